@@ -1,0 +1,230 @@
+package chunk
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/iotest"
+)
+
+// noise is n bytes that do not repeat, the same for the same seed.
+func noise(seed uint64, n int) []byte {
+	r := rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8)})
+	b := make([]byte, n)
+	_, _ = r.Read(b)
+	return b
+}
+
+type piece struct {
+	id     ID
+	length int64
+	zeros  bool
+}
+
+func split(t testing.TB, r io.Reader, size int64) []piece {
+	t.Helper()
+	var got []piece
+	var s Splitter
+	err := s.Split(r, size, func(data []byte, zeros int64) error {
+		if data == nil {
+			got = append(got, piece{length: zeros, zeros: true})
+			return nil
+		}
+		got = append(got, piece{id: Sum(data), length: int64(len(data))})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+func TestSplitGivesTheFileBack(t *testing.T) {
+	hole := make([]byte, 5*ZeroRun+123)
+	files := map[string][]byte{
+		"empty":              nil,
+		"one byte":           {1},
+		"small":              noise(1, SmallFile),
+		"medium":             noise(2, 3<<20),
+		"large":              noise(3, LargeFile+1),
+		"text":               []byte(strings.Repeat("all work and no play\n", 40000)),
+		"only zeros":         hole,
+		"short zeros":        make([]byte, ZeroRun-1),
+		"hole in the middle": bytes.Join([][]byte{noise(4, 100_000), hole, noise(5, 100_000)}, nil),
+		"hole at the end":    append(noise(6, 70_001), hole...),
+		"hole at the start":  append(bytes.Clone(hole), noise(7, 70_001)...),
+	}
+	for name, file := range files {
+		t.Run(name, func(t *testing.T) {
+			var back []byte
+			var s Splitter
+			err := s.Split(iotest.OneByteReader(bytes.NewReader(file)), int64(len(file)), func(data []byte, zeros int64) error {
+				if data == nil {
+					data = make([]byte, zeros)
+				} else if len(data) > MaxLength || len(data) == 0 {
+					t.Errorf("chunk of %d bytes", len(data))
+				}
+				back = append(back, data...)
+				return nil
+			})
+			if len(file) > 4<<20 { // one byte at a time is for the small ones
+				back = nil
+				err = s.Split(bytes.NewReader(file), int64(len(file)), func(data []byte, zeros int64) error {
+					back = append(back, data...)
+					back = append(back, make([]byte, zeros)...)
+					return nil
+				})
+			}
+			if err != nil || !bytes.Equal(back, file) {
+				t.Fatalf("%d bytes came back as %d, error %v", len(file), len(back), err)
+			}
+		})
+	}
+}
+
+func TestSplitFindsHoles(t *testing.T) {
+	file := bytes.Join([][]byte{noise(1, 5000), make([]byte, 20*ZeroBlock), noise(2, 10)}, nil)
+	got := split(t, bytes.NewReader(file), int64(len(file)))
+	var zeros int64
+	for _, p := range got {
+		if p.zeros {
+			zeros += p.length
+		}
+	}
+	// The first 3192 zeros share a block with data, and so do the last 4096-3192.
+	if want := int64(19 * ZeroBlock); zeros != want {
+		t.Errorf("%d zeros found, want %d (%v)", zeros, want, got)
+	}
+}
+
+func TestSmallFilesAreOneChunk(t *testing.T) {
+	for _, n := range []int{1, 4096, SmallFile} {
+		if got := split(t, bytes.NewReader(noise(9, n)), int64(n)); len(got) != 1 {
+			t.Errorf("%d bytes became %d chunks", n, len(got))
+		}
+	}
+}
+
+// An insertion must leave most chunks as they were: the reason for splitting by
+// content at all.
+func TestSplitSurvivesInsertions(t *testing.T) {
+	old := noise(11, 8<<20)
+	edited := bytes.Join([][]byte{old[:1<<20], []byte("inserted"), old[1<<20:]}, nil)
+	known := map[ID]bool{}
+	for _, p := range split(t, bytes.NewReader(old), int64(len(old))) {
+		known[p.id] = true
+	}
+	fresh := 0
+	for _, p := range split(t, bytes.NewReader(edited), int64(len(edited))) {
+		if !known[p.id] {
+			fresh++
+		}
+	}
+	if fresh == 0 || fresh > 3 {
+		t.Errorf("%d chunks are new after an insertion of 8 bytes; want 1 to 3", fresh)
+	}
+}
+
+func TestSplitReportsWhatGoesWrong(t *testing.T) {
+	var s Splitter
+	keep := func([]byte, int64) error { return nil }
+	if err := s.Split(strings.NewReader("short"), 10, keep); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("a file that ends early: %v", err)
+	}
+	if err := s.Split(strings.NewReader(""), 10, keep); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("a file that never starts: %v", err)
+	}
+	if err := s.Split(strings.NewReader(""), -1, keep); err == nil {
+		t.Error("a negative size was accepted")
+	}
+	stop := errors.New("stop")
+	if err := s.Split(strings.NewReader("abc"), 3, func([]byte, int64) error { return stop }); err != stop {
+		t.Errorf("emit's error became %v", err)
+	}
+}
+
+// The golden file pins the rule: other cuts mean another format number.
+func TestSplitGolden(t *testing.T) {
+	var out strings.Builder
+	for _, size := range []int{SmallFile, SmallFile + 1, 2 << 20, LargeFile + 1} {
+		fmt.Fprintf(&out, "noise %d\n", size)
+		for _, p := range split(t, bytes.NewReader(noise(42, size)), int64(size)) {
+			fmt.Fprintf(&out, "%d %s\n", p.length, p.id)
+		}
+	}
+	path := filepath.Join("testdata", "split.golden")
+	if os.Getenv("UPDATE_GOLDEN") != "" {
+		if err := os.WriteFile(path, []byte(out.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out.String() != string(want) {
+		t.Errorf("the splitting rule changed; got\n%s", out.String())
+	}
+}
+
+func FuzzSplit(f *testing.F) {
+	f.Add([]byte("hello"), uint16(0), uint8(1))
+	f.Add([]byte{0}, uint16(40), uint8(200))
+	f.Fuzz(func(t *testing.T, seed []byte, zeroBlocks uint16, repeat uint8) {
+		file := bytes.Repeat(seed, int(repeat)+1)
+		file = append(file, make([]byte, int(zeroBlocks%100)*ZeroBlock)...)
+		file = append(file, seed...)
+		var back []byte
+		var s Splitter
+		if err := s.Split(bytes.NewReader(file), int64(len(file)), func(data []byte, zeros int64) error {
+			back = append(append(back, data...), make([]byte, zeros)...)
+			return nil
+		}); err != nil || !bytes.Equal(back, file) {
+			t.Fatalf("%d bytes came back as %d, error %v", len(file), len(back), err)
+		}
+	})
+}
+
+func TestParseID(t *testing.T) {
+	id := Sum([]byte("x"))
+	if got, err := ParseID(id.String()); err != nil || got != id {
+		t.Errorf("ParseID(%s) = %v, %v", id, got, err)
+	}
+	for _, bad := range []string{"", "ab", strings.ToUpper(id.String()), id.String() + "0", strings.Repeat("g", 64)} {
+		if _, err := ParseID(bad); err == nil {
+			t.Errorf("ParseID(%q) succeeded", bad)
+		}
+	}
+}
+
+func TestRefCheck(t *testing.T) {
+	ref := Ref{ID: Sum([]byte("x")), Length: 1}
+	if err := ref.Check([]byte("x")); err != nil {
+		t.Error(err)
+	}
+	for _, bad := range []string{"", "y", "xx"} {
+		var invalid *InvalidError
+		if err := ref.Check([]byte(bad)); !errors.As(err, &invalid) {
+			t.Errorf("Check(%q) = %v", bad, err)
+		}
+	}
+}
+
+func BenchmarkSplit(b *testing.B) {
+	for _, size := range []int{1 << 20, LargeFile + 1} {
+		file := noise(1, size)
+		b.Run(fmt.Sprint(size), func(b *testing.B) {
+			b.SetBytes(int64(size))
+			var s Splitter
+			for b.Loop() {
+				_ = s.Split(bytes.NewReader(file), int64(size), func([]byte, int64) error { return nil })
+			}
+		})
+	}
+}

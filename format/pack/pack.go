@@ -1,0 +1,121 @@
+package pack
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash"
+	"hash/crc32"
+	"io"
+
+	"lighter/format/chunk"
+)
+
+const (
+	// TargetSize is the length in bytes at which a pack is full.
+	TargetSize = 16 << 20
+
+	packMagic  = "LTP1"
+	packFooter = 12
+	maxUnits   = 1 << 16
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// A Writer writes one pack:
+//
+//	units, one behind the other
+//	n × 4  the encoded length of each unit
+//	footer: 4 CRC32C of the lengths, 4 number of units n, 4 magic "LTP1"
+//
+// Integers are little-endian. The pack's ID is the SHA-256 of all of it.
+type Writer struct {
+	w       io.Writer
+	sum     hash.Hash
+	lengths []byte
+	size    int64
+}
+
+// NewWriter starts a pack on w.
+func NewWriter(w io.Writer) *Writer {
+	sum := sha256.New()
+	return &Writer{w: io.MultiWriter(w, sum), sum: sum}
+}
+
+// Add appends an encoded unit and returns its number.
+func (w *Writer) Add(unit []byte) (n uint32, err error) {
+	n = uint32(len(w.lengths) / 4)
+	if _, err := w.w.Write(unit); err != nil {
+		return 0, fmt.Errorf("write unit %d: %w", n, err)
+	}
+	w.lengths = binary.LittleEndian.AppendUint32(w.lengths, uint32(len(unit)))
+	w.size += int64(len(unit))
+	return n, nil
+}
+
+// Units returns the number of units so far.
+func (w *Writer) Units() int { return len(w.lengths) / 4 }
+
+// Size returns the length so far, in bytes, without what Close adds.
+func (w *Writer) Size() int64 { return w.size }
+
+// Full tells whether the pack should be closed.
+func (w *Writer) Full() bool { return w.size >= TargetSize || w.Units() >= maxUnits }
+
+// Close writes the table and returns the pack's ID and its whole length in
+// bytes. It does not close the writer below.
+func (w *Writer) Close() (chunk.ID, int64, error) {
+	tail := binary.LittleEndian.AppendUint32(w.lengths, crc32.Checksum(w.lengths, castagnoli))
+	tail = binary.LittleEndian.AppendUint32(tail, uint32(w.Units()))
+	tail = append(tail, packMagic...)
+	if _, err := w.w.Write(tail); err != nil {
+		return chunk.ID{}, 0, fmt.Errorf("write the pack's table: %w", err)
+	}
+	return chunk.ID(w.sum.Sum(nil)), w.size + int64(len(tail)), nil
+}
+
+// Table says where the units of a pack lie.
+type Table struct{ offsets []int64 }
+
+// ReadTable reads the table of a pack of size bytes. It allocates at most a
+// megabyte, whatever the pack claims.
+func ReadTable(r io.ReaderAt, size int64) (*Table, error) {
+	var footer [packFooter]byte
+	if size < packFooter {
+		return nil, errors.New("not a pack: too short")
+	}
+	if _, err := r.ReadAt(footer[:], size-packFooter); err != nil {
+		return nil, fmt.Errorf("read the pack's footer: %w", err)
+	}
+	n := binary.LittleEndian.Uint32(footer[4:])
+	if string(footer[8:]) != packMagic || n > maxUnits || int64(n)*4+packFooter > size {
+		return nil, errors.New("not a pack: its footer is invalid")
+	}
+	lengths := make([]byte, 4*n)
+	if _, err := r.ReadAt(lengths, size-packFooter-int64(len(lengths))); err != nil {
+		return nil, fmt.Errorf("read the pack's table: %w", err)
+	}
+	if crc32.Checksum(lengths, castagnoli) != binary.LittleEndian.Uint32(footer[:]) {
+		return nil, errors.New("the pack's table is damaged")
+	}
+	t := &Table{offsets: make([]int64, n+1)}
+	for i := range n {
+		t.offsets[i+1] = t.offsets[i] + int64(binary.LittleEndian.Uint32(lengths[4*i:]))
+	}
+	if t.offsets[n] != size-packFooter-int64(len(lengths)) {
+		return nil, errors.New("the pack's units do not add up to its length")
+	}
+	return t, nil
+}
+
+// Units returns the number of units.
+func (t *Table) Units() int { return len(t.offsets) - 1 }
+
+// Unit returns where unit n lies in the pack, in bytes.
+func (t *Table) Unit(n uint32) (offset, length int64, err error) {
+	if int64(n) >= int64(t.Units()) {
+		return 0, 0, fmt.Errorf("unit %d of a pack of %d units: %w", n, t.Units(), chunk.ErrNotFound)
+	}
+	return t.offsets[n], t.offsets[n+1] - t.offsets[n], nil
+}

@@ -1,0 +1,308 @@
+package pack
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/klauspost/compress/zstd"
+
+	"lighter/format/chunk"
+)
+
+func encoder(t testing.TB) *zstd.Encoder {
+	t.Helper()
+	enc, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return enc
+}
+
+// encodeUnit makes a unit of the given chunks.
+func encodeUnit(t testing.TB, chunks ...string) []byte {
+	t.Helper()
+	var b UnitBuilder
+	for i, c := range chunks {
+		if got := b.Add(chunk.Sum([]byte(c)), []byte(c)); got != i {
+			t.Fatalf("chunk %d got place %d", i, got)
+		}
+	}
+	return b.Encode(nil, encoder(t))
+}
+
+func TestUnitGivesChunksBack(t *testing.T) {
+	chunks := []string{"hello", "", "world", string(make([]byte, chunk.MaxLength))}
+	chunks[1] = "x"
+	u, err := DecodeUnit(encodeUnit(t, chunks...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if u.Len() != len(chunks) {
+		t.Fatalf("%d chunks, want %d", u.Len(), len(chunks))
+	}
+	for i, c := range chunks {
+		if ref := u.Ref(i); ref.ID != chunk.Sum([]byte(c)) || int(ref.Length) != len(c) {
+			t.Errorf("chunk %d is %v", i, ref)
+		}
+		for range 2 { // the second time it is known to be good
+			if plain, err := u.Chunk(i); err != nil || string(plain) != c {
+				t.Errorf("chunk %d: %d bytes, error %v", i, len(plain), err)
+			}
+		}
+		if plain, err := u.Lookup(chunk.Sum([]byte(c))); err != nil || string(plain) != c {
+			t.Errorf("chunk %d by its ID: %d bytes, error %v", i, len(plain), err)
+		}
+	}
+	if _, err := u.Lookup(chunk.Sum([]byte("another"))); !errors.Is(err, chunk.ErrNotFound) {
+		t.Errorf("a chunk that is not there: %v", err)
+	}
+}
+
+func TestChunkIsVerified(t *testing.T) {
+	var b UnitBuilder
+	b.Add(chunk.Sum([]byte("honest")), []byte("forged"))
+	u, err := DecodeUnit(b.Encode(nil, encoder(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var invalid *chunk.InvalidError
+	if plain, err := u.Chunk(0); !errors.As(err, &invalid) || plain != nil {
+		t.Errorf("a forged chunk came back as %q, error %v", plain, err)
+	}
+}
+
+func TestDecodeUnitRefuses(t *testing.T) {
+	good := encodeUnit(t, "hello", "world")
+	patch := func(at int, v uint32) []byte {
+		b := bytes.Clone(good)
+		binary.LittleEndian.PutUint32(b[at:], v)
+		return b
+	}
+	bad := map[string][]byte{
+		"nothing":               nil,
+		"half a header":         good[:10],
+		"another magic":         patch(0, 1),
+		"no chunks":             patch(4, 0),
+		"too many chunks":       patch(4, MaxChunks+1),
+		"too many bytes":        patch(8, MaxPlain+1),
+		"a wrong sum":           patch(8, 11),
+		"a wrong frame length":  patch(12, 1),
+		"a chunk of length 0":   patch(unitHeader+chunk.Size, 0),
+		"a chunk that is long":  patch(unitHeader+chunk.Size, chunk.MaxLength+1),
+		"cut":                   good[:len(good)-1],
+		"a byte too many":       append(bytes.Clone(good), 0),
+		"a frame that is noise": append(bytes.Clone(good[:len(good)-8]), "notzstd!"...),
+	}
+	for name, b := range bad {
+		if _, err := DecodeUnit(b); err == nil {
+			t.Errorf("%s was accepted", name)
+		}
+	}
+	if _, err := DecodeUnit(good); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestPack(t *testing.T) {
+	var file bytes.Buffer
+	w := NewWriter(&file)
+	units := [][]byte{encodeUnit(t, "a"), encodeUnit(t, "b", "c"), encodeUnit(t, "d")}
+	for i, u := range units {
+		if n, err := w.Add(u); err != nil || int(n) != i {
+			t.Fatalf("unit %d got number %d, error %v", i, n, err)
+		}
+	}
+	id, size, err := w.Close()
+	if err != nil || size != int64(file.Len()) || id != chunk.Sum(file.Bytes()) {
+		t.Fatalf("id %s size %d (of %d), error %v", id, size, file.Len(), err)
+	}
+	table, err := ReadTable(bytes.NewReader(file.Bytes()), size)
+	if err != nil || table.Units() != len(units) {
+		t.Fatalf("table %v, error %v", table, err)
+	}
+	for i, u := range units {
+		offset, length, err := table.Unit(uint32(i))
+		if err != nil || !bytes.Equal(file.Bytes()[offset:offset+length], u) {
+			t.Errorf("unit %d at %d+%d, error %v", i, offset, length, err)
+		}
+	}
+	if _, _, err := table.Unit(3); !errors.Is(err, chunk.ErrNotFound) {
+		t.Errorf("a unit that is not there: %v", err)
+	}
+	for i := range file.Len() {
+		if i < int(table.offsets[3]) {
+			continue // units check themselves
+		}
+		b := bytes.Clone(file.Bytes())
+		b[i] ^= 0x40
+		if _, err := ReadTable(bytes.NewReader(b), size); err == nil {
+			t.Errorf("a table with byte %d flipped was accepted", i)
+		}
+	}
+	for _, n := range []int64{0, packFooter - 1, size - 1} {
+		if _, err := ReadTable(bytes.NewReader(file.Bytes()[:n]), n); err == nil {
+			t.Errorf("a pack cut to %d bytes was accepted", n)
+		}
+	}
+}
+
+func TestWriterIsFull(t *testing.T) {
+	w := NewWriter(&bytes.Buffer{})
+	unit := make([]byte, TargetSize/2)
+	for _, want := range []bool{false, true} {
+		if _, err := w.Add(unit); err != nil || w.Full() != want {
+			t.Fatalf("after %d bytes Full is %v, error %v", w.Size(), w.Full(), err)
+		}
+	}
+	var b UnitBuilder
+	b.Add(chunk.ID{1}, make([]byte, TargetPlain-1))
+	if b.Full() {
+		t.Error("full below the target")
+	}
+	b.Add(chunk.ID{2}, make([]byte, 1))
+	if !b.Full() || b.Len() != 2 {
+		t.Error("not full at the target")
+	}
+	if b.Reset(); b.Len() != 0 || b.Full() {
+		t.Error("not empty after Reset")
+	}
+}
+
+// The golden files are a unit and a pack that every later version must read.
+// They are read, not written again: other versions of zstd make other bytes.
+func TestGolden(t *testing.T) {
+	unitFile, packFile := filepath.Join("testdata", "unit.golden"), filepath.Join("testdata", "pack.golden")
+	if os.Getenv("UPDATE_GOLDEN") != "" {
+		unit := encodeUnit(t, "hello", "world", "hello, world")
+		var file bytes.Buffer
+		w := NewWriter(&file)
+		_, _ = w.Add(unit)
+		_, _ = w.Add(encodeUnit(t, "the second unit"))
+		_, _, _ = w.Close()
+		for path, b := range map[string][]byte{unitFile: unit, packFile: file.Bytes()} {
+			if err := os.WriteFile(path, []byte(hex.Dump(b)), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	u, err := DecodeUnit(readDump(t, unitFile))
+	if err != nil || u.Len() != 3 {
+		t.Fatalf("unit %v, error %v", u, err)
+	}
+	if plain, err := u.Chunk(2); err != nil || string(plain) != "hello, world" {
+		t.Errorf("chunk 2 is %q, error %v", plain, err)
+	}
+	file := readDump(t, packFile)
+	table, err := ReadTable(bytes.NewReader(file), int64(len(file)))
+	if err != nil || table.Units() != 2 {
+		t.Fatalf("pack %v, error %v", table, err)
+	}
+	offset, length, _ := table.Unit(1)
+	u, err = DecodeUnit(file[offset : offset+length])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if plain, err := u.Chunk(0); err != nil || string(plain) != "the second unit" {
+		t.Errorf("the second unit holds %q, error %v", plain, err)
+	}
+}
+
+// readDump reads what hex.Dump wrote.
+func readDump(t *testing.T, path string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []byte
+	for _, line := range bytes.Split(text, []byte("\n")) {
+		if len(line) < 60 {
+			continue
+		}
+		b, err := hex.DecodeString(string(bytes.ReplaceAll(bytes.TrimSpace(line[9:59]), []byte(" "), nil)))
+		if err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		out = append(out, b...)
+	}
+	return out
+}
+
+func FuzzDecodeUnit(f *testing.F) {
+	f.Add(encodeUnit(f, "hello", "world"))
+	f.Add([]byte(unitMagic))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		u, err := DecodeUnit(b)
+		if err != nil {
+			return
+		}
+		for i := range u.Len() {
+			if plain, err := u.Chunk(i); err == nil && chunk.Sum(plain) != u.Ref(i).ID {
+				t.Fatal("an unverified chunk was handed out")
+			}
+		}
+	})
+}
+
+func FuzzReadTable(f *testing.F) {
+	var file bytes.Buffer
+	w := NewWriter(&file)
+	_, _ = w.Add([]byte("unit"))
+	_, _, _ = w.Close()
+	f.Add(file.Bytes())
+	f.Fuzz(func(t *testing.T, b []byte) {
+		table, err := ReadTable(bytes.NewReader(b), int64(len(b)))
+		if err != nil {
+			return
+		}
+		for i := range table.Units() {
+			if offset, length, err := table.Unit(uint32(i)); err != nil || offset < 0 || offset+length > int64(len(b)) {
+				t.Fatalf("unit %d at %d+%d of %d, error %v", i, offset, length, len(b), err)
+			}
+		}
+	})
+}
+
+func BenchmarkDecodeUnit(b *testing.B) {
+	// Half noise, half text: about what libraries compress to.
+	r := rand.New(rand.NewPCG(1, 2))
+	plain := make([]byte, TargetPlain)
+	for i := range plain {
+		plain[i] = "the quick brown fox"[i%19]
+		if i%64 < 16 {
+			plain[i] = byte(r.Uint32())
+		}
+	}
+	var builder UnitBuilder
+	for rest := plain; len(rest) > 0; rest = rest[64<<10:] {
+		builder.Add(sha256.Sum256(rest[:64<<10]), rest[:64<<10])
+	}
+	unit := builder.Encode(nil, encoder(b))
+	b.Run(fmt.Sprintf("decode-%d", len(unit)), func(b *testing.B) {
+		b.SetBytes(TargetPlain)
+		for b.Loop() {
+			if _, err := DecodeUnit(unit); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("decode+verify", func(b *testing.B) {
+		b.SetBytes(TargetPlain)
+		for b.Loop() {
+			u, _ := DecodeUnit(unit)
+			for i := range u.Len() {
+				if _, err := u.Chunk(i); err != nil {
+					b.Fatal(err)
+				}
+			}
+		}
+	})
+}

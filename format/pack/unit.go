@@ -1,0 +1,189 @@
+// Package pack promises that many chunks can lie in one immutable object and
+// travel as a few: a pack is cut into units when it is made, and a unit says
+// itself which chunks it holds, so whoever has a unit needs nothing else.
+//
+// The chunks of a unit are compressed together, as one zstd frame: small files
+// compress with their neighbours, and a node that asks for one gets them all.
+// docs/decisions/units.md has the measurements.
+//
+// It refuses to decide which chunk goes where, to store anything, and to hand
+// out a byte that is not what its ID says.
+//
+// Hazard: a unit's bytes depend on the version of the zstd library. Nothing
+// that has to be reproduced (tree IDs above all) may depend on a pack's ID.
+package pack
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/klauspost/compress/zstd"
+
+	"lighter/format/chunk"
+)
+
+const (
+	// TargetPlain is the number of plain bytes at which a unit is full. The
+	// chunk that crosses it still belongs to the unit.
+	TargetPlain = 512 << 10
+
+	// MaxPlain bounds the plain bytes of any unit, MaxStored its encoded
+	// length, MaxChunks the number of its chunks: what a decoder allocates.
+	MaxPlain  = 4 << 20
+	MaxStored = MaxPlain + MaxPlain/8
+	MaxChunks = 1 << 16
+
+	unitMagic  = "LTU1"
+	unitHeader = 16
+	unitEntry  = chunk.Size + 4
+)
+
+// UnitBuilder collects the chunks of one unit. The zero value is ready to use.
+type UnitBuilder struct {
+	table []byte
+	plain []byte
+	n     int
+}
+
+// Add appends a chunk, whose bytes are copied, and returns its place in the
+// unit, from 0.
+func (b *UnitBuilder) Add(id chunk.ID, plain []byte) int {
+	b.table = append(b.table, id[:]...)
+	b.table = binary.LittleEndian.AppendUint32(b.table, uint32(len(plain)))
+	b.plain = append(b.plain, plain...)
+	b.n++
+	return b.n - 1
+}
+
+// Len returns the number of chunks.
+func (b *UnitBuilder) Len() int { return b.n }
+
+// Full tells whether the unit should be closed.
+func (b *UnitBuilder) Full() bool { return len(b.plain) >= TargetPlain || b.n >= MaxChunks }
+
+// Reset empties the builder and keeps its memory.
+func (b *UnitBuilder) Reset() { b.table, b.plain, b.n = b.table[:0], b.plain[:0], 0 }
+
+// Encode appends the unit to dst:
+//
+//	0   4  magic "LTU1"
+//	4   4  number of chunks, n
+//	8   4  length of all plain bytes
+//	12  4  length of the frame
+//	16  n × (32 ID, 4 length of the plain bytes)
+//	…   the frame: zstd, of the plain bytes of all chunks in the table's order
+//
+// Integers are little-endian.
+func (b *UnitBuilder) Encode(dst []byte, enc *zstd.Encoder) []byte {
+	at := len(dst)
+	dst = append(dst, unitMagic...)
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(b.n))
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(b.plain)))
+	dst = binary.LittleEndian.AppendUint32(dst, 0)
+	dst = append(dst, b.table...)
+	frame := len(dst)
+	dst = enc.EncodeAll(b.plain, dst)
+	binary.LittleEndian.PutUint32(dst[at+12:], uint32(len(dst)-frame))
+	return dst
+}
+
+// Unit is a decoded unit: the plain bytes of its chunks, none of them verified
+// before Chunk does it.
+type Unit struct {
+	table []byte
+	plain []byte
+	ends  []uint32
+	good  []atomic.Bool // chunks that were verified
+}
+
+// decoder is shared: DecodeAll is safe for concurrent use and holds no state
+// between calls.
+var decoder = func() *zstd.Decoder {
+	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderMaxMemory(MaxPlain))
+	if err != nil {
+		panic(err) // only impossible options
+	}
+	return d
+}()
+
+// DecodeUnit reads an encoded unit. Whatever b holds, it returns an error or a
+// unit, and allocates at most MaxPlain bytes beyond what b's length accounts
+// for. b must not change while the unit is in use.
+func DecodeUnit(b []byte) (*Unit, error) {
+	if len(b) < unitHeader || string(b[:4]) != unitMagic {
+		return nil, errors.New("not a unit")
+	}
+	n := binary.LittleEndian.Uint32(b[4:])
+	plain := binary.LittleEndian.Uint32(b[8:])
+	frame := binary.LittleEndian.Uint32(b[12:])
+	if n == 0 || n > MaxChunks || plain > MaxPlain {
+		return nil, fmt.Errorf("a unit of %d chunks and %d bytes is beyond the format's bounds", n, plain)
+	}
+	if want := unitHeader + uint64(n)*unitEntry + uint64(frame); want != uint64(len(b)) {
+		return nil, fmt.Errorf("a unit of %d bytes where its header says %d", len(b), want)
+	}
+	u := &Unit{table: b[unitHeader : unitHeader+int(n)*unitEntry], ends: make([]uint32, n), good: make([]atomic.Bool, n)}
+	var end uint64
+	for i := range u.ends {
+		length := binary.LittleEndian.Uint32(u.table[i*unitEntry+chunk.Size:])
+		end += uint64(length)
+		if length == 0 || length > chunk.MaxLength || end > uint64(plain) {
+			return nil, fmt.Errorf("chunk %d of the unit has a length of %d bytes", i, length)
+		}
+		u.ends[i] = uint32(end)
+	}
+	if end != uint64(plain) {
+		return nil, fmt.Errorf("the unit's chunks add up to %d bytes, not %d", end, plain)
+	}
+	var err error
+	if u.plain, err = decoder.DecodeAll(b[len(b)-int(frame):], make([]byte, 0, plain)); err != nil {
+		return nil, fmt.Errorf("decompress the unit: %w", err)
+	}
+	if len(u.plain) != int(plain) {
+		return nil, fmt.Errorf("the unit decompresses to %d bytes, not %d", len(u.plain), plain)
+	}
+	return u, nil
+}
+
+// Len returns the number of chunks.
+func (u *Unit) Len() int { return len(u.ends) }
+
+// Ref returns what the table says of chunk i, without a hint.
+func (u *Unit) Ref(i int) chunk.Ref {
+	return chunk.Ref{ID: chunk.ID(u.table[i*unitEntry : i*unitEntry+chunk.Size]), Length: u.ends[i] - u.start(i)}
+}
+
+func (u *Unit) start(i int) uint32 {
+	if i == 0 {
+		return 0
+	}
+	return u.ends[i-1]
+}
+
+// Lookup returns the verified plain bytes of the chunk with that ID, or an error
+// that wraps chunk.ErrNotFound if the unit does not hold it.
+func (u *Unit) Lookup(id chunk.ID) ([]byte, error) {
+	for i := range u.ends {
+		if chunk.ID(u.table[i*unitEntry:i*unitEntry+chunk.Size]) == id {
+			return u.Chunk(i)
+		}
+	}
+	return nil, fmt.Errorf("chunk %s in the unit: %w", id.Short(), chunk.ErrNotFound)
+}
+
+// Chunk returns the plain bytes of chunk i once it has verified them, which it
+// does once, or an *InvalidError. The bytes are the unit's own: valid as long
+// as it is, and not to be changed.
+func (u *Unit) Chunk(i int) ([]byte, error) {
+	plain := u.plain[u.start(i):u.ends[i]:u.ends[i]]
+	if u.good[i].Load() {
+		return plain, nil
+	}
+	if err := u.Ref(i).Check(plain); err != nil {
+		return nil, err
+	}
+	u.good[i].Store(true)
+	return plain, nil
+}

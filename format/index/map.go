@@ -1,0 +1,107 @@
+package index
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"sort"
+	"sync"
+
+	"lighter/format/chunk"
+)
+
+// Map is the extent map of an index on disk. It holds the page table in memory
+// (40 bytes for 85 extents) and the pages that were used last; every page is
+// verified when it is read, so that a bit that flips on the disk is an error
+// and never another file's bytes. It is safe for concurrent use.
+type Map struct {
+	Header
+	r     io.ReaderAt
+	table []byte
+
+	mu    sync.Mutex // guards pages and order
+	pages map[int64][]Extent
+	order []int64 // of pages, the one read first in front
+}
+
+// cachedPages bounds the decoded pages of one map: 64 × 85 × 56 bytes = 300 kB.
+const cachedPages = 64
+
+// OpenMap opens the map that Receive wrote, and verifies that it is the one of
+// the tree that id names.
+func OpenMap(r io.ReaderAt, id chunk.ID) (*Map, error) {
+	b := make([]byte, HeaderSize)
+	if _, err := r.ReadAt(b, 0); err != nil {
+		return nil, fmt.Errorf("read the index header: %w", noEOF(err))
+	}
+	h, err := decodeHeader(b)
+	if err == nil && h.ID() != id {
+		err = fmt.Errorf("its tree ID is %s", h.ID().Short())
+	}
+	if err != nil {
+		return nil, &chunk.InvalidError{What: "index " + id.Short(), Err: err}
+	}
+	table, err := readPart(io.NewSectionReader(r, HeaderSize, h.Pages*pageEntrySize), h.Pages*pageEntrySize, h.PageTable, "page table")
+	if err != nil {
+		return nil, err
+	}
+	return &Map{Header: h, r: r, table: table, pages: map[int64][]Extent{}}, nil
+}
+
+// Extent returns extent i, from 0.
+func (m *Map) Extent(i int64) (Extent, error) {
+	if i < 0 || i >= m.Extents {
+		return Extent{}, fmt.Errorf("extent %d of %d: %w", i, m.Extents, chunk.ErrNotFound)
+	}
+	page, err := m.page(i / PageExtents)
+	if err != nil {
+		return Extent{}, err
+	}
+	return page[i%PageExtents], nil
+}
+
+// Find returns the first extent that ends behind offset: the one that covers
+// it or, where it lies in zeros, the next. It returns Extents if there is none.
+func (m *Map) Find(offset int64) (int64, error) {
+	// The last page that starts at or before offset; all before it end there.
+	p := int64(sort.Search(int(m.Pages), func(p int) bool {
+		return int64(binary.LittleEndian.Uint64(m.table[p*pageEntrySize:])) > offset
+	})) - 1
+	if p < 0 {
+		return 0, nil
+	}
+	page, err := m.page(p)
+	if err != nil {
+		return 0, err
+	}
+	i := sort.Search(len(page), func(i int) bool { return page[i].End() > offset })
+	return p*PageExtents + int64(i), nil
+}
+
+func (m *Map) page(p int64) ([]Extent, error) {
+	m.mu.Lock()
+	extents := m.pages[p]
+	m.mu.Unlock()
+	if extents != nil {
+		return extents, nil
+	}
+	b := make([]byte, PageSize)
+	if _, err := m.r.ReadAt(b, m.pagesOffset()+p*PageSize); err != nil {
+		return nil, fmt.Errorf("read page %d of the extent map: %w", p, noEOF(err))
+	}
+	extents, err := m.decodePage(b, m.table, p)
+	if err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, known := m.pages[p]; !known {
+		if len(m.order) >= cachedPages {
+			delete(m.pages, m.order[0])
+			m.order = m.order[1:]
+		}
+		m.pages[p] = extents
+		m.order = append(m.order, p)
+	}
+	return extents, nil
+}

@@ -1,0 +1,131 @@
+package index
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"io"
+
+	"lighter/format/chunk"
+)
+
+// Receive reads an index from r, verifies that it is the one that id names, and
+// writes its two parts: the map (header, page table, pages), which OpenMap
+// reads, and the metadata image, which the kernel mounts. Until it returns
+// without an error nothing of what it wrote may be used.
+//
+// It allocates by what it has verified, not by what r claims: a few kilobytes
+// and the page table.
+func Receive(r io.Reader, id chunk.ID, extentMap, metadata io.Writer) (Header, error) {
+	b := make([]byte, HeaderSize)
+	if _, err := io.ReadFull(r, b); err != nil {
+		return Header{}, fmt.Errorf("read the index header: %w", err)
+	}
+	if got := chunk.ID(sha256.Sum256(b)); got != id {
+		return Header{}, &chunk.InvalidError{What: "index " + id.Short(), Err: fmt.Errorf("its tree ID is %s", got.Short())}
+	}
+	h, err := decodeHeader(b)
+	if err != nil {
+		return h, &chunk.InvalidError{What: "index " + id.Short(), Err: err}
+	}
+	// Whoever gives the right header can still give wrong bytes behind it, but
+	// each of them is covered by one of the digests that follow.
+	table, err := readPart(r, h.Pages*pageEntrySize, h.PageTable, "page table")
+	if err != nil {
+		return h, err
+	}
+	if _, err := extentMap.Write(append(b, table...)); err != nil {
+		return h, fmt.Errorf("store the extent map: %w", err)
+	}
+	padding := h.pagesOffset() - HeaderSize - int64(len(table))
+	if err := copyZeros(extentMap, r, padding); err != nil {
+		return h, err
+	}
+	page := make([]byte, PageSize)
+	for i := range h.Pages {
+		if _, err := io.ReadFull(r, page); err != nil {
+			return h, fmt.Errorf("read page %d of the index: %w", i, err)
+		}
+		if _, err := h.decodePage(page, table, i); err != nil {
+			return h, err
+		}
+		if _, err := extentMap.Write(page); err != nil {
+			return h, fmt.Errorf("store the extent map: %w", err)
+		}
+	}
+	return h, h.receiveMetadata(r, metadata)
+}
+
+func (h *Header) receiveMetadata(r io.Reader, metadata io.Writer) error {
+	sum := sha256.New()
+	if _, err := io.CopyN(io.MultiWriter(metadata, sum), r, h.MetadataSize); err != nil {
+		return fmt.Errorf("receive the metadata image: %w", noEOF(err))
+	}
+	if got := chunk.ID(sum.Sum(nil)); got != h.Metadata {
+		return &chunk.InvalidError{What: "metadata image", Err: fmt.Errorf("its digest is %s", got.Short())}
+	}
+	var one [1]byte
+	if n, err := io.ReadFull(r, one[:]); n != 0 || err != io.EOF {
+		return &chunk.InvalidError{What: "index", Err: fmt.Errorf("it goes on behind its end (%v)", err)}
+	}
+	return nil
+}
+
+// readPart reads n bytes with the given digest, in steps, so that a lying n
+// costs no more memory than there are bytes.
+func readPart(r io.Reader, n int64, want chunk.ID, what string) ([]byte, error) {
+	b, err := io.ReadAll(io.LimitReader(r, n))
+	if err == nil && int64(len(b)) < n {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the %s of the index: %w", what, err)
+	}
+	if got := chunk.Sum(b); got != want {
+		return nil, &chunk.InvalidError{What: what, Err: fmt.Errorf("its digest is %s", got.Short())}
+	}
+	return b, nil
+}
+
+// decodePage verifies page i against the table and reads its extents, which lie
+// between its own first offset and that of the next page.
+func (h *Header) decodePage(page, table []byte, i int64) ([]Extent, error) {
+	what := fmt.Sprintf("page %d of the extent map", i)
+	if got := chunk.Sum(page); got != chunk.ID(table[i*pageEntrySize+8:(i+1)*pageEntrySize]) {
+		return nil, &chunk.InvalidError{What: what, Err: fmt.Errorf("its digest is %s", got.Short())}
+	}
+	first := int64(binary.LittleEndian.Uint64(table[i*pageEntrySize:]))
+	end := h.DeviceSize
+	if i+1 < h.Pages {
+		end = int64(binary.LittleEndian.Uint64(table[(i+1)*pageEntrySize:]))
+	}
+	n := min(PageExtents, h.Extents-i*PageExtents)
+	extents, err := decodePage(page, int(n), first, min(end, h.DeviceSize))
+	if err != nil {
+		return nil, &chunk.InvalidError{What: what, Err: err}
+	}
+	return extents, nil
+}
+
+func copyZeros(w io.Writer, r io.Reader, n int64) error {
+	b := make([]byte, n)
+	if _, err := io.ReadFull(r, b); err != nil {
+		return fmt.Errorf("read the index: %w", noEOF(err))
+	}
+	for _, c := range b {
+		if c != 0 {
+			return &chunk.InvalidError{What: "index", Err: fmt.Errorf("its padding is not zero")}
+		}
+	}
+	if _, err := w.Write(b); err != nil {
+		return fmt.Errorf("store the extent map: %w", err)
+	}
+	return nil
+}
+
+func noEOF(err error) error {
+	if err == io.EOF {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}

@@ -1,0 +1,372 @@
+package disk
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"lighter/format/chunk"
+)
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// data is chunk n: its bytes and what names it.
+func data(n, length int) (chunk.Ref, []byte) {
+	r := rand.NewChaCha8([32]byte{byte(n), byte(n >> 8), byte(n >> 16)})
+	b := make([]byte, length)
+	_, _ = r.Read(b)
+	return chunk.Ref{ID: chunk.Sum(b), Length: uint32(length)}, b
+}
+
+func open(t testing.TB, dir string, limit int64) *Cache {
+	t.Helper()
+	c, err := Open(dir, limit, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// has tells whether the cache gives the whole chunk back, and fails on a wrong
+// byte.
+func has(t testing.TB, c *Cache, ref chunk.Ref, want []byte) bool {
+	t.Helper()
+	got := make([]byte, ref.Length)
+	if !c.Read(ref, 0, got) {
+		return false
+	}
+	if !bytes.Equal(got, want) {
+		t.Fatalf("chunk %s came back wrong", ref.ID.Short())
+	}
+	return true
+}
+
+func TestCacheGivesBackWhatWasPut(t *testing.T) {
+	c := open(t, t.TempDir(), MinLimit)
+	for i, length := range []int{1, 4095, 4096, 4097, 65536, chunk.MaxLength} {
+		ref, plain := data(i, length)
+		if c.Has(ref.ID) || has(t, c, ref, plain) {
+			t.Errorf("%d bytes are here before they were put", length)
+		}
+		c.Put(ref, plain)
+		if !c.Has(ref.ID) || !has(t, c, ref, plain) {
+			t.Errorf("%d bytes are not here", length)
+		}
+		r := rand.New(rand.NewPCG(1, 1))
+		for range 200 {
+			from := r.IntN(length)
+			to := from + r.IntN(length-from+1)
+			got := make([]byte, to-from)
+			if !c.Read(ref, from, got) || !bytes.Equal(got, plain[from:to]) {
+				t.Fatalf("bytes %d to %d of %d came back wrong", from, to, length)
+			}
+		}
+	}
+	ref, _ := data(3, 4097)
+	for _, outside := range [][2]int{{-1, 1}, {4097, 1}, {4000, 98}} {
+		if c.Read(ref, outside[0], make([]byte, outside[1])) {
+			t.Errorf("%d bytes at %d of 4097 were read", outside[1], outside[0])
+		}
+	}
+}
+
+func TestCacheSurvivesARestart(t *testing.T) {
+	for name, crash := range map[string]bool{"closed": false, "killed": true} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			c, err := Open(dir, MinLimit, quiet)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range 40 {
+				c.Put(data(i, 100_000))
+			}
+			if crash {
+				c.lock.Close() // what the kernel does for a dead process
+			} else if err := c.Close(); err != nil {
+				t.Fatal(err)
+			}
+			again := open(t, dir, MinLimit)
+			for i := range 40 {
+				ref, plain := data(i, 100_000)
+				if !has(t, again, ref, plain) {
+					t.Errorf("chunk %d is lost", i)
+				}
+			}
+			again.Put(data(100, 5000))
+			if ref, plain := data(100, 5000); !has(t, again, ref, plain) {
+				t.Error("the reopened cache takes nothing")
+			}
+		})
+	}
+}
+
+func TestCacheIsOneProcess(t *testing.T) {
+	dir := t.TempDir()
+	open(t, dir, MinLimit)
+	if _, err := Open(dir, MinLimit, quiet); err == nil {
+		t.Error("the cache was opened twice")
+	}
+	if _, err := Open(t.TempDir(), MinLimit-1, quiet); err == nil {
+		t.Error("a limit that is too small was accepted")
+	}
+}
+
+func diskUse(t testing.TB, dir string) (total int64) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil {
+			total += info.Size()
+		}
+	}
+	return total
+}
+
+func TestCacheStaysBelowItsLimit(t *testing.T) {
+	dir := t.TempDir()
+	c := open(t, dir, MinLimit)
+	first, firstPlain := data(0, 1000)
+	for i := range 250 {
+		if i%10 == 0 && i > 0 {
+			if !has(t, c, first, firstPlain) {
+				t.Fatalf("what is used all the time was evicted after %d chunks", i)
+			}
+		} else if i == 0 {
+			c.Put(first, firstPlain)
+		}
+		c.Put(data(i+1, 1<<20))
+		if used := c.Stats().Used; used > MinLimit {
+			t.Fatalf("%d bytes used of %d", used, MinLimit)
+		}
+	}
+	// Tables are a thousandth of the data and not counted.
+	if on := diskUse(t, dir); on > MinLimit+MinLimit/100 {
+		t.Errorf("%d bytes on disk, limit %d", on, MinLimit)
+	}
+	if ref, plain := data(250, 1<<20); !has(t, c, ref, plain) {
+		t.Error("the latest chunk was evicted")
+	}
+	if ref, plain := data(15, 1<<20); has(t, c, ref, plain) {
+		t.Error("an old chunk that nobody used is still here")
+	}
+	c.Prune()
+	if s := c.Stats(); s.Used != 0 || s.Chunks != 0 {
+		t.Errorf("pruned, but %+v", s)
+	}
+	smaller := t.TempDir()
+	big := open(t, smaller, 2*MinLimit)
+	for i := range 110 {
+		big.Put(data(i, 1<<20))
+	}
+	big.Close()
+	if used := open(t, smaller, MinLimit).Stats().Used; used > MinLimit {
+		t.Errorf("reopened with a smaller limit: %d bytes used", used)
+	}
+}
+
+// Flipped bits, cut files, foreign files: found out, and a miss.
+func TestCacheFindsDamage(t *testing.T) {
+	segmentsOf := func(dir string) []string {
+		names, _ := filepath.Glob(filepath.Join(dir, "*.segment"))
+		return names
+	}
+	fill := func(t *testing.T, dir string) {
+		c := open(t, dir, MinLimit)
+		for i := range 30 {
+			c.Put(data(i, 50_000))
+		}
+		c.Close()
+	}
+	count := func(t *testing.T, c *Cache) (n int) {
+		for i := range 30 {
+			if ref, plain := data(i, 50_000); has(t, c, ref, plain) {
+				n++
+			}
+		}
+		return n
+	}
+	t.Run("flipped bits", func(t *testing.T) {
+		dir := t.TempDir()
+		fill(t, dir)
+		r := rand.New(rand.NewPCG(4, 4))
+		path := segmentsOf(dir)[0]
+		b, _ := os.ReadFile(path)
+		for range 10 {
+			b[r.IntN(len(b))] ^= 1 << r.IntN(8)
+		}
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c := open(t, dir, MinLimit)
+		if n := count(t, c); n < 20 || n == 30 {
+			t.Errorf("%d of 30 chunks survived 10 flipped bits", n)
+		}
+		if c.Stats().Damaged == 0 {
+			t.Error("the damage does not show")
+		}
+		for i := range 30 {
+			c.Put(data(i, 50_000))
+		}
+		if n := count(t, c); n != 30 {
+			t.Errorf("after fetching anew %d of 30 are here", n)
+		}
+	})
+	t.Run("cut while it runs", func(t *testing.T) {
+		dir := t.TempDir()
+		fill(t, dir)
+		c := open(t, dir, MinLimit)
+		if err := os.Truncate(segmentsOf(dir)[0], 400_000); err != nil {
+			t.Fatal(err)
+		}
+		if n := count(t, c); n == 0 || n == 30 {
+			t.Errorf("%d of 30 chunks survived a cut", n)
+		}
+	})
+	t.Run("records swapped", func(t *testing.T) {
+		dir := t.TempDir()
+		fill(t, dir)
+		path := segmentsOf(dir)[0]
+		b, _ := os.ReadFile(path)
+		size := recordSize(50_000)
+		swapped := bytes.Join([][]byte{b[size : 2*size], b[:size], b[2*size:]}, nil)
+		if err := os.WriteFile(path, swapped, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if n := count(t, open(t, dir, MinLimit)); n != 28 {
+			t.Errorf("%d of 30 chunks survived, want 28", n)
+		}
+	})
+	t.Run("table damaged", func(t *testing.T) {
+		dir := t.TempDir()
+		fill(t, dir)
+		tables, _ := filepath.Glob(filepath.Join(dir, "*.table"))
+		b, _ := os.ReadFile(tables[0])
+		b[5] ^= 1
+		if err := os.WriteFile(tables[0], b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if n := count(t, open(t, dir, MinLimit)); n != 30 {
+			t.Errorf("%d of 30 chunks found by a scan", n)
+		}
+	})
+	t.Run("foreign files", func(t *testing.T) {
+		dir := t.TempDir()
+		fill(t, dir)
+		for _, name := range []string{"0000000077.segment", "x.segment", "notes.txt", "99999999999999999999.segment"} {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte("not a cache"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Mkdir(filepath.Join(dir, "0000000078.segment"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if n := count(t, open(t, dir, MinLimit)); n != 30 {
+			t.Errorf("%d of 30 chunks are here beside foreign files", n)
+		}
+		if _, err := os.Stat(filepath.Join(dir, "notes.txt")); err != nil {
+			t.Error("a foreign file was removed")
+		}
+	})
+}
+
+func TestCacheThatCannotBeWrittenFailsNoRead(t *testing.T) {
+	dir := t.TempDir()
+	c := open(t, dir, MinLimit)
+	ref, plain := data(1, 1000)
+	c.Put(ref, plain)
+	readOnly, err := os.Open(c.active.path + ".segment") // every write fails from here on
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.active.file.Close()
+	c.active.file = readOnly
+	for i := range 20 {
+		c.Put(data(i+2, 1000))
+	}
+	if c.Stats().Failed == 0 {
+		t.Error("the failure does not show")
+	}
+	if !has(t, c, ref, plain) {
+		t.Error("what was written before is lost")
+	}
+}
+
+func TestCacheUnderConcurrency(t *testing.T) {
+	c := open(t, t.TempDir(), MinLimit)
+	var wg sync.WaitGroup
+	for w := range 8 {
+		wg.Go(func() {
+			for i := range 60 {
+				ref, plain := data((w*13+i)%100, 500_000)
+				got := make([]byte, 1000)
+				if c.Read(ref, 1234, got) && !bytes.Equal(got, plain[1234:2234]) {
+					t.Error("wrong bytes")
+				}
+				c.Put(ref, plain)
+			}
+		})
+	}
+	wg.Wait()
+	if used := c.Stats().Used; used > MinLimit {
+		t.Errorf("%d bytes used", used)
+	}
+}
+
+func FuzzDecodeTable(f *testing.F) {
+	s := &segment{path: filepath.Join(f.TempDir(), "x"), size: 1 << 20}
+	s.add(chunk.Ref{ID: chunk.ID{1}, Length: 10}, 0)
+	if err := s.writeTable(); err != nil {
+		f.Fatal(err)
+	}
+	b, err := os.ReadFile(s.path + ".table")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s := &segment{size: 1 << 20}
+		if err := s.decodeTable(b); err != nil {
+			return
+		}
+		for _, r := range s.records {
+			if int64(r.offset)+recordSize(r.length) > s.size {
+				t.Fatal("a record beyond the segment was accepted")
+			}
+		}
+	})
+}
+
+func BenchmarkCache(b *testing.B) {
+	for _, length := range []int{4096, 64 << 10, 512 << 10} {
+		c := open(b, b.TempDir(), 1<<30)
+		ref, plain := data(1, length)
+		b.Run(fmt.Sprintf("put-%d", length), func(b *testing.B) {
+			b.SetBytes(int64(length))
+			for i := 0; b.Loop(); i++ {
+				ref := ref
+				ref.ID = chunk.ID{byte(i), byte(i >> 8), byte(i >> 16), byte(i >> 24)}
+				c.Put(ref, plain)
+			}
+		})
+		c.Put(ref, plain)
+		b.Run(fmt.Sprintf("read-%d", length), func(b *testing.B) {
+			b.SetBytes(int64(length))
+			dst := make([]byte, length)
+			for b.Loop() {
+				if !c.Read(ref, 0, dst) {
+					b.Fatal("not here")
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,163 @@
+package disk
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+
+	"lighter/format/chunk"
+)
+
+// On disk, below the cache's directory:
+//
+//	lock                  held by the process that uses the cache
+//	0000000001.segment    records, one behind the other
+//	0000000001.table      what is in a sealed segment; absent: it is scanned
+//
+//	record = header blocks
+//	header = 4 magic "LTR1", 4 length of the chunk, 32 ID, 4 CRC32C of these, 4 zero
+//	block  = at most 4096 bytes of the chunk, 4 CRC32C salted with the ID and
+//	         the block's number
+//	table  = n × (32 ID, 4 length, 4 offset of the record), 4 CRC32C, 4 n, 4 magic "LTT1"
+//
+// Integers are little-endian. A block carries its own checksum so that a read
+// of a few kilobytes verifies just those.
+const (
+	recordMagic  = 0x3152544c // "LTR1"
+	recordHeader = 48
+	blockSize    = 4096
+	blockStride  = blockSize + 4
+	tableMagic   = 0x3154544c // "LTT1"
+	tableEntry   = chunk.Size + 8
+	tableFooter  = 12
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+var errDamaged = errors.New("its checksum is wrong")
+
+func recordSize(length uint32) int64 {
+	blocks := (int64(length) + blockSize - 1) / blockSize
+	return recordHeader + int64(length) + 4*blocks
+}
+
+// record is what a segment remembers of each chunk in it, to free its places
+// and to write its table.
+type record struct {
+	key    key
+	offset uint32
+	length uint32
+}
+
+type segment struct {
+	path string // without the suffix
+	file *os.File
+	used atomic.Int64 // when it was last used, by the cache's clock
+
+	// guarded by the cache's mu
+	size    int64
+	records []record
+	ids     []byte // whole IDs of the records, until the segment is sealed
+	gone    bool
+}
+
+func segmentPath(dir string, n uint64) string { return filepath.Join(dir, fmt.Sprintf("%010d", n)) }
+
+func createSegment(dir string, n uint64) (*segment, error) {
+	path := segmentPath(dir, n)
+	file, err := os.OpenFile(path+".segment", os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("start a cache segment: %w", err)
+	}
+	return &segment{path: path, file: file}, nil
+}
+
+func (s *segment) add(ref chunk.Ref, offset uint32) {
+	s.records = append(s.records, record{keyOf(ref.ID), offset, ref.Length})
+	s.ids = append(s.ids, ref.ID[:]...)
+}
+
+func (s *segment) remove() error {
+	return errors.Join(s.file.Close(), os.Remove(s.path+".segment"), removeIfThere(s.path+".table"))
+}
+
+func removeIfThere(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// buffers holds records on their way to and from the disk: at most one of the
+// longest record for each read or write in work.
+var buffers = sync.Pool{New: func() any { b := make([]byte, recordSize(chunk.MaxLength)); return &b }}
+
+// blockSum is the checksum of a block. The salt makes a block that lies in the
+// wrong place fail as a flipped bit does.
+func blockSum(id chunk.ID, n int, data []byte) uint32 {
+	var salt [12]byte
+	copy(salt[:8], id[:8])
+	binary.LittleEndian.PutUint32(salt[8:], uint32(n))
+	return crc32.Update(crc32.Checksum(salt[:], castagnoli), castagnoli, data)
+}
+
+// write writes one record. The header goes with it, so a record is either
+// found by a scan or not.
+func (s *segment) write(offset uint32, id chunk.ID, plain []byte) error {
+	buffer := buffers.Get().(*[]byte)
+	defer buffers.Put(buffer)
+	b := (*buffer)[:0]
+	b = binary.LittleEndian.AppendUint32(b, recordMagic)
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(plain)))
+	b = append(b, id[:]...)
+	b = binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+	b = append(b, 0, 0, 0, 0)
+	for n := 0; len(plain) > 0; n++ {
+		data := plain[:min(blockSize, len(plain))]
+		b = append(b, data...)
+		b = binary.LittleEndian.AppendUint32(b, blockSum(id, n, data))
+		plain = plain[len(data):]
+	}
+	_, err := s.file.WriteAt(b, int64(offset))
+	return err
+}
+
+// read reads dst from the chunk's offset from on, verifying the blocks that it
+// touches.
+func (s *segment) read(offset uint32, ref chunk.Ref, from int, dst []byte) error {
+	if from < 0 || from+len(dst) > int(ref.Length) {
+		return fmt.Errorf("read %d bytes at %d of a chunk of %d", len(dst), from, ref.Length)
+	}
+	if len(dst) == 0 {
+		return nil
+	}
+	first, last := from/blockSize, (from+len(dst)-1)/blockSize
+	lastEnd := min((last+1)*blockSize, int(ref.Length))
+	buffer := buffers.Get().(*[]byte)
+	defer buffers.Put(buffer)
+	b := (*buffer)[:(last-first)*blockStride+lastEnd-last*blockSize+4]
+	at := int64(offset) + recordHeader + int64(first)*blockStride
+	if _, err := s.file.ReadAt(b, at); err != nil {
+		if err == io.EOF {
+			err = io.ErrUnexpectedEOF
+		}
+		return err
+	}
+	for n := first; n <= last; n++ {
+		stride := min(blockStride, len(b))
+		data := b[:stride-4]
+		if blockSum(ref.ID, n, data) != binary.LittleEndian.Uint32(b[stride-4:]) {
+			return errDamaged
+		}
+		skip := max(0, from-n*blockSize)
+		dst = dst[copy(dst, data[skip:]):]
+		b = b[stride:]
+	}
+	return nil
+}

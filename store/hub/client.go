@@ -1,0 +1,289 @@
+package hub
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+	"lighter/format/pack"
+)
+
+const (
+	dialTimeout   = 3 * time.Second
+	headerTimeout = 15 * time.Second
+	// unitTimeout bounds one unit from the request to its last byte: at 4 MiB
+	// a link that needs longer is as good as down.
+	unitTimeout = 30 * time.Second
+	// maxAnswer bounds JSON answers to a node.
+	maxAnswer = 4 << 20
+	// maxConns bounds the connections to one hub.
+	maxConns = 64
+)
+
+// Client speaks to one hub. It is safe for concurrent use.
+type Client struct {
+	base  *url.URL
+	scope string
+	http  *http.Client
+}
+
+// Options say how to reach a hub.
+type Options struct {
+	URL       string // http://HOST:PORT or https://HOST[:PORT]
+	Scope     string // default: DefaultScope
+	PlainHTTP bool   // allow http to a host that is not this one
+	CAFile    string // certificates (PEM) to trust beside the system's
+}
+
+// NewClient checks the options. It does not connect.
+func NewClient(o Options) (*Client, error) {
+	base, err := url.Parse(o.URL)
+	if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
+		return nil, fmt.Errorf("%q is not the URL of a hub: want http://HOST:PORT or https://HOST", o.URL)
+	}
+	if base.Scheme == "http" && !o.PlainHTTP && !isLoopback(base.Hostname()) {
+		return nil, fmt.Errorf("%s is not on this machine: use https, or allow plain HTTP with --plain-http", o.URL)
+	}
+	if o.Scope == "" {
+		o.Scope = DefaultScope
+	}
+	transport := &http.Transport{
+		Proxy:                 http.ProxyFromEnvironment,
+		DialContext:           (&net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}).DialContext,
+		ResponseHeaderTimeout: headerTimeout, TLSHandshakeTimeout: dialTimeout,
+		MaxConnsPerHost: maxConns, MaxIdleConnsPerHost: maxConns, IdleConnTimeout: time.Minute,
+		MaxResponseHeaderBytes: 64 << 10,
+		DisableCompression:     true, // units and indexes are compressed already
+		ForceAttemptHTTP2:      true,
+		ReadBufferSize:         64 << 10,
+	}
+	if o.CAFile != "" {
+		if transport.TLSClientConfig, err = trust(o.CAFile); err != nil {
+			return nil, err
+		}
+	}
+	base.Path = strings.TrimSuffix(base.Path, "/")
+	return &Client{base: base, scope: o.Scope, http: &http.Client{Transport: transport}}, nil
+}
+
+func trust(file string) (*tls.Config, error) {
+	pem, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("read the hub's certificates: %w", err)
+	}
+	pool, err := x509.SystemCertPool()
+	if err != nil {
+		pool = x509.NewCertPool()
+	}
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("%s holds no certificate in PEM form", file)
+	}
+	return &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, nil
+}
+
+// isLoopback tells whether host is this machine without asking a name server.
+func isLoopback(host string) bool {
+	if host == "localhost" {
+		return true
+	}
+	addr, err := netip.ParseAddr(host)
+	return err == nil && addr.IsLoopback()
+}
+
+// Loopback tells whether the hub is on this machine.
+func (c *Client) Loopback() bool { return isLoopback(c.base.Hostname()) }
+
+// URL returns the hub's URL, without credentials.
+func (c *Client) URL() string { return c.base.Redacted() }
+
+// Registry says how to reach the hub's OCI registry: its HOST[:PORT], whether it
+// speaks plain HTTP, and by which transport.
+func (c *Client) Registry() (host string, plainHTTP bool, transport http.RoundTripper) {
+	return c.base.Host, c.base.Scheme == "http", c.http.Transport
+}
+
+// Error is a hub's answer that it could not do what was asked.
+type Error struct {
+	Status  int    // HTTP status
+	Message string // from the answer's body, at most a few kilobytes
+}
+
+func (e *Error) Error() string { return e.Message }
+
+// Is makes a 404 chunk.ErrNotFound.
+func (e *Error) Is(target error) bool {
+	return target == chunk.ErrNotFound && e.Status == http.StatusNotFound
+}
+
+// do sends a request and returns the answer if its status is below 300.
+func (c *Client) do(ctx context.Context, method, path string, query url.Values, body []byte) (*http.Response, error) {
+	u := *c.base
+	u.Path += path
+	u.RawQuery = query.Encode()
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	res, err := c.http.Do(req)
+	if err != nil {
+		// The *url.Error repeats method and URL; the cause is what counts.
+		var ue *url.Error
+		if errors.As(err, &ue) {
+			err = ue.Err
+		}
+		return nil, fmt.Errorf("hub %s: %w", c.URL(), err)
+	}
+	if res.StatusCode < 300 {
+		return res, nil
+	}
+	defer res.Body.Close()
+	text, _ := io.ReadAll(io.LimitReader(res.Body, 16<<10))
+	var said struct{ Error string }
+	if json.Unmarshal(text, &said) != nil || said.Error == "" {
+		said.Error = fmt.Sprintf("hub %s answers %s", c.URL(), res.Status)
+	}
+	return nil, &Error{Status: res.StatusCode, Message: said.Error}
+}
+
+// getJSON reads an answer of at most maxAnswer bytes, or, for the people's
+// commands, of any length that their lists need: limit 0.
+func (c *Client) getJSON(ctx context.Context, path string, query url.Values, limit int64, into any) error {
+	res, err := c.do(ctx, http.MethodGet, path, query, nil)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	var body io.Reader = res.Body
+	if limit > 0 {
+		body = io.LimitReader(body, limit)
+	}
+	if err := json.NewDecoder(body).Decode(into); err != nil {
+		return fmt.Errorf("hub %s: understand the answer: %w", c.URL(), err)
+	}
+	return nil
+}
+
+// Chain asks what the hub knows of a chain. ErrNotFound: it does not know it.
+func (c *Client) Chain(ctx context.Context, chain string) (*Chain, error) {
+	var answer Chain
+	if err := c.getJSON(ctx, chainPath(c.scope, chain), nil, maxAnswer, &answer); err != nil {
+		return nil, err
+	}
+	return &answer, nil
+}
+
+// Tree asks for the statement of a chain's tree, which the hub makes if need be.
+func (c *Client) Tree(ctx context.Context, chain string) (*index.Statement, error) {
+	var answer index.Statement
+	if err := c.getJSON(ctx, treePath(c.scope, chain), nil, maxAnswer, &answer); err != nil {
+		return nil, err
+	}
+	return &answer, nil
+}
+
+// Key asks for the hub's public key. Whoever trusts it without having it from
+// elsewhere trusts the way to the hub.
+func (c *Client) Key(ctx context.Context) (ed25519.PublicKey, error) {
+	b, err := c.getSmall(ctx, keyPath(c.scope), 4096)
+	if err != nil {
+		return nil, err
+	}
+	return index.ParseKey(strings.TrimSpace(string(b)))
+}
+
+func (c *Client) getSmall(ctx context.Context, path string, limit int64) ([]byte, error) {
+	res, err := c.do(ctx, http.MethodGet, path, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	if res.ContentLength > limit {
+		return nil, fmt.Errorf("hub %s: an answer of %d bytes is too long", c.URL(), res.ContentLength)
+	}
+	if res.ContentLength > 0 { // the usual case, without growing a buffer
+		b := make([]byte, res.ContentLength)
+		if _, err := io.ReadFull(res.Body, b); err != nil {
+			return nil, fmt.Errorf("hub %s: read the answer: %w", c.URL(), err)
+		}
+		return b, nil
+	}
+	b, err := io.ReadAll(io.LimitReader(res.Body, limit+1))
+	if err != nil {
+		return nil, fmt.Errorf("hub %s: read the answer: %w", c.URL(), err)
+	}
+	if int64(len(b)) > limit {
+		return nil, fmt.Errorf("hub %s: an answer of more than %d bytes is too long", c.URL(), limit)
+	}
+	return b, nil
+}
+
+// Unit returns a unit as the hub has it, unverified.
+func (c *Client) Unit(ctx context.Context, u chunk.Unit) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, unitTimeout)
+	defer cancel()
+	return c.getSmall(ctx, unitPath(c.scope, u), pack.MaxStored)
+}
+
+// Chunk returns some unit that holds the chunk, unverified.
+func (c *Client) Chunk(ctx context.Context, id chunk.ID) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, unitTimeout)
+	defer cancel()
+	return c.getSmall(ctx, chunkPath(c.scope, id), pack.MaxStored)
+}
+
+// Index streams the plain bytes of an index, unverified: index.Receive does
+// that. The caller closes it.
+func (c *Client) Index(ctx context.Context, tree chunk.ID) (io.ReadCloser, error) {
+	return c.stream(ctx, indexPath(c.scope, tree))
+}
+
+// Locations streams the plain bytes of a tree's locations. The caller closes it.
+func (c *Client) Locations(ctx context.Context, tree chunk.ID) (io.ReadCloser, error) {
+	return c.stream(ctx, locationsPath(c.scope, tree))
+}
+
+// maxWindow bounds the memory that an index's compression may ask for.
+const maxWindow = 32 << 20
+
+func (c *Client) stream(ctx context.Context, path string) (io.ReadCloser, error) {
+	res, err := c.do(ctx, http.MethodGet, path, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	plain, err := zstd.NewReader(res.Body, zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderConcurrency(2))
+	if err != nil {
+		res.Body.Close()
+		return nil, fmt.Errorf("hub %s: decompress: %w", c.URL(), err)
+	}
+	return &body{plain, res.Body}, nil
+}
+
+type body struct {
+	*zstd.Decoder
+	below io.Closer
+}
+
+func (b *body) Close() error {
+	b.Decoder.Close()
+	return b.below.Close()
+}

@@ -1,0 +1,160 @@
+// Package hub promises to speak to a Lighter hub over HTTP, and holds the URL
+// scheme and the messages that both sides use (docs/wire.md has them in words).
+//
+// What a node needs while containers run is immutable and named by its digest:
+// indexes, units. A dumb web server or a cache can serve those. The client
+// verifies what it can by itself (units, indexes by their digest) and leaves
+// statements to whoever knows the pinned keys.
+package hub
+
+import (
+	"fmt"
+	"time"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+)
+
+// Every path starts with Prefix, then the scope. The number is that of the
+// wire: a hub may serve several.
+const (
+	Prefix = "/lighter/1"
+	// DefaultScope is the scope that is used where none is configured.
+	DefaultScope = "default"
+)
+
+// Paths below Prefix/SCOPE. All are GET unless it is said otherwise.
+//
+//	/key                 the hub's public key, as index.FormatKey writes it
+//	/chains/CHAIN        Chain, as JSON; 404 if the chain is not known
+//	/chains/CHAIN/tree   index.Statement, as JSON: the tree of the chain, made now if need be
+//	/indexes/TREE        the index, zstd-compressed
+//	/locations/TREE      the locations, zstd-compressed
+//	/packs/PACK/N        unit N of a pack
+//	/chunks/ID           a unit that holds the chunk
+//	/images              []Image, as JSON;  ?name=NAME: those with that name
+//	/images  POST        Add: takes an image in; answers with a stream of Progress, a JSON object a line
+//	/images?name=  DELETE  takes the image away
+//	/images/inspect?name=  []Inspection, as JSON, one a platform
+//	/images/verify?name=   POST: a stream of Progress, a JSON object a line
+//
+// Errors have a status of 400 or more and a body of {"error": "…"}.
+func chainPath(scope, chain string) string {
+	return fmt.Sprintf("%s/%s/chains/%s", Prefix, scope, chain)
+}
+func treePath(scope, chain string) string { return chainPath(scope, chain) + "/tree" }
+func indexPath(scope string, id chunk.ID) string {
+	return fmt.Sprintf("%s/%s/indexes/%s", Prefix, scope, id)
+}
+func locationsPath(scope string, id chunk.ID) string {
+	return fmt.Sprintf("%s/%s/locations/%s", Prefix, scope, id)
+}
+func unitPath(scope string, u chunk.Unit) string {
+	return fmt.Sprintf("%s/%s/packs/%s", Prefix, scope, u)
+}
+func chunkPath(scope string, id chunk.ID) string {
+	return fmt.Sprintf("%s/%s/chunks/%s", Prefix, scope, id)
+}
+func keyPath(scope string) string    { return fmt.Sprintf("%s/%s/key", Prefix, scope) }
+func imagesPath(scope string) string { return fmt.Sprintf("%s/%s/images", Prefix, scope) }
+
+// Chain is what the hub says of a chain, and of those above it: all that a pull
+// of any image on it will ask.
+type Chain struct {
+	Link
+	// Above are the known chains that stand on this one, nearest first, at most
+	// MaxAbove of them.
+	Above []Link `json:"above,omitempty"`
+	// Complete says that Above holds all of them: a chain on this one that it
+	// does not name is unknown.
+	Complete bool `json:"complete"`
+}
+
+// MaxAbove bounds Chain.Above.
+const MaxAbove = 1000
+
+// Link is one chain: a layer on a parent.
+type Link struct {
+	Chain  string `json:"chain"`            // OCI chainID, "sha256:…"
+	Parent string `json:"parent,omitempty"` // chainID of the chain below; empty for the lowest
+	DiffID string `json:"diffID"`           // of the chain's top layer
+	// Statement is there if the chain's tree is made, which it is for the top
+	// chain of each image.
+	Statement *index.Statement `json:"statement,omitempty"`
+}
+
+// Image states.
+const (
+	StateQueued = "queued" // waits for its turn
+	StateActive = "active" // is being taken in
+	StateReady  = "ready"  // can be run
+	StateFailed = "failed" // Error says why; adding or pushing it again tries again
+	StateStored = "stored" // cannot be run (an attestation, a signature, another platform): kept and served
+)
+
+// Image is one image (of one platform) that the hub has, or tries to take in.
+type Image struct {
+	Name     string    `json:"name"`               // as it was given: HOST/REPO:TAG or REPO:TAG
+	Digest   string    `json:"digest"`             // of its manifest
+	Platform string    `json:"platform,omitempty"` // os/arch[/variant]
+	State    string    `json:"state"`
+	Error    string    `json:"error,omitempty"`
+	Size     int64     `json:"size"`           // compressed layers and config, bytes
+	Bytes    int64     `json:"bytes"`          // of all files, plain
+	Unique   int64     `json:"uniqueBytes"`    // plain bytes of chunks that no other image has
+	Blobs    int64     `json:"uniqueAllBytes"` // stored bytes that no other image needs: its unique chunks compressed, and its original blobs
+	Chain    string    `json:"chain,omitempty"`
+	Tree     string    `json:"tree,omitempty"`
+	Updated  time.Time `json:"updated"`
+}
+
+// Add asks the hub to take an image in.
+type Add struct {
+	Source   string `json:"source"`             // docker://HOST/REPO:TAG, or empty: the image NAME was pushed to the hub's own registry
+	Name     string `json:"name,omitempty"`     // what to call it; default: the source's reference
+	Platform string `json:"platform,omitempty"` // os/arch[/variant]; default: all that run on the hub's architecture
+	// Username and Password (or Token, an identity token) are for the source's
+	// registry. They are used once and kept nowhere.
+	Username  string `json:"username,omitempty"`
+	Password  string `json:"password,omitempty"`
+	Token     string `json:"token,omitempty"`
+	PlainHTTP bool   `json:"plainHTTP,omitempty"` // the registry speaks HTTP; on loopback it may without
+}
+
+// Progress is one line of a long operation's answer. The last one has Done set.
+type Progress struct {
+	Step  string `json:"step,omitempty"`  // what goes on: "layer", "index", "check"
+	Item  string `json:"item,omitempty"`  // on what: a short digest, a name
+	Bytes int64  `json:"bytes,omitempty"` // done so far
+	Total int64  `json:"total,omitempty"` // 0: unknown
+	Done  bool   `json:"done,omitempty"`
+	Error string `json:"error,omitempty"`
+	// Problems are what a verification found: what is wrong, and where.
+	Problems []string `json:"problems,omitempty"`
+	Images   []Image  `json:"images,omitempty"`
+}
+
+// Inspection is what the hub knows of one image, in full.
+type Inspection struct {
+	Image
+	Layers    []LayerInfo `json:"layers"`
+	Files     int64       `json:"files"`
+	Chunks    int64       `json:"chunks"`
+	Packs     int64       `json:"packs"`
+	Units     int64       `json:"units"`
+	IndexSize int64       `json:"indexBytes"` // plain
+	IndexWire int64       `json:"indexWire"`  // as it is sent, with its locations
+	Format    int         `json:"format"`
+	Key       string      `json:"key"` // who signed
+}
+
+// LayerInfo is one layer of an Inspection.
+type LayerInfo struct {
+	Digest    string `json:"digest"`
+	DiffID    string `json:"diffID"`
+	Chain     string `json:"chain"`
+	MediaType string `json:"mediaType"`
+	Size      int64  `json:"size"`  // compressed bytes
+	Bytes     int64  `json:"bytes"` // of its tar stream
+	Entries   int64  `json:"entries"`
+}

@@ -1,0 +1,94 @@
+package chain
+
+import (
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"lighter/format/index"
+)
+
+// KeySource is where a key can be learned: a hub.
+type KeySource interface {
+	// Key asks for the hub's public key.
+	Key(ctx context.Context) (ed25519.PublicKey, error)
+	// Loopback tells whether the hub is on this machine.
+	Loopback() bool
+	// URL names the hub, for errors.
+	URL() string
+}
+
+// Keys are the public keys whose statements a node believes. They are
+// configured, or, from a hub on this machine alone, learned when they are first
+// needed and pinned from then on.
+type Keys struct {
+	source KeySource
+	path   string // where learned keys are kept
+
+	mu   sync.Mutex // guards keys
+	keys []ed25519.PublicKey
+}
+
+// NewKeys pins the configured keys, in the form of index.FormatKey. With none,
+// those that a former run learned are taken, or the hub will be asked.
+func NewKeys(root string, configured []string, source KeySource) (*Keys, error) {
+	k := &Keys{source: source, path: filepath.Join(root, "hub.keys")}
+	if len(configured) == 0 {
+		b, err := os.ReadFile(k.path)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, fmt.Errorf("read the hub's pinned keys: %w", err)
+		}
+		configured = strings.Fields(string(b))
+	}
+	for _, s := range configured {
+		key, err := index.ParseKey(s)
+		if err != nil {
+			return nil, err
+		}
+		k.keys = append(k.keys, key)
+	}
+	if len(k.keys) == 0 && !source.Loopback() {
+		return nil, fmt.Errorf("hub %s is not on this machine: pin its key with --hub-key (the hub prints it when it starts, and `lighter config hub` too)", source.URL())
+	}
+	return k, nil
+}
+
+// Get returns the pinned keys, learning them if there are none.
+func (k *Keys) Get(ctx context.Context) ([]ed25519.PublicKey, error) {
+	k.mu.Lock()
+	keys := k.keys
+	k.mu.Unlock()
+	if len(keys) > 0 {
+		return keys, nil
+	}
+	key, err := k.source.Key(ctx) // no lock across the network: two may ask
+	if err != nil {
+		return nil, fmt.Errorf("learn the hub's key: %w", err)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.keys) > 0 {
+		return k.keys, nil
+	}
+	if err := replaceFile(k.path, []byte(index.FormatKey(key)+"\n")); err != nil {
+		return nil, fmt.Errorf("pin the hub's key: %w", err)
+	}
+	k.keys = []ed25519.PublicKey{key}
+	return k.keys, nil
+}
+
+// List returns the pinned keys as text.
+func (k *Keys) List() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var list []string
+	for _, key := range k.keys {
+		list = append(list, index.FormatKey(key))
+	}
+	return list
+}

@@ -1,0 +1,90 @@
+// Package prefetch promises to say what to ask for before it is asked. Today it
+// knows one sign of what comes next: a reader that goes through a file from one
+// end to the other gets a window of data ahead of it that doubles as long as it
+// goes on.
+//
+// It refuses to fetch: it only names ranges of a device. It holds a few numbers
+// for each reader and does no work in the background.
+package prefetch
+
+import "sync"
+
+const (
+	// streams is how many readers of one device are told apart.
+	streams = 16
+	// firstWindow and maxWindow bound what is asked for ahead, in bytes.
+	firstWindow = 512 << 10
+	maxWindow   = 16 << 20
+)
+
+// Range is a part of a device, in bytes.
+type Range struct{ From, To int64 }
+
+// Sequential finds the sequential readers of one device. The zero value is
+// ready to use, and safe for concurrent use.
+type Sequential struct {
+	mu      sync.Mutex // guards streams and clock
+	streams [streams]stream
+	clock   int64
+}
+
+// stream is one reader that has read a piece and may read the next.
+type stream struct {
+	next   int64 // where it will go on, if it does
+	ahead  int64 // up to where was asked for
+	window int64 // 0: it has read once and proved nothing
+	used   int64
+}
+
+// slack is how far a read may lie from where its stream ended and still belong
+// to it: the kernel sends the parts of one large read in any order.
+const slack = 2 << 20
+
+// Read tells of a read and returns the range to ask for now, which is empty
+// most of the time.
+func (s *Sequential) Read(offset, length int64) Range {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.clock++
+	st := s.find(offset)
+	if st == nil {
+		s.replaceOldest(offset + length)
+		return Range{}
+	}
+	st.used = s.clock
+	if end := offset + length; end > st.next {
+		st.next = end
+	}
+	// Ask when half of the window has been read, so that there is always
+	// another half on its way.
+	if st.window > 0 && st.ahead-st.next > st.window/2 {
+		return Range{}
+	}
+	st.window = min(max(2*st.window, firstWindow), maxWindow)
+	r := Range{From: max(st.next, st.ahead), To: st.next + st.window}
+	st.ahead = r.To
+	return r
+}
+
+func (s *Sequential) find(offset int64) *stream {
+	for i := range s.streams {
+		st := &s.streams[i]
+		if st.used == 0 {
+			continue
+		}
+		if offset == st.next || st.window > 0 && offset > st.next-slack && offset < st.next+slack {
+			return st
+		}
+	}
+	return nil
+}
+
+func (s *Sequential) replaceOldest(next int64) {
+	oldest := &s.streams[0]
+	for i := range s.streams {
+		if s.streams[i].used < oldest.used {
+			oldest = &s.streams[i]
+		}
+	}
+	*oldest = stream{next: next, ahead: next, used: s.clock}
+}

@@ -1,0 +1,77 @@
+package prefetch
+
+import "testing"
+
+const piece = 128 << 10
+
+func TestSequentialReaderGetsGrowingWindows(t *testing.T) {
+	var s Sequential
+	var asked int64
+	last, windows := int64(0), 0
+	for offset := int64(0); offset < 64<<20; offset += piece {
+		r := s.Read(offset, piece)
+		if r.To <= r.From {
+			continue
+		}
+		if r.From < offset+piece {
+			t.Fatalf("asked for %v, which was read at %d", r, offset)
+		}
+		if asked > 0 && r.From != last {
+			t.Fatalf("asked for %v after %d: a gap or twice", r, last)
+		}
+		asked += r.To - r.From
+		last = r.To
+		windows++
+		if ahead := r.To - (offset + piece); ahead > maxWindow {
+			t.Fatalf("%d bytes ahead", ahead)
+		}
+	}
+	if asked < 60<<20 || windows > 30 {
+		t.Errorf("%d bytes asked for in %d windows", asked, windows)
+	}
+}
+
+func TestOneReadProvesNothing(t *testing.T) {
+	var s Sequential
+	for i := range int64(1000) {
+		if r := s.Read(i*(10<<20), piece); r.To > r.From {
+			t.Fatalf("read %d alone asked for %v", i, r)
+		}
+	}
+}
+
+func TestTwoReadersAreToldApart(t *testing.T) {
+	var s Sequential
+	asked := 0
+	for i := range int64(100) {
+		for _, base := range []int64{0, 1 << 30} {
+			if r := s.Read(base+i*piece, piece); r.To > r.From {
+				asked++
+				if (r.From < 1<<30) != (base == 0) {
+					t.Fatalf("reader at %d asked for %v", base, r)
+				}
+			}
+		}
+	}
+	if asked < 4 {
+		t.Errorf("asked %d times", asked)
+	}
+}
+
+// The kernel sends the parts of a large read in any order.
+func TestReorderedReadsStayOneStream(t *testing.T) {
+	var s Sequential
+	order := []int64{0, 1, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10}
+	var last int64
+	for _, i := range order {
+		if r := s.Read(i*piece, piece); r.To > r.From {
+			if r.From < last {
+				t.Fatalf("asked for %v twice", r)
+			}
+			last = r.To
+		}
+	}
+	if last == 0 {
+		t.Error("never asked for anything")
+	}
+}

@@ -1,0 +1,56 @@
+# Each target does all of its own set-up. `make check` needs no root; `make
+# test`, `make demo` and `make bench` do, and a Debian 12 userland.
+#
+#   LIGHTER_WORK  where tools and images are kept (default: work/)
+
+export CGO_ENABLED := 0
+export LIGHTER_WORK ?= $(CURDIR)/work
+GO ?= go
+
+.PHONY: build check test demo bench fuzz clean
+
+build:
+	$(GO) build -trimpath -o bin/lighter ./cmd/lighter
+
+# Format, vet, staticcheck, the import table and package docs (test/arch), unit
+# tests under the race detector, which needs cgo.
+check:
+	@unformatted=$$(gofmt -l cmd format store node hub test bench); test -z "$$unformatted" || { echo "gofmt: $$unformatted"; exit 1; }
+	$(GO) vet ./... && $(GO) vet -tags e2e ./test/...
+	$(GO) tool -modfile=test/tools/go.mod staticcheck ./...
+	CGO_ENABLED=1 $(GO) test -race -timeout 5m ./...
+
+# Everything, kernel mounts and containerd included.
+test:
+	test/setup check
+	test/setup tools
+	test/setup images base python
+	$(MAKE) build check
+	test/e2e/run
+
+demo:
+	test/setup check
+	test/setup tools
+	test/setup images sci
+	$(MAKE) build
+	$(GO) run ./bench demo
+
+bench:
+	test/setup check
+	test/setup tools
+	test/setup images base python gcc sci sci2 ml
+	$(MAKE) build
+	$(GO) run ./bench run
+	$(GO) test -run '^$$' -bench . ./format/... ./store/... ./node/...
+
+# Each fuzz target for a while: FUZZTIME=10m make fuzz
+FUZZTIME ?= 30s
+fuzz:
+	@for package in $$(grep -rl --include='*_test.go' '^func Fuzz' format store node hub | xargs -n1 dirname | sort -u); do \
+		for target in $$(grep -ho '^func Fuzz[A-Za-z]*' $$package/*_test.go | cut -c6-); do \
+			$(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) ./$$package || exit 1; \
+		done; \
+	done
+
+clean:
+	rm -rf bin out

@@ -1,0 +1,286 @@
+package erofs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// Stats says how much of what an image has.
+type Stats struct {
+	Inodes      int64
+	Names       int64 // entries of directories, without "." and ".."
+	Dirs        int64
+	Files       int64 // regular files
+	Symlinks    int64
+	Specials    int64 // devices, FIFOs and sockets
+	DeviceFiles int64 // regular files that lie on the device
+	DeviceBytes int64 // their sizes together; what files share counts for each
+	InlineBytes int64 // sizes of all other regular files
+}
+
+// Check walks the whole image and refuses one that could confuse the kernel or
+// a program: names that cannot be or are out of order, directories that are in
+// themselves or have two names, parts that overlap or lie outside of the image,
+// files outside of the device, types, layouts and attributes that do not go
+// together, counts that are wrong. What it accepts is a tree that Write could
+// have written.
+//
+// It is meant for images that nobody vouches for. Time is linear in the size
+// of the image; memory is 1 MiB, 1/256 of its size, and at most some 100 bytes
+// an inode with several names or a directory that waits to be visited. Errors
+// are ErrInvalid (wrapped, with path and nid), the reader's or the context's.
+func (m *Image) Check(ctx context.Context) (Stats, error) {
+	return m.walk(ctx, nil)
+}
+
+// Walk checks the image as Check does and calls visit with each name on the
+// way: the root as "/", then each directory's names together, in the order of
+// the image. What visit gets it may keep. Walk stops at visit's first error
+// and returns that.
+func (m *Image) Walk(ctx context.Context, visit func(path string, in Inode) error) (Stats, error) {
+	return m.walk(ctx, visit)
+}
+
+// checker is one walk over an image.
+type checker struct {
+	*pager
+	super *superblock
+	visit func(string, Inode) error
+	taken []uint64            // a bit per nid: these bytes belong to something
+	links map[uint64]hardLink // inodes that may have more names
+	stack []pendingDir
+	path  []byte // of the directory in hand, with a slash at its end
+	names []byte // of its blocks, the one in hand
+	stats Stats
+}
+
+// hardLink is an inode that has been seen and may be seen again.
+type hardLink struct {
+	left uint32 // how many names more it may have
+	kind uint8
+}
+
+// pendingDir is a directory that has been seen in its parent, of which the
+// path has upTo bytes.
+type pendingDir struct {
+	nid, parent uint64
+	name        string
+	upTo        int
+}
+
+func (m *Image) walk(ctx context.Context, visit func(string, Inode) error) (Stats, error) {
+	c := &checker{
+		pager: newPager(m),
+		super: &m.super,
+		visit: visit,
+		taken: make([]uint64, (m.size/nidUnit+63)/64),
+		links: map[uint64]hardLink{},
+	}
+	if err := c.run(ctx); err != nil {
+		return Stats{}, err
+	}
+	if uint64(c.stats.Inodes) != m.super.inodes {
+		return Stats{}, fmt.Errorf("%w: it has %d inodes, its superblock says %d", ErrInvalid, c.stats.Inodes, m.super.inodes)
+	}
+	return c.stats, nil
+}
+
+func (c *checker) run(ctx context.Context) error {
+	if err := c.inode(rootNid, kindDir, "/"); err != nil {
+		return c.at("/", rootNid, err)
+	}
+	c.stack = append(c.stack, pendingDir{nid: rootNid, parent: rootNid})
+	for len(c.stack) > 0 {
+		d := c.stack[len(c.stack)-1]
+		c.stack = c.stack[:len(c.stack)-1]
+		c.path = append(append(c.path[:d.upTo], d.name...), '/')
+		base := len(c.stack)
+		if err := c.dir(ctx, d); err != nil {
+			return err
+		}
+		slices.Reverse(c.stack[base:])
+	}
+	return nil
+}
+
+// at adds the path and nid that an error is about, unless the image has no
+// part in it.
+func (c *checker) at(name string, nid uint64, err error) error {
+	var bad *badInode
+	if !errors.As(err, &bad) {
+		return err
+	}
+	return fmt.Errorf("%w: %q (nid %d): %w", ErrInvalid, string(c.path)+name, nid, bad.err)
+}
+
+// badInode is what is wrong with an inode, before it is known how it is called.
+type badInode struct{ err error }
+
+func (b *badInode) Error() string { return b.err.Error() }
+
+func bad(format string, args ...any) error { return &badInode{fmt.Errorf(format, args...)} }
+
+// dir reads a directory and looks at all inodes in it.
+func (c *checker) dir(ctx context.Context, d pendingDir) error {
+	h, e, err := c.header(d.nid)
+	if err != nil {
+		return c.at("", d.nid, err)
+	}
+	r := dirReader{checker: c, dir: d}
+	for left, i := int64(h.size), int64(0); left > 0; i++ {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		from, n := e.block+i*BlockSize, min(left, BlockSize)
+		if i >= e.blocks {
+			from = e.rest
+		}
+		b, err := c.bytes(from, n)
+		if err != nil {
+			return err
+		}
+		c.names = append(c.names[:0], b...) // looking at inodes drops b from the cache
+		if err := r.block(c.names); err != nil {
+			return err
+		}
+		left -= n
+	}
+	if !r.dot || !r.dotdot {
+		return c.at("", d.nid, bad("directory lacks \".\" or \"..\""))
+	}
+	return nil
+}
+
+// dirReader is one directory being read.
+type dirReader struct {
+	*checker
+	dir         pendingDir
+	last        []byte // name before
+	dot, dotdot bool
+}
+
+func (r *dirReader) block(b []byte) error {
+	var failed error // has its path already
+	err := parseDirBlock(b, func(name []byte, nid uint64, kind uint8) error {
+		if string(name) <= string(r.last) && r.last != nil {
+			return fmt.Errorf("name %q comes after %q", name, r.last)
+		}
+		r.last = append(r.last[:0], name...)
+		switch string(name) {
+		case ".":
+			r.dot = true
+			return r.self(name, nid, r.dir.nid, kind)
+		case "..":
+			r.dotdot = true
+			return r.self(name, nid, r.dir.parent, kind)
+		}
+		failed = r.entry(name, nid, kind)
+		return failed
+	})
+	if failed != nil || err == nil {
+		return failed
+	}
+	return r.at("", r.dir.nid, bad("%w", err))
+}
+
+func (r *dirReader) self(name []byte, nid, want uint64, kind uint8) error {
+	if nid != want || kind != kindDir {
+		return fmt.Errorf("%q is nid %d of type %d, not directory %d", name, nid, kind, want)
+	}
+	return nil
+}
+
+// entry looks at what a name stands for.
+func (r *dirReader) entry(name []byte, nid uint64, kind uint8) error {
+	if err := checkName(name); err != nil {
+		return r.at("", r.dir.nid, bad("%w", err))
+	}
+	if len(r.path)+len(name) > maxPath {
+		return r.at(string(name), nid, bad("path is longer than %d bytes", maxPath))
+	}
+	r.stats.Names++
+	path := ""
+	if r.visit != nil {
+		path = string(r.path) + string(name)
+	}
+	if l, ok := r.links[nid]; ok {
+		return r.at(string(name), nid, r.another(nid, kind, l, path))
+	}
+	if err := r.inode(nid, kind, path); err != nil {
+		return r.at(string(name), nid, err)
+	}
+	if kind == kindDir {
+		r.stack = append(r.stack, pendingDir{nid, r.dir.nid, string(name), len(r.path)})
+	}
+	return nil
+}
+
+// another looks at a further name of an inode.
+func (c *checker) another(nid uint64, kind uint8, l hardLink, path string) error {
+	if l.kind != kind {
+		return bad("has type %d in its directory, elsewhere %d", kind, l.kind)
+	}
+	if l.left == 0 {
+		return bad("has more names than its link count says")
+	}
+	l.left--
+	c.links[nid] = l
+	if c.visit == nil {
+		return nil
+	}
+	h, e, err := c.header(nid)
+	if err != nil {
+		return err
+	}
+	return c.show(path, nid, &h, e)
+}
+
+// inode looks at an inode for the first time.
+func (c *checker) inode(nid uint64, kind uint8, path string) error {
+	h, e, err := c.header(nid)
+	if err != nil {
+		return err
+	}
+	if got := kindOf(uint32(h.mode)); got != kind || got == 0 {
+		return bad("has type %d in its directory, mode %#o", kind, h.mode)
+	}
+	if err := c.take(e.start, e.rest+e.tail-e.start); err != nil {
+		return err
+	}
+	if err := c.take(e.block, e.blocks*BlockSize); err != nil {
+		return err
+	}
+	if err := c.attributes(&h, e); err != nil {
+		return err
+	}
+	c.count(&h)
+	if h.nlink > 1 && kind != kindDir {
+		c.links[nid] = hardLink{h.nlink - 1, kind}
+	}
+	if c.visit == nil {
+		return nil
+	}
+	return c.show(path, nid, &h, e)
+}
+
+// take marks bytes of the image as belonging to something, in whole units of
+// a nid. Because no two things may overlap, no image makes a walk longer than
+// itself.
+func (c *checker) take(offset, n int64) error {
+	if n == 0 {
+		return nil
+	}
+	if offset < BlockSize || offset > c.size || n > c.size-offset {
+		return bad("bytes %d to %d are not in the image", offset, offset+n)
+	}
+	for u := offset / nidUnit; u*nidUnit < offset+n; u++ {
+		word, bit := &c.taken[u/64], uint64(1)<<(u%64)
+		if *word&bit != 0 {
+			return bad("overlaps something else at byte %d", u*nidUnit)
+		}
+		*word |= bit
+	}
+	return nil
+}

@@ -1,0 +1,159 @@
+package erofs
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"iter"
+	"sort"
+
+	"lighter/format/tree"
+)
+
+// A directory is a run of blocks. Each begins with a dirent of 12 bytes per
+// name (nid, offset of the name in the block, type), and then has the names,
+// one behind the other. Names are in bytewise order over the whole directory,
+// for the kernel finds one by bisecting; "." and ".." are among them at the
+// place that the order gives them. All blocks are full but the last.
+
+// kinds are the types of directory entries, by the file type of the mode; 0
+// where that is none.
+var kinds = [16]uint8{
+	tree.ModeRegular >> 12: 1, tree.ModeDir >> 12: 2, tree.ModeChar >> 12: 3, tree.ModeBlock >> 12: 4,
+	tree.ModeFIFO >> 12: 5, tree.ModeSocket >> 12: 6, tree.ModeSymlink >> 12: 7,
+}
+
+const kindDir = 2
+
+func kindOf(mode uint32) uint8 { return kinds[mode&tree.ModeType>>12] }
+
+// names returns the names of a directory in the image's order, with a nil node
+// for "." and "..".
+func names(n *tree.Node) iter.Seq2[string, *tree.Node] {
+	children := n.Children()
+	before := func(name string) int {
+		return sort.Search(len(children), func(i int) bool { return children[i].Name > name })
+	}
+	dot, dotdot := before("."), before("..")
+	return func(yield func(string, *tree.Node) bool) {
+		for i := 0; i <= len(children); i++ {
+			if i == dot && !yield(".", nil) || i == dotdot && !yield("..", nil) {
+				return
+			}
+			if i < len(children) && !yield(children[i].Name, children[i].Node) {
+				return
+			}
+		}
+	}
+}
+
+// dirSize returns how many blocks of a directory are closed because the next
+// name does not fit, and the bytes in use of the last one.
+func dirSize(n *tree.Node) (closed, last int64) {
+	for name := range names(n) {
+		need := int64(direntSize + len(name))
+		if last+need > BlockSize {
+			closed++
+			last = 0
+		}
+		last += need
+	}
+	return closed, last
+}
+
+// dirent is one entry of a directory block.
+type dirent struct {
+	name string
+	nid  uint64
+	kind uint8
+}
+
+// dirPacker fills one block of a directory after the other. It can be used
+// again after take.
+type dirPacker struct {
+	entries []dirent
+	used    int
+	buf     []byte
+}
+
+// add appends an entry; if the block has no place for it, flush gets the block
+// first, padded to BlockSize. flush must not keep the slice.
+func (p *dirPacker) add(d dirent, flush func([]byte) error) error {
+	need := direntSize + len(d.name)
+	if p.used+need > BlockSize {
+		pad := BlockSize - p.used
+		p.buf = append(p.take(), zeros[:pad]...)
+		if err := flush(p.buf); err != nil {
+			return err
+		}
+	}
+	p.entries = append(p.entries, d)
+	p.used += need
+	return nil
+}
+
+// take returns the block as it is now, not padded, and starts the next. The
+// slice is valid until the next call of add or take.
+func (p *dirPacker) take() []byte {
+	p.buf = p.buf[:0]
+	at := direntSize * len(p.entries)
+	for _, d := range p.entries {
+		p.buf = binary.LittleEndian.AppendUint64(p.buf, d.nid)
+		p.buf = binary.LittleEndian.AppendUint16(p.buf, uint16(at))
+		p.buf = append(p.buf, d.kind, 0)
+		at += len(d.name)
+	}
+	for _, d := range p.entries {
+		p.buf = append(p.buf, d.name...)
+	}
+	p.entries, p.used = p.entries[:0], 0
+	return p.buf
+}
+
+// parseDirBlock calls visit for each entry of a block of a directory, of which
+// b is the part in use as the directory's size has it. name is part of b. That
+// the names are in order is the caller's to check.
+func parseDirBlock(b []byte, visit func(name []byte, nid uint64, kind uint8) error) error {
+	le := binary.LittleEndian
+	if len(b) < direntSize {
+		return fmt.Errorf("block of %d bytes holds no entry", len(b))
+	}
+	first := int(le.Uint16(b[8:]))
+	if first < direntSize || first%direntSize != 0 || first >= len(b) {
+		return fmt.Errorf("names of a block of %d bytes start at %d", len(b), first)
+	}
+	at := first
+	for i := 0; i < first; i += direntSize {
+		end := len(b)
+		if i+direntSize < first {
+			end = int(le.Uint16(b[i+direntSize+8:]))
+		} else if n := bytes.IndexByte(b[at:], 0); n >= 0 {
+			end = at + n // the rest of a block that is not the last
+		}
+		if end <= at || end > len(b) || end-at > maxName {
+			return fmt.Errorf("entry %d has a name from byte %d to %d", i/direntSize, at, end)
+		}
+		if b[i+11] != 0 {
+			return errors.New("reserved byte of a directory entry is not zero")
+		}
+		if err := visit(b[at:end], le.Uint64(b[i:]), b[i+10]); err != nil {
+			return err
+		}
+		at = end
+	}
+	return nil
+}
+
+// checkName refuses what cannot be the name of a child.
+func checkName(name []byte) error {
+	switch {
+	case len(name) == 0 || len(name) > maxName:
+		return fmt.Errorf("name of %d bytes: %w", len(name), ErrTooLarge)
+	case bytes.IndexByte(name, '/') >= 0 || bytes.IndexByte(name, 0) >= 0:
+		return fmt.Errorf("name %q has a slash or a NUL in it", name)
+	case string(name) == "." || string(name) == "..":
+		return fmt.Errorf("a child is named %q", name)
+	}
+	return nil
+}

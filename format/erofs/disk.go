@@ -1,0 +1,243 @@
+package erofs
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"math"
+	"math/bits"
+)
+
+// The image, in blocks of 4 KiB. All numbers are little-endian; the names are
+// those of the kernel's fs/erofs/erofs_fs.h.
+//
+//	block 0      0     zeros
+//	          1024     superblock (128 bytes)
+//	          1152     the one device slot (128 bytes)
+//	          1280     zeros
+//	block 1…           inodes, each at a multiple of 32 bytes; its nid is that
+//	                   offset / 32, so the root's is 128. In between, where an
+//	                   inode ends a block, blocks of directories and of symlinks
+//	                   that are too long to lie behind their inode.
+//
+// An inode is 64 bytes, then its extended attributes, then one of
+//
+//	inline (FLAT_INLINE)  the file, the link's target, or the directory's last
+//	                      block; never across the end of a block
+//	indexed (CHUNK_BASED) padding to 8 bytes and one chunk index, which says
+//	                      where on the device the file starts
+//	plain (FLAT_PLAIN)    nothing: what there is lies in blocks of its own
+//
+// Left free for fingerprints by which images can share page cache (the
+// inode_share of Linux 7.0): the superblock's table of long xattr prefixes and
+// the field that picks one of them, which are zero here.
+const (
+	// BlockSize is the block size in bytes of every image, and the alignment
+	// of files on the device.
+	BlockSize = 4096
+
+	blockBits   = 12
+	superOffset = 1024
+	superSize   = 128
+	slotOffset  = superOffset + superSize
+	slotSize    = 128
+
+	nidUnit    = 32 // bytes per nid
+	nidsABlock = BlockSize / nidUnit
+	rootNid    = nidsABlock
+
+	inodeSize      = 64
+	indexSize      = 8
+	direntSize     = 12
+	xattrHeadSize  = 12
+	xattrEntrySize = 4
+
+	maxName    = 255
+	maxLink    = 4095
+	maxPath    = 4095           // with its leading slash: what Linux can name
+	maxXattr   = math.MaxUint16 // value of one, in bytes
+	maxXattrs  = xattrHeadSize + 4*(math.MaxUint16-1)
+	maxFile    = 1 << (blockBits + chunkBitsMask) // one chunk index covers it
+	maxBlocks  = math.MaxUint32                   // of the device; block 2³²-1 means a hole
+	maxNsec    = 999_999_999
+	noID       = math.MaxUint32 // -1, which Linux has for no user at all
+	chunkIndex = 0x20           // i_u.c.format: chunk indexes, and log2 of the chunk's blocks in the low bits
+
+	chunkBitsMask = 0x1f
+)
+
+// MaxSize is the size in bytes up to which an image is written and read:
+// 100,000,000 inodes or so, far more than any image has, and a bound on the
+// memory that Check takes (1/256 of the size).
+const MaxSize = 16 << 30
+
+// Values of i_format: the data layout, in the bits above the one that says
+// that the inode has 64 bytes.
+const (
+	plain   uint16 = 0<<1 | 1
+	inline  uint16 = 2<<1 | 1
+	indexed uint16 = 4<<1 | 1
+)
+
+const (
+	magic          = 0xe0f5e1e2
+	compatFeatures = 0x1 | 0x2 // superblock checksum, inodes have their mtime
+	needFeatures   = 0x4 | 0x8 // chunk-based files, device table
+	volume         = "lighter"
+)
+
+// zeros is what padding is taken from.
+var zeros [BlockSize]byte
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// superblock is what differs between the block 0 of two images.
+type superblock struct {
+	inodes       uint64
+	blocks       uint32 // of the image
+	deviceBlocks uint32
+	uuid         [16]byte
+}
+
+// encode returns block 0.
+func (s *superblock) encode() []byte {
+	le := binary.LittleEndian
+	block := make([]byte, BlockSize)
+	b := block[superOffset:slotOffset]
+	le.PutUint32(b[0x00:], magic)
+	le.PutUint32(b[0x08:], compatFeatures)
+	b[0x0c] = blockBits
+	le.PutUint16(b[0x0e:], rootNid)
+	le.PutUint64(b[0x10:], s.inodes)
+	le.PutUint32(b[0x24:], s.blocks)
+	copy(b[0x30:], s.uuid[:])
+	copy(b[0x40:], volume)
+	le.PutUint32(b[0x50:], needFeatures)
+	le.PutUint16(b[0x56:], 1) // extra devices
+	le.PutUint16(b[0x58:], slotOffset/slotSize)
+
+	slot := block[slotOffset : slotOffset+slotSize]
+	copy(slot, volume)
+	le.PutUint32(slot[0x40:], s.deviceBlocks)
+
+	le.PutUint32(b[0x04:], superChecksum(block))
+	return block
+}
+
+// superChecksum is CRC-32C over block 0 from the superblock on, with the
+// checksum's own field as zero and without the usual inversion at the end.
+func superChecksum(block []byte) uint32 {
+	b := bytes.Clone(block[superOffset:])
+	clear(b[4:8])
+	return ^crc32.Checksum(b, castagnoli)
+}
+
+// decode reads block 0 and refuses every one that encode does not write.
+func (s *superblock) decode(block []byte) error {
+	le := binary.LittleEndian
+	b := block[superOffset:slotOffset]
+	if m := le.Uint32(b); m != magic {
+		return fmt.Errorf("magic number is %#x, not EROFS' %#x", m, uint32(magic))
+	}
+	if want, got := superChecksum(block), le.Uint32(b[0x04:]); want != got {
+		return fmt.Errorf("checksum of the superblock is %#x, its bytes have %#x", got, want)
+	}
+	if f := le.Uint32(b[0x50:]); f != needFeatures {
+		return fmt.Errorf("incompatible features are %#x, not %#x", f, needFeatures)
+	}
+	s.inodes = le.Uint64(b[0x10:])
+	s.blocks = le.Uint32(b[0x24:])
+	copy(s.uuid[:], b[0x30:])
+	s.deviceBlocks = le.Uint32(block[slotOffset+0x40:])
+	want := s.encode()
+	copy(want[superOffset+0x04:superOffset+0x08], b[0x04:]) // is right, whatever else is not
+	for i := range want {
+		if block[i] != want[i] {
+			return fmt.Errorf("byte %d of the superblock's block is %#x, not %#x", i, block[i], want[i])
+		}
+	}
+	return nil
+}
+
+// header is the 64 bytes of an inode.
+type header struct {
+	format     uint16 // plain, inline or indexed
+	xattrCount uint16 // i_xattr_icount
+	mode       uint16
+	size       uint64
+	union      uint32 // i_u: first block, device number or chunk format
+	number     uint32 // i_ino
+	uid, gid   uint32
+	sec        uint64
+	nsec       uint32
+	nlink      uint32
+}
+
+func (h *header) append(b []byte) []byte {
+	le := binary.LittleEndian
+	b = le.AppendUint16(b, h.format)
+	b = le.AppendUint16(b, h.xattrCount)
+	b = le.AppendUint16(b, h.mode)
+	b = le.AppendUint16(b, 0)
+	b = le.AppendUint64(b, h.size)
+	b = le.AppendUint32(b, h.union)
+	b = le.AppendUint32(b, h.number)
+	b = le.AppendUint32(b, h.uid)
+	b = le.AppendUint32(b, h.gid)
+	b = le.AppendUint64(b, h.sec)
+	b = le.AppendUint32(b, h.nsec)
+	b = le.AppendUint32(b, h.nlink)
+	return append(b, zeros[:inodeSize-48]...)
+}
+
+// decode reads the 64 bytes of b.
+func (h *header) decode(b []byte) error {
+	le := binary.LittleEndian
+	_ = b[inodeSize-1]
+	*h = header{
+		format:     le.Uint16(b),
+		xattrCount: le.Uint16(b[2:]),
+		mode:       le.Uint16(b[4:]),
+		size:       le.Uint64(b[8:]),
+		union:      le.Uint32(b[16:]),
+		number:     le.Uint32(b[20:]),
+		uid:        le.Uint32(b[24:]),
+		gid:        le.Uint32(b[28:]),
+		sec:        le.Uint64(b[32:]),
+		nsec:       le.Uint32(b[40:]),
+		nlink:      le.Uint32(b[44:]),
+	}
+	if le.Uint16(b[6:]) != 0 || le.Uint64(b[48:]) != 0 || le.Uint64(b[56:]) != 0 {
+		return errors.New("reserved bytes of the inode are not zero")
+	}
+	return nil
+}
+
+// xattrSize is the size in bytes of the inode's extended attributes.
+func (h *header) xattrSize() int64 {
+	if h.xattrCount == 0 {
+		return 0
+	}
+	return xattrHeadSize + 4*(int64(h.xattrCount)-1)
+}
+
+// chunkFormat is i_u of an indexed file: one chunk, the smallest that covers
+// the file. size is from 1 to maxFile.
+func chunkFormat(size int64) uint32 {
+	return chunkIndex | uint32(bits.Len64(uint64(size-1)>>blockBits))
+}
+
+// appendIndex appends the chunk index of a file that starts at block of the
+// one device.
+func appendIndex(b []byte, block uint32) []byte {
+	b = append(b, 0, 0, 1, 0)
+	return binary.LittleEndian.AppendUint32(b, block)
+}
+
+// blocksOf returns how many blocks size bytes take.
+func blocksOf(size int64) int64 { return (size + BlockSize - 1) / BlockSize }
+
+// roundUp rounds n up to a multiple of unit, a power of two.
+func roundUp(n, unit int64) int64 { return (n + unit - 1) &^ (unit - 1) }

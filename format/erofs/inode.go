@@ -1,0 +1,201 @@
+package erofs
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+
+	"lighter/format/tree"
+)
+
+// extent is where the parts of an inode lie, in bytes of the image.
+type extent struct {
+	start  int64 // the inode
+	xattrs int64 // length of the extended attributes, behind the inode's 64 bytes
+	rest   int64 // where the inline data or the chunk index starts
+	tail   int64 // length of that
+	block  int64 // where blocks of its own start
+	blocks int64 // how many of them
+}
+
+// locate finds the parts of an inode, and refuses a layout that does not go
+// with the type.
+func (h *header) locate(nid uint64) (extent, error) {
+	e := extent{start: int64(nid) * nidUnit, xattrs: h.xattrSize()}
+	e.rest = e.start + inodeSize + e.xattrs
+	if h.size > math.MaxInt64 {
+		return e, fmt.Errorf("size is %d", h.size)
+	}
+	size, kind := int64(h.size), uint32(h.mode)&tree.ModeType
+	data := kind == tree.ModeDir || kind == tree.ModeSymlink
+	switch {
+	case kind == tree.ModeRegular && h.format == indexed:
+		if size < 1 || size > maxFile {
+			return e, fmt.Errorf("file of %d bytes on the device", size)
+		}
+		if h.union != chunkFormat(size) {
+			return e, fmt.Errorf("chunk format of a file of %d bytes is %#x", size, h.union)
+		}
+		e.rest, e.tail = roundUp(e.rest, indexSize), indexSize
+		return e, nil
+	case kind == tree.ModeRegular && h.format == inline:
+		e.tail = size
+	case data && size > 0 && h.format == inline:
+		e.blocks = (size - 1) / BlockSize
+		e.tail = size - e.blocks*BlockSize
+	case data && size > 0 && h.format == plain:
+		e.blocks = blocksOf(size)
+	case !data && kind != tree.ModeRegular && kinds[kind>>12] != 0 && h.format == plain && size == 0:
+	default:
+		return e, fmt.Errorf("mode %#o, size %d and format %d do not go together", h.mode, size, h.format)
+	}
+	if kind == tree.ModeRegular && e.tail > BlockSize-inodeSize || e.rest%BlockSize+e.tail > BlockSize {
+		return e, fmt.Errorf("%d bytes of inline data cross the end of a block", e.tail)
+	}
+	e.block = int64(h.union) * BlockSize
+	return e, nil
+}
+
+// header reads an inode and finds its parts.
+func (c *checker) header(nid uint64) (h header, e extent, err error) {
+	if nid < rootNid || nid >= uint64(c.size/nidUnit) || nid%nidsABlock > nidsABlock-inodeSize/nidUnit {
+		return h, e, bad("there can be no inode at this nid")
+	}
+	b, err := c.bytes(int64(nid)*nidUnit, inodeSize)
+	if err != nil {
+		return h, e, err
+	}
+	if err := h.decode(b); err != nil {
+		return h, e, bad("%w", err)
+	}
+	if e, err = h.locate(nid); err != nil {
+		return h, e, bad("%w", err)
+	}
+	return h, e, nil
+}
+
+// attributes looks at all of an inode but its place.
+func (c *checker) attributes(h *header, e extent) error {
+	minLinks := uint32(1)
+	if uint32(h.mode)&tree.ModeType == tree.ModeDir {
+		minLinks = 2
+	}
+	if h.nlink < minLinks {
+		return bad("link count is %d", h.nlink)
+	}
+	if h.uid == noID || h.gid == noID {
+		return bad("owner %d:%d", h.uid, h.gid)
+	}
+	if h.sec > math.MaxInt64 || h.nsec > maxNsec {
+		return bad("time of %d s and %d ns", h.sec, h.nsec)
+	}
+	if e.xattrs > 0 {
+		area, err := c.bytes(e.start+inodeSize, e.xattrs)
+		if err != nil {
+			return err
+		}
+		if err := parseXattrs(area, func(string, []byte) {}); err != nil {
+			return bad("%w", err)
+		}
+	}
+	switch kind := uint32(h.mode) & tree.ModeType; {
+	case h.format == indexed:
+		_, err := c.address(h, e)
+		return err
+	case kind == tree.ModeSymlink:
+		_, err := c.target(h, e)
+		return err
+	case (kind == tree.ModeFIFO || kind == tree.ModeSocket) && h.union != 0:
+		return bad("FIFO or socket with device number %#x", h.union)
+	}
+	return nil
+}
+
+// address returns where on the device a file starts.
+func (c *checker) address(h *header, e extent) (uint64, error) {
+	b, err := c.bytes(e.rest, indexSize)
+	if err != nil {
+		return 0, err
+	}
+	block := binary.LittleEndian.Uint32(b[4:])
+	if binary.LittleEndian.Uint32(b) != 1<<16 {
+		return 0, bad("chunk index does not name device 1")
+	}
+	if int64(block)+blocksOf(int64(h.size)) > int64(c.super.deviceBlocks) {
+		return 0, bad("%d bytes from block %d on end beyond the device's %d blocks", h.size, block, c.super.deviceBlocks)
+	}
+	return uint64(block) * BlockSize, nil
+}
+
+// target returns the target of a symlink.
+func (c *checker) target(h *header, e extent) (string, error) {
+	if h.size > maxLink {
+		return "", bad("link target of %d bytes", h.size)
+	}
+	from := e.rest
+	if e.blocks > 0 {
+		from = e.block
+	}
+	b, err := c.bytes(from, int64(h.size))
+	if err != nil {
+		return "", err
+	}
+	target := string(b)
+	if err := checkLink(target); err != nil {
+		return "", bad("%w", err)
+	}
+	return target, nil
+}
+
+func (c *checker) count(h *header) {
+	c.stats.Inodes++
+	switch uint32(h.mode) & tree.ModeType {
+	case tree.ModeDir:
+		c.stats.Dirs++
+	case tree.ModeSymlink:
+		c.stats.Symlinks++
+	case tree.ModeRegular:
+		c.stats.Files++
+		if h.format == indexed {
+			c.stats.DeviceFiles++
+			c.stats.DeviceBytes += int64(h.size)
+		} else {
+			c.stats.InlineBytes += int64(h.size)
+		}
+	default:
+		c.stats.Specials++
+	}
+}
+
+// show calls visit with an inode.
+func (c *checker) show(path string, nid uint64, h *header, e extent) error {
+	in := Inode{Nid: nid, Mode: uint32(h.mode), UID: h.uid, GID: h.gid, Nlink: h.nlink,
+		Mtime: tree.Time{Sec: int64(h.sec), Nsec: h.nsec}, Size: int64(h.size)}
+	area, err := c.bytes(e.start+inodeSize, e.xattrs)
+	if err != nil {
+		return err
+	}
+	if err := parseXattrs(area, func(name string, value []byte) {
+		in.Xattrs = append(in.Xattrs, tree.Xattr{Name: name, Value: slices.Clone(value)})
+	}); err != nil {
+		return bad("%w", err)
+	}
+	switch kind := in.Mode & tree.ModeType; {
+	case h.format == indexed:
+		in.Device = true
+		in.Address, err = c.address(h, e)
+	case kind == tree.ModeRegular:
+		var b []byte
+		b, err = c.bytes(e.rest, e.tail)
+		in.Inline = slices.Clone(b)
+	case kind == tree.ModeSymlink:
+		in.Link, err = c.target(h, e)
+	case kind == tree.ModeChar || kind == tree.ModeBlock:
+		in.Rdev = uint64(h.union)
+	}
+	if err != nil {
+		return err
+	}
+	return c.visit(path, in)
+}

@@ -1,0 +1,120 @@
+package erofs
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"lighter/format/tree"
+)
+
+// ErrInvalid says that an image is not one that Write could have written. An
+// error without it means that the image could not be read.
+var ErrInvalid = errors.New("invalid metadata image")
+
+// Image is an opened metadata image. It may be used by several goroutines.
+type Image struct {
+	r     io.ReaderAt
+	size  int64
+	super superblock
+}
+
+// Open reads the superblock of an image of size bytes. Errors are ErrInvalid
+// (wrapped) or the reader's.
+func Open(r io.ReaderAt, size int64) (*Image, error) {
+	if size < 2*BlockSize || size%BlockSize != 0 || size > MaxSize {
+		return nil, fmt.Errorf("%w: its size is %d bytes", ErrInvalid, size)
+	}
+	block := make([]byte, BlockSize)
+	if err := readFull(r, block, 0); err != nil {
+		return nil, err
+	}
+	m := &Image{r: r, size: size}
+	if err := m.super.decode(block); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	if int64(m.super.blocks)*BlockSize != size {
+		return nil, fmt.Errorf("%w: its superblock says %d blocks, but it has %d bytes", ErrInvalid, m.super.blocks, size)
+	}
+	return m, nil
+}
+
+// DeviceSize returns the size in bytes of the data device that the image needs.
+func (m *Image) DeviceSize() uint64 { return uint64(m.super.deviceBlocks) * BlockSize }
+
+// Inodes returns how many inodes the superblock says there are.
+func (m *Image) Inodes() uint64 { return m.super.inodes }
+
+// Inode is what an image says of one inode.
+type Inode struct {
+	Nid     uint64 // of hard links the same; what stat(2) calls the inode number
+	Mode    uint32 // type and permissions, as in st_mode
+	UID     uint32
+	GID     uint32
+	Nlink   uint32
+	Mtime   tree.Time
+	Rdev    uint64       // of block and character devices, as in st_rdev
+	Size    int64        // in bytes; of a directory that of its blocks, of devices, FIFOs and sockets 0
+	Link    string       // target of a symlink
+	Xattrs  []tree.Xattr // sorted by name
+	Inline  []byte       // of a regular file that is not on the device
+	Device  bool         // of a regular file that is
+	Address uint64       // of a regular file on the device: where it starts, in bytes
+}
+
+func readFull(r io.ReaderAt, b []byte, offset int64) error {
+	if n, err := r.ReadAt(b, offset); n < len(b) {
+		if err == nil || err == io.EOF {
+			err = io.ErrUnexpectedEOF
+		}
+		return fmt.Errorf("read metadata image at %d: %w", offset, err)
+	}
+	return nil
+}
+
+// pager reads an image through a small cache, because neighbours in a walk
+// share blocks.
+type pager struct {
+	r       io.ReaderAt
+	size    int64
+	has     []int64 // which block each of blocks is; block 0 is not read through it
+	blocks  [][BlockSize]byte
+	scratch []byte
+}
+
+func newPager(m *Image) *pager {
+	n := min(m.size/BlockSize, 256)
+	return &pager{r: m.r, size: m.size, has: make([]int64, n), blocks: make([][BlockSize]byte, n)}
+}
+
+// bytes returns part of the image. The slice is valid until the next call.
+func (p *pager) bytes(offset, n int64) ([]byte, error) {
+	if offset < BlockSize || n < 0 || offset > p.size || n > p.size-offset {
+		return nil, fmt.Errorf("%w: bytes %d to %d are not in it", ErrInvalid, offset, offset+n)
+	}
+	if n == 0 {
+		return nil, nil
+	}
+	in := offset % BlockSize
+	if in+n <= BlockSize {
+		b, err := p.block(offset / BlockSize)
+		if err != nil {
+			return nil, err
+		}
+		return b[in : in+n], nil
+	}
+	p.scratch = append(p.scratch[:0], make([]byte, n)...)
+	return p.scratch, readFull(p.r, p.scratch, offset)
+}
+
+func (p *pager) block(number int64) ([]byte, error) {
+	i := number % int64(len(p.has))
+	if p.has[i] != number {
+		p.has[i] = 0
+		if err := readFull(p.r, p.blocks[i][:], number*BlockSize); err != nil {
+			return nil, err
+		}
+		p.has[i] = number
+	}
+	return p.blocks[i][:], nil
+}

@@ -1,0 +1,248 @@
+package erofs
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+
+	"lighter/format/tree"
+)
+
+// ErrTooLarge says that a name, a link target, an extended attribute, a path,
+// a file, an owner's number, the device or the image is larger than EROFS or
+// Linux can have it, or is empty where that cannot be.
+var ErrTooLarge = errors.New("out of the bounds of EROFS")
+
+// ErrXattrName says that EROFS has no place for an extended attribute of this
+// name: it holds user.*, trusted.*, security.* and the two POSIX ACLs.
+var ErrXattrName = errors.New("EROFS holds no extended attribute of that name")
+
+// Write writes the metadata image of t to w and returns its size in bytes, a
+// multiple of BlockSize. deviceSize is the size in bytes of the data device,
+// a multiple of BlockSize too.
+//
+// place says where on the device a regular file lies that has extents: at a
+// multiple of BlockSize, the whole file in one run, and zeros from its end to
+// the end of its last block (programs that map the file see them). It is
+// called once for each such node, in the order of the inodes.
+//
+// What w gets are sequential writes, and nothing before all of the tree is
+// found to fit. A node of which Nlink is 1 is taken to have one name. Beside
+// the tree, memory for 16 bytes an inode is needed, and for 60 more for one
+// with several names.
+//
+// The error is ErrTooLarge or ErrXattrName (wrapped) where EROFS cannot hold
+// the tree.
+func Write(w io.Writer, t *tree.Tree, deviceSize uint64, place func(n *tree.Node) uint64) (size int64, err error) {
+	p, err := makePlan(t, deviceSize, place)
+	if err != nil {
+		return 0, fmt.Errorf("plan metadata image: %w", err)
+	}
+	e := &emitter{plan: p, w: bufio.NewWriterSize(w, 256<<10)}
+	if err := e.emit(t.Root); err != nil {
+		return 0, fmt.Errorf("write metadata image: %w", err)
+	}
+	return p.end, nil
+}
+
+// emitter writes what the plan says, in order.
+type emitter struct {
+	*plan
+	w   *bufio.Writer
+	at  int64 // bytes written
+	buf []byte
+	dir dirPacker
+	due []spill // blocks whose places are ahead
+}
+
+func (e *emitter) emit(root *tree.Node) error {
+	super := superblock{inodes: uint64(len(e.inodes)), blocks: uint32(e.end / BlockSize),
+		deviceBlocks: uint32(e.deviceBlocks), uuid: e.uuid()}
+	if err := e.write(super.encode()); err != nil {
+		return err
+	}
+	if err := e.inode(dir{}, root, 0); err != nil {
+		return err
+	}
+	next := uint32(1)
+	err := walk(root, e.enter, func(parent dir, d tree.Dirent) (uint32, bool, error) {
+		number, first := e.number(d.Node, next)
+		if !first {
+			return number, false, nil
+		}
+		next++
+		return number, true, e.inode(parent, d.Node, number)
+	})
+	if err != nil {
+		return err
+	}
+	if err := e.spillUpTo(e.end); err != nil {
+		return err
+	}
+	if err := e.padTo(e.end); err != nil {
+		return err
+	}
+	return e.w.Flush()
+}
+
+// number returns the number of an inode, and whether this name is where it has
+// its place, given the number of the next inode to have one.
+func (e *emitter) number(n *tree.Node, next uint32) (uint32, bool) {
+	if n.Nlink > 1 && !n.IsDir() {
+		number := e.links[n].number
+		return number, number == next
+	}
+	return next, true
+}
+
+// enter notes the blocks of a directory as due.
+func (e *emitter) enter(d dir) error {
+	s, err := shapeOf(d.node)
+	if err == nil && s.blocks > 0 {
+		e.due = append(e.due, spill{d, s.blocks})
+	}
+	return err
+}
+
+// inode writes one inode, and before it the blocks that lie before it.
+func (e *emitter) inode(parent dir, n *tree.Node, number uint32) error {
+	s, err := shapeOf(n)
+	if err != nil {
+		return err
+	}
+	in := e.inodes[number]
+	if err := e.spillUpTo(int64(in.nid) * nidUnit); err != nil {
+		return err
+	}
+	if err := e.padTo(int64(in.nid) * nidUnit); err != nil {
+		return err
+	}
+	e.buf = appendInode(e.buf[:0], n, number, &s, in.block)
+	if n.IsDir() && s.tail > 0 {
+		last, err := e.dirBlocks(dir{node: n, number: number, parent: parent.number}, func([]byte) error { return nil })
+		if err != nil {
+			return err
+		}
+		e.buf = append(e.buf, last...)
+	}
+	if s.blocks > 0 && !n.IsDir() {
+		e.due = append(e.due, spill{dir{node: n, number: number}, s.blocks})
+	}
+	return e.write(e.buf)
+}
+
+// spillUpTo writes the blocks that are due and lie before offset.
+func (e *emitter) spillUpTo(offset int64) error {
+	for len(e.due) > 0 {
+		s := e.due[0]
+		start := int64(e.inodes[s.number].block) * BlockSize
+		if start >= offset {
+			return nil
+		}
+		if err := e.padTo(start); err != nil {
+			return err
+		}
+		if err := e.spill(s); err != nil {
+			return err
+		}
+		if err := e.padTo(start + s.blocks*BlockSize); err != nil {
+			return err
+		}
+		e.due = e.due[1:]
+	}
+	return nil
+}
+
+// spill writes what lies in blocks of its own.
+func (e *emitter) spill(s spill) error {
+	if !s.node.IsDir() {
+		return e.write([]byte(s.node.Link))
+	}
+	end := e.at + s.blocks*BlockSize
+	last, err := e.dirBlocks(s.dir, e.write)
+	if err != nil || e.at == end { // the last block lies behind the inode
+		return err
+	}
+	return e.write(last)
+}
+
+// dirBlocks calls closed with each block of a directory but the last, and
+// returns the used part of that.
+func (e *emitter) dirBlocks(d dir, closed func([]byte) error) ([]byte, error) {
+	next := e.inodes[d.number].first
+	for name, n := range names(d.node) {
+		number, kind := d.number, uint8(kindDir)
+		switch {
+		case n == nil && name == "..":
+			number = d.parent
+		case n != nil:
+			var first bool
+			if number, first = e.number(n, next); first {
+				next++
+			}
+			kind = kindOf(n.Mode)
+		}
+		if err := e.dir.add(dirent{name, uint64(e.inodes[number].nid), kind}, closed); err != nil {
+			return nil, err
+		}
+	}
+	return e.dir.take(), nil
+}
+
+// appendInode appends an inode with what lies behind it, but for a directory's
+// entries. block is where its data lies that is not inline.
+func appendInode(b []byte, n *tree.Node, number uint32, s *shape, block uint32) []byte {
+	h := header{
+		format: s.format,
+		mode:   uint16(n.Mode),
+		size:   uint64(s.size),
+		union:  block,
+		number: number + 1,
+		uid:    n.UID,
+		gid:    n.GID,
+		sec:    uint64(n.Mtime.Sec),
+		nsec:   n.Mtime.Nsec,
+		nlink:  n.Nlink,
+	}
+	if s.xattrs > 0 {
+		h.xattrCount = uint16((s.xattrs-xattrHeadSize)/4 + 1)
+	}
+	switch n.Mode & tree.ModeType {
+	case tree.ModeRegular:
+		if s.format == indexed {
+			h.union = chunkFormat(s.size)
+		}
+	case tree.ModeChar, tree.ModeBlock:
+		// The low half of what unix.Mkdev makes is the kernel's new_encode_dev,
+		// and mknod(2) takes no more either: larger numbers lose the same bits.
+		h.union = uint32(n.Rdev)
+	}
+	start := len(b)
+	b = appendXattrs(h.append(b), n.Xattrs)
+	switch {
+	case s.format == indexed:
+		b = append(b, zeros[:int(s.head)-indexSize-(len(b)-start)]...)
+		b = appendIndex(b, block)
+	case n.IsRegular():
+		b = append(b, n.Content.Inline...)
+	case s.format == inline && !n.IsDir():
+		b = append(b, n.Link...)
+	}
+	return b
+}
+
+func (e *emitter) padTo(offset int64) error {
+	for e.at < offset {
+		if err := e.write(zeros[:min(offset-e.at, BlockSize)]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *emitter) write(b []byte) error {
+	n, err := e.w.Write(b)
+	e.at += int64(n)
+	return err
+}

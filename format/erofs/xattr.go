@@ -1,0 +1,134 @@
+package erofs
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+
+	"lighter/format/tree"
+)
+
+// xattrKinds are the names that EROFS can hold: a number for the beginning,
+// and whether there is more to the name.
+var xattrKinds = []struct {
+	index  uint8
+	prefix string
+	suffix bool
+}{
+	{1, "user.", true},
+	{2, "system.posix_acl_access", false},
+	{3, "system.posix_acl_default", false},
+	{4, "trusted.", true},
+	{6, "security.", true},
+}
+
+// splitXattr returns the number of a name's beginning, and the rest of it.
+func splitXattr(name string) (index uint8, rest string, err error) {
+	if len(name) > maxName || strings.IndexByte(name, 0) >= 0 {
+		return 0, "", fmt.Errorf("xattr %q: %w", name, ErrXattrName)
+	}
+	for _, k := range xattrKinds {
+		if r, ok := strings.CutPrefix(name, k.prefix); ok && k.suffix == (r != "") {
+			return k.index, r, nil
+		}
+	}
+	return 0, "", fmt.Errorf("xattr %q: %w", name, ErrXattrName)
+}
+
+// joinXattr is the reverse of splitXattr: it returns "" for what that would
+// not have returned.
+func joinXattr(index uint8, rest []byte) string {
+	for _, k := range xattrKinds {
+		if k.index != index {
+			continue
+		}
+		if k.suffix == (len(rest) > 0) && len(k.prefix)+len(rest) <= maxName && bytes.IndexByte(rest, 0) < 0 {
+			return k.prefix + string(rest)
+		}
+	}
+	return ""
+}
+
+// xattrsSize returns the bytes that a node's extended attributes take behind
+// its inode, and an error if EROFS cannot hold them.
+func xattrsSize(xattrs []tree.Xattr) (int64, error) {
+	if len(xattrs) == 0 {
+		return 0, nil
+	}
+	size := int64(xattrHeadSize)
+	for i, x := range xattrs {
+		if i > 0 && x.Name <= xattrs[i-1].Name {
+			return 0, fmt.Errorf("xattr %q comes after %q", x.Name, xattrs[i-1].Name)
+		}
+		_, rest, err := splitXattr(x.Name)
+		if err != nil {
+			return 0, err
+		}
+		if len(x.Value) > maxXattr {
+			return 0, fmt.Errorf("xattr %q of %d bytes: %w", x.Name, len(x.Value), ErrTooLarge)
+		}
+		size += roundUp(int64(xattrEntrySize+len(rest)+len(x.Value)), 4)
+	}
+	if size > maxXattrs {
+		return 0, fmt.Errorf("xattrs of %d bytes together: %w", size, ErrTooLarge)
+	}
+	return size, nil
+}
+
+// appendXattrs appends what xattrsSize has measured. No attribute is shared
+// between inodes, and there is no name filter: both are optional to readers.
+func appendXattrs(b []byte, xattrs []tree.Xattr) []byte {
+	if len(xattrs) == 0 {
+		return b
+	}
+	b = append(b, zeros[:xattrHeadSize]...)
+	for _, x := range xattrs {
+		index, rest, _ := splitXattr(x.Name)
+		b = append(b, byte(len(rest)), index)
+		b = binary.LittleEndian.AppendUint16(b, uint16(len(x.Value)))
+		b = append(b, rest...)
+		b = append(b, x.Value...)
+		b = append(b, zeros[:-(len(rest)+len(x.Value))&3]...)
+	}
+	return b
+}
+
+// parseXattrs calls visit with each attribute of an inode's area, which may be
+// empty. It refuses whatever appendXattrs would not have written; value is
+// part of area.
+func parseXattrs(area []byte, visit func(name string, value []byte)) error {
+	if len(area) == 0 {
+		return nil
+	}
+	if len(area) == xattrHeadSize {
+		return errors.New("an area for xattrs without any")
+	}
+	for _, b := range area[:xattrHeadSize] {
+		if b != 0 {
+			return errors.New("the xattrs' header is not zero")
+		}
+	}
+	last := ""
+	for area = area[xattrHeadSize:]; len(area) > 0; {
+		nameLen, index := int(area[0]), area[1]
+		valueLen := int(binary.LittleEndian.Uint16(area[2:]))
+		end := xattrEntrySize + nameLen + valueLen
+		padded := int(roundUp(int64(end), 4))
+		if padded > len(area) {
+			return fmt.Errorf("an xattr of %d bytes ends beyond its inode's xattrs", end)
+		}
+		rest := area[xattrEntrySize : xattrEntrySize+nameLen]
+		name := joinXattr(index, rest)
+		if name == "" {
+			return fmt.Errorf("no xattr has the name index %d and the name %q", index, rest)
+		}
+		if name <= last {
+			return fmt.Errorf("xattr %q comes after %q", name, last)
+		}
+		visit(name, area[xattrEntrySize+nameLen:end])
+		last, area = name, area[padded:]
+	}
+	return nil
+}

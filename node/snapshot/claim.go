@@ -1,0 +1,159 @@
+package snapshot
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"regexp"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/core/snapshots/storage"
+	"github.com/containerd/errdefs"
+)
+
+// labelParentChain is the label by which containerd's unpacker names the chain
+// below the one that it prepares (containerd 2.4, core/unpack/unpacker.go; the
+// constant there is private). Where layers are unpacked in parallel, it is all
+// that says so: the parent itself comes with Commit.
+const labelParentChain = "containerd.io/snapshot/parent-chain-id"
+
+// keepBelow is the label by which a lazy snapshot without a parent keeps the
+// chain below it from containerd's garbage collector (containerd copies the
+// label to its own record; the name of the snapshotter is part of it). Without,
+// an image that was unpacked in parallel would lose its lower layers as soon as
+// the pull is over: clients that look at each layer would then miss them, and
+// the next pull would have to ask for them again.
+const keepBelow = "containerd.io/gc.ref.snapshot.lighter/below"
+
+// lazyPrefix begins the names of lazy snapshots. The names that containerd gives
+// to snapshots begin with a namespace, and so with a letter or digit, which has
+// two uses: the two never meet, and lazy ones come first in every Walk.
+// containerd takes the first snapshot with the right reference and parent, and a
+// plain one of another namespace may have both.
+const lazyPrefix = "*lazy/"
+
+// draft is the key of a lazy snapshot inside the transaction that makes it.
+const draft = lazyPrefix + "draft"
+
+// noParent is the parent's ID in the name of a lazy snapshot that has none.
+const noParent = "0"
+
+var chainPattern = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+
+// lazyName returns the name of the one lazy snapshot of chain on the snapshot
+// with the ID parentID. Namespaces share it: containerd finds it by reference
+// and parent, and removes it when no namespace has it any more.
+func lazyName(chain, parentID string) string { return lazyPrefix + chain + "/" + parentID }
+
+// chainOf returns the chain of a lazy snapshot by its name, or false.
+func chainOf(name string) (chain string, lazy bool) {
+	rest, ok := strings.CutPrefix(name, lazyPrefix)
+	if !ok {
+		return "", false
+	}
+	chain, _, ok = strings.Cut(rest, "/")
+	return chain, ok
+}
+
+// checkName refuses a name from a client that would make a snapshot lazy.
+func checkName(name string) error {
+	if strings.HasPrefix(name, lazyPrefix) {
+		return fmt.Errorf("snapshot name %q: names that begin with %q are reserved: %w", name, lazyPrefix, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// claim answers for chain on top of the snapshot parent: true if there is a lazy
+// snapshot of it now.
+func (s *Snapshotter) claim(ctx context.Context, chain, parent string, labels map[string]string) (bool, error) {
+	name, below, found, err := s.findLazy(ctx, chain, parent)
+	if err != nil || found {
+		return found, err
+	}
+	if below == "" {
+		below = labels[labelParentChain]
+	}
+	s.refs.begin(chain)
+	defer s.refs.end(chain)
+	if !s.chains.Claim(ctx, chain, below, labels) {
+		return false, ctx.Err()
+	}
+	return true, s.putLazy(ctx, name, parent, lazyLabels(parent, labels))
+}
+
+// lazyLabels returns the labels of a lazy snapshot on parent.
+func lazyLabels(parent string, labels map[string]string) map[string]string {
+	below := labels[labelParentChain]
+	if parent != "" || !chainPattern.MatchString(below) {
+		return labels
+	}
+	labels = maps.Clone(labels)
+	labels[keepBelow] = below
+	return labels
+}
+
+// findLazy returns the name that a lazy snapshot of chain has on top of parent,
+// the chain that parent stands for as far as that is known, and whether there is
+// such a snapshot already.
+func (s *Snapshotter) findLazy(ctx context.Context, chain, parent string) (name, below string, found bool, err error) {
+	err = s.store.WithTransaction(ctx, false, func(ctx context.Context) error {
+		parentID := noParent
+		if parent != "" {
+			id, info, _, err := storage.GetInfo(ctx, parent)
+			if err != nil {
+				return fmt.Errorf("parent %q: %w", parent, err)
+			}
+			parentID, below = id, info.Labels[snapshots.LabelSnapshotRef]
+		}
+		name = lazyName(chain, parentID)
+		_, _, _, err := storage.GetInfo(ctx, name)
+		if errdefs.IsNotFound(err) {
+			return nil
+		}
+		found = err == nil
+		return err
+	})
+	return name, below, found, err
+}
+
+// putLazy lays a lazy snapshot down, in one transaction: there is never an
+// active one that could be mounted or left over. Somebody else may have been
+// faster, which is as good.
+func (s *Snapshotter) putLazy(ctx context.Context, name, parent string, labels map[string]string) error {
+	err := s.store.WithTransaction(ctx, true, func(ctx context.Context) error {
+		if _, err := storage.CreateSnapshot(ctx, snapshots.KindActive, draft, parent); err != nil {
+			return err
+		}
+		_, err := storage.CommitActive(ctx, draft, name, snapshots.Usage{}, snapshots.WithLabels(labels))
+		return err
+	})
+	if errdefs.IsAlreadyExists(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("record the lazy snapshot %s: %w", name, err)
+	}
+	chain, _ := chainOf(name)
+	s.refs.add(chain)
+	slog.DebugContext(ctx, "lazy snapshot", "name", name, "parent", parent)
+	return nil
+}
+
+// mountChain returns where the tree of chain is mounted.
+func (s *Snapshotter) mountChain(ctx context.Context, chain string) (dir string, err error) {
+	s.refs.begin(chain)
+	defer s.refs.end(chain)
+	dir, err = s.chains.Mount(ctx, chain)
+	if err == nil {
+		return dir, nil
+	}
+	if ctx.Err() != nil {
+		return "", fmt.Errorf("mount chain %s: %w", chain, err)
+	}
+	// The cause is quoted, not wrapped: what containerd must see is that the chain
+	// is unavailable, not, say, that something or other was not found.
+	return "", fmt.Errorf("mount chain %s: %v: try again when the hub can be reached, or remove the images that use the chain "+
+		"(ctr images rm --sync IMAGE) and pull them again: %w", chain, err, errdefs.ErrUnavailable)
+}

@@ -1,0 +1,140 @@
+package snapshot
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
+)
+
+// populate makes one snapshot of each kind, and returns the names.
+func populate(t *testing.T, sn *Snapshotter) (lazy string, all []string) {
+	t.Helper()
+	lazy = unpack(t, sn, "lazy", "", chainID("1"))
+	plain := unpack(t, sn, "plain", lazy, chainID("9"))
+	must[[]mount.Mount](t)(sn.Prepare(t.Context(), "active", plain))
+	must[[]mount.Mount](t)(sn.View(t.Context(), "view", lazy))
+	return lazy, []string{lazy, plain, "active", "view"}
+}
+
+func TestReopen(t *testing.T) {
+	one := chainID("1")
+	sn, chains := newTest(t, one, chainID("2"))
+	lazy, all := populate(t, sn)
+	unused := unpack(t, sn, "2", lazy, chainID("2"))
+	before := entries(t, sn)
+	mounts := must[[]mount.Mount](t)(sn.Mounts(t.Context(), "active"))
+	if err := errors.Join(sn.Close(), sn.Close()); err != nil {
+		t.Fatal(err)
+	}
+	chains.sn = nil
+	wake := chains.sleep()
+	sn = open(t, sn.dir, chains)
+	if got := entries(t, sn); !slices.Equal(got, before) {
+		t.Errorf("entries %v, before %v", got, before)
+	}
+	referred, used, err := sn.Restore(t.Context())
+	if err != nil || !slices.Equal(referred, []string{one, chainID("2")}) || !slices.Equal(used, []string{one}) {
+		t.Errorf("referred %v, used %v, %v", referred, used, err)
+	}
+	for _, name := range append(all, unused) {
+		must[snapshots.Info](t)(sn.Stat(t.Context(), name))
+	}
+	if usage := must[snapshots.Usage](t)(sn.Usage(t.Context(), lazy)); usage.Size != 4711 {
+		t.Errorf("usage %+v", usage)
+	}
+	wake()
+	if got := must[[]mount.Mount](t)(sn.Mounts(t.Context(), "active")); option(t, got, "lowerdir") != option(t, mounts, "lowerdir") {
+		t.Errorf("mounts %v, before %v", got, mounts)
+	}
+	for _, name := range []string{"active", "view", "plain", unused, lazy} {
+		if err := sn.Remove(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !slices.Contains(chains.releases, one) || !slices.Contains(chains.releases, chainID("2")) {
+		t.Errorf("released %v", chains.releases)
+	}
+}
+
+func TestFreshStoreIsEmpty(t *testing.T) {
+	sn, _ := newTest(t)
+	referred, used, err := sn.Restore(t.Context())
+	if err != nil || len(referred)+len(used) != 0 {
+		t.Errorf("%v, %v, %v", referred, used, err)
+	}
+	if err := errors.Join(sn.Cleanup(t.Context()), sn.Walk(t.Context(), nil)); err != nil {
+		t.Error(err)
+	}
+}
+
+// A process that is killed leaves directories under a passing name, or under a
+// number that the store hands out again.
+func TestWhatAKilledProcessLeaves(t *testing.T) {
+	sn, chains := newTest(t, chainID("1"))
+	_, all := populate(t, sn)
+	before := entries(t, sn)
+	if err := sn.Close(); err != nil {
+		t.Fatal(err)
+	}
+	chains.sn = nil
+	foreign := []string{"lost+found", "notes.txt", "12a", "New-1"}
+	for _, name := range append([]string{"new-123", "rm-456", "1000000"}, foreign...) {
+		if err := os.MkdirAll(filepath.Join(sn.dir, name, "fs", "deep"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sn = open(t, sn.dir, chains)
+	want := slices.Sorted(slices.Values(append(slices.Clone(before), foreign...)))
+	if got := entries(t, sn); !slices.Equal(got, want) {
+		t.Errorf("entries %v, want %v", got, want)
+	}
+	for _, name := range all {
+		must[snapshots.Info](t)(sn.Stat(t.Context(), name))
+	}
+	must[[]mount.Mount](t)(sn.Mounts(t.Context(), "active"))
+}
+
+func TestNumberThatIsHandedOutAgain(t *testing.T) {
+	sn, _ := newTest(t)
+	// The store is new: its first ID will be 1.
+	if err := os.MkdirAll(filepath.Join(sn.dir, "1", "fs", "old"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	mounts := must[[]mount.Mount](t)(sn.Prepare(t.Context(), "key", ""))
+	if mounts[0].Source != filepath.Join(sn.dir, "1", "fs") {
+		t.Fatalf("mounts %v", mounts)
+	}
+	if left := must[[]os.DirEntry](t)(os.ReadDir(mounts[0].Source)); len(left) != 0 {
+		t.Errorf("a new snapshot begins with %v", left)
+	}
+	if err := sn.Cleanup(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := entries(t, sn); !slices.Equal(got, []string{"1", emptyDir, "metadata.db"}) {
+		t.Errorf("entries %v", got)
+	}
+}
+
+func TestCleanupDeletesWhatWasRemoved(t *testing.T) {
+	sn, _ := newTest(t)
+	for _, key := range []string{"a", "b"} {
+		mounts := must[[]mount.Mount](t)(sn.Prepare(t.Context(), key, ""))
+		if err := os.WriteFile(filepath.Join(mounts[0].Source, "file"), []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(sn.Remove(t.Context(), "a"), sn.Cleanup(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	if got := entries(t, sn); !slices.Equal(got, []string{"2", emptyDir, "metadata.db"}) {
+		t.Errorf("entries %v", got)
+	}
+	if usage := must[snapshots.Usage](t)(sn.Usage(t.Context(), "b")); usage.Inodes != 2 {
+		t.Errorf("usage %+v", usage)
+	}
+}

@@ -1,0 +1,59 @@
+// Package snapshot promises containerd a snapshotter: its words in, mounts
+// out. A layer that no hub knows is handled exactly as containerd's own overlay
+// snapshotter handles it. A layer that a hub knows is answered with "already
+// exists", so that containerd never downloads it.
+//
+// It keeps names, parents and labels in containerd's own metadata store, and
+// one directory a snapshot beside it. It refuses to know what a hub, an index
+// or a mounted tree is: the four methods of Chains stand for all that. It calls
+// Claim and Mount, which may wait for the network, while it holds no lock and
+// no transaction; Commit, Update, Remove, Stat, Walk, Usage and Cleanup never
+// lead to the network at all.
+//
+// A snapshot that stands for a chain of a hub is called lazy. It is laid down in
+// the store under a name that only this package gives out (see lazyName), so
+// that neither a crash nor a client can part a snapshot from its chain, and it
+// has no directory.
+//
+//	DIR/metadata.db    what exists (bbolt)
+//	DIR/<id>/fs        what a plain snapshot adds to its parent
+//	DIR/<id>/work      overlayfs' work directory, of active snapshots
+//	DIR/empty          the lower directory of layers that are unpacked before their parent is known
+//	DIR/new-*, rm-*    directories on their way in and out; Cleanup deletes them
+//
+// Hazards. "Already exists" cannot be taken back: when the tree of a claimed
+// chain can never be had, Prepare, View and Mounts fail with ErrUnavailable
+// until the images that use the chain are removed. Nothing below DIR that
+// carries a number or one of these names may be created by anybody else.
+package snapshot
+
+import "context"
+
+// Chains is what this package needs to know about chains, and it names each by
+// its chainID ("sha256:" and 64 hexadecimal digits). A Release never overlaps
+// with a Claim or a Mount of the same chain, nor comes between a Claim that
+// said yes and the snapshot that is made of it. Claim and Mount of one chain may
+// overlap with themselves and each other.
+type Chains interface {
+	// Claim tells whether a hub knows chain, and returns within about a second
+	// whatever happens; false also means that no hub answered. If chain is the
+	// top of an image, its tree is verified and on disk before Claim returns
+	// true. parent is the chain below, as far as it is known, else empty; labels
+	// are those that containerd gave, hints that anybody may have written.
+	Claim(ctx context.Context, chain, parent string, labels map[string]string) (known bool)
+
+	// Mount makes sure that the tree of chain is on disk and mounted, and returns
+	// where: an absolute path without colons or commas, for it becomes a mount
+	// option. It may take long, but it is bounded: containerd's garbage collector
+	// waits for it.
+	Mount(ctx context.Context, chain string) (dir string, err error)
+
+	// Release says that no snapshot refers to chain any more: unmount its tree
+	// and remove it. It stays on this machine, and what goes wrong is its own
+	// affair. It also comes for chains that were never mounted, or never known.
+	Release(chain string)
+
+	// Usage returns the bytes and inodes that a Release of chain would free. It
+	// stays on this machine.
+	Usage(chain string) (size, inodes int64)
+}

@@ -1,0 +1,124 @@
+package snapshot
+
+import (
+	"context"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/core/snapshots/proxy"
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// serve returns what containerd has: a snapshotter at the other end of a socket.
+func serve(t *testing.T, sn snapshots.Snapshotter) (client snapshots.Snapshotter, path string, stop func()) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "s.sock")
+	listener := must[net.Listener](t)(Listen(t.Context(), path))
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- Serve(ctx, listener, sn) }()
+	conn := must[*grpc.ClientConn](t)(grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials())))
+	t.Cleanup(func() { conn.Close() })
+	return proxy.NewSnapshotter(snapshotsapi.NewSnapshotsClient(conn), "lighter"), path, func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestOverTheSocket(t *testing.T) {
+	one := chainID("1")
+	sn, chains := newTest(t, one)
+	client, path, stop := serve(t, sn)
+	if _, err := client.Prepare(t.Context(), "extract", "", ref(one)); !errdefs.IsAlreadyExists(err) {
+		t.Errorf("error %v", err)
+	}
+	lazy := find(t, sn, one, "")
+	mounts := must[[]mount.Mount](t)(client.Prepare(t.Context(), "key", lazy))
+	if option(t, mounts, "lowerdir") != chains.tree(one) {
+		t.Errorf("mounts %v", mounts)
+	}
+	chains.fails[one] = errHubGone
+	if _, err := client.Mounts(t.Context(), "key"); !errdefs.IsUnavailable(err) {
+		t.Errorf("error %v", err)
+	}
+	if err := client.(snapshots.Cleaner).Cleanup(t.Context()); err != nil {
+		t.Error(err)
+	}
+	stop()
+	if _, err := os.Lstat(path); !os.IsNotExist(err) {
+		t.Errorf("the socket stays: %v", err)
+	}
+}
+
+func TestStopLetsRequestsFinish(t *testing.T) {
+	one := chainID("1")
+	sn, chains := newTest(t, one)
+	asked, answer := make(chan struct{}), make(chan struct{})
+	chains.onClaim = func() { close(asked); <-answer }
+	client, _, stop := serve(t, sn)
+	result := make(chan error, 1)
+	go func() {
+		_, err := client.Prepare(t.Context(), "extract", "", ref(one))
+		result <- err
+	}()
+	<-asked
+	stopped := make(chan struct{})
+	go func() { stop(); close(stopped) }()
+	close(answer)
+	if err := <-result; !errdefs.IsAlreadyExists(err) {
+		t.Errorf("error %v", err)
+	}
+	<-stopped
+}
+
+func TestListen(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s.sock")
+	first := must[net.Listener](t)(Listen(t.Context(), path))
+	if mode := must[fs.FileInfo](t)(os.Lstat(path)).Mode(); mode.Perm() != 0o600 || mode.Type() != fs.ModeSocket {
+		t.Errorf("mode %v", mode)
+	}
+	if _, err := Listen(t.Context(), path); err == nil {
+		t.Error("took a socket that somebody listens on")
+	}
+	conn := must[net.Conn](t)(net.Dial("unix", path))
+	conn.Close()
+
+	// What a killed process leaves: a socket without a listener.
+	first.(*net.UnixListener).SetUnlinkOnClose(false)
+	first.Close()
+	second := must[net.Listener](t)(Listen(t.Context(), path))
+	second.Close()
+
+	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Listen(t.Context(), path); err == nil {
+		t.Error("took a file for a socket")
+	}
+	if b := must[[]byte](t)(os.ReadFile(path)); string(b) != "precious" {
+		t.Errorf("the file has %q", b)
+	}
+}
+
+// The mode is there from the first moment: an umask that takes nothing away does
+// not matter.
+func TestListenWithoutUmask(t *testing.T) {
+	defer unix.Umask(unix.Umask(0))
+	path := filepath.Join(t.TempDir(), "s.sock")
+	listener := must[net.Listener](t)(Listen(t.Context(), path))
+	defer listener.Close()
+	if mode := must[fs.FileInfo](t)(os.Lstat(path)).Mode().Perm(); mode != 0o600 {
+		t.Errorf("mode %v", mode)
+	}
+}

@@ -1,0 +1,237 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/core/snapshots/proxy"
+	"github.com/containerd/containerd/v2/core/snapshots/testsuite"
+	"github.com/containerd/errdefs"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"lighter/node/snapshot"
+	"lighter/test/testkit/fswalk"
+	"lighter/test/testkit/tarball"
+)
+
+// containerd's own suite, over the socket as containerd has it.
+func TestSnapshotSuite(t *testing.T) {
+	// The suite asks overlayfs under that name alone not to rename directories.
+	testsuite.SnapshotterSuite(t, "overlayfs", func(_ context.Context, root string) (snapshots.Snapshotter, func() error, error) {
+		sn, err := snapshot.New(snapshot.Config{Dir: root}, &snapshotHub{})
+		if err != nil {
+			return nil, nil, err
+		}
+		client, stop, err := serveSnapshots(root+".sock", sn)
+		return client, func() error { return errors.Join(stop(), sn.Close()) }, err
+	})
+}
+
+// serveSnapshots puts sn behind a socket and returns what is at its other end.
+func serveSnapshots(path string, sn snapshots.Snapshotter) (client snapshots.Snapshotter, stop func() error, err error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	listener, err := snapshot.Listen(ctx, path)
+	if err != nil {
+		return nil, func() error { cancel(); return nil }, err
+	}
+	ended := make(chan error, 1)
+	go func(listener net.Listener) { ended <- snapshot.Serve(ctx, listener, sn) }(listener)
+	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	stop = func() error {
+		cancel()
+		return errors.Join(conn.Close(), <-ended)
+	}
+	return proxy.NewSnapshotter(snapshotsapi.NewSnapshotsClient(conn), "lighter"), stop, err
+}
+
+// snapshotHub is a hub and a node's mounts in one: trees that containerd's own
+// overlay snapshotter made. What it is not told of, it does not know.
+type snapshotHub struct {
+	t     *testing.T
+	trees map[string]string // by chain: where it is mounted
+
+	mu       sync.Mutex // guards the following
+	known    map[string]bool
+	gone     bool // whoever asks gets an error, and so does the test
+	mounted  map[string]bool
+	released map[string]bool
+}
+
+func (h *snapshotHub) Claim(_ context.Context, chain, _ string, _ map[string]string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.gone {
+		h.t.Errorf("chain %s is claimed where nothing should be asked for", chain)
+	}
+	return h.known[chain]
+}
+
+func (h *snapshotHub) Mount(_ context.Context, chain string) (string, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.gone || h.trees[chain] == "" {
+		return "", errors.New("no hub, no tree")
+	}
+	h.mounted[chain] = true
+	delete(h.released, chain)
+	return h.trees[chain], nil
+}
+
+func (h *snapshotHub) Release(chain string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.mounted, chain)
+	if h.released != nil {
+		h.released[chain] = true
+	}
+}
+
+func (h *snapshotHub) Usage(string) (size, inodes int64) { return 1 << 20, 1 }
+
+// snapshotLayers is an image whose layers delete, hide, replace and link.
+var snapshotLayers = [][]byte{
+	tarball.Of(
+		tarball.Dir("etc", tarball.Mode(0o755)), tarball.File("etc/a", "a one"), tarball.File("etc/b", "b one"),
+		tarball.Dir("dir", tarball.Mode(0o750), tarball.Owner(7, 8)), tarball.File("dir/x", "x"), tarball.Dir("dir/sub"), tarball.File("dir/sub/y", "y"),
+		tarball.Dir("usr"), tarball.Dir("usr/bin"), tarball.File("usr/bin/tool", "#!", tarball.Mode(0o4755)), tarball.Link("usr/bin/other", "usr/bin/tool"),
+		tarball.Symlink("bin", "usr/bin"), tarball.Dir("gone"), tarball.File("gone/file", "soon"),
+	),
+	tarball.Of(
+		tarball.Dir("etc", tarball.Mode(0o755)), tarball.Whiteout("etc/b"), tarball.File("etc/c", "c two"),
+		tarball.Dir("dir", tarball.Mode(0o700)), tarball.Opaque("dir"), tarball.File("dir/z", "z two"), tarball.Whiteout("gone"),
+	),
+	tarball.Of(
+		tarball.File("etc/a", "a three", tarball.Owner(1000, 1000)), tarball.Whiteout("dir/z"), tarball.File("dir/x", "x three", tarball.Xattr("user.k", "v")),
+		tarball.File("gone", "now a file"),
+	),
+	tarball.Of(
+		tarball.Whiteout("etc/c"), tarball.Dir("dir"), tarball.Opaque("dir"), tarball.File("dir/last", "four"), tarball.File("etc/b", "b four"),
+	),
+}
+
+// listMounted returns what the mounts show.
+func listMounted(t *testing.T, mounts []mount.Mount) fswalk.Listing {
+	t.Helper()
+	var found fswalk.Listing
+	err := mount.WithTempMount(t.Context(), mounts, func(root string) (err error) {
+		found, err = fswalk.Walk(root)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// compareSnapshot compares everything but the times of directories, which are
+// those of the unpacking.
+func compareSnapshot(t *testing.T, want, got fswalk.Listing) {
+	t.Helper()
+	for _, line := range fswalk.Diff(want, got, fswalk.Options{TimeOf: func(_ string, a, _ fswalk.Entry) bool { return !a.IsDir() }}) {
+		t.Error(line)
+	}
+}
+
+// inMounted runs f in the mounted snapshot.
+func inMounted(t *testing.T, mounts []mount.Mount, f func(root string) error) {
+	t.Helper()
+	if err := mount.WithTempMount(t.Context(), mounts, f); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A container on a lazy image writes, is committed, and others begin with that;
+// the tree below stays as it is.
+func TestSnapshotWritingOnATree(t *testing.T) {
+	w := newSnapshotWorld(t, 4)
+	w.pull(t, "default", "lighter", false)
+	sn, ctx := w.db.Snapshotter("lighter"), w.in(t, "default")
+	top := w.chains[len(w.chains)-1]
+	for _, key := range []string{"first", "second"} {
+		mounts, err := sn.Prepare(ctx, key, top)
+		if err != nil {
+			t.Fatal(err)
+		}
+		inMounted(t, mounts, func(root string) error {
+			return errors.Join(
+				os.Remove(filepath.Join(root, "etc/a")),
+				os.WriteFile(filepath.Join(root, "etc/b"), []byte("changed by "+key), 0o600),
+				os.Rename(filepath.Join(root, "usr/bin/tool"), filepath.Join(root, "tool")),
+			)
+		})
+	}
+	if err := sn.Commit(ctx, "committed", "first"); err != nil {
+		t.Fatal(err)
+	}
+	mounts, err := sn.Prepare(ctx, "third", "committed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	inMounted(t, mounts, func(root string) error {
+		if b, err := os.ReadFile(filepath.Join(root, "etc/b")); string(b) != "changed by first" || err != nil {
+			t.Errorf("the new container has %q (%v)", b, err)
+		}
+		if _, err := os.Lstat(filepath.Join(root, "etc/a")); !os.IsNotExist(err) {
+			t.Errorf("the deleted file: %v", err)
+		}
+		return nil
+	})
+	view, err := sn.View(ctx, "view", top)
+	if err != nil {
+		t.Fatal(err)
+	}
+	compareSnapshot(t, w.whole, listMounted(t, view))
+	inMounted(t, view, func(root string) error {
+		if err := os.WriteFile(filepath.Join(root, "new"), nil, 0o600); err == nil {
+			t.Error("a view can be written to")
+		}
+		return nil
+	})
+}
+
+// A container in a user namespace sees the tree as its own, and nothing is
+// copied or changed for that.
+func TestSnapshotInUserNamespace(t *testing.T) {
+	chain := "sha256:" + strings.Repeat("1", 64)
+	tree := t.TempDir()
+	if err := errors.Join(os.Chmod(tree, 0o755), os.WriteFile(filepath.Join(tree, "file"), []byte("x"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	hub := &snapshotHub{t: t, known: map[string]bool{chain: true}, trees: map[string]string{chain: tree}, mounted: map[string]bool{}}
+	sn, err := snapshot.New(snapshot.Config{Dir: t.TempDir(), RemapIDs: true}, hub)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sn.Close()
+	_, err = sn.Prepare(t.Context(), "extract", "", snapshots.WithLabels(map[string]string{snapshots.LabelSnapshotRef: chain}))
+	if !errdefs.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
+	var top string
+	if err := sn.Walk(t.Context(), func(_ context.Context, info snapshots.Info) error { top = info.Name; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	mounts, err := sn.Prepare(t.Context(), "container", top, snapshots.WithLabels(map[string]string{
+		snapshots.LabelSnapshotUIDMapping: "0:100000:65536", snapshots.LabelSnapshotGIDMapping: "0:200000:65536"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := listMounted(t, mounts)
+	for _, path := range []string{".", "file"} {
+		if e := found[path]; e.UID != 100000 || e.GID != 200000 {
+			t.Errorf("%s belongs to %d:%d", path, e.UID, e.GID)
+		}
+	}
+}

@@ -25,9 +25,9 @@ type Source interface {
 const (
 	// maxFlights bounds the units that are in memory at a time, each of at most
 	// pack.MaxPlain bytes plain and usually an eighth of that.
-	maxFlights = 64
+	maxFlights = 128
 	// maxWarm bounds those of them that nobody waits for.
-	maxWarm = 16
+	maxWarm = 32
 	// storers is how many units are verified and stored at once beside the
 	// readers' work.
 	storers = 2

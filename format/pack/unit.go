@@ -27,7 +27,7 @@ import (
 const (
 	// TargetPlain is the number of plain bytes at which a unit is full. The
 	// chunk that crosses it still belongs to the unit.
-	TargetPlain = 512 << 10
+	TargetPlain = 96 << 10
 
 	// MaxPlain bounds the plain bytes of any unit, MaxStored its encoded
 	// length, MaxChunks the number of its chunks: what a decoder allocates.

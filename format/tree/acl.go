@@ -1,0 +1,171 @@
+package tree
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+)
+
+// A POSIX ACL as an extended attribute (include/uapi/linux/posix_acl_xattr.h):
+// a word that is 2, and for each entry a tag, permissions (16 bits each) and an
+// ID (32 bits), all little-endian.
+const (
+	aclVersion   = 2
+	aclHeader    = 4
+	aclEntrySize = 8
+	noID         = math.MaxUint32
+)
+
+// Tags of ACL entries, in the order in which they must come.
+const (
+	aclUserObj  = 0x01
+	aclUser     = 0x02
+	aclGroupObj = 0x04
+	aclGroup    = 0x08
+	aclMask     = 0x10
+	aclOther    = 0x20
+)
+
+type acl []aclEntry
+
+type aclEntry struct {
+	tag, perm uint16
+	id        uint32 // of aclUser and aclGroup
+}
+
+// errACLVersion is not the entry's fault: containerd leaves such an ACL out.
+var errACLVersion = errors.New("an ACL of an unknown version")
+
+// parseACL reads an ACL. None at all, or one without entries, is nil.
+func parseACL(value []byte) (acl, error) {
+	if len(value) == 0 {
+		return nil, nil
+	}
+	if len(value) < aclHeader {
+		return nil, errInvalid
+	}
+	if binary.LittleEndian.Uint32(value) != aclVersion {
+		return nil, errACLVersion
+	}
+	value = value[aclHeader:]
+	if len(value)%aclEntrySize != 0 {
+		return nil, errInvalid
+	}
+	var a acl
+	for ; len(value) > 0; value = value[aclEntrySize:] {
+		e := aclEntry{
+			tag:  binary.LittleEndian.Uint16(value),
+			perm: binary.LittleEndian.Uint16(value[2:]),
+			id:   binary.LittleEndian.Uint32(value[4:]),
+		}
+		switch e.tag {
+		case aclUser, aclGroup:
+			if e.id == noID {
+				return nil, errInvalid
+			}
+		case aclUserObj, aclGroupObj, aclMask, aclOther:
+			e.id = noID
+		default:
+			return nil, fmt.Errorf("an ACL entry of tag %#x", e.tag)
+		}
+		a = append(a, e)
+	}
+	return a, nil
+}
+
+func (a acl) encode() []byte {
+	b := binary.LittleEndian.AppendUint32(make([]byte, 0, aclHeader+len(a)*aclEntrySize), aclVersion)
+	for _, e := range a {
+		b = binary.LittleEndian.AppendUint16(b, e.tag)
+		b = binary.LittleEndian.AppendUint16(b, e.perm)
+		b = binary.LittleEndian.AppendUint32(b, e.id)
+	}
+	return b
+}
+
+// check tells whether the entries are what the kernel accepts: the owner, any
+// users, the group, any groups, a mask (which users and groups need), others.
+func (a acl) check() error {
+	next, needsMask := uint16(aclUserObj), false
+	for _, e := range a {
+		if e.perm > 7 {
+			return errInvalid
+		}
+		switch {
+		case e.tag == aclUser && next == aclUser, e.tag == aclGroup && next == aclGroup:
+			needsMask = true
+		case e.tag == aclUserObj && next == aclUserObj:
+			next = aclUser
+		case e.tag == aclGroupObj && next == aclUser:
+			next = aclGroup
+		case e.tag == aclMask && next == aclGroup:
+			next = aclOther
+		case e.tag == aclOther && (next == aclOther || next == aclGroup && !needsMask):
+			next = 0
+		default:
+			return errInvalid
+		}
+	}
+	if next != 0 {
+		return errInvalid
+	}
+	return nil
+}
+
+// mask returns the mask, or nil. An ACL without one says no more than a mode.
+func (a acl) mask() *aclEntry { return a.find(aclMask) }
+
+func (a acl) find(tag uint16) *aclEntry {
+	for i := range a {
+		if a[i].tag == tag {
+			return &a[i]
+		}
+	}
+	return nil
+}
+
+// group returns the entry that the mode's group bits stand for.
+func (a acl) group() *aclEntry {
+	if m := a.mask(); m != nil {
+		return m
+	}
+	return a.find(aclGroupObj)
+}
+
+// chmod sets the permissions that the mode repeats.
+func (a acl) chmod(mode uint32) {
+	a.find(aclUserObj).perm = uint16(mode >> 6 & 7)
+	a.group().perm = uint16(mode >> 3 & 7)
+	a.find(aclOther).perm = uint16(mode & 7)
+}
+
+// setACL sets an access or default ACL. An access ACL that says no more than
+// the mode becomes the mode.
+func (n *Node) setACL(name string, value []byte) error {
+	a, err := parseACL(value)
+	switch {
+	case err == errACLVersion || err == nil && n.Mode&ModeType == ModeSymlink:
+		return nil
+	case err != nil:
+		return err
+	case name == defaultACL && !n.IsDir() && a != nil:
+		return errors.New("a default ACL on something else than a directory")
+	case a == nil:
+		n.removeXattr(name)
+		return nil
+	}
+	if err := a.check(); err != nil {
+		return err
+	}
+	if name == accessACL {
+		mode := uint32(a.find(aclUserObj).perm)<<6 | uint32(a.group().perm)<<3 | uint32(a.find(aclOther).perm)
+		n.Mode = n.Mode&^0o777 | mode
+		if a.mask() == nil {
+			n.removeXattr(name)
+			return nil
+		}
+	}
+	n.storeXattr(name, a.encode())
+	return nil
+}

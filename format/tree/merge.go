@@ -1,0 +1,125 @@
+package tree
+
+import (
+	"slices"
+	"strings"
+)
+
+// merge lays volumes over each other as overlayfs does, the topmost first. The
+// volumes are used up.
+func merge(volumes []*volume) *Tree {
+	roots := make([]*Node, len(volumes))
+	opaque := map[*Node]struct{}{}
+	for i, v := range volumes {
+		roots[i] = v.root
+		for dir := range v.opaque {
+			// overlayfs never asks whether a layer's root is opaque.
+			if dir != v.root {
+				opaque[dir] = struct{}{}
+			}
+		}
+	}
+	m := merger{opaque: opaque, single: len(volumes) == 1}
+	m.merge(roots)
+	return &Tree{Root: roots[0]}
+}
+
+type merger struct {
+	opaque map[*Node]struct{}
+	// single says that there is one layer. containerd shows that as it is, so
+	// what would be a whiteout is a device node there.
+	single bool
+}
+
+// layered is a name in one of the directories that are merged.
+type layered struct {
+	Dirent
+	layer int
+}
+
+// merge makes the first of the directories the merged view of all of them.
+func (m *merger) merge(dirs []*Node) {
+	top := dirs[0]
+	if len(dirs) == 1 {
+		top.children = m.visible(top.children)
+	} else {
+		top.children = m.union(dirs)
+	}
+	top.Nlink = 2
+	for _, child := range top.children {
+		if child.Node.IsDir() {
+			top.Nlink++
+		}
+	}
+}
+
+// visible leaves the whiteouts of a directory out that has nothing below it.
+func (m *merger) visible(children []Dirent) []Dirent {
+	kept := children[:0]
+	for _, child := range children {
+		if !m.isWhiteout(child.Node) {
+			kept = append(kept, child)
+		}
+		if child.Node.IsDir() {
+			m.merge([]*Node{child.Node})
+		}
+	}
+	clear(children[len(kept):])
+	return kept
+}
+
+func (m *merger) union(dirs []*Node) []Dirent {
+	total := 0
+	for _, dir := range dirs {
+		total += len(dir.children)
+	}
+	all := make([]layered, 0, total)
+	for i, dir := range dirs {
+		for _, child := range dir.children {
+			all = append(all, layered{child, i})
+		}
+	}
+	slices.SortFunc(all, func(a, b layered) int {
+		if c := strings.Compare(a.Name, b.Name); c != 0 {
+			return c
+		}
+		return a.layer - b.layer
+	})
+	merged := make([]Dirent, 0, total)
+	for len(all) > 0 {
+		n := 1
+		for n < len(all) && all[n].Name == all[0].Name {
+			n++
+		}
+		if node := m.pick(all[:n]); node != nil {
+			merged = append(merged, Dirent{Name: all[0].Name, Node: node})
+		}
+		all = all[n:]
+	}
+	return merged
+}
+
+// pick returns what is seen of those that have the same name, the topmost
+// first, or nil.
+func (m *merger) pick(same []layered) *Node {
+	top := same[0].Node
+	if m.isWhiteout(top) {
+		return nil
+	}
+	if !top.IsDir() {
+		return top
+	}
+	dirs := []*Node{top}
+	for _, next := range same[1:] {
+		if _, opaque := m.opaque[dirs[len(dirs)-1]]; opaque || !next.Node.IsDir() {
+			break
+		}
+		dirs = append(dirs, next.Node)
+	}
+	m.merge(dirs)
+	return top
+}
+
+func (m *merger) isWhiteout(n *Node) bool {
+	return !m.single && n.Mode&ModeType == ModeChar && n.Rdev == 0
+}

@@ -1,0 +1,125 @@
+package tree
+
+import "strings"
+
+// parent returns the directory at a place. What is missing of it is made, each
+// directory with the attributes of its like in the first layer below that has
+// one there.
+func (u *unpacker) parent(at place) (*Node, error) {
+	if at.node != nil {
+		if !at.node.IsDir() {
+			return nil, errNotDir
+		}
+		return at.node, nil
+	}
+	dir := u.root
+	searches := newSearches(u.lower)
+	for done, rest := 0, at.path; rest != ""; {
+		var name string
+		name, rest, _ = strings.Cut(rest, "/")
+		done += len(name) + 1
+		for i := range searches {
+			if err := searches[i].advance(name); err != nil {
+				return nil, err
+			}
+		}
+		child := u.lookup(dir, name)
+		if child == nil {
+			var err error
+			if child, err = u.makeParent(dir, at.path[:done-1], searches); err != nil {
+				return nil, err
+			}
+		}
+		dir = child
+	}
+	return dir, nil
+}
+
+// makeParent makes one directory that no entry names.
+func (u *unpacker) makeParent(dir *Node, path string, searches []search) (*Node, error) {
+	if err := u.budget.entry(); err != nil {
+		return nil, err
+	}
+	n := &Node{Mode: ModeDir}
+	n.inherit(dir)
+	n.chmod(0o755)
+	name := path[strings.LastIndexByte(path, '/')+1:]
+	if err := u.insert(dir, name, n); err != nil {
+		return nil, err
+	}
+	if u.lowest() && !u.wasUnpacked(path) {
+		u.implicit[n] = struct{}{}
+	}
+	for i := range searches {
+		like, err := searches[i].result(path)
+		if err == errNotExist {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if !like.IsDir() {
+			break // replaced by something else, so there is nothing to inherit
+		}
+		return n, n.copyAttributes(like)
+	}
+	return n, nil
+}
+
+// copyAttributes gives a new directory the attributes of another.
+func (n *Node) copyAttributes(like *Node) error {
+	n.UID, n.GID = like.UID, like.GID
+	n.chmod(like.Mode)
+	n.Mtime = like.Mtime
+	for _, x := range like.Xattrs {
+		if x.Name == capability && len(x.Value) == 0 {
+			return errInvalid // the kernel lists it but does not give it out
+		}
+		if err := n.setXattr(x.Name, x.Value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// A search goes along one path through a layer below, a name at a time.
+type search struct {
+	volume *volume
+	node   *Node // what is at the path so far, nil if nothing
+	linked bool  // a link was met: the path must be resolved as a whole
+	err    error // why nothing can be at the path
+}
+
+func newSearches(volumes []*volume) []search {
+	searches := make([]search, len(volumes))
+	for i, v := range volumes {
+		searches[i] = search{volume: v, node: v.root}
+	}
+	return searches
+}
+
+// advance goes one name further. Its error is one of the budget alone: what
+// the layer has to say waits for result.
+func (s *search) advance(name string) error {
+	if err := s.volume.budget.step(); err != nil {
+		return err
+	}
+	if s.linked || s.node == nil {
+		return nil
+	}
+	s.node, s.err = s.volume.step(s.node, name)
+	s.linked = s.node != nil && s.node.Mode&ModeType == ModeSymlink
+	return nil
+}
+
+// result returns what is at the path.
+func (s *search) result(path string) (*Node, error) {
+	if !s.linked {
+		return s.node, s.err
+	}
+	at, err := s.volume.resolve(path)
+	if err == nil && at.node == nil {
+		err = errNotExist
+	}
+	return at.node, err
+}

@@ -1,0 +1,159 @@
+package tree
+
+import (
+	"errors"
+	"slices"
+	"strings"
+)
+
+// What a file system says where it refuses something.
+var (
+	errNotExist    = errors.New("no such file or directory")
+	errExist       = errors.New("it exists already")
+	errNotDir      = errors.New("not a directory")
+	errNameTooLong = errors.New("file name too long")
+	errLinkLoop    = errors.New("too many links")
+	errInvalid     = errors.New("invalid argument")
+)
+
+const (
+	// maxName is the length of the longest name of a file, in bytes.
+	maxName = 255
+	// maxPath is the length of the longest path from the root, in bytes. The
+	// kernel takes 4,095 with the root's own path in front, so the exact value
+	// depends on where containerd keeps its snapshots.
+	maxPath = 4000
+	// smallDir is the number of names up to which a directory is searched from
+	// end to end.
+	smallDir = 16
+)
+
+// A volume is the file system that one layer alone is unpacked into: the
+// directory that containerd gives to overlayfs as the layer's upper directory.
+type volume struct {
+	root   *Node
+	opaque map[*Node]struct{} // directories that hide what is below them
+	budget *budget
+
+	sealed  bool                       // names are sorted, nothing changes any more
+	indexes map[*Node]map[string]int32 // place of each name in directories of more than smallDir
+}
+
+func newVolume(b *budget) *volume {
+	return &volume{
+		root:    &Node{Mode: ModeDir | 0o755},
+		opaque:  map[*Node]struct{}{},
+		budget:  b,
+		indexes: map[*Node]map[string]int32{},
+	}
+}
+
+// find returns the place of a name in a directory, or -1.
+func (v *volume) find(dir *Node, name string) int {
+	switch {
+	case len(dir.children) <= smallDir:
+		for i := range dir.children {
+			if dir.children[i].Name == name {
+				return i
+			}
+		}
+		return -1
+	case v.sealed:
+		i, found := slices.BinarySearchFunc(dir.children, name, func(d Dirent, name string) int {
+			return strings.Compare(d.Name, name)
+		})
+		if !found {
+			return -1
+		}
+		return i
+	}
+	if i, found := v.indexes[dir][name]; found {
+		return int(i)
+	}
+	return -1
+}
+
+// lookup returns what has the name in the directory, or nil.
+func (v *volume) lookup(dir *Node, name string) *Node {
+	if i := v.find(dir, name); i >= 0 {
+		return dir.children[i].Node
+	}
+	return nil
+}
+
+// insert gives n a name that nothing has yet in the directory.
+func (v *volume) insert(dir *Node, name string, n *Node) error {
+	if len(name) > maxName {
+		return errNameTooLong
+	}
+	// The entry's whole path must not stay in memory because of its last part.
+	name = strings.Clone(name)
+	dir.children = append(dir.children, Dirent{Name: name, Node: n})
+	if !n.IsDir() {
+		n.Nlink++
+	}
+	switch count := len(dir.children); {
+	case count == smallDir+1:
+		index := make(map[string]int32, 2*smallDir)
+		for i, child := range dir.children {
+			index[child.Name] = int32(i)
+		}
+		v.indexes[dir] = index
+	case count > smallDir:
+		v.indexes[dir][name] = int32(count - 1)
+	}
+	return nil
+}
+
+// remove takes a name that is there out of a directory, with all that is below.
+func (v *volume) remove(dir *Node, name string) {
+	i := v.find(dir, name)
+	n := dir.children[i].Node
+	last := len(dir.children) - 1
+	dir.children[i] = dir.children[last]
+	dir.children[last] = Dirent{}
+	dir.children = dir.children[:last]
+	switch {
+	case last == smallDir:
+		delete(v.indexes, dir)
+	case last > smallDir:
+		index := v.indexes[dir]
+		delete(index, name)
+		if i < last {
+			index[dir.children[i].Name] = int32(i)
+		}
+	}
+	v.drop(n)
+}
+
+func (v *volume) drop(n *Node) {
+	if !n.IsDir() {
+		n.Nlink--
+		return
+	}
+	delete(v.indexes, n)
+	delete(v.opaque, n)
+	for _, child := range n.children {
+		v.drop(child.Node)
+	}
+}
+
+// seal ends the unpacking: it sorts every directory and gives back what only
+// changes need.
+func (v *volume) seal() {
+	v.indexes = nil
+	v.sealed = true
+	sortNames(v.root)
+}
+
+func sortNames(dir *Node) {
+	if cap(dir.children) > len(dir.children)+len(dir.children)/8 {
+		dir.children = append(make([]Dirent, 0, len(dir.children)), dir.children...)
+	}
+	slices.SortFunc(dir.children, func(a, b Dirent) int { return strings.Compare(a.Name, b.Name) })
+	for _, child := range dir.children {
+		if child.Node.IsDir() {
+			sortNames(child.Node)
+		}
+	}
+}

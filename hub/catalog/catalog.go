@@ -1,0 +1,156 @@
+// Package catalog promises one consistent answer to what the hub knows: which
+// images there are and in which state, which chains and trees stand for them,
+// and in which unit each chunk lies. What it says exists is stored and was
+// verified; an image appears with everything that belongs to it, or not at all.
+//
+// All SQL of the hub is here. It keeps to what SQLite and PostgreSQL share;
+// schema.sql draws the tables.
+//
+// It refuses to hold contents, to touch objects or the network, and to decide
+// what is to be done next. Hazard: one process at a time may write.
+package catalog
+
+import (
+	"context"
+	"database/sql"
+	_ "embed"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"sync/atomic"
+
+	_ "modernc.org/sqlite" // the driver "sqlite"
+)
+
+// ErrNotFound says that the catalog does not know what was asked for.
+var ErrNotFound = errors.New("not found")
+
+//go:embed schema.sql
+var schema string
+
+const schemaVersion = "1"
+
+// readers bounds the connections that read; there is one that writes.
+const readers = 4
+
+// Catalog is an open catalog. It is safe for concurrent use.
+type Catalog struct {
+	write *sql.DB // one connection: SQLite has one writer, and waiting for it here is fair
+	read  *sql.DB
+
+	changes atomic.Int64 // of the set of ready images
+	sizes   sizesCache
+}
+
+// Open opens the catalog in the file at path, and makes it if there is none.
+func Open(ctx context.Context, path string) (*Catalog, error) {
+	write, err := open(path, "&_txlock=immediate", 1)
+	if err != nil {
+		return nil, err
+	}
+	read, err := open(path, "&_pragma=query_only(1)", readers)
+	if err != nil {
+		return nil, errors.Join(err, write.Close())
+	}
+	c := &Catalog{write: write, read: read}
+	if err := c.migrate(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("open the catalog %s: %w", path, err), c.Close())
+	}
+	return c, nil
+}
+
+func open(path, options string, connections int) (*sql.DB, error) {
+	dsn := "file:" + (&url.URL{Path: path}).EscapedPath() +
+		"?_pragma=journal_mode(wal)&_pragma=synchronous(full)&_pragma=busy_timeout(10000)&_pragma=foreign_keys(1)" +
+		"&_pragma=cache_size(-32000)" + options
+	db, err := sql.Open("sqlite", dsn)
+	if err != nil {
+		return nil, fmt.Errorf("open the catalog %s: %w", path, err)
+	}
+	db.SetMaxOpenConns(connections)
+	db.SetMaxIdleConns(connections)
+	return db, nil
+}
+
+// Close closes the catalog.
+func (c *Catalog) Close() error { return errors.Join(c.read.Close(), c.write.Close()) }
+
+// migrate makes the tables of a new catalog, and refuses one that another
+// version has made.
+func (c *Catalog) migrate(ctx context.Context) error {
+	return c.update(ctx, func(tx *sql.Tx) error {
+		// The one table that every version has.
+		if _, err := tx.ExecContext(ctx, `CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)`); err != nil {
+			return err
+		}
+		var version string
+		err := tx.QueryRowContext(ctx, `SELECT value FROM meta WHERE name = 'schema'`).Scan(&version)
+		switch {
+		case err == nil && version == schemaVersion:
+			return nil
+		case err == nil:
+			return fmt.Errorf("it has schema %s, this version reads %s", version, schemaVersion)
+		case !errors.Is(err, sql.ErrNoRows):
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, schema); err != nil {
+			return fmt.Errorf("make the tables: %w", err)
+		}
+		_, err = tx.ExecContext(ctx, `INSERT INTO meta (name, value) VALUES ('schema', ?)`, schemaVersion)
+		return err
+	})
+}
+
+// update runs fn in a transaction that writes. fn must not touch the network.
+func (c *Catalog) update(ctx context.Context, fn func(tx *sql.Tx) error) error {
+	tx, err := c.write.BeginTx(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("write to the catalog: %w", err)
+	}
+	if err := fn(tx); err != nil {
+		return errors.Join(err, ignoreDone(tx.Rollback()))
+	}
+	if err := tx.Commit(); err != nil {
+		return fmt.Errorf("write to the catalog: %w", err)
+	}
+	return nil
+}
+
+// ignoreDone drops the error of a rollback that came too late: the driver has
+// rolled back already when the context ended.
+func ignoreDone(err error) error {
+	if errors.Is(err, sql.ErrTxDone) {
+		return nil
+	}
+	return err
+}
+
+// each runs a query and calls scan for each of its rows.
+func each(ctx context.Context, db querier, scan func(*sql.Rows) error, query string, args ...any) error {
+	rows, err := db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return fmt.Errorf("read the catalog: %w", err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := scan(rows); err != nil {
+			return fmt.Errorf("read the catalog: %w", err)
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return fmt.Errorf("read the catalog: %w", err)
+	}
+	return nil
+}
+
+// querier is a database or a transaction.
+type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// places writes n rows of k placeholders: (?,?),(?,?).
+func places(n, k int) string {
+	row := "(" + strings.TrimSuffix(strings.Repeat("?,", k), ",") + ")"
+	return strings.TrimSuffix(strings.Repeat(row+",", n), ",")
+}

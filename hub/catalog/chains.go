@@ -1,0 +1,127 @@
+package catalog
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+	wire "lighter/store/hub"
+)
+
+// served is the condition under which chain c is spoken of: an image that is
+// ready has it.
+const served = `EXISTS (SELECT 1 FROM image_blobs b JOIN images i ON i.n = b.image WHERE b.chain = c.chain AND i.state = '` + wire.StateReady + `')`
+
+// Chain says what there is to know of a chain, and of at most wire.MaxAbove
+// chains above it. ErrNotFound: no image that is ready has it.
+func (c *Catalog) Chain(ctx context.Context, chain string) (*wire.Chain, error) {
+	found, err := c.links(ctx, `c.chain = ?`, 1, chain)
+	if err != nil {
+		return nil, err
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("chain %s: %w", chain, ErrNotFound)
+	}
+	answer := &wire.Chain{Link: found[0], Complete: true}
+	// Level by level, so that the nearest come first and a base on which
+	// thousands stand costs no more than the answer is long.
+	for level := []any{chain}; len(level) > 0; {
+		room := wire.MaxAbove - len(answer.Above)
+		if found, err = c.links(ctx, `c.parent IN `+places(1, len(level)), room+1, level...); err != nil {
+			return nil, err
+		}
+		if len(found) > room {
+			found, answer.Complete = found[:room], false
+		}
+		level = level[:0]
+		for _, link := range found {
+			answer.Above = append(answer.Above, link)
+			if answer.Complete {
+				level = append(level, link.Chain)
+			}
+		}
+	}
+	return answer, nil
+}
+
+// links returns at most limit chains for which the condition holds, with their
+// statements.
+func (c *Catalog) links(ctx context.Context, condition string, limit int, args ...any) ([]wire.Link, error) {
+	var links []wire.Link
+	args = append(append([]any{index.Format}, args...), limit)
+	err := each(ctx, c.read, func(rows *sql.Rows) error {
+		var link wire.Link
+		var tree, signature []byte
+		if err := rows.Scan(&link.Chain, &link.Parent, &link.DiffID, &tree, &signature); err != nil {
+			return err
+		}
+		if tree != nil {
+			link.Statement = &index.Statement{Chain: link.Chain, Tree: chunk.ID(tree), Format: index.Format, Signature: signature}
+		}
+		links = append(links, link)
+		return nil
+	}, `SELECT c.chain, c.parent, c.diff_id, s.tree, s.signature FROM chains c
+		LEFT JOIN statements s ON s.chain = c.chain AND s.format = ?
+		WHERE `+condition+` AND `+served+` LIMIT ?`, args...)
+	return links, err
+}
+
+// Statement returns the statement about a chain, whether an image has it or
+// not. ErrNotFound: its tree is not made.
+func (c *Catalog) Statement(ctx context.Context, chain string) (*index.Statement, error) {
+	s := &index.Statement{Chain: chain, Format: index.Format}
+	var tree []byte
+	err := c.read.QueryRowContext(ctx, `SELECT tree, signature FROM statements WHERE chain = ? AND format = ?`,
+		chain, index.Format).Scan(&tree, &s.Signature)
+	if err != nil {
+		return nil, fmt.Errorf("statement about chain %s: %w", chain, notFound(err))
+	}
+	s.Tree = chunk.ID(tree)
+	return s, nil
+}
+
+// Layers returns the diffIDs of a chain that an image has, the lowest first.
+func (c *Catalog) Layers(ctx context.Context, chain string) ([]string, error) {
+	var diffIDs []string
+	err := each(ctx, c.read, func(rows *sql.Rows) error {
+		var diffID string
+		var depth int
+		if err := rows.Scan(&diffID, &depth); err != nil {
+			return err
+		}
+		diffIDs = append(diffIDs, diffID)
+		return nil
+	}, `
+		WITH RECURSIVE below (parent, diff_id, depth) AS (
+			SELECT c.parent, c.diff_id, 0 FROM chains c WHERE c.chain = ? AND `+served+`
+			UNION ALL
+			SELECT c.parent, c.diff_id, b.depth + 1 FROM chains c JOIN below b ON c.chain = b.parent
+		)
+		SELECT diff_id, depth FROM below ORDER BY depth DESC`, chain)
+	if err == nil && len(diffIDs) == 0 {
+		err = fmt.Errorf("chain %s: %w", chain, ErrNotFound)
+	}
+	return diffIDs, err
+}
+
+// HasLayer tells whether a layer is known, and whether the blob with the given
+// digest was seen to hold it.
+func (c *Catalog) HasLayer(ctx context.Context, diffID, digest string) (layer, blob bool, err error) {
+	err = c.read.QueryRowContext(ctx, `
+		SELECT EXISTS (SELECT 1 FROM layers WHERE diff_id = ?), EXISTS (SELECT 1 FROM blobs WHERE digest = ? AND diff_id = ?)`,
+		diffID, digest, diffID).Scan(&layer, &blob)
+	if err != nil {
+		return false, false, fmt.Errorf("look up layer %s: %w", splitDigest(diffID), err)
+	}
+	return layer, blob, nil
+}
+
+func notFound(err error) error {
+	if errors.Is(err, sql.ErrNoRows) {
+		return ErrNotFound
+	}
+	return err
+}

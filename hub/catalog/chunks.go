@@ -1,0 +1,91 @@
+package catalog
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+
+	"lighter/format/chunk"
+)
+
+// lookupBatch is how many chunks are asked for in one query: enough to make the
+// query's own cost vanish, few enough for any database's limit of arguments.
+const lookupBatch = 500
+
+// Numbers returns the numbers of those of the chunks that are known.
+func (c *Catalog) Numbers(ctx context.Context, ids []chunk.ID) (map[chunk.ID]int64, error) {
+	found := map[chunk.ID]int64{}
+	err := c.lookUp(ctx, ids, `SELECT c.id, c.n FROM chunks c WHERE c.id IN `, func(rows *sql.Rows) error {
+		var id []byte
+		var n int64
+		if err := rows.Scan(&id, &n); err != nil {
+			return err
+		}
+		found[chunk.ID(id)] = n
+		return nil
+	})
+	return found, err
+}
+
+// Units returns the units of those of the chunks that are known.
+func (c *Catalog) Units(ctx context.Context, ids []chunk.ID) (map[chunk.ID]chunk.Unit, error) {
+	found := map[chunk.ID]chunk.Unit{}
+	err := c.lookUp(ctx, ids, `
+		SELECT c.id, p.id, u.place FROM chunks c JOIN units u ON u.n = c.unit JOIN packs p ON p.n = u.pack WHERE c.id IN `,
+		func(rows *sql.Rows) error {
+			var id, pack []byte
+			var place uint32
+			if err := rows.Scan(&id, &pack, &place); err != nil {
+				return err
+			}
+			found[chunk.ID(id)] = chunk.Unit{Pack: chunk.ID(pack), N: place}
+			return nil
+		})
+	return found, err
+}
+
+// Unit returns the unit that holds a chunk, or ErrNotFound.
+func (c *Catalog) Unit(ctx context.Context, id chunk.ID) (chunk.Unit, error) {
+	units, err := c.Units(ctx, []chunk.ID{id})
+	if err != nil {
+		return chunk.Unit{}, err
+	}
+	unit, found := units[id]
+	if !found {
+		return chunk.Unit{}, fmt.Errorf("chunk %s: %w", id.Short(), ErrNotFound)
+	}
+	return unit, nil
+}
+
+func (c *Catalog) lookUp(ctx context.Context, ids []chunk.ID, query string, scan func(*sql.Rows) error) error {
+	for len(ids) > 0 {
+		batch := ids[:min(len(ids), lookupBatch)]
+		ids = ids[len(batch):]
+		args := make([]any, len(batch))
+		for i := range batch {
+			args[i] = batch[i][:]
+		}
+		if err := each(ctx, c.read, scan, query+places(1, len(batch)), args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// HasPack tells whether the catalog names a pack.
+func (c *Catalog) HasPack(ctx context.Context, id chunk.ID) (bool, error) {
+	return c.exists(ctx, `SELECT EXISTS (SELECT 1 FROM packs WHERE id = ?)`, id[:])
+}
+
+// HasTree tells whether the catalog names a tree.
+func (c *Catalog) HasTree(ctx context.Context, id chunk.ID) (bool, error) {
+	return c.exists(ctx, `SELECT EXISTS (SELECT 1 FROM trees WHERE tree = ?)`, id[:])
+}
+
+func (c *Catalog) exists(ctx context.Context, query string, arg any) (bool, error) {
+	var yes bool
+	if err := c.read.QueryRowContext(ctx, query, arg).Scan(&yes); err != nil {
+		return false, fmt.Errorf("read the catalog: %w", err)
+	}
+	return yes, nil
+}

@@ -1,0 +1,278 @@
+package catalog
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+	wire "lighter/store/hub"
+)
+
+// Image is one image: a manifest, under a name.
+type Image struct {
+	N        int64  // number of the row: names the image while it is there
+	Name     string // as wire.Ref.Name writes it
+	Root     string // digest of what the name points to: of the manifest or of an index above it
+	Digest   string // of the manifest
+	Platform string
+	State    string // wire.StateQueued, …
+	Error    string
+	Size     int64 // of config and layers as they are stored in the registry, bytes
+	Updated  time.Time
+
+	// Of images that are ready:
+	Chain string
+	Tree  chunk.ID
+	Bytes int64 // of all files, plain
+}
+
+// SetImages says that the name stands for these images, in the states that they
+// have in images. One that is there already keeps its state, unless it is to be
+// queued and has failed or was only stored. It returns the images as they are
+// now, in the same order.
+func (c *Catalog) SetImages(ctx context.Context, name string, images []Image) ([]Image, error) {
+	now := make([]Image, len(images))
+	err := c.update(ctx, func(tx *sql.Tx) error {
+		for i, image := range images {
+			image.Name = name
+			if err := setImage(ctx, tx, &image); err != nil {
+				return err
+			}
+			now[i] = image
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("note image %s: %w", name, err)
+	}
+	c.changes.Add(1)
+	return now, nil
+}
+
+// Keep says that the name stands for no other images than those with these
+// digests. It returns the numbers of those that go.
+func (c *Catalog) Keep(ctx context.Context, name string, digests []string) (gone []int64, err error) {
+	args := []any{name}
+	for _, digest := range digests {
+		args = append(args, digest)
+	}
+	err = c.update(ctx, func(tx *sql.Tx) error {
+		return each(ctx, tx, func(rows *sql.Rows) error {
+			var n int64
+			err := rows.Scan(&n)
+			gone = append(gone, n)
+			return err
+		}, `DELETE FROM images WHERE name = ? AND digest NOT IN `+places(1, len(digests))+` RETURNING n`, args...)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("note image %s: %w", name, err)
+	}
+	if len(gone) > 0 {
+		c.changes.Add(1)
+	}
+	return gone, nil
+}
+
+// setImage adds the image or brings its row up to date, and sets its number
+// and state.
+func setImage(ctx context.Context, tx *sql.Tx, image *Image) error {
+	n, err := newImageNumber(ctx, tx)
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, `
+		INSERT INTO images (n, name, root, digest, platform, state, error, size, turn, tries, updated) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?)
+		ON CONFLICT (name, digest) DO UPDATE SET root = excluded.root, platform = excluded.platform`,
+		n, image.Name, image.Root, image.Digest, image.Platform, image.State, image.Error, image.Size, n, time.Now().UnixMilli())
+	if err != nil {
+		return err
+	}
+	if image.State == wire.StateQueued {
+		_, err = tx.ExecContext(ctx, `
+			UPDATE images SET state = ?, error = '', updated = ?, turn = ?, tries = 0 WHERE name = ? AND digest = ? AND state IN (?, ?)`,
+			wire.StateQueued, time.Now().UnixMilli(), n, image.Name, image.Digest, wire.StateFailed, wire.StateStored)
+		if err != nil {
+			return err
+		}
+	}
+	return tx.QueryRowContext(ctx, `SELECT n, state FROM images WHERE name = ? AND digest = ?`,
+		image.Name, image.Digest).Scan(&image.N, &image.State)
+}
+
+// newImageNumber returns a number that no image ever had: work on one that was
+// taken away must not end as that of another. It also orders the queue.
+func newImageNumber(ctx context.Context, tx *sql.Tx) (n int64, err error) {
+	err = tx.QueryRowContext(ctx, `
+		INSERT INTO meta (name, value) VALUES ('images', '1')
+		ON CONFLICT (name) DO UPDATE SET value = CAST(CAST(meta.value AS BIGINT) + 1 AS TEXT) RETURNING CAST(value AS BIGINT)`).Scan(&n)
+	return n, err
+}
+
+// maxTries is how often the hub may end while it takes an image in, before it is
+// the image that is to blame.
+const maxTries = 3
+
+// Requeue puts the images back into the queue that were being taken in when the
+// process ended, unless that has happened to them maxTries times.
+func (c *Catalog) Requeue(ctx context.Context) error {
+	return c.update(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `UPDATE images SET state = ?, error = 'image ' || name || ': the hub ended each time that it was taken in' WHERE state = ? AND tries >= ?`,
+			wire.StateFailed, wire.StateActive, maxTries)
+		if err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, `UPDATE images SET state = ? WHERE state = ?`, wire.StateQueued, wire.StateActive)
+		return err
+	})
+}
+
+// Release puts an image back into the queue because the hub ends, for which it
+// is not to blame.
+func (c *Catalog) Release(ctx context.Context, n int64) error {
+	return c.update(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `UPDATE images SET state = ?, tries = 0 WHERE n = ? AND state = ?`, wire.StateQueued, n, wire.StateActive)
+		return err
+	})
+}
+
+// Next makes the image that has waited longest active and returns it.
+// ErrNotFound: none waits.
+func (c *Catalog) Next(ctx context.Context) (Image, error) {
+	var image Image
+	err := c.update(ctx, func(tx *sql.Tx) error {
+		err := tx.QueryRowContext(ctx, `SELECT n, name, root, digest, platform FROM images WHERE state = ? ORDER BY turn LIMIT 1`,
+			wire.StateQueued).Scan(&image.N, &image.Name, &image.Root, &image.Digest, &image.Platform)
+		if err != nil {
+			return err
+		}
+		image.State = wire.StateActive
+		_, err = tx.ExecContext(ctx, `UPDATE images SET state = ?, tries = tries + 1, updated = ? WHERE n = ?`, image.State, time.Now().UnixMilli(), image.N)
+		return err
+	})
+	if errors.Is(err, sql.ErrNoRows) {
+		err = ErrNotFound
+	}
+	return image, err
+}
+
+// End ends the work on an image in the given state: failed, with the reason, or
+// stored. An image that was taken away meanwhile is no error.
+func (c *Catalog) End(ctx context.Context, n int64, state, reason string) error {
+	err := c.update(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `UPDATE images SET state = ?, error = ?, updated = ? WHERE n = ? AND state IN (?, ?)`,
+			state, reason, time.Now().UnixMilli(), n, wire.StateActive, wire.StateQueued)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("note the end of image %d: %w", n, err)
+	}
+	return nil
+}
+
+const selectImages = `
+	SELECT i.n, i.name, i.root, i.digest, i.platform, i.state, i.error, i.size, i.updated,
+		COALESCE(b.chain, ''), s.tree, COALESCE(t.bytes, 0)
+	FROM images i
+	LEFT JOIN image_blobs b ON b.image = i.n AND b.position >= 0
+		AND b.position = (SELECT MAX(position) FROM image_blobs WHERE image = i.n)
+	LEFT JOIN statements s ON s.chain = b.chain AND s.format = ?
+	LEFT JOIN trees t ON t.tree = s.tree`
+
+// Images lists the images of one name or, without a name, all of them, sorted
+// by name.
+func (c *Catalog) Images(ctx context.Context, name string) ([]Image, error) {
+	query, args := selectImages, []any{index.Format}
+	if name != "" {
+		query += ` WHERE i.name = ?`
+		args = append(args, name)
+	}
+	return c.images(ctx, query+` ORDER BY i.name, i.platform, i.digest`, args...)
+}
+
+// Numbered returns the images with these numbers that are still there.
+func (c *Catalog) Numbered(ctx context.Context, numbers []int64) ([]Image, error) {
+	if len(numbers) == 0 {
+		return nil, nil
+	}
+	args := []any{index.Format}
+	for _, n := range numbers {
+		args = append(args, n)
+	}
+	return c.images(ctx, selectImages+` WHERE i.n IN `+places(1, len(numbers))+` ORDER BY i.name, i.platform, i.digest`, args...)
+}
+
+func (c *Catalog) images(ctx context.Context, query string, args ...any) ([]Image, error) {
+	var images []Image
+	err := each(ctx, c.read, func(rows *sql.Rows) error {
+		var image Image
+		var updated int64
+		var tree []byte
+		if err := rows.Scan(&image.N, &image.Name, &image.Root, &image.Digest, &image.Platform, &image.State, &image.Error,
+			&image.Size, &updated, &image.Chain, &tree, &image.Bytes); err != nil {
+			return err
+		}
+		copy(image.Tree[:], tree)
+		image.Updated = time.UnixMilli(updated).UTC()
+		images = append(images, image)
+		return nil
+	}, query, args...)
+	return images, err
+}
+
+// Remove takes the images away that have the name and, where digests are given,
+// one of these as their root or their own digest. It returns what it took away.
+func (c *Catalog) Remove(ctx context.Context, name string, digests ...string) ([]Image, error) {
+	query, args := `DELETE FROM images WHERE name = ?`, []any{name}
+	if len(digests) > 0 {
+		query += ` AND (root IN ` + places(1, len(digests)) + ` OR digest IN ` + places(1, len(digests)) + `)`
+		for range 2 {
+			for _, digest := range digests {
+				args = append(args, digest)
+			}
+		}
+	}
+	var gone []Image
+	err := c.update(ctx, func(tx *sql.Tx) error {
+		return each(ctx, tx, func(rows *sql.Rows) error {
+			image := Image{Name: name}
+			if err := rows.Scan(&image.N, &image.Root, &image.Digest, &image.State); err != nil {
+				return err
+			}
+			gone = append(gone, image)
+			return nil
+		}, query+` RETURNING n, root, digest, state`, args...)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("take image %s away: %w", name, err)
+	}
+	c.changes.Add(1)
+	return gone, nil
+}
+
+// NamesIn lists the names of images in a repository that point to a digest, as
+// root or as manifest.
+func (c *Catalog) NamesIn(ctx context.Context, repository, digest string) ([]string, error) {
+	var names []string
+	err := each(ctx, c.read, func(rows *sql.Rows) error {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			return err
+		}
+		if ref, err := wire.ParseName(name); err == nil && ref.Repository == repository {
+			names = append(names, name)
+		}
+		return nil
+	}, `SELECT DISTINCT name FROM images WHERE root = ? OR digest = ?`, digest, digest)
+	return names, err
+}
+
+// splitDigest is for error messages: the first digits say enough.
+func splitDigest(digest string) string {
+	_, hex, _ := strings.Cut(digest, ":")
+	return hex[:min(len(hex), 12)]
+}

@@ -1,0 +1,267 @@
+package catalog
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+	wire "lighter/store/hub"
+)
+
+// Publication is all that becomes known when an image is ready, or when the
+// tree of a chain is made. Its objects are stored already.
+type Publication struct {
+	Image     int64 // number of the image that is ready now; 0: there is none
+	Size      int64 // of its config and layers as they are stored in the registry, bytes
+	Blobs     []Blob
+	Layers    []Layer // new ones
+	Chains    []Chain // of the image, the lowest first; known ones among them
+	Packs     []Pack  // new ones
+	Chunks    []Chunk // new ones
+	Tree      Tree
+	Statement index.Statement
+}
+
+// Blob is one blob of an image: its config, or a layer with its chain.
+type Blob struct {
+	Digest    string
+	MediaType string
+	Size      int64
+	DiffID    string // of layers: what the blob was seen to hold
+	Chain     string // of layers
+}
+
+// Layer is a layer that was split.
+type Layer struct {
+	DiffID  string
+	Bytes   int64 // of its tar stream
+	Entries int64
+	Known   []int64  // numbers of its chunks that were known before; in any order
+	New     []uint32 // its other chunks, as places in Publication.Chunks; in any order
+}
+
+// Chain is a layer on a parent.
+type Chain struct{ Chain, Parent, DiffID string }
+
+// Pack is a new pack.
+type Pack struct {
+	ID    chunk.ID
+	Size  int64
+	Units []Unit
+}
+
+// Unit is one unit of a new pack; lengths in bytes.
+type Unit struct{ Plain, Stored int64 }
+
+// Chunk is a new chunk; it lies in unit Unit of Publication.Packs[Pack].
+type Chunk struct {
+	ID         chunk.ID
+	Length     uint32
+	Pack, Unit uint32
+}
+
+// Tree is what there is to know of a tree beside its index.
+type Tree struct {
+	ID         chunk.ID
+	Files      int64
+	Bytes      int64 // of all files, plain
+	Chunks     int64 // distinct ones
+	Packs      int64
+	Units      int64
+	IndexBytes int64 // plain
+	IndexWire  int64 // compressed, with the locations
+}
+
+// Publish makes all of it known at once, or nothing. ErrNotFound: the image was
+// taken away meanwhile.
+func (c *Catalog) Publish(ctx context.Context, p *Publication) error {
+	err := c.update(ctx, func(tx *sql.Tx) error {
+		for _, step := range []func(context.Context, *sql.Tx, *Publication) error{
+			publishImage, publishChunks, publishChains, publishTree,
+		} {
+			if err := step(ctx, tx, p); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("publish tree %s: %w", p.Tree.ID.Short(), err)
+	}
+	c.changes.Add(1)
+	return nil
+}
+
+func publishImage(ctx context.Context, tx *sql.Tx, p *Publication) error {
+	if p.Image == 0 {
+		return nil
+	}
+	done, err := tx.ExecContext(ctx, `UPDATE images SET state = ?, error = '', size = ?, updated = ? WHERE n = ? AND state = ?`,
+		wire.StateReady, p.Size, time.Now().UnixMilli(), p.Image, wire.StateActive)
+	if err != nil {
+		return err
+	}
+	if n, err := done.RowsAffected(); err != nil || n == 0 {
+		return errors.Join(fmt.Errorf("image %d: %w", p.Image, ErrNotFound), err)
+	}
+	if _, err := tx.ExecContext(ctx, `DELETE FROM image_blobs WHERE image = ?`, p.Image); err != nil {
+		return err
+	}
+	position := 0
+	for _, b := range p.Blobs {
+		at := -1
+		if b.Chain != "" {
+			at = position
+			position++
+		}
+		if _, err := tx.ExecContext(ctx, `INSERT INTO image_blobs (image, position, chain, digest, media_type, size) VALUES (?, ?, ?, ?, ?, ?)`,
+			p.Image, at, b.Chain, b.Digest, b.MediaType, b.Size); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func publishChunks(ctx context.Context, tx *sql.Tx, p *Publication) error {
+	first, err := insertPacks(ctx, tx, p.Packs)
+	if err != nil {
+		return err
+	}
+	next, err := nextNumber(ctx, tx, "chunks")
+	if err != nil {
+		return err
+	}
+	add := inserter{tx: tx, into: `chunks (n, id, length, unit)`, columns: 4}
+	for i, chunk := range p.Chunks {
+		unit := first[chunk.Pack] + int64(chunk.Unit)
+		if err := add.row(ctx, next+int64(i), chunk.ID[:], chunk.Length, unit); err != nil {
+			return err
+		}
+	}
+	if err := add.flush(ctx); err != nil {
+		return err
+	}
+	for _, layer := range p.Layers {
+		numbers := layer.Known
+		for _, i := range layer.New {
+			numbers = append(numbers, next+int64(i))
+		}
+		if _, err := tx.ExecContext(ctx, `INSERT INTO layers (diff_id, bytes, entries, chunks) VALUES (?, ?, ?, ?)`,
+			layer.DiffID, layer.Bytes, layer.Entries, encodeRuns(numbers)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// insertPacks adds packs and their units, and returns for each pack the number
+// of its first unit.
+func insertPacks(ctx context.Context, tx *sql.Tx, packs []Pack) ([]int64, error) {
+	n, err := nextNumber(ctx, tx, "packs")
+	if err != nil {
+		return nil, err
+	}
+	unit, err := nextNumber(ctx, tx, "units")
+	if err != nil {
+		return nil, err
+	}
+	first := make([]int64, len(packs))
+	add := inserter{tx: tx, into: `units (n, pack, place, plain, stored)`, columns: 5}
+	for i, pack := range packs {
+		if _, err := tx.ExecContext(ctx, `INSERT INTO packs (n, id, size) VALUES (?, ?, ?)`, n+int64(i), pack.ID[:], pack.Size); err != nil {
+			return nil, err
+		}
+		first[i] = unit
+		for place, u := range pack.Units {
+			if err := add.row(ctx, unit, n+int64(i), place, u.Plain, u.Stored); err != nil {
+				return nil, err
+			}
+			unit++
+		}
+	}
+	return first, add.flush(ctx)
+}
+
+func publishChains(ctx context.Context, tx *sql.Tx, p *Publication) error {
+	for _, c := range p.Chains {
+		if _, err := tx.ExecContext(ctx, `INSERT INTO chains (chain, parent, diff_id) VALUES (?, ?, ?) ON CONFLICT (chain) DO NOTHING`,
+			c.Chain, c.Parent, c.DiffID); err != nil {
+			return err
+		}
+	}
+	for _, b := range p.Blobs {
+		if b.DiffID == "" {
+			continue
+		}
+		if _, err := tx.ExecContext(ctx, `INSERT INTO blobs (digest, diff_id) VALUES (?, ?) ON CONFLICT (digest) DO NOTHING`,
+			b.Digest, b.DiffID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func publishTree(ctx context.Context, tx *sql.Tx, p *Publication) error {
+	t := p.Tree
+	if _, err := tx.ExecContext(ctx, `
+		INSERT INTO trees (tree, files, bytes, chunks, packs, units, index_bytes, index_wire) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+		ON CONFLICT (tree) DO UPDATE SET packs = excluded.packs, units = excluded.units, index_wire = excluded.index_wire`,
+		t.ID[:], t.Files, t.Bytes, t.Chunks, t.Packs, t.Units, t.IndexBytes, t.IndexWire); err != nil {
+		return err
+	}
+	s := p.Statement
+	_, err := tx.ExecContext(ctx, `
+		INSERT INTO statements (chain, format, tree, signature) VALUES (?, ?, ?, ?)
+		ON CONFLICT (chain, format) DO UPDATE SET tree = excluded.tree, signature = excluded.signature`,
+		s.Chain, s.Format, s.Tree[:], s.Signature)
+	return err
+}
+
+// nextNumber returns the number that the next row of a table gets. There is one
+// writer, so nobody takes it meanwhile.
+func nextNumber(ctx context.Context, tx *sql.Tx, table string) (n int64, err error) {
+	err = tx.QueryRowContext(ctx, `SELECT COALESCE(MAX(n), 0) + 1 FROM `+table).Scan(&n)
+	return n, err
+}
+
+// inserter adds rows to a table, many with one statement.
+type inserter struct {
+	tx      *sql.Tx
+	into    string
+	columns int
+	full    *sql.Stmt
+	args    []any
+}
+
+const rowsPerInsert = 200
+
+func (i *inserter) row(ctx context.Context, values ...any) (err error) {
+	i.args = append(i.args, values...)
+	if len(i.args) < rowsPerInsert*i.columns {
+		return nil
+	}
+	if i.full == nil {
+		if i.full, err = i.tx.PrepareContext(ctx, `INSERT INTO `+i.into+` VALUES `+places(rowsPerInsert, i.columns)); err != nil {
+			return err
+		}
+	}
+	_, err = i.full.ExecContext(ctx, i.args...)
+	i.args = i.args[:0]
+	return err
+}
+
+// flush adds the rows that are left.
+func (i *inserter) flush(ctx context.Context) error {
+	if i.full != nil {
+		defer i.full.Close()
+	}
+	if len(i.args) == 0 {
+		return nil
+	}
+	_, err := i.tx.ExecContext(ctx, `INSERT INTO `+i.into+` VALUES `+places(len(i.args)/i.columns, i.columns), i.args...)
+	return err
+}

@@ -1,0 +1,87 @@
+package hub
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+)
+
+// Config is a hub's configuration, as its TOML file has it.
+type Config struct {
+	Root   string `toml:"root" comment:"directory for everything that the hub keeps"`
+	Listen string `toml:"listen" comment:"address to listen on, HOST:PORT"`
+
+	TLSCert   string `toml:"tls_cert" comment:"certificate chain (PEM); with it the hub speaks HTTPS"`
+	TLSKey    string `toml:"tls_key" comment:"key of the certificate (PEM)"`
+	PlainHTTP bool   `toml:"plain_http" comment:"allow plain HTTP on an address that is not a loopback one"`
+
+	Bucket    string   `toml:"bucket" comment:"where packs and indexes lie: file:///DIR, or a URL of an object store; empty: ROOT/objects"`
+	Platforms []string `toml:"platforms" comment:"images for these are taken in when they are pushed, and added unless asked otherwise"`
+
+	Limits Limits `toml:"limits" comment:"an image beyond these fails"`
+}
+
+// Limits bound what an image may ask of the hub.
+type Limits struct {
+	LayerBytes int64 `toml:"layer_bytes" comment:"decompressed bytes of one layer"`
+	Entries    int64 `toml:"entries" comment:"files, directories and links of all layers of an image"`
+}
+
+// DefaultConfig returns the configuration that is used where nothing else is
+// said.
+func DefaultConfig() Config {
+	return Config{
+		Root:      "/var/lib/lighter/hub",
+		Listen:    "127.0.0.1:7070",
+		Platforms: []string{"linux/" + runtime.GOARCH},
+		Limits:    Limits{LayerBytes: 64 << 30, Entries: 4_000_000},
+	}
+}
+
+// Check says in one line what is wrong with the configuration.
+func (c *Config) Check() error {
+	host, _, err := net.SplitHostPort(c.Listen)
+	switch {
+	case c.Root == "":
+		return errors.New("root is empty: say where the hub keeps its data")
+	case err != nil:
+		return fmt.Errorf("listen %q: want HOST:PORT", c.Listen)
+	case (c.TLSCert == "") != (c.TLSKey == ""):
+		return errors.New("tls_cert and tls_key belong together: set both or none")
+	case c.TLSCert == "" && !c.PlainHTTP && !isLoopback(host):
+		return fmt.Errorf("listen %s is no loopback address: set tls_cert and tls_key, or plain_http if the network is to be trusted", c.Listen)
+	case c.Limits.LayerBytes <= 0 || c.Limits.Entries <= 0:
+		return errors.New("limits have to be above zero")
+	case len(c.Platforms) == 0 || slices.ContainsFunc(c.Platforms, func(p string) bool { return !strings.Contains(p, "/") }):
+		return fmt.Errorf("platforms %q: want OS/ARCH, at least one", c.Platforms)
+	}
+	if u, err := url.Parse(c.Bucket); err != nil || c.Bucket != "" && u.Scheme == "" {
+		return fmt.Errorf("bucket %q: want a URL such as file:///DIR", c.Bucket)
+	}
+	return nil
+}
+
+// isLoopback tells whether an address can only be reached from this machine,
+// without asking a name server.
+func isLoopback(host string) bool {
+	addr, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && addr.IsLoopback()
+}
+
+// bucketURL returns where the objects lie.
+func (c *Config) bucketURL() (string, error) {
+	if c.Bucket != "" {
+		return c.Bucket, nil
+	}
+	dir, err := filepath.Abs(objectsDir(c.Root))
+	if err != nil {
+		return "", err
+	}
+	return (&url.URL{Scheme: "file", Path: dir}).String(), nil
+}

@@ -1,0 +1,334 @@
+package hub
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"lighter/hub/catalog"
+	wire "lighter/store/hub"
+)
+
+// testHub is a hub that runs in a directory of the test's own.
+type testHub struct {
+	*Hub
+	t      *testing.T
+	url    string
+	config Config
+	client *wire.Client
+	stop   func()
+}
+
+// startHub runs a hub until the test ends or stop is called. change may change
+// its configuration.
+func startHub(t *testing.T, change ...func(*Config)) *testHub {
+	t.Helper()
+	c := DefaultConfig()
+	c.Root = t.TempDir()
+	c.Listen = "127.0.0.1:0"
+	c.Platforms = []string{"linux/amd64"}
+	for _, f := range change {
+		f(&c)
+	}
+	return runHub(t, openHub(t, c))
+}
+
+func openHub(t *testing.T, c Config) *Hub {
+	t.Helper()
+	h, err := Open(t.Context(), c, slog.New(slog.NewTextHandler(logWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// logWriter makes the hub's log part of a failed test's.
+type logWriter struct{ t *testing.T }
+
+func (w logWriter) Write(b []byte) (int, error) {
+	if os.Getenv("HUB_LOG") != "" {
+		fmt.Fprintf(os.Stderr, "%s: %s", w.t.Name(), b)
+	}
+	return len(b), nil
+}
+
+func runHub(t *testing.T, h *Hub) *testHub {
+	t.Helper()
+	listener, err := net.Listen("tcp", h.config.Listen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- errors.Join(h.Serve(ctx, listener), h.Close()) }()
+	th := &testHub{Hub: h, t: t, url: "http://" + listener.Addr().String(), config: h.config}
+	stopped := false
+	th.stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("the hub ended with: %v", err)
+		}
+	}
+	t.Cleanup(th.stop)
+	if th.client, err = wire.NewClient(wire.Options{URL: th.url}); err != nil {
+		t.Fatal(err)
+	}
+	return th
+}
+
+// restart ends the hub and runs another one in the same directory.
+func (h *testHub) restart() *testHub {
+	h.t.Helper()
+	h.stop()
+	return runHub(h.t, openHub(h.t, h.config))
+}
+
+// do sends a request and returns status and body.
+func (h *testHub) do(method, path string, body []byte, header ...string) (int, []byte, http.Header) {
+	h.t.Helper()
+	req, err := http.NewRequest(method, h.url+path, bytes.NewReader(body))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return res.StatusCode, b, res.Header
+}
+
+// pushBlob pushes a blob as clients do.
+func (h *testHub) pushBlob(repository string, b []byte) digest.Digest {
+	h.t.Helper()
+	d := digest.FromBytes(b)
+	status, body, header := h.do("POST", "/v2/"+repository+"/blobs/uploads/", nil)
+	if status != http.StatusAccepted {
+		h.t.Fatalf("begin to push a blob: %d %s", status, body)
+	}
+	to, err := url.Parse(header.Get("Location"))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	q := to.Query()
+	q.Set("digest", d.String())
+	status, body, _ = h.do("PUT", to.Path+"?"+q.Encode(), b, "Content-Type", "application/octet-stream")
+	if status != http.StatusCreated {
+		h.t.Fatalf("push a blob: %d %s", status, body)
+	}
+	return d
+}
+
+// pushManifest pushes a manifest or an index and returns its digest.
+func (h *testHub) pushManifest(repository, reference, mediaType string, m any) digest.Digest {
+	h.t.Helper()
+	b, err := json.Marshal(m)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	d := digest.FromBytes(b)
+	if reference == "" {
+		reference = d.String()
+	}
+	status, body, _ := h.do("PUT", "/v2/"+repository+"/manifests/"+reference, b, "Content-Type", mediaType)
+	if status != http.StatusCreated {
+		h.t.Fatalf("push a manifest: %d %s", status, body)
+	}
+	return d
+}
+
+// fakeLayer is a layer as it is put into a fakeImage.
+type fakeLayer struct {
+	tar       []byte
+	blob      []byte // default: tar, compressed with gzip
+	mediaType string // default: OCI's for gzip
+	diffID    digest.Digest
+	size      int64
+}
+
+// fakeImage is an image that a test makes up.
+type fakeImage struct {
+	layers   []fakeLayer
+	platform v1.Platform // default: linux/amd64
+	docker   bool        // with the media types of Docker's schema 2
+	config   []byte      // instead of one that fits
+	change   func(*v1.Manifest)
+}
+
+// image is a plain image of these tar streams.
+func image(tars ...[]byte) fakeImage {
+	var i fakeImage
+	for _, t := range tars {
+		i.layers = append(i.layers, fakeLayer{tar: t})
+	}
+	return i
+}
+
+func gzipped(b []byte) []byte {
+	var out bytes.Buffer
+	z := gzip.NewWriter(&out)
+	_, _ = z.Write(b) // to memory
+	_ = z.Close()
+	return out.Bytes()
+}
+
+// build returns manifest, config and blobs.
+func (i fakeImage) build() (v1.Manifest, []byte, [][]byte) {
+	if i.platform.OS == "" {
+		i.platform = v1.Platform{OS: "linux", Architecture: "amd64"}
+	}
+	layerType, configType, manifestType := v1.MediaTypeImageLayerGzip, v1.MediaTypeImageConfig, v1.MediaTypeImageManifest
+	if i.docker {
+		layerType, configType, manifestType = "application/vnd.docker.image.rootfs.diff.tar.gzip",
+			"application/vnd.docker.container.image.v1+json", "application/vnd.docker.distribution.manifest.v2+json"
+	}
+	config := v1.Image{Platform: i.platform, RootFS: v1.RootFS{Type: "layers"}}
+	manifest := v1.Manifest{MediaType: manifestType, Layers: []v1.Descriptor{}}
+	manifest.SchemaVersion = 2
+	var blobs [][]byte
+	for _, l := range i.layers {
+		if l.blob == nil {
+			l.blob = gzipped(l.tar)
+		}
+		if l.mediaType == "" {
+			l.mediaType = layerType
+		}
+		if l.diffID == "" {
+			l.diffID = digest.FromBytes(l.tar)
+		}
+		if l.size == 0 {
+			l.size = int64(len(l.blob))
+		}
+		blobs = append(blobs, l.blob)
+		config.RootFS.DiffIDs = append(config.RootFS.DiffIDs, l.diffID)
+		manifest.Layers = append(manifest.Layers, v1.Descriptor{MediaType: l.mediaType, Digest: digest.FromBytes(l.blob), Size: l.size})
+	}
+	b := i.config
+	if b == nil {
+		b, _ = json.Marshal(config) // plain data
+	}
+	manifest.Config = v1.Descriptor{MediaType: configType, Digest: digest.FromBytes(b), Size: int64(len(b))}
+	if i.change != nil {
+		i.change(&manifest)
+	}
+	return manifest, b, blobs
+}
+
+// push pushes an image to NAME (REPO:TAG; REPO alone: by digest) and returns the
+// digest of its manifest.
+func (h *testHub) push(name string, i fakeImage) digest.Digest {
+	h.t.Helper()
+	repository, tag, _ := strings.Cut(name, ":")
+	manifest, config, blobs := i.build()
+	for _, b := range append(blobs, config) {
+		h.pushBlob(repository, b)
+	}
+	return h.pushManifest(repository, tag, manifest.MediaType, manifest)
+}
+
+// add waits until the image is ready or failed, and returns the last line.
+func (h *testHub) add(add wire.Add) (wire.Progress, error) {
+	h.t.Helper()
+	ctx, cancel := context.WithTimeout(h.t.Context(), 30*time.Second)
+	defer cancel()
+	return h.client.Add(ctx, add, func(wire.Progress) {})
+}
+
+// ready waits until an image that was pushed is ready, and returns it.
+func (h *testHub) ready(name string) wire.Image {
+	h.t.Helper()
+	last, err := h.add(wire.Add{Name: name})
+	if err != nil {
+		h.t.Fatalf("%s: %v", name, err)
+	}
+	for _, i := range last.Images {
+		if i.State == wire.StateReady {
+			return i
+		}
+	}
+	h.t.Fatalf("%s is not ready: %+v", name, last.Images)
+	return wire.Image{}
+}
+
+// settled waits until nothing of a name is queued or active.
+func (h *testHub) settled(name string) []wire.Image {
+	h.t.Helper()
+	for range 600 {
+		images, err := h.client.Images(h.t.Context(), name)
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		if !slices.ContainsFunc(images, func(i wire.Image) bool { return i.State == wire.StateQueued || i.State == wire.StateActive }) {
+			return images
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	h.t.Fatalf("%s does not settle", name)
+	return nil
+}
+
+// holdings is all that the hub keeps of images, but for the list of their names.
+type holdings struct {
+	objects   []string
+	inventory catalog.Inventory
+}
+
+func (h *testHub) holdings() holdings {
+	h.t.Helper()
+	inventory, err := h.catalog.Inventory(h.t.Context())
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	inventory.Images = 0
+	return holdings{objects: files(h.t, objectsDir(h.config.Root)), inventory: inventory}
+}
+
+// files lists the files below dir.
+func files(t *testing.T, dir string) []string {
+	t.Helper()
+	var list []string
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			list = append(list, strings.TrimPrefix(path, dir+"/"))
+		}
+		return err
+	})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// blobFile is where the registry keeps a blob.
+func (h *testHub) blobFile(d digest.Digest) string {
+	return filepath.Join(registryDir(h.config.Root), "docker/registry/v2/blobs/sha256", d.Encoded()[:2], d.Encoded(), "data")
+}

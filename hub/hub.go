@@ -1,0 +1,173 @@
+// Package hub promises a running hub: one process, one directory, one address
+// that takes images in and answers nodes. It puts the parts together (registry,
+// catalog, objects, ingest, serve) and owns what they share: the layout of the
+// directory, the signing key, the HTTP server and the order of starting and
+// ending.
+//
+// It refuses to run twice in one directory, and to speak plain HTTP on an
+// address that others can reach unless it is told to.
+package hub
+
+import (
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"lighter/format/index"
+	"lighter/format/tree"
+	"lighter/hub/catalog"
+	"lighter/hub/ingest"
+	"lighter/hub/objects"
+	"lighter/hub/registry"
+	"lighter/hub/serve"
+)
+
+const (
+	readHeaderTimeout = 10 * time.Second
+	idleTimeout       = 2 * time.Minute
+	maxHeader         = 64 << 10
+	// shutdownTimeout is how long requests under way may take to end.
+	shutdownTimeout = 5 * time.Second
+)
+
+// Hub is an open hub.
+type Hub struct {
+	config   Config
+	log      *slog.Logger
+	lock     *os.File
+	objects  *objects.Store
+	catalog  *catalog.Catalog
+	registry *registry.Registry
+	ingest   *ingest.Service
+	key      ed25519.PublicKey
+}
+
+// Run runs a hub until ctx ends.
+func Run(ctx context.Context, c Config, log *slog.Logger) error {
+	h, err := Open(ctx, c, log)
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", c.Listen)
+	if err != nil {
+		return errors.Join(fmt.Errorf("listen: %w", err), h.Close())
+	}
+	return errors.Join(h.Serve(ctx, listener), h.Close())
+}
+
+// Open opens the hub's directory, and makes what is missing there. ctx must last
+// as long as the hub.
+func Open(ctx context.Context, c Config, log *slog.Logger) (*Hub, error) {
+	if err := c.Check(); err != nil {
+		return nil, err
+	}
+	h := &Hub{config: c, log: log}
+	if err := h.open(ctx); err != nil {
+		return nil, errors.Join(err, h.Close())
+	}
+	return h, nil
+}
+
+func (h *Hub) open(ctx context.Context) (err error) {
+	c := &h.config
+	if h.lock, err = prepareRoot(c.Root); err != nil {
+		return err
+	}
+	key, err := loadKey(keyFile(c.Root))
+	if err != nil {
+		return err
+	}
+	h.key = key.Public().(ed25519.PublicKey)
+	bucket, err := c.bucketURL()
+	if err != nil {
+		return err
+	}
+	if h.objects, err = objects.Open(ctx, bucket); err != nil {
+		return err
+	}
+	if h.catalog, err = catalog.Open(ctx, catalogFile(c.Root)); err != nil {
+		return err
+	}
+	if h.registry, err = registry.Open(ctx, registryDir(c.Root), h.log); err != nil {
+		return err
+	}
+	h.ingest, err = ingest.New(ingest.Config{Platforms: c.Platforms, Scratch: scratchDir(c.Root), Key: key, Log: h.log,
+		Limits: tree.Limits{Entries: c.Limits.Entries, Bytes: c.Limits.LayerBytes}}, h.catalog, h.objects, h.registry)
+	return err
+}
+
+// Close closes what Open opened, in turn.
+func (h *Hub) Close() error {
+	var errs []error
+	if h.catalog != nil {
+		errs = append(errs, h.catalog.Close())
+	}
+	if h.objects != nil {
+		errs = append(errs, h.objects.Close())
+	}
+	if h.lock != nil {
+		errs = append(errs, h.lock.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// handler answers all requests.
+func (h *Hub) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/v2/", h.registry.Handler(h.ingest))
+	mux.Handle("/", serve.New(h.catalog, h.objects, h.ingest, h.key, h.log))
+	return h.logged(mux)
+}
+
+// Serve answers on the listener and takes images in, until ctx ends.
+func (h *Hub) Serve(ctx context.Context, listener net.Listener) error {
+	server := &http.Server{
+		Handler: h.handler(), ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+		ErrorLog: slog.NewLogLogger(h.log.Handler(), slog.LevelDebug), // clients that break off
+	}
+	h.log.Info("hub starts", "root", h.config.Root, "address", listener.Addr(), "key", index.FormatKey(h.key))
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return h.ingest.Run(ctx) })
+	group.Go(func() error {
+		if h.config.TLSCert != "" {
+			return server.ServeTLS(listener, h.config.TLSCert, h.config.TLSKey)
+		}
+		return server.Serve(listener)
+	})
+	group.Go(func() error {
+		<-ctx.Done()
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
+		defer cancel()
+		if err := server.Shutdown(end); err != nil {
+			return server.Close() // those who still wait for an image see it end
+		}
+		return nil
+	})
+	err := group.Wait()
+	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// logged writes a line for each request, at the level of debugging, without
+// what might be a secret: headers and queries.
+func (h *Hub) logged(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if !h.log.Enabled(req.Context(), slog.LevelDebug) {
+			next.ServeHTTP(w, req)
+			return
+		}
+		started := time.Now()
+		next.ServeHTTP(w, req)
+		h.log.Debug("request", "method", req.Method, "path", req.URL.Path, "from", req.RemoteAddr, "seconds", time.Since(started).Seconds())
+	})
+}

@@ -1,0 +1,473 @@
+package hub
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/opencontainers/go-digest"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+	"lighter/format/pack"
+	"lighter/test/testkit/tarball"
+)
+
+// noise is a file's content that does not repeat, the same for the same seed.
+func noise(seed uint64, n int) string {
+	b := make([]byte, n)
+	_, _ = rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8)}).Read(b)
+	return string(b)
+}
+
+var (
+	lowerTar = tarball.Of(tarball.Dir("etc"), tarball.File("etc/small", "small"), tarball.File("etc/large", noise(1, 200_000)),
+		tarball.File("etc/same", noise(2, 70_000)), tarball.Symlink("link", "etc/large"))
+	upperTar = tarball.Of(tarball.File("etc/new", noise(3, 100_000)), tarball.Whiteout("etc/small"), tarball.File("copy", noise(2, 70_000)))
+)
+
+// fetchTree reads a whole tree as a node does: statement, index, locations,
+// units, each verified. It returns the bytes of all chunks by ID.
+func (h *testHub) fetchTree(chain string) (index.Header, map[chunk.ID][]byte) {
+	h.t.Helper()
+	ctx := h.t.Context()
+	key, err := h.client.Key(ctx)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	statement, err := h.client.Tree(ctx, chain)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	if err := statement.Verify(chain, []ed25519.PublicKey{key}); err != nil {
+		h.t.Fatal(err)
+	}
+	var extents bytes.Buffer
+	from, err := h.client.Index(ctx, statement.Tree)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer from.Close()
+	header, err := index.Receive(from, statement.Tree, &extents, io.Discard)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	m, err := index.OpenMap(bytes.NewReader(extents.Bytes()), statement.Tree)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	hints, err := h.client.Locations(ctx, statement.Tree)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer hints.Close()
+	b, err := io.ReadAll(hints)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	locations, err := index.OpenLocations(bytes.NewReader(b), int64(len(b)), statement.Tree, header.Extents)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	chunks := map[chunk.ID][]byte{}
+	for i := range header.Extents {
+		e, err := m.Extent(i)
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		unit, err := locations.Unit(i)
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		chunks[e.ID] = h.fetchChunk(e, unit)
+	}
+	return header, chunks
+}
+
+// fetchChunk gets a chunk by its location and by its ID.
+func (h *testHub) fetchChunk(e index.Extent, u chunk.Unit) []byte {
+	h.t.Helper()
+	byUnit, err := h.client.Unit(h.t.Context(), u)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	byID, err := h.client.Chunk(h.t.Context(), e.ID)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	var plain []byte
+	for _, b := range [][]byte{byUnit, byID} {
+		unit, err := pack.DecodeUnit(b)
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		i := 0
+		for i < unit.Len() && unit.Ref(i).ID != e.ID {
+			i++
+		}
+		if i == unit.Len() {
+			h.t.Fatalf("unit %s does not hold chunk %s", u, e.ID)
+		}
+		if plain, err = unit.Chunk(i); err != nil || len(plain) != int(e.Length) {
+			h.t.Fatalf("chunk %s: %d bytes, %v", e.ID, len(plain), err)
+		}
+	}
+	return plain
+}
+
+func TestPushedImageCanBeRead(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	digest := h.push("foo/bar:1", image(lowerTar, upperTar))
+	got := h.ready("foo/bar:1")
+	if got.Name != "foo/bar:1" || got.Digest != digest.String() || got.Platform != "linux/amd64" || got.Error != "" {
+		t.Errorf("the image is %+v", got)
+	}
+	header, chunks := h.fetchTree(got.Chain)
+	if header.ID().String() != got.Tree {
+		t.Errorf("tree %s where the image says %s", header.ID(), got.Tree)
+	}
+	var all int
+	for _, b := range chunks {
+		all += len(b)
+	}
+	if want := 200_000 + 70_000 + 100_000; all != want || header.DistinctBytes != int64(want) {
+		t.Errorf("%d bytes of chunks, and %d in the header; want %d", all, header.DistinctBytes, want)
+	}
+}
+
+func TestImagesOfAllKindsAreTakenIn(t *testing.T) {
+	t.Parallel()
+	zstdEncoder, _ := zstd.NewWriter(nil)
+	half := len(lowerTar) / 2
+	for name, i := range map[string]fakeImage{
+		"docker":            {layers: []fakeLayer{{tar: lowerTar}}, docker: true},
+		"plain":             {layers: []fakeLayer{{tar: lowerTar, blob: lowerTar, mediaType: v1.MediaTypeImageLayer}}},
+		"zstd":              {layers: []fakeLayer{{tar: lowerTar, blob: zstdEncoder.EncodeAll(lowerTar, nil), mediaType: v1.MediaTypeImageLayerZstd}}},
+		"zstd with a skip":  {layers: []fakeLayer{{tar: lowerTar, blob: zstdEncoder.EncodeAll(lowerTar, []byte{0x50, 0x2a, 0x4d, 0x18, 1, 0, 0, 0, 9}), mediaType: v1.MediaTypeImageLayerZstd}}},
+		"gzip, two members": {layers: []fakeLayer{{tar: lowerTar, blob: append(gzipped(lowerTar[:half]), gzipped(lowerTar[half:])...)}}},
+		"plain, said gzip":  {layers: []fakeLayer{{tar: lowerTar, blob: lowerTar, mediaType: v1.MediaTypeImageLayerGzip}}},
+		"an empty layer":    image(lowerTar, tarball.Of()),
+		"the same twice":    image(lowerTar, lowerTar),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := startHub(t)
+			h.push("a:1", i)
+			got := h.ready("a:1")
+			if header, _ := h.fetchTree(got.Chain); header.Files == 0 {
+				t.Error("the tree is empty")
+			}
+		})
+	}
+}
+
+func TestNothingIsStoredTwice(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	h.push("a:1", image(lowerTar, upperTar))
+	first := h.ready("a:1")
+	once := h.holdings()
+	for name, i := range map[string]fakeImage{
+		"a:2":                   image(lowerTar, upperTar),
+		"b:1":                   {layers: image(lowerTar, upperTar).layers, docker: true},
+		"other/compression:1":   {layers: []fakeLayer{{tar: lowerTar, blob: lowerTar, mediaType: v1.MediaTypeImageLayer}, {tar: upperTar}}},
+		"in/another/registry:1": image(lowerTar, upperTar),
+	} {
+		h.push(name, i)
+		if got := h.ready(name); got.Tree != first.Tree || got.Chain != first.Chain {
+			t.Errorf("%s is tree %s of chain %s", name, got.Tree, got.Chain)
+		}
+		if now := h.holdings(); fmt.Sprint(now) != fmt.Sprint(once) {
+			t.Errorf("%s: the hub holds\n%v\nafter\n%v", name, now, once)
+		}
+	}
+	// Another layer with the same files brings a record and a tree, but no chunk.
+	h.push("moved:1", image(tarball.Of(tarball.File("moved", noise(1, 200_000)), tarball.File("small", "small"))))
+	h.ready("moved:1")
+	now := h.holdings()
+	if now.inventory.Chunks != once.inventory.Chunks || now.inventory.Packs != once.inventory.Packs || now.inventory.Layers != once.inventory.Layers+1 {
+		t.Errorf("the hub holds %+v after %+v", now.inventory, once.inventory)
+	}
+}
+
+// The tree ID depends on the image alone.
+func TestTreeIDIsTheImages(t *testing.T) {
+	i := image(lowerTar, upperTar)
+	empty := startHub(t)
+	empty.push("a:1", i)
+	want := empty.ready("a:1").Tree
+
+	full := startHub(t)
+	full.push("before:1", image(tarball.Of(tarball.File("x", noise(3, 100_000)), tarball.File("y", noise(2, 70_000)))))
+	full.push("before:2", image(upperTar))
+	full.ready("before:2")
+	full.push("b:1", i)
+	if got := full.ready("b:1").Tree; got != want {
+		t.Errorf("tree %s on a hub that held others, %s on an empty one", got, want)
+	}
+
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	alone := startHub(t)
+	alone.push("c:1", fakeImage{layers: i.layers, docker: true})
+	if got := alone.ready("c:1").Tree; got != want {
+		t.Errorf("tree %s with one processor, %s with several", got, want)
+	}
+}
+
+func TestPrefixChainsHaveTrees(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	h.push("a:1", image(lowerTar, upperTar))
+	top := h.ready("a:1")
+	lower := digest.FromBytes(lowerTar).String()
+	chain, err := h.client.Chain(t.Context(), lower)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if chain.DiffID != lower || chain.Parent != "" || chain.Statement != nil || !chain.Complete || len(chain.Above) != 1 ||
+		chain.Above[0].Chain != top.Chain || chain.Above[0].Parent != lower || chain.Above[0].Statement == nil {
+		t.Errorf("the prefix is %+v", chain)
+	}
+	header, _ := h.fetchTree(lower)
+
+	other := startHub(t)
+	other.push("b:1", image(lowerTar))
+	if want := other.ready("b:1").Tree; header.ID().String() != want {
+		t.Errorf("the prefix has tree %s, an image of that layer %s", header.ID(), want)
+	}
+	// Now it is made, and the look-up says so.
+	if chain, err = h.client.Chain(t.Context(), lower); err != nil || chain.Statement == nil || chain.Statement.Tree != header.ID() {
+		t.Errorf("the prefix is %+v, %v", chain, err)
+	}
+}
+
+func TestWhatIsUnknownIsNotFound(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	h.push("a:1", image(lowerTar))
+	h.ready("a:1")
+	id := strings.Repeat("ab", 32)
+	for path, want := range map[string]int{
+		"/lighter/1/default/chains/sha256:" + id:           404,
+		"/lighter/1/default/chains/sha256:" + id + "/tree": 404,
+		"/lighter/1/default/chains/nonsense":               404,
+		"/lighter/1/default/indexes/" + id:                 404,
+		"/lighter/1/default/indexes/" + id[1:]:             400,
+		"/lighter/1/default/locations/" + id:               404,
+		"/lighter/1/default/packs/" + id + "/0":            404,
+		"/lighter/1/default/packs/" + id + "/-1":           400,
+		"/lighter/1/default/packs/" + id + "/01":           400,
+		"/lighter/1/default/packs/../../catalog.db/0":      404,
+		"/lighter/1/default/chunks/" + id:                  404,
+		"/lighter/1/default/chunks/x":                      400,
+		"/lighter/1/other/key":                             404,
+		"/lighter/2/default/key":                           404,
+		"/lighter/1/default/images?name=A:B:C":             400,
+		"/lighter/1/default/images/inspect":                400,
+		"/lighter/1/default/images/inspect?name=b":         404,
+		"/": 404,
+	} {
+		if status, body, _ := h.do("GET", path, nil); status != want || !bytes.Contains(body, []byte(`{"error":"`)) {
+			t.Errorf("%s: %d %s, want %d", path, status, body, want)
+		}
+	}
+	for path, want := range map[string]int{"DELETE /lighter/1/default/images?name=b": 404, "DELETE /lighter/1/default/images": 400,
+		"POST /lighter/1/default/images": 400, "POST /lighter/1/default/images/verify?name=b": 404, "PUT /lighter/1/default/key": 404} {
+		method, path, _ := strings.Cut(path, " ")
+		if status, body, _ := h.do(method, path, []byte("{")); status != want {
+			t.Errorf("%s %s: %d %s, want %d", method, path, status, body, want)
+		}
+	}
+}
+
+func TestImmutableObjectsSayThatTheyAre(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	h.push("a:1", image(lowerTar))
+	got := h.ready("a:1")
+	packs := files(t, objectsDir(h.config.Root)+"/packs")
+	for path, immutable := range map[string]bool{
+		"/lighter/1/default/indexes/" + got.Tree:           true,
+		"/lighter/1/default/packs/" + packs[0] + "/0":      true,
+		"/lighter/1/default/locations/" + got.Tree:         false,
+		"/lighter/1/default/chains/" + got.Chain:           false,
+		"/lighter/1/default/chains/" + got.Chain + "/tree": false,
+	} {
+		status, body, header := h.do("GET", path, nil)
+		if status != 200 || header.Get("Content-Length") != fmt.Sprint(len(body)) {
+			t.Errorf("%s: %d, %d bytes of %s", path, status, len(body), header.Get("Content-Length"))
+		}
+		if says := strings.Contains(header.Get("Cache-Control"), "immutable"); says != immutable {
+			t.Errorf("%s: Cache-Control is %q", path, header.Get("Cache-Control"))
+		}
+		if tag := header.Get("ETag"); immutable {
+			if status, body, _ := h.do("GET", path, nil, "If-None-Match", tag); status != http.StatusNotModified || len(body) > 0 {
+				t.Errorf("%s: %d for what was not modified", path, status)
+			}
+		}
+		if _, body, head := h.do("HEAD", path, nil); len(body) > 0 || head.Get("Content-Length") != header.Get("Content-Length") {
+			t.Errorf("%s: HEAD says %q", path, head.Get("Content-Length"))
+		}
+	}
+}
+
+func TestSizesSayWhatIsUnique(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	h.push("a:1", image(lowerTar))
+	h.push("b:1", image(lowerTar, upperTar))
+	h.push("b:again", image(lowerTar, upperTar))
+	h.ready("a:1")
+	h.ready("b:1")
+	h.ready("b:again")
+	images, err := h.client.Images(t.Context(), "")
+	if err != nil || len(images) != 3 {
+		t.Fatalf("%+v, %v", images, err)
+	}
+	if images[0].Unique != 0 {
+		t.Errorf("%s has %d bytes alone; the other has all of them", images[0].Name, images[0].Unique)
+	}
+	for _, i := range images[1:] { // the same image under two names
+		if i.Unique != 100_000 || i.Blobs < 100_000+int64(len(gzipped(upperTar))) || i.Blobs > 300_000 {
+			t.Errorf("%s has %d bytes alone, %d stored", i.Name, i.Unique, i.Blobs)
+		}
+	}
+	found, err := h.client.Inspect(t.Context(), "b:1")
+	if err != nil || len(found) != 1 {
+		t.Fatalf("%+v, %v", found, err)
+	}
+	if i := found[0]; len(i.Layers) != 2 || i.Layers[1].DiffID != digest.FromBytes(upperTar).String() || i.Layers[1].Entries != 3 ||
+		i.Layers[0].Bytes != int64(len(lowerTar)) || i.Files != 4 || i.Chunks == 0 || i.Packs == 0 || i.Units == 0 || i.IndexSize == 0 || i.IndexWire == 0 {
+		t.Errorf("inspect says %+v", i)
+	}
+}
+
+func TestRemovedImageIsNoLongerServed(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	both := h.push("a:1", image(lowerTar, upperTar))
+	h.push("a:2", image(lowerTar, upperTar))
+	lower := h.push("a:lower", image(lowerTar))
+	h.ready("a:2")
+	low := h.ready("a:lower")
+	top := h.ready("a:1")
+
+	if err := h.client.Remove(t.Context(), "a:1"); err != nil {
+		t.Fatal(err)
+	}
+	expect := func(path string, want int) {
+		t.Helper()
+		if status, body, _ := h.do("GET", path, nil, "Accept", v1.MediaTypeImageManifest); status != want {
+			t.Errorf("%s: %d %s, want %d", path, status, body, want)
+		}
+	}
+	expect("/v2/a/manifests/1", 404)
+	expect("/v2/a/manifests/2", 200)
+	expect("/v2/a/manifests/"+both.String(), 200) // a:2 is the same
+	expect("/lighter/1/default/chains/"+top.Chain, 200)
+
+	if err := h.client.Remove(t.Context(), "a:2"); err != nil {
+		t.Fatal(err)
+	}
+	expect("/v2/a/manifests/2", 404)
+	expect("/v2/a/manifests/"+both.String(), 404)
+	expect("/v2/a/manifests/"+lower.String(), 200)
+	expect("/lighter/1/default/chains/"+top.Chain, 404)
+	expect("/lighter/1/default/chains/"+top.Chain+"/tree", 404)
+	expect("/lighter/1/default/chains/"+low.Chain, 200)
+	chain, err := h.client.Chain(t.Context(), low.Chain)
+	if err != nil || len(chain.Above) != 0 {
+		t.Errorf("above the lower layer: %+v, %v", chain, err)
+	}
+	// It comes back without being split again.
+	before := h.holdings()
+	h.push("a:1", image(lowerTar, upperTar))
+	if got := h.ready("a:1"); got.Tree != top.Tree || fmt.Sprint(h.holdings()) != fmt.Sprint(before) {
+		t.Errorf("came back as %+v, the hub holds %v after %v", got, h.holdings(), before)
+	}
+	// What a client deletes in the registry is gone here too.
+	if status, body, _ := h.do("DELETE", "/v2/a/manifests/"+both.String(), nil); status != http.StatusAccepted {
+		t.Fatalf("delete: %d %s", status, body)
+	}
+	if images := h.settled("a:1"); len(images) != 0 {
+		t.Errorf("still there: %+v", images)
+	}
+}
+
+func TestTagThatMovesTakesItsOldImageAway(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	h.push("a:1", image(upperTar))
+	old := h.ready("a:1")
+	h.push("a:1", image(lowerTar))
+	now := h.ready("a:1")
+	if images := h.settled("a:1"); len(images) != 1 || images[0].Digest != now.Digest {
+		t.Errorf("the name stands for %+v", images)
+	}
+	if _, err := h.client.Chain(t.Context(), old.Chain); err == nil {
+		t.Error("the old chain is still known")
+	}
+}
+
+func TestKeyIsKept(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	info, err := os.Stat(keyFile(h.config.Root))
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the key: %v, %v", info, err)
+	}
+	first, err := h.client.Key(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := h.restart()
+	second, err := again.client.Key(t.Context())
+	if err != nil || !first.Equal(second) {
+		t.Errorf("after a restart the key is %v, %v; was %v", second, err, first)
+	}
+}
+
+func TestOneHubInADirectory(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	if _, err := Open(t.Context(), h.config, h.log); err == nil || !strings.Contains(err.Error(), "another hub runs") {
+		t.Errorf("a second hub: %v", err)
+	}
+}
+
+func TestConfigIsChecked(t *testing.T) {
+	t.Parallel()
+	for want, change := range map[string]func(*Config){
+		"":                        func(*Config) {},
+		"is no loopback address":  func(c *Config) { c.Listen = "0.0.0.0:7070" },
+		"no loopback address: se": func(c *Config) { c.Listen = ":7070" },
+		"want HOST:PORT":          func(c *Config) { c.Listen = "localhost" },
+		"belong together":         func(c *Config) { c.TLSCert = "x" },
+		"root is empty":           func(c *Config) { c.Root = "" },
+		"above zero":              func(c *Config) { c.Limits.Entries = 0 },
+		"want OS/ARCH":            func(c *Config) { c.Platforms = []string{"amd64"} },
+		"such as file":            func(c *Config) { c.Bucket = "/srv" },
+	} {
+		c := DefaultConfig()
+		change(&c)
+		err := c.Check()
+		if want == "" != (err == nil) || err != nil && (!strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n")) {
+			t.Errorf("want %q, got %v", want, err)
+		}
+	}
+	open := DefaultConfig()
+	open.Listen, open.PlainHTTP = "0.0.0.0:7070", true
+	if err := open.Check(); err != nil {
+		t.Errorf("plain HTTP that was allowed: %v", err)
+	}
+}

@@ -1,0 +1,205 @@
+// Package objects promises that what was published under a key is there, whole
+// and durable, until it is deleted: the hub's packs, indexes, locations and
+// layer records, which are immutable and named by digests. They lie in a bucket:
+// a directory, or whatever else gocloud.dev/blob opens.
+//
+//	packs/PACK            a pack
+//	indexes/TREE.zst      an index, zstd-compressed
+//	locations/TREE.zst    the locations of a tree, zstd-compressed
+//	layers/DIFFID.zst     the record of a layer, zstd-compressed
+//
+// It refuses to know what is in them (but for the table of a pack, which says
+// where its units lie) and which of them are needed. Hazard: in a directory,
+// objects are moved to their place by rename, so the scratch space where they
+// are made must be on the same file system.
+package objects
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"gocloud.dev/blob"
+	"gocloud.dev/blob/fileblob"
+	"gocloud.dev/gcerrors"
+
+	"lighter/format/chunk"
+)
+
+// ErrNotFound says that there is no such object.
+var ErrNotFound = errors.New("no such object")
+
+// PackKey is where a pack lies.
+func PackKey(id chunk.ID) string { return "packs/" + id.String() }
+
+// IndexKey is where the index of a tree lies.
+func IndexKey(tree chunk.ID) string { return "indexes/" + tree.String() + ".zst" }
+
+// LocationsKey is where the locations of a tree lie.
+func LocationsKey(tree chunk.ID) string { return "locations/" + tree.String() + ".zst" }
+
+// LayerKey is where the record of a layer lies.
+func LayerKey(diffID string) string {
+	return "layers/" + strings.TrimPrefix(diffID, "sha256:") + ".zst"
+}
+
+// Store is an open bucket. It is safe for concurrent use.
+type Store struct {
+	bucket *blob.Bucket
+	dir    string // of a bucket that is a directory
+	tables tables
+}
+
+// Open opens the bucket that the URL names: file:///DIR, or a scheme of a
+// driver that is built in.
+func Open(ctx context.Context, bucketURL string) (*Store, error) {
+	u, err := url.Parse(bucketURL)
+	if err != nil {
+		return nil, fmt.Errorf("open the bucket: %w", err)
+	}
+	s := &Store{}
+	if u.Scheme == fileblob.Scheme {
+		s.dir = filepath.Clean(u.Path)
+		s.bucket, err = fileblob.OpenBucket(s.dir, &fileblob.Options{
+			CreateDir: true, DirFileMode: 0o755, NoTempDir: true, Metadata: fileblob.MetadataDontWrite})
+	} else {
+		s.bucket, err = blob.OpenBucket(ctx, bucketURL)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open the bucket %s: %w", u.Redacted(), err)
+	}
+	return s, nil
+}
+
+// Close closes the bucket.
+func (s *Store) Close() error { return s.bucket.Close() }
+
+// Staged is a finished file that is to become an object.
+type Staged struct{ Key, Path string }
+
+// Publish makes objects of the files, which are gone afterwards. An object that
+// is there already is replaced by what must be as good. On an error some may
+// be there and others not: the caller deletes them.
+func (s *Store) Publish(ctx context.Context, staged []Staged) error {
+	publish := s.upload
+	if s.dir != "" {
+		publish = s.move
+	}
+	for _, f := range staged {
+		if err := publish(ctx, f); err != nil {
+			return fmt.Errorf("store object %s: %w", f.Key, err)
+		}
+	}
+	return s.syncDirs(staged)
+}
+
+func (s *Store) upload(ctx context.Context, f Staged) error {
+	file, err := os.Open(f.Path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if err := s.bucket.Upload(ctx, f.Key, file, &blob.WriterOptions{ContentType: "application/octet-stream"}); err != nil {
+		return err
+	}
+	return os.Remove(f.Path)
+}
+
+// move publishes in a directory: the bytes are on the disk before the name is.
+func (s *Store) move(ctx context.Context, f Staged) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	file, err := os.OpenFile(f.Path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(file.Sync(), file.Close()); err != nil {
+		return err
+	}
+	to := filepath.Join(s.dir, f.Key)
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return err
+	}
+	return os.Rename(f.Path, to)
+}
+
+// syncDirs makes the names durable.
+func (s *Store) syncDirs(staged []Staged) error {
+	if s.dir == "" {
+		return nil
+	}
+	dirs := map[string]bool{s.dir: true}
+	for _, f := range staged {
+		dirs[filepath.Dir(filepath.Join(s.dir, f.Key))] = true
+	}
+	for dir := range dirs {
+		d, err := os.Open(dir)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(d.Sync(), d.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Delete deletes objects; those that are not there are no error.
+func (s *Store) Delete(ctx context.Context, keys []string) error {
+	var errs []error
+	for _, key := range keys {
+		if err := s.bucket.Delete(ctx, key); err != nil && gcerrors.Code(err) != gcerrors.NotFound {
+			errs = append(errs, fmt.Errorf("delete object %s: %w", key, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Object is an object, or a part of one, that is being read.
+type Object struct {
+	Size int64 // in bytes
+	r    *blob.Reader
+}
+
+// Open opens an object, or returns ErrNotFound.
+func (s *Store) Open(ctx context.Context, key string) (*Object, error) {
+	return s.openRange(ctx, key, 0, -1)
+}
+
+func (s *Store) openRange(ctx context.Context, key string, offset, length int64) (*Object, error) {
+	r, err := s.bucket.NewRangeReader(ctx, key, offset, length, nil)
+	if gcerrors.Code(err) == gcerrors.NotFound {
+		return nil, fmt.Errorf("object %s: %w", key, ErrNotFound)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open object %s: %w", key, err)
+	}
+	if length < 0 {
+		length = r.Size() - offset
+	}
+	return &Object{Size: length, r: r}, nil
+}
+
+// Read reads the object.
+func (o *Object) Read(b []byte) (int, error) { return o.r.Read(b) }
+
+// Close must be called.
+func (o *Object) Close() error { return o.r.Close() }
+
+// WriteTo writes the object to w. Where it is a file and w a connection, the
+// kernel copies.
+func (o *Object) WriteTo(w io.Writer) (int64, error) {
+	var below io.Reader
+	if o.r.As(&below) && below != nil {
+		return io.Copy(w, below)
+	}
+	return io.Copy(w, struct{ io.Reader }{o.r})
+}
+
+var _ io.WriterTo = (*Object)(nil)

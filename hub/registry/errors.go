@@ -1,0 +1,46 @@
+package registry
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+
+	"github.com/distribution/distribution/v3"
+	"github.com/distribution/distribution/v3/registry/storage/driver"
+	"github.com/sirupsen/logrus"
+)
+
+// known makes ErrNotFound of the library's many ways to say so.
+func known(err error) error {
+	var (
+		tag        distribution.ErrTagUnknown
+		repository distribution.ErrRepositoryUnknown
+		revision   distribution.ErrManifestUnknownRevision
+		manifest   distribution.ErrManifestUnknown
+		path       driver.PathNotFoundError
+	)
+	if errors.Is(err, distribution.ErrBlobUnknown) || errors.As(err, &tag) || errors.As(err, &repository) ||
+		errors.As(err, &revision) || errors.As(err, &manifest) || errors.As(err, &path) {
+		return ErrNotFound
+	}
+	return err
+}
+
+// routeLogs sends what the library has to say at the level of errors to log,
+// for debugging and without its fields, which hold upload tokens and clients'
+// headers. A client's mistakes are errors to it. The library has one logger for
+// the process.
+func routeLogs(log *slog.Logger) {
+	logrus.SetOutput(io.Discard)
+	logrus.SetLevel(logrus.ErrorLevel)
+	logrus.StandardLogger().ReplaceHooks(logrus.LevelHooks{logrus.ErrorLevel: {&hook{log}}})
+}
+
+type hook struct{ log *slog.Logger }
+
+func (h *hook) Levels() []logrus.Level { return []logrus.Level{logrus.ErrorLevel} }
+
+func (h *hook) Fire(entry *logrus.Entry) error {
+	h.log.Debug("registry", "says", entry.Message)
+	return nil
+}

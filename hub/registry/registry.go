@@ -1,0 +1,306 @@
+// Package registry promises that an image that was pushed to the hub, or that
+// the hub copied, is given back to any OCI client byte for byte, with the same
+// digests. Every blob's digest is checked before it is kept, and a blob is kept
+// once, however many repositories have it.
+//
+// It is distribution/distribution's registry, served over HTTP (Handler) and
+// used in this process (the methods), over the same files. It refuses to know
+// what an image is: it says when a name has got a new manifest (Events).
+package registry
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+
+	"github.com/distribution/distribution/v3"
+	"github.com/distribution/distribution/v3/configuration"
+	"github.com/distribution/distribution/v3/registry/handlers"
+	"github.com/distribution/distribution/v3/registry/storage"
+	"github.com/distribution/distribution/v3/registry/storage/driver/filesystem"
+	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+
+	// The kinds of manifests that can be kept register themselves.
+	_ "github.com/distribution/distribution/v3/manifest/manifestlist"
+	_ "github.com/distribution/distribution/v3/manifest/ocischema"
+	_ "github.com/distribution/distribution/v3/manifest/schema2"
+)
+
+// ErrNotFound says that the registry does not have what was asked for.
+var ErrNotFound = errors.New("not in the hub's registry")
+
+// MaxManifest bounds a manifest or index, in bytes.
+const MaxManifest = 4 << 20
+
+// fileThreads bounds how many files the registry works on at once, each of
+// which holds a thread.
+const fileThreads = 64
+
+// Registry is an open registry. It is safe for concurrent use.
+type Registry struct {
+	app       *handlers.App
+	namespace distribution.Namespace
+	log       *slog.Logger
+}
+
+// Open opens the registry in dir. It works until ctx ends.
+func Open(ctx context.Context, dir string, log *slog.Logger) (*Registry, error) {
+	routeLogs(log)
+	driver := filesystem.New(filesystem.DriverParameters{RootDirectory: dir, MaxThreads: fileThreads})
+	namespace, err := storage.NewRegistry(ctx, driver, storage.EnableDelete)
+	if err != nil {
+		return nil, fmt.Errorf("open the registry in %s: %w", dir, err)
+	}
+	config := &configuration.Configuration{Storage: configuration.Storage{
+		"filesystem": {"rootdirectory": dir, "maxthreads": fileThreads},
+		"delete":     {"enabled": true},
+		"redirect":   {"disable": true},
+	}}
+	// An index may name platforms that nobody wants here.
+	config.Validation.Manifests.Indexes.Platforms = "none"
+	return &Registry{app: handlers.NewApp(ctx, config), namespace: namespace, log: log}, nil
+}
+
+// Manifest is a manifest or an index as it was pushed.
+type Manifest struct {
+	MediaType string
+	Digest    string
+	Bytes     []byte
+}
+
+// Manifest returns what a tag or a digest names in a repository.
+func (r *Registry) Manifest(ctx context.Context, repository, ref string) (Manifest, error) {
+	m, err := r.manifest(ctx, repository, ref)
+	if err != nil {
+		return Manifest{}, fmt.Errorf("manifest %s of %s: %w", ref, repository, known(err))
+	}
+	return m, nil
+}
+
+func (r *Registry) manifest(ctx context.Context, repository, ref string) (Manifest, error) {
+	repo, err := r.repository(ctx, repository)
+	if err != nil {
+		return Manifest{}, err
+	}
+	id, err := digest.Parse(ref)
+	if err != nil {
+		desc, err := repo.Tags(ctx).Get(ctx, ref)
+		if err != nil {
+			return Manifest{}, err
+		}
+		id = desc.Digest
+	}
+	manifests, err := repo.Manifests(ctx)
+	if err != nil {
+		return Manifest{}, err
+	}
+	found, err := manifests.Get(ctx, id)
+	if err != nil {
+		return Manifest{}, err
+	}
+	mediaType, payload, err := found.Payload()
+	return Manifest{MediaType: mediaType, Digest: id.String(), Bytes: payload}, err
+}
+
+// PutManifest keeps a manifest, whose blobs are there, and points the tag to
+// it, if there is one.
+func (r *Registry) PutManifest(ctx context.Context, repository, tag string, m Manifest) error {
+	if err := r.putManifest(ctx, repository, tag, m); err != nil {
+		return fmt.Errorf("keep manifest %s in %s: %w", m.Digest, repository, err)
+	}
+	return nil
+}
+
+func (r *Registry) putManifest(ctx context.Context, repository, tag string, m Manifest) error {
+	parsed, desc, err := distribution.UnmarshalManifest(m.MediaType, m.Bytes)
+	if err != nil {
+		return err
+	}
+	if desc.Digest.String() != m.Digest {
+		return fmt.Errorf("its digest is %s", desc.Digest)
+	}
+	repo, err := r.repository(ctx, repository)
+	if err != nil {
+		return err
+	}
+	manifests, err := repo.Manifests(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := manifests.Put(ctx, parsed); err != nil {
+		return err
+	}
+	if tag == "" {
+		return nil
+	}
+	return repo.Tags(ctx).Tag(ctx, tag, desc)
+}
+
+// OpenBlob opens a blob of a repository. The caller closes it.
+func (r *Registry) OpenBlob(ctx context.Context, repository, blob string) (io.ReadCloser, error) {
+	repo, err := r.repository(ctx, repository)
+	if err != nil {
+		return nil, err
+	}
+	opened, err := repo.Blobs(ctx).Open(ctx, digest.Digest(blob))
+	if err != nil {
+		return nil, fmt.Errorf("blob %s of %s: %w", blob, repository, known(err))
+	}
+	return opened, nil
+}
+
+// LinkBlob makes a blob that any repository has one of this repository too. It
+// tells whether there is such a blob.
+func (r *Registry) LinkBlob(ctx context.Context, repository, blob string) (bool, error) {
+	desc, err := r.namespace.BlobStatter().Stat(ctx, digest.Digest(blob))
+	if errors.Is(known(err), ErrNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("blob %s: %w", blob, err)
+	}
+	repo, err := r.repository(ctx, repository)
+	if err != nil {
+		return false, err
+	}
+	if _, err := repo.Blobs(ctx).Stat(ctx, desc.Digest); err == nil {
+		return true, nil
+	}
+	from, err := reference.WithDigest(repo.Named(), desc.Digest)
+	if err != nil {
+		return false, err
+	}
+	w, err := repo.Blobs(ctx).Create(ctx, mount{from: from, stat: desc})
+	if err == nil { // the registry began an upload instead
+		return false, errors.Join(fmt.Errorf("blob %s could not be linked to %s", blob, repository), w.Cancel(ctx))
+	}
+	if mounted := (distribution.ErrBlobMounted{}); !errors.As(err, &mounted) {
+		return false, fmt.Errorf("link blob %s to %s: %w", blob, repository, err)
+	}
+	return true, nil
+}
+
+// mount is the option to link a blob whose descriptor is known, whichever
+// repository it came with.
+type mount struct {
+	from reference.Canonical
+	stat v1.Descriptor
+}
+
+func (m mount) Apply(options any) error {
+	o, ok := options.(*distribution.CreateOptions)
+	if !ok {
+		return fmt.Errorf("unexpected options %T", options)
+	}
+	o.Mount.ShouldMount, o.Mount.From, o.Mount.Stat = true, m.from, &m.stat
+	return nil
+}
+
+// PutBlob keeps the bytes of from as a blob, if they have the digest and the
+// size in bytes.
+func (r *Registry) PutBlob(ctx context.Context, repository, blob string, size int64, from io.Reader) error {
+	repo, err := r.repository(ctx, repository)
+	if err != nil {
+		return err
+	}
+	w, err := repo.Blobs(ctx).Create(ctx)
+	if err != nil {
+		return fmt.Errorf("keep blob %s: %w", blob, err)
+	}
+	if err := fill(ctx, w, blob, size, from); err != nil {
+		// The upload must go even when ctx has ended.
+		return errors.Join(err, w.Cancel(context.WithoutCancel(ctx)))
+	}
+	return nil
+}
+
+// copyBuffer is large, as each write of the registry costs a few calls.
+const copyBuffer = 1 << 20
+
+func fill(ctx context.Context, w distribution.BlobWriter, blob string, size int64, from io.Reader) error {
+	n, err := io.CopyBuffer(struct{ io.Writer }{w}, io.LimitReader(from, size+1), make([]byte, copyBuffer))
+	if err != nil {
+		return fmt.Errorf("blob %s: after %d of %d bytes: %w", blob, n, size, err)
+	}
+	if n > size {
+		return fmt.Errorf("blob %s is longer than the %d bytes that its descriptor says", blob, size)
+	}
+	if n < size {
+		return fmt.Errorf("blob %s is cut short: %d of %d bytes", blob, n, size)
+	}
+	_, err = w.Commit(ctx, v1.Descriptor{Digest: digest.Digest(blob), Size: size})
+	if invalid := (distribution.ErrBlobInvalidDigest{}); errors.As(err, &invalid) {
+		return fmt.Errorf("blob %s does not have that digest: its bytes are corrupt", blob)
+	}
+	if err != nil {
+		return fmt.Errorf("keep blob %s: %w", blob, err)
+	}
+	return nil
+}
+
+// Delete takes a tag away, or a manifest with all tags that point to it. What
+// is not there is no error.
+func (r *Registry) Delete(ctx context.Context, repository, ref string) error {
+	if err := r.delete(ctx, repository, ref); err != nil && !errors.Is(known(err), ErrNotFound) {
+		return fmt.Errorf("take %s of %s away: %w", ref, repository, err)
+	}
+	return nil
+}
+
+func (r *Registry) delete(ctx context.Context, repository, ref string) error {
+	repo, err := r.repository(ctx, repository)
+	if err != nil {
+		return err
+	}
+	tags := repo.Tags(ctx)
+	id, err := digest.Parse(ref)
+	if err != nil {
+		return tags.Untag(ctx, ref)
+	}
+	pointing, err := tags.Lookup(ctx, v1.Descriptor{Digest: id})
+	if err != nil {
+		return err
+	}
+	for _, tag := range pointing {
+		if err := tags.Untag(ctx, tag); err != nil {
+			return err
+		}
+	}
+	manifests, err := repo.Manifests(ctx)
+	if err != nil {
+		return err
+	}
+	return manifests.Delete(ctx, id)
+}
+
+func (r *Registry) repository(ctx context.Context, name string) (distribution.Repository, error) {
+	named, err := reference.WithName(name)
+	if err != nil {
+		return nil, fmt.Errorf("repository %q: %w", name, err)
+	}
+	return r.namespace.Repository(ctx, named)
+}
+
+// ReadBlob reads a small blob of at most limit bytes and checks its digest.
+func (r *Registry) ReadBlob(ctx context.Context, repository, blob string, limit int64) ([]byte, error) {
+	from, err := r.OpenBlob(ctx, repository, blob)
+	if err != nil {
+		return nil, err
+	}
+	defer from.Close()
+	var b bytes.Buffer
+	if n, err := b.ReadFrom(io.LimitReader(from, limit+1)); err != nil {
+		return nil, fmt.Errorf("read blob %s: %w", blob, err)
+	} else if n > limit {
+		return nil, fmt.Errorf("blob %s is longer than %d bytes", blob, limit)
+	}
+	if got := digest.FromBytes(b.Bytes()); got.String() != blob {
+		return nil, fmt.Errorf("blob %s does not have that digest: its bytes are corrupt", blob)
+	}
+	return b.Bytes(), nil
+}

@@ -1,0 +1,47 @@
+package hub
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// What a hub keeps below its root:
+//
+//	ROOT
+//	├── registry      images as they were pushed or copied (distribution's layout)
+//	├── objects       packs, indexes, locations, layer records (package objects),
+//	│                 unless they are in a bucket elsewhere
+//	├── catalog.db    what the hub knows (package catalog); with -wal and -shm
+//	├── hub.key       the Ed25519 key that signs statements (PEM, PKCS #8, 0600)
+//	├── scratch       what is being made; emptied at each start
+//	└── lock          held while a hub runs here
+//
+// To move a hub, move all of it. Without hub.key nodes that have pinned it will
+// not believe the hub any more.
+func registryDir(root string) string { return filepath.Join(root, "registry") }
+func objectsDir(root string) string  { return filepath.Join(root, "objects") }
+func catalogFile(root string) string { return filepath.Join(root, "catalog.db") }
+func keyFile(root string) string     { return filepath.Join(root, "hub.key") }
+func scratchDir(root string) string  { return filepath.Join(root, "scratch") }
+func lockFile(root string) string    { return filepath.Join(root, "lock") }
+
+// prepareRoot makes the directories and takes the lock, which holds until the
+// file is closed or the process ends.
+func prepareRoot(root string) (lock *os.File, err error) {
+	for _, dir := range []string{root, registryDir(root), scratchDir(root)} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("make the hub's directory: %w", err)
+		}
+	}
+	lock, err = os.OpenFile(lockFile(root), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock the hub's directory: %w", err)
+	}
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		_ = lock.Close() // nothing was written
+		return nil, fmt.Errorf("another hub runs in %s", root)
+	}
+	return lock, nil
+}

@@ -1,0 +1,196 @@
+package serve
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+	"lighter/hub/catalog"
+	wire "lighter/store/hub"
+)
+
+// maxRequest bounds a request's body, in bytes.
+const maxRequest = 64 << 10
+
+func (s *Server) getImages(w http.ResponseWriter, req *http.Request) error {
+	images, err := s.named(req, false)
+	if err != nil {
+		return err
+	}
+	sizes, err := s.catalog.Sizes(req.Context())
+	if err != nil {
+		return err
+	}
+	answer := make([]wire.Image, len(images)) // never null
+	for i, image := range images {
+		answer[i] = describe(image)
+		if image.State == wire.StateReady {
+			answer[i].Unique, answer[i].Blobs = sizes[image.Digest].Chunks, sizes[image.Digest].Stored
+		}
+	}
+	return sendJSON(w, answer)
+}
+
+// named lists the images of the name that the request gives.
+func (s *Server) named(req *http.Request, needed bool) ([]catalog.Image, error) {
+	name := req.URL.Query().Get("name")
+	if name != "" {
+		ref, err := wire.ParseName(name)
+		if err != nil {
+			return nil, invalid(err)
+		}
+		name = ref.Name()
+	}
+	if name == "" && needed {
+		return nil, invalid(fmt.Errorf("name is missing"))
+	}
+	images, err := s.catalog.Images(req.Context(), name)
+	if err == nil && len(images) == 0 && needed {
+		err = fmt.Errorf("image %s: %w", name, catalog.ErrNotFound)
+	}
+	return images, err
+}
+
+// describe says of an image what its row has.
+func describe(image catalog.Image) wire.Image {
+	d := wire.Image{Name: image.Name, Digest: image.Digest, Platform: image.Platform, State: image.State, Error: image.Error,
+		Size: image.Size, Bytes: image.Bytes, Chain: image.Chain, Updated: image.Updated}
+	if image.Tree != (chunk.ID{}) {
+		d.Tree = image.Tree.String()
+	}
+	return d
+}
+
+func (s *Server) getInspections(w http.ResponseWriter, req *http.Request) error {
+	images, err := s.named(req, true)
+	if err != nil {
+		return err
+	}
+	sizes, err := s.catalog.Sizes(req.Context())
+	if err != nil {
+		return err
+	}
+	answer := []wire.Inspection{}
+	for _, image := range images {
+		inspection, err := s.inspect(req.Context(), image)
+		if err != nil {
+			return err
+		}
+		if image.State == wire.StateReady {
+			inspection.Unique, inspection.Blobs = sizes[image.Digest].Chunks, sizes[image.Digest].Stored
+		}
+		answer = append(answer, inspection)
+	}
+	return sendJSON(w, answer)
+}
+
+func (s *Server) inspect(ctx context.Context, image catalog.Image) (wire.Inspection, error) {
+	i := wire.Inspection{Image: describe(image), Layers: []wire.LayerInfo{}, Format: index.Format, Key: index.FormatKey(s.key)}
+	if image.State != wire.StateReady {
+		return i, nil
+	}
+	layers, err := s.catalog.ImageLayers(ctx, image.N)
+	if err != nil {
+		return i, err
+	}
+	t, err := s.catalog.Tree(ctx, image.Tree)
+	if err != nil {
+		return i, err
+	}
+	i.Layers = append(i.Layers, layers...)
+	i.Files, i.Chunks, i.Packs, i.Units, i.IndexSize, i.IndexWire = t.Files, t.Chunks, t.Packs, t.Units, t.IndexBytes, t.IndexWire
+	return i, nil
+}
+
+func (s *Server) postImage(w http.ResponseWriter, req *http.Request) error {
+	var add wire.Add
+	body := json.NewDecoder(http.MaxBytesReader(w, req.Body, maxRequest))
+	body.DisallowUnknownFields()
+	if err := body.Decode(&add); err != nil {
+		return invalid(fmt.Errorf("understand the request: %w", err))
+	}
+	lines := newLines(w)
+	images, err := s.ingest.Add(req.Context(), add, lines.send)
+	last := wire.Progress{Done: true}
+	for _, image := range images {
+		last.Images = append(last.Images, describe(image))
+	}
+	if err == nil {
+		err = failures(images)
+	}
+	return lines.end(last, err)
+}
+
+// failures is the error of those of the images that failed.
+func failures(images []catalog.Image) error {
+	var reasons []string
+	for _, image := range images {
+		if image.State == wire.StateFailed {
+			reasons = append(reasons, image.Error)
+		}
+	}
+	if reasons == nil {
+		return nil
+	}
+	return fmt.Errorf("%s", strings.Join(reasons, "; "))
+}
+
+func (s *Server) deleteImage(w http.ResponseWriter, req *http.Request) error {
+	name := req.URL.Query().Get("name")
+	if name == "" {
+		return invalid(fmt.Errorf("name is missing"))
+	}
+	if err := s.ingest.Remove(req.Context(), name); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (s *Server) postVerify(w http.ResponseWriter, req *http.Request) error {
+	if _, err := s.named(req, true); err != nil {
+		return err
+	}
+	lines := newLines(w)
+	problems, err := s.ingest.Verify(req.Context(), req.URL.Query().Get("name"), lines.send)
+	return lines.end(wire.Progress{Done: true, Problems: problems}, err)
+}
+
+// lines is an answer of JSON objects, a line each, that are on their way as soon
+// as they are written. It begins with the first of them: until then a request
+// can still end with a status of its own.
+type lines struct {
+	w       http.ResponseWriter
+	encoder *json.Encoder
+	begun   bool
+}
+
+func newLines(w http.ResponseWriter) *lines { return &lines{w: w, encoder: json.NewEncoder(w)} }
+
+func (l *lines) send(p wire.Progress) error {
+	if !l.begun {
+		l.w.Header().Set("Content-Type", "application/x-ndjson")
+		l.w.Header().Set("Cache-Control", "no-store")
+		l.begun = true
+	}
+	if err := l.encoder.Encode(p); err != nil {
+		return err
+	}
+	return http.NewResponseController(l.w).Flush()
+}
+
+// end sends the last line. What went wrong before the first line is returned.
+func (l *lines) end(last wire.Progress, err error) error {
+	if err != nil && !l.begun && len(last.Images) == 0 {
+		return err
+	}
+	if err != nil {
+		last.Error = err.Error()
+	}
+	_ = l.send(last) // a client that is gone needs no answer
+	return nil
+}

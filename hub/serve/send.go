@@ -1,0 +1,99 @@
+package serve
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"lighter/format/chunk"
+	"lighter/hub/catalog"
+	"lighter/hub/ingest"
+	"lighter/hub/objects"
+	"lighter/hub/registry"
+)
+
+// forever is what a cache may do with what is named by its digest.
+const forever = "public, max-age=31536000, immutable"
+
+// send sends an object whole: caches keep a 200, not a 206, so ranges are not
+// offered. tag is its name, if that can never mean other bytes.
+func (s *Server) send(w http.ResponseWriter, req *http.Request, o *objects.Object, tag string) {
+	h := w.Header()
+	h.Set("Content-Type", "application/octet-stream")
+	h.Set("Cache-Control", "no-cache")
+	if tag != "" {
+		h.Set("Cache-Control", forever)
+		h.Set("ETag", `"`+tag+`"`)
+		if req.Header.Get("If-None-Match") == `"`+tag+`"` {
+			w.WriteHeader(http.StatusNotModified)
+			return
+		}
+	}
+	h.Set("Content-Length", strconv.FormatInt(o.Size, 10))
+	if req.Method == http.MethodHead {
+		return
+	}
+	if _, err := o.WriteTo(w); err != nil {
+		// Too late for another status: the client sees that bytes are missing.
+		s.log.Debug("send an object", "path", req.URL.Path, "error", err)
+	}
+}
+
+func sendJSON(w http.ResponseWriter, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-cache")
+	w.Header().Set("Content-Length", strconv.Itoa(len(b)+1))
+	_, _ = w.Write(append(b, '\n')) // a client that is gone needs no answer
+	return nil
+}
+
+var errNoPath = errors.New("no such path, or not with this method")
+
+func invalid(err error) error { return fmt.Errorf("%w: %w", ingest.ErrInvalid, err) }
+
+// statusOf is the one place where errors become statuses.
+func statusOf(err error) int {
+	switch {
+	case errors.Is(err, catalog.ErrNotFound), errors.Is(err, objects.ErrNotFound), errors.Is(err, registry.ErrNotFound),
+		errors.Is(err, chunk.ErrNotFound), errors.Is(err, errNoPath):
+		return http.StatusNotFound
+	case errors.Is(err, ingest.ErrInvalid):
+		return http.StatusBadRequest
+	case errors.Is(err, ingest.ErrBusy), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return http.StatusServiceUnavailable
+	case errors.Is(err, ingest.ErrSource):
+		return http.StatusBadGateway
+	}
+	return http.StatusInternalServerError
+}
+
+// sendError ends the handling of an error.
+func (s *Server) sendError(w http.ResponseWriter, req *http.Request, err error) {
+	status := statusOf(err)
+	if status == http.StatusInternalServerError {
+		s.log.Error("answer a request", "method", req.Method, "path", req.URL.Path, "error", err)
+	}
+	b, _ := json.Marshal(map[string]string{"error": err.Error()}) // two strings
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Cache-Control", "no-store")
+	h.Del("ETag")
+	h.Set("Content-Length", strconv.Itoa(len(b)+1))
+	w.WriteHeader(status)
+	_, _ = w.Write(append(b, '\n'))
+}
+
+func parseNumber(s string) (uint32, error) {
+	n, err := strconv.ParseUint(s, 10, 32)
+	if err != nil || strconv.FormatUint(n, 10) != s {
+		return 0, fmt.Errorf("%q is not the number of a unit", s)
+	}
+	return uint32(n), nil
+}

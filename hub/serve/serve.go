@@ -1,0 +1,162 @@
+// Package serve promises what docs/wire.md says: the hub's answers over HTTP,
+// each with the status that its error has, in one place (statusOf). What is
+// immutable is sent with its length and a promise to caches that it is.
+//
+// There is no logic here: every path is one call of what the hub is made of. It
+// refuses scopes that it does not serve, and never logs what a request carries
+// beyond method, path and status.
+package serve
+
+import (
+	"context"
+	"crypto/ed25519"
+	"log/slog"
+	"net/http"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+	"lighter/hub/catalog"
+	"lighter/hub/objects"
+	wire "lighter/store/hub"
+)
+
+// Ingest is what the hub does when it is asked to.
+type Ingest interface {
+	Add(ctx context.Context, add wire.Add, tell func(wire.Progress) error) ([]catalog.Image, error)
+	Remove(ctx context.Context, name string) error
+	Tree(ctx context.Context, chain string) (*index.Statement, error)
+	Verify(ctx context.Context, name string, tell func(wire.Progress) error) ([]string, error)
+}
+
+// Server answers requests. It is an http.Handler for all below wire.Prefix.
+type Server struct {
+	catalog *catalog.Catalog
+	objects *objects.Store
+	ingest  Ingest
+	key     ed25519.PublicKey
+	log     *slog.Logger
+	mux     *http.ServeMux
+}
+
+// New returns a server for wire.DefaultScope.
+func New(c *catalog.Catalog, o *objects.Store, i Ingest, key ed25519.PublicKey, log *slog.Logger) *Server {
+	s := &Server{catalog: c, objects: o, ingest: i, key: key, log: log, mux: http.NewServeMux()}
+	base := wire.Prefix + "/" + wire.DefaultScope
+	for pattern, handle := range map[string]func(http.ResponseWriter, *http.Request) error{
+		"GET " + base + "/key":                 s.getKey,
+		"GET " + base + "/chains/{chain}":      s.getChain,
+		"GET " + base + "/chains/{chain}/tree": s.getTree,
+		"GET " + base + "/indexes/{tree}":      s.getIndex,
+		"GET " + base + "/locations/{tree}":    s.getLocations,
+		"GET " + base + "/packs/{pack}/{n}":    s.getUnit,
+		"GET " + base + "/chunks/{chunk}":      s.getChunk,
+		"GET " + base + "/images":              s.getImages,
+		"GET " + base + "/images/inspect":      s.getInspections,
+		"POST " + base + "/images":             s.postImage,
+		"DELETE " + base + "/images":           s.deleteImage,
+		"POST " + base + "/images/verify":      s.postVerify,
+	} {
+		s.mux.HandleFunc(pattern, func(w http.ResponseWriter, req *http.Request) {
+			if err := handle(w, req); err != nil {
+				s.sendError(w, req, err)
+			}
+		})
+	}
+	return s
+}
+
+// ServeHTTP answers a request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	if _, pattern := s.mux.Handler(req); pattern == "" {
+		s.sendError(w, req, errNoPath)
+		return
+	}
+	s.mux.ServeHTTP(w, req)
+}
+
+func (s *Server) getKey(w http.ResponseWriter, _ *http.Request) error {
+	w.Header().Set("Content-Type", "text/plain")
+	w.Header().Set("Cache-Control", "no-cache")
+	_, _ = w.Write([]byte(index.FormatKey(s.key) + "\n"))
+	return nil
+}
+
+func (s *Server) getChain(w http.ResponseWriter, req *http.Request) error {
+	chain, err := s.catalog.Chain(req.Context(), req.PathValue("chain"))
+	if err != nil {
+		return err
+	}
+	return sendJSON(w, chain)
+}
+
+func (s *Server) getTree(w http.ResponseWriter, req *http.Request) error {
+	statement, err := s.ingest.Tree(req.Context(), req.PathValue("chain"))
+	if err != nil {
+		return err
+	}
+	return sendJSON(w, statement)
+}
+
+func (s *Server) getIndex(w http.ResponseWriter, req *http.Request) error {
+	return s.sendObject(w, req, "tree", objects.IndexKey, "immutable")
+}
+
+// getLocations promises caches less than the others: a hub may move chunks.
+func (s *Server) getLocations(w http.ResponseWriter, req *http.Request) error {
+	return s.sendObject(w, req, "tree", objects.LocationsKey, "no-cache")
+}
+
+func (s *Server) sendObject(w http.ResponseWriter, req *http.Request, value string, key func(chunk.ID) string, caching string) error {
+	id, err := chunk.ParseID(req.PathValue(value))
+	if err != nil {
+		return invalid(err)
+	}
+	o, err := s.objects.Open(req.Context(), key(id))
+	if err != nil {
+		return err
+	}
+	defer o.Close()
+	tag := id.String()
+	if caching == "no-cache" {
+		tag = "" // the same name may stand for other bytes tomorrow
+	}
+	s.send(w, req, o, tag)
+	return nil
+}
+
+func (s *Server) getUnit(w http.ResponseWriter, req *http.Request) error {
+	id, err := chunk.ParseID(req.PathValue("pack"))
+	if err != nil {
+		return invalid(err)
+	}
+	n, err := parseNumber(req.PathValue("n"))
+	if err != nil {
+		return invalid(err)
+	}
+	unit := chunk.Unit{Pack: id, N: n}
+	o, err := s.objects.OpenUnit(req.Context(), unit)
+	if err != nil {
+		return err
+	}
+	defer o.Close()
+	s.send(w, req, o, unit.String())
+	return nil
+}
+
+func (s *Server) getChunk(w http.ResponseWriter, req *http.Request) error {
+	id, err := chunk.ParseID(req.PathValue("chunk"))
+	if err != nil {
+		return invalid(err)
+	}
+	unit, err := s.catalog.Unit(req.Context(), id)
+	if err != nil {
+		return err
+	}
+	o, err := s.objects.OpenUnit(req.Context(), unit)
+	if err != nil {
+		return err
+	}
+	defer o.Close()
+	s.send(w, req, o, "")
+	return nil
+}

@@ -1,0 +1,243 @@
+package hub
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+
+	wire "lighter/store/hub"
+	"lighter/test/testkit/tarball"
+)
+
+// fakeRegistry is another registry, which does to a blob what a test wants.
+type fakeRegistry struct {
+	server   *httptest.Server
+	user     string // to ask for; password "secret"
+	spoil    func(w http.ResponseWriter, req *http.Request, d digest.Digest, b []byte) bool
+	manifest []byte
+	kind     string
+	blobs    map[digest.Digest][]byte
+
+	mu    sync.Mutex
+	asked map[string]int // requests, by last part of their path
+}
+
+func startRegistry(t *testing.T, i fakeImage) *fakeRegistry {
+	t.Helper()
+	manifest, config, blobs := i.build()
+	r := &fakeRegistry{kind: manifest.MediaType, blobs: map[digest.Digest][]byte{}, asked: map[string]int{}}
+	var err error
+	if r.manifest, err = json.Marshal(manifest); err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range append(blobs, config) {
+		r.blobs[digest.FromBytes(b)] = b
+	}
+	r.server = httptest.NewServer(r)
+	t.Cleanup(r.server.Close)
+	return r
+}
+
+func (r *fakeRegistry) source() string {
+	return "docker://" + strings.TrimPrefix(r.server.URL, "http://") + "/some/image:1"
+}
+
+// name is what the image is called if nobody says otherwise.
+func (r *fakeRegistry) name() string { return strings.TrimPrefix(r.source(), "docker://") }
+
+func (r *fakeRegistry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	if user, password, _ := req.BasicAuth(); r.user != "" && (user != r.user || password != "secret") {
+		w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
+		w.WriteHeader(http.StatusUnauthorized)
+		return
+	}
+	parts := strings.Split(req.URL.Path, "/")
+	last := parts[len(parts)-1]
+	r.mu.Lock()
+	r.asked[last]++
+	r.mu.Unlock()
+	switch {
+	case req.URL.Path == "/v2/":
+	case strings.Contains(req.URL.Path, "/manifests/"):
+		w.Header().Set("Content-Type", r.kind)
+		_, _ = w.Write(r.manifest)
+	case r.blobs[digest.Digest(last)] != nil:
+		b := r.blobs[digest.Digest(last)]
+		if r.spoil != nil && r.spoil(w, req, digest.Digest(last), b) {
+			return
+		}
+		http.ServeContent(w, req, "", time.Time{}, bytes.NewReader(b))
+	default:
+		w.WriteHeader(http.StatusNotFound)
+	}
+}
+
+func TestAddCopiesAndTakesIn(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	r := startRegistry(t, image(lowerTar, upperTar))
+	r.user = "somebody"
+	if _, err := h.add(wire.Add{Source: r.source()}); err == nil || !strings.Contains(err.Error(), "401") {
+		t.Errorf("without a password: %v", err)
+	}
+	add := wire.Add{Source: r.source(), Username: "somebody", Password: "secret"}
+	last, err := h.add(add)
+	if err != nil || len(last.Images) != 1 || last.Images[0].State != wire.StateReady || last.Images[0].Name != r.name() {
+		t.Fatalf("%+v, %v", last, err)
+	}
+	h.fetchTree(last.Images[0].Chain)
+	// It is in the hub's registry, under a name without a colon.
+	ref, err := wire.ParseName(r.name())
+	if err != nil || strings.Contains(ref.Repository, ":") {
+		t.Fatalf("%+v, %v", ref, err)
+	}
+	for path, want := range map[string][]byte{"manifests/1": r.manifest, "blobs/" + digest.FromBytes(gzipped(upperTar)).String(): gzipped(upperTar)} {
+		if status, body, _ := h.do("GET", "/v2/"+ref.Repository+"/"+path, nil, "Accept", r.kind); status != 200 || !bytes.Equal(body, want) {
+			t.Errorf("%s: %d, %d bytes of %d", path, status, len(body), len(want))
+		}
+	}
+	// Once more, and under another name: nothing is downloaded again.
+	r.asked = map[string]int{}
+	for _, name := range []string{"", "mine:1"} {
+		add.Name = name
+		if last, err := h.add(add); err != nil || last.Images[0].State != wire.StateReady {
+			t.Errorf("%+v, %v", last, err)
+		}
+	}
+	for d := range r.blobs {
+		if n := r.asked[d.String()]; n > 0 && len(r.blobs[d]) > 1000 {
+			t.Errorf("blob %s was asked for %d times more", d, n)
+		}
+	}
+}
+
+// A connection that breaks is taken up again where it was.
+func TestAddGoesOnAfterABreak(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	r := startRegistry(t, image(lowerTar, upperTar))
+	r.spoil = func(w http.ResponseWriter, req *http.Request, _ digest.Digest, b []byte) bool {
+		var from int
+		if _, err := fmt.Sscanf(req.Header.Get("Range"), "bytes=%d-", &from); err != nil {
+			from = 0
+		}
+		if len(b) < 10_000 || len(b)-from < 60_000 {
+			return false
+		}
+		w.Header().Set("Content-Length", strconv.Itoa(len(b)-from))
+		if from > 0 {
+			w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, len(b)-1, len(b)))
+			w.WriteHeader(http.StatusPartialContent)
+		}
+		_, _ = w.Write(b[from : from+50_000])
+		return true // the server sees that bytes are missing, and breaks the connection
+	}
+	if last, err := h.add(wire.Add{Source: r.source()}); err != nil || last.Images[0].State != wire.StateReady {
+		t.Fatalf("%+v, %v", last, err)
+	}
+}
+
+func TestAddOfWhatIsBadFails(t *testing.T) {
+	t.Parallel()
+	h := startHub(t, small)
+	before := h.holdings()
+	spoilt := digest.FromBytes(gzipped(upperTar))
+	for name, bad := range map[string]struct {
+		change  func(r *fakeRegistry)
+		want    string
+		noImage bool // it fails before anything is known of an image
+	}{
+		"corrupt": {func(r *fakeRegistry) {
+			r.spoil = func(w http.ResponseWriter, _ *http.Request, d digest.Digest, b []byte) bool {
+				if d == spoilt {
+					_, _ = w.Write(append(b[:len(b)-1:len(b)-1], b[len(b)-1]^1))
+				}
+				return d == spoilt
+			}
+		}, "blob " + spoilt.String() + " does not have that digest", false},
+		"short": {func(r *fakeRegistry) {
+			r.spoil = func(w http.ResponseWriter, _ *http.Request, d digest.Digest, b []byte) bool {
+				if d == spoilt {
+					_, _ = w.Write(b[:1000])
+				}
+				return d == spoilt
+			}
+		}, "blob " + spoilt.String() + " is cut short: 1000 of", false},
+		"long": {func(r *fakeRegistry) {
+			r.spoil = func(w http.ResponseWriter, _ *http.Request, d digest.Digest, b []byte) bool {
+				if d == spoilt {
+					_, _ = w.Write(append(b[:len(b):len(b)], 1))
+				}
+				return d == spoilt
+			}
+		}, "blob " + spoilt.String() + " is longer than", false},
+		"missing":        {func(r *fakeRegistry) { delete(r.blobs, spoilt) }, "404", false},
+		"no manifest":    {func(r *fakeRegistry) { r.manifest, r.kind = []byte("<html>"), "text/html" }, "text/html", true},
+		"half a one":     {func(r *fakeRegistry) { r.manifest = r.manifest[:len(r.manifest)-1] }, "unexpected end of JSON", true},
+		"a huge one":     {func(r *fakeRegistry) { r.manifest = make([]byte, 5<<20) }, "longer than the limit", true},
+		"config missing": {func(r *fakeRegistry) { dropConfig(r) }, "404", true},
+	} {
+		r := startRegistry(t, image(lowerTar, upperTar))
+		bad.change(r)
+		_, err := h.add(wire.Add{Source: r.source(), Name: "bad:1"})
+		if err == nil || !strings.Contains(err.Error(), bad.want) {
+			t.Errorf("%s: %v does not say %q", name, err, bad.want)
+		}
+		images := h.settled("bad:1")
+		if bad.noImage != (len(images) == 0) || len(images) > 0 && images[0].State != wire.StateFailed {
+			t.Errorf("%s: %+v", name, images)
+		}
+		h.unchanged(name, before)
+		if len(images) > 0 {
+			if status, _, _ := h.do("GET", "/v2/bad/manifests/1", nil); status != 404 {
+				t.Errorf("%s: the registry serves it: %d", name, status)
+			}
+			if err := h.client.Remove(t.Context(), "bad:1"); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	r := startRegistry(t, image(tarball.Of(tarball.File("a", noise(1, 100_000)))))
+	if _, err := h.add(wire.Add{Source: r.source(), Name: "bad:1"}); err != nil {
+		t.Errorf("a good one afterwards: %v", err)
+	}
+}
+
+func dropConfig(r *fakeRegistry) {
+	var m v1.Manifest
+	if json.Unmarshal(r.manifest, &m) == nil {
+		delete(r.blobs, m.Config.Digest)
+	}
+}
+
+func TestSourcesThatAreNone(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	for source, want := range map[string]string{
+		"oci:/somewhere":               "want docker://",
+		"docker://":                    "invalid reference format",
+		"docker://A/b":                 "could not parse reference",
+		"docker://127.0.0.1:1/a:1":     "connection refused",
+		"docker://localhost:1/a:1@bad": "invalid",
+	} {
+		if _, err := h.add(wire.Add{Source: source}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", source, err)
+		}
+	}
+	if _, err := h.add(wire.Add{Name: "not/there:1"}); err == nil || !strings.Contains(err.Error(), "not in the hub's registry") {
+		t.Errorf("a name that is not there: %v", err)
+	}
+	if images := h.settled(""); len(images) != 0 {
+		t.Errorf("%+v", images)
+	}
+}

@@ -1,0 +1,70 @@
+package hub
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	wire "lighter/store/hub"
+)
+
+func (h *testHub) problems(name string) string {
+	h.t.Helper()
+	last, err := h.client.Verify(h.t.Context(), name, func(wire.Progress) {})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	if left := files(h.t, scratchDir(h.config.Root)); len(left) > 0 {
+		h.t.Errorf("left in the scratch space: %v", left)
+	}
+	return strings.Join(last.Problems, "\n")
+}
+
+func TestVerifySaysWhatIsWrongAndWhere(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	h.push("a:1", image(lowerTar, upperTar))
+	got := h.ready("a:1")
+	if problems := h.problems("a:1"); problems != "" {
+		t.Fatalf("of a whole image it says: %s", problems)
+	}
+	dir := objectsDir(h.config.Root)
+	list := files(t, dir)
+	manifest, _, _ := image(lowerTar, upperTar).build()
+	flip := func(b []byte) []byte { b[len(b)/2] ^= 0x40; return b }
+	half := func(b []byte) []byte { return b[:len(b)/2] }
+	for name, c := range map[string]struct {
+		file   string
+		change func([]byte) []byte
+		want   []string
+	}{
+		"a pack":        {filepath.Join(dir, firstWith(list, "packs/")), flip, []string{"unit ", "cannot be read back", `file "/`}},
+		"half a pack":   {filepath.Join(dir, firstWith(list, "packs/")), half, []string{"unit ", `file "/etc/large": chunk `}},
+		"the index":     {filepath.Join(dir, "indexes/"+got.Tree+".zst"), flip, []string{"index: "}},
+		"the locations": {filepath.Join(dir, "locations/"+got.Tree+".zst"), half, []string{"locations: "}},
+		"a record":      {filepath.Join(dir, firstWith(list, "layers/")), flip, []string{"layer ", "its record"}},
+		"a blob":        {h.blobFile(manifest.Layers[1].Digest), flip, []string{"layer 2 of 2 (" + manifest.Layers[1].Digest.String()}},
+		"the config":    {h.blobFile(manifest.Config.Digest), flip, []string{"config: "}},
+	} {
+		good, err := os.ReadFile(c.file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(c.file, c.change([]byte(string(good))), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		problems := h.problems("a:1")
+		for _, want := range c.want {
+			if !strings.Contains(problems, want) {
+				t.Errorf("%s: %q does not say %q", name, problems, want)
+			}
+		}
+		if err := os.WriteFile(c.file, good, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if problems := h.problems("a:1"); problems != "" {
+		t.Errorf("of an image that is whole again it says: %s", problems)
+	}
+}

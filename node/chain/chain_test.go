@@ -180,8 +180,10 @@ func TestUnknownLayerOnKnownOnes(t *testing.T) {
 func TestUnknownImage(t *testing.T) {
 	h := &fakeHub{answer: stack(0)}
 	r, _ := newResolver(t, h)
-	if r.Claim(t.Context(), chainID(7), "", nil) || r.Claim(t.Context(), chainID(7), "", nil) {
-		t.Error("an unknown chain is lazy")
+	for range 2 {
+		if r.Claim(t.Context(), chainID(7), "", nil) {
+			t.Error("an unknown chain is lazy")
+		}
 	}
 	if len(h.asked) != 1 {
 		t.Errorf("asked %d times about the same", len(h.asked))

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"lighter/store/hub"
+	"lighter/store/registry"
+)
+
+func addCommand() *cobra.Command {
+	var flags hubFlags
+	var platform string
+	var plainSource, asJSON bool
+	cmd := &cobra.Command{
+		Use:   "add [flags] SOURCE [NAME]",
+		Short: "Take an image into a hub; ends when the image can be run",
+		Long: `Take an image into a hub. The command ends when the image can be run.
+
+SOURCE is one of
+  docker://HOST/REPO:TAG     an image in a registry; the hub fetches it itself, with
+                             the credentials of this user's docker configuration
+  oci:DIR[:TAG]              an OCI layout on this machine
+  docker-archive:FILE        what "docker save" wrote
+
+NAME is what the hub calls the image; by default it is what SOURCE calls it.`,
+		Example: `  lighter add docker://registry.example.org/physics/root:6.32
+  lighter add --hub https://hub.example.org oci:build/image:latest physics/root:dev
+  lighter add --platform linux/arm64 docker-archive:image.tar tools/shell:1`,
+		Args: rangeArgs(1, "SOURCE", "NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			client, err := flags.client()
+			if err != nil {
+				return err
+			}
+			name := ""
+			if len(args) > 1 {
+				name = args[1]
+			}
+			bars := newProgress()
+			last, err := add(cmd.Context(), client, source{args[0], name, platform, plainSource}, bars.show)
+			bars.end()
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return printJSON(os.Stdout, last.Images)
+			}
+			for _, image := range last.Images {
+				fmt.Printf("%s %s %s %s\n", image.Name, image.Digest, image.Platform, image.State)
+			}
+			return nil
+		},
+	}
+	flags.add(cmd)
+	cmd.Flags().StringVar(&platform, "platform", "", "take `OS/ARCH[/VARIANT]` alone; by default all that can be run here")
+	cmd.Flags().BoolVar(&plainSource, "source-plain-http", false, "allow plain HTTP to a source registry that is not on this machine")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the images as JSON")
+	return cmd
+}
+
+// source is what to take in.
+type source struct {
+	from, name, platform string
+	plainHTTP            bool
+}
+
+// add hands a registry's image to the hub by its name, and pushes a local one.
+func add(ctx context.Context, client *hub.Client, s source, each func(hub.Progress)) (hub.Progress, error) {
+	if ref, ok := strings.CutPrefix(s.from, "docker://"); ok {
+		credentials, err := registry.Credentials(ctx, ref)
+		if err != nil {
+			return hub.Progress{}, err
+		}
+		return client.Add(ctx, hub.Add{Source: s.from, Name: s.name, Platform: s.platform, PlainHTTP: s.plainHTTP,
+			Username: credentials.Username, Password: credentials.Password, Token: credentials.Token}, each)
+	}
+	local, err := registry.OpenLocal(s.from)
+	if err != nil {
+		return hub.Progress{}, usageError{err}
+	}
+	name := s.name
+	if name == "" {
+		name = local.Name
+	}
+	if name == "" {
+		return hub.Progress{}, usageError{fmt.Errorf("%s does not say what the image is called: add a NAME", s.from)}
+	}
+	ref, err := hub.ParseName(name)
+	if err != nil {
+		return hub.Progress{}, usageError{err}
+	}
+	to := registry.Target{Repository: ref.Repository, Reference: ref.Tag}
+	to.Host, to.PlainHTTP, to.Transport = client.Registry()
+	if err := local.Push(ctx, to, func(done, total int64) {
+		each(hub.Progress{Step: "push", Item: name, Bytes: done, Total: total})
+	}); err != nil {
+		return hub.Progress{}, err
+	}
+	return client.Add(ctx, hub.Add{Name: name, Platform: s.platform}, each)
+}

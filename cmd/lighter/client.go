@@ -1,0 +1,31 @@
+package main
+
+import (
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"lighter/store/hub"
+)
+
+// hubFlags are the flags of every command that speaks to a hub.
+type hubFlags struct{ options hub.Options }
+
+func (f *hubFlags) add(cmd *cobra.Command) {
+	url := os.Getenv("LIGHTER_HUB")
+	if url == "" {
+		url = "http://127.0.0.1:7070"
+	}
+	cmd.Flags().StringVar(&f.options.URL, "hub", url, "the hub's `URL` (environment: LIGHTER_HUB)")
+	cmd.Flags().StringVar(&f.options.Scope, "scope", hub.DefaultScope, "the hub's scope")
+	cmd.Flags().BoolVar(&f.options.PlainHTTP, "plain-http", false, "allow plain HTTP to a hub that is not on this machine")
+	cmd.Flags().StringVar(&f.options.CAFile, "ca-file", "", "certificates (PEM) to trust for the hub")
+}
+
+func (f *hubFlags) client() (*hub.Client, error) {
+	client, err := hub.NewClient(f.options)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	return client, nil
+}

@@ -1,0 +1,48 @@
+package main
+
+import (
+	"log/slog"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"lighter/hub"
+)
+
+func hubCommand() *cobra.Command {
+	config := hub.DefaultConfig()
+	var file string
+	cmd := &cobra.Command{
+		Use:   "hub [flags]",
+		Short: "Run a hub: a registry whose images nodes start without pulling them",
+		Long: `Run a hub. It takes images in, by a push to its OCI registry or by "lighter add",
+splits them into chunks, and serves their indexes and units to nodes.
+
+Everything is kept below the root directory. The hub signs what it says with a key
+that it makes at its first start; it prints the public key, for nodes to pin.
+
+Flags go before the configuration file, the file before the defaults.`,
+		Example: `  lighter hub --root /srv/lighter
+  lighter hub --root /srv/lighter --listen 0.0.0.0:443 --tls-cert hub.crt --tls-key hub.key
+  lighter hub --config /etc/lighter/hub.toml`,
+		Args: exactArgs(),
+	}
+	f := cmd.Flags()
+	f.StringVar(&file, "config", "", "the configuration `FILE` (see: lighter config hub)")
+	f.StringVar(&config.Root, "root", config.Root, "where the hub keeps everything (`DIR`)")
+	f.StringVar(&config.Listen, "listen", config.Listen, "the `ADDRESS` to listen on")
+	f.StringVar(&config.TLSCert, "tls-cert", config.TLSCert, "the certificate (PEM) to serve HTTPS with")
+	f.StringVar(&config.TLSKey, "tls-key", config.TLSKey, "its private key (PEM)")
+	f.BoolVar(&config.PlainHTTP, "plain-http", config.PlainHTTP, "serve plain HTTP on an address that is not loopback")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := effective(cmd, file, &config); err != nil {
+			return err
+		}
+		if err := config.Check(); err != nil {
+			return usageError{err}
+		}
+		log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+		return hub.Run(cmd.Context(), config, log)
+	}
+	return cmd
+}

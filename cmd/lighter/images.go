@@ -1,0 +1,67 @@
+package main
+
+import (
+	"os"
+
+	"github.com/spf13/cobra"
+)
+
+func imagesCommand() *cobra.Command {
+	var flags hubFlags
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "images [flags]",
+		Short: "List a hub's images",
+		Long: `List a hub's images, those that failed included.
+
+UNIQUE is what only this image needs: the plain bytes of its chunks that no other
+image has, and, behind the slash, the stored bytes of those and of its original
+blobs, which the hub keeps.`,
+		Example: `  lighter images
+  lighter images --json | jq '.[] | select(.state == "failed")'`,
+		Args: exactArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			client, err := flags.client()
+			if err != nil {
+				return err
+			}
+			images, err := client.Images(cmd.Context(), "")
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return printJSON(os.Stdout, images)
+			}
+			var rows [][]any
+			for _, i := range images {
+				rows = append(rows, []any{i.Name, short(i.Digest), i.Platform, size(i.Size), size(i.Unique) + " / " + size(i.Blobs), i.State, i.Error})
+			}
+			return table(os.Stdout, "NAME\tDIGEST\tPLATFORM\tSIZE\tUNIQUE\tSTATE\tERROR", rows)
+		},
+	}
+	flags.add(cmd)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func rmCommand() *cobra.Command {
+	var flags hubFlags
+	cmd := &cobra.Command{
+		Use:   "rm [flags] NAME",
+		Short: "Take an image away from a hub",
+		Long: `Take an image away from a hub: it is no longer served, nor are its chains, unless
+another image needs them. Nodes that have mounted it go on as long as its chunks
+are in the hub's packs.`,
+		Example: "  lighter rm physics/root:6.32",
+		Args:    exactArgs("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			client, err := flags.client()
+			if err != nil {
+				return err
+			}
+			return client.Remove(cmd.Context(), args[0])
+		},
+	}
+	flags.add(cmd)
+	return cmd
+}

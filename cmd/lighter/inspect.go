@@ -1,0 +1,62 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"lighter/store/hub"
+)
+
+func inspectCommand() *cobra.Command {
+	var flags hubFlags
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:     "inspect [flags] NAME",
+		Short:   "Show all that a hub knows of an image",
+		Example: "  lighter inspect physics/root:6.32\n  lighter inspect --json physics/root:6.32 | jq '.[0].layers'",
+		Args:    exactArgs("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			client, err := flags.client()
+			if err != nil {
+				return err
+			}
+			found, err := client.Inspect(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return printJSON(os.Stdout, found)
+			}
+			for _, i := range found {
+				if err := printInspection(os.Stdout, i); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	flags.add(cmd)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func printInspection(w io.Writer, i hub.Inspection) error {
+	fields := [][]any{
+		{"digest", i.Digest}, {"platform", i.Platform}, {"state", i.State + " " + i.Error},
+		{"chain", i.Chain}, {"tree", i.Tree}, {"signed by", i.Key},
+		{"size", fmt.Sprintf("%s compressed, %s in %d files", size(i.Size), size(i.Bytes), i.Files)},
+		{"chunks", fmt.Sprintf("%d in %d units of %d packs", i.Chunks, i.Units, i.Packs)},
+		{"index", fmt.Sprintf("%s, %s as it is sent with its locations", size(i.IndexSize), size(i.IndexWire))},
+	}
+	if err := table(w, i.Name, fields); err != nil {
+		return err
+	}
+	var rows [][]any
+	for n, l := range i.Layers {
+		rows = append(rows, []any{n, short(l.Digest), short(l.DiffID), short(l.Chain), size(l.Size), size(l.Bytes), l.Entries})
+	}
+	return table(w, "LAYER\tDIGEST\tDIFFID\tCHAIN\tSIZE\tPLAIN\tENTRIES", rows)
+}

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+// lighter runs the command as a shell would and returns what it printed.
+func lighter(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	outs := [2]*os.File{os.Stdout, os.Stderr}
+	var texts [2]chan string
+	var ends [2]*os.File
+	for i := range outs {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ends[i] = w
+		texts[i] = make(chan string, 1)
+		go func() {
+			b, _ := io.ReadAll(r)
+			texts[i] <- string(b)
+		}()
+	}
+	os.Stdout, os.Stderr = ends[0], ends[1]
+	code = run(t.Context(), args)
+	os.Stdout, os.Stderr = outs[0], outs[1]
+	for _, w := range ends {
+		w.Close()
+	}
+	return code, <-texts[0], <-texts[1]
+}
+
+func TestEveryCommandHasHelpWithAnExample(t *testing.T) {
+	var visit func(cmd *cobra.Command)
+	seen := 0
+	visit = func(cmd *cobra.Command) {
+		for _, sub := range cmd.Commands() {
+			visit(sub)
+		}
+		if cmd.HasSubCommands() && cmd.RunE == nil {
+			return
+		}
+		seen++
+		if cmd.Short == "" || !strings.Contains(cmd.Example, "lighter "+strings.Fields(strings.TrimPrefix(cmd.CommandPath(), "lighter "))[0]) {
+			t.Errorf("%s has no help with an example", cmd.CommandPath())
+		}
+	}
+	visit(rootCommand())
+	if seen < 12 {
+		t.Errorf("only %d commands were seen", seen)
+	}
+	if code, out, _ := lighter(t, "add", "--help"); code != 0 || !strings.Contains(out, "docker-archive:") {
+		t.Errorf("add --help: exit %d, %q", code, out)
+	}
+}
+
+// Wrong arguments: exit code 2 and one line that says what to do.
+func TestWrongArguments(t *testing.T) {
+	for _, args := range [][]string{
+		{"add"}, {"add", "a", "b", "c"}, {"add", "ftp://x"}, {"add", "oci:/nowhere", "name"}, {"images", "--no-such-flag"}, {"images", "x"},
+		{"mount", "name"}, {"mount", "name", "/no/such/dir"}, {"verify"}, {"rm"}, {"inspect"}, {"config"}, {"config", "node", "--config", "/no/such/file"},
+		{"images", "--hub", "ftp://x"}, {"images", "--hub", "http://hub.example.org"}, {"node", "--cache-size", "much"}, {"node", "--root", "relative"},
+		{"node", "--cache-size", "1MB"}, {"node", "--log-level", "loud"},
+	} {
+		code, _, stderr := lighter(t, args...)
+		if code != exitUsage || !strings.HasPrefix(stderr, "lighter: ") || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("lighter %s: exit %d, %q", strings.Join(args, " "), code, stderr)
+		}
+	}
+}
+
+func TestNoHubAndNoNode(t *testing.T) {
+	if code, _, stderr := lighter(t, "images", "--hub", "http://127.0.0.1:1"); code != exitFailed || !strings.Contains(stderr, "127.0.0.1:1") {
+		t.Errorf("no hub: exit %d, %q", code, stderr)
+	}
+	if code, _, stderr := lighter(t, "status", "--root", t.TempDir()); code != exitNoDaemon || !strings.Contains(stderr, "--root") {
+		t.Errorf("no node: exit %d, %q", code, stderr)
+	}
+}
+
+func TestConfigIsAFileToStartFrom(t *testing.T) {
+	for _, name := range []string{"node", "hub"} {
+		code, first, stderr := lighter(t, "config", name)
+		if code != 0 {
+			t.Fatalf("config %s: exit %d, %s", name, code, stderr)
+		}
+		file := filepath.Join(t.TempDir(), "config.toml")
+		if err := os.WriteFile(file, []byte(first), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, again, _ := lighter(t, "config", name, "--config", file); again != first {
+			t.Errorf("config %s does not give itself back:\n%s", name, again)
+		}
+	}
+}
+
+func TestFlagsGoBeforeTheFileAndTheFileBeforeDefaults(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "node.toml")
+	if err := os.WriteFile(file, []byte("cache_size = '1GiB'\nhub = 'http://127.0.0.1:9'\nhub_keys = ['a']\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	config := struct {
+		CacheSize string   `toml:"cache_size"`
+		Hub       string   `toml:"hub"`
+		Keys      []string `toml:"hub_keys"`
+		Root      string   `toml:"root"`
+	}{Root: "/default"}
+	cmd := &cobra.Command{}
+	cmd.Flags().StringVar(&config.Hub, "hub", "", "")
+	cmd.Flags().StringSliceVar(&config.Keys, "hub-key", nil, "")
+	if err := cmd.ParseFlags([]string{"--hub", "http://127.0.0.1:8", "--hub-key", "b,c"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := effective(cmd, file, &config); err != nil {
+		t.Fatal(err)
+	}
+	if config.CacheSize != "1GiB" || config.Hub != "http://127.0.0.1:8" || config.Root != "/default" || strings.Join(config.Keys, "") != "bc" {
+		t.Errorf("effective: %+v", config)
+	}
+	if err := os.WriteFile(file, []byte("cachesize = '1GiB'\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := effective(cmd, file, &config); err == nil || !strings.Contains(err.Error(), "cachesize") {
+		t.Errorf("a key that does not exist: %v", err)
+	}
+}
+
+func TestSizesForPeople(t *testing.T) {
+	var out bytes.Buffer
+	if err := table(&out, "A\tB", [][]any{{"x", size(3 << 20)}, {short("sha256:0123456789abcdef0123"), 5}}); err != nil {
+		t.Fatal(err)
+	}
+	if want := "A                     B\nx                     3.0 MiB\nsha256:0123456789ab   5\n"; out.String() != want {
+		t.Errorf("table:\n%s", out.String())
+	}
+}

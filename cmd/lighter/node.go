@@ -1,0 +1,68 @@
+package main
+
+import (
+	"log/slog"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"lighter/node"
+)
+
+func nodeCommand() *cobra.Command {
+	config := node.DefaultConfig()
+	var file string
+	cmd := &cobra.Command{
+		Use:   "node [flags]",
+		Short: "Run the node: a snapshotter for containerd that fetches what containers touch",
+		Long: `Run the node: a proxy snapshotter for containerd on a Unix socket. Images that the
+hub knows are mounted and only the bytes that containers touch are fetched; all
+others are unpacked as overlayfs would.
+
+containerd is told of it in its configuration:
+
+  [proxy_plugins.lighter]
+    type = "snapshot"
+    address = "/run/lighter/lighter.sock"
+    capabilities = ["rebase"]
+    [proxy_plugins.lighter.exports]
+      root = "/var/lib/lighter"
+      enable_remote_snapshot_annotations = "true"
+  [[plugins."io.containerd.transfer.v1.local".unpack_config]]
+    platform = "linux"
+    snapshotter = "lighter"
+
+Flags go before the configuration file, the file before the defaults.`,
+		Example: `  lighter node --hub http://127.0.0.1:7070
+  lighter node --root /data/lighter --address /run/lighter/lighter.sock \
+      --hub https://hub.example.org --hub-key ed25519:... --cache-size 100GiB
+  lighter node --config /etc/lighter/node.toml`,
+		Args: exactArgs(),
+	}
+	f := cmd.Flags()
+	f.StringVar(&file, "config", "", "the configuration `FILE` (see: lighter config node)")
+	f.StringVar(&config.Root, "root", config.Root, "where the node keeps everything (`DIR`)")
+	f.StringVar(&config.Address, "address", config.Address, "the Unix `SOCKET` for containerd")
+	f.StringVar(&config.Hub, "hub", config.Hub, "the hub's `URL`")
+	f.StringSliceVar(&config.HubKeys, "hub-key", config.HubKeys, "the hub's public `KEY`; may be repeated; needed for a hub that is not on this machine")
+	f.StringVar(&config.Scope, "scope", config.Scope, "the hub's scope")
+	f.BoolVar(&config.PlainHTTP, "plain-http", config.PlainHTTP, "allow plain HTTP to a hub that is not on this machine")
+	f.StringVar(&config.CAFile, "ca-file", config.CAFile, "certificates (PEM) to trust for the hub")
+	f.Var(&config.CacheSize, "cache-size", "the most that the chunk cache takes on the disk")
+	f.StringVar(&config.LogLevel, "log-level", config.LogLevel, "debug, info, warn or error")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := effective(cmd, file, &config); err != nil {
+			return err
+		}
+		if err := config.Check(); err != nil {
+			return usageError{err}
+		}
+		level, err := config.Level()
+		if err != nil {
+			return usageError{err}
+		}
+		log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+		return node.Run(cmd.Context(), config, log, func() {})
+	}
+	return cmd
+}

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"text/tabwriter"
+
+	"github.com/dustin/go-humanize"
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/decor"
+	"golang.org/x/term"
+
+	"lighter/store/hub"
+)
+
+func printJSON(w io.Writer, value any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(value)
+}
+
+// size writes bytes for people.
+func size(n int64) string { return humanize.IBytes(uint64(max(n, 0))) }
+
+// short cuts a digest or an ID to what people compare.
+func short(digest string) string {
+	if len(digest) > 19 && digest[:7] == "sha256:" {
+		return digest[:19]
+	}
+	if len(digest) > 12 {
+		return digest[:12]
+	}
+	return digest
+}
+
+// table prints rows under a header, aligned.
+func table(w io.Writer, header string, rows [][]any) error {
+	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(t, header)
+	for _, row := range rows {
+		for i, cell := range row {
+			if i > 0 {
+				fmt.Fprint(t, "\t")
+			}
+			fmt.Fprint(t, cell)
+		}
+		fmt.Fprintln(t)
+	}
+	return t.Flush()
+}
+
+// progress shows what goes on: bars on a terminal, a line per finished item
+// elsewhere.
+type progress struct {
+	bars *mpb.Progress
+	all  map[string]*mpb.Bar
+	said map[string]bool
+}
+
+func newProgress() *progress {
+	p := &progress{all: map[string]*mpb.Bar{}, said: map[string]bool{}}
+	if term.IsTerminal(int(os.Stderr.Fd())) {
+		p.bars = mpb.New(mpb.WithOutput(os.Stderr), mpb.WithWidth(40))
+	}
+	return p
+}
+
+func (p *progress) show(step hub.Progress) {
+	name := step.Step + " " + short(step.Item)
+	finished := step.Total > 0 && step.Bytes >= step.Total
+	if p.bars == nil {
+		if (finished || step.Total == 0) && !p.said[name] {
+			p.said[name] = true
+			fmt.Fprintf(os.Stderr, "%s  %s\n", name, size(step.Bytes))
+		}
+		return
+	}
+	bar := p.all[name]
+	if bar == nil {
+		bar = p.bars.AddBar(step.Total, mpb.PrependDecorators(decor.Name(name, decor.WC{W: 28, C: decor.DindentRight})),
+			mpb.AppendDecorators(decor.CountersKibiByte("% .1f / % .1f")))
+		p.all[name] = bar
+	}
+	bar.SetTotal(step.Total, finished)
+	bar.SetCurrent(step.Bytes)
+}
+
+// end leaves the terminal in order, also when something failed half-way.
+func (p *progress) end() {
+	for _, bar := range p.all {
+		bar.Abort(false) // of no effect on those that are complete
+	}
+	if p.bars != nil {
+		p.bars.Wait()
+	}
+}

@@ -1,0 +1,130 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"lighter/store/disk"
+)
+
+// Control speaks to the daemon that uses a root.
+type Control struct {
+	root string
+	http *http.Client
+}
+
+// NewControl returns a client for the daemon with that root.
+func NewControl(root string) *Control {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", ControlSocket(root))
+	}
+	return &Control{root: root, http: &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}}
+}
+
+// ErrNoDaemon says that no daemon runs with that root.
+var ErrNoDaemon = errors.New("no lighter node is running")
+
+// ErrNotMounted says that the daemon has mounted nothing there.
+var ErrNotMounted = errors.New("not mounted by lighter")
+
+func (c *Control) call(ctx context.Context, method, path string, request, answer any) error {
+	body, err := json.Marshal(request)
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://control"+path, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	res, err := c.http.Do(req)
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%s is root's alone: run this as root (try sudo)", ControlSocket(c.root))
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("%w with root %s: start it, or say --root", ErrNoDaemon, c.root)
+	case err != nil:
+		return fmt.Errorf("ask the node: %w", err)
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		var said struct{ Error string }
+		if err := json.NewDecoder(res.Body).Decode(&said); err != nil || said.Error == "" {
+			said.Error = res.Status
+		}
+		if res.StatusCode == http.StatusNotFound {
+			return fmt.Errorf("%w: %s", ErrNotMounted, said.Error)
+		}
+		return errors.New(said.Error)
+	}
+	return json.NewDecoder(res.Body).Decode(answer)
+}
+
+// Status asks what the node says of itself.
+func (c *Control) Status(ctx context.Context) (Status, error) {
+	var s Status
+	return s, c.call(ctx, http.MethodGet, "/status", nil, &s)
+}
+
+// Prune empties the cache.
+func (c *Control) Prune(ctx context.Context) (disk.Stats, error) {
+	var s disk.Stats
+	return s, c.call(ctx, http.MethodPost, "/cache/prune", nil, &s)
+}
+
+// Mount mounts the tree of an image that the hub has at dir.
+func (c *Control) Mount(ctx context.Context, name, platform, dir string) error {
+	var b bind
+	return c.call(ctx, http.MethodPost, "/mount", bindRequest{name, platform, dir}, &b)
+}
+
+// Unmount undoes Mount. ErrNotMounted: this daemon has mounted nothing there.
+func (c *Control) Unmount(ctx context.Context, dir string) error {
+	var none struct{}
+	return c.call(ctx, http.MethodPost, "/unmount", bindRequest{Dir: dir}, &none)
+}
+
+// Stop ends the daemon and returns when it has ended, or ctx has.
+func (c *Control) Stop(ctx context.Context) error {
+	var none struct{}
+	if err := c.call(ctx, http.MethodPost, "/stop", nil, &none); err != nil {
+		return err
+	}
+	lock, err := os.Open(filepath.Join(c.root, "lock"))
+	if err != nil {
+		return fmt.Errorf("wait for the node: %w", err)
+	}
+	defer lock.Close()
+	for {
+		err := unix.Flock(int(lock.Fd()), unix.LOCK_SH|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return err
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("wait for the node: %w", context.Cause(ctx))
+		}
+	}
+}
+
+// Running tells whether a daemon uses the root.
+func Running(root string) bool {
+	conn, err := net.Dial("unix", ControlSocket(root))
+	if err != nil {
+		return errors.Is(err, os.ErrPermission)
+	}
+	conn.Close()
+	return true
+}

@@ -1,0 +1,87 @@
+package node
+
+import (
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strings"
+
+	"github.com/dustin/go-humanize"
+
+	"lighter/store/disk"
+	"lighter/store/hub"
+)
+
+// Config is a node's configuration, in TOML. `lighter config node` prints it.
+type Config struct {
+	Root      string   `toml:"root" comment:"Where the node keeps its cache, trees and mounts. On an ordinary local file system."`
+	Address   string   `toml:"address" comment:"The Unix socket on which containerd reaches the snapshotter. Empty: no snapshotter."`
+	Hub       string   `toml:"hub" comment:"The hub's URL."`
+	HubKeys   []string `toml:"hub_keys" comment:"The hub's public keys (ed25519:...), whose statements are believed. Empty: learned from a hub on this machine at the first start, refused from any other."`
+	Scope     string   `toml:"scope" comment:"The hub's scope."`
+	PlainHTTP bool     `toml:"plain_http" comment:"Allow plain HTTP to a hub that is not on this machine."`
+	CAFile    string   `toml:"ca_file" comment:"Certificates (PEM) to trust for the hub, beside the system's."`
+	CacheSize Size     `toml:"cache_size" comment:"The most that the chunk cache takes on the disk."`
+	LogLevel  string   `toml:"log_level" comment:"debug, info, warn or error."`
+}
+
+// DefaultConfig returns what is configured where nothing is said.
+func DefaultConfig() Config {
+	return Config{
+		Root:      "/var/lib/lighter",
+		Address:   "/run/lighter/lighter.sock",
+		Hub:       "http://127.0.0.1:7070",
+		HubKeys:   []string{},
+		Scope:     hub.DefaultScope,
+		CacheSize: 20 << 30,
+		LogLevel:  "info",
+	}
+}
+
+// Check says what in the configuration cannot be.
+func (c *Config) Check() error {
+	if !filepath.IsAbs(c.Root) {
+		return fmt.Errorf("root %q is not an absolute path", c.Root)
+	}
+	if c.CacheSize < disk.MinLimit {
+		return fmt.Errorf("cache_size %s is too small: the least is %s", c.CacheSize, Size(disk.MinLimit))
+	}
+	if _, err := c.Level(); err != nil {
+		return err
+	}
+	return nil
+}
+
+// Level returns the log level.
+func (c *Config) Level() (slog.Level, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(c.LogLevel)); err != nil {
+		return level, fmt.Errorf("log_level %q is not one of debug, info, warn, error", c.LogLevel)
+	}
+	return level, nil
+}
+
+// Size is a number of bytes that people write as 20GiB or 500MB.
+type Size int64
+
+// String writes the size with a binary unit.
+func (s Size) String() string { return strings.ReplaceAll(humanize.IBytes(uint64(max(s, 0))), " ", "") }
+
+// MarshalText writes what String does.
+func (s Size) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText reads a number with a unit, or of bytes.
+func (s *Size) UnmarshalText(b []byte) error {
+	n, err := humanize.ParseBytes(string(b))
+	if err != nil || n > 1<<62 {
+		return fmt.Errorf("%q is not a size: write 20GiB or 500MB", b)
+	}
+	*s = Size(n)
+	return nil
+}
+
+// Set implements the flag packages' Value.
+func (s *Size) Set(text string) error { return s.UnmarshalText([]byte(text)) }
+
+// Type implements pflag's Value.
+func (s *Size) Type() string { return "size" }

@@ -1,0 +1,180 @@
+package device
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"testing"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+	"lighter/format/tree"
+)
+
+// shelf is a Chunks that holds every chunk, half of them "here".
+type shelf struct {
+	mu     sync.Mutex
+	chunks map[chunk.ID][]byte
+	here   map[chunk.ID]bool
+	warmed map[chunk.ID]int
+	fail   error
+}
+
+func (s *shelf) Cached(ref chunk.Ref, offset int, dst []byte) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.here[ref.ID] && copy(dst, s.chunks[ref.ID][offset:]) == len(dst)
+}
+
+func (s *shelf) Read(_ context.Context, ref chunk.Ref, offset int, dst []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fail != nil {
+		return s.fail
+	}
+	if copy(dst, s.chunks[ref.ID][offset:]) != len(dst) {
+		return errors.New("beyond the chunk")
+	}
+	return nil
+}
+
+func (s *shelf) Warm(_ context.Context, ref chunk.Ref) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.warmed[ref.ID]++
+	return nil
+}
+
+// build makes the device of a tree of a few files and the bytes that it should
+// show.
+func build(t *testing.T) (*Device, *shelf, []byte) {
+	t.Helper()
+	r := rand.New(rand.NewPCG(1, 1))
+	s := &shelf{chunks: map[chunk.ID][]byte{}, here: map[chunk.ID]bool{}, warmed: map[chunk.ID]int{}}
+	var children []tree.Dirent
+	var image []byte
+	for i := range 40 {
+		n := &tree.Node{Mode: tree.ModeRegular | 0o644, Nlink: 1}
+		var content []byte
+		for range 1 + r.IntN(5) {
+			if r.IntN(4) == 0 {
+				hole := make([]byte, 1+r.IntN(20000))
+				content = append(content, hole...)
+				n.Content.Extents = append(n.Content.Extents, tree.Extent{Length: int64(len(hole))})
+				continue
+			}
+			plain := make([]byte, 1+r.IntN(60000))
+			for k := range plain {
+				plain[k] = byte(r.Uint32())
+			}
+			id := chunk.Sum(plain)
+			s.chunks[id] = plain
+			s.here[id] = r.IntN(2) == 0
+			content = append(content, plain...)
+			n.Content.Extents = append(n.Content.Extents, tree.Extent{ID: id, Length: int64(len(plain))})
+		}
+		n.Size = int64(len(content))
+		image = append(image, content...)
+		image = append(image, make([]byte, (4096-len(image)%4096)%4096)...)
+		children = append(children, tree.Dirent{Name: string(rune('a'+i/10)) + string(rune('0'+i%10)), Node: n})
+	}
+	root := tree.NewDir(tree.Node{Mode: 0o755}, children)
+	var metadata, whole, extents bytes.Buffer
+	m, err := index.Make(&tree.Tree{Root: root}, &metadata)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Write(&whole, &metadata); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := index.Receive(&whole, m.ID(), &extents, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	x, err := index.OpenMap(bytes.NewReader(extents.Bytes()), m.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if int64(len(image)) != m.DeviceSize {
+		t.Fatalf("device of %d bytes, want %d", m.DeviceSize, len(image))
+	}
+	return New(x, nil, NewAhead(s, slog.New(slog.DiscardHandler)), slog.New(slog.DiscardHandler)), s, image
+}
+
+func TestDeviceShowsTheFiles(t *testing.T) {
+	d, _, image := build(t)
+	r := rand.New(rand.NewPCG(2, 2))
+	for range 2000 {
+		from := r.IntN(len(image))
+		to := min(len(image), from+r.IntN(300_000))
+		got := bytes.Repeat([]byte{0xEE}, to-from) // nothing of it may remain
+		if err := d.ReadAt(t.Context(), got, int64(from)); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got, image[from:to]) {
+			t.Fatalf("bytes %d to %d are wrong", from, to)
+		}
+	}
+	if s := d.Stats(); s.Faults != 2000 || s.Bytes == 0 || s.Missed == 0 || s.Missed >= s.Bytes {
+		t.Errorf("stats %+v", s)
+	}
+}
+
+func TestDeviceAnswersWholeOrNotAtAll(t *testing.T) {
+	d, s, image := build(t)
+	s.fail = errors.New("no network")
+	if err := d.ReadAt(t.Context(), make([]byte, len(image)), 0); !errors.Is(err, s.fail) {
+		t.Errorf("a fault whose chunks cannot be had: %v", err)
+	}
+}
+
+func TestDeviceReadsAheadWithinTheFile(t *testing.T) {
+	d, s, _ := build(t)
+	// The first file with three chunks or more, read in pieces from its start.
+	var first, size int64
+	for i := range d.extents.Extents {
+		e, err := d.extents.Extent(i)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.First {
+			first, size = e.Offset, 0
+		}
+		if size++; size == 3 {
+			break
+		}
+	}
+	for offset := first; offset < first+16384; offset += 4096 {
+		if err := d.ReadAt(t.Context(), make([]byte, 4096), offset); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { d.ahead.Run(ctx); close(ended) }()
+	for len(d.ahead.queue) > 0 {
+	}
+	cancel()
+	<-ended
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.warmed) == 0 {
+		t.Fatal("nothing was read ahead")
+	}
+	for id := range s.warmed {
+		found := false
+		for i := range d.extents.Extents {
+			e, _ := d.extents.Extent(i)
+			if e.First && e.Offset > first {
+				break
+			}
+			found = found || e.ID == id && e.Offset >= first
+		}
+		if !found {
+			t.Error("read ahead beyond the file")
+		}
+	}
+}

@@ -1,0 +1,262 @@
+// Package device promises that a read of a tree's data is answered with the
+// bytes that the tree's ID stands for, whole, or with an error: a Device turns
+// one read into bytes, and a Server brings the kernel's reads to devices, as
+// files of a FUSE mount of its own. Readers of one device do not delay those of
+// another, and no read hangs for ever.
+//
+// It refuses to be a file system: names, permissions and everything else that
+// containers see of a tree comes from its metadata image, and only the kernel
+// opens the files here. It knows no hub and no cache, only chunks.
+//
+// The Server, in the files fuse*.go, speaks the kernel's FUSE protocol
+// (include/uapi/linux/fuse.h) itself, and keeps nothing that the kernel refers
+// to: a device's node ID follows from its tree ID, file handles and generations
+// are 0, look-ups are not counted. So whoever holds the connection answers a
+// request alike, and a process that never saw the INIT of a connection can go on
+// with it (Adopt). Read fuse_serve.go first (requests come in), then fuse_read.go
+// (what becomes of a READ) and fuse_limit.go (when it is its turn).
+//
+// Hazards. The kernel takes what is missing in a short answer for zeros. A
+// process that waits for a read through a tree can be killed, but the read goes
+// on: the kernel says nothing (it does for reads of the device file itself). As
+// long as some mount namespace has a copy of a tree's mount, its device is open,
+// and the directory of devices cannot be unmounted.
+package device
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"lighter/format/chunk"
+)
+
+// Reader answers one read of a device: it fills dst with the bytes from off
+// (in bytes) on, or returns an error. It never fills less, for the kernel would
+// take what is missing for zeros. It returns soon after ctx is done, and does
+// not touch dst once it has returned. It is safe for concurrent use.
+//
+// dst costs memory only from the moment it is written; so a Reader that has to
+// wait does so before it writes.
+type Reader interface {
+	ReadAt(ctx context.Context, dst []byte, off int64) error
+}
+
+var _ Reader = (*Device)(nil)
+
+// State is what a server must know about a connection that another one opened,
+// besides its descriptor. It is the same for the connection's whole life and
+// can be stored as JSON.
+type State struct {
+	// Minor is the version of the protocol (7.Minor) that the kernel speaks.
+	Minor uint32 `json:"minor"`
+	// Flags are the features that both sides have (fuse.CAP_*).
+	Flags uint64 `json:"flags"`
+	// MaxPages is the size of the largest read, in pages.
+	MaxPages uint16 `json:"maxPages"`
+}
+
+// Server serves one FUSE mount: a flat directory with one read-only file a
+// device, named by the tree ID. It is safe for concurrent use.
+type Server struct {
+	conn  *os.File // /dev/fuse
+	raw   syscall.RawConn
+	dir   string
+	state State
+	log   *slog.Logger
+
+	buffers buffers
+
+	mu      sync.Mutex       // guards what follows, and what changes in files and reads
+	files   map[uint64]*file // by node ID
+	reads   map[uint64]*read // unanswered, by the request's unique number
+	limits  limits
+	served  bool // Serve was called
+	leaving bool // no more requests are taken
+}
+
+// file is one device in the directory.
+type file struct {
+	name   string
+	id     chunk.ID
+	node   uint64
+	size   int64 // in bytes
+	reader Reader
+
+	// The server's mu guards what follows.
+	queue      queue
+	complained time.Time // when a failed read was last logged
+}
+
+func newServer(conn *os.File, dir string, state State, log *slog.Logger) (*Server, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, fmt.Errorf("use the FUSE connection: %w", err)
+	}
+	return &Server{conn: conn, raw: raw, dir: dir, state: state, log: log,
+		files: map[uint64]*file{}, reads: map[uint64]*read{}}, nil
+}
+
+// Adopt makes a server for a connection that another server (of any process)
+// opened and no longer serves. It takes conn over. The devices have to be added
+// before Serve; Resend then brings the requests that the other one left
+// unanswered.
+func Adopt(conn *os.File, dir string, state State, log *slog.Logger) (*Server, error) {
+	defer conn.Close()
+	own, err := duplicate(conn)
+	if err != nil {
+		return nil, fmt.Errorf("adopt the FUSE connection of %s: %w", dir, err)
+	}
+	return newServer(own, dir, state, log)
+}
+
+// duplicate gives a descriptor that Go's poller watches, whatever conn is: so a
+// read of it can be called off.
+func duplicate(conn *os.File) (*os.File, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var own int
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		if own, failed = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 3); failed == nil {
+			failed = unix.SetNonblock(own, true)
+		}
+	})
+	if err := errors.Join(err, failed); err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(own), conn.Name()), nil
+}
+
+// State returns what a successor must know.
+func (s *Server) State() State { return s.state }
+
+// Conn returns a descriptor of the connection, for whoever is to keep the mount
+// alive when this process dies. The caller closes it.
+func (s *Server) Conn() (*os.File, error) {
+	conn, err := duplicate(s.conn)
+	if err != nil {
+		return nil, fmt.Errorf("duplicate the FUSE connection of %s: %w", s.dir, err)
+	}
+	return conn, nil
+}
+
+// nodeID derives a device's node ID from its tree ID: bit 62, so that it is no
+// root and no end of a directory, and the first 62 bits of the tree ID.
+func nodeID(id chunk.ID) uint64 {
+	return 1<<62 | binary.BigEndian.Uint64(id[:])>>2
+}
+
+// Add puts a device of size bytes (a multiple of 4096) into the directory and
+// returns its path.
+func (s *Server) Add(id chunk.ID, size int64, reader Reader) (path string, err error) {
+	if size < 0 || size%pageSize != 0 {
+		return "", fmt.Errorf("add device %s: its size of %d bytes is not a multiple of %d", id.Short(), size, pageSize)
+	}
+	f := &file{name: id.String(), id: id, node: nodeID(id), size: size, reader: reader}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if other := s.files[f.node]; other != nil {
+		return "", fmt.Errorf("add device %s: the node ID is taken by %s", id.Short(), other.id)
+	}
+	s.files[f.node] = f
+	return filepath.Join(s.dir, f.name), nil
+}
+
+// removeTimeout bounds how long Remove waits for a Reader to return.
+const removeTimeout = 10 * time.Second
+
+// Remove takes a device out of the directory. Reads of it that are in work are
+// called off and fail, as do all reads from then on; a process that has the
+// file open can read on only after the device is added again. When Remove
+// returns nil, no ReadAt of the device runs any more. Removing what is not
+// there is no error.
+func (s *Server) Remove(id chunk.ID) error {
+	s.mu.Lock()
+	f := s.files[nodeID(id)]
+	if f == nil || f.id != id {
+		s.mu.Unlock()
+		return nil
+	}
+	delete(s.files, f.node)
+	serving := s.served && !s.leaving
+	s.mu.Unlock()
+	s.callOff(errRemoved, func(r *read) bool { return r.file == f })
+	if serving { // otherwise the kernel may wait for an answer that does not come
+		s.forgetName(f.name)
+	}
+	if !s.await(removeTimeout, func() bool { return f.queue.inWork == 0 }) {
+		return fmt.Errorf("remove device %s: its reader still runs, %v after it was told to stop", id.Short(), removeTimeout)
+	}
+	return nil
+}
+
+// forgetName makes the kernel drop a name that it has cached. It only saves
+// memory: a name whose device is gone leads to ESTALE, and a new look-up.
+func (s *Server) forgetName(name string) {
+	out := fuse.NotifyInvalEntryOut{Parent: fuse.FUSE_ROOT_ID, NameLen: uint32(len(name))}
+	err := s.send(reply(0, -fuse.NOTIFY_INVAL_ENTRY, wire(&out), []byte(name+"\x00")))
+	if err != nil {
+		s.log.Debug("the kernel keeps the name of a removed device", "device", name, "cause", err)
+	}
+}
+
+// Resend has the kernel send again all requests that were read from the
+// connection and not answered. A predecessor's come that way; its own the server
+// tells from new ones. It needs Linux 6.9.
+func (s *Server) Resend() error {
+	if s.state.Flags&fuse.CAP_HAS_RESEND == 0 {
+		return fmt.Errorf("resend the requests of %s: %w (the kernel is older than 6.9)", s.dir, errors.ErrUnsupported)
+	}
+	if err := s.send(reply(0, -fuse.NOTIFY_RESEND)); err != nil {
+		return fmt.Errorf("resend the requests of %s: %w", s.dir, err)
+	}
+	return nil
+}
+
+// await waits until ok, which is called with mu held, or until timeout.
+func (s *Server) await(timeout time.Duration, ok func() bool) bool {
+	const step = 5 * time.Millisecond // only reads that are being called off are waited for
+	for end := time.Now().Add(timeout); ; time.Sleep(step) {
+		s.mu.Lock()
+		done := ok()
+		s.mu.Unlock()
+		if done || time.Now().After(end) {
+			return done
+		}
+	}
+}
+
+// list returns the files in the order of their node IDs, from one after node on.
+func (s *Server) list(node uint64) []*file {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var files []*file
+	for _, f := range s.files {
+		if f.node > node {
+			files = append(files, f)
+		}
+	}
+	slices.SortFunc(files, func(a, b *file) int { return cmp.Compare(a.node, b.node) })
+	return files
+}
+
+func (s *Server) file(node uint64) *file {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.files[node]
+}

@@ -1,0 +1,233 @@
+package device
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"lighter/format/chunk"
+)
+
+// kernel is the other end of a server's connection: it sends requests and sees
+// answers, as the kernel does.
+type kernel struct {
+	t       *testing.T
+	conn    *os.File
+	answers chan answer
+}
+
+type answer struct {
+	unique uint64
+	errno  unix.Errno
+	data   []byte
+}
+
+// resending is the state of a connection to a kernel that can resend.
+var resending = State{Minor: 45, Flags: fuse.CAP_HAS_RESEND, MaxPages: maxPages}
+
+// connect makes a server that serves until the test ends, and its kernel. stop
+// makes it give the connection up and returns what Serve says.
+func connect(t *testing.T, state State) (s *Server, k *kernel, stop func() error) {
+	t.Helper()
+	s, k = newPair(t, state)
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(ctx) }()
+	stop = func() error {
+		cancel()
+		err := <-served
+		served <- err
+		return err
+	}
+	t.Cleanup(func() {
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s, k, stop
+}
+
+func newPair(t *testing.T, state State) (*Server, *kernel) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := Adopt(os.NewFile(uintptr(fds[0]), "server"), t.TempDir(), state, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := &kernel{t: t, conn: os.NewFile(uintptr(fds[1]), "kernel"), answers: make(chan answer, 4096)}
+	received := make(chan struct{})
+	go func() {
+		defer close(received)
+		k.receive()
+	}()
+	t.Cleanup(func() {
+		if err := s.Detach(); err != nil {
+			t.Error(err)
+		}
+		<-received
+		k.conn.Close()
+	})
+	return s, k
+}
+
+func (k *kernel) receive() {
+	b := make([]byte, outHeaderSize+maxRead)
+	for {
+		n, err := k.conn.Read(b)
+		if err != nil {
+			return // the server has closed its end
+		}
+		h, err := decode[fuse.OutHeader](b[:n])
+		if err != nil || int(h.Length) != n {
+			k.t.Errorf("an answer of %d bytes with header %+v: %v", n, h, err)
+			continue
+		}
+		k.answers <- answer{h.Unique, unix.Errno(-h.Status), bytes.Clone(b[outHeaderSize:n])}
+	}
+}
+
+// bodyOf returns the bytes of a request that follow the header that T begins with.
+func bodyOf[T any](in T) []byte {
+	return bytes.Clone(unsafe.Slice((*byte)(unsafe.Pointer(&in)), unsafe.Sizeof(in))[inHeaderSize:])
+}
+
+func rawRequest(opcode uint32, unique, node uint64, body []byte) []byte {
+	h := fuse.InHeader{Length: uint32(inHeaderSize + len(body)), Opcode: opcode, Unique: unique, NodeId: node}
+	return append(bytes.Clone(wire(&h)), body...)
+}
+
+func (k *kernel) send(opcode uint32, unique, node uint64, body []byte) {
+	k.t.Helper()
+	if _, err := k.conn.Write(rawRequest(opcode, unique, node, body)); err != nil {
+		k.t.Fatal(err)
+	}
+}
+
+func (k *kernel) read(unique uint64, id chunk.ID, offset int64, size uint32) {
+	k.t.Helper()
+	k.send(opRead, unique, nodeID(id), bodyOf(fuse.ReadIn{Offset: uint64(offset), Size: size}))
+}
+
+// next returns the next answer.
+func (k *kernel) next() answer {
+	k.t.Helper()
+	select {
+	case a := <-k.answers:
+		return a
+	case <-time.After(20 * time.Second):
+		k.t.Fatal("no answer")
+		return answer{}
+	}
+}
+
+// ask sends a request and returns its answer, which is the next.
+func (k *kernel) ask(opcode uint32, node uint64, body []byte) answer {
+	k.t.Helper()
+	const unique = 1 << 40
+	k.send(opcode, unique, node, body)
+	a := k.next()
+	if a.unique != unique {
+		k.t.Fatalf("answer to %d, want one to %d", a.unique, uint64(unique))
+	}
+	return a
+}
+
+// sync returns when the server has taken all requests that were sent before,
+// none of whose answers may be outstanding.
+func (k *kernel) sync() {
+	k.t.Helper()
+	if a := k.ask(opStatfs, fuse.FUSE_ROOT_ID, nil); a.errno != 0 {
+		k.t.Fatalf("statfs: %v", a.errno)
+	}
+}
+
+func (k *kernel) wantNoAnswer() {
+	k.t.Helper()
+	select {
+	case a := <-k.answers:
+		k.t.Fatalf("answer %+v, want none", a)
+	default:
+	}
+}
+
+// pattern is the byte at an offset of every test device.
+func pattern(offset int64) byte { return byte(offset>>12) ^ byte(offset*7) }
+
+func patterned(offset int64, size int) []byte {
+	b := make([]byte, size)
+	for i := range b {
+		b[i] = pattern(offset + int64(i))
+	}
+	return b
+}
+
+// ready is a Reader that has everything at hand.
+type ready struct{}
+
+func (ready) ReadAt(_ context.Context, dst []byte, off int64) error {
+	copy(dst, patterned(off, len(dst)))
+	return nil
+}
+
+// stuck is a Reader that waits, for all reads, until it is released or told to stop.
+type stuck struct {
+	reads   atomic.Int32
+	stopped atomic.Int32
+	release chan error // closed: all reads succeed
+	deaf    bool       // does not heed its context
+}
+
+func newStuck() *stuck { return &stuck{release: make(chan error)} }
+
+func (s *stuck) ReadAt(ctx context.Context, dst []byte, off int64) error {
+	s.reads.Add(1)
+	done := ctx.Done()
+	if s.deaf {
+		done = nil
+	}
+	select {
+	case err := <-s.release:
+		if err != nil {
+			return err
+		}
+		return ready{}.ReadAt(ctx, dst, off)
+	case <-done:
+		s.stopped.Add(1)
+		return errors.Join(errors.New("gave up"), ctx.Err())
+	}
+}
+
+func testID(name string) chunk.ID { return chunk.Sum([]byte(name)) }
+
+const testSize = 1 << 20
+
+func (k *kernel) add(s *Server, name string, r Reader) chunk.ID {
+	k.t.Helper()
+	id := testID(name)
+	if _, err := s.Add(id, testSize, r); err != nil {
+		k.t.Fatal(err)
+	}
+	return id
+}
+
+// eventually waits for what other goroutines are about to do.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal(what, "did not happen")
+		}
+	}
+}

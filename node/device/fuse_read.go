@@ -1,0 +1,214 @@
+package device
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// readDeadline is how long a Reader has, from when the request was read.
+	// The kernel complains of tasks that hang for 120 s.
+	readDeadline = 100 * time.Second
+	// readGrace is how much later a read fails whose Reader did not return.
+	readGrace = 10 * time.Second
+
+	// logInterval is the least time between two log lines about failed reads of
+	// one device.
+	logInterval = 10 * time.Second
+)
+
+// read is one READ. It is in the server's reads until it is answered.
+type read struct {
+	unique uint64
+	file   *file
+	offset int64
+	size   int // in bytes, more than 0
+	since  time.Time
+
+	// The server's mu guards what follows.
+	cancel context.CancelFunc // nil while the read waits
+	why    error              // why it was called off
+}
+
+// read takes a READ: it begins, waits, or is answered at once.
+func (s *Server) read(work context.Context, req request) error {
+	in, err := decode[fuse.ReadIn](req.bytes)
+	if err != nil {
+		return s.send(reply(req.Unique, -int32(errno(err))))
+	}
+	r := &read{unique: req.Unique, offset: int64(in.Offset), since: time.Now()}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.reads[r.unique] != nil {
+		return nil // sent again although it is in work here: its answer will do
+	}
+	if r.file = s.files[req.NodeId]; r.file == nil {
+		return s.send(reply(r.unique, -int32(errno(errRemoved))))
+	}
+	if r.offset < 0 || in.Size > maxRead {
+		return s.send(reply(r.unique, -int32(errno(errMalformed))))
+	}
+	r.size = int(max(0, min(int64(in.Size), r.file.size-r.offset)))
+	if r.size == 0 {
+		return s.send(reply(r.unique, 0)) // beyond the end
+	}
+	begins, waits := s.limits.enter(r)
+	if !begins && !waits {
+		return s.send(reply(r.unique, -int32(errno(errOverloaded))))
+	}
+	s.reads[r.unique] = r
+	if begins {
+		s.begin(work, r)
+	}
+	return nil
+}
+
+// begin has the Reader called. mu is held.
+func (s *Server) begin(work context.Context, r *read) {
+	ctx, cancel := context.WithDeadline(work, r.since.Add(readDeadline))
+	r.cancel = cancel
+	go func() {
+		defer cancel()
+		s.answerRead(ctx, r)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, next := range s.limits.leave(r) {
+			s.begin(work, next)
+		}
+	}()
+}
+
+// answerRead calls the Reader and sends what it says.
+func (s *Server) answerRead(ctx context.Context, r *read) {
+	b, err := s.buffers.take()
+	if err == nil {
+		err = r.file.reader.ReadAt(ctx, b.data(r.size), r.offset)
+	}
+	mine, why := s.settle(r)
+	switch {
+	case !mine: // the deadline's watch has answered
+	case err == nil:
+		m := b.message(r.size)
+		putHeader(m, fuse.OutHeader{Length: uint32(len(m)), Unique: r.unique})
+		s.deliver(m)
+	case why != nil:
+		s.fail(r, why)
+	default:
+		s.fail(r, err)
+	}
+	if b == nil {
+		return
+	}
+	if err := s.buffers.give(b); err != nil {
+		s.log.Error("a buffer is lost", "cause", err)
+	}
+}
+
+// settle makes the caller the one who answers, unless somebody has been. From
+// here on the same request may come again (Resend): it is then a new one.
+func (s *Server) settle(r *read) (mine bool, why error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	mine = s.settleLocked(r)
+	if why = r.why; why == nil && s.leaving {
+		why = errDetached // if it failed, then because everything is being stopped
+	}
+	return mine, why
+}
+
+func (s *Server) settleLocked(r *read) (mine bool) {
+	mine = s.reads[r.unique] == r
+	if mine {
+		delete(s.reads, r.unique)
+	}
+	return mine
+}
+
+// callOff ends the unanswered reads that match: those in work through their
+// contexts, those that wait at once.
+func (s *Server) callOff(why error, match func(*read) bool) {
+	s.mu.Lock()
+	var waited []*read
+	for _, r := range s.reads {
+		switch {
+		case !match(r):
+		case r.cancel != nil:
+			r.why = why
+			r.cancel()
+		default:
+			s.settleLocked(r)
+			s.limits.drop(r)
+			waited = append(waited, r)
+		}
+	}
+	s.mu.Unlock()
+	for _, r := range waited {
+		s.fail(r, why)
+	}
+}
+
+// interrupt calls off one read: the process that waits for it got a signal.
+func (s *Server) interrupt(req request) error {
+	in, err := decode[fuse.InterruptIn](req.bytes)
+	if err != nil {
+		return err
+	}
+	s.callOff(errInterrupted, func(r *read) bool { return r.unique == in.Unique })
+	return nil
+}
+
+// expire answers reads that waited until their deadline, and reads whose
+// Readers did not heed it.
+func (s *Server) expire(now time.Time) {
+	s.callOff(errTooLate, func(r *read) bool { return r.cancel == nil && now.Sub(r.since) >= readDeadline })
+	s.mu.Lock()
+	var stuck []*read
+	for _, r := range s.reads {
+		if r.cancel != nil && now.Sub(r.since) >= readDeadline+readGrace {
+			s.settleLocked(r)
+			stuck = append(stuck, r)
+		}
+	}
+	s.mu.Unlock()
+	for _, r := range stuck {
+		s.fail(r, errTooLate)
+	}
+}
+
+// fail answers a read with an error.
+func (s *Server) fail(r *read, err error) {
+	if errors.Is(err, errDetached) && s.state.Flags&fuse.CAP_HAS_RESEND != 0 {
+		return // the successor gets it again
+	}
+	code := errno(err)
+	if code == unix.EIO {
+		s.complain(r, err)
+	}
+	s.deliver(reply(r.unique, -int32(code)))
+}
+
+// complain logs why a process gets EIO, which cannot say it.
+func (s *Server) complain(r *read, err error) {
+	s.mu.Lock()
+	now := time.Now()
+	quiet := now.Sub(r.file.complained) < logInterval
+	if !quiet {
+		r.file.complained = now
+	}
+	s.mu.Unlock()
+	if !quiet {
+		s.log.Error("read failed", "device", r.file.id.Short(), "offset", r.offset, "bytes", r.size, "cause", err)
+	}
+}
+
+// deliver sends an answer to a read. An answer that the kernel refuses is a
+// fault of this program, and then no process waits for it any more.
+func (s *Server) deliver(message []byte) {
+	if err := s.send(message); err != nil {
+		s.log.Error("answer refused by the kernel", "dir", s.dir, "cause", err)
+	}
+}

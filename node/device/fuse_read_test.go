@@ -1,0 +1,368 @@
+package device
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"lighter/format/chunk"
+)
+
+func TestRead(t *testing.T) {
+	s, k, _ := connect(t, resending)
+	id := k.add(s, "a", ready{})
+	for _, test := range []struct {
+		name   string
+		offset int64
+		size   uint32
+		want   []byte
+		errno  unix.Errno
+	}{
+		{"a page", 4096, 4096, patterned(4096, 4096), 0},
+		{"odd", 4097, 4095, patterned(4097, 4095), 0},
+		{"many pages", 0, 128 << 10, patterned(0, 128<<10), 0},
+		{"up to the end", testSize - 4096, 4096, patterned(testSize-4096, 4096), 0},
+		{"across the end", testSize - 4096, 8192, patterned(testSize-4096, 4096), 0},
+		{"beyond the end", testSize, 4096, nil, 0},
+		{"far beyond the end", 1 << 62, 4096, nil, 0},
+		{"nothing", 0, 0, nil, 0},
+		{"a negative offset", -1, 4096, nil, unix.EIO},
+		{"more than was agreed", 0, maxRead + 1, nil, unix.EIO},
+	} {
+		a := k.ask(opRead, nodeID(id), bodyOf(fuse.ReadIn{Offset: uint64(test.offset), Size: test.size}))
+		if a.errno != test.errno || !bytes.Equal(a.data, test.want) {
+			t.Errorf("%s: %d bytes, %v; want %d, %v", test.name, len(a.data), a.errno, len(test.want), test.errno)
+		}
+	}
+	if a := k.ask(opRead, nodeID(testID("unknown")), bodyOf(fuse.ReadIn{Size: 4096})); a.errno != unix.ESTALE {
+		t.Errorf("read of an unknown device: %v, want ESTALE", a.errno)
+	}
+	if a := k.ask(opRead, nodeID(id), nil); a.errno != unix.EIO {
+		t.Errorf("read without a body: %v, want EIO", a.errno)
+	}
+}
+
+func TestFailedReadIsEIO(t *testing.T) {
+	s, k, _ := connect(t, resending)
+	r := newStuck()
+	id := k.add(s, "a", r)
+	k.read(1, id, 0, 4096)
+	r.release <- errors.New("the hub is on fire")
+	if a := k.next(); a.errno != unix.EIO || a.unique != 1 || len(a.data) != 0 {
+		t.Errorf("%+v, want EIO", a)
+	}
+}
+
+// small is the size of reads of which there are many at a time: their answers
+// have to fit into a socket.
+const small = 64
+
+// Whatever is stuck on other devices, a device is served.
+func TestStuckDevicesDelayNoOther(t *testing.T) {
+	s, k, _ := connect(t, resending)
+	unique := uint64(0)
+	r := newStuck()
+	for d := range 6 { // more than the limits on all devices together allow
+		id := k.add(s, string(rune('a'+d)), r)
+		for range 3 * maxPerDevice {
+			unique++
+			k.read(unique, id, 0, testSize)
+		}
+	}
+	other := k.add(s, "other", ready{})
+	for range 100 {
+		if a := k.ask(opRead, nodeID(other), bodyOf(fuse.ReadIn{Offset: 4096, Size: 4096})); a.errno != 0 || !bytes.Equal(a.data, patterned(4096, 4096)) {
+			t.Fatalf("%d bytes, %v", len(a.data), a.errno)
+		}
+	}
+	eventually(t, "the end of the others' reads", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.limits.inWork+s.limits.waiting == int(unique)
+	})
+	s.mu.Lock()
+	inWork := s.limits.inWork
+	s.mu.Unlock()
+	if limit := maxBytes/testSize + 6*alwaysPerDevice; inWork > limit {
+		t.Errorf("%d reads in work, limit %d", inWork, limit)
+	}
+	for ; unique > 0; unique-- { // one by one: a socket holds fewer answers than the kernel
+		k.send(opInterrupt, 0, 0, bodyOf(fuse.InterruptIn{Unique: unique}))
+		if a := k.next(); a.unique != unique || a.errno != unix.EINTR {
+			t.Fatalf("%+v, want EINTR for %d", a, unique)
+		}
+	}
+	eventually(t, "the end of all reads", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.limits.inWork == 0 && s.limits.waiting == 0 && s.limits.bytes == 0 && len(s.limits.queues) == 0 && len(s.reads) == 0
+	})
+}
+
+// Reads that waited begin when others end, in the order in which they came.
+func TestWaitingReadsBegin(t *testing.T) {
+	s, k, _ := connect(t, resending)
+	r := newStuck()
+	id := k.add(s, "a", r)
+	const n = maxPerDevice + 50
+	for i := range uint64(n) {
+		k.read(i, id, 0, small)
+	}
+	k.sync()
+	eventually(t, "the begin of the first reads", func() bool { return r.reads.Load() == maxPerDevice })
+	close(r.release)
+	for range n {
+		if a := k.next(); a.errno != 0 || !bytes.Equal(a.data, patterned(0, small)) {
+			t.Fatalf("%d bytes, %v", len(a.data), a.errno)
+		}
+	}
+}
+
+func TestInterrupt(t *testing.T) {
+	s, k, _ := connect(t, resending)
+	r := newStuck()
+	defer close(r.release)
+	id := k.add(s, "a", r)
+	const n = maxPerDevice + 2 // the last two wait
+	for i := range uint64(n) {
+		k.read(i, id, 0, small)
+	}
+	eventually(t, "the begin of the first reads", func() bool { return r.reads.Load() == maxPerDevice })
+	for _, unique := range []uint64{n - 1, 7} {
+		k.send(opInterrupt, 0, 0, bodyOf(fuse.InterruptIn{Unique: unique}))
+		if a := k.next(); a.unique != unique || a.errno != unix.EINTR {
+			t.Errorf("%+v, want EINTR for %d", a, unique)
+		}
+	}
+	eventually(t, "the end of the interrupted read", func() bool { return r.stopped.Load() == 1 })
+	eventually(t, "the begin of the one that waited", func() bool { return r.reads.Load() == maxPerDevice+1 })
+	k.send(opInterrupt, 0, 0, bodyOf(fuse.InterruptIn{Unique: 7})) // for a read that is answered
+	k.send(opInterrupt, 0, 0, nil)                                 // malformed
+	k.sync()
+}
+
+func TestDeadline(t *testing.T) {
+	s, k, _ := connect(t, resending)
+	r := newStuck()
+	r.deaf = true
+	id := k.add(s, "a", r)
+	const n = maxPerDevice + 3
+	for i := range uint64(n) {
+		k.read(i, id, 0, small)
+	}
+	k.sync()
+	now := time.Now()
+	s.expire(now.Add(readDeadline - time.Minute))
+	k.wantNoAnswer()
+	s.expire(now.Add(readDeadline)) // for those that wait
+	for range 3 {
+		if a := k.next(); a.unique < maxPerDevice || a.errno != unix.EIO {
+			t.Errorf("%+v, want EIO for one that waited", a)
+		}
+	}
+	k.sync()
+	k.wantNoAnswer()
+	s.expire(now.Add(readDeadline + readGrace)) // for those whose Reader is deaf
+	for range maxPerDevice {
+		if a := k.next(); a.unique >= maxPerDevice || a.errno != unix.EIO {
+			t.Errorf("%+v, want EIO for one in work", a)
+		}
+	}
+	close(r.release) // what the Readers say now is late
+	eventually(t, "the end of all reads", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.limits.inWork == 0
+	})
+	k.sync()
+	k.wantNoAnswer()
+}
+
+// timed is a Reader that tells its deadline.
+type timed chan time.Time
+
+func (d timed) ReadAt(ctx context.Context, _ []byte, _ int64) error {
+	deadline, _ := ctx.Deadline()
+	d <- deadline
+	return nil
+}
+
+func TestReadHasADeadline(t *testing.T) {
+	s, k, _ := connect(t, resending)
+	deadlines := make(timed, 1)
+	id := k.add(s, "a", deadlines)
+	before := time.Now()
+	k.read(1, id, 0, 4096)
+	k.next()
+	if d := <-deadlines; d.Before(before.Add(readDeadline)) || d.After(time.Now().Add(readDeadline)) {
+		t.Errorf("the deadline is %v after the request, want %v", d.Sub(before), readDeadline)
+	}
+	if readDeadline+readGrace+watchInterval >= 120*time.Second {
+		t.Error("a read may hang for longer than the kernel likes")
+	}
+}
+
+func TestRemove(t *testing.T) {
+	s, k, _ := connect(t, resending)
+	r := newStuck()
+	id := k.add(s, "a", r)
+	const n = maxPerDevice + 5
+	for i := range uint64(n) {
+		k.read(i, id, 0, small)
+	}
+	k.sync()
+	if err := s.Remove(id); err != nil {
+		t.Fatal(err)
+	}
+	if r.stopped.Load() != r.reads.Load() {
+		t.Error("a ReadAt runs after Remove")
+	}
+	stale := 0
+	for range n + 1 {
+		switch a := k.next(); {
+		case a.errno == unix.ESTALE:
+			stale++
+		case a.unique != 0: // else it is the notification that the name is gone
+			t.Errorf("%+v, want ESTALE", a)
+		}
+	}
+	if stale != n {
+		t.Errorf("%d reads failed, want %d", stale, n)
+	}
+	if err := s.Remove(id); err != nil {
+		t.Error("removed twice:", err)
+	}
+	k.add(s, "a", ready{})
+	if a := k.ask(opRead, nodeID(id), bodyOf(fuse.ReadIn{Size: 4096})); a.errno != 0 {
+		t.Error("added again:", a.errno)
+	}
+}
+
+const resent = 1 << 63
+
+// A successor answers what its predecessor left.
+func TestTakeOver(t *testing.T) {
+	s, k := newPair(t, resending)
+	first := newStuck()
+	id := k.add(s, "a", first)
+	conn, err := s.Conn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopped := serveUntilStuck(t, s, k, id, first)
+	k.wantNoAnswer()
+	if err := s.Detach(); err != nil {
+		t.Fatal(err)
+	}
+	next, err := Adopt(conn, s.dir, s.State(), s.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.add(next, "a", ready{})
+	if err := next.Resend(); err != nil {
+		t.Fatal(err)
+	}
+	if a := k.next(); a.unique != 0 || int32(-a.errno) != -fuse.NOTIFY_RESEND {
+		t.Errorf("%+v, want a notification", a)
+	}
+	for unique := range uint64(stopped) {
+		k.read(resent|unique, id, 0, small)
+	}
+	ctx, cancel := testContext(t)
+	served := make(chan error, 1)
+	go func() { served <- next.Serve(ctx) }()
+	for range stopped {
+		if a := k.next(); a.unique&resent == 0 || a.errno != 0 || !bytes.Equal(a.data, patterned(0, small)) {
+			t.Errorf("%d: %d bytes, %v", a.unique, len(a.data), a.errno)
+		}
+	}
+	cancel()
+	if err := errors.Join(<-served, next.Detach()); err != nil {
+		t.Error(err)
+	}
+}
+
+// serveUntilStuck has s begin reads that do not end, then stops it.
+func serveUntilStuck(t *testing.T, s *Server, k *kernel, id chunk.ID, r *stuck) (reads int) {
+	t.Helper()
+	ctx, cancel := testContext(t)
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(ctx) }()
+	const n = maxPerDevice + 10
+	for i := range uint64(n) {
+		k.read(i, id, 0, small)
+	}
+	k.sync()
+	eventually(t, "the begin of the reads", func() bool { return r.reads.Load() == maxPerDevice })
+	cancel()
+	if err := <-served; err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Serve(ctx); !errors.Is(err, errServed) {
+		t.Errorf("served again: %v", err)
+	}
+	return n
+}
+
+// Without resending, what a server leaves would hang for ever.
+func TestLeftReadsFailWithoutResend(t *testing.T) {
+	s, k := newPair(t, State{Minor: 36, MaxPages: maxPages})
+	r := newStuck()
+	id := k.add(s, "a", r)
+	for range serveUntilStuck(t, s, k, id, r) {
+		if a := k.next(); a.errno != unix.EIO {
+			t.Errorf("%+v, want EIO", a)
+		}
+	}
+	if err := s.Resend(); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("resend: %v", err)
+	}
+}
+
+// A read whose Reader can still answer is answered before the server stops.
+func TestStopFinishesReads(t *testing.T) {
+	s, k, stop := connect(t, resending)
+	r := newStuck()
+	id := k.add(s, "a", r)
+	k.read(1, id, 0, 4096)
+	eventually(t, "the begin of the read", func() bool { return r.reads.Load() == 1 })
+	go func() {
+		eventually(t, "leaving", func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.leaving
+		})
+		close(r.release)
+	}()
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	if a := k.next(); a.unique != 1 || a.errno != 0 || !bytes.Equal(a.data, patterned(0, 4096)) {
+		t.Errorf("%+v", a.errno)
+	}
+}
+
+// A request that comes twice, because somebody had it resent, is read once.
+func TestSameRequestTwice(t *testing.T) {
+	s, k, _ := connect(t, resending)
+	r := newStuck()
+	id := k.add(s, "a", r)
+	for range 3 {
+		k.read(resent|2, id, 0, 4096)
+	}
+	k.sync()
+	close(r.release)
+	if a := k.next(); a.unique != resent|2 || a.errno != 0 {
+		t.Errorf("%+v", a)
+	}
+	k.sync()
+	k.wantNoAnswer()
+	if n := r.reads.Load(); n != 1 {
+		t.Errorf("read %d times", n)
+	}
+}

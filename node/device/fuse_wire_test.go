@@ -1,0 +1,228 @@
+package device
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+)
+
+func testContext(t *testing.T) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	return ctx, cancel
+}
+
+// The golden file has the bytes of each answer, so that they can be compared by
+// eye with include/uapi/linux/fuse.h.
+func TestAnswersAreGolden(t *testing.T) {
+	s, k, _ := connect(t, resending)
+	id := k.add(s, "a", ready{})
+	k.add(s, "b", ready{})
+	var out strings.Builder
+	record := func(name string, a answer) { fmt.Fprintf(&out, "%s: errno %d\n%x\n", name, int32(a.errno), a.data) }
+	root, node := uint64(fuse.FUSE_ROOT_ID), nodeID(id)
+	record("LOOKUP", k.ask(opLookup, root, []byte(id.String()+"\x00")))
+	record("LOOKUP unknown", k.ask(opLookup, root, []byte(testID("c").String()+"\x00")))
+	record("LOOKUP not an ID", k.ask(opLookup, root, []byte("name\x00")))
+	record("LOOKUP in a file", k.ask(opLookup, node, []byte(id.String()+"\x00")))
+	record("GETATTR root", k.ask(opGetattr, root, bodyOf(fuse.GetAttrIn{})))
+	record("GETATTR device", k.ask(opGetattr, node, bodyOf(fuse.GetAttrIn{})))
+	record("GETATTR unknown", k.ask(opGetattr, 5, bodyOf(fuse.GetAttrIn{})))
+	record("OPEN", k.ask(opOpen, node, bodyOf(fuse.OpenIn{Flags: unix.O_RDONLY | unix.O_NOFOLLOW})))
+	record("OPEN to write", k.ask(opOpen, node, bodyOf(fuse.OpenIn{Flags: unix.O_RDWR})))
+	record("OPEN unknown", k.ask(opOpen, 5, bodyOf(fuse.OpenIn{})))
+	record("OPENDIR", k.ask(opOpendir, root, bodyOf(fuse.OpenIn{})))
+	record("READDIR", k.ask(opReaddir, root, bodyOf(fuse.ReadIn{Size: 4096})))
+	record("READDIR on", k.ask(opReaddir, root, bodyOf(fuse.ReadIn{Offset: min(node, nodeID(testID("b"))), Size: 4096})))
+	record("STATFS", k.ask(opStatfs, root, nil))
+	record("RELEASE", k.ask(opRelease, node, bodyOf(fuse.ReleaseIn{})))
+	record("DESTROY", k.ask(opDestroy, root, nil))
+	record("GETXATTR", k.ask(22, node, make([]byte, 16)))
+	record("an opcode to come", k.ask(999, node, nil))
+	k.send(opForget, 3, node, make([]byte, 8))
+	k.send(opBatchForget, 4, 0, make([]byte, 24))
+	k.sync()
+	k.wantNoAnswer()
+	if err := s.Remove(id); err != nil {
+		t.Fatal(err)
+	}
+	record("NOTIFY_INVAL_ENTRY", k.next())
+	golden(t, "testdata/fuse.golden", out.String())
+}
+
+func golden(t *testing.T, path, got string) {
+	t.Helper()
+	if os.Getenv("UPDATE_GOLDEN") != "" {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(got), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("answers differ from %s; they are\n%s", path, got)
+	}
+}
+
+func TestNegotiate(t *testing.T) {
+	init := func(in fuse.InitIn) request {
+		req, err := parseRequest(rawRequest(opInit, 2, 0, bodyOf(in)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return req
+	}
+	all := fuse.InitIn{Major: 7, Minor: 45, Flags: 1<<32 - 1, Flags2: 1<<32 - 1}
+	out, state, err := negotiate(init(all))
+	if err != nil || state != (State{Minor: 45, Flags: wanted, MaxPages: 256}) {
+		t.Errorf("%+v, %v", state, err)
+	}
+	if out.Flags64() != wanted || out.MaxBackground != 65535 || out.MaxPages != 256 || out.Minor != 45 {
+		t.Errorf("%+v", out)
+	}
+	old := fuse.InitIn{Major: 7, Minor: 31, Flags: fuse.CAP_ASYNC_READ}
+	if _, state, err := negotiate(init(old)); err != nil || state != (State{Minor: 31, Flags: fuse.CAP_ASYNC_READ, MaxPages: 32}) {
+		t.Errorf("%+v, %v", state, err)
+	}
+	for _, bad := range []fuse.InitIn{{Major: 7, Minor: 30}, {Major: 8}, {Major: 6, Minor: 99}} {
+		if _, _, err := negotiate(init(bad)); err == nil {
+			t.Errorf("%d.%d taken", bad.Major, bad.Minor)
+		}
+	}
+	req, _ := parseRequest(rawRequest(opLookup, 2, 0, bodyOf(all)))
+	if _, _, err := negotiate(req); !errors.Is(err, errMalformed) {
+		t.Errorf("no INIT: %v", err)
+	}
+}
+
+// Many devices are listed once each, however small the pieces are.
+func TestReaddirInPieces(t *testing.T) {
+	s, k, _ := connect(t, resending)
+	want := map[string]bool{".": true, "..": true}
+	for i := range 50 {
+		want[k.add(s, fmt.Sprint(i), ready{}).String()] = true
+	}
+	offset := uint64(0)
+	for {
+		a := k.ask(opReaddir, fuse.FUSE_ROOT_ID, bodyOf(fuse.ReadIn{Offset: offset, Size: 200}))
+		if a.errno != 0 {
+			t.Fatal(a.errno)
+		}
+		if len(a.data) == 0 {
+			break
+		}
+		for b := a.data; len(b) > 0; {
+			entry, err := decode[struct {
+				Ino, Off      uint64
+				Length, Flags uint32
+			}](b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			name := string(b[24 : 24+entry.Length])
+			if !want[name] {
+				t.Fatalf("%q listed twice, or not there", name)
+			}
+			delete(want, name)
+			offset = entry.Off
+			b = b[(24+entry.Length+7)/8*8:]
+		}
+	}
+	if len(want) > 0 {
+		t.Errorf("not listed: %v", want)
+	}
+}
+
+func TestAddRefuses(t *testing.T) {
+	s, k := newPair(t, resending)
+	id := k.add(s, "a", ready{})
+	if _, err := s.Add(id, testSize, ready{}); err == nil {
+		t.Error("added twice")
+	}
+	twin := id
+	twin[31]++ // the node ID is of the first bytes
+	if _, err := s.Add(twin, testSize, ready{}); err == nil {
+		t.Error("two devices with one node ID")
+	}
+	if err := s.Remove(twin); err != nil || s.file(nodeID(id)) == nil {
+		t.Error("removing what is not there removed its twin:", err)
+	}
+	for _, size := range []int64{-4096, 1, 4095} {
+		if _, err := s.Add(testID("b"), size, ready{}); err == nil {
+			t.Errorf("a device of %d bytes", size)
+		}
+	}
+}
+
+func TestErrno(t *testing.T) {
+	wrap := func(err error) error { return fmt.Errorf("wrapped: %w", err) }
+	for _, test := range []struct {
+		err  error
+		want unix.Errno
+	}{
+		{nil, 0}, {errInterrupted, unix.EINTR}, {errNoDevice, unix.ENOENT}, {errRemoved, unix.ESTALE},
+		{errReadOnly, unix.EROFS}, {errNotImplemented, unix.ENOSYS}, {errDetached, unix.EIO},
+		{errOverloaded, unix.EIO}, {errTooLate, unix.EIO}, {errMalformed, unix.EIO},
+		{context.DeadlineExceeded, unix.EIO}, {context.Canceled, unix.EIO}, {unix.EINTR, unix.EIO}, {os.ErrNotExist, unix.EIO},
+	} {
+		if got := errno(test.err); got != test.want {
+			t.Errorf("%v: %v, want %v", test.err, got, test.want)
+		}
+		if test.err != nil && errno(wrap(test.err)) != test.want {
+			t.Errorf("%v, wrapped: not %v", test.err, test.want)
+		}
+	}
+}
+
+// FuzzRequest: whatever comes as a request, there is at most one answer, it is
+// one for this request, and nothing breaks.
+func FuzzRequest(f *testing.F) {
+	id := testID("a")
+	for op := range uint32(60) {
+		f.Add(rawRequest(op, 2, fuse.FUSE_ROOT_ID, []byte(id.String()+"\x00")))
+		f.Add(rawRequest(op, 2, nodeID(id), bodyOf(fuse.ReadIn{Offset: 4096, Size: 4096})))
+		f.Add(rawRequest(op, 2, nodeID(id), nil))
+	}
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		req, err := parseRequest(bytes.Clone(b)) // cloned: aligned as a real one is
+		if err != nil {
+			return
+		}
+		if _, _, err := negotiate(req); err == nil && req.Opcode != opInit {
+			t.Error("negotiated without INIT")
+		}
+		s, k := newPair(t, resending)
+		s.log = slog.New(slog.DiscardHandler)
+		k.add(s, "a", ready{})
+		ctx, _ := testContext(t)
+		if err := s.handle(ctx, req); err != nil && !errors.Is(err, errMalformed) && !errors.Is(err, unix.EMSGSIZE) {
+			t.Fatal(err)
+		}
+		if !s.await(10*time.Second, func() bool { return len(s.reads) == 0 && s.limits.inWork == 0 }) {
+			t.Fatal("the read does not end")
+		}
+		// What the server sent is there by now; a second request marks its end.
+		if err := s.handle(ctx, request{InHeader: fuse.InHeader{Opcode: opStatfs, Unique: ^req.Unique}}); err != nil {
+			t.Fatal(err)
+		}
+		answers := 0
+		for a := k.next(); a.unique != ^req.Unique; a = k.next() {
+			if answers++; a.unique != req.Unique || answers > 1 {
+				t.Errorf("%d answers, the last to %d, want one to %d", answers, a.unique, req.Unique)
+			}
+		}
+	})
+}

@@ -1,0 +1,17 @@
+// Package mount promises that a tree which is on this machine can be mounted
+// without the network: it brings indexes here, verified before they get their
+// names, and mounts each with EROFS over its device.
+//
+// It refuses to know chains and snapshots: who needs a tree, and when it may
+// go, is said by the caller. It never deletes a tree because it could not be
+// mounted.
+//
+// On disk, below the node's root:
+//
+//	trees/TREE/map        header, page table and pages of the index
+//	trees/TREE/metadata   the metadata image, which the kernel reads
+//	trees/TREE/locations  where its chunks lie, a hint; may be missing
+//	trees/new-TREE/       an index on its way; worth nothing after a crash
+//	devices/              the FUSE mount: one file a mounted tree
+//	mounts/TREE/          where a tree is mounted
+package mount

@@ -21,6 +21,7 @@ func merge(volumes []*volume) *Tree {
 	}
 	m := merger{opaque: opaque, single: len(volumes) == 1}
 	m.merge(roots)
+	roots[0].Mtime = Time{}
 	return &Tree{Root: roots[0]}
 }
 

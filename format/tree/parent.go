@@ -117,7 +117,9 @@ func (s *search) result(path string) (*Node, error) {
 	if !s.linked {
 		return s.node, s.err
 	}
-	at, err := s.volume.resolve(path)
+	// With a slash in front, as containerd has it: a link at the start of a
+	// path without one is followed a little differently.
+	at, err := s.volume.resolve("/" + path)
 	if err == nil && at.node == nil {
 		err = errNotExist
 	}

@@ -241,9 +241,7 @@ func (u *unpacker) finish() error {
 		if err != nil {
 			return &EntryError{Entry: dir.name, Err: fmt.Errorf("set its time: %w", err)}
 		}
-		if at.node != u.root {
-			at.node.Mtime = dir.mtime
-		}
+		at.node.Mtime = dir.mtime
 	}
 	u.dirs = nil
 	return nil

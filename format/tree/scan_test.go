@@ -1,0 +1,139 @@
+package tree
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+
+	"lighter/test/testkit/tarball"
+)
+
+func scan(stream []byte, limits Limits) ([]*Entry, error) {
+	var list []*Entry
+	err := Scan(bytes.NewReader(stream), limits, wholeFile, func(e *Entry) error {
+		list = append(list, e)
+		return nil
+	})
+	return list, err
+}
+
+func TestScanEntry(t *testing.T) {
+	list, err := scan(tarball.Of(
+		tarball.File("./a/", "hello", tarball.Mode(0o104755), tarball.Owner(-1, 1<<33), tarball.Time(1<<40, 5),
+			tarball.Xattr("user.b", "2"), tarball.Xattr("trusted.a", ""), tarball.PAX("comment", "x")),
+		tarball.Link("b", "../a", tarball.Claim(5)),
+		tarball.Block("c", -1, 1<<40),
+	), Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b, c := list[0], list[1], list[2]
+	if a.Name != "./a/" || a.Mode != 0o4755 || a.UID != -1 || a.GID != 1<<33 || a.Mtime != (Time{}) {
+		t.Errorf("got %+v", a)
+	}
+	if len(a.Xattrs) != 2 || a.Xattrs[0].Name != "trusted.a" || string(a.Xattrs[1].Value) != "2" {
+		t.Errorf("got %q", a.Xattrs)
+	}
+	if string(a.Content.Inline) != "hello" || a.Size != 5 {
+		t.Errorf("got %q of %d bytes", a.Content.Inline, a.Size)
+	}
+	if b.Linkname != "../a" || b.Size != 0 || c.Major != -1 || c.Minor != 1<<40 {
+		t.Errorf("got %+v, %+v", b, c)
+	}
+}
+
+// TestScanAsksForContent shows for which entries a content is asked for.
+func TestScanAsksForContent(t *testing.T) {
+	stream := tarball.Of(
+		tarball.File("a", "content"), tarball.File("empty", ""), tarball.File(".wh.b", "content"),
+		tarball.File("c/.wh..wh..opq", "content"), tarball.File(".", "content"), tarball.File("../..", "content"),
+		tarball.File("c/../d/", "content"), tarball.Dir("e"), tarball.Other('7', "f"), tarball.File("e/.wh/g", "content"),
+	)
+	var asked []string
+	err := Scan(bytes.NewReader(stream), Limits{}, func(e *Entry, r io.Reader) error {
+		asked = append(asked, e.Name)
+		return wholeFile(e, r)
+	}, func(e *Entry) error {
+		if have := int64(len(e.Content.Inline)); have != e.Size {
+			t.Errorf("%q: %d bytes of %d", e.Name, have, e.Size)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(asked, " "); got != "a c/../d/ e/.wh/g" {
+		t.Errorf("content of %s", got)
+	}
+}
+
+func TestScanLimits(t *testing.T) {
+	sparse := tarball.File("a", "", tarball.PAX("GNU.sparse.size", "100000"),
+		tarball.PAX("GNU.sparse.major", "0"), tarball.PAX("GNU.sparse.minor", "1"), tarball.PAX("GNU.sparse.numblocks", "0"), tarball.PAX("GNU.sparse.map", ""))
+	three := tarball.Of(tarball.File("a", "x"), tarball.Dir("b"), tarball.Dir("c"))
+	for name, c := range map[string]struct {
+		stream []byte
+		limits Limits
+		ok     bool
+	}{
+		"entries":              {three, Limits{Entries: 2}, false},
+		"as many entries":      {three, Limits{Entries: 3}, true},
+		"bytes":                {three, Limits{Bytes: int64(len(three)) - 1}, false},
+		"as many bytes":        {three, Limits{Bytes: int64(len(three))}, true},
+		"bytes behind the end": {append(bytes.Clone(three), make([]byte, 4096)...), Limits{Bytes: int64(len(three))}, false},
+		"a sparse file":        {tarball.Of(sparse), Limits{Bytes: 99999}, false},
+		"as large a file":      {tarball.Of(sparse), Limits{Bytes: 100000}, true},
+	} {
+		_, err := scan(c.stream, c.limits)
+		var beyond *LimitError
+		if (err == nil) != c.ok || err != nil && !errors.As(err, &beyond) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestScanRefusesAbsurdSizes(t *testing.T) {
+	huge := tarball.File("a", "", tarball.PAX("GNU.sparse.size", "9223372036854775807"),
+		tarball.PAX("GNU.sparse.major", "0"), tarball.PAX("GNU.sparse.minor", "1"), tarball.PAX("GNU.sparse.numblocks", "0"), tarball.PAX("GNU.sparse.map", ""))
+	asked := false
+	err := Scan(bytes.NewReader(tarball.Of(huge)), Limits{}, func(*Entry, io.Reader) error { asked = true; return nil },
+		func(*Entry) error { return nil })
+	if err == nil || asked {
+		t.Errorf("got %v, content asked for: %v", err, asked)
+	}
+}
+
+func TestScanCutShort(t *testing.T) {
+	stream := tarball.Of(tarball.File("a", strings.Repeat("x", 2000)))
+	for n := 1; n < 512+2000; n++ {
+		if _, err := scan(stream[:n], Limits{}); !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Fatalf("%d bytes: %v", n, err)
+		}
+	}
+}
+
+func TestScanPassesErrorsOn(t *testing.T) {
+	stream := bytes.NewReader(tarball.Of(tarball.File("a", "x")))
+	fail := func(*Entry) error { return errTest }
+	if err := Scan(stream, Limits{}, wholeFile, fail); !errors.Is(err, errTest) {
+		t.Errorf("of emit: %v", err)
+	}
+	stream.Seek(0, io.SeekStart)
+	if err := Scan(stream, Limits{}, func(e *Entry, _ io.Reader) error { return fail(e) }, nil); !errors.Is(err, errTest) {
+		t.Errorf("of content: %v", err)
+	}
+	stream.Seek(0, io.SeekStart)
+	if err := Scan(stream, Limits{}, func(*Entry, io.Reader) error { return nil }, nil); err == nil {
+		t.Error("a content that was not read is taken")
+	}
+}
+
+// TestScanReadsToTheEnd matters to whoever hashes the stream.
+func TestScanReadsToTheEnd(t *testing.T) {
+	stream := bytes.NewReader(append(tarball.Of(tarball.Dir("a")), "anything"...))
+	if err := Scan(stream, Limits{}, wholeFile, func(*Entry) error { return nil }); err != nil || stream.Len() != 0 {
+		t.Errorf("%d bytes are left, %v", stream.Len(), err)
+	}
+}

@@ -22,23 +22,17 @@ check:
 
 # Everything, kernel mounts and containerd included.
 test:
-	test/setup check
-	test/setup tools
-	test/setup images base python
+	test/setup all base python
 	$(MAKE) build check
 	test/e2e/run
 
 demo:
-	test/setup check
-	test/setup tools
-	test/setup images sci
+	test/setup all sci
 	$(MAKE) build
 	$(GO) run ./bench demo
 
 bench:
-	test/setup check
-	test/setup tools
-	test/setup images base python gcc sci sci2 ml
+	test/setup all base python gcc sci sci2 ml
 	$(MAKE) build
 	$(GO) run ./bench run
 	$(GO) test -run '^$$' -bench . ./format/... ./store/... ./node/...

@@ -1,0 +1,269 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"lighter/format/chunk"
+	"lighter/node/device"
+)
+
+// A server stops in the middle of a read; another one, in the same process,
+// takes the connection over.
+func TestDetachAndAdopt(t *testing.T) {
+	dir := t.TempDir()
+	log := slog.New(slog.DiscardHandler)
+	first, err := device.Mount(dir, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data := noise(7, 1<<20)
+	h := newHanging(data)
+	_, path := addDevice(t, first, "a", len(data), h)
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- first.Serve(ctx) }()
+	_, wait := run(t, "cat", path)
+	eventually(t, "a read", func() bool { return h.reads.Load() == 1 })
+	cancel()
+	if err := <-served; err != nil {
+		t.Fatal(err)
+	}
+	conn, err := first.Conn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Detach(); err != nil {
+		t.Fatal(err)
+	}
+	second := adopt(t, conn, dir, first.State(), "a", inMemory(data))
+	if out, err := wait(); err != nil || out != string(data) {
+		t.Errorf("the reader got %d bytes, %v", len(out), err)
+	}
+	if err := second.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// adopt takes a connection over and serves one device until the test ends.
+func adopt(t *testing.T, conn *os.File, dir string, state device.State, name string, data inMemory) *device.Server {
+	t.Helper()
+	s, err := device.Adopt(conn, dir, state, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	addDevice(t, s, name, len(data), data)
+	if err := s.Resend(); err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(context.Background()) }()
+	t.Cleanup(func() {
+		if err := errors.Join(s.Close(), <-served); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// deviceHelper, in the environment, makes the test's program a helper of one
+// test: "serve" (helpDevices) or "compare" (helpCompare), with its arguments.
+const deviceHelper = "LIGHTER_E2E_DEVICE_HELPER"
+
+func init() {
+	var err error
+	switch os.Getenv(deviceHelper) {
+	case "":
+		return
+	case "serve":
+		err = helpDevices(os.Args[1], os.Args[2])
+	case "compare":
+		err = helpCompare(os.Args[1], os.Args[2])
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// helperNews is what the helper tells the test.
+type helperNews struct {
+	State device.State
+	Reads int32
+}
+
+// helpDevices serves a directory with one device, whose reads it never answers.
+// Its first extra descriptor is a socket to the test.
+func helpDevices(dir, deviceSize string) error {
+	size, err := strconv.ParseInt(deviceSize, 10, 64)
+	if err != nil {
+		return err
+	}
+	socket, err := net.FileConn(os.NewFile(3, "socket"))
+	if err != nil {
+		return err
+	}
+	s, err := device.Mount(dir, slog.Default())
+	if err != nil {
+		return err
+	}
+	conn, err := s.Conn()
+	if err != nil {
+		return err
+	}
+	h := newHanging(nil)
+	if _, err := s.Add(chunk.Sum([]byte("a")), size, h); err != nil {
+		return err
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(context.Background()) }()
+	rights := unix.UnixRights(int(conn.Fd()))
+	for {
+		news, err := json.Marshal(helperNews{s.State(), h.reads.Load()})
+		if err != nil {
+			return err
+		}
+		if _, _, err := socket.(*net.UnixConn).WriteMsgUnix(news, rights, nil); err != nil {
+			return err
+		}
+		rights = nil
+		select {
+		case err := <-served:
+			return err
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// startHelper starts the helper and returns its connection, which the test then
+// keeps, and how to hear from it.
+func startHelper(t *testing.T, dir string, size int) (cmd *exec.Cmd, conn *os.File, hear func() helperNews) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs, ours := os.NewFile(uintptr(fds[0]), "theirs"), os.NewFile(uintptr(fds[1]), "ours")
+	defer theirs.Close()
+	defer ours.Close()
+	cmd = exec.Command("/proc/self/exe", dir, strconv.Itoa(size))
+	cmd.Env = append(os.Environ(), deviceHelper+"=serve")
+	cmd.ExtraFiles, cmd.Stderr = []*os.File{theirs}, os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	socket, err := net.FileConn(ours)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { socket.Close() })
+	hear = func() (news helperNews) {
+		b, oob := make([]byte, 4096), make([]byte, unix.CmsgSpace(4))
+		n, nOOB, _, _, err := socket.(*net.UnixConn).ReadMsgUnix(b, oob)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if messages, err := unix.ParseSocketControlMessage(oob[:nOOB]); err == nil && len(messages) > 0 {
+			got, err := unix.ParseUnixRights(&messages[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			conn = os.NewFile(uintptr(got[0]), "/dev/fuse")
+		}
+		if err := json.Unmarshal(b[:n], &news); err != nil {
+			t.Fatal(err)
+		}
+		return news
+	}
+	hear()
+	return cmd, conn, hear
+}
+
+// The process that serves is killed while it holds reads of many processes;
+// another one takes the connection over, and nobody notices.
+func TestServerIsKilled(t *testing.T) {
+	files := map[string][]byte{}
+	for i := range 10 {
+		files[strconv.Itoa(i)] = noise(uint64(i), 2<<20)
+	}
+	image := makeTestImage(t, files)
+	dir := t.TempDir()
+	helper, conn, hear := startHelper(t, dir, len(image.data))
+	tree := mountImage(t, image, filepath.Join(dir, chunk.Sum([]byte("a")).String()))
+	var waits []func() (string, error)
+	for name := range files {
+		_, wait := run(t, "cmp", filepath.Join(image.source, name), filepath.Join(tree, name))
+		waits = append(waits, wait)
+	}
+	news := hear()
+	for news.Reads < 10 {
+		news = hear()
+	}
+	if err := helper.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := helper.Wait(); err == nil {
+		t.Error("the helper ended by itself")
+	}
+	t.Cleanup(func() { // before the tree goes
+		if _, err := os.ReadFile(filepath.Join(tree, "0")); err != nil {
+			t.Error("afterwards:", err)
+		}
+	})
+	adopt(t, conn, dir, news.State, "a", image.data)
+	for _, wait := range waits {
+		if out, err := wait(); err != nil {
+			t.Errorf("%v %s", err, out)
+		}
+	}
+}
+
+// A server that nobody kept the connection of leaves a dead mount. The next one
+// takes it away, although a tree is still mounted over one of its devices.
+func TestDeadMountIsReplaced(t *testing.T) {
+	image := makeTestImage(t, map[string][]byte{"file": noise(8, 1<<20)})
+	dir := t.TempDir()
+	helper, conn, _ := startHelper(t, dir, len(image.data))
+	tree := mountImage(t, image, filepath.Join(dir, chunk.Sum([]byte("a")).String()))
+	if _, err := device.Mount(dir, slog.Default()); err == nil {
+		t.Error("mounted over a server that lives")
+	}
+	if err := errors.Join(helper.Process.Kill(), conn.Close()); err != nil {
+		t.Fatal(err)
+	}
+	helper.Wait() // says that it was killed
+	if _, err := os.ReadFile(filepath.Join(tree, "file")); !errors.Is(err, unix.EIO) {
+		t.Errorf("read over a dead server: %v", err)
+	}
+	s, err := device.Mount(dir, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(context.Background()) }()
+	addDevice(t, s, "a", len(image.data), inMemory(image.data))
+	if names, err := os.ReadDir(dir); err != nil || len(names) != 1 {
+		t.Errorf("%v, %v", names, err)
+	}
+	if err := errors.Join(s.Close(), <-served); err != nil {
+		t.Error(err)
+	}
+	if err := unix.Unmount(dir, 0); !errors.Is(err, unix.EINVAL) {
+		t.Errorf("something is still mounted: %v", err)
+	}
+}

@@ -1,0 +1,291 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"lighter/format/chunk"
+	"lighter/node/device"
+)
+
+// inMemory is a device whose bytes are at hand.
+type inMemory []byte
+
+func (m inMemory) ReadAt(_ context.Context, dst []byte, off int64) error {
+	if n := copy(dst, m[off:]); n < len(dst) {
+		return fmt.Errorf("asked for %d bytes at %d of %d", len(dst), off, len(m))
+	}
+	return nil
+}
+
+// hanging is a device whose reads hang until it is released.
+type hanging struct {
+	inMemory
+	reads    atomic.Int32
+	stopped  atomic.Int32
+	released chan struct{}
+}
+
+func newHanging(data []byte) *hanging {
+	return &hanging{inMemory: data, released: make(chan struct{})}
+}
+
+func (h *hanging) ReadAt(ctx context.Context, dst []byte, off int64) error {
+	h.reads.Add(1)
+	select {
+	case <-h.released:
+		return h.inMemory.ReadAt(ctx, dst, off)
+	case <-ctx.Done():
+		h.stopped.Add(1)
+		return ctx.Err()
+	}
+}
+
+// serveDevices mounts a directory of devices and serves it until the test ends.
+// By then nothing may use it.
+func serveDevices(t *testing.T) (*device.Server, string) {
+	t.Helper()
+	dir := t.TempDir()
+	s, err := device.Mount(dir, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(context.Background()) }()
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-served; err != nil {
+			t.Error("serve:", err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error("closed twice:", err)
+		}
+	})
+	return s, dir
+}
+
+func addDevice(t *testing.T, s *device.Server, name string, size int, r device.Reader) (chunk.ID, string) {
+	t.Helper()
+	id := chunk.Sum([]byte(name))
+	path, err := s.Add(id, int64(size), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id, path
+}
+
+func noise(seed uint64, size int) []byte {
+	b := make([]byte, size)
+	rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8)}).Read(b)
+	return b
+}
+
+// run starts a process and returns a function that waits for its output.
+func run(t *testing.T, name string, args ...string) (cmd *exec.Cmd, wait func() (string, error)) {
+	t.Helper()
+	var out bytes.Buffer
+	cmd = exec.Command(name, args...)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	return cmd, func() (string, error) {
+		select {
+		case err := <-done:
+			return out.String(), err
+		case <-time.After(60 * time.Second):
+			return out.String(), errors.Join(errors.New("still running after a minute"), cmd.Process.Kill())
+		}
+	}
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal(what, "did not happen")
+		}
+	}
+}
+
+// openDevice opens a device file as a program other than this one would: Go's
+// own os.Open has the runtime poll the file, in a way that this process, which
+// serves it, may not survive.
+func openDevice(path string, flags int) (int, error) {
+	fd, err := unix.Open(path, flags|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	return fd, nil
+}
+
+func readDevice(path string) ([]byte, error) {
+	fd, err := openDevice(path, unix.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	var all []byte
+	b := make([]byte, 1<<20)
+	for {
+		n, err := unix.Pread(fd, b, int64(len(all)))
+		if err != nil || n == 0 {
+			return all, err
+		}
+		all = append(all, b[:n]...)
+	}
+}
+
+func TestDeviceIsAFile(t *testing.T) {
+	s, dir := serveDevices(t)
+	data := noise(1, 3<<20+4096)
+	id, path := addDevice(t, s, "a", len(data), inMemory(data))
+	info, err := os.Stat(path)
+	if err != nil || info.Size() != int64(len(data)) || info.Mode() != 0o400 || path != filepath.Join(dir, id.String()) {
+		t.Fatalf("%v, %v", info, err)
+	}
+	if got, err := readDevice(path); err != nil || !bytes.Equal(got, data) {
+		t.Fatalf("read %d bytes, %v", len(got), err)
+	}
+	fd, err := openDevice(path, unix.O_RDONLY)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	for _, at := range []struct{ offset, size, want int }{{5000, 100, 100}, {len(data) - 10, 100, 10}, {len(data), 100, 0}, {4095, 2 << 20, 2 << 20}} {
+		b := make([]byte, at.size)
+		n, err := unix.Pread(fd, b, int64(at.offset))
+		if err != nil || n != at.want || !bytes.Equal(b[:n], data[at.offset:at.offset+n]) {
+			t.Errorf("%d bytes at %d: got %d, %v", at.size, at.offset, n, err)
+		}
+	}
+	if _, err := openDevice(path, unix.O_RDWR); !errors.Is(err, unix.EROFS) {
+		t.Errorf("open to write: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "unknown")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("stat of what is not there: %v", err)
+	}
+	if out, err := exec.Command("setpriv", "--reuid=1000", "--clear-groups", "cat", path).CombinedOutput(); err == nil {
+		t.Errorf("somebody else may read: %.100q", out)
+	}
+	if err := s.Close(); !errors.Is(err, unix.EBUSY) {
+		t.Errorf("closed although a device is open: %v", err)
+	}
+}
+
+func TestDeviceRemovedWhileOpen(t *testing.T) {
+	s, dir := serveDevices(t)
+	data := noise(2, 1<<20)
+	id, path := addDevice(t, s, "a", len(data), inMemory(data))
+	fd, err := openDevice(path, unix.O_RDONLY)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	read := func() error {
+		b := make([]byte, 8192)
+		_, err := unix.Pread(fd, b, 4096)
+		if err == nil && !bytes.Equal(b, data[4096:4096+8192]) {
+			t.Error("wrong bytes")
+		}
+		return err
+	}
+	if err := read(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Remove(id); err != nil {
+		t.Fatal(err)
+	}
+	if err := read(); !errors.Is(err, unix.ESTALE) {
+		t.Errorf("read of a removed device: %v", err)
+	}
+	if _, err := openDevice(path, unix.O_RDONLY); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("open of a removed device: %v", err)
+	}
+	if names, err := os.ReadDir(dir); err != nil || len(names) != 0 {
+		t.Errorf("%v, %v", names, err)
+	}
+	addDevice(t, s, "a", len(data), inMemory(data))
+	if err := read(); err != nil {
+		t.Errorf("read of a device that is there again: %v", err)
+	}
+	if got, err := readDevice(path); err != nil || !bytes.Equal(got, data) {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+}
+
+func TestManyDevices(t *testing.T) {
+	s, dir := serveDevices(t)
+	const n = 200
+	var ids []chunk.ID
+	for i := range n {
+		data := noise(uint64(i), 64<<10)
+		id, path := addDevice(t, s, strconv.Itoa(i), len(data), inMemory(data))
+		ids = append(ids, id)
+		if got, err := readDevice(path); err != nil || !bytes.Equal(got, data) {
+			t.Fatalf("device %d: %d bytes, %v", i, len(got), err)
+		}
+	}
+	if names, err := os.ReadDir(dir); err != nil || len(names) != n {
+		t.Errorf("%d names, %v", len(names), err)
+	}
+	for _, id := range ids {
+		if err := s.Remove(id); err != nil {
+			t.Error(err)
+		}
+		if _, err := os.Stat(filepath.Join(dir, id.String())); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("stat of a removed device: %v", err)
+		}
+	}
+}
+
+func TestCloseLeavesNothing(t *testing.T) {
+	count := func() (int, int) {
+		fds, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return runtime.NumGoroutine(), len(fds)
+	}
+	run := func() {
+		t.Run("", func(t *testing.T) {
+			s, _ := serveDevices(t)
+			data := noise(6, 4<<20)
+			for i := range 20 {
+				_, path := addDevice(t, s, strconv.Itoa(i), len(data), inMemory(data))
+				if _, err := readDevice(path); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+	run() // what stays for good is there now
+	goroutines, fds := count()
+	for range 5 {
+		run()
+	}
+	eventually(t, "the end of all goroutines and descriptors", func() bool {
+		g, f := count()
+		return g <= goroutines && f <= fds
+	})
+}

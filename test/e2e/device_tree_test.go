@@ -1,0 +1,240 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// testImage is a tree of files, and the metadata image and the device's bytes
+// that mkfs.erofs makes of it.
+type testImage struct {
+	source, metadata string
+	data             []byte
+}
+
+func makeTestImage(t *testing.T, files map[string][]byte) testImage {
+	t.Helper()
+	dir := t.TempDir()
+	image := testImage{source: filepath.Join(dir, "source"), metadata: filepath.Join(dir, "metadata")}
+	for name, content := range files {
+		path := filepath.Join(image.source, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, content, 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	blob := filepath.Join(dir, "blob")
+	out, err := exec.Command("mkfs.erofs", "--quiet", "--blobdev="+blob, "--chunksize=16777216", image.metadata, image.source).CombinedOutput()
+	if err != nil {
+		t.Fatalf("mkfs.erofs: %v\n%s", err, out)
+	}
+	if image.data, err = os.ReadFile(blob); err != nil {
+		t.Fatal(err)
+	}
+	image.data = append(image.data, make([]byte, -len(image.data)&4095)...)
+	return image
+}
+
+func mountImage(t *testing.T, image testImage, devicePath string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := unix.Mount(image.metadata, dir, "erofs", unix.MS_RDONLY, "device="+devicePath); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Error("unmount the tree:", err)
+		}
+	})
+	return dir
+}
+
+// A process that is killed does not wait for its read. If it read the device
+// itself, the read is called off; through a tree, the kernel does not tell.
+func TestDeviceReaderIsKilled(t *testing.T) {
+	s, _ := serveDevices(t)
+	image := makeTestImage(t, map[string][]byte{"file": noise(3, 1<<20)})
+	h := newHanging(image.data)
+	_, path := addDevice(t, s, "a", len(image.data), h)
+	tree := mountImage(t, image, path)
+	for i, file := range []string{filepath.Join(tree, "file"), path} {
+		cmd, wait := run(t, "cat", file)
+		eventually(t, "a read", func() bool { return h.reads.Load() == int32(i+1) })
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := wait(); err == nil || strings.Contains(err.Error(), "still running") {
+			t.Errorf("%s: %v", file, err)
+		}
+	}
+	eventually(t, "the end of the device's read", func() bool { return h.stopped.Load() == 1 })
+	close(h.released)
+	if got, err := os.ReadFile(filepath.Join(tree, "file")); err != nil || !bytes.Equal(got, noise(3, 1<<20)) {
+		t.Errorf("afterwards: %d bytes, %v", len(got), err)
+	}
+}
+
+// Processes read trees as containers do: at the same time, the same files and
+// others, as root and not.
+func TestTreeOverDevice(t *testing.T) {
+	s, _ := serveDevices(t)
+	files := map[string][]byte{"large": noise(4, 40<<20), "empty": nil}
+	for i := range 400 {
+		files[fmt.Sprintf("d%d/f%d", i%7, i)] = noise(uint64(i), 1+i*i)
+	}
+	image := makeTestImage(t, files)
+	_, path := addDevice(t, s, "a", len(image.data), inMemory(image.data))
+	tree := mountImage(t, image, path)
+	if err := os.Chmod(filepath.Dir(tree), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	var waits []func() (string, error)
+	for i := range 8 {
+		command := []string{"diff", "-r", image.source, tree}
+		if i%2 == 1 {
+			command = append([]string{"setpriv", "--reuid=1000", "--clear-groups"}, command...)
+		}
+		_, wait := run(t, command[0], command[1:]...)
+		waits = append(waits, wait)
+	}
+	for i, wait := range waits {
+		if out, err := wait(); err != nil {
+			t.Errorf("reader %d: %v\n%.500s", i, err, out)
+		}
+	}
+}
+
+// 29 readers stuck on one device do not delay a read of another, nor of the
+// same device where it does not hang; when the bytes come, all get theirs.
+func TestStuckDevice(t *testing.T) {
+	s, _ := serveDevices(t)
+	stuckFiles := map[string][]byte{}
+	for i := range 29 {
+		stuckFiles[strconv.Itoa(i)] = noise(uint64(i), 300<<10)
+	}
+	stuck, other := makeTestImage(t, stuckFiles), makeTestImage(t, map[string][]byte{"file": noise(99, 20<<20)})
+	h := newHanging(stuck.data)
+	_, stuckPath := addDevice(t, s, "stuck", len(stuck.data), h)
+	_, otherPath := addDevice(t, s, "other", len(other.data), inMemory(other.data))
+	stuckTree, otherTree := mountImage(t, stuck, stuckPath), mountImage(t, other, otherPath)
+	var waits []func() (string, error)
+	for i := range 29 {
+		_, wait := run(t, "cmp", filepath.Join(stuck.source, strconv.Itoa(i)), filepath.Join(stuckTree, strconv.Itoa(i)))
+		waits = append(waits, wait)
+	}
+	eventually(t, "29 reads that hang", func() bool { return h.reads.Load() >= 29 })
+	if got, err := os.ReadFile(filepath.Join(otherTree, "file")); err != nil || !bytes.Equal(got, noise(99, 20<<20)) {
+		t.Errorf("the other device: %d bytes, %v", len(got), err)
+	}
+	if h.stopped.Load() != 0 {
+		t.Error("a read was called off")
+	}
+	close(h.released)
+	for i, wait := range waits {
+		if out, err := wait(); err != nil {
+			t.Errorf("reader %d: %v %s", i, err, out)
+		}
+	}
+}
+
+// failing is a device with a range that cannot be read.
+type failing struct {
+	inMemory
+	from, to int64
+}
+
+func (f failing) ReadAt(ctx context.Context, dst []byte, off int64) error {
+	if off < f.to && f.from < off+int64(len(dst)) {
+		return errors.New("broken here")
+	}
+	return f.inMemory.ReadAt(ctx, dst, off)
+}
+
+// The kernel takes what is missing in a short read for zeros. So whatever it
+// asks for, and however much at once, a page is right or an error.
+func TestErrorIsNeverZeros(t *testing.T) {
+	s, _ := serveDevices(t)
+	content := noise(5, 16<<20)
+	image := makeTestImage(t, map[string][]byte{"file": content})
+	_, path := addDevice(t, s, "a", len(image.data), failing{image.data, 5 << 20, 5<<20 + 1})
+	file := filepath.Join(mountImage(t, image, path), "file")
+	// In another process: this one must not fault in what it serves.
+	cmd := exec.Command("/proc/self/exe", file, filepath.Join(image.source, "file"))
+	cmd.Env = append(os.Environ(), deviceHelper+"=compare")
+	if out, err := cmd.CombinedOutput(); err != nil || string(out) != "some pages could not be read\n" {
+		t.Errorf("mapped: %v\n%.1000s", err, out)
+	}
+	failed := 0
+	fd, err := openDevice(file, unix.O_RDONLY)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	page := make([]byte, 4096)
+	for at := 0; at < len(content); at += 4096 {
+		if _, err := unix.Pread(fd, page, int64(at)); errors.Is(err, unix.EIO) {
+			failed++
+		} else if err != nil || !bytes.Equal(page, content[at:at+4096]) {
+			t.Fatalf("wrong bytes at %d: %v", at, err)
+		}
+	}
+	if failed == 0 || failed > 512 {
+		t.Errorf("%d reads failed", failed)
+	}
+}
+
+// helpCompare compares a mapped file with another one.
+func helpCompare(mapped, original string) error {
+	want, err := os.ReadFile(original)
+	if err != nil {
+		return err
+	}
+	file, err := os.Open(mapped)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	view, err := unix.Mmap(int(file.Fd()), 0, len(want), unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return err
+	}
+	defer unix.Munmap(view)
+	if err := unix.Madvise(view, unix.MADV_HUGEPAGE); err != nil { // reads of 2 MiB, in two requests
+		return err
+	}
+	failed := false
+	for at := 0; at < len(want); at += 4096 {
+		same, fault := samePage(view[at:at+4096], want[at:at+4096])
+		if !fault && !same {
+			return fmt.Errorf("wrong bytes at %d", at)
+		}
+		failed = failed || fault
+	}
+	if failed {
+		fmt.Println("some pages could not be read")
+	}
+	return nil
+}
+
+// samePage compares a mapped page, or tells that it cannot be read.
+func samePage(mapped, want []byte) (same, fault bool) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if recover() != nil {
+			fault = true
+		}
+	}()
+	return bytes.Equal(mapped, want), false
+}

@@ -1,0 +1,526 @@
+//go:build e2e
+
+package system
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"lighter/node"
+	"lighter/test/testkit/fswalk"
+	"lighter/test/testkit/site"
+)
+
+func TestMain(m *testing.M) { os.Exit(site.Enclosed(m.Run)) }
+
+// binary is the lighter that is tested: the one that `make build` made.
+func binary(t testing.TB) string {
+	t.Helper()
+	dir, err := site.Module()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(dir, "bin/lighter")
+}
+
+// start starts a site and pushes images to its registry. The hub takes in those
+// that are named behind a "+".
+func start(t testing.TB, options site.Options, images ...string) *site.Site {
+	t.Helper()
+	options.Lighter = binary(t)
+	s, err := site.Start(t.Context(), options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	work, err := site.Work()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, image := range images {
+		name := strings.TrimPrefix(image, "+")
+		if err := s.Push(t.Context(), filepath.Join(work, "images", name), name); err != nil {
+			t.Fatal(err)
+		}
+		if name != image {
+			if err := s.Hub.Add(t.Context(), name); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return s
+}
+
+func ctr(t testing.TB, s *site.Site, args ...string) string {
+	t.Helper()
+	out, err := s.Machine.Ctr(t.Context(), args...)
+	if err != nil {
+		t.Fatalf("ctr %s: %v", strings.Join(args, " "), err)
+	}
+	return out
+}
+
+func status(t testing.TB, s *site.Site) node.Status {
+	t.Helper()
+	var st node.Status
+	if err := s.Machine.NodeStatus(t.Context(), &st); err != nil {
+		t.Fatal(err)
+	}
+	return st
+}
+
+// received runs fn and returns what came over the link meanwhile, in bytes.
+func received(t testing.TB, s *site.Site, fn func()) int64 {
+	t.Helper()
+	before, err := s.Machine.Bytes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fn()
+	after, err := s.Machine.Bytes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return after - before
+}
+
+func pull(t testing.TB, s *site.Site, snapshotter, name string) {
+	t.Helper()
+	if _, err := s.Machine.Pull(t.Context(), snapshotter, site.Reference(name)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func run(t testing.TB, s *site.Site, snapshotter, name string, argv ...string) string {
+	t.Helper()
+	ran, err := s.Machine.Run(t.Context(), snapshotter, site.Reference(name), argv...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ran.Output
+}
+
+// The promise itself: no layer is downloaded, the container runs, and only what
+// it touches comes over the link.
+func TestPullIsLazy(t *testing.T) {
+	s := start(t, site.Options{}, "+python")
+	pulled := received(t, s, func() { pull(t, s, site.Lighter, "python") })
+	if pulled > 3<<20 {
+		t.Errorf("the pull moved %d bytes", pulled)
+	}
+	for _, line := range strings.Split(ctr(t, s, "content", "ls"), "\n") {
+		if strings.Contains(line, "MB") || strings.Contains(line, "MiB") {
+			t.Errorf("containerd holds a layer: %s", line)
+		}
+	}
+	moved := received(t, s, func() {
+		if out := run(t, s, site.Lighter, "python", "python3", "-c", `print("hello")`); out != "hello\n" {
+			t.Errorf("python printed %q", out)
+		}
+	})
+	if moved > 10<<20 {
+		t.Errorf("running python moved %d bytes", moved)
+	}
+	again := received(t, s, func() { run(t, s, site.Lighter, "python", "python3", "-c", `print("hello")`) })
+	if again > moved/20 {
+		t.Errorf("running it again moved %d bytes, at first %d", again, moved)
+	}
+	st := status(t, s)
+	if len(st.Mounts) != 1 || len(st.Images) == 0 || st.Cache.Chunks == 0 {
+		t.Errorf("the status says %+v", st)
+	}
+	for _, e := range st.Images {
+		if !e.Lazy {
+			t.Errorf("chain %s is not lazy: %s", e.Chain, e.Why)
+		}
+	}
+}
+
+// What the container sees is what overlayfs shows of the unpacked image, entry by
+// entry and byte by byte.
+func TestContainerSeesTheSameFiles(t *testing.T) {
+	s := start(t, site.Options{}, "+base", "+python")
+	for _, name := range []string{"base", "python"} {
+		began := time.Now().Unix()
+		pull(t, s, site.Overlayfs, name)
+		pull(t, s, site.Lighter, name)
+		var listings [2]fswalk.Listing
+		for i, snapshotter := range []string{site.Overlayfs, site.Lighter} {
+			c, err := s.Machine.StartContainer(t.Context(), snapshotter, site.Reference(name), "sleep", "infinity")
+			if err != nil {
+				t.Fatal(err)
+			}
+			lower := lowerOf(t, c.Root)
+			if listings[i], err = fswalk.Walk(lower); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.Remove(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(listings[0]) < 5000 {
+			t.Fatalf("%s: only %d entries were seen", name, len(listings[0]))
+		}
+		// containerd gives the root, and directories that a layer changes
+		// without naming them, the time of unpacking.
+		unpacked := func(path string, a, _ fswalk.Entry) bool { return !a.IsDir() || a.Sec < began }
+		for i, d := range fswalk.Diff(listings[0], listings[1], fswalk.Options{TimeOf: unpacked}) {
+			if t.Errorf("%s: %s", name, d); i > 20 {
+				break
+			}
+		}
+		fsck(t, s)
+		ctr(t, s, "images", "rm", "--sync", site.Reference(name))
+	}
+}
+
+// lowerOf mounts what is below a container's root once more, without what the
+// runtime writes into the root.
+func lowerOf(t testing.TB, root string) string {
+	t.Helper()
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range strings.Split(string(mounts), "\n") {
+		fields := strings.Fields(line)
+		if len(fields) < 4 || fields[1] != root {
+			continue
+		}
+		for _, option := range strings.Split(fields[3], ",") {
+			if lower, ok := strings.CutPrefix(option, "lowerdir="); ok {
+				dir := t.TempDir()
+				if !strings.Contains(lower, ":") {
+					lower += ":" + t.TempDir() // overlayfs wants two without an upper one
+				}
+				out, err := exec.Command("mount", "-t", "overlay", "-o", "index=off,lowerdir="+lower, "view", dir).CombinedOutput()
+				if err != nil {
+					t.Fatalf("mount %s: %v: %s", lower, err, out)
+				}
+				t.Cleanup(func() { _ = exec.Command("umount", dir).Run() })
+				return dir
+			}
+		}
+	}
+	t.Fatalf("%s is no overlay", root)
+	return ""
+}
+
+// fsck has the tools of EROFS check every metadata image on the machine.
+func fsck(t testing.TB, s *site.Site) {
+	t.Helper()
+	images, err := filepath.Glob(filepath.Join(s.Machine.NodeRoot(), "trees/*/metadata"))
+	if err != nil || len(images) == 0 {
+		t.Fatalf("no metadata image: %v", err)
+	}
+	for _, image := range images {
+		if out, err := exec.Command("fsck.erofs", "--device=/dev/zero", image).CombinedOutput(); err != nil {
+			t.Errorf("fsck.erofs: %v: %s", err, out)
+		}
+	}
+}
+
+// What no hub knows is pulled and run as ever.
+func TestUnknownImage(t *testing.T) {
+	s := start(t, site.Options{}, "base")
+	moved := received(t, s, func() { pull(t, s, site.Lighter, "base") })
+	if moved < 30<<20 {
+		t.Errorf("the pull moved %d bytes, which is no image", moved)
+	}
+	if out := run(t, s, site.Lighter, "base", "echo", "hello"); out != "hello\n" {
+		t.Errorf("echo printed %q", out)
+	}
+	st := status(t, s)
+	if len(st.Mounts) != 0 || len(st.Images) == 0 || st.Images[0].Lazy || st.Images[0].Why == "" {
+		t.Errorf("the status says %+v", st)
+	}
+}
+
+// A statement that no pinned key has signed is refused, said, and the image is
+// pulled as usual.
+func TestForgedHub(t *testing.T) {
+	other := "ed25519:" + strings.Repeat("A", 43) + "="
+	s := start(t, site.Options{NodeArgs: []string{"--hub-key", other}}, "+base")
+	if st := status(t, s); len(st.HubKeys) != 1 || st.HubKeys[0] != other {
+		t.Skipf("the site pins the hub's own key as well: %v", st.HubKeys)
+	}
+	moved := received(t, s, func() { pull(t, s, site.Lighter, "base") })
+	if moved < 30<<20 {
+		t.Errorf("the pull moved %d bytes, which is no image", moved)
+	}
+	refused := false
+	for _, e := range status(t, s).Images {
+		refused = refused || !e.Lazy && strings.Contains(e.Why, "refused")
+	}
+	if !refused {
+		t.Error("the status does not say that the statement was refused")
+	}
+	if out := run(t, s, site.Lighter, "base", "echo", "hello"); out != "hello\n" {
+		t.Errorf("echo printed %q", out)
+	}
+}
+
+// left lists what a node has besides its cache and its keys.
+func left(t testing.TB, s *site.Site) []string {
+	t.Helper()
+	var found []string
+	for _, pattern := range []string{"trees/*", "mounts/*", "devices/*", "chains/*", "snapshots/[0-9]*"} {
+		names, err := filepath.Glob(filepath.Join(s.Machine.NodeRoot(), pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		found = append(found, names...)
+	}
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range strings.Split(string(mounts), "\n") {
+		if strings.Contains(line, s.Dir) && strings.Contains(line, " erofs ") {
+			found = append(found, line)
+		}
+	}
+	return found
+}
+
+func TestRemovingLeavesNothing(t *testing.T) {
+	s := start(t, site.Options{}, "+base", "+python")
+	for _, name := range []string{"base", "python"} {
+		pull(t, s, site.Lighter, name)
+		run(t, s, site.Lighter, name, "ls", "/")
+	}
+	if len(left(t, s)) == 0 {
+		t.Fatal("nothing is there before it is removed: this test looks in the wrong place")
+	}
+	for _, name := range []string{"python", "base"} {
+		if err := s.Machine.RemoveImage(t.Context(), site.Reference(name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if found := left(t, s); len(found) > 0 {
+		t.Errorf("left behind: %s", strings.Join(found, "\n"))
+	}
+}
+
+// Writing, a second container, diff, commit, and an image built on a lazy one.
+func TestContainersWriteAndAreCommitted(t *testing.T) {
+	s := start(t, site.Options{}, "+base")
+	pull(t, s, site.Lighter, "base")
+	one, err := s.Machine.StartContainer(t.Context(), site.Lighter, site.Reference("base"), "sleep", "infinity")
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := s.Machine.StartContainer(t.Context(), site.Lighter, site.Reference("base"), "sleep", "infinity")
+	if err != nil {
+		t.Fatal(err)
+	}
+	must := func(c *site.Container, script, want string) {
+		t.Helper()
+		out, err := c.Exec(t.Context(), "sh", "-c", script)
+		if err != nil || out != want {
+			t.Errorf("%s printed %q, want %q (%v)", script, out, want, err)
+		}
+	}
+	must(one, "echo new > /etc/new; echo changed >> /etc/hostname; rm /etc/issue; chmod 700 /etc/fstab; cat /etc/new", "new\n")
+	must(two, "cat /etc/new 2>/dev/null; ls /etc/issue; stat -c %a /etc/fstab", "/etc/issue\n644\n")
+
+	layer := filepath.Join(t.TempDir(), "layer")
+	if err := os.WriteFile(layer, []byte(ctr(t, s, "snapshots", "--snapshotter", site.Lighter, "diff", one.ID)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	names, err := exec.Command("tar", "-tzf", layer).Output()
+	if want := "etc/\netc/fstab\netc/hostname\netc/.wh.issue\netc/new\n"; err != nil || string(names) != want {
+		t.Errorf("the container's layer holds %q, want %q (%v)", names, want, err)
+	}
+	ctr(t, s, "tasks", "kill", "--signal", "KILL", one.ID)
+	parent := snapshotParent(t, s, one.ID)
+	if err := waitStopped(t, s, one.ID); err != nil {
+		t.Fatal(err)
+	}
+	ctr(t, s, "containers", "rm", "--keep-snapshot", one.ID)
+	ctr(t, s, "snapshots", "--snapshotter", site.Lighter, "commit", "committed", one.ID)
+	ctr(t, s, "snapshots", "--snapshotter", site.Lighter, "label", "committed", "containerd.io/gc.root=test")
+	if got := snapshotParent(t, s, "committed"); got != parent {
+		t.Errorf("the committed snapshot stands on %q, not %q", got, parent)
+	}
+	dir := t.TempDir()
+	said, _, _ := strings.Cut(ctr(t, s, "snapshots", "--snapshotter", site.Lighter, "prepare", "--mounts", "--target", dir, "on-top", "committed"), "[")
+	mount := strings.Fields(said)
+	if out, err := exec.Command(mount[0], mount[1:]...).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %v: %s", mount, err, out)
+	}
+	defer exec.Command("umount", dir).Run()
+	for path, want := range map[string]string{"etc/new": "new\n", "etc/debian_version": "12"} {
+		if b, err := os.ReadFile(filepath.Join(dir, path)); err != nil || !strings.HasPrefix(string(b), want) {
+			t.Errorf("%s on top of the commit holds %q (%v)", path, b, err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "etc/issue")); !os.IsNotExist(err) {
+		t.Errorf("a removed file is back: %v", err)
+	}
+	if err := two.Remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func snapshotParent(t testing.TB, s *site.Site, key string) string {
+	t.Helper()
+	for _, line := range strings.Split(ctr(t, s, "snapshots", "--snapshotter", site.Lighter, "ls"), "\n") {
+		if f := strings.Fields(line); len(f) == 3 && f[0] == key {
+			return f[1]
+		}
+	}
+	t.Fatalf("there is no snapshot %s with a parent", key)
+	return ""
+}
+
+func waitStopped(t testing.TB, s *site.Site, id string) error {
+	t.Helper()
+	for range 200 {
+		if !strings.Contains(ctr(t, s, "tasks", "ls"), id) {
+			return nil
+		}
+		_, _ = s.Machine.Ctr(t.Context(), "tasks", "rm", id)
+		time.Sleep(20 * time.Millisecond)
+	}
+	return fmt.Errorf("container %s does not stop", id)
+}
+
+// A cache that rots under a running container: the reader notices nothing.
+func TestDamagedCache(t *testing.T) {
+	s := start(t, site.Options{}, "+python")
+	pull(t, s, site.Lighter, "python")
+	c, err := s.Machine.StartContainer(t.Context(), site.Lighter, site.Reference("python"), "sleep", "infinity")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const sum = "find /usr/lib/python3 /usr/bin -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum"
+	want, err := c.Exec(t.Context(), "sh", "-c", sum)
+	if err != nil {
+		t.Fatal(err)
+	}
+	segments, err := filepath.Glob(filepath.Join(s.Machine.NodeRoot(), "cache/*.segment"))
+	if err != nil || len(segments) == 0 {
+		t.Fatalf("no cache: %v", err)
+	}
+	for i, name := range segments {
+		damage(t, name, i%2 == 0)
+	}
+	if err := site.DropCaches(); err != nil {
+		t.Fatal(err)
+	}
+	got, err := c.Exec(t.Context(), "sh", "-c", sum)
+	if err != nil || got != want {
+		t.Errorf("with a damaged cache the files' sum is %q, want %q (%v)", got, want, err)
+	}
+	if status(t, s).Cache.Damaged == 0 {
+		t.Error("the damage does not show in the status")
+	}
+}
+
+// damage flips a bit in every 64 KiB of a file, or cuts it in half.
+func damage(t testing.TB, name string, flip bool) {
+	t.Helper()
+	f, err := os.OpenFile(name, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !flip {
+		if err := f.Truncate(info.Size() / 2); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	var b [1]byte
+	for at := int64(4000); at < info.Size(); at += 64 << 10 {
+		if _, err := f.ReadAt(b[:], at); err != nil {
+			t.Fatal(err)
+		}
+		b[0] ^= 4
+		if _, err := f.WriteAt(b[:], at); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// lighter mount through the running node, and with a node of its own.
+func TestMountCommand(t *testing.T) {
+	s := start(t, site.Options{}, "+base")
+	images, err := s.Hub.Lighter(t.Context(), "images", "--json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := between(images, `"name": "`, `"`)
+	for _, own := range []bool{false, true} {
+		dir := t.TempDir()
+		args := []string{"--hub", s.Hub.URL, "--hub-key", s.Hub.Key, "--plain-http"}
+		if own {
+			args = append(args, "--root", t.TempDir())
+		} else {
+			args = append(args, "--root", s.Machine.NodeRoot())
+		}
+		mount := append(append([]string{binary(t), "mount"}, args...), name, dir)
+		if out, err := s.Machine.Command(t.Context(), mount...); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		b, err := os.ReadFile(filepath.Join(dir, "etc/debian_version"))
+		if err != nil || !strings.HasPrefix(string(b), "12") {
+			t.Errorf("read %q, %v", b, err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "x"), nil, 0o600); err == nil {
+			t.Error("the mount can be written")
+		}
+		if out, err := s.Machine.Command(t.Context(), binary(t), "unmount", "--root", s.Machine.NodeRoot(), dir); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+			t.Errorf("still mounted: %v", err)
+		}
+	}
+	if found := left(t, s); len(found) > 0 {
+		t.Errorf("left behind: %s", strings.Join(found, "\n"))
+	}
+}
+
+func between(s, before, after string) string {
+	_, s, _ = strings.Cut(s, before)
+	s, _, _ = strings.Cut(s, after)
+	return s
+}
+
+// The node's restart loses no snapshot, and needs neither hub nor network.
+func TestNodeRestart(t *testing.T) {
+	s := start(t, site.Options{}, "+base")
+	pull(t, s, site.Lighter, "base")
+	run(t, s, site.Lighter, "base", "echo", "hello")
+	before := ctr(t, s, "snapshots", "--snapshotter", site.Lighter, "ls")
+	s.Machine.KillNode()
+	if err := s.Machine.StartNode(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if after := ctr(t, s, "snapshots", "--snapshotter", site.Lighter, "ls"); after != before {
+		t.Errorf("snapshots after a restart:\n%s\nbefore:\n%s", after, before)
+	}
+	moved := received(t, s, func() {
+		if out := run(t, s, site.Lighter, "base", "echo", "hello"); out != "hello\n" {
+			t.Errorf("echo printed %q", out)
+		}
+	})
+	if moved > 300<<10 {
+		t.Errorf("with a full cache the second start moved %d bytes", moved)
+	}
+}

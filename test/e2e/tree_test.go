@@ -1,0 +1,175 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
+	"path"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"lighter/format/chunk"
+	"lighter/format/tree"
+	"lighter/test/testkit/fswalk"
+	"lighter/test/testkit/site"
+	"lighter/test/testkit/tarball"
+)
+
+// The oracle of package tree is containerd itself: its overlayfs snapshotter
+// and its applier unpack a chain of layers on this machine's disk, the kernel
+// mounts it, and every entry of that must be in our tree as it is there, and
+// the other way round. What containerd refuses we must refuse.
+
+func TestTreeIsWhatContainerdShows(t *testing.T) {
+	for _, c := range tarball.Odd() {
+		t.Run(c.Name, func(t *testing.T) {
+			t.Parallel()
+			if refused := compareTrees(t, memoryLayers(c.Layers), unpackImage); refused != c.Refused {
+				t.Errorf("it is refused: %v", refused)
+			}
+		})
+	}
+}
+
+// TestTreeOfImages compares the trees of real images.
+func TestTreeOfImages(t *testing.T) {
+	work, err := site.Work()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"base", "python"} {
+		t.Run(name, func(t *testing.T) {
+			layers, err := layersOf(filepath.Join(work, "images", name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if compareTrees(t, layers, unpackImage) {
+				t.Error("it is refused")
+			}
+		})
+	}
+}
+
+// compareTrees unpacks layers with containerd and with Lighter and reports
+// every difference, and whether both refuse them.
+func compareTrees(t *testing.T, layers []layer, unpack func(testing.TB, []layer) (string, error)) (bothRefuse bool) {
+	t.Helper()
+	start := time.Now().Unix()
+	ours, refused := listTree(layers)
+	dir, failed := unpack(t, layers)
+	switch {
+	case refused != nil && failed != nil:
+		t.Logf("both refuse it: %v; containerd: %v", refused, failed)
+		return true
+	case refused != nil:
+		t.Fatalf("containerd unpacks it, we do not: %v", refused)
+	case failed != nil:
+		t.Fatalf("we take it, containerd does not: %v", failed)
+	}
+	theirs, err := fswalk.Walk(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range fswalk.Diff(theirs, ours, fswalk.Options{TimeOf: setTimes(start)}) {
+		t.Errorf("containerd and we: %s", d)
+	}
+	return false
+}
+
+// setTimes leaves the times of directories out that containerd has not set,
+// which are those of the unpacking.
+func setTimes(start int64) func(string, fswalk.Entry, fswalk.Entry) bool {
+	return func(p string, theirs, _ fswalk.Entry) bool {
+		return p != "." && !(theirs.IsDir() && theirs.Sec >= start-1)
+	}
+}
+
+// listTree is fswalk.Walk of the tree that Lighter makes of layers.
+func listTree(layers []layer) (fswalk.Listing, error) {
+	made, err := applyLayers(layers)
+	if err != nil {
+		return nil, err
+	}
+	l := lister{found: fswalk.Listing{}, first: map[*tree.Node]string{}}
+	l.list(".", made.Root)
+	return l.found, nil
+}
+
+func applyLayers(layers []layer) (*tree.Tree, error) {
+	sources := make([]tree.LayerSource, len(layers))
+	for i, layer := range layers {
+		var record bytes.Buffer
+		w := tree.NewRecordWriter(&record)
+		scan := func(r io.Reader) error { return tree.Scan(r, tree.Limits{}, digestContent, w.Add) }
+		if err := layer.read(scan); err != nil {
+			return nil, err
+		}
+		if err := w.Close(); err != nil {
+			return nil, err
+		}
+		sources[i] = tree.NewRecordReader(&record)
+	}
+	return tree.Apply(context.Background(), sources, tree.Limits{})
+}
+
+// digestContent takes a file as a single chunk, whatever its size.
+func digestContent(e *tree.Entry, r io.Reader) error {
+	if e.Size <= tree.InlineLimit {
+		e.Content.Inline = make([]byte, e.Size)
+		_, err := io.ReadFull(r, e.Content.Inline)
+		return err
+	}
+	h := sha256.New()
+	n, err := io.Copy(h, io.LimitReader(r, e.Size))
+	if err == nil && n != e.Size {
+		err = io.ErrUnexpectedEOF
+	}
+	e.Content.Extents = []tree.Extent{{ID: chunk.ID(h.Sum(nil)), Length: e.Size}}
+	return err
+}
+
+type lister struct {
+	found fswalk.Listing
+	first map[*tree.Node]string
+}
+
+func (l *lister) list(p string, n *tree.Node) {
+	e := fswalk.Entry{
+		Mode: n.Mode, UID: n.UID, GID: n.GID, Rdev: n.Rdev, Size: n.Size,
+		Sec: n.Mtime.Sec, Nsec: int64(n.Mtime.Nsec), Link: n.Link,
+	}
+	if !n.IsDir() {
+		e.Nlink = uint64(n.Nlink)
+	}
+	if n.IsRegular() {
+		sum := sha256.Sum256(n.Content.Inline)
+		e.SHA256 = hex.EncodeToString(sum[:])
+		if len(n.Content.Extents) == 1 {
+			e.SHA256 = n.Content.Extents[0].ID.String()
+		}
+	}
+	if e.Nlink > 1 {
+		if l.first[n] == "" {
+			l.first[n] = p
+		}
+		e.Group = l.first[n]
+	}
+	for _, x := range n.Xattrs {
+		if e.Xattrs == nil {
+			e.Xattrs = map[string]string{}
+		}
+		e.Xattrs[x.Name] = string(x.Value)
+		if x.Name == "security.capability" && len(x.Value) == 0 {
+			e.Xattrs[x.Name] = "!EINVAL" // the kernel does not give it out
+		}
+	}
+	l.found[p] = e
+	for _, child := range n.Children() {
+		l.list(path.Join(p, child.Name), child.Node)
+	}
+}

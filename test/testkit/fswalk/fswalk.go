@@ -1,0 +1,165 @@
+// Package fswalk promises to see everything that a mounted directory tree shows
+// of itself: Walk reads all attributes of all its entries, and Diff says where
+// two such readings differ, in words that name the path and the attribute.
+//
+// It judges nothing by itself. What two file systems cannot have in common
+// (inode numbers, sizes and link counts of directories, change and access
+// times) is not read. It needs the rights to read every file, and holds the
+// whole reading in memory.
+package fswalk
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Entry is all that one name shows.
+type Entry struct {
+	Mode   uint32 // as in st_mode
+	UID    uint32
+	GID    uint32
+	Nlink  uint64 // 0 for directories
+	Rdev   uint64 // of devices
+	Size   int64  // of files and symlinks, in bytes
+	Sec    int64  // modification time
+	Nsec   int64
+	Link   string            // target of a symlink
+	SHA256 string            // of a file's content, hexadecimal
+	Xattrs map[string]string // of a value that cannot be read: "!" and the error
+	Group  string            // first path, in the order of the walk, that is the same inode; of files with several names
+}
+
+// IsDir tells whether the entry is a directory.
+func (e Entry) IsDir() bool { return e.Mode&unix.S_IFMT == unix.S_IFDIR }
+
+// Listing is what Walk found, by path from the root, which is ".".
+type Listing map[string]Entry
+
+// Walk reads the tree below dir, dir included, names in bytewise order. A name
+// that a directory lists but that cannot be looked up is left out: overlayfs
+// lists whiteouts of which nothing is below.
+func Walk(dir string) (Listing, error) {
+	w := walker{root: dir, found: Listing{}, inodes: map[inode]string{}}
+	if err := w.walk("."); err != nil {
+		return nil, fmt.Errorf("walk %s: %w", dir, err)
+	}
+	return w.found, nil
+}
+
+type inode struct{ dev, ino uint64 }
+
+type walker struct {
+	root   string
+	found  Listing
+	inodes map[inode]string // of files with several names: the first
+}
+
+func (w *walker) walk(p string) error {
+	full := w.root + "/" + p
+	var st unix.Stat_t
+	if err := unix.Lstat(full, &st); err != nil {
+		if err == unix.ENOENT && p != "." {
+			return nil
+		}
+		return fmt.Errorf("stat %q: %w", p, err)
+	}
+	e := Entry{Mode: st.Mode, UID: st.Uid, GID: st.Gid, Sec: st.Mtim.Sec, Nsec: st.Mtim.Nsec}
+	if err := w.fill(&e, p, &st); err != nil {
+		return err
+	}
+	w.found[p] = e
+	if !e.IsDir() {
+		return nil
+	}
+	names, err := os.ReadDir(full) // sorted
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := w.walk(path.Join(p, name.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fill reads what Lstat does not say, or says only for some types.
+func (w *walker) fill(e *Entry, p string, st *unix.Stat_t) (err error) {
+	full := w.root + "/" + p
+	if !e.IsDir() {
+		e.Nlink = st.Nlink
+		w.group(e, p, st)
+	}
+	switch e.Mode & unix.S_IFMT {
+	case unix.S_IFBLK, unix.S_IFCHR:
+		e.Rdev = st.Rdev
+	case unix.S_IFREG:
+		e.Size = st.Size
+		if e.SHA256, err = sum(full); err != nil {
+			return err
+		}
+	case unix.S_IFLNK:
+		e.Size = st.Size
+		if e.Link, err = os.Readlink(full); err != nil {
+			return err
+		}
+	}
+	e.Xattrs, err = xattrs(full)
+	return err
+}
+
+func (w *walker) group(e *Entry, p string, st *unix.Stat_t) {
+	if st.Nlink < 2 {
+		return
+	}
+	id := inode{st.Dev, st.Ino}
+	if w.inodes[id] == "" {
+		w.inodes[id] = p
+	}
+	e.Group = w.inodes[id]
+}
+
+func sum(file string) (string, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+func xattrs(file string) (map[string]string, error) {
+	list := make([]byte, 1<<16)
+	n, err := unix.Llistxattr(file, list)
+	if err == unix.ENOTSUP || err == nil && n == 0 {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list the extended attributes of %q: %w", file, err)
+	}
+	values := map[string]string{}
+	value := make([]byte, 1<<16)
+	for _, name := range strings.Split(string(bytes.TrimSuffix(list[:n], []byte{0})), "\x00") {
+		n, err := unix.Lgetxattr(file, name, value)
+		var errno unix.Errno
+		if errors.As(err, &errno) {
+			values[name] = "!" + unix.ErrnoName(errno)
+			continue
+		}
+		values[name] = string(value[:n])
+	}
+	return values, nil
+}

@@ -1,0 +1,116 @@
+package site
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Ctr runs ctr against the machine's containerd and returns its standard output.
+func (m *Machine) Ctr(ctx context.Context, args ...string) (string, error) {
+	argv := []string{filepath.Join(m.site.tools, "ctr"), "--address", m.containerdSocket(), "--namespace", m.namespace}
+	return m.site.command(ctx, append(argv, args...)...)
+}
+
+// Pull pulls an image and returns how long it took.
+func (m *Machine) Pull(ctx context.Context, snapshotter, ref string) (time.Duration, error) {
+	start := time.Now()
+	_, err := m.Ctr(ctx, "images", "pull", "--plain-http", "--snapshotter", snapshotter, ref)
+	return time.Since(start), err
+}
+
+// Ran says how long the parts of a container's life took, and what it wrote.
+type Ran struct {
+	Create time.Duration // ctr containers create
+	Start  time.Duration // ctr tasks start, up to the end of the process
+	Output string        // standard output
+}
+
+// Total is the time of the user's wait.
+func (r Ran) Total() time.Duration { return r.Create + r.Start }
+
+// Run creates a container of a pulled image, runs argv in it to its end, and
+// removes it.
+func (m *Machine) Run(ctx context.Context, snapshotter, ref string, argv ...string) (Ran, error) {
+	id := m.nextContainer()
+	var r Ran
+	start := time.Now()
+	_, err := m.Ctr(ctx, append([]string{"containers", "create", "--snapshotter", snapshotter, ref, id}, argv...)...)
+	r.Create = time.Since(start)
+	if err != nil {
+		return r, err
+	}
+	start = time.Now()
+	r.Output, err = m.Ctr(ctx, "tasks", "start", id)
+	r.Start = time.Since(start)
+	_, removed := m.Ctr(ctx, "containers", "rm", id)
+	return r, errors.Join(err, removed)
+}
+
+// Container is a container that runs until it is removed.
+type Container struct {
+	ID      string
+	PID     int    // of its first process
+	Root    string // its root directory, as the host sees it
+	machine *Machine
+}
+
+// StartContainer starts a container that runs argv.
+func (m *Machine) StartContainer(ctx context.Context, snapshotter, ref string, argv ...string) (*Container, error) {
+	c := &Container{ID: m.nextContainer(), machine: m}
+	c.Root = filepath.Join(m.bundle(c.ID), "rootfs")
+	if _, err := m.Ctr(ctx, append([]string{"run", "--detach", "--snapshotter", snapshotter, ref, c.ID}, argv...)...); err != nil {
+		return nil, err
+	}
+	text, err := os.ReadFile(filepath.Join(m.bundle(c.ID), "init.pid"))
+	if err == nil {
+		c.PID, err = strconv.Atoi(strings.TrimSpace(string(text)))
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("find the process of container %s: %w", c.ID, err), c.Remove(ctx))
+	}
+	return c, nil
+}
+
+// Exec runs argv in the container and returns its standard output.
+func (c *Container) Exec(ctx context.Context, argv ...string) (string, error) {
+	c.machine.containers++
+	id := "e" + strconv.Itoa(c.machine.containers)
+	return c.machine.Ctr(ctx, append([]string{"tasks", "exec", "--exec-id", id, c.ID}, argv...)...)
+}
+
+// Remove kills the container and removes it with its snapshot.
+func (c *Container) Remove(ctx context.Context) error { return c.machine.removeContainer(ctx, c.ID) }
+
+func (m *Machine) removeContainer(ctx context.Context, id string) error {
+	_, task := m.Ctr(ctx, "tasks", "rm", "--force", id)
+	_, err := m.Ctr(ctx, "containers", "rm", id)
+	if err != nil {
+		return errors.Join(task, err)
+	}
+	return nil // a container need not have a task
+}
+
+// removeContainers removes all that a test left.
+func (m *Machine) removeContainers(ctx context.Context) error {
+	out, err := m.Ctr(ctx, "containers", "ls", "--quiet")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, id := range strings.Fields(out) {
+		errs = append(errs, m.removeContainer(ctx, id))
+	}
+	return errors.Join(errs...)
+}
+
+// RemoveImage removes an image, and waits for containerd to have freed what it held.
+func (m *Machine) RemoveImage(ctx context.Context, ref string) error {
+	_, err := m.Ctr(ctx, "images", "rm", "--sync", ref)
+	return err
+}

@@ -1,0 +1,94 @@
+package site
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"lighter/format/index"
+	"lighter/store/hub"
+)
+
+// Hub is a running hub.
+type Hub struct {
+	URL  string
+	Root string // its directory
+	Key  string // its public key; only of the site's own hub
+
+	site    *Site
+	process *process
+	prefix  []string // what a command line begins with that runs where the hub is
+}
+
+// startHub starts the site's hub, on the registry's side of the link.
+func (s *Site) startHub(ctx context.Context) error {
+	h := &Hub{URL: "http://" + hubAddress, Root: filepath.Join(s.Dir, "hub"), site: s}
+	client, err := hub.NewClient(hub.Options{URL: h.URL, PlainHTTP: true})
+	if err != nil {
+		return err
+	}
+	s.Hub = h
+	if h.process, err = s.startProcess("hub", append(h.argv(hubAddress), s.options.HubArgs...)); err != nil {
+		return err
+	}
+	return h.process.await(ctx, func() error {
+		key, err := client.Key(ctx)
+		if err == nil {
+			h.Key = index.FormatKey(key)
+		}
+		return err
+	})
+}
+
+// StartHub starts one more hub, empty, on the machine: it gets its images from
+// the registry over the link, as the machine does.
+func (m *Machine) StartHub(ctx context.Context, name string) (*Hub, error) {
+	const address = "127.0.0.1:7071"
+	h := &Hub{URL: "http://" + address, Root: filepath.Join(m.site.Dir, name), site: m.site, prefix: strings.Fields(m.inside(""))}
+	var err error
+	if h.process, err = m.site.startProcess(name, slices.Concat(h.prefix, h.argv(address))); err != nil {
+		return nil, err
+	}
+	err = h.process.await(ctx, func() error {
+		_, err := h.Lighter(ctx, "images")
+		return err
+	})
+	if err != nil {
+		return nil, errors.Join(err, h.Close())
+	}
+	return h, nil
+}
+
+func (h *Hub) argv(address string) []string {
+	return []string{h.site.options.Lighter, "hub", "--root", h.Root, "--listen", address, "--plain-http"}
+}
+
+// Close stops the hub and removes all that it had.
+func (h *Hub) Close() error {
+	if h == nil {
+		return nil
+	}
+	return errors.Join(h.process.stop(), os.RemoveAll(h.Root))
+}
+
+// Lighter runs a lighter command that speaks to the hub, and returns its
+// standard output: Lighter(ctx, "images", "--json").
+func (h *Hub) Lighter(ctx context.Context, command string, args ...string) (string, error) {
+	return h.site.command(ctx, slices.Concat(h.prefix, []string{h.site.options.Lighter, command, "--hub", h.URL, "--plain-http"}, args)...)
+}
+
+// Add makes the hub take NAME:latest in from the registry; it returns when the
+// image can be run.
+func (h *Hub) Add(ctx context.Context, name string) error {
+	_, err := h.Lighter(ctx, "add", "--source-plain-http", "docker://"+Reference(name), name+":latest")
+	return err
+}
+
+// Memory returns what the hub uses and the most that it used.
+func (h *Hub) Memory() (Memory, error) { return memoryOf(h.process) }
+
+// Stored returns what a directory below the hub's root takes on the disk, in bytes.
+func (h *Hub) Stored(below string) (int64, error) { return diskUsage(filepath.Join(h.Root, below)) }

@@ -1,0 +1,109 @@
+package site
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// left lists what a closed site left behind: processes, mounts, loop devices.
+func (s *Site) left() ([]string, error) {
+	var left []string
+	pids, err := processes("", s.Dir)
+	for _, pid := range pids {
+		left = append(left, fmt.Sprintf("process %d: %s", pid, commandLine(pid)))
+	}
+	mounts, err2 := mountsBelow(s.Dir)
+	for _, mount := range mounts {
+		left = append(left, "mount "+mount)
+	}
+	loops, err3 := loopsBelow(s.Dir)
+	return append(left, loops...), errors.Join(err, err2, err3)
+}
+
+// processes lists the processes whose program is exe (any, if empty) and whose
+// command line names word.
+func processes(exe, word string) ([]int, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	for _, entry := range entries {
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		path, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+		if err != nil || exe != "" && path != exe {
+			continue // it has just ended, or is another program
+		}
+		if strings.Contains(commandLine(pid), word) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, nil
+}
+
+func commandLine(pid int) string {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil {
+		return "" // it has just ended
+	}
+	return string(bytes.ReplaceAll(bytes.Trim(b, "\x00"), []byte{0}, []byte{' '}))
+}
+
+// mountsBelow lists the mount points at and below dir, in the order of mounting.
+func mountsBelow(dir string) ([]string, error) {
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+	var mounts []string
+	for line := range strings.Lines(string(b)) {
+		point := unescape.Replace(strings.Fields(line)[4])
+		if point == dir || strings.HasPrefix(point, dir+"/") {
+			mounts = append(mounts, point)
+		}
+	}
+	return mounts, nil
+}
+
+// unmountBelow unmounts all at and below dir, the last first.
+func unmountBelow(dir string) error {
+	mounts, err := mountsBelow(dir)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, mount := range slices.Backward(mounts) {
+		if err := unix.Unmount(mount, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+			errs = append(errs, fmt.Errorf("unmount %s: %w", mount, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// loopsBelow lists the loop devices on files below dir.
+func loopsBelow(dir string) ([]string, error) {
+	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	if err != nil {
+		return nil, err
+	}
+	var loops []string
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		if err == nil && strings.HasPrefix(string(b), dir+"/") { // else it has just been freed
+			loops = append(loops, "loop device of "+strings.TrimSpace(string(b)))
+		}
+	}
+	return loops, nil
+}

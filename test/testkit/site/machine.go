@@ -1,0 +1,248 @@
+package site
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Names of the two snapshotters of the machine's containerd.
+const (
+	Overlayfs = "overlayfs"
+	Lighter   = "lighter"
+)
+
+// Machine is where containers run: a network namespace at the end of the link,
+// with a containerd and a node.
+type Machine struct {
+	site       *Site
+	dir        string
+	holder     *process // keeps the network namespace
+	node       *process
+	containerd *process
+	namespace  string // containerd's; also the name of the containers' cgroup
+	containers int
+}
+
+// newMachine makes the link and the machine's network.
+func (s *Site) newMachine(ctx context.Context) (*Machine, error) {
+	m := &Machine{site: s, dir: filepath.Join(s.Dir, "machine"), namespace: filepath.Base(enclosure)}
+	if err := os.MkdirAll(m.dir, 0o711); err != nil {
+		return nil, err
+	}
+	var err error
+	if m.holder, err = s.startProcess("network", []string{"unshare", "--net", "sleep", "infinity"}); err != nil {
+		return nil, err
+	}
+	if err := m.holder.await(ctx, m.namespaceReady); err != nil {
+		return nil, errors.Join(err, m.close())
+	}
+	here := "lighter" + filepath.Base(s.Dir)
+	// The burst is what passes unhindered after a pause. It must hold the 64 KB that the kernel hands over
+	// at once; a bigger one would make short transfers faster than the link. The limit is a queue of some
+	// 25 ms at 1 Gbit/s: TCP keeps the link full and loses nothing.
+	shape := " root tbf rate " + s.options.Link + " burst 128k limit 3m"
+	err = s.commands(ctx,
+		fmt.Sprintf("ip link add %s type veth peer name eth0 netns %d", here, m.holder.pid()),
+		// No IPv6: its neighbour discovery would be counted among the bytes.
+		"ip link set "+here+" addrgenmode none",
+		m.inside("ip link set eth0 addrgenmode none"),
+		"ip addr add "+hubIP+"/30 dev "+here,
+		"ip link set "+here+" up",
+		"tc qdisc add dev "+here+shape,
+		m.inside("ip addr add "+machineIP+"/30 dev eth0"),
+		m.inside("ip link set eth0 up"),
+		m.inside("ip link set lo up"),
+		m.inside("tc qdisc add dev eth0"+shape))
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("make the link: %w", err), m.close())
+	}
+	return m, nil
+}
+
+// namespaceReady tells whether the holder has its network namespace.
+func (m *Machine) namespaceReady() error {
+	ours, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		return err
+	}
+	its, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", m.holder.pid()))
+	if err == nil && its == ours {
+		err = errors.New("it has no network namespace yet")
+	}
+	return err
+}
+
+// inside is the command line that runs line in the machine's network, and on
+// the enclosure's mounts: `ip netns exec` would hide what is mounted.
+func (m *Machine) inside(line string) string {
+	return fmt.Sprintf("nsenter --net=/proc/%d/ns/net %s", m.holder.pid(), line)
+}
+
+// start starts the node, then containerd, which fails without its snapshotter.
+func (m *Machine) start(ctx context.Context) error {
+	if err := os.MkdirAll(m.path("tmp"), 0o755); err != nil {
+		return err
+	}
+	if m.site.options.Lighter != "" {
+		if err := m.StartNode(ctx); err != nil {
+			return err
+		}
+	}
+	config := m.path("containerd.toml")
+	if err := os.WriteFile(config, []byte(m.containerdConfig()), 0o644); err != nil {
+		return err
+	}
+	argv := strings.Fields(m.inside(filepath.Join(m.site.tools, "containerd") + " --config " + config))
+	var err error
+	if m.containerd, err = m.site.startProcess("containerd", argv); err != nil {
+		return err
+	}
+	return m.containerd.await(ctx, func() error {
+		_, err := m.Ctr(ctx, "version")
+		return err
+	})
+}
+
+// StartNode starts the node, after StopNode or KillNode.
+func (m *Machine) StartNode(ctx context.Context) error {
+	s := m.site
+	argv := strings.Fields(m.inside(s.options.Lighter))
+	argv = append(argv, "node", "--root", m.NodeRoot(), "--address", m.nodeSocket(),
+		"--hub", s.Hub.URL, "--hub-key", s.Hub.Key, "--plain-http")
+	var err error
+	if m.node, err = s.startProcess("node", append(argv, s.options.NodeArgs...)); err != nil {
+		return err
+	}
+	return m.node.await(ctx, dial("unix", m.nodeSocket()))
+}
+
+// StopNode stops the node as an administrator would.
+func (m *Machine) StopNode() error { return m.node.stop() }
+
+// KillNode ends the node as a crash would.
+func (m *Machine) KillNode() { m.node.kill() }
+
+// NodeRoot is the node's root.
+func (m *Machine) NodeRoot() string { return m.path("node") }
+
+// NodeLog is the file of what the node said.
+func (m *Machine) NodeLog() string { return m.node.log }
+
+func (m *Machine) nodeSocket() string       { return m.path("lighter.sock") }
+func (m *Machine) containerdSocket() string { return m.path("containerd.sock") }
+func (m *Machine) path(name string) string  { return filepath.Join(m.dir, name) }
+func (m *Machine) bundle(id string) string {
+	return m.path("state/io.containerd.runtime.v2.task/" + m.namespace + "/" + id)
+}
+func (m *Machine) nextContainer() (id string) {
+	m.containers++
+	return "c" + strconv.Itoa(m.containers)
+}
+
+// containerdConfig is a containerd with nothing but what images and containers
+// need, all of it below the machine's directory.
+func (m *Machine) containerdConfig() string {
+	config := fmt.Sprintf(`version = 4
+root = %q
+state = %q
+imports = []
+disabled_plugins = [
+  "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri",
+  "io.containerd.internal.v1.opt", "io.containerd.image-verifier.v1.bindir", "io.containerd.internal.v1.tracing",
+  "io.containerd.nri.v1.nri", "io.containerd.podsandbox.controller.v1.cri",
+  "io.containerd.snapshotter.v1.blockfile", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper",
+  "io.containerd.snapshotter.v1.erofs", "io.containerd.snapshotter.v1.zfs", "io.containerd.tracing.processor.v1.otlp",
+]
+[plugins."io.containerd.server.v1.grpc"]
+  address = %q
+[plugins."io.containerd.server.v1.ttrpc"]
+  address = %q
+[[plugins."io.containerd.transfer.v1.local".unpack_config]]
+  platform = "linux"
+  snapshotter = "overlayfs"
+`, m.path("containerd"), m.path("state"), m.containerdSocket(), m.containerdSocket()+".ttrpc")
+	if m.site.options.Lighter == "" {
+		return config
+	}
+	return config + fmt.Sprintf(`[[plugins."io.containerd.transfer.v1.local".unpack_config]]
+  platform = "linux"
+  snapshotter = "lighter"
+[proxy_plugins.lighter]
+  type = "snapshot"
+  address = %q
+  capabilities = ["rebase"]
+  [proxy_plugins.lighter.exports]
+    root = %q
+    enable_remote_snapshot_annotations = "true"
+`, m.nodeSocket(), m.NodeRoot())
+}
+
+// Wipe makes the machine as new: all containers, images, snapshots and caches
+// are gone, and containerd and the node run again.
+func (m *Machine) Wipe(ctx context.Context) error {
+	if err := m.stop(ctx); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(m.dir); err != nil {
+		return fmt.Errorf("wipe the machine: %w", err)
+	}
+	if err := os.MkdirAll(m.dir, 0o711); err != nil {
+		return err
+	}
+	return m.start(ctx)
+}
+
+// stop removes the containers and ends containerd, its shims and the node.
+func (m *Machine) stop(ctx context.Context) error {
+	var errs []error
+	if m.containerd != nil {
+		errs = append(errs, m.removeContainers(ctx), m.containerd.stop())
+	}
+	errs = append(errs, m.killShims(), unmountBelow(m.path("state")), unmountBelow(m.path("containerd")))
+	errs = append(errs, m.node.stop(), m.leftMounts(), unmountBelow(m.dir))
+	m.containerd, m.node = nil, nil
+	return errors.Join(errs...)
+}
+
+// close ends the machine for good.
+func (m *Machine) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return errors.Join(m.stop(ctx), m.holder.stop())
+}
+
+// leftMounts says what the node left mounted below its root.
+func (m *Machine) leftMounts() error {
+	var errs []error
+	mounts, err := mountsBelow(m.dir)
+	for _, mount := range mounts {
+		errs = append(errs, fmt.Errorf("the machine left %s mounted", mount))
+	}
+	return errors.Join(append(errs, err)...)
+}
+
+// killShims ends the shims of containers that could not be removed.
+func (m *Machine) killShims() error {
+	pids, err := processes(filepath.Join(m.site.tools, "containerd-shim-runc-v2"), m.containerdSocket())
+	for _, pid := range pids {
+		_ = syscall.Kill(pid, syscall.SIGKILL) // it may just have ended
+	}
+	return err
+}
+
+// Command runs a command in the machine's network and returns its standard output.
+func (m *Machine) Command(ctx context.Context, argv ...string) (string, error) {
+	return m.site.command(ctx, append(strings.Fields(m.inside("")), argv...)...)
+}
+
+// Lighter runs a lighter command that speaks to the machine's node.
+func (m *Machine) Lighter(ctx context.Context, command string, args ...string) (string, error) {
+	return m.Command(ctx, append([]string{m.site.options.Lighter, command, "--root", m.NodeRoot()}, args...)...)
+}

@@ -1,0 +1,130 @@
+package site
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// Bytes returns what the machine has received over the link since it was made,
+// in bytes, with the headers of packets as the kernel counts them: large
+// packets that were not cut count theirs once.
+func (m *Machine) Bytes() (int64, error) {
+	path := fmt.Sprintf("/proc/%d/net/dev", m.holder.pid())
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if name, rest, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "eth0" {
+			return strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
+		}
+	}
+	return 0, fmt.Errorf("%s does not name eth0", path)
+}
+
+// DropCaches writes back what is dirty and empties the kernel's caches of
+// pages, names and inodes. They are the whole host's.
+func DropCaches() error {
+	syscall.Sync()
+	return os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0o200)
+}
+
+// Memory is the memory of a process, in bytes.
+type Memory struct {
+	Now  int64 // resident
+	Most int64 // the most that was resident
+}
+
+// NodeMemory returns the memory of the node.
+func (m *Machine) NodeMemory() (Memory, error) { return memoryOf(m.node) }
+
+// ResetPeaks makes the hub's and the node's Memory.Most begin anew.
+func (s *Site) ResetPeaks() error {
+	var errs []error
+	for _, p := range []*process{s.Hub.process, s.Machine.node} {
+		errs = append(errs, os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", p.pid()), []byte("5"), 0o200))
+	}
+	return errors.Join(errs...)
+}
+
+func memoryOf(p *process) (Memory, error) {
+	fields, err := kilobytes(fmt.Sprintf("/proc/%d/status", p.pid()))
+	return Memory{Now: fields["VmRSS"], Most: fields["VmHWM"]}, err
+}
+
+// PageCache returns the page cache of the whole host, in bytes, without what
+// is in tmpfs.
+func PageCache() (int64, error) {
+	fields, err := kilobytes("/proc/meminfo")
+	return fields["Cached"] + fields["Buffers"] - fields["Shmem"], err
+}
+
+// kilobytes reads a file of lines like "Name:  12 kB"; the values are in bytes.
+func kilobytes(path string) (map[string]int64, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	values := map[string]int64{}
+	lines := bufio.NewScanner(file)
+	for lines.Scan() {
+		fields := strings.Fields(lines.Text())
+		if len(fields) != 3 || fields[2] != "kB" {
+			continue
+		}
+		n, err := strconv.ParseInt(fields[1], 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		values[strings.TrimSuffix(fields[0], ":")] = n << 10
+	}
+	return values, lines.Err()
+}
+
+// NodeStatus decodes what the node says of itself, as `lighter status --json`
+// prints it.
+func (m *Machine) NodeStatus(ctx context.Context, into any) error {
+	out, err := m.Lighter(ctx, "status", "--json")
+	if err == nil {
+		err = json.Unmarshal([]byte(out), into)
+	}
+	return err
+}
+
+// diskUsage returns what a directory takes on the disk, hard links once, in bytes.
+func diskUsage(dir string) (int64, error) {
+	var sum int64
+	seen := map[uint64]bool{}
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // a running process removes files
+		}
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		stat := info.Sys().(*syscall.Stat_t)
+		if !seen[stat.Ino] {
+			seen[stat.Ino] = true
+			sum += stat.Blocks * 512
+		}
+		return nil
+	})
+	return sum, err
+}

@@ -1,0 +1,151 @@
+package site
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// How long processes may take to be ready, and to end.
+const (
+	readyTimeout = 30 * time.Second
+	stopTimeout  = 30 * time.Second
+)
+
+// process is a child that runs until it is stopped.
+type process struct {
+	name  string
+	cmd   *exec.Cmd
+	log   string
+	ended chan struct{} // closed when it has ended
+	err   error         // how; set before ended is closed
+}
+
+// startProcess starts argv[0] with its output in DIR/logs/NAME.log.
+func (s *Site) startProcess(name string, argv []string, env ...string) (*process, error) {
+	p := &process{name: name, cmd: exec.Command(argv[0], argv[1:]...), log: filepath.Join(s.Dir, "logs", name+".log"), ended: make(chan struct{})}
+	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	defer log.Close()
+	p.cmd.Stdout, p.cmd.Stderr = log, log
+	p.cmd.Env = append(os.Environ(), "PATH="+s.tools+":"+os.Getenv("PATH"))
+	p.cmd.Env = append(p.cmd.Env, env...)
+	// An interrupt from the terminal is for the test alone: it stops the others in their order.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := p.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	go func() {
+		p.err = p.cmd.Wait()
+		close(p.ended)
+	}()
+	return p, nil
+}
+
+func (p *process) pid() int { return p.cmd.Process.Pid }
+
+// await calls ready until it succeeds.
+func (p *process) await(ctx context.Context, ready func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	for {
+		err := ready()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-p.ended:
+			return fmt.Errorf("%s ended (%v): %s", p.name, p.err, p.tail())
+		case <-ctx.Done():
+			return fmt.Errorf("%s is not ready: %w: %s", p.name, err, p.tail())
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// stop ends the process, gently at first. A nil process is stopped.
+func (p *process) stop() error {
+	if p == nil {
+		return nil
+	}
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended by itself
+	select {
+	case <-p.ended:
+	case <-time.After(stopTimeout):
+		_ = p.cmd.Process.Kill()
+		<-p.ended
+		return fmt.Errorf("%s did not end on SIGTERM and was killed: %s", p.name, p.tail())
+	}
+	return nil
+}
+
+// kill ends the process as a crash would.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill() // it may have ended by itself
+	<-p.ended
+}
+
+// tail is the end of the process's log, for error messages.
+func (p *process) tail() string {
+	const enough = 2000
+	file, err := os.Open(p.log)
+	if err != nil {
+		return err.Error()
+	}
+	defer file.Close()
+	if info, err := file.Stat(); err == nil && info.Size() > enough {
+		_, _ = file.Seek(-enough, io.SeekEnd) // else all of it is shown
+	}
+	b, err := io.ReadAll(file)
+	if err != nil {
+		return err.Error()
+	}
+	return "its log ends with:\n" + strings.TrimSpace(string(b))
+}
+
+// dial tells whether somebody listens.
+func dial(network, address string) func() error {
+	return func() error {
+		conn, err := net.DialTimeout(network, address, time.Second)
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	}
+}
+
+// command runs a program to its end and returns what it wrote to its standard output.
+func (s *Site) command(ctx context.Context, argv ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Env = append(os.Environ(), "PATH="+s.tools+":"+os.Getenv("PATH"))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return string(out), fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, strings.TrimSpace(stderr.String()+string(out)))
+	}
+	return string(out), nil
+}
+
+// commands runs one command line after the other; their words have no spaces.
+func (s *Site) commands(ctx context.Context, lines ...string) error {
+	var errs []error
+	for _, line := range lines {
+		if _, err := s.command(ctx, strings.Fields(line)...); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

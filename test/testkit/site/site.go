@@ -1,0 +1,123 @@
+package site
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// The addresses of a site. They are the same in every enclosure.
+const (
+	hubIP       = "10.64.0.1"
+	machineIP   = "10.64.0.2"
+	registryURL = hubIP + ":5000"
+	hubAddress  = hubIP + ":7070"
+)
+
+// Options say what a site consists of.
+type Options struct {
+	Lighter  string   // the lighter binary; empty: neither hub nor node
+	Link     string   // rate of the link, both ways, as tc writes it; default: 1gbit
+	HubArgs  []string // more flags for the hub
+	NodeArgs []string // more flags for the node
+}
+
+// Site is a running site.
+type Site struct {
+	Dir     string // its directory
+	Machine *Machine
+	Hub     *Hub // nil without lighter
+
+	options  Options
+	tools    string
+	registry *process
+}
+
+var sites atomic.Int64
+
+// Start starts a site. The caller closes it, also on an error of something else.
+func Start(ctx context.Context, options Options) (_ *Site, err error) {
+	if enclosure == "" {
+		return nil, errors.New("a site runs in an enclosure: call site.Enclosed first")
+	}
+	work, err := Work()
+	if err != nil {
+		return nil, err
+	}
+	if options.Link == "" {
+		options.Link = "1gbit"
+	}
+	s := &Site{Dir: filepath.Join(enclosure, fmt.Sprint(sites.Add(1))), options: options, tools: filepath.Join(work, "tools")}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	for _, dir := range []string{"logs", "registry"} {
+		if err := os.MkdirAll(filepath.Join(s.Dir, dir), 0o755); err != nil {
+			return nil, err
+		}
+	}
+	if s.Machine, err = s.newMachine(ctx); err != nil {
+		return nil, err
+	}
+	if err := s.startRegistry(ctx); err != nil {
+		return nil, err
+	}
+	if options.Lighter != "" {
+		if err := s.startHub(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return s, s.Machine.start(ctx)
+}
+
+// Close stops everything, the machine first, and removes the site's directory.
+// What is then still running or mounted is an error.
+func (s *Site) Close() error {
+	var errs []error
+	if s.Machine != nil {
+		errs = append(errs, s.Machine.close())
+	}
+	errs = append(errs, s.Hub.Close(), s.registry.stop(), unmountBelow(filepath.Join(s.Dir, "registry")))
+	left, err := s.left()
+	errs = append(errs, err)
+	for _, what := range left {
+		errs = append(errs, fmt.Errorf("the site left behind: %s", what))
+	}
+	return errors.Join(append(errs, unmountBelow(s.Dir), os.RemoveAll(s.Dir))...)
+}
+
+func (s *Site) startRegistry(ctx context.Context) error {
+	dir := filepath.Join(s.Dir, "registry")
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=755"); err != nil {
+		return fmt.Errorf("mount a tmpfs for the registry: %w", err)
+	}
+	config := filepath.Join(s.Dir, "registry.yml")
+	text := fmt.Sprintf("version: 0.1\nlog: {level: warn}\nstorage: {filesystem: {rootdirectory: %s}}\nhttp: {addr: %q}\n", dir, registryURL)
+	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
+		return err
+	}
+	var err error
+	// It would look for a collector of traces otherwise.
+	s.registry, err = s.startProcess("registry", []string{filepath.Join(s.tools, "registry"), "serve", config}, "OTEL_TRACES_EXPORTER=none")
+	if err != nil {
+		return err
+	}
+	return s.registry.await(ctx, dial("tcp", registryURL))
+}
+
+// Reference is the reference of an image that was pushed to the registry as NAME:latest.
+func Reference(name string) string { return registryURL + "/" + name + ":latest" }
+
+// Push copies an OCI layout (its tag latest) to the registry as NAME:latest.
+func (s *Site) Push(ctx context.Context, layout, name string) error {
+	_, err := s.command(ctx, "skopeo", "copy", "--quiet", "--insecure-policy", "--preserve-digests", "--dest-tls-verify=false",
+		"oci:"+layout+":latest", "docker://"+Reference(name))
+	return err
+}

@@ -1,0 +1,170 @@
+//go:build e2e
+
+package site
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestMain(m *testing.M) { os.Exit(Enclosed(m.Run)) }
+
+func startOverlay(t *testing.T) *Site {
+	t.Helper()
+	s, err := Start(t.Context(), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	work, err := Work()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Push(t.Context(), filepath.Join(work, "images/base"), "base"); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func pull(t *testing.T, m *Machine) int64 {
+	t.Helper()
+	before, err := m.Bytes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Pull(t.Context(), Overlayfs, Reference("base")); err != nil {
+		t.Fatal(err)
+	}
+	after, err := m.Bytes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return after - before
+}
+
+func TestContainersRunAndAWipeForgetsThem(t *testing.T) {
+	s := startOverlay(t)
+	whole := pull(t, s.Machine)
+	if whole < 10<<20 {
+		t.Errorf("the pull moved %d bytes over the link, which is no image", whole)
+	}
+	ran, err := s.Machine.Run(t.Context(), Overlayfs, Reference("base"), "echo", "hello")
+	if err != nil || ran.Output != "hello\n" {
+		t.Fatalf("echo printed %q: %v", ran.Output, err)
+	}
+	c, err := s.Machine.StartContainer(t.Context(), Overlayfs, Reference("base"), "sleep", "infinity")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := c.Exec(t.Context(), "cat", "/etc/debian_version"); err != nil || !strings.HasPrefix(out, "12") {
+		t.Errorf("exec printed %q: %v", out, err)
+	}
+	if _, err := os.Stat(filepath.Join(c.Root, "etc/debian_version")); err != nil {
+		t.Error(err)
+	}
+	if again := pull(t, s.Machine); again > whole/10 {
+		t.Errorf("pulling what is there moved %d bytes", again)
+	}
+	if err := s.Machine.Wipe(t.Context()); err != nil { // with a container running
+		t.Fatal(err)
+	}
+	if again := pull(t, s.Machine); again < whole*9/10 {
+		t.Errorf("after a wipe the pull moved %d bytes, at first %d", again, whole)
+	}
+}
+
+// startedVariable makes the test below, started by itself, the one that is killed.
+const startedVariable = "LIGHTER_SITE_TEST_KILLED"
+
+func TestAKilledEnclosureLeavesNothing(t *testing.T) {
+	if os.Getenv(startedVariable) != "" {
+		s := startOverlay(t)
+		pull(t, s.Machine)
+		c, err := s.Machine.StartContainer(t.Context(), Overlayfs, Reference("base"), "sleep", "infinity")
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Println("running in", enclosure, c.ID)
+		select {}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), startedVariable+"=1")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	var dir, id string
+	if _, scan := fmt.Sscanf(line, "running in %s %s", &dir, &id); err != nil || scan != nil {
+		t.Fatalf("it said %q: %v", line, err)
+	}
+	if pids, err := processes("", dir); err != nil || len(pids) == 0 {
+		t.Fatalf("its processes cannot be seen: %v %v", pids, err)
+	}
+	if err := cmd.Process.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // it was killed
+	awaitNothing(t, dir)
+
+	// Its directory is what the next enclosure removes.
+	made, err := makeDirectory(filepath.Dir(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(removeDirectory(made.Name()), made.Close()); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%s is still there: %v", dir, err)
+	}
+}
+
+// awaitNothing waits for the kernel to have ended the namespaces of dir.
+func awaitNothing(t *testing.T, dir string) {
+	t.Helper()
+	var left []string
+	for range 1000 {
+		var err error
+		if left, err = (&Site{Dir: dir}).left(); err != nil {
+			t.Fatal(err)
+		}
+		if len(left) == 0 {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Errorf("left behind: %s", strings.Join(left, "; "))
+}
+
+func TestProcessesAndMountsAreSeen(t *testing.T) {
+	s := startOverlay(t)
+	left, err := s.left()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := strings.Join(left, "\n")
+	for _, what := range []string{"containerd --config", "registry serve", "mount " + filepath.Join(s.Dir, "registry")} {
+		if !strings.Contains(all, what) {
+			t.Errorf("%q is not seen in\n%s", what, all)
+		}
+	}
+}

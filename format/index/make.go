@@ -26,18 +26,15 @@ type Made struct {
 // The files lie in the order of a depth-first walk, names sorted bytewise, each
 // at a multiple of PageSize; files of the same content share their place.
 func Make(t *tree.Tree, metadata io.Writer) (*Made, error) {
-	l := layout{places: map[chunk.ID]int64{}, chunks: map[chunk.ID]struct{}{}, nodes: map[*tree.Node]int64{}}
+	l := layout{places: map[chunk.ID]int64{}, linked: map[*tree.Node]struct{}{}}
+	l.reserve(t.Root)
 	if err := l.walk(t.Root); err != nil {
 		return nil, err
 	}
-	m := &Made{Header: l.header}
-	m.DeviceSize = l.next
-	m.Extents = int64(len(l.extents) / extentSize)
-	m.encodePages(l.extents)
-
+	m := l.finish()
 	sum := sha256.New()
 	size, err := erofs.Write(io.MultiWriter(metadata, sum), t, uint64(m.DeviceSize), func(n *tree.Node) uint64 {
-		return uint64(l.nodes[n])
+		return uint64(l.places[contentKey(n.Content.Extents)])
 	})
 	if err != nil {
 		return nil, fmt.Errorf("write the metadata image: %w", err)
@@ -45,27 +42,6 @@ func Make(t *tree.Tree, metadata io.Writer) (*Made, error) {
 	m.MetadataSize = size
 	m.Metadata = chunk.ID(sum.Sum(nil))
 	return m, nil
-}
-
-// encodePages cuts the extents, laid out one behind the other, into pages and
-// makes their table: 8 bytes offset of the page's first extent, 32 SHA-256 of
-// the page.
-func (m *Made) encodePages(extents []byte) {
-	const perPage = PageExtents * extentSize
-	m.Pages = (m.Extents + PageExtents - 1) / PageExtents
-	m.pages = make([]byte, 0, m.Pages*PageSize)
-	m.table = make([]byte, 0, m.Pages*pageEntrySize)
-	for len(extents) > 0 {
-		n := min(len(extents), perPage)
-		at := len(m.pages)
-		m.pages = append(m.pages, extents[:n]...)
-		m.pages = append(m.pages, make([]byte, PageSize-n)...)
-		sum := sha256.Sum256(m.pages[at:])
-		m.table = append(m.table, extents[:8]...)
-		m.table = append(m.table, sum[:]...)
-		extents = extents[n:]
-	}
-	m.PageTable = sha256.Sum256(m.table)
 }
 
 // Write writes the whole index to w. metadata reads back what Make wrote.
@@ -95,15 +71,39 @@ func (m *Made) Refs(fn func(i int64, ref chunk.Ref) error) error {
 	return nil
 }
 
-// layout gives each distinct file its place on the device.
+// layout gives each distinct file its place on the device, and writes the pages
+// of the extent map on the way.
 type layout struct {
-	header  Header
-	next    int64                   // first free offset of the device
-	extents []byte                  // encoded, in order
-	places  map[chunk.ID]int64      // content → offset
-	nodes   map[*tree.Node]int64    // every file that lies on the device
-	chunks  map[chunk.ID]struct{}   // to count them once
-	inline  map[*tree.Node]struct{} // inline files with several names that were counted
+	header Header
+	next   int64  // first free offset of the device
+	pages  []byte // the last one without the zeros behind its extents
+	table  []byte
+
+	// places says where a content begins, by its key. A chunk that is only a
+	// part of files is there too, at partOnly, so that it is counted once.
+	places map[chunk.ID]int64
+	linked map[*tree.Node]struct{} // nodes with several names that were seen
+}
+
+const partOnly = -1
+
+// reserve makes room for the pages at once: for a million files they are fifty
+// megabytes, which growing would triple.
+func (l *layout) reserve(root *tree.Node) {
+	extents := 0
+	var count func(dir *tree.Node)
+	count = func(dir *tree.Node) {
+		for _, child := range dir.Children() {
+			if child.Node.IsDir() {
+				count(child.Node)
+			}
+			extents += len(child.Node.Content.Extents)
+		}
+	}
+	count(root)
+	pages := (extents + PageExtents - 1) / PageExtents
+	l.pages = make([]byte, 0, pages*PageSize)
+	l.table = make([]byte, 0, pages*pageEntrySize)
 }
 
 func (l *layout) walk(dir *tree.Node) error {
@@ -123,35 +123,26 @@ func (l *layout) walk(dir *tree.Node) error {
 }
 
 func (l *layout) file(n *tree.Node) error {
-	if len(n.Content.Extents) == 0 {
-		if n.Nlink > 1 {
-			if _, again := l.inline[n]; again {
-				return nil
-			}
-			if l.inline == nil {
-				l.inline = map[*tree.Node]struct{}{}
-			}
-			l.inline[n] = struct{}{}
+	if n.Nlink > 1 {
+		if _, again := l.linked[n]; again {
+			return nil
 		}
-		l.header.Files++
-		l.header.Bytes += n.Size
-		return nil
-	}
-	if _, again := l.nodes[n]; again {
-		return nil
+		l.linked[n] = struct{}{}
 	}
 	l.header.Files++
 	l.header.Bytes += n.Size
-	key := contentKey(n.Content.Extents)
-	place, known := l.places[key]
-	if !known {
-		place = l.next
-		if err := l.add(n); err != nil {
-			return err
-		}
-		l.places[key] = place
+	if len(n.Content.Extents) == 0 {
+		return nil // it lies in the metadata image
 	}
-	l.nodes[n] = place
+	key := contentKey(n.Content.Extents)
+	if place, known := l.places[key]; known && place != partOnly {
+		return nil
+	}
+	place := l.next
+	if err := l.add(n); err != nil {
+		return err
+	}
+	l.places[key] = place
 	return nil
 }
 
@@ -164,10 +155,10 @@ func (l *layout) add(n *tree.Node) error {
 			if e.Length <= 0 || e.Length > chunk.MaxLength {
 				return fmt.Errorf("chunk %s of %d bytes", e.ID.Short(), e.Length)
 			}
-			l.extents = Extent{Offset: at, Length: uint32(e.Length), First: first, ID: e.ID}.append(l.extents)
+			l.extent(Extent{Offset: at, Length: uint32(e.Length), First: first, ID: e.ID})
 			first = false
-			if _, seen := l.chunks[e.ID]; !seen {
-				l.chunks[e.ID] = struct{}{}
+			if _, seen := l.places[e.ID]; !seen {
+				l.places[e.ID] = partOnly
 				l.header.DistinctChunks++
 				l.header.DistinctBytes += e.Length
 			}
@@ -179,6 +170,36 @@ func (l *layout) add(n *tree.Node) error {
 	}
 	l.next = roundUp(at)
 	return nil
+}
+
+// extent appends an extent to the pages, and starts a page with it if the last
+// one is full.
+func (l *layout) extent(e Extent) {
+	if l.header.Extents%PageExtents == 0 {
+		l.closePage()
+		l.table = binary.LittleEndian.AppendUint64(l.table, uint64(e.Offset))
+		l.header.Pages++
+	}
+	l.pages = e.append(l.pages)
+	l.header.Extents++
+}
+
+// closePage fills the last page with zeros and completes its entry in the table:
+// 8 bytes offset of its first extent, 32 SHA-256.
+func (l *layout) closePage() {
+	if l.header.Pages == 0 {
+		return
+	}
+	l.pages = append(l.pages, make([]byte, l.header.Pages*PageSize-int64(len(l.pages)))...)
+	sum := sha256.Sum256(l.pages[len(l.pages)-PageSize:])
+	l.table = append(l.table, sum[:]...)
+}
+
+func (l *layout) finish() *Made {
+	l.closePage()
+	l.header.DeviceSize = l.next
+	l.header.PageTable = sha256.Sum256(l.table)
+	return &Made{Header: l.header, table: l.table, pages: l.pages}
 }
 
 // contentKey names a file's content. It stays within this process: only

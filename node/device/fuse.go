@@ -20,7 +20,11 @@
 // process that waits for a read through a tree can be killed, but the read goes
 // on: the kernel says nothing (it does for reads of the device file itself). As
 // long as some mount namespace has a copy of a tree's mount, its device is open,
-// and the directory of devices cannot be unmounted.
+// and the directory of devices cannot be unmounted. The process that serves must
+// not open a device with os.Open, map a file of a tree, or run a program in one:
+// there Go waits for the kernel, which waits for this process, in places where
+// the garbage collector cannot go on. System calls of golang.org/x/sys/unix are
+// fine.
 package device
 
 import (

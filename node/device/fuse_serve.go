@@ -109,7 +109,7 @@ func (s *Server) watch(work context.Context) {
 func (s *Server) loop(work context.Context) error {
 	b := make([]byte, requestSize)
 	for {
-		n, err := s.conn.Read(b)
+		n, err := s.receive(b)
 		switch {
 		case err == nil:
 		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
@@ -128,6 +128,20 @@ func (s *Server) loop(work context.Context) error {
 			s.log.Error("answer refused by the kernel", "dir", s.dir, "opcode", req.Opcode, "cause", err)
 		}
 	}
+}
+
+// receive reads one request.
+func (s *Server) receive(b []byte) (n int, err error) {
+	n, err = s.conn.Read(b)
+	if err == nil || errors.As(err, new(unix.Errno)) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, os.ErrClosed) {
+		return n, err
+	}
+	// Go's poller has seen that the connection ended, but not why. The kernel
+	// says it to whoever reads.
+	if failed := s.raw.Control(func(fd uintptr) { n, err = unix.Read(int(fd), b) }); failed != nil {
+		return 0, os.ErrClosed
+	}
+	return n, err
 }
 
 // handle answers a request, at once if it is not a READ.

@@ -70,19 +70,31 @@ func Devices(root string) string { return filepath.Join(root, "devices") }
 // left there that is worth nothing without it: its mounts, and indexes that did
 // not arrive. It must come before the devices are mounted.
 func Prepare(root string) error {
-	points, err := filepath.Glob(filepath.Join(root, "mounts", "*"))
+	if err := os.MkdirAll(root, 0o700); err != nil {
+		return fmt.Errorf("prepare the node's root: %w", err)
+	}
+	mounts, err := mountPoints(root)
 	if err != nil {
 		return err
 	}
-	for _, point := range points {
-		if err := unmount(point); err != nil {
-			return err
-		}
-		if err := os.Remove(point); err != nil {
-			return fmt.Errorf("remove a mount point: %w", err)
+	var trees, devices []string
+	for dir := range mounts {
+		if filepath.Base(filepath.Dir(dir)) == "mounts" {
+			trees = append(trees, dir)
+		} else if filepath.Base(dir) == "devices" {
+			devices = append(devices, dir)
 		}
 	}
-	if err := unmount(Devices(root)); err != nil {
+	for _, dir := range append(trees, devices...) { // trees use the devices
+		if err := unmount(dir); err != nil {
+			return err
+		}
+	}
+	// os.Remove: what is mounted after all, or was never ours, stays.
+	if err := removeEach(filepath.Join(root, "mounts", "*"), os.Remove); err != nil {
+		return err
+	}
+	if err := removeEach(filepath.Join(root, "trees", "new-*"), os.RemoveAll); err != nil {
 		return err
 	}
 	for _, dir := range []string{"trees", "mounts", "devices"} {
@@ -90,13 +102,17 @@ func Prepare(root string) error {
 			return fmt.Errorf("prepare the node's root: %w", err)
 		}
 	}
-	fresh, err := filepath.Glob(filepath.Join(root, "trees", "new-*"))
+	return nil
+}
+
+func removeEach(pattern string, remove func(string) error) error {
+	names, err := filepath.Glob(pattern)
 	if err != nil {
 		return err
 	}
-	for _, dir := range fresh {
-		if err := os.RemoveAll(dir); err != nil {
-			return fmt.Errorf("remove an unfinished index: %w", err)
+	for _, name := range names {
+		if err := remove(name); err != nil {
+			return fmt.Errorf("remove what a former daemon left: %w", err)
 		}
 	}
 	return nil

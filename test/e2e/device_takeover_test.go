@@ -50,17 +50,15 @@ func TestDetachAndAdopt(t *testing.T) {
 	if err := first.Detach(); err != nil {
 		t.Fatal(err)
 	}
-	second := adopt(t, conn, dir, first.State(), "a", inMemory(data))
+	stop := adopt(t, conn, dir, first.State(), "a", inMemory(data))
 	if out, err := wait(); err != nil || out != string(data) {
 		t.Errorf("the reader got %d bytes, %v", len(out), err)
 	}
-	if err := second.Close(); err != nil {
-		t.Error(err)
-	}
+	stop()
 }
 
-// adopt takes a connection over and serves one device until the test ends.
-func adopt(t *testing.T, conn *os.File, dir string, state device.State, name string, data inMemory) *device.Server {
+// adopt takes a connection over and serves one device until stop is called.
+func adopt(t *testing.T, conn *os.File, dir string, state device.State, name string, data inMemory) (stop func()) {
 	t.Helper()
 	s, err := device.Adopt(conn, dir, state, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -70,14 +68,7 @@ func adopt(t *testing.T, conn *os.File, dir string, state device.State, name str
 	if err := s.Resend(); err != nil {
 		t.Fatal(err)
 	}
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(context.Background()) }()
-	t.Cleanup(func() {
-		if err := errors.Join(s.Close(), <-served); err != nil {
-			t.Error(err)
-		}
-	})
-	return s
+	return startServing(t, s)
 }
 
 // deviceHelper, in the environment, makes the test's program a helper of one
@@ -204,6 +195,8 @@ func TestServerIsKilled(t *testing.T) {
 	image := makeTestImage(t, files)
 	dir := t.TempDir()
 	helper, conn, hear := startHelper(t, dir, len(image.data))
+	stop := func() {}
+	t.Cleanup(func() { stop() }) // after the tree is unmounted
 	tree := mountImage(t, image, filepath.Join(dir, chunk.Sum([]byte("a")).String()))
 	var waits []func() (string, error)
 	for name := range files {
@@ -220,12 +213,7 @@ func TestServerIsKilled(t *testing.T) {
 	if err := helper.Wait(); err == nil {
 		t.Error("the helper ended by itself")
 	}
-	t.Cleanup(func() { // before the tree goes
-		if _, err := os.ReadFile(filepath.Join(tree, "0")); err != nil {
-			t.Error("afterwards:", err)
-		}
-	})
-	adopt(t, conn, dir, news.State, "a", image.data)
+	stop = adopt(t, conn, dir, news.State, "a", image.data)
 	for _, wait := range waits {
 		if out, err := wait(); err != nil {
 			t.Errorf("%v %s", err, out)
@@ -254,15 +242,12 @@ func TestDeadMountIsReplaced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(context.Background()) }()
+	stop := startServing(t, s)
 	addDevice(t, s, "a", len(image.data), inMemory(image.data))
 	if names, err := os.ReadDir(dir); err != nil || len(names) != 1 {
 		t.Errorf("%v, %v", names, err)
 	}
-	if err := errors.Join(s.Close(), <-served); err != nil {
-		t.Error(err)
-	}
+	stop()
 	if err := unix.Unmount(dir, 0); !errors.Is(err, unix.EINVAL) {
 		t.Errorf("something is still mounted: %v", err)
 	}

@@ -66,11 +66,18 @@ func serveDevices(t *testing.T) (*device.Server, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(startServing(t, s))
+	return s, dir
+}
+
+// startServing serves and returns what ends it.
+func startServing(t *testing.T, s *device.Server) (stop func()) {
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(context.Background()) }()
-	t.Cleanup(func() {
+	return func() {
 		if err := s.Close(); err != nil {
-			t.Fatal(err)
+			t.Error(err)
+			return
 		}
 		if err := <-served; err != nil {
 			t.Error("serve:", err)
@@ -78,8 +85,7 @@ func serveDevices(t *testing.T) (*device.Server, string) {
 		if err := s.Close(); err != nil {
 			t.Error("closed twice:", err)
 		}
-	})
-	return s, dir
+	}
 }
 
 func addDevice(t *testing.T, s *device.Server, name string, size int, r device.Reader) (chunk.ID, string) {

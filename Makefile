@@ -10,7 +10,7 @@ GO ?= go
 .PHONY: build check test demo bench fuzz clean
 
 build:
-	$(GO) build -trimpath -o bin/lighter ./cmd/lighter
+	$(GO) build -trimpath -o bin/ ./cmd/lighter ./bench
 
 # Format, vet, staticcheck, the import table and package docs (test/arch), unit
 # tests under the race detector, which needs cgo.
@@ -29,12 +29,12 @@ test:
 demo:
 	test/setup all sci
 	$(MAKE) build
-	$(GO) run ./bench demo
+	bin/bench demo
 
 bench:
 	test/setup all base python gcc sci sci2 ml
 	$(MAKE) build
-	$(GO) run ./bench run
+	bin/bench run
 	$(GO) test -run '^$$' -bench . ./format/... ./store/... ./node/...
 
 # Each fuzz target for a while: FUZZTIME=10m make fuzz

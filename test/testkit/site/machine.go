@@ -1,6 +1,7 @@
 package site
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -114,8 +115,9 @@ func (m *Machine) start(ctx context.Context) error {
 func (m *Machine) StartNode(ctx context.Context) error {
 	s := m.site
 	argv := strings.Fields(m.inside(s.options.Lighter))
+	key := cmp.Or(s.options.HubKey, s.Hub.Key)
 	argv = append(argv, "node", "--root", m.NodeRoot(), "--address", m.nodeSocket(),
-		"--hub", s.Hub.URL, "--hub-key", s.Hub.Key, "--plain-http")
+		"--hub", s.Hub.URL, "--hub-key", key, "--plain-http")
 	var err error
 	if m.node, err = s.startProcess("node", append(argv, s.options.NodeArgs...)); err != nil {
 		return err

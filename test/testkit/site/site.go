@@ -25,6 +25,7 @@ type Options struct {
 	Link     string   // rate of the link, both ways, as tc writes it; default: 1gbit
 	HubArgs  []string // more flags for the hub
 	NodeArgs []string // more flags for the node
+	HubKey   string   // the key that the node pins; empty: the hub's
 }
 
 // Site is a running site.

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"lighter/format/chunk"
+	"lighter/store/hub"
+	"lighter/test/testkit/site"
+)
+
+// dedup reports what the five images and a second sci with other package
+// versions take together, if each layer, each file, or each chunk is kept once.
+func (b *bench) dedup(ctx context.Context) error {
+	images := append(b.images(), "sci2")
+	if err := b.need(ctx, images...); err != nil {
+		return err
+	}
+	s, err := newSums()
+	if err != nil {
+		return err
+	}
+	for _, image := range images {
+		layout, err := layoutOf(image)
+		if err != nil {
+			return err
+		}
+		if err := s.addImage(layout); err != nil {
+			return fmt.Errorf("image %s: %w", image, err)
+		}
+	}
+	packs, err := b.site.Hub.Stored("objects/packs")
+	if err != nil {
+		return err
+	}
+	s.chunksPacked = packs
+	b.reportDedup(images, s)
+	return nil
+}
+
+func (b *bench) reportDedup(images []string, s *sums) {
+	mode := []string{site.Overlayfs, "files", site.Lighter}
+	plain := []int64{s.layers, s.files, s.chunks}
+	packed := []int64{s.layersPacked, s.filesPacked, s.chunksPacked}
+	what := []string{"each layer once", "each file once", "each chunk once"}
+	note := []string{"compressed: gzip, as in the registry", "compressed: zstd, each file alone", "compressed: packs on the hub's disk"}
+	for i := range mode {
+		b.rows = append(b.rows, benchRow{row: row{Workload: "dedup: " + what[i], Mode: mode[i]}, Image: fmt.Sprint(images), Rounds: 1,
+			Values: map[string]float64{"all_bytes": float64(s.all), "unique_bytes": float64(plain[i]), "compressed_bytes": float64(packed[i])}})
+		b.verdicts = append(b.verdicts, verdict{Figure: "dedup", What: what[i] + " of " + size(s.all),
+			Lighter: size(plain[i]) + " / " + size(packed[i]), Value: float64(plain[i]) / float64(s.all), Unit: "ratio", Result: report, Note: note[i]})
+	}
+}
+
+// sums are bytes of regular files: of all images, each thing once, and the same
+// compressed.
+type sums struct {
+	all                       int64
+	layers, files, chunks     int64
+	layersPacked, filesPacked int64
+	chunksPacked              int64
+	seenLayer                 map[string]int64 // bytes of a layer's files
+	seenFile, seenChunk       map[chunk.ID]bool
+	splitter                  chunk.Splitter
+	compressor                *zstd.Encoder
+	content, squeezed         []byte
+}
+
+func newSums() (*sums, error) {
+	z, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1))
+	return &sums{seenLayer: map[string]int64{}, seenFile: map[chunk.ID]bool{}, seenChunk: map[chunk.ID]bool{}, compressor: z}, err
+}
+
+func (s *sums) addImage(layout string) error {
+	manifest, err := manifestOf(layout)
+	if err != nil {
+		return err
+	}
+	for _, layer := range manifest.Layers {
+		key := layer.Digest.String()
+		if _, ok := s.seenLayer[key]; !ok {
+			n, err := s.addLayer(layout, layer)
+			if err != nil {
+				return err
+			}
+			s.seenLayer[key] = n
+			s.layers += n
+			s.layersPacked += layer.Size
+		}
+		s.all += s.seenLayer[key]
+	}
+	return nil
+}
+
+func (s *sums) addLayer(layout string, layer ocispec.Descriptor) (int64, error) {
+	f, err := os.Open(blobPath(layout, layer))
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		return 0, err
+	}
+	var sum int64
+	t := tar.NewReader(z)
+	for {
+		h, err := t.Next()
+		if errors.Is(err, io.EOF) {
+			return sum, nil
+		}
+		if err != nil {
+			return 0, err
+		}
+		if h.Typeflag != tar.TypeReg {
+			continue
+		}
+		sum += h.Size
+		if err := s.addFile(t, h.Size); err != nil {
+			return 0, fmt.Errorf("%s: %w", h.Name, err)
+		}
+	}
+}
+
+func (s *sums) addFile(r io.Reader, size int64) error {
+	if int64(cap(s.content)) < size {
+		s.content = make([]byte, size)
+	}
+	s.content = s.content[:size]
+	if _, err := io.ReadFull(r, s.content); err != nil {
+		return err
+	}
+	id := chunk.Sum(s.content)
+	if s.seenFile[id] {
+		return nil
+	}
+	s.seenFile[id] = true
+	s.files += size
+	s.squeezed = s.compressor.EncodeAll(s.content, s.squeezed[:0])
+	s.filesPacked += int64(len(s.squeezed))
+	return s.splitter.Split(bytes.NewReader(s.content), size, func(data []byte, _ int64) error {
+		if data == nil {
+			return nil // zeros take nothing
+		}
+		if id := chunk.Sum(data); !s.seenChunk[id] {
+			s.seenChunk[id] = true
+			s.chunks += int64(len(data))
+		}
+		return nil
+	})
+}
+
+// inspect asks the hub for all that it knows of an image.
+func (b *bench) inspect(ctx context.Context, image string) (hub.Inspection, error) {
+	out, err := b.site.Hub.Lighter(ctx, "inspect", "--json", image+":latest")
+	if err != nil {
+		return hub.Inspection{}, err
+	}
+	var all []hub.Inspection
+	if err := json.Unmarshal([]byte(out), &all); err != nil {
+		return hub.Inspection{}, err
+	}
+	if len(all) != 1 {
+		return hub.Inspection{}, fmt.Errorf("the hub has %d images %s, not one", len(all), image)
+	}
+	return all[0], nil
+}

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"lighter/test/testkit/site"
+)
+
+// demoWorkloads are the demo's three commands.
+var demoWorkloads = []string{"sci/bash", "sci/uproot", "sci/cppyy"}
+
+// demo runs the three commands both ways and prints what a user would have
+// waited for.
+func (b *bench) demo(ctx context.Context) error {
+	say("A site is up: registry, hub, and a machine behind a link of 1 Gbit/s.")
+	if err := b.need(ctx, "sci"); err != nil {
+		return err
+	}
+	inspection, err := b.inspect(ctx, "sci")
+	if err != nil {
+		return err
+	}
+	var rows []row
+	starts := map[string]coldStart{}
+	for _, w := range b.workloads {
+		if !slices.Contains(demoWorkloads, w.String()) {
+			continue
+		}
+		for _, mode := range modes {
+			c, err := b.coldStart(ctx, mode, w)
+			if err != nil {
+				return fmt.Errorf("%s, %s: %w", w, mode, err)
+			}
+			say("%-42s %-10s %8s", shown(w.Argv), mode, seconds(c.total().Seconds()))
+			starts[w.String()+mode] = c
+			rows = append(rows, c.row(mode, w))
+		}
+	}
+	if err := writeJSON(filepath.Join(b.out, "demo.json"), rows); err != nil {
+		return err
+	}
+	fmt.Printf("\nAn image of %d layers: %s compressed, %s in %d files. A cold machine, a link of 1 Gbit/s.\n"+
+		"Seconds from the pull to the end of the command:\n\n", len(inspection.Layers), size(inspection.Size), size(inspection.Bytes), inspection.Files)
+	b.printDemo(starts)
+	fmt.Printf("\nThe rows are in %s.\n", filepath.Join(b.out, "demo.json"))
+	return nil
+}
+
+// printDemo prints two lines a command: the times as a bar and a number, and
+// what came over the link.
+func (b *bench) printDemo(starts map[string]coldStart) {
+	longest := 0.0
+	for _, c := range starts {
+		longest = max(longest, c.total().Seconds())
+	}
+	var rows [][]string
+	for _, w := range b.workloads {
+		over, ok := starts[w.String()+site.Overlayfs]
+		if !ok {
+			continue
+		}
+		lazy := starts[w.String()+site.Lighter]
+		times := over.total().Seconds() / lazy.total().Seconds()
+		less := float64(over.bytes) / float64(lazy.bytes)
+		if rows != nil {
+			rows = append(rows, nil)
+		}
+		rows = append(rows,
+			demoLine(shown(w.Argv), "full pull", over, longest, "", ""),
+			demoLine("", "Lighter", lazy, longest, fold(times)+" faster", fold(less)+" less"))
+	}
+	head := []string{"command", "", "pull", "run", "total", "", "", "over the link", ""}
+	printTable(head, rows, "llrrrllrl")
+}
+
+func demoLine(command, how string, c coldStart, longest float64, faster, less string) []string {
+	return []string{command, how, seconds(c.pull.Seconds()), seconds((c.create + c.run).Seconds()), seconds(c.total().Seconds()),
+		bar(c.pull.Seconds(), (c.create + c.run).Seconds(), longest), faster, size(c.bytes), less}
+}
+
+// bar draws the pull dark and the run light; the longest is barWidth wide.
+func bar(pull, run, longest float64) string {
+	const barWidth = 30
+	dark := int(pull/longest*barWidth + 0.5)
+	all := max(1, int((pull+run)/longest*barWidth+0.5))
+	return strings.Repeat("█", min(dark, all)) + strings.Repeat("░", all-min(dark, all))
+}
+
+// fold says how many times something is more.
+func fold(times float64) string {
+	if times < 10 {
+		return fmt.Sprintf("%.1f×", times)
+	}
+	return fmt.Sprintf("%.0f×", times)
+}
+
+// shown is a command line as one would type it, cut where it gets long.
+func shown(argv []string) string {
+	const width = 42
+	var words []string
+	for _, word := range argv {
+		if strings.ContainsAny(word, " ;\"()") {
+			word = "'" + word + "'"
+		}
+		words = append(words, word)
+	}
+	line := []rune(strings.Join(words, " "))
+	if len(line) > width {
+		line = append(line[:width-1], '…')
+	}
+	return string(line)
+}

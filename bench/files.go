@@ -1,0 +1,135 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// A small file is one of at most smallFile bytes; smallFiles of them are read.
+const (
+	smallFile  = 32 << 10
+	smallFiles = 5000
+)
+
+// walk calls stat on every name below dir, as `find -ls` does: relative to the
+// open directory, links not followed. each may be nil.
+func walk(dir string, each func(path string, stat *unix.Stat_t)) (names int, err error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return 0, err
+	}
+	defer d.Close()
+	entries, err := d.Readdirnames(-1)
+	if err != nil {
+		return 0, err
+	}
+	for _, name := range entries {
+		var stat unix.Stat_t
+		if err := unix.Fstatat(int(d.Fd()), name, &stat, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return names, fmt.Errorf("stat %s/%s: %w", dir, name, err)
+		}
+		names++
+		path := dir + "/" + name
+		if each != nil {
+			each(path, &stat)
+		}
+		if stat.Mode&unix.S_IFMT == unix.S_IFDIR {
+			below, err := walk(path, each)
+			names += below
+			if err != nil {
+				return names, err
+			}
+		}
+	}
+	return names, nil
+}
+
+// chosen are the files to read, relative to the image's root.
+type chosen struct {
+	largest     string
+	largestSize int64
+	small       []string
+}
+
+// choose picks the largest file, and small ones evenly out of all of them:
+// those of a few directories alone would say little of a directory tree.
+func choose(root string) (chosen, error) {
+	var c chosen
+	var small []string
+	_, err := walk(root, func(path string, stat *unix.Stat_t) {
+		if stat.Mode&unix.S_IFMT != unix.S_IFREG {
+			return
+		}
+		path = path[len(root)+1:]
+		if stat.Size > c.largestSize {
+			c.largest, c.largestSize = path, stat.Size
+		}
+		if stat.Size > 0 && stat.Size <= smallFile {
+			small = append(small, path)
+		}
+	})
+	if err != nil {
+		return c, err
+	}
+	if len(small) < smallFiles {
+		return c, fmt.Errorf("the image has %d small files, and %d are to be read", len(small), smallFiles)
+	}
+	for i := range smallFiles {
+		c.small = append(c.small, small[i*len(small)/smallFiles])
+	}
+	return c, nil
+}
+
+// reader reads files with one buffer, one after the other.
+type reader struct{ buf [128 << 10]byte }
+
+// read reads files to their ends and returns how many bytes that were.
+func (r *reader) read(root string, paths ...string) (int64, error) {
+	var sum int64
+	for _, path := range paths {
+		n, err := r.readOne(filepath.Join(root, path))
+		sum += n
+		if err != nil {
+			return sum, err
+		}
+	}
+	return sum, nil
+}
+
+func (r *reader) readOne(path string) (int64, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	var sum int64
+	for {
+		n, err := f.Read(r.buf[:])
+		sum += int64(n)
+		if errors.Is(err, io.EOF) {
+			return sum, nil
+		}
+		if err != nil {
+			return sum, err
+		}
+	}
+}
+
+// readAll reads every regular file below root.
+func (r *reader) readAll(root string) (int64, error) {
+	var paths []string
+	_, err := walk(root, func(path string, stat *unix.Stat_t) {
+		if stat.Mode&unix.S_IFMT == unix.S_IFREG {
+			paths = append(paths, path[len(root)+1:])
+		}
+	})
+	if err != nil {
+		return 0, err
+	}
+	return r.read(root, paths...)
+}

@@ -1,0 +1,170 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"lighter/test/testkit/site"
+)
+
+// firstRead reads the largest file of ml when no byte of it is on the node.
+func (b *bench) firstRead(ctx context.Context) error {
+	if err := b.need(ctx, largestImage); err != nil {
+		return err
+	}
+	var all []firstRead
+	var times []float64
+	for range b.rounds {
+		f, err := b.readFirst(ctx)
+		if err != nil {
+			return err
+		}
+		say("%s in %s: %s over the link, %.0f MB/s of it, processors %.0f %% busy, %.0f %% of what others left", size(f.size), seconds(f.took), size(f.bytes),
+			float64(f.bytes)/f.took/1e6, 100*f.busy, 100*f.busySite)
+		all, times = append(all, f), append(times, f.took)
+	}
+	r := timesRow(largestImage, "first read of the largest file", site.Lighter, times)
+	speed := medianOf(all, func(f firstRead) float64 { return float64(f.bytes) / f.took })
+	busy := medianOf(all, func(f firstRead) float64 { return f.busySite })
+	r.Bytes = int64(medianOf(all, func(f firstRead) float64 { return float64(f.bytes) }))
+	r.Values = map[string]float64{"link_MBps": speed / 1e6, "file_MBps": float64(all[0].size) / r.RunS / 1e6, "processors_busy": busy}
+	b.rows = append(b.rows, r)
+	v := verdict{Figure: "first", What: fmt.Sprintf("first read of %s : link", size(all[0].size)), Lighter: fmt.Sprintf("%.0f MB/s", speed/1e6), Unit: "ratio",
+		Value: speed / linkSpeed, Target: linkShare, AtLeast: true, Note: fmt.Sprintf("or the processors busy: %.0f %%", 100*busy)}
+	v.Result = passed(v.Value >= linkShare || busy >= busyEnough)
+	b.verdicts = append(b.verdicts, v)
+	return nil
+}
+
+// firstRead is one such read.
+type firstRead struct {
+	took     float64 // seconds
+	size     int64   // of the file
+	bytes    int64   // over the link
+	busy     float64 // share of all processors' time
+	busySite float64 // the same, of what all but the site left
+}
+
+func (b *bench) readFirst(ctx context.Context) (f firstRead, err error) {
+	m := b.site.Machine
+	c, err := b.freshContainer(ctx, largestImage)
+	if err != nil {
+		return f, err
+	}
+	defer func() { err = errors.Join(err, c.Remove(ctx)) }()
+	files, err := choose(c.Root)
+	if err != nil {
+		return f, err
+	}
+	before, err := m.Bytes()
+	if err != nil {
+		return f, err
+	}
+	used, err := readProcessors()
+	if err != nil {
+		return f, err
+	}
+	var r reader
+	if f.took, err = timed(func() (err error) { f.size, err = r.read(c.Root, files.largest); return err }); err != nil {
+		return f, err
+	}
+	after, err := m.Bytes()
+	if err != nil {
+		return f, err
+	}
+	now, err := readProcessors()
+	f.bytes = after - before
+	f.busy, f.busySite = now.busySince(used)
+	return f, err
+}
+
+// freshContainer starts a lazy container of image on a wiped machine.
+func (b *bench) freshContainer(ctx context.Context, image string) (*site.Container, error) {
+	if err := b.wipe(ctx); err != nil {
+		return nil, err
+	}
+	if _, err := b.site.Machine.Pull(ctx, site.Lighter, site.Reference(image)); err != nil {
+		return nil, err
+	}
+	c, err := b.site.Machine.StartContainer(ctx, site.Lighter, site.Reference(image), "sleep", "infinity")
+	if err != nil {
+		return nil, err
+	}
+	// What starting it has begun to read ahead is not part of what follows.
+	if err := b.quiet(ctx); err != nil {
+		return nil, errors.Join(err, c.Remove(ctx))
+	}
+	return c, nil
+}
+
+// quiet waits until nothing comes over the link any more.
+func (b *bench) quiet(ctx context.Context) error {
+	const limit = 30 * time.Second
+	last := int64(-1)
+	for start := time.Now(); time.Since(start) < limit; {
+		now, err := b.site.Machine.Bytes()
+		if err != nil || now == last {
+			return err
+		}
+		last = now
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(300 * time.Millisecond):
+		}
+	}
+	return fmt.Errorf("after %s bytes still come over the link, though nobody reads", limit)
+}
+
+// processors is what they have done since the start, in ticks: all of them,
+// and for the site's processes.
+type processors struct{ idle, all, site float64 }
+
+func readProcessors() (p processors, err error) {
+	text, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return p, err
+	}
+	line, _, _ := strings.Cut(string(text), "\n")
+	// user nice system idle iowait irq softirq steal; the guests' are in user's.
+	for i, field := range strings.Fields(line)[1:9] {
+		n, err := strconv.ParseFloat(field, 64)
+		if err != nil {
+			return p, fmt.Errorf("/proc/stat: %w", err)
+		}
+		p.all += n
+		if i == 3 || i == 4 {
+			p.idle += n
+		}
+	}
+	files, err := filepath.Glob("/proc/[0-9]*/stat") // of the enclosure alone
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue // it has just ended
+		}
+		_, after, _ := strings.Cut(string(text), ") ") // a process may be called anything
+		for _, field := range strings.Fields(after)[11:13] {
+			n, err := strconv.ParseFloat(field, 64)
+			if err != nil {
+				return p, fmt.Errorf("%s: %w", file, err)
+			}
+			p.site += n
+		}
+	}
+	return p, err
+}
+
+// busySince returns the share of time in which they did something, and, of the
+// time that all others left, the share in which they worked for the site: what
+// else runs on the machine is no reason to be slow.
+func (p processors) busySince(before processors) (all, site float64) {
+	idle, own := p.idle-before.idle, p.site-before.site
+	return 1 - idle/(p.all-before.all), own / (own + idle)
+}

@@ -1,0 +1,192 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"lighter/test/testkit/site"
+)
+
+// Targets of the table.
+const (
+	ingestRatio = 1.2
+	againAtMost = 0.05 // seconds, of an image that is already there
+)
+
+// ingest takes each image into an empty hub, and pulls it into an empty
+// overlayfs: the same image, from the same registry, over the same link, onto
+// the same disk.
+func (b *bench) ingest(ctx context.Context) error {
+	for _, image := range b.images() {
+		layout, err := layoutOf(image)
+		if err != nil {
+			return err
+		}
+		if err := b.site.Push(ctx, layout, image); err != nil {
+			return err
+		}
+		times := map[string][]float64{}
+		err = b.bothModes(func(round int, mode string) error {
+			if mode == site.Overlayfs {
+				took, err := b.pullAlone(ctx, image)
+				times[mode] = append(times[mode], took)
+				say("%-10s pulled into overlayfs in %s", image, seconds(took))
+				return err
+			}
+			took, again, err := b.ingestOnce(ctx, image)
+			times[mode], times["again"] = append(times[mode], took), append(times["again"], again)
+			say("%-10s taken in in %s, again in %s", image, seconds(took), seconds(again))
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("image %s: %w", image, err)
+		}
+		b.judgeIngest(image, times)
+	}
+	return nil
+}
+
+func (b *bench) pullAlone(ctx context.Context, image string) (float64, error) {
+	if err := b.wipe(ctx); err != nil {
+		return 0, err
+	}
+	took, err := b.site.Machine.Pull(ctx, site.Overlayfs, site.Reference(image))
+	return took.Seconds(), err
+}
+
+// ingestOnce returns how long an empty hub needs, and how long the second time.
+func (b *bench) ingestOnce(ctx context.Context, image string) (took, again float64, err error) {
+	h, err := b.site.Machine.StartHub(ctx, "ingest")
+	if err != nil {
+		return 0, 0, err
+	}
+	defer func() { err = errors.Join(err, h.Close()) }()
+	if err := site.DropCaches(); err != nil {
+		return 0, 0, err
+	}
+	if took, err = timed(func() error { return h.Add(ctx, image) }); err != nil {
+		return 0, 0, err
+	}
+	again, err = timed(func() error { return h.Add(ctx, image) })
+	return took, again, err
+}
+
+func (b *bench) judgeIngest(image string, times map[string][]float64) {
+	b.rows = append(b.rows,
+		timesRow(image, "pull alone", site.Overlayfs, times[site.Overlayfs]),
+		timesRow(image, "ingest", site.Lighter, times[site.Lighter]),
+		timesRow(image, "ingest again", site.Lighter, times["again"]))
+	b.judge("ingest", image+" : pull into overlayfs", median(times[site.Overlayfs]), median(times[site.Lighter]), ingestRatio)
+	v := verdict{Figure: "ingest", What: image + ", already there", Lighter: seconds(median(times["again"])), Unit: "s"}
+	v.Value, v.Target, v.Result = atMost(median(times["again"]), againAtMost)
+	b.verdicts = append(b.verdicts, v)
+}
+
+// The synthetic image of the figure million: so many files in so many directories.
+const (
+	millionFiles = 1_000_000
+	millionDirs  = 10_000
+	makeMemory   = 1 << 30 // bytes
+)
+
+// million makes an image of a million files, and reports what its index costs.
+func (b *bench) million(ctx context.Context) error {
+	from, err := layoutOf("base")
+	if err != nil {
+		return err
+	}
+	layout := filepath.Join(b.site.Dir, "layouts", "million")
+	if err := extend(from, layout, writeMillion); err != nil {
+		return err
+	}
+	if err := b.site.Push(ctx, layout, "million"); err != nil {
+		return err
+	}
+	if err := b.wipe(ctx); err != nil {
+		return err
+	}
+	if err := b.site.ResetPeaks(); err != nil {
+		return err
+	}
+	made, err := timed(func() error { return b.site.Hub.Add(ctx, "million") })
+	if err != nil {
+		return err
+	}
+	hub, err := b.site.Hub.Memory()
+	if err != nil {
+		return err
+	}
+	say("made in %s, the hub had %s at most", seconds(made), size(hub.Most))
+	pull, mounted, err := b.mountMillion(ctx)
+	if err != nil {
+		return err
+	}
+	return b.reportMillion(ctx, map[string]float64{"make_s": made, "hub_most_bytes": float64(hub.Most),
+		"pull_s": pull, "container_s": mounted})
+}
+
+// writeMillion writes files of 50 to 5,000 bytes, no two of them alike.
+func writeMillion(l *layerWriter) error {
+	text := make([]byte, 0, 8<<10)
+	for i := range millionFiles {
+		const inDir = millionFiles / millionDirs
+		dir := fmt.Sprintf("srv/%03d/%05d", i/inDir/100, i/inDir)
+		if i%inDir == 0 {
+			if err := l.dir(dir); err != nil {
+				return err
+			}
+		}
+		text = text[:0]
+		for size := 50 + i*7919%4950; len(text) < size; {
+			text = fmt.Appendf(text, "line %d of file %d is not like any other line\n", len(text), i)
+		}
+		if err := l.file(fmt.Sprintf("%s/module_%07d.py", dir, i), text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mountMillion returns how long the pull and the first container take.
+func (b *bench) mountMillion(ctx context.Context) (pull, container float64, err error) {
+	if err := b.wipe(ctx); err != nil {
+		return 0, 0, err
+	}
+	took, err := b.site.Machine.Pull(ctx, site.Lighter, site.Reference("million"))
+	if err != nil {
+		return 0, 0, err
+	}
+	ran, err := b.site.Machine.Run(ctx, site.Lighter, site.Reference("million"), "ls", "/srv/099/09999")
+	if err != nil {
+		return 0, 0, err
+	}
+	return took.Seconds(), ran.Total().Seconds(), b.assertLazy(ctx, "million")
+}
+
+func (b *bench) reportMillion(ctx context.Context, values map[string]float64) error {
+	node, err := b.site.Machine.NodeMemory()
+	if err != nil {
+		return err
+	}
+	i, err := b.inspect(ctx, "million")
+	if err != nil {
+		return err
+	}
+	values["node_most_bytes"], values["files"] = float64(node.Most), float64(i.Files)
+	values["index_bytes"], values["index_wire_bytes"] = float64(i.IndexSize), float64(i.IndexWire)
+	b.rows = append(b.rows, benchRow{row: row{Workload: "million files", Mode: site.Lighter, PullS: values["pull_s"], RunS: values["container_s"],
+		TotalS: values["pull_s"] + values["container_s"]}, Image: "million", Rounds: 1, Values: values})
+	add := func(what, lighter, note string) {
+		b.verdicts = append(b.verdicts, verdict{Figure: "million", What: what, Lighter: lighter, Result: report, Note: note})
+	}
+	add("index on the disk", size(i.IndexSize), fmt.Sprintf("%d files", i.Files))
+	add("index on the wire, with locations", size(i.IndexWire), "")
+	add("time to make", seconds(values["make_s"]), "from the registry")
+	v := verdict{Figure: "million", What: "memory to make", Lighter: size(int64(values["hub_most_bytes"])), Unit: "MB", Note: "the most that was resident in the hub"}
+	v.Value, v.Target, v.Result = atMost(values["hub_most_bytes"]/1e6, makeMemory/1e6)
+	b.verdicts = append(b.verdicts, v)
+	add("pull; first container", seconds(values["pull_s"])+"; "+seconds(values["container_s"]), size(node.Most)+" at most in the node")
+	return nil
+}

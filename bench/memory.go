@@ -1,0 +1,174 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"lighter/test/testkit/site"
+)
+
+// Targets of the table, and how many images share a base.
+const (
+	nodeMemory = 150e6 // bytes
+	sharedBase = 10
+)
+
+// memory reads everything of ml once, and asks what the node needed for it.
+func (b *bench) memory(ctx context.Context) (err error) {
+	if err := b.need(ctx, largestImage); err != nil {
+		return err
+	}
+	var most, now []float64
+	for range b.rounds {
+		m, err := b.memoryRound(ctx)
+		if err != nil {
+			return err
+		}
+		most, now = append(most, float64(m.Most)), append(now, float64(m.Now))
+		say("the node: %s resident, %s at most", size(m.Now), size(m.Most))
+	}
+	b.rows = append(b.rows, benchRow{row: row{Workload: "node memory", Mode: site.Lighter}, Image: largestImage, Rounds: b.rounds,
+		Values: map[string]float64{"resident_bytes": median(now), "most_resident_bytes": median(most)}})
+	v := verdict{Figure: "memory", What: "node, ml mounted and read once", Lighter: size(int64(median(most))), Unit: "MB",
+		Note: "the most that was resident; afterwards " + size(int64(median(now)))}
+	v.Value, v.Target, v.Result = atMost(median(most)/1e6, nodeMemory/1e6)
+	b.verdicts = append(b.verdicts, v)
+	return nil
+}
+
+func (b *bench) memoryRound(ctx context.Context) (m site.Memory, err error) {
+	c, err := b.freshContainer(ctx, largestImage)
+	if err != nil {
+		return m, err
+	}
+	defer func() { err = errors.Join(err, c.Remove(ctx)) }()
+	var r reader
+	if _, err := r.readAll(c.Root); err != nil {
+		return m, err
+	}
+	return b.site.Machine.NodeMemory()
+}
+
+// pageCache starts a container of each of ten images that have all but a file
+// in common, and measures by how much the page cache grows.
+func (b *bench) pageCache(ctx context.Context) error {
+	images, err := b.derived(ctx, "python")
+	if err != nil {
+		return err
+	}
+	grown := map[string][]float64{}
+	err = b.bothModes(func(round int, mode string) error {
+		one, all, err := b.pageCacheRound(ctx, mode, images)
+		say("%-10s %s in the page cache with one container, %s with %d", mode, size(one), size(all), len(images))
+		grown[mode], grown["one "+mode] = append(grown[mode], float64(all)), append(grown["one "+mode], float64(one))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, mode := range modes {
+		b.rows = append(b.rows, benchRow{row: row{Workload: "page cache of ten images on one base", Mode: mode}, Image: "python", Rounds: b.rounds,
+			Values: map[string]float64{"one_bytes": median(grown["one "+mode]), "all_bytes": median(grown[mode])}})
+	}
+	over, lazy := median(grown[site.Overlayfs]), median(grown[site.Lighter])
+	b.verdicts = append(b.verdicts, verdict{Figure: "pagecache", What: "python3 in ten images on one base", Overlayfs: size(int64(over)),
+		Lighter: size(int64(lazy)), Value: lazy / over, Unit: "ratio", Result: report,
+		Note: fmt.Sprintf("in one: %s, %s", size(int64(median(grown["one "+site.Overlayfs]))), size(int64(median(grown["one "+site.Lighter]))))})
+	return nil
+}
+
+// pageCacheRound returns how much page cache the first container and all of
+// them need, with all data on the node's disk.
+func (b *bench) pageCacheRound(ctx context.Context, mode string, images []string) (one, all int64, err error) {
+	m := b.site.Machine
+	if err := b.wipe(ctx); err != nil {
+		return 0, 0, err
+	}
+	stay := []string{"python3", "-c", `print("hello"); import time; time.sleep(1e6)`}
+	for _, image := range images {
+		if _, err := m.Pull(ctx, mode, site.Reference(image)); err != nil {
+			return 0, 0, err
+		}
+		// Once to its end, so that the data is there.
+		if _, err := m.Run(ctx, mode, site.Reference(image), "python3", "-c", `print("hello")`); err != nil {
+			return 0, 0, err
+		}
+	}
+	if err := site.DropCaches(); err != nil {
+		return 0, 0, err
+	}
+	before, err := site.PageCache()
+	if err != nil {
+		return 0, 0, err
+	}
+	for i, image := range images {
+		c, err := m.StartContainer(ctx, mode, site.Reference(image), stay...)
+		if err != nil {
+			return 0, 0, err
+		}
+		defer func() { err = errors.Join(err, c.Remove(ctx)) }()
+		if err := asleep(ctx, c); err != nil {
+			return 0, 0, err
+		}
+		now, err := site.PageCache()
+		if err != nil {
+			return 0, 0, err
+		}
+		if all = now - before; i == 0 {
+			one = all
+		}
+	}
+	return one, all, nil
+}
+
+// asleep waits until the container's process has nothing more to do.
+func asleep(ctx context.Context, c *site.Container) error {
+	used := ""
+	for range 100 {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.PID))
+		if err != nil {
+			return fmt.Errorf("container %s has ended: %w", c.ID, err)
+		}
+		fields := strings.Fields(string(text))
+		if now := fields[13] + " " + fields[14]; now == used && fields[2] == "S" {
+			return nil
+		} else {
+			used = now
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+	return fmt.Errorf("container %s does not come to rest", c.ID)
+}
+
+// derived makes ten images, each of them another one and a layer of one file.
+func (b *bench) derived(ctx context.Context, base string) ([]string, error) {
+	from, err := layoutOf(base)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for i := range sharedBase {
+		name := fmt.Sprintf("%s-%d", base, i)
+		to := filepath.Join(b.site.Dir, "layouts", name)
+		err := extend(from, to, func(l *layerWriter) error {
+			return l.file("app/number", []byte(fmt.Sprintln(i)))
+		})
+		if err != nil {
+			return nil, err
+		}
+		if err := b.needLayout(ctx, to, name); err != nil {
+			return nil, err
+		}
+		names = append(names, name)
+	}
+	return names, nil
+}

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"lighter/test/testkit/site"
+)
+
+// Targets of the table.
+const (
+	readRatio    = 1.15
+	coldWalk     = 0.8
+	hotWalk      = 1.1
+	linkShare    = 0.7 // of the link's speed
+	busyEnough   = 0.9 // of all processors: "both cores busy"
+	largestImage = "ml"
+)
+
+// both runs a container of ml in each mode on one machine, and calls fn with
+// their root directories: nothing is on the way but the file system.
+func (b *bench) both(ctx context.Context, fn func(roots map[string]string) error) (err error) {
+	if err := b.need(ctx, largestImage); err != nil {
+		return err
+	}
+	if err := b.wipe(ctx); err != nil {
+		return err
+	}
+	roots := map[string]string{}
+	for _, mode := range modes {
+		if _, err := b.site.Machine.Pull(ctx, mode, site.Reference(largestImage)); err != nil {
+			return err
+		}
+		c, err := b.site.Machine.StartContainer(ctx, mode, site.Reference(largestImage), "sleep", "infinity")
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, c.Remove(ctx)) }()
+		roots[mode] = c.Root
+	}
+	if err := b.assertLazy(ctx, largestImage); err != nil {
+		return err
+	}
+	return fn(roots)
+}
+
+// timed returns how many seconds fn takes.
+func timed(fn func() error) (float64, error) {
+	start := time.Now()
+	err := fn()
+	return time.Since(start).Seconds(), err
+}
+
+// reads: everything is on the node's disk, nothing is in memory.
+func (b *bench) reads(ctx context.Context) error {
+	return b.both(ctx, func(roots map[string]string) error {
+		c, err := choose(roots[site.Overlayfs])
+		if err != nil {
+			return err
+		}
+		var r reader
+		for _, mode := range modes {
+			if _, err := r.read(roots[mode], append(c.small, c.largest)...); err != nil {
+				return err
+			}
+		}
+		large, small := map[string][]float64{}, map[string][]float64{}
+		if err := b.bothModes(func(round int, mode string) error {
+			if err := droppedRead(&r, roots[mode], large, mode, c.largest); err != nil {
+				return err
+			}
+			return droppedRead(&r, roots[mode], small, mode, c.small...)
+		}); err != nil {
+			return err
+		}
+		b.judgeTimes("reads", fmt.Sprintf("largest file (%s)", size(c.largestSize)), large, readRatio)
+		b.judgeTimes("reads", fmt.Sprintf("%d small files", len(c.small)), small, readRatio)
+		return nil
+	})
+}
+
+// droppedRead drops the page cache and adds how long it takes to read paths.
+func droppedRead(r *reader, root string, times map[string][]float64, mode string, paths ...string) error {
+	if err := site.DropCaches(); err != nil {
+		return err
+	}
+	took, err := timed(func() error { _, err := r.read(root, paths...); return err })
+	times[mode] = append(times[mode], took)
+	say("%-10s %d files in %s", mode, len(paths), seconds(took))
+	return err
+}
+
+// judgeTimes turns the times of both modes into rows and a verdict.
+func (b *bench) judgeTimes(figure, what string, times map[string][]float64, target float64) {
+	for _, mode := range modes {
+		b.rows = append(b.rows, timesRow(largestImage, figure+": "+what, mode, times[mode]))
+	}
+	b.judge(figure, what, median(times[site.Overlayfs]), median(times[site.Lighter]), target)
+}
+
+// walks calls stat on every name.
+func (b *bench) walks(ctx context.Context) error {
+	return b.both(ctx, func(roots map[string]string) error {
+		cold, hot := map[string][]float64{}, map[string][]float64{}
+		names := map[string]int{}
+		err := b.bothModes(func(round int, mode string) error {
+			if err := site.DropCaches(); err != nil {
+				return err
+			}
+			for _, times := range []map[string][]float64{cold, hot} {
+				took, err := timed(func() (err error) { names[mode], err = walk(roots[mode], nil); return err })
+				if err != nil {
+					return err
+				}
+				times[mode] = append(times[mode], took)
+				say("%-10s %d names in %s", mode, names[mode], seconds(took))
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		if names[site.Overlayfs] != names[site.Lighter] {
+			return fmt.Errorf("overlayfs has %d names, Lighter %d", names[site.Overlayfs], names[site.Lighter])
+		}
+		b.judgeTimes("walk", fmt.Sprintf("%d names, cold", names[site.Lighter]), cold, coldWalk)
+		b.judgeTimes("walk", "the same, hot", hot, hotWalk)
+		return nil
+	})
+}

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"archive/tar"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/specs-go"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// layerWriter writes a layer's tar.
+type layerWriter struct{ tar *tar.Writer }
+
+// madeAt is the time of all that is made here: layers must be the same each time.
+var madeAt = time.Unix(1_700_000_000, 0)
+
+func (l *layerWriter) dir(name string) error {
+	return l.tar.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: name + "/", Mode: 0o755, ModTime: madeAt})
+}
+
+func (l *layerWriter) file(name string, content []byte) error {
+	h := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: int64(len(content)), ModTime: madeAt}
+	if err := l.tar.WriteHeader(h); err != nil {
+		return err
+	}
+	_, err := l.tar.Write(content)
+	return err
+}
+
+// extend makes the OCI layout to out of from and one layer more.
+func extend(from, to string, write func(*layerWriter) error) error {
+	if err := os.MkdirAll(filepath.Join(to, "blobs/sha256"), 0o755); err != nil {
+		return err
+	}
+	manifest, err := manifestOf(from)
+	if err != nil {
+		return err
+	}
+	var config ocispec.Image
+	if err := readJSON(blobPath(from, manifest.Config), &config); err != nil {
+		return err
+	}
+	for _, layer := range manifest.Layers {
+		if err := os.Link(blobPath(from, layer), blobPath(to, layer)); err != nil {
+			return err
+		}
+	}
+	layer, diffID, err := writeLayer(to, write)
+	if err != nil {
+		return fmt.Errorf("make a layer: %w", err)
+	}
+	manifest.Layers = append(manifest.Layers, layer)
+	config.RootFS.DiffIDs = append(config.RootFS.DiffIDs, diffID)
+	return writeImage(to, manifest, config)
+}
+
+// writeLayer writes a gzip-compressed layer into the layout.
+func writeLayer(layout string, write func(*layerWriter) error) (ocispec.Descriptor, digest.Digest, error) {
+	d := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayerGzip}
+	temporary := filepath.Join(layout, "layer")
+	f, err := os.Create(temporary)
+	if err != nil {
+		return d, "", err
+	}
+	defer f.Close()
+	packed, plain := sha256.New(), sha256.New()
+	z, err := gzip.NewWriterLevel(io.MultiWriter(f, packed), gzip.BestSpeed)
+	if err != nil {
+		return d, "", err
+	}
+	t := tar.NewWriter(io.MultiWriter(z, plain))
+	if err := errors.Join(write(&layerWriter{t}), t.Close(), z.Close()); err != nil {
+		return d, "", err
+	}
+	if d.Size, err = f.Seek(0, io.SeekEnd); err != nil {
+		return d, "", err
+	}
+	d.Digest = digest.NewDigest(digest.SHA256, packed)
+	return d, digest.NewDigest(digest.SHA256, plain), os.Rename(temporary, blobPath(layout, d))
+}
+
+// writeImage writes the config, the manifest and the index.
+func writeImage(layout string, manifest ocispec.Manifest, config ocispec.Image) error {
+	var err error
+	if manifest.Config, err = writeBlob(layout, ocispec.MediaTypeImageConfig, config); err != nil {
+		return err
+	}
+	top, err := writeBlob(layout, ocispec.MediaTypeImageManifest, manifest)
+	if err != nil {
+		return err
+	}
+	top.Annotations = map[string]string{ocispec.AnnotationRefName: "latest"}
+	index := ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, Manifests: []ocispec.Descriptor{top}}
+	return errors.Join(writeJSON(filepath.Join(layout, "index.json"), index),
+		writeJSON(filepath.Join(layout, ocispec.ImageLayoutFile), ocispec.ImageLayout{Version: ocispec.ImageLayoutVersion}))
+}
+
+func writeBlob(layout, mediaType string, value any) (ocispec.Descriptor, error) {
+	text, err := json.Marshal(value)
+	d := ocispec.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(text), Size: int64(len(text))}
+	if err != nil {
+		return d, err
+	}
+	return d, os.WriteFile(blobPath(layout, d), text, 0o644)
+}

@@ -31,7 +31,7 @@ func badImages() map[string]badImage {
 		"tar cut short":      {of(fakeLayer{tar: upperTar[:5000]}), []string{second, `entry "etc/new"`, "unexpected EOF"}},
 		"another size":       {of(fakeLayer{tar: upperTar, size: 12}), []string{second, "the manifest says 12"}},
 		"unknown media type": {of(fakeLayer{tar: upperTar, mediaType: "application/vnd.example.layer.v7"}), []string{second, "application/vnd.example.layer.v7", "unknown"}},
-		"foreign layer":      {of(fakeLayer{tar: upperTar, mediaType: v1.MediaTypeImageLayerNonDistributableGzip}), []string{second, "must not be copied"}}, //nolint:staticcheck // deprecated is the point
+		"foreign layer":      {of(fakeLayer{tar: upperTar, mediaType: "application/vnd.oci.image.layer.nondistributable.v1.tar+gzip"}), []string{second, "must not be copied"}},
 		"a hard link to nothing": {image(lowerTar, tarball.Of(tarball.Link("etc/link", "etc/nothing"))),
 			[]string{second, `entry "etc/link"`, "no such file"}},
 		"a refused name": {image(lowerTar, tarball.Of(tarball.File(strings.Repeat("n", 256), "x"))),

@@ -17,6 +17,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime/debug"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -50,8 +51,16 @@ type Hub struct {
 	key      ed25519.PublicKey
 }
 
-// Run runs a hub until ctx ends.
+// memoryTarget is what the garbage collector keeps the process to, in bytes, as
+// long as what is in use leaves it room. An image of a million files needs it:
+// half of it is in use while its tree is made.
+const memoryTarget = 896 << 20
+
+// Run runs a hub until ctx ends, as the one thing that this process does.
 func Run(ctx context.Context, c Config, log *slog.Logger) error {
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(memoryTarget)
+	}
 	h, err := Open(ctx, c, log)
 	if err != nil {
 		return err

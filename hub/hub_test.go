@@ -7,7 +7,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
-	"os"
 	"runtime"
 	"strings"
 	"testing"
@@ -65,19 +64,7 @@ func (h *testHub) fetchTree(chain string) (index.Header, map[chunk.ID][]byte) {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	hints, err := h.client.Locations(ctx, statement.Tree)
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	defer hints.Close()
-	b, err := io.ReadAll(hints)
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	locations, err := index.OpenLocations(bytes.NewReader(b), int64(len(b)), statement.Tree, header.Extents)
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	locations := h.fetchLocations(header)
 	chunks := map[chunk.ID][]byte{}
 	for i := range header.Extents {
 		e, err := m.Extent(i)
@@ -91,6 +78,24 @@ func (h *testHub) fetchTree(chain string) (index.Header, map[chunk.ID][]byte) {
 		chunks[e.ID] = h.fetchChunk(e, unit)
 	}
 	return header, chunks
+}
+
+func (h *testHub) fetchLocations(header index.Header) *index.Locations {
+	h.t.Helper()
+	hints, err := h.client.Locations(h.t.Context(), header.ID())
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer hints.Close()
+	b, err := io.ReadAll(hints)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	locations, err := index.OpenLocations(bytes.NewReader(b), int64(len(b)), header.ID(), header.Extents)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return locations
 }
 
 // fetchChunk gets a chunk by its location and by its ID.
@@ -349,125 +354,5 @@ func TestSizesSayWhatIsUnique(t *testing.T) {
 	if i := found[0]; len(i.Layers) != 2 || i.Layers[1].DiffID != digest.FromBytes(upperTar).String() || i.Layers[1].Entries != 3 ||
 		i.Layers[0].Bytes != int64(len(lowerTar)) || i.Files != 4 || i.Chunks == 0 || i.Packs == 0 || i.Units == 0 || i.IndexSize == 0 || i.IndexWire == 0 {
 		t.Errorf("inspect says %+v", i)
-	}
-}
-
-func TestRemovedImageIsNoLongerServed(t *testing.T) {
-	t.Parallel()
-	h := startHub(t)
-	both := h.push("a:1", image(lowerTar, upperTar))
-	h.push("a:2", image(lowerTar, upperTar))
-	lower := h.push("a:lower", image(lowerTar))
-	h.ready("a:2")
-	low := h.ready("a:lower")
-	top := h.ready("a:1")
-
-	if err := h.client.Remove(t.Context(), "a:1"); err != nil {
-		t.Fatal(err)
-	}
-	expect := func(path string, want int) {
-		t.Helper()
-		if status, body, _ := h.do("GET", path, nil, "Accept", v1.MediaTypeImageManifest); status != want {
-			t.Errorf("%s: %d %s, want %d", path, status, body, want)
-		}
-	}
-	expect("/v2/a/manifests/1", 404)
-	expect("/v2/a/manifests/2", 200)
-	expect("/v2/a/manifests/"+both.String(), 200) // a:2 is the same
-	expect("/lighter/1/default/chains/"+top.Chain, 200)
-
-	if err := h.client.Remove(t.Context(), "a:2"); err != nil {
-		t.Fatal(err)
-	}
-	expect("/v2/a/manifests/2", 404)
-	expect("/v2/a/manifests/"+both.String(), 404)
-	expect("/v2/a/manifests/"+lower.String(), 200)
-	expect("/lighter/1/default/chains/"+top.Chain, 404)
-	expect("/lighter/1/default/chains/"+top.Chain+"/tree", 404)
-	expect("/lighter/1/default/chains/"+low.Chain, 200)
-	chain, err := h.client.Chain(t.Context(), low.Chain)
-	if err != nil || len(chain.Above) != 0 {
-		t.Errorf("above the lower layer: %+v, %v", chain, err)
-	}
-	// It comes back without being split again.
-	before := h.holdings()
-	h.push("a:1", image(lowerTar, upperTar))
-	if got := h.ready("a:1"); got.Tree != top.Tree || fmt.Sprint(h.holdings()) != fmt.Sprint(before) {
-		t.Errorf("came back as %+v, the hub holds %v after %v", got, h.holdings(), before)
-	}
-	// What a client deletes in the registry is gone here too.
-	if status, body, _ := h.do("DELETE", "/v2/a/manifests/"+both.String(), nil); status != http.StatusAccepted {
-		t.Fatalf("delete: %d %s", status, body)
-	}
-	if images := h.settled("a:1"); len(images) != 0 {
-		t.Errorf("still there: %+v", images)
-	}
-}
-
-func TestTagThatMovesTakesItsOldImageAway(t *testing.T) {
-	t.Parallel()
-	h := startHub(t)
-	h.push("a:1", image(upperTar))
-	old := h.ready("a:1")
-	h.push("a:1", image(lowerTar))
-	now := h.ready("a:1")
-	if images := h.settled("a:1"); len(images) != 1 || images[0].Digest != now.Digest {
-		t.Errorf("the name stands for %+v", images)
-	}
-	if _, err := h.client.Chain(t.Context(), old.Chain); err == nil {
-		t.Error("the old chain is still known")
-	}
-}
-
-func TestKeyIsKept(t *testing.T) {
-	t.Parallel()
-	h := startHub(t)
-	info, err := os.Stat(keyFile(h.config.Root))
-	if err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("the key: %v, %v", info, err)
-	}
-	first, err := h.client.Key(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	again := h.restart()
-	second, err := again.client.Key(t.Context())
-	if err != nil || !first.Equal(second) {
-		t.Errorf("after a restart the key is %v, %v; was %v", second, err, first)
-	}
-}
-
-func TestOneHubInADirectory(t *testing.T) {
-	t.Parallel()
-	h := startHub(t)
-	if _, err := Open(t.Context(), h.config, h.log); err == nil || !strings.Contains(err.Error(), "another hub runs") {
-		t.Errorf("a second hub: %v", err)
-	}
-}
-
-func TestConfigIsChecked(t *testing.T) {
-	t.Parallel()
-	for want, change := range map[string]func(*Config){
-		"":                        func(*Config) {},
-		"is no loopback address":  func(c *Config) { c.Listen = "0.0.0.0:7070" },
-		"no loopback address: se": func(c *Config) { c.Listen = ":7070" },
-		"want HOST:PORT":          func(c *Config) { c.Listen = "localhost" },
-		"belong together":         func(c *Config) { c.TLSCert = "x" },
-		"root is empty":           func(c *Config) { c.Root = "" },
-		"above zero":              func(c *Config) { c.Limits.Entries = 0 },
-		"want OS/ARCH":            func(c *Config) { c.Platforms = []string{"amd64"} },
-		"such as file":            func(c *Config) { c.Bucket = "/srv" },
-	} {
-		c := DefaultConfig()
-		change(&c)
-		err := c.Check()
-		if want == "" != (err == nil) || err != nil && (!strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n")) {
-			t.Errorf("want %q, got %v", want, err)
-		}
-	}
-	open := DefaultConfig()
-	open.Listen, open.PlainHTTP = "0.0.0.0:7070", true
-	if err := open.Check(); err != nil {
-		t.Errorf("plain HTTP that was allowed: %v", err)
 	}
 }

@@ -34,23 +34,7 @@ func TestKilledHubGoesOn(t *testing.T) {
 	if err != nil || row.Name != "a:1" {
 		t.Fatalf("%+v, %v", row, err)
 	}
-	// It had published some, and told nobody; one of these the hub had before.
-	dir := filepath.Join(scratchDir(h.config.Root), "image-1")
-	known := objects.LayerKey("sha256:" + strings.TrimSuffix(strings.TrimPrefix(firstWith(before.objects, "layers/"), "layers/"), ".zst"))
-	fresh := objects.PackKey([32]byte{1, 2, 3})
-	for path, text := range map[string]string{
-		filepath.Join(dir, "journal"):                       known + "\n" + fresh,
-		filepath.Join(dir, "pack-7"):                        "half a pack",
-		filepath.Join(objectsDir(h.config.Root), fresh):     "a pack that nobody knows",
-		filepath.Join(scratchDir(h.config.Root), "nothing"): "",
-	} {
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
+	known, fresh := leaveHalf(t, h.config.Root, before.objects)
 	server.Close()
 	if err := dying.Close(); err != nil {
 		t.Fatal(err)
@@ -68,6 +52,29 @@ func TestKilledHubGoesOn(t *testing.T) {
 		t.Error("a record that was known is gone")
 	}
 	again.unchanged("after the restart", again.holdings())
+}
+
+// leaveHalf leaves what a hub does that dies while it publishes: it has told
+// nobody. It returns the keys of a record that was known before, and of a pack.
+func leaveHalf(t *testing.T, root string, objectsBefore []string) (known, fresh string) {
+	t.Helper()
+	dir := filepath.Join(scratchDir(root), "image-1")
+	known = firstWith(objectsBefore, "layers/")
+	fresh = objects.PackKey([32]byte{1, 2, 3})
+	for path, text := range map[string]string{
+		filepath.Join(dir, "journal"):               known + "\n" + fresh,
+		filepath.Join(dir, "pack-7"):                "half a pack",
+		filepath.Join(objectsDir(root), fresh):      "a pack that nobody knows",
+		filepath.Join(scratchDir(root), "anything"): "",
+	} {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return known, fresh
 }
 
 func firstWith(list []string, prefix string) string {

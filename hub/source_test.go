@@ -147,46 +147,43 @@ func TestAddGoesOnAfterABreak(t *testing.T) {
 	}
 }
 
-func TestAddOfWhatIsBadFails(t *testing.T) {
-	t.Parallel()
-	h := startHub(t, small)
-	before := h.holdings()
-	spoilt := digest.FromBytes(gzipped(upperTar))
-	for name, bad := range map[string]struct {
-		change  func(r *fakeRegistry)
-		want    string
-		noImage bool // it fails before anything is known of an image
-	}{
-		"corrupt": {func(r *fakeRegistry) {
+// badSource is what a registry can do wrong, and what is said of it.
+type badSource struct {
+	change  func(r *fakeRegistry)
+	want    string
+	noImage bool // it fails before anything is known of an image
+}
+
+// badSources are registries that have trouble with the spoilt blob, or others.
+func badSources(spoilt digest.Digest) map[string]badSource {
+	answer := func(with func(b []byte) []byte) func(r *fakeRegistry) {
+		return func(r *fakeRegistry) {
 			r.spoil = func(w http.ResponseWriter, _ *http.Request, d digest.Digest, b []byte) bool {
 				if d == spoilt {
-					_, _ = w.Write(append(b[:len(b)-1:len(b)-1], b[len(b)-1]^1))
+					_, _ = w.Write(with(bytes.Clone(b)))
 				}
 				return d == spoilt
 			}
-		}, "blob " + spoilt.String() + " does not have that digest", false},
-		"short": {func(r *fakeRegistry) {
-			r.spoil = func(w http.ResponseWriter, _ *http.Request, d digest.Digest, b []byte) bool {
-				if d == spoilt {
-					_, _ = w.Write(b[:1000])
-				}
-				return d == spoilt
-			}
-		}, "blob " + spoilt.String() + " is cut short: 1000 of", false},
-		"long": {func(r *fakeRegistry) {
-			r.spoil = func(w http.ResponseWriter, _ *http.Request, d digest.Digest, b []byte) bool {
-				if d == spoilt {
-					_, _ = w.Write(append(b[:len(b):len(b)], 1))
-				}
-				return d == spoilt
-			}
-		}, "blob " + spoilt.String() + " is longer than", false},
+		}
+	}
+	blob := "blob " + spoilt.String()
+	return map[string]badSource{
+		"corrupt":        {answer(func(b []byte) []byte { b[len(b)-1] ^= 1; return b }), blob + " does not have that digest", false},
+		"short":          {answer(func(b []byte) []byte { return b[:1000] }), blob + " is cut short: 1000 of", false},
+		"long":           {answer(func(b []byte) []byte { return append(b, 1) }), blob + " is longer than", false},
 		"missing":        {func(r *fakeRegistry) { delete(r.blobs, spoilt) }, "404", false},
 		"no manifest":    {func(r *fakeRegistry) { r.manifest, r.kind = []byte("<html>"), "text/html" }, "text/html", true},
 		"half a one":     {func(r *fakeRegistry) { r.manifest = r.manifest[:len(r.manifest)-1] }, "unexpected end of JSON", true},
 		"a huge one":     {func(r *fakeRegistry) { r.manifest = make([]byte, 5<<20) }, "longer than the limit", true},
 		"config missing": {func(r *fakeRegistry) { dropConfig(r) }, "404", true},
-	} {
+	}
+}
+
+func TestAddOfWhatIsBadFails(t *testing.T) {
+	t.Parallel()
+	h := startHub(t, small)
+	before := h.holdings()
+	for name, bad := range badSources(digest.FromBytes(gzipped(upperTar))) {
 		r := startRegistry(t, image(lowerTar, upperTar))
 		bad.change(r)
 		_, err := h.add(wire.Add{Source: r.source(), Name: "bad:1"})
@@ -240,4 +237,17 @@ func TestSourcesThatAreNone(t *testing.T) {
 	if images := h.settled(""); len(images) != 0 {
 		t.Errorf("%+v", images)
 	}
+}
+
+// What is no image is copied and kept, if somebody asks for it.
+func TestAddOfAnArtifactKeepsIt(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	r := startRegistry(t, fakeImage{layers: []fakeLayer{{blob: []byte("data"), mediaType: "text/plain"}},
+		change: func(m *v1.Manifest) { m.ArtifactType = "application/vnd.example" }})
+	last, err := h.add(wire.Add{Source: r.source(), Name: "artifact:1"})
+	if err != nil || len(last.Images) != 1 || last.Images[0].State != wire.StateStored {
+		t.Errorf("%+v, %v", last, err)
+	}
+	h.expect("/v2/artifact/blobs/"+digest.FromString("data").String(), http.StatusOK)
 }

@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,6 +20,13 @@ func (h *testHub) problems(name string) string {
 		h.t.Errorf("left in the scratch space: %v", left)
 	}
 	return strings.Join(last.Problems, "\n")
+}
+
+func write(t *testing.T, path string, b []byte) {
+	t.Helper()
+	if err := os.WriteFile(path, b, 0o644); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestVerifySaysWhatIsWrongAndWhere(t *testing.T) {
@@ -51,18 +59,14 @@ func TestVerifySaysWhatIsWrongAndWhere(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(c.file, c.change([]byte(string(good))), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		write(t, c.file, c.change(bytes.Clone(good)))
 		problems := h.problems("a:1")
 		for _, want := range c.want {
 			if !strings.Contains(problems, want) {
 				t.Errorf("%s: %q does not say %q", name, problems, want)
 			}
 		}
-		if err := os.WriteFile(c.file, good, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		write(t, c.file, good)
 	}
 	if problems := h.problems("a:1"); problems != "" {
 		t.Errorf("of an image that is whole again it says: %s", problems)

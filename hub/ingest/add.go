@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/google/go-containerregistry/pkg/name"
+
 	"lighter/hub/catalog"
 	"lighter/hub/registry"
 	wire "lighter/store/hub"
@@ -114,16 +116,22 @@ func (s *Service) Add(ctx context.Context, add wire.Add, tell func(wire.Progress
 			return nil, err
 		}
 	}
-	if copy != nil {
-		if err := copy.wait(ctx); err != nil && len(images) == 0 {
-			return nil, err // otherwise the images say it
+	if copy != nil && len(images) == 0 { // nothing to take in, but to keep
+		if err := copy.wait(ctx); err != nil {
+			return nil, err
 		}
+		return s.catalog.Images(ctx, copy.key.name)
 	}
 	images, err = s.catalog.Numbered(ctx, numbers)
-	if err == nil && len(images) < len(numbers) {
-		err = errors.New("the image was taken away, or its name given to another one, before it was ready")
+	switch {
+	case err != nil:
+		return nil, err
+	case len(images) < len(numbers):
+		return images, errors.New("the image was taken away, or its name given to another one, before it was ready")
+	case slices.ContainsFunc(images, func(i catalog.Image) bool { return isWaiting(i.State) }):
+		return images, errors.New("the hub ends; it goes on with the image when it starts again")
 	}
-	return images, err
+	return images, nil
 }
 
 // await waits until an image is neither queued nor active.
@@ -150,39 +158,48 @@ func isWaiting(state string) bool { return state == wire.StateQueued || state ==
 func (s *Service) begin(ctx context.Context, add wire.Add) ([]catalog.Image, *imageCopy, error) {
 	platforms := s.config.Platforms
 	if add.Platform != "" {
+		if !strings.Contains(add.Platform, "/") {
+			return nil, nil, fmt.Errorf("%w: platform %q: want OS/ARCH", ErrInvalid, add.Platform)
+		}
 		platforms = []string{add.Platform}
 	}
 	if add.Source == "" {
 		images, err := s.beginOwn(ctx, add.Name, platforms)
 		return images, nil, err
 	}
-	source, name, err := parseSource(add.Source)
+	source, imageName, err := parseSource(add.Source)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	if add.Name != "" {
-		name = add.Name
+		imageName = add.Name
 	}
-	ref, err := wire.ParseName(name)
+	ref, err := wire.ParseName(imageName)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	from, err := openSource(ctx, source, add)
+	root, e, err := readSource(ctx, source, add, platforms)
 	if err != nil {
-		return nil, nil, err
-	}
-	root, err := from.Manifest(ctx, source.Identifier())
-	if err != nil {
-		return nil, nil, err
+		return nil, nil, fmt.Errorf("%w: %w", ErrSource, err)
 	}
 	if ref.Digest != "" && ref.Digest != root.Digest {
-		return nil, nil, fmt.Errorf("%w: the name %s says another digest than %s has", ErrInvalid, name, add.Source)
-	}
-	e, err := expand(ctx, from, root, platforms)
-	if err != nil {
-		return nil, nil, err
+		return nil, nil, fmt.Errorf("%w: the name %s says another digest than %s has", ErrInvalid, imageName, add.Source)
 	}
 	return s.beginCopy(ctx, ref, root, e)
+}
+
+// readSource reads the manifests of a source.
+func readSource(ctx context.Context, ref name.Reference, add wire.Add, platforms []string) (registry.Manifest, *expander, error) {
+	from, err := openSource(ctx, ref, add)
+	if err != nil {
+		return registry.Manifest{}, nil, err
+	}
+	root, err := from.Manifest(ctx, ref.Identifier())
+	if err != nil {
+		return root, nil, err
+	}
+	e, err := expand(ctx, from, root, platforms)
+	return root, e, err
 }
 
 // beginOwn queues an image that is in the hub's registry.
@@ -217,7 +234,7 @@ func (s *Service) beginCopy(ctx context.Context, ref wire.Ref, root registry.Man
 	if ready := e.ready(have, root); len(ready) > 0 {
 		return ready, nil, nil
 	}
-	c, err := newImageCopy(ref, root, e)
+	c, err := s.newImageCopy(ref, root, e)
 	if err != nil {
 		return nil, nil, err
 	}

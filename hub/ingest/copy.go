@@ -34,29 +34,29 @@ type imageCopy struct {
 	queued  []catalog.Image // those of them that wait to be taken in
 	blobs   []v1.Descriptor // of all members, each once
 
-	arrived map[string]chan struct{} // by digest; closed when the blob is in the registry
-	done    chan struct{}            // closed when all is there, or err says why not
+	uploads map[string]*registry.Upload // of the blobs, by digest
+	done    chan struct{}               // closed when all is there, or err says why not
 	err     error
 }
 
-func newImageCopy(ref wire.Ref, root registry.Manifest, e *expander) (*imageCopy, error) {
+func (s *Service) newImageCopy(ref wire.Ref, root registry.Manifest, e *expander) (*imageCopy, error) {
 	c := &imageCopy{key: copyKey{ref.Name(), root.Digest, strings.Join(e.platforms, ",")}, ref: ref, source: e.from.(*source), root: root,
 		members: e.members, indexes: e.indexes, images: e.images(root),
-		arrived: map[string]chan struct{}{}, done: make(chan struct{})}
+		uploads: map[string]*registry.Upload{}, done: make(chan struct{})}
 	for _, m := range e.members {
 		var manifest v1.Manifest
 		if err := json.Unmarshal(m.Bytes, &manifest); err != nil {
 			return nil, fmt.Errorf("manifest %s: %w", m.Digest, err)
 		}
 		for _, d := range append([]v1.Descriptor{manifest.Config}, manifest.Layers...) {
-			if d.Digest == "" || compressionOf(d.MediaType) == foreign || c.arrived[d.Digest.String()] != nil {
+			if d.Digest == "" || compressionOf(d.MediaType) == foreign || c.uploads[d.Digest.String()] != nil {
 				continue
 			}
 			if err := d.Digest.Validate(); err != nil {
 				return nil, fmt.Errorf("manifest %s: blob %q: %w", m.Digest, d.Digest, err)
 			}
 			c.blobs = append(c.blobs, d)
-			c.arrived[d.Digest.String()] = make(chan struct{})
+			c.uploads[d.Digest.String()] = s.registry.NewUpload(ref.Repository, d.Digest.String(), d.Size)
 		}
 	}
 	return c, nil
@@ -82,22 +82,6 @@ func (s *Service) copyOf(image catalog.Image) *imageCopy {
 		}
 	}
 	return nil
-}
-
-// await waits until a blob is in the registry.
-func (c *imageCopy) await(ctx context.Context, digest string) error {
-	arrived := c.arrived[digest]
-	if arrived == nil {
-		return fmt.Errorf("blob %s is not copied", digest)
-	}
-	select {
-	case <-arrived:
-		return nil
-	case <-c.done:
-		return c.err // nil only if it has arrived
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // wait waits until all of the image is in the registry.
@@ -136,8 +120,17 @@ func (s *Service) endCopy(ctx context.Context, c *imageCopy, err error) {
 	if err == nil || ctx.Err() != nil {
 		return
 	}
-	// An image whose turn has come fails by itself, the others here.
-	for _, image := range c.queued {
+	waiting, listErr := s.waitingFor(ctx, c)
+	if listErr != nil {
+		s.config.Log.Error("note that a copy failed", "image", c.key.name, "error", listErr)
+	}
+	for _, image := range waiting {
+		s.mu.Lock()
+		taking := s.cancel[image.N] != nil
+		s.mu.Unlock()
+		if taking {
+			continue // it fails by itself, and cleans up first
+		}
 		reason := fmt.Sprintf("image %s: %v", c.key.name, err)
 		if err := s.catalog.End(ctx, image.N, wire.StateFailed, reason); err != nil {
 			s.config.Log.Error("note that a copy failed", "image", c.key.name, "error", err)
@@ -146,16 +139,30 @@ func (s *Service) endCopy(ctx context.Context, c *imageCopy, err error) {
 	}
 }
 
+// waitingFor lists the images that a copy is to bring and that are not ready
+// yet. They may be others than those for which it was begun: taken away, and
+// asked for again.
+func (s *Service) waitingFor(ctx context.Context, c *imageCopy) ([]catalog.Image, error) {
+	images, err := s.catalog.Images(ctx, c.key.name)
+	return slices.DeleteFunc(images, func(image catalog.Image) bool {
+		_, brings := c.manifest(image.Digest)
+		return !brings || image.Root != c.root.Digest || !isWaiting(image.State)
+	}), err
+}
+
 func (s *Service) copyImage(ctx context.Context, c *imageCopy) error {
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(blobsAtOnce)
+	defer c.endUploads(errCopyEnded)
 	for _, d := range c.blobs {
 		group.Go(func() error {
-			if err := s.copyBlob(groupCtx, c, d); err != nil {
-				return err
+			upload := c.uploads[d.Digest.String()]
+			err := s.copyBlob(groupCtx, c, d, upload)
+			if groupCtx.Err() != nil {
+				err = context.Cause(groupCtx) // another blob's fault
 			}
-			close(c.arrived[d.Digest.String()])
-			return nil
+			upload.End(err)
+			return err
 		})
 	}
 	if err := group.Wait(); err != nil {
@@ -164,13 +171,24 @@ func (s *Service) copyImage(ctx context.Context, c *imageCopy) error {
 	return s.nameCopy(ctx, c)
 }
 
+var errCopyEnded = errors.New("the copy ended before this blob's turn came")
+
+// endUploads ends those uploads that never began, for those who wait for them.
+func (c *imageCopy) endUploads(err error) {
+	for _, upload := range c.uploads {
+		upload.End(err)
+	}
+}
+
 // nameCopy gives the name to an image whose blobs are all there, unless it was
 // taken away meanwhile.
 func (s *Service) nameCopy(ctx context.Context, c *imageCopy) error {
-	for _, image := range c.queued {
-		if now, err := s.catalog.Numbered(ctx, []int64{image.N}); err != nil || len(now) == 0 {
-			return errors.Join(errors.New("it was taken away"), err)
-		}
+	waiting, err := s.waitingFor(ctx, c)
+	if err != nil {
+		return err
+	}
+	if len(waiting) == 0 && len(c.queued) > 0 {
+		return errors.New("it was taken away")
 	}
 	var manifests []registry.Manifest
 	for _, m := range c.members {
@@ -199,7 +217,8 @@ func (s *Service) nameCopy(ctx context.Context, c *imageCopy) error {
 	return s.keep(ctx, c.key.name, c.images)
 }
 
-func (s *Service) copyBlob(ctx context.Context, c *imageCopy, d v1.Descriptor) error {
+// copyBlob copies a blob, unless the registry has it already.
+func (s *Service) copyBlob(ctx context.Context, c *imageCopy, d v1.Descriptor, upload *registry.Upload) error {
 	digest := d.Digest.String()
 	if there, err := s.registry.LinkBlob(ctx, c.ref.Repository, digest); there || err != nil {
 		return err
@@ -207,7 +226,7 @@ func (s *Service) copyBlob(ctx context.Context, c *imageCopy, d v1.Descriptor) e
 	progress := c.item(s, digest, d.Size)
 	from := &blobReader{source: c.source, ctx: ctx, digest: digest, read: progress.add}
 	defer from.Close()
-	return s.registry.PutBlob(ctx, c.ref.Repository, digest, d.Size, from)
+	return upload.Put(ctx, from)
 }
 
 // item tells the first image of the copy of a blob's progress.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -41,19 +42,41 @@ func (s *Service) ingest(ctx context.Context, row catalog.Image, j *job) (err er
 		return err
 	}
 	defer func() { err = errors.Join(err, t.staging.close()) }()
+	watch := stopwatch{last: time.Now()}
 	if err := t.splitLayers(ctx); err != nil {
 		return err
 	}
+	watch.lap("split")
 	made, err := t.makeTree(ctx)
 	if err != nil {
 		return err
 	}
+	watch.lap("tree")
 	if t.copy != nil { // a name that the registry does not know is of no use
 		if err := t.copy.wait(ctx); err != nil {
 			return err
 		}
 	}
-	return t.publish(ctx, made)
+	watch.lap("copy")
+	if err := t.publish(ctx, made); err != nil {
+		return err
+	}
+	watch.lap("publish")
+	s.config.Log.Debug("image was taken in", append([]any{"image", row.Name, "tree", made.tree.ID, "new_layers", len(t.split),
+		"new_packs", len(t.staging.packs), "chunks", len(t.staging.chunks)}, watch.laps...)...)
+	return nil
+}
+
+// stopwatch notes how many seconds each step took, for the log.
+type stopwatch struct {
+	last time.Time
+	laps []any
+}
+
+func (w *stopwatch) lap(name string) {
+	now := time.Now()
+	w.laps = append(w.laps, name, now.Sub(w.last).Seconds())
+	w.last = now
 }
 
 // readImage reads manifest and config, from the registry or on their way there.
@@ -66,8 +89,10 @@ func (t *taking) readImage(ctx context.Context) (*image, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := t.await(ctx, manifest.Config.Digest.String()); err != nil {
-		return nil, err
+	if upload := t.upload(manifest.Config.Digest.String()); upload != nil {
+		if err := upload.Wait(ctx); err != nil {
+			return nil, err
+		}
 	}
 	config, err := own{t.registry, t.repository}.Config(ctx, manifest.Config)
 	if err != nil {
@@ -82,15 +107,27 @@ func (t *taking) readManifest(ctx context.Context) (registry.Manifest, error) {
 			return m, nil
 		}
 	}
-	return t.registry.Manifest(ctx, t.repository, t.row.Digest)
+	m, err := t.registry.Manifest(ctx, t.repository, t.row.Digest)
+	if errors.Is(err, registry.ErrNotFound) {
+		return m, fmt.Errorf("%w (the hub ended before it was copied, or somebody deleted it); add or push it again", err)
+	}
+	return m, err
 }
 
-// await waits until a blob is in the registry.
-func (t *taking) await(ctx context.Context, digest string) error {
+// upload returns the upload of a blob that is on its way to the registry, or nil.
+func (t *taking) upload(digest string) *registry.Upload {
 	if t.copy == nil {
 		return nil
 	}
-	return t.copy.await(ctx, digest)
+	return t.copy.uploads[digest]
+}
+
+// openBlob opens a blob, before all of it is there if it is being copied.
+func (t *taking) openBlob(ctx context.Context, digest string) (io.ReadCloser, error) {
+	if upload := t.upload(digest); upload != nil {
+		return upload.Open(ctx), nil
+	}
+	return t.registry.OpenBlob(ctx, t.repository, digest)
 }
 
 // splitLayers splits those layers that are new and verifies the blobs that are.
@@ -129,14 +166,11 @@ func (t *taking) splitLayers(ctx context.Context) error {
 // readLayer reads a layer's blob, verifies it, and splits the layer into result
 // unless that is nil.
 func (t *taking) readLayer(ctx context.Context, l layer, result *splitLayer) error {
-	if err := t.await(ctx, l.Digest); err != nil {
-		return err
-	}
 	if err := t.layers.Acquire(ctx, 1); err != nil {
 		return err
 	}
 	defer t.layers.Release(1)
-	blob, err := t.registry.OpenBlob(ctx, t.repository, l.Digest)
+	blob, err := t.openBlob(ctx, l.Digest)
 	if err != nil {
 		return err
 	}
@@ -147,16 +181,19 @@ func (t *taking) readLayer(ctx context.Context, l layer, result *splitLayer) err
 	} else {
 		err = reader.verify(ctx, blob, tree.NewRecordWriter(io.Discard))
 	}
-	if err != nil && ctx.Err() == nil {
-		// A blob that is corrupt explains whatever else is wrong.
-		return errors.Join(t.checkBlob(ctx, l), err)
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	// A blob that is corrupt explains whatever else is wrong.
+	if cause := t.checkBlob(ctx, l); cause != nil {
+		return cause
 	}
 	return err
 }
 
 // checkBlob reads a blob that gave trouble once more, only for its digest.
 func (t *taking) checkBlob(ctx context.Context, l layer) error {
-	blob, err := t.registry.OpenBlob(ctx, t.repository, l.Digest)
+	blob, err := t.openBlob(ctx, l.Digest)
 	if err != nil {
 		return err
 	}
@@ -218,10 +255,6 @@ func (t *taking) publish(ctx context.Context, made *madeTree) error {
 	err := t.store(ctx, t.staging.dir, files, func() error { return t.catalog.Publish(ctx, t.publication(made)) })
 	if errors.Is(err, catalog.ErrNotFound) {
 		return errors.New("it was taken away")
-	}
-	if err == nil {
-		t.config.Log.Debug("published", "image", t.row.Name, "tree", made.tree.ID, "packs", len(t.staging.packs),
-			"chunks", len(t.staging.chunks), "layers", len(t.split))
 	}
 	return err
 }

@@ -13,7 +13,7 @@ import (
 
 // packLevel is the effort at which chunks are compressed;
 // docs/decisions/zstd-level.md has the measurements.
-const packLevel = zstd.SpeedDefault
+const packLevel = zstd.SpeedBetterCompression
 
 // encoders lends zstd encoders out, as many as there are processors to use:
 // they bound how many units are compressed at once in the whole hub.

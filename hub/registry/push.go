@@ -44,14 +44,16 @@ func (r *Registry) Handler(events Events) http.Handler {
 	})
 }
 
+// tell goes on when the client is gone: what was pushed is there.
 func tell(req *http.Request, events Events, repository, ref string) error {
+	ctx := context.WithoutCancel(req.Context())
 	if req.Method == http.MethodDelete {
-		return events.Deleted(req.Context(), repository, ref)
+		return events.Deleted(ctx, repository, ref)
 	}
 	if _, err := digest.Parse(ref); err == nil {
 		return nil // a part of an index that comes later: no name, no image
 	}
-	return events.Pushed(req.Context(), repository, ref)
+	return events.Pushed(ctx, repository, ref)
 }
 
 // heldAnswer keeps an answer about a manifest, which is short, until it is

@@ -20,6 +20,7 @@ import (
 	"github.com/distribution/distribution/v3/configuration"
 	"github.com/distribution/distribution/v3/registry/handlers"
 	"github.com/distribution/distribution/v3/registry/storage"
+	"github.com/distribution/distribution/v3/registry/storage/driver"
 	"github.com/distribution/distribution/v3/registry/storage/driver/filesystem"
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
@@ -44,6 +45,7 @@ const fileThreads = 64
 // Registry is an open registry. It is safe for concurrent use.
 type Registry struct {
 	app       *handlers.App
+	driver    driver.StorageDriver
 	namespace distribution.Namespace
 	log       *slog.Logger
 }
@@ -51,8 +53,8 @@ type Registry struct {
 // Open opens the registry in dir. It works until ctx ends.
 func Open(ctx context.Context, dir string, log *slog.Logger) (*Registry, error) {
 	routeLogs(log)
-	driver := filesystem.New(filesystem.DriverParameters{RootDirectory: dir, MaxThreads: fileThreads})
-	namespace, err := storage.NewRegistry(ctx, driver, storage.EnableDelete)
+	files := filesystem.New(filesystem.DriverParameters{RootDirectory: dir, MaxThreads: fileThreads})
+	namespace, err := storage.NewRegistry(ctx, files, storage.EnableDelete)
 	if err != nil {
 		return nil, fmt.Errorf("open the registry in %s: %w", dir, err)
 	}
@@ -63,7 +65,7 @@ func Open(ctx context.Context, dir string, log *slog.Logger) (*Registry, error) 
 	}}
 	// An index may name platforms that nobody wants here.
 	config.Validation.Manifests.Indexes.Platforms = "none"
-	return &Registry{app: handlers.NewApp(ctx, config), namespace: namespace, log: log}, nil
+	return &Registry{app: handlers.NewApp(ctx, config), driver: files, namespace: namespace, log: log}, nil
 }
 
 // Manifest is a manifest or an index as it was pushed.
@@ -198,48 +200,6 @@ func (m mount) Apply(options any) error {
 		return fmt.Errorf("unexpected options %T", options)
 	}
 	o.Mount.ShouldMount, o.Mount.From, o.Mount.Stat = true, m.from, &m.stat
-	return nil
-}
-
-// PutBlob keeps the bytes of from as a blob, if they have the digest and the
-// size in bytes.
-func (r *Registry) PutBlob(ctx context.Context, repository, blob string, size int64, from io.Reader) error {
-	repo, err := r.repository(ctx, repository)
-	if err != nil {
-		return err
-	}
-	w, err := repo.Blobs(ctx).Create(ctx)
-	if err != nil {
-		return fmt.Errorf("keep blob %s: %w", blob, err)
-	}
-	if err := fill(ctx, w, blob, size, from); err != nil {
-		// The upload must go even when ctx has ended.
-		return errors.Join(err, w.Cancel(context.WithoutCancel(ctx)))
-	}
-	return nil
-}
-
-// copyBuffer is large, as each write of the registry costs a few calls.
-const copyBuffer = 1 << 20
-
-func fill(ctx context.Context, w distribution.BlobWriter, blob string, size int64, from io.Reader) error {
-	n, err := io.CopyBuffer(struct{ io.Writer }{w}, io.LimitReader(from, size+1), make([]byte, copyBuffer))
-	if err != nil {
-		return fmt.Errorf("blob %s: after %d of %d bytes: %w", blob, n, size, err)
-	}
-	if n > size {
-		return fmt.Errorf("blob %s is longer than the %d bytes that its descriptor says", blob, size)
-	}
-	if n < size {
-		return fmt.Errorf("blob %s is cut short: %d of %d bytes", blob, n, size)
-	}
-	_, err = w.Commit(ctx, v1.Descriptor{Digest: digest.Digest(blob), Size: size})
-	if invalid := (distribution.ErrBlobInvalidDigest{}); errors.As(err, &invalid) {
-		return fmt.Errorf("blob %s does not have that digest: its bytes are corrupt", blob)
-	}
-	if err != nil {
-		return fmt.Errorf("keep blob %s: %w", blob, err)
-	}
 	return nil
 }
 

@@ -114,7 +114,9 @@ func (s *Server) postImage(w http.ResponseWriter, req *http.Request) error {
 		return invalid(fmt.Errorf("understand the request: %w", err))
 	}
 	lines := newLines(w)
+	stop := lines.keepAlive()
 	images, err := s.ingest.Add(req.Context(), add, lines.send)
+	stop()
 	last := wire.Progress{Done: true}
 	for _, image := range images {
 		last.Images = append(last.Images, describe(image))
@@ -156,41 +158,8 @@ func (s *Server) postVerify(w http.ResponseWriter, req *http.Request) error {
 		return err
 	}
 	lines := newLines(w)
+	stop := lines.keepAlive()
 	problems, err := s.ingest.Verify(req.Context(), req.URL.Query().Get("name"), lines.send)
+	stop()
 	return lines.end(wire.Progress{Done: true, Problems: problems}, err)
-}
-
-// lines is an answer of JSON objects, a line each, that are on their way as soon
-// as they are written. It begins with the first of them: until then a request
-// can still end with a status of its own.
-type lines struct {
-	w       http.ResponseWriter
-	encoder *json.Encoder
-	begun   bool
-}
-
-func newLines(w http.ResponseWriter) *lines { return &lines{w: w, encoder: json.NewEncoder(w)} }
-
-func (l *lines) send(p wire.Progress) error {
-	if !l.begun {
-		l.w.Header().Set("Content-Type", "application/x-ndjson")
-		l.w.Header().Set("Cache-Control", "no-store")
-		l.begun = true
-	}
-	if err := l.encoder.Encode(p); err != nil {
-		return err
-	}
-	return http.NewResponseController(l.w).Flush()
-}
-
-// end sends the last line. What went wrong before the first line is returned.
-func (l *lines) end(last wire.Progress, err error) error {
-	if err != nil && !l.begun && len(last.Images) == 0 {
-		return err
-	}
-	if err != nil {
-		last.Error = err.Error()
-	}
-	_ = l.send(last) // a client that is gone needs no answer
-	return nil
 }

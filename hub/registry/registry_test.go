@@ -1,0 +1,242 @@
+package registry
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+func openTest(t *testing.T) *Registry {
+	t.Helper()
+	r, err := Open(t.Context(), t.TempDir(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// put keeps b as a blob.
+func put(t *testing.T, r *Registry, repository string, b []byte) v1.Descriptor {
+	t.Helper()
+	d := v1.Descriptor{MediaType: v1.MediaTypeImageLayer, Digest: digest.FromBytes(b), Size: int64(len(b))}
+	if err := r.NewUpload(repository, d.Digest.String(), d.Size).Put(t.Context(), bytes.NewReader(b)); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func manifestOf(t *testing.T, config, layer v1.Descriptor) Manifest {
+	t.Helper()
+	config.MediaType = v1.MediaTypeImageConfig
+	m := v1.Manifest{MediaType: v1.MediaTypeImageManifest, Config: config, Layers: []v1.Descriptor{layer}}
+	m.SchemaVersion = 2
+	b, err := json.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Manifest{MediaType: m.MediaType, Digest: digest.FromBytes(b).String(), Bytes: b}
+}
+
+// stepReader gives one piece each time that it is told to.
+type stepReader chan []byte
+
+func (s stepReader) Read(b []byte) (int, error) {
+	piece, more := <-s
+	if !more {
+		return 0, io.EOF
+	}
+	return copy(b, piece), nil
+}
+
+func TestUploadIsReadWhileItGrows(t *testing.T) {
+	r := openTest(t)
+	whole := bytes.Repeat([]byte("0123456789abcdef"), 3*copyBuffer/16+1)
+	u := r.NewUpload("a/b", digest.FromBytes(whole).String(), int64(len(whole)))
+	steps := make(stepReader)
+	ended := make(chan error, 1)
+	go func() {
+		err := u.Put(t.Context(), steps)
+		u.End(err)
+		ended <- err
+	}()
+	early := u.Open(t.Context())
+	defer early.Close()
+	var got []byte
+	buf := make([]byte, 100_000)
+	for rest := whole; len(rest) > 0; rest = rest[min(len(rest), copyBuffer):] {
+		steps <- rest[:min(len(rest), copyBuffer)]
+		if len(rest) <= copyBuffer {
+			break
+		}
+		// What was put before this piece can be read before the next one comes.
+		for len(got) < len(whole)-len(rest)+copyBuffer {
+			n, err := early.Read(buf)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, buf[:n]...)
+		}
+	}
+	close(steps)
+	last, err := io.ReadAll(early)
+	if err != nil || !bytes.Equal(append(got, last...), whole) {
+		t.Errorf("%d bytes, %v", len(got)+len(last), err)
+	}
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	late := u.Open(t.Context())
+	defer late.Close()
+	if b, err := io.ReadAll(late); err != nil || !bytes.Equal(b, whole) {
+		t.Errorf("afterwards: %d bytes, %v", len(b), err)
+	}
+}
+
+func TestUploadThatFailsFailsItsReaders(t *testing.T) {
+	r := openTest(t)
+	b := bytes.Repeat([]byte("x"), 2*copyBuffer)
+	for want, u := range map[string]*Upload{
+		"does not have that digest": r.NewUpload("a", digest.FromString("else").String(), int64(len(b))),
+		"is cut short":              r.NewUpload("a", digest.FromBytes(b).String(), int64(len(b))+1),
+		"is longer than":            r.NewUpload("a", digest.FromBytes(b).String(), int64(len(b))-1),
+	} {
+		read := make(chan error, 1)
+		go func() {
+			_, err := io.ReadAll(u.Open(context.Background()))
+			read <- err
+		}()
+		err := u.Put(t.Context(), bytes.NewReader(b))
+		u.End(err)
+		for _, err := range []error{err, <-read, u.Wait(t.Context())} {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%q: %v", want, err)
+			}
+		}
+		if there, err := r.LinkBlob(t.Context(), "a", digest.FromBytes(b).String()); there || err != nil {
+			t.Errorf("%q: the blob is there: %v, %v", want, there, err)
+		}
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := io.ReadAll(r.NewUpload("a", "sha256:1", 1).Open(gone)); !errors.Is(err, context.Canceled) {
+		t.Errorf("a reader that gave up: %v", err)
+	}
+}
+
+func TestBlobIsKeptOnceForAllRepositories(t *testing.T) {
+	r := openTest(t)
+	d := put(t, r, "one", []byte("blob"))
+	if _, err := r.OpenBlob(t.Context(), "two", d.Digest.String()); !errors.Is(err, ErrNotFound) {
+		t.Errorf("another repository's blob: %v", err)
+	}
+	for range 2 {
+		if there, err := r.LinkBlob(t.Context(), "two", d.Digest.String()); !there || err != nil {
+			t.Fatalf("link: %v, %v", there, err)
+		}
+	}
+	if b, err := r.ReadBlob(t.Context(), "two", d.Digest.String(), 4); err != nil || string(b) != "blob" {
+		t.Errorf("%q, %v", b, err)
+	}
+	if _, err := r.ReadBlob(t.Context(), "two", d.Digest.String(), 3); err == nil {
+		t.Error("a blob beyond the limit was read")
+	}
+}
+
+func TestManifestsComeAndGo(t *testing.T) {
+	r := openTest(t)
+	ctx := t.Context()
+	m := manifestOf(t, put(t, r, "a", []byte("{}")), put(t, r, "a", []byte("layer")))
+	if err := r.PutManifest(ctx, "a", "1", m); err != nil {
+		t.Fatal(err)
+	}
+	for _, ref := range []string{"1", m.Digest} {
+		got, err := r.Manifest(ctx, "a", ref)
+		if err != nil || got.Digest != m.Digest || got.MediaType != m.MediaType || !bytes.Equal(got.Bytes, m.Bytes) {
+			t.Errorf("%s: %+v, %v", ref, got, err)
+		}
+	}
+	if err := r.PutManifest(ctx, "b", "1", m); err == nil {
+		t.Error("a manifest was kept whose blobs are not in its repository")
+	}
+	wrong := m
+	wrong.Digest = digest.FromString("else").String()
+	if err := r.PutManifest(ctx, "a", "1", wrong); err == nil {
+		t.Error("a manifest was kept under another digest")
+	}
+	if err := r.Delete(ctx, "a", m.Digest); err != nil {
+		t.Fatal(err)
+	}
+	for _, ref := range []string{"1", m.Digest, "never"} {
+		if _, err := r.Manifest(ctx, "a", ref); !errors.Is(err, ErrNotFound) {
+			t.Errorf("%s: %v", ref, err)
+		}
+		if err := r.Delete(ctx, "a", ref); err != nil {
+			t.Errorf("delete %s once more: %v", ref, err)
+		}
+	}
+	if _, err := r.Manifest(ctx, "No Name", "1"); err == nil {
+		t.Error("a repository without a name")
+	}
+}
+
+// events notes what it is told, and fails if it is to.
+type events struct {
+	told []string
+	err  error
+}
+
+func (e *events) Pushed(_ context.Context, repository, tag string) error {
+	e.told = append(e.told, "pushed "+repository+" "+tag)
+	return e.err
+}
+
+func (e *events) Deleted(_ context.Context, repository, reference string) error {
+	e.told = append(e.told, "deleted "+repository+" "+reference)
+	return e.err
+}
+
+func TestClientsHearOnlyWhatWasNoted(t *testing.T) {
+	r := openTest(t)
+	m := manifestOf(t, put(t, r, "a/b", []byte("{}")), put(t, r, "a/b", []byte("layer")))
+	e := &events{}
+	server := httptest.NewServer(r.Handler(e))
+	defer server.Close()
+	do := func(method, path string, want int) {
+		t.Helper()
+		req, err := http.NewRequest(method, server.URL+path, bytes.NewReader(m.Bytes))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", m.MediaType)
+		req.Header.Set("Accept", m.MediaType)
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		if res.StatusCode != want {
+			t.Errorf("%s %s: %s", method, path, res.Status)
+		}
+	}
+	do("PUT", "/v2/a/b/manifests/1", http.StatusCreated)
+	do("PUT", "/v2/a/b/manifests/"+m.Digest, http.StatusCreated)
+	do("PUT", "/v2/other/manifests/1", http.StatusBadRequest) // its blobs are not there
+	do("GET", "/v2/a/b/manifests/1", http.StatusOK)
+	do("DELETE", "/v2/a/b/manifests/"+m.Digest, http.StatusAccepted)
+	do("DELETE", "/v2/a/b/manifests/"+m.Digest, http.StatusNotFound)
+	if got := strings.Join(e.told, ", "); got != "pushed a/b 1, deleted a/b "+m.Digest {
+		t.Errorf("told: %s", got)
+	}
+	e.err = errors.New("the disk is full")
+	do("PUT", "/v2/a/b/manifests/1", http.StatusServiceUnavailable)
+}

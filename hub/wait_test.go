@@ -1,0 +1,135 @@
+package hub
+
+import (
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+
+	wire "lighter/store/hub"
+)
+
+// holdBlobs makes a registry give half of each large blob and wait with the
+// rest until release is called.
+func (r *fakeRegistry) holdBlobs(t *testing.T) (held chan struct{}, release func()) {
+	held, released := make(chan struct{}, 100), make(chan struct{})
+	release = sync.OnceFunc(func() { close(released) })
+	t.Cleanup(release) // or the server does not end
+	r.spoil = func(w http.ResponseWriter, req *http.Request, _ digest.Digest, b []byte) bool {
+		if len(b) < 10_000 {
+			return false
+		}
+		_, _ = w.Write(b[:len(b)/2])
+		_ = http.NewResponseController(w).Flush()
+		held <- struct{}{}
+		select {
+		case <-released:
+		case <-req.Context().Done():
+		}
+		_, _ = w.Write(b[len(b)/2:])
+		return true
+	}
+	return held, release
+}
+
+// known waits until there is an image of that name.
+func (h *testHub) known(name string) {
+	h.t.Helper()
+	for range 600 {
+		images, err := h.client.Images(h.t.Context(), name)
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		if len(images) > 0 {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	h.t.Fatalf("%s does not become known", name)
+}
+
+func TestManyWhoAskForTheSameCauseOneCopy(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	r := startRegistry(t, image(lowerTar, upperTar))
+	held, release := r.holdBlobs(t)
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			if last, err := h.add(wire.Add{Source: r.source()}); err != nil || last.Images[0].State != wire.StateReady {
+				t.Errorf("%+v, %v", last, err)
+			}
+		})
+	}
+	<-held
+	h.known(r.name())
+	release()
+	all.Wait()
+	for d, b := range r.blobs {
+		if n := r.asked[d.String()]; n > 1 && len(b) > 10_000 {
+			t.Errorf("blob %s was downloaded %d times", d, n)
+		}
+	}
+}
+
+// An image can be taken away while it is taken in, and asked for again.
+func TestImageIsTakenAwayWhileItIsTakenIn(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	r := startRegistry(t, image(lowerTar, upperTar))
+	held, release := r.holdBlobs(t)
+	before := h.holdings()
+	added := make(chan error, 2)
+	add := func() {
+		_, err := h.add(wire.Add{Source: r.source(), Name: "a:1"})
+		added <- err
+	}
+	go add()
+	<-held
+	if err := h.client.Remove(t.Context(), "a:1"); err != nil {
+		t.Fatal(err)
+	}
+	// Whoever waited hears of it at once, though the blobs still do not come.
+	if err := <-added; err == nil || !strings.Contains(err.Error(), "taken away") {
+		t.Errorf("the one who waited: %v", err)
+	}
+	h.unchanged("taken away", before)
+	go add()
+	h.known("a:1")
+	release()
+	if err := <-added; err != nil {
+		t.Errorf("asked for again: %v", err)
+	}
+	h.fetchTree(h.ready("a:1").Chain)
+}
+
+// A hub that ends while it copies says so afterwards; the password is gone.
+func TestHubEndsWhileItCopies(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	r := startRegistry(t, image(lowerTar))
+	held, release := r.holdBlobs(t)
+	before := h.holdings()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := h.add(wire.Add{Source: r.source(), Name: "a:1"})
+		ended <- err
+	}()
+	<-held
+	again := h.restart()
+	release()
+	if err := <-ended; err == nil {
+		t.Error("whoever waited for the hub that ended heard nothing")
+	}
+	images := again.settled("a:1")
+	if len(images) != 1 || images[0].State != wire.StateFailed || !strings.Contains(images[0].Error, "again") {
+		t.Errorf("%+v", images)
+	}
+	again.unchanged("after the restart", before)
+	if last, err := again.add(wire.Add{Source: r.source(), Name: "a:1"}); err != nil || last.Images[0].State != wire.StateReady {
+		t.Errorf("%+v, %v", last, err)
+	}
+}

@@ -45,7 +45,7 @@ func (b *budget) step() error {
 // *EntryError, and one beyond the limits is one that wraps a *LimitError;
 // errors of a LayerSource are passed on.
 //
-// It takes about 400 bytes of memory an entry, and the entries' inline contents.
+// The tree takes about 260 bytes of memory an entry, and the inline contents.
 func Apply(ctx context.Context, layers []LayerSource, limits Limits) (*Tree, error) {
 	if len(layers) == 0 {
 		return nil, errors.New("a chain of no layers")

@@ -93,7 +93,6 @@ func (u *unpacker) removeMarked(at place, name string) {
 func (u *unpacker) markBelow(m *marks, n *Node) {
 	_, implicit := u.implicit[n]
 	m.unpacked = !implicit
-	delete(u.implicit, n)
 	for _, child := range n.children {
 		u.markBelow(m.child(child.Name), child.Node)
 	}

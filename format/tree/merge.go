@@ -1,6 +1,7 @@
 package tree
 
 import (
+	"maps"
 	"slices"
 	"strings"
 )
@@ -9,17 +10,12 @@ import (
 // volumes are used up.
 func merge(volumes []*volume) *Tree {
 	roots := make([]*Node, len(volumes))
-	opaque := map[*Node]struct{}{}
+	m := merger{opaque: map[*Node]struct{}{}, single: len(volumes) == 1}
 	for i, v := range volumes {
 		roots[i] = v.root
-		for dir := range v.opaque {
-			// overlayfs never asks whether a layer's root is opaque.
-			if dir != v.root {
-				opaque[dir] = struct{}{}
-			}
-		}
+		maps.Copy(m.opaque, v.opaque)
 	}
-	m := merger{opaque: opaque, single: len(volumes) == 1}
+	// All roots, for overlayfs never asks whether a layer's root is opaque.
 	m.merge(roots)
 	roots[0].Mtime = Time{}
 	return &Tree{Root: roots[0]}

@@ -12,7 +12,20 @@
 // What differs from an unpacked image, on purpose: the sizes, link counts and
 // inode numbers of directories, and the times of the root and of directories
 // that a layer changes without naming them, which containerd leaves at the time
-// of unpacking and which are fixed here.
+// of unpacking and which are fixed here (those of the layer below that has the
+// directory, or 1970). A directory never lists a whiteout, as overlayfs does
+// where nothing is below it, though nobody can open what it lists.
+//
+// What depends on the machine that unpacks is decided here once and for all:
+//   - Where containerd lets the kernel follow a link out of the layer's
+//     directory, to files of the machine, nothing is there.
+//   - Paths have at most 4,000 bytes; the kernel's 4,095 include containerd's
+//     own directory.
+//   - The disk's file system limits nothing that EROFS can hold. ext4 takes
+//     65,000 hard links to a file and 4 KiB of extended attributes an inode,
+//     and keeps attributes of the kind "gnu.", which are left out here as on
+//     other file systems.
+//   - The kernel is one with POSIX ACLs, and no security module adds labels.
 package tree
 
 import "lighter/format/chunk"

@@ -132,7 +132,6 @@ func (v *volume) drop(n *Node) {
 		return
 	}
 	delete(v.indexes, n)
-	delete(v.opaque, n)
 	for _, child := range n.children {
 		v.drop(child.Node)
 	}

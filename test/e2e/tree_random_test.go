@@ -26,7 +26,7 @@ func TestRandomTrees(t *testing.T) {
 		for i := range uint64(*randomTrees) {
 			seed := first + i
 			t.Run(fmt.Sprint(seed), func(t *testing.T) {
-				m := layerMaker{Rand: rand.New(rand.NewPCG(seed, 0)), mild: seed%3 > 0}
+				m := layerMaker{Rand: rand.New(rand.NewPCG(seed, 0)), mild: seed%3 > 0, deep: 1 + int(seed%4)%3}
 				if !compareTrees(t, memoryLayers(m.chain()), unpackQuickly) {
 					taken++
 				}
@@ -43,6 +43,7 @@ func TestRandomTrees(t *testing.T) {
 type layerMaker struct {
 	*rand.Rand
 	mild bool     // nothing that is refused
+	deep int      // of 5 names, how many go on
 	used []string // names of the layer that is being made
 }
 
@@ -102,7 +103,7 @@ func (m *layerMaker) name() string {
 		parts = []string{"a", "b", "c", "d", "e", "l"}
 	}
 	name := pick(m, parts...)
-	for m.IntN(5) < 2 {
+	for m.IntN(5) < m.deep {
 		name += "/" + pick(m, parts...)
 	}
 	name = pick(m, "", "", "", "", "/", "./", "../") + name

@@ -71,6 +71,14 @@ func oddLinks() []Chain {
 		}
 		return Of(append(items, Symlink(fmt.Sprint("l", n-1), "end"), File("l0/f", "x"))...)
 	}
+	// Links that are left to the kernel: n in one look-up.
+	kernel := func(n int) []byte {
+		items := []Item{Dir("end/l"), Symlink("a", "k0/l")}
+		for i := range n {
+			items = append(items, Symlink(fmt.Sprint("k", i), fmt.Sprint("k", i+1)))
+		}
+		return Of(append(items, Symlink(fmt.Sprint("k", n), "end"), File("a/f", "x"))...)
+	}
 	return []Chain{
 		accepted("links: on the way", Of(Dir("a"), Symlink("l", "a"), File("l/f", "x"))),
 		accepted("links: absolute", Of(Dir("a/b"), Symlink("l", "/a"), Symlink("m", "/a/b"), File("l/f", "x"), File("m/g", "y"))),
@@ -85,6 +93,8 @@ func oddLinks() []Chain {
 		refused("links: a loop below", loop, Of(File("a/f", "x"))),
 		accepted("links: 255", chain(255)),
 		refused("links: 256", chain(256)),
+		accepted("links: 40 in one look-up", kernel(40)),
+		refused("links: 41 in one look-up", kernel(41)),
 		accepted("links: dots behind a link", Of(Dir("d/e"), Symlink("d/l", "/x/y"), Dir("x/y"), File("d/l/../f", "x"))),
 		accepted("links: dots in a target", Of(Dir("a/b"), Symlink("l", "a/b/../c"), File("l/f", "x"))),
 		accepted("links: dots behind a link in a target", Of(Dir("a/b/c"), Symlink("m", "a/b/c"), Symlink("l", "m/../d"), File("l/f", "x"))),

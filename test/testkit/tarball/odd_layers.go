@@ -78,6 +78,7 @@ func oddLowestLayers() []Chain {
 		refused("lowest: a whiteout of a directory whose time comes later", Of(Dir("a"), Whiteout("a"))),
 		accepted("lowest: opaque removes what nobody has named", Of(File("a/b/c", "x"), File("a/d", "y"), Dir("a/e"), Opaque("a"))),
 		accepted("lowest: opaque keeps what is named below", Of(Dir("a/b"), File("a/b/c/d", "x"), File("a/b/e", "y"), Opaque("a"))),
+		accepted("lowest: opaque keeps what is named later", Of(File("a/b/c", "x"), File("a/d/e", "y"), Dir("a/b"), Opaque("a"))),
 		accepted("lowest: opaque works once", Of(Opaque("a"), File("a/b/c", "x"), Opaque("a"))),
 		accepted("lowest: opaque works once, through any name", Of(Symlink("l", "a"), Opaque("l"), File("a/b/c", "x"), Opaque("a"))),
 		accepted("lowest: opaque works once for a path", Of(Opaque("a"), Whiteout("a"), File("a/b/c", "x"), Opaque("a"))),

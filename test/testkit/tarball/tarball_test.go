@@ -1,0 +1,65 @@
+package tarball
+
+import (
+	"archive/tar"
+	"bytes"
+	"io"
+	"strings"
+	"testing"
+)
+
+// TestArchiveTarReadsIt reads with archive/tar what only needs to be written
+// here because archive/tar does not write it.
+func TestArchiveTarReadsIt(t *testing.T) {
+	long := strings.Repeat("long/", 40) + "name"
+	r := tar.NewReader(bytes.NewReader(Of(
+		File("a", "hello", Mode(0o4755), Owner(1<<40, -5), Time(-3, 0), Xattr("user.x", "=\n")),
+		Dir("d", Time(7, 9)),
+		Symlink(long, long, Long),
+		Link(long, long),
+		Char("c", -1, 1<<40),
+		Whiteout("d/e"),
+	)))
+	next := func() *tar.Header {
+		h, err := r.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	h := next()
+	if h.Name != "a" || h.Mode != 0o4755 || h.Uid != 1<<40 || h.Gid != -5 || h.ModTime.Unix() != -3 || h.PAXRecords["SCHILY.xattr.user.x"] != "=\n" {
+		t.Errorf("got %+v", h)
+	}
+	if content, err := io.ReadAll(r); err != nil || string(content) != "hello" {
+		t.Errorf("got %q, %v", content, err)
+	}
+	if h = next(); h.Typeflag != tar.TypeDir || h.Name != "d/" || h.ModTime.UnixNano() != 7e9+9 {
+		t.Errorf("got %+v", h)
+	}
+	for range 2 {
+		if h = next(); h.Name != long || h.Linkname != long {
+			t.Errorf("got %+v", h)
+		}
+	}
+	if h = next(); h.Devmajor != -1 || h.Devminor != 1<<40 {
+		t.Errorf("got %+v", h)
+	}
+	if h = next(); h.Name != "d/.wh.e" {
+		t.Errorf("got %+v", h)
+	}
+	if _, err := r.Next(); err != io.EOF {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestOddChainsHaveNamesOfTheirOwn(t *testing.T) {
+	seen := map[string]bool{}
+	for _, c := range Odd() {
+		if seen[c.Name] || len(c.Layers) == 0 {
+			t.Errorf("%q is there twice, or has no layers", c.Name)
+		}
+		seen[c.Name] = true
+	}
+	t.Logf("%d odd chains", len(seen))
+}

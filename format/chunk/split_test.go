@@ -64,7 +64,8 @@ func TestSplitGivesTheFileBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var back []byte
 			var s Splitter
-			err := s.Split(iotest.OneByteReader(bytes.NewReader(file)), int64(len(file)), func(data []byte, zeros int64) error {
+			r := iotest.HalfReader(bytes.NewReader(file)) // never as much as was asked for
+			err := s.Split(r, int64(len(file)), func(data []byte, zeros int64) error {
 				if data == nil {
 					data = make([]byte, zeros)
 				} else if len(data) > MaxLength || len(data) == 0 {
@@ -73,14 +74,6 @@ func TestSplitGivesTheFileBack(t *testing.T) {
 				back = append(back, data...)
 				return nil
 			})
-			if len(file) > 4<<20 { // one byte at a time is for the small ones
-				back = nil
-				err = s.Split(bytes.NewReader(file), int64(len(file)), func(data []byte, zeros int64) error {
-					back = append(back, data...)
-					back = append(back, make([]byte, zeros)...)
-					return nil
-				})
-			}
 			if err != nil || !bytes.Equal(back, file) {
 				t.Fatalf("%d bytes came back as %d, error %v", len(file), len(back), err)
 			}

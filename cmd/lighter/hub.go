@@ -3,17 +3,11 @@ package main
 import (
 	"log/slog"
 	"os"
-	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
 	"lighter/hub"
 )
-
-// memoryLimit is what the garbage collector keeps a hub's memory under, in
-// bytes, as long as what is in use is less: an image of a million files needs
-// about 600 MB while its tree is made.
-const memoryLimit = 900 << 20
 
 func hubCommand() *cobra.Command {
 	config := hub.DefaultConfig()
@@ -48,9 +42,6 @@ Flags go before the configuration file, the file before the defaults.`,
 			return usageError{err}
 		}
 		log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-		if os.Getenv("GOMEMLIMIT") == "" {
-			debug.SetMemoryLimit(memoryLimit)
-		}
 		return hub.Run(cmd.Context(), config, log)
 	}
 	return cmd

@@ -246,7 +246,8 @@ func (s *Service) beginCopy(ctx context.Context, ref wire.Ref, root registry.Man
 func (s *Service) enqueue(ctx context.Context, c *imageCopy) ([]catalog.Image, *imageCopy, error) {
 	s.mu.Lock()
 	same := s.copying[c.key]
-	if same == nil {
+	if same == nil || same.ended() {
+		same = nil
 		s.copying[c.key] = c
 	}
 	s.mu.Unlock()

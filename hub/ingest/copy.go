@@ -84,6 +84,16 @@ func (s *Service) copyOf(image catalog.Image) *imageCopy {
 	return nil
 }
 
+// ended tells whether the copy is over, well or not.
+func (c *imageCopy) ended() bool {
+	select {
+	case <-c.done:
+		return true
+	default:
+		return false
+	}
+}
+
 // wait waits until all of the image is in the registry.
 func (c *imageCopy) wait(ctx context.Context) error {
 	select {
@@ -110,19 +120,29 @@ func (s *Service) runCopy(ctx context.Context, c *imageCopy) {
 	s.endCopy(ctx, c, s.copyImage(ctx, c))
 }
 
-// endCopy tells those who wait for a copy how it went.
+// endCopy tells those who wait for a copy how it went. The copy stays known until
+// that is done, so that an image whose turn comes meanwhile hears it too.
 func (s *Service) endCopy(ctx context.Context, c *imageCopy, err error) {
 	c.err = err
-	s.mu.Lock()
-	delete(s.copying, c.key)
-	s.mu.Unlock()
 	close(c.done)
-	if err == nil || ctx.Err() != nil {
-		return
+	for _, upload := range c.uploads {
+		upload.End(err) // those whose turn never came
 	}
-	waiting, listErr := s.waitingFor(ctx, c)
-	if listErr != nil {
-		s.config.Log.Error("note that a copy failed", "image", c.key.name, "error", listErr)
+	if err != nil && ctx.Err() == nil {
+		s.failWaiting(ctx, c)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.copying[c.key] == c {
+		delete(s.copying, c.key)
+	}
+}
+
+// failWaiting fails the images that a copy should have brought.
+func (s *Service) failWaiting(ctx context.Context, c *imageCopy) {
+	waiting, err := s.waitingFor(ctx, c)
+	if err != nil {
+		s.config.Log.Error("note that a copy failed", "image", c.key.name, "error", err)
 	}
 	for _, image := range waiting {
 		s.mu.Lock()
@@ -131,7 +151,7 @@ func (s *Service) endCopy(ctx context.Context, c *imageCopy, err error) {
 		if taking {
 			continue // it fails by itself, and cleans up first
 		}
-		reason := fmt.Sprintf("image %s: %v", c.key.name, err)
+		reason := fmt.Sprintf("image %s: %v", c.key.name, c.err)
 		if err := s.catalog.End(ctx, image.N, wire.StateFailed, reason); err != nil {
 			s.config.Log.Error("note that a copy failed", "image", c.key.name, "error", err)
 		}
@@ -153,7 +173,6 @@ func (s *Service) waitingFor(ctx context.Context, c *imageCopy) ([]catalog.Image
 func (s *Service) copyImage(ctx context.Context, c *imageCopy) error {
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(blobsAtOnce)
-	defer c.endUploads(errCopyEnded)
 	for _, d := range c.blobs {
 		group.Go(func() error {
 			upload := c.uploads[d.Digest.String()]
@@ -169,15 +188,6 @@ func (s *Service) copyImage(ctx context.Context, c *imageCopy) error {
 		return err
 	}
 	return s.nameCopy(ctx, c)
-}
-
-var errCopyEnded = errors.New("the copy ended before this blob's turn came")
-
-// endUploads ends those uploads that never began, for those who wait for them.
-func (c *imageCopy) endUploads(err error) {
-	for _, upload := range c.uploads {
-		upload.End(err)
-	}
 }
 
 // nameCopy gives the name to an image whose blobs are all there, unless it was

@@ -11,9 +11,9 @@ import (
 	"lighter/format/pack"
 )
 
-// packLevel is the effort at which chunks are compressed;
-// docs/decisions/zstd-level.md has the measurements.
-const packLevel = zstd.SpeedBetterCompression
+// packLevel is the effort at which chunks are compressed; docs/decisions/units.md
+// says why it is this one.
+const packLevel = zstd.SpeedDefault
 
 // encoders lends zstd encoders out, as many as there are processors to use:
 // they bound how many units are compressed at once in the whole hub.

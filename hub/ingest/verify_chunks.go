@@ -48,18 +48,27 @@ type extentFile struct {
 
 func (e *extentFile) close() { _ = e.file.Close() } // it goes with the scratch space
 
-// readIndex reads the index object, which verifies all of it.
-func (v *verification) readIndex(ctx context.Context) (*extentFile, error) {
-	o, err := v.objects.Open(ctx, objects.IndexKey(v.row.Tree))
+// decompress opens a compressed object.
+func (v *verification) decompress(ctx context.Context, key string) (plain io.Reader, closeAll func(), err error) {
+	o, err := v.objects.Open(ctx, key)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	defer o.Close()
 	z, err := zstd.NewReader(o)
 	if err != nil {
+		_ = o.Close() // it was only read
+		return nil, nil, err
+	}
+	return z, func() { z.Close(); _ = o.Close() }, nil
+}
+
+// readIndex reads the index object, which verifies all of it.
+func (v *verification) readIndex(ctx context.Context) (*extentFile, error) {
+	z, closeAll, err := v.decompress(ctx, objects.IndexKey(v.row.Tree))
+	if err != nil {
 		return nil, err
 	}
-	defer z.Close()
+	defer closeAll()
 	file, err := os.Create(filepath.Join(v.dir, "map"))
 	if err != nil {
 		return nil, err
@@ -77,16 +86,11 @@ func (v *verification) readIndex(ctx context.Context) (*extentFile, error) {
 }
 
 func (v *verification) readLocations(ctx context.Context, extents *extentFile) (*index.Locations, error) {
-	o, err := v.objects.Open(ctx, objects.LocationsKey(v.row.Tree))
+	z, closeAll, err := v.decompress(ctx, objects.LocationsKey(v.row.Tree))
 	if err != nil {
 		return nil, err
 	}
-	defer o.Close()
-	z, err := zstd.NewReader(o)
-	if err != nil {
-		return nil, err
-	}
-	defer z.Close()
+	defer closeAll()
 	b, err := io.ReadAll(z)
 	if err != nil {
 		return nil, err

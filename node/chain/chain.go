@@ -23,6 +23,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -142,13 +143,7 @@ func (r *Resolver) Claim(ctx context.Context, chain, parent string, labels map[s
 // layer. Then its index, which the hub has because another image ends here,
 // need not be fetched.
 func moreAbove(labels map[string]string) bool {
-	layers := labels[layersLabel]
-	for i := range len(layers) {
-		if layers[i] == ',' {
-			return true
-		}
-	}
-	return false
+	return strings.Contains(labels[layersLabel], ",")
 }
 
 var errUnknown = errors.New("the hub does not know it")

@@ -1,7 +1,6 @@
 // Package prefetch promises to say what to ask for before it is asked. Today it
 // knows one sign of what comes next: a reader that goes through a file from one
-// end to the other gets a window of data ahead of it that doubles as long as it
-// goes on.
+// end to the other. It gets as much data ahead of it as it has read so far.
 //
 // It refuses to fetch: it only names ranges of a device. It holds a few numbers
 // for each reader and does no work in the background.
@@ -12,9 +11,14 @@ import "sync"
 const (
 	// streams is how many readers of one device are told apart.
 	streams = 16
-	// firstWindow and maxWindow bound what is asked for ahead, in bytes.
+	// firstWindow and maxWindow bound what is asked for ahead, in bytes. The
+	// longest window is what keeps a link of 1 Gbit/s busy while the reader
+	// stands still for a moment, as it does when processors are short.
 	firstWindow = 512 << 10
-	maxWindow   = 16 << 20
+	maxWindow   = 64 << 20
+	// steps is how many times a window is asked for: in pieces, so that most of
+	// it is on its way at any time.
+	steps = 8
 )
 
 // Range is a part of a device, in bytes.
@@ -30,9 +34,10 @@ type Sequential struct {
 
 // stream is one reader that has read a piece and may read the next.
 type stream struct {
+	start  int64 // where it began
 	next   int64 // where it will go on, if it does
 	ahead  int64 // up to where was asked for
-	window int64 // 0: it has read once and proved nothing
+	proved bool  // it has read more than once
 	used   int64
 }
 
@@ -48,20 +53,19 @@ func (s *Sequential) Read(offset, length int64) Range {
 	s.clock++
 	st := s.find(offset)
 	if st == nil {
-		s.replaceOldest(offset + length)
+		s.replaceOldest(offset, length)
 		return Range{}
 	}
 	st.used = s.clock
 	if end := offset + length; end > st.next {
 		st.next = end
 	}
-	// Ask when half of the window has been read, so that there is always
-	// another half on its way.
-	if st.window > 0 && st.ahead-st.next > st.window/2 {
+	st.proved = true
+	window := min(max(st.next-st.start, firstWindow), maxWindow)
+	r := Range{From: max(st.next, st.ahead), To: st.next + window}
+	if r.To-r.From < window/steps {
 		return Range{}
 	}
-	st.window = min(max(2*st.window, firstWindow), maxWindow)
-	r := Range{From: max(st.next, st.ahead), To: st.next + st.window}
 	st.ahead = r.To
 	return r
 }
@@ -72,19 +76,19 @@ func (s *Sequential) find(offset int64) *stream {
 		if st.used == 0 {
 			continue
 		}
-		if offset == st.next || st.window > 0 && offset > st.next-slack && offset < st.next+slack {
+		if offset == st.next || st.proved && offset > st.next-slack && offset < st.next+slack {
 			return st
 		}
 	}
 	return nil
 }
 
-func (s *Sequential) replaceOldest(next int64) {
+func (s *Sequential) replaceOldest(offset, length int64) {
 	oldest := &s.streams[0]
 	for i := range s.streams {
 		if s.streams[i].used < oldest.used {
 			oldest = &s.streams[i]
 		}
 	}
-	*oldest = stream{next: next, ahead: next, used: s.clock}
+	*oldest = stream{start: offset, next: offset + length, ahead: offset + length, used: s.clock}
 }

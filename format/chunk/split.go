@@ -11,20 +11,20 @@ import (
 // The splitting rule, format 1. docs/format.md states it in words and
 // docs/decisions/chunk-size.md has the measurements behind the numbers.
 const (
-	// ZeroBlock is the granularity, aligned to the file's start, at which
-	// zeros are looked for; ZeroRun is the shortest run that leaves a hole in
+	// zeroBlock is the granularity, aligned to the file's start, at which
+	// zeros are looked for; zeroRun is the shortest run that leaves a hole in
 	// place of chunks. Shorter runs stay in the data: cutting there would cost
 	// an extent and win nothing, for zstd turns them into a few bytes.
-	ZeroBlock = 4096
-	ZeroRun   = 16 * ZeroBlock
+	zeroBlock = 4096
+	zeroRun   = 16 * zeroBlock
 
 	// MaxLength bounds every chunk, of either rule, in bytes.
 	MaxLength = 1 << 20
 
-	// SmallFile is the size up to which a file is one chunk, and LargeFile the
+	// smallFile is the size up to which a file is one chunk, and largeFile the
 	// size above which the rule for large files applies.
-	SmallFile = 64 << 10
-	LargeFile = 64 << 20
+	smallFile = 64 << 10
+	largeFile = 64 << 20
 )
 
 // rule is one set of FastCDC parameters: no cut before min, a strict mask up
@@ -42,16 +42,16 @@ func newRule(minLength, avgBits, maxLength int) rule {
 }
 
 var (
-	wholeRule  = rule{min: SmallFile, max: SmallFile}
+	wholeRule  = rule{min: smallFile, max: smallFile}
 	mediumRule = newRule(16<<10, 16, 256<<10)
 	largeRule  = newRule(64<<10, 18, MaxLength)
 )
 
 func ruleFor(size int64) rule {
 	switch {
-	case size <= SmallFile:
+	case size <= smallFile:
 		return wholeRule
-	case size <= LargeFile:
+	case size <= largeFile:
 		return mediumRule
 	}
 	return largeRule
@@ -153,7 +153,7 @@ func (w *window) advance(n int) { w.start += n; w.pos += int64(n) }
 // fill makes sure that the window holds a longest chunk and a longest run of
 // zeros behind it, or all that is left.
 func (w *window) fill() error {
-	if w.left == 0 || w.end-w.start >= MaxLength+ZeroRun+2*ZeroBlock {
+	if w.left == 0 || w.end-w.start >= MaxLength+zeroRun+2*zeroBlock {
 		return nil
 	}
 	w.end = copy(w.buf, w.bytes())
@@ -170,26 +170,26 @@ func (w *window) fill() error {
 	return nil
 }
 
-var zeroBlock [ZeroBlock]byte
+var zeroBytes [zeroBlock]byte
 
 // isZero tells whether the block of the file at buf offset i is all zeros. Only
 // whole blocks count, and the file's last one, however short.
 func (w *window) isZero(i int) bool {
 	n := w.end - i
-	if n <= 0 || n < ZeroBlock && w.left > 0 {
+	if n <= 0 || n < zeroBlock && w.left > 0 {
 		return false
 	}
-	n = min(n, ZeroBlock)
-	return bytes.Equal(w.buf[i:i+n], zeroBlock[:n])
+	n = min(n, zeroBlock)
+	return bytes.Equal(w.buf[i:i+n], zeroBytes[:n])
 }
 
-// zeroRunAt tells whether a run of at least ZeroRun zeros starts at buf offset
+// zeroRunAt tells whether a run of at least zeroRun zeros starts at buf offset
 // i, which must be aligned in the file.
 func (w *window) zeroRunAt(i int) bool {
 	// The last block first: in ordinary data it decides at once.
-	for k := ZeroRun/ZeroBlock - 1; k >= 0; k-- {
-		at := i + k*ZeroBlock
-		if at >= w.end || w.end-at < ZeroBlock || !w.isZero(at) {
+	for k := zeroRun/zeroBlock - 1; k >= 0; k-- {
+		at := i + k*zeroBlock
+		if at >= w.end || w.end-at < zeroBlock || !w.isZero(at) {
 			return false
 		}
 	}
@@ -199,12 +199,12 @@ func (w *window) zeroRunAt(i int) bool {
 // skipZeros moves past a run of zeros that starts here, if one does, and
 // returns its length.
 func (w *window) skipZeros() (int64, error) {
-	if w.pos%ZeroBlock != 0 || !w.zeroRunAt(w.start) {
+	if w.pos%zeroBlock != 0 || !w.zeroRunAt(w.start) {
 		return 0, nil
 	}
 	from := w.pos
 	for w.isZero(w.start) {
-		w.advance(min(ZeroBlock, w.end-w.start))
+		w.advance(min(zeroBlock, w.end-w.start))
 		if err := w.fill(); err != nil {
 			return 0, err
 		}
@@ -216,8 +216,8 @@ func (w *window) skipZeros() (int64, error) {
 // next long run of zeros.
 func (w *window) dataLength(limit int) int {
 	n := min(limit, w.end-w.start)
-	first := int((ZeroBlock - w.pos%ZeroBlock) % ZeroBlock)
-	for i := first; i < n; i += ZeroBlock {
+	first := int((zeroBlock - w.pos%zeroBlock) % zeroBlock)
+	for i := first; i < n; i += zeroBlock {
 		if w.zeroRunAt(w.start + i) {
 			return i
 		}

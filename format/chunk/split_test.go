@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -46,16 +47,16 @@ func split(t testing.TB, r io.Reader, size int64) []piece {
 }
 
 func TestSplitGivesTheFileBack(t *testing.T) {
-	hole := make([]byte, 5*ZeroRun+123)
+	hole := make([]byte, 5*zeroRun+123)
 	files := map[string][]byte{
 		"empty":              nil,
 		"one byte":           {1},
-		"small":              noise(1, SmallFile),
+		"small":              noise(1, smallFile),
 		"medium":             noise(2, 3<<20),
-		"large":              noise(3, LargeFile+1),
+		"large":              noise(3, largeFile+1),
 		"text":               []byte(strings.Repeat("all work and no play\n", 40000)),
 		"only zeros":         hole,
-		"short zeros":        make([]byte, ZeroRun-1),
+		"short zeros":        make([]byte, zeroRun-1),
 		"hole in the middle": bytes.Join([][]byte{noise(4, 100_000), hole, noise(5, 100_000)}, nil),
 		"hole at the end":    append(noise(6, 70_001), hole...),
 		"hole at the start":  append(bytes.Clone(hole), noise(7, 70_001)...),
@@ -82,7 +83,7 @@ func TestSplitGivesTheFileBack(t *testing.T) {
 }
 
 func TestSplitFindsHoles(t *testing.T) {
-	file := bytes.Join([][]byte{noise(1, 5000), make([]byte, 20*ZeroBlock), noise(2, 10)}, nil)
+	file := bytes.Join([][]byte{noise(1, 5000), make([]byte, 20*zeroBlock), noise(2, 10)}, nil)
 	got := split(t, bytes.NewReader(file), int64(len(file)))
 	var zeros int64
 	for _, p := range got {
@@ -91,13 +92,13 @@ func TestSplitFindsHoles(t *testing.T) {
 		}
 	}
 	// The first 3192 zeros share a block with data, and so do the last 4096-3192.
-	if want := int64(19 * ZeroBlock); zeros != want {
+	if want := int64(19 * zeroBlock); zeros != want {
 		t.Errorf("%d zeros found, want %d (%v)", zeros, want, got)
 	}
 }
 
 func TestSmallFilesAreOneChunk(t *testing.T) {
-	for _, n := range []int{1, 4096, SmallFile} {
+	for _, n := range []int{1, 4096, smallFile} {
 		if got := split(t, bytes.NewReader(noise(9, n)), int64(n)); len(got) != 1 {
 			t.Errorf("%d bytes became %d chunks", n, len(got))
 		}
@@ -145,15 +146,62 @@ func TestSplitReportsWhatGoesWrong(t *testing.T) {
 // The golden file pins the rule: other cuts mean another format number.
 func TestSplitGolden(t *testing.T) {
 	var out strings.Builder
-	for _, size := range []int{SmallFile, SmallFile + 1, 2 << 20, LargeFile + 1} {
+	for _, size := range []int{smallFile, smallFile + 1, 2 << 20, largeFile + 1} {
 		fmt.Fprintf(&out, "noise %d\n", size)
 		for _, p := range split(t, bytes.NewReader(noise(42, size)), int64(size)) {
 			fmt.Fprintf(&out, "%d %s\n", p.length, p.id)
 		}
 	}
-	path := filepath.Join("testdata", "split.golden")
+	golden(t, "split.golden", out.String())
+}
+
+// The same for holes: runs about as long as the shortest that is one, at all
+// places of a file, however the file is read.
+func TestHolesGolden(t *testing.T) {
+	var out strings.Builder
+	data := func(n int) []byte { return noise(42, n) }
+	for _, c := range []struct {
+		name  string
+		parts [][]byte
+	}{
+		{"15 blocks", [][]byte{data(8192), make([]byte, 15*zeroBlock), data(5)}},
+		{"16 blocks", [][]byte{data(8192), make([]byte, 16*zeroBlock), data(5)}},
+		{"17 blocks", [][]byte{data(8192), make([]byte, 17*zeroBlock), data(5)}},
+		{"16 blocks of zeros, 15 of them whole", [][]byte{data(8193), make([]byte, 16*zeroBlock), data(5)}},
+		{"17 blocks of zeros, 16 of them whole", [][]byte{data(8193), make([]byte, 17*zeroBlock), data(5)}},
+		{"at the start", [][]byte{make([]byte, 16*zeroBlock), data(70_000)}},
+		{"at the start, and one byte", [][]byte{make([]byte, 16*zeroBlock), data(1)}},
+		{"at the end", [][]byte{data(4096), make([]byte, 16*zeroBlock)}},
+		{"at the end, with a short block", [][]byte{data(4096), make([]byte, 16*zeroBlock+77)}},
+		{"at the end, one block too short", [][]byte{data(4096), make([]byte, 15*zeroBlock+4095)}},
+		{"nothing else", [][]byte{make([]byte, 16*zeroBlock+1)}},
+		{"nothing else, and too short", [][]byte{make([]byte, 16*zeroBlock-1)}},
+		{"two, with a block between", [][]byte{data(1), make([]byte, 20*zeroBlock), data(4096), make([]byte, 20*zeroBlock), data(1)}},
+		{"behind what is cut by content", [][]byte{data(300_000), make([]byte, 64*zeroBlock), data(300_000)}},
+		{"behind a longest chunk", [][]byte{bytes.Repeat([]byte{1}, 256<<10), make([]byte, 16*zeroBlock), {1}}},
+		{"longer than the buffer", [][]byte{data(100), make([]byte, 5*MaxLength), data(100)}},
+	} {
+		file := bytes.Join(c.parts, nil)
+		pieces := split(t, bytes.NewReader(file), int64(len(file)))
+		fmt.Fprintf(&out, "%s\n", c.name)
+		for _, p := range pieces {
+			fmt.Fprintf(&out, "%d %s\n", p.length, map[bool]string{true: "zeros", false: p.id.String()}[p.zeros])
+		}
+		for name, r := range map[string]io.Reader{"halves": iotest.HalfReader(bytes.NewReader(file)),
+			"data with its error": iotest.DataErrReader(bytes.NewReader(file))} {
+			if got := split(t, r, int64(len(file))); !slices.Equal(got, pieces) {
+				t.Errorf("%s: read in %s it becomes %v, not %v", c.name, name, got, pieces)
+			}
+		}
+	}
+	golden(t, "holes.golden", out.String())
+}
+
+func golden(t *testing.T, name, text string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
 	if os.Getenv("UPDATE_GOLDEN") != "" {
-		if err := os.WriteFile(path, []byte(out.String()), 0o644); err != nil {
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -161,8 +209,8 @@ func TestSplitGolden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out.String() != string(want) {
-		t.Errorf("the splitting rule changed; got\n%s", out.String())
+	if text != string(want) {
+		t.Errorf("%s: the splitting rule changed; got\n%s", name, text)
 	}
 }
 
@@ -171,7 +219,7 @@ func FuzzSplit(f *testing.F) {
 	f.Add([]byte{0}, uint16(40), uint8(200))
 	f.Fuzz(func(t *testing.T, seed []byte, zeroBlocks uint16, repeat uint8) {
 		file := bytes.Repeat(seed, int(repeat)+1)
-		file = append(file, make([]byte, int(zeroBlocks%100)*ZeroBlock)...)
+		file = append(file, make([]byte, int(zeroBlocks%100)*zeroBlock)...)
 		file = append(file, seed...)
 		var back []byte
 		var s Splitter
@@ -196,6 +244,16 @@ func TestParseID(t *testing.T) {
 	}
 }
 
+func FuzzParseID(f *testing.F) {
+	f.Add(Sum(nil).String())
+	f.Add(strings.ToUpper(Sum(nil).String()))
+	f.Fuzz(func(t *testing.T, s string) {
+		if id, err := ParseID(s); err == nil && id.String() != s {
+			t.Fatalf("%q is read as %s", s, id)
+		}
+	})
+}
+
 func TestRefCheck(t *testing.T) {
 	ref := Ref{ID: Sum([]byte("x")), Length: 1}
 	if err := ref.Check([]byte("x")); err != nil {
@@ -210,7 +268,7 @@ func TestRefCheck(t *testing.T) {
 }
 
 func BenchmarkSplit(b *testing.B) {
-	for _, size := range []int{1 << 20, LargeFile + 1} {
+	for _, size := range []int{1 << 20, largeFile + 1} {
 		file := noise(1, size)
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
 			b.SetBytes(int64(size))

@@ -86,7 +86,7 @@ func BenchmarkPlanMemory(b *testing.B) {
 	}
 }
 
-func BenchmarkCheck(b *testing.B) {
+func BenchmarkWalk(b *testing.B) {
 	const inodes = 1_000_000
 	var image bytes.Buffer
 	size, err := Write(&image, benchTree(inodes), 1<<43, func(*tree.Node) uint64 { return 0 })
@@ -98,7 +98,7 @@ func BenchmarkCheck(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		stats, err := m.Check(context.Background())
+		stats, err := m.Walk(context.Background(), nil)
 		if err != nil || stats.Inodes != inodes {
 			b.Fatal(stats, err)
 		}

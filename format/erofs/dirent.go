@@ -11,12 +11,6 @@ import (
 	"lighter/format/tree"
 )
 
-// A directory is a run of blocks. Each begins with a dirent of 12 bytes per
-// name (nid, offset of the name in the block, type), and then has the names,
-// one behind the other. Names are in bytewise order over the whole directory,
-// for the kernel finds one by bisecting; "." and ".." are among them at the
-// place that the order gives them. All blocks are full but the last.
-
 // kinds are the types of directory entries, by the file type of the mode; 0
 // where that is none.
 var kinds = [16]uint8{

@@ -10,29 +10,8 @@ import (
 	"math/bits"
 )
 
-// The image, in blocks of 4 KiB. All numbers are little-endian; the names are
-// those of the kernel's fs/erofs/erofs_fs.h.
-//
-//	block 0      0     zeros
-//	          1024     superblock (128 bytes)
-//	          1152     the one device slot (128 bytes)
-//	          1280     zeros
-//	block 1…           inodes, each at a multiple of 32 bytes; its nid is that
-//	                   offset / 32, so the root's is 128. In between, where an
-//	                   inode ends a block, blocks of directories and of symlinks
-//	                   that are too long to lie behind their inode.
-//
-// An inode is 64 bytes, then its extended attributes, then one of
-//
-//	inline (FLAT_INLINE)  the file, the link's target, or the directory's last
-//	                      block; never across the end of a block
-//	indexed (CHUNK_BASED) padding to 8 bytes and one chunk index, which says
-//	                      where on the device the file starts
-//	plain (FLAT_PLAIN)    nothing: what there is lies in blocks of its own
-//
-// Left free for fingerprints by which images can share page cache (the
-// inode_share of Linux 7.0): the superblock's table of long xattr prefixes and
-// the field that picks one of them, which are zero here.
+// docs/format.md has the layout; the names are those of the kernel's
+// fs/erofs/erofs_fs.h.
 const (
 	// BlockSize is the block size in bytes of every image, and the alignment
 	// of files on the device.
@@ -70,11 +49,11 @@ const (
 
 // MaxSize is the size in bytes up to which an image is written and read:
 // 100,000,000 inodes or so, far more than any image has, and a bound on the
-// memory that Check takes (1/256 of the size).
+// memory that Walk takes (1/256 of the size).
 const MaxSize = 16 << 30
 
-// Values of i_format: the data layout, in the bits above the one that says
-// that the inode has 64 bytes.
+// Values of i_format: the data layout (FLAT_PLAIN, FLAT_INLINE, CHUNK_BASED), in
+// the bits above the one that says that the inode has 64 bytes.
 const (
 	plain   uint16 = 0<<1 | 1
 	inline  uint16 = 2<<1 | 1

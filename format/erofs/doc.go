@@ -3,16 +3,15 @@
 // file of a tree, and says of every other file where on the one data device it
 // lies. The same tree with the same places always gives the same bytes.
 //
-// It also reads such images back (Open), to check them: what a hostile image
-// could say to confuse the kernel or a program is refused with an error, in
-// bounded time and memory, so that a node can check one before it hands it to
-// the kernel, which itself checks little.
+// The kernel reads these images. A node checks their digest and their first block
+// (CheckFirstBlock) and nothing else: it mounts what a hub that it trusts has
+// signed. Open and Walk read whole images back for the tests alone, where they
+// are the writer's oracle beside the kernel, fsck.erofs and go-erofs.
 //
 // It refuses to hold file data beyond inline files, to compress, to share
 // extended attributes between inodes, and to read or write a file system that
-// is laid out in any other way than disk.go says. The format is the kernel's
-// (Documentation/filesystems/erofs.rst and fs/erofs/erofs_fs.h); what is used
-// of it needs Linux 5.16.
+// is laid out in any other way than docs/format.md says. The format is the
+// kernel's; what is used of it needs Linux 5.16.
 //
 // Hazards: the bytes are part of the tree ID, so that a change of layout needs
 // a new format number (TestGolden notices). The kernel zeroes nothing behind

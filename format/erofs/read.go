@@ -30,20 +30,39 @@ func Open(r io.ReaderAt, size int64) (*Image, error) {
 		return nil, err
 	}
 	m := &Image{r: r, size: size}
-	if err := m.super.decode(block); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
-	}
-	if int64(m.super.blocks)*BlockSize != size {
-		return nil, fmt.Errorf("%w: its superblock says %d blocks, but it has %d bytes", ErrInvalid, m.super.blocks, size)
+	if err := m.super.check(block, size); err != nil {
+		return nil, err
 	}
 	return m, nil
 }
 
+// CheckFirstBlock refuses the first block of an image of size bytes that Write
+// would not have written, or not for a device of deviceSize bytes. Errors are
+// ErrInvalid (wrapped). It is all that a node asks of an image itself: the rest
+// is what the digest says it is.
+func CheckFirstBlock(block []byte, size, deviceSize int64) error {
+	var s superblock
+	if err := s.check(block, size); err != nil {
+		return err
+	}
+	if got := int64(s.deviceBlocks) * BlockSize; got != deviceSize {
+		return fmt.Errorf("%w: it is for a device of %d bytes, not of %d", ErrInvalid, got, deviceSize)
+	}
+	return nil
+}
+
+func (s *superblock) check(block []byte, size int64) error {
+	if err := s.decode(block); err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	if int64(s.blocks)*BlockSize != size {
+		return fmt.Errorf("%w: its superblock says %d blocks, but it has %d bytes", ErrInvalid, s.blocks, size)
+	}
+	return nil
+}
+
 // DeviceSize returns the size in bytes of the data device that the image needs.
 func (m *Image) DeviceSize() uint64 { return uint64(m.super.deviceBlocks) * BlockSize }
-
-// Inodes returns how many inodes the superblock says there are.
-func (m *Image) Inodes() uint64 { return m.super.inodes }
 
 // Inode is what an image says of one inode.
 type Inode struct {

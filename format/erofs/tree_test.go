@@ -136,7 +136,7 @@ func roundTrip(t testing.TB, root *tree.Node) ([]byte, Stats) {
 	if int(stats.Inodes) != len(nids) {
 		t.Errorf("%d inodes, want %d", stats.Inodes, len(nids))
 	}
-	checked, err := m.Check(context.Background())
+	checked, err := m.Walk(context.Background(), nil)
 	if err != nil || checked != stats {
 		t.Errorf("Check says %+v, %v; Walk said %+v", checked, err, stats)
 	}

@@ -77,8 +77,7 @@ func xattrsSize(xattrs []tree.Xattr) (int64, error) {
 	return size, nil
 }
 
-// appendXattrs appends what xattrsSize has measured. No attribute is shared
-// between inodes, and there is no name filter: both are optional to readers.
+// appendXattrs appends what xattrsSize has measured.
 func appendXattrs(b []byte, xattrs []tree.Xattr) []byte {
 	if len(xattrs) == 0 {
 		return b

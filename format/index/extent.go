@@ -22,8 +22,7 @@ func (e Extent) End() int64 { return e.Offset + int64(e.Length) }
 
 const flagFirst = 1
 
-// append lays an extent out: 8 bytes offset, 4 length, 4 flags (bit 0: First),
-// 32 ID, little-endian.
+// append lays an extent out as docs/format.md says.
 func (e Extent) append(b []byte) []byte {
 	var flags uint32
 	if e.First {
@@ -50,7 +49,7 @@ func decodeExtent(b []byte) (Extent, error) {
 }
 
 // decodePage reads the n extents of a page, which must lie in order, without
-// overlap, from offset first on and below end.
+// overlap, from offset first on and below end. What is behind them is zero.
 func decodePage(b []byte, n int, first, end int64) ([]Extent, error) {
 	extents := make([]Extent, n)
 	at := first
@@ -59,11 +58,15 @@ func decodePage(b []byte, n int, first, end int64) ([]Extent, error) {
 		if err != nil {
 			return nil, err
 		}
-		if e.Offset < at || i == 0 && e.Offset != first || e.End() > end {
+		// In this order nothing overflows: End may, of an offset near 2⁶³.
+		if e.Offset < at || i == 0 && e.Offset != first || e.Offset > end || int64(e.Length) > end-e.Offset {
 			return nil, fmt.Errorf("extent at %d+%d is out of order", e.Offset, e.Length)
 		}
 		at = e.End()
 		extents[i] = e
+	}
+	if !allZero(b[n*extentSize:]) {
+		return nil, errors.New("what is behind its extents is not zero")
 	}
 	return extents, nil
 }

@@ -4,16 +4,11 @@
 // machine and with any version of any library, and nobody can change a byte of
 // it and keep the name.
 //
-// An index is
-//
-//	header      HeaderSize bytes; its SHA-256 is the tree ID
-//	page table  40 bytes a page, then zeros up to a multiple of PageSize
-//	pages       PageSize bytes each: the extent map
-//	metadata    the metadata image
-//
-// The header holds the digests of the metadata image and of the page table, and
-// the page table that of each page. So each part can be verified alone: the
-// metadata image while it arrives, a page when a fault needs it.
+// An index is a header, a page table, the pages of the extent map, and the
+// metadata image; docs/format.md has the bytes. The tree ID is the SHA-256 of the
+// header, which holds the digests of the metadata image and of the page table, as
+// that holds those of the pages. So each part can be verified alone: the metadata
+// image while it arrives, a page when a fault needs it.
 // docs/decisions/tree-id.md says why the tree ID is not simply the digest of
 // all bytes.
 //
@@ -30,6 +25,7 @@ import (
 	"fmt"
 
 	"lighter/format/chunk"
+	"lighter/format/erofs"
 )
 
 // Format is the number of the format that this package reads and writes: of
@@ -38,39 +34,37 @@ import (
 const Format = 1
 
 const (
-	// HeaderSize is the length of the header in bytes.
-	HeaderSize = 256
-	// PageSize is the length of a page of the extent map in bytes.
-	PageSize = 4096
-	// PageExtents is the number of extents that a page holds.
-	PageExtents = PageSize / extentSize
+	// headerSize is the length of the header in bytes.
+	headerSize = 256
+	// pageSize is the length of a page of the extent map in bytes.
+	pageSize = 4096
+	// pageExtents is the number of extents that a page holds.
+	pageExtents = pageSize / extentSize
 
 	extentSize    = 48
 	pageEntrySize = 40
 	headerMagic   = "LIGHTER\x00"
 	maxPages      = 1 << 24
-	maxMetadata   = 1 << 40
+	maxDevice     = (1<<32 - 1) * pageSize // what EROFS can say of a device
 )
 
 // Header is the first part of an index.
 type Header struct {
 	Metadata       chunk.ID // SHA-256 of the metadata image
-	MetadataSize   int64    // in bytes, a multiple of PageSize
+	MetadataSize   int64    // in bytes, a multiple of pageSize
 	PageTable      chunk.ID // SHA-256 of the page table
 	Pages          int64    // number of pages
 	Extents        int64    // number of extents
-	DeviceSize     int64    // in bytes, a multiple of PageSize
-	Files          int64    // regular files of the tree, each name counted once
+	DeviceSize     int64    // in bytes, a multiple of pageSize
+	Files          int64    // regular files of the tree, each inode counted once
 	Bytes          int64    // sum of the sizes of those files, in bytes
 	DistinctChunks int64    // chunks, each counted once
 	DistinctBytes  int64    // sum of their plain lengths, in bytes
 }
 
-// encode lays the header out: magic, format (4 bytes), 4 zero bytes, the two
-// digests, then the eight numbers in the order of the struct, 8 bytes each,
-// little-endian, then zeros.
+// encode lays the header out as docs/format.md says.
 func (h *Header) encode() []byte {
-	b := make([]byte, 0, HeaderSize)
+	b := make([]byte, 0, headerSize)
 	b = append(b, headerMagic...)
 	b = binary.LittleEndian.AppendUint32(b, Format)
 	b = binary.LittleEndian.AppendUint32(b, 0)
@@ -79,7 +73,7 @@ func (h *Header) encode() []byte {
 	for _, n := range h.numbers() {
 		b = binary.LittleEndian.AppendUint64(b, uint64(*n))
 	}
-	return b[:HeaderSize]
+	return b[:headerSize]
 }
 
 func (h *Header) numbers() [8]*int64 {
@@ -90,7 +84,7 @@ func (h *Header) numbers() [8]*int64 {
 // decodeHeader reads a header and checks that it does not contradict itself.
 func decodeHeader(b []byte) (Header, error) {
 	var h Header
-	if len(b) != HeaderSize || string(b[:8]) != headerMagic {
+	if len(b) != headerSize || string(b[:8]) != headerMagic {
 		return h, errors.New("not an index")
 	}
 	if f := binary.LittleEndian.Uint32(b[8:]); f != Format {
@@ -107,12 +101,12 @@ func decodeHeader(b []byte) (Header, error) {
 	switch {
 	case !bytes.Equal(h.encode(), b):
 		return h, errors.New("the index header has bytes set that format 1 leaves zero")
-	case h.Pages > maxPages || h.Pages != (h.Extents+PageExtents-1)/PageExtents:
+	case h.Pages > maxPages || h.Pages != (h.Extents+pageExtents-1)/pageExtents:
 		return h, fmt.Errorf("an index of %d pages and %d extents is out of bounds", h.Pages, h.Extents)
-	case h.MetadataSize == 0 || h.MetadataSize > maxMetadata || h.MetadataSize%PageSize != 0:
+	case h.MetadataSize < 2*pageSize || h.MetadataSize > erofs.MaxSize || h.MetadataSize%pageSize != 0:
 		return h, fmt.Errorf("a metadata image of %d bytes is out of bounds", h.MetadataSize)
-	case h.DeviceSize%PageSize != 0:
-		return h, fmt.Errorf("a device of %d bytes is not a multiple of %d", h.DeviceSize, PageSize)
+	case h.DeviceSize > maxDevice || h.DeviceSize%pageSize != 0:
+		return h, fmt.Errorf("a device of %d bytes is out of bounds", h.DeviceSize)
 	}
 	return h, nil
 }
@@ -123,7 +117,7 @@ func (h *Header) ID() chunk.ID { return sha256.Sum256(h.encode()) }
 // MapSize returns the length in bytes of the index up to the metadata image:
 // header, page table and pages.
 func (h *Header) MapSize() int64 {
-	return roundUp(HeaderSize+h.Pages*pageEntrySize) + h.Pages*PageSize
+	return roundUp(headerSize+h.Pages*pageEntrySize) + h.Pages*pageSize
 }
 
 // Size returns the length of the whole index in bytes.
@@ -131,6 +125,6 @@ func (h *Header) Size() int64 { return h.MapSize() + h.MetadataSize }
 
 // pagesOffset is where the first page lies. Pages are aligned, so that reading
 // one from a disk costs one block.
-func (h *Header) pagesOffset() int64 { return roundUp(HeaderSize + h.Pages*pageEntrySize) }
+func (h *Header) pagesOffset() int64 { return roundUp(headerSize + h.Pages*pageEntrySize) }
 
-func roundUp(n int64) int64 { return (n + PageSize - 1) / PageSize * PageSize }
+func roundUp(n int64) int64 { return (n + pageSize - 1) / pageSize * pageSize }

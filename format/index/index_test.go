@@ -2,7 +2,7 @@ package index
 
 import (
 	"bytes"
-	"crypto/ed25519"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -10,7 +10,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"lighter/format/chunk"
@@ -75,7 +74,7 @@ func sample(t testing.TB) *tree.Node {
 func TestMakeLaysFilesOut(t *testing.T) {
 	m, _ := made(t, sample(t))
 	// a and same share 4203 bytes (2 blocks); hole 78392 (20); link 5000 (2); zeros 65536 (16).
-	if want := int64(2+20+2+16) * PageSize; m.DeviceSize != want {
+	if want := int64(2+20+2+16) * pageSize; m.DeviceSize != want {
 		t.Errorf("the device has %d bytes, want %d", m.DeviceSize, want)
 	}
 	if m.Files != 7 || m.Bytes != 2*4203+78392+5000+65536+3 {
@@ -170,7 +169,10 @@ func TestFindAgreesWithASearchFromTheStart(t *testing.T) {
 
 // Whatever bit flips on the way or on the disk, it is an error.
 func TestEveryBitIsVerified(t *testing.T) {
-	m, whole := made(t, sample(t))
+	m, whole := made(t, many(t, 60))
+	if m.Pages < 2 {
+		t.Fatal("there is only one page")
+	}
 	r := rand.New(rand.NewPCG(3, 3))
 	for range 2000 {
 		b := bytes.Clone(whole)
@@ -179,7 +181,7 @@ func TestEveryBitIsVerified(t *testing.T) {
 			t.Fatal("a flipped bit was accepted")
 		}
 	}
-	for _, n := range []int{0, 10, HeaderSize, HeaderSize + 5, len(whole) - 1} {
+	for _, n := range []int{0, 10, headerSize, headerSize + 5, len(whole) - 1} {
 		if _, err := Receive(bytes.NewReader(whole[:n]), m.ID(), io.Discard, io.Discard); err == nil {
 			t.Errorf("an index cut to %d bytes was accepted", n)
 		}
@@ -198,7 +200,7 @@ func TestEveryBitIsVerified(t *testing.T) {
 	for range 2000 {
 		b := bytes.Clone(extents.Bytes())
 		at := r.IntN(len(b))
-		if at >= HeaderSize+pageEntrySize && at < PageSize {
+		if at >= headerSize+len(m.table) && at < pageSize {
 			continue // padding before the pages: nobody reads it
 		}
 		b[at] ^= 1 << r.IntN(8)
@@ -206,12 +208,69 @@ func TestEveryBitIsVerified(t *testing.T) {
 		if err != nil {
 			continue
 		}
-		if _, err := x.Extent(0); err == nil {
-			t.Fatalf("byte %d flipped on the disk was accepted", at)
+		var byNumber, byOffset error
+		for page := range x.Pages {
+			_, err := x.Extent(page * pageExtents)
+			byNumber = errors.Join(byNumber, err)
+			_, err = x.Find(int64(binary.LittleEndian.Uint64(m.table[page*pageEntrySize:])))
+			byOffset = errors.Join(byOffset, err)
 		}
-		if _, err := x.Find(0); err == nil {
-			t.Fatalf("byte %d flipped on the disk was accepted", at)
+		if byNumber == nil || byOffset == nil {
+			t.Fatalf("byte %d flipped on the disk was accepted: %v, %v", at, byNumber, byOffset)
 		}
+	}
+}
+
+// A file can spell out the list by which another is known. Each must have its own
+// place: otherwise it shows the other's bytes, and its chunk is nowhere.
+func TestContentsThatSpellOutListsAreNotMistaken(t *testing.T) {
+	listed := file(4096, 4096, 4096, 100)
+	var list []byte
+	for _, e := range listed.Content.Extents {
+		list = append(list, e.ID[:]...)
+		list = binary.LittleEndian.AppendUint64(list, uint64(e.Length))
+	}
+	spelled := file(int64(len(list)))
+	spelled.Content.Extents[0].ID = chunk.Sum(list)
+	for _, names := range [][2]string{{"a", "b"}, {"b", "a"}} {
+		m, whole := made(t, dir(t, map[string]*tree.Node{names[0]: listed, names[1]: spelled}))
+		if want := int64(4*pageSize + pageSize); m.DeviceSize != want || m.Extents != 5 || m.DistinctChunks != 5 {
+			t.Errorf("%v: a device of %d bytes, %d extents and %d chunks", names, m.DeviceSize, m.Extents, m.DistinctChunks)
+		}
+		var extents bytes.Buffer
+		if _, err := Receive(bytes.NewReader(whole), m.ID(), &extents, io.Discard); err != nil {
+			t.Fatal(err)
+		}
+		x, err := OpenMap(bytes.NewReader(extents.Bytes()), m.ID())
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := false
+		for i := range x.Extents {
+			e, err := x.Extent(i)
+			if err != nil {
+				t.Fatal(err)
+			}
+			found = found || e.First && e.ID == chunk.Sum(list)
+		}
+		if !found {
+			t.Errorf("%v: the chunk of the file that spells out a list is nowhere", names)
+		}
+	}
+}
+
+// Names cost a hostile layer next to nothing: the room for extents is for inodes.
+func TestReserveCountsInodes(t *testing.T) {
+	n := file(1000, 1000, 1000)
+	n.Nlink = 10_000
+	names := map[string]*tree.Node{"other": file(7)}
+	for i := range n.Nlink {
+		names[fmt.Sprint(i)] = n
+	}
+	l := newLayout()
+	l.reserve(dir(t, names))
+	if cap(l.pages) > pageSize || cap(l.table) > pageEntrySize || len(l.linked) != 0 {
+		t.Errorf("%d bytes of pages for 4 extents, %d of the table; %d nodes are taken as seen", cap(l.pages), cap(l.table), len(l.linked))
 	}
 }
 
@@ -240,8 +299,18 @@ func TestMakeRefuses(t *testing.T) {
 
 func TestGolden(t *testing.T) {
 	m, whole := made(t, sample(t))
-	path := filepath.Join("testdata", "index.golden")
-	text := fmt.Sprintf("tree ID %s\n%s", m.ID(), hex.Dump(whole[:m.MapSize()]))
+	golden(t, "index.golden", fmt.Sprintf("tree ID %s\n%s", m.ID(), hex.Dump(whole[:m.MapSize()])))
+	// One of several pages, of which the table has the digests.
+	if m, whole = made(t, many(t, 100)); m.Pages < 3 {
+		t.Fatalf("only %d pages", m.Pages)
+	}
+	golden(t, "pages.golden", fmt.Sprintf("tree ID %s\n%s", m.ID(), hex.Dump(whole[:headerSize+len(m.table)])))
+}
+
+// golden compares text with a file of testdata, or makes it that file.
+func golden(t *testing.T, name, text string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
 	if os.Getenv("UPDATE_GOLDEN") != "" {
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
@@ -252,94 +321,20 @@ func TestGolden(t *testing.T) {
 		t.Fatal(err)
 	}
 	if text != string(want) {
-		t.Errorf("the index format changed: tree ID %s", m.ID())
-	}
-}
-
-func TestLocations(t *testing.T) {
-	units := []chunk.Unit{{Pack: id(1), N: 0}, {Pack: id(1), N: 1}, {}, {Pack: id(2), N: 7}, {Pack: id(1), N: 1}}
-	b := NewLocations(id(9))
-	for _, u := range units {
-		b.Add(u)
-	}
-	enc := b.Encode()
-	l, err := OpenLocations(bytes.NewReader(enc), int64(len(enc)), id(9), int64(len(units)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, want := range units {
-		if got, err := l.Unit(int64(i)); err != nil || got != want {
-			t.Errorf("location %d is %v, error %v; want %v", i, got, err, want)
-		}
-	}
-	if _, err := l.Unit(5); !errors.Is(err, chunk.ErrNotFound) {
-		t.Errorf("a location that is not there: %v", err)
-	}
-	open := func(b []byte, tree chunk.ID, n int64) error {
-		_, err := OpenLocations(bytes.NewReader(b), int64(len(b)), tree, n)
-		return err
-	}
-	if open(enc, id(8), 5) == nil || open(enc, id(9), 4) == nil || open(enc[:len(enc)-1], id(9), 5) == nil || open(enc[:20], id(9), 5) == nil {
-		t.Error("locations that do not fit were accepted")
-	}
-	if path := filepath.Join("testdata", "locations.golden"); os.Getenv("UPDATE_GOLDEN") != "" {
-		if err := os.WriteFile(path, []byte(hex.Dump(enc)), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	} else if want, err := os.ReadFile(path); err != nil || hex.Dump(enc) != string(want) {
-		t.Errorf("the format of locations changed (%v)", err)
-	}
-}
-
-func TestStatement(t *testing.T) {
-	key := ed25519.NewKeyFromSeed(make([]byte, 32))
-	public := key.Public().(ed25519.PublicKey)
-	other := ed25519.NewKeyFromSeed(bytes.Repeat([]byte{1}, 32)).Public().(ed25519.PublicKey)
-	chain := "sha256:" + id(1).String()
-	s := Sign(key, chain, id(2))
-	if err := s.Verify(chain, []ed25519.PublicKey{other, public}); err != nil {
-		t.Error(err)
-	}
-	if got := hex.EncodeToString(s.Signature[:8]); got != "d20ac9c0de37ebdb" && os.Getenv("UPDATE_GOLDEN") == "" {
-		t.Errorf("the signed message changed: signature %s…", got)
-	}
-	forged := s
-	forged.Tree = id(3)
-	newer := s
-	newer.Format = 2
-	for name, err := range map[string]error{
-		"another key":   s.Verify(chain, []ed25519.PublicKey{other}),
-		"no key":        s.Verify(chain, nil),
-		"a short key":   s.Verify(chain, []ed25519.PublicKey{public[:5]}),
-		"another tree":  forged.Verify(chain, []ed25519.PublicKey{public}),
-		"another chain": s.Verify("sha256:"+id(5).String(), []ed25519.PublicKey{public}),
-		"newer format":  newer.Verify(chain, []ed25519.PublicKey{public}),
-	} {
-		if err == nil {
-			t.Errorf("%s: accepted", name)
-		}
-	}
-	text := FormatKey(public)
-	if back, err := ParseKey(text); err != nil || !back.Equal(public) {
-		t.Errorf("ParseKey(%q) = %v, %v", text, back, err)
-	}
-	for _, bad := range []string{"", "ed25519:", "ed25519:AAAA", strings.TrimPrefix(text, "ed25519:"), text + "="} {
-		if _, err := ParseKey(bad); err == nil {
-			t.Errorf("ParseKey(%q) succeeded", bad)
-		}
+		t.Errorf("%s: the format changed; got\n%s", name, text)
 	}
 }
 
 func FuzzReceive(f *testing.F) {
 	m, whole := made(f, sample(f))
 	f.Add(whole)
-	f.Add(whole[:HeaderSize])
+	f.Add(whole[:headerSize])
 	f.Fuzz(func(t *testing.T, b []byte) {
 		// The right name for whatever header comes: so the parts behind it are
 		// reached.
 		name := m.ID()
-		if len(b) >= HeaderSize {
-			name = chunk.Sum(b[:HeaderSize])
+		if len(b) >= headerSize {
+			name = chunk.Sum(b[:headerSize])
 		}
 		var extents bytes.Buffer
 		if _, err := Receive(bytes.NewReader(b), name, &extents, io.Discard); err != nil {
@@ -354,39 +349,5 @@ func FuzzReceive(f *testing.F) {
 				t.Fatal(err)
 			}
 		}
-	})
-}
-
-// FuzzDecodePage reaches the extents, whose digests a fuzzer cannot guess.
-func FuzzDecodePage(f *testing.F) {
-	e := Extent{Offset: 4096, Length: 7, First: true, ID: id(1)}
-	f.Add(e.append(nil), int64(4096))
-	f.Fuzz(func(t *testing.T, b []byte, first int64) {
-		page := make([]byte, PageSize)
-		n := min(copy(page, b)/extentSize, PageExtents)
-		extents, err := decodePage(page, n, first, 1<<40)
-		if err != nil {
-			return
-		}
-		at := int64(0)
-		for _, e := range extents {
-			if e.Offset < at || e.Length == 0 || e.End() > 1<<40 {
-				t.Fatalf("extent %v behind %d was accepted", e, at)
-			}
-			at = e.End()
-		}
-	})
-}
-
-func FuzzOpenLocations(f *testing.F) {
-	b := NewLocations(id(9))
-	b.Add(chunk.Unit{Pack: id(1), N: 3})
-	f.Add(b.Encode())
-	f.Fuzz(func(t *testing.T, b []byte) {
-		l, err := OpenLocations(bytes.NewReader(b), int64(len(b)), id(9), 1)
-		if err != nil {
-			return
-		}
-		_, _ = l.Unit(0)
 	})
 }

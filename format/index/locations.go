@@ -11,17 +11,7 @@ import (
 
 // Locations say in which unit each extent's chunk lies now: record i belongs to
 // extent i. They are a hint: nothing depends on their truth but speed, and a
-// hub may give other ones tomorrow.
-//
-//	0   8  magic "LIGHTLOC"
-//	8   4  format
-//	12  4  number of packs, p
-//	16  8  number of records, n
-//	24  32 tree ID
-//	56  p × 32  pack IDs
-//	…   n × 8   record: 4 which pack (0xffffffff: unknown), 4 which of its units
-//
-// Integers are little-endian.
+// hub may give other ones tomorrow. docs/format.md has the bytes.
 const (
 	locationsMagic  = "LIGHTLOC"
 	locationsHeader = 56

@@ -24,17 +24,21 @@ type Made struct {
 // metadata. The rest of the index stays in memory: 48 bytes a chunk.
 //
 // The files lie in the order of a depth-first walk, names sorted bytewise, each
-// at a multiple of PageSize; files of the same content share their place.
+// at a multiple of pageSize; files of the same content share their place.
 func Make(t *tree.Tree, metadata io.Writer) (*Made, error) {
-	l := layout{places: map[chunk.ID]int64{}, linked: map[*tree.Node]struct{}{}}
+	l := newLayout()
 	l.reserve(t.Root)
 	if err := l.walk(t.Root); err != nil {
 		return nil, err
 	}
-	m := l.finish()
+	m, err := l.finish()
+	if err != nil {
+		return nil, err
+	}
 	sum := sha256.New()
 	size, err := erofs.Write(io.MultiWriter(metadata, sum), t, uint64(m.DeviceSize), func(n *tree.Node) uint64 {
-		return uint64(l.places[contentKey(n.Content.Extents)])
+		place, _ := l.place(n.Content.Extents)
+		return uint64(place)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("write the metadata image: %w", err)
@@ -46,7 +50,7 @@ func Make(t *tree.Tree, metadata io.Writer) (*Made, error) {
 
 // Write writes the whole index to w. metadata reads back what Make wrote.
 func (m *Made) Write(w io.Writer, metadata io.Reader) error {
-	padding := make([]byte, m.pagesOffset()-HeaderSize-int64(len(m.table)))
+	padding := make([]byte, m.pagesOffset()-headerSize-int64(len(m.table)))
 	parts := io.MultiReader(bytes.NewReader(m.encode()), bytes.NewReader(m.table),
 		bytes.NewReader(padding), bytes.NewReader(m.pages), metadata)
 	n, err := io.Copy(w, parts)
@@ -62,7 +66,7 @@ func (m *Made) Write(w io.Writer, metadata io.Reader) error {
 // Refs calls fn for each extent in the order of the device.
 func (m *Made) Refs(fn func(i int64, ref chunk.Ref) error) error {
 	for i := range m.Extents {
-		at := i/PageExtents*PageSize + i%PageExtents*extentSize
+		at := i/pageExtents*pageSize + i%pageExtents*extentSize
 		length := binary.LittleEndian.Uint32(m.pages[at+8:])
 		if err := fn(i, chunk.Ref{ID: chunk.ID(m.pages[at+16 : at+48]), Length: length}); err != nil {
 			return err
@@ -79,13 +83,24 @@ type layout struct {
 	pages  []byte // the last one without the zeros behind its extents
 	table  []byte
 
-	// places says where a content begins, by its key. A chunk that is only a
-	// part of files is there too, at partOnly, so that it is counted once.
-	places map[chunk.ID]int64
-	linked map[*tree.Node]struct{} // nodes with several names that were seen
+	// Where a content begins: that of a file of exactly one chunk by the chunk,
+	// every other by its list. One map for both would let a file that spells out
+	// another's list take its place. A chunk that is only a part of files is in
+	// singles at partOnly, so that it is counted once.
+	singles map[chunk.ID]int64
+	lists   map[listKey]int64
+	linked  map[*tree.Node]struct{} // nodes with several names that were seen
 }
 
+// listKey is the SHA-256 of a list of chunks and holes. It stays within this
+// process: only equality counts.
+type listKey [sha256.Size]byte
+
 const partOnly = -1
+
+func newLayout() *layout {
+	return &layout{singles: map[chunk.ID]int64{}, lists: map[listKey]int64{}, linked: map[*tree.Node]struct{}{}}
+}
 
 // reserve makes room for the pages at once: for a million files they are fifty
 // megabytes, which growing would triple.
@@ -96,13 +111,15 @@ func (l *layout) reserve(root *tree.Node) {
 		for _, child := range dir.Children() {
 			if child.Node.IsDir() {
 				count(child.Node)
+			} else if l.first(child.Node) {
+				extents += len(child.Node.Content.Extents)
 			}
-			extents += len(child.Node.Content.Extents)
 		}
 	}
 	count(root)
-	pages := (extents + PageExtents - 1) / PageExtents
-	l.pages = make([]byte, 0, pages*PageSize)
+	clear(l.linked)
+	pages := (extents + pageExtents - 1) / pageExtents
+	l.pages = make([]byte, 0, pages*pageSize)
 	l.table = make([]byte, 0, pages*pageEntrySize)
 }
 
@@ -122,28 +139,52 @@ func (l *layout) walk(dir *tree.Node) error {
 	return nil
 }
 
+// first tells whether the walk meets an inode for the first time.
+func (l *layout) first(n *tree.Node) bool {
+	if n.Nlink < 2 {
+		return true
+	}
+	_, again := l.linked[n]
+	l.linked[n] = struct{}{}
+	return !again
+}
+
 func (l *layout) file(n *tree.Node) error {
-	if n.Nlink > 1 {
-		if _, again := l.linked[n]; again {
-			return nil
-		}
-		l.linked[n] = struct{}{}
+	if !l.first(n) {
+		return nil
 	}
 	l.header.Files++
 	l.header.Bytes += n.Size
 	if len(n.Content.Extents) == 0 {
 		return nil // it lies in the metadata image
 	}
-	key := contentKey(n.Content.Extents)
-	if place, known := l.places[key]; known && place != partOnly {
+	if _, known := l.place(n.Content.Extents); known {
 		return nil
 	}
 	place := l.next
 	if err := l.add(n); err != nil {
 		return err
 	}
-	l.places[key] = place
+	if id, single := onlyChunk(n.Content.Extents); single {
+		l.singles[id] = place
+	} else {
+		l.lists[keyOf(n.Content.Extents)] = place
+	}
 	return nil
+}
+
+// place returns where a content begins, if it has its place already.
+func (l *layout) place(extents []tree.Extent) (place int64, known bool) {
+	if id, single := onlyChunk(extents); single {
+		place, known = l.singles[id]
+		return place, known && place != partOnly
+	}
+	place, known = l.lists[keyOf(extents)]
+	return place, known
+}
+
+func onlyChunk(extents []tree.Extent) (id chunk.ID, single bool) {
+	return extents[0].ID, len(extents) == 1 && !extents[0].IsHole()
 }
 
 // add puts a file that is not there yet behind the others.
@@ -157,8 +198,8 @@ func (l *layout) add(n *tree.Node) error {
 			}
 			l.extent(Extent{Offset: at, Length: uint32(e.Length), First: first, ID: e.ID})
 			first = false
-			if _, seen := l.places[e.ID]; !seen {
-				l.places[e.ID] = partOnly
+			if _, seen := l.singles[e.ID]; !seen {
+				l.singles[e.ID] = partOnly
 				l.header.DistinctChunks++
 				l.header.DistinctBytes += e.Length
 			}
@@ -175,7 +216,7 @@ func (l *layout) add(n *tree.Node) error {
 // extent appends an extent to the pages, and starts a page with it if the last
 // one is full.
 func (l *layout) extent(e Extent) {
-	if l.header.Extents%PageExtents == 0 {
+	if l.header.Extents%pageExtents == 0 {
 		l.closePage()
 		l.table = binary.LittleEndian.AppendUint64(l.table, uint64(e.Offset))
 		l.header.Pages++
@@ -184,30 +225,27 @@ func (l *layout) extent(e Extent) {
 	l.header.Extents++
 }
 
-// closePage fills the last page with zeros and completes its entry in the table:
-// 8 bytes offset of its first extent, 32 SHA-256.
+// closePage fills the last page with zeros and completes its entry in the table.
 func (l *layout) closePage() {
 	if l.header.Pages == 0 {
 		return
 	}
-	l.pages = append(l.pages, make([]byte, l.header.Pages*PageSize-int64(len(l.pages)))...)
-	sum := sha256.Sum256(l.pages[len(l.pages)-PageSize:])
+	l.pages = append(l.pages, make([]byte, l.header.Pages*pageSize-int64(len(l.pages)))...)
+	sum := sha256.Sum256(l.pages[len(l.pages)-pageSize:])
 	l.table = append(l.table, sum[:]...)
 }
 
-func (l *layout) finish() *Made {
+func (l *layout) finish() (*Made, error) {
 	l.closePage()
+	if l.header.Pages > maxPages {
+		return nil, fmt.Errorf("an extent map of %d pages, %d are the most", l.header.Pages, maxPages)
+	}
 	l.header.DeviceSize = l.next
 	l.header.PageTable = sha256.Sum256(l.table)
-	return &Made{Header: l.header, table: l.table, pages: l.pages}
+	return &Made{Header: l.header, table: l.table, pages: l.pages}, nil
 }
 
-// contentKey names a file's content. It stays within this process: only
-// equality counts.
-func contentKey(extents []tree.Extent) chunk.ID {
-	if len(extents) == 1 && !extents[0].IsHole() {
-		return extents[0].ID
-	}
+func keyOf(extents []tree.Extent) (key listKey) {
 	sum := sha256.New()
 	var length [8]byte
 	for _, e := range extents {
@@ -215,5 +253,6 @@ func contentKey(extents []tree.Extent) chunk.ID {
 		sum.Write(e.ID[:])
 		sum.Write(length[:])
 	}
-	return chunk.ID(sum.Sum(nil))
+	sum.Sum(key[:0])
+	return key
 }

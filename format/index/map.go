@@ -30,7 +30,7 @@ const cachedPages = 64
 // OpenMap opens the map that Receive wrote, and verifies that it is the one of
 // the tree that id names.
 func OpenMap(r io.ReaderAt, id chunk.ID) (*Map, error) {
-	b := make([]byte, HeaderSize)
+	b := make([]byte, headerSize)
 	if _, err := r.ReadAt(b, 0); err != nil {
 		return nil, fmt.Errorf("read the index header: %w", noEOF(err))
 	}
@@ -41,7 +41,7 @@ func OpenMap(r io.ReaderAt, id chunk.ID) (*Map, error) {
 	if err != nil {
 		return nil, &chunk.InvalidError{What: "index " + id.Short(), Err: err}
 	}
-	table, err := readPart(io.NewSectionReader(r, HeaderSize, h.Pages*pageEntrySize), h.Pages*pageEntrySize, h.PageTable, "page table")
+	table, err := readPart(io.NewSectionReader(r, headerSize, h.Pages*pageEntrySize), h.Pages*pageEntrySize, h.PageTable, "page table")
 	if err != nil {
 		return nil, err
 	}
@@ -53,11 +53,11 @@ func (m *Map) Extent(i int64) (Extent, error) {
 	if i < 0 || i >= m.Extents {
 		return Extent{}, fmt.Errorf("extent %d of %d: %w", i, m.Extents, chunk.ErrNotFound)
 	}
-	page, err := m.page(i / PageExtents)
+	page, err := m.page(i / pageExtents)
 	if err != nil {
 		return Extent{}, err
 	}
-	return page[i%PageExtents], nil
+	return page[i%pageExtents], nil
 }
 
 // Find returns the first extent that ends behind offset: the one that covers
@@ -75,7 +75,17 @@ func (m *Map) Find(offset int64) (int64, error) {
 		return 0, err
 	}
 	i := sort.Search(len(page), func(i int) bool { return page[i].End() > offset })
-	return p*PageExtents + int64(i), nil
+	return p*pageExtents + int64(i), nil
+}
+
+// Verify reads and verifies every page.
+func (m *Map) Verify() error {
+	for p := range m.Pages {
+		if _, err := m.page(p); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (m *Map) page(p int64) ([]Extent, error) {
@@ -85,8 +95,8 @@ func (m *Map) page(p int64) ([]Extent, error) {
 	if extents != nil {
 		return extents, nil
 	}
-	b := make([]byte, PageSize)
-	if _, err := m.r.ReadAt(b, m.pagesOffset()+p*PageSize); err != nil {
+	b := make([]byte, pageSize)
+	if _, err := m.r.ReadAt(b, m.pagesOffset()+p*pageSize); err != nil {
 		return nil, fmt.Errorf("read page %d of the extent map: %w", p, noEOF(err))
 	}
 	extents, err := m.decodePage(b, m.table, p)

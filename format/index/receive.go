@@ -1,12 +1,15 @@
 package index
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 
 	"lighter/format/chunk"
+	"lighter/format/erofs"
 )
 
 // Receive reads an index from r, verifies that it is the one that id names, and
@@ -17,7 +20,7 @@ import (
 // It allocates by what it has verified, not by what r claims: a few kilobytes
 // and the page table.
 func Receive(r io.Reader, id chunk.ID, extentMap, metadata io.Writer) (Header, error) {
-	b := make([]byte, HeaderSize)
+	b := make([]byte, headerSize)
 	if _, err := io.ReadFull(r, b); err != nil {
 		return Header{}, fmt.Errorf("read the index header: %w", err)
 	}
@@ -37,11 +40,11 @@ func Receive(r io.Reader, id chunk.ID, extentMap, metadata io.Writer) (Header, e
 	if _, err := extentMap.Write(append(b, table...)); err != nil {
 		return h, fmt.Errorf("store the extent map: %w", err)
 	}
-	padding := h.pagesOffset() - HeaderSize - int64(len(table))
+	padding := h.pagesOffset() - headerSize - int64(len(table))
 	if err := copyZeros(extentMap, r, padding); err != nil {
 		return h, err
 	}
-	page := make([]byte, PageSize)
+	page := make([]byte, pageSize)
 	for i := range h.Pages {
 		if _, err := io.ReadFull(r, page); err != nil {
 			return h, fmt.Errorf("read page %d of the index: %w", i, err)
@@ -57,8 +60,18 @@ func Receive(r io.Reader, id chunk.ID, extentMap, metadata io.Writer) (Header, e
 }
 
 func (h *Header) receiveMetadata(r io.Reader, metadata io.Writer) error {
+	// Its digest was signed, but nobody has looked at the image before. What it
+	// says of the device is in its first block; the rest is the kernel's to read.
+	first := make([]byte, erofs.BlockSize)
+	if _, err := io.ReadFull(r, first); err != nil {
+		return fmt.Errorf("receive the metadata image: %w", noEOF(err))
+	}
+	if err := erofs.CheckFirstBlock(first, h.MetadataSize, h.DeviceSize); err != nil {
+		return &chunk.InvalidError{What: "metadata image", Err: err}
+	}
 	sum := sha256.New()
-	if _, err := io.CopyN(io.MultiWriter(metadata, sum), r, h.MetadataSize); err != nil {
+	whole := io.MultiReader(bytes.NewReader(first), r)
+	if _, err := io.CopyN(io.MultiWriter(metadata, sum), whole, h.MetadataSize); err != nil {
 		return fmt.Errorf("receive the metadata image: %w", noEOF(err))
 	}
 	if got := chunk.ID(sum.Sum(nil)); got != h.Metadata {
@@ -99,7 +112,7 @@ func (h *Header) decodePage(page, table []byte, i int64) ([]Extent, error) {
 	if i+1 < h.Pages {
 		end = int64(binary.LittleEndian.Uint64(table[(i+1)*pageEntrySize:]))
 	}
-	n := min(PageExtents, h.Extents-i*PageExtents)
+	n := min(pageExtents, h.Extents-i*pageExtents)
 	extents, err := decodePage(page, int(n), first, min(end, h.DeviceSize))
 	if err != nil {
 		return nil, &chunk.InvalidError{What: what, Err: err}
@@ -112,15 +125,22 @@ func copyZeros(w io.Writer, r io.Reader, n int64) error {
 	if _, err := io.ReadFull(r, b); err != nil {
 		return fmt.Errorf("read the index: %w", noEOF(err))
 	}
-	for _, c := range b {
-		if c != 0 {
-			return &chunk.InvalidError{What: "index", Err: fmt.Errorf("its padding is not zero")}
-		}
+	if !allZero(b) {
+		return &chunk.InvalidError{What: "index", Err: errors.New("its padding is not zero")}
 	}
 	if _, err := w.Write(b); err != nil {
 		return fmt.Errorf("store the extent map: %w", err)
 	}
 	return nil
+}
+
+func allZero(b []byte) bool {
+	for _, c := range b {
+		if c != 0 {
+			return false
+		}
+	}
+	return true
 }
 
 func noEOF(err error) error {

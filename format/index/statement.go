@@ -52,15 +52,15 @@ func (s *Statement) Verify(chain string, keys []ed25519.PublicKey) error {
 const keyPrefix = "ed25519:"
 
 // FormatKey writes a public key as configuration files and flags hold it:
-// "ed25519:" and base64.
+// "ed25519:" and base64 with padding (RFC 4648, section 4).
 func FormatKey(key ed25519.PublicKey) string {
 	return keyPrefix + base64.StdEncoding.EncodeToString(key)
 }
 
-// ParseKey reads what FormatKey wrote.
+// ParseKey reads what FormatKey wrote, and nothing else.
 func ParseKey(s string) (ed25519.PublicKey, error) {
 	b, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(s, keyPrefix))
-	if err != nil || !strings.HasPrefix(s, keyPrefix) || len(b) != ed25519.PublicKeySize {
+	if err != nil || len(b) != ed25519.PublicKeySize || FormatKey(b) != s {
 		return nil, fmt.Errorf("%q is not a hub's key: want %q and 32 bytes in base64", s, keyPrefix)
 	}
 	return b, nil

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// TargetSize is the length in bytes at which a pack is full.
-	TargetSize = 16 << 20
+	// targetSize is the length in bytes at which a pack is full.
+	targetSize = 16 << 20
 
 	packMagic  = "LTP1"
 	packFooter = 12
@@ -23,13 +23,7 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// A Writer writes one pack:
-//
-//	units, one behind the other
-//	n × 4  the encoded length of each unit
-//	footer: 4 CRC32C of the lengths, 4 number of units n, 4 magic "LTP1"
-//
-// Integers are little-endian. The pack's ID is the SHA-256 of all of it.
+// A Writer writes one pack, as docs/format.md says.
 type Writer struct {
 	w       io.Writer
 	sum     hash.Hash
@@ -57,11 +51,8 @@ func (w *Writer) Add(unit []byte) (n uint32, err error) {
 // Units returns the number of units so far.
 func (w *Writer) Units() int { return len(w.lengths) / 4 }
 
-// Size returns the length so far, in bytes, without what Close adds.
-func (w *Writer) Size() int64 { return w.size }
-
 // Full tells whether the pack should be closed.
-func (w *Writer) Full() bool { return w.size >= TargetSize || w.Units() >= maxUnits }
+func (w *Writer) Full() bool { return w.size >= targetSize || w.Units() >= maxUnits }
 
 // Close writes the table and returns the pack's ID and its whole length in
 // bytes. It does not close the writer below.
@@ -101,7 +92,11 @@ func ReadTable(r io.ReaderAt, size int64) (*Table, error) {
 	}
 	t := &Table{offsets: make([]int64, n+1)}
 	for i := range n {
-		t.offsets[i+1] = t.offsets[i] + int64(binary.LittleEndian.Uint32(lengths[4*i:]))
+		length := binary.LittleEndian.Uint32(lengths[4*i:])
+		if length == 0 || length > MaxStored {
+			return nil, fmt.Errorf("unit %d of the pack has a length of %d bytes", i, length)
+		}
+		t.offsets[i+1] = t.offsets[i] + int64(length)
 	}
 	if t.offsets[n] != size-packFooter-int64(len(lengths)) {
 		return nil, errors.New("the pack's units do not add up to its length")

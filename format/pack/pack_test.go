@@ -91,7 +91,7 @@ func TestDecodeUnitRefuses(t *testing.T) {
 		"half a header":         good[:10],
 		"another magic":         patch(0, 1),
 		"no chunks":             patch(4, 0),
-		"too many chunks":       patch(4, MaxChunks+1),
+		"too many chunks":       patch(4, maxChunks+1),
 		"too many bytes":        patch(8, MaxPlain+1),
 		"a wrong sum":           patch(8, 11),
 		"a wrong frame length":  patch(12, 1),
@@ -99,6 +99,7 @@ func TestDecodeUnitRefuses(t *testing.T) {
 		"a chunk that is long":  patch(unitHeader+chunk.Size, chunk.MaxLength+1),
 		"cut":                   good[:len(good)-1],
 		"a byte too many":       append(bytes.Clone(good), 0),
+		"larger than any":       manySmall(t),
 		"a frame that is noise": append(bytes.Clone(good[:len(good)-8]), "notzstd!"...),
 	}
 	for name, b := range bad {
@@ -109,6 +110,22 @@ func TestDecodeUnitRefuses(t *testing.T) {
 	if _, err := DecodeUnit(good); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// manySmall is a unit whose table alone makes it larger than any may be.
+func manySmall(t *testing.T) []byte {
+	var b UnitBuilder
+	plain := make([]byte, MaxPlain/maxChunks)
+	r := rand.NewChaCha8([32]byte{})
+	for range maxChunks {
+		_, _ = r.Read(plain)
+		b.Add(chunk.Sum(plain), plain)
+	}
+	unit := b.Encode(nil, encoder(t))
+	if len(unit) <= MaxStored {
+		t.Fatalf("it has %d bytes", len(unit))
+	}
+	return unit
 }
 
 func TestPack(t *testing.T) {
@@ -154,16 +171,37 @@ func TestPack(t *testing.T) {
 	}
 }
 
+// A table can say of units what no writer does, with a right checksum.
+func TestReadTableRefusesLengths(t *testing.T) {
+	for name, c := range map[string]struct {
+		unit int
+		ok   bool
+	}{"no bytes": {0, false}, "one": {1, true}, "as many as can be": {MaxStored, true}, "one more": {MaxStored + 1, false}} {
+		var file bytes.Buffer
+		w := NewWriter(&file)
+		if _, err := w.Add(make([]byte, c.unit)); err != nil {
+			t.Fatal(err)
+		}
+		_, size, err := w.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ReadTable(bytes.NewReader(file.Bytes()), size); (err == nil) != c.ok {
+			t.Errorf("a unit of %s: %v", name, err)
+		}
+	}
+}
+
 func TestWriterIsFull(t *testing.T) {
 	w := NewWriter(&bytes.Buffer{})
-	unit := make([]byte, TargetSize/2)
+	unit := make([]byte, targetSize/2)
 	for _, want := range []bool{false, true} {
 		if _, err := w.Add(unit); err != nil || w.Full() != want {
-			t.Fatalf("after %d bytes Full is %v, error %v", w.Size(), w.Full(), err)
+			t.Fatalf("after %d bytes Full is %v, error %v", w.size, w.Full(), err)
 		}
 	}
 	var b UnitBuilder
-	b.Add(chunk.ID{1}, make([]byte, TargetPlain-1))
+	b.Add(chunk.ID{1}, make([]byte, targetPlain-1))
 	if b.Full() {
 		t.Error("full below the target")
 	}
@@ -274,7 +312,7 @@ func FuzzReadTable(f *testing.F) {
 func BenchmarkDecodeUnit(b *testing.B) {
 	// Half noise, half text: about what libraries compress to.
 	r := rand.New(rand.NewPCG(1, 2))
-	plain := make([]byte, TargetPlain)
+	plain := make([]byte, targetPlain)
 	for i := range plain {
 		plain[i] = "the quick brown fox"[i%19]
 		if i%64 < 16 {
@@ -287,7 +325,7 @@ func BenchmarkDecodeUnit(b *testing.B) {
 	}
 	unit := builder.Encode(nil, encoder(b))
 	b.Run(fmt.Sprintf("decode-%d", len(unit)), func(b *testing.B) {
-		b.SetBytes(TargetPlain)
+		b.SetBytes(targetPlain)
 		for b.Loop() {
 			if _, err := DecodeUnit(unit); err != nil {
 				b.Fatal(err)
@@ -295,7 +333,7 @@ func BenchmarkDecodeUnit(b *testing.B) {
 		}
 	})
 	b.Run("decode+verify", func(b *testing.B) {
-		b.SetBytes(TargetPlain)
+		b.SetBytes(targetPlain)
 		for b.Loop() {
 			u, _ := DecodeUnit(unit)
 			for i := range u.Len() {

@@ -25,15 +25,15 @@ import (
 )
 
 const (
-	// TargetPlain is the number of plain bytes at which a unit is full. The
+	// targetPlain is the number of plain bytes at which a unit is full. The
 	// chunk that crosses it still belongs to the unit.
-	TargetPlain = 96 << 10
+	targetPlain = 96 << 10
 
 	// MaxPlain bounds the plain bytes of any unit, MaxStored its encoded
-	// length, MaxChunks the number of its chunks: what a decoder allocates.
+	// length, maxChunks the number of its chunks: what a decoder allocates.
 	MaxPlain  = 4 << 20
 	MaxStored = MaxPlain + MaxPlain/8
-	MaxChunks = 1 << 16
+	maxChunks = 1 << 16
 
 	unitMagic  = "LTU1"
 	unitHeader = 16
@@ -61,21 +61,12 @@ func (b *UnitBuilder) Add(id chunk.ID, plain []byte) int {
 func (b *UnitBuilder) Len() int { return b.n }
 
 // Full tells whether the unit should be closed.
-func (b *UnitBuilder) Full() bool { return len(b.plain) >= TargetPlain || b.n >= MaxChunks }
+func (b *UnitBuilder) Full() bool { return len(b.plain) >= targetPlain || b.n >= maxChunks }
 
 // Reset empties the builder and keeps its memory.
 func (b *UnitBuilder) Reset() { b.table, b.plain, b.n = b.table[:0], b.plain[:0], 0 }
 
-// Encode appends the unit to dst:
-//
-//	0   4  magic "LTU1"
-//	4   4  number of chunks, n
-//	8   4  length of all plain bytes
-//	12  4  length of the frame
-//	16  n × (32 ID, 4 length of the plain bytes)
-//	…   the frame: zstd, of the plain bytes of all chunks in the table's order
-//
-// Integers are little-endian.
+// Encode appends the unit to dst, as docs/format.md says.
 func (b *UnitBuilder) Encode(dst []byte, enc *zstd.Encoder) []byte {
 	at := len(dst)
 	dst = append(dst, unitMagic...)
@@ -118,8 +109,8 @@ func DecodeUnit(b []byte) (*Unit, error) {
 	n := binary.LittleEndian.Uint32(b[4:])
 	plain := binary.LittleEndian.Uint32(b[8:])
 	frame := binary.LittleEndian.Uint32(b[12:])
-	if n == 0 || n > MaxChunks || plain > MaxPlain {
-		return nil, fmt.Errorf("a unit of %d chunks and %d bytes is beyond the format's bounds", n, plain)
+	if n == 0 || n > maxChunks || plain > MaxPlain || len(b) > MaxStored {
+		return nil, fmt.Errorf("a unit of %d chunks and %d bytes, stored as %d, is beyond the format's bounds", n, plain, len(b))
 	}
 	if want := unitHeader + uint64(n)*unitEntry + uint64(frame); want != uint64(len(b)) {
 		return nil, fmt.Errorf("a unit of %d bytes where its header says %d", len(b), want)

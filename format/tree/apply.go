@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"slices"
+
+	"lighter/format/chunk"
 )
 
 // A LayerSource gives the entries of one layer in their order, and io.EOF
@@ -19,10 +21,19 @@ type LayerSource interface {
 // thousands of times as many.
 const maxSteps = 1 << 28
 
+// maxKept bounds the bytes that a chain's entries leave in memory: names, link
+// targets, extended attributes, inline contents and lists of chunks, of what is
+// replaced later too. A million entries have some 100 MB.
+const maxKept = 1 << 30
+
+// extentMemory is what an Extent takes, in bytes.
+const extentMemory = chunk.Size + 8
+
 // budget is what a chain has left of its limits.
 type budget struct {
 	limit, entries int64
 	steps          int64
+	kept           int64
 }
 
 // entry counts one entry, or one directory that an entry makes on its way.
@@ -40,12 +51,22 @@ func (b *budget) step() error {
 	return nil
 }
 
+// keep counts bytes that stay in memory as long as the tree.
+func (b *budget) keep(n int64) error {
+	if b.kept += n; b.kept > maxKept {
+		return &LimitError{What: "bytes of names, links, attributes and small files", Limit: maxKept}
+	}
+	return nil
+}
+
 // Apply merges the layers of a chain, the lowest first. Each is read once, to
 // its end, before the next. An entry that containerd would not unpack is an
 // *EntryError, and one beyond the limits is one that wraps a *LimitError;
 // errors of a LayerSource are passed on.
 //
-// The tree takes about 260 bytes of memory an entry, and the inline contents.
+// The tree takes about 260 bytes of memory an entry, of which Limits has the
+// number, and at most 1 GiB for what entries bring with them: names, link targets,
+// attributes, inline contents, lists of chunks. Beyond that is a *LimitError too.
 func Apply(ctx context.Context, layers []LayerSource, limits Limits) (*Tree, error) {
 	if len(layers) == 0 {
 		return nil, errors.New("a chain of no layers")

@@ -21,6 +21,11 @@ const (
 	maxXattrName  = 255
 	maxXattrValue = 1 << 16
 	maxKeptValue  = 1<<16 - 1
+
+	// maxXattrs bounds the number of an inode's attributes, and maxXattrsSize
+	// their bytes as EROFS lays them out, which it cannot have more of.
+	maxXattrs     = 1024
+	maxXattrsSize = 12 + 4*(1<<16-2)
 )
 
 // setAttributes gives n the attributes of an entry in containerd's order:
@@ -140,6 +145,41 @@ func (n *Node) storeXattr(name string, value []byte) {
 		n.Xattrs = slices.Insert(n.Xattrs, i, Xattr{Name: name})
 	}
 	n.Xattrs[i].Value = value
+}
+
+// keepXattrs counts by how much an inode's attributes have grown, and refuses
+// more of them than an image can hold. Whoever has stored some calls it: an entry
+// has a megabyte of them at most, but a file has as many entries as it has links.
+func (b *budget) keepXattrs(n *Node, before int64) error {
+	if len(n.Xattrs) > maxXattrs {
+		return fmt.Errorf("%d extended attributes, of which a file can have %d", len(n.Xattrs), maxXattrs)
+	}
+	if size := n.xattrsSize(); size > maxXattrsSize {
+		return fmt.Errorf("extended attributes of %d bytes, of which EROFS can hold %d", size, maxXattrsSize)
+	}
+	return b.keep(max(0, n.xattrsMemory()-before))
+}
+
+// xattrsMemory is about what an inode's attributes take in memory, in bytes.
+func (n *Node) xattrsMemory() (bytes int64) {
+	for _, x := range n.Xattrs {
+		bytes += int64(64 + len(x.Name) + len(x.Value))
+	}
+	return bytes
+}
+
+// xattrsSize is what they take in EROFS, in bytes.
+func (n *Node) xattrsSize() int {
+	size := 12
+	for _, x := range n.Xattrs {
+		size += 4 + len(x.Value)
+		if x.Name != accessACL && x.Name != defaultACL { // those are only a number
+			_, rest, _ := strings.Cut(x.Name, ".")
+			size += len(rest)
+		}
+		size = (size + 3) &^ 3
+	}
+	return size
 }
 
 func (n *Node) removeXattr(name string) {

@@ -6,7 +6,7 @@ import (
 )
 
 // NewDir returns n as a directory that holds children, which it keeps and
-// sorts. It sets the type and the link count (2 plus the subdirectories); the
+// sorts. It is for tests, which need trees without layers. It sets the type and the link count (2 plus the subdirectories); the
 // names must differ from each other and be such as Dirent demands.
 func NewDir(n Node, children []Dirent) *Node {
 	n.Mode = ModeDir | n.Mode&^ModeType

@@ -29,9 +29,10 @@ type Limits struct {
 	Bytes int64
 }
 
-// LimitError says which of the Limits a layer or a chain goes beyond.
+// LimitError says which limit a layer or a chain goes beyond: one of Limits, or
+// one that Apply sets itself.
 type LimitError struct {
-	What  string // "entries", "bytes"
+	What  string // what there is too much of: "entries", "bytes", …
 	Limit int64
 }
 

@@ -43,6 +43,9 @@ func (u *unpacker) makeParent(dir *Node, path string, searches []search) (*Node,
 	n := &Node{Mode: ModeDir}
 	n.inherit(dir)
 	n.chmod(0o755)
+	if err := u.budget.keepXattrs(n, 0); err != nil {
+		return nil, err
+	}
 	name := path[strings.LastIndexByte(path, '/')+1:]
 	if err := u.insert(dir, name, n); err != nil {
 		return nil, err
@@ -61,7 +64,11 @@ func (u *unpacker) makeParent(dir *Node, path string, searches []search) (*Node,
 		if !like.IsDir() {
 			break // replaced by something else, so there is nothing to inherit
 		}
-		return n, n.copyAttributes(like)
+		before := n.xattrsMemory()
+		if err := n.copyAttributes(like); err != nil {
+			return nil, err
+		}
+		return n, u.budget.keepXattrs(n, before)
 	}
 	return n, nil
 }

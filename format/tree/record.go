@@ -13,30 +13,8 @@ import (
 
 // A layer record is the list of a layer's entries without the contents of its
 // files: what Apply needs to know of a layer, written once and read for each
-// tree that the layer is part of. It is a stream:
-//
-//	record  = magic entry… trailer
-//	magic   = "LGTRREC\x01"
-//	entry   = type name mode uid gid mtime body xattrs
-//	type    = 1 byte, the tar header's typeflag, not 0
-//	name    = uvarint (length of what it shares with the start of the name
-//	          before) string (the rest)
-//	mode    = uvarint, 12 bits
-//	uid,gid = varint each
-//	mtime   = uvarint (seconds) uvarint (nanoseconds)
-//	body    = of type '0':           uvarint (size) content
-//	          of types '1', '2':     string (link target)
-//	          of types '3', '4','6': varint (major) varint (minor)
-//	          of any other:          nothing
-//	content = size bytes if size ≤ 512, otherwise extents that add up to size:
-//	          uvarint (length×2, +1 for a run of zeros), and the chunk ID
-//	          (32 bytes) unless it is a run of zeros
-//	xattrs  = uvarint (count), and as often: string (name) string (value)
-//	string  = uvarint (length) bytes
-//	trailer = 0x00 uvarint (number of entries) CRC-32C of all before it
-//	          (4 bytes, little-endian)
-//
-// uvarint and varint are those of encoding/binary. Nothing follows the trailer.
+// tree that the layer is part of. docs/format.md has the bytes; a list of
+// entries has one record only.
 const recordMagic = "LGTRREC\x01"
 
 const (
@@ -151,7 +129,10 @@ func (e *Entry) check() error {
 		return fmt.Errorf("a time of %d s %d ns", e.Mtime.Sec, e.Mtime.Nsec)
 	}
 	total := 0
-	for _, x := range e.Xattrs {
+	for i, x := range e.Xattrs {
+		if i > 0 && x.Name <= e.Xattrs[i-1].Name {
+			return fmt.Errorf("attribute %q comes after %q", x.Name, e.Xattrs[i-1].Name)
+		}
 		total += len(x.Name) + len(x.Value)
 	}
 	if total > maxString {

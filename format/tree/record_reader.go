@@ -81,6 +81,9 @@ func (r *RecordReader) header(e *Entry) error {
 	if shared > uint64(len(r.name)) {
 		return fmt.Errorf("a name that shares %d bytes with one of %d", shared, len(r.name))
 	}
+	if shared < uint64(len(r.name)) && len(rest) > 0 && rest[0] == r.name[shared] {
+		return errors.New("a name that repeats what it could share")
+	}
 	r.name = append(r.name[:shared], rest...)
 	e.Name = string(r.name)
 	e.Mode = int64(r.in.uvarint(maxMode))
@@ -243,6 +246,10 @@ func (in *recordInput) uvarint(limit uint64) uint64 {
 		b := in.byte()
 		if shift == 63 && b > 1 {
 			in.fail(errors.New("a number of more than 64 bits"))
+			return 0
+		}
+		if shift > 0 && b == 0 {
+			in.fail(errors.New("a number in more bytes than it needs"))
 			return 0
 		}
 		v |= uint64(b&0x7f) << shift

@@ -9,11 +9,6 @@ import (
 	"strings"
 )
 
-// maxDirNames bounds the names that one layer's directories have together, in
-// bytes, because they are kept until the layer's end. A million directories
-// have about 60 MB.
-const maxDirNames = 512 << 20
-
 // An unpacker does to a volume what containerd's archive.Apply does to a
 // directory, entry by entry. Layers above the lowest know nothing of those
 // below but the attributes of directories, and leave whiteouts behind.
@@ -21,8 +16,7 @@ type unpacker struct {
 	*volume
 	lower []*volume // of the layers below, topmost first
 
-	dirs     []namedDir
-	dirNames int
+	dirs []namedDir
 
 	// Of the lowest layer only, which carries its whiteouts out itself.
 	implicit map[*Node]struct{} // directories that no entry has named so far
@@ -32,7 +26,7 @@ type unpacker struct {
 // namedDir is an entry for a directory, whose time is set at the end because
 // what happens in the directory changes it.
 type namedDir struct {
-	name  string
+	name  string // as the entry has it
 	mtime Time
 }
 
@@ -74,7 +68,7 @@ func (u *unpacker) unpack(e *Entry) error {
 	if victim, ok := strings.CutPrefix(base, whiteoutPrefix); ok {
 		return u.whiteout(at, victim)
 	}
-	return u.create(at, name, base, e)
+	return u.create(at, base, e)
 }
 
 // whiteout hides what is below under the name. The lowest layer has nothing
@@ -110,7 +104,7 @@ func (u *unpacker) makeOpaque(at place) {
 }
 
 // create puts what e describes at a name, in place of what is there.
-func (u *unpacker) create(at place, name, base string, e *Entry) error {
+func (u *unpacker) create(at place, base string, e *Entry) error {
 	old := u.lookup(at.node, base)
 	if old != nil && !(old.IsDir() && e.Type == tar.TypeDir) {
 		u.removeMarked(at, base)
@@ -129,23 +123,24 @@ func (u *unpacker) create(at place, name, base string, e *Entry) error {
 			return err
 		}
 	}
+	before := n.xattrsMemory()
 	if err := n.setAttributes(e); err != nil {
+		return err
+	}
+	if err := u.budget.keepXattrs(n, before); err != nil {
 		return err
 	}
 	if n.IsDir() {
 		delete(u.implicit, n)
-		return u.keepDir(name, e.Mtime)
+		return u.keepDir(e)
 	}
 	return nil
 }
 
 // keepDir remembers to set a directory's time at the end.
-func (u *unpacker) keepDir(name string, mtime Time) error {
-	if u.dirNames += len(name); u.dirNames > maxDirNames {
-		return &LimitError{What: "bytes of directory names", Limit: maxDirNames}
-	}
-	u.dirs = append(u.dirs, namedDir{name, mtime})
-	return nil
+func (u *unpacker) keepDir(e *Entry) error {
+	u.dirs = append(u.dirs, namedDir{e.Name, e.Mtime})
+	return u.budget.keep(int64(len(e.Name)))
 }
 
 // node returns the inode that e is to name: old, the one that it links to, or
@@ -182,8 +177,11 @@ func (u *unpacker) node(dir, old *Node, e *Entry) (*Node, error) {
 	default:
 		return nil, fmt.Errorf("an entry of type %q", e.Type)
 	}
+	if err := u.budget.keep(int64(len(n.Link) + len(n.Content.Inline) + extentMemory*len(n.Content.Extents))); err != nil {
+		return nil, err
+	}
 	n.inherit(dir)
-	return n, nil
+	return n, u.budget.keepXattrs(n, 0)
 }
 
 // setDevice makes n a device node or a FIFO. mknod takes 32 bits of a device
@@ -234,7 +232,7 @@ func (u *unpacker) linkTarget(linkname string) (*Node, error) {
 // resolved anew, and what stands there now need not be what the entry made.
 func (u *unpacker) finish() error {
 	for _, dir := range u.dirs {
-		at, err := u.resolve(dir.name)
+		at, err := u.resolve(path.Clean(dir.name))
 		if err == nil && at.node == nil {
 			err = errNotExist
 		}

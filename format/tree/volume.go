@@ -86,6 +86,9 @@ func (v *volume) insert(dir *Node, name string, n *Node) error {
 	if len(name) > maxName {
 		return errNameTooLong
 	}
+	if err := v.budget.keep(int64(len(name))); err != nil {
+		return err
+	}
 	// The entry's whole path must not stay in memory because of its last part.
 	name = strings.Clone(name)
 	dir.children = append(dir.children, Dirent{Name: name, Node: n})

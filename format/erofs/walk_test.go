@@ -87,7 +87,7 @@ func (e *edited) check() error {
 	if err != nil {
 		return err
 	}
-	_, err = m.Check(context.Background())
+	_, err = m.Walk(context.Background(), nil)
 	return err
 }
 
@@ -107,7 +107,7 @@ func victim() *tree.Node {
 	)
 }
 
-func TestCheckRefuses(t *testing.T) {
+func TestWalkRefuses(t *testing.T) {
 	const entryType, entryOff = 10, 8
 	for _, c := range []struct {
 		what, text string
@@ -229,12 +229,12 @@ func (r failingReader) ReadAt(b []byte, offset int64) (int, error) {
 }
 
 // What cannot be read is not called invalid.
-func TestCheckReturnsTheReadersError(t *testing.T) {
+func TestWalkReturnsTheReadersError(t *testing.T) {
 	_, b, _ := image(t, victim())
 	for from := int64(0); from < int64(len(b)); from += BlockSize {
 		m, err := Open(failingReader{bytes.NewReader(b), from}, int64(len(b)))
 		if err == nil {
-			_, err = m.Check(context.Background())
+			_, err = m.Walk(context.Background(), nil)
 		}
 		if !errors.Is(err, io.ErrClosedPipe) || errors.Is(err, ErrInvalid) {
 			t.Errorf("without what follows %d: error is %v", from, err)
@@ -277,8 +277,8 @@ func rebuild(m *Image) (*tree.Node, *device, error) {
 	return dirs["/"], d, err
 }
 
-// survives checks a damaged image. Whatever Check accepts is a tree that Write
-// writes, and Check then finds the same in it.
+// survives checks a damaged image. Whatever Walk accepts is a tree that Write
+// writes, and Walk then finds the same in it.
 func survives(t *testing.T, b []byte) (accepted bool) {
 	t.Helper()
 	seal(b)
@@ -286,7 +286,7 @@ func survives(t *testing.T, b []byte) (accepted bool) {
 	if err != nil {
 		return false
 	}
-	stats, err := m.Check(context.Background())
+	stats, err := m.Walk(context.Background(), nil)
 	if err != nil {
 		if !errors.Is(err, ErrInvalid) {
 			t.Fatal(err)
@@ -295,17 +295,17 @@ func survives(t *testing.T, b []byte) (accepted bool) {
 	}
 	root, d, err := rebuild(m)
 	if err != nil {
-		t.Fatalf("Walk does not agree with Check: %v", err)
+		t.Fatalf("the second walk failed: %v", err)
 	}
 	var again bytes.Buffer
 	size, err := Write(&again, &tree.Tree{Root: root}, d.size, d.place)
 	if err != nil {
-		t.Fatalf("Write does not take what Check accepts: %v", err)
+		t.Fatalf("Write does not take what Walk accepts: %v", err)
 	}
 	if m, err = Open(bytes.NewReader(again.Bytes()), size); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := m.Check(context.Background()); err != nil || got != stats {
+	if got, err := m.Walk(context.Background(), nil); err != nil || got != stats {
 		t.Fatalf("written again it has %+v, %v; it had %+v", got, err, stats)
 	}
 	return true
@@ -313,7 +313,7 @@ func survives(t *testing.T, b []byte) (accepted bool) {
 
 // The input is a list of edits to one of a few images, 4 bytes each (where,
 // and what to put there): fuzzing whole images finds little.
-func FuzzCheck(f *testing.F) {
+func FuzzWalk(f *testing.F) {
 	var images [][]byte
 	for i, root := range []*tree.Node{dirOf(), sample(), victim(), randomTree(rand.New(rand.NewPCG(1, 9)), 20)} {
 		_, b, _ := image(f, root)

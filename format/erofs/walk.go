@@ -20,27 +20,36 @@ type Stats struct {
 	InlineBytes int64 // sizes of all other regular files
 }
 
-// Check walks the whole image and refuses one that could confuse the kernel or
-// a program: names that cannot be or are out of order, directories that are in
-// themselves or have two names, parts that overlap or lie outside of the image,
-// files outside of the device, types, layouts and attributes that do not go
-// together, counts that are wrong. What it accepts is a tree that Write could
-// have written.
+// Walk goes through the whole image and refuses one that could confuse the
+// kernel or a program: names that cannot be or are out of order, directories
+// that are in themselves or have two names, parts that overlap or lie outside of
+// the image, files outside of the device, types, layouts and attributes that do
+// not go together, counts that are wrong. What it accepts is a tree that Write
+// could have written.
 //
-// It is meant for images that nobody vouches for. Time is linear in the size
-// of the image; memory is 1 MiB, 1/256 of its size, and at most some 100 bytes
-// an inode with several names or a directory that waits to be visited. Errors
-// are ErrInvalid (wrapped, with path and nid), the reader's or the context's.
-func (m *Image) Check(ctx context.Context) (Stats, error) {
-	return m.walk(ctx, nil)
-}
-
-// Walk checks the image as Check does and calls visit with each name on the
-// way: the root as "/", then each directory's names together, in the order of
-// the image. What visit gets it may keep. Walk stops at visit's first error
-// and returns that.
+// On the way it calls visit, if that is not nil, with each name: the root as
+// "/", then each directory's names together, in the order of the image. What
+// visit gets it may keep. Walk stops at visit's first error and returns that.
+//
+// Time is linear in the size of the image; memory is 1 MiB, 1/256 of its size,
+// and at most some 100 bytes an inode with several names or a directory that
+// waits to be visited. Errors are ErrInvalid (wrapped, with path and nid),
+// visit's, the reader's or the context's.
 func (m *Image) Walk(ctx context.Context, visit func(path string, in Inode) error) (Stats, error) {
-	return m.walk(ctx, visit)
+	c := &checker{
+		pager: newPager(m),
+		super: &m.super,
+		visit: visit,
+		taken: make([]uint64, (m.size/nidUnit+63)/64),
+		links: map[uint64]hardLink{},
+	}
+	if err := c.run(ctx); err != nil {
+		return Stats{}, err
+	}
+	if uint64(c.stats.Inodes) != m.super.inodes {
+		return Stats{}, fmt.Errorf("%w: it has %d inodes, its superblock says %d", ErrInvalid, c.stats.Inodes, m.super.inodes)
+	}
+	return c.stats, nil
 }
 
 // checker is one walk over an image.
@@ -68,23 +77,6 @@ type pendingDir struct {
 	nid, parent uint64
 	name        string
 	upTo        int
-}
-
-func (m *Image) walk(ctx context.Context, visit func(string, Inode) error) (Stats, error) {
-	c := &checker{
-		pager: newPager(m),
-		super: &m.super,
-		visit: visit,
-		taken: make([]uint64, (m.size/nidUnit+63)/64),
-		links: map[uint64]hardLink{},
-	}
-	if err := c.run(ctx); err != nil {
-		return Stats{}, err
-	}
-	if uint64(c.stats.Inodes) != m.super.inodes {
-		return Stats{}, fmt.Errorf("%w: it has %d inodes, its superblock says %d", ErrInvalid, c.stats.Inodes, m.super.inodes)
-	}
-	return c.stats, nil
 }
 
 func (c *checker) run(ctx context.Context) error {

@@ -1,0 +1,71 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"runtime"
+	"testing"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+	"lighter/format/tree"
+)
+
+// TestMillionEntriesFit makes an index of a million files, and looks at what is
+// in memory when most is: when the tree, the map and the plan are there and the
+// first byte of the metadata image is written.
+func TestMillionEntriesFit(t *testing.T) {
+	const most = 1 << 30
+	runtime.GC()
+	var before runtime.MemStats
+	runtime.ReadMemStats(&before)
+	made, err := tree.Apply(context.Background(), []tree.LayerSource{&manyFiles{left: 1_000_000}}, tree.Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &heapProbe{}
+	m, err := index.Make(made, w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	live := int64(w.live) - int64(before.HeapAlloc)
+	t.Logf("%d files, %d entries a MiB", m.Files, m.Files<<20/live)
+	if m.Files != 1_000_000 || w.live == 0 {
+		t.Fatalf("%d files", m.Files)
+	}
+	if live > most {
+		t.Errorf("%d bytes are in memory, at most %d should be", live, int64(most))
+	}
+}
+
+// heapProbe measures the heap when it gets its first byte.
+type heapProbe struct{ live uint64 }
+
+func (w *heapProbe) Write(b []byte) (int, error) {
+	if w.live == 0 {
+		var now runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&now)
+		w.live = now.HeapAlloc
+	}
+	return len(b), nil
+}
+
+// manyFiles is a layer of files of one chunk each, in directories of twenty.
+type manyFiles struct{ left, done int }
+
+func (m *manyFiles) Next() (*tree.Entry, error) {
+	if m.done == m.left {
+		return nil, io.EOF
+	}
+	i := m.done
+	m.done++
+	e := &tree.Entry{Type: '0', Mode: 0o644, Size: int64(1000 + i),
+		Name: fmt.Sprintf("usr/lib/python3/dist-packages/package%d/module%d/file-%d-%.*s.py", i/2000, i/20, i, i%24, "of-some-longer-name-or-so")}
+	e.Content.Extents = []tree.Extent{{ID: chunk.Sum(binary.LittleEndian.AppendUint64(nil, uint64(i))), Length: e.Size}}
+	return e, nil
+}

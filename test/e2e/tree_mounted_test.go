@@ -1,0 +1,202 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+	"lighter/format/tree"
+	"lighter/test/testkit/fswalk"
+	"lighter/test/testkit/tarball"
+)
+
+// listThroughKernel is fswalk.Walk of what a container would see of layers: their
+// files are split, their tree is made into an index, and its metadata image is
+// mounted with a file as the device. All readers of EROFS must see the same.
+func listThroughKernel(t testing.TB, layers []layer) (fswalk.Listing, error) {
+	t.Helper()
+	dir := scratch(t)
+	chunks, err := newChunkFile(filepath.Join(dir, "chunks"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer chunks.file.Close()
+	made, err := applyLayers(layers, chunks.content)
+	if err != nil {
+		return nil, err
+	}
+	meta, device := filepath.Join(dir, "metadata"), filepath.Join(dir, "device")
+	if err := chunks.layOut(made, meta, device); err != nil {
+		return nil, err
+	}
+	listing, err := fswalk.Walk(erofsMount(t, meta, device))
+	if err != nil {
+		t.Fatal(err)
+	}
+	erofsFsck(t, meta, device)
+	others, err := listGoErofs(meta, device)
+	if err != nil {
+		t.Fatalf("go-erofs: %v", err)
+	}
+	for _, d := range fswalk.Diff(listing, others, fswalk.Options{}) {
+		t.Errorf("the kernel and go-erofs: %s", d)
+	}
+	return listing, nil
+}
+
+// A chunkFile keeps chunks as a hub does, without packs.
+type chunkFile struct {
+	file     *os.File
+	places   map[chunk.ID]int64
+	end      int64
+	splitter chunk.Splitter
+}
+
+func newChunkFile(path string) (*chunkFile, error) {
+	file, err := os.Create(path)
+	return &chunkFile{file: file, places: map[chunk.ID]int64{}}, err
+}
+
+// content splits a file and keeps its chunks.
+func (c *chunkFile) content(e *tree.Entry, r io.Reader) error {
+	if e.Size <= tree.InlineLimit {
+		e.Content.Inline = make([]byte, e.Size)
+		_, err := io.ReadFull(r, e.Content.Inline)
+		return err
+	}
+	return c.splitter.Split(r, e.Size, func(data []byte, zeros int64) error {
+		x := tree.Extent{Length: zeros}
+		if data != nil {
+			x = tree.Extent{ID: chunk.Sum(data), Length: int64(len(data))}
+		}
+		e.Content.Extents = append(e.Content.Extents, x)
+		if _, known := c.places[x.ID]; known || data == nil {
+			return nil
+		}
+		c.places[x.ID] = c.end
+		_, err := c.file.WriteAt(data, c.end)
+		c.end += x.Length
+		return err
+	})
+}
+
+// layOut makes the index of a tree and writes the metadata image to one file and
+// the device that its extent map tells of to another.
+func (c *chunkFile) layOut(t *tree.Tree, meta, device string) error {
+	var image, whole, extents bytes.Buffer
+	made, err := index.Make(t, &image)
+	if err != nil {
+		return err
+	}
+	if err := made.Write(&whole, &image); err != nil {
+		return err
+	}
+	image.Reset()
+	if _, err := index.Receive(&whole, made.ID(), &extents, &image); err != nil {
+		return err
+	}
+	if err := os.WriteFile(meta, image.Bytes(), 0o600); err != nil {
+		return err
+	}
+	m, err := index.OpenMap(bytes.NewReader(extents.Bytes()), made.ID())
+	if err != nil {
+		return err
+	}
+	file, err := os.Create(device)
+	if err != nil {
+		return err
+	}
+	return errors.Join(c.fill(file, m), file.Close())
+}
+
+// fill writes each extent's chunk where the map says.
+func (c *chunkFile) fill(device *os.File, m *index.Map) error {
+	for i := range m.Extents {
+		e, err := m.Extent(i)
+		if err != nil {
+			return err
+		}
+		place, known := c.places[e.ID]
+		if !known {
+			return fmt.Errorf("extent %d is of chunk %s, which no file has", i, e.ID.Short())
+		}
+		data := make([]byte, e.Length)
+		if _, err := c.file.ReadAt(data, place); err != nil {
+			return err
+		}
+		if _, err := device.WriteAt(data, e.Offset); err != nil {
+			return err
+		}
+	}
+	return device.Truncate(m.DeviceSize)
+}
+
+// TestContents does the same with files that differ in how they are stored: at
+// the bounds of each way, with holes, alike, linked, replaced, and such that
+// hold what the index says of others.
+func TestContents(t *testing.T) {
+	text := func(n int) string { return strings.Repeat("0123456789abcde\n", n/16+1)[:n] }
+	noise := func(seed byte, n int) string {
+		b := make([]byte, n)
+		_, _ = rand.NewChaCha8([32]byte{seed}).Read(b)
+		return string(b)
+	}
+	zeros := func(n int) string { return string(make([]byte, n)) }
+	large := noise(1, 1<<20)
+	var sizes []tarball.Item
+	for _, n := range []int{0, 1, 511, 512, 513, 4095, 4096, 4097, 64<<10 - 1, 64 << 10, 64<<10 + 1, 300_000} {
+		sizes = append(sizes, tarball.File(fmt.Sprintf("sizes/%d", n), text(n)))
+	}
+	chains := map[string][]layer{
+		"sizes": memoryLayers([][]byte{tarball.Of(sizes...)}),
+		"holes": memoryLayers([][]byte{tarball.Of(
+			tarball.File("start", zeros(100_000)+"x"), tarball.File("end", noise(2, 5000)+zeros(100_001)),
+			tarball.File("middle", noise(3, 70_000)+zeros(200_000)+noise(4, 70_000)), tarball.File("only", zeros(1<<20+1)),
+			tarball.File("short", zeros(65_535)), tarball.File("many", strings.Repeat(zeros(80_000)+"x", 20)), tarball.File("z", "z"))}),
+		"alike": memoryLayers([][]byte{tarball.Of(
+			tarball.File("a", large), tarball.File("b/a", large, tarball.Mode(0o755)), tarball.Link("b/b", "a"),
+			tarball.File("c", large[:1<<19]), tarball.File("d", large[1<<19:]), tarball.File("e", large+"x"))}),
+		"replaced": memoryLayers([][]byte{
+			tarball.Of(tarball.File("a", large), tarball.Link("b", "a"), tarball.File("c", text(9000)), tarball.File("d/e", text(8000))),
+			tarball.Of(tarball.File("a", text(9000)), tarball.Whiteout("c"), tarball.Opaque("d"), tarball.File("d/f", large))}),
+	}
+	for name, order := range map[string][2]string{"a list in a file": {"a", "b"}, "a list in a file before it": {"b", "a"}} {
+		list := spellOut(t, large)
+		chains[name] = memoryLayers([][]byte{tarball.Of(tarball.File(order[0], large), tarball.File(order[1], list))})
+	}
+	for name, layers := range chains {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if compareTrees(t, layers, unpackImage, listThroughKernel) {
+				t.Error("it is refused")
+			}
+		})
+	}
+}
+
+// spellOut is the list of a file's chunks, as bytes: 32 of the ID and 8 of the
+// length each, by which an index knows the file.
+func spellOut(t *testing.T, content string) string {
+	var list []byte
+	var s chunk.Splitter
+	err := s.Split(strings.NewReader(content), int64(len(content)), func(data []byte, _ int64) error {
+		id := chunk.Sum(data)
+		list = binary.LittleEndian.AppendUint64(append(list, id[:]...), uint64(len(data)))
+		return nil
+	})
+	if err != nil || len(list) <= tree.InlineLimit {
+		t.Fatalf("a list of %d bytes, %v", len(list), err)
+	}
+	return string(list)
+}

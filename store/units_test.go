@@ -64,29 +64,41 @@ func (s *source) Chunk(ctx context.Context, id chunk.ID) ([]byte, error) {
 	return s.chunk(ctx, id)
 }
 
+// nothing is a Cache that keeps nothing.
+type nothing struct{}
+
+func (nothing) Read(chunk.Ref, int, []byte) bool { return false }
+func (nothing) Has(chunk.ID) bool                { return false }
+func (nothing) Put(chunk.Ref, []byte)            {}
+
+// newUnits returns Units that do not pause for long.
+func newUnits(source Source, cache Cache) *Units {
+	u := NewUnits(source, cache)
+	u.pause = time.Millisecond
+	return u
+}
+
 var where = chunk.Unit{Pack: chunk.ID{7}, N: 3}
+
+var encoder, _ = zstd.NewWriter(nil)
 
 // encode makes a unit of the chunks, and refs with the hint where.
 func encode(t testing.TB, chunks ...string) (unit []byte, refs []chunk.Ref) {
 	t.Helper()
-	enc, err := zstd.NewWriter(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var b pack.UnitBuilder
 	for _, c := range chunks {
 		ref := chunk.Ref{ID: chunk.Sum([]byte(c)), Length: uint32(len(c)), Unit: where}
 		b.Add(ref.ID, []byte(c))
 		refs = append(refs, ref)
 	}
-	return b.Encode(nil, enc), refs
+	return b.Encode(nil, encoder), refs
 }
 
 func fetch(t testing.TB, u *Units, ref chunk.Ref) (string, error) {
 	t.Helper()
 	dst := make([]byte, ref.Length)
-	n, err := u.Fetch(t.Context(), ref, dst)
-	return string(dst[:n]), err
+	err := u.Read(t.Context(), ref, 0, dst)
+	return string(dst), err
 }
 
 func TestFetchBringsTheNeighbours(t *testing.T) {
@@ -98,7 +110,7 @@ func TestFetchBringsTheNeighbours(t *testing.T) {
 		}
 		return unit, nil
 	}}
-	u := NewUnits(src, cache)
+	u := newUnits(src, cache)
 	if got, err := fetch(t, u, refs[1]); got != "two" || err != nil {
 		t.Fatalf("got %q, %v", got, err)
 	}
@@ -117,7 +129,7 @@ func TestReadersShareARequest(t *testing.T) {
 	unit, refs := encode(t, "one", "two")
 	release := make(chan struct{})
 	src := &source{unit: func(context.Context, chunk.Unit) ([]byte, error) { <-release; return unit, nil }}
-	u := NewUnits(src, newMemory())
+	u := newUnits(src, newMemory())
 	var wg sync.WaitGroup
 	for i := range 20 {
 		wg.Go(func() {
@@ -150,12 +162,12 @@ func TestLastWaiterCancels(t *testing.T) {
 		close(cancelled)
 		return nil, ctx.Err()
 	}}
-	u := NewUnits(src, newMemory())
+	u := newUnits(src, newMemory())
 	ctx, cancel := context.WithCancel(t.Context())
 	_, refs := encode(t, "one")
 	done := make(chan error)
 	go func() {
-		_, err := u.Fetch(ctx, refs[0], make([]byte, 3))
+		err := u.Read(ctx, refs[0], 0, make([]byte, 3))
 		done <- err
 	}()
 	for src.asked.Load() == 0 {
@@ -179,10 +191,9 @@ func TestWrongHintFallsBackToTheID(t *testing.T) {
 		"another unit": func() ([]byte, error) { return wrong, nil },
 		"gone":         func() ([]byte, error) { return nil, chunk.ErrNotFound },
 		"forged": func() ([]byte, error) {
-			enc, _ := zstd.NewWriter(nil)
 			var b pack.UnitBuilder
 			b.Add(refs[0].ID, []byte("forged"))
-			return b.Encode(nil, enc), nil
+			return b.Encode(nil, encoder), nil
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -190,7 +201,7 @@ func TestWrongHintFallsBackToTheID(t *testing.T) {
 				unit:  func(context.Context, chunk.Unit) ([]byte, error) { return answer() },
 				chunk: func(context.Context, chunk.ID) ([]byte, error) { return right, nil },
 			}
-			u := NewUnits(src, newMemory())
+			u := newUnits(src, newMemory())
 			if got, err := fetch(t, u, refs[0]); got != "wanted" || err != nil {
 				t.Errorf("got %q, %v", got, err)
 			}
@@ -201,7 +212,7 @@ func TestWrongHintFallsBackToTheID(t *testing.T) {
 
 func TestNobodyHasIt(t *testing.T) {
 	_, refs := encode(t, "one")
-	u := NewUnits(&source{unit: func(context.Context, chunk.Unit) ([]byte, error) { return nil, chunk.ErrNotFound }}, newMemory())
+	u := newUnits(&source{unit: func(context.Context, chunk.Unit) ([]byte, error) { return nil, chunk.ErrNotFound }}, newMemory())
 	if _, err := fetch(t, u, refs[0]); !errors.Is(err, chunk.ErrNotFound) {
 		t.Errorf("got %v", err)
 	}
@@ -224,13 +235,16 @@ func TestRetriesWithinBounds(t *testing.T) {
 		func() ([]byte, error) { return nil, nil },
 	}
 	next := 0
-	src := &source{unit: func(context.Context, chunk.Unit) ([]byte, error) {
-		if next++; next <= len(lies) {
-			return lies[next-1]()
-		}
-		return unit, nil
-	}}
-	u := NewUnits(src, newMemory())
+	src := &source{
+		unit: func(context.Context, chunk.Unit) ([]byte, error) { return nil, chunk.ErrNotFound },
+		chunk: func(context.Context, chunk.ID) ([]byte, error) {
+			if next++; next <= len(lies) {
+				return lies[next-1]()
+			}
+			return unit, nil
+		},
+	}
+	u := newUnits(src, newMemory())
 	if got, err := fetch(t, u, refs[0]); got != "one" || err != nil {
 		t.Fatalf("got %q, %v", got, err)
 	}
@@ -239,61 +253,151 @@ func TestRetriesWithinBounds(t *testing.T) {
 	}
 
 	always := func(context.Context, chunk.ID) ([]byte, error) { return flipped, nil }
-	src = &source{unit: func(context.Context, chunk.Unit) ([]byte, error) { return nil, chunk.ErrNotFound }, chunk: always}
-	u = NewUnits(src, newMemory())
+	src = &source{unit: func(context.Context, chunk.Unit) ([]byte, error) { return flipped, nil }, chunk: always}
+	u = newUnits(src, newMemory())
 	if got, err := fetch(t, u, refs[0]); err == nil {
 		t.Errorf("a source that always lies: got %q", got)
 	}
-	if n := src.asked.Load(); n != 1+attempts {
-		t.Errorf("asked %d times, want %d", n, 1+attempts)
+	if n := src.asked.Load(); n != invalidAttempts+attempts {
+		t.Errorf("asked %d times, want %d", n, invalidAttempts+attempts)
 	}
 }
 
-func TestFetchChecksTheBuffer(t *testing.T) {
+// A unit that stays damaged where it is stored does not keep the chunk away:
+// another unit may hold it.
+func TestDamagedUnitFallsBackToTheID(t *testing.T) {
 	unit, refs := encode(t, "one")
-	u := NewUnits(&source{unit: func(context.Context, chunk.Unit) ([]byte, error) { return unit, nil }}, newMemory())
-	if _, err := u.Fetch(t.Context(), refs[0], make([]byte, 2)); err == nil {
-		t.Error("a short buffer was accepted")
+	src := &source{
+		unit:  func(context.Context, chunk.Unit) ([]byte, error) { return []byte("rotten"), nil },
+		chunk: func(context.Context, chunk.ID) ([]byte, error) { return unit, nil },
 	}
-	refs[0].Length = 2
-	if _, err := u.Fetch(t.Context(), refs[0], make([]byte, 2)); err == nil {
+	if got, err := fetch(t, newUnits(src, newMemory()), refs[0]); got != "one" || err != nil {
+		t.Errorf("got %q, %v", got, err)
+	}
+}
+
+// Tries belong to the reader: one that comes when others have nearly given up
+// has all of its own.
+func TestLateReaderHasAllItsTries(t *testing.T) {
+	unit, refs := encode(t, "one")
+	refs[0].Unit = chunk.Unit{}
+	var broken atomic.Bool
+	broken.Store(true)
+	failing := make(chan struct{}, 2*attempts)
+	src := &source{chunk: func(context.Context, chunk.ID) ([]byte, error) {
+		failing <- struct{}{}
+		if broken.Load() {
+			return nil, errors.New("connection refused")
+		}
+		return unit, nil
+	}}
+	u := newUnits(src, newMemory())
+	early := make(chan error)
+	go func() { early <- u.Read(t.Context(), refs[0], 0, make([]byte, 3)) }()
+	for range attempts - 1 {
+		<-failing
+	}
+	late := make(chan error)
+	go func() { late <- u.Read(t.Context(), refs[0], 0, make([]byte, 3)) }()
+	<-failing // the late one's first, or the early one's last, which they may share
+	if err := <-early; err == nil {
+		t.Error("the early reader was answered")
+	}
+	broken.Store(false)
+	if err := <-late; err != nil {
+		t.Errorf("the late reader: %v", err)
+	}
+}
+
+func TestReadsPartsOfChunks(t *testing.T) {
+	unit, refs := encode(t, "a chunk of some length", "its neighbour")
+	src := &source{unit: func(context.Context, chunk.Unit) ([]byte, error) { return unit, nil }}
+	u := newUnits(src, newMemory())
+	got := make([]byte, 5)
+	if u.Cached(refs[0], 2, got) {
+		t.Error("cached before it was fetched")
+	}
+	if err := u.Read(t.Context(), refs[0], 2, got); err != nil || string(got) != "chunk" {
+		t.Errorf("got %q, %v", got, err)
+	}
+	u.Wait()
+	if !u.Cached(refs[1], 4, got) || string(got) != "neigh" {
+		t.Errorf("the neighbour is not cached: %q", got)
+	}
+	for _, offset := range []int{20, -1} {
+		if u.Read(t.Context(), refs[0], offset, got) == nil {
+			t.Errorf("a read of 5 bytes at %d of 22 was accepted", offset)
+		}
+	}
+	refs[0].Length = 40
+	if newUnits(src, nothing{}).Read(t.Context(), refs[0], 30, got) == nil {
 		t.Error("a wrong length was accepted")
 	}
 }
 
-func TestTier(t *testing.T) {
-	unit, refs := encode(t, "a chunk of some length", "its neighbour")
+// A fault that missed the cache while the chunk was on its way into it finds it
+// there, and does not fetch it again.
+func TestWhatIsThereIsNotFetched(t *testing.T) {
+	unit, refs := encode(t, "one", "two")
 	src := &source{unit: func(context.Context, chunk.Unit) ([]byte, error) { return unit, nil }}
-	cache := newMemory()
-	u := NewUnits(src, cache)
-	tier := NewTier(cache, u)
-	got := make([]byte, 5)
-	if tier.Cached(refs[0], 2, got) {
-		t.Error("cached before it was fetched")
+	u := newUnits(src, newMemory())
+	for range 2 {
+		if err := u.Warm(t.Context(), refs[0]); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := fetch(t, u, refs[1]); got != "two" || err != nil {
+			t.Fatalf("got %q, %v", got, err)
+		}
 	}
-	if err := tier.Read(t.Context(), refs[0], 2, got); err != nil || string(got) != "chunk" {
-		t.Errorf("got %q, %v", got, err)
+	if n := src.asked.Load(); n != 1 {
+		t.Errorf("asked %d times", n)
 	}
+}
+
+// slow is a cache whose disk hangs until it is told to go on.
+type slow struct {
+	*memory
+	goOn chan struct{}
+}
+
+func (s slow) Put(ref chunk.Ref, plain []byte) {
+	<-s.goOn
+	s.memory.Put(ref, plain)
+}
+
+func TestReadersDoNotWaitForASlowCache(t *testing.T) {
+	const n = maxFlights + maxUnstored + 10
+	cache := slow{newMemory(), make(chan struct{})}
+	units := map[chunk.Unit][]byte{}
+	var refs []chunk.Ref
+	for i := range n {
+		unit, r := encode(t, fmt.Sprintf("chunk %d", i))
+		r[0].Unit.N = uint32(i)
+		units[r[0].Unit], refs = unit, append(refs, r[0])
+	}
+	u := newUnits(&source{unit: func(_ context.Context, w chunk.Unit) ([]byte, error) { return units[w], nil }}, cache)
+	for _, ref := range refs {
+		if _, err := fetch(t, u, ref); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for u.Stats().Unstored < n-maxUnstored { // they are counted after the readers were answered
+		time.Sleep(time.Millisecond)
+	}
+	close(cache.goOn)
 	u.Wait()
-	if !tier.Cached(refs[1], 4, got) || string(got) != "neigh" {
-		t.Errorf("the neighbour is not cached: %q", got)
-	}
-	if err := tier.Warm(t.Context(), refs[1]); err != nil || src.asked.Load() != 1 {
-		t.Errorf("warming what is there asked again (%v)", err)
-	}
-	if tier.Read(t.Context(), refs[0], 20, got) == nil || tier.Read(t.Context(), refs[0], -1, got) == nil {
-		t.Error("a read beyond the chunk was accepted")
+	if got := len(cache.chunks); got != maxUnstored {
+		t.Errorf("%d chunks were stored, want %d", got, maxUnstored)
 	}
 }
 
 func TestWarmStores(t *testing.T) {
 	unit, refs := encode(t, "one", "two")
 	cache := newMemory()
-	u := NewUnits(&source{unit: func(context.Context, chunk.Unit) ([]byte, error) { return unit, nil }}, cache)
+	u := newUnits(&source{unit: func(context.Context, chunk.Unit) ([]byte, error) { return unit, nil }}, cache)
 	if err := u.Warm(t.Context(), refs[0]); err != nil {
 		t.Fatal(err)
 	}
-	u.Wait()
 	if !cache.Has(refs[0].ID) || !cache.Has(refs[1].ID) {
 		t.Error("warmed, but not stored")
 	}

@@ -13,13 +13,15 @@ import (
 	"lighter/node/prefetch"
 )
 
-// Chunks is where a device's bytes come from (store.Tier).
+// Chunks is where a device's bytes come from (store.Units).
 type Chunks interface {
+	// Has tells whether the chunk is believed to be here.
+	Has(id chunk.ID) bool
 	// Cached fills dst with the chunk's bytes from offset on, if they are here.
 	Cached(ref chunk.Ref, offset int, dst []byte) bool
 	// Read does the same from wherever they are.
 	Read(ctx context.Context, ref chunk.Ref, offset int, dst []byte) error
-	// Warm brings the chunk here, for nobody who waits.
+	// Warm brings the chunk's unit here, for nobody who waits.
 	Warm(ctx context.Context, ref chunk.Ref) error
 }
 
@@ -50,8 +52,8 @@ func New(extents *index.Map, locations *index.Locations, ahead *Ahead, log *slog
 // Stats are a device's figures since it was made.
 type Stats struct {
 	Faults int64 `json:"faults"`
-	Bytes  int64 `json:"bytes"`      // that faults asked for
-	Missed int64 `json:"bytesAtHub"` // of these, bytes that were not on this machine
+	Bytes  int64 `json:"bytes"`       // that faults asked for
+	Missed int64 `json:"missedBytes"` // of these, bytes that were not on this machine
 }
 
 // Stats returns the figures.
@@ -61,6 +63,7 @@ func (d *Device) Stats() Stats {
 
 // part is what one extent contributes to a fault.
 type part struct {
+	extent int64 // its number
 	ref    chunk.Ref
 	offset int // in the chunk
 	dst    []byte
@@ -80,10 +83,7 @@ func (d *Device) ReadAt(ctx context.Context, dst []byte, offset int64) error {
 	if err != nil {
 		return fmt.Errorf("read %d bytes at %d: %w", len(dst), offset, err)
 	}
-	d.readAhead(d.reader.Read(offset, int64(len(dst))), offset)
-	if len(missing) == 0 {
-		return nil
-	}
+	d.readAhead(offset, int64(len(dst)))
 	return d.fetch(ctx, missing)
 }
 
@@ -99,46 +99,48 @@ func (d *Device) parts(dst []byte, offset int64, fn func(part)) error {
 		}
 		from, to := max(e.Offset, offset), min(e.End(), end)
 		clear(dst[at-offset : from-offset])
-		fn(part{ref: d.ref(i, e), offset: int(from - e.Offset), dst: dst[from-offset : to-offset]})
+		fn(part{extent: i, ref: chunk.Ref{ID: e.ID, Length: e.Length}, offset: int(from - e.Offset), dst: dst[from-offset : to-offset]})
 		at = to
 	}
 	clear(dst[at-offset:])
 	return err
 }
 
-// ref adds to an extent what the locations know. They are a hint: without them
-// the chunk is asked for by its ID.
-func (d *Device) ref(i int64, e index.Extent) chunk.Ref {
-	ref := chunk.Ref{ID: e.ID, Length: e.Length}
-	if d.locations != nil {
-		unit, err := d.locations.Unit(i)
-		if err != nil {
-			d.log.Debug("location unknown", "chunk", e.ID.Short(), "cause", err)
-		}
-		ref.Unit = unit
+// unit says where the chunk of an extent lies, as far as the locations know. They
+// are a hint: without them the chunk is asked for by its ID.
+func (d *Device) unit(extent int64) chunk.Unit {
+	if d.locations == nil {
+		return chunk.Unit{}
 	}
-	return ref
+	unit, err := d.locations.Unit(extent)
+	if err != nil {
+		d.log.Debug("location unknown", "extent", extent, "cause", err)
+	}
+	return unit
 }
 
 func (d *Device) fetch(ctx context.Context, missing []part) error {
+	if len(missing) == 1 { // as nearly always
+		return d.fetchOne(ctx, missing[0])
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(faultChunks)
 	for _, p := range missing {
-		d.missed.Add(int64(len(p.dst)))
-		group.Go(func() error {
-			// Another fault may have brought it meanwhile.
-			if d.chunks.Cached(p.ref, p.offset, p.dst) {
-				return nil
-			}
-			return d.chunks.Read(ctx, p.ref, p.offset, p.dst)
-		})
+		group.Go(func() error { return d.fetchOne(ctx, p) })
 	}
 	return group.Wait()
 }
 
-// readAhead asks for the units of a range, as far as it belongs to the file
-// that is being read at offset. It never waits.
-func (d *Device) readAhead(r prefetch.Range, offset int64) {
+func (d *Device) fetchOne(ctx context.Context, p part) error {
+	d.missed.Add(int64(len(p.dst)))
+	p.ref.Unit = d.unit(p.extent)
+	return d.chunks.Read(ctx, p.ref, p.offset, p.dst)
+}
+
+// readAhead tells of a read, and asks for the units that its reader is likely to
+// want next. It never waits.
+func (d *Device) readAhead(offset, length int64) {
+	r := d.reader.Read(offset, length, func(to int64) int64 { return d.fileEnd(offset, to) })
 	if r.To <= r.From {
 		return
 	}
@@ -146,16 +148,35 @@ func (d *Device) readAhead(r prefetch.Range, offset int64) {
 	last := chunk.Unit{}
 	for ; err == nil && i < d.extents.Extents; i++ {
 		var e index.Extent
-		if e, err = d.extents.Extent(i); err != nil || e.Offset >= r.To || e.First && e.Offset > offset {
+		if e, err = d.extents.Extent(i); err != nil || e.Offset >= r.To {
 			return
 		}
-		ref := d.ref(i, e)
-		if ref.Unit == last && !last.IsZero() {
+		if d.chunks.Has(e.ID) {
 			continue
 		}
-		last = ref.Unit
-		if !d.ahead.ask(ref) {
+		unit := d.unit(i)
+		if unit == last && !last.IsZero() {
+			continue
+		}
+		last = unit
+		if !d.ahead.ask(chunk.Ref{ID: e.ID, Length: e.Length, Unit: unit}) {
 			return
 		}
 	}
+}
+
+// fileEnd returns where the file ends in which offset lies, as far as that is
+// before to: where the next one begins.
+func (d *Device) fileEnd(offset, to int64) int64 {
+	i, err := d.extents.Find(offset)
+	for ; err == nil && i < d.extents.Extents; i++ {
+		var e index.Extent
+		if e, err = d.extents.Extent(i); err != nil || e.Offset >= to {
+			return to
+		}
+		if e.First && e.Offset > offset {
+			return e.Offset
+		}
+	}
+	return to
 }

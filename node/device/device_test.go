@@ -22,12 +22,20 @@ type shelf struct {
 	here   map[chunk.ID]bool
 	warmed map[chunk.ID]int
 	fail   error
+	enough func() bool // calls done when it is so
+	done   func()
 }
 
 func (s *shelf) Cached(ref chunk.Ref, offset int, dst []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.here[ref.ID] && copy(dst, s.chunks[ref.ID][offset:]) == len(dst)
+}
+
+func (s *shelf) Has(id chunk.ID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.here[id]
 }
 
 func (s *shelf) Read(_ context.Context, ref chunk.Ref, offset int, dst []byte) error {
@@ -46,6 +54,9 @@ func (s *shelf) Warm(_ context.Context, ref chunk.Ref) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.warmed[ref.ID]++
+	if s.enough != nil && s.enough() {
+		s.done()
+	}
 	return nil
 }
 
@@ -133,48 +144,55 @@ func TestDeviceAnswersWholeOrNotAtAll(t *testing.T) {
 
 func TestDeviceReadsAheadWithinTheFile(t *testing.T) {
 	d, s, _ := build(t)
-	// The first file with three chunks or more, read in pieces from its start.
-	var first, size int64
+	clear(s.here)
+	// The longest file, read in pieces from its start.
+	var first, size, begin int64
 	for i := range d.extents.Extents {
 		e, err := d.extents.Extent(i)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if e.First {
-			first, size = e.Offset, 0
+			begin = e.Offset
 		}
-		if size++; size == 3 {
-			break
+		if e.End()-begin > size {
+			first, size = begin, e.End()-begin
 		}
 	}
-	for offset := first; offset < first+16384; offset += 4096 {
+	for offset := first; offset < first+size-4096; offset += 4096 {
 		if err := d.ReadAt(t.Context(), make([]byte, 4096), offset); err != nil {
 			t.Fatal(err)
 		}
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() { d.ahead.Run(ctx); close(ended) }()
-	for len(d.ahead.queue) > 0 {
-	}
-	cancel()
-	<-ended
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.warmed) == 0 {
+	if len(d.ahead.queue) == 0 {
 		t.Fatal("nothing was read ahead")
 	}
-	for id := range s.warmed {
+	for len(d.ahead.queue) > 0 {
+		id := (<-d.ahead.queue).ID
 		found := false
 		for i := range d.extents.Extents {
 			e, _ := d.extents.Extent(i)
-			if e.First && e.Offset > first {
-				break
-			}
-			found = found || e.ID == id && e.Offset >= first
+			found = found || e.ID == id && e.Offset >= first && e.Offset < first+size
 		}
 		if !found {
 			t.Error("read ahead beyond the file")
 		}
+	}
+}
+
+func TestAheadFetchesWhatIsAsked(t *testing.T) {
+	s := &shelf{warmed: map[chunk.ID]int{}}
+	a := NewAhead(s, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(t.Context())
+	s.enough = func() bool { return len(s.warmed) == 100 }
+	s.done = cancel
+	for i := range 100 {
+		if !a.ask(chunk.Ref{ID: chunk.ID{byte(i)}}) {
+			t.Fatal("no room")
+		}
+	}
+	a.Run(ctx) // until all are warm
+	if len(s.warmed) != 100 {
+		t.Errorf("%d of 100 were fetched", len(s.warmed))
 	}
 }

@@ -1,6 +1,6 @@
 // Package prefetch promises to say what to ask for before it is asked. Today it
 // knows one sign of what comes next: a reader that goes through a file from one
-// end to the other. It gets as much data ahead of it as it has read so far.
+// end to the other. It gets as much data ahead of it as it has read of the file.
 //
 // It refuses to fetch: it only names ranges of a device. It holds a few numbers
 // for each reader and does no work in the background.
@@ -14,7 +14,7 @@ const (
 	// firstWindow and maxWindow bound what is asked for ahead, in bytes. The
 	// longest window is what keeps a link of 1 Gbit/s busy while the reader
 	// stands still for a moment, as it does when processors are short.
-	firstWindow = 512 << 10
+	firstWindow = 256 << 10
 	maxWindow   = 64 << 20
 	// steps is how many times a window is asked for: in pieces, so that most of
 	// it is on its way at any time.
@@ -34,7 +34,8 @@ type Sequential struct {
 
 // stream is one reader that has read a piece and may read the next.
 type stream struct {
-	start  int64 // where it began
+	start  int64 // where it began in this file
+	end    int64 // of the file; 0: not known
 	next   int64 // where it will go on, if it does
 	ahead  int64 // up to where was asked for
 	proved bool  // it has read more than once
@@ -46,8 +47,9 @@ type stream struct {
 const slack = 2 << 20
 
 // Read tells of a read and returns the range to ask for now, which is empty
-// most of the time.
-func (s *Sequential) Read(offset, length int64) Range {
+// most of the time. end says where the file ends that is read, if that is before
+// to, and otherwise returns to; it is called only if there may be a range.
+func (s *Sequential) Read(offset, length int64, end func(to int64) int64) Range {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.clock++
@@ -61,12 +63,18 @@ func (s *Sequential) Read(offset, length int64) Range {
 		st.next = end
 	}
 	st.proved = true
+	if st.end > 0 && offset >= st.end { // on to the next file
+		st.start, st.end = offset, 0
+	}
 	window := min(max(st.next-st.start, firstWindow), maxWindow)
 	r := Range{From: max(st.next, st.ahead), To: st.next + window}
 	if r.To-r.From < window/steps {
 		return Range{}
 	}
-	st.ahead = r.To
+	if to := end(r.To); to < r.To {
+		r.To, st.end = to, to
+	}
+	st.ahead = max(st.ahead, r.To)
 	return r
 }
 

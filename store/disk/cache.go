@@ -14,11 +14,13 @@
 package disk
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,9 +40,8 @@ const segments = 128
 // writePause is how long a disk that refuses writes is left alone.
 const writePause = 10 * time.Second
 
-// key is the part of an ID that the index in memory holds. 128 bits are beyond
-// what anybody can make collide on purpose, and a record's checksums are salted
-// with the whole ID, so a wrong place is found out anyway.
+// key is the part of an ID that the index in memory holds. A record's checksums
+// are salted with the whole ID, so a wrong place is found out.
 type key [16]byte
 
 func keyOf(id chunk.ID) key { return key(id[:16]) }
@@ -70,7 +71,7 @@ type Cache struct {
 	sealed []*segment
 	active *segment  // takes what is put; nil before the first
 	next   uint64    // number of the next segment
-	used   int64     // bytes of all segments
+	used   int64     // bytes of all segments with their tables
 	off    time.Time // until then the disk is not asked to take anything
 }
 
@@ -159,14 +160,10 @@ func (c *Cache) drop(ref chunk.Ref, p place, cause error) {
 // Put stores a chunk that the caller has verified. A disk that refuses it is
 // counted and otherwise ignored.
 func (c *Cache) Put(ref chunk.Ref, plain []byte) {
-	size := recordSize(ref.Length)
-	c.mu.Lock()
-	if _, known := c.index[keyOf(ref.ID)]; known || time.Now().Before(c.off) || len(plain) != int(ref.Length) {
-		c.mu.Unlock()
+	if len(plain) != int(ref.Length) || c.Has(ref.ID) || c.isOff() {
 		return
 	}
-	segment, offset, err := c.reserve(size)
-	c.mu.Unlock()
+	segment, offset, err := c.reserve(recordSize(ref.Length))
 	if err == nil {
 		err = segment.write(offset, ref.ID, plain)
 	}
@@ -183,6 +180,14 @@ func (c *Cache) Put(ref chunk.Ref, plain []byte) {
 	c.index[keyOf(ref.ID)] = place{segment, offset}
 }
 
+func (c *Cache) isOff() bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return time.Now().Before(c.off)
+}
+
+// writeFailed makes room if that is what the disk lacks. Otherwise the disk is
+// left alone for a while, and what can be read of it stays.
 func (c *Cache) writeFailed(err error) {
 	if errors.Is(err, os.ErrClosed) { // evicted meanwhile
 		return
@@ -191,86 +196,132 @@ func (c *Cache) writeFailed(err error) {
 	if n&(n-1) == 0 {
 		c.log.Warn("the cache cannot be written, reads go on without it", "dir", c.dir, "cause", err, "failed", n)
 	}
+	full := errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
+	if full && c.evictOldest() {
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// Free the oldest segment and try the next chunk; with nothing left to
-	// free, leave the disk alone for a while.
-	if !c.evictOldest() {
-		c.off = time.Now().Add(writePause)
-	}
+	c.off = time.Now().Add(writePause)
 }
 
+var errNoRoom = errors.New("nothing in the cache can be evicted")
+
 // reserve finds room for size bytes in the active segment, starting another
-// and evicting old ones as needed. The caller holds mu.
+// and evicting old ones as needed.
 func (c *Cache) reserve(size int64) (*segment, uint32, error) {
-	if c.active == nil || c.active.size+size > c.segmentSize {
-		if err := c.roll(); err != nil {
+	for {
+		segment, offset, sealed, err := c.tryReserve(size)
+		if sealed != nil {
+			c.writeTable(sealed)
+		}
+		if err != errNoRoom {
+			return segment, offset, err
+		}
+		if !c.evictOldest() {
 			return nil, 0, err
 		}
 	}
-	offset := c.active.size
-	c.active.size += size
-	c.used += size
-	return c.active, uint32(offset), nil
 }
 
-// roll seals the active segment and starts another.
-func (c *Cache) roll() error {
-	c.seal()
-	for c.used+c.segmentSize > c.limit && c.evictOldest() {
+// tryReserve is reserve without what takes long: it returns a segment that wants
+// its table, and errNoRoom if something has to go first.
+func (c *Cache) tryReserve(size int64) (_ *segment, offset uint32, sealed *segment, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.active != nil && c.active.cost()+size+tableEntry > c.segmentSize {
+		sealed = c.seal()
 	}
-	s, err := createSegment(c.dir, c.next)
-	if err != nil {
-		return err
-	}
-	c.next++
-	s.used.Store(c.clock.Add(1))
-	c.active = s
-	return nil
-}
-
-func (c *Cache) seal() {
 	if c.active == nil {
-		return
+		if c.used+c.segmentSize > c.limit {
+			return nil, 0, sealed, errNoRoom
+		}
+		s, err := createSegment(c.dir, c.next)
+		if err != nil {
+			return nil, 0, sealed, err
+		}
+		c.next++
+		s.used.Store(c.clock.Add(1))
+		c.active = s
+		c.used += s.cost()
 	}
-	if err := c.active.writeTable(); err != nil {
+	offset = uint32(c.active.size)
+	c.used -= c.active.cost()
+	c.active.size += size
+	c.active.reserved++
+	c.used += c.active.cost()
+	return c.active, offset, sealed, nil
+}
+
+// seal ends the active segment and returns it. The caller holds mu.
+func (c *Cache) seal() *segment {
+	s := c.active
+	if s != nil {
+		c.sealed = append(c.sealed, s)
+		c.active = nil
+	}
+	return s
+}
+
+func (c *Cache) writeTable(s *segment) {
+	c.mu.Lock()
+	records, ids := s.records, s.ids
+	s.ids = nil // what is added from now on will be missing from the table, and lost at a restart
+	c.mu.Unlock()
+	if err := s.writeTable(records, ids); err != nil {
 		c.log.Warn("write the table of a cache segment; the next start will scan it", "cause", err)
 	}
-	c.sealed = append(c.sealed, c.active)
-	c.active = nil
 }
 
-// evictOldest frees the sealed segment that was used least recently.
+// evictOldest frees the sealed segment that was used least recently, and tells
+// whether it could. What the disk does not let go of stays.
 func (c *Cache) evictOldest() bool {
-	if len(c.sealed) == 0 {
-		return false
-	}
-	oldest := 0
-	for i, s := range c.sealed {
-		if s.used.Load() < c.sealed[oldest].used.Load() {
-			oldest = i
+	c.mu.Lock()
+	var s *segment
+	for _, other := range c.sealed {
+		if !other.leaving && (s == nil || other.used.Load() < s.used.Load()) {
+			s = other
 		}
 	}
-	s := c.sealed[oldest]
-	c.sealed = append(c.sealed[:oldest], c.sealed[oldest+1:]...)
+	if s != nil {
+		s.leaving = true
+	}
+	c.mu.Unlock()
+	if s == nil {
+		return false
+	}
+	err := s.unlink() // it is open: who reads it now goes on
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil {
+		c.log.Warn("a cache segment cannot be removed", "cause", err)
+		s.leaving = false
+		return false
+	}
+	c.forget(s)
+	if err := s.file.Close(); err != nil {
+		c.log.Warn("close a cache segment", "cause", err)
+	}
+	return true
+}
+
+// forget takes a segment out of the books. The caller holds mu.
+func (c *Cache) forget(s *segment) {
+	c.sealed = slices.DeleteFunc(c.sealed, func(other *segment) bool { return other == s })
 	for _, r := range s.records {
 		if c.index[r.key].segment == s {
 			delete(c.index, r.key)
 		}
 	}
-	c.used -= s.size
+	c.used -= s.cost()
 	s.gone = true
-	if err := s.remove(); err != nil {
-		c.log.Warn("remove a cache segment", "cause", err)
-	}
-	return true
 }
 
-// Prune empties the cache.
+// Prune empties the cache, as far as the disk lets it.
 func (c *Cache) Prune() {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.seal()
+	c.mu.Unlock()
 	for c.evictOldest() {
 	}
 }
@@ -286,12 +337,31 @@ func (c *Cache) Stats() Stats {
 // Close writes what the next Open needs to start quickly.
 func (c *Cache) Close() error {
 	c.mu.Lock()
+	sealed := c.seal()
+	c.mu.Unlock()
+	if sealed != nil {
+		c.writeTable(sealed)
+	}
+	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.seal()
+	c.keepAges()
 	for _, s := range c.sealed {
 		s.file.Close()
 	}
 	c.sealed = nil
 	clear(c.index)
 	return c.lock.Close()
+}
+
+// keepAges has the files' times say in which order the segments were used: the
+// next Open goes by them. The caller holds mu.
+func (c *Cache) keepAges() {
+	slices.SortFunc(c.sealed, func(a, b *segment) int { return cmp.Compare(a.used.Load(), b.used.Load()) })
+	now := time.Now()
+	for i, s := range c.sealed {
+		at := now.Add(time.Duration(i-len(c.sealed)) * time.Millisecond)
+		if err := os.Chtimes(s.path+".segment", at, at); err != nil {
+			c.log.Warn("keep the age of a cache segment", "cause", err)
+		}
+	}
 }

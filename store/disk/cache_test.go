@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	"lighter/format/chunk"
 )
@@ -135,6 +136,8 @@ func diskUse(t testing.TB, dir string) (total int64) {
 func TestCacheStaysBelowItsLimit(t *testing.T) {
 	dir := t.TempDir()
 	c := open(t, dir, MinLimit)
+	const limit = 4 << 20
+	c.limit, c.segmentSize = limit, limit/16
 	first, firstPlain := data(0, 1000)
 	for i := range 250 {
 		if i%10 == 0 && i > 0 {
@@ -144,19 +147,18 @@ func TestCacheStaysBelowItsLimit(t *testing.T) {
 		} else if i == 0 {
 			c.Put(first, firstPlain)
 		}
-		c.Put(data(i+1, 1<<20))
-		if used := c.Stats().Used; used > MinLimit {
-			t.Fatalf("%d bytes used of %d", used, MinLimit)
+		c.Put(data(i+1, 64<<10))
+		if used := c.Stats().Used; used > limit {
+			t.Fatalf("%d bytes used of %d", used, limit)
 		}
 	}
-	// Tables are a thousandth of the data and not counted.
-	if on := diskUse(t, dir); on > MinLimit+MinLimit/100 {
-		t.Errorf("%d bytes on disk, limit %d", on, MinLimit)
+	if on := diskUse(t, dir); on > limit {
+		t.Errorf("%d bytes on disk, limit %d", on, limit)
 	}
-	if ref, plain := data(250, 1<<20); !has(t, c, ref, plain) {
+	if ref, plain := data(250, 64<<10); !has(t, c, ref, plain) {
 		t.Error("the latest chunk was evicted")
 	}
-	if ref, plain := data(15, 1<<20); has(t, c, ref, plain) {
+	if ref, plain := data(15, 64<<10); has(t, c, ref, plain) {
 		t.Error("an old chunk that nobody used is still here")
 	}
 	c.Prune()
@@ -180,7 +182,7 @@ func TestCacheFindsDamage(t *testing.T) {
 		names, _ := filepath.Glob(filepath.Join(dir, "*.segment"))
 		return names
 	}
-	fill := func(t *testing.T, dir string) {
+	store := func(t *testing.T, dir string) {
 		c := open(t, dir, MinLimit)
 		for i := range 30 {
 			c.Put(data(i, 50_000))
@@ -197,7 +199,7 @@ func TestCacheFindsDamage(t *testing.T) {
 	}
 	t.Run("flipped bits", func(t *testing.T) {
 		dir := t.TempDir()
-		fill(t, dir)
+		store(t, dir)
 		r := rand.New(rand.NewPCG(4, 4))
 		path := segmentsOf(dir)[0]
 		b, _ := os.ReadFile(path)
@@ -223,7 +225,7 @@ func TestCacheFindsDamage(t *testing.T) {
 	})
 	t.Run("cut while it runs", func(t *testing.T) {
 		dir := t.TempDir()
-		fill(t, dir)
+		store(t, dir)
 		c := open(t, dir, MinLimit)
 		if err := os.Truncate(segmentsOf(dir)[0], 400_000); err != nil {
 			t.Fatal(err)
@@ -234,7 +236,7 @@ func TestCacheFindsDamage(t *testing.T) {
 	})
 	t.Run("records swapped", func(t *testing.T) {
 		dir := t.TempDir()
-		fill(t, dir)
+		store(t, dir)
 		path := segmentsOf(dir)[0]
 		b, _ := os.ReadFile(path)
 		size := recordSize(50_000)
@@ -248,7 +250,7 @@ func TestCacheFindsDamage(t *testing.T) {
 	})
 	t.Run("table damaged", func(t *testing.T) {
 		dir := t.TempDir()
-		fill(t, dir)
+		store(t, dir)
 		tables, _ := filepath.Glob(filepath.Join(dir, "*.table"))
 		b, _ := os.ReadFile(tables[0])
 		b[5] ^= 1
@@ -261,7 +263,7 @@ func TestCacheFindsDamage(t *testing.T) {
 	})
 	t.Run("foreign files", func(t *testing.T) {
 		dir := t.TempDir()
-		fill(t, dir)
+		store(t, dir)
 		for _, name := range []string{"0000000077.segment", "x.segment", "notes.txt", "99999999999999999999.segment"} {
 			if err := os.WriteFile(filepath.Join(dir, name), []byte("not a cache"), 0o600); err != nil {
 				t.Fatal(err)
@@ -279,25 +281,139 @@ func TestCacheFindsDamage(t *testing.T) {
 	})
 }
 
-func TestCacheThatCannotBeWrittenFailsNoRead(t *testing.T) {
+// Tables count: of tiny chunks they are a quarter of what is on the disk.
+func TestTablesCount(t *testing.T) {
 	dir := t.TempDir()
 	c := open(t, dir, MinLimit)
-	ref, plain := data(1, 1000)
-	c.Put(ref, plain)
+	c.limit, c.segmentSize = 128<<10, 8<<10
+	for i := range 3_000 {
+		c.Put(data(i, 20))
+	}
+	if used, on := c.Stats().Used, diskUse(t, dir); on > c.limit || used < on || used > on+c.segmentSize {
+		t.Errorf("%d bytes on disk, %d in the books, limit %d", on, used, c.limit)
+	}
+}
+
+// fill makes a cache of a few sealed segments and returns their chunks.
+func fill(t *testing.T, dir string) (*Cache, []chunk.Ref) {
+	c := open(t, dir, MinLimit)
+	c.segmentSize = 100_000
+	var refs []chunk.Ref
+	for i := range 10 {
+		ref, plain := data(i, 40_000)
+		c.Put(ref, plain)
+		refs = append(refs, ref)
+	}
+	if len(c.sealed) != 4 {
+		t.Fatalf("%d sealed segments", len(c.sealed))
+	}
+	return c, refs
+}
+
+// countThere tells how many of the chunks can be read.
+func countThere(c *Cache, refs []chunk.Ref) (n int) {
+	for _, ref := range refs {
+		if c.Read(ref, 0, make([]byte, ref.Length)) {
+			n++
+		}
+	}
+	return n
+}
+
+func TestDiskThatCannotBeWrittenIsRead(t *testing.T) {
+	c, refs := fill(t, t.TempDir())
 	readOnly, err := os.Open(c.active.path + ".segment") // every write fails from here on
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.active.file.Close()
+	defer readOnly.Close()
 	c.active.file = readOnly
 	for i := range 20 {
-		c.Put(data(i+2, 1000))
+		c.off = time.Time{}
+		c.Put(data(i+100, 100))
 	}
-	if c.Stats().Failed == 0 {
-		t.Error("the failure does not show")
+	if c.Stats().Failed != 20 {
+		t.Errorf("of 20 failures show %d", c.Stats().Failed)
 	}
-	if !has(t, c, ref, plain) {
-		t.Error("what was written before is lost")
+	if n := countThere(c, refs); n != len(refs) {
+		t.Errorf("of %d chunks that were there %d are left", len(refs), n)
+	}
+}
+
+func TestFullDiskTakesWhatIsOldest(t *testing.T) {
+	c, refs := fill(t, t.TempDir())
+	full, err := os.OpenFile("/dev/full", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	c.active.file = full
+	c.Put(data(100, 100))
+	if n := countThere(c, refs); n != len(refs)-2 || len(c.sealed) != 3 {
+		t.Errorf("%d chunks and %d sealed segments are left", n, len(c.sealed))
+	}
+	for range 3 {
+		c.Put(data(100, 100))
+	}
+	if c.isOff() {
+		t.Error("the disk is left alone although something could go")
+	}
+	if c.Put(data(100, 100)); !c.isOff() {
+		t.Error("with nothing left to go, the disk is asked again and again")
+	}
+}
+
+func TestWhatCannotBeRemovedStaysInTheBooks(t *testing.T) {
+	c, refs := fill(t, t.TempDir())
+	for _, s := range c.sealed {
+		s.path = "/dev/null/no directory"
+	}
+	used := c.Stats().Used
+	c.limit = used
+	for i := range 10 {
+		c.off = time.Time{}
+		c.Put(data(i+100, 40_000))
+	}
+	if c.Stats().Used < used {
+		t.Error("bytes that are on the disk are not counted")
+	}
+	if n := countThere(c, refs); n != len(refs) {
+		t.Errorf("of %d chunks that were there %d are left", len(refs), n)
+	}
+}
+
+// What was used last stays, across restarts too; and these leave no small
+// segments behind.
+func TestRestartsKeepOrder(t *testing.T) {
+	dir := t.TempDir()
+	c, refs := fill(t, dir)
+	countThere(c, refs[:2])
+	c.Close()
+	c = open(t, dir, MinLimit)
+	if !c.evictOldest() || countThere(c, refs[:2]) != 2 {
+		t.Error("what was used last went first")
+	}
+	for i := range 10 {
+		c.Put(data(i+100, 100))
+		c.Close()
+		c = open(t, dir, MinLimit)
+	}
+	if names, _ := filepath.Glob(filepath.Join(dir, "*.segment")); len(names) != 4 {
+		t.Errorf("%d segments after ten restarts, 4 before", len(names))
+	}
+	for i := range 10 {
+		if ref, plain := data(i+100, 100); !has(t, c, ref, plain) {
+			t.Errorf("chunk %d was lost at a restart", i)
+		}
+	}
+}
+
+func TestCacheInAnOddDirectory(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "[x]*?")
+	c, refs := fill(t, dir)
+	c.Close()
+	if n := countThere(open(t, dir, MinLimit), refs); n != len(refs) {
+		t.Errorf("%d of %d chunks were found again", n, len(refs))
 	}
 }
 
@@ -325,7 +441,7 @@ func TestCacheUnderConcurrency(t *testing.T) {
 func FuzzDecodeTable(f *testing.F) {
 	s := &segment{path: filepath.Join(f.TempDir(), "x"), size: 1 << 20}
 	s.add(chunk.Ref{ID: chunk.ID{1}, Length: 10}, 0)
-	if err := s.writeTable(); err != nil {
+	if err := s.writeTable(s.records, s.ids); err != nil {
 		f.Fatal(err)
 	}
 	b, err := os.ReadFile(s.path + ".table")

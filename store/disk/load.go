@@ -11,6 +11,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"lighter/format/chunk"
 )
@@ -18,59 +21,105 @@ import (
 // load takes over what a former process left. Files that are not ours are left
 // alone; segments that cannot be read are as if they were empty.
 func (c *Cache) load() error {
-	names, err := filepath.Glob(filepath.Join(c.dir, "*.segment"))
+	entries, err := os.ReadDir(c.dir)
 	if err != nil {
 		return fmt.Errorf("list the cache: %w", err)
 	}
-	slices.Sort(names)
-	for _, name := range names {
-		path := strings.TrimSuffix(name, ".segment")
-		n, err := strconv.ParseUint(filepath.Base(path), 10, 63)
-		if err != nil || segmentPath(c.dir, n) != path {
+	var newest *segment
+	ages := map[*segment]time.Time{}
+	for _, e := range entries { // by name, so by number
+		name, ours := strings.CutSuffix(e.Name(), ".segment")
+		n, err := strconv.ParseUint(name, 10, 63)
+		path := segmentPath(c.dir, n)
+		if err != nil || !ours || filepath.Base(path) != name {
 			continue
 		}
 		c.next = max(c.next, n+1)
-		if err := c.loadSegment(path); err != nil {
+		s, age, err := c.loadSegment(path)
+		if err != nil {
 			c.log.Warn("a cache segment cannot be used", "segment", path, "cause", err)
+			continue
+		}
+		if s != nil {
+			newest, ages[s] = s, age
 		}
 	}
+	slices.SortStableFunc(c.sealed, func(a, b *segment) int { return ages[a].Compare(ages[b]) })
+	for _, s := range c.sealed {
+		s.used.Store(c.clock.Add(1))
+	}
 	for c.used > c.limit && c.evictOldest() {
+	}
+	if newest != nil && !newest.gone {
+		c.reopen(newest)
+	}
+	for _, s := range c.sealed {
+		s.ids = nil
 	}
 	return nil
 }
 
-func (c *Cache) loadSegment(path string) error {
-	file, err := os.OpenFile(path+".segment", os.O_RDWR, 0)
+// loadSegment adds a segment to the sealed ones, or removes it if there is
+// nothing in it, and says when it was last used.
+func (c *Cache) loadSegment(path string) (_ *segment, used time.Time, err error) {
+	file, err := os.OpenFile(path+".segment", os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return err
+		return nil, used, err
 	}
 	info, err := file.Stat()
 	if err != nil || !info.Mode().IsRegular() {
 		file.Close()
-		return errors.Join(err, errors.New("not a regular file"))
+		return nil, used, errors.Join(err, errors.New("not a regular file"))
 	}
-	s := &segment{path: path, file: file, size: info.Size()}
-	scanned := false
-	if err := s.readTable(); err != nil {
+	s, err := newSegment(path, file)
+	if err != nil {
+		return nil, used, err
+	}
+	s.size = info.Size()
+	if s.readTable() != nil {
 		s.records, s.ids = nil, nil
 		s.scan()
-		scanned = true
-	}
-	if len(s.records) == 0 {
-		return s.remove()
-	}
-	if scanned { // the next start shall not scan again
-		if err := s.writeTable(); err != nil {
-			c.log.Warn("write the table of a cache segment", "cause", err)
+		if len(s.records) > 0 { // the next start shall not scan again
+			if err := s.writeTable(s.records, s.ids); err != nil {
+				c.log.Warn("write the table of a cache segment", "cause", err)
+			}
 		}
 	}
+	if len(s.records) == 0 {
+		return nil, used, errors.Join(s.unlink(), s.file.Close())
+	}
+	s.reserved = int64(len(s.records))
 	for _, r := range s.records {
 		c.index[r.key] = place{s, r.offset}
 	}
-	s.used.Store(c.clock.Add(1))
 	c.sealed = append(c.sealed, s)
-	c.used += s.size
-	return nil
+	c.used += s.cost()
+	return s, info.ModTime(), nil
+}
+
+// reopen goes on with the newest segment if there is room in it: or else each
+// restart would leave a small one. What is behind its last record is cut off, and
+// its table goes, which would not know of what is added.
+func (c *Cache) reopen(s *segment) {
+	end := int64(0)
+	for _, r := range s.records {
+		end = max(end, int64(r.offset)+recordSize(r.length))
+	}
+	if end > c.segmentSize/2 {
+		return
+	}
+	err := s.file.Truncate(end)
+	if err == nil {
+		err = os.Remove(s.path + ".table")
+	}
+	if err != nil {
+		c.log.Warn("the newest cache segment stays as it is", "cause", err)
+		return
+	}
+	c.used -= s.size - end
+	s.size = end
+	c.sealed = slices.DeleteFunc(c.sealed, func(other *segment) bool { return other == s })
+	c.active = s
 }
 
 // scan walks the records of a segment that was not sealed. It ends at the first
@@ -92,19 +141,18 @@ func (s *segment) scan() {
 	}
 }
 
-// writeTable writes the table that spares the next start a scan, and lets go of
-// what only it needs.
-func (s *segment) writeTable() error {
-	b := make([]byte, 0, len(s.records)*tableEntry+tableFooter)
-	for i, r := range s.records {
-		b = append(b, s.ids[i*chunk.Size:(i+1)*chunk.Size]...)
+// writeTable writes the table that spares the next start a scan. ids are the
+// records' whole IDs.
+func (s *segment) writeTable(records []record, ids []byte) error {
+	b := make([]byte, 0, len(records)*tableEntry+tableFooter)
+	for i, r := range records {
+		b = append(b, ids[i*chunk.Size:(i+1)*chunk.Size]...)
 		b = binary.LittleEndian.AppendUint32(b, r.length)
 		b = binary.LittleEndian.AppendUint32(b, r.offset)
 	}
 	b = binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
-	b = binary.LittleEndian.AppendUint32(b, uint32(len(s.records)))
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(records)))
 	b = binary.LittleEndian.AppendUint32(b, tableMagic)
-	s.ids = nil
 	temp := s.path + ".table.new"
 	if err := os.WriteFile(temp, b, 0o600); err != nil {
 		return err
@@ -131,14 +179,14 @@ func (s *segment) decodeTable(b []byte) error {
 		crc32.Checksum(entries, castagnoli) != binary.LittleEndian.Uint32(footer) {
 		return errDamaged
 	}
-	s.records = make([]record, 0, n)
+	s.records, s.ids = make([]record, 0, n), make([]byte, 0, int(n)*chunk.Size)
 	for ; len(entries) > 0; entries = entries[tableEntry:] {
 		r := record{key: keyOf(chunk.ID(entries[:chunk.Size])),
 			length: binary.LittleEndian.Uint32(entries[chunk.Size:]), offset: binary.LittleEndian.Uint32(entries[chunk.Size+4:])}
 		if r.length == 0 || r.length > chunk.MaxLength || int64(r.offset)+recordSize(r.length) > s.size {
 			return errDamaged
 		}
-		s.records = append(s.records, r)
+		s.records, s.ids = append(s.records, r), append(s.ids, entries[:chunk.Size]...)
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -19,16 +20,10 @@ import (
 // On disk, below the cache's directory:
 //
 //	lock                  held by the process that uses the cache
-//	0000000001.segment    records, one behind the other
-//	0000000001.table      what is in a sealed segment; absent: it is scanned
+//	0000000000.segment    records, one behind the other
+//	0000000000.table      what is in a sealed segment; absent: it is scanned
 //
-//	record = header blocks
-//	header = 4 magic "LTR1", 4 length of the chunk, 32 ID, 4 CRC32C of these, 4 zero
-//	block  = at most 4096 bytes of the chunk, 4 CRC32C salted with the ID and
-//	         the block's number
-//	table  = n × (32 ID, 4 length, 4 offset of the record), 4 CRC32C, 4 n, 4 magic "LTT1"
-//
-// Integers are little-endian. A block carries its own checksum so that a read
+// docs/format.md has their bytes. A block carries its own checksum so that a read
 // of a few kilobytes verifies just those.
 const (
 	recordMagic  = 0x3152544c // "LTR1"
@@ -60,14 +55,29 @@ type record struct {
 type segment struct {
 	path string // without the suffix
 	file *os.File
-	used atomic.Int64 // when it was last used, by the cache's clock
+	raw  syscall.RawConn // file's
+	used atomic.Int64    // when it was last used, by the cache's clock
 
 	// guarded by the cache's mu
-	size    int64
-	records []record
-	ids     []byte // whole IDs of the records, until the segment is sealed
-	gone    bool
+	size     int64 // of the file, with what is being written
+	reserved int64 // records in it, with those that are being written
+	records  []record
+	ids      []byte // whole IDs of the records, until the table is written
+	leaving  bool   // somebody removes its files
+	gone     bool   // it is out of the books
 }
+
+// newSegment takes file over, and closes it if it fails.
+func newSegment(path string, file *os.File) (*segment, error) {
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return &segment{path: path, file: file, raw: raw}, nil
+}
+
+// cost is what the segment takes of the disk when it has its table, in bytes.
+func (s *segment) cost() int64 { return s.size + s.reserved*tableEntry + tableFooter }
 
 func segmentPath(dir string, n uint64) string { return filepath.Join(dir, fmt.Sprintf("%010d", n)) }
 
@@ -77,7 +87,7 @@ func createSegment(dir string, n uint64) (*segment, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start a cache segment: %w", err)
 	}
-	return &segment{path: path, file: file}, nil
+	return newSegment(path, file)
 }
 
 func (s *segment) add(ref chunk.Ref, offset uint32) {
@@ -85,13 +95,13 @@ func (s *segment) add(ref chunk.Ref, offset uint32) {
 	s.ids = append(s.ids, ref.ID[:]...)
 }
 
-func (s *segment) remove() error {
-	return errors.Join(s.file.Close(), os.Remove(s.path+".segment"), removeIfThere(s.path+".table"))
-}
-
-func removeIfThere(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
+// unlink removes the segment's files. The segment first: a table alone is
+// nothing.
+func (s *segment) unlink() error {
+	for _, suffix := range []string{".segment", ".table"} {
+		if err := os.Remove(s.path + suffix); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
 	}
 	return nil
 }
@@ -103,9 +113,9 @@ var buffers = sync.Pool{New: func() any { b := make([]byte, recordSize(chunk.Max
 // blockSum is the checksum of a block. The salt makes a block that lies in the
 // wrong place fail as a flipped bit does.
 func blockSum(id chunk.ID, n int, data []byte) uint32 {
-	var salt [12]byte
-	copy(salt[:8], id[:8])
-	binary.LittleEndian.PutUint32(salt[8:], uint32(n))
+	var salt [chunk.Size + 4]byte
+	copy(salt[:], id[:])
+	binary.LittleEndian.PutUint32(salt[chunk.Size:], uint32(n))
 	return crc32.Update(crc32.Checksum(salt[:], castagnoli), castagnoli, data)
 }
 
@@ -170,13 +180,9 @@ const neighbours = 128 << 10
 
 // readAt fills b. Unlike the file's own ReadAt it knows whether it had to wait
 // for the disk.
-func (s *segment) readAt(b []byte, at int64) error {
-	raw, err := s.file.SyscallConn()
-	if err != nil {
-		return err
-	}
+func (s *segment) readAt(b []byte, at int64) (err error) {
 	n := 0
-	closed := raw.Control(func(fd uintptr) {
+	closed := s.raw.Control(func(fd uintptr) {
 		n, err = unix.Preadv2(int(fd), [][]byte{b}, at, unix.RWF_NOWAIT)
 		if err == nil && n == len(b) {
 			return

@@ -2,64 +2,167 @@ package node
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"lighter/node/mount"
+	"lighter/node/state"
 	"lighter/store/hub"
 )
 
 // binds are the trees that people have mounted somewhere by name, without
-// containerd.
+// containerd. They are on the disk too, for the next daemon.
 type binds struct {
-	mu   sync.Mutex // guards dirs
-	dirs map[string]bind
+	path string
+
+	mu   sync.Mutex // guards dirs, and the file
+	dirs map[string]Bind
 }
 
-// bind is one of them.
-type bind struct {
-	Dir   string `json:"dir"`
+// Bind is one of them.
+type Bind struct {
+	Dir   string `json:"dir"` // absolute, without symbolic links
 	Name  string `json:"name"`
 	Chain string `json:"chain"`
 }
 
+// openBinds reads what a former daemon had mounted.
+func openBinds(root string) (*binds, error) {
+	b := &binds{path: filepath.Join(root, "binds.json"), dirs: map[string]Bind{}}
+	text, err := os.ReadFile(b.path)
+	if errors.Is(err, os.ErrNotExist) {
+		return b, nil
+	}
+	var list []Bind
+	if err == nil {
+		err = json.Unmarshal(text, &list)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read what was mounted for people (%s may be removed): %w", b.path, err)
+	}
+	for _, one := range list {
+		b.dirs[one.Dir] = one
+	}
+	return b, nil
+}
+
+// put adds a bind, unless its directory is taken.
+func (b *binds) put(one Bind) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if _, taken := b.dirs[one.Dir]; taken {
+		return errTaken(one.Dir)
+	}
+	b.dirs[one.Dir] = one
+	if err := b.save(); err != nil {
+		delete(b.dirs, one.Dir)
+		return err
+	}
+	return nil
+}
+
+func (b *binds) remove(dir string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.dirs, dir)
+	return b.save()
+}
+
+func (b *binds) save() error {
+	text, err := json.Marshal(b.listLocked())
+	if err == nil {
+		err = state.Replace(b.path, text)
+	}
+	if err != nil {
+		return fmt.Errorf("remember what is mounted for people: %w", err)
+	}
+	return nil
+}
+
+func (b *binds) get(dir string) (Bind, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	one, ok := b.dirs[dir]
+	return one, ok
+}
+
+func (b *binds) list() []Bind {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.listLocked()
+}
+
+func (b *binds) listLocked() []Bind {
+	list := make([]Bind, 0, len(b.dirs))
+	for _, one := range b.dirs {
+		list = append(list, one)
+	}
+	return list
+}
+
+func errTaken(dir string) error {
+	return fmt.Errorf("something is mounted at %s already: `lighter unmount %s` first", dir, dir)
+}
+
 // bindImage mounts the tree of the named image at dir, read-only.
-func (n *Node) bindImage(ctx context.Context, name, platform, dir string) (bind, error) {
-	b := bind{Dir: filepath.Clean(dir), Name: name}
-	if !filepath.IsAbs(dir) {
-		return b, fmt.Errorf("%q is not an absolute path", dir)
+func (n *Node) bindImage(ctx context.Context, name, platform, dir string) (Bind, error) {
+	b := Bind{Name: name}
+	var err error
+	if b.Dir, err = realDir(dir); err != nil {
+		return b, err
 	}
 	image, err := n.findImage(ctx, name, platform)
 	if err != nil {
 		return b, err
 	}
 	b.Chain = image.Chain
-	n.binds.mu.Lock()
-	_, taken := n.binds.dirs[b.Dir]
-	if !taken {
-		n.binds.dirs[b.Dir] = b
-	}
-	n.binds.mu.Unlock()
-	if taken {
-		return b, fmt.Errorf("something is mounted at %s already: `lighter unmount %s` first", b.Dir, b.Dir)
-	}
-	n.chains.Hold(b.Chain)
-	if err := n.bindChain(ctx, b); err != nil {
-		n.forgetBind(b)
+	if err := n.binds.put(b); err != nil {
 		return b, err
 	}
-	return b, nil
+	n.chains.Hold(b.Chain)
+	err = n.bindChain(ctx, b, mount.Bind)
+	if err == nil {
+		if err = ctx.Err(); err == nil { // else whoever asked has gone, and will not unmount it
+			return b, nil
+		}
+		_, failed := mount.Unbind(n.config.Root, b.Dir)
+		err = errors.Join(err, failed)
+	}
+	return b, errors.Join(err, n.forgetBind(b))
 }
 
-func (n *Node) bindChain(ctx context.Context, b bind) error {
+// realDir returns the one name that a directory has: absolute, and without the
+// symbolic links that mount and unmount would take differently.
+func realDir(dir string) (string, error) {
+	if !filepath.IsAbs(dir) {
+		return "", fmt.Errorf("%q is not an absolute path", dir)
+	}
+	real, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return "", fmt.Errorf("mount at %s: %w", dir, err)
+	}
+	info, err := os.Stat(real)
+	if err == nil && !info.IsDir() {
+		err = errors.New("it is not a directory")
+	}
+	if err != nil {
+		return "", fmt.Errorf("mount at %s: %w", dir, err)
+	}
+	return real, nil
+}
+
+// bindChain mounts the chain's tree and calls bind to show it at b.Dir.
+func (n *Node) bindChain(ctx context.Context, b Bind, bind func(tree, dir string) error) error {
 	tree, err := n.chains.Mount(ctx, b.Chain)
 	if err != nil {
 		return err
 	}
-	return mount.Bind(tree, b.Dir)
+	return bind(tree, b.Dir)
 }
 
 // findImage asks the hub for the one image of that name that can be run here.
@@ -88,43 +191,69 @@ func (n *Node) findImage(ctx context.Context, name, platform string) (hub.Image,
 	return found[0], nil
 }
 
-// unbind undoes bindImage.
+// errNotBound says that this node has mounted nothing there.
+var errNotBound = errors.New("this node has mounted nothing there")
+
+// unbind undoes bindImage. What somebody else has mounted there meanwhile stays.
 func (n *Node) unbind(dir string) error {
-	dir = filepath.Clean(dir)
-	n.binds.mu.Lock()
-	b, ok := n.binds.dirs[dir]
-	n.binds.mu.Unlock()
-	if !ok {
-		return fmt.Errorf("lighter has mounted nothing at %s: %w", dir, os.ErrNotExist)
+	if real, err := filepath.EvalSymlinks(dir); err == nil {
+		dir = real
 	}
-	if err := mount.Unbind(dir); err != nil {
+	b, ok := n.binds.get(filepath.Clean(dir))
+	if !ok {
+		return fmt.Errorf("unmount %s: %w", dir, errNotBound)
+	}
+	if _, err := mount.Unbind(n.config.Root, b.Dir); err != nil {
 		return err
 	}
-	n.forgetBind(b)
-	return nil
+	return n.forgetBind(b)
 }
 
-func (n *Node) forgetBind(b bind) {
-	n.binds.mu.Lock()
-	delete(n.binds.dirs, b.Dir)
-	n.binds.mu.Unlock()
+func (n *Node) forgetBind(b Bind) error {
+	err := n.binds.remove(b.Dir)
 	n.chains.Drop(b.Chain)
-}
-
-func (n *Node) listBinds() []bind {
-	n.binds.mu.Lock()
-	defer n.binds.mu.Unlock()
-	list := make([]bind, 0, len(n.binds.dirs))
-	for _, b := range n.binds.dirs {
-		list = append(list, b)
-	}
-	return list
+	return err
 }
 
 func (n *Node) unbindAll() error {
 	var errs []error
-	for _, b := range n.listBinds() {
+	for _, b := range n.binds.list() {
 		errs = append(errs, n.unbind(b.Dir))
+	}
+	return errors.Join(errs...)
+}
+
+// holdBinds keeps the trees that a former daemon had mounted for people from
+// being taken for garbage.
+func (n *Node) holdBinds() {
+	for _, b := range n.binds.list() {
+		n.chains.Hold(b.Chain)
+	}
+}
+
+// recoverTimeout bounds recoverBinds, for which containerd waits. It needs no
+// network unless an index is damaged.
+const recoverTimeout = 5 * time.Second
+
+// recoverBinds mounts them again, where they still are: the former daemon's
+// mounts are not served any more, and what cannot be mounted again is unmounted.
+func (n *Node) recoverBinds(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, recoverTimeout)
+	defer cancel()
+	var errs []error
+	for _, b := range n.binds.list() {
+		bound, err := mount.Bound(n.config.Root, b.Dir)
+		if bound {
+			err = n.bindChain(ctx, b, mount.Rebind)
+		}
+		if bound && err == nil {
+			continue
+		}
+		if err != nil {
+			_, failed := mount.Unbind(n.config.Root, b.Dir)
+			n.log.Error("what was mounted for people is not any more", "name", b.Name, "dir", b.Dir, "cause", errors.Join(err, failed))
+		}
+		errs = append(errs, n.forgetBind(b))
 	}
 	return errors.Join(errs...)
 }

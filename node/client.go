@@ -85,7 +85,7 @@ func (c *Control) Prune(ctx context.Context) (disk.Stats, error) {
 
 // Mount mounts the tree of an image that the hub has at dir.
 func (c *Control) Mount(ctx context.Context, name, platform, dir string) error {
-	var b bind
+	var b Bind
 	return c.call(ctx, http.MethodPost, "/mount", bindRequest{name, platform, dir}, &b)
 }
 
@@ -106,15 +106,23 @@ func (c *Control) Stop(ctx context.Context) error {
 		return fmt.Errorf("wait for the node: %w", err)
 	}
 	defer lock.Close()
+	if err := flock(ctx, lock, unix.LOCK_SH); err != nil {
+		return fmt.Errorf("wait for the node: %w", err)
+	}
+	return nil
+}
+
+// flock locks a file, or gives up when ctx is done.
+func flock(ctx context.Context, file *os.File, how int) error {
 	for {
-		err := unix.Flock(int(lock.Fd()), unix.LOCK_SH|unix.LOCK_NB)
+		err := unix.Flock(int(file.Fd()), how|unix.LOCK_NB)
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			return err
 		}
 		select {
 		case <-time.After(20 * time.Millisecond):
 		case <-ctx.Done():
-			return fmt.Errorf("wait for the node: %w", context.Cause(ctx))
+			return context.Cause(ctx)
 		}
 	}
 }

@@ -8,42 +8,12 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
-	"slices"
 	"time"
-
-	"lighter/format/index"
-	"lighter/node/chain"
-	"lighter/node/mount"
-	"lighter/store"
-	"lighter/store/disk"
 )
 
 // ControlSocket returns where the daemon with that root answers.
 func ControlSocket(root string) string { return filepath.Join(root, "control.sock") }
-
-// Status is what a node says of itself.
-type Status struct {
-	Root    string           `json:"root"`
-	Address string           `json:"address"`
-	Hub     string           `json:"hub"`
-	HubKeys []string         `json:"hubKeys"`
-	Started time.Time        `json:"started"`
-	Cache   disk.Stats       `json:"cache"`
-	Fetched store.UnitsStats `json:"fetched"`
-	Mounts  []MountStatus    `json:"mounts"`
-	Images  []chain.Event    `json:"images"` // for each chain that was asked for: lazy, or why not
-	Binds   []bind           `json:"binds"`
-}
-
-// MountStatus is one mounted tree.
-type MountStatus struct {
-	mount.Mounted
-	Chains []string `json:"chains"`
-	Files  int64    `json:"files"`
-	Bytes  int64    `json:"bytes"` // of its files
-}
 
 // request bodies of the control socket
 type bindRequest struct {
@@ -57,18 +27,6 @@ const maxRequest = 64 << 10
 
 // serveControl answers on the control socket until ctx is done.
 func (n *Node) serveControl(ctx context.Context) error {
-	path := ControlSocket(n.config.Root)
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("replace the control socket: %w", err)
-	}
-	listener, err := net.Listen("unix", path) // the root directory is 0700: nobody else gets here before chmod
-	if err != nil {
-		return fmt.Errorf("open the control socket: %w", err)
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		listener.Close()
-		return fmt.Errorf("protect the control socket: %w", err)
-	}
 	server := &http.Server{Handler: n.control(), ReadHeaderTimeout: 10 * time.Second, BaseContext: func(net.Listener) context.Context { return ctx }}
 	stopped := make(chan error, 1)
 	go func() {
@@ -77,22 +35,25 @@ func (n *Node) serveControl(ctx context.Context) error {
 		defer cancel()
 		stopped <- server.Shutdown(patience)
 	}()
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		return err
+	if err := server.Serve(n.controls); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve the control socket: %w", err)
 	}
 	return <-stopped
 }
 
 func (n *Node) control() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /status", func(w http.ResponseWriter, r *http.Request) { reply(w, n.Status(), nil) })
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, r *http.Request) {
+		status, err := n.Status(r.Context())
+		reply(w, status, err)
+	})
 	mux.HandleFunc("POST /cache/prune", func(w http.ResponseWriter, r *http.Request) {
 		n.cache.Prune()
 		reply(w, n.cache.Stats(), nil)
 	})
 	mux.HandleFunc("POST /stop", func(w http.ResponseWriter, r *http.Request) {
 		reply(w, struct{}{}, nil)
-		n.stop()
+		n.stop(nil)
 	})
 	mux.HandleFunc("POST /mount", func(w http.ResponseWriter, r *http.Request) {
 		var req bindRequest
@@ -119,33 +80,11 @@ func reply(w http.ResponseWriter, value any, err error) {
 	w.Header().Set("Content-Type", "application/json")
 	if err != nil {
 		status := http.StatusBadGateway
-		if errors.Is(err, os.ErrNotExist) {
+		if errors.Is(err, errNotBound) {
 			status = http.StatusNotFound
 		}
 		w.WriteHeader(status)
 		value = map[string]string{"error": err.Error()}
 	}
 	_ = json.NewEncoder(w).Encode(value) // the client is gone: nobody to tell
-}
-
-// Status returns what the node says of itself.
-func (n *Node) Status() Status {
-	s := Status{Root: n.config.Root, Address: n.config.Address, Hub: n.hub.URL(), HubKeys: n.keys.List(), Started: n.started,
-		Cache: n.cache.Stats(), Fetched: n.units.Stats(), Images: n.chains.Events(), Binds: n.listBinds(), Mounts: []MountStatus{}}
-	statements := n.chains.Statements()
-	for _, m := range n.trees.Mounted() {
-		s.Mounts = append(s.Mounts, MountStatus{Mounted: m, Chains: chainsOf(statements, m), Files: m.Header.Files, Bytes: m.Header.Bytes})
-	}
-	slices.SortFunc(s.Mounts, func(a, b MountStatus) int { return slices.Compare(a.Tree[:], b.Tree[:]) })
-	return s
-}
-
-func chainsOf(statements []index.Statement, m mount.Mounted) []string {
-	var chains []string
-	for _, s := range statements {
-		if s.Tree == m.Tree {
-			chains = append(chains, s.Chain)
-		}
-	}
-	return chains
 }

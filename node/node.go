@@ -1,13 +1,17 @@
 // Package node promises a node: it puts the parts together (cache, origin,
 // devices, trees, chains, snapshotter, control socket), runs them until its
-// context ends, and leaves nothing mounted behind.
+// context ends, and leaves nothing mounted behind but what containers still use.
+// What a daemon that was killed left, the next one puts in order.
 //
-// This file is the drawing; it decides nothing else.
+// node.go is the drawing; it decides nothing else. The other files are for
+// people: a tree mounted without containerd (bind.go; mounts.go, without a node
+// too), and the control socket, with both its ends.
 //
-// Below the root:
+// Below the root, which is root's alone to write:
 //
 //	lock            held while a daemon runs
 //	control.sock    for `lighter status` and its like; root's alone
+//	binds.json      what is mounted for people
 //	cache/          chunks (package disk)
 //	trees/ mounts/ devices/    (package mount)
 //	chains/ hub.keys           (package chain)
@@ -19,8 +23,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -50,47 +56,69 @@ type Node struct {
 	keys     *chain.Keys
 	chains   *chain.Resolver
 	snapshot *snapshot.Snapshotter // nil without an address
-	binds    binds
-	stop     context.CancelFunc
+	binds    *binds
+	controls net.Listener
+	requests net.Listener // containerd's; nil without an address
+	stop     context.CancelCauseFunc
 }
 
-// Run runs a node until ctx is done. ready is called once it serves.
+// heapGrowth is by how many percent the heap grows between two collections. A
+// node has little in use and makes much garbage, a unit at a time: with Go's 100
+// a fifth of a first read of a large file went into collecting it.
+const heapGrowth = 300
+
+// Run runs a node until ctx is done, as the one thing that this process does.
+// ready is called once its sockets are there.
 func Run(ctx context.Context, config Config, log *slog.Logger, ready func()) error {
-	n, err := start(config, log)
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(heapGrowth)
+	}
+	n, err := start(ctx, config, log)
 	if err != nil {
 		return err
 	}
-	ctx, n.stop = context.WithCancel(ctx)
-	defer n.stop()
-	group, ctx := errgroup.WithContext(ctx)
+	ctx, n.stop = context.WithCancelCause(ctx)
+	defer n.stop(nil)
 	// The devices outlive what uses them: they are served until all is unmounted.
 	devices, stopDevices := context.WithCancel(context.WithoutCancel(ctx))
 	served := make(chan error, 1)
-	go func() { served <- n.server.Serve(devices) }()
-	group.Go(func() error { n.ahead.Run(ctx); return nil })
-	group.Go(func() error { return n.serveControl(ctx) })
-	if n.snapshot != nil {
-		group.Go(func() error { return n.serveSnapshots(ctx) })
-	}
-	log.Info("node is ready", "root", config.Root, "address", config.Address, "hub", n.hub.URL())
-	ready()
-	err = group.Wait()
+	go func() { served <- n.serveDevices(devices) }()
+	err = n.serve(ctx, ready)
 	err = errors.Join(err, n.unmountAll())
 	stopDevices()
 	return errors.Join(err, <-served, n.close())
 }
 
-func (n *Node) serveSnapshots(ctx context.Context) error {
-	listener, err := snapshot.Listen(ctx, n.config.Address)
-	if err != nil {
+// serve answers containerd and people until ctx is done.
+func (n *Node) serve(ctx context.Context, ready func()) error {
+	if err := n.recoverBinds(ctx); err != nil {
 		return err
 	}
-	return snapshot.Serve(ctx, listener, n.snapshot)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { n.ahead.Run(ctx); return nil })
+	group.Go(func() error { return n.serveControl(ctx) })
+	if n.snapshot != nil {
+		group.Go(func() error { return snapshot.Serve(ctx, n.requests, n.snapshot) })
+	}
+	n.log.Info("node is ready", "root", n.config.Root, "address", n.config.Address, "hub", n.hub.URL())
+	ready()
+	return group.Wait()
+}
+
+// serveDevices answers the kernel until ctx is done. If it ends before, by
+// somebody's umount, the node ends: it could mount nothing any more.
+func (n *Node) serveDevices(ctx context.Context) error {
+	err := n.server.Serve(ctx)
+	if ctx.Err() == nil {
+		err = errors.Join(err, fmt.Errorf("the kernel asks for nothing any more: was %s unmounted?", mount.Devices(n.config.Root)))
+	}
+	n.stop(err)
+	return err
 }
 
 // start opens everything, lowest first.
-func start(config Config, log *slog.Logger) (_ *Node, err error) {
-	n := &Node{config: config, log: log, started: time.Now(), binds: binds{dirs: map[string]bind{}}}
+func start(ctx context.Context, config Config, log *slog.Logger) (_ *Node, err error) {
+	n := &Node{config: config, log: log, started: time.Now()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, n.close())
@@ -99,7 +127,11 @@ func start(config Config, log *slog.Logger) (_ *Node, err error) {
 	if err := n.own(); err != nil {
 		return nil, err
 	}
+	config = n.config
 	if err := mount.Prepare(config.Root); err != nil {
+		return nil, err
+	}
+	if n.binds, err = openBinds(config.Root); err != nil {
 		return nil, err
 	}
 	n.hub, err = hub.NewClient(hub.Options{URL: config.Hub, Scope: config.Scope, PlainHTTP: config.PlainHTTP, CAFile: config.CAFile})
@@ -113,33 +145,40 @@ func start(config Config, log *slog.Logger) (_ *Node, err error) {
 		return nil, err
 	}
 	n.units = store.NewUnits(n.hub, n.cache)
-	n.ahead = device.NewAhead(store.NewTier(n.cache, n.units), log)
+	n.ahead = device.NewAhead(n.units, log)
 	if n.server, err = device.Mount(mount.Devices(config.Root), log); err != nil {
 		return nil, err
 	}
 	n.trees = mount.Open(config.Root, n.hub, n.server, n.ahead, log)
+	if err := n.trees.Recover(); err != nil {
+		return nil, err
+	}
 	if n.chains, err = chain.New(config.Root, n.hub, n.trees, n.keys, log); err != nil {
 		return nil, err
 	}
-	if config.Address != "" {
-		return n, n.openSnapshots()
+	n.holdBinds()
+	if err := n.openSnapshots(ctx); err != nil {
+		return nil, err
 	}
-	return n, nil
+	n.chains.Sweep()
+	n.controls, err = snapshot.Listen(ctx, ControlSocket(config.Root))
+	return n, err
 }
 
-// openSnapshots opens the snapshotter, and lets go of the chains that a crash
-// left without a snapshot.
-func (n *Node) openSnapshots() (err error) {
+// openSnapshots opens the snapshotter and its socket, if there is to be one.
+func (n *Node) openSnapshots(ctx context.Context) (err error) {
+	if n.config.Address == "" {
+		return nil
+	}
 	n.snapshot, err = snapshot.New(snapshot.Config{Dir: filepath.Join(n.config.Root, "snapshots")}, n.chains)
 	if err != nil {
 		return err
 	}
-	referred, _, err := n.snapshot.Restore(context.Background())
-	if err != nil {
-		return err
+	if err := os.MkdirAll(filepath.Dir(n.config.Address), 0o700); err != nil {
+		return fmt.Errorf("make the directory of containerd's socket: %w", err)
 	}
-	n.chains.Keep(referred)
-	return nil
+	n.requests, err = snapshot.Listen(ctx, n.config.Address)
+	return err
 }
 
 // own makes the root and makes sure that no other daemon uses it.
@@ -147,8 +186,8 @@ func (n *Node) own() error {
 	if os.Geteuid() != 0 {
 		return errors.New("a node mounts file systems and must run as root (try: sudo lighter node ...)")
 	}
-	if err := os.MkdirAll(n.config.Root, 0o700); err != nil {
-		return fmt.Errorf("make the node's root: %w", err)
+	if err := n.makeRoot(); err != nil {
+		return err
 	}
 	lock, err := os.OpenFile(filepath.Join(n.config.Root, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -162,6 +201,28 @@ func (n *Node) own() error {
 	return nil
 }
 
+// makeRoot makes sure of the root: a directory in which only root can change
+// what is believed, under its one name.
+func (n *Node) makeRoot() error {
+	root := n.config.Root
+	if err := os.MkdirAll(root, 0o700); err != nil {
+		return fmt.Errorf("make the node's root: %w", err)
+	}
+	real, err := filepath.EvalSymlinks(root)
+	if err != nil {
+		return fmt.Errorf("make the node's root: %w", err)
+	}
+	var stat unix.Stat_t
+	if err := unix.Stat(real, &stat); err != nil {
+		return fmt.Errorf("look at the node's root %s: %w", root, err)
+	}
+	if stat.Uid != 0 || stat.Mode&0o022 != 0 {
+		return fmt.Errorf("others than root can write to %s: `chown root %s; chmod 700 %s`, or give the node another --root", root, root, root)
+	}
+	n.config.Root = real
+	return nil
+}
+
 // unmountAll takes down what is mounted, while devices are still served.
 func (n *Node) unmountAll() error {
 	return errors.Join(n.unbindAll(), n.trees.Close())
@@ -170,11 +231,16 @@ func (n *Node) unmountAll() error {
 // close closes what was opened, highest first.
 func (n *Node) close() error {
 	var errs []error
+	for _, listener := range []net.Listener{n.controls, n.requests} {
+		if listener != nil {
+			_ = listener.Close() // whoever served has closed it
+		}
+	}
 	if n.snapshot != nil {
 		errs = append(errs, n.snapshot.Close())
 	}
 	if n.server != nil {
-		errs = append(errs, n.server.Close())
+		errs = append(errs, n.closeServer())
 	}
 	if n.units != nil {
 		n.units.Wait()
@@ -186,4 +252,15 @@ func (n *Node) close() error {
 		errs = append(errs, n.lock.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// closeServer unmounts the devices. If containers still use some, they keep the
+// mount, which the next daemon replaces.
+func (n *Node) closeServer() error {
+	err := n.server.Close()
+	if errors.Is(err, unix.EBUSY) {
+		n.log.Warn("containers still use trees: what they read and is not in memory is an error from now on", "cause", err)
+		return n.server.Detach()
+	}
+	return err
 }

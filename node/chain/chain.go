@@ -1,18 +1,26 @@
-// Package chain promises an answer within about a second to the question that
-// containerd asks for each layer of a pull: is this chain one of ours? It asks
-// a hub at most once for each pull, remembers what it was told, and trusts only
-// statements that a pinned key has signed.
+// Package chain promises an answer to the question that containerd asks for each
+// layer of a pull: is this chain one of ours? It asks a hub once for each pull
+// (where layers are unpacked at the same time, at most once for each), remembers
+// what it was told, and trusts only statements that a pinned key has signed.
 //
-// It refuses to let anybody wait for a hub that is silent: a hub that did not
-// answer counts as one that knows nothing, until a pause is over.
+// What no hub knows, and a hub that is silent or lies, costs a pull about a
+// second in all, or three if the hub answers and its index does not come; then
+// the pull goes on as if there were no hub. So a chain is claimed only if a
+// verified statement is about it or about an image above it, and, as soon as it
+// is clear which image that is, only once the image's index has begun to arrive
+// and its header was verified. A hub that fails us is not asked again until a
+// pause is over.
 //
 // Risk: what Claim has confirmed cannot be taken back. So the tree of an image's
-// top chain is on disk before Claim says yes; a chain below is only a claim,
-// for which the hub makes a tree if somebody mounts it.
+// top chain is on disk before Claim says yes, which waits for it as long as bytes
+// arrive. A chain below is only a claim, for which the hub makes a tree if
+// somebody mounts it. Where several images stand on a chain, it is claimed before
+// it is clear whose index must come: a hub whose statements are right and whose
+// indexes are not makes such a pull fail, and plain if it is tried again at once.
 //
 // On disk, below the node's root:
 //
-//	chains/HEX    the signed statement of a chain whose tree is here, as JSON
+//	chains/HEX    the signed statement of a chain whose tree is here, or on its way, as JSON
 //	hub.keys      the pinned keys, if they were learned and not configured
 package chain
 
@@ -26,8 +34,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/sync/singleflight"
 
 	"lighter/format/chunk"
 	"lighter/format/index"
@@ -46,62 +52,53 @@ type Hub interface {
 // Trees is what a Resolver needs of the trees on this machine.
 type Trees interface {
 	Has(tree chunk.ID) bool
-	Ensure(ctx context.Context, tree chunk.ID) error
+	List() ([]chunk.ID, error)
+	// Ensure brings a tree here. It fails when nothing arrives for a while, and
+	// calls begun as soon as what arrives is known to be the tree's index.
+	Ensure(ctx context.Context, tree chunk.ID, begun func()) error
 	Mount(ctx context.Context, tree chunk.ID) (dir string, err error)
 	Remove(tree chunk.ID) error
 	Size(tree chunk.ID) (bytes, files int64)
 }
 
-const (
-	// lookupTimeout is how long a pull waits for a hub.
-	lookupTimeout = time.Second
-	// silence is how long a hub that did not answer is not asked again.
-	silence = 10 * time.Second
-	// memory is how long an answer counts, and negativeMemory how long a "not
-	// known" does: an image that was just added shall be lazy soon.
-	memory         = time.Minute
-	negativeMemory = 5 * time.Second
-	// ensureTimeout bounds how long a pull waits for the index of its image.
-	ensureTimeout = 30 * time.Second
-	// maxRemembered bounds the chains that are remembered.
-	maxRemembered = 20000
-)
-
 // Resolver answers for the chains of one node. It is safe for concurrent use.
+//
+// Whoever needs a chain, a snapshot, a call to Claim or Mount, somebody who has
+// mounted it, says so with Hold, and with Drop that it is over. With the last one
+// the chain's tree goes.
 type Resolver struct {
 	hub   Hub
 	trees Trees
 	keys  *Keys
 	dir   string
 	log   *slog.Logger
-	now   func() time.Time
-	asked singleflight.Group
 
 	mu       sync.Mutex // guards what follows
-	links    map[string]remembered
+	links    map[string]link
+	asking   map[string]chan struct{} // by chain: closed when the answer was learned
+	fetches  map[chunk.ID]*fetch
 	silentTo time.Time
+	silence  error // why the hub is not asked
 	events   []Event
 
-	// held serialises what changes which statements are on disk, and guards holds.
-	held  sync.Mutex
-	holds map[string]*hold
+	held    sync.Mutex // guards what follows, and the statements on disk
+	uses    map[string]*use
+	leaving map[chunk.ID]bool // trees that are being removed
+	left    *sync.Cond        // one of them is gone
 }
 
-// remembered is what a hub said of a chain, and until when that counts.
-type remembered struct {
-	link  hub.Link
-	known bool
-	until time.Time
-}
-
-// New returns a resolver that keeps its statements below root.
+// New returns a resolver with the statements that are below root. Those that no
+// pinned key has signed count as not there.
 func New(root string, h Hub, trees Trees, keys *Keys, log *slog.Logger) (*Resolver, error) {
 	dir := filepath.Join(root, "chains")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open the chains: %w", err)
 	}
-	return &Resolver{hub: h, trees: trees, keys: keys, dir: dir, log: log, now: time.Now,
-		links: map[string]remembered{}, holds: map[string]*hold{}}, nil
+	r := &Resolver{hub: h, trees: trees, keys: keys, dir: dir, log: log,
+		links: map[string]link{}, asking: map[string]chan struct{}{}, fetches: map[chunk.ID]*fetch{},
+		uses: map[string]*use{}, leaving: map[chunk.ID]bool{}}
+	r.left = sync.NewCond(&r.held)
+	return r, r.load()
 }
 
 // layersLabel is set by containerd when it is told to: the digests of the layer
@@ -111,34 +108,6 @@ const layersLabel = "containerd.io/snapshot/cri.image-layers"
 // imageLabel is the reference of the image that is pulled, set like layersLabel.
 const imageLabel = "containerd.io/snapshot/cri.image-ref"
 
-// Claim tells whether the chain is known, so that its layer need not be
-// downloaded. For the top of an image its tree is on disk then.
-func (r *Resolver) Claim(ctx context.Context, chain, parent string, labels map[string]string) bool {
-	if s, err := r.statement(chain); err == nil && r.trees.Has(s.Tree) {
-		r.wanted(chain)
-		r.note(chain, labels, true, "its tree is on this machine")
-		return true
-	}
-	link, err := r.lookup(ctx, chain, parent)
-	if err != nil {
-		r.note(chain, labels, false, err.Error())
-		return false
-	}
-	if link.Statement == nil || moreAbove(labels) {
-		r.note(chain, labels, true, "the hub knows it as part of an image")
-		return true
-	}
-	ctx, cancel := context.WithTimeout(ctx, ensureTimeout)
-	defer cancel()
-	if err := r.ensure(ctx, chain, link.Statement); err != nil {
-		r.note(chain, labels, false, err.Error())
-		return false
-	}
-	r.wanted(chain)
-	r.note(chain, labels, true, "its tree was fetched")
-	return true
-}
-
 // moreAbove tells whether the labels say that the image goes on above this
 // layer. Then its index, which the hub has because another image ends here,
 // need not be fetched.
@@ -146,117 +115,86 @@ func moreAbove(labels map[string]string) bool {
 	return strings.Contains(labels[layersLabel], ",")
 }
 
-var errUnknown = errors.New("the hub does not know it")
-
-// lookup says what the hub knows of a chain, from memory if that will do.
-func (r *Resolver) lookup(ctx context.Context, chain, parent string) (hub.Link, error) {
-	if link, err := r.recall(chain, parent); !errors.Is(err, errAsk) {
-		return link, err
+// Claim tells whether the chain is known, so that its layer need not be
+// downloaded. For the top of an image its tree is on disk then. The caller holds
+// the chain.
+func (r *Resolver) Claim(ctx context.Context, chain, parent string, labels map[string]string) bool {
+	why, err := r.claim(ctx, chain, parent, moreAbove(labels))
+	if err != nil {
+		why = err.Error()
 	}
-	done := r.asked.DoChan(chain, func() (any, error) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookupTimeout)
-		defer cancel()
-		answer, err := r.hub.Chain(ctx, chain)
-		return nil, r.learn(chain, answer, err)
-	})
-	select {
-	case result := <-done:
-		if result.Err != nil {
-			return hub.Link{}, result.Err
-		}
-		return r.recall(chain, parent)
-	case <-ctx.Done():
-		return hub.Link{}, context.Cause(ctx)
-	}
+	r.note(chain, labels, err == nil, why)
+	return err == nil
 }
 
-// errAsk says that memory does not tell.
-var errAsk = errors.New("not asked yet")
-
-func (r *Resolver) recall(chain, parent string) (hub.Link, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	now := r.now()
-	if m, ok := r.links[chain]; ok && now.Before(m.until) {
-		if !m.known {
-			return hub.Link{}, errUnknown
-		}
-		return m.link, nil
+func (r *Resolver) claim(ctx context.Context, chain, parent string, more bool) (why string, err error) {
+	if s := r.statement(chain); s != nil && r.trees.Has(s.Tree) {
+		return "its tree is on this machine", nil
 	}
-	if now.Before(r.silentTo) {
-		return hub.Link{}, fmt.Errorf("the hub did not answer; it is asked again in %s", r.silentTo.Sub(now).Round(time.Second))
+	// Once the chain below was claimed, saying no would not help: without a hub
+	// no layer can be put on it.
+	begin := beginTimeout
+	committed := parent != "" && r.holders(parent) > 0
+	if committed {
+		begin = fetchTimeout
 	}
-	// The answer about a chain names all above it: what it does not name is
-	// not known.
-	if m, ok := r.links[aboveKey+parent]; ok && parent != "" && now.Before(m.until) {
-		return hub.Link{}, errUnknown
-	}
-	return hub.Link{}, errAsk
-}
-
-// aboveKey marks in links that all chains above the one that follows are
-// remembered.
-const aboveKey = "above "
-
-// learn remembers an answer.
-func (r *Resolver) learn(chain string, answer *hub.Chain, err error) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	now := r.now()
-	if len(r.links) > maxRemembered {
-		clear(r.links)
-	}
+	l, err := r.lookup(ctx, chain, parent, committed)
 	switch {
-	case errors.Is(err, chunk.ErrNotFound):
-		r.links[chain] = remembered{until: now.Add(negativeMemory)}
-		return nil
 	case err != nil:
-		r.silentTo = now.Add(silence)
-		return fmt.Errorf("the hub did not answer: %w", err)
-	case answer.Chain != chain:
-		r.links[chain] = remembered{until: now.Add(negativeMemory)}
-		return fmt.Errorf("the hub answers about chain %q", answer.Chain)
+		return "", err
+	case l.own != nil && !(more && l.images > 0):
+		why, err = "its tree was fetched", r.ensure(ctx, l.own, begin)
+	case l.images == 0:
+		err = l.nothing()
+	case l.images == 1 && !r.trees.Has(l.above.Tree):
+		err = r.fetch(l.above, begin).waitBegun(ctx)
+		fallthrough
+	default:
+		why = "the hub knows it as part of an image"
 	}
-	until := now.Add(memory)
-	r.links[chain] = remembered{answer.Link, true, until}
-	for _, link := range answer.Above {
-		r.links[link.Chain] = remembered{link, true, until}
-		if answer.Complete {
-			r.links[aboveKey+link.Chain] = remembered{until: now.Add(negativeMemory)}
-		}
+	if err != nil && ctx.Err() == nil {
+		r.remember(chain, err)
 	}
-	if answer.Complete {
-		r.links[aboveKey+chain] = remembered{until: now.Add(negativeMemory)}
-	}
-	return nil
+	return why, err
 }
+
+// treeTimeout bounds how long a hub may take to make a tree.
+const treeTimeout = 15 * time.Second
 
 // Mount mounts a chain's tree and returns where. A chain that was only claimed
-// costs a question to the hub.
+// costs a question to the hub, and the wait for its index: as long as bytes
+// arrive, but five minutes in all at most. The caller holds the chain.
 func (r *Resolver) Mount(ctx context.Context, chain string) (string, error) {
-	s, err := r.statement(chain)
-	if err != nil || !r.trees.Has(s.Tree) {
-		if s, err = r.hub.Tree(ctx, chain); err != nil {
+	s := r.statement(chain)
+	if s == nil || !r.trees.Has(s.Tree) {
+		var err error
+		if s, err = r.askTree(ctx, chain); err != nil {
 			return "", fmt.Errorf("the tree of chain %s is not on this machine and the hub does not give it: %w", chain, err)
 		}
-		if err := r.ensure(ctx, chain, s); err != nil {
+		if err := r.ensure(ctx, s, fetchTimeout); err != nil {
 			return "", err
 		}
 	}
 	return r.trees.Mount(ctx, s.Tree)
 }
 
-// ensure verifies a statement and brings its tree here.
-func (r *Resolver) ensure(ctx context.Context, chain string, s *index.Statement) error {
+// askTree has the hub make a chain's tree, and verifies what it says.
+func (r *Resolver) askTree(ctx context.Context, chain string) (*index.Statement, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, treeTimeout, errors.New("it does not answer"))
+	defer cancel()
+	s, err := r.hub.Tree(ctx, chain)
+	if cause := context.Cause(ctx); cause != nil {
+		return nil, cause
+	}
+	if err != nil {
+		return nil, err
+	}
 	keys, err := r.keys.Get(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := s.Verify(chain, keys); err != nil {
-		return fmt.Errorf("refused: %w", err)
+		return nil, fmt.Errorf("refused: %w", err)
 	}
-	if err := r.trees.Ensure(ctx, s.Tree); err != nil {
-		return err
-	}
-	return r.save(s)
+	return s, nil
 }

@@ -4,12 +4,11 @@ import (
 	"context"
 	"crypto/ed25519"
 	"errors"
-	"fmt"
 	"log/slog"
-	"os"
+	"slices"
 	"strings"
-	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"lighter/format/chunk"
@@ -17,131 +16,7 @@ import (
 	"lighter/store/hub"
 )
 
-var key = ed25519.NewKeyFromSeed(make([]byte, 32))
-
-func chainID(n int) string  { return "sha256:" + chunk.Sum(fmt.Append(nil, "chain", n)).String() }
-func treeID(n int) chunk.ID { return chunk.Sum(fmt.Append(nil, "tree", n)) }
-func statement(n int) *index.Statement {
-	s := index.Sign(key, chainID(n), treeID(n))
-	return &s
-}
-
-// fakeHub knows a stack of chains 0, 1, … top, the last an image.
-type fakeHub struct {
-	mu     sync.Mutex
-	asked  []string
-	answer func(ctx context.Context, chain string) (*hub.Chain, error)
-	tree   func(chain string) (*index.Statement, error)
-	key    ed25519.PrivateKey
-	local  bool
-}
-
-func (h *fakeHub) Chain(ctx context.Context, chain string) (*hub.Chain, error) {
-	h.mu.Lock()
-	h.asked = append(h.asked, chain)
-	h.mu.Unlock()
-	return h.answer(ctx, chain)
-}
-
-func (h *fakeHub) Tree(_ context.Context, chain string) (*index.Statement, error) {
-	return h.tree(chain)
-}
-
-func (h *fakeHub) Key(context.Context) (ed25519.PublicKey, error) {
-	return h.key.Public().(ed25519.PublicKey), nil
-}
-func (h *fakeHub) Loopback() bool { return h.local }
-func (h *fakeHub) URL() string    { return "http://hub.test" }
-
-func stack(top int) func(context.Context, string) (*hub.Chain, error) {
-	return func(_ context.Context, chain string) (*hub.Chain, error) {
-		var links []hub.Link
-		for n := range top + 1 {
-			l := hub.Link{Chain: chainID(n), DiffID: chainID(n)}
-			if n > 0 {
-				l.Parent = chainID(n - 1)
-			}
-			if n == top {
-				l.Statement = statement(n)
-			}
-			links = append(links, l)
-		}
-		for n, l := range links {
-			if l.Chain == chain {
-				return &hub.Chain{Link: l, Above: links[n+1:], Complete: true}, nil
-			}
-		}
-		return nil, chunk.ErrNotFound
-	}
-}
-
-// fakeTrees has the trees that it is told to.
-type fakeTrees struct {
-	mu     sync.Mutex
-	here   map[chunk.ID]bool
-	ensure error
-	log    []string
-}
-
-func (f *fakeTrees) say(s string, id chunk.ID) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.log = append(f.log, s+" "+id.Short())
-}
-func (f *fakeTrees) Has(id chunk.ID) bool { f.mu.Lock(); defer f.mu.Unlock(); return f.here[id] }
-func (f *fakeTrees) Ensure(_ context.Context, id chunk.ID) error {
-	if f.ensure != nil {
-		return f.ensure
-	}
-	f.say("ensure", id)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.here[id] = true
-	return nil
-}
-func (f *fakeTrees) Mount(_ context.Context, id chunk.ID) (string, error) {
-	f.say("mount", id)
-	return "/m/" + id.Short(), nil
-}
-func (f *fakeTrees) Remove(id chunk.ID) error {
-	f.say("remove", id)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	delete(f.here, id)
-	return nil
-}
-func (f *fakeTrees) Size(chunk.ID) (int64, int64) { return 1000, 3 }
-
-func newResolver(t *testing.T, h *fakeHub) (*Resolver, *fakeTrees) {
-	t.Helper()
-	root := t.TempDir()
-	if h.key == nil {
-		h.key = key
-	}
-	h.local = true
-	keys, err := NewKeys(root, nil, h)
-	if err != nil {
-		t.Fatal(err)
-	}
-	trees := &fakeTrees{here: map[chunk.ID]bool{}}
-	r, err := New(root, h, trees, keys, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r, trees
-}
-
-// pull claims the chains 0 to top as containerd does.
-func pull(t *testing.T, r *Resolver, top int) []bool {
-	t.Helper()
-	var lazy []bool
-	parent := ""
-	for n := range top + 1 {
-		lazy = append(lazy, r.Claim(t.Context(), chainID(n), parent, nil))
-		parent = chainID(n)
-	}
-	return lazy
-}
+var other = ed25519.NewKeyFromSeed([]byte(strings.Repeat("x", 32)))
 
 func TestOneLookupAPull(t *testing.T) {
 	h := &fakeHub{answer: stack(5)}
@@ -154,213 +29,319 @@ func TestOneLookupAPull(t *testing.T) {
 	if len(h.asked) != 1 || h.asked[0] != chainID(0) {
 		t.Errorf("asked %d times", len(h.asked))
 	}
-	if len(trees.log) != 1 || !trees.here[treeID(5)] {
-		t.Errorf("fetched %v, want the top's tree alone", trees.log)
+	if got := trees.said(); len(got) != 1 || !trees.Has(treeID(5)) {
+		t.Errorf("did %v, want the top's tree fetched alone", got)
 	}
-	// The second pull finds the top on this machine.
+	// Another pull finds the top on this machine.
 	h.answer = func(context.Context, string) (*hub.Chain, error) { return nil, errors.New("the hub is gone") }
-	r.links = map[string]remembered{}
-	if !r.Claim(t.Context(), chainID(5), chainID(4), nil) {
+	clear(r.links)
+	if !claim(t, r, 5) {
 		t.Error("a tree that is here is not claimed without the hub")
 	}
 }
 
-func TestUnknownLayerOnKnownOnes(t *testing.T) {
-	h := &fakeHub{answer: stack(2)}
-	r, _ := newResolver(t, h)
-	got := pull(t, r, 3)
-	if want := []bool{true, true, true, false}; fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("lazy: %v, want %v", got, want)
-	}
-	if len(h.asked) != 1 {
-		t.Errorf("asked %d times: the first answer names all above", len(h.asked))
-	}
+// The index is on its way as soon as it is clear which one it is, and what stands
+// below is claimed once it arrives; only the top waits for all of it.
+func TestTheIndexComesWhileLayersAreClaimed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, trees := newResolver(t, &fakeHub{answer: stack(2)})
+		rest := make(chan struct{})
+		trees.fetch = func(_ context.Context, _ chunk.ID, begun func()) error {
+			begun()
+			<-rest
+			return nil
+		}
+		if !claim(t, r, 0) || !claim(t, r, 1) || trees.Has(treeID(2)) {
+			t.Error("the chains below wait for the whole index")
+		}
+		claimed := false
+		go func() { claimed = claim(t, r, 2) }()
+		time.Sleep(4 * time.Minute) // a hub that is slow, but sends
+		if claimed {
+			t.Error("the top was claimed without its tree")
+		}
+		close(rest)
+		synctest.Wait()
+		if !claimed || !trees.Has(treeID(2)) || len(trees.said()) != 1 {
+			t.Error("the top was not claimed with its tree")
+		}
+	})
 }
 
-func TestUnknownImage(t *testing.T) {
-	h := &fakeHub{answer: stack(0)}
-	r, _ := newResolver(t, h)
-	for range 2 {
-		if r.Claim(t.Context(), chainID(7), "", nil) {
-			t.Error("an unknown chain is lazy")
+// A pull of many layers that a hub cannot help with goes on as if there were
+// none, and soon.
+func TestPullIsPlain(t *testing.T) {
+	stall := func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) }
+	lie := func(sign func(n int) index.Statement) func(context.Context, string) (*hub.Chain, error) {
+		return func(ctx context.Context, chain string) (*hub.Chain, error) {
+			answer, err := stack(9)(ctx, chain)
+			if err != nil {
+				return nil, err
+			}
+			s := sign(9)
+			answer.Above[len(answer.Above)-1].Statement = &s
+			return answer, nil
 		}
 	}
-	if len(h.asked) != 1 {
-		t.Errorf("asked %d times about the same", len(h.asked))
-	}
-	now := time.Now().Add(2 * negativeMemory)
-	r.now = func() time.Time { return now }
-	h.answer = stack(7)
-	if !r.Claim(t.Context(), chainID(7), "", nil) {
-		t.Error("an image that was added meanwhile is not lazy")
-	}
-}
-
-func TestSilentHub(t *testing.T) {
-	h := &fakeHub{answer: func(ctx context.Context, _ string) (*hub.Chain, error) {
-		<-ctx.Done()
-		return nil, ctx.Err()
-	}}
-	r, _ := newResolver(t, h)
-	start := time.Now()
-	pull(t, r, 9)
-	if took := time.Since(start); took > 5*lookupTimeout {
-		t.Errorf("a pull of ten layers waited %s for a silent hub", took)
-	}
-	if len(h.asked) != 1 {
-		t.Errorf("asked a silent hub %d times", len(h.asked))
-	}
-	now := time.Now().Add(2 * silence)
-	r.now = func() time.Time { return now }
-	h.answer = stack(1)
-	if !r.Claim(t.Context(), chainID(0), "", nil) {
-		t.Error("a hub that is back is not asked")
-	}
-}
-
-func TestForgedStatements(t *testing.T) {
-	other := ed25519.NewKeyFromSeed([]byte(strings.Repeat("x", 32)))
-	forge := func(s index.Statement) func(context.Context, string) (*hub.Chain, error) {
-		return func(_ context.Context, c string) (*hub.Chain, error) {
-			return &hub.Chain{Link: hub.Link{Chain: c, Statement: &s}, Complete: true}, nil
-		}
-	}
-	for name, s := range map[string]index.Statement{
-		"another key":   index.Sign(other, chainID(0), treeID(0)),
-		"another chain": index.Sign(key, chainID(1), treeID(0)),
+	for _, c := range []struct {
+		name   string
+		answer func(context.Context, string) (*hub.Chain, error)
+		fetch  func(context.Context, chunk.ID, func()) error
+		why    string
+	}{
+		{name: "unknown", answer: stack(-1), why: "does not know"},
+		{name: "slow and unknown", answer: func(context.Context, string) (*hub.Chain, error) {
+			time.Sleep(900 * time.Millisecond)
+			return nil, chunk.ErrNotFound
+		}, why: "does not know"},
+		{name: "silent", answer: func(ctx context.Context, _ string) (*hub.Chain, error) { return nil, stall(ctx) }, why: "did not answer"},
+		{name: "another chain", answer: func(ctx context.Context, chain string) (*hub.Chain, error) {
+			return stack(9)(ctx, chainID(1))
+		}, why: "answers about chain"},
+		{name: "another key", answer: lie(func(n int) index.Statement { return index.Sign(other, chainID(n), treeID(n)) }), why: "refused"},
+		{name: "another format", answer: lie(func(n int) index.Statement { s := *statement(n); s.Format++; return s }), why: "refused"},
+		{name: "a statement about another chain", answer: lie(func(int) index.Statement { return *statement(1) }), why: "refused"},
+		{name: "no image", answer: func(ctx context.Context, chain string) (*hub.Chain, error) {
+			answer, err := stack(9)(ctx, chain)
+			if err == nil {
+				answer.Above = answer.Above[:len(answer.Above)-1]
+			}
+			return answer, err
+		}, why: "no image"},
+		{name: "no index", answer: stack(9), fetch: func(context.Context, chunk.ID, func()) error { return chunk.ErrNotFound }, why: "not found"},
+		{name: "a silent index", answer: stack(9), fetch: func(ctx context.Context, _ chunk.ID, _ func()) error { return stall(ctx) }, why: "within 2s"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			r, trees := newResolver(t, &fakeHub{answer: forge(s)})
-			if r.Claim(t.Context(), chainID(0), "", nil) {
-				t.Error("a forged statement was believed")
-			}
-			if len(trees.log) != 0 {
-				t.Errorf("its tree was fetched: %v", trees.log)
-			}
-			events := r.Events()
-			if len(events) != 1 || events[0].Lazy || !strings.Contains(events[0].Why, "refused") {
-				t.Errorf("the status says %+v", events)
-			}
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := &fakeHub{answer: c.answer}
+				r, trees := newResolver(t, h)
+				trees.fetch = c.fetch
+				start := time.Now()
+				var waited time.Duration
+				for n := range 9 {
+					before := time.Now()
+					if claim(t, r, n) {
+						t.Errorf("chain %d is lazy", n)
+					}
+					waited += time.Since(before)
+					time.Sleep(30 * time.Second) // its layer is downloaded
+				}
+				limit := lookupTimeout
+				if c.fetch != nil {
+					limit = beginTimeout
+				}
+				if waited > limit {
+					t.Errorf("the pull waited %s in all", waited)
+				}
+				if len(h.asked) != 1 {
+					t.Errorf("asked %d times", len(h.asked))
+				}
+				for _, e := range r.Events() {
+					if e.Lazy || !strings.Contains(e.Why, c.why) {
+						t.Errorf("the status says %q", e.Why)
+					}
+				}
+				if time.Since(start) < 4*time.Minute {
+					t.Error("the clock stands still")
+				}
+				// Once all is well, the next image is lazy.
+				h.answer, trees.fetch = stack(2), nil
+				if got := pull(t, r, 2); !slices.Equal(got, []bool{true, true, true}) {
+					t.Errorf("after that, lazy: %v", got)
+				}
+			})
 		})
 	}
 }
 
-func TestTreeThatCannotBeFetched(t *testing.T) {
-	h := &fakeHub{answer: stack(0)}
-	r, trees := newResolver(t, h)
-	trees.ensure = errors.New("its digest is wrong")
-	if r.Claim(t.Context(), chainID(0), "", nil) {
-		t.Error("a top whose tree is not here was claimed")
+func TestPullsOfOneImageAskOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &fakeHub{answer: func(ctx context.Context, chain string) (*hub.Chain, error) {
+			time.Sleep(100 * time.Millisecond)
+			return stack(0)(ctx, chain)
+		}}
+		r, trees := newResolver(t, h)
+		for range 5 {
+			go claim(t, r, 0)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if len(h.asked) != 1 || len(trees.said()) != 1 || r.holders(chainID(0)) != 5 {
+			t.Errorf("asked %d times", len(h.asked))
+		}
+	})
+}
+
+func TestUnknownLayersOnKnownOnes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &fakeHub{answer: stack(2)}
+		r, _ := newResolver(t, h)
+		for n, want := range []bool{true, true, true, false, false, false} {
+			if got := claim(t, r, n); got != want {
+				t.Errorf("chain %d lazy: %v", n, got)
+			}
+			if !want {
+				time.Sleep(20 * time.Second)
+			}
+		}
+		if len(h.asked) != 1 {
+			t.Errorf("asked %d times: the first answer names all above", len(h.asked))
+		}
+	})
+}
+
+func TestImageThatWasAddedIsLazySoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &fakeHub{answer: stack(-1)}
+		r, _ := newResolver(t, h)
+		if first, second := claim(t, r, 0), claim(t, r, 0); first || second || len(h.asked) != 1 {
+			t.Errorf("asked %d times about the same", len(h.asked))
+		}
+		h.answer = stack(1)
+		time.Sleep(negativeMemory)
+		if !claim(t, r, 0) || !claim(t, r, 1) {
+			t.Error("an image that was added meanwhile is not lazy")
+		}
+	})
+}
+
+// A hub that failed us is left alone for a while, by every pull.
+func TestHubThatFailedIsNotAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &fakeHub{answer: stack(1)}
+		r, trees := newResolver(t, h)
+		trees.fetch = func(ctx context.Context, _ chunk.ID, _ func()) error { <-ctx.Done(); return context.Cause(ctx) }
+		claim(t, r, 0)
+		h.asked, trees.log = nil, nil
+		start := time.Now()
+		for _, n := range []int{1, 10, 11, 12} { // 1 was in the hub's answer
+			r.Claim(t.Context(), chainID(n), "", nil)
+		}
+		if len(h.asked)+len(trees.said()) != 0 || time.Since(start) > 0 {
+			t.Errorf("asked %v, after %s", h.asked, time.Since(start))
+		}
+		trees.fetch = nil
+		time.Sleep(pause)
+		if !claim(t, r, 0) {
+			t.Error("a hub that is back is not asked")
+		}
+	})
+}
+
+// A base is claimed although it is not clear yet which image stands on it; when
+// it is, nothing can be taken back, and a slow hub is waited for.
+func TestBaseOfSeveralImages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &fakeHub{answer: func(_ context.Context, chain string) (*hub.Chain, error) {
+			if chain != chainID(0) {
+				return nil, chunk.ErrNotFound
+			}
+			return &hub.Chain{Link: hub.Link{Chain: chain}, Complete: true, Above: []hub.Link{
+				{Chain: chainID(1), Parent: chainID(0), Statement: statement(1)},
+				{Chain: chainID(7), Parent: chainID(0), Statement: statement(7)},
+			}}, nil
+		}}
+		r, trees := newResolver(t, h)
+		trees.fetch = func(ctx context.Context, _ chunk.ID, _ func()) error {
+			select {
+			case <-time.After(5 * time.Second):
+				return nil
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+		if !claim(t, r, 0) || len(trees.said()) != 0 {
+			t.Error("the base is not claimed, or some index was fetched")
+		}
+		if !claim(t, r, 1) || !trees.Has(treeID(1)) || trees.Has(treeID(7)) {
+			t.Error("the top is not claimed with its tree")
+		}
+	})
+}
+
+// The labels say that a base's own index is not what is pulled; without a known
+// image above it, it is.
+func TestLabelsThatSayThereIsMore(t *testing.T) {
+	more := map[string]string{layersLabel: "sha256:a,sha256:b"}
+	both := func(_ context.Context, chain string) (*hub.Chain, error) {
+		return &hub.Chain{Link: hub.Link{Chain: chain, Statement: statement(0)}, Complete: true,
+			Above: []hub.Link{{Chain: chainID(1), Parent: chain, Statement: statement(1)}}}, nil
 	}
-	if r.Statements() != nil {
-		t.Error("its statement was kept")
+	for want, answer := range map[chunk.ID]func(context.Context, string) (*hub.Chain, error){treeID(1): both, treeID(0): stack(0)} {
+		r, trees := newResolver(t, &fakeHub{answer: answer})
+		r.Hold(chainID(0))
+		if !r.Claim(t.Context(), chainID(0), "", more) {
+			t.Error("not claimed")
+		}
+		if got := trees.said(); !slices.Equal(got, []string{"fetch " + want.Short()}) {
+			t.Errorf("did %v", got)
+		}
 	}
 }
 
 func TestMountOfAClaim(t *testing.T) {
 	h := &fakeHub{answer: stack(3)}
-	h.tree = func(c string) (*index.Statement, error) { return statement(1), nil }
+	h.tree = func(context.Context, string) (*index.Statement, error) { return statement(1), nil }
 	r, trees := newResolver(t, h)
 	pull(t, r, 1)
 	dir, err := r.Mount(t.Context(), chainID(1))
-	if err != nil || dir != "/m/"+treeID(1).Short() {
+	if err != nil || dir != "/m/"+treeID(1).Short() || !trees.Has(treeID(1)) {
 		t.Fatalf("mounted at %q, %v", dir, err)
 	}
-	h.tree = func(string) (*index.Statement, error) { return nil, errors.New("gone") }
+	h.tree = func(context.Context, string) (*index.Statement, error) { return nil, errors.New("gone") }
 	if _, err := r.Mount(t.Context(), chainID(1)); err != nil {
 		t.Errorf("a tree that is here needs the hub: %v", err)
 	}
-	if _, err := r.Mount(t.Context(), chainID(2)); err == nil || !strings.Contains(err.Error(), chainID(2)) {
+	if _, err := r.Mount(t.Context(), chainID(0)); err == nil || !strings.Contains(err.Error(), chainID(0)) {
 		t.Errorf("a claim without a hub: %v", err)
 	}
-	if !trees.here[treeID(1)] {
-		t.Error("the tree is not here")
+	h.tree = func(context.Context, string) (*index.Statement, error) {
+		s := index.Sign(other, chainID(0), treeID(0))
+		return &s, nil
+	}
+	if _, err := r.Mount(t.Context(), chainID(0)); err == nil || !strings.Contains(err.Error(), "refused") || trees.Has(treeID(0)) {
+		t.Errorf("a forged statement: %v", err)
 	}
 }
 
-func TestRelease(t *testing.T) {
-	h := &fakeHub{answer: stack(0)}
-	r, trees := newResolver(t, h)
-	r.Claim(t.Context(), chainID(0), "", nil)
-	if bytes, files := r.Usage(chainID(0)); bytes != 1000 || files != 3 {
-		t.Errorf("usage %d, %d", bytes, files)
-	}
-	// A second chain with the same tree keeps it.
-	same := index.Sign(key, chainID(1), treeID(0))
-	if err := r.save(&same); err != nil {
-		t.Fatal(err)
-	}
-	if bytes, _ := r.Usage(chainID(0)); bytes != 0 {
-		t.Errorf("a shared tree counts %d bytes", bytes)
-	}
-	r.Release(chainID(0))
-	if !trees.here[treeID(0)] {
-		t.Fatal("a tree that another chain has is gone")
-	}
-	r.Hold(chainID(1))
-	r.Release(chainID(1))
-	if !trees.here[treeID(0)] {
-		t.Fatal("a tree that somebody holds is gone")
-	}
-	r.Drop(chainID(1))
-	if trees.here[treeID(0)] || len(r.Statements()) != 0 {
-		t.Error("the tree outlives its chains")
-	}
-	r.Release(chainID(5)) // never here: no matter
-}
-
-func TestKeepReleasesWhatACrashLeft(t *testing.T) {
-	r, trees := newResolver(t, &fakeHub{answer: stack(0)})
-	for n := range 3 {
-		if err := r.ensure(t.Context(), chainID(n), statement(n)); err != nil {
-			t.Fatal(err)
+// containerd's garbage collector waits for Mount: a hub that never ends its
+// answer must not keep it.
+func TestMountIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &fakeHub{answer: stack(1), tree: func(ctx context.Context, _ string) (*index.Statement, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}}
+		r, _ := newResolver(t, h)
+		pull(t, r, 0)
+		start := time.Now()
+		_, err := r.Mount(context.Background(), chainID(0))
+		if err == nil || time.Since(start) != treeTimeout {
+			t.Errorf("after %s: %v", time.Since(start), err)
 		}
-	}
-	r.Keep([]string{chainID(1)})
-	if left := r.Statements(); len(left) != 1 || left[0].Chain != chainID(1) || !trees.here[treeID(1)] || trees.here[treeID(0)] {
-		t.Errorf("left %v, %v", left, trees.here)
-	}
+		h.tree = func(context.Context, string) (*index.Statement, error) { return statement(0), nil }
+		r.trees.(*fakeTrees).fetch = func(ctx context.Context, _ chunk.ID, begun func()) error {
+			begun()
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}
+		start = time.Now()
+		if _, err := r.Mount(context.Background(), chainID(0)); err == nil || time.Since(start) != fetchTimeout {
+			t.Errorf("after %s: %v", time.Since(start), err)
+		}
+	})
 }
 
-func TestKeysArePinned(t *testing.T) {
-	root := t.TempDir()
-	h := &fakeHub{key: key, local: true}
-	k, err := NewKeys(root, nil, h)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := k.Get(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	h.key = ed25519.NewKeyFromSeed([]byte(strings.Repeat("y", 32))) // the hub changes its key
-	again, err := NewKeys(root, nil, h)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := again.Get(t.Context())
-	if err != nil || !got[0].Equal(key.Public()) {
-		t.Errorf("the pinned key changed: %v, %v", got, err)
-	}
-	if info, err := os.Stat(k.path); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("the pinned keys' file: %v, %v", info, err)
-	}
-	h.local = false
-	if _, err := NewKeys(t.TempDir(), nil, h); err == nil {
-		t.Error("a remote hub's key was trusted at first sight")
-	}
-	if _, err := NewKeys(t.TempDir(), []string{"ed25519:zz"}, h); err == nil {
-		t.Error("a key that is none was accepted")
-	}
-}
-
-func TestNamesThatAreNoChains(t *testing.T) {
-	r, _ := newResolver(t, &fakeHub{answer: stack(0)})
-	for _, bad := range []string{"", "sha256:", "sha256:../../etc/passwd", strings.Repeat("a", 64), "sha512:" + chainID(0)[7:]} {
-		if r.path(bad) != "" {
-			t.Errorf("%q has a path: %s", bad, r.path(bad))
-		}
-		if err := r.save(&index.Statement{Chain: bad}); err == nil {
-			t.Errorf("a statement about %q was saved", bad)
-		}
+// What is refused or fails is told to whoever reads the log.
+func TestRefusalIsInTheLog(t *testing.T) {
+	var log strings.Builder
+	forged := index.Sign(other, chainID(0), treeID(0))
+	h := &fakeHub{answer: func(_ context.Context, c string) (*hub.Chain, error) {
+		return &hub.Chain{Link: hub.Link{Chain: c, Statement: &forged}, Complete: true}, nil
+	}}
+	r := restart(t, t.TempDir(), h, &fakeTrees{t: t, here: map[chunk.ID]bool{}}, slog.NewTextHandler(&log, nil))
+	claim(t, r, 0)
+	if !strings.Contains(log.String(), "WARN") || !strings.Contains(log.String(), "refused") {
+		t.Errorf("the log says %q", log.String())
 	}
 }

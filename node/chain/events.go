@@ -16,7 +16,7 @@ const maxEvents = 256
 
 // note remembers a decision, the latest for each chain, for people who wonder.
 func (r *Resolver) note(chain string, labels map[string]string, lazy bool, why string) {
-	e := Event{Time: r.now(), Chain: chain, Image: labels[imageLabel], Lazy: lazy, Why: why}
+	e := Event{Time: time.Now(), Chain: chain, Image: labels[imageLabel], Lazy: lazy, Why: why}
 	r.log.Debug("chain", "chain", chain, "image", e.Image, "lazy", lazy, "why", why)
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"lighter/format/index"
+	"lighter/node/state"
 )
 
 // KeySource is where a key can be learned: a hub.
@@ -53,17 +54,14 @@ func NewKeys(root string, configured []string, source KeySource) (*Keys, error) 
 		k.keys = append(k.keys, key)
 	}
 	if len(k.keys) == 0 && !source.Loopback() {
-		return nil, fmt.Errorf("hub %s is not on this machine: pin its key with --hub-key (the hub prints it when it starts, and `lighter config hub` too)", source.URL())
+		return nil, fmt.Errorf("hub %s is not on this machine: pin its key with --hub-key (the hub prints it when it starts)", source.URL())
 	}
 	return k, nil
 }
 
 // Get returns the pinned keys, learning them if there are none.
 func (k *Keys) Get(ctx context.Context) ([]ed25519.PublicKey, error) {
-	k.mu.Lock()
-	keys := k.keys
-	k.mu.Unlock()
-	if len(keys) > 0 {
+	if keys := k.pinned(); len(keys) > 0 {
 		return keys, nil
 	}
 	key, err := k.source.Key(ctx) // no lock across the network: two may ask
@@ -75,19 +73,24 @@ func (k *Keys) Get(ctx context.Context) ([]ed25519.PublicKey, error) {
 	if len(k.keys) > 0 {
 		return k.keys, nil
 	}
-	if err := replaceFile(k.path, []byte(index.FormatKey(key)+"\n")); err != nil {
+	if err := state.Replace(k.path, []byte(index.FormatKey(key)+"\n")); err != nil {
 		return nil, fmt.Errorf("pin the hub's key: %w", err)
 	}
 	k.keys = []ed25519.PublicKey{key}
 	return k.keys, nil
 }
 
-// List returns the pinned keys as text.
-func (k *Keys) List() []string {
+// pinned returns the keys that are pinned already.
+func (k *Keys) pinned() []ed25519.PublicKey {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	return k.keys
+}
+
+// List returns the pinned keys as text.
+func (k *Keys) List() []string {
 	var list []string
-	for _, key := range k.keys {
+	for _, key := range k.pinned() {
 		list = append(list, index.FormatKey(key))
 	}
 	return list

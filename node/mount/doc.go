@@ -1,17 +1,19 @@
 // Package mount promises that a tree which is on this machine can be mounted
 // without the network: it brings indexes here, verified before they get their
-// names, and mounts each with EROFS over its device.
+// names, and mounts each with EROFS over its device. What the disk has damaged
+// since is noticed before it is mounted, and fetched once more.
 //
 // It refuses to know chains and snapshots: who needs a tree, and when it may
 // go, is said by the caller. It never deletes a tree because it could not be
-// mounted.
+// mounted, and never unmounts what it has not mounted.
 //
 // On disk, below the node's root:
 //
 //	trees/TREE/map        header, page table and pages of the index
 //	trees/TREE/metadata   the metadata image, which the kernel reads
 //	trees/TREE/locations  where its chunks lie, a hint; may be missing
-//	trees/new-TREE/       an index on its way; worth nothing after a crash
+//	trees/new-TREE/       an index on its way in; worth nothing after a crash
+//	trees/rm-TREE/        an index on its way out
 //	devices/              the FUSE mount: one file a mounted tree
 //	mounts/TREE/          where a tree is mounted
 package mount

@@ -64,10 +64,31 @@ func unmount(dir string) error {
 		case err == nil: // there may be another one below
 		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT):
 			return nil
-		case errors.Is(err, unix.EBUSY):
-			return fmt.Errorf("unmount %s: %w (a process works in it, or something is mounted in it: see `fuser -m` and /proc/self/mountinfo)", dir, err)
 		default:
-			return fmt.Errorf("unmount %s: %w", dir, err)
+			return unmountError(dir, err)
+		}
+	}
+}
+
+func unmountError(dir string, err error) error {
+	if errors.Is(err, unix.EBUSY) {
+		return fmt.Errorf("unmount %s: %w (a process works in it, or something is mounted in it: see `fuser -m` and /proc/self/mountinfo)", dir, err)
+	}
+	return fmt.Errorf("unmount %s: %w", dir, err)
+}
+
+// detach takes away what is mounted on dir, however many times, though it may be
+// in use: its users keep it, and nobody else sees it any more. It is for mounts
+// whose devices are not served and never will be.
+func detach(dir string) error {
+	for {
+		err := unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		switch {
+		case err == nil: // there may be another one below
+		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT):
+			return nil
+		default:
+			return fmt.Errorf("take away what a former node mounted on %s: %w", dir, err)
 		}
 	}
 }

@@ -9,13 +9,16 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/node/device"
 )
 
 // Mount mounts a tree that is on this machine and returns where. Mounting twice
-// is the same as once. It does not touch the network.
+// is the same as once. It touches the network only if the tree's index is
+// damaged.
 func (t *Trees) Mount(ctx context.Context, tree chunk.ID) (string, error) {
 	defer t.lock(tree)()
 	if t.get(tree) == nil {
@@ -39,7 +42,7 @@ func (t *Trees) get(tree chunk.ID) *mounted {
 }
 
 func (t *Trees) mount(ctx context.Context, tree chunk.ID) (err error) {
-	m, err := t.open(tree)
+	m, err := t.openVerified(ctx, tree)
 	if err != nil {
 		return err
 	}
@@ -48,15 +51,11 @@ func (t *Trees) mount(ctx context.Context, tree chunk.ID) (err error) {
 			m.close()
 		}
 	}()
-	metadata := filepath.Join(t.dir(tree), "metadata")
-	if err := verifyMetadata(ctx, metadata, m.header); err != nil {
-		return err
-	}
 	path, err := t.server.Add(tree, m.header.DeviceSize, m.device)
 	if err != nil {
 		return err
 	}
-	if err := t.mountOver(path, metadata, t.point(tree)); err != nil {
+	if err := mountOver(path, t.metadata(tree), t.point(tree)); err != nil {
 		return errors.Join(err, t.server.Remove(tree))
 	}
 	t.mu.Lock()
@@ -65,7 +64,7 @@ func (t *Trees) mount(ctx context.Context, tree chunk.ID) (err error) {
 	return nil
 }
 
-func (t *Trees) mountOver(device, metadata, point string) error {
+func mountOver(device, metadata, point string) error {
 	if err := os.Mkdir(point, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
@@ -75,43 +74,76 @@ func (t *Trees) mountOver(device, metadata, point string) error {
 	return nil
 }
 
+// openVerified opens a tree that will be mounted. An index that is damaged on
+// the disk is fetched once more.
+func (t *Trees) openVerified(ctx context.Context, tree chunk.ID) (*mounted, error) {
+	m, err := t.tryOpen(ctx, tree)
+	if !isDamage(err) {
+		return m, err
+	}
+	t.log.Warn("an index is damaged on the disk, and fetched once more", "tree", tree.Short(), "cause", err)
+	if failed := t.renew(ctx, tree); failed != nil {
+		return nil, errors.Join(err, failed)
+	}
+	return t.tryOpen(ctx, tree)
+}
+
+func (t *Trees) tryOpen(ctx context.Context, tree chunk.ID) (*mounted, error) {
+	m, err := t.open(tree)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(m.extents.Verify(), verifyMetadata(ctx, t.metadata(tree), m.header)); err != nil {
+		m.close()
+		return nil, err
+	}
+	return m, nil
+}
+
+// isDamage tells whether an error says that files are not what was verified when
+// they were written: changed, cut off, gone or unreadable.
+func isDamage(err error) bool {
+	var invalid *chunk.InvalidError
+	return errors.As(err, &invalid) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.EIO)
+}
+
+func (t *Trees) metadata(tree chunk.ID) string { return filepath.Join(t.dir(tree), "metadata") }
+
 // open opens the parts of a tree that its device reads.
-func (t *Trees) open(tree chunk.ID) (_ *mounted, err error) {
-	m := &mounted{}
-	defer func() {
-		if err != nil {
-			m.close()
-		}
-	}()
+func (t *Trees) open(tree chunk.ID) (*mounted, error) {
 	file, err := os.Open(filepath.Join(t.dir(tree), "map"))
 	if err != nil {
 		return nil, err
 	}
-	m.files = append(m.files, file)
 	extents, err := index.OpenMap(file, tree)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, file.Close())
 	}
-	m.header = extents.Header
-	locations, err := t.openLocations(m, tree)
+	m := &mounted{header: extents.Header, extents: extents, files: []io.Closer{file}}
+	hint, locations, err := openLocations(t.dir(tree), m.header)
 	if err != nil {
 		t.log.Warn("no locations: chunks will be asked for by their IDs", "tree", tree.Short(), "cause", err)
+	} else {
+		m.files = append(m.files, hint)
 	}
 	m.device = device.New(extents, locations, t.ahead, t.log)
 	return m, nil
 }
 
-func (t *Trees) openLocations(m *mounted, tree chunk.ID) (*index.Locations, error) {
-	file, err := os.Open(filepath.Join(t.dir(tree), "locations"))
+func openLocations(dir string, header index.Header) (*os.File, *index.Locations, error) {
+	file, err := os.Open(filepath.Join(dir, "locations"))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	m.files = append(m.files, file)
 	info, err := file.Stat()
 	if err != nil {
-		return nil, err
+		return nil, nil, errors.Join(err, file.Close())
 	}
-	return index.OpenLocations(file, info.Size(), tree, m.header.Extents)
+	locations, err := index.OpenLocations(file, info.Size(), header.ID(), header.Extents)
+	if err != nil {
+		return nil, nil, errors.Join(err, file.Close())
+	}
+	return file, locations, nil
 }
 
 func (m *mounted) close() {
@@ -169,18 +201,6 @@ func (t *Trees) unmount(tree chunk.ID) error {
 	err := errors.Join(os.Remove(t.point(tree)), t.server.Remove(tree))
 	m.close()
 	return err
-}
-
-// Remove unmounts a tree and removes its index.
-func (t *Trees) Remove(tree chunk.ID) error {
-	defer t.lock(tree)()
-	if err := t.unmount(tree); err != nil {
-		return err
-	}
-	if err := os.RemoveAll(t.dir(tree)); err != nil {
-		return fmt.Errorf("remove tree %s: %w", tree.Short(), err)
-	}
-	return nil
 }
 
 // Close unmounts everything.

@@ -75,12 +75,18 @@ func (s *Snapshotter) claim(ctx context.Context, chain, parent string, labels ma
 	if below == "" {
 		below = labels[labelParentChain]
 	}
-	s.refs.begin(chain)
-	defer s.refs.end(chain)
+	s.chains.Hold(chain)
+	made := false
+	defer func() {
+		if !made { // the snapshot holds the chain from here
+			s.chains.Drop(chain)
+		}
+	}()
 	if !s.chains.Claim(ctx, chain, below, labels) {
 		return false, ctx.Err()
 	}
-	return true, s.putLazy(ctx, name, parent, lazyLabels(parent, labels))
+	made, err = s.putLazy(ctx, name, parent, lazyLabels(parent, labels))
+	return err == nil, err
 }
 
 // lazyLabels returns the labels of a lazy snapshot on parent.
@@ -120,9 +126,9 @@ func (s *Snapshotter) findLazy(ctx context.Context, chain, parent string) (name,
 
 // putLazy lays a lazy snapshot down, in one transaction: there is never an
 // active one that could be mounted or left over. Somebody else may have been
-// faster, which is as good.
-func (s *Snapshotter) putLazy(ctx context.Context, name, parent string, labels map[string]string) error {
-	err := s.store.WithTransaction(ctx, true, func(ctx context.Context) error {
+// faster, which is as good: then it was not made.
+func (s *Snapshotter) putLazy(ctx context.Context, name, parent string, labels map[string]string) (made bool, err error) {
+	err = s.store.WithTransaction(ctx, true, func(ctx context.Context) error {
 		if _, err := storage.CreateSnapshot(ctx, snapshots.KindActive, draft, parent); err != nil {
 			return err
 		}
@@ -130,21 +136,19 @@ func (s *Snapshotter) putLazy(ctx context.Context, name, parent string, labels m
 		return err
 	})
 	if errdefs.IsAlreadyExists(err) {
-		return nil
+		return false, nil
 	}
 	if err != nil {
-		return fmt.Errorf("record the lazy snapshot %s: %w", name, err)
+		return false, fmt.Errorf("record the lazy snapshot %s: %w", name, err)
 	}
-	chain, _ := chainOf(name)
-	s.refs.add(chain)
 	slog.DebugContext(ctx, "lazy snapshot", "name", name, "parent", parent)
-	return nil
+	return true, nil
 }
 
 // mountChain returns where the tree of chain is mounted.
 func (s *Snapshotter) mountChain(ctx context.Context, chain string) (dir string, err error) {
-	s.refs.begin(chain)
-	defer s.refs.end(chain)
+	s.chains.Hold(chain)
+	defer s.chains.Drop(chain)
 	dir, err = s.chains.Mount(ctx, chain)
 	if err == nil {
 		return dir, nil

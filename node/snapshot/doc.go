@@ -5,7 +5,7 @@
 //
 // It keeps names, parents and labels in containerd's own metadata store, and
 // one directory a snapshot beside it. It refuses to know what a hub, an index
-// or a mounted tree is: the four methods of Chains stand for all that. It calls
+// or a mounted tree is: the methods of Chains stand for all that. It calls
 // Claim and Mount, which may wait for the network, while it holds no lock and
 // no transaction; Commit, Update, Remove, Stat, Walk, Usage and Cleanup never
 // lead to the network at all.
@@ -30,30 +30,32 @@ package snapshot
 import "context"
 
 // Chains is what this package needs to know about chains, and it names each by
-// its chainID ("sha256:" and 64 hexadecimal digits). A Release never overlaps
-// with a Claim or a Mount of the same chain, nor comes between a Claim that
-// said yes and the snapshot that is made of it. Claim and Mount of one chain may
-// overlap with themselves and each other.
+// its chainID ("sha256:" and 64 hexadecimal digits). Each lazy snapshot holds its
+// chain, and so does each call to Claim or Mount while it lasts.
 type Chains interface {
-	// Claim tells whether a hub knows chain, and returns within about a second
-	// whatever happens; false also means that no hub answered. If chain is the
-	// top of an image, its tree is verified and on disk before Claim returns
-	// true. parent is the chain below, as far as it is known, else empty; labels
-	// are those that containerd gave, hints that anybody may have written.
+	// Hold says that a chain is needed, Drop that it is not any more. With the last
+	// Drop its tree is unmounted and removed. Neither leads to the network. They
+	// also come for chains that were never mounted, or never known.
+	Hold(chain string)
+	Drop(chain string)
+
+	// Claim tells whether a hub knows chain; false also means that no hub answered.
+	// What no hub knows costs a pull about a second, all its Claims taken together,
+	// and a hub that fails halfway three.
+	// If chain is the top of an image, its tree is verified and on disk before
+	// Claim returns true, which takes as long as it takes to arrive. parent is the
+	// chain below, as far as it is known, else empty; labels are those that
+	// containerd gave, hints that anybody may have written.
 	Claim(ctx context.Context, chain, parent string, labels map[string]string) (known bool)
 
 	// Mount makes sure that the tree of chain is on disk and mounted, and returns
 	// where: an absolute path without colons or commas, for it becomes a mount
-	// option. It may take long, but it is bounded: containerd's garbage collector
-	// waits for it.
+	// option. It may take long, but it is bounded, also if a hub never ends its
+	// answer: containerd's garbage collector waits for it, and all that comes
+	// behind that.
 	Mount(ctx context.Context, chain string) (dir string, err error)
 
-	// Release says that no snapshot refers to chain any more: unmount its tree
-	// and remove it. It stays on this machine, and what goes wrong is its own
-	// affair. It also comes for chains that were never mounted, or never known.
-	Release(chain string)
-
-	// Usage returns the bytes and inodes that a Release of chain would free. It
-	// stays on this machine.
+	// Usage returns the bytes and inodes that the next Drop of chain would free.
+	// It stays on this machine.
 	Usage(chain string) (size, inodes int64)
 }

@@ -27,11 +27,12 @@ type fakeChains struct {
 	fails    map[string]error // Mount
 	asleep   bool             // nothing that may wait for a network must be called
 	onClaim  func()
+	onMount  func()
 	claims   []claimCall
 	mounts   []string
 	releases []string
 	ready    map[string]bool // claimed or mounted, and not released
-	busy     map[string]int  // calls under way
+	holds    map[string]int
 }
 
 type claimCall struct {
@@ -40,7 +41,7 @@ type claimCall struct {
 }
 
 func newFake(t *testing.T) *fakeChains {
-	return &fakeChains{t: t, dir: t.TempDir(), known: map[string]bool{}, fails: map[string]error{}, ready: map[string]bool{}, busy: map[string]int{}}
+	return &fakeChains{t: t, dir: t.TempDir(), known: map[string]bool{}, fails: map[string]error{}, ready: map[string]bool{}, holds: map[string]int{}}
 }
 
 func (f *fakeChains) enter(chain string) {
@@ -54,10 +55,29 @@ func (f *fakeChains) enter(chain string) {
 	if f.asleep {
 		f.t.Errorf("asked for chain %s where nothing may wait for a hub", chain)
 	}
-	f.busy[chain]++
+	if f.holds[chain] == 0 {
+		f.t.Errorf("chain %s is claimed or mounted and nobody holds it", chain)
+	}
 }
 
-func (f *fakeChains) leave(chain string) { f.busy[chain]-- }
+func (f *fakeChains) Hold(chain string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.holds[chain]++
+}
+
+func (f *fakeChains) Drop(chain string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.holds[chain]--
+	switch {
+	case f.holds[chain] < 0:
+		f.t.Errorf("chain %s is dropped more often than held", chain)
+	case f.holds[chain] == 0:
+		f.releases = append(f.releases, chain)
+		f.ready[chain] = false
+	}
+}
 
 func (f *fakeChains) Claim(ctx context.Context, chain, parent string, labels map[string]string) bool {
 	f.enter(chain)
@@ -66,7 +86,6 @@ func (f *fakeChains) Claim(ctx context.Context, chain, parent string, labels map
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	defer f.leave(chain)
 	f.claims = append(f.claims, claimCall{chain, parent, labels})
 	if f.known[chain] {
 		f.ready[chain] = true
@@ -76,9 +95,14 @@ func (f *fakeChains) Claim(ctx context.Context, chain, parent string, labels map
 
 func (f *fakeChains) Mount(ctx context.Context, chain string) (string, error) {
 	f.enter(chain)
+	if f.onMount != nil {
+		f.onMount()
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	defer f.leave(chain)
+	if f.holds[chain] == 0 {
+		f.t.Errorf("chain %s is released while it is being mounted", chain)
+	}
 	f.mounts = append(f.mounts, chain)
 	if err := f.fails[chain]; err != nil {
 		return "", err
@@ -91,17 +115,14 @@ func (f *fakeChains) tree(chain string) string {
 	return filepath.Join(f.dir, strings.TrimPrefix(chain, "sha256:"))
 }
 
-func (f *fakeChains) Release(chain string) {
+func (f *fakeChains) Usage(chain string) (size, inodes int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.releases = append(f.releases, chain)
-	f.ready[chain] = false
-	if f.busy[chain] != 0 {
-		f.t.Errorf("chain %s is released while it is being claimed or mounted", chain)
+	if f.holds[chain] != 1 {
+		return 0, 0
 	}
+	return 4711, 1
 }
-
-func (f *fakeChains) Usage(string) (size, inodes int64) { return 4711, 1 }
 
 // sleep makes calls to Claim and Mount errors, until the function that it returns
 // is called.

@@ -1,12 +1,13 @@
 package snapshot
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
 	"testing"
-	"testing/synctest"
 
+	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
 )
 
@@ -23,8 +24,8 @@ func TestManyPreparesOfOneChain(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n := sn.refs.stored(one); n != 1 {
-		t.Errorf("%d snapshots", n)
+	if n := chains.holds[one]; n != 1 {
+		t.Errorf("one snapshot holds its chain %d times", n)
 	}
 	if len(chains.releases) != 0 {
 		t.Errorf("released %v", chains.releases)
@@ -52,29 +53,22 @@ func TestRemovalDuringClaim(t *testing.T) {
 	}
 }
 
-func TestBeginWaitsForTheEndOfARelease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		unmounted := make(chan struct{})
-		r := newRefs(func(string) { <-unmounted })
-		r.add("chain")
-		go r.remove("chain")
-		synctest.Wait()
-		begun := false
-		go func() {
-			r.begin("chain")
-			begun = true
-		}()
-		r.begin("another") // does not wait
-		synctest.Wait()
-		if begun {
-			t.Error("a chain is in use while it is being released")
+func TestRemovalDuringMounts(t *testing.T) {
+	one := chainID("1")
+	sn, chains := newTest(t, one)
+	lazy := unpack(t, sn, "1", "", one)
+	must[[]mount.Mount](t)(sn.Prepare(t.Context(), "key", lazy))
+	chains.onMount = func() {
+		if err := errors.Join(sn.Remove(t.Context(), "key"), sn.Remove(t.Context(), lazy)); err != nil {
+			t.Error(err)
 		}
-		close(unmounted)
-		synctest.Wait()
-		if !begun || len(r.counts) != 2 {
-			t.Errorf("begun %v, %d chains counted", begun, len(r.counts))
-		}
-	})
+	}
+	if _, err := sn.Mounts(t.Context(), "key"); err != nil {
+		t.Error(err)
+	}
+	if chains.ready[one] {
+		t.Error("the tree stays, and no snapshot refers to it")
+	}
 }
 
 // While chains are claimed, mounted and removed by many at once, a chain that a
@@ -104,8 +98,8 @@ func TestClaimsAgainstRemovals(t *testing.T) {
 	wg.Wait()
 	for _, chain := range ids {
 		_, _, found, err := sn.findLazy(t.Context(), chain, "")
-		if err != nil || found != chains.ready[chain] || (sn.refs.stored(chain) == 1) != found {
-			t.Errorf("chain %s: in the store %v, has a tree %v, counted %d times (%v)", chain, found, chains.ready[chain], sn.refs.stored(chain), err)
+		if err != nil || found != chains.ready[chain] || (chains.holds[chain] == 1) != found {
+			t.Errorf("chain %s: in the store %v, has a tree %v, held %d times (%v)", chain, found, chains.ready[chain], chains.holds[chain], err)
 		}
 	}
 	if err := sn.Cleanup(t.Context()); err != nil {

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/snapshots"
@@ -64,7 +63,7 @@ func (s *Snapshotter) Remove(ctx context.Context, key string) error {
 		return fmt.Errorf("remove snapshot %s: %w", key, err)
 	}
 	if chain, ok := chainOf(key); ok {
-		s.refs.remove(chain)
+		s.chains.Drop(chain)
 	}
 	return nil
 }
@@ -136,30 +135,4 @@ func (s *Snapshotter) moveAside(entries []string) (string, error) {
 		}
 	}
 	return aside, nil
-}
-
-// Restore returns the chains that snapshots refer to, and those of them that
-// active snapshots and views stand on, each sorted. A node that starts mounts the
-// latter and may remove every tree that is not among the former: a crash between
-// a removal and its Release, or between a Claim and its snapshot, leaves some. It
-// is for the time before the first request.
-func (s *Snapshotter) Restore(ctx context.Context) (referred, used []string, err error) {
-	err = s.store.WithTransaction(ctx, false, func(ctx context.Context) error {
-		return walkInfo(ctx, func(info snapshots.Info) error {
-			if chain, ok := chainOf(info.Name); ok {
-				referred = append(referred, chain)
-			}
-			if info.Kind == snapshots.KindCommitted {
-				return nil
-			}
-			st, err := stackOn(ctx, info.Parent)
-			if err == nil && st.chain != "" {
-				used = append(used, st.chain)
-			}
-			return err
-		})
-	})
-	slices.Sort(referred)
-	slices.Sort(used)
-	return slices.Compact(referred), slices.Compact(used), err
 }

@@ -42,7 +42,6 @@ type Snapshotter struct {
 	options  []string // of every overlay mount, last
 	store    *storage.MetaStore
 	chains   Chains
-	refs     *refs
 }
 
 var (
@@ -51,8 +50,8 @@ var (
 )
 
 // New opens the snapshots below cfg.Dir, or begins with none. It deletes what an
-// interrupted predecessor left half made or half removed, but calls no method of
-// chains; see Restore for what to do before the first request.
+// interrupted predecessor left half made or half removed. Of chains it calls Hold,
+// for each lazy snapshot, and nothing else.
 func New(cfg Config, chains Chains) (*Snapshotter, error) {
 	if err := os.MkdirAll(filepath.Join(cfg.Dir, emptyDir), 0o700); err != nil {
 		return nil, fmt.Errorf("make the snapshot directory: %w", err)
@@ -69,14 +68,13 @@ func New(cfg Config, chains Chains) (*Snapshotter, error) {
 		return nil, fmt.Errorf("open the snapshots in %s: %w", cfg.Dir, err)
 	}
 	s := &Snapshotter{dir: cfg.Dir, remapIDs: cfg.RemapIDs, options: options, store: store, chains: chains}
-	s.refs = newRefs(chains.Release)
 	if err := s.begin(context.Background()); err != nil {
 		return nil, errors.Join(fmt.Errorf("open the snapshots in %s (is another node using them?): %w", cfg.Dir, err), store.Close())
 	}
 	return s, nil
 }
 
-// begin counts the lazy snapshots in the store, and cleans up.
+// begin holds the chains of the lazy snapshots in the store, and cleans up.
 func (s *Snapshotter) begin(ctx context.Context) error {
 	err := s.store.WithTransaction(ctx, false, func(ctx context.Context) error {
 		names, err := idMap(ctx)
@@ -85,7 +83,7 @@ func (s *Snapshotter) begin(ctx context.Context) error {
 		}
 		for _, name := range names {
 			if chain, ok := chainOf(name); ok {
-				s.refs.add(chain)
+				s.chains.Hold(chain)
 			}
 		}
 		return nil
@@ -168,9 +166,7 @@ func (s *Snapshotter) Usage(ctx context.Context, key string) (usage snapshots.Us
 		return snapshots.Usage{}, err
 	}
 	if chain, ok := chainOf(key); ok {
-		if s.refs.stored(chain) == 1 {
-			usage.Size, usage.Inodes = s.chains.Usage(chain)
-		}
+		usage.Size, usage.Inodes = s.chains.Usage(chain)
 		return usage, nil
 	}
 	if info.Kind != snapshots.KindActive {

@@ -1,0 +1,365 @@
+package mount
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+	"lighter/format/tree"
+	"lighter/node/device"
+)
+
+// fakeHub has the index of one tree, whose map has two pages.
+type fakeHub struct {
+	tree      chunk.ID
+	index     []byte
+	locations []byte
+	asked     atomic.Int32
+
+	silent     bool  // the index is not even answered for
+	hold       int64 // after how many bytes the index stalls; 0: never
+	noHint     error
+	hintStalls bool
+}
+
+func newHub(t *testing.T) *fakeHub {
+	t.Helper()
+	file := &tree.Node{Mode: tree.ModeRegular | 0o644, Nlink: 1}
+	for i := range 100 {
+		file.Content.Extents = append(file.Content.Extents, tree.Extent{ID: chunk.Sum([]byte{byte(i)}), Length: 4096})
+		file.Size += 4096
+	}
+	root := tree.NewDir(tree.Node{Mode: 0o755}, []tree.Dirent{{Name: "file", Node: file}})
+	var metadata, whole bytes.Buffer
+	made, err := index.Make(&tree.Tree{Root: root}, &metadata)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := made.Write(&whole, bytes.NewReader(metadata.Bytes())); err != nil {
+		t.Fatal(err)
+	}
+	h := &fakeHub{tree: made.ID(), index: whole.Bytes()}
+	locations := index.NewLocations(h.tree)
+	for range made.Extents {
+		locations.Add(chunk.Unit{Pack: chunk.Sum([]byte("pack"))})
+	}
+	h.locations = locations.Encode()
+	return h
+}
+
+// stalled gives bytes and then nothing until ctx is done.
+type stalled struct {
+	io.Reader
+	ctx context.Context
+}
+
+func (s stalled) Read(b []byte) (int, error) {
+	n, err := s.Reader.Read(b)
+	if err == io.EOF {
+		<-s.ctx.Done()
+		return 0, s.ctx.Err()
+	}
+	return n, err
+}
+
+func (h *fakeHub) Index(ctx context.Context, id chunk.ID) (io.ReadCloser, error) {
+	h.asked.Add(1)
+	if id != h.tree {
+		return nil, chunk.ErrNotFound
+	}
+	if h.silent {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	if h.hold > 0 {
+		return io.NopCloser(stalled{bytes.NewReader(h.index[:h.hold]), ctx}), nil
+	}
+	return io.NopCloser(bytes.NewReader(h.index)), nil
+}
+
+func (h *fakeHub) Locations(ctx context.Context, id chunk.ID) (io.ReadCloser, error) {
+	if h.hintStalls {
+		return io.NopCloser(stalled{bytes.NewReader(h.locations[:60]), ctx}), nil
+	}
+	return io.NopCloser(bytes.NewReader(h.locations)), h.noHint
+}
+
+func openTrees(t *testing.T, h *fakeHub) *Trees {
+	t.Helper()
+	root := t.TempDir()
+	if err := Prepare(root); err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	return Open(root, h, nil, device.NewAhead(nil, log), log)
+}
+
+// files lists what is below trees/.
+func files(t *testing.T, trees *Trees) (found []string) {
+	t.Helper()
+	top := filepath.Join(trees.root, "trees")
+	err := filepath.WalkDir(top, func(path string, _ os.DirEntry, err error) error {
+		if path != top {
+			found = append(found, strings.TrimPrefix(path, top+"/"))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+func (h *fakeHub) whole() []string {
+	dir := h.tree.String()
+	return []string{dir, dir + "/locations", dir + "/map", dir + "/metadata"}
+}
+
+func TestEnsure(t *testing.T) {
+	h := newHub(t)
+	trees := openTrees(t, h)
+	var begun atomic.Int32
+	for range 3 {
+		if err := trees.Ensure(t.Context(), h.tree, func() { begun.Add(1) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if h.asked.Load() != 1 || begun.Load() == 0 || !trees.Has(h.tree) {
+		t.Errorf("asked %d times, begun %d times", h.asked.Load(), begun.Load())
+	}
+	if got := files(t, trees); !slices.Equal(got, h.whole()) {
+		t.Errorf("files %q", got)
+	}
+	if list, err := trees.List(); err != nil || len(list) != 1 || list[0] != h.tree {
+		t.Errorf("trees %v, %v", list, err)
+	}
+	if bytes, n := trees.Size(h.tree); n != 4 || bytes < int64(len(h.index)) || bytes%4096 != 0 {
+		t.Errorf("%d bytes, %d files", bytes, n)
+	}
+	if err := trees.Remove(h.tree); err != nil || trees.Has(h.tree) || len(files(t, trees)) != 0 {
+		t.Errorf("removed: %v, %q", err, files(t, trees))
+	}
+	if err := trees.Remove(h.tree); err != nil {
+		t.Errorf("removed twice: %v", err)
+	}
+	if err := trees.Ensure(t.Context(), chunk.Sum(nil), func() { t.Error("begun") }); !errors.Is(err, chunk.ErrNotFound) {
+		t.Errorf("an unknown tree: %v", err)
+	}
+}
+
+// Whatever is wrong with an index, nothing of it stays.
+func TestIndexThatIsWrong(t *testing.T) {
+	for name, spoil := range map[string]func(h *fakeHub){
+		"header":   func(h *fakeHub) { h.index[20] ^= 1 },
+		"metadata": func(h *fakeHub) { h.index[len(h.index)-1] ^= 1 },
+		"end":      func(h *fakeHub) { h.index = h.index[:len(h.index)-1] },
+	} {
+		h := newHub(t)
+		spoil(h)
+		trees := openTrees(t, h)
+		err := trees.Ensure(t.Context(), h.tree, func() {
+			if name == "header" {
+				t.Error("begun with a wrong header")
+			}
+		})
+		if err == nil || trees.Has(h.tree) || len(files(t, trees)) != 0 {
+			t.Errorf("%s: %v, %q", name, err, files(t, trees))
+		}
+	}
+}
+
+// An index of which nothing more comes is given up, but waited for as long as
+// something comes; that it has begun is known before it is here.
+func TestIndexThatStalls(t *testing.T) {
+	for name, hold := range map[string]int64{"at once": 0, "in the header": 10, "in the metadata image": -10} {
+		h := newHub(t)
+		h.silent = hold == 0
+		if h.hold = hold; hold < 0 {
+			h.hold += int64(len(h.index))
+		}
+		trees := openTrees(t, h)
+		synctest.Test(t, func(t *testing.T) {
+			var begun atomic.Bool
+			err := trees.Ensure(t.Context(), h.tree, func() { begun.Store(true) })
+			if err == nil || !strings.Contains(err.Error(), "nothing came for") || begun.Load() != (hold < 0) {
+				t.Errorf("%s: %v, begun %v", name, err, begun.Load())
+			}
+		})
+		if len(files(t, trees)) != 0 {
+			t.Errorf("%s: left %q", name, files(t, trees))
+		}
+	}
+}
+
+// Who gives up has stopped the download when Ensure returns.
+func TestEnsureIsGivenUp(t *testing.T) {
+	h := newHub(t)
+	h.hold = int64(len(h.index)) - 1
+	trees := openTrees(t, h)
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		why := errors.New("enough")
+		if err := trees.Ensure(ctx, h.tree, func() { cancel(why) }); !errors.Is(err, why) {
+			t.Errorf("error %v", err)
+		}
+		synctest.Wait()
+	})
+	if len(files(t, trees)) != 0 {
+		t.Errorf("left %q", files(t, trees))
+	}
+}
+
+// The locations are a hint: without them a tree comes all the same, and soon.
+func TestLocationsThatAreWrong(t *testing.T) {
+	for name, spoil := range map[string]func(h *fakeHub){
+		"refused": func(h *fakeHub) { h.noHint = errors.New("not today") },
+		"of another tree": func(h *fakeHub) {
+			h.locations = index.NewLocations(chunk.Sum(nil)).Encode()
+		},
+		"endless": func(h *fakeHub) { h.locations = append(h.locations, make([]byte, 1<<20)...) },
+		"stalled": func(h *fakeHub) { h.hintStalls = true },
+	} {
+		h := newHub(t)
+		spoil(h)
+		trees := openTrees(t, h)
+		synctest.Test(t, func(t *testing.T) {
+			start := time.Now() // by the clock of the test
+			if err := trees.Ensure(t.Context(), h.tree, func() {}); err != nil || time.Since(start) > hintTimeout {
+				t.Errorf("%s: after %s: %v", name, time.Since(start), err)
+			}
+		})
+		want := slices.DeleteFunc(h.whole(), func(s string) bool { return strings.HasSuffix(s, "locations") })
+		if got := files(t, trees); !slices.Equal(got, want) {
+			t.Errorf("%s: files %q", name, got)
+		}
+		m, err := trees.openVerified(t.Context(), h.tree)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		m.close()
+	}
+}
+
+// What the disk damages is found before it is mounted, and fetched once more.
+func TestDamage(t *testing.T) {
+	change := func(name string, at int) func(dir string) error {
+		return func(dir string) error {
+			path := filepath.Join(dir, name)
+			b, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			b[(len(b)+at)%len(b)] ^= 1
+			return errors.Join(os.Chmod(path, 0o600), os.WriteFile(path, b, 0o600))
+		}
+	}
+	cut := func(name string, size int64) func(dir string) error {
+		return func(dir string) error {
+			path := filepath.Join(dir, name)
+			return errors.Join(os.Chmod(path, 0o600), os.Truncate(path, size))
+		}
+	}
+	for i, damage := range []func(dir string) error{
+		change("metadata", 5000), change("metadata", -1), cut("metadata", 4096), cut("metadata", 0),
+		change("map", 9), change("map", -4096), change("map", -1), cut("map", 5000), cut("map", 0),
+		func(dir string) error { return os.Remove(filepath.Join(dir, "metadata")) },
+		func(dir string) error { return os.Remove(filepath.Join(dir, "map")) },
+	} {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			h := newHub(t)
+			trees := openTrees(t, h)
+			if err := trees.Ensure(t.Context(), h.tree, func() {}); err != nil {
+				t.Fatal(err)
+			}
+			if err := damage(trees.dir(h.tree)); err != nil {
+				t.Fatal(err)
+			}
+			gone := h.index
+			h.index = nil // the hub cannot help
+			if m, err := trees.openVerified(t.Context(), h.tree); err == nil || !trees.Has(h.tree) {
+				t.Errorf("opened with damage: %v, %v", m, err)
+			}
+			h.index = gone
+			m, err := trees.openVerified(t.Context(), h.tree)
+			if err != nil || h.asked.Load() != 3 {
+				t.Fatalf("asked %d times: %v", h.asked.Load(), err)
+			}
+			m.close()
+			if got := files(t, trees); !slices.Equal(got, h.whole()) {
+				t.Errorf("files %q", got)
+			}
+		})
+	}
+}
+
+func TestWholeIndexIsNotFetchedAgain(t *testing.T) {
+	h := newHub(t)
+	trees := openTrees(t, h)
+	if err := trees.Ensure(t.Context(), h.tree, func() {}); err != nil {
+		t.Fatal(err)
+	}
+	m, err := trees.openVerified(t.Context(), h.tree)
+	if err != nil || h.asked.Load() != 1 {
+		t.Fatalf("asked %d times: %v", h.asked.Load(), err)
+	}
+	m.close()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := trees.openVerified(ctx, h.tree); !errors.Is(err, context.Canceled) || h.asked.Load() != 1 {
+		t.Errorf("called off: asked %d times, %v", h.asked.Load(), err)
+	}
+}
+
+func TestPrepare(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "root [1]")
+	tree := chunk.Sum(nil).String()
+	for _, dir := range []string{"trees/new-" + tree, "trees/rm-" + tree, "trees/" + tree, "mounts/" + tree, "mounts/foreign/below"} {
+		if err := os.MkdirAll(filepath.Join(root, dir), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		if err := Prepare(root); err != nil {
+			t.Fatal(err)
+		}
+		if err := removeMounts(root); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var left []string
+	for _, pattern := range []string{"trees", "mounts", "devices"} {
+		entries, err := os.ReadDir(filepath.Join(root, pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, entry := range entries {
+			left = append(left, pattern+"/"+entry.Name())
+		}
+	}
+	if want := []string{"trees/" + tree, "mounts/foreign"}; !slices.Equal(left, want) {
+		t.Errorf("left %q, want %q", left, want)
+	}
+	if err := Abandon(root); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(root); !os.IsNotExist(err) {
+		t.Errorf("abandoned: %v", err)
+	}
+	if err := Abandon(root); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,121 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// program writes a shell script that stands for the lighter command.
+func program(t *testing.T, script string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "lighter")
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// A node of its own that ends at once: its last line says why, and its root goes.
+func TestOwnNodeThatEnds(t *testing.T) {
+	for script, want := range map[string]string{
+		"echo no matter; echo 'lighter: no kernel'; echo; exit 1": "start a node for the mount: no kernel",
+		"exit 1": "start a node for the mount: it ended and said nothing",
+	} {
+		m := Mounts{Own: t.TempDir(), Program: program(t, script)}
+		root := m.root("/mnt")
+		if err := m.start(t.Context(), Config{Root: root}, "/mnt"); err == nil || err.Error() != want {
+			t.Errorf("error %v, want %s", err, want)
+		}
+		if _, err := os.Stat(root); !os.IsNotExist(err) {
+			t.Errorf("its root is left: %v", err)
+		}
+	}
+}
+
+// Whoever gives up leaves neither a process nor a root. What a killed node left in
+// the root is gone before.
+func TestOwnNodeIsGivenUp(t *testing.T) {
+	dir := t.TempDir()
+	pidFile := filepath.Join(dir, "pid")
+	m := Mounts{Own: filepath.Join(dir, "own"), Program: program(t, "ls $(dirname $3) >"+dir+"/seen; echo $$ >"+pidFile+".new; mv "+pidFile+".new "+pidFile+"; exec sleep 1000")}
+	root := m.root("/mnt")
+	if err := os.MkdirAll(filepath.Join(root, "trees"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	why := errors.New("interrupted")
+	go func() {
+		for {
+			if _, err := os.Stat(pidFile); err == nil || t.Context().Err() != nil {
+				cancel(why)
+				return
+			}
+		}
+	}()
+	if err := m.start(ctx, Config{Root: root}, "/mnt"); !errors.Is(err, why) {
+		t.Errorf("error %v", err)
+	}
+	text, err := os.ReadFile(pidFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
+		t.Errorf("process %d is left: %v", pid, err)
+	}
+	if _, err := os.Stat(root); !os.IsNotExist(err) {
+		t.Errorf("its root is left: %v", err)
+	}
+	if seen, err := os.ReadFile(filepath.Join(dir, "seen")); err != nil || string(seen) != "node.log\nnode.toml\n" {
+		t.Errorf("it began with %q, %v", seen, err)
+	}
+}
+
+// Two mounts at a time wait for each other to start, not for ever.
+func TestMountsTakeTurns(t *testing.T) {
+	m := Mounts{Own: filepath.Join(t.TempDir(), "own")}
+	end, err := m.turn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := m.turn(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("two at a time: %v", err)
+	}
+	end()
+	if end, err = m.turn(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	end()
+}
+
+func TestRealDir(t *testing.T) {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	link, file := filepath.Join(dir, "link"), filepath.Join(dir, "file")
+	if err := errors.Join(os.Symlink(dir, link), os.WriteFile(file, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{dir, dir + "/", link, link + "/link/."} {
+		if got, err := realDir(name); err != nil || got != dir {
+			t.Errorf("%s is %s, %v", name, got, err)
+		}
+	}
+	for name, want := range map[string]string{"relative": "absolute", file: "not a directory", dir + "/missing": "missing"} {
+		if _, err := realDir(name); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,84 @@
+package snapshot
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/snapshots"
+)
+
+// Labels by which containerd, if it is told to, names the image that is pulled,
+// and the layers from this one up, with commas between.
+const (
+	labelImage  = "containerd.io/snapshot/cri.image-ref"
+	labelLayers = "containerd.io/snapshot/cri.image-layers"
+)
+
+// Layer is a chain of which there is a snapshot.
+type Layer struct {
+	Chain string
+	Image string // the reference of the image whose top it is, if containerd named it
+	Lazy  bool
+	Top   bool // no layer stands on it, or containerd has said that an image ends here
+}
+
+// Layers lists the chains of which there are snapshots, sorted. Of a pull that
+// goes on the last one counts, though its layer may still be on its way.
+func (s *Snapshotter) Layers(ctx context.Context) ([]Layer, error) {
+	chains := map[string]string{} // of snapshots, by name
+	var infos []snapshots.Info
+	err := s.Walk(ctx, func(_ context.Context, info snapshots.Info) error {
+		if chain := layerOf(info); chain != "" {
+			chains[info.Name] = chain
+			infos = append(infos, info)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	layers := map[string]*Layer{}
+	below := map[string]bool{}
+	for _, info := range infos {
+		chain := chains[info.Name]
+		below[cmp.Or(chains[info.Parent], info.Labels[labelParentChain])] = true
+		l := layers[chain]
+		if l == nil {
+			l = &Layer{Chain: chain}
+			layers[chain] = l
+		}
+		_, lazy := chainOf(info.Name)
+		l.Lazy = l.Lazy || lazy
+		if above := info.Labels[labelLayers]; above != "" && !strings.Contains(above, ",") {
+			l.Top, l.Image = true, info.Labels[labelImage]
+		}
+	}
+	var list []Layer
+	for _, chain := range slices.Sorted(maps.Keys(layers)) {
+		l := *layers[chain]
+		l.Top = l.Top || !below[chain]
+		list = append(list, l)
+	}
+	return list, nil
+}
+
+// layerOf returns the chain that a snapshot is or will be, or nothing. A client
+// that does not label its snapshots calls those that it commits by their chains,
+// to which containerd adds a namespace and a number.
+func layerOf(info snapshots.Info) string {
+	if chain, lazy := chainOf(info.Name); lazy {
+		return chain
+	}
+	chain := info.Labels[snapshots.LabelSnapshotRef]
+	if chain == "" && info.Kind == snapshots.KindCommitted {
+		chain = path.Base(info.Name)
+	}
+	if !chainPattern.MatchString(chain) {
+		return ""
+	}
+	return chain
+}

@@ -1,0 +1,46 @@
+package snapshot
+
+import (
+	"reflect"
+	"testing"
+
+	"github.com/containerd/containerd/v2/core/snapshots"
+)
+
+func TestLayers(t *testing.T) {
+	base, mid, top, plain, last := chainID("1"), chainID("2"), chainID("3"), chainID("4"), chainID("5")
+	sn, _ := newTest(t, base, mid, top)
+	labels := func(layers string) snapshots.Opt {
+		return snapshots.WithLabels(map[string]string{labelLayers: layers, labelImage: "registry.test/image of " + layers})
+	}
+	below := unpack(t, sn, "one", "", base, labels("a,b,c"))
+	below = unpack(t, sn, "one", below, mid, labels("b,c"))
+	unpack(t, sn, "one", below, top, labels("c"))
+	// Another image, without labels, of which the last layer is on its way. Its
+	// client calls what it commits as containerd hands it on.
+	below = "default/1/" + plain
+	must[any](t)(sn.Prepare(t.Context(), "default/1/extract", "", ref(plain)))
+	if err := sn.Commit(t.Context(), below, "default/1/extract"); err != nil {
+		t.Fatal(err)
+	}
+	must[any](t)(sn.Prepare(t.Context(), "default/2/extract", below, ref(last)))
+	must[any](t)(sn.Prepare(t.Context(), "default/3/container", below))
+
+	want := []Layer{
+		{Chain: base, Lazy: true},
+		{Chain: mid, Lazy: true},
+		{Chain: top, Lazy: true, Top: true, Image: "registry.test/image of c"},
+		{Chain: plain},
+		{Chain: last, Top: true},
+	}
+	if got := must[[]Layer](t)(sn.Layers(t.Context())); !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	if err := sn.Remove(t.Context(), "default/2/extract"); err != nil {
+		t.Fatal(err)
+	}
+	got := must[[]Layer](t)(sn.Layers(t.Context()))
+	if len(got) != 4 || !got[3].Top || got[3].Lazy {
+		t.Errorf("without its last layer: %+v", got)
+	}
+}

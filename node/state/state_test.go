@@ -1,0 +1,69 @@
+package state
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestReplace(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path+fresh, []byte("left by a crash, and longer"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"first", "second", ""} {
+		if err := Replace(path, []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		b, err := os.ReadFile(path)
+		info, _ := os.Stat(path)
+		if err != nil || string(b) != text || info.Mode().Perm() != 0o600 {
+			t.Errorf("%q, %v, %v; want %q", b, info.Mode(), err, text)
+		}
+	}
+	alone(t, filepath.Dir(path), "file")
+	if err := Replace(filepath.Join(path, "below a file"), nil); err == nil {
+		t.Error("a file below a file")
+	}
+}
+
+func TestPublishAndDiscard(t *testing.T) {
+	dir := t.TempDir()
+	name, other := filepath.Join(dir, "name"), filepath.Join(dir, "other")
+	for range 2 {
+		if err := os.MkdirAll(filepath.Join(other, "below"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := Publish(other, name); err != nil {
+			t.Fatal(err)
+		}
+		alone(t, dir, "name")
+		if err := os.MkdirAll(filepath.Join(other, "left"), 0o700); err != nil { // by a crash
+			t.Fatal(err)
+		}
+		if err := Discard(name, other); err != nil {
+			t.Fatal(err)
+		}
+		alone(t, dir)
+	}
+	if err := Discard(name, other); err != nil {
+		t.Error(err)
+	}
+	if err := Publish(other, name); err == nil {
+		t.Error("published nothing")
+	}
+}
+
+// alone checks what a directory holds.
+func alone(t *testing.T, dir string, want ...string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != len(want) {
+		t.Fatalf("%v, %v; want %q", entries, err, want)
+	}
+	for i, entry := range entries {
+		if entry.Name() != want[i] {
+			t.Errorf("%s; want %s", entry.Name(), want[i])
+		}
+	}
+}

@@ -1,15 +1,17 @@
 package hub
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"net/url"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
+
+	wire "lighter/store/hub"
 )
 
 // Config is a hub's configuration, as its TOML file has it.
@@ -54,7 +56,7 @@ func (c *Config) Check() error {
 		return fmt.Errorf("listen %q: want HOST:PORT", c.Listen)
 	case (c.TLSCert == "") != (c.TLSKey == ""):
 		return errors.New("tls_cert and tls_key belong together: set both or none")
-	case c.TLSCert == "" && !c.PlainHTTP && !isLoopback(host):
+	case c.TLSCert == "" && !c.PlainHTTP && !wire.IsLoopback(host):
 		return fmt.Errorf("listen %s is no loopback address: set tls_cert and tls_key, or plain_http if the network is to be trusted", c.Listen)
 	case c.Limits.LayerBytes <= 0 || c.Limits.Entries <= 0:
 		return errors.New("limits have to be above zero")
@@ -67,11 +69,16 @@ func (c *Config) Check() error {
 	return nil
 }
 
-// isLoopback tells whether an address can only be reached from this machine,
-// without asking a name server.
-func isLoopback(host string) bool {
-	addr, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && addr.IsLoopback()
+// certificate loads what the hub speaks HTTPS with; nil: nothing.
+func (c *Config) certificate() (*tls.Config, error) {
+	if c.TLSCert == "" {
+		return nil, nil
+	}
+	pair, err := tls.LoadX509KeyPair(c.TLSCert, c.TLSKey)
+	if err != nil {
+		return nil, fmt.Errorf("load the certificate %s and its key %s: %w", c.TLSCert, c.TLSKey, err)
+	}
+	return &tls.Config{Certificates: []tls.Certificate{pair}}, nil
 }
 
 // bucketURL returns where the objects lie.

@@ -24,6 +24,39 @@ func TestKeyIsKept(t *testing.T) {
 	}
 }
 
+// A hub that has signed something does not begin anew with another key.
+func TestLostKeyIsNotReplaced(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	h.push("a:1", image(lowerTar))
+	h.ready("a:1")
+	h.stop()
+	if err := os.Remove(keyFile(h.config.Root)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(t.Context(), h.config, h.log); err == nil || !strings.Contains(err.Error(), "put it back") {
+		t.Errorf("it opens: %v", err)
+	}
+	if _, err := os.Stat(keyFile(h.config.Root)); err == nil {
+		t.Error("there is a new key")
+	}
+}
+
+// Objects are renamed to their place, so they are made on its file system.
+func TestScratchIsWhereTheObjectsGo(t *testing.T) {
+	t.Parallel()
+	bucket := t.TempDir()
+	h := startHub(t, func(c *Config) { c.Bucket = "file://" + bucket })
+	h.push("a:1", image(lowerTar))
+	h.ready("a:1")
+	if _, err := os.Stat(scratchDir(h.config.Root)); err == nil {
+		t.Error("there is scratch space elsewhere")
+	}
+	if got := files(t, bucket+"/packs"); len(got) == 0 {
+		t.Error("there is no pack in the bucket")
+	}
+}
+
 func TestOneHubInADirectory(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)

@@ -11,6 +11,7 @@ package hub
 import (
 	"context"
 	"crypto/ed25519"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -42,6 +43,7 @@ const (
 // Hub is an open hub.
 type Hub struct {
 	config   Config
+	secure   *tls.Config // nil: plain HTTP
 	log      *slog.Logger
 	lock     *os.File
 	objects  *objects.Store
@@ -78,7 +80,11 @@ func Open(ctx context.Context, c Config, log *slog.Logger) (*Hub, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
-	h := &Hub{config: c, log: log}
+	secure, err := c.certificate()
+	if err != nil {
+		return nil, err
+	}
+	h := &Hub{config: c, log: log, secure: secure}
 	if err := h.open(ctx); err != nil {
 		return nil, errors.Join(err, h.Close())
 	}
@@ -90,11 +96,6 @@ func (h *Hub) open(ctx context.Context) (err error) {
 	if h.lock, err = prepareRoot(c.Root); err != nil {
 		return err
 	}
-	key, err := loadKey(keyFile(c.Root))
-	if err != nil {
-		return err
-	}
-	h.key = key.Public().(ed25519.PublicKey)
 	bucket, err := c.bucketURL()
 	if err != nil {
 		return err
@@ -102,15 +103,30 @@ func (h *Hub) open(ctx context.Context) (err error) {
 	if h.objects, err = objects.Open(ctx, bucket); err != nil {
 		return err
 	}
+	scratch, err := c.prepareScratch()
+	if err != nil {
+		return err
+	}
 	if h.catalog, err = catalog.Open(ctx, catalogFile(c.Root)); err != nil {
 		return err
 	}
+	signed, err := h.catalog.HasStatements(ctx)
+	if err != nil {
+		return err
+	}
+	key, err := loadKey(keyFile(c.Root), signed)
+	if err != nil {
+		return err
+	}
+	h.key = key.Public().(ed25519.PublicKey)
 	if h.registry, err = registry.Open(ctx, registryDir(c.Root), h.log); err != nil {
 		return err
 	}
-	h.ingest, err = ingest.New(ingest.Config{Platforms: c.Platforms, Scratch: scratchDir(c.Root), Key: key, Log: h.log,
-		Limits: tree.Limits{Entries: c.Limits.Entries, Bytes: c.Limits.LayerBytes}}, h.catalog, h.objects, h.registry)
-	return err
+	if h.ingest, err = ingest.New(ingest.Config{Platforms: c.Platforms, Scratch: scratch, Key: key, Log: h.log,
+		Limits: tree.Limits{Entries: c.Limits.Entries, Bytes: c.Limits.LayerBytes}}, h.catalog, h.objects, h.registry); err != nil {
+		return err
+	}
+	return h.ingest.Recover(ctx)
 }
 
 // Close closes what Open opened, in turn.
@@ -133,21 +149,22 @@ func (h *Hub) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/v2/", h.registry.Handler(h.ingest))
 	mux.Handle("/", serve.New(h.catalog, h.objects, h.ingest, h.key, h.log))
-	return h.logged(mux)
+	return unstalled(h.logged(mux), stallTimeout)
 }
 
 // Serve answers on the listener and takes images in, until ctx ends.
 func (h *Hub) Serve(ctx context.Context, listener net.Listener) error {
 	server := &http.Server{
-		Handler: h.handler(), ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+		Handler: h.handler(), TLSConfig: h.secure, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 		ErrorLog: slog.NewLogLogger(h.log.Handler(), slog.LevelDebug), // clients that break off
 	}
 	h.log.Info("hub starts", "root", h.config.Root, "address", listener.Addr(), "key", index.FormatKey(h.key))
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return h.ingest.Run(ctx) })
+	group.Go(func() error { return h.catalog.KeepSizes(ctx) })
 	group.Go(func() error {
-		if h.config.TLSCert != "" {
-			return server.ServeTLS(listener, h.config.TLSCert, h.config.TLSKey)
+		if h.secure != nil {
+			return server.ServeTLS(listener, "", "")
 		}
 		return server.Serve(listener)
 	})

@@ -12,11 +12,15 @@ import (
 
 const pemType = "PRIVATE KEY"
 
-// loadKey reads the signing key, and makes it if there is none.
-func loadKey(path string) (ed25519.PrivateKey, error) {
+// loadKey reads the signing key, and makes it if there is none and nothing was
+// signed yet: what another key has signed no node would believe.
+func loadKey(path string, signed bool) (ed25519.PrivateKey, error) {
 	b, err := os.ReadFile(path)
-	if errors.Is(err, os.ErrNotExist) {
+	if errors.Is(err, os.ErrNotExist) && !signed {
 		return makeKey(path)
+	}
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("the signing key %s is gone, with which this hub has signed its images: put it back, or begin with an empty root", path)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the signing key: %w", err)

@@ -2,11 +2,13 @@ package hub
 
 import (
 	"context"
+	"errors"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"lighter/hub/catalog"
 	"lighter/hub/objects"
@@ -30,7 +32,7 @@ func TestKilledHubGoesOn(t *testing.T) {
 	pushing := &testHub{Hub: dying, t: t, url: server.URL, config: h.config}
 	before := pushing.holdings()
 	pushing.push("a:1", image(lowerTar, upperTar))
-	row, err := dying.catalog.Next(t.Context())
+	row, err := dying.catalog.Next(t.Context(), func(catalogImage) bool { return true })
 	if err != nil || row.Name != "a:1" {
 		t.Fatalf("%+v, %v", row, err)
 	}
@@ -51,7 +53,46 @@ func TestKilledHubGoesOn(t *testing.T) {
 	if firstWith(now, known) == "" {
 		t.Error("a record that was known is gone")
 	}
-	again.unchanged("after the restart", again.holdings())
+	if left := files(t, scratchDir(h.config.Root)); len(left) > 0 {
+		t.Errorf("left in the scratch space: %v", left)
+	}
+	// It has what a hub has that was never killed.
+	other := startHub(t)
+	other.push("before:1", image(upperTar))
+	other.ready("before:1")
+	other.push("a:1", image(lowerTar, upperTar))
+	other.ready("a:1")
+	if got, want := again.holdings().inventory, other.holdings().inventory; got != want {
+		t.Errorf("after the restart the hub holds %+v, want %+v", got, want)
+	}
+}
+
+// A hub that was killed between its registry and its catalog believes the
+// registry.
+func TestKilledHubComparesNames(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	h.push("a:2", image(upperTar))
+	h.push("a:1", image(lowerTar))
+	want := h.ready("a:2").Digest
+	h.ready("a:1")
+	h.stop()
+	dying := openHub(t, h.config)
+	moved, err := dying.registry.Manifest(t.Context(), "a", "2")
+	if err == nil {
+		err = dying.registry.PutManifest(t.Context(), "a", "1", moved)
+	}
+	if err := errors.Join(err, dying.Close()); err != nil {
+		t.Fatal(err)
+	}
+	again := runHub(t, openHub(t, h.config))
+	for range 500 {
+		if images := again.settled("a:1"); len(images) == 1 && images[0].Digest == want && images[0].State == wire.StateReady {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Errorf("the name stands for %+v", again.settled("a:1"))
 }
 
 // leaveHalf leaves what a hub does that dies while it publishes: it has told
@@ -62,10 +103,10 @@ func leaveHalf(t *testing.T, root string, objectsBefore []string) (known, fresh 
 	known = firstWith(objectsBefore, "layers/")
 	fresh = objects.PackKey([32]byte{1, 2, 3})
 	for path, text := range map[string]string{
-		filepath.Join(dir, "journal"):               known + "\n" + fresh,
-		filepath.Join(dir, "pack-7"):                "half a pack",
-		filepath.Join(objectsDir(root), fresh):      "a pack that nobody knows",
-		filepath.Join(scratchDir(root), "anything"): "",
+		filepath.Join(scratchDir(root), "journal-1"): known + "\n" + fresh + "\npacks/ab12", // torn
+		filepath.Join(dir, "pack-7"):                 "half a pack",
+		filepath.Join(objectsDir(root), fresh):       "a pack that nobody knows",
+		filepath.Join(scratchDir(root), "anything"):  "",
 	} {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
@@ -90,26 +131,21 @@ func firstWith(list []string, prefix string) string {
 func TestWorkGoesOnWithoutTheClient(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
-	source := startHub(t)
-	source.push("a:1", image(lowerTar, upperTar))
+	r := startRegistry(t, image(lowerTar, upperTar))
+	held, release := r.holdBlobs(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	gone := make(chan struct{})
+	gone := make(chan error, 1)
 	go func() {
-		defer close(gone)
-		_, err := h.client.Add(ctx, wire.Add{Source: "docker://" + strings.TrimPrefix(source.url, "http://") + "/a:1", Name: "a:1"}, func(wire.Progress) {})
-		if err == nil {
-			return // it was faster
-		}
+		_, err := h.client.Add(ctx, wire.Add{Source: r.source(), Name: "a:1"}, func(wire.Progress) {})
+		gone <- err
 	}()
-	for {
-		if images, err := h.client.Images(t.Context(), "a:1"); err != nil {
-			t.Fatal(err)
-		} else if len(images) > 0 {
-			break
-		}
-	}
+	<-held
+	h.known("a:1")
 	cancel()
-	<-gone
+	if err := <-gone; err == nil {
+		t.Fatal("it did not wait")
+	}
+	release()
 	if images := h.settled("a:1"); len(images) != 1 || images[0].State != wire.StateReady {
 		t.Errorf("%+v", images)
 	}

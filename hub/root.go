@@ -2,6 +2,7 @@ package hub
 
 import (
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -15,7 +16,8 @@ import (
 //	│                 unless they are in a bucket elsewhere
 //	├── catalog.db    what the hub knows (package catalog); with -wal and -shm
 //	├── hub.key       the Ed25519 key that signs statements (PEM, PKCS #8, 0600)
-//	├── scratch       what is being made; emptied at each start
+//	├── scratch       what is being made; emptied at each start. For a bucket that
+//	│                 is a directory elsewhere it lies there: objects are renamed
 //	└── lock          held while a hub runs here
 //
 // To move a hub, move all of it. Without hub.key nodes that have pinned it will
@@ -30,7 +32,7 @@ func lockFile(root string) string    { return filepath.Join(root, "lock") }
 // prepareRoot makes the directories and takes the lock, which holds until the
 // file is closed or the process ends.
 func prepareRoot(root string) (lock *os.File, err error) {
-	for _, dir := range []string{root, registryDir(root), scratchDir(root)} {
+	for _, dir := range []string{root, registryDir(root)} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("make the hub's directory: %w", err)
 		}
@@ -44,4 +46,20 @@ func prepareRoot(root string) (lock *os.File, err error) {
 		return nil, fmt.Errorf("another hub runs in %s", root)
 	}
 	return lock, nil
+}
+
+// scratch is the directory of what is being made.
+func (c *Config) scratch() string {
+	if u, err := url.Parse(c.Bucket); err == nil && u.Scheme == "file" {
+		return scratchDir(u.Path)
+	}
+	return scratchDir(c.Root)
+}
+
+func (c *Config) prepareScratch() (string, error) {
+	dir := c.scratch()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", fmt.Errorf("make the hub's scratch space: %w", err)
+	}
+	return dir, nil
 }

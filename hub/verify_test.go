@@ -7,7 +7,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/opencontainers/go-digest"
+
 	wire "lighter/store/hub"
+	"lighter/test/testkit/tarball"
 )
 
 func (h *testHub) problems(name string) string {
@@ -71,4 +74,46 @@ func TestVerifySaysWhatIsWrongAndWhere(t *testing.T) {
 	if problems := h.problems("a:1"); problems != "" {
 		t.Errorf("of an image that is whole again it says: %s", problems)
 	}
+}
+
+// What upper layers hide is read too, as the trees below have it, and so are
+// these; the first damage does not hide the next.
+func TestVerifyReadsEverythingAndGoesOn(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	h.push("a:1", image(lowerTar, tarball.Of(tarball.Whiteout("etc"), tarball.Whiteout("link"), tarball.File("top", noise(6, 3000)))))
+	h.ready("a:1")
+	lower := digest.FromBytes(lowerTar).String()
+	below, err := h.client.Tree(t.Context(), lower)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if problems := h.problems("a:1"); problems != "" {
+		t.Fatalf("of a whole image it says: %s", problems)
+	}
+	dir := objectsDir(h.config.Root)
+	manifest, _, _ := image(lowerTar).build()
+	for _, file := range []string{filepath.Join(dir, "indexes", below.Tree.String()+".zst"), h.blobFile(manifest.Layers[0].Digest)} {
+		damage(t, file)
+	}
+	for _, pack := range files(t, filepath.Join(dir, "packs")) {
+		damage(t, filepath.Join(dir, "packs", pack))
+	}
+	problems := h.problems("a:1")
+	for _, want := range []string{"layer 1 of 2 (" + manifest.Layers[0].Digest.String(), "the first 1 layers: index: ", "unit ", `layer 1 of 2: file "/etc/large": chunk `} {
+		if !strings.Contains(problems, want) {
+			t.Errorf("%q does not say %q", problems, want)
+		}
+	}
+}
+
+// damage flips a bit in the middle of a file.
+func damage(t *testing.T, file string) {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[len(b)/2] ^= 0x40
+	write(t, file, b)
 }

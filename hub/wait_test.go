@@ -55,17 +55,20 @@ func TestManyWhoAskForTheSameCauseOneCopy(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	r := startRegistry(t, image(lowerTar, upperTar))
-	held, release := r.holdBlobs(t)
-	var all sync.WaitGroup
+	_, release := r.holdBlobs(t)
+	var all, waiting sync.WaitGroup
 	for range 4 {
+		waiting.Add(1)
+		waits := sync.OnceFunc(waiting.Done)
 		all.Go(func() {
-			if last, err := h.add(wire.Add{Source: r.source()}); err != nil || last.Images[0].State != wire.StateReady {
+			last, err := h.client.Add(t.Context(), wire.Add{Source: r.source()}, func(wire.Progress) { waits() })
+			if err != nil || last.Images[0].State != wire.StateReady {
 				t.Errorf("%+v, %v", last, err)
 			}
+			waits()
 		})
 	}
-	<-held
-	h.known(r.name())
+	waiting.Wait() // all have heard of its progress
 	release()
 	all.Wait()
 	for d, b := range r.blobs {

@@ -57,7 +57,7 @@ NAME is what the hub calls the image; by default it is what SOURCE calls it.`,
 		},
 	}
 	flags.add(cmd)
-	cmd.Flags().StringVar(&platform, "platform", "", "take `OS/ARCH[/VARIANT]` alone; by default all that can be run here")
+	cmd.Flags().StringVar(&platform, "platform", "", "take `OS/ARCH[/VARIANT]` alone; by default all that the hub is configured to take")
 	cmd.Flags().BoolVar(&plainSource, "source-plain-http", false, "allow plain HTTP to a source registry that is not on this machine")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the images as JSON")
 	return cmd
@@ -77,7 +77,8 @@ func add(ctx context.Context, client *hub.Client, s source, each func(hub.Progre
 			return hub.Progress{}, err
 		}
 		return client.Add(ctx, hub.Add{Source: s.from, Name: s.name, Platform: s.platform, PlainHTTP: s.plainHTTP,
-			Username: credentials.Username, Password: credentials.Password, Token: credentials.Token}, each)
+			Username: credentials.Username, Password: credentials.Password,
+			Token: credentials.IdentityToken, RegistryToken: credentials.RegistryToken}, each)
 	}
 	local, err := registry.OpenLocal(s.from)
 	if err != nil {
@@ -94,12 +95,21 @@ func add(ctx context.Context, client *hub.Client, s source, each func(hub.Progre
 	if err != nil {
 		return hub.Progress{}, usageError{err}
 	}
-	to := registry.Target{Repository: ref.Repository, Reference: ref.Tag}
+	digest, err := local.Digest()
+	if err != nil {
+		return hub.Progress{}, fmt.Errorf("read %s: %w", s.from, err)
+	}
+	if ref.Digest != "" && ref.Digest != digest {
+		return hub.Progress{}, usageError{fmt.Errorf("%s has the digest %s: give it a name with that, or with a tag", s.from, digest)}
+	}
+	// Without the tag, which would have the hub take in all that it runs: the name
+	// comes with what is asked for.
+	to := registry.Target{Repository: ref.Repository}
 	to.Host, to.PlainHTTP, to.Transport = client.Registry()
 	if err := local.Push(ctx, to, func(done, total int64) {
 		each(hub.Progress{Step: "push", Item: name, Bytes: done, Total: total})
 	}); err != nil {
 		return hub.Progress{}, err
 	}
-	return client.Add(ctx, hub.Add{Name: name, Platform: s.platform}, each)
+	return client.Add(ctx, hub.Add{Name: name, Digest: digest, Platform: s.platform}, each)
 }

@@ -60,14 +60,6 @@ func decodeConfig(b []byte, config any) error {
 	return err
 }
 
-func writeConfig(file string, config any) error {
-	b, err := toml.Marshal(config)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(file, b, 0o600)
-}
-
 func configCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 
@@ -42,7 +45,11 @@ Flags go before the configuration file, the file before the defaults.`,
 			return usageError{err}
 		}
 		log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-		return hub.Run(cmd.Context(), config, log)
+		err := hub.Run(cmd.Context(), config, log)
+		if errors.Is(err, fs.ErrPermission) {
+			err = fmt.Errorf("%w: run the hub as the owner of its directory, or choose another with --root", err)
+		}
+		return err
 	}
 	return cmd
 }

@@ -1,19 +1,13 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"syscall"
-	"time"
 
 	"github.com/spf13/cobra"
 
-	"lighter/format/chunk"
 	"lighter/node"
 )
 
@@ -28,6 +22,7 @@ func mountCommand() *cobra.Command {
 		Use:   "mount [flags] NAME DIR",
 		Short: "Mount an image's tree, read-only, without containerd",
 		Long: `Mount an image's tree at DIR, read-only. The command returns when it is mounted.
+Set-user-ID programs and device nodes in it have no effect.
 
 If a node with that --root runs here, it mounts the image from its own hub and
 shares its cache. Otherwise a small node is started for this mount alone, with a
@@ -41,25 +36,17 @@ cache of its own, and ends at "lighter unmount DIR".`,
 	cmd.Flags().StringSliceVar(&config.HubKeys, "hub-key", nil, "the hub's public `KEY`; needed for a hub that is not on this machine")
 	cmd.Flags().Var(&config.CacheSize, "cache-size", "the most that a cache of its own takes on the disk")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		dir, err := mountPoint(args[1])
+		dir, err := existingDir(args[1])
+		if err != nil {
+			return usageError{err}
+		}
+		mounts, err := mountsOf(*root)
 		if err != nil {
 			return err
 		}
-		control := node.NewControl(*root)
-		if !node.Running(*root) {
-			config.Hub, config.Scope = flags.options.URL, flags.options.Scope
-			config.PlainHTTP, config.CAFile = flags.options.PlainHTTP, flags.options.CAFile
-			config.Root, config.Address = mountRoot(dir), ""
-			if err := startNode(cmd.Context(), config); err != nil {
-				return errors.Join(err, os.RemoveAll(config.Root))
-			}
-			control = node.NewControl(config.Root)
-		}
-		err = control.Mount(cmd.Context(), args[0], platform, dir)
-		if err != nil && config.Root == mountRoot(dir) {
-			err = errors.Join(err, end(context.WithoutCancel(cmd.Context()), control, config.Root))
-		}
-		return err
+		config.Hub, config.Scope = flags.options.URL, flags.options.Scope
+		config.PlainHTTP, config.CAFile = flags.options.PlainHTTP, flags.options.CAFile
+		return mounts.Mount(cmd.Context(), config, args[0], platform, dir)
 	}
 	return cmd
 }
@@ -77,114 +64,31 @@ func unmountCommand() *cobra.Command {
 		if err != nil {
 			return usageError{err}
 		}
-		own := node.NewControl(mountRoot(dir))
-		err = own.Unmount(cmd.Context(), dir)
-		if err == nil {
-			return end(cmd.Context(), own, mountRoot(dir))
-		}
-		if !errors.Is(err, node.ErrNoDaemon) {
+		mounts, err := mountsOf(*root)
+		if err != nil {
 			return err
 		}
-		err = node.NewControl(*root).Unmount(cmd.Context(), dir)
-		if errors.Is(err, node.ErrNoDaemon) {
-			return fmt.Errorf("lighter has mounted nothing at %s", dir)
-		}
-		return err
+		return mounts.Unmount(cmd.Context(), dir)
 	}
 	return cmd
 }
 
-// end ends the node that served one mount, and removes what it kept.
-func end(ctx context.Context, control *node.Control, root string) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	if err := control.Stop(ctx); err != nil {
-		return err
+func mountsOf(root string) (node.Mounts, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return node.Mounts{}, fmt.Errorf("find this program: %w", err)
 	}
-	return os.RemoveAll(root)
+	return node.Mounts{Root: root, Own: mountRoots, Program: self}, nil
 }
 
-func mountPoint(dir string) (string, error) {
+func existingDir(dir string) (string, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
-		return "", usageError{err}
+		return "", err
 	}
 	info, err := os.Stat(dir)
 	if err == nil && !info.IsDir() {
-		err = fmt.Errorf("%s is not a directory", dir)
+		err = errors.New(dir + " is not a directory")
 	}
-	if err != nil {
-		return "", usageError{err}
-	}
-	return dir, nil
-}
-
-// mountRoot is the root of the node that serves the mount at dir alone.
-func mountRoot(dir string) string {
-	return filepath.Join(mountRoots, chunk.Sum([]byte(dir)).Short())
-}
-
-// startNode starts a node in the background and returns when it serves.
-func startNode(ctx context.Context, config node.Config) error {
-	if os.Geteuid() != 0 {
-		return errors.New("mounting needs root (try: sudo lighter mount ...)")
-	}
-	if err := os.MkdirAll(config.Root, 0o700); err != nil {
-		return err
-	}
-	file := filepath.Join(config.Root, "node.toml")
-	if err := writeConfig(file, config); err != nil {
-		return err
-	}
-	log, err := os.OpenFile(filepath.Join(config.Root, "node.log"), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	defer log.Close()
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	cmd := exec.Command(self, "node", "--config", file)
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("start a node for the mount: %w", err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
-	for range 300 {
-		select {
-		case <-ended:
-			return fmt.Errorf("the node for the mount ended: %s", lastLine(log.Name()))
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(50 * time.Millisecond):
-		}
-		if node.Running(config.Root) {
-			return nil
-		}
-	}
-	return fmt.Errorf("the node for the mount does not answer; its log is %s", log.Name())
-}
-
-func lastLine(path string) string {
-	file, err := os.Open(path)
-	if err != nil {
-		return err.Error()
-	}
-	defer file.Close()
-	b, err := io.ReadAll(io.LimitReader(file, 64<<10))
-	if err != nil || len(b) == 0 {
-		return "it said nothing"
-	}
-	end := len(b)
-	for end > 0 && b[end-1] == '\n' {
-		end--
-	}
-	start := end
-	for start > 0 && b[start-1] != '\n' {
-		start--
-	}
-	return string(b[start:end])
+	return dir, err
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"strings"
@@ -19,8 +20,13 @@ func rootFlag(cmd *cobra.Command) *string {
 func statusCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:     "status [flags]",
-		Short:   "Show what the node on this machine has mounted and fetched, and which images are lazy",
+		Use:   "status [flags]",
+		Short: "Show what the node on this machine has mounted and fetched, and which images are lazy",
+		Long: `Show what the node on this machine has mounted and fetched, and which images are lazy.
+
+Of each mounted tree: FAULTS are the reads that the kernel asked for, READ their
+bytes, MISSED those of them that were not on this machine. An image that is not
+lazy was unpacked as usual; WHY says why, as long as the node remembers it.`,
 		Example: "  lighter status\n  lighter status --json | jq '.images[] | select(.lazy | not)'",
 		Args:    exactArgs(),
 	}
@@ -47,18 +53,28 @@ func printStatus(s node.Status) error {
 	for _, m := range s.Mounts {
 		rows = append(rows, []any{m.Tree.Short(), m.Files, size(m.Bytes), m.Device.Faults, size(m.Device.Bytes), size(m.Device.Missed), shortAll(m.Chains)})
 	}
-	if err := table(os.Stdout, "\nMOUNTED\tFILES\tSIZE\tFAULTS\tREAD\tFROM HUB\tCHAINS", rows); err != nil {
+	if err := table(os.Stdout, "\nMOUNTED\tFILES\tSIZE\tFAULTS\tREAD\tMISSED\tCHAINS", rows); err != nil {
 		return err
 	}
 	rows = nil
-	for _, e := range s.Images {
+	for _, image := range s.Images {
 		lazy := "lazy"
-		if !e.Lazy {
+		if !image.Lazy {
 			lazy = "not lazy"
 		}
-		rows = append(rows, []any{short(e.Chain), e.Image, lazy, e.Why})
+		rows = append(rows, []any{cmp.Or(image.Image, "-"), short(image.Chain), lazy, image.Why})
 	}
-	return table(os.Stdout, "\nCHAIN\tIMAGE\t\tWHY", rows)
+	if err := table(os.Stdout, "\nIMAGE\tCHAIN\t\tWHY", rows); err != nil {
+		return err
+	}
+	if len(s.Binds) == 0 {
+		return nil
+	}
+	rows = nil
+	for _, b := range s.Binds {
+		rows = append(rows, []any{b.Dir, b.Name, short(b.Chain)})
+	}
+	return table(os.Stdout, "\nMOUNTED AT\tIMAGE\tCHAIN", rows)
 }
 
 func shortAll(digests []string) string {

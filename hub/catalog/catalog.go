@@ -18,7 +18,6 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
-	"sync/atomic"
 
 	_ "modernc.org/sqlite" // the driver "sqlite"
 )
@@ -39,8 +38,8 @@ type Catalog struct {
 	write *sql.DB // one connection: SQLite has one writer, and waiting for it here is fair
 	read  *sql.DB
 
-	changes atomic.Int64 // of the set of ready images
-	sizes   sizesCache
+	changes changes
+	sizes   counting
 }
 
 // Open opens the catalog in the file at path, and makes it if there is none.
@@ -53,7 +52,7 @@ func Open(ctx context.Context, path string) (*Catalog, error) {
 	if err != nil {
 		return nil, errors.Join(err, write.Close())
 	}
-	c := &Catalog{write: write, read: read}
+	c := &Catalog{write: write, read: read, changes: changes{wake: make(chan struct{}, 1)}, sizes: newCounting()}
 	if err := c.migrate(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("open the catalog %s: %w", path, err), c.Close())
 	}
@@ -88,13 +87,14 @@ func (c *Catalog) migrate(ctx context.Context) error {
 		err := tx.QueryRowContext(ctx, `SELECT value FROM meta WHERE name = 'schema'`).Scan(&version)
 		switch {
 		case err == nil && version == schemaVersion:
-			return nil
+			_, err := tx.ExecContext(ctx, sizesTable)
+			return err
 		case err == nil:
 			return fmt.Errorf("it has schema %s, this version reads %s", version, schemaVersion)
 		case !errors.Is(err, sql.ErrNoRows):
 			return err
 		}
-		if _, err := tx.ExecContext(ctx, schema); err != nil {
+		if _, err := tx.ExecContext(ctx, schema+sizesTable); err != nil {
 			return fmt.Errorf("make the tables: %w", err)
 		}
 		_, err = tx.ExecContext(ctx, `INSERT INTO meta (name, value) VALUES ('schema', ?)`, schemaVersion)

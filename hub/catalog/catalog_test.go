@@ -27,15 +27,17 @@ func openTest(t *testing.T) *Catalog {
 	return c
 }
 
+func anyImage(Image) bool { return true }
+
 // publish makes an image of one-chunk layers known; layer "a" on "b" has the
 // chain "a/b".
 func publish(t *testing.T, c *Catalog, name string, layers ...string) Image {
 	t.Helper()
 	ctx := t.Context()
-	if _, err := c.SetImages(ctx, name, []Image{{Root: name, Digest: name, State: wire.StateQueued}}); err != nil {
+	if _, _, err := c.Name(ctx, name, []Image{{Root: name, Digest: name, State: wire.StateQueued}}, nil); err != nil {
 		t.Fatal(err)
 	}
-	image, err := c.Next(ctx)
+	image, err := c.Next(ctx, anyImage)
 	if err != nil || image.Name != name {
 		t.Fatalf("next is %+v, %v", image, err)
 	}
@@ -94,7 +96,7 @@ func TestChainSaysWhatStandsOnIt(t *testing.T) {
 		t.Errorf("layers %q, %v", layers, err)
 	}
 	// What no image has any more is not spoken of.
-	if _, err := c.Remove(t.Context(), "three"); err != nil {
+	if _, err := c.Remove(t.Context(), "three", ""); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.Chain(t.Context(), "a/b/c"); !errors.Is(err, ErrNotFound) {
@@ -141,43 +143,21 @@ func TestChainsAboveAreBoundedNearestFirst(t *testing.T) {
 	}
 }
 
-func TestSizes(t *testing.T) {
-	c := openTest(t)
-	publish(t, c, "one", "a", "b")
-	publish(t, c, "two", "a", "c", "d")
-	sizes, err := c.Sizes(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, want := sizes["one"], (Sizes{Chunks: 1000, Stored: 400 + 100 + 7}); got != want {
-		t.Errorf("one: %+v, want %+v", got, want)
-	}
-	if got, want := sizes["two"], (Sizes{Chunks: 2000, Stored: 2*(400+100) + 7}); got != want {
-		t.Errorf("two: %+v, want %+v", got, want)
-	}
-	if _, err := c.Remove(t.Context(), "two"); err != nil {
-		t.Fatal(err)
-	}
-	if sizes, err = c.Sizes(t.Context()); err != nil || sizes["one"].Chunks != 2000 {
-		t.Errorf("alone: %+v, %v", sizes, err)
-	}
-}
-
 func TestImageThatWasTakenAwayIsNotPublished(t *testing.T) {
 	c := openTest(t)
 	ctx := t.Context()
-	if _, err := c.SetImages(ctx, "a", []Image{{Root: "r", Digest: "d", State: wire.StateQueued}}); err != nil {
+	if _, _, err := c.Name(ctx, "a", []Image{{Root: "r", Digest: "d", State: wire.StateQueued}}, nil); err != nil {
 		t.Fatal(err)
 	}
-	image, err := c.Next(ctx)
+	image, err := c.Next(ctx, anyImage)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Remove(ctx, "a"); err != nil {
+	if _, err := c.Remove(ctx, "a", ""); err != nil {
 		t.Fatal(err)
 	}
 	// The name comes back, as another image.
-	again, err := c.SetImages(ctx, "a", []Image{{Root: "r", Digest: "d", State: wire.StateQueued}})
+	again, _, err := c.Name(ctx, "a", []Image{{Root: "r", Digest: "d", State: wire.StateQueued}}, nil)
 	if err != nil || again[0].N == image.N {
 		t.Fatalf("%+v, %v", again, err)
 	}

@@ -114,7 +114,7 @@ func (c *Catalog) HasLayer(ctx context.Context, diffID, digest string) (layer, b
 		SELECT EXISTS (SELECT 1 FROM layers WHERE diff_id = ?), EXISTS (SELECT 1 FROM blobs WHERE digest = ? AND diff_id = ?)`,
 		diffID, digest, diffID).Scan(&layer, &blob)
 	if err != nil {
-		return false, false, fmt.Errorf("look up layer %s: %w", splitDigest(diffID), err)
+		return false, false, fmt.Errorf("look up layer %s: %w", wire.ShortDigest(diffID), err)
 	}
 	return layer, blob, nil
 }

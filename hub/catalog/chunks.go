@@ -82,9 +82,14 @@ func (c *Catalog) HasTree(ctx context.Context, id chunk.ID) (bool, error) {
 	return c.exists(ctx, `SELECT EXISTS (SELECT 1 FROM trees WHERE tree = ?)`, id[:])
 }
 
-func (c *Catalog) exists(ctx context.Context, query string, arg any) (bool, error) {
+// HasStatements tells whether anything was signed.
+func (c *Catalog) HasStatements(ctx context.Context) (bool, error) {
+	return c.exists(ctx, `SELECT EXISTS (SELECT 1 FROM statements)`)
+}
+
+func (c *Catalog) exists(ctx context.Context, query string, args ...any) (bool, error) {
 	var yes bool
-	if err := c.read.QueryRowContext(ctx, query, arg).Scan(&yes); err != nil {
+	if err := c.read.QueryRowContext(ctx, query, args...).Scan(&yes); err != nil {
 		return false, fmt.Errorf("read the catalog: %w", err)
 	}
 	return yes, nil

@@ -1,11 +1,11 @@
 package catalog
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"lighter/format/chunk"
@@ -31,16 +31,45 @@ type Image struct {
 	Bytes int64 // of all files, plain
 }
 
-// SetImages says that the name stands for these images, in the states that they
-// have in images. One that is there already keeps its state, unless it is to be
-// queued and has failed or was only stored. It returns the images as they are
-// now, in the same order.
-func (c *Catalog) SetImages(ctx context.Context, name string, images []Image) ([]Image, error) {
+// Name says that the name stands for these images, in the states that they have
+// in images, and for no others but those that are on their way, by their digests.
+// One that is there already keeps its state, unless it is to be queued and has
+// failed or was only stored. It returns the images as they are now, in the same
+// order, and those that are gone.
+func (c *Catalog) Name(ctx context.Context, name string, images []Image, coming []string) (now, gone []Image, err error) {
+	now = make([]Image, len(images))
+	args := []any{name}
+	for _, digest := range coming {
+		args = append(args, digest)
+	}
+	err = c.update(ctx, func(tx *sql.Tx) error {
+		for i, image := range images {
+			image.Name = name
+			if err := setImage(ctx, tx, &image, `DO UPDATE SET root = excluded.root, platform = excluded.platform`); err != nil {
+				return err
+			}
+			now[i] = image
+			args = append(args, image.Digest)
+		}
+		gone, err = deleteImages(ctx, tx, name, ` AND digest NOT IN `+places(1, len(args)-1), args...)
+		return err
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("note image %s: %w", name, err)
+	}
+	c.changes.Add(1)
+	return now, gone, nil
+}
+
+// Expect queues images that are on their way to a name, which stands for what it
+// stood for until they are all there. It returns them as they are now, in the
+// same order: one that is ready stays so.
+func (c *Catalog) Expect(ctx context.Context, name string, images []Image) ([]Image, error) {
 	now := make([]Image, len(images))
 	err := c.update(ctx, func(tx *sql.Tx) error {
 		for i, image := range images {
-			image.Name = name
-			if err := setImage(ctx, tx, &image); err != nil {
+			image.Name, image.State = name, wire.StateQueued
+			if err := setImage(ctx, tx, &image, `DO NOTHING`); err != nil {
 				return err
 			}
 			now[i] = image
@@ -48,46 +77,21 @@ func (c *Catalog) SetImages(ctx context.Context, name string, images []Image) ([
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("note image %s: %w", name, err)
+		return nil, fmt.Errorf("queue image %s: %w", name, err)
 	}
-	c.changes.Add(1)
 	return now, nil
 }
 
-// Keep says that the name stands for no other images than those with these
-// digests. It returns the numbers of those that go.
-func (c *Catalog) Keep(ctx context.Context, name string, digests []string) (gone []int64, err error) {
-	args := []any{name}
-	for _, digest := range digests {
-		args = append(args, digest)
-	}
-	err = c.update(ctx, func(tx *sql.Tx) error {
-		return each(ctx, tx, func(rows *sql.Rows) error {
-			var n int64
-			err := rows.Scan(&n)
-			gone = append(gone, n)
-			return err
-		}, `DELETE FROM images WHERE name = ? AND digest NOT IN `+places(1, len(digests))+` RETURNING n`, args...)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("note image %s: %w", name, err)
-	}
-	if len(gone) > 0 {
-		c.changes.Add(1)
-	}
-	return gone, nil
-}
-
-// setImage adds the image or brings its row up to date, and sets its number
-// and state.
-func setImage(ctx context.Context, tx *sql.Tx, image *Image) error {
+// setImage adds the image, or does to its row what known says and queues it
+// again if it is to be queued, and sets its number and state.
+func setImage(ctx context.Context, tx *sql.Tx, image *Image, known string) error {
 	n, err := newImageNumber(ctx, tx)
 	if err != nil {
 		return err
 	}
 	_, err = tx.ExecContext(ctx, `
 		INSERT INTO images (n, name, root, digest, platform, state, error, size, turn, tries, updated) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?)
-		ON CONFLICT (name, digest) DO UPDATE SET root = excluded.root, platform = excluded.platform`,
+		ON CONFLICT (name, digest) `+known,
 		n, image.Name, image.Root, image.Digest, image.Platform, image.State, image.Error, image.Size, n, time.Now().UnixMilli())
 	if err != nil {
 		return err
@@ -131,47 +135,79 @@ func (c *Catalog) Requeue(ctx context.Context) error {
 	})
 }
 
-// Release puts an image back into the queue because the hub ends, for which it
-// is not to blame.
+// Release puts an image back into the queue, for which it is not to blame.
+// ErrNotFound: it was taken away meanwhile.
 func (c *Catalog) Release(ctx context.Context, n int64) error {
 	return c.update(ctx, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `UPDATE images SET state = ?, tries = 0 WHERE n = ? AND state = ?`, wire.StateQueued, n, wire.StateActive)
-		return err
+		done, err := tx.ExecContext(ctx, `UPDATE images SET state = ?, tries = 0 WHERE n = ? AND state = ?`, wire.StateQueued, n, wire.StateActive)
+		if err != nil {
+			return err
+		}
+		if rows, err := done.RowsAffected(); err != nil || rows == 0 {
+			return errors.Join(fmt.Errorf("image %d: %w", n, ErrNotFound), err)
+		}
+		return nil
 	})
 }
 
-// Next makes the image that has waited longest active and returns it.
-// ErrNotFound: none waits.
-func (c *Catalog) Next(ctx context.Context) (Image, error) {
-	var image Image
-	err := c.update(ctx, func(tx *sql.Tx) error {
-		err := tx.QueryRowContext(ctx, `SELECT n, name, root, digest, platform FROM images WHERE state = ? ORDER BY turn LIMIT 1`,
-			wire.StateQueued).Scan(&image.N, &image.Name, &image.Root, &image.Digest, &image.Platform)
-		if err != nil {
+// Next makes that image active which has waited longest of those that suit, and
+// returns it. ErrNotFound: none waits.
+func (c *Catalog) Next(ctx context.Context, suits func(Image) bool) (image Image, err error) {
+	err = c.update(ctx, func(tx *sql.Tx) error {
+		if image, err = firstQueued(ctx, tx, suits); err != nil {
 			return err
 		}
 		image.State = wire.StateActive
 		_, err = tx.ExecContext(ctx, `UPDATE images SET state = ?, tries = tries + 1, updated = ? WHERE n = ?`, image.State, time.Now().UnixMilli(), image.N)
 		return err
 	})
-	if errors.Is(err, sql.ErrNoRows) {
-		err = ErrNotFound
-	}
 	return image, err
 }
 
-// End ends the work on an image in the given state: failed, with the reason, or
-// stored. An image that was taken away meanwhile is no error.
+func firstQueued(ctx context.Context, tx *sql.Tx, suits func(Image) bool) (Image, error) {
+	rows, err := tx.QueryContext(ctx, `SELECT n, name, root, digest, platform FROM images WHERE state = ? ORDER BY turn`, wire.StateQueued)
+	if err != nil {
+		return Image{}, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		image := Image{State: wire.StateQueued}
+		if err := rows.Scan(&image.N, &image.Name, &image.Root, &image.Digest, &image.Platform); err != nil {
+			return Image{}, err
+		}
+		if suits(image) {
+			return image, nil
+		}
+	}
+	return Image{}, cmp.Or(rows.Err(), ErrNotFound)
+}
+
+// End ends the work on an image that is active in the given state: failed, with
+// the reason, or stored. An image that was taken away meanwhile is no error.
 func (c *Catalog) End(ctx context.Context, n int64, state, reason string) error {
 	err := c.update(ctx, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `UPDATE images SET state = ?, error = ?, updated = ? WHERE n = ? AND state IN (?, ?)`,
-			state, reason, time.Now().UnixMilli(), n, wire.StateActive, wire.StateQueued)
+		_, err := tx.ExecContext(ctx, `UPDATE images SET state = ?, error = ?, updated = ? WHERE n = ? AND state = ?`,
+			state, reason, time.Now().UnixMilli(), n, wire.StateActive)
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("note the end of image %d: %w", n, err)
 	}
 	return nil
+}
+
+// FailQueued ends the waiting of those of the images that still are queued, with
+// the reason.
+func (c *Catalog) FailQueued(ctx context.Context, images []Image, reason string) error {
+	return c.update(ctx, func(tx *sql.Tx) error {
+		for _, image := range images {
+			if _, err := tx.ExecContext(ctx, `UPDATE images SET state = ?, error = ?, updated = ? WHERE n = ? AND state = ?`,
+				wire.StateFailed, reason, time.Now().UnixMilli(), image.N, wire.StateQueued); err != nil {
+				return fmt.Errorf("note the end of image %d: %w", image.N, err)
+			}
+		}
+		return nil
+	})
 }
 
 const selectImages = `
@@ -194,7 +230,7 @@ func (c *Catalog) Images(ctx context.Context, name string) ([]Image, error) {
 	return c.images(ctx, query+` ORDER BY i.name, i.platform, i.digest`, args...)
 }
 
-// Numbered returns the images with these numbers that are still there.
+// Numbered returns the images with these numbers that are still there, each once.
 func (c *Catalog) Numbered(ctx context.Context, numbers []int64) ([]Image, error) {
 	if len(numbers) == 0 {
 		return nil, nil
@@ -224,34 +260,35 @@ func (c *Catalog) images(ctx context.Context, query string, args ...any) ([]Imag
 	return images, err
 }
 
-// Remove takes the images away that have the name and, where digests are given,
-// one of these as their root or their own digest. It returns what it took away.
-func (c *Catalog) Remove(ctx context.Context, name string, digests ...string) ([]Image, error) {
-	query, args := `DELETE FROM images WHERE name = ?`, []any{name}
-	if len(digests) > 0 {
-		query += ` AND (root IN ` + places(1, len(digests)) + ` OR digest IN ` + places(1, len(digests)) + `)`
-		for range 2 {
-			for _, digest := range digests {
-				args = append(args, digest)
-			}
-		}
+// Remove takes the images away that have the name and, if a digest is given,
+// this as their root or their own digest. It returns what it took away.
+func (c *Catalog) Remove(ctx context.Context, name, digest string) (gone []Image, err error) {
+	condition, args := "", []any{name}
+	if digest != "" {
+		condition, args = ` AND (root = ? OR digest = ?)`, append(args, digest, digest)
 	}
-	var gone []Image
-	err := c.update(ctx, func(tx *sql.Tx) error {
-		return each(ctx, tx, func(rows *sql.Rows) error {
-			image := Image{Name: name}
-			if err := rows.Scan(&image.N, &image.Root, &image.Digest, &image.State); err != nil {
-				return err
-			}
-			gone = append(gone, image)
-			return nil
-		}, query+` RETURNING n, root, digest, state`, args...)
+	err = c.update(ctx, func(tx *sql.Tx) error {
+		gone, err = deleteImages(ctx, tx, name, condition, args...)
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("take image %s away: %w", name, err)
 	}
 	c.changes.Add(1)
 	return gone, nil
+}
+
+// deleteImages deletes those images of a name, the first of args, for which the
+// condition holds.
+func deleteImages(ctx context.Context, tx *sql.Tx, name, condition string, args ...any) ([]Image, error) {
+	var gone []Image
+	err := each(ctx, tx, func(rows *sql.Rows) error {
+		image := Image{Name: name}
+		err := rows.Scan(&image.N, &image.Root, &image.Digest, &image.State)
+		gone = append(gone, image)
+		return err
+	}, `DELETE FROM images WHERE name = ?`+condition+` RETURNING n, root, digest, state`, args...)
+	return gone, err
 }
 
 // NamesIn lists the names of images in a repository that point to a digest, as
@@ -269,10 +306,4 @@ func (c *Catalog) NamesIn(ctx context.Context, repository, digest string) ([]str
 		return nil
 	}, `SELECT DISTINCT name FROM images WHERE root = ? OR digest = ?`, digest, digest)
 	return names, err
-}
-
-// splitDigest is for error messages: the first digits say enough.
-func splitDigest(digest string) string {
-	_, hex, _ := strings.Cut(digest, ":")
-	return hex[:min(len(hex), 12)]
 }

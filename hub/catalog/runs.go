@@ -20,12 +20,16 @@ func encodeRuns(numbers []int64) []byte {
 		for n < len(numbers) && numbers[n] == numbers[0]+int64(n) {
 			n++
 		}
-		b = binary.AppendUvarint(b, uint64(numbers[0]-end))
-		b = binary.AppendUvarint(b, uint64(n))
+		b = appendRun(b, end, numbers[0], numbers[0]+int64(n))
 		end = numbers[0] + int64(n)
 		numbers = numbers[n:]
 	}
 	return b
+}
+
+// appendRun writes the run from first to end, behind one that ended before.
+func appendRun(b []byte, before, first, end int64) []byte {
+	return binary.AppendUvarint(binary.AppendUvarint(b, uint64(first-before)), uint64(end-first))
 }
 
 // decodeRuns calls fn for each run that encodeRuns wrote: the first number, and

@@ -21,7 +21,7 @@ CREATE TABLE images (
 );
 CREATE INDEX images_state ON images (state, turn);
 
--- The blobs of images that are or were ready.
+-- The blobs of images that are ready.
 CREATE TABLE image_blobs (
 	image      BIGINT NOT NULL REFERENCES images (n) ON DELETE CASCADE,
 	position   BIGINT NOT NULL, -- of layers, 0 is the lowest; -1: the config

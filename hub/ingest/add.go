@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/opencontainers/go-digest"
 
 	"lighter/hub/catalog"
 	"lighter/hub/registry"
@@ -23,122 +24,74 @@ var (
 	ErrSource = errors.New("the source cannot be read")
 )
 
-// Pushed takes note that a tag of the hub's registry points to a manifest.
-func (s *Service) Pushed(ctx context.Context, repository, tag string) error {
-	ref := wire.Ref{Repository: repository, Tag: tag}
-	root, err := s.registry.Manifest(ctx, repository, tag)
-	if err != nil {
-		return err
-	}
-	e, err := expand(ctx, own{s.registry, repository}, root, s.config.Platforms)
-	if err != nil {
-		// It was pushed and is served; what is wrong with it is said beside it.
-		return s.noteFailed(ctx, ref.Name(), root, err)
-	}
-	_, err = s.setImages(ctx, ref.Name(), e.images(root))
-	return err
-}
+// errEnds is what those hear who wait when the hub ends.
+var errEnds = fmt.Errorf("the hub ends; what was pushed it takes in when it starts again, what was to be copied has to be added again (%w)", context.Canceled)
 
-func (s *Service) noteFailed(ctx context.Context, name string, root registry.Manifest, cause error) error {
-	image := catalog.Image{Root: root.Digest, Digest: root.Digest, State: wire.StateFailed,
-		Error: fmt.Sprintf("image %s: %v", name, cause)}
-	_, err := s.setImages(ctx, name, []catalog.Image{image})
-	return err
-}
-
-// images lists the members as the catalog is to know them. A name without any
-// stands for its root, so that it can be seen and taken away.
-func (e *expander) images(root registry.Manifest) []catalog.Image {
-	images := make([]catalog.Image, 0, len(e.members))
-	for _, m := range e.members {
-		state := wire.StateStored
-		if m.wanted {
-			state = wire.StateQueued
-		}
-		images = append(images, catalog.Image{Root: root.Digest, Digest: m.Digest, Platform: m.platform, State: state})
-	}
-	if len(images) == 0 {
-		images = append(images, catalog.Image{Root: root.Digest, Digest: root.Digest, State: wire.StateStored})
-	}
-	return images
-}
-
-// setImages says that a name stands for these images now, and no others.
-func (s *Service) setImages(ctx context.Context, name string, images []catalog.Image) ([]catalog.Image, error) {
-	now, err := s.catalog.SetImages(ctx, name, images)
-	if err != nil {
-		return nil, err
-	}
-	s.wakeUp()
-	return now, s.keep(ctx, name, images)
-}
-
-// keep takes the name from all other images.
-func (s *Service) keep(ctx context.Context, name string, images []catalog.Image) error {
-	digests := make([]string, len(images))
-	for i, image := range images {
-		digests[i] = image.Digest
-	}
-	gone, err := s.catalog.Keep(ctx, name, digests)
-	if err != nil {
-		return err
-	}
-	s.drop(gone)
-	return nil
-}
-
-// drop ends the work on images that are gone from the catalog.
-func (s *Service) drop(numbers []int64) {
-	for _, n := range numbers {
-		s.mu.Lock()
-		cancel := s.cancel[n]
-		s.mu.Unlock()
-		if cancel != nil {
-			cancel()
-		} else {
-			s.finish(n)
-		}
-	}
+// request is what somebody waits for.
+type request struct {
+	name   string
+	images []catalog.Image // that were asked for; none: there is nothing but to keep
+	copy   *imageCopy      // that brings them, or nil; has to be left
 }
 
 // Add takes an image in and returns what came of it once it is ready, failed or
-// stored. Until then it reports progress to tell. The work goes on when ctx
-// ends or tell fails; only the waiting does not.
-func (s *Service) Add(ctx context.Context, add wire.Add, tell func(wire.Progress) error) ([]catalog.Image, error) {
-	images, copy, err := s.begin(ctx, add)
+// stored: of the images that were asked for. Until then it reports progress to
+// tell. The work on an image goes on when ctx ends or tell fails; only the
+// waiting does not.
+func (s *Service) Add(ctx context.Context, add wire.Add, tell func(wire.Progress) error) (images []catalog.Image, err error) {
+	defer func() {
+		if err != nil {
+			err = reasoned{err}
+		}
+	}()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(s.life, func() { cancel(errEnds) })()
+	r, err := s.begin(ctx, add)
 	if err != nil {
 		return nil, err
 	}
-	var numbers []int64
-	for _, image := range images {
-		numbers = append(numbers, image.N)
-		if err := s.await(ctx, image, tell); err != nil {
-			return nil, err
-		}
+	var stories []*story
+	if r.copy != nil {
+		defer s.leave(r.copy)
+		stories = append(stories, &r.copy.story)
 	}
-	if copy != nil && len(images) == 0 { // nothing to take in, but to keep
-		if err := copy.wait(ctx); err != nil {
-			return nil, err
-		}
-		return s.catalog.Images(ctx, copy.key.name)
+	t := newTeller(tell)
+	if images, err = s.awaitAll(ctx, r.images, t, stories); err != nil || r.copy == nil || slices.ContainsFunc(images, hasFailed) {
+		return images, err
 	}
-	images, err = s.catalog.Numbered(ctx, numbers)
-	switch {
-	case err != nil:
+	if err := t.await(ctx, r.copy.done, stories...); err != nil {
 		return nil, err
-	case len(images) < len(numbers):
-		return images, errors.New("the image was taken away, or its name given to another one, before it was ready")
-	case slices.ContainsFunc(images, func(i catalog.Image) bool { return isWaiting(i.State) }):
-		return images, errors.New("the hub ends; it goes on with the image when it starts again")
 	}
-	return images, nil
+	if r.copy.err != nil {
+		return nil, r.copy.err
+	}
+	if len(r.images) == 0 {
+		return s.catalog.Images(ctx, r.name)
+	}
+	return s.stillThere(ctx, r.images)
+}
+
+// awaitAll waits until none of the images is queued or active, and returns them
+// as they are then.
+func (s *Service) awaitAll(ctx context.Context, images []catalog.Image, t *teller, stories []*story) ([]catalog.Image, error) {
+	for {
+		now, err := s.stillThere(ctx, images)
+		if err != nil {
+			return nil, err
+		}
+		i := slices.IndexFunc(now, func(i catalog.Image) bool { return isWaiting(i.State) })
+		if i < 0 {
+			return now, nil
+		}
+		if err := s.await(ctx, now[i], t, stories); err != nil {
+			return nil, err
+		}
+	}
 }
 
 // await waits until an image is neither queued nor active.
-func (s *Service) await(ctx context.Context, image catalog.Image, tell func(wire.Progress) error) error {
-	if !isWaiting(image.State) {
-		return nil
-	}
+func (s *Service) await(ctx context.Context, image catalog.Image, t *teller, stories []*story) error {
 	job := s.job(image.N)
 	// It may have ended before the job was there to be told.
 	now, err := s.catalog.Numbered(ctx, []int64{image.N})
@@ -146,44 +99,57 @@ func (s *Service) await(ctx context.Context, image catalog.Image, tell func(wire
 		return err
 	}
 	if len(now) == 0 || !isWaiting(now[0].State) {
-		s.finish(image.N)
+		s.finish(image)
 	}
-	return job.await(ctx, tell)
+	return t.await(ctx, job.done, append(stories, &job.story)...)
+}
+
+// stillThere returns the images as they are now.
+func (s *Service) stillThere(ctx context.Context, images []catalog.Image) ([]catalog.Image, error) {
+	var numbers []int64
+	for _, image := range images {
+		numbers = append(numbers, image.N)
+	}
+	now, err := s.catalog.Numbered(ctx, numbers)
+	if err == nil && len(now) < len(images) {
+		err = errors.New("the image was taken away, or its name given to another one, before it was ready")
+	}
+	return now, err
 }
 
 func isWaiting(state string) bool { return state == wire.StateQueued || state == wire.StateActive }
 
-// begin queues what add asks for. It returns the images that it is about, and
-// the copy that brings them if there is one.
-func (s *Service) begin(ctx context.Context, add wire.Add) ([]catalog.Image, *imageCopy, error) {
+func hasFailed(i catalog.Image) bool { return i.State == wire.StateFailed }
+
+// begin queues what add asks for.
+func (s *Service) begin(ctx context.Context, add wire.Add) (*request, error) {
 	platforms := s.config.Platforms
 	if add.Platform != "" {
 		if !strings.Contains(add.Platform, "/") {
-			return nil, nil, fmt.Errorf("%w: platform %q: want OS/ARCH", ErrInvalid, add.Platform)
+			return nil, fmt.Errorf("%w: platform %q: want OS/ARCH", ErrInvalid, add.Platform)
 		}
 		platforms = []string{add.Platform}
 	}
 	if add.Source == "" {
-		images, err := s.beginOwn(ctx, add.Name, platforms)
-		return images, nil, err
+		return s.beginOwn(ctx, add, platforms)
 	}
 	source, imageName, err := parseSource(add.Source)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	if add.Name != "" {
 		imageName = add.Name
 	}
 	ref, err := wire.ParseName(imageName)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	root, e, err := readSource(ctx, source, add, platforms)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%w: %w", ErrSource, err)
+		return nil, fmt.Errorf("%w: %w", ErrSource, err)
 	}
 	if ref.Digest != "" && ref.Digest != root.Digest {
-		return nil, nil, fmt.Errorf("%w: the name %s says another digest than %s has", ErrInvalid, imageName, add.Source)
+		return nil, fmt.Errorf("%w: the name %s says another digest than %s has", ErrInvalid, imageName, add.Source)
 	}
 	return s.beginCopy(ctx, ref, root, e)
 }
@@ -202,13 +168,22 @@ func readSource(ctx context.Context, ref name.Reference, add wire.Add, platforms
 	return root, e, err
 }
 
-// beginOwn queues an image that is in the hub's registry.
-func (s *Service) beginOwn(ctx context.Context, name string, platforms []string) ([]catalog.Image, error) {
-	ref, err := wire.ParseName(name)
+// beginOwn queues an image that is in the hub's registry: what its name stands
+// for, or is to stand for.
+func (s *Service) beginOwn(ctx context.Context, add wire.Add, platforms []string) (*request, error) {
+	ref, err := wire.ParseName(add.Name)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	root, err := s.registry.Manifest(ctx, ref.Repository, ref.Reference())
+	which := ref.Reference()
+	if add.Digest != "" {
+		if _, err := digest.Parse(add.Digest); err != nil || ref.Digest != "" && ref.Digest != add.Digest {
+			return nil, fmt.Errorf("%w: digest %q of %s", ErrInvalid, add.Digest, add.Name)
+		}
+		which = add.Digest
+	}
+	defer s.Lock(ref.Repository)()
+	root, err := s.registry.Manifest(ctx, ref.Repository, which)
 	if err != nil {
 		return nil, err
 	}
@@ -219,65 +194,83 @@ func (s *Service) beginOwn(ctx context.Context, name string, platforms []string)
 	if err := e.check(); err != nil {
 		return nil, err
 	}
-	return s.setImages(ctx, ref.Name(), e.images(root))
+	// What has begun is done even if whoever asked is gone.
+	ctx = context.WithoutCancel(ctx)
+	if add.Digest != "" && ref.Tag != "" {
+		if err := s.registry.PutManifest(ctx, ref.Repository, ref.Tag, root); err != nil {
+			return nil, err
+		}
+	}
+	now, err := s.nameImages(ctx, ref, e.images(root))
+	if err != nil {
+		return nil, err
+	}
+	return &request{name: ref.Name(), images: e.asked(now)}, nil
 }
 
-// beginCopy queues an image that a source has, and the copy that brings it.
-func (s *Service) beginCopy(ctx context.Context, ref wire.Ref, root registry.Manifest, e *expander) ([]catalog.Image, *imageCopy, error) {
+// beginCopy queues the wanted images of a source, and the copy that brings them,
+// unless they are ready.
+func (s *Service) beginCopy(ctx context.Context, ref wire.Ref, root registry.Manifest, e *expander) (*request, error) {
 	if err := e.check(); err != nil {
-		return nil, nil, err
-	}
-	have, err := s.catalog.Images(ctx, ref.Name())
-	if err != nil {
-		return nil, nil, err
-	}
-	if ready := e.ready(have, root); len(ready) > 0 {
-		return ready, nil, nil
+		return nil, err
 	}
 	c, err := s.newImageCopy(ref, root, e)
 	if err != nil {
-		return nil, nil, err
+		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	return s.enqueue(ctx, c)
-}
-
-// enqueue makes a copy known before its images are, as these may have their
-// turn at once.
-func (s *Service) enqueue(ctx context.Context, c *imageCopy) ([]catalog.Image, *imageCopy, error) {
-	s.mu.Lock()
-	same := s.copying[c.key]
-	if same == nil || same.ended() {
-		same = nil
-		s.copying[c.key] = c
+	defer s.Lock(ref.Repository)()
+	r := &request{name: ref.Name()}
+	have, err := s.catalog.Images(ctx, r.name)
+	if err != nil {
+		return nil, err
 	}
-	s.mu.Unlock()
-	var err error
-	c.queued, err = s.catalog.SetImages(ctx, c.key.name, c.wanted())
-	if same != nil { // somebody asked for it before: wait for that copy
-		s.wakeUp()
-		return c.queued, same, err
+	// What was asked for last is what the name is to stand for.
+	s.supersede(r.name, root.Digest, errSuperseded)
+	if r.images = e.ready(have, root); len(r.images) > 0 {
+		return r, nil
 	}
-	if err == nil {
-		select {
-		case s.copies <- c:
-			s.wakeUp()
-			return c.queued, c, nil
-		default:
-			err = ErrBusy
+	// The copy is known before its images are, as these may have their turn at once.
+	if r.copy, err = s.join(c); err != nil {
+		return nil, err
+	}
+	var wanted []catalog.Image
+	for _, image := range e.images(root) {
+		if image.State == wire.StateQueued {
+			wanted = append(wanted, image)
 		}
 	}
-	s.endCopy(ctx, c, err)
-	return nil, nil, err
+	if r.images, err = s.catalog.Expect(context.WithoutCancel(ctx), r.name, wanted); err != nil {
+		s.leave(r.copy)
+		return nil, err
+	}
+	s.wakeUp()
+	return r, nil
 }
 
-// check refuses an index that has nothing for the wanted platforms.
+// check refuses images of which none is for the wanted platforms. What is no
+// image has no platform.
 func (e *expander) check() error {
-	if len(e.indexes) == 0 || e.wants("") {
+	if e.wants("") || len(e.indexes) == 0 && len(e.offered) == 0 {
 		return nil
 	}
 	slices.Sort(e.offered)
-	return fmt.Errorf("%w: no image for %s in the index, which has %s", ErrInvalid,
+	return fmt.Errorf("%w: no image for %s; there is one for %s", ErrInvalid,
 		strings.Join(e.platforms, ", "), strings.Join(slices.Compact(e.offered), ", "))
+}
+
+// asked picks those of the images, which stand for the members, that are wanted,
+// or all if there is none that could be.
+func (e *expander) asked(images []catalog.Image) []catalog.Image {
+	if !e.wants("") {
+		return images
+	}
+	var asked []catalog.Image
+	for i, m := range e.members {
+		if m.wanted {
+			asked = append(asked, images[i])
+		}
+	}
+	return asked
 }
 
 // ready returns the images that stand for the wanted members, if each of these
@@ -285,16 +278,16 @@ func (e *expander) check() error {
 func (e *expander) ready(have []catalog.Image, root registry.Manifest) []catalog.Image {
 	var ready []catalog.Image
 	for _, m := range e.members {
-		i := slices.IndexFunc(have, func(image catalog.Image) bool {
-			return image.Digest == m.Digest && image.Root == root.Digest
-		})
-		switch {
-		case !m.wanted:
-		case i < 0 || have[i].State != wire.StateReady:
-			return nil
-		default:
-			ready = append(ready, have[i])
+		if !m.wanted {
+			continue
 		}
+		i := slices.IndexFunc(have, func(image catalog.Image) bool {
+			return image.Digest == m.Digest && image.Root == root.Digest && image.State == wire.StateReady
+		})
+		if i < 0 {
+			return nil
+		}
+		ready = append(ready, have[i])
 	}
 	return ready
 }

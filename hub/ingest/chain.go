@@ -18,7 +18,7 @@ const treeTimeout = 5 * time.Minute
 
 // Tree returns the statement about a chain of some image that is ready, whose
 // tree is made if it is not yet. Many who ask at once cause one making, which
-// goes on when they are gone.
+// goes on when they are gone, until the hub ends.
 func (s *Service) Tree(ctx context.Context, chain string) (*index.Statement, error) {
 	layers, err := s.catalog.Layers(ctx, chain)
 	if err != nil {
@@ -28,7 +28,7 @@ func (s *Service) Tree(ctx context.Context, chain string) (*index.Statement, err
 		return statement, err
 	}
 	result := s.making.DoChan(chain, func() (any, error) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), treeTimeout)
+		ctx, cancel := context.WithTimeout(s.life, treeTimeout)
 		defer cancel()
 		return s.makeChain(ctx, chain, layers)
 	})
@@ -63,7 +63,7 @@ func (s *Service) makeChain(ctx context.Context, chain string, layers []string) 
 		return nil, err
 	}
 	made.sign(s.config.Key, chain)
-	err = s.store(ctx, dir, made.files, func() error {
+	err = s.store(ctx, nil, made.files, func() error {
 		return s.catalog.Publish(ctx, &catalog.Publication{Tree: made.tree, Statement: made.statement})
 	})
 	return &made.statement, err

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/containerd/platforms"
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/identity"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
@@ -26,6 +27,7 @@ var manifestTypes = []string{v1.MediaTypeImageIndex, dockerList, v1.MediaTypeIma
 const (
 	maxConfig = 8 << 20 // bytes
 	maxLayers = 1000    // of an image
+	maxBlob   = 1 << 50 // bytes; whatever the limits are, sizes can be added
 )
 
 // notImageError says that a manifest is none that can be run, which is no
@@ -80,7 +82,7 @@ func parseManifest(m registry.Manifest) (*v1.Manifest, error) {
 		return nil, &notImageError{"its config is of type " + t}
 	}
 	for _, d := range append(slices.Clone(manifest.Layers), manifest.Config) {
-		if err := d.Digest.Validate(); err != nil || d.Digest.Algorithm() != digest.SHA256 || d.Size < 0 {
+		if err := d.Digest.Validate(); err != nil || d.Digest.Algorithm() != digest.SHA256 || d.Size < 0 || d.Size > maxBlob {
 			return nil, fmt.Errorf("manifest %s: a blob has digest %q and size %d: want sha256 and a length", m.Digest, d.Digest, d.Size)
 		}
 	}
@@ -154,15 +156,17 @@ func platformName(p v1.Platform) string {
 	return name
 }
 
-// matches tells whether a platform is one of those wanted: the same os and
-// arch, and the same variant if one is asked for. What is not said matches.
+// matches tells whether a platform is one of those wanted, as containerd compares
+// them: linux/arm64 is linux/arm64/v8. What is not said matches any.
 func matches(platform string, wanted []string) bool {
-	if platform == "" {
-		return true
-	}
 	return slices.ContainsFunc(wanted, func(want string) bool {
-		return platform == want || strings.HasPrefix(platform, want+"/")
+		return platform == "" || normalized(platform) == normalized(want)
 	})
+}
+
+func normalized(platform string) string {
+	parts := append(strings.SplitN(platform, "/", 3), "", "")
+	return platformName(platforms.Normalize(v1.Platform{OS: parts[0], Architecture: parts[1], Variant: parts[2]}))
 }
 
 // hexOf returns the digits of a digest.

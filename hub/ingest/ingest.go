@@ -5,9 +5,10 @@
 // whichever image they come with.
 //
 // Images come by a push to the hub's registry or are copied there from another
-// one; they are taken in one at a time, in the order in which they came, their
-// layers side by side. What is not an image is left in the registry. An image
-// that cannot be taken in is failed, with the reason, and can be tried again.
+// one; they are taken in one at a time, their layers side by side: those first
+// whose blobs are all there, in the order in which they came, then those that
+// are on their way. What is not an image is left in the registry. An image that
+// cannot be taken in is failed, with the reason, and can be tried again.
 //
 // It refuses to guess: a layer of an unknown kind, an entry that containerd
 // would not unpack, bytes beyond the limits are errors. Hazard: memory is
@@ -34,7 +35,6 @@ import (
 	"lighter/hub/catalog"
 	"lighter/hub/objects"
 	"lighter/hub/registry"
-	wire "lighter/store/hub"
 )
 
 // Config says how images are taken in.
@@ -53,25 +53,33 @@ type Service struct {
 	objects  *objects.Store
 	registry *registry.Registry
 
+	life context.Context // of all work; ends with Run
+	end  context.CancelFunc
+
 	encoders encoders
 	layers   *semaphore.Weighted // layers that are read at once
-	trees    *semaphore.Weighted // trees that are made at once because a node asks
+	trees    *semaphore.Weighted // trees that are made at once because somebody asks
 	making   singleflight.Group  // trees, by chain
 	storing  *semaphore.Weighted // for one publication
+	slots    *semaphore.Weighted // copies that are under way at once
+	pending  chan *imageCopy     // to be begun
 	wake     chan struct{}       // has an element when the queue may have one
-	copies   chan *imageCopy     // that wait to be begun
 
-	mu      sync.Mutex // guards the following
-	jobs    map[int64]*job
-	copying map[copyKey]*imageCopy
-	cancel  map[int64]context.CancelFunc // of the image that is being taken in
+	repositories [64]sync.Mutex // see Lock
+
+	mu       sync.Mutex // guards the following; nobody waits for the catalog with it
+	jobs     map[int64]*job
+	copies   map[copyKey]*imageCopy
+	doubtful map[string]bool // names of which the registry may say something else than the catalog
+	taken    *taken          // what is being taken in
+	arrivals int             // how often an image came whose blobs are all there
 }
 
 const (
 	maxLayersAtOnce = 4   // each takes some 20 MB
 	treesAtOnce     = 2   // each takes the memory of a tree
 	copiesAtOnce    = 2   // images that are copied at once
-	copiesWaiting   = 100 // beyond these the hub is busy
+	maxCopies       = 100 // with those that wait; beyond these the hub is busy
 )
 
 // New returns a service over the stores. Nothing happens before Run.
@@ -81,54 +89,62 @@ func New(config Config, c *catalog.Catalog, o *objects.Store, r *registry.Regist
 	if err != nil {
 		return nil, fmt.Errorf("make zstd encoders: %w", err)
 	}
-	return &Service{
+	s := &Service{
 		config: config, catalog: c, objects: o, registry: r,
 		encoders: e,
 		layers:   semaphore.NewWeighted(int64(min(cores, maxLayersAtOnce))),
 		trees:    semaphore.NewWeighted(treesAtOnce),
 		storing:  semaphore.NewWeighted(1),
+		slots:    semaphore.NewWeighted(copiesAtOnce),
+		pending:  make(chan *imageCopy, maxCopies),
 		wake:     make(chan struct{}, 1),
-		copies:   make(chan *imageCopy, copiesWaiting),
-		jobs:     map[int64]*job{}, copying: map[copyKey]*imageCopy{}, cancel: map[int64]context.CancelFunc{},
-	}, nil
+		jobs:     map[int64]*job{}, copies: map[copyKey]*imageCopy{}, doubtful: map[string]bool{},
+	}
+	s.life, s.end = context.WithCancel(context.Background())
+	return s, nil
 }
 
-// Run takes images in until ctx ends. What was being taken in when the hub last
-// ended begins anew.
-func (s *Service) Run(ctx context.Context) error {
-	if err := s.sweep(ctx); err != nil {
-		return err
-	}
+// Recover puts in order what a hub left that ended in the middle of its work. It
+// comes before anything else.
+func (s *Service) Recover(ctx context.Context) error {
+	s.sweep(ctx)
 	if err := s.catalog.Requeue(ctx); err != nil {
 		return err
 	}
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return s.work(ctx) })
-	for range copiesAtOnce {
-		group.Go(func() error {
-			for {
-				select {
-				case c := <-s.copies:
-					s.runCopy(ctx, c)
-				case <-ctx.Done():
-					return ctx.Err()
-				}
-			}
-		})
-	}
-	return group.Wait()
+	return s.compareNames(ctx)
 }
 
-// retryCatalog is how long the queue rests when the catalog cannot be read.
+// Run takes images in until ctx ends.
+func (s *Service) Run(ctx context.Context) error {
+	defer s.end()
+	defer context.AfterFunc(ctx, s.end)()
+	group, life := errgroup.WithContext(s.life)
+	group.Go(func() error { return s.work(life) })
+	group.Go(func() error {
+		for {
+			select {
+			case c := <-s.pending:
+				group.Go(func() error { s.runCopy(c); return nil })
+			case <-life.Done():
+				return life.Err()
+			}
+		}
+	})
+	err := group.Wait()
+	// The trees that somebody asked for are ended too, and nobody begins another.
+	return errors.Join(err, s.trees.Acquire(context.WithoutCancel(ctx), treesAtOnce))
+}
+
+// retryCatalog is how long the work rests when the catalog cannot be used.
 const retryCatalog = 5 * time.Second
 
 // work takes the images of the queue in, one after the other.
 func (s *Service) work(ctx context.Context) error {
 	for {
-		image, err := s.catalog.Next(ctx)
+		s.settleDoubts(ctx)
+		err := s.takeNext(ctx)
 		switch {
 		case err == nil:
-			s.take(ctx, image)
 			continue
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -144,53 +160,27 @@ func (s *Service) work(ctx context.Context) error {
 	}
 }
 
-// take takes one image in and notes how it ended. If the hub is ending, the image
-// begins anew with the next start.
-func (s *Service) take(ctx context.Context, image catalog.Image) {
-	started := time.Now()
-	log := s.config.Log.With("image", image.Name, "digest", image.Digest)
-	job := s.job(image.N)
-	imageCtx, cancel := context.WithCancel(ctx)
-	s.mu.Lock()
-	s.cancel[image.N] = cancel
-	s.mu.Unlock()
-	err := s.ingest(imageCtx, image, job)
-	gone := imageCtx.Err() != nil
-	s.mu.Lock()
-	delete(s.cancel, image.N)
-	s.mu.Unlock()
-	cancel()
-	defer s.finish(image.N)
-	var notImage *notImageError
-	switch {
-	case ctx.Err() != nil:
-		if err := s.catalog.Release(context.WithoutCancel(ctx), image.N); err != nil {
-			log.Error("put it back into the queue", "error", err)
-		}
-		return
-	case gone:
-		log.Info("image was taken away before it was ready")
-		return
-	case err == nil:
-		log.Info("image is ready", "seconds", time.Since(started).Seconds())
-		return
-	case errors.As(err, &notImage):
-		log.Info("kept and served, not taken in", "why", notImage.why)
-		err = s.catalog.End(ctx, image.N, wire.StateStored, "")
-	default:
-		reason := fmt.Sprintf("image %s: %v", image.Name, err)
-		log.Warn("image failed", "error", err)
-		err = s.catalog.End(ctx, image.N, wire.StateFailed, reason)
-	}
-	if err != nil {
-		log.Error("note how it ended", "error", err)
-	}
-}
-
 // wakeUp makes the worker look at the queue.
 func (s *Service) wakeUp() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
+	}
+}
+
+// persist does to the catalog what has to be done, when it can: others wait to
+// hear of it. It returns an error only when the hub ends, and then tries once.
+func (s *Service) persist(what string, do func(ctx context.Context) error) error {
+	for {
+		err := do(context.WithoutCancel(s.life))
+		if err == nil {
+			return nil
+		}
+		s.config.Log.Error(what, "error", err)
+		select {
+		case <-time.After(retryCatalog):
+		case <-s.life.Done():
+			return s.life.Err()
+		}
 	}
 }

@@ -144,7 +144,13 @@ func (s *staging) split(ctx context.Context, l *layerReader, e encoders, result 
 		return err
 	}
 	result.bytes, result.entries = l.tarSize, l.entries
-	return record.finish()
+	if err := record.finish(); err != nil {
+		return err
+	}
+	if err := record.file.Sync(); err != nil {
+		return fmt.Errorf("stage a layer's record: %w", err)
+	}
+	return nil
 }
 
 // verify reads a layer for its digests and its record; nothing of it is kept.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"lighter/hub/registry"
@@ -25,13 +26,16 @@ type manifests interface {
 type member struct {
 	registry.Manifest
 	platform string
-	wanted   bool   // it is an image, to be taken in
+	runs     bool   // it is an image
+	wanted   bool   // to be taken in
 	about    string // digest of the manifest that an attestation is about
 }
 
+// What is read for one name is bounded, however its indexes are nested.
 const (
-	maxMembers = 1000 // of an index
-	maxNesting = 3    // of indexes in indexes
+	maxDescriptors = 1000     // in all its indexes
+	maxExpanded    = 16 << 20 // bytes of its indexes, manifests and configs
+	maxNesting     = 3        // of indexes in indexes
 )
 
 // attested is the annotation by which an attestation in an index says what it
@@ -41,16 +45,32 @@ const attested = "vnd.docker.reference.digest"
 // unknownPlatform is what attestations in an index have.
 const unknownPlatform = "unknown/unknown"
 
-// expander finds the members of what a name points to.
+// expander finds the members of what a name points to. It reads each manifest
+// once, wherever it is named.
 type expander struct {
 	from      manifests
 	platforms []string // wanted ones
 	members   []member
-	offered   []string // platforms that an index has
+	offered   []string // platforms that there are
 	indexes   []registry.Manifest
+
+	seen        map[string]int // manifests that were read, by digest: places in members, -1 for an index
+	descriptors int            // that indexes hold
+	bytes       int64          // that were read
+}
+
+// count counts what was read.
+func (e *expander) count(b []byte) error {
+	if e.bytes += int64(len(b)); e.bytes > maxExpanded {
+		return fmt.Errorf("its manifests are longer than the limit of %d bytes", maxExpanded)
+	}
+	return nil
 }
 
 func (e *expander) add(ctx context.Context, m registry.Manifest, depth int) error {
+	if err := e.count(m.Bytes); err != nil {
+		return err
+	}
 	if m.MediaType != v1.MediaTypeImageIndex && m.MediaType != dockerList {
 		return e.addManifest(ctx, m, v1.Descriptor{})
 	}
@@ -61,9 +81,10 @@ func (e *expander) add(ctx context.Context, m registry.Manifest, depth int) erro
 	if err := json.Unmarshal(m.Bytes, &index); err != nil {
 		return fmt.Errorf("index %s: %w", m.Digest, err)
 	}
-	if len(index.Manifests)+len(e.members) > maxMembers {
-		return fmt.Errorf("index %s: more than %d manifests", m.Digest, maxMembers)
+	if e.descriptors += len(index.Manifests); e.descriptors > maxDescriptors {
+		return fmt.Errorf("index %s: more than the limit of %d manifests", m.Digest, maxDescriptors)
 	}
+	e.seen[m.Digest] = -1
 	e.indexes = append(e.indexes, m)
 	// What attestations are about comes first: it decides whether they are wanted.
 	slices.SortStableFunc(index.Manifests, func(a, b v1.Descriptor) int {
@@ -71,7 +92,7 @@ func (e *expander) add(ctx context.Context, m registry.Manifest, depth int) erro
 	})
 	for _, d := range index.Manifests {
 		if err := e.addDescriptor(ctx, d, depth); err != nil {
-			return err
+			return fmt.Errorf("index %s: %w", m.Digest, err)
 		}
 	}
 	return nil
@@ -80,10 +101,23 @@ func (e *expander) add(ctx context.Context, m registry.Manifest, depth int) erro
 // addDescriptor adds what an index names, unless it is elsewhere and nobody
 // wants it.
 func (e *expander) addDescriptor(ctx context.Context, d v1.Descriptor, depth int) error {
+	if err := d.Digest.Validate(); err != nil || d.Digest.Algorithm() != digest.SHA256 {
+		return fmt.Errorf("it names a manifest %q: want sha256:…", d.Digest)
+	}
 	var platform string
 	if d.Platform != nil {
 		platform = platformName(*d.Platform)
-		e.offered = append(e.offered, platform)
+	}
+	if platform != unknownPlatform {
+		e.offer(platform)
+	}
+	if i, known := e.seen[d.Digest.String()]; known {
+		// The same for another platform is wanted if it is for any.
+		if i >= 0 && platform != "" {
+			m := &e.members[i]
+			m.wanted = m.wanted || m.runs && matches(platform, e.platforms)
+		}
+		return nil
 	}
 	if _, remote := e.from.(*source); remote {
 		if about := d.Annotations[attested]; about != "" && !e.wants(about) || about == "" && !matches(platform, e.platforms) {
@@ -100,7 +134,17 @@ func (e *expander) addDescriptor(ctx context.Context, d v1.Descriptor, depth int
 	if m.MediaType == v1.MediaTypeImageIndex || m.MediaType == dockerList {
 		return e.add(ctx, m, depth+1)
 	}
+	if err := e.count(m.Bytes); err != nil {
+		return err
+	}
 	return e.addManifest(ctx, m, d)
+}
+
+// offer notes a platform that there is.
+func (e *expander) offer(platform string) {
+	if platform != "" {
+		e.offered = append(e.offered, platform)
+	}
 }
 
 func (e *expander) addManifest(ctx context.Context, m registry.Manifest, d v1.Descriptor) error {
@@ -108,10 +152,11 @@ func (e *expander) addManifest(ctx context.Context, m registry.Manifest, d v1.De
 	if d.Platform != nil {
 		one.platform = platformName(*d.Platform)
 	}
+	e.seen[m.Digest] = len(e.members)
 	manifest, err := parseManifest(m)
 	var notImage *notImageError
 	switch {
-	case errors.As(err, &notImage) || one.about != "" || one.platform == unknownPlatform || d.ArtifactType != "":
+	case errors.As(err, &notImage) || one.about != "" || one.platform == unknownPlatform:
 		one.platform = strings.TrimPrefix(one.platform, unknownPlatform)
 		e.members = append(e.members, one)
 		return nil
@@ -122,7 +167,9 @@ func (e *expander) addManifest(ctx context.Context, m registry.Manifest, d v1.De
 		if one.platform, err = e.configPlatform(ctx, manifest.Config); err != nil {
 			return err
 		}
+		e.offer(one.platform)
 	}
+	one.runs = true
 	one.wanted = matches(one.platform, e.platforms)
 	e.members = append(e.members, one)
 	return nil
@@ -132,6 +179,9 @@ func (e *expander) addManifest(ctx context.Context, m registry.Manifest, d v1.De
 // describes. What is no config leaves it unknown.
 func (e *expander) configPlatform(ctx context.Context, d v1.Descriptor) (string, error) {
 	b, err := e.from.Config(ctx, d)
+	if err == nil {
+		err = e.count(b)
+	}
 	if err != nil {
 		return "", err
 	}
@@ -145,7 +195,7 @@ func (e *expander) configPlatform(ctx context.Context, d v1.Descriptor) (string,
 // expand lists the members of what a name points to. With a source it leaves out
 // what would be copied for nobody.
 func expand(ctx context.Context, from manifests, root registry.Manifest, platforms []string) (*expander, error) {
-	e := &expander{from: from, platforms: platforms}
+	e := &expander{from: from, platforms: platforms, seen: map[string]int{}}
 	return e, e.add(ctx, root, 0)
 }
 

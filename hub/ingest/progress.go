@@ -6,13 +6,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"lighter/hub/catalog"
 	wire "lighter/store/hub"
 )
 
-// job is the work on one image, as those see it who wait for it.
-type job struct {
-	done chan struct{} // closed when the image is ready, failed, stored or gone
-
+// story is what can be told of some work.
+type story struct {
 	mu    sync.Mutex // guards the following
 	items []*item
 }
@@ -26,41 +25,24 @@ type item struct {
 
 func (i *item) add(n int) { i.bytes.Add(int64(n)) }
 
-// maxItems bounds what is told of one image.
+// maxItems bounds a story.
 const maxItems = 1000
 
-// item adds an item to the job's story.
-func (j *job) item(step, name string, total int64) *item {
+// item adds an item to the story.
+func (s *story) item(step, name string, total int64) *item {
 	i := &item{step: step, name: name, total: total}
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if len(j.items) < maxItems {
-		j.items = append(j.items, i)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.items) < maxItems {
+		s.items = append(s.items, i)
 	}
 	return i
 }
 
-// teller reports a job's items as they change.
-type teller struct {
-	job  *job
-	told map[*item]int64
-}
-
-// news returns what changed since it was last asked.
-func (t *teller) news() []wire.Progress {
-	t.job.mu.Lock()
-	items := t.job.items
-	t.job.mu.Unlock()
-	var news []wire.Progress
-	for _, i := range items {
-		bytes := i.bytes.Load()
-		if told, known := t.told[i]; known && told == bytes {
-			continue
-		}
-		t.told[i] = bytes
-		news = append(news, wire.Progress{Step: i.step, Item: i.name, Bytes: bytes, Total: i.total})
-	}
-	return news
+// job is an image on its way to an end, as those see it who wait for it.
+type job struct {
+	story
+	done chan struct{} // closed when the image is ready, failed, stored or gone
 }
 
 // job returns the job of an image, whether its turn has come or not.
@@ -75,41 +57,75 @@ func (s *Service) job(n int64) *job {
 	return j
 }
 
-// finish ends the job of an image, after the catalog says how it ended.
-func (s *Service) finish(n int64) {
+// finish tells those who wait for an image that it has come to its end, after the
+// catalog says which, and ends the copies that it alone was waiting for.
+func (s *Service) finish(image catalog.Image) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if j := s.jobs[n]; j != nil {
+	if j := s.jobs[image.N]; j != nil {
 		close(j.done)
-		delete(s.jobs, n)
+		delete(s.jobs, image.N)
 	}
+	var copies []*imageCopy
+	for key, c := range s.copies {
+		if key.name == image.Name {
+			copies = append(copies, c)
+		}
+	}
+	s.mu.Unlock()
+	for _, c := range copies {
+		s.endUnwanted(c)
+	}
+}
+
+// teller reports stories as they go on.
+type teller struct {
+	tell func(wire.Progress) error
+	told map[*item]int64
+}
+
+func newTeller(tell func(wire.Progress) error) *teller {
+	return &teller{tell: tell, told: map[*item]int64{}}
 }
 
 // tellEvery is how often those who wait hear of progress.
 const tellEvery = 200 * time.Millisecond
 
-// await reports the progress of a job until it is done. An error of tell, or
-// the end of ctx, ends the waiting and not the work.
-func (j *job) await(ctx context.Context, tell func(wire.Progress) error) error {
-	t := teller{job: j, told: map[*item]int64{}}
+// await tells the stories until done is closed. An error of tell, or the end of
+// ctx, ends the waiting and not the work.
+func (t *teller) await(ctx context.Context, done <-chan struct{}, stories ...*story) error {
 	tick := time.NewTicker(tellEvery)
 	defer tick.Stop()
-	for {
-		done := false
+	for over := false; !over; {
 		select {
-		case <-j.done:
-			done = true
+		case <-done:
+			over = true
 		case <-tick.C:
 		case <-ctx.Done():
-			return ctx.Err()
+			return context.Cause(ctx)
 		}
-		for _, p := range t.news() {
-			if err := tell(p); err != nil {
+		for _, s := range stories {
+			if err := t.news(s); err != nil {
 				return err
 			}
 		}
-		if done {
-			return nil
+	}
+	return nil
+}
+
+// news tells what of a story has changed.
+func (t *teller) news(s *story) error {
+	s.mu.Lock()
+	items := s.items
+	s.mu.Unlock()
+	for _, i := range items {
+		bytes := i.bytes.Load()
+		if told, known := t.told[i]; known && told == bytes {
+			continue
+		}
+		t.told[i] = bytes
+		if err := t.tell(wire.Progress{Step: i.step, Item: i.name, Bytes: bytes, Total: i.total}); err != nil {
+			return err
 		}
 	}
+	return nil
 }

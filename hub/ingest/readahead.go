@@ -3,6 +3,8 @@ package ingest
 import (
 	"context"
 	"io"
+
+	"lighter/hub/registry"
 )
 
 // readAhead reads from one goroutine what another one takes, a few blocks
@@ -33,7 +35,7 @@ func newReadAhead(ctx context.Context, taken func(b []byte)) *readAhead {
 	r := &readAhead{ctx: ctx, taken: taken,
 		full: make(chan block, readAheadBlocks), free: make(chan []byte, readAheadBlocks)}
 	for range readAheadBlocks {
-		r.free <- make([]byte, readAheadBlock)
+		r.free <- nil // made when it is needed: many layers are small
 	}
 	return r
 }
@@ -48,7 +50,10 @@ func (r *readAhead) fill(from io.Reader) error {
 		case <-r.ctx.Done():
 			return r.ctx.Err()
 		}
-		n, err := readBlock(from, buf)
+		if buf == nil {
+			buf = make([]byte, readAheadBlock)
+		}
+		n, err := registry.ReadFull(from, buf)
 		select {
 		case r.full <- block{buf, n, err}:
 		case <-r.ctx.Done():
@@ -58,17 +63,6 @@ func (r *readAhead) fill(from io.Reader) error {
 			return nil
 		}
 	}
-}
-
-// readBlock fills buf as far as from goes. Unlike io.ReadFull it leaves the
-// error as it is: an end is not unexpected here.
-func readBlock(from io.Reader, buf []byte) (n int, err error) {
-	for n < len(buf) && err == nil {
-		var k int
-		k, err = from.Read(buf[n:])
-		n += k
-	}
-	return n, err
 }
 
 // Read gives the bytes that fill has read.

@@ -1,13 +1,13 @@
 package ingest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -32,9 +32,16 @@ type source struct {
 const (
 	dialTimeout   = 10 * time.Second
 	headerTimeout = 30 * time.Second
-	stallTimeout  = 60 * time.Second // a blob of which nothing comes for so long is asked for again
+	smallTimeout  = 60 * time.Second // for a login, a manifest or a config as a whole
 	blobTries     = 5
-	retryPause    = 500 * time.Millisecond // before the second try; doubles
+	retryPause    = 500 * time.Millisecond
+)
+
+// A blob is asked for again when less than stallBytes of it come in a
+// stallWindow: others wait for their turn to be copied.
+const (
+	stallBytes  = 64 << 10
+	stallWindow = 60 * time.Second
 )
 
 // parseSource reads docker://HOST/REPO:TAG as skopeo does, and returns the name
@@ -66,8 +73,9 @@ func openSource(ctx context.Context, ref name.Reference, add wire.Add) (*source,
 		}
 	}
 	auth := authn.Anonymous
-	if add.Username != "" || add.Token != "" {
-		auth = authn.FromConfig(authn.AuthConfig{Username: add.Username, Password: add.Password, IdentityToken: add.Token})
+	if login := (authn.AuthConfig{Username: add.Username, Password: add.Password,
+		IdentityToken: add.Token, RegistryToken: add.RegistryToken}); login != (authn.AuthConfig{}) {
+		auth = authn.FromConfig(login)
 	}
 	base := &careful{plainHTTP: add.PlainHTTP, next: &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
@@ -80,6 +88,8 @@ func openSource(ctx context.Context, ref name.Reference, add wire.Add) (*source,
 		ReadBufferSize:        256 << 10,
 		ForceAttemptHTTP2:     true,
 	}}
+	ctx, cancel := context.WithTimeout(ctx, smallTimeout)
+	defer cancel()
 	pull := ref.Context().Scope(transport.PullScope)
 	through, err := transport.NewWithContext(ctx, host, auth, transport.NewUserAgent(base, "lighter"), []string{pull})
 	if err != nil {
@@ -95,16 +105,10 @@ type careful struct {
 }
 
 func (c *careful) RoundTrip(req *http.Request) (*http.Response, error) {
-	if req.URL.Scheme == "http" && !c.plainHTTP && !isLoopback(req.URL.Hostname()) {
+	if req.URL.Scheme == "http" && !c.plainHTTP && !wire.IsLoopback(req.URL.Hostname()) {
 		return nil, fmt.Errorf("%s is not on this machine: plain HTTP has to be allowed for it", req.URL.Host)
 	}
 	return c.next.RoundTrip(req)
-}
-
-// isLoopback tells whether host is this machine, without asking a name server.
-func isLoopback(host string) bool {
-	addr, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && addr.IsLoopback()
 }
 
 // get asks for something of the source's repository, from offset on.
@@ -144,6 +148,8 @@ func (s *source) Manifest(ctx context.Context, which string) (registry.Manifest,
 }
 
 func (s *source) manifest(ctx context.Context, which string) (registry.Manifest, error) {
+	ctx, cancel := context.WithTimeout(ctx, smallTimeout)
+	defer cancel()
 	res, err := s.get(ctx, "manifests", which, 0)
 	if err != nil {
 		return registry.Manifest{}, err
@@ -166,12 +172,14 @@ func (s *source) manifest(ctx context.Context, which string) (registry.Manifest,
 
 // Config returns a config, whose digest it checks.
 func (s *source) Config(ctx context.Context, d v1.Descriptor) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, smallTimeout)
+	defer cancel()
 	res, err := s.get(ctx, "blobs", d.Digest.String(), 0)
 	if err != nil {
 		return nil, fmt.Errorf("config of %s: %w", s.ref, err)
 	}
 	defer res.Body.Close()
-	b, err := readAtMost(res.Body, maxConfig)
+	b, err := readAtMost(res.Body, d.Size)
 	if err == nil && digest.FromBytes(b) != d.Digest {
 		err = errors.New("its bytes do not have its digest")
 	}
@@ -189,21 +197,28 @@ func readAtMost(r io.Reader, limit int64) ([]byte, error) {
 	return b, err
 }
 
-// blobReader reads a blob and goes on where it was when the connection breaks.
+// blobReader reads a blob and goes on where it was when the connection breaks or
+// is too slow.
 type blobReader struct {
 	source *source
 	ctx    context.Context // of the one call that reads the blob
 	digest string
-	read   func(n int) // is told of progress
+	read   func(n int)   // is told of progress
+	window time.Duration // in which stallBytes have to come
+	pause  time.Duration // before the second try; doubles
 
 	body   io.ReadCloser
-	stop   context.CancelFunc // ends the request that body belongs to
+	stop   context.CancelCauseFunc // ends the request that body belongs to
 	stall  *time.Timer
+	cause  func() error // why it was ended, if it was
 	offset int64
+	steady int64 // offset at which stallBytes were last counted from
 	tries  int
 }
 
-// Read reads on, over at most blobTries connections.
+var errStalled = fmt.Errorf("it stalls: less than %d KiB in %d s", stallBytes>>10, int(stallWindow.Seconds()))
+
+// Read reads on, over at most blobTries connections that bring little.
 func (b *blobReader) Read(p []byte) (int, error) {
 	for {
 		if b.body == nil {
@@ -211,36 +226,40 @@ func (b *blobReader) Read(p []byte) (int, error) {
 				return 0, err
 			}
 		}
-		b.stall.Reset(stallTimeout)
 		n, err := b.body.Read(p)
 		b.offset += int64(n)
 		b.read(n)
-		if n > 0 {
-			b.tries = 0
+		if b.offset-b.steady >= stallBytes {
+			b.steady, b.tries = b.offset, 0
+			b.stall.Reset(b.window)
 		}
-		if n > 0 || err == io.EOF {
+		if err == nil && n > 0 || err == io.EOF {
 			return n, err
 		}
 		if err != nil {
+			err = cmp.Or(b.cause(), err)
 			b.Close()
-			if err := b.failed(err); err != nil {
-				return 0, err
-			}
+			err = b.failed(err)
+		}
+		if n > 0 || err != nil {
+			return n, err
 		}
 	}
 }
 
 func (b *blobReader) open() error {
 	for {
-		ctx, stop := context.WithCancel(b.ctx)
-		stall := time.AfterFunc(stallTimeout, stop)
+		ctx, stop := context.WithCancelCause(b.ctx)
+		stall := time.AfterFunc(b.window, func() { stop(errStalled) })
 		res, err := b.source.get(ctx, "blobs", b.digest, b.offset)
 		if err == nil {
 			b.body, b.stop, b.stall = res.Body, stop, stall
+			b.cause = func() error { return context.Cause(ctx) }
 			return nil
 		}
 		stall.Stop()
-		stop()
+		err = cmp.Or(context.Cause(ctx), err)
+		stop(nil)
 		var said *transport.Error
 		if errors.As(err, &said) && !said.Temporary() {
 			return err
@@ -253,11 +272,14 @@ func (b *blobReader) open() error {
 
 // failed waits before the next try, or returns why there is none.
 func (b *blobReader) failed(err error) error {
+	if b.ctx.Err() != nil {
+		return b.ctx.Err()
+	}
 	if b.tries++; b.tries >= blobTries {
 		return fmt.Errorf("%d tries: %w", b.tries, err)
 	}
 	select {
-	case <-time.After(retryPause << (b.tries - 1)):
+	case <-time.After(b.pause << (b.tries - 1)):
 		return nil
 	case <-b.ctx.Done():
 		return b.ctx.Err()
@@ -268,7 +290,7 @@ func (b *blobReader) failed(err error) error {
 func (b *blobReader) Close() {
 	if b.body != nil {
 		b.stall.Stop()
-		b.stop()
+		b.stop(nil)
 		_ = b.body.Close() // nothing is lost with it
 		b.body = nil
 	}

@@ -68,14 +68,11 @@ func (s *staging) path(name string) string { return filepath.Join(s.dir, name) }
 
 // close removes all that was not published.
 func (s *staging) close() error {
-	err := s.syncs.Wait()
+	_ = s.syncs.Wait() // whoever publishes has asked, nobody else wants to know
 	if s.file != nil {
 		_ = s.file.Close() // an unfinished pack that nobody wants
 	}
-	if removeErr := os.RemoveAll(s.dir); removeErr != nil {
-		return fmt.Errorf("clear scratch space: %w", removeErr)
-	}
-	return err
+	return os.RemoveAll(s.dir)
 }
 
 // claim notes that the image has a chunk and tells whether that is news, in
@@ -166,6 +163,10 @@ func (s *staging) finish() error {
 	}
 	return s.closePack()
 }
+
+// flushed waits until all packs are on the disk. Only the descriptor that wrote a
+// file is sure to hear that this failed.
+func (s *staging) flushed() error { return s.syncs.Wait() }
 
 // units says where the chunks lie that these are, in their order: in the new
 // packs, or where the catalog says. A chunk that nobody has is an error.

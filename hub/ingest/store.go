@@ -1,100 +1,116 @@
 package ingest
 
 import (
-	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"lighter/format/chunk"
 	"lighter/hub/objects"
 )
 
-// journalName is the file of a staging that lists the objects which are about to
-// be published, until the catalog knows them.
-const journalName = "journal"
+// journals match the files of the scratch space that list objects which are
+// about to be published, until the catalog knows them or they are gone again.
+const journals = "journal-*"
 
-// store publishes files and then what the catalog is to know about them. If that
-// fails, what was published goes again; if the hub is ended in between, sweep
-// does it at the next start.
-func (s *Service) store(ctx context.Context, dir string, files []objects.Staged, publish func() error) error {
+// store publishes packs and other files, which are on the disk, and then what the
+// catalog is to know about them. If that fails, what was published goes again; if
+// the hub is ended in between, sweep does it at the next start.
+func (s *Service) store(ctx context.Context, packs, others []objects.Staged, publish func() error) error {
 	var keys []string
-	for _, f := range files {
+	for _, f := range slices.Concat(packs, others) {
 		keys = append(keys, f.Key)
 	}
-	// One at a time: cleaning up after one must not take what another has just
-	// published, of which the catalog does not know yet.
+	journal, err := writeJournal(s.config.Scratch, keys)
+	if err != nil {
+		return fmt.Errorf("write the journal: %w", err)
+	}
+	err = s.publish(ctx, packs, others, publish)
+	if err == nil {
+		if err := os.Remove(journal); err != nil { // the next start does it
+			s.config.Log.Error("remove the journal", "error", err)
+		}
+		return nil
+	}
+	// Whatever ended the work must not end the cleaning.
+	if cleanErr := s.clean(context.WithoutCancel(ctx), keys); cleanErr != nil {
+		return errors.Join(err, cleanErr) // the journal stays for the next start
+	}
+	return errors.Join(err, os.Remove(journal))
+}
+
+func (s *Service) publish(ctx context.Context, packs, others []objects.Staged, publish func() error) error {
+	// Nobody else makes the same packs, and they may take long.
+	if err := s.objects.Publish(ctx, packs); err != nil {
+		return err
+	}
+	// Of the others one at a time: cleaning up after one must not take what another
+	// has just published, of which the catalog does not know yet.
 	if err := s.storing.Acquire(ctx, 1); err != nil {
 		return err
 	}
 	defer s.storing.Release(1)
-	journal := filepath.Join(dir, journalName)
-	if err := writeDurably(journal, strings.Join(keys, "\n")); err != nil {
-		return fmt.Errorf("write the journal: %w", err)
-	}
-	err := s.objects.Publish(ctx, files)
-	if err == nil {
-		err = publish()
-	}
-	if err != nil {
-		// Whatever ended the work must not end the cleaning.
-		return errors.Join(err, s.deleteUnknown(context.WithoutCancel(ctx), keys))
-	}
-	return nil
-}
-
-func writeDurably(path, text string) error {
-	file, err := os.Create(path)
-	if err != nil {
+	if err := s.objects.Publish(ctx, others); err != nil {
 		return err
 	}
-	_, err = file.WriteString(text)
-	return errors.Join(err, file.Sync(), file.Close())
+	return publish()
+}
+
+// clean deletes objects whose publication failed.
+func (s *Service) clean(ctx context.Context, keys []string) error {
+	if err := s.storing.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer s.storing.Release(1)
+	return s.deleteUnknown(ctx, keys)
+}
+
+// writeJournal writes a journal, which is whole or not there.
+func writeJournal(dir string, keys []string) (string, error) {
+	file, err := os.CreateTemp(dir, "new-"+journals)
+	if err != nil {
+		return "", err
+	}
+	defer os.Remove(file.Name()) // not there any more if all went well
+	_, err = file.WriteString(strings.Join(keys, "\n"))
+	if err := errors.Join(err, file.Sync(), file.Close()); err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, strings.TrimPrefix(filepath.Base(file.Name()), "new-"))
+	if err := os.Rename(file.Name(), path); err != nil {
+		return "", err
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return "", err
+	}
+	return path, errors.Join(d.Sync(), d.Close())
 }
 
 // sweep clears the scratch space, and the objects that were published when the
-// hub ended before the catalog knew of them.
-func (s *Service) sweep(ctx context.Context) error {
-	journals, err := filepath.Glob(filepath.Join(s.config.Scratch, "*", journalName))
-	if err != nil {
-		return fmt.Errorf("clear the scratch space: %w", err)
-	}
-	for _, journal := range journals {
-		keys, err := readLines(journal)
-		if err == nil {
-			err = s.deleteUnknown(ctx, keys)
-		}
-		if err != nil {
-			return fmt.Errorf("clear the scratch space: %w", err)
-		}
-	}
+// hub ended before the catalog knew of them. What cannot be cleared stays, with
+// its journal, until the next start.
+func (s *Service) sweep(ctx context.Context) {
 	left, err := os.ReadDir(s.config.Scratch)
-	if err != nil {
-		return fmt.Errorf("clear the scratch space: %w", err)
-	}
 	for _, entry := range left {
-		if err := os.RemoveAll(filepath.Join(s.config.Scratch, entry.Name())); err != nil {
-			return fmt.Errorf("clear the scratch space: %w", err)
+		path := filepath.Join(s.config.Scratch, entry.Name())
+		if journal, _ := filepath.Match(journals, entry.Name()); journal {
+			keys, readErr := os.ReadFile(path)
+			if cleanErr := cmp.Or(readErr, s.clean(ctx, strings.Fields(string(keys)))); cleanErr != nil {
+				err = errors.Join(err, cleanErr)
+				continue
+			}
 		}
+		err = errors.Join(err, os.RemoveAll(path))
 	}
-	return nil
-}
-
-func readLines(path string) ([]string, error) {
-	file, err := os.Open(path)
 	if err != nil {
-		return nil, err
+		s.config.Log.Error("clear the scratch space", "error", err)
 	}
-	defer file.Close()
-	var lines []string
-	scanner := bufio.NewScanner(file)
-	for scanner.Scan() {
-		lines = append(lines, scanner.Text())
-	}
-	return lines, scanner.Err()
 }
 
 // deleteUnknown deletes those of the objects of which the catalog does not know.
@@ -112,20 +128,22 @@ func (s *Service) deleteUnknown(ctx context.Context, keys []string) error {
 	return s.objects.Delete(ctx, unknown)
 }
 
-// knows tells whether the catalog names an object.
+// knows tells whether the catalog names an object. It takes what is no name of
+// an object for known: nothing is deleted for it.
 func (s *Service) knows(ctx context.Context, key string) (bool, error) {
 	kind, name, _ := strings.Cut(key, "/")
-	name = strings.TrimSuffix(name, ".zst")
-	if kind == "layers" {
-		known, _, err := s.catalog.HasLayer(ctx, "sha256:"+name, "")
+	id, err := chunk.ParseID(strings.TrimSuffix(name, ".zst"))
+	if err != nil {
+		return true, nil
+	}
+	switch kind {
+	case "packs":
+		return s.catalog.HasPack(ctx, id)
+	case "indexes", "locations":
+		return s.catalog.HasTree(ctx, id)
+	case "layers":
+		known, _, err := s.catalog.HasLayer(ctx, "sha256:"+id.String(), "")
 		return known, err
 	}
-	id, err := chunk.ParseID(name)
-	if err != nil {
-		return true, fmt.Errorf("object %s: %w", key, err)
-	}
-	if kind == "packs" {
-		return s.catalog.HasPack(ctx, id)
-	}
-	return s.catalog.HasTree(ctx, id)
+	return true, nil
 }

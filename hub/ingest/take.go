@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"lighter/format/tree"
 	"lighter/hub/catalog"
+	"lighter/hub/objects"
 	"lighter/hub/registry"
 	wire "lighter/store/hub"
 )
@@ -29,19 +29,23 @@ type taking struct {
 }
 
 // ingest takes an image in.
-func (s *Service) ingest(ctx context.Context, row catalog.Image, j *job) (err error) {
+func (s *Service) ingest(ctx context.Context, row catalog.Image, from *imageCopy) error {
 	ref, err := wire.ParseName(row.Name)
 	if err != nil {
 		return err
 	}
-	t := &taking{Service: s, row: row, repository: ref.Repository, copy: s.copyOf(row), job: j, split: map[string]*splitLayer{}}
+	t := &taking{Service: s, row: row, repository: ref.Repository, copy: from, job: s.job(row.N), split: map[string]*splitLayer{}}
 	if t.image, err = t.readImage(ctx); err != nil {
 		return err
 	}
 	if t.staging, err = newStaging(s.config.Scratch, s.catalog); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, t.staging.close()) }()
+	defer func() {
+		if err := t.staging.close(); err != nil { // the next start clears it
+			s.config.Log.Error("clear the scratch space", "error", err)
+		}
+	}()
 	watch := stopwatch{last: time.Now()}
 	if err := t.splitLayers(ctx); err != nil {
 		return err
@@ -109,7 +113,7 @@ func (t *taking) readManifest(ctx context.Context) (registry.Manifest, error) {
 	}
 	m, err := t.registry.Manifest(ctx, t.repository, t.row.Digest)
 	if errors.Is(err, registry.ErrNotFound) {
-		return m, fmt.Errorf("%w (the hub ended before it was copied, or somebody deleted it); add or push it again", err)
+		return m, fmt.Errorf("%w (its copying was ended, or somebody deleted it); add or push it again", err)
 	}
 	return m, err
 }
@@ -175,7 +179,7 @@ func (t *taking) readLayer(ctx context.Context, l layer, result *splitLayer) err
 		return err
 	}
 	defer blob.Close()
-	reader := &layerReader{layer: l, limits: t.config.Limits, read: t.job.item("layer", shortDigest(l.Digest), l.Size).add}
+	reader := &layerReader{layer: l, limits: t.config.Limits, read: t.job.item("layer", wire.ShortDigest(l.Digest), l.Size).add}
 	if result != nil {
 		err = t.staging.split(ctx, reader, t.encoders, result, blob)
 	} else {
@@ -201,6 +205,10 @@ func (t *taking) checkBlob(ctx context.Context, l layer) error {
 	got, err := digestOfReader(blob)
 	if err == nil && got != l.Digest {
 		err = corrupt(got)
+		if t.upload(l.Digest) == nil {
+			// So that the next push or add brings it again instead of finding it there.
+			err = errors.Join(err, t.registry.DropBlob(context.WithoutCancel(ctx), l.Digest))
+		}
 	}
 	return err
 }
@@ -248,19 +256,16 @@ func (t *taking) publication(made *madeTree) *catalog.Publication {
 // publish makes the image ready.
 func (t *taking) publish(ctx context.Context, made *madeTree) error {
 	made.sign(t.config.Key, t.image.layers[len(t.image.layers)-1].Chain)
-	files := append(t.staging.packFiles(), made.files...)
-	for diffID, l := range t.split {
-		files = append(files, recordFileOf(diffID, l))
+	if err := t.staging.flushed(); err != nil {
+		return err
 	}
-	err := t.store(ctx, t.staging.dir, files, func() error { return t.catalog.Publish(ctx, t.publication(made)) })
+	files := made.files
+	for diffID, l := range t.split {
+		files = append(files, objects.Staged{Key: objects.LayerKey(diffID), Path: l.record})
+	}
+	err := t.store(ctx, t.staging.packFiles(), files, func() error { return t.catalog.Publish(ctx, t.publication(made)) })
 	if errors.Is(err, catalog.ErrNotFound) {
 		return errors.New("it was taken away")
 	}
 	return err
-}
-
-// shortDigest is how people see a digest.
-func shortDigest(digest string) string {
-	hex := strings.TrimPrefix(digest, "sha256:")
-	return hex[:min(len(hex), 12)]
 }

@@ -2,11 +2,13 @@ package ingest
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"io"
+	"math/bits"
 	"os"
 	"path/filepath"
 
@@ -22,6 +24,10 @@ import (
 // indexLevel is the effort at which indexes and locations are compressed: once,
 // to be sent often.
 const indexLevel = zstd.SpeedBetterCompression
+
+// indexWindow is how far back the compression looks, in bytes. It takes twice the
+// memory, so there is less of it for what is smaller.
+const indexWindow = 8 << 20
 
 // madeTree is a tree whose index and locations are staged.
 type madeTree struct {
@@ -51,8 +57,13 @@ func (s *Service) index(ctx context.Context, dir string, records []*recordSource
 	defer os.Remove(metadata)
 	id := made.ID()
 	m := &madeTree{tree: catalog.Tree{ID: id, Files: made.Files, Bytes: made.Bytes, Chunks: made.DistinctChunks, IndexBytes: made.Size()}}
+	z, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(indexLevel), zstd.WithEncoderConcurrency(2),
+		zstd.WithWindowSize(min(max(1<<bits.Len64(uint64(made.Size())), zstd.MinWindowSize), indexWindow)))
+	if err != nil {
+		return nil, err
+	}
 	indexPath, locationsPath := filepath.Join(dir, "index"), filepath.Join(dir, "locations")
-	indexWire, err := compressTo(indexPath, func(w io.Writer) error {
+	indexWire, err := compressTo(indexPath, z, func(w io.Writer) error {
 		file, err := os.Open(metadata)
 		if err != nil {
 			return err
@@ -67,7 +78,7 @@ func (s *Service) index(ctx context.Context, dir string, records []*recordSource
 	if err != nil {
 		return nil, err
 	}
-	locationsWire, err := compressTo(locationsPath, func(w io.Writer) error {
+	locationsWire, err := compressTo(locationsPath, z, func(w io.Writer) error {
 		_, err := w.Write(locations)
 		return err
 	})
@@ -136,17 +147,14 @@ func (m *madeTree) locate(ctx context.Context, made *index.Made, units unitsOf) 
 
 // compressTo writes what fill gives to a file, compressed, and returns its size
 // in bytes.
-func compressTo(path string, fill func(w io.Writer) error) (int64, error) {
+func compressTo(path string, z *zstd.Encoder, fill func(w io.Writer) error) (int64, error) {
 	file, err := os.Create(path)
 	if err != nil {
 		return 0, fmt.Errorf("stage an index: %w", err)
 	}
 	defer file.Close()
-	z, err := zstd.NewWriter(file, zstd.WithEncoderLevel(indexLevel), zstd.WithEncoderConcurrency(2))
-	if err != nil {
-		return 0, err
-	}
-	if err := errors.Join(fill(z), z.Close()); err != nil {
+	z.Reset(file)
+	if err := cmp.Or(errors.Join(fill(z), z.Close()), file.Sync()); err != nil {
 		return 0, fmt.Errorf("stage an index: %w", err)
 	}
 	return file.Seek(0, io.SeekCurrent)
@@ -199,7 +207,3 @@ func (s *Service) openLayer(ctx context.Context, diffID string) (io.ReadCloser, 
 }
 
 func openFile(path string) (io.ReadCloser, error) { return os.Open(path) }
-
-func recordFileOf(diffID string, l *splitLayer) objects.Staged {
-	return objects.Staged{Key: objects.LayerKey(diffID), Path: l.record}
-}

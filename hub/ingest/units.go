@@ -48,7 +48,7 @@ type batch struct {
 }
 
 func (b *batch) fits(n int) bool {
-	return len(b.buf)+n <= cap(b.buf) && len(b.ids) < batchChunks
+	return len(b.buf)+n <= batchBytes && len(b.ids) < batchChunks
 }
 
 func (b *batch) reset() {
@@ -86,7 +86,7 @@ func newUnitWriter(ctx context.Context, group *errgroup.Group, s *staging, e enc
 		empty: make(chan *batch, batches), full: make(chan *batch, batches),
 		written: make(chan *unitJob, unitsAhead), jobs: make(chan *unitJob, unitsAhead)}
 	for range batches {
-		w.empty <- &batch{buf: make([]byte, 0, batchBytes)}
+		w.empty <- &batch{}
 	}
 	for range unitsAhead {
 		w.jobs <- &unitJob{done: make(chan struct{}, 1)}

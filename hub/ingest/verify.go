@@ -2,7 +2,6 @@ package ingest
 
 import (
 	"context"
-	"crypto/ed25519"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -39,19 +38,18 @@ func (s *Service) Verify(ctx context.Context, name string, tell func(wire.Progre
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	j := &job{done: make(chan struct{})}
-	found := &findings{}
+	story, found, done := &story{}, &findings{}, make(chan struct{})
 	go func() {
-		defer close(j.done)
+		defer close(done)
 		for _, image := range images {
-			if err = s.verifyImage(ctx, ref, image, j, found); err != nil {
+			if err = s.verifyImage(ctx, ref, image, story, found); err != nil {
 				return
 			}
 		}
 	}()
-	if tellErr := j.await(ctx, tell); tellErr != nil {
+	if tellErr := newTeller(tell).await(ctx, done, story); tellErr != nil {
 		cancel()
-		<-j.done
+		<-done
 		return nil, tellErr
 	}
 	return found.list, err
@@ -80,66 +78,30 @@ type verification struct {
 	row        catalog.Image
 	repository string
 	dir        string // scratch
-	job        *job
+	story      *story
 	found      *findings
-	bad        map[chunk.ID]bool // chunks that cannot be read back
+	layers     []layer
+	records    []*recordSource // of layers, made anew where that was possible
+	bad        map[chunk.ID]bool
 }
 
-func (s *Service) verifyImage(ctx context.Context, ref wire.Ref, row catalog.Image, j *job, found *findings) (err error) {
+func (s *Service) verifyImage(ctx context.Context, ref wire.Ref, row catalog.Image, story *story, found *findings) (err error) {
+	if err := s.trees.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer s.trees.Release(1)
 	dir, err := os.MkdirTemp(s.config.Scratch, "verify-")
 	if err != nil {
 		return fmt.Errorf("make scratch space: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	v := &verification{Service: s, row: row, repository: ref.Repository, dir: dir, job: j, found: found, bad: map[chunk.ID]bool{}}
-	if err := v.checkStatement(ctx); err != nil {
-		return err
-	}
-	if err := v.checkIndex(ctx); err != nil {
-		return err
-	}
-	return v.checkLayers(ctx)
-}
-
-func (v *verification) checkStatement(ctx context.Context) error {
-	statement, err := v.catalog.Statement(ctx, v.row.Chain)
-	if err != nil {
-		return err
-	}
-	if err := statement.Verify(v.row.Chain, []ed25519.PublicKey{v.config.Key.Public().(ed25519.PublicKey)}); err != nil {
-		v.found.add("statement about chain %s: %v", v.row.Chain, err)
+	v := &verification{Service: s, row: row, repository: ref.Repository, dir: dir, story: story, found: found, bad: map[chunk.ID]bool{}}
+	for _, check := range []func(context.Context) error{v.checkManifest, v.checkLayers, v.checkTrees, v.checkChunks} {
+		if err := check(ctx); err != nil {
+			return err
+		}
 	}
 	return nil
-}
-
-// checkLayers reads the layers from the registry again, compares them with their
-// records, and the tree that they make with the one that is known.
-func (v *verification) checkLayers(ctx context.Context) error {
-	m, err := v.registry.Manifest(ctx, v.repository, v.row.Digest)
-	if err != nil {
-		return v.note(ctx, "manifest", err)
-	}
-	manifest, err := parseManifest(m)
-	if err != nil {
-		return v.note(ctx, "manifest", err)
-	}
-	config, err := own{v.registry, v.repository}.Config(ctx, manifest.Config)
-	if err != nil {
-		return v.note(ctx, "config", err)
-	}
-	image, err := parseImage(manifest, config)
-	if err != nil {
-		return v.note(ctx, "config", err)
-	}
-	var records []*recordSource
-	for _, l := range image.layers {
-		path, err := v.checkLayer(ctx, l)
-		if err != nil {
-			return v.note(ctx, l.name(), err)
-		}
-		records = append(records, &recordSource{open: func() (io.ReadCloser, error) { return os.Open(path) }})
-	}
-	return v.checkTree(ctx, records)
 }
 
 // note makes a finding of what is wrong with the image. It returns the error if
@@ -152,10 +114,58 @@ func (v *verification) note(ctx context.Context, what string, err error) error {
 	return nil
 }
 
+// checkManifest reads manifest and config.
+func (v *verification) checkManifest(ctx context.Context) error {
+	m, err := v.registry.Manifest(ctx, v.repository, v.row.Digest)
+	if err != nil {
+		return v.note(ctx, "manifest", err)
+	}
+	manifest, err := parseManifest(m)
+	if err != nil {
+		return v.note(ctx, "manifest", err)
+	}
+	config, err := own{v.registry, v.repository}.Config(ctx, manifest.Config)
+	if err == nil {
+		_, err = parseImage(manifest, config)
+	}
+	if err != nil {
+		return v.note(ctx, "config", err)
+	}
+	return nil
+}
+
+// checkLayers reads the layers from the registry again, compares them with their
+// records, and the tree that they make with the one that is known.
+func (v *verification) checkLayers(ctx context.Context) error {
+	known, err := v.catalog.ImageLayers(ctx, v.row.N)
+	if err != nil {
+		return err
+	}
+	whole := true
+	for i, l := range known {
+		l := layer{Digest: l.Digest, MediaType: l.MediaType, Size: l.Size, DiffID: l.DiffID, Chain: l.Chain, n: i + 1, of: len(known)}
+		v.layers = append(v.layers, l)
+		open := func() (io.ReadCloser, error) { return v.openLayer(ctx, l.DiffID) }
+		if path, err := v.checkLayer(ctx, l); err != nil {
+			whole = false
+			if err := v.note(ctx, l.name(), err); err != nil {
+				return err
+			}
+		} else {
+			open = func() (io.ReadCloser, error) { return openFile(path) }
+		}
+		v.records = append(v.records, &recordSource{open: open})
+	}
+	if !whole {
+		return nil // what is wrong is said, and of which layers
+	}
+	return v.checkTree(ctx)
+}
+
 // checkLayer reads a layer from its blob and returns the path of its record,
 // made anew.
 func (v *verification) checkLayer(ctx context.Context, l layer) (string, error) {
-	name := filepath.Join(v.dir, "layer-"+hexOf(l.DiffID))
+	name := filepath.Join(v.dir, fmt.Sprintf("layer-%d", l.n))
 	blob, err := v.registry.OpenBlob(ctx, v.repository, l.Digest)
 	if err != nil {
 		return "", err
@@ -166,25 +176,25 @@ func (v *verification) checkLayer(ctx context.Context, l layer) (string, error) 
 		return "", err
 	}
 	defer record.Close()
-	reader := &layerReader{layer: l, limits: v.config.Limits, read: v.job.item("check", shortDigest(l.Digest), l.Size).add}
+	reader := &layerReader{layer: l, limits: v.config.Limits, read: v.story.item("check", wire.ShortDigest(l.Digest), l.Size).add}
 	if err := reader.verify(ctx, blob, record.RecordWriter); err != nil {
 		return "", err
 	}
 	if err := record.finish(); err != nil {
 		return "", err
 	}
-	kept, err := v.recordSum(v.openLayer(ctx, l.DiffID))
+	kept, err := recordSum(v.openLayer(ctx, l.DiffID))
 	if err != nil {
 		return name, v.note(ctx, l.name()+": its record", err)
 	}
-	if fresh, err := v.recordSum(openFile(name)); err != nil || fresh != kept {
+	if fresh, err := recordSum(openFile(name)); err != nil || fresh != kept {
 		v.found.add("%s: its record is not what its blob says", l.name())
 	}
 	return name, nil
 }
 
 // recordSum returns the digest of a record's plain bytes.
-func (v *verification) recordSum(from io.ReadCloser, err error) (chunk.ID, error) {
+func recordSum(from io.ReadCloser, err error) (chunk.ID, error) {
 	if err != nil {
 		return chunk.ID{}, err
 	}
@@ -200,12 +210,11 @@ func (v *verification) recordSum(from io.ReadCloser, err error) (chunk.ID, error
 }
 
 // checkTree makes the tree from the records that were made anew.
-func (v *verification) checkTree(ctx context.Context, records []*recordSource) error {
-	merged, err := apply(ctx, records, v.config.Limits)
+func (v *verification) checkTree(ctx context.Context) error {
+	merged, err := apply(ctx, v.records, v.config.Limits)
 	if err != nil {
 		return v.note(ctx, "tree", err)
 	}
-	v.nameBad(merged.Root, "/")
 	made, metadata, err := makeIndex(v.dir, merged)
 	if err != nil {
 		return v.note(ctx, "tree", err)
@@ -217,21 +226,40 @@ func (v *verification) checkTree(ctx context.Context, records []*recordSource) e
 	return nil
 }
 
-// nameBad says which files cannot be read, for chunks mean nothing to people.
-func (v *verification) nameBad(dir *tree.Node, name string) {
-	if len(v.bad) == 0 {
-		return
-	}
-	for _, child := range dir.Children() {
-		childName := path.Join(name, child.Name)
-		if child.Node.IsDir() {
-			v.nameBad(child.Node, childName)
+// entries calls fn for each entry of the layers, as far as their records can be
+// read.
+func (v *verification) entries(ctx context.Context, fn func(l *layer, e *tree.Entry)) error {
+	for i := range v.layers {
+		record := &recordSource{open: v.records[i].open}
+		for {
+			e, err := record.Next()
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				record.close()
+				if err := v.note(ctx, v.layers[i].name()+": its record", err); err != nil {
+					return err
+				}
+				break
+			}
+			fn(&v.layers[i], e)
 		}
-		for _, e := range child.Node.Content.Extents {
-			if v.bad[e.ID] {
-				v.found.add("file %q: chunk %s cannot be read back", childName, e.ID.Short())
+	}
+	return nil
+}
+
+// nameBad says which files cannot be read, for chunks mean nothing to people.
+func (v *verification) nameBad(ctx context.Context) error {
+	if len(v.bad) == 0 {
+		return nil
+	}
+	return v.entries(ctx, func(l *layer, e *tree.Entry) {
+		for _, extent := range e.Content.Extents {
+			if v.bad[extent.ID] {
+				v.found.add("layer %d of %d: file %q: chunk %s cannot be read back", l.n, l.of, path.Join("/", e.Name), extent.ID.Short())
 				break
 			}
 		}
-	}
+	})
 }

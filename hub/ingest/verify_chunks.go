@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/ed25519"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -18,26 +21,72 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/format/pack"
+	"lighter/format/tree"
+	"lighter/hub/catalog"
 	"lighter/hub/objects"
 )
 
-// checkIndex reads the tree's index, its locations, and every chunk that it
-// names.
-func (v *verification) checkIndex(ctx context.Context) error {
-	extents, err := v.readIndex(ctx)
+// checkTrees reads what the hub says of the trees of the image's chains, as far
+// as they are made: statements, indexes and locations.
+func (v *verification) checkTrees(ctx context.Context) error {
+	key := []ed25519.PublicKey{v.config.Key.Public().(ed25519.PublicKey)}
+	for _, l := range v.layers {
+		statement, err := v.catalog.Statement(ctx, l.Chain)
+		if errors.Is(err, catalog.ErrNotFound) && l.n < l.of {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		what := ""
+		if l.n < l.of {
+			what = fmt.Sprintf("the first %d layers: ", l.n)
+		}
+		if err := statement.Verify(l.Chain, key); err != nil {
+			v.found.add("%sstatement about chain %s: %v", what, l.Chain, err)
+		}
+		if err := v.checkIndex(ctx, what, statement.Tree); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkIndex reads a tree's index, and compares its locations with the catalog.
+func (v *verification) checkIndex(ctx context.Context, what string, id chunk.ID) error {
+	extents, err := v.readIndex(ctx, id)
 	if err != nil {
-		return v.note(ctx, "index", err)
+		return v.note(ctx, what+"index", err)
 	}
 	defer extents.close()
-	hints, err := v.readLocations(ctx, extents)
+	hints, err := v.readLocations(ctx, id, extents)
 	if err != nil {
-		v.found.add("locations: %v", err)
+		return v.note(ctx, what+"locations", err)
 	}
-	units, err := v.gather(ctx, extents, hints)
-	if err != nil {
-		return err
+	strange := 0
+	for at := int64(0); at < extents.Extents; at += batchChunks {
+		var ids []chunk.ID
+		for i := at; i < min(at+batchChunks, extents.Extents); i++ {
+			e, err := extents.Extent(i)
+			if err != nil {
+				return err
+			}
+			ids = append(ids, e.ID)
+		}
+		known, err := v.catalog.Units(ctx, ids)
+		if err != nil {
+			return err
+		}
+		for i, chunk := range ids {
+			if hint, err := hints.Unit(at + int64(i)); err != nil || hint != known[chunk] {
+				strange++
+			}
+		}
 	}
-	return v.checkUnits(ctx, units)
+	if strange > 0 {
+		v.found.add("%slocations: %d of %d differ from the catalog", what, strange, extents.Extents)
+	}
+	return nil
 }
 
 // extentFile is an extent map in a file.
@@ -63,8 +112,8 @@ func (v *verification) decompress(ctx context.Context, key string) (plain io.Rea
 }
 
 // readIndex reads the index object, which verifies all of it.
-func (v *verification) readIndex(ctx context.Context) (*extentFile, error) {
-	z, closeAll, err := v.decompress(ctx, objects.IndexKey(v.row.Tree))
+func (v *verification) readIndex(ctx context.Context, id chunk.ID) (*extentFile, error) {
+	z, closeAll, err := v.decompress(ctx, objects.IndexKey(id))
 	if err != nil {
 		return nil, err
 	}
@@ -73,11 +122,11 @@ func (v *verification) readIndex(ctx context.Context) (*extentFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := index.Receive(z, v.row.Tree, file, io.Discard); err != nil {
+	if _, err := index.Receive(z, id, file, io.Discard); err != nil {
 		_ = file.Close() // it goes with the scratch space
 		return nil, err
 	}
-	m, err := index.OpenMap(file, v.row.Tree)
+	m, err := index.OpenMap(file, id)
 	if err != nil {
 		_ = file.Close() // it goes with the scratch space
 		return nil, err
@@ -85,8 +134,8 @@ func (v *verification) readIndex(ctx context.Context) (*extentFile, error) {
 	return &extentFile{m, file}, nil
 }
 
-func (v *verification) readLocations(ctx context.Context, extents *extentFile) (*index.Locations, error) {
-	z, closeAll, err := v.decompress(ctx, objects.LocationsKey(v.row.Tree))
+func (v *verification) readLocations(ctx context.Context, id chunk.ID, extents *extentFile) (*index.Locations, error) {
+	z, closeAll, err := v.decompress(ctx, objects.LocationsKey(id))
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +144,7 @@ func (v *verification) readLocations(ctx context.Context, extents *extentFile) (
 	if err != nil {
 		return nil, err
 	}
-	return index.OpenLocations(bytes.NewReader(b), int64(len(b)), v.row.Tree, extents.Extents)
+	return index.OpenLocations(bytes.NewReader(b), int64(len(b)), id, extents.Extents)
 }
 
 // unitCheck is a unit with the chunks that it has to hold.
@@ -104,42 +153,40 @@ type unitCheck struct {
 	refs []chunk.Ref
 }
 
-// gather sorts the chunks of the tree by the units in which they should lie.
-func (v *verification) gather(ctx context.Context, extents *extentFile, hints *index.Locations) ([]unitCheck, error) {
-	byUnit := map[chunk.Unit][]chunk.Ref{}
-	seen := map[chunk.ID]bool{}
-	strange := 0
-	for at := int64(0); at < extents.Extents; at += batchChunks {
-		var ids []chunk.ID
-		var refs []chunk.Ref
-		for i := at; i < min(at+batchChunks, extents.Extents); i++ {
-			e, err := extents.Extent(i)
-			if err != nil {
-				return nil, err
+// checkChunks reads every chunk that the image's layers brought: also of files
+// that layers above hide, which are part of the trees below.
+func (v *verification) checkChunks(ctx context.Context) error {
+	lengths := map[chunk.ID]int64{}
+	if err := v.entries(ctx, func(_ *layer, e *tree.Entry) {
+		for _, extent := range e.Content.Extents {
+			if extent.ID != (chunk.ID{}) {
+				lengths[extent.ID] = extent.Length
 			}
-			ids = append(ids, e.ID)
-			refs = append(refs, chunk.Ref{ID: e.ID, Length: e.Length})
 		}
+	}); err != nil {
+		return err
+	}
+	units, err := v.gather(ctx, lengths)
+	if err != nil {
+		return err
+	}
+	if err := v.checkUnits(ctx, units); err != nil {
+		return err
+	}
+	return v.nameBad(ctx)
+}
+
+// gather sorts chunks by the units in which they should lie.
+func (v *verification) gather(ctx context.Context, lengths map[chunk.ID]int64) ([]unitCheck, error) {
+	byUnit := map[chunk.Unit][]chunk.Ref{}
+	for ids := range slices.Chunk(slices.Collect(maps.Keys(lengths)), batchChunks) {
 		known, err := v.catalog.Units(ctx, ids)
 		if err != nil {
 			return nil, err
 		}
-		for i, ref := range refs {
-			unit := known[ref.ID]
-			if hints != nil {
-				if hint, err := hints.Unit(at + int64(i)); err != nil || hint != unit {
-					strange++
-				}
-			}
-			if seen[ref.ID] {
-				continue
-			}
-			seen[ref.ID] = true
-			byUnit[unit] = append(byUnit[unit], ref)
+		for _, id := range ids {
+			byUnit[known[id]] = append(byUnit[known[id]], chunk.Ref{ID: id, Length: uint32(lengths[id])})
 		}
-	}
-	if strange > 0 {
-		v.found.add("locations: %d of %d differ from the catalog", strange, extents.Extents)
 	}
 	var units []unitCheck
 	for unit, refs := range byUnit {
@@ -159,7 +206,7 @@ func (v *verification) checkUnits(ctx context.Context, units []unitCheck) error 
 			total += int64(ref.Length)
 		}
 	}
-	progress := v.job.item("check", "chunks", total)
+	progress := v.story.item("check", "chunks", total)
 	var mu sync.Mutex // guards bad
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(runtime.GOMAXPROCS(0))

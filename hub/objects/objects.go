@@ -82,8 +82,9 @@ func (s *Store) Close() error { return s.bucket.Close() }
 // Staged is a finished file that is to become an object.
 type Staged struct{ Key, Path string }
 
-// Publish makes objects of the files, which are gone afterwards. An object that
-// is there already is replaced by what must be as good. On an error some may
+// Publish makes objects of the files, which are on the disk (whoever wrote them
+// has synced them, and knows how that went) and are gone afterwards. An object
+// that is there already is replaced by what must be as good. On an error some may
 // be there and others not: the caller deletes them.
 func (s *Store) Publish(ctx context.Context, staged []Staged) error {
 	publish := s.upload
@@ -110,16 +111,9 @@ func (s *Store) upload(ctx context.Context, f Staged) error {
 	return os.Remove(f.Path)
 }
 
-// move publishes in a directory: the bytes are on the disk before the name is.
+// move publishes in a directory.
 func (s *Store) move(ctx context.Context, f Staged) error {
 	if err := ctx.Err(); err != nil {
-		return err
-	}
-	file, err := os.OpenFile(f.Path, os.O_RDWR, 0)
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(file.Sync(), file.Close()); err != nil {
 		return err
 	}
 	to := filepath.Join(s.dir, f.Key)
@@ -131,7 +125,7 @@ func (s *Store) move(ctx context.Context, f Staged) error {
 
 // syncDirs makes the names durable.
 func (s *Store) syncDirs(staged []Staged) error {
-	if s.dir == "" {
+	if s.dir == "" || len(staged) == 0 {
 		return nil
 	}
 	dirs := map[string]bool{s.dir: true}

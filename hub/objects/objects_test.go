@@ -97,7 +97,7 @@ func TestUnitsOfPacks(t *testing.T) {
 	ctx := t.Context()
 	var b bytes.Buffer
 	w := pack.NewWriter(&b)
-	units := []string{"first unit", "second", ""}
+	units := []string{"first unit", "second", "3"}
 	for _, u := range units {
 		if _, err := w.Add([]byte(u)); err != nil {
 			t.Fatal(err)

@@ -3,15 +3,20 @@ package registry
 import (
 	"bytes"
 	"context"
+	"io"
 	"net/http"
 	"regexp"
 
 	"github.com/distribution/distribution/v3/registry/api/errcode"
 	"github.com/opencontainers/go-digest"
+
+	wire "lighter/store/hub"
 )
 
-// Events is told what clients change.
+// Events is told what clients change, while the repository is locked.
 type Events interface {
+	// Lock keeps others from changing what the names in a repository stand for.
+	Lock(repository string) (unlock func())
 	// Pushed says that a tag points to another manifest, or to the same again.
 	// An error goes back to the client, who will push again.
 	Pushed(ctx context.Context, repository, tag string) error
@@ -19,18 +24,43 @@ type Events interface {
 	Deleted(ctx context.Context, repository, reference string) error
 }
 
-// manifestPath matches the paths of manifests: repository and reference.
-var manifestPath = regexp.MustCompile(`^/v2/(.+)/manifests/([^/]+)$`)
+var (
+	// manifestPath matches the paths of manifests: repository and reference.
+	manifestPath = regexp.MustCompile(`^/v2/(.+)/manifests/([^/]+)$`)
+	// repositoryPath matches the paths of all that a repository has.
+	repositoryPath = regexp.MustCompile(`^/v2/(.+)/(?:manifests|blobs|tags)/`)
+)
+
+// nameable tells whether the images of a repository have names: the registry
+// takes more repositories than there are names for them.
+func nameable(repository string) bool {
+	const tag = "t"
+	ref := wire.Ref{Repository: repository, Tag: tag}
+	parsed, err := wire.ParseName(ref.Name())
+	return err == nil && parsed == ref
+}
 
 // Handler serves the OCI distribution API below /v2/. What a client is told was
 // done, events has taken note of.
 func (r *Registry) Handler(events Events) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if path := repositoryPath.FindStringSubmatch(req.URL.Path); path != nil && !nameable(path[1]) {
+			_ = errcode.ServeJSON(w, errcode.ErrorCodeNameInvalid.WithMessage("the hub wants lower case, and an underscore for the colon before a host's port"))
+			return
+		}
 		path := manifestPath.FindStringSubmatch(req.URL.Path)
 		if path == nil || req.Method != http.MethodPut && req.Method != http.MethodDelete {
 			r.app.ServeHTTP(w, req)
 			return
 		}
+		// Read before it is locked: nobody waits for a client with it.
+		body, err := io.ReadAll(io.LimitReader(req.Body, MaxManifest+1))
+		if err != nil {
+			_ = errcode.ServeJSON(w, errcode.ErrorCodeUnavailable.WithMessage("the manifest did not come whole"))
+			return
+		}
+		req.Body = io.NopCloser(bytes.NewReader(body))
+		defer events.Lock(path[1])()
 		answer := &heldAnswer{header: http.Header{}, status: http.StatusOK}
 		r.app.ServeHTTP(answer, req)
 		if answer.status < 300 {

@@ -9,7 +9,6 @@
 package registry
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -50,7 +49,12 @@ type Registry struct {
 	log       *slog.Logger
 }
 
-// Open opens the registry in dir. It works until ctx ends.
+// maxCatalog bounds the repositories in one answer to /v2/_catalog; where there
+// are more, it says how to go on.
+const maxCatalog = 1000
+
+// Open opens the registry in dir. It works until ctx ends, as does a task of the
+// library that removes uploads nobody has gone on with for a week.
 func Open(ctx context.Context, dir string, log *slog.Logger) (*Registry, error) {
 	routeLogs(log)
 	files := filesystem.New(filesystem.DriverParameters{RootDirectory: dir, MaxThreads: fileThreads})
@@ -63,8 +67,11 @@ func Open(ctx context.Context, dir string, log *slog.Logger) (*Registry, error) 
 		"delete":     {"enabled": true},
 		"redirect":   {"disable": true},
 	}}
-	// An index may name platforms that nobody wants here.
-	config.Validation.Manifests.Indexes.Platforms = "none"
+	config.Catalog.MaxEntries = maxCatalog
+	// The app makes a second registry over these files, which no option may set
+	// apart from the first: what is pushed and what is copied is judged alike. An
+	// index may name platforms that nobody has here, a layer lie elsewhere.
+	config.Validation.Disabled = true
 	return &Registry{app: handlers.NewApp(ctx, config), driver: files, namespace: namespace, log: log}, nil
 }
 
@@ -187,6 +194,21 @@ func (r *Registry) LinkBlob(ctx context.Context, repository, blob string) (bool,
 	return true, nil
 }
 
+// DropBlob deletes the bytes of a blob that are corrupt, for all repositories: the
+// next that brings the blob brings them too, where the registry would otherwise
+// say that it is there.
+func (r *Registry) DropBlob(ctx context.Context, blob string) error {
+	id, err := digest.Parse(blob)
+	if err != nil {
+		return fmt.Errorf("drop blob %q: %w", blob, err)
+	}
+	err = r.driver.Delete(ctx, "/docker/registry/v2/blobs/"+id.Algorithm().String()+"/"+id.Encoded()[:2]+"/"+id.Encoded())
+	if err != nil && !errors.Is(known(err), ErrNotFound) {
+		return fmt.Errorf("drop blob %s: %w", blob, err)
+	}
+	return nil
+}
+
 // mount is the option to link a blob whose descriptor is known, whichever
 // repository it came with.
 type mount struct {
@@ -248,19 +270,24 @@ func (r *Registry) repository(ctx context.Context, name string) (distribution.Re
 
 // ReadBlob reads a small blob of at most limit bytes and checks its digest.
 func (r *Registry) ReadBlob(ctx context.Context, repository, blob string, limit int64) ([]byte, error) {
-	from, err := r.OpenBlob(ctx, repository, blob)
+	repo, err := r.repository(ctx, repository)
 	if err != nil {
 		return nil, err
 	}
-	defer from.Close()
-	var b bytes.Buffer
-	if n, err := b.ReadFrom(io.LimitReader(from, limit+1)); err != nil {
-		return nil, fmt.Errorf("read blob %s: %w", blob, err)
-	} else if n > limit {
-		return nil, fmt.Errorf("blob %s is longer than %d bytes", blob, limit)
+	blobs, id := repo.Blobs(ctx), digest.Digest(blob)
+	desc, err := blobs.Stat(ctx, id)
+	if err == nil && desc.Size > limit {
+		err = fmt.Errorf("it is longer than %d bytes", limit)
 	}
-	if got := digest.FromBytes(b.Bytes()); got.String() != blob {
+	var b []byte
+	if err == nil { // as a whole: a reader of the registry has a large buffer
+		b, err = blobs.Get(ctx, id)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("blob %s of %s: %w", blob, repository, known(err))
+	}
+	if digest.FromBytes(b) != id {
 		return nil, fmt.Errorf("blob %s does not have that digest: its bytes are corrupt", blob)
 	}
-	return b.Bytes(), nil
+	return b, nil
 }

@@ -195,6 +195,8 @@ type events struct {
 	err  error
 }
 
+func (e *events) Lock(string) (unlock func()) { return func() {} }
+
 func (e *events) Pushed(_ context.Context, repository, tag string) error {
 	e.told = append(e.told, "pushed "+repository+" "+tag)
 	return e.err

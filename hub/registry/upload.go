@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path"
 	"sync"
 
 	"github.com/distribution/distribution/v3"
@@ -54,8 +55,14 @@ func (u *Upload) Put(ctx context.Context, from io.Reader) error {
 		return fmt.Errorf("keep blob %s: %w", u.blob, err)
 	}
 	if err := u.fill(ctx, w, from); err != nil {
-		// The upload must go even when ctx has ended.
-		return errors.Join(err, w.Cancel(context.WithoutCancel(ctx)))
+		// The upload must go even when ctx has ended. Cancel leaves its files where
+		// they are if Commit has refused them; no more than they is in its way.
+		ctx := context.WithoutCancel(ctx)
+		_ = w.Cancel(ctx)
+		if err := u.registry.driver.Delete(ctx, path.Dir(uploadPath(u.repository, w.ID()))); err != nil && !errors.Is(known(err), ErrNotFound) {
+			u.registry.log.Error("remove what came of a blob", "blob", u.blob, "error", err)
+		}
+		return err
 	}
 	return nil
 }
@@ -79,7 +86,7 @@ func (u *Upload) fill(ctx context.Context, w distribution.BlobWriter, from io.Re
 	from = io.LimitReader(from, u.size+1)
 	n := int64(0)
 	for {
-		k, err := readFull(from, buf)
+		k, err := ReadFull(from, buf)
 		if k > 0 {
 			if _, err := w.Write(buf[:k]); err != nil {
 				return fmt.Errorf("keep blob %s: %w", u.blob, err)
@@ -112,8 +119,9 @@ func (u *Upload) fill(ctx context.Context, w distribution.BlobWriter, from io.Re
 	return nil
 }
 
-// readFull fills buf as far as from goes, and returns from's own error.
-func readFull(from io.Reader, buf []byte) (n int, err error) {
+// ReadFull fills buf as far as from goes. Unlike io.ReadFull it leaves the error
+// as it is: an end is not unexpected where blobs are read.
+func ReadFull(from io.Reader, buf []byte) (n int, err error) {
 	for n < len(buf) && err == nil {
 		var k int
 		k, err = from.Read(buf[n:])

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	"lighter/format/chunk"
@@ -21,7 +22,7 @@ func (s *Server) getImages(w http.ResponseWriter, req *http.Request) error {
 	if err != nil {
 		return err
 	}
-	sizes, err := s.catalog.Sizes(req.Context())
+	sizes, err := s.sizes(req, images)
 	if err != nil {
 		return err
 	}
@@ -55,6 +56,18 @@ func (s *Server) named(req *http.Request, needed bool) ([]catalog.Image, error) 
 	return images, err
 }
 
+// sizes returns what each of the images, which named has listed, has alone.
+func (s *Server) sizes(req *http.Request, images []catalog.Image) (map[string]catalog.Sizes, error) {
+	if !slices.ContainsFunc(images, func(i catalog.Image) bool { return i.State == wire.StateReady }) {
+		return nil, nil // and nothing to wait for
+	}
+	name := ""
+	if req.URL.Query().Get("name") != "" {
+		name = images[0].Name
+	}
+	return s.catalog.Sizes(req.Context(), name)
+}
+
 // describe says of an image what its row has.
 func describe(image catalog.Image) wire.Image {
 	d := wire.Image{Name: image.Name, Digest: image.Digest, Platform: image.Platform, State: image.State, Error: image.Error,
@@ -70,7 +83,7 @@ func (s *Server) getInspections(w http.ResponseWriter, req *http.Request) error 
 	if err != nil {
 		return err
 	}
-	sizes, err := s.catalog.Sizes(req.Context())
+	sizes, err := s.sizes(req, images)
 	if err != nil {
 		return err
 	}
@@ -108,9 +121,8 @@ func (s *Server) inspect(ctx context.Context, image catalog.Image) (wire.Inspect
 
 func (s *Server) postImage(w http.ResponseWriter, req *http.Request) error {
 	var add wire.Add
-	body := json.NewDecoder(http.MaxBytesReader(w, req.Body, maxRequest))
-	body.DisallowUnknownFields()
-	if err := body.Decode(&add); err != nil {
+	// A field that this hub does not know is of a newer client, which can do without.
+	if err := json.NewDecoder(http.MaxBytesReader(w, req.Body, maxRequest)).Decode(&add); err != nil {
 		return invalid(fmt.Errorf("understand the request: %w", err))
 	}
 	lines := newLines(w)

@@ -15,15 +15,20 @@ import (
 	"lighter/hub/registry"
 )
 
-// forever is what a cache may do with what is named by its digest.
-const forever = "public, max-age=31536000, immutable"
+// What a cache may do: with what is named by its digest, and with hints, which
+// cost a request more when they are old.
+const (
+	forever = "public, max-age=31536000, immutable"
+	anHour  = "public, max-age=3600"
+)
 
 // send sends an object whole: caches keep a 200, not a 206, so ranges are not
-// offered. tag is its name, if that can never mean other bytes.
+// offered. tag is its name, if that can never mean other bytes; without one it
+// is a hint.
 func (s *Server) send(w http.ResponseWriter, req *http.Request, o *objects.Object, tag string) {
 	h := w.Header()
 	h.Set("Content-Type", "application/octet-stream")
-	h.Set("Cache-Control", "no-cache")
+	h.Set("Cache-Control", anHour)
 	if tag != "" {
 		h.Set("Cache-Control", forever)
 		h.Set("ETag", `"`+tag+`"`)

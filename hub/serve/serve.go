@@ -98,16 +98,17 @@ func (s *Server) getTree(w http.ResponseWriter, req *http.Request) error {
 }
 
 func (s *Server) getIndex(w http.ResponseWriter, req *http.Request) error {
-	return s.sendObject(w, req, "tree", objects.IndexKey, "immutable")
+	return s.sendObject(w, req, objects.IndexKey, req.PathValue("tree"))
 }
 
 // getLocations promises caches less than the others: a hub may move chunks.
 func (s *Server) getLocations(w http.ResponseWriter, req *http.Request) error {
-	return s.sendObject(w, req, "tree", objects.LocationsKey, "no-cache")
+	return s.sendObject(w, req, objects.LocationsKey, "")
 }
 
-func (s *Server) sendObject(w http.ResponseWriter, req *http.Request, value string, key func(chunk.ID) string, caching string) error {
-	id, err := chunk.ParseID(req.PathValue(value))
+// sendObject sends what a tree has under the key; tag is as for send.
+func (s *Server) sendObject(w http.ResponseWriter, req *http.Request, key func(chunk.ID) string, tag string) error {
+	id, err := chunk.ParseID(req.PathValue("tree"))
 	if err != nil {
 		return invalid(err)
 	}
@@ -116,10 +117,6 @@ func (s *Server) sendObject(w http.ResponseWriter, req *http.Request, value stri
 		return err
 	}
 	defer o.Close()
-	tag := id.String()
-	if caching == "no-cache" {
-		tag = "" // the same name may stand for other bytes tomorrow
-	}
 	s.send(w, req, o, tag)
 	return nil
 }

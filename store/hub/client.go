@@ -39,9 +39,10 @@ const (
 
 // Client speaks to one hub. It is safe for concurrent use.
 type Client struct {
-	base  *url.URL
-	scope string
-	http  *http.Client
+	options Options
+	base    *url.URL
+	scope   string
+	http    *http.Client
 }
 
 // Options say how to reach a hub.
@@ -58,8 +59,8 @@ func NewClient(o Options) (*Client, error) {
 	if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
 		return nil, fmt.Errorf("%q is not the URL of a hub: want http://HOST:PORT or https://HOST", o.URL)
 	}
-	if base.Scheme == "http" && !o.PlainHTTP && !isLoopback(base.Hostname()) {
-		return nil, fmt.Errorf("%s is not on this machine: use https, or allow plain HTTP with --plain-http", o.URL)
+	if err := o.allows(base); err != nil {
+		return nil, err
 	}
 	if o.Scope == "" {
 		o.Scope = DefaultScope
@@ -80,7 +81,37 @@ func NewClient(o Options) (*Client, error) {
 		}
 	}
 	base.Path = strings.TrimSuffix(base.Path, "/")
-	return &Client{base: base, scope: o.Scope, http: &http.Client{Transport: transport}}, nil
+	c := &Client{options: o, base: base, scope: o.Scope}
+	c.http = &http.Client{Transport: transport, CheckRedirect: c.follow}
+	return c, nil
+}
+
+// allows refuses plain HTTP that leaves this machine, unless it was allowed.
+func (o *Options) allows(u *url.URL) error {
+	if u.Scheme == "http" && !o.PlainHTTP && !IsLoopback(u.Hostname()) {
+		return fmt.Errorf("%s://%s is not on this machine: use https, or allow plain HTTP with --plain-http", u.Scheme, u.Host)
+	}
+	return nil
+}
+
+// maxRedirects is how often an object may have moved.
+const maxRedirects = 3
+
+// follow goes where a hub redirects to, for what is verified when it comes. What
+// changes something, carries a credential or is believed as it comes (the key)
+// goes to the hub that was named, or nowhere.
+func (c *Client) follow(req *http.Request, via []*http.Request) error {
+	first := via[0]
+	to := req.URL.Scheme + "://" + req.URL.Host
+	switch {
+	case first.Method != http.MethodGet || first.URL.Path == c.base.Path+keyPath(c.scope):
+		return fmt.Errorf("it redirects to %s: if that is right, give it as the hub's URL", to)
+	case len(via) > maxRedirects:
+		return fmt.Errorf("it redirects more than %d times", maxRedirects)
+	case first.URL.Scheme == "https" && req.URL.Scheme != "https":
+		return fmt.Errorf("it redirects from https to %s", to)
+	}
+	return c.options.allows(req.URL)
 }
 
 func trust(file string) (*tls.Config, error) {
@@ -98,8 +129,8 @@ func trust(file string) (*tls.Config, error) {
 	return &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, nil
 }
 
-// isLoopback tells whether host is this machine without asking a name server.
-func isLoopback(host string) bool {
+// IsLoopback tells whether host is this machine without asking a name server.
+func IsLoopback(host string) bool {
 	if host == "localhost" {
 		return true
 	}
@@ -108,13 +139,14 @@ func isLoopback(host string) bool {
 }
 
 // Loopback tells whether the hub is on this machine.
-func (c *Client) Loopback() bool { return isLoopback(c.base.Hostname()) }
+func (c *Client) Loopback() bool { return IsLoopback(c.base.Hostname()) }
 
 // URL returns the hub's URL, without credentials.
 func (c *Client) URL() string { return c.base.Redacted() }
 
 // Registry says how to reach the hub's OCI registry: its HOST[:PORT], whether it
-// speaks plain HTTP, and by which transport.
+// speaks plain HTTP, and by which transport. A path of the hub's URL is not part
+// of it, as OCI clients look for /v2/ at the root of a host.
 func (c *Client) Registry() (host string, plainHTTP bool, transport http.RoundTripper) {
 	return c.base.Host, c.base.Scheme == "http", c.http.Transport
 }

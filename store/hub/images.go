@@ -20,7 +20,11 @@ func byName(name string) url.Values {
 // Images lists the hub's images, or those of one name.
 func (c *Client) Images(ctx context.Context, name string) ([]Image, error) {
 	var images []Image
-	err := c.getJSON(ctx, imagesPath(c.scope), byName(name), 0, &images)
+	var limit int64
+	if name != "" {
+		limit = maxAnswer // a node asks
+	}
+	err := c.getJSON(ctx, imagesPath(c.scope), byName(name), limit, &images)
 	return images, err
 }
 

@@ -85,3 +85,9 @@ func ParseName(name string) (Ref, error) {
 	}
 	return r, nil
 }
+
+// ShortDigest is how people see a digest.
+func ShortDigest(digest string) string {
+	digits := strings.TrimPrefix(digest, "sha256:")
+	return digits[:min(len(digits), 12)]
+}

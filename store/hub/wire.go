@@ -35,10 +35,11 @@ const (
 //	/images              []Image, as JSON;  ?name=NAME: those with that name
 //	/images  POST        Add: takes an image in; answers with a stream of Progress, a JSON object a line
 //	/images?name=  DELETE  takes the image away
-//	/images/inspect?name=  []Inspection, as JSON, one a platform
+//	/images/inspect?name=  []Inspection, as JSON: of all that the name stands for
 //	/images/verify?name=   POST: a stream of Progress, a JSON object a line
 //
-// Errors have a status of 400 or more and a body of {"error": "…"}.
+// Errors have a status of 400 or more and a body of {"error": "…"}; in a stream
+// that has begun, the last line has them.
 func chainPath(scope, chain string) string {
 	return fmt.Sprintf("%s/%s/chains/%s", Prefix, scope, chain)
 }
@@ -94,36 +95,44 @@ const (
 
 // Image is one image (of one platform) that the hub has, or tries to take in.
 type Image struct {
-	Name     string    `json:"name"`               // as it was given: HOST/REPO:TAG or REPO:TAG
-	Digest   string    `json:"digest"`             // of its manifest
-	Platform string    `json:"platform,omitempty"` // os/arch[/variant]
-	State    string    `json:"state"`
-	Error    string    `json:"error,omitempty"`
-	Size     int64     `json:"size"`           // compressed layers and config, bytes
-	Bytes    int64     `json:"bytes"`          // of all files, plain
-	Unique   int64     `json:"uniqueBytes"`    // plain bytes of chunks that no other image has
-	Blobs    int64     `json:"uniqueAllBytes"` // stored bytes that no other image needs: its unique chunks compressed, and its original blobs
-	Chain    string    `json:"chain,omitempty"`
-	Tree     string    `json:"tree,omitempty"`
-	Updated  time.Time `json:"updated"`
+	Name     string `json:"name"`               // [HOST/]REPO:TAG, or [HOST/]REPO@DIGEST
+	Digest   string `json:"digest"`             // of its manifest
+	Platform string `json:"platform,omitempty"` // os/arch[/variant]
+	State    string `json:"state"`
+	Error    string `json:"error,omitempty"`
+	// Of images that are ready; bytes are 0 before. The unique ones are counted
+	// a moment later, on a large hub in seconds, and are as before until then.
+	Size   int64  `json:"size"`           // compressed layers and config, bytes
+	Bytes  int64  `json:"bytes"`          // of all files, plain
+	Unique int64  `json:"uniqueBytes"`    // plain bytes of chunks that no other image has
+	Blobs  int64  `json:"uniqueAllBytes"` // stored bytes that no other image needs: its unique chunks compressed, and its original blobs
+	Chain  string `json:"chain,omitempty"`
+	Tree   string `json:"tree,omitempty"`
+
+	Updated time.Time `json:"updated"` // when its state last changed
 }
 
 // Add asks the hub to take an image in.
 type Add struct {
 	Source   string `json:"source"`             // docker://HOST/REPO:TAG, or empty: the image NAME was pushed to the hub's own registry
 	Name     string `json:"name,omitempty"`     // what to call it; default: the source's reference
+	Digest   string `json:"digest,omitempty"`   // without a source: of what was pushed by digest, which the name is to stand for
 	Platform string `json:"platform,omitempty"` // os/arch[/variant]; default: all that run on the hub's architecture
-	// Username and Password (or Token, an identity token) are for the source's
-	// registry. They are used once and kept nowhere.
-	Username  string `json:"username,omitempty"`
-	Password  string `json:"password,omitempty"`
-	Token     string `json:"token,omitempty"`
-	PlainHTTP bool   `json:"plainHTTP,omitempty"` // the registry speaks HTTP; on loopback it may without
+	// Username and Password, or a token, are for the source's registry. They are
+	// used for this image and kept nowhere.
+	Username      string `json:"username,omitempty"`
+	Password      string `json:"password,omitempty"`
+	Token         string `json:"token,omitempty"`         // an identity token, which is exchanged for others
+	RegistryToken string `json:"registryToken,omitempty"` // a bearer token, which is sent as it is
+	PlainHTTP     bool   `json:"plainHTTP,omitempty"`     // the registry speaks HTTP; on loopback it may without
 }
 
 // Progress is one line of a long operation's answer. The last one has Done set.
 type Progress struct {
-	Step  string `json:"step,omitempty"`  // what goes on: "layer", "index", "check"
+	// What goes on: "copy" (a blob from its source), "layer" (a layer is taken
+	// in), "check" (a layer, or all chunks, are read back), "wait" (nothing to
+	// tell, but the hub is there); of the client itself "push".
+	Step  string `json:"step,omitempty"`
 	Item  string `json:"item,omitempty"`  // on what: a short digest, a name
 	Bytes int64  `json:"bytes,omitempty"` // done so far
 	Total int64  `json:"total,omitempty"` // 0: unknown
@@ -134,7 +143,9 @@ type Progress struct {
 	Images   []Image  `json:"images,omitempty"`
 }
 
-// Inspection is what the hub knows of one image, in full.
+// Inspection is what the hub knows of one image, in full. What is beside Image
+// is of images that are ready, and zero or empty of others, but for Format and
+// Key: those are the hub's.
 type Inspection struct {
 	Image
 	Layers    []LayerInfo `json:"layers"`
@@ -144,8 +155,8 @@ type Inspection struct {
 	Units     int64       `json:"units"`
 	IndexSize int64       `json:"indexBytes"` // plain
 	IndexWire int64       `json:"indexWire"`  // as it is sent, with its locations
-	Format    int         `json:"format"`
-	Key       string      `json:"key"` // who signed
+	Format    int         `json:"format"`     // of indexes that the hub makes
+	Key       string      `json:"key"`        // with which it signs, as index.FormatKey writes it
 }
 
 // LayerInfo is one layer of an Inspection.

@@ -97,19 +97,32 @@ func openArchive(file string) (*Local, error) {
 type Target struct {
 	Host       string // HOST[:PORT]
 	Repository string
-	Reference  string // a tag
 	PlainHTTP  bool
 	Transport  http.RoundTripper
 }
 
-// Push pushes the image as it is. each is told of the bytes that have been
-// pushed, and of how many there are.
+// Digest returns the digest of the image, or of the index.
+func (l *Local) Digest() (string, error) {
+	var of interface{ Digest() (v1.Hash, error) } = l.image
+	if l.index != nil {
+		of = l.index
+	}
+	digest, err := of.Digest()
+	return digest.String(), err
+}
+
+// Push pushes the image by its digest, without a tag. each is told of the bytes
+// that have been pushed, and of how many there are.
 func (l *Local) Push(ctx context.Context, to Target, each func(done, total int64)) error {
 	var options []name.Option
 	if to.PlainHTTP {
 		options = append(options, name.Insecure)
 	}
-	tag, err := name.NewTag(to.Host+"/"+to.Repository+":"+to.Reference, options...)
+	digest, err := l.Digest()
+	if err != nil {
+		return fmt.Errorf("push to %s: %w", to.Host, err)
+	}
+	ref, err := name.NewDigest(to.Host+"/"+to.Repository+"@"+digest, options...)
 	if err != nil {
 		return fmt.Errorf("push to %s: %w", to.Host, err)
 	}
@@ -125,13 +138,13 @@ func (l *Local) Push(ctx context.Context, to Target, each func(done, total int64
 	}()
 	remoteOptions := []remote.Option{remote.WithContext(ctx), remote.WithTransport(to.Transport), remote.WithProgress(updates), remote.WithJobs(2)}
 	if l.index != nil {
-		err = remote.WriteIndex(tag, l.index, remoteOptions...)
+		err = remote.WriteIndex(ref, l.index, remoteOptions...)
 	} else {
-		err = remote.Write(tag, l.image, remoteOptions...)
+		err = remote.Write(ref, l.image, remoteOptions...)
 	}
 	<-told // the library closes updates
 	if err != nil {
-		return fmt.Errorf("push to %s: %w", tag, err)
+		return fmt.Errorf("push to %s: %w", ref, err)
 	}
 	return nil
 }

@@ -1,9 +1,11 @@
 // Package registry promises the client side of OCI registries: references as
 // people write them, credentials from docker's configuration, and images on
-// this machine (OCI layouts, docker archives) pushed as they are, every digest
-// kept.
+// this machine pushed to a hub: OCI layouts as they are, every digest kept;
+// docker archives, which have no digests and no compression, as images that are
+// made of them.
 //
-// It refuses to change an image on the way, and to keep a credential.
+// It refuses to keep a credential. Hazard: what digests the image of an archive
+// gets depends on the version of the library that compresses its layers.
 package registry
 
 import (
@@ -15,7 +17,11 @@ import (
 )
 
 // Login is what a registry asks for. All empty: nothing.
-type Login struct{ Username, Password, Token string }
+type Login struct {
+	Username, Password string
+	IdentityToken      string // is exchanged for others
+	RegistryToken      string // is sent as it is
+}
 
 // Credentials returns what docker's configuration of this user has for the
 // registry of ref, HOST/REPO:TAG. Helpers are asked.
@@ -32,9 +38,5 @@ func Credentials(ctx context.Context, ref string) (Login, error) {
 	if err != nil {
 		return Login{}, fmt.Errorf("credentials for %s: %w", parsed.Context().RegistryStr(), err)
 	}
-	login := Login{Username: config.Username, Password: config.Password, Token: config.IdentityToken}
-	if login.Token == "" {
-		login.Token = config.RegistryToken
-	}
-	return login, nil
+	return Login{config.Username, config.Password, config.IdentityToken, config.RegistryToken}, nil
 }

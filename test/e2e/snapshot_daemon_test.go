@@ -141,6 +141,7 @@ func (d *snapshotDaemon) startContainerd(t *testing.T, config string) {
 // start starts the snapshotter, or starts it again.
 func (d *snapshotDaemon) start(t *testing.T) {
 	t.Helper()
+	d.hub.holds = nil // of the one before
 	sn, err := snapshot.New(snapshot.Config{Dir: d.snapshotWorld.dir}, d.hub)
 	if err != nil {
 		t.Fatal(err)

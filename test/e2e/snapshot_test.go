@@ -67,6 +67,7 @@ type snapshotHub struct {
 	gone     bool // whoever asks gets an error, and so does the test
 	mounted  map[string]bool
 	released map[string]bool
+	holds    map[string]int
 }
 
 func (h *snapshotHub) Claim(_ context.Context, chain, _ string, _ map[string]string) bool {
@@ -89,9 +90,21 @@ func (h *snapshotHub) Mount(_ context.Context, chain string) (string, error) {
 	return h.trees[chain], nil
 }
 
-func (h *snapshotHub) Release(chain string) {
+func (h *snapshotHub) Hold(chain string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.holds == nil {
+		h.holds = map[string]int{}
+	}
+	h.holds[chain]++
+}
+
+func (h *snapshotHub) Drop(chain string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.holds[chain]--; h.holds[chain] > 0 {
+		return
+	}
 	delete(h.mounted, chain)
 	if h.released != nil {
 		h.released[chain] = true

@@ -166,10 +166,12 @@ disabled_plugins = [
   address = %q
 [plugins."io.containerd.server.v1.ttrpc"]
   address = %q
+[plugins."io.containerd.transfer.v1.local"]
+  max_concurrent_unpacks = %d
 [[plugins."io.containerd.transfer.v1.local".unpack_config]]
   platform = "linux"
   snapshotter = "overlayfs"
-`, m.path("containerd"), m.path("state"), m.containerdSocket(), m.containerdSocket()+".ttrpc")
+`, m.path("containerd"), m.path("state"), m.containerdSocket(), m.containerdSocket()+".ttrpc", max(m.site.options.Unpacks, 1))
 	if m.site.options.Lighter == "" {
 		return config
 	}
@@ -182,8 +184,8 @@ disabled_plugins = [
   capabilities = ["rebase"]
   [proxy_plugins.lighter.exports]
     root = %q
-    enable_remote_snapshot_annotations = "true"
-`, m.nodeSocket(), m.NodeRoot())
+    enable_remote_snapshot_annotations = "%t"
+`, m.nodeSocket(), m.NodeRoot(), !m.site.options.Unlabelled)
 }
 
 // Wipe makes the machine as new: all containers, images, snapshots and caches

@@ -26,6 +26,9 @@ type Options struct {
 	HubArgs  []string // more flags for the hub
 	NodeArgs []string // more flags for the node
 	HubKey   string   // the key that the node pins; empty: the hub's
+	// containerd says of no layer what is above it, as it does unless it is told to.
+	Unlabelled bool
+	Unpacks    int // layers that containerd unpacks at once; default: 1
 }
 
 // Site is a running site.

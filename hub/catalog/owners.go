@@ -1,0 +1,86 @@
+package catalog
+
+import (
+	"context"
+	"database/sql"
+)
+
+const (
+	nobody   = 0
+	severals = -1
+)
+
+type sharedBlob struct {
+	size   int64
+	diffID string
+	images []int32
+}
+
+// imageBlobs numbers the images that are ready, from 1, and says which of them
+// need each blob.
+func (c *Catalog) imageBlobs(ctx context.Context) ([]string, map[string]*sharedBlob, error) {
+	var digests []string
+	numbers := map[string]int32{}
+	blobs := map[string]*sharedBlob{}
+	err := each(ctx, c.read, func(rows *sql.Rows) error {
+		var image, digest, diffID string
+		var size int64
+		if err := rows.Scan(&image, &digest, &size, &diffID); err != nil {
+			return err
+		}
+		if numbers[image] == 0 {
+			digests = append(digests, image)
+			numbers[image] = int32(len(digests))
+		}
+		b := blobs[digest]
+		if b == nil {
+			b = &sharedBlob{size: size, diffID: diffID}
+			blobs[digest] = b
+		}
+		b.images = append(b.images, numbers[image])
+		return nil
+	}, `SELECT i.digest, b.digest, b.size, COALESCE(c.diff_id, '') FROM image_blobs b JOIN images i ON i.n = b.image
+		LEFT JOIN chains c ON c.chain = b.chain ORDER BY i.n`)
+	return digests, blobs, err
+}
+
+// ownerOf returns the one image that images consists of, or severals.
+func ownerOf(images []int32) int32 {
+	for _, image := range images {
+		if image != images[0] {
+			return severals
+		}
+	}
+	return images[0]
+}
+
+// chunkOwners says for each chunk's number which image alone has it.
+func (c *Catalog) chunkOwners(ctx context.Context, layers map[string][]int32) ([]int32, error) {
+	var last int64
+	if err := c.read.QueryRowContext(ctx, `SELECT COALESCE(MAX(n), 0) FROM chunks`).Scan(&last); err != nil {
+		return nil, err
+	}
+	owners := make([]int32, last+1)
+	err := each(ctx, c.read, func(rows *sql.Rows) error {
+		var diffID string
+		var chunks []byte
+		if err := rows.Scan(&diffID, &chunks); err != nil {
+			return err
+		}
+		images := layers[diffID]
+		if len(images) == 0 {
+			return nil
+		}
+		owner := ownerOf(images)
+		return decodeRuns(chunks, func(first, end int64) {
+			for n := first; n < min(end, int64(len(owners))); n++ {
+				if owners[n] == nobody {
+					owners[n] = owner
+				} else if owners[n] != owner {
+					owners[n] = severals
+				}
+			}
+		})
+	}, `SELECT diff_id, chunks FROM layers`)
+	return owners, err
+}

@@ -1,0 +1,322 @@
+package hub
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+
+	wire "lighter/store/hub"
+	"lighter/test/testkit/tarball"
+)
+
+var armTar = tarball.Of(tarball.File("arm", noise(5, 5000)))
+
+// A name has all platforms of what it stands for that were asked for.
+func TestPlatformsAreAddedToEachOther(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	r := startRegistry(t, image())
+	r.serveIndex(t, part{image: image(lowerTar), platform: amd64}, part{image: image(armTar), platform: arm64})
+	for _, add := range []struct{ platform, came string }{
+		{"", "linux/amd64=ready"}, {"linux/arm64", "linux/arm64/v8=ready"}, {"linux/amd64", "linux/amd64=ready"}, {"linux/arm64/v8", "linux/arm64/v8=ready"}} {
+		last, err := h.add(wire.Add{Source: r.source(), Name: "a:1", Platform: add.platform})
+		if err != nil || states(last.Images) != add.came {
+			t.Errorf("%q: %s, %v", add.platform, states(last.Images), err)
+		}
+	}
+	images := h.settled("a:1")
+	if got := states(images); got != "linux/amd64=ready linux/arm64/v8=ready" {
+		t.Errorf("the name stands for %s", got)
+	}
+	for _, i := range images {
+		h.fetchTree(i.Chain)
+	}
+	// What cannot be run has failed, but not for those who want the other one.
+	r.serveIndex(t, part{image: image(tarball.Of(tarball.Link("a", "b"))), platform: amd64}, part{image: image(armTar), platform: arm64})
+	if _, err := h.add(wire.Add{Source: r.source(), Name: "b:1"}); err == nil {
+		t.Error("a bad image was added")
+	}
+	if last, err := h.add(wire.Add{Source: r.source(), Name: "b:1", Platform: "linux/arm64"}); err != nil || states(last.Images) != "linux/arm64/v8=ready" {
+		t.Errorf("beside a bad one: %s, %v", states(last.Images), err)
+	}
+}
+
+func TestImagesOfOtherPlatformsAreNoAnswer(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	r := startRegistry(t, fakeImage{layers: image(armTar).layers, platform: *arm64})
+	for _, add := range []wire.Add{{Source: r.source(), Name: "a:1"}, {Name: "pushed:1"}} {
+		h.push("pushed:1", fakeImage{layers: image(armTar).layers, platform: *arm64})
+		if _, err := h.add(add); err == nil || !strings.Contains(err.Error(), "no image for linux/amd64; there is one for linux/arm64/v8") {
+			t.Errorf("%+v: %v", add, err)
+		}
+	}
+	if images := h.settled("a:1"); len(images) > 0 {
+		t.Errorf("%+v", images)
+	}
+}
+
+// The same image under a new root: the name moves, though nothing is to be done.
+func TestNameMovesToAnIndexWithTheSameImage(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	r := startRegistry(t, image())
+	add := wire.Add{Source: r.source(), Name: "a:1"}
+	r.serveIndex(t, part{image: image(lowerTar), platform: amd64})
+	if _, err := h.add(add); err != nil {
+		t.Fatal(err)
+	}
+	r.serveIndex(t, part{image: image(lowerTar), platform: amd64}, part{image: image(armTar), platform: arm64})
+	if last, err := h.add(add); err != nil || states(last.Images) != "linux/amd64=ready" {
+		t.Errorf("%s, %v", states(last.Images), err)
+	}
+	if _, body, _ := h.do("GET", "/v2/a/manifests/1", nil, "Accept", v1.MediaTypeImageIndex); string(body) != string(r.manifest) {
+		t.Errorf("the registry serves %s", body)
+	}
+}
+
+func TestIndexThatNamesAManifestTwice(t *testing.T) {
+	t.Parallel()
+	h := startHub(t, func(c *Config) { c.Platforms = []string{"linux/arm64"} })
+	r := startRegistry(t, image())
+	same := fakeImage{layers: image(armTar).layers, platform: v1.Platform{OS: "linux", Architecture: "arm64"}}
+	r.serveIndex(t, part{image: same, platform: &same.platform}, part{image: same, platform: arm64})
+	for range 2 {
+		if last, err := h.add(wire.Add{Source: r.source(), Name: "a:1"}); err != nil || len(last.Images) != 1 || last.Images[0].State != wire.StateReady {
+			t.Errorf("%+v, %v", last, err)
+		}
+	}
+}
+
+// Indexes that name each other a thousand times are not followed.
+func TestIndexBombIsRefused(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	bomb := v1.Descriptor{MediaType: v1.MediaTypeImageManifest, Digest: digest.FromString("absent"), Size: 1}
+	for i := range 3 {
+		index := v1.Index{MediaType: v1.MediaTypeImageIndex}
+		index.SchemaVersion = 2
+		for n := range 1000 {
+			d := bomb
+			d.Annotations = map[string]string{"n": fmt.Sprint(n)}
+			index.Manifests = append(index.Manifests, d)
+		}
+		tag := ""
+		if i == 2 {
+			tag = "1"
+		}
+		bomb = v1.Descriptor{MediaType: index.MediaType, Digest: h.pushManifest("bomb", tag, index.MediaType, index), Size: 1}
+	}
+	images := h.settled("bomb:1")
+	if len(images) != 1 || images[0].State != wire.StateFailed || !strings.Contains(images[0].Error, "more than the limit of 1000 manifests") {
+		t.Errorf("%+v", images)
+	}
+}
+
+// What a descriptor says that is beyond the limits is not asked for.
+func TestDescriptorsBeyondTheLimitsAreRefused(t *testing.T) {
+	t.Parallel()
+	h := startHub(t, small)
+	for _, change := range []func(*v1.Manifest){
+		func(m *v1.Manifest) { m.Layers[0].Size = 1 << 60 },
+		func(m *v1.Manifest) { m.Layers[0].Size, m.ArtifactType = 1<<60, "application/vnd.example" },
+		func(m *v1.Manifest) { m.Layers[0].Size, m.ArtifactType = -1, "application/vnd.example" },
+		func(m *v1.Manifest) { m.Config.Size = 1 << 60 },
+	} {
+		r := startRegistry(t, fakeImage{layers: image(lowerTar).layers, change: change})
+		if _, err := h.add(wire.Add{Source: r.source(), Name: "a:1"}); err == nil || !strings.Contains(err.Error(), "limit") && !strings.Contains(err.Error(), "size") {
+			t.Errorf("%v", err)
+		}
+		if n := r.asked[digest.FromBytes(gzipped(lowerTar)).String()]; n > 0 {
+			t.Errorf("the blob was asked for %d times", n)
+		}
+	}
+	if images := h.settled(""); len(images) > 0 {
+		t.Errorf("%+v", images)
+	}
+}
+
+// endless makes one blob come for ever, and others not before that has begun.
+func (r *fakeRegistry) endless(blob, others digest.Digest) (begun, ended chan struct{}) {
+	begun, ended = make(chan struct{}), make(chan struct{})
+	r.spoil = func(w http.ResponseWriter, req *http.Request, d digest.Digest, b []byte) bool {
+		switch d {
+		case blob:
+			_, _ = w.Write(b[:1000])
+			_ = http.NewResponseController(w).Flush()
+			close(begun)
+			<-req.Context().Done()
+			close(ended)
+			return true
+		case others:
+			<-begun
+		}
+		return false
+	}
+	return begun, ended
+}
+
+// Nothing is copied for which nobody waits: the image has failed, or is gone.
+func TestCopyEndsWhenNobodyWaits(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	held := digest.FromBytes(gzipped(upperTar))
+	bad := []byte("\x1f\x8bwhich is no gzip")
+	r := startRegistry(t, fakeImage{layers: []fakeLayer{{tar: lowerTar, blob: bad}, {tar: upperTar}}})
+	_, ended := r.endless(held, digest.FromBytes(bad))
+	if _, err := h.add(wire.Add{Source: r.source(), Name: "a:1"}); err == nil || !strings.Contains(err.Error(), "layer 1 of 2") {
+		t.Errorf("%v", err)
+	}
+	<-ended
+
+	r = startRegistry(t, image(lowerTar, upperTar))
+	begun, ended := r.endless(held, "")
+	added := make(chan error, 1)
+	go func() {
+		_, err := h.add(wire.Add{Source: r.source(), Name: "b:1"})
+		added <- err
+	}()
+	<-begun
+	h.known("b:1")
+	if err := h.client.Remove(t.Context(), "b:1"); err != nil {
+		t.Fatal(err)
+	}
+	<-ended
+	if err := <-added; err == nil || !strings.Contains(err.Error(), "taken away") {
+		t.Errorf("%v", err)
+	}
+	if images := h.settled("b:1"); len(images) > 0 {
+		t.Errorf("%+v", images)
+	}
+}
+
+// A source that takes its time is nobody else's trouble.
+func TestPushesDoNotWaitForASource(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	r := startRegistry(t, image(lowerTar, upperTar))
+	held, release := r.holdBlobs(t)
+	added := make(chan error, 1)
+	go func() {
+		_, err := h.add(wire.Add{Source: r.source(), Name: "slow:1"})
+		added <- err
+	}()
+	<-held
+	for n := range 3 {
+		name := fmt.Sprintf("pushed:%d", n)
+		h.push(name, image(tarball.Of(tarball.File(name, noise(uint64(n), 5000)))))
+		h.ready(name)
+	}
+	release()
+	if err := <-added; err != nil {
+		t.Error(err)
+	}
+	h.fetchTree(h.ready("slow:1").Chain)
+}
+
+// Of two who give a name to different images, the one who asked last is right,
+// whichever comes first.
+func TestNameStandsForWhatWasAskedForLast(t *testing.T) {
+	t.Parallel()
+	for _, last := range []string{"added", "pushed"} {
+		t.Run(last, func(t *testing.T) {
+			t.Parallel()
+			h := startHub(t)
+			r := startRegistry(t, image(lowerTar, upperTar))
+			held, release := r.holdBlobs(t)
+			first := make(chan error, 1)
+			go func() {
+				_, err := h.add(wire.Add{Source: r.source(), Name: "a:1"})
+				first <- err
+			}()
+			<-held
+			h.known("a:1")
+			now := startRegistry(t, image(armTar))
+			if last == "pushed" {
+				h.push("a:1", image(armTar))
+			} else if _, err := h.add(wire.Add{Source: now.source(), Name: "a:1"}); err != nil {
+				t.Fatal(err)
+			}
+			release()
+			if err := <-first; err == nil {
+				t.Error("the first was told that all is well")
+			}
+			images := h.settled("a:1")
+			if len(images) != 1 || images[0].State != wire.StateReady || images[0].Digest != digest.FromBytes(now.manifest).String() {
+				t.Errorf("the name stands for %+v", images)
+			}
+			if _, body, _ := h.do("GET", "/v2/a/manifests/1", nil, "Accept", v1.MediaTypeImageManifest); string(body) != string(now.manifest) {
+				t.Errorf("the registry serves %s", body)
+			}
+		})
+	}
+}
+
+// What was pushed by digest gets its name with what is asked of it.
+func TestNameComesWithTheDigest(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	digests := h.pushIndex("a", part{image: image(lowerTar), platform: amd64}, part{image: image(armTar), platform: arm64})
+	last, err := h.add(wire.Add{Name: "a:1", Digest: digests[2].String(), Platform: "linux/arm64"})
+	if err != nil || states(last.Images) != "linux/arm64/v8=ready" {
+		t.Errorf("%s, %v", states(last.Images), err)
+	}
+	if got := states(h.settled("a:1")); got != "linux/amd64=stored linux/arm64/v8=ready" {
+		t.Errorf("the name stands for %s", got)
+	}
+	h.expect("/v2/a/manifests/1", http.StatusOK)
+	for _, bad := range []wire.Add{{Name: "a:1", Digest: "1"}, {Name: "a:1", Digest: digest.FromString("absent").String()}, {Name: "a@" + digests[0].String(), Digest: digests[1].String()}} {
+		if _, err := h.add(bad); err == nil {
+			t.Errorf("%+v was added", bad)
+		}
+	}
+}
+
+// Whoever pushes, adds and removes beside each other: in the end the catalog says
+// of each name what the registry says.
+func TestRegistryAndCatalogAgree(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	images := []fakeImage{image(armTar), image(tarball.Of(tarball.File("other", "x")))}
+	manifests := make([][]byte, len(images))
+	for i, image := range images {
+		h.push("a", image)
+		manifest, _, _ := image.build()
+		manifests[i], _ = json.Marshal(manifest)
+	}
+	var all sync.WaitGroup
+	for i, manifest := range manifests {
+		for _, tag := range []string{"1", "2"} {
+			all.Go(func() {
+				for range 20 {
+					status, body, _ := h.do("PUT", "/v2/a/manifests/"+tag, manifest, "Content-Type", v1.MediaTypeImageManifest)
+					if status != http.StatusCreated {
+						t.Errorf("push %d to %s: %d %s", i, tag, status, body)
+					}
+				}
+			})
+		}
+	}
+	all.Go(func() {
+		for range 20 {
+			_ = h.client.Remove(t.Context(), "a:1") // it may not be there
+		}
+	})
+	all.Wait()
+	for _, tag := range []string{"1", "2"} {
+		named := h.settled("a:" + tag)
+		status, body, _ := h.do("GET", "/v2/a/manifests/"+tag, nil, "Accept", v1.MediaTypeImageManifest)
+		switch {
+		case status == http.StatusOK && (len(named) != 1 || named[0].Digest != digest.FromBytes(body).String()):
+			t.Errorf("tag %s is %s, the catalog says %+v", tag, digest.FromBytes(body), named)
+		case status != http.StatusOK && len(named) > 0:
+			t.Errorf("tag %s: %d, the catalog says %+v", tag, status, named)
+		}
+	}
+}

@@ -1,0 +1,264 @@
+package ingest
+
+import (
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+	"lighter/format/tree"
+	"lighter/hub/catalog"
+	"lighter/hub/objects"
+	"lighter/hub/registry"
+)
+
+// openService opens a service in a directory that may have been another's.
+func openService(t *testing.T, dir string) *Service {
+	t.Helper()
+	scratch := filepath.Join(dir, "scratch")
+	if err := os.MkdirAll(scratch, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c, err := catalog.Open(t.Context(), filepath.Join(dir, "catalog.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := objects.Open(t.Context(), "file://"+filepath.Join(dir, "objects"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = errors.Join(c.Close(), o.Close()) })
+	log := slog.New(slog.DiscardHandler)
+	r, err := registry.Open(t.Context(), filepath.Join(dir, "registry"), log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := New(Config{Platforms: []string{"linux/amd64"}, Scratch: scratch, Log: log, Key: make(ed25519.PrivateKey, ed25519.PrivateKeySize),
+		Limits: tree.Limits{Entries: 1000, Bytes: 1 << 20}}, c, o, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// staged makes files that are to become a pack and an index.
+func staged(t *testing.T, s *Service) (packs, others []objects.Staged, id chunk.ID) {
+	t.Helper()
+	id = chunk.Sum([]byte(t.Name()))
+	for _, key := range []string{objects.PackKey(id), objects.IndexKey(id)} {
+		path := filepath.Join(s.config.Scratch, strings.ReplaceAll(key, "/", "-"))
+		if err := os.WriteFile(path, []byte(key), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		others = append(others, objects.Staged{Key: key, Path: path})
+	}
+	return others[:1], others[1:], id
+}
+
+func (s *Service) published(id chunk.ID) (n int) {
+	for _, key := range []string{objects.PackKey(id), objects.IndexKey(id)} {
+		if o, err := s.objects.Open(context.Background(), key); err == nil {
+			_ = o.Close()
+			n++
+		}
+	}
+	return n
+}
+
+func leftIn(t *testing.T, dir string) []os.DirEntry {
+	t.Helper()
+	left, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return left
+}
+
+// A hub that is killed between the objects and the catalog finds the objects at
+// its next start, and what the catalog knows it keeps.
+func TestKilledBetweenObjectsAndCatalog(t *testing.T) {
+	for name, known := range map[string]bool{"before the catalog": false, "behind the catalog": true} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			s := openService(t, dir)
+			packs, others, id := staged(t, s)
+			died := make(chan struct{})
+			go func() {
+				defer close(died)
+				_ = s.store(context.Background(), packs, others, func() error {
+					if known {
+						if err := s.catalog.Publish(context.Background(), &catalog.Publication{Packs: []catalog.Pack{{ID: id}}, Tree: catalog.Tree{ID: id},
+							Layers: []catalog.Layer{{DiffID: "l"}}, Chains: []catalog.Chain{{Chain: "c", DiffID: "l"}},
+							Statement: index.Statement{Chain: "c", Tree: id, Format: index.Format, Signature: []byte("s")}}); err != nil {
+							t.Error(err)
+						}
+					}
+					runtime.Goexit() // nothing behind this is done, as when the process ends
+					return nil
+				})
+			}()
+			<-died
+			if n := s.published(id); n != 2 {
+				t.Fatalf("%d objects were published", n)
+			}
+			again := openService(t, dir)
+			if err := again.Recover(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if n := again.published(id); known && n != 2 || !known && n != 0 {
+				t.Errorf("%d of 2 objects are there after the restart", n)
+			}
+			if left := leftIn(t, s.config.Scratch); len(left) > 0 {
+				t.Errorf("left in the scratch space: %v", left)
+			}
+		})
+	}
+}
+
+// What cannot be published leaves nothing, wherever it fails.
+func TestPublicationThatFailsLeavesNothing(t *testing.T) {
+	s := openService(t, t.TempDir())
+	for name, fail := range map[string]func() error{
+		"catalog": func() error { return syscall.ENOSPC },
+		"objects": nil,
+	} {
+		packs, others, id := staged(t, s)
+		if fail == nil {
+			others[0].Path += "-gone"
+		}
+		err := s.store(t.Context(), packs, others, fail)
+		if err == nil || fail != nil && !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if n := s.published(id); n != 0 {
+			t.Errorf("%s: %d objects are there", name, n)
+		}
+		_ = os.Remove(packs[0].Path)
+		_ = os.Remove(strings.TrimSuffix(others[0].Path, "-gone"))
+	}
+	if left := leftIn(t, s.config.Scratch); len(left) > 0 {
+		t.Errorf("left in the scratch space: %v", left)
+	}
+}
+
+// A journal that cannot be worked off stays, and does not stop the start; one
+// that is torn costs nothing that is known.
+func TestSweepIsCareful(t *testing.T) {
+	dir := t.TempDir()
+	s := openService(t, dir)
+	packs, others, id := staged(t, s)
+	if err := s.objects.Publish(t.Context(), append(packs, others...)); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"journal-torn": "packs/ab12", "journal-odd": "catalog.db\n../x\npacks/\n\x00", "image-1": ""} {
+		if err := os.WriteFile(filepath.Join(s.config.Scratch, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Recover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if left := leftIn(t, s.config.Scratch); len(left) > 0 || s.published(id) != 2 {
+		t.Errorf("left: %v, and %d of 2 objects", left, s.published(id))
+	}
+	journal, err := writeJournal(s.config.Scratch, []string{packs[0].Key})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	s.sweep(gone)
+	if _, err := os.Stat(journal); err != nil {
+		t.Errorf("a journal that was not worked off: %v", err)
+	}
+}
+
+// A pack that did not get to the disk keeps its image from being published.
+func TestPackThatIsNotOnTheDiskIsNotPublished(t *testing.T) {
+	s := openService(t, t.TempDir())
+	staging, err := newStaging(s.config.Scratch, s.catalog)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := staging.addUnit([]byte("unit"), 4, nil); err != nil {
+		t.Fatal(err)
+	}
+	written := staging.file
+	if staging.file, err = os.OpenFile("/dev/null", os.O_WRONLY, 0); err != nil { // cannot be synced
+		t.Fatal(err)
+	}
+	if err := errors.Join(staging.finish(), written.Close()); err != nil {
+		t.Fatal(err)
+	}
+	taking := &taking{Service: s, staging: staging, image: &image{layers: []layer{{Chain: "c"}}}}
+	if err := taking.publish(t.Context(), &madeTree{}); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("published with %v", err)
+	}
+	if err := staging.close(); err != nil {
+		t.Error(err)
+	}
+	if left := leftIn(t, s.config.Scratch); len(left) > 0 {
+		t.Errorf("left in the scratch space: %v", left)
+	}
+}
+
+func TestReasonsAreOnePrintableLine(t *testing.T) {
+	for text, want := range map[string]string{
+		`Get "http://minio:9000/b/x?X-Amz-Signature=secret&y=1": refused`: `Get "http://minio:9000/b/x": refused`,
+		"https://user:pass@host/a?token=1 and more":                       "https://host/a and more",
+		"line\nline\r\x1b[31mred\u202e\tend":                              "line line [31mred end",
+		`entry "etc/a?b=c": no such file`:                                 `entry "etc/a?b=c": no such file`,
+		strings.Repeat("ä", 2000):                                         strings.Repeat("ä", maxReason/2) + "…",
+	} {
+		if got := reason(errors.New(text)); got != want {
+			t.Errorf("%q became %q, want %q", text, got, want)
+		}
+	}
+	if err := (reasoned{ErrBusy}); !errors.Is(err, ErrBusy) {
+		t.Error("an error lost what it is")
+	}
+}
+
+// A source that trickles is no better than one that is silent.
+func TestSourceThatTricklesIsGivenUp(t *testing.T) {
+	asked := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		asked++
+		w.Header().Set("Content-Range", "bytes 0-9/10")
+		if req.Header.Get("Range") != "" {
+			w.WriteHeader(http.StatusPartialContent)
+		}
+		for req.Context().Err() == nil {
+			_, _ = w.Write([]byte("x"))
+			_ = http.NewResponseController(w).Flush()
+			time.Sleep(time.Millisecond)
+		}
+	}))
+	defer server.Close()
+	ref, err := name.ParseReference(strings.TrimPrefix(server.URL, "http://")+"/a:1", name.Insecure)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &blobReader{source: &source{ref: ref, client: server.Client()}, ctx: t.Context(), digest: "sha256:1", read: func(int) {},
+		window: 10 * time.Millisecond, pause: time.Millisecond}
+	defer b.Close()
+	for err == nil {
+		_, err = b.Read(make([]byte, 100))
+	}
+	if !errors.Is(err, errStalled) || asked != blobTries {
+		t.Errorf("after %d requests: %v", asked, err)
+	}
+}

@@ -1,0 +1,127 @@
+package registry
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// Lists come whole, piece by piece, as scanners and mirrors ask for them.
+func TestListsGoOn(t *testing.T) {
+	r := openTest(t)
+	for _, repository := range []string{"a/one", "b", "c"} {
+		m := manifestOf(t, put(t, r, repository, []byte("{}")), put(t, r, repository, []byte("layer")))
+		for _, tag := range []string{"1", "2", "3"} {
+			if err := r.PutManifest(t.Context(), repository, tag, m); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	server := httptest.NewServer(r.Handler(&events{}))
+	defer server.Close()
+	list := func(path string) []string {
+		t.Helper()
+		var all []string
+		for range 10 {
+			res, err := http.Get(server.URL + path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var answer struct{ Repositories, Tags []string }
+			err = json.NewDecoder(res.Body).Decode(&answer)
+			res.Body.Close()
+			if err != nil || res.StatusCode != http.StatusOK {
+				t.Fatalf("%s: %s, %v", path, res.Status, err)
+			}
+			all = append(all, strings.Join(append(answer.Repositories, answer.Tags...), " "))
+			link, _, more := strings.Cut(strings.TrimPrefix(res.Header.Get("Link"), "<"), ">")
+			if !more {
+				return all
+			}
+			path = strings.TrimPrefix(link, server.URL)
+		}
+		t.Fatalf("%s has no end: %q", path, all)
+		return nil
+	}
+	for path, want := range map[string][]string{
+		"/v2/_catalog":             {"a/one b c"},
+		"/v2/_catalog?n=2":         {"a/one b", "c"},
+		"/v2/a/one/tags/list":      {"1 2 3"},
+		"/v2/a/one/tags/list?n=2":  {"1 2", "3"},
+		"/v2/b/tags/list?last=2":   {"3"},
+		"/v2/_catalog?n=1&last=a/": {"a/one", "b", "c"},
+	} {
+		if got := list(path); !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", path, got, want)
+		}
+	}
+}
+
+// A repository whose images could not be named is refused before a byte of it
+// is kept.
+func TestRepositoriesThatCannotBeNamedAreRefused(t *testing.T) {
+	r := openTest(t)
+	server := httptest.NewServer(r.Handler(&events{}))
+	defer server.Close()
+	for path, want := range map[string]int{
+		"POST /v2/localhost:5000/a/blobs/uploads/": http.StatusBadRequest,
+		"POST /v2/UPPER/a/blobs/uploads/":          http.StatusBadRequest,
+		"PUT /v2/localhost:5000/a/manifests/1":     http.StatusBadRequest,
+		"GET /v2/UPPER/a/tags/list":                http.StatusBadRequest,
+		"POST /v2/localhost_5000/a/blobs/uploads/": http.StatusAccepted,
+		"POST /v2/manifests/tags/blobs/uploads/":   http.StatusAccepted,
+	} {
+		method, path, _ := strings.Cut(path, " ")
+		req, err := http.NewRequest(method, server.URL+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(res.Body)
+		res.Body.Close()
+		if err != nil || res.StatusCode != want || want == http.StatusBadRequest && !bytes.Contains(body, []byte(`"NAME_INVALID"`)) {
+			t.Errorf("%s %s: %s, %s, %v", method, path, res.Status, body, err)
+		}
+	}
+}
+
+// What is pushed and what is copied is judged alike.
+func TestPushesAndCopiesAreJudgedAlike(t *testing.T) {
+	r := openTest(t)
+	server := httptest.NewServer(r.Handler(&events{}))
+	defer server.Close()
+	layer := put(t, r, "a", []byte("layer"))
+	elsewhere := v1.Descriptor{MediaType: "application/vnd.oci.image.layer.nondistributable.v1.tar", Digest: digest.FromString("foreign"), Size: 7, URLs: []string{"https://example.org/layer"}}
+	absent := v1.Descriptor{MediaType: v1.MediaTypeImageLayer, Digest: digest.FromString("absent"), Size: 7}
+	for name, c := range map[string]struct {
+		layer v1.Descriptor
+		good  bool
+	}{"here": {layer, true}, "elsewhere": {elsewhere, true}, "absent": {absent, false}} {
+		m := manifestOf(t, put(t, r, "a", []byte("{}")), c.layer)
+		copied := r.PutManifest(t.Context(), "a", "1", m)
+		req, err := http.NewRequest(http.MethodPut, server.URL+"/v2/a/manifests/1", bytes.NewReader(m.Bytes))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", m.MediaType)
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		if pushed := res.StatusCode == http.StatusCreated; pushed != c.good || (copied == nil) != c.good {
+			t.Errorf("%s: pushed %s, copied %v", name, res.Status, copied)
+		}
+	}
+}

@@ -1,0 +1,93 @@
+package hub
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// A client that neither sends nor takes what it is to is let go.
+func TestStalledClientsAreLetGo(t *testing.T) {
+	t.Parallel()
+	ended := make(chan error)
+	server := httptest.NewServer(unstalled(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		_, err := io.Copy(io.Discard, req.Body)
+		for block := make([]byte, 1<<20); err == nil; {
+			if _, err = w.Write(block); err == nil && req.URL.Path == "/file" {
+				_, err = io.Copy(w, io.LimitReader(zeros{}, 1<<30))
+			}
+		}
+		ended <- err
+	}), 50*time.Millisecond))
+	defer server.Close()
+	for _, request := range []string{
+		"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\n12345",
+		"GET / HTTP/1.1\r\nHost: h\r\n\r\n",
+		"GET /file HTTP/1.1\r\nHost: h\r\n\r\n",
+	} {
+		conn, err := net.Dial("tcp", server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := fmt.Fprint(conn, request); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-ended; !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%q: %v", request, err)
+		}
+		conn.Close()
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) { return len(b), nil }
+
+// Who takes a while between the pieces, hub or client, loses nothing.
+func TestSlowAnswersAreWhole(t *testing.T) {
+	t.Parallel()
+	want := bytes.Repeat([]byte("0123456789abcdef"), (2*stallPiece+999)/16)
+	file := filepath.Join(t.TempDir(), "file")
+	write(t, file, want)
+	const timeout = 30 * time.Millisecond
+	server := httptest.NewServer(unstalled(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		f, err := os.Open(file)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer f.Close()
+		switch req.URL.Path {
+		case "/piecewise":
+			for _, piece := range [][]byte{want[:10], want[10:]} {
+				_, _ = w.Write(piece)
+				_ = http.NewResponseController(w).Flush()
+				time.Sleep(2 * timeout)
+			}
+		case "/part":
+			_, _ = io.Copy(w, io.LimitReader(f, stallPiece+1))
+		default:
+			_, _ = io.Copy(w, f)
+		}
+	}), timeout))
+	defer server.Close()
+	for path, size := range map[string]int{"/piecewise": len(want), "/": len(want), "/part": stallPiece + 1} {
+		res, err := server.Client().Get(server.URL + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(res.Body)
+		res.Body.Close()
+		if err != nil || !bytes.Equal(got, want[:size]) {
+			t.Errorf("%s: %d bytes of %d, %v", path, len(got), size, err)
+		}
+	}
+}

@@ -1,0 +1,86 @@
+package hub
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// docs/wire.md, as far as no other test has it.
+func TestAnswersAreAsThePageSays(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	h.push("a:1", image(lowerTar, upperTar))
+	got := h.ready("a:1")
+	list := files(t, objectsDir(h.config.Root))
+	const base = "/lighter/1/default"
+	unit := base + "/" + firstWith(list, "packs/") + "/0"
+	for path, want := range map[string]string{
+		unit:                            "public, max-age=31536000, immutable",
+		base + "/indexes/" + got.Tree:   "public, max-age=31536000, immutable",
+		base + "/locations/" + got.Tree: "public, max-age=3600",
+		base + "/key":                   "no-cache",
+		base + "/images":                "no-cache",
+		base + "/chains/" + got.Chain:   "no-cache",
+	} {
+		status, body, header := h.do("GET", path, nil)
+		if status != http.StatusOK || header.Get("Cache-Control") != want {
+			t.Errorf("%s: %d, %s", path, status, header)
+		}
+		if status, none, head := h.do("HEAD", path, nil); status != http.StatusOK || len(none) != 0 || head.Get("Content-Length") != header.Get("Content-Length") {
+			t.Errorf("HEAD %s: %d, %d bytes, %s", path, status, len(none), head)
+		}
+		tag := header.Get("ETag")
+		if (tag != "") != strings.Contains(want, "immutable") {
+			t.Errorf("%s has the tag %q", path, tag)
+		}
+		if tag != "" {
+			if status, _, _ := h.do("GET", path, nil, "If-None-Match", tag); status != http.StatusNotModified {
+				t.Errorf("%s again: %d", path, status)
+			}
+			if status, whole, _ := h.do("GET", path, nil, "Range", "bytes=0-9"); status != http.StatusOK || len(whole) != len(body) {
+				t.Errorf("a range of %s: %d, %d bytes", path, status, len(whole))
+			}
+		}
+	}
+	h.push("b:1", image(lowerTar))
+	h.ready("b:1")
+	_, all, _ := h.do("GET", base+"/images", nil)
+	if _, empty, _ := h.do("GET", base+"/images?name=", nil); string(empty) != string(all) {
+		t.Errorf("with an empty name the list is %s, without one %s", empty, all)
+	}
+	long := `{"name":"` + strings.Repeat("a", 64<<10) + `"}`
+	for _, c := range []struct {
+		method, path, body string
+		status             int
+	}{
+		{"GET", base + "/images?name=not/there:1", "", 200},
+		{"GET", base + "/images/inspect?name=not/there:1", "", 404},
+		{"GET", base + "/images/inspect", "", 400},
+		{"DELETE", base + "/images", "", 400},
+		{"DELETE", base + "/images?name=not/there:1", "", 404},
+		{"POST", base + "/images/verify?name=not/there:1", "", 404},
+		{"POST", base + "/images", `{"name":"not/there:1","ofANewerClient":{"a":1}}`, 404},
+		{"POST", base + "/images", `{"name":"A"}`, 400},
+		{"POST", base + "/images", long, 400},
+		{"POST", base + "/images", `{"source":"docker://127.0.0.1:1/a"}`, 502},
+		{"PUT", base + "/images", "", 404},
+		{"GET", "/lighter/1/other/images", "", 404},
+		{"GET", "/lighter/2/default/images", "", 404},
+		{"GET", base + "/packs/short/0", "", 400},
+		{"GET", unit + "0", "", 400},
+		{"GET", strings.TrimSuffix(unit, "0") + "99", "", 404},
+		{"GET", base + "/chains/sha256:0/tree", "", 404},
+	} {
+		status, body, header := h.do(c.method, c.path, []byte(c.body))
+		if status != c.status || status >= 400 && (!strings.HasPrefix(string(body), `{"error":"`) || header.Get("Cache-Control") != "no-store") {
+			t.Errorf("%s %s: %d, %.200s", c.method, c.path, status, body)
+		}
+	}
+	if status, _, header := h.do("POST", base+"/images", []byte(`{"name":"a:1"}`)); status != 200 || header.Get("Content-Type") != "application/x-ndjson" {
+		t.Errorf("a stream of progress: %d, %s", status, header)
+	}
+	if status, body, _ := h.do("DELETE", base+"/images?name=a:1", nil); status != http.StatusNoContent || len(body) != 0 {
+		t.Errorf("delete: %d, %s", status, body)
+	}
+}

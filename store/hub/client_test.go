@@ -1,0 +1,90 @@
+package hub
+
+import (
+	"context"
+	"encoding/pem"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"lighter/format/chunk"
+)
+
+func clientOf(t *testing.T, o Options) *Client {
+	t.Helper()
+	c, err := NewClient(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// calls are all that a client can ask, by what they are called here.
+func calls(c *Client) map[string]func(context.Context) error {
+	ignore := func(Progress) {}
+	return map[string]func(context.Context) error{
+		"key":    func(ctx context.Context) error { _, err := c.Key(ctx); return err },
+		"unit":   func(ctx context.Context) error { _, err := c.Unit(ctx, chunk.Unit{}); return err },
+		"images": func(ctx context.Context) error { _, err := c.Images(ctx, ""); return err },
+		"remove": func(ctx context.Context) error { return c.Remove(ctx, "a") },
+		"add":    func(ctx context.Context) error { _, err := c.Add(ctx, Add{Password: "secret"}, ignore); return err },
+		"verify": func(ctx context.Context) error { _, err := c.Verify(ctx, "a", ignore); return err },
+	}
+}
+
+// Only what is verified or harmless may come from elsewhere.
+func TestRedirectsAreFollowedForObjectsAlone(t *testing.T) {
+	asked := make(chan string, 100)
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		body, _ := io.ReadAll(req.Body)
+		asked <- req.Method + " " + string(body)
+		_, _ = w.Write([]byte("[]"))
+	}))
+	defer elsewhere.Close()
+	for _, status := range []int{http.StatusFound, http.StatusTemporaryRedirect, http.StatusPermanentRedirect} {
+		hub := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			http.Redirect(w, req, elsewhere.URL+"/secret?signature=1", status)
+		}))
+		for name, call := range calls(clientOf(t, Options{URL: hub.URL})) {
+			err := call(t.Context())
+			if followed := len(asked) > 0; followed != (name == "unit" || name == "images") || followed != (err == nil) {
+				t.Errorf("%s after %d: followed %v, %v", name, status, followed, err)
+			}
+			if len(asked) > 0 {
+				<-asked
+			} else if !strings.Contains(err.Error(), elsewhere.URL) || strings.Contains(err.Error(), "signature") {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		hub.Close()
+	}
+}
+
+func TestRedirectsKeepToTheRulesOfTheURL(t *testing.T) {
+	target := ""
+	handler := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		http.Redirect(w, req, target, http.StatusFound)
+	})
+	plain, secure := httptest.NewServer(handler), httptest.NewTLSServer(handler)
+	defer plain.Close()
+	defer secure.Close()
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ hub, target, want string }{
+		{plain.URL, "http://hub.example.org/", "not on this machine"},
+		{secure.URL, "http://127.0.0.1:1/", "from https to http"},
+		{plain.URL, plain.URL, "more than 3 times"},
+	} {
+		target = c.target
+		_, err := clientOf(t, Options{URL: c.hub, CAFile: ca}).Images(t.Context(), "")
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("from %s to %s: %v", c.hub, c.target, err)
+		}
+	}
+}

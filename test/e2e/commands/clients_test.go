@@ -1,0 +1,223 @@
+//go:build e2e
+
+package commands
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"lighter/store/hub"
+)
+
+// ask sends a request to the hub and returns the answer with its body.
+func ask(t *testing.T, method, path string, body []byte, header ...string) (*http.Response, []byte) {
+	t.Helper()
+	if !strings.HasPrefix(path, "http://") {
+		path = "http://" + hubAddress + path
+	}
+	req, err := http.NewRequestWithContext(t.Context(), method, path, bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res, b
+}
+
+// newStorage makes a storage for podman, which wants short paths.
+func newStorage(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/run", "podman-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// podman runs podman on a storage of its own.
+func podman(t *testing.T, storage string, command string, args ...string) string {
+	t.Helper()
+	return good(t, append([]string{"podman", "--runtime", "runc", "--root", storage, "--runroot", storage + "r",
+		"--storage-driver", "vfs", "--events-backend", "none", "--cgroup-manager", "cgroupfs", command}, args...)...)
+}
+
+func TestPodmanAndSkopeoGetBackWhatPodmanPushed(t *testing.T) {
+	archive := writeArchive(t, "by/podman:1", makeImage(t, "linux/amd64", "podman"))
+	storage, file := newStorage(t), filepath.Join(t.TempDir(), "digest")
+	id := strings.TrimSpace(podman(t, storage, "pull", "--quiet", "docker-archive:"+archive))
+	there := hubAddress + "/by/podman:1"
+	podman(t, storage, "push", "--quiet", "--tls-verify=false", "--digestfile", file, id, there)
+	digest, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if image := ready(t, "by/podman:1"); image.Digest != string(digest) {
+		t.Errorf("podman pushed %s, the hub has %s", digest, image.Digest)
+	}
+	// Somebody else pulls it, by name and by digest.
+	other := newStorage(t)
+	for _, ref := range []string{there, hubAddress + "/by/podman@" + string(digest)} {
+		if got := strings.TrimSpace(podman(t, other, "pull", "--quiet", "--tls-verify=false", ref)); got != id {
+			t.Errorf("%s is image %s, was %s", ref, got, id)
+		}
+	}
+	if out := podman(t, other, "image", "inspect", "--format", "{{.Digest}}", there); strings.TrimSpace(out) != string(digest) {
+		t.Errorf("podman pulled %s", out)
+	}
+	back := t.TempDir()
+	good(t, "skopeo", "copy", "--quiet", "--src-tls-verify=false", "--preserve-digests", "docker://"+there, "dir:"+back)
+	manifest, err := os.ReadFile(filepath.Join(back, "manifest.json"))
+	if err != nil || digestOfBytes(string(manifest)) != string(digest) {
+		t.Errorf("skopeo pulled %s (%v), podman pushed %s", digestOfBytes(string(manifest)), err, digest)
+	}
+}
+
+// pushed pushes an image of one layer as NAME:1 and returns its layer's and its
+// own digest.
+func pushed(t *testing.T, name, text string) (layer, manifest string) {
+	t.Helper()
+	image := makeImage(t, "linux/amd64", text)
+	layout := writeLayout(t, map[string]v1.Image{"1": image})
+	good(t, "skopeo", "copy", "--quiet", "--dest-tls-verify=false", "--preserve-digests", "oci:"+layout+":1", "docker://"+hubAddress+"/"+name+":1")
+	layers, err := image.Layers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return digestOf(t, layers[0]), digestOf(t, image)
+}
+
+// The parts of the distribution API that clients use behind people's backs.
+func TestBlobsAndManifestsAreServedAsClientsAsk(t *testing.T) {
+	layer, manifest := pushed(t, "parts/of", "ranges and mounts")
+	blob := "/v2/parts/of/blobs/" + layer
+	_, whole := ask(t, "GET", blob, nil)
+	if digestOfBytes(string(whole)) != layer {
+		t.Fatalf("the blob has %d bytes", len(whole))
+	}
+	for _, path := range []string{blob, "/v2/parts/of/manifests/1", "/v2/parts/of/manifests/" + manifest} {
+		_, body := ask(t, "GET", path, nil, "Accept", "application/vnd.oci.image.manifest.v1+json")
+		res, none := ask(t, "HEAD", path, nil, "Accept", "application/vnd.oci.image.manifest.v1+json")
+		if res.StatusCode != 200 || res.ContentLength != int64(len(body)) || len(none) != 0 || res.Header.Get("Docker-Content-Digest") != digestOfBytes(string(body)) {
+			t.Errorf("HEAD %s: %s, %d bytes of %d, %s", path, res.Status, res.ContentLength, len(body), res.Header)
+		}
+	}
+	for asked, want := range map[string][]byte{"bytes=5-9": whole[5:10], "bytes=100-": whole[100:], "bytes=-7": whole[len(whole)-7:]} {
+		if res, got := ask(t, "GET", blob, nil, "Range", asked); res.StatusCode != http.StatusPartialContent || !bytes.Equal(got, want) {
+			t.Errorf("%s: %s, %d bytes of %d", asked, res.Status, len(got), len(want))
+		}
+	}
+	if res, _ := ask(t, "GET", blob, nil, "Range", "bytes=99999999-"); res.StatusCode != http.StatusRequestedRangeNotSatisfiable {
+		t.Errorf("a range behind the end: %s", res.Status)
+	}
+	// A blob is linked from another repository, or an upload begins.
+	mount := "/v2/other/place/blobs/uploads/?from=parts/of&mount="
+	if res, _ := ask(t, "POST", mount+layer, nil); res.StatusCode != http.StatusCreated {
+		t.Errorf("mount: %s", res.Status)
+	}
+	if res, got := ask(t, "GET", "/v2/other/place/blobs/"+layer, nil); res.StatusCode != 200 || !bytes.Equal(got, whole) {
+		t.Errorf("the mounted blob: %s, %d bytes", res.Status, len(got))
+	}
+	if res, _ := ask(t, "POST", mount+digestOfBytes("not there"), nil); res.StatusCode != http.StatusAccepted {
+		t.Errorf("mount of what is not there: %s", res.Status)
+	}
+	if res, _ := ask(t, "GET", "/v2/parts/of/blobs/"+digestOfBytes("not there"), nil); res.StatusCode != http.StatusNotFound {
+		t.Errorf("a blob that is not there: %s", res.Status)
+	}
+}
+
+// A blob comes in pieces, and goes on where it broke off.
+func TestBlobIsUploadedInPieces(t *testing.T) {
+	blob := bytes.Repeat([]byte("piece"), 100_000)
+	res, _ := ask(t, "POST", "/v2/in/pieces/blobs/uploads/", nil)
+	for from := 0; from < len(blob); from += 200_000 {
+		piece := blob[from:min(from+200_000, len(blob))]
+		res, _ = ask(t, "PATCH", res.Header.Get("Location"), piece, "Content-Range", fmt.Sprintf("%d-%d", from, from+len(piece)-1))
+		if res.StatusCode != http.StatusAccepted {
+			t.Fatalf("a piece from %d on: %s", from, res.Status)
+		}
+		res, _ = ask(t, "GET", res.Header.Get("Location"), nil)
+		if got, want := res.Header.Get("Range"), fmt.Sprintf("0-%d", from+len(piece)-1); res.StatusCode != http.StatusNoContent || got != want {
+			t.Errorf("the hub has %s of it, not %s (%s)", got, want, res.Status)
+		}
+	}
+	res, _ = ask(t, "PUT", res.Header.Get("Location")+"&digest="+digestOfBytes(string(blob)), nil)
+	if res.StatusCode != http.StatusCreated {
+		t.Errorf("the end: %s", res.Status)
+	}
+	if _, got := ask(t, "GET", "/v2/in/pieces/blobs/"+digestOfBytes(string(blob)), nil); !bytes.Equal(got, blob) {
+		t.Errorf("%d bytes of %d came back", len(got), len(blob))
+	}
+}
+
+func TestListsOfTagsAndRepositories(t *testing.T) {
+	_, manifest := pushed(t, "lists/one", "lists")
+	for _, to := range []string{"lists/one:2", "lists/one:3", "lists/two:1"} {
+		good(t, "skopeo", "copy", "--quiet", "--src-tls-verify=false", "--dest-tls-verify=false", "docker://"+hubAddress+"/lists/one:1", "docker://"+hubAddress+"/"+to)
+	}
+	page := func(path string) (repositories, tags []string, next string) {
+		res, b := ask(t, "GET", path, nil)
+		var list struct{ Repositories, Tags []string }
+		if err := json.Unmarshal(b, &list); err != nil || res.StatusCode != 200 {
+			t.Fatalf("%s: %s, %s", path, res.Status, b)
+		}
+		next, _, _ = strings.Cut(strings.TrimPrefix(res.Header.Get("Link"), "<"), ">")
+		return list.Repositories, list.Tags, next
+	}
+	_, tags, next := page("/v2/lists/one/tags/list?n=2")
+	if !slices.Equal(tags, []string{"1", "2"}) || next == "" {
+		t.Errorf("the first tags are %q, then comes %q", tags, next)
+	}
+	if _, tags, next = page(next); !slices.Equal(tags, []string{"3"}) || next != "" {
+		t.Errorf("the last tags are %q, then comes %q", tags, next)
+	}
+	var all []string
+	for next = "/v2/_catalog?n=2"; next != ""; {
+		var some []string
+		if some, _, next = page(next); len(some) > 2 {
+			t.Errorf("%q are more than 2", some)
+		}
+		all = append(all, some...)
+	}
+	if !slices.IsSorted(all) || !slices.Contains(all, "lists/one") || !slices.Contains(all, "lists/two") {
+		t.Errorf("the repositories are %q", all)
+	}
+	// A tag goes alone; the others and their manifest stay.
+	if res, _ := ask(t, "DELETE", "/v2/lists/one/manifests/2", nil); res.StatusCode != http.StatusAccepted {
+		t.Errorf("delete a tag: %s", res.Status)
+	}
+	if _, tags, _ = page("/v2/lists/one/tags/list"); !slices.Equal(tags, []string{"1", "3"}) {
+		t.Errorf("left are %q", tags)
+	}
+	if got := images(t, "lists/one:2"); len(got) != 0 {
+		t.Errorf("the hub still lists %+v", got)
+	}
+	if got := ready(t, "lists/one:3"); got.Digest != manifest || got.State != hub.StateReady {
+		t.Errorf("%+v", got)
+	}
+	// A manifest goes with all its tags.
+	good(t, "skopeo", "delete", "--tls-verify=false", "docker://"+hubAddress+"/lists/one:1")
+	if got := append(images(t, "lists/one:1"), images(t, "lists/one:3")...); len(got) != 0 {
+		t.Errorf("the hub still lists %+v", got)
+	}
+	ready(t, "lists/two:1")
+}

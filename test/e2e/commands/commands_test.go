@@ -1,0 +1,203 @@
+//go:build e2e
+
+package commands
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"lighter/store/hub"
+	"lighter/test/testkit/site"
+)
+
+// What all tests share, in an enclosure of their own: a hub where the commands
+// look for one, and a certificate that it trusts.
+var (
+	lighter  string // the binary that `make build` made
+	hubRoot  string
+	hubLog   string
+	hubTrust *authority
+)
+
+const (
+	hubAddress = "127.0.0.1:7070" // where commands look for a hub
+	foreignIP  = "10.64.9.9"      // not a loopback address, though nobody else is there
+
+	// Names of 127.0.0.1 and of foreignIP.
+	nearName, foreignName = "near.test", "foreign.test"
+)
+
+func TestMain(m *testing.M) {
+	os.Exit(site.Enclosed(func() int {
+		stop, err := prepare()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "prepare:", err)
+			return 1
+		}
+		code := m.Run()
+		if err := stop(); err != nil {
+			fmt.Fprintln(os.Stderr, "the hub's end:", err)
+			return 1
+		}
+		return code
+	}))
+}
+
+func prepare() (stop func() error, err error) {
+	module, err := site.Module()
+	if err != nil {
+		return nil, err
+	}
+	lighter = filepath.Join(module, "bin/lighter")
+	dir, err := os.MkdirTemp("", "hub-")
+	if err != nil {
+		return nil, err
+	}
+	// Other users run commands here.
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return nil, err
+	}
+	if out, err := exec.Command("ip", "address", "add", foreignIP+"/32", "dev", "lo").CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("%w: %s", err, out)
+	}
+	hosts := filepath.Join(dir, "hosts")
+	if err := os.WriteFile(hosts, []byte("127.0.0.1 localhost "+nearName+"\n"+foreignIP+" "+foreignName+"\n"), 0o644); err != nil {
+		return nil, err
+	}
+	if err := syscall.Mount(hosts, "/etc/hosts", "", syscall.MS_BIND, ""); err != nil {
+		return nil, fmt.Errorf("give names to addresses: %w", err)
+	}
+	if hubTrust, err = newAuthority(dir); err != nil {
+		return nil, err
+	}
+	hubRoot, hubLog = filepath.Join(dir, "root"), filepath.Join(dir, "hub.log")
+	return startHub(hubLog, "--root", hubRoot)
+}
+
+// startHub runs a hub until the function that it returns is called.
+func startHub(log string, args ...string) (stop func() error, err error) {
+	file, err := os.Create(log)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	address := hubAddress
+	for i, arg := range args {
+		if arg == "--listen" {
+			address = args[i+1]
+		}
+	}
+	cmd := exec.Command(lighter, append([]string{"hub"}, args...)...)
+	cmd.Env = append(os.Environ(), "SSL_CERT_FILE="+hubTrust.file)
+	cmd.Stdout, cmd.Stderr = file, file
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	for range 1000 {
+		if conn, err := net.Dial("tcp", address); err == nil {
+			conn.Close()
+			return func() error {
+				_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended by itself
+				return <-ended
+			}, nil
+		}
+		select {
+		case err := <-ended:
+			said, _ := os.ReadFile(log)
+			return nil, fmt.Errorf("the hub ended: %w: %s", err, said)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	_ = cmd.Process.Kill()
+	return nil, errors.New("the hub does not listen")
+}
+
+// result is what a command left.
+type result struct {
+	code           int
+	stdout, stderr string
+}
+
+// run runs a command line to its end.
+func run(t *testing.T, env []string, argv ...string) result {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Env = append(os.Environ(), env...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) || ctx.Err() != nil {
+		t.Fatalf("%s: %v", strings.Join(argv, " "), err)
+	}
+	return result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+}
+
+// good runs a command line that has to succeed, and returns its standard output.
+func good(t *testing.T, argv ...string) string {
+	t.Helper()
+	r := run(t, nil, argv...)
+	if r.code != 0 {
+		t.Fatalf("%s: exit %d: %s%s", strings.Join(argv, " "), r.code, r.stderr, r.stdout)
+	}
+	return r.stdout
+}
+
+// bad checks that a command failed as it should, and said why in one line.
+func (r result) bad(t *testing.T, code int, words ...string) {
+	t.Helper()
+	if r.code != code || strings.Count(r.stderr, "\n") != 1 || !strings.HasPrefix(r.stderr, "lighter: ") {
+		t.Errorf("exit %d, want %d: %q", r.code, code, r.stderr)
+	}
+	for _, word := range words {
+		if !strings.Contains(r.stderr, word) {
+			t.Errorf("%q does not say %q", r.stderr, word)
+		}
+	}
+}
+
+func client(t *testing.T, o hub.Options) *hub.Client {
+	t.Helper()
+	if o.URL == "" {
+		o.URL = "http://" + hubAddress
+	}
+	c, err := hub.NewClient(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// images lists what the hub has under a name.
+func images(t *testing.T, name string) []hub.Image {
+	t.Helper()
+	list, err := client(t, hub.Options{}).Images(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// ready waits until an image that was pushed is ready, and returns it.
+func ready(t *testing.T, name string) hub.Image {
+	t.Helper()
+	last, err := client(t, hub.Options{}).Add(t.Context(), hub.Add{Name: name}, func(hub.Progress) {})
+	if err != nil || len(last.Images) != 1 || last.Images[0].State != hub.StateReady {
+		t.Fatalf("%s: %+v, %v", name, last, err)
+	}
+	return last.Images[0]
+}

@@ -1,0 +1,155 @@
+//go:build e2e
+
+package commands
+
+import (
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/opencontainers/go-digest"
+)
+
+func digestOfBytes(s string) string { return digest.FromString(s).String() }
+
+// serve answers on an address of this machine, with TLS or without, until the
+// test ends. It returns HOST:PORT.
+func serve(t *testing.T, ip string, secure bool, handler http.Handler) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", ip+":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: handler, ErrorLog: log.New(io.Discard, "", 0)}}
+	if secure {
+		server.TLS = hubTrust.tls.Clone()
+		server.StartTLS()
+	} else {
+		server.Start()
+	}
+	t.Cleanup(server.Close)
+	return listener.Addr().String()
+}
+
+// fakeRegistry is another registry, in front of which stands what the test wants.
+type fakeRegistry struct {
+	host string // HOST:PORT
+	back http.Handler
+	open string // where it takes everything from everybody
+}
+
+func startRegistry(t *testing.T, secure bool, guard func(next http.Handler) http.Handler) *fakeRegistry {
+	t.Helper()
+	r := &fakeRegistry{back: registry.New(registry.Logger(log.New(io.Discard, "", 0)))}
+	front := r.back
+	if guard != nil {
+		front = guard(front)
+	}
+	r.host, r.open = serve(t, "127.0.0.1", secure, front), serve(t, "127.0.0.1", false, r.back)
+	return r
+}
+
+const (
+	plainHTTP = false
+	withTLS   = true
+)
+
+// push brings an image, or an index, into the registry as NAME:1.
+func (r *fakeRegistry) push(t *testing.T, repository string, what any) {
+	t.Helper()
+	tag, err := name.NewTag(r.open + "/" + repository + ":1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if index, ok := what.(v1.ImageIndex); ok {
+		err = remote.WriteIndex(tag, index)
+	} else {
+		err = remote.Write(tag, what.(v1.Image))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// witness notes what it is asked, and with which credentials.
+type witness struct {
+	next http.Handler
+
+	mu   sync.Mutex
+	seen []string
+}
+
+func (w *witness) ServeHTTP(answer http.ResponseWriter, req *http.Request) {
+	w.mu.Lock()
+	w.seen = append(w.seen, req.Method+" "+req.URL.Path+" "+req.Header.Get("Authorization"))
+	w.mu.Unlock()
+	if w.next == nil {
+		http.NotFound(answer, req)
+		return
+	}
+	w.next.ServeHTTP(answer, req)
+}
+
+func (w *witness) saw() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.seen
+}
+
+// wantBasic lets those through who have the password.
+func wantBasic(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if user, password, _ := req.BasicAuth(); user != theUser || password != thePassword {
+			w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		next.ServeHTTP(w, req)
+	})
+}
+
+// wantBearer lets those through who have a token, which realm gives out.
+func wantBearer(realm string) func(next http.Handler) http.Handler {
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			if req.Header.Get("Authorization") != "Bearer "+theRegistryToken {
+				w.Header().Set("WWW-Authenticate", `Bearer realm="`+realm+`",service="test"`)
+				w.WriteHeader(http.StatusUnauthorized)
+				return
+			}
+			next.ServeHTTP(w, req)
+		})
+	}
+}
+
+// tokens gives tokens to those who have the password or the identity token.
+func tokens(w http.ResponseWriter, req *http.Request) {
+	user, password, _ := req.BasicAuth()
+	if !(user == theUser && password == thePassword) && req.FormValue("refresh_token") != theIdentityToken {
+		w.WriteHeader(http.StatusUnauthorized)
+		return
+	}
+	_, _ = io.WriteString(w, `{"token":"`+theRegistryToken+`","access_token":"`+theRegistryToken+`"}`)
+}
+
+// redirectBlobs sends those who want a blob elsewhere, with a signature.
+func redirectBlobs(to func() string) func(next http.Handler) http.Handler {
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			if strings.Contains(req.URL.Path, "/blobs/") {
+				http.Redirect(w, req, to()+req.URL.Path+"?X-Signature="+theSignature, http.StatusTemporaryRedirect)
+				return
+			}
+			next.ServeHTTP(w, req)
+		})
+	}
+}

@@ -1,0 +1,74 @@
+//go:build e2e
+
+package commands
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+)
+
+// A hub with a certificate speaks HTTPS alone, and clients and nodes that do not
+// know the certificate do not speak to it.
+func TestTLS(t *testing.T) {
+	const address, url = foreignIP + ":7443", "https://" + foreignIP + ":7443"
+	dir := t.TempDir()
+	hub := []string{"--root", filepath.Join(dir, "root"), "--listen", address}
+	run(t, nil, append([]string{lighter, "hub"}, hub...)...).bad(t, 2, "tls_cert", "plain_http")
+	run(t, nil, append([]string{lighter, "hub", "--tls-cert", hubTrust.file}, hub...)...).bad(t, 2, "tls_key")
+	run(t, nil, append([]string{lighter, "hub", "--tls-cert", hubTrust.file, "--tls-key", hubTrust.file}, hub...)...).bad(t, 1, hubTrust.file)
+	log := filepath.Join(dir, "hub.log")
+	stop, err := startHub(log, append(hub, "--tls-cert", hubTrust.file, "--tls-key", hubTrust.key)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	trusting := []string{"--hub", url, "--ca-file", hubTrust.file}
+	layout := writeLayout(t, map[string]v1.Image{"1": makeImage(t, "linux/amd64", "over TLS")})
+	good(t, append([]string{lighter, "add", "oci:" + layout, "over/tls:1"}, trusting...)...)
+	good(t, append([]string{lighter, "verify", "over/tls:1"}, trusting...)...)
+	run(t, nil, lighter, "images", "--hub", url).bad(t, 1, "certificate")
+	run(t, nil, lighter, "images", "--hub", "http://"+address, "--plain-http").bad(t, 1, "400")
+	run(t, nil, lighter, "images", "--hub", url, "--ca-file", hubTrust.key).bad(t, 2, "no certificate")
+
+	// Other clients, with the certificate where they look for it.
+	certs := filepath.Join(dir, "certs")
+	if err := os.MkdirAll(certs, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(hubTrust.file, filepath.Join(certs, "ca.crt")); err != nil {
+		t.Fatal(err)
+	}
+	back := filepath.Join(dir, "back")
+	good(t, "skopeo", "copy", "--quiet", "--src-cert-dir", certs, "docker://"+address+"/over/tls:1", "oci:"+back+":1")
+	if r := run(t, nil, "skopeo", "inspect", "docker://"+address+"/over/tls:1"); r.code == 0 {
+		t.Error("skopeo does not ask for the certificate")
+	}
+
+	// A node, and the file system of the image.
+	said, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, key, _ := strings.Cut(string(said), "key=")
+	key, _, _ = strings.Cut(key, "\n")
+	at := filepath.Join(dir, "at")
+	if err := os.Mkdir(at, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	mount := []string{lighter, "mount", "--root", filepath.Join(dir, "node"), "--hub-key", key, "--hub", url}
+	run(t, nil, append(mount, "over/tls:1", at)...).bad(t, 1, "certificate")
+	good(t, append(mount, "--ca-file", hubTrust.file, "over/tls:1", at)...)
+	text, err := os.ReadFile(filepath.Join(at, "text"))
+	if err != nil || string(text) != "over TLS" {
+		t.Errorf("%q, %v", text, err)
+	}
+	good(t, lighter, "unmount", at)
+}

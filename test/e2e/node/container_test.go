@@ -1,0 +1,145 @@
+//go:build e2e
+
+package node
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"lighter/node"
+	"lighter/test/testkit/site"
+)
+
+// startSite starts a site whose registry has the images base and python, and
+// whose hub has those that are named.
+func startSite(t *testing.T, known ...string) *site.Site {
+	t.Helper()
+	s, err := site.Start(t.Context(), site.Options{Lighter: lighter})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	work, err := site.Work()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"base", "python"} {
+		if err := s.Push(t.Context(), filepath.Join(work, "images", name), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range known {
+		if err := s.Hub.Add(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+func pull(t *testing.T, s *site.Site, name string) {
+	t.Helper()
+	if _, err := s.Machine.Pull(t.Context(), site.Lighter, site.Reference(name)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// restart kills the node and starts it again, and waits for containerd to have
+// noticed.
+func restart(t *testing.T, s *site.Site) {
+	t.Helper()
+	s.Machine.KillNode()
+	if err := s.Machine.StartNode(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for { // it dials again after a pause
+		if _, err := s.Machine.Ctr(ctx, "snapshots", "--snapshotter", site.Lighter, "ls"); err == nil {
+			return
+		}
+		if ctx.Err() != nil {
+			t.Fatal("containerd does not find the node again")
+		}
+	}
+}
+
+func greet(t *testing.T, s *site.Site, name string) {
+	t.Helper()
+	ran, err := s.Machine.Run(t.Context(), site.Lighter, site.Reference(name), "echo", "hello")
+	if err != nil || ran.Output != "hello\n" {
+		t.Errorf("%s: %q, %v", name, ran.Output, err)
+	}
+}
+
+// A node that is killed under a running container starts again, at once, and new
+// containers of the same image and of others run.
+func TestNodeRestartsUnderARunningContainer(t *testing.T) {
+	s := startSite(t, "base", "python")
+	pull(t, s, "base")
+	old, err := s.Machine.StartContainer(t.Context(), site.Lighter, site.Reference("base"), "sleep", "infinity")
+	if err != nil {
+		t.Fatal(err)
+	}
+	restart(t, s)
+	greet(t, s, "base")
+	pull(t, s, "python")
+	greet(t, s, "python")
+	restart(t, s)
+	greet(t, s, "base")
+	if err := old.Remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for _, name := range []string{"base", "python"} {
+		if err := s.Machine.RemoveImage(t.Context(), site.Reference(name)); err != nil {
+			t.Error(err)
+		}
+	}
+	if st := nodeStatus(t, s); len(st.Images)+len(st.Mounts) != 0 {
+		t.Errorf("left: %+v, %+v", st.Images, st.Mounts)
+	}
+}
+
+func nodeStatus(t *testing.T, s *site.Site) (st node.Status) {
+	t.Helper()
+	if err := s.Machine.NodeStatus(t.Context(), &st); err != nil {
+		t.Fatal(err)
+	}
+	return st
+}
+
+// The status has one entry for each image, with its name and whether it is lazy,
+// and a restart forgets nothing but the reasons.
+func TestStatusOfImages(t *testing.T) {
+	s := startSite(t, "base")
+	pull(t, s, "base")
+	pull(t, s, "python") // which stands on it, and no hub knows
+	check := func(why string) {
+		t.Helper()
+		got := map[string]node.ImageStatus{}
+		images := nodeStatus(t, s).Images
+		for _, image := range images {
+			got[image.Image] = image
+		}
+		base, python := got[site.Reference("base")], got[site.Reference("python")]
+		if len(images) != 2 || !base.Lazy || base.Tree.IsZero() || base.Why == "" {
+			t.Errorf("images: %+v", images)
+		}
+		if python.Lazy || !python.Tree.IsZero() || !strings.Contains(python.Why, why) || python.Chain == "" {
+			t.Errorf("python: %+v; want %q", python, why)
+		}
+	}
+	check("does not know it")
+	restart(t, s)
+	check("before this node was started")
+	out, err := s.Machine.Lighter(t.Context(), "status")
+	if err != nil || !strings.Contains(out, site.Reference("python")) || !strings.Contains(out, "not lazy") {
+		t.Errorf("status: %v\n%s", err, out)
+	}
+}

@@ -1,0 +1,302 @@
+//go:build e2e
+
+package node
+
+import (
+	"encoding/json"
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"lighter/node"
+	"lighter/store/disk"
+	"lighter/test/testkit/site"
+)
+
+// What the README says: without an address of its own, a node that says that it
+// is ready listens where containerd is told to look, and nobody but root can go
+// there.
+func TestSockets(t *testing.T) {
+	const address = "/run/lighter/lighter.sock"
+	d := startNode(t, newRoot(t))
+	for _, path := range []string{address, filepath.Join(d.root, "control.sock")} {
+		conn, err := net.Dial("unix", path)
+		if err != nil {
+			t.Errorf("the node is ready and %v", err)
+			continue
+		}
+		conn.Close()
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v, %v", path, info.Mode(), err)
+		}
+	}
+	for _, dir := range []string{d.root, filepath.Dir(address)} {
+		if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
+			t.Errorf("%s: %v, %v", dir, info.Mode(), err)
+		}
+	}
+	d.end(syscall.SIGTERM)
+	if entries, err := os.ReadDir(filepath.Dir(address)); err != nil || len(entries) > 0 {
+		t.Errorf("left: %v, %v", entries, err)
+	}
+}
+
+func TestSecondNodeIsRefused(t *testing.T) {
+	d := startNode(t, newRoot(t), "--address", "")
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(d.root, link); err != nil {
+		t.Fatal(err)
+	}
+	for _, root := range []string{d.root, link} {
+		run(t, "node", "--root", root, "--address", "").bad(1, d.root, "in use", "--root")
+	}
+	run(t, "status", "--root", d.root).good()
+	// On the same socket.
+	address := filepath.Join(t.TempDir(), "s.sock")
+	startNode(t, newRoot(t), "--address", address)
+	run(t, "node", "--root", newRoot(t), "--address", address).bad(1, address, "somebody listens")
+}
+
+// A root in which others could change what is believed.
+func TestRootOfOthers(t *testing.T) {
+	root := newRoot(t)
+	if err := errors.Join(os.Mkdir(root, 0o755), os.Chmod(root, 0o770)); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "node", "--root", root, "--address", "").bad(1, root, "chmod 700")
+	if err := errors.Join(os.Chmod(root, 0o700), os.Chown(root, 1000, 0)); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "node", "--root", root, "--address", "").bad(1, root, "chown root")
+	if entries, err := os.ReadDir(root); err != nil || len(entries) > 0 {
+		t.Errorf("it wrote there: %v, %v", entries, err)
+	}
+}
+
+// Without rights or a node each command says in one line what to do.
+func TestCommandsWithoutRightsOrNode(t *testing.T) {
+	d := startNode(t, newRoot(t), "--address", "")
+	for dir := filepath.Dir(d.root); dir != "/"; dir = filepath.Dir(dir) { // so that nothing but the root itself stops them
+		if info, err := os.Stat(dir); err != nil || info.Mode().Perm()&1 == 0 {
+			if err := os.Chmod(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	nobody := []string{"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"}
+	dir, none := t.TempDir(), filepath.Join(t.TempDir(), "none")
+	for _, line := range [][]string{{"status"}, {"status", "--json"}, {"cache"}, {"cache", "prune"}} {
+		runAs(t, nobody, append(line, "--root", d.root)...).bad(1, "root's alone", "sudo")
+		run(t, append(line, "--root", none)...).bad(4, "no lighter node is running", none, "--root")
+	}
+	runAs(t, nobody, "mount", "--root", d.root, "tools:1", "/").bad(1, "root's alone", "sudo")
+	runAs(t, nobody, "unmount", "--root", d.root, "/").bad(1, "root's alone", "sudo")
+	runAs(t, nobody, "mount", "--root", none, "tools:1", "/").bad(1, "root", "sudo")
+	runAs(t, nobody, "node", "--root", none).bad(1, "root", "sudo")
+	run(t, "unmount", "--root", none, dir).bad(1, "not mounted by lighter")
+}
+
+func TestStatusAndCache(t *testing.T) {
+	d := startNode(t, newRoot(t), "--address", "")
+	dir := t.TempDir()
+	run(t, "mount", "--root", d.root, "tools:1", dir).good()
+	shows(t, dir)
+	var s node.Status
+	if err := json.Unmarshal([]byte(run(t, "status", "--root", d.root, "--json").good()), &s); err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Mounts) != 1 || len(s.Binds) != 1 || s.Binds[0].Dir != dir || s.Binds[0].Name != "tools:1" || s.Binds[0].Chain != s.Mounts[0].Chains[0] {
+		t.Errorf("mounted: %+v, %+v", s.Mounts, s.Binds)
+	}
+	device := s.Mounts[0].Device
+	if device.Faults == 0 || device.Missed == 0 || device.Missed > device.Bytes || s.Fetched.Bytes == 0 || s.Cache.Used < int64(len(large)) {
+		t.Errorf("figures: %+v, %+v, %+v", device, s.Fetched, s.Cache)
+	}
+	text := run(t, "status", "--root", d.root).good()
+	for _, word := range []string{"node " + d.root, "fetched", "cache", "MOUNTED", "MISSED", s.Mounts[0].Tree.Short(), dir, "tools:1"} {
+		if !strings.Contains(text, word) {
+			t.Errorf("status does not say %q:\n%s", word, text)
+		}
+	}
+	if out := run(t, "cache", "--root", d.root).good(); !strings.HasPrefix(out, "cache ") || !strings.Contains(out, "20 GiB") || strings.Contains(out, " 0 chunks") {
+		t.Errorf("cache: %s", out)
+	}
+	if out := run(t, "cache", "prune", "--root", d.root).good(); !strings.Contains(out, " 0 chunks") {
+		t.Errorf("cache prune: %s", out)
+	}
+	if err := site.DropCaches(); err != nil {
+		t.Fatal(err)
+	}
+	shows(t, dir)
+	var cache disk.Stats
+	if err := json.Unmarshal([]byte(run(t, "cache", "--json", "--root", d.root).good()), &cache); err != nil || cache.Used < int64(len(large)) {
+		t.Errorf("cache --json: %+v, %v", cache, err)
+	}
+	run(t, "unmount", "--root", d.root, dir).good()
+}
+
+// A node that is killed while somebody uses its trees: the next one starts, and
+// serves the same trees and others anew.
+func TestNodeIsKilledWhileItsTreesAreUsed(t *testing.T) {
+	d := startNode(t, newRoot(t), "--address", "")
+	dir, merged := t.TempDir(), t.TempDir()
+	run(t, "mount", "--root", d.root, "tools:1", dir).good()
+	tree := status(t, d.root).Mounts[0].Dir
+	// As a container has it.
+	if err := unix.Mount("overlay", merged, "overlay", 0, "lowerdir="+tree+":"+t.TempDir()); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Unmount(merged, unix.MNT_DETACH)
+	for _, in := range []string{merged, tree} {
+		sleeper := exec.Command("sleep", "infinity")
+		sleeper.Dir = in
+		if err := sleeper.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = sleeper.Process.Kill(); _ = sleeper.Wait() }()
+	}
+	// What is no mount of the node, in its directory.
+	foreign := filepath.Join(d.root, "mounts", "foreign")
+	if err := errors.Join(os.Mkdir(foreign, 0o700), os.WriteFile(filepath.Join(foreign, "file"), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for _, signal := range []syscall.Signal{syscall.SIGKILL, syscall.SIGKILL} {
+		d.end(signal)
+		if err := site.DropCaches(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.ReadFile(filepath.Join(merged, "large")); err == nil {
+			t.Error("somebody still answers for a node that was killed")
+		}
+		d.start()
+		shows(t, dir) // mounted again
+		other := t.TempDir()
+		run(t, "mount", "--root", d.root, "tools:1", other).good()
+		shows(t, other)
+		run(t, "unmount", "--root", d.root, other).good()
+	}
+	if n := mountsOn(t, dir); n != 1 {
+		t.Errorf("%d mounts where one was", n)
+	}
+	run(t, "unmount", "--root", d.root, dir).good()
+	if _, err := os.Stat(filepath.Join(foreign, "file")); err != nil {
+		t.Error(err)
+	}
+}
+
+// A node that is stopped while a container uses its trees ends well, and the next
+// one starts.
+func TestNodeIsStoppedWhileItsTreesAreUsed(t *testing.T) {
+	d := startNode(t, newRoot(t), "--address", "")
+	dir, merged := t.TempDir(), t.TempDir()
+	run(t, "mount", "--root", d.root, "tools:1", dir).good()
+	if err := unix.Mount("overlay", merged, "overlay", 0, "lowerdir="+status(t, d.root).Mounts[0].Dir+":"+t.TempDir()); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Unmount(merged, unix.MNT_DETACH)
+	d.end(syscall.SIGTERM)
+	if !strings.Contains(d.said(), "containers still use trees") || mountsOn(t, dir) != 0 {
+		t.Errorf("%d mounts; it said:\n%s", mountsOn(t, dir), d.said())
+	}
+	d.start()
+	run(t, "mount", "--root", d.root, "tools:1", dir).good()
+	shows(t, dir)
+	run(t, "unmount", "--root", d.root, dir).good()
+}
+
+// `lighter unmount` when the node was killed and none has come after it.
+func TestUnmountAfterTheNodeWasKilled(t *testing.T) {
+	d := startNode(t, newRoot(t), "--address", "")
+	dir := t.TempDir()
+	run(t, "mount", "--root", d.root, "tools:1", dir).good()
+	d.end(syscall.SIGKILL)
+	run(t, "unmount", "--root", d.root, dir).good()
+	if n := mountsOn(t, dir); n != 0 {
+		t.Errorf("%d mounts are left", n)
+	}
+	d.start()
+	if s := status(t, d.root); len(s.Binds)+len(s.Mounts) != 0 || mountsOn(t, dir) != 0 {
+		t.Errorf("mounted again: %+v", s.Binds)
+	}
+	if trees, err := filepath.Glob(filepath.Join(d.root, "trees/*")); err != nil || len(trees) > 0 {
+		t.Errorf("trees that nobody needs: %s, %v", trees, err)
+	}
+}
+
+// What the disk has damaged is not mounted but fetched anew.
+func TestDamagedIndex(t *testing.T) {
+	d := startNode(t, newRoot(t), "--address", "")
+	dir := t.TempDir()
+	for name, damage := range map[string]func(path string) error{
+		"metadata flips":  flip("metadata"),
+		"metadata is cut": func(path string) error { return os.Truncate(filepath.Join(path, "metadata"), 4096) },
+		"map flips":       flip("map"),
+		"map is gone":     func(path string) error { return os.Remove(filepath.Join(path, "map")) },
+		"metadata is gone, a new one half there": func(path string) error {
+			left := filepath.Join(filepath.Dir(path), "new-"+filepath.Base(path))
+			return errors.Join(os.Remove(filepath.Join(path, "metadata")), os.Mkdir(left, 0o700))
+		},
+	} {
+		run(t, "mount", "--root", d.root, "tools:1", dir).good()
+		tree := status(t, d.root).Mounts[0].Tree.String()
+		d.end(syscall.SIGKILL) // what it left is mounted again by the next one
+		if err := damage(filepath.Join(d.root, "trees", tree)); err != nil {
+			t.Fatal(name, err)
+		}
+		d.start()
+		shows(t, dir)
+		if !strings.Contains(d.said(), "is damaged on the disk") {
+			t.Errorf("%s: it said\n%s", name, d.said())
+		}
+		run(t, "unmount", "--root", d.root, dir).good()
+	}
+}
+
+// flip changes the last byte of a part of an index.
+func flip(name string) func(path string) error {
+	return func(path string) error {
+		path = filepath.Join(path, name)
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		b[len(b)-1] ^= 1
+		return errors.Join(os.Chmod(path, 0o600), os.WriteFile(path, b, 0o600))
+	}
+}
+
+// Devices that somebody unmounts end the node: it could mount nothing any more.
+func TestDevicesAreUnmounted(t *testing.T) {
+	d := startNode(t, newRoot(t), "--address", "")
+	if err := unix.Unmount(filepath.Join(d.root, "devices"), unix.MNT_DETACH); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.cmd.Wait(); err == nil || !strings.Contains(d.said(), "devices unmounted?") {
+		t.Errorf("it ended with %v: %s", err, d.said())
+	}
+	d.start()
+}
+
+// What cannot be mounted again does not keep the node from starting, nor stay.
+func TestDamagedIndexWithoutAHub(t *testing.T) {
+	d := startNode(t, newRoot(t), "--address", "")
+	dir := t.TempDir()
+	run(t, "mount", "--root", d.root, "tools:1", dir).good()
+	tree := status(t, d.root).Mounts[0].Tree.String()
+	d.end(syscall.SIGKILL)
+	if err := flip("metadata")(filepath.Join(d.root, "trees", tree)); err != nil {
+		t.Fatal(err)
+	}
+	d.args = append(d.args, "--hub", "http://127.0.0.1:1")
+	d.start()
+	if s := status(t, d.root); len(s.Binds) != 0 || mountsOn(t, dir) != 0 || !strings.Contains(d.said(), "is not any more") {
+		t.Errorf("%+v, %d mounts; it said\n%s", s.Binds, mountsOn(t, dir), d.said())
+	}
+}

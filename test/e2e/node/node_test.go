@@ -1,0 +1,348 @@
+//go:build e2e
+
+package node
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"lighter/node"
+	"lighter/test/testkit/site"
+	tars "lighter/test/testkit/tarball"
+)
+
+// What all tests share, in an enclosure of their own: a hub where the commands
+// look for one, with the image tools:1 for one platform and both:1 for two.
+var lighter string // the binary that `make build` made
+
+// large is a file of the images that no metadata image holds.
+var large = noise(5 << 20)
+
+func noise(n int) []byte {
+	b := make([]byte, n)
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(b) // never fails
+	return b
+}
+
+func TestMain(m *testing.M) {
+	os.Exit(site.Enclosed(func() int {
+		stop, err := prepare()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "prepare:", err)
+			return 1
+		}
+		code := m.Run()
+		if err := stop(); err != nil {
+			fmt.Fprintln(os.Stderr, "the hub's end:", err)
+			return 1
+		}
+		return code
+	}))
+}
+
+func prepare() (stop func() error, err error) {
+	module, err := site.Module()
+	if err != nil {
+		return nil, err
+	}
+	lighter = filepath.Join(module, "bin/lighter")
+	dir, err := os.MkdirTemp("", "hub-")
+	if err != nil {
+		return nil, err
+	}
+	// Mounts without a node have their roots here, out of the host's sight.
+	own := filepath.Join(dir, "own")
+	if err := errors.Join(os.MkdirAll(ownRoots, 0o700), os.Mkdir(own, 0o700), syscall.Mount(own, ownRoots, "", syscall.MS_BIND, "")); err != nil {
+		return nil, err
+	}
+	config := filepath.Join(dir, "hub.toml")
+	if err := os.WriteFile(config, []byte("platforms = ['linux/amd64', 'linux/arm64']\n"), 0o600); err != nil {
+		return nil, err
+	}
+	cmd, err := background(filepath.Join(dir, "hub.log"), "hub", "--config", config, "--root", filepath.Join(dir, "root"))
+	if err != nil {
+		return nil, err
+	}
+	stop = func() error { return errors.Join(cmd.Process.Signal(syscall.SIGTERM), cmd.Wait()) }
+	for name, platforms := range map[string][]string{"tools": {"linux/amd64"}, "both": {"linux/amd64", "linux/arm64"}} {
+		if err := add(filepath.Join(dir, name), name+":1", platforms); err != nil {
+			return nil, errors.Join(err, stop())
+		}
+	}
+	return stop, nil
+}
+
+// add makes an image for each platform and gives them to the hub under one name.
+func add(dir, name string, platforms []string) error {
+	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	for _, platform := range platforms {
+		p, err := v1.ParsePlatform(platform)
+		if err != nil {
+			return err
+		}
+		image, err := makeImage(p)
+		if err != nil {
+			return err
+		}
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Platform: p}})
+	}
+	path, err := layout.Write(dir, empty.Index)
+	if err != nil {
+		return err
+	}
+	if err := path.AppendIndex(index, layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": "1"})); err != nil {
+		return err
+	}
+	for range 500 { // the hub may not listen yet
+		var out []byte
+		if out, err = exec.Command(lighter, "add", "oci:"+dir+":1", name).CombinedOutput(); err == nil {
+			return nil
+		}
+		err = fmt.Errorf("add %s: %w: %s", name, err, out)
+		if !bytes.Contains(out, []byte("refused")) {
+			return err
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return err
+}
+
+func makeImage(p *v1.Platform) (v1.Image, error) {
+	id, err := os.ReadFile("/usr/bin/id")
+	if err != nil {
+		return nil, err
+	}
+	blob := tars.Of(tars.File("text", p.String()), tars.File("large", string(large)),
+		tars.File("id", string(id), tars.Mode(0o4755)), tars.Char("null", 1, 3, tars.Mode(0o666)))
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(blob)), nil },
+		tarball.WithMediaType(types.OCILayer))
+	if err != nil {
+		return nil, err
+	}
+	image, err := mutate.AppendLayers(mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON), layer)
+	if err != nil {
+		return nil, err
+	}
+	config, err := image.ConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	config = config.DeepCopy()
+	config.OS, config.Architecture, config.Variant = p.OS, p.Architecture, p.Variant
+	return mutate.ConfigFile(image, config)
+}
+
+// background starts a lighter command whose output goes to a file.
+func background(log string, args ...string) (*exec.Cmd, error) {
+	file, err := os.Create(log)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	cmd := exec.Command(lighter, args...)
+	cmd.Stdout, cmd.Stderr = file, file
+	return cmd, cmd.Start()
+}
+
+// daemon is a running node.
+type daemon struct {
+	t    *testing.T
+	root string
+	log  string
+	args []string
+	cmd  *exec.Cmd
+}
+
+// newRoot makes a root, and undoes what is mounted below it when the test ends.
+func newRoot(t *testing.T) string {
+	t.Helper()
+	root := filepath.Join(t.TempDir(), "node")
+	t.Cleanup(func() {
+		for _, point := range mountsBelow(t, root) {
+			t.Errorf("left mounted: %s", point)
+			_ = syscall.Unmount(point, 2) // MNT_DETACH
+		}
+	})
+	return root
+}
+
+// startNode runs a node until the test ends, and returns when it says that it is
+// ready.
+func startNode(t *testing.T, root string, args ...string) *daemon {
+	t.Helper()
+	d := &daemon{t: t, root: root, log: filepath.Join(t.TempDir(), "node.log"), args: args}
+	d.start()
+	t.Cleanup(func() {
+		if d.cmd != nil {
+			d.end(syscall.SIGTERM)
+		}
+		if t.Failed() {
+			t.Logf("the node said:\n%s", d.said())
+		}
+	})
+	return d
+}
+
+func (d *daemon) start() {
+	d.t.Helper()
+	var err error
+	if d.cmd, err = background(d.log, append([]string{"node", "--root", d.root}, d.args...)...); err != nil {
+		d.t.Fatal(err)
+	}
+	eventually(d.t, "the node's readiness", func() bool {
+		if strings.Contains(d.said(), "lighter: ") {
+			d.t.Fatalf("the node ended: %s", d.said())
+		}
+		return strings.Contains(d.said(), "node is ready")
+	})
+}
+
+func (d *daemon) said() string {
+	b, err := os.ReadFile(d.log)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return string(b)
+}
+
+// end ends the node by a signal and returns its exit code.
+func (d *daemon) end(signal syscall.Signal) int {
+	d.t.Helper()
+	if err := d.cmd.Process.Signal(signal); err != nil {
+		d.t.Fatal(err)
+	}
+	_ = d.cmd.Wait() // the code is what counts
+	code := d.cmd.ProcessState.ExitCode()
+	d.cmd = nil
+	if signal == syscall.SIGTERM && code != 0 {
+		d.t.Errorf("the node ended with %d: %s", code, d.said())
+	}
+	return code
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for range 3000 {
+		if ok() {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatalf("%s does not come", what)
+}
+
+// result is what a command left.
+type result struct {
+	t              *testing.T
+	line           string
+	code           int
+	stdout, stderr string
+}
+
+// run runs a lighter command to its end.
+func run(t *testing.T, args ...string) result { t.Helper(); return runAs(t, nil, args...) }
+
+// runAs runs it behind a command line that changes who runs it.
+func runAs(t *testing.T, who []string, args ...string) result {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	argv := append(append(who, lighter), args...)
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) || ctx.Err() != nil {
+		t.Fatalf("%s: %v", strings.Join(argv, " "), err)
+	}
+	return result{t, strings.Join(args, " "), cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+}
+
+// good wants success, and returns the standard output.
+func (r result) good() string {
+	r.t.Helper()
+	if r.code != 0 || r.stderr != "" {
+		r.t.Fatalf("%s: exit %d: %s", r.line, r.code, r.stderr)
+	}
+	return r.stdout
+}
+
+// bad wants a failure that says why in one line.
+func (r result) bad(code int, words ...string) {
+	r.t.Helper()
+	if r.code != code || strings.Count(r.stderr, "\n") != 1 || !strings.HasPrefix(r.stderr, "lighter: ") {
+		r.t.Errorf("%s: exit %d, want %d: %q", r.line, r.code, code, r.stderr)
+	}
+	for _, word := range words {
+		if !strings.Contains(r.stderr, word) {
+			r.t.Errorf("%s: %q does not say %q", r.line, r.stderr, word)
+		}
+	}
+}
+
+// mountsBelow lists the mount points below dir, the last first.
+func mountsBelow(t *testing.T, dir string) (points []string) {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if point := strings.Fields(line)[4]; strings.HasPrefix(point, dir+"/") {
+			points = append([]string{point}, points...)
+		}
+	}
+	return points
+}
+
+// shows checks that the tree of an image is mounted at dir, and served.
+func shows(t *testing.T, dir string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, "text"))
+	if err != nil || !strings.HasPrefix(string(text), "linux/amd64") {
+		t.Errorf("%s/text: %q, %v", dir, text, err)
+	}
+	got, err := os.ReadFile(filepath.Join(dir, "large"))
+	if err != nil || !bytes.Equal(got, large) {
+		t.Errorf("%s/large: %d bytes, %v", dir, len(got), err)
+	}
+}
+
+// mountsOn tells how many mounts there are on dir.
+func mountsOn(t *testing.T, dir string) (n int) {
+	t.Helper()
+	for _, point := range mountsBelow(t, filepath.Dir(dir)) {
+		if point == dir {
+			n++
+		}
+	}
+	return n
+}
+
+func status(t *testing.T, root string) node.Status {
+	t.Helper()
+	s, err := node.NewControl(root).Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}

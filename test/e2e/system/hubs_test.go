@@ -1,0 +1,254 @@
+//go:build e2e
+
+package system
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"lighter/test/testkit/site"
+)
+
+// middle stands between a node and its hub. What spoil does not answer, the hub
+// does.
+type middle struct {
+	spoil   atomic.Pointer[func(w http.ResponseWriter, r *http.Request) bool]
+	lookups atomic.Int32
+}
+
+// serve answers in place of the site's hub, and returns the flags of its node.
+func (m *middle) serve(t *testing.T) []string {
+	t.Helper()
+	const port = "7171"
+	hub, err := url.Parse("http://10.64.0.1:7070")
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(hub)
+	listener, err := net.Listen("tcp", ":"+port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.URL.Path, "/chains/") {
+			m.lookups.Add(1)
+		}
+		if spoil := m.spoil.Load(); spoil == nil || !(*spoil)(w, r) {
+			proxy.ServeHTTP(w, r)
+		}
+	})}
+	go func() { _ = server.Serve(listener) }() // until it is closed
+	t.Cleanup(func() { server.Close() })
+	return []string{"--hub", "http://" + hub.Hostname() + ":" + port}
+}
+
+// with spoils what the function says, until it is called again; nil: nothing.
+func (m *middle) with(spoil func(w http.ResponseWriter, r *http.Request) bool) {
+	m.lookups.Store(0)
+	m.spoil.Store(nil)
+	if spoil != nil {
+		m.spoil.Store(&spoil)
+	}
+}
+
+// of spoils the paths that hold a word.
+func of(word string, spoil func(w http.ResponseWriter, r *http.Request)) func(w http.ResponseWriter, r *http.Request) bool {
+	return func(w http.ResponseWriter, r *http.Request) bool {
+		if !strings.Contains(r.URL.Path, word) {
+			return false
+		}
+		spoil(w, r)
+		return true
+	}
+}
+
+// stall begins an answer and never ends it.
+func stall(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusOK)
+	_ = http.NewResponseController(w).Flush() // what cannot be sent is not missed
+	<-r.Context().Done()
+}
+
+func garbage(w http.ResponseWriter, _ *http.Request) {
+	_, _ = w.Write([]byte(strings.Repeat("<html>please log in</html>\n", 1000)))
+}
+
+// runsPlain pulls python, which has several layers, as usual, and runs it.
+func runsPlain(t *testing.T, s *site.Site) {
+	t.Helper()
+	moved := received(t, s, func() { pull(t, s, site.Lighter, "python") })
+	if moved < 30<<20 {
+		t.Errorf("the pull moved %d bytes, which is no image", moved)
+	}
+	if out := run(t, s, site.Lighter, "python", "python3", "-c", `print("hello")`); out != "hello\n" {
+		t.Errorf("python printed %q", out)
+	}
+	for _, e := range status(t, s).Images {
+		if e.Lazy || e.Why == "" {
+			t.Errorf("the status says %+v", e)
+		}
+	}
+}
+
+// What a hub that fails, or lies, knows of an image of several layers is worth
+// nothing: the image is pulled as usual and runs. The hub is asked once.
+func TestBadHub(t *testing.T) {
+	var m middle
+	s := start(t, site.Options{NodeArgs: m.serve(t), Unlabelled: true}, "+python")
+	for _, c := range []struct {
+		name  string
+		spoil func(w http.ResponseWriter, r *http.Request) bool
+	}{
+		{"look-ups never end", of("/chains/", stall)},
+		{"indexes never end", of("/indexes/", stall)},
+		{"indexes are garbage", of("/indexes/", garbage)},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m.with(c.spoil)
+			runsPlain(t, s)
+			if n := m.lookups.Load(); n != 1 {
+				t.Errorf("the hub was asked %d times", n)
+			}
+			if err := s.Machine.Wipe(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+	m.with(nil)
+	pull(t, s, site.Lighter, "python")
+	if out := run(t, s, site.Lighter, "python", "python3", "-c", `print("hello")`); out != "hello\n" || len(status(t, s).Mounts) != 1 {
+		t.Errorf("python printed %q, or is not lazy although all is well", out)
+	}
+}
+
+// A statement that no pinned key has signed is refused, said, and the image is
+// pulled as usual.
+func TestForgedHub(t *testing.T) {
+	s := start(t, site.Options{HubKey: "ed25519:" + strings.Repeat("A", 43) + "="}, "+python")
+	runsPlain(t, s)
+	for _, e := range status(t, s).Images {
+		if !strings.Contains(e.Why, "refused") {
+			t.Errorf("the status says %q", e.Why)
+		}
+	}
+	log, err := os.ReadFile(s.Machine.NodeLog())
+	if err != nil || !strings.Contains(string(log), "refused") {
+		t.Errorf("the log does not say that the statement was refused (%v)", err)
+	}
+}
+
+// Locations are a hint: without them the image is as lazy as with them.
+func TestHubWithoutLocations(t *testing.T) {
+	var m middle
+	s := start(t, site.Options{NodeArgs: m.serve(t)}, "+python")
+	m.with(of("/locations/", stall))
+	pull(t, s, site.Lighter, "python")
+	if out := run(t, s, site.Lighter, "python", "python3", "-c", `print("hello")`); out != "hello\n" || len(status(t, s).Mounts) != 1 {
+		t.Errorf("python printed %q, or is not lazy", out)
+	}
+}
+
+// However containerd unpacks, no layer is downloaded; what is claimed survives
+// the node and needs no hub; another namespace finds it; and it goes with the
+// last.
+func TestLifeOfALazyImage(t *testing.T) {
+	for _, o := range []site.Options{{}, {Unlabelled: true}, {Unpacks: 3}, {Unlabelled: true, Unpacks: 3}} {
+		t.Run(fmt.Sprintf("unlabelled %v unpacks %d", o.Unlabelled, o.Unpacks), func(t *testing.T) {
+			var m middle
+			o.NodeArgs = m.serve(t)
+			s := start(t, o, "+python")
+			if moved := received(t, s, func() { pull(t, s, site.Lighter, "python") }); moved > 3<<20 {
+				t.Errorf("the pull moved %d bytes", moved)
+			}
+			m.with(func(w http.ResponseWriter, r *http.Request) bool {
+				if strings.Contains(r.URL.Path, "/packs/") {
+					return false
+				}
+				http.Error(w, "gone", http.StatusServiceUnavailable)
+				return true
+			})
+			s.Machine.KillNode()
+			if err := s.Machine.StartNode(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			again(t, s)
+			if out := run(t, s, site.Lighter, "python", "python3", "-c", `print("hello")`); out != "hello\n" {
+				t.Errorf("python printed %q", out)
+			}
+			ref := site.Reference("python")
+			ctr(t, s, "--namespace", "two", "images", "pull", "--plain-http", "--snapshotter", site.Lighter, ref)
+			if n := m.lookups.Load(); n != 0 {
+				t.Errorf("the hub was asked %d times about what is here", n)
+			}
+			if err := s.Machine.RemoveImage(t.Context(), ref); err != nil {
+				t.Fatal(err)
+			}
+			if trees, err := filepath.Glob(filepath.Join(s.Machine.NodeRoot(), "trees/*")); err != nil || len(trees) != 1 {
+				t.Errorf("another namespace has the image, and the trees are %v (%v)", trees, err)
+			}
+			ctr(t, s, "--namespace", "two", "images", "rm", "--sync", ref)
+			if found := left(t, s); len(found) > 0 {
+				t.Errorf("left behind: %s", strings.Join(found, "\n"))
+			}
+		})
+	}
+}
+
+// again waits until containerd has found a node that was started again.
+func again(t *testing.T, s *site.Site) {
+	t.Helper()
+	for {
+		_, err := s.Machine.Ctr(t.Context(), "snapshots", "--snapshotter", site.Lighter, "ls")
+		if err == nil {
+			return
+		}
+		if t.Context().Err() != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A container on a base that was only claimed waits for the hub, and with it
+// containerd's garbage collector, which all others wait for then. A hub that never
+// ends its answer does not keep them for long.
+func TestSilentHubDuringGarbageCollection(t *testing.T) {
+	var m middle
+	s := start(t, site.Options{NodeArgs: m.serve(t)}, "+python", "base")
+	pull(t, s, site.Lighter, "python")
+	pull(t, s, site.Lighter, "base") // found among python's layers
+	waiting := make(chan struct{}, 1)
+	m.with(of("/chains/", func(w http.ResponseWriter, r *http.Request) {
+		waiting <- struct{}{}
+		stall(w, r)
+	}))
+	created := make(chan error, 1)
+	go func() {
+		_, err := s.Machine.Run(t.Context(), site.Lighter, site.Reference("base"), "true")
+		created <- err
+	}()
+	<-waiting
+	if err := s.Machine.RemoveImage(t.Context(), site.Reference("python")); err != nil {
+		t.Error(err)
+	}
+	if err := <-created; err == nil || !strings.Contains(err.Error(), "try again when the hub can be reached") {
+		t.Errorf("a container whose tree cannot be had: %v", err)
+	}
+	m.with(nil)
+	if out := run(t, s, site.Lighter, "base", "echo", "hello"); out != "hello\n" {
+		t.Errorf("echo printed %q", out)
+	}
+	if err := s.Machine.RemoveImage(t.Context(), site.Reference("base")); err != nil {
+		t.Error(err)
+	}
+	if found := left(t, s); len(found) > 0 {
+		t.Errorf("left behind: %s", strings.Join(found, "\n"))
+	}
+}

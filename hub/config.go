@@ -39,7 +39,7 @@ type Limits struct {
 // said.
 func DefaultConfig() Config {
 	return Config{
-		Root:      "/var/lib/lighter/hub",
+		Root:      "/var/lib/lighter-hub",
 		Listen:    "127.0.0.1:7070",
 		Platforms: []string{"linux/" + runtime.GOARCH},
 		Limits:    Limits{LayerBytes: 64 << 30, Entries: 4_000_000},

@@ -71,6 +71,13 @@ func rootCommand() *cobra.Command {
 
 A hub takes images in, as they are built today; a node mounts them for
 containerd and fetches the bytes that a container touches.`,
+		Example: `  lighter hub &
+  lighter node &
+  lighter add docker://registry.example.org/tools/shell:1
+  ctr images pull --snapshotter lighter registry.example.org/tools/shell:1`,
+		Args: noSuchCommand,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+
 		SilenceUsage: true, SilenceErrors: true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
@@ -80,6 +87,14 @@ containerd and fetches the bytes that a container touches.`,
 	root.AddCommand(hubCommand(), nodeCommand(), addCommand(), imagesCommand(), inspectCommand(),
 		mountCommand(), unmountCommand(), rmCommand(), verifyCommand(), statusCommand(), cacheCommand(), configCommand())
 	return root
+}
+
+// noSuchCommand is for commands that only have commands below them.
+func noSuchCommand(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usageError{fmt.Errorf("there is no command %q (see %s --help)", args[0], cmd.CommandPath())}
+	}
+	return nil
 }
 
 // exactArgs wants as many arguments as names, and names what is missing.

@@ -27,6 +27,11 @@ const (
 	initTimeout = 10 * time.Second
 	statTimeout = 5 * time.Second
 
+	// closeTries and closePause bound how often the directory is unmounted again
+	// that is busy.
+	closeTries = 20
+	closePause = 10 * time.Millisecond
+
 	// wanted are the features that are asked for: several reads of a file at a
 	// time, of up to maxPages, look-ups in parallel, an error that tells an
 	// aborted connection from an unmounted one, and resending.
@@ -158,6 +163,14 @@ func negotiate(req request) (fuse.InitOut, State, error) {
 // use it fails, and the server goes on. Closing twice is the same as once.
 func (s *Server) Close() error {
 	err := unix.Unmount(s.dir, unix.UMOUNT_NOFOLLOW)
+	// The kernel lets go of a device a moment after the tree over it was unmounted.
+	for range closeTries {
+		if !errors.Is(err, unix.EBUSY) {
+			break
+		}
+		time.Sleep(closePause)
+		err = unix.Unmount(s.dir, unix.UMOUNT_NOFOLLOW)
+	}
 	switch {
 	case errors.Is(err, unix.EBUSY):
 		return fmt.Errorf("unmount %s: %w (trees are still mounted over its devices: unmount them first)", s.dir, err)

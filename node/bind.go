@@ -215,14 +215,6 @@ func (n *Node) forgetBind(b Bind) error {
 	return err
 }
 
-func (n *Node) unbindAll() error {
-	var errs []error
-	for _, b := range n.binds.list() {
-		errs = append(errs, n.unbind(b.Dir))
-	}
-	return errors.Join(errs...)
-}
-
 // holdBinds keeps the trees that a former daemon had mounted for people from
 // being taken for garbage.
 func (n *Node) holdBinds() {
@@ -235,15 +227,15 @@ func (n *Node) holdBinds() {
 // network unless an index is damaged.
 const recoverTimeout = 5 * time.Second
 
-// recoverBinds mounts them again, where they still are: the former daemon's
-// mounts are not served any more, and what cannot be mounted again is unmounted.
+// recoverBinds mounts them again where they still are, if the former daemon's
+// devices were lost. What cannot be mounted again is unmounted.
 func (n *Node) recoverBinds(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, recoverTimeout)
 	defer cancel()
 	var errs []error
 	for _, b := range n.binds.list() {
 		bound, err := mount.Bound(n.config.Root, b.Dir)
-		if bound {
+		if bound && !n.takenOver {
 			err = n.bindChain(ctx, b, mount.Rebind)
 		}
 		if bound && err == nil {

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lighter/format/chunk"
+	"lighter/node/keeper"
 	"lighter/node/mount"
 )
 
@@ -204,6 +205,9 @@ func remove(root, dir string) error {
 		if _, err := mount.Unbind(root, dir); err != nil {
 			return err
 		}
+	}
+	if err := keeper.Drop(context.Background(), root); err != nil { // which takes a moment, and is bounded
+		return err
 	}
 	return mount.Abandon(root)
 }

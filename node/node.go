@@ -11,6 +11,7 @@
 //
 //	lock            held while a daemon runs
 //	control.sock    for `lighter status` and its like; root's alone
+//	keeper.sock     (package keeper)
 //	binds.json      what is mounted for people
 //	cache/          chunks (package disk)
 //	trees/ mounts/ devices/    (package mount)
@@ -43,23 +44,24 @@ import (
 
 // Node is a running node.
 type Node struct {
-	config   Config
-	log      *slog.Logger
-	started  time.Time
-	lock     *os.File
-	hub      *hub.Client
-	cache    *disk.Cache
-	units    *store.Units
-	ahead    *device.Ahead
-	server   *device.Server
-	trees    *mount.Trees
-	keys     *chain.Keys
-	chains   *chain.Resolver
-	snapshot *snapshot.Snapshotter // nil without an address
-	binds    *binds
-	controls net.Listener
-	requests net.Listener // containerd's; nil without an address
-	stop     context.CancelCauseFunc
+	config    Config
+	log       *slog.Logger
+	started   time.Time
+	lock      *os.File
+	hub       *hub.Client
+	cache     *disk.Cache
+	units     *store.Units
+	ahead     *device.Ahead
+	server    *device.Server
+	takenOver bool // server's connection is a former daemon's
+	trees     *mount.Trees
+	keys      *chain.Keys
+	chains    *chain.Resolver
+	snapshot  *snapshot.Snapshotter // nil without an address
+	binds     *binds
+	controls  net.Listener
+	requests  net.Listener // containerd's; nil without an address
+	stop      context.CancelCauseFunc
 }
 
 // heapGrowth is by how many percent the heap grows between two collections. A
@@ -79,12 +81,12 @@ func Run(ctx context.Context, config Config, log *slog.Logger, ready func()) err
 	}
 	ctx, n.stop = context.WithCancelCause(ctx)
 	defer n.stop(nil)
-	// The devices outlive what uses them: they are served until all is unmounted.
+	// The devices are served to the last: who unmounts a tree may read it.
 	devices, stopDevices := context.WithCancel(context.WithoutCancel(ctx))
 	served := make(chan error, 1)
 	go func() { served <- n.serveDevices(devices) }()
 	err = n.serve(ctx, ready)
-	err = errors.Join(err, n.unmountAll())
+	n.trees.Close()
 	stopDevices()
 	return errors.Join(err, <-served, n.close())
 }
@@ -103,17 +105,6 @@ func (n *Node) serve(ctx context.Context, ready func()) error {
 	n.log.Info("node is ready", "root", n.config.Root, "address", n.config.Address, "hub", n.hub.URL())
 	ready()
 	return group.Wait()
-}
-
-// serveDevices answers the kernel until ctx is done. If it ends before, by
-// somebody's umount, the node ends: it could mount nothing any more.
-func (n *Node) serveDevices(ctx context.Context) error {
-	err := n.server.Serve(ctx)
-	if ctx.Err() == nil {
-		err = errors.Join(err, fmt.Errorf("the kernel asks for nothing any more: was %s unmounted?", mount.Devices(n.config.Root)))
-	}
-	n.stop(err)
-	return err
 }
 
 // start opens everything, lowest first.
@@ -146,11 +137,11 @@ func start(ctx context.Context, config Config, log *slog.Logger) (_ *Node, err e
 	}
 	n.units = store.NewUnits(n.hub, n.cache)
 	n.ahead = device.NewAhead(n.units, log)
-	if n.server, err = device.Mount(mount.Devices(config.Root), log); err != nil {
+	if err := n.openDevices(ctx); err != nil {
 		return nil, err
 	}
 	n.trees = mount.Open(config.Root, n.hub, n.server, n.ahead, log)
-	if err := n.trees.Recover(); err != nil {
+	if err := n.trees.Recover(n.takenOver); err != nil {
 		return nil, err
 	}
 	if n.chains, err = chain.New(config.Root, n.hub, n.trees, n.keys, log); err != nil {
@@ -223,11 +214,6 @@ func (n *Node) makeRoot() error {
 	return nil
 }
 
-// unmountAll takes down what is mounted, while devices are still served.
-func (n *Node) unmountAll() error {
-	return errors.Join(n.unbindAll(), n.trees.Close())
-}
-
 // close closes what was opened, highest first.
 func (n *Node) close() error {
 	var errs []error
@@ -240,7 +226,7 @@ func (n *Node) close() error {
 		errs = append(errs, n.snapshot.Close())
 	}
 	if n.server != nil {
-		errs = append(errs, n.closeServer())
+		errs = append(errs, n.closeDevices())
 	}
 	if n.units != nil {
 		n.units.Wait()
@@ -252,15 +238,4 @@ func (n *Node) close() error {
 		errs = append(errs, n.lock.Close())
 	}
 	return errors.Join(errs...)
-}
-
-// closeServer unmounts the devices. If containers still use some, they keep the
-// mount, which the next daemon replaces.
-func (n *Node) closeServer() error {
-	err := n.server.Close()
-	if errors.Is(err, unix.EBUSY) {
-		n.log.Warn("containers still use trees: what they read and is not in memory is an error from now on", "cause", err)
-		return n.server.Detach()
-	}
-	return err
 }

@@ -84,7 +84,7 @@ containerd and fetches the bytes that a container touches.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath())}
 	})
-	root.AddCommand(hubCommand(), nodeCommand(), addCommand(), imagesCommand(), inspectCommand(),
+	root.AddCommand(hubCommand(), nodeCommand(), addCommand(), imagesCommand(), inspectCommand(), keeperCommand(),
 		mountCommand(), unmountCommand(), rmCommand(), verifyCommand(), statusCommand(), cacheCommand(), configCommand())
 	return root
 }

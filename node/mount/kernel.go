@@ -97,6 +97,15 @@ func detach(dir string) error {
 // "lighter" for the devices) by the directory that it is mounted on. Where
 // several mounts lie on each other, it is the one that is seen.
 func mountPoints(root string) (map[string]string, error) {
+	return listMounts(root, func(m mountLine) string { return m.source })
+}
+
+// mountNumbers lists the same with the numbers of the file systems, MAJOR:MINOR.
+func mountNumbers(root string) (map[string]string, error) {
+	return listMounts(root, func(m mountLine) string { return m.number })
+}
+
+func listMounts(root string, what func(mountLine) string) (map[string]string, error) {
 	root, err := filepath.EvalSymlinks(root) // as the kernel writes it
 	if err == nil {
 		root, err = filepath.Abs(root)
@@ -114,12 +123,12 @@ func mountPoints(root string) (map[string]string, error) {
 	lines := bufio.NewScanner(file)
 	lines.Buffer(nil, 1<<20) // overlay's options name each layer
 	for lines.Scan() {
-		dir, source, err := parseMount(lines.Text())
+		m, err := parseMount(lines.Text())
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", path, err)
 		}
-		if dir == root || strings.HasPrefix(dir, strings.TrimSuffix(root, "/")+"/") {
-			mounts[dir] = source
+		if m.dir == root || strings.HasPrefix(m.dir, strings.TrimSuffix(root, "/")+"/") {
+			mounts[m.dir] = what(m)
 		}
 	}
 	if err := lines.Err(); err != nil {
@@ -128,16 +137,19 @@ func mountPoints(root string) (map[string]string, error) {
 	return mounts, nil
 }
 
+// mountLine is what is used of one line of a mountinfo file.
+type mountLine struct{ dir, source, number string }
+
 // parseMount reads one line of a mountinfo file (proc_pid_mountinfo(5)):
 //
 //	36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue
-func parseMount(line string) (dir, source string, err error) {
+func parseMount(line string) (mountLine, error) {
 	fields, rest, ok := strings.Cut(line, " - ")
 	before, after := strings.Split(fields, " "), strings.Split(rest, " ")
 	if !ok || len(before) < 6 || len(after) < 2 {
-		return "", "", fmt.Errorf("not a mount: %q", line)
+		return mountLine{}, fmt.Errorf("not a mount: %q", line)
 	}
-	return unescape(before[4]), unescape(after[1]), nil
+	return mountLine{dir: unescape(before[4]), source: unescape(after[1]), number: before[2]}, nil
 }
 
 // unescape undoes what the kernel does to blanks and backslashes in paths: a

@@ -13,13 +13,13 @@ func TestParseMount(t *testing.T) {
 		{"36 35 0:41 / /n ro - tmpfs  rw", "/n", ""},
 		{`36 35 0:41 / /n\04 ro - tmpfs \999 rw`, `/n\04`, `\999`},
 	} {
-		dir, source, err := parseMount(test.line)
-		if err != nil || dir != test.dir || source != test.source {
-			t.Errorf("%q: %q, %q, %v", test.line, dir, source, err)
+		m, err := parseMount(test.line)
+		if err != nil || m.dir != test.dir || m.source != test.source || m.number == "" {
+			t.Errorf("%q: %+v, %v", test.line, m, err)
 		}
 	}
 	for _, bad := range []string{"", " - ", "36 35 98:0 /mnt1 - ext3 /dev/root", "36 35 98:0 / /mnt2 rw ext3 /dev/root rw", "36 35 98:0 / /mnt2 rw - ext3"} {
-		if _, _, err := parseMount(bad); err == nil {
+		if _, err := parseMount(bad); err == nil {
 			t.Errorf("%q is taken", bad)
 		}
 	}
@@ -28,9 +28,9 @@ func TestParseMount(t *testing.T) {
 func FuzzParseMount(f *testing.F) {
 	f.Add(`36 35 0:40 / /a\040b ro - erofs /x\134 ro`)
 	f.Fuzz(func(t *testing.T, line string) {
-		dir, _, err := parseMount(line)
-		if err == nil && strings.ContainsAny(dir, " ") && !strings.Contains(line, `\040`) {
-			t.Errorf("%q: a blank in %q", line, dir)
+		m, err := parseMount(line)
+		if err == nil && strings.ContainsAny(m.dir, " ") && !strings.Contains(line, `\040`) {
+			t.Errorf("%q: a blank in %q", line, m.dir)
 		}
 	})
 }

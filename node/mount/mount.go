@@ -21,7 +21,7 @@ import (
 // damaged.
 func (t *Trees) Mount(ctx context.Context, tree chunk.ID) (string, error) {
 	defer t.lock(tree)()
-	if t.get(tree) == nil {
+	if m := t.get(tree); m == nil || !t.isMounted(m) {
 		if err := t.mount(ctx, tree); err != nil {
 			return "", fmt.Errorf("mount tree %s: %w", tree.Short(), err)
 		}
@@ -35,33 +35,65 @@ func (t *Trees) lock(tree chunk.ID) (unlock func()) {
 	return busy.Unlock
 }
 
-func (t *Trees) get(tree chunk.ID) *mounted {
+func (t *Trees) get(tree chunk.ID) *served {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.mounted[tree]
+	return t.served[tree]
 }
 
-func (t *Trees) mount(ctx context.Context, tree chunk.ID) (err error) {
+func (t *Trees) isMounted(m *served) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return m.mounted
+}
+
+func (t *Trees) setMounted(m *served, mounted bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	m.mounted = mounted
+}
+
+func (t *Trees) mount(ctx context.Context, tree chunk.ID) error {
 	m, err := t.openVerified(ctx, tree)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			m.close()
-		}
-	}()
-	path, err := t.server.Add(tree, m.header.DeviceSize, m.device)
-	if err != nil {
+	known := t.get(tree)
+	if known != nil {
+		m.close() // it was opened to be verified
+		m = known
+	} else if err := t.serve(tree, m); err != nil {
 		return err
 	}
-	if err := mountOver(path, t.metadata(tree), t.point(tree)); err != nil {
-		return errors.Join(err, t.server.Remove(tree))
+	err = mountOver(filepath.Join(Devices(t.root), tree.String()), t.metadata(tree), t.point(tree))
+	switch {
+	case err == nil:
+		t.setMounted(m, true)
+	case known == nil:
+		err = errors.Join(err, t.unserve(tree, m))
+	}
+	return err
+}
+
+// serve makes the tree's device, which takes over m.
+func (t *Trees) serve(tree chunk.ID, m *served) error {
+	if _, err := t.server.Add(tree, m.header.DeviceSize, m.device); err != nil {
+		m.close()
+		return err
 	}
 	t.mu.Lock()
-	t.mounted[tree] = m
-	t.mu.Unlock()
+	defer t.mu.Unlock()
+	t.served[tree] = m
 	return nil
+}
+
+func (t *Trees) unserve(tree chunk.ID, m *served) error {
+	t.mu.Lock()
+	delete(t.served, tree)
+	t.mu.Unlock()
+	err := t.server.Remove(tree)
+	m.close()
+	return err
 }
 
 func mountOver(device, metadata, point string) error {
@@ -76,7 +108,7 @@ func mountOver(device, metadata, point string) error {
 
 // openVerified opens a tree that will be mounted. An index that is damaged on
 // the disk is fetched once more.
-func (t *Trees) openVerified(ctx context.Context, tree chunk.ID) (*mounted, error) {
+func (t *Trees) openVerified(ctx context.Context, tree chunk.ID) (*served, error) {
 	m, err := t.tryOpen(ctx, tree)
 	if !isDamage(err) {
 		return m, err
@@ -88,7 +120,7 @@ func (t *Trees) openVerified(ctx context.Context, tree chunk.ID) (*mounted, erro
 	return t.tryOpen(ctx, tree)
 }
 
-func (t *Trees) tryOpen(ctx context.Context, tree chunk.ID) (*mounted, error) {
+func (t *Trees) tryOpen(ctx context.Context, tree chunk.ID) (*served, error) {
 	m, err := t.open(tree)
 	if err != nil {
 		return nil, err
@@ -110,7 +142,7 @@ func isDamage(err error) bool {
 func (t *Trees) metadata(tree chunk.ID) string { return filepath.Join(t.dir(tree), "metadata") }
 
 // open opens the parts of a tree that its device reads.
-func (t *Trees) open(tree chunk.ID) (*mounted, error) {
+func (t *Trees) open(tree chunk.ID) (*served, error) {
 	file, err := os.Open(filepath.Join(t.dir(tree), "map"))
 	if err != nil {
 		return nil, err
@@ -119,7 +151,7 @@ func (t *Trees) open(tree chunk.ID) (*mounted, error) {
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
-	m := &mounted{header: extents.Header, extents: extents, files: []io.Closer{file}}
+	m := &served{header: extents.Header, extents: extents, files: []io.Closer{file}}
 	hint, locations, err := openLocations(t.dir(tree), m.header)
 	if err != nil {
 		t.log.Warn("no locations: chunks will be asked for by their IDs", "tree", tree.Short(), "cause", err)
@@ -146,7 +178,7 @@ func openLocations(dir string, header index.Header) (*os.File, *index.Locations,
 	return file, locations, nil
 }
 
-func (m *mounted) close() {
+func (m *served) close() {
 	for _, file := range m.files {
 		file.Close() // only read: nothing to lose
 	}
@@ -192,24 +224,41 @@ func (t *Trees) unmount(tree chunk.ID) error {
 	if m == nil {
 		return nil
 	}
+	if err := t.hide(tree, m); err != nil {
+		return err
+	}
+	return t.unserve(tree, m)
+}
+
+// hide takes the tree's mount away. Overlays and other mounts made of it keep it
+// alive, and go on reading its device.
+func (t *Trees) hide(tree chunk.ID, m *served) error {
 	if err := unmount(t.point(tree)); err != nil {
 		return fmt.Errorf("unmount tree %s: %w", tree.Short(), err)
 	}
-	t.mu.Lock()
-	delete(t.mounted, tree)
-	t.mu.Unlock()
-	err := errors.Join(os.Remove(t.point(tree)), t.server.Remove(tree))
-	m.close()
-	return err
+	t.setMounted(m, false)
+	if err := os.Remove(t.point(tree)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("unmount tree %s: %w", tree.Short(), err)
+	}
+	return nil
 }
 
-// Close unmounts everything.
-func (t *Trees) Close() error {
-	var errs []error
+// Close unmounts everything that nobody works in. The devices stay as long as
+// the server does: containers may use them, and the next daemon serves them.
+func (t *Trees) Close() {
 	for _, m := range t.Mounted() {
-		errs = append(errs, t.Unmount(m.Tree))
+		if err := t.close(m.Tree); err != nil {
+			t.log.Info("a tree stays mounted", "cause", err)
+		}
 	}
-	return errors.Join(errs...)
+}
+
+func (t *Trees) close(tree chunk.ID) error {
+	defer t.lock(tree)()
+	if m := t.get(tree); m != nil {
+		return t.hide(tree, m)
+	}
+	return nil
 }
 
 // Mounted says what is mounted and how it is used.
@@ -224,8 +273,11 @@ type Mounted struct {
 func (t *Trees) Mounted() []Mounted {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	list := make([]Mounted, 0, len(t.mounted))
-	for tree, m := range t.mounted {
+	list := make([]Mounted, 0, len(t.served))
+	for tree, m := range t.served {
+		if !m.mounted {
+			continue
+		}
 		list = append(list, Mounted{tree, t.point(tree), m.header, m.device.Stats()})
 	}
 	return list

@@ -10,10 +10,47 @@ import (
 )
 
 // Recover puts in order what a former daemon left mounted, before the first
-// Mount. Its devices went with it, so its mounts are taken away: containers that
-// still use one keep it, and get errors for what is not in memory; whoever
-// mounts the tree from now on gets a new one.
-func (t *Trees) Recover() error { return removeMounts(t.root) }
+// Mount and before the server serves.
+//
+// If the server has taken over the former one's connection, all goes on: each
+// tree on the disk has its device again, for there may be containers that use
+// it, and what is mounted stays so. A tree that cannot be opened costs its own
+// users errors, and is named in the log.
+//
+// Otherwise the devices went with the daemon, so its mounts are taken away:
+// containers that still use one keep it, and get errors for what is not in
+// memory; whoever mounts the tree from now on gets a new one.
+func (t *Trees) Recover(takenOver bool) error {
+	if !takenOver {
+		return removeMounts(t.root)
+	}
+	mounts, err := mountPoints(t.root)
+	if err != nil {
+		return err
+	}
+	trees, err := t.List()
+	if err != nil {
+		return err
+	}
+	for _, tree := range trees {
+		m, err := t.open(tree)
+		if err == nil {
+			_, m.mounted = mounts[t.point(tree)]
+			err = t.serve(tree, m)
+		}
+		if err != nil {
+			t.log.Error("a tree cannot be served any more", "tree", tree, "cause", err)
+		}
+	}
+	return nil
+}
+
+// Connection says which connection is mounted at root's devices: the number of
+// its file system, MAJOR:MINOR, or "" if none is.
+func Connection(root string) (string, error) {
+	numbers, err := mountNumbers(root)
+	return numbers[Devices(root)], err
+}
 
 // removeMounts takes away the trees that are mounted below root. What somebody
 // else has put there stays.

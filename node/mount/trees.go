@@ -32,16 +32,18 @@ type Trees struct {
 	// trees share a lock, which costs them nothing but time.
 	busy [64]sync.Mutex
 
-	mu      sync.Mutex // guards mounted
-	mounted map[chunk.ID]*mounted
+	mu     sync.Mutex // guards served, and mounted in each
+	served map[chunk.ID]*served
 }
 
-// mounted is what a mounted tree holds open.
-type mounted struct {
+// served is a tree whose device is there, with what it holds open. It need not be
+// mounted here: what a former daemon mounted may have users still.
+type served struct {
 	device  *device.Device
 	header  index.Header
 	extents *index.Map
 	files   []io.Closer
+	mounted bool
 }
 
 // What lies in trees/ beside the trees: indexes on their way in and out.
@@ -57,8 +59,9 @@ func Devices(root string) string { return filepath.Join(root, "devices") }
 // arrive, or not quite go, before a former daemon ended. It touches no mount.
 func Prepare(root string) error {
 	for _, dir := range []string{"trees", "mounts", "devices"} {
-		err := os.MkdirAll(filepath.Join(root, dir), 0o700)
-		// What is mounted on devices/ may be dead, and then it cannot even be looked at.
+		// Not MkdirAll: it would look at what is mounted on devices/, and wait for
+		// somebody to serve it.
+		err := os.Mkdir(filepath.Join(root, dir), 0o700)
 		if err != nil && !errors.Is(err, os.ErrExist) {
 			return fmt.Errorf("prepare the node's root: %w", err)
 		}
@@ -81,7 +84,7 @@ func Prepare(root string) error {
 // Open opens the trees below root, which Prepare has prepared. server serves
 // their devices. root is absolute and has no symbolic links.
 func Open(root string, source Source, server *device.Server, ahead *device.Ahead, log *slog.Logger) *Trees {
-	return &Trees{root: root, source: source, server: server, ahead: ahead, log: log, mounted: map[chunk.ID]*mounted{}}
+	return &Trees{root: root, source: source, server: server, ahead: ahead, log: log, served: map[chunk.ID]*served{}}
 }
 
 func (t *Trees) dir(tree chunk.ID) string   { return filepath.Join(t.root, "trees", tree.String()) }

@@ -3,6 +3,7 @@
 package node
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"net"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -142,33 +144,82 @@ func TestStatusAndCache(t *testing.T) {
 	run(t, "unmount", "--root", d.root, dir).good()
 }
 
-// A node that is killed while somebody uses its trees: the next one starts, and
-// serves the same trees and others anew.
-func TestNodeIsKilledWhileItsTreesAreUsed(t *testing.T) {
-	d := startNode(t, newRoot(t), "--address", "")
-	dir, merged := t.TempDir(), t.TempDir()
+// used has the tree of tools:1 mounted at dir, and in use as containers do it: by
+// an overlay at merged and by processes that work in it.
+func used(t *testing.T, d *daemon) (dir, merged string) {
+	t.Helper()
+	dir, merged = t.TempDir(), t.TempDir()
 	run(t, "mount", "--root", d.root, "tools:1", dir).good()
 	tree := status(t, d.root).Mounts[0].Dir
-	// As a container has it.
 	if err := unix.Mount("overlay", merged, "overlay", 0, "lowerdir="+tree+":"+t.TempDir()); err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Unmount(merged, unix.MNT_DETACH)
+	t.Cleanup(func() { _ = unix.Unmount(merged, unix.MNT_DETACH) })
 	for _, in := range []string{merged, tree} {
 		sleeper := exec.Command("sleep", "infinity")
 		sleeper.Dir = in
 		if err := sleeper.Start(); err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = sleeper.Process.Kill(); _ = sleeper.Wait() }()
+		t.Cleanup(func() { _ = sleeper.Process.Kill(); _ = sleeper.Wait() })
 	}
+	return dir, merged
+}
+
+// A node that ends, by a signal that it cannot catch or by one that it can, while
+// somebody uses its trees: who reads waits for the next one, and has its bytes.
+func TestReadersWaitForTheNextNode(t *testing.T) {
+	d := startNode(t, newRoot(t), "--address", "")
+	dir, merged := used(t, d)
+	for i, signal := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM, syscall.SIGKILL, syscall.SIGKILL} {
+		if i == 2 { // nothing is on the disk either
+			run(t, "cache", "prune", "--root", d.root).good()
+		}
+		d.end(signal)
+		if err := site.DropCaches(); err != nil {
+			t.Fatal(err)
+		}
+		read := make(chan error, 1)
+		go func() {
+			got, err := os.ReadFile(filepath.Join(merged, "large"))
+			if err == nil && !bytes.Equal(got, large) {
+				err = errors.New("other bytes")
+			}
+			read <- err
+		}()
+		select {
+		case err := <-read:
+			t.Fatalf("somebody answers for a node that was ended: %v", err)
+		case <-time.After(100 * time.Millisecond):
+		}
+		d.start()
+		if err := <-read; err != nil {
+			t.Errorf("%s: %v", signal, err)
+		}
+		shows(t, dir)
+		other := t.TempDir()
+		run(t, "mount", "--root", d.root, "tools:1", other).good()
+		shows(t, other)
+		run(t, "unmount", "--root", d.root, other).good()
+		if n := mountsOn(t, dir); n != 1 {
+			t.Errorf("%d mounts where one was", n)
+		}
+	}
+	run(t, "unmount", "--root", d.root, dir).good()
+}
+
+// A node that is killed with its keeper while somebody uses its trees: the next
+// one starts, and serves the same trees and others anew.
+func TestNodeAndKeeperAreKilled(t *testing.T) {
+	d := startNode(t, newRoot(t), "--address", "")
+	dir, merged := used(t, d)
 	// What is no mount of the node, in its directory.
 	foreign := filepath.Join(d.root, "mounts", "foreign")
 	if err := errors.Join(os.Mkdir(foreign, 0o700), os.WriteFile(filepath.Join(foreign, "file"), nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	for _, signal := range []syscall.Signal{syscall.SIGKILL, syscall.SIGKILL} {
-		d.end(signal)
+	for range 2 {
+		d.lose()
 		if err := site.DropCaches(); err != nil {
 			t.Fatal(err)
 		}
@@ -189,26 +240,6 @@ func TestNodeIsKilledWhileItsTreesAreUsed(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(foreign, "file")); err != nil {
 		t.Error(err)
 	}
-}
-
-// A node that is stopped while a container uses its trees ends well, and the next
-// one starts.
-func TestNodeIsStoppedWhileItsTreesAreUsed(t *testing.T) {
-	d := startNode(t, newRoot(t), "--address", "")
-	dir, merged := t.TempDir(), t.TempDir()
-	run(t, "mount", "--root", d.root, "tools:1", dir).good()
-	if err := unix.Mount("overlay", merged, "overlay", 0, "lowerdir="+status(t, d.root).Mounts[0].Dir+":"+t.TempDir()); err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Unmount(merged, unix.MNT_DETACH)
-	d.end(syscall.SIGTERM)
-	if !strings.Contains(d.said(), "containers still use trees") || mountsOn(t, dir) != 0 {
-		t.Errorf("%d mounts; it said:\n%s", mountsOn(t, dir), d.said())
-	}
-	d.start()
-	run(t, "mount", "--root", d.root, "tools:1", dir).good()
-	shows(t, dir)
-	run(t, "unmount", "--root", d.root, dir).good()
 }
 
 // `lighter unmount` when the node was killed and none has come after it.
@@ -246,7 +277,7 @@ func TestDamagedIndex(t *testing.T) {
 	} {
 		run(t, "mount", "--root", d.root, "tools:1", dir).good()
 		tree := status(t, d.root).Mounts[0].Tree.String()
-		d.end(syscall.SIGKILL) // what it left is mounted again by the next one
+		d.lose() // what it left is mounted again by the next one
 		if err := damage(filepath.Join(d.root, "trees", tree)); err != nil {
 			t.Fatal(name, err)
 		}
@@ -290,7 +321,7 @@ func TestDamagedIndexWithoutAHub(t *testing.T) {
 	dir := t.TempDir()
 	run(t, "mount", "--root", d.root, "tools:1", dir).good()
 	tree := status(t, d.root).Mounts[0].Tree.String()
-	d.end(syscall.SIGKILL)
+	d.lose()
 	if err := flip("metadata")(filepath.Join(d.root, "trees", tree)); err != nil {
 		t.Fatal(err)
 	}

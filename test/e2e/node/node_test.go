@@ -25,6 +25,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"lighter/node"
+	"lighter/node/keeper"
 	"lighter/test/testkit/site"
 	tars "lighter/test/testkit/tarball"
 )
@@ -236,6 +237,15 @@ func (d *daemon) end(signal syscall.Signal) int {
 		d.t.Errorf("the node ended with %d: %s", code, d.said())
 	}
 	return code
+}
+
+// lose kills the node, and has its keeper let go: nobody holds the devices.
+func (d *daemon) lose() {
+	d.t.Helper()
+	d.end(syscall.SIGKILL)
+	if err := keeper.Drop(d.t.Context(), d.root); err != nil {
+		d.t.Fatal(err)
+	}
 }
 
 func eventually(t *testing.T, what string, ok func() bool) {

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"lighter/node/keeper"
 )
 
 // Names of the two snapshotters of the machine's containerd.
@@ -206,6 +208,10 @@ func (m *Machine) Wipe(ctx context.Context) error {
 // stop removes the containers and ends containerd, its shims and the node.
 func (m *Machine) stop(ctx context.Context) error {
 	var errs []error
+	if m.node != nil && m.node.hasEnded() {
+		// Nobody will come who answers what its keeper has readers wait for.
+		errs = append(errs, keeper.Drop(ctx, m.NodeRoot()))
+	}
 	if m.containerd != nil {
 		errs = append(errs, m.removeContainers(ctx), m.containerd.stop())
 	}

@@ -54,6 +54,15 @@ func (s *Site) startProcess(name string, argv []string, env ...string) (*process
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
+func (p *process) hasEnded() bool {
+	select {
+	case <-p.ended:
+		return true
+	default:
+		return false
+	}
+}
+
 // await calls ready until it succeeds.
 func (p *process) await(ctx context.Context, ready func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)

@@ -1,0 +1,20 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"lighter/node"
+	"lighter/node/keeper"
+)
+
+// keeperCommand is for `lighter node` alone, which starts it.
+func keeperCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "keeper ROOT",
+		Short:   "Hold a node's devices while its daemon is replaced; `lighter node` starts it",
+		Example: "  pgrep -af 'lighter keeper'",
+		Hidden:  true,
+		Args:    exactArgs("ROOT"), // it tells people whose it is
+		RunE:    func(*cobra.Command, []string) error { return keeper.Run(node.KeeperIdle) },
+	}
+}

@@ -1,0 +1,131 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"lighter/node/device"
+	"lighter/node/keeper"
+	"lighter/node/mount"
+)
+
+// kept is the note that goes with the connection to the kernel from one daemon to
+// the next, which may be older or newer. Version is of who wrote it, Oldest of
+// who can read it.
+type kept struct {
+	Version int          `json:"version"`
+	Oldest  int          `json:"oldest"`
+	Mount   string       `json:"mount"` // the file system's number
+	State   device.State `json:"state"`
+}
+
+// keptVersion is the version of the note that this daemon writes, and the newest
+// that it can read.
+const keptVersion = 1
+
+// openDevices takes over the connection of a former daemon, or makes one.
+func (n *Node) openDevices(ctx context.Context) (err error) {
+	n.server, err = n.takeOver(ctx)
+	if err == nil {
+		n.takenOver = true
+		n.log.Info("a former daemon's devices are taken over")
+		return nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		n.log.Error("a former daemon's devices cannot be taken over: what containers read of them and is not in memory is an error from now on", "cause", err)
+		// Whoever holds the connection keeps it from ending, and readers waiting.
+		if err := keeper.Drop(ctx, n.config.Root); err != nil {
+			return err
+		}
+	}
+	dir := mount.Devices(n.config.Root)
+	if n.server, err = device.Mount(dir, n.log); err != nil {
+		return err
+	}
+	if err := n.keep(ctx); err != nil {
+		n.log.Error("nobody keeps the devices: when this daemon ends, containers get errors", "cause", err)
+	}
+	return nil
+}
+
+func (n *Node) takeOver(ctx context.Context) (*device.Server, error) {
+	conn, note, err := keeper.Take(ctx, n.config.Root)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	var k kept
+	if err := json.Unmarshal(note, &k); err != nil {
+		return nil, fmt.Errorf("read the keeper's note: %w", err)
+	}
+	if k.Oldest > keptVersion {
+		return nil, fmt.Errorf("it is of a daemon of version %d, and this one knows %d", k.Version, keptVersion)
+	}
+	now, err := mount.Connection(n.config.Root)
+	if err != nil {
+		return nil, err
+	}
+	if now != k.Mount {
+		return nil, fmt.Errorf("what is kept is mount %s, and on %s is %q", k.Mount, mount.Devices(n.config.Root), now)
+	}
+	return device.Adopt(conn, mount.Devices(n.config.Root), k.State, n.log)
+}
+
+// keep gives the connection to the keeper.
+func (n *Node) keep(ctx context.Context) error {
+	number, err := mount.Connection(n.config.Root)
+	if err != nil {
+		return err
+	}
+	note, err := json.Marshal(kept{Version: keptVersion, Oldest: 1, Mount: number, State: n.server.State()})
+	if err != nil {
+		return err
+	}
+	conn, err := n.server.Conn()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	return keeper.Keep(ctx, n.config.Root, conn, note, program, "keeper", n.config.Root)
+}
+
+// KeeperIdle is how long a keeper waits for something to keep.
+const KeeperIdle = 10 * time.Second
+
+// serveDevices answers the kernel until ctx is done. If it ends before, by
+// somebody's umount, the node ends: it could mount nothing any more.
+func (n *Node) serveDevices(ctx context.Context) error {
+	if n.takenOver { // what the former daemon had read and not answered
+		if err := n.server.Resend(); err != nil {
+			n.log.Error("reads that a former daemon had begun are lost", "cause", err)
+		}
+	}
+	err := n.server.Serve(ctx)
+	if ctx.Err() == nil {
+		err = errors.Join(err, fmt.Errorf("the kernel asks for nothing any more: was %s unmounted?", mount.Devices(n.config.Root)))
+	}
+	n.stop(err)
+	return err
+}
+
+// closeDevices unmounts the devices, if nobody uses them. If containers do, they
+// keep the mount, and wait for the next daemon with what they read.
+func (n *Node) closeDevices() error {
+	err := n.server.Close()
+	if errors.Is(err, unix.EBUSY) {
+		n.log.Info("containers use the devices: they wait for the next daemon with what they read", "root", n.config.Root)
+		return n.server.Detach()
+	}
+	return errors.Join(err, keeper.Drop(context.Background(), n.config.Root)) // it would end by itself, a second later
+}

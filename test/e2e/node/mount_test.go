@@ -210,8 +210,11 @@ func TestMountInterrupted(t *testing.T) {
 			return err == nil && len(found) > 0
 		}
 	}
-	url, asked := silentHub(t)
-	for name, when := range map[string]func() bool{"at the start": ownHas("node.log"), "when the node answers": ownHas("control.sock"), "in the middle": asked} {
+	for name, when := range map[string]func() bool{"at the start": ownHas("node.log"), "when the node answers": ownHas("control.sock"), "in the middle": nil} {
+		url, asked := silentHub(t) // for each: that it was asked is when to interrupt
+		if when == nil {
+			when = asked
+		}
 		dir := t.TempDir()
 		interrupt(t, when, "--root", filepath.Join(dir, "no node"), "--hub", url, "tools:1", dir)
 		if left := append(ownNodes(t), mountsBelow(t, ownRoots)...); len(left)+mountsOn(t, dir) > 0 {
@@ -223,7 +226,7 @@ func TestMountInterrupted(t *testing.T) {
 			}
 		}
 	}
-	url, asked = silentHub(t)
+	url, asked := silentHub(t)
 	d := startNode(t, newRoot(t), "--address", "", "--hub", url)
 	dir := t.TempDir()
 	interrupt(t, asked, "--root", d.root, "tools:1", dir)

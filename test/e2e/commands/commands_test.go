@@ -37,21 +37,7 @@ const (
 	nearName, foreignName = "near.test", "foreign.test"
 )
 
-func TestMain(m *testing.M) {
-	os.Exit(site.Enclosed(func() int {
-		stop, err := prepare()
-		if err != nil {
-			fmt.Fprintln(os.Stderr, "prepare:", err)
-			return 1
-		}
-		code := m.Run()
-		if err := stop(); err != nil {
-			fmt.Fprintln(os.Stderr, "the hub's end:", err)
-			return 1
-		}
-		return code
-	}))
-}
+func TestMain(m *testing.M) { os.Exit(site.EnclosedWith(prepare, m.Run)) }
 
 func prepare() (stop func() error, err error) {
 	module, err := site.Module()

@@ -27,6 +27,24 @@ const (
 // enclosure is the enclosure's directory, once inside.
 var enclosure string
 
+// EnclosedWith is Enclosed for tests that share what prepare makes in the
+// enclosure, and stop ends.
+func EnclosedWith(prepare func() (stop func() error, err error), run func() int) int {
+	return Enclosed(func() int {
+		stop, err := prepare()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "prepare:", err)
+			return 1
+		}
+		code := run()
+		if err := stop(); err != nil {
+			fmt.Fprintln(os.Stderr, "end what was prepared:", err)
+			return 1
+		}
+		return code
+	})
+}
+
 // Enclosed runs the program again in an enclosure, there calls run, and returns
 // its result as the exit code. A test's TestMain is
 //

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -99,9 +98,6 @@ func (n *Node) keep(ctx context.Context) error {
 	}
 	return keeper.Keep(ctx, n.config.Root, conn, note, program, "keeper", n.config.Root)
 }
-
-// KeeperIdle is how long a keeper waits for something to keep.
-const KeeperIdle = 10 * time.Second
 
 // serveDevices answers the kernel until ctx is done. If it ends before, by
 // somebody's umount, the node ends: it could mount nothing any more.

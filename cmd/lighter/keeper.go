@@ -3,7 +3,6 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"lighter/node"
 	"lighter/node/keeper"
 )
 
@@ -15,6 +14,6 @@ func keeperCommand() *cobra.Command {
 		Example: "  pgrep -af 'lighter keeper'",
 		Hidden:  true,
 		Args:    exactArgs("ROOT"), // it tells people whose it is
-		RunE:    func(*cobra.Command, []string) error { return keeper.Run(node.KeeperIdle) },
+		RunE:    func(*cobra.Command, []string) error { return keeper.Run() },
 	}
 }

@@ -84,6 +84,9 @@ func (d *Device) ReadAt(ctx context.Context, dst []byte, offset int64) error {
 		return fmt.Errorf("read %d bytes at %d: %w", len(dst), offset, err)
 	}
 	d.readAhead(offset, int64(len(dst)))
+	if len(missing) == 0 {
+		return nil
+	}
 	return d.fetch(ctx, missing)
 }
 

@@ -14,7 +14,7 @@ import (
 // The test binary is the keeper too.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "keep" {
-		if err := Run(100 * time.Millisecond); err != nil {
+		if err := Run(); err != nil {
 			os.Exit(1)
 		}
 		os.Exit(0)

@@ -13,6 +13,9 @@ import (
 // listenerFD is the descriptor that a keeper inherits: its socket, listening.
 const listenerFD = 3
 
+// idle is how long a keeper waits for the first descriptor.
+const idle = 10 * time.Second
+
 // keeper is what one holds. The descriptor is none of os's: Go's poller would
 // watch it, and the keeper would wake with each request that it is not to answer.
 type keeper struct {
@@ -21,9 +24,8 @@ type keeper struct {
 }
 
 // Run is a keeper's life: it answers on the socket that Keep has given the
-// process, until what it holds is of no use any more. idle is how long it waits
-// for the first descriptor.
-func Run(idle time.Duration) error {
+// process, until what it holds is of no use any more.
+func Run() error {
 	file := os.NewFile(listenerFD, "socket")
 	inherited, err := net.FileListener(file)
 	if err != nil {
@@ -35,12 +37,12 @@ func Run(idle time.Duration) error {
 		return errors.New("a keeper is started by `lighter node`, with a Unix socket")
 	}
 	defer listener.Close()
-	return serve(listener, idle)
+	return serve(listener)
 }
 
 // serve answers one after the other. Between them it looks whether the kernel
 // still wants the connection.
-func serve(listener *net.UnixListener, idle time.Duration) error {
+func serve(listener *net.UnixListener) error {
 	k := &keeper{fd: none}
 	defer k.drop()
 	for start := time.Now(); ; {

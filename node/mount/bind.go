@@ -76,5 +76,5 @@ func Rebind(tree, dir string) error {
 // mountedOn returns what is mounted on dir, on top, or nothing.
 func mountedOn(dir string) (source string, err error) {
 	mounts, err := mountPoints(dir)
-	return mounts[dir], err
+	return mounts[dir].source, err
 }

@@ -93,19 +93,10 @@ func detach(dir string) error {
 	}
 }
 
-// mountPoints lists what is mounted below root, or on it: what (a metadata image,
-// "lighter" for the devices) by the directory that it is mounted on. Where
-// several mounts lie on each other, it is the one that is seen.
-func mountPoints(root string) (map[string]string, error) {
-	return listMounts(root, func(m mountLine) string { return m.source })
-}
-
-// mountNumbers lists the same with the numbers of the file systems, MAJOR:MINOR.
-func mountNumbers(root string) (map[string]string, error) {
-	return listMounts(root, func(m mountLine) string { return m.number })
-}
-
-func listMounts(root string, what func(mountLine) string) (map[string]string, error) {
+// mountPoints lists what is mounted below root, or on it, by the directory that
+// it is mounted on. Where several mounts lie on each other, it is the one that is
+// seen.
+func mountPoints(root string) (map[string]mountEntry, error) {
 	root, err := filepath.EvalSymlinks(root) // as the kernel writes it
 	if err == nil {
 		root, err = filepath.Abs(root)
@@ -119,7 +110,7 @@ func listMounts(root string, what func(mountLine) string) (map[string]string, er
 		return nil, fmt.Errorf("list the mounts below %s: %w", root, err)
 	}
 	defer file.Close()
-	mounts := map[string]string{}
+	mounts := map[string]mountEntry{}
 	lines := bufio.NewScanner(file)
 	lines.Buffer(nil, 1<<20) // overlay's options name each layer
 	for lines.Scan() {
@@ -128,7 +119,7 @@ func listMounts(root string, what func(mountLine) string) (map[string]string, er
 			return nil, fmt.Errorf("read %s: %w", path, err)
 		}
 		if m.dir == root || strings.HasPrefix(m.dir, strings.TrimSuffix(root, "/")+"/") {
-			mounts[m.dir] = what(m)
+			mounts[m.dir] = m
 		}
 	}
 	if err := lines.Err(); err != nil {
@@ -137,19 +128,23 @@ func listMounts(root string, what func(mountLine) string) (map[string]string, er
 	return mounts, nil
 }
 
-// mountLine is what is used of one line of a mountinfo file.
-type mountLine struct{ dir, source, number string }
+// mountEntry is what is used of one line of a mountinfo file.
+type mountEntry struct {
+	dir    string
+	source string // a metadata image; "lighter" for the devices
+	number string // of the file system, MAJOR:MINOR
+}
 
 // parseMount reads one line of a mountinfo file (proc_pid_mountinfo(5)):
 //
 //	36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue
-func parseMount(line string) (mountLine, error) {
+func parseMount(line string) (mountEntry, error) {
 	fields, rest, ok := strings.Cut(line, " - ")
 	before, after := strings.Split(fields, " "), strings.Split(rest, " ")
 	if !ok || len(before) < 6 || len(after) < 2 {
-		return mountLine{}, fmt.Errorf("not a mount: %q", line)
+		return mountEntry{}, fmt.Errorf("not a mount: %q", line)
 	}
-	return mountLine{dir: unescape(before[4]), source: unescape(after[1]), number: before[2]}, nil
+	return mountEntry{dir: unescape(before[4]), source: unescape(after[1]), number: before[2]}, nil
 }
 
 // unescape undoes what the kernel does to blanks and backslashes in paths: a

@@ -97,7 +97,7 @@ func TestMountErofs(t *testing.T) {
 		t.Errorf("write to the tree: %v", err)
 	}
 	mounts, err := mountPoints(filepath.Dir(dir))
-	if err != nil || len(mounts) != 1 || mounts[dir] != metadata {
+	if err != nil || len(mounts) != 1 || mounts[dir].source != metadata {
 		t.Errorf("mounts %v, %v; want %s", mounts, err, metadata)
 	}
 }

@@ -65,7 +65,7 @@ func (t *Trees) mount(ctx context.Context, tree chunk.ID) error {
 	} else if err := t.serve(tree, m); err != nil {
 		return err
 	}
-	err = mountOver(filepath.Join(Devices(t.root), tree.String()), t.metadata(tree), t.point(tree))
+	err = mountOver(m.path, t.metadata(tree), t.point(tree))
 	switch {
 	case err == nil:
 		t.setMounted(m, true)
@@ -77,7 +77,8 @@ func (t *Trees) mount(ctx context.Context, tree chunk.ID) error {
 
 // serve makes the tree's device, which takes over m.
 func (t *Trees) serve(tree chunk.ID, m *served) error {
-	if _, err := t.server.Add(tree, m.header.DeviceSize, m.device); err != nil {
+	var err error
+	if m.path, err = t.server.Add(tree, m.header.DeviceSize, m.device); err != nil {
 		m.close()
 		return err
 	}

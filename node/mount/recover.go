@@ -48,8 +48,8 @@ func (t *Trees) Recover(takenOver bool) error {
 // Connection says which connection is mounted at root's devices: the number of
 // its file system, MAJOR:MINOR, or "" if none is.
 func Connection(root string) (string, error) {
-	numbers, err := mountNumbers(root)
-	return numbers[Devices(root)], err
+	mounts, err := mountPoints(root)
+	return mounts[Devices(root)].number, err
 }
 
 // removeMounts takes away the trees that are mounted below root. What somebody

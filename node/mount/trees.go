@@ -43,6 +43,7 @@ type served struct {
 	header  index.Header
 	extents *index.Map
 	files   []io.Closer
+	path    string // of the device
 	mounted bool
 }
 

@@ -40,11 +40,9 @@ const (
 func TestMain(m *testing.M) { os.Exit(site.EnclosedWith(prepare, m.Run)) }
 
 func prepare() (stop func() error, err error) {
-	module, err := site.Module()
-	if err != nil {
+	if lighter, err = site.Binary(); err != nil {
 		return nil, err
 	}
-	lighter = filepath.Join(module, "bin/lighter")
 	dir, err := os.MkdirTemp("", "hub-")
 	if err != nil {
 		return nil, err

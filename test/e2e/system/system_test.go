@@ -17,14 +17,14 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(site.Enclosed(m.Run)) }
 
-// binary is the lighter that is tested: the one that `make build` made.
+// binary is the lighter that is tested.
 func binary(t testing.TB) string {
 	t.Helper()
-	dir, err := site.Module()
+	path, err := site.Binary()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return filepath.Join(dir, "bin/lighter")
+	return path
 }
 
 // start starts a site and pushes images to its registry. The hub takes in those

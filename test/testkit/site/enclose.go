@@ -294,3 +294,9 @@ func Module() (string, error) {
 	}
 	return "", err
 }
+
+// Binary returns the path of the lighter that `make build` made.
+func Binary() (string, error) {
+	module, err := Module()
+	return filepath.Join(module, "bin/lighter"), err
+}

@@ -9,8 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-
+	"lighter/test/testkit/layout"
 	"lighter/test/testkit/site"
 )
 
@@ -77,22 +76,22 @@ func layoutOf(image string) (string, error) {
 // need makes sure that the registry and the hub have the images.
 func (b *bench) need(ctx context.Context, images ...string) error {
 	for _, image := range images {
-		layout, err := layoutOf(image)
+		dir, err := layoutOf(image)
 		if err != nil {
 			return err
 		}
-		if err := b.needLayout(ctx, layout, image); err != nil {
+		if err := b.needLayout(ctx, dir, image); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (b *bench) needLayout(ctx context.Context, layout, image string) error {
+func (b *bench) needLayout(ctx context.Context, dir, image string) error {
 	if b.ready[image] {
 		return nil
 	}
-	if err := b.site.Push(ctx, layout, image); err != nil {
+	if err := b.site.Push(ctx, dir, image); err != nil {
 		return err
 	}
 	start := time.Now()
@@ -107,41 +106,13 @@ func (b *bench) needLayout(ctx context.Context, layout, image string) error {
 	return nil
 }
 
-// manifestOf reads the manifest of an OCI layout.
-func manifestOf(layout string) (ocispec.Manifest, error) {
-	var index ocispec.Index
-	var manifest ocispec.Manifest
-	if err := readJSON(filepath.Join(layout, "index.json"), &index); err != nil {
-		return manifest, err
-	}
-	if len(index.Manifests) != 1 {
-		return manifest, fmt.Errorf("%s has %d images, not one", layout, len(index.Manifests))
-	}
-	return manifest, readJSON(blobPath(layout, index.Manifests[0]), &manifest)
-}
-
-func blobPath(layout string, d ocispec.Descriptor) string {
-	return filepath.Join(layout, "blobs", d.Digest.Algorithm().String(), d.Digest.Encoded())
-}
-
-func readJSON(path string, into any) error {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	if err := json.Unmarshal(b, into); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	return nil
-}
-
 // compressedSize is the size of an image's layers in the registry, in bytes.
 func compressedSize(image string) (int64, error) {
-	layout, err := layoutOf(image)
+	dir, err := layoutOf(image)
 	if err != nil {
 		return 0, err
 	}
-	manifest, err := manifestOf(layout)
+	manifest, err := layout.Manifest(dir)
 	var sum int64
 	for _, layer := range manifest.Layers {
 		sum += layer.Size

@@ -12,6 +12,7 @@ import (
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"lighter/test/testkit/layout"
 	"lighter/test/testkit/site"
 )
 
@@ -112,7 +113,7 @@ func emptyLayout(t *testing.T) string {
 		t.Fatal(err)
 	}
 	manifest := ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest}
-	if err := writeImage(dir, manifest, ocispec.Image{}); err != nil {
+	if err := layout.Write(dir, manifest, ocispec.Image{}); err != nil {
 		t.Fatal(err)
 	}
 	return dir
@@ -122,9 +123,9 @@ func emptyLayout(t *testing.T) string {
 func extended(t *testing.T, from string, files map[string]string) string {
 	t.Helper()
 	to := filepath.Join(t.TempDir(), "extended")
-	err := extend(from, to, func(l *layerWriter) error {
+	err := layout.Extend(from, to, func(l *layout.Layer) error {
 		for name, content := range files {
-			if err := l.file(name, []byte(content)); err != nil {
+			if err := l.File(name, []byte(content)); err != nil {
 				return err
 			}
 		}
@@ -145,8 +146,8 @@ func TestDedupCountsEachThingOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, layout := range []string{one, two} {
-		if err := s.addImage(layout); err != nil {
+	for _, dir := range []string{one, two} {
+		if err := s.addImage(dir); err != nil {
 			t.Fatal(err)
 		}
 	}

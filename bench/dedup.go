@@ -16,6 +16,7 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/store/hub"
+	"lighter/test/testkit/layout"
 	"lighter/test/testkit/site"
 )
 
@@ -31,11 +32,11 @@ func (b *bench) dedup(ctx context.Context) error {
 		return err
 	}
 	for _, image := range images {
-		layout, err := layoutOf(image)
+		dir, err := layoutOf(image)
 		if err != nil {
 			return err
 		}
-		if err := s.addImage(layout); err != nil {
+		if err := s.addImage(dir); err != nil {
 			return fmt.Errorf("image %s: %w", image, err)
 		}
 	}
@@ -81,15 +82,15 @@ func newSums() (*sums, error) {
 	return &sums{seenLayer: map[string]int64{}, seenFile: map[chunk.ID]bool{}, seenChunk: map[chunk.ID]bool{}, compressor: z}, err
 }
 
-func (s *sums) addImage(layout string) error {
-	manifest, err := manifestOf(layout)
+func (s *sums) addImage(dir string) error {
+	manifest, err := layout.Manifest(dir)
 	if err != nil {
 		return err
 	}
 	for _, layer := range manifest.Layers {
 		key := layer.Digest.String()
 		if _, ok := s.seenLayer[key]; !ok {
-			n, err := s.addLayer(layout, layer)
+			n, err := s.addLayer(dir, layer)
 			if err != nil {
 				return err
 			}
@@ -102,8 +103,8 @@ func (s *sums) addImage(layout string) error {
 	return nil
 }
 
-func (s *sums) addLayer(layout string, layer ocispec.Descriptor) (int64, error) {
-	f, err := os.Open(blobPath(layout, layer))
+func (s *sums) addLayer(dir string, layer ocispec.Descriptor) (int64, error) {
+	f, err := os.Open(layout.Blob(dir, layer))
 	if err != nil {
 		return 0, err
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 
+	"lighter/test/testkit/layout"
 	"lighter/test/testkit/site"
 )
 
@@ -97,11 +98,11 @@ func (b *bench) million(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	layout := filepath.Join(b.site.Dir, "layouts", "million")
-	if err := extend(from, layout, writeMillion); err != nil {
+	dir := filepath.Join(b.site.Dir, "layouts", "million")
+	if err := layout.Extend(from, dir, writeMillion); err != nil {
 		return err
 	}
-	if err := b.site.Push(ctx, layout, "million"); err != nil {
+	if err := b.site.Push(ctx, dir, "million"); err != nil {
 		return err
 	}
 	if err := b.wipe(ctx); err != nil {
@@ -128,13 +129,13 @@ func (b *bench) million(ctx context.Context) error {
 }
 
 // writeMillion writes files of 50 to 5,000 bytes, no two of them alike.
-func writeMillion(l *layerWriter) error {
+func writeMillion(l *layout.Layer) error {
 	text := make([]byte, 0, 8<<10)
 	for i := range millionFiles {
 		const inDir = millionFiles / millionDirs
 		dir := fmt.Sprintf("srv/%03d/%05d", i/inDir/100, i/inDir)
 		if i%inDir == 0 {
-			if err := l.dir(dir); err != nil {
+			if err := l.Dir(dir); err != nil {
 				return err
 			}
 		}
@@ -142,7 +143,7 @@ func writeMillion(l *layerWriter) error {
 		for size := 50 + i*7919%4950; len(text) < size; {
 			text = fmt.Appendf(text, "line %d of file %d is not like any other line\n", len(text), i)
 		}
-		if err := l.file(fmt.Sprintf("%s/module_%07d.py", dir, i), text); err != nil {
+		if err := l.File(fmt.Sprintf("%s/module_%07d.py", dir, i), text); err != nil {
 			return err
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"lighter/test/testkit/layout"
 	"lighter/test/testkit/site"
 )
 
@@ -159,8 +160,8 @@ func (b *bench) derived(ctx context.Context, base string) ([]string, error) {
 	for i := range sharedBase {
 		name := fmt.Sprintf("%s-%d", base, i)
 		to := filepath.Join(b.site.Dir, "layouts", name)
-		err := extend(from, to, func(l *layerWriter) error {
-			return l.file("app/number", []byte(fmt.Sprintln(i)))
+		err := layout.Extend(from, to, func(l *layout.Layer) error {
+			return l.File("app/number", []byte(fmt.Sprintln(i)))
 		})
 		if err != nil {
 			return nil, err

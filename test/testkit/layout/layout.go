@@ -1,4 +1,10 @@
-package main
+// Package layout promises OCI layouts made of other ones: an image and one layer
+// more, in milliseconds, because the layers of the other are linked and not
+// copied. What it makes is the same each time.
+//
+// It knows layouts as test/setup makes them, with one image and its layers
+// compressed with gzip, and no others.
+package layout
 
 import (
 	"archive/tar"
@@ -17,17 +23,19 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// layerWriter writes a layer's tar.
-type layerWriter struct{ tar *tar.Writer }
+// Layer writes a layer's tar.
+type Layer struct{ tar *tar.Writer }
 
 // madeAt is the time of all that is made here: layers must be the same each time.
 var madeAt = time.Unix(1_700_000_000, 0)
 
-func (l *layerWriter) dir(name string) error {
+// Dir adds a directory.
+func (l *Layer) Dir(name string) error {
 	return l.tar.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: name + "/", Mode: 0o755, ModTime: madeAt})
 }
 
-func (l *layerWriter) file(name string, content []byte) error {
+// File adds a file.
+func (l *Layer) File(name string, content []byte) error {
 	h := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644, Size: int64(len(content)), ModTime: madeAt}
 	if err := l.tar.WriteHeader(h); err != nil {
 		return err
@@ -36,21 +44,21 @@ func (l *layerWriter) file(name string, content []byte) error {
 	return err
 }
 
-// extend makes the OCI layout to out of from and one layer more.
-func extend(from, to string, write func(*layerWriter) error) error {
+// Extend makes the OCI layout to out of from and one layer more.
+func Extend(from, to string, write func(*Layer) error) error {
 	if err := os.MkdirAll(filepath.Join(to, "blobs/sha256"), 0o755); err != nil {
 		return err
 	}
-	manifest, err := manifestOf(from)
+	manifest, err := Manifest(from)
 	if err != nil {
 		return err
 	}
 	var config ocispec.Image
-	if err := readJSON(blobPath(from, manifest.Config), &config); err != nil {
+	if err := readJSON(Blob(from, manifest.Config), &config); err != nil {
 		return err
 	}
 	for _, layer := range manifest.Layers {
-		if err := os.Link(blobPath(from, layer), blobPath(to, layer)); err != nil {
+		if err := os.Link(Blob(from, layer), Blob(to, layer)); err != nil {
 			return err
 		}
 	}
@@ -60,11 +68,11 @@ func extend(from, to string, write func(*layerWriter) error) error {
 	}
 	manifest.Layers = append(manifest.Layers, layer)
 	config.RootFS.DiffIDs = append(config.RootFS.DiffIDs, diffID)
-	return writeImage(to, manifest, config)
+	return Write(to, manifest, config)
 }
 
 // writeLayer writes a gzip-compressed layer into the layout.
-func writeLayer(layout string, write func(*layerWriter) error) (ocispec.Descriptor, digest.Digest, error) {
+func writeLayer(layout string, write func(*Layer) error) (ocispec.Descriptor, digest.Digest, error) {
 	d := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayerGzip}
 	temporary := filepath.Join(layout, "layer")
 	f, err := os.Create(temporary)
@@ -78,18 +86,18 @@ func writeLayer(layout string, write func(*layerWriter) error) (ocispec.Descript
 		return d, "", err
 	}
 	t := tar.NewWriter(io.MultiWriter(z, plain))
-	if err := errors.Join(write(&layerWriter{t}), t.Close(), z.Close()); err != nil {
+	if err := errors.Join(write(&Layer{t}), t.Close(), z.Close()); err != nil {
 		return d, "", err
 	}
 	if d.Size, err = f.Seek(0, io.SeekEnd); err != nil {
 		return d, "", err
 	}
 	d.Digest = digest.NewDigest(digest.SHA256, packed)
-	return d, digest.NewDigest(digest.SHA256, plain), os.Rename(temporary, blobPath(layout, d))
+	return d, digest.NewDigest(digest.SHA256, plain), os.Rename(temporary, Blob(layout, d))
 }
 
-// writeImage writes the config, the manifest and the index.
-func writeImage(layout string, manifest ocispec.Manifest, config ocispec.Image) error {
+// Write writes the config, the manifest and the index.
+func Write(layout string, manifest ocispec.Manifest, config ocispec.Image) error {
 	var err error
 	if manifest.Config, err = writeBlob(layout, ocispec.MediaTypeImageConfig, config); err != nil {
 		return err
@@ -110,5 +118,42 @@ func writeBlob(layout, mediaType string, value any) (ocispec.Descriptor, error) 
 	if err != nil {
 		return d, err
 	}
-	return d, os.WriteFile(blobPath(layout, d), text, 0o644)
+	return d, os.WriteFile(Blob(layout, d), text, 0o644)
+}
+
+// Manifest reads the manifest of an OCI layout.
+func Manifest(layout string) (ocispec.Manifest, error) {
+	var index ocispec.Index
+	var manifest ocispec.Manifest
+	if err := readJSON(filepath.Join(layout, "index.json"), &index); err != nil {
+		return manifest, err
+	}
+	if len(index.Manifests) != 1 {
+		return manifest, fmt.Errorf("%s has %d images, not one", layout, len(index.Manifests))
+	}
+	return manifest, readJSON(Blob(layout, index.Manifests[0]), &manifest)
+}
+
+// Blob returns the path of a blob of a layout.
+func Blob(layout string, d ocispec.Descriptor) string {
+	return filepath.Join(layout, "blobs", d.Digest.Algorithm().String(), d.Digest.Encoded())
+}
+
+func readJSON(path string, into any) error {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(b, into); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}
+
+func writeJSON(path string, value any) error {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, text, 0o644)
 }

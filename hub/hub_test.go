@@ -60,7 +60,7 @@ func (h *testHub) fetchTree(chain string) (index.Header, map[chunk.ID][]byte) {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	m, err := index.OpenMap(bytes.NewReader(extents.Bytes()), statement.Tree)
+	m, err := index.OpenMap(bytes.NewReader(extents.Bytes()), statement.Tree, index.NewPages(64))
 	if err != nil {
 		h.t.Fatal(err)
 	}

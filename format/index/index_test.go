@@ -98,7 +98,7 @@ func TestReceiveAndRead(t *testing.T) {
 	if chunk.Sum(metadata.Bytes()) != h.Metadata {
 		t.Error("another metadata image came out")
 	}
-	x, err := OpenMap(bytes.NewReader(extents.Bytes()), m.ID())
+	x, err := OpenMap(bytes.NewReader(extents.Bytes()), m.ID(), NewPages(64))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func TestFindAgreesWithASearchFromTheStart(t *testing.T) {
 	if _, err := Receive(bytes.NewReader(whole), m.ID(), &extents, io.Discard); err != nil {
 		t.Fatal(err)
 	}
-	x, err := OpenMap(bytes.NewReader(extents.Bytes()), m.ID())
+	x, err := OpenMap(bytes.NewReader(extents.Bytes()), m.ID(), NewPages(64))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +204,7 @@ func TestEveryBitIsVerified(t *testing.T) {
 			continue // padding before the pages: nobody reads it
 		}
 		b[at] ^= 1 << r.IntN(8)
-		x, err := OpenMap(bytes.NewReader(b), m.ID())
+		x, err := OpenMap(bytes.NewReader(b), m.ID(), NewPages(64))
 		if err != nil {
 			continue
 		}
@@ -241,7 +241,7 @@ func TestContentsThatSpellOutListsAreNotMistaken(t *testing.T) {
 		if _, err := Receive(bytes.NewReader(whole), m.ID(), &extents, io.Discard); err != nil {
 			t.Fatal(err)
 		}
-		x, err := OpenMap(bytes.NewReader(extents.Bytes()), m.ID())
+		x, err := OpenMap(bytes.NewReader(extents.Bytes()), m.ID(), NewPages(64))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -340,7 +340,7 @@ func FuzzReceive(f *testing.F) {
 		if _, err := Receive(bytes.NewReader(b), name, &extents, io.Discard); err != nil {
 			return
 		}
-		x, err := OpenMap(bytes.NewReader(extents.Bytes()), name)
+		x, err := OpenMap(bytes.NewReader(extents.Bytes()), name, NewPages(64))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -5,31 +5,26 @@ import (
 	"fmt"
 	"io"
 	"sort"
-	"sync"
 
 	"lighter/format/chunk"
 )
 
 // Map is the extent map of an index on disk. It holds the page table in memory
-// (40 bytes for 85 extents) and the pages that were used last; every page is
-// verified when it is read, so that a bit that flips on the disk is an error
-// and never another file's bytes. It is safe for concurrent use.
+// (40 bytes for 85 extents), and shares the pages that were used of late with
+// other maps; every page is verified when it is read, so that a bit that flips on
+// the disk is an error and never another file's bytes. It is safe for concurrent
+// use.
 type Map struct {
 	Header
-	r     io.ReaderAt
-	table []byte
-
-	mu    sync.Mutex // guards pages and order
-	pages map[int64][]Extent
-	order []int64 // of pages, the one read first in front
+	r      io.ReaderAt
+	table  []byte
+	pages  *Pages
+	number uint64 // in pages
 }
 
-// cachedPages bounds the decoded pages of one map: 64 × 85 × 56 bytes = 300 kB.
-const cachedPages = 64
-
 // OpenMap opens the map that Receive wrote, and verifies that it is the one of
-// the tree that id names.
-func OpenMap(r io.ReaderAt, id chunk.ID) (*Map, error) {
+// the tree that id names. Its pages are kept in pages.
+func OpenMap(r io.ReaderAt, id chunk.ID, pages *Pages) (*Map, error) {
 	b := make([]byte, headerSize)
 	if _, err := r.ReadAt(b, 0); err != nil {
 		return nil, fmt.Errorf("read the index header: %w", noEOF(err))
@@ -45,7 +40,7 @@ func OpenMap(r io.ReaderAt, id chunk.ID) (*Map, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Map{Header: h, r: r, table: table, pages: map[int64][]Extent{}}, nil
+	return &Map{Header: h, r: r, table: table, pages: pages, number: pages.maps.Add(1)}, nil
 }
 
 // Extent returns extent i, from 0.
@@ -78,10 +73,10 @@ func (m *Map) Find(offset int64) (int64, error) {
 	return p*pageExtents + int64(i), nil
 }
 
-// Verify reads and verifies every page.
+// Verify reads and verifies every page, and leaves those alone that others use.
 func (m *Map) Verify() error {
 	for p := range m.Pages {
-		if _, err := m.page(p); err != nil {
+		if _, err := m.read(p); err != nil {
 			return err
 		}
 	}
@@ -89,29 +84,20 @@ func (m *Map) Verify() error {
 }
 
 func (m *Map) page(p int64) ([]Extent, error) {
-	m.mu.Lock()
-	extents := m.pages[p]
-	m.mu.Unlock()
-	if extents != nil {
+	if extents := m.pages.get(m.number, p); extents != nil {
 		return extents, nil
 	}
+	extents, err := m.read(p)
+	if err == nil {
+		m.pages.put(m.number, p, extents)
+	}
+	return extents, err
+}
+
+func (m *Map) read(p int64) ([]Extent, error) {
 	b := make([]byte, pageSize)
 	if _, err := m.r.ReadAt(b, m.pagesOffset()+p*pageSize); err != nil {
 		return nil, fmt.Errorf("read page %d of the extent map: %w", p, noEOF(err))
 	}
-	extents, err := m.decodePage(b, m.table, p)
-	if err != nil {
-		return nil, err
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if _, known := m.pages[p]; !known {
-		if len(m.order) >= cachedPages {
-			delete(m.pages, m.order[0])
-			m.order = m.order[1:]
-		}
-		m.pages[p] = extents
-		m.order = append(m.order, p)
-	}
-	return extents, nil
+	return m.decodePage(b, m.table, p)
 }

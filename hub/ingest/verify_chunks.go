@@ -126,7 +126,7 @@ func (v *verification) readIndex(ctx context.Context, id chunk.ID) (*extentFile,
 		_ = file.Close() // it goes with the scratch space
 		return nil, err
 	}
-	m, err := index.OpenMap(file, id)
+	m, err := index.OpenMap(file, id, index.NewPages(1)) // it is read from one end to the other
 	if err != nil {
 		_ = file.Close() // it goes with the scratch space
 		return nil, err

@@ -62,7 +62,7 @@ func (s *shelf) Warm(_ context.Context, ref chunk.Ref) error {
 
 // build makes the device of a tree of a few files and the bytes that it should
 // show.
-func build(t *testing.T) (*Device, *shelf, []byte) {
+func build(t testing.TB) (*Device, *shelf, []byte) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(1, 1))
 	s := &shelf{chunks: map[chunk.ID][]byte{}, here: map[chunk.ID]bool{}, warmed: map[chunk.ID]int{}}
@@ -105,7 +105,7 @@ func build(t *testing.T) (*Device, *shelf, []byte) {
 	if _, err := index.Receive(&whole, m.ID(), &extents, io.Discard); err != nil {
 		t.Fatal(err)
 	}
-	x, err := index.OpenMap(bytes.NewReader(extents.Bytes()), m.ID())
+	x, err := index.OpenMap(bytes.NewReader(extents.Bytes()), m.ID(), index.NewPages(64))
 	if err != nil {
 		t.Fatal(err)
 	}

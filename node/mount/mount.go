@@ -148,7 +148,7 @@ func (t *Trees) open(tree chunk.ID) (*served, error) {
 	if err != nil {
 		return nil, err
 	}
-	extents, err := index.OpenMap(file, tree)
+	extents, err := index.OpenMap(file, tree, t.pages)
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
 	}

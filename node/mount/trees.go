@@ -26,6 +26,7 @@ type Trees struct {
 	server  *device.Server
 	ahead   *device.Ahead
 	log     *slog.Logger
+	pages   *index.Pages // of all extent maps
 	fetches singleflight.Group
 
 	// busy serialises mounting, unmounting and removing of one tree; a few
@@ -35,6 +36,10 @@ type Trees struct {
 	mu     sync.Mutex // guards served, and mounted in each
 	served map[chunk.ID]*served
 }
+
+// cachedPages bounds the pages of extent maps in memory: 10 MB, which is where
+// 170,000 chunks lie.
+const cachedPages = 2048
 
 // served is a tree whose device is there, with what it holds open. It need not be
 // mounted here: what a former daemon mounted may have users still.
@@ -85,7 +90,7 @@ func Prepare(root string) error {
 // Open opens the trees below root, which Prepare has prepared. server serves
 // their devices. root is absolute and has no symbolic links.
 func Open(root string, source Source, server *device.Server, ahead *device.Ahead, log *slog.Logger) *Trees {
-	return &Trees{root: root, source: source, server: server, ahead: ahead, log: log, served: map[chunk.ID]*served{}}
+	return &Trees{root: root, source: source, server: server, ahead: ahead, log: log, pages: index.NewPages(cachedPages), served: map[chunk.ID]*served{}}
 }
 
 func (t *Trees) dir(tree chunk.ID) string   { return filepath.Join(t.root, "trees", tree.String()) }

@@ -109,7 +109,7 @@ func (c *chunkFile) layOut(t *tree.Tree, meta, device string) error {
 	if err := os.WriteFile(meta, image.Bytes(), 0o600); err != nil {
 		return err
 	}
-	m, err := index.OpenMap(bytes.NewReader(extents.Bytes()), made.ID())
+	m, err := index.OpenMap(bytes.NewReader(extents.Bytes()), made.ID(), index.NewPages(64))
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/pprof"
 	"path/filepath"
 	"time"
 )
@@ -51,6 +52,9 @@ func (n *Node) control() http.Handler {
 		n.cache.Prune()
 		reply(w, n.cache.Stats(), nil)
 	})
+	// Where memory, goroutines and time go, as `go tool pprof` reads it.
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("POST /stop", func(w http.ResponseWriter, r *http.Request) {
 		reply(w, struct{}{}, nil)
 		n.stop(nil)

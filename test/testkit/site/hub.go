@@ -87,6 +87,12 @@ func (h *Hub) Add(ctx context.Context, name string) error {
 	return err
 }
 
+// AddLayout pushes an OCI layout (its tag latest) to the hub as NAME:latest.
+func (h *Hub) AddLayout(ctx context.Context, layout, name string) error {
+	_, err := h.Lighter(ctx, "add", "oci:"+layout+":latest", name+":latest")
+	return err
+}
+
 // Memory returns what the hub uses and the most that it used.
 func (h *Hub) Memory() (Memory, error) { return memoryOf(h.process) }
 

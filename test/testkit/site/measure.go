@@ -6,12 +6,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
+
+	"lighter/node"
 )
 
 // Bytes returns what the machine has received over the link since it was made,
@@ -99,6 +104,28 @@ func (m *Machine) NodeStatus(ctx context.Context, into any) error {
 		err = json.Unmarshal([]byte(out), into)
 	}
 	return err
+}
+
+// NodeProfile returns a profile of the node, by its name below /debug/pprof/:
+// "heap", "goroutine?debug=1", "profile?seconds=5".
+func (m *Machine) NodeProfile(ctx context.Context, name string) ([]byte, error) {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", node.ControlSocket(m.NodeRoot()))
+	}
+	client := http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://node/debug/pprof/"+name, nil)
+	if err != nil {
+		return nil, err
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("profile %s of the node: %s", name, res.Status)
+	}
+	return io.ReadAll(res.Body)
 }
 
 // diskUsage returns what a directory takes on the disk, hard links once, in bytes.

@@ -38,27 +38,17 @@ type Device struct {
 	ahead     *Ahead
 	log       *slog.Logger
 
-	faults atomic.Int64
-	bytes  atomic.Int64
-	missed atomic.Int64
+	faults  atomic.Int64
+	bytes   atomic.Int64
+	missed  atomic.Int64
+	failed  atomic.Int64 // the server counts these two
+	answers answers
 }
 
 // New makes the device of the tree that extents belongs to. What is worth
 // reading ahead it leaves to ahead.
 func New(extents *index.Map, locations *index.Locations, ahead *Ahead, log *slog.Logger) *Device {
 	return &Device{extents: extents, locations: locations, chunks: ahead.chunks, ahead: ahead, log: log}
-}
-
-// Stats are a device's figures since it was made.
-type Stats struct {
-	Faults int64 `json:"faults"`
-	Bytes  int64 `json:"bytes"`       // that faults asked for
-	Missed int64 `json:"missedBytes"` // of these, bytes that were not on this machine
-}
-
-// Stats returns the figures.
-func (d *Device) Stats() Stats {
-	return Stats{Faults: d.faults.Load(), Bytes: d.bytes.Load(), Missed: d.missed.Load()}
 }
 
 // part is what one extent contributes to a fault.
@@ -72,22 +62,30 @@ type part struct {
 // ReadAt answers one fault: it fills dst from offset on, or returns an error.
 // Never less: the kernel would take what is missing for zeros.
 func (d *Device) ReadAt(ctx context.Context, dst []byte, offset int64) error {
+	_, err := d.read(ctx, dst, offset)
+	return err
+}
+
+// read is ReadAt, and says how many of the bytes were not on this machine.
+func (d *Device) read(ctx context.Context, dst []byte, offset int64) (missed int64, err error) {
 	d.faults.Add(1)
 	d.bytes.Add(int64(len(dst)))
 	var missing []part
-	err := d.parts(dst, offset, func(p part) {
+	err = d.parts(dst, offset, func(p part) {
 		if !d.chunks.Cached(p.ref, p.offset, p.dst) {
 			missing = append(missing, p)
+			missed += int64(len(p.dst))
 		}
 	})
 	if err != nil {
-		return fmt.Errorf("read %d bytes at %d: %w", len(dst), offset, err)
+		return missed, fmt.Errorf("read %d bytes at %d: %w: %w", len(dst), offset, errIndex, err)
 	}
 	d.readAhead(offset, int64(len(dst)))
 	if len(missing) == 0 {
-		return nil
+		return 0, nil
 	}
-	return d.fetch(ctx, missing)
+	d.missed.Add(missed)
+	return missed, d.fetch(ctx, missing)
 }
 
 // parts calls fn for each extent that lies in the range, and zeroes what none
@@ -135,7 +133,6 @@ func (d *Device) fetch(ctx context.Context, missing []part) error {
 }
 
 func (d *Device) fetchOne(ctx context.Context, p part) error {
-	d.missed.Add(int64(len(p.dst)))
 	p.ref.Unit = d.unit(p.extent)
 	return d.chunks.Read(ctx, p.ref, p.offset, p.dst)
 }

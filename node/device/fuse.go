@@ -82,6 +82,7 @@ type Server struct {
 	log   *slog.Logger
 
 	buffers buffers
+	counters
 
 	mu      sync.Mutex       // guards what follows, and what changes in files and reads
 	files   map[uint64]*file // by node ID
@@ -98,6 +99,7 @@ type file struct {
 	node   uint64
 	size   int64 // in bytes
 	reader Reader
+	device *Device // the reader, if it is one: it says more
 
 	// The server's mu guards what follows.
 	queue      queue
@@ -172,6 +174,7 @@ func (s *Server) Add(id chunk.ID, size int64, reader Reader) (path string, err e
 		return "", fmt.Errorf("add device %s: its size of %d bytes is not a multiple of %d", id.Short(), size, pageSize)
 	}
 	f := &file{name: id.String(), id: id, node: nodeID(id), size: size, reader: reader}
+	f.device, _ = reader.(*Device)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if other := s.files[f.node]; other != nil {

@@ -20,7 +20,7 @@ import (
 // kernel is the other end of a server's connection: it sends requests and sees
 // answers, as the kernel does.
 type kernel struct {
-	t       *testing.T
+	t       testing.TB
 	conn    *os.File
 	answers chan answer
 }
@@ -36,7 +36,7 @@ var resending = State{Minor: 45, Flags: fuse.CAP_HAS_RESEND, MaxPages: maxPages}
 
 // connect makes a server that serves until the test ends, and its kernel. stop
 // makes it give the connection up and returns what Serve says.
-func connect(t *testing.T, state State) (s *Server, k *kernel, stop func() error) {
+func connect(t testing.TB, state State) (s *Server, k *kernel, stop func() error) {
 	t.Helper()
 	s, k = newPair(t, state)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -56,7 +56,7 @@ func connect(t *testing.T, state State) (s *Server, k *kernel, stop func() error
 	return s, k, stop
 }
 
-func newPair(t *testing.T, state State) (*Server, *kernel) {
+func newPair(t testing.TB, state State) (*Server, *kernel) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {

@@ -19,6 +19,10 @@ const (
 	// logInterval is the least time between two log lines about failed reads of
 	// one device.
 	logInterval = 10 * time.Second
+
+	// resentBit in a request's unique number says that it was sent before
+	// (FUSE_UNIQUE_RESEND).
+	resentBit = 1 << 63
 )
 
 // read is one READ. It is in the server's reads until it is answered.
@@ -46,6 +50,9 @@ func (s *Server) read(work context.Context, req request) error {
 	if s.reads[r.unique] != nil {
 		return nil // sent again although it is in work here: its answer will do
 	}
+	if r.unique&resentBit != 0 {
+		s.resent.Add(1)
+	}
 	if r.file = s.files[req.NodeId]; r.file == nil {
 		return s.send(reply(r.unique, -int32(errno(errRemoved))))
 	}
@@ -58,6 +65,7 @@ func (s *Server) read(work context.Context, req request) error {
 	}
 	begins, waits := s.limits.enter(r)
 	if !begins && !waits {
+		s.gaveUp(r.file, errOverloaded)
 		return s.send(reply(r.unique, -int32(errno(errOverloaded))))
 	}
 	s.reads[r.unique] = r
@@ -84,9 +92,10 @@ func (s *Server) begin(work context.Context, r *read) {
 
 // answerRead calls the Reader and sends what it says.
 func (s *Server) answerRead(ctx context.Context, r *read) {
+	var missed int64
 	b, err := s.buffers.take()
 	if err == nil {
-		err = r.file.reader.ReadAt(ctx, b.data(r.size), r.offset)
+		missed, err = r.file.read(ctx, b.data(r.size), r.offset)
 	}
 	mine, why := s.settle(r)
 	switch {
@@ -95,6 +104,7 @@ func (s *Server) answerRead(ctx context.Context, r *read) {
 		m := b.message(r.size)
 		putHeader(m, fuse.OutHeader{Length: uint32(len(m)), Unique: r.unique})
 		s.deliver(m)
+		s.answered(r, missed)
 	case why != nil:
 		s.fail(r, why)
 	default:
@@ -106,6 +116,15 @@ func (s *Server) answerRead(ctx context.Context, r *read) {
 	if err := s.buffers.give(b); err != nil {
 		s.log.Error("a buffer is lost", "cause", err)
 	}
+}
+
+// read calls the Reader, and says how many of the bytes were not on this machine
+// as far as it knows.
+func (f *file) read(ctx context.Context, dst []byte, offset int64) (missed int64, err error) {
+	if f.device != nil {
+		return f.device.read(ctx, dst, offset)
+	}
+	return 0, f.reader.ReadAt(ctx, dst, offset)
 }
 
 // settle makes the caller the one who answers, unless somebody has been. From
@@ -186,6 +205,7 @@ func (s *Server) fail(r *read, err error) {
 	}
 	code := errno(err)
 	if code == unix.EIO {
+		s.gaveUp(r.file, err)
 		s.complain(r, err)
 	}
 	s.deliver(reply(r.unique, -int32(code)))

@@ -2,6 +2,7 @@ package node
 
 import (
 	"fmt"
+	"io"
 	"log/slog"
 	"path/filepath"
 	"strings"
@@ -23,6 +24,9 @@ type Config struct {
 	CAFile    string   `toml:"ca_file" comment:"Certificates (PEM) to trust for the hub, beside the system's."`
 	CacheSize Size     `toml:"cache_size" comment:"The most that the chunk cache takes on the disk."`
 	LogLevel  string   `toml:"log_level" comment:"debug, info, warn or error."`
+
+	LogFormat   string `toml:"log_format" comment:"text or json."`
+	HTTPAddress string `toml:"http_address" comment:"Where /metrics, /healthz and /readyz are answered: HOST:PORT, or unix:/PATH, which is root's alone. Empty: nowhere."`
 }
 
 // DefaultConfig returns what is configured where nothing is said.
@@ -35,6 +39,7 @@ func DefaultConfig() Config {
 		Scope:     hub.DefaultScope,
 		CacheSize: 20 << 30,
 		LogLevel:  "info",
+		LogFormat: "text",
 	}
 }
 
@@ -46,19 +51,26 @@ func (c *Config) Check() error {
 	if c.CacheSize < disk.MinLimit {
 		return fmt.Errorf("cache_size %s is too small: the least is %s", c.CacheSize, Size(disk.MinLimit))
 	}
-	if _, err := c.Level(); err != nil {
+	if _, err := c.Logger(io.Discard); err != nil {
 		return err
 	}
-	return nil
+	return checkHTTPAddress(c.HTTPAddress)
 }
 
-// Level returns the log level.
-func (c *Config) Level() (slog.Level, error) {
+// Logger returns a logger that writes as is configured.
+func (c *Config) Logger(w io.Writer) (*slog.Logger, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(c.LogLevel)); err != nil {
-		return level, fmt.Errorf("log_level %q is not one of debug, info, warn, error", c.LogLevel)
+		return nil, fmt.Errorf("log_level %q is not one of debug, info, warn, error", c.LogLevel)
 	}
-	return level, nil
+	options := &slog.HandlerOptions{Level: level}
+	switch c.LogFormat {
+	case "text":
+		return slog.New(slog.NewTextHandler(w, options)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, options)), nil
+	}
+	return nil, fmt.Errorf("log_format %q is not one of text, json", c.LogFormat)
 }
 
 // Size is a number of bytes that people write as 20GiB or 500MB.

@@ -109,6 +109,7 @@ func (n *Node) serveDevices(ctx context.Context) error {
 	}
 	err := n.server.Serve(ctx)
 	if ctx.Err() == nil {
+		n.unserved.Store(true)
 		err = errors.Join(err, fmt.Errorf("the kernel asks for nothing any more: was %s unmounted?", mount.Devices(n.config.Root)))
 	}
 	n.stop(err)

@@ -28,6 +28,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -59,6 +60,8 @@ type Node struct {
 	chains    *chain.Resolver
 	snapshot  *snapshot.Snapshotter // nil without an address
 	binds     *binds
+	web       *web        // nil without an HTTP address
+	unserved  atomic.Bool // the kernel's requests are not answered any more
 	controls  net.Listener
 	requests  net.Listener // containerd's; nil without an address
 	stop      context.CancelCauseFunc
@@ -102,6 +105,8 @@ func (n *Node) serve(ctx context.Context, ready func()) error {
 	if n.snapshot != nil {
 		group.Go(func() error { return snapshot.Serve(ctx, n.requests, n.snapshot) })
 	}
+	defer context.AfterFunc(ctx, func() { n.web.notReady("it stops") })()
+	n.web.ready()
 	n.log.Info("node is ready", "root", n.config.Root, "address", n.config.Address, "hub", n.hub.URL())
 	ready()
 	return group.Wait()
@@ -119,6 +124,7 @@ func start(ctx context.Context, config Config, log *slog.Logger) (_ *Node, err e
 		return nil, err
 	}
 	config = n.config
+	n.web = openWeb(ctx, config.HTTPAddress, log)
 	if err := mount.Prepare(config.Root); err != nil {
 		return nil, err
 	}
@@ -137,6 +143,7 @@ func start(ctx context.Context, config Config, log *slog.Logger) (_ *Node, err e
 	}
 	n.units = store.NewUnits(n.hub, n.cache)
 	n.ahead = device.NewAhead(n.units, log)
+	n.web.notReady("it takes over what a former daemon has mounted")
 	if err := n.openDevices(ctx); err != nil {
 		return nil, err
 	}
@@ -152,8 +159,11 @@ func start(ctx context.Context, config Config, log *slog.Logger) (_ *Node, err e
 		return nil, err
 	}
 	n.chains.Sweep()
-	n.controls, err = snapshot.Listen(ctx, ControlSocket(config.Root))
-	return n, err
+	if n.controls, err = snapshot.Listen(ctx, ControlSocket(config.Root)); err != nil {
+		return nil, err
+	}
+	n.web.show(n)
+	return n, nil
 }
 
 // openSnapshots opens the snapshotter and its socket, if there is to be one.
@@ -234,6 +244,7 @@ func (n *Node) close() error {
 	if n.cache != nil {
 		errs = append(errs, n.cache.Close())
 	}
+	n.web.close()
 	if n.lock != nil {
 		errs = append(errs, n.lock.Close())
 	}

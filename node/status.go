@@ -3,6 +3,7 @@ package node
 import (
 	"cmp"
 	"context"
+	"runtime/debug"
 	"slices"
 	"time"
 
@@ -15,16 +16,33 @@ import (
 
 // Status is what a node says of itself.
 type Status struct {
-	Root    string           `json:"root"`
-	Address string           `json:"address"`
-	Hub     string           `json:"hub"`
-	HubKeys []string         `json:"hubKeys"`
-	Started time.Time        `json:"started"`
-	Cache   disk.Stats       `json:"cache"`
-	Fetched store.UnitsStats `json:"fetched"`
-	Mounts  []MountStatus    `json:"mounts"`
-	Images  []ImageStatus    `json:"images"`
-	Binds   []Bind           `json:"binds"`
+	Version   string           `json:"version"` // of the program
+	Root      string           `json:"root"`
+	Address   string           `json:"address"`
+	Hub       string           `json:"hub"`
+	HubKeys   []string         `json:"hubKeys"`
+	Hubs      []HubStatus      `json:"hubs"`
+	Started   time.Time        `json:"started"`
+	TakenOver bool             `json:"takenOver"` // the devices are a former daemon's
+	Cache     disk.Stats       `json:"cache"`
+	Fetched   store.UnitsStats `json:"fetched"`
+	Mounts    []MountStatus    `json:"mounts"`
+	Images    []ImageStatus    `json:"images"`
+	Binds     []Bind           `json:"binds"`
+	Lost      []LostStatus     `json:"lost"`
+}
+
+// HubStatus is how a hub is.
+type HubStatus struct {
+	URL     string `json:"url"`
+	Failing string `json:"failing,omitempty"` // why it is not asked at the moment
+}
+
+// LostStatus is what a former daemon served and this one cannot.
+type LostStatus struct {
+	Tree   chunk.ID `json:"tree"`
+	Chains []string `json:"chains"`
+	Cause  string   `json:"cause"`
 }
 
 // MountStatus is one mounted tree.
@@ -48,8 +66,9 @@ type ImageStatus struct {
 
 // Status returns what the node says of itself.
 func (n *Node) Status(ctx context.Context) (Status, error) {
-	s := Status{Root: n.config.Root, Address: n.config.Address, Hub: n.hub.URL(), HubKeys: n.keys.List(), Started: n.started,
-		Cache: n.cache.Stats(), Fetched: n.units.Stats(), Binds: n.binds.list(), Mounts: []MountStatus{}, Images: []ImageStatus{}}
+	s := Status{Version: Version(), Root: n.config.Root, Address: n.config.Address, Hub: n.hub.URL(), HubKeys: n.keys.List(),
+		Hubs: n.hubs(), Started: n.started, TakenOver: n.takenOver, Cache: n.cache.Stats(), Fetched: n.units.Stats(),
+		Binds: n.binds.list(), Mounts: []MountStatus{}, Images: []ImageStatus{}, Lost: []LostStatus{}}
 	trees := map[string]chunk.ID{} // by chain
 	chains := map[chunk.ID][]string{}
 	for _, statement := range n.chains.Statements() {
@@ -62,7 +81,11 @@ func (n *Node) Status(ctx context.Context) (Status, error) {
 	for _, m := range n.trees.Mounted() {
 		s.Mounts = append(s.Mounts, MountStatus{Mounted: m, Chains: chains[m.Tree], Files: m.Header.Files, Bytes: m.Header.Bytes})
 	}
+	for tree, cause := range n.trees.Lost() {
+		s.Lost = append(s.Lost, LostStatus{Tree: tree, Chains: chains[tree], Cause: cause.Error()})
+	}
 	slices.SortFunc(s.Mounts, func(a, b MountStatus) int { return slices.Compare(a.Tree[:], b.Tree[:]) })
+	slices.SortFunc(s.Lost, func(a, b LostStatus) int { return slices.Compare(a.Tree[:], b.Tree[:]) })
 	slices.SortFunc(s.Binds, func(a, b Bind) int { return cmp.Compare(a.Dir, b.Dir) })
 	if n.snapshot == nil {
 		return s, nil
@@ -71,36 +94,49 @@ func (n *Node) Status(ctx context.Context) (Status, error) {
 	if err != nil {
 		return s, err
 	}
-	why := map[decision]string{}
-	for _, e := range n.chains.Events() {
-		why[decision{e.Chain, e.Lazy}] = e.Why
-	}
 	for _, layer := range layers {
 		if tree := trees[layer.Chain]; layer.Top || !tree.IsZero() {
-			s.Images = append(s.Images, imageStatus(layer, tree, why[decision{layer.Chain, layer.Lazy}]))
+			s.Images = append(s.Images, imageStatus(layer, tree))
 		}
 	}
 	return s, nil
 }
 
-// decision is what was decided about a chain.
-type decision struct {
-	chain string
-	lazy  bool
+// hubs says how each hub is.
+func (n *Node) hubs() []HubStatus {
+	h := HubStatus{URL: n.hub.URL()}
+	if err := n.chains.Failing(); err != nil {
+		h.Failing = err.Error()
+	}
+	return []HubStatus{h}
 }
 
-// imageStatus says of an image what is remembered of it, or else what can be
-// seen.
-func imageStatus(layer snapshot.Layer, tree chunk.ID, remembered string) ImageStatus {
-	s := ImageStatus{Chain: layer.Chain, Image: layer.Image, Tree: tree, Lazy: layer.Lazy, Why: remembered}
+// modes counts the mounted trees by how the kernel gets at them.
+func (s *Status) modes() map[string]int {
+	modes := map[string]int{"file": len(s.Mounts)}
+	return modes
+}
+
+// imageStatus says of an image what is known of it.
+func imageStatus(layer snapshot.Layer, tree chunk.ID) ImageStatus {
+	s := ImageStatus{Chain: layer.Chain, Image: layer.Image, Tree: tree, Lazy: layer.Lazy, Why: layer.Why}
 	switch {
-	case remembered != "":
+	case s.Why != "":
 	case !layer.Lazy:
-		s.Why = "it was unpacked before this node was started"
+		s.Why = "not known: it was unpacked by a version of the node that did not keep why"
 	case tree.IsZero():
 		s.Why = "the hub knows it as part of an image"
 	default:
 		s.Why = "its tree is on this machine"
 	}
 	return s
+}
+
+// Version returns the version of this program, as the Go tool has stamped it.
+func Version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok || info.Main.Version == "" {
+		return "unknown"
+	}
+	return info.Main.Version
 }

@@ -49,7 +49,9 @@ Flags go before the configuration file, the file before the defaults.`,
 	f.BoolVar(&config.PlainHTTP, "plain-http", config.PlainHTTP, "allow plain HTTP to a hub that is not on this machine")
 	f.StringVar(&config.CAFile, "ca-file", config.CAFile, "certificates (PEM) to trust for the hub")
 	f.Var(&config.CacheSize, "cache-size", "the most that the chunk cache takes on the disk")
+	f.StringVar(&config.HTTPAddress, "http-address", config.HTTPAddress, "where /metrics, /healthz and /readyz are answered (`ADDRESS`): HOST:PORT or unix:/PATH")
 	f.StringVar(&config.LogLevel, "log-level", config.LogLevel, "debug, info, warn or error")
+	f.StringVar(&config.LogFormat, "log-format", config.LogFormat, "text or json")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := effective(cmd, file, &config); err != nil {
 			return err
@@ -57,11 +59,11 @@ Flags go before the configuration file, the file before the defaults.`,
 		if err := config.Check(); err != nil {
 			return usageError{err}
 		}
-		level, err := config.Level()
+		log, err := config.Logger(os.Stderr)
 		if err != nil {
 			return usageError{err}
 		}
-		log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+		slog.SetDefault(log) // for what is not told of any other
 		return node.Run(cmd.Context(), config, log, func() {})
 	}
 	return cmd

@@ -79,7 +79,6 @@ type Resolver struct {
 	fetches  map[chunk.ID]*fetch
 	silentTo time.Time
 	silence  error // why the hub is not asked
-	events   []Event
 
 	held    sync.Mutex // guards what follows, and the statements on disk
 	uses    map[string]*use
@@ -105,9 +104,6 @@ func New(root string, h Hub, trees Trees, keys *Keys, log *slog.Logger) (*Resolv
 // that is unpacked and of those above it, with commas between.
 const layersLabel = "containerd.io/snapshot/cri.image-layers"
 
-// imageLabel is the reference of the image that is pulled, set like layersLabel.
-const imageLabel = "containerd.io/snapshot/cri.image-ref"
-
 // moreAbove tells whether the labels say that the image goes on above this
 // layer. Then its index, which the hub has because another image ends here,
 // need not be fetched.
@@ -116,15 +112,15 @@ func moreAbove(labels map[string]string) bool {
 }
 
 // Claim tells whether the chain is known, so that its layer need not be
-// downloaded. For the top of an image its tree is on disk then. The caller holds
-// the chain.
-func (r *Resolver) Claim(ctx context.Context, chain, parent string, labels map[string]string) bool {
+// downloaded, and why, or why not, for people. For the top of an image its tree is
+// on disk then. The caller holds the chain.
+func (r *Resolver) Claim(ctx context.Context, chain, parent string, labels map[string]string) (known bool, why string) {
 	why, err := r.claim(ctx, chain, parent, moreAbove(labels))
 	if err != nil {
 		why = err.Error()
 	}
-	r.note(chain, labels, err == nil, why)
-	return err == nil
+	r.note(chain, parent, labels, err == nil, why)
+	return err == nil, why
 }
 
 func (r *Resolver) claim(ctx context.Context, chain, parent string, more bool) (why string, err error) {

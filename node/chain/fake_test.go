@@ -177,16 +177,21 @@ func restart(t *testing.T, root string, h *fakeHub, trees *fakeTrees, log slog.H
 // claim claims a chain as the snapshotter does.
 func claim(t *testing.T, r *Resolver, n int) bool {
 	t.Helper()
+	known, _ := claimWhy(t, r, n)
+	return known
+}
+
+func claimWhy(t *testing.T, r *Resolver, n int) (known bool, why string) {
+	t.Helper()
 	parent := ""
 	if n > 0 {
 		parent = chainID(n - 1)
 	}
 	r.Hold(chainID(n))
-	if r.Claim(t.Context(), chainID(n), parent, nil) {
-		return true
+	if known, why = r.Claim(t.Context(), chainID(n), parent, nil); !known {
+		r.Drop(chainID(n))
 	}
-	r.Drop(chainID(n))
-	return false
+	return known, why
 }
 
 // pull claims the chains 0 to top as containerd does.

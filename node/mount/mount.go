@@ -85,6 +85,7 @@ func (t *Trees) serve(tree chunk.ID, m *served) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.served[tree] = m
+	delete(t.lost, tree)
 	return nil
 }
 

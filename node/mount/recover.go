@@ -3,6 +3,7 @@ package mount
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 
@@ -40,9 +41,20 @@ func (t *Trees) Recover(takenOver bool) error {
 		}
 		if err != nil {
 			t.log.Error("a tree cannot be served any more", "tree", tree, "cause", err)
+			t.mu.Lock()
+			t.lost[tree] = err
+			t.mu.Unlock()
 		}
 	}
 	return nil
+}
+
+// Lost says of the trees that a former daemon served and this one could not why.
+// Of those that were mounted since there is nothing to say.
+func (t *Trees) Lost() map[chunk.ID]error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return maps.Clone(t.lost)
 }
 
 // Connection says which connection is mounted at root's devices: the number of

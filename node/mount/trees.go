@@ -33,8 +33,9 @@ type Trees struct {
 	// trees share a lock, which costs them nothing but time.
 	busy [64]sync.Mutex
 
-	mu     sync.Mutex // guards served, and mounted in each
+	mu     sync.Mutex // guards what follows, and mounted in each that is served
 	served map[chunk.ID]*served
+	lost   map[chunk.ID]error // what could not be served again, and why
 }
 
 // cachedPages bounds the pages of extent maps in memory: 10 MB, which is where
@@ -90,7 +91,8 @@ func Prepare(root string) error {
 // Open opens the trees below root, which Prepare has prepared. server serves
 // their devices. root is absolute and has no symbolic links.
 func Open(root string, source Source, server *device.Server, ahead *device.Ahead, log *slog.Logger) *Trees {
-	return &Trees{root: root, source: source, server: server, ahead: ahead, log: log, pages: index.NewPages(cachedPages), served: map[chunk.ID]*served{}}
+	return &Trees{root: root, source: source, server: server, ahead: ahead, log: log, pages: index.NewPages(cachedPages),
+		served: map[chunk.ID]*served{}, lost: map[chunk.ID]error{}}
 }
 
 func (t *Trees) dir(tree chunk.ID) string   { return filepath.Join(t.root, "trees", tree.String()) }

@@ -66,11 +66,11 @@ func checkName(name string) error {
 }
 
 // claim answers for chain on top of the snapshot parent: true if there is a lazy
-// snapshot of it now.
-func (s *Snapshotter) claim(ctx context.Context, chain, parent string, labels map[string]string) (bool, error) {
+// snapshot of it now, or else why not.
+func (s *Snapshotter) claim(ctx context.Context, chain, parent string, labels map[string]string) (claimed bool, why string, err error) {
 	name, below, found, err := s.findLazy(ctx, chain, parent)
 	if err != nil || found {
-		return found, err
+		return found, "", err
 	}
 	if below == "" {
 		below = labels[labelParentChain]
@@ -82,21 +82,38 @@ func (s *Snapshotter) claim(ctx context.Context, chain, parent string, labels ma
 			s.chains.Drop(chain)
 		}
 	}()
-	if !s.chains.Claim(ctx, chain, below, labels) {
-		return false, ctx.Err()
+	known, why := s.chains.Claim(ctx, chain, below, labels)
+	if !known {
+		return false, why, ctx.Err()
 	}
-	made, err = s.putLazy(ctx, name, parent, lazyLabels(parent, labels))
-	return err == nil, err
+	made, err = s.putLazy(ctx, name, parent, lazyLabels(parent, labels, why))
+	return err == nil, why, err
+}
+
+// labelWhy is where a snapshot keeps why its chain is lazy, or not.
+const labelWhy = "containerd.io/snapshot/lighter.why"
+
+// keepWhy has Commit keep it.
+func keepWhy(active snapshots.Info) snapshots.Opt {
+	return func(info *snapshots.Info) error {
+		if why, ok := active.Labels[labelWhy]; ok {
+			info.Labels = maps.Clone(info.Labels)
+			if info.Labels == nil {
+				info.Labels = map[string]string{}
+			}
+			info.Labels[labelWhy] = why
+		}
+		return nil
+	}
 }
 
 // lazyLabels returns the labels of a lazy snapshot on parent.
-func lazyLabels(parent string, labels map[string]string) map[string]string {
-	below := labels[labelParentChain]
-	if parent != "" || !chainPattern.MatchString(below) {
-		return labels
-	}
+func lazyLabels(parent string, labels map[string]string, why string) map[string]string {
 	labels = maps.Clone(labels)
-	labels[keepBelow] = below
+	labels[labelWhy] = why
+	if below := labels[labelParentChain]; parent == "" && chainPattern.MatchString(below) {
+		labels[keepBelow] = below
+	}
 	return labels
 }
 

@@ -39,14 +39,15 @@ type Chains interface {
 	Hold(chain string)
 	Drop(chain string)
 
-	// Claim tells whether a hub knows chain; false also means that no hub answered.
+	// Claim tells whether a hub knows chain, and why it is lazy now, or not, in a
+	// sentence for people; false also means that no hub answered.
 	// What no hub knows costs a pull about a second, all its Claims taken together,
 	// and a hub that fails halfway three.
 	// If chain is the top of an image, its tree is verified and on disk before
 	// Claim returns true, which takes as long as it takes to arrive. parent is the
 	// chain below, as far as it is known, else empty; labels are those that
 	// containerd gave, hints that anybody may have written.
-	Claim(ctx context.Context, chain, parent string, labels map[string]string) (known bool)
+	Claim(ctx context.Context, chain, parent string, labels map[string]string) (known bool, why string)
 
 	// Mount makes sure that the tree of chain is on disk and mounted, and returns
 	// where: an absolute path without colons or commas, for it becomes a mount

@@ -79,7 +79,7 @@ func (f *fakeChains) Drop(chain string) {
 	}
 }
 
-func (f *fakeChains) Claim(ctx context.Context, chain, parent string, labels map[string]string) bool {
+func (f *fakeChains) Claim(ctx context.Context, chain, parent string, labels map[string]string) (bool, string) {
 	f.enter(chain)
 	if f.onClaim != nil {
 		f.onClaim()
@@ -90,7 +90,7 @@ func (f *fakeChains) Claim(ctx context.Context, chain, parent string, labels map
 	if f.known[chain] {
 		f.ready[chain] = true
 	}
-	return f.known[chain]
+	return f.known[chain], "it was said so"
 }
 
 func (f *fakeChains) Mount(ctx context.Context, chain string) (string, error) {

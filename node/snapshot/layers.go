@@ -23,7 +23,8 @@ type Layer struct {
 	Chain string
 	Image string // the reference of the image whose top it is, if containerd named it
 	Lazy  bool
-	Top   bool // no layer stands on it, or containerd has said that an image ends here
+	Why   string // it is lazy, or not; empty if that is not known any more
+	Top   bool   // no layer stands on it, or containerd has said that an image ends here
 }
 
 // Layers lists the chains of which there are snapshots, sorted. Of a pull that
@@ -52,6 +53,9 @@ func (s *Snapshotter) Layers(ctx context.Context) ([]Layer, error) {
 			layers[chain] = l
 		}
 		_, lazy := chainOf(info.Name)
+		if lazy || !l.Lazy { // one of another namespace may be otherwise
+			l.Why = cmp.Or(whyOf(info), l.Why)
+		}
 		l.Lazy = l.Lazy || lazy
 		if above := info.Labels[labelLayers]; above != "" && !strings.Contains(above, ",") {
 			l.Top, l.Image = true, info.Labels[labelImage]
@@ -64,6 +68,18 @@ func (s *Snapshotter) Layers(ctx context.Context) ([]Layer, error) {
 		list = append(list, l)
 	}
 	return list, nil
+}
+
+// unsaid is why a layer is not lazy whose client did not say which chain it is.
+const unsaid = "its client did not say which chain it unpacks: ctr 1.x, an import, or an image that was there already"
+
+// whyOf returns why the chain of a snapshot is lazy, or not.
+func whyOf(info snapshots.Info) string {
+	why := info.Labels[labelWhy]
+	if why == "" && info.Kind == snapshots.KindCommitted && info.Labels[snapshots.LabelSnapshotRef] == "" {
+		why = unsaid
+	}
+	return why
 }
 
 // layerOf returns the chain that a snapshot is or will be, or nothing. A client

@@ -26,12 +26,13 @@ func TestLayers(t *testing.T) {
 	must[any](t)(sn.Prepare(t.Context(), "default/2/extract", below, ref(last)))
 	must[any](t)(sn.Prepare(t.Context(), "default/3/container", below))
 
+	const said = "it was said so"
 	want := []Layer{
-		{Chain: base, Lazy: true},
-		{Chain: mid, Lazy: true},
-		{Chain: top, Lazy: true, Top: true, Image: "registry.test/image of c"},
-		{Chain: plain},
-		{Chain: last, Top: true},
+		{Chain: base, Lazy: true, Why: said},
+		{Chain: mid, Lazy: true, Why: said},
+		{Chain: top, Lazy: true, Why: said, Top: true, Image: "registry.test/image of c"},
+		{Chain: plain, Why: said},
+		{Chain: last, Why: said, Top: true},
 	}
 	if got := must[[]Layer](t)(sn.Layers(t.Context())); !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
@@ -42,5 +43,29 @@ func TestLayers(t *testing.T) {
 	got := must[[]Layer](t)(sn.Layers(t.Context()))
 	if len(got) != 4 || !got[3].Top || got[3].Lazy {
 		t.Errorf("without its last layer: %+v", got)
+	}
+}
+
+// Why an image is lazy, or not, outlives the daemon, and clients that say nothing
+// are named as the reason.
+func TestWhyIsKept(t *testing.T) {
+	lazy, plain, silent := chainID("1"), chainID("2"), chainID("3")
+	sn, chains := newTest(t, lazy)
+	unpack(t, sn, "lazy", "", lazy)
+	unpack(t, sn, "plain", "", plain)
+	must[any](t)(sn.Prepare(t.Context(), "default/1/extract", ""))
+	if err := sn.Commit(t.Context(), "default/1/"+silent, "default/1/extract"); err != nil {
+		t.Fatal(err)
+	}
+	if err := sn.Close(); err != nil {
+		t.Fatal(err)
+	}
+	want := []Layer{
+		{Chain: lazy, Lazy: true, Top: true, Why: "it was said so"},
+		{Chain: plain, Top: true, Why: "it was said so"},
+		{Chain: silent, Top: true, Why: unsaid},
+	}
+	if got := must[[]Layer](t)(open(t, sn.dir, chains).Layers(t.Context())); !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
 }

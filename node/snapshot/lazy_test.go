@@ -23,11 +23,12 @@ func TestClaimedLayerIsThereAtOnce(t *testing.T) {
 	top := unpack(t, sn, "b", bottom, two, snapshots.WithLabels(map[string]string{"containerd.io/snapshot/hint": "x"}))
 
 	info := must[snapshots.Info](t)(sn.Stat(t.Context(), top))
-	want := map[string]string{snapshots.LabelSnapshotRef: two, "containerd.io/snapshot/hint": "x"}
+	given := map[string]string{snapshots.LabelSnapshotRef: two, "containerd.io/snapshot/hint": "x"}
+	want := map[string]string{snapshots.LabelSnapshotRef: two, "containerd.io/snapshot/hint": "x", labelWhy: "it was said so"}
 	if info.Kind != snapshots.KindCommitted || info.Parent != bottom || !reflect.DeepEqual(info.Labels, want) {
 		t.Errorf("lazy snapshot: %+v", info)
 	}
-	wantCalls := []claimCall{{one, "", map[string]string{snapshots.LabelSnapshotRef: one}}, {two, one, want}}
+	wantCalls := []claimCall{{one, "", map[string]string{snapshots.LabelSnapshotRef: one}}, {two, one, given}}
 	if !reflect.DeepEqual(chains.claims, wantCalls) {
 		t.Errorf("claims %v, want %v", chains.claims, wantCalls)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -40,13 +41,14 @@ func (s *Snapshotter) Prepare(ctx context.Context, key, parent string, opts ...s
 		return nil, err
 	}
 	if chain := labels[snapshots.LabelSnapshotRef]; chainPattern.MatchString(chain) {
-		claimed, err := s.claim(ctx, chain, parent, labels)
+		claimed, why, err := s.claim(ctx, chain, parent, labels)
 		if err != nil {
 			return nil, err
 		}
 		if claimed {
 			return nil, fmt.Errorf("chain %s: %w", chain, errdefs.ErrAlreadyExists)
 		}
+		labels[labelWhy] = why
 		if err := s.readyBelow(ctx, parent, labels); err != nil {
 			return nil, err
 		}
@@ -106,6 +108,7 @@ func (s *Snapshotter) Mounts(ctx context.Context, key string) ([]mount.Mount, er
 	return s.mounts(f, lower), nil
 }
 
+// labelsOf returns the labels that opts give, for the caller to change.
 func labelsOf(opts []snapshots.Opt) (map[string]string, error) {
 	var info snapshots.Info
 	for _, opt := range opts {
@@ -113,7 +116,11 @@ func labelsOf(opts []snapshots.Opt) (map[string]string, error) {
 			return nil, err
 		}
 	}
-	return info.Labels, nil
+	labels := maps.Clone(info.Labels)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	return labels, nil
 }
 
 // stackOn returns the stack whose top is the committed snapshot parent. The

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/snapshots"
@@ -29,8 +30,9 @@ func (s *Snapshotter) Commit(ctx context.Context, name, key string, opts ...snap
 		return err
 	}
 	var id string
+	var active snapshots.Info
 	err := s.store.WithTransaction(ctx, false, func(ctx context.Context) (err error) {
-		id, _, _, err = storage.GetInfo(ctx, key)
+		id, active, _, err = storage.GetInfo(ctx, key)
 		return err
 	})
 	if err != nil {
@@ -40,6 +42,7 @@ func (s *Snapshotter) Commit(ctx context.Context, name, key string, opts ...snap
 	if err != nil {
 		return fmt.Errorf("measure snapshot %s: %w", key, err)
 	}
+	opts = append(slices.Clone(opts), keepWhy(active))
 	return s.store.WithTransaction(ctx, true, func(ctx context.Context) error {
 		committed, err := storage.CommitActive(ctx, key, name, snapshots.Usage(usage), opts...)
 		if err != nil {

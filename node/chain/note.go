@@ -1,0 +1,26 @@
+package chain
+
+import "time"
+
+// imageLabel is the reference of the image that is pulled, set like layersLabel.
+const imageLabel = "containerd.io/snapshot/cri.image-ref"
+
+// note logs a decision. That an image is not lazy is worth a line: its lowest
+// layer's.
+func (r *Resolver) note(chain, parent string, labels map[string]string, lazy bool, why string) {
+	log := r.log.Debug
+	if !lazy && parent == "" {
+		log = r.log.Info
+	}
+	log("chain", "chain", chain, "image", labels[imageLabel], "lazy", lazy, "why", why)
+}
+
+// Failing says why the hub is not asked at the moment, or nil.
+func (r *Resolver) Failing() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if time.Now().Before(r.silentTo) {
+		return r.silence
+	}
+	return nil
+}

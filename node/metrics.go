@@ -1,0 +1,180 @@
+package node
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"lighter/node/device"
+)
+
+// metricPrefix begins the name of each of the node's own metrics. docs/metrics.md
+// has them all.
+const metricPrefix = "lighter_node_"
+
+// figures are what one scrape shows.
+type figures struct {
+	status  Status
+	devices device.ServerStats
+	ready   bool
+}
+
+// metric is one that is a single figure.
+type metric struct {
+	name, help string
+	kind       prometheus.ValueType
+	of         func(f *figures) float64
+}
+
+const (
+	counter = prometheus.CounterValue
+	gauge   = prometheus.GaugeValue
+)
+
+// metrics are those that have no labels.
+var metrics = []metric{
+	{"ready", "1 if the node is ready, as /readyz says.", gauge, func(f *figures) float64 { return truth(f.ready) }},
+	{"taken_over", "1 if this daemon took the devices of a former one over.", gauge, func(f *figures) float64 { return truth(f.status.TakenOver) }},
+	{"resent_reads_total", "Reads that a former daemon had not answered, and the kernel sent again.", counter, func(f *figures) float64 { return float64(f.devices.Resent) }},
+	{"reads_in_flight", "Reads that are being answered.", gauge, func(f *figures) float64 { return float64(f.devices.InWork) }},
+	{"reads_in_flight_bytes", "Bytes that reads in flight ask for.", gauge, func(f *figures) float64 { return float64(f.devices.InWorkBytes) }},
+	{"reads_waiting", "Reads that wait for their turn.", gauge, func(f *figures) float64 { return float64(f.devices.Waiting) }},
+	{"oldest_read_seconds", "For how long the oldest unanswered read has been waited for.", gauge, func(f *figures) float64 { return f.devices.Oldest.Seconds() }},
+
+	{"hub_requests_total", "Units and chunks asked for.", counter, func(f *figures) float64 { return float64(f.status.Fetched.Requests) }},
+	{"hub_received_bytes_total", "Bytes of units received, as they came (compressed).", counter, func(f *figures) float64 { return float64(f.status.Fetched.Bytes) }},
+	{"hub_retries_total", "Requests that were made again.", counter, func(f *figures) float64 { return float64(f.status.Fetched.Retries) }},
+	{"verification_failures_total", "Answers whose bytes were not what was asked for. None of them reached a reader.", counter, func(f *figures) float64 { return float64(f.status.Fetched.Invalid) }},
+	{"unstored_units_total", "Units that the cache was too slow for; they are fetched again when they are needed again.", counter, func(f *figures) float64 { return float64(f.status.Fetched.Unstored) }},
+
+	{"cache_bytes", "Bytes that the cache takes on the disk.", gauge, func(f *figures) float64 { return float64(f.status.Cache.Used) }},
+	{"cache_limit_bytes", "The most that the cache may take.", gauge, func(f *figures) float64 { return float64(f.status.Cache.Limit) }},
+	{"cache_chunks", "Chunks in the cache.", gauge, func(f *figures) float64 { return float64(f.status.Cache.Chunks) }},
+	{"cache_hits_total", "Chunks that were looked for in the cache and found.", counter, func(f *figures) float64 { return float64(f.status.Cache.Hits) }},
+	{"cache_misses_total", "Chunks that were looked for in the cache and not found.", counter, func(f *figures) float64 { return float64(f.status.Cache.Misses) }},
+	{"cache_damaged_chunks_total", "Chunks that the disk gave back wrong; they are fetched again.", counter, func(f *figures) float64 { return float64(f.status.Cache.Damaged) }},
+	{"cache_failed_writes_total", "Chunks that the disk did not take.", counter, func(f *figures) float64 { return float64(f.status.Cache.Failed) }},
+}
+
+func truth(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+// The values of labels. There are no others: nothing here grows with what is run.
+const (
+	fromCache = "cache"
+	fromHub   = "hub"
+)
+
+var (
+	faultSeconds = describe("fault_duration_seconds", "From the kernel's request to the answer, by where the bytes came from.", "origin")
+	readBytes    = describe("read_bytes_total", "Bytes that the kernel read, by where they came from.", "origin")
+	failedReads  = describe("failed_reads_total", "Reads that ended with an input/output error, by reason.", "reason")
+	mounts       = describe("mounts", "Mounted trees, by how the kernel gets at them.", "mode")
+	images       = describe("images", "Images whose snapshots are here, by whether they are lazy.", "lazy")
+	hubUp        = describe("hub_up", "0 while a hub is not asked because it failed.", "hub")
+)
+
+func describe(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(metricPrefix+name, help, labels, nil)
+}
+
+// collector makes metrics of the figures when they are asked for.
+type collector struct {
+	figures func() (figures, bool)
+}
+
+// Describe implements prometheus.Collector. It says nothing, as it does not know
+// which modes there are.
+func (c collector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(out chan<- prometheus.Metric) {
+	f, ok := c.figures()
+	if !ok {
+		return
+	}
+	for _, m := range metrics {
+		out <- prometheus.MustNewConstMetric(describe(m.name, m.help), m.kind, m.of(&f))
+	}
+	put := func(d *prometheus.Desc, kind prometheus.ValueType, value float64, label string) {
+		out <- prometheus.MustNewConstMetric(d, kind, value, label)
+	}
+	out <- histogram(f.devices.Here, fromCache)
+	out <- histogram(f.devices.Fetched, fromHub)
+	put(readBytes, counter, float64(f.devices.HereBytes), fromCache)
+	put(readBytes, counter, float64(f.devices.FetchedBytes), fromHub)
+	for _, reason := range device.Reasons {
+		put(failedReads, counter, float64(f.devices.Failed[reason]), reason)
+	}
+	for mode, n := range f.status.modes() {
+		put(mounts, gauge, float64(n), mode)
+	}
+	var lazy, plain int
+	for _, image := range f.status.Images {
+		if image.Lazy {
+			lazy++
+		} else {
+			plain++
+		}
+	}
+	put(images, gauge, float64(lazy), "true")
+	put(images, gauge, float64(plain), "false")
+	for _, hub := range f.status.Hubs {
+		put(hubUp, gauge, truth(hub.Failing == ""), hub.URL)
+	}
+}
+
+// histogram writes a Latency as Prometheus wants it: each bucket holds those
+// before it too.
+func histogram(l device.Latency, origin string) prometheus.Metric {
+	buckets := make(map[float64]uint64, device.LatencyBuckets)
+	var sum uint64
+	for i := range device.LatencyBuckets {
+		sum += uint64(l.Counts[i])
+		buckets[device.LatencyBound(i).Seconds()] = sum
+	}
+	return prometheus.MustNewConstHistogram(faultSeconds, uint64(l.Count()), l.Sum.Seconds(), buckets, origin)
+}
+
+// scrapeTimeout bounds the making of one answer.
+const scrapeTimeout = 10 * time.Second
+
+// newRegistry returns what a scrape asks: the node's own metrics, and those of the
+// process and of Go.
+func newRegistry(figures func() (figures, bool)) *prometheus.Registry {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collector{figures}, collectors.NewGoCollector(), collectors.NewBuildInfoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return registry
+}
+
+func metricsHandler(w *web, log *slog.Logger) http.Handler {
+	return promhttp.HandlerFor(newRegistry(w.figures), promhttp.HandlerOpts{
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn), ErrorHandling: promhttp.ContinueOnError,
+		MaxRequestsInFlight: 4, Timeout: scrapeTimeout,
+	})
+}
+
+// figures gathers what a scrape shows, once the node's parts are there.
+func (w *web) figures() (figures, bool) {
+	n := w.node.Load()
+	if n == nil {
+		return figures{}, false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
+	defer cancel()
+	status, err := n.Status(ctx)
+	if err != nil {
+		n.log.Warn("the metrics say nothing of images", "cause", err)
+	}
+	return figures{status: status, devices: n.server.Stats(), ready: w.why.Load() == nil}, true
+}

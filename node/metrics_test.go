@@ -1,0 +1,108 @@
+package node
+
+import (
+	"log/slog"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"lighter/node/device"
+	"lighter/node/mount"
+)
+
+// some are figures in which nothing is nought.
+func some() (figures, bool) {
+	f := figures{ready: true, devices: device.ServerStats{Failed: map[string]int64{}}}
+	f.devices.Here.Counts[3], f.devices.Here.Sum = 2, 3e6
+	f.devices.Fetched.Counts[device.LatencyBuckets] = 1
+	f.status.Mounts = []MountStatus{{Mounted: mount.Mounted{}}}
+	f.status.Images = []ImageStatus{{Lazy: true}, {Lazy: true}, {}}
+	f.status.Hubs = []HubStatus{{URL: "https://one"}, {URL: "https://two", Failing: "it is gone"}}
+	return f, true
+}
+
+// docs/metrics.md has each metric, with its type, and no other.
+func TestMetricsAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var documented, exposed []string
+	for _, m := range regexp.MustCompile("(?m)^\\| `("+metricPrefix+"\\w+)` \\| (\\w+)").FindAllStringSubmatch(string(text), -1) {
+		documented = append(documented, m[1]+" "+m[2])
+	}
+	families, err := newRegistry(some).Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if strings.HasPrefix(f.GetName(), metricPrefix) {
+			exposed = append(exposed, f.GetName()+" "+strings.ToLower(f.GetType().String()))
+		} else if !regexp.MustCompile("^(go|process)_").MatchString(f.GetName()) {
+			t.Errorf("%s is not a node's", f.GetName())
+		}
+	}
+	slices.Sort(documented)
+	slices.Sort(exposed)
+	if !slices.Equal(documented, exposed) || len(exposed) < 20 {
+		t.Errorf("documented:\n%s\nexposed:\n%s", strings.Join(documented, "\n"), strings.Join(exposed, "\n"))
+	}
+}
+
+func TestMetricsFollowTheConventions(t *testing.T) {
+	problems, err := testutil.GatherAndLint(newRegistry(some))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		if strings.HasPrefix(p.Metric, metricPrefix) {
+			t.Errorf("%s: %s", p.Metric, p.Text)
+		}
+	}
+}
+
+func TestMetricsSayWhatIsSo(t *testing.T) {
+	want := `
+# HELP lighter_node_hub_up 0 while a hub is not asked because it failed.
+# TYPE lighter_node_hub_up gauge
+lighter_node_hub_up{hub="https://one"} 1
+lighter_node_hub_up{hub="https://two"} 0
+# HELP lighter_node_images Images whose snapshots are here, by whether they are lazy.
+# TYPE lighter_node_images gauge
+lighter_node_images{lazy="false"} 1
+lighter_node_images{lazy="true"} 2
+`
+	registry := newRegistry(some)
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(want), "lighter_node_hub_up", "lighter_node_images"); err != nil {
+		t.Error(err)
+	}
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() != metricPrefix+"fault_duration_seconds" {
+			continue
+		}
+		here, fetched := f.Metric[0].Histogram, f.Metric[1].Histogram
+		if here.GetSampleCount() != 2 || here.GetSampleSum() != 0.003 || here.Bucket[2].GetCumulativeCount() != 0 || here.Bucket[3].GetCumulativeCount() != 2 {
+			t.Errorf("of the cache: %v", here)
+		}
+		if last := len(fetched.Bucket) - 1; fetched.GetSampleCount() != 1 || fetched.Bucket[last].GetCumulativeCount() != 0 {
+			t.Errorf("of the hub: %v", fetched)
+		}
+	}
+}
+
+// While a node starts there is nothing to say of it but that it lives.
+func TestWebBeforeTheNodeIsThere(t *testing.T) {
+	w := openWeb(t.Context(), "127.0.0.1:0", slog.New(slog.DiscardHandler))
+	defer w.close()
+	if f, ok := w.figures(); ok {
+		t.Errorf("figures of nothing: %+v", f)
+	}
+}

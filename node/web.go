@@ -1,0 +1,162 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/net/netutil"
+
+	"lighter/node/snapshot"
+)
+
+// Bounds of the listener for machines: those who ask are few, and short.
+const (
+	webConns   = 64
+	webHeader  = 16 << 10
+	webTimeout = 10 * time.Second
+	webIdle    = time.Minute
+	// hungRead is for how long a read can be unanswered at most, if all is well:
+	// each is answered within 110 s (package device).
+	hungRead = 3 * time.Minute
+)
+
+// web tells machines how the node is: /metrics, /healthz and /readyz. It answers
+// from before a former daemon's mounts are recovered until after the last is
+// closed. What goes wrong with it costs nobody anything but this view.
+type web struct {
+	server http.Server
+	served chan struct{}          // closed when it answers no more
+	why    atomic.Pointer[string] // the node is not ready; nil: it is
+	node   atomic.Pointer[Node]   // once its parts are there
+}
+
+// unixPrefix begins an http_address that is a Unix socket.
+const unixPrefix = "unix:"
+
+// checkHTTPAddress says what an address for machines cannot be.
+func checkHTTPAddress(address string) error {
+	if path, ok := strings.CutPrefix(address, unixPrefix); ok {
+		if !filepath.IsAbs(path) {
+			return fmt.Errorf("http_address %q: want unix:/PATH", address)
+		}
+		return nil
+	}
+	if address == "" {
+		return nil
+	}
+	if _, port, err := net.SplitHostPort(address); err != nil || port == "" {
+		return fmt.Errorf("http_address %q: want HOST:PORT or unix:/PATH", address)
+	}
+	return nil
+}
+
+// openWeb listens where the configuration says, if anywhere. It returns nil with
+// an error in the log when that cannot be: containers come first.
+func openWeb(ctx context.Context, address string, log *slog.Logger) *web {
+	if address == "" {
+		return nil
+	}
+	var listener net.Listener
+	var err error
+	if path, ok := strings.CutPrefix(address, unixPrefix); ok {
+		listener, err = snapshot.Listen(ctx, path)
+	} else {
+		listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	}
+	if err != nil {
+		log.Error("nobody can ask for metrics, health or readiness", "address", address, "cause", err)
+		return nil
+	}
+	w := &web{served: make(chan struct{})}
+	w.notReady("it starts")
+	w.server = http.Server{Handler: w.handler(log), ReadHeaderTimeout: webTimeout, ReadTimeout: webTimeout, WriteTimeout: 2 * webTimeout,
+		IdleTimeout: webIdle, MaxHeaderBytes: webHeader, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+	go func() {
+		defer close(w.served)
+		if err := w.server.Serve(netutil.LimitListener(listener, webConns)); !errors.Is(err, http.ErrServerClosed) {
+			log.Error("nobody can ask for metrics, health or readiness any more", "address", address, "cause", err)
+		}
+	}()
+	log.Info("metrics, health and readiness can be asked for", "address", listener.Addr())
+	return w
+}
+
+// close ends the listener.
+func (w *web) close() {
+	if w == nil {
+		return
+	}
+	w.server.Close() // nobody's answer is worth waiting for
+	<-w.served
+}
+
+// notReady says why the node is not ready.
+func (w *web) notReady(why string) {
+	if w != nil {
+		w.why.Store(&why)
+	}
+}
+
+// ready says that the node is ready.
+func (w *web) ready() {
+	if w != nil {
+		w.why.Store(nil)
+	}
+}
+
+// show makes the node's figures seen, once all its parts are there.
+func (w *web) show(n *Node) {
+	if w != nil {
+		w.node.Store(n)
+	}
+}
+
+func (w *web) handler(log *slog.Logger) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", metricsHandler(w, log))
+	mux.HandleFunc("GET /healthz", func(out http.ResponseWriter, _ *http.Request) { answer(out, w.unhealthy()) })
+	mux.HandleFunc("GET /readyz", func(out http.ResponseWriter, _ *http.Request) {
+		if why := w.why.Load(); why != nil {
+			answer(out, errors.New(*why))
+			return
+		}
+		answer(out, w.unhealthy())
+	})
+	return mux
+}
+
+// unhealthy says why only a restart can help. A node that recovers is healthy,
+// and so is one whose hub or disk is gone: it serves what it has.
+func (w *web) unhealthy() error {
+	n := w.node.Load()
+	if n == nil {
+		return nil
+	}
+	if n.unserved.Load() {
+		return errors.New("the kernel's reads are not answered any more")
+	}
+	if oldest := n.server.Stats().Oldest; oldest > hungRead {
+		return fmt.Errorf("a read has been unanswered for %s", oldest.Round(time.Second))
+	}
+	return nil
+}
+
+// answer says ok, or what is wrong, in a line of text.
+func answer(out http.ResponseWriter, wrong error) {
+	out.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	out.Header().Set("Cache-Control", "no-store")
+	if wrong != nil {
+		out.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = fmt.Fprintln(out, wrong) // the client is gone: nobody to tell
+		return
+	}
+	_, _ = fmt.Fprintln(out, "ok")
+}

@@ -1,0 +1,161 @@
+//go:build e2e
+
+package node
+
+import (
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// get asks the node at an address.
+func get(t *testing.T, address, path string) (status int, body string) {
+	t.Helper()
+	res, err := http.Get("http://" + address + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, string(b)
+}
+
+// metric returns the value of a metric, with its labels as they are written.
+func metric(t *testing.T, address, name string) float64 {
+	t.Helper()
+	_, body := get(t, address, "/metrics")
+	for line := range strings.Lines(body) {
+		if rest, ok := strings.CutPrefix(line, "lighter_node_"+name+" "); ok {
+			value, err := strconv.ParseFloat(strings.TrimSpace(rest), 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return value
+		}
+	}
+	t.Fatalf("there is no %s in:\n%s", name, body)
+	return 0
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().String()
+}
+
+// What a node did is in its metrics, and what the next one took over.
+func TestMetrics(t *testing.T) {
+	address := freeAddress(t)
+	d := startNode(t, newRoot(t), "--address", "", "--http-address", address)
+	for _, path := range []string{"/healthz", "/readyz"} {
+		if status, body := get(t, address, path); status != 200 || body != "ok\n" {
+			t.Errorf("%s: %d %q", path, status, body)
+		}
+	}
+	dir := t.TempDir()
+	run(t, "mount", "--root", d.root, "tools:1", dir).good()
+	defer run(t, "unmount", "--root", d.root, dir)
+	shows(t, dir)
+	for name, atLeast := range map[string]float64{
+		`read_bytes_total{origin="hub"}`: 1 << 16, `fault_duration_seconds_count{origin="hub"}`: 1, `fault_duration_seconds_sum{origin="hub"}`: 1e-6,
+		`mounts{mode="file"}`: 1, `cache_bytes`: 1 << 20, `hub_requests_total`: 1, `hub_received_bytes_total`: 1 << 20, `ready`: 1,
+	} {
+		if got := metric(t, address, name); got < atLeast {
+			t.Errorf("%s is %v, want %v at least", name, got, atLeast)
+		}
+	}
+	for _, name := range []string{`failed_reads_total{reason="origin"}`, "verification_failures_total", "reads_in_flight", "taken_over"} {
+		if got := metric(t, address, name); got != 0 {
+			t.Errorf("%s is %v", name, got)
+		}
+	}
+	d.end(syscall.SIGKILL)
+	startNode(t, d.root, "--address", "", "--http-address", address)
+	if got := metric(t, address, "taken_over"); got != 1 {
+		t.Errorf("taken_over is %v", got)
+	}
+}
+
+// Readiness comes after everything is recovered and before anything is stopped,
+// and the address answers all the while. What the recovery waits for here is a
+// lock that this test holds, and what the end waits for is a request of its own.
+func TestReadiness(t *testing.T) {
+	root, address := newRoot(t), freeAddress(t)
+	db := filepath.Join(root, "snapshots/metadata.db")
+	if err := os.MkdirAll(filepath.Dir(db), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	lock, err := os.Create(db)
+	if err == nil {
+		err = unix.Flock(int(lock.Fd()), unix.LOCK_EX)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &daemon{t: t, root: root, log: filepath.Join(t.TempDir(), "node.log")}
+	if d.cmd, err = background(d.log, "node", "--root", root, "--address", filepath.Join(root, "s"), "--http-address", address, "--log-format", "json"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if d.cmd != nil {
+			d.end(syscall.SIGKILL)
+		}
+	})
+	eventually(t, "the address", func() bool {
+		conn, err := net.Dial("tcp", address)
+		if err == nil {
+			conn.Close()
+		}
+		return err == nil
+	})
+	ready := func() bool { status, _ := get(t, address, "/readyz"); return status == 200 }
+	if ready() || strings.Contains(d.said(), "node is ready") {
+		t.Error("ready before what was there is recovered")
+	}
+	if status, body := get(t, address, "/healthz"); status != 200 {
+		t.Errorf("while it recovers, /healthz says %d %q", status, body)
+	}
+	lock.Close()
+	eventually(t, "readiness", ready)
+
+	request, err := net.Dial("unix", filepath.Join(root, "control.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer request.Close()
+	if _, err := request.Write([]byte("POST /unmount HTTP/1.1\r\nHost: control\r\nContent-Length: 100\r\n\r\n{")); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the end of readiness", func() bool {
+		status, body := get(t, address, "/readyz")
+		return status == 503 && strings.Contains(body, "stops")
+	})
+	request.Close()
+	_ = d.cmd.Wait() // how it ends, other tests see
+	d.cmd = nil
+	for line := range strings.Lines(d.said()) {
+		var entry struct{ Time, Level, Msg string }
+		if err := json.Unmarshal([]byte(line), &entry); err != nil || entry.Time == "" || entry.Level == "" || entry.Msg == "" {
+			t.Errorf("no line of a JSON log: %q (%v)", line, err)
+		}
+	}
+}

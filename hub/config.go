@@ -26,6 +26,9 @@ type Config struct {
 	Bucket    string   `toml:"bucket" comment:"where packs and indexes lie: file:///DIR, or a URL of an object store; empty: ROOT/objects"`
 	Platforms []string `toml:"platforms" comment:"images for these are taken in when they are pushed, and added unless asked otherwise"`
 
+	LogLevel  string `toml:"log_level" comment:"debug, info, warn or error"`
+	LogFormat string `toml:"log_format" comment:"text or json"`
+
 	Limits Limits `toml:"limits" comment:"an image beyond these fails"`
 }
 
@@ -42,6 +45,8 @@ func DefaultConfig() Config {
 		Root:      "/var/lib/lighter-hub",
 		Listen:    "127.0.0.1:7070",
 		Platforms: []string{"linux/" + runtime.GOARCH},
+		LogLevel:  "info",
+		LogFormat: "text",
 		Limits:    Limits{LayerBytes: 64 << 30, Entries: 4_000_000},
 	}
 }

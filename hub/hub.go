@@ -51,6 +51,7 @@ type Hub struct {
 	registry *registry.Registry
 	ingest   *ingest.Service
 	key      ed25519.PublicKey
+	view     *view
 }
 
 // memoryTarget is what the garbage collector keeps the process to, in bytes, as
@@ -110,6 +111,7 @@ func (h *Hub) open(ctx context.Context) (err error) {
 	if h.catalog, err = catalog.Open(ctx, catalogFile(c.Root)); err != nil {
 		return err
 	}
+	h.view = newView(h.catalog, h.log)
 	signed, err := h.catalog.HasStatements(ctx)
 	if err != nil {
 		return err
@@ -147,9 +149,10 @@ func (h *Hub) Close() error {
 // handler answers all requests.
 func (h *Hub) handler() http.Handler {
 	mux := http.NewServeMux()
+	h.view.register(mux)
 	mux.Handle("/v2/", h.registry.Handler(h.ingest))
 	mux.Handle("/", serve.New(h.catalog, h.objects, h.ingest, h.key, h.log))
-	return unstalled(h.logged(mux), stallTimeout)
+	return h.view.counted(unstalled(h.logged(mux), stallTimeout))
 }
 
 // Serve answers on the listener and takes images in, until ctx ends.
@@ -170,6 +173,7 @@ func (h *Hub) Serve(ctx context.Context, listener net.Listener) error {
 	})
 	group.Go(func() error {
 		<-ctx.Done()
+		h.view.stopping.Store(true)
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 		defer cancel()
 		if err := server.Shutdown(end); err != nil {

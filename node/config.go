@@ -2,8 +2,6 @@ package node
 
 import (
 	"fmt"
-	"io"
-	"log/slog"
 	"path/filepath"
 	"strings"
 
@@ -51,26 +49,7 @@ func (c *Config) Check() error {
 	if c.CacheSize < disk.MinLimit {
 		return fmt.Errorf("cache_size %s is too small: the least is %s", c.CacheSize, Size(disk.MinLimit))
 	}
-	if _, err := c.Logger(io.Discard); err != nil {
-		return err
-	}
 	return checkHTTPAddress(c.HTTPAddress)
-}
-
-// Logger returns a logger that writes as is configured.
-func (c *Config) Logger(w io.Writer) (*slog.Logger, error) {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(c.LogLevel)); err != nil {
-		return nil, fmt.Errorf("log_level %q is not one of debug, info, warn, error", c.LogLevel)
-	}
-	options := &slog.HandlerOptions{Level: level}
-	switch c.LogFormat {
-	case "text":
-		return slog.New(slog.NewTextHandler(w, options)), nil
-	case "json":
-		return slog.New(slog.NewJSONHandler(w, options)), nil
-	}
-	return nil, fmt.Errorf("log_format %q is not one of text, json", c.LogFormat)
 }
 
 // Size is a number of bytes that people write as 20GiB or 500MB.

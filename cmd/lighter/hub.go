@@ -37,6 +37,8 @@ Flags go before the configuration file, the file before the defaults.`,
 	f.StringVar(&config.TLSCert, "tls-cert", config.TLSCert, "the certificate (PEM) to serve HTTPS with")
 	f.StringVar(&config.TLSKey, "tls-key", config.TLSKey, "its private key (PEM)")
 	f.BoolVar(&config.PlainHTTP, "plain-http", config.PlainHTTP, "serve plain HTTP on an address that is not loopback")
+	f.StringVar(&config.LogLevel, "log-level", config.LogLevel, "debug, info, warn or error")
+	f.StringVar(&config.LogFormat, "log-format", config.LogFormat, "text or json")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := effective(cmd, file, &config); err != nil {
 			return err
@@ -44,8 +46,12 @@ Flags go before the configuration file, the file before the defaults.`,
 		if err := config.Check(); err != nil {
 			return usageError{err}
 		}
-		log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-		err := hub.Run(cmd.Context(), config, log)
+		log, err := newLog(os.Stderr, config.LogLevel, config.LogFormat)
+		if err != nil {
+			return err
+		}
+		slog.SetDefault(log) // for what is not told of any other
+		err = hub.Run(cmd.Context(), config, log)
 		if errors.Is(err, fs.ErrPermission) {
 			err = fmt.Errorf("%w: run the hub as the owner of its directory, or choose another with --root", err)
 		}

@@ -68,7 +68,8 @@ func TestWrongArguments(t *testing.T) {
 		{"add"}, {"add", "a", "b", "c"}, {"add", "ftp://x"}, {"add", "oci:/nowhere", "name"}, {"images", "--no-such-flag"}, {"images", "x"},
 		{"mount", "name"}, {"mount", "name", "/no/such/dir"}, {"verify"}, {"rm"}, {"inspect"}, {"config"}, {"config", "node", "--config", "/no/such/file"},
 		{"images", "--hub", "ftp://x"}, {"images", "--hub", "http://hub.example.org"}, {"node", "--cache-size", "much"}, {"node", "--root", "relative"},
-		{"node", "--cache-size", "1MB"}, {"node", "--log-level", "loud"}, {"no-such-command"}, {"config", "no-such"}, {"cache", "no-such"},
+		{"node", "--cache-size", "1MB"}, {"node", "--log-level", "loud"}, {"node", "--log-format", "xml"}, {"node", "--http-address", "9470"}, {"hub", "--log-level", "loud"}, {"hub", "--log-format", "xml"},
+		{"no-such-command"}, {"config", "no-such"}, {"cache", "no-such"},
 	} {
 		code, _, stderr := lighter(t, args...)
 		if code != exitUsage || !strings.HasPrefix(stderr, "lighter: ") || strings.Count(stderr, "\n") != 1 {

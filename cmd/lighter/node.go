@@ -59,9 +59,9 @@ Flags go before the configuration file, the file before the defaults.`,
 		if err := config.Check(); err != nil {
 			return usageError{err}
 		}
-		log, err := config.Logger(os.Stderr)
+		log, err := newLog(os.Stderr, config.LogLevel, config.LogFormat)
 		if err != nil {
-			return usageError{err}
+			return err
 		}
 		slog.SetDefault(log) // for what is not told of any other
 		return node.Run(cmd.Context(), config, log, func() {})

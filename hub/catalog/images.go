@@ -31,6 +31,18 @@ type Image struct {
 	Bytes int64 // of all files, plain
 }
 
+// States counts the images by their state.
+func (c *Catalog) States(ctx context.Context) (map[string]int64, error) {
+	states := map[string]int64{}
+	return states, each(ctx, c.read, func(rows *sql.Rows) error {
+		var state string
+		var n int64
+		err := rows.Scan(&state, &n)
+		states[state] = n
+		return err
+	}, `SELECT state, count(*) FROM images GROUP BY state`)
+}
+
 // Name says that the name stands for these images, in the states that they have
 // in images, and for no others but those that are on their way, by their digests.
 // One that is there already keeps its state, unless it is to be queued and has

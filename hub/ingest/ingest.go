@@ -149,7 +149,7 @@ func (s *Service) work(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case !errors.Is(err, catalog.ErrNotFound):
-			s.config.Log.Error("read the queue of images", "error", err)
+			s.config.Log.Error("read the queue of images", "cause", err)
 		}
 		select {
 		case <-s.wake:
@@ -176,7 +176,7 @@ func (s *Service) persist(what string, do func(ctx context.Context) error) error
 		if err == nil {
 			return nil
 		}
-		s.config.Log.Error(what, "error", err)
+		s.config.Log.Error(what, "cause", err)
 		select {
 		case <-time.After(retryCatalog):
 		case <-s.life.Done():

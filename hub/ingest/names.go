@@ -110,7 +110,7 @@ func (s *Service) settleDoubts(ctx context.Context) {
 			unlock()
 		}
 		if err != nil && !errors.Is(err, registry.ErrNotFound) {
-			s.config.Log.Error("take note of what a name stands for", "image", name, "error", err)
+			s.config.Log.Error("take note of what a name stands for", "image", name, "cause", err)
 			s.doubt(ref)
 		}
 	}

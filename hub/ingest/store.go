@@ -33,7 +33,7 @@ func (s *Service) store(ctx context.Context, packs, others []objects.Staged, pub
 	err = s.publish(ctx, packs, others, publish)
 	if err == nil {
 		if err := os.Remove(journal); err != nil { // the next start does it
-			s.config.Log.Error("remove the journal", "error", err)
+			s.config.Log.Error("remove the journal", "cause", err)
 		}
 		return nil
 	}
@@ -109,7 +109,7 @@ func (s *Service) sweep(ctx context.Context) {
 		err = errors.Join(err, os.RemoveAll(path))
 	}
 	if err != nil {
-		s.config.Log.Error("clear the scratch space", "error", err)
+		s.config.Log.Error("clear the scratch space", "cause", err)
 	}
 }
 

@@ -43,7 +43,7 @@ func (s *Service) ingest(ctx context.Context, row catalog.Image, from *imageCopy
 	}
 	defer func() {
 		if err := t.staging.close(); err != nil { // the next start clears it
-			s.config.Log.Error("clear the scratch space", "error", err)
+			s.config.Log.Error("clear the scratch space", "cause", err)
 		}
 	}()
 	watch := stopwatch{last: time.Now()}

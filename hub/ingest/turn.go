@@ -85,7 +85,7 @@ func (s *Service) take(ctx context.Context, image catalog.Image, from *imageCopy
 		state = wire.StateStored
 	default:
 		why = reason(fmt.Errorf("image %s: %w", image.Name, err))
-		log.Warn("image failed", "error", why)
+		log.Warn("image failed", "cause", why)
 	}
 	if s.persist("note how an image ended", func(ctx context.Context) error {
 		return s.catalog.End(ctx, image.N, state, why)

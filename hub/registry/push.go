@@ -65,7 +65,7 @@ func (r *Registry) Handler(events Events) http.Handler {
 		r.app.ServeHTTP(answer, req)
 		if answer.status < 300 {
 			if err := tell(req, events, path[1], path[2]); err != nil {
-				r.log.Error("take note of a push", "repository", path[1], "reference", path[2], "error", err)
+				r.log.Error("take note of a push", "repository", path[1], "reference", path[2], "cause", err)
 				_ = errcode.ServeJSON(w, errcode.ErrorCodeUnavailable.WithMessage("the hub could not take note of it; try again"))
 				return
 			}

@@ -60,7 +60,7 @@ func (u *Upload) Put(ctx context.Context, from io.Reader) error {
 		ctx := context.WithoutCancel(ctx)
 		_ = w.Cancel(ctx)
 		if err := u.registry.driver.Delete(ctx, path.Dir(uploadPath(u.repository, w.ID()))); err != nil && !errors.Is(known(err), ErrNotFound) {
-			u.registry.log.Error("remove what came of a blob", "blob", u.blob, "error", err)
+			u.registry.log.Error("remove what came of a blob", "blob", u.blob, "cause", err)
 		}
 		return err
 	}

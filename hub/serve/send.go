@@ -43,7 +43,7 @@ func (s *Server) send(w http.ResponseWriter, req *http.Request, o *objects.Objec
 	}
 	if _, err := o.WriteTo(w); err != nil {
 		// Too late for another status: the client sees that bytes are missing.
-		s.log.Debug("send an object", "path", req.URL.Path, "error", err)
+		s.log.Debug("send an object", "path", req.URL.Path, "cause", err)
 	}
 }
 
@@ -83,7 +83,7 @@ func statusOf(err error) int {
 func (s *Server) sendError(w http.ResponseWriter, req *http.Request, err error) {
 	status := statusOf(err)
 	if status == http.StatusInternalServerError {
-		s.log.Error("answer a request", "method", req.Method, "path", req.URL.Path, "error", err)
+		s.log.Error("answer a request", "method", req.Method, "path", req.URL.Path, "cause", err)
 	}
 	b, _ := json.Marshal(map[string]string{"error": err.Error()}) // two strings
 	h := w.Header()

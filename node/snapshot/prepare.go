@@ -268,6 +268,6 @@ func (s *Snapshotter) abandon(ctx context.Context, key, id string) {
 		err = os.RemoveAll(filepath.Join(s.dir, id))
 	}
 	if err != nil && !errdefs.IsNotFound(err) {
-		slog.WarnContext(ctx, "a snapshot that could not be mounted stays until containerd collects garbage", "key", key, "err", err)
+		slog.WarnContext(ctx, "a snapshot that could not be mounted stays until containerd collects garbage", "key", key, "cause", err)
 	}
 }

@@ -107,7 +107,7 @@ func overlayOptions(dir string) ([]string, error) {
 	var options []string
 	userxattr, err := overlayutils.NeedsUserXAttr(dir)
 	if err != nil {
-		slog.Warn("cannot find out whether overlayfs needs userxattr", "assumed", userxattr, "err", err)
+		slog.Warn("cannot find out whether overlayfs needs userxattr", "assumed", userxattr, "cause", err)
 	}
 	if userxattr {
 		options = append(options, "userxattr")

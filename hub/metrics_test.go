@@ -1,0 +1,78 @@
+package hub
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+// What a hub answered is counted, under few names whatever is asked for.
+func TestMetrics(t *testing.T) {
+	h := startHub(t)
+	h.push("tools/shell:1", image(lowerTar))
+	h.ready("tools/shell:1")
+	for _, path := range []string{"/lighter/1/default/key", "/lighter/1/default/packs/none/1", "/lighter/1/default/secret", "/x", "/lighter/1/other/key"} {
+		h.do("GET", path, nil)
+	}
+	var body []byte
+	for _, want := range []string{`lighter_hub_requests_total{code="200",endpoint="key"} 1`, `lighter_hub_requests_total{code="400",endpoint="packs"} 1`,
+		`lighter_hub_requests_total{code="404",endpoint="other"} 2`, `lighter_hub_requests_total{code="404",endpoint="key"} 1`,
+		`lighter_hub_request_duration_seconds_count{endpoint="registry"}`, `lighter_hub_images{state="ready"} 1`, `lighter_hub_images{state="failed"} 0`, "go_build_info"} {
+		for try := 0; !strings.Contains(string(body), want); try++ { // a request is counted after it was answered
+			if try > 500 {
+				t.Fatalf("there is no %s in:\n%s", want, body)
+			}
+			time.Sleep(10 * time.Millisecond)
+			_, body, _ = h.do("GET", "/metrics", nil)
+		}
+	}
+	documented(t, string(body))
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(h.view, h.view.requests, h.view.seconds)
+	problems, err := testutil.GatherAndLint(registry)
+	if err != nil || len(problems) > 0 {
+		t.Errorf("%v, %v", problems, err)
+	}
+}
+
+// documented wants docs/metrics.md to have each of the hub's metrics and no other.
+func documented(t *testing.T, exposed string) {
+	t.Helper()
+	text, err := os.ReadFile("../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := func(pattern, text string) (names []string) {
+		for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
+			names = append(names, m[1]+" "+m[2])
+		}
+		slices.Sort(names)
+		return names
+	}
+	want := names("(?m)^\\| `("+metricPrefix+"\\w+)` \\| (\\w+)", string(text))
+	if got := names("(?m)^# TYPE ("+metricPrefix+"\\w+) (\\w+)", exposed); !slices.Equal(got, want) || len(got) < 3 {
+		t.Errorf("exposed %v, documented %v", got, want)
+	}
+}
+
+func TestHealthAndReadiness(t *testing.T) {
+	h := startHub(t)
+	for _, path := range []string{"/healthz", "/readyz"} {
+		if status, body, _ := h.do("GET", path, nil); status != 200 || string(body) != "ok\n" {
+			t.Errorf("%s: %d %q", path, status, body)
+		}
+	}
+	h.view.stopping.Store(true)
+	if status, body, _ := h.do("GET", "/readyz", nil); status != 503 || !strings.Contains(string(body), "stops") {
+		t.Errorf("while it stops: %d %q", status, body)
+	}
+	if status, _, _ := h.do("GET", "/healthz", nil); status != 200 {
+		t.Errorf("while it stops, /healthz says %d", status)
+	}
+}

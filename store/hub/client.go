@@ -7,7 +7,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -57,7 +56,7 @@ type Options struct {
 func NewClient(o Options) (*Client, error) {
 	base, err := url.Parse(o.URL)
 	if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
-		return nil, fmt.Errorf("%q is not the URL of a hub: want http://HOST:PORT or https://HOST", o.URL)
+		return nil, fmt.Errorf("%q is not the URL of a hub: want http://HOST:PORT or https://HOST", redacted(o.URL))
 	}
 	if err := o.allows(base); err != nil {
 		return nil, err
@@ -178,12 +177,7 @@ func (c *Client) do(ctx context.Context, method, path string, query url.Values, 
 	}
 	res, err := c.http.Do(req)
 	if err != nil {
-		// The *url.Error repeats method and URL; the cause is what counts.
-		var ue *url.Error
-		if errors.As(err, &ue) {
-			err = ue.Err
-		}
-		return nil, fmt.Errorf("hub %s: %w", c.URL(), err)
+		return nil, fmt.Errorf("hub %s: %w", c.URL(), causeOf(err))
 	}
 	if res.StatusCode < 300 {
 		return res, nil

@@ -3,10 +3,12 @@
 package node
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -139,7 +141,10 @@ func TestReadiness(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer request.Close()
-	if _, err := request.Write([]byte("POST /unmount HTTP/1.1\r\nHost: control\r\nContent-Length: 100\r\n\r\n{")); err != nil {
+	if _, err := request.Write([]byte("POST /unmount HTTP/1.1\r\nHost: control\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := request.Read(make([]byte, 100)); err != nil { // it is told to go on, by whoever waits for the rest
 		t.Fatal(err)
 	}
 	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -156,6 +161,44 @@ func TestReadiness(t *testing.T) {
 		var entry struct{ Time, Level, Msg string }
 		if err := json.Unmarshal([]byte(line), &entry); err != nil || entry.Time == "" || entry.Level == "" || entry.Msg == "" {
 			t.Errorf("no line of a JSON log: %q (%v)", line, err)
+		}
+	}
+}
+
+// Neither log nor status nor an error shows the password in a hub's URL, whatever
+// the hub does.
+func TestNoSecretIsSaid(t *testing.T) {
+	const secret = "the-secret-password"
+	hub := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, password, _ := r.BasicAuth(); password != secret && r.URL.Path != "/elsewhere" {
+			t.Errorf("the hub got the password %q", password)
+		}
+		switch {
+		case strings.HasSuffix(r.URL.Path, "/key"):
+			panic(http.ErrAbortHandler)
+		case strings.Contains(r.URL.Path, "/images"):
+			http.Redirect(w, r, "http://"+r.Host+"/elsewhere?signature="+secret, http.StatusFound)
+		default:
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+	}))
+	defer hub.Close()
+	url := "http://somebody:" + secret + "@" + strings.TrimPrefix(hub.URL, "http://")
+	address := freeAddress(t)
+	d := startNode(t, newRoot(t), "--address", "", "--hub", url, "--log-level", "debug", "--http-address", address)
+	mounted := run(t, "mount", "--root", d.root, "tools:1", t.TempDir())
+	mounted.bad(1, "hub")
+	images := run(t, "images", "--hub", url)
+	images.bad(1, "hub")
+	_, metrics := get(t, address, "/metrics")
+	said := []string{mounted.stderr, images.stderr, run(t, "status", "--root", d.root).good(), run(t, "status", "--json", "--root", d.root).good(),
+		run(t, "images", "--hub", "ftp://somebody:"+secret+"@hub").stderr, run(t, "node", "--hub", "ftp://somebody:"+secret+"@hub", "--root", newRoot(t)).stderr, metrics}
+	d.end(syscall.SIGTERM)
+	for _, text := range append(said, d.said()) {
+		for _, s := range []string{secret, base64.StdEncoding.EncodeToString([]byte("somebody:" + secret))} {
+			if strings.Contains(text, s) {
+				t.Errorf("%q is in %s", s, text)
+			}
 		}
 	}
 }

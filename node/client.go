@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -39,6 +40,11 @@ var ErrNoDaemon = errors.New("no lighter node is running")
 // ErrNotMounted says that the daemon has mounted nothing there.
 var ErrNotMounted = errors.New("not mounted by lighter")
 
+// notFound says that the daemon does not have what was asked for.
+type notFound struct{ said string }
+
+func (e *notFound) Error() string { return e.said }
+
 func (c *Control) call(ctx context.Context, method, path string, request, answer any) error {
 	body, err := json.Marshal(request)
 	if err != nil {
@@ -64,7 +70,7 @@ func (c *Control) call(ctx context.Context, method, path string, request, answer
 			said.Error = res.Status
 		}
 		if res.StatusCode == http.StatusNotFound {
-			return fmt.Errorf("%w: %s", ErrNotMounted, said.Error)
+			return &notFound{said.Error}
 		}
 		return errors.New(said.Error)
 	}
@@ -75,6 +81,13 @@ func (c *Control) call(ctx context.Context, method, path string, request, answer
 func (c *Control) Status(ctx context.Context) (Status, error) {
 	var s Status
 	return s, c.call(ctx, http.MethodGet, "/status", nil, &s)
+}
+
+// Images asks what the node says of the images that a word stands for, of which
+// there is at least one.
+func (c *Control) Images(ctx context.Context, word string) ([]ImageDetail, error) {
+	var details []ImageDetail
+	return details, c.call(ctx, http.MethodGet, "/status/images?name="+url.QueryEscape(word), nil, &details)
 }
 
 // Prune empties the cache.
@@ -92,7 +105,11 @@ func (c *Control) Mount(ctx context.Context, name, platform, dir string) error {
 // Unmount undoes Mount. ErrNotMounted: this daemon has mounted nothing there.
 func (c *Control) Unmount(ctx context.Context, dir string) error {
 	var none struct{}
-	return c.call(ctx, http.MethodPost, "/unmount", bindRequest{Dir: dir}, &none)
+	err := c.call(ctx, http.MethodPost, "/unmount", bindRequest{Dir: dir}, &none)
+	if gone := (*notFound)(nil); errors.As(err, &gone) {
+		return fmt.Errorf("%w: %s", ErrNotMounted, gone.said)
+	}
+	return err
 }
 
 // Stop ends the daemon and returns when it has ended, or ctx has.

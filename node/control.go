@@ -48,6 +48,10 @@ func (n *Node) control() http.Handler {
 		status, err := n.Status(r.Context())
 		reply(w, status, err)
 	})
+	mux.HandleFunc("GET /status/images", func(w http.ResponseWriter, r *http.Request) {
+		images, err := n.Images(r.Context(), r.URL.Query().Get("name"))
+		reply(w, images, err)
+	})
 	mux.HandleFunc("POST /cache/prune", func(w http.ResponseWriter, r *http.Request) {
 		n.cache.Prune()
 		reply(w, n.cache.Stats(), nil)
@@ -84,7 +88,7 @@ func reply(w http.ResponseWriter, value any, err error) {
 	w.Header().Set("Content-Type", "application/json")
 	if err != nil {
 		status := http.StatusBadGateway
-		if errors.Is(err, errNotBound) {
+		if errors.Is(err, errNotBound) || errors.Is(err, errNoImage) {
 			status = http.StatusNotFound
 		}
 		w.WriteHeader(status)

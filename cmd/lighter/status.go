@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"os"
 	"strings"
@@ -20,19 +21,26 @@ func rootFlag(cmd *cobra.Command) *string {
 func statusCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:   "status [flags]",
+		Use:   "status [flags] [IMAGE]",
 		Short: "Show what the node on this machine has mounted and fetched, and which images are lazy",
-		Long: `Show what the node on this machine has mounted and fetched, and which images are lazy.
+		Long: `Show what the node on this machine has mounted and fetched, and which images are
+lazy; or all that it knows of one: what it fetched, how long its readers waited,
+how much of it is on this machine, and who uses it. IMAGE is a reference or the
+end of one, a chain or a tree, or at least 6 digits that they begin with.
 
 Of each mounted tree: FAULTS are the reads that the kernel asked for, READ their
-bytes, MISSED those of them that were not on this machine. An image that is not
-lazy was unpacked as usual; WHY says why, as long as the node remembers it.`,
-		Example: "  lighter status\n  lighter status --json | jq '.images[] | select(.lazy | not)'",
-		Args:    exactArgs(),
+bytes, MISSED those of them that were not on this machine; WAITED is what their
+readers waited for answers in all, and 99 of 100 answers came within P99. An image
+that is not lazy was unpacked as usual; WHY says why.`,
+		Example: "  lighter status\n  lighter status physics/root:6.32\n  lighter status --json | jq '.images[] | select(.lazy | not)'",
+		Args:    rangeArgs(0, "IMAGE"),
 	}
 	root := rootFlag(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return showImages(cmd.Context(), *root, args[0], asJSON)
+		}
 		s, err := node.NewControl(*root).Status(cmd.Context())
 		if err != nil {
 			return err
@@ -46,35 +54,120 @@ lazy was unpacked as usual; WHY says why, as long as the node remembers it.`,
 }
 
 func printStatus(s node.Status) error {
-	fmt.Printf("node %s, up %s, hub %s\n", s.Root, time.Since(s.Started).Round(time.Second), s.Hub)
+	taken := ""
+	if s.TakenOver {
+		taken = ", devices taken over"
+	}
+	fmt.Printf("node %s, version %s, up %s%s\n", s.Root, s.Version, time.Since(s.Started).Round(time.Second), taken)
+	for _, hub := range s.Hubs {
+		fmt.Printf("hub %s %s\n", hub.URL, cmp.Or(hub.Failing, "up"))
+	}
 	fmt.Printf("fetched %s in %d requests (%d again, %d invalid)\n", size(s.Fetched.Bytes), s.Fetched.Requests, s.Fetched.Retries, s.Fetched.Invalid)
 	printCache(s)
 	var rows [][]any
 	for _, m := range s.Mounts {
-		rows = append(rows, []any{m.Tree.Short(), m.Files, size(m.Bytes), m.Device.Faults, size(m.Device.Bytes), size(m.Device.Missed), shortAll(m.Chains)})
+		rows = append(rows, []any{m.Tree.Short(), m.Files, size(m.Bytes), m.Device.Faults, size(m.Device.Bytes), size(m.Device.Missed),
+			seconds(m.Device.Waited.Total), seconds(m.Device.Waited.P99), shortAll(m.Chains)})
 	}
-	if err := table(os.Stdout, "\nMOUNTED\tFILES\tSIZE\tFAULTS\tREAD\tMISSED\tCHAINS", rows); err != nil {
+	if err := table(os.Stdout, "\nMOUNTED\tFILES\tSIZE\tFAULTS\tREAD\tMISSED\tWAITED\tP99\tCHAINS", rows); err != nil {
 		return err
 	}
 	rows = nil
 	for _, image := range s.Images {
-		lazy := "lazy"
-		if !image.Lazy {
-			lazy = "not lazy"
-		}
-		rows = append(rows, []any{cmp.Or(image.Image, "-"), short(image.Chain), lazy, image.Why})
+		rows = append(rows, []any{cmp.Or(image.Image, "-"), short(image.Chain), laziness(image), image.Why})
 	}
 	if err := table(os.Stdout, "\nIMAGE\tCHAIN\t\tWHY", rows); err != nil {
 		return err
-	}
-	if len(s.Binds) == 0 {
-		return nil
 	}
 	rows = nil
 	for _, b := range s.Binds {
 		rows = append(rows, []any{b.Dir, b.Name, short(b.Chain)})
 	}
-	return table(os.Stdout, "\nMOUNTED AT\tIMAGE\tCHAIN", rows)
+	if err := tableOf(rows, "\nMOUNTED AT\tIMAGE\tCHAIN"); err != nil {
+		return err
+	}
+	rows = nil
+	for _, l := range s.Lost {
+		rows = append(rows, []any{l.Tree.Short(), shortAll(l.Chains), l.Cause})
+	}
+	return tableOf(rows, "\nNOT BROUGHT BACK\tCHAINS\tCAUSE")
+}
+
+// tableOf prints a table that has rows.
+func tableOf(rows [][]any, header string) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	return table(os.Stdout, header, rows)
+}
+
+func laziness(image node.ImageStatus) string {
+	if image.Lazy {
+		return "lazy"
+	}
+	return "not lazy"
+}
+
+// seconds writes a time for people.
+func seconds(s float64) string {
+	d := time.Duration(s * float64(time.Second))
+	switch {
+	case d >= 10*time.Second:
+		return d.Round(time.Second).String()
+	case d >= 10*time.Millisecond:
+		return d.Round(time.Millisecond).String()
+	}
+	return d.Round(10 * time.Microsecond).String()
+}
+
+func showImages(ctx context.Context, root, word string, asJSON bool) error {
+	images, err := node.NewControl(root).Images(ctx, word)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return printJSON(os.Stdout, images)
+	}
+	for i, image := range images {
+		if i > 0 {
+			fmt.Println()
+		}
+		if err := printImage(image); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func printImage(d node.ImageDetail) error {
+	rows := [][]any{{laziness(d.ImageStatus), d.Why}, {"chain", d.Chain}}
+	add := func(key string, values ...string) {
+		for _, value := range values {
+			rows = append(rows, []any{key, value})
+			key = ""
+		}
+	}
+	if !d.Tree.IsZero() {
+		add("tree", d.Tree.String())
+		c := d.Content
+		add("here", fmt.Sprintf("%s of %s (%d of %d chunks)", size(c.BytesHere), size(c.Bytes), c.ChunksHere, c.Chunks))
+	}
+	if d.Lost != "" {
+		add("lost", d.Lost)
+	}
+	if m := d.Mount; m != nil {
+		v := m.Device
+		add("mounted", fmt.Sprintf("%s (%d files, %s)", m.Dir, m.Files, size(m.Bytes)))
+		add("faults", fmt.Sprintf("%d, of which %d waited for the hub and %d failed", v.Faults, v.Waited.Fetched, v.Failed))
+		add("read", fmt.Sprintf("%s: %s from the cache, %s from the hub", size(v.Bytes), size(v.Bytes-v.Missed), size(v.Missed)))
+		add("waited", fmt.Sprintf("%s in all, half of the answers within %s, 99 of 100 within %s, the last within %s",
+			seconds(v.Waited.Total), seconds(v.Waited.P50), seconds(v.Waited.P99), seconds(v.Waited.Max)))
+	}
+	add("snapshots", d.Snapshots...)
+	for i, b := range d.Binds {
+		add([]string{"mounted at", ""}[min(i, 1)], b.Dir)
+	}
+	return table(os.Stdout, cmp.Or(d.Image, d.Chain), rows)
 }
 
 func shortAll(digests []string) string {

@@ -98,3 +98,30 @@ func layerOf(info snapshots.Info) string {
 	}
 	return chain
 }
+
+// Users lists the active snapshots and views that stand on each chain: those of
+// containers, mostly.
+func (s *Snapshotter) Users(ctx context.Context) (map[string][]string, error) {
+	parents := map[string]string{}
+	var users []string
+	err := s.Walk(ctx, func(_ context.Context, info snapshots.Info) error {
+		parents[info.Name] = info.Parent
+		if info.Kind != snapshots.KindCommitted {
+			users = append(users, info.Name)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	on := map[string][]string{}
+	for _, user := range users {
+		for parent := parents[user]; parent != ""; parent = parents[parent] {
+			if chain, lazy := chainOf(parent); lazy { // what is below is part of its tree
+				on[chain] = append(on[chain], user)
+				break
+			}
+		}
+	}
+	return on, nil
+}

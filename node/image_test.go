@@ -1,0 +1,53 @@
+package node
+
+import (
+	"strings"
+	"testing"
+
+	"lighter/format/chunk"
+	"lighter/node/device"
+	"lighter/node/mount"
+)
+
+func TestWordsForImages(t *testing.T) {
+	tree := chunk.Sum([]byte("tree"))
+	image := ImageStatus{Image: "registry.test:5000/physics/root:6.32", Chain: "sha256:" + strings.Repeat("ab", 32), Tree: tree}
+	for word, is := range map[string]bool{
+		"registry.test:5000/physics/root:6.32": true, "physics/root:6.32": true, "root:6.32": true,
+		"oot:6.32": false, "physics/root": false, "": false, "registry.test:5000": false,
+		"sha256:abab": false, "sha256:ababab": true, "ababab": true, "ababa": false, "bababa": false, image.Chain: true,
+		tree.String(): true, tree.Short(): true, tree.String()[:6]: true, "sha256:": false,
+	} {
+		if image.is(word) != is {
+			t.Errorf("%q stands for it: %v", word, !is)
+		}
+	}
+	plain := ImageStatus{Chain: "sha256:" + strings.Repeat("cd", 32)}
+	if plain.is("000000") { // of a tree that is not there
+		t.Error("no tree is taken for one of zeros")
+	}
+}
+
+func TestDetailsOfAnImage(t *testing.T) {
+	trees := []chunk.ID{chunk.Sum([]byte("a")), chunk.Sum([]byte("b"))}
+	s := Status{
+		Images: []ImageStatus{{Chain: "a", Tree: trees[0]}, {Chain: "plain"}},
+		Mounts: []MountStatus{{Mounted: mount.Mounted{Tree: trees[0], Device: device.Stats{Faults: 7}}, Chains: []string{"a"}},
+			{Mounted: mount.Mounted{Tree: trees[1]}, Chains: []string{"b"}}},
+		Binds: []Bind{{Dir: "/one", Name: "b:1", Chain: "b"}, {Dir: "/two", Name: "a:1", Chain: "a"}},
+		Lost:  []LostStatus{{Tree: trees[1], Cause: "it is damaged"}},
+	}
+	known := s.known()
+	if len(known) != 3 || known[2].Image != "b:1" || known[2].Tree != trees[1] {
+		t.Fatalf("known: %+v", known)
+	}
+	if d := s.detail(known[0]); d.Mount == nil || d.Mount.Device.Faults != 7 || len(d.Binds) != 1 || d.Binds[0].Dir != "/two" || d.Lost != "" {
+		t.Errorf("of the first: %+v", d)
+	}
+	if d := s.detail(known[1]); d.Mount != nil || len(d.Binds) != 0 || d.Lost != "" {
+		t.Errorf("of one that is not lazy: %+v", d)
+	}
+	if d := s.detail(known[2]); d.Mount == nil || d.Lost != "it is damaged" {
+		t.Errorf("of the last: %+v", d)
+	}
+}

@@ -1,0 +1,100 @@
+//go:build e2e
+
+package system
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"lighter/node"
+	"lighter/test/testkit/site"
+)
+
+// lighter runs a command that speaks to the machine's node.
+func lighter(t testing.TB, s *site.Site, command string, args ...string) string {
+	t.Helper()
+	out, err := s.Machine.Lighter(t.Context(), command, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func details(t testing.TB, s *site.Site, word string) node.ImageDetail {
+	t.Helper()
+	var found []node.ImageDetail
+	if err := json.Unmarshal([]byte(lighter(t, s, "status", "--json", word)), &found); err != nil || len(found) != 1 {
+		t.Fatalf("%q stands for %+v, %v", word, found, err)
+	}
+	return found[0]
+}
+
+// What the status says of one image is what it did, and why it is lazy or not is
+// known to the next daemon too.
+func TestStatusOfAnImage(t *testing.T) {
+	s := start(t, site.Options{}, "+python")
+	pull(t, s, site.Lighter, "python")
+	d := details(t, s, "python:latest")
+	if !d.Lazy || d.Why == "" || d.Content.Chunks == 0 || d.Content.ChunksHere != 0 || d.Mount != nil || len(d.Snapshots) != 0 {
+		t.Errorf("after the pull: %+v", d)
+	}
+	c, err := s.Machine.StartContainer(t.Context(), site.Lighter, site.Reference("python"), "sleep", "infinity")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Exec(t.Context(), "python3", "-c", "print()"); err != nil {
+		t.Fatal(err)
+	}
+	d = details(t, s, "python:latest")
+	if d.Mount == nil || len(d.Snapshots) != 1 || !strings.Contains(d.Snapshots[0], c.ID) {
+		t.Fatalf("with a container: %+v", d)
+	}
+	v := d.Mount.Device
+	if v.Faults == 0 || v.Missed == 0 || v.Failed != 0 || v.Waited.Fetched == 0 || v.Waited.Total <= 0 || v.Waited.Max > v.Waited.Total {
+		t.Errorf("its device: %+v", v)
+	}
+	if d.Content.BytesHere < v.Missed || d.Content.BytesHere >= d.Content.Bytes {
+		t.Errorf("%d bytes were missed, and of it %+v is here", v.Missed, d.Content)
+	}
+	said := lighter(t, s, "status", "python:latest")
+	for _, word := range []string{site.Reference("python"), d.Chain, d.Tree.String(), "waited", "from the hub", c.ID} {
+		if !strings.Contains(said, word) {
+			t.Errorf("there is no %q in:\n%s", word, said)
+		}
+	}
+	if err := c.Remove(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if said, err := s.Machine.Lighter(t.Context(), "status", "nothing:1"); err == nil || !strings.Contains(err.Error(), "no such image") {
+		t.Errorf("of what is not here: %q, %v", said, err)
+	}
+	sameAfterRestart(t, s, "python:latest")
+}
+
+func TestStatusOfAnImageThatIsNotLazy(t *testing.T) {
+	s := start(t, site.Options{}, "base")
+	pull(t, s, site.Lighter, "base")
+	if d := details(t, s, "base:latest"); d.Lazy || !strings.Contains(d.Why, "does not know") || !d.Tree.IsZero() {
+		t.Errorf("of an image that no hub knows: %+v", d)
+	}
+	sameAfterRestart(t, s, "base:latest")
+}
+
+// sameAfterRestart wants the next daemon to know why an image is lazy, or not.
+func sameAfterRestart(t *testing.T, s *site.Site, image string) {
+	t.Helper()
+	before := details(t, s, image)
+	s.Machine.KillNode()
+	if err := s.Machine.StartNode(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for range 100 { // containerd's socket is there a moment before the other
+		if _, err := s.Machine.Lighter(t.Context(), "status"); err == nil {
+			break
+		}
+	}
+	if after := details(t, s, image); after.Why != before.Why || after.Lazy != before.Lazy {
+		t.Errorf("the next daemon says %v %q, the first said %v %q", after.Lazy, after.Why, before.Lazy, before.Why)
+	}
+}

@@ -3,8 +3,11 @@ package mount
 import (
 	"context"
 	"encoding/binary"
+	"os"
+	"path/filepath"
 
 	"lighter/format/chunk"
+	"lighter/format/index"
 )
 
 // Content is how much of a tree's data is on this machine, in distinct chunks and
@@ -19,15 +22,19 @@ type Content struct {
 // Content counts the chunks of a tree that is on this machine, and those that has
 // knows. It reads the whole extent map.
 func (t *Trees) Content(ctx context.Context, tree chunk.ID, has func(chunk.ID) bool) (c Content, err error) {
-	m, err := t.open(tree)
+	file, err := os.Open(filepath.Join(t.dir(tree), "map"))
 	if err != nil {
 		return c, err
 	}
-	defer m.close()
+	defer file.Close()
+	extents, err := index.OpenMap(file, tree, index.NewPages(1)) // in order, and not to push out what readers need
+	if err != nil {
+		return c, err
+	}
 	// Eight bytes of an ID will do for counting.
 	seen := map[uint64]struct{}{}
-	for i := range m.extents.Extents {
-		e, err := m.extents.Extent(i)
+	for i := range extents.Extents {
+		e, err := extents.Extent(i)
 		if err == nil {
 			err = ctx.Err()
 		}

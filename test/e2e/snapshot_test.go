@@ -70,13 +70,13 @@ type snapshotHub struct {
 	holds    map[string]int
 }
 
-func (h *snapshotHub) Claim(_ context.Context, chain, _ string, _ map[string]string) bool {
+func (h *snapshotHub) Claim(_ context.Context, chain, _ string, _ map[string]string) (known bool, why string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.gone {
 		h.t.Errorf("chain %s is claimed where nothing should be asked for", chain)
 	}
-	return h.known[chain]
+	return h.known[chain], "it was said so"
 }
 
 func (h *snapshotHub) Mount(_ context.Context, chain string) (string, error) {

@@ -20,7 +20,7 @@ import (
 const (
 	exitFailed   = 1 // it did not work
 	exitUsage    = 2 // the arguments are wrong
-	exitProblems = 3 // `verify` found something
+	exitProblems = 3 // `verify` or `doctor` found something
 	exitNoDaemon = 4 // no node runs there
 )
 
@@ -53,7 +53,7 @@ func exitCode(err error) int {
 	switch {
 	case errors.As(err, &usage):
 		return exitUsage
-	case errors.Is(err, errProblems):
+	case errors.Is(err, errProblems), errors.Is(err, errSick):
 		return exitProblems
 	case errors.Is(err, node.ErrNoDaemon):
 		return exitNoDaemon
@@ -85,7 +85,7 @@ containerd and fetches the bytes that a container touches.`,
 		return usageError{fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath())}
 	})
 	root.AddCommand(hubCommand(), nodeCommand(), addCommand(), imagesCommand(), inspectCommand(), keeperCommand(),
-		mountCommand(), unmountCommand(), rmCommand(), verifyCommand(), statusCommand(), cacheCommand(), configCommand())
+		mountCommand(), unmountCommand(), rmCommand(), verifyCommand(), statusCommand(), doctorCommand(), cacheCommand(), configCommand())
 	return root
 }
 

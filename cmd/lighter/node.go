@@ -39,19 +39,7 @@ Flags go before the configuration file, the file before the defaults.`,
   lighter node --config /etc/lighter/node.toml`,
 		Args: exactArgs(),
 	}
-	f := cmd.Flags()
-	f.StringVar(&file, "config", "", "the configuration `FILE` (see: lighter config node)")
-	f.StringVar(&config.Root, "root", config.Root, "where the node keeps everything (`DIR`)")
-	f.StringVar(&config.Address, "address", config.Address, "the Unix `SOCKET` for containerd")
-	f.StringVar(&config.Hub, "hub", config.Hub, "the hub's `URL`")
-	f.StringSliceVar(&config.HubKeys, "hub-key", config.HubKeys, "the hub's public `KEY`; may be repeated; needed for a hub that is not on this machine")
-	f.StringVar(&config.Scope, "scope", config.Scope, "the hub's scope")
-	f.BoolVar(&config.PlainHTTP, "plain-http", config.PlainHTTP, "allow plain HTTP to a hub that is not on this machine")
-	f.StringVar(&config.CAFile, "ca-file", config.CAFile, "certificates (PEM) to trust for the hub")
-	f.Var(&config.CacheSize, "cache-size", "the most that the chunk cache takes on the disk")
-	f.StringVar(&config.HTTPAddress, "http-address", config.HTTPAddress, "where /metrics, /healthz and /readyz are answered (`ADDRESS`): HOST:PORT or unix:/PATH")
-	f.StringVar(&config.LogLevel, "log-level", config.LogLevel, "debug, info, warn or error")
-	f.StringVar(&config.LogFormat, "log-format", config.LogFormat, "text or json")
+	nodeFlags(cmd, &config, &file)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := effective(cmd, file, &config); err != nil {
 			return err
@@ -67,4 +55,21 @@ Flags go before the configuration file, the file before the defaults.`,
 		return node.Run(cmd.Context(), config, log, func() {})
 	}
 	return cmd
+}
+
+// nodeFlags are the flags of a node, whose defaults are in config.
+func nodeFlags(cmd *cobra.Command, config *node.Config, file *string) {
+	f := cmd.Flags()
+	f.StringVar(file, "config", "", "the configuration `FILE` (see: lighter config node)")
+	f.StringVar(&config.Root, "root", config.Root, "where the node keeps everything (`DIR`)")
+	f.StringVar(&config.Address, "address", config.Address, "the Unix `SOCKET` for containerd")
+	f.StringVar(&config.Hub, "hub", config.Hub, "the hub's `URL`")
+	f.StringSliceVar(&config.HubKeys, "hub-key", config.HubKeys, "the hub's public `KEY`; may be repeated; needed for a hub that is not on this machine")
+	f.StringVar(&config.Scope, "scope", config.Scope, "the hub's scope")
+	f.BoolVar(&config.PlainHTTP, "plain-http", config.PlainHTTP, "allow plain HTTP to a hub that is not on this machine")
+	f.StringVar(&config.CAFile, "ca-file", config.CAFile, "certificates (PEM) to trust for the hub")
+	f.Var(&config.CacheSize, "cache-size", "the most that the chunk cache takes on the disk")
+	f.StringVar(&config.HTTPAddress, "http-address", config.HTTPAddress, "where /metrics, /healthz and /readyz are answered (`ADDRESS`): HOST:PORT or unix:/PATH")
+	f.StringVar(&config.LogLevel, "log-level", config.LogLevel, "debug, info, warn or error")
+	f.StringVar(&config.LogFormat, "log-format", config.LogFormat, "text or json")
 }

@@ -72,6 +72,10 @@ type State struct {
 	MaxPages uint16 `json:"maxPages"`
 }
 
+// Resends tells whether the kernel sends the requests again that a server has read
+// and not answered, when its successor asks for it.
+func (s State) Resends() bool { return s.Flags&fuse.CAP_HAS_RESEND != 0 }
+
 // Server serves one FUSE mount: a flat directory with one read-only file a
 // device, named by the tree ID. It is safe for concurrent use.
 type Server struct {
@@ -226,7 +230,7 @@ func (s *Server) forgetName(name string) {
 // connection and not answered. A predecessor's come that way; its own the server
 // tells from new ones. It needs Linux 6.9.
 func (s *Server) Resend() error {
-	if s.state.Flags&fuse.CAP_HAS_RESEND == 0 {
+	if !s.state.Resends() {
 		return fmt.Errorf("resend the requests of %s: %w (the kernel is older than 6.9)", s.dir, errors.ErrUnsupported)
 	}
 	if err := s.send(reply(0, -fuse.NOTIFY_RESEND)); err != nil {

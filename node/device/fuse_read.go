@@ -200,7 +200,7 @@ func (s *Server) expire(now time.Time) {
 
 // fail answers a read with an error.
 func (s *Server) fail(r *read, err error) {
-	if errors.Is(err, errDetached) && s.state.Flags&fuse.CAP_HAS_RESEND != 0 {
+	if errors.Is(err, errDetached) && s.state.Resends() {
 		return // the successor gets it again
 	}
 	code := errno(err)

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"lighter/node"
+	"lighter/node/doctor"
+)
+
+func doctorCommand() *cobra.Command {
+	config := node.DefaultConfig()
+	var file string
+	var asJSON bool
+	options := doctor.Options{Containerd: "/run/containerd/containerd.sock"}
+	cmd := &cobra.Command{
+		Use:   "doctor [flags]",
+		Short: "Look for what keeps the node on this machine from working, and say how to mend it",
+		Long: `Look for what keeps the node on this machine from working, or its images from being
+lazy: in the kernel, the node's directory, its disk, its hub, containerd and the node
+itself. It works with and without a node that runs. Nothing is changed; what is tried,
+mounts among it, nobody else sees. Some of it needs root, and is said to be unchecked
+otherwise.
+
+Give it the same flags or the same file as the node. What a node that runs says of
+itself counts more.
+
+Exit codes: 0 nothing is wrong (there may be warnings), 3 there is a problem.`,
+		Example: "  sudo lighter doctor\n  lighter doctor --config /etc/lighter/node.toml\n  lighter doctor --json | jq '.[] | select(.level == \"problem\")'",
+		Args:    exactArgs(),
+	}
+	nodeFlags(cmd, &config, &file)
+	cmd.Flags().StringVar(&options.Containerd, "containerd", options.Containerd, "containerd's `SOCKET`")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := effective(cmd, file, &config); err != nil {
+			return err
+		}
+		if err := config.Check(); err != nil {
+			return usageError{err}
+		}
+		options.Config = config
+		findings := doctor.Run(cmd.Context(), options)
+		if asJSON {
+			if err := printJSON(os.Stdout, findings); err != nil {
+				return err
+			}
+		} else {
+			printFindings(findings)
+		}
+		if doctor.Worst(findings) == doctor.Problem {
+			return errSick
+		}
+		return nil
+	}
+	return cmd
+}
+
+// errSick says that doctor found a problem, which was printed.
+var errSick = errors.New("there are problems")
+
+func printFindings(findings []doctor.Finding) {
+	area := ""
+	for _, f := range findings {
+		if f.Area != area {
+			area = f.Area
+			fmt.Println(area)
+		}
+		fmt.Printf("  %-9s  %s\n", f.Level, strings.ReplaceAll(f.What, "\n", "; "))
+		for i, line := range strings.Split(f.Mend, "\n") {
+			switch {
+			case f.Mend == "":
+			case i == 0:
+				fmt.Printf("             mend: %s\n", line)
+			default:
+				fmt.Printf("                   %s\n", line)
+			}
+		}
+	}
+}

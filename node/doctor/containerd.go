@@ -1,0 +1,157 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"lighter/node/snapshot"
+)
+
+// lookAtContainerd says whether containerd uses the node, and as it should.
+func (d *doctor) lookAtContainerd(ctx context.Context, socket string) {
+	const area = "containerd"
+	if d.config.Address == "" {
+		d.add(area, OK, "the node has no address for containerd, and needs none", "")
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	d.lookAtSocket(ctx)
+	pid, err := peer(socket)
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		d.add(area, Unchecked, socket+" is root's alone", "sudo lighter doctor")
+		return
+	case err != nil:
+		d.add(area, Problem, "containerd cannot be reached: "+err.Error(), "systemctl start containerd, or --containerd SOCKET")
+		d.lookAtFile(ctx, "containerd", defaultConfig, "")
+		return
+	}
+	said, err := snapshot.Ask(ctx, socket)
+	if err != nil {
+		d.add(area, Unchecked, err.Error(), "")
+	} else {
+		d.judgeContainerd(said)
+	}
+	program, config := commandOf(pid)
+	d.lookAtFile(ctx, program, config, said.Version)
+}
+
+// lookAtSocket says whether somebody listens where containerd is told to look.
+func (d *doctor) lookAtSocket(ctx context.Context) {
+	const area = "containerd"
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", d.config.Address)
+	switch {
+	case err == nil:
+		conn.Close()
+		d.add(area, OK, "a node listens on "+d.config.Address, "")
+	case errors.Is(err, fs.ErrPermission):
+		d.add(area, Unchecked, d.config.Address+" is root's alone", "sudo lighter doctor")
+	default:
+		d.add(area, Problem, "no node listens on "+d.config.Address+": containerd cannot use it", "lighter node --address "+d.config.Address)
+	}
+}
+
+func (d *doctor) judgeContainerd(c snapshot.Containerd) {
+	const area = "containerd"
+	why, known := c.Snapshotters[pluginName]
+	switch {
+	case !known:
+		d.add(area, Problem, "containerd "+c.Version+" runs without a snapshotter that is called "+pluginName, "the [proxy_plugins] below in its configuration; systemctl restart containerd")
+	case why != "":
+		d.add(area, Problem, "containerd "+c.Version+" could not start its snapshotter "+pluginName+": "+why, "systemctl restart containerd, once the node runs")
+	default:
+		d.add(area, OK, "containerd "+c.Version+" runs, with a snapshotter that is called "+pluginName, "")
+	}
+}
+
+// defaultConfig is where containerd looks for its configuration.
+const defaultConfig = "/etc/containerd/config.toml"
+
+// peer returns the process that listens on a Unix socket; 0 if it cannot be seen
+// from here.
+func peer(socket string) (pid int, err error) {
+	conn, err := net.DialTimeout("unix", socket, patience)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close()
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var cred *unix.Ucred
+	var failed error
+	err = raw.Control(func(fd uintptr) { cred, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	if err := errors.Join(err, failed); err != nil {
+		return 0, err
+	}
+	return int(cred.Pid), nil
+}
+
+// commandOf returns the program of a containerd, and its configuration.
+func commandOf(pid int) (program, config string) {
+	proc := filepath.Join("/proc", strconv.Itoa(pid))
+	line, err := os.ReadFile(filepath.Join(proc, "cmdline"))
+	if pid == 0 || err != nil {
+		return "containerd", defaultConfig
+	}
+	return filepath.Join(proc, "exe"), configOf(strings.Split(strings.TrimRight(string(line), "\x00"), "\x00"))
+}
+
+// configOf returns the configuration that a containerd was started with.
+func configOf(argv []string) string {
+	for i, arg := range argv {
+		name, value, given := strings.Cut(strings.TrimLeft(arg, "-"), "=")
+		switch {
+		case !strings.HasPrefix(arg, "-") || name != "c" && name != "config":
+		case given:
+			return value
+		case i+1 < len(argv):
+			return argv[i+1]
+		}
+	}
+	return defaultConfig
+}
+
+// lookAtFile says whether containerd's configuration is right: as containerd itself
+// understands it, or, without its program, as it is written. version is that of the
+// one that runs, if it has said it.
+func (d *doctor) lookAtFile(ctx context.Context, program, file, version string) {
+	const area = "containerd"
+	text, err := exec.CommandContext(ctx, program, "--config", file, "config", "dump").Output()
+	if err != nil {
+		if text, err = os.ReadFile(file); err != nil {
+			d.add(area, Unchecked, "containerd's configuration cannot be read: "+err.Error(), "--containerd SOCKET, as root, where containerd runs")
+			return
+		}
+	}
+	if version == "" {
+		if said, err := exec.CommandContext(ctx, program, "--version").Output(); err == nil { // containerd github.com/… v2.4.2 REVISION
+			for _, word := range strings.Fields(string(said)) {
+				if strings.HasPrefix(word, "v") && strings.Contains(word, ".") {
+					version = word
+				}
+			}
+		}
+	}
+	findings, err := judgeConfig(text, version, d.config.Address, d.config.Root)
+	if err != nil {
+		d.add(area, Unchecked, fmt.Sprintf("%s cannot be understood: %v", file, err), "containerd --config "+file+" config dump")
+		return
+	}
+	for _, f := range findings {
+		f.What = file + ": " + f.What
+		d.findings = append(d.findings, f)
+	}
+}

@@ -1,0 +1,162 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/pelletier/go-toml/v2"
+)
+
+// pluginName is what containerd has to call the snapshotter: labels by which it
+// keeps snapshots name it (package snapshot).
+const pluginName = "lighter"
+
+// containerdConfig is what is looked at of containerd's configuration, in the
+// versions 2 (containerd 1.6 and 1.7), 3 (from 2.0) and 4.
+type containerdConfig struct {
+	Version  int                    `toml:"version"`
+	Disabled []string               `toml:"disabled_plugins"`
+	Proxies  map[string]proxyPlugin `toml:"proxy_plugins"`
+	Plugins  struct {
+		Transfer struct {
+			Unpack []unpackConfig `toml:"unpack_config"`
+		} `toml:"io.containerd.transfer.v1.local"`
+		Images criImages `toml:"io.containerd.cri.v1.images"`
+		CRI    struct {
+			Containerd criImages `toml:"containerd"`
+		} `toml:"io.containerd.grpc.v1.cri"`
+	} `toml:"plugins"`
+}
+
+type proxyPlugin struct {
+	Type         string            `toml:"type"`
+	Address      string            `toml:"address"`
+	Capabilities []string          `toml:"capabilities"`
+	Exports      map[string]string `toml:"exports"`
+}
+
+type unpackConfig struct {
+	Platform    string `toml:"platform"`
+	Snapshotter string `toml:"snapshotter"`
+}
+
+type criImages struct {
+	Snapshotter        string `toml:"snapshotter"`
+	DisableAnnotations *bool  `toml:"disable_snapshot_annotations"`
+}
+
+// proxyLines are the lines that tell containerd of a node.
+func proxyLines(address, root string) string {
+	return fmt.Sprintf(`[proxy_plugins.lighter]
+  type = "snapshot"
+  address = %q
+  capabilities = ["rebase"]
+  [proxy_plugins.lighter.exports]
+    root = %q
+    enable_remote_snapshot_annotations = "true"`, address, root)
+}
+
+const unpackLines = `[[plugins."io.containerd.transfer.v1.local".unpack_config]]
+  platform = "linux"
+  snapshotter = "lighter"`
+
+// judgeConfig says what is wrong with a configuration for a containerd of that
+// version (vMAJOR.MINOR.PATCH, empty: not known) and a node with that address and
+// root.
+func judgeConfig(text []byte, version, address, root string) ([]Finding, error) {
+	var c containerdConfig
+	if err := toml.Unmarshal(text, &c); err != nil {
+		return nil, err
+	}
+	j := judgement{c: c, old: strings.HasPrefix(version, "v1.") || version == "" && c.Version <= 2}
+	j.proxy(address, root)
+	if !j.old {
+		j.transfer()
+	}
+	j.cri()
+	return j.findings, nil
+}
+
+// judgement is one look at a configuration.
+type judgement struct {
+	c        containerdConfig
+	old      bool // containerd 1.x, where ctr unpacks by itself
+	findings []Finding
+}
+
+func (j *judgement) add(level Level, what, mend string) {
+	j.findings = append(j.findings, Finding{Area: "containerd", Level: level, What: what, Mend: mend})
+}
+
+func (j *judgement) proxy(address, root string) {
+	lines := proxyLines(address, root)
+	p, ok := j.c.Proxies[pluginName]
+	if !ok {
+		what := "there is no proxy plugin " + pluginName
+		for name, other := range j.c.Proxies {
+			if other.Address == address {
+				what = "the node's proxy plugin is called " + name + ": its name has to be " + pluginName + ", or containerd does not keep all layers of an image"
+			}
+		}
+		j.add(Problem, what, lines)
+		return
+	}
+	found := len(j.findings)
+	if p.Type != "snapshot" {
+		j.add(Problem, fmt.Sprintf("the proxy plugin %s has the type %q", pluginName, p.Type), lines)
+	}
+	if p.Address != address {
+		j.add(Problem, fmt.Sprintf("the proxy plugin %s has the address %q, and the node listens on %q", pluginName, p.Address, address), lines)
+	}
+	if !slices.Contains(p.Capabilities, "rebase") {
+		j.add(Warning, "the proxy plugin "+pluginName+` has not the capability "rebase": containerd unpacks one layer after the other`, lines)
+	}
+	if slices.Contains(p.Capabilities, "remap-ids") {
+		j.add(Problem, "the proxy plugin "+pluginName+` has the capability "remap-ids", which the node is not set up for: files would have wrong owners`, lines)
+	}
+	if p.Exports["root"] != root {
+		j.add(Warning, fmt.Sprintf("the proxy plugin %s exports the root %q, and the node's is %q: the kubelet does not see the disk that images take", pluginName, p.Exports["root"], root), lines)
+	}
+	if p.Exports["enable_remote_snapshot_annotations"] != "true" && !j.old {
+		j.add(Warning, "the proxy plugin "+pluginName+" does not export enable_remote_snapshot_annotations: images have no names in lighter status, and an index more is fetched where they stand on each other", lines)
+	}
+	if len(j.findings) == found {
+		j.add(OK, "the proxy plugin "+pluginName+" is right", "")
+	}
+}
+
+// transfer looks at what ctr and nerdctl go through from containerd 2.0 on.
+func (j *judgement) transfer() {
+	if slices.Contains(j.c.Disabled, "io.containerd.transfer.v1.local") {
+		j.add(Warning, "the transfer service is disabled: ctr images pull needs --local, and fetches all layers first", `remove "io.containerd.transfer.v1.local" from disabled_plugins`)
+		return
+	}
+	for _, u := range j.c.Plugins.Transfer.Unpack {
+		if u.Snapshotter == pluginName && (u.Platform == "" || strings.HasPrefix(u.Platform, "linux")) {
+			j.add(OK, "the transfer service unpacks for "+pluginName, "")
+			return
+		}
+	}
+	j.add(Problem, "the transfer service has no unpack_config for "+pluginName+": ctr images pull --snapshotter lighter fails", unpackLines)
+}
+
+// cri looks at what the kubelet goes through.
+func (j *judgement) cri() {
+	images, table := j.c.Plugins.CRI.Containerd, `plugins."io.containerd.grpc.v1.cri".containerd`
+	if j.c.Version >= 3 {
+		images, table = j.c.Plugins.Images, `plugins."io.containerd.cri.v1.images"`
+	}
+	disabled := func(name string) bool { return slices.Contains(j.c.Disabled, name) }
+	switch {
+	case disabled("io.containerd.cri.v1.images") || disabled("io.containerd.grpc.v1.cri") || disabled("cri"):
+	case images.Snapshotter != pluginName:
+		j.add(OK, fmt.Sprintf("Kubernetes' images are not the node's: CRI uses %q (for %s: [%s] snapshotter = %q, disable_snapshot_annotations = false)",
+			images.Snapshotter, pluginName, table, pluginName), "")
+	case images.DisableAnnotations == nil || *images.DisableAnnotations:
+		j.add(Warning, "CRI uses "+pluginName+" and does not name images to it: lighter status cannot say which is which, and an index more is fetched where they stand on each other",
+			"["+table+"]\n  disable_snapshot_annotations = false")
+	default:
+		j.add(OK, "CRI uses "+pluginName, "")
+	}
+}

@@ -1,0 +1,97 @@
+package doctor
+
+import (
+	"strings"
+	"testing"
+)
+
+const (
+	testAddress = "/run/lighter/lighter.sock"
+	testRoot    = "/var/lib/lighter"
+)
+
+// What the README says is right, for each version of the configuration.
+func rightConfig(version string) string {
+	return "version = " + version + "\n" + proxyLines(testAddress, testRoot) + "\n" + unpackLines + "\n"
+}
+
+func bad(findings []Finding) (bad []Finding) {
+	for _, f := range findings {
+		if f.Level != OK {
+			bad = append(bad, f)
+		}
+	}
+	return bad
+}
+
+func TestRightConfigs(t *testing.T) {
+	for version, text := range map[string]string{
+		"v2.4.2": rightConfig("4"), "v2.0.1": rightConfig("3"), "v1.7.24": "version = 2\n" + proxyLines(testAddress, testRoot), "v1.6.20": "version = 2\n" + proxyLines(testAddress, testRoot),
+		"": "version = 2\n" + proxyLines(testAddress, testRoot),
+	} {
+		findings, err := judgeConfig([]byte(text), version, testAddress, testRoot)
+		if err != nil || len(bad(findings)) > 0 || len(findings) == 0 {
+			t.Errorf("%s: %+v, %v", version, findings, err)
+		}
+	}
+}
+
+func TestWrongConfigs(t *testing.T) {
+	right := rightConfig("3")
+	without := func(line string) string {
+		if !strings.Contains(right, line) {
+			t.Fatalf("the configuration has no %q", line)
+		}
+		return strings.Replace(right, line, "", 1)
+	}
+	instead := func(old, now string) string {
+		if !strings.Contains(right, old) {
+			t.Fatalf("the configuration has no %q", old)
+		}
+		return strings.ReplaceAll(right, old, now)
+	}
+	const (
+		cri3 = "[plugins.\"io.containerd.cri.v1.images\"]\n  snapshotter = \"lighter\"\n"
+		cri2 = "[plugins.\"io.containerd.grpc.v1.cri\".containerd]\n  snapshotter = \"lighter\"\n"
+	)
+	for what, c := range map[string]struct {
+		text, version string
+		level         Level
+		words, mend   string
+	}{
+		"nothing":              {"version = 3\n" + unpackLines, "v2.0.0", Problem, "no proxy plugin lighter", testAddress},
+		"another name":         {instead("proxy_plugins.lighter", "proxy_plugins.lazy"), "v2.0.0", Problem, "is called lazy", "[proxy_plugins.lighter]"},
+		"another address":      {instead(testAddress, "/run/x.sock"), "v2.0.0", Problem, "/run/x.sock", testAddress},
+		"another type":         {instead(`type = "snapshot"`, `type = "content"`), "v2.0.0", Problem, `"content"`, `type = "snapshot"`},
+		"no rebase":            {without(`capabilities = ["rebase"]`), "v2.0.0", Warning, "rebase", "rebase"},
+		"remap-ids":            {instead(`["rebase"]`, `["rebase", "remap-ids"]`), "v2.0.0", Problem, "wrong owners", "rebase"},
+		"no exported root":     {without(`root = "` + testRoot + `"`), "v2.0.0", Warning, "kubelet", testRoot},
+		"no annotations":       {without(`enable_remote_snapshot_annotations = "true"`), "v2.0.0", Warning, "no names", "enable_remote"},
+		"not unpacked":         {without(unpackLines), "v2.1.0", Problem, "unpack_config", unpackLines},
+		"for another platform": {instead(`platform = "linux"`, `platform = "windows"`), "v2.1.0", Problem, "unpack_config", unpackLines},
+		"no transfer service":  {"disabled_plugins = ['io.containerd.transfer.v1.local']\n" + right, "v2.0.0", Warning, "--local", "disabled_plugins"},
+		"CRI without names":    {right + cri3 + "disable_snapshot_annotations = true", "v2.0.0", Warning, "CRI uses lighter", "disable_snapshot_annotations = false"},
+		"CRI says nothing":     {right + cri3, "v2.0.0", Warning, "CRI uses lighter", "io.containerd.cri.v1.images"},
+		"old CRI":              {"version = 2\n" + proxyLines(testAddress, testRoot) + "\n" + cri2, "v1.7.0", Warning, "CRI uses lighter", "io.containerd.grpc.v1.cri"},
+	} {
+		findings, err := judgeConfig([]byte(c.text), c.version, testAddress, testRoot)
+		wrong := bad(findings)
+		if err != nil || len(wrong) != 1 || wrong[0].Level != c.level || !strings.Contains(wrong[0].What, c.words) || !strings.Contains(wrong[0].Mend, c.mend) {
+			t.Errorf("%s: %+v, %v", what, wrong, err)
+		}
+	}
+	if _, err := judgeConfig([]byte("version = = 3"), "", testAddress, testRoot); err == nil {
+		t.Error("no TOML is understood")
+	}
+}
+
+func TestContainerdsArguments(t *testing.T) {
+	for line, want := range map[string]string{
+		"containerd": defaultConfig, "containerd --config /a": "/a", "containerd -c /a": "/a", "containerd --config=/a": "/a", "containerd -c=/a": "/a",
+		"containerd --log-level debug": defaultConfig, "containerd --log-level debug -c /a --root /b": "/a", "containerd --config": defaultConfig,
+	} {
+		if got := configOf(strings.Fields(line)); got != want {
+			t.Errorf("%s: %s, want %s", line, got, want)
+		}
+	}
+}

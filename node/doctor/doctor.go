@@ -1,0 +1,144 @@
+// Package doctor promises to say what on a machine keeps a node from working, or
+// from being lazy, and for each finding the command or the lines of configuration
+// that mend it: kernel, permissions, disk, hub, containerd, and the node itself,
+// whether it runs or not. What could not be looked at is said too.
+//
+// It refuses to mend anything itself. What it tries, it tries in a mount namespace
+// of its own and in a directory that it removes, so a running node and containers
+// see nothing of it.
+package doctor
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"lighter/node"
+	"lighter/node/mount"
+)
+
+// Level says how bad a finding is.
+type Level string
+
+const (
+	OK        Level = "ok"
+	Warning   Level = "warning"   // it works, but not as well as it could, or not for long
+	Problem   Level = "problem"   // it does not work, or images are not lazy
+	Unchecked Level = "unchecked" // What says why it could not be looked at
+)
+
+// Finding is one thing that was looked at.
+type Finding struct {
+	Area  string `json:"area"` // kernel, root, disk, hub, node, containerd
+	Level Level  `json:"level"`
+	What  string `json:"what"`           // in one line
+	Mend  string `json:"mend,omitempty"` // a command, or lines of a configuration
+}
+
+// Options say what is to be looked at.
+type Options struct {
+	// Config is the node's. Of a node that runs, what it says itself counts more.
+	Config node.Config
+	// Containerd is the path of containerd's socket.
+	Containerd string
+}
+
+// patience bounds each step that waits for somebody else.
+const patience = 10 * time.Second
+
+// Run looks at everything.
+func Run(ctx context.Context, o Options) []Finding {
+	d := &doctor{config: o.Config, system: "/"}
+	d.askNode(ctx)
+	d.lookAtKernel()
+	d.lookAtRoot()
+	d.lookAtDisk()
+	d.lookAtHub(ctx)
+	d.lookAtNode()
+	d.lookAtContainerd(ctx, o.Containerd)
+	return d.findings
+}
+
+// Worst returns the worst level of findings that were made.
+func Worst(findings []Finding) Level {
+	order := []Level{OK, Unchecked, Warning, Problem}
+	worst := OK
+	for _, f := range findings {
+		if slices.Index(order, f.Level) > slices.Index(order, worst) {
+			worst = f.Level
+		}
+	}
+	return worst
+}
+
+// doctor is one look at a machine.
+type doctor struct {
+	config   node.Config
+	system   string       // where /proc, /sys and /lib are; "/" but in tests
+	status   *node.Status // of the node that runs; nil: none does, or it does not say
+	asked    error        // why it does not say
+	findings []Finding
+}
+
+func (d *doctor) add(area string, level Level, what, mend string) {
+	d.findings = append(d.findings, Finding{Area: area, Level: level, What: what, Mend: mend})
+}
+
+// askNode asks the node that runs, whose word counts more than a configuration
+// that it may not have read.
+func (d *doctor) askNode(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	status, err := node.NewControl(d.config.Root).Status(ctx)
+	if err != nil {
+		d.asked = err
+		return
+	}
+	d.status = &status
+	d.config.Root, d.config.Address = status.Root, status.Address
+	d.config.CacheSize = node.Size(status.Cache.Limit)
+	if len(status.HubKeys) > 0 {
+		d.config.HubKeys = status.HubKeys
+	}
+}
+
+// lookAtNode says how the node itself is.
+func (d *doctor) lookAtNode() {
+	const area = "node"
+	switch {
+	case errors.Is(d.asked, node.ErrNoDaemon):
+		d.lookAtAbsence()
+		return
+	case d.asked != nil:
+		d.add(area, Unchecked, "the node does not say how it is: "+d.asked.Error(), "")
+		return
+	}
+	s := d.status
+	if mine := node.Version(); mine != s.Version {
+		d.add(area, Warning, "the node that runs is version "+s.Version+", and this program is "+mine, "restart the node: containers go on meanwhile")
+	} else {
+		d.add(area, OK, "it runs since "+s.Started.Local().Format(time.DateTime)+", version "+s.Version, "")
+	}
+	for _, lost := range s.Lost {
+		d.add(area, Problem, "tree "+lost.Tree.Short()+" could not be brought back: "+lost.Cause,
+			"ctr images rm --sync IMAGE, and pull it again (its chains: lighter status)")
+	}
+	for _, image := range s.Images {
+		if !image.Lazy && image.Image != "" {
+			d.add(area, Warning, "image "+image.Image+" is not lazy: "+image.Why, "lighter add docker://"+image.Image+", then remove the image here and pull it again")
+		}
+	}
+}
+
+// lookAtAbsence says what it means that no node runs: containers may wait for it.
+func (d *doctor) lookAtAbsence() {
+	const area = "node"
+	mend := "lighter node --root " + d.config.Root
+	connection, err := mount.Connection(d.config.Root)
+	if err == nil && connection != "" {
+		d.add(area, Problem, "no node runs, and containers that were started with one wait for it with what they read", mend)
+		return
+	}
+	d.add(area, Problem, "no node runs with root "+d.config.Root, mend)
+}

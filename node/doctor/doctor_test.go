@@ -1,0 +1,259 @@
+package doctor
+
+import (
+	"crypto/ed25519"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+	"lighter/node"
+	"lighter/node/snapshot"
+	"lighter/store/disk"
+)
+
+// sick wants the last finding to be of a level and to say something; what is bad
+// has to say how to mend it.
+func sick(t *testing.T, what string, findings []Finding, level Level, words string) {
+	t.Helper()
+	for _, f := range findings {
+		if f.Level != OK && f.Level != Unchecked && f.Mend == "" || strings.Contains(f.What, "\n") {
+			t.Errorf("%s: how is this mended: %+v", what, f)
+		}
+	}
+	if len(findings) == 0 {
+		t.Fatalf("%s: nothing is said", what)
+	}
+	if last := findings[len(findings)-1]; last.Level != level || !strings.Contains(last.What+last.Mend, words) {
+		t.Errorf("%s: %+v, want %s and %q", what, last, level, words)
+	}
+}
+
+// system makes files where a doctor looks for those of the machine.
+func system(t *testing.T, files map[string]string) *doctor {
+	t.Helper()
+	d := &doctor{config: node.DefaultConfig(), system: t.TempDir()}
+	for name, text := range files {
+		path := d.path(name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return d
+}
+
+func TestFileSystemsOfTheKernel(t *testing.T) {
+	const release = "proc/sys/kernel/osrelease"
+	for what, c := range map[string]struct {
+		files map[string]string
+		level Level
+		words string
+	}{
+		"built in":          {map[string]string{"proc/filesystems": "nodev\tproc\n\text4\n\terofs\n"}, OK, "has erofs"},
+		"a module":          {map[string]string{release: "6.1\n", "lib/modules/6.1/modules.dep": "kernel/fs/xerofs/x.ko:\nkernel/fs/erofs/erofs.ko.xz: kernel/lib/x.ko\n"}, OK, "module"},
+		"built in, unused":  {map[string]string{release: "6.1", "lib/modules/6.1/modules.builtin": "kernel/fs/erofs/erofs.ko\n"}, OK, "module"},
+		"none":              {map[string]string{release: "6.1", "proc/filesystems": "\terofsish\n", "lib/modules/6.1/modules.dep": "kernel/fs/noterofs.ko: erofs.ko\n"}, Problem, "6.1 has no erofs"},
+		"of another kernel": {map[string]string{release: "6.2", "lib/modules/6.1/modules.dep": "kernel/fs/erofs/erofs.ko:\n"}, Problem, "CONFIG_EROFS_FS"},
+		"nothing is known":  {nil, Problem, "modprobe erofs"},
+	} {
+		d := system(t, c.files)
+		d.lookAtFileSystem("erofs")
+		sick(t, what, d.findings, c.level, c.words)
+	}
+}
+
+func TestTrials(t *testing.T) {
+	fine := trial{resends: true}
+	for what, c := range map[string]struct {
+		change func(*trial)
+		level  Level
+		words  string
+		behind int // findings that come after it
+	}{
+		"all is well":    {func(*trial) {}, OK, "FUSE works", 0},
+		"not root":       {func(t *trial) { t.begin = unix.EPERM }, Unchecked, "not permitted", 0},
+		"blocks only":    {func(t *trial) { t.erofs = unix.ENOTBLK }, Warning, "block devices", 1},
+		"stacked":        {func(t *trial) { t.erofs = unix.ELOOP }, Warning, "--root on ext4", 1},
+		"no EROFS":       {func(t *trial) { t.erofs = unix.ENODEV }, Problem, "cannot be mounted", 1},
+		"no overlay":     {func(t *trial) { t.overlay = unix.EINVAL }, Problem, "upper directory", 2},
+		"no userxattr":   {func(t *trial) { t.userxattr = unix.EINVAL }, OK, "user namespace", 2},
+		"no ID mappings": {func(t *trial) { t.idmap = unix.EINVAL }, OK, "do not work", 1},
+		"no FUSE":        {func(t *trial) { t.fuse = unix.ENOENT }, Problem, "mknod /dev/fuse", 0},
+		"an old FUSE":    {func(t *trial) { t.resends = false }, Warning, "6.9", 0},
+	} {
+		d, tried := system(t, nil), fine
+		c.change(&tried)
+		d.judge(tried)
+		sick(t, what, d.findings[:len(d.findings)-c.behind], c.level, c.words)
+	}
+}
+
+func TestOwnerOfTheRoot(t *testing.T) {
+	for what, c := range map[string]struct {
+		uid, mode uint32
+		level     Level
+		words     string
+	}{
+		"root's alone":   {0, unix.S_IFDIR | 0o700, OK, "alone"},
+		"another's":      {1000, unix.S_IFDIR | 0o700, Problem, "chown root /r; chmod 700 /r"},
+		"everybody's":    {0, unix.S_IFDIR | 0o1777, Problem, "mode 1777"},
+		"to be seen":     {0, unix.S_IFDIR | 0o755, Warning, "chmod 700"},
+		"no directory":   {0, unix.S_IFREG | 0o600, Problem, "not a directory"},
+		"a group's work": {0, unix.S_IFDIR | 0o770, Problem, "others than root"},
+	} {
+		d := system(t, nil)
+		d.judgeOwner("/r", unix.Stat_t{Uid: c.uid, Mode: c.mode})
+		sick(t, what, d.findings, c.level, c.words)
+	}
+}
+
+func TestSecurityModules(t *testing.T) {
+	d := system(t, map[string]string{"sys/fs/selinux/enforce": "1"})
+	d.judgeSecurity()
+	sick(t, "SELinux enforces", d.findings, Warning, "ausearch")
+	d = system(t, map[string]string{"sys/fs/selinux/enforce": "0", "sys/module/apparmor/parameters/enabled": "Y\n"})
+	d.judgeSecurity()
+	sick(t, "AppArmor", d.findings, OK, "AppArmor")
+	if len(d.findings) != 2 {
+		t.Errorf("%+v", d.findings)
+	}
+	d = system(t, nil)
+	if d.judgeSecurity(); len(d.findings) != 0 {
+		t.Errorf("neither: %+v", d.findings)
+	}
+}
+
+func TestSpace(t *testing.T) {
+	const gib = 1 << 30
+	fine := space{kind: unix.EXT4_SUPER_MAGIC, size: 100 * gib, free: 60 * gib, files: 1e6, freeFiles: 9e5, limit: 20 * gib}
+	for what, c := range map[string]struct {
+		change func(*space)
+		level  Level
+		words  string
+	}{
+		"room":          {func(*space) {}, OK, "may still grow by 20GiB"},
+		"cache is full": {func(s *space) { s.used, s.free = 20*gib, 20*gib }, OK, "grow by 0B"},
+		"no room":       {func(s *space) { s.free = 20 * gib }, Warning, "--cache-size 10GiB"},
+		"full":          {func(s *space) { s.free = 1 << 20 }, Problem, "lighter cache prune"},
+		"no files":      {func(s *space) { s.freeFiles = 3 }, Problem, "3 files"},
+		"read-only":     {func(s *space) { s.readOnly = true }, Problem, "remount"},
+		"damaged":       {func(s *space) { s.damaged = 3 }, Warning, "3 chunks"},
+		"writes fail":   {func(s *space) { s.unstored = 4 }, Warning, "did not take 4"},
+	} {
+		d, now := system(t, nil), fine
+		c.change(&now)
+		d.judgeSpace(now)
+		sick(t, what, d.findings, c.level, c.words)
+		if d.findings[0].Level != OK {
+			t.Errorf("%s: ext4 is %+v", what, d.findings[0])
+		}
+	}
+	for kind, level := range map[int64]Level{unix.XFS_SUPER_MAGIC: OK, unix.TMPFS_MAGIC: Warning, unix.OVERLAYFS_SUPER_MAGIC: Problem, unix.NFS_SUPER_MAGIC: Problem, 0x1234: Warning} {
+		d, now := system(t, nil), fine
+		now.kind = kind
+		d.judgeSpace(now)
+		sick(t, "file system", d.findings[:1], level, d.config.Root)
+	}
+}
+
+func TestHubs(t *testing.T) {
+	key := ed25519.PublicKey(make([]byte, ed25519.PublicKeySize))
+	name, other := index.FormatKey(key), "ed25519:other"
+	for what, c := range map[string]struct {
+		seen     seen
+		pinned   []string
+		loopback bool
+		level    Level
+		words    string
+	}{
+		"pinned":      {seen{key: key}, []string{other, name}, false, OK, "pinned"},
+		"wrong key":   {seen{key: key}, []string{other}, false, Problem, "--hub-key " + name},
+		"no key":      {seen{key: key}, nil, false, Problem, "--hub-key " + name},
+		"to be known": {seen{key: key}, nil, true, OK, "learned"},
+		"gone":        {seen{url: "http://x", err: unix.ECONNREFUSED}, nil, true, Problem, "curl -v http://x"},
+		"slow":        {seen{key: key, took: time.Second}, []string{name}, false, Warning, "needs 1s"},
+		"fast clock":  {seen{key: key, offset: 5 * time.Minute}, []string{name}, false, Warning, "5m0s"},
+		"slow clock":  {seen{key: key, offset: -time.Hour}, []string{name}, false, Warning, "1h0m0s"},
+	} {
+		d := system(t, nil)
+		d.judgeHub(c.seen, c.pinned, c.loopback)
+		sick(t, what, d.findings, c.level, c.words)
+	}
+}
+
+func TestLearnedKeysArePinned(t *testing.T) {
+	d := system(t, nil)
+	d.config.Root = t.TempDir()
+	if keys := d.pinned(); keys != nil {
+		t.Errorf("without any: %v", keys)
+	}
+	if err := os.WriteFile(filepath.Join(d.config.Root, "hub.keys"), []byte("ed25519:a\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if keys := d.pinned(); len(keys) != 1 || keys[0] != "ed25519:a" {
+		t.Errorf("learned: %v", keys)
+	}
+}
+
+func TestNodes(t *testing.T) {
+	d := system(t, nil)
+	d.asked = node.ErrNoDaemon
+	d.config.Root = t.TempDir()
+	d.lookAtNode()
+	sick(t, "no node", d.findings, Problem, "lighter node --root "+d.config.Root)
+	d = system(t, nil)
+	d.asked = errors.New("it is root's alone")
+	d.lookAtNode()
+	sick(t, "not for us", d.findings, Unchecked, "root's alone")
+	fine := node.Status{Version: node.Version(), Cache: disk.Stats{}}
+	for what, c := range map[string]struct {
+		change func(*node.Status)
+		level  Level
+		words  string
+	}{
+		"all is well": {func(*node.Status) {}, OK, "runs since"},
+		"another":     {func(s *node.Status) { s.Version = "v0.0.1" }, Warning, "v0.0.1"},
+		"lost":        {func(s *node.Status) { s.Lost = []node.LostStatus{{Tree: chunk.Sum(nil), Cause: "its map is cut off"}} }, Problem, "cut off"},
+		"not lazy":    {func(s *node.Status) { s.Images = []node.ImageStatus{{Image: "a/b:1", Why: "the hub does not know it"}} }, Warning, "lighter add docker://a/b:1"},
+	} {
+		d, s := system(t, nil), fine
+		c.change(&s)
+		d.status = &s
+		d.lookAtNode()
+		sick(t, what, d.findings, c.level, c.words)
+	}
+}
+
+func TestContainerdsOwnWord(t *testing.T) {
+	for what, c := range map[string]struct {
+		snapshotters map[string]string
+		level        Level
+		words        string
+	}{
+		"there":   {map[string]string{"overlayfs": "", "lighter": ""}, OK, "lighter"},
+		"missing": {map[string]string{"overlayfs": ""}, Problem, "[proxy_plugins]"},
+		"failed":  {map[string]string{"lighter": "no such file"}, Problem, "no such file"},
+	} {
+		d := system(t, nil)
+		d.judgeContainerd(snapshot.Containerd{Version: "v2.4.2", Snapshotters: c.snapshotters})
+		sick(t, what, d.findings, c.level, c.words)
+	}
+}
+
+func TestWorst(t *testing.T) {
+	if w := Worst(nil); w != OK {
+		t.Errorf("of nothing: %s", w)
+	}
+	if w := Worst([]Finding{{Level: Warning}, {Level: Problem}, {Level: OK}}); w != Problem {
+		t.Errorf("with a problem: %s", w)
+	}
+	if w := Worst([]Finding{{Level: Unchecked}, {Level: Warning}}); w != Warning {
+		t.Errorf("with a warning: %s", w)
+	}
+}

@@ -1,0 +1,118 @@
+package doctor
+
+import (
+	"context"
+	"crypto/ed25519"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"lighter/format/index"
+	"lighter/store/hub"
+)
+
+const (
+	// slowHub is the time to an answer from which a hub is called slow: a pull waits
+	// a second in all.
+	slowHub = 300 * time.Millisecond
+	// skew is by how much clocks may differ. HTTPS fails with much more, and logs
+	// cannot be compared.
+	skew = 30 * time.Second
+)
+
+// seen is what was seen of a hub.
+type seen struct {
+	url    string
+	err    error
+	key    ed25519.PublicKey
+	took   time.Duration
+	offset time.Duration // its clock is ahead by so much; as far as it says
+}
+
+// lookAtHub says whether the hub can be asked and believed.
+func (d *doctor) lookAtHub(ctx context.Context) {
+	const area = "hub"
+	o := hub.Options{URL: d.config.Hub, Scope: d.config.Scope, PlainHTTP: d.config.PlainHTTP, CAFile: d.config.CAFile}
+	if d.status != nil {
+		o.URL = d.status.Hub
+	}
+	client, err := hub.NewClient(o)
+	if err != nil {
+		d.add(area, Problem, err.Error(), "--plain-http if the network is to be trusted, or a hub with tls_cert and tls_key")
+		return
+	}
+	d.judgeHub(ask(ctx, client), d.pinned(), client.Loopback())
+}
+
+// ask asks a hub for its key, and for the time.
+func ask(ctx context.Context, client *hub.Client) seen {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	s := seen{url: client.URL()}
+	if s.key, s.err = client.Key(ctx); s.err != nil {
+		return s
+	}
+	host, plain, transport := client.Registry()
+	scheme := "https"
+	if plain {
+		scheme = "http"
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodHead, scheme+"://"+host+"/", nil)
+	if err != nil {
+		return s
+	}
+	began := time.Now()
+	res, err := transport.RoundTrip(req)
+	if err != nil {
+		return s // it has just given its key: whether its clock is right can wait
+	}
+	res.Body.Close()
+	s.took = time.Since(began)
+	if date, err := http.ParseTime(res.Header.Get("Date")); err == nil {
+		s.offset = date.Sub(time.Now().Truncate(time.Second))
+	}
+	return s
+}
+
+// pinned returns the keys that a node believes: those of a running one, the
+// configured ones, or those that one has learned.
+func (d *doctor) pinned() []string {
+	if len(d.config.HubKeys) > 0 {
+		return d.config.HubKeys
+	}
+	text, err := os.ReadFile(filepath.Join(d.config.Root, "hub.keys"))
+	if err != nil {
+		return nil
+	}
+	return strings.Fields(string(text))
+}
+
+func (d *doctor) judgeHub(s seen, pinned []string, loopback bool) {
+	const area = "hub"
+	if s.err != nil {
+		d.add(area, Problem, s.err.Error(), "lighter hub there; curl -v "+s.url+"/readyz, and the way to it (proxy, firewall)")
+		return
+	}
+	key := index.FormatKey(s.key)
+	switch {
+	case len(pinned) == 0 && loopback:
+		d.add(area, OK, s.url+" answers; its key will be learned by the first node that needs it", "")
+	case len(pinned) == 0:
+		d.add(area, Problem, s.url+" is not on this machine and no key of it is pinned: the node does not start", "--hub-key "+key+" (if the hub's own log has the same)")
+	case !slices.Contains(pinned, key):
+		d.add(area, Problem, fmt.Sprintf("%s signs with %s, which is not pinned: no image is lazy", s.url, key),
+			"if the hub's own log has the same: --hub-key "+key+" (or hub_keys), or remove "+filepath.Join(d.config.Root, "hub.keys")+" of a hub on this machine; then restart the node")
+	default:
+		d.add(area, OK, s.url+" answers, and signs with a key that is pinned", "")
+	}
+	if s.took > slowHub {
+		d.add(area, Warning, fmt.Sprintf("%s needs %s for an answer: a pull waits a second in all, and then goes on without it", s.url, s.took.Round(time.Millisecond)), "a hub, or a mirror of it, nearer to this machine")
+	}
+	if s.offset.Abs() > skew {
+		d.add(area, Warning, fmt.Sprintf("the clock of %s differs by %s", s.url, s.offset.Abs().Round(time.Second)), "timedatectl set-ntp true, here and there")
+	}
+}

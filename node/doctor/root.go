@@ -1,0 +1,168 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"lighter/node"
+)
+
+// lookAtRoot says whether the node's directory is as it has to be.
+func (d *doctor) lookAtRoot() {
+	const area = "root"
+	if os.Geteuid() == 0 {
+		d.add(area, OK, "this runs as root, as a node has to", "")
+	} else {
+		d.add(area, Unchecked, "this does not run as root, as a node has to: some of it cannot be looked at", "sudo lighter doctor")
+	}
+	root := d.config.Root
+	var stat unix.Stat_t
+	switch err := unix.Stat(root, &stat); {
+	case errors.Is(err, fs.ErrNotExist):
+		d.add(area, OK, root+" is not there yet: the node makes it", "")
+	case err != nil:
+		d.add(area, Unchecked, "look at "+root+": "+err.Error(), "sudo lighter doctor")
+	default:
+		d.judgeOwner(root, stat)
+	}
+	d.judgeSecurity()
+}
+
+func (d *doctor) judgeOwner(root string, stat unix.Stat_t) {
+	const area = "root"
+	switch mode := stat.Mode & 0o7777; {
+	case stat.Mode&unix.S_IFMT != unix.S_IFDIR:
+		d.add(area, Problem, root+" is not a directory", "give the node another --root")
+	case stat.Uid != 0 || mode&0o022 != 0:
+		d.add(area, Problem, fmt.Sprintf("others than root can write to %s (owner %d, mode %04o): the node refuses it", root, stat.Uid, mode), fmt.Sprintf("chown root %s; chmod 700 %s", root, root))
+	case mode&0o077 != 0:
+		d.add(area, Warning, fmt.Sprintf("others than root can look into %s (mode %04o), and so into images", root, mode), "chmod 700 "+root)
+	default:
+		d.add(area, OK, root+" is root's alone", "")
+	}
+}
+
+// judgeSecurity says what else decides about who may do what.
+func (d *doctor) judgeSecurity() {
+	const area = "root"
+	if text, err := os.ReadFile(d.path("sys/fs/selinux/enforce")); err == nil {
+		if strings.TrimSpace(string(text)) == "1" {
+			d.add(area, Warning, "SELinux is enforced: containers read images only if their label allows it",
+				"let containerd set labels (enable_selinux = true in its CRI configuration); ausearch -m avc -ts recent says what was refused")
+			return
+		}
+		d.add(area, OK, "SELinux is there, and refuses nothing", "")
+	}
+	if text, err := os.ReadFile(d.path("sys/module/apparmor/parameters/enabled")); err == nil && strings.TrimSpace(string(text)) == "Y" {
+		d.add(area, OK, "AppArmor is on; a node needs no profile (if one refuses it something: dmesg | grep apparmor)", "")
+	}
+}
+
+// fileSystem is what is known of one that a root may lie on.
+type fileSystem struct {
+	name  string
+	level Level
+	what  string
+}
+
+// fileSystems are told by the numbers that statfs(2) gives.
+var fileSystems = map[int64]fileSystem{
+	unix.EXT4_SUPER_MAGIC:      {"ext4", OK, ""},
+	unix.XFS_SUPER_MAGIC:       {"xfs", OK, ""},
+	unix.BTRFS_SUPER_MAGIC:     {"btrfs", OK, ""},
+	unix.F2FS_SUPER_MAGIC:      {"f2fs", OK, ""},
+	unix.TMPFS_MAGIC:           {"tmpfs", Warning, "what is cached, and all snapshots, are gone after a reboot"},
+	unix.RAMFS_MAGIC:           {"ramfs", Problem, "it has no limit, and is gone after a reboot"},
+	unix.OVERLAYFS_SUPER_MAGIC: {"overlayfs", Problem, "the kernel mounts neither EROFS from it nor an overlay on it"},
+	unix.NFS_SUPER_MAGIC:       {"NFS", Problem, "an overlay cannot write to it, and containers would wait for its server"},
+	unix.SMB2_SUPER_MAGIC:      {"SMB", Problem, "an overlay cannot write to it, and containers would wait for its server"},
+	unix.FUSE_SUPER_MAGIC:      {"FUSE", Problem, "containers would wait for whoever serves it"},
+	unix.SQUASHFS_MAGIC:        {"squashfs", Problem, "it cannot be written"},
+}
+
+// space is what a file system has, in bytes and files.
+type space struct {
+	kind              int64
+	size, free        int64
+	files, freeFiles  int64
+	readOnly          bool
+	used, limit       int64 // by the cache of a node that runs; or 0 and what is configured
+	damaged, unstored int64 // chunks, by a node that runs
+}
+
+// lookAtDisk says whether the disk has room for the cache, and takes it.
+func (d *doctor) lookAtDisk() {
+	const area = "disk"
+	var s unix.Statfs_t
+	dir := d.config.Root
+	err := unix.Statfs(dir, &s)
+	for ; errors.Is(err, fs.ErrNotExist) && dir != filepath.Dir(dir); err = unix.Statfs(dir, &s) {
+		dir = filepath.Dir(dir)
+	}
+	if err != nil {
+		d.add(area, Unchecked, "look at the file system of "+d.config.Root+": "+err.Error(), "")
+		return
+	}
+	now := space{kind: int64(s.Type), size: int64(s.Blocks) * s.Bsize, free: int64(s.Bavail) * s.Bsize, files: int64(s.Files), freeFiles: int64(s.Ffree),
+		readOnly: s.Flags&unix.ST_RDONLY != 0, limit: int64(d.config.CacheSize)}
+	if d.status != nil {
+		now.used, now.damaged, now.unstored = d.status.Cache.Used, d.status.Cache.Damaged, d.status.Cache.Failed
+	}
+	d.judgeSpace(now)
+	if os.Geteuid() == 0 && !now.readOnly {
+		d.tryWriting(dir)
+	}
+}
+
+// full is the part of a disk that has to be in use for it to be called full: the
+// kubelet begins to throw containers out at 15 % of free space.
+const full = 0.85
+
+func (d *doctor) judgeSpace(s space) {
+	const area = "disk"
+	if known, ok := fileSystems[s.kind]; !ok {
+		d.add(area, Warning, fmt.Sprintf("the file system of %s (0x%x) is none that was tried", d.config.Root, s.kind), "a --root on ext4, xfs (ftype=1) or btrfs")
+	} else if known.what != "" {
+		d.add(area, known.level, d.config.Root+" is on "+known.name+": "+known.what, "a --root on ext4, xfs (ftype=1) or btrfs")
+	} else {
+		d.add(area, OK, d.config.Root+" is on "+known.name, "")
+	}
+	free, size := node.Size(s.free).String(), node.Size(s.size).String()
+	grow := max(0, s.limit-s.used)
+	mend := fmt.Sprintf("--cache-size %s or less, or a larger disk", node.Size(max(s.used+s.free/2, 64<<20)))
+	switch {
+	case s.readOnly:
+		d.add(area, Problem, "the disk can only be read", "dmesg | tail; mount -o remount,rw the file system of "+d.config.Root)
+	case s.free < 64<<20 || s.files > 0 && s.freeFiles < 1000:
+		d.add(area, Problem, fmt.Sprintf("the disk is full: %s and %d files are free of %s", free, s.freeFiles, size), "lighter cache prune, and free space on the disk; "+mend)
+	case float64(s.size-s.free+grow) > full*float64(s.size):
+		d.add(area, Warning, fmt.Sprintf("%s are free of %s, and the cache may still grow by %s: that leaves others less than 15 %%", free, size, node.Size(grow)), mend)
+	default:
+		d.add(area, OK, fmt.Sprintf("%s are free of %s, and the cache may still grow by %s", free, size, node.Size(grow)), "")
+	}
+	if s.damaged > 0 {
+		d.add(area, Warning, fmt.Sprintf("the disk gave %d chunks of the cache back wrong; they were fetched again", s.damaged), "smartctl -a, dmesg | grep -i 'i/o error'; perhaps another disk")
+	}
+	if s.unstored > 0 {
+		d.add(area, Warning, fmt.Sprintf("the disk did not take %d chunks of the cache", s.unstored), "the node's log says why; df -h, df -i and dmesg")
+	}
+}
+
+// tryWriting writes a file to the disk and removes it.
+func (d *doctor) tryWriting(dir string) {
+	const area = "disk"
+	file, err := os.CreateTemp(dir, "doctor-")
+	if err == nil {
+		_, err = file.Write(make([]byte, 64<<10))
+		err = errors.Join(err, file.Sync(), file.Close(), os.Remove(file.Name()))
+	}
+	if err != nil {
+		d.add(area, Problem, "the disk takes no file: "+err.Error(), "df -h, df -i and dmesg say why")
+	}
+}

@@ -50,6 +50,7 @@ var confined = []struct {
 	{"github.com/distribution/distribution", "hub", "the hub's OCI side"},
 	{"gocloud.dev", "hub", "object storage is the hub's"},
 	{"github.com/spf13/cobra", "cmd", "flags are the command's"},
+	{"github.com/prometheus", "node hub", "metrics are made where the figures are put together"},
 }
 
 // sources calls fn for each Go file, with its package's path from the root.

@@ -72,15 +72,6 @@ func TestStatusOfAnImage(t *testing.T) {
 	sameAfterRestart(t, s, "python:latest")
 }
 
-func TestStatusOfAnImageThatIsNotLazy(t *testing.T) {
-	s := start(t, site.Options{}, "base")
-	pull(t, s, site.Lighter, "base")
-	if d := details(t, s, "base:latest"); d.Lazy || !strings.Contains(d.Why, "does not know") || !d.Tree.IsZero() {
-		t.Errorf("of an image that no hub knows: %+v", d)
-	}
-	sameAfterRestart(t, s, "base:latest")
-}
-
 // sameAfterRestart wants the next daemon to know why an image is lazy, or not.
 func sameAfterRestart(t *testing.T, s *site.Site, image string) {
 	t.Helper()

@@ -224,6 +224,10 @@ func TestUnknownImage(t *testing.T) {
 	if len(st.Mounts) != 0 || len(st.Images) == 0 || st.Images[0].Lazy || st.Images[0].Why == "" {
 		t.Errorf("the status says %+v", st)
 	}
+	if d := details(t, s, "base:latest"); d.Lazy || !strings.Contains(d.Why, "does not know") || !d.Tree.IsZero() {
+		t.Errorf("of an image that no hub knows, the status says %+v", d)
+	}
+	sameAfterRestart(t, s, "base:latest")
 }
 
 // left lists what a node has besides its cache and its keys.

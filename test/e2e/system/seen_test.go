@@ -30,8 +30,7 @@ func details(t testing.TB, s *site.Site, word string) node.ImageDetail {
 	return found[0]
 }
 
-// What the status says of one image is what it did, and why it is lazy or not is
-// known to the next daemon too.
+// What the status says of one image is what it did.
 func TestStatusOfAnImage(t *testing.T) {
 	s := start(t, site.Options{}, "+python")
 	pull(t, s, site.Lighter, "python")
@@ -68,24 +67,5 @@ func TestStatusOfAnImage(t *testing.T) {
 	}
 	if said, err := s.Machine.Lighter(t.Context(), "status", "nothing:1"); err == nil || !strings.Contains(err.Error(), "no such image") {
 		t.Errorf("of what is not here: %q, %v", said, err)
-	}
-	sameAfterRestart(t, s, "python:latest")
-}
-
-// sameAfterRestart wants the next daemon to know why an image is lazy, or not.
-func sameAfterRestart(t *testing.T, s *site.Site, image string) {
-	t.Helper()
-	before := details(t, s, image)
-	s.Machine.KillNode()
-	if err := s.Machine.StartNode(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	for range 100 { // containerd's socket is there a moment before the other
-		if _, err := s.Machine.Lighter(t.Context(), "status"); err == nil {
-			break
-		}
-	}
-	if after := details(t, s, image); after.Why != before.Why || after.Lazy != before.Lazy {
-		t.Errorf("the next daemon says %v %q, the first said %v %q", after.Lazy, after.Why, before.Lazy, before.Why)
 	}
 }

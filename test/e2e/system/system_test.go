@@ -227,7 +227,6 @@ func TestUnknownImage(t *testing.T) {
 	if d := details(t, s, "base:latest"); d.Lazy || !strings.Contains(d.Why, "does not know") || !d.Tree.IsZero() {
 		t.Errorf("of an image that no hub knows, the status says %+v", d)
 	}
-	sameAfterRestart(t, s, "base:latest")
 }
 
 // left lists what a node has besides its cache and its keys.

@@ -99,14 +99,21 @@ func peer(socket string) (pid int, err error) {
 	return int(cred.Pid), nil
 }
 
-// commandOf returns the program of a containerd, and its configuration.
+// commandOf returns the program of a containerd, and its configuration. A program
+// of another name, which does more than that, is not run: none is returned.
 func commandOf(pid int) (program, config string) {
 	proc := filepath.Join("/proc", strconv.Itoa(pid))
 	line, err := os.ReadFile(filepath.Join(proc, "cmdline"))
 	if pid == 0 || err != nil {
 		return "containerd", defaultConfig
 	}
-	return filepath.Join(proc, "exe"), configOf(strings.Split(strings.TrimRight(string(line), "\x00"), "\x00"))
+	config = configOf(strings.Split(strings.TrimRight(string(line), "\x00"), "\x00"))
+	exe := filepath.Join(proc, "exe")
+	path, err := os.Readlink(exe)
+	if err != nil || filepath.Base(strings.TrimSuffix(path, " (deleted)")) != "containerd" {
+		return "", config
+	}
+	return exe, config
 }
 
 // configOf returns the configuration that a containerd was started with.
@@ -137,12 +144,8 @@ func (d *doctor) lookAtFile(ctx context.Context, program, file, version string) 
 		}
 	}
 	if version == "" {
-		if said, err := exec.CommandContext(ctx, program, "--version").Output(); err == nil { // containerd github.com/… v2.4.2 REVISION
-			for _, word := range strings.Fields(string(said)) {
-				if strings.HasPrefix(word, "v") && strings.Contains(word, ".") {
-					version = word
-				}
-			}
+		if said, err := exec.CommandContext(ctx, program, "--version").Output(); err == nil {
+			version = versionOf(string(said))
 		}
 	}
 	findings, err := judgeConfig(text, version, d.config.Address, d.config.Root)
@@ -154,4 +157,14 @@ func (d *doctor) lookAtFile(ctx context.Context, program, file, version string) 
 		f.What = file + ": " + f.What
 		d.findings = append(d.findings, f)
 	}
+}
+
+// versionOf returns the version in what containerd says of itself: its name, where
+// it comes from, its version, its revision.
+func versionOf(said string) string {
+	fields := strings.Fields(said)
+	if len(fields) < 3 {
+		return ""
+	}
+	return "v" + strings.TrimPrefix(fields[2], "v")
 }

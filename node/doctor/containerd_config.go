@@ -81,7 +81,7 @@ func judgeConfig(text []byte, version, address, root string) ([]Finding, error) 
 // judgement is one look at a configuration.
 type judgement struct {
 	c        containerdConfig
-	old      bool // containerd 1.x, where ctr unpacks by itself
+	old      bool // containerd 1.x: ctr unpacks by itself, and plugins have neither capabilities nor exports, or need none
 	findings []Finding
 }
 
@@ -109,6 +109,16 @@ func (j *judgement) proxy(address, root string) {
 	if p.Address != address {
 		j.add(Problem, fmt.Sprintf("the proxy plugin %s has the address %q, and the node listens on %q", pluginName, p.Address, address), lines)
 	}
+	if !j.old {
+		j.extras(p, root, lines)
+	}
+	if len(j.findings) == found {
+		j.add(OK, "the proxy plugin "+pluginName+" is right", "")
+	}
+}
+
+// extras looks at what containerd knows of a proxy plugin from 2.0 on.
+func (j *judgement) extras(p proxyPlugin, root, lines string) {
 	if !slices.Contains(p.Capabilities, "rebase") {
 		j.add(Warning, "the proxy plugin "+pluginName+` has not the capability "rebase": containerd unpacks one layer after the other`, lines)
 	}
@@ -118,11 +128,8 @@ func (j *judgement) proxy(address, root string) {
 	if p.Exports["root"] != root {
 		j.add(Warning, fmt.Sprintf("the proxy plugin %s exports the root %q, and the node's is %q: the kubelet does not see the disk that images take", pluginName, p.Exports["root"], root), lines)
 	}
-	if p.Exports["enable_remote_snapshot_annotations"] != "true" && !j.old {
+	if p.Exports["enable_remote_snapshot_annotations"] != "true" {
 		j.add(Warning, "the proxy plugin "+pluginName+" does not export enable_remote_snapshot_annotations: images have no names in lighter status, and an index more is fetched where they stand on each other", lines)
-	}
-	if len(j.findings) == found {
-		j.add(OK, "the proxy plugin "+pluginName+" is right", "")
 	}
 }
 

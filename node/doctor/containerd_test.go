@@ -28,6 +28,8 @@ func TestRightConfigs(t *testing.T) {
 	for version, text := range map[string]string{
 		"v2.4.2": rightConfig("4"), "v2.0.1": rightConfig("3"), "v1.7.24": "version = 2\n" + proxyLines(testAddress, testRoot), "v1.6.20": "version = 2\n" + proxyLines(testAddress, testRoot),
 		"": "version = 2\n" + proxyLines(testAddress, testRoot),
+		// What 1.6 makes of it when it dumps its configuration.
+		"v1.6.20~ds1": "version = 2\n[proxy_plugins]\n  [proxy_plugins.lighter]\n    address = \"" + testAddress + "\"\n    type = \"snapshot\"\n",
 	} {
 		findings, err := judgeConfig([]byte(text), version, testAddress, testRoot)
 		if err != nil || len(bad(findings)) > 0 || len(findings) == 0 {
@@ -92,6 +94,18 @@ func TestContainerdsArguments(t *testing.T) {
 	} {
 		if got := configOf(strings.Fields(line)); got != want {
 			t.Errorf("%s: %s, want %s", line, got, want)
+		}
+	}
+}
+
+func TestContainerdsVersion(t *testing.T) {
+	for said, want := range map[string]string{
+		"containerd github.com/containerd/containerd/v2 v2.4.2 0123abc\n":               "v2.4.2",
+		"containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3\n": "v1.6.20~ds1",
+		"": "", "what?": "",
+	} {
+		if got := versionOf(said); got != want {
+			t.Errorf("%q: %q, want %q", said, got, want)
 		}
 	}
 }

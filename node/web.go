@@ -133,17 +133,25 @@ func (w *web) handler(log *slog.Logger) http.Handler {
 	return mux
 }
 
-// unhealthy says why only a restart can help. A node that recovers is healthy,
-// and so is one whose hub or disk is gone: it serves what it has.
+// unhealthy says why only a restart can help, if the node is that far.
 func (w *web) unhealthy() error {
 	n := w.node.Load()
-	if n == nil {
+	switch {
+	case n == nil:
 		return nil
+	case n.unserved.Load():
+		return judgeHealth(true, 0)
 	}
-	if n.unserved.Load() {
+	return judgeHealth(false, n.server.Stats().Oldest)
+}
+
+// judgeHealth says whether reads are answered. A node that recovers is healthy, and
+// so is one whose hub or disk is gone: it serves what it has.
+func judgeHealth(unserved bool, oldest time.Duration) error {
+	if unserved {
 		return errors.New("the kernel's reads are not answered any more")
 	}
-	if oldest := n.server.Stats().Oldest; oldest > hungRead {
+	if oldest > hungRead {
 		return fmt.Errorf("a read has been unanswered for %s", oldest.Round(time.Second))
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestHTTPAddresses(t *testing.T) {
@@ -92,4 +93,14 @@ func TestTakenAddressIsSaid(t *testing.T) {
 	w.ready()
 	w.show(nil)
 	w.close()
+}
+
+// A hub that is gone makes reads wait, and fail; only what goes beyond that says
+// that the daemon itself hangs.
+func TestReadsThatHang(t *testing.T) {
+	for oldest, well := range map[time.Duration]bool{0: true, 110 * time.Second: true, hungRead: true, hungRead + time.Second: false} {
+		if err := judgeHealth(false, oldest); (err == nil) != well {
+			t.Errorf("unanswered for %v: %v", oldest, err)
+		}
+	}
 }

@@ -14,6 +14,13 @@ import (
 // lighter runs the command as a shell would and returns what it printed.
 func lighter(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
+	stdout, stderr = printed(t, func() { code = run(t.Context(), args) })
+	return code, stdout, stderr
+}
+
+// printed runs fn and returns what it printed.
+func printed(t *testing.T, fn func()) (stdout, stderr string) {
+	t.Helper()
 	outs := [2]*os.File{os.Stdout, os.Stderr}
 	var texts [2]chan string
 	var ends [2]*os.File
@@ -30,12 +37,12 @@ func lighter(t *testing.T, args ...string) (code int, stdout, stderr string) {
 		}()
 	}
 	os.Stdout, os.Stderr = ends[0], ends[1]
-	code = run(t.Context(), args)
+	fn()
 	os.Stdout, os.Stderr = outs[0], outs[1]
 	for _, w := range ends {
 		w.Close()
 	}
-	return code, <-texts[0], <-texts[1]
+	return <-texts[0], <-texts[1]
 }
 
 func TestEveryCommandHasHelpWithAnExample(t *testing.T) {

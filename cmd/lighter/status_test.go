@@ -1,0 +1,98 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"lighter/format/chunk"
+	"lighter/node"
+	"lighter/node/device"
+	"lighter/node/doctor"
+	"lighter/node/mount"
+)
+
+func someStatus() node.Status {
+	tree := chunk.Sum([]byte("tree"))
+	chain := "sha256:" + strings.Repeat("ab", 32)
+	return node.Status{
+		Version: "v1.2.3", Root: "/var/lib/lighter", Started: time.Now().Add(-90 * time.Second), TakenOver: true,
+		Hubs: []node.HubStatus{{URL: "https://one.test"}, {URL: "https://two.test", Failing: "connection refused"}},
+		Mounts: []node.MountStatus{{Mounted: mount.Mounted{Tree: tree, Dir: "/var/lib/lighter/mounts/x",
+			Device: device.Stats{Faults: 203, Bytes: 8 << 20, Missed: 2 << 20, Failed: 1, Waited: device.Wait{Fetched: 21, Total: 1.5, P50: 0.00004, P99: 0.042, Max: 0.1234}}},
+			Chains: []string{chain}, Files: 5500, Bytes: 190 << 20}},
+		Images: []node.ImageStatus{{Chain: chain, Image: "registry.test/tools/python:3.13", Tree: tree, Lazy: true, Why: "its tree was fetched"},
+			{Chain: "sha256:" + strings.Repeat("cd", 32), Image: "registry.test/other:1", Why: "the hub does not know it"}},
+		Binds: []node.Bind{{Dir: "/mnt", Name: "tools:1", Chain: chain}},
+		Lost:  []node.LostStatus{{Tree: tree, Chains: []string{chain}, Cause: "its map is cut off"}},
+	}
+}
+
+func TestStatusForPeople(t *testing.T) {
+	s := someStatus()
+	out, _ := printed(t, func() {
+		if err := printStatus(s); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, want := range []string{"version v1.2.3", "devices taken over", "https://one.test up", "https://two.test connection refused", "1.5s", "42ms",
+		"not lazy   the hub does not know it", "/mnt", "NOT BROUGHT BACK", "its map is cut off"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("there is no %q in:\n%s", want, out)
+		}
+	}
+}
+
+func TestImageForPeople(t *testing.T) {
+	s := someStatus()
+	out, _ := printed(t, func() {
+		if err := printImage(node.ImageDetail{ImageStatus: s.Images[0], Mount: &s.Mounts[0], Lost: "its map is cut off", Snapshots: []string{"default/7/c1", "default/9/c2"},
+			Binds: s.Binds, Content: mount.Content{Chunks: 100, Bytes: 150 << 20, ChunksHere: 4, BytesHere: 3 << 20}}); err != nil {
+			t.Error(err)
+		}
+	})
+	want := `registry.test/tools/python:3.13
+lazy         its tree was fetched
+chain        sha256:` + strings.Repeat("ab", 32) + `
+tree         ` + s.Images[0].Tree.String() + `
+here         3.0 MiB of 150 MiB (4 of 100 chunks)
+lost         its map is cut off
+mounted      /var/lib/lighter/mounts/x (5500 files, 190 MiB)
+faults       203, of which 21 waited for the hub and 1 failed
+read         8.0 MiB: 6.0 MiB from the cache, 2.0 MiB from the hub
+waited       1.5s in all, half of the answers within 40µs, 99 of 100 within 42ms, the last within 123ms
+snapshots    default/7/c1
+             default/9/c2
+mounted at   /mnt
+`
+	if out != want {
+		t.Errorf("got\n%s\nwant\n%s", out, want)
+	}
+}
+
+func TestFindingsForPeople(t *testing.T) {
+	out, _ := printed(t, func() {
+		printFindings([]doctor.Finding{{Area: "kernel", Level: doctor.OK, What: "it has erofs"}, {Area: "kernel", Level: doctor.Warning, What: "it is\nold", Mend: "a newer one"},
+			{Area: "containerd", Level: doctor.Problem, What: "no plugin", Mend: "[a]\n  b = 1"}})
+	})
+	want := `kernel
+  ok         it has erofs
+  warning    it is; old
+             mend: a newer one
+containerd
+  problem    no plugin
+             mend: [a]
+                     b = 1
+`
+	if out != want {
+		t.Errorf("got\n%s\nwant\n%s", out, want)
+	}
+}
+
+func TestTimesForPeople(t *testing.T) {
+	for s, want := range map[float64]string{0: "0s", 0.000016: "20µs", 0.0042: "4.2ms", 0.0426: "43ms", 1.5004: "1.5s", 12.6: "13s", 3700: "1h1m40s"} {
+		if got := seconds(s); got != want {
+			t.Errorf("%v is %s, want %s", s, got, want)
+		}
+	}
+}

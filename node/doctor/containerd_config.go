@@ -44,6 +44,7 @@ type unpackConfig struct {
 type criImages struct {
 	Snapshotter        string `toml:"snapshotter"`
 	DisableAnnotations *bool  `toml:"disable_snapshot_annotations"`
+	Local              bool   `toml:"use_local_image_pull"`
 }
 
 // proxyLines are the lines that tell containerd of a node.
@@ -69,19 +70,32 @@ func judgeConfig(text []byte, version, address, root string) ([]Finding, error) 
 	if err := toml.Unmarshal(text, &c); err != nil {
 		return nil, err
 	}
-	j := judgement{c: c, old: strings.HasPrefix(version, "v1.") || version == "" && c.Version <= 2}
+	j := judgement{c: c, version: release(version, c.Version)}
 	j.proxy(address, root)
-	if !j.old {
+	if j.version >= 2_00 {
 		j.transfer()
 	}
 	j.cri()
 	return j.findings, nil
 }
 
+// release returns a version as a number, 2.1 as 201. If it is not known, the
+// newest that writes its configuration like this counts.
+func release(version string, config int) int {
+	var major, minor int
+	if n, err := fmt.Sscanf(version, "v%d.%d", &major, &minor); n == 2 && err == nil {
+		return 100*major + minor
+	}
+	if config <= 2 {
+		return 1_07
+	}
+	return 2_03
+}
+
 // judgement is one look at a configuration.
 type judgement struct {
 	c        containerdConfig
-	old      bool // containerd 1.x: ctr unpacks by itself, and plugins have neither capabilities nor exports, or need none
+	version  int
 	findings []Finding
 }
 
@@ -109,26 +123,24 @@ func (j *judgement) proxy(address, root string) {
 	if p.Address != address {
 		j.add(Problem, fmt.Sprintf("the proxy plugin %s has the address %q, and the node listens on %q", pluginName, p.Address, address), lines)
 	}
-	if !j.old {
-		j.extras(p, root, lines)
-	}
+	j.extras(p, root, lines)
 	if len(j.findings) == found {
 		j.add(OK, "the proxy plugin "+pluginName+" is right", "")
 	}
 }
 
-// extras looks at what containerd knows of a proxy plugin from 2.0 on.
+// extras looks at what containerd came to know of proxy plugins with its versions.
 func (j *judgement) extras(p proxyPlugin, root, lines string) {
-	if !slices.Contains(p.Capabilities, "rebase") {
+	if j.version >= 2_01 && !slices.Contains(p.Capabilities, "rebase") {
 		j.add(Warning, "the proxy plugin "+pluginName+` has not the capability "rebase": containerd unpacks one layer after the other`, lines)
 	}
 	if slices.Contains(p.Capabilities, "remap-ids") {
 		j.add(Problem, "the proxy plugin "+pluginName+` has the capability "remap-ids", which the node is not set up for: files would have wrong owners`, lines)
 	}
-	if p.Exports["root"] != root {
+	if j.version >= 1_07 && p.Exports["root"] != root {
 		j.add(Warning, fmt.Sprintf("the proxy plugin %s exports the root %q, and the node's is %q: the kubelet does not see the disk that images take", pluginName, p.Exports["root"], root), lines)
 	}
-	if p.Exports["enable_remote_snapshot_annotations"] != "true" {
+	if j.version >= 2_00 && p.Exports["enable_remote_snapshot_annotations"] != "true" {
 		j.add(Warning, "the proxy plugin "+pluginName+" does not export enable_remote_snapshot_annotations: images have no names in lighter status, and an index more is fetched where they stand on each other", lines)
 	}
 }
@@ -160,6 +172,8 @@ func (j *judgement) cri() {
 	case images.Snapshotter != pluginName:
 		j.add(OK, fmt.Sprintf("Kubernetes' images are not the node's: CRI uses %q (for %s: [%s] snapshotter = %q, disable_snapshot_annotations = false)",
 			images.Snapshotter, pluginName, table, pluginName), "")
+	case j.version >= 2_01 && !images.Local: // CRI pulls through the transfer service, and that is told by the plugin's exports
+		j.add(OK, "CRI uses "+pluginName, "")
 	case images.DisableAnnotations == nil || *images.DisableAnnotations:
 		j.add(Warning, "CRI uses "+pluginName+" and does not name images to it: lighter status cannot say which is which, and an index more is fetched where they stand on each other",
 			"["+table+"]\n  disable_snapshot_annotations = false")

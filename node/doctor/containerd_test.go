@@ -26,7 +26,8 @@ func bad(findings []Finding) (bad []Finding) {
 
 func TestRightConfigs(t *testing.T) {
 	for version, text := range map[string]string{
-		"v2.4.2": rightConfig("4"), "v2.0.1": rightConfig("3"), "v1.7.24": "version = 2\n" + proxyLines(testAddress, testRoot), "v1.6.20": "version = 2\n" + proxyLines(testAddress, testRoot),
+		"v2.4.2": rightConfig("4"), "v2.1.0": rightConfig("3") + "[plugins.'io.containerd.cri.v1.images']\nsnapshotter = 'lighter'\n",
+		"v2.0.1": rightConfig("3"), "v1.7.24": "version = 2\n" + proxyLines(testAddress, testRoot), "v1.6.20": "version = 2\n" + proxyLines(testAddress, testRoot),
 		"": "version = 2\n" + proxyLines(testAddress, testRoot),
 		// What 1.6 makes of it when it dumps its configuration.
 		"v1.6.20~ds1": "version = 2\n[proxy_plugins]\n  [proxy_plugins.lighter]\n    address = \"" + testAddress + "\"\n    type = \"snapshot\"\n",
@@ -65,7 +66,7 @@ func TestWrongConfigs(t *testing.T) {
 		"another name":         {instead("proxy_plugins.lighter", "proxy_plugins.lazy"), "v2.0.0", Problem, "is called lazy", "[proxy_plugins.lighter]"},
 		"another address":      {instead(testAddress, "/run/x.sock"), "v2.0.0", Problem, "/run/x.sock", testAddress},
 		"another type":         {instead(`type = "snapshot"`, `type = "content"`), "v2.0.0", Problem, `"content"`, `type = "snapshot"`},
-		"no rebase":            {without(`capabilities = ["rebase"]`), "v2.0.0", Warning, "rebase", "rebase"},
+		"no rebase":            {without(`capabilities = ["rebase"]`), "v2.1.0", Warning, "rebase", "rebase"},
 		"remap-ids":            {instead(`["rebase"]`, `["rebase", "remap-ids"]`), "v2.0.0", Problem, "wrong owners", "rebase"},
 		"no exported root":     {without(`root = "` + testRoot + `"`), "v2.0.0", Warning, "kubelet", testRoot},
 		"no annotations":       {without(`enable_remote_snapshot_annotations = "true"`), "v2.0.0", Warning, "no names", "enable_remote"},
@@ -74,6 +75,8 @@ func TestWrongConfigs(t *testing.T) {
 		"no transfer service":  {"disabled_plugins = ['io.containerd.transfer.v1.local']\n" + right, "v2.0.0", Warning, "--local", "disabled_plugins"},
 		"CRI without names":    {right + cri3 + "disable_snapshot_annotations = true", "v2.0.0", Warning, "CRI uses lighter", "disable_snapshot_annotations = false"},
 		"CRI says nothing":     {right + cri3, "v2.0.0", Warning, "CRI uses lighter", "io.containerd.cri.v1.images"},
+		"CRI pulls by itself":  {right + cri3 + "use_local_image_pull = true", "v2.1.0", Warning, "CRI uses lighter", "io.containerd.cri.v1.images"},
+		"1.7 without a root":   {"version = 2\n" + strings.ReplaceAll(proxyLines(testAddress, testRoot), testRoot, "/x"), "v1.7.0", Warning, "kubelet", testRoot},
 		"old CRI":              {"version = 2\n" + proxyLines(testAddress, testRoot) + "\n" + cri2, "v1.7.0", Warning, "CRI uses lighter", "io.containerd.grpc.v1.cri"},
 	} {
 		findings, err := judgeConfig([]byte(c.text), c.version, testAddress, testRoot)
@@ -107,5 +110,16 @@ func TestContainerdsVersion(t *testing.T) {
 		if got := versionOf(said); got != want {
 			t.Errorf("%q: %q, want %q", said, got, want)
 		}
+	}
+}
+
+func TestReleases(t *testing.T) {
+	for version, want := range map[string]int{"v2.1.4": 2_01, "v1.6.20~ds1": 1_06, "v2.10.0-rc.1": 2_10, "": 2_03, "dev": 2_03} {
+		if got := release(version, 3); got != want {
+			t.Errorf("%q: %d, want %d", version, got, want)
+		}
+	}
+	if got := release("", 2); got != 1_07 {
+		t.Errorf("a configuration of version 2: %d", got)
 	}
 }

@@ -3,25 +3,28 @@ package node
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/dustin/go-humanize"
 
+	"lighter/node/mount"
 	"lighter/store/disk"
 	"lighter/store/hub"
 )
 
 // Config is a node's configuration, in TOML. `lighter config node` prints it.
 type Config struct {
-	Root      string   `toml:"root" comment:"Where the node keeps its cache, trees and mounts. On an ordinary local file system."`
-	Address   string   `toml:"address" comment:"The Unix socket on which containerd reaches the snapshotter. Empty: no snapshotter."`
-	Hub       string   `toml:"hub" comment:"The hub's URL."`
-	HubKeys   []string `toml:"hub_keys" comment:"The hub's public keys (ed25519:...), whose statements are believed. Empty: learned from a hub on this machine at the first start, refused from any other."`
-	Scope     string   `toml:"scope" comment:"The hub's scope."`
-	PlainHTTP bool     `toml:"plain_http" comment:"Allow plain HTTP to a hub that is not on this machine."`
-	CAFile    string   `toml:"ca_file" comment:"Certificates (PEM) to trust for the hub, beside the system's."`
-	CacheSize Size     `toml:"cache_size" comment:"The most that the chunk cache takes on the disk."`
-	LogLevel  string   `toml:"log_level" comment:"debug, info, warn or error."`
+	Root      string     `toml:"root" comment:"Where the node keeps its cache, trees and mounts. On an ordinary local file system."`
+	Address   string     `toml:"address" comment:"The Unix socket on which containerd reaches the snapshotter. Empty: no snapshotter."`
+	Hub       string     `toml:"hub" comment:"The hub's URL."`
+	HubKeys   []string   `toml:"hub_keys" comment:"The hub's public keys (ed25519:...), whose statements are believed. Empty: learned from a hub on this machine at the first start, refused from any other."`
+	Scope     string     `toml:"scope" comment:"The hub's scope."`
+	PlainHTTP bool       `toml:"plain_http" comment:"Allow plain HTTP to a hub that is not on this machine."`
+	CAFile    string     `toml:"ca_file" comment:"Certificates (PEM) to trust for the hub, beside the system's."`
+	MountMode mount.Mode `toml:"mount_mode" comment:"How the kernel gets at images: auto, file (Linux 6.12), loop (behind loop devices, Linux 5.16), or none (every image is unpacked). auto: file where the kernel can, else loop, else none."`
+	CacheSize Size       `toml:"cache_size" comment:"The most that the chunk cache takes on the disk."`
+	LogLevel  string     `toml:"log_level" comment:"debug, info, warn or error."`
 
 	LogFormat   string `toml:"log_format" comment:"text or json."`
 	HTTPAddress string `toml:"http_address" comment:"Where /metrics, /healthz and /readyz are answered: HOST:PORT, or unix:/PATH, which is root's alone. Empty: nowhere."`
@@ -35,6 +38,7 @@ func DefaultConfig() Config {
 		Hub:       "http://127.0.0.1:7070",
 		HubKeys:   []string{},
 		Scope:     hub.DefaultScope,
+		MountMode: mount.Auto,
 		CacheSize: 20 << 30,
 		LogLevel:  "info",
 		LogFormat: "text",
@@ -48,6 +52,9 @@ func (c *Config) Check() error {
 	}
 	if c.CacheSize < disk.MinLimit {
 		return fmt.Errorf("cache_size %s is too small: the least is %s", c.CacheSize, Size(disk.MinLimit))
+	}
+	if !slices.Contains(mount.Modes(), c.MountMode) {
+		return fmt.Errorf("mount_mode %q is not one of %v", c.MountMode, mount.Modes())
 	}
 	return checkHTTPAddress(c.HTTPAddress)
 }

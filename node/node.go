@@ -147,10 +147,11 @@ func start(ctx context.Context, config Config, log *slog.Logger) (_ *Node, err e
 	if err := n.openDevices(ctx); err != nil {
 		return nil, err
 	}
-	n.trees = mount.Open(config.Root, n.hub, n.server, n.ahead, log)
+	n.trees = mount.Open(config.Root, config.MountMode, n.hub, n.server, n.ahead, log)
 	if err := n.trees.Recover(n.takenOver); err != nil {
 		return nil, err
 	}
+	n.trees.Probe()
 	if n.chains, err = chain.New(config.Root, n.hub, n.trees, n.keys, log); err != nil {
 		return nil, err
 	}

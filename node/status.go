@@ -22,6 +22,7 @@ type Status struct {
 	Hub       string           `json:"hub"`
 	HubKeys   []string         `json:"hubKeys"`
 	Hubs      []HubStatus      `json:"hubs"`
+	NotLazy   string           `json:"notLazy,omitempty"` // why no image can be lazy on this machine
 	Started   time.Time        `json:"started"`
 	TakenOver bool             `json:"takenOver"` // the devices are a former daemon's
 	Cache     disk.Stats       `json:"cache"`
@@ -69,6 +70,9 @@ func (n *Node) Status(ctx context.Context) (Status, error) {
 	s := Status{Version: Version(), Root: n.config.Root, Address: n.config.Address, Hub: n.hub.URL(), HubKeys: n.keys.List(),
 		Hubs: n.hubs(), Started: n.started, TakenOver: n.takenOver, Cache: n.cache.Stats(), Fetched: n.units.Stats(),
 		Binds: n.binds.list(), Mounts: []MountStatus{}, Images: []ImageStatus{}, Lost: []LostStatus{}}
+	if err := n.trees.Mountable(); err != nil {
+		s.NotLazy = err.Error()
+	}
 	trees := map[string]chunk.ID{} // by chain
 	chains := map[chunk.ID][]string{}
 	for _, statement := range n.chains.Statements() {
@@ -113,7 +117,13 @@ func (n *Node) hubs() []HubStatus {
 
 // modes counts the mounted trees by how the kernel gets at them.
 func (s *Status) modes() map[string]int {
-	modes := map[string]int{"file": len(s.Mounts)}
+	modes := map[string]int{}
+	for _, mode := range []mount.Mode{mount.File, mount.Loop} {
+		modes[string(mode)] = 0
+	}
+	for _, m := range s.Mounts {
+		modes[string(m.Mode)]++
+	}
 	return modes
 }
 

@@ -68,6 +68,7 @@ func nodeFlags(cmd *cobra.Command, config *node.Config, file *string) {
 	f.StringVar(&config.Scope, "scope", config.Scope, "the hub's scope")
 	f.BoolVar(&config.PlainHTTP, "plain-http", config.PlainHTTP, "allow plain HTTP to a hub that is not on this machine")
 	f.StringVar(&config.CAFile, "ca-file", config.CAFile, "certificates (PEM) to trust for the hub")
+	f.StringVar((*string)(&config.MountMode), "mount-mode", string(config.MountMode), "how the kernel gets at images (`MODE`): auto, file, loop, or none")
 	f.Var(&config.CacheSize, "cache-size", "the most that the chunk cache takes on the disk")
 	f.StringVar(&config.HTTPAddress, "http-address", config.HTTPAddress, "where /metrics, /healthz and /readyz are answered (`ADDRESS`): HOST:PORT or unix:/PATH")
 	f.StringVar(&config.LogLevel, "log-level", config.LogLevel, "debug, info, warn or error")

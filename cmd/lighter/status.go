@@ -28,8 +28,8 @@ lazy; or all that it knows of one: what it fetched, how long its readers waited,
 how much of it is on this machine, and who uses it. IMAGE is a reference or the
 end of one, a chain or a tree, or at least 6 digits that they begin with.
 
-Of each mounted tree: FAULTS are the reads that the kernel asked for, READ their
-bytes, MISSED those of them that were not on this machine; WAITED is what their
+Of each mounted tree: MODE is how the kernel gets at it (file, or loop for loop
+devices), FAULTS are the reads that the kernel asked for, READ their bytes, MISSED those of them that were not on this machine; WAITED is what their
 readers waited for answers in all, and 99 of 100 answers came within P99. An image
 that is not lazy was unpacked as usual; WHY says why.`,
 		Example: "  lighter status\n  lighter status physics/root:6.32\n  lighter status --json | jq '.images[] | select(.lazy | not)'",
@@ -64,12 +64,15 @@ func printStatus(s node.Status) error {
 	}
 	fmt.Printf("fetched %s in %d requests (%d again, %d invalid)\n", size(s.Fetched.Bytes), s.Fetched.Requests, s.Fetched.Retries, s.Fetched.Invalid)
 	printCache(s)
+	if s.NotLazy != "" {
+		fmt.Printf("no image is lazy: %s\n", s.NotLazy)
+	}
 	var rows [][]any
 	for _, m := range s.Mounts {
-		rows = append(rows, []any{m.Tree.Short(), m.Files, size(m.Bytes), m.Device.Faults, size(m.Device.Bytes), size(m.Device.Missed),
+		rows = append(rows, []any{m.Tree.Short(), m.Mode, m.Files, size(m.Bytes), m.Device.Faults, size(m.Device.Bytes), size(m.Device.Missed),
 			seconds(m.Device.Waited.Total), seconds(m.Device.Waited.P99), shortAll(m.Chains)})
 	}
-	if err := table(os.Stdout, "\nMOUNTED\tFILES\tSIZE\tFAULTS\tREAD\tMISSED\tWAITED\tP99\tCHAINS", rows); err != nil {
+	if err := table(os.Stdout, "\nMOUNTED\tMODE\tFILES\tSIZE\tFAULTS\tREAD\tMISSED\tWAITED\tP99\tCHAINS", rows); err != nil {
 		return err
 	}
 	rows = nil

@@ -51,6 +51,8 @@ type Hub interface {
 
 // Trees is what a Resolver needs of the trees on this machine.
 type Trees interface {
+	// Mountable says why no tree can be mounted on this machine, or nil.
+	Mountable() error
 	Has(tree chunk.ID) bool
 	List() ([]chunk.ID, error)
 	// Ensure brings a tree here. It fails when nothing arrives for a while, and
@@ -124,6 +126,9 @@ func (r *Resolver) Claim(ctx context.Context, chain, parent string, labels map[s
 }
 
 func (r *Resolver) claim(ctx context.Context, chain, parent string, more bool) (why string, err error) {
+	if err := r.trees.Mountable(); err != nil {
+		return "", err
+	}
 	if s := r.statement(chain); s != nil && r.trees.Has(s.Tree) {
 		return "its tree is on this machine", nil
 	}

@@ -40,6 +40,26 @@ func TestOneLookupAPull(t *testing.T) {
 	}
 }
 
+// Where no tree can be mounted nothing is claimed, not even what is here, and the
+// hub is not asked.
+func TestNothingIsClaimedThatCannotBeMounted(t *testing.T) {
+	h := &fakeHub{answer: stack(1)}
+	r, trees := newResolver(t, h)
+	if !claim(t, r, 1) {
+		t.Fatal("not lazy even where it could be")
+	}
+	h.asked, trees.unable = nil, errors.New("this kernel has no EROFS")
+	clear(r.links)
+	for n := range 2 {
+		if known, why := claimWhy(t, r, n); known || !strings.Contains(why, "no EROFS") {
+			t.Errorf("chain %d: claimed %v, %q", n, known, why)
+		}
+	}
+	if len(h.asked) != 0 {
+		t.Errorf("asked: %v", h.asked)
+	}
+}
+
 // The index is on its way as soon as it is clear which one it is, and what stands
 // below is claimed once it arrives; only the top waits for all of it.
 func TestTheIndexComesWhileLayersAreClaimed(t *testing.T) {

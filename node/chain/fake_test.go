@@ -82,7 +82,10 @@ type fakeTrees struct {
 	log     []string
 	removal func() // called in Remove
 	busy    error  // what Remove fails with
+	unable  error  // why nothing can be mounted
 }
+
+func (f *fakeTrees) Mountable() error { return f.unable }
 
 func (f *fakeTrees) say(s string, id chunk.ID) {
 	f.mu.Lock()

@@ -3,6 +3,10 @@
 // names, and mounts each with EROFS over its device. What the disk has damaged
 // since is noticed before it is mounted, and fetched once more.
 //
+// The kernel gets at a tree's two files as they are, or behind loop devices where
+// it takes no files (Mode). A kernel that can do neither is found out before
+// anything is claimed (Probe).
+//
 // It refuses to know chains and snapshots: who needs a tree, and when it may
 // go, is said by the caller. It never deletes a tree because it could not be
 // mounted, and never unmounts what it has not mounted.
@@ -16,4 +20,5 @@
 //	trees/rm-TREE/        an index on its way out
 //	devices/              the FUSE mount: one file a mounted tree
 //	mounts/TREE/          where a tree is mounted
+//	probe/                an empty tree, while Probe tries to mount it
 package mount

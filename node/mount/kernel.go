@@ -12,41 +12,82 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Mode says how the kernel gets at the two files of a tree.
+type Mode string
+
+const (
+	Auto Mode = "auto" // as files where the kernel can, else behind loop devices
+	File Mode = "file" // as they are: Linux 6.12, on an ordinary local file system
+	Loop Mode = "loop" // each behind a loop device: Linux 5.16, and any file system
+	None Mode = "none" // not at all: no tree is mounted
+)
+
+// Modes lists the modes.
+func Modes() []Mode { return []Mode{Auto, File, Loop, None} }
+
+// kernel is what mounts trees.
+type kernel struct {
+	mode  Mode
+	mount func(source, target, fstype string, flags uintptr, data string) error // the system call
+}
+
 // mountErofs mounts a metadata image on the directory dir, with device as the
-// file that holds the data. It does not read from the device.
+// file that holds the data, and returns the way that it took, File or Loop. It
+// does not read from the device.
 //
 // The kernel's read_ahead_kb stays at its default of 128. More makes the kernel
 // ask for bytes that nobody reads (measured on Linux 6.18, importing Python
 // packages: 1.5 times as many at 1024), in nearly as many reads; reading ahead
-// of those who read on is the device's.
-func mountErofs(metadata, device, dir string) error {
+// of those who read on is the device's. Behind loop devices its reads are as long
+// and as many (docs/decisions/loop.md).
+func (k kernel) mountErofs(metadata, device, dir string) (Mode, error) {
+	if strings.Contains(device, ",") {
+		return "", fmt.Errorf("mount %s with EROFS: the kernel takes no path with a comma for a device, and %s has one: choose another root directory", metadata, device)
+	}
+	var tried error
+	if k.mode == File || k.mode == Auto {
+		err := k.erofs(metadata, device, dir)
+		if err == nil {
+			return File, nil
+		}
+		tried = fmt.Errorf("mount %s with EROFS on %s: %w%s", metadata, dir, err, erofsHint(err))
+		if k.mode == File || !wantsBlocks(err) {
+			return "", tried
+		}
+	}
+	metadataLoop, deviceLoop, release, err := attachBoth(metadata, device)
+	if err == nil {
+		defer release()
+		err = k.erofs(metadataLoop, deviceLoop, dir)
+	}
+	if err != nil {
+		return "", errors.Join(tried, fmt.Errorf("mount %s with EROFS on %s, behind loop devices: %w%s", metadata, dir, err, erofsHint(err)))
+	}
+	return Loop, nil
+}
+
+func (k kernel) erofs(source, device, dir string) error {
 	// The flags are those that an unpacked tree would have: a snapshot may be
 	// bind-mounted from here, and its device nodes and set-user-ID programs have
 	// to work then. That others cannot reach them is ensured by the directories
 	// above, which are root's alone.
-	const flags = unix.MS_RDONLY
-	if strings.Contains(device, ",") {
-		return fmt.Errorf("mount %s with EROFS: the kernel takes no path with a comma for a device, and %s has one: choose another root directory", metadata, device)
-	}
-	if err := unix.Mount(metadata, dir, "erofs", flags, "device="+device); err != nil {
-		return fmt.Errorf("mount %s with EROFS on %s: %w%s", metadata, dir, err, erofsHint(err))
-	}
-	return nil
+	return k.mount(source, dir, "erofs", unix.MS_RDONLY, "device="+device)
 }
+
+// wantsBlocks tells whether the kernel would mount the image from a block device.
+func wantsBlocks(err error) bool { return errors.Is(err, unix.ENOTBLK) || errors.Is(err, unix.ELOOP) }
 
 // erofsHint says what the kernel's error means where it does not say it itself.
 func erofsHint(err error) string {
 	switch {
-	case errors.Is(err, unix.ENOTBLK):
-		return " (this kernel mounts EROFS from block devices only, or the image lies on a file system that it cannot mount from: Linux 6.12 with CONFIG_EROFS_FS_BACKED_BY_FILE and an ordinary local file system are needed)"
+	case errors.Is(err, unix.ENOTBLK), errors.Is(err, unix.ELOOP):
+		return " (this kernel mounts EROFS from block devices only, or the image lies on a file system that it cannot mount from: use mount_mode loop, or Linux 6.12 with CONFIG_EROFS_FS_BACKED_BY_FILE and an ordinary local file system)"
 	case errors.Is(err, unix.ENODEV):
 		return " (this kernel has no EROFS: load the module erofs, or use a kernel with CONFIG_EROFS_FS)"
 	case errors.Is(err, unix.EPERM):
 		return " (this needs root)"
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EUCLEAN), errors.Is(err, unix.EOPNOTSUPP):
 		return " (the kernel does not take the image; its log says why)"
-	case errors.Is(err, unix.ELOOP):
-		return " (the image lies on a stack of file systems: choose a root directory on an ordinary local one)"
 	default:
 		return ""
 	}
@@ -133,6 +174,7 @@ type mountEntry struct {
 	dir    string
 	source string // a metadata image; "lighter" for the devices
 	number string // of the file system, MAJOR:MINOR
+	mode   Mode   // Loop: the image is behind a loop device
 }
 
 // parseMount reads one line of a mountinfo file (proc_pid_mountinfo(5)):
@@ -144,7 +186,11 @@ func parseMount(line string) (mountEntry, error) {
 	if !ok || len(before) < 6 || len(after) < 2 {
 		return mountEntry{}, fmt.Errorf("not a mount: %q", line)
 	}
-	return mountEntry{dir: unescape(before[4]), source: unescape(after[1]), number: before[2]}, nil
+	m := mountEntry{dir: unescape(before[4]), source: unescape(after[1]), number: before[2], mode: File}
+	if strings.HasPrefix(m.source, loopPrefix) {
+		m.source, m.mode = backing(m.source), Loop
+	}
+	return m, nil
 }
 
 // unescape undoes what the kernel does to blanks and backslashes in paths: a

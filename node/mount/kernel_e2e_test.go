@@ -64,10 +64,17 @@ func mountPoint(t *testing.T) string {
 // Device nodes and set-user-ID programs work as in an unpacked tree: where the
 // tree itself is bound, and below an overlay.
 func TestMountErofs(t *testing.T) {
+	for _, mode := range []Mode{File, Loop} {
+		t.Run(string(mode), func(t *testing.T) { testMountErofs(t, mode) })
+	}
+}
+
+func testMountErofs(t *testing.T, mode Mode) {
 	metadata, device := makeImage(t)
 	dir, bound, merged := mountPoint(t), mountPoint(t), mountPoint(t)
-	if err := mountErofs(metadata, device, dir); err != nil {
-		t.Fatal(err)
+	got, err := kernel{mode, unix.Mount}.mountErofs(metadata, device, dir)
+	if err != nil || got != mode {
+		t.Fatalf("mode %q, %v", got, err)
 	}
 	if err := unix.Mount(dir, bound, "", unix.MS_BIND, ""); err != nil {
 		t.Fatal(err)
@@ -97,7 +104,7 @@ func TestMountErofs(t *testing.T) {
 		t.Errorf("write to the tree: %v", err)
 	}
 	mounts, err := mountPoints(filepath.Dir(dir))
-	if err != nil || len(mounts) != 1 || mounts[dir].source != metadata {
+	if err != nil || len(mounts) != 1 || mounts[dir].source != metadata || mounts[dir].mode != mode {
 		t.Errorf("mounts %v, %v; want %s", mounts, err, metadata)
 	}
 }
@@ -106,7 +113,7 @@ func TestUnmount(t *testing.T) {
 	metadata, device := makeImage(t)
 	dir := mountPoint(t)
 	for range 2 { // on each other, as after a crash
-		if err := mountErofs(metadata, device, dir); err != nil {
+		if _, err := (kernel{Auto, unix.Mount}).mountErofs(metadata, device, dir); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -154,7 +161,7 @@ func TestMountErofsSaysWhatIsWrong(t *testing.T) {
 		{metadata, device + "-missing", mountPoint(t), "no such file"},
 		{metadata, device, "/does/not/exist", "/does/not/exist"},
 	} {
-		err := mountErofs(test.metadata, test.device, test.dir)
+		_, err := kernel{File, unix.Mount}.mountErofs(test.metadata, test.device, test.dir)
 		if err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), test.metadata) {
 			t.Errorf("%v; want %q and %q in it", err, test.want, test.metadata)
 		}

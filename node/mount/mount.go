@@ -47,13 +47,16 @@ func (t *Trees) isMounted(m *served) bool {
 	return m.mounted
 }
 
-func (t *Trees) setMounted(m *served, mounted bool) {
+func (t *Trees) setMounted(m *served, mounted bool, mode Mode) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	m.mounted = mounted
+	m.mounted, m.mode = mounted, mode
 }
 
 func (t *Trees) mount(ctx context.Context, tree chunk.ID) error {
+	if t.unable != nil {
+		return t.unable
+	}
 	m, err := t.openVerified(ctx, tree)
 	if err != nil {
 		return err
@@ -65,10 +68,10 @@ func (t *Trees) mount(ctx context.Context, tree chunk.ID) error {
 	} else if err := t.serve(tree, m); err != nil {
 		return err
 	}
-	err = mountOver(m.path, t.metadata(tree), t.point(tree))
+	mode, err := t.mountOver(m.path, t.metadata(tree), t.point(tree))
 	switch {
 	case err == nil:
-		t.setMounted(m, true)
+		t.setMounted(m, true, mode)
 	case known == nil:
 		err = errors.Join(err, t.unserve(tree, m))
 	}
@@ -98,14 +101,15 @@ func (t *Trees) unserve(tree chunk.ID, m *served) error {
 	return err
 }
 
-func mountOver(device, metadata, point string) error {
+func (t *Trees) mountOver(device, metadata, point string) (Mode, error) {
 	if err := os.Mkdir(point, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-		return err
+		return "", err
 	}
-	if err := mountErofs(metadata, device, point); err != nil {
-		return errors.Join(err, os.Remove(point))
+	mode, err := t.kernel.mountErofs(metadata, device, point)
+	if err != nil {
+		return "", errors.Join(err, os.Remove(point))
 	}
-	return nil
+	return mode, nil
 }
 
 // openVerified opens a tree that will be mounted. An index that is damaged on
@@ -238,7 +242,7 @@ func (t *Trees) hide(tree chunk.ID, m *served) error {
 	if err := unmount(t.point(tree)); err != nil {
 		return fmt.Errorf("unmount tree %s: %w", tree.Short(), err)
 	}
-	t.setMounted(m, false)
+	t.setMounted(m, false, "")
 	if err := os.Remove(t.point(tree)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("unmount tree %s: %w", tree.Short(), err)
 	}
@@ -267,6 +271,7 @@ func (t *Trees) close(tree chunk.ID) error {
 type Mounted struct {
 	Tree   chunk.ID     `json:"tree"`
 	Dir    string       `json:"dir"`
+	Mode   Mode         `json:"mode"` // File or Loop
 	Header index.Header `json:"-"`
 	Device device.Stats `json:"device"`
 }
@@ -280,7 +285,7 @@ func (t *Trees) Mounted() []Mounted {
 		if !m.mounted {
 			continue
 		}
-		list = append(list, Mounted{tree, t.point(tree), m.header, m.device.Stats()})
+		list = append(list, Mounted{tree, t.point(tree), m.mode, m.header, m.device.Stats()})
 	}
 	return list
 }

@@ -36,7 +36,9 @@ func (t *Trees) Recover(takenOver bool) error {
 	for _, tree := range trees {
 		m, err := t.open(tree)
 		if err == nil {
-			_, m.mounted = mounts[t.point(tree)]
+			var entry mountEntry
+			entry, m.mounted = mounts[t.point(tree)]
+			m.mode = entry.mode
 			err = t.serve(tree, m)
 		}
 		if err != nil {

@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"golang.org/x/sync/singleflight"
+	"golang.org/x/sys/unix"
 
 	"lighter/format/chunk"
 	"lighter/format/index"
@@ -26,6 +27,8 @@ type Trees struct {
 	server  *device.Server
 	ahead   *device.Ahead
 	log     *slog.Logger
+	kernel  kernel
+	unable  error        // why no tree can be mounted; nil: they can
 	pages   *index.Pages // of all extent maps
 	fetches singleflight.Group
 
@@ -33,7 +36,7 @@ type Trees struct {
 	// trees share a lock, which costs them nothing but time.
 	busy [64]sync.Mutex
 
-	mu     sync.Mutex // guards what follows, and mounted in each that is served
+	mu     sync.Mutex // guards what follows, and mounted and mode in each that is served
 	served map[chunk.ID]*served
 	lost   map[chunk.ID]error // what could not be served again, and why
 }
@@ -51,6 +54,7 @@ type served struct {
 	files   []io.Closer
 	path    string // of the device
 	mounted bool
+	mode    Mode // of the mount
 }
 
 // What lies in trees/ beside the trees: indexes on their way in and out.
@@ -89,10 +93,11 @@ func Prepare(root string) error {
 }
 
 // Open opens the trees below root, which Prepare has prepared. server serves
-// their devices. root is absolute and has no symbolic links.
-func Open(root string, source Source, server *device.Server, ahead *device.Ahead, log *slog.Logger) *Trees {
+// their devices, mode is how they are mounted. root is absolute and has no
+// symbolic links.
+func Open(root string, mode Mode, source Source, server *device.Server, ahead *device.Ahead, log *slog.Logger) *Trees {
 	return &Trees{root: root, source: source, server: server, ahead: ahead, log: log, pages: index.NewPages(cachedPages),
-		served: map[chunk.ID]*served{}, lost: map[chunk.ID]error{}}
+		kernel: kernel{mode, unix.Mount}, served: map[chunk.ID]*served{}, lost: map[chunk.ID]error{}}
 }
 
 func (t *Trees) dir(tree chunk.ID) string   { return filepath.Join(t.root, "trees", tree.String()) }

@@ -104,7 +104,7 @@ func openTrees(t *testing.T, h *fakeHub) *Trees {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	return Open(root, h, nil, device.NewAhead(nil, log), log)
+	return Open(root, Auto, h, nil, device.NewAhead(nil, log), log)
 }
 
 // files lists what is below trees/.

@@ -175,6 +175,6 @@ func (s *Snapshotter) mountChain(ctx context.Context, chain string) (dir string,
 	}
 	// The cause is quoted, not wrapped: what containerd must see is that the chain
 	// is unavailable, not, say, that something or other was not found.
-	return "", fmt.Errorf("mount chain %s: %v: try again when the hub can be reached, or remove the images that use the chain "+
+	return "", fmt.Errorf("mount chain %s: %v: try again when that is over (the hub can be reached, the kernel has what it needs), or remove the images that use the chain "+
 		"(ctr images rm --sync IMAGE) and pull them again: %w", chain, err, errdefs.ErrUnavailable)
 }

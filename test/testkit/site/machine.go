@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -113,15 +114,16 @@ func (m *Machine) start(ctx context.Context) error {
 	})
 }
 
-// StartNode starts the node, after StopNode or KillNode.
-func (m *Machine) StartNode(ctx context.Context) error {
+// StartNode starts the node, after StopNode or KillNode, with more flags than its
+// options have.
+func (m *Machine) StartNode(ctx context.Context, more ...string) error {
 	s := m.site
 	argv := strings.Fields(m.inside(s.options.Lighter))
 	key := cmp.Or(s.options.HubKey, s.Hub.Key)
 	argv = append(argv, "node", "--root", m.NodeRoot(), "--address", m.nodeSocket(),
 		"--hub", s.Hub.URL, "--hub-key", key, "--plain-http")
 	var err error
-	if m.node, err = s.startProcess("node", append(argv, s.options.NodeArgs...)); err != nil {
+	if m.node, err = s.startProcess("node", slices.Concat(argv, s.options.NodeArgs, more)); err != nil {
 		return err
 	}
 	return m.node.await(ctx, dial("unix", m.nodeSocket()))

@@ -1,0 +1,124 @@
+//go:build e2e
+
+package mount
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// loopsOn lists the loop devices on files below dir.
+func loopsOn(t *testing.T, dir string) (loops []string) {
+	t.Helper()
+	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if b, err := os.ReadFile(file); err == nil && strings.HasPrefix(string(b), dir+"/") {
+			loops = append(loops, file)
+		}
+	}
+	return loops
+}
+
+// A loop device goes with its mount, or with the attempt to make it.
+func TestLoopDevicesGo(t *testing.T) {
+	metadata, device := makeImage(t)
+	dir, below := mountPoint(t), filepath.Dir(metadata)
+	k := kernel{Loop, unix.Mount}
+	if _, err := k.mountErofs(metadata, device, dir); err != nil {
+		t.Fatal(err)
+	}
+	if loops := loopsOn(t, below); len(loops) != 2 {
+		t.Errorf("loop devices: %v", loops)
+	}
+	if err := unmount(dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := k.mountErofs(device, metadata, dir); err == nil {
+		t.Error("the device was mounted")
+	}
+	if _, err := k.mountErofs(metadata, device+"-missing", dir); !errors.Is(err, unix.ENOENT) {
+		t.Error(err)
+	}
+	if loops := loopsOn(t, below); len(loops) != 0 {
+		t.Errorf("left: %v", loops)
+	}
+}
+
+// Where the kernel takes no files, Auto takes loop devices: it says so of tmpfs,
+// and where it has no support for files of all of them.
+func TestAutoTakesLoopDevices(t *testing.T) {
+	metadata, device := makeImage(t)
+	tmpfs := mountPoint(t)
+	if err := unix.Mount("tmpfs", tmpfs, "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("cp", metadata, device, tmpfs).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	old := func(source, target, fstype string, flags uintptr, data string) error {
+		if !strings.HasPrefix(source, "/dev/") {
+			return unix.ENOTBLK
+		}
+		return unix.Mount(source, target, fstype, flags, data)
+	}
+	for _, test := range []struct {
+		kernel           kernel
+		metadata, device string
+		want             Mode
+	}{
+		{kernel{Auto, unix.Mount}, metadata, device, File},
+		{kernel{Auto, unix.Mount}, filepath.Join(tmpfs, "metadata"), filepath.Join(tmpfs, "device"), Loop},
+		{kernel{Auto, old}, metadata, device, Loop},
+	} {
+		dir := mountPoint(t)
+		got, err := test.kernel.mountErofs(test.metadata, test.device, dir)
+		if err != nil || got != test.want {
+			t.Errorf("%s: mode %q, %v; want %q", test.metadata, got, err, test.want)
+		}
+		if _, err := os.ReadFile(filepath.Join(dir, "id")); err != nil {
+			t.Error(err)
+		}
+		if err := unmount(dir); err != nil { // before tmpfs
+			t.Error(err)
+		}
+	}
+}
+
+// What cannot be mounted is found out with an empty tree, of which nothing is left.
+func TestProbe(t *testing.T) {
+	answer := func(err error) func(string, string, string, uintptr, string) error {
+		return func(string, string, string, uintptr, string) error { return err }
+	}
+	for _, test := range []struct {
+		kernel kernel
+		want   string
+	}{
+		{kernel{Auto, unix.Mount}, ""},
+		{kernel{File, unix.Mount}, ""},
+		{kernel{Loop, unix.Mount}, ""},
+		{kernel{None, unix.Mount}, "mount_mode is none"},
+		{kernel{Auto, answer(unix.ENODEV)}, "this kernel has no EROFS"},
+		{kernel{File, answer(unix.ENOTBLK)}, "from block devices only"},
+		{kernel{Auto, answer(unix.ENOTBLK)}, "behind loop devices"},
+	} {
+		trees := &Trees{root: t.TempDir(), kernel: test.kernel, log: slog.New(slog.DiscardHandler)}
+		trees.Probe()
+		err := trees.Mountable()
+		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+			t.Errorf("%s: %v; want %q", test.kernel.mode, err, test.want)
+		}
+		if entries, err := os.ReadDir(trees.root); err != nil || len(entries) != 0 || len(loopsOn(t, trees.root)) != 0 {
+			t.Errorf("left: %v, %v, %v", entries, err, loopsOn(t, trees.root))
+		}
+	}
+}

@@ -1,0 +1,68 @@
+package mount
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"lighter/format/index"
+	"lighter/format/tree"
+)
+
+var (
+	errNoErofs  = errors.New("this kernel has no EROFS: load the module erofs, or use a kernel with CONFIG_EROFS_FS")
+	errModeNone = errors.New("this node is configured to mount no trees (mount_mode is none)")
+)
+
+// Probe finds out whether trees can be mounted here, by mounting an empty one,
+// and remembers it for Mountable. It is called once, before the first Mount.
+func (t *Trees) Probe() {
+	t.unable = t.tryMount(filepath.Join(t.root, "probe"))
+	if t.unable != nil {
+		t.log.Error("no image will be lazy: all are unpacked as overlayfs would", "cause", t.unable)
+	}
+}
+
+// Mountable says why no tree can be mounted on this machine, or nil. What is
+// mounted already goes on all the same.
+func (t *Trees) Mountable() error { return t.unable }
+
+// tryMount mounts an empty tree below dir, and takes it away again. What goes
+// wrong before the kernel is asked proves nothing, and is logged.
+func (t *Trees) tryMount(dir string) error {
+	if t.kernel.mode == None {
+		return errModeNone
+	}
+	metadata, device, point := filepath.Join(dir, "metadata"), filepath.Join(dir, "device"), filepath.Join(dir, "mount")
+	var image bytes.Buffer
+	_, err := index.Make(&tree.Tree{Root: tree.NewDir(tree.Node{Mode: 0o755}, nil)}, &image)
+	if err == nil {
+		err = errors.Join(unmount(point), os.RemoveAll(dir)) // of a probe that was killed
+	}
+	if err == nil {
+		err = errors.Join(os.Mkdir(dir, 0o700), os.Mkdir(point, 0o700),
+			os.WriteFile(metadata, image.Bytes(), 0o400), os.WriteFile(device, nil, 0o400))
+	}
+	if err != nil {
+		t.log.Warn("cannot find out whether trees can be mounted", "assumed", true, "cause", err)
+		return nil
+	}
+	mode, err := t.kernel.mountErofs(metadata, device, point)
+	if err == nil {
+		t.log.Info("trees can be mounted", "mode", mode)
+	}
+	if failed := errors.Join(unmount(point), os.RemoveAll(dir)); failed != nil {
+		t.log.Warn("what trying to mount a tree made is left", "cause", failed)
+	}
+	switch {
+	case errors.Is(err, unix.ENODEV):
+		return errNoErofs
+	case err != nil:
+		return fmt.Errorf("this machine cannot mount trees: %w", err)
+	}
+	return nil
+}

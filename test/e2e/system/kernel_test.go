@@ -1,0 +1,179 @@
+//go:build e2e
+
+package system
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"lighter/node/mount"
+	"lighter/test/testkit/site"
+)
+
+// readAll prints the digest of each file in the container.
+var readAll = []string{"sh", "-c", "find / -xdev -type f -size +0 -print0 | sort -z | xargs -0 sha256sum"}
+
+// reconnect waits until containerd has found the node again.
+func reconnect(t testing.TB, s *site.Site) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for {
+		_, err := s.Machine.Ctr(ctx, "snapshots", "--snapshotter", site.Lighter, "ls")
+		if err == nil {
+			return
+		}
+		if ctx.Err() != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func restartNode(t testing.TB, s *site.Site, flags ...string) {
+	t.Helper()
+	s.Machine.KillNode()
+	if err := s.Machine.StartNode(t.Context(), flags...); err != nil {
+		t.Fatal(err)
+	}
+	reconnect(t, s)
+}
+
+func removeImage(t testing.TB, s *site.Site, name string) {
+	t.Helper()
+	if err := s.Machine.RemoveImage(t.Context(), site.Reference(name)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// loops lists what the loop devices on files of the site are of.
+func loops(t testing.TB, s *site.Site) (files []string) {
+	t.Helper()
+	found, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range found {
+		if b, err := os.ReadFile(path); err == nil && strings.HasPrefix(string(b), s.Dir+"/") {
+			files = append(files, strings.TrimSpace(string(b)))
+		}
+	}
+	return files
+}
+
+// mode wants one mounted tree and returns how it is.
+func mode(t testing.TB, s *site.Site) mount.Mode {
+	t.Helper()
+	st := status(t, s)
+	if len(st.Mounts) != 1 {
+		t.Fatalf("mounted: %+v", st.Mounts)
+	}
+	return st.Mounts[0].Mode
+}
+
+// Behind loop devices a container sees the same bytes; the node may die under its
+// readers as often as it likes, and the one that follows knows the mount again;
+// and the loop devices go with it.
+func TestLoopMode(t *testing.T) {
+	s := start(t, site.Options{NodeArgs: []string{"--mount-mode", "loop"}}, "+base")
+	pull(t, s, site.Overlayfs, "base")
+	want := run(t, s, site.Overlayfs, "base", readAll...)
+	moved := received(t, s, func() { pull(t, s, site.Lighter, "base") })
+	if moved > 3<<20 {
+		t.Errorf("the pull moved %d bytes", moved)
+	}
+	first, err := s.Machine.StartContainer(t.Context(), site.Lighter, site.Reference("base"), "sleep", "infinity")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(loops(t, s)) != 2 || mode(t, s) != mount.Loop {
+		t.Errorf("loop devices of %v, mode %q", loops(t, s), mode(t, s))
+	}
+	type result struct {
+		output string
+		err    error
+	}
+	read := make(chan result, 1)
+	go func() {
+		out, err := s.Machine.Ctr(t.Context(), append([]string{"tasks", "exec", "--exec-id", "reader", first.ID}, readAll...)...)
+		read <- result{out, err}
+	}()
+	for range 3 {
+		time.Sleep(300 * time.Millisecond) // in the middle of its reading
+		restartNode(t, s)
+		if mode(t, s) != mount.Loop {
+			t.Error("the next node takes the mount for another")
+		}
+		if err := site.DropCaches(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := <-read
+	if got.err != nil || got.output != want || len(want) < 100_000 {
+		t.Errorf("read %d bytes of digests, want %d: %v", len(got.output), len(want), got.err)
+	}
+	if out := run(t, s, site.Lighter, "base", "echo", "hello"); out != "hello\n" {
+		t.Errorf("echo printed %q", out)
+	}
+	if err := first.Remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+	removeImage(t, s, "base")
+	if files := append(loops(t, s), left(t, s)...); len(files) != 0 {
+		t.Errorf("left: %v", files)
+	}
+}
+
+// A node that can mount no tree unpacks every image, and says why; what was lazy
+// before fails by name, and is lazy again when trees can be mounted again.
+func TestNoTrees(t *testing.T) {
+	s := start(t, site.Options{}, "+base", "+python")
+	pull(t, s, site.Lighter, "base")
+	run(t, s, site.Lighter, "base", "echo", "hello")
+	if mode(t, s) != mount.File {
+		t.Errorf("mode %q where the kernel takes files", mode(t, s))
+	}
+	if err := s.Machine.StopNode(); err != nil {
+		t.Fatal(err)
+	}
+	restartNode(t, s, "--mount-mode", "none")
+	_, err := s.Machine.Run(t.Context(), site.Lighter, site.Reference("base"), "echo", "hello")
+	if err == nil || !strings.Contains(err.Error(), "mount chain sha256:") || !strings.Contains(err.Error(), "mount_mode is none") {
+		t.Errorf("a lazy image: %v", err)
+	}
+	removeImage(t, s, "base")
+	moved := received(t, s, func() { pull(t, s, site.Lighter, "python") })
+	if moved < 30<<20 {
+		t.Errorf("the pull moved %d bytes, which is no image", moved)
+	}
+	if out := run(t, s, site.Lighter, "python", "python3", "-c", `print("hello")`); out != "hello\n" {
+		t.Errorf("python printed %q", out)
+	}
+	st := status(t, s)
+	if len(st.Mounts) != 0 || len(st.Images) == 0 || !strings.Contains(st.NotLazy, "mount_mode is none") {
+		t.Errorf("the status says %+v", st)
+	}
+	for _, image := range st.Images {
+		if image.Lazy || !strings.Contains(image.Why, "mount_mode is none") {
+			t.Errorf("image %+v", image)
+		}
+	}
+	out, err := s.Machine.Lighter(t.Context(), "status")
+	if err != nil || !strings.Contains(out, "no image is lazy: ") {
+		t.Errorf("status: %v\n%s", err, out)
+	}
+	log, err := os.ReadFile(s.Machine.NodeLog())
+	if err != nil || !strings.Contains(string(log), "no image will be lazy") {
+		t.Errorf("the log does not say it: %v", err)
+	}
+	removeImage(t, s, "python")
+	restartNode(t, s)
+	pull(t, s, site.Lighter, "base")
+	run(t, s, site.Lighter, "base", "echo", "hello")
+	if mode(t, s) != mount.File {
+		t.Error("not lazy again")
+	}
+}

@@ -18,6 +18,9 @@ const (
 	loopBlock = 4096
 	// loopPrefix begins their paths.
 	loopPrefix = "/dev/loop"
+	// loopReadAhead is how far the kernel reads ahead, in units of 512 bytes: as far
+	// as without a loop device, whose own default can be 20 times that.
+	loopReadAhead = 128 << 10 / 512
 )
 
 // attach shows a file as a read-only loop device, which the kernel frees with its
@@ -61,7 +64,10 @@ func attachFree(control int, config *unix.LoopConfig) (device string, fd int, er
 	if fd, err = unix.Open(device, unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
 		return "", -1, fmt.Errorf("open %s: %w", device, err)
 	}
-	if err := unix.IoctlLoopConfigure(fd, config); err != nil {
+	if err = unix.IoctlLoopConfigure(fd, config); err == nil {
+		err = unix.IoctlSetInt(fd, unix.BLKRASET, loopReadAhead)
+	}
+	if err != nil {
 		return "", -1, errors.Join(fmt.Errorf("configure %s: %w", device, err), unix.Close(fd))
 	}
 	return device, fd, nil

@@ -40,6 +40,14 @@ func TestLoopDevicesGo(t *testing.T) {
 	if loops := loopsOn(t, below); len(loops) != 2 {
 		t.Errorf("loop devices: %v", loops)
 	}
+	for _, file := range loopsOn(t, below) {
+		block := filepath.Dir(filepath.Dir(file))
+		for name, want := range map[string]string{"queue/read_ahead_kb": "128", "loop/dio": "1", "ro": "1"} {
+			if got, err := os.ReadFile(filepath.Join(block, name)); err != nil || strings.TrimSpace(string(got)) != want {
+				t.Errorf("%s/%s: %q, %v; want %s", block, name, got, err, want)
+			}
+		}
+	}
 	if err := unmount(dir); err != nil {
 		t.Fatal(err)
 	}

@@ -53,7 +53,7 @@ func (t *Trees) tryMount(dir string) error {
 	}
 	mode, err := t.kernel.mountErofs(metadata, device, point)
 	if err == nil {
-		t.log.Info("trees can be mounted", "mode", mode)
+		t.log.Debug("trees can be mounted", "mode", mode)
 	}
 	if failed := errors.Join(unmount(point), os.RemoveAll(dir)); failed != nil {
 		t.log.Warn("what trying to mount a tree made is left", "cause", failed)

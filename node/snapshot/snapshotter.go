@@ -16,6 +16,7 @@ import (
 	"github.com/containerd/continuity/fs"
 	"github.com/containerd/errdefs"
 	bolt "go.etcd.io/bbolt"
+	"golang.org/x/sys/unix"
 )
 
 // openTimeout bounds the wait for the lock on metadata.db. A daemon that is
@@ -104,6 +105,9 @@ func overlayOptions(dir string) ([]string, error) {
 	if !dtype {
 		return nil, fmt.Errorf("the file system of %s has no d_type, which overlayfs needs: use another one (xfs: format it with ftype=1)", dir)
 	}
+	if err := checkUpper(dir); err != nil {
+		return nil, err
+	}
 	var options []string
 	userxattr, err := overlayutils.NeedsUserXAttr(dir)
 	if err != nil {
@@ -116,6 +120,17 @@ func overlayOptions(dir string) ([]string, error) {
 		options = append(options, "index=off")
 	}
 	return options, nil
+}
+
+// checkUpper refuses a file system that overlayfs does not take for an upper
+// directory, which it says with EINVAL: no container could start. Whatever else
+// goes wrong may be over when one does.
+func checkUpper(dir string) error {
+	if err := overlayutils.SupportsMultipleLowerDir(dir); errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("the file system of %s cannot hold what containers write, for overlayfs takes it for no upper directory "+
+			"(another overlayfs is one such, as a container's own root has): give the node a --root on an ordinary local file system, or on tmpfs", dir)
+	}
+	return nil
 }
 
 // Close closes the store. Closing twice is fine.

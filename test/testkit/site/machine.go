@@ -136,7 +136,7 @@ func (m *Machine) StopNode() error { return m.node.stop() }
 func (m *Machine) KillNode() { m.node.kill() }
 
 // NodeRoot is the node's root.
-func (m *Machine) NodeRoot() string { return m.path("node") }
+func (m *Machine) NodeRoot() string { return cmp.Or(m.site.options.NodeRoot, m.path("node")) }
 
 // NodeLog is the file of what the node said.
 func (m *Machine) NodeLog() string { return m.node.log }

@@ -28,7 +28,8 @@ type Options struct {
 	HubKey   string   // the key that the node pins; empty: the hub's
 	// containerd says of no layer what is above it, as it does unless it is told to.
 	Unlabelled bool
-	Unpacks    int // layers that containerd unpacks at once; default: 1
+	NodeRoot   string // the node's root; default: below the machine's directory
+	Unpacks    int    // layers that containerd unpacks at once; default: 1
 }
 
 // Site is a running site.

@@ -1,0 +1,86 @@
+//go:build e2e
+
+package system
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"lighter/node/mount"
+	"lighter/test/testkit/site"
+)
+
+// onTmpfs makes a root on tmpfs.
+func onTmpfs(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "tmpfs")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1g"); err != nil {
+		t.Fatal(err)
+	}
+	return unmountAtEnd(t, dir)
+}
+
+// onXFS makes a root on XFS, in a file.
+func onXFS(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "xfs")
+	disk := dir + ".disk"
+	for _, argv := range [][]string{
+		{"truncate", "--size=1G", disk}, {"mkfs.xfs", "-q", disk}, {"mkdir", dir}, {"mount", "-o", "loop", disk, dir},
+	} {
+		if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v: %s", argv, err, out)
+		}
+	}
+	return unmountAtEnd(t, dir)
+}
+
+// unmountAtEnd returns a root below what is mounted at dir. That the node leaves
+// nothing mounted there shows when dir is unmounted.
+func unmountAtEnd(t *testing.T, dir string) string {
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Errorf("unmount %s: %v", dir, err)
+			_ = unix.Unmount(dir, unix.MNT_DETACH)
+		}
+	})
+	return filepath.Join(dir, "node")
+}
+
+// The node's root may be on other file systems than ext4. The kernel takes no
+// files on tmpfs, so that trees are behind loop devices there.
+func TestRoots(t *testing.T) {
+	for name, root := range map[string]struct {
+		on   func(*testing.T) string
+		mode mount.Mode
+	}{"tmpfs": {onTmpfs, mount.Loop}, "XFS": {onXFS, mount.File}} {
+		t.Run(name, func(t *testing.T) {
+			s := start(t, site.Options{NodeRoot: root.on(t)}, "+base")
+			moved := received(t, s, func() { pull(t, s, site.Lighter, "base") })
+			if moved > 3<<20 {
+				t.Errorf("the pull moved %d bytes", moved)
+			}
+			write := []string{"sh", "-c", "mv /etc/debian_version /etc/moved && cat /etc/moved && echo more >>/etc/moved"}
+			for range 2 {
+				if out := run(t, s, site.Lighter, "base", write...); len(out) < 3 || out[:3] != "12." {
+					t.Errorf("read %q", out)
+				}
+				if mode(t, s) != root.mode {
+					t.Errorf("mode %q, want %q", mode(t, s), root.mode)
+				}
+				restartNode(t, s)
+			}
+			removeImage(t, s, "base")
+			if files := append(loops(t, s), left(t, s)...); len(files) != 0 {
+				t.Errorf("left: %v", files)
+			}
+		})
+	}
+}

@@ -23,6 +23,7 @@ type Config struct {
 	PlainHTTP bool       `toml:"plain_http" comment:"Allow plain HTTP to a hub that is not on this machine."`
 	CAFile    string     `toml:"ca_file" comment:"Certificates (PEM) to trust for the hub, beside the system's."`
 	MountMode mount.Mode `toml:"mount_mode" comment:"How the kernel gets at images: auto, file (Linux 6.12), loop (behind loop devices, Linux 5.16), or none (every image is unpacked). auto: file where the kernel can, else loop, else none."`
+	RemapIDs  bool       `toml:"remap_ids" comment:"Map file owners into user namespaces by idmapped mounts (Linux 5.19). Set it exactly when containerd is told of the capability remap-ids."`
 	CacheSize Size       `toml:"cache_size" comment:"The most that the chunk cache takes on the disk."`
 	LogLevel  string     `toml:"log_level" comment:"debug, info, warn or error."`
 

@@ -172,7 +172,8 @@ func (n *Node) openSnapshots(ctx context.Context) (err error) {
 	if n.config.Address == "" {
 		return nil
 	}
-	n.snapshot, err = snapshot.New(snapshot.Config{Dir: filepath.Join(n.config.Root, "snapshots")}, n.chains)
+	config := snapshot.Config{Dir: filepath.Join(n.config.Root, "snapshots"), RemapIDs: n.config.RemapIDs, Beside: filepath.Join(n.config.Root, "mounts", "snapshots")}
+	n.snapshot, err = snapshot.New(config, n.chains)
 	if err != nil {
 		return err
 	}

@@ -69,6 +69,7 @@ func nodeFlags(cmd *cobra.Command, config *node.Config, file *string) {
 	f.BoolVar(&config.PlainHTTP, "plain-http", config.PlainHTTP, "allow plain HTTP to a hub that is not on this machine")
 	f.StringVar(&config.CAFile, "ca-file", config.CAFile, "certificates (PEM) to trust for the hub")
 	f.StringVar((*string)(&config.MountMode), "mount-mode", string(config.MountMode), "how the kernel gets at images (`MODE`): auto, file, loop, or none")
+	f.BoolVar(&config.RemapIDs, "remap-ids", config.RemapIDs, "map owners into user namespaces, as containerd's capability remap-ids says")
 	f.Var(&config.CacheSize, "cache-size", "the most that the chunk cache takes on the disk")
 	f.StringVar(&config.HTTPAddress, "http-address", config.HTTPAddress, "where /metrics, /healthz and /readyz are answered (`ADDRESS`): HOST:PORT or unix:/PATH")
 	f.StringVar(&config.LogLevel, "log-level", config.LogLevel, "debug, info, warn or error")

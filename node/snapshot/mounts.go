@@ -11,9 +11,9 @@ import (
 
 func (s *Snapshotter) fsPath(id string) string { return filepath.Join(s.dir, id, "fs") }
 
-// lower returns the lower directories of whatever stands on st, topmost first,
-// and mounts the tree among them.
-func (s *Snapshotter) lower(ctx context.Context, st stack) ([]string, error) {
+// lower returns the lower directories of f, topmost first, and mounts the tree among them.
+func (s *Snapshotter) lower(ctx context.Context, f frame) ([]string, error) {
+	st := f.stack
 	var dirs []string
 	for _, id := range st.plain {
 		dirs = append(dirs, s.fsPath(id))
@@ -25,7 +25,10 @@ func (s *Snapshotter) lower(ctx context.Context, st stack) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return append(dirs, dir), nil
+	if dirs = append(dirs, dir); len(dirs) > 1 && s.remapIDs && isMapped(f.labels) {
+		return s.mappable(dirs)
+	}
+	return dirs, nil
 }
 
 // mounts says how to mount f over the lower directories: with the very mounts,

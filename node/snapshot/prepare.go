@@ -101,7 +101,7 @@ func (s *Snapshotter) Mounts(ctx context.Context, key string) ([]mount.Mount, er
 	if err != nil {
 		return nil, err
 	}
-	lower, err := s.lower(ctx, f.stack)
+	lower, err := s.lower(ctx, f)
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +157,7 @@ func (s *Snapshotter) create(ctx context.Context, kind snapshots.Kind, key, pare
 	if err != nil {
 		return nil, err
 	}
-	lower, err := s.lower(ctx, f.stack)
+	lower, err := s.lower(ctx, f)
 	if err == nil {
 		err = s.ownAsTree(f, lower)
 	}

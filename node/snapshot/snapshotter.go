@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/containerd/containerd/v2/core/snapshots"
@@ -34,6 +35,10 @@ type Config struct {
 	// be set exactly when containerd's configuration declares the capability
 	// "remap-ids" for this snapshotter, or files are mapped twice, or not at all.
 	RemapIDs bool
+
+	// Beside is a path beside the mounted trees at which Dir is mounted once more,
+	// read-only, when a user namespace needs it. Only with RemapIDs.
+	Beside string
 }
 
 // A Snapshotter implements containerd's snapshots.Snapshotter and its Cleaner.
@@ -43,6 +48,9 @@ type Snapshotter struct {
 	options  []string // of every overlay mount, last
 	store    *storage.MetaStore
 	chains   Chains
+
+	beside   string
+	besideMu sync.Mutex // held while something is mounted there
 }
 
 var (
@@ -68,7 +76,7 @@ func New(cfg Config, chains Chains) (*Snapshotter, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the snapshots in %s: %w", cfg.Dir, err)
 	}
-	s := &Snapshotter{dir: cfg.Dir, remapIDs: cfg.RemapIDs, options: options, store: store, chains: chains}
+	s := &Snapshotter{dir: cfg.Dir, remapIDs: cfg.RemapIDs, beside: cfg.Beside, options: options, store: store, chains: chains}
 	if err := s.begin(context.Background()); err != nil {
 		return nil, errors.Join(fmt.Errorf("open the snapshots in %s (is another node using them?): %w", cfg.Dir, err), store.Close())
 	}
@@ -134,7 +142,12 @@ func checkUpper(dir string) error {
 }
 
 // Close closes the store. Closing twice is fine.
-func (s *Snapshotter) Close() error { return s.store.Close() }
+func (s *Snapshotter) Close() error {
+	if err := s.unmountBeside(); err != nil {
+		slog.Info("the snapshots stay mounted beside the trees", "cause", err)
+	}
+	return s.store.Close()
+}
 
 // Stat returns what the store has under key.
 func (s *Snapshotter) Stat(ctx context.Context, key string) (info snapshots.Info, err error) {

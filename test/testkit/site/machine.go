@@ -122,6 +122,9 @@ func (m *Machine) StartNode(ctx context.Context, more ...string) error {
 	key := cmp.Or(s.options.HubKey, s.Hub.Key)
 	argv = append(argv, "node", "--root", m.NodeRoot(), "--address", m.nodeSocket(),
 		"--hub", s.Hub.URL, "--hub-key", key, "--plain-http")
+	if s.options.RemapIDs {
+		argv = append(argv, "--remap-ids")
+	}
 	var err error
 	if m.node, err = s.startProcess("node", slices.Concat(argv, s.options.NodeArgs, more)); err != nil {
 		return err
@@ -179,17 +182,21 @@ disabled_plugins = [
 	if m.site.options.Lighter == "" {
 		return config
 	}
+	capabilities := `"rebase"`
+	if m.site.options.RemapIDs {
+		capabilities += `, "remap-ids"`
+	}
 	return config + fmt.Sprintf(`[[plugins."io.containerd.transfer.v1.local".unpack_config]]
   platform = "linux"
   snapshotter = "lighter"
 [proxy_plugins.lighter]
   type = "snapshot"
   address = %q
-  capabilities = ["rebase"]
+  capabilities = [%s]
   [proxy_plugins.lighter.exports]
     root = %q
     enable_remote_snapshot_annotations = "%t"
-`, m.nodeSocket(), m.NodeRoot(), !m.site.options.Unlabelled)
+`, m.nodeSocket(), capabilities, m.NodeRoot(), !m.site.options.Unlabelled)
 }
 
 // Wipe makes the machine as new: all containers, images, snapshots and caches

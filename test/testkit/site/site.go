@@ -28,6 +28,7 @@ type Options struct {
 	HubKey   string   // the key that the node pins; empty: the hub's
 	// containerd says of no layer what is above it, as it does unless it is told to.
 	Unlabelled bool
+	RemapIDs   bool   // the node maps owners into user namespaces, and containerd is told so
 	NodeRoot   string // the node's root; default: below the machine's directory
 	Unpacks    int    // layers that containerd unpacks at once; default: 1
 }

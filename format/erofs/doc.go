@@ -3,10 +3,11 @@
 // file of a tree, and says of every other file where on the one data device it
 // lies. The same tree with the same places always gives the same bytes.
 //
-// The kernel reads these images. A node checks their digest and their first block
-// (CheckFirstBlock) and nothing else: it mounts what a hub that it trusts has
-// signed. Open and Walk read whole images back for the tests alone, where they
-// are the writer's oracle beside the kernel, fsck.erofs and go-erofs.
+// The kernel reads these images, and takes much on trust. So a node checks the
+// first block as it arrives (CheckFirstBlock) and the whole image before it is
+// mounted for the first time (Open, Walk): a hub that signs nonsense shall not get
+// it into a kernel. The same reader is the writer's oracle in the tests, beside
+// the kernel, fsck.erofs and go-erofs.
 //
 // It refuses to hold file data beyond inline files, to compress, to share
 // extended attributes between inodes, and to read or write a file system that

@@ -38,8 +38,7 @@ func Open(r io.ReaderAt, size int64) (*Image, error) {
 
 // CheckFirstBlock refuses the first block of an image of size bytes that Write
 // would not have written, or not for a device of deviceSize bytes. Errors are
-// ErrInvalid (wrapped). It is all that a node asks of an image itself: the rest
-// is what the digest says it is.
+// ErrInvalid (wrapped).
 func CheckFirstBlock(block []byte, size, deviceSize int64) error {
 	var s superblock
 	if err := s.check(block, size); err != nil {

@@ -14,8 +14,9 @@ import (
 
 // Receive reads an index from r, verifies that it is the one that id names, and
 // writes its two parts: the map (header, page table, pages), which OpenMap
-// reads, and the metadata image, which the kernel mounts. Until it returns
-// without an error nothing of what it wrote may be used.
+// reads, and the metadata image, which the kernel mounts once CheckMetadata has
+// passed it. Until it returns without an error nothing of what it wrote may be
+// used.
 //
 // It allocates by what it has verified, not by what r claims: a few kilobytes
 // and the page table.
@@ -61,7 +62,7 @@ func Receive(r io.Reader, id chunk.ID, extentMap, metadata io.Writer) (Header, e
 
 func (h *Header) receiveMetadata(r io.Reader, metadata io.Writer) error {
 	// Its digest was signed, but nobody has looked at the image before. What it
-	// says of the device is in its first block; the rest is the kernel's to read.
+	// says of the device is in its first block; for the rest there is CheckMetadata.
 	first := make([]byte, erofs.BlockSize)
 	if _, err := io.ReadFull(r, first); err != nil {
 		return fmt.Errorf("receive the metadata image: %w", noEOF(err))

@@ -1,6 +1,7 @@
 // Package mount promises that a tree which is on this machine can be mounted
 // without the network: it brings indexes here, verified before they get their
-// names, and mounts each with EROFS over its device. What the disk has damaged
+// names, their metadata images looked through for what could confuse a kernel, and
+// mounts each with EROFS over its device. What the disk has damaged
 // since is noticed before it is mounted, and fetched once more.
 //
 // The kernel gets at a tree's two files as they are, or behind loop devices where

@@ -150,7 +150,21 @@ func (t *Trees) fetchIndex(ctx context.Context, tree chunk.ID, dir string, begun
 			return err
 		})
 	})
+	stalled.Stop()
+	if err == nil {
+		err = checkMetadata(ctx, filepath.Join(dir, "metadata"), header)
+	}
 	return header, because(ctx, err)
+}
+
+// checkMetadata looks at what the kernel will be given, before it is.
+func checkMetadata(ctx context.Context, path string, header index.Header) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	return header.CheckMetadata(ctx, file)
 }
 
 // because says why a context ended that an error comes from.

@@ -3,6 +3,8 @@ package mount
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -58,6 +60,17 @@ func newHub(t *testing.T) *fakeHub {
 	}
 	h.locations = locations.Encode()
 	return h
+}
+
+// sign makes an index of which everything is right but what edit does to the
+// metadata image.
+func (h *fakeHub) sign(edit func(metadata []byte)) {
+	size := int(binary.LittleEndian.Uint64(h.index[80:])) // docs/format.md, "Index"
+	metadata := h.index[len(h.index)-size:]
+	edit(metadata)
+	digest := sha256.Sum256(metadata)
+	copy(h.index[16:], digest[:])
+	h.tree = sha256.Sum256(h.index[:256])
 }
 
 // stalled gives bytes and then nothing until ctx is done.
@@ -166,6 +179,11 @@ func TestIndexThatIsWrong(t *testing.T) {
 		"header":   func(h *fakeHub) { h.index[20] ^= 1 },
 		"metadata": func(h *fakeHub) { h.index[len(h.index)-1] ^= 1 },
 		"end":      func(h *fakeHub) { h.index = h.index[:len(h.index)-1] },
+		// What the hub has signed, and no kernel should read.
+		"signed": func(h *fakeHub) { h.sign(func(metadata []byte) { metadata[4096+8] = 7 }) },
+		"hidden": func(h *fakeHub) {
+			h.sign(func(metadata []byte) { copy(metadata[bytes.Index(metadata, []byte("file")):], "fi/e") })
+		},
 	} {
 		h := newHub(t)
 		spoil(h)

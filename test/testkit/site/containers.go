@@ -13,7 +13,7 @@ import (
 
 // Ctr runs ctr against the machine's containerd and returns its standard output.
 func (m *Machine) Ctr(ctx context.Context, args ...string) (string, error) {
-	argv := []string{filepath.Join(m.site.tools, "ctr"), "--address", m.containerdSocket(), "--namespace", m.namespace}
+	argv := []string{m.tool("ctr"), "--address", m.ContainerdSocket(), "--namespace", m.namespace}
 	return m.site.command(ctx, append(argv, args...)...)
 }
 

@@ -99,11 +99,17 @@ func (m *Machine) start(ctx context.Context) error {
 			return err
 		}
 	}
-	config := m.path("containerd.toml")
-	if err := os.WriteFile(config, []byte(m.containerdConfig()), 0o644); err != nil {
+	text, config := m.containerdConfig(), m.path("containerd.toml")
+	if m.site.options.Config != "" {
+		var err error
+		if text, err = m.completeConfig(m.site.options.Config); err != nil {
+			return err
+		}
+	}
+	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
 		return err
 	}
-	argv := strings.Fields(m.inside(filepath.Join(m.site.tools, "containerd") + " --config " + config))
+	argv := strings.Fields(m.inside(m.tool("containerd") + " --config " + config))
 	var err error
 	if m.containerd, err = m.site.startProcess("containerd", argv); err != nil {
 		return err
@@ -144,9 +150,11 @@ func (m *Machine) NodeRoot() string { return cmp.Or(m.site.options.NodeRoot, m.p
 // NodeLog is the file of what the node said.
 func (m *Machine) NodeLog() string { return m.node.log }
 
-func (m *Machine) nodeSocket() string       { return m.path("lighter.sock") }
-func (m *Machine) containerdSocket() string { return m.path("containerd.sock") }
-func (m *Machine) path(name string) string  { return filepath.Join(m.dir, name) }
+// ContainerdSocket is where containerd listens.
+func (m *Machine) ContainerdSocket() string { return m.path("containerd.sock") }
+
+func (m *Machine) nodeSocket() string      { return m.path("lighter.sock") }
+func (m *Machine) path(name string) string { return filepath.Join(m.dir, name) }
 func (m *Machine) bundle(id string) string {
 	return m.path("state/io.containerd.runtime.v2.task/" + m.namespace + "/" + id)
 }
@@ -178,7 +186,7 @@ disabled_plugins = [
 [[plugins."io.containerd.transfer.v1.local".unpack_config]]
   platform = "linux"
   snapshotter = "overlayfs"
-`, m.path("containerd"), m.path("state"), m.containerdSocket(), m.containerdSocket()+".ttrpc", max(m.site.options.Unpacks, 1))
+`, m.path("containerd"), m.path("state"), m.ContainerdSocket(), m.ContainerdSocket()+".ttrpc", max(m.site.options.Unpacks, 1))
 	if m.site.options.Lighter == "" {
 		return config
 	}
@@ -249,7 +257,7 @@ func (m *Machine) leftMounts() error {
 
 // killShims ends the shims of containers that could not be removed.
 func (m *Machine) killShims() error {
-	pids, err := processes(filepath.Join(m.site.tools, "containerd-shim-runc-v2"), m.containerdSocket())
+	pids, err := processes(m.tool("containerd-shim-runc-v2"), m.ContainerdSocket())
 	for _, pid := range pids {
 		_ = syscall.Kill(pid, syscall.SIGKILL) // it may just have ended
 	}

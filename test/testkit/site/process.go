@@ -38,7 +38,7 @@ func (s *Site) startProcess(name string, argv []string, env ...string) (*process
 	}
 	defer log.Close()
 	p.cmd.Stdout, p.cmd.Stderr = log, log
-	p.cmd.Env = append(os.Environ(), "PATH="+s.tools+":"+os.Getenv("PATH"))
+	p.cmd.Env = append(os.Environ(), "PATH="+strings.Join(s.path, ":")+":"+os.Getenv("PATH"))
 	p.cmd.Env = append(p.cmd.Env, env...)
 	// An interrupt from the terminal is for the test alone: it stops the others in their order.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -136,7 +136,7 @@ func dial(network, address string) func() error {
 // command runs a program to its end and returns what it wrote to its standard output.
 func (s *Site) command(ctx context.Context, argv ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	cmd.Env = append(os.Environ(), "PATH="+s.tools+":"+os.Getenv("PATH"))
+	cmd.Env = append(os.Environ(), "PATH="+strings.Join(s.path, ":")+":"+os.Getenv("PATH"))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	var stderr strings.Builder

@@ -1,6 +1,7 @@
 package site
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,9 +29,14 @@ type Options struct {
 	HubKey   string   // the key that the node pins; empty: the hub's
 	// containerd says of no layer what is above it, as it does unless it is told to.
 	Unlabelled bool
-	RemapIDs   bool   // the node maps owners into user namespaces, and containerd is told so
-	NodeRoot   string // the node's root; default: below the machine's directory
-	Unpacks    int    // layers that containerd unpacks at once; default: 1
+	// Containerd is whose containerd the machine has: Ours (the default), or Debian.
+	Containerd string
+	// Config is containerd's configuration as an administrator has it, which this
+	// package completes; empty: this package's own.
+	Config   string
+	RemapIDs bool   // the node maps owners into user namespaces, and containerd is told so
+	NodeRoot string // the node's root; default: below the machine's directory
+	Unpacks  int    // layers that containerd unpacks at once; default: 1
 }
 
 // Site is a running site.
@@ -41,6 +47,7 @@ type Site struct {
 
 	options  Options
 	tools    string
+	path     []string // where programs are looked for first
 	registry *process
 }
 
@@ -58,7 +65,8 @@ func Start(ctx context.Context, options Options) (_ *Site, err error) {
 	if options.Link == "" {
 		options.Link = "1gbit"
 	}
-	s := &Site{Dir: filepath.Join(enclosure, fmt.Sprint(sites.Add(1))), options: options, tools: filepath.Join(work, "tools")}
+	s := &Site{Dir: filepath.Join(enclosure, fmt.Sprint(sites.Add(1))), options: options, tools: filepath.Join(work, Ours)}
+	s.path = []string{filepath.Join(work, cmp.Or(options.Containerd, Ours)), s.tools}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())

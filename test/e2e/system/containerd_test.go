@@ -1,0 +1,127 @@
+//go:build e2e
+
+package system
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/remotes/docker"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+
+	"lighter/test/testkit/site"
+)
+
+// shipped is a configuration that we ship.
+func shipped(t *testing.T, name string) string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("../../../deploy/containerd", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// containerd reads each configuration that it is for, and takes what it says.
+func TestShippedConfigurations(t *testing.T) {
+	work, err := site.Work()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, whose := range map[string]string{"config-1.6.toml": site.Debian, "config-1.7.toml": site.Debian, "config-2.0.toml": site.Ours, "config-2.1.toml": site.Ours} {
+		path := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(path, []byte(shipped(t, name)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out, err := exec.Command(filepath.Join(work, whose, "containerd"), "--config", path, "config", "dump").CombinedOutput()
+		text := strings.ReplaceAll(string(out), "'", `"`)
+		for _, want := range []string{"[proxy_plugins.lighter]", `address = "/run/lighter/lighter.sock"`, `snapshotter = "lighter"`} {
+			if err != nil || !strings.Contains(text, want) {
+				t.Errorf("%s: %v: %q is not in\n%s", name, err, want, out)
+			}
+		}
+	}
+}
+
+// What the kubelet pulls is lazy, with each containerd and each of its ways to
+// pull: no layer is downloaded, and a container of the image runs on a tree.
+func TestCRI(t *testing.T) {
+	modern := shipped(t, "config-2.1.toml")
+	for name, o := range map[string]site.Options{
+		"Debian's":         {Containerd: site.Debian, Config: shipped(t, "config-1.6.toml")},
+		"transfer service": {Config: modern},
+		"local pull":       {Config: strings.Replace(modern, "use_local_image_pull = false", "use_local_image_pull = true", 1)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := start(t, o, "+python")
+			ref := site.Reference("python")
+			moved := received(t, s, func() {
+				if out, err := s.Machine.Command(t.Context(), s.Machine.CRI("pull", ref)...); err != nil || !strings.HasPrefix(out, "sha256:") {
+					t.Fatalf("%q, %v", out, err)
+				}
+			})
+			if moved > 3<<20 {
+				t.Errorf("the pull moved %d bytes", moved)
+			}
+			runLazily(t, s, "k8s.io", ref)
+			if out, err := s.Machine.Command(t.Context(), s.Machine.CRI("rm", ref)...); err != nil {
+				t.Errorf("%q, %v", out, err)
+			}
+		})
+	}
+}
+
+// runLazily runs a container of a pulled image in one of containerd's namespaces,
+// and wants it to stand on a tree and to fetch what it touches.
+func runLazily(t *testing.T, s *site.Site, namespace, ref string) {
+	t.Helper()
+	moved := received(t, s, func() {
+		out := ctr(t, s, "--namespace", namespace, "run", "--rm", "--cgroup", "/"+filepath.Base(filepath.Dir(s.Dir))+"/"+t.Name(),
+			"--snapshotter", site.Lighter, ref, "c1", "python3", "-c", `print("hello")`)
+		if out != "hello\n" {
+			t.Errorf("python printed %q", out)
+		}
+	})
+	if moved > 10<<20 {
+		t.Errorf("running python moved %d bytes", moved)
+	}
+	st := status(t, s)
+	if len(st.Mounts) != 1 || st.Mounts[0].Device.Faults == 0 || len(st.Images) != 1 || !st.Images[0].Lazy {
+		t.Errorf("the status says %+v, %+v", st.Mounts, st.Images)
+	}
+}
+
+// A Go program's Pull with unpack is lazy with Debian's containerd, whose ctr
+// fetches every layer first.
+func TestClientOfDebiansContainerd(t *testing.T) {
+	s := start(t, site.Options{Containerd: site.Debian, Config: shipped(t, "config-1.6.toml")}, "+python")
+	client, err := containerd.New(s.Machine.ContainerdSocket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	ctx := namespaces.WithNamespace(t.Context(), "here")
+	resolver := docker.NewResolver(docker.ResolverOptions{Hosts: docker.ConfigureDefaultRegistries(docker.WithPlainHTTP(docker.MatchAllHosts))})
+	ref := site.Reference("python")
+	pulled, err := client.Pull(ctx, ref, containerd.WithResolver(resolver), containerd.WithPullUnpack, containerd.WithPullSnapshotter(site.Lighter))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lazy, err := pulled.IsUnpacked(ctx, site.Lighter); err != nil || !lazy {
+		t.Errorf("unpacked: %v, %v", lazy, err)
+	}
+	if err := client.ContentStore().Walk(ctx, func(info content.Info) error {
+		if info.Size > 1<<20 {
+			t.Errorf("containerd holds a layer: %s of %d bytes", info.Digest, info.Size)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	runLazily(t, s, "here", ref)
+}

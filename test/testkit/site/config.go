@@ -1,0 +1,51 @@
+package site
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Whose containerd a machine has: that of test/tools, or Debian's. They are the
+// directories below Work.
+const (
+	Ours   = "tools"
+	Debian = "debian/usr/bin"
+)
+
+// tool returns the path of one of containerd's programs.
+func (m *Machine) tool(name string) string { return filepath.Join(m.site.path[0], name) }
+
+// completeConfig makes of an administrator's configuration one for this machine:
+// all that containerd has lies below the machine's directory, and the registry is
+// asked without TLS.
+func (m *Machine) completeConfig(text string) (string, error) {
+	hosts := m.path("hosts")
+	host := filepath.Join(hosts, registryURL)
+	if err := os.MkdirAll(host, 0o755); err != nil {
+		return "", err
+	}
+	server := "http://" + registryURL
+	if err := os.WriteFile(filepath.Join(host, "hosts.toml"), fmt.Appendf(nil, "server = %q\n[host.%q]\n", server, server), 0o644); err != nil {
+		return "", err
+	}
+	text = strings.NewReplacer("/run/lighter/lighter.sock", m.nodeSocket(), "/var/lib/lighter", m.NodeRoot()).Replace(text)
+	before, after, ok := strings.Cut(text, "\n[")
+	if !ok {
+		return "", fmt.Errorf("a configuration without a table: %q", text)
+	}
+	disabled := `["io.containerd.internal.v1.opt", "io.containerd.snapshotter.v1.blockfile", "io.containerd.snapshotter.v1.btrfs", ` +
+		`"io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs"]`
+	text = fmt.Sprintf("%s\nroot = %q\nstate = %q\nimports = []\ndisabled_plugins = %s\n[%s\n[grpc]\n  address = %q\n[ttrpc]\n  address = %q\n",
+		before, m.path("containerd"), m.path("state"), disabled, after, m.ContainerdSocket(), m.ContainerdSocket()+".ttrpc")
+	if strings.Contains(text, "\nversion = 2\n") {
+		return text + fmt.Sprintf("[plugins.%q.registry]\n  config_path = %q\n", "io.containerd.grpc.v1.cri", hosts), nil
+	}
+	return text + fmt.Sprintf("[plugins.%q.registry]\n  config_path = %q\n", "io.containerd.cri.v1.images", hosts), nil
+}
+
+// CRI speaks to the machine's containerd as the kubelet does: "pull" or "rm".
+func (m *Machine) CRI(args ...string) []string {
+	return append([]string{filepath.Join(m.site.tools, "cri"), m.ContainerdSocket()}, args...)
+}

@@ -1,0 +1,52 @@
+// Command cri speaks to containerd as the kubelet does.
+//
+//	cri SOCKET pull REFERENCE    prints what the image is called in containerd
+//	cri SOCKET rm REFERENCE
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "cri:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	if len(args) != 3 {
+		return errors.New("usage: cri SOCKET pull|rm REFERENCE")
+	}
+	conn, err := grpc.NewClient("unix://"+args[0], grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	images := cri.NewImageServiceClient(conn)
+	image := &cri.ImageSpec{Image: args[2]}
+	switch args[1] {
+	case "pull":
+		pulled, err := images.PullImage(ctx, &cri.PullImageRequest{Image: image}, grpc.WaitForReady(true))
+		if err != nil {
+			return err
+		}
+		fmt.Println(pulled.GetImageRef())
+		return nil
+	case "rm":
+		_, err := images.RemoveImage(ctx, &cri.RemoveImageRequest{Image: image})
+		return err
+	}
+	return fmt.Errorf("there is no %q", args[1])
+}

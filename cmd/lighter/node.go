@@ -32,6 +32,9 @@ containerd is told of it in its configuration:
     platform = "linux"
     snapshotter = "lighter"
 
+(deploy/containerd has whole files, for older versions and the kubelet too.) With
+--remap-ids, "remap-ids" is one more of the capabilities, and never without.
+
 Flags go before the configuration file, the file before the defaults.`,
 		Example: `  lighter node --hub http://127.0.0.1:7070
   lighter node --root /data/lighter --address /run/lighter/lighter.sock \

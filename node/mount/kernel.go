@@ -160,6 +160,9 @@ func mountPoints(root string) (map[string]mountEntry, error) {
 			return nil, fmt.Errorf("read %s: %w", path, err)
 		}
 		if m.dir == root || strings.HasPrefix(m.dir, strings.TrimSuffix(root, "/")+"/") {
+			if strings.HasPrefix(m.source, loopPrefix) {
+				m.source, m.mode = backing(m.source), Loop
+			}
 			mounts[m.dir] = m
 		}
 	}
@@ -172,9 +175,9 @@ func mountPoints(root string) (map[string]mountEntry, error) {
 // mountEntry is what is used of one line of a mountinfo file.
 type mountEntry struct {
 	dir    string
-	source string // a metadata image; "lighter" for the devices
+	source string // a metadata image, also behind a loop device; "lighter" for the devices
 	number string // of the file system, MAJOR:MINOR
-	mode   Mode   // Loop: the image is behind a loop device
+	mode   Mode   // of a tree: File or Loop
 }
 
 // parseMount reads one line of a mountinfo file (proc_pid_mountinfo(5)):
@@ -186,11 +189,7 @@ func parseMount(line string) (mountEntry, error) {
 	if !ok || len(before) < 6 || len(after) < 2 {
 		return mountEntry{}, fmt.Errorf("not a mount: %q", line)
 	}
-	m := mountEntry{dir: unescape(before[4]), source: unescape(after[1]), number: before[2], mode: File}
-	if strings.HasPrefix(m.source, loopPrefix) {
-		m.source, m.mode = backing(m.source), Loop
-	}
-	return m, nil
+	return mountEntry{dir: unescape(before[4]), source: unescape(after[1]), number: before[2], mode: File}, nil
 }
 
 // unescape undoes what the kernel does to blanks and backslashes in paths: a

@@ -62,7 +62,7 @@ func attachFree(control int, config *unix.LoopConfig) (device string, fd int, er
 	}
 	device = fmt.Sprint(loopPrefix, number)
 	if fd, err = unix.Open(device, unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
-		return "", -1, fmt.Errorf("open %s: %w", device, err)
+		return "", -1, fmt.Errorf("open %s: %w (in a container the host's /dev is needed)", device, err)
 	}
 	if err = unix.IoctlLoopConfigure(fd, config); err == nil {
 		err = unix.IoctlSetInt(fd, unix.BLKRASET, loopReadAhead)
@@ -87,16 +87,11 @@ func attachBoth(metadata, device string) (metadataLoop, deviceLoop string, relea
 	return metadataLoop, deviceLoop, func() { unix.Close(first); unix.Close(second) }, nil
 }
 
-// backing returns the file behind a loop device, or what is not a loop device as
-// it is.
-func backing(source string) string {
-	number, ok := strings.CutPrefix(source, loopPrefix)
-	if !ok {
-		return source
-	}
-	text, err := os.ReadFile(filepath.Join("/sys/block", "loop"+number, "loop/backing_file"))
+// backing returns the file behind a loop device.
+func backing(device string) string {
+	text, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(device), "loop/backing_file"))
 	if err != nil {
-		return source // freed meanwhile
+		return device // freed meanwhile
 	}
 	return strings.TrimSuffix(string(text), "\n")
 }

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -59,6 +60,38 @@ func TestLoopDevicesGo(t *testing.T) {
 	}
 	if loops := loopsOn(t, below); len(loops) != 0 {
 		t.Errorf("left: %v", loops)
+	}
+}
+
+// Many look for a free loop device at the same time, and each gets its own.
+func TestLoopDevicesForAll(t *testing.T) {
+	metadata, _ := makeImage(t)
+	var mu sync.Mutex
+	fds := map[string]int{}
+	var all sync.WaitGroup
+	for range 16 {
+		all.Go(func() {
+			device, fd, err := attach(metadata)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			fds[device] = fd
+		})
+	}
+	all.Wait()
+	if loops := loopsOn(t, filepath.Dir(metadata)); len(fds) != 16 || len(loops) != 16 {
+		t.Errorf("loop devices %v, given to %v", loops, fds)
+	}
+	for device, fd := range fds {
+		if got := backing(device); got != metadata {
+			t.Errorf("%s is of %s", device, got)
+		}
+		if err := unix.Close(fd); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -148,7 +148,7 @@ func (d *doctor) lookAtFile(ctx context.Context, program, file, version string) 
 			version = versionOf(string(said))
 		}
 	}
-	findings, err := judgeConfig(text, version, d.config.Address, d.config.Root)
+	findings, err := judgeConfig(text, version, d.config.Address, d.config.Root, d.config.RemapIDs)
 	if err != nil {
 		d.add(area, Unchecked, fmt.Sprintf("%s cannot be understood: %v", file, err), "containerd --config "+file+" config dump")
 		return

@@ -48,14 +48,18 @@ type criImages struct {
 }
 
 // proxyLines are the lines that tell containerd of a node.
-func proxyLines(address, root string) string {
+func proxyLines(address, root string, remapIDs bool) string {
+	capabilities := `"rebase"`
+	if remapIDs {
+		capabilities += `, "remap-ids"`
+	}
 	return fmt.Sprintf(`[proxy_plugins.lighter]
   type = "snapshot"
   address = %q
-  capabilities = ["rebase"]
+  capabilities = [%s]
   [proxy_plugins.lighter.exports]
     root = %q
-    enable_remote_snapshot_annotations = "true"`, address, root)
+    enable_remote_snapshot_annotations = "true"`, address, capabilities, root)
 }
 
 const unpackLines = `[[plugins."io.containerd.transfer.v1.local".unpack_config]]
@@ -64,13 +68,13 @@ const unpackLines = `[[plugins."io.containerd.transfer.v1.local".unpack_config]]
 
 // judgeConfig says what is wrong with a configuration for a containerd of that
 // version (vMAJOR.MINOR.PATCH, empty: not known) and a node with that address and
-// root.
-func judgeConfig(text []byte, version, address, root string) ([]Finding, error) {
+// root, which maps owners into user namespaces or does not.
+func judgeConfig(text []byte, version, address, root string, remapIDs bool) ([]Finding, error) {
 	var c containerdConfig
 	if err := toml.Unmarshal(text, &c); err != nil {
 		return nil, err
 	}
-	j := judgement{c: c, version: release(version, c.Version)}
+	j := judgement{c: c, version: release(version, c.Version), remapIDs: remapIDs}
 	j.proxy(address, root)
 	if j.version >= 2_00 {
 		j.transfer()
@@ -96,6 +100,7 @@ func release(version string, config int) int {
 type judgement struct {
 	c        containerdConfig
 	version  int
+	remapIDs bool // of the node
 	findings []Finding
 }
 
@@ -104,7 +109,7 @@ func (j *judgement) add(level Level, what, mend string) {
 }
 
 func (j *judgement) proxy(address, root string) {
-	lines := proxyLines(address, root)
+	lines := proxyLines(address, root, j.remapIDs)
 	p, ok := j.c.Proxies[pluginName]
 	if !ok {
 		what := "there is no proxy plugin " + pluginName
@@ -134,8 +139,11 @@ func (j *judgement) extras(p proxyPlugin, root, lines string) {
 	if j.version >= 2_01 && !slices.Contains(p.Capabilities, "rebase") {
 		j.add(Warning, "the proxy plugin "+pluginName+` has not the capability "rebase": containerd unpacks one layer after the other`, lines)
 	}
-	if slices.Contains(p.Capabilities, "remap-ids") {
-		j.add(Problem, "the proxy plugin "+pluginName+` has the capability "remap-ids", which the node is not set up for: files would have wrong owners`, lines)
+	switch remapIDs := slices.Contains(p.Capabilities, "remap-ids"); {
+	case remapIDs && !j.remapIDs:
+		j.add(Problem, "the proxy plugin "+pluginName+` has the capability "remap-ids", and the node runs without remap_ids: files would have wrong owners`, lines)
+	case !remapIDs && j.remapIDs:
+		j.add(Problem, "the proxy plugin "+pluginName+` has not the capability "remap-ids", and the node runs with remap_ids: owners would be mapped twice`, lines)
 	}
 	if j.version >= 1_07 && p.Exports["root"] != root {
 		j.add(Warning, fmt.Sprintf("the proxy plugin %s exports the root %q, and the node's is %q: the kubelet does not see the disk that images take", pluginName, p.Exports["root"], root), lines)

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"os"
 	"strings"
 	"testing"
 )
@@ -12,7 +13,7 @@ const (
 
 // What the README says is right, for each version of the configuration.
 func rightConfig(version string) string {
-	return "version = " + version + "\n" + proxyLines(testAddress, testRoot) + "\n" + unpackLines + "\n"
+	return "version = " + version + "\n" + proxyLines(testAddress, testRoot, false) + "\n" + unpackLines + "\n"
 }
 
 func bad(findings []Finding) (bad []Finding) {
@@ -27,12 +28,12 @@ func bad(findings []Finding) (bad []Finding) {
 func TestRightConfigs(t *testing.T) {
 	for version, text := range map[string]string{
 		"v2.4.2": rightConfig("4"), "v2.1.0": rightConfig("3") + "[plugins.'io.containerd.cri.v1.images']\nsnapshotter = 'lighter'\n",
-		"v2.0.1": rightConfig("3"), "v1.7.24": "version = 2\n" + proxyLines(testAddress, testRoot), "v1.6.20": "version = 2\n" + proxyLines(testAddress, testRoot),
-		"": "version = 2\n" + proxyLines(testAddress, testRoot),
+		"v2.0.1": rightConfig("3"), "v1.7.24": "version = 2\n" + proxyLines(testAddress, testRoot, false), "v1.6.20": "version = 2\n" + proxyLines(testAddress, testRoot, false),
+		"": "version = 2\n" + proxyLines(testAddress, testRoot, false),
 		// What 1.6 makes of it when it dumps its configuration.
 		"v1.6.20~ds1": "version = 2\n[proxy_plugins]\n  [proxy_plugins.lighter]\n    address = \"" + testAddress + "\"\n    type = \"snapshot\"\n",
 	} {
-		findings, err := judgeConfig([]byte(text), version, testAddress, testRoot)
+		findings, err := judgeConfig([]byte(text), version, testAddress, testRoot, false)
 		if err != nil || len(bad(findings)) > 0 || len(findings) == 0 {
 			t.Errorf("%s: %+v, %v", version, findings, err)
 		}
@@ -76,17 +77,43 @@ func TestWrongConfigs(t *testing.T) {
 		"CRI without names":    {right + cri3 + "disable_snapshot_annotations = true", "v2.0.0", Warning, "CRI uses lighter", "disable_snapshot_annotations = false"},
 		"CRI says nothing":     {right + cri3, "v2.0.0", Warning, "CRI uses lighter", "io.containerd.cri.v1.images"},
 		"CRI pulls by itself":  {right + cri3 + "use_local_image_pull = true", "v2.1.0", Warning, "CRI uses lighter", "io.containerd.cri.v1.images"},
-		"1.7 without a root":   {"version = 2\n" + strings.ReplaceAll(proxyLines(testAddress, testRoot), testRoot, "/x"), "v1.7.0", Warning, "kubelet", testRoot},
-		"old CRI":              {"version = 2\n" + proxyLines(testAddress, testRoot) + "\n" + cri2, "v1.7.0", Warning, "CRI uses lighter", "io.containerd.grpc.v1.cri"},
+		"1.7 without a root":   {"version = 2\n" + strings.ReplaceAll(proxyLines(testAddress, testRoot, false), testRoot, "/x"), "v1.7.0", Warning, "kubelet", testRoot},
+		"old CRI":              {"version = 2\n" + proxyLines(testAddress, testRoot, false) + "\n" + cri2, "v1.7.0", Warning, "CRI uses lighter", "io.containerd.grpc.v1.cri"},
 	} {
-		findings, err := judgeConfig([]byte(c.text), c.version, testAddress, testRoot)
+		findings, err := judgeConfig([]byte(c.text), c.version, testAddress, testRoot, false)
 		wrong := bad(findings)
 		if err != nil || len(wrong) != 1 || wrong[0].Level != c.level || !strings.Contains(wrong[0].What, c.words) || !strings.Contains(wrong[0].Mend, c.mend) {
 			t.Errorf("%s: %+v, %v", what, wrong, err)
 		}
 	}
-	if _, err := judgeConfig([]byte("version = = 3"), "", testAddress, testRoot); err == nil {
+	if _, err := judgeConfig([]byte("version = = 3"), "", testAddress, testRoot, false); err == nil {
 		t.Error("no TOML is understood")
+	}
+}
+
+// What we ship is right for the versions that it is for; and owners are mapped by
+// both sides, or by none.
+func TestShippedConfigs(t *testing.T) {
+	for name, versions := range map[string][]string{"1.6": {"v1.6.20"}, "1.7": {"v1.7.29"}, "2.0": {"v2.0.7"}, "2.1": {"v2.1.5", "v2.4.2"}} {
+		text, err := os.ReadFile("../../deploy/containerd/config-" + name + ".toml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, version := range versions {
+			findings, err := judgeConfig(text, version, "/run/lighter/lighter.sock", "/var/lib/lighter", false)
+			if wrong := bad(findings); err != nil || len(wrong) != 0 {
+				t.Errorf("%s, containerd %s: %+v, %v", name, version, wrong, err)
+			}
+		}
+	}
+	for _, ours := range []bool{false, true} {
+		for _, theirs := range []bool{false, true} {
+			text := "version = 3\n" + proxyLines(testAddress, testRoot, theirs) + "\n" + unpackLines
+			findings, err := judgeConfig([]byte(text), "v2.4.2", testAddress, testRoot, ours)
+			if wrong := bad(findings); err != nil || (len(wrong) == 0) != (ours == theirs) {
+				t.Errorf("node %v, containerd %v: %+v, %v", ours, theirs, wrong, err)
+			}
+		}
 	}
 }
 

@@ -99,7 +99,7 @@ func (d *doctor) judge(t trial) {
 	case t.erofs == nil:
 		d.add(area, OK, "it mounts EROFS from plain files below "+d.config.Root, "")
 	case errors.Is(t.erofs, unix.ENOTBLK), errors.Is(t.erofs, unix.ELOOP):
-		d.add(area, Warning, d.release()+" mounts EROFS from block devices only, or not from this file system: loop devices are needed",
+		d.add(area, Warning, d.release()+" mounts EROFS from block devices only, or not from this file system: trees are behind loop devices, which costs some speed",
 			"Linux 6.12 with CONFIG_EROFS_FS_BACKED_BY_FILE, and a --root on ext4, xfs or btrfs")
 	default:
 		d.add(area, Problem, "EROFS cannot be mounted: "+t.erofs.Error(), "dmesg | tail, and a kernel with CONFIG_EROFS_FS")

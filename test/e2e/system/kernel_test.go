@@ -92,6 +92,7 @@ func TestLoopMode(t *testing.T) {
 	if len(loops(t, s)) != 2 || mode(t, s) != mount.Loop {
 		t.Errorf("loop devices of %v, mode %q", loops(t, s), mode(t, s))
 	}
+	noWayAround(t, first)
 	type result struct {
 		output string
 		err    error
@@ -127,6 +128,18 @@ func TestLoopMode(t *testing.T) {
 	removeImage(t, s, "base")
 	if files := append(loops(t, s), left(t, s)...); len(files) != 0 {
 		t.Errorf("left: %v", files)
+	}
+}
+
+// noWayAround has a container's root try to read what its own root is made of: the
+// lower directories by their paths, and the loop devices.
+func noWayAround(t *testing.T, c *site.Container) {
+	t.Helper()
+	const try = `for dir in $(sed -n 's/.*lowerdir=\([^,]*\).*/\1/p' /proc/self/mountinfo | tr : ' '); do echo looked; ls "$dir" && echo "reads $dir"; done
+		for n in 0 1 2 3 4 5 6 7; do echo looked; mknod /tmp/loop b 7 $n && head -c 1 /tmp/loop >/dev/null && echo "reads loop$n"; rm -f /tmp/loop; done; true`
+	out, err := c.Exec(t.Context(), "sh", "-c", "{ "+try+"; } 2>/dev/null")
+	if err != nil || strings.Count(out, "looked") != 9 || strings.Contains(out, "reads") {
+		t.Errorf("a container's root: %q, %v", out, err)
 	}
 }
 

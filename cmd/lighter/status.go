@@ -160,7 +160,7 @@ func printImage(d node.ImageDetail) error {
 	}
 	if m := d.Mount; m != nil {
 		v := m.Device
-		add("mounted", fmt.Sprintf("%s (%d files, %s)", m.Dir, m.Files, size(m.Bytes)))
+		add("mounted", fmt.Sprintf("%s (%d files, %s, mode %s)", m.Dir, m.Files, size(m.Bytes), m.Mode))
 		add("faults", fmt.Sprintf("%d, of which %d waited for the hub and %d failed", v.Faults, v.Waited.Fetched, v.Failed))
 		add("read", fmt.Sprintf("%s: %s from the cache, %s from the hub", size(v.Bytes), size(v.Bytes-v.Missed), size(v.Missed)))
 		add("waited", fmt.Sprintf("%s in all, half of the answers within %s, 99 of 100 within %s, the last within %s",

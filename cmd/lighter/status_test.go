@@ -18,7 +18,7 @@ func someStatus() node.Status {
 	return node.Status{
 		Version: "v1.2.3", Root: "/var/lib/lighter", Started: time.Now().Add(-90 * time.Second), TakenOver: true,
 		Hubs: []node.HubStatus{{URL: "https://one.test"}, {URL: "https://two.test", Failing: "connection refused"}},
-		Mounts: []node.MountStatus{{Mounted: mount.Mounted{Tree: tree, Dir: "/var/lib/lighter/mounts/x",
+		Mounts: []node.MountStatus{{Mounted: mount.Mounted{Tree: tree, Dir: "/var/lib/lighter/mounts/x", Mode: mount.File,
 			Device: device.Stats{Faults: 203, Bytes: 8 << 20, Missed: 2 << 20, Failed: 1, Waited: device.Wait{Fetched: 21, Total: 1.5, P50: 0.00004, P99: 0.042, Max: 0.1234}}},
 			Chains: []string{chain}, Files: 5500, Bytes: 190 << 20}},
 		Images: []node.ImageStatus{{Chain: chain, Image: "registry.test/tools/python:3.13", Tree: tree, Lazy: true, Why: "its tree was fetched"},
@@ -57,7 +57,7 @@ chain        sha256:` + strings.Repeat("ab", 32) + `
 tree         ` + s.Images[0].Tree.String() + `
 here         3.0 MiB of 150 MiB (4 of 100 chunks)
 lost         its map is cut off
-mounted      /var/lib/lighter/mounts/x (5500 files, 190 MiB)
+mounted      /var/lib/lighter/mounts/x (5500 files, 190 MiB, mode file)
 faults       203, of which 21 waited for the hub and 1 failed
 read         8.0 MiB: 6.0 MiB from the cache, 2.0 MiB from the hub
 waited       1.5s in all, half of the answers within 40µs, 99 of 100 within 42ms, the last within 123ms

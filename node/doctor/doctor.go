@@ -120,6 +120,9 @@ func (d *doctor) lookAtNode() {
 	} else {
 		d.add(area, OK, "it runs since "+s.Started.Local().Format(time.DateTime)+", version "+s.Version, "")
 	}
+	if s.NotLazy != "" {
+		d.add(area, Problem, "no image is lazy: "+s.NotLazy, "what is said of the kernel above, and mount_mode = \"auto\"; then restart the node")
+	}
 	for _, lost := range s.Lost {
 		d.add(area, Problem, "tree "+lost.Tree.Short()+" could not be brought back: "+lost.Cause,
 			"ctr images rm --sync IMAGE, and pull it again (its chains: lighter status)")

@@ -14,6 +14,7 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/node"
+	"lighter/node/mount"
 	"lighter/node/snapshot"
 	"lighter/store/disk"
 )
@@ -87,10 +88,31 @@ func TestTrials(t *testing.T) {
 		"no FUSE":        {func(t *trial) { t.fuse = unix.ENOENT }, Problem, "mknod /dev/fuse", 0},
 		"an old FUSE":    {func(t *trial) { t.resends = false }, Warning, "6.9", 0},
 	} {
-		d, tried := system(t, nil), fine
+		d, tried := system(t, map[string]string{"dev/loop-control": ""}), fine
 		c.change(&tried)
 		d.judge(tried)
 		sick(t, what, d.findings[:len(d.findings)-c.behind], c.level, c.words)
+	}
+}
+
+func TestLoopDevices(t *testing.T) {
+	loops := map[string]string{"dev/loop-control": ""}
+	for what, c := range map[string]struct {
+		files map[string]string
+		mode  mount.Mode
+		level Level
+		words string
+	}{
+		"taken":           {loops, mount.Auto, Warning, "are taken"},
+		"wanted":          {loops, mount.Loop, Warning, "are taken"},
+		"missing":         {nil, mount.Auto, Problem, "modprobe loop"},
+		"not to be taken": {loops, mount.File, Problem, `mount_mode = "auto"`},
+		"nothing":         {loops, mount.None, Warning, "mount_mode is none"},
+	} {
+		d := system(t, c.files)
+		d.config.MountMode = c.mode
+		d.judgeLoops()
+		sick(t, what, d.findings, c.level, c.words)
 	}
 }
 

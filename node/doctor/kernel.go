@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"lighter/node/mount"
 )
 
 // lookAtKernel says whether this kernel can mount images.
@@ -99,8 +101,7 @@ func (d *doctor) judge(t trial) {
 	case t.erofs == nil:
 		d.add(area, OK, "it mounts EROFS from plain files below "+d.config.Root, "")
 	case errors.Is(t.erofs, unix.ENOTBLK), errors.Is(t.erofs, unix.ELOOP):
-		d.add(area, Warning, d.release()+" mounts EROFS from block devices only, or not from this file system: trees are behind loop devices, which costs some speed",
-			"Linux 6.12 with CONFIG_EROFS_FS_BACKED_BY_FILE, and a --root on ext4, xfs or btrfs")
+		d.judgeLoops()
 	default:
 		d.add(area, Problem, "EROFS cannot be mounted: "+t.erofs.Error(), "dmesg | tail, and a kernel with CONFIG_EROFS_FS")
 	}
@@ -114,6 +115,23 @@ func (d *doctor) judge(t trial) {
 		d.add(area, Warning, d.release()+" does not send reads again: what a killed daemon had begun to read fails when the next one comes", "Linux 6.9 or newer")
 	default:
 		d.add(area, OK, "FUSE works, and reads that a killed daemon had begun are sent again", "")
+	}
+}
+
+// judgeLoops says what it means that EROFS is only mounted from block devices.
+func (d *doctor) judgeLoops() {
+	const area = "kernel"
+	what := d.release() + " mounts EROFS from block devices only, or not from the file system of " + d.config.Root
+	_, err := os.Stat(d.path("dev/loop-control"))
+	switch {
+	case d.config.MountMode == mount.File:
+		d.add(area, Problem, what+", and mount_mode is file: no image is lazy", "mount_mode = \"auto\", which takes loop devices then")
+	case d.config.MountMode == mount.None:
+		d.add(area, Warning, what+"; mount_mode is none, and no image is lazy", "mount_mode = \"auto\", which takes loop devices then")
+	case err != nil:
+		d.add(area, Problem, what+", and there are no loop devices: no image is lazy", "modprobe loop")
+	default:
+		d.add(area, Warning, what+": loop devices are taken", "Linux 6.12 with CONFIG_EROFS_FS_BACKED_BY_FILE, and a --root on ext4, xfs or btrfs")
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"net/http"
@@ -16,8 +17,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"lighter/store/disk"
 )
 
 // Control speaks to the daemon that uses a root.
@@ -46,35 +45,45 @@ type notFound struct{ said string }
 func (e *notFound) Error() string { return e.said }
 
 func (c *Control) call(ctx context.Context, method, path string, request, answer any) error {
-	body, err := json.Marshal(request)
+	body, err := c.ask(ctx, method, path, request)
 	if err != nil {
 		return err
 	}
+	defer body.Close()
+	return json.NewDecoder(body).Decode(answer)
+}
+
+// ask returns the answer's body, or the error that the node answers with.
+func (c *Control) ask(ctx context.Context, method, path string, request any) (io.ReadCloser, error) {
+	body, err := json.Marshal(request)
+	if err != nil {
+		return nil, err
+	}
 	req, err := http.NewRequestWithContext(ctx, method, "http://control"+path, bytes.NewReader(body))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	res, err := c.http.Do(req)
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("%s is root's alone: run this as root (try sudo)", ControlSocket(c.root))
+		return nil, fmt.Errorf("%s is root's alone: run this as root (try sudo)", ControlSocket(c.root))
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("%w with root %s: start it, or say --root", ErrNoDaemon, c.root)
+		return nil, fmt.Errorf("%w with root %s: start it, or say --root", ErrNoDaemon, c.root)
 	case err != nil:
-		return fmt.Errorf("ask the node: %w", err)
+		return nil, fmt.Errorf("ask the node: %w", err)
 	}
-	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
+		defer res.Body.Close()
 		var said struct{ Error string }
 		if err := json.NewDecoder(res.Body).Decode(&said); err != nil || said.Error == "" {
 			said.Error = res.Status
 		}
 		if res.StatusCode == http.StatusNotFound {
-			return &notFound{said.Error}
+			return nil, &notFound{said.Error}
 		}
-		return errors.New(said.Error)
+		return nil, errors.New(said.Error)
 	}
-	return json.NewDecoder(res.Body).Decode(answer)
+	return res.Body, nil
 }
 
 // Status asks what the node says of itself.
@@ -90,10 +99,65 @@ func (c *Control) Images(ctx context.Context, word string) ([]ImageDetail, error
 	return details, c.call(ctx, http.MethodGet, "/status/images?name="+url.QueryEscape(word), nil, &details)
 }
 
-// Prune empties the cache.
-func (c *Control) Prune(ctx context.Context) (disk.Stats, error) {
-	var s disk.Stats
-	return s, c.call(ctx, http.MethodPost, "/cache/prune", nil, &s)
+// Cache asks what the cache has.
+func (c *Control) Cache(ctx context.Context) (CacheStatus, error) {
+	var s CacheStatus
+	return s, c.call(ctx, http.MethodGet, "/cache", nil, &s)
+}
+
+// Prune empties the cache of all that is not pinned.
+func (c *Control) Prune(ctx context.Context) (CacheFreed, error) {
+	var f CacheFreed
+	return f, c.call(ctx, http.MethodPost, "/cache/prune", nil, &f)
+}
+
+// Scrub verifies all that is in the cache.
+func (c *Control) Scrub(ctx context.Context) (CacheScrubbed, error) {
+	var s CacheScrubbed
+	return s, c.call(ctx, http.MethodPost, "/cache/scrub", nil, &s)
+}
+
+// Pin keeps the chunks of an image in the cache, as far as they are there and as
+// they come. name is a reference, a chain or a tree, as the status shows them.
+func (c *Control) Pin(ctx context.Context, name string) (CacheStatus, error) {
+	var s CacheStatus
+	return s, c.call(ctx, http.MethodPost, "/cache/pin", cacheRequest{name}, &s)
+}
+
+// Unpin undoes Pin.
+func (c *Control) Unpin(ctx context.Context, name string) (CacheStatus, error) {
+	var s CacheStatus
+	return s, c.call(ctx, http.MethodPost, "/cache/unpin", cacheRequest{name}, &s)
+}
+
+// Evict frees what only this image has of the cache.
+func (c *Control) Evict(ctx context.Context, name string) (CacheFreed, error) {
+	var f CacheFreed
+	return f, c.call(ctx, http.MethodPost, "/cache/evict", cacheRequest{name}, &f)
+}
+
+// Fetch brings all of an image into the cache, and tells how far it is.
+func (c *Control) Fetch(ctx context.Context, name string, tell func(CacheFetched)) error {
+	body, err := c.ask(ctx, http.MethodPost, "/cache/fetch", cacheRequest{name})
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	last := CacheFetched{Error: "the node ended meanwhile"}
+	for lines := json.NewDecoder(body); lines.More(); {
+		last = CacheFetched{}
+		if err := lines.Decode(&last); err != nil {
+			return fmt.Errorf("ask the node: %w", err)
+		}
+		tell(last)
+	}
+	if last.Error == "" && last.Here < last.All {
+		last.Error = "the node ended meanwhile"
+	}
+	if last.Error != "" {
+		return errors.New(last.Error)
+	}
+	return nil
 }
 
 // Mount mounts the tree of an image that the hub has at dir.

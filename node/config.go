@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/dustin/go-humanize"
@@ -25,6 +26,9 @@ type Config struct {
 	MountMode mount.Mode `toml:"mount_mode" comment:"How the kernel gets at images: auto, file (Linux 6.12), loop (behind loop devices, Linux 5.16), or none (every image is unpacked). auto: file where the kernel can, else loop, else none."`
 	RemapIDs  bool       `toml:"remap_ids" comment:"Map file owners into user namespaces by idmapped mounts (Linux 5.19). Set it exactly when containerd is told of the capability remap-ids."`
 	CacheSize Size       `toml:"cache_size" comment:"The most that the chunk cache takes on the disk."`
+	FreeLow   Space      `toml:"disk_free_low" comment:"When less than this is free of the disk that the cache is on, the cache gives way, down to a sixteenth of its size; by itself it never fills the disk beyond this. A share (17%) or a size (50GiB); 0: it does not look.\nThe kubelet removes unused images when 15 % are free (imageGCHighThresholdPercent 85) and evicts pods at imagefs.available<15% and nodefs.available<10%: stay above what it is told."`
+	FreeHigh  Space      `toml:"disk_free_high" comment:"It gives way until this much is free."`
+	ScrubRate Size       `toml:"scrub_rate" comment:"How much of the cache is read and verified a second, for nobody who waits. 0: none; what is damaged is noticed when it is read."`
 	LogLevel  string     `toml:"log_level" comment:"debug, info, warn or error."`
 
 	LogFormat   string `toml:"log_format" comment:"text or json."`
@@ -41,6 +45,8 @@ func DefaultConfig() Config {
 		Scope:     hub.DefaultScope,
 		MountMode: mount.Auto,
 		CacheSize: 20 << 30,
+		FreeLow:   Space{Percent: 17},
+		FreeHigh:  Space{Percent: 20},
 		LogLevel:  "info",
 		LogFormat: "text",
 	}
@@ -84,3 +90,39 @@ func (s *Size) Set(text string) error { return s.UnmarshalText([]byte(text)) }
 
 // Type implements pflag's Value.
 func (s *Size) Type() string { return "size" }
+
+// Space is a part of a disk that people write as 17% or as a Size.
+type Space disk.Space
+
+// String writes what UnmarshalText reads.
+func (s Space) String() string {
+	if s.Percent > 0 {
+		return strconv.FormatFloat(s.Percent, 'g', -1, 64) + "%"
+	}
+	return Size(s.Bytes).String()
+}
+
+// MarshalText writes what String does.
+func (s Space) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText reads a share in percent, or a size.
+func (s *Space) UnmarshalText(b []byte) error {
+	if share, ok := strings.CutSuffix(string(b), "%"); ok {
+		percent, err := strconv.ParseFloat(strings.TrimSpace(share), 64)
+		if err != nil || !(percent >= 0 && percent < 100) {
+			return fmt.Errorf("%q is not a share of a disk: write 17%%", b)
+		}
+		*s = Space{Percent: percent}
+		return nil
+	}
+	var size Size
+	err := size.UnmarshalText(b)
+	*s = Space{Bytes: int64(size)}
+	return err
+}
+
+// Set implements the flag packages' Value.
+func (s *Space) Set(text string) error { return s.UnmarshalText([]byte(text)) }
+
+// Type implements pflag's Value.
+func (s *Space) Type() string { return "space" }

@@ -23,6 +23,10 @@ type bindRequest struct {
 	Dir      string `json:"dir"`
 }
 
+type cacheRequest struct {
+	Name string `json:"name"`
+}
+
 // maxRequest bounds the body of a request to the control socket.
 const maxRequest = 64 << 10
 
@@ -52,13 +56,10 @@ func (n *Node) control() http.Handler {
 		images, err := n.Images(r.Context(), r.URL.Query().Get("name"))
 		reply(w, images, err)
 	})
-	mux.HandleFunc("POST /cache/prune", func(w http.ResponseWriter, r *http.Request) {
-		n.cache.Prune()
-		reply(w, n.cache.Stats(), nil)
-	})
 	// Where memory, goroutines and time go, as `go tool pprof` reads it.
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	n.controlCache(mux)
 	mux.HandleFunc("POST /stop", func(w http.ResponseWriter, r *http.Request) {
 		reply(w, struct{}{}, nil)
 		n.stop(nil)
@@ -81,6 +82,55 @@ func (n *Node) control() http.Handler {
 		reply(w, struct{}{}, n.unbind(req.Dir))
 	})
 	return mux
+}
+
+// controlCache answers about the cache.
+func (n *Node) controlCache(mux *http.ServeMux) {
+	mux.HandleFunc("GET /cache", func(w http.ResponseWriter, r *http.Request) {
+		reply(w, n.cacheStatus(), nil)
+	})
+	mux.HandleFunc("POST /cache/prune", func(w http.ResponseWriter, r *http.Request) {
+		freed := n.cache.Prune()
+		reply(w, CacheFreed{freed, n.cacheStatus()}, nil)
+	})
+	mux.HandleFunc("POST /cache/scrub", func(w http.ResponseWriter, r *http.Request) {
+		found, err := n.cache.Scrub(r.Context(), 0)
+		reply(w, CacheScrubbed{found, n.cacheStatus()}, err)
+	})
+	named := func(path string, do func(w http.ResponseWriter, ctx context.Context, name string)) {
+		mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
+			var req cacheRequest
+			if err := json.NewDecoder(io.LimitReader(r.Body, maxRequest)).Decode(&req); err != nil {
+				reply(w, nil, err)
+				return
+			}
+			do(w, r.Context(), req.Name)
+		})
+	}
+	named("/cache/pin", func(w http.ResponseWriter, ctx context.Context, name string) {
+		err := n.pin(ctx, name)
+		reply(w, n.cacheStatus(), err)
+	})
+	named("/cache/unpin", func(w http.ResponseWriter, ctx context.Context, name string) {
+		err := n.unpin(ctx, name)
+		reply(w, n.cacheStatus(), err)
+	})
+	named("/cache/evict", func(w http.ResponseWriter, ctx context.Context, name string) {
+		freed, err := n.evict(ctx, name)
+		reply(w, CacheFreed{freed, n.cacheStatus()}, err)
+	})
+	named("/cache/fetch", func(w http.ResponseWriter, ctx context.Context, name string) { // a line for each report
+		last := CacheFetched{}
+		say := func() {
+			_ = json.NewEncoder(w).Encode(last) // the client is gone: ctx ends too
+			_ = http.NewResponseController(w).Flush()
+		}
+		err := n.fetch(ctx, name, func(at CacheFetched) { last = at; say() })
+		if err != nil {
+			last.Error = err.Error()
+			say()
+		}
+	})
 }
 
 // reply sends a value, or an error as {"error": …}.

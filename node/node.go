@@ -5,7 +5,8 @@
 //
 // node.go is the drawing; it decides nothing else. The other files are for
 // people: a tree mounted without containerd (bind.go; mounts.go, without a node
-// too), and the control socket, with both its ends.
+// too), what is kept in the cache (cache.go), and the control socket, with both its
+// ends.
 //
 // Below the root, which is root's alone to write:
 //
@@ -101,6 +102,7 @@ func (n *Node) serve(ctx context.Context, ready func()) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { n.ahead.Run(ctx); return nil })
+	group.Go(func() error { n.scrub(ctx); return nil })
 	group.Go(func() error { return n.serveControl(ctx) })
 	if n.snapshot != nil {
 		group.Go(func() error { return snapshot.Serve(ctx, n.requests, n.snapshot) })
@@ -138,9 +140,7 @@ func start(ctx context.Context, config Config, log *slog.Logger) (_ *Node, err e
 	if n.keys, err = chain.NewKeys(config.Root, config.HubKeys, n.hub); err != nil {
 		return nil, err
 	}
-	if n.cache, err = disk.Open(filepath.Join(config.Root, "cache"), int64(config.CacheSize), log); err != nil {
-		return nil, err
-	}
+	n.cache = openCache(config, log)
 	n.units = store.NewUnits(n.hub, n.cache)
 	n.ahead = device.NewAhead(n.units, log)
 	n.web.notReady("it takes over what a former daemon has mounted")

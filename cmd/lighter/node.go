@@ -75,6 +75,8 @@ func nodeFlags(cmd *cobra.Command, config *node.Config, file *string) {
 	f.BoolVar(&config.RemapIDs, "remap-ids", config.RemapIDs, "map owners into user namespaces, as containerd's capability remap-ids says")
 	f.Var(&config.CacheSize, "cache-size", "the most that the chunk cache takes on the disk")
 	f.StringVar(&config.HTTPAddress, "http-address", config.HTTPAddress, "where /metrics, /healthz and /readyz are answered (`ADDRESS`): HOST:PORT or unix:/PATH")
+	f.Var(&config.FreeLow, "disk-free-low", "when less is free of the disk, the cache gives way (17% or 50GiB; 0: it does not look)")
+	f.Var(&config.FreeHigh, "disk-free-high", "it gives way until this much is free")
 	f.StringVar(&config.LogLevel, "log-level", config.LogLevel, "debug, info, warn or error")
 	f.StringVar(&config.LogFormat, "log-format", config.LogFormat, "text or json")
 }

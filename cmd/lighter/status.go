@@ -63,7 +63,7 @@ func printStatus(s node.Status) error {
 		fmt.Printf("hub %s %s\n", hub.URL, cmp.Or(hub.Failing, "up"))
 	}
 	fmt.Printf("fetched %s in %d requests (%d again, %d invalid)\n", size(s.Fetched.Bytes), s.Fetched.Requests, s.Fetched.Retries, s.Fetched.Invalid)
-	printCache(s)
+	printCache(s.Cache)
 	if s.NotLazy != "" {
 		fmt.Printf("no image is lazy: %s\n", s.NotLazy)
 	}
@@ -179,51 +179,4 @@ func shortAll(digests []string) string {
 		out[i] = short(d)
 	}
 	return strings.Join(out, " ")
-}
-
-func printCache(s node.Status) {
-	c := s.Cache
-	fmt.Printf("cache %s of %s, %d chunks, %d hits, %d misses, %d damaged, %d failed writes\n",
-		size(c.Used), size(c.Limit), c.Chunks, c.Hits, c.Misses, c.Damaged, c.Failed)
-}
-
-func cacheCommand() *cobra.Command {
-	var asJSON bool
-	cmd := &cobra.Command{
-		Use:     "cache [flags]",
-		Short:   "Show, or empty, the node's chunk cache",
-		Example: "  lighter cache\n  lighter cache prune",
-		Args:    exactArgs(),
-	}
-	root := cmd.PersistentFlags().String("root", node.DefaultConfig().Root, "the node's `DIR`")
-	cmd.PersistentFlags().BoolVar(&asJSON, "json", false, "print JSON")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		s, err := node.NewControl(*root).Status(cmd.Context())
-		if err != nil {
-			return err
-		}
-		if asJSON {
-			return printJSON(os.Stdout, s.Cache)
-		}
-		printCache(s)
-		return nil
-	}
-	cmd.AddCommand(&cobra.Command{
-		Use:     "prune [flags]",
-		Short:   "Empty the cache; what containers need is fetched again",
-		Example: "  lighter cache prune",
-		Args:    exactArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			stats, err := node.NewControl(*root).Prune(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return printJSON(os.Stdout, stats)
-			}
-			printCache(node.Status{Cache: stats})
-			return nil
-		},
-	})
-	return cmd
 }

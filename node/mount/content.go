@@ -3,11 +3,8 @@ package mount
 import (
 	"context"
 	"encoding/binary"
-	"os"
-	"path/filepath"
 
 	"lighter/format/chunk"
-	"lighter/format/index"
 )
 
 // Content is how much of a tree's data is on this machine, in distinct chunks and
@@ -22,36 +19,20 @@ type Content struct {
 // Content counts the chunks of a tree that is on this machine, and those that has
 // knows. It reads the whole extent map.
 func (t *Trees) Content(ctx context.Context, tree chunk.ID, has func(chunk.ID) bool) (c Content, err error) {
-	file, err := os.Open(filepath.Join(t.dir(tree), "map"))
-	if err != nil {
-		return c, err
-	}
-	defer file.Close()
-	extents, err := index.OpenMap(file, tree, index.NewPages(1)) // in order, and not to push out what readers need
-	if err != nil {
-		return c, err
-	}
 	// Eight bytes of an ID will do for counting.
 	seen := map[uint64]struct{}{}
-	for i := range extents.Extents {
-		e, err := extents.Extent(i)
-		if err == nil {
-			err = ctx.Err()
-		}
-		if err != nil {
-			return c, err
-		}
-		key := binary.BigEndian.Uint64(e.ID[:])
+	err = t.Chunks(ctx, tree, func(ref chunk.Ref) {
+		key := binary.BigEndian.Uint64(ref.ID[:])
 		if _, again := seen[key]; again {
-			continue
+			return
 		}
 		seen[key] = struct{}{}
 		c.Chunks++
-		c.Bytes += int64(e.Length)
-		if has(e.ID) {
+		c.Bytes += int64(ref.Length)
+		if has(ref.ID) {
 			c.ChunksHere++
-			c.BytesHere += int64(e.Length)
+			c.BytesHere += int64(ref.Length)
 		}
-	}
-	return c, nil
+	})
+	return c, err
 }

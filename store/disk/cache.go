@@ -1,26 +1,32 @@
 // Package disk promises a cache of plain chunks on this machine that all images
-// share, that survives a restart, that stays below its limit, and that never
-// gives back a byte which differs from what was put in.
+// share, that survives a restart, that stays below its limit, that gives way
+// when the disk runs short, and that never gives back a byte which differs from
+// what was put in. What is pinned stays.
 //
 // It refuses to fail a read: whatever is wrong with the disk, the answer is
 // that the chunk is not here. It refuses to fetch, and to judge what is put in:
 // the caller has verified that.
 //
 // Chunks are appended to segments, files of a fixed size; the segment that was
-// used least recently goes when room is needed. So a chunk costs no file, no
-// directory entry and no fsync, neighbours that came together lie together, and
-// freeing is a single unlink. Nothing is synced: after a crash of the machine
-// whatever did not reach the disk fails its checksum and is fetched again.
+// used least recently goes when room is needed, after what is pinned in it was
+// moved to another. So a chunk costs no file, no directory entry and no fsync,
+// neighbours that came together lie together, and freeing is a single unlink.
+// Nothing but the pins is synced: after a crash of the machine whatever did not
+// reach the disk fails its checksum and is fetched again.
+//
+// cache.go is the path of reads and writes. Its owner, a goroutine between Open
+// and Close (owner.go), makes room before it is needed (evict.go). Risk: a disk
+// that hangs, rather than fails, keeps those waiting who read what is on it.
 package disk
 
 import (
-	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,8 +43,12 @@ const MinLimit = 64 << 20
 // under a hundredth of it, and the open files stay few.
 const segments = 128
 
-// writePause is how long a disk that refuses writes is left alone.
-const writePause = 10 * time.Second
+// pause is how long a disk that refuses writes is left alone, and one that
+// fails badReads reads in a row: such a disk may take seconds to say so.
+const (
+	pause    = 10 * time.Second
+	badReads = 16
+)
 
 // key is the part of an ID that the index in memory holds. A record's checksums
 // are salted with the whole ID, so a wrong place is found out.
@@ -55,44 +65,53 @@ type place struct {
 // Cache is the cache. It is safe for concurrent use.
 type Cache struct {
 	dir         string
-	limit       int64
+	limits      Limits
 	segmentSize int64
 	lock        *os.File
 	log         *slog.Logger
+	absent      error // why there is none
 
-	clock  atomic.Int64 // counts uses: the age of a segment
-	hits   atomic.Int64
-	misses atomic.Int64
-	damage atomic.Int64
-	fails  atomic.Int64
+	wake    chan struct{} // tells the owner that there is work
+	stop    context.CancelFunc
+	stopped sync.WaitGroup
+
+	clock    atomic.Int64 // counts uses: the age of a segment
+	hits     atomic.Int64
+	misses   atomic.Int64
+	damage   atomic.Int64
+	unread   atomic.Int64
+	inARow   atomic.Int64 // reads that failed since one succeeded
+	blindTo  atomic.Int64 // until then nothing is read; Unix nanoseconds, 0: it is
+	fails    atomic.Int64
+	evicted  atomic.Int64
+	scrubbed atomic.Int64
+
+	slow sync.Mutex // held by who frees or moves records, or changes pins; before mu
 
 	mu     sync.RWMutex // guards what follows
 	index  map[key]place
 	sealed []*segment
 	active *segment  // takes what is put; nil before the first
+	kept   *segment  // takes what is moved; nil before the first
 	next   uint64    // number of the next segment
 	used   int64     // bytes of all segments with their tables
+	room   int64     // what used may be now: the limit, or less if the disk is short
+	free   int64     // of the disk, as it was measured last
 	off    time.Time // until then the disk is not asked to take anything
+	pins   []*pin    // replaced as a whole
+	pinned int64     // bytes of the records that they keep
 }
 
-// Stats are a cache's figures since it was opened.
-type Stats struct {
-	Limit   int64 `json:"limitBytes"`
-	Used    int64 `json:"usedBytes"` // on disk
-	Chunks  int64 `json:"chunks"`
-	Hits    int64 `json:"hits"`
-	Misses  int64 `json:"misses"`
-	Damaged int64 `json:"damaged"`      // records whose checksum was wrong, or that were cut
-	Failed  int64 `json:"failedWrites"` // chunks that the disk did not take
-}
-
-// Open opens the cache in dir, which it makes if need be, with a limit in
-// bytes. What is there and valid is taken over. Only one process can hold a
-// cache open.
-func Open(dir string, limit int64, log *slog.Logger) (*Cache, error) {
-	if limit < MinLimit {
-		return nil, fmt.Errorf("a cache of %d bytes is too small: the least is %d MiB", limit, MinLimit>>20)
+// Open opens the cache in dir, which it makes if need be. What is there and
+// valid is taken over. Only one process can hold a cache open.
+func Open(dir string, limits Limits, log *slog.Logger) (*Cache, error) {
+	if limits.Size < MinLimit {
+		return nil, fmt.Errorf("a cache of %d bytes is too small: the least is %d MiB", limits.Size, MinLimit>>20)
 	}
+	return openSized(dir, limits, min(max(limits.Size/segments, 4*chunk.MaxLength), 1<<31), log)
+}
+
+func openSized(dir string, limits Limits, segmentSize int64, log *slog.Logger) (*Cache, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the cache directory: %w", err)
 	}
@@ -104,13 +123,22 @@ func Open(dir string, limit int64, log *slog.Logger) (*Cache, error) {
 		lock.Close()
 		return nil, fmt.Errorf("the cache %s is in use by another process: %w", dir, err)
 	}
-	c := &Cache{dir: dir, limit: limit, segmentSize: min(max(limit/segments, 4*chunk.MaxLength), 1<<31),
-		lock: lock, log: log, index: map[key]place{}}
+	c := &Cache{dir: dir, limits: limits, segmentSize: segmentSize, lock: lock, log: log,
+		room: limits.Size, index: map[key]place{}, wake: make(chan struct{}, 1)}
 	if err := c.load(); err != nil {
 		lock.Close()
 		return nil, err
 	}
+	c.measure()
+	ctx, stop := context.WithCancel(context.Background())
+	c.stop = stop
+	c.stopped.Go(func() { c.own(ctx) })
 	return c, nil
+}
+
+// Absent is a cache that has nothing and takes nothing, for the reason given.
+func Absent(cause error, limits Limits, log *slog.Logger) *Cache {
+	return &Cache{absent: cause, limits: limits, log: log, stop: func() {}}
 }
 
 // Read fills dst with the bytes of the chunk from offset on, which must lie
@@ -119,20 +147,40 @@ func (c *Cache) Read(ref chunk.Ref, offset int, dst []byte) bool {
 	c.mu.RLock()
 	p, ok := c.index[keyOf(ref.ID)]
 	c.mu.RUnlock()
-	if !ok {
-		c.misses.Add(1)
-		return false
-	}
-	if err := p.segment.read(p.offset, ref, offset, dst); err != nil {
-		c.misses.Add(1)
-		if !errors.Is(err, os.ErrClosed) { // evicted meanwhile: not damage
-			c.drop(ref, p, err)
+	for ok {
+		if c.blindTo.Load() != 0 && c.isBlind() {
+			break
 		}
-		return false
+		err := p.segment.read(p.offset, ref, offset, dst)
+		if err == nil {
+			if c.inARow.Load() != 0 {
+				c.inARow.Store(0)
+			}
+			p.segment.used.Store(c.clock.Add(1))
+			c.hits.Add(1)
+			return true
+		}
+		if !errors.Is(err, os.ErrClosed) {
+			c.drop(ref, p, err)
+			break
+		}
+		before := p // evicted meanwhile: it may have been moved
+		c.mu.RLock()
+		p, ok = c.index[keyOf(ref.ID)]
+		c.mu.RUnlock()
+		ok = ok && p != before
 	}
-	p.segment.used.Store(c.clock.Add(1))
-	c.hits.Add(1)
-	return true
+	c.misses.Add(1)
+	return false
+}
+
+func (c *Cache) isBlind() bool {
+	until := c.blindTo.Load()
+	if time.Now().UnixNano() < until {
+		return true
+	}
+	c.blindTo.CompareAndSwap(until, 0)
+	return false
 }
 
 // Has tells whether the chunk is believed to be here.
@@ -143,47 +191,80 @@ func (c *Cache) Has(id chunk.ID) bool {
 	return ok
 }
 
-// drop forgets a record that turned out to be damaged, unless it has been
-// replaced meanwhile.
+// drop forgets a record that is damaged, or that the disk does not give, unless
+// it has been replaced meanwhile.
 func (c *Cache) drop(ref chunk.Ref, p place, cause error) {
 	c.mu.Lock()
-	if c.index[keyOf(ref.ID)] == p {
-		delete(c.index, keyOf(ref.ID))
-	}
+	c.unset(keyOf(ref.ID), p)
 	c.mu.Unlock()
-	if n := c.damage.Add(1); n&(n-1) == 0 { // log 1, 2, 4, 8 …: a dying disk must not fill the log
-		c.log.Warn("cached chunk is damaged, it will be fetched anew", "chunk", ref.ID.Short(),
-			"segment", p.segment.path, "cause", cause, "damaged", n)
+	n := int64(0)
+	if errors.Is(cause, errDamaged) || errors.Is(cause, io.ErrUnexpectedEOF) {
+		n = c.damage.Add(1)
+	} else {
+		n = c.unread.Add(1)
+		if c.inARow.Add(1)%badReads == 0 {
+			c.blindTo.Store(time.Now().Add(pause).UnixNano())
+		}
+	}
+	if n&(n-1) == 0 { // log 1, 2, 4, 8 …: a dying disk must not fill the log
+		c.log.Warn("a cached chunk cannot be used, it will be fetched anew", "chunk", ref.ID.Short(),
+			"segment", p.segment.path, "cause", cause, "so far", n)
 	}
 }
 
 // Put stores a chunk that the caller has verified. A disk that refuses it is
 // counted and otherwise ignored.
 func (c *Cache) Put(ref chunk.Ref, plain []byte) {
-	if len(plain) != int(ref.Length) || c.Has(ref.ID) || c.isOff() {
+	if c.absent != nil || len(plain) != int(ref.Length) || c.Has(ref.ID) || c.isOff() {
 		return
 	}
-	segment, offset, err := c.reserve(recordSize(ref.Length))
-	if err == nil {
-		err = segment.write(offset, ref.ID, plain)
-	}
+	s, offset, err := c.reserve(recordSize(ref.Length))
 	if err != nil {
 		c.writeFailed(err)
 		return
 	}
+	err = s.write(offset, ref.ID, plain)
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if segment.gone {
-		return
+	s.pending--
+	if err == nil && !s.gone {
+		c.set(keyOf(ref.ID), place{s, offset})
+		s.add(ref, offset)
 	}
-	segment.add(ref, offset)
-	c.index[keyOf(ref.ID)] = place{segment, offset}
+	c.mu.Unlock()
+	if err != nil {
+		c.writeFailed(err)
+	}
+}
+
+// set puts a place into the index, and unset takes it out if it is still the
+// one. The caller holds mu.
+func (c *Cache) set(k key, p place) {
+	if old, ok := c.index[k]; ok {
+		c.dead(old.segment)
+	}
+	c.index[k] = p
+	p.segment.live++
+}
+
+func (c *Cache) unset(k key, p place) bool {
+	if c.index[k] != p {
+		return false
+	}
+	delete(c.index, k)
+	c.dead(p.segment)
+	return true
+}
+
+func (c *Cache) dead(s *segment) {
+	if s.live--; s.live == 0 {
+		c.call()
+	}
 }
 
 func (c *Cache) isOff() bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return time.Now().Before(c.off)
+	return !c.off.IsZero() && time.Now().Before(c.off)
 }
 
 // writeFailed makes room if that is what the disk lacks. Otherwise the disk is
@@ -197,151 +278,120 @@ func (c *Cache) writeFailed(err error) {
 		c.log.Warn("the cache cannot be written, reads go on without it", "dir", c.dir, "cause", err, "failed", n)
 	}
 	full := errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
-	if full && c.evictOldest() {
+	if full && c.evictNow() {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.off = time.Now().Add(writePause)
+	c.off = time.Now().Add(pause)
 }
 
 var errNoRoom = errors.New("nothing in the cache can be evicted")
 
-// reserve finds room for size bytes in the active segment, starting another
-// and evicting old ones as needed.
+// reserve finds room for size bytes in the active segment, starting another as
+// needed. The owner has made room for it; if it did not keep up, the oldest goes
+// here and now.
 func (c *Cache) reserve(size int64) (*segment, uint32, error) {
 	for {
-		segment, offset, sealed, err := c.tryReserve(size)
-		if sealed != nil {
-			c.writeTable(sealed)
-		}
+		s, offset, err := c.tryReserve(size)
 		if err != errNoRoom {
-			return segment, offset, err
+			return s, offset, err
 		}
-		if !c.evictOldest() {
+		c.slow.Lock()
+		s, offset, err = c.tryReserve(size) // the owner may have been at it
+		if err == errNoRoom && !c.evictOldest() {
+			c.slow.Unlock()
 			return nil, 0, err
 		}
+		c.slow.Unlock()
+		if err != errNoRoom {
+			return s, offset, err
+		}
 	}
 }
 
-// tryReserve is reserve without what takes long: it returns a segment that wants
-// its table, and errNoRoom if something has to go first.
-func (c *Cache) tryReserve(size int64) (_ *segment, offset uint32, sealed *segment, err error) {
+// tryReserve is reserve without what takes long: it returns errNoRoom if
+// something has to go first.
+func (c *Cache) tryReserve(size int64) (*segment, uint32, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.active != nil && c.active.cost()+size+tableEntry > c.segmentSize {
-		sealed = c.seal()
-	}
+	c.sealFull(&c.active, size)
 	if c.active == nil {
-		if c.used+c.segmentSize > c.limit {
-			return nil, 0, sealed, errNoRoom
+		least := c.segmentSize
+		if len(c.pins) > 0 {
+			least *= 2 // so that what is pinned can always be moved
 		}
-		s, err := createSegment(c.dir, c.next)
-		if err != nil {
-			return nil, 0, sealed, err
+		if c.used+least > c.room {
+			return nil, 0, errNoRoom
 		}
-		c.next++
-		s.used.Store(c.clock.Add(1))
-		c.active = s
-		c.used += s.cost()
-	}
-	offset = uint32(c.active.size)
-	c.used -= c.active.cost()
-	c.active.size += size
-	c.active.reserved++
-	c.used += c.active.cost()
-	return c.active, offset, sealed, nil
-}
-
-// seal ends the active segment and returns it. The caller holds mu.
-func (c *Cache) seal() *segment {
-	s := c.active
-	if s != nil {
-		c.sealed = append(c.sealed, s)
-		c.active = nil
-	}
-	return s
-}
-
-func (c *Cache) writeTable(s *segment) {
-	c.mu.Lock()
-	records, ids := s.records, s.ids
-	s.ids = nil // what is added from now on will be missing from the table, and lost at a restart
-	c.mu.Unlock()
-	if err := s.writeTable(records, ids); err != nil {
-		c.log.Warn("write the table of a cache segment; the next start will scan it", "cause", err)
-	}
-}
-
-// evictOldest frees the sealed segment that was used least recently, and tells
-// whether it could. What the disk does not let go of stays.
-func (c *Cache) evictOldest() bool {
-	c.mu.Lock()
-	var s *segment
-	for _, other := range c.sealed {
-		if !other.leaving && (s == nil || other.used.Load() < s.used.Load()) {
-			s = other
+		if err := c.begin(&c.active); err != nil {
+			return nil, 0, err
+		}
+		if c.isTight() {
+			c.call()
 		}
 	}
-	if s != nil {
-		s.leaving = true
+	return c.active, c.take(c.active, size), nil
+}
+
+// begin starts a segment. The caller holds mu.
+func (c *Cache) begin(where **segment) error {
+	s, err := createSegment(c.dir, c.next)
+	if errors.Is(err, os.ErrNotExist) && os.Mkdir(c.dir, 0o700) == nil { // somebody has removed it
+		s, err = createSegment(c.dir, c.next)
 	}
-	c.mu.Unlock()
-	if s == nil {
-		return false
-	}
-	err := s.unlink() // it is open: who reads it now goes on
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	if err != nil {
-		c.log.Warn("a cache segment cannot be removed", "cause", err)
-		s.leaving = false
-		return false
+		return err
 	}
-	c.forget(s)
-	if err := s.file.Close(); err != nil {
-		c.log.Warn("close a cache segment", "cause", err)
-	}
-	return true
+	c.next++
+	s.used.Store(c.clock.Add(1))
+	*where = s
+	c.used += s.cost()
+	return nil
 }
 
-// forget takes a segment out of the books. The caller holds mu.
-func (c *Cache) forget(s *segment) {
-	c.sealed = slices.DeleteFunc(c.sealed, func(other *segment) bool { return other == s })
-	for _, r := range s.records {
-		if c.index[r.key].segment == s {
-			delete(c.index, r.key)
-		}
-	}
+// take gives size bytes of a segment away. The caller holds mu.
+func (c *Cache) take(s *segment, size int64) (offset uint32) {
+	offset = uint32(s.size)
 	c.used -= s.cost()
-	s.gone = true
+	s.size += size
+	s.reserved++
+	s.pending++
+	c.used += s.cost()
+	return offset
 }
 
-// Prune empties the cache, as far as the disk lets it.
-func (c *Cache) Prune() {
-	c.mu.Lock()
-	c.seal()
-	c.mu.Unlock()
-	for c.evictOldest() {
+// sealFull ends a segment in which there is no room for size bytes. The caller
+// holds mu.
+func (c *Cache) sealFull(where **segment, size int64) {
+	if *where != nil && (*where).cost()+size+tableEntry > c.segmentSize {
+		c.seal(where)
+		c.call() // it wants its table
 	}
 }
 
-// Stats returns the figures.
-func (c *Cache) Stats() Stats {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return Stats{Limit: c.limit, Used: c.used, Chunks: int64(len(c.index)), Hits: c.hits.Load(),
-		Misses: c.misses.Load(), Damaged: c.damage.Load(), Failed: c.fails.Load()}
+// seal ends a segment. The caller holds mu.
+func (c *Cache) seal(where **segment) {
+	if *where != nil {
+		c.sealed = append(c.sealed, *where)
+		*where = nil
+	}
 }
 
 // Close writes what the next Open needs to start quickly.
 func (c *Cache) Close() error {
-	c.mu.Lock()
-	sealed := c.seal()
-	c.mu.Unlock()
-	if sealed != nil {
-		c.writeTable(sealed)
+	c.stop()
+	c.stopped.Wait()
+	if c.absent != nil {
+		return nil
 	}
+	c.slow.Lock()
+	defer c.slow.Unlock()
+	c.mu.Lock()
+	c.seal(&c.active)
+	c.seal(&c.kept)
+	c.mu.Unlock()
+	c.writeTables()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.keepAges()
@@ -351,17 +401,4 @@ func (c *Cache) Close() error {
 	c.sealed = nil
 	clear(c.index)
 	return c.lock.Close()
-}
-
-// keepAges has the files' times say in which order the segments were used: the
-// next Open goes by them. The caller holds mu.
-func (c *Cache) keepAges() {
-	slices.SortFunc(c.sealed, func(a, b *segment) int { return cmp.Compare(a.used.Load(), b.used.Load()) })
-	now := time.Now()
-	for i, s := range c.sealed {
-		at := now.Add(time.Duration(i-len(c.sealed)) * time.Millisecond)
-		if err := os.Chtimes(s.path+".segment", at, at); err != nil {
-			c.log.Warn("keep the age of a cache segment", "cause", err)
-		}
-	}
 }

@@ -26,12 +26,30 @@ func data(n, length int) (chunk.Ref, []byte) {
 
 func open(t testing.TB, dir string, limit int64) *Cache {
 	t.Helper()
-	c, err := Open(dir, limit, quiet)
+	c, err := Open(dir, Limits{Size: limit}, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
 	return c
+}
+
+// openSmall opens a cache with a limit and segments that Open would not take.
+func openSmall(t testing.TB, dir string, limits Limits, segmentSize int64) *Cache {
+	t.Helper()
+	c, err := openSized(dir, limits, segmentSize, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// crash ends a cache as kill -9 would.
+func crash(c *Cache) {
+	c.stop()
+	c.stopped.Wait()
+	c.lock.Close()
 }
 
 // has tells whether the cache gives the whole chunk back, and fails on a wrong
@@ -78,18 +96,18 @@ func TestCacheGivesBackWhatWasPut(t *testing.T) {
 }
 
 func TestCacheSurvivesARestart(t *testing.T) {
-	for name, crash := range map[string]bool{"closed": false, "killed": true} {
+	for name, killed := range map[string]bool{"closed": false, "killed": true} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			c, err := Open(dir, MinLimit, quiet)
+			c, err := Open(dir, Limits{Size: MinLimit}, quiet)
 			if err != nil {
 				t.Fatal(err)
 			}
 			for i := range 40 {
 				c.Put(data(i, 100_000))
 			}
-			if crash {
-				c.lock.Close() // what the kernel does for a dead process
+			if killed {
+				crash(c)
 			} else if err := c.Close(); err != nil {
 				t.Fatal(err)
 			}
@@ -111,10 +129,10 @@ func TestCacheSurvivesARestart(t *testing.T) {
 func TestCacheIsOneProcess(t *testing.T) {
 	dir := t.TempDir()
 	open(t, dir, MinLimit)
-	if _, err := Open(dir, MinLimit, quiet); err == nil {
+	if _, err := Open(dir, Limits{Size: MinLimit}, quiet); err == nil {
 		t.Error("the cache was opened twice")
 	}
-	if _, err := Open(t.TempDir(), MinLimit-1, quiet); err == nil {
+	if _, err := Open(t.TempDir(), Limits{Size: MinLimit - 1}, quiet); err == nil {
 		t.Error("a limit that is too small was accepted")
 	}
 }
@@ -135,9 +153,8 @@ func diskUse(t testing.TB, dir string) (total int64) {
 
 func TestCacheStaysBelowItsLimit(t *testing.T) {
 	dir := t.TempDir()
-	c := open(t, dir, MinLimit)
 	const limit = 4 << 20
-	c.limit, c.segmentSize = limit, limit/16
+	c := openSmall(t, dir, Limits{Size: limit}, limit/16)
 	first, firstPlain := data(0, 1000)
 	for i := range 250 {
 		if i%10 == 0 && i > 0 {
@@ -284,20 +301,22 @@ func TestCacheFindsDamage(t *testing.T) {
 // Tables count: of tiny chunks they are a quarter of what is on the disk.
 func TestTablesCount(t *testing.T) {
 	dir := t.TempDir()
-	c := open(t, dir, MinLimit)
-	c.limit, c.segmentSize = 128<<10, 8<<10
+	const limit = 128 << 10
+	c := openSmall(t, dir, Limits{Size: limit}, 8<<10)
 	for i := range 3_000 {
 		c.Put(data(i, 20))
 	}
-	if used, on := c.Stats().Used, diskUse(t, dir); on > c.limit || used < on || used > on+c.segmentSize {
-		t.Errorf("%d bytes on disk, %d in the books, limit %d", on, used, c.limit)
+	c.stop() // the owner has nothing more to write
+	c.stopped.Wait()
+	c.writeTables()
+	if used, on := c.Stats().Used, diskUse(t, dir); on > limit || used < on || used > on+c.segmentSize {
+		t.Errorf("%d bytes on disk, %d in the books, limit %d", on, used, limit)
 	}
 }
 
 // fill makes a cache of a few sealed segments and returns their chunks.
 func fill(t *testing.T, dir string) (*Cache, []chunk.Ref) {
-	c := open(t, dir, MinLimit)
-	c.segmentSize = 100_000
+	c := openSmall(t, dir, Limits{Size: MinLimit}, 100_000)
 	var refs []chunk.Ref
 	for i := range 10 {
 		ref, plain := data(i, 40_000)
@@ -308,6 +327,13 @@ func fill(t *testing.T, dir string) (*Cache, []chunk.Ref) {
 		t.Fatalf("%d sealed segments", len(c.sealed))
 	}
 	return c, refs
+}
+
+// ask ends the time in which a disk that refused is left alone.
+func (c *Cache) ask() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.off = time.Time{}
 }
 
 // countThere tells how many of the chunks can be read.
@@ -329,7 +355,7 @@ func TestDiskThatCannotBeWrittenIsRead(t *testing.T) {
 	defer readOnly.Close()
 	c.active.file = readOnly
 	for i := range 20 {
-		c.off = time.Time{}
+		c.ask()
 		c.Put(data(i+100, 100))
 	}
 	if c.Stats().Failed != 20 {
@@ -365,13 +391,17 @@ func TestFullDiskTakesWhatIsOldest(t *testing.T) {
 
 func TestWhatCannotBeRemovedStaysInTheBooks(t *testing.T) {
 	c, refs := fill(t, t.TempDir())
-	for _, s := range c.sealed {
+	used := c.Stats().Used
+	c.slow.Lock()
+	c.mu.Lock()
+	for _, s := range append(c.sealed, c.active) {
 		s.path = "/dev/null/no directory"
 	}
-	used := c.Stats().Used
-	c.limit = used
+	c.limits.Size, c.room = used, used
+	c.mu.Unlock()
+	c.slow.Unlock()
 	for i := range 10 {
-		c.off = time.Time{}
+		c.ask()
 		c.Put(data(i+100, 40_000))
 	}
 	if c.Stats().Used < used {
@@ -390,7 +420,7 @@ func TestRestartsKeepOrder(t *testing.T) {
 	countThere(c, refs[:2])
 	c.Close()
 	c = open(t, dir, MinLimit)
-	if !c.evictOldest() || countThere(c, refs[:2]) != 2 {
+	if !c.evictNow() || countThere(c, refs[:2]) != 2 {
 		t.Error("what was used last went first")
 	}
 	for i := range 10 {

@@ -27,7 +27,8 @@ func (c *Cache) load() error {
 	}
 	var newest *segment
 	ages := map[*segment]time.Time{}
-	for _, e := range entries { // by name, so by number
+	for _, e := range entries { // by name, so by number, and a segment before its table
+		c.removeStray(e.Name())
 		name, ours := strings.CutSuffix(e.Name(), ".segment")
 		n, err := strconv.ParseUint(name, 10, 63)
 		path := segmentPath(c.dir, n)
@@ -48,8 +49,8 @@ func (c *Cache) load() error {
 	for _, s := range c.sealed {
 		s.used.Store(c.clock.Add(1))
 	}
-	for c.used > c.limit && c.evictOldest() {
-	}
+	c.loadPins()
+	c.shrink()
 	if newest != nil && !newest.gone {
 		c.reopen(newest)
 	}
@@ -57,6 +58,38 @@ func (c *Cache) load() error {
 		s.ids = nil
 	}
 	return nil
+}
+
+// removeStray removes what a crash has left of a segment that was being removed
+// or of a table that was being written.
+func (c *Cache) removeStray(name string) {
+	number, kind, _ := strings.Cut(name, ".")
+	n, err := strconv.ParseUint(number, 10, 63)
+	path := segmentPath(c.dir, n)
+	if err != nil || filepath.Base(path) != number {
+		return
+	}
+	_, gone := os.Lstat(path + ".segment")
+	if kind == "table.new" || kind == "table" && errors.Is(gone, os.ErrNotExist) {
+		if err := os.Remove(filepath.Join(c.dir, name)); err != nil {
+			c.log.Warn("remove what is left of a cache segment", "cause", err)
+		}
+	}
+}
+
+// shrink gives up what is above the limit, because it was larger before: first
+// where nothing is pinned, but the limit comes before the pins.
+func (c *Cache) shrink() {
+	for _, evenPinned := range []bool{false, true} {
+		for _, s := range c.byAge() {
+			if c.used <= c.limits.Size {
+				return
+			}
+			if evenPinned || c.pinnedIn(s) == 0 {
+				c.evict(s, nil)
+			}
+		}
+	}
 }
 
 // loadSegment adds a segment to the sealed ones, or removes it if there is
@@ -90,7 +123,7 @@ func (c *Cache) loadSegment(path string) (_ *segment, used time.Time, err error)
 	}
 	s.reserved = int64(len(s.records))
 	for _, r := range s.records {
-		c.index[r.key] = place{s, r.offset}
+		c.set(r.key, place{s, r.offset})
 	}
 	c.sealed = append(c.sealed, s)
 	c.used += s.cost()
@@ -105,14 +138,14 @@ func (c *Cache) reopen(s *segment) {
 	for _, r := range s.records {
 		end = max(end, int64(r.offset)+recordSize(r.length))
 	}
-	if end > c.segmentSize/2 {
+	if end > c.segmentSize/2 || c.used+c.segmentSize > c.limits.Size {
 		return
 	}
 	err := s.file.Truncate(end)
 	if err == nil {
 		err = os.Remove(s.path + ".table")
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		c.log.Warn("the newest cache segment stays as it is", "cause", err)
 		return
 	}
@@ -130,13 +163,11 @@ func (s *segment) scan() {
 		if _, err := s.file.ReadAt(h[:], at); err != nil {
 			return
 		}
-		length := binary.LittleEndian.Uint32(h[4:])
-		if binary.LittleEndian.Uint32(h[:]) != recordMagic || length == 0 || length > chunk.MaxLength ||
-			crc32.Checksum(h[:40], castagnoli) != binary.LittleEndian.Uint32(h[40:]) ||
-			at+recordSize(length) > s.size {
+		id, length, ok := decodeHeader(h[:])
+		if !ok || at+recordSize(length) > s.size {
 			return
 		}
-		s.add(chunk.Ref{ID: chunk.ID(h[8:40]), Length: length}, uint32(at))
+		s.add(chunk.Ref{ID: id, Length: length}, uint32(at))
 		at += recordSize(length)
 	}
 }

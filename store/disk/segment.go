@@ -22,6 +22,7 @@ import (
 //	lock                  held by the process that uses the cache
 //	0000000000.segment    records, one behind the other
 //	0000000000.table      what is in a sealed segment; absent: it is scanned
+//	ID.pin                what is pinned under that ID
 //
 // docs/format.md has their bytes. A block carries its own checksum so that a read
 // of a few kilobytes verifies just those.
@@ -61,9 +62,10 @@ type segment struct {
 	// guarded by the cache's mu
 	size     int64 // of the file, with what is being written
 	reserved int64 // records in it, with those that are being written
+	pending  int   // of these, those that are being written
+	live     int   // records that the index points to
 	records  []record
 	ids      []byte // whole IDs of the records, until the table is written
-	leaving  bool   // somebody removes its files
 	gone     bool   // it is out of the books
 }
 
@@ -169,6 +171,34 @@ func (s *segment) read(offset uint32, ref chunk.Ref, from int, dst []byte) error
 		b = b[stride:]
 	}
 	return nil
+}
+
+// readRecord reads a whole record into b, verifies it, and returns its chunk's ID.
+func (s *segment) readRecord(r record, b []byte) (id chunk.ID, err error) {
+	if err := s.readAt(b, int64(r.offset)); err != nil {
+		return id, err
+	}
+	id, length, ok := decodeHeader(b)
+	if !ok || keyOf(id) != r.key || length != r.length {
+		return id, errDamaged
+	}
+	b = b[recordHeader:]
+	for n := 0; len(b) > 0; n++ {
+		stride := min(blockStride, len(b))
+		if blockSum(id, n, b[:stride-4]) != binary.LittleEndian.Uint32(b[stride-4:]) {
+			return id, errDamaged
+		}
+		b = b[stride:]
+	}
+	return id, nil
+}
+
+// decodeHeader decodes a record's header, which is ok if it is one.
+func decodeHeader(b []byte) (id chunk.ID, length uint32, ok bool) {
+	length = binary.LittleEndian.Uint32(b[4:])
+	ok = binary.LittleEndian.Uint32(b) == recordMagic && length > 0 && length <= chunk.MaxLength &&
+		crc32.Checksum(b[:40], castagnoli) == binary.LittleEndian.Uint32(b[40:])
+	return chunk.ID(b[8:40]), length, ok
 }
 
 // neighbours is how much is read from the disk at once, in bytes, where a read

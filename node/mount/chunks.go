@@ -1,0 +1,61 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+)
+
+// Chunks calls fn for each chunk of a tree that is on this machine, in the order
+// of its device; for one that several files have, several times. A damaged index is
+// fetched once more, and fn called from the start again.
+func (t *Trees) Chunks(ctx context.Context, tree chunk.ID, fn func(chunk.Ref)) error {
+	err := t.chunks(ctx, tree, fn)
+	if isDamage(err) && t.Has(tree) {
+		t.log.Warn("an index is damaged on the disk, and fetched once more", "tree", tree.Short(), "cause", err)
+		if failed := t.renew(ctx, tree); failed != nil {
+			return errors.Join(err, failed)
+		}
+		err = t.chunks(ctx, tree, fn)
+	}
+	if err != nil {
+		return fmt.Errorf("list the chunks of tree %s: %w", tree.Short(), err)
+	}
+	return nil
+}
+
+func (t *Trees) chunks(ctx context.Context, tree chunk.ID, fn func(chunk.Ref)) error {
+	file, err := os.Open(filepath.Join(t.dir(tree), "map"))
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	extents, err := index.OpenMap(file, tree, index.NewPages(1)) // in order, and not to push out what readers need
+	if err != nil {
+		return err
+	}
+	hint, locations, err := openLocations(t.dir(tree), extents.Header)
+	if err == nil {
+		defer hint.Close()
+	}
+	for i := range extents.Extents {
+		e, err := extents.Extent(i)
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err != nil {
+			return err
+		}
+		ref := chunk.Ref{ID: e.ID, Length: e.Length}
+		if locations != nil {
+			ref.Unit, _ = locations.Unit(i) // a hint
+		}
+		fn(ref)
+	}
+	return nil
+}

@@ -1,0 +1,250 @@
+package disk
+
+import (
+	"fmt"
+	"slices"
+
+	"lighter/format/chunk"
+)
+
+// Freed says what went.
+type Freed struct {
+	Bytes  int64 `json:"freedBytes"` // of the disk
+	Chunks int64 `json:"freedChunks"`
+	Kept   int64 `json:"keptBytes"` // of chunks that went, but in segments that stay until they are old
+}
+
+func (f *Freed) add(other Freed) {
+	f.Bytes += other.Bytes
+	f.Chunks += other.Chunks
+	f.Kept += other.Kept
+}
+
+// evictNow frees the oldest segment, and tells whether it could.
+func (c *Cache) evictNow() bool {
+	c.slow.Lock()
+	defer c.slow.Unlock()
+	return c.evictOldest()
+}
+
+// evictOldest frees the sealed segment that was used least recently of those in
+// which little is pinned, and tells whether it could. What the disk does not let
+// go of stays. The caller holds slow.
+func (c *Cache) evictOldest() bool {
+	for _, s := range c.byAge() {
+		if pinned := c.pinnedIn(s); 4*pinned > 3*s.size {
+			continue
+		}
+		if _, ok := c.evict(s, c.isPinned); ok {
+			return true
+		}
+	}
+	return false
+}
+
+// evict moves those records of a sealed segment elsewhere that keep wants (nil:
+// none), and frees it. Its readers go on. The caller holds slow, so nobody else
+// frees it.
+func (c *Cache) evict(s *segment, keep func(key) bool) (freed Freed, ok bool) {
+	c.mu.RLock()
+	records := s.records
+	c.mu.RUnlock()
+	moved := int64(0)
+	for _, r := range records {
+		if keep == nil || !keep(r.key) || !c.lies(r.key, place{s, r.offset}) {
+			continue
+		}
+		if err := c.move(s, r); err != nil {
+			c.log.Warn("a cache segment stays: what is to be kept cannot be moved out of it", "segment", s.path, "cause", err)
+			return freed, false
+		}
+		moved += recordSize(r.length) + tableEntry
+	}
+	if err := s.unlink(); err != nil { // it is open: who reads it now goes on
+		c.log.Warn("a cache segment cannot be removed", "cause", err)
+		return freed, false
+	}
+	freed = Freed{Bytes: max(0, s.cost()-moved), Chunks: c.forget(s)}
+	c.evicted.Add(freed.Bytes)
+	if err := s.file.Close(); err != nil {
+		c.log.Warn("close a cache segment", "cause", err)
+	}
+	return freed, true
+}
+
+// lies tells whether a chunk lies there.
+func (c *Cache) lies(k key, p place) bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.index[k] == p
+}
+
+// forget takes a segment out of the books, and counts the chunks that went with
+// it.
+func (c *Cache) forget(s *segment) (chunks int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sealed = slices.DeleteFunc(c.sealed, func(other *segment) bool { return other == s })
+	for _, r := range s.records {
+		if c.index[r.key] == (place{s, r.offset}) {
+			delete(c.index, r.key)
+			chunks++
+		}
+	}
+	c.used -= s.cost()
+	s.gone = true
+	return chunks
+}
+
+// move copies a record of a segment, which it verifies, to where it can stay. A
+// damaged one is dropped.
+func (c *Cache) move(s *segment, r record) error {
+	buffer := buffers.Get().(*[]byte)
+	defer buffers.Put(buffer)
+	b := (*buffer)[:recordSize(r.length)]
+	id, err := s.readRecord(r, b)
+	ref := chunk.Ref{ID: id, Length: r.length}
+	from := place{s, r.offset}
+	if err != nil {
+		c.dropRecord(r, from, err)
+		return nil
+	}
+	to, offset, err := c.reserveKept(int64(len(b)))
+	if err != nil {
+		return err
+	}
+	_, err = to.file.WriteAt(b, int64(offset))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	to.pending--
+	if err != nil {
+		c.fails.Add(1)
+		return err
+	}
+	if c.index[r.key] == from {
+		c.set(r.key, place{to, offset})
+		to.add(ref, offset)
+		to.used.Store(max(to.used.Load(), s.used.Load()))
+	}
+	return nil
+}
+
+// dropRecord is drop for who does not know the chunk's ID.
+func (c *Cache) dropRecord(r record, p place, cause error) {
+	var id chunk.ID
+	copy(id[:], r.key[:])
+	c.drop(chunk.Ref{ID: id, Length: r.length}, p, cause)
+}
+
+// reserveKept is reserve for what is moved. Put leaves a segment's worth of room
+// for it; and it goes by the limit, as what it comes from is about to be freed.
+func (c *Cache) reserveKept(size int64) (*segment, uint32, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sealFull(&c.kept, size)
+	if c.kept == nil {
+		if c.used+c.growth()+size > c.limits.Size {
+			return nil, 0, fmt.Errorf("no room within the cache's limit of %d bytes", c.limits.Size)
+		}
+		if err := c.begin(&c.kept); err != nil {
+			return nil, 0, err
+		}
+	}
+	if c.used+c.growth()+size+tableEntry > c.limits.Size {
+		return nil, 0, fmt.Errorf("no room within the cache's limit of %d bytes", c.limits.Size)
+	}
+	return c.kept, c.take(c.kept, size), nil
+}
+
+// growth is what may be put into the active segment without asking for more
+// room. The caller holds mu.
+func (c *Cache) growth() int64 {
+	if c.active == nil {
+		return 0
+	}
+	return max(0, c.segmentSize-c.active.cost())
+}
+
+// Prune empties the cache of all that is not pinned, as far as the disk lets it.
+func (c *Cache) Prune() (freed Freed) {
+	if c.absent != nil {
+		return freed
+	}
+	c.sealAll()
+	for _, s := range c.byAge() {
+		c.slow.Lock()
+		pinned := c.pinnedIn(s)
+		c.mu.RLock()
+		gone, full := s.gone, 16*pinned > 15*s.size
+		c.mu.RUnlock()
+		switch {
+		case gone:
+		case full: // to move all of it would free next to nothing
+			f := Freed{}
+			c.forgetIn(s, func(k key) bool { return !c.isPinned(k) }, &f)
+			freed.add(f)
+		default:
+			f, _ := c.evict(s, c.isPinned)
+			freed.add(f)
+		}
+		c.slow.Unlock()
+	}
+	return freed
+}
+
+// sealAll ends the segments that are written, so that they can be freed.
+func (c *Cache) sealAll() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.seal(&c.active)
+	c.seal(&c.kept)
+}
+
+// forgetIn takes those records of a segment out of the index that which wants.
+func (c *Cache) forgetIn(s *segment, which func(key) bool, freed *Freed) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, r := range s.records {
+		if p := (place{s, r.offset}); c.index[r.key] == p && which(r.key) && c.unset(r.key, p) {
+			freed.Chunks++
+			freed.Kept += recordSize(r.length) + tableEntry
+		}
+	}
+}
+
+// Evict forgets those of the chunks that are here and not pinned, and frees
+// their space: at once where they are a quarter of a segment or more, else when
+// that is old.
+func (c *Cache) Evict(chunks *Set) (freed Freed) {
+	if c.absent != nil {
+		return freed
+	}
+	chunks.sort()
+	c.sealAll()
+	for _, s := range c.byAge() {
+		c.slow.Lock()
+		f := Freed{}
+		c.forgetIn(s, func(k key) bool { return chunks.has(k) && !c.isPinned(k) }, &f)
+		if f.Chunks > 0 && c.deadIn(s)*4 >= s.size {
+			if f2, ok := c.evict(s, func(key) bool { return true }); ok {
+				f.Bytes, f.Kept = f2.Bytes, 0
+			}
+		}
+		freed.add(f)
+		c.slow.Unlock()
+	}
+	return freed
+}
+
+// deadIn returns how many bytes of a segment are of no use any more.
+func (c *Cache) deadIn(s *segment) int64 {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	dead := s.size
+	for _, r := range s.records {
+		if c.index[r.key] == (place{s, r.offset}) {
+			dead -= recordSize(r.length)
+		}
+	}
+	return dead
+}

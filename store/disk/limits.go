@@ -1,0 +1,92 @@
+package disk
+
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Limits say how much of the disk the cache takes.
+type Limits struct {
+	Size int64 // the most that it takes, in bytes
+	// When less than Low is free on its file system, the cache gives way until
+	// High is, or a sixteenth of Size is left of it. By itself it never fills the
+	// disk beyond Low. Zero: it looks at its own size alone.
+	Low, High Space
+}
+
+// Space is a part of a file system, as a share or in bytes.
+type Space struct {
+	Percent float64
+	Bytes   int64
+}
+
+func (s Space) of(total int64) int64 { return s.Bytes + int64(s.Percent/100*float64(total)) }
+
+// Stats are a cache's figures; what is counted is since it was opened.
+type Stats struct {
+	Limit    int64     `json:"limitBytes"`
+	Room     int64     `json:"roomBytes"` // the limit, or less while the disk is short
+	Used     int64     `json:"usedBytes"` // on disk
+	Free     int64     `json:"freeBytes"` // of its file system, for others than root
+	Pinned   int64     `json:"pinnedBytes"`
+	Chunks   int64     `json:"chunks"`
+	Hits     int64     `json:"hits"`
+	Misses   int64     `json:"misses"`
+	Evicted  int64     `json:"evictedBytes"` // of the disk
+	Damaged  int64     `json:"damaged"`      // records whose checksum was wrong, or that were cut
+	Unread   int64     `json:"failedReads"`  // records that the disk did not give
+	Failed   int64     `json:"failedWrites"` // chunks that the disk did not take
+	Scrubbed int64     `json:"scrubbedBytes"`
+	OffUntil time.Time `json:"offUntil,omitzero"`     // it refused writes, and is not asked until then
+	NoReads  time.Time `json:"noReadsUntil,omitzero"` // it failed many reads, and is not asked until then
+	Absent   string    `json:"absent,omitempty"`      // why there is no cache
+}
+
+// Stats returns the figures.
+func (c *Cache) Stats() Stats {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	s := Stats{Limit: c.limits.Size, Room: c.room, Used: c.used, Free: c.free, Chunks: int64(len(c.index)),
+		Hits: c.hits.Load(), Misses: c.misses.Load(), Evicted: c.evicted.Load(), Damaged: c.damage.Load(),
+		Unread: c.unread.Load(), Failed: c.fails.Load(), Scrubbed: c.scrubbed.Load(), Pinned: c.pinned}
+	now := time.Now()
+	if c.off.After(now) {
+		s.OffUntil = c.off
+	}
+	if blind := time.Unix(0, c.blindTo.Load()); blind.After(now) {
+		s.NoReads = blind
+	}
+	if c.absent != nil {
+		s.Absent = c.absent.Error()
+	}
+	return s
+}
+
+// measure looks at how much of the disk is free, and says by it how much the
+// cache may take now.
+func (c *Cache) measure() {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(c.dir, &fs); err != nil {
+		return // it may have been removed: the next segment makes it again
+	}
+	total, free := int64(fs.Blocks)*fs.Bsize, int64(fs.Bavail)*fs.Bsize
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.free = free
+	c.room = c.roomFor(c.limits.Low.of(total), c.limits.High.of(total))
+}
+
+// roomFor returns how much the cache may take for low bytes of the disk to stay
+// free, or, if they are not, for high to become so. The caller holds mu.
+func (c *Cache) roomFor(low, high int64) int64 {
+	if low == 0 {
+		return c.limits.Size
+	}
+	room := c.used + c.free - low
+	if c.free < low {
+		room = c.used + c.free - max(low, high)
+	}
+	least := max(c.limits.Size/16, 4*c.segmentSize)
+	return min(c.limits.Size, max(room, least))
+}

@@ -1,0 +1,273 @@
+package disk
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"lighter/format/chunk"
+)
+
+// setOf is a set of the chunks from to to.
+func setOf(from, to, length int) *Set {
+	s := &Set{}
+	for i := from; i < to; i++ {
+		ref, _ := data(i, length)
+		s.Add(ref)
+		s.Add(ref) // what an image has twice counts once
+	}
+	return s
+}
+
+func countRange(t *testing.T, c *Cache, from, to, length int) (n int) {
+	for i := from; i < to; i++ {
+		if ref, plain := data(i, length); has(t, c, ref, plain) {
+			n++
+		}
+	}
+	return n
+}
+
+// What is pinned stays, wherever it lies and whatever comes, across restarts and
+// Prune; what comes later as well; and no longer than it is pinned.
+func TestPinnedStays(t *testing.T) {
+	dir := t.TempDir()
+	const limit, length = 4 << 20, 20_000
+	reopen := func() *Cache { return openSmall(t, dir, Limits{Size: limit}, limit/16) }
+	c := reopen()
+	stream := func(from int) {
+		for i := range 400 {
+			c.Put(data(from+i, length))
+			if i%10 == 0 {
+				c.Put(data(i/10+20, length)) // pinned, among others
+			}
+			if used := c.Stats().Used; used > limit {
+				t.Fatalf("%d bytes used", used)
+			}
+		}
+	}
+	for i := range 20 {
+		c.Put(data(i, length))
+	}
+	if err := c.Pin(chunk.ID{1}, "an image", setOf(0, 60, length)); err != nil {
+		t.Fatal(err)
+	}
+	for round := range 3 {
+		stream(1000 * (round + 1))
+		if n := countRange(t, c, 0, 60, length); n != 60 {
+			t.Fatalf("round %d: %d of 60 pinned chunks are here", round, n)
+		}
+		if round == 1 {
+			if freed := c.Prune(); freed.Bytes == 0 || freed.Chunks == 0 {
+				t.Errorf("pruned %+v", freed)
+			}
+			if s := c.Stats(); s.Chunks != 60 || s.Used > 2*s.Pinned {
+				t.Errorf("pruned: %+v", s)
+			}
+		}
+		c.Close()
+		c = reopen()
+		if pins := c.Pins(); len(pins) != 1 || pins[0] != (Pin{chunk.ID{1}, "an image", 60 * length, 60 * length}) {
+			t.Fatalf("pins: %+v", pins)
+		}
+	}
+	// Of what is moved again and again nothing is left behind.
+	if s := c.Stats(); s.Failed+s.Damaged+s.Unread > 0 || s.Pinned != 60*(recordSize(length)+tableEntry) {
+		t.Errorf("%+v", s)
+	}
+	if was, err := c.Unpin(chunk.ID{1}); !was || err != nil {
+		t.Errorf("unpinned: %v, %v", was, err)
+	}
+	if was, err := c.Unpin(chunk.ID{1}); was || err != nil {
+		t.Errorf("unpinned twice: %v, %v", was, err)
+	}
+	c.Prune()
+	if s := c.Stats(); s.Chunks != 0 || s.Used != 0 || s.Pinned != 0 {
+		t.Errorf("%+v", s)
+	}
+	c.Close()
+	c = reopen()
+	if len(c.Pins()) != 0 {
+		t.Error("the pin came back")
+	}
+}
+
+func TestPinsAreBounded(t *testing.T) {
+	c := openSmall(t, t.TempDir(), Limits{Size: 4 << 20}, 1<<18)
+	if err := c.Pin(chunk.ID{1}, "a", setOf(0, 50, 20_000)); err != nil {
+		t.Fatal(err)
+	}
+	err := c.Pin(chunk.ID{2}, "b", setOf(100, 200, 20_000))
+	if err == nil || !strings.Contains(err.Error(), "half") {
+		t.Errorf("more than half can be pinned: %v", err)
+	}
+	// The same chunks again cost nothing, and the same ID replaces.
+	if err := c.Pin(chunk.ID{2}, "b", setOf(0, 50, 20_000)); err != nil {
+		t.Error(err)
+	}
+	if err := c.Pin(chunk.ID{2}, "b", setOf(20, 90, 20_000)); err != nil {
+		t.Error(err)
+	}
+	if s := c.Stats(); s.Pinned != 90*(recordSize(20_000)+tableEntry) {
+		t.Errorf("%d bytes are pinned", s.Pinned)
+	}
+	for i := range maxPins - 2 {
+		if err := c.Pin(chunk.ID{9, byte(i)}, "x", &Set{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.Pin(chunk.ID{10}, "x", &Set{}); err == nil {
+		t.Error("there is no end of pins")
+	}
+}
+
+// A pin file that is not what was written keeps nothing, and nothing else is lost.
+func TestDamagedPin(t *testing.T) {
+	dir := t.TempDir()
+	c := open(t, dir, MinLimit)
+	for id := range 2 {
+		if err := c.Pin(chunk.ID{byte(id)}, fmt.Sprint(id), setOf(id*10, id*10+10, 5000)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.Close()
+	path := c.pinPath(chunk.ID{})
+	good, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	flipped := bytes.Clone(good)
+	flipped[30] ^= 1
+	for _, b := range [][]byte{nil, good[:7], good[:len(good)-20], flipped, bytes.Repeat([]byte{255}, 100)} {
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c := open(t, dir, MinLimit)
+		if pins := c.Pins(); len(pins) != 1 || pins[0].Label != "1" {
+			t.Errorf("pins: %+v", pins)
+		}
+		c.Close()
+	}
+}
+
+// Evict frees what is named and not pinned, and moves the rest of its segments
+// where it is worth it.
+func TestEvict(t *testing.T) {
+	dir := t.TempDir()
+	c := openSmall(t, dir, Limits{Size: 8 << 20}, 200_000)
+	const length = 20_000
+	for i := range 90 {
+		c.Put(data(i, length))
+	}
+	if err := c.Pin(chunk.ID{1}, "x", setOf(0, 3, length)); err != nil {
+		t.Fatal(err)
+	}
+	gone := &Set{}
+	for i := range 90 {
+		if ref, _ := data(i, length); i%3 > 0 {
+			gone.Add(ref)
+		}
+	}
+	for _, i := range []int{4, 5} { // another image has them
+		ref, _ := data(i, length)
+		gone.Remove(ref.ID)
+	}
+	before := c.Stats()
+	freed := c.Evict(gone)
+	after := c.Stats()
+	if freed.Chunks != 56 || after.Chunks != 34 || freed.Kept != 2*(recordSize(length)+tableEntry) { // of the first segment, a fifth
+		t.Errorf("%+v freed, %d chunks left", freed, after.Chunks)
+	}
+	if less := before.Used - after.Used; less < 54*length || max(less, freed.Bytes)-min(less, freed.Bytes) > 100 {
+		t.Errorf("%d bytes freed, %+v", before.Used-after.Used, freed)
+	}
+	for i := range 90 {
+		want := i%3 == 0 || i < 6
+		if ref, plain := data(i, length); has(t, c, ref, plain) != want {
+			t.Errorf("chunk %d is here: %v", i, !want)
+		}
+	}
+}
+
+// What is damaged is not carried on.
+func TestDamageIsNotMoved(t *testing.T) {
+	c := openSmall(t, t.TempDir(), Limits{Size: 4 << 20}, 100_000)
+	for i := range 8 {
+		c.Put(data(i, 20_000))
+	}
+	if err := c.Pin(chunk.ID{1}, "x", setOf(0, 2, 20_000)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.sealed[0].file.WriteAt([]byte("x"), 10_000); err != nil {
+		t.Fatal(err)
+	}
+	c.Prune()
+	if s := c.Stats(); s.Chunks != 1 || s.Damaged != 1 {
+		t.Errorf("%+v", s)
+	}
+	if ref, plain := data(1, 20_000); !has(t, c, ref, plain) {
+		t.Error("the one that is right is gone")
+	}
+}
+
+// A cache that is killed at any moment, of what is pinned included, has all that
+// was pinned, and nothing wrong. The victim is this program.
+func TestKilled(t *testing.T) {
+	const limit, segment, length = 2 << 20, 1 << 17, 10_000
+	if dir := os.Getenv("LIGHTER_TEST_KILLED"); dir != "" {
+		c := openSmall(t, dir, Limits{Size: limit}, segment)
+		for i := 1000 * rand.IntN(1000); ; i++ {
+			c.Put(data(1000+i, length))
+			if i%500 == 0 {
+				c.Prune()
+			}
+			if i%100 == 0 {
+				c.Evict(setOf(1000+i-50, 1000+i-20, length))
+			}
+		}
+	}
+	dir := t.TempDir()
+	c := openSmall(t, dir, Limits{Size: limit}, segment)
+	if err := c.Pin(chunk.ID{1}, "x", setOf(0, 50, length)); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 50 {
+		c.Put(data(i, length))
+		c.Put(data(i+100, length))
+	}
+	c.Close()
+	for round := range 15 {
+		cmd := exec.Command(os.Args[0], "-test.run", "^TestKilled$")
+		cmd.Env = append(os.Environ(), "LIGHTER_TEST_KILLED="+dir)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Duration(20+rand.IntN(100)) * time.Millisecond)
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Wait(); err == nil {
+			t.Fatal("it ended by itself")
+		}
+		c := openSmall(t, dir, Limits{Size: limit}, segment)
+		if used := max(c.Stats().Used, segmentsOn(t, dir)); used > limit {
+			t.Fatalf("%d bytes used", used)
+		}
+		if n := countRange(t, c, 0, 50, length); n != 50 {
+			t.Fatalf("round %d: %d of 50 pinned chunks are here", round, n)
+		}
+		if s := c.Stats(); s.Damaged > 0 {
+			t.Errorf("round %d: %+v", round, s)
+		}
+		c.Close()
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "*.new")); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}

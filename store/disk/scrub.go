@@ -1,0 +1,72 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Scrubbed says what a scrub found.
+type Scrubbed struct {
+	Bytes   int64 `json:"scrubbedBytes"`
+	Damaged int64 `json:"damagedChunks"` // they were dropped
+}
+
+// Scrub reads all that is in the cache once, from the disk and not from memory,
+// and drops what is damaged; at most rate bytes a second, or as fast as it goes
+// if rate is 0.
+func (c *Cache) Scrub(ctx context.Context, rate int64) (found Scrubbed, err error) {
+	for _, s := range c.byAge() {
+		c.mu.RLock()
+		records := s.records
+		c.mu.RUnlock()
+		for _, r := range records {
+			begun := time.Now()
+			p := place{s, r.offset}
+			if !c.lies(r.key, p) {
+				continue
+			}
+			err := s.scrubRecord(r)
+			if errors.Is(err, os.ErrClosed) { // evicted meanwhile
+				break
+			}
+			if err != nil {
+				found.Damaged++
+				c.dropRecord(r, p, err)
+			}
+			size := recordSize(r.length)
+			found.Bytes += size
+			c.scrubbed.Add(size)
+			wait := time.Duration(0)
+			if rate > 0 {
+				wait = time.Duration(float64(size)/float64(rate)*float64(time.Second)) - time.Since(begun)
+			}
+			select {
+			case <-ctx.Done():
+				return found, context.Cause(ctx)
+			case <-time.After(max(wait, 0)):
+			}
+		}
+	}
+	return found, nil
+}
+
+// scrubRecord verifies a record as it is on the disk: what is in memory of it, and
+// was written, is forgotten first.
+func (s *segment) scrubRecord(r record) error {
+	size := recordSize(r.length)
+	err := s.raw.Control(func(fd uintptr) { // advice
+		_ = unix.SyncFileRange(int(fd), int64(r.offset), size, unix.SYNC_FILE_RANGE_WRITE|unix.SYNC_FILE_RANGE_WAIT_AFTER)
+		_ = unix.Fadvise(int(fd), int64(r.offset), size, unix.FADV_DONTNEED)
+	})
+	if err != nil {
+		return os.ErrClosed
+	}
+	buffer := buffers.Get().(*[]byte)
+	defer buffers.Put(buffer)
+	_, err = s.readRecord(r, (*buffer)[:size])
+	return err
+}

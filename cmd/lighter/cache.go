@@ -21,7 +21,7 @@ func printCache(s disk.Stats) {
 	fmt.Printf("cache %s of %s, %d chunks, %s pinned, %d hits, %d misses, %d damaged, %d failed reads, %d failed writes\n",
 		size(s.Used), size(s.Limit), s.Chunks, size(s.Pinned), s.Hits, s.Misses, s.Damaged, s.Unread, s.Failed)
 	if s.Room < s.Limit {
-		fmt.Printf("the disk is short, %s are free: the cache takes no more than %s\n", size(s.Free), size(s.Room))
+		fmt.Printf("of its disk %s are free, which leaves the cache %s\n", size(s.Free), size(s.Room))
 	}
 	if !s.OffUntil.IsZero() {
 		fmt.Printf("the disk refuses writes: nothing is put in until %s\n", s.OffUntil.Format(time.TimeOnly))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,7 +20,7 @@ type Scrubbed struct {
 // and drops what is damaged; at most rate bytes a second, or as fast as it goes
 // if rate is 0.
 func (c *Cache) Scrub(ctx context.Context, rate int64) (found Scrubbed, err error) {
-	for _, s := range c.byAge() {
+	for _, s := range c.all() {
 		c.mu.RLock()
 		records := s.records
 		c.mu.RUnlock()
@@ -52,6 +53,19 @@ func (c *Cache) Scrub(ctx context.Context, rate int64) (found Scrubbed, err erro
 		}
 	}
 	return found, nil
+}
+
+// all returns the segments, those that are written included.
+func (c *Cache) all() []*segment {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	list := slices.Clone(c.sealed)
+	for _, s := range []*segment{c.active, c.kept} {
+		if s != nil {
+			list = append(list, s)
+		}
+	}
+	return list
 }
 
 // scrubRecord verifies a record as it is on the disk: what is in memory of it, and

@@ -1,0 +1,266 @@
+//go:build e2e
+
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"lighter/test/testkit/faultfs"
+)
+
+// The disk below the cache fails, in each way that a disk can. What is asked of the
+// cache meanwhile is always the same: no wrong byte, and that it can be used again.
+
+const faultLength = 50_000
+
+// ram mounts a file system in memory.
+func ram(t *testing.T, options string) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, options); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	return dir
+}
+
+// ext4 mounts an ext4 of a few megabytes on a loop device.
+func ext4(t *testing.T, megabytes int64, mkfs, options string) (dir, device string) {
+	t.Helper()
+	image := filepath.Join(t.TempDir(), "image")
+	if err := errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, megabytes<<20)); err != nil {
+		t.Fatal(err)
+	}
+	line := append(strings.Fields("-q -F -b 4096 -m 0 -E lazy_itable_init=0 "+mkfs), image)
+	if out, err := exec.Command("mkfs.ext4", line...).CombinedOutput(); err != nil {
+		t.Fatalf("mkfs.ext4: %v: %s", err, out)
+	}
+	dir = t.TempDir()
+	if out, err := exec.Command("mount", "-o", "loop,"+options, image, dir).CombinedOutput(); err != nil {
+		t.Fatalf("mount: %v: %s", err, out)
+	}
+	t.Cleanup(func() {
+		if out, err := exec.Command("umount", "--detach-loop", dir).CombinedOutput(); err != nil {
+			t.Errorf("umount: %v: %s", err, out)
+		}
+	})
+	out, err := exec.Command("findmnt", "-no", "SOURCE", dir).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir, filepath.Base(strings.TrimSpace(string(out)))
+}
+
+// putAll puts chunks and tells how many are there in the end.
+func putAll(t *testing.T, c *Cache, from, to int) int {
+	t.Helper()
+	for i := from; i < to; i++ {
+		c.Put(data(i, faultLength))
+	}
+	return countRange(t, c, from, to, faultLength)
+}
+
+// ready ends the time in which the disk is left alone.
+func ready(c *Cache) {
+	c.ask()
+	c.blindTo.Store(0)
+}
+
+func TestFullDisk(t *testing.T) {
+	small, _ := ext4(t, 16, "", "")
+	for name, dir := range map[string]string{"tmpfs": ram(t, "size=8m"), "ext4": small} {
+		t.Run(name, func(t *testing.T) {
+			c := open(t, filepath.Join(dir, "cache"), MinLimit)
+			n := putAll(t, c, 0, 500)
+			if s := c.Stats(); s.Failed == 0 {
+				t.Errorf("of a full disk nothing shows: %+v", s)
+			} else if n == 0 && s.OffUntil.IsZero() {
+				t.Errorf("nothing was kept: %+v", s)
+			}
+			// Somebody makes room.
+			c.Prune()
+			ready(c)
+			if n := putAll(t, c, 1000, 1020); n != 20 {
+				t.Errorf("of 20 chunks %d are there, when there is room again", n)
+			}
+		})
+	}
+}
+
+// The cache keeps to its marks, and gives way when others fill the disk.
+func TestDiskRunsShort(t *testing.T) {
+	dir := ram(t, "size=64m")
+	const MB = 1 << 20
+	c := openSmall(t, filepath.Join(dir, "cache"), Limits{Size: MinLimit, Low: Space{Percent: 25}, High: Space{Bytes: 24 * MB}}, MB)
+	putAll(t, c, 0, 1500) // 75 MB: more than there is
+	s := c.Stats()
+	if s.Failed > 0 || s.Used < 30*MB || s.Used > 48*MB {
+		t.Errorf("alone on the disk: %+v", s)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "others"), make([]byte, 20*MB), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	free := func() int64 {
+		var fs unix.Statfs_t
+		if err := unix.Statfs(dir, &fs); err != nil {
+			t.Fatal(err)
+		}
+		return int64(fs.Bavail) * fs.Bsize
+	}
+	eventually(t, "the high mark is free", func() bool { return free() >= 23*MB })
+	if s := c.Stats(); s.Used < 4*MB || s.Room > 30*MB {
+		t.Errorf("after it gave way: %+v", s)
+	}
+	putAll(t, c, 2000, 3500)
+	if s := c.Stats(); s.Failed > 0 || free() < 16*MB-MB {
+		t.Errorf("the cache goes on below the low mark: %d bytes are free, %+v", free(), s)
+	}
+	if err := os.Remove(filepath.Join(dir, "others")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "there is room again", func() bool { return c.Stats().Room > 40*MB })
+	// With no room for anybody it keeps a little, until the disk is really full.
+	if err := os.WriteFile(filepath.Join(dir, "others"), make([]byte, 55*MB), 0o600); !errors.Is(err, unix.ENOSPC) && err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the cache gave way", func() bool { return c.Stats().Used <= 4*MB })
+	if c.Stats().Room != 4*MB {
+		t.Errorf("%+v", c.Stats())
+	}
+}
+
+// ext4 gives up, as its errors make it do: it is read-only from one moment to the
+// next, or answers nothing but EIO.
+func TestDiskTurnsReadOnly(t *testing.T) {
+	dir, device := ext4(t, 32, "", "errors=remount-ro")
+	c := open(t, filepath.Join(dir, "cache"), MinLimit)
+	if n := putAll(t, c, 0, 20); n != 20 {
+		t.Fatalf("of 20 chunks %d are there", n)
+	}
+	if err := os.WriteFile("/sys/fs/ext4/"+device+"/trigger_fs_error", []byte("a test"), 0o200); err != nil {
+		t.Fatal(err)
+	}
+	if n := putAll(t, c, 20, 40); n > 0 {
+		t.Errorf("%d chunks were written", n)
+	}
+	if n := countRange(t, c, 0, 20, faultLength); n != 20 {
+		t.Errorf("of 20 chunks %d can be read", n)
+	}
+	if s := c.Stats(); s.Failed == 0 || s.OffUntil.IsZero() {
+		t.Errorf("it does not show: %+v", s)
+	}
+	if freed := c.Prune(); freed.Bytes > 0 || c.Stats().Used == 0 {
+		t.Errorf("freed %+v of a read-only disk", freed)
+	}
+}
+
+func TestDiskAnswersNothing(t *testing.T) {
+	dir, _ := ext4(t, 32, "", "")
+	c := open(t, filepath.Join(dir, "cache"), MinLimit)
+	putAll(t, c, 0, 60)
+	f, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	how := uint32(2)            // EXT4_GOING_FLAGS_NOLOGFLUSH
+	const shutdown = 0x8004587d // EXT4_IOC_SHUTDOWN
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), shutdown, uintptr(unsafe.Pointer(&how)))
+	f.Close()
+	if errno != 0 {
+		t.Fatal(errno)
+	}
+	if n := countRange(t, c, 0, 60, faultLength); n > 0 {
+		t.Errorf("%d chunks were read from a disk that is gone", n)
+	}
+	s := c.Stats()
+	if s.Unread != badReads || s.NoReads.IsZero() || s.Damaged > 0 {
+		t.Errorf("after %d failed reads the disk is not left alone: %+v", badReads, s)
+	}
+	if n := putAll(t, c, 100, 110); n > 0 || c.Stats().OffUntil.IsZero() {
+		t.Errorf("%d were written, %+v", n, c.Stats())
+	}
+}
+
+// Faults that come and go, one operation at a time, while chunks are put, read,
+// moved and freed. (EDQUOT is here alone: not every kernel has quotas.)
+func TestFaultsThatComeAndGo(t *testing.T) {
+	for _, errno := range []syscall.Errno{unix.EIO, unix.ENOSPC, unix.EDQUOT, unix.EROFS} {
+		for _, op := range []faultfs.Op{faultfs.Read, faultfs.Write, faultfs.Open, faultfs.Unlink} {
+			if op == faultfs.Read && errno != unix.EIO {
+				continue
+			}
+			t.Run(fmt.Sprintf("%s-%s", op, unix.ErrnoName(errno)), func(t *testing.T) {
+				dir := t.TempDir()
+				disk, err := faultfs.Mount(t.TempDir(), dir)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer disk.Close(dir)
+				const limit = 4 << 20
+				c := openSmall(t, filepath.Join(dir, "cache"), Limits{Size: limit}, limit/16)
+				if err := c.Pin([32]byte{1}, "x", setOf(0, 10, faultLength)); err != nil {
+					t.Fatal(err)
+				}
+				if n := putAll(t, c, 0, 40); n != 40 {
+					t.Fatalf("%d of 40 are there", n)
+				}
+				disk.Fail(errno, op)
+				putAll(t, c, 40, 140)
+				countRange(t, c, 0, 40, faultLength)
+				c.Prune()
+				if disk.Failed(op) == 0 {
+					t.Fatal("nothing has failed")
+				}
+				if s := c.Stats(); s.Used > limit {
+					t.Errorf("%+v", s)
+				}
+				disk.Fail(0, op)
+				ready(c)
+				putAll(t, c, 0, 10)
+				putAll(t, c, 200, 300)
+				if s := c.Stats(); s.Used > limit || s.Damaged > 0 || countRange(t, c, 0, 10, faultLength) != 10 {
+					t.Errorf("when it works again, pinned chunks are missing: %+v, %+v", s, c.Pins())
+				}
+				if n := putAll(t, c, 300, 310); n != 10 {
+					t.Errorf("when it works again, %d of 10 are there", n)
+				}
+			})
+		}
+	}
+}
+
+// A cache on a disk that is read-only from the start cannot be opened, and says so;
+// one that is absent answers everything.
+func TestNoCache(t *testing.T) {
+	dir := ram(t, "ro")
+	_, err := Open(filepath.Join(dir, "cache"), Limits{Size: MinLimit}, quiet)
+	if !errors.Is(err, unix.EROFS) {
+		t.Errorf("opened: %v", err)
+	}
+	c := Absent(err, Limits{Size: MinLimit}, quiet)
+	if n := putAll(t, c, 0, 3); n > 0 || c.Has([32]byte{}) {
+		t.Error("it has something")
+	}
+	c.Prune()
+	c.Evict(&Set{})
+	_, failed := c.Unpin([32]byte{})
+	if _, err := c.Scrub(t.Context(), 0); err != nil || failed != nil || len(c.Pins()) > 0 || c.Pin([32]byte{}, "x", &Set{}) == nil {
+		t.Error("it does something")
+	}
+	if s := c.Stats(); !strings.Contains(s.Absent, "read-only") || s.Misses != 3 {
+		t.Errorf("%+v", s)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+}

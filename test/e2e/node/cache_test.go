@@ -1,0 +1,272 @@
+//go:build e2e
+
+package node
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"lighter/node"
+	"lighter/test/testkit/faultfs"
+	"lighter/test/testkit/site"
+)
+
+// cache asks a cache command for what it says in JSON.
+func cache[T any](t *testing.T, d *daemon, args ...string) (answer T) {
+	t.Helper()
+	out := run(t, append(append([]string{"cache"}, args...), "--root", d.root, "--json")...)
+	if out.code != 0 {
+		t.Fatalf("%s: %s", out.line, out.stderr)
+	}
+	if err := json.Unmarshal([]byte(out.stdout), &answer); err != nil {
+		t.Fatal(err)
+	}
+	return answer
+}
+
+// What people do to the cache: pin, unpin, evict, prune, scrub, by each name that
+// an image has.
+func TestCacheCommands(t *testing.T) {
+	d := startNode(t, newRoot(t), "--address", "")
+	dir, both := t.TempDir(), t.TempDir()
+	run(t, "mount", "--root", d.root, "tools:1", dir).good()
+	run(t, "mount", "--root", d.root, "--platform", "linux/arm64", "both:1", both).good()
+	tools := status(t, d.root).Binds[0]
+	if tools.Name != "tools:1" {
+		tools = status(t, d.root).Binds[1]
+	}
+	run(t, "cache", "pin", "--root", d.root, "nothing:1").bad(1, "nothing:1", "tools:1", "both:1")
+	run(t, "cache", "pin", "--root", d.root).bad(2, "IMAGE")
+	run(t, "cache", "unpin", "--root", d.root, "tools:1").bad(1, "not pinned", "none")
+
+	pinned := cache[node.CacheStatus](t, d, "pin", "tools:1")
+	if len(pinned.Pins) != 1 || pinned.Pins[0].Label != "tools:1" || pinned.Pins[0].Bytes < int64(len(large)) || pinned.Pins[0].Here > 0 {
+		t.Errorf("pins: %+v", pinned.Pins)
+	}
+	pinned = cache[node.CacheStatus](t, d, "pin", "--fetch", tools.Chain)
+	if len(pinned.Pins) != 1 || pinned.Pins[0].Here != pinned.Pins[0].Bytes {
+		t.Errorf("fetched: %+v", pinned.Pins)
+	}
+	id := pinned.Pins[0].ID
+	if fetched := status(t, d.root).Fetched; fetched.Bytes < int64(len(large)) {
+		t.Errorf("fetched %+v", fetched)
+	}
+	pruned := cache[node.CacheFreed](t, d, "prune")
+	if pruned.Pins[0].Here != pruned.Pins[0].Bytes {
+		t.Errorf("pruned %+v", pruned)
+	}
+	d.end(syscall.SIGKILL)
+	d.start()
+	if pins := cache[node.CacheStatus](t, d).Pins; len(pins) != 1 || pins[0] != pinned.Pins[0] {
+		t.Errorf("after a restart: %+v", pins)
+	}
+	text := run(t, "cache", "--root", d.root).good()
+	for _, word := range []string{"pinned", "tools:1", id.Short()} {
+		if !strings.Contains(text, word) {
+			t.Errorf("cache does not say %q: %s", word, text)
+		}
+	}
+	// Its last 12 digits are no name, its first are.
+	run(t, "cache", "unpin", "--root", d.root, id.String()[52:]).bad(1, "tools:1")
+	if left := cache[node.CacheStatus](t, d, "unpin", id.Short()); len(left.Pins) > 0 {
+		t.Errorf("unpinned: %+v", left.Pins)
+	}
+	// The other image has the large file too, so next to nothing is this one's alone.
+	if freed := cache[node.CacheFreed](t, d, "evict", id.String()); freed.Freed.Chunks > 3 || freed.Used < int64(len(large)) {
+		t.Errorf("freed %+v", freed)
+	}
+	run(t, "unmount", "--root", d.root, both).good()
+	if freed := cache[node.CacheFreed](t, d, "evict", "tools:1"); freed.Freed.Bytes < int64(len(large)) {
+		t.Errorf("freed %+v", freed)
+	}
+	if err := site.DropCaches(); err != nil {
+		t.Fatal(err)
+	}
+	shows(t, dir)
+	scrubbed := cache[node.CacheScrubbed](t, d, "scrub")
+	if scrubbed.Found.Bytes < int64(len(large)) || scrubbed.Found.Damaged > 0 {
+		t.Errorf("scrubbed %+v", scrubbed)
+	}
+	segments, _ := filepath.Glob(filepath.Join(d.root, "cache/*.segment"))
+	for _, segment := range segments {
+		flipEvery(t, segment, 64<<10)
+	}
+	if scrubbed := cache[node.CacheScrubbed](t, d, "scrub"); scrubbed.Found.Damaged == 0 || scrubbed.Damaged != scrubbed.Found.Damaged {
+		t.Errorf("scrubbed %+v", scrubbed)
+	}
+	shows(t, dir)
+	for _, out := range []string{run(t, "cache", "prune", "--root", d.root).good(), run(t, "cache", "scrub", "--root", d.root).good()} {
+		if !strings.Contains(out, "freed") && !strings.Contains(out, "verified") {
+			t.Errorf("said %q", out)
+		}
+	}
+	run(t, "unmount", "--root", d.root, dir).good()
+}
+
+// flipEvery flips a bit of a file every so many bytes.
+func flipEvery(t *testing.T, path string, every int64) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at := min(every, info.Size()) / 2; at < info.Size(); at += every {
+		var b [1]byte
+		if _, err := f.ReadAt(b[:], at); err != nil {
+			t.Fatal(err)
+		}
+		b[0] ^= 16
+		if _, err := f.WriteAt(b[:], at); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// The disk that the cache is on fails under a mounted tree, one way after the
+// other; who reads the tree notices none of them, and the status shows each.
+func TestDiskFailsUnderAMount(t *testing.T) {
+	d := &daemon{t: t, root: newRoot(t)}
+	disk := filepath.Join(d.root, "cache")
+	if err := os.MkdirAll(disk, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	image := filepath.Join(t.TempDir(), "ext4")
+	script := "truncate -s 24M $1 && mkfs.ext4 -q -F -m 0 $1 && mount -o loop,errors=remount-ro $1 $2"
+	if out, err := exec.Command("sh", "-ec", script, "sh", image, disk).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(disk, unix.MNT_DETACH) })
+	d = startNode(t, d.root, "--address", "", "--cache-size", "64MiB", "--disk-free-low", "0")
+	dir := t.TempDir()
+	run(t, "mount", "--root", d.root, "tools:1", dir).good()
+	check := func(what string, shown bool) {
+		t.Helper()
+		if !shown {
+			t.Errorf("%s does not show: %+v", what, status(t, d.root).Cache)
+		}
+	}
+	reread := func() node.CacheStatus {
+		t.Helper()
+		if err := site.DropCaches(); err != nil {
+			t.Fatal(err)
+		}
+		shows(t, dir)
+		return cache[node.CacheStatus](t, d)
+	}
+	s := reread()
+	check("what was read", s.Used > int64(len(large)))
+
+	segments, _ := filepath.Glob(filepath.Join(disk, "*.segment"))
+	for _, segment := range segments {
+		flipEvery(t, segment, 300_000)
+	}
+	s = reread()
+	check("flipped bits", s.Damaged > 0)
+
+	for _, segment := range segments {
+		if err := os.Truncate(segment, 1<<20); err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Fatal(err)
+		}
+	}
+	cut := reread()
+	check("cut files", cut.Damaged > s.Damaged)
+
+	cache[node.CacheFreed](t, d, "prune")
+	out, _ := exec.Command("dd", "if=/dev/zero", "of="+filepath.Join(disk, "full"), "bs=64k").CombinedOutput()
+	if !strings.Contains(string(out), "No space left") {
+		t.Fatalf("the disk is not full: %s", out)
+	}
+	s = reread()
+	check("a full disk", s.Failed > 0)
+	if err := os.Remove(filepath.Join(disk, "full")); err != nil {
+		t.Fatal(err)
+	}
+
+	device, err := exec.Command("findmnt", "-no", "SOURCE", disk).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile("/sys/fs/ext4/"+filepath.Base(strings.TrimSpace(string(device)))+"/trigger_fs_error", []byte("a test"), 0o200); err != nil {
+		t.Fatal(err)
+	}
+	s = reread()
+	reread()
+
+	f, err := os.Open(disk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	how := uint32(2) // EXT4_GOING_FLAGS_NOLOGFLUSH
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), 0x8004587d /* EXT4_IOC_SHUTDOWN */, uintptr(unsafe.Pointer(&how)))
+	f.Close()
+	if errno != 0 {
+		t.Fatal(errno)
+	}
+	reread()
+
+	// The whole disk goes, and a node starts without.
+	if err := unix.Unmount(disk, unix.MNT_DETACH); err != nil {
+		t.Fatal(err)
+	}
+	reread()
+	run(t, "unmount", "--root", d.root, dir).good()
+}
+
+// A cache whose disk fails reads only, as one with bad sectors does, and one that
+// cannot be opened at all.
+func TestBadSectors(t *testing.T) {
+	root := newRoot(t)
+	dir, disk := t.TempDir(), filepath.Join(root, "cache")
+	if err := os.MkdirAll(disk, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	faulty, err := faultfs.Mount(t.TempDir(), disk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = faulty.Close(disk) })
+	d := startNode(t, root, "--address", "", "--cache-size", "64MiB")
+	run(t, "mount", "--root", d.root, "tools:1", dir).good()
+	shows(t, dir)
+	for range 2 {
+		faulty.Fail(unix.EIO, faultfs.Read)
+		if err := site.DropCaches(); err != nil {
+			t.Fatal(err)
+		}
+		shows(t, dir)
+		faulty.Fail(0, faultfs.Read)
+	}
+	if s := cache[node.CacheStatus](t, d); s.Unread == 0 || s.Damaged > 0 {
+		t.Errorf("it does not show: %+v", s)
+	}
+	faulty.Fail(unix.EROFS, faultfs.Open)
+	d.end(syscall.SIGTERM)
+	d.start()
+	if err := site.DropCaches(); err != nil {
+		t.Fatal(err)
+	}
+	shows(t, dir)
+	if s := cache[node.CacheStatus](t, d); !strings.Contains(s.Absent, "read-only") {
+		t.Errorf("it does not show that there is no cache: %+v", s)
+	}
+	if out := run(t, "cache", "--root", d.root).good(); !strings.Contains(out, "none") || !strings.Contains(d.said(), "without a cache") {
+		t.Errorf("said %q", out)
+	}
+	run(t, "cache", "pin", "--root", d.root, "tools:1").bad(1, "no cache")
+	faulty.Fail(0, faultfs.Open)
+	run(t, "unmount", "--root", d.root, dir).good()
+}

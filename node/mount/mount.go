@@ -81,7 +81,7 @@ func (t *Trees) mount(ctx context.Context, tree chunk.ID) error {
 // serve makes the tree's device, which takes over m.
 func (t *Trees) serve(tree chunk.ID, m *served) error {
 	var err error
-	if m.path, err = t.server.Add(tree, m.header.DeviceSize, m.device); err != nil {
+	if m.path, err = t.server.Add(tree, m.header.DeviceSize, m.reader); err != nil {
 		m.close()
 		return err
 	}
@@ -153,11 +153,12 @@ func (t *Trees) open(tree chunk.ID) (*served, error) {
 	if err != nil {
 		return nil, err
 	}
-	extents, err := index.OpenMap(file, tree, t.pages)
+	read := &replaceable{file: file}
+	extents, err := index.OpenMap(read, tree, t.pages)
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
-	m := &served{header: extents.Header, extents: extents, files: []io.Closer{file}}
+	m := &served{header: extents.Header, extents: extents, files: []io.Closer{read}}
 	hint, locations, err := openLocations(t.dir(tree), m.header)
 	if err != nil {
 		t.log.Warn("no locations: chunks will be asked for by their IDs", "tree", tree.Short(), "cause", err)
@@ -165,6 +166,9 @@ func (t *Trees) open(tree chunk.ID) (*served, error) {
 		m.files = append(m.files, hint)
 	}
 	m.device = device.New(extents, locations, t.ahead, t.log)
+	mending := &mending{trees: t, tree: tree, device: m.device, extents: extents, file: read}
+	mending.ctx, mending.stop = context.WithCancel(context.Background())
+	m.reader, m.files = mending, append(m.files, mending)
 	return m, nil
 }
 

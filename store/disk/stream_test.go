@@ -1,0 +1,54 @@
+package disk
+
+import (
+	"encoding/binary"
+	"slices"
+	"testing"
+	"time"
+
+	"lighter/format/chunk"
+)
+
+// BenchmarkStream is a working set that never fits: the cache is full, and each
+// chunk that is put has another one evicted. Beside the throughput: how long one Put
+// takes, as the others of its unit wait for it.
+func BenchmarkStream(b *testing.B) {
+	for name, pinned := range map[string]int64{"": 0, "half-pinned": 1 << 28} {
+		b.Run(name, func(b *testing.B) {
+			c := open(b, b.TempDir(), 1<<30)
+			_, plain := data(1, 64<<10)
+			ref := chunk.Ref{Length: 64 << 10}
+			n := uint64(0)
+			put := func() {
+				n++
+				binary.BigEndian.PutUint64(ref.ID[:], n*0x9e3779b97f4a7c15)
+				c.Put(ref, plain)
+			}
+			var set Set
+			for c.Stats().Evicted < 1<<20 {
+				put()
+				if int64(n)*64<<10 < 3*pinned && n%3 == 0 {
+					set.Add(ref)
+				}
+				if int64(n)*64<<10 == 3*pinned {
+					if err := c.Pin(chunk.ID{1}, "x", &set); err != nil {
+						b.Fatal(err)
+					}
+				}
+			}
+			var took []time.Duration
+			b.SetBytes(64 << 10)
+			for b.Loop() {
+				begun := time.Now()
+				put()
+				took = append(took, time.Since(begun))
+			}
+			slices.Sort(took)
+			b.ReportMetric(float64(took[len(took)*999/1000].Microseconds()), "µs-p99.9")
+			b.ReportMetric(float64(took[len(took)-1].Microseconds()), "µs-max")
+			if s := c.Stats(); s.Failed > 0 || s.Used > s.Limit {
+				b.Errorf("%+v", s)
+			}
+		})
+	}
+}

@@ -253,10 +253,17 @@ func (n *Node) findTree(ctx context.Context, word string) (tree chunk.ID, label 
 	if err != nil {
 		return tree, "", err
 	}
-	found, names, here := map[chunk.ID]string{}, []string{}, false
+	found, names, known := map[chunk.ID]string{}, []string{}, false
+	here := map[string]chunk.ID{} // trees by chain; what is mounted for people only has its chain
+	for _, s := range n.chains.Statements() {
+		if n.trees.Has(s.Tree) {
+			here[s.Chain] = s.Tree
+		}
+	}
 	for _, image := range status.known() {
+		image.Tree = here[image.Chain]
 		if image.is(word) {
-			here = true
+			known = true
 			found[image.Tree] = cmp.Or(found[image.Tree], image.Image, word)
 		}
 		if name := cmp.Or(image.Image, image.Chain); !image.Tree.IsZero() && !slices.Contains(names, name) {
@@ -271,7 +278,7 @@ func (n *Node) findTree(ctx context.Context, word string) (tree chunk.ID, label 
 		return tree, label, nil
 	case len(found) > 1:
 		return tree, "", fmt.Errorf("%q stands for %d trees: say more of its name", word, len(found))
-	case here:
+	case known:
 		return tree, "", fmt.Errorf("the tree of %q is not here, so nothing of it is in the cache; there are: %s", word, listed(names))
 	}
 	return tree, "", fmt.Errorf("%q: %w; there are: %s", word, errNoImage, listed(names))

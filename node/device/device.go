@@ -36,6 +36,7 @@ type Device struct {
 	chunks    Chunks
 	reader    prefetch.Sequential
 	ahead     *Ahead
+	mend      func(ctx context.Context, cause error) bool // nil: nobody does
 	log       *slog.Logger
 
 	faults  atomic.Int64
@@ -50,6 +51,11 @@ type Device struct {
 func New(extents *index.Map, locations *index.Locations, ahead *Ahead, log *slog.Logger) *Device {
 	return &Device{extents: extents, locations: locations, chunks: ahead.chunks, ahead: ahead, log: log}
 }
+
+// MendWith has mend called when the extent map cannot be read: if it says that it
+// can be now, the fault is answered after all. It is called before the device is
+// added to a server, or not at all.
+func (d *Device) MendWith(mend func(ctx context.Context, cause error) bool) { d.mend = mend }
 
 // part is what one extent contributes to a fault.
 type part struct {
@@ -70,13 +76,10 @@ func (d *Device) ReadAt(ctx context.Context, dst []byte, offset int64) error {
 func (d *Device) read(ctx context.Context, dst []byte, offset int64) (missed int64, err error) {
 	d.faults.Add(1)
 	d.bytes.Add(int64(len(dst)))
-	var missing []part
-	err = d.parts(dst, offset, func(p part) {
-		if !d.chunks.Cached(p.ref, p.offset, p.dst) {
-			missing = append(missing, p)
-			missed += int64(len(p.dst))
-		}
-	})
+	missing, missed, err := d.cached(dst, offset)
+	if err != nil && d.mend != nil && d.mend(ctx, err) {
+		missing, missed, err = d.cached(dst, offset)
+	}
 	if err != nil {
 		return missed, fmt.Errorf("read %d bytes at %d: %w: %w", len(dst), offset, errIndex, err)
 	}
@@ -86,6 +89,17 @@ func (d *Device) read(ctx context.Context, dst []byte, offset int64) (missed int
 	}
 	d.missed.Add(missed)
 	return missed, d.fetch(ctx, missing)
+}
+
+// cached fills dst with what is on this machine, and returns the rest.
+func (d *Device) cached(dst []byte, offset int64) (missing []part, missed int64, err error) {
+	err = d.parts(dst, offset, func(p part) {
+		if !d.chunks.Cached(p.ref, p.offset, p.dst) {
+			missing = append(missing, p)
+			missed += int64(len(p.dst))
+		}
+	})
+	return missing, missed, err
 }
 
 // parts calls fn for each extent that lies in the range, and zeroes what none

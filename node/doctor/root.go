@@ -112,6 +112,7 @@ func (d *doctor) lookAtDisk() {
 	now := space{kind: int64(s.Type), size: int64(s.Blocks) * s.Bsize, free: int64(s.Bavail) * s.Bsize, files: int64(s.Files), freeFiles: int64(s.Ffree),
 		readOnly: s.Flags&unix.ST_RDONLY != 0, limit: int64(d.config.CacheSize)}
 	if d.status != nil {
+		now.limit = d.status.Cache.Room // which gives way to others
 		now.used, now.damaged, now.unstored = d.status.Cache.Used, d.status.Cache.Damaged, d.status.Cache.Failed
 	}
 	d.judgeSpace(now)

@@ -12,19 +12,17 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/index"
-	"lighter/node/device"
 )
 
 // mendPause is the least time between two attempts to mend one tree.
 const mendPause = 10 * time.Second
 
-// mending answers faults, and fetches the tree's index once more if its extent map
-// turns out to be damaged on the disk meanwhile; the faults that need it wait. (The
-// metadata image is the kernel's to read, which does not verify it.)
+// mending fetches a tree's index once more if its extent map turns out to be
+// damaged on the disk under its device; the faults that need it wait. (The metadata
+// image is the kernel's to read, which does not verify it.)
 type mending struct {
 	trees   *Trees
 	tree    chunk.ID
-	device  device.Reader
 	extents *index.Map
 	file    *replaceable
 	once    singleflight.Group
@@ -33,26 +31,16 @@ type mending struct {
 	next    time.Time // of an attempt; used within once alone
 }
 
-// ReadAt implements device.Reader.
-func (m *mending) ReadAt(ctx context.Context, dst []byte, offset int64) error {
-	before := m.file.generation()
-	err := m.device.ReadAt(ctx, dst, offset)
-	if !isDamage(err) || !m.mend(ctx, before, err) {
-		return err
-	}
-	return m.device.ReadAt(ctx, dst, offset)
-}
-
 // Close ends what is on its way.
 func (m *mending) Close() error {
 	m.stop()
 	return nil
 }
 
-// mend tells whether it is worth to read again. All that fail at a time have one
+// mend tells whether the map can be read now. All that ask at a time have one
 // answer.
-func (m *mending) mend(ctx context.Context, before int, cause error) bool {
-	done := m.once.DoChan("", func() (any, error) { return nil, m.mendOnce(before, cause) })
+func (m *mending) mend(ctx context.Context, cause error) bool {
+	done := m.once.DoChan("", func() (any, error) { return nil, m.mendOnce(cause) })
 	select {
 	case result := <-done:
 		return result.Err == nil
@@ -61,16 +49,15 @@ func (m *mending) mend(ctx context.Context, before int, cause error) bool {
 	}
 }
 
-// errNotMended says that the map is not what is wrong, or cannot be mended now.
-var errNotMended = errors.New("the extent map was not mended")
+// errNotYet says that the last attempt was a moment ago.
+var errNotYet = errors.New("it was tried a moment ago")
 
-func (m *mending) mendOnce(before int, cause error) error {
-	if m.file.generation() != before {
-		return nil // somebody has done it since
+func (m *mending) mendOnce(cause error) error {
+	if m.extents.Verify() == nil {
+		return nil // it was mended since
 	}
-	// What is damaged may be a chunk that came: none of our business.
-	if m.extents.Verify() == nil || time.Now().Before(m.next) {
-		return errNotMended
+	if time.Now().Before(m.next) {
+		return errNotYet
 	}
 	m.next = time.Now().Add(mendPause)
 	m.trees.log.Warn("an extent map is damaged on the disk under its device, and fetched once more", "tree", m.tree.Short(), "cause", cause)
@@ -91,7 +78,6 @@ type replaceable struct {
 	mu     sync.Mutex // guards what follows
 	file   *os.File
 	before *os.File // it may still be read
-	number int
 }
 
 func (r *replaceable) ReadAt(b []byte, at int64) (int, error) {
@@ -101,12 +87,6 @@ func (r *replaceable) ReadAt(b []byte, at int64) (int, error) {
 	return file.ReadAt(b, at)
 }
 
-func (r *replaceable) generation() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.number
-}
-
 func (r *replaceable) replace(file *os.File) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -114,7 +94,6 @@ func (r *replaceable) replace(file *os.File) {
 		r.before.Close() // only read: nothing to lose
 	}
 	r.before, r.file = r.file, file
-	r.number++
 }
 
 // Close closes the file.

@@ -81,7 +81,7 @@ func (t *Trees) mount(ctx context.Context, tree chunk.ID) error {
 // serve makes the tree's device, which takes over m.
 func (t *Trees) serve(tree chunk.ID, m *served) error {
 	var err error
-	if m.path, err = t.server.Add(tree, m.header.DeviceSize, m.reader); err != nil {
+	if m.path, err = t.server.Add(tree, m.header.DeviceSize, m.device); err != nil {
 		m.close()
 		return err
 	}
@@ -166,9 +166,10 @@ func (t *Trees) open(tree chunk.ID) (*served, error) {
 		m.files = append(m.files, hint)
 	}
 	m.device = device.New(extents, locations, t.ahead, t.log)
-	mending := &mending{trees: t, tree: tree, device: m.device, extents: extents, file: read}
-	mending.ctx, mending.stop = context.WithCancel(context.Background())
-	m.reader, m.files = mending, append(m.files, mending)
+	m.mending = &mending{trees: t, tree: tree, extents: extents, file: read}
+	m.mending.ctx, m.mending.stop = context.WithCancel(context.Background())
+	m.files = append(m.files, m.mending)
+	m.device.MendWith(m.mending.mend)
 	return m, nil
 }
 

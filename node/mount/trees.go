@@ -49,7 +49,7 @@ const cachedPages = 2048
 // mounted here: what a former daemon mounted may have users still.
 type served struct {
 	device  *device.Device
-	reader  device.Reader // the device, mended where need be
+	mending *mending
 	header  index.Header
 	extents *index.Map
 	files   []io.Closer

@@ -43,6 +43,9 @@ type Stats struct {
 	Absent   string    `json:"absent,omitempty"`      // why there is no cache
 }
 
+// Off tells whether the disk is not asked, for reads or for writes.
+func (s *Stats) Off() bool { return s.Absent != "" || !s.OffUntil.IsZero() || !s.NoReads.IsZero() }
+
 // Stats returns the figures.
 func (c *Cache) Stats() Stats {
 	c.mu.RLock()

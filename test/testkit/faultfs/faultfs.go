@@ -41,18 +41,11 @@ type FS struct {
 // Mount mounts one on dir whose files are in backing.
 func Mount(backing, dir string) (*FS, error) {
 	f := &FS{errnos: map[Op]syscall.Errno{}, failed: map[Op]int{}}
-	var st syscall.Stat_t
-	if err := syscall.Stat(backing, &st); err != nil {
+	root, err := fs.NewLoopbackRoot(backing)
+	if err != nil {
 		return nil, err
 	}
-	root := &fs.LoopbackRoot{Path: backing, Dev: uint64(st.Dev)}
-	root.NewNode = func(data *fs.LoopbackRoot, _ *fs.Inode, _ string, _ *syscall.Stat_t) fs.InodeEmbedder {
-		return &node{LoopbackNode: fs.LoopbackNode{RootData: data}, fs: f}
-	}
-	top := &node{LoopbackNode: fs.LoopbackNode{RootData: root}, fs: f}
-	root.RootNode = top
-	var err error
-	f.server, err = fs.Mount(dir, top, &fs.Options{MountOptions: fuse.MountOptions{
+	f.server, err = fs.Mount(dir, &node{root.(*fs.LoopbackNode), f}, &fs.Options{MountOptions: fuse.MountOptions{
 		AllowOther: true, DirectMount: true, FsName: "faultfs", MaxWrite: 1 << 20}})
 	if err != nil {
 		return nil, fmt.Errorf("mount a faulty file system: %w", err)
@@ -96,8 +89,13 @@ func (f *FS) errno(op Op) syscall.Errno {
 }
 
 type node struct {
-	fs.LoopbackNode
+	*fs.LoopbackNode
 	fs *FS
+}
+
+// WrapChild implements fs.NodeWrapChilder.
+func (n *node) WrapChild(_ context.Context, child fs.InodeEmbedder) fs.InodeEmbedder {
+	return &node{child.(*fs.LoopbackNode), n.fs}
 }
 
 var (

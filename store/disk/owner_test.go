@@ -223,3 +223,32 @@ func TestEmptySegmentsGo(t *testing.T) {
 		t.Error("its file is still there")
 	}
 }
+
+// The directory is removed under the cache's feet: what is open is still read, and
+// what comes goes into a new one.
+func TestDirectoryIsRemoved(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "cache")
+	c, refs := fill(t, dir)
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if n := countThere(c, refs); n != len(refs) {
+		t.Errorf("%d of %d chunks can be read", n, len(refs))
+	}
+	for i := range 10 {
+		c.Put(data(100+i, 40_000))
+	}
+	if s := c.Stats(); s.Failed > 0 || segmentsOn(t, dir) == 0 {
+		t.Errorf("%+v", s)
+	}
+	c.Prune()
+	if s := c.Stats(); s.Used != 0 {
+		t.Errorf("of what is gone %d bytes are left in the books", s.Used)
+	}
+	for i := range 10 {
+		ref, plain := data(200+i, 40_000)
+		if c.Put(ref, plain); !has(t, c, ref, plain) {
+			t.Errorf("chunk %d is not there", i)
+		}
+	}
+}

@@ -242,7 +242,11 @@ func TestKilled(t *testing.T) {
 		c.Put(data(i+100, length))
 	}
 	c.Close()
-	for round := range 15 {
+	rounds := 15
+	if os.Getenv("LIGHTER_SOAK") != "" {
+		rounds = 300
+	}
+	for round := range rounds {
 		cmd := exec.Command(os.Args[0], "-test.run", "^TestKilled$")
 		cmd.Env = append(os.Environ(), "LIGHTER_TEST_KILLED="+dir)
 		if err := cmd.Start(); err != nil {

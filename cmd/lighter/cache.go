@@ -77,8 +77,8 @@ func cacheCommand() *cobra.Command {
 		Short: "Show the node's chunk cache, and what is pinned in it",
 		Long: `Show the node's chunk cache, and what is pinned in it.
 
-Images are named as "lighter status" shows them: by their reference, their chain
-or their tree, or by the first 12 digits of these.`,
+IMAGE is what "lighter status" shows: a reference or its end, a chain or a tree, or
+the first digits of these.`,
 		Example: "  lighter cache\n  lighter cache pin --fetch registry.example.org/tools/shell:1\n  lighter cache prune",
 		Args:    noSuchCommand,
 	}

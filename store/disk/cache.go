@@ -93,6 +93,7 @@ type Cache struct {
 	sealed []*segment
 	active *segment  // takes what is put; nil before the first
 	kept   *segment  // takes what is moved; nil before the first
+	spare  *segment  // an empty file, for whichever is full next; or nil
 	next   uint64    // number of the next segment
 	used   int64     // bytes of all segments with their tables
 	room   int64     // what used may be now: the limit, or less if the disk is short
@@ -300,6 +301,7 @@ func (c *Cache) Close() error {
 	c.seal(&c.kept)
 	c.mu.Unlock()
 	c.writeTables()
+	c.dropSpare()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.keepAges()

@@ -110,6 +110,11 @@ func (c *Cache) move(s *segment, r record) error {
 		return nil
 	}
 	to, offset, err := c.reserveKept(int64(len(b)))
+	if err == errNoSpare {
+		if err = c.prepare(); err == nil {
+			to, offset, err = c.reserveKept(int64(len(b)))
+		}
+	}
 	if err != nil {
 		return err
 	}

@@ -35,12 +35,16 @@ func (c *Cache) own(ctx context.Context) {
 	}
 }
 
-// tend removes segments with nothing in them, writes tables, and makes room.
+// tend has a spare segment, writes tables, removes segments with nothing in them, and
+// makes room.
 func (c *Cache) tend(ctx context.Context) {
-	c.removeEmpty()
 	c.slow.Lock()
+	if c.isUsed() && !c.isOff() {
+		_ = c.prepare() // who needs it tries again, and says what fails
+	}
 	c.writeTables()
 	c.slow.Unlock()
+	c.removeEmpty()
 	c.mu.RLock()
 	tight := c.isTight()
 	c.mu.RUnlock()
@@ -61,6 +65,13 @@ func (c *Cache) margin(n int64) int64 { return n * min(3*c.segmentSize, c.room/8
 
 // isTight tells whether it is time to make room. The caller holds mu.
 func (c *Cache) isTight() bool { return c.used > c.room-c.margin(1) }
+
+// isUsed tells whether anything has been put in.
+func (c *Cache) isUsed() bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.used > 0
+}
 
 // removeEmpty removes the sealed segments of which nothing is in the index.
 func (c *Cache) removeEmpty() {

@@ -5,32 +5,37 @@ import (
 	"os"
 )
 
-var errNoRoom = errors.New("nothing in the cache can be evicted")
+var (
+	errNoRoom  = errors.New("nothing in the cache can be evicted")
+	errNoSpare = errors.New("a segment has to be made")
+)
 
 // reserve finds room for size bytes in the active segment, starting another as
 // needed. The owner has made room for it; if it did not keep up, the oldest goes
 // here and now.
 func (c *Cache) reserve(size int64) (*segment, uint32, error) {
+	s, offset, err := c.tryReserve(size)
+	if err != errNoRoom && err != errNoSpare {
+		return s, offset, err
+	}
+	c.slow.Lock()
+	defer c.slow.Unlock()
 	for {
-		s, offset, err := c.tryReserve(size)
-		if err != errNoRoom {
-			return s, offset, err
-		}
-		c.slow.Lock()
 		s, offset, err = c.tryReserve(size) // the owner may have been at it
-		if err == errNoRoom && !c.evictOldest() {
-			c.slow.Unlock()
-			return nil, 0, err
-		}
-		c.slow.Unlock()
-		if err != errNoRoom {
+		switch {
+		case err == errNoRoom && c.evictOldest():
+		case err == errNoSpare:
+			if err := c.prepare(); err != nil {
+				return nil, 0, err
+			}
+		default:
 			return s, offset, err
 		}
 	}
 }
 
 // tryReserve is reserve without what takes long: it returns errNoRoom if
-// something has to go first.
+// something has to go first, and errNoSpare if a segment has to be made.
 func (c *Cache) tryReserve(size int64) (*segment, uint32, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -46,27 +51,60 @@ func (c *Cache) tryReserve(size int64) (*segment, uint32, error) {
 		if err := c.begin(&c.active); err != nil {
 			return nil, 0, err
 		}
-		if c.isTight() {
-			c.call()
-		}
+		c.call() // for another spare, and room
 	}
 	return c.active, c.take(c.active, size), nil
 }
 
-// begin starts a segment. The caller holds mu.
+// begin starts a segment with the spare. The caller holds mu.
 func (c *Cache) begin(where **segment) error {
-	s, err := createSegment(c.dir, c.next)
-	if errors.Is(err, os.ErrNotExist) && os.Mkdir(c.dir, 0o700) == nil { // somebody has removed it
-		s, err = createSegment(c.dir, c.next)
+	s := c.spare
+	if s == nil {
+		return errNoSpare
 	}
-	if err != nil {
-		return err
-	}
-	c.next++
+	c.spare = nil
 	s.used.Store(c.clock.Add(1))
 	*where = s
 	c.used += s.cost()
 	return nil
+}
+
+// prepare makes the spare, if there is none: not under mu, for readers would wait
+// for a disk that is slow to make a file. The caller holds slow.
+func (c *Cache) prepare() error {
+	c.mu.Lock()
+	if c.spare != nil {
+		c.mu.Unlock()
+		return nil
+	}
+	number := c.next
+	c.next++
+	c.mu.Unlock()
+	s, err := createSegment(c.dir, number)
+	if errors.Is(err, os.ErrNotExist) && os.Mkdir(c.dir, 0o700) == nil { // somebody has removed it
+		s, err = createSegment(c.dir, number)
+	}
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.spare = s
+	return nil
+}
+
+// dropSpare removes the spare. The caller holds slow.
+func (c *Cache) dropSpare() {
+	c.mu.Lock()
+	s := c.spare
+	c.spare = nil
+	c.mu.Unlock()
+	if s == nil {
+		return
+	}
+	if err := errors.Join(s.unlink(), s.file.Close()); err != nil {
+		c.log.Warn("remove an empty cache segment", "cause", err)
+	}
 }
 
 // take gives size bytes of a segment away. The caller holds mu.

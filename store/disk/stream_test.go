@@ -52,3 +52,40 @@ func BenchmarkStream(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkReadWhileFull reads a chunk that is in the cache, while others are put
+// into it and evicted as fast as it goes.
+func BenchmarkReadWhileFull(b *testing.B) {
+	c := open(b, b.TempDir(), 1<<30)
+	_, plain := data(1, 64<<10)
+	hot, hotPlain := data(2, 4096)
+	c.Put(hot, hotPlain)
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		ref := chunk.Ref{Length: 64 << 10}
+		for n := uint64(1); ; n++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			binary.BigEndian.PutUint64(ref.ID[:], n*0x9e3779b97f4a7c15)
+			c.Put(ref, plain)
+		}
+	}()
+	var took []time.Duration
+	dst := make([]byte, 4096)
+	for b.Loop() {
+		begun := time.Now()
+		if !c.Read(hot, 0, dst) {
+			c.Put(hot, hotPlain)
+		}
+		took = append(took, time.Since(begun))
+	}
+	close(stop)
+	<-stopped
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)*9999/10000].Microseconds()), "µs-p99.99")
+	b.ReportMetric(float64(took[len(took)-1].Microseconds()), "µs-max")
+}

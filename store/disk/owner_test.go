@@ -15,7 +15,7 @@ import (
 // eventually waits for the owner to have done something.
 func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	for range 1000 {
+	for range 3000 {
 		if done() {
 			return
 		}

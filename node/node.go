@@ -28,7 +28,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"sync/atomic"
 	"time"
 
@@ -68,17 +67,10 @@ type Node struct {
 	stop      context.CancelCauseFunc
 }
 
-// heapGrowth is by how many percent the heap grows between two collections. A
-// node has little in use and makes much garbage, a unit at a time: with Go's 100
-// a fifth of a first read of a large file went into collecting it.
-const heapGrowth = 300
-
 // Run runs a node until ctx is done, as the one thing that this process does.
 // ready is called once its sockets are there.
 func Run(ctx context.Context, config Config, log *slog.Logger, ready func()) error {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(heapGrowth)
-	}
+	boundGarbage()
 	n, err := start(ctx, config, log)
 	if err != nil {
 		return err

@@ -1,0 +1,45 @@
+package node
+
+import (
+	"runtime"
+	"runtime/debug"
+	"testing"
+)
+
+func TestGarbageIsBounded(t *testing.T) {
+	for live, want := range map[uint64]int{0: 300, 10 << 20: 300, 32 << 20: 200, 64 << 20: 100, 1 << 30: 50} {
+		if got := growth(live); got != want {
+			t.Errorf("a heap of %d bytes may grow by %d %%, want %d", live, got, want)
+		}
+	}
+}
+
+// The rule follows what is in use, collection after collection.
+func TestGarbageIsBoundedAnew(t *testing.T) {
+	before := debug.SetGCPercent(100)
+	t.Cleanup(func() { debug.SetGCPercent(before) })
+	t.Setenv("GOGC", "") // as if it were not set
+	boundGarbage()
+	use := func(live []byte, want func(percent int) bool) {
+		t.Helper()
+		var percent int
+		for range 1000 {
+			runtime.GC()
+			runtime.Gosched()
+			if percent = current(); want(percent) {
+				runtime.KeepAlive(live)
+				return
+			}
+		}
+		t.Errorf("with %d MB in use the heap may grow by %d %%", len(live)>>20, percent)
+	}
+	use(make([]byte, 200<<20), func(percent int) bool { return percent == leastGrowth })
+	use(nil, func(percent int) bool { return percent == mostGrowth })
+}
+
+// current returns the collector's percentage.
+func current() int {
+	percent := debug.SetGCPercent(-1)
+	debug.SetGCPercent(percent)
+	return percent
+}

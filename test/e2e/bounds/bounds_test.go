@@ -1,0 +1,97 @@
+//go:build e2e
+
+package bounds
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+
+	"lighter/node"
+	"lighter/test/testkit/layout"
+	"lighter/test/testkit/site"
+)
+
+func TestMain(m *testing.M) { os.Exit(site.Enclosed(m.Run)) }
+
+// size returns how much of something a test does: less where it is one of many.
+func size(short, soak int) int {
+	if os.Getenv("LIGHTER_SOAK") != "" {
+		return soak
+	}
+	return short
+}
+
+// start starts a site.
+func start(t *testing.T, options site.Options) *site.Site {
+	t.Helper()
+	var err error
+	if options.Lighter, err = site.Binary(); err != nil {
+		t.Fatal(err)
+	}
+	s, err := site.Start(t.Context(), options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// image is where test/setup put an image.
+func image(t *testing.T, name string) string {
+	t.Helper()
+	work, err := site.Work()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(work, "images", name)
+}
+
+// derive makes n images of another one and a layer of one file, each with a
+// chain and a tree of its own, and returns their layouts.
+func derive(t *testing.T, s *site.Site, from string, n int) []string {
+	t.Helper()
+	dirs := make([]string, n)
+	for i := range dirs {
+		dirs[i] = filepath.Join(s.Dir, "layouts", fmt.Sprintf("%s-%d", from, i))
+		err := layout.Extend(image(t, from), dirs[i], func(l *layout.Layer) error {
+			return l.File("number", fmt.Appendln(nil, i))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dirs
+}
+
+// take has the hub take layouts in, each under the name of its directory, and
+// returns what it calls the images.
+func take(t *testing.T, s *site.Site, layouts ...string) (images []string) {
+	t.Helper()
+	var group errgroup.Group
+	group.SetLimit(4)
+	for _, dir := range layouts {
+		name := filepath.Base(dir)
+		images = append(images, name+":latest")
+		group.Go(func() error { return s.Hub.AddLayout(t.Context(), dir, name) })
+	}
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	return images
+}
+
+func status(t *testing.T, s *site.Site) (st node.Status) {
+	t.Helper()
+	if err := s.Machine.NodeStatus(t.Context(), &st); err != nil {
+		t.Fatal(err)
+	}
+	return st
+}

@@ -79,8 +79,7 @@ func (m *Machine) StartContainer(ctx context.Context, snapshotter, ref string, a
 
 // Exec runs argv in the container and returns its standard output.
 func (c *Container) Exec(ctx context.Context, argv ...string) (string, error) {
-	c.machine.containers++
-	id := "e" + strconv.Itoa(c.machine.containers)
+	id := "e" + strconv.FormatInt(c.machine.containers.Add(1), 10)
 	return c.machine.Ctr(ctx, append([]string{"tasks", "exec", "--exec-id", id, c.ID}, argv...)...)
 }
 

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -31,7 +32,7 @@ type Machine struct {
 	node       *process
 	containerd *process
 	namespace  string // containerd's; also the name of the containers' cgroup
-	containers int
+	containers atomic.Int64
 }
 
 // newMachine makes the link and the machine's network.
@@ -57,7 +58,7 @@ func (s *Site) newMachine(ctx context.Context) (*Machine, error) {
 		// No IPv6: its neighbour discovery would be counted among the bytes.
 		"ip link set "+here+" addrgenmode none",
 		m.inside("ip link set eth0 addrgenmode none"),
-		"ip addr add "+hubIP+"/30 dev "+here,
+		"ip addr add "+HubIP+"/30 dev "+here,
 		"ip link set "+here+" up",
 		"tc qdisc add dev "+here+shape,
 		m.inside("ip addr add "+machineIP+"/30 dev eth0"),
@@ -127,7 +128,7 @@ func (m *Machine) StartNode(ctx context.Context, more ...string) error {
 	argv := strings.Fields(m.inside(s.options.Lighter))
 	key := cmp.Or(s.options.HubKey, s.Hub.Key)
 	argv = append(argv, "node", "--root", m.NodeRoot(), "--address", m.nodeSocket(),
-		"--hub", s.Hub.URL, "--hub-key", key, "--plain-http")
+		"--hub", cmp.Or(s.options.HubURL, s.Hub.URL), "--hub-key", key, "--plain-http")
 	if s.options.RemapIDs {
 		argv = append(argv, "--remap-ids")
 	}
@@ -159,8 +160,7 @@ func (m *Machine) bundle(id string) string {
 	return m.path("state/io.containerd.runtime.v2.task/" + m.namespace + "/" + id)
 }
 func (m *Machine) nextContainer() (id string) {
-	m.containers++
-	return "c" + strconv.Itoa(m.containers)
+	return "c" + strconv.FormatInt(m.containers.Add(1), 10)
 }
 
 // containerdConfig is a containerd with nothing but what images and containers

@@ -12,12 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The addresses of a site. They are the same in every enclosure.
+// HubIP is the address on the hub's and the registry's side of the link. The
+// addresses of a site are the same in every enclosure.
+const HubIP = "10.64.0.1"
+
 const (
-	hubIP       = "10.64.0.1"
 	machineIP   = "10.64.0.2"
-	registryURL = hubIP + ":5000"
-	hubAddress  = hubIP + ":7070"
+	registryURL = HubIP + ":5000"
+	hubAddress  = HubIP + ":7070"
 )
 
 // Options say what a site consists of.
@@ -26,6 +28,7 @@ type Options struct {
 	Link     string   // rate of the link, both ways, as tc writes it; default: 1gbit
 	HubArgs  []string // more flags for the hub
 	NodeArgs []string // more flags for the node
+	HubURL   string   // where the node looks for the hub; empty: where it is
 	HubKey   string   // the key that the node pins; empty: the hub's
 	// containerd says of no layer what is above it, as it does unless it is told to.
 	Unlabelled bool

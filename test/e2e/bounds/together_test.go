@@ -1,0 +1,133 @@
+//go:build e2e
+
+package bounds
+
+import (
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+
+	"lighter/test/testkit/site"
+)
+
+// everything writes the digest of all files of an image, in one order.
+const everything = "find /usr /etc/debian_version -xdev -type f -print0 | LC_ALL=C sort -z | xargs -0 cat | sha256sum"
+
+// compare fails unless everything writes what its argument says. The exit code
+// tells: ctr may lose what a container writes last when many end at once.
+const compare = `found=$(` + everything + `) && [ "$found" = "$0" ] || { echo "read $found, want $0" >&2; exit 1; }`
+
+// Containers of one image that start at once, on a machine that has nothing of it
+// yet, and all read all of it, fetch each unit once, and the index once.
+func TestContainersStartedAtOnce(t *testing.T) {
+	counter := count(t)
+	s := start(t, site.Options{HubURL: counter.url})
+	push(t, s, "base")
+	m := s.Machine
+	if _, err := m.Pull(t.Context(), site.Overlayfs, site.Reference("base")); err != nil {
+		t.Fatal(err)
+	}
+	unpacked, err := m.Run(t.Context(), site.Overlayfs, site.Reference("base"), "sh", "-c", everything)
+	if err != nil || !strings.HasSuffix(unpacked.Output, "  -\n") {
+		t.Fatalf("overlayfs: %q, %v", unpacked.Output, err)
+	}
+	if _, err := m.Pull(t.Context(), site.Lighter, site.Reference("base")); err != nil {
+		t.Fatal(err)
+	}
+	var group errgroup.Group
+	n := size(16, 64)
+	for range n {
+		group.Go(func() error {
+			_, err := m.Run(t.Context(), site.Lighter, site.Reference("base"), "sh", "-c", compare, strings.TrimSpace(unpacked.Output))
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if images := status(t, s).Images; len(images) != 1 || !images[0].Lazy {
+		t.Fatalf("images: %+v", images)
+	}
+	counter.check(t, status(t, s).Fetched.Requests)
+}
+
+// push pushes images to the registry, and has the hub take them in.
+func push(t *testing.T, s *site.Site, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		if err := s.Push(t.Context(), image(t, name), name); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Hub.Add(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// counter counts what a node asks its hub for.
+type counter struct {
+	url string
+
+	mu    sync.Mutex // guards asked
+	asked map[string]int64
+}
+
+// count stands before the site's hub until the test ends.
+func count(t *testing.T) *counter {
+	t.Helper()
+	listener, err := net.Listen("tcp", ":7072")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &counter{url: "http://" + site.HubIP + ":7072", asked: map[string]int64{}}
+	hub, err := url.Parse("http://" + site.HubIP + ":7070")
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(hub)
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c.mu.Lock()
+		c.asked[r.URL.Path]++
+		c.mu.Unlock()
+		proxy.ServeHTTP(w, r)
+	})}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	t.Cleanup(func() {
+		_ = server.Close() // what is open is of no use any more
+		<-served
+	})
+	return c
+}
+
+// check wants each unit and each index to have been asked for once, and as many
+// units as the node says.
+func (c *counter) check(t *testing.T, requests int64) {
+	t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var units, indexes int64
+	for path, n := range c.asked {
+		unit := strings.Contains(path, "/packs/") || strings.Contains(path, "/chunks/")
+		index := strings.Contains(path, "/indexes/") || strings.Contains(path, "/locations/")
+		if (unit || index) && n > 1 {
+			t.Errorf("%s was asked for %d times", path, n)
+		}
+		if unit {
+			units += n
+		}
+		if index {
+			indexes += n
+		}
+	}
+	t.Logf("%d units, %d indexes and locations", units, indexes)
+	if units < 100 || units != requests || indexes != 2 {
+		t.Errorf("%d units were asked for, the node says %d; %d indexes and locations: %v", units, requests, indexes, c.asked)
+	}
+}

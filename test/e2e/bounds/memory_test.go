@@ -23,7 +23,7 @@ const maxMemory = 200e6
 // walked through and read in many places, the daemon stays small.
 func TestMemoryWithManyTrees(t *testing.T) {
 	s := start(t, site.Options{})
-	n := size(32, 200)
+	n := size(24, 200)
 	images := take(t, s, append(derive(t, s, "base", n/2), derive(t, s, "python", n-n/2)...)...)
 	dirs := mountAll(t, s, images)
 	arrived := memory(t, s)

@@ -145,6 +145,9 @@ func (m *Machine) StopNode() error { return m.node.stop() }
 // KillNode ends the node as a crash would.
 func (m *Machine) KillNode() { m.node.kill() }
 
+// NodePID is the process of the node that was started last.
+func (m *Machine) NodePID() int { return m.node.pid() }
+
 // NodeRoot is the node's root.
 func (m *Machine) NodeRoot() string { return cmp.Or(m.site.options.NodeRoot, m.path("node")) }
 

@@ -1,0 +1,184 @@
+//go:build e2e
+
+package bounds
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"lighter/test/testkit/site"
+)
+
+// programs writes the digest of a part of an image's files, as everything does of
+// all; number is what a derived image has besides.
+const (
+	programs = "find /usr/bin /usr/sbin -xdev -type f -print0 | LC_ALL=C sort -z | xargs -0 cat | sha256sum"
+	number   = "cat /number 2>/dev/null || :"
+)
+
+// Images that have layers in common come and go.
+func TestImagesComeAndGo(t *testing.T) {
+	s := start(t, site.Options{})
+	want := comers(t, s)
+	clean := look(t, s)
+	clean.wantEmpty(t)
+	t.Run("garbage collection", func(t *testing.T) {
+		collect(t, s, want)
+		after := look(t, s)
+		after.wantEmpty(t)
+		after.wantFiles(t, clean)
+	})
+	t.Run("rounds", func(t *testing.T) {
+		early, late := rounds(t, s, want)
+		late.wantEmpty(t)
+		late.wantFiles(t, clean)
+		late.wantUse(t, early)
+	})
+}
+
+// comers are the images, and what they hold as overlayfs shows it: base; python,
+// which stands on it; and two that stand on python.
+func comers(t *testing.T, s *site.Site) map[string]string {
+	t.Helper()
+	push(t, s, "base", "python")
+	want := map[string]string{}
+	for _, name := range []string{"base", "python"} {
+		if _, err := s.Machine.Pull(t.Context(), site.Overlayfs, site.Reference(name)); err != nil {
+			t.Fatal(err)
+		}
+		ran, err := s.Machine.Run(t.Context(), site.Overlayfs, site.Reference(name), "sh", "-c", programs)
+		if err != nil || !strings.HasSuffix(ran.Output, "  -\n") {
+			t.Fatalf("%s: %q, %v", name, ran.Output, err)
+		}
+		want[name] = strings.TrimSpace(ran.Output)
+		if err := s.Machine.RemoveImage(t.Context(), site.Reference(name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, dir := range derive(t, s, "python", 2) {
+		name := filepath.Base(dir)
+		if err := errors.Join(s.Push(t.Context(), dir, name), s.Hub.Add(t.Context(), name)); err != nil {
+			t.Fatal(err)
+		}
+		want[name] = fmt.Sprint(want["python"], i)
+	}
+	return want
+}
+
+// runs runs a container that checks what it reads.
+func runs(ctx context.Context, s *site.Site, name, want string) error {
+	const command = `found=$(` + programs + `)$(` + number + `) && [ "$found" = "$0" ] || { echo "read $found, want $0" >&2; exit 1; }`
+	_, err := s.Machine.Run(ctx, site.Lighter, site.Reference(name), "sh", "-c", command, want)
+	return err
+}
+
+// collect has containerd's garbage collection free what a removed image had alone,
+// and nothing of what another one has.
+func collect(t *testing.T, s *site.Site, want map[string]string) {
+	for name, digest := range want {
+		if _, err := s.Machine.Pull(t.Context(), site.Lighter, site.Reference(name)); err != nil {
+			t.Fatal(err)
+		}
+		if err := runs(t.Context(), s, name, digest); err != nil {
+			t.Fatal(err)
+		}
+	}
+	left := maps.Clone(want)
+	for _, step := range []struct {
+		removed string
+		trees   int // python's chain is below two others: its tree goes with the last of them
+	}{{"", 4}, {"python-0", 3}, {"python", 3}, {"python-1", 1}, {"base", 0}} {
+		if step.removed != "" {
+			if err := s.Machine.RemoveImage(t.Context(), site.Reference(step.removed)); err != nil {
+				t.Fatal(err)
+			}
+			delete(left, step.removed)
+		}
+		trees, err := filepath.Glob(filepath.Join(s.Machine.NodeRoot(), "trees/*"))
+		if err != nil || len(trees) != step.trees {
+			t.Errorf("%d trees after %q was removed, want %d: %v", len(trees), step.removed, step.trees, err)
+		}
+		for name, digest := range left {
+			if err := runs(t.Context(), s, name, digest); err != nil {
+				t.Errorf("%s after %q was removed: %v", name, step.removed, err)
+			}
+		}
+	}
+}
+
+// rounds pulls, runs and removes images over and over, first with a node that is
+// killed every now and then, then with one that lives on, and returns what there
+// was early and late in that one's life.
+func rounds(t *testing.T, s *site.Site, want map[string]string) (early, late seen) {
+	all := size(16, 500)
+	seed := uint64(time.Now().UnixNano())
+	r := rand.New(rand.NewPCG(1, seed))
+	done := 0
+	for ; done < all/2; done += len(want) {
+		if done == 0 || r.IntN(6) == 0 {
+			restart(t, s)
+		}
+		round(t, s, want)
+	}
+	restart(t, s)
+	for ; done < all/2+12; done += len(want) {
+		round(t, s, want)
+	}
+	early = look(t, s)
+	for ; done < all+8; done += len(want) {
+		round(t, s, want)
+	}
+	late = look(t, s)
+	t.Logf("%d rounds (seed %d); early in the last node's life %+v, late %+v", done, seed, early.use, late.use)
+	return early, late
+}
+
+// round pulls, runs and removes all images, side by side.
+func round(t *testing.T, s *site.Site, want map[string]string) {
+	t.Helper()
+	var group errgroup.Group
+	for name, digest := range want {
+		group.Go(func() error {
+			ref := site.Reference(name)
+			if _, err := s.Machine.Pull(t.Context(), site.Lighter, ref); err != nil {
+				return err
+			}
+			if err := runs(t.Context(), s, name, digest); err != nil {
+				return err
+			}
+			return s.Machine.RemoveImage(t.Context(), ref)
+		})
+	}
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// restart kills the node and starts it again, and waits for containerd to have
+// noticed.
+func restart(t *testing.T, s *site.Site) {
+	t.Helper()
+	s.Machine.KillNode()
+	if err := s.Machine.StartNode(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for { // it dials again after a pause
+		if _, err := s.Machine.Ctr(ctx, "snapshots", "--snapshotter", site.Lighter, "ls"); err == nil {
+			return
+		}
+		if ctx.Err() != nil {
+			t.Fatal("containerd does not find the node again")
+		}
+	}
+}

@@ -7,7 +7,7 @@ export CGO_ENABLED := 0
 export LIGHTER_WORK ?= $(CURDIR)/work
 GO ?= go
 
-.PHONY: build check test demo bench fuzz clean
+.PHONY: build check test soak demo bench fuzz clean
 
 build:
 	$(GO) build -trimpath -o bin/ ./cmd/lighter ./bench
@@ -26,6 +26,13 @@ test:
 	test/setup all base python
 	$(MAKE) build check
 	test/e2e/run
+
+# What make test does a sample of, at its full length: 20 minutes at most.
+soak:
+	test/setup all base python
+	$(MAKE) build
+	LIGHTER_SOAK=1 $(GO) test -tags e2e -count=1 -p 1 -timeout 20m -v -exec 'unshare --mount --propagation private' \
+		$(addprefix ./,$(wildcard test/e2e/soak test/e2e/bounds))
 
 demo:
 	test/setup all sci

@@ -34,13 +34,13 @@ type use struct {
 	Keepers     int
 }
 
-// The most by which use may differ between two looks. Nothing of it may grow with
-// the rounds.
+// The most by which use may differ between two looks, however many rounds lie
+// between them.
 const (
 	moreDescriptors = 4
 	maxSockets      = 64 + 16 // connections to the hub that wait for the next request, and a few others
 	moreGoroutines  = 4
-	moreHeap        = 4 << 20
+	moreHeap        = 14 << 20 // pages of extent maps are kept up to 10 MB
 )
 
 func look(t *testing.T, s *site.Site) (found seen) {

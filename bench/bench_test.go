@@ -183,6 +183,23 @@ func TestWalkSeesEveryNameAndReadEveryByte(t *testing.T) {
 	}
 }
 
+func TestSharesOfAProfile(t *testing.T) {
+	const top = `Type: cpu
+      flat  flat%   sum%        cum   cum%
+     1.10s 27.50% 27.50%      1.10s 27.50%  crypto/internal/fips140/sha256.blockSHANI
+     0.04s  1.00% 28.50%      0.05s  1.25%  hash/crc32.castagnoliSSE42Triple
+     0.02s   0.5% 29.00%      0.05s  1.25%  hash/crc32.Update
+     2.84s   71%   100%      2.84s   71%  internal/runtime/syscall/linux.Syscall6
+`
+	got, err := sharesOf([]byte(top))
+	if err != nil || got["SHA-256"] != 27.5 || got["CRC32C"] != 1.5 {
+		t.Errorf("%v, %v", got, err)
+	}
+	if _, err := sharesOf([]byte("Type: cpu\n")); err == nil {
+		t.Error("no profile is accepted as one")
+	}
+}
+
 func TestArguments(t *testing.T) {
 	for _, args := range [][]string{{}, {"walk"}, {"run", "--only", "nothing"}, {"run", "--rounds", "0"}, {"demo", "more"}} {
 		if _, err := parse(args); err == nil {

@@ -94,6 +94,10 @@ func Start(ctx context.Context, options Options) (_ *Site, err error) {
 	return s, s.Machine.start(ctx)
 }
 
+// SetNodeArgs has nodes that are started from now on get these flags instead of
+// Options.NodeArgs.
+func (s *Site) SetNodeArgs(args ...string) { s.options.NodeArgs = args }
+
 // Close stops everything, the machine first, and removes the site's directory.
 // What is then still running or mounted is an error.
 func (s *Site) Close() error {

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"lighter/test/testkit/site"
+)
+
+// How faults are measured: reads of one page, each of them where no other page was
+// read before, so that each is a fault of its own.
+const (
+	faultPage   = 4096
+	farApart    = 2 << 20 // of uncached ones, in bytes: no two are in one unit
+	maxFaults   = 4000
+	busyReaders = 16
+)
+
+// faults measures how long single faults take, alone and beside others: of bytes
+// in the node's cache, in memory and on its disk, and of bytes that the hub has.
+func (b *bench) faults(ctx context.Context) error {
+	if err := b.need(ctx, largestImage); err != nil {
+		return err
+	}
+	for _, readers := range []int{1, busyReaders} {
+		took := map[string][]float64{}
+		for range b.rounds {
+			if err := b.faultRound(ctx, readers, took); err != nil {
+				return err
+			}
+		}
+		for _, where := range []string{"cached, in memory", "cached, on the disk", "uncached"} {
+			b.reportFaults(where, readers, took[where])
+		}
+	}
+	return nil
+}
+
+// faultRound adds the times of one round, by where the bytes were.
+func (b *bench) faultRound(ctx context.Context, readers int, took map[string][]float64) (err error) {
+	c, err := b.freshContainer(ctx, largestImage)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Remove(ctx)) }()
+	files, err := choose(c.Root)
+	if err != nil {
+		return err
+	}
+	file, err := os.Open(filepath.Join(c.Root, files.largest))
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	measure := func(where string, apart int64) error {
+		times, err := randomFaults(file, files.largestSize, apart, readers)
+		took[where] = append(took[where], times...)
+		return err
+	}
+	if err := measure("uncached", farApart); err != nil {
+		return err
+	}
+	var r reader
+	if _, err := r.read(c.Root, files.largest); err != nil {
+		return err
+	}
+	if err := unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil { // the image's pages; not the cache's
+		return err
+	}
+	if err := measure("cached, in memory", faultPage); err != nil {
+		return err
+	}
+	if err := site.DropCaches(); err != nil {
+		return err
+	}
+	return measure("cached, on the disk", faultPage)
+}
+
+// randomFaults reads pages of a file in random order, so far apart at least, by
+// several readers at once, and returns how many seconds each took.
+func randomFaults(file *os.File, size, apart int64, readers int) ([]float64, error) {
+	if err := unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_RANDOM); err != nil { // no reading ahead by the kernel
+		return nil, err
+	}
+	places := rand.Perm(int(size / apart))
+	places = places[:min(len(places), maxFaults)]
+	took := make([]float64, len(places))
+	var group errgroup.Group
+	for n := range readers {
+		group.Go(func() error {
+			page := make([]byte, faultPage)
+			for i := n; i < len(places); i += readers {
+				start := time.Now()
+				if _, err := file.ReadAt(page, int64(places[i])*apart); err != nil {
+					return err
+				}
+				took[i] = time.Since(start).Seconds()
+			}
+			return nil
+		})
+	}
+	return took, group.Wait()
+}
+
+func (b *bench) reportFaults(where string, readers int, took []float64) {
+	slices.Sort(took)
+	p50, p99 := took[len(took)/2], took[len(took)*99/100]
+	what := fmt.Sprintf("%s, %d at a time", where, readers)
+	say("%s: p50 %s, p99 %s of %d faults", what, micros(p50), micros(p99), len(took))
+	b.rows = append(b.rows, benchRow{row: row{Workload: "fault: " + what, Mode: site.Lighter}, Image: largestImage, Rounds: b.rounds,
+		Values: map[string]float64{"p50_s": p50, "p99_s": p99, "faults": float64(len(took))}})
+	b.verdicts = append(b.verdicts, verdict{Figure: "faults", What: what, Lighter: "p50 " + micros(p50), Value: 1e6 * p99, Unit: "µs at p99", Result: report})
+}
+
+// micros shows a short time.
+func micros(s float64) string {
+	if s < 0.01 {
+		return fmt.Sprintf("%.0f µs", 1e6*s)
+	}
+	return seconds(s)
+}

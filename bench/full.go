@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"lighter/test/testkit/site"
+)
+
+const (
+	// smallCache is the size of the cache that is too small, in bytes; overfull is
+	// how many times as much is read.
+	smallCache = 240 << 20
+	overfull   = 3
+)
+
+// full reads a file of three times what the cache holds, twice over, and the same
+// with room: what a cache that evicts all the time costs.
+func (b *bench) full(ctx context.Context) (err error) {
+	if err := b.need(ctx, largestImage); err != nil {
+		return err
+	}
+	speeds := map[string][]float64{}
+	for _, cache := range []string{"room", "full"} {
+		var args []string
+		if cache == "full" {
+			args = []string{"--cache-size", fmt.Sprint(smallCache)}
+		}
+		b.site.SetNodeArgs(args...)
+		for range b.rounds {
+			if err := b.fullRound(ctx, cache, speeds); err != nil {
+				return err
+			}
+		}
+	}
+	b.site.SetNodeArgs()
+	if err := b.wipe(ctx); err != nil {
+		return err
+	}
+	b.reportFull(speeds)
+	return nil
+}
+
+// fullRound adds the speeds of a first and a second pass over the file, in bytes of
+// it a second, and what came over the link meanwhile.
+func (b *bench) fullRound(ctx context.Context, cache string, speeds map[string][]float64) (err error) {
+	m := b.site.Machine
+	c, err := b.freshContainer(ctx, largestImage)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Remove(ctx)) }()
+	files, err := choose(c.Root)
+	if err != nil {
+		return err
+	}
+	if files.largestSize < overfull*smallCache {
+		return fmt.Errorf("%s has %d bytes, not %d times what the cache holds", files.largest, files.largestSize, overfull)
+	}
+	for _, pass := range []string{"first", "again"} {
+		if err := site.DropCaches(); err != nil {
+			return err
+		}
+		before, err := m.Bytes()
+		if err != nil {
+			return err
+		}
+		var r reader
+		var sum int64
+		took, err := timed(func() (err error) { sum, err = r.read(c.Root, files.largest); return err })
+		if err != nil {
+			return err
+		}
+		after, err := m.Bytes()
+		if err != nil {
+			return err
+		}
+		key := cache + " " + pass
+		speeds[key] = append(speeds[key], float64(sum)/took)
+		speeds[key+" link"] = append(speeds[key+" link"], float64(after-before)/took)
+		say("%s: %s in %s, %.0f MB/s, %.0f MB/s of it over the link", key, size(sum), seconds(took), float64(sum)/took/1e6, float64(after-before)/took/1e6)
+	}
+	return nil
+}
+
+func (b *bench) reportFull(speeds map[string][]float64) {
+	values := map[string]float64{}
+	for key, all := range speeds {
+		values[key+"_MBps"] = median(all) / 1e6
+	}
+	b.rows = append(b.rows, benchRow{row: row{Workload: "reading three times the cache", Mode: site.Lighter}, Image: largestImage, Rounds: b.rounds, Values: values})
+	add := func(what string, value float64, note string) {
+		b.verdicts = append(b.verdicts, verdict{Figure: "full", What: what, Value: value, Unit: "ratio", Result: report, Note: note})
+	}
+	of := func(key string) float64 { return median(speeds[key]) }
+	note := func(key string) string {
+		return fmt.Sprintf("%.0f MB/s of the file, %.0f MB/s over the link", of(key)/1e6, of(key+" link")/1e6)
+	}
+	add("first pass : first pass with room", of("full first")/of("room first"), note("full first")+"; with room "+note("room first"))
+	add("second pass, over the link : link", of("full again link")/linkSpeed, note("full again"))
+	add("second pass : second pass with room", of("full again")/of("room again"), "with room "+note("room again"))
+}

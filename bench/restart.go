@@ -1,0 +1,135 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"lighter/node"
+	"lighter/node/keeper"
+	"lighter/test/testkit/layout"
+	"lighter/test/testkit/site"
+)
+
+// manyMounts is how many trees a restarted node has to serve at the most.
+const manyMounts = 200
+
+// restarts measures how long a node takes from its start to its first answer, with
+// so many trees that a former one has mounted, and after a reboot.
+func (b *bench) restarts(ctx context.Context) error {
+	images, err := b.manyImages(ctx)
+	if err != nil {
+		return err
+	}
+	m := b.site.Machine
+	if err := b.wipe(ctx); err != nil {
+		return err
+	}
+	mounted := 0
+	for _, n := range []int{0, 1, len(images)} {
+		for ; mounted < n; mounted++ {
+			ref := site.Reference(images[mounted])
+			if _, err := m.Pull(ctx, site.Lighter, ref); err != nil {
+				return err
+			}
+			if _, err := m.Ctr(ctx, "containers", "create", "--snapshotter", site.Lighter, ref, images[mounted]); err != nil {
+				return err
+			}
+		}
+		err := b.restartRounds(ctx, fmt.Sprintf("%d mounts taken over", n), n, func() error { m.KillNode(); return nil })
+		if err != nil {
+			return err
+		}
+	}
+	return b.restartRounds(ctx, fmt.Sprintf("after a reboot, %d trees on the disk", mounted), 0, func() error { return b.reboot(ctx) })
+}
+
+// manyImages are images of a chain each, made of base.
+func (b *bench) manyImages(ctx context.Context) ([]string, error) {
+	from, err := layoutOf("base")
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for i := range manyMounts {
+		name := fmt.Sprintf("base-%d", i)
+		to := filepath.Join(b.site.Dir, "layouts", name)
+		err := layout.Extend(from, to, func(l *layout.Layer) error { return l.File("number", fmt.Appendln(nil, i)) })
+		if err != nil {
+			return nil, err
+		}
+		if err := b.needLayout(ctx, to, name); err != nil {
+			return nil, err
+		}
+		names = append(names, name)
+	}
+	return names, nil
+}
+
+// restartRounds ends the node and measures its next start, which has to find so
+// many trees mounted.
+func (b *bench) restartRounds(ctx context.Context, what string, mounts int, end func() error) error {
+	var times []float64
+	for range b.rounds {
+		if err := end(); err != nil {
+			return err
+		}
+		took, err := b.startNode(ctx, mounts)
+		if err != nil {
+			return err
+		}
+		times = append(times, took)
+	}
+	say("%s: ready after %s", what, seconds(median(times)))
+	b.rows = append(b.rows, timesRow("base", "restart: "+what, site.Lighter, times))
+	b.verdicts = append(b.verdicts, verdict{Figure: "restart", What: what, Value: median(times), Unit: "s", Result: report})
+	return nil
+}
+
+// startNode starts the node and returns how long it takes until it answers.
+func (b *bench) startNode(ctx context.Context, mounts int) (float64, error) {
+	m := b.site.Machine
+	start := time.Now()
+	started := make(chan error, 1)
+	go func() { started <- m.StartNode(ctx) }()
+	control := node.NewControl(m.NodeRoot())
+	var status node.Status
+	var err error
+	for {
+		if status, err = control.Status(ctx); !errors.Is(err, node.ErrNoDaemon) {
+			break
+		}
+		if time.Since(start) > time.Minute {
+			return 0, err
+		}
+		time.Sleep(time.Millisecond)
+	}
+	took := time.Since(start).Seconds()
+	if err := errors.Join(err, <-started); err != nil {
+		return 0, err
+	}
+	if len(status.Mounts) != mounts {
+		return 0, fmt.Errorf("the node serves %d trees, not %d", len(status.Mounts), mounts)
+	}
+	return took, nil
+}
+
+// reboot leaves of the node what a reboot does: its files.
+func (b *bench) reboot(ctx context.Context) error {
+	m := b.site.Machine
+	m.KillNode()
+	if err := keeper.Drop(ctx, m.NodeRoot()); err != nil {
+		return err
+	}
+	trees, err := filepath.Glob(filepath.Join(m.NodeRoot(), "mounts/*"))
+	for _, point := range append(trees, filepath.Join(m.NodeRoot(), "devices")) {
+		if failed := unix.Unmount(point, unix.MNT_DETACH); failed != nil && failed != unix.EINVAL { // EINVAL: nothing is mounted there any more
+			err = errors.Join(err, fmt.Errorf("unmount %s: %w", point, failed))
+		}
+	}
+	return err
+}

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"lighter/test/testkit/site"
+)
+
+// verification is what share of the node's processor time goes where, in percent.
+type verification map[string]float64
+
+// The functions that verify, as a profile names them.
+var verifiers = map[string]string{
+	"crypto/internal/fips140/sha256": "SHA-256",
+	"hash/crc32":                     "CRC32C",
+}
+
+// verify measures what share of the node's processor time goes into verifying what
+// it serves: on a first read, and when all is in its cache.
+func (b *bench) verify(ctx context.Context) error {
+	if err := b.need(ctx, largestImage); err != nil {
+		return err
+	}
+	shares := map[string][]verification{}
+	for range b.rounds {
+		if err := b.verifyRound(ctx, shares); err != nil {
+			return err
+		}
+	}
+	for _, what := range []string{"first read", "cached read"} {
+		values := map[string]float64{}
+		for _, name := range verifiers {
+			values[name+"_percent"] = medianOf(shares[what], func(v verification) float64 { return v[name] })
+		}
+		b.rows = append(b.rows, benchRow{row: row{Workload: "verification: " + what, Mode: site.Lighter}, Image: largestImage, Rounds: b.rounds, Values: values})
+		b.verdicts = append(b.verdicts, verdict{Figure: "verify", What: "verification of the node's time, " + what, Unit: "%", Result: report,
+			Value: values["SHA-256_percent"] + values["CRC32C_percent"],
+			Note:  fmt.Sprintf("SHA-256 %.1f %%, CRC32C %.1f %%", values["SHA-256_percent"], values["CRC32C_percent"])})
+	}
+	return nil
+}
+
+func (b *bench) verifyRound(ctx context.Context, shares map[string][]verification) (err error) {
+	c, err := b.freshContainer(ctx, largestImage)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Remove(ctx)) }()
+	files, err := choose(c.Root)
+	if err != nil {
+		return err
+	}
+	for _, what := range []string{"first read", "cached read"} {
+		if err := site.DropCaches(); err != nil {
+			return err
+		}
+		v, err := b.profiled(ctx, func() error {
+			var r reader
+			_, err := r.read(c.Root, files.largest)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		say("%s: SHA-256 %.1f %%, CRC32C %.1f %% of the node's time", what, v["SHA-256"], v["CRC32C"])
+		shares[what] = append(shares[what], v)
+	}
+	return nil
+}
+
+// profileTime is how long a profile is taken: reads shorter than that cost it
+// nothing, as it counts what is done and not what is waited for.
+const profileTime = 6
+
+// profiled calls fn and says where the node's processor time went meanwhile.
+func (b *bench) profiled(ctx context.Context, fn func() error) (verification, error) {
+	type result struct {
+		profile []byte
+		err     error
+	}
+	taken := make(chan result, 1)
+	go func() {
+		p, err := b.site.Machine.NodeProfile(ctx, fmt.Sprintf("profile?seconds=%d", profileTime))
+		taken <- result{p, err}
+	}()
+	took, err := timed(fn)
+	r := <-taken
+	if err := errors.Join(err, r.err); err != nil {
+		return nil, err
+	}
+	if took > profileTime {
+		say("the profile has the first %d s of %s", profileTime, seconds(took))
+	}
+	path := filepath.Join(b.site.Dir, "profile")
+	if err := os.WriteFile(path, r.profile, 0o644); err != nil {
+		return nil, err
+	}
+	top, err := exec.CommandContext(ctx, "go", "tool", "pprof", "-top", "-nodecount=100000", "-nodefraction=0", path).Output()
+	if err != nil {
+		return nil, fmt.Errorf("go tool pprof: %w", err)
+	}
+	return sharesOf(top)
+}
+
+// sharesOf adds up the time of functions themselves, in what pprof -top prints:
+//
+//	flat  flat%   sum%        cum   cum%
+//	1.10s 12.20% 64.86%      1.2s 12.20%  hash/crc32.castagnoliSSE42Triple
+func sharesOf(top []byte) (verification, error) {
+	v := verification{}
+	lines := 0
+	for line := bufio.NewScanner(bytes.NewReader(top)); line.Scan(); {
+		fields := strings.Fields(line.Text())
+		if len(fields) < 6 || !strings.HasSuffix(fields[1], "%") {
+			continue
+		}
+		percent, err := strconv.ParseFloat(strings.TrimSuffix(fields[1], "%"), 64)
+		if err != nil {
+			continue // the heading
+		}
+		lines++
+		for prefix, name := range verifiers {
+			if strings.HasPrefix(fields[5], prefix) {
+				v[name] += percent
+			}
+		}
+	}
+	if lines == 0 {
+		return nil, fmt.Errorf("no profile: %s", top)
+	}
+	return v, nil
+}

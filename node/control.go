@@ -32,7 +32,7 @@ const maxRequest = 64 << 10
 
 // serveControl answers on the control socket until ctx is done.
 func (n *Node) serveControl(ctx context.Context) error {
-	server := &http.Server{Handler: n.control(), ReadHeaderTimeout: 10 * time.Second, BaseContext: func(net.Listener) context.Context { return ctx }}
+	server := &http.Server{Handler: n.control(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, BaseContext: func(net.Listener) context.Context { return ctx }}
 	stopped := make(chan error, 1)
 	go func() {
 		<-ctx.Done()

@@ -21,9 +21,13 @@ import (
 // requests that it is answering.
 const stopTimeout = 10 * time.Second
 
+// maxRequests bounds the requests of one connection that are answered at once;
+// containerd keeps the others waiting.
+const maxRequests = 1024
+
 // NewService returns a gRPC server that speaks containerd's snapshots API for sn.
 func NewService(sn snapshots.Snapshotter) *grpc.Server {
-	server := grpc.NewServer()
+	server := grpc.NewServer(grpc.MaxConcurrentStreams(maxRequests))
 	snapshotsapi.RegisterSnapshotsServer(server, snapshotservice.FromSnapshotter(sn))
 	return server
 }

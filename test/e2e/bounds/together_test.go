@@ -54,6 +54,11 @@ func TestContainersStartedAtOnce(t *testing.T) {
 	if images := status(t, s).Images; len(images) != 1 || !images[0].Lazy {
 		t.Fatalf("images: %+v", images)
 	}
+	if m := memory(t, s); m.Most > maxMemory {
+		t.Errorf("the node had %d bytes resident, the most is %d", m.Most, int64(maxMemory))
+	} else {
+		t.Logf("%d containers: %d MB at most", n, m.Most/1e6)
+	}
 	counter.check(t, status(t, s).Fetched.Requests)
 }
 

@@ -75,6 +75,8 @@ type Resolver struct {
 	dir   string
 	log   *slog.Logger
 
+	turns chan struct{} // one for each index that arrives
+
 	mu       sync.Mutex // guards what follows
 	links    map[string]link
 	asking   map[string]chan struct{} // by chain: closed when the answer was learned
@@ -97,7 +99,7 @@ func New(root string, h Hub, trees Trees, keys *Keys, log *slog.Logger) (*Resolv
 	}
 	r := &Resolver{hub: h, trees: trees, keys: keys, dir: dir, log: log,
 		links: map[string]link{}, asking: map[string]chan struct{}{}, fetches: map[chunk.ID]*fetch{},
-		uses: map[string]*use{}, leaving: map[chunk.ID]bool{}}
+		turns: make(chan struct{}, maxFetches), uses: map[string]*use{}, leaving: map[chunk.ID]bool{}}
 	r.left = sync.NewCond(&r.held)
 	return r, r.load()
 }

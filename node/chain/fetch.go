@@ -1,6 +1,7 @@
 package chain
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -16,6 +17,9 @@ const (
 	// fetchTimeout is what everything else has in all. When nothing arrives,
 	// Ensure gives up long before.
 	fetchTimeout = 5 * time.Minute
+	// maxFetches bounds the indexes that arrive at once: each takes several
+	// megabytes to decompress, and few of them fill the link.
+	maxFetches = 4
 )
 
 // fetch is a tree on its way here, for all who wait for it.
@@ -51,18 +55,34 @@ func (r *Resolver) ensure(ctx context.Context, s *index.Statement, begin time.Du
 
 func (r *Resolver) run(f *fetch, s *index.Statement, begin time.Duration) {
 	r.Hold(s.Chain)
+	// The time that the hub has begins when it is this fetch's turn.
+	r.turns <- struct{}{}
 	err := r.keep(s)
-	if err == nil {
+	silence := r.silenceFor(begin)
+	if err == nil && silence == nil {
 		err = r.bring(f, s, begin)
 	}
+	<-r.turns
 	r.dropLater(s.Chain) // who waits has a hold
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if f.err = err; err != nil {
+	if err != nil {
 		r.fail(err)
 	}
+	f.err = cmp.Or(err, silence)
 	delete(r.fetches, s.Tree)
 	close(f.done)
+}
+
+// silenceFor says why a pull that can go on without a hub need not ask it now: it
+// has failed others whose turn came before.
+func (r *Resolver) silenceFor(begin time.Duration) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if begin == beginTimeout && time.Now().Before(r.silentTo) {
+		return r.silence
+	}
+	return nil
 }
 
 func (r *Resolver) bring(f *fetch, s *index.Statement, begin time.Duration) error {

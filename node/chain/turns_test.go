@@ -1,0 +1,65 @@
+package chain
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"lighter/format/chunk"
+)
+
+// However many indexes are wanted, few arrive at a time; who waits for a turn does
+// not lose the time that the hub has.
+func TestFetchesTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, trees := newResolver(t, &fakeHub{})
+		var now, most atomic.Int32
+		trees.fetch = func(ctx context.Context, _ chunk.ID, begun func()) error {
+			most.Store(max(most.Load(), now.Add(1)))
+			defer now.Add(-1)
+			time.Sleep(beginTimeout / 2)
+			begun()
+			time.Sleep(beginTimeout)
+			return context.Cause(ctx)
+		}
+		const all = 5 * maxFetches
+		for n := range all {
+			go func() {
+				if err := r.fetch(statement(n), beginTimeout).wait(t.Context()); err != nil {
+					t.Errorf("fetch %d: %v", n, err)
+				}
+			}()
+		}
+		time.Sleep(5*(beginTimeout+beginTimeout/2) + 1)
+		synctest.Wait()
+		if most.Load() != maxFetches || now.Load() != 0 || len(trees.here) != all {
+			t.Errorf("%d at a time at most, want %d; %d still arrive, %d are here", most.Load(), maxFetches, now.Load(), len(trees.here))
+		}
+		time.Sleep(2 * memory) // until nothing is to be dropped later
+	})
+}
+
+// Those who wait while the hub fails the others do not wait for it as well.
+func TestTurnsBehindAHubThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, trees := newResolver(t, &fakeHub{})
+		trees.fetch = func(ctx context.Context, _ chunk.ID, _ func()) error {
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}
+		start := time.Now() // by the clock of the test
+		for n := range 10 * maxFetches {
+			go func() {
+				err := r.fetch(statement(n), beginTimeout).wait(t.Context())
+				if err == nil || errors.Is(err, context.Canceled) || time.Since(start) > beginTimeout {
+					t.Errorf("fetch %d ends after %s: %v", n, time.Since(start), err)
+				}
+			}()
+		}
+		synctest.Wait()
+		time.Sleep(2 * memory)
+	})
+}

@@ -3,7 +3,7 @@ package chain
 import (
 	"context"
 	"errors"
-	"sync/atomic"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,13 +16,19 @@ import (
 func TestFetchesTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, trees := newResolver(t, &fakeHub{})
-		var now, most atomic.Int32
+		var now, most int
+		var mu sync.Mutex // guards both
 		trees.fetch = func(ctx context.Context, _ chunk.ID, begun func()) error {
-			most.Store(max(most.Load(), now.Add(1)))
-			defer now.Add(-1)
+			mu.Lock()
+			now++
+			most = max(most, now)
+			mu.Unlock()
 			time.Sleep(beginTimeout / 2)
 			begun()
 			time.Sleep(beginTimeout)
+			mu.Lock()
+			now--
+			mu.Unlock()
 			return context.Cause(ctx)
 		}
 		const all = 5 * maxFetches
@@ -35,8 +41,11 @@ func TestFetchesTakeTurns(t *testing.T) {
 		}
 		time.Sleep(5*(beginTimeout+beginTimeout/2) + 1)
 		synctest.Wait()
-		if most.Load() != maxFetches || now.Load() != 0 || len(trees.here) != all {
-			t.Errorf("%d at a time at most, want %d; %d still arrive, %d are here", most.Load(), maxFetches, now.Load(), len(trees.here))
+		here, _ := trees.List() // never fails
+		mu.Lock()
+		defer mu.Unlock()
+		if most != maxFetches || now != 0 || len(here) != all {
+			t.Errorf("%d at a time at most, want %d; %d still arrive, %d are here", most, maxFetches, now, len(here))
 		}
 		time.Sleep(2 * memory) // until nothing is to be dropped later
 	})

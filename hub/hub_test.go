@@ -263,23 +263,23 @@ func TestWhatIsUnknownIsNotFound(t *testing.T) {
 	h.ready("a:1")
 	id := strings.Repeat("ab", 32)
 	for path, want := range map[string]int{
-		"/lighter/1/default/chains/sha256:" + id:           404,
-		"/lighter/1/default/chains/sha256:" + id + "/tree": 404,
-		"/lighter/1/default/chains/nonsense":               404,
-		"/lighter/1/default/indexes/" + id:                 404,
-		"/lighter/1/default/indexes/" + id[1:]:             400,
-		"/lighter/1/default/locations/" + id:               404,
-		"/lighter/1/default/packs/" + id + "/0":            404,
-		"/lighter/1/default/packs/" + id + "/-1":           400,
-		"/lighter/1/default/packs/" + id + "/01":           400,
-		"/lighter/1/default/packs/../../catalog.db/0":      404,
-		"/lighter/1/default/chunks/" + id:                  404,
-		"/lighter/1/default/chunks/x":                      400,
-		"/lighter/1/other/key":                             404,
-		"/lighter/2/default/key":                           404,
-		"/lighter/1/default/images?name=A:B:C":             400,
-		"/lighter/1/default/images/inspect":                400,
-		"/lighter/1/default/images/inspect?name=b":         404,
+		"/lighter/1/default/chains/sha256:" + id:      404,
+		"/lighter/1/default/trees/sha256:" + id:       404,
+		"/lighter/1/default/chains/nonsense":          404,
+		"/lighter/1/default/indexes/" + id:            404,
+		"/lighter/1/default/indexes/" + id[1:]:        400,
+		"/lighter/1/default/locations/" + id:          404,
+		"/lighter/1/default/packs/" + id + "/0":       404,
+		"/lighter/1/default/packs/" + id + "/-1":      400,
+		"/lighter/1/default/packs/" + id + "/01":      400,
+		"/lighter/1/default/packs/../../catalog.db/0": 404,
+		"/lighter/1/default/chunks/" + id:             404,
+		"/lighter/1/default/chunks/x":                 400,
+		"/lighter/1/other/key":                        404,
+		"/lighter/2/default/key":                      404,
+		"/lighter/1/default/images?name=A:B:C":        400,
+		"/lighter/1/default/images/inspect":           400,
+		"/lighter/1/default/images/inspect?name=b":    404,
 		"/": 404,
 	} {
 		if status, body, _ := h.do("GET", path, nil); status != want || !bytes.Contains(body, []byte(`{"error":"`)) {
@@ -302,11 +302,11 @@ func TestImmutableObjectsSayThatTheyAre(t *testing.T) {
 	got := h.ready("a:1")
 	packs := files(t, objectsDir(h.config.Root)+"/packs")
 	for path, immutable := range map[string]bool{
-		"/lighter/1/default/indexes/" + got.Tree:           true,
-		"/lighter/1/default/packs/" + packs[0] + "/0":      true,
-		"/lighter/1/default/locations/" + got.Tree:         false,
-		"/lighter/1/default/chains/" + got.Chain:           false,
-		"/lighter/1/default/chains/" + got.Chain + "/tree": false,
+		"/lighter/1/default/indexes/" + got.Tree:      true,
+		"/lighter/1/default/packs/" + packs[0] + "/0": true,
+		"/lighter/1/default/locations/" + got.Tree:    false,
+		"/lighter/1/default/chains/" + got.Chain:      false,
+		"/lighter/1/default/trees/" + got.Chain:       false,
 	} {
 		status, body, header := h.do("GET", path, nil)
 		if status != 200 || header.Get("Content-Length") != fmt.Sprint(len(body)) {

@@ -40,7 +40,7 @@ func TestRemovedImageIsNoLongerServed(t *testing.T) {
 	h.expect("/v2/a/manifests/"+both.String(), 404)
 	h.expect("/v2/a/manifests/"+lower.String(), 200)
 	h.expect("/lighter/1/default/chains/"+top.Chain, 404)
-	h.expect("/lighter/1/default/chains/"+top.Chain+"/tree", 404)
+	h.expect("/lighter/1/default/trees/"+top.Chain, 404)
 	h.expect("/lighter/1/default/chains/"+low.Chain, 200)
 	chain, err := h.client.Chain(t.Context(), low.Chain)
 	if err != nil || len(chain.Above) != 0 {

@@ -70,7 +70,7 @@ func TestAnswersAreAsThePageSays(t *testing.T) {
 		{"GET", base + "/packs/short/0", "", 400},
 		{"GET", unit + "0", "", 400},
 		{"GET", strings.TrimSuffix(unit, "0") + "99", "", 404},
-		{"GET", base + "/chains/sha256:0/tree", "", 404},
+		{"GET", base + "/trees/sha256:0", "", 404},
 	} {
 		status, body, header := h.do(c.method, c.path, []byte(c.body))
 		if status != c.status || status >= 400 && (!strings.HasPrefix(string(body), `{"error":"`) || header.Get("Cache-Control") != "no-store") {

@@ -43,18 +43,18 @@ func New(c *catalog.Catalog, o *objects.Store, i Ingest, key ed25519.PublicKey, 
 	s := &Server{catalog: c, objects: o, ingest: i, key: key, log: log, mux: http.NewServeMux()}
 	base := wire.Prefix + "/" + wire.DefaultScope
 	for pattern, handle := range map[string]func(http.ResponseWriter, *http.Request) error{
-		"GET " + base + "/key":                 s.getKey,
-		"GET " + base + "/chains/{chain}":      s.getChain,
-		"GET " + base + "/chains/{chain}/tree": s.getTree,
-		"GET " + base + "/indexes/{tree}":      s.getIndex,
-		"GET " + base + "/locations/{tree}":    s.getLocations,
-		"GET " + base + "/packs/{pack}/{n}":    s.getUnit,
-		"GET " + base + "/chunks/{chunk}":      s.getChunk,
-		"GET " + base + "/images":              s.getImages,
-		"GET " + base + "/images/inspect":      s.getInspections,
-		"POST " + base + "/images":             s.postImage,
-		"DELETE " + base + "/images":           s.deleteImage,
-		"POST " + base + "/images/verify":      s.postVerify,
+		"GET " + base + "/key":              s.getKey,
+		"GET " + base + "/chains/{chain}":   s.getChain,
+		"GET " + base + "/trees/{chain}":    s.getTree,
+		"GET " + base + "/indexes/{tree}":   s.getIndex,
+		"GET " + base + "/locations/{tree}": s.getLocations,
+		"GET " + base + "/packs/{pack}/{n}": s.getUnit,
+		"GET " + base + "/chunks/{chunk}":   s.getChunk,
+		"GET " + base + "/images":           s.getImages,
+		"GET " + base + "/images/inspect":   s.getInspections,
+		"POST " + base + "/images":          s.postImage,
+		"DELETE " + base + "/images":        s.deleteImage,
+		"POST " + base + "/images/verify":   s.postVerify,
 	} {
 		s.mux.HandleFunc(pattern, func(w http.ResponseWriter, req *http.Request) {
 			if err := handle(w, req); err != nil {

@@ -27,7 +27,7 @@ const (
 //
 //	/key                 the hub's public key, as index.FormatKey writes it
 //	/chains/CHAIN        Chain, as JSON; 404 if the chain is not known
-//	/chains/CHAIN/tree   index.Statement, as JSON: the tree of the chain, made now if need be
+//	/trees/CHAIN         index.Statement, as JSON: the tree of the chain, made now if need be
 //	/indexes/TREE        the index, zstd-compressed
 //	/locations/TREE      the locations, zstd-compressed
 //	/packs/PACK/N        unit N of a pack
@@ -43,7 +43,9 @@ const (
 func chainPath(scope, chain string) string {
 	return fmt.Sprintf("%s/%s/chains/%s", Prefix, scope, chain)
 }
-func treePath(scope, chain string) string { return chainPath(scope, chain) + "/tree" }
+func treePath(scope, chain string) string {
+	return fmt.Sprintf("%s/%s/trees/%s", Prefix, scope, chain)
+}
 func indexPath(scope string, id chunk.ID) string {
 	return fmt.Sprintf("%s/%s/indexes/%s", Prefix, scope, id)
 }

@@ -38,7 +38,7 @@ func (m *middle) serve(t *testing.T) []string {
 		t.Fatal(err)
 	}
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.Contains(r.URL.Path, "/chains/") {
+		if strings.Contains(r.URL.Path, "/chains/") || strings.Contains(r.URL.Path, "/trees/") {
 			m.lookups.Add(1)
 		}
 		if spoil := m.spoil.Load(); spoil == nil || !(*spoil)(w, r) {
@@ -225,7 +225,7 @@ func TestSilentHubDuringGarbageCollection(t *testing.T) {
 	pull(t, s, site.Lighter, "python")
 	pull(t, s, site.Lighter, "base") // found among python's layers
 	waiting := make(chan struct{}, 1)
-	m.with(of("/chains/", func(w http.ResponseWriter, r *http.Request) {
+	m.with(of("/trees/", func(w http.ResponseWriter, r *http.Request) {
 		waiting <- struct{}{}
 		stall(w, r)
 	}))

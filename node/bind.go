@@ -167,7 +167,7 @@ func (n *Node) bindChain(ctx context.Context, b Bind, bind func(tree, dir string
 
 // findImage asks the hub for the one image of that name that can be run here.
 func (n *Node) findImage(ctx context.Context, name, platform string) (hub.Image, error) {
-	images, err := n.hub.Images(ctx, name)
+	images, err := n.hubs.Images(ctx, name)
 	if err != nil {
 		return hub.Image{}, err
 	}
@@ -184,7 +184,7 @@ func (n *Node) findImage(ctx context.Context, name, platform string) (hub.Image,
 	}
 	switch {
 	case len(found) == 0:
-		return hub.Image{}, fmt.Errorf("hub %s has no image %q that can be mounted%s", n.hub.URL(), name, seen)
+		return hub.Image{}, fmt.Errorf("hub %s has no image %q that can be mounted%s", n.hubs.URL(), name, seen)
 	case len(found) > 1:
 		return hub.Image{}, fmt.Errorf("image %q has several platforms: choose one with --platform", name)
 	}

@@ -229,11 +229,12 @@ func (n *Node) fetchMissing(ctx context.Context, missing []unitChunks, came *ato
 			}
 		}
 	}()
+	units := n.units.Share()
 	var group errgroup.Group // one that fails does not end the others
 	group.SetLimit(fetchUnits)
 	for _, m := range missing {
 		group.Go(func() error {
-			if err := n.units.Warm(ctx, m.ref); err != nil {
+			if err := units.Warm(ctx, m.ref); err != nil {
 				return err
 			}
 			came.Add(m.bytes)

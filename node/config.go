@@ -1,7 +1,9 @@
 package node
 
 import (
+	"errors"
 	"fmt"
+	"log/slog"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -18,9 +20,9 @@ import (
 type Config struct {
 	Root      string     `toml:"root" comment:"Where the node keeps its cache, trees and mounts. On an ordinary local file system."`
 	Address   string     `toml:"address" comment:"The Unix socket on which containerd reaches the snapshotter. Empty: no snapshotter."`
-	Hub       string     `toml:"hub" comment:"The hub's URL."`
-	HubKeys   []string   `toml:"hub_keys" comment:"The hub's public keys (ed25519:...), whose statements are believed. Empty: learned from a hub on this machine at the first start, refused from any other."`
-	Scope     string     `toml:"scope" comment:"The hub's scope."`
+	Hubs      []string   `toml:"hubs" comment:"URLs of hubs, and of mirrors that hold the same; the first that works is asked."`
+	HubKeys   []string   `toml:"hub_keys" comment:"The public keys (ed25519:...) whose statements are believed, of whatever hub they come. Empty: learned from a hub on this machine at the first start, refused from any other."`
+	Scope     string     `toml:"scope" comment:"The scope on every hub."`
 	PlainHTTP bool       `toml:"plain_http" comment:"Allow plain HTTP to a hub that is not on this machine."`
 	CAFile    string     `toml:"ca_file" comment:"Certificates (PEM) to trust for the hub, beside the system's."`
 	MountMode mount.Mode `toml:"mount_mode" comment:"How the kernel gets at images: auto, file (Linux 6.12), loop (behind loop devices, Linux 5.16), or none (every image is unpacked). auto: file where the kernel can, else loop, else none."`
@@ -40,7 +42,7 @@ func DefaultConfig() Config {
 	return Config{
 		Root:      "/var/lib/lighter",
 		Address:   "/run/lighter/lighter.sock",
-		Hub:       "http://127.0.0.1:7070",
+		Hubs:      []string{"http://127.0.0.1:7070"},
 		HubKeys:   []string{},
 		Scope:     hub.DefaultScope,
 		MountMode: mount.Auto,
@@ -57,6 +59,9 @@ func (c *Config) Check() error {
 	if !filepath.IsAbs(c.Root) {
 		return fmt.Errorf("root %q is not an absolute path", c.Root)
 	}
+	if len(c.Hubs) == 0 {
+		return errors.New("hubs is empty: name at least one")
+	}
 	if c.CacheSize < disk.MinLimit {
 		return fmt.Errorf("cache_size %s is too small: the least is %s", c.CacheSize, Size(disk.MinLimit))
 	}
@@ -64,6 +69,19 @@ func (c *Config) Check() error {
 		return fmt.Errorf("mount_mode %q is not one of %v", c.MountMode, mount.Modes())
 	}
 	return checkHTTPAddress(c.HTTPAddress)
+}
+
+// origins returns the hubs.
+func (c *Config) origins(log *slog.Logger) (*hub.Origins, error) {
+	var clients []*hub.Client
+	for _, url := range c.Hubs {
+		client, err := hub.NewClient(hub.Options{URL: url, Scope: c.Scope, PlainHTTP: c.PlainHTTP, CAFile: c.CAFile})
+		if err != nil {
+			return nil, err
+		}
+		clients = append(clients, client)
+	}
+	return hub.NewOrigins(log, clients...), nil
 }
 
 // Size is a number of bytes that people write as 20GiB or 500MB.

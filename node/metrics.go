@@ -135,7 +135,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	put(images, gauge, float64(lazy), "true")
 	put(images, gauge, float64(plain), "false")
 	for _, hub := range f.status.Hubs {
-		put(hubUp, gauge, truth(hub.Failing == ""), hub.URL)
+		put(hubUp, gauge, truth(hub.Up), hub.URL)
 	}
 }
 

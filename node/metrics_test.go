@@ -12,6 +12,7 @@ import (
 
 	"lighter/node/device"
 	"lighter/node/mount"
+	"lighter/store/hub"
 )
 
 // some are figures in which nothing is nought.
@@ -21,7 +22,7 @@ func some() (figures, bool) {
 	f.devices.Fetched.Counts[device.LatencyBuckets] = 1
 	f.status.Mounts = []MountStatus{{Mounted: mount.Mounted{}}}
 	f.status.Images = []ImageStatus{{Lazy: true}, {Lazy: true}, {}}
-	f.status.Hubs = []HubStatus{{URL: "https://one"}, {URL: "https://two", Failing: "it is gone"}}
+	f.status.Hubs = []hub.Health{{URL: "https://one", Up: true}, {URL: "https://two", Error: "it is gone"}}
 	return f, true
 }
 

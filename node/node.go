@@ -49,7 +49,7 @@ type Node struct {
 	log       *slog.Logger
 	started   time.Time
 	lock      *os.File
-	hub       *hub.Client
+	hubs      *hub.Origins
 	cache     *disk.Cache
 	units     *store.Units
 	ahead     *device.Ahead
@@ -101,7 +101,7 @@ func (n *Node) serve(ctx context.Context, ready func()) error {
 	}
 	defer context.AfterFunc(ctx, func() { n.web.notReady("it stops") })()
 	n.web.ready()
-	n.log.Info("node is ready", "root", n.config.Root, "address", n.config.Address, "hub", n.hub.URL())
+	n.log.Info("node is ready", "root", n.config.Root, "address", n.config.Address, "hubs", n.hubs.URL())
 	ready()
 	return group.Wait()
 }
@@ -125,26 +125,25 @@ func start(ctx context.Context, config Config, log *slog.Logger) (_ *Node, err e
 	if n.binds, err = openBinds(config.Root); err != nil {
 		return nil, err
 	}
-	n.hub, err = hub.NewClient(hub.Options{URL: config.Hub, Scope: config.Scope, PlainHTTP: config.PlainHTTP, CAFile: config.CAFile})
-	if err != nil {
+	if n.hubs, err = config.origins(log); err != nil {
 		return nil, err
 	}
-	if n.keys, err = chain.NewKeys(config.Root, config.HubKeys, n.hub); err != nil {
+	if n.keys, err = chain.NewKeys(config.Root, config.HubKeys, n.hubs); err != nil {
 		return nil, err
 	}
 	n.cache = openCache(config, log)
-	n.units = store.NewUnits(n.hub, n.cache)
-	n.ahead = device.NewAhead(n.units, log)
+	n.units = store.NewUnits(n.hubs, n.cache)
+	n.ahead = device.NewAhead(func() device.Chunks { return n.units.Share() }, log)
 	n.web.notReady("it takes over what a former daemon has mounted")
 	if err := n.openDevices(ctx); err != nil {
 		return nil, err
 	}
-	n.trees = mount.Open(config.Root, config.MountMode, n.hub, n.server, n.ahead, log)
+	n.trees = mount.Open(config.Root, config.MountMode, n.hubs, n.server, n.ahead, log)
 	if err := n.trees.Recover(n.takenOver); err != nil {
 		return nil, err
 	}
 	n.trees.Probe()
-	if n.chains, err = chain.New(config.Root, n.hub, n.trees, n.keys, log); err != nil {
+	if n.chains, err = chain.New(config.Root, n.hubs, n.trees, n.keys, log); err != nil {
 		return nil, err
 	}
 	n.holdBinds()

@@ -12,6 +12,7 @@ import (
 	"lighter/node/snapshot"
 	"lighter/store"
 	"lighter/store/disk"
+	"lighter/store/hub"
 )
 
 // Status is what a node says of itself.
@@ -19,9 +20,8 @@ type Status struct {
 	Version   string           `json:"version"` // of the program
 	Root      string           `json:"root"`
 	Address   string           `json:"address"`
-	Hub       string           `json:"hub"`
 	HubKeys   []string         `json:"hubKeys"`
-	Hubs      []HubStatus      `json:"hubs"`
+	Hubs      []hub.Health     `json:"hubs"`
 	NotLazy   string           `json:"notLazy,omitempty"` // why no image can be lazy on this machine
 	Started   time.Time        `json:"started"`
 	TakenOver bool             `json:"takenOver"` // the devices are a former daemon's
@@ -31,12 +31,6 @@ type Status struct {
 	Images    []ImageStatus    `json:"images"`
 	Binds     []Bind           `json:"binds"`
 	Lost      []LostStatus     `json:"lost"`
-}
-
-// HubStatus is how a hub is.
-type HubStatus struct {
-	URL     string `json:"url"`
-	Failing string `json:"failing,omitempty"` // why it is not asked at the moment
 }
 
 // LostStatus is what a former daemon served and this one cannot.
@@ -67,8 +61,8 @@ type ImageStatus struct {
 
 // Status returns what the node says of itself.
 func (n *Node) Status(ctx context.Context) (Status, error) {
-	s := Status{Version: Version(), Root: n.config.Root, Address: n.config.Address, Hub: n.hub.URL(), HubKeys: n.keys.List(),
-		Hubs: n.hubs(), Started: n.started, TakenOver: n.takenOver, Cache: n.cache.Stats(), Fetched: n.units.Stats(),
+	s := Status{Version: Version(), Root: n.config.Root, Address: n.config.Address, HubKeys: n.keys.List(),
+		Hubs: n.hubs.Health(), Started: n.started, TakenOver: n.takenOver, Cache: n.cache.Stats(), Fetched: n.units.Stats(),
 		Binds: n.binds.list(), Mounts: []MountStatus{}, Images: []ImageStatus{}, Lost: []LostStatus{}}
 	if err := n.trees.Mountable(); err != nil {
 		s.NotLazy = err.Error()
@@ -104,15 +98,6 @@ func (n *Node) Status(ctx context.Context) (Status, error) {
 		}
 	}
 	return s, nil
-}
-
-// hubs says how each hub is.
-func (n *Node) hubs() []HubStatus {
-	h := HubStatus{URL: n.hub.URL()}
-	if err := n.chains.Failing(); err != nil {
-		h.Failing = err.Error()
-	}
-	return []HubStatus{h}
 }
 
 // modes counts the mounted trees by how the kernel gets at them.

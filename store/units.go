@@ -10,12 +10,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"lighter/format/chunk"
-	"lighter/format/pack"
 )
 
 // Cache is what Units need of a cache (store/disk has one). It never fails: a
@@ -30,43 +31,44 @@ type Cache interface {
 	Put(ref chunk.Ref, plain []byte)
 }
 
-// Source gives encoded units, unverified. chunk.ErrNotFound (wrapped) says that
-// it works but has no such unit.
+// Source gives encoded units, unverified, from one origin or several. An error
+// that wraps chunk.ErrNotFound says that all of them work and none has it. One
+// with a method RetryAfter() time.Duration says how long to wait at least, one
+// with Missed() bool whether an origin that works does not have it.
 type Source interface {
-	// Unit returns the unit of that name.
-	Unit(ctx context.Context, u chunk.Unit) ([]byte, error)
-	// Chunk returns some unit that holds the chunk.
-	Chunk(ctx context.Context, id chunk.ID) ([]byte, error)
+	// Unit has take read the unit of that name, of length bytes (-1: not known).
+	// Where take returns an error that wraps a *chunk.InvalidError, the answer was
+	// not what was asked for, and another origin is asked if there is one.
+	Unit(ctx context.Context, u chunk.Unit, take func(length int64, body io.Reader) error) error
+	// Chunk does the same with some unit that holds the chunk.
+	Chunk(ctx context.Context, id chunk.ID, take func(length int64, body io.Reader) error) error
 }
 
-// Bounds of Units.
+// Bounds of Units; gate.go has those of requests in flight.
 const (
-	// maxFlights bounds the units that are asked for at a time, maxUnstored those
-	// that have arrived and are not stored yet; each has at most pack.MaxPlain
-	// bytes plain and usually an eighth of that. A cache that is slower than the
-	// network gets fewer chunks; readers do not wait for it.
-	maxFlights  = 128
+	// maxUnstored bounds the units that have arrived and are not stored yet; each
+	// has at most pack.MaxPlain bytes and usually an eighth of that. A cache that
+	// is slower than the network gets fewer chunks; readers do not wait for it.
 	maxUnstored = 128
 	// storers is how many units are verified and stored at once beside the
 	// readers' work.
 	storers = 2
-	// attempts, firstPause, maxPause: an origin that fails is asked again
-	// after pauses that double. One that answers with something else than the
-	// unit is asked just once more.
-	attempts        = 6
-	invalidAttempts = 2
-	firstPause      = 100 * time.Millisecond
-	maxPause        = 5 * time.Second
+	// firstPause and maxPause bound the pauses between a reader's tries, which
+	// double. It tries until its context ends, but only answered times when all
+	// origins answer and none with the chunk.
+	firstPause = 100 * time.Millisecond
+	maxPause   = 5 * time.Second
+	answered   = 3
 )
 
-// Units gives chunks: from the cache, or from a Source that it asks for units.
-// Readers of chunks of one unit share one request; a reader has its answer
-// before anything is stored; then the unit's other chunks are verified and
-// stored too. It is safe for concurrent use.
+// Units gives chunks, through its shares: from the cache, or from a Source that
+// it asks for units. Readers of chunks of one unit share one request; a reader
+// has its answer before anything is stored; then the unit's other chunks are
+// verified and stored too. It is safe for concurrent use.
 type Units struct {
 	source Source
 	cache  Cache
-	slots  chan struct{}
+	gate   gate
 	store  chan struct{}
 	pause  time.Duration // firstPause, but in tests
 
@@ -82,28 +84,10 @@ type Units struct {
 	idle    sync.WaitGroup // flights that are still storing
 }
 
-// flightKey names what is being fetched: a unit, or a chunk whose unit is not
-// known.
-type flightKey struct {
-	unit chunk.Unit
-	id   chunk.ID
-}
-
-// flight is one request for a unit, and its way into the cache.
-type flight struct {
-	key     flightKey
-	cancel  context.CancelFunc
-	waiters int           // guarded by Units.mu; at zero before done the flight is cancelled
-	done    chan struct{} // closed when unit or err is set
-	stored  chan struct{} // closed when nothing more happens
-	unit    *pack.Unit
-	err     error
-}
-
 // NewUnits puts cache before source.
 func NewUnits(source Source, cache Cache) *Units {
 	return &Units{source: source, cache: cache, flights: map[flightKey]*flight{},
-		slots: make(chan struct{}, maxFlights), store: make(chan struct{}, storers), pause: firstPause}
+		store: make(chan struct{}, storers), pause: firstPause}
 }
 
 // UnitsStats are figures since the start.
@@ -121,93 +105,92 @@ func (u *Units) Stats() UnitsStats {
 		Invalid: u.invalid.Load(), Unstored: u.dropped.Load()}
 }
 
+// Share returns a new share of what Units may fetch at a time: whatever is stuck
+// in others, this one gets on.
+func (u *Units) Share() *Share { return &Share{units: u} }
+
 // Cached fills dst with the chunk's bytes from offset on if they are on this
 // machine.
-func (u *Units) Cached(ref chunk.Ref, offset int, dst []byte) bool {
-	return u.cache.Read(ref, offset, dst)
+func (s *Share) Cached(ref chunk.Ref, offset int, dst []byte) bool {
+	return s.units.cache.Read(ref, offset, dst)
 }
 
 // Has tells whether the chunk is believed to be on this machine.
-func (u *Units) Has(id chunk.ID) bool { return u.cache.Has(id) }
+func (s *Share) Has(id chunk.ID) bool { return s.units.cache.Has(id) }
 
 // Read fills dst with the chunk's bytes from offset on, from the source: it is
-// for what Cached did not have.
-func (u *Units) Read(ctx context.Context, ref chunk.Ref, offset int, dst []byte) error {
+// for what Cached did not have. It tries until ctx ends, unless all origins
+// answer and none with the chunk.
+func (s *Share) Read(ctx context.Context, ref chunk.Ref, offset int, dst []byte) error {
 	if offset < 0 || offset+len(dst) > int(ref.Length) {
 		return fmt.Errorf("read %d bytes at %d of chunk %s, which has %d", len(dst), offset, ref.ID.Short(), ref.Length)
 	}
-	for _, key := range keysOf(ref) {
-		err := u.read(ctx, key, ref, offset, dst)
-		if !errors.Is(err, errElsewhere) {
+	pause, answers := s.units.pause, 0
+	for {
+		err := s.readAnywhere(ctx, ref, offset, dst)
+		if err == nil || ctx.Err() != nil {
 			return err
 		}
-	}
-	return fmt.Errorf("fetch chunk %s: %w", ref.ID, chunk.ErrNotFound)
-}
-
-// errElsewhere says that the hint was wrong: the unit does not hold the chunk,
-// or not what the chunk's ID says, or is damaged or gone.
-var errElsewhere = errors.New("the chunk is not in the unit")
-
-// keysOf returns where to look for a chunk: in its unit, if that is known, then
-// anywhere.
-func keysOf(ref chunk.Ref) []flightKey {
-	if ref.Unit.IsZero() {
-		return []flightKey{{id: ref.ID}}
-	}
-	return []flightKey{{unit: ref.Unit}, {id: ref.ID}}
-}
-
-// read asks for a unit, again and again within bounds, and takes the chunk out
-// of it.
-func (u *Units) read(ctx context.Context, key flightKey, ref chunk.Ref, offset int, dst []byte) error {
-	pause, invalid := u.pause, 0
-	for attempt := 1; ; attempt++ {
-		err := u.readOnce(ctx, key, ref, offset, dst)
-		if errors.As(err, new(*chunk.InvalidError)) {
-			invalid++
+		if notThere(err) {
+			if answers++; answers == answered {
+				return err
+			}
 		}
-		switch {
-		case err == nil || errors.Is(err, errElsewhere) || ctx.Err() != nil:
-			return err
-		case invalid == invalidAttempts && !key.unit.IsZero():
-			return errElsewhere
-		case attempt == attempts:
-			return err
+		s.units.retries.Add(1)
+		wait := pause/2 + rand.N(pause/2) // readers that failed together do not come back together
+		var asks interface{ RetryAfter() time.Duration }
+		if errors.As(err, &asks) {
+			wait = max(wait, asks.RetryAfter())
 		}
-		u.retries.Add(1)
 		select {
-		case <-time.After(pause):
+		case <-time.After(wait):
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return fmt.Errorf("%w; before that: %w", context.Cause(ctx), err)
 		}
 		pause = min(2*pause, maxPause)
 	}
 }
 
-func (u *Units) readOnce(ctx context.Context, key flightKey, ref chunk.Ref, offset int, dst []byte) error {
-	f := u.join(key, ref.ID)
+// notThere tells whether the origins have answered, and not with the chunk.
+func notThere(err error) bool {
+	return errors.Is(err, chunk.ErrNotFound) || errors.As(err, new(*chunk.InvalidError))
+}
+
+// readAnywhere asks for the unit of which the hint says that it holds the chunk,
+// then for any.
+func (s *Share) readAnywhere(ctx context.Context, ref chunk.Ref, offset int, dst []byte) error {
+	if !ref.Unit.IsZero() {
+		err := s.readOnce(ctx, flightKey{unit: ref.Unit}, ref, offset, dst)
+		var some interface{ Missed() bool }
+		if err == nil || ctx.Err() != nil || !notThere(err) && !(errors.As(err, &some) && some.Missed()) {
+			return err
+		}
+	}
+	return s.readOnce(ctx, flightKey{id: ref.ID}, ref, offset, dst)
+}
+
+func (s *Share) readOnce(ctx context.Context, key flightKey, ref chunk.Ref, offset int, dst []byte) error {
+	u := s.units
+	f := u.join(s, key, ref.ID)
 	if f == nil {
 		if u.cache.Read(ref, offset, dst) {
 			return nil
 		}
-		f = u.join(key, chunk.ID{}) // it was damaged
+		f = u.joinOrStart(s, key, ref.ID) // it was damaged
 	}
 	defer u.leave(f)
+	u.gate.urge(f)
 	select {
 	case <-f.done:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	switch {
-	case errors.Is(f.err, chunk.ErrNotFound):
-		return errElsewhere
-	case f.err != nil:
+	if f.err != nil {
 		return f.err
 	}
 	plain, err := f.unit.Lookup(ref.ID)
 	if err != nil {
-		return errElsewhere
+		return fmt.Errorf("fetch chunk %s: %w", ref.ID, err)
 	}
 	if len(plain) != int(ref.Length) {
 		return &chunk.InvalidError{What: "chunk " + ref.ID.String(),
@@ -218,142 +201,23 @@ func (u *Units) readOnce(ctx context.Context, key flightKey, ref chunk.Ref, offs
 }
 
 // Warm brings the chunk's unit into the cache, for nobody who waits: it asks
-// once, and returns when the unit is stored.
-func (u *Units) Warm(ctx context.Context, ref chunk.Ref) error {
-	f := u.join(keysOf(ref)[0], ref.ID)
+// once, when no reader waits for its turn, and returns when the unit is stored.
+func (s *Share) Warm(ctx context.Context, ref chunk.Ref) error {
+	key := flightKey{unit: ref.Unit}
+	if ref.Unit.IsZero() {
+		key.id = ref.ID
+	}
+	f := s.units.join(s, key, ref.ID)
 	if f == nil {
 		return nil
 	}
-	defer u.leave(f)
+	defer s.units.leave(f)
 	select {
 	case <-f.stored:
 		return f.err
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-}
-
-// join returns the flight of that key, starting it if there is none, unless the
-// chunk is in the cache by now: then it returns nil.
-func (u *Units) join(key flightKey, unless chunk.ID) *flight {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if f := u.flights[key]; f != nil {
-		f.waiters++
-		return f
-	}
-	if u.cache.Has(unless) {
-		return nil
-	}
-	// Detached from the caller that happens to be first: others may join.
-	// leave cancels it when the last of them has gone.
-	ctx, cancel := context.WithCancel(context.Background())
-	f := &flight{key: key, cancel: cancel, waiters: 1, done: make(chan struct{}), stored: make(chan struct{})}
-	u.flights[key] = f
-	u.idle.Add(1)
-	go func() {
-		defer u.idle.Done()
-		defer cancel()
-		u.fly(ctx, f)
-		u.mu.Lock()
-		defer u.mu.Unlock()
-		u.forget(f)
-		close(f.stored)
-	}()
-	return f
-}
-
-// leave ends one caller's interest. A flight that nobody waits for any more
-// and that has not arrived is cancelled, and no longer found by others.
-func (u *Units) leave(f *flight) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	f.waiters--
-	select {
-	case <-f.done:
-		return
-	default:
-	}
-	if f.waiters == 0 {
-		f.cancel()
-		u.forget(f)
-	}
-}
-
-// forget makes sure that nobody joins the flight any more. The caller holds mu.
-func (u *Units) forget(f *flight) {
-	if u.flights[f.key] == f {
-		delete(u.flights, f.key)
-	}
-}
-
-// fly brings the unit, lets the waiters have it, and stores its chunks. A flight
-// that failed is forgotten first: whoever tries again needs another.
-func (u *Units) fly(ctx context.Context, f *flight) {
-	f.unit, f.err = u.bring(ctx, f.key)
-	if f.err != nil {
-		u.mu.Lock()
-		u.forget(f)
-		u.mu.Unlock()
-	}
-	close(f.done)
-	if f.err != nil {
-		return
-	}
-	defer u.unstored.Add(-1)
-	if u.unstored.Add(1) > maxUnstored {
-		u.dropped.Add(1)
-		return
-	}
-	u.store <- struct{}{}
-	defer func() { <-u.store }()
-	for i := range f.unit.Len() {
-		ref := f.unit.Ref(i)
-		if u.cache.Has(ref.ID) {
-			continue
-		}
-		plain, err := f.unit.Chunk(i)
-		if err != nil {
-			u.invalid.Add(1)
-			continue
-		}
-		u.cache.Put(ref, plain)
-	}
-}
-
-// bring fetches and decodes a unit.
-func (u *Units) bring(ctx context.Context, key flightKey) (*pack.Unit, error) {
-	select {
-	case u.slots <- struct{}{}:
-		defer func() { <-u.slots }()
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-	u.requests.Add(1)
-	var encoded []byte
-	var err error
-	what := "unit " + key.unit.String()
-	if key.unit.IsZero() {
-		what = "chunk " + key.id.String()
-		encoded, err = u.source.Chunk(ctx, key.id)
-	} else {
-		encoded, err = u.source.Unit(ctx, key.unit)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("fetch %s: %w", what, err)
-	}
-	u.fetched.Add(int64(len(encoded)))
-	unit, err := pack.DecodeUnit(encoded)
-	if err == nil && key.unit.IsZero() {
-		// There is nowhere else to look, so the chunk itself is judged here,
-		// where a wrong one is asked for again.
-		_, err = unit.Lookup(key.id)
-	}
-	if err != nil {
-		u.invalid.Add(1)
-		return nil, &chunk.InvalidError{What: what, Err: err}
-	}
-	return unit, nil
 }
 
 // Wait returns when nothing is on its way any more. It is for shutting down.

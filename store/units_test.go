@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/klauspost/compress/zstd"
@@ -51,17 +53,26 @@ type source struct {
 	asked atomic.Int64
 }
 
-func (s *source) Unit(ctx context.Context, u chunk.Unit) ([]byte, error) {
+func (s *source) Unit(ctx context.Context, u chunk.Unit, take func(int64, io.Reader) error) error {
 	s.asked.Add(1)
-	return s.unit(ctx, u)
+	return give(take)(s.unit(ctx, u))
 }
 
-func (s *source) Chunk(ctx context.Context, id chunk.ID) ([]byte, error) {
+func (s *source) Chunk(ctx context.Context, id chunk.ID, take func(int64, io.Reader) error) error {
 	s.asked.Add(1)
 	if s.chunk == nil {
-		return nil, fmt.Errorf("chunk %s: %w", id, chunk.ErrNotFound)
+		return fmt.Errorf("chunk %s: %w", id, chunk.ErrNotFound)
 	}
-	return s.chunk(ctx, id)
+	return give(take)(s.chunk(ctx, id))
+}
+
+func give(take func(int64, io.Reader) error) func([]byte, error) error {
+	return func(b []byte, err error) error {
+		if err != nil {
+			return err
+		}
+		return take(int64(len(b)), bytes.NewReader(b))
+	}
 }
 
 // nothing is a Cache that keeps nothing.
@@ -97,7 +108,7 @@ func encode(t testing.TB, chunks ...string) (unit []byte, refs []chunk.Ref) {
 func fetch(t testing.TB, u *Units, ref chunk.Ref) (string, error) {
 	t.Helper()
 	dst := make([]byte, ref.Length)
-	err := u.Read(t.Context(), ref, 0, dst)
+	err := u.Share().Read(t.Context(), ref, 0, dst)
 	return string(dst), err
 }
 
@@ -167,7 +178,7 @@ func TestLastWaiterCancels(t *testing.T) {
 	_, refs := encode(t, "one")
 	done := make(chan error)
 	go func() {
-		err := u.Read(ctx, refs[0], 0, make([]byte, 3))
+		err := u.Share().Read(ctx, refs[0], 0, make([]byte, 3))
 		done <- err
 	}()
 	for src.asked.Load() == 0 {
@@ -222,46 +233,119 @@ func TestNobodyHasIt(t *testing.T) {
 	}
 }
 
-// A source that lies or fails for a while costs retries, one that never stops an
-// error; never a wrong byte.
-func TestRetriesWithinBounds(t *testing.T) {
+// A source that lies for a while costs retries, one that never stops an error;
+// never a wrong byte.
+func TestLiesCostRetries(t *testing.T) {
 	unit, refs := encode(t, "one", "two")
+	other, _ := encode(t, "three")
 	flipped := bytes.Clone(unit)
 	flipped[len(flipped)-3] ^= 0x10
-	lies := []func() ([]byte, error){
-		func() ([]byte, error) { return nil, errors.New("connection reset") },
-		func() ([]byte, error) { return []byte("<html>503</html>"), nil },
-		func() ([]byte, error) { return unit[:len(unit)/2], nil },
-		func() ([]byte, error) { return nil, nil },
-	}
-	next := 0
-	src := &source{
-		unit: func(context.Context, chunk.Unit) ([]byte, error) { return nil, chunk.ErrNotFound },
-		chunk: func(context.Context, chunk.ID) ([]byte, error) {
-			if next++; next <= len(lies) {
-				return lies[next-1]()
+	for name, lie := range map[string][]byte{"page": []byte("<html>503</html>"), "half": unit[:len(unit)/2], "empty": nil, "other": other,
+		"flipped": flipped, "longer": append(bytes.Clone(unit), 0), "longest": make([]byte, pack.MaxStored+1)} {
+		lies := 2 * (answered - 1)
+		answer := func() ([]byte, error) {
+			if lies--; lies >= 0 {
+				return lie, nil
 			}
 			return unit, nil
-		},
-	}
-	u := newUnits(src, newMemory())
-	if got, err := fetch(t, u, refs[0]); got != "one" || err != nil {
-		t.Fatalf("got %q, %v", got, err)
-	}
-	if s := u.Stats(); s.Retries != int64(len(lies)) {
-		t.Errorf("%d retries for %d lies", s.Retries, len(lies))
-	}
-
-	always := func(context.Context, chunk.ID) ([]byte, error) { return flipped, nil }
-	src = &source{unit: func(context.Context, chunk.Unit) ([]byte, error) { return flipped, nil }, chunk: always}
-	u = newUnits(src, newMemory())
-	if got, err := fetch(t, u, refs[0]); err == nil {
-		t.Errorf("a source that always lies: got %q", got)
-	}
-	if n := src.asked.Load(); n != invalidAttempts+attempts {
-		t.Errorf("asked %d times, want %d", n, invalidAttempts+attempts)
+		}
+		src := &source{
+			unit:  func(context.Context, chunk.Unit) ([]byte, error) { return answer() },
+			chunk: func(context.Context, chunk.ID) ([]byte, error) { return answer() },
+		}
+		u := newUnits(src, newMemory())
+		if got, err := fetch(t, u, refs[0]); got != "one" || err != nil {
+			t.Fatalf("%s: got %q, %v", name, got, err)
+		}
+		u.Wait()
+		if s := u.Stats(); s.Retries != answered-1 || s.Invalid != 2*(answered-1) {
+			t.Errorf("%s: %+v", name, s)
+		}
+		lies = 1000
+		src.asked.Store(0)
+		if got, err := fetch(t, newUnits(src, newMemory()), refs[0]); !errors.As(err, new(*chunk.InvalidError)) {
+			t.Errorf("%s for ever: got %q, %v", name, got, err)
+		}
+		if n := src.asked.Load(); n != 2*answered {
+			t.Errorf("%s: asked %d times, want %d", name, n, 2*answered)
+		}
 	}
 }
+
+// leaveAlone is a source's error that says how long to wait.
+type leaveAlone time.Duration
+
+func (leaveAlone) Error() string               { return "busy" }
+func (d leaveAlone) RetryAfter() time.Duration { return time.Duration(d) }
+
+// A reader waits for a source that fails as long as its context allows, and asks
+// neither too often nor too seldom; one that wants to be left alone is.
+func TestReadersWaitForTheSource(t *testing.T) {
+	unit, refs := encode(t, "one")
+	for _, c := range []struct {
+		failure error
+		asked   int64
+	}{{errors.New("connection refused"), 20}, {leaveAlone(25 * time.Second), 4}} {
+		synctest.Test(t, func(t *testing.T) {
+			start := time.Now()
+			src := &source{unit: func(context.Context, chunk.Unit) ([]byte, error) {
+				if time.Since(start) < time.Minute {
+					return nil, c.failure
+				}
+				return unit, nil
+			}}
+			u := NewUnits(src, newMemory())
+			if got, err := fetch(t, u, refs[0]); got != "one" || err != nil {
+				t.Errorf("got %q, %v", got, err)
+			}
+			u.Wait()
+			if late := time.Since(start) - time.Minute; late > 15*time.Second || src.asked.Load() < c.asked-2 || src.asked.Load() > c.asked+10 {
+				t.Errorf("%v: %s late, asked %d times", c.failure, late, src.asked.Load())
+			}
+		})
+	}
+}
+
+// When nothing comes until the reader's deadline, it gets an error then, which
+// says what was wrong.
+func TestReadersWaitUntilTheirDeadline(t *testing.T) {
+	_, refs := encode(t, "one")
+	refused := errors.New("connection refused")
+	for name, unit := range map[string]func(context.Context, chunk.Unit) ([]byte, error){
+		"refused": func(context.Context, chunk.Unit) ([]byte, error) { return nil, refused },
+		"silent":  func(ctx context.Context, _ chunk.Unit) ([]byte, error) { <-ctx.Done(); return nil, ctx.Err() },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Second)
+			defer cancel()
+			start := time.Now()
+			u := NewUnits(&source{unit: unit}, newMemory())
+			err := u.Share().Read(ctx, refs[0], 0, make([]byte, 3))
+			if !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != 100*time.Second || name == "refused" && !errors.Is(err, refused) {
+				t.Errorf("%s: after %s: %v", name, time.Since(start), err)
+			}
+			u.Wait()
+		})
+	}
+}
+
+// Where one origin fails that may have the unit and another does not have it, the
+// chunk is asked for by its ID.
+func TestUnitThatSomeDoNotHave(t *testing.T) {
+	unit, refs := encode(t, "one")
+	src := &source{
+		unit:  func(context.Context, chunk.Unit) ([]byte, error) { return nil, missed{} },
+		chunk: func(context.Context, chunk.ID) ([]byte, error) { return unit, nil },
+	}
+	if got, err := fetch(t, newUnits(src, newMemory()), refs[0]); got != "one" || err != nil || src.asked.Load() != 2 {
+		t.Errorf("got %q, %v", got, err)
+	}
+}
+
+type missed struct{}
+
+func (missed) Error() string { return "one is down, one does not have it" }
+func (missed) Missed() bool  { return true }
 
 // A unit that stays damaged where it is stored does not keep the chunk away:
 // another unit may hold it.
@@ -276,61 +360,28 @@ func TestDamagedUnitFallsBackToTheID(t *testing.T) {
 	}
 }
 
-// Tries belong to the reader: one that comes when others have nearly given up
-// has all of its own.
-func TestLateReaderHasAllItsTries(t *testing.T) {
-	unit, refs := encode(t, "one")
-	refs[0].Unit = chunk.Unit{}
-	var broken atomic.Bool
-	broken.Store(true)
-	failing := make(chan struct{}, 2*attempts)
-	src := &source{chunk: func(context.Context, chunk.ID) ([]byte, error) {
-		failing <- struct{}{}
-		if broken.Load() {
-			return nil, errors.New("connection refused")
-		}
-		return unit, nil
-	}}
-	u := newUnits(src, newMemory())
-	early := make(chan error)
-	go func() { early <- u.Read(t.Context(), refs[0], 0, make([]byte, 3)) }()
-	for range attempts - 1 {
-		<-failing
-	}
-	late := make(chan error)
-	go func() { late <- u.Read(t.Context(), refs[0], 0, make([]byte, 3)) }()
-	<-failing // the late one's first, or the early one's last, which they may share
-	if err := <-early; err == nil {
-		t.Error("the early reader was answered")
-	}
-	broken.Store(false)
-	if err := <-late; err != nil {
-		t.Errorf("the late reader: %v", err)
-	}
-}
-
 func TestReadsPartsOfChunks(t *testing.T) {
 	unit, refs := encode(t, "a chunk of some length", "its neighbour")
 	src := &source{unit: func(context.Context, chunk.Unit) ([]byte, error) { return unit, nil }}
 	u := newUnits(src, newMemory())
 	got := make([]byte, 5)
-	if u.Cached(refs[0], 2, got) {
+	if u.Share().Cached(refs[0], 2, got) {
 		t.Error("cached before it was fetched")
 	}
-	if err := u.Read(t.Context(), refs[0], 2, got); err != nil || string(got) != "chunk" {
+	if err := u.Share().Read(t.Context(), refs[0], 2, got); err != nil || string(got) != "chunk" {
 		t.Errorf("got %q, %v", got, err)
 	}
 	u.Wait()
-	if !u.Cached(refs[1], 4, got) || string(got) != "neigh" {
+	if !u.Share().Cached(refs[1], 4, got) || string(got) != "neigh" {
 		t.Errorf("the neighbour is not cached: %q", got)
 	}
 	for _, offset := range []int{20, -1} {
-		if u.Read(t.Context(), refs[0], offset, got) == nil {
+		if u.Share().Read(t.Context(), refs[0], offset, got) == nil {
 			t.Errorf("a read of 5 bytes at %d of 22 was accepted", offset)
 		}
 	}
 	refs[0].Length = 40
-	if newUnits(src, nothing{}).Read(t.Context(), refs[0], 30, got) == nil {
+	if newUnits(src, nothing{}).Share().Read(t.Context(), refs[0], 30, got) == nil {
 		t.Error("a wrong length was accepted")
 	}
 }
@@ -342,7 +393,7 @@ func TestWhatIsThereIsNotFetched(t *testing.T) {
 	src := &source{unit: func(context.Context, chunk.Unit) ([]byte, error) { return unit, nil }}
 	u := newUnits(src, newMemory())
 	for range 2 {
-		if err := u.Warm(t.Context(), refs[0]); err != nil {
+		if err := u.Share().Warm(t.Context(), refs[0]); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := fetch(t, u, refs[1]); got != "two" || err != nil {
@@ -395,7 +446,7 @@ func TestWarmStores(t *testing.T) {
 	unit, refs := encode(t, "one", "two")
 	cache := newMemory()
 	u := newUnits(&source{unit: func(context.Context, chunk.Unit) ([]byte, error) { return unit, nil }}, cache)
-	if err := u.Warm(t.Context(), refs[0]); err != nil {
+	if err := u.Share().Warm(t.Context(), refs[0]); err != nil {
 		t.Fatal(err)
 	}
 	if !cache.Has(refs[0].ID) || !cache.Has(refs[1].ID) {

@@ -44,7 +44,7 @@ cache of its own, and ends at "lighter unmount DIR".`,
 		if err != nil {
 			return err
 		}
-		config.Hub, config.Scope = flags.options.URL, flags.options.Scope
+		config.Hubs, config.Scope = []string{flags.options.URL}, flags.options.Scope
 		config.PlainHTTP, config.CAFile = flags.options.PlainHTTP, flags.options.CAFile
 		return mounts.Mount(cmd.Context(), config, args[0], platform, dir)
 	}

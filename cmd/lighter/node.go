@@ -39,6 +39,7 @@ Flags go before the configuration file, the file before the defaults.`,
 		Example: `  lighter node --hub http://127.0.0.1:7070
   lighter node --root /data/lighter --address /run/lighter/lighter.sock \
       --hub https://hub.example.org --hub-key ed25519:... --cache-size 100GiB
+  lighter node --hub https://hub.example.org --hub https://mirror.example.org --hub-key ed25519:...
   lighter node --config /etc/lighter/node.toml`,
 		Args: exactArgs(),
 	}
@@ -66,8 +67,8 @@ func nodeFlags(cmd *cobra.Command, config *node.Config, file *string) {
 	f.StringVar(file, "config", "", "the configuration `FILE` (see: lighter config node)")
 	f.StringVar(&config.Root, "root", config.Root, "where the node keeps everything (`DIR`)")
 	f.StringVar(&config.Address, "address", config.Address, "the Unix `SOCKET` for containerd")
-	f.StringVar(&config.Hub, "hub", config.Hub, "the hub's `URL`")
-	f.StringSliceVar(&config.HubKeys, "hub-key", config.HubKeys, "the hub's public `KEY`; may be repeated; needed for a hub that is not on this machine")
+	f.StringSliceVar(&config.Hubs, "hub", config.Hubs, "the `URL` of a hub, or of a mirror; may be repeated: the first that works is asked")
+	f.StringSliceVar(&config.HubKeys, "hub-key", config.HubKeys, "a hub's public `KEY`, whose statements are believed; may be repeated; needed unless a hub is on this machine")
 	f.StringVar(&config.Scope, "scope", config.Scope, "the hub's scope")
 	f.BoolVar(&config.PlainHTTP, "plain-http", config.PlainHTTP, "allow plain HTTP to a hub that is not on this machine")
 	f.StringVar(&config.CAFile, "ca-file", config.CAFile, "certificates (PEM) to trust for the hub")

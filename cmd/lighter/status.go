@@ -59,9 +59,7 @@ func printStatus(s node.Status) error {
 		taken = ", devices taken over"
 	}
 	fmt.Printf("node %s, version %s, up %s%s\n", s.Root, s.Version, time.Since(s.Started).Round(time.Second), taken)
-	for _, hub := range s.Hubs {
-		fmt.Printf("hub %s %s\n", hub.URL, cmp.Or(hub.Failing, "up"))
-	}
+	printHubs(s)
 	fmt.Printf("fetched %s in %d requests (%d again, %d invalid)\n", size(s.Fetched.Bytes), s.Fetched.Requests, s.Fetched.Retries, s.Fetched.Invalid)
 	printCache(s.Cache)
 	if s.NotLazy != "" {
@@ -171,6 +169,16 @@ func printImage(d node.ImageDetail) error {
 		add([]string{"mounted at", ""}[min(i, 1)], b.Dir)
 	}
 	return table(os.Stdout, cmp.Or(d.Image, d.Chain), rows)
+}
+
+func printHubs(s node.Status) {
+	for _, h := range s.Hubs {
+		state := "up"
+		if !h.Up {
+			state = fmt.Sprintf("down since %s: %s", h.Since.Local().Format(time.DateTime), h.Error)
+		}
+		fmt.Printf("hub %s %s, %d requests, %d failed, %s\n", h.URL, state, h.Requests, h.Failures, size(h.Bytes))
+	}
 }
 
 func shortAll(digests []string) string {

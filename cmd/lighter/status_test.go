@@ -10,6 +10,7 @@ import (
 	"lighter/node/device"
 	"lighter/node/doctor"
 	"lighter/node/mount"
+	"lighter/store/hub"
 )
 
 func someStatus() node.Status {
@@ -17,7 +18,7 @@ func someStatus() node.Status {
 	chain := "sha256:" + strings.Repeat("ab", 32)
 	return node.Status{
 		Version: "v1.2.3", Root: "/var/lib/lighter", Started: time.Now().Add(-90 * time.Second), TakenOver: true,
-		Hubs: []node.HubStatus{{URL: "https://one.test"}, {URL: "https://two.test", Failing: "connection refused"}},
+		Hubs: []hub.Health{{URL: "https://one.test", Up: true}, {URL: "https://two.test", Error: "connection refused"}},
 		Mounts: []node.MountStatus{{Mounted: mount.Mounted{Tree: tree, Dir: "/var/lib/lighter/mounts/x", Mode: mount.File,
 			Device: device.Stats{Faults: 203, Bytes: 8 << 20, Missed: 2 << 20, Failed: 1, Waited: device.Wait{Fetched: 21, Total: 1.5, P50: 0.00004, P99: 0.042, Max: 0.1234}}},
 			Chains: []string{chain}, Files: 5500, Bytes: 190 << 20}},
@@ -35,7 +36,7 @@ func TestStatusForPeople(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	for _, want := range []string{"version v1.2.3", "devices taken over", "https://one.test up", "https://two.test connection refused", "1.5s", "42ms",
+	for _, want := range []string{"version v1.2.3", "devices taken over", "https://one.test up", "https://two.test down since", "connection refused", "1.5s", "42ms",
 		"not lazy   the hub does not know it", "/mnt", "NOT BROUGHT BACK", "its map is cut off"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("there is no %q in:\n%s", want, out)

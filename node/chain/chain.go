@@ -40,7 +40,8 @@ import (
 	"lighter/store/hub"
 )
 
-// Hub is what a Resolver asks.
+// Hub is what a Resolver asks: one hub or several. One that is silent fails again
+// at once, until it was found to be back.
 type Hub interface {
 	// Chain says what the hub knows of a chain and of those above it, or an
 	// error that wraps chunk.ErrNotFound.

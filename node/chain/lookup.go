@@ -15,7 +15,7 @@ import (
 const (
 	// lookupTimeout is how long a pull waits for a hub's answer.
 	lookupTimeout = time.Second
-	// pause is how long a hub that failed us is not asked again.
+	// pause is how long pulls go on without a hub of which an index did not come.
 	pause = 10 * time.Second
 	// memory is how long an answer counts, and negativeMemory how long a "not
 	// known" does: an image that was just added shall be lazy soon.
@@ -126,8 +126,8 @@ func (r *Resolver) ask(chain string, answered chan struct{}) {
 		r.links[chain] = link{at: time.Now(), err: errUnknown}
 	case err != nil:
 		err = fmt.Errorf("the hub did not answer: %w", err)
-		r.links[chain] = link{at: time.Now(), err: err}
-		r.fail(err)
+		r.links[chain] = link{at: time.Now(), err: err} // the hub itself rests as long as store/hub finds right
+		r.log.Warn("a look-up has no answer", "chain", chain, "cause", err)
 	default:
 		for c, l := range links {
 			r.links[c] = *l
@@ -140,10 +140,11 @@ func (r *Resolver) ask(chain string, answered chan struct{}) {
 	close(answered)
 }
 
-// fail lets the hub rest for a while; mu is held.
+// fail has pulls go on without a hub for a while, as an index did not come; mu is
+// held.
 func (r *Resolver) fail(err error) {
 	r.silentTo, r.silence = time.Now().Add(pause), err
-	r.log.Warn("the hub is not asked for a while", "pause", pause, "cause", err)
+	r.log.Warn("pulls go on without the hub for a while", "pause", pause, "cause", err)
 }
 
 // answer asks the hub and verifies each statement in its answer.

@@ -1,7 +1,5 @@
 package chain
 
-import "time"
-
 // imageLabel is the reference of the image that is pulled, set like layersLabel.
 const imageLabel = "containerd.io/snapshot/cri.image-ref"
 
@@ -13,14 +11,4 @@ func (r *Resolver) note(chain, parent string, labels map[string]string, lazy boo
 		log = r.log.Info
 	}
 	log("chain", "chain", chain, "image", labels[imageLabel], "lazy", lazy, "why", why)
-}
-
-// Failing says why the hub is not asked at the moment, or nil.
-func (r *Resolver) Failing() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if time.Now().Before(r.silentTo) {
-		return r.silence
-	}
-	return nil
 }

@@ -9,52 +9,109 @@ import (
 )
 
 const (
-	// aheadQueue bounds the units that reading ahead has asked for and that
-	// are not on their way yet; beyond it reading ahead does less, and nobody
-	// waits.
+	// aheadQueue bounds the units that reading ahead on one device has asked for
+	// and that are not on their way yet; beyond it reading ahead does less, and
+	// nobody waits.
 	aheadQueue = 1024
-	// aheadWorkers is how many of them are fetched at a time.
-	aheadWorkers = 32
+	// aheadWorkers is how many are fetched at a time, aheadPerDevice how many of
+	// them for one device: what is stuck on one leaves room for another.
+	aheadWorkers   = 64
+	aheadPerDevice = 32
 )
 
-// Ahead fetches what the devices of a node ask for ahead of their readers.
+// Ahead fetches what the devices of a node ask for ahead of their readers, in
+// turn.
 type Ahead struct {
-	chunks Chunks
-	queue  chan chunk.Ref
-	log    *slog.Logger
+	share func() Chunks
+	log   *slog.Logger
+
+	mu     sync.Mutex // guards what follows, and the wishes in it
+	queues []*wishes  // of the devices that wait, each once; the first is next
+	more   *sync.Cond // there may be something to do
 }
 
-// NewAhead fetches from chunks, once Run is called.
-func NewAhead(chunks Chunks, log *slog.Logger) *Ahead {
-	return &Ahead{chunks: chunks, queue: make(chan chunk.Ref, aheadQueue), log: log}
+// wishes are what one device asks for.
+type wishes struct {
+	chunks Chunks
+	refs   []chunk.Ref // the first is next
+	inWork int
+}
+
+// NewAhead fetches once Run is called. share returns where a new device's bytes
+// come from.
+func NewAhead(share func() Chunks, log *slog.Logger) *Ahead {
+	a := &Ahead{share: share, log: log}
+	a.more = sync.NewCond(&a.mu)
+	return a
 }
 
 // ask tells whether there was room for one more.
-func (a *Ahead) ask(ref chunk.Ref) bool {
-	select {
-	case a.queue <- ref:
-		return true
-	default:
+func (a *Ahead) ask(w *wishes, ref chunk.Ref) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(w.refs) >= aheadQueue {
 		return false
 	}
+	if len(w.refs) == 0 {
+		a.queues = append(a.queues, w)
+	}
+	w.refs = append(w.refs, ref)
+	a.more.Signal()
+	return true
 }
 
 // Run fetches until ctx is done.
 func (a *Ahead) Run(ctx context.Context) {
+	defer context.AfterFunc(ctx, func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.more.Broadcast()
+	})()
 	var workers sync.WaitGroup
 	for range aheadWorkers {
 		workers.Go(func() {
 			for {
-				select {
-				case ref := <-a.queue:
-					if err := a.chunks.Warm(ctx, ref); err != nil {
-						a.log.Debug("read ahead", "chunk", ref.ID.Short(), "cause", err)
-					}
-				case <-ctx.Done():
+				w, ref := a.next(ctx)
+				if w == nil {
 					return
 				}
+				if err := w.chunks.Warm(ctx, ref); err != nil {
+					a.log.Debug("read ahead", "chunk", ref.ID.Short(), "cause", err)
+				}
+				a.done(w)
 			}
 		})
 	}
 	workers.Wait()
+}
+
+// next returns what to fetch, or nil once ctx is done.
+func (a *Ahead) next(ctx context.Context) (*wishes, chunk.Ref) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for ctx.Err() == nil {
+		for range a.queues {
+			w := a.queues[0]
+			a.queues = a.queues[1:]
+			if w.inWork >= aheadPerDevice {
+				a.queues = append(a.queues, w)
+				continue
+			}
+			ref := w.refs[0]
+			w.inWork++
+			if w.refs = w.refs[1:]; len(w.refs) > 0 {
+				a.queues = append(a.queues, w)
+			}
+			return w, ref
+		}
+		a.more.Wait()
+	}
+	return nil, chunk.Ref{}
+}
+
+func (a *Ahead) done(w *wishes) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	w.inWork--
+	a.more.Signal()
 }

@@ -13,7 +13,7 @@ import (
 	"lighter/node/prefetch"
 )
 
-// Chunks is where a device's bytes come from (store.Units).
+// Chunks is where a device's bytes come from (a share of store.Units).
 type Chunks interface {
 	// Has tells whether the chunk is believed to be here.
 	Has(id chunk.ID) bool
@@ -36,6 +36,7 @@ type Device struct {
 	chunks    Chunks
 	reader    prefetch.Sequential
 	ahead     *Ahead
+	wishes    *wishes
 	mend      func(ctx context.Context, cause error) bool // nil: nobody does
 	log       *slog.Logger
 
@@ -49,7 +50,8 @@ type Device struct {
 // New makes the device of the tree that extents belongs to. What is worth
 // reading ahead it leaves to ahead.
 func New(extents *index.Map, locations *index.Locations, ahead *Ahead, log *slog.Logger) *Device {
-	return &Device{extents: extents, locations: locations, chunks: ahead.chunks, ahead: ahead, log: log}
+	chunks := ahead.share()
+	return &Device{extents: extents, locations: locations, chunks: chunks, ahead: ahead, wishes: &wishes{chunks: chunks}, log: log}
 }
 
 // MendWith has mend called when the extent map cannot be read: if it says that it
@@ -173,7 +175,7 @@ func (d *Device) readAhead(offset, length int64) {
 			continue
 		}
 		last = unit
-		if !d.ahead.ask(chunk.Ref{ID: e.ID, Length: e.Length, Unit: unit}) {
+		if !d.ahead.ask(d.wishes, chunk.Ref{ID: e.ID, Length: e.Length, Unit: unit}) {
 			return
 		}
 	}

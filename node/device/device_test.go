@@ -112,7 +112,7 @@ func build(t testing.TB) (*Device, *shelf, []byte) {
 	if int64(len(image)) != m.DeviceSize {
 		t.Fatalf("device of %d bytes, want %d", m.DeviceSize, len(image))
 	}
-	return New(x, nil, NewAhead(s, slog.New(slog.DiscardHandler)), slog.New(slog.DiscardHandler)), s, image
+	return New(x, nil, NewAhead(func() Chunks { return s }, slog.New(slog.DiscardHandler)), slog.New(slog.DiscardHandler)), s, image
 }
 
 func TestDeviceShowsTheFiles(t *testing.T) {
@@ -164,11 +164,11 @@ func TestDeviceReadsAheadWithinTheFile(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if len(d.ahead.queue) == 0 {
+	if len(d.wishes.refs) == 0 {
 		t.Fatal("nothing was read ahead")
 	}
-	for len(d.ahead.queue) > 0 {
-		id := (<-d.ahead.queue).ID
+	for _, ref := range d.wishes.refs {
+		id := ref.ID
 		found := false
 		for i := range d.extents.Extents {
 			e, _ := d.extents.Extent(i)
@@ -182,12 +182,13 @@ func TestDeviceReadsAheadWithinTheFile(t *testing.T) {
 
 func TestAheadFetchesWhatIsAsked(t *testing.T) {
 	s := &shelf{warmed: map[chunk.ID]int{}}
-	a := NewAhead(s, slog.New(slog.DiscardHandler))
+	a := NewAhead(func() Chunks { return s }, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	s.enough = func() bool { return len(s.warmed) == 100 }
 	s.done = cancel
+	w := &wishes{chunks: s}
 	for i := range 100 {
-		if !a.ask(chunk.Ref{ID: chunk.ID{byte(i)}}) {
+		if !a.ask(w, chunk.Ref{ID: chunk.ID{byte(i)}}) {
 			t.Fatal("no room")
 		}
 	}

@@ -54,7 +54,7 @@ func Run(ctx context.Context, o Options) []Finding {
 	d.lookAtKernel()
 	d.lookAtRoot()
 	d.lookAtDisk()
-	d.lookAtHub(ctx)
+	d.lookAtHubs(ctx)
 	d.lookAtNode()
 	d.lookAtContainerd(ctx, o.Containerd)
 	return d.findings

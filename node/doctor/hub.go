@@ -33,14 +33,23 @@ type seen struct {
 	offset time.Duration // its clock is ahead by so much; as far as it says
 }
 
-// lookAtHub says whether the hub can be asked and believed.
-func (d *doctor) lookAtHub(ctx context.Context) {
-	const area = "hub"
-	o := hub.Options{URL: d.config.Hub, Scope: d.config.Scope, PlainHTTP: d.config.PlainHTTP, CAFile: d.config.CAFile}
+// lookAtHubs says whether the hubs can be asked and believed.
+func (d *doctor) lookAtHubs(ctx context.Context) {
+	urls := d.config.Hubs
 	if d.status != nil {
-		o.URL = d.status.Hub
+		urls = nil
+		for _, h := range d.status.Hubs {
+			urls = append(urls, h.URL)
+		}
 	}
-	client, err := hub.NewClient(o)
+	for _, url := range urls {
+		d.lookAtHub(ctx, url)
+	}
+}
+
+func (d *doctor) lookAtHub(ctx context.Context, url string) {
+	const area = "hub"
+	client, err := hub.NewClient(hub.Options{URL: url, Scope: d.config.Scope, PlainHTTP: d.config.PlainHTTP, CAFile: d.config.CAFile})
 	if err != nil {
 		d.add(area, Problem, err.Error(), "--plain-http if the network is to be trusted, or a hub with tls_cert and tls_key")
 		return

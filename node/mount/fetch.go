@@ -17,17 +17,17 @@ import (
 
 // Source is where indexes come from (a hub).
 type Source interface {
-	// Index streams the plain bytes of an index, unverified.
-	Index(ctx context.Context, tree chunk.ID) (io.ReadCloser, error)
-	// Locations streams a tree's locations.
-	Locations(ctx context.Context, tree chunk.ID) (io.ReadCloser, error)
+	// Index has take read the plain bytes of an index, unverified. Where take says
+	// that they are invalid, or their stream ends too early, and there is another
+	// origin, take is called again.
+	Index(ctx context.Context, tree chunk.ID, take func(plain io.Reader) error) error
+	// Locations does the same with a tree's locations.
+	Locations(ctx context.Context, tree chunk.ID, take func(plain io.Reader) error) error
 }
 
 const (
-	// fetchTimeout bounds the download of one index, stallTimeout the time in
-	// which nothing of it arrives.
+	// fetchTimeout bounds the download of one index.
 	fetchTimeout = 5 * time.Minute
-	stallTimeout = 10 * time.Second
 	// hintTimeout is how long a verified index waits for its locations, which
 	// are a hint and no more.
 	hintTimeout = 2 * time.Second
@@ -124,37 +124,27 @@ func (t *Trees) fetchParts(ctx context.Context, tree chunk.ID, dir string, begun
 }
 
 func (t *Trees) fetchIndex(ctx context.Context, tree chunk.ID, dir string, begun func()) (header index.Header, err error) {
-	ctx, giveUp := context.WithCancelCause(ctx)
-	defer giveUp(nil)
-	stalled := time.AfterFunc(stallTimeout, func() { giveUp(fmt.Errorf("nothing came for %s", stallTimeout)) })
-	defer stalled.Stop()
-	plain, err := t.source.Index(ctx, tree)
-	if err != nil {
-		return header, because(ctx, err)
-	}
-	defer plain.Close()
-	arriving := readerFunc(func(b []byte) (int, error) {
-		n, err := plain.Read(b)
-		if n > 0 {
-			stalled.Reset(stallTimeout)
-		}
-		return n, err
-	})
-	err = writeSynced(filepath.Join(dir, "map"), func(extents io.Writer) error {
-		return writeSynced(filepath.Join(dir, "metadata"), func(metadata io.Writer) error {
-			// The first thing that is written was verified.
-			header, err = index.Receive(arriving, tree, writerFunc(func(b []byte) (int, error) {
-				begun()
-				return extents.Write(b)
-			}), metadata)
+	extents, metadata := filepath.Join(dir, "map"), filepath.Join(dir, "metadata")
+	err = t.source.Index(ctx, tree, func(plain io.Reader) error {
+		// Of an origin whose index was damaged.
+		if err := errors.Join(removeIfThere(extents), removeIfThere(metadata)); err != nil {
 			return err
+		}
+		return writeSynced(extents, func(extents io.Writer) error {
+			return writeSynced(metadata, func(metadata io.Writer) error {
+				// The first thing that is written was verified.
+				header, err = index.Receive(plain, tree, writerFunc(func(b []byte) (int, error) {
+					begun()
+					return extents.Write(b)
+				}), metadata)
+				return err
+			})
 		})
 	})
-	stalled.Stop()
 	if err == nil {
-		err = checkMetadata(ctx, filepath.Join(dir, "metadata"), header)
+		err = checkMetadata(ctx, metadata, header)
 	}
-	return header, because(ctx, err)
+	return header, err
 }
 
 // checkMetadata looks at what the kernel will be given, before it is.
@@ -167,31 +157,20 @@ func checkMetadata(ctx context.Context, path string, header index.Header) error 
 	return header.CheckMetadata(ctx, file)
 }
 
-// because says why a context ended that an error comes from.
-func because(ctx context.Context, err error) error {
-	if cause := context.Cause(ctx); err != nil && cause != nil {
-		return cause
-	}
-	return err
-}
-
-type readerFunc func([]byte) (int, error)
-
-func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
-
 type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
 func (t *Trees) fetchLocations(ctx context.Context, tree chunk.ID, dir string) error {
-	plain, err := t.source.Locations(ctx, tree)
-	if err != nil {
-		return err
-	}
-	defer plain.Close()
-	return writeSynced(filepath.Join(dir, "locations"), func(w io.Writer) error {
-		_, err := io.Copy(w, io.LimitReader(plain, maxLocations))
-		return err
+	path := filepath.Join(dir, "locations")
+	return t.source.Locations(ctx, tree, func(plain io.Reader) error {
+		if err := removeIfThere(path); err != nil {
+			return err
+		}
+		return writeSynced(path, func(w io.Writer) error {
+			_, err := io.Copy(w, io.LimitReader(plain, maxLocations))
+			return err
+		})
 	})
 }
 

@@ -31,8 +31,8 @@ type fakeHub struct {
 	locations []byte
 	asked     atomic.Int32
 
-	silent     bool  // the index is not even answered for
-	hold       int64 // after how many bytes the index stalls; 0: never
+	others     [][]byte // what other origins give, before this one is asked
+	hold       int64    // after how many bytes the index stalls; 0: never
 	noHint     error
 	hintStalls bool
 }
@@ -83,31 +83,35 @@ func (s stalled) Read(b []byte) (int, error) {
 	n, err := s.Reader.Read(b)
 	if err == io.EOF {
 		<-s.ctx.Done()
-		return 0, s.ctx.Err()
+		return 0, context.Cause(s.ctx)
 	}
 	return n, err
 }
 
-func (h *fakeHub) Index(ctx context.Context, id chunk.ID) (io.ReadCloser, error) {
+func (h *fakeHub) Index(ctx context.Context, id chunk.ID, take func(io.Reader) error) error {
 	h.asked.Add(1)
 	if id != h.tree {
-		return nil, chunk.ErrNotFound
+		return chunk.ErrNotFound
 	}
-	if h.silent {
-		<-ctx.Done()
-		return nil, ctx.Err()
+	for _, bad := range h.others {
+		if err := take(bytes.NewReader(bad)); err == nil {
+			return err
+		}
 	}
 	if h.hold > 0 {
-		return io.NopCloser(stalled{bytes.NewReader(h.index[:h.hold]), ctx}), nil
+		return take(stalled{bytes.NewReader(h.index[:h.hold]), ctx})
 	}
-	return io.NopCloser(bytes.NewReader(h.index)), nil
+	return take(bytes.NewReader(h.index))
 }
 
-func (h *fakeHub) Locations(ctx context.Context, id chunk.ID) (io.ReadCloser, error) {
+func (h *fakeHub) Locations(ctx context.Context, id chunk.ID, take func(io.Reader) error) error {
 	if h.hintStalls {
-		return io.NopCloser(stalled{bytes.NewReader(h.locations[:60]), ctx}), nil
+		return take(stalled{bytes.NewReader(h.locations[:60]), ctx})
 	}
-	return io.NopCloser(bytes.NewReader(h.locations)), h.noHint
+	if h.noHint != nil {
+		return h.noHint
+	}
+	return take(bytes.NewReader(h.locations))
 }
 
 func openTrees(t *testing.T, h *fakeHub) *Trees {
@@ -117,7 +121,7 @@ func openTrees(t *testing.T, h *fakeHub) *Trees {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	return Open(root, Auto, h, nil, device.NewAhead(nil, log), log)
+	return Open(root, Auto, h, nil, device.NewAhead(func() device.Chunks { return nil }, log), log)
 }
 
 // files lists what is below trees/.
@@ -199,27 +203,24 @@ func TestIndexThatIsWrong(t *testing.T) {
 	}
 }
 
-// An index of which nothing more comes is given up, but waited for as long as
-// something comes; that it has begun is known before it is here.
-func TestIndexThatStalls(t *testing.T) {
-	for name, hold := range map[string]int64{"at once": 0, "in the header": 10, "in the metadata image": -10} {
-		h := newHub(t)
-		h.silent = hold == 0
-		if h.hold = hold; hold < 0 {
-			h.hold += int64(len(h.index))
-		}
-		trees := openTrees(t, h)
-		synctest.Test(t, func(t *testing.T) {
-			var begun atomic.Bool
-			err := trees.Ensure(t.Context(), h.tree, func() { begun.Store(true) })
-			if err == nil || !strings.Contains(err.Error(), "nothing came for") || begun.Load() != (hold < 0) {
-				t.Errorf("%s: %v, begun %v", name, err, begun.Load())
-			}
-		})
-		if len(files(t, trees)) != 0 {
-			t.Errorf("%s: left %q", name, files(t, trees))
-		}
+// What one origin began and did not end well, another gives from its beginning.
+func TestIndexFromAnotherOrigin(t *testing.T) {
+	h := newHub(t)
+	flipped := bytes.Clone(h.index)
+	flipped[len(flipped)-1] ^= 1
+	h.others = [][]byte{h.index[:len(h.index)-10], flipped, nil}
+	trees := openTrees(t, h)
+	if err := trees.Ensure(t.Context(), h.tree, func() {}); err != nil {
+		t.Fatal(err)
 	}
+	if got := files(t, trees); !slices.Equal(got, h.whole()) {
+		t.Errorf("files %q", got)
+	}
+	m, err := trees.openVerified(t.Context(), h.tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.close()
 }
 
 // Who gives up has stopped the download when Ensure returns.

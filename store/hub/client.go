@@ -14,26 +14,28 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
-	"github.com/klauspost/compress/zstd"
-
 	"lighter/format/chunk"
 	"lighter/format/index"
-	"lighter/format/pack"
 )
 
 const (
 	dialTimeout   = 3 * time.Second
 	headerTimeout = 15 * time.Second
-	// unitTimeout bounds one unit from the request to its last byte: at 4 MiB
-	// a link that needs longer is as good as down.
-	unitTimeout = 30 * time.Second
 	// maxAnswer bounds JSON answers to a node.
 	maxAnswer = 4 << 20
-	// maxConns bounds the connections to one hub.
-	maxConns = 64
+	// maxConns bounds the connections to one hub. What asks has lower bounds of
+	// its own (store.Units), so that nobody waits for a connection; maxIdle is
+	// how many are kept.
+	maxConns = 512
+	maxIdle  = 64
+	// pingAfter and pingTimeout find out that an HTTP/2 connection is dead, on
+	// which all requests would wait.
+	pingAfter   = 3 * time.Second
+	pingTimeout = 3 * time.Second
 )
 
 // Client speaks to one hub. It is safe for concurrent use.
@@ -68,7 +70,8 @@ func NewClient(o Options) (*Client, error) {
 		Proxy:                 http.ProxyFromEnvironment,
 		DialContext:           (&net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}).DialContext,
 		ResponseHeaderTimeout: headerTimeout, TLSHandshakeTimeout: dialTimeout,
-		MaxConnsPerHost: maxConns, MaxIdleConnsPerHost: maxConns, IdleConnTimeout: time.Minute,
+		MaxConnsPerHost: maxConns, MaxIdleConnsPerHost: maxIdle, IdleConnTimeout: time.Minute,
+		HTTP2:                  &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
 		MaxResponseHeaderBytes: 64 << 10,
 		DisableCompression:     true, // units and indexes are compressed already
 		ForceAttemptHTTP2:      true,
@@ -154,13 +157,33 @@ func (c *Client) Registry() (host string, plainHTTP bool, transport http.RoundTr
 type Error struct {
 	Status  int    // HTTP status
 	Message string // from the answer's body, at most a few kilobytes
+	// RetryAfter is how long the hub wants to be left alone; 0: it does not say.
+	RetryAfter time.Duration
 }
 
 func (e *Error) Error() string { return e.Message }
 
-// Is makes a 404 chunk.ErrNotFound.
+// Is makes a 404 chunk.ErrNotFound, and a 410.
 func (e *Error) Is(target error) bool {
-	return target == chunk.ErrNotFound && e.Status == http.StatusNotFound
+	return target == chunk.ErrNotFound && (e.Status == http.StatusNotFound || e.Status == http.StatusGone)
+}
+
+// refusal tells whether the hub works and does not give the thing: it has
+// nothing of that name, or not for us.
+func (e *Error) refusal() bool {
+	return e.Status >= 400 && e.Status < 500 && e.Status != http.StatusRequestTimeout && e.Status != http.StatusTooManyRequests
+}
+
+// retryAfter reads the header of that name: seconds, or a date.
+func retryAfter(h http.Header) time.Duration {
+	text := h.Get("Retry-After")
+	if seconds, err := strconv.ParseUint(text, 10, 31); err == nil {
+		return time.Duration(seconds) * time.Second
+	}
+	if date, err := http.ParseTime(text); err == nil {
+		return max(0, time.Until(date))
+	}
+	return 0
 }
 
 // do sends a request and returns the answer if its status is below 300.
@@ -175,6 +198,7 @@ func (c *Client) do(ctx context.Context, method, path string, query url.Values, 
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
+	req.Header.Set("Accept-Encoding", "identity") // the bytes as they are stored
 	res, err := c.http.Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("hub %s: %w", c.URL(), causeOf(err))
@@ -188,7 +212,7 @@ func (c *Client) do(ctx context.Context, method, path string, query url.Values, 
 	if json.Unmarshal(text, &said) != nil || said.Error == "" {
 		said.Error = fmt.Sprintf("hub %s answers %s", c.URL(), res.Status)
 	}
-	return nil, &Error{Status: res.StatusCode, Message: said.Error}
+	return nil, &Error{Status: res.StatusCode, Message: said.Error, RetryAfter: retryAfter(res.Header)}
 }
 
 // getJSON reads an answer of at most maxAnswer bytes, or, for the people's
@@ -230,86 +254,14 @@ func (c *Client) Tree(ctx context.Context, chain string) (*index.Statement, erro
 // Key asks for the hub's public key. Whoever trusts it without having it from
 // elsewhere trusts the way to the hub.
 func (c *Client) Key(ctx context.Context) (ed25519.PublicKey, error) {
-	b, err := c.getSmall(ctx, keyPath(c.scope), 4096)
-	if err != nil {
-		return nil, err
-	}
-	return index.ParseKey(strings.TrimSpace(string(b)))
-}
-
-func (c *Client) getSmall(ctx context.Context, path string, limit int64) ([]byte, error) {
-	res, err := c.do(ctx, http.MethodGet, path, nil, nil)
+	res, err := c.do(ctx, http.MethodGet, keyPath(c.scope), nil, nil)
 	if err != nil {
 		return nil, err
 	}
 	defer res.Body.Close()
-	if res.ContentLength > limit {
-		return nil, fmt.Errorf("hub %s: an answer of %d bytes is too long", c.URL(), res.ContentLength)
-	}
-	if res.ContentLength > 0 { // the usual case, without growing a buffer
-		b := make([]byte, res.ContentLength)
-		if _, err := io.ReadFull(res.Body, b); err != nil {
-			return nil, fmt.Errorf("hub %s: read the answer: %w", c.URL(), err)
-		}
-		return b, nil
-	}
-	b, err := io.ReadAll(io.LimitReader(res.Body, limit+1))
+	b, err := io.ReadAll(io.LimitReader(res.Body, 4096))
 	if err != nil {
-		return nil, fmt.Errorf("hub %s: read the answer: %w", c.URL(), err)
+		return nil, fmt.Errorf("hub %s: read the key: %w", c.URL(), err)
 	}
-	if int64(len(b)) > limit {
-		return nil, fmt.Errorf("hub %s: an answer of more than %d bytes is too long", c.URL(), limit)
-	}
-	return b, nil
-}
-
-// Unit returns a unit as the hub has it, unverified.
-func (c *Client) Unit(ctx context.Context, u chunk.Unit) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, unitTimeout)
-	defer cancel()
-	return c.getSmall(ctx, unitPath(c.scope, u), pack.MaxStored)
-}
-
-// Chunk returns some unit that holds the chunk, unverified.
-func (c *Client) Chunk(ctx context.Context, id chunk.ID) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, unitTimeout)
-	defer cancel()
-	return c.getSmall(ctx, chunkPath(c.scope, id), pack.MaxStored)
-}
-
-// Index streams the plain bytes of an index, unverified: index.Receive does
-// that. The caller closes it.
-func (c *Client) Index(ctx context.Context, tree chunk.ID) (io.ReadCloser, error) {
-	return c.stream(ctx, indexPath(c.scope, tree))
-}
-
-// Locations streams the plain bytes of a tree's locations. The caller closes it.
-func (c *Client) Locations(ctx context.Context, tree chunk.ID) (io.ReadCloser, error) {
-	return c.stream(ctx, locationsPath(c.scope, tree))
-}
-
-// maxWindow bounds the memory that an index's compression may ask for.
-const maxWindow = 32 << 20
-
-func (c *Client) stream(ctx context.Context, path string) (io.ReadCloser, error) {
-	res, err := c.do(ctx, http.MethodGet, path, nil, nil)
-	if err != nil {
-		return nil, err
-	}
-	plain, err := zstd.NewReader(res.Body, zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderConcurrency(2))
-	if err != nil {
-		res.Body.Close()
-		return nil, fmt.Errorf("hub %s: decompress: %w", c.URL(), err)
-	}
-	return &body{plain, res.Body}, nil
-}
-
-type body struct {
-	*zstd.Decoder
-	below io.Closer
-}
-
-func (b *body) Close() error {
-	b.Decoder.Close()
-	return b.below.Close()
+	return index.ParseKey(strings.TrimSpace(string(b)))
 }

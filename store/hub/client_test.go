@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/pem"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -27,8 +28,10 @@ func clientOf(t *testing.T, o Options) *Client {
 func calls(c *Client) map[string]func(context.Context) error {
 	ignore := func(Progress) {}
 	return map[string]func(context.Context) error{
-		"key":    func(ctx context.Context) error { _, err := c.Key(ctx); return err },
-		"unit":   func(ctx context.Context) error { _, err := c.Unit(ctx, chunk.Unit{}); return err },
+		"key": func(ctx context.Context) error { _, err := c.Key(ctx); return err },
+		"unit": func(ctx context.Context) error {
+			return NewOrigins(slog.New(slog.DiscardHandler), c).Unit(ctx, chunk.Unit{}, func(int64, io.Reader) error { return nil })
+		},
 		"images": func(ctx context.Context) error { _, err := c.Images(ctx, ""); return err },
 		"remove": func(ctx context.Context) error { return c.Remove(ctx, "a") },
 		"add":    func(ctx context.Context) error { _, err := c.Add(ctx, Add{Password: "secret"}, ignore); return err },

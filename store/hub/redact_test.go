@@ -4,6 +4,8 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -62,7 +64,7 @@ func TestErrorsShowNoSecret(t *testing.T) {
 			_, chainErr := c.Chain(t.Context(), "sha256:x")
 			_, keyErr := c.Key(t.Context())
 			_, imagesErr := c.Images(t.Context(), "")
-			_, indexErr := c.Index(t.Context(), chunk.ID{})
+			indexErr := NewOrigins(slog.New(slog.DiscardHandler), c).Index(t.Context(), chunk.ID{}, func(io.Reader) error { return nil })
 			all := fmt.Sprint(errors.Join(chainErr, keyErr, imagesErr, indexErr), c.URL())
 			if chainErr == nil || keyErr == nil || imagesErr == nil {
 				t.Errorf("no error: %v", all)

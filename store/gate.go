@@ -1,0 +1,244 @@
+package store
+
+import (
+	"context"
+	"slices"
+	"sync"
+)
+
+// A flight begins when the gate lets it, and until then waits in its share's
+// queue. Those that readers wait for come first; the background gets what they
+// leave. The limits of all shares together do not hold back a share's first few:
+// so whatever is stuck in others, a share gets on.
+const (
+	// maxFlights bounds the requests of all shares, maxPerShare those of one.
+	maxFlights  = 128
+	maxPerShare = 64
+	// alwaysPerShare is how many requests that readers wait for a share may have
+	// whatever the others do.
+	alwaysPerShare = 4
+	// maxBackground and maxBackgroundPerShare are how many of them may be for
+	// nobody who waits.
+	maxBackground         = 64
+	maxBackgroundPerShare = 32
+	// maxBytes bounds the encoded bytes that are arriving, of which the background
+	// has half at most; a share may always have one unit.
+	maxBytes = 64 << 20
+)
+
+// Share is one device's part of what Units may fetch at a time. It is safe for
+// concurrent use.
+type Share struct {
+	units *Units
+
+	// The gate's mu guards what follows.
+	inWork  counts
+	waiting []*place // the first is next of its kind
+}
+
+// counts are flights in work, and their bytes.
+type counts struct {
+	urgent, background int
+	bytes              int64
+}
+
+func (c counts) flights() int { return c.urgent + c.background }
+
+// place is a flight's place in a gate.
+type place struct {
+	share  *Share
+	begins chan struct{} // closed when it may begin
+
+	// The gate's mu guards what follows.
+	urgent bool // a reader waits for it
+	inWork bool
+	bytes  int64
+}
+
+func newPlace(s *Share) place { return place{share: s, begins: make(chan struct{})} }
+
+// gate decides which flights begin. It is safe for concurrent use; the zero value
+// is ready to use.
+type gate struct {
+	mu     sync.Mutex // guards all that follows, and the shares and places
+	inWork counts
+	queues []*Share      // with flights that wait, each once; the first is next
+	freed  chan struct{} // closed when bytes are; nil if nobody waits for them
+}
+
+// enter returns when the flight may begin, or ctx is done.
+func (g *gate) enter(ctx context.Context, p *place) error {
+	g.mu.Lock()
+	if len(p.share.waiting) == 0 {
+		g.queues = append(g.queues, p.share)
+	}
+	p.share.waiting = append(p.share.waiting, p)
+	g.admit()
+	g.mu.Unlock()
+	select {
+	case <-p.begins:
+		return nil
+	case <-ctx.Done():
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if p.inWork {
+		g.end(p)
+	} else {
+		g.drop(p)
+	}
+	return context.Cause(ctx)
+}
+
+// leave ends a flight that has begun.
+func (g *gate) leave(p *place) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.end(p)
+}
+
+// urge says that a reader waits for the flight.
+func (g *gate) urge(f *flight) {
+	p := &f.place
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if p.urgent {
+		return
+	}
+	if p.inWork {
+		g.count(p, -1)
+	}
+	p.urgent = true
+	if p.inWork {
+		g.count(p, 1)
+	}
+	g.wake()
+	g.admit()
+}
+
+func (g *gate) count(p *place, n int) {
+	for _, c := range []*counts{&g.inWork, &p.share.inWork} {
+		if p.urgent {
+			c.urgent += n
+		} else {
+			c.background += n
+		}
+	}
+}
+
+func (g *gate) end(p *place) {
+	g.count(p, -1)
+	p.inWork = false
+	g.free(p)
+	g.admit()
+}
+
+// admit lets all begin that may: one of each share in turn, those first for which
+// readers wait.
+func (g *gate) admit() {
+	for g.admitOne(true) {
+	}
+	// Readers that still wait do so for their own share, or for all; then the
+	// background does too.
+	for g.admitOne(false) {
+	}
+}
+
+func (g *gate) admitOne(urgent bool) bool {
+	for range g.queues {
+		s := g.queues[0]
+		g.queues = append(g.queues[1:], s)
+		if p := s.next(urgent); p != nil && g.allow(s, urgent) {
+			g.drop(p)
+			p.inWork = true
+			g.count(p, 1)
+			close(p.begins)
+			return true
+		}
+	}
+	return false
+}
+
+// next returns the share's first flight of that kind that waits.
+func (s *Share) next(urgent bool) *place {
+	for _, p := range s.waiting {
+		if p.urgent == urgent {
+			return p
+		}
+	}
+	return nil
+}
+
+func (g *gate) allow(s *Share, urgent bool) bool {
+	if urgent && s.inWork.urgent < alwaysPerShare {
+		return true
+	}
+	if !urgent && (g.inWork.background >= maxBackground || s.inWork.background >= maxBackgroundPerShare) {
+		return false
+	}
+	return g.inWork.flights() < maxFlights && s.inWork.flights() < maxPerShare
+}
+
+// drop takes a flight out of its queue.
+func (g *gate) drop(p *place) {
+	s := p.share
+	s.waiting = slices.DeleteFunc(s.waiting, func(other *place) bool { return other == p })
+	if len(s.waiting) == 0 {
+		g.queues = slices.DeleteFunc(g.queues, func(other *Share) bool { return other == s })
+	}
+}
+
+// grow returns when there is room for the bytes of a flight that has begun, or
+// ctx is done. Room that it had before is given back.
+func (g *gate) grow(ctx context.Context, p *place, n int64) error {
+	for {
+		freed := g.tryGrow(p, n)
+		if freed == nil {
+			return nil
+		}
+		select {
+		case <-freed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// tryGrow returns nil if there was room, or else what is closed when there may be.
+func (g *gate) tryGrow(p *place, n int64) (freed <-chan struct{}) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.free(p)
+	limit := int64(maxBytes)
+	if !p.urgent {
+		limit /= 2
+	}
+	if p.share.inWork.bytes > 0 && g.inWork.bytes+n > limit {
+		if g.freed == nil {
+			g.freed = make(chan struct{})
+		}
+		return g.freed
+	}
+	p.bytes = n
+	g.inWork.bytes += n
+	p.share.inWork.bytes += n
+	return nil
+}
+
+func (g *gate) free(p *place) {
+	if p.bytes == 0 {
+		return
+	}
+	g.inWork.bytes -= p.bytes
+	p.share.inWork.bytes -= p.bytes
+	p.bytes = 0
+	g.wake()
+}
+
+// wake has those look again who wait for bytes.
+func (g *gate) wake() {
+	if g.freed != nil {
+		close(g.freed)
+		g.freed = nil
+	}
+}

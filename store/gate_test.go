@@ -1,0 +1,182 @@
+package store
+
+import (
+	"context"
+	"io"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"lighter/format/chunk"
+	"lighter/format/pack"
+)
+
+// hold is a Source whose units with N below stuck never come, and that counts what
+// it is asked for.
+type hold struct {
+	answer      []byte
+	stuck       uint32
+	inWork, max atomic.Int64
+}
+
+func (h *hold) Unit(ctx context.Context, u chunk.Unit, take func(int64, io.Reader) error) error {
+	if n := h.inWork.Add(1); n > h.max.Load() {
+		h.max.Store(n)
+	}
+	defer h.inWork.Add(-1)
+	if u.N < h.stuck {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
+	return give(take)(h.answer, nil)
+}
+
+func (h *hold) Chunk(context.Context, chunk.ID, func(int64, io.Reader) error) error {
+	return chunk.ErrNotFound
+}
+
+// at returns a reference to the chunk in the nth unit.
+func at(ref chunk.Ref, n int) chunk.Ref {
+	ref.Unit.N = uint32(n)
+	return ref
+}
+
+// Readers and reading ahead that are stuck on some devices do not delay a read of
+// another, however many they are, nor its reading ahead; what is asked for at a
+// time is bounded.
+func TestStuckSharesDoNotDelayOthers(t *testing.T) {
+	for name, shares := range map[string]int{"one": 1, "many": 40} {
+		t.Run(name, func(t *testing.T) {
+			const each = 150
+			unit, refs := encode(t, "one")
+			synctest.Test(t, func(t *testing.T) {
+				src := &hold{answer: unit, stuck: uint32(shares * each)}
+				u := NewUnits(src, nothing{})
+				ctx, cancel := context.WithCancel(t.Context())
+				for i := range shares {
+					s := u.Share()
+					for k := range each {
+						ref := at(refs[0], i*each+k)
+						go s.Warm(ctx, ref)
+						if k >= each/2 {
+							go s.Read(ctx, ref, 0, make([]byte, 3))
+						}
+					}
+				}
+				synctest.Wait()
+				if n, most := src.inWork.Load(), int64(max(maxPerShare, min(shares*maxPerShare, maxFlights+shares*alwaysPerShare))); n > most || n < alwaysPerShare {
+					t.Errorf("%d requests, at most %d belong", n, most)
+				}
+				other := u.Share()
+				for n := range 3 * maxFlights {
+					if err := other.Read(t.Context(), at(refs[0], shares*each+n), 0, make([]byte, 3)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if shares == 1 {
+					if err := other.Warm(t.Context(), at(refs[0], shares*each)); err != nil {
+						t.Error(err)
+					}
+				}
+				cancel()
+				u.Wait()
+				if u.gate.inWork != (counts{}) || len(u.gate.queues) != 0 {
+					t.Errorf("left: %+v, %d queues", u.gate.inWork, len(u.gate.queues))
+				}
+			})
+		})
+	}
+}
+
+// begun tells how many of the flights have begun.
+func begun(flights []*flight) (n int) {
+	for _, f := range flights {
+		select {
+		case <-f.place.begins:
+			n++
+		default:
+		}
+	}
+	return n
+}
+
+// What readers wait for begins before what nobody waits for, also when a reader
+// comes later to what was asked for ahead.
+func TestReadersGoFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g gate
+		full := make([]place, maxFlights)
+		shares := make([]*Share, maxFlights)
+		for i := range full {
+			shares[i] = &Share{}
+			full[i] = newPlace(shares[i])
+			full[i].urgent = true
+			if err := g.enter(t.Context(), &full[i]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s := &Share{inWork: counts{urgent: alwaysPerShare}}
+		waiting := make([]*flight, 3)
+		for i := range waiting {
+			waiting[i] = &flight{place: newPlace(s)}
+			go g.enter(t.Context(), &waiting[i].place)
+			synctest.Wait()
+		}
+		g.urge(waiting[1])
+		for i, want := range []int{1, 2, 0} {
+			if i == 1 {
+				g.urge(waiting[2])
+			}
+			g.leave(&full[i])
+			synctest.Wait()
+			if begun(waiting) != i+1 || begun(waiting[want:want+1]) != 1 {
+				t.Errorf("after %d have left, %d began, and %d has not", i+1, begun(waiting), want)
+			}
+		}
+	})
+}
+
+// The bytes that arrive are bounded, but for one unit a share; all get their turn.
+func TestBytesInFlight(t *testing.T) {
+	for _, urgent := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			var g gate
+			var done sync.WaitGroup
+			limit := int64(maxBytes)
+			if !urgent {
+				limit /= 2
+			}
+			fly := func(s *Share) {
+				p := newPlace(s)
+				p.urgent = urgent
+				if err := g.enter(t.Context(), &p); err != nil {
+					t.Error(err)
+				}
+				if err := g.grow(t.Context(), &p, pack.MaxStored); err != nil {
+					t.Error(err)
+				}
+				time.Sleep(time.Second)
+				g.leave(&p)
+			}
+			one, two := &Share{}, &Share{}
+			for range 3 * maxBytes / pack.MaxStored {
+				done.Go(func() { fly(one) })
+			}
+			synctest.Wait()
+			if n := g.inWork.bytes; n > limit || n < limit-pack.MaxStored {
+				t.Errorf("urgent %v: %d bytes arrive", urgent, n)
+			}
+			start := time.Now()
+			fly(two)
+			if time.Since(start) != time.Second {
+				t.Errorf("urgent %v: another share waited %s", urgent, time.Since(start)-time.Second)
+			}
+			done.Wait()
+			if g.inWork != (counts{}) || one.inWork != (counts{}) {
+				t.Errorf("left: %+v, %+v", g.inWork, one.inWork)
+			}
+		})
+	}
+}

@@ -1,0 +1,106 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+
+	"lighter/format/chunk"
+)
+
+// patience is how long an origin may be silent: until the header, then between
+// two bytes.
+type patience struct{ header, body time.Duration }
+
+// take reads one answer, of length bytes (-1: not known), and says what is wrong
+// with it: an error that wraps a *chunk.InvalidError, or the end of what it read,
+// is the answer's fault, any other its own.
+type take = func(length int64, body io.Reader) error
+
+// ownError is an error of take that no other answer would mend.
+type ownError struct{ error }
+
+func (e ownError) Unwrap() error { return e.error }
+
+// object asks for an object and has take read it.
+func (c *Client) object(ctx context.Context, path string, p patience, received *atomic.Int64, take take) error {
+	ctx, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	silent := time.AfterFunc(p.header, func() { giveUp(fmt.Errorf("hub %s: nothing came for %s", c.URL(), p.header)) })
+	defer silent.Stop()
+	res, err := c.do(ctx, http.MethodGet, path, nil, nil)
+	silent.Stop()
+	if err != nil {
+		return because(ctx, err)
+	}
+	defer res.Body.Close()
+	patient := time.AfterFunc(p.body, func() { giveUp(fmt.Errorf("hub %s: nothing came for %s", c.URL(), p.body)) })
+	defer patient.Stop()
+	patient.Stop() // it runs while somebody reads, who may be slow
+	body := &watched{read: func(b []byte) (int, error) {
+		patient.Reset(p.body)
+		n, err := res.Body.Read(b)
+		patient.Stop()
+		received.Add(int64(n))
+		return n, err
+	}}
+	err = take(res.ContentLength, body)
+	switch {
+	case err == nil:
+		return nil
+	case body.err != nil:
+		return fmt.Errorf("hub %s: read the answer: %w", c.URL(), because(ctx, body.err))
+	case errors.As(err, new(*chunk.InvalidError)), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
+		return fmt.Errorf("hub %s: %w", c.URL(), err)
+	}
+	return ownError{err}
+}
+
+// because says why a context ended that an error comes from.
+func because(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
+}
+
+// watched remembers what went wrong with a reader.
+type watched struct {
+	read func([]byte) (int, error)
+	err  error
+}
+
+func (w *watched) Read(b []byte) (int, error) {
+	n, err := w.read(b)
+	if err != nil && err != io.EOF {
+		w.err = err
+	}
+	return n, err
+}
+
+// maxWindow bounds the memory that an index's compression may ask for.
+const maxWindow = 32 << 20
+
+// compressed is object, of what travels as one zstd stream: take reads plain
+// bytes.
+func (c *Client) compressed(ctx context.Context, path string, p patience, received *atomic.Int64, take func(plain io.Reader) error) error {
+	return c.object(ctx, path, p, received, func(_ int64, body io.Reader) error {
+		decoder, err := zstd.NewReader(body, zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderConcurrency(2))
+		if err != nil {
+			return err
+		}
+		defer decoder.Close()
+		plain := &watched{read: decoder.Read}
+		err = take(plain)
+		if err != nil && plain.err != nil {
+			return &chunk.InvalidError{What: "the answer", Err: plain.err}
+		}
+		return err
+	})
+}

@@ -1,0 +1,302 @@
+package hub
+
+import (
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"time"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+)
+
+const (
+	// stallTimeout is how long an origin may be silent while there is another to
+	// ask, beginTimeout the same for the beginning of an index, for which a pull
+	// waits, and lastTimeout where there is none.
+	stallTimeout = 3 * time.Second
+	beginTimeout = time.Second
+	lastTimeout  = 15 * time.Second
+	// unitTimeout bounds one unit from the request to its last byte: at 4 MiB
+	// a link that needs longer is as good as down.
+	unitTimeout = 30 * time.Second
+	// indexTimeout bounds an index, and locations.
+	indexTimeout = 5 * time.Minute
+)
+
+// Origins are the hubs of one node, and mirrors of them, the preferred one first.
+// What is asked for comes from the first that gives it: one that is silent, fails
+// or gives something else is passed over, then asked less and less often, and
+// preferred again once it answers. It is safe for concurrent use.
+//
+// Not to be had is only what all say they do not have (chunk.ErrNotFound). While
+// one fails that may have it, the error is *Unavailable.
+type Origins struct {
+	all []*origin
+
+	// As the constants say, but in tests.
+	stall, begin, last, unit time.Duration
+}
+
+// NewOrigins makes origins of at least one client.
+func NewOrigins(log *slog.Logger, clients ...*Client) *Origins {
+	s := &Origins{stall: stallTimeout, begin: beginTimeout, last: lastTimeout, unit: unitTimeout}
+	for _, c := range clients {
+		s.all = append(s.all, &origin{client: c, log: log})
+	}
+	return s
+}
+
+// Unavailable says that what was asked for is not to be had now: no origin gave
+// it, and one that failed may have it.
+type Unavailable struct {
+	Err    error         // what went wrong
+	After  time.Duration // all want to be left alone for so long
+	missed bool
+}
+
+func (e *Unavailable) Error() string { return e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *Unavailable) Unwrap() error { return e.Err }
+
+// RetryAfter is how long to wait at least before asking again.
+func (e *Unavailable) RetryAfter() time.Duration { return e.After }
+
+// Missed tells whether an origin that works does not have it.
+func (e *Unavailable) Missed() bool { return e.missed }
+
+// try asks one origin after the other until one answers: those that are up, in
+// their order, and if anyway is set then the others. ask is told whether another
+// would be asked next.
+func (s *Origins) try(ctx context.Context, anyway bool, ask func(ctx context.Context, o *origin, others int) error) error {
+	var got outcome
+	asked := make([]bool, len(s.all))
+	for _, all := range []bool{false, true} {
+		for i, o := range s.all {
+			if asked[i] || all && !anyway {
+				continue
+			}
+			a, ok := o.begin(all)
+			if !ok {
+				continue
+			}
+			asked[i] = true
+			err := ask(ctx, o, s.others(asked))
+			if ctx.Err() == context.Canceled { // whoever asked has gone
+				o.giveUp(a)
+				return context.Cause(ctx)
+			}
+			if errors.As(err, new(ownError)) {
+				o.end(a, nil)
+				return err
+			}
+			if o.end(a, got.add(err)); err == nil {
+				return nil
+			}
+			if ctx.Err() != nil {
+				return got.result(s)
+			}
+		}
+	}
+	for i, o := range s.all {
+		if !asked[i] {
+			_ = got.add(fmt.Errorf("hub %s is left alone for a while: %w", o.client.URL(), o.why()))
+		}
+	}
+	return got.result(s)
+}
+
+// others tells how many origins are up that were not asked.
+func (s *Origins) others(asked []bool) (n int) {
+	for i, o := range s.all {
+		if !asked[i] && o.isUp() {
+			n++
+		}
+	}
+	return n
+}
+
+// outcome is what the origins said, the first of each kind.
+type outcome struct{ failed, invalid, missing, refused error }
+
+// add notes an answer, and returns what the origin is to blame for.
+func (o *outcome) add(err error) (blame error) {
+	kind := &o.failed
+	var said *Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, new(*chunk.InvalidError)):
+		kind, blame = &o.invalid, err
+	case errors.Is(err, chunk.ErrNotFound):
+		kind = &o.missing
+	case errors.As(err, &said) && said.refusal():
+		kind = &o.refused
+	default:
+		blame = err
+	}
+	if *kind == nil {
+		*kind = err
+	}
+	return blame
+}
+
+// result is the error of a try that failed. What may go better next time counts
+// more than what will not.
+func (o *outcome) result(s *Origins) error {
+	if o.failed != nil {
+		after := maxPause
+		for _, one := range s.all {
+			after = min(after, one.wait())
+		}
+		return &Unavailable{Err: o.failed, After: after, missed: o.missing != nil}
+	}
+	for _, err := range []error{o.invalid, o.missing, o.refused} {
+		if err != nil {
+			return err
+		}
+	}
+	return errors.New("there is no hub to ask")
+}
+
+// Unit has take read the encoded unit, from one origin after the other until it
+// returns nil. What take finds wrong with an answer it says with an error that
+// wraps a *chunk.InvalidError; any other ends Unit.
+func (s *Origins) Unit(ctx context.Context, u chunk.Unit, take func(length int64, body io.Reader) error) error {
+	return s.small(ctx, func(c *Client) string { return unitPath(c.scope, u) }, take)
+}
+
+// Chunk does the same with some unit that holds the chunk.
+func (s *Origins) Chunk(ctx context.Context, id chunk.ID, take func(length int64, body io.Reader) error) error {
+	return s.small(ctx, func(c *Client) string { return chunkPath(c.scope, id) }, take)
+}
+
+func (s *Origins) small(ctx context.Context, path func(*Client) string, take take) error {
+	return s.try(ctx, true, func(ctx context.Context, o *origin, others int) error {
+		ctx, cancel := context.WithTimeoutCause(ctx, s.unit, fmt.Errorf("hub %s: it took more than %s", o.client.URL(), s.unit))
+		defer cancel()
+		p := patience{s.last, s.last}
+		if others > 0 {
+			p = patience{s.stall, s.stall}
+		}
+		return o.client.object(ctx, path(o.client), p, &o.received, take)
+	})
+}
+
+// Index has take read the plain bytes of an index, as Unit does with a unit.
+func (s *Origins) Index(ctx context.Context, tree chunk.ID, take func(plain io.Reader) error) error {
+	return s.large(ctx, func(c *Client) string { return indexPath(c.scope, tree) }, take)
+}
+
+// Locations does the same with the tree's locations.
+func (s *Origins) Locations(ctx context.Context, tree chunk.ID, take func(plain io.Reader) error) error {
+	return s.large(ctx, func(c *Client) string { return locationsPath(c.scope, tree) }, take)
+}
+
+func (s *Origins) large(ctx context.Context, path func(*Client) string, take func(io.Reader) error) error {
+	return s.try(ctx, true, func(ctx context.Context, o *origin, others int) error {
+		ctx, cancel := context.WithTimeout(ctx, indexTimeout)
+		defer cancel()
+		p := patience{s.last, s.last}
+		if others > 0 {
+			p = patience{s.begin, s.stall}
+		}
+		return o.client.compressed(ctx, path(o.client), p, &o.received, take)
+	})
+}
+
+// Chain asks what is known of a chain. A pull waits for the answer, so origins
+// that are down are not asked, and each of the others has its part of the time
+// that ctx leaves.
+func (s *Origins) Chain(ctx context.Context, chain string) (answer *Chain, err error) {
+	err = s.try(ctx, false, func(ctx context.Context, o *origin, others int) (err error) {
+		ctx, cancel := part(ctx, others)
+		defer cancel()
+		answer, err = o.client.Chain(ctx, chain)
+		return err
+	})
+	return answer, err
+}
+
+// Tree asks for the statement of a chain's tree, which a hub makes if need be.
+func (s *Origins) Tree(ctx context.Context, chain string) (answer *index.Statement, err error) {
+	err = s.try(ctx, true, func(ctx context.Context, o *origin, others int) (err error) {
+		ctx, cancel := part(ctx, others)
+		defer cancel()
+		answer, err = o.client.Tree(ctx, chain)
+		return err
+	})
+	return answer, err
+}
+
+// Images lists the images of one name.
+func (s *Origins) Images(ctx context.Context, name string) (answer []Image, err error) {
+	err = s.try(ctx, true, func(ctx context.Context, o *origin, others int) (err error) {
+		ctx, cancel := part(ctx, others)
+		defer cancel()
+		answer, err = o.client.Images(ctx, name)
+		return err
+	})
+	return answer, err
+}
+
+// part gives an origin as much of the time that is left as each of the others
+// that may be asked after it.
+func part(ctx context.Context, others int) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
+	left := lastTimeout * time.Duration(others+1)
+	if ok {
+		left = time.Until(deadline)
+	}
+	return context.WithTimeout(ctx, left/time.Duration(others+1))
+}
+
+// Key asks an origin on this machine for its public key.
+func (s *Origins) Key(ctx context.Context) (key ed25519.PublicKey, err error) {
+	local := &Origins{}
+	for _, o := range s.all {
+		if o.client.Loopback() {
+			local.all = append(local.all, o)
+		}
+	}
+	err = local.try(ctx, false, func(ctx context.Context, o *origin, others int) (err error) {
+		ctx, cancel := part(ctx, others)
+		defer cancel()
+		key, err = o.client.Key(ctx)
+		return err
+	})
+	return key, err
+}
+
+// Loopback tells whether one of the origins is on this machine.
+func (s *Origins) Loopback() bool {
+	for _, o := range s.all {
+		if o.client.Loopback() {
+			return true
+		}
+	}
+	return false
+}
+
+// URL names the origins for people, without credentials.
+func (s *Origins) URL() string {
+	var urls []string
+	for _, o := range s.all {
+		urls = append(urls, o.client.URL())
+	}
+	return strings.Join(urls, ", ")
+}
+
+// Health says what was seen of each origin, in their order.
+func (s *Origins) Health() []Health {
+	var list []Health
+	for _, o := range s.all {
+		list = append(list, o.health())
+	}
+	return list
+}

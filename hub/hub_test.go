@@ -5,6 +5,7 @@ import (
 	"crypto/ed25519"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"runtime"
@@ -18,6 +19,7 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/format/pack"
+	wire "lighter/store/hub"
 	"lighter/test/testkit/tarball"
 )
 
@@ -38,95 +40,88 @@ var (
 // units, each verified. It returns the bytes of all chunks by ID.
 func (h *testHub) fetchTree(chain string) (index.Header, map[chunk.ID][]byte) {
 	h.t.Helper()
-	ctx := h.t.Context()
-	key, err := h.client.Key(ctx)
+	return fetchTree(h.t, h.client, chain, true)
+}
+
+// fetchTree is fetchTree of any origin; byID says that it knows chunks by their
+// IDs too.
+func fetchTree(t *testing.T, client *wire.Client, chain string, byID bool) (index.Header, map[chunk.ID][]byte) {
+	t.Helper()
+	ctx := t.Context()
+	from := wire.NewOrigins(slog.New(slog.DiscardHandler), client)
+	key, err := from.Key(ctx)
 	if err != nil {
-		h.t.Fatal(err)
+		t.Fatal(err)
 	}
-	statement, err := h.client.Tree(ctx, chain)
+	statement, err := from.Tree(ctx, chain)
 	if err != nil {
-		h.t.Fatal(err)
+		t.Fatal(err)
 	}
 	if err := statement.Verify(chain, []ed25519.PublicKey{key}); err != nil {
-		h.t.Fatal(err)
+		t.Fatal(err)
 	}
 	var extents bytes.Buffer
-	from, err := h.client.Index(ctx, statement.Tree)
+	var header index.Header
+	err = from.Index(ctx, statement.Tree, func(plain io.Reader) (err error) {
+		header, err = index.Receive(plain, statement.Tree, &extents, io.Discard)
+		return err
+	})
 	if err != nil {
-		h.t.Fatal(err)
-	}
-	defer from.Close()
-	header, err := index.Receive(from, statement.Tree, &extents, io.Discard)
-	if err != nil {
-		h.t.Fatal(err)
+		t.Fatal(err)
 	}
 	m, err := index.OpenMap(bytes.NewReader(extents.Bytes()), statement.Tree, index.NewPages(64))
 	if err != nil {
-		h.t.Fatal(err)
+		t.Fatal(err)
 	}
-	locations := h.fetchLocations(header)
+	locations := fetchLocations(t, from, header)
 	chunks := map[chunk.ID][]byte{}
 	for i := range header.Extents {
 		e, err := m.Extent(i)
 		if err != nil {
-			h.t.Fatal(err)
+			t.Fatal(err)
 		}
 		unit, err := locations.Unit(i)
 		if err != nil {
-			h.t.Fatal(err)
+			t.Fatal(err)
 		}
-		chunks[e.ID] = h.fetchChunk(e, unit)
+		take := func(_ int64, body io.Reader) error {
+			encoded, err := io.ReadAll(body)
+			if err != nil {
+				return err
+			}
+			decoded, err := pack.DecodeUnit(encoded)
+			if err != nil {
+				return err
+			}
+			chunks[e.ID], err = decoded.Lookup(e.ID)
+			return err
+		}
+		if err := from.Unit(ctx, unit, take); err != nil {
+			t.Fatal(err)
+		}
+		if !byID {
+			continue
+		}
+		if err := from.Chunk(ctx, e.ID, take); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return header, chunks
 }
 
-func (h *testHub) fetchLocations(header index.Header) *index.Locations {
-	h.t.Helper()
-	hints, err := h.client.Locations(h.t.Context(), header.ID())
+func fetchLocations(t *testing.T, from *wire.Origins, header index.Header) (locations *index.Locations) {
+	t.Helper()
+	err := from.Locations(t.Context(), header.ID(), func(plain io.Reader) error {
+		b, err := io.ReadAll(plain)
+		if err == nil {
+			locations, err = index.OpenLocations(bytes.NewReader(b), int64(len(b)), header.ID(), header.Extents)
+		}
+		return err
+	})
 	if err != nil {
-		h.t.Fatal(err)
-	}
-	defer hints.Close()
-	b, err := io.ReadAll(hints)
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	locations, err := index.OpenLocations(bytes.NewReader(b), int64(len(b)), header.ID(), header.Extents)
-	if err != nil {
-		h.t.Fatal(err)
+		t.Fatal(err)
 	}
 	return locations
-}
-
-// fetchChunk gets a chunk by its location and by its ID.
-func (h *testHub) fetchChunk(e index.Extent, u chunk.Unit) []byte {
-	h.t.Helper()
-	byUnit, err := h.client.Unit(h.t.Context(), u)
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	byID, err := h.client.Chunk(h.t.Context(), e.ID)
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	var plain []byte
-	for _, b := range [][]byte{byUnit, byID} {
-		unit, err := pack.DecodeUnit(b)
-		if err != nil {
-			h.t.Fatal(err)
-		}
-		i := 0
-		for i < unit.Len() && unit.Ref(i).ID != e.ID {
-			i++
-		}
-		if i == unit.Len() {
-			h.t.Fatalf("unit %s does not hold chunk %s", u, e.ID)
-		}
-		if plain, err = unit.Chunk(i); err != nil || len(plain) != int(e.Length) {
-			h.t.Fatalf("chunk %s: %d bytes, %v", e.ID, len(plain), err)
-		}
-	}
-	return plain
 }
 
 func TestPushedImageCanBeRead(t *testing.T) {

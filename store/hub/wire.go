@@ -2,9 +2,10 @@
 // scheme and the messages that both sides use (docs/wire.md has them in words).
 //
 // What a node needs while containers run is immutable and named by its digest:
-// indexes, units. A dumb web server or a cache can serve those. The client
-// verifies what it can by itself (units, indexes by their digest) and leaves
-// statements to whoever knows the pinned keys.
+// indexes, units. A dumb web server or a cache can serve those: Mirror writes the
+// files. Origins are the hubs and mirrors of a node: a thing comes from the first
+// that gives it. It refuses to know what is right: who asks judges each answer
+// where it is read, and statements are for whoever knows the pinned keys.
 package hub
 
 import (

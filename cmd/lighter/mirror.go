@@ -1,0 +1,51 @@
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"lighter/store/hub"
+)
+
+func mirrorCommand() *cobra.Command {
+	var flags hubFlags
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "mirror [flags] DIR [NAME...]",
+		Short: "Copy images from a hub into a directory that any web server can serve to nodes",
+		Long: `Copy what nodes need of the named images, or of all, from a hub into a directory.
+A web server or object store that serves DIR at its root is a mirror: give its URL
+to nodes with one more --hub. Nodes believe what the hub has signed and verify the
+rest, so a mirror need not be trusted. What is there already is not fetched again.
+
+A mirror lists no images: "lighter mount" by name needs a hub.`,
+		Example: `  lighter mirror --hub https://hub.example.org /srv/mirror physics/root:6.32
+  lighter node --hub https://hub.example.org --hub https://mirror.example.org --hub-key ed25519:...`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			return exactArgs("DIR")(cmd, args[:min(len(args), 1)])
+		},
+	}
+	flags.add(cmd)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		client, err := flags.client()
+		if err != nil {
+			return err
+		}
+		bars := newProgress()
+		done, err := hub.NewMirror(client, args[0], bars.show).Copy(cmd.Context(), args[1:])
+		bars.end()
+		if err != nil {
+			return err
+		}
+		if asJSON {
+			return printJSON(os.Stdout, done)
+		}
+		fmt.Printf("%d images with %d trees are in %s: %d units fetched, %d were there, %s received\n",
+			len(done.Images), done.Trees, args[0], done.Fetched, done.Kept, size(done.Bytes))
+		return nil
+	}
+	return cmd
+}

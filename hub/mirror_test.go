@@ -1,0 +1,165 @@
+package hub
+
+import (
+	"encoding/json"
+	"errors"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+
+	"lighter/format/chunk"
+	wire "lighter/store/hub"
+	"lighter/test/testkit/tarball"
+)
+
+// mirror copies images of the hub into dir.
+func (h *testHub) mirror(dir string, names ...string) (wire.Mirrored, []wire.Progress) {
+	h.t.Helper()
+	var said []wire.Progress
+	done, err := wire.NewMirror(h.client, dir, func(p wire.Progress) { said = append(said, p) }).Copy(h.t.Context(), names)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return done, said
+}
+
+// serveFiles serves a directory as a plain web server does.
+func serveFiles(t *testing.T, dir string) *wire.Client {
+	t.Helper()
+	server := httptest.NewServer(http.FileServer(http.Dir(dir)))
+	t.Cleanup(server.Close)
+	client, err := wire.NewClient(wire.Options{URL: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+// A mirror has all of every chain of its images, names the images that it has and
+// no others, and says that there may be more. What is there is not fetched again.
+func TestMirror(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	third := tarball.Of(tarball.File("third", noise(4, 20_000)))
+	for name, tars := range map[string][][]byte{"a:1": {lowerTar, upperTar}, "b:1": {lowerTar, third}, "c:1": {lowerTar, upperTar, third}} {
+		h.push(name, image(tars...))
+		h.ready(name)
+	}
+	dir := filepath.Join(t.TempDir(), "mirror")
+	done, said := h.mirror(dir, "a:1")
+	if done.Trees != 2 || done.Fetched == 0 || done.Bytes == 0 || len(said) == 0 || said[len(said)-1].Bytes != said[len(said)-1].Total {
+		t.Errorf("%+v, %+v", done, said)
+	}
+	mirror := serveFiles(t, dir)
+	a, b, c := h.ready("a:1"), h.ready("b:1"), h.ready("c:1")
+	lower := digest.FromBytes(lowerTar).String()
+	for _, chain := range []string{lower, a.Chain} {
+		want, chunks := h.fetchTree(chain)
+		if got, copied := fetchTree(t, mirror, chain, false); got != want || !maps.EqualFunc(chunks, copied, slices.Equal) {
+			t.Errorf("chain %s: %+v in the mirror, %+v on the hub", chain, got, want)
+		}
+	}
+	above := func(want ...string) {
+		t.Helper()
+		answer, err := mirror.Chain(t.Context(), lower)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var tops []string
+		for _, l := range answer.Above {
+			if l.Statement != nil {
+				tops = append(tops, l.Chain)
+			}
+		}
+		slices.Sort(tops)
+		slices.Sort(want)
+		if answer.Complete || answer.Chain != lower || answer.DiffID != lower || answer.Statement != nil || !slices.Equal(tops, want) {
+			t.Errorf("the mirror says %+v", answer)
+		}
+	}
+	above(a.Chain)
+	if _, err := mirror.Chain(t.Context(), c.Chain); !errors.Is(err, chunk.ErrNotFound) {
+		t.Errorf("an image that was not asked for: %v", err)
+	}
+	if again, _ := h.mirror(dir, "a:1"); again.Fetched != 0 || again.Kept != done.Fetched+done.Kept {
+		t.Errorf("again: %+v, at first %+v", again, done)
+	}
+	if rest, _ := h.mirror(dir, "b:1"); rest.Kept == 0 || rest.Fetched == 0 {
+		t.Errorf("one more: %+v", rest)
+	}
+	above(a.Chain, b.Chain)
+	if all, _ := h.mirror(dir); len(all.Images) != 3 {
+		t.Errorf("all: %+v", all)
+	}
+	above(a.Chain, b.Chain, c.Chain)
+	if _, err := os.Stat(filepath.Join(dir, ".new")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("left behind: %v", err)
+	}
+}
+
+// What cannot be verified or was cut off gets no name, and nothing names it; the
+// next run mends it.
+func TestMirrorOfABadHub(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	h.push("a:1", image(lowerTar, upperTar))
+	a := h.ready("a:1")
+	dir := t.TempDir()
+	copyFrom := func(spoil string) error {
+		bad := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			status, body, _ := h.do(req.Method, req.URL.RequestURI(), nil)
+			if spoil != "" && strings.Contains(req.URL.Path, spoil) {
+				body[len(body)/2] ^= 1
+			}
+			w.WriteHeader(status)
+			_, _ = w.Write(body)
+		}))
+		defer bad.Close()
+		client, err := wire.NewClient(wire.Options{URL: bad.URL})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = wire.NewMirror(client, dir, func(wire.Progress) {}).Copy(t.Context(), []string{"a:1"})
+		return err
+	}
+	scope := filepath.Join(dir, wire.Prefix, wire.DefaultScope)
+	for spoil, absent := range map[string]string{"/packs/": "locations", "/locations/": "indexes", "/indexes/": "trees", "/trees/": "chains", "/key": "packs"} {
+		if err := os.RemoveAll(scope); err != nil {
+			t.Fatal(err)
+		}
+		if err := copyFrom(spoil); err == nil {
+			t.Errorf("%s: no error", spoil)
+		}
+		for _, name := range []string{absent, "chains"} {
+			if files, err := os.ReadDir(filepath.Join(scope, name)); len(files) > 0 || err == nil {
+				t.Errorf("%s: %s has %v, %v", spoil, name, files, err)
+			}
+		}
+	}
+	if err := copyFrom(""); err != nil {
+		t.Fatal(err)
+	}
+	fetchTree(t, serveFiles(t, dir), a.Chain, false)
+	for _, names := range [][]string{{"b:1"}, {"a:1", "b:1"}} {
+		if _, err := wire.NewMirror(h.client, dir, func(wire.Progress) {}).Copy(t.Context(), names); err == nil {
+			t.Errorf("%v were mirrored", names)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(scope, "chains", a.Chain), []byte("{"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := copyFrom(""); err == nil || !strings.Contains(err.Error(), a.Chain) {
+		t.Errorf("over a damaged chain: %v", err)
+	}
+	b, err := os.ReadFile(filepath.Join(scope, "trees", a.Chain))
+	if err != nil || !json.Valid(b) {
+		t.Errorf("the statement is %q, %v", b, err)
+	}
+}

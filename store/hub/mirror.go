@@ -1,0 +1,267 @@
+package hub
+
+import (
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+)
+
+const (
+	// mirrorWorkers is how many units a mirror fetches at a time.
+	mirrorWorkers = 16
+	// mirrorTries is how often it asks for one thing.
+	mirrorTries = 6
+	// mirrorTree is how long it waits for a tree that the hub has to make.
+	mirrorTree = 10 * time.Minute
+)
+
+// Mirror copies what nodes need of some images from a hub into a directory, as
+// files under the paths of their URLs: a web server that serves the directory is
+// a mirror. What is there already stays, and is not fetched again.
+//
+// Everything is verified before it gets its name, and what it needs is there
+// before: whoever serves the directory meanwhile never names what it lacks.
+type Mirror struct {
+	client  *Client
+	origins *Origins
+	files   files
+	tell    func(Progress)
+	key     ed25519.PublicKey
+
+	fetched, kept atomic.Int64
+}
+
+// Mirrored says what a Mirror has done.
+type Mirrored struct {
+	Images  []string `json:"images"`  // names
+	Trees   int      `json:"trees"`   // of their chains
+	Fetched int64    `json:"fetched"` // units
+	Kept    int64    `json:"kept"`    // units that were there
+	Bytes   int64    `json:"bytes"`   // received: units, indexes, locations
+}
+
+// NewMirror mirrors a hub into a directory, which is made if need be. It reports
+// to tell, one call at a time.
+func NewMirror(client *Client, dir string, tell func(Progress)) *Mirror {
+	return &Mirror{client: client, origins: NewOrigins(slog.New(slog.DiscardHandler), client), files: files{dir}, tell: tell}
+}
+
+// Copy copies the images of the names, or all that are ready if there are none.
+func (m *Mirror) Copy(ctx context.Context, names []string) (done Mirrored, err error) {
+	unlock, err := m.files.lock()
+	if err != nil {
+		return done, err
+	}
+	defer unlock()
+	if m.key, err = m.client.Key(ctx); err != nil {
+		return done, err
+	}
+	if err := m.files.write(keyPath(m.client.scope), []byte(index.FormatKey(m.key)+"\n")); err != nil {
+		return done, err
+	}
+	if len(names) == 0 {
+		if names, err = m.all(ctx); err != nil {
+			return done, err
+		}
+	}
+	trees := map[string]bool{} // by chain
+	for _, name := range names {
+		images, err := m.client.Inspect(ctx, name)
+		if err != nil {
+			return done, err
+		}
+		ready := 0
+		for _, image := range images {
+			if image.State != StateReady || len(image.Layers) == 0 {
+				continue
+			}
+			ready++
+			if err := m.copyImage(ctx, image, trees); err != nil {
+				return done, fmt.Errorf("mirror image %s: %w", name, err)
+			}
+		}
+		if ready == 0 {
+			return done, fmt.Errorf("hub %s has no image %q that can be mirrored", m.client.URL(), name)
+		}
+		done.Images = append(done.Images, name)
+	}
+	done.Trees, done.Fetched, done.Kept, done.Bytes = len(trees), m.fetched.Load(), m.kept.Load(), m.origins.Health()[0].Bytes
+	return done, nil
+}
+
+func (m *Mirror) all(ctx context.Context) (names []string, err error) {
+	images, err := m.client.Images(ctx, "")
+	seen := map[string]bool{}
+	for _, image := range images {
+		if image.State == StateReady && !seen[image.Name] {
+			seen[image.Name] = true
+			names = append(names, image.Name)
+		}
+	}
+	return names, err
+}
+
+// copyImage copies the trees of all chains of an image, as any of them may be
+// mounted: another image may stand on it that no hub knows.
+func (m *Mirror) copyImage(ctx context.Context, image Inspection, trees map[string]bool) error {
+	var links []Link
+	parent := ""
+	for i, layer := range image.Layers {
+		link := Link{Chain: layer.Chain, Parent: parent, DiffID: layer.DiffID}
+		parent = layer.Chain
+		top := i == len(image.Layers)-1
+		if !trees[layer.Chain] || top {
+			s, err := m.copyTree(ctx, layer.Chain)
+			if err != nil {
+				return err
+			}
+			if top {
+				link.Statement = s
+			}
+		}
+		trees[layer.Chain] = true
+		links = append(links, link)
+	}
+	return m.files.addChains(m.client.scope, links)
+}
+
+// copyTree copies all that the tree of a chain needs, then its statement.
+func (m *Mirror) copyTree(ctx context.Context, chain string) (s *index.Statement, err error) {
+	err = m.patiently(ctx, func() error {
+		ctx, cancel := context.WithTimeout(ctx, mirrorTree)
+		defer cancel()
+		s, err = m.origins.Tree(ctx, chain)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Verify(chain, []ed25519.PublicKey{m.key}); err != nil {
+		return nil, err
+	}
+	stored, err := m.files.create()
+	if err != nil {
+		return nil, err
+	}
+	defer stored.discard()
+	plain, err := os.CreateTemp("", "lighter-map-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, plain.Close(), os.Remove(plain.Name())) }()
+	if err := m.copyIndex(ctx, s.Tree, stored, plain); err != nil {
+		return nil, err
+	}
+	extents, err := index.OpenMap(plain, s.Tree)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.copyChunks(ctx, extents); err != nil {
+		return nil, err
+	}
+	if err := stored.publish(indexPath(m.client.scope, s.Tree)); err != nil {
+		return nil, err
+	}
+	return s, m.files.writeJSON(treePath(m.client.scope, chain), s)
+}
+
+// copyIndex writes an index as it is served, and its map.
+func (m *Mirror) copyIndex(ctx context.Context, tree chunk.ID, stored *pending, extents *os.File) error {
+	return m.patiently(ctx, func() error {
+		return m.origins.Index(ctx, tree, func(plain io.Reader) error {
+			if err := errors.Join(restart(stored.File), restart(extents)); err != nil {
+				return err
+			}
+			return compress(stored, plain, func(plain io.Reader) error {
+				_, err := index.Receive(plain, tree, extents, io.Discard)
+				return err
+			})
+		})
+	})
+}
+
+// restart empties a file.
+func restart(file *os.File) error {
+	_, err := file.Seek(0, io.SeekStart)
+	return errors.Join(err, file.Truncate(0))
+}
+
+// compress writes what read reads of plain, as one zstd stream.
+func compress(w io.Writer, plain io.Reader, read func(plain io.Reader) error) error {
+	z, err := zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedBetterCompression), zstd.WithEncoderConcurrency(1))
+	if err != nil {
+		return err
+	}
+	return errors.Join(read(io.TeeReader(plain, z)), z.Close())
+}
+
+// copyChunks copies the units that hold a tree's chunks, and the locations that
+// say so.
+func (m *Mirror) copyChunks(ctx context.Context, extents *index.Map) (err error) {
+	tree := extents.ID()
+	stored, err := m.files.create()
+	if err != nil {
+		return err
+	}
+	defer stored.discard()
+	plain, err := os.CreateTemp("", "lighter-locations-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, plain.Close(), os.Remove(plain.Name())) }()
+	err = m.patiently(ctx, func() error {
+		return m.origins.Locations(ctx, tree, func(r io.Reader) error {
+			if err := errors.Join(restart(stored.File), restart(plain)); err != nil {
+				return err
+			}
+			return compress(stored, r, func(r io.Reader) error {
+				_, err := io.Copy(plain, r)
+				return err
+			})
+		})
+	})
+	if err != nil {
+		return err
+	}
+	size, err := plain.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
+	locations, err := index.OpenLocations(plain, size, tree, extents.Extents)
+	if err != nil {
+		return err
+	}
+	if err := m.copyUnits(ctx, extents, locations); err != nil {
+		return err
+	}
+	return stored.publish(locationsPath(m.client.scope, tree))
+}
+
+// patiently calls ask until it succeeds, a few times, while trying again may help.
+func (m *Mirror) patiently(ctx context.Context, ask func() error) error {
+	pause := firstPause
+	for try := 1; ; try++ {
+		err := ask()
+		var down *Unavailable
+		if err == nil || try == mirrorTries || !errors.As(err, &down) {
+			return err
+		}
+		select {
+		case <-time.After(max(pause, down.After)):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		pause = min(2*pause, maxPause)
+	}
+}

@@ -163,7 +163,7 @@ func (m *Mirror) copyTree(ctx context.Context, chain string) (s *index.Statement
 	if err := m.copyIndex(ctx, s.Tree, stored, plain); err != nil {
 		return nil, err
 	}
-	extents, err := index.OpenMap(plain, s.Tree)
+	extents, err := index.OpenMap(plain, s.Tree, index.NewPages(1))
 	if err != nil {
 		return nil, err
 	}

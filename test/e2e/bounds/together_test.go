@@ -27,7 +27,7 @@ const compare = `found=$(` + everything + `) && [ "$found" = "$0" ] || { echo "r
 // yet, and all read all of it, fetch each unit once, and the index once.
 func TestContainersStartedAtOnce(t *testing.T) {
 	counter := count(t)
-	s := start(t, site.Options{HubURL: counter.url})
+	s := start(t, site.Options{Hubs: []string{counter.url}})
 	push(t, s, "base")
 	m := s.Machine
 	if _, err := m.Pull(t.Context(), site.Overlayfs, site.Reference("base")); err != nil {

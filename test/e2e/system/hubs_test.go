@@ -24,7 +24,7 @@ type middle struct {
 	lookups atomic.Int32
 }
 
-// serve answers in place of the site's hub, and returns the flags of its node.
+// serve answers in place of the site's hub, and returns what its node asks instead.
 func (m *middle) serve(t *testing.T) []string {
 	t.Helper()
 	const port = "7171"
@@ -47,7 +47,7 @@ func (m *middle) serve(t *testing.T) []string {
 	})}
 	go func() { _ = server.Serve(listener) }() // until it is closed
 	t.Cleanup(func() { server.Close() })
-	return []string{"--hub", "http://" + hub.Hostname() + ":" + port}
+	return []string{"http://" + hub.Hostname() + ":" + port}
 }
 
 // with spoils what the function says, until it is called again; nil: nothing.
@@ -102,7 +102,7 @@ func runsPlain(t *testing.T, s *site.Site) {
 // nothing: the image is pulled as usual and runs. The hub is asked once.
 func TestBadHub(t *testing.T) {
 	var m middle
-	s := start(t, site.Options{NodeArgs: m.serve(t), Unlabelled: true}, "+python")
+	s := start(t, site.Options{Hubs: m.serve(t), Unlabelled: true}, "+python")
 	for _, c := range []struct {
 		name  string
 		spoil func(w http.ResponseWriter, r *http.Request) bool
@@ -148,7 +148,7 @@ func TestForgedHub(t *testing.T) {
 // Locations are a hint: without them the image is as lazy as with them.
 func TestHubWithoutLocations(t *testing.T) {
 	var m middle
-	s := start(t, site.Options{NodeArgs: m.serve(t)}, "+python")
+	s := start(t, site.Options{Hubs: m.serve(t)}, "+python")
 	m.with(of("/locations/", stall))
 	pull(t, s, site.Lighter, "python")
 	if out := run(t, s, site.Lighter, "python", "python3", "-c", `print("hello")`); out != "hello\n" || len(status(t, s).Mounts) != 1 {
@@ -163,7 +163,7 @@ func TestLifeOfALazyImage(t *testing.T) {
 	for _, o := range []site.Options{{}, {Unlabelled: true}, {Unpacks: 3}, {Unlabelled: true, Unpacks: 3}} {
 		t.Run(fmt.Sprintf("unlabelled %v unpacks %d", o.Unlabelled, o.Unpacks), func(t *testing.T) {
 			var m middle
-			o.NodeArgs = m.serve(t)
+			o.Hubs = m.serve(t)
 			s := start(t, o, "+python")
 			if moved := received(t, s, func() { pull(t, s, site.Lighter, "python") }); moved > 3<<20 {
 				t.Errorf("the pull moved %d bytes", moved)
@@ -221,7 +221,7 @@ func again(t *testing.T, s *site.Site) {
 // ends its answer does not keep them for long.
 func TestSilentHubDuringGarbageCollection(t *testing.T) {
 	var m middle
-	s := start(t, site.Options{NodeArgs: m.serve(t)}, "+python", "base")
+	s := start(t, site.Options{Hubs: m.serve(t)}, "+python", "base")
 	pull(t, s, site.Lighter, "python")
 	pull(t, s, site.Lighter, "base") // found among python's layers
 	waiting := make(chan struct{}, 1)

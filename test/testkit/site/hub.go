@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"lighter/format/index"
 	"lighter/store/hub"
@@ -72,6 +73,24 @@ func (h *Hub) Close() error {
 		return nil
 	}
 	return errors.Join(h.process.stop(), os.RemoveAll(h.Root))
+}
+
+// Kill ends the hub as a crash would.
+func (h *Hub) Kill() { h.process.kill() }
+
+// Freeze has the hub say nothing any more, as a network that loses everything
+// would, until Thaw.
+func (h *Hub) Freeze() error { return h.process.cmd.Process.Signal(syscall.SIGSTOP) }
+
+// Thaw undoes Freeze.
+func (h *Hub) Thaw() error { return h.process.cmd.Process.Signal(syscall.SIGCONT) }
+
+// Restart starts the site's own hub again, after Kill.
+func (h *Hub) Restart(ctx context.Context) (err error) {
+	if h.process, err = h.site.startProcess("hub", append(h.argv(hubAddress), h.site.options.HubArgs...)); err != nil {
+		return err
+	}
+	return h.process.await(ctx, dial("tcp", hubAddress))
 }
 
 // Lighter runs a lighter command that speaks to the hub, and returns its

@@ -127,8 +127,12 @@ func (m *Machine) StartNode(ctx context.Context, more ...string) error {
 	s := m.site
 	argv := strings.Fields(m.inside(s.options.Lighter))
 	key := cmp.Or(s.options.HubKey, s.Hub.Key)
+	hubs := s.options.Hubs
+	if len(hubs) == 0 {
+		hubs = []string{s.Hub.URL}
+	}
 	argv = append(argv, "node", "--root", m.NodeRoot(), "--address", m.nodeSocket(),
-		"--hub", cmp.Or(s.options.HubURL, s.Hub.URL), "--hub-key", key, "--plain-http")
+		"--hub", strings.Join(hubs, ","), "--hub-key", key, "--plain-http")
 	if s.options.RemapIDs {
 		argv = append(argv, "--remap-ids")
 	}

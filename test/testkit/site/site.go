@@ -28,7 +28,7 @@ type Options struct {
 	Link     string   // rate of the link, both ways, as tc writes it; default: 1gbit
 	HubArgs  []string // more flags for the hub
 	NodeArgs []string // more flags for the node
-	HubURL   string   // where the node looks for the hub; empty: where it is
+	Hubs     []string // URLs of what the node asks; empty: the hub
 	HubKey   string   // the key that the node pins; empty: the hub's
 	// containerd says of no layer what is above it, as it does unless it is told to.
 	Unlabelled bool

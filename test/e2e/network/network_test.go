@@ -1,0 +1,338 @@
+//go:build e2e
+
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"lighter/node"
+	"lighter/test/testkit/site"
+)
+
+func TestMain(m *testing.M) { os.Exit(site.Enclosed(m.Run)) }
+
+// outage is how long a hub is gone.
+func outage() time.Duration {
+	if os.Getenv("LIGHTER_SOAK") != "" {
+		return time.Minute
+	}
+	return 5 * time.Second
+}
+
+// reading is a command that reads all files below directories, and says what it
+// read.
+func reading(dirs string) []string {
+	return []string{"sh", "-c", "find " + dirs + " -xdev -type f -print0 | sort -z | xargs -0 cat | sha256sum"}
+}
+
+// much is what a container reads while its hub goes.
+var much = reading("/usr/lib /etc")
+
+// start starts a site whose hub has the images base and python. Its link is slow
+// enough for things to happen meanwhile.
+func start(t *testing.T, options site.Options) *site.Site {
+	t.Helper()
+	var err error
+	if options.Lighter, err = site.Binary(); err != nil {
+		t.Fatal(err)
+	}
+	s, err := site.Start(t.Context(), options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			log, _ := os.ReadFile(s.Machine.NodeLog()) // what there is
+			t.Logf("the node said:\n%s", log)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	work, err := site.Work()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"base", "python"} {
+		if err := errors.Join(s.Push(t.Context(), filepath.Join(work, "images", name), name), s.Hub.Add(t.Context(), name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+func pull(t *testing.T, s *site.Site, snapshotter, name string) {
+	t.Helper()
+	if _, err := s.Machine.Pull(t.Context(), snapshotter, site.Reference(name)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// run runs a container to its end, which has to come.
+func run(t *testing.T, s *site.Site, snapshotter, name string, argv ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	ran, err := s.Machine.Run(ctx, snapshotter, site.Reference(name), argv...)
+	if err != nil {
+		t.Errorf("%s: %v", name, err)
+	}
+	return ran.Output
+}
+
+func status(t *testing.T, s *site.Site) (st node.Status) {
+	t.Helper()
+	if err := s.Machine.NodeStatus(t.Context(), &st); err != nil {
+		t.Fatal(err)
+	}
+	return st
+}
+
+// until waits for the status to be so.
+func until(t *testing.T, s *site.Site, what string, ok func(node.Status) bool) {
+	t.Helper()
+	for range 3000 {
+		if ok(status(t, s)) {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatalf("%s does not come: %+v", what, status(t, s))
+}
+
+// during runs a container that reads much of python, and calls fn in the middle of
+// it. It returns what the container said.
+func during(t *testing.T, s *site.Site, fn func()) string {
+	t.Helper()
+	before := status(t, s).Fetched.Bytes
+	said := make(chan string)
+	go func() { said <- run(t, s, site.Lighter, "python", much...) }()
+	until(t, s, "a fetch of some megabytes", func(st node.Status) bool { return st.Fetched.Bytes > before+4<<20 })
+	fn()
+	return <-said
+}
+
+// forget has the node and the kernel forget all chunks.
+func forget(t *testing.T, s *site.Site) {
+	t.Helper()
+	if _, err := s.Machine.Lighter(t.Context(), "cache", "prune"); err != nil {
+		t.Fatal(err)
+	}
+	dropCaches(t)
+}
+
+func dropCaches(t *testing.T) {
+	t.Helper()
+	if err := os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A hub that is gone for a while in the middle of a container's start, crashed or
+// silent, costs that while and no error; what is cached does not need it. A mirror
+// behind an ordinary web server makes pulls lazy without the hub, and takes over
+// when it dies; the hub is used again when it is back.
+func TestHubGoes(t *testing.T) {
+	s := start(t, site.Options{Link: "100mbit", Hubs: []string{site.HubURL, site.WebURL}})
+	pull(t, s, site.Overlayfs, "python")
+	want := run(t, s, site.Overlayfs, "python", much...)
+	pull(t, s, site.Lighter, "base")
+	pull(t, s, site.Lighter, "python")
+	freeze := func() {
+		if err := s.Hub.Freeze(); err != nil {
+			t.Error(err)
+		}
+	}
+	for name, way := range map[string]struct {
+		gone func()
+		back func() error
+	}{
+		"crashed": {s.Hub.Kill, func() error { return s.Hub.Restart(t.Context()) }},
+		"silent":  {freeze, s.Hub.Thaw},
+	} {
+		t.Run(name, func(t *testing.T) { goes(t, s, want, way.gone, way.back) })
+	}
+
+	web, err := s.StartWeb(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := web.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if out, err := s.Hub.Lighter(t.Context(), "mirror", web.Dir, "python:latest"); err != nil || !strings.Contains(out, "1 images") {
+		t.Fatalf("mirror: %q, %v", out, err)
+	}
+	t.Run("mirror", func(t *testing.T) { takesOver(t, s, want, freeze) })
+}
+
+func goes(t *testing.T, s *site.Site, want string, gone func(), back func() error) {
+	forget(t, s)
+	hello := func() {
+		t.Helper()
+		if got := run(t, s, site.Lighter, "base", "echo", "hello"); got != "hello\n" {
+			t.Errorf("base says %q", got)
+		}
+	}
+	hello()
+	got := during(t, s, func() {
+		gone()
+		wait := time.After(outage())
+		dropCaches(t)
+		hello() // from the node's cache
+		<-wait
+		if err := back(); err != nil {
+			t.Error(err)
+		}
+	})
+	if got != want {
+		t.Errorf("python reads %q, on overlayfs %q", got, want)
+	}
+}
+
+func takesOver(t *testing.T, s *site.Site, want string, freeze func()) {
+	if err := errors.Join(s.Machine.RemoveImage(t.Context(), site.Reference("base")), s.Machine.RemoveImage(t.Context(), site.Reference("python"))); err != nil {
+		t.Fatal(err)
+	}
+	s.Hub.Kill()
+	pull(t, s, site.Lighter, "python")
+	hello := func() {
+		t.Helper()
+		forget(t, s)
+		if got := run(t, s, site.Lighter, "python", "python3", "-c", "print('hello')"); got != "hello\n" {
+			t.Errorf("python says %q", got)
+		}
+	}
+	hello()
+	st := status(t, s)
+	if len(st.Images) != 1 || !st.Images[0].Lazy || st.Hubs[0].Up || !st.Hubs[1].Up {
+		t.Errorf("without the hub: %+v, %+v", st.Images, st.Hubs)
+	}
+	if err := s.Hub.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	before := status(t, s).Hubs[0].Bytes
+	until(t, s, "the hub's recovery", func(st node.Status) bool {
+		hello() // one of its reads finds out
+		return st.Hubs[0].Up
+	})
+	hello()
+	if status(t, s).Hubs[0].Bytes == before {
+		t.Error("the hub is back, and not used")
+	}
+
+	forget(t, s)
+	before = status(t, s).Hubs[1].Bytes
+	got := during(t, s, freeze)
+	if got != want || status(t, s).Hubs[1].Bytes == before {
+		t.Errorf("when the hub is silent python reads %q, on overlayfs %q; %+v", got, want, status(t, s).Hubs)
+	}
+	if err := s.Hub.Thaw(); err != nil {
+		t.Error(err)
+	}
+}
+
+// middle stands between the node and its hub, and may hold units back.
+type middle struct {
+	mu    sync.Mutex
+	seen  map[string]bool // units that were asked for
+	hold  bool            // those that were not asked for before
+	freed chan struct{}
+	stuck atomic.Int32
+}
+
+func (m *middle) serve(t *testing.T, port string) string {
+	t.Helper()
+	hub, err := url.Parse(site.HubURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(hub)
+	listener, err := net.Listen("tcp", ":"+port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		m.wait(req)
+		proxy.ServeHTTP(w, req)
+	})}
+	go func() { _ = server.Serve(listener) }() // until it is closed
+	t.Cleanup(func() { server.Close() })
+	return "http://" + hub.Hostname() + ":" + port
+}
+
+func (m *middle) wait(req *http.Request) {
+	if !strings.Contains(req.URL.Path, "/packs/") {
+		return
+	}
+	m.mu.Lock()
+	held := m.hold && !m.seen[req.URL.Path]
+	if !m.hold {
+		m.seen[req.URL.Path] = true
+	}
+	m.mu.Unlock()
+	if held {
+		m.stuck.Add(1)
+		defer m.stuck.Add(-1)
+		select {
+		case <-m.freed:
+		case <-req.Context().Done():
+		}
+	}
+}
+
+// Readers that are stuck on one image do not delay those of another.
+func TestStuckReadersDelayNoOther(t *testing.T) {
+	const readers = 29
+	m := &middle{seen: map[string]bool{}, freed: make(chan struct{})}
+	s := start(t, site.Options{Hubs: []string{m.serve(t, "7171")}})
+	pull(t, s, site.Lighter, "base")
+	want := run(t, s, site.Lighter, "base", reading("/usr /etc")...)
+	pull(t, s, site.Lighter, "python")
+	if got := run(t, s, site.Lighter, "python", "echo", "hello"); got != "hello\n" {
+		t.Fatalf("python says %q", got)
+	}
+	forget(t, s)
+	m.mu.Lock()
+	m.hold = true
+	m.mu.Unlock()
+	stuck := make(chan string)
+	go func() {
+		stuck <- run(t, s, site.Lighter, "python", "sh", "-c", fmt.Sprintf(
+			"for f in $(find /usr/lib/python3* /usr/local -type f -size +16k | head -%d); do cat $f >/dev/null & done; wait; echo done", readers))
+	}()
+	for range 3000 {
+		if m.stuck.Load() >= readers/2 { // small files share units
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if n := m.stuck.Load(); n < readers/2 {
+		t.Errorf("%d requests are stuck", n)
+	}
+	if got := run(t, s, site.Lighter, "base", reading("/usr /etc")...); got != want {
+		t.Errorf("base reads %q, before %q", got, want)
+	}
+	if n := m.stuck.Load(); n == 0 {
+		t.Error("nothing was stuck any more when base was read")
+	}
+	close(m.freed)
+	if got := <-stuck; got != "done\n" {
+		t.Errorf("the stuck readers say %q", got)
+	}
+}

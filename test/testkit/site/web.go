@@ -1,0 +1,64 @@
+package site
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// webAddress is where a web server listens, on the hub's side of the link.
+const webAddress = hubIP + ":8080"
+
+// URLs of the site's own hub, and of a web server that StartWeb has started.
+const (
+	HubURL = "http://" + hubAddress
+	WebURL = "http://" + webAddress
+)
+
+// Web is a running web server: nginx, which knows nothing of Lighter.
+type Web struct {
+	Dir string // what it serves; empty at first
+	Log string // a line for each request
+
+	process *process
+}
+
+// StartWeb starts a web server. The caller closes it. It takes what it serves
+// for pages, and compresses where it is asked to.
+func (s *Site) StartWeb(ctx context.Context) (*Web, error) {
+	dir := filepath.Join(s.Dir, "web")
+	w := &Web{Dir: filepath.Join(dir, "files"), Log: filepath.Join(dir, "access.log")}
+	if err := os.MkdirAll(w.Dir, 0o755); err != nil {
+		return nil, err
+	}
+	config := filepath.Join(dir, "nginx.conf")
+	text := fmt.Sprintf(`daemon off;
+user root;
+pid %[1]s/pid;
+error_log %[1]s/error.log;
+events {}
+http {
+  client_body_temp_path %[1]s/1; proxy_temp_path %[1]s/2; fastcgi_temp_path %[1]s/3; uwsgi_temp_path %[1]s/4; scgi_temp_path %[1]s/5;
+  access_log %[2]s;
+  default_type text/html;
+  gzip on; gzip_types *;
+  server { listen %[3]s; root %[4]s; }
+}
+`, dir, w.Log, webAddress, w.Dir)
+	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
+		return nil, err
+	}
+	var err error
+	if w.process, err = s.startProcess("nginx", []string{"nginx", "-c", config, "-e", filepath.Join(dir, "error.log")}); err != nil {
+		return nil, err
+	}
+	if err := w.process.await(ctx, dial("tcp", webAddress)); err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
+	return w, nil
+}
+
+// Close stops the server.
+func (w *Web) Close() error { return w.process.stop() }

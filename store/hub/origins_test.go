@@ -234,9 +234,17 @@ func TestRetryAfter(t *testing.T) {
 // fakes are origins that answer as they are told.
 type fakes struct {
 	*Origins
+	mu     sync.Mutex // guards what follows
 	asked  []int
 	answer []error
 	takes  time.Duration
+}
+
+// from has all requests from now on answered so.
+func (f *fakes) from(takes time.Duration, answer ...error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.takes, f.answer, f.asked = takes, answer, make([]int, len(answer))
 }
 
 func newFakes(t *testing.T, answer ...error) *fakes {
@@ -255,9 +263,12 @@ func (f *fakes) call(t *testing.T, anyway bool) error {
 	return f.try(t.Context(), anyway, func(_ context.Context, o *origin, _ int) error {
 		for i := range f.all {
 			if f.all[i] == o {
+				f.mu.Lock()
 				f.asked[i]++
-				time.Sleep(f.takes)
-				return f.answer[i]
+				takes, answer := f.takes, f.answer[i]
+				f.mu.Unlock()
+				time.Sleep(takes)
+				return answer
 			}
 		}
 		return nil
@@ -333,7 +344,7 @@ func TestTheFirstIsUsedAgain(t *testing.T) {
 			t.Errorf("the longest pause was %s", longest)
 		}
 		// It answers slowly: one finds out, the others do not wait for it.
-		f.answer[0], f.takes, f.asked = nil, time.Second, []int{0, 0}
+		f.from(time.Second, nil, nil)
 		time.Sleep(maxPause)
 		var all sync.WaitGroup
 		for range 10 {
@@ -381,15 +392,13 @@ func TestAllAreDown(t *testing.T) {
 func TestOneObjectIsNotTheOrigin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakes(t, errBroken)
-		f.takes = 2 * time.Second
+		f.from(2*time.Second, errBroken)
 		go f.call(t, true)
 		time.Sleep(time.Second)
-		f.takes, f.answer = 0, []error{nil}
+		f.from(0, nil)
 		if err := f.call(t, true); err != nil {
 			t.Error(err)
 		}
-		f.answer = []error{errBroken}
-		synctest.Wait()
 		time.Sleep(2 * time.Second)
 		if h := f.Health()[0]; !h.Up || h.Failures != 1 {
 			t.Errorf("%+v", h)

@@ -197,3 +197,31 @@ func TestAheadFetchesWhatIsAsked(t *testing.T) {
 		t.Errorf("%d of 100 were fetched", len(s.warmed))
 	}
 }
+
+// never is a Chunks whose units never come.
+type never struct{ *shelf }
+
+func (never) Warm(ctx context.Context, _ chunk.Ref) error { <-ctx.Done(); return ctx.Err() }
+
+// Reading ahead on one device goes on while that on another is stuck, and what a
+// device asks for is bounded.
+func TestAheadIsFair(t *testing.T) {
+	s := &shelf{warmed: map[chunk.ID]int{}}
+	a := NewAhead(func() Chunks { return s }, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(t.Context())
+	blocked, other := &wishes{chunks: never{s}}, &wishes{chunks: s}
+	for i := range 2 * aheadQueue {
+		if room := a.ask(blocked, chunk.Ref{ID: chunk.Sum([]byte{byte(i), byte(i >> 8)})}); room != (i < aheadQueue) {
+			t.Fatalf("room for %d: %v", i+1, room)
+		}
+	}
+	for i := range 100 {
+		a.ask(other, chunk.Ref{ID: chunk.ID{byte(i)}})
+	}
+	s.enough = func() bool { return len(s.warmed) == 100 }
+	s.done = cancel
+	a.Run(ctx) // until all of the other's are warm
+	if len(s.warmed) != 100 {
+		t.Errorf("%d of 100 were fetched", len(s.warmed))
+	}
+}

@@ -31,7 +31,7 @@ const (
 	// its own (store.Units), so that nobody waits for a connection; maxIdle is
 	// how many are kept.
 	maxConns = 512
-	maxIdle  = 64
+	maxIdle  = 128
 	// pingAfter and pingTimeout find out that an HTTP/2 connection is dead, on
 	// which all requests would wait.
 	pingAfter   = 3 * time.Second

@@ -1,0 +1,36 @@
+//go:build e2e
+
+package commands
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"lighter/store/hub"
+)
+
+func TestMirror(t *testing.T) {
+	pushed(t, "mirrored/image", "mirror")
+	image := ready(t, "mirrored/image:1")
+	dir := filepath.Join(t.TempDir(), "mirror")
+	run(t, nil, lighter, "mirror").bad(t, 2, "DIR")
+	run(t, nil, lighter, "mirror", dir, "no/such:1").bad(t, 1, "no/such:1")
+	run(t, nil, lighter, "mirror", "--hub", "http://127.0.0.1:1", dir, "mirrored/image:1").bad(t, 1, "127.0.0.1:1")
+	var first, second hub.Mirrored
+	for _, into := range []*hub.Mirrored{&first, &second} {
+		if err := json.Unmarshal([]byte(good(t, lighter, "mirror", "--json", dir, "mirrored/image:1")), into); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(first.Images) != 1 || first.Trees == 0 || first.Fetched == 0 || second.Fetched != 0 || second.Kept == 0 {
+		t.Errorf("%+v, then %+v", first, second)
+	}
+	for _, name := range []string{"key", "chains/" + image.Chain, "trees/" + image.Chain, "indexes/" + image.Tree, "locations/" + image.Tree} {
+		info, err := os.Stat(filepath.Join(dir, hub.Prefix, hub.DefaultScope, name))
+		if err != nil || info.Mode().Perm() != 0o644 || info.Size() == 0 {
+			t.Errorf("%s: %v, %v", name, info, err)
+		}
+	}
+}

@@ -152,6 +152,7 @@ func (u *Units) bring(ctx context.Context, f *flight) (unit *pack.Unit, err erro
 	} else {
 		err = u.source.Unit(ctx, f.key.unit, take)
 	}
+	u.failing.Store(err != nil && !notThere(err) && ctx.Err() == nil)
 	if err != nil {
 		return nil, fmt.Errorf("fetch %s: %w", f.key, err)
 	}

@@ -76,6 +76,7 @@ type Units struct {
 	requests atomic.Int64
 	retries  atomic.Int64
 	invalid  atomic.Int64
+	failing  atomic.Bool  // the source, when it was asked last
 	unstored atomic.Int64 // units that have arrived and are not stored yet
 	dropped  atomic.Int64
 
@@ -200,9 +201,15 @@ func (s *Share) readOnce(ctx context.Context, key flightKey, ref chunk.Ref, offs
 	return nil
 }
 
+var errFailing = errors.New("the source fails: readers go first")
+
 // Warm brings the chunk's unit into the cache, for nobody who waits: it asks
 // once, when no reader waits for its turn, and returns when the unit is stored.
+// While the source fails it does not ask: a reader will find out when it is back.
 func (s *Share) Warm(ctx context.Context, ref chunk.Ref) error {
+	if s.units.failing.Load() {
+		return errFailing
+	}
 	key := flightKey{unit: ref.Unit}
 	if ref.Unit.IsZero() {
 		key.id = ref.ID

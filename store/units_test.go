@@ -453,3 +453,34 @@ func TestWarmStores(t *testing.T) {
 		t.Error("warmed, but not stored")
 	}
 }
+
+// While the source fails it is asked for readers alone.
+func TestWarmLeavesAFailingSourceAlone(t *testing.T) {
+	unit, refs := encode(t, "one")
+	broken := true
+	src := &source{unit: func(context.Context, chunk.Unit) ([]byte, error) {
+		if broken {
+			return nil, errors.New("connection refused")
+		}
+		return unit, nil
+	}}
+	cache := newMemory()
+	s := newUnits(src, cache).Share()
+	for range 5 {
+		if s.Warm(t.Context(), refs[0]) == nil {
+			t.Error("warm without a source")
+		}
+	}
+	if n := src.asked.Load(); n != 1 {
+		t.Errorf("asked %d times", n)
+	}
+	broken = false
+	if err := s.Read(t.Context(), refs[0], 0, make([]byte, 3)); err != nil {
+		t.Fatal(err)
+	}
+	s.units.Wait()
+	clear(cache.chunks)
+	if err := s.Warm(t.Context(), refs[0]); err != nil || !cache.Has(refs[0].ID) {
+		t.Errorf("once it is back: %v", err)
+	}
+}

@@ -29,7 +29,7 @@ func outage() time.Duration {
 	if os.Getenv("LIGHTER_SOAK") != "" {
 		return time.Minute
 	}
-	return 5 * time.Second
+	return 3 * time.Second
 }
 
 // reading is a command that reads all files below directories, and says what it
@@ -146,7 +146,7 @@ func dropCaches(t *testing.T) {
 // behind an ordinary web server makes pulls lazy without the hub, and takes over
 // when it dies; the hub is used again when it is back.
 func TestHubGoes(t *testing.T) {
-	s := start(t, site.Options{Link: "100mbit", Hubs: []string{site.HubURL, site.WebURL}})
+	s := start(t, site.Options{Link: "300mbit", Hubs: []string{site.HubURL, site.WebURL}})
 	pull(t, s, site.Overlayfs, "python")
 	want := run(t, s, site.Overlayfs, "python", much...)
 	pull(t, s, site.Lighter, "base")

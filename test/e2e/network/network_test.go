@@ -223,6 +223,10 @@ func takesOver(t *testing.T, s *site.Site, want string, freeze func()) {
 	if len(st.Images) != 1 || !st.Images[0].Lazy || st.Hubs[0].Up || !st.Hubs[1].Up {
 		t.Errorf("without the hub: %+v, %+v", st.Images, st.Hubs)
 	}
+	pull(t, s, site.Lighter, "base") // which the mirror has as a part of python alone
+	if got := run(t, s, site.Lighter, "base", "echo", "hello"); got != "hello\n" {
+		t.Errorf("base says %q", got)
+	}
 	if err := s.Hub.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"lighter/format/chunk"
 	"lighter/format/pack"
@@ -152,7 +153,11 @@ func (u *Units) bring(ctx context.Context, f *flight) (unit *pack.Unit, err erro
 	} else {
 		err = u.source.Unit(ctx, f.key.unit, take)
 	}
-	u.failing.Store(err != nil && !notThere(err) && ctx.Err() == nil)
+	if err == nil {
+		u.rests.Store(0)
+	} else if !notThere(err) && ctx.Err() == nil {
+		u.rests.Store(time.Now().Add(maxPause).UnixNano())
+	}
 	if err != nil {
 		return nil, fmt.Errorf("fetch %s: %w", f.key, err)
 	}

@@ -76,7 +76,7 @@ type Units struct {
 	requests atomic.Int64
 	retries  atomic.Int64
 	invalid  atomic.Int64
-	failing  atomic.Bool  // the source, when it was asked last
+	rests    atomic.Int64 // until when the source is asked for readers alone, in ns
 	unstored atomic.Int64 // units that have arrived and are not stored yet
 	dropped  atomic.Int64
 
@@ -205,9 +205,9 @@ var errFailing = errors.New("the source fails: readers go first")
 
 // Warm brings the chunk's unit into the cache, for nobody who waits: it asks
 // once, when no reader waits for its turn, and returns when the unit is stored.
-// While the source fails it does not ask: a reader will find out when it is back.
+// For a while after the source has failed it does not: readers go first.
 func (s *Share) Warm(ctx context.Context, ref chunk.Ref) error {
-	if s.units.failing.Load() {
+	if time.Now().UnixNano() < s.units.rests.Load() {
 		return errFailing
 	}
 	key := flightKey{unit: ref.Unit}

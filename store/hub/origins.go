@@ -24,10 +24,8 @@ const (
 	// unitTimeout bounds one unit from the request to its last byte: at 4 MiB
 	// a link that needs longer is as good as down.
 	unitTimeout = 30 * time.Second
-	// indexTimeout bounds an index, and locations; maxIndexes how many of each
-	// arrive at a time, which take some megabytes to decompress.
+	// indexTimeout bounds an index, and locations.
 	indexTimeout = 5 * time.Minute
-	maxIndexes   = 32
 )
 
 // Origins are the hubs of one node, and mirrors of them, the preferred one first.
@@ -38,8 +36,7 @@ const (
 // Not to be had is only what all say they do not have (chunk.ErrNotFound). While
 // one fails that may have it, the error is *Unavailable.
 type Origins struct {
-	all                []*origin
-	indexes, locations chan struct{} // hold one for each that arrives
+	all []*origin
 
 	// As the constants say, but in tests.
 	stall, begin, last, unit time.Duration
@@ -47,8 +44,7 @@ type Origins struct {
 
 // NewOrigins makes origins of at least one client.
 func NewOrigins(log *slog.Logger, clients ...*Client) *Origins {
-	s := &Origins{indexes: make(chan struct{}, maxIndexes), locations: make(chan struct{}, maxIndexes),
-		stall: stallTimeout, begin: beginTimeout, last: lastTimeout, unit: unitTimeout}
+	s := &Origins{stall: stallTimeout, begin: beginTimeout, last: lastTimeout, unit: unitTimeout}
 	for _, c := range clients {
 		s.all = append(s.all, &origin{client: c, log: log})
 	}
@@ -194,21 +190,15 @@ func (s *Origins) small(ctx context.Context, path func(*Client) string, take tak
 
 // Index has take read the plain bytes of an index, as Unit does with a unit.
 func (s *Origins) Index(ctx context.Context, tree chunk.ID, take func(plain io.Reader) error) error {
-	return s.large(ctx, s.indexes, func(c *Client) string { return indexPath(c.scope, tree) }, take)
+	return s.large(ctx, func(c *Client) string { return indexPath(c.scope, tree) }, take)
 }
 
 // Locations does the same with the tree's locations.
 func (s *Origins) Locations(ctx context.Context, tree chunk.ID, take func(plain io.Reader) error) error {
-	return s.large(ctx, s.locations, func(c *Client) string { return locationsPath(c.scope, tree) }, take)
+	return s.large(ctx, func(c *Client) string { return locationsPath(c.scope, tree) }, take)
 }
 
-func (s *Origins) large(ctx context.Context, slots chan struct{}, path func(*Client) string, take func(io.Reader) error) error {
-	select {
-	case slots <- struct{}{}:
-		defer func() { <-slots }()
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+func (s *Origins) large(ctx context.Context, path func(*Client) string, take func(io.Reader) error) error {
 	return s.try(ctx, true, func(ctx context.Context, o *origin, others int) error {
 		ctx, cancel := context.WithTimeout(ctx, indexTimeout)
 		defer cancel()

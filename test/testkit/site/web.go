@@ -9,7 +9,7 @@ import (
 )
 
 // webAddress is where a web server listens, on the hub's side of the link.
-const webAddress = hubIP + ":8080"
+const webAddress = HubIP + ":8080"
 
 // URLs of the site's own hub, and of a web server that StartWeb has started.
 const (

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -25,9 +26,23 @@ type kept struct {
 	State   device.State `json:"state"`
 }
 
-// keptVersion is the version of the note that this daemon writes, and the newest
-// that it can read.
-const keptVersion = 1
+// The version of the note that this daemon writes, and the newest that it can
+// read; and the oldest daemon that can read it. They are variables, and texts, so
+// that tests can link a daemon of a later version (-ldflags -X).
+var (
+	keptVersion = "1"
+	keptOldest  = "1"
+)
+
+// number is what a variable that is linked in says; 0 is no version.
+func number(version string) int {
+	n, _ := strconv.Atoi(version)
+	return n
+}
+
+// errTooNew says that there are devices of a daemon that this one is too old to
+// succeed. It ends rather than take them from their users.
+var errTooNew = errors.New("the devices of a former daemon are too new for this one")
 
 // openDevices takes over the connection of a former daemon, or makes one.
 func (n *Node) openDevices(ctx context.Context) (err error) {
@@ -35,7 +50,14 @@ func (n *Node) openDevices(ctx context.Context) (err error) {
 	if err == nil {
 		n.takenOver = true
 		n.log.Info("a former daemon's devices are taken over")
+		// With a note that is this daemon's.
+		if err := n.keep(ctx); err != nil {
+			n.log.Error("the devices are kept as a former daemon left them", "cause", err)
+		}
 		return nil
+	}
+	if errors.Is(err, errTooNew) {
+		return err
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		n.log.Error("a former daemon's devices cannot be taken over: what containers read of them and is not in memory is an error from now on", "cause", err)
@@ -64,8 +86,9 @@ func (n *Node) takeOver(ctx context.Context) (*device.Server, error) {
 	if err := json.Unmarshal(note, &k); err != nil {
 		return nil, fmt.Errorf("read the keeper's note: %w", err)
 	}
-	if k.Oldest > keptVersion {
-		return nil, fmt.Errorf("it is of a daemon of version %d, and this one knows %d", k.Version, keptVersion)
+	if known := number(keptVersion); k.Oldest > known {
+		return nil, fmt.Errorf("%w: their state has version %d, to be read by daemons from version %d on, and this one knows %d: start a newer lighter node, or, to give up what containers read of them, run `lighter release --root %s` first",
+			errTooNew, k.Version, k.Oldest, known, n.config.Root)
 	}
 	now, err := mount.Connection(n.config.Root)
 	if err != nil {
@@ -79,11 +102,11 @@ func (n *Node) takeOver(ctx context.Context) (*device.Server, error) {
 
 // keep gives the connection to the keeper.
 func (n *Node) keep(ctx context.Context) error {
-	number, err := mount.Connection(n.config.Root)
+	connection, err := mount.Connection(n.config.Root)
 	if err != nil {
 		return err
 	}
-	note, err := json.Marshal(kept{Version: keptVersion, Oldest: 1, Mount: number, State: n.server.State()})
+	note, err := json.Marshal(kept{Version: number(keptVersion), Oldest: number(keptOldest), Mount: connection, State: n.server.State()})
 	if err != nil {
 		return err
 	}

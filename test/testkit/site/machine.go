@@ -100,17 +100,21 @@ func (m *Machine) start(ctx context.Context) error {
 			return err
 		}
 	}
-	text, config := m.containerdConfig(), m.path("containerd.toml")
+	text := m.containerdConfig()
 	if m.site.options.Config != "" {
 		var err error
 		if text, err = m.completeConfig(m.site.options.Config); err != nil {
 			return err
 		}
 	}
-	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
+	if err := os.WriteFile(m.path("containerd.toml"), []byte(text), 0o644); err != nil {
 		return err
 	}
-	argv := strings.Fields(m.inside(m.tool("containerd") + " --config " + config))
+	return m.startContainerd(ctx)
+}
+
+func (m *Machine) startContainerd(ctx context.Context) error {
+	argv := strings.Fields(m.inside(m.tool("containerd") + " --config " + m.path("containerd.toml")))
 	var err error
 	if m.containerd, err = m.site.startProcess("containerd", argv); err != nil {
 		return err
@@ -121,11 +125,23 @@ func (m *Machine) start(ctx context.Context) error {
 	})
 }
 
+// RestartContainerd kills containerd and starts it again. Containers run on: their
+// shims are processes of their own.
+func (m *Machine) RestartContainerd(ctx context.Context) error {
+	m.containerd.kill()
+	return m.startContainerd(ctx)
+}
+
 // StartNode starts the node, after StopNode or KillNode, with more flags than its
 // options have.
 func (m *Machine) StartNode(ctx context.Context, more ...string) error {
+	return m.StartNodeOf(ctx, m.site.options.Lighter, more...)
+}
+
+// StartNodeOf does so with another lighter binary: an older or a newer one.
+func (m *Machine) StartNodeOf(ctx context.Context, lighter string, more ...string) error {
 	s := m.site
-	argv := strings.Fields(m.inside(s.options.Lighter))
+	argv := strings.Fields(m.inside(lighter))
 	key := cmp.Or(s.options.HubKey, s.Hub.Key)
 	hubs := s.options.Hubs
 	if len(hubs) == 0 {

@@ -1,0 +1,232 @@
+//go:build e2e
+
+package soak
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"lighter/test/testkit/site"
+	tars "lighter/test/testkit/tarball"
+)
+
+// patience is how long a reader may take for what no disturbance delays any more.
+const patience = 3 * time.Minute
+
+// wholeReader is a container that reads its whole image again and again, and
+// compares the hash of every file.
+type wholeReader struct {
+	container *site.Container
+	rounds    string // a file that grows by a byte a round
+	wrong     string // a file of what was wrong
+}
+
+// readWhole starts one. The hashes are of the same image as overlayfs shows it.
+func readWhole(t *testing.T, s *site.Site, name string) *wholeReader {
+	t.Helper()
+	sums := hashes(t, s, name)
+	const loop = `cd / && until [ -e /sums ]; do sleep 0.1; done
+while sha256sum --check --quiet --strict /sums >>/wrong 2>&1; do printf . >>/rounds; done
+echo ended >>/wrong; sleep infinity`
+	c, err := s.Machine.StartContainer(t.Context(), site.Lighter, site.Reference(name), "sh", "-c", loop)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(c.Root, "sums")
+	if err := errors.Join(os.WriteFile(path+".new", sums, 0o644), os.Rename(path+".new", path)); err != nil {
+		t.Fatal(err)
+	}
+	return &wholeReader{c, filepath.Join(c.Root, "rounds"), filepath.Join(c.Root, "wrong")}
+}
+
+// hashes pulls the image with overlayfs and hashes its files in a container.
+func hashes(t *testing.T, s *site.Site, name string) []byte {
+	t.Helper()
+	ref := site.Reference(name)
+	if _, err := s.Machine.Pull(t.Context(), site.Overlayfs, ref); err != nil {
+		t.Fatal(err)
+	}
+	// What the runtime puts over the image is no part of it.
+	ran, err := s.Machine.Run(t.Context(), site.Overlayfs, ref, "sh", "-c",
+		"cd / && find . -xdev -type f ! -path './etc/hostname' ! -path './etc/hosts' ! -path './etc/resolv.conf' -print0 | xargs -0 sha256sum")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(ran.Output, "\n"); n < 1000 {
+		t.Fatalf("%s has %d files: too few to be read for long", name, n)
+	}
+	return []byte(ran.Output)
+}
+
+// check fails if a byte was wrong or a read failed.
+func (r *wholeReader) check(t *testing.T) (rounds int64) {
+	t.Helper()
+	if wrong, err := os.ReadFile(r.wrong); err != nil && !errors.Is(err, fs.ErrNotExist) || len(wrong) > 0 {
+		t.Fatalf("the container that reads its whole image found (%v):\n%s", err, wrong)
+	}
+	info, err := os.Stat(r.rounds)
+	if err != nil {
+		return 0
+	}
+	return info.Size()
+}
+
+// anotherRound waits until it has read everything once more, from its beginning.
+func (r *wholeReader) anotherRound(t *testing.T) {
+	t.Helper()
+	for before, end := r.check(t), time.Now().Add(patience); r.check(t) < before+2; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("the container does not get on with reading its image")
+		}
+	}
+}
+
+// dataSize is the size of the file that fio reads, in bytes.
+const dataSize = 48 << 20
+
+// addData makes an image of the base image and a file of blocks that say what they
+// hold, as fio writes them, and gives it to the hub.
+func addData(t *testing.T, s *site.Site) (name string) {
+	t.Helper()
+	dir := t.TempDir()
+	data := filepath.Join(dir, "data")
+	if err := startFio(t.Context(), 1, "--rw=write", "--filename="+data, "--do_verify=0")(); err != nil {
+		t.Fatal(err)
+	}
+	work, err := site.Work()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bytes, err := os.ReadFile(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	blob := tars.Of(tars.File("data", string(bytes)))
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(string(blob))), nil },
+		tarball.WithMediaType(types.OCILayer))
+	if err != nil {
+		t.Fatal(err)
+	}
+	base, err := imageOf(filepath.Join(work, "images", "base"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	image, err := mutate.AppendLayers(base, layer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path, err := layout.Write(filepath.Join(dir, "image"), empty.Index)
+	if err == nil {
+		err = path.AppendImage(image, layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": "latest"}))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(s.Push(t.Context(), filepath.Join(dir, "image"), "data"), s.Hub.Add(t.Context(), "data")); err != nil {
+		t.Fatal(err)
+	}
+	return "data"
+}
+
+func imageOf(dir string) (v1.Image, error) {
+	index, err := layout.ImageIndexFromPath(dir)
+	if err != nil {
+		return nil, err
+	}
+	manifest, err := index.IndexManifest()
+	if err != nil {
+		return nil, err
+	}
+	return index.Image(manifest.Manifests[0].Digest)
+}
+
+// startFio starts fio on blocks that it verifies, and stops it when ctx is done.
+func startFio(ctx context.Context, jobs int, args ...string) (wait func() error) {
+	cmd := exec.Command("fio", append([]string{"--name=soak", "--bs=16k", "--thread", "--ioengine=psync", "--verify=crc32c", "--verify_fatal=1",
+		fmt.Sprintf("--size=%d", dataSize), fmt.Sprintf("--numjobs=%d", jobs)}, args...)...)
+	var out strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		return func() error { return err }
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	return func() error {
+		var err error
+		select {
+		case err = <-ended:
+		case <-ctx.Done():
+			_ = cmd.Process.Signal(syscall.SIGTERM) // it may just have ended
+			select {
+			case err = <-ended:
+			case <-time.After(patience):
+				_ = cmd.Process.Kill()
+				return errors.New("fio hangs in a read")
+			}
+		}
+		// Its exit code is not 0 either when it was told to stop.
+		if good, all := strings.Count(out.String(), "err= 0"), strings.Count(out.String(), "err="); good != jobs || all != jobs {
+			return fmt.Errorf("fio: %v\n%s", err, out.String())
+		}
+		return nil
+	}
+}
+
+// randomReader is fio, on this machine, reading at random in a container's root. It
+// verifies each block that it reads.
+type randomReader struct {
+	cancel context.CancelFunc
+	ended  chan error
+}
+
+// randomReaders is how many reads it has in flight.
+const randomReaders = 4
+
+func readRandomly(t *testing.T, s *site.Site, name string) *randomReader {
+	t.Helper()
+	c, err := s.Machine.StartContainer(t.Context(), site.Lighter, site.Reference(name), "sleep", "infinity")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	r := &randomReader{cancel, make(chan error, 1)}
+	wait := startFio(ctx, randomReaders, "--rw=randread", "--readonly", "--time_based", "--runtime=1h", "--filename="+filepath.Join(c.Root, "data"))
+	go func() { r.ended <- wait() }()
+	return r
+}
+
+// stop ends it, and fails if it read a wrong byte, got an error or hangs.
+func (r *randomReader) stop(t *testing.T) {
+	t.Helper()
+	r.cancel()
+	if err := <-r.ended; err != nil {
+		t.Error(err)
+	}
+}
+
+func (r *randomReader) check(t *testing.T) {
+	t.Helper()
+	select {
+	case err := <-r.ended:
+		r.ended <- err
+		t.Fatalf("the random reader ended: %v", err)
+	default:
+	}
+}

@@ -1,0 +1,211 @@
+//go:build e2e
+
+package soak
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"lighter/node"
+	"lighter/node/mount"
+	"lighter/test/testkit/site"
+)
+
+func TestMain(m *testing.M) { os.Exit(site.Enclosed(m.Run)) }
+
+// long tells whether this is `make soak`.
+var long = os.Getenv("LIGHTER_SOAK") != ""
+
+// times is how often something is done: in the short form, and in `make soak`.
+func times(short, soak int) int {
+	if long {
+		return soak
+	}
+	return short
+}
+
+// disturbed is a site with two containers whose reads must not notice what is
+// done to the node.
+type disturbed struct {
+	*site.Site
+	t      *testing.T
+	whole  *wholeReader
+	random *randomReader
+	held   int // kills of a daemon that held unanswered reads
+	kills  int
+}
+
+func disturb(t *testing.T, args ...string) *disturbed {
+	t.Helper()
+	lighter, err := site.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// So slow a link that there are always reads that wait for it.
+	s, err := site.Start(t.Context(), site.Options{Lighter: lighter, Link: "200mbit", NodeArgs: args})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() {
+		if t.Failed() {
+			said, _ := os.ReadFile(s.Machine.NodeLog())
+			t.Logf("the nodes said:\n%s", said)
+		}
+	})
+	work, err := site.Work()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Push(t.Context(), filepath.Join(work, "images", "python"), "python"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Hub.Add(t.Context(), "python"); err != nil {
+		t.Fatal(err)
+	}
+	data := addData(t, s)
+	for _, name := range []string{"python", data} {
+		if _, err := s.Machine.Pull(t.Context(), site.Lighter, site.Reference(name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := &disturbed{Site: s, t: t}
+	d.whole, d.random = readWhole(t, s, "python"), readRandomly(t, s, data)
+	return d
+}
+
+// kill ends the daemon as a crash would, at a random moment soon after all caches
+// were emptied, and counts whether it had reads that it had not answered.
+func (d *disturbed) kill() {
+	d.t.Helper()
+	if _, err := node.NewControl(d.Machine.NodeRoot()).Prune(d.t.Context()); err != nil {
+		d.t.Fatal(err)
+	}
+	if err := site.DropCaches(); err != nil {
+		d.t.Fatal(err)
+	}
+	time.Sleep(time.Duration(rand.IntN(500)) * time.Millisecond)
+	// What readers ask for once nobody is there is not what it held: so before, too.
+	before := d.waiting()
+	d.Machine.KillNode()
+	held := min(before, d.waiting())
+	d.kills++
+	if held > 0 {
+		d.held++
+	}
+}
+
+// start starts a daemon, of this build or another, and sees that readers get on.
+func (d *disturbed) start(lighter string) {
+	d.t.Helper()
+	var err error
+	if lighter == "" {
+		err = d.Machine.StartNode(d.t.Context())
+	} else {
+		err = d.Machine.StartNodeOf(d.t.Context(), lighter)
+	}
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.whole.check(d.t)
+	d.random.check(d.t)
+}
+
+// waiting is how many requests of the devices the kernel has no answer for.
+func (d *disturbed) waiting() int {
+	d.t.Helper()
+	number, err := mount.Connection(d.Machine.NodeRoot())
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	_, minor, _ := strings.Cut(number, ":")
+	text, err := os.ReadFile(filepath.Join(connections(d.t), minor, "waiting"))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return n
+}
+
+// connections is where the kernel shows the FUSE connections.
+func connections(t *testing.T) string {
+	t.Helper()
+	const dir = "/sys/fs/fuse/connections"
+	entries, err := os.ReadDir(dir)
+	if err == nil && len(entries) == 0 {
+		err = unix.Mount("fusectl", dir, "fusectl", 0, "")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// end sees that all that was disturbed is as if nothing had been.
+func (d *disturbed) end() {
+	d.t.Helper()
+	d.whole.anotherRound(d.t)
+	d.random.check(d.t)
+	d.random.stop(d.t)
+	if err := d.whole.container.Remove(d.t.Context()); err != nil {
+		d.t.Error(err)
+	}
+	for end := time.Now().Add(patience); d.waiting() > 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			d.t.Fatalf("%d requests hang", d.waiting())
+		}
+	}
+	ran, err := d.Machine.Run(d.t.Context(), site.Lighter, site.Reference("python"), "echo", "hello")
+	if err != nil || ran.Output != "hello\n" {
+		d.t.Errorf("a new container: %q, %v", ran.Output, err)
+	}
+	d.t.Logf("%d kills, %d of them of a daemon that held unanswered reads", d.kills, d.held)
+	if d.held*2 < d.kills {
+		d.t.Errorf("only %d of %d kills were of a daemon that held unanswered reads: this proves little", d.held, d.kills)
+	}
+}
+
+// The daemon is killed, replaced by an older and by a newer one, and containerd is
+// restarted, while two containers read: no error, no wrong byte, nothing hangs.
+func TestSoakDaemon(t *testing.T) {
+	older, newer := buildOlder(t), buildNewer(t, "99", "1")
+	d := disturb(t)
+	for i := range times(6, 50) {
+		d.kill()
+		d.start("")
+		if i%max(1, times(6, 50)/times(1, 5)) == 0 {
+			if err := d.Machine.RestartContainerd(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	others := []string{newer, older}
+	if older == "" {
+		others = others[:1]
+	}
+	for range times(1, 5) {
+		for _, other := range others {
+			d.kill()
+			d.start(other)
+			d.kill()
+			d.start("")
+		}
+	}
+	d.end()
+	fmt.Printf("soak: %d kills, %d with unanswered reads\n", d.kills, d.held)
+}

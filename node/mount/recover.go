@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"lighter/format/chunk"
 )
 
@@ -97,6 +99,22 @@ func removeMounts(root string) error {
 func isTree(path string) bool {
 	_, err := chunk.ParseID(filepath.Base(path))
 	return err == nil
+}
+
+// Release ends the connection of root's devices, whoever holds it, and takes away
+// what is mounted below root, for whoever knows that no daemon serves it. The
+// reads that wait for one fail, and so do later ones of whoever still uses a tree.
+func Release(root string) error {
+	// Whoever holds the connection, a forced unmounting ends it, although the mount
+	// itself is busy.
+	err := unix.Unmount(Devices(root), unix.MNT_FORCE|unix.UMOUNT_NOFOLLOW)
+	if err != nil && !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) { // these: not mounted
+		return fmt.Errorf("end the connection of %s: %w", Devices(root), err)
+	}
+	if err := removeMounts(root); err != nil {
+		return err
+	}
+	return detach(Devices(root))
 }
 
 // Abandon removes root and all that is below it, for whoever knows that no

@@ -1,0 +1,34 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"lighter/node/keeper"
+	"lighter/node/mount"
+)
+
+// Release gives up the devices of a node that will not come back: what is kept of
+// them is dropped, reads that wait for the node fail, as will all others that are
+// not in memory, and its mounts are taken away. What is on the disk stays. It
+// refuses while a node runs with that root.
+func Release(ctx context.Context, root string) error {
+	if os.Geteuid() != 0 {
+		return errors.New("the devices are root's alone: run this as root (try sudo)")
+	}
+	root = realRoot(root)
+	lock, err := os.OpenFile(filepath.Join(root, "lock"), os.O_RDWR, 0)
+	if err != nil {
+		return fmt.Errorf("there is no node's root at %s: say --root: %w", root, err)
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return fmt.Errorf("a lighter node runs with root %s and serves its devices: stop it first", root)
+	}
+	return errors.Join(keeper.Drop(ctx, root), mount.Release(root))
+}

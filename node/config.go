@@ -35,6 +35,7 @@ type Config struct {
 
 	LogFormat   string `toml:"log_format" comment:"text or json."`
 	HTTPAddress string `toml:"http_address" comment:"Where /metrics, /healthz and /readyz are answered: HOST:PORT, or unix:/PATH, which is root's alone. Empty: nowhere."`
+	Resend      bool   `toml:"resend" comment:"Have the kernel send again what a former daemon had read and not answered (Linux 6.9). Without, as on older kernels, such requests are kept in shared memory. It is of use for tests alone, and holds for devices that are mounted anew."`
 }
 
 // DefaultConfig returns what is configured where nothing is said.
@@ -51,6 +52,7 @@ func DefaultConfig() Config {
 		FreeHigh:  Space{Percent: 20},
 		LogLevel:  "info",
 		LogFormat: "text",
+		Resend:    true,
 	}
 }
 

@@ -30,9 +30,13 @@ type kept struct {
 // read; and the oldest daemon that can read it. They are variables, and texts, so
 // that tests can link a daemon of a later version (-ldflags -X).
 var (
-	keptVersion = "1"
+	keptVersion = "2"
 	keptOldest  = "1"
 )
+
+// journalVersion is the oldest version that knows of a journal beside the
+// connection.
+const journalVersion = 2
 
 // number is what a variable that is linked in says; 0 is no version.
 func number(version string) int {
@@ -67,7 +71,7 @@ func (n *Node) openDevices(ctx context.Context) (err error) {
 		}
 	}
 	dir := mount.Devices(n.config.Root)
-	if n.server, err = device.Mount(dir, n.log); err != nil {
+	if n.server, err = device.Mount(dir, n.config.Resend, n.log); err != nil {
 		return err
 	}
 	if err := n.keep(ctx); err != nil {
@@ -77,11 +81,11 @@ func (n *Node) openDevices(ctx context.Context) (err error) {
 }
 
 func (n *Node) takeOver(ctx context.Context) (*device.Server, error) {
-	conn, note, err := keeper.Take(ctx, n.config.Root)
+	files, note, err := keeper.Take(ctx, n.config.Root)
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close()
+	defer closeFiles(files)
 	var k kept
 	if err := json.Unmarshal(note, &k); err != nil {
 		return nil, fmt.Errorf("read the keeper's note: %w", err)
@@ -97,7 +101,7 @@ func (n *Node) takeOver(ctx context.Context) (*device.Server, error) {
 	if now != k.Mount {
 		return nil, fmt.Errorf("what is kept is mount %s, and on %s is %q", k.Mount, mount.Devices(n.config.Root), now)
 	}
-	return device.Adopt(conn, mount.Devices(n.config.Root), k.State, n.log)
+	return device.Adopt(files, mount.Devices(n.config.Root), k.State, n.log)
 }
 
 // keep gives the connection to the keeper.
@@ -106,20 +110,30 @@ func (n *Node) keep(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	note, err := json.Marshal(kept{Version: number(keptVersion), Oldest: number(keptOldest), Mount: connection, State: n.server.State()})
+	files, err := n.server.Kept()
 	if err != nil {
 		return err
 	}
-	conn, err := n.server.Conn()
+	defer closeFiles(files)
+	k := kept{Version: number(keptVersion), Oldest: number(keptOldest), Mount: connection, State: n.server.State()}
+	if len(files) > 1 {
+		k.Oldest = max(k.Oldest, journalVersion)
+	}
+	note, err := json.Marshal(k)
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
 	program, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	return keeper.Keep(ctx, n.config.Root, conn, note, program, "keeper", n.config.Root)
+	return keeper.Keep(ctx, n.config.Root, files, note, program, "keeper", n.config.Root)
+}
+
+func closeFiles(files []*os.File) {
+	for _, file := range files {
+		file.Close()
+	}
 }
 
 // serveDevices answers the kernel until ctx is done. If it ends before, by

@@ -78,6 +78,8 @@ func nodeFlags(cmd *cobra.Command, config *node.Config, file *string) {
 	f.StringVar(&config.HTTPAddress, "http-address", config.HTTPAddress, "where /metrics, /healthz and /readyz are answered (`ADDRESS`): HOST:PORT or unix:/PATH")
 	f.Var(&config.FreeLow, "disk-free-low", "when less is free of the disk, the cache gives way (17% or 50GiB; 0: it does not look)")
 	f.Var(&config.FreeHigh, "disk-free-high", "it gives way until this much is free")
+	f.BoolVar(&config.Resend, "resend", config.Resend, "have the kernel send again what a former daemon did not answer, if it can")
+	cobra.CheckErr(f.MarkHidden("resend")) // for tests
 	f.StringVar(&config.LogLevel, "log-level", config.LogLevel, "debug, info, warn or error")
 	f.StringVar(&config.LogFormat, "log-format", config.LogFormat, "text or json")
 }

@@ -87,6 +87,8 @@ type Server struct {
 
 	buffers buffers
 	counters
+	journal *journal // nil if the kernel can resend
+	resume  bool     // what is in the journal is to be served
 
 	mu      sync.Mutex       // guards what follows, and what changes in files and reads
 	files   map[uint64]*file // by node ID
@@ -110,26 +112,45 @@ type file struct {
 	complained time.Time // when a failed read was last logged
 }
 
-func newServer(conn *os.File, dir string, state State, log *slog.Logger) (*Server, error) {
+func newServer(conn *os.File, journal *journal, dir string, state State, log *slog.Logger) (*Server, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return nil, fmt.Errorf("use the FUSE connection: %w", err)
 	}
-	return &Server{conn: conn, raw: raw, dir: dir, state: state, log: log,
+	return &Server{conn: conn, raw: raw, dir: dir, state: state, log: log, journal: journal,
 		files: map[uint64]*file{}, reads: map[uint64]*read{}}, nil
 }
 
 // Adopt makes a server for a connection that another server (of any process)
-// opened and no longer serves. It takes conn over. The devices have to be added
-// before Serve; Resend then brings the requests that the other one left
-// unanswered.
-func Adopt(conn *os.File, dir string, state State, log *slog.Logger) (*Server, error) {
-	defer conn.Close()
-	own, err := duplicate(conn)
+// opened and no longer serves, and for what Kept has returned there. It takes kept
+// over. The devices have to be added before Serve; Resend then brings the requests
+// that the other one left unanswered.
+//
+// The error wraps errors.ErrUnsupported if these could not be brought.
+func Adopt(kept []*os.File, dir string, state State, log *slog.Logger) (*Server, error) {
+	defer func() {
+		for _, file := range kept {
+			file.Close()
+		}
+	}()
+	if len(kept) == 0 || len(kept) == 1 && !state.Resends() {
+		return nil, fmt.Errorf("adopt the FUSE connection of %s: %w: the kernel cannot resend what was read from it, and there is no journal", dir, errors.ErrUnsupported)
+	}
+	conn, err := duplicate(kept[0])
 	if err != nil {
 		return nil, fmt.Errorf("adopt the FUSE connection of %s: %w", dir, err)
 	}
-	return newServer(own, dir, state, log)
+	var j *journal
+	if !state.Resends() {
+		file, err := duplicate(kept[1])
+		if err == nil {
+			j, err = openJournal(file)
+		}
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("adopt the FUSE connection of %s: %w", dir, err), conn.Close())
+		}
+	}
+	return newServer(conn, j, dir, state, log)
 }
 
 // duplicate gives a descriptor that Go's poller watches, whatever conn is: so a
@@ -155,14 +176,26 @@ func duplicate(conn *os.File) (*os.File, error) {
 // State returns what a successor must know.
 func (s *Server) State() State { return s.state }
 
-// Conn returns a descriptor of the connection, for whoever is to keep the mount
-// alive when this process dies. The caller closes it.
-func (s *Server) Conn() (*os.File, error) {
-	conn, err := duplicate(s.conn)
-	if err != nil {
-		return nil, fmt.Errorf("duplicate the FUSE connection of %s: %w", s.dir, err)
+// Kept returns what a successor needs besides State, and what keeps the mount
+// alive when this process dies: a descriptor of the connection and, if the kernel
+// cannot resend, of the journal. The caller closes them.
+func (s *Server) Kept() ([]*os.File, error) {
+	from := []*os.File{s.conn}
+	if s.journal != nil {
+		from = append(from, s.journal.file)
 	}
-	return conn, nil
+	var kept []*os.File
+	for _, file := range from {
+		own, err := duplicate(file)
+		if err != nil {
+			for _, file := range kept {
+				file.Close()
+			}
+			return nil, fmt.Errorf("duplicate the FUSE connection of %s: %w", s.dir, err)
+		}
+		kept = append(kept, own)
+	}
+	return kept, nil
 }
 
 // nodeID derives a device's node ID from its tree ID: bit 62, so that it is no
@@ -226,12 +259,14 @@ func (s *Server) forgetName(name string) {
 	}
 }
 
-// Resend has the kernel send again all requests that were read from the
-// connection and not answered. A predecessor's come that way; its own the server
-// tells from new ones. It needs Linux 6.9.
+// Resend brings all requests that were read from the connection and not answered:
+// the kernel sends them again (Linux 6.9), and a predecessor's come that way; its
+// own the server tells from new ones. Where the kernel cannot, Serve begins with
+// those in the journal. So it is called before Serve.
 func (s *Server) Resend() error {
-	if !s.state.Resends() {
-		return fmt.Errorf("resend the requests of %s: %w (the kernel is older than 6.9)", s.dir, errors.ErrUnsupported)
+	if s.journal != nil {
+		s.resume = true
+		return nil
 	}
 	if err := s.send(reply(0, -fuse.NOTIFY_RESEND)); err != nil {
 		return fmt.Errorf("resend the requests of %s: %w", s.dir, err)

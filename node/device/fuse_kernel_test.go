@@ -34,6 +34,9 @@ type answer struct {
 // resending is the state of a connection to a kernel that can resend.
 var resending = State{Minor: 45, Flags: fuse.CAP_HAS_RESEND, MaxPages: maxPages}
 
+// journalled is that of one to a kernel that cannot.
+var journalled = State{Minor: 36, MaxPages: maxPages}
+
 // connect makes a server that serves until the test ends, and its kernel. stop
 // makes it give the connection up and returns what Serve says.
 func connect(t testing.TB, state State) (s *Server, k *kernel, stop func() error) {
@@ -62,7 +65,18 @@ func newPair(t testing.TB, state State) (*Server, *kernel) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := Adopt(os.NewFile(uintptr(fds[0]), "server"), t.TempDir(), state, slog.New(slog.DiscardHandler))
+	kept := []*os.File{os.NewFile(uintptr(fds[0]), "server")}
+	if !state.Resends() {
+		j, err := newJournal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := j.close(); err != nil {
+			t.Fatal(err)
+		}
+		kept = append(kept, j.file)
+	}
+	s, err := Adopt(kept, t.TempDir(), state, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -46,7 +46,9 @@ const (
 // a device with the rights of the process that mounted the tree.
 //
 // What a server left there that died with its connection is taken away first.
-func Mount(dir string, log *slog.Logger) (*Server, error) {
+//
+// Without resend the kernel is taken for one that cannot resend requests.
+func Mount(dir string, resend bool, log *slog.Logger) (*Server, error) {
 	if err := removeDead(dir); err != nil {
 		return nil, fmt.Errorf("mount FUSE on %s: %w", dir, err)
 	}
@@ -62,12 +64,18 @@ func Mount(dir string, log *slog.Logger) (*Server, error) {
 	// Only now: a descriptor that Go's poller watches before it is a connection
 	// never becomes readable.
 	conn := os.NewFile(uintptr(fd), "/dev/fuse")
-	state, err := initialise(conn)
+	state, err := initialise(conn, resend)
 	if err != nil {
 		err = fmt.Errorf("initialise FUSE on %s: %w", dir, err)
 		return nil, errors.Join(err, unix.Unmount(dir, unix.MNT_DETACH), conn.Close())
 	}
-	return newServer(conn, dir, state, log)
+	var j *journal
+	if !state.Resends() {
+		if j, err = newJournal(); err != nil {
+			return nil, errors.Join(err, unix.Unmount(dir, unix.MNT_DETACH), conn.Close())
+		}
+	}
+	return newServer(conn, j, dir, state, log)
 }
 
 func mountHint(err error) string {
@@ -107,7 +115,7 @@ func removeDead(dir string) error {
 
 // initialise answers the kernel's first request, INIT. There is one in a
 // connection's life, however many servers it sees.
-func initialise(conn *os.File) (State, error) {
+func initialise(conn *os.File, resend bool) (State, error) {
 	if err := conn.SetReadDeadline(time.Now().Add(initTimeout)); err != nil {
 		return State{}, err
 	}
@@ -123,7 +131,11 @@ func initialise(conn *os.File) (State, error) {
 	if err != nil {
 		return State{}, err
 	}
-	out, state, err := negotiate(req)
+	features := uint64(wanted)
+	if !resend {
+		features &^= fuse.CAP_HAS_RESEND
+	}
+	out, state, err := negotiate(req, features)
 	if err != nil {
 		return State{}, err
 	}
@@ -133,8 +145,8 @@ func initialise(conn *os.File) (State, error) {
 	return state, nil
 }
 
-// negotiate answers what the kernel offers.
-func negotiate(req request) (fuse.InitOut, State, error) {
+// negotiate answers what the kernel offers, of which features are asked for.
+func negotiate(req request, features uint64) (fuse.InitOut, State, error) {
 	if req.Opcode != opInit {
 		return fuse.InitOut{}, State{}, fmt.Errorf("%w: opcode %d where INIT belongs", errMalformed, req.Opcode)
 	}
@@ -145,7 +157,7 @@ func negotiate(req request) (fuse.InitOut, State, error) {
 	if in.Major != 7 || in.Minor < minMinor {
 		return fuse.InitOut{}, State{}, fmt.Errorf("the kernel speaks FUSE %d.%d, 7.%d is needed (Linux 5.4)", in.Major, in.Minor, minMinor)
 	}
-	state := State{Minor: in.Minor, Flags: in.Flags64() & wanted, MaxPages: maxPages}
+	state := State{Minor: in.Minor, Flags: in.Flags64() & features, MaxPages: maxPages}
 	if state.Flags&fuse.CAP_MAX_PAGES == 0 {
 		state.MaxPages = 32 // what kernels do that do not ask
 	}
@@ -181,11 +193,24 @@ func (s *Server) Close() error {
 }
 
 // Detach closes the connection and leaves the mount. It lives on as long as
-// somebody holds a descriptor of the connection (Conn); without one, every read
+// somebody holds a descriptor of the connection (Kept); without one, every read
 // fails from then on.
 func (s *Server) Detach() error {
 	if err := s.conn.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
 		return fmt.Errorf("close the FUSE connection of %s: %w", s.dir, err)
+	}
+	s.mu.Lock()
+	served := s.served
+	s.mu.Unlock()
+	var err error
+	if s.journal != nil {
+		err = s.journal.file.Close()
+		if !served { // otherwise Serve does, once nobody needs it
+			err = errors.Join(err, s.journal.close())
+		}
+	}
+	if err != nil && !errors.Is(err, os.ErrClosed) {
+		return fmt.Errorf("close the journal of %s: %w", s.dir, err)
 	}
 	if err := s.buffers.freeSpare(); err != nil {
 		return fmt.Errorf("free the buffers of %s: %w", s.dir, err)

@@ -32,6 +32,7 @@ type read struct {
 	offset int64
 	size   int // in bytes, more than 0
 	since  time.Time
+	slot   slot // busy until it is answered
 
 	// The server's mu guards what follows.
 	cancel context.CancelFunc // nil while the read waits
@@ -39,7 +40,7 @@ type read struct {
 }
 
 // read takes a READ: it begins, waits, or is answered at once.
-func (s *Server) read(work context.Context, req request) error {
+func (s *Server) read(work context.Context, req *request) error {
 	in, err := decode[fuse.ReadIn](req.bytes)
 	if err != nil {
 		return s.send(reply(req.Unique, -int32(errno(err))))
@@ -68,6 +69,7 @@ func (s *Server) read(work context.Context, req request) error {
 		s.gaveUp(r.file, errOverloaded)
 		return s.send(reply(r.unique, -int32(errno(errOverloaded))))
 	}
+	r.slot, req.slot = req.slot, nil
 	s.reads[r.unique] = r
 	if begins {
 		s.begin(work, r)
@@ -103,7 +105,7 @@ func (s *Server) answerRead(ctx context.Context, r *read) {
 	case err == nil:
 		m := b.message(r.size)
 		putHeader(m, fuse.OutHeader{Length: uint32(len(m)), Unique: r.unique})
-		s.deliver(m)
+		s.deliver(r, m)
 		s.answered(r, missed)
 	case why != nil:
 		s.fail(r, why)
@@ -200,7 +202,7 @@ func (s *Server) expire(now time.Time) {
 
 // fail answers a read with an error.
 func (s *Server) fail(r *read, err error) {
-	if errors.Is(err, errDetached) && s.state.Resends() {
+	if errors.Is(err, errDetached) {
 		return // the successor gets it again
 	}
 	code := errno(err)
@@ -208,7 +210,7 @@ func (s *Server) fail(r *read, err error) {
 		s.gaveUp(r.file, err)
 		s.complain(r, err)
 	}
-	s.deliver(reply(r.unique, -int32(code)))
+	s.deliver(r, reply(r.unique, -int32(code)))
 }
 
 // complain logs why a process gets EIO, which cannot say it.
@@ -227,8 +229,9 @@ func (s *Server) complain(r *read, err error) {
 
 // deliver sends an answer to a read. An answer that the kernel refuses is a
 // fault of this program, and then no process waits for it any more.
-func (s *Server) deliver(message []byte) {
+func (s *Server) deliver(r *read, message []byte) {
 	if err := s.send(message); err != nil {
 		s.log.Error("answer refused by the kernel", "dir", s.dir, "cause", err)
 	}
+	s.journal.give(r.slot)
 }

@@ -250,7 +250,7 @@ func TestTakeOver(t *testing.T) {
 	s, k := newPair(t, resending)
 	first := newStuck()
 	id := k.add(s, "a", first)
-	conn, err := s.Conn()
+	conn, err := s.Kept()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -309,18 +309,72 @@ func serveUntilStuck(t *testing.T, s *Server, k *kernel, id chunk.ID, r *stuck) 
 	return n
 }
 
-// Without resending, what a server leaves would hang for ever.
-func TestLeftReadsFailWithoutResend(t *testing.T) {
-	s, k := newPair(t, State{Minor: 36, MaxPages: maxPages})
+// Without resending, a successor finds what its predecessor left in the journal.
+func TestTakeOverWithAJournal(t *testing.T) {
+	s, k := newPair(t, journalled)
 	r := newStuck()
 	id := k.add(s, "a", r)
-	for range serveUntilStuck(t, s, k, id, r) {
-		if a := k.next(); a.errno != unix.EIO {
-			t.Errorf("%+v, want EIO", a)
+	kept, err := s.Kept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopped := serveUntilStuck(t, s, k, id, r)
+	k.wantNoAnswer()
+	// As if the server had been killed with more: a name too long for a slot, and
+	// something that wants no answer.
+	for _, request := range [][]byte{
+		rawRequest(opLookup, 1000, fuse.FUSE_ROOT_ID, append(bytes.Repeat([]byte("x"), 250), 0)),
+		rawRequest(opInterrupt, 1001, 0, bodyOf(fuse.InterruptIn{Unique: 5000})),
+	} {
+		j, err := openJournal(kept[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := j.busy(); err != nil {
+			t.Fatal(err)
+		}
+		copy(j.take(), request)
+		if err := j.close(); err != nil {
+			t.Fatal(err)
 		}
 	}
-	if err := s.Resend(); !errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("resend: %v", err)
+	if err := s.Detach(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Adopt(nil, s.dir, s.State(), s.log); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("adopted nothing: %v", err)
+	}
+	next, err := Adopt(kept, s.dir, s.State(), s.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.add(next, "a", ready{})
+	if err := next.Resend(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := testContext(t)
+	served := make(chan error, 1)
+	go func() { served <- next.Serve(ctx) }()
+	got := map[uint64]int{}
+	for range stopped + 1 {
+		a := k.next()
+		got[a.unique]++
+		if want := a.unique == 1000; want != (a.errno == unix.ENOENT) || !want && !bytes.Equal(a.data, patterned(0, small)) {
+			t.Errorf("%d: %d bytes, %v", a.unique, len(a.data), a.errno)
+		}
+	}
+	if len(got) != stopped+1 {
+		t.Errorf("answers to %d requests, want %d", len(got), stopped+1)
+	}
+	// All slots are free again, and few were ever used.
+	eventually(t, "free slots", func() bool {
+		next.journal.mu.Lock()
+		defer next.journal.mu.Unlock()
+		return len(next.journal.free)+1 == int(next.journal.next) && next.journal.next < 300
+	})
+	cancel()
+	if err := errors.Join(<-served, next.Detach()); err != nil {
+		t.Error(err)
 	}
 }
 

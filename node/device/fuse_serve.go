@@ -1,7 +1,9 @@
 package device
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -42,7 +44,7 @@ var errServed = errors.New("a server serves once")
 //
 // When ctx is done, Serve takes no more requests, finishes the reads that it can
 // finish soon, and returns nil; the mount stays. The remaining requests are left
-// to whoever adopts the connection, or, on kernels that cannot resend them, fail.
+// to whoever adopts the connection.
 func (s *Server) Serve(ctx context.Context) error {
 	s.mu.Lock()
 	served := s.served
@@ -68,7 +70,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	}
 	stop()
 	helpers.Wait()
-	return err
+	return errors.Join(err, s.journal.close())
 }
 
 // stopLoop ends the loop when ctx is done.
@@ -107,9 +109,16 @@ func (s *Server) watch(work context.Context) {
 // request, and what takes longer it leaves to others. That only one does also
 // means that a request is known before its INTERRUPT is read.
 func (s *Server) loop(work context.Context) error {
-	b := make([]byte, requestSize)
+	if s.resume {
+		if err := s.serveJournal(work); err != nil {
+			return err
+		}
+	}
+	rest := make([]byte, requestSize) // for what has no place in a slot
+	place := s.journal.take()
 	for {
-		n, err := s.receive(b)
+		place.clear()
+		n, err := s.receive(place, rest)
 		switch {
 		case err == nil:
 		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
@@ -119,42 +128,96 @@ func (s *Server) loop(work context.Context) error {
 		default:
 			return fmt.Errorf("read a request of %s: %w", s.dir, err)
 		}
-		req, err := parseRequest(b[:n])
-		if err != nil {
-			s.log.Error("request ignored", "dir", s.dir, "cause", err)
-			continue
+		bytes := rest[:max(0, n-len(place))]
+		if place != nil {
+			bytes = append(place[:min(n, len(place))], bytes...) // if there is more than it has room for, a copy
 		}
-		if err := s.handle(work, req); err != nil {
-			s.log.Error("answer refused by the kernel", "dir", s.dir, "opcode", req.Opcode, "cause", err)
+		if s.serveOne(work, bytes, place) {
+			place = s.journal.take()
 		}
 	}
 }
 
-// receive reads one request.
-func (s *Server) receive(b []byte) (n int, err error) {
-	n, err = s.conn.Read(b)
-	if err == nil || errors.As(err, new(unix.Errno)) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, os.ErrClosed) {
-		return n, err
+// serveOne serves one request. It tells whether the request still needs its slot.
+func (s *Server) serveOne(work context.Context, bytes, place slot) (taken bool) {
+	req, err := parseRequest(bytes)
+	if err != nil {
+		s.log.Error("request ignored", "dir", s.dir, "cause", err)
+		return false
+	}
+	req.slot = place
+	if err := s.handle(work, &req); err != nil {
+		s.log.Error("answer refused by the kernel", "dir", s.dir, "opcode", req.Opcode, "cause", err)
+	}
+	return req.slot == nil
+}
+
+// serveJournal serves what a predecessor had read and not answered. Interrupts come
+// last: they are about the others.
+func (s *Server) serveJournal(work context.Context) error {
+	busy, err := s.journal.busy()
+	if err != nil {
+		return err
+	}
+	var last []slot
+	for _, place := range busy {
+		if header, err := decode[fuse.InHeader](place); err == nil && header.Opcode == opInterrupt {
+			last = append(last, place)
+			continue
+		}
+		s.serveKept(work, place)
+	}
+	for _, place := range last {
+		s.serveKept(work, place)
+	}
+	return nil
+}
+
+func (s *Server) serveKept(work context.Context, place slot) {
+	bytes := bytes.Clone(place)
+	if n := place.length(); n > slotSize {
+		// A name too long for any device. What was cut off is not looked at.
+		bytes[slotSize-1] = 0
+		binary.NativeEndian.PutUint32(bytes, slotSize)
+	} else {
+		bytes = bytes[:n]
+	}
+	if !s.serveOne(work, bytes, place) {
+		s.journal.give(place)
+	}
+}
+
+// receive reads one request: its beginning into place, the rest into rest.
+func (s *Server) receive(place slot, rest []byte) (n int, err error) {
+	into := [][]byte{place, rest}
+	var failed error
+	err = s.raw.Read(func(fd uintptr) bool {
+		n, failed = unix.Readv(int(fd), into)
+		return failed != unix.EAGAIN
+	})
+	if err == nil || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, os.ErrClosed) {
+		return n, errors.Join(err, failed)
 	}
 	// Go's poller has seen that the connection ended, but not why. The kernel
 	// says it to whoever reads.
-	if failed := s.raw.Control(func(fd uintptr) { n, err = unix.Read(int(fd), b) }); failed != nil {
+	if failed := s.raw.Control(func(fd uintptr) { n, err = unix.Readv(int(fd), into) }); failed != nil {
 		return 0, os.ErrClosed
 	}
 	return n, err
 }
 
-// handle answers a request, at once if it is not a READ.
-func (s *Server) handle(work context.Context, req request) error {
+// handle answers a request, at once if it is not a READ. A READ that is answered
+// later keeps the request's slot.
+func (s *Server) handle(work context.Context, req *request) error {
 	switch req.Opcode {
 	case opRead:
 		return s.read(work, req)
 	case opInterrupt:
-		return s.interrupt(req)
+		return s.interrupt(*req)
 	case opForget, opBatchForget, opNotifyReply:
 		return nil // wants no answer, and look-ups are not counted
 	}
-	payload, err := s.answer(req)
+	payload, err := s.answer(*req)
 	if err != nil {
 		return s.send(reply(req.Unique, -int32(errno(err))))
 	}

@@ -45,6 +45,7 @@ var errMalformed = errors.New("malformed FUSE request")
 type request struct {
 	fuse.InHeader
 	bytes []byte
+	slot  slot // in which it was read; nil once it is somebody else's, or without a journal
 }
 
 // parseRequest checks that b is one whole request. The request refers to b.

@@ -85,7 +85,7 @@ func TestNegotiate(t *testing.T) {
 		return req
 	}
 	all := fuse.InitIn{Major: 7, Minor: 45, Flags: 1<<32 - 1, Flags2: 1<<32 - 1}
-	out, state, err := negotiate(init(all))
+	out, state, err := negotiate(init(all), wanted)
 	if err != nil || state != (State{Minor: 45, Flags: wanted, MaxPages: 256}) {
 		t.Errorf("%+v, %v", state, err)
 	}
@@ -93,16 +93,16 @@ func TestNegotiate(t *testing.T) {
 		t.Errorf("%+v", out)
 	}
 	old := fuse.InitIn{Major: 7, Minor: 31, Flags: fuse.CAP_ASYNC_READ}
-	if _, state, err := negotiate(init(old)); err != nil || state != (State{Minor: 31, Flags: fuse.CAP_ASYNC_READ, MaxPages: 32}) {
+	if _, state, err := negotiate(init(old), wanted); err != nil || state != (State{Minor: 31, Flags: fuse.CAP_ASYNC_READ, MaxPages: 32}) {
 		t.Errorf("%+v, %v", state, err)
 	}
 	for _, bad := range []fuse.InitIn{{Major: 7, Minor: 30}, {Major: 8}, {Major: 6, Minor: 99}} {
-		if _, _, err := negotiate(init(bad)); err == nil {
+		if _, _, err := negotiate(init(bad), wanted); err == nil {
 			t.Errorf("%d.%d taken", bad.Major, bad.Minor)
 		}
 	}
 	req, _ := parseRequest(rawRequest(opLookup, 2, 0, bodyOf(all)))
-	if _, _, err := negotiate(req); !errors.Is(err, errMalformed) {
+	if _, _, err := negotiate(req, wanted); !errors.Is(err, errMalformed) {
 		t.Errorf("no INIT: %v", err)
 	}
 }
@@ -201,21 +201,21 @@ func FuzzRequest(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if _, _, err := negotiate(req); err == nil && req.Opcode != opInit {
+		if _, _, err := negotiate(req, wanted); err == nil && req.Opcode != opInit {
 			t.Error("negotiated without INIT")
 		}
 		s, k := newPair(t, resending)
 		s.log = slog.New(slog.DiscardHandler)
 		k.add(s, "a", ready{})
 		ctx, _ := testContext(t)
-		if err := s.handle(ctx, req); err != nil && !errors.Is(err, errMalformed) && !errors.Is(err, unix.EMSGSIZE) {
+		if err := s.handle(ctx, &req); err != nil && !errors.Is(err, errMalformed) && !errors.Is(err, unix.EMSGSIZE) {
 			t.Fatal(err)
 		}
 		if !s.await(10*time.Second, func() bool { return len(s.reads) == 0 && s.limits.inWork == 0 }) {
 			t.Fatal("the read does not end")
 		}
 		// What the server sent is there by now; a second request marks its end.
-		if err := s.handle(ctx, request{InHeader: fuse.InHeader{Opcode: opStatfs, Unique: ^req.Unique}}); err != nil {
+		if err := s.handle(ctx, &request{InHeader: fuse.InHeader{Opcode: opStatfs, Unique: ^req.Unique}}); err != nil {
 			t.Fatal(err)
 		}
 		answers := 0

@@ -99,7 +99,7 @@ func mountOnce(dir, options string) error {
 }
 
 func (t *trial) tryFUSE(dir string) {
-	server, err := device.Mount(dir, slog.New(slog.DiscardHandler))
+	server, err := device.Mount(dir, true, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.fuse = err
 		return

@@ -3,8 +3,8 @@
 // end, and the next daemon takes them over. What waits in the kernel for the dead
 // daemon waits for the next one.
 //
-// It refuses to serve, and to know what it keeps: a descriptor, and a few bytes
-// that go with it. It keeps one at a time.
+// It refuses to serve, and to know what it keeps: a few descriptors, and a few
+// bytes that go with them. What is kept replaces what was.
 //
 // A keeper ends by itself when what it keeps is of no use any more: when the
 // kernel has ended the connection, because everything is unmounted. If it is
@@ -13,9 +13,9 @@
 // It listens on a Unix socket (SOCK_SEQPACKET) that only root can reach, and
 // answers one message a connection:
 //
-//	K note + descriptor  →  K                      keep this instead of what was kept
-//	T                    →  T note + descriptor    give a copy; without a descriptor: nothing is kept
-//	D                    →  the end                drop it
+//	K note + descriptors  →  K                       keep this instead of what was kept
+//	T                     →  T note + descriptors    give a copy; without a descriptor: nothing is kept
+//	D                     →  the end                 drop it
 package keeper
 
 import (
@@ -28,6 +28,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"syscall"
 	"time"
 
@@ -39,8 +40,9 @@ const (
 	opTake = 'T'
 	opDrop = 'D'
 
-	// maxNote bounds a note, in bytes.
-	maxNote = 4096
+	// maxNote bounds a note, in bytes, maxFiles what it goes with.
+	maxNote  = 4096
+	maxFiles = 4
 	// patience bounds each wait for the other side: a keeper answers at once.
 	patience = 5 * time.Second
 )
@@ -48,25 +50,43 @@ const (
 // Socket returns the path of the socket of root's keeper.
 func Socket(root string) string { return filepath.Join(root, "keeper.sock") }
 
-// Keep has root's keeper hold a copy of file, with note, instead of what it held.
+// Keep has root's keeper hold a copy of files, with note, instead of what it held.
+// The first of files is the connection, whose end ends the keeper.
 // If none runs it starts one: program, with args and the listening socket as its
 // descriptor 3, has to call Run.
-func Keep(ctx context.Context, root string, file *os.File, note []byte, program string, args ...string) error {
-	if len(note) > maxNote {
-		return fmt.Errorf("keep a note of %d bytes: the most is %d", len(note), maxNote)
+func Keep(ctx context.Context, root string, files []*os.File, note []byte, program string, args ...string) error {
+	if len(note) > maxNote || len(files) == 0 || len(files) > maxFiles {
+		return fmt.Errorf("keep %d descriptors and a note of %d bytes: the most are %d and %d", len(files), len(note), maxFiles, maxNote)
 	}
-	conn, err := dial(ctx, root)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {
-		if err := start(root, program, args); err != nil {
-			return fmt.Errorf("start a keeper: %w", err)
+	err := give(ctx, root, files, note)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, io.EOF): // an older one, which holds no more than one
+		if err := Drop(ctx, root); err != nil {
+			return err
 		}
-		conn, err = dial(ctx, root)
+	case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ECONNREFUSED):
+		return err
 	}
+	if err := start(root, program, args); err != nil {
+		return fmt.Errorf("start a keeper: %w", err)
+	}
+	return give(ctx, root, files, note)
+}
+
+func give(ctx context.Context, root string, files []*os.File, note []byte) error {
+	conn, err := dial(ctx, root)
 	if err != nil {
 		return fmt.Errorf("reach the keeper: %w", err)
 	}
 	defer conn.Close()
-	if err := sendFile(conn, opKeep, note, file); err != nil {
+	fds, err := numbers(files)
+	if err == nil {
+		err = send(conn, opKeep, note, fds...)
+	}
+	runtime.KeepAlive(files)
+	if err != nil {
 		return fmt.Errorf("give the keeper a descriptor: %w", err)
 	}
 	if _, _, err = receive(conn, opKeep); err != nil {
@@ -75,10 +95,25 @@ func Keep(ctx context.Context, root string, file *os.File, note []byte, program 
 	return nil
 }
 
-// Take returns a copy of what root's keeper holds, and its note. The keeper goes
+// numbers returns the descriptors of files, and leaves them as they are: os.File's
+// Fd makes them block, in this process and in every other.
+func numbers(files []*os.File) (fds []int, err error) {
+	for _, file := range files {
+		raw, err := file.SyscallConn()
+		if err == nil {
+			err = raw.Control(func(fd uintptr) { fds = append(fds, int(fd)) })
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return fds, nil
+}
+
+// Take returns copies of what root's keeper holds, and its note. The keeper goes
 // on holding it. Without a keeper, or if it holds nothing, the error wraps
 // fs.ErrNotExist.
-func Take(ctx context.Context, root string) (*os.File, []byte, error) {
+func Take(ctx context.Context, root string) ([]*os.File, []byte, error) {
 	conn, err := dial(ctx, root)
 	if errors.Is(err, unix.ECONNREFUSED) {
 		return nil, nil, fmt.Errorf("the keeper has ended: %w", fs.ErrNotExist)
@@ -87,17 +122,21 @@ func Take(ctx context.Context, root string) (*os.File, []byte, error) {
 		return nil, nil, fmt.Errorf("reach the keeper: %w", err)
 	}
 	defer conn.Close()
-	if err := send(conn, opTake, nil, none); err != nil {
+	if err := send(conn, opTake, nil); err != nil {
 		return nil, nil, fmt.Errorf("ask the keeper: %w", err)
 	}
-	note, fd, err := receive(conn, opTake)
+	note, fds, err := receive(conn, opTake)
 	if err != nil {
 		return nil, nil, fmt.Errorf("ask the keeper: %w", err)
 	}
-	if fd == none {
+	if len(fds) == 0 {
 		return nil, nil, fmt.Errorf("the keeper holds nothing: %w", fs.ErrNotExist)
 	}
-	return os.NewFile(uintptr(fd), "kept"), note, nil
+	var files []*os.File
+	for _, fd := range fds {
+		files = append(files, os.NewFile(uintptr(fd), "kept"))
+	}
+	return files, note, nil
 }
 
 // Drop has root's keeper let go of what it holds, and end. That there is none is
@@ -111,7 +150,7 @@ func Drop(ctx context.Context, root string) error {
 		return fmt.Errorf("reach the keeper: %w", err)
 	}
 	defer conn.Close()
-	err = send(conn, opDrop, nil, none)
+	err = send(conn, opDrop, nil)
 	if err == nil {
 		_, err = conn.Read(make([]byte, 1)) // until it has ended
 	}
@@ -164,57 +203,44 @@ func start(root, program string, args []string) error {
 	return nil
 }
 
-// none is no descriptor.
-const none = -1
-
-func sendFile(conn *net.UnixConn, op byte, note []byte, file *os.File) error {
-	raw, err := file.SyscallConn()
-	if err != nil {
-		return err
-	}
-	if failed := raw.Control(func(fd uintptr) { err = send(conn, op, note, int(fd)) }); failed != nil {
-		return failed
-	}
-	return err
-}
-
-func send(conn *net.UnixConn, op byte, note []byte, fd int) error {
+func send(conn *net.UnixConn, op byte, note []byte, fds ...int) error {
 	var rights []byte
-	if fd != none {
-		rights = unix.UnixRights(fd)
+	if len(fds) > 0 {
+		rights = unix.UnixRights(fds...)
 	}
 	_, _, err := conn.WriteMsgUnix(append([]byte{op}, note...), rights, nil)
 	return err
 }
 
-// receive returns one message, which has to be op's, and the descriptor that came
+// receive returns one message, which has to be op's, and the descriptors that came
 // with it.
-func receive(conn *net.UnixConn, op byte) (note []byte, fd int, err error) {
-	got, note, fd, err := receiveAny(conn)
+func receive(conn *net.UnixConn, op byte) (note []byte, fds []int, err error) {
+	got, note, fds, err := receiveAny(conn)
 	if err == nil && got != op {
-		closeFD(fd)
-		return nil, none, fmt.Errorf("it says %q where %q was expected", got, op)
+		closeAll(fds)
+		return nil, nil, fmt.Errorf("it says %q where %q was expected", got, op)
 	}
-	return note, fd, err
+	return note, fds, err
 }
 
-func receiveAny(conn *net.UnixConn) (op byte, note []byte, fd int, err error) {
-	b, oob := make([]byte, 1+maxNote), make([]byte, unix.CmsgSpace(4*4))
+func receiveAny(conn *net.UnixConn) (op byte, note []byte, fds []int, err error) {
+	b, oob := make([]byte, 1+maxNote), make([]byte, unix.CmsgSpace(4*maxFiles))
 	n, oobn, flags, _, err := conn.ReadMsgUnix(b, oob)
-	if err != nil {
-		return 0, nil, none, err
+	if err == nil && n == 0 {
+		err = io.EOF
 	}
-	fds, err := descriptors(oob[:oobn])
-	if err == nil && (n == 0 || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 || len(fds) > 1) {
+	if err != nil {
+		return 0, nil, nil, err
+	}
+	fds, err = descriptors(oob[:oobn])
+	if err == nil && flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
 		err = errors.New("a message that is none")
 	}
 	if err != nil {
-		for _, fd := range fds {
-			closeFD(fd)
-		}
-		return 0, nil, none, err
+		closeAll(fds)
+		return 0, nil, nil, err
 	}
-	return b[0], b[1:n], append(fds, none)[0], nil
+	return b[0], b[1:n], fds, nil
 }
 
 func descriptors(oob []byte) (fds []int, err error) {
@@ -235,8 +261,8 @@ func descriptors(oob []byte) (fds []int, err error) {
 	return fds, nil
 }
 
-func closeFD(fd int) {
-	if fd != none {
+func closeAll(fds []int) {
+	for _, fd := range fds {
 		_ = unix.Close(fd)
 	}
 }

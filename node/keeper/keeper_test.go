@@ -28,7 +28,7 @@ func keep(t *testing.T, root string, file *os.File, note string) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Keep(t.Context(), root, file, []byte(note), self, "keep")
+	return Keep(t.Context(), root, []*os.File{file}, []byte(note), self, "keep")
 }
 
 // pipe returns the ends of a pipe. The keeper ends when the reading end is closed
@@ -65,10 +65,11 @@ func TestKept(t *testing.T) {
 	}
 	w.Close()
 	for range 3 { // as often as one likes
-		file, note, err := Take(t.Context(), root)
-		if err != nil || string(note) != "first" {
+		files, note, err := Take(t.Context(), root)
+		if err != nil || string(note) != "first" || len(files) != 1 {
 			t.Fatalf("%q, %v", note, err)
 		}
+		file := files[0]
 		if _, err := file.WriteString("x"); err != nil {
 			t.Error(err)
 		}
@@ -90,11 +91,11 @@ func TestKept(t *testing.T) {
 	if _, err := r.Read(make([]byte, 1)); err != io.EOF {
 		t.Errorf("the first one is still held: %v", err)
 	}
-	file, note, err := Take(t.Context(), root)
+	files, note, err := Take(t.Context(), root)
 	if err != nil || string(note) != "second" {
 		t.Fatalf("%q, %v", note, err)
 	}
-	file.Close()
+	files[0].Close()
 
 	// What is of no use ends it, and leaves its socket to the next one.
 	r2.Close()
@@ -125,10 +126,10 @@ func TestNoteTooLong(t *testing.T) {
 
 func TestProgramThatIsNone(t *testing.T) {
 	_, w := pipe(t)
-	if err := Keep(t.Context(), t.TempDir(), w, nil, "/no/such/program"); err == nil {
+	if err := Keep(t.Context(), t.TempDir(), []*os.File{w}, nil, "/no/such/program"); err == nil {
 		t.Error("kept by nobody")
 	}
-	if err := Keep(t.Context(), t.TempDir(), w, nil, "/bin/true"); err == nil {
+	if err := Keep(t.Context(), t.TempDir(), []*os.File{w}, nil, "/bin/true"); err == nil {
 		t.Error("kept by nobody")
 	}
 }

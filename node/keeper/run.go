@@ -16,10 +16,10 @@ const listenerFD = 3
 // idle is how long a keeper waits for the first descriptor.
 const idle = 10 * time.Second
 
-// keeper is what one holds. The descriptor is none of os's: Go's poller would
-// watch it, and the keeper would wake with each request that it is not to answer.
+// keeper is what one holds. The descriptors are none of os's: Go's poller would
+// watch them, and the keeper would wake with each request that it is not to answer.
 type keeper struct {
-	fd   int
+	fds  []int // the first one is the connection; empty: nothing is held
 	note []byte
 }
 
@@ -43,7 +43,7 @@ func Run() error {
 // serve answers one after the other. Between them it looks whether the kernel
 // still wants the connection.
 func serve(listener *net.UnixListener) error {
-	k := &keeper{fd: none}
+	k := &keeper{}
 	defer k.drop()
 	for start := time.Now(); ; {
 		if err := listener.SetDeadline(time.Now().Add(time.Second)); err != nil {
@@ -59,7 +59,7 @@ func serve(listener *net.UnixListener) error {
 		case !errors.Is(err, os.ErrDeadlineExceeded):
 			return err
 		}
-		if k.fd == none && time.Since(start) > idle || k.fd != none && ended(k.fd) {
+		if len(k.fds) == 0 && time.Since(start) > idle || len(k.fds) > 0 && ended(k.fds[0]) {
 			return nil
 		}
 	}
@@ -71,26 +71,26 @@ func (k *keeper) answer(conn *net.UnixConn) (dropped bool) {
 	if conn.SetDeadline(time.Now().Add(patience)) != nil {
 		return false
 	}
-	op, note, fd, err := receiveAny(conn)
+	op, note, fds, err := receiveAny(conn)
 	switch {
 	case err != nil:
-	case op == opKeep && fd != none:
+	case op == opKeep && len(fds) > 0:
 		k.drop()
-		k.fd, k.note = fd, note
-		_ = send(conn, opKeep, nil, none)
+		k.fds, k.note = fds, note
+		_ = send(conn, opKeep, nil)
 		return false
 	case op == opTake:
-		_ = send(conn, opTake, k.note, k.fd)
+		_ = send(conn, opTake, k.note, k.fds...)
 	case op == opDrop:
 		dropped = true
 	}
-	closeFD(fd)
+	closeAll(fds)
 	return dropped
 }
 
 func (k *keeper) drop() {
-	closeFD(k.fd)
-	k.fd, k.note = none, nil
+	closeAll(k.fds)
+	k.fds, k.note = nil, nil
 }
 
 // ended tells whether the kernel has ended a FUSE connection: then to poll it is

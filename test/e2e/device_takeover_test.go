@@ -27,7 +27,7 @@ import (
 func TestDetachAndAdopt(t *testing.T) {
 	dir := t.TempDir()
 	log := slog.New(slog.DiscardHandler)
-	first, err := device.Mount(dir, log)
+	first, err := device.Mount(dir, true, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,14 +43,14 @@ func TestDetachAndAdopt(t *testing.T) {
 	if err := <-served; err != nil {
 		t.Fatal(err)
 	}
-	conn, err := first.Conn()
+	kept, err := first.Kept()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := first.Detach(); err != nil {
 		t.Fatal(err)
 	}
-	stop := adopt(t, conn, dir, first.State(), "a", inMemory(data))
+	stop := adopt(t, kept, dir, first.State(), "a", inMemory(data))
 	if out, err := wait(); err != nil || out != string(data) {
 		t.Errorf("the reader got %d bytes, %v", len(out), err)
 	}
@@ -58,9 +58,9 @@ func TestDetachAndAdopt(t *testing.T) {
 }
 
 // adopt takes a connection over and serves one device until stop is called.
-func adopt(t *testing.T, conn *os.File, dir string, state device.State, name string, data inMemory) (stop func()) {
+func adopt(t *testing.T, kept []*os.File, dir string, state device.State, name string, data inMemory) (stop func()) {
 	t.Helper()
-	s, err := device.Adopt(conn, dir, state, slog.New(slog.DiscardHandler))
+	s, err := device.Adopt(kept, dir, state, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func init() {
 	case "":
 		return
 	case "serve":
-		err = helpDevices(os.Args[1], os.Args[2])
+		err = helpDevices(os.Args[1], os.Args[2], os.Args[3])
 	case "compare":
 		err = helpCompare(os.Args[1], os.Args[2])
 	}
@@ -100,7 +100,7 @@ type helperNews struct {
 
 // helpDevices serves a directory with one device, whose reads it never answers.
 // Its first extra descriptor is a socket to the test.
-func helpDevices(dir, deviceSize string) error {
+func helpDevices(dir, deviceSize, resend string) error {
 	size, err := strconv.ParseInt(deviceSize, 10, 64)
 	if err != nil {
 		return err
@@ -109,11 +109,11 @@ func helpDevices(dir, deviceSize string) error {
 	if err != nil {
 		return err
 	}
-	s, err := device.Mount(dir, slog.Default())
+	s, err := device.Mount(dir, resend == "true", slog.Default())
 	if err != nil {
 		return err
 	}
-	conn, err := s.Conn()
+	kept, err := s.Kept()
 	if err != nil {
 		return err
 	}
@@ -123,7 +123,11 @@ func helpDevices(dir, deviceSize string) error {
 	}
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(context.Background()) }()
-	rights := unix.UnixRights(int(conn.Fd()))
+	var fds []int
+	for _, file := range kept {
+		fds = append(fds, int(file.Fd()))
+	}
+	rights := unix.UnixRights(fds...)
 	for {
 		news, err := json.Marshal(helperNews{s.State(), h.reads.Load()})
 		if err != nil {
@@ -141,9 +145,9 @@ func helpDevices(dir, deviceSize string) error {
 	}
 }
 
-// startHelper starts the helper and returns its connection, which the test then
-// keeps, and how to hear from it.
-func startHelper(t *testing.T, dir string, size int) (cmd *exec.Cmd, conn *os.File, hear func() helperNews) {
+// startHelper starts the helper and returns what is to be kept of it, which the
+// test then does, and how to hear from it.
+func startHelper(t *testing.T, dir string, size int, resend bool) (cmd *exec.Cmd, kept []*os.File, hear func() helperNews) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -152,7 +156,7 @@ func startHelper(t *testing.T, dir string, size int) (cmd *exec.Cmd, conn *os.Fi
 	theirs, ours := os.NewFile(uintptr(fds[0]), "theirs"), os.NewFile(uintptr(fds[1]), "ours")
 	defer theirs.Close()
 	defer ours.Close()
-	cmd = exec.Command("/proc/self/exe", dir, strconv.Itoa(size))
+	cmd = exec.Command("/proc/self/exe", dir, strconv.Itoa(size), strconv.FormatBool(resend))
 	cmd.Env = append(os.Environ(), deviceHelper+"=serve")
 	cmd.ExtraFiles, cmd.Stderr = []*os.File{theirs}, os.Stderr
 	if err := cmd.Start(); err != nil {
@@ -164,7 +168,7 @@ func startHelper(t *testing.T, dir string, size int) (cmd *exec.Cmd, conn *os.Fi
 	}
 	t.Cleanup(func() { socket.Close() })
 	hear = func() (news helperNews) {
-		b, oob := make([]byte, 4096), make([]byte, unix.CmsgSpace(4))
+		b, oob := make([]byte, 4096), make([]byte, unix.CmsgSpace(2*4))
 		n, nOOB, _, _, err := socket.(*net.UnixConn).ReadMsgUnix(b, oob)
 		if err != nil {
 			t.Fatal(err)
@@ -174,7 +178,9 @@ func startHelper(t *testing.T, dir string, size int) (cmd *exec.Cmd, conn *os.Fi
 			if err != nil {
 				t.Fatal(err)
 			}
-			conn = os.NewFile(uintptr(got[0]), "/dev/fuse")
+			for _, fd := range got {
+				kept = append(kept, os.NewFile(uintptr(fd), "kept"))
+			}
 		}
 		if err := json.Unmarshal(b[:n], &news); err != nil {
 			t.Fatal(err)
@@ -182,19 +188,25 @@ func startHelper(t *testing.T, dir string, size int) (cmd *exec.Cmd, conn *os.Fi
 		return news
 	}
 	hear()
-	return cmd, conn, hear
+	return cmd, kept, hear
 }
 
 // The process that serves is killed while it holds reads of many processes;
 // another one takes the connection over, and nobody notices.
 func TestServerIsKilled(t *testing.T) {
+	for name, resend := range map[string]bool{"resend": true, "journal": false} {
+		t.Run(name, func(t *testing.T) { testServerIsKilled(t, resend) })
+	}
+}
+
+func testServerIsKilled(t *testing.T, resend bool) {
 	files := map[string][]byte{}
 	for i := range 10 {
 		files[strconv.Itoa(i)] = noise(uint64(i), 2<<20)
 	}
 	image := makeTestImage(t, files)
 	dir := t.TempDir()
-	helper, conn, hear := startHelper(t, dir, len(image.data))
+	helper, kept, hear := startHelper(t, dir, len(image.data), resend)
 	stop := func() {}
 	t.Cleanup(func() { stop() }) // after the tree is unmounted
 	tree := mountImage(t, image, filepath.Join(dir, chunk.Sum([]byte("a")).String()))
@@ -213,7 +225,7 @@ func TestServerIsKilled(t *testing.T) {
 	if err := helper.Wait(); err == nil {
 		t.Error("the helper ended by itself")
 	}
-	stop = adopt(t, conn, dir, news.State, "a", image.data)
+	stop = adopt(t, kept, dir, news.State, "a", image.data)
 	for _, wait := range waits {
 		if out, err := wait(); err != nil {
 			t.Errorf("%v %s", err, out)
@@ -226,19 +238,19 @@ func TestServerIsKilled(t *testing.T) {
 func TestDeadMountIsReplaced(t *testing.T) {
 	image := makeTestImage(t, map[string][]byte{"file": noise(8, 1<<20)})
 	dir := t.TempDir()
-	helper, conn, _ := startHelper(t, dir, len(image.data))
+	helper, kept, _ := startHelper(t, dir, len(image.data), true)
 	tree := mountImage(t, image, filepath.Join(dir, chunk.Sum([]byte("a")).String()))
-	if _, err := device.Mount(dir, slog.Default()); err == nil {
+	if _, err := device.Mount(dir, true, slog.Default()); err == nil {
 		t.Error("mounted over a server that lives")
 	}
-	if err := errors.Join(helper.Process.Kill(), conn.Close()); err != nil {
+	if err := errors.Join(helper.Process.Kill(), kept[0].Close()); err != nil {
 		t.Fatal(err)
 	}
 	helper.Wait() // says that it was killed
 	if _, err := os.ReadFile(filepath.Join(tree, "file")); !errors.Is(err, unix.EIO) {
 		t.Errorf("read over a dead server: %v", err)
 	}
-	s, err := device.Mount(dir, slog.New(slog.DiscardHandler))
+	s, err := device.Mount(dir, true, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -62,7 +62,7 @@ func (h *hanging) ReadAt(ctx context.Context, dst []byte, off int64) error {
 func serveDevices(t *testing.T) (*device.Server, string) {
 	t.Helper()
 	dir := t.TempDir()
-	s, err := device.Mount(dir, slog.New(slog.DiscardHandler))
+	s, err := device.Mount(dir, true, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -48,8 +49,25 @@ func number(version string) int {
 // succeed. It ends rather than take them from their users.
 var errTooNew = errors.New("the devices of a former daemon are too new for this one")
 
+// openKeepers finds who can keep the devices: the service manager, if it can, and a
+// process of our own. The first is who will; the others may, of a former daemon.
+func (n *Node) openKeepers() error {
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	n.keepers = []keeper.Keeper{keeper.Process{Root: n.config.Root, Command: []string{program, "keeper", n.config.Root}}}
+	if n.manager.Stores() {
+		n.keepers = slices.Insert(n.keepers, 0, keeper.Keeper(n.manager))
+	}
+	return nil
+}
+
 // openDevices takes over the connection of a former daemon, or makes one.
 func (n *Node) openDevices(ctx context.Context) (err error) {
+	if err := n.openKeepers(); err != nil {
+		return err
+	}
 	n.server, err = n.takeOver(ctx)
 	if err == nil {
 		n.takenOver = true
@@ -66,13 +84,13 @@ func (n *Node) openDevices(ctx context.Context) (err error) {
 	if !errors.Is(err, fs.ErrNotExist) {
 		n.log.Error("a former daemon's devices cannot be taken over: what containers read of them and is not in memory is an error from now on", "cause", err)
 		// Whoever holds the connection keeps it from ending, and readers waiting.
-		if err := keeper.Drop(ctx, n.config.Root); err != nil {
+		if err := n.dropDevices(ctx); err != nil {
 			return err
 		}
 	}
 	dir := mount.Devices(n.config.Root)
 	if n.server, err = device.Mount(dir, n.config.Resend, n.log); err != nil {
-		return err
+		return fmt.Errorf("%w (if nothing else serves it, `lighter release --root %s` gives it up)", err, n.config.Root)
 	}
 	if err := n.keep(ctx); err != nil {
 		n.log.Error("nobody keeps the devices: when this daemon ends, containers get errors", "cause", err)
@@ -80,8 +98,27 @@ func (n *Node) openDevices(ctx context.Context) (err error) {
 	return nil
 }
 
+// dropDevices has everybody let go of the connection.
+func (n *Node) dropDevices(ctx context.Context) error {
+	var errs []error
+	for _, k := range n.keepers {
+		errs = append(errs, k.Drop(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+func (n *Node) takeKept(ctx context.Context) (files []*os.File, note []byte, err error) {
+	for _, k := range n.keepers {
+		files, note, err = k.Take(ctx)
+		if !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+	}
+	return files, note, err
+}
+
 func (n *Node) takeOver(ctx context.Context) (*device.Server, error) {
-	files, note, err := keeper.Take(ctx, n.config.Root)
+	files, note, err := n.takeKept(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -123,11 +160,15 @@ func (n *Node) keep(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	program, err := os.Executable()
-	if err != nil {
+	if err := n.keepers[0].Keep(ctx, files, note); err != nil {
 		return err
 	}
-	return keeper.Keep(ctx, n.config.Root, files, note, program, "keeper", n.config.Root)
+	for _, former := range n.keepers[1:] {
+		if err := former.Drop(ctx); err != nil {
+			n.log.Warn("a former daemon's keeper still holds the devices", "cause", err)
+		}
+	}
+	return nil
 }
 
 func closeFiles(files []*os.File) {
@@ -161,5 +202,5 @@ func (n *Node) closeDevices() error {
 		n.log.Info("containers use the devices: they wait for the next daemon with what they read", "root", n.config.Root)
 		return n.server.Detach()
 	}
-	return errors.Join(err, keeper.Drop(context.Background(), n.config.Root)) // it would end by itself, a second later
+	return errors.Join(err, n.dropDevices(context.Background())) // a process of our own would end by itself, a second later
 }

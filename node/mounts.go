@@ -206,7 +206,7 @@ func remove(root, dir string) error {
 			return err
 		}
 	}
-	if err := keeper.Drop(context.Background(), root); err != nil { // which takes a moment, and is bounded
+	if err := (keeper.Process{Root: root}).Drop(context.Background()); err != nil { // which takes a moment, and is bounded
 		return err
 	}
 	return mount.Abandon(root)

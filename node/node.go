@@ -32,10 +32,12 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/singleflight"
 	"golang.org/x/sys/unix"
 
 	"lighter/node/chain"
 	"lighter/node/device"
+	"lighter/node/keeper"
 	"lighter/node/mount"
 	"lighter/node/snapshot"
 	"lighter/store"
@@ -53,6 +55,9 @@ type Node struct {
 	cache     *disk.Cache
 	units     *store.Units
 	ahead     *device.Ahead
+	manager   *keeper.Manager // the service manager, or nil
+	keepers   []keeper.Keeper
+	probe     singleflight.Group // whether the devices are served
 	server    *device.Server
 	takenOver bool // server's connection is a former daemon's
 	trees     *mount.Trees
@@ -71,10 +76,12 @@ type Node struct {
 // ready is called once its sockets are there.
 func Run(ctx context.Context, config Config, log *slog.Logger, ready func()) error {
 	boundGarbage()
-	n, err := start(ctx, config, log)
+	manager := keeper.Environment()
+	n, err := start(ctx, config, manager, log)
 	if err != nil {
 		return err
 	}
+	n.last()
 	ctx, n.stop = context.WithCancelCause(ctx)
 	defer n.stop(nil)
 	// The devices are served to the last: who unmounts a tree may read it.
@@ -101,14 +108,15 @@ func (n *Node) serve(ctx context.Context, ready func()) error {
 	}
 	defer context.AfterFunc(ctx, func() { n.web.notReady("it stops") })()
 	n.web.ready()
+	group.Go(func() error { return n.tellManager(ctx) })
 	n.log.Info("node is ready", "root", n.config.Root, "address", n.config.Address, "hubs", n.hubs.URL())
 	ready()
 	return group.Wait()
 }
 
 // start opens everything, lowest first.
-func start(ctx context.Context, config Config, log *slog.Logger) (_ *Node, err error) {
-	n := &Node{config: config, log: log, started: time.Now()}
+func start(ctx context.Context, config Config, manager *keeper.Manager, log *slog.Logger) (_ *Node, err error) {
+	n := &Node{config: config, log: log, started: time.Now(), manager: manager}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, n.close())

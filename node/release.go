@@ -30,5 +30,5 @@ func Release(ctx context.Context, root string) error {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return fmt.Errorf("a lighter node runs with root %s and serves its devices: stop it first", root)
 	}
-	return errors.Join(keeper.Drop(ctx, root), mount.Release(root))
+	return errors.Join(keeper.Process{Root: root}.Drop(ctx), mount.Release(root))
 }

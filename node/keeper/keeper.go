@@ -1,12 +1,12 @@
-// Package keeper promises that the kernel's descriptors outlive the daemon: a
-// process of its own holds them, which does nothing else and so has no reason to
-// end, and the next daemon takes them over. What waits in the kernel for the dead
+// Package keeper promises that the kernel's descriptors outlive the daemon: the
+// service manager holds them, if it can (manager.go), or a process of its own, which
+// does nothing else and so has no reason to end, and the next daemon takes them over. What waits in the kernel for the dead
 // daemon waits for the next one.
 //
 // It refuses to serve, and to know what it keeps: a few descriptors, and a few
 // bytes that go with them. What is kept replaces what was.
 //
-// A keeper ends by itself when what it keeps is of no use any more: when the
+// A keeper process ends by itself when what it keeps is of no use any more: when the
 // kernel has ended the connection, because everything is unmounted. If it is
 // killed while no daemon runs, the connection ends, and reads fail.
 //
@@ -50,29 +50,48 @@ const (
 // Socket returns the path of the socket of root's keeper.
 func Socket(root string) string { return filepath.Join(root, "keeper.sock") }
 
-// Keep has root's keeper hold a copy of files, with note, instead of what it held.
-// The first of files is the connection, whose end ends the keeper.
-// If none runs it starts one: program, with args and the listening socket as its
-// descriptor 3, has to call Run.
-func Keep(ctx context.Context, root string, files []*os.File, note []byte, program string, args ...string) error {
+// Keeper is who keeps descriptors from one daemon to the next.
+type Keeper interface {
+	// Keep has copies of files kept, with note, instead of what was kept. The
+	// first of files is the connection, whose end ends the keeping.
+	Keep(ctx context.Context, files []*os.File, note []byte) error
+	// Take returns copies of what is kept, and its note. It stays kept. If nothing
+	// is, the error wraps fs.ErrNotExist.
+	Take(ctx context.Context) (files []*os.File, note []byte, err error)
+	// Drop lets go of what is kept. That nothing is, is no error.
+	Drop(ctx context.Context) error
+}
+
+var _, _ Keeper = Process{}, (*Manager)(nil)
+
+// Process is a keeper that is a process of its own.
+type Process struct {
+	Root string // of the node whose it is
+	// Command is a program and its arguments that calls Run; its descriptor 3 is
+	// then the listening socket. Without, no keeper can be started.
+	Command []string
+}
+
+// Keep implements Keeper. If no keeper runs it starts one.
+func (p Process) Keep(ctx context.Context, files []*os.File, note []byte) error {
 	if len(note) > maxNote || len(files) == 0 || len(files) > maxFiles {
 		return fmt.Errorf("keep %d descriptors and a note of %d bytes: the most are %d and %d", len(files), len(note), maxFiles, maxNote)
 	}
-	err := give(ctx, root, files, note)
+	err := give(ctx, p.Root, files, note)
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, io.EOF): // an older one, which holds no more than one
-		if err := Drop(ctx, root); err != nil {
+		if err := p.Drop(ctx); err != nil {
 			return err
 		}
 	case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ECONNREFUSED):
 		return err
 	}
-	if err := start(root, program, args); err != nil {
+	if err := start(p.Root, p.Command); err != nil {
 		return fmt.Errorf("start a keeper: %w", err)
 	}
-	return give(ctx, root, files, note)
+	return give(ctx, p.Root, files, note)
 }
 
 func give(ctx context.Context, root string, files []*os.File, note []byte) error {
@@ -110,11 +129,9 @@ func numbers(files []*os.File) (fds []int, err error) {
 	return fds, nil
 }
 
-// Take returns copies of what root's keeper holds, and its note. The keeper goes
-// on holding it. Without a keeper, or if it holds nothing, the error wraps
-// fs.ErrNotExist.
-func Take(ctx context.Context, root string) ([]*os.File, []byte, error) {
-	conn, err := dial(ctx, root)
+// Take implements Keeper.
+func (p Process) Take(ctx context.Context) ([]*os.File, []byte, error) {
+	conn, err := dial(ctx, p.Root)
 	if errors.Is(err, unix.ECONNREFUSED) {
 		return nil, nil, fmt.Errorf("the keeper has ended: %w", fs.ErrNotExist)
 	}
@@ -139,10 +156,9 @@ func Take(ctx context.Context, root string) ([]*os.File, []byte, error) {
 	return files, note, nil
 }
 
-// Drop has root's keeper let go of what it holds, and end. That there is none is
-// no error.
-func Drop(ctx context.Context, root string) error {
-	conn, err := dial(ctx, root)
+// Drop implements Keeper. The process has ended when it returns.
+func (p Process) Drop(ctx context.Context) error {
+	conn, err := dial(ctx, p.Root)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {
 		return nil
 	}
@@ -172,7 +188,10 @@ func dial(ctx context.Context, root string) (*net.UnixConn, error) {
 
 // start starts a keeper. The socket is there when it returns, so that nobody has
 // to wait for it, and so that of two who start one the second fails.
-func start(root, program string, args []string) error {
+func start(root string, command []string) error {
+	if len(command) == 0 {
+		return errors.New("no command is known that is one")
+	}
 	if err := os.Remove(Socket(root)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err // it would be a dead one's
 	}
@@ -190,7 +209,7 @@ func start(root, program string, args []string) error {
 		return err
 	}
 	defer file.Close()
-	cmd := exec.Command(program, args...)
+	cmd := exec.Command(command[0], command[1:]...)
 	cmd.ExtraFiles = []*os.File{file}
 	cmd.Dir = "/"
 	// A session of its own: what ends the daemon's terminal or process group does

@@ -28,7 +28,7 @@ func keep(t *testing.T, root string, file *os.File, note string) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Keep(t.Context(), root, []*os.File{file}, []byte(note), self, "keep")
+	return Process{root, []string{self, "keep"}}.Keep(t.Context(), []*os.File{file}, []byte(note))
 }
 
 // pipe returns the ends of a pipe. The keeper ends when the reading end is closed
@@ -47,7 +47,7 @@ func pipe(t *testing.T) (r, w *os.File) {
 func gone(t *testing.T, root string) {
 	t.Helper()
 	for {
-		if _, _, err := Take(t.Context(), root); errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) {
+		if _, _, err := (Process{Root: root}).Take(t.Context()); errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) {
 			return
 		}
 		time.Sleep(10 * time.Millisecond)
@@ -56,7 +56,7 @@ func gone(t *testing.T, root string) {
 
 func TestKept(t *testing.T) {
 	root := t.TempDir()
-	if _, _, err := Take(t.Context(), root); !errors.Is(err, fs.ErrNotExist) {
+	if _, _, err := (Process{Root: root}).Take(t.Context()); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("without a keeper: %v", err)
 	}
 	r, w := pipe(t)
@@ -65,7 +65,7 @@ func TestKept(t *testing.T) {
 	}
 	w.Close()
 	for range 3 { // as often as one likes
-		files, note, err := Take(t.Context(), root)
+		files, note, err := Process{Root: root}.Take(t.Context())
 		if err != nil || string(note) != "first" || len(files) != 1 {
 			t.Fatalf("%q, %v", note, err)
 		}
@@ -91,7 +91,7 @@ func TestKept(t *testing.T) {
 	if _, err := r.Read(make([]byte, 1)); err != io.EOF {
 		t.Errorf("the first one is still held: %v", err)
 	}
-	files, note, err := Take(t.Context(), root)
+	files, note, err := Process{Root: root}.Take(t.Context())
 	if err != nil || string(note) != "second" {
 		t.Fatalf("%q, %v", note, err)
 	}
@@ -104,7 +104,7 @@ func TestKept(t *testing.T) {
 	if err := keep(t, root, w3, "third"); err != nil {
 		t.Fatal(err)
 	}
-	if err := Drop(t.Context(), root); err != nil {
+	if err := (Process{Root: root}).Drop(t.Context()); err != nil {
 		t.Error(err)
 	}
 	w3.Close()
@@ -112,7 +112,7 @@ func TestKept(t *testing.T) {
 		t.Errorf("what was dropped is still held: %v", err)
 	}
 	gone(t, root)
-	if err := Drop(t.Context(), root); err != nil {
+	if err := (Process{Root: root}).Drop(t.Context()); err != nil {
 		t.Errorf("without a keeper: %v", err)
 	}
 }
@@ -126,10 +126,10 @@ func TestNoteTooLong(t *testing.T) {
 
 func TestProgramThatIsNone(t *testing.T) {
 	_, w := pipe(t)
-	if err := Keep(t.Context(), t.TempDir(), []*os.File{w}, nil, "/no/such/program"); err == nil {
+	if err := (Process{t.TempDir(), []string{"/no/such/program"}}).Keep(t.Context(), []*os.File{w}, nil); err == nil {
 		t.Error("kept by nobody")
 	}
-	if err := Keep(t.Context(), t.TempDir(), []*os.File{w}, nil, "/bin/true"); err == nil {
+	if err := (Process{t.TempDir(), []string{"/bin/true"}}).Keep(t.Context(), []*os.File{w}, nil); err == nil {
 		t.Error("kept by nobody")
 	}
 }

@@ -26,6 +26,9 @@ type keeper struct {
 // Run is a keeper's life: it answers on the socket that Keep has given the
 // process, until what it holds is of no use any more.
 func Run() error {
+	// When memory is short it is the last to be killed, and has next to none. Where
+	// that is not allowed it is as the daemon is.
+	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("-1000"), 0)
 	file := os.NewFile(listenerFD, "socket")
 	inherited, err := net.FileListener(file)
 	if err != nil {

@@ -227,7 +227,7 @@ func (d *daemon) end(signal syscall.Signal) int {
 func (d *daemon) lose() {
 	d.t.Helper()
 	d.end(syscall.SIGKILL)
-	if err := keeper.Drop(d.t.Context(), d.root); err != nil {
+	if err := (keeper.Process{Root: d.root}).Drop(d.t.Context()); err != nil {
 		d.t.Fatal(err)
 	}
 }

@@ -19,30 +19,9 @@ import (
 // and whoever reads waits for one that can. Who gives up gets errors.
 func TestTooNewADaemon(t *testing.T) {
 	newer := buildNewer(t, "99", "99")
-	lighter, err := site.Binary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := site.Start(t.Context(), site.Options{Lighter: lighter})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	data := addData(t, s)
-	ref := site.Reference(data)
-	if _, err := s.Machine.Pull(t.Context(), site.Lighter, ref); err != nil {
-		t.Fatal(err)
-	}
-	c, err := s.Machine.StartContainer(t.Context(), site.Lighter, ref, "sleep", "infinity")
-	if err != nil {
-		t.Fatal(err)
-	}
+	s, c := contained(t)
 	s.Machine.KillNode()
-	if err := s.Machine.StartNodeOf(t.Context(), newer); err != nil {
+	if err := s.Machine.LaunchNode(t.Context(), site.Launch{Lighter: newer}); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := s.Machine.Lighter(t.Context(), "release"); err == nil || !strings.Contains(err.Error(), "stop it first") {
@@ -64,7 +43,7 @@ func TestTooNewADaemon(t *testing.T) {
 		case <-time.After(100 * time.Millisecond):
 		}
 		if !giveUp {
-			if err := s.Machine.StartNodeOf(t.Context(), newer); err != nil {
+			if err := s.Machine.LaunchNode(t.Context(), site.Launch{Lighter: newer}); err != nil {
 				t.Fatal(err)
 			}
 			if err := <-read; err != nil {
@@ -85,9 +64,36 @@ func TestTooNewADaemon(t *testing.T) {
 	if err := c.Remove(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if ran, err := s.Machine.Run(t.Context(), site.Lighter, ref, "wc", "-c", "/data"); err != nil || !strings.HasPrefix(ran.Output, "50331648 ") {
+	if ran, err := s.Machine.Run(t.Context(), site.Lighter, site.Reference("data"), "wc", "-c", "/data"); err != nil || !strings.HasPrefix(ran.Output, "50331648 ") {
 		t.Errorf("a new container: %q, %v", ran.Output, err)
 	}
+}
+
+// contained is a site with a container of an image with a large file, /data.
+func contained(t *testing.T) (*site.Site, *site.Container) {
+	t.Helper()
+	lighter, err := site.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := site.Start(t.Context(), site.Options{Lighter: lighter})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	ref := site.Reference(addData(t, s))
+	if _, err := s.Machine.Pull(t.Context(), site.Lighter, ref); err != nil {
+		t.Fatal(err)
+	}
+	c, err := s.Machine.StartContainer(t.Context(), site.Lighter, ref, "sleep", "infinity")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, c
 }
 
 // readAll reads a file from wherever it really is.

@@ -53,15 +53,15 @@ func disturb(t *testing.T, args ...string) *disturbed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	d := &disturbed{Site: s, t: t}
 	t.Cleanup(func() {
 		if t.Failed() {
 			said, _ := os.ReadFile(s.Machine.NodeLog())
 			t.Logf("the nodes said:\n%s", said)
+			d.abort()
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
 		}
 	})
 	work, err := site.Work()
@@ -81,7 +81,6 @@ func disturb(t *testing.T, args ...string) *disturbed {
 			t.Fatal(err)
 		}
 	}
-	d := &disturbed{Site: s, t: t}
 	d.whole, d.random = readWhole(t, s, "python", layout), readRandomly(t, s, data)
 	return d
 }
@@ -110,17 +109,20 @@ func (d *disturbed) kill() {
 // start starts a daemon, of this build or another, and sees that readers get on.
 func (d *disturbed) start(lighter string) {
 	d.t.Helper()
-	var err error
-	if lighter == "" {
-		err = d.Machine.StartNode(d.t.Context())
-	} else {
-		err = d.Machine.StartNodeOf(d.t.Context(), lighter)
-	}
-	if err != nil {
+	if err := d.Machine.LaunchNode(d.t.Context(), site.Launch{Lighter: lighter}); err != nil {
 		d.t.Fatal(err)
 	}
 	d.whole.check(d.t)
 	d.random.check(d.t)
+}
+
+// abort fails all requests that wait. If one is lost, whoever waits for it cannot
+// even be killed, nor can this machine write back what is dirty (sync).
+func (d *disturbed) abort() {
+	if number, err := mount.Connection(d.Machine.NodeRoot()); err == nil && number != "" {
+		_, minor, _ := strings.Cut(number, ":")
+		_ = os.WriteFile(filepath.Join(connections(d.t), minor, "abort"), []byte("1"), 0) // the test has failed already
+	}
 }
 
 // waiting is how many requests of the devices the kernel has no answer for.

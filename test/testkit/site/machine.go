@@ -135,25 +135,34 @@ func (m *Machine) RestartContainerd(ctx context.Context) error {
 // StartNode starts the node, after StopNode or KillNode, with more flags than its
 // options have.
 func (m *Machine) StartNode(ctx context.Context, more ...string) error {
-	return m.StartNodeOf(ctx, m.site.options.Lighter, more...)
+	return m.LaunchNode(ctx, Launch{Args: more})
 }
 
-// StartNodeOf does so with another lighter binary: an older or a newer one.
-func (m *Machine) StartNodeOf(ctx context.Context, lighter string, more ...string) error {
+// Launch says how a node is started, where it is not as all others are.
+type Launch struct {
+	Lighter string     // another binary: an older or a newer one
+	Wrap    []string   // a command line that goes before the node's, and becomes it
+	Env     []string   // more variables
+	Files   []*os.File // what it inherits, from descriptor 3 on
+	Args    []string   // more flags
+}
+
+// LaunchNode is StartNode in a special way.
+func (m *Machine) LaunchNode(ctx context.Context, l Launch) error {
 	s := m.site
-	argv := strings.Fields(m.inside(lighter))
+	argv := append(strings.Fields(m.inside("")), l.Wrap...)
 	key := cmp.Or(s.options.HubKey, s.Hub.Key)
 	hubs := s.options.Hubs
 	if len(hubs) == 0 {
 		hubs = []string{s.Hub.URL}
 	}
-	argv = append(argv, "node", "--root", m.NodeRoot(), "--address", m.nodeSocket(),
+	argv = append(argv, cmp.Or(l.Lighter, s.options.Lighter), "node", "--root", m.NodeRoot(), "--address", m.nodeSocket(),
 		"--hub", strings.Join(hubs, ","), "--hub-key", key, "--plain-http")
 	if s.options.RemapIDs {
 		argv = append(argv, "--remap-ids")
 	}
 	var err error
-	if m.node, err = s.startProcess("node", slices.Concat(argv, s.options.NodeArgs, more)); err != nil {
+	if m.node, err = s.startProcessWith("node", slices.Concat(argv, s.options.NodeArgs, l.Args), l.Env, l.Files); err != nil {
 		return err
 	}
 	return m.node.await(ctx, dial("unix", m.nodeSocket()))
@@ -250,7 +259,7 @@ func (m *Machine) stop(ctx context.Context) error {
 	var errs []error
 	if m.node != nil && m.node.hasEnded() {
 		// Nobody will come who answers what its keeper has readers wait for.
-		errs = append(errs, keeper.Drop(ctx, m.NodeRoot()))
+		errs = append(errs, keeper.Process{Root: m.NodeRoot()}.Drop(ctx))
 	}
 	if m.containerd != nil {
 		errs = append(errs, m.removeContainers(ctx), m.containerd.stop())

@@ -31,13 +31,17 @@ type process struct {
 
 // startProcess starts argv[0] with its output in DIR/logs/NAME.log.
 func (s *Site) startProcess(name string, argv []string, env ...string) (*process, error) {
+	return s.startProcessWith(name, argv, env, nil)
+}
+
+func (s *Site) startProcessWith(name string, argv, env []string, files []*os.File) (*process, error) {
 	p := &process{name: name, cmd: exec.Command(argv[0], argv[1:]...), log: filepath.Join(s.Dir, "logs", name+".log"), ended: make(chan struct{})}
 	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
 	defer log.Close()
-	p.cmd.Stdout, p.cmd.Stderr = log, log
+	p.cmd.Stdout, p.cmd.Stderr, p.cmd.ExtraFiles = log, log, files
 	p.cmd.Env = append(os.Environ(), "PATH="+strings.Join(s.path, ":")+":"+os.Getenv("PATH"))
 	p.cmd.Env = append(p.cmd.Env, env...)
 	// An interrupt from the terminal is for the test alone: it stops the others in their order.

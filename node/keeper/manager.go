@@ -1,0 +1,225 @@
+package keeper
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Manager is the service manager that has started this process (systemd). It is
+// told how the process is, and keeps descriptors for the next one if the service
+// has a descriptor store. A nil Manager is none: what it is told is lost.
+type Manager struct {
+	socket   string // NOTIFY_SOCKET
+	stores   int    // how many descriptors it keeps
+	watchdog time.Duration
+	kept     map[string]int // what it has handed over, by name
+	note     *os.File       // shared memory that the manager keeps too
+}
+
+// Names of what the manager keeps. The files are name + their number.
+const (
+	managedFile = "lighter-"
+	managedNote = "lighter-note"
+)
+
+// firstPassed is the first of the descriptors that a manager hands over.
+const firstPassed = 3
+
+// Environment returns the service manager of this process, or nil. It takes over
+// what that hands over, and is called once, before anything is started.
+//
+// See sd_notify(3), sd_listen_fds(3) and FDSTORE in systemd.exec(5): from systemd
+// 254 on a service is told that it has a store. On an older one a keeper of its own
+// does the same, if the unit lets it live (KillMode=process).
+func Environment() *Manager {
+	defer func() {
+		for _, name := range []string{"LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "FDSTORE", "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"} {
+			_ = os.Unsetenv(name) // they are for this process alone
+		}
+	}()
+	m := &Manager{socket: os.Getenv("NOTIFY_SOCKET"), kept: map[string]int{}}
+	m.stores, _ = strconv.Atoi(os.Getenv("FDSTORE"))
+	if ours("WATCHDOG_PID") {
+		usec, _ := strconv.ParseInt(os.Getenv("WATCHDOG_USEC"), 10, 64)
+		m.watchdog = time.Duration(usec) * time.Microsecond
+	}
+	if n, err := strconv.Atoi(os.Getenv("LISTEN_FDS")); err == nil && ours("LISTEN_PID") {
+		names := strings.Split(os.Getenv("LISTEN_FDNAMES"), ":")
+		for i := range n {
+			unix.CloseOnExec(firstPassed + i)
+			if i < len(names) {
+				m.kept[names[i]] = firstPassed + i
+			}
+		}
+	}
+	if m.socket == "" {
+		return nil
+	}
+	return m
+}
+
+// ours tells whether a variable that names a process names this one, or is not set.
+func ours(variable string) bool {
+	pid := os.Getenv(variable)
+	return pid == "" || pid == strconv.Itoa(os.Getpid())
+}
+
+// Stores tells whether the manager keeps what a node needs.
+func (m *Manager) Stores() bool { return m != nil && m.stores > maxFiles }
+
+// Watchdog is how often the manager wants to hear "WATCHDOG=1" at least; 0: never.
+func (m *Manager) Watchdog() time.Duration {
+	if m == nil {
+		return 0
+	}
+	return m.watchdog
+}
+
+// Notify tells the manager something: lines of sd_notify(3), as "READY=1".
+func (m *Manager) Notify(lines string) error {
+	if m == nil {
+		return nil
+	}
+	return m.send(lines)
+}
+
+func (m *Manager) send(lines string, fds ...int) error {
+	// Not net's: it sends no descriptors through a connected datagram socket.
+	socket, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("tell the service manager: %w", err)
+	}
+	defer unix.Close(socket)
+	var rights []byte
+	if len(fds) > 0 {
+		rights = unix.UnixRights(fds...)
+	}
+	wait := unix.NsecToTimeval(patience.Nanoseconds())
+	err = unix.SetsockoptTimeval(socket, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &wait)
+	if err == nil {
+		err = unix.Sendmsg(socket, []byte(lines), rights, &unix.SockaddrUnix{Name: m.socket}, unix.MSG_NOSIGNAL) // @name is an abstract one
+	}
+	if err != nil {
+		return fmt.Errorf("tell the service manager at %s: %w", m.socket, err)
+	}
+	return nil
+}
+
+// Keep has the manager keep copies of files, with note, for the next process.
+// After Take, files has to begin with what that returned.
+func (m *Manager) Keep(ctx context.Context, files []*os.File, note []byte) error {
+	if len(note) > maxNote || len(files) == 0 || len(files) > maxFiles {
+		return fmt.Errorf("keep %d descriptors and a note of %d bytes: the most are %d and %d", len(files), len(note), maxFiles, maxNote)
+	}
+	if err := m.write(note); err != nil {
+		return fmt.Errorf("write the note for the next daemon: %w", err)
+	}
+	files = append(files[:len(files):len(files)], m.note)
+	for i, file := range files {
+		name := managedFile + strconv.Itoa(i)
+		if i == len(files)-1 { // the last: without it nothing counts
+			name = managedNote
+		}
+		fds, err := numbers([]*os.File{file})
+		if err == nil {
+			err = m.send("FDSTORE=1\nFDNAME="+name, fds...)
+		}
+		if err != nil {
+			return fmt.Errorf("give the service manager a descriptor: %w", err)
+		}
+	}
+	return m.barrier(ctx)
+}
+
+// write writes the note, in one write: whoever reads it sees one note or another.
+func (m *Manager) write(note []byte) error {
+	if m.note == nil {
+		fd, err := unix.MemfdCreate("lighter-note", unix.MFD_CLOEXEC)
+		if err != nil {
+			return err
+		}
+		m.note = os.NewFile(uintptr(fd), "note")
+	}
+	page := make([]byte, maxNote)
+	copy(page, note)
+	_, err := m.note.WriteAt(page, 0)
+	return err
+}
+
+// barrier waits until the manager has read all that it was told: it closes a pipe.
+func (m *Manager) barrier(ctx context.Context) error {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	fds, err := numbers([]*os.File{w})
+	if err == nil {
+		err = m.send("BARRIER=1", fds...)
+	}
+	if err := errors.Join(err, w.Close()); err != nil {
+		return err
+	}
+	end := time.Now().Add(patience)
+	if deadline, ok := ctx.Deadline(); ok && deadline.Before(end) {
+		end = deadline
+	}
+	if err := r.SetReadDeadline(end); err != nil {
+		return err
+	}
+	if _, err := r.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
+		return errors.New("the service manager does not confirm that it keeps the descriptors")
+	}
+	return nil
+}
+
+// Take returns what the manager has handed over, and the note. If that was
+// nothing, the error wraps fs.ErrNotExist. It is called once.
+func (m *Manager) Take(context.Context) ([]*os.File, []byte, error) {
+	fd, ok := m.kept[managedNote]
+	if !ok {
+		return nil, nil, fmt.Errorf("the service manager kept nothing: %w", fs.ErrNotExist)
+	}
+	var files []*os.File
+	for i := 0; ; i++ {
+		fd, ok := m.kept[managedFile+strconv.Itoa(i)]
+		if !ok {
+			break
+		}
+		files = append(files, os.NewFile(uintptr(fd), "kept"))
+	}
+	m.note = os.NewFile(uintptr(fd), "note")
+	m.kept = nil
+	page := make([]byte, maxNote)
+	if _, err := m.note.ReadAt(page, 0); err != nil {
+		return nil, nil, fmt.Errorf("read the note that the service manager kept: %w", err)
+	}
+	return files, bytes.TrimRight(page, "\x00"), nil
+}
+
+// Drop has the manager let go of all that it keeps.
+func (m *Manager) Drop(ctx context.Context) error {
+	for i := range maxFiles {
+		if err := m.send("FDSTOREREMOVE=1\nFDNAME=" + managedFile + strconv.Itoa(i)); err != nil {
+			return err
+		}
+	}
+	if err := m.send("FDSTOREREMOVE=1\nFDNAME=" + managedNote); err != nil {
+		return err
+	}
+	m.kept = nil
+	if m.note != nil {
+		_ = m.note.Close() // shared memory
+		m.note = nil
+	}
+	return m.barrier(ctx)
+}

@@ -1,0 +1,214 @@
+//go:build e2e
+
+package soak
+
+import (
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"lighter/node/keeper"
+	"lighter/test/testkit/site"
+)
+
+// manager is what systemd does for a service, as far as the node speaks to it:
+// sd_notify(3), the descriptor store, and handing over what is in it.
+type manager struct {
+	t    *testing.T
+	path string
+
+	mu    sync.Mutex
+	names []string // of files
+	files []*os.File
+	said  []string
+}
+
+func startManager(t *testing.T) *manager {
+	t.Helper()
+	m := &manager{t: t, path: filepath.Join(t.TempDir(), "notify")}
+	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: m.path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() { defer close(ended); m.listen(socket) }()
+	t.Cleanup(func() { socket.Close(); <-ended; m.drop(func(string) bool { return true }) })
+	return m
+}
+
+func (m *manager) listen(socket *net.UnixConn) {
+	b, oob := make([]byte, 4096), make([]byte, unix.CmsgSpace(16*4))
+	for {
+		n, oobn, _, _, err := socket.ReadMsgUnix(b, oob)
+		if err != nil {
+			return
+		}
+		var fds []int
+		if messages, err := unix.ParseSocketControlMessage(oob[:oobn]); err == nil && len(messages) > 0 {
+			fds, _ = unix.ParseUnixRights(&messages[0])
+		}
+		m.hear(strings.Split(string(b[:n]), "\n"), fds)
+	}
+}
+
+func (m *manager) hear(lines []string, fds []int) {
+	var name string
+	for _, line := range lines {
+		if value, ok := strings.CutPrefix(line, "FDNAME="); ok {
+			name = value
+		}
+	}
+	if slices.Contains(lines, "FDSTOREREMOVE=1") {
+		m.drop(func(other string) bool { return other == name })
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.said = append(m.said, lines...)
+	for _, fd := range fds {
+		if !slices.Contains(lines, "FDSTORE=1") || slices.ContainsFunc(m.files, func(f *os.File) bool { return same(int(f.Fd()), fd) }) {
+			unix.Close(fd)
+			continue
+		}
+		unix.CloseOnExec(fd)
+		m.names, m.files = append(m.names, name), append(m.files, os.NewFile(uintptr(fd), name))
+	}
+}
+
+// same tells whether two descriptors are of one open file, as systemd does.
+func same(a, b int) bool {
+	const kcmpFile = 0
+	pid := uintptr(os.Getpid())
+	order, _, errno := unix.Syscall6(unix.SYS_KCMP, pid, pid, kcmpFile, uintptr(a), uintptr(b), 0)
+	return errno == 0 && order == 0
+}
+
+func (m *manager) drop(which func(name string) bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i := len(m.names) - 1; i >= 0; i-- {
+		if which(m.names[i]) {
+			m.files[i].Close()
+			m.names, m.files = slices.Delete(m.names, i, i+1), slices.Delete(m.files, i, i+1)
+		}
+	}
+}
+
+// holds tells what is in the store.
+func (m *manager) holds() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Sorted(slices.Values(m.names))
+}
+
+// heard waits until the service has said a line once more than before.
+func (m *manager) heard(line string) {
+	m.t.Helper()
+	count := func() (n int) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		for _, said := range m.said {
+			if strings.HasPrefix(said, line) {
+				n++
+			}
+		}
+		return n
+	}
+	for before, end := count(), time.Now().Add(patience); count() == before; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			m.t.Fatalf("the node does not say %s: %s", line, m.said)
+		}
+	}
+}
+
+// launch is how the manager starts the service.
+func (m *manager) launch(args ...string) site.Launch {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return site.Launch{
+		Wrap: []string{"sh", "-c", `export LISTEN_PID=$$ WATCHDOG_PID=$$; exec "$0" "$@"`},
+		Env: []string{"NOTIFY_SOCKET=" + m.path, "FDSTORE=16", "WATCHDOG_USEC=200000",
+			"LISTEN_FDS=" + strconv.Itoa(len(m.files)), "LISTEN_FDNAMES=" + strings.Join(m.names, ":")},
+		Files: slices.Clone(m.files), Args: args,
+	}
+}
+
+// Under a service manager that keeps descriptors there is no keeper of our own, and
+// readers of a node that is killed wait for the next one. It is told how the node is.
+func TestServiceManager(t *testing.T) {
+	s, c := contained(t)
+	if err := c.Remove(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			said, _ := os.ReadFile(s.Machine.NodeLog())
+			t.Logf("the nodes said:\n%s", said)
+		}
+	})
+	for _, resend := range []string{"--resend", "--resend=false"} {
+		m := startManager(t)
+		if err := s.Machine.StopNode(); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Machine.LaunchNode(t.Context(), m.launch(resend)); err != nil {
+			t.Fatal(err)
+		}
+		c, err := s.Machine.StartContainer(t.Context(), site.Lighter, site.Reference("data"), "sleep", "infinity")
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := []string{"lighter-0", "lighter-note"}
+		if resend != "--resend" {
+			want = slices.Insert(want, 1, "lighter-1")
+		}
+		for range 3 {
+			if got := m.holds(); !slices.Equal(got, want) {
+				t.Errorf("the manager holds %v, want %v", got, want)
+			}
+			m.heard("WATCHDOG=1")
+			s.Machine.KillNode()
+			read := readAll(filepath.Join(c.Root, "data"))
+			select {
+			case err := <-read:
+				t.Fatalf("somebody answers for a node that was killed: %v", err)
+			case <-time.After(200 * time.Millisecond):
+			}
+			if err := s.Machine.LaunchNode(t.Context(), m.launch()); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-read; err != nil {
+				t.Errorf("%s: %v", resend, err)
+			}
+		}
+		if _, _, err := (keeper.Process{Root: s.Machine.NodeRoot()}).Take(t.Context()); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("there is a keeper of our own as well: %v", err)
+		}
+		if err := c.Remove(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := s.Machine.StopNode(); err != nil {
+			t.Error(err)
+		}
+		for _, line := range []string{"READY=1", "STOPPING=1"} {
+			if !slices.Contains(m.said, line) {
+				t.Errorf("the manager was told %s, and not %s", m.said, line)
+			}
+		}
+		if got := m.holds(); len(got) > 0 {
+			t.Errorf("after all was unmounted the manager holds %v", got)
+		}
+	}
+	if err := s.Machine.StartNode(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,118 @@
+//go:build e2e
+
+package soak
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"lighter/test/testkit/site"
+)
+
+// unit is a service's file as it is shipped.
+func unit(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(module(t), "deploy/systemd", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func TestUnitsAreUnderstood(t *testing.T) {
+	lighter, err := site.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"lighter-node.service", "lighter-hub.service"} {
+		path := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(path, []byte(strings.ReplaceAll(unit(t, name), "/usr/local/bin/lighter", lighter)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		out, err := exec.Command("systemd-analyze", "verify", path).CombinedOutput()
+		for line := range strings.Lines(string(out)) {
+			// Newer than Debian 12's systemd, which ignores it.
+			if strings.Contains(line, name) && !strings.Contains(line, "'FileDescriptorStorePreserve'") {
+				t.Error(line)
+			}
+		}
+		if err != nil {
+			t.Errorf("%s: %v: %s", name, err, out)
+		}
+	}
+}
+
+// The node does all that it does with the capabilities that its unit leaves it.
+func TestCapabilities(t *testing.T) {
+	var set []string
+	for line := range strings.Lines(unit(t, "lighter-node.service")) {
+		if value, ok := strings.CutPrefix(line, "CapabilityBoundingSet="); ok {
+			set = strings.Fields(strings.ToLower(strings.ReplaceAll(value, "CAP_", "+")))
+		}
+	}
+	if len(set) == 0 {
+		t.Fatal("the unit leaves the node all capabilities")
+	}
+	few := site.Launch{Wrap: []string{"setpriv", "--no-new-privs", "--bounding-set", "-all," + strings.Join(set, ",")}}
+	s, c := contained(t) // with a node that has them all, and now is replaced
+	work, err := site.Work()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Push(t.Context(), filepath.Join(work, "images/base"), "base"); err != nil { // which the hub does not know
+		t.Fatal(err)
+	}
+	s.Machine.KillNode()
+	if err := s.Machine.LaunchNode(t.Context(), few); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-readAll(filepath.Join(c.Root, "data")); err != nil {
+		t.Error(err)
+	}
+	if err := c.Remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := s.Machine.RemoveImage(t.Context(), site.Reference("data")); err != nil {
+		t.Error(err)
+	}
+	if err := s.Machine.StopNode(); err != nil { // so that it mounts the devices itself
+		t.Error(err)
+	}
+	if err := s.Machine.LaunchNode(t.Context(), few); err != nil {
+		t.Fatal(err)
+	}
+	// What containers leave belongs to whomever, and nobody may read it.
+	const odd = "mkdir /odd && touch /odd/file && chmod 0 /odd/file /odd && chown -R 1000:1000 /odd && chmod 4700 /tmp && chown 1000 /tmp"
+	for _, name := range []string{"data", "base"} {
+		ref := site.Reference(name)
+		if _, err := s.Machine.Pull(t.Context(), site.Lighter, ref); err != nil {
+			t.Fatal(fmt.Errorf("%s: %w", name, err))
+		}
+		if _, err := s.Machine.Run(t.Context(), site.Lighter, ref, "sh", "-c", odd); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := s.Machine.RemoveImage(t.Context(), ref); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	dir := t.TempDir()
+	if _, err := s.Machine.Lighter(t.Context(), "mount", "--hub", s.Hub.URL, "data:latest", dir); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "data")); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.Machine.Lighter(t.Context(), "unmount", dir); err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(filepath.Join(s.Machine.NodeRoot(), "snapshots/snapshots")); err != nil || len(left) > 0 {
+		t.Errorf("snapshots are left: %v, %v", left, err)
+	}
+	if said, err := os.ReadFile(s.Machine.NodeLog()); err != nil || strings.Contains(string(said), "level=ERROR") || t.Failed() {
+		t.Errorf("the nodes said (%v):\n%s", err, said)
+	}
+}

@@ -29,6 +29,7 @@ type Bind struct {
 	Dir   string `json:"dir"` // absolute, without symbolic links
 	Name  string `json:"name"`
 	Chain string `json:"chain"`
+	Lost  string `json:"lost,omitempty"` // why it could not be brought back; each start tries again
 }
 
 // openBinds reads what a former daemon had mounted.
@@ -64,6 +65,13 @@ func (b *binds) put(one Bind) error {
 		return err
 	}
 	return nil
+}
+
+func (b *binds) replace(one Bind) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.dirs[one.Dir] = one
+	return b.save()
 }
 
 func (b *binds) remove(dir string) error {
@@ -228,24 +236,35 @@ func (n *Node) holdBinds() {
 const recoverTimeout = 5 * time.Second
 
 // recoverBinds mounts them again where they still are, if the former daemon's
-// devices were lost. What cannot be mounted again is unmounted.
+// devices were lost. What cannot be mounted again is unmounted; it is not forgotten.
 func (n *Node) recoverBinds(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, recoverTimeout)
 	defer cancel()
 	var errs []error
 	for _, b := range n.binds.list() {
-		bound, err := mount.Bound(n.config.Root, b.Dir)
-		if bound && !n.takenOver {
-			err = n.bindChain(ctx, b, mount.Rebind)
-		}
-		if bound && err == nil {
-			continue
-		}
-		if err != nil {
-			_, failed := mount.Unbind(n.config.Root, b.Dir)
-			n.log.Error("what was mounted for people is not any more", "name", b.Name, "dir", b.Dir, "cause", errors.Join(err, failed))
-		}
-		errs = append(errs, n.forgetBind(b))
+		errs = append(errs, n.recoverBind(ctx, b))
 	}
 	return errors.Join(errs...)
+}
+
+func (n *Node) recoverBind(ctx context.Context, b Bind) error {
+	bound, err := mount.Bound(n.config.Root, b.Dir)
+	switch {
+	case err != nil:
+	case !bound && b.Lost == "":
+		return n.forgetBind(b) // somebody has unmounted it
+	case bound && n.takenOver:
+		return nil
+	case bound:
+		err = n.bindChain(ctx, b, mount.Rebind)
+	default:
+		err = n.bindChain(ctx, b, mount.Bind)
+	}
+	b.Lost = ""
+	if err != nil {
+		_, failed := mount.Unbind(n.config.Root, b.Dir)
+		b.Lost = errors.Join(err, failed).Error()
+		n.log.Error("what was mounted for people is not any more", "name", b.Name, "dir", b.Dir, "cause", b.Lost)
+	}
+	return n.binds.replace(b)
 }

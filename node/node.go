@@ -159,6 +159,7 @@ func start(ctx context.Context, config Config, manager *keeper.Manager, log *slo
 		return nil, err
 	}
 	n.chains.Sweep()
+	n.reportLost(ctx)
 	if n.controls, err = snapshot.Listen(ctx, ControlSocket(config.Root)); err != nil {
 		return nil, err
 	}

@@ -37,6 +37,7 @@ type Status struct {
 type LostStatus struct {
 	Tree   chunk.ID `json:"tree"`
 	Chains []string `json:"chains"`
+	Images []string `json:"images"` // that end with one of them, as far as they were named
 	Cause  string   `json:"cause"`
 }
 
@@ -80,7 +81,7 @@ func (n *Node) Status(ctx context.Context) (Status, error) {
 		s.Mounts = append(s.Mounts, MountStatus{Mounted: m, Chains: chains[m.Tree], Files: m.Header.Files, Bytes: m.Header.Bytes})
 	}
 	for tree, cause := range n.trees.Lost() {
-		s.Lost = append(s.Lost, LostStatus{Tree: tree, Chains: chains[tree], Cause: cause.Error()})
+		s.Lost = append(s.Lost, LostStatus{Tree: tree, Chains: chains[tree], Images: n.imagesOf(ctx, chains[tree]), Cause: cause.Error()})
 	}
 	slices.SortFunc(s.Mounts, func(a, b MountStatus) int { return slices.Compare(a.Tree[:], b.Tree[:]) })
 	slices.SortFunc(s.Lost, func(a, b LostStatus) int { return slices.Compare(a.Tree[:], b.Tree[:]) })

@@ -89,9 +89,9 @@ func printStatus(s node.Status) error {
 	}
 	rows = nil
 	for _, l := range s.Lost {
-		rows = append(rows, []any{l.Tree.Short(), shortAll(l.Chains), l.Cause})
+		rows = append(rows, []any{l.Tree.Short(), cmp.Or(strings.Join(l.Images, " "), "-"), shortAll(l.Chains), l.Cause})
 	}
-	return tableOf(rows, "\nNOT BROUGHT BACK\tCHAINS\tCAUSE")
+	return tableOf(rows, "\nNOT BROUGHT BACK\tIMAGES\tCHAINS\tCAUSE")
 }
 
 // tableOf prints a table that has rows.

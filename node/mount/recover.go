@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"lighter/format/chunk"
@@ -17,8 +18,10 @@ import (
 //
 // If the server has taken over the former one's connection, all goes on: each
 // tree on the disk has its device again, for there may be containers that use
-// it, and what is mounted stays so. A tree that cannot be opened costs its own
-// users errors, and is named in the log.
+// it, and what is mounted stays so. It reads no more of a tree than the head of
+// its index, of several at a time. A tree that cannot be opened costs its own users
+// errors, and is listed by Lost; it stays on the disk, and is put right, with the
+// hub's help, by the next Mount.
 //
 // Otherwise the devices went with the daemon, so its mounts are taken away:
 // containers that still use one keep it, and get errors for what is not in
@@ -35,22 +38,36 @@ func (t *Trees) Recover(takenOver bool) error {
 	if err != nil {
 		return err
 	}
+	var group errgroup.Group
+	group.SetLimit(recoverTogether)
 	for _, tree := range trees {
-		m, err := t.open(tree)
-		if err == nil {
-			var entry mountEntry
-			entry, m.mounted = mounts[t.point(tree)]
-			m.mode = entry.mode
-			err = t.serve(tree, m)
-		}
-		if err != nil {
-			t.log.Error("a tree cannot be served any more", "tree", tree, "cause", err)
-			t.mu.Lock()
-			t.lost[tree] = err
-			t.mu.Unlock()
-		}
+		group.Go(func() error {
+			entry, mounted := mounts[t.point(tree)]
+			if err := t.recover(tree, mounted, entry.mode); err != nil {
+				t.lose(tree, err)
+			}
+			return nil
+		})
 	}
-	return nil
+	return group.Wait()
+}
+
+// recoverTogether is how many trees are opened at a time. They wait for the disk.
+const recoverTogether = 16
+
+func (t *Trees) recover(tree chunk.ID, mounted bool, mode Mode) error {
+	m, err := t.open(tree)
+	if err != nil {
+		return err
+	}
+	m.mounted, m.mode = mounted, mode
+	return t.serve(tree, m)
+}
+
+func (t *Trees) lose(tree chunk.ID, cause error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.lost[tree] = cause
 }
 
 // Lost says of the trees that a former daemon served and this one could not why.

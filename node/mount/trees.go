@@ -157,5 +157,8 @@ func (t *Trees) Remove(tree chunk.ID) error {
 	if err := state.Discard(t.dir(tree), t.aside(oldPrefix, tree)); err != nil {
 		return fmt.Errorf("remove tree %s: %w", tree.Short(), err)
 	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.lost, tree)
 	return nil
 }

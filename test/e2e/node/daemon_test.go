@@ -309,7 +309,8 @@ func TestDevicesAreUnmounted(t *testing.T) {
 	d.start()
 }
 
-// What cannot be mounted again does not keep the node from starting, nor stay.
+// What cannot be mounted again does not keep the node from starting, and is not
+// forgotten: the next one tries again.
 func TestDamagedIndexWithoutAHub(t *testing.T) {
 	d := startNode(t, newRoot(t), "--address", "")
 	dir := t.TempDir()
@@ -319,9 +320,55 @@ func TestDamagedIndexWithoutAHub(t *testing.T) {
 	if err := flip("metadata")(filepath.Join(d.root, "trees", tree)); err != nil {
 		t.Fatal(err)
 	}
+	with := d.args
 	d.args = append(d.args, "--hub", "http://127.0.0.1:1")
 	d.start()
-	if s := status(t, d.root); len(s.Binds) != 0 || mountsOn(t, dir) != 0 || !strings.Contains(d.said(), "is not any more") {
+	if s := status(t, d.root); len(s.Binds) != 1 || s.Binds[0].Lost == "" || mountsOn(t, dir) != 0 || !strings.Contains(d.said(), "is not any more") {
 		t.Errorf("%+v, %d mounts; it said\n%s", s.Binds, mountsOn(t, dir), d.said())
+	}
+	d.end(syscall.SIGTERM)
+	d.args = with
+	d.start()
+	shows(t, dir)
+	run(t, "unmount", "--root", d.root, dir).good()
+	if s := status(t, d.root); len(s.Binds) != 0 {
+		t.Errorf("%+v", s.Binds)
+	}
+}
+
+// A tree that a new node cannot serve is named; all others are served, and it is
+// put right when somebody mounts it once more.
+func TestTreeThatIsLost(t *testing.T) {
+	d := startNode(t, newRoot(t), "--address", "")
+	dir, other := t.TempDir(), t.TempDir()
+	run(t, "mount", "--root", d.root, "tools:1", dir).good()
+	tree := status(t, d.root).Mounts[0].Tree.String()
+	run(t, "mount", "--root", d.root, "both:1", other, "--platform", "linux/arm64").good()
+	d.end(syscall.SIGKILL)
+	if err := os.Truncate(filepath.Join(d.root, "trees", tree, "map"), 10); err != nil {
+		t.Fatal(err)
+	}
+	d.start()
+	s := status(t, d.root)
+	if len(s.Lost) != 1 || s.Lost[0].Tree.String() != tree || len(s.Lost[0].Chains) != 1 || len(s.Lost[0].Images) != 1 || s.Lost[0].Images[0] != "tools:1" || s.Lost[0].Cause == "" {
+		t.Errorf("lost: %+v", s.Lost)
+	}
+	if !strings.Contains(d.said(), "tools:1") || !strings.Contains(d.said(), "could not be brought back") {
+		t.Errorf("it said\n%s", d.said())
+	}
+	if out := run(t, "status", "--root", d.root).good(); !strings.Contains(out, "NOT BROUGHT BACK") {
+		t.Errorf("status:\n%s", out)
+	}
+	if got, err := os.ReadFile(filepath.Join(other, "large")); err != nil || !bytes.Equal(got, large) {
+		t.Errorf("another image: %d bytes, %v", len(got), err)
+	}
+	again := t.TempDir()
+	run(t, "mount", "--root", d.root, "tools:1", again).good()
+	shows(t, again)
+	if s := status(t, d.root); len(s.Lost) != 0 {
+		t.Errorf("lost still: %+v", s.Lost)
+	}
+	for _, dir := range []string{dir, other, again} {
+		run(t, "unmount", "--root", d.root, dir).good()
 	}
 }

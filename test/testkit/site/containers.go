@@ -67,14 +67,30 @@ func (m *Machine) StartContainer(ctx context.Context, snapshotter, ref string, a
 	if _, err := m.Ctr(ctx, append([]string{"run", "--detach", "--snapshotter", snapshotter, ref, c.ID}, argv...)...); err != nil {
 		return nil, err
 	}
-	text, err := os.ReadFile(filepath.Join(m.bundle(c.ID), "init.pid"))
+	if err := c.findProcess(); err != nil {
+		return nil, errors.Join(err, c.Remove(ctx))
+	}
+	return c, nil
+}
+
+func (c *Container) findProcess() error {
+	text, err := os.ReadFile(filepath.Join(c.machine.bundle(c.ID), "init.pid"))
 	if err == nil {
 		c.PID, err = strconv.Atoi(strings.TrimSpace(string(text)))
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("find the process of container %s: %w", c.ID, err), c.Remove(ctx))
+		return fmt.Errorf("find the process of container %s: %w", c.ID, err)
 	}
-	return c, nil
+	return nil
+}
+
+// StartAgain starts a container whose process has ended, on what it has left of
+// its files.
+func (c *Container) StartAgain(ctx context.Context) error {
+	if _, err := c.machine.Ctr(ctx, "tasks", "start", "--detach", c.ID); err != nil {
+		return err
+	}
+	return c.findProcess()
 }
 
 // Exec runs argv in the container and returns its standard output.

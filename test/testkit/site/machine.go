@@ -254,6 +254,53 @@ func (m *Machine) Wipe(ctx context.Context) error {
 	return m.start(ctx)
 }
 
+// Reboot does what a loss of power and a new start of the machine do: all its
+// processes and mounts are gone, and what lies in memory alone.
+func (m *Machine) Reboot(ctx context.Context) error {
+	pids, err := filepath.Glob(m.bundle("*") + "/init.pid")
+	if err != nil {
+		return err
+	}
+	shims, err := processes(filepath.Join(m.site.tools, "containerd-shim-runc-v2"), m.containerdSocket())
+	if err != nil {
+		return err
+	}
+	keepers, err := processes("", "keeper "+m.NodeRoot())
+	if err != nil {
+		return err
+	}
+	victims := append(shims, keepers...)
+	for _, path := range pids {
+		text, err := os.ReadFile(path)
+		pid, malformed := strconv.Atoi(strings.TrimSpace(string(text)))
+		if err := errors.Join(err, malformed); err != nil {
+			return err
+		}
+		victims = append(victims, pid)
+	}
+	m.containerd.kill()
+	m.node.kill()
+	for _, pid := range victims {
+		_ = syscall.Kill(pid, syscall.SIGKILL) // it may end by itself
+	}
+	for _, pid := range victims {
+		for end := time.Now().Add(stopTimeout); syscall.Kill(pid, 0) == nil; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				return fmt.Errorf("process %d does not end", pid)
+			}
+		}
+	}
+	if err := unmountBelow(m.dir); err != nil {
+		return err
+	}
+	for _, dir := range []string{m.path("state"), "/run/containerd", "/run/runc"} {
+		if err := os.RemoveAll(dir); err != nil {
+			return err
+		}
+	}
+	return m.start(ctx)
+}
+
 // stop removes the containers and ends containerd, its shims and the node.
 func (m *Machine) stop(ctx context.Context) error {
 	var errs []error

@@ -189,19 +189,12 @@ func (n *Node) own() error {
 	if os.Geteuid() != 0 {
 		return errors.New("a node mounts file systems and must run as root (try: sudo lighter node ...)")
 	}
-	if err := n.makeRoot(); err != nil {
+	err := n.makeRoot()
+	if err != nil {
 		return err
 	}
-	lock, err := os.OpenFile(filepath.Join(n.config.Root, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return fmt.Errorf("open the node's root: %w", err)
-	}
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		lock.Close()
-		return fmt.Errorf("%s is in use by another lighter node: stop it, or give this one another --root", n.config.Root)
-	}
-	n.lock = lock
-	return nil
+	n.lock, err = lockRoot(n.config.Root)
+	return err
 }
 
 // makeRoot makes sure of the root: a directory in which only root can change

@@ -7,8 +7,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"golang.org/x/sys/unix"
-
 	"lighter/node/keeper"
 	"lighter/node/mount"
 )
@@ -22,13 +20,13 @@ func Release(ctx context.Context, root string) error {
 		return errors.New("the devices are root's alone: run this as root (try sudo)")
 	}
 	root = realRoot(root)
-	lock, err := os.OpenFile(filepath.Join(root, "lock"), os.O_RDWR, 0)
-	if err != nil {
+	if _, err := os.Stat(filepath.Join(root, "lock")); err != nil {
 		return fmt.Errorf("there is no node's root at %s: say --root: %w", root, err)
 	}
-	defer lock.Close()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return fmt.Errorf("a lighter node runs with root %s and serves its devices: stop it first", root)
+	lock, err := lockRoot(root)
+	if err != nil {
+		return fmt.Errorf("release the devices: %w", err)
 	}
+	defer lock.Close()
 	return errors.Join(keeper.Process{Root: root}.Drop(ctx), mount.Release(root))
 }

@@ -114,11 +114,10 @@ func (s *Server) loop(work context.Context) error {
 			return err
 		}
 	}
-	rest := make([]byte, requestSize) // for what has no place in a slot
-	place := s.journal.take()
+	in, place := s.inbox(), s.journal.take()
 	for {
 		place.clear()
-		n, err := s.receive(place, rest)
+		bytes, err := in.receive(place)
 		switch {
 		case err == nil:
 		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
@@ -127,10 +126,6 @@ func (s *Server) loop(work context.Context) error {
 			return nil // told to stop, closed, unmounted
 		default:
 			return fmt.Errorf("read a request of %s: %w", s.dir, err)
-		}
-		bytes := rest[:max(0, n-len(place))]
-		if place != nil {
-			bytes = append(place[:min(n, len(place))], bytes...) // if there is more than it has room for, a copy
 		}
 		if s.serveOne(work, bytes, place) {
 			place = s.journal.take()
@@ -187,23 +182,49 @@ func (s *Server) serveKept(work context.Context, place slot) {
 	}
 }
 
-// receive reads one request: its beginning into place, the rest into rest.
-func (s *Server) receive(place slot, rest []byte) (n int, err error) {
-	into := [][]byte{place, rest}
-	var failed error
-	err = s.raw.Read(func(fd uintptr) bool {
-		n, failed = unix.Readv(int(fd), into)
-		return failed != unix.EAGAIN
-	})
-	if err == nil || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, os.ErrClosed) {
-		return n, errors.Join(err, failed)
+// inbox reads requests, one after the other.
+type inbox struct {
+	server *Server
+	into   [2][]byte // a slot, and what has no place in it
+	n      int
+	err    error
+	read   func(fd uintptr) bool
+}
+
+func (s *Server) inbox() *inbox {
+	i := &inbox{server: s, into: [2][]byte{1: make([]byte, requestSize)}}
+	i.read = func(fd uintptr) bool {
+		i.n, i.err = unix.Readv(int(fd), i.into[:])
+		return i.err != unix.EAGAIN
 	}
-	// Go's poller has seen that the connection ended, but not why. The kernel
-	// says it to whoever reads.
-	if failed := s.raw.Control(func(fd uintptr) { n, err = unix.Readv(int(fd), into) }); failed != nil {
-		return 0, os.ErrClosed
+	return i
+}
+
+// receive reads one request, its beginning into place. The bytes are good until
+// the next one.
+func (i *inbox) receive(place slot) ([]byte, error) {
+	i.into[0] = place
+	err := i.server.raw.Read(i.read)
+	switch {
+	case err == nil:
+		err = i.err
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, os.ErrClosed):
+	default:
+		// Go's poller has seen that the connection ended, but not why. The kernel
+		// says it to whoever reads.
+		if i.server.raw.Control(func(fd uintptr) { i.read(fd) }) != nil {
+			return nil, os.ErrClosed
+		}
+		err = i.err
 	}
-	return n, err
+	if err != nil {
+		return nil, err
+	}
+	rest := i.into[1][:max(0, i.n-len(place))]
+	if place == nil {
+		return rest, nil
+	}
+	return append(place[:min(i.n, len(place))], rest...), nil // if place has no room for it, a copy
 }
 
 // handle answers a request, at once if it is not a READ. A READ that is answered

@@ -15,6 +15,8 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
+
+	"lighter/node/state"
 )
 
 // stopTimeout bounds how long Serve waits, when it is told to stop, for the
@@ -69,13 +71,31 @@ func removeStale(ctx context.Context, path string) error {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "unix", path)
 	if err == nil {
-		conn.Close()
+		defer conn.Close()
+		if listenerIsDead(conn) {
+			return os.Remove(path)
+		}
 		return fmt.Errorf("somebody listens on %s already: stop that process, or listen elsewhere", path)
 	}
 	if !errors.Is(err, unix.ECONNREFUSED) {
 		return fmt.Errorf("find out who listens on %s: %w", path, err)
 	}
 	return os.Remove(path)
+}
+
+// listenerIsDead tells whether who listens was killed, though the kernel has not
+// closed its sockets yet.
+func listenerIsDead(conn net.Conn) bool {
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return false
+	}
+	dead := false
+	err = raw.Control(func(fd uintptr) {
+		peer, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+		dead = err == nil && state.Dead(int(peer.Pid))
+	})
+	return err == nil && dead
 }
 
 // Serve answers requests for sn on listener until ctx ends. Then it lets those

@@ -71,7 +71,7 @@ func serveDevices(t *testing.T) (*device.Server, string) {
 }
 
 // startServing serves and returns what ends it.
-func startServing(t *testing.T, s *device.Server) (stop func()) {
+func startServing(t testing.TB, s *device.Server) (stop func()) {
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(context.Background()) }()
 	return func() {
@@ -88,7 +88,7 @@ func startServing(t *testing.T, s *device.Server) (stop func()) {
 	}
 }
 
-func addDevice(t *testing.T, s *device.Server, name string, size int, r device.Reader) (chunk.ID, string) {
+func addDevice(t testing.TB, s *device.Server, name string, size int, r device.Reader) (chunk.ID, string) {
 	t.Helper()
 	id := chunk.Sum([]byte(name))
 	path, err := s.Add(id, int64(size), r)

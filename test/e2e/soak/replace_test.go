@@ -24,7 +24,7 @@ func TestTooNewADaemon(t *testing.T) {
 	if err := s.Machine.LaunchNode(t.Context(), site.Launch{Lighter: newer}); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := s.Machine.Lighter(t.Context(), "release"); err == nil || !strings.Contains(err.Error(), "stop it first") {
+	if out, err := s.Machine.Lighter(t.Context(), "release"); err == nil || !strings.Contains(err.Error(), "stop it") {
 		t.Errorf("release while a node runs: %q, %v", out, err)
 	}
 	path := filepath.Join(c.Root, "data")

@@ -1,0 +1,97 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"lighter/node/state"
+)
+
+// lockRoot makes sure that no other daemon uses root, as long as the file that it
+// returns is open.
+//
+// A daemon that was killed may hold its lock still: if one of its threads was
+// unmounting a tree, it hangs in the kernel until somebody answers what was read of
+// that tree, which is its successor's to do. So the lock of a process that is
+// dead is taken from it.
+func lockRoot(root string) (lock *os.File, err error) {
+	// One at a time: of two that find a dead one, the second finds the first.
+	dir, err := os.Open(root)
+	if err != nil {
+		return nil, fmt.Errorf("open the node's root: %w", err)
+	}
+	defer dir.Close()
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
+		return nil, fmt.Errorf("lock the node's root: %w", err)
+	}
+	path := filepath.Join(root, "lock")
+	lock, err = tryLock(path)
+	if errors.Is(err, unix.EWOULDBLOCK) && isDead(path) {
+		if err := inherit(root); err != nil {
+			return nil, fmt.Errorf("take the locks of a daemon that was killed: %w", err)
+		}
+		lock, err = tryLock(path)
+	}
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return nil, fmt.Errorf("%s is in use by another lighter node: stop it, or give this one another --root", root)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open the node's root: %w", err)
+	}
+	return lock, nil
+}
+
+// inherit puts other files in the place of those that a dead daemon holds locked
+// (package disk's lock, and bbolt's), and of its own lock.
+func inherit(root string) error {
+	if err := os.Remove(filepath.Join(root, "cache", "lock")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	path := filepath.Join(root, "snapshots", "metadata.db")
+	snapshots, err := os.ReadFile(path)
+	switch {
+	case err == nil:
+		err = state.Replace(path, snapshots)
+	case errors.Is(err, fs.ErrNotExist):
+		err = nil
+	}
+	return errors.Join(err, os.Remove(filepath.Join(root, "lock")))
+}
+
+// tryLock locks a file and says in it who has.
+func tryLock(path string) (*os.File, error) {
+	lock, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if err == nil {
+		err = errors.Join(lock.Truncate(0), writeStart(lock, strconv.Itoa(os.Getpid())))
+	}
+	if err != nil {
+		lock.Close()
+		return nil, err
+	}
+	return lock, nil
+}
+
+func writeStart(file *os.File, text string) error {
+	_, err := file.WriteAt([]byte(text), 0)
+	return err
+}
+
+// isDead tells whether the process that has written the lock is dead.
+func isDead(lock string) bool {
+	text, err := os.ReadFile(lock)
+	if err != nil {
+		return false
+	}
+	pid, err := strconv.Atoi(string(text))
+	return err == nil && state.Dead(pid)
+}

@@ -1,0 +1,139 @@
+//go:build e2e
+
+package node
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"lighter/node/mount"
+	"lighter/test/testkit/site"
+)
+
+// stalling is a way to the hub on which nothing moves for a while.
+type stalling struct {
+	url  string
+	gate sync.RWMutex // held for writing while nothing moves
+}
+
+func startStalling(t *testing.T) *stalling {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	p := &stalling{url: "http://" + l.Addr().String()}
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go p.serve(conn)
+		}
+	}()
+	return p
+}
+
+func (p *stalling) serve(conn net.Conn) {
+	defer conn.Close()
+	hub, err := net.Dial("tcp", "127.0.0.1:7070")
+	if err != nil {
+		return
+	}
+	defer hub.Close()
+	go func() { _, _ = io.Copy(hub, conn); hub.Close() }() // whoever asked sees how it ends
+	for b := make([]byte, 4096); ; {
+		n, err := hub.Read(b)
+		p.gate.RLock()
+		_, failed := conn.Write(b[:n])
+		p.gate.RUnlock()
+		if err != nil || failed != nil {
+			return
+		}
+	}
+}
+
+// A daemon that is killed while it unmounts a tree of which a read is not answered
+// cannot even end. The next one takes its place, and answers the read.
+func TestKilledWhileUnmounting(t *testing.T) {
+	hub := startStalling(t)
+	root := newRoot(t)
+	// Should the read be lost, who waits for it could not even be killed.
+	guard := time.AfterFunc(30*time.Second, func() { _ = mount.Release(root) })
+	t.Cleanup(func() {
+		if guard.Stop() && t.Failed() {
+			_ = mount.Release(root)
+		}
+	})
+	d := startNode(t, root, "--address", "", "--hub", hub.url)
+	dir := t.TempDir()
+	run(t, "mount", "--root", d.root, "tools:1", dir).good()
+	hub.gate.Lock()
+	open := sync.OnceFunc(hub.gate.Unlock)
+	t.Cleanup(open)
+	if err := site.DropCaches(); err != nil {
+		t.Fatal(err)
+	}
+	reader := exec.Command("cat", filepath.Join(dir, "large"))
+	if err := reader.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a read", func() bool { return status(t, d.root).Mounts[0].Device.Missed > 0 })
+	if err := reader.Process.Kill(); err != nil { // the kernel's reading ahead for it goes on
+		t.Fatal(err)
+	}
+	_ = reader.Wait() // it was killed
+	unmount := exec.Command(lighter, "unmount", "--root", d.root, dir)
+	if err := unmount.Start(); err != nil {
+		t.Fatal(err)
+	}
+	killed := d.cmd
+	stuck := func() bool { return unmounting(t, killed.Process.Pid) }
+	eventually(t, "an unmounting that hangs", stuck)
+	if err := killed.Process.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if err := unmount.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = unmount.Wait() // it was killed
+	if !stuck() {
+		t.Fatal("the killed daemon has ended: this tests nothing")
+	}
+	d.start()
+	open()
+	_ = killed.Wait() // it ends, as its read was answered
+	again := t.TempDir()
+	run(t, "mount", "--root", d.root, "tools:1", again).good()
+	shows(t, again)
+	run(t, "unmount", "--root", d.root, again).good()
+	run(t, "node", "--root", d.root, "--address", "").bad(1, "in use")
+}
+
+// unmounting tells whether a thread of a process waits for a read that was begun
+// of a tree that it unmounts.
+func unmounting(t *testing.T, pid int) bool {
+	t.Helper()
+	stacks, err := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/stack")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range stacks {
+		stack, err := os.ReadFile(path)
+		if err == nil && bytes.Contains(stack, []byte("erofs_kill_sb")) && bytes.Contains(stack, []byte("folio")) {
+			return true
+		}
+	}
+	return false
+}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"net"
 	"os"
 	"testing"
 	"time"
@@ -131,5 +132,90 @@ func TestProgramThatIsNone(t *testing.T) {
 	}
 	if err := (Process{t.TempDir(), []string{"/bin/true"}}).Keep(t.Context(), []*os.File{w}, nil); err == nil {
 		t.Error("kept by nobody")
+	}
+}
+
+func TestSeveralAreKept(t *testing.T) {
+	root := t.TempDir()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := Process{root, []string{self, "keep"}}
+	r1, w1 := pipe(t)
+	r2, w2 := pipe(t)
+	if err := p.Keep(t.Context(), []*os.File{w1, w2}, []byte("two")); err != nil {
+		t.Fatal(err)
+	}
+	files, note, err := p.Take(t.Context())
+	if err != nil || len(files) != 2 || string(note) != "two" {
+		t.Fatalf("%d, %q, %v", len(files), note, err)
+	}
+	for i, r := range []*os.File{r1, r2} { // in their order
+		b := make([]byte, 1)
+		if _, err := files[i].Write([]byte{byte(i)}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(r, b); err != nil || b[0] != byte(i) {
+			t.Errorf("%d: %v, %v", i, b, err)
+		}
+		files[i].Close()
+	}
+	for _, files := range [][]*os.File{nil, {w1, w1, w1, w1, w1}} {
+		if err := p.Keep(t.Context(), files, nil); err == nil {
+			t.Errorf("%d descriptors are kept", len(files))
+		}
+	}
+	if err := p.Drop(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// A keeper of an older version does not answer to several descriptors. Another one
+// takes its place.
+func TestOlderKeeperIsReplaced(t *testing.T) {
+	root := t.TempDir()
+	old, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: Socket(root), Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	old.SetUnlinkOnClose(false)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer old.Close()
+		for {
+			conn, err := old.AcceptUnix()
+			if err != nil {
+				return
+			}
+			op, _, fds, err := receiveAny(conn)
+			closeAll(fds)
+			conn.Close()
+			if err != nil || op == opDrop {
+				return
+			}
+		}
+	}()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := Process{root, []string{self, "keep"}}
+	_, w1 := pipe(t)
+	_, w2 := pipe(t)
+	if err := p.Keep(t.Context(), []*os.File{w1, w2}, []byte("new")); err != nil {
+		t.Fatal(err)
+	}
+	<-ended
+	files, note, err := p.Take(t.Context())
+	if err != nil || len(files) != 2 || string(note) != "new" {
+		t.Errorf("%d, %q, %v", len(files), note, err)
+	}
+	for _, file := range files {
+		file.Close()
+	}
+	if err := p.Drop(t.Context()); err != nil {
+		t.Error(err)
 	}
 }

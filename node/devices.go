@@ -177,6 +177,15 @@ func closeFiles(files []*os.File) {
 	}
 }
 
+// startDevices serves the devices from the moment that it can be: all that comes
+// later may unmount a tree, and so wait for what is read of it. It goes on to the
+// last, too.
+func (n *Node) startDevices(ctx context.Context) {
+	ctx, n.stopServing = context.WithCancel(context.WithoutCancel(ctx))
+	n.served = make(chan error, 1)
+	go func() { n.served <- n.serveDevices(ctx) }()
+}
+
 // serveDevices answers the kernel until ctx is done. If it ends before, by
 // somebody's umount, the node ends: it could mount nothing any more.
 func (n *Node) serveDevices(ctx context.Context) error {

@@ -59,7 +59,8 @@ type Node struct {
 	keepers   []keeper.Keeper
 	probe     singleflight.Group // whether the devices are served
 	server    *device.Server
-	takenOver bool // server's connection is a former daemon's
+	served    chan error // what became of serving the devices; nil before
+	takenOver bool       // server's connection is a former daemon's
 	trees     *mount.Trees
 	keys      *chain.Keys
 	chains    *chain.Resolver
@@ -70,6 +71,8 @@ type Node struct {
 	controls  net.Listener
 	requests  net.Listener // containerd's; nil without an address
 	stop      context.CancelCauseFunc
+
+	stopServing context.CancelFunc // ends serving the devices
 }
 
 // Run runs a node until ctx is done, as the one thing that this process does.
@@ -77,21 +80,16 @@ type Node struct {
 func Run(ctx context.Context, config Config, log *slog.Logger, ready func()) error {
 	boundGarbage()
 	manager := keeper.Environment()
-	n, err := start(ctx, config, manager, log)
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	n, err := start(ctx, stop, config, manager, log)
 	if err != nil {
 		return err
 	}
 	n.last()
-	ctx, n.stop = context.WithCancelCause(ctx)
-	defer n.stop(nil)
-	// The devices are served to the last: who unmounts a tree may read it.
-	devices, stopDevices := context.WithCancel(context.WithoutCancel(ctx))
-	served := make(chan error, 1)
-	go func() { served <- n.serveDevices(devices) }()
 	err = n.serve(ctx, ready)
 	n.trees.Close()
-	stopDevices()
-	return errors.Join(err, <-served, n.close())
+	return errors.Join(err, n.close())
 }
 
 // serve answers containerd and people until ctx is done.
@@ -115,8 +113,8 @@ func (n *Node) serve(ctx context.Context, ready func()) error {
 }
 
 // start opens everything, lowest first.
-func start(ctx context.Context, config Config, manager *keeper.Manager, log *slog.Logger) (_ *Node, err error) {
-	n := &Node{config: config, log: log, started: time.Now(), manager: manager}
+func start(ctx context.Context, stop context.CancelCauseFunc, config Config, manager *keeper.Manager, log *slog.Logger) (_ *Node, err error) {
+	n := &Node{config: config, log: log, started: time.Now(), manager: manager, stop: stop}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, n.close())
@@ -150,6 +148,7 @@ func start(ctx context.Context, config Config, manager *keeper.Manager, log *slo
 	if err := n.trees.Recover(n.takenOver); err != nil {
 		return nil, err
 	}
+	n.startDevices(ctx)
 	n.trees.Probe()
 	if n.chains, err = chain.New(config.Root, n.hubs, n.trees, n.keys, log); err != nil {
 		return nil, err
@@ -229,6 +228,10 @@ func (n *Node) close() error {
 	}
 	if n.snapshot != nil {
 		errs = append(errs, n.snapshot.Close())
+	}
+	if n.served != nil {
+		n.stopServing()
+		errs = append(errs, <-n.served)
 	}
 	if n.server != nil {
 		errs = append(errs, n.closeDevices())

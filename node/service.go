@@ -27,7 +27,7 @@ func (n *Node) tellManager(ctx context.Context) error {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
-		err := n.Alive(ctx, interval)
+		err := n.alive(ctx, interval)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -50,9 +50,9 @@ func (n *Node) notify(lines string) {
 	}
 }
 
-// Alive fails if the node does not answer the kernel within timeout: whatever else
+// alive fails if the node does not answer the kernel within timeout: whatever else
 // works, containers would hang. It asks the kernel, and so goes the whole way.
-func (n *Node) Alive(ctx context.Context, timeout time.Duration) error {
+func (n *Node) alive(ctx context.Context, timeout time.Duration) error {
 	// One at a time: without an answer it waits until the connection ends.
 	answered := n.probe.DoChan("", func() (any, error) {
 		var stat unix.Statfs_t

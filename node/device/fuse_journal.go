@@ -1,6 +1,9 @@
 package device
 
 import (
+	"bytes"
+	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -8,6 +11,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 )
 
@@ -161,5 +165,40 @@ func (s slot) length() uint32 { return atomic.LoadUint32(s.head()) }
 func (s slot) clear() {
 	if s != nil {
 		atomic.StoreUint32(s.head(), 0)
+	}
+}
+
+// serveJournal serves what a predecessor had read and not answered. Interrupts come
+// last: they are about the others.
+func (s *Server) serveJournal(work context.Context) error {
+	busy, err := s.journal.busy()
+	if err != nil {
+		return err
+	}
+	var last []slot
+	for _, place := range busy {
+		if header, err := decode[fuse.InHeader](place); err == nil && header.Opcode == opInterrupt {
+			last = append(last, place)
+			continue
+		}
+		s.serveKept(work, place)
+	}
+	for _, place := range last {
+		s.serveKept(work, place)
+	}
+	return nil
+}
+
+func (s *Server) serveKept(work context.Context, place slot) {
+	bytes := bytes.Clone(place)
+	if n := place.length(); n > slotSize {
+		// A name too long for any device. What was cut off is not looked at.
+		bytes[slotSize-1] = 0
+		binary.NativeEndian.PutUint32(bytes, slotSize)
+	} else {
+		bytes = bytes[:n]
+	}
+	if !s.serveOne(work, bytes, place) {
+		s.journal.give(place)
 	}
 }

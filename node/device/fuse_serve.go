@@ -1,9 +1,7 @@
 package device
 
 import (
-	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -145,41 +143,6 @@ func (s *Server) serveOne(work context.Context, bytes, place slot) (taken bool) 
 		s.log.Error("answer refused by the kernel", "dir", s.dir, "opcode", req.Opcode, "cause", err)
 	}
 	return req.slot == nil
-}
-
-// serveJournal serves what a predecessor had read and not answered. Interrupts come
-// last: they are about the others.
-func (s *Server) serveJournal(work context.Context) error {
-	busy, err := s.journal.busy()
-	if err != nil {
-		return err
-	}
-	var last []slot
-	for _, place := range busy {
-		if header, err := decode[fuse.InHeader](place); err == nil && header.Opcode == opInterrupt {
-			last = append(last, place)
-			continue
-		}
-		s.serveKept(work, place)
-	}
-	for _, place := range last {
-		s.serveKept(work, place)
-	}
-	return nil
-}
-
-func (s *Server) serveKept(work context.Context, place slot) {
-	bytes := bytes.Clone(place)
-	if n := place.length(); n > slotSize {
-		// A name too long for any device. What was cut off is not looked at.
-		bytes[slotSize-1] = 0
-		binary.NativeEndian.PutUint32(bytes, slotSize)
-	} else {
-		bytes = bytes[:n]
-	}
-	if !s.serveOne(work, bytes, place) {
-		s.journal.give(place)
-	}
 }
 
 // inbox reads requests, one after the other.

@@ -1,0 +1,147 @@
+package device
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"lighter/format/chunk"
+)
+
+const resent = 1 << 63
+
+// A successor answers what its predecessor left.
+func TestTakeOver(t *testing.T) {
+	s, k := newPair(t, resending)
+	first := newStuck()
+	id := k.add(s, "a", first)
+	conn, err := s.Kept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopped := serveUntilStuck(t, s, k, id, first)
+	k.wantNoAnswer()
+	if err := s.Detach(); err != nil {
+		t.Fatal(err)
+	}
+	next, err := Adopt(conn, s.dir, s.State(), s.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.add(next, "a", ready{})
+	if err := next.Resend(); err != nil {
+		t.Fatal(err)
+	}
+	if a := k.next(); a.unique != 0 || int32(-a.errno) != -fuse.NOTIFY_RESEND {
+		t.Errorf("%+v, want a notification", a)
+	}
+	for unique := range uint64(stopped) {
+		k.read(resent|unique, id, 0, small)
+	}
+	ctx, cancel := testContext(t)
+	served := make(chan error, 1)
+	go func() { served <- next.Serve(ctx) }()
+	for range stopped {
+		if a := k.next(); a.unique&resent == 0 || a.errno != 0 || !bytes.Equal(a.data, patterned(0, small)) {
+			t.Errorf("%d: %d bytes, %v", a.unique, len(a.data), a.errno)
+		}
+	}
+	cancel()
+	if err := errors.Join(<-served, next.Detach()); err != nil {
+		t.Error(err)
+	}
+}
+
+// serveUntilStuck has s begin reads that do not end, then stops it.
+func serveUntilStuck(t *testing.T, s *Server, k *kernel, id chunk.ID, r *stuck) (reads int) {
+	t.Helper()
+	ctx, cancel := testContext(t)
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(ctx) }()
+	const n = maxPerDevice + 10
+	for i := range uint64(n) {
+		k.read(i, id, 0, small)
+	}
+	k.sync()
+	eventually(t, "the begin of the reads", func() bool { return r.reads.Load() == maxPerDevice })
+	cancel()
+	if err := <-served; err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Serve(ctx); !errors.Is(err, errServed) {
+		t.Errorf("served again: %v", err)
+	}
+	return n
+}
+
+// Without resending, a successor finds what its predecessor left in the journal.
+func TestTakeOverWithAJournal(t *testing.T) {
+	s, k := newPair(t, journalled)
+	r := newStuck()
+	id := k.add(s, "a", r)
+	kept, err := s.Kept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stopped := serveUntilStuck(t, s, k, id, r)
+	k.wantNoAnswer()
+	// As if the server had been killed with more: a name too long for a slot, and
+	// something that wants no answer.
+	for _, request := range [][]byte{
+		rawRequest(opLookup, 1000, fuse.FUSE_ROOT_ID, append(bytes.Repeat([]byte("x"), 250), 0)),
+		rawRequest(opInterrupt, 1001, 0, bodyOf(fuse.InterruptIn{Unique: 5000})),
+	} {
+		j, err := openJournal(kept[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := j.busy(); err != nil {
+			t.Fatal(err)
+		}
+		copy(j.take(), request)
+		if err := j.close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Detach(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Adopt(nil, s.dir, s.State(), s.log); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("adopted nothing: %v", err)
+	}
+	next, err := Adopt(kept, s.dir, s.State(), s.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.add(next, "a", ready{})
+	if err := next.Resend(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := testContext(t)
+	served := make(chan error, 1)
+	go func() { served <- next.Serve(ctx) }()
+	got := map[uint64]int{}
+	for range stopped + 1 {
+		a := k.next()
+		got[a.unique]++
+		if want := a.unique == 1000; want != (a.errno == unix.ENOENT) || !want && !bytes.Equal(a.data, patterned(0, small)) {
+			t.Errorf("%d: %d bytes, %v", a.unique, len(a.data), a.errno)
+		}
+	}
+	if len(got) != stopped+1 {
+		t.Errorf("answers to %d requests, want %d", len(got), stopped+1)
+	}
+	// All slots are free again, and few were ever used.
+	eventually(t, "free slots", func() bool {
+		next.journal.mu.Lock()
+		defer next.journal.mu.Unlock()
+		return len(next.journal.free)+1 == int(next.journal.next) && next.journal.next < 300
+	})
+	cancel()
+	if err := errors.Join(<-served, next.Detach()); err != nil {
+		t.Error(err)
+	}
+}

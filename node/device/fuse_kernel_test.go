@@ -124,7 +124,15 @@ func rawRequest(opcode uint32, unique, node uint64, body []byte) []byte {
 
 func (k *kernel) send(opcode uint32, unique, node uint64, body []byte) {
 	k.t.Helper()
-	if _, err := k.conn.Write(rawRequest(opcode, unique, node, body)); err != nil {
+	raw, err := k.conn.SyscallConn()
+	var failed error
+	if err == nil { // as the server reads: so the race detector sees what is before what
+		err = raw.Write(func(fd uintptr) bool {
+			_, failed = unix.Write(int(fd), rawRequest(opcode, unique, node, body))
+			return failed != unix.EAGAIN
+		})
+	}
+	if err := errors.Join(err, failed); err != nil {
 		k.t.Fatal(err)
 	}
 }

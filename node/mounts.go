@@ -153,6 +153,7 @@ func (m Mounts) run(ctx context.Context, root, config, log string) error {
 	defer said.Close()
 	cmd := exec.Command(m.Program, "node", "--config", config)
 	cmd.Stdout, cmd.Stderr = said, said
+	cmd.Env = keeper.WithoutManager(os.Environ())        // whose service we may be part of
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // an interrupt from the terminal is for us alone
 	if err := cmd.Start(); err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -34,6 +35,18 @@ const (
 // firstPassed is the first of the descriptors that a manager hands over.
 const firstPassed = 3
 
+// variables are how a manager speaks to the process that it starts.
+var variables = []string{"LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "FDSTORE", "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"}
+
+// WithoutManager returns an environment without what a manager has said in it, for
+// a process that is not the manager's.
+func WithoutManager(environment []string) []string {
+	return slices.DeleteFunc(slices.Clone(environment), func(entry string) bool {
+		name, _, _ := strings.Cut(entry, "=")
+		return slices.Contains(variables, name)
+	})
+}
+
 // Environment returns the service manager of this process, or nil. It takes over
 // what that hands over, and is called once, before anything is started.
 //
@@ -42,7 +55,7 @@ const firstPassed = 3
 // does the same, if the unit lets it live (KillMode=process).
 func Environment() *Manager {
 	defer func() {
-		for _, name := range []string{"LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "FDSTORE", "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"} {
+		for _, name := range variables {
 			_ = os.Unsetenv(name) // they are for this process alone
 		}
 	}()

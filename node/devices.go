@@ -88,6 +88,13 @@ func (n *Node) openDevices(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	if n.inherited {
+		// The dead daemon holds its connection itself, as long as it hangs, and
+		// it hangs in what is read through that.
+		if err := mount.Release(n.config.Root); err != nil {
+			return err
+		}
+	}
 	dir := mount.Devices(n.config.Root)
 	if n.server, err = device.Mount(dir, n.config.Resend, n.log); err != nil {
 		return fmt.Errorf("%w (if nothing else serves it, `lighter release --root %s` gives it up)", err, n.config.Root)

@@ -19,32 +19,33 @@ import (
 // A daemon that was killed may hold its lock still: if one of its threads was
 // unmounting a tree, it hangs in the kernel until somebody answers what was read of
 // that tree, which is its successor's to do. So the lock of a process that is
-// dead is taken from it.
-func lockRoot(root string) (lock *os.File, err error) {
+// dead is taken from it: then it is inherited.
+func lockRoot(root string) (lock *os.File, inherited bool, err error) {
 	// One at a time: of two that find a dead one, the second finds the first.
 	dir, err := os.Open(root)
 	if err != nil {
-		return nil, fmt.Errorf("open the node's root: %w", err)
+		return nil, false, fmt.Errorf("open the node's root: %w", err)
 	}
 	defer dir.Close()
 	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
-		return nil, fmt.Errorf("lock the node's root: %w", err)
+		return nil, false, fmt.Errorf("lock the node's root: %w", err)
 	}
 	path := filepath.Join(root, "lock")
 	lock, err = tryLock(path)
 	if errors.Is(err, unix.EWOULDBLOCK) && isDead(path) {
 		if err := inherit(root); err != nil {
-			return nil, fmt.Errorf("take the locks of a daemon that was killed: %w", err)
+			return nil, false, fmt.Errorf("take the locks of a daemon that was killed: %w", err)
 		}
+		inherited = true
 		lock, err = tryLock(path)
 	}
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		return nil, fmt.Errorf("%s is in use by another lighter node: stop it, or give this one another --root", root)
+		return nil, false, fmt.Errorf("%s is in use by another lighter node: stop it, or give this one another --root", root)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open the node's root: %w", err)
+		return nil, false, fmt.Errorf("open the node's root: %w", err)
 	}
-	return lock, nil
+	return lock, inherited, nil
 }
 
 // inherit puts other files in the place of those that a dead daemon holds locked

@@ -51,6 +51,7 @@ type Node struct {
 	log       *slog.Logger
 	started   time.Time
 	lock      *os.File
+	inherited bool // the lock was a dead daemon's, which hangs in the kernel
 	hubs      *hub.Origins
 	cache     *disk.Cache
 	units     *store.Units
@@ -192,7 +193,7 @@ func (n *Node) own() error {
 	if err != nil {
 		return err
 	}
-	n.lock, err = lockRoot(n.config.Root)
+	n.lock, n.inherited, err = lockRoot(n.config.Root)
 	return err
 }
 

@@ -23,7 +23,7 @@ func Release(ctx context.Context, root string) error {
 	if _, err := os.Stat(filepath.Join(root, "lock")); err != nil {
 		return fmt.Errorf("there is no node's root at %s: say --root: %w", root, err)
 	}
-	lock, err := lockRoot(root)
+	lock, _, err := lockRoot(root)
 	if err != nil {
 		return fmt.Errorf("release the devices: %w", err)
 	}

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"lighter/node/keeper"
 	"lighter/node/mount"
 	"lighter/test/testkit/site"
 )
@@ -67,6 +68,11 @@ func (p *stalling) serve(conn net.Conn) {
 // A daemon that is killed while it unmounts a tree of which a read is not answered
 // cannot even end. The next one takes its place, and answers the read.
 func TestKilledWhileUnmounting(t *testing.T) {
+	t.Run("the daemon", func(t *testing.T) { testKilledWhileUnmounting(t, false) })
+	t.Run("its keeper too", func(t *testing.T) { testKilledWhileUnmounting(t, true) })
+}
+
+func testKilledWhileUnmounting(t *testing.T, keeperToo bool) {
 	hub := startStalling(t)
 	root := newRoot(t)
 	// Should the read be lost, who waits for it could not even be killed.
@@ -111,9 +117,18 @@ func TestKilledWhileUnmounting(t *testing.T) {
 	if !stuck() {
 		t.Fatal("the killed daemon has ended: this tests nothing")
 	}
-	d.start()
-	open()
-	_ = killed.Wait() // it ends, as its read was answered
+	if keeperToo {
+		if err := (keeper.Process{Root: root}).Drop(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		d.start()
+		_ = killed.Wait() // it ends, as its read has failed
+		open()
+	} else {
+		d.start()
+		open()
+		_ = killed.Wait() // it ends, as its read was answered
+	}
 	again := t.TempDir()
 	run(t, "mount", "--root", d.root, "tools:1", again).good()
 	shows(t, again)

@@ -261,7 +261,7 @@ func (m *Machine) Reboot(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	shims, err := processes(filepath.Join(m.site.tools, "containerd-shim-runc-v2"), m.containerdSocket())
+	shims, err := processes(m.tool("containerd-shim-runc-v2"), m.ContainerdSocket())
 	if err != nil {
 		return err
 	}

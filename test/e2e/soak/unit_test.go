@@ -79,25 +79,15 @@ func TestCapabilities(t *testing.T) {
 	if err := s.Machine.RemoveImage(t.Context(), site.Reference("data")); err != nil {
 		t.Error(err)
 	}
-	if err := s.Machine.StopNode(); err != nil { // so that it mounts the devices itself
-		t.Error(err)
-	}
-	if err := s.Machine.LaunchNode(t.Context(), few); err != nil {
-		t.Fatal(err)
-	}
-	// What containers leave belongs to whomever, and nobody may read it.
-	const odd = "mkdir /odd && touch /odd/file && mkdir -m 1777 /odd/sticky && touch /odd/sticky/file && chown -R 1000:1000 /odd && chmod 0 /odd/file /odd"
-	for _, name := range []string{"data", "base"} {
-		ref := site.Reference(name)
-		if _, err := s.Machine.Pull(t.Context(), site.Lighter, ref); err != nil {
-			t.Fatal(fmt.Errorf("%s: %w", name, err))
+	for _, mode := range []string{"loop", "file"} {
+		few.Args = []string{"--mount-mode", mode}
+		if err := s.Machine.StopNode(); err != nil { // so that it mounts the devices itself
+			t.Error(err)
 		}
-		if _, err := s.Machine.Run(t.Context(), site.Lighter, ref, "sh", "-c", odd); err != nil {
-			t.Errorf("%s: %v", name, err)
+		if err := s.Machine.LaunchNode(t.Context(), few); err != nil {
+			t.Fatal(err)
 		}
-		if err := s.Machine.RemoveImage(t.Context(), ref); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		useImages(t, s)
 	}
 	dir := t.TempDir()
 	if _, err := s.Machine.Lighter(t.Context(), "mount", "--hub", s.Hub.URL, "data:latest", dir); err != nil {
@@ -116,5 +106,24 @@ func TestCapabilities(t *testing.T) {
 	}
 	if said, err := os.ReadFile(s.Machine.NodeLog()); err != nil || strings.Contains(string(said), "level=ERROR") || t.Failed() {
 		t.Errorf("the nodes said (%v):\n%s", err, said)
+	}
+}
+
+// useImages pulls, runs and removes an image that is lazy and one that is not.
+func useImages(t *testing.T, s *site.Site) {
+	t.Helper()
+	// What containers leave belongs to whomever, and nobody may read it.
+	const odd = "mkdir /odd && touch /odd/file && mkdir -m 1777 /odd/sticky && touch /odd/sticky/file && chown -R 1000:1000 /odd && chmod 0 /odd/file /odd"
+	for _, name := range []string{"data", "base"} {
+		ref := site.Reference(name)
+		if _, err := s.Machine.Pull(t.Context(), site.Lighter, ref); err != nil {
+			t.Fatal(fmt.Errorf("%s: %w", name, err))
+		}
+		if _, err := s.Machine.Run(t.Context(), site.Lighter, ref, "sh", "-c", odd); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := s.Machine.RemoveImage(t.Context(), ref); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

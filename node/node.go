@@ -244,8 +244,5 @@ func (n *Node) close() error {
 		errs = append(errs, n.cache.Close())
 	}
 	n.web.close()
-	if n.lock != nil {
-		errs = append(errs, n.lock.Close())
-	}
-	return errors.Join(errs...)
+	return errors.Join(errs...) // the lock goes with the process: who waits for it finds nothing running
 }

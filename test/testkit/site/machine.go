@@ -165,7 +165,10 @@ func (m *Machine) LaunchNode(ctx context.Context, l Launch) error {
 	if m.node, err = s.startProcessWith("node", slices.Concat(argv, s.options.NodeArgs, l.Args), l.Env, l.Files); err != nil {
 		return err
 	}
-	return m.node.await(ctx, dial("unix", m.nodeSocket()))
+	if err := m.node.await(ctx, dial("unix", m.nodeSocket())); err != nil {
+		return err
+	}
+	return m.node.await(ctx, dial("unix", filepath.Join(m.NodeRoot(), "control.sock"))) // for what speaks to it next
 }
 
 // StopNode stops the node as an administrator would.

@@ -122,7 +122,7 @@ func (b *bench) startNode(ctx context.Context, mounts int) (float64, error) {
 func (b *bench) reboot(ctx context.Context) error {
 	m := b.site.Machine
 	m.KillNode()
-	if err := keeper.Drop(ctx, m.NodeRoot()); err != nil {
+	if err := (keeper.Process{Root: m.NodeRoot()}).Drop(ctx); err != nil {
 		return err
 	}
 	trees, err := filepath.Glob(filepath.Join(m.NodeRoot(), "mounts/*"))

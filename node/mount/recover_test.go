@@ -73,7 +73,7 @@ func recovered(t testing.TB, root string) *Trees {
 	if err != nil {
 		t.Fatal(err)
 	}
-	trees := Open(root, Auto, nil, server, device.NewAhead(nil, log), log)
+	trees := Open(root, Auto, nil, server, device.NewAhead(func() device.Chunks { return nil }, log), log)
 	if err := trees.Recover(true); err != nil {
 		t.Fatal(err)
 	}

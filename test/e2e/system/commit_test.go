@@ -49,6 +49,8 @@ func TestContainersWriteAndAreCommitted(t *testing.T) {
 	if err := waitStopped(t, s, one.ID); err != nil {
 		t.Fatal(err)
 	}
+	// Else containerd's garbage collector may take it as soon as the container is gone.
+	ctr(t, s, "snapshots", "--snapshotter", site.Lighter, "label", one.ID, "containerd.io/gc.root=test")
 	ctr(t, s, "containers", "rm", "--keep-snapshot", one.ID)
 	ctr(t, s, "snapshots", "--snapshotter", site.Lighter, "commit", "committed", one.ID)
 	ctr(t, s, "snapshots", "--snapshotter", site.Lighter, "label", "committed", "containerd.io/gc.root=test")

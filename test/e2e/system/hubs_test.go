@@ -234,11 +234,15 @@ func TestSilentHubDuringGarbageCollection(t *testing.T) {
 		_, err := s.Machine.Run(t.Context(), site.Lighter, site.Reference("base"), "true")
 		created <- err
 	}()
-	<-waiting
+	select {
+	case <-waiting:
+	case err := <-created:
+		t.Fatalf("the hub was not asked for the tree: %v", err)
+	}
 	if err := s.Machine.RemoveImage(t.Context(), site.Reference("python")); err != nil {
 		t.Error(err)
 	}
-	if err := <-created; err == nil || !strings.Contains(err.Error(), "try again when the hub can be reached") {
+	if err := <-created; err == nil || !strings.Contains(err.Error(), "try again when") {
 		t.Errorf("a container whose tree cannot be had: %v", err)
 	}
 	m.with(nil)

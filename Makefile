@@ -32,7 +32,7 @@ soak:
 	test/setup all base python
 	$(MAKE) build
 	LIGHTER_SOAK=1 $(GO) test -tags e2e -count=1 -p 1 -timeout 20m -v -exec 'unshare --mount --propagation private' \
-		$$(grep -rl LIGHTER_SOAK test --include='*_test.go' | xargs -n1 dirname | sort -u | sed 's|^|./|')
+		$$(grep -rl LIGHTER_SOAK node store test --include='*_test.go' | xargs -n1 dirname | sort -u | sed 's|^|./|')
 
 demo:
 	test/setup all sci

@@ -6,7 +6,7 @@
 //
 // The kernel gets at a tree's two files as they are, or behind loop devices where
 // it takes no files (Mode). A kernel that can do neither is found out before
-// anything is claimed (Probe).
+// anything is claimed (Probe), and asked again once in a while.
 //
 // It refuses to know chains and snapshots: who needs a tree, and when it may
 // go, is said by the caller. It never deletes a tree because it could not be

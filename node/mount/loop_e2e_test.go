@@ -3,6 +3,7 @@
 package mount
 
 import (
+	"bytes"
 	"errors"
 	"log/slog"
 	"os"
@@ -11,8 +12,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"lighter/format/chunk"
 )
 
 // loopsOn lists the loop devices on files below dir.
@@ -162,4 +167,47 @@ func TestProbe(t *testing.T) {
 			t.Errorf("left: %v, %v, %v", entries, err, loopsOn(t, trees.root))
 		}
 	}
+}
+
+// What may be over is tried again after a while, and no sooner; what is configured is not.
+func TestProbeAgain(t *testing.T) {
+	for _, failure := range []error{unix.ENOMEM, unix.EBUSY, unix.EMFILE, unix.ENODEV} {
+		synctest.Test(t, func(t *testing.T) {
+			tried, fails := 0, true
+			k := kernel{Auto, func(source, target, fstype string, flags uintptr, data string) error {
+				if tried++; fails {
+					return failure
+				}
+				return unix.Mount(source, target, fstype, flags, data)
+			}}
+			var said bytes.Buffer
+			trees := &Trees{root: t.TempDir(), kernel: k, log: slog.New(slog.NewTextHandler(&said, nil))}
+			trees.Probe()
+			time.Sleep(probePause - time.Nanosecond)
+			if err := trees.Mountable(); err == nil || tried != 1 {
+				t.Errorf("%v: tried %d times: %v", failure, tried, err)
+			}
+			time.Sleep(time.Nanosecond)
+			if _, err := trees.Mount(t.Context(), chunk.ID{}); err == nil || tried != 2 || strings.Count(said.String(), "no image will be lazy") != 1 {
+				t.Errorf("%v: tried %d times: %v, %s", failure, tried, err, &said)
+			}
+			fails = false
+			time.Sleep(probePause)
+			if err := trees.Mountable(); err != nil || tried != 3 || !strings.Contains(said.String(), "trees can be mounted now") {
+				t.Errorf("%v is over, tried %d times: %v, %s", failure, tried, err, &said)
+			}
+			time.Sleep(probePause)
+			if err := trees.Mountable(); err != nil || tried != 3 {
+				t.Errorf("tried %d times: %v", tried, err)
+			}
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		trees := &Trees{root: t.TempDir(), kernel: kernel{None, nil}, log: slog.New(slog.DiscardHandler)}
+		trees.Probe()
+		time.Sleep(probePause)
+		if err := trees.Mountable(); !errors.Is(err, errModeNone) {
+			t.Error(err)
+		}
+	})
 }

@@ -54,8 +54,8 @@ func (t *Trees) setMounted(m *served, mounted bool, mode Mode) {
 }
 
 func (t *Trees) mount(ctx context.Context, tree chunk.ID) error {
-	if t.unable != nil {
-		return t.unable
+	if err := t.Mountable(); err != nil {
+		return err
 	}
 	m, err := t.openVerified(ctx, tree)
 	if err != nil {

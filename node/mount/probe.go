@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -18,18 +19,46 @@ var (
 	errModeNone = errors.New("this node is configured to mount no trees (mount_mode is none)")
 )
 
+// probePause is the least time between two attempts to mount an empty tree.
+const probePause = 10 * time.Second
+
 // Probe finds out whether trees can be mounted here, by mounting an empty one,
 // and remembers it for Mountable. It is called once, before the first Mount.
 func (t *Trees) Probe() {
-	t.unable = t.tryMount(filepath.Join(t.root, "probe"))
-	if t.unable != nil {
-		t.log.Error("no image will be lazy: all are unpacked as overlayfs would", "cause", t.unable)
-	}
+	t.probing.Lock()
+	defer t.probing.Unlock()
+	_ = t.probe() // it is logged, and remembered
 }
 
 // Mountable says why no tree can be mounted on this machine, or nil. What is
-// mounted already goes on all the same.
-func (t *Trees) Mountable() error { return t.unable }
+// mounted already goes on all the same. What may be over by now (the kernel was
+// short of memory, a module was missing) is tried again once in a while.
+func (t *Trees) Mountable() error {
+	t.mu.Lock()
+	unable, due := t.unable, time.Since(t.probed) >= probePause
+	t.mu.Unlock()
+	if unable == nil || t.kernel.mode == None || !due || !t.probing.TryLock() {
+		return unable
+	}
+	defer t.probing.Unlock()
+	return t.probe()
+}
+
+// probe tries it and says what is new. The caller has locked probing.
+func (t *Trees) probe() error {
+	err := t.tryMount(filepath.Join(t.root, "probe"))
+	t.mu.Lock()
+	before := t.unable
+	t.unable, t.probed = err, time.Now()
+	t.mu.Unlock()
+	switch {
+	case err != nil && (before == nil || err.Error() != before.Error()):
+		t.log.Error("no image will be lazy: all are unpacked as overlayfs would", "cause", err)
+	case err == nil && before != nil:
+		t.log.Info("trees can be mounted now: images that are pulled from now on may be lazy")
+	}
+	return err
+}
 
 // tryMount mounts an empty tree below dir, and takes it away again. What goes
 // wrong before the kernel is asked proves nothing, and is logged.

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/singleflight"
 	"golang.org/x/sys/unix"
@@ -28,7 +29,6 @@ type Trees struct {
 	ahead   *device.Ahead
 	log     *slog.Logger
 	kernel  kernel
-	unable  error        // why no tree can be mounted; nil: they can
 	pages   *index.Pages // of all extent maps
 	fetches singleflight.Group
 
@@ -36,9 +36,13 @@ type Trees struct {
 	// trees share a lock, which costs them nothing but time.
 	busy [64]sync.Mutex
 
+	probing sync.Mutex // held while an empty tree is mounted
+
 	mu     sync.Mutex // guards what follows, and mounted and mode in each that is served
 	served map[chunk.ID]*served
 	lost   map[chunk.ID]error // what could not be served again, and why
+	unable error              // why no tree can be mounted; nil: they can
+	probed time.Time          // when that was found out
 }
 
 // cachedPages bounds the pages of extent maps in memory: 10 MB, which is where

@@ -9,14 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mappable returns the lower directories by paths that can be mapped together. The
-// last is a mounted tree.
+// mappable returns the lower directories, of which one is a mounted tree, by paths
+// that can be mapped together.
 //
 // For a user namespace containerd clones the nearest directory that all lower
 // directories have in common, with all that is mounted below it, and maps the
-// clones. For a tree below plain layers that would be the node's root, with the
-// devices' FUSE mount, which cannot be mapped. So there the layers are named by
-// paths beside the tree's.
+// clones. For a tree and something of ours that would be the node's root, with the
+// devices' FUSE mount, which cannot be mapped. So there ours is named by paths
+// beside the tree's.
 func (s *Snapshotter) mappable(lower []string) ([]string, error) {
 	if err := s.mountBeside(); err != nil {
 		return nil, fmt.Errorf("mount the snapshots at %s, for a user namespace: %w", s.beside, err)

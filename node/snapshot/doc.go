@@ -18,7 +18,8 @@
 //	DIR/metadata.db    what exists (bbolt)
 //	DIR/<id>/fs        what a plain snapshot adds to its parent
 //	DIR/<id>/work      overlayfs' work directory, of active snapshots
-//	DIR/empty          the lower directory of layers that are unpacked before their parent is known
+//	DIR/empty          a lower directory where overlayfs wants one: of views of a tree alone, and of layers that
+//	                   are unpacked before their parent is known
 //	DIR/new-*, rm-*    directories on their way in and out; Cleanup deletes them
 //
 // Hazards. "Already exists" cannot be taken back: when the tree of a claimed

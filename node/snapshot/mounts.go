@@ -11,7 +11,12 @@ import (
 
 func (s *Snapshotter) fsPath(id string) string { return filepath.Join(s.dir, id, "fs") }
 
-// lower returns the lower directories of f, topmost first, and mounts the tree among them.
+// lower returns the lower directories of f, topmost first, and mounts the tree among
+// them.
+//
+// A view of a tree alone has an empty one more: to be an overlay, as a view of the
+// tree's many layers would be. The label that containerd adds for SELinux (context=)
+// has no effect on a bind mount.
 func (s *Snapshotter) lower(ctx context.Context, f frame) ([]string, error) {
 	st := f.stack
 	var dirs []string
@@ -25,7 +30,10 @@ func (s *Snapshotter) lower(ctx context.Context, f frame) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	if dirs = append(dirs, dir); len(dirs) > 1 && s.remapIDs && isMapped(f.labels) {
+	if dirs = append(dirs, dir); len(dirs) == 1 && f.kind == snapshots.KindView {
+		dirs = append(dirs, filepath.Join(s.dir, emptyDir))
+	}
+	if len(dirs) > 1 && s.remapIDs && isMapped(f.labels) {
 		return s.mappable(dirs)
 	}
 	return dirs, nil

@@ -69,6 +69,9 @@ func TestCRI(t *testing.T) {
 				t.Errorf("the pull moved %d bytes", moved)
 			}
 			runLazily(t, s, "k8s.io", ref)
+			if o.Containerd != site.Debian { // whose client it would be that adds the label
+				labelled(t, s, "k8s.io", ref)
+			}
 			if out, err := s.Machine.Command(t.Context(), s.Machine.CRI("rm", ref)...); err != nil {
 				t.Errorf("%q, %v", out, err)
 			}
@@ -81,7 +84,7 @@ func TestCRI(t *testing.T) {
 func runLazily(t *testing.T, s *site.Site, namespace, ref string) {
 	t.Helper()
 	moved := received(t, s, func() {
-		out := ctr(t, s, "--namespace", namespace, "run", "--rm", "--cgroup", "/"+filepath.Base(filepath.Dir(s.Dir))+"/"+t.Name(),
+		out := ctr(t, s, "--namespace", namespace, "run", "--rm", "--cgroup", cgroup(t, s),
 			"--snapshotter", site.Lighter, ref, "c1", "python3", "-c", `print("hello")`)
 		if out != "hello\n" {
 			t.Errorf("python printed %q", out)
@@ -94,6 +97,12 @@ func runLazily(t *testing.T, s *site.Site, namespace, ref string) {
 	if len(st.Mounts) != 1 || st.Mounts[0].Device.Faults == 0 || len(st.Images) != 1 || !st.Images[0].Lazy {
 		t.Errorf("the status says %+v, %+v", st.Mounts, st.Images)
 	}
+}
+
+// cgroup is where a container that is in no namespace of the machine's own has to
+// be, so that it goes with the enclosure.
+func cgroup(t *testing.T, s *site.Site) string {
+	return "/" + filepath.Base(filepath.Dir(s.Dir)) + "/" + t.Name()
 }
 
 // A Go program's Pull with unpack is lazy with Debian's containerd, whose ctr

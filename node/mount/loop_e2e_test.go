@@ -211,3 +211,48 @@ func TestProbeAgain(t *testing.T) {
 		}
 	})
 }
+
+// A machine without loop devices is told what it lacks,
+// and nothing of the attempt stays.
+func TestWithoutLoopDevices(t *testing.T) {
+	metadata, device := makeImage(t)
+	k := kernel{Loop, unix.Mount}
+	try := func(want string) {
+		t.Helper()
+		dir := filepath.Join(t.TempDir(), "mount")
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		before := descriptors(t)
+		if _, err := k.mountErofs(metadata, device, dir); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want %q", err, want)
+		}
+		if after := descriptors(t); after != before {
+			t.Errorf("%d descriptors, before %d", after, before)
+		}
+		if loops := loopsOn(t, filepath.Dir(metadata)); len(loops) != 0 {
+			t.Errorf("left: %v", loops)
+		}
+	}
+	hide := func(path string) {
+		if err := unix.Mount("tmpfs", path, "tmpfs", 0, ""); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = unix.Unmount(path, 0) })
+	}
+	hide("/dev")
+	try("load the module loop")
+	if err := unix.Mknod("/dev/loop-control", unix.S_IFCHR|0o600, int(unix.Mkdev(10, 237))); err != nil {
+		t.Fatal(err)
+	}
+	try("the host's /dev is needed")
+}
+
+func descriptors(t *testing.T) int {
+	t.Helper()
+	open, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(open)
+}

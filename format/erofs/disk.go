@@ -48,9 +48,9 @@ const (
 )
 
 // MaxSize is the size in bytes up to which an image is written and read:
-// 100,000,000 inodes or so, far more than any image has, and a bound on the
-// memory that Walk takes (1/256 of the size).
-const MaxSize = 16 << 30
+// 20,000,000 inodes or so, far more than any image has, and a bound on what
+// somebody who signs nonsense can have a node store, and look through.
+const MaxSize = 4 << 30
 
 // Values of i_format: the data layout (FLAT_PLAIN, FLAT_INLINE, CHUNK_BASED), in
 // the bits above the one that says that the inode has 64 bytes.

@@ -31,18 +31,12 @@ type Stats struct {
 // "/", then each directory's names together, in the order of the image. What
 // visit gets it may keep. Walk stops at visit's first error and returns that.
 //
-// Time is linear in the size of the image; memory is 1 MiB, 1/256 of its size,
-// and at most some 100 bytes an inode with several names or a directory that
-// waits to be visited. Errors are ErrInvalid (wrapped, with path and nid),
+// Time is linear in the size of the image; memory is 1 MiB, 1/256 of its size, and
+// what inodes with several names and directories that wait to be visited take,
+// 128 MiB at most: two million of either. An image of more is refused. Errors are ErrInvalid (wrapped, with path and nid),
 // visit's, the reader's or the context's.
 func (m *Image) Walk(ctx context.Context, visit func(path string, in Inode) error) (Stats, error) {
-	c := &checker{
-		pager: newPager(m),
-		super: &m.super,
-		visit: visit,
-		taken: make([]uint64, (m.size/nidUnit+63)/64),
-		links: map[uint64]hardLink{},
-	}
+	c := m.checker(visit)
 	if err := c.run(ctx); err != nil {
 		return Stats{}, err
 	}
@@ -51,6 +45,13 @@ func (m *Image) Walk(ctx context.Context, visit func(path string, in Inode) erro
 	}
 	return c.stats, nil
 }
+
+const (
+	// maxWaiting bounds the memory for links and stack, in bytes.
+	maxWaiting = 128 << 20
+	linkMemory = 48 // a place in the map of links
+	dirMemory  = 48 // one on the stack, without its name
+)
 
 // checker is one walk over an image.
 type checker struct {
@@ -63,6 +64,8 @@ type checker struct {
 	path  []byte // of the directory in hand, with a slash at its end
 	names []byte // of its blocks, the one in hand
 	stats Stats
+	// mayWait is how many bytes links and stack may take yet.
+	mayWait int64
 }
 
 // hardLink is an inode that has been seen and may be seen again.
@@ -79,14 +82,27 @@ type pendingDir struct {
 	upTo        int
 }
 
+func (m *Image) checker(visit func(string, Inode) error) *checker {
+	return &checker{
+		pager:   newPager(m),
+		super:   &m.super,
+		visit:   visit,
+		taken:   make([]uint64, (m.size/nidUnit+63)/64),
+		links:   map[uint64]hardLink{},
+		mayWait: maxWaiting,
+	}
+}
+
 func (c *checker) run(ctx context.Context) error {
 	if err := c.inode(rootNid, kindDir, "/"); err != nil {
 		return c.at("/", rootNid, err)
 	}
+	c.mayWait -= dirMemory
 	c.stack = append(c.stack, pendingDir{nid: rootNid, parent: rootNid})
 	for len(c.stack) > 0 {
 		d := c.stack[len(c.stack)-1]
 		c.stack = c.stack[:len(c.stack)-1]
+		c.mayWait += dirMemory + int64(len(d.name))
 		c.path = append(append(c.path[:d.upTo], d.name...), '/')
 		base := len(c.stack)
 		if err := c.dir(ctx, d); err != nil {
@@ -204,6 +220,9 @@ func (r *dirReader) entry(name []byte, nid uint64, kind uint8) error {
 		return r.at(string(name), nid, err)
 	}
 	if kind == kindDir {
+		if err := r.wait(dirMemory + int64(len(name))); err != nil {
+			return r.at(string(name), nid, err)
+		}
 		r.stack = append(r.stack, pendingDir{nid, r.dir.nid, string(name), len(r.path)})
 	}
 	return nil
@@ -249,12 +268,23 @@ func (c *checker) inode(nid uint64, kind uint8, path string) error {
 	}
 	c.count(&h)
 	if h.nlink > 1 && kind != kindDir {
+		if err := c.wait(linkMemory); err != nil {
+			return err
+		}
 		c.links[nid] = hardLink{h.nlink - 1, kind}
 	}
 	if c.visit == nil {
 		return nil
 	}
 	return c.show(path, nid, &h, e)
+}
+
+// wait takes memory for something that has to be remembered.
+func (c *checker) wait(bytes int64) error {
+	if c.mayWait -= bytes; c.mayWait < 0 {
+		return bad("too many directories, or inodes with several names, to look through in %d bytes of memory", maxWaiting)
+	}
+	return nil
 }
 
 // take marks bytes of the image as belonging to something, in whole units of

@@ -216,6 +216,25 @@ func TestWalkRefuses(t *testing.T) {
 	}
 }
 
+// What a walk has to remember is bounded: directories until they were visited, and
+// every inode that may have another name.
+func TestWalkBoundsItsMemory(t *testing.T) {
+	two := linked(file("two"), 2)
+	m, _, _ := image(t, dirOf(
+		name("a", dirOf(name("cc", two), name("deep", dirOf(name("f", file("f")))))),
+		name("b", dirOf(name("two", two))),
+	))
+	// At the most, when deep has been seen: b, the link and deep.
+	const need = dirMemory + int64(len("b")) + linkMemory + dirMemory + int64(len("deep"))
+	for bound, want := range map[int64]bool{need: true, need - 1: false} {
+		c := m.checker(nil)
+		c.mayWait = bound
+		if err := c.run(context.Background()); (err == nil) != want || err != nil && !errors.Is(err, ErrInvalid) {
+			t.Errorf("with %d bytes: %v", bound, err)
+		}
+	}
+}
+
 type failingReader struct {
 	*bytes.Reader
 	from int64

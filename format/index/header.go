@@ -44,7 +44,7 @@ const (
 	extentSize    = 48
 	pageEntrySize = 40
 	headerMagic   = "LIGHTER\x00"
-	maxPages      = 1 << 24
+	maxPages      = 1 << 20                // some 5 TB of chunks, and 40 MiB of page table, which a node has in memory
 	maxDevice     = (1<<32 - 1) * pageSize // what EROFS can say of a device
 )
 

@@ -1,8 +1,9 @@
 // Package mount promises that a tree which is on this machine can be mounted
 // without the network: it brings indexes here, verified before they get their
-// names, their metadata images looked through for what could confuse a kernel, and
-// mounts each with EROFS over its device. What the disk has damaged
-// since is noticed before it is mounted, and fetched once more.
+// names, and mounts each with EROFS over its device. Before a kernel sees a metadata
+// image it is hashed, and looked through for what could confuse it: when it comes,
+// so that nothing is claimed that cannot be mounted, and whenever it is mounted, for
+// the disk may have damaged it since. What is damaged is fetched once more.
 //
 // The kernel gets at a tree's two files as they are, or behind loop devices where
 // it takes no files (Mode). A kernel that can do neither is found out before

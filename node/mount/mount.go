@@ -131,7 +131,14 @@ func (t *Trees) tryOpen(ctx context.Context, tree chunk.ID) (*served, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(m.extents.Verify(), verifyMetadata(ctx, t.metadata(tree), m.header)); err != nil {
+	err = m.extents.Verify()
+	if err == nil {
+		err = verifyMetadata(ctx, t.metadata(tree), m.header)
+	}
+	if err == nil { // again: a former daemon that fetched it may not have looked
+		err = checkMetadata(ctx, t.metadata(tree), m.header)
+	}
+	if err != nil {
 		m.close()
 		return nil, err
 	}

@@ -1,0 +1,294 @@
+package mount
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+	"lighter/format/tree"
+	"lighter/node/device"
+)
+
+// fakeHub has the index of one tree, whose map has two pages.
+type fakeHub struct {
+	tree      chunk.ID
+	index     []byte
+	locations []byte
+	asked     atomic.Int32
+
+	others     [][]byte // what other origins give, before this one is asked
+	hold       int64    // after how many bytes the index stalls; 0: never
+	noHint     error
+	hintStalls bool
+}
+
+func newHub(t *testing.T) *fakeHub {
+	t.Helper()
+	file := &tree.Node{Mode: tree.ModeRegular | 0o644, Nlink: 1}
+	for i := range 100 {
+		file.Content.Extents = append(file.Content.Extents, tree.Extent{ID: chunk.Sum([]byte{byte(i)}), Length: 4096})
+		file.Size += 4096
+	}
+	root := tree.NewDir(tree.Node{Mode: 0o755}, []tree.Dirent{{Name: "file", Node: file}})
+	var metadata, whole bytes.Buffer
+	made, err := index.Make(&tree.Tree{Root: root}, &metadata)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := made.Write(&whole, bytes.NewReader(metadata.Bytes())); err != nil {
+		t.Fatal(err)
+	}
+	h := &fakeHub{tree: made.ID(), index: whole.Bytes()}
+	locations := index.NewLocations(h.tree)
+	for range made.Extents {
+		locations.Add(chunk.Unit{Pack: chunk.Sum([]byte("pack"))})
+	}
+	h.locations = locations.Encode()
+	return h
+}
+
+// sign makes an index of which everything is right but what edit does to the
+// metadata image.
+func (h *fakeHub) sign(edit func(metadata []byte)) {
+	size := int(binary.LittleEndian.Uint64(h.index[80:])) // docs/format.md, "Index"
+	metadata := h.index[len(h.index)-size:]
+	edit(metadata)
+	digest := sha256.Sum256(metadata)
+	copy(h.index[16:], digest[:])
+	h.tree = sha256.Sum256(h.index[:256])
+}
+
+// stalled gives bytes and then nothing until ctx is done.
+type stalled struct {
+	io.Reader
+	ctx context.Context
+}
+
+func (s stalled) Read(b []byte) (int, error) {
+	n, err := s.Reader.Read(b)
+	if err == io.EOF {
+		<-s.ctx.Done()
+		return 0, context.Cause(s.ctx)
+	}
+	return n, err
+}
+
+func (h *fakeHub) Index(ctx context.Context, id chunk.ID, take func(io.Reader) error) error {
+	h.asked.Add(1)
+	if id != h.tree {
+		return chunk.ErrNotFound
+	}
+	for _, bad := range h.others {
+		if err := take(bytes.NewReader(bad)); err == nil {
+			return err
+		}
+	}
+	if h.hold > 0 {
+		return take(stalled{bytes.NewReader(h.index[:h.hold]), ctx})
+	}
+	return take(bytes.NewReader(h.index))
+}
+
+func (h *fakeHub) Locations(ctx context.Context, id chunk.ID, take func(io.Reader) error) error {
+	if h.hintStalls {
+		return take(stalled{bytes.NewReader(h.locations[:60]), ctx})
+	}
+	if h.noHint != nil {
+		return h.noHint
+	}
+	return take(bytes.NewReader(h.locations))
+}
+
+func openTrees(t *testing.T, h *fakeHub) *Trees {
+	t.Helper()
+	root := t.TempDir()
+	if err := Prepare(root); err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	return Open(root, Auto, h, nil, device.NewAhead(func() device.Chunks { return nil }, log), log)
+}
+
+// files lists what is below trees/.
+func files(t *testing.T, trees *Trees) (found []string) {
+	t.Helper()
+	top := filepath.Join(trees.root, "trees")
+	err := filepath.WalkDir(top, func(path string, _ os.DirEntry, err error) error {
+		if path != top {
+			found = append(found, strings.TrimPrefix(path, top+"/"))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+func (h *fakeHub) whole() []string {
+	dir := h.tree.String()
+	return []string{dir, dir + "/locations", dir + "/map", dir + "/metadata"}
+}
+
+func TestEnsure(t *testing.T) {
+	h := newHub(t)
+	trees := openTrees(t, h)
+	var begun atomic.Int32
+	for range 3 {
+		if err := trees.Ensure(t.Context(), h.tree, func() { begun.Add(1) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if h.asked.Load() != 1 || begun.Load() == 0 || !trees.Has(h.tree) {
+		t.Errorf("asked %d times, begun %d times", h.asked.Load(), begun.Load())
+	}
+	if got := files(t, trees); !slices.Equal(got, h.whole()) {
+		t.Errorf("files %q", got)
+	}
+	if list, err := trees.List(); err != nil || len(list) != 1 || list[0] != h.tree {
+		t.Errorf("trees %v, %v", list, err)
+	}
+	if bytes, n := trees.Size(h.tree); n != 4 || bytes < int64(len(h.index)) || bytes%4096 != 0 {
+		t.Errorf("%d bytes, %d files", bytes, n)
+	}
+	if err := trees.Remove(h.tree); err != nil || trees.Has(h.tree) || len(files(t, trees)) != 0 {
+		t.Errorf("removed: %v, %q", err, files(t, trees))
+	}
+	if err := trees.Remove(h.tree); err != nil {
+		t.Errorf("removed twice: %v", err)
+	}
+	if err := trees.Ensure(t.Context(), chunk.Sum(nil), func() { t.Error("begun") }); !errors.Is(err, chunk.ErrNotFound) {
+		t.Errorf("an unknown tree: %v", err)
+	}
+}
+
+// Whatever is wrong with an index, nothing of it stays.
+func TestIndexThatIsWrong(t *testing.T) {
+	for name, spoil := range map[string]func(h *fakeHub){
+		"header":   func(h *fakeHub) { h.index[20] ^= 1 },
+		"metadata": func(h *fakeHub) { h.index[len(h.index)-1] ^= 1 },
+		"end":      func(h *fakeHub) { h.index = h.index[:len(h.index)-1] },
+		// What the hub has signed, and no kernel should read.
+		"signed": func(h *fakeHub) { h.sign(func(metadata []byte) { metadata[4096+8] = 7 }) },
+		"hidden": func(h *fakeHub) {
+			h.sign(func(metadata []byte) { copy(metadata[bytes.Index(metadata, []byte("file")):], "fi/e") })
+		},
+	} {
+		h := newHub(t)
+		spoil(h)
+		trees := openTrees(t, h)
+		err := trees.Ensure(t.Context(), h.tree, func() {
+			if name == "header" {
+				t.Error("begun with a wrong header")
+			}
+		})
+		if err == nil || trees.Has(h.tree) || len(files(t, trees)) != 0 {
+			t.Errorf("%s: %v, %q", name, err, files(t, trees))
+		}
+	}
+}
+
+// What a daemon fetched that did not look at metadata images is looked at before it is
+// mounted.
+func TestIndexThatNobodyLookedAt(t *testing.T) {
+	h := newHub(t)
+	h.sign(func(metadata []byte) { metadata[4096+8] = 7 })
+	trees := openTrees(t, h)
+	var extents, metadata bytes.Buffer
+	if _, err := index.Receive(bytes.NewReader(h.index), h.tree, &extents, &metadata); err != nil {
+		t.Fatal(err)
+	}
+	dir := trees.dir(h.tree)
+	if err := errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "map"), extents.Bytes(), 0o400),
+		os.WriteFile(filepath.Join(dir, "metadata"), metadata.Bytes(), 0o400)); err != nil {
+		t.Fatal(err)
+	}
+	var invalid *chunk.InvalidError
+	if _, err := trees.openVerified(t.Context(), h.tree); !errors.As(err, &invalid) || !trees.Has(h.tree) {
+		t.Error(err)
+	}
+}
+
+// What one origin began and did not end well, another gives from its beginning.
+func TestIndexFromAnotherOrigin(t *testing.T) {
+	h := newHub(t)
+	flipped := bytes.Clone(h.index)
+	flipped[len(flipped)-1] ^= 1
+	h.others = [][]byte{h.index[:len(h.index)-10], flipped, nil}
+	trees := openTrees(t, h)
+	if err := trees.Ensure(t.Context(), h.tree, func() {}); err != nil {
+		t.Fatal(err)
+	}
+	if got := files(t, trees); !slices.Equal(got, h.whole()) {
+		t.Errorf("files %q", got)
+	}
+	m, err := trees.openVerified(t.Context(), h.tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.close()
+}
+
+// Who gives up has stopped the download when Ensure returns.
+func TestEnsureIsGivenUp(t *testing.T) {
+	h := newHub(t)
+	h.hold = int64(len(h.index)) - 1
+	trees := openTrees(t, h)
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		why := errors.New("enough")
+		if err := trees.Ensure(ctx, h.tree, func() { cancel(why) }); !errors.Is(err, why) {
+			t.Errorf("error %v", err)
+		}
+		synctest.Wait()
+	})
+	if len(files(t, trees)) != 0 {
+		t.Errorf("left %q", files(t, trees))
+	}
+}
+
+// The locations are a hint: without them a tree comes all the same, and soon.
+func TestLocationsThatAreWrong(t *testing.T) {
+	for name, spoil := range map[string]func(h *fakeHub){
+		"refused": func(h *fakeHub) { h.noHint = errors.New("not today") },
+		"of another tree": func(h *fakeHub) {
+			h.locations = index.NewLocations(chunk.Sum(nil)).Encode()
+		},
+		"endless": func(h *fakeHub) { h.locations = append(h.locations, make([]byte, 1<<20)...) },
+		"stalled": func(h *fakeHub) { h.hintStalls = true },
+	} {
+		h := newHub(t)
+		spoil(h)
+		trees := openTrees(t, h)
+		synctest.Test(t, func(t *testing.T) {
+			start := time.Now() // by the clock of the test
+			if err := trees.Ensure(t.Context(), h.tree, func() {}); err != nil || time.Since(start) > hintTimeout {
+				t.Errorf("%s: after %s: %v", name, time.Since(start), err)
+			}
+		})
+		want := slices.DeleteFunc(h.whole(), func(s string) bool { return strings.HasSuffix(s, "locations") })
+		if got := files(t, trees); !slices.Equal(got, want) {
+			t.Errorf("%s: files %q", name, got)
+		}
+		m, err := trees.openVerified(t.Context(), h.tree)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		m.close()
+	}
+}

@@ -27,7 +27,7 @@ func shipped(t *testing.T, name string) string {
 	return string(b)
 }
 
-// containerd reads each configuration that it is for, and takes what it says.
+// containerd reads each configuration that it is for, and takes all that it says.
 func TestShippedConfigurations(t *testing.T) {
 	work, err := site.Work()
 	if err != nil {
@@ -44,6 +44,9 @@ func TestShippedConfigurations(t *testing.T) {
 			if err != nil || !strings.Contains(text, want) {
 				t.Errorf("%s: %v: %q is not in\n%s", name, err, want, out)
 			}
+		}
+		if strings.Contains(text, "unknown key") {
+			t.Errorf("%s has keys that containerd does not know:\n%s", name, out)
 		}
 	}
 }
@@ -72,8 +75,18 @@ func TestCRI(t *testing.T) {
 			if o.Containerd != site.Debian { // whose client it would be that adds the label
 				labelled(t, s, "k8s.io", ref)
 			}
+			root := s.Machine.NodeRoot()
+			if o.Containerd == site.Debian {
+				root = filepath.Join(filepath.Dir(root), "containerd/io.containerd.snapshotter.v1.lighter") // as config-1.6.toml says
+			}
+			if out, err := s.Machine.Command(t.Context(), s.Machine.CRI("fs")...); err != nil || out != root+"\n" {
+				t.Errorf("the kubelet watches %q, not %s: %v", out, root, err)
+			}
 			if out, err := s.Machine.Command(t.Context(), s.Machine.CRI("rm", ref)...); err != nil {
 				t.Errorf("%q, %v", out, err)
+			}
+			if o.Containerd == site.Debian {
+				clientPulls(t, s, ref)
 			}
 		})
 	}
@@ -105,10 +118,10 @@ func cgroup(t *testing.T, s *site.Site) string {
 	return "/" + filepath.Base(filepath.Dir(s.Dir)) + "/" + t.Name()
 }
 
-// A Go program's Pull with unpack is lazy with Debian's containerd, whose ctr
-// fetches every layer first.
-func TestClientOfDebiansContainerd(t *testing.T) {
-	s := start(t, site.Options{Containerd: site.Debian, Config: shipped(t, "config-1.6.toml")}, "+python")
+// clientPulls has a Go program pull with unpack, which is lazy with Debian's containerd
+// too, whose ctr fetches every layer first.
+func clientPulls(t *testing.T, s *site.Site, ref string) {
+	t.Helper()
 	client, err := containerd.New(s.Machine.ContainerdSocket())
 	if err != nil {
 		t.Fatal(err)
@@ -116,7 +129,6 @@ func TestClientOfDebiansContainerd(t *testing.T) {
 	defer client.Close()
 	ctx := namespaces.WithNamespace(t.Context(), "here")
 	resolver := docker.NewResolver(docker.ResolverOptions{Hosts: docker.ConfigureDefaultRegistries(docker.WithPlainHTTP(docker.MatchAllHosts))})
-	ref := site.Reference("python")
 	pulled, err := client.Pull(ctx, ref, containerd.WithResolver(resolver), containerd.WithPullUnpack, containerd.WithPullSnapshotter(site.Lighter))
 	if err != nil {
 		t.Fatal(err)

@@ -33,10 +33,10 @@ func reconnect(t testing.TB, s *site.Site) {
 	}
 }
 
-func restartNode(t testing.TB, s *site.Site, flags ...string) {
+func restartNode(t testing.TB, s *site.Site) {
 	t.Helper()
 	s.Machine.KillNode()
-	if err := s.Machine.StartNode(t.Context(), flags...); err != nil {
+	if err := s.Machine.StartNode(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	reconnect(t, s)
@@ -74,17 +74,75 @@ func mode(t testing.TB, s *site.Site) mount.Mode {
 	return st.Mounts[0].Mode
 }
 
-// Behind loop devices a container sees the same bytes; the node may die under its
-// readers as often as it likes, and the one that follows knows the mount again;
-// and the loop devices go with it.
-func TestLoopMode(t *testing.T) {
-	s := start(t, site.Options{NodeArgs: []string{"--mount-mode", "loop"}}, "+base")
-	pull(t, s, site.Overlayfs, "base")
-	want := run(t, s, site.Overlayfs, "base", "sh", "-c", readAll)
+// How trees are mounted can be changed whenever the node starts. One that mounts none
+// unpacks every image, and says why; behind loop devices a container sees the same
+// bytes; what was lazy before a node that mounts none fails by name, and is lazy
+// again after it.
+func TestMountModes(t *testing.T) {
+	s := start(t, site.Options{NodeArgs: []string{"--mount-mode", "none"}}, "+base")
 	moved := received(t, s, func() { pull(t, s, site.Lighter, "base") })
-	if moved > 3<<20 {
+	if moved < 20<<20 {
+		t.Errorf("the pull moved %d bytes, which is no image", moved)
+	}
+	want := run(t, s, site.Lighter, "base", "sh", "-c", readAll)
+	saysNone(t, s)
+	removeImage(t, s, "base")
+
+	s.SetNodeArgs("--mount-mode", "loop")
+	restartNode(t, s)
+	if moved = received(t, s, func() { pull(t, s, site.Lighter, "base") }); moved > 3<<20 {
 		t.Errorf("the pull moved %d bytes", moved)
 	}
+	behindLoops(t, s, want)
+
+	s.SetNodeArgs("--mount-mode", "none")
+	if err := s.Machine.StopNode(); err != nil {
+		t.Fatal(err)
+	}
+	restartNode(t, s)
+	_, err := s.Machine.Run(t.Context(), site.Lighter, site.Reference("base"), "echo", "hello")
+	if err == nil || !strings.Contains(err.Error(), "mount chain sha256:") || !strings.Contains(err.Error(), "mount_mode is none") {
+		t.Errorf("a lazy image: %v", err)
+	}
+	s.SetNodeArgs()
+	restartNode(t, s)
+	run(t, s, site.Lighter, "base", "echo", "hello")
+	if mode(t, s) != mount.File {
+		t.Errorf("mode %q where the kernel takes files", mode(t, s))
+	}
+	removeImage(t, s, "base")
+	if files := append(loops(t, s), left(t, s)...); len(files) != 0 {
+		t.Errorf("left: %v", files)
+	}
+}
+
+// saysNone wants the status and the log to say that no image is lazy, and why.
+func saysNone(t *testing.T, s *site.Site) {
+	t.Helper()
+	st := status(t, s)
+	if len(st.Mounts) != 0 || len(st.Images) == 0 || !strings.Contains(st.NotLazy, "mount_mode is none") {
+		t.Errorf("the status says %+v", st)
+	}
+	for _, image := range st.Images {
+		if image.Lazy || !strings.Contains(image.Why, "mount_mode is none") {
+			t.Errorf("image %+v", image)
+		}
+	}
+	out, err := s.Machine.Lighter(t.Context(), "status")
+	if err != nil || !strings.Contains(out, "no image is lazy: ") {
+		t.Errorf("status: %v\n%s", err, out)
+	}
+	log, err := os.ReadFile(s.Machine.NodeLog())
+	if err != nil || !strings.Contains(string(log), "no image will be lazy") {
+		t.Errorf("the log does not say it: %v", err)
+	}
+}
+
+// behindLoops reads the whole image in a container while the node dies under it as
+// often as it likes; the one that follows knows the mount again; and the loop devices
+// go with their last user.
+func behindLoops(t *testing.T, s *site.Site, want string) {
+	t.Helper()
 	first, err := s.Machine.StartContainer(t.Context(), site.Lighter, site.Reference("base"), "sleep", "infinity")
 	if err != nil {
 		t.Fatal(err)
@@ -125,10 +183,6 @@ func TestLoopMode(t *testing.T) {
 	if err := first.Remove(t.Context()); err != nil {
 		t.Error(err)
 	}
-	removeImage(t, s, "base")
-	if files := append(loops(t, s), left(t, s)...); len(files) != 0 {
-		t.Errorf("left: %v", files)
-	}
 }
 
 // noWayAround has a container's root try to read what its own root is made of: the
@@ -140,56 +194,5 @@ func noWayAround(t *testing.T, c *site.Container) {
 	out, err := c.Exec(t.Context(), "sh", "-c", "{ "+try+"; } 2>/dev/null")
 	if err != nil || strings.Count(out, "looked") != 9 || strings.Contains(out, "reads") {
 		t.Errorf("a container's root: %q, %v", out, err)
-	}
-}
-
-// A node that can mount no tree unpacks every image, and says why; what was lazy
-// before fails by name, and is lazy again when trees can be mounted again.
-func TestNoTrees(t *testing.T) {
-	s := start(t, site.Options{}, "+base", "+python")
-	pull(t, s, site.Lighter, "base")
-	run(t, s, site.Lighter, "base", "echo", "hello")
-	if mode(t, s) != mount.File {
-		t.Errorf("mode %q where the kernel takes files", mode(t, s))
-	}
-	if err := s.Machine.StopNode(); err != nil {
-		t.Fatal(err)
-	}
-	restartNode(t, s, "--mount-mode", "none")
-	_, err := s.Machine.Run(t.Context(), site.Lighter, site.Reference("base"), "echo", "hello")
-	if err == nil || !strings.Contains(err.Error(), "mount chain sha256:") || !strings.Contains(err.Error(), "mount_mode is none") {
-		t.Errorf("a lazy image: %v", err)
-	}
-	removeImage(t, s, "base")
-	moved := received(t, s, func() { pull(t, s, site.Lighter, "python") })
-	if moved < 30<<20 {
-		t.Errorf("the pull moved %d bytes, which is no image", moved)
-	}
-	if out := run(t, s, site.Lighter, "python", "python3", "-c", `print("hello")`); out != "hello\n" {
-		t.Errorf("python printed %q", out)
-	}
-	st := status(t, s)
-	if len(st.Mounts) != 0 || len(st.Images) == 0 || !strings.Contains(st.NotLazy, "mount_mode is none") {
-		t.Errorf("the status says %+v", st)
-	}
-	for _, image := range st.Images {
-		if image.Lazy || !strings.Contains(image.Why, "mount_mode is none") {
-			t.Errorf("image %+v", image)
-		}
-	}
-	out, err := s.Machine.Lighter(t.Context(), "status")
-	if err != nil || !strings.Contains(out, "no image is lazy: ") {
-		t.Errorf("status: %v\n%s", err, out)
-	}
-	log, err := os.ReadFile(s.Machine.NodeLog())
-	if err != nil || !strings.Contains(string(log), "no image will be lazy") {
-		t.Errorf("the log does not say it: %v", err)
-	}
-	removeImage(t, s, "python")
-	restartNode(t, s)
-	pull(t, s, site.Lighter, "base")
-	run(t, s, site.Lighter, "base", "echo", "hello")
-	if mode(t, s) != mount.File {
-		t.Error("not lazy again")
 	}
 }

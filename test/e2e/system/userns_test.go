@@ -10,67 +10,170 @@ import (
 	"syscall"
 	"testing"
 
+	"lighter/test/testkit/layout"
 	"lighter/test/testkit/site"
 )
 
-// inUserns runs a shell command in a container whose user namespace makes the
-// host's ID 100000 of its root, and returns what it prints.
-func inUserns(t *testing.T, s *site.Site, name, command string) string {
+// userns makes a container in a user namespace, in which length of the host's IDs
+// from uid and gid on are those from 0 on.
+func userns(t *testing.T, s *site.Site, name, id string, uid, gid, length int, argv ...string) string {
 	t.Helper()
-	id := fmt.Sprint("userns", name)
-	out := ctr(t, s, "run", "--uidmap", "0:100000:65536", "--gidmap", "0:200000:65536", "--remap-labels",
-		"--snapshotter", site.Lighter, site.Reference(name), id, "sh", "-c", command)
-	upper(t, s)
-	ctr(t, s, "containers", "rm", id)
-	return out
+	args := []string{"run", "--uidmap", fmt.Sprintf("0:%d:%d", uid, length), "--gidmap", fmt.Sprintf("0:%d:%d", gid, length), "--remap-labels",
+		"--snapshotter", site.Lighter}
+	if argv[0] == "sleep" {
+		args = append(args, "--detach")
+	}
+	return ctr(t, s, append(append(args, site.Reference(name), id), argv...)...)
 }
 
-// upper looks at what the container has written.
-func upper(t *testing.T, s *site.Site) {
+// upper wants what containers have written to /etc/written to belong to these IDs
+// on the host, in no order.
+func upper(t *testing.T, s *site.Site, owners ...string) {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(s.Machine.NodeRoot(), "snapshots/[0-9]*/fs/etc/written"))
-	if err != nil || len(found) != 1 {
+	if err != nil || len(found) != len(owners) {
 		t.Fatalf("written: %v, %v", found, err)
 	}
-	info, err := os.Stat(found[0])
+	var got []string
+	for _, path := range found {
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stat := info.Sys().(*syscall.Stat_t)
+		got = append(got, fmt.Sprintf("%d:%d", stat.Uid, stat.Gid))
+	}
+	for _, owner := range owners {
+		if strings.Count(strings.Join(got, " "), owner) != 1 {
+			t.Errorf("%v belong to %v, want %v", found, got, owners)
+		}
+	}
+}
+
+// noClones wants nothing to be left of the mapped mounts that containers were made
+// of: n trees are mounted, and each once.
+func noClones(t *testing.T, s *site.Site, n int) {
+	t.Helper()
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if stat := info.Sys().(*syscall.Stat_t); stat.Uid != 100000 || stat.Gid != 200000 {
-		t.Errorf("%s belongs to %d:%d", found[0], stat.Uid, stat.Gid)
+	var trees []string
+	for _, line := range strings.Split(string(mounts), "\n") {
+		fields := strings.Fields(line) // proc_pid_mountinfo(5)
+		if !strings.Contains(line, s.Dir) || len(fields) < 6 {
+			continue
+		}
+		mapped := strings.Contains(fields[5], "idmapped")
+		if mapped || strings.Contains(line, " - erofs ") {
+			trees = append(trees, line)
+		}
+		if mapped {
+			t.Errorf("left: %s", line)
+		}
+	}
+	if len(trees) != n {
+		t.Errorf("%d trees are mounted, but there are\n%s", n, strings.Join(trees, "\n"))
 	}
 }
 
 // In a user namespace the image's files have the owners that it says, and what is
-// written belongs to the namespace's root outside: of a lazy image, of one that
-// was unpacked, and of one whose lower layers are lazy.
+// written belongs to the namespace's root outside: of an image that was unpacked, of
+// a lazy one, and of one whose lower layers are lazy.
 func TestUserNamespaces(t *testing.T) {
-	const command = "stat -c %u:%g /etc/passwd /etc/shadow /usr/bin/env && head -c 5 /etc/passwd && echo x >/etc/written && " +
-		"chown 1:1 /etc/group && stat -c %u:%g /etc/group && find /etc /usr /var -xdev -uid 65534 | wc -l"
-	const want = "0:0\n0:42\n0:0\nroot:1:1\n0\n"
-	for _, images := range [][]string{{"+base"}, {"base"}, {"+base", "python"}} {
-		t.Run(strings.Join(images, " "), func(t *testing.T) {
-			s := start(t, site.Options{RemapIDs: true}, images...)
-			name := strings.TrimPrefix(images[len(images)-1], "+")
-			moved := received(t, s, func() { pull(t, s, site.Lighter, name) })
-			if lazy := images[0] == "+base" && name == "base"; lazy != (moved < 3<<20) {
-				t.Errorf("the pull moved %d bytes", moved)
-			}
-			if got := inUserns(t, s, name, command); got != want {
-				t.Errorf("it sees %q, want %q", got, want)
-			}
-			restartNode(t, s)
-			// Others see the image as it is.
-			if out := run(t, s, site.Lighter, name, "stat", "-c", "%u:%g", "/etc/passwd", "/etc/group"); out != "0:0\n0:0\n" {
-				t.Errorf("without a user namespace: %q", out)
-			}
-			removeImage(t, s, name)
-			if err := s.Machine.StopNode(); err != nil {
-				t.Error(err)
-			}
-			if files := left(t, s); len(files) != 0 {
-				t.Errorf("left: %v", files)
-			}
-		})
+	s := start(t, site.Options{RemapIDs: true}, "base")
+	if moved := received(t, s, func() { pull(t, s, site.Lighter, "base") }); moved < 20<<20 {
+		t.Errorf("the pull moved %d bytes, which is no image", moved)
 	}
+	seesOwners(t, s, "base")
+	removeImage(t, s, "base")
+
+	if err := s.Hub.Add(t.Context(), "base"); err != nil {
+		t.Fatal(err)
+	}
+	restartNode(t, s) // which has heard that the hub does not know it
+	if moved := received(t, s, func() { pull(t, s, site.Lighter, "base") }); moved > 3<<20 {
+		t.Errorf("the pull moved %d bytes", moved)
+	}
+	seesOwners(t, s, "base")
+	differentMaps(t, s)
+
+	work, err := site.Work()
+	if err != nil {
+		t.Fatal(err)
+	}
+	mine := filepath.Join(s.Dir, "mine")
+	if err := layout.Extend(filepath.Join(work, "images/base"), mine, func(l *layout.Layer) error { return l.File("etc/mine", []byte("mine")) }); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Push(t.Context(), mine, "mine"); err != nil {
+		t.Fatal(err)
+	}
+	pull(t, s, site.Lighter, "mine")
+	seesOwners(t, s, "mine")
+	if st := status(t, s); len(st.Mounts) != 1 {
+		t.Errorf("mounted: %+v", st.Mounts)
+	}
+	removeImage(t, s, "mine")
+	removeImage(t, s, "base")
+	if err := s.Machine.StopNode(); err != nil {
+		t.Error(err)
+	}
+	if files := left(t, s); len(files) != 0 {
+		t.Errorf("left: %v", files)
+	}
+}
+
+// seesOwners runs a container of an image in a user namespace, and then one in none,
+// which sees the image as it is.
+func seesOwners(t *testing.T, s *site.Site, name string) {
+	t.Helper()
+	const look = "stat -c %u:%g /etc/passwd /etc/shadow /usr/bin/env && head -c 5 /etc/passwd && echo x >/etc/written && " +
+		"chown 1:1 /etc/group && stat -c %u:%g /etc/group && find /etc /usr /var -xdev -uid 65534 | wc -l"
+	id := "mapped-" + name
+	if got := userns(t, s, name, id, 100000, 200000, 65536, "sh", "-c", look); got != "0:0\n0:42\n0:0\nroot:1:1\n0\n" {
+		t.Errorf("%s: it sees %q", name, got)
+	}
+	upper(t, s, "100000:200000")
+	ctr(t, s, "containers", "rm", id)
+	if out := run(t, s, site.Lighter, name, "stat", "-c", "%u:%g", "/etc/passwd", "/etc/group"); out != "0:0\n0:0\n" {
+		t.Errorf("%s without a user namespace: %q", name, out)
+	}
+}
+
+// differentMaps runs containers of a lazy image with different mappings at a time.
+// The node is killed under them, and they go one after the other.
+func differentMaps(t *testing.T, s *site.Site) {
+	t.Helper()
+	const write = "stat -c %u:%g /etc/shadow; echo x >/etc/written"
+	exec := func(id, script, want string) {
+		t.Helper()
+		if out := ctr(t, s, "tasks", "exec", "--exec-id", "x", id, "sh", "-c", script); out != want {
+			t.Errorf("%s: %q, want %q", id, out, want)
+		}
+	}
+	userns(t, s, "base", "one", 100000, 200000, 65536, "sleep", "infinity")
+	restartNode(t, s)
+	userns(t, s, "base", "two", 300000, 400000, 65536, "sleep", "infinity")
+	exec("one", write, "0:42\n")
+	exec("two", write, "0:42\n")
+	upper(t, s, "100000:200000", "300000:400000")
+	noClones(t, s, 1)
+	// What no ID is for belongs to nobody, as below every overlay of mapped layers.
+	few := userns(t, s, "base", "few", 500000, 600000, 42, "sh", "-c",
+		"stat -c %u:%g /etc/shadow; head -c 4 /etc/passwd; (cat /etc/shadow || echo x >>/etc/shadow) 2>/dev/null || echo :no")
+	if few != "0:65534\nroot:no\n" {
+		t.Errorf("with 42 IDs: %q", few)
+	}
+	ctr(t, s, "containers", "rm", "few")
+	restartNode(t, s)
+	if err := site.DropCaches(); err != nil {
+		t.Fatal(err)
+	}
+	ctr(t, s, "tasks", "rm", "--force", "one")
+	ctr(t, s, "containers", "rm", "one")
+	exec("two", "head -c 3 /etc/debian_version; stat -c :%u:%g /etc/gshadow", "12.:0:42\n")
+	ctr(t, s, "tasks", "rm", "--force", "two")
+	ctr(t, s, "containers", "rm", "two")
+	noClones(t, s, 1)
 }

@@ -45,7 +45,7 @@ func (m *Machine) completeConfig(text string) (string, error) {
 	return text + fmt.Sprintf("[plugins.%q.registry]\n  config_path = %q\n", "io.containerd.cri.v1.images", hosts), nil
 }
 
-// CRI speaks to the machine's containerd as the kubelet does: "pull" or "rm".
+// CRI speaks to the machine's containerd as the kubelet does: "pull", "rm" or "fs".
 func (m *Machine) CRI(args ...string) []string {
 	return append([]string{filepath.Join(m.site.tools, "cri"), m.ContainerdSocket()}, args...)
 }

@@ -2,6 +2,7 @@
 //
 //	cri SOCKET pull REFERENCE    prints what the image is called in containerd
 //	cri SOCKET rm REFERENCE
+//	cri SOCKET fs                prints below which directory images lie, of which the kubelet watches the file system
 package main
 
 import (
@@ -24,8 +25,8 @@ func main() {
 }
 
 func run(args []string) error {
-	if len(args) != 3 {
-		return errors.New("usage: cri SOCKET pull|rm REFERENCE")
+	if len(args) != 3 && (len(args) != 2 || args[1] != "fs") {
+		return errors.New("usage: cri SOCKET pull REFERENCE | rm REFERENCE | fs")
 	}
 	conn, err := grpc.NewClient("unix://"+args[0], grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -35,8 +36,17 @@ func run(args []string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	images := cri.NewImageServiceClient(conn)
-	image := &cri.ImageSpec{Image: args[2]}
+	image := &cri.ImageSpec{Image: args[len(args)-1]}
 	switch args[1] {
+	case "fs":
+		info, err := images.ImageFsInfo(ctx, &cri.ImageFsInfoRequest{}, grpc.WaitForReady(true))
+		if err != nil {
+			return err
+		}
+		for _, system := range info.GetImageFilesystems() {
+			fmt.Println(system.GetFsId().GetMountpoint())
+		}
+		return nil
 	case "pull":
 		pulled, err := images.PullImage(ctx, &cri.PullImageRequest{Image: image}, grpc.WaitForReady(true))
 		if err != nil {

@@ -20,8 +20,11 @@ func userns(t *testing.T, s *site.Site, name, id string, uid, gid, length int, a
 	t.Helper()
 	args := []string{"run", "--uidmap", fmt.Sprintf("0:%d:%d", uid, length), "--gidmap", fmt.Sprintf("0:%d:%d", gid, length), "--remap-labels",
 		"--snapshotter", site.Lighter}
-	if argv[0] == "sleep" {
+	switch argv[0] {
+	case "sleep":
 		args = append(args, "--detach")
+	case "--read-only":
+		args, argv = append(args, argv[0]), argv[1:]
 	}
 	return ctr(t, s, append(append(args, site.Reference(name), id), argv...)...)
 }
@@ -135,6 +138,11 @@ func seesOwners(t *testing.T, s *site.Site, name string) {
 		t.Errorf("%s: it sees %q", name, got)
 	}
 	upper(t, s, "100000:200000")
+	ctr(t, s, "containers", "rm", id)
+	// A view, as --read-only makes it.
+	if got := userns(t, s, name, id, 100000, 200000, 65536, "--read-only", "stat", "-c", "%u:%g", "/etc/shadow", "/etc/group"); got != "0:42\n0:0\n" {
+		t.Errorf("%s: a view shows %q", name, got)
+	}
 	ctr(t, s, "containers", "rm", id)
 	if out := run(t, s, site.Lighter, name, "stat", "-c", "%u:%g", "/etc/passwd", "/etc/group"); out != "0:0\n0:0\n" {
 		t.Errorf("%s without a user namespace: %q", name, out)

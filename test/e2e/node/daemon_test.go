@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lighter/node"
+	"lighter/node/mount"
 	"lighter/store/disk"
 	"lighter/test/testkit/site"
 )
@@ -205,7 +206,13 @@ func TestReadersWaitForTheNextNode(t *testing.T) {
 // A node that is killed with its keeper while somebody uses its trees: the next
 // one starts, and serves the same trees and others anew.
 func TestNodeAndKeeperAreKilled(t *testing.T) {
-	d := startNode(t, newRoot(t), "--address", "")
+	for _, mode := range []mount.Mode{mount.File, mount.Loop} {
+		t.Run(string(mode), func(t *testing.T) { nodeAndKeeperAreKilled(t, mode) })
+	}
+}
+
+func nodeAndKeeperAreKilled(t *testing.T, mode mount.Mode) {
+	d := startNode(t, newRoot(t), "--address", "", "--mount-mode", string(mode))
 	dir, merged := used(t, d)
 	// What is no mount of the node, in its directory.
 	foreign := filepath.Join(d.root, "mounts", "foreign")
@@ -222,6 +229,9 @@ func TestNodeAndKeeperAreKilled(t *testing.T) {
 		}
 		d.start()
 		shows(t, dir) // mounted again
+		if s := status(t, d.root); len(s.Mounts) != 1 || s.Mounts[0].Mode != mode {
+			t.Errorf("mounted: %+v", s.Mounts)
+		}
 		other := t.TempDir()
 		run(t, "mount", "--root", d.root, "tools:1", other).good()
 		shows(t, other)

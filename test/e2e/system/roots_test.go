@@ -27,19 +27,21 @@ func onTmpfs(t *testing.T) string {
 	return unmountAtEnd(t, dir)
 }
 
-// onXFS makes a root on XFS, in a file.
-func onXFS(t *testing.T) string {
-	t.Helper()
-	dir := filepath.Join(t.TempDir(), "xfs")
-	disk := dir + ".disk"
-	for _, argv := range [][]string{
-		{"truncate", "--size=1G", disk}, {"mkfs.xfs", "-q", disk}, {"mkdir", dir}, {"mount", "-o", "loop", disk, dir},
-	} {
-		if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
-			t.Fatalf("%v: %v: %s", argv, err, out)
+// onDisk makes a root on a file system of that type, in a file.
+func onDisk(fstype string) func(*testing.T) string {
+	return func(t *testing.T) string {
+		t.Helper()
+		dir := filepath.Join(t.TempDir(), fstype)
+		disk := dir + ".disk"
+		for _, argv := range [][]string{
+			{"truncate", "--size=1G", disk}, {"mkfs." + fstype, "-q", disk}, {"mkdir", dir}, {"mount", "-o", "loop", disk, dir},
+		} {
+			if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
+				t.Fatalf("%v: %v: %s", argv, err, out)
+			}
 		}
+		return unmountAtEnd(t, dir)
 	}
-	return unmountAtEnd(t, dir)
 }
 
 // unmountAtEnd returns a root below what is mounted at dir. That the node leaves
@@ -60,7 +62,7 @@ func TestRoots(t *testing.T) {
 	for name, root := range map[string]struct {
 		on   func(*testing.T) string
 		mode mount.Mode
-	}{"tmpfs": {onTmpfs, mount.Loop}, "XFS": {onXFS, mount.File}} {
+	}{"tmpfs": {onTmpfs, mount.Loop}, "XFS": {onDisk("xfs"), mount.File}, "btrfs": {onDisk("btrfs"), mount.File}} {
 		t.Run(name, func(t *testing.T) {
 			s := start(t, site.Options{NodeRoot: root.on(t)}, "+base")
 			moved := received(t, s, func() { pull(t, s, site.Lighter, "base") })

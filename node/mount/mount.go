@@ -137,6 +137,9 @@ func (t *Trees) tryOpen(ctx context.Context, tree chunk.ID) (*served, error) {
 	}
 	if err == nil { // again: a former daemon that fetched it may not have looked
 		err = checkMetadata(ctx, t.metadata(tree), m.header)
+		if invalid := new(chunk.InvalidError); errors.As(err, &invalid) {
+			err = fmt.Errorf("%v, and was signed like that", err) // no damage: it would come like that again
+		}
 	}
 	if err != nil {
 		m.close()

@@ -169,6 +169,34 @@ func TestProbe(t *testing.T) {
 	}
 }
 
+// A node that is killed while it tries leaves what the next one, and who removes its
+// root, take away.
+func TestKilledWhileProbing(t *testing.T) {
+	metadata, device := makeImage(t)
+	for name, end := range map[string]func(root string) error{
+		"next": func(root string) error {
+			trees := &Trees{root: root, kernel: kernel{Auto, unix.Mount}, log: slog.New(slog.DiscardHandler)}
+			trees.Probe()
+			return errors.Join(trees.Mountable(), os.Remove(root))
+		},
+		"removed": Abandon,
+	} {
+		root := filepath.Join(t.TempDir(), "root")
+		if err := os.MkdirAll(probePoint(root), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := (kernel{Loop, unix.Mount}).mountErofs(metadata, device, probePoint(root)); err != nil {
+			t.Fatal(err)
+		}
+		if err := end(root); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := os.Stat(root); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // What may be over is tried again after a while, and no sooner; what is configured is not.
 func TestProbeAgain(t *testing.T) {
 	for _, failure := range []error{unix.ENOMEM, unix.EBUSY, unix.EMFILE, unix.ENODEV} {

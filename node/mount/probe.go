@@ -46,7 +46,7 @@ func (t *Trees) Mountable() error {
 
 // probe tries it and says what is new. The caller has locked probing.
 func (t *Trees) probe() error {
-	err := t.tryMount(filepath.Join(t.root, "probe"))
+	err := t.tryMount()
 	t.mu.Lock()
 	before := t.unable
 	t.unable, t.probed = err, time.Now()
@@ -60,13 +60,18 @@ func (t *Trees) probe() error {
 	return err
 }
 
-// tryMount mounts an empty tree below dir, and takes it away again. What goes
-// wrong before the kernel is asked proves nothing, and is logged.
-func (t *Trees) tryMount(dir string) error {
+// probePoint returns where below root the empty tree is mounted for a moment.
+func probePoint(root string) string { return filepath.Join(root, "probe", "mount") }
+
+// tryMount mounts an empty tree, and takes it away again. What goes wrong before
+// the kernel is asked proves nothing, and is logged.
+func (t *Trees) tryMount() error {
 	if t.kernel.mode == None {
 		return errModeNone
 	}
-	metadata, device, point := filepath.Join(dir, "metadata"), filepath.Join(dir, "device"), filepath.Join(dir, "mount")
+	point := probePoint(t.root)
+	dir := filepath.Dir(point)
+	metadata, device := filepath.Join(dir, "metadata"), filepath.Join(dir, "device")
 	var image bytes.Buffer
 	_, err := index.Make(&tree.Tree{Root: tree.NewDir(tree.Node{Mode: 0o755}, nil)}, &image)
 	if err == nil {

@@ -148,7 +148,7 @@ func Abandon(root string) error {
 		return err
 	}
 	for point := range left {
-		if point != Devices(root) {
+		if point != Devices(root) && point != probePoint(root) {
 			return fmt.Errorf("remove %s: something is mounted at %s: unmount it first", root, point)
 		}
 		if err := detach(point); err != nil {

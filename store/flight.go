@@ -39,24 +39,25 @@ type flight struct {
 }
 
 // join returns the flight of that key, starting one if there is none, unless the
-// chunk is in the cache by now: then it returns nil.
-func (u *Units) join(s *Share, key flightKey, want chunk.ID) *flight {
+// chunk is in the cache by now: then it returns nil. Whoever joins says to the gate
+// that he wants it.
+func (u *Units) join(key flightKey, want chunk.ID) *flight {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.flights[key] == nil && u.cache.Has(want) {
 		return nil
 	}
-	return u.joinLocked(s, key, want)
+	return u.joinLocked(key, want)
 }
 
 // joinOrStart is join, whatever the cache has.
-func (u *Units) joinOrStart(s *Share, key flightKey, want chunk.ID) *flight {
+func (u *Units) joinOrStart(key flightKey, want chunk.ID) *flight {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.joinLocked(s, key, want)
+	return u.joinLocked(key, want)
 }
 
-func (u *Units) joinLocked(s *Share, key flightKey, want chunk.ID) *flight {
+func (u *Units) joinLocked(key flightKey, want chunk.ID) *flight {
 	if f := u.flights[key]; f != nil {
 		f.waiters++
 		return f
@@ -64,7 +65,7 @@ func (u *Units) joinLocked(s *Share, key flightKey, want chunk.ID) *flight {
 	// Detached from the caller that happens to be first: others may join.
 	// leave cancels it when the last of them has gone.
 	ctx, cancel := context.WithCancel(context.Background())
-	f := &flight{key: key, want: want, place: newPlace(s), cancel: cancel, waiters: 1, done: make(chan struct{}), stored: make(chan struct{})}
+	f := &flight{key: key, want: want, place: newPlace(), cancel: cancel, waiters: 1, done: make(chan struct{}), stored: make(chan struct{})}
 	u.flights[key] = f
 	u.idle.Add(1)
 	go func() {

@@ -6,10 +6,11 @@ import (
 	"sync"
 )
 
-// A flight begins when the gate lets it, and until then waits in its share's
-// queue. Those that readers wait for come first; the background gets what they
-// leave. The limits of all shares together do not hold back a share's first few:
-// so whatever is stuck in others, a share gets on.
+// A flight begins when the gate lets it, and until then waits in the queue of
+// each share that wants it, so that it begins with the first of them that may.
+// Those that readers wait for come first; the background gets what they leave. The
+// limits of all shares together do not hold back a share's first few: so whatever
+// is stuck in others, a share gets on.
 const (
 	// maxFlights bounds the requests of all shares, maxPerShare those of one.
 	maxFlights  = 128
@@ -46,16 +47,18 @@ func (c counts) flights() int { return c.urgent + c.background }
 
 // place is a flight's place in a gate.
 type place struct {
-	share  *Share
 	begins chan struct{} // closed when it may begin
 
 	// The gate's mu guards what follows.
-	urgent bool // a reader waits for it
+	shares []*Share // that want it; while it waits, it is in the queue of each
+	share  *Share   // of whose part it is, while it is in work
+	urgent bool     // a reader waits for it
 	inWork bool
+	ended  bool
 	bytes  int64
 }
 
-func newPlace(s *Share) place { return place{share: s, begins: make(chan struct{})} }
+func newPlace() place { return place{begins: make(chan struct{})} }
 
 // gate decides which flights begin. It is safe for concurrent use; the zero value
 // is ready to use.
@@ -66,15 +69,50 @@ type gate struct {
 	freed  chan struct{} // closed when bytes are; nil if nobody waits for them
 }
 
-// enter returns when the flight may begin, or ctx is done.
-func (g *gate) enter(ctx context.Context, p *place) error {
+// want says that a share wants the flight, and whether for a reader who waits.
+// With the first who does, the flight's turn can come.
+func (g *gate) want(s *Share, p *place, urgent bool) {
 	g.mu.Lock()
-	if len(p.share.waiting) == 0 {
-		g.queues = append(g.queues, p.share)
+	defer g.mu.Unlock()
+	known := slices.Contains(p.shares, s)
+	if p.ended || known && (p.urgent || !urgent) {
+		return
 	}
-	p.share.waiting = append(p.share.waiting, p)
+	if !known {
+		p.shares = append(p.shares, s)
+		if !p.inWork {
+			g.queue(s, p)
+		}
+	}
+	if urgent && !p.urgent {
+		g.makeUrgent(p)
+	}
+	if p.inWork {
+		g.wake() // there may be room for it now
+	}
 	g.admit()
-	g.mu.Unlock()
+}
+
+func (g *gate) queue(s *Share, p *place) {
+	if len(s.waiting) == 0 {
+		g.queues = append(g.queues, s)
+	}
+	s.waiting = append(s.waiting, p)
+}
+
+func (g *gate) makeUrgent(p *place) {
+	if p.inWork {
+		g.count(p, -1)
+	}
+	p.urgent = true
+	if p.inWork {
+		g.count(p, 1)
+	}
+}
+
+// enter returns when the flight may begin, or ctx is done. Somebody has to want
+// it.
+func (g *gate) enter(ctx context.Context, p *place) error {
 	select {
 	case <-p.begins:
 		return nil
@@ -85,6 +123,7 @@ func (g *gate) enter(ctx context.Context, p *place) error {
 	if p.inWork {
 		g.end(p)
 	} else {
+		p.ended = true
 		g.drop(p)
 	}
 	return context.Cause(ctx)
@@ -95,25 +134,6 @@ func (g *gate) leave(p *place) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.end(p)
-}
-
-// urge says that a reader waits for the flight.
-func (g *gate) urge(f *flight) {
-	p := &f.place
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if p.urgent {
-		return
-	}
-	if p.inWork {
-		g.count(p, -1)
-	}
-	p.urgent = true
-	if p.inWork {
-		g.count(p, 1)
-	}
-	g.wake()
-	g.admit()
 }
 
 func (g *gate) count(p *place, n int) {
@@ -128,7 +148,7 @@ func (g *gate) count(p *place, n int) {
 
 func (g *gate) end(p *place) {
 	g.count(p, -1)
-	p.inWork = false
+	p.inWork, p.ended = false, true
 	g.free(p)
 	g.admit()
 }
@@ -150,7 +170,7 @@ func (g *gate) admitOne(urgent bool) bool {
 		g.queues = append(g.queues[1:], s)
 		if p := s.next(urgent); p != nil && g.allow(s, urgent) {
 			g.drop(p)
-			p.inWork = true
+			p.inWork, p.share = true, s
 			g.count(p, 1)
 			close(p.begins)
 			return true
@@ -179,12 +199,13 @@ func (g *gate) allow(s *Share, urgent bool) bool {
 	return g.inWork.flights() < maxFlights && s.inWork.flights() < maxPerShare
 }
 
-// drop takes a flight out of its queue.
+// drop takes a flight out of its queues.
 func (g *gate) drop(p *place) {
-	s := p.share
-	s.waiting = slices.DeleteFunc(s.waiting, func(other *place) bool { return other == p })
-	if len(s.waiting) == 0 {
-		g.queues = slices.DeleteFunc(g.queues, func(other *Share) bool { return other == s })
+	for _, s := range p.shares {
+		s.waiting = slices.DeleteFunc(s.waiting, func(other *place) bool { return other == p })
+		if len(s.waiting) == 0 {
+			g.queues = slices.DeleteFunc(g.queues, func(other *Share) bool { return other == s })
+		}
 	}
 }
 
@@ -213,7 +234,7 @@ func (g *gate) tryGrow(p *place, n int64) (freed <-chan struct{}) {
 	if !p.urgent {
 		limit /= 2
 	}
-	if p.share.inWork.bytes > 0 && g.inWork.bytes+n > limit {
+	if g.inWork.bytes+n > limit && !g.moveToIdle(p) {
 		if g.freed == nil {
 			g.freed = make(chan struct{})
 		}
@@ -223,6 +244,20 @@ func (g *gate) tryGrow(p *place, n int64) (freed <-chan struct{}) {
 	g.inWork.bytes += n
 	p.share.inWork.bytes += n
 	return nil
+}
+
+// moveToIdle makes a flight part of a share that wants it and to which nothing
+// arrives, if there is one.
+func (g *gate) moveToIdle(p *place) bool {
+	for _, s := range p.shares {
+		if s.inWork.bytes == 0 {
+			g.count(p, -1)
+			p.share = s
+			g.count(p, 1)
+			return true
+		}
+	}
+	return false
 }
 
 func (g *gate) free(p *place) {

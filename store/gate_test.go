@@ -111,8 +111,8 @@ func TestReadersGoFirst(t *testing.T) {
 		shares := make([]*Share, maxFlights)
 		for i := range full {
 			shares[i] = &Share{}
-			full[i] = newPlace(shares[i])
-			full[i].urgent = true
+			full[i] = newPlace()
+			g.want(shares[i], &full[i], true)
 			if err := g.enter(t.Context(), &full[i]); err != nil {
 				t.Fatal(err)
 			}
@@ -120,14 +120,15 @@ func TestReadersGoFirst(t *testing.T) {
 		s := &Share{inWork: counts{urgent: alwaysPerShare}}
 		waiting := make([]*flight, 3)
 		for i := range waiting {
-			waiting[i] = &flight{place: newPlace(s)}
+			waiting[i] = &flight{place: newPlace()}
+			g.want(s, &waiting[i].place, false)
 			go g.enter(t.Context(), &waiting[i].place)
 			synctest.Wait()
 		}
-		g.urge(waiting[1])
+		g.want(s, &waiting[1].place, true)
 		for i, want := range []int{1, 2, 0} {
 			if i == 1 {
-				g.urge(waiting[2])
+				g.want(s, &waiting[2].place, true)
 			}
 			g.leave(&full[i])
 			synctest.Wait()
@@ -149,8 +150,8 @@ func TestBytesInFlight(t *testing.T) {
 				limit /= 2
 			}
 			fly := func(s *Share) {
-				p := newPlace(s)
-				p.urgent = urgent
+				p := newPlace()
+				g.want(s, &p, urgent)
 				if err := g.enter(t.Context(), &p); err != nil {
 					t.Error(err)
 				}
@@ -179,4 +180,76 @@ func TestBytesInFlight(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A unit that two devices want comes by the part of the one that has room,
+// whatever is stuck in the other, which asked first.
+func TestWantedByTwoShares(t *testing.T) {
+	const stuck = 2 * maxPerShare
+	unit, refs := encode(t, "one")
+	for _, ahead := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			u := NewUnits(&hold{answer: unit, stuck: stuck}, nothing{})
+			ctx, cancel := context.WithCancel(t.Context())
+			defer u.Wait()
+			defer cancel()
+			one, other := u.Share(), u.Share()
+			for n := range stuck + 1 { // the last would come
+				go one.Read(ctx, at(refs[0], n), 0, make([]byte, 3))
+				synctest.Wait()
+			}
+			mine, done := context.WithTimeout(ctx, time.Second)
+			defer done()
+			ask := func() error { return other.Read(mine, at(refs[0], stuck), 0, make([]byte, 3)) }
+			if ahead {
+				ask = func() error { return other.Warm(mine, at(refs[0], stuck)) }
+			}
+			if err := ask(); err != nil {
+				t.Errorf("ahead %v: %v", ahead, err)
+			}
+			if n := u.gate.inWork.flights(); n != maxPerShare || other.inWork != (counts{}) || len(other.waiting) != 0 {
+				t.Errorf("ahead %v: %d in work, of the other %+v", ahead, n, other.inWork)
+			}
+		})
+	}
+}
+
+// The same of the bytes that may arrive.
+func TestBytesOfTwoShares(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g gate
+		one, other := &Share{}, &Share{}
+		begin := func() *place {
+			p := newPlace()
+			g.want(one, &p, true)
+			if err := g.enter(t.Context(), &p); err != nil {
+				t.Error(err)
+			}
+			return &p
+		}
+		full, p := begin(), begin()
+		arrived := make(chan error, 1)
+		if err := g.grow(t.Context(), full, maxBytes); err != nil {
+			t.Fatal(err)
+		}
+		go func() { arrived <- g.grow(t.Context(), p, 1) }()
+		synctest.Wait()
+		if len(arrived) > 0 {
+			t.Error("there was no room")
+		}
+		g.want(other, p, true)
+		synctest.Wait()
+		if len(arrived) == 0 || other.inWork != (counts{urgent: 1, bytes: 1}) || one.inWork != (counts{urgent: 1, bytes: maxBytes}) {
+			t.Errorf("one %+v, other %+v", one.inWork, other.inWork)
+		}
+		g.leave(full)
+		g.leave(p)
+		if g.inWork != (counts{}) || one.inWork != (counts{}) || other.inWork != (counts{}) {
+			t.Errorf("left: %+v, %+v, %+v", g.inWork, one.inWork, other.inWork)
+		}
+		g.want(one, p, true)
+		if len(one.waiting) > 0 {
+			t.Error("what is over waits")
+		}
+	})
 }

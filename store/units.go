@@ -172,15 +172,15 @@ func (s *Share) readAnywhere(ctx context.Context, ref chunk.Ref, offset int, dst
 
 func (s *Share) readOnce(ctx context.Context, key flightKey, ref chunk.Ref, offset int, dst []byte) error {
 	u := s.units
-	f := u.join(s, key, ref.ID)
+	f := u.join(key, ref.ID)
 	if f == nil {
 		if u.cache.Read(ref, offset, dst) {
 			return nil
 		}
-		f = u.joinOrStart(s, key, ref.ID) // it was damaged
+		f = u.joinOrStart(key, ref.ID) // it was damaged
 	}
 	defer u.leave(f)
-	u.gate.urge(f)
+	u.gate.want(s, &f.place, true)
 	select {
 	case <-f.done:
 	case <-ctx.Done():
@@ -214,11 +214,12 @@ func (s *Share) Warm(ctx context.Context, ref chunk.Ref) error {
 	if ref.Unit.IsZero() {
 		key.id = ref.ID
 	}
-	f := s.units.join(s, key, ref.ID)
+	f := s.units.join(key, ref.ID)
 	if f == nil {
 		return nil
 	}
 	defer s.units.leave(f)
+	s.units.gate.want(s, &f.place, false)
 	select {
 	case <-f.stored:
 		return f.err

@@ -117,8 +117,9 @@ func (u *Units) fly(ctx context.Context, f *flight) {
 	if f.err != nil {
 		return
 	}
-	defer u.unstored.Add(-1)
-	if u.unstored.Add(1) > maxUnstored {
+	size := f.unit.Memory()
+	defer u.unstored.Add(-size)
+	if u.unstored.Add(size) > maxUnstored {
 		u.dropped.Add(1)
 		return
 	}
@@ -174,15 +175,24 @@ func (u *Units) take(ctx context.Context, f *flight, length int64, body io.Reade
 		return nil, err
 	}
 	u.fetched.Add(int64(len(encoded)))
-	unit, err := pack.DecodeUnit(encoded)
-	if err == nil {
-		_, err = unit.Lookup(f.want)
-	}
+	unit, err := u.decodeUnit(encoded, f.want)
 	if err != nil {
 		u.invalid.Add(1)
 		return nil, &chunk.InvalidError{What: f.key.String(), Err: err}
 	}
 	return unit, nil
+}
+
+// decodeUnit decodes a unit that shall hold a chunk, as many at a time as there
+// are processors: what a unit grows to is the origin's to say.
+func (u *Units) decodeUnit(encoded []byte, want chunk.ID) (*pack.Unit, error) {
+	u.decode <- struct{}{}
+	defer func() { <-u.decode }()
+	unit, err := pack.DecodeUnit(encoded)
+	if err == nil {
+		_, err = unit.Lookup(want)
+	}
+	return unit, err
 }
 
 var errTooLong = errors.New("it is longer than any unit")

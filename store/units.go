@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -46,10 +47,10 @@ type Source interface {
 
 // Bounds of Units; gate.go has those of requests in flight.
 const (
-	// maxUnstored bounds the units that have arrived and are not stored yet; each
-	// has at most pack.MaxPlain bytes and usually an eighth of that. A cache that
-	// is slower than the network gets fewer chunks; readers do not wait for it.
-	maxUnstored = 128
+	// maxUnstored bounds the bytes, plain, of units that have arrived and are not
+	// stored yet. A cache that is slower than the network gets fewer chunks;
+	// readers do not wait for it.
+	maxUnstored = 32 << 20
 	// storers is how many units are verified and stored at once beside the
 	// readers' work.
 	storers = 2
@@ -69,6 +70,7 @@ type Units struct {
 	source Source
 	cache  Cache
 	gate   gate
+	decode chan struct{} // one for each unit that is decoded at a time
 	store  chan struct{}
 	pause  time.Duration // firstPause, but in tests
 
@@ -77,7 +79,7 @@ type Units struct {
 	retries  atomic.Int64
 	invalid  atomic.Int64
 	rests    atomic.Int64 // until when the source is asked for readers alone, in ns
-	unstored atomic.Int64 // units that have arrived and are not stored yet
+	unstored atomic.Int64 // bytes of units that have arrived and are not stored yet
 	dropped  atomic.Int64
 
 	mu      sync.Mutex // guards flights
@@ -88,7 +90,7 @@ type Units struct {
 // NewUnits puts cache before source.
 func NewUnits(source Source, cache Cache) *Units {
 	return &Units{source: source, cache: cache, flights: map[flightKey]*flight{},
-		store: make(chan struct{}, storers), pause: firstPause}
+		decode: make(chan struct{}, runtime.GOMAXPROCS(0)), store: make(chan struct{}, storers), pause: firstPause}
 }
 
 // UnitsStats are figures since the start.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -417,12 +418,13 @@ func (s slow) Put(ref chunk.Ref, plain []byte) {
 }
 
 func TestReadersDoNotWaitForASlowCache(t *testing.T) {
-	const n = maxFlights + maxUnstored + 10
+	const size, fit = chunk.MaxLength, maxUnstored / chunk.MaxLength
+	const n = 2 * fit
 	cache := slow{newMemory(), make(chan struct{})}
 	units := map[chunk.Unit][]byte{}
 	var refs []chunk.Ref
 	for i := range n {
-		unit, r := encode(t, fmt.Sprintf("chunk %d", i))
+		unit, r := encode(t, fmt.Sprint(strings.Repeat(" ", size-128), i)) // with its ID and the like, somewhat less than size
 		r[0].Unit.N = uint32(i)
 		units[r[0].Unit], refs = unit, append(refs, r[0])
 	}
@@ -432,13 +434,16 @@ func TestReadersDoNotWaitForASlowCache(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for u.Stats().Unstored < n-maxUnstored { // they are counted after the readers were answered
+	for u.Stats().Unstored < n-fit { // they are counted after the readers were answered
 		time.Sleep(time.Millisecond)
 	}
 	close(cache.goOn)
 	u.Wait()
-	if got := len(cache.chunks); got != maxUnstored {
-		t.Errorf("%d chunks were stored, want %d", got, maxUnstored)
+	if got := len(cache.chunks); got != fit {
+		t.Errorf("%d chunks were stored, want %d", got, fit)
+	}
+	if n := u.unstored.Load(); n != 0 {
+		t.Errorf("%d bytes are left", n)
 	}
 }
 

@@ -14,6 +14,7 @@
 package pack
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -101,7 +102,7 @@ var decoder = func() *zstd.Decoder {
 
 // DecodeUnit reads an encoded unit. Whatever b holds, it returns an error or a
 // unit, and allocates at most MaxPlain bytes beyond what b's length accounts
-// for. b must not change while the unit is in use.
+// for. It keeps nothing of b.
 func DecodeUnit(b []byte) (*Unit, error) {
 	if len(b) < unitHeader || string(b[:4]) != unitMagic {
 		return nil, errors.New("not a unit")
@@ -115,7 +116,7 @@ func DecodeUnit(b []byte) (*Unit, error) {
 	if want := unitHeader + uint64(n)*unitEntry + uint64(frame); want != uint64(len(b)) {
 		return nil, fmt.Errorf("a unit of %d bytes where its header says %d", len(b), want)
 	}
-	u := &Unit{table: b[unitHeader : unitHeader+int(n)*unitEntry], ends: make([]uint32, n), good: make([]atomic.Bool, n)}
+	u := &Unit{table: bytes.Clone(b[unitHeader : unitHeader+int(n)*unitEntry]), ends: make([]uint32, n), good: make([]atomic.Bool, n)}
 	var end uint64
 	for i := range u.ends {
 		length := binary.LittleEndian.Uint32(u.table[i*unitEntry+chunk.Size:])
@@ -136,6 +137,12 @@ func DecodeUnit(b []byte) (*Unit, error) {
 		return nil, fmt.Errorf("the unit decompresses to %d bytes, not %d", len(u.plain), plain)
 	}
 	return u, nil
+}
+
+// Memory returns how many bytes a unit holds.
+func (u *Unit) Memory() int64 {
+	const end, good = 4, 4
+	return int64(len(u.plain) + len(u.table) + u.Len()*(end+good))
 }
 
 // Len returns the number of chunks.

@@ -105,6 +105,13 @@ func TestChainSaysWhatStandsOnIt(t *testing.T) {
 	if got, err = c.Chain(t.Context(), "a/b"); err != nil || len(got.Above) != 0 {
 		t.Errorf("%+v, %v", got, err)
 	}
+	// And of a tree only as long as an image ends there.
+	if _, err := c.Remove(t.Context(), "one", ""); err != nil {
+		t.Fatal(err)
+	}
+	if got, err = c.Chain(t.Context(), "a"); err != nil || got.Statement != nil || len(got.Above) != 3 {
+		t.Errorf("%+v, %v", got, err)
+	}
 }
 
 func TestChainsAboveAreBoundedNearestFirst(t *testing.T) {

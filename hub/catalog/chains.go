@@ -15,6 +15,12 @@ import (
 // ready has it.
 const served = `EXISTS (SELECT 1 FROM image_blobs b JOIN images i ON i.n = b.image WHERE b.chain = c.chain AND i.state = '` + wire.StateReady + `')`
 
+// top is the condition under which chain c is the top of an image that is ready.
+// Trees of others are made when somebody asks for them; nobody is told, as a pull
+// would fetch the index of each layer, and take each for an image.
+const top = `EXISTS (SELECT 1 FROM image_blobs b JOIN images i ON i.n = b.image WHERE b.chain = c.chain AND i.state = '` + wire.StateReady + `'
+	AND b.position = (SELECT max(position) FROM image_blobs WHERE image = b.image))`
+
 // Chain says what there is to know of a chain, and of at most wire.MaxAbove
 // chains above it. ErrNotFound: no image that is ready has it.
 func (c *Catalog) Chain(ctx context.Context, chain string) (*wire.Chain, error) {
@@ -47,8 +53,8 @@ func (c *Catalog) Chain(ctx context.Context, chain string) (*wire.Chain, error) 
 	return answer, nil
 }
 
-// links returns at most limit chains for which the condition holds, with their
-// statements.
+// links returns at most limit chains for which the condition holds, with the
+// statements of those that are the top of an image.
 func (c *Catalog) links(ctx context.Context, condition string, limit int, args ...any) ([]wire.Link, error) {
 	var links []wire.Link
 	args = append(append([]any{index.Format}, args...), limit)
@@ -64,7 +70,7 @@ func (c *Catalog) links(ctx context.Context, condition string, limit int, args .
 		links = append(links, link)
 		return nil
 	}, `SELECT c.chain, c.parent, c.diff_id, s.tree, s.signature FROM chains c
-		LEFT JOIN statements s ON s.chain = c.chain AND s.format = ?
+		LEFT JOIN statements s ON s.chain = c.chain AND s.format = ? AND `+top+`
 		WHERE `+condition+` AND `+served+` LIMIT ?`, args...)
 	return links, err
 }

@@ -82,8 +82,7 @@ type Link struct {
 	Chain  string `json:"chain"`            // OCI chainID, "sha256:…"
 	Parent string `json:"parent,omitempty"` // chainID of the chain below; empty for the lowest
 	DiffID string `json:"diffID"`           // of the chain's top layer
-	// Statement is there if the chain's tree is made, which it is for the top
-	// chain of each image.
+	// Statement is there if the chain is the top of an image.
 	Statement *index.Statement `json:"statement,omitempty"`
 }
 

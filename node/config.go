@@ -81,6 +81,9 @@ func (c *Config) origins(log *slog.Logger) (*hub.Origins, error) {
 		if err != nil {
 			return nil, err
 		}
+		if slices.ContainsFunc(clients, func(other *hub.Client) bool { return other.URL() == client.URL() }) {
+			return nil, fmt.Errorf("hub %s is given twice", client.URL())
+		}
 		clients = append(clients, client)
 	}
 	return hub.NewOrigins(log, clients...), nil

@@ -46,10 +46,12 @@ var metrics = []metric{
 	{"reads_waiting", "Reads that wait for their turn.", gauge, func(f *figures) float64 { return float64(f.devices.Waiting) }},
 	{"oldest_read_seconds", "For how long the oldest unanswered read has been waited for.", gauge, func(f *figures) float64 { return f.devices.Oldest.Seconds() }},
 
-	{"hub_requests_total", "Units and chunks asked for.", counter, func(f *figures) float64 { return float64(f.status.Fetched.Requests) }},
-	{"hub_received_bytes_total", "Bytes of units received, as they came (compressed).", counter, func(f *figures) float64 { return float64(f.status.Fetched.Bytes) }},
-	{"hub_retries_total", "Requests that were made again.", counter, func(f *figures) float64 { return float64(f.status.Fetched.Retries) }},
+	{"unit_requests_total", "Units and chunks asked for.", counter, func(f *figures) float64 { return float64(f.status.Fetched.Requests) }},
+	{"unit_received_bytes_total", "Bytes of units received, as they came (compressed).", counter, func(f *figures) float64 { return float64(f.status.Fetched.Bytes) }},
+	{"unit_retries_total", "Requests for units that were made again.", counter, func(f *figures) float64 { return float64(f.status.Fetched.Retries) }},
 	{"verification_failures_total", "Answers whose bytes were not what was asked for. None of them reached a reader.", counter, func(f *figures) float64 { return float64(f.status.Fetched.Invalid) }},
+	{"unit_bytes_in_flight", "Bytes of units that arrive, compressed.", gauge, func(f *figures) float64 { return float64(f.status.Fetched.InFlight.Bytes) }},
+	{"unit_bytes_unstored", "Bytes of units that have arrived and are not stored yet, plain.", gauge, func(f *figures) float64 { return float64(f.status.Fetched.Storing) }},
 	{"unstored_units_total", "Units that the cache was too slow for; they are fetched again when they are needed again.", counter, func(f *figures) float64 { return float64(f.status.Fetched.Unstored) }},
 
 	{"cache_bytes", "Bytes that the cache takes on the disk.", gauge, func(f *figures) float64 { return float64(f.status.Cache.Used) }},
@@ -78,6 +80,8 @@ func truth(yes bool) float64 {
 const (
 	fromCache = "cache"
 	fromHub   = "hub"
+	urgent    = "reader"
+	ahead     = "ahead"
 )
 
 var (
@@ -86,7 +90,12 @@ var (
 	failedReads  = describe("failed_reads_total", "Reads that ended with an input/output error, by reason.", "reason")
 	mounts       = describe("mounts", "Mounted trees, by how the kernel gets at them.", "mode")
 	images       = describe("images", "Images whose snapshots are here, by whether they are lazy.", "lazy")
+	inFlight     = describe("units_in_flight", "Requests for units that are on their way, by whom they are for: a reader who waits, or nobody yet.", "for")
+	waiting      = describe("units_waiting", "Units that wait for their turn to be asked for.", "for")
 	hubUp        = describe("hub_up", "0 while a hub is not asked because it failed.", "hub")
+	hubRequests  = describe("hub_requests_total", "Requests to a hub: look-ups, indexes, locations, units.", "hub")
+	hubFailures  = describe("hub_failures_total", "Requests that a hub failed: no answer, or not what was asked for.", "hub")
+	hubBytes     = describe("hub_received_bytes_total", "Bytes received of a hub, as they came: units, indexes, locations.", "hub")
 )
 
 func describe(name, help string, labels ...string) *prometheus.Desc {
@@ -134,8 +143,16 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	}
 	put(images, gauge, float64(lazy), "true")
 	put(images, gauge, float64(plain), "false")
+	now := f.status.Fetched.InFlight
+	put(inFlight, gauge, float64(now.Urgent), urgent)
+	put(inFlight, gauge, float64(now.Background), ahead)
+	put(waiting, gauge, float64(now.UrgentWaiting), urgent)
+	put(waiting, gauge, float64(now.BackgroundWaiting), ahead)
 	for _, hub := range f.status.Hubs {
 		put(hubUp, gauge, truth(hub.Up), hub.URL)
+		put(hubRequests, counter, float64(hub.Requests), hub.URL)
+		put(hubFailures, counter, float64(hub.Failures), hub.URL)
+		put(hubBytes, counter, float64(hub.Bytes), hub.URL)
 	}
 }
 

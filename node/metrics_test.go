@@ -12,6 +12,7 @@ import (
 
 	"lighter/node/device"
 	"lighter/node/mount"
+	"lighter/store"
 	"lighter/store/hub"
 )
 
@@ -21,8 +22,9 @@ func some() (figures, bool) {
 	f.devices.Here.Counts[3], f.devices.Here.Sum = 2, 3e6
 	f.devices.Fetched.Counts[device.LatencyBuckets] = 1
 	f.status.Mounts = []MountStatus{{Mounted: mount.Mounted{}}}
+	f.status.Fetched.InFlight = store.GateStats{Urgent: 1, Background: 2, UrgentWaiting: 3, BackgroundWaiting: 4}
 	f.status.Images = []ImageStatus{{Lazy: true}, {Lazy: true}, {}}
-	f.status.Hubs = []hub.Health{{URL: "https://one", Up: true}, {URL: "https://two", Error: "it is gone"}}
+	f.status.Hubs = []hub.Health{{URL: "https://one", Up: true, Requests: 5, Failures: 2, Bytes: 700}, {URL: "https://two", Error: "it is gone"}}
 	return f, true
 }
 
@@ -68,6 +70,10 @@ func TestMetricsFollowTheConventions(t *testing.T) {
 
 func TestMetricsSayWhatIsSo(t *testing.T) {
 	want := `
+# HELP lighter_node_hub_failures_total Requests that a hub failed: no answer, or not what was asked for.
+# TYPE lighter_node_hub_failures_total counter
+lighter_node_hub_failures_total{hub="https://one"} 2
+lighter_node_hub_failures_total{hub="https://two"} 0
 # HELP lighter_node_hub_up 0 while a hub is not asked because it failed.
 # TYPE lighter_node_hub_up gauge
 lighter_node_hub_up{hub="https://one"} 1
@@ -76,9 +82,18 @@ lighter_node_hub_up{hub="https://two"} 0
 # TYPE lighter_node_images gauge
 lighter_node_images{lazy="false"} 1
 lighter_node_images{lazy="true"} 2
+# HELP lighter_node_units_in_flight Requests for units that are on their way, by whom they are for: a reader who waits, or nobody yet.
+# TYPE lighter_node_units_in_flight gauge
+lighter_node_units_in_flight{for="ahead"} 2
+lighter_node_units_in_flight{for="reader"} 1
+# HELP lighter_node_units_waiting Units that wait for their turn to be asked for.
+# TYPE lighter_node_units_waiting gauge
+lighter_node_units_waiting{for="ahead"} 4
+lighter_node_units_waiting{for="reader"} 3
 `
 	registry := newRegistry(some)
-	if err := testutil.GatherAndCompare(registry, strings.NewReader(want), "lighter_node_hub_up", "lighter_node_images"); err != nil {
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(want), "lighter_node_hub_up", "lighter_node_images",
+		"lighter_node_hub_failures_total", "lighter_node_units_in_flight", "lighter_node_units_waiting"); err != nil {
 		t.Error(err)
 	}
 	families, err := registry.Gather()

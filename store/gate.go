@@ -110,6 +110,34 @@ func (g *gate) makeUrgent(p *place) {
 	}
 }
 
+// GateStats say what is asked for now: units for which readers wait, and those for
+// which nobody does.
+type GateStats struct {
+	Urgent            int   `json:"urgent"`
+	Background        int   `json:"background"`
+	UrgentWaiting     int   `json:"urgentWaiting"` // for their turn
+	BackgroundWaiting int   `json:"backgroundWaiting"`
+	Bytes             int64 `json:"bytes"` // encoded, that arrive
+}
+
+func (g *gate) stats() GateStats {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	st := GateStats{Urgent: g.inWork.urgent, Background: g.inWork.background, Bytes: g.inWork.bytes}
+	for _, s := range g.queues {
+		for _, p := range s.waiting {
+			switch {
+			case p.shares[0] != s: // it is counted there
+			case p.urgent:
+				st.UrgentWaiting++
+			default:
+				st.BackgroundWaiting++
+			}
+		}
+	}
+	return st
+}
+
 // enter returns when the flight may begin, or ctx is done. Somebody has to want
 // it.
 func (g *gate) enter(ctx context.Context, p *place) error {

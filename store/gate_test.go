@@ -66,6 +66,11 @@ func TestStuckSharesDoNotDelayOthers(t *testing.T) {
 					}
 				}
 				synctest.Wait()
+				st := u.Stats().InFlight
+				if sum := st.Urgent + st.Background + st.UrgentWaiting + st.BackgroundWaiting; int64(st.Urgent+st.Background) != src.inWork.Load() ||
+					sum != shares*each || st.UrgentWaiting+st.Urgent != shares*each/2 {
+					t.Errorf("%d requests of %d: %+v", src.inWork.Load(), shares*each, st)
+				}
 				if n, most := src.inWork.Load(), int64(max(maxPerShare, min(shares*maxPerShare, maxFlights+shares*alwaysPerShare))); n > most || n < alwaysPerShare {
 					t.Errorf("%d requests, at most %d belong", n, most)
 				}
@@ -197,6 +202,9 @@ func TestWantedByTwoShares(t *testing.T) {
 			for n := range stuck + 1 { // the last would come
 				go one.Read(ctx, at(refs[0], n), 0, make([]byte, 3))
 				synctest.Wait()
+			}
+			if st := u.Stats().InFlight; st != (GateStats{Urgent: maxPerShare, UrgentWaiting: stuck + 1 - maxPerShare}) {
+				t.Errorf("%+v", st)
 			}
 			mine, done := context.WithTimeout(ctx, time.Second)
 			defer done()

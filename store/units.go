@@ -93,19 +93,22 @@ func NewUnits(source Source, cache Cache) *Units {
 		decode: make(chan struct{}, runtime.GOMAXPROCS(0)), store: make(chan struct{}, storers), pause: firstPause}
 }
 
-// UnitsStats are figures since the start.
+// UnitsStats are figures since the start, and of now.
 type UnitsStats struct {
 	Requests int64 `json:"requests"`
 	Bytes    int64 `json:"bytes"`    // encoded, as received
 	Retries  int64 `json:"retries"`  // requests that were made again
 	Invalid  int64 `json:"invalid"`  // answers that were not what was asked for
 	Unstored int64 `json:"unstored"` // units that the cache was too slow for
+
+	InFlight GateStats `json:"inFlight"`
+	Storing  int64     `json:"storingBytes"` // plain, of units that have arrived and are not stored yet
 }
 
 // Stats returns the figures.
 func (u *Units) Stats() UnitsStats {
 	return UnitsStats{Requests: u.requests.Load(), Bytes: u.fetched.Load(), Retries: u.retries.Load(),
-		Invalid: u.invalid.Load(), Unstored: u.dropped.Load()}
+		Invalid: u.invalid.Load(), Unstored: u.dropped.Load(), InFlight: u.gate.stats(), Storing: u.unstored.Load()}
 }
 
 // Share returns a new share of what Units may fetch at a time: whatever is stuck

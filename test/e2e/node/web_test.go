@@ -76,7 +76,7 @@ func TestMetrics(t *testing.T) {
 	shows(t, dir)
 	for name, atLeast := range map[string]float64{
 		`read_bytes_total{origin="hub"}`: 1 << 16, `fault_duration_seconds_count{origin="hub"}`: 1, `fault_duration_seconds_sum{origin="hub"}`: 1e-6,
-		`mounts{mode="file"}`: 1, `cache_bytes`: 1 << 20, `hub_requests_total`: 1, `hub_received_bytes_total`: 1 << 20, `ready`: 1,
+		`mounts{mode="file"}`: 1, `cache_bytes`: 1 << 20, `unit_requests_total`: 1, `unit_received_bytes_total`: 1 << 20, `ready`: 1,
 	} {
 		if got := metric(t, address, name); got < atLeast {
 			t.Errorf("%s is %v, want %v at least", name, got, atLeast)

@@ -85,6 +85,8 @@ type Server struct {
 	state State
 	log   *slog.Logger
 
+	deadline time.Duration // readDeadline, but in tests
+
 	buffers buffers
 	counters
 	journal *journal // nil if the kernel can resend
@@ -117,7 +119,7 @@ func newServer(conn *os.File, journal *journal, dir string, state State, log *sl
 	if err != nil {
 		return nil, fmt.Errorf("use the FUSE connection: %w", err)
 	}
-	return &Server{conn: conn, raw: raw, dir: dir, state: state, log: log, journal: journal,
+	return &Server{conn: conn, raw: raw, dir: dir, state: state, log: log, journal: journal, deadline: readDeadline,
 		files: map[uint64]*file{}, reads: map[uint64]*read{}}, nil
 }
 

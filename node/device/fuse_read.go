@@ -79,7 +79,7 @@ func (s *Server) read(work context.Context, req *request) error {
 
 // begin has the Reader called. mu is held.
 func (s *Server) begin(work context.Context, r *read) {
-	ctx, cancel := context.WithDeadline(work, r.since.Add(readDeadline))
+	ctx, cancel := context.WithDeadline(work, r.since.Add(s.deadline))
 	r.cancel = cancel
 	go func() {
 		defer cancel()
@@ -185,11 +185,11 @@ func (s *Server) interrupt(req request) error {
 // expire answers reads that waited until their deadline, and reads whose
 // Readers did not heed it.
 func (s *Server) expire(now time.Time) {
-	s.callOff(errTooLate, func(r *read) bool { return r.cancel == nil && now.Sub(r.since) >= readDeadline })
+	s.callOff(errTooLate, func(r *read) bool { return r.cancel == nil && now.Sub(r.since) >= s.deadline })
 	s.mu.Lock()
 	var stuck []*read
 	for _, r := range s.reads {
-		if r.cancel != nil && now.Sub(r.since) >= readDeadline+readGrace {
+		if r.cancel != nil && now.Sub(r.since) >= s.deadline+readGrace {
 			s.settleLocked(r)
 			stuck = append(stuck, r)
 		}

@@ -18,7 +18,8 @@ func mirrorCommand() *cobra.Command {
 		Long: `Copy what nodes need of the named images, or of all, from a hub into a directory.
 A web server or object store that serves DIR at its root is a mirror: give its URL
 to nodes with one more --hub. Nodes believe what the hub has signed and verify the
-rest, so a mirror need not be trusted. What is there already is not fetched again.
+rest, so a mirror need not be trusted. Units that are there already are not fetched
+again. Nodes whose index of an image is of another hub need that one too.
 
 A mirror lists no images: "lighter mount" by name needs a hub.`,
 		Example: `  lighter mirror --hub https://hub.example.org /srv/mirror physics/root:6.32

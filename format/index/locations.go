@@ -68,7 +68,7 @@ type Locations struct {
 }
 
 // OpenLocations opens the locations of the given tree, which has the given
-// number of extents, from the size bytes of r.
+// number of extents (-1: not known yet), from the size bytes of r.
 func OpenLocations(r io.ReaderAt, size int64, tree chunk.ID, extents int64) (*Locations, error) {
 	var h [locationsHeader]byte
 	if _, err := r.ReadAt(h[:], 0); err != nil {
@@ -76,12 +76,15 @@ func OpenLocations(r io.ReaderAt, size int64, tree chunk.ID, extents int64) (*Lo
 	}
 	packs := int64(binary.LittleEndian.Uint32(h[12:]))
 	n := binary.LittleEndian.Uint64(h[16:])
+	if extents < 0 {
+		extents = int64(min(n, uint64(size)))
+	}
 	switch {
 	case string(h[:8]) != locationsMagic || binary.LittleEndian.Uint32(h[8:]) != Format:
 		return nil, errors.New("not locations of format 1")
 	case chunk.ID(h[24:56]) != tree:
 		return nil, fmt.Errorf("locations of tree %s, not of %s", chunk.ID(h[24:56]).Short(), tree.Short())
-	case n != uint64(extents) || packs > maxPacks || size != locationsHeader+packs*chunk.Size+extents*locationSize:
+	case n != uint64(extents) || packs > min(extents, maxPacks) || size != locationsHeader+packs*chunk.Size+extents*locationSize:
 		return nil, fmt.Errorf("locations of %d bytes do not fit %d extents", size, extents)
 	}
 	l := &Locations{r: r, n: extents, packs: make([]byte, packs*chunk.Size)}

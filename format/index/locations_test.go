@@ -2,6 +2,7 @@ package index
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"testing"
@@ -35,6 +36,20 @@ func TestLocations(t *testing.T) {
 	if open(enc, id(8), 5) == nil || open(enc, id(9), 4) == nil || open(enc[:len(enc)-1], id(9), 5) == nil || open(enc[:20], id(9), 5) == nil {
 		t.Error("locations that do not fit were accepted")
 	}
+	if err := open(enc, id(9), -1); err != nil {
+		t.Errorf("as many as there are: %v", err)
+	}
+	many := bytes.Clone(enc[:locationsHeader])
+	binary.LittleEndian.PutUint32(many[12:], 6)
+	many = append(many, make([]byte, 6*chunk.Size+5*locationSize)...)
+	if open(many, id(9), 5) == nil || open(many, id(9), -1) == nil {
+		t.Error("more packs than extents were accepted")
+	}
+	endless := bytes.Clone(enc)
+	binary.LittleEndian.PutUint64(endless[16:], 1<<63+1)
+	if open(endless, id(9), -1) == nil || open(enc[:20], id(9), -1) == nil {
+		t.Error("locations that are not whole were accepted")
+	}
 	golden(t, "locations.golden", hex.Dump(enc))
 }
 
@@ -48,5 +63,8 @@ func FuzzOpenLocations(f *testing.F) {
 			return
 		}
 		_, _ = l.Unit(0)
+		if _, err := OpenLocations(bytes.NewReader(b), int64(len(b)), id(9), -1); err != nil {
+			t.Error(err)
+		}
 	})
 }

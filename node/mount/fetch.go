@@ -114,7 +114,7 @@ func (t *Trees) fetchParts(ctx context.Context, tree chunk.ID, dir string, begun
 	defer time.AfterFunc(hintTimeout, giveUp).Stop()
 	err = <-arrived
 	if err == nil {
-		err = checkLocations(dir, header)
+		err = checkLocations(dir, tree, header.Extents)
 	}
 	if err == nil {
 		return nil
@@ -167,15 +167,22 @@ func (t *Trees) fetchLocations(ctx context.Context, tree chunk.ID, dir string) e
 		if err := removeIfThere(path); err != nil {
 			return err
 		}
-		return writeSynced(path, func(w io.Writer) error {
+		err := writeSynced(path, func(w io.Writer) error {
 			_, err := io.Copy(w, io.LimitReader(plain, maxLocations))
 			return err
 		})
+		if err != nil {
+			return err
+		}
+		if err := checkLocations(dir, tree, -1); err != nil { // another origin may have right ones
+			return &chunk.InvalidError{What: "the locations of tree " + tree.Short(), Err: err}
+		}
+		return nil
 	})
 }
 
-func checkLocations(dir string, header index.Header) error {
-	file, _, err := openLocations(dir, header)
+func checkLocations(dir string, tree chunk.ID, extents int64) error {
+	file, _, err := openLocations(dir, tree, extents)
 	if err != nil {
 		return err
 	}

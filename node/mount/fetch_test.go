@@ -25,10 +25,11 @@ import (
 
 // fakeHub has the index of one tree, whose map has two pages.
 type fakeHub struct {
-	tree      chunk.ID
-	index     []byte
-	locations []byte
-	asked     atomic.Int32
+	tree       chunk.ID
+	index      []byte
+	locations  []byte
+	otherHints [][]byte // locations of other origins, which are asked before
+	asked      atomic.Int32
 
 	others     [][]byte // what other origins give, before this one is asked
 	hold       int64    // after how many bytes the index stalls; 0: never
@@ -109,6 +110,11 @@ func (h *fakeHub) Locations(ctx context.Context, id chunk.ID, take func(io.Reade
 	}
 	if h.noHint != nil {
 		return h.noHint
+	}
+	for _, bad := range h.otherHints {
+		if err := take(bytes.NewReader(bad)); !errors.As(err, new(*chunk.InvalidError)) {
+			return err
+		}
 	}
 	return take(bytes.NewReader(h.locations))
 }
@@ -289,5 +295,18 @@ func TestLocationsThatAreWrong(t *testing.T) {
 			continue
 		}
 		m.close()
+	}
+}
+
+// Locations that are of another tree, or none, come from another origin.
+func TestLocationsOfAnotherOrigin(t *testing.T) {
+	h := newHub(t)
+	h.otherHints = [][]byte{nil, []byte("<html>"), index.NewLocations(chunk.Sum(nil)).Encode(), h.locations[:len(h.locations)-1]}
+	trees := openTrees(t, h)
+	if err := trees.Ensure(t.Context(), h.tree, func() {}); err != nil {
+		t.Fatal(err)
+	}
+	if got := files(t, trees); !slices.Equal(got, h.whole()) {
+		t.Errorf("files %q", got)
 	}
 }

@@ -169,7 +169,7 @@ func (t *Trees) open(tree chunk.ID) (*served, error) {
 		return nil, errors.Join(err, file.Close())
 	}
 	m := &served{header: extents.Header, extents: extents, files: []io.Closer{read}}
-	hint, locations, err := openLocations(t.dir(tree), m.header)
+	hint, locations, err := openLocations(t.dir(tree), tree, m.header.Extents)
 	if err != nil {
 		t.log.Warn("no locations: chunks will be asked for by their IDs", "tree", tree.Short(), "cause", err)
 	} else {
@@ -183,7 +183,7 @@ func (t *Trees) open(tree chunk.ID) (*served, error) {
 	return m, nil
 }
 
-func openLocations(dir string, header index.Header) (*os.File, *index.Locations, error) {
+func openLocations(dir string, tree chunk.ID, extents int64) (*os.File, *index.Locations, error) {
 	file, err := os.Open(filepath.Join(dir, "locations"))
 	if err != nil {
 		return nil, nil, err
@@ -192,7 +192,7 @@ func openLocations(dir string, header index.Header) (*os.File, *index.Locations,
 	if err != nil {
 		return nil, nil, errors.Join(err, file.Close())
 	}
-	locations, err := index.OpenLocations(file, info.Size(), header.ID(), header.Extents)
+	locations, err := index.OpenLocations(file, info.Size(), tree, extents)
 	if err != nil {
 		return nil, nil, errors.Join(err, file.Close())
 	}

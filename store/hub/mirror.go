@@ -28,7 +28,7 @@ const (
 
 // Mirror copies what nodes need of some images from a hub into a directory, as
 // files under the paths of their URLs: a web server that serves the directory is
-// a mirror. What is there already stays, and is not fetched again.
+// a mirror. Units that are there already stay, and are not fetched again.
 //
 // Everything is verified before it gets its name, and what it needs is there
 // before: whoever serves the directory meanwhile never names what it lacks.

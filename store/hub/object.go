@@ -14,9 +14,13 @@ import (
 	"lighter/format/chunk"
 )
 
-// patience is how long an origin may be silent: until the header, then between
-// two bytes.
+// patience is how long an origin may be silent: until the header, then until pace
+// more bytes of the body have come, or its end.
 type patience struct{ header, body time.Duration }
+
+// pace is what is more than silence: less would keep a reader for as long as one
+// unit may take at all, and a pull for as long as an index may.
+const pace = 4 << 10
 
 // take reads one answer, of length bytes (-1: not known), and says what is wrong
 // with it: an error that wraps a *chunk.InvalidError, or the end of what it read,
@@ -40,14 +44,20 @@ func (c *Client) object(ctx context.Context, path string, p patience, received *
 		return because(ctx, err)
 	}
 	defer res.Body.Close()
-	patient := time.AfterFunc(p.body, func() { giveUp(fmt.Errorf("hub %s: nothing came for %s", c.URL(), p.body)) })
+	patient := time.AfterFunc(p.body, func() { giveUp(fmt.Errorf("hub %s: next to nothing came for %s", c.URL(), p.body)) })
 	defer patient.Stop()
 	patient.Stop() // it runs while somebody reads, who may be slow
+	left, came := p.body, 0
 	body := &watched{read: func(b []byte) (int, error) {
-		patient.Reset(p.body)
+		patient.Reset(left)
+		begin := time.Now()
 		n, err := res.Body.Read(b)
 		patient.Stop()
 		received.Add(int64(n))
+		left -= time.Since(begin)
+		if came += n; came >= pace {
+			left, came = p.body, 0
+		}
 		return n, err
 	}}
 	err = take(res.ContentLength, body)

@@ -181,6 +181,18 @@ func TestFaults(t *testing.T) {
 	})
 }
 
+// drip sends what is right, a byte at a time.
+func drip(b []byte) http.HandlerFunc {
+	return func(w http.ResponseWriter, req *http.Request) {
+		for len(b) > 0 && req.Context().Err() == nil {
+			_, _ = w.Write(b[:1])
+			_ = http.NewResponseController(w).Flush()
+			b = b[1:]
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+}
+
 // An index whose stream turns out bad comes from another origin.
 func TestIndexFromAnotherOrigin(t *testing.T) {
 	encoder, err := zstd.NewWriter(nil)
@@ -194,7 +206,7 @@ func TestIndexFromAnotherOrigin(t *testing.T) {
 		return func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(b) }
 	}
 	s := origins(t, send(stored[:len(stored)-9]), send(flipped), send([]byte("<html>")), send(encoder.EncodeAll([]byte("another"), nil)),
-		status(500), func(w http.ResponseWriter, req *http.Request) { _, _ = w.Write(stored[:20]); still(w, req) }, send(stored))
+		status(500), func(w http.ResponseWriter, req *http.Request) { _, _ = w.Write(stored[:20]); still(w, req) }, drip(stored), send(stored))
 	err = s.Index(t.Context(), chunk.ID{}, func(plain io.Reader) error { return takeRight(-1, plain) })
 	if err != nil {
 		t.Fatal(err)

@@ -7,6 +7,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -132,11 +133,16 @@ func (s *Share) Read(ctx context.Context, ref chunk.Ref, offset int, dst []byte)
 		return fmt.Errorf("read %d bytes at %d of chunk %s, which has %d", len(dst), offset, ref.ID.Short(), ref.Length)
 	}
 	pause, answers := s.units.pause, 0
+	var before error
 	for {
 		err := s.readAnywhere(ctx, ref, offset, dst)
-		if err == nil || ctx.Err() != nil {
-			return err
+		if err == nil {
+			return nil
 		}
+		if ctx.Err() != nil {
+			return endOf(ctx, cmp.Or(before, err))
+		}
+		before = err
 		if notThere(err) {
 			if answers++; answers == answered {
 				return err
@@ -151,10 +157,18 @@ func (s *Share) Read(ctx context.Context, ref chunk.Ref, offset int, dst []byte)
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
-			return fmt.Errorf("%w; before that: %w", context.Cause(ctx), err)
+			return endOf(ctx, err)
 		}
 		pause = min(2*pause, maxPause)
 	}
+}
+
+// endOf says why a read ended before its time, and what went wrong until then.
+func endOf(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); !errors.Is(err, cause) {
+		return fmt.Errorf("%w; before that: %w", cause, err)
+	}
+	return err
 }
 
 // notThere tells whether the origins have answered, and not with the chunk.

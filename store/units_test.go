@@ -312,9 +312,17 @@ func TestReadersWaitForTheSource(t *testing.T) {
 func TestReadersWaitUntilTheirDeadline(t *testing.T) {
 	_, refs := encode(t, "one")
 	refused := errors.New("connection refused")
+	asked := 0
 	for name, unit := range map[string]func(context.Context, chunk.Unit) ([]byte, error){
 		"refused": func(context.Context, chunk.Unit) ([]byte, error) { return nil, refused },
 		"silent":  func(ctx context.Context, _ chunk.Unit) ([]byte, error) { <-ctx.Done(); return nil, ctx.Err() },
+		"refused, then silent": func(ctx context.Context, _ chunk.Unit) ([]byte, error) {
+			if asked++; asked < 3 {
+				return nil, refused
+			}
+			<-ctx.Done()
+			return nil, ctx.Err()
+		},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Second)
@@ -322,7 +330,7 @@ func TestReadersWaitUntilTheirDeadline(t *testing.T) {
 			start := time.Now()
 			u := NewUnits(&source{unit: unit}, newMemory())
 			err := u.Share().Read(ctx, refs[0], 0, make([]byte, 3))
-			if !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != 100*time.Second || name == "refused" && !errors.Is(err, refused) {
+			if !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != 100*time.Second || name != "silent" && !errors.Is(err, refused) {
 				t.Errorf("%s: after %s: %v", name, time.Since(start), err)
 			}
 			u.Wait()

@@ -3,6 +3,7 @@ package device
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 
 	"lighter/format/chunk"
@@ -58,6 +59,14 @@ func (a *Ahead) ask(w *wishes, ref chunk.Ref) bool {
 	w.refs = append(w.refs, ref)
 	a.more.Signal()
 	return true
+}
+
+// drop forgets what one device asks for and is not on its way yet.
+func (a *Ahead) drop(w *wishes) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	w.refs = nil
+	a.queues = slices.DeleteFunc(a.queues, func(other *wishes) bool { return other == w })
 }
 
 // Run fetches until ctx is done.

@@ -54,6 +54,12 @@ func New(extents *index.Map, locations *index.Locations, ahead *Ahead, log *slog
 	return &Device{extents: extents, locations: locations, chunks: chunks, ahead: ahead, wishes: &wishes{chunks: chunks}, log: log}
 }
 
+// Close has nothing more read ahead. It is called when no fault comes any more.
+func (d *Device) Close() error {
+	d.ahead.drop(d.wishes)
+	return nil
+}
+
 // MendWith has mend called when the extent map cannot be read: if it says that it
 // can be now, the fault is answered after all. It is called before the device is
 // added to a server, or not at all.

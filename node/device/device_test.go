@@ -198,6 +198,27 @@ func TestAheadFetchesWhatIsAsked(t *testing.T) {
 	}
 }
 
+// What a device that is gone wanted is not fetched.
+func TestClosedDeviceWantsNothing(t *testing.T) {
+	d, _, _ := build(t)
+	other := &wishes{chunks: d.chunks}
+	for i := range 10 {
+		d.ahead.ask(d.wishes, chunk.Ref{ID: chunk.ID{byte(i)}})
+		d.ahead.ask(other, chunk.Ref{ID: chunk.ID{byte(100 + i)}})
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 10 {
+		if w, ref := d.ahead.next(t.Context()); w != other || ref.ID[0] != byte(100+i) {
+			t.Errorf("%v", ref.ID)
+		}
+	}
+	if len(d.ahead.queues) > 0 {
+		t.Error("something is wanted")
+	}
+}
+
 // never is a Chunks whose units never come.
 type never struct{ *shelf }
 

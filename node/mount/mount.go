@@ -178,7 +178,7 @@ func (t *Trees) open(tree chunk.ID) (*served, error) {
 	m.device = device.New(extents, locations, t.ahead, t.log)
 	m.mending = &mending{trees: t, tree: tree, extents: extents, file: read}
 	m.mending.ctx, m.mending.stop = context.WithCancel(context.Background())
-	m.files = append(m.files, m.mending)
+	m.files = append(m.files, m.mending, m.device)
 	m.device.MendWith(m.mending.mend)
 	return m, nil
 }

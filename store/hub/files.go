@@ -126,13 +126,10 @@ func (f files) writeJSON(url string, value any) error {
 	return f.write(url, append(b, '\n'))
 }
 
-// addChains adds chains to those that are there, and has each name those above
-// it. No answer is complete: there may be other images.
-func (f files) addChains(scope string, links []Link) error {
-	known, err := f.chains(scope)
-	if err != nil {
-		return err
-	}
+// addChains adds the chains of an image, the lowest first, to those that are
+// known, and has each name those above it; no other has one more above it. No
+// answer is complete: there may be other images.
+func (f files) addChains(scope string, known map[string]Link, links []Link) error {
 	for _, link := range links {
 		if link.Statement == nil {
 			link.Statement = known[link.Chain].Statement
@@ -140,30 +137,34 @@ func (f files) addChains(scope string, links []Link) error {
 		known[link.Chain] = link
 	}
 	above := map[string][]Link{}
-	all := slices.Sorted(maps.Keys(known))
-	for _, chain := range all {
+	for _, chain := range slices.Sorted(maps.Keys(known)) {
 		parent := known[chain].Parent
 		above[parent] = append(above[parent], known[chain])
 	}
-	for _, chain := range all {
-		link := known[chain]
-		answer := Chain{Link: link}
-		for level := []string{chain}; len(level) > 0 && len(answer.Above) < MaxAbove; {
-			var next []string
-			for _, below := range level {
-				for _, l := range above[below] {
-					answer.Above = append(answer.Above, l)
-					next = append(next, l.Chain)
-				}
-			}
-			level = next
-		}
-		answer.Above = answer.Above[:min(len(answer.Above), MaxAbove)]
-		if err := f.writeJSON(chainPath(scope, chain), answer); err != nil {
+	// From the top: what a crash leaves out is known the next time.
+	for _, link := range slices.Backward(links) {
+		answer := Chain{Link: known[link.Chain], Above: chainsAbove(link.Chain, above)}
+		if err := f.writeJSON(chainPath(scope, link.Chain), answer); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// chainsAbove lists what stands on a chain, nearest first, given what stands
+// directly on each.
+func chainsAbove(chain string, on map[string][]Link) (all []Link) {
+	for level := []string{chain}; len(level) > 0 && len(all) < MaxAbove; {
+		var next []string
+		for _, below := range level {
+			for _, l := range on[below] {
+				all = append(all, l)
+				next = append(next, l.Chain)
+			}
+		}
+		level = next
+	}
+	return all[:min(len(all), MaxAbove)]
 }
 
 // chains reads the chains that are there.

@@ -38,6 +38,7 @@ type Mirror struct {
 	files   files
 	tell    func(Progress)
 	key     ed25519.PublicKey
+	chains  map[string]Link // that are there
 
 	fetched, kept atomic.Int64
 }
@@ -68,6 +69,9 @@ func (m *Mirror) Copy(ctx context.Context, names []string) (done Mirrored, err e
 		return done, err
 	}
 	if err := m.files.write(keyPath(m.client.scope), []byte(index.FormatKey(m.key)+"\n")); err != nil {
+		return done, err
+	}
+	if m.chains, err = m.files.chains(m.client.scope); err != nil {
 		return done, err
 	}
 	if len(names) == 0 {
@@ -133,7 +137,7 @@ func (m *Mirror) copyImage(ctx context.Context, image Inspection, trees map[stri
 		trees[layer.Chain] = true
 		links = append(links, link)
 	}
-	return m.files.addChains(m.client.scope, links)
+	return m.files.addChains(m.client.scope, m.chains, links)
 }
 
 // copyTree copies all that the tree of a chain needs, then its statement.

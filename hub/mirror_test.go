@@ -95,6 +95,12 @@ func TestMirror(t *testing.T) {
 		t.Errorf("one more: %+v", rest)
 	}
 	above(a.Chain, b.Chain)
+	// A crash before the lowest chain was written again costs no image.
+	if err := os.Remove(filepath.Join(dir, wire.Prefix, wire.DefaultScope, "chains", lower)); err != nil {
+		t.Fatal(err)
+	}
+	h.mirror(dir, "b:1")
+	above(a.Chain, b.Chain)
 	if all, _ := h.mirror(dir); len(all.Images) != 3 {
 		t.Errorf("all: %+v", all)
 	}

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -514,5 +515,26 @@ func BenchmarkCache(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// Readers who wait for a disk hold what they read at a time, not the longest record.
+func TestReadersHoldLittleMemory(t *testing.T) {
+	c := open(t, t.TempDir(), MinLimit)
+	ref, plain := data(1, chunk.MaxLength)
+	c.Put(ref, plain)
+	for _, length := range []int{4096, chunk.MaxLength} {
+		dst := make([]byte, length)
+		runtime.GC() // twice empties the pools
+		runtime.GC()
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		if !c.Read(ref, 0, dst) {
+			t.Fatal("not here")
+		}
+		runtime.ReadMemStats(&after)
+		if took := after.TotalAlloc - before.TotalAlloc; took > 128<<10 {
+			t.Errorf("reading %d bytes took %d of memory", length, took)
+		}
 	}
 }

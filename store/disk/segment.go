@@ -108,8 +108,8 @@ func (s *segment) unlink() error {
 	return nil
 }
 
-// buffers holds records on their way to and from the disk: at most one of the
-// longest record for each read or write in work.
+// buffers hold records on their way to the disk, or to another segment: one for each
+// who puts, moves or scrubs.
 var buffers = sync.Pool{New: func() any { b := make([]byte, recordSize(chunk.MaxLength)); return &b }}
 
 // blockSum is the checksum of a block. The salt makes a block that lies in the
@@ -142,22 +142,40 @@ func (s *segment) write(offset uint32, id chunk.ID, plain []byte) error {
 	return err
 }
 
+// piece is how many blocks are read at a time, so that those who wait for a slow
+// disk hold little memory. More at a time is no faster.
+const piece = 16
+
+// pieces hold blocks on their way to readers, one for each read in work.
+var pieces = sync.Pool{New: func() any { return new([piece * blockStride]byte) }}
+
 // read reads dst from the chunk's offset from on, verifying the blocks that it
 // touches.
 func (s *segment) read(offset uint32, ref chunk.Ref, from int, dst []byte) error {
 	if from < 0 || from+len(dst) > int(ref.Length) {
 		return fmt.Errorf("read %d bytes at %d of a chunk of %d", len(dst), from, ref.Length)
 	}
-	if len(dst) == 0 {
-		return nil
+	buffer := pieces.Get().(*[piece * blockStride]byte)
+	defer pieces.Put(buffer)
+	for len(dst) > 0 {
+		first := from / blockSize
+		end := min(from+len(dst), (first+piece)*blockSize)
+		if err := s.readBlocks(buffer[:], offset, ref, from, dst[:end-from], len(dst)); err != nil {
+			return err
+		}
+		dst, from = dst[end-from:], end
 	}
+	return nil
+}
+
+// readBlocks is read for what buffer has room for; wanted is how much will be read
+// from there on.
+func (s *segment) readBlocks(buffer []byte, offset uint32, ref chunk.Ref, from int, dst []byte, wanted int) error {
 	first, last := from/blockSize, (from+len(dst)-1)/blockSize
 	lastEnd := min((last+1)*blockSize, int(ref.Length))
-	buffer := buffers.Get().(*[]byte)
-	defer buffers.Put(buffer)
-	b := (*buffer)[:(last-first)*blockStride+lastEnd-last*blockSize+4]
+	b := buffer[:(last-first)*blockStride+lastEnd-last*blockSize+4]
 	at := int64(offset) + recordHeader + int64(first)*blockStride
-	if err := s.readAt(b, at); err != nil {
+	if err := s.readAt(b, at, wanted); err != nil {
 		return err
 	}
 	for n := first; n <= last; n++ {
@@ -175,7 +193,7 @@ func (s *segment) read(offset uint32, ref chunk.Ref, from int, dst []byte) error
 
 // readRecord reads a whole record into b, verifies it, and returns its chunk's ID.
 func (s *segment) readRecord(r record, b []byte) (id chunk.ID, err error) {
-	if err := s.readAt(b, int64(r.offset)); err != nil {
+	if err := s.readAt(b, int64(r.offset), len(b)); err != nil {
 		return id, err
 	}
 	id, length, ok := decodeHeader(b)
@@ -208,9 +226,9 @@ func decodeHeader(b []byte) (id chunk.ID, length uint32, ok bool) {
 // other: 0.77 s instead of 1.06 s.)
 const neighbours = 128 << 10
 
-// readAt fills b. Unlike the file's own ReadAt it knows whether it had to wait
-// for the disk.
-func (s *segment) readAt(b []byte, at int64) (err error) {
+// readAt fills b, of wanted bytes that will be read there. Unlike the file's own
+// ReadAt it knows whether it had to wait for the disk.
+func (s *segment) readAt(b []byte, at int64, wanted int) (err error) {
 	n := 0
 	closed := s.raw.Control(func(fd uintptr) {
 		n, err = unix.Preadv2(int(fd), [][]byte{b}, at, unix.RWF_NOWAIT)
@@ -219,7 +237,7 @@ func (s *segment) readAt(b []byte, at int64) (err error) {
 		}
 		// Advice: without it, or on a file system that knows no RWF_NOWAIT, the
 		// read is a plain one.
-		_ = unix.Fadvise(int(fd), at, max(neighbours, int64(len(b))), unix.FADV_WILLNEED)
+		_ = unix.Fadvise(int(fd), at, max(neighbours, int64(wanted)), unix.FADV_WILLNEED)
 		n, err = preadFull(int(fd), b, at)
 	})
 	switch {

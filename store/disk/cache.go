@@ -85,6 +85,7 @@ type Cache struct {
 	fails    atomic.Int64
 	evicted  atomic.Int64
 	scrubbed atomic.Int64
+	stuck    atomic.Int64 // times that a segment could not be freed
 
 	slow sync.Mutex // held by who frees or moves records, or changes pins; before mu
 
@@ -101,6 +102,8 @@ type Cache struct {
 	off    time.Time // until then the disk is not asked to take anything
 	pins   []*pin    // replaced as a whole
 	pinned int64     // bytes of the records that they keep
+
+	pinFiles int64 // bytes of their own files
 }
 
 // Open opens the cache in dir, which it makes if need be. What is there and
@@ -257,6 +260,7 @@ func (c *Cache) unset(k key, p place) bool {
 }
 
 func (c *Cache) dead(s *segment) {
+	s.changed++
 	if s.live--; s.live == 0 {
 		c.call()
 	}

@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -30,16 +31,39 @@ func (c *Cache) evictNow() bool {
 // evictOldest frees the sealed segment that was used least recently of those in
 // which little is pinned, and tells whether it could. What the disk does not let
 // go of stays. The caller holds slow.
+//
+// There is always room to move what is pinned, unless the limit was larger when the
+// pins or the segments were made: then the limit comes before the pins.
 func (c *Cache) evictOldest() bool {
+	var stuck *segment
+	many := c.areMany()
 	for _, s := range c.byAge() {
-		if pinned := c.pinnedIn(s); 4*pinned > 3*s.size {
+		pinned := c.pinnedIn(s)
+		small := many && s.cost() < c.segmentSize/2 // to be made one with others
+		if 4*pinned > 3*s.cost() && !small {
+			continue
+		}
+		if pinned > 0 && !c.canMove(pinned) {
+			stuck = cmp.Or(stuck, s)
 			continue
 		}
 		if _, ok := c.evict(s, c.isPinned); ok {
 			return true
 		}
 	}
-	return false
+	if stuck == nil {
+		return false
+	}
+	_, ok := c.evict(stuck, nil)
+	return ok
+}
+
+// canMove tells whether there is room for so many bytes of records elsewhere.
+func (c *Cache) canMove(size int64) bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	files := size/c.segmentSize + 2
+	return c.fits(size + files*2*onDisk(1))
 }
 
 // evict moves those records of a sealed segment elsewhere that keep wants (nil:
@@ -55,13 +79,13 @@ func (c *Cache) evict(s *segment, keep func(key) bool) (freed Freed, ok bool) {
 			continue
 		}
 		if err := c.move(s, r); err != nil {
-			c.log.Warn("a cache segment stays: what is to be kept cannot be moved out of it", "segment", s.path, "cause", err)
+			c.stays(s, fmt.Errorf("move what is to be kept out of it: %w", err))
 			return freed, false
 		}
 		moved += recordSize(r.length) + tableEntry
 	}
 	if err := s.unlink(); err != nil { // it is open: who reads it now goes on
-		c.log.Warn("a cache segment cannot be removed", "cause", err)
+		c.stays(s, err)
 		return freed, false
 	}
 	freed = Freed{Bytes: max(0, s.cost()-moved), Chunks: c.forget(s)}
@@ -70,6 +94,14 @@ func (c *Cache) evict(s *segment, keep func(key) bool) (freed Freed, ok bool) {
 		c.log.Warn("close a cache segment", "cause", err)
 	}
 	return freed, true
+}
+
+// stays says that a segment cannot be freed.
+func (c *Cache) stays(s *segment, cause error) {
+	n := c.stuck.Add(1)
+	if n&(n-1) == 0 { // as in drop
+		c.log.Warn("a cache segment cannot be freed", "segment", s.path, "cause", cause, "so far", n)
+	}
 }
 
 // lies tells whether a chunk lies there.
@@ -83,17 +115,32 @@ func (c *Cache) lies(k key, p place) bool {
 // it.
 func (c *Cache) forget(s *segment) (chunks int64) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.sealed = slices.DeleteFunc(c.sealed, func(other *segment) bool { return other == s })
-	for _, r := range s.records {
-		if c.index[r.key] == (place{s, r.offset}) {
-			delete(c.index, r.key)
-			chunks++
-		}
-	}
 	c.used -= s.cost()
 	s.gone = true
+	c.mu.Unlock()
+	c.visit(s, func(r record) {
+		delete(c.index, r.key)
+		chunks++
+	})
 	return chunks
+}
+
+// visit calls fn, which holds mu, for each record of a segment that the index points
+// to. Readers get their turns meanwhile: there may be half a million.
+func (c *Cache) visit(s *segment, fn func(record)) {
+	c.mu.RLock()
+	records := s.records
+	c.mu.RUnlock()
+	for some := range slices.Chunk(records, 256) {
+		c.mu.Lock()
+		for _, r := range some {
+			if c.index[r.key] == (place{s, r.offset}) {
+				fn(r)
+			}
+		}
+		c.mu.Unlock()
+	}
 }
 
 // move copies a record of a segment, which it verifies, to where it can stay. A
@@ -147,27 +194,15 @@ func (c *Cache) reserveKept(size int64) (*segment, uint32, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.sealFull(&c.kept, size)
+	if !c.fits(onDisk(size) + onDisk(tableEntry)) {
+		return nil, 0, fmt.Errorf("no room within the cache's limit of %d bytes", c.limits.Size)
+	}
 	if c.kept == nil {
-		if c.used+c.growth()+size > c.limits.Size {
-			return nil, 0, fmt.Errorf("no room within the cache's limit of %d bytes", c.limits.Size)
-		}
 		if err := c.begin(&c.kept); err != nil {
 			return nil, 0, err
 		}
 	}
-	if c.used+c.growth()+size+tableEntry > c.limits.Size {
-		return nil, 0, fmt.Errorf("no room within the cache's limit of %d bytes", c.limits.Size)
-	}
 	return c.kept, c.take(c.kept, size), nil
-}
-
-// growth is what may be put into the active segment without asking for more
-// room. The caller holds mu.
-func (c *Cache) growth() int64 {
-	if c.active == nil {
-		return 0
-	}
-	return max(0, c.segmentSize-c.active.cost())
 }
 
 // Prune empties the cache of all that is not pinned, as far as the disk lets it.
@@ -180,7 +215,7 @@ func (c *Cache) Prune() (freed Freed) {
 		c.slow.Lock()
 		pinned := c.pinnedIn(s)
 		c.mu.RLock()
-		gone, full := s.gone, 16*pinned > 15*s.size
+		gone, full := s.gone, 16*pinned > 15*s.cost()
 		c.mu.RUnlock()
 		switch {
 		case gone:
@@ -207,14 +242,12 @@ func (c *Cache) sealAll() {
 
 // forgetIn takes those records of a segment out of the index that which wants.
 func (c *Cache) forgetIn(s *segment, which func(key) bool, freed *Freed) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, r := range s.records {
-		if p := (place{s, r.offset}); c.index[r.key] == p && which(r.key) && c.unset(r.key, p) {
+	c.visit(s, func(r record) {
+		if which(r.key) && c.unset(r.key, place{s, r.offset}) {
 			freed.Chunks++
 			freed.Kept += recordSize(r.length) + tableEntry
 		}
-	}
+	})
 }
 
 // Evict forgets those of the chunks that are here and not pinned, and frees
@@ -243,13 +276,7 @@ func (c *Cache) Evict(chunks *Set) (freed Freed) {
 
 // deadIn returns how many bytes of a segment are of no use any more.
 func (c *Cache) deadIn(s *segment) int64 {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
 	dead := s.size
-	for _, r := range s.records {
-		if c.index[r.key] == (place{s, r.offset}) {
-			dead -= recordSize(r.length)
-		}
-	}
+	c.visit(s, func(r record) { dead -= recordSize(r.length) })
 	return dead
 }

@@ -37,13 +37,18 @@ func ram(t *testing.T, options string) (dir string) {
 // ext4 mounts an ext4 of a few megabytes on a loop device.
 func ext4(t *testing.T, megabytes int64, mkfs, options string) (dir, device string) {
 	t.Helper()
+	return onLoop(t, megabytes, "mkfs.ext4 -q -F -b 4096 -m 0 -E lazy_itable_init=0 "+mkfs, options)
+}
+
+func onLoop(t *testing.T, megabytes int64, mkfs, options string) (dir, device string) {
+	t.Helper()
 	image := filepath.Join(t.TempDir(), "image")
 	if err := errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, megabytes<<20)); err != nil {
 		t.Fatal(err)
 	}
-	line := append(strings.Fields("-q -F -b 4096 -m 0 -E lazy_itable_init=0 "+mkfs), image)
-	if out, err := exec.Command("mkfs.ext4", line...).CombinedOutput(); err != nil {
-		t.Fatalf("mkfs.ext4: %v: %s", err, out)
+	line := append(strings.Fields(mkfs), image)
+	if out, err := exec.Command(line[0], line[1:]...).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v: %s", mkfs, err, out)
 	}
 	dir = t.TempDir()
 	if out, err := exec.Command("mount", "-o", "loop,"+options, image, dir).CombinedOutput(); err != nil {
@@ -74,6 +79,16 @@ func putAll(t *testing.T, c *Cache, from, to int) int {
 func ready(c *Cache) {
 	c.ask()
 	c.blindTo.Store(0)
+}
+
+// Each file system gives space out in a way of its own: XFS a file that grows more
+// than it asks for.
+func TestLimitOnFileSystems(t *testing.T) {
+	small, _ := ext4(t, 64, "", "")
+	large, _ := onLoop(t, 512, "mkfs.xfs -q", "")
+	for name, dir := range map[string]string{"tmpfs": ram(t, "size=64m"), "ext4": small, "XFS": large} {
+		t.Run(name, func(t *testing.T) { limitAtEachMoment(t, filepath.Join(dir, "cache")) })
+	}
 }
 
 func TestFullDisk(t *testing.T) {

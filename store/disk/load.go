@@ -82,7 +82,7 @@ func (c *Cache) removeStray(name string) {
 func (c *Cache) shrink() {
 	for _, evenPinned := range []bool{false, true} {
 		for _, s := range c.byAge() {
-			if c.used <= c.limits.Size {
+			if c.fits(0) {
 				return
 			}
 			if evenPinned || c.pinnedIn(s) == 0 {
@@ -112,6 +112,7 @@ func (c *Cache) loadSegment(path string) (_ *segment, used time.Time, err error)
 	if s.readTable() != nil {
 		s.records, s.ids = nil, nil
 		s.scan()
+		s.dropTorn()
 		if len(s.records) > 0 { // the next start shall not scan again
 			if err := s.writeTable(s.records, s.ids); err != nil {
 				c.log.Warn("write the table of a cache segment", "cause", err)
@@ -120,6 +121,10 @@ func (c *Cache) loadSegment(path string) (_ *segment, used time.Time, err error)
 	}
 	if len(s.records) == 0 {
 		return nil, used, errors.Join(s.unlink(), s.file.Close())
+	}
+	s.size = 0 // the file may be longer, but there is nothing
+	for _, r := range s.records {
+		s.size = max(s.size, int64(r.offset)+recordSize(r.length))
 	}
 	s.reserved = int64(len(s.records))
 	for _, r := range s.records {
@@ -134,14 +139,10 @@ func (c *Cache) loadSegment(path string) (_ *segment, used time.Time, err error)
 // restart would leave a small one. What is behind its last record is cut off, and
 // its table goes, which would not know of what is added.
 func (c *Cache) reopen(s *segment) {
-	end := int64(0)
-	for _, r := range s.records {
-		end = max(end, int64(r.offset)+recordSize(r.length))
-	}
-	if end > c.segmentSize/2 || c.used+c.segmentSize > c.limits.Size {
+	if s.size > c.segmentSize/2 || !c.fits(2*c.segmentSize) {
 		return
 	}
-	err := s.file.Truncate(end)
+	err := errors.Join(s.file.Truncate(s.size), s.file.Truncate(c.segmentSize))
 	if err == nil {
 		err = os.Remove(s.path + ".table")
 	}
@@ -149,8 +150,6 @@ func (c *Cache) reopen(s *segment) {
 		c.log.Warn("the newest cache segment stays as it is", "cause", err)
 		return
 	}
-	c.used -= s.size - end
-	s.size = end
 	c.sealed = slices.DeleteFunc(c.sealed, func(other *segment) bool { return other == s })
 	c.active = s
 }
@@ -169,6 +168,23 @@ func (s *segment) scan() {
 		}
 		s.add(chunk.Ref{ID: id, Length: length}, uint32(at))
 		at += recordSize(length)
+	}
+}
+
+// unsure is how many of the last records of a segment that was not sealed may not
+// be whole: as many as were written at a time, and some.
+const unsure = 8
+
+// dropTorn drops the last records that are not whole: who wrote them was killed.
+func (s *segment) dropTorn() {
+	buffer := buffers.Get().(*[]byte)
+	defer buffers.Put(buffer)
+	for i := len(s.records) - 1; i >= max(0, len(s.records)-unsure); i-- {
+		r := s.records[i]
+		if _, err := s.readRecord(r, (*buffer)[:recordSize(r.length)]); err != nil {
+			s.records = slices.Delete(s.records, i, i+1)
+			s.ids = slices.Delete(s.ids, i*chunk.Size, (i+1)*chunk.Size)
+		}
 	}
 }
 

@@ -46,14 +46,14 @@ func (c *Cache) tend(ctx context.Context) {
 	c.slow.Unlock()
 	c.removeEmpty()
 	c.mu.RLock()
-	tight := c.isTight()
+	tight := c.isTight(1)
 	c.mu.RUnlock()
 	for tight && ctx.Err() == nil {
 		c.slow.Lock()
 		tight = c.evictOldest()
 		c.slow.Unlock()
 		c.mu.RLock()
-		tight = tight && c.used > c.room-c.margin(2)
+		tight = tight && c.isTight(2)
 		c.mu.RUnlock()
 	}
 }
@@ -63,8 +63,20 @@ func (c *Cache) tend(ctx context.Context) {
 // few.
 func (c *Cache) margin(n int64) int64 { return n * min(3*c.segmentSize, c.room/8) }
 
-// isTight tells whether it is time to make room. The caller holds mu.
-func (c *Cache) isTight() bool { return c.used > c.room-c.margin(1) }
+// isTight tells whether less than n margins are free of the room, or segments are
+// many. The caller holds mu.
+func (c *Cache) isTight(n int64) bool { return c.used > c.room-c.margin(n) || c.tooMany() }
+
+// tooMany tells whether there are more than twice the segments of a full cache: some
+// are small, because Evict and Prune end those that are written, and so does a
+// restart. Each costs an open file. The caller holds mu.
+func (c *Cache) tooMany() bool { return int64(len(c.sealed)) > 2*c.limits.Size/c.segmentSize }
+
+func (c *Cache) areMany() bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.tooMany()
+}
 
 // isUsed tells whether anything has been put in.
 func (c *Cache) isUsed() bool {

@@ -57,16 +57,38 @@ func (c *Cache) Pin(id chunk.ID, label string, set *Set) error {
 	if len(others) >= maxPins {
 		return fmt.Errorf("there are %d pins already, which is the most: unpin one", maxPins)
 	}
-	pins := append(others, &pin{id, label, set})
-	if before, with := pinnedBytes(others), pinnedBytes(pins); with > c.limits.Size/2 {
+	p := &pin{id, label, set}
+	before, more := pinnedBytes(others), pinnedBeside(others, p)
+	if before+more > c.limits.Size/2 {
 		return fmt.Errorf("it takes %d MiB beside the %d MiB that are pinned, and pins may take half of the cache, %d MiB: "+
-			"unpin something, or make the cache larger", (with-before)>>20, before>>20, c.limits.Size/2>>20)
+			"unpin something, or make the cache larger", more>>20, before>>20, c.limits.Size/2>>20)
 	}
-	if err := c.savePin(pins[len(pins)-1]); err != nil {
+	if !c.takeRoom(p.fileSize()) {
+		return fmt.Errorf("remember a pin: %w", errNoRoom)
+	}
+	if err := c.savePin(p); err != nil {
+		c.setPins(c.pins, c.pinned) // the room for its file is free again
 		return fmt.Errorf("remember a pin: %w", err)
 	}
-	c.setPins(pins)
+	c.setPins(append(others, p), before+more)
 	return nil
+}
+
+// takeRoom takes room for a pin's file, and sees to it that there is a segment's
+// worth beside it to move what is pinned to. The caller holds slow.
+func (c *Cache) takeRoom(file int64) bool {
+	for {
+		c.mu.Lock()
+		ok := c.fits(c.segmentSize + file)
+		if ok {
+			c.used += file
+			c.pinFiles += file
+		}
+		c.mu.Unlock()
+		if ok || !c.evictOldest() {
+			return ok
+		}
+	}
 }
 
 // Unpin undoes Pin, and tells whether there was a pin.
@@ -83,22 +105,27 @@ func (c *Cache) Unpin(id chunk.ID) (bool, error) {
 	if err := os.Remove(c.pinPath(id)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return true, fmt.Errorf("forget a pin: %w", err)
 	}
-	c.setPins(others)
-	return true, nil
+	c.setPins(others, pinnedBytes(others))
+	return true, c.syncDir()
 }
 
 // Pins lists the pins, in the order in which they were made or found.
 func (c *Cache) Pins() []Pin {
 	c.mu.RLock()
-	defer c.mu.RUnlock()
-	list := make([]Pin, 0, len(c.pins))
-	for _, p := range c.pins {
+	pins := c.pins
+	c.mu.RUnlock()
+	list := make([]Pin, 0, len(pins))
+	for _, p := range pins {
 		one := Pin{ID: p.id, Label: p.label}
-		for _, m := range p.set.chunks {
-			one.Bytes += int64(m.length)
-			if _, ok := c.index[m.key]; ok {
-				one.Here += int64(m.length)
+		for some := range slices.Chunk(p.set.chunks, 256) { // as in visit
+			c.mu.RLock()
+			for _, m := range some {
+				one.Bytes += int64(m.length)
+				if _, ok := c.index[m.key]; ok {
+					one.Here += int64(m.length)
+				}
 			}
+			c.mu.RUnlock()
 		}
 		list = append(list, one)
 	}
@@ -110,21 +137,41 @@ func (c *Cache) pinsBut(id chunk.ID) []*pin {
 	return slices.DeleteFunc(slices.Clone(c.pins), func(p *pin) bool { return p.id == id })
 }
 
-func (c *Cache) setPins(pins []*pin) {
-	total := pinnedBytes(pins)
+func (c *Cache) setPins(pins []*pin, bytes int64) {
+	files := pinFiles(pins)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.pins, c.pinned = pins, total
+	c.used += files - c.pinFiles
+	c.pins, c.pinned, c.pinFiles = pins, bytes, files
+	for _, s := range c.segments() {
+		s.changed++
+	}
 }
+
+// pinFiles returns what the pins' own files take of the disk.
+func pinFiles(pins []*pin) (total int64) {
+	for _, p := range pins {
+		total += p.fileSize()
+	}
+	return total
+}
+
+func (p *pin) fileSize() int64 { return onDisk(int64(12 + len(p.label) + len(p.set.chunks)*pinEntry)) }
 
 // pinnedBytes returns what all pinned chunks take in the cache; what several pins
 // have counts once.
 func pinnedBytes(pins []*pin) (total int64) {
 	for i, p := range pins {
-		for _, m := range p.set.chunks {
-			if !slices.ContainsFunc(pins[:i], func(q *pin) bool { return q.set.has(m.key) }) {
-				total += recordSize(m.length) + tableEntry
-			}
+		total += pinnedBeside(pins[:i], p)
+	}
+	return total
+}
+
+// pinnedBeside returns what those chunks of p take that others do not have.
+func pinnedBeside(others []*pin, p *pin) (total int64) {
+	for _, m := range p.set.chunks {
+		if !slices.ContainsFunc(others, func(q *pin) bool { return q.set.has(m.key) }) {
+			total += recordSize(m.length) + tableEntry
 		}
 	}
 	return total
@@ -142,13 +189,21 @@ func (c *Cache) pinnedIn(s *segment) (bytes int64) {
 		return 0
 	}
 	c.mu.RLock()
-	records := s.records
+	records, changed := s.records, s.changed
+	known, bytes := changed == s.counted, s.pinned
 	c.mu.RUnlock()
+	if known {
+		return bytes
+	}
+	bytes = 0
 	for _, r := range records {
 		if c.isPinned(r.key) && c.lies(r.key, place{s, r.offset}) {
-			bytes += recordSize(r.length)
+			bytes += recordSize(r.length) + tableEntry
 		}
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.counted, s.pinned = changed, bytes
 	return bytes
 }
 
@@ -169,6 +224,10 @@ func (c *Cache) savePin(p *pin) error {
 	if err := os.Rename(path+".new", path); err != nil {
 		return err
 	}
+	return c.syncDir()
+}
+
+func (c *Cache) syncDir() error {
 	dir, err := os.Open(c.dir)
 	if err != nil {
 		return err
@@ -218,7 +277,14 @@ func (c *Cache) loadPins() {
 		c.log.Error("the pins of the cache cannot be listed", "cause", err)
 	}
 	var pins []*pin
+	total := int64(0)
 	for _, e := range names {
+		if strings.HasSuffix(e.Name(), pinSuffix+".new") { // who wrote it was killed
+			if err := os.Remove(filepath.Join(c.dir, e.Name())); err != nil {
+				c.log.Warn("remove what is left of a pin", "cause", err)
+			}
+			continue
+		}
 		hex, ours := strings.CutSuffix(e.Name(), pinSuffix)
 		id, err := chunk.ParseID(hex)
 		if err != nil || !ours {
@@ -233,11 +299,12 @@ func (c *Cache) loadPins() {
 			c.log.Error("a pin is lost: pin it again", "pin", e.Name(), "cause", err)
 			continue
 		}
-		if with := append(pins, p); pinnedBytes(with) > c.limits.Size/2 || len(with) > maxPins {
+		more := pinnedBeside(pins, p)
+		if total+more > c.limits.Size/2 || len(pins) >= maxPins {
 			c.log.Error("a pin keeps nothing: with it, more than half of the cache would be pinned", "pin", p.label)
 			continue
 		}
-		pins = append(pins, p)
+		pins, total = append(pins, p), total+more
 	}
-	c.setPins(pins)
+	c.setPins(pins, total)
 }

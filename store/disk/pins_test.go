@@ -184,7 +184,7 @@ func TestEvict(t *testing.T) {
 	if freed.Chunks != 56 || after.Chunks != 34 || freed.Kept != 2*(recordSize(length)+tableEntry) { // of the first segment, a fifth
 		t.Errorf("%+v freed, %d chunks left", freed, after.Chunks)
 	}
-	if less := before.Used - after.Used; less < 54*length || max(less, freed.Bytes)-min(less, freed.Bytes) > 100 {
+	if less := before.Used - after.Used; less < 54*length || max(less, freed.Bytes)-min(less, freed.Bytes) > 32<<10 { // of blocks
 		t.Errorf("%d bytes freed, %+v", before.Used-after.Used, freed)
 	}
 	for i := range 90 {
@@ -230,6 +230,12 @@ func TestKilled(t *testing.T) {
 			if i%100 == 0 {
 				c.Evict(setOf(1000+i-50, 1000+i-20, length))
 			}
+			if i%10 == 0 {
+				_ = c.Pin(chunk.ID{2}, "y", setOf(1000+i-20, 1000+i, length))
+			}
+			if i%10 == 5 {
+				_, _ = c.Unpin(chunk.ID{2})
+			}
 		}
 	}
 	dir := t.TempDir()
@@ -260,7 +266,7 @@ func TestKilled(t *testing.T) {
 			t.Fatal("it ended by itself")
 		}
 		c := openSmall(t, dir, Limits{Size: limit}, segment)
-		if used := max(c.Stats().Used, segmentsOn(t, dir)); used > limit {
+		if used := max(c.Stats().Used, diskUse(t, dir)); used > limit {
 			t.Fatalf("%d bytes used", used)
 		}
 		if n := countRange(t, c, 0, 50, length); n != 50 {

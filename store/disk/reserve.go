@@ -5,6 +5,10 @@ import (
 	"os"
 )
 
+// around is what the directory takes itself, and what a file system writes beside
+// the blocks of a file, in bytes.
+const around = 32 << 10
+
 var (
 	errNoRoom  = errors.New("nothing in the cache can be evicted")
 	errNoSpare = errors.New("a segment has to be made")
@@ -45,7 +49,7 @@ func (c *Cache) tryReserve(size int64) (*segment, uint32, error) {
 		if len(c.pins) > 0 {
 			least *= 2 // so that what is pinned can always be moved
 		}
-		if c.used+least > c.room {
+		if c.used+least > c.room || !c.fits(least) {
 			return nil, 0, errNoRoom
 		}
 		if err := c.begin(&c.active); err != nil {
@@ -54,6 +58,15 @@ func (c *Cache) tryReserve(size int64) (*segment, uint32, error) {
 		c.call() // for another spare, and room
 	}
 	return c.active, c.take(c.active, size), nil
+}
+
+// fits tells whether size bytes more are within the limit even when the active
+// segment is full. The caller holds mu.
+func (c *Cache) fits(size int64) bool {
+	if c.active != nil {
+		size += max(0, c.segmentSize-c.active.cost())
+	}
+	return c.used+size+around <= c.limits.Size
 }
 
 // begin starts a segment with the spare. The caller holds mu.
@@ -80,9 +93,9 @@ func (c *Cache) prepare() error {
 	number := c.next
 	c.next++
 	c.mu.Unlock()
-	s, err := createSegment(c.dir, number)
+	s, err := createSegment(c.dir, number, c.segmentSize)
 	if errors.Is(err, os.ErrNotExist) && os.Mkdir(c.dir, 0o700) == nil { // somebody has removed it
-		s, err = createSegment(c.dir, number)
+		s, err = createSegment(c.dir, number, c.segmentSize)
 	}
 	if err != nil {
 		return err
@@ -121,7 +134,7 @@ func (c *Cache) take(s *segment, size int64) (offset uint32) {
 // sealFull ends a segment in which there is no room for size bytes. The caller
 // holds mu.
 func (c *Cache) sealFull(where **segment, size int64) {
-	if *where != nil && (*where).cost()+size+tableEntry > c.segmentSize {
+	if *where != nil && costOf((*where).size+size, (*where).reserved+1) > c.segmentSize {
 		c.seal(where)
 		c.call() // it wants its table
 	}

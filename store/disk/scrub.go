@@ -59,6 +59,11 @@ func (c *Cache) Scrub(ctx context.Context, rate int64) (found Scrubbed, err erro
 func (c *Cache) all() []*segment {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
+	return c.segments()
+}
+
+// segments is all for who holds mu.
+func (c *Cache) segments() []*segment {
 	list := slices.Clone(c.sealed)
 	for _, s := range []*segment{c.active, c.kept} {
 		if s != nil {

@@ -67,6 +67,9 @@ type segment struct {
 	records  []record
 	ids      []byte // whole IDs of the records, until the table is written
 	gone     bool   // it is out of the books
+	changed  int64  // counts what pinned depends on
+	counted  int64  // changed, when pinned was counted
+	pinned   int64  // bytes of the records that are pinned, as they were counted last
 }
 
 // newSegment takes file over, and closes it if it fails.
@@ -79,15 +82,32 @@ func newSegment(path string, file *os.File) (*segment, error) {
 }
 
 // cost is what the segment takes of the disk when it has its table, in bytes.
-func (s *segment) cost() int64 { return s.size + s.reserved*tableEntry + tableFooter }
+func (s *segment) cost() int64 { return costOf(s.size, s.reserved) }
+
+func costOf(size, records int64) int64 {
+	if records == 0 {
+		return 0
+	}
+	return onDisk(size) + onDisk(records*tableEntry+tableFooter)
+}
+
+// onDisk is what a file of size bytes takes of the disk: file systems give it out
+// in blocks.
+func onDisk(size int64) int64 { return (size + 4095) &^ 4095 }
 
 func segmentPath(dir string, n uint64) string { return filepath.Join(dir, fmt.Sprintf("%010d", n)) }
 
-func createSegment(dir string, n uint64) (*segment, error) {
+// createSegment makes the file of a segment, which is as long as it may become and
+// takes nothing of the disk: XFS gives a file that grows as much again as it has,
+// and leaves it that while it is open.
+func createSegment(dir string, n uint64, size int64) (*segment, error) {
 	path := segmentPath(dir, n)
 	file, err := os.OpenFile(path+".segment", os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("start a cache segment: %w", err)
+	}
+	if err := file.Truncate(size); err != nil {
+		return nil, errors.Join(fmt.Errorf("start a cache segment: %w", err), os.Remove(path+".segment"), file.Close())
 	}
 	return newSegment(path, file)
 }
@@ -95,6 +115,7 @@ func createSegment(dir string, n uint64) (*segment, error) {
 func (s *segment) add(ref chunk.Ref, offset uint32) {
 	s.records = append(s.records, record{keyOf(ref.ID), offset, ref.Length})
 	s.ids = append(s.ids, ref.ID[:]...)
+	s.changed++
 }
 
 // unlink removes the segment's files. The segment first: a table alone is

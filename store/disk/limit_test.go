@@ -1,0 +1,163 @@
+package disk
+
+import (
+	"math/rand/v2"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"lighter/format/chunk"
+)
+
+// Whatever goes on at a time, and however it ends and starts again, the directory
+// takes no more of the disk than the limit, and what is put in next is taken.
+func TestLimitAtEachMoment(t *testing.T) {
+	limitAtEachMoment(t, t.TempDir())
+}
+
+func limitAtEachMoment(t *testing.T, dir string) {
+	rounds := 12
+	if os.Getenv("LIGHTER_SOAK") != "" {
+		rounds = 120
+	}
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 1))
+	for round := range rounds {
+		limit := int64(4<<20) + r.Int64N(12<<20)
+		c, err := openSized(dir, Limits{Size: limit}, limit/16, quiet)
+		if err != nil {
+			t.Fatal(err)
+		}
+		atOnce(t, c, r.Uint64())
+		if t.Failed() {
+			t.Fatalf("round %d, limit %d: %+v", round, limit, c.Stats())
+		}
+		if r.IntN(2) == 0 {
+			crash(c)
+		} else if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// some is a chunk of one of many sizes.
+func some(r *rand.Rand) (chunk.Ref, []byte) {
+	n := r.IntN(400)
+	return data(n, 1+n*n*n%100_000)
+}
+
+func someSet(r *rand.Rand) *Set {
+	set := &Set{}
+	for range r.IntN(100) {
+		ref, _ := some(r)
+		set.Add(ref)
+	}
+	return set
+}
+
+// atOnce does all that can be done with a cache, all at once, for a while.
+func atOnce(t *testing.T, c *Cache, seed uint64) {
+	var work sync.WaitGroup
+	var over atomic.Bool
+	begin := func(n uint64, do func(r *rand.Rand)) {
+		work.Go(func() {
+			for r := rand.New(rand.NewPCG(seed, n)); !over.Load() && !t.Failed(); {
+				do(r)
+			}
+		})
+	}
+	for n := range uint64(3) {
+		begin(n, func(r *rand.Rand) { c.Put(some(r)) })
+	}
+	begin(3, func(r *rand.Rand) {
+		ref, plain := some(r)
+		has(t, c, ref, plain)
+	})
+	begin(4, func(r *rand.Rand) {
+		id := chunk.ID{byte(r.IntN(4))}
+		if r.IntN(2) == 0 {
+			_ = c.Pin(id, "x", someSet(r)) // it may be too much
+		} else if _, err := c.Unpin(id); err != nil {
+			t.Error(err)
+		}
+	})
+	begin(5, func(r *rand.Rand) {
+		if r.IntN(20) == 0 {
+			c.Prune()
+		}
+		c.Evict(someSet(r))
+		time.Sleep(time.Millisecond)
+	})
+	for range 100 {
+		c.mu.Lock() // so that nothing grows while it is looked at
+		on, used := diskUse(t, c.dir), c.used
+		c.mu.Unlock()
+		if on > c.limits.Size || used > c.limits.Size {
+			t.Errorf("%d bytes on disk, %d in the books, limit %d", on, used, c.limits.Size)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	over.Store(true)
+	work.Wait()
+	if s := c.Stats(); s.Failed+s.Unread > 0 {
+		t.Errorf("something failed: %+v", s)
+	}
+	r := rand.New(rand.NewPCG(seed, 7))
+	for range 50 {
+		ref, plain := some(r)
+		if c.Put(ref, plain); !has(t, c, ref, plain) {
+			t.Error("nothing can be put in any more")
+			return
+		}
+	}
+}
+
+// A limit that was much larger when the segments were made and much was pinned in
+// each: the cache still takes what is put in.
+func TestSmallerLimitWithPins(t *testing.T) {
+	dir := t.TempDir()
+	const length, limit = 20_000, 4_500_000 // two of the segments, and some
+	c := openSmall(t, dir, Limits{Size: 16 << 20}, 2<<20)
+	set := &Set{}
+	for i := range 624 {
+		ref, plain := data(i, length)
+		c.Put(ref, plain)
+		if i%3 == 0 && i >= 300 {
+			set.Add(ref)
+		}
+	}
+	if err := c.Pin(chunk.ID{1}, "x", set); err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	c = openSmall(t, dir, Limits{Size: limit}, 256<<10)
+	for i := range 600 {
+		ref, plain := data(1000+i, length)
+		if c.Put(ref, plain); !has(t, c, ref, plain) {
+			t.Fatalf("chunk %d was not taken: %+v", i, c.Stats())
+		}
+	}
+	if on := diskUse(t, dir); on > limit {
+		t.Errorf("%d bytes on disk", on)
+	}
+}
+
+// However often segments are ended early, they stay few: each is an open file.
+func TestSegmentsStayFew(t *testing.T) {
+	c := openSmall(t, t.TempDir(), Limits{Size: 4 << 20}, 256<<10)
+	set := setOf(0, 300, 100)
+	if err := c.Pin(chunk.ID{1}, "x", set); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 600 {
+		c.Put(data(i, 100))
+		c.Evict(&Set{})
+	}
+	eventually(t, "segments are few", func() bool { return len(c.all()) <= 34 })
+	if n := countRange(t, c, 0, 300, 100); n != 300 {
+		t.Errorf("%d of 300 pinned chunks are here", n)
+	}
+}

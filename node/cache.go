@@ -47,10 +47,11 @@ type CacheFetched struct {
 // that the kernel does not answer from memory goes over the network.
 func openCache(config Config, log *slog.Logger) *disk.Cache {
 	limits := disk.Limits{Size: int64(config.CacheSize), Low: disk.Space(config.FreeLow), High: disk.Space(config.FreeHigh)}
-	cache, err := disk.Open(filepath.Join(config.Root, "cache"), limits, log)
+	dir := filepath.Join(config.Root, "cache")
+	cache, err := disk.Open(dir, limits, log)
 	if err != nil {
-		log.Error("the node runs without a cache: mend it, and start the node again", "cause", err)
-		return disk.Absent(err, limits, log)
+		log.Error("the node runs without a cache; it tries again every minute", "cause", err)
+		return disk.Absent(err, dir, limits, log)
 	}
 	return cache
 }

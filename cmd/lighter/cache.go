@@ -15,7 +15,7 @@ import (
 
 func printCache(s disk.Stats) {
 	if s.Absent != "" {
-		fmt.Printf("cache none: %s\n", s.Absent)
+		fmt.Printf("cache none, it is tried again every minute: %s\n", s.Absent)
 		return
 	}
 	fmt.Printf("cache %s of %s, %d chunks, %s pinned, %d hits, %d misses, %d damaged, %d failed reads, %d failed writes\n",

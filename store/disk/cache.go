@@ -4,7 +4,7 @@
 // what was put in. What is pinned stays.
 //
 // It refuses to fail a read: whatever is wrong with the disk, the answer is
-// that the chunk is not here. It refuses to fetch, and to judge what is put in:
+// that the chunk is not here. A cache that cannot be opened is absent until it can be. It refuses to fetch, and to judge what is put in:
 // the caller has verified that.
 //
 // Chunks are appended to segments, files of a fixed size; the segment that was
@@ -69,7 +69,6 @@ type Cache struct {
 	segmentSize int64
 	lock        *os.File
 	log         *slog.Logger
-	absent      error // why there is none
 
 	wake    chan struct{} // tells the owner that there is work
 	stop    context.CancelFunc
@@ -99,6 +98,7 @@ type Cache struct {
 	used   int64     // bytes of all segments with their tables
 	room   int64     // what used may be now: the limit, or less if the disk is short
 	free   int64     // of the disk, as it was measured last
+	absent error     // why there is none
 	off    time.Time // until then the disk is not asked to take anything
 	pins   []*pin    // replaced as a whole
 	pinned int64     // bytes of the records that they keep
@@ -112,37 +112,53 @@ func Open(dir string, limits Limits, log *slog.Logger) (*Cache, error) {
 	if limits.Size < MinLimit {
 		return nil, fmt.Errorf("a cache of %d bytes is too small: the least is %d MiB", limits.Size, MinLimit>>20)
 	}
-	return openSized(dir, limits, min(max(limits.Size/segments, 4*chunk.MaxLength), 1<<31), log)
+	return openSized(dir, limits, segmentSizeOf(limits), log)
+}
+
+func segmentSizeOf(limits Limits) int64 {
+	return min(max(limits.Size/segments, 4*chunk.MaxLength), 1<<31)
 }
 
 func openSized(dir string, limits Limits, segmentSize int64, log *slog.Logger) (*Cache, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make the cache directory: %w", err)
-	}
-	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("open the cache: %w", err)
-	}
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		lock.Close()
-		return nil, fmt.Errorf("the cache %s is in use by another process: %w", dir, err)
-	}
-	c := &Cache{dir: dir, limits: limits, segmentSize: segmentSize, lock: lock, log: log,
-		room: limits.Size, index: map[key]place{}, wake: make(chan struct{}, 1)}
-	if err := c.load(); err != nil {
-		lock.Close()
+	c := newCache(dir, limits, segmentSize, log)
+	if err := c.open(); err != nil {
 		return nil, err
 	}
-	c.measure()
-	ctx, stop := context.WithCancel(context.Background())
-	c.stop = stop
-	c.stopped.Go(func() { c.own(ctx) })
+	c.start(c.own)
 	return c, nil
 }
 
-// Absent is a cache that has nothing and takes nothing, for the reason given.
-func Absent(cause error, limits Limits, log *slog.Logger) *Cache {
-	return &Cache{absent: cause, limits: limits, log: log, stop: func() {}}
+func newCache(dir string, limits Limits, segmentSize int64, log *slog.Logger) *Cache {
+	return &Cache{dir: dir, limits: limits, segmentSize: segmentSize, log: log, room: limits.Size, wake: make(chan struct{}, 1)}
+}
+
+// start has owner run until Close.
+func (c *Cache) start(owner func(context.Context)) {
+	ctx, stop := context.WithCancel(context.Background())
+	c.stop = stop
+	c.stopped.Go(func() { owner(ctx) })
+}
+
+// open takes the directory, and what is in it. If it fails, c is of no use.
+func (c *Cache) open() error {
+	if err := os.MkdirAll(c.dir, 0o700); err != nil {
+		return fmt.Errorf("make the cache directory: %w", err)
+	}
+	lock, err := os.OpenFile(filepath.Join(c.dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return fmt.Errorf("open the cache: %w", err)
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		lock.Close()
+		return fmt.Errorf("the cache %s is in use by another process: %w", c.dir, err)
+	}
+	c.lock, c.index = lock, map[key]place{}
+	if err := c.load(); err != nil {
+		lock.Close()
+		return err
+	}
+	c.measure()
+	return nil
 }
 
 // Read fills dst with the bytes of the chunk from offset on, which must lie
@@ -219,7 +235,7 @@ func (c *Cache) drop(ref chunk.Ref, p place, cause error) {
 // Put stores a chunk that the caller has verified. A disk that refuses it is
 // counted and otherwise ignored.
 func (c *Cache) Put(ref chunk.Ref, plain []byte) {
-	if c.absent != nil || len(plain) != int(ref.Length) || c.Has(ref.ID) || c.isOff() {
+	if len(plain) != int(ref.Length) || c.Has(ref.ID) || c.isOff() {
 		return
 	}
 	s, offset, err := c.reserve(recordSize(ref.Length))
@@ -269,7 +285,7 @@ func (c *Cache) dead(s *segment) {
 func (c *Cache) isOff() bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return !c.off.IsZero() && time.Now().Before(c.off)
+	return c.absent != nil || !c.off.IsZero() && time.Now().Before(c.off)
 }
 
 // writeFailed makes room if that is what the disk lacks. Otherwise the disk is
@@ -295,7 +311,7 @@ func (c *Cache) writeFailed(err error) {
 func (c *Cache) Close() error {
 	c.stop()
 	c.stopped.Wait()
-	if c.absent != nil {
+	if c.isAbsent() != nil {
 		return nil
 	}
 	c.slow.Lock()

@@ -207,7 +207,7 @@ func (c *Cache) reserveKept(size int64) (*segment, uint32, error) {
 
 // Prune empties the cache of all that is not pinned, as far as the disk lets it.
 func (c *Cache) Prune() (freed Freed) {
-	if c.absent != nil {
+	if c.isAbsent() != nil {
 		return freed
 	}
 	c.sealAll()
@@ -254,7 +254,7 @@ func (c *Cache) forgetIn(s *segment, which func(key) bool, freed *Freed) {
 // their space: at once where they are a quarter of a segment or more, else when
 // that is old.
 func (c *Cache) Evict(chunks *Set) (freed Freed) {
-	if c.absent != nil {
+	if c.isAbsent() != nil {
 		return freed
 	}
 	chunks.sort()

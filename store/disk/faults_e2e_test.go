@@ -272,7 +272,7 @@ func TestNoCache(t *testing.T) {
 	if !errors.Is(err, unix.EROFS) {
 		t.Errorf("opened: %v", err)
 	}
-	c := Absent(err, Limits{Size: MinLimit}, quiet)
+	c := Absent(err, filepath.Join(dir, "cache"), Limits{Size: MinLimit}, quiet)
 	if n := putAll(t, c, 0, 3); n > 0 || c.Has([32]byte{}) {
 		t.Error("it has something")
 	}

@@ -43,8 +43,8 @@ const (
 // that come, under an ID, across restarts. A former pin of that ID is replaced. All
 // pins may take half of the cache.
 func (c *Cache) Pin(id chunk.ID, label string, set *Set) error {
-	if c.absent != nil {
-		return fmt.Errorf("there is no cache: %w", c.absent)
+	if cause := c.isAbsent(); cause != nil {
+		return fmt.Errorf("there is no cache: %w", cause)
 	}
 	set.sort()
 	set.chunks = slices.DeleteFunc(set.chunks, func(m member) bool { return m.length == 0 })
@@ -93,7 +93,7 @@ func (c *Cache) takeRoom(file int64) bool {
 
 // Unpin undoes Pin, and tells whether there was a pin.
 func (c *Cache) Unpin(id chunk.ID) (bool, error) {
-	if c.absent != nil {
+	if c.isAbsent() != nil {
 		return false, nil
 	}
 	c.slow.Lock()

@@ -1,0 +1,58 @@
+package disk
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// A cache that cannot be opened at first is there when it can, with all that was in
+// it.
+func TestAbsentCacheComesBack(t *testing.T) {
+	dir := t.TempDir()
+	c := open(t, dir, MinLimit)
+	for i := range 5 {
+		c.Put(data(i, 10_000))
+	}
+	_, err := Open(dir, Limits{Size: MinLimit}, quiet)
+	if err == nil {
+		t.Fatal("opened twice")
+	}
+	absent := absentFor(time.Millisecond, err, dir, Limits{Size: MinLimit}, quiet)
+	absent.Put(data(10, 10_000))
+	if s := absent.Stats(); s.Absent == "" || s.Chunks > 0 || !s.Off() {
+		t.Fatalf("%+v", s)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "there is a cache", func() bool { s := absent.Stats(); return !s.Off() })
+	absent.Put(data(5, 10_000))
+	if err := absent.Pin([32]byte{1}, "x", setOf(0, 6, 10_000)); err != nil {
+		t.Error(err)
+	}
+	if n := countRange(t, absent, 0, 6, 10_000); n != 6 {
+		t.Errorf("%d of 6 chunks are here", n)
+	}
+	if err := absent.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n := countRange(t, open(t, dir, MinLimit), 0, 6, 10_000); n != 6 {
+		t.Errorf("started again: %d of 6 chunks are here", n)
+	}
+}
+
+// It can be closed while there is none.
+func TestAbsentCacheIsClosed(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "file", "cache")
+	if err := os.WriteFile(filepath.Dir(dir), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := absentFor(time.Millisecond, errors.New("not yet"), dir, Limits{Size: MinLimit}, quiet)
+	eventually(t, "it was tried", func() bool { return c.Stats().Absent != "not yet" })
+	if err := c.Close(); err != nil || c.Stats().Absent == "" {
+		t.Error(err, "closed")
+	}
+}

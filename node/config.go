@@ -27,7 +27,7 @@ type Config struct {
 	CAFile    string     `toml:"ca_file" comment:"Certificates (PEM) to trust for the hub, beside the system's."`
 	MountMode mount.Mode `toml:"mount_mode" comment:"How the kernel gets at images: auto, file (Linux 6.12), loop (behind loop devices, Linux 5.16), or none (every image is unpacked). auto: file where the kernel can, else loop, else none."`
 	RemapIDs  bool       `toml:"remap_ids" comment:"Map file owners into user namespaces by idmapped mounts (Linux 5.19). Set it exactly when containerd is told of the capability remap-ids."`
-	CacheSize Size       `toml:"cache_size" comment:"The most that the chunk cache takes on the disk."`
+	CacheSize Size       `toml:"cache_size" comment:"The most that the chunk cache takes on the disk. In memory it takes some 100 bytes a chunk, which has 64 KiB on average, or less where files are small: 30 to 60 MB for a full cache of 20 GiB, 1.6 to 3 GB for one of 1 TiB."`
 	FreeLow   Space      `toml:"disk_free_low" comment:"When less than this is free of the disk that the cache is on, the cache gives way, down to a sixteenth of its size; by itself it never fills the disk beyond this. A share (17%) or a size (50GiB); 0: it does not look.\nThe kubelet removes unused images when 15 % are free (imageGCHighThresholdPercent 85) and evicts pods at imagefs.available<15% and nodefs.available<10%: stay above what it is told."`
 	FreeHigh  Space      `toml:"disk_free_high" comment:"It gives way until this much is free."`
 	ScrubRate Size       `toml:"scrub_rate" comment:"How much of the cache is read and verified a second, for nobody who waits. 0: none; what is damaged is noticed when it is read."`

@@ -61,11 +61,15 @@ func (n *Node) cacheStatus() CacheStatus { return CacheStatus{n.cache.Stats(), n
 // scrubPause is the time between two scrubs.
 const scrubPause = time.Hour
 
-// scrub verifies the cache again and again, slowly, until ctx is done.
+// scrub verifies the cache, and the metadata images that are mounted, again and
+// again, slowly, until ctx is done.
 func (n *Node) scrub(ctx context.Context) {
 	for n.config.ScrubRate > 0 && ctx.Err() == nil {
 		if found, err := n.cache.Scrub(ctx, int64(n.config.ScrubRate)); err == nil {
 			n.log.Info("the cache was verified", "bytes", found.Bytes, "damaged", found.Damaged)
+		}
+		if _, err := n.trees.Scrub(ctx, int64(n.config.ScrubRate)); err != nil {
+			return
 		}
 		select {
 		case <-time.After(scrubPause):

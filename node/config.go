@@ -30,7 +30,7 @@ type Config struct {
 	CacheSize Size       `toml:"cache_size" comment:"The most that the chunk cache takes on the disk. In memory it takes some 100 bytes a chunk, which has 64 KiB on average, or less where files are small: 30 to 60 MB for a full cache of 20 GiB, 1.6 to 3 GB for one of 1 TiB."`
 	FreeLow   Space      `toml:"disk_free_low" comment:"When less than this is free of the disk that the cache is on, the cache gives way, down to a sixteenth of its size; by itself it never fills the disk beyond this. A share (17%) or a size (50GiB); 0: it does not look.\nThe kubelet removes unused images when 15 % are free (imageGCHighThresholdPercent 85) and evicts pods at imagefs.available<15% and nodefs.available<10%: stay above what it is told."`
 	FreeHigh  Space      `toml:"disk_free_high" comment:"It gives way until this much is free."`
-	ScrubRate Size       `toml:"scrub_rate" comment:"How much of the cache is read and verified a second, for nobody who waits. 0: none; what is damaged is noticed when it is read."`
+	ScrubRate Size       `toml:"scrub_rate" comment:"How much of the cache, and of the metadata images that are mounted, is read and verified a second, for nobody who waits. 0: none. What is damaged in the cache is noticed when it is read; a metadata image, which the kernel reads, when it is mounted, and while it is by this alone."`
 	LogLevel  string     `toml:"log_level" comment:"debug, info, warn or error."`
 
 	LogFormat   string `toml:"log_format" comment:"text or json."`

@@ -19,7 +19,7 @@ type ImageDetail struct {
 	Content   mount.Content `json:"content"`         // how much of it is here, if its tree is
 	Snapshots []string      `json:"snapshots"`       // active ones and views that stand on it: containers
 	Binds     []Bind        `json:"binds"`
-	Lost      string        `json:"lost,omitempty"` // why it could not be brought back
+	Lost      string        `json:"lost,omitempty"` // why it could not be brought back, or how it is damaged
 }
 
 // errNoImage says that no image here has that name.

@@ -33,7 +33,8 @@ type Status struct {
 	Lost      []LostStatus     `json:"lost"`
 }
 
-// LostStatus is what a former daemon served and this one cannot.
+// LostStatus is a tree that a former daemon served and this one cannot, or that is
+// damaged on the disk under its mount.
 type LostStatus struct {
 	Tree   chunk.ID `json:"tree"`
 	Chains []string `json:"chains"`

@@ -91,7 +91,7 @@ func printStatus(s node.Status) error {
 	for _, l := range s.Lost {
 		rows = append(rows, []any{l.Tree.Short(), cmp.Or(strings.Join(l.Images, " "), "-"), shortAll(l.Chains), l.Cause})
 	}
-	return tableOf(rows, "\nNOT BROUGHT BACK\tIMAGES\tCHAINS\tCAUSE")
+	return tableOf(rows, "\nBROKEN TREE\tIMAGES\tCHAINS\tCAUSE")
 }
 
 // tableOf prints a table that has rows.

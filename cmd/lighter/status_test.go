@@ -37,7 +37,7 @@ func TestStatusForPeople(t *testing.T) {
 		}
 	})
 	for _, want := range []string{"version v1.2.3", "devices taken over", "https://one.test up", "https://two.test down since", "connection refused", "1.5s", "42ms",
-		"not lazy   the hub does not know it", "/mnt", "NOT BROUGHT BACK", "its map is cut off"} {
+		"not lazy   the hub does not know it", "/mnt", "BROKEN TREE", "its map is cut off"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("there is no %q in:\n%s", want, out)
 		}

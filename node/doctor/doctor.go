@@ -124,7 +124,7 @@ func (d *doctor) lookAtNode() {
 		d.add(area, Problem, "no image is lazy: "+s.NotLazy, "what is said of the kernel above, and mount_mode = \"auto\"; then restart the node")
 	}
 	for _, lost := range s.Lost {
-		d.add(area, Problem, "tree "+lost.Tree.Short()+" could not be brought back: "+lost.Cause,
+		d.add(area, Problem, "tree "+lost.Tree.Short()+" is broken: "+lost.Cause,
 			"ctr images rm --sync IMAGE, and pull it again (its chains: lighter status)")
 	}
 	for _, image := range s.Images {

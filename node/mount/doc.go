@@ -4,6 +4,8 @@
 // image it is hashed, and looked through for what could confuse it: when it comes,
 // so that nothing is claimed that cannot be mounted, and whenever it is mounted, for
 // the disk may have damaged it since. What is damaged is fetched once more.
+// What it damages of one under its mount is noticed by Scrub, and cannot be mended
+// there.
 //
 // The kernel gets at a tree's two files as they are, or behind loop devices where
 // it takes no files (Mode). A kernel that can do neither is found out before

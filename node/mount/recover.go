@@ -70,8 +70,9 @@ func (t *Trees) lose(tree chunk.ID, cause error) {
 	t.lost[tree] = cause
 }
 
-// Lost says of the trees that a former daemon served and this one could not why.
-// Of those that were mounted since there is nothing to say.
+// Lost says what is wrong with trees: why one that a former daemon served could not
+// be by this one, or what Scrub found. Of those that were mounted since there is
+// nothing to say.
 func (t *Trees) Lost() map[chunk.ID]error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -40,7 +40,7 @@ type Trees struct {
 
 	mu     sync.Mutex // guards what follows, and mounted and mode in each that is served
 	served map[chunk.ID]*served
-	lost   map[chunk.ID]error // what could not be served again, and why
+	lost   map[chunk.ID]error // what could not be served again or is damaged, and why
 	unable error              // why no tree can be mounted; nil: they can
 	probed time.Time          // when that was found out
 }

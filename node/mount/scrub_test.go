@@ -1,0 +1,44 @@
+package mount
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// A metadata image that is damaged while it is mounted is named, until the tree is
+// mounted again or goes.
+func TestScrub(t *testing.T) {
+	h := newHub(t)
+	trees := openTrees(t, h)
+	if err := trees.Ensure(t.Context(), h.tree, func() {}); err != nil {
+		t.Fatal(err)
+	}
+	m, err := trees.openVerified(t.Context(), h.tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.close()
+	trees.served[h.tree] = m
+	const rate = 1 << 30
+	if n, err := trees.Scrub(t.Context(), rate); n != 0 || err != nil || len(trees.Lost()) > 0 {
+		t.Errorf("of a whole image: %d, %v, %v", n, err, trees.Lost())
+	}
+	path := filepath.Join(trees.dir(h.tree), "metadata")
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[5000] ^= 1
+	if err := errors.Join(os.Chmod(path, 0o600), write(path, b)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := trees.Scrub(t.Context(), rate); n != 1 || err != nil || trees.Lost()[h.tree] == nil {
+		t.Errorf("of a damaged image: %d, %v, %v", n, err, trees.Lost())
+	}
+	delete(trees.served, h.tree)
+	if err := trees.Remove(h.tree); err != nil || len(trees.Lost()) > 0 {
+		t.Errorf("removed: %v, %v", err, trees.Lost())
+	}
+}

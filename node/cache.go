@@ -67,6 +67,8 @@ func (n *Node) scrub(ctx context.Context) {
 	for n.config.ScrubRate > 0 && ctx.Err() == nil {
 		if found, err := n.cache.Scrub(ctx, int64(n.config.ScrubRate)); err == nil {
 			n.log.Info("the cache was verified", "bytes", found.Bytes, "damaged", found.Damaged)
+		} else if ctx.Err() == nil {
+			n.log.Warn("the cache was not verified to its end", "bytes", found.Bytes, "cause", err)
 		}
 		if _, err := n.trees.Scrub(ctx, int64(n.config.ScrubRate)); err != nil {
 			return

@@ -67,6 +67,7 @@ var metrics = []metric{
 	{"cache_misses_total", "Chunks that were looked for in the cache and not found.", counter, func(f *figures) float64 { return float64(f.status.Cache.Misses) }},
 	{"cache_damaged_chunks_total", "Chunks that the disk gave back wrong; they are fetched again.", counter, func(f *figures) float64 { return float64(f.status.Cache.Damaged) }},
 	{"cache_failed_writes_total", "Chunks that the disk did not take.", counter, func(f *figures) float64 { return float64(f.status.Cache.Failed) }},
+	{"broken_trees", "Trees that could not be brought back, or whose metadata image is damaged under its mount.", gauge, func(f *figures) float64 { return float64(len(f.status.Lost)) }},
 }
 
 func truth(yes bool) float64 {

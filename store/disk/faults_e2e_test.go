@@ -216,6 +216,27 @@ func TestDiskAnswersNothing(t *testing.T) {
 	}
 }
 
+// A disk that answers nothing costs a scrub's chunks no more than it does readers'.
+func TestScrubOfADiskThatFails(t *testing.T) {
+	dir := t.TempDir()
+	faulty, err := faultfs.Mount(t.TempDir(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = faulty.Close(dir) })
+	c := open(t, filepath.Join(dir, "cache"), MinLimit)
+	putAll(t, c, 0, 60)
+	faulty.Fail(unix.EIO, faultfs.Read)
+	if found, err := c.Scrub(t.Context(), 0); err == nil || found.Damaged != badReads {
+		t.Errorf("%+v, %v", found, err)
+	}
+	faulty.Fail(0, faultfs.Read)
+	ready(c)
+	if n := countRange(t, c, 0, 60, faultLength); n != 60-badReads {
+		t.Errorf("%d of 60 chunks are left", n)
+	}
+}
+
 // Faults that come and go, one operation at a time, while chunks are put, read,
 // moved and freed. (EDQUOT is here alone: not every kernel has quotas.)
 func TestFaultsThatComeAndGo(t *testing.T) {

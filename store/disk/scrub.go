@@ -18,7 +18,8 @@ type Scrubbed struct {
 
 // Scrub reads all that is in the cache once, from the disk and not from memory,
 // and drops what is damaged; at most rate bytes a second, or as fast as it goes
-// if rate is 0.
+// if rate is 0. It ends when the disk fails many reads in a row: they say nothing of
+// what is on it.
 func (c *Cache) Scrub(ctx context.Context, rate int64) (found Scrubbed, err error) {
 	for _, s := range c.all() {
 		c.mu.RLock()
@@ -37,6 +38,11 @@ func (c *Cache) Scrub(ctx context.Context, rate int64) (found Scrubbed, err erro
 			if err != nil {
 				found.Damaged++
 				c.dropRecord(r, p, err)
+			} else {
+				c.inARow.Store(0)
+			}
+			if c.isBlind() {
+				return found, errors.New("verify the cache: its disk fails reads")
 			}
 			size := recordSize(r.length)
 			found.Bytes += size

@@ -366,7 +366,7 @@ func TestTreeThatIsLost(t *testing.T) {
 	if !strings.Contains(d.said(), "tools:1") || !strings.Contains(d.said(), "could not be brought back") {
 		t.Errorf("it said\n%s", d.said())
 	}
-	if out := run(t, "status", "--root", d.root).good(); !strings.Contains(out, "NOT BROUGHT BACK") {
+	if out := run(t, "status", "--root", d.root).good(); !strings.Contains(out, "BROKEN TREE") {
 		t.Errorf("status:\n%s", out)
 	}
 	if got, err := os.ReadFile(filepath.Join(other, "large")); err != nil || !bytes.Equal(got, large) {

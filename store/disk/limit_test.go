@@ -145,6 +145,30 @@ func TestSmallerLimitWithPins(t *testing.T) {
 	}
 }
 
+// What a crash has left behind the last record that can be found is not on the disk
+// any more, or it would not count.
+func TestWhatIsBehindIsFreed(t *testing.T) {
+	dir := t.TempDir()
+	c := openSmall(t, dir, Limits{Size: 16 << 20}, 1<<20)
+	for i := range 150 {
+		c.Put(data(i, 20_000))
+	}
+	crash(c)
+	for _, s := range c.all() {
+		_ = os.Remove(s.path + ".table") // of the first it may be there
+		if _, err := s.file.WriteAt(make([]byte, recordHeader), 5*recordSize(20_000)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c = openSmall(t, dir, Limits{Size: 16 << 20}, 1<<20)
+	if n := countRange(t, c, 0, 150, 20_000); n != 15 {
+		t.Errorf("%d chunks were found", n)
+	}
+	if on, used := diskUse(t, dir), c.Stats().Used; on > used+around {
+		t.Errorf("%d bytes on disk, %d in the books", on, used)
+	}
+}
+
 // However often segments are ended early, they stay few: each is an open file.
 func TestSegmentsStayFew(t *testing.T) {
 	c := openSmall(t, t.TempDir(), Limits{Size: 4 << 20}, 256<<10)

@@ -122,10 +122,7 @@ func (c *Cache) loadSegment(path string) (_ *segment, used time.Time, err error)
 	if len(s.records) == 0 {
 		return nil, used, errors.Join(s.unlink(), s.file.Close())
 	}
-	s.size = 0 // the file may be longer, but there is nothing
-	for _, r := range s.records {
-		s.size = max(s.size, int64(r.offset)+recordSize(r.length))
-	}
+	s.cutOff()
 	s.reserved = int64(len(s.records))
 	for _, r := range s.records {
 		c.set(r.key, place{s, r.offset})
@@ -135,14 +132,25 @@ func (c *Cache) loadSegment(path string) (_ *segment, used time.Time, err error)
 	return s, info.ModTime(), nil
 }
 
+// cutOff frees what is behind the last record, if anything: nobody finds it.
+func (s *segment) cutOff() {
+	end := int64(0)
+	for _, r := range s.records {
+		end = max(end, int64(r.offset)+recordSize(r.length))
+	}
+	if end == s.size || s.file.Truncate(end) == nil { // else it counts
+		s.size = end
+	}
+}
+
 // reopen goes on with the newest segment if there is room in it: or else each
-// restart would leave a small one. What is behind its last record is cut off, and
-// its table goes, which would not know of what is added.
+// restart would leave a small one. Its table goes, which would not know of what is
+// added.
 func (c *Cache) reopen(s *segment) {
 	if s.size > c.segmentSize/2 || !c.fits(2*c.segmentSize) {
 		return
 	}
-	err := errors.Join(s.file.Truncate(s.size), s.file.Truncate(c.segmentSize))
+	err := s.file.Truncate(c.segmentSize)
 	if err == nil {
 		err = os.Remove(s.path + ".table")
 	}

@@ -52,6 +52,12 @@ func openSmall(t testing.TB, dir string, limits Limits, segmentSize int64) *Cach
 func crash(c *Cache) {
 	c.stop()
 	c.stopped.Wait()
+	for _, s := range c.all() {
+		s.file.Close()
+	}
+	if c.spare != nil {
+		c.spare.file.Close()
+	}
 	c.lock.Close()
 }
 

@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"errors"
 	"math/rand/v2"
 	"os"
 	"sync"
@@ -156,7 +157,12 @@ func TestWhatIsBehindIsFreed(t *testing.T) {
 	crash(c)
 	for _, s := range c.all() {
 		_ = os.Remove(s.path + ".table") // of the first it may be there
-		if _, err := s.file.WriteAt(make([]byte, recordHeader), 5*recordSize(20_000)); err != nil {
+		file, err := os.OpenFile(s.path+".segment", os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = file.WriteAt(make([]byte, recordHeader), 5*recordSize(20_000))
+		if err := errors.Join(err, file.Close()); err != nil {
 			t.Fatal(err)
 		}
 	}

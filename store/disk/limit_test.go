@@ -19,9 +19,9 @@ func TestLimitAtEachMoment(t *testing.T) {
 }
 
 func limitAtEachMoment(t *testing.T, dir string) {
-	rounds := 12
+	rounds := 6
 	if os.Getenv("LIGHTER_SOAK") != "" {
-		rounds = 120
+		rounds = 100
 	}
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

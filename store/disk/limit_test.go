@@ -21,7 +21,7 @@ func TestLimitAtEachMoment(t *testing.T) {
 func limitAtEachMoment(t *testing.T, dir string) {
 	rounds := 6
 	if os.Getenv("LIGHTER_SOAK") != "" {
-		rounds = 100
+		rounds = 60
 	}
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

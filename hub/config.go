@@ -16,26 +16,26 @@ import (
 
 // Config is a hub's configuration, as its TOML file has it.
 type Config struct {
-	Root   string `toml:"root" comment:"directory for everything that the hub keeps"`
-	Listen string `toml:"listen" comment:"address to listen on, HOST:PORT"`
+	Root   string `toml:"root" comment:"Directory for everything that the hub keeps."`
+	Listen string `toml:"listen" comment:"Address to listen on, HOST:PORT."`
 
-	TLSCert   string `toml:"tls_cert" comment:"certificate chain (PEM); with it the hub speaks HTTPS"`
-	TLSKey    string `toml:"tls_key" comment:"key of the certificate (PEM)"`
-	PlainHTTP bool   `toml:"plain_http" comment:"allow plain HTTP on an address that is not a loopback one"`
+	TLSCert   string `toml:"tls_cert" comment:"Certificate chain (PEM); with it the hub speaks HTTPS."`
+	TLSKey    string `toml:"tls_key" comment:"Key of the certificate (PEM)."`
+	PlainHTTP bool   `toml:"plain_http" comment:"Allow plain HTTP on an address that is not a loopback one."`
 
-	Bucket    string   `toml:"bucket" comment:"where packs and indexes lie: file:///DIR, or a URL of an object store; empty: ROOT/objects"`
-	Platforms []string `toml:"platforms" comment:"images for these are taken in when they are pushed, and added unless asked otherwise"`
+	Bucket    string   `toml:"bucket" comment:"Where packs and indexes lie: file:///DIR, or a URL of an object store; empty: ROOT/objects."`
+	Platforms []string `toml:"platforms" comment:"Images for these are taken in when they are pushed, and added unless asked otherwise."`
 
-	LogLevel  string `toml:"log_level" comment:"debug, info, warn or error"`
-	LogFormat string `toml:"log_format" comment:"text or json"`
+	LogLevel  string `toml:"log_level" comment:"Debug, info, warn or error."`
+	LogFormat string `toml:"log_format" comment:"Text or json."`
 
-	Limits Limits `toml:"limits" comment:"an image beyond these fails"`
+	Limits Limits `toml:"limits" comment:"An image beyond these fails."`
 }
 
 // Limits bound what an image may ask of the hub.
 type Limits struct {
-	LayerBytes int64 `toml:"layer_bytes" comment:"decompressed bytes of one layer"`
-	Entries    int64 `toml:"entries" comment:"files, directories and links of all layers of an image"`
+	LayerBytes int64 `toml:"layer_bytes" comment:"Decompressed bytes of one layer."`
+	Entries    int64 `toml:"entries" comment:"Files, directories and links of all layers of an image."`
 }
 
 // DefaultConfig returns the configuration that is used where nothing else is

@@ -11,6 +11,7 @@ import (
 
 	"github.com/dustin/go-humanize"
 
+	"lighter/format/index"
 	"lighter/node/mount"
 	"lighter/store/disk"
 	"lighter/store/hub"
@@ -18,24 +19,24 @@ import (
 
 // Config is a node's configuration, in TOML. `lighter config node` prints it.
 type Config struct {
-	Root      string     `toml:"root" comment:"Where the node keeps its cache, trees and mounts. On an ordinary local file system."`
-	Address   string     `toml:"address" comment:"The Unix socket on which containerd reaches the snapshotter. Empty: no snapshotter."`
-	Hubs      []string   `toml:"hubs" comment:"URLs of hubs, and of mirrors that hold the same; the first that works is asked."`
-	HubKeys   []string   `toml:"hub_keys" comment:"The public keys (ed25519:...) whose statements are believed, of whatever hub they come. Empty: learned from a hub on this machine at the first start, refused from any other."`
-	Scope     string     `toml:"scope" comment:"The scope on every hub."`
-	PlainHTTP bool       `toml:"plain_http" comment:"Allow plain HTTP to a hub that is not on this machine."`
-	CAFile    string     `toml:"ca_file" comment:"Certificates (PEM) to trust for the hub, beside the system's."`
-	MountMode mount.Mode `toml:"mount_mode" comment:"How the kernel gets at images: auto, file (Linux 6.12), loop (behind loop devices, Linux 5.16), or none (every image is unpacked). auto: file where the kernel can, else loop, else none."`
-	RemapIDs  bool       `toml:"remap_ids" comment:"Map file owners into user namespaces by idmapped mounts (Linux 5.19). Set it exactly when containerd is told of the capability remap-ids."`
-	CacheSize Size       `toml:"cache_size" comment:"The most that the chunk cache takes on the disk. In memory it takes some 100 bytes a chunk, which has 64 KiB on average, or less where files are small: 30 to 60 MB for a full cache of 20 GiB, 1.6 to 3 GB for one of 1 TiB."`
-	FreeLow   Space      `toml:"disk_free_low" comment:"When less than this is free of the disk that the cache is on, the cache gives way, down to a sixteenth of its size; by itself it never fills the disk beyond this. A share (17%) or a size (50GiB); 0: it does not look.\nThe kubelet removes unused images when 15 % are free (imageGCHighThresholdPercent 85) and evicts pods at imagefs.available<15% and nodefs.available<10%: stay above what it is told."`
-	FreeHigh  Space      `toml:"disk_free_high" comment:"It gives way until this much is free."`
-	ScrubRate Size       `toml:"scrub_rate" comment:"How much of the cache, and of the metadata images that are mounted, is read and verified a second, for nobody who waits. 0: none. What is damaged in the cache is noticed when it is read; a metadata image, which the kernel reads, when it is mounted, and while it is by this alone."`
-	LogLevel  string     `toml:"log_level" comment:"debug, info, warn or error."`
+	Root        string     `toml:"root" comment:"Where the node keeps its cache, trees and mounts. On an ordinary local file system."`
+	Address     string     `toml:"address" comment:"The Unix socket on which containerd reaches the snapshotter. Empty: no snapshotter."`
+	Hubs        []string   `toml:"hubs" comment:"URLs of hubs, and of mirrors that hold the same; the first that works is asked."`
+	HubKeys     []string   `toml:"hub_keys" comment:"The public keys (ed25519:...) whose statements are believed, of whatever hub they come. Empty: learned from a hub on this machine at the first start, refused from any other."`
+	Scope       string     `toml:"scope" comment:"The scope on every hub."`
+	PlainHTTP   bool       `toml:"plain_http" comment:"Allow plain HTTP to a hub that is not on this machine."`
+	CAFile      string     `toml:"ca_file" comment:"Certificates (PEM) to trust for the hub, beside the system's."`
+	MountMode   mount.Mode `toml:"mount_mode" comment:"How the kernel gets at images: auto, file (Linux 6.12), loop (behind loop devices, Linux 5.16), or none (every image is unpacked). auto: file where the kernel can, else loop, else none."`
+	RemapIDs    bool       `toml:"remap_ids" comment:"Map file owners into user namespaces by idmapped mounts (Linux 5.19). Set it exactly when containerd is told of the capability remap-ids."`
+	CacheSize   Size       `toml:"cache_size" comment:"The most that the chunk cache takes on the disk: 20GiB or 500MB. In memory it takes some 100 bytes a chunk, which has 64 KiB on average, or less where files are small: 30 to 60 MB for a full cache of 20 GiB, 1.6 to 3 GB for one of 1 TiB."`
+	FreeLow     Space      `toml:"disk_free_low" comment:"When less than this is free of the disk that the cache is on, the cache gives way, down to a sixteenth of its size; by itself it never fills the disk beyond this. A share (17%) or a size (50GiB); 0: it does not look.\nThe kubelet removes unused images when 15 % are free (imageGCHighThresholdPercent 85) and evicts pods at imagefs.available<15% and nodefs.available<10%: stay above what it is told."`
+	FreeHigh    Space      `toml:"disk_free_high" comment:"It gives way until this much is free."`
+	ScrubRate   Size       `toml:"scrub_rate" comment:"How much of the cache, and of the metadata images that are mounted, is read and verified a second, behind all else: 10MiB. 0: none. What is damaged in the cache is noticed when it is read; a metadata image, which the kernel reads, when it is mounted, and while it is by this alone."`
+	HTTPAddress string     `toml:"http_address" comment:"Where /metrics, /healthz and /readyz are answered: HOST:PORT, or unix:/PATH, which is root's alone. Empty: nowhere."`
+	LogLevel    string     `toml:"log_level" comment:"What is logged: debug, info, warn or error."`
+	LogFormat   string     `toml:"log_format" comment:"How the log is written: text or json."`
 
-	LogFormat   string `toml:"log_format" comment:"text or json."`
-	HTTPAddress string `toml:"http_address" comment:"Where /metrics, /healthz and /readyz are answered: HOST:PORT, or unix:/PATH, which is root's alone. Empty: nowhere."`
-	Resend      bool   `toml:"resend" comment:"Have the kernel send again what a former daemon had read and not answered (Linux 6.9). Without, as on older kernels, such requests are kept in shared memory. It is of use for tests alone, and holds for devices that are mounted anew."`
+	Resend bool `toml:"resend" comment:"Have the kernel send again what a former daemon had read and not answered (Linux 6.9). Without, as on older kernels, such requests are kept in shared memory. It is of use for tests alone, and holds for devices that are mounted anew."`
 }
 
 // DefaultConfig returns what is configured where nothing is said.
@@ -58,19 +59,35 @@ func DefaultConfig() Config {
 
 // Check says what in the configuration cannot be.
 func (c *Config) Check() error {
-	if !filepath.IsAbs(c.Root) {
+	switch {
+	case !filepath.IsAbs(c.Root):
 		return fmt.Errorf("root %q is not an absolute path", c.Root)
-	}
-	if len(c.Hubs) == 0 {
+	case c.Address != "" && !filepath.IsAbs(c.Address):
+		return fmt.Errorf("address %q is not an absolute path", c.Address)
+	case len(c.Hubs) == 0:
 		return errors.New("hubs is empty: name at least one")
-	}
-	if c.CacheSize < disk.MinLimit {
+	case c.CacheSize < disk.MinLimit:
 		return fmt.Errorf("cache_size %s is too small: the least is %s", c.CacheSize, Size(disk.MinLimit))
-	}
-	if !slices.Contains(mount.Modes(), c.MountMode) {
+	case c.FreeHigh.below(c.FreeLow):
+		return fmt.Errorf("disk_free_high %s is less than disk_free_low %s: it is where the cache stops giving way", c.FreeHigh, c.FreeLow)
+	case c.ScrubRate < 0:
+		return errors.New("scrub_rate is below zero")
+	case !slices.Contains(mount.Modes(), c.MountMode):
 		return fmt.Errorf("mount_mode %q is not one of %v", c.MountMode, mount.Modes())
 	}
+	for _, key := range c.HubKeys {
+		if _, err := index.ParseKey(key); err != nil {
+			return fmt.Errorf("hub_keys: %w", err)
+		}
+	}
 	return checkHTTPAddress(c.HTTPAddress)
+}
+
+// CheckHubs says which hub cannot be asked as the configuration has it. It asks
+// none.
+func (c *Config) CheckHubs() error {
+	_, err := c.origins(slog.New(slog.DiscardHandler))
+	return err
 }
 
 // origins returns the hubs.
@@ -139,9 +156,25 @@ func (s *Space) UnmarshalText(b []byte) error {
 		return nil
 	}
 	var size Size
-	err := size.UnmarshalText(b)
+	if err := size.UnmarshalText(b); err != nil {
+		return fmt.Errorf("%q is not a part of a disk: write 17%% or 50GiB", b)
+	}
+	if size > 0 && size < leastSpace {
+		return fmt.Errorf("%q is a few bytes of a disk: write 17%% or 50GiB", b)
+	}
 	*s = Space{Bytes: int64(size)}
-	return err
+	return nil
+}
+
+// leastSpace is what nobody means who leaves the unit out.
+const leastSpace = 1 << 20
+
+// below tells whether it is less than other on any disk.
+func (s Space) below(other Space) bool {
+	if s == (Space{}) { // the other alone counts
+		return false
+	}
+	return s.Percent < other.Percent && s.Bytes <= other.Bytes || s.Bytes < other.Bytes && s.Percent <= other.Percent
 }
 
 // Set implements the flag packages' Value.

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -52,7 +53,11 @@ func checkHTTPAddress(address string) error {
 	if address == "" {
 		return nil
 	}
-	if _, port, err := net.SplitHostPort(address); err != nil || port == "" {
+	_, port, err := net.SplitHostPort(address)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil {
 		return fmt.Errorf("http_address %q: want HOST:PORT or unix:/PATH", address)
 	}
 	return nil

@@ -17,9 +17,9 @@ func (f *hubFlags) add(cmd *cobra.Command) {
 		url = "http://127.0.0.1:7070"
 	}
 	cmd.Flags().StringVar(&f.options.URL, "hub", url, "the hub's `URL` (environment: LIGHTER_HUB)")
-	cmd.Flags().StringVar(&f.options.Scope, "scope", hub.DefaultScope, "the hub's scope")
+	cmd.Flags().StringVar(&f.options.Scope, "scope", hub.DefaultScope, "the `SCOPE` on the hub")
 	cmd.Flags().BoolVar(&f.options.PlainHTTP, "plain-http", false, "allow plain HTTP to a hub that is not on this machine")
-	cmd.Flags().StringVar(&f.options.CAFile, "ca-file", "", "certificates (PEM) to trust for the hub")
+	cmd.Flags().StringVar(&f.options.CAFile, "ca-file", "", "certificates (PEM `FILE`) to trust for the hub")
 }
 
 func (f *hubFlags) client() (*hub.Client, error) {

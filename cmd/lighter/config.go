@@ -2,8 +2,12 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"os"
+	"regexp"
+	"strings"
 
 	"github.com/pelletier/go-toml/v2"
 	"github.com/spf13/cobra"
@@ -54,11 +58,26 @@ func decodeConfig(b []byte, config any) error {
 	dec := toml.NewDecoder(bytes.NewReader(b))
 	dec.DisallowUnknownFields()
 	err := dec.Decode(config)
-	if strict, ok := err.(*toml.StrictMissingError); ok && len(strict.Errors) > 0 {
-		return fmt.Errorf("there is no key %q", strict.Errors[0].Key())
+	var missing *toml.StrictMissingError
+	var wrong *toml.DecodeError
+	switch {
+	case errors.As(err, &missing) && len(missing.Errors) > 0:
+		line, _ := missing.Errors[0].Position()
+		return fmt.Errorf("line %d: there is no key %q", line, strings.Join(missing.Errors[0].Key(), "."))
+	case errors.As(err, &wrong):
+		line, _ := wrong.Position()
+		said := strings.TrimPrefix(wrong.Error(), "toml: ")
+		said = wrongType.ReplaceAllString(said, "it is of type $1, and has to be of type $2")
+		if key := strings.Join(wrong.Key(), "."); key != "" {
+			said = key + ": " + said
+		}
+		return fmt.Errorf("line %d: %s", line, said)
 	}
 	return err
 }
+
+// wrongType is how the library says it, with names of this program.
+var wrongType = regexp.MustCompile(`^cannot decode TOML (\S+) into struct field \S+ of type (\S+)$`)
 
 func configCommand() *cobra.Command {
 	cmd := &cobra.Command{
@@ -71,27 +90,69 @@ func configCommand() *cobra.Command {
 			return usageError{fmt.Errorf("say which: lighter config node, or lighter config hub")}
 		},
 	}
-	sub := func(name string, config any) *cobra.Command {
-		var file string
-		c := &cobra.Command{
-			Use: name + " [flags]", Short: "Print the effective configuration of a " + name,
-			Example: "  lighter config " + name + " > /etc/lighter/" + name + ".toml", Args: exactArgs(),
-			RunE: func(cmd *cobra.Command, _ []string) error {
-				if err := effective(cmd, file, config); err != nil {
-					return err
-				}
-				b, err := toml.Marshal(config)
-				if err != nil {
-					return err
-				}
-				_, err = os.Stdout.Write(b)
-				return err
-			},
-		}
-		c.Flags().StringVar(&file, "config", "", "the configuration `FILE` to complete with the defaults")
-		return c
-	}
 	nodeConfig, hubConfig := node.DefaultConfig(), hub.DefaultConfig()
-	cmd.AddCommand(sub("node", &nodeConfig), sub("hub", &hubConfig))
+	cmd.AddCommand(configOf("node", &nodeConfig, func(c *cobra.Command, file *string) { nodeFlags(c, &nodeConfig, file) }),
+		configOf("hub", &hubConfig, func(c *cobra.Command, file *string) { hubServerFlags(c, &hubConfig, file) }))
 	return cmd
+}
+
+// configOf prints the configuration of the command that has those flags.
+func configOf(name string, config interface{ Check() error }, flags func(*cobra.Command, *string)) *cobra.Command {
+	var file string
+	cmd := &cobra.Command{
+		Use: name + " [flags]", Short: "Print the effective configuration of a " + name,
+		Long:    "Print the configuration that \"lighter " + name + "\" would have with these flags: every key, with what it\nmeans. What cannot be is refused.",
+		Example: "  lighter config " + name + " > /etc/lighter/" + name + ".toml\n  lighter config " + name + " --config /etc/lighter/" + name + ".toml --log-level debug",
+		Args:    exactArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := effective(cmd, file, config); err != nil {
+				return err
+			}
+			if err := config.Check(); err != nil {
+				return usageError{err}
+			}
+			value := func(flag string) string { return cmd.Flags().Lookup(flag).Value.String() } // with what the file says
+			if _, err := newLog(io.Discard, value("log-level"), value("log-format")); err != nil {
+				return err
+			}
+			b, err := toml.Marshal(config)
+			if err != nil {
+				return err
+			}
+			_, err = os.Stdout.WriteString(readable(string(b)))
+			return err
+		},
+	}
+	flags(cmd, &file)
+	return cmd
+}
+
+// readable breaks the comments of a configuration into lines that people read, and
+// sets its keys apart.
+func readable(config string) string {
+	const width = 100
+	var out strings.Builder
+	before := "#"
+	for line := range strings.Lines(config) {
+		comment, isComment := strings.CutPrefix(line, "# ")
+		if isComment && !strings.HasPrefix(before, "#") && before != "\n" {
+			out.WriteString("\n")
+		}
+		before = line
+		if !isComment {
+			out.WriteString(line)
+			continue
+		}
+		column := 0
+		for _, word := range strings.Fields(comment) {
+			if column == 0 || column+1+len(word) > width {
+				out.WriteString(strings.Repeat("\n", min(column, 1)) + "#")
+				column = 1
+			}
+			out.WriteString(" " + word)
+			column += 1 + len(word)
+		}
+		out.WriteString("\n")
+	}
+	return out.String()
 }

@@ -30,15 +30,7 @@ Flags go before the configuration file, the file before the defaults.`,
   lighter hub --config /etc/lighter/hub.toml`,
 		Args: exactArgs(),
 	}
-	f := cmd.Flags()
-	f.StringVar(&file, "config", "", "the configuration `FILE` (see: lighter config hub)")
-	f.StringVar(&config.Root, "root", config.Root, "where the hub keeps everything (`DIR`)")
-	f.StringVar(&config.Listen, "listen", config.Listen, "the `ADDRESS` to listen on")
-	f.StringVar(&config.TLSCert, "tls-cert", config.TLSCert, "the certificate (PEM) to serve HTTPS with")
-	f.StringVar(&config.TLSKey, "tls-key", config.TLSKey, "its private key (PEM)")
-	f.BoolVar(&config.PlainHTTP, "plain-http", config.PlainHTTP, "serve plain HTTP on an address that is not loopback")
-	f.StringVar(&config.LogLevel, "log-level", config.LogLevel, "debug, info, warn or error")
-	f.StringVar(&config.LogFormat, "log-format", config.LogFormat, "text or json")
+	hubServerFlags(cmd, &config, &file)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := effective(cmd, file, &config); err != nil {
 			return err
@@ -58,4 +50,18 @@ Flags go before the configuration file, the file before the defaults.`,
 		return err
 	}
 	return cmd
+}
+
+// hubServerFlags are the flags of a hub, whose defaults are in config. Where objects
+// lie, platforms and limits are for the file.
+func hubServerFlags(cmd *cobra.Command, config *hub.Config, file *string) {
+	f := cmd.Flags()
+	f.StringVar(file, "config", "", "the configuration `FILE` (see: lighter config hub)")
+	f.StringVar(&config.Root, "root", config.Root, "where the hub keeps everything (`DIR`)")
+	f.StringVar(&config.Listen, "listen", config.Listen, "the `ADDRESS` to listen on")
+	f.StringVar(&config.TLSCert, "tls-cert", config.TLSCert, "the certificate (PEM `FILE`) to serve HTTPS with")
+	f.StringVar(&config.TLSKey, "tls-key", config.TLSKey, "its private key (PEM `FILE`)")
+	f.BoolVar(&config.PlainHTTP, "plain-http", config.PlainHTTP, "serve plain HTTP on an address that is not loopback")
+	f.StringVar(&config.LogLevel, "log-level", config.LogLevel, "`LEVEL`: debug, info, warn or error")
+	f.StringVar(&config.LogFormat, "log-format", config.LogFormat, "`FORMAT`: text or json")
 }

@@ -75,7 +75,10 @@ func TestWrongArguments(t *testing.T) {
 		{"add"}, {"add", "a", "b", "c"}, {"add", "ftp://x"}, {"add", "oci:/nowhere", "name"}, {"images", "--no-such-flag"}, {"images", "x"},
 		{"mount", "name"}, {"mount", "name", "/no/such/dir"}, {"verify"}, {"rm"}, {"inspect"}, {"config"}, {"config", "node", "--config", "/no/such/file"},
 		{"images", "--hub", "ftp://x"}, {"images", "--hub", "http://hub.example.org"}, {"node", "--cache-size", "much"}, {"node", "--root", "relative"},
-		{"node", "--cache-size", "1MB"}, {"node", "--log-level", "loud"}, {"node", "--log-format", "xml"}, {"node", "--http-address", "9470"}, {"hub", "--log-level", "loud"}, {"hub", "--log-format", "xml"},
+		{"node", "--cache-size", "1MB"}, {"node", "--log-level", "loud"}, {"node", "--log-format", "xml"}, {"node", "--http-address", "9470"}, {"node", "--http-address", "127.0.0.1:99999"},
+		{"node", "--address", "relative.sock"}, {"node", "--hub", "ftp://x"}, {"node", "--hub", "http://hub.example.org"}, {"node", "--hub-key", "x"},
+		{"node", "--disk-free-low", "17"}, {"node", "--disk-free-low", "30%"}, {"node", "--disk-free-low", "2GiB", "--disk-free-high", "1GiB"}, {"config", "node", "--log-format", "xml"},
+		{"hub", "--log-level", "loud"}, {"hub", "--log-format", "xml"},
 		{"no-such-command"}, {"config", "no-such"}, {"cache", "no-such"},
 	} {
 		code, _, stderr := lighter(t, args...)
@@ -106,6 +109,62 @@ func TestConfigIsAFileToStartFrom(t *testing.T) {
 		}
 		if _, again, _ := lighter(t, "config", name, "--config", file); again != first {
 			t.Errorf("config %s does not give itself back:\n%s", name, again)
+		}
+	}
+}
+
+// Every key of a configuration has its flag, but those that are named here.
+func TestKeysHaveFlags(t *testing.T) {
+	others := map[string]string{"hubs": "hub", "hub_keys": "hub-key", "bucket": "", "platforms": "", "limits": "", "layer_bytes": "", "entries": ""}
+	for _, name := range []string{"node", "hub"} {
+		cmd, _, err := rootCommand().Find([]string{name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, text, _ := lighter(t, "config", name)
+		keys := 0
+		for line := range strings.Lines(text) {
+			key, _, ok := strings.Cut(line, " = ")
+			if !ok || strings.HasPrefix(line, "#") {
+				continue
+			}
+			keys++
+			flag, other := others[key]
+			if !other {
+				flag = strings.ReplaceAll(key, "_", "-")
+			}
+			if flag != "" && cmd.Flags().Lookup(flag) == nil {
+				t.Errorf("lighter %s has no flag for %s", name, key)
+			}
+		}
+		if keys < 5 {
+			t.Errorf("config %s has %d keys", name, keys)
+		}
+	}
+}
+
+// What is wrong in a configuration is named as people wrote it: with its line and
+// key, and in no word of this program's.
+func TestWrongConfiguration(t *testing.T) {
+	for text, want := range map[string]string{
+		"\nrooot = '/x'":          `line 2: there is no key "rooot"`,
+		"[a.b]\nc = 1":            `line 1: there is no key "a.b"`,
+		"root = 5":                "line 1: root: it is of type integer, and has to be of type string",
+		"cache_size = '20 miles'": `line 1: cache_size: "20 miles" is not a size`,
+		"disk_free_low = 17":      `"17" is a few bytes of a disk`,
+		"scrub_rate = -4":         "scrub_rate is below zero",
+		"hubs = []":               "hubs is empty",
+		"mount_mode = 'files'":    `mount_mode "files" is not one of`,
+	} {
+		file := filepath.Join(t.TempDir(), "node.toml")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, command := range [][]string{{"config", "node"}, {"node"}} {
+			code, _, stderr := lighter(t, append(command, "--config", file)...)
+			if code != exitUsage || !strings.Contains(stderr, want) || strings.Contains(stderr, "node.Config") {
+				t.Errorf("%q: exit %d, %q", text, code, stderr)
+			}
 		}
 	}
 }

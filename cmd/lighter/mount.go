@@ -34,7 +34,7 @@ cache of its own, and ends at "lighter unmount DIR".`,
 	root := rootFlag(cmd)
 	cmd.Flags().StringVar(&platform, "platform", "", "which `OS/ARCH[/VARIANT]`, if the image has several")
 	cmd.Flags().StringSliceVar(&config.HubKeys, "hub-key", nil, "the hub's public `KEY`; needed for a hub that is not on this machine")
-	cmd.Flags().Var(&config.CacheSize, "cache-size", "the most that a cache of its own takes on the disk")
+	cmd.Flags().Var(&config.CacheSize, "cache-size", "the most that a cache of its own takes on the disk (`SIZE`)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		dir, err := existingDir(args[1])
 		if err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"log/slog"
 	"os"
 
@@ -48,7 +49,7 @@ Flags go before the configuration file, the file before the defaults.`,
 		if err := effective(cmd, file, &config); err != nil {
 			return err
 		}
-		if err := config.Check(); err != nil {
+		if err := errors.Join(config.Check(), config.CheckHubs()); err != nil {
 			return usageError{err}
 		}
 		log, err := newLog(os.Stderr, config.LogLevel, config.LogFormat)
@@ -69,17 +70,18 @@ func nodeFlags(cmd *cobra.Command, config *node.Config, file *string) {
 	f.StringVar(&config.Address, "address", config.Address, "the Unix `SOCKET` for containerd")
 	f.StringSliceVar(&config.Hubs, "hub", config.Hubs, "the `URL` of a hub, or of a mirror; may be repeated: the first that works is asked")
 	f.StringSliceVar(&config.HubKeys, "hub-key", config.HubKeys, "a hub's public `KEY`, whose statements are believed; may be repeated; needed unless a hub is on this machine")
-	f.StringVar(&config.Scope, "scope", config.Scope, "the hub's scope")
+	f.StringVar(&config.Scope, "scope", config.Scope, "the `SCOPE` on every hub")
 	f.BoolVar(&config.PlainHTTP, "plain-http", config.PlainHTTP, "allow plain HTTP to a hub that is not on this machine")
-	f.StringVar(&config.CAFile, "ca-file", config.CAFile, "certificates (PEM) to trust for the hub")
-	f.StringVar((*string)(&config.MountMode), "mount-mode", string(config.MountMode), "how the kernel gets at images (`MODE`): auto, file, loop, or none")
+	f.StringVar(&config.CAFile, "ca-file", config.CAFile, "certificates (PEM `FILE`) to trust for the hub")
+	f.StringVar((*string)(&config.MountMode), "mount-mode", string(config.MountMode), "how the kernel gets at images (`MODE`: auto, file, loop or none)")
 	f.BoolVar(&config.RemapIDs, "remap-ids", config.RemapIDs, "map owners into user namespaces, as containerd's capability remap-ids says")
-	f.Var(&config.CacheSize, "cache-size", "the most that the chunk cache takes on the disk")
-	f.StringVar(&config.HTTPAddress, "http-address", config.HTTPAddress, "where /metrics, /healthz and /readyz are answered (`ADDRESS`): HOST:PORT or unix:/PATH")
-	f.Var(&config.FreeLow, "disk-free-low", "when less is free of the disk, the cache gives way (17% or 50GiB; 0: it does not look)")
-	f.Var(&config.FreeHigh, "disk-free-high", "it gives way until this much is free")
+	f.Var(&config.CacheSize, "cache-size", "the most that the chunk cache takes on the disk (`SIZE`: 20GiB)")
+	f.StringVar(&config.HTTPAddress, "http-address", config.HTTPAddress, "where /metrics, /healthz and /readyz are answered (`ADDRESS`: HOST:PORT or unix:/PATH)")
+	f.Var(&config.FreeLow, "disk-free-low", "when less is free of the disk, the cache gives way (`SPACE`: 17% or 50GiB; 0: it does not look)")
+	f.Var(&config.FreeHigh, "disk-free-high", "it gives way until this much is free (`SPACE`)")
+	f.Var(&config.ScrubRate, "scrub-rate", "how much of the cache is verified a second, for nobody who waits (`SIZE`; 0: none)")
 	f.BoolVar(&config.Resend, "resend", config.Resend, "have the kernel send again what a former daemon did not answer, if it can")
 	cobra.CheckErr(f.MarkHidden("resend")) // for tests
-	f.StringVar(&config.LogLevel, "log-level", config.LogLevel, "debug, info, warn or error")
-	f.StringVar(&config.LogFormat, "log-format", config.LogFormat, "text or json")
+	f.StringVar(&config.LogLevel, "log-level", config.LogLevel, "`LEVEL`: debug, info, warn or error")
+	f.StringVar(&config.LogFormat, "log-format", config.LogFormat, "`FORMAT`: text or json")
 }

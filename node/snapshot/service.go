@@ -75,7 +75,7 @@ func removeStale(ctx context.Context, path string) error {
 		if listenerIsDead(conn) {
 			return os.Remove(path)
 		}
-		return fmt.Errorf("somebody listens on %s already: stop that process, or listen elsewhere", path)
+		return fmt.Errorf("somebody listens on %s already: stop that process, or choose another address", path)
 	}
 	if !errors.Is(err, unix.ECONNREFUSED) {
 		return fmt.Errorf("find out who listens on %s: %w", path, err)

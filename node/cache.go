@@ -289,7 +289,7 @@ func (n *Node) findTree(ctx context.Context, word string) (tree chunk.ID, label 
 	case known:
 		return tree, "", fmt.Errorf("the tree of %q is not here, so nothing of it is in the cache; there are: %s", word, listed(names))
 	}
-	return tree, "", fmt.Errorf("%q: %w; there are: %s", word, errNoImage, listed(names))
+	return tree, "", noImage(word, names)
 }
 
 // listed writes names for an error: not too many of them.

@@ -171,7 +171,7 @@ func (c *Control) Unmount(ctx context.Context, dir string) error {
 	var none struct{}
 	err := c.call(ctx, http.MethodPost, "/unmount", bindRequest{Dir: dir}, &none)
 	if gone := (*notFound)(nil); errors.As(err, &gone) {
-		return fmt.Errorf("%w: %s", ErrNotMounted, gone.said)
+		return fmt.Errorf("unmount %s: %w", dir, ErrNotMounted)
 	}
 	return err
 }

@@ -10,6 +10,7 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/node/mount"
+	"lighter/store/disk"
 )
 
 // ImageDetail is all that a node says of one image.
@@ -19,7 +20,9 @@ type ImageDetail struct {
 	Content   mount.Content `json:"content"`         // how much of it is here, if its tree is
 	Snapshots []string      `json:"snapshots"`       // active ones and views that stand on it: containers
 	Binds     []Bind        `json:"binds"`
-	Lost      string        `json:"lost,omitempty"` // why it could not be brought back, or how it is damaged
+	Lost      string        `json:"lost,omitempty"`    // why it could not be brought back, or how it is damaged
+	Pin       *disk.Pin     `json:"pin,omitempty"`     // if it is pinned
+	NoCache   string        `json:"noCache,omitempty"` // why the cache is left alone now
 }
 
 // errNoImage says that no image here has that name.
@@ -33,11 +36,13 @@ func (n *Node) Images(ctx context.Context, word string) ([]ImageDetail, error) {
 		return nil, err
 	}
 	var details []ImageDetail
+	var names []string
 	for _, image := range s.known() {
 		if !image.is(word) {
+			names = append(names, cmp.Or(image.Image, image.Chain))
 			continue
 		}
-		d := s.detail(image)
+		d := s.detail(image, n.cache.Pins())
 		if !image.Tree.IsZero() {
 			if d.Content, err = n.trees.Content(ctx, image.Tree, n.cache.Has); err != nil {
 				return nil, fmt.Errorf("count the chunks of tree %s: %w", image.Tree.Short(), err)
@@ -46,9 +51,14 @@ func (n *Node) Images(ctx context.Context, word string) ([]ImageDetail, error) {
 		details = append(details, d)
 	}
 	if details == nil {
-		return nil, fmt.Errorf("%q: %w (see: lighter status)", word, errNoImage)
+		return nil, noImage(word, names)
 	}
 	return details, n.addUsers(ctx, details)
+}
+
+// noImage is the error for a word that stands for none of what there is.
+func noImage(word string, names []string) error {
+	return fmt.Errorf("%q: %w; there are: %s", word, errNoImage, listed(names))
 }
 
 // known lists the images, and what is mounted for people and is none of them.
@@ -87,9 +97,14 @@ func (i *ImageStatus) is(word string) bool {
 	return strings.HasPrefix(strings.TrimPrefix(i.Chain, "sha256:"), hex) || !i.Tree.IsZero() && strings.HasPrefix(i.Tree.String(), hex)
 }
 
-// detail puts together what the status has of an image.
-func (s *Status) detail(image ImageStatus) ImageDetail {
-	d := ImageDetail{ImageStatus: image, Snapshots: []string{}, Binds: []Bind{}}
+// detail puts together what the status, and the pins, have of an image.
+func (s *Status) detail(image ImageStatus, pins []disk.Pin) ImageDetail {
+	d := ImageDetail{ImageStatus: image, Snapshots: []string{}, Binds: []Bind{}, NoCache: s.Cache.Off()}
+	for _, p := range pins {
+		if p.ID == image.Tree {
+			d.Pin = &p
+		}
+	}
 	for _, m := range s.Mounts {
 		if m.Tree == image.Tree && image.Tree != (chunk.ID{}) {
 			d.Mount = &m

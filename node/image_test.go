@@ -7,6 +7,7 @@ import (
 	"lighter/format/chunk"
 	"lighter/node/device"
 	"lighter/node/mount"
+	"lighter/store/disk"
 )
 
 func TestWordsForImages(t *testing.T) {
@@ -37,17 +38,18 @@ func TestDetailsOfAnImage(t *testing.T) {
 		Binds: []Bind{{Dir: "/one", Name: "b:1", Chain: "b"}, {Dir: "/two", Name: "a:1", Chain: "a"}},
 		Lost:  []LostStatus{{Tree: trees[1], Cause: "it is damaged"}},
 	}
+	s.Cache.Absent = "its disk is gone"
 	known := s.known()
 	if len(known) != 3 || known[2].Image != "b:1" || known[2].Tree != trees[1] {
 		t.Fatalf("known: %+v", known)
 	}
-	if d := s.detail(known[0]); d.Mount == nil || d.Mount.Device.Faults != 7 || len(d.Binds) != 1 || d.Binds[0].Dir != "/two" || d.Lost != "" {
+	if d := s.detail(known[0], []disk.Pin{{ID: trees[0], Bytes: 9}}); d.Mount == nil || d.Mount.Device.Faults != 7 || len(d.Binds) != 1 || d.Binds[0].Dir != "/two" || d.Lost != "" || d.Pin == nil || d.Pin.Bytes != 9 {
 		t.Errorf("of the first: %+v", d)
 	}
-	if d := s.detail(known[1]); d.Mount != nil || len(d.Binds) != 0 || d.Lost != "" {
+	if d := s.detail(known[1], nil); d.Mount != nil || d.Pin != nil || len(d.Binds) != 0 || d.Lost != "" {
 		t.Errorf("of one that is not lazy: %+v", d)
 	}
-	if d := s.detail(known[2]); d.Mount == nil || d.Lost != "it is damaged" {
+	if d := s.detail(known[2], nil); d.Mount == nil || d.Lost != "it is damaged" || !strings.Contains(d.NoCache, "its disk is gone") {
 		t.Errorf("of the last: %+v", d)
 	}
 }

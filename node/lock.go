@@ -13,6 +13,9 @@ import (
 	"lighter/node/state"
 )
 
+// errInUse says that another daemon runs with a root.
+var errInUse = errors.New("in use by another lighter node")
+
 // lockRoot makes sure that no other daemon uses root, as long as the file that it
 // returns is open.
 //
@@ -40,7 +43,7 @@ func lockRoot(root string) (lock *os.File, inherited bool, err error) {
 		lock, err = tryLock(path)
 	}
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		return nil, false, fmt.Errorf("%s is in use by another lighter node: stop it, or give this one another --root", root)
+		return nil, false, fmt.Errorf("%s is %w: stop it, or give this one another --root", root, errInUse)
 	}
 	if err != nil {
 		return nil, false, fmt.Errorf("open the node's root: %w", err)

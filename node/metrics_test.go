@@ -1,7 +1,6 @@
 package node
 
 import (
-	"log/slog"
 	"os"
 	"regexp"
 	"slices"
@@ -116,7 +115,7 @@ lighter_node_units_waiting{for="reader"} 3
 
 // While a node starts there is nothing to say of it but that it lives.
 func TestWebBeforeTheNodeIsThere(t *testing.T) {
-	w := openWeb(t.Context(), "127.0.0.1:0", slog.New(slog.DiscardHandler))
+	w := someWeb(t, "127.0.0.1:0")
 	defer w.close()
 	if f, ok := w.figures(); ok {
 		t.Errorf("figures of nothing: %+v", f)

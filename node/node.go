@@ -68,6 +68,7 @@ type Node struct {
 	snapshot  *snapshot.Snapshotter // nil without an address
 	binds     *binds
 	web       *web        // nil without an HTTP address
+	noMetrics error       // why there is none although there is an address
 	unserved  atomic.Bool // the kernel's requests are not answered any more
 	controls  net.Listener
 	requests  net.Listener // containerd's; nil without an address
@@ -125,7 +126,9 @@ func start(ctx context.Context, stop context.CancelCauseFunc, config Config, man
 		return nil, err
 	}
 	config = n.config
-	n.web = openWeb(ctx, config.HTTPAddress, log)
+	if n.web, n.noMetrics = openWeb(ctx, config.HTTPAddress, log); n.noMetrics != nil { // containers come first
+		log.Error("nobody can ask for metrics, health or readiness", "address", config.HTTPAddress, "cause", n.noMetrics)
+	}
 	if err := mount.Prepare(config.Root); err != nil {
 		return nil, err
 	}

@@ -13,7 +13,7 @@ import (
 
 // Release gives up the devices of a node that will not come back: what is kept of
 // them is dropped, reads that wait for the node fail, as will all others that are
-// not in memory, and its mounts are taken away. What is on the disk stays. It
+// not in memory, and its mounts are taken away, those for people too. What is on the disk stays. It
 // refuses while a node runs with that root.
 func Release(ctx context.Context, root string) error {
 	if os.Geteuid() != 0 {
@@ -24,9 +24,21 @@ func Release(ctx context.Context, root string) error {
 		return fmt.Errorf("there is no node's root at %s: say --root: %w", root, err)
 	}
 	lock, _, err := lockRoot(root)
+	if errors.Is(err, errInUse) {
+		return fmt.Errorf("a node runs with root %s: stop it first", root)
+	}
 	if err != nil {
 		return fmt.Errorf("release the devices: %w", err)
 	}
 	defer lock.Close()
-	return errors.Join(keeper.Process{Root: root}.Drop(ctx), mount.Release(root))
+	err = errors.Join(keeper.Process{Root: root}.Drop(ctx), mount.Release(root))
+	binds, failed := openBinds(root)
+	if failed != nil {
+		return errors.Join(err, failed)
+	}
+	for _, b := range binds.list() { // the next node forgets those that are not mounted
+		_, failed := mount.Unbind(root, b.Dir)
+		err = errors.Join(err, failed)
+	}
+	return err
 }

@@ -63,11 +63,10 @@ func checkHTTPAddress(address string) error {
 	return nil
 }
 
-// openWeb listens where the configuration says, if anywhere. It returns nil with
-// an error in the log when that cannot be: containers come first.
-func openWeb(ctx context.Context, address string, log *slog.Logger) *web {
+// openWeb listens where the configuration says; nil: nowhere.
+func openWeb(ctx context.Context, address string, log *slog.Logger) (*web, error) {
 	if address == "" {
-		return nil
+		return nil, nil
 	}
 	var listener net.Listener
 	var err error
@@ -77,8 +76,7 @@ func openWeb(ctx context.Context, address string, log *slog.Logger) *web {
 		listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	}
 	if err != nil {
-		log.Error("nobody can ask for metrics, health or readiness", "address", address, "cause", err)
-		return nil
+		return nil, err
 	}
 	w := &web{served: make(chan struct{})}
 	w.notReady("it starts")
@@ -91,7 +89,7 @@ func openWeb(ctx context.Context, address string, log *slog.Logger) *web {
 		}
 	}()
 	log.Info("metrics, health and readiness can be asked for", "address", listener.Addr())
-	return w
+	return w, nil
 }
 
 // close ends the listener.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -14,20 +13,18 @@ import (
 )
 
 func printCache(s disk.Stats) {
-	if s.Absent != "" {
-		fmt.Printf("cache none, it is tried again every minute: %s\n", s.Absent)
-		return
+	if s.Absent == "" {
+		fmt.Printf("cache %s of %s, %d chunks, %s pinned, %s evicted, %d hits, %d misses\n",
+			size(s.Used), size(s.Limit), s.Chunks, size(s.Pinned), size(s.Evicted), s.Hits, s.Misses)
 	}
-	fmt.Printf("cache %s of %s, %d chunks, %s pinned, %d hits, %d misses, %d damaged, %d failed reads, %d failed writes\n",
-		size(s.Used), size(s.Limit), s.Chunks, size(s.Pinned), s.Hits, s.Misses, s.Damaged, s.Unread, s.Failed)
-	if s.Room < s.Limit {
-		fmt.Printf("of its disk %s are free, which leaves the cache %s\n", size(s.Free), size(s.Room))
+	if s.Absent == "" && s.Room < s.Limit {
+		fmt.Printf("      of its disk %s are free, which leaves the cache %s\n", size(s.Free), size(s.Room))
 	}
-	if !s.OffUntil.IsZero() {
-		fmt.Printf("the disk refuses writes: nothing is put in until %s\n", s.OffUntil.Format(time.TimeOnly))
+	if s.Damaged+s.Unread+s.Failed > 0 {
+		fmt.Printf("      its disk gave %d chunks back wrong and %d not at all, and did not take %d\n", s.Damaged, s.Unread, s.Failed)
 	}
-	if !s.NoReads.IsZero() {
-		fmt.Printf("the disk fails reads: nothing is read from it until %s\n", s.NoReads.Format(time.TimeOnly))
+	if off := s.Off(); off != "" {
+		fmt.Printf("cache off: %s\n", off)
 	}
 }
 
@@ -63,6 +60,9 @@ func (f *cacheFlags) show(value any, s node.CacheStatus) error {
 func (f *cacheFlags) showFreed(freed node.CacheFreed) error {
 	if !f.json {
 		fmt.Printf("freed %s, %d chunks\n", size(freed.Bytes), freed.Chunks)
+		if len(freed.Pins) > 0 {
+			fmt.Println("what is pinned stays")
+		}
 		if freed.Kept > 0 {
 			fmt.Printf("%s more are of no use and go with what lies around them\n", size(freed.Kept))
 		}

@@ -29,9 +29,10 @@ how much of it is on this machine, and who uses it. IMAGE is a reference or the
 end of one, a chain or a tree, or at least 6 digits that they begin with.
 
 Of each mounted tree: MODE is how the kernel gets at it (file, or loop for loop
-devices), FAULTS are the reads that the kernel asked for, READ their bytes, MISSED those of them that were not on this machine; WAITED is what their
-readers waited for answers in all, and 99 of 100 answers came within P99. An image
-that is not lazy was unpacked as usual; WHY says why.`,
+devices), FAULTS are the reads that the kernel asked for, READ their bytes, MISSED
+those of them that were not on this machine; WAITED is what their readers waited for
+answers in all, and 99 of 100 answers came within P99. An image that is not lazy was
+unpacked as usual; WHY says why.`,
 		Example: "  lighter status\n  lighter status physics/root:6.32\n  lighter status --json | jq '.images[] | select(.lazy | not)'",
 		Args:    rangeArgs(0, "IMAGE"),
 	}
@@ -62,6 +63,9 @@ func printStatus(s node.Status) error {
 	printHubs(s)
 	fmt.Printf("fetched %s in %d requests (%d again, %d invalid)\n", size(s.Fetched.Bytes), s.Fetched.Requests, s.Fetched.Retries, s.Fetched.Invalid)
 	printCache(s.Cache)
+	if s.NoMetrics != "" {
+		fmt.Printf("nobody can ask for metrics, health or readiness: %s\n", s.NoMetrics)
+	}
 	if s.NotLazy != "" {
 		fmt.Printf("no image is lazy: %s\n", s.NotLazy)
 	}
@@ -70,21 +74,25 @@ func printStatus(s node.Status) error {
 		rows = append(rows, []any{m.Tree.Short(), m.Mode, m.Files, size(m.Bytes), m.Device.Faults, size(m.Device.Bytes), size(m.Device.Missed),
 			seconds(m.Device.Waited.Total), seconds(m.Device.Waited.P99), shortAll(m.Chains)})
 	}
-	if err := table(os.Stdout, "\nMOUNTED\tMODE\tFILES\tSIZE\tFAULTS\tREAD\tMISSED\tWAITED\tP99\tCHAINS", rows); err != nil {
+	if err := tableOf(rows, "\nMOUNTED\tMODE\tFILES\tSIZE\tFAULTS\tREAD\tMISSED\tWAITED\tP99\tCHAINS"); err != nil {
 		return err
 	}
 	rows = nil
 	for _, image := range s.Images {
 		rows = append(rows, []any{cmp.Or(image.Image, "-"), short(image.Chain), laziness(image), image.Why})
 	}
-	if err := table(os.Stdout, "\nIMAGE\tCHAIN\t\tWHY", rows); err != nil {
+	if err := tableOf(rows, "\nIMAGE\tCHAIN\tSTATE\tWHY"); err != nil {
 		return err
 	}
 	rows = nil
 	for _, b := range s.Binds {
-		rows = append(rows, []any{b.Dir, b.Name, short(b.Chain)})
+		state := "mounted"
+		if b.Lost != "" {
+			state = "not brought back: " + b.Lost
+		}
+		rows = append(rows, []any{b.Dir, b.Name, short(b.Chain), state})
 	}
-	if err := tableOf(rows, "\nMOUNTED AT\tIMAGE\tCHAIN"); err != nil {
+	if err := tableOf(rows, "\nMOUNTED AT\tIMAGE\tCHAIN\tSTATE"); err != nil {
 		return err
 	}
 	rows = nil
@@ -153,8 +161,14 @@ func printImage(d node.ImageDetail) error {
 		c := d.Content
 		add("here", fmt.Sprintf("%s of %s (%d of %d chunks)", size(c.BytesHere), size(c.Bytes), c.ChunksHere, c.Chunks))
 	}
+	if d.Pin != nil {
+		add("pinned", fmt.Sprintf("%s, of which %s are here", size(d.Pin.Bytes), size(d.Pin.Here)))
+	}
+	if d.NoCache != "" {
+		add("cache off", d.NoCache)
+	}
 	if d.Lost != "" {
-		add("lost", d.Lost)
+		add("broken", d.Lost)
 	}
 	if m := d.Mount; m != nil {
 		v := m.Device
@@ -166,7 +180,11 @@ func printImage(d node.ImageDetail) error {
 	}
 	add("snapshots", d.Snapshots...)
 	for i, b := range d.Binds {
-		add([]string{"mounted at", ""}[min(i, 1)], b.Dir)
+		at := b.Dir
+		if b.Lost != "" {
+			at += " (not brought back: " + b.Lost + ")"
+		}
+		add([]string{"mounted at", ""}[min(i, 1)], at)
 	}
 	return table(os.Stdout, cmp.Or(d.Image, d.Chain), rows)
 }
@@ -177,7 +195,7 @@ func printHubs(s node.Status) {
 		if !h.Up {
 			state = fmt.Sprintf("down since %s: %s", h.Since.Local().Format(time.DateTime), h.Error)
 		}
-		fmt.Printf("hub %s %s, %d requests, %d failed, %s\n", h.URL, state, h.Requests, h.Failures, size(h.Bytes))
+		fmt.Printf("hub %s %s, %d requests, %d failed, %s received\n", h.URL, state, h.Requests, h.Failures, size(h.Bytes))
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"lighter/node/device"
 	"lighter/node/doctor"
 	"lighter/node/mount"
+	"lighter/store/disk"
 	"lighter/store/hub"
 )
 
@@ -24,7 +25,8 @@ func someStatus() node.Status {
 			Chains: []string{chain}, Files: 5500, Bytes: 190 << 20}},
 		Images: []node.ImageStatus{{Chain: chain, Image: "registry.test/tools/python:3.13", Tree: tree, Lazy: true, Why: "its tree was fetched"},
 			{Chain: "sha256:" + strings.Repeat("cd", 32), Image: "registry.test/other:1", Why: "the hub does not know it"}},
-		Binds: []node.Bind{{Dir: "/mnt", Name: "tools:1", Chain: chain}},
+		Binds: []node.Bind{{Dir: "/mnt", Name: "tools:1", Chain: chain}, {Dir: "/gone", Name: "x:1", Chain: chain, Lost: "no tree"}},
+		Cache: disk.Stats{Limit: 20 << 30, Room: 20 << 30, Pinned: 1 << 30, Evicted: 2 << 30, Damaged: 3, Unread: 2, Failed: 1, OffUntil: time.Now().Add(time.Minute)},
 		Lost:  []node.LostStatus{{Tree: tree, Chains: []string{chain}, Cause: "its map is cut off"}},
 	}
 }
@@ -37,7 +39,7 @@ func TestStatusForPeople(t *testing.T) {
 		}
 	})
 	for _, want := range []string{"version v1.2.3", "devices taken over", "https://one.test up", "https://two.test down since", "connection refused", "1.5s", "42ms",
-		"not lazy   the hub does not know it", "/mnt", "BROKEN TREE", "its map is cut off"} {
+		"1.0 GiB pinned, 2.0 GiB evicted", "3 chunks back wrong and 2 not at all, and did not take 1", "cache off: its disk refuses writes", "/gone", "not brought back: no tree", "not lazy   the hub does not know it", "/mnt", "BROKEN TREE", "its map is cut off"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("there is no %q in:\n%s", want, out)
 		}
@@ -47,7 +49,7 @@ func TestStatusForPeople(t *testing.T) {
 func TestImageForPeople(t *testing.T) {
 	s := someStatus()
 	out, _ := printed(t, func() {
-		if err := printImage(node.ImageDetail{ImageStatus: s.Images[0], Mount: &s.Mounts[0], Lost: "its map is cut off", Snapshots: []string{"default/7/c1", "default/9/c2"},
+		if err := printImage(node.ImageDetail{ImageStatus: s.Images[0], Mount: &s.Mounts[0], Lost: "its map is cut off", NoCache: "its disk is gone", Pin: &disk.Pin{Bytes: 150 << 20, Here: 3 << 20}, Snapshots: []string{"default/7/c1", "default/9/c2"},
 			Binds: s.Binds, Content: mount.Content{Chunks: 100, Bytes: 150 << 20, ChunksHere: 4, BytesHere: 3 << 20}}); err != nil {
 			t.Error(err)
 		}
@@ -57,7 +59,9 @@ lazy         its tree was fetched
 chain        sha256:` + strings.Repeat("ab", 32) + `
 tree         ` + s.Images[0].Tree.String() + `
 here         3.0 MiB of 150 MiB (4 of 100 chunks)
-lost         its map is cut off
+pinned       150 MiB, of which 3.0 MiB are here
+cache off    its disk is gone
+broken       its map is cut off
 mounted      /var/lib/lighter/mounts/x (5500 files, 190 MiB, mode file)
 faults       203, of which 21 waited for the hub and 1 failed
 read         8.0 MiB: 6.0 MiB from the cache, 2.0 MiB from the hub
@@ -65,6 +69,7 @@ waited       1.5s in all, half of the answers within 40µs, 99 of 100 within 42m
 snapshots    default/7/c1
              default/9/c2
 mounted at   /mnt
+             /gone (not brought back: no tree)
 `
 	if out != want {
 		t.Errorf("got\n%s\nwant\n%s", out, want)

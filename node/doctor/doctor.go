@@ -9,9 +9,11 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"lighter/node"
@@ -30,7 +32,7 @@ const (
 
 // Finding is one thing that was looked at.
 type Finding struct {
-	Area  string `json:"area"` // kernel, root, disk, hub, node, containerd
+	Area  string `json:"area"` // kernel, root, disk, hub, node, cache, containerd
 	Level Level  `json:"level"`
 	What  string `json:"what"`           // in one line
 	Mend  string `json:"mend,omitempty"` // a command, or lines of a configuration
@@ -56,6 +58,9 @@ func Run(ctx context.Context, o Options) []Finding {
 	d.lookAtDisk()
 	d.lookAtHubs(ctx)
 	d.lookAtNode()
+	if d.status != nil {
+		d.judgeCache(d.status.Cache, d.status.Started)
+	}
 	d.lookAtContainerd(ctx, o.Containerd)
 	return d.findings
 }
@@ -123,9 +128,17 @@ func (d *doctor) lookAtNode() {
 	if s.NotLazy != "" {
 		d.add(area, Problem, "no image is lazy: "+s.NotLazy, "what is said of the kernel above, and mount_mode = \"auto\"; then restart the node")
 	}
+	if s.NoMetrics != "" {
+		d.add(area, Warning, "nobody can ask for metrics, health or readiness: "+s.NoMetrics, "another http_address; then restart the node")
+	}
 	for _, lost := range s.Lost {
-		d.add(area, Problem, "tree "+lost.Tree.Short()+" is broken: "+lost.Cause,
+		d.add(area, Problem, "tree "+lost.Tree.Short()+" of "+cmp.Or(strings.Join(lost.Images, ", "), "an image without a name")+" is broken: "+lost.Cause,
 			"ctr images rm --sync IMAGE, and pull it again (its chains: lighter status)")
+	}
+	for _, bind := range s.Binds {
+		if bind.Lost != "" {
+			d.add(area, Problem, "image "+bind.Name+" is not mounted at "+bind.Dir+" any more: "+bind.Lost, "lighter unmount "+bind.Dir+", and mount it again")
+		}
 	}
 	for _, image := range s.Images {
 		if !image.Lazy && image.Image != "" {

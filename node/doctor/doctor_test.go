@@ -165,8 +165,9 @@ func TestSpace(t *testing.T) {
 		"full":          {func(s *space) { s.free = 1 << 20 }, Problem, "lighter cache prune"},
 		"no files":      {func(s *space) { s.freeFiles = 3 }, Problem, "3 files"},
 		"read-only":     {func(s *space) { s.readOnly = true }, Problem, "remount"},
-		"damaged":       {func(s *space) { s.damaged = 3 }, Warning, "3 chunks"},
-		"writes fail":   {func(s *space) { s.unstored = 4 }, Warning, "did not take 4"},
+		"it gives way":  {func(s *space) { s.free, s.low = 20*gib, 17*gib }, OK, "grow by 3.0GiB"},
+		"too late":      {func(s *space) { s.free, s.low = 20*gib, 5*gib }, Warning, "--disk-free-low 17%"},
+		"others":        {func(s *space) { s.free, s.low = 10*gib, 17*gib }, Warning, "what else fills it"},
 	} {
 		d, now := system(t, nil), fine
 		c.change(&now)
@@ -188,23 +189,23 @@ func TestHubs(t *testing.T) {
 	key := ed25519.PublicKey(make([]byte, ed25519.PublicKeySize))
 	name, other := index.FormatKey(key), "ed25519:other"
 	for what, c := range map[string]struct {
-		seen     seen
-		pinned   []string
-		loopback bool
-		level    Level
-		words    string
+		seen   seen
+		pinned []string
+		level  Level
+		words  string
 	}{
-		"pinned":      {seen{key: key}, []string{other, name}, false, OK, "pinned"},
-		"wrong key":   {seen{key: key}, []string{other}, false, Problem, "--hub-key " + name},
-		"no key":      {seen{key: key}, nil, false, Problem, "--hub-key " + name},
-		"to be known": {seen{key: key}, nil, true, OK, "learned"},
-		"gone":        {seen{url: "http://x", err: unix.ECONNREFUSED}, nil, true, Problem, "curl -v http://x"},
-		"slow":        {seen{key: key, took: time.Second}, []string{name}, false, Warning, "needs 1s"},
-		"fast clock":  {seen{key: key, offset: 5 * time.Minute}, []string{name}, false, Warning, "5m0s"},
-		"slow clock":  {seen{key: key, offset: -time.Hour}, []string{name}, false, Warning, "1h0m0s"},
+		"pinned":      {seen{key: key}, []string{other, name}, OK, "pinned"},
+		"wrong key":   {seen{key: key}, []string{other}, Problem, "--hub-key " + name},
+		"no key":      {seen{key: key}, nil, Problem, "--hub-key " + name},
+		"to be known": {seen{key: key, loopback: true}, nil, OK, "learned"},
+		"gone":        {seen{url: "http://x", err: unix.ECONNREFUSED}, nil, Problem, "curl -v http://x"},
+		"one of two":  {seen{url: "http://x", err: unix.ECONNREFUSED, others: true}, nil, Warning, "another one answers"},
+		"slow":        {seen{key: key, took: time.Second}, []string{name}, Warning, "needs 1s"},
+		"fast clock":  {seen{key: key, offset: 5 * time.Minute}, []string{name}, Warning, "5m0s"},
+		"slow clock":  {seen{key: key, offset: -time.Hour}, []string{name}, Warning, "1h0m0s"},
 	} {
 		d := system(t, nil)
-		d.judgeHub(c.seen, c.pinned, c.loopback)
+		d.judgeHub(c.seen, c.pinned)
 		sick(t, what, d.findings, c.level, c.words)
 	}
 }
@@ -242,12 +243,39 @@ func TestNodes(t *testing.T) {
 		"all is well": {func(*node.Status) {}, OK, "runs since"},
 		"another":     {func(s *node.Status) { s.Version = "v0.0.1" }, Warning, "v0.0.1"},
 		"lost":        {func(s *node.Status) { s.Lost = []node.LostStatus{{Tree: chunk.Sum(nil), Cause: "its map is cut off"}} }, Problem, "cut off"},
+		"no bind":     {func(s *node.Status) { s.Binds = []node.Bind{{Dir: "/mnt", Name: "a:1", Lost: "no tree"}} }, Problem, "lighter unmount /mnt"},
+		"no metrics":  {func(s *node.Status) { s.NoMetrics = "address already in use" }, Warning, "already in use"},
 		"not lazy":    {func(s *node.Status) { s.Images = []node.ImageStatus{{Image: "a/b:1", Why: "the hub does not know it"}} }, Warning, "lighter add docker://a/b:1"},
 	} {
 		d, s := system(t, nil), fine
 		c.change(&s)
 		d.status = &s
 		d.lookAtNode()
+		sick(t, what, d.findings, c.level, c.words)
+	}
+}
+
+func TestCaches(t *testing.T) {
+	const gib = 1 << 30
+	for what, c := range map[string]struct {
+		change func(*disk.Stats)
+		level  Level
+		words  string
+	}{
+		"all is well": {func(*disk.Stats) {}, OK, "1.0GiB are pinned, 2.0GiB were evicted"},
+		"none":        {func(c *disk.Stats) { c.Absent = "it is locked" }, Problem, "every minute: it is locked"},
+		"no writes":   {func(c *disk.Stats) { c.OffUntil = time.Now().Add(time.Minute) }, Problem, "refuses writes"},
+		"no reads":    {func(c *disk.Stats) { c.NoReads = time.Now().Add(time.Minute) }, Problem, "fails reads"},
+		"short":       {func(c *disk.Stats) { c.Room = 9 * gib }, Warning, "leaves it 9.0GiB of 20GiB"},
+		"pins":        {func(c *disk.Stats) { c.Pinned = 21 * gib }, Warning, "lighter cache unpin"},
+		"too small":   {func(c *disk.Stats) { c.Evicted = 50 * gib }, Warning, "--cache-size 40GiB"},
+		"damaged":     {func(c *disk.Stats) { c.Damaged, c.Unread = 3, 4 }, Warning, "3 chunks back wrong and 4 not"},
+		"writes fail": {func(c *disk.Stats) { c.Failed = 5 }, Warning, "did not take 5"},
+	} {
+		d := system(t, nil)
+		stats := disk.Stats{Limit: 20 * gib, Room: 20 * gib, Used: 3 * gib, Pinned: gib, Evicted: 2 * gib}
+		c.change(&stats)
+		d.judgeCache(stats, time.Now())
 		sick(t, what, d.findings, c.level, c.words)
 	}
 }

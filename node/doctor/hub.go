@@ -31,6 +31,9 @@ type seen struct {
 	key    ed25519.PublicKey
 	took   time.Duration
 	offset time.Duration // its clock is ahead by so much; as far as it says
+
+	loopback bool // it is on this machine
+	others   bool // another one answers
 }
 
 // lookAtHubs says whether the hubs can be asked and believed.
@@ -42,26 +45,31 @@ func (d *doctor) lookAtHubs(ctx context.Context) {
 			urls = append(urls, h.URL)
 		}
 	}
+	answers := 0
+	var all []seen
 	for _, url := range urls {
-		d.lookAtHub(ctx, url)
+		client, err := hub.NewClient(hub.Options{URL: url, Scope: d.config.Scope, PlainHTTP: d.config.PlainHTTP, CAFile: d.config.CAFile})
+		if err != nil {
+			d.add("hub", Problem, err.Error(), "--plain-http if the network is to be trusted, or a hub with tls_cert and tls_key")
+			continue
+		}
+		s := ask(ctx, client)
+		if s.err == nil {
+			answers++
+		}
+		all = append(all, s)
 	}
-}
-
-func (d *doctor) lookAtHub(ctx context.Context, url string) {
-	const area = "hub"
-	client, err := hub.NewClient(hub.Options{URL: url, Scope: d.config.Scope, PlainHTTP: d.config.PlainHTTP, CAFile: d.config.CAFile})
-	if err != nil {
-		d.add(area, Problem, err.Error(), "--plain-http if the network is to be trusted, or a hub with tls_cert and tls_key")
-		return
+	for _, s := range all {
+		s.others = answers > 0
+		d.judgeHub(s, d.pinned())
 	}
-	d.judgeHub(ask(ctx, client), d.pinned(), client.Loopback())
 }
 
 // ask asks a hub for its key, and for the time.
 func ask(ctx context.Context, client *hub.Client) seen {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	s := seen{url: client.URL()}
+	s := seen{url: client.URL(), loopback: client.Loopback()}
 	if s.key, s.err = client.Key(ctx); s.err != nil {
 		return s
 	}
@@ -100,15 +108,19 @@ func (d *doctor) pinned() []string {
 	return strings.Fields(string(text))
 }
 
-func (d *doctor) judgeHub(s seen, pinned []string, loopback bool) {
+func (d *doctor) judgeHub(s seen, pinned []string) {
 	const area = "hub"
 	if s.err != nil {
-		d.add(area, Problem, s.err.Error(), "lighter hub there; curl -v "+s.url+"/readyz, and the way to it (proxy, firewall)")
+		level, what := Problem, s.err.Error()
+		if s.others {
+			level, what = Warning, what+"; another one answers"
+		}
+		d.add(area, level, what, "lighter hub there; curl -v "+s.url+"/readyz, and the way to it (proxy, firewall)")
 		return
 	}
 	key := index.FormatKey(s.key)
 	switch {
-	case len(pinned) == 0 && loopback:
+	case len(pinned) == 0 && s.loopback:
 		d.add(area, OK, s.url+" answers; its key will be learned by the first node that needs it", "")
 	case len(pinned) == 0:
 		d.add(area, Problem, s.url+" is not on this machine and no key of it is pinned: the node does not start", "--hub-key "+key+" (if the hub's own log has the same)")

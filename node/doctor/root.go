@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lighter/node"
+	"lighter/store/disk"
 )
 
 // lookAtRoot says whether the node's directory is as it has to be.
@@ -88,12 +89,12 @@ var fileSystems = map[int64]fileSystem{
 
 // space is what a file system has, in bytes and files.
 type space struct {
-	kind              int64
-	size, free        int64
-	files, freeFiles  int64
-	readOnly          bool
-	used, limit       int64 // by the cache of a node that runs; or 0 and what is configured
-	damaged, unstored int64 // chunks, by a node that runs
+	kind             int64
+	size, free       int64
+	files, freeFiles int64
+	readOnly         bool
+	used, limit      int64 // by the cache of a node that runs; or 0 and what is configured
+	low              int64 // the cache leaves so much to others
 }
 
 // lookAtDisk says whether the disk has room for the cache, and takes it.
@@ -111,9 +112,9 @@ func (d *doctor) lookAtDisk() {
 	}
 	now := space{kind: int64(s.Type), size: int64(s.Blocks) * s.Bsize, free: int64(s.Bavail) * s.Bsize, files: int64(s.Files), freeFiles: int64(s.Ffree),
 		readOnly: s.Flags&unix.ST_RDONLY != 0, limit: int64(d.config.CacheSize)}
+	now.low = disk.Space(d.config.FreeLow).Of(now.size)
 	if d.status != nil {
-		now.limit = d.status.Cache.Room // which gives way to others
-		now.used, now.damaged, now.unstored = d.status.Cache.Used, d.status.Cache.Damaged, d.status.Cache.Failed
+		now.limit, now.used, now.low = d.status.Cache.Room, d.status.Cache.Used, 0 // its room is what low leaves
 	}
 	d.judgeSpace(now)
 	if os.Geteuid() == 0 && !now.readOnly {
@@ -135,8 +136,11 @@ func (d *doctor) judgeSpace(s space) {
 		d.add(area, OK, d.config.Root+" is on "+known.name, "")
 	}
 	free, size := node.Size(s.free).String(), node.Size(s.size).String()
-	grow := max(0, s.limit-s.used)
-	mend := fmt.Sprintf("--cache-size %s or less, or a larger disk", node.Size(max(s.used+s.free/2, 64<<20)))
+	grow := max(0, min(s.limit-s.used, s.free-s.low))
+	mend := "what else fills it, or a larger disk"
+	if grow > 0 {
+		mend = fmt.Sprintf("--disk-free-low 17%%, or --cache-size %s or less, or a larger disk", node.Size(max(s.used+s.free/2, 64<<20)))
+	}
 	switch {
 	case s.readOnly:
 		d.add(area, Problem, "the disk can only be read", "dmesg | tail; mount -o remount,rw the file system of "+d.config.Root)
@@ -146,12 +150,6 @@ func (d *doctor) judgeSpace(s space) {
 		d.add(area, Warning, fmt.Sprintf("%s are free of %s, and the cache may still grow by %s: that leaves others less than 15 %%", free, size, node.Size(grow)), mend)
 	default:
 		d.add(area, OK, fmt.Sprintf("%s are free of %s, and the cache may still grow by %s", free, size, node.Size(grow)), "")
-	}
-	if s.damaged > 0 {
-		d.add(area, Warning, fmt.Sprintf("the disk gave %d chunks of the cache back wrong; they were fetched again", s.damaged), "smartctl -a, dmesg | grep -i 'i/o error'; perhaps another disk")
-	}
-	if s.unstored > 0 {
-		d.add(area, Warning, fmt.Sprintf("the disk did not take %d chunks of the cache", s.unstored), "the node's log says why; df -h, df -i and dmesg")
 	}
 }
 

@@ -21,7 +21,8 @@ type Space struct {
 	Bytes   int64
 }
 
-func (s Space) of(total int64) int64 { return s.Bytes + int64(s.Percent/100*float64(total)) }
+// Of returns the part of a file system of that many bytes.
+func (s Space) Of(total int64) int64 { return s.Bytes + int64(s.Percent/100*float64(total)) }
 
 // Stats are a cache's figures; what is counted is since it was opened.
 type Stats struct {
@@ -43,8 +44,18 @@ type Stats struct {
 	Absent   string    `json:"absent,omitempty"`      // why there is no cache
 }
 
-// Off tells whether the disk is not asked, for reads or for writes.
-func (s *Stats) Off() bool { return s.Absent != "" || !s.OffUntil.IsZero() || !s.NoReads.IsZero() }
+// Off says why the disk is not asked, for reads or for writes, or nothing if it is.
+func (s *Stats) Off() string {
+	switch {
+	case s.Absent != "":
+		return "there is no cache, it is tried again every minute: " + s.Absent
+	case !s.NoReads.IsZero():
+		return "its disk fails reads: nothing is read from it until " + s.NoReads.Local().Format(time.TimeOnly)
+	case !s.OffUntil.IsZero():
+		return "its disk refuses writes: nothing is put in until " + s.OffUntil.Local().Format(time.TimeOnly)
+	}
+	return ""
+}
 
 // Stats returns the figures.
 func (c *Cache) Stats() Stats {
@@ -77,7 +88,7 @@ func (c *Cache) measure() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.free = free
-	c.room = c.roomFor(c.limits.Low.of(total), c.limits.High.of(total))
+	c.room = c.roomFor(c.limits.Low.Of(total), c.limits.High.Of(total))
 }
 
 // roomFor returns how much the cache may take for low bytes of the disk to stay

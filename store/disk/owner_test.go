@@ -62,8 +62,8 @@ func TestRoomFor(t *testing.T) {
 			t.Errorf("%+v: the room is %d", test, got)
 		}
 	}
-	if s := (Space{Percent: 12.5}); s.of(800) != 100 {
-		t.Errorf("12.5 %% of 800 are %d", s.of(800))
+	if s := (Space{Percent: 12.5}); s.Of(800) != 100 {
+		t.Errorf("12.5 %% of 800 are %d", s.Of(800))
 	}
 }
 

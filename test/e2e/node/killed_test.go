@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -151,4 +152,25 @@ func unmounting(t *testing.T, pid int) bool {
 		}
 	}
 	return false
+}
+
+// What a node that will not come back has mounted for people is taken away too, and
+// the next node knows nothing of it.
+func TestRelease(t *testing.T) {
+	d := startNode(t, newRoot(t), "--address", "")
+	dir := t.TempDir()
+	run(t, "mount", "--root", d.root, "tools:1", dir).good()
+	shows(t, dir)
+	run(t, "release", "--root", d.root).bad(1, "a node runs", "stop it first")
+	shows(t, dir)
+	d.end(syscall.SIGKILL)
+	run(t, "release", "--root", d.root).good()
+	table, err := os.ReadFile("/proc/self/mounts")
+	if err != nil || strings.Contains(string(table), d.root) || strings.Contains(string(table), dir) {
+		t.Errorf("%v: something is mounted still:\n%s", err, table)
+	}
+	d.start()
+	if text := run(t, "status", "--root", d.root).good(); strings.Contains(text, dir) {
+		t.Errorf("the next node says:\n%s", text)
+	}
 }

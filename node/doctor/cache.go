@@ -1,0 +1,49 @@
+package doctor
+
+import (
+	"fmt"
+	"time"
+
+	"lighter/node"
+	"lighter/store/disk"
+)
+
+// judgeCache says how the cache is that a running node has. started is since when
+// its figures count.
+func (d *doctor) judgeCache(c disk.Stats, started time.Time) {
+	const area = "cache"
+	size := func(n int64) string { return node.Size(n).String() }
+	level := OK
+	add := func(how Level, what, mend string) {
+		level = how
+		d.add(area, how, what, mend)
+	}
+	if off := c.Off(); off != "" {
+		add(Problem, "what is read is fetched again and again: "+off, "the node's log says why; df -h, df -i and dmesg")
+	}
+	if c.Absent != "" {
+		return
+	}
+	if c.Room < c.Limit/2 {
+		add(Warning, fmt.Sprintf("of its disk %s are free, which leaves it %s of %s", size(c.Free), size(c.Room), size(c.Limit)),
+			"what else fills the disk, a larger one, or disk_free_low and cache_size as they can be")
+	}
+	if c.Pinned > c.Room {
+		add(Warning, fmt.Sprintf("%s are pinned, and its disk leaves it %s: for what is not pinned there is no room", size(c.Pinned), size(c.Room)),
+			"lighter cache unpin IMAGE (lighter cache lists them)")
+	}
+	if c.Evicted > c.Limit {
+		add(Warning, fmt.Sprintf("since %s it has evicted %s, more than the %s that it may take: images in use may not fit", started.Local().Format(time.DateTime), size(c.Evicted), size(c.Limit)),
+			"--cache-size "+size(2*c.Limit)+", if the disk has the room")
+	}
+	if c.Damaged+c.Unread > 0 {
+		add(Warning, fmt.Sprintf("its disk gave %d chunks back wrong and %d not at all; they were fetched again", c.Damaged, c.Unread),
+			"smartctl -a, dmesg | grep -i 'i/o error'; perhaps another disk")
+	}
+	if c.Failed > 0 {
+		add(Warning, fmt.Sprintf("its disk did not take %d chunks", c.Failed), "the node's log says why; df -h, df -i and dmesg")
+	}
+	if level == OK {
+		add(OK, fmt.Sprintf("it takes %s of %s; %s are pinned, %s were evicted", size(c.Used), size(c.Limit), size(c.Pinned), size(c.Evicted)), "")
+	}
+}

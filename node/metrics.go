@@ -41,6 +41,7 @@ var metrics = []metric{
 	{"ready", "1 if the node is ready, as /readyz says.", gauge, func(f *figures) float64 { return truth(f.ready) }},
 	{"taken_over", "1 if this daemon took the devices of a former one over.", gauge, func(f *figures) float64 { return truth(f.status.TakenOver) }},
 	{"resent_reads_total", "Reads that a former daemon had not answered, and the kernel sent again.", counter, func(f *figures) float64 { return float64(f.devices.Resent) }},
+	{"lost_trees", "Trees that a former daemon served and this one cannot.", gauge, func(f *figures) float64 { return float64(len(f.status.Lost)) }},
 	{"reads_in_flight", "Reads that are being answered.", gauge, func(f *figures) float64 { return float64(f.devices.InWork) }},
 	{"reads_in_flight_bytes", "Bytes that reads in flight ask for.", gauge, func(f *figures) float64 { return float64(f.devices.InWorkBytes) }},
 	{"reads_waiting", "Reads that wait for their turn.", gauge, func(f *figures) float64 { return float64(f.devices.Waiting) }},
@@ -66,6 +67,7 @@ var metrics = []metric{
 	{"cache_hits_total", "Chunks that were looked for in the cache and found.", counter, func(f *figures) float64 { return float64(f.status.Cache.Hits) }},
 	{"cache_misses_total", "Chunks that were looked for in the cache and not found.", counter, func(f *figures) float64 { return float64(f.status.Cache.Misses) }},
 	{"cache_damaged_chunks_total", "Chunks that the disk gave back wrong; they are fetched again.", counter, func(f *figures) float64 { return float64(f.status.Cache.Damaged) }},
+	{"cache_scrubbed_bytes_total", "Bytes that were verified for nobody who waits.", counter, func(f *figures) float64 { return float64(f.status.Cache.Scrubbed) }},
 	{"cache_failed_writes_total", "Chunks that the disk did not take.", counter, func(f *figures) float64 { return float64(f.status.Cache.Failed) }},
 	{"broken_trees", "Trees that could not be brought back, or whose metadata image is damaged under its mount.", gauge, func(f *figures) float64 { return float64(len(f.status.Lost)) }},
 }

@@ -51,8 +51,8 @@ type MountStatus struct {
 	Bytes  int64    `json:"bytes"` // of its files
 }
 
-// ImageStatus is one image that was pulled: of one that another stands on, as far
-// as containerd has said so, or its tree is here. It is there as long as its top
+// ImageStatus is one image that was pulled: one that another stands on only if
+// containerd has said so, or its tree is here. It is there as long as its top
 // layer's snapshot is.
 type ImageStatus struct {
 	Chain string   `json:"chain"`           // its top chain

@@ -76,7 +76,7 @@ func TestWrongArguments(t *testing.T) {
 		{"mount", "name"}, {"mount", "name", "/no/such/dir"}, {"verify"}, {"rm"}, {"inspect"}, {"config"}, {"config", "node", "--config", "/no/such/file"},
 		{"images", "--hub", "ftp://x"}, {"images", "--hub", "http://hub.example.org"}, {"node", "--cache-size", "much"}, {"node", "--root", "relative"},
 		{"node", "--cache-size", "1MB"}, {"node", "--log-level", "loud"}, {"node", "--log-format", "xml"}, {"node", "--http-address", "9470"}, {"node", "--http-address", "127.0.0.1:99999"},
-		{"node", "--address", "relative.sock"}, {"node", "--hub", "ftp://x"}, {"node", "--hub", "http://hub.example.org"}, {"node", "--hub-key", "x"},
+		{"node", "--address", "relative.sock"}, {"node", "--hub", "ftp://x"}, {"node", "--hub", "http://hub.example.org"}, {"node", "--hub-key", "x"}, {"node", "--hub", "http://127.0.0.1:1", "--hub", "http://127.0.0.1:1/"},
 		{"node", "--disk-free-low", "17"}, {"node", "--disk-free-low", "30%"}, {"node", "--disk-free-low", "2GiB", "--disk-free-high", "1GiB"}, {"config", "node", "--log-format", "xml"},
 		{"hub", "--log-level", "loud"}, {"hub", "--log-format", "xml"},
 		{"no-such-command"}, {"config", "no-such"}, {"cache", "no-such"},

@@ -26,7 +26,9 @@ func statusCommand() *cobra.Command {
 		Long: `Show what the node on this machine has mounted and fetched, and which images are
 lazy; or all that it knows of one: what it fetched, how long its readers waited,
 how much of it is on this machine, and who uses it. IMAGE is a reference or the
-end of one, a chain or a tree, or at least 6 digits that they begin with.
+end of one, a chain or a tree, or at least 6 digits that they begin with. (An image
+that is a lower part of another one is there once its tree is, and without a name if
+containerd did not say it: give its chain.)
 
 Of each mounted tree: MODE is how the kernel gets at it (file, or loop for loop
 devices), FAULTS are the reads that the kernel asked for, READ their bytes, MISSED

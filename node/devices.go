@@ -99,8 +99,8 @@ func (n *Node) openDevices(ctx context.Context) (err error) {
 	if n.server, err = device.Mount(dir, n.config.Resend, n.log); err != nil {
 		return fmt.Errorf("%w (if nothing else serves it, `lighter release --root %s` gives it up)", err, n.config.Root)
 	}
-	if err := n.keep(ctx); err != nil {
-		n.log.Error("nobody keeps the devices: when this daemon ends, containers get errors", "cause", err)
+	if n.unkept = n.keep(ctx); n.unkept != nil {
+		n.log.Error("nobody keeps the devices: when this daemon ends, containers get errors", "cause", n.unkept)
 	}
 	return nil
 }

@@ -68,6 +68,7 @@ type Node struct {
 	snapshot  *snapshot.Snapshotter // nil without an address
 	binds     *binds
 	web       *web        // nil without an HTTP address
+	unkept    error       // why nobody keeps the devices
 	noMetrics error       // why there is none although there is an address
 	unserved  atomic.Bool // the kernel's requests are not answered any more
 	controls  net.Listener

@@ -23,6 +23,7 @@ type Status struct {
 	HubKeys   []string         `json:"hubKeys"`
 	Hubs      []hub.Health     `json:"hubs"`
 	NotLazy   string           `json:"notLazy,omitempty"`   // why no image can be lazy on this machine
+	Unkept    string           `json:"unkept,omitempty"`    // why nobody keeps the devices when this daemon ends
 	NoMetrics string           `json:"noMetrics,omitempty"` // why nobody can ask for them, although there is an address
 	Started   time.Time        `json:"started"`
 	TakenOver bool             `json:"takenOver"` // the devices are a former daemon's
@@ -67,6 +68,9 @@ func (n *Node) Status(ctx context.Context) (Status, error) {
 	s := Status{Version: Version(), Root: n.config.Root, Address: n.config.Address, HubKeys: n.keys.List(),
 		Hubs: n.hubs.Health(), Started: n.started, TakenOver: n.takenOver, Cache: n.cache.Stats(), Fetched: n.units.Stats(),
 		Binds: n.binds.list(), Mounts: []MountStatus{}, Images: []ImageStatus{}, Lost: []LostStatus{}}
+	if n.unkept != nil {
+		s.Unkept = n.unkept.Error()
+	}
 	if n.noMetrics != nil {
 		s.NoMetrics = n.noMetrics.Error()
 	}

@@ -125,19 +125,19 @@ func (w *web) show(n *Node) {
 func (w *web) handler(log *slog.Logger) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", metricsHandler(w, log))
-	mux.HandleFunc("GET /healthz", func(out http.ResponseWriter, _ *http.Request) { answer(out, w.unhealthy()) })
-	mux.HandleFunc("GET /readyz", func(out http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("GET /healthz", func(out http.ResponseWriter, r *http.Request) { answer(out, w.unhealthy(r.Context())) })
+	mux.HandleFunc("GET /readyz", func(out http.ResponseWriter, r *http.Request) {
 		if why := w.why.Load(); why != nil {
 			answer(out, errors.New(*why))
 			return
 		}
-		answer(out, w.unhealthy())
+		answer(out, w.unhealthy(r.Context()))
 	})
 	return mux
 }
 
 // unhealthy says why only a restart can help, if the node is that far.
-func (w *web) unhealthy() error {
+func (w *web) unhealthy(ctx context.Context) error {
 	n := w.node.Load()
 	switch {
 	case n == nil:
@@ -145,7 +145,11 @@ func (w *web) unhealthy() error {
 	case n.unserved.Load():
 		return judgeHealth(true, 0)
 	}
-	return judgeHealth(false, n.server.Stats().Oldest)
+	if err := judgeHealth(false, n.server.Stats().Oldest); err != nil {
+		return err
+	}
+	// A daemon that reads no requests has no old ones.
+	return n.alive(ctx, webTimeout)
 }
 
 // judgeHealth says whether reads are answered. A node that recovers is healthy, and

@@ -65,6 +65,9 @@ func printStatus(s node.Status) error {
 	printHubs(s)
 	fmt.Printf("fetched %s in %d requests (%d again, %d invalid)\n", size(s.Fetched.Bytes), s.Fetched.Requests, s.Fetched.Retries, s.Fetched.Invalid)
 	printCache(s.Cache)
+	if s.Unkept != "" {
+		fmt.Printf("nobody keeps the devices, containers get errors when this node ends: %s\n", s.Unkept)
+	}
 	if s.NoMetrics != "" {
 		fmt.Printf("nobody can ask for metrics, health or readiness: %s\n", s.NoMetrics)
 	}

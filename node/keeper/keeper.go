@@ -1,7 +1,7 @@
 // Package keeper promises that the kernel's descriptors outlive the daemon: the
 // service manager holds them, if it can (manager.go), or a process of its own, which
-// does nothing else and so has no reason to end, and the next daemon takes them over. What waits in the kernel for the dead
-// daemon waits for the next one.
+// does nothing else and so has no reason to end, and the next daemon takes them
+// over. What waits in the kernel for the dead daemon waits for the next one.
 //
 // It refuses to serve, and to know what it keeps: a few descriptors, and a few
 // bytes that go with them. What is kept replaces what was.

@@ -1,10 +1,12 @@
 package node
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"strconv"
 	"strings"
 	"time"
@@ -51,12 +53,17 @@ func (n *Node) notify(lines string) {
 }
 
 // alive fails if the node does not answer the kernel within timeout: whatever else
-// works, containers would hang. It asks the kernel, and so goes the whole way.
+// works, containers would hang. It asks the kernel, and so goes the whole way, by
+// another process: who waits for an answer that nobody will give cannot be killed,
+// and a daemon that hangs has to be, for its successor to start.
 func (n *Node) alive(ctx context.Context, timeout time.Duration) error {
 	// One at a time: without an answer it waits until the connection ends.
 	answered := n.probe.DoChan("", func() (any, error) {
-		var stat unix.Statfs_t
-		return nil, unix.Statfs(mount.Devices(n.config.Root), &stat)
+		said, err := exec.Command("/proc/self/exe", "probe", n.config.Root).CombinedOutput()
+		if err != nil {
+			return nil, fmt.Errorf("%w: %s", err, bytes.TrimSpace(said))
+		}
+		return nil, nil
 	})
 	select {
 	case answer := <-answered:
@@ -69,6 +76,13 @@ func (n *Node) alive(ctx context.Context, timeout time.Duration) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// Probe asks the kernel for the devices of the node with that root, and returns when
+// the node has answered.
+func Probe(root string) error {
+	var stat unix.Statfs_t
+	return unix.Statfs(mount.Devices(root), &stat)
 }
 
 // oomScore is how the kernel is told to choose its victims: the node among the

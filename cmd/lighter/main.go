@@ -84,7 +84,7 @@ containerd and fetches the bytes that a container touches.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath())}
 	})
-	root.AddCommand(hubCommand(), nodeCommand(), addCommand(), imagesCommand(), inspectCommand(), keeperCommand(),
+	root.AddCommand(hubCommand(), nodeCommand(), addCommand(), imagesCommand(), inspectCommand(), keeperCommand(), probeCommand(),
 		mountCommand(), unmountCommand(), releaseCommand(), rmCommand(), verifyCommand(), mirrorCommand(), statusCommand(), doctorCommand(), cacheCommand(), configCommand())
 	return root
 }

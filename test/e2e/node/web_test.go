@@ -11,12 +11,15 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"lighter/node/keeper"
 )
 
 // get asks the node at an address.
@@ -201,4 +204,33 @@ func TestNoSecretIsSaid(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A daemon that lives and answers its port, but not the kernel, is not healthy: here
+// somebody else takes what the kernel asks for. No read is old then.
+func TestHealthIsTheKernels(t *testing.T) {
+	address := freeAddress(t)
+	d := startNode(t, newRoot(t), "--address", "", "--http-address", address)
+	files, _, err := (keeper.Process{Root: d.root}).Take(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	connection := int(files[0].Fd())
+	for range 64 { // they end with the connection
+		go func() {
+			for request := make([]byte, 2<<20); ; {
+				_, err := unix.Read(connection, request)
+				if err != nil && err != unix.EAGAIN && err != unix.EINTR {
+					return
+				}
+			}
+		}()
+	}
+	eventually(t, "that the node says it is not healthy", func() bool {
+		status, body := get(t, address, "/healthz")
+		return status == http.StatusServiceUnavailable && strings.Contains(body, "do not answer")
+	})
+	runtime.KeepAlive(files)
+	d.end(syscall.SIGKILL) // which it can be, although the kernel waits for an answer
+	run(t, "release", "--root", d.root).good()
 }

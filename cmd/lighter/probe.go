@@ -1,0 +1,19 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"lighter/node"
+)
+
+// probeCommand is for `lighter node` alone, which starts it.
+func probeCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "probe ROOT",
+		Short:   "Find out whether a node's devices answer; `lighter node` starts it",
+		Example: "  pgrep -af 'lighter probe'",
+		Hidden:  true,
+		Args:    exactArgs("ROOT"),
+		RunE:    func(_ *cobra.Command, args []string) error { return node.Probe(args[0]) },
+	}
+}

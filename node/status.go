@@ -20,6 +20,10 @@ type Status struct {
 	Version   string           `json:"version"` // of the program
 	Root      string           `json:"root"`
 	Address   string           `json:"address"`
+	MountMode mount.Mode       `json:"mountMode"` // as configured
+	RemapIDs  bool             `json:"remapIDs"`
+	Scope     string           `json:"scope"`
+	CAFile    string           `json:"caFile,omitempty"`
 	HubKeys   []string         `json:"hubKeys"`
 	Hubs      []hub.Health     `json:"hubs"`
 	NotLazy   string           `json:"notLazy,omitempty"`   // why no image can be lazy on this machine
@@ -65,7 +69,8 @@ type ImageStatus struct {
 
 // Status returns what the node says of itself.
 func (n *Node) Status(ctx context.Context) (Status, error) {
-	s := Status{Version: Version(), Root: n.config.Root, Address: n.config.Address, HubKeys: n.keys.List(),
+	s := Status{Version: Version(), Root: n.config.Root, Address: n.config.Address, MountMode: n.config.MountMode,
+		RemapIDs: n.config.RemapIDs, Scope: n.config.Scope, CAFile: n.config.CAFile, HubKeys: n.keys.List(),
 		Hubs: n.hubs.Health(), Started: n.started, TakenOver: n.takenOver, Cache: n.cache.Stats(), Fetched: n.units.Stats(),
 		Binds: n.binds.list(), Mounts: []MountStatus{}, Images: []ImageStatus{}, Lost: []LostStatus{}}
 	if n.unkept != nil {

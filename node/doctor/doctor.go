@@ -100,11 +100,21 @@ func (d *doctor) askNode(ctx context.Context) {
 		d.asked = err
 		return
 	}
-	d.status = &status
-	d.config.Root, d.config.Address = status.Root, status.Address
-	d.config.CacheSize = node.Size(status.Cache.Limit)
-	if len(status.HubKeys) > 0 {
-		d.config.HubKeys = status.HubKeys
+	d.believe(&status)
+}
+
+// believe puts what a node says of itself in the place of what is configured.
+func (d *doctor) believe(s *node.Status) {
+	d.status = s
+	d.config.Root, d.config.Address, d.config.MountMode, d.config.RemapIDs = s.Root, s.Address, s.MountMode, s.RemapIDs
+	d.config.CacheSize = node.Size(s.Cache.Limit)
+	d.config.Hubs, d.config.Scope, d.config.CAFile = nil, s.Scope, s.CAFile
+	d.config.PlainHTTP = true // it would not run with hubs that it may not ask
+	for _, h := range s.Hubs {
+		d.config.Hubs = append(d.config.Hubs, h.URL)
+	}
+	if len(s.HubKeys) > 0 {
+		d.config.HubKeys = s.HubKeys
 	}
 }
 

@@ -38,16 +38,9 @@ type seen struct {
 
 // lookAtHubs says whether the hubs can be asked and believed.
 func (d *doctor) lookAtHubs(ctx context.Context) {
-	urls := d.config.Hubs
-	if d.status != nil {
-		urls = nil
-		for _, h := range d.status.Hubs {
-			urls = append(urls, h.URL)
-		}
-	}
 	answers := 0
 	var all []seen
-	for _, url := range urls {
+	for _, url := range d.config.Hubs {
 		client, err := hub.NewClient(hub.Options{URL: url, Scope: d.config.Scope, PlainHTTP: d.config.PlainHTTP, CAFile: d.config.CAFile})
 		if err != nil {
 			d.add("hub", Problem, err.Error(), "--plain-http if the network is to be trusted, or a hub with tls_cert and tls_key")

@@ -112,7 +112,7 @@ func (d *doctor) judge(t trial) {
 	case t.fuse != nil:
 		d.add(area, Problem, t.fuse.Error(), "modprobe fuse; ls -l /dev/fuse (mknod /dev/fuse c 10 229)")
 	case !t.resends:
-		d.add(area, Warning, d.release()+" does not send reads again: what a killed daemon had begun to read fails when the next one comes", "Linux 6.9 or newer")
+		d.add(area, OK, "FUSE works; "+d.release()+" does not send reads again, so the node keeps a journal of those that it has begun", "")
 	default:
 		d.add(area, OK, "FUSE works, and reads that a killed daemon had begun are sent again", "")
 	}

@@ -274,8 +274,8 @@ func (n *Node) findTree(ctx context.Context, word string) (tree chunk.ID, label 
 			known = true
 			found[image.Tree] = cmp.Or(found[image.Tree], image.Image, word)
 		}
-		if name := cmp.Or(image.Image, image.Chain); !image.Tree.IsZero() && !slices.Contains(names, name) {
-			names = append(names, name)
+		if !image.Tree.IsZero() {
+			names = append(names, cmp.Or(image.Image, image.Chain))
 		}
 	}
 	delete(found, chunk.ID{})
@@ -295,6 +295,7 @@ func (n *Node) findTree(ctx context.Context, word string) (tree chunk.ID, label 
 // listed writes names for an error: not too many of them.
 func listed(names []string) string {
 	slices.Sort(names)
+	names = slices.Compact(names)
 	switch {
 	case len(names) == 0:
 		return "none"

@@ -37,12 +37,13 @@ func (n *Node) Images(ctx context.Context, word string) ([]ImageDetail, error) {
 	}
 	var details []ImageDetail
 	var names []string
+	pins := n.cache.Pins()
 	for _, image := range s.known() {
 		if !image.is(word) {
 			names = append(names, cmp.Or(image.Image, image.Chain))
 			continue
 		}
-		d := s.detail(image, n.cache.Pins())
+		d := s.detail(image, pins)
 		if !image.Tree.IsZero() {
 			if d.Content, err = n.trees.Content(ctx, image.Tree, n.cache.Has); err != nil {
 				return nil, fmt.Errorf("count the chunks of tree %s: %w", image.Tree.Short(), err)

@@ -263,7 +263,7 @@ func TestBadSectors(t *testing.T) {
 	if s := cache[node.CacheStatus](t, d); !strings.Contains(s.Absent, "read-only") {
 		t.Errorf("it does not show that there is no cache: %+v", s)
 	}
-	if out := run(t, "cache", "--root", d.root).good(); !strings.Contains(out, "none") || !strings.Contains(d.said(), "without a cache") {
+	if out := run(t, "cache", "--root", d.root).good(); !strings.Contains(out, "cache off: there is no cache") || !strings.Contains(d.said(), "without a cache") {
 		t.Errorf("said %q", out)
 	}
 	run(t, "cache", "pin", "--root", d.root, "tools:1").bad(1, "no cache")

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -99,10 +100,42 @@ func (n *Node) openDevices(ctx context.Context) (err error) {
 	if n.server, err = device.Mount(dir, n.config.Resend, n.log); err != nil {
 		return fmt.Errorf("%w (if nothing else serves it, `lighter release --root %s` gives it up)", err, n.config.Root)
 	}
-	if n.unkept = n.keep(ctx); n.unkept != nil {
-		n.log.Error("nobody keeps the devices: when this daemon ends, containers get errors", "cause", n.unkept)
-	}
+	n.tryKeep(ctx)
 	return nil
+}
+
+// tryKeep has the devices kept, and says if nobody does.
+func (n *Node) tryKeep(ctx context.Context) {
+	err := n.keep(ctx)
+	if err == nil {
+		n.unkept.Store(nil)
+		return
+	}
+	why := err.Error()
+	n.unkept.Store(&why)
+	n.log.Error("nobody keeps the devices: when this daemon ends, containers get errors", "cause", why)
+}
+
+// keepPause is the time between two looks for the process that keeps the devices.
+const keepPause = 5 * time.Second
+
+// keepKept has the devices kept again when the process that does was killed, which
+// nobody would see before they are needed. A service manager is not killed.
+func (n *Node) keepKept(ctx context.Context) {
+	process, ok := n.keepers[0].(keeper.Process)
+	for ok {
+		select {
+		case <-time.After(keepPause):
+		case <-ctx.Done():
+			return
+		}
+		files, _, err := process.Take(ctx)
+		closeFiles(files)
+		if errors.Is(err, fs.ErrNotExist) && ctx.Err() == nil {
+			n.log.Warn("the keeper has gone; there is to be another", "cause", err)
+			n.tryKeep(ctx)
+		}
+	}
 }
 
 // dropDevices has everybody let go of the connection.

@@ -67,10 +67,10 @@ type Node struct {
 	chains    *chain.Resolver
 	snapshot  *snapshot.Snapshotter // nil without an address
 	binds     *binds
-	web       *web        // nil without an HTTP address
-	unkept    error       // why nobody keeps the devices
-	noMetrics error       // why there is none although there is an address
-	unserved  atomic.Bool // the kernel's requests are not answered any more
+	web       *web                   // nil without an HTTP address
+	unkept    atomic.Pointer[string] // why nobody keeps the devices
+	noMetrics error                  // why there is none although there is an address
+	unserved  atomic.Bool            // the kernel's requests are not answered any more
 	controls  net.Listener
 	requests  net.Listener // containerd's; nil without an address
 	stop      context.CancelCauseFunc
@@ -103,6 +103,7 @@ func (n *Node) serve(ctx context.Context, ready func()) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { n.ahead.Run(ctx); return nil })
 	group.Go(func() error { n.scrub(ctx); return nil })
+	group.Go(func() error { n.keepKept(ctx); return nil })
 	group.Go(func() error { return n.serveControl(ctx) })
 	if n.snapshot != nil {
 		group.Go(func() error { return snapshot.Serve(ctx, n.requests, n.snapshot) })

@@ -73,8 +73,8 @@ func (n *Node) Status(ctx context.Context) (Status, error) {
 		RemapIDs: n.config.RemapIDs, Scope: n.config.Scope, CAFile: n.config.CAFile, HubKeys: n.keys.List(),
 		Hubs: n.hubs.Health(), Started: n.started, TakenOver: n.takenOver, Cache: n.cache.Stats(), Fetched: n.units.Stats(),
 		Binds: n.binds.list(), Mounts: []MountStatus{}, Images: []ImageStatus{}, Lost: []LostStatus{}}
-	if n.unkept != nil {
-		s.Unkept = n.unkept.Error()
+	if why := n.unkept.Load(); why != nil {
+		s.Unkept = *why
 	}
 	if n.noMetrics != nil {
 		s.NoMetrics = n.noMetrics.Error()

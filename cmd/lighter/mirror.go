@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
 
 	"lighter/store/hub"
@@ -44,8 +45,8 @@ A mirror lists no images: "lighter mount" by name needs a hub.`,
 		if asJSON {
 			return printJSON(os.Stdout, done)
 		}
-		fmt.Printf("%d images with %d trees are in %s: %d units fetched, %d were there, %s received\n",
-			len(done.Images), done.Trees, args[0], done.Fetched, done.Kept, size(done.Bytes))
+		fmt.Printf("%s has %s with %s: %d units fetched, %d were there, %s received\n", args[0],
+			english.Plural(len(done.Images), "image", ""), english.Plural(done.Trees, "tree", ""), done.Fetched, done.Kept, size(done.Bytes))
 		return nil
 	}
 	return cmd

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -87,7 +88,10 @@ func existingDir(dir string) (string, error) {
 		return "", err
 	}
 	info, err := os.Stat(dir)
-	if err == nil && !info.IsDir() {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		err = errors.New(dir + " is not there: make it first")
+	case err == nil && !info.IsDir():
 		err = errors.New(dir + " is not a directory")
 	}
 	return dir, err

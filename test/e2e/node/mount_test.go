@@ -126,7 +126,7 @@ func TestMountWhereItCannotBe(t *testing.T) {
 		if err := os.WriteFile(file, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		run(t, "mount", "--root", root, "tools:1", filepath.Join(dir, "missing")).bad(2, "missing", "no such file")
+		run(t, "mount", "--root", root, "tools:1", filepath.Join(dir, "missing")).bad(2, "missing", "make it first")
 		run(t, "mount", "--root", root, "tools:1", file).bad(2, "not a directory")
 		run(t, "unmount", "--root", root, filepath.Join(dir, "missing")).bad(1, "not mounted by lighter")
 		run(t, "mount", "--root", root, "nothing:1", dir).bad(1, `no image "nothing:1"`)

@@ -175,7 +175,7 @@ func TestHubGoes(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if out, err := s.Hub.Lighter(t.Context(), "mirror", web.Dir, "python:latest"); err != nil || !strings.Contains(out, "1 images") {
+	if out, err := s.Hub.Lighter(t.Context(), "mirror", web.Dir, "python:latest"); err != nil || !strings.Contains(out, "1 image ") {
 		t.Fatalf("mirror: %q, %v", out, err)
 	}
 	t.Run("mirror", func(t *testing.T) { takesOver(t, s, want, freeze) })

@@ -41,7 +41,6 @@ var metrics = []metric{
 	{"ready", "1 if the node is ready, as /readyz says.", gauge, func(f *figures) float64 { return truth(f.ready) }},
 	{"taken_over", "1 if this daemon took the devices of a former one over.", gauge, func(f *figures) float64 { return truth(f.status.TakenOver) }},
 	{"resent_reads_total", "Reads that a former daemon had not answered, and the kernel sent again.", counter, func(f *figures) float64 { return float64(f.devices.Resent) }},
-	{"lost_trees", "Trees that a former daemon served and this one cannot.", gauge, func(f *figures) float64 { return float64(len(f.status.Lost)) }},
 	{"reads_in_flight", "Reads that are being answered.", gauge, func(f *figures) float64 { return float64(f.devices.InWork) }},
 	{"reads_in_flight_bytes", "Bytes that reads in flight ask for.", gauge, func(f *figures) float64 { return float64(f.devices.InWorkBytes) }},
 	{"reads_waiting", "Reads that wait for their turn.", gauge, func(f *figures) float64 { return float64(f.devices.Waiting) }},

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"strconv"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -23,6 +24,9 @@ const (
 	stageInit     = "init"
 	stageInside   = "inside"
 )
+
+// endTimeout is how long the program in an enclosure may take to end when it is told to.
+const endTimeout = 2 * stopTimeout
 
 // enclosure is the enclosure's directory, once inside.
 var enclosure string
@@ -92,7 +96,7 @@ func enclose() (code int, err error) {
 	}
 	defer func() { err = errors.Join(err, removeDirectory(dir.Name()), dir.Close()) }()
 
-	// The kernel kills process 1 when this thread ends, not when this process does.
+	// The kernel tells process 1 when this thread ends, not when this process does.
 	runtime.LockOSThread()
 	self, err := os.Executable()
 	if err != nil {
@@ -104,7 +108,7 @@ func enclose() (code int, err error) {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET,
-		Pdeathsig:  syscall.SIGKILL,
+		Pdeathsig:  syscall.SIGTERM, // not SIGKILL: it has to end what nothing else can
 	}
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
@@ -187,8 +191,11 @@ func exitCode(err error) (int, error) {
 }
 
 // beInit prepares the namespaces, starts the program in them, and waits for it
-// while it collects orphans: containerd's shims are some.
+// while it collects orphans: containerd's shims are some. When it ends, the kernel
+// kills all that is left, but not who waits for a FUSE server that is dead too.
 func beInit() (int, error) {
+	signals := make(chan os.Signal, 8) // from the first moment: process 1 is not ended by a signal that it does not know
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	if err := prepareNamespaces(); err != nil {
 		return 0, err
 	}
@@ -203,13 +210,9 @@ func beInit() (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("start the program in the enclosure: %w", err)
 	}
-	signals := make(chan os.Signal, 8)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	go func() {
-		for s := range signals {
-			_ = syscall.Kill(child, s.(syscall.Signal)) // it may just have ended
-		}
-	}()
+	defer abortConnections()
+	go passSignals(child, signals)
+	go watchHang(child)
 	for {
 		var status syscall.WaitStatus
 		pid, err := syscall.Wait4(-1, &status, 0, nil)
@@ -222,6 +225,15 @@ func beInit() (int, error) {
 		case pid == child:
 			return status.ExitStatus(), nil
 		}
+	}
+}
+
+// passSignals tells the program what process 1 is told, and ends it if it does not
+// end by itself then.
+func passSignals(child int, signals <-chan os.Signal) {
+	for s := range signals {
+		_ = syscall.Kill(child, s.(syscall.Signal)) // it may just have ended
+		time.AfterFunc(endTimeout, func() { _ = syscall.Kill(child, syscall.SIGKILL) })
 	}
 }
 

@@ -66,15 +66,19 @@ func mountsBelow(dir string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 	var mounts []string
 	for line := range strings.Lines(string(b)) {
-		point := unescape.Replace(strings.Fields(line)[4])
+		point := mountPoint(strings.Fields(line))
 		if point == dir || strings.HasPrefix(point, dir+"/") {
 			mounts = append(mounts, point)
 		}
 	}
 	return mounts, nil
+}
+
+// mountPoint returns where a line of mountinfo says that something is mounted.
+func mountPoint(fields []string) string {
+	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(fields[4])
 }
 
 // unmountBelow unmounts all at and below dir, the last first.

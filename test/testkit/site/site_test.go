@@ -5,6 +5,7 @@ package site
 import (
 	"bufio"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -14,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestMain(m *testing.M) { os.Exit(Enclosed(m.Run)) }
@@ -135,6 +138,56 @@ func TestAKilledEnclosureLeavesNothing(t *testing.T) {
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%s is still there: %v", dir, err)
+	}
+}
+
+// A program that is dead, and waits for a FUSE file system that nobody but itself
+// could serve, does not keep the enclosure from ending.
+func TestAProgramThatCannotEnd(t *testing.T) {
+	const status = 7
+	if os.Getenv(startedVariable) != "" {
+		hangOnItself(t)
+		os.Exit(status)
+	}
+	// Killed, whoever waits stays; its own process 1 has to do it.
+	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), startedVariable+"=1")
+	out, err := cmd.CombinedOutput()
+	if cmd.ProcessState.ExitCode() != status {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// hangOnItself leaves a thread that waits for the answer to a request that was read.
+func hangOnItself(t *testing.T) {
+	t.Helper()
+	dir := t.TempDir()
+	fd, err := unix.Open("/dev/fuse", unix.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("hang", dir, "fuse.hang", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fd)); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 1<<17)
+	if _, err := unix.Read(fd, b); err != nil { // INIT
+		t.Fatal(err)
+	}
+	init := make([]byte, 16+64) // its answer: a header, and version 7.31
+	binary.NativeEndian.PutUint32(init, uint32(len(init)))
+	copy(init[8:16], b[8:16])
+	binary.NativeEndian.PutUint32(init[16:], 7)
+	binary.NativeEndian.PutUint32(init[20:], 31)
+	binary.NativeEndian.PutUint32(init[36:], 4096)
+	if _, err := unix.Write(fd, init); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		var stat unix.Statfs_t
+		_ = unix.Statfs(dir, &stat) // never returns
+	}()
+	if _, err := unix.Read(fd, b); err != nil {
+		t.Fatal(err)
 	}
 }
 

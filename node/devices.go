@@ -9,7 +9,6 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -73,10 +72,7 @@ func (n *Node) openDevices(ctx context.Context) (err error) {
 	if err == nil {
 		n.takenOver = true
 		n.log.Info("a former daemon's devices are taken over")
-		// With a note that is this daemon's.
-		if err := n.keep(ctx); err != nil {
-			n.log.Error("the devices are kept as a former daemon left them", "cause", err)
-		}
+		n.keepAgain(ctx) // with a note that is this daemon's
 		return nil
 	}
 	if errors.Is(err, errTooNew) {
@@ -100,42 +96,8 @@ func (n *Node) openDevices(ctx context.Context) (err error) {
 	if n.server, err = device.Mount(dir, n.config.Resend, n.log); err != nil {
 		return fmt.Errorf("%w (if nothing else serves it, `lighter release --root %s` gives it up)", err, n.config.Root)
 	}
-	n.tryKeep(ctx)
+	n.keepAgain(ctx)
 	return nil
-}
-
-// tryKeep has the devices kept, and says if nobody does.
-func (n *Node) tryKeep(ctx context.Context) {
-	err := n.keep(ctx)
-	if err == nil {
-		n.unkept.Store(nil)
-		return
-	}
-	why := err.Error()
-	n.unkept.Store(&why)
-	n.log.Error("nobody keeps the devices: when this daemon ends, containers get errors", "cause", why)
-}
-
-// keepPause is the time between two looks for the process that keeps the devices.
-const keepPause = 5 * time.Second
-
-// keepKept has the devices kept again when the process that does was killed, which
-// nobody would see before they are needed. A service manager is not killed.
-func (n *Node) keepKept(ctx context.Context) {
-	process, ok := n.keepers[0].(keeper.Process)
-	for ok {
-		select {
-		case <-time.After(keepPause):
-		case <-ctx.Done():
-			return
-		}
-		files, _, err := process.Take(ctx)
-		closeFiles(files)
-		if errors.Is(err, fs.ErrNotExist) && ctx.Err() == nil {
-			n.log.Warn("the keeper has gone; there is to be another", "cause", err)
-			n.tryKeep(ctx)
-		}
-	}
 }
 
 // dropDevices has everybody let go of the connection.
@@ -181,36 +143,6 @@ func (n *Node) takeOver(ctx context.Context) (*device.Server, error) {
 	return device.Adopt(files, mount.Devices(n.config.Root), k.State, n.log)
 }
 
-// keep gives the connection to the keeper.
-func (n *Node) keep(ctx context.Context) error {
-	connection, err := mount.Connection(n.config.Root)
-	if err != nil {
-		return err
-	}
-	files, err := n.server.Kept()
-	if err != nil {
-		return err
-	}
-	defer closeFiles(files)
-	k := kept{Version: number(keptVersion), Oldest: number(keptOldest), Mount: connection, State: n.server.State()}
-	if len(files) > 1 {
-		k.Oldest = max(k.Oldest, journalVersion)
-	}
-	note, err := json.Marshal(k)
-	if err != nil {
-		return err
-	}
-	if err := n.keepers[0].Keep(ctx, files, note); err != nil {
-		return err
-	}
-	for _, former := range n.keepers[1:] {
-		if err := former.Drop(ctx); err != nil {
-			n.log.Warn("a former daemon's keeper still holds the devices", "cause", err)
-		}
-	}
-	return nil
-}
-
 func closeFiles(files []*os.File) {
 	for _, file := range files {
 		file.Close()
@@ -248,6 +180,7 @@ func (n *Node) serveDevices(ctx context.Context) error {
 func (n *Node) closeDevices() error {
 	err := n.server.Close()
 	if errors.Is(err, unix.EBUSY) {
+		n.keepAgain(context.Background()) // the last moment
 		n.log.Info("containers use the devices: they wait for the next daemon with what they read", "root", n.config.Root)
 		return n.server.Detach()
 	}

@@ -40,6 +40,8 @@ const (
 var metrics = []metric{
 	{"ready", "1 if the node is ready, as /readyz says.", gauge, func(f *figures) float64 { return truth(f.ready) }},
 	{"taken_over", "1 if this daemon took the devices of a former one over.", gauge, func(f *figures) float64 { return truth(f.status.TakenOver) }},
+	{"devices_kept", "0 if nobody keeps the devices: if the daemon ends now, containers get errors.", gauge, func(f *figures) float64 { return truth(f.status.Keeper.Error == "") }},
+	{"keepers_replaced_total", "Keepers that had ended while the daemon ran, and were replaced.", counter, func(f *figures) float64 { return float64(f.status.Keeper.Again) }},
 	{"resent_reads_total", "Reads that a former daemon had not answered, and the kernel sent again.", counter, func(f *figures) float64 { return float64(f.devices.Resent) }},
 	{"reads_in_flight", "Reads that are being answered.", gauge, func(f *figures) float64 { return float64(f.devices.InWork) }},
 	{"reads_in_flight_bytes", "Bytes that reads in flight ask for.", gauge, func(f *figures) float64 { return float64(f.devices.InWorkBytes) }},

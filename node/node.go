@@ -58,6 +58,7 @@ type Node struct {
 	ahead     *device.Ahead
 	manager   *keeper.Manager // the service manager, or nil
 	keepers   []keeper.Keeper
+	keeping   keeping
 	probe     singleflight.Group // whether the devices are served
 	server    *device.Server
 	served    chan error // what became of serving the devices; nil before
@@ -68,7 +69,6 @@ type Node struct {
 	snapshot  *snapshot.Snapshotter // nil without an address
 	binds     *binds
 	web       *web                   // nil without an HTTP address
-	unkept    atomic.Pointer[string] // why nobody keeps the devices
 	noMetrics error                  // why there is none although there is an address
 	unserved  atomic.Bool            // the kernel's requests are not answered any more
 	controls  net.Listener
@@ -103,7 +103,7 @@ func (n *Node) serve(ctx context.Context, ready func()) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { n.ahead.Run(ctx); return nil })
 	group.Go(func() error { n.scrub(ctx); return nil })
-	group.Go(func() error { n.keepKept(ctx); return nil })
+	group.Go(func() error { n.watchKeeper(ctx); return nil })
 	group.Go(func() error { return n.serveControl(ctx) })
 	if n.snapshot != nil {
 		group.Go(func() error { return snapshot.Serve(ctx, n.requests, n.snapshot) })

@@ -27,10 +27,10 @@ type Status struct {
 	HubKeys   []string         `json:"hubKeys"`
 	Hubs      []hub.Health     `json:"hubs"`
 	NotLazy   string           `json:"notLazy,omitempty"`   // why no image can be lazy on this machine
-	Unkept    string           `json:"unkept,omitempty"`    // why nobody keeps the devices when this daemon ends
 	NoMetrics string           `json:"noMetrics,omitempty"` // why nobody can ask for them, although there is an address
 	Started   time.Time        `json:"started"`
 	TakenOver bool             `json:"takenOver"` // the devices are a former daemon's
+	Keeper    KeeperStatus     `json:"keeper"`
 	Cache     disk.Stats       `json:"cache"`
 	Fetched   store.UnitsStats `json:"fetched"`
 	Mounts    []MountStatus    `json:"mounts"`
@@ -71,11 +71,8 @@ type ImageStatus struct {
 func (n *Node) Status(ctx context.Context) (Status, error) {
 	s := Status{Version: Version(), Root: n.config.Root, Address: n.config.Address, MountMode: n.config.MountMode,
 		RemapIDs: n.config.RemapIDs, Scope: n.config.Scope, CAFile: n.config.CAFile, HubKeys: n.keys.List(),
-		Hubs: n.hubs.Health(), Started: n.started, TakenOver: n.takenOver, Cache: n.cache.Stats(), Fetched: n.units.Stats(),
+		Hubs: n.hubs.Health(), Started: n.started, TakenOver: n.takenOver, Keeper: n.keeperStatus(), Cache: n.cache.Stats(), Fetched: n.units.Stats(),
 		Binds: n.binds.list(), Mounts: []MountStatus{}, Images: []ImageStatus{}, Lost: []LostStatus{}}
-	if why := n.unkept.Load(); why != nil {
-		s.Unkept = *why
-	}
 	if n.noMetrics != nil {
 		s.NoMetrics = n.noMetrics.Error()
 	}

@@ -62,12 +62,14 @@ func printStatus(s node.Status) error {
 		taken = ", devices taken over"
 	}
 	fmt.Printf("node %s, version %s, up %s%s\n", s.Root, s.Version, time.Since(s.Started).Round(time.Second), taken)
+	if s.Keeper.Error != "" {
+		fmt.Printf("nobody keeps the devices, if the node ends containers get errors: %s\n", s.Keeper.Error)
+	} else {
+		fmt.Printf("devices kept by %s\n", s.Keeper.Who)
+	}
 	printHubs(s)
 	fmt.Printf("fetched %s in %d requests (%d again, %d invalid)\n", size(s.Fetched.Bytes), s.Fetched.Requests, s.Fetched.Retries, s.Fetched.Invalid)
 	printCache(s.Cache)
-	if s.Unkept != "" {
-		fmt.Printf("nobody keeps the devices, containers get errors when this node ends: %s\n", s.Unkept)
-	}
 	if s.NoMetrics != "" {
 		fmt.Printf("nobody can ask for metrics, health or readiness: %s\n", s.NoMetrics)
 	}

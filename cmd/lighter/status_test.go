@@ -18,7 +18,7 @@ func someStatus() node.Status {
 	tree := chunk.Sum([]byte("tree"))
 	chain := "sha256:" + strings.Repeat("ab", 32)
 	return node.Status{
-		Version: "v1.2.3", Root: "/var/lib/lighter", Started: time.Now().Add(-90 * time.Second), TakenOver: true,
+		Version: "v1.2.3", Root: "/var/lib/lighter", Started: time.Now().Add(-90 * time.Second), TakenOver: true, Keeper: node.KeeperStatus{Error: "its keeper was killed"},
 		Hubs: []hub.Health{{URL: "https://one.test", Up: true}, {URL: "https://two.test", Error: "connection refused"}},
 		Mounts: []node.MountStatus{{Mounted: mount.Mounted{Tree: tree, Dir: "/var/lib/lighter/mounts/x", Mode: mount.File,
 			Device: device.Stats{Faults: 203, Bytes: 8 << 20, Missed: 2 << 20, Failed: 1, Waited: device.Wait{Fetched: 21, Total: 1.5, P50: 0.00004, P99: 0.042, Max: 0.1234}}},
@@ -38,7 +38,7 @@ func TestStatusForPeople(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	for _, want := range []string{"version v1.2.3", "devices taken over", "https://one.test up", "https://two.test down since", "connection refused", "1.5s", "42ms",
+	for _, want := range []string{"version v1.2.3", "devices taken over", "nobody keeps the devices", "keeper was killed", "https://one.test up", "https://two.test down since", "connection refused", "1.5s", "42ms",
 		"1.0 GiB pinned, 2.0 GiB evicted", "3 chunks back wrong and 2 not at all, and did not take 1", "cache off: its disk refuses writes", "/gone", "not brought back: no tree", "not lazy   the hub does not know it", "/mnt", "BROKEN TREE", "its map is cut off"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("there is no %q in:\n%s", want, out)

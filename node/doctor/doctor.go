@@ -138,8 +138,8 @@ func (d *doctor) lookAtNode() {
 	if s.NotLazy != "" {
 		d.add(area, Problem, "no image is lazy: "+s.NotLazy, "what is said of the kernel above, and mount_mode = \"auto\"; then restart the node")
 	}
-	if s.Unkept != "" {
-		d.add(area, Problem, "nobody keeps the devices, containers get errors when this node ends: "+s.Unkept, "restart it when no container uses it")
+	if s.Keeper.Error != "" {
+		d.add(area, Problem, "nobody keeps the devices, containers get errors when this node ends: "+s.Keeper.Error, "restart it when no container uses it")
 	}
 	if s.NoMetrics != "" {
 		d.add(area, Warning, "nobody can ask for metrics, health or readiness: "+s.NoMetrics, "another http_address; then restart the node")

@@ -245,7 +245,7 @@ func TestNodes(t *testing.T) {
 		"another":     {func(s *node.Status) { s.Version = "v0.0.1" }, Warning, "v0.0.1"},
 		"lost":        {func(s *node.Status) { s.Lost = []node.LostStatus{{Tree: chunk.Sum(nil), Cause: "its map is cut off"}} }, Problem, "cut off"},
 		"no bind":     {func(s *node.Status) { s.Binds = []node.Bind{{Dir: "/mnt", Name: "a:1", Lost: "no tree"}} }, Problem, "lighter unmount /mnt"},
-		"not kept":    {func(s *node.Status) { s.Unkept = "it does not start" }, Problem, "nobody keeps the devices"},
+		"not kept":    {func(s *node.Status) { s.Keeper.Error = "it does not start" }, Problem, "nobody keeps the devices"},
 		"no metrics":  {func(s *node.Status) { s.NoMetrics = "address already in use" }, Warning, "already in use"},
 		"not lazy":    {func(s *node.Status) { s.Images = []node.ImageStatus{{Image: "a/b:1", Why: "the hub does not know it"}} }, Warning, "lighter add docker://a/b:1"},
 	} {

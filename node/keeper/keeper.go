@@ -19,6 +19,7 @@
 package keeper
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -58,8 +59,13 @@ type Keeper interface {
 	// Take returns copies of what is kept, and its note. It stays kept. If nothing
 	// is, the error wraps fs.ErrNotExist.
 	Take(ctx context.Context) (files []*os.File, note []byte, err error)
+	// Holds fails if what was kept with note is not kept any more, as far as can be
+	// found out; if so for sure, the error wraps fs.ErrNotExist.
+	Holds(ctx context.Context, note []byte) error
 	// Drop lets go of what is kept. That nothing is, is no error.
 	Drop(ctx context.Context) error
+	// String says who it is.
+	String() string
 }
 
 var _, _ Keeper = Process{}, (*Manager)(nil)
@@ -131,6 +137,32 @@ func numbers(files []*os.File) (fds []int, err error) {
 
 // Take implements Keeper.
 func (p Process) Take(ctx context.Context) ([]*os.File, []byte, error) {
+	note, fds, err := p.ask(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	var files []*os.File
+	for _, fd := range fds {
+		files = append(files, os.NewFile(uintptr(fd), "kept"))
+	}
+	return files, note, nil
+}
+
+// Holds implements Keeper.
+func (p Process) Holds(ctx context.Context, note []byte) error {
+	got, fds, err := p.ask(ctx)
+	closeAll(fds)
+	if err == nil && !bytes.Equal(got, note) {
+		err = fmt.Errorf("the keeper holds something else: %w", fs.ErrNotExist)
+	}
+	return err
+}
+
+// String implements Keeper.
+func (Process) String() string { return "a process of its own" }
+
+// ask returns copies of what is kept.
+func (p Process) ask(ctx context.Context) (note []byte, fds []int, err error) {
 	conn, err := dial(ctx, p.Root)
 	if errors.Is(err, unix.ECONNREFUSED) {
 		return nil, nil, fmt.Errorf("the keeper has ended: %w", fs.ErrNotExist)
@@ -142,18 +174,14 @@ func (p Process) Take(ctx context.Context) ([]*os.File, []byte, error) {
 	if err := send(conn, opTake, nil); err != nil {
 		return nil, nil, fmt.Errorf("ask the keeper: %w", err)
 	}
-	note, fds, err := receive(conn, opTake)
+	note, fds, err = receive(conn, opTake)
 	if err != nil {
 		return nil, nil, fmt.Errorf("ask the keeper: %w", err)
 	}
 	if len(fds) == 0 {
 		return nil, nil, fmt.Errorf("the keeper holds nothing: %w", fs.ErrNotExist)
 	}
-	var files []*os.File
-	for _, fd := range fds {
-		files = append(files, os.NewFile(uintptr(fd), "kept"))
-	}
-	return files, note, nil
+	return note, fds, nil
 }
 
 // Drop implements Keeper. The process has ended when it returns.

@@ -12,6 +12,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Whoever gave something finds out that it is not kept any more.
+func TestHolds(t *testing.T) {
+	root := t.TempDir()
+	_, w := pipe(t)
+	p := Process{Root: root}
+	holds := func(note string, want bool) {
+		t.Helper()
+		if err := p.Holds(t.Context(), []byte(note)); want != (err == nil) || !want && !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%q: %v", note, err)
+		}
+	}
+	holds("", false)
+	for _, note := range []string{"first", "second"} {
+		if err := keep(t, root, w, note); err != nil {
+			t.Fatal(err)
+		}
+		holds(note, true)
+		holds("other", false)
+	}
+	holds("first", false)
+	if err := p.Drop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	holds("second", false)
+}
+
 // The test binary is the keeper too.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "keep" {

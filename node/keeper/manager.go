@@ -24,6 +24,7 @@ type Manager struct {
 	watchdog time.Duration
 	kept     map[string]int // what it has handed over, by name
 	note     *os.File       // shared memory that the manager keeps too
+	holds    []byte         // the note that was last kept
 }
 
 // Names of what the manager keeps. The files are name + their number.
@@ -150,8 +151,24 @@ func (m *Manager) Keep(ctx context.Context, files []*os.File, note []byte) error
 			return fmt.Errorf("give the service manager a descriptor: %w", err)
 		}
 	}
-	return m.barrier(ctx)
+	if err := m.barrier(ctx); err != nil {
+		return err
+	}
+	m.holds = bytes.Clone(note)
+	return nil
 }
+
+// Holds implements Keeper. A manager does not say what it keeps: it is believed,
+// once it has confirmed it.
+func (m *Manager) Holds(_ context.Context, note []byte) error {
+	if m.holds == nil || !bytes.Equal(m.holds, note) {
+		return fmt.Errorf("the service manager was not given it: %w", fs.ErrNotExist)
+	}
+	return nil
+}
+
+// String implements Keeper.
+func (*Manager) String() string { return "the service manager" }
 
 // write writes the note, in one write: whoever reads it sees one note or another.
 func (m *Manager) write(note []byte) error {
@@ -229,7 +246,7 @@ func (m *Manager) Drop(ctx context.Context) error {
 	if err := m.send("FDSTOREREMOVE=1\nFDNAME=" + managedNote); err != nil {
 		return err
 	}
-	m.kept = nil
+	m.kept, m.holds = nil, nil
 	if m.note != nil {
 		_ = m.note.Close() // shared memory
 		m.note = nil

@@ -1,0 +1,70 @@
+//go:build e2e
+
+package soak
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"lighter/node"
+)
+
+// A keeper that is killed while its daemon lives has a successor before the daemon
+// dies too.
+func TestKeeperAloneIsKilled(t *testing.T) {
+	s, c := contained(t)
+	root := s.Machine.NodeRoot()
+	for round := range int64(times(2, 5)) {
+		if err := syscall.Kill(keeperOf(t, root), syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+			status, err := node.NewControl(root).Status(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if status.Keeper.Again == 1 && status.Keeper.Error == "" {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("round %d: nobody notices that the keeper is gone: %+v", round, status.Keeper)
+			}
+		}
+		s.Machine.KillNode()
+		read := readAll(filepath.Join(c.Root, "data"))
+		if err := s.Machine.StartNode(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-read; err != nil {
+			t.Fatalf("round %d: %v", round, err)
+		}
+	}
+	if err := c.Remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// keeperOf returns the keeper of a root's devices. (The socket's peer would be
+// whoever has started it.)
+func keeperOf(t *testing.T, root string) (pid int) {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		line, _ := os.ReadFile(file) // it may just have ended
+		if bytes.HasSuffix(line, []byte("\x00keeper\x00"+root+"\x00")) {
+			pid, _ = strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		}
+	}
+	if pid == 0 {
+		t.Fatal("there is no keeper")
+	}
+	return pid
+}

@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -15,6 +17,10 @@ import (
 
 // errInUse says that another daemon runs with a root.
 var errInUse = errors.New("in use by another lighter node")
+
+// deadTimeout is how long a process that was killed may take to end before it
+// counts as one that hangs.
+const deadTimeout = time.Second
 
 // lockRoot makes sure that no other daemon uses root, as long as the file that it
 // returns is open.
@@ -35,12 +41,15 @@ func lockRoot(root string) (lock *os.File, inherited bool, err error) {
 	}
 	path := filepath.Join(root, "lock")
 	lock, err = tryLock(path)
-	if errors.Is(err, unix.EWOULDBLOCK) && isDead(path) {
+	for end := time.Now().Add(deadTimeout); errors.Is(err, unix.EWOULDBLOCK) && isDead(path); lock, err = tryLock(path) {
+		if time.Now().Before(end) {
+			time.Sleep(10 * time.Millisecond) // it may be just ending
+			continue
+		}
 		if err := inherit(root); err != nil {
 			return nil, false, fmt.Errorf("take the locks of a daemon that was killed: %w", err)
 		}
 		inherited = true
-		lock, err = tryLock(path)
 	}
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		return nil, false, fmt.Errorf("%s is %w: stop it, or give this one another --root", root, errInUse)
@@ -68,7 +77,8 @@ func inherit(root string) error {
 	return errors.Join(err, os.Remove(filepath.Join(root, "lock")))
 }
 
-// tryLock locks a file and says in it who has.
+// tryLock locks a file and says in it who has: the process and its PID namespace,
+// without which the number says nothing.
 func tryLock(path string) (*os.File, error) {
 	lock, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -76,7 +86,7 @@ func tryLock(path string) (*os.File, error) {
 	}
 	err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if err == nil {
-		err = errors.Join(lock.Truncate(0), writeStart(lock, strconv.Itoa(os.Getpid())))
+		err = errors.Join(lock.Truncate(0), writeStart(lock, fmt.Sprintf("%d %s", os.Getpid(), pidNamespace())))
 	}
 	if err != nil {
 		lock.Close()
@@ -90,12 +100,29 @@ func writeStart(file *os.File, text string) error {
 	return err
 }
 
-// isDead tells whether the process that has written the lock is dead.
+// isDead tells whether the process that holds the lock is dead. It has written who
+// it is while nobody else could look (lockRoot); and as long as it holds the lock,
+// the kernel gives its number to nobody else. A process that cannot be seen from
+// here is taken for alive.
 func isDead(lock string) bool {
 	text, err := os.ReadFile(lock)
 	if err != nil {
 		return false
 	}
-	pid, err := strconv.Atoi(string(text))
-	return err == nil && state.Dead(pid)
+	number, namespace, _ := strings.Cut(string(text), " ")
+	pid, err := strconv.Atoi(number)
+	return err == nil && namespace != "" && namespace == pidNamespace() && state.Dead(pid)
+}
+
+// pidNamespace names the PID namespace of this process, or returns "" if /proc
+// cannot say who has a number there: it may be another one's.
+func pidNamespace() string {
+	if self, err := os.Readlink("/proc/self"); err != nil || self != strconv.Itoa(os.Getpid()) {
+		return ""
+	}
+	name, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil {
+		return ""
+	}
+	return name
 }

@@ -68,9 +68,9 @@ type Node struct {
 	chains    *chain.Resolver
 	snapshot  *snapshot.Snapshotter // nil without an address
 	binds     *binds
-	web       *web                   // nil without an HTTP address
-	noMetrics error                  // why there is none although there is an address
-	unserved  atomic.Bool            // the kernel's requests are not answered any more
+	web       *web        // nil without an HTTP address
+	noMetrics error       // why there is none although there is an address
+	unserved  atomic.Bool // the kernel's requests are not answered any more
 	controls  net.Listener
 	requests  net.Listener // containerd's; nil without an address
 	stop      context.CancelCauseFunc

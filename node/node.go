@@ -71,6 +71,7 @@ type Node struct {
 	web       *web        // nil without an HTTP address
 	noMetrics error       // why there is none although there is an address
 	unserved  atomic.Bool // the kernel's requests are not answered any more
+	stopping  atomic.Bool
 	controls  net.Listener
 	requests  net.Listener // containerd's; nil without an address
 	stop      context.CancelCauseFunc
@@ -108,11 +109,9 @@ func (n *Node) serve(ctx context.Context, ready func()) error {
 	if n.snapshot != nil {
 		group.Go(func() error { return snapshot.Serve(ctx, n.requests, n.snapshot) })
 	}
-	defer context.AfterFunc(ctx, func() { n.web.notReady("it stops") })()
-	n.web.ready()
-	group.Go(func() error { return n.tellManager(ctx) })
-	n.log.Info("node is ready", "root", n.config.Root, "address", n.config.Address, "hubs", n.hubs.URL())
-	ready()
+	group.Go(func() error { n.feedWatchdog(ctx); return nil })
+	n.announce(ready)
+	group.Go(func() error { <-ctx.Done(); n.withdraw(); return nil })
 	return group.Wait()
 }
 

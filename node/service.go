@@ -16,15 +16,28 @@ import (
 	"lighter/node/mount"
 )
 
-// tellManager tells the service manager that the node is ready, how it is, as long
-// as it is well, and that it stops.
-func (n *Node) tellManager(ctx context.Context) error {
+// announce says to all who want to know that the node is ready: its sockets are
+// there, and what a former daemon served is served again. withdraw says that it is
+// not any more. They are the one place for that.
+func (n *Node) announce(ready func()) {
+	n.log.Info("node is ready", "root", n.config.Root, "address", n.config.Address, "hubs", n.hubs.URL())
+	n.web.ready()
 	n.notify(fmt.Sprintf("READY=1\nSTATUS=%d trees served, root %s", len(n.trees.Mounted()), n.config.Root))
-	defer n.notify("STOPPING=1\nSTATUS=stopping")
-	interval := n.manager.Watchdog() / 2
+	ready()
+}
+
+func (n *Node) withdraw() {
+	n.stopping.Store(true)
+	n.web.notReady("it stops")
+	n.notify("STOPPING=1\nSTATUS=stopping")
+}
+
+// feedWatchdog tells the service manager that the node is alive, as long as it is
+// and ctx is not done.
+func (n *Node) feedWatchdog(ctx context.Context) {
+	interval := n.manager.Watchdog() / 3
 	if interval <= 0 {
-		<-ctx.Done()
-		return nil
+		return
 	}
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -32,7 +45,7 @@ func (n *Node) tellManager(ctx context.Context) error {
 		err := n.alive(ctx, interval)
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return
 		case err == nil:
 			n.notify("WATCHDOG=1")
 		default:
@@ -41,7 +54,7 @@ func (n *Node) tellManager(ctx context.Context) error {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return nil
+			return
 		}
 	}
 }
@@ -52,11 +65,40 @@ func (n *Node) notify(lines string) {
 	}
 }
 
-// alive fails if the node does not answer the kernel within timeout: whatever else
-// works, containers would hang. It asks the kernel, and so goes the whole way, by
+// hungRead is for how long a read can be unanswered at most, if all is well: each
+// is answered within 110 s (package device).
+const hungRead = 3 * time.Minute
+
+// alive fails if only a restart can help: if the kernel's requests are not
+// answered, containers hang, whatever else works. It is what the service manager's
+// watchdog and /healthz go by. A node whose hub or disk is gone is alive, as it
+// serves what it has; and so is one that stops.
+func (n *Node) alive(ctx context.Context, timeout time.Duration) error {
+	switch {
+	case n.stopping.Load():
+		return nil
+	case n.unserved.Load():
+		return errors.New("the kernel's reads are not answered any more")
+	}
+	if err := hangs(n.server.Stats().Oldest); err != nil {
+		return err
+	}
+	return n.answers(ctx, timeout)
+}
+
+// hangs judges for how long the oldest read has been unanswered.
+func hangs(oldest time.Duration) error {
+	if oldest > hungRead {
+		return fmt.Errorf("a read has been unanswered for %s", oldest.Round(time.Second))
+	}
+	return nil
+}
+
+// answers fails if the node does not answer the kernel within timeout. It asks the
+// kernel, and so goes the whole way (that is no read, and waits for none), by
 // another process: who waits for an answer that nobody will give cannot be killed,
 // and a daemon that hangs has to be, for its successor to start.
-func (n *Node) alive(ctx context.Context, timeout time.Duration) error {
+func (n *Node) answers(ctx context.Context, timeout time.Duration) error {
 	// One at a time: without an answer it waits until the connection ends.
 	answered := n.probe.DoChan("", func() (any, error) {
 		said, err := exec.Command("/proc/self/exe", "probe", n.config.Root).CombinedOutput()

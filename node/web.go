@@ -24,9 +24,7 @@ const (
 	webHeader  = 16 << 10
 	webTimeout = 10 * time.Second
 	webIdle    = time.Minute
-	// hungRead is for how long a read can be unanswered at most, if all is well:
-	// each is answered within 110 s (package device).
-	hungRead = 3 * time.Minute
+	webHealth  = webTimeout // for the kernel's answer
 )
 
 // web tells machines how the node is: /metrics, /healthz and /readyz. It answers
@@ -125,43 +123,25 @@ func (w *web) show(n *Node) {
 func (w *web) handler(log *slog.Logger) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", metricsHandler(w, log))
-	mux.HandleFunc("GET /healthz", func(out http.ResponseWriter, r *http.Request) { answer(out, w.unhealthy(r.Context())) })
-	mux.HandleFunc("GET /readyz", func(out http.ResponseWriter, r *http.Request) {
+	mux.HandleFunc("GET /healthz", func(out http.ResponseWriter, in *http.Request) { answer(out, w.unhealthy(in.Context())) })
+	mux.HandleFunc("GET /readyz", func(out http.ResponseWriter, in *http.Request) {
 		if why := w.why.Load(); why != nil {
 			answer(out, errors.New(*why))
 			return
 		}
-		answer(out, w.unhealthy(r.Context()))
+		answer(out, w.unhealthy(in.Context()))
 	})
 	return mux
 }
 
-// unhealthy says why only a restart can help, if the node is that far.
+// unhealthy says why only a restart can help, if the node is that far: one that
+// recovers is healthy.
 func (w *web) unhealthy(ctx context.Context) error {
 	n := w.node.Load()
-	switch {
-	case n == nil:
+	if n == nil {
 		return nil
-	case n.unserved.Load():
-		return judgeHealth(true, 0)
 	}
-	if err := judgeHealth(false, n.server.Stats().Oldest); err != nil {
-		return err
-	}
-	// A daemon that reads no requests has no old ones.
-	return n.alive(ctx, webTimeout)
-}
-
-// judgeHealth says whether reads are answered. A node that recovers is healthy, and
-// so is one whose hub or disk is gone: it serves what it has.
-func judgeHealth(unserved bool, oldest time.Duration) error {
-	if unserved {
-		return errors.New("the kernel's reads are not answered any more")
-	}
-	if oldest > hungRead {
-		return fmt.Errorf("a read has been unanswered for %s", oldest.Round(time.Second))
-	}
-	return nil
+	return n.alive(ctx, webHealth)
 }
 
 // answer says ok, or what is wrong, in a line of text.

@@ -78,6 +78,9 @@ func TestStuckDevicesDelayNoOther(t *testing.T) {
 			t.Fatalf("%d bytes, %v", len(a.data), a.errno)
 		}
 	}
+	if a := k.ask(opStatfs, fuse.FUSE_ROOT_ID, nil); a.errno != 0 { // by which the node sees that it is alive
+		t.Fatalf("statfs: %v", a.errno)
+	}
 	eventually(t, "the end of the others' reads", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()

@@ -163,9 +163,13 @@ func TestServiceManager(t *testing.T) {
 		if err := s.Machine.LaunchNode(t.Context(), m.launch(resend)); err != nil {
 			t.Fatal(err)
 		}
+		// containerd has seen that nobody listens, and asks again after a while.
 		c, err := s.Machine.StartContainer(t.Context(), site.Lighter, site.Reference("data"), "sleep", "infinity")
-		if err != nil {
-			t.Fatal(err)
+		for end := time.Now().Add(patience); err != nil; c, err = s.Machine.StartContainer(t.Context(), site.Lighter, site.Reference("data"), "sleep", "infinity") {
+			if !strings.Contains(err.Error(), "connection refused") || time.Now().After(end) {
+				t.Fatal(err)
+			}
+			time.Sleep(100 * time.Millisecond)
 		}
 		want := []string{"lighter-0", "lighter-note"}
 		if resend != "--resend" {

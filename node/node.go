@@ -10,7 +10,7 @@
 //
 // Below the root, which is root's alone to write:
 //
-//	lock            held while a daemon runs; its process ID
+//	lock            held while a daemon runs; its process ID and PID namespace
 //	control.sock    for `lighter status` and its like; root's alone
 //	keeper.sock     (package keeper)
 //	binds.json      what is mounted for people

@@ -251,6 +251,12 @@ func (s *Server) Remove(id chunk.ID) error {
 	return nil
 }
 
+// CallOff fails the reads of a device that are not answered yet. It is for whoever
+// knows that nobody waits for them but the kernel.
+func (s *Server) CallOff(id chunk.ID) {
+	s.callOff(errRemoved, func(r *read) bool { return r.file.id == id })
+}
+
 // forgetName makes the kernel drop a name that it has cached. It only saves
 // memory: a name whose device is gone leads to ESTALE, and a new look-up.
 func (s *Server) forgetName(name string) {

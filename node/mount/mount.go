@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -253,10 +254,40 @@ func (t *Trees) unmount(tree chunk.ID) error {
 	if m == nil {
 		return nil
 	}
-	if err := t.hide(tree, m); err != nil {
+	hidden := make(chan struct{})
+	var calling sync.WaitGroup
+	calling.Go(func() { t.callOff(tree, hidden) })
+	err := t.hide(tree, m)
+	close(hidden)
+	calling.Wait()
+	if err != nil {
 		return err
 	}
 	return t.unserve(tree, m)
+}
+
+const (
+	// hideTimeout is how long the kernel may wait for the reads of a tree that it
+	// unmounts before they are called off, hideAgain how soon that is done again.
+	hideTimeout = 2 * time.Second
+	hideAgain   = 100 * time.Millisecond
+)
+
+// callOff calls off the reads of a tree until it is hidden, if the kernel has taken
+// the mount away and still does not return: it waits for them, and it does so only
+// for a tree that nobody else uses. Whoever asked for them was killed.
+func (t *Trees) callOff(tree chunk.ID, hidden <-chan struct{}) {
+	for wait := hideTimeout; ; wait = hideAgain {
+		select {
+		case <-hidden:
+			return
+		case <-time.After(wait):
+		}
+		mounts, err := mountPoints(t.root)
+		if _, mounted := mounts[t.point(tree)]; err == nil && !mounted {
+			t.server.CallOff(tree)
+		}
+	}
 }
 
 // hide takes the tree's mount away. Overlays and other mounts made of it keep it

@@ -4,6 +4,7 @@ package node
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"net"
 	"os"
@@ -84,23 +85,7 @@ func testKilledWhileUnmounting(t *testing.T, keeperToo bool) {
 		}
 	})
 	d := startNode(t, root, "--address", "", "--hub", hub.url)
-	dir := t.TempDir()
-	run(t, "mount", "--root", d.root, "tools:1", dir).good()
-	hub.gate.Lock()
-	open := sync.OnceFunc(hub.gate.Unlock)
-	t.Cleanup(open)
-	if err := site.DropCaches(); err != nil {
-		t.Fatal(err)
-	}
-	reader := exec.Command("cat", filepath.Join(dir, "large"))
-	if err := reader.Start(); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "a read", func() bool { return status(t, d.root).Mounts[0].Device.Missed > 0 })
-	if err := reader.Process.Kill(); err != nil { // the kernel's reading ahead for it goes on
-		t.Fatal(err)
-	}
-	_ = reader.Wait() // it was killed
+	dir, open := readNobodyWaitsFor(t, d, hub)
 	unmount := exec.Command(lighter, "unmount", "--root", d.root, dir)
 	if err := unmount.Start(); err != nil {
 		t.Fatal(err)
@@ -135,6 +120,47 @@ func testKilledWhileUnmounting(t *testing.T, keeperToo bool) {
 	shows(t, again)
 	run(t, "unmount", "--root", d.root, again).good()
 	run(t, "node", "--root", d.root, "--address", "").bad(1, "in use")
+}
+
+// readNobodyWaitsFor leaves a read of a tree that is mounted at dir, and not
+// answered until open is called.
+func readNobodyWaitsFor(t *testing.T, d *daemon, hub *stalling) (dir string, open func()) {
+	t.Helper()
+	dir = t.TempDir()
+	run(t, "mount", "--root", d.root, "tools:1", dir).good()
+	hub.gate.Lock()
+	open = sync.OnceFunc(hub.gate.Unlock)
+	t.Cleanup(open)
+	if err := site.DropCaches(); err != nil {
+		t.Fatal(err)
+	}
+	reader := exec.Command("cat", filepath.Join(dir, "large"))
+	if err := reader.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a read", func() bool { return status(t, d.root).Mounts[0].Device.Missed > 0 })
+	if err := reader.Process.Kill(); err != nil { // the kernel's reading ahead for it goes on
+		t.Fatal(err)
+	}
+	_ = reader.Wait() // it was killed
+	return dir, open
+}
+
+// A read that nobody waits for, and the hub does not answer, does not keep a tree
+// from being removed.
+func TestRemovedWithAReadInFlight(t *testing.T) {
+	hub := startStalling(t)
+	d := startNode(t, newRoot(t), "--address", "", "--hub", hub.url)
+	dir, open := readNobodyWaitsFor(t, d, hub)
+	defer open()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // reads are given up after 100 s
+	defer cancel()
+	if out, err := exec.CommandContext(ctx, lighter, "unmount", "--root", d.root, dir).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if s := status(t, d.root); len(s.Mounts) != 0 {
+		t.Errorf("still mounted: %+v", s.Mounts)
+	}
 }
 
 // unmounting tells whether a thread of a process waits for a read that was begun

@@ -214,10 +214,11 @@ func (m *Manager) barrier(ctx context.Context) error {
 
 // Take returns what the manager has handed over, and the note. If that was
 // nothing, the error wraps fs.ErrNotExist. It is called once.
-func (m *Manager) Take(context.Context) ([]*os.File, []byte, error) {
+func (m *Manager) Take(ctx context.Context) ([]*os.File, []byte, error) {
 	fd, ok := m.kept[managedNote]
 	if !ok {
-		return nil, nil, fmt.Errorf("the service manager kept nothing: %w", fs.ErrNotExist)
+		err := fmt.Errorf("the service manager kept nothing: %w", fs.ErrNotExist)
+		return nil, nil, errors.Join(err, m.dropRest(ctx))
 	}
 	var files []*os.File
 	for i := 0; ; i++ {
@@ -234,6 +235,23 @@ func (m *Manager) Take(context.Context) ([]*os.File, []byte, error) {
 		return nil, nil, fmt.Errorf("read the note that the service manager kept: %w", err)
 	}
 	return files, bytes.TrimRight(page, "\x00"), nil
+}
+
+// dropRest lets go of files without a note, of a daemon that was killed before it
+// had handed over everything. They would keep the connection from ending.
+func (m *Manager) dropRest(ctx context.Context) error {
+	rest := 0
+	for name, fd := range m.kept {
+		if strings.HasPrefix(name, managedFile) {
+			rest++
+			_ = unix.Close(fd)
+		}
+	}
+	m.kept = nil
+	if rest == 0 {
+		return nil
+	}
+	return m.Drop(ctx)
 }
 
 // Drop has the manager let go of all that it keeps.

@@ -177,7 +177,7 @@ func imageOf(dir string) (v1.Image, error) {
 
 // startFio starts fio on blocks that it verifies, and stops it when ctx is done.
 func startFio(ctx context.Context, jobs int, args ...string) (wait func() error) {
-	cmd := exec.Command("fio", append([]string{"--name=soak", "--bs=16k", "--thread", "--ioengine=psync", "--verify=crc32c", "--verify_fatal=1",
+	cmd := exec.Command("fio", append([]string{"--name=soak", "--bs=16k", "--thread", "--ioengine=psync", "--verify=crc32c", "--verify_fatal=1", "--verify_state_save=0",
 		fmt.Sprintf("--size=%d", dataSize), fmt.Sprintf("--numjobs=%d", jobs)}, args...)...)
 	var out strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &out

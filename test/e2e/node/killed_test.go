@@ -200,36 +200,3 @@ func TestRelease(t *testing.T) {
 		t.Errorf("the next node says:\n%s", text)
 	}
 }
-
-// A keeper that is killed has a successor before the node needs one.
-func TestKeeperIsKilled(t *testing.T) {
-	d := startNode(t, newRoot(t), "--address", "")
-	dir, merged := used(t, d)
-	out, err := exec.Command("pgrep", "-f", "keeper "+d.root+"$").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(out)))
-	if err == nil {
-		err = syscall.Kill(pid, syscall.SIGKILL)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "another keeper", func() bool {
-		files, _, err := (keeper.Process{Root: d.root}).Take(t.Context())
-		for _, file := range files {
-			file.Close()
-		}
-		return err == nil
-	})
-	d.end(syscall.SIGKILL)
-	d.start()
-	if err := site.DropCaches(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.ReadFile(filepath.Join(merged, "large")); err != nil {
-		t.Errorf("the devices were lost with the first keeper: %v", err)
-	}
-	run(t, "unmount", "--root", d.root, dir).good()
-}

@@ -71,14 +71,14 @@ func (e *Unavailable) RetryAfter() time.Duration { return e.After }
 func (e *Unavailable) Missed() bool { return e.missed }
 
 // try asks one origin after the other until one answers: those that are up, in
-// their order, and if anyway is set then the others. ask is told whether another
-// would be asked next.
+// their order, and then the others, if anyway is set or one of the first has just
+// failed. ask is told whether another would be asked next.
 func (s *Origins) try(ctx context.Context, anyway bool, ask func(ctx context.Context, o *origin, others int) error) error {
 	var got outcome
 	asked := make([]bool, len(s.all))
 	for _, all := range []bool{false, true} {
 		for i, o := range s.all {
-			if asked[i] || all && !anyway {
+			if asked[i] || all && !anyway && got.failed == nil {
 				continue
 			}
 			a, ok := o.begin(all)

@@ -396,6 +396,11 @@ func TestAllAreDown(t *testing.T) {
 		if err := f.call(t, false); err != nil || f.asked[0] != 2 {
 			t.Errorf("a pull once one is back: %d, %v", f.asked, err)
 		}
+		// The one that is up goes, and the other one is back, which nobody knows yet.
+		f.from(0, nil, errBroken)
+		if err := f.call(t, false); err != nil || f.asked[0] != 1 || f.asked[1] != 1 {
+			t.Errorf("a pull when the other one is back: %d, %v", f.asked, err)
+		}
 	})
 }
 

@@ -104,7 +104,7 @@ func status(t *testing.T, s *site.Site) (st node.Status) {
 // until waits for the status to be so.
 func until(t *testing.T, s *site.Site, what string, ok func(node.Status) bool) {
 	t.Helper()
-	for range 3000 {
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); {
 		if ok(status(t, s)) {
 			return
 		}

@@ -63,13 +63,13 @@ func TestReadsAreCounted(t *testing.T) {
 	var st ServerStats
 	eventually(t, "counting", func() bool { // after the answer
 		st = server.Stats()
-		return st.Here.Count()+st.Fetched.Count() == int64(reads)
+		return st.Here.Count()+st.Fetched.Count() == int64(reads) && d.Stats().Waited.Fetched == st.Fetched.Count()
 	})
 	if st.Here.Count() == 0 || st.Fetched.Count() == 0 || st.HereBytes+st.FetchedBytes != size || st.FetchedBytes != d.Stats().Missed {
 		t.Errorf("%d reads of %d bytes, counted as %d and %d reads of %d and %d bytes; the device says %+v",
 			reads, size, st.Here.Count(), st.Fetched.Count(), st.HereBytes, st.FetchedBytes, d.Stats())
 	}
-	if w := d.Stats().Waited; w.Fetched != st.Fetched.Count() || w.Total <= 0 || w.P50 > w.P99 || w.P99 > w.Max {
+	if w := d.Stats().Waited; w.Total <= 0 || w.P50 > w.P99 || w.P99 > w.Max {
 		t.Errorf("the device says %+v", w)
 	}
 	clear(shelf.here)
@@ -79,9 +79,10 @@ func TestReadsAreCounted(t *testing.T) {
 	for range 2 {
 		k.next()
 	}
-	if st = server.Stats(); st.Failed[reasonInvalid] != 2 || st.Resent != 1 || d.Stats().Failed != 2 {
-		t.Errorf("after two wrong units: %v failed, %d resent, the device says %+v", st.Failed, st.Resent, d.Stats())
-	}
+	eventually(t, "counting two wrong units, one of them resent", func() bool {
+		st = server.Stats()
+		return st.Failed[reasonInvalid] == 2 && st.Resent == 1 && d.Stats().Failed == 2
+	})
 }
 
 func TestUnansweredReadsAreSeen(t *testing.T) {

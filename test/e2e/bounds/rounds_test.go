@@ -167,18 +167,7 @@ func round(t *testing.T, s *site.Site, want map[string]string) {
 // noticed.
 func restart(t *testing.T, s *site.Site) {
 	t.Helper()
-	s.Machine.KillNode()
-	if err := s.Machine.StartNode(t.Context()); err != nil {
+	if err := s.Machine.RestartNode(t.Context()); err != nil {
 		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	for { // it dials again after a pause
-		if _, err := s.Machine.Ctr(ctx, "snapshots", "--snapshotter", site.Lighter, "ls"); err == nil {
-			return
-		}
-		if ctx.Err() != nil {
-			t.Fatal("containerd does not find the node again")
-		}
 	}
 }

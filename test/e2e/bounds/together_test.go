@@ -3,10 +3,7 @@
 package bounds
 
 import (
-	"net"
 	"net/http"
-	"net/http/httputil"
-	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -86,28 +83,18 @@ type counter struct {
 // count stands before the site's hub until the test ends.
 func count(t *testing.T) *counter {
 	t.Helper()
-	listener, err := net.Listen("tcp", ":7072")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &counter{url: "http://" + site.HubIP + ":7072", asked: map[string]int64{}}
-	hub, err := url.Parse("http://" + site.HubIP + ":7070")
-	if err != nil {
-		t.Fatal(err)
-	}
-	proxy := httputil.NewSingleHostReverseProxy(hub)
-	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	c := &counter{asked: map[string]int64{}}
+	address, end, err := site.Between(func(_ http.ResponseWriter, r *http.Request) bool {
 		c.mu.Lock()
+		defer c.mu.Unlock()
 		c.asked[r.URL.Path]++
-		c.mu.Unlock()
-		proxy.ServeHTTP(w, r)
-	})}
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
-	t.Cleanup(func() {
-		_ = server.Close() // what is open is of no use any more
-		<-served
+		return false
 	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(end)
+	c.url = address
 	return c
 }
 

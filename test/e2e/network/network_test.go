@@ -6,10 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
-	"net/http/httputil"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -261,24 +258,17 @@ type middle struct {
 	gone  atomic.Int32 // were stuck, and given up
 }
 
-func (m *middle) serve(t *testing.T, port string) string {
+func (m *middle) serve(t *testing.T) string {
 	t.Helper()
-	hub, err := url.Parse(site.HubURL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	proxy := httputil.NewSingleHostReverseProxy(hub)
-	listener, err := net.Listen("tcp", ":"+port)
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	address, end, err := site.Between(func(_ http.ResponseWriter, req *http.Request) bool {
 		m.wait(req)
-		proxy.ServeHTTP(w, req)
-	})}
-	go func() { _ = server.Serve(listener) }() // until it is closed
-	t.Cleanup(func() { server.Close() })
-	return "http://" + hub.Hostname() + ":" + port
+		return false
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(end)
+	return address
 }
 
 func (m *middle) wait(req *http.Request) {
@@ -306,7 +296,7 @@ func (m *middle) wait(req *http.Request) {
 func TestStuckReadersDelayNoOther(t *testing.T) {
 	const readers = 29
 	m := &middle{seen: map[string]bool{}, freed: make(chan struct{})}
-	s := start(t, site.Options{Hubs: []string{m.serve(t, "7171")}})
+	s := start(t, site.Options{Hubs: []string{m.serve(t)}})
 	pull(t, s, site.Lighter, "base")
 	run(t, s, site.Lighter, "base", reading("/usr")...) // all that both images share
 	want := run(t, s, site.Lighter, "base", reading("/usr/sbin")...)

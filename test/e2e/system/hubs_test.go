@@ -4,10 +4,7 @@ package system
 
 import (
 	"fmt"
-	"net"
 	"net/http"
-	"net/http/httputil"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -27,27 +24,18 @@ type middle struct {
 // serve answers in place of the site's hub, and returns what its node asks instead.
 func (m *middle) serve(t *testing.T) []string {
 	t.Helper()
-	const port = "7171"
-	hub, err := url.Parse("http://10.64.0.1:7070")
-	if err != nil {
-		t.Fatal(err)
-	}
-	proxy := httputil.NewSingleHostReverseProxy(hub)
-	listener, err := net.Listen("tcp", ":"+port)
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	address, end, err := site.Between(func(w http.ResponseWriter, r *http.Request) bool {
 		if strings.Contains(r.URL.Path, "/chains/") || strings.Contains(r.URL.Path, "/trees/") {
 			m.lookups.Add(1)
 		}
-		if spoil := m.spoil.Load(); spoil == nil || !(*spoil)(w, r) {
-			proxy.ServeHTTP(w, r)
-		}
-	})}
-	go func() { _ = server.Serve(listener) }() // until it is closed
-	t.Cleanup(func() { server.Close() })
-	return []string{"http://" + hub.Hostname() + ":" + port}
+		spoil := m.spoil.Load()
+		return spoil != nil && (*spoil)(w, r)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(end)
+	return []string{address}
 }
 
 // with spoils what the function says, until it is called again; nil: nothing.
@@ -179,7 +167,7 @@ func TestLifeOfALazyImage(t *testing.T) {
 			if err := s.Machine.StartNode(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			again(t, s)
+			reconnect(t, s)
 			if out := run(t, s, site.Lighter, "python", "python3", "-c", `print("hello")`); out != "hello\n" {
 				t.Errorf("python printed %q", out)
 			}
@@ -199,20 +187,6 @@ func TestLifeOfALazyImage(t *testing.T) {
 				t.Errorf("left behind: %s", strings.Join(found, "\n"))
 			}
 		})
-	}
-}
-
-// again waits until containerd has found a node that was started again.
-func again(t *testing.T, s *site.Site) {
-	t.Helper()
-	for {
-		_, err := s.Machine.Ctr(t.Context(), "snapshots", "--snapshotter", site.Lighter, "ls")
-		if err == nil {
-			return
-		}
-		if t.Context().Err() != nil {
-			t.Fatal(err)
-		}
 	}
 }
 

@@ -3,7 +3,6 @@
 package system
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,16 +19,8 @@ const readAll = "find /etc /opt /usr /var -xdev -type f -print0 | sort -z | xarg
 // reconnect waits until containerd has found the node again.
 func reconnect(t testing.TB, s *site.Site) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	for {
-		_, err := s.Machine.Ctr(ctx, "snapshots", "--snapshotter", site.Lighter, "ls")
-		if err == nil {
-			return
-		}
-		if ctx.Err() != nil {
-			t.Fatal(err)
-		}
+	if err := s.Machine.Reconnect(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -47,15 +47,11 @@ func (b *bench) faults(ctx context.Context) error {
 
 // faultRound adds the times of one round, by where the bytes were.
 func (b *bench) faultRound(ctx context.Context, readers int, took map[string][]float64) (err error) {
-	c, err := b.freshContainer(ctx, largestImage)
+	c, files, err := b.freshLargest(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.Remove(ctx)) }()
-	files, err := choose(c.Root)
-	if err != nil {
-		return err
-	}
 	file, err := os.Open(filepath.Join(c.Root, files.largest))
 	if err != nil {
 		return err

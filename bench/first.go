@@ -53,15 +53,11 @@ type firstRead struct {
 
 func (b *bench) readFirst(ctx context.Context) (f firstRead, err error) {
 	m := b.site.Machine
-	c, err := b.freshContainer(ctx, largestImage)
+	c, files, err := b.freshLargest(ctx)
 	if err != nil {
 		return f, err
 	}
 	defer func() { err = errors.Join(err, c.Remove(ctx)) }()
-	files, err := choose(c.Root)
-	if err != nil {
-		return f, err
-	}
 	before, err := m.Bytes()
 	if err != nil {
 		return f, err
@@ -82,6 +78,20 @@ func (b *bench) readFirst(ctx context.Context) (f firstRead, err error) {
 	f.bytes = after - before
 	f.busy, f.busySite = now.busySince(used)
 	return f, err
+}
+
+// freshLargest starts a lazy container of the image with the largest files on a
+// wiped machine, and says which file is to be read. The caller removes it.
+func (b *bench) freshLargest(ctx context.Context) (*site.Container, chosen, error) {
+	c, err := b.freshContainer(ctx, largestImage)
+	if err != nil {
+		return nil, chosen{}, err
+	}
+	files, err := choose(c.Root)
+	if err != nil {
+		return nil, files, errors.Join(err, c.Remove(ctx))
+	}
+	return c, files, nil
 }
 
 // freshContainer starts a lazy container of image on a wiped machine.

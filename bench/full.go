@@ -46,15 +46,11 @@ func (b *bench) full(ctx context.Context) (err error) {
 // it a second, and what came over the link meanwhile.
 func (b *bench) fullRound(ctx context.Context, cache string, speeds map[string][]float64) (err error) {
 	m := b.site.Machine
-	c, err := b.freshContainer(ctx, largestImage)
+	c, files, err := b.freshLargest(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.Remove(ctx)) }()
-	files, err := choose(c.Root)
-	if err != nil {
-		return err
-	}
 	if files.largestSize < overfull*smallCache {
 		return fmt.Errorf("%s has %d bytes, not %d times what the cache holds", files.largest, files.largestSize, overfull)
 	}

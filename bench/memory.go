@@ -58,7 +58,7 @@ func (b *bench) memoryRound(ctx context.Context) (m site.Memory, err error) {
 // pageCache starts a container of each of ten images that have all but a file
 // in common, and measures by how much the page cache grows.
 func (b *bench) pageCache(ctx context.Context) error {
-	images, err := b.derived(ctx, "python")
+	images, err := b.derived(ctx, "python", sharedBase)
 	if err != nil {
 		return err
 	}
@@ -150,14 +150,15 @@ func asleep(ctx context.Context, c *site.Container) error {
 	return fmt.Errorf("container %s does not come to rest", c.ID)
 }
 
-// derived makes ten images, each of them another one and a layer of one file.
-func (b *bench) derived(ctx context.Context, base string) ([]string, error) {
+// derived makes n images, each of them another one and a layer of one file, so with
+// a chain of its own.
+func (b *bench) derived(ctx context.Context, base string, n int) ([]string, error) {
 	from, err := layoutOf(base)
 	if err != nil {
 		return nil, err
 	}
 	var names []string
-	for i := range sharedBase {
+	for i := range n {
 		name := fmt.Sprintf("%s-%d", base, i)
 		to := filepath.Join(b.site.Dir, "layouts", name)
 		err := layout.Extend(from, to, func(l *layout.Layer) error {

@@ -11,7 +11,6 @@ import (
 
 	"lighter/node"
 	"lighter/node/keeper"
-	"lighter/test/testkit/layout"
 	"lighter/test/testkit/site"
 )
 
@@ -21,7 +20,7 @@ const manyMounts = 200
 // restarts measures how long a node takes from its start to its first answer, with
 // so many trees that a former one has mounted, and after a reboot.
 func (b *bench) restarts(ctx context.Context) error {
-	images, err := b.manyImages(ctx)
+	images, err := b.derived(ctx, "base", manyMounts)
 	if err != nil {
 		return err
 	}
@@ -46,28 +45,6 @@ func (b *bench) restarts(ctx context.Context) error {
 		}
 	}
 	return b.restartRounds(ctx, fmt.Sprintf("after a reboot, %d trees on the disk", mounted), 0, func() error { return b.reboot(ctx) })
-}
-
-// manyImages are images of a chain each, made of base.
-func (b *bench) manyImages(ctx context.Context) ([]string, error) {
-	from, err := layoutOf("base")
-	if err != nil {
-		return nil, err
-	}
-	var names []string
-	for i := range manyMounts {
-		name := fmt.Sprintf("base-%d", i)
-		to := filepath.Join(b.site.Dir, "layouts", name)
-		err := layout.Extend(from, to, func(l *layout.Layer) error { return l.File("number", fmt.Appendln(nil, i)) })
-		if err != nil {
-			return nil, err
-		}
-		if err := b.needLayout(ctx, to, name); err != nil {
-			return nil, err
-		}
-		names = append(names, name)
-	}
-	return names, nil
 }
 
 // restartRounds ends the node and measures its next start, which has to find so

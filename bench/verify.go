@@ -50,15 +50,11 @@ func (b *bench) verify(ctx context.Context) error {
 }
 
 func (b *bench) verifyRound(ctx context.Context, shares map[string][]verification) (err error) {
-	c, err := b.freshContainer(ctx, largestImage)
+	c, files, err := b.freshLargest(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.Remove(ctx)) }()
-	files, err := choose(c.Root)
-	if err != nil {
-		return err
-	}
 	for _, what := range []string{"first read", "cached read"} {
 		if err := site.DropCaches(); err != nil {
 			return err

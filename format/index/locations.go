@@ -2,30 +2,52 @@ package index
 
 import (
 	"encoding/binary"
-	"errors"
-	"fmt"
-	"io"
+	"slices"
 
 	"lighter/format/chunk"
 )
 
 // Locations say in which unit each extent's chunk lies now: record i belongs to
-// extent i. They are a hint: nothing depends on their truth but speed, and a
-// hub may give other ones tomorrow. docs/format.md has the bytes.
+// extent i. They also name the tree's startup packs. They are a hint: nothing
+// depends on their truth but speed, and a hub may give other ones tomorrow.
+// docs/format.md has the bytes.
 const (
 	locationsMagic  = "LIGHTLOC"
-	locationsHeader = 56
+	locationsFormat = 2
+	locationsHeader = 64
+	startupSize     = 24
+	triggerSize     = 4
 	locationSize    = 8
 	unknownPack     = ^uint32(0)
 	maxPacks        = 1 << 24
+	atMount         = 1 // a startup pack's flag
+
+	// MaxStartups bounds the startup packs of one tree, MaxTriggers the triggers
+	// of all of them.
+	MaxStartups = 64
+	MaxTriggers = 4096
+
+	maxUnits     = 65_536    // of a pack, as format/pack has it
+	maxUnitBytes = 4_718_592 // of a whole unit, encoded
 )
+
+// Startup is a pack whose chunks are those that starts of the tree use
+// together, in order of first use: so all of it is worth fetching at once.
+type Startup struct {
+	Pack     chunk.ID
+	Units    int     // all of the pack's, 1 to 65,536
+	Bytes    int64   // of all units, encoded
+	AtMount  bool    // fetch it as soon as the tree is wanted
+	Triggers []int64 // extents of whose reading it follows that the pack is wanted, ascending
+}
 
 // LocationsBuilder collects the locations of one tree's extents, in order.
 type LocationsBuilder struct {
-	tree    chunk.ID
-	packs   map[chunk.ID]uint32
-	ids     []byte
-	records []byte
+	tree     chunk.ID
+	packs    map[chunk.ID]uint32
+	ids      []byte
+	records  []byte
+	startups []Startup
 }
 
 // NewLocations starts the locations of a tree.
@@ -48,67 +70,71 @@ func (b *LocationsBuilder) Add(u chunk.Unit) {
 	b.records = binary.LittleEndian.AppendUint32(b.records, u.N)
 }
 
+// Startup appends a startup pack, in the order in which nodes shall fetch them.
+// What the format has no room for is left out when they are encoded, as it is
+// all a hint: packs that no extent lies in or that were named before, packs and
+// triggers beyond the bounds, triggers that are no extent.
+func (b *LocationsBuilder) Startup(s Startup) { b.startups = append(b.startups, s) }
+
 // Encode returns the locations' bytes.
 func (b *LocationsBuilder) Encode() []byte {
-	out := make([]byte, 0, locationsHeader+len(b.ids)+len(b.records))
+	startups := b.sound()
+	triggers := 0
+	for _, s := range startups {
+		triggers += len(s.Triggers)
+	}
+	out := make([]byte, 0, locationsHeader+startupSize*len(startups)+triggerSize*triggers+len(b.ids)+len(b.records))
 	out = append(out, locationsMagic...)
-	out = binary.LittleEndian.AppendUint32(out, Format)
+	out = binary.LittleEndian.AppendUint32(out, locationsFormat)
 	out = binary.LittleEndian.AppendUint32(out, uint32(len(b.packs)))
 	out = binary.LittleEndian.AppendUint64(out, uint64(len(b.records)/locationSize))
 	out = append(out, b.tree[:]...)
+	out = binary.LittleEndian.AppendUint32(out, uint32(len(startups)))
+	out = binary.LittleEndian.AppendUint32(out, uint32(triggers))
+	for _, s := range startups {
+		out = binary.LittleEndian.AppendUint32(out, b.packs[s.Pack])
+		out = binary.LittleEndian.AppendUint32(out, uint32(s.Units))
+		out = binary.LittleEndian.AppendUint32(out, flagsOf(s))
+		out = binary.LittleEndian.AppendUint32(out, uint32(len(s.Triggers)))
+		out = binary.LittleEndian.AppendUint64(out, uint64(s.Bytes))
+	}
+	for _, s := range startups {
+		for _, t := range s.Triggers {
+			out = binary.LittleEndian.AppendUint32(out, uint32(t))
+		}
+	}
 	out = append(out, b.ids...)
 	return append(out, b.records...)
 }
 
-// Locations reads locations from a file, record by record.
-type Locations struct {
-	r     io.ReaderAt
-	packs []byte
-	n     int64
+func flagsOf(s Startup) uint32 {
+	if s.AtMount {
+		return atMount
+	}
+	return 0
 }
 
-// OpenLocations opens the locations of the given tree, which has the given
-// number of extents (-1: not known yet), from the size bytes of r.
-func OpenLocations(r io.ReaderAt, size int64, tree chunk.ID, extents int64) (*Locations, error) {
-	var h [locationsHeader]byte
-	if _, err := r.ReadAt(h[:], 0); err != nil {
-		return nil, fmt.Errorf("read the locations: %w", noEOF(err))
+// sound returns the startup packs as the format allows them.
+func (b *LocationsBuilder) sound() []Startup {
+	var out []Startup
+	extents, left := int64(len(b.records)/locationSize), MaxTriggers
+	named := map[chunk.ID]bool{}
+	for _, s := range b.startups {
+		if _, used := b.packs[s.Pack]; !used || named[s.Pack] || len(out) == MaxStartups || !soundSize(int64(s.Units), s.Bytes) {
+			continue
+		}
+		named[s.Pack] = true
+		triggers := slices.DeleteFunc(slices.Clone(s.Triggers), func(t int64) bool { return t < 0 || t >= extents })
+		slices.Sort(triggers)
+		triggers = slices.Compact(triggers)
+		s.Triggers = triggers[:min(len(triggers), left)]
+		left -= len(s.Triggers)
+		out = append(out, s)
 	}
-	packs := int64(binary.LittleEndian.Uint32(h[12:]))
-	n := binary.LittleEndian.Uint64(h[16:])
-	if extents < 0 {
-		extents = int64(min(n, uint64(size)))
-	}
-	switch {
-	case string(h[:8]) != locationsMagic || binary.LittleEndian.Uint32(h[8:]) != Format:
-		return nil, errors.New("not locations of format 1")
-	case chunk.ID(h[24:56]) != tree:
-		return nil, fmt.Errorf("locations of tree %s, not of %s", chunk.ID(h[24:56]).Short(), tree.Short())
-	case n != uint64(extents) || packs > min(extents, maxPacks) || size != locationsHeader+packs*chunk.Size+extents*locationSize:
-		return nil, fmt.Errorf("locations of %d bytes do not fit %d extents", size, extents)
-	}
-	l := &Locations{r: r, n: extents, packs: make([]byte, packs*chunk.Size)}
-	if _, err := r.ReadAt(l.packs, locationsHeader); err != nil && len(l.packs) > 0 {
-		return nil, fmt.Errorf("read the locations: %w", noEOF(err))
-	}
-	return l, nil
+	return out
 }
 
-// Unit returns where the chunk of extent i was, or the zero unit.
-func (l *Locations) Unit(i int64) (chunk.Unit, error) {
-	if i < 0 || i >= l.n {
-		return chunk.Unit{}, fmt.Errorf("location %d of %d: %w", i, l.n, chunk.ErrNotFound)
-	}
-	var b [locationSize]byte
-	if _, err := l.r.ReadAt(b[:], locationsHeader+int64(len(l.packs))+i*locationSize); err != nil {
-		return chunk.Unit{}, fmt.Errorf("read location %d: %w", i, noEOF(err))
-	}
-	which := binary.LittleEndian.Uint32(b[:])
-	if which == unknownPack {
-		return chunk.Unit{}, nil
-	}
-	if int64(which) >= int64(len(l.packs)/chunk.Size) {
-		return chunk.Unit{}, fmt.Errorf("location %d is out of bounds", i)
-	}
-	return chunk.Unit{Pack: chunk.ID(l.packs[which*chunk.Size:][:chunk.Size]), N: binary.LittleEndian.Uint32(b[4:])}, nil
+// soundSize tells whether a pack may have so many units, of so many bytes.
+func soundSize(units, bytes int64) bool {
+	return units >= 1 && units <= maxUnits && bytes >= 1 && bytes <= units*maxUnitBytes
 }

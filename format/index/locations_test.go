@@ -5,19 +5,36 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"reflect"
 	"testing"
 
 	"lighter/format/chunk"
 )
 
-func TestLocations(t *testing.T) {
-	units := []chunk.Unit{{Pack: id(1), N: 0}, {Pack: id(1), N: 1}, {}, {Pack: id(2), N: 7}, {Pack: id(1), N: 1}}
+// sampleLocations are of tree 9, with two startup packs.
+func sampleLocations() (enc []byte, units []chunk.Unit, startups []Startup) {
+	units = []chunk.Unit{{Pack: id(1), N: 0}, {Pack: id(1), N: 1}, {}, {Pack: id(2), N: 7}, {Pack: id(3), N: 0}}
+	startups = []Startup{
+		{Pack: id(2), Units: 8, Bytes: 1 << 20, AtMount: true},
+		{Pack: id(3), Units: 1, Bytes: 4711, Triggers: []int64{0, 4}},
+	}
 	b := NewLocations(id(9))
+	for _, s := range startups { // their packs may be named before any extent lies in them
+		b.Startup(s)
+	}
 	for _, u := range units {
 		b.Add(u)
 	}
-	enc := b.Encode()
-	l, err := OpenLocations(bytes.NewReader(enc), int64(len(enc)), id(9), int64(len(units)))
+	return b.Encode(), units, startups
+}
+
+func openBytes(b []byte, tree chunk.ID, n int64) (*Locations, error) {
+	return OpenLocations(bytes.NewReader(b), int64(len(b)), tree, n)
+}
+
+func TestLocations(t *testing.T) {
+	enc, units, startups := sampleLocations()
+	l, err := openBytes(enc, id(9), int64(len(units)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,41 +46,141 @@ func TestLocations(t *testing.T) {
 	if _, err := l.Unit(5); !errors.Is(err, chunk.ErrNotFound) {
 		t.Errorf("a location that is not there: %v", err)
 	}
-	open := func(b []byte, tree chunk.ID, n int64) error {
-		_, err := OpenLocations(bytes.NewReader(b), int64(len(b)), tree, n)
-		return err
+	if got := l.Startups(); !reflect.DeepEqual(got, startups) {
+		t.Errorf("startup packs %v, want %v", got, startups)
 	}
-	if open(enc, id(8), 5) == nil || open(enc, id(9), 4) == nil || open(enc[:len(enc)-1], id(9), 5) == nil || open(enc[:20], id(9), 5) == nil {
-		t.Error("locations that do not fit were accepted")
-	}
-	if err := open(enc, id(9), -1); err != nil {
+	if _, err := openBytes(enc, id(9), -1); err != nil {
 		t.Errorf("as many as there are: %v", err)
-	}
-	many := bytes.Clone(enc[:locationsHeader])
-	binary.LittleEndian.PutUint32(many[12:], 6)
-	many = append(many, make([]byte, 6*chunk.Size+5*locationSize)...)
-	if open(many, id(9), 5) == nil || open(many, id(9), -1) == nil {
-		t.Error("more packs than extents were accepted")
-	}
-	endless := bytes.Clone(enc)
-	binary.LittleEndian.PutUint64(endless[16:], 1<<63+1)
-	if open(endless, id(9), -1) == nil || open(enc[:20], id(9), -1) == nil {
-		t.Error("locations that are not whole were accepted")
 	}
 	golden(t, "locations.golden", hex.Dump(enc))
 }
 
+// What no hub writes is refused, whole: each case spoils one thing.
+func TestLocationsThatAreWrong(t *testing.T) {
+	enc, units, _ := sampleLocations()
+	n := int64(len(units))
+	for name, spoil := range map[string]func(b []byte) []byte{
+		"cut":                 func(b []byte) []byte { return b[:len(b)-1] },
+		"not a header":        func(b []byte) []byte { return b[:20] },
+		"endless":             func(b []byte) []byte { binary.LittleEndian.PutUint64(b[16:], 1<<63+1); return b },
+		"format 1":            func(b []byte) []byte { b[8] = 1; return b },
+		"more packs":          func(b []byte) []byte { b[12] = 6; return append(b, make([]byte, 3*chunk.Size)...) },
+		"many startup packs":  func(b []byte) []byte { b[56] = 65; return append(b, make([]byte, 63*startupSize)...) },
+		"more than packs":     func(b []byte) []byte { b[56] = 4; return append(b, make([]byte, 2*startupSize)...) },
+		"many triggers":       func(b []byte) []byte { b[61] = 17; return append(b, make([]byte, 17*256*triggerSize)...) },
+		"a pack out of them":  func(b []byte) []byte { b[64] = 3; return b },
+		"the same pack":       func(b []byte) []byte { b[64] = 2; return b },
+		"no units":            func(b []byte) []byte { b[68] = 0; return b },
+		"many units":          func(b []byte) []byte { b[70] = 2; return b },
+		"unknown flag":        func(b []byte) []byte { b[72] = 3; return b },
+		"no bytes":            func(b []byte) []byte { copy(b[80:], make([]byte, 8)); return b },
+		"bytes beyond units":  func(b []byte) []byte { b[84] = 1; return b },
+		"negative bytes":      func(b []byte) []byte { b[87] = 0x80; return b },
+		"a trigger too many":  func(b []byte) []byte { b[100] = 3; return b },
+		"a trigger too few":   func(b []byte) []byte { b[100] = 1; return b },
+		"a trigger beyond":    func(b []byte) []byte { b[116] = 5; return b },
+		"triggers not sorted": func(b []byte) []byte { b[112] = 4; return b },
+	} {
+		for _, extents := range []int64{n, -1} {
+			if l, err := openBytes(spoil(bytes.Clone(enc)), id(9), extents); err == nil {
+				t.Errorf("%s (%d extents) was accepted: %+v", name, extents, l.Startups())
+			}
+		}
+	}
+	if _, err := openBytes(enc, id(8), n); err == nil {
+		t.Error("locations of another tree were accepted")
+	}
+	if _, err := openBytes(enc, id(9), n-1); err == nil {
+		t.Error("locations of more extents were accepted")
+	}
+}
+
+// Each says what Unit says, over more extents than it reads at a time.
+func TestEachLocation(t *testing.T) {
+	b := NewLocations(id(9))
+	const n = 2*scanRecords + 17
+	for i := range n {
+		b.Add(chunk.Unit{Pack: id(1 + i%3), N: uint32(i)})
+	}
+	l, err := openBytes(b.Encode(), id(9), n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := int64(0)
+	err = l.Each(func(extent int64, u chunk.Unit) error {
+		if want, err := l.Unit(extent); extent != next || err != nil || u != want {
+			t.Fatalf("extent %d in %v, want extent %d in %v, error %v", extent, u, next, want, err)
+		}
+		next++
+		return nil
+	})
+	if err != nil || next != n {
+		t.Errorf("%d extents of %d, error %v", next, n, err)
+	}
+	enough := errors.New("enough")
+	if err := l.Each(func(int64, chunk.Unit) error { return enough }); err != enough {
+		t.Errorf("an error of fn became %v", err)
+	}
+}
+
+// A builder that is given too much writes what a reader takes.
+func TestLocationsWithinBounds(t *testing.T) {
+	b := NewLocations(id(9))
+	for i := range 100 {
+		b.Add(chunk.Unit{Pack: id(1 + i), N: 1})
+	}
+	var all []int64
+	for i := range int64(200) {
+		all = append(all, 150-i, 50)
+	}
+	b.Startup(Startup{Pack: id(200), Units: 1, Bytes: 1})
+	b.Startup(Startup{Pack: id(2), Units: 0, Bytes: 1})
+	for i := range 100 {
+		s := Startup{Pack: id(1 + i), Units: 1, Bytes: 1, Triggers: all}
+		b.Startup(s)
+		b.Startup(s)
+	}
+	l, err := openBytes(b.Encode(), id(9), 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, triggers := l.Startups(), 0
+	for _, s := range got {
+		triggers += len(s.Triggers)
+	}
+	if len(got) != MaxStartups || triggers != MaxTriggers || len(got[0].Triggers) != 100 {
+		t.Errorf("%d startup packs with %d triggers, %d of the first", len(got), triggers, len(got[0].Triggers))
+	}
+}
+
 func FuzzOpenLocations(f *testing.F) {
+	enc, _, _ := sampleLocations()
+	f.Add(enc)
 	b := NewLocations(id(9))
 	b.Add(chunk.Unit{Pack: id(1), N: 3})
 	f.Add(b.Encode())
 	f.Fuzz(func(t *testing.T, b []byte) {
-		l, err := OpenLocations(bytes.NewReader(b), int64(len(b)), id(9), 1)
+		l, err := openBytes(b, id(9), -1)
 		if err != nil {
 			return
 		}
-		_, _ = l.Unit(0)
-		if _, err := OpenLocations(bytes.NewReader(b), int64(len(b)), id(9), -1); err != nil {
+		again := NewLocations(id(9))
+		for _, s := range l.Startups() {
+			again.Startup(s)
+		}
+		seen := int64(0)
+		err = l.Each(func(i int64, u chunk.Unit) error {
+			if got, err := l.Unit(i); err != nil || got != u {
+				t.Fatalf("location %d is %v, then %v, error %v", i, u, got, err)
+			}
+			seen++
+			again.Add(u)
+			return nil
+		})
+		if err == nil && seen != l.n {
+			t.Fatalf("%d locations of %d", seen, l.n)
+		}
+		if _, err := openBytes(again.Encode(), id(9), seen); err != nil {
 			t.Error(err)
 		}
 	})

@@ -1,0 +1,168 @@
+package index
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"lighter/format/chunk"
+)
+
+// scanRecords is how many records Each reads at a time.
+const scanRecords = 8192
+
+// Locations reads locations from a file, record by record. It keeps the names
+// of the packs in memory, 32 bytes each, and what is said of startup packs.
+type Locations struct {
+	r        io.ReaderAt
+	packs    []byte
+	startups []Startup
+	records  int64 // where they begin
+	n        int64
+}
+
+// OpenLocations opens the locations of the given tree, which has the given
+// number of extents (-1: not known yet), from the size bytes of r.
+func OpenLocations(r io.ReaderAt, size int64, tree chunk.ID, extents int64) (*Locations, error) {
+	var h [locationsHeader]byte
+	if _, err := r.ReadAt(h[:], 0); err != nil {
+		return nil, fmt.Errorf("read the locations: %w", noEOF(err))
+	}
+	packs := int64(binary.LittleEndian.Uint32(h[12:]))
+	n := binary.LittleEndian.Uint64(h[16:])
+	startups := int64(binary.LittleEndian.Uint32(h[56:]))
+	triggers := int64(binary.LittleEndian.Uint32(h[60:]))
+	if extents < 0 {
+		extents = int64(min(n, uint64(size)))
+	}
+	begin := locationsHeader + startups*startupSize + triggers*triggerSize
+	switch {
+	case string(h[:8]) != locationsMagic || binary.LittleEndian.Uint32(h[8:]) != locationsFormat:
+		return nil, fmt.Errorf("not locations of format %d", locationsFormat)
+	case chunk.ID(h[24:56]) != tree:
+		return nil, fmt.Errorf("locations of tree %s, not of %s", chunk.ID(h[24:56]).Short(), tree.Short())
+	case startups > min(packs, MaxStartups) || triggers > MaxTriggers:
+		return nil, fmt.Errorf("locations with %d startup packs and %d triggers", startups, triggers)
+	case n != uint64(extents) || packs > min(extents, maxPacks) || size != begin+packs*chunk.Size+extents*locationSize:
+		return nil, fmt.Errorf("locations of %d bytes do not fit %d extents", size, extents)
+	}
+	l := &Locations{r: r, n: extents, records: begin + packs*chunk.Size}
+	head := make([]byte, l.records-locationsHeader)
+	if _, err := r.ReadAt(head, locationsHeader); err != nil && len(head) > 0 {
+		return nil, fmt.Errorf("read the locations: %w", noEOF(err))
+	}
+	l.packs = head[begin-locationsHeader:]
+	if err := l.readStartups(head[:startups*startupSize], head[startups*startupSize:begin-locationsHeader]); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// readStartups reads the table of startup packs and the list of their triggers.
+func (l *Locations) readStartups(table, triggers []byte) error {
+	named := map[chunk.ID]bool{}
+	for ; len(table) > 0; table = table[startupSize:] {
+		s, err := l.readStartup(table)
+		if err != nil {
+			return fmt.Errorf("startup pack %d of the locations: %w", len(l.startups), err)
+		}
+		if named[s.Pack] {
+			return fmt.Errorf("the locations name startup pack %s twice", s.Pack.Short())
+		}
+		named[s.Pack] = true
+		count := int64(binary.LittleEndian.Uint32(table[12:]))
+		if count > int64(len(triggers)/triggerSize) {
+			return fmt.Errorf("startup pack %s has more triggers than there are", s.Pack.Short())
+		}
+		for last := int64(-1); count > 0; count-- {
+			t := int64(binary.LittleEndian.Uint32(triggers))
+			if t <= last || t >= l.n {
+				return fmt.Errorf("startup pack %s has trigger %d after %d, of %d extents", s.Pack.Short(), t, last, l.n)
+			}
+			s.Triggers = append(s.Triggers, t)
+			last, triggers = t, triggers[triggerSize:]
+		}
+		l.startups = append(l.startups, s)
+	}
+	if len(triggers) > 0 {
+		return errors.New("triggers of no startup pack in the locations")
+	}
+	return nil
+}
+
+// readStartup reads one entry of the table, without its triggers.
+func (l *Locations) readStartup(b []byte) (Startup, error) {
+	which, units := binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint32(b[4:])
+	flags, size := binary.LittleEndian.Uint32(b[8:]), binary.LittleEndian.Uint64(b[16:])
+	switch {
+	case int64(which) >= int64(len(l.packs)/chunk.Size):
+		return Startup{}, fmt.Errorf("pack %d is out of bounds", which)
+	case flags&^atMount != 0:
+		return Startup{}, fmt.Errorf("unknown flags %#x", flags)
+	case size > 1<<62 || !soundSize(int64(units), int64(size)):
+		return Startup{}, fmt.Errorf("%d units of %d bytes", units, size)
+	}
+	return Startup{Pack: l.pack(which), Units: int(units), Bytes: int64(size), AtMount: flags&atMount != 0}, nil
+}
+
+func (l *Locations) pack(which uint32) chunk.ID {
+	return chunk.ID(l.packs[int(which)*chunk.Size:][:chunk.Size])
+}
+
+// Startups returns the tree's startup packs, in the order in which to fetch
+// them.
+func (l *Locations) Startups() []Startup {
+	out := slices.Clone(l.startups)
+	for i := range out {
+		out[i].Triggers = slices.Clone(out[i].Triggers)
+	}
+	return out
+}
+
+// Unit returns where the chunk of extent i was, or the zero unit.
+func (l *Locations) Unit(i int64) (chunk.Unit, error) {
+	if i < 0 || i >= l.n {
+		return chunk.Unit{}, fmt.Errorf("location %d of %d: %w", i, l.n, chunk.ErrNotFound)
+	}
+	var b [locationSize]byte
+	if _, err := l.r.ReadAt(b[:], l.records+i*locationSize); err != nil {
+		return chunk.Unit{}, fmt.Errorf("read location %d: %w", i, noEOF(err))
+	}
+	return l.decode(i, b[:])
+}
+
+// decode reads record i.
+func (l *Locations) decode(i int64, b []byte) (chunk.Unit, error) {
+	which := binary.LittleEndian.Uint32(b)
+	if which == unknownPack {
+		return chunk.Unit{}, nil
+	}
+	if int64(which) >= int64(len(l.packs)/chunk.Size) {
+		return chunk.Unit{}, fmt.Errorf("location %d is out of bounds", i)
+	}
+	return chunk.Unit{Pack: l.pack(which), N: binary.LittleEndian.Uint32(b[4:])}, nil
+}
+
+// Each calls fn for every extent, in order, with the unit of its chunk (zero:
+// unknown). It reads 64 KiB at a time, and ends with the first error.
+func (l *Locations) Each(fn func(extent int64, u chunk.Unit) error) error {
+	buf := make([]byte, locationSize*min(scanRecords, l.n))
+	for at := int64(0); at < l.n; at += scanRecords {
+		b := buf[:locationSize*min(scanRecords, l.n-at)]
+		if _, err := l.r.ReadAt(b, l.records+at*locationSize); err != nil {
+			return fmt.Errorf("read location %d: %w", at, noEOF(err))
+		}
+		for i := at; len(b) > 0; i, b = i+1, b[locationSize:] {
+			u, err := l.decode(i, b)
+			if err != nil {
+				return err
+			}
+			if err := fn(i, u); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -30,6 +30,7 @@ import (
 	"lighter/hub/objects"
 	"lighter/hub/registry"
 	"lighter/hub/serve"
+	"lighter/hub/starts"
 )
 
 const (
@@ -50,6 +51,7 @@ type Hub struct {
 	catalog  *catalog.Catalog
 	registry *registry.Registry
 	ingest   *ingest.Service
+	starts   *starts.Service
 	key      ed25519.PublicKey
 	view     *view
 }
@@ -128,6 +130,7 @@ func (h *Hub) open(ctx context.Context) (err error) {
 		Limits: tree.Limits{Entries: c.Limits.Entries, Bytes: c.Limits.LayerBytes}}, h.catalog, h.objects, h.registry); err != nil {
 		return err
 	}
+	h.starts = starts.New(h.catalog, h.objects, h.ingest, h.log)
 	return h.ingest.Recover(ctx)
 }
 
@@ -151,7 +154,7 @@ func (h *Hub) handler() http.Handler {
 	mux := http.NewServeMux()
 	h.view.register(mux)
 	mux.Handle("/v2/", h.registry.Handler(h.ingest))
-	mux.Handle("/", serve.New(h.catalog, h.objects, h.ingest, h.key, h.log))
+	mux.Handle("/", serve.New(h.catalog, h.objects, h.ingest, h.starts, h.key, h.log))
 	return h.view.counted(unstalled(h.logged(mux), stallTimeout))
 }
 

@@ -53,7 +53,7 @@ func TestVerifySaysWhatIsWrongAndWhere(t *testing.T) {
 		"a pack":        {filepath.Join(dir, firstWith(list, "packs/")), flip, []string{"unit ", "cannot be read back", `file "/`}},
 		"half a pack":   {filepath.Join(dir, firstWith(list, "packs/")), half, []string{"unit ", `file "/etc/large": chunk `}},
 		"the index":     {filepath.Join(dir, "indexes/"+got.Tree+".zst"), flip, []string{"index: "}},
-		"the locations": {filepath.Join(dir, "locations/"+got.Tree+".zst"), half, []string{"locations: "}},
+		"the locations": {filepath.Join(dir, firstWith(list, "locations/")), half, []string{"locations: "}},
 		"a record":      {filepath.Join(dir, firstWith(list, "layers/")), flip, []string{"layer ", "its record"}},
 		"a blob":        {h.blobFile(manifest.Layers[1].Digest), flip, []string{"layer 2 of 2 (" + manifest.Layers[1].Digest.String()}},
 		"the config":    {h.blobFile(manifest.Config.Digest), flip, []string{"config: "}},

@@ -18,7 +18,7 @@ func TestAnswersAreAsThePageSays(t *testing.T) {
 	for path, want := range map[string]string{
 		unit:                            "public, max-age=31536000, immutable",
 		base + "/indexes/" + got.Tree:   "public, max-age=31536000, immutable",
-		base + "/locations/" + got.Tree: "public, max-age=3600",
+		base + "/locations/" + got.Tree: "public, max-age=60",
 		base + "/key":                   "no-cache",
 		base + "/images":                "no-cache",
 		base + "/chains/" + got.Chain:   "no-cache",
@@ -31,7 +31,7 @@ func TestAnswersAreAsThePageSays(t *testing.T) {
 			t.Errorf("HEAD %s: %d, %d bytes, %s", path, status, len(none), head)
 		}
 		tag := header.Get("ETag")
-		if (tag != "") != strings.Contains(want, "immutable") {
+		if (tag != "") != strings.Contains(want, "public") {
 			t.Errorf("%s has the tag %q", path, tag)
 		}
 		if tag != "" {
@@ -62,7 +62,16 @@ func TestAnswersAreAsThePageSays(t *testing.T) {
 		{"POST", base + "/images/verify?name=not/there:1", "", 404},
 		{"POST", base + "/images", `{"name":"not/there:1","ofANewerClient":{"a":1}}`, 404},
 		{"POST", base + "/images", `{"name":"A"}`, 400},
-		{"POST", base + "/images", long, 400},
+		{"POST", base + "/images", long, 413},
+		{"POST", base + "/traces/" + got.Tree, `{"reads":[[0,0,4096],[5,4096,8192]]}`, 204},
+		{"POST", base + "/traces/" + got.Tree, `{"reads":[]}`, 204},
+		{"POST", base + "/traces/" + got.Tree, `{"reads":[[0,0,1099511627776]]}`, 400}, // beyond the device
+		{"POST", base + "/traces/" + got.Tree, `{"reads":[[9,0,4096],[5,4096,8192]]}`, 400},
+		{"POST", base + "/traces/" + got.Tree, "{", 400},
+		{"POST", base + "/traces/" + got.Tree, strings.Repeat(" ", 1<<20+1), 413},
+		{"POST", base + "/traces/" + strings.Repeat("ab", 32), `{"reads":[[0,0,4096]]}`, 404},
+		{"POST", base + "/traces/short", `{"reads":[[0,0,4096]]}`, 400},
+		{"GET", base + "/traces/" + got.Tree, "", 404},
 		{"POST", base + "/images", `{"source":"docker://127.0.0.1:1/a"}`, 502},
 		{"PUT", base + "/images", "", 404},
 		{"GET", "/lighter/1/other/images", "", 404},

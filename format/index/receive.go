@@ -21,16 +21,9 @@ import (
 // It allocates by what it has verified, not by what r claims: a few kilobytes
 // and the page table.
 func Receive(r io.Reader, id chunk.ID, extentMap, metadata io.Writer) (Header, error) {
-	b := make([]byte, headerSize)
-	if _, err := io.ReadFull(r, b); err != nil {
-		return Header{}, fmt.Errorf("read the index header: %w", err)
-	}
-	if got := chunk.ID(sha256.Sum256(b)); got != id {
-		return Header{}, &chunk.InvalidError{What: "index " + id.Short(), Err: fmt.Errorf("its tree ID is %s", got.Short())}
-	}
-	h, err := decodeHeader(b)
+	h, err := ReceiveHeader(r, id)
 	if err != nil {
-		return h, &chunk.InvalidError{What: "index " + id.Short(), Err: err}
+		return h, err
 	}
 	// Whoever gives the right header can still give wrong bytes behind it, but
 	// each of them is covered by one of the digests that follow.
@@ -38,7 +31,7 @@ func Receive(r io.Reader, id chunk.ID, extentMap, metadata io.Writer) (Header, e
 	if err != nil {
 		return h, err
 	}
-	if _, err := extentMap.Write(append(b, table...)); err != nil {
+	if _, err := extentMap.Write(append(h.encode(), table...)); err != nil {
 		return h, fmt.Errorf("store the extent map: %w", err)
 	}
 	padding := h.pagesOffset() - headerSize - int64(len(table))
@@ -58,6 +51,23 @@ func Receive(r io.Reader, id chunk.ID, extentMap, metadata io.Writer) (Header, e
 		}
 	}
 	return h, h.receiveMetadata(r, metadata)
+}
+
+// ReceiveHeader reads the first bytes of the index that id names, and verifies
+// them.
+func ReceiveHeader(r io.Reader, id chunk.ID) (Header, error) {
+	b := make([]byte, headerSize)
+	if _, err := io.ReadFull(r, b); err != nil {
+		return Header{}, fmt.Errorf("read the index header: %w", err)
+	}
+	if got := chunk.ID(sha256.Sum256(b)); got != id {
+		return Header{}, &chunk.InvalidError{What: "index " + id.Short(), Err: fmt.Errorf("its tree ID is %s", got.Short())}
+	}
+	h, err := decodeHeader(b)
+	if err != nil {
+		return h, &chunk.InvalidError{What: "index " + id.Short(), Err: err}
+	}
+	return h, nil
 }
 
 func (h *Header) receiveMetadata(r io.Reader, metadata io.Writer) error {

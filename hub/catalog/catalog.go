@@ -4,7 +4,7 @@
 // verified; an image appears with everything that belongs to it, or not at all.
 //
 // All SQL of the hub is here. It keeps to what SQLite and PostgreSQL share;
-// schema.sql draws the tables.
+// schema.sql and startup.sql draw the tables.
 //
 // It refuses to hold contents, to touch objects or the network, and to decide
 // what is to be done next. Hazard: one process at a time may write.
@@ -28,7 +28,15 @@ var ErrNotFound = errors.New("not found")
 //go:embed schema.sql
 var schema string
 
-const schemaVersion = "1"
+//go:embed startup.sql
+var startupSchema string
+
+// schemaVersion is what this version makes and reads. A catalog of firstVersion,
+// which knows nothing of how images start, becomes one.
+const (
+	schemaVersion = "2"
+	firstVersion  = "1"
+)
 
 // readers bounds the connections that read; there is one that writes.
 const readers = 4
@@ -89,17 +97,34 @@ func (c *Catalog) migrate(ctx context.Context) error {
 		case err == nil && version == schemaVersion:
 			_, err := tx.ExecContext(ctx, sizesTable)
 			return err
+		case err == nil && version == firstVersion:
+			return upgrade(ctx, tx)
 		case err == nil:
 			return fmt.Errorf("it has schema %s, this version reads %s", version, schemaVersion)
 		case !errors.Is(err, sql.ErrNoRows):
 			return err
 		}
-		if _, err := tx.ExecContext(ctx, schema+sizesTable); err != nil {
+		if _, err := tx.ExecContext(ctx, schema+startupSchema+sizesTable); err != nil {
 			return fmt.Errorf("make the tables: %w", err)
 		}
 		_, err = tx.ExecContext(ctx, `INSERT INTO meta (name, value) VALUES ('schema', ?)`, schemaVersion)
 		return err
 	})
+}
+
+// upgrade makes a catalog of firstVersion one of schemaVersion. All trees get new
+// locations, in turn.
+func upgrade(ctx context.Context, tx *sql.Tx) error {
+	if _, err := tx.ExecContext(ctx, startupSchema); err != nil {
+		return fmt.Errorf("make the tables: %w", err)
+	}
+	if _, err := tx.ExecContext(ctx, `
+		INSERT INTO layouts (tree, locations, wire, startup, due, changes, tries, unserved) SELECT tree, ?, 0, ?, 1, 1, 0, 0 FROM trees`,
+		[]byte{}, []byte{}); err != nil {
+		return err
+	}
+	_, err := tx.ExecContext(ctx, `UPDATE meta SET value = ? WHERE name = 'schema'`, schemaVersion)
+	return err
 }
 
 // update runs fn in a transaction that writes. fn must not touch the network.

@@ -12,8 +12,12 @@ import (
 // Tree returns what there is to know of a tree, or ErrNotFound.
 func (c *Catalog) Tree(ctx context.Context, id chunk.ID) (Tree, error) {
 	t := Tree{ID: id}
-	err := c.read.QueryRowContext(ctx, `SELECT files, bytes, chunks, packs, units, index_bytes, index_wire FROM trees WHERE tree = ?`, id[:]).
-		Scan(&t.Files, &t.Bytes, &t.Chunks, &t.Packs, &t.Units, &t.IndexBytes, &t.IndexWire)
+	var locations []byte
+	err := c.read.QueryRowContext(ctx, `
+		SELECT t.files, t.bytes, t.chunks, t.packs, t.units, t.index_bytes, t.index_wire, l.locations, l.wire
+		FROM trees t JOIN layouts l ON l.tree = t.tree WHERE t.tree = ?`, id[:]).
+		Scan(&t.Files, &t.Bytes, &t.Chunks, &t.Packs, &t.Units, &t.IndexBytes, &t.IndexWire, &locations, &t.LocationsWire)
+	copy(t.Locations[:], locations)
 	return t, notFound(err)
 }
 

@@ -15,6 +15,9 @@ import (
 // Publication is all that becomes known when an image is ready, or when the
 // tree of a chain is made. Its objects are stored already.
 type Publication struct {
+	// Of whose former images the traces are inherited, if there is an image.
+	Repository, Platform string
+
 	Image     int64 // number of the image that is ready now; 0: there is none
 	Size      int64 // of its config and layers as they are stored in the registry, bytes
 	Blobs     []Blob
@@ -73,7 +76,12 @@ type Tree struct {
 	Packs      int64
 	Units      int64
 	IndexBytes int64 // plain
-	IndexWire  int64 // compressed, with the locations
+	IndexWire  int64 // compressed
+
+	// Locations is the digest that names its locations, and LocationsWire their
+	// length, compressed. Those of a tree that has some already stay.
+	Locations     chunk.ID
+	LocationsWire int64
 }
 
 // Publish makes all of it known at once, or nothing. ErrNotFound: the image was
@@ -81,7 +89,7 @@ type Tree struct {
 func (c *Catalog) Publish(ctx context.Context, p *Publication) error {
 	err := c.update(ctx, func(tx *sql.Tx) error {
 		for _, step := range []func(context.Context, *sql.Tx, *Publication) error{
-			publishImage, publishChunks, publishChains, publishTree,
+			publishImage, publishChunks, publishChains, publishTree, publishLayout,
 		} {
 			if err := step(ctx, tx, p); err != nil {
 				return err

@@ -19,10 +19,11 @@ import (
 const journals = "journal-*"
 
 // store publishes packs and other files, which are on the disk, and then what the
-// catalog is to know about them. If that fails, what was published goes again; if
-// the hub is ended in between, sweep does it at the next start.
-func (s *Service) store(ctx context.Context, packs, others []objects.Staged, publish func() error) error {
-	var keys []string
+// catalog is to know about them. What it does not know then goes again: all if
+// that failed, and what the new takes the place of, by its keys. If the hub is
+// ended in between, sweep does it at the next start.
+func (s *Service) store(ctx context.Context, packs, others []objects.Staged, old []string, publish func() error) error {
+	keys := slices.Clone(old)
 	for _, f := range slices.Concat(packs, others) {
 		keys = append(keys, f.Key)
 	}
@@ -31,17 +32,22 @@ func (s *Service) store(ctx context.Context, packs, others []objects.Staged, pub
 		return fmt.Errorf("write the journal: %w", err)
 	}
 	err = s.publish(ctx, packs, others, publish)
-	if err == nil {
-		if err := os.Remove(journal); err != nil { // the next start does it
-			s.config.Log.Error("remove the journal", "cause", err)
-		}
+	// Whatever ended the work must not end the cleaning.
+	cleanErr := s.clean(context.WithoutCancel(ctx), keys)
+	if cleanErr == nil {
+		cleanErr = os.Remove(journal)
+	}
+	if cleanErr != nil && err == nil { // the journal stays for the next start
+		s.config.Log.Error("clean up after publishing", "cause", cleanErr)
 		return nil
 	}
-	// Whatever ended the work must not end the cleaning.
-	if cleanErr := s.clean(context.WithoutCancel(ctx), keys); cleanErr != nil {
-		return errors.Join(err, cleanErr) // the journal stays for the next start
-	}
-	return errors.Join(err, os.Remove(journal))
+	return errors.Join(err, cleanErr)
+}
+
+// Drop deletes objects that forget makes the catalog forget, unless it still
+// knows them for another reason.
+func (s *Service) Drop(ctx context.Context, keys []string, forget func() error) error {
+	return s.store(ctx, nil, nil, keys, forget)
 }
 
 func (s *Service) publish(ctx context.Context, packs, others []objects.Staged, publish func() error) error {
@@ -61,7 +67,7 @@ func (s *Service) publish(ctx context.Context, packs, others []objects.Staged, p
 	return publish()
 }
 
-// clean deletes objects whose publication failed.
+// clean deletes those of the objects that the catalog does not know.
 func (s *Service) clean(ctx context.Context, keys []string) error {
 	if err := s.storing.Acquire(ctx, 1); err != nil {
 		return err
@@ -138,9 +144,14 @@ func (s *Service) knows(ctx context.Context, key string) (bool, error) {
 	}
 	switch kind {
 	case "packs":
-		return s.catalog.HasPack(ctx, id)
-	case "indexes", "locations":
+		if known, err := s.catalog.HasPack(ctx, id); known || err != nil {
+			return known, err
+		}
+		return s.catalog.HasStartupPack(ctx, id)
+	case "indexes":
 		return s.catalog.HasTree(ctx, id)
+	case "locations":
+		return s.catalog.HasLocations(ctx, id)
 	case "layers":
 		known, _, err := s.catalog.HasLayer(ctx, "sha256:"+id.String(), "")
 		return known, err

@@ -98,7 +98,7 @@ func TestKilledBetweenObjectsAndCatalog(t *testing.T) {
 			died := make(chan struct{})
 			go func() {
 				defer close(died)
-				_ = s.store(context.Background(), packs, others, func() error {
+				_ = s.store(context.Background(), packs, others, nil, func() error {
 					if known {
 						if err := s.catalog.Publish(context.Background(), &catalog.Publication{Packs: []catalog.Pack{{ID: id}}, Tree: catalog.Tree{ID: id},
 							Layers: []catalog.Layer{{DiffID: "l"}}, Chains: []catalog.Chain{{Chain: "c", DiffID: "l"}},
@@ -139,7 +139,7 @@ func TestPublicationThatFailsLeavesNothing(t *testing.T) {
 		if fail == nil {
 			others[0].Path += "-gone"
 		}
-		err := s.store(t.Context(), packs, others, fail)
+		err := s.store(t.Context(), packs, others, nil, fail)
 		if err == nil || fail != nil && !errors.Is(err, syscall.ENOSPC) {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -236,7 +236,7 @@ func (t *taking) openRecord(ctx context.Context, diffID string) (io.ReadCloser, 
 
 // publication says all that becomes known with the image.
 func (t *taking) publication(made *madeTree) *catalog.Publication {
-	p := &catalog.Publication{Image: t.row.N, Size: t.image.size(), Tree: made.tree, Statement: made.statement,
+	p := &catalog.Publication{Repository: t.repository, Platform: t.image.platform, Image: t.row.N, Size: t.image.size(), Tree: made.tree, Statement: made.statement,
 		Blobs: []catalog.Blob{{Digest: t.image.config.Digest.String(), MediaType: t.image.config.MediaType, Size: t.image.config.Size}}}
 	var placeOf []uint32
 	p.Packs, p.Chunks, placeOf = t.staging.news()
@@ -263,7 +263,7 @@ func (t *taking) publish(ctx context.Context, made *madeTree) error {
 	for diffID, l := range t.split {
 		files = append(files, objects.Staged{Key: objects.LayerKey(diffID), Path: l.record})
 	}
-	err := t.store(ctx, t.staging.packFiles(), files, func() error { return t.catalog.Publish(ctx, t.publication(made)) })
+	err := t.store(ctx, t.staging.packFiles(), files, nil, func() error { return t.catalog.Publish(ctx, t.publication(made)) })
 	if errors.Is(err, catalog.ErrNotFound) {
 		return errors.New("it was taken away")
 	}

@@ -57,13 +57,12 @@ func (s *Service) index(ctx context.Context, dir string, records []*recordSource
 	defer os.Remove(metadata)
 	id := made.ID()
 	m := &madeTree{tree: catalog.Tree{ID: id, Files: made.Files, Bytes: made.Bytes, Chunks: made.DistinctChunks, IndexBytes: made.Size()}}
-	z, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(indexLevel), zstd.WithEncoderConcurrency(2),
-		zstd.WithWindowSize(min(max(1<<bits.Len64(uint64(made.Size())), zstd.MinWindowSize), indexWindow)))
+	z, err := newIndexEncoder(made.Size())
 	if err != nil {
 		return nil, err
 	}
 	indexPath, locationsPath := filepath.Join(dir, "index"), filepath.Join(dir, "locations")
-	indexWire, err := compressTo(indexPath, z, func(w io.Writer) error {
+	m.tree.IndexWire, err = compressTo(indexPath, z, func(w io.Writer) error {
 		file, err := os.Open(metadata)
 		if err != nil {
 			return err
@@ -78,16 +77,19 @@ func (s *Service) index(ctx context.Context, dir string, records []*recordSource
 	if err != nil {
 		return nil, err
 	}
-	locationsWire, err := compressTo(locationsPath, z, func(w io.Writer) error {
+	m.tree.Locations = chunk.Sum(locations)
+	m.tree.LocationsWire, err = compressTo(locationsPath, z, func(w io.Writer) error {
 		_, err := w.Write(locations)
 		return err
 	})
-	if err != nil {
-		return nil, err
-	}
-	m.tree.IndexWire = indexWire + locationsWire
-	m.files = []objects.Staged{{Key: objects.IndexKey(id), Path: indexPath}, {Key: objects.LocationsKey(id), Path: locationsPath}}
-	return m, nil
+	m.files = []objects.Staged{{Key: objects.IndexKey(id), Path: indexPath}, {Key: objects.LocationsKey(m.tree.Locations), Path: locationsPath}}
+	return m, err
+}
+
+// newIndexEncoder returns an encoder for what has about so many plain bytes.
+func newIndexEncoder(size int64) (*zstd.Encoder, error) {
+	return zstd.NewWriter(nil, zstd.WithEncoderLevel(indexLevel), zstd.WithEncoderConcurrency(2),
+		zstd.WithWindowSize(min(max(1<<bits.Len64(uint64(size)), zstd.MinWindowSize), indexWindow)))
 }
 
 // apply merges layers.

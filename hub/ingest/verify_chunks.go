@@ -135,7 +135,11 @@ func (v *verification) readIndex(ctx context.Context, id chunk.ID) (*extentFile,
 }
 
 func (v *verification) readLocations(ctx context.Context, id chunk.ID, extents *extentFile) (*index.Locations, error) {
-	z, closeAll, err := v.decompress(ctx, objects.LocationsKey(id))
+	sum, err := v.catalog.Locations(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	z, closeAll, err := v.decompress(ctx, objects.LocationsKey(sum))
 	if err != nil {
 		return nil, err
 	}
@@ -143,6 +147,9 @@ func (v *verification) readLocations(ctx context.Context, id chunk.ID, extents *
 	b, err := io.ReadAll(z)
 	if err != nil {
 		return nil, err
+	}
+	if got := chunk.Sum(b); got != sum {
+		return nil, fmt.Errorf("their digest is %s, the catalog says %s", got.Short(), sum.Short())
 	}
 	return index.OpenLocations(bytes.NewReader(b), int64(len(b)), id, extents.Extents)
 }

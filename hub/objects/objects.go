@@ -5,7 +5,7 @@
 //
 //	packs/PACK            a pack
 //	indexes/TREE.zst      an index, zstd-compressed
-//	locations/TREE.zst    the locations of a tree, zstd-compressed
+//	locations/ID.zst      the locations of a tree, zstd-compressed; ID is the SHA-256 of the plain bytes
 //	layers/DIFFID.zst     the record of a layer, zstd-compressed
 //
 // It refuses to know what is in them (but for the table of a pack, which says
@@ -40,8 +40,9 @@ func PackKey(id chunk.ID) string { return "packs/" + id.String() }
 // IndexKey is where the index of a tree lies.
 func IndexKey(tree chunk.ID) string { return "indexes/" + tree.String() + ".zst" }
 
-// LocationsKey is where the locations of a tree lie.
-func LocationsKey(tree chunk.ID) string { return "locations/" + tree.String() + ".zst" }
+// LocationsKey is where the locations of a tree lie whose plain bytes have that
+// SHA-256.
+func LocationsKey(id chunk.ID) string { return "locations/" + id.String() + ".zst" }
 
 // LayerKey is where the record of a layer lies.
 func LayerKey(diffID string) string {

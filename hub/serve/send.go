@@ -15,22 +15,22 @@ import (
 	"lighter/hub/registry"
 )
 
-// What a cache may do: with what is named by its digest, and with hints, which
-// cost a request more when they are old.
+// What a cache may do: with what is named by its digest, with hints, which cost a
+// request more when they are old, and with locations, of which there are better
+// ones soon after the first starts of an image.
 const (
 	forever = "public, max-age=31536000, immutable"
 	anHour  = "public, max-age=3600"
+	aMinute = "public, max-age=60"
 )
 
 // send sends an object whole: caches keep a 200, not a 206, so ranges are not
-// offered. tag is its name, if that can never mean other bytes; without one it
-// is a hint.
-func (s *Server) send(w http.ResponseWriter, req *http.Request, o *objects.Object, tag string) {
+// offered. tag names its bytes, if anything does.
+func (s *Server) send(w http.ResponseWriter, req *http.Request, o *objects.Object, cache, tag string) {
 	h := w.Header()
 	h.Set("Content-Type", "application/octet-stream")
-	h.Set("Cache-Control", anHour)
+	h.Set("Cache-Control", cache)
 	if tag != "" {
-		h.Set("Cache-Control", forever)
 		h.Set("ETag", `"`+tag+`"`)
 		if req.Header.Get("If-None-Match") == `"`+tag+`"` {
 			w.WriteHeader(http.StatusNotModified)
@@ -69,8 +69,12 @@ func statusOf(err error) int {
 	case errors.Is(err, catalog.ErrNotFound), errors.Is(err, objects.ErrNotFound), errors.Is(err, registry.ErrNotFound),
 		errors.Is(err, chunk.ErrNotFound), errors.Is(err, errNoPath):
 		return http.StatusNotFound
+	case errors.As(err, new(*http.MaxBytesError)):
+		return http.StatusRequestEntityTooLarge
 	case errors.Is(err, ingest.ErrInvalid):
 		return http.StatusBadRequest
+	case errors.Is(err, catalog.ErrFull):
+		return http.StatusTooManyRequests
 	case errors.Is(err, ingest.ErrBusy), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return http.StatusServiceUnavailable
 	case errors.Is(err, ingest.ErrSource):

@@ -10,6 +10,7 @@ package serve
 import (
 	"context"
 	"crypto/ed25519"
+	"errors"
 	"log/slog"
 	"net/http"
 
@@ -35,12 +36,18 @@ type Server struct {
 	ingest  Ingest
 	key     ed25519.PublicKey
 	log     *slog.Logger
+	starts  Starts
 	mux     *http.ServeMux
 }
 
+// Starts is what the hub makes of how images start.
+type Starts interface {
+	Take(ctx context.Context, tree chunk.ID, body []byte) error
+}
+
 // New returns a server for wire.DefaultScope.
-func New(c *catalog.Catalog, o *objects.Store, i Ingest, key ed25519.PublicKey, log *slog.Logger) *Server {
-	s := &Server{catalog: c, objects: o, ingest: i, key: key, log: log, mux: http.NewServeMux()}
+func New(c *catalog.Catalog, o *objects.Store, i Ingest, starts Starts, key ed25519.PublicKey, log *slog.Logger) *Server {
+	s := &Server{catalog: c, objects: o, ingest: i, starts: starts, key: key, log: log, mux: http.NewServeMux()}
 	base := wire.Prefix + "/" + wire.DefaultScope
 	for pattern, handle := range map[string]func(http.ResponseWriter, *http.Request) error{
 		"GET " + base + "/key":              s.getKey,
@@ -55,6 +62,7 @@ func New(c *catalog.Catalog, o *objects.Store, i Ingest, key ed25519.PublicKey, 
 		"POST " + base + "/images":          s.postImage,
 		"DELETE " + base + "/images":        s.deleteImage,
 		"POST " + base + "/images/verify":   s.postVerify,
+		"POST " + base + "/traces/{tree}":   s.postTrace,
 	} {
 		s.mux.HandleFunc(pattern, func(w http.ResponseWriter, req *http.Request) {
 			if err := handle(w, req); err != nil {
@@ -98,27 +106,45 @@ func (s *Server) getTree(w http.ResponseWriter, req *http.Request) error {
 }
 
 func (s *Server) getIndex(w http.ResponseWriter, req *http.Request) error {
-	return s.sendObject(w, req, objects.IndexKey, req.PathValue("tree"))
-}
-
-// getLocations promises caches less than the others: a hub may move chunks.
-func (s *Server) getLocations(w http.ResponseWriter, req *http.Request) error {
-	return s.sendObject(w, req, objects.LocationsKey, "")
-}
-
-// sendObject sends what a tree has under the key; tag is as for send.
-func (s *Server) sendObject(w http.ResponseWriter, req *http.Request, key func(chunk.ID) string, tag string) error {
-	id, err := chunk.ParseID(req.PathValue("tree"))
+	tree, err := chunk.ParseID(req.PathValue("tree"))
 	if err != nil {
 		return invalid(err)
 	}
-	o, err := s.objects.Open(req.Context(), key(id))
+	o, err := s.objects.Open(req.Context(), objects.IndexKey(tree))
 	if err != nil {
 		return err
 	}
 	defer o.Close()
-	s.send(w, req, o, tag)
+	s.send(w, req, o, forever, tree.String())
 	return nil
+}
+
+func (s *Server) getLocations(w http.ResponseWriter, req *http.Request) error {
+	tree, err := chunk.ParseID(req.PathValue("tree"))
+	if err != nil {
+		return invalid(err)
+	}
+	o, tag, err := s.openLocations(req.Context(), tree)
+	if err != nil {
+		return err
+	}
+	defer o.Close()
+	s.send(w, req, o, aMinute, tag.String())
+	return nil
+}
+
+// openLocations opens the locations that a tree has now. If others take their
+// place in between, those.
+func (s *Server) openLocations(ctx context.Context, tree chunk.ID) (o *objects.Object, id chunk.ID, err error) {
+	for range 3 {
+		if id, err = s.catalog.Locations(ctx, tree); err != nil {
+			return nil, id, err
+		}
+		if o, err = s.objects.Open(ctx, objects.LocationsKey(id)); !errors.Is(err, objects.ErrNotFound) {
+			break
+		}
+	}
+	return o, id, err
 }
 
 func (s *Server) getUnit(w http.ResponseWriter, req *http.Request) error {
@@ -136,7 +162,7 @@ func (s *Server) getUnit(w http.ResponseWriter, req *http.Request) error {
 		return err
 	}
 	defer o.Close()
-	s.send(w, req, o, unit.String())
+	s.send(w, req, o, forever, unit.String())
 	return nil
 }
 
@@ -154,6 +180,6 @@ func (s *Server) getChunk(w http.ResponseWriter, req *http.Request) error {
 		return err
 	}
 	defer o.Close()
-	s.send(w, req, o, "")
+	s.send(w, req, o, anHour, "")
 	return nil
 }

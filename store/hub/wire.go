@@ -38,6 +38,7 @@ const (
 //	/images?name=  DELETE  takes the image away
 //	/images/inspect?name=  []Inspection, as JSON: of all that the name stands for
 //	/images/verify?name=   POST: a stream of Progress, a JSON object a line
+//	/traces/TREE     POST  a trace, as package trace encodes it: what a start has read
 //
 // Errors have a status of 400 or more and a body of {"error": "…"}; in a stream
 // that has begun, the last line has them.
@@ -58,6 +59,9 @@ func unitPath(scope string, u chunk.Unit) string {
 }
 func chunkPath(scope string, id chunk.ID) string {
 	return fmt.Sprintf("%s/%s/chunks/%s", Prefix, scope, id)
+}
+func tracePath(scope string, tree chunk.ID) string {
+	return fmt.Sprintf("%s/%s/traces/%s", Prefix, scope, tree)
 }
 func keyPath(scope string) string    { return fmt.Sprintf("%s/%s/key", Prefix, scope) }
 func imagesPath(scope string) string { return fmt.Sprintf("%s/%s/images", Prefix, scope) }

@@ -1,0 +1,67 @@
+package catalog
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"time"
+
+	"lighter/format/chunk"
+)
+
+// publishLayout gives a new tree its locations, has an image's tree laid out, and
+// hands it the traces of the image before it.
+func publishLayout(ctx context.Context, tx *sql.Tx, p *Publication) error {
+	t := p.Tree
+	due := int64(0)
+	if p.Image != 0 {
+		due = time.Now().UnixMilli()
+	}
+	if _, err := tx.ExecContext(ctx, `
+		INSERT INTO layouts (tree, locations, wire, startup, due, changes, tries, unserved) VALUES (?, ?, ?, ?, ?, 1, 0, 0)
+		ON CONFLICT (tree) DO UPDATE SET due = CASE WHEN excluded.due > 0 THEN excluded.due ELSE layouts.due END,
+			changes = layouts.changes + 1, tries = 0, unserved = 0,
+			wire = CASE WHEN length(layouts.locations) = 0 THEN excluded.wire ELSE layouts.wire END,
+			locations = CASE WHEN length(layouts.locations) = 0 THEN excluded.locations ELSE layouts.locations END`,
+		t.ID[:], orEmpty(t.Locations), t.LocationsWire, []byte{}, due); err != nil {
+		return err
+	}
+	if p.Image == 0 || p.Repository == "" {
+		return nil
+	}
+	if err := inherit(ctx, tx, p); err != nil {
+		return err
+	}
+	_, err := tx.ExecContext(ctx, `INSERT INTO formers (repository, platform, tree) VALUES (?, ?, ?)
+		ON CONFLICT (repository, platform) DO UPDATE SET tree = excluded.tree`, p.Repository, p.Platform, t.ID[:])
+	return err
+}
+
+// orEmpty is how the catalog writes a digest that may be missing.
+func orEmpty(id chunk.ID) []byte {
+	if id.IsZero() {
+		return []byte{}
+	}
+	return id[:]
+}
+
+// inherit copies the traces of the former image in the repository, if the new one
+// has none of its own.
+func inherit(ctx context.Context, tx *sql.Tx, p *Publication) error {
+	var former []byte
+	err := tx.QueryRowContext(ctx, `SELECT tree FROM formers WHERE repository = ? AND platform = ?`, p.Repository, p.Platform).Scan(&former)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	next, err := nextNumber(ctx, tx, "traces")
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, `
+		INSERT INTO traces (n, tree, raw, inherited, body) SELECT ? + ROW_NUMBER() OVER (ORDER BY n), ?, 0, 1, body FROM traces
+		WHERE tree = ? AND raw = 0 AND NOT EXISTS (SELECT 1 FROM traces WHERE tree = ?)`, next, p.Tree.ID[:], former, p.Tree.ID[:])
+	return err
+}

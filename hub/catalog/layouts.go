@@ -1,0 +1,234 @@
+package catalog
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+	wire "lighter/store/hub"
+)
+
+// Layout is where the chunks of a tree lie for nodes. Its objects are stored
+// already.
+type Layout struct {
+	Tree      chunk.ID
+	Locations chunk.ID // digest that names the object; zero: it is to be made
+	Wire      int64    // its length
+	IndexWire int64    // length of the tree's index, compressed
+	Startup   []byte   // the startup packs, as whoever laid them out describes them; empty: none
+	Packs     []StartupPack
+}
+
+// StartupPack is a pack whose chunks also lie in others.
+type StartupPack struct {
+	ID   chunk.ID
+	Size int64
+}
+
+// Locations returns the digest that names a tree's locations. ErrNotFound: the
+// tree is not known, or its locations are still to be made.
+func (c *Catalog) Locations(ctx context.Context, tree chunk.ID) (chunk.ID, error) {
+	var digest []byte
+	err := c.read.QueryRowContext(ctx, `SELECT locations FROM layouts WHERE tree = ?`, tree[:]).Scan(&digest)
+	if err == nil && len(digest) != chunk.Size {
+		err = sql.ErrNoRows
+	}
+	if err != nil {
+		return chunk.ID{}, fmt.Errorf("locations of tree %s: %w", tree.Short(), notFound(err))
+	}
+	return chunk.ID(digest), nil
+}
+
+// HasLocations tells whether some tree has the locations with that digest.
+func (c *Catalog) HasLocations(ctx context.Context, digest chunk.ID) (bool, error) {
+	return c.exists(ctx, `SELECT EXISTS (SELECT 1 FROM layouts WHERE locations = ?)`, digest[:])
+}
+
+// Layout returns how a tree is laid out, or ErrNotFound.
+func (c *Catalog) Layout(ctx context.Context, tree chunk.ID) (Layout, error) {
+	l := Layout{Tree: tree}
+	var digest []byte
+	err := c.read.QueryRowContext(ctx, `
+		SELECT l.locations, l.wire, l.startup, t.index_wire FROM layouts l JOIN trees t ON t.tree = l.tree WHERE l.tree = ?`, tree[:]).
+		Scan(&digest, &l.Wire, &l.Startup, &l.IndexWire)
+	if err != nil {
+		return l, fmt.Errorf("layout of tree %s: %w", tree.Short(), notFound(err))
+	}
+	copy(l.Locations[:], digest)
+	err = each(ctx, c.read, func(rows *sql.Rows) error {
+		var id []byte
+		var p StartupPack
+		if err := rows.Scan(&id, &p.Size); err != nil {
+			return err
+		}
+		p.ID = chunk.ID(id)
+		l.Packs = append(l.Packs, p)
+		return nil
+	}, `SELECT p.id, p.size FROM startups s JOIN startup_packs p ON p.id = s.pack WHERE s.tree = ? ORDER BY s.position`, tree[:])
+	return l, err
+}
+
+// StartupBytes returns how many bytes all startup packs take, those included
+// that no tree has any more.
+func (c *Catalog) StartupBytes(ctx context.Context) (packs, bytes int64, err error) {
+	err = c.read.QueryRowContext(ctx, `SELECT COUNT(*), COALESCE(SUM(size), 0) FROM startup_packs`).Scan(&packs, &bytes)
+	return packs, bytes, err
+}
+
+// SetLayout gives a tree another layout. Packs that no tree has any more retire.
+func (c *Catalog) SetLayout(ctx context.Context, l *Layout) error {
+	err := c.update(ctx, func(tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, `DELETE FROM startups WHERE tree = ?`, l.Tree[:]); err != nil {
+			return err
+		}
+		for i, p := range l.Packs {
+			if _, err := tx.ExecContext(ctx, `
+				INSERT INTO startup_packs (id, size, retired) VALUES (?, ?, 0) ON CONFLICT (id) DO UPDATE SET retired = 0`, p.ID[:], p.Size); err != nil {
+				return err
+			}
+			if _, err := tx.ExecContext(ctx, `INSERT INTO startups (tree, position, pack) VALUES (?, ?, ?)`, l.Tree[:], i, p.ID[:]); err != nil {
+				return err
+			}
+		}
+		if _, err := tx.ExecContext(ctx, `UPDATE startup_packs SET retired = ? WHERE retired = 0 AND id NOT IN (SELECT pack FROM startups)`,
+			time.Now().UnixMilli()); err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, `UPDATE trees SET index_wire = ? WHERE tree = ?`, l.IndexWire, l.Tree[:]); err != nil {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, `UPDATE layouts SET locations = ?, wire = ?, startup = ? WHERE tree = ?`,
+			l.Locations[:], l.Wire, append([]byte{}, l.Startup...), l.Tree[:])
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("lay tree %s out: %w", l.Tree.Short(), err)
+	}
+	return nil
+}
+
+// HasStartupPack tells whether a pack is a startup pack.
+func (c *Catalog) HasStartupPack(ctx context.Context, id chunk.ID) (bool, error) {
+	return c.exists(ctx, `SELECT EXISTS (SELECT 1 FROM startup_packs WHERE id = ?)`, id[:])
+}
+
+// Retired lists at most limit startup packs that retired before a time.
+func (c *Catalog) Retired(ctx context.Context, before time.Time, limit int) (ids []chunk.ID, err error) {
+	return ids, each(ctx, c.read, func(rows *sql.Rows) error {
+		var id []byte
+		if err := rows.Scan(&id); err != nil {
+			return err
+		}
+		ids = append(ids, chunk.ID(id))
+		return nil
+	}, `SELECT id FROM startup_packs WHERE retired > 0 AND retired < ? ORDER BY retired LIMIT ?`, before.UnixMilli(), limit)
+}
+
+// DropRetired forgets startup packs that have retired.
+func (c *Catalog) DropRetired(ctx context.Context, ids []chunk.ID) error {
+	return c.update(ctx, func(tx *sql.Tx) error {
+		for _, id := range ids {
+			if _, err := tx.ExecContext(ctx, `DELETE FROM startup_packs WHERE id = ? AND retired > 0`, id[:]); err != nil {
+				return fmt.Errorf("drop pack %s: %w", id.Short(), err)
+			}
+		}
+		return nil
+	})
+}
+
+// Due is a tree that is to be laid out anew.
+type Due struct {
+	Tree     chunk.ID
+	At       time.Time
+	Changes  int64 // what Settle wants to know
+	Tries    int64 // how often it was begun before
+	Served   bool  // an image that is ready has it
+	Unserved time.Time
+}
+
+// NextDue returns the tree that is to be laid out anew first. ErrNotFound: none.
+func (c *Catalog) NextDue(ctx context.Context) (Due, error) {
+	return c.due(ctx, `l.due > 0 ORDER BY l.due`)
+}
+
+// DueOf returns when a tree is to be laid out anew, a zero time if there is no
+// need, or ErrNotFound.
+func (c *Catalog) DueOf(ctx context.Context, tree chunk.ID) (Due, error) {
+	return c.due(ctx, `l.tree = ?`, tree[:])
+}
+
+func (c *Catalog) due(ctx context.Context, condition string, args ...any) (Due, error) {
+	var d Due
+	var tree []byte
+	var at, unserved int64
+	err := c.read.QueryRowContext(ctx, `SELECT l.tree, l.due, l.changes, l.tries, l.unserved, `+servedTree+`
+		FROM layouts l WHERE `+condition+` LIMIT 1`, args...).Scan(&tree, &at, &d.Changes, &d.Tries, &unserved, &d.Served)
+	if err != nil {
+		return d, fmt.Errorf("look for what is to be laid out: %w", notFound(err))
+	}
+	d.Tree = chunk.ID(tree)
+	if at > 0 {
+		d.At = time.UnixMilli(at)
+	}
+	if unserved > 0 {
+		d.Unserved = time.UnixMilli(unserved)
+	}
+	return d, nil
+}
+
+// servedTree is the condition under which the tree of layouts l is of an image
+// that is ready, or of a chain of one.
+const servedTree = `EXISTS (SELECT 1 FROM statements s JOIN image_blobs b ON b.chain = s.chain JOIN images i ON i.n = b.image
+	WHERE s.tree = l.tree AND i.state = '` + wire.StateReady + `')`
+
+// Try notes that a tree is about to be laid out, so that it is known to have
+// been if the process ends; again says when, should it come to that.
+func (c *Catalog) Try(ctx context.Context, tree chunk.ID, again time.Time) error {
+	return c.update(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `UPDATE layouts SET tries = tries + 1, due = ? WHERE tree = ?`, again.UnixMilli(), tree[:])
+		return err
+	})
+}
+
+// Settle notes that a tree needs no other layout for what is known since the
+// given number of changes. What came later is due at again.
+func (c *Catalog) Settle(ctx context.Context, tree chunk.ID, changes int64, again time.Time) error {
+	return c.update(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `UPDATE layouts SET tries = 0, due = CASE WHEN changes = ? THEN 0 ELSE ? END WHERE tree = ?`,
+			changes, again.UnixMilli(), tree[:])
+		return err
+	})
+}
+
+// TreeImages lists the images that are ready and have the tree at their top.
+func (c *Catalog) TreeImages(ctx context.Context, tree chunk.ID) ([]Image, error) {
+	return c.images(ctx, selectImages+` WHERE i.state = ? AND s.tree = ? ORDER BY i.n DESC`, index.Format, wire.StateReady, tree[:])
+}
+
+// Unserved notes of each tree since when no image that is ready has it, and has
+// those laid out anew for which that is before the given time: nobody keeps
+// traces for them, nor startup packs.
+func (c *Catalog) Unserved(ctx context.Context, before time.Time) error {
+	now := time.Now().UnixMilli()
+	return c.update(ctx, func(tx *sql.Tx) error {
+		for _, step := range []struct {
+			query string
+			args  []any
+		}{
+			{`UPDATE layouts AS l SET unserved = 0 WHERE unserved > 0 AND ` + servedTree, nil},
+			{`UPDATE layouts AS l SET unserved = ? WHERE unserved = 0 AND NOT ` + servedTree, []any{now}},
+			{`DELETE FROM formers WHERE tree IN (SELECT tree FROM layouts WHERE unserved > 0 AND unserved < ?)`, []any{before.UnixMilli()}},
+			{`DELETE FROM traces WHERE tree IN (SELECT tree FROM layouts WHERE unserved > 0 AND unserved < ?)`, []any{before.UnixMilli()}},
+			{`UPDATE layouts SET due = ?, changes = changes + 1, tries = 0 WHERE unserved > 0 AND unserved < ? AND due = 0 AND length(startup) > 0`,
+				[]any{now, before.UnixMilli()}},
+		} {
+			if _, err := tx.ExecContext(ctx, step.query, step.args...); err != nil {
+				return fmt.Errorf("look for trees that no image has: %w", err)
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,51 @@
+-- What the hub knows of how images start. It is a hint to nodes, as all of it:
+-- without any of it, images run, and begin more slowly.
+
+-- Where the chunks of each tree lie for nodes, and what startup packs it has.
+CREATE TABLE layouts (
+	tree      BLOB PRIMARY KEY REFERENCES trees (tree),
+	locations BLOB NOT NULL,   -- digest that names the object; empty: to be made
+	wire      BIGINT NOT NULL, -- its length
+	startup   BLOB NOT NULL,   -- the startup packs, as whoever laid them out describes them; empty: none
+	due       BIGINT NOT NULL, -- when to lay out anew, milliseconds since 1970; 0: there is no need
+	changes   BIGINT NOT NULL, -- how often there was a new reason to
+	tries     BIGINT NOT NULL, -- how often that was begun since and not ended
+	unserved  BIGINT NOT NULL  -- since when no image that is ready has the tree, as far as somebody looked; 0: one has it
+);
+CREATE INDEX layouts_due ON layouts (due) WHERE due > 0;
+
+-- Packs whose chunks also lie in packs above.
+CREATE TABLE startup_packs (
+	id      BLOB PRIMARY KEY,
+	size    BIGINT NOT NULL,
+	retired BIGINT NOT NULL -- since when no tree has it; 0: one has it
+);
+
+CREATE TABLE startups (
+	tree     BLOB NOT NULL REFERENCES layouts (tree),
+	position BIGINT NOT NULL,
+	pack     BLOB NOT NULL REFERENCES startup_packs (id),
+	PRIMARY KEY (tree, position)
+);
+CREATE INDEX startups_pack ON startups (pack);
+
+-- What starts of a tree have read.
+CREATE TABLE traces (
+	n         INTEGER PRIMARY KEY, -- rising
+	tree      BLOB NOT NULL REFERENCES layouts (tree),
+	raw       BIGINT NOT NULL, -- 1: as a node has sent it; 0: as recordings
+	inherited BIGINT NOT NULL, -- 1: of the image before this one
+	body      BLOB NOT NULL    -- compressed
+);
+CREATE INDEX traces_tree ON traces (tree);
+
+-- The tree of the image that became ready last in each repository: the next one
+-- inherits its traces.
+CREATE TABLE formers (
+	repository TEXT NOT NULL,
+	platform   TEXT NOT NULL,
+	tree       BLOB NOT NULL REFERENCES layouts (tree),
+	PRIMARY KEY (repository, platform)
+);
+
+CREATE INDEX statements_tree ON statements (tree);

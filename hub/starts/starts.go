@@ -1,0 +1,126 @@
+// Package starts promises that what nodes tell of how images start makes the next
+// starts faster: it keeps a bounded number of traces of each image, and has its
+// chunks laid out in startup packs by what the traces say.
+//
+// All of it is a hint. It refuses to believe a trace: one that is absurd, stale or
+// made up costs bytes, within the bounds of what is kept and laid out, and never
+// changes what a container reads.
+package starts
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sync/semaphore"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+	"lighter/format/trace"
+	"lighter/hub/catalog"
+	"lighter/hub/ingest"
+	"lighter/hub/objects"
+)
+
+const (
+	// atOnce is how many traces are looked at at a time, of up to some ten
+	// megabytes each; others wait for takeTimeout.
+	atOnce      = 4
+	takeTimeout = 5 * time.Second
+	// settling is how long the hub waits for more traces of a tree before it lays
+	// it out.
+	settling = 3 * time.Second
+)
+
+// Service keeps traces. It is safe for concurrent use.
+type Service struct {
+	catalog *catalog.Catalog
+	objects *objects.Store
+	ingest  *ingest.Service
+	log     *slog.Logger
+
+	taking *semaphore.Weighted
+	wake   chan struct{} // has an element when something may be due
+
+	mu      sync.Mutex         // guards the following
+	devices map[chunk.ID]int64 // sizes in bytes, by tree
+}
+
+// New returns a service over the stores. Nothing is laid out before Run.
+func New(c *catalog.Catalog, o *objects.Store, i *ingest.Service, log *slog.Logger) *Service {
+	return &Service{catalog: c, objects: o, ingest: i, log: log,
+		taking: semaphore.NewWeighted(atOnce), wake: make(chan struct{}, 1), devices: map[chunk.ID]int64{}}
+}
+
+// Take keeps a trace, as package trace encodes it, of a tree that some image has
+// which is ready. Errors are ingest.ErrInvalid, ingest.ErrBusy, catalog.ErrFull,
+// catalog.ErrNotFound and objects.ErrNotFound where they apply.
+func (s *Service) Take(ctx context.Context, tree chunk.ID, body []byte) error {
+	wait, cancel := context.WithTimeout(ctx, takeTimeout)
+	defer cancel()
+	if err := s.taking.Acquire(wait, 1); err != nil {
+		return ingest.ErrBusy
+	}
+	defer s.taking.Release(1)
+	device, err := s.device(ctx, tree)
+	if err != nil {
+		return err
+	}
+	t, err := trace.Decode(body, tree, device)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ingest.ErrInvalid, err)
+	}
+	if len(t.Reads) == 0 {
+		return nil
+	}
+	if err := s.catalog.AddTrace(ctx, tree, squeeze(t.Encode()), time.Now().Add(settling)); err != nil {
+		return err
+	}
+	s.wakeUp()
+	return nil
+}
+
+// maxDevices bounds the sizes that are remembered: 40 bytes each, and more.
+const maxDevices = 4096
+
+// device returns the size of a tree's device in bytes.
+func (s *Service) device(ctx context.Context, tree chunk.ID) (int64, error) {
+	s.mu.Lock()
+	size, known := s.devices[tree]
+	s.mu.Unlock()
+	if known {
+		return size, nil
+	}
+	o, err := s.objects.Open(ctx, objects.IndexKey(tree))
+	if err != nil {
+		return 0, err
+	}
+	defer o.Close()
+	z, err := zstd.NewReader(o, zstd.WithDecoderConcurrency(1))
+	if err != nil {
+		return 0, err
+	}
+	defer z.Close()
+	header, err := index.ReceiveHeader(z, tree)
+	if err != nil {
+		return 0, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.devices) >= maxDevices {
+		clear(s.devices)
+	}
+	s.devices[tree] = header.DeviceSize
+	return header.DeviceSize, nil
+}
+
+// wakeUp makes Run look at what is due.
+func (s *Service) wakeUp() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}

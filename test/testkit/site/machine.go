@@ -30,6 +30,7 @@ type Machine struct {
 	dir        string
 	holder     *process // keeps the network namespace
 	node       *process
+	peer       *process // Site.SetPeer's
 	containerd *process
 	namespace  string // containerd's; also the name of the containers' cgroup
 	containers atomic.Int64
@@ -99,6 +100,9 @@ func (m *Machine) start(ctx context.Context) error {
 		if err := m.StartNode(ctx); err != nil {
 			return err
 		}
+	}
+	if err := m.startPeer(ctx); err != nil {
+		return err
 	}
 	text := m.containerdConfig()
 	if m.site.options.Config != "" {
@@ -222,7 +226,7 @@ disabled_plugins = [
 [[plugins."io.containerd.transfer.v1.local".unpack_config]]
   platform = "linux"
   snapshotter = "overlayfs"
-`, m.path("containerd"), m.path("state"), m.ContainerdSocket(), m.ContainerdSocket()+".ttrpc", max(m.site.options.Unpacks, 1))
+%s`, m.path("containerd"), m.path("state"), m.ContainerdSocket(), m.ContainerdSocket()+".ttrpc", max(m.site.options.Unpacks, 1), m.peerConfig())
 	if m.site.options.Lighter == "" {
 		return config
 	}
@@ -316,8 +320,8 @@ func (m *Machine) stop(ctx context.Context) error {
 		errs = append(errs, m.removeContainers(ctx), m.containerd.stop())
 	}
 	errs = append(errs, m.killShims(), unmountBelow(m.path("state")), unmountBelow(m.path("containerd")))
-	errs = append(errs, m.node.stop(), m.leftMounts(), unmountBelow(m.dir))
-	m.containerd, m.node = nil, nil
+	errs = append(errs, m.node.stop(), m.peer.stop(), m.leftMounts(), unmountBelow(m.dir))
+	m.containerd, m.node, m.peer = nil, nil, nil
 	return errors.Join(errs...)
 }
 

@@ -52,6 +52,7 @@ type Site struct {
 	tools    string
 	path     []string // where programs are looked for first
 	registry *process
+	peer     *Peer // what SetPeer said
 }
 
 var sites atomic.Int64

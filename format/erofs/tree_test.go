@@ -112,6 +112,7 @@ func roundTrip(t testing.TB, root *tree.Node) ([]byte, Stats) {
 	flatten(want, "/", root)
 	nodes := map[uint64]*tree.Node{}
 	nids := map[*tree.Node]uint64{}
+	finder := m.Finder()
 	stats, err := m.Walk(context.Background(), func(path string, in Inode) error {
 		n := want[path]
 		delete(want, path)
@@ -122,6 +123,9 @@ func roundTrip(t testing.TB, root *tree.Node) ([]byte, Stats) {
 			return fmt.Errorf("%q: nid %d and its node are not one to one", path, in.Nid)
 		}
 		nodes[in.Nid], nids[n] = n, in.Nid
+		if found, err := finder.Find(path); err != nil || !reflect.DeepEqual(found, in) {
+			return fmt.Errorf("%q is %+v, found is %+v, %w", path, in, found, err)
+		}
 		if err := same(n, in, d); err != nil {
 			return fmt.Errorf("%q: %w", path, err)
 		}

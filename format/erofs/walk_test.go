@@ -305,6 +305,10 @@ func survives(t *testing.T, b []byte) (accepted bool) {
 	if err != nil {
 		return false
 	}
+	finder := m.Finder()
+	for _, path := range []string{"/", "/a/b", "/d/x/y"} { // any answer will do
+		_, _ = finder.Find(path)
+	}
 	stats, err := m.Walk(context.Background(), nil)
 	if err != nil {
 		if !errors.Is(err, ErrInvalid) {

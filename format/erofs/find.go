@@ -1,0 +1,125 @@
+package erofs
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"sort"
+	"strings"
+
+	"lighter/format/tree"
+)
+
+// Finder looks paths up in an image. It holds a megabyte; one goroutine may use
+// it at a time.
+type Finder struct {
+	c     *checker
+	found Inode
+}
+
+// Finder returns a finder over the image.
+func (m *Image) Finder() *Finder {
+	f := &Finder{c: &checker{pager: newPager(m), super: &m.super}}
+	f.c.visit = func(_ string, in Inode) error {
+		f.found = in
+		return nil
+	}
+	return f
+}
+
+// Find returns the inode of an absolute path in which no "." or ".." is. It
+// follows no links: what is below one is not found. Errors are fs.ErrNotExist and
+// ErrInvalid (wrapped), and the reader's. It looks at no more than it needs, so
+// that an image may be invalid elsewhere.
+func (f *Finder) Find(path string) (Inode, error) {
+	nid := uint64(rootNid)
+	for _, name := range strings.Split(path, "/") {
+		if name == "" {
+			continue
+		}
+		child, err := f.child(nid, name)
+		if err != nil {
+			return Inode{}, f.failed(path, nid, err)
+		}
+		nid = child
+	}
+	h, e, err := f.c.header(nid)
+	if err == nil {
+		err = f.c.show(path, nid, &h, e)
+	}
+	if err != nil {
+		return Inode{}, f.failed(path, nid, err)
+	}
+	return f.found, nil
+}
+
+func (f *Finder) failed(path string, nid uint64, err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%q: %w", path, err)
+	}
+	return f.c.at(path, nid, err)
+}
+
+// errSeen ends the reading of a block early.
+var errSeen = errors.New("seen")
+
+// child returns the nid that a directory has for a name. Its blocks are searched
+// for the last that begins at or before the name.
+func (f *Finder) child(dir uint64, name string) (uint64, error) {
+	h, e, err := f.c.header(dir)
+	if err != nil {
+		return 0, err
+	}
+	if uint32(h.mode)&tree.ModeType != tree.ModeDir || name == "." || name == ".." {
+		return 0, fs.ErrNotExist
+	}
+	var failed error
+	blocks := int((int64(h.size) + BlockSize - 1) / BlockSize)
+	after := sort.Search(blocks, func(i int) bool {
+		first := ""
+		err := f.block(&h, e, int64(i), func(got []byte, _ uint64) bool {
+			first = string(got)
+			return false
+		})
+		if err != nil && failed == nil {
+			failed = err
+		}
+		return first > name
+	})
+	nid, found := uint64(0), false
+	if failed == nil && after > 0 {
+		failed = f.block(&h, e, int64(after-1), func(got []byte, child uint64) bool {
+			if string(got) == name {
+				nid, found = child, true
+			}
+			return string(got) < name
+		})
+	}
+	if failed == nil && !found {
+		failed = fs.ErrNotExist
+	}
+	return nid, failed
+}
+
+// block calls visit with the names of a directory's block i until it returns
+// false.
+func (f *Finder) block(h *header, e extent, i int64, visit func(name []byte, nid uint64) bool) error {
+	from := e.block + i*BlockSize
+	if i >= e.blocks {
+		from = e.rest
+	}
+	b, err := f.c.bytes(from, min(int64(h.size)-i*BlockSize, BlockSize))
+	if err != nil {
+		return err
+	}
+	err = parseDirBlock(b, func(name []byte, nid uint64, _ uint8) error {
+		if visit(name, nid) {
+			return nil
+		}
+		return errSeen
+	})
+	if err != nil && err != errSeen {
+		return bad("%w", err)
+	}
+	return nil
+}

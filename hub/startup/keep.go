@@ -1,0 +1,200 @@
+package startup
+
+import (
+	"cmp"
+	"hash/maphash"
+	"slices"
+
+	"lighter/format/trace"
+)
+
+const (
+	// maxWorkloads bounds the workloads of an image, samples the recordings that
+	// are kept of each: those that follow are counted only, so that an image that
+	// starts often keeps its packs.
+	maxWorkloads = 16
+	samples      = 3
+
+	// maxRecording bounds a recording, as text, and maxKept all of an image's, in
+	// bytes.
+	maxRecording = 4 << 20
+	maxKept      = 24 << 20
+
+	// maxStarts is how many starts are counted before all counts are halved: what
+	// was used long ago gives way.
+	maxStarts = 4096
+
+	// alike is how similar two starts of one workload are.
+	alike = 0.8
+)
+
+// Workload is starts that read nearly the same.
+type Workload struct {
+	Starts  int64             // how many
+	Samples []trace.Recording // of some of them, the oldest first
+}
+
+// Keep returns the recordings that are to be kept of an image: of those kept so
+// far, in the order in which Keep gave them, and of more, the oldest first.
+func Keep(kept, more []trace.Recording) []trace.Recording {
+	var all []workload
+	for _, r := range kept {
+		all = place(all, r)
+	}
+	for _, r := range more {
+		if r = bounded(r); len(r.Entries) > 0 {
+			all = dropped(place(all, r))
+		}
+	}
+	var out []trace.Recording
+	for _, w := range all {
+		out = append(out, w.Samples...)
+	}
+	return out
+}
+
+// Workloads sorts the recordings that are kept of an image into workloads, the
+// most used first.
+func Workloads(kept []trace.Recording) []Workload {
+	var all []workload
+	for _, r := range kept {
+		all = place(all, r)
+	}
+	out := make([]Workload, 0, len(all))
+	for _, w := range all {
+		out = append(out, w.Workload)
+	}
+	slices.SortStableFunc(out, func(a, b Workload) int { return cmp.Compare(b.Starts, a.Starts) })
+	return out[:min(len(out), maxWorkloads)]
+}
+
+// workload is a workload with the profile of its first sample, by which it is
+// known.
+type workload struct {
+	Workload
+	profile profile
+}
+
+// place takes a recording into the workload that it is most similar to, or begins
+// one with it.
+func place(all []workload, r trace.Recording) []workload {
+	p := profileOf(r)
+	best, at := alike, -1
+	for i := range all {
+		if s := all[i].profile.similar(p); s >= best {
+			best, at = s, i
+		}
+	}
+	r.Starts = max(r.Starts, 1)
+	if at < 0 {
+		return append(all, workload{Workload{r.Starts, []trace.Recording{r}}, p})
+	}
+	w := &all[at]
+	w.Starts += r.Starts
+	if len(w.Samples) < samples {
+		w.Samples = append(w.Samples, r)
+	} else {
+		w.Samples[0].Starts += r.Starts
+	}
+	return all
+}
+
+// dropped brings workloads back within the bounds. The newest stays: it would
+// otherwise never be used enough.
+func dropped(all []workload) []workload {
+	for len(all) > maxWorkloads || len(all) > 1 && kept(all) > maxKept {
+		least := 0
+		for i := range all[:len(all)-1] {
+			if all[i].Starts < all[least].Starts {
+				least = i
+			}
+		}
+		all = slices.Delete(all, least, least+1)
+	}
+	total := int64(0)
+	for _, w := range all {
+		total += w.Starts
+	}
+	if total <= maxStarts {
+		return all
+	}
+	for i := range all {
+		all[i].Starts = 0
+		for j := range all[i].Samples {
+			s := &all[i].Samples[j]
+			s.Starts = max(s.Starts/2, 1)
+			all[i].Starts += s.Starts
+		}
+	}
+	return all
+}
+
+func kept(all []workload) (size int) {
+	for _, w := range all {
+		for _, s := range w.Samples {
+			for i := range s.Entries {
+				size += textSize(&s.Entries[i])
+			}
+		}
+	}
+	return size
+}
+
+// bounded cuts a recording that is too long.
+func bounded(r trace.Recording) trace.Recording {
+	left := maxRecording
+	for i := range r.Entries {
+		if left -= textSize(&r.Entries[i]); left < 0 || i == trace.MaxEntries {
+			r.Entries = r.Entries[:i]
+			break
+		}
+	}
+	return r
+}
+
+// textSize is about how long an entry is as text, in bytes.
+func textSize(e *trace.Entry) int { return 32 + len(e.Path) + 65*len(e.Chunks) }
+
+// profile says how much of which parts of files a start has read.
+type profile map[uint64]int64
+
+const (
+	profileBlock = 64 << 10 // length of such a part, in bytes
+	maxProfile   = 1 << 16  // how many of them are looked at
+)
+
+var seed = maphash.MakeSeed()
+
+func profileOf(r trace.Recording) profile {
+	p := profile{}
+	for i := range r.Entries {
+		e := &r.Entries[i]
+		file := maphash.String(seed, e.Path)
+		for at := e.Offset; at < e.Offset+e.Length && len(p) < maxProfile; {
+			end := min((at/profileBlock+1)*profileBlock, e.Offset+e.Length)
+			key := maphash.Comparable(seed, [2]uint64{file, uint64(at / profileBlock)})
+			p[key] = min(p[key]+end-at, profileBlock)
+			at = end
+		}
+	}
+	return p
+}
+
+// similar is what both have read, as a part of what either has: 0 to 1.
+func (p profile) similar(q profile) float64 {
+	both, either := int64(0), int64(0)
+	for key, n := range p {
+		m := q[key]
+		both += min(n, m)
+		either += max(n, m)
+	}
+	for key, m := range q {
+		if _, counted := p[key]; !counted {
+			either += m
+		}
+	}
+	if either == 0 {
+		return 0
+	}
+	return float64(both) / float64(either)
+}

@@ -1,0 +1,200 @@
+package startup
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+	"time"
+
+	"lighter/format/chunk"
+	"lighter/format/erofs"
+	"lighter/format/index"
+	"lighter/format/trace"
+	"lighter/format/tree"
+)
+
+const kib = 1024
+
+// sampleTree has the named files, each of so many chunks of 64 KiB, which no two
+// files share. A file of no chunks is an inline one.
+func sampleTree(t testing.TB, files map[string]int) *Tree {
+	t.Helper()
+	return open(t, rootOf(files))
+}
+
+// rootOf makes the directories of files.
+func rootOf(files map[string]int) *tree.Node {
+	children := map[string][]tree.Dirent{}
+	for path, chunks := range files {
+		n := &tree.Node{Mode: tree.ModeRegular | 0o755, Nlink: 1}
+		for i := range chunks {
+			n.Content.Extents = append(n.Content.Extents, tree.Extent{ID: chunkOf(path, i), Length: 64 * kib})
+			n.Size += 64 * kib
+		}
+		dir, name := split(path)
+		children[dir] = append(children[dir], tree.Dirent{Name: name, Node: n})
+	}
+	root := []tree.Dirent{}
+	for dir, names := range children {
+		root = append(root, tree.Dirent{Name: dir, Node: tree.NewDir(tree.Node{Mode: 0o755}, names)})
+	}
+	return tree.NewDir(tree.Node{Mode: 0o755}, root)
+}
+
+// split takes /dir/name apart.
+func split(path string) (dir, name string) {
+	for i := 1; i < len(path); i++ {
+		if path[i] == '/' {
+			return path[1:i], path[i+1:]
+		}
+	}
+	panic("tests name files as /dir/name, not " + path)
+}
+
+func chunkOf(path string, i int) chunk.ID { return chunk.Sum(fmt.Append(nil, path, i)) }
+
+func open(t testing.TB, root *tree.Node) *Tree {
+	t.Helper()
+	var metadata, whole, extents bytes.Buffer
+	made, err := index.Make(&tree.Tree{Root: root}, &metadata)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := made.Write(&whole, bytes.NewReader(metadata.Bytes())); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := index.Receive(&whole, made.ID(), &extents, &bytes.Buffer{}); err != nil {
+		t.Fatal(err)
+	}
+	m, err := index.OpenMap(bytes.NewReader(extents.Bytes()), made.ID(), index.NewPages(64))
+	if err != nil {
+		t.Fatal(err)
+	}
+	image, err := erofs.Open(bytes.NewReader(metadata.Bytes()), int64(metadata.Len()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return NewTree(image, m)
+}
+
+// reading is a recording of a start that reads files, whole, one after the other.
+func reading(tr map[string]int, paths ...string) trace.Recording {
+	r := trace.Recording{Starts: 1}
+	for i, path := range paths {
+		e := trace.Entry{At: time.Duration(i) * time.Millisecond, Path: path, Length: int64(tr[path]) * 64 * kib}
+		for j := range tr[path] {
+			e.Chunks = append(e.Chunks, chunkOf(path, j))
+		}
+		r.Entries = append(r.Entries, e)
+	}
+	return r
+}
+
+// lay lays recordings out, and fails the test unless each chunk is in one pack at
+// most and all is within bounds.
+func lay(t testing.TB, tr *Tree, kept []trace.Recording) []Pack {
+	t.Helper()
+	packs, err := tr.Layout(t.Context(), kept)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[chunk.ID]bool{}
+	triggers := 0
+	for i, p := range packs {
+		size := int64(0)
+		for _, unit := range p.Units {
+			for _, ref := range unit {
+				if seen[ref.ID] {
+					t.Fatalf("chunk %s is laid out twice", ref.ID.Short())
+				}
+				seen[ref.ID] = true
+				size += int64(ref.Length)
+			}
+		}
+		triggers += len(p.Triggers)
+		if size != p.Bytes || size == 0 || p.AtMount == (len(p.Triggers) > 0) {
+			t.Errorf("pack %d has %d bytes of %d, at mount %v, %d triggers", i, size, p.Bytes, p.AtMount, len(p.Triggers))
+		}
+	}
+	if len(packs) > index.MaxStartups || triggers > index.MaxTriggers {
+		t.Errorf("%d packs, %d triggers", len(packs), triggers)
+	}
+	return packs
+}
+
+// has tells in which pack a file lies: -1: none, -2: in several.
+func has(packs []Pack, path string, chunks int) int {
+	at := -1
+	for i := range chunks {
+		for j, p := range packs {
+			for _, unit := range p.Units {
+				for _, ref := range unit {
+					if ref.ID == chunkOf(path, i) {
+						if i > 0 && at != j {
+							return -2
+						}
+						at = j
+					}
+				}
+			}
+		}
+	}
+	return at
+}
+
+func TestRecord(t *testing.T) {
+	files := map[string]int{"/bin/a": 2, "/bin/b": 1, "/bin/c": 3}
+	tr := sampleTree(t, files) // a, b and c lie one behind the other
+	got, err := tr.Record(t.Context(), trace.Trace{Reads: []trace.Read{
+		{At: 1 * time.Millisecond, Offset: 192 * kib, Length: 4 * kib},   // c
+		{At: 2 * time.Millisecond, Offset: 60 * kib, Length: 128 * kib},  // a, b
+		{At: 3 * time.Millisecond, Offset: 196 * kib, Length: 100 * kib}, // c
+		{At: 4 * time.Millisecond, Offset: 296 * kib, Length: 4 * kib},   // c
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := trace.Recording{Starts: 1, Entries: []trace.Entry{
+		{At: 1 * time.Millisecond, Path: "/bin/c", Offset: 0, Length: 4 * kib, Chunks: []chunk.ID{chunkOf("/bin/c", 0)}},
+		{At: 2 * time.Millisecond, Path: "/bin/a", Offset: 60 * kib, Length: 68 * kib, Chunks: []chunk.ID{chunkOf("/bin/a", 0), chunkOf("/bin/a", 1)}},
+		{At: 2 * time.Millisecond, Path: "/bin/b", Offset: 0, Length: 60 * kib, Chunks: []chunk.ID{chunkOf("/bin/b", 0)}},
+		{At: 3 * time.Millisecond, Path: "/bin/c", Offset: 4 * kib, Length: 104 * kib, Chunks: []chunk.ID{chunkOf("/bin/c", 0), chunkOf("/bin/c", 1)}},
+	}}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("%v\nwant %v", got, want)
+	}
+	if again, err := trace.ParseText(trace.EncodeText([]trace.Recording{got})); err != nil || fmt.Sprint(again[0]) != fmt.Sprint(got) {
+		t.Errorf("as text it is %v, error %v", again, err)
+	}
+}
+
+// One workload is fetched at mount, in the order of its reads.
+func TestOneWorkload(t *testing.T) {
+	files := map[string]int{"/bin/a": 2, "/bin/b": 1, "/bin/c": 3, "/bin/inline": 0}
+	tr := sampleTree(t, files)
+	packs := lay(t, tr, Keep(nil, []trace.Recording{reading(files, "/bin/c", "/bin/gone", "/bin/inline", "/bin/a")}))
+	if len(packs) != 1 || !packs[0].AtMount || packs[0].Bytes != 5*64*kib || packs[0].Units[0][0].ID != chunkOf("/bin/c", 0) {
+		t.Errorf("%+v", packs)
+	}
+}
+
+// What all use comes at mount, what some use when they come to it.
+func TestWorkloads(t *testing.T) {
+	files := map[string]int{"/bin/sh": 20, "/bin/python": 100, "/lib/root": 200, "/lib/uproot": 120}
+	tr := sampleTree(t, files)
+	kept := Keep(nil, []trace.Recording{
+		reading(files, "/bin/sh"),
+		reading(files, "/bin/sh", "/bin/python"),
+		reading(files, "/bin/sh", "/bin/python", "/lib/root"),
+		reading(files, "/bin/sh", "/bin/python", "/lib/uproot"),
+	})
+	packs := lay(t, tr, kept)
+	for i, path := range []string{"/bin/sh", "/bin/python", "/lib/root", "/lib/uproot"} {
+		if has(packs, path, files[path]) != i || packs[i].AtMount != (i == 0) {
+			t.Errorf("%s is in pack %d", path, has(packs, path, files[path]))
+		}
+	}
+	if len(packs) != 4 || len(packs[1].Triggers) != triggersEach {
+		t.Errorf("%d packs", len(packs))
+	}
+}

@@ -31,14 +31,15 @@ const faultChunks = 16
 // Device is the data device of one tree: it answers faults. This is the read
 // path; what is below is chunk by chunk.
 type Device struct {
-	extents   *index.Map
-	locations *index.Locations // nil: chunks are asked for by their IDs
-	chunks    Chunks
-	reader    prefetch.Sequential
-	ahead     *Ahead
-	wishes    *wishes
-	mend      func(ctx context.Context, cause error) bool // nil: nobody does
-	log       *slog.Logger
+	extents *index.Map
+	where   atomic.Pointer[where]
+	chunks  Chunks
+	reader  prefetch.Sequential
+	ahead   *Ahead
+	wishes  *wishes
+	mend    func(ctx context.Context, cause error) bool // nil: nobody does
+	locate  func() <-chan struct{}                      // nil: nobody does
+	log     *slog.Logger
 
 	faults  atomic.Int64
 	bytes   atomic.Int64
@@ -47,11 +48,13 @@ type Device struct {
 	answers answers
 }
 
-// New makes the device of the tree that extents belongs to. What is worth
-// reading ahead it leaves to ahead.
+// New makes the device of the tree that extents belongs to; locations may be nil.
+// What is worth reading ahead it leaves to ahead.
 func New(extents *index.Map, locations *index.Locations, ahead *Ahead, log *slog.Logger) *Device {
 	chunks := ahead.share()
-	return &Device{extents: extents, locations: locations, chunks: chunks, ahead: ahead, wishes: &wishes{chunks: chunks}, log: log}
+	d := &Device{extents: extents, chunks: chunks, ahead: ahead, wishes: &wishes{chunks: chunks}, log: log}
+	d.where.Store(newWhere(locations))
+	return d
 }
 
 // Close has nothing more read ahead. It is called when no fault comes any more.
@@ -129,19 +132,6 @@ func (d *Device) parts(dst []byte, offset int64, fn func(part)) error {
 	return err
 }
 
-// unit says where the chunk of an extent lies, as far as the locations know. They
-// are a hint: without them the chunk is asked for by its ID.
-func (d *Device) unit(extent int64) chunk.Unit {
-	if d.locations == nil {
-		return chunk.Unit{}
-	}
-	unit, err := d.locations.Unit(extent)
-	if err != nil {
-		d.log.Debug("location unknown", "extent", extent, "cause", err)
-	}
-	return unit
-}
-
 func (d *Device) fetch(ctx context.Context, missing []part) error {
 	if len(missing) == 1 { // as nearly always
 		return d.fetchOne(ctx, missing[0])
@@ -152,11 +142,6 @@ func (d *Device) fetch(ctx context.Context, missing []part) error {
 		group.Go(func() error { return d.fetchOne(ctx, p) })
 	}
 	return group.Wait()
-}
-
-func (d *Device) fetchOne(ctx context.Context, p part) error {
-	p.ref.Unit = d.unit(p.extent)
-	return d.chunks.Read(ctx, p.ref, p.offset, p.dst)
 }
 
 // readAhead tells of a read, and asks for the units that its reader is likely to
@@ -176,7 +161,7 @@ func (d *Device) readAhead(offset, length int64) {
 		if d.chunks.Has(e.ID) {
 			continue
 		}
-		unit := d.unit(i)
+		unit, _ := d.unit(i)
 		if unit == last && !last.IsZero() {
 			continue
 		}

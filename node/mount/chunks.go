@@ -39,7 +39,7 @@ func (t *Trees) chunks(ctx context.Context, tree chunk.ID, fn func(chunk.Ref)) e
 	if err != nil {
 		return err
 	}
-	hint, locations, err := openLocations(t.dir(tree), tree, extents.Extents)
+	hint, locations, err := openLocations(t.locations(tree), tree, extents.Extents)
 	if err == nil {
 		defer hint.Close()
 	}

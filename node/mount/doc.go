@@ -5,7 +5,8 @@
 // so that nothing is claimed that cannot be mounted, and whenever it is mounted, for
 // the disk may have damaged it since. What is damaged is fetched once more.
 // What it damages of one under its mount is noticed by Scrub, and cannot be mended
-// there.
+// there. Locations that did not come, or are damaged, are fetched in the background as
+// soon as the tree is served, and given to the device that is there.
 //
 // The kernel gets at a tree's two files as they are, or behind loop devices where
 // it takes no files (Mode). A kernel that can do neither is found out before

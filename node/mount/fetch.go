@@ -104,7 +104,8 @@ func (t *Trees) fetchParts(ctx context.Context, tree chunk.ID, dir string, begun
 	hint, giveUp := context.WithCancel(ctx)
 	defer giveUp()
 	arrived := make(chan error, 1)
-	go func() { arrived <- t.fetchLocations(hint, tree, dir) }()
+	locations := filepath.Join(dir, "locations")
+	go func() { arrived <- t.fetchLocations(hint, tree, locations, -1) }()
 	header, err := t.fetchIndex(ctx, tree, dir, begun)
 	if err != nil {
 		giveUp()
@@ -114,13 +115,13 @@ func (t *Trees) fetchParts(ctx context.Context, tree chunk.ID, dir string, begun
 	defer time.AfterFunc(hintTimeout, giveUp).Stop()
 	err = <-arrived
 	if err == nil {
-		err = checkLocations(dir, tree, header.Extents)
+		err = checkLocations(locations, tree, header.Extents)
 	}
 	if err == nil {
 		return nil
 	}
-	t.log.Warn("no locations: chunks will be asked for by their IDs", "tree", tree.Short(), "cause", err)
-	return removeIfThere(filepath.Join(dir, "locations"))
+	t.log.Warn("no locations: chunks will be asked for by their IDs until they come", "tree", tree.Short(), "cause", err)
+	return removeIfThere(locations)
 }
 
 func (t *Trees) fetchIndex(ctx context.Context, tree chunk.ID, dir string, begun func()) (header index.Header, err error) {
@@ -161,8 +162,9 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
-func (t *Trees) fetchLocations(ctx context.Context, tree chunk.ID, dir string) error {
-	path := filepath.Join(dir, "locations")
+// fetchLocations writes the locations of a tree, which has that many extents (-1: not
+// known yet), to a file and syncs it.
+func (t *Trees) fetchLocations(ctx context.Context, tree chunk.ID, path string, extents int64) error {
 	return t.source.Locations(ctx, tree, func(plain io.Reader) error {
 		if err := removeIfThere(path); err != nil {
 			return err
@@ -174,15 +176,15 @@ func (t *Trees) fetchLocations(ctx context.Context, tree chunk.ID, dir string) e
 		if err != nil {
 			return err
 		}
-		if err := checkLocations(dir, tree, -1); err != nil { // another origin may have right ones
+		if err := checkLocations(path, tree, extents); err != nil { // another origin may have right ones
 			return &chunk.InvalidError{What: "the locations of tree " + tree.Short(), Err: err}
 		}
 		return nil
 	})
 }
 
-func checkLocations(dir string, tree chunk.ID, extents int64) error {
-	file, _, err := openLocations(dir, tree, extents)
+func checkLocations(path string, tree chunk.ID, extents int64) error {
+	file, _, err := openLocations(path, tree, extents)
 	if err != nil {
 		return err
 	}

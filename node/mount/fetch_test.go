@@ -30,10 +30,11 @@ type fakeHub struct {
 	locations  []byte
 	otherHints [][]byte // locations of other origins, which are asked before
 	asked      atomic.Int32
+	askedHints atomic.Int32
 
 	others     [][]byte // what other origins give, before this one is asked
 	hold       int64    // after how many bytes the index stalls; 0: never
-	noHint     error
+	noHint     atomic.Bool
 	hintStalls bool
 }
 
@@ -105,11 +106,12 @@ func (h *fakeHub) Index(ctx context.Context, id chunk.ID, take func(io.Reader) e
 }
 
 func (h *fakeHub) Locations(ctx context.Context, id chunk.ID, take func(io.Reader) error) error {
+	h.askedHints.Add(1)
 	if h.hintStalls {
 		return take(stalled{bytes.NewReader(h.locations[:60]), ctx})
 	}
-	if h.noHint != nil {
-		return h.noHint
+	if h.noHint.Load() {
+		return errors.New("not today")
 	}
 	for _, bad := range h.otherHints {
 		if err := take(bytes.NewReader(bad)); !errors.As(err, new(*chunk.InvalidError)) {
@@ -269,7 +271,7 @@ func TestEnsureIsGivenUp(t *testing.T) {
 // The locations are a hint: without them a tree comes all the same, and soon.
 func TestLocationsThatAreWrong(t *testing.T) {
 	for name, spoil := range map[string]func(h *fakeHub){
-		"refused": func(h *fakeHub) { h.noHint = errors.New("not today") },
+		"refused": func(h *fakeHub) { h.noHint.Store(true) },
 		"of another tree": func(h *fakeHub) {
 			h.locations = index.NewLocations(chunk.Sum(nil)).Encode()
 		},

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -91,6 +93,7 @@ func (t *Trees) serve(tree chunk.ID, m *served) error {
 	defer t.mu.Unlock()
 	t.served[tree] = m
 	delete(t.lost, tree)
+	m.locating.begin()
 	return nil
 }
 
@@ -157,7 +160,8 @@ func isDamage(err error) bool {
 	return errors.As(err, &invalid) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.EIO)
 }
 
-func (t *Trees) metadata(tree chunk.ID) string { return filepath.Join(t.dir(tree), "metadata") }
+func (t *Trees) metadata(tree chunk.ID) string  { return filepath.Join(t.dir(tree), "metadata") }
+func (t *Trees) locations(tree chunk.ID) string { return filepath.Join(t.dir(tree), "locations") }
 
 // open opens the parts of a tree that its device reads.
 func (t *Trees) open(tree chunk.ID) (*served, error) {
@@ -170,35 +174,18 @@ func (t *Trees) open(tree chunk.ID) (*served, error) {
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
-	m := &served{header: extents.Header, extents: extents, files: []io.Closer{read}}
-	hint, locations, err := openLocations(t.dir(tree), tree, m.header.Extents)
+	m := &served{header: extents.Header, extents: extents}
+	hint, locations, err := openLocations(t.locations(tree), tree, m.header.Extents)
 	if err != nil {
-		t.log.Warn("no locations: chunks will be asked for by their IDs", "tree", tree.Short(), "cause", err)
-	} else {
-		m.files = append(m.files, hint)
+		t.log.Warn("no locations: chunks will be asked for by their IDs until they come", "tree", tree.Short(), "cause", err)
 	}
 	m.device = device.New(extents, locations, t.ahead, t.log)
+	m.locating = t.locate(tree, m.header.Extents, m.device, hint)
 	m.mending = &mending{trees: t, tree: tree, extents: extents, file: read}
 	m.mending.ctx, m.mending.stop = context.WithCancel(context.Background())
-	m.files = append(m.files, m.mending, m.device)
+	m.files = []io.Closer{read, m.locating, m.mending, m.device}
 	m.device.MendWith(m.mending.mend)
 	return m, nil
-}
-
-func openLocations(dir string, tree chunk.ID, extents int64) (*os.File, *index.Locations, error) {
-	file, err := os.Open(filepath.Join(dir, "locations"))
-	if err != nil {
-		return nil, nil, err
-	}
-	info, err := file.Stat()
-	if err != nil {
-		return nil, nil, errors.Join(err, file.Close())
-	}
-	locations, err := index.OpenLocations(file, info.Size(), tree, extents)
-	if err != nil {
-		return nil, nil, errors.Join(err, file.Close())
-	}
-	return file, locations, nil
 }
 
 func (m *served) close() {
@@ -304,8 +291,15 @@ func (t *Trees) hide(tree chunk.ID, m *served) error {
 }
 
 // Close unmounts everything that nobody works in. The devices stay as long as
-// the server does: containers may use them, and the next daemon serves them.
+// the server does: containers may use them, and the next daemon serves them. Nothing
+// is fetched for them in the background any more.
 func (t *Trees) Close() {
+	t.mu.Lock()
+	all := slices.Collect(maps.Values(t.served))
+	t.mu.Unlock()
+	for _, m := range all {
+		m.locating.end()
+	}
 	for _, m := range t.Mounted() {
 		if err := t.close(m.Tree); err != nil {
 			t.log.Info("a tree stays mounted", "cause", err)

@@ -36,6 +36,8 @@ type Trees struct {
 	// trees share a lock, which costs them nothing but time.
 	busy [64]sync.Mutex
 
+	turns chan struct{} // one for each tree whose locations are being fetched after it came
+
 	probing sync.Mutex // held while an empty tree is mounted
 
 	mu     sync.Mutex // guards what follows, and mounted and mode in each that is served
@@ -52,14 +54,15 @@ const cachedPages = 2048
 // served is a tree whose device is there, with what it holds open. It need not be
 // mounted here: what a former daemon mounted may have users still.
 type served struct {
-	device  *device.Device
-	mending *mending
-	header  index.Header
-	extents *index.Map
-	files   []io.Closer
-	path    string // of the device
-	mounted bool
-	mode    Mode // of the mount
+	device   *device.Device
+	mending  *mending
+	locating *locating
+	header   index.Header
+	extents  *index.Map
+	files    []io.Closer
+	path     string // of the device
+	mounted  bool
+	mode     Mode // of the mount
 }
 
 // What lies in trees/ beside the trees: indexes on their way in and out.
@@ -102,7 +105,7 @@ func Prepare(root string) error {
 // symbolic links.
 func Open(root string, mode Mode, source Source, server *device.Server, ahead *device.Ahead, log *slog.Logger) *Trees {
 	return &Trees{root: root, source: source, server: server, ahead: ahead, log: log, pages: index.NewPages(cachedPages),
-		kernel: kernel{mode, unix.Mount}, served: map[chunk.ID]*served{}, lost: map[chunk.ID]error{}}
+		turns: make(chan struct{}, locateTogether), kernel: kernel{mode, unix.Mount}, served: map[chunk.ID]*served{}, lost: map[chunk.ID]error{}}
 }
 
 func (t *Trees) dir(tree chunk.ID) string   { return filepath.Join(t.root, "trees", tree.String()) }

@@ -29,8 +29,9 @@ func Replace(path string, b []byte) error {
 	return rename(path+fresh, path)
 }
 
-// Publish gives a finished directory, whose files are synced, its name. The two
-// names lie in one directory.
+// Publish gives a finished directory, whose files are synced, its name; or a finished
+// file, which takes the place of the one that has it. The two names lie in one
+// directory.
 func Publish(finished, name string) error {
 	if err := syncDir(finished); err != nil {
 		return err

@@ -54,6 +54,23 @@ func TestPublishAndDiscard(t *testing.T) {
 	}
 }
 
+func TestPublishFile(t *testing.T) {
+	dir := t.TempDir()
+	name, other := filepath.Join(dir, "name"), filepath.Join(dir, "other")
+	for _, text := range []string{"first", "second"} {
+		if err := os.WriteFile(other, []byte(text), 0o400); err != nil {
+			t.Fatal(err)
+		}
+		if err := Publish(other, name); err != nil {
+			t.Fatal(err)
+		}
+		alone(t, dir, "name")
+		if b, err := os.ReadFile(name); err != nil || string(b) != text {
+			t.Errorf("%q, %v; want %q", b, err, text)
+		}
+	}
+}
+
 // alone checks what a directory holds.
 func alone(t *testing.T, dir string, want ...string) {
 	t.Helper()

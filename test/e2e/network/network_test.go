@@ -333,3 +333,56 @@ func TestStuckReadersDelayNoOther(t *testing.T) {
 		t.Errorf("the stuck readers say %q", got)
 	}
 }
+
+// Locations that a hub refuses when an image is pulled are fetched later: a container
+// that is there goes on with a mirror, which cannot find a chunk by its ID.
+func TestLocationsComeLater(t *testing.T) {
+	var refused atomic.Int32
+	address, end, err := site.Between(func(w http.ResponseWriter, req *http.Request) bool {
+		if !strings.Contains(req.URL.Path, "/locations/") {
+			return false
+		}
+		refused.Add(1)
+		http.NotFound(w, req)
+		return true
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(end)
+	s := start(t, site.Options{Hubs: []string{address, site.WebURL}})
+	pull(t, s, site.Overlayfs, "python")
+	want := run(t, s, site.Overlayfs, "python", much...)
+	pull(t, s, site.Lighter, "python")
+	c, err := s.Machine.StartContainer(t.Context(), site.Lighter, site.Reference("python"), "sleep", "infinity")
+	if err != nil {
+		t.Fatal(err)
+	}
+	located := filepath.Join(s.Machine.NodeRoot(), "trees", "*", "locations")
+	if found, err := filepath.Glob(located); err != nil || len(found) > 0 || refused.Load() == 0 {
+		t.Fatalf("the hub refused locations %d times, and there are %q (%v)", refused.Load(), found, err)
+	}
+	web, err := s.StartWeb(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := web.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := s.Hub.Lighter(t.Context(), "mirror", web.Dir, "python:latest"); err != nil {
+		t.Fatal(err)
+	}
+	s.Hub.Kill()
+	forget(t, s)
+	if got, err := c.Exec(t.Context(), much...); err != nil || got != want {
+		t.Errorf("python reads %q, on overlayfs %q (%v)", got, want, err)
+	}
+	if found, err := filepath.Glob(located); err != nil || len(found) != 1 {
+		t.Errorf("the locations on the disk: %q (%v)", found, err)
+	}
+	if mounts := status(t, s).Mounts; len(mounts) != 1 || mounts[0].Device.Failed > 0 {
+		t.Errorf("mounted: %+v", mounts)
+	}
+}

@@ -1,0 +1,85 @@
+package device
+
+import (
+	"context"
+	"errors"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+)
+
+// where is what a device knows of where its chunks lie, until it knows better.
+type where struct {
+	locations *index.Locations // nil: nothing
+	replaced  context.Context  // done when there is something newer
+	replace   context.CancelFunc
+}
+
+func newWhere(locations *index.Locations) *where {
+	w := &where{locations: locations}
+	w.replaced, w.replace = context.WithCancel(context.Background())
+	return w
+}
+
+// SetLocations gives the device locations, or newer ones, at any time. Of the former
+// ones nothing is needed when it returns: a read that is about to use them fails, and
+// uses these.
+func (d *Device) SetLocations(locations *index.Locations) {
+	d.where.Swap(newWhere(locations)).replace()
+}
+
+// LocateWith has locate called when a chunk is needed and the locations are missing
+// or cannot be read. locate does not wait: it has them fetched, and returns what is
+// closed when that has ended, well or not, or is not tried now. It is called before
+// the device is added to a server, or not at all.
+func (d *Device) LocateWith(locate func() <-chan struct{}) { d.locate = locate }
+
+// unit says where the chunk of an extent lies, and whether the locations could be
+// asked. They are a hint: without them the chunk is asked for by its ID.
+func (d *Device) unit(extent int64) (unit chunk.Unit, ok bool) {
+	for {
+		w := d.where.Load()
+		if w.locations == nil {
+			return chunk.Unit{}, false
+		}
+		unit, err := w.locations.Unit(extent)
+		if err == nil {
+			return unit, true
+		}
+		if d.where.Load() == w {
+			d.log.Debug("location unknown", "extent", extent, "cause", err)
+			return chunk.Unit{}, false
+		}
+	}
+}
+
+// fetchOne reads one chunk's part. Not every origin can find a chunk by its ID (a
+// mirror cannot): a read without locations goes on with them once they come.
+func (d *Device) fetchOne(ctx context.Context, p part) error {
+	for {
+		w, ok := d.where.Load(), false
+		if p.ref.Unit, ok = d.unit(p.extent); ok || d.locate == nil {
+			return d.chunks.Read(ctx, p.ref, p.offset, p.dst)
+		}
+		err := d.fetchUnlocated(ctx, p, w, d.locate())
+		if err == nil || ctx.Err() != nil || w.replaced.Err() == nil {
+			return err
+		}
+	}
+}
+
+// fetchUnlocated reads by the chunk's ID, until there is something newer than w.
+// What no origin finds like that waits for the locations that are on their way.
+func (d *Device) fetchUnlocated(ctx context.Context, p part, w *where, tried <-chan struct{}) error {
+	reading, stop := context.WithCancel(ctx)
+	defer stop()
+	defer context.AfterFunc(w.replaced, stop)()
+	err := d.chunks.Read(reading, p.ref, p.offset, p.dst)
+	if errors.Is(err, chunk.ErrNotFound) {
+		select {
+		case <-tried:
+		case <-reading.Done():
+		}
+	}
+	return err
+}

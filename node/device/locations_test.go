@@ -1,0 +1,65 @@
+package device
+
+import (
+	"bytes"
+	"context"
+	"testing"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+)
+
+// elsewhere is a shelf of which nothing is here, whose origins are silent when they
+// are asked for a chunk by its ID.
+type elsewhere struct {
+	*shelf
+	reading chan struct{} // one for each read that waits
+	units   chan chunk.Unit
+}
+
+func (*elsewhere) Cached(chunk.Ref, int, []byte) bool { return false }
+
+func (s *elsewhere) Read(ctx context.Context, ref chunk.Ref, offset int, dst []byte) error {
+	if ref.Unit.IsZero() {
+		s.reading <- struct{}{}
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
+	s.units <- ref.Unit
+	return s.shelf.Read(ctx, ref, offset, dst)
+}
+
+// A read that waits for a chunk of which only the ID is known goes on as soon as
+// there are locations; later ones use those that came last.
+func TestLocationsComeWhileReadersWait(t *testing.T) {
+	d, shelf, image := build(t)
+	s := &elsewhere{shelf, make(chan struct{}, 100), make(chan chunk.Unit, 100)}
+	d.chunks = s
+	d.LocateWith(func() <-chan struct{} { return nil })
+	at := bytes.IndexFunc(image, func(r rune) bool { return r != 0 })
+	got, done := make([]byte, 100), make(chan error)
+	go func() { done <- d.ReadAt(t.Context(), got, int64(at)) }()
+	<-s.reading
+	for n := range uint32(2) {
+		unit := chunk.Unit{Pack: chunk.Sum([]byte("pack")), N: n}
+		made := index.NewLocations(d.extents.ID())
+		for range d.extents.Extents {
+			made.Add(unit)
+		}
+		b := made.Encode()
+		locations, err := index.OpenLocations(bytes.NewReader(b), int64(len(b)), d.extents.ID(), d.extents.Extents)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.SetLocations(locations)
+		if n == 1 {
+			go func() { done <- d.ReadAt(t.Context(), got, int64(at)) }()
+		}
+		if err := <-done; err != nil || !bytes.Equal(got, image[at:at+100]) {
+			t.Errorf("the bytes are wrong, or %v", err)
+		}
+		if used := <-s.units; used != unit {
+			t.Errorf("unit %v, want %v", used, unit)
+		}
+	}
+}

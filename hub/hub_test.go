@@ -96,13 +96,13 @@ func fetchTree(t *testing.T, client *wire.Client, chain string, byID bool) (inde
 			chunks[e.ID], err = decoded.Lookup(e.ID)
 			return err
 		}
-		if err := from.Unit(ctx, unit, take); err != nil {
+		if _, err := from.Unit(ctx, unit, take); err != nil {
 			t.Fatal(err)
 		}
 		if !byID {
 			continue
 		}
-		if err := from.Chunk(ctx, e.ID, take); err != nil {
+		if _, err := from.Chunk(ctx, e.ID, take); err != nil {
 			t.Fatal(err)
 		}
 	}

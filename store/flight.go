@@ -28,7 +28,8 @@ func (k flightKey) String() string {
 // flight is one request for a unit, and its way into the cache.
 type flight struct {
 	key     flightKey
-	want    chunk.ID // what the first who asked wants of it
+	first   *Share   // that asked
+	want    chunk.ID // what it wants of it
 	place   place
 	cancel  context.CancelFunc
 	waiters int           // guarded by Units.mu; at zero before done the flight is cancelled
@@ -41,23 +42,23 @@ type flight struct {
 // join returns the flight of that key, starting one if there is none, unless the
 // chunk is in the cache by now: then it returns nil. Whoever joins says to the gate
 // that he wants it.
-func (u *Units) join(key flightKey, want chunk.ID) *flight {
+func (u *Units) join(s *Share, key flightKey, want chunk.ID) *flight {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.flights[key] == nil && u.cache.Has(want) {
 		return nil
 	}
-	return u.joinLocked(key, want)
+	return u.joinLocked(s, key, want)
 }
 
 // joinOrStart is join, whatever the cache has.
-func (u *Units) joinOrStart(key flightKey, want chunk.ID) *flight {
+func (u *Units) joinOrStart(s *Share, key flightKey, want chunk.ID) *flight {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.joinLocked(key, want)
+	return u.joinLocked(s, key, want)
 }
 
-func (u *Units) joinLocked(key flightKey, want chunk.ID) *flight {
+func (u *Units) joinLocked(s *Share, key flightKey, want chunk.ID) *flight {
 	if f := u.flights[key]; f != nil {
 		f.waiters++
 		return f
@@ -65,7 +66,7 @@ func (u *Units) joinLocked(key flightKey, want chunk.ID) *flight {
 	// Detached from the caller that happens to be first: others may join.
 	// leave cancels it when the last of them has gone.
 	ctx, cancel := context.WithCancel(context.Background())
-	f := &flight{key: key, want: want, place: newPlace(), cancel: cancel, waiters: 1, done: make(chan struct{}), stored: make(chan struct{})}
+	f := &flight{key: key, first: s, want: want, place: newPlace(), cancel: cancel, waiters: 1, done: make(chan struct{}), stored: make(chan struct{})}
 	u.flights[key] = f
 	u.idle.Add(1)
 	go func() {
@@ -146,17 +147,22 @@ func (u *Units) bring(ctx context.Context, f *flight) (unit *pack.Unit, err erro
 	}
 	defer u.gate.leave(&f.place)
 	u.requests.Add(1)
+	var from string
+	var size int64
 	take := func(length int64, body io.Reader) (err error) {
-		unit, err = u.take(ctx, f, length, body)
+		unit, size, err = u.take(ctx, f, length, body)
 		return err
 	}
 	if f.key.unit.IsZero() {
-		err = u.source.Chunk(ctx, f.key.id, take)
+		from, err = u.source.Chunk(ctx, f.key.id, take)
 	} else {
-		err = u.source.Unit(ctx, f.key.unit, take)
+		from, err = u.source.Unit(ctx, f.key.unit, take)
 	}
 	if err == nil {
 		u.rests.Store(0)
+		u.mu.Lock()
+		f.first.received[from] += size
+		u.mu.Unlock()
 	} else if !notThere(err) && ctx.Err() == nil {
 		u.rests.Store(time.Now().Add(maxPause).UnixNano())
 	}
@@ -168,19 +174,19 @@ func (u *Units) bring(ctx context.Context, f *flight) (unit *pack.Unit, err erro
 
 // take reads and decodes a unit, in which the chunk must be for which it was
 // asked: one that is not is no better than none, and another origin may have
-// another.
-func (u *Units) take(ctx context.Context, f *flight, length int64, body io.Reader) (*pack.Unit, error) {
+// another. It also returns how many bytes it was.
+func (u *Units) take(ctx context.Context, f *flight, length int64, body io.Reader) (*pack.Unit, int64, error) {
 	encoded, err := u.receive(ctx, f, length, body)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	u.fetched.Add(int64(len(encoded)))
 	unit, err := u.decodeUnit(encoded, f.want)
 	if err != nil {
 		u.invalid.Add(1)
-		return nil, &chunk.InvalidError{What: f.key.String(), Err: err}
+		return nil, 0, &chunk.InvalidError{What: f.key.String(), Err: err}
 	}
-	return unit, nil
+	return unit, int64(len(encoded)), nil
 }
 
 // decodeUnit decodes a unit that shall hold a chunk, as many at a time as there

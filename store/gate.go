@@ -30,7 +30,8 @@ const (
 // Share is one device's part of what Units may fetch at a time. It is safe for
 // concurrent use.
 type Share struct {
-	units *Units
+	units    *Units
+	received map[string]int64 // by origin; guarded by Units.mu
 
 	// The gate's mu guards what follows.
 	inWork  counts

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"runtime"
 	"sync"
@@ -40,10 +41,11 @@ type Cache interface {
 type Source interface {
 	// Unit has take read the unit of that name, of length bytes (-1: not known).
 	// Where take returns an error that wraps a *chunk.InvalidError, the answer was
-	// not what was asked for, and another origin is asked if there is one.
-	Unit(ctx context.Context, u chunk.Unit, take func(length int64, body io.Reader) error) error
+	// not what was asked for, and another origin is asked if there is one. from names,
+	// for people, the origin that gave it: one of a few.
+	Unit(ctx context.Context, u chunk.Unit, take func(length int64, body io.Reader) error) (from string, err error)
 	// Chunk does the same with some unit that holds the chunk.
-	Chunk(ctx context.Context, id chunk.ID, take func(length int64, body io.Reader) error) error
+	Chunk(ctx context.Context, id chunk.ID, take func(length int64, body io.Reader) error) (from string, err error)
 }
 
 // Bounds of Units; gate.go has those of requests in flight.
@@ -114,7 +116,15 @@ func (u *Units) Stats() UnitsStats {
 
 // Share returns a new share of what Units may fetch at a time: whatever is stuck
 // in others, this one gets on.
-func (u *Units) Share() *Share { return &Share{units: u} }
+func (u *Units) Share() *Share { return &Share{units: u, received: map[string]int64{}} }
+
+// Received returns the bytes that came for this share, encoded, by the origin that
+// gave them: of units that it was the first to ask for, since it was made.
+func (s *Share) Received() map[string]int64 {
+	s.units.mu.Lock()
+	defer s.units.mu.Unlock()
+	return maps.Clone(s.received)
+}
 
 // Cached fills dst with the chunk's bytes from offset on if they are on this
 // machine.
@@ -191,12 +201,12 @@ func (s *Share) readAnywhere(ctx context.Context, ref chunk.Ref, offset int, dst
 
 func (s *Share) readOnce(ctx context.Context, key flightKey, ref chunk.Ref, offset int, dst []byte) error {
 	u := s.units
-	f := u.join(key, ref.ID)
+	f := u.join(s, key, ref.ID)
 	if f == nil {
 		if u.cache.Read(ref, offset, dst) {
 			return nil
 		}
-		f = u.joinOrStart(key, ref.ID) // it was damaged
+		f = u.joinOrStart(s, key, ref.ID) // it was damaged
 	}
 	defer u.leave(f)
 	u.gate.want(s, &f.place, true)
@@ -233,7 +243,7 @@ func (s *Share) Warm(ctx context.Context, ref chunk.Ref) error {
 	if ref.Unit.IsZero() {
 		key.id = ref.ID
 	}
-	f := s.units.join(key, ref.ID)
+	f := s.units.join(s, key, ref.ID)
 	if f == nil {
 		return nil
 	}

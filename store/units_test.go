@@ -52,19 +52,20 @@ type source struct {
 	unit  func(ctx context.Context, u chunk.Unit) ([]byte, error)
 	chunk func(ctx context.Context, id chunk.ID) ([]byte, error)
 	asked atomic.Int64
+	from  string // what it calls its origin
 }
 
-func (s *source) Unit(ctx context.Context, u chunk.Unit, take func(int64, io.Reader) error) error {
+func (s *source) Unit(ctx context.Context, u chunk.Unit, take func(int64, io.Reader) error) (string, error) {
 	s.asked.Add(1)
-	return give(take)(s.unit(ctx, u))
+	return s.from, give(take)(s.unit(ctx, u))
 }
 
-func (s *source) Chunk(ctx context.Context, id chunk.ID, take func(int64, io.Reader) error) error {
+func (s *source) Chunk(ctx context.Context, id chunk.ID, take func(int64, io.Reader) error) (string, error) {
 	s.asked.Add(1)
 	if s.chunk == nil {
-		return fmt.Errorf("chunk %s: %w", id, chunk.ErrNotFound)
+		return "", fmt.Errorf("chunk %s: %w", id, chunk.ErrNotFound)
 	}
-	return give(take)(s.chunk(ctx, id))
+	return s.from, give(take)(s.chunk(ctx, id))
 }
 
 func give(take func(int64, io.Reader) error) func([]byte, error) error {
@@ -496,4 +497,40 @@ func TestWarmLeavesAFailingSourceAlone(t *testing.T) {
 	if err := s.Warm(t.Context(), refs[0]); err != nil || !cache.Has(refs[0].ID) {
 		t.Errorf("once it is back: %v", err)
 	}
+}
+
+// What came is counted once, for the share that asked first, by the origin that gave
+// it.
+func TestReceived(t *testing.T) {
+	unit, refs := encode(t, "chunk", "neighbour")
+	synctest.Test(t, func(t *testing.T) {
+		src := &source{from: "https://one.test"}
+		src.unit = func(context.Context, chunk.Unit) ([]byte, error) {
+			time.Sleep(time.Second)
+			return unit, nil
+		}
+		u := newUnits(src, nothing{})
+		first, second := u.Share(), u.Share()
+		read := func(s *Share) {
+			if err := s.Read(t.Context(), refs[0], 0, make([]byte, 5)); err != nil {
+				t.Error(err)
+			}
+		}
+		go read(first)
+		synctest.Wait()
+		read(second) // joins
+		u.Wait()
+		if a, b := first.Received(), second.Received(); len(a) != 1 || a[src.from] != int64(len(unit)) || len(b) != 0 {
+			t.Errorf("of %d bytes the first received %v, the second %v", len(unit), a, b)
+		}
+		src.from = "https://two.test"
+		read(second)
+		if err := second.Warm(t.Context(), refs[1]); err != nil {
+			t.Error(err)
+		}
+		u.Wait()
+		if b := second.Received(); len(b) != 1 || b[src.from] != 2*int64(len(unit)) {
+			t.Errorf("of %d bytes twice the second received %v", len(unit), b)
+		}
+	})
 }

@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,8 +26,9 @@ func statusCommand() *cobra.Command {
 		Use:   "status [flags] [IMAGE]",
 		Short: "Show what the node on this machine has mounted and fetched, and which images are lazy",
 		Long: `Show what the node on this machine has mounted and fetched, and which images are
-lazy; or all that it knows of one: what it fetched, how long its readers waited,
-how much of it is on this machine, and who uses it. IMAGE is a reference or the
+lazy; or all that it knows of one: what it read and received, from which hub or
+mirror, how long its readers waited, how much of it is on this machine, and who uses
+it. IMAGE is a reference or the
 end of one, a chain or a tree, or at least 6 digits that they begin with. (An image
 that is a lower part of another one is there once its tree is, and without a name if
 containerd did not say it: give its chain.)
@@ -33,7 +36,9 @@ containerd did not say it: give its chain.)
 Of each mounted tree: MODE is how the kernel gets at it (file, or loop for loop
 devices), FAULTS are the reads that the kernel asked for, READ their bytes, MISSED
 those of them that were not on this machine; WAITED is what their readers waited for
-answers in all, and 99 of 100 answers came within P99. An image that is not lazy was
+answers in all, and 99 of 100 answers came within P99. Of an image, what it received
+is compressed, and some of it was read ahead; what several images have is counted
+where it was needed first. An image that is not lazy was
 unpacked as usual; WHY says why.`,
 		Example: "  lighter status\n  lighter status physics/root:6.32\n  lighter status --json | jq '.images[] | select(.lazy | not)'",
 		Args:    rangeArgs(0, "IMAGE"),
@@ -180,8 +185,13 @@ func printImage(d node.ImageDetail) error {
 	if m := d.Mount; m != nil {
 		v := m.Device
 		add("mounted", fmt.Sprintf("%s (%d files, %s, mode %s)", m.Dir, m.Files, size(m.Bytes), m.Mode))
-		add("faults", fmt.Sprintf("%d, of which %d waited for the hub and %d failed", v.Faults, v.Waited.Fetched, v.Failed))
-		add("read", fmt.Sprintf("%s: %s from the cache, %s from the hub", size(v.Bytes), size(v.Bytes-v.Missed), size(v.Missed)))
+		add("faults", fmt.Sprintf("%d, of which %d waited for a hub and %d failed", v.Faults, v.Waited.Fetched, v.Failed))
+		add("read", fmt.Sprintf("%s: %s from the cache, %s fetched", size(v.Bytes), size(v.Bytes-v.Missed), size(v.Missed)))
+		var received []string
+		for _, origin := range slices.Sorted(maps.Keys(v.Received)) {
+			received = append(received, fmt.Sprintf("%s from %s", size(v.Received[origin]), origin))
+		}
+		add("received", received...)
 		add("waited", fmt.Sprintf("%s in all, half of the answers within %s, 99 of 100 within %s, the last within %s",
 			seconds(v.Waited.Total), seconds(v.Waited.P50), seconds(v.Waited.P99), seconds(v.Waited.Max)))
 	}

@@ -23,6 +23,9 @@ type Chunks interface {
 	Read(ctx context.Context, ref chunk.Ref, offset int, dst []byte) error
 	// Warm brings the chunk's unit here, for nobody who waits.
 	Warm(ctx context.Context, ref chunk.Ref) error
+	// Received returns the bytes that came for this device, as they came, by the
+	// origin that gave them.
+	Received() map[string]int64
 }
 
 // faultChunks is how many chunks one fault asks for at a time.

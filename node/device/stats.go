@@ -215,6 +215,10 @@ type Stats struct {
 	Missed int64 `json:"missedBytes"` // of these, bytes that were not on this machine
 	Failed int64 `json:"failed"`      // faults that ended with an input/output error
 	Waited Wait  `json:"waited"`      // by those who read it
+	// Received are the bytes that came for it (compressed), also ahead of readers, by
+	// the URL of the hub or mirror that gave them. What came for another device first is
+	// counted there.
+	Received map[string]int64 `json:"receivedBytes"`
 }
 
 // Wait is how long readers waited for answers, in seconds.
@@ -230,7 +234,7 @@ type Wait struct {
 func (d *Device) Stats() Stats {
 	fetched := d.answers.fetched.get()
 	all := fetched.plus(d.answers.here.get())
-	return Stats{Faults: d.faults.Load(), Bytes: d.bytes.Load(), Missed: d.missed.Load(), Failed: d.failed.Load(),
+	return Stats{Faults: d.faults.Load(), Bytes: d.bytes.Load(), Missed: d.missed.Load(), Failed: d.failed.Load(), Received: d.chunks.Received(),
 		Waited: Wait{Fetched: fetched.Count(), Total: all.Sum.Seconds(), P50: all.Quantile(0.5).Seconds(),
 			P99: all.Quantile(0.99).Seconds(), Max: all.Max.Seconds()}}
 }

@@ -42,6 +42,7 @@ const (
 type Client struct {
 	options Options
 	base    *url.URL
+	url     string // what may be shown of base
 	scope   string
 	http    *http.Client
 }
@@ -83,7 +84,7 @@ func NewClient(o Options) (*Client, error) {
 		}
 	}
 	base.Path = strings.TrimSuffix(base.Path, "/")
-	c := &Client{options: o, base: base, scope: o.Scope}
+	c := &Client{options: o, base: base, url: redacted(base.String()), scope: o.Scope}
 	c.http = &http.Client{Transport: transport, CheckRedirect: c.follow}
 	return c, nil
 }
@@ -143,8 +144,9 @@ func IsLoopback(host string) bool {
 // Loopback tells whether the hub is on this machine.
 func (c *Client) Loopback() bool { return IsLoopback(c.base.Hostname()) }
 
-// URL returns the hub's URL, without credentials.
-func (c *Client) URL() string { return c.base.Redacted() }
+// URL returns the hub's URL, without what may be a credential: what stands before the
+// host, and a query.
+func (c *Client) URL() string { return c.url }
 
 // Registry says how to reach the hub's OCI registry: its HOST[:PORT], whether it
 // speaks plain HTTP, and by which transport. A path of the hub's URL is not part

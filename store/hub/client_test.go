@@ -30,7 +30,8 @@ func calls(c *Client) map[string]func(context.Context) error {
 	return map[string]func(context.Context) error{
 		"key": func(ctx context.Context) error { _, err := c.Key(ctx); return err },
 		"unit": func(ctx context.Context) error {
-			return NewOrigins(slog.New(slog.DiscardHandler), c).Unit(ctx, chunk.Unit{}, func(int64, io.Reader) error { return nil })
+			_, err := NewOrigins(slog.New(slog.DiscardHandler), c).Unit(ctx, chunk.Unit{}, func(int64, io.Reader) error { return nil })
+			return err
 		},
 		"images": func(ctx context.Context) error { _, err := c.Images(ctx, ""); return err },
 		"remove": func(ctx context.Context) error { return c.Remove(ctx, "a") },

@@ -66,10 +66,10 @@ func (m *Mirror) copyUnits(ctx context.Context, extents *index.Map, locations *i
 // copyUnit copies a unit if it is not there.
 func (m *Mirror) copyUnit(ctx context.Context, w *wanted) error {
 	path := unitPath(m.client.scope, w.unit)
-	get := func(take take) error { return m.origins.Unit(ctx, w.unit, take) }
+	get := func(take take) (string, error) { return m.origins.Unit(ctx, w.unit, take) }
 	if w.unit.IsZero() {
 		path = chunkPath(m.client.scope, w.chunks[0])
-		get = func(take take) error { return m.origins.Chunk(ctx, w.chunks[0], take) }
+		get = func(take take) (string, error) { return m.origins.Chunk(ctx, w.chunks[0], take) }
 	}
 	if m.files.has(path) {
 		m.kept.Add(1)
@@ -77,12 +77,13 @@ func (m *Mirror) copyUnit(ctx context.Context, w *wanted) error {
 	}
 	var encoded []byte
 	err := m.patiently(ctx, func() error {
-		return get(func(_ int64, body io.Reader) (err error) {
+		_, err := get(func(_ int64, body io.Reader) (err error) {
 			if encoded, err = io.ReadAll(io.LimitReader(body, pack.MaxStored+1)); err == nil {
 				err = w.check(encoded)
 			}
 			return err
 		})
+		return err
 	})
 	if err != nil {
 		return err

@@ -166,26 +166,29 @@ func (o *outcome) result(s *Origins) error {
 
 // Unit has take read the encoded unit, from one origin after the other until it
 // returns nil. What take finds wrong with an answer it says with an error that
-// wraps a *chunk.InvalidError; any other ends Unit.
-func (s *Origins) Unit(ctx context.Context, u chunk.Unit, take func(length int64, body io.Reader) error) error {
+// wraps a *chunk.InvalidError; any other ends Unit. from is the URL, without
+// credentials, of the origin that gave it.
+func (s *Origins) Unit(ctx context.Context, u chunk.Unit, take func(length int64, body io.Reader) error) (from string, err error) {
 	return s.small(ctx, func(c *Client) string { return unitPath(c.scope, u) }, take)
 }
 
 // Chunk does the same with some unit that holds the chunk.
-func (s *Origins) Chunk(ctx context.Context, id chunk.ID, take func(length int64, body io.Reader) error) error {
+func (s *Origins) Chunk(ctx context.Context, id chunk.ID, take func(length int64, body io.Reader) error) (from string, err error) {
 	return s.small(ctx, func(c *Client) string { return chunkPath(c.scope, id) }, take)
 }
 
-func (s *Origins) small(ctx context.Context, path func(*Client) string, take take) error {
-	return s.try(ctx, true, func(ctx context.Context, o *origin, others int) error {
+func (s *Origins) small(ctx context.Context, path func(*Client) string, take take) (from string, err error) {
+	err = s.try(ctx, true, func(ctx context.Context, o *origin, others int) error {
 		ctx, cancel := context.WithTimeoutCause(ctx, s.unit, fmt.Errorf("hub %s: it took more than %s", o.client.URL(), s.unit))
 		defer cancel()
 		p := patience{s.last, s.last}
 		if others > 0 {
 			p = patience{s.stall, s.stall}
 		}
+		from = o.client.URL()
 		return o.client.object(ctx, path(o.client), p, &o.received, take)
 	})
+	return from, err
 }
 
 // Index has take read the plain bytes of an index, as Unit does with a unit.

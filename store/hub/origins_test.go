@@ -151,19 +151,19 @@ func TestFaults(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := origins(t, fault, good)
-			if err := s.Unit(t.Context(), chunk.Unit{}, takeRight); err != nil {
-				t.Fatalf("with another: %v", err)
+			if from, err := s.Unit(t.Context(), chunk.Unit{}, takeRight); err != nil || from != s.all[1].client.URL() {
+				t.Fatalf("with another: from %s, %v", from, err)
 			}
 			if h := s.Health(); h[0].Up || h[0].Error == "" || h[0].Failures != 1 || !h[1].Up || h[1].Failures != 0 {
 				t.Errorf("health: %+v", h)
 			}
 			s.all[0].again = time.Now().Add(time.Hour)
-			if err := s.Unit(t.Context(), chunk.Unit{}, takeRight); err != nil || s.Health()[0].Requests != 1 {
+			if _, err := s.Unit(t.Context(), chunk.Unit{}, takeRight); err != nil || s.Health()[0].Requests != 1 {
 				t.Errorf("it is asked again: %v", err)
 			}
 			s = origins(t, fault)
 			s.last = s.stall
-			err := s.Unit(t.Context(), chunk.Unit{}, takeRight)
+			_, err := s.Unit(t.Context(), chunk.Unit{}, takeRight)
 			invalid := errors.As(err, new(*chunk.InvalidError))
 			if lies := strings.Contains("page empty half more flipped longer than promised", name); lies != invalid || err == nil {
 				t.Errorf("alone: %v", err)
@@ -175,7 +175,7 @@ func TestFaults(t *testing.T) {
 	}
 	t.Run("refused", func(t *testing.T) {
 		s := NewOrigins(slog.New(slog.DiscardHandler), clientOf(t, Options{URL: "http://127.0.0.1:1"}), origins(t, good).all[0].client)
-		if err := s.Unit(t.Context(), chunk.Unit{}, takeRight); err != nil || s.Health()[0].Up {
+		if _, err := s.Unit(t.Context(), chunk.Unit{}, takeRight); err != nil || s.Health()[0].Up {
 			t.Errorf("%v, %+v", err, s.Health())
 		}
 	})
@@ -232,7 +232,7 @@ func TestRetryAfter(t *testing.T) {
 		})
 		for range 2 {
 			var down *Unavailable
-			err := s.Unit(t.Context(), chunk.Unit{}, takeRight)
+			_, err := s.Unit(t.Context(), chunk.Unit{}, takeRight)
 			if !errors.As(err, &down) || down.After > want || want > 0 && down.After < want/2 {
 				t.Errorf("%q: %v, %+v", text, err, down)
 			}
@@ -479,7 +479,7 @@ func TestConnectionsAreNotTheBottleneck(t *testing.T) {
 	var all sync.WaitGroup
 	for range n {
 		all.Go(func() {
-			if err := s.Unit(t.Context(), chunk.Unit{}, takeRight); err != nil {
+			if _, err := s.Unit(t.Context(), chunk.Unit{}, takeRight); err != nil {
 				t.Error(err)
 			}
 		})

@@ -11,8 +11,8 @@ import (
 // query.
 func redacted(raw string) string {
 	if u, err := url.Parse(raw); err == nil && u.Host != "" {
-		u.RawQuery, u.Fragment = "", ""
-		return u.Redacted()
+		u.User, u.RawQuery, u.Fragment = nil, "", ""
+		return u.String()
 	}
 	if i := strings.LastIndexByte(raw, '@'); i >= 0 {
 		raw = "…" + raw[i:]

@@ -30,6 +30,11 @@ func TestErrorsShowNoSecret(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	}
+	for _, raw := range []string{"http://" + secret + "@localhost:7070/a/", "http://user:" + secret + "@localhost:7070/a?token=" + secret + "#" + secret} {
+		if got := clientOf(t, Options{URL: raw}).URL(); got != "http://localhost:7070/a" {
+			t.Errorf("the URL is shown as %s", got)
+		}
+	}
 	answers := map[string]http.HandlerFunc{
 		"refused":  func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) },
 		"not JSON": func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>") },

@@ -382,7 +382,11 @@ func TestLocationsComeLater(t *testing.T) {
 	if found, err := filepath.Glob(located); err != nil || len(found) != 1 {
 		t.Errorf("the locations on the disk: %q (%v)", found, err)
 	}
-	if mounts := status(t, s).Mounts; len(mounts) != 1 || mounts[0].Device.Failed > 0 {
-		t.Errorf("mounted: %+v", mounts)
+	mounts := status(t, s).Mounts
+	if len(mounts) != 1 || mounts[0].Device.Failed > 0 {
+		t.Fatalf("mounted: %+v", mounts)
+	}
+	if r := mounts[0].Device.Received; len(r) != 2 || r[address] == 0 || r[site.WebURL] < 10<<20 {
+		t.Errorf("received: %v", r)
 	}
 }

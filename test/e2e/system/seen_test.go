@@ -53,11 +53,15 @@ func TestStatusOfAnImage(t *testing.T) {
 	if v.Faults == 0 || v.Missed == 0 || v.Failed != 0 || v.Waited.Fetched == 0 || v.Waited.Total <= 0 || v.Waited.Max > v.Waited.Total {
 		t.Errorf("its device: %+v", v)
 	}
+	st := status(t, s) // something may have been read ahead since
+	if got := v.Received[site.HubURL]; len(v.Received) != 1 || got == 0 || got > st.Fetched.Bytes {
+		t.Errorf("it received %v, the node %+v", v.Received, st.Fetched)
+	}
 	if d.Content.BytesHere < v.Missed || d.Content.BytesHere >= d.Content.Bytes {
 		t.Errorf("%d bytes were missed, and of it %+v is here", v.Missed, d.Content)
 	}
 	said := lighter(t, s, "status", "python:latest")
-	for _, word := range []string{site.Reference("python"), d.Chain, d.Tree.String(), "waited", "from the hub", c.ID} {
+	for _, word := range []string{site.Reference("python"), d.Chain, d.Tree.String(), "waited", "from " + site.HubURL, c.ID} {
 		if !strings.Contains(said, word) {
 			t.Errorf("there is no %q in:\n%s", word, said)
 		}

@@ -69,8 +69,12 @@ func checkName(name string) error {
 // snapshot of it now, or else why not.
 func (s *Snapshotter) claim(ctx context.Context, chain, parent string, labels map[string]string) (claimed bool, why string, err error) {
 	name, below, found, err := s.findLazy(ctx, chain, parent)
-	if err != nil || found {
-		return found, "", err
+	if err != nil {
+		return false, "", err
+	}
+	if found {
+		s.nameTop(ctx, name, labels)
+		return true, "", nil
 	}
 	if below == "" {
 		below = labels[labelParentChain]

@@ -3,12 +3,14 @@ package snapshot
 import (
 	"cmp"
 	"context"
+	"log/slog"
 	"maps"
 	"path"
 	"slices"
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/core/snapshots/storage"
 )
 
 // Labels by which containerd, if it is told to, names the image that is pulled,
@@ -57,7 +59,7 @@ func (s *Snapshotter) Layers(ctx context.Context) ([]Layer, error) {
 			l.Why = cmp.Or(whyOf(info), l.Why)
 		}
 		l.Lazy = l.Lazy || lazy
-		if above := info.Labels[labelLayers]; above != "" && !strings.Contains(above, ",") {
+		if isTop(info.Labels) {
 			l.Top, l.Image = true, info.Labels[labelImage]
 		}
 	}
@@ -68,6 +70,33 @@ func (s *Snapshotter) Layers(ctx context.Context) ([]Layer, error) {
 		list = append(list, l)
 	}
 	return list, nil
+}
+
+// isTop tells whether labels say that an image ends with the layer.
+func isTop(labels map[string]string) bool {
+	above := labels[labelLayers]
+	return above != "" && !strings.Contains(above, ",")
+}
+
+// nameTop keeps that an image ends with a layer of which there is a lazy snapshot,
+// made for an image that goes on above it. (containerd asks for that only in another
+// namespace: in the same one it finds the layer itself.) It is for people alone.
+func (s *Snapshotter) nameTop(ctx context.Context, name string, labels map[string]string) {
+	if !isTop(labels) {
+		return
+	}
+	err := s.store.WithTransaction(ctx, true, func(ctx context.Context) error {
+		_, info, _, err := storage.GetInfo(ctx, name)
+		if err != nil || isTop(info.Labels) {
+			return err
+		}
+		said := snapshots.Info{Name: name, Labels: labels}
+		_, err = storage.UpdateInfo(ctx, said, "labels."+labelLayers, "labels."+labelImage)
+		return err
+	})
+	if err != nil {
+		slog.WarnContext(ctx, "an image has no name", "snapshot", name, "cause", err)
+	}
 }
 
 // unsaid is why a layer is not lazy whose client did not say which chain it is.

@@ -69,3 +69,27 @@ func TestWhyIsKept(t *testing.T) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
 }
+
+// An image that is the lower part of another one, which was pulled first, has a name
+// once a pull in another namespace has told it. The image above keeps its own.
+func TestNameOfALowerImage(t *testing.T) {
+	base, top := chainID("1"), chainID("2")
+	sn, _ := newTest(t, base, top)
+	labels := func(image, layers string) snapshots.Opt {
+		return snapshots.WithLabels(map[string]string{labelLayers: layers, labelImage: image})
+	}
+	below := unpack(t, sn, "one", "", base, labels("above", "a,b"))
+	unpack(t, sn, "one", below, top, labels("above", "b"))
+	for _, pull := range []struct{ image, layers string }{{"another", "a,c"}, {"lower", "a"}, {"again", "a"}} {
+		if name := unpack(t, sn, "two", "", base, labels(pull.image, pull.layers)); name != below {
+			t.Errorf("unpacked as %q, not %q", name, below)
+		}
+	}
+	want := []Layer{
+		{Chain: base, Lazy: true, Why: "it was said so", Top: true, Image: "lower"},
+		{Chain: top, Lazy: true, Why: "it was said so", Top: true, Image: "above"},
+	}
+	if got := must[[]Layer](t)(sn.Layers(t.Context())); !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}

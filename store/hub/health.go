@@ -66,7 +66,8 @@ func (o *origin) isUp() bool {
 	return !o.down && !time.Now().Before(o.busy)
 }
 
-// end says how an attempt ended. An error is one that the origin is to blame for.
+// end says how an attempt ended. An error is one that the origin is to blame for;
+// one about a hint is counted, and says nothing about the origin.
 func (o *origin) end(a attempt, err error) {
 	o.requests.Add(1)
 	o.mu.Lock()
@@ -82,6 +83,9 @@ func (o *origin) end(a attempt, err error) {
 	var said *Error
 	if errors.As(err, &said) && said.RetryAfter > 0 {
 		o.busy = time.Now().Add(min(said.RetryAfter, maxPause))
+	}
+	if errors.As(err, new(hintError)) {
+		return
 	}
 	// While it answers others the failure is not its own, but that of what it was
 	// asked for. And requests that fail together are one failure.

@@ -32,6 +32,11 @@ type ownError struct{ error }
 
 func (e ownError) Unwrap() error { return e.error }
 
+// hintError is about something that is a hint and no more.
+type hintError struct{ error }
+
+func (e hintError) Unwrap() error { return e.error }
+
 // object asks for an object and has take read it.
 func (c *Client) object(ctx context.Context, path string, p patience, received *atomic.Int64, take take) error {
 	ctx, giveUp := context.WithCancelCause(ctx)

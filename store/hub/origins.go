@@ -193,15 +193,17 @@ func (s *Origins) small(ctx context.Context, path func(*Client) string, take tak
 
 // Index has take read the plain bytes of an index, as Unit does with a unit.
 func (s *Origins) Index(ctx context.Context, tree chunk.ID, take func(plain io.Reader) error) error {
-	return s.large(ctx, func(c *Client) string { return indexPath(c.scope, tree) }, take)
+	return s.large(ctx, func(c *Client) string { return indexPath(c.scope, tree) }, false, take)
 }
 
-// Locations does the same with the tree's locations.
+// Locations does the same with the tree's locations. Whoever fails to give them is
+// asked for other things as before: they are a hint, which one may ask for again and
+// again, and no pull shall miss a hub because of it.
 func (s *Origins) Locations(ctx context.Context, tree chunk.ID, take func(plain io.Reader) error) error {
-	return s.large(ctx, func(c *Client) string { return locationsPath(c.scope, tree) }, take)
+	return s.large(ctx, func(c *Client) string { return locationsPath(c.scope, tree) }, true, take)
 }
 
-func (s *Origins) large(ctx context.Context, path func(*Client) string, take func(io.Reader) error) error {
+func (s *Origins) large(ctx context.Context, path func(*Client) string, hint bool, take func(io.Reader) error) error {
 	return s.try(ctx, true, func(ctx context.Context, o *origin, others int) error {
 		ctx, cancel := context.WithTimeout(ctx, indexTimeout)
 		defer cancel()
@@ -209,7 +211,11 @@ func (s *Origins) large(ctx context.Context, path func(*Client) string, take fun
 		if others > 0 {
 			p = patience{s.begin, s.stall}
 		}
-		return o.client.compressed(ctx, path(o.client), p, &o.received, take)
+		err := o.client.compressed(ctx, path(o.client), p, &o.received, take)
+		if err != nil && hint {
+			return hintError{err}
+		}
+		return err
 	})
 }
 

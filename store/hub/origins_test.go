@@ -486,3 +486,30 @@ func TestConnectionsAreNotTheBottleneck(t *testing.T) {
 	}
 	all.Wait()
 }
+
+// An origin that fails to give locations is asked for other things as before, pulls
+// too; one that asks to be left alone is.
+func TestLocationsAreAHint(t *testing.T) {
+	for name, fault := range map[string]http.HandlerFunc{
+		"500": status(500), "page": good,
+		"stalls": func(w http.ResponseWriter, req *http.Request) { <-req.Context().Done() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := origins(t, fault)
+			s.last = s.stall
+			for range 3 {
+				err := s.Locations(t.Context(), chunk.ID{}, func(plain io.Reader) error {
+					_, err := io.ReadAll(plain)
+					return err
+				})
+				if h := s.Health()[0]; err == nil || !h.Up || h.Failures == 0 {
+					t.Errorf("%v, health %+v", err, h)
+				}
+			}
+		})
+	}
+	s := origins(t, status(503, "Retry-After", "20"))
+	if err := s.Locations(t.Context(), chunk.ID{}, nil); err == nil || s.all[0].wait() == 0 {
+		t.Errorf("it is not left alone: %v", err)
+	}
+}

@@ -342,8 +342,11 @@ func TestLocationsComeLater(t *testing.T) {
 		if !strings.Contains(req.URL.Path, "/locations/") {
 			return false
 		}
-		refused.Add(1)
-		http.NotFound(w, req)
+		if refused.Add(1)%2 == 0 {
+			http.Error(w, "not today", http.StatusInternalServerError)
+		} else {
+			http.NotFound(w, req)
+		}
 		return true
 	})
 	if err != nil {

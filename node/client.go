@@ -55,6 +55,9 @@ func (c *Control) call(ctx context.Context, method, path string, request, answer
 
 // ask returns the answer's body, or the error that the node answers with.
 func (c *Control) ask(ctx context.Context, method, path string, request any) (io.ReadCloser, error) {
+	if err := checkRootPath(c.root); err != nil {
+		return nil, err
+	}
 	body, err := json.Marshal(request)
 	if err != nil {
 		return nil, err

@@ -62,8 +62,6 @@ func (c *Config) Check() error {
 	switch {
 	case !filepath.IsAbs(c.Root):
 		return fmt.Errorf("root %q is not an absolute path", c.Root)
-	case c.Address != "" && !filepath.IsAbs(c.Address):
-		return fmt.Errorf("address %q is not an absolute path", c.Address)
 	case len(c.Hubs) == 0:
 		return errors.New("hubs is empty: name at least one")
 	case c.CacheSize < disk.MinLimit:
@@ -74,6 +72,14 @@ func (c *Config) Check() error {
 		return errors.New("scrub_rate is below zero")
 	case !slices.Contains(mount.Modes(), c.MountMode):
 		return fmt.Errorf("mount_mode %q is not one of %v", c.MountMode, mount.Modes())
+	}
+	if err := checkRootPath(c.Root); err != nil {
+		return err
+	}
+	if c.Address != "" {
+		if err := checkSocketPath("address", c.Address); err != nil {
+			return err
+		}
 	}
 	for _, key := range c.HubKeys {
 		if _, err := index.ParseKey(key); err != nil {

@@ -9,12 +9,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
-	"path/filepath"
 	"time"
 )
-
-// ControlSocket returns where the daemon with that root answers.
-func ControlSocket(root string) string { return filepath.Join(root, "control.sock") }
 
 // request bodies of the control socket
 type bindRequest struct {

@@ -12,14 +12,21 @@ import (
 	"testing"
 )
 
-// serveControl answers as a daemon would, and returns its client.
-func serveControl(t *testing.T, handler http.Handler) *Control {
+// shortDir is t.TempDir for sockets: its path does not grow with the test's name.
+func shortDir(t *testing.T) string {
 	t.Helper()
-	root, err := os.MkdirTemp("", "c") // short, for a socket
+	dir, err := os.MkdirTemp("", "s")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(root) })
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+// serveControl answers as a daemon would, and returns its client.
+func serveControl(t *testing.T, handler http.Handler) *Control {
+	t.Helper()
+	root := shortDir(t)
 	listener, err := net.Listen("unix", ControlSocket(root))
 	if err != nil {
 		t.Fatal(err)

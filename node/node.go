@@ -212,6 +212,9 @@ func (n *Node) makeRoot() error {
 	if err != nil {
 		return fmt.Errorf("make the node's root: %w", err)
 	}
+	if err := checkRootPath(real); err != nil {
+		return err
+	}
 	var stat unix.Stat_t
 	if err := unix.Stat(real, &stat); err != nil {
 		return fmt.Errorf("look at the node's root %s: %w", root, err)

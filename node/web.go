@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -43,10 +42,7 @@ const unixPrefix = "unix:"
 // checkHTTPAddress says what an address for machines cannot be.
 func checkHTTPAddress(address string) error {
 	if path, ok := strings.CutPrefix(address, unixPrefix); ok {
-		if !filepath.IsAbs(path) {
-			return fmt.Errorf("http_address %q: want unix:/PATH", address)
-		}
-		return nil
+		return checkSocketPath("http_address", path)
 	}
 	if address == "" {
 		return nil

@@ -14,7 +14,7 @@ import (
 
 // Whoever gave something finds out that it is not kept any more.
 func TestHolds(t *testing.T) {
-	root := t.TempDir()
+	root := shortDir(t)
 	_, w := pipe(t)
 	p := Process{Root: root}
 	holds := func(note string, want bool) {
@@ -47,6 +47,17 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	os.Exit(m.Run())
+}
+
+// shortDir is t.TempDir for sockets: its path does not grow with the test's name.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
 }
 
 func keep(t *testing.T, root string, file *os.File, note string) error {
@@ -82,7 +93,7 @@ func gone(t *testing.T, root string) {
 }
 
 func TestKept(t *testing.T) {
-	root := t.TempDir()
+	root := shortDir(t)
 	if _, _, err := (Process{Root: root}).Take(t.Context()); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("without a keeper: %v", err)
 	}
@@ -146,23 +157,23 @@ func TestKept(t *testing.T) {
 
 func TestNoteTooLong(t *testing.T) {
 	_, w := pipe(t)
-	if err := keep(t, t.TempDir(), w, string(make([]byte, maxNote+1))); err == nil {
+	if err := keep(t, shortDir(t), w, string(make([]byte, maxNote+1))); err == nil {
 		t.Error("accepted")
 	}
 }
 
 func TestProgramThatIsNone(t *testing.T) {
 	_, w := pipe(t)
-	if err := (Process{t.TempDir(), []string{"/no/such/program"}}).Keep(t.Context(), []*os.File{w}, nil); err == nil {
+	if err := (Process{shortDir(t), []string{"/no/such/program"}}).Keep(t.Context(), []*os.File{w}, nil); err == nil {
 		t.Error("kept by nobody")
 	}
-	if err := (Process{t.TempDir(), []string{"/bin/true"}}).Keep(t.Context(), []*os.File{w}, nil); err == nil {
+	if err := (Process{shortDir(t), []string{"/bin/true"}}).Keep(t.Context(), []*os.File{w}, nil); err == nil {
 		t.Error("kept by nobody")
 	}
 }
 
 func TestSeveralAreKept(t *testing.T) {
-	root := t.TempDir()
+	root := shortDir(t)
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -200,7 +211,7 @@ func TestSeveralAreKept(t *testing.T) {
 // A keeper of an older version does not answer to several descriptors. Another one
 // takes its place.
 func TestOlderKeeperIsReplaced(t *testing.T) {
-	root := t.TempDir()
+	root := shortDir(t)
 	old, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: Socket(root), Net: "unixpacket"})
 	if err != nil {
 		t.Fatal(err)

@@ -17,7 +17,7 @@ import (
 // A daemon that was killed before it had handed over everything leaves files without
 // a note: nobody may hold them, or who waits for an answer waits for ever.
 func TestFilesWithoutANote(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "notify")
+	path := filepath.Join(shortDir(t), "notify")
 	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
 	if err != nil {
 		t.Fatal(err)

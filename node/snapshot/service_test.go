@@ -18,10 +18,21 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
+// shortDir is t.TempDir for sockets: its path does not grow with the test's name.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
 // serve returns what containerd has: a snapshotter at the other end of a socket.
 func serve(t *testing.T, sn snapshots.Snapshotter) (client snapshots.Snapshotter, path string, stop func()) {
 	t.Helper()
-	path = filepath.Join(t.TempDir(), "s.sock")
+	path = filepath.Join(shortDir(t), "s.sock")
 	listener := must[net.Listener](t)(Listen(t.Context(), path))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -83,7 +94,7 @@ func TestStopLetsRequestsFinish(t *testing.T) {
 }
 
 func TestListen(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "s.sock")
+	path := filepath.Join(shortDir(t), "s.sock")
 	first := must[net.Listener](t)(Listen(t.Context(), path))
 	if mode := must[fs.FileInfo](t)(os.Lstat(path)).Mode(); mode.Perm() != 0o600 || mode.Type() != fs.ModeSocket {
 		t.Errorf("mode %v", mode)
@@ -115,7 +126,7 @@ func TestListen(t *testing.T) {
 // not matter.
 func TestListenWithoutUmask(t *testing.T) {
 	defer unix.Umask(unix.Umask(0))
-	path := filepath.Join(t.TempDir(), "s.sock")
+	path := filepath.Join(shortDir(t), "s.sock")
 	listener := must[net.Listener](t)(Listen(t.Context(), path))
 	defer listener.Close()
 	if mode := must[fs.FileInfo](t)(os.Lstat(path)).Mode().Perm(); mode != 0o600 {

@@ -68,6 +68,17 @@ func newSnapshotWorld(t *testing.T, known int) *snapshotWorld {
 	return w
 }
 
+// shortDir is t.TempDir for sockets: its path does not grow with the test's name.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
 // open starts the snapshotter, a plain overlay snapshotter and the metadata.
 func (w *snapshotWorld) open(t *testing.T) {
 	t.Helper()
@@ -75,7 +86,7 @@ func (w *snapshotWorld) open(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, stop, err := serveSnapshots(filepath.Join(t.TempDir(), "s"), sn)
+	client, stop, err := serveSnapshots(filepath.Join(shortDir(t), "s"), sn)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -156,10 +156,26 @@ type daemon struct {
 	cmd  *exec.Cmd
 }
 
+// shortDir is t.TempDir for what has sockets in it: its path does not grow with the
+// test's name.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
 // newRoot makes a root, and undoes what is mounted below it when the test ends.
 func newRoot(t *testing.T) string {
 	t.Helper()
-	root := filepath.Join(t.TempDir(), "node")
+	root := filepath.Join(shortDir(t), "node")
 	t.Cleanup(func() {
 		for _, point := range mountsBelow(t, root) {
 			t.Errorf("left mounted: %s", point)

@@ -84,7 +84,7 @@ func pathsOf(t *testing.T, root string) (paths []string) {
 // device, the cache, the metadata image, and its sockets, is root's alone, whichever
 // way one goes there.
 func TestOthersReadNothingOfTheNode(t *testing.T) {
-	address := filepath.Join(t.TempDir(), "run", "lighter.sock")
+	address := filepath.Join(shortDir(t), "run", "lighter.sock")
 	d := startNode(t, newRoot(t), "--address", address)
 	letIn(t, d.root)
 	dir := openDir(t)

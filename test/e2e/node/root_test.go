@@ -3,19 +3,41 @@
 package node
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
 	"lighter/node/mount"
 )
 
+// A root below which the kernel takes no socket is refused before anything is made
+// in it, under whatever name.
+func TestRootTooLong(t *testing.T) {
+	dir := shortDir(t)
+	root := filepath.Join(dir, strings.Repeat("x", 100))
+	run(t, "node", "--root", root, "--address", "").bad(2, root, "control.sock", "107", "--root")
+	run(t, "status", "--root", root).bad(1, root, "107", "--root")
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+		t.Errorf("it made something: %v, %v", entries, err)
+	}
+	link := filepath.Join(dir, "link")
+	if err := errors.Join(os.Mkdir(root, 0o700), os.Symlink(root, link)); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "node", "--root", link, "--address", "").bad(1, root, "107", "--root")
+	if entries, err := os.ReadDir(root); err != nil || len(entries) > 0 {
+		t.Errorf("it made something: %v, %v", entries, err)
+	}
+}
+
 // On another overlayfs, as in a container without a volume, no snapshot can be
 // made, and the node says so before anything is pulled. What is mounted without
 // containerd is behind loop devices there.
 func TestRootOnOverlayfs(t *testing.T) {
-	dir := t.TempDir()
+	dir := shortDir(t)
 	merged := filepath.Join(dir, "merged")
 	for _, name := range []string{"lower", "upper", "work", "merged"} {
 		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {

@@ -35,7 +35,12 @@ type manager struct {
 
 func startManager(t *testing.T) *manager {
 	t.Helper()
-	m := &manager{t: t, path: filepath.Join(t.TempDir(), "notify")}
+	dir, err := os.MkdirTemp("", "m") // short, for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	m := &manager{t: t, path: filepath.Join(dir, "notify")}
 	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: m.path, Net: "unixgram"})
 	if err != nil {
 		t.Fatal(err)

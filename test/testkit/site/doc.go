@@ -16,7 +16,7 @@
 //
 // On the disk:
 //
-//	WORK/site-PID/            the enclosure; TMPDIR of all that runs in it
+//	WORK/site-PID/            the enclosure; TMPDIR of all that runs in it, where WORK is /run/work
 //	  N/                      site N
 //	    logs/NAME.log         what each process said
 //	    registry/             a tmpfs: the baseline must not wait for a disk

@@ -25,6 +25,10 @@ const (
 	stageInside   = "inside"
 )
 
+// workInside is where an enclosure has WORK: a path that is short, however long
+// WORK's is, because sockets lie below it, and the kernel allows those 107 bytes.
+const workInside = "/run/work"
+
 // endTimeout is how long the program in an enclosure may take to end when it is told to.
 const endTimeout = 2 * stopTimeout
 
@@ -199,6 +203,10 @@ func beInit() (int, error) {
 	if err := prepareNamespaces(); err != nil {
 		return 0, err
 	}
+	dir := filepath.Join(workInside, filepath.Base(os.Getenv(dirVariable)))
+	if err := errors.Join(os.Setenv(dirVariable, dir), os.Setenv("LIGHTER_WORK", workInside)); err != nil {
+		return 0, err
+	}
 	self, err := os.Executable()
 	if err != nil {
 		return 0, err
@@ -241,6 +249,12 @@ func passSignals(child int, signals <-chan os.Signal) {
 // gives /proc and /run a content of the enclosure's own: containerd and runc
 // keep sockets and states below /run whatever they are told.
 func prepareNamespaces() error {
+	// Before /run is hidden: it may be in an enclosure's.
+	work, err := unix.Open(filepath.Dir(os.Getenv(dirVariable)), unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open the enclosure's directory: %w", err)
+	}
+	defer unix.Close(work)
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
@@ -249,6 +263,9 @@ func prepareNamespaces() error {
 	}
 	if err := unix.Mount("tmpfs", "/run", "tmpfs", 0, "mode=755"); err != nil {
 		return fmt.Errorf("mount /run: %w", err)
+	}
+	if err := errors.Join(os.Mkdir(workInside, 0o755), unix.Mount("/proc/self/fd/"+strconv.Itoa(work), workInside, "", unix.MS_BIND|unix.MS_REC, "")); err != nil {
+		return fmt.Errorf("mount %s: %w", workInside, err)
 	}
 	if out, err := exec.Command("ip", "link", "set", "lo", "up").CombinedOutput(); err != nil {
 		return fmt.Errorf("ip link set lo up: %w: %s", err, out)

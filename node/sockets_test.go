@@ -1,0 +1,41 @@
+package node
+
+import (
+	"strings"
+	"testing"
+)
+
+// A path that the kernel does not take for a socket is refused before there is
+// anything, by who would listen there and by who would ask.
+func TestSocketPathsTooLong(t *testing.T) {
+	path := func(n int) string { return "/" + strings.Repeat("x", n-1) }
+	const name = len("/control.sock")
+	for _, c := range []struct {
+		what   string
+		change func(c *Config, more int)
+	}{
+		{"--root", func(c *Config, more int) { c.Root = path(maxSocketPath - name + more) }},
+		{"address", func(c *Config, more int) { c.Address = path(maxSocketPath + more) }},
+		{"http_address", func(c *Config, more int) { c.HTTPAddress = unixPrefix + path(maxSocketPath+more) }},
+	} {
+		config := DefaultConfig()
+		c.change(&config, 0)
+		if err := config.Check(); err != nil {
+			t.Errorf("%s, the longest: %v", c.what, err)
+		}
+		c.change(&config, 1)
+		err := config.Check()
+		if err == nil {
+			t.Errorf("%s: too long, and accepted", c.what)
+			continue
+		}
+		for _, word := range []string{c.what, "108 bytes", "107", "shorter"} {
+			if !strings.Contains(err.Error(), word) {
+				t.Errorf("%s: %q does not say %q", c.what, err, word)
+			}
+		}
+	}
+	if _, err := NewControl(path(maxSocketPath)).Status(t.Context()); err == nil || !strings.Contains(err.Error(), "shorter --root") {
+		t.Errorf("asked: %v", err)
+	}
+}

@@ -49,6 +49,13 @@ func number(version string) int {
 // succeed. It ends rather than take them from their users.
 var errTooNew = errors.New("the devices of a former daemon are too new for this one")
 
+// errNothingKept says that nobody keeps devices of a former daemon.
+var errNothingKept = errors.New("no former daemon's devices are kept")
+
+// errNoUse says that what is kept could be served by no daemon, however often it is
+// tried. What may be over the next time is not of that kind.
+var errNoUse = errors.New("what is kept of a former daemon's devices is of no use")
+
 // openKeepers finds who can keep the devices: the service manager, if it can, and a
 // process of our own. The first is who will; the others may, of a former daemon.
 func (n *Node) openKeepers() error {
@@ -63,22 +70,26 @@ func (n *Node) openKeepers() error {
 	return nil
 }
 
-// openDevices takes over the connection of a former daemon, or makes one.
+// openDevices takes over the connection of a former daemon, or makes one. If one is
+// kept and something is in the way for now (no descriptors or no memory are left, the
+// keeper does not answer), it fails and leaves all as it is, for the next daemon.
 func (n *Node) openDevices(ctx context.Context) (err error) {
 	if err := n.openKeepers(); err != nil {
 		return err
 	}
 	n.server, err = n.takeOver(ctx)
-	if err == nil {
+	switch {
+	case err == nil:
 		n.takenOver = true
 		n.log.Info("a former daemon's devices are taken over")
 		n.keepAgain(ctx) // with a note that is this daemon's
 		return nil
-	}
-	if errors.Is(err, errTooNew) {
+	case errors.Is(err, errNothingKept):
+	case errors.Is(err, errTooNew):
 		return err
-	}
-	if !errors.Is(err, fs.ErrNotExist) {
+	case !errors.Is(err, errNoUse):
+		return fmt.Errorf("take over a former daemon's devices: %w: they stay kept, and what containers read of them waits: start the node again, or, to give up what they read, run `lighter release --root %s` first", err, n.config.Root)
+	default:
 		n.log.Error("a former daemon's devices cannot be taken over: what containers read of them and is not in memory is an error from now on", "cause", err)
 		// Whoever holds the connection keeps it from ending, and readers waiting.
 		if err := n.dropDevices(ctx); err != nil {
@@ -113,12 +124,14 @@ func (n *Node) takeKept(ctx context.Context) (files []*os.File, note []byte, err
 	for _, k := range n.keepers {
 		files, note, err = k.Take(ctx)
 		if !errors.Is(err, fs.ErrNotExist) {
-			break
+			return files, note, err
 		}
 	}
-	return files, note, err
+	return nil, nil, fmt.Errorf("%w: %v", errNothingKept, err)
 }
 
+// takeOver adopts what is kept, or fails with errNothingKept, errTooNew, errNoUse, or
+// what is in the way for now.
 func (n *Node) takeOver(ctx context.Context) (*device.Server, error) {
 	files, note, err := n.takeKept(ctx)
 	if err != nil {
@@ -126,21 +139,26 @@ func (n *Node) takeOver(ctx context.Context) (*device.Server, error) {
 	}
 	defer closeFiles(files)
 	var k kept
-	if err := json.Unmarshal(note, &k); err != nil {
-		return nil, fmt.Errorf("read the keeper's note: %w", err)
-	}
+	err = json.Unmarshal(note, &k) // of a newer one, the versions may be all that it understands
 	if known := number(keptVersion); k.Oldest > known {
 		return nil, fmt.Errorf("%w: their state has version %d, to be read by daemons from version %d on, and this one knows %d: start a newer lighter node, or, to give up what containers read of them, run `lighter release --root %s` first",
 			errTooNew, k.Version, k.Oldest, known, n.config.Root)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: read its note: %w", errNoUse, err)
 	}
 	now, err := mount.Connection(n.config.Root)
 	if err != nil {
 		return nil, err
 	}
 	if now != k.Mount {
-		return nil, fmt.Errorf("what is kept is mount %s, and on %s is %q", k.Mount, mount.Devices(n.config.Root), now)
+		return nil, fmt.Errorf("%w: it is mount %s, and on %s is %q", errNoUse, k.Mount, mount.Devices(n.config.Root), now)
 	}
-	return device.Adopt(files, mount.Devices(n.config.Root), k.State, n.log)
+	server, err := device.Adopt(files, mount.Devices(n.config.Root), k.State, n.log)
+	if errors.Is(err, errors.ErrUnsupported) {
+		err = fmt.Errorf("%w: %w", errNoUse, err)
+	}
+	return server, err
 }
 
 func closeFiles(files []*os.File) {

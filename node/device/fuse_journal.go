@@ -67,7 +67,7 @@ func newJournal() (*journal, error) {
 func openJournal(file *os.File) (*journal, error) {
 	info, err := file.Stat()
 	if err == nil && info.Size() != journalSlots*slotSize {
-		err = fmt.Errorf("it has %d bytes, %d belong there", info.Size(), journalSlots*slotSize)
+		err = fmt.Errorf("%w: it has %d bytes, %d belong there", errors.ErrUnsupported, info.Size(), journalSlots*slotSize)
 	}
 	var mem []byte
 	if err == nil {

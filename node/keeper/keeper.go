@@ -163,6 +163,14 @@ func (Process) String() string { return "a process of its own" }
 
 // ask returns copies of what is kept.
 func (p Process) ask(ctx context.Context) (note []byte, fds []int, err error) {
+	note, fds, err = p.askOnce(ctx)
+	if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) { // it may just be ending
+		note, fds, err = p.askOnce(ctx)
+	}
+	return note, fds, err
+}
+
+func (p Process) askOnce(ctx context.Context) (note []byte, fds []int, err error) {
 	conn, err := dial(ctx, p.Root)
 	if errors.Is(err, unix.ECONNREFUSED) {
 		return nil, nil, fmt.Errorf("the keeper has ended: %w", fs.ErrNotExist)
@@ -281,7 +289,7 @@ func receiveAny(conn *net.UnixConn) (op byte, note []byte, fds []int, err error)
 	}
 	fds, err = descriptors(oob[:oobn])
 	if err == nil && flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
-		err = errors.New("a message that is none")
+		err = errors.New("a message that is cut: no descriptors are left here, or it is none")
 	}
 	if err != nil {
 		closeAll(fds)

@@ -256,3 +256,52 @@ func TestOlderKeeperIsReplaced(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Who has no descriptors left to take what is kept does not find that nothing is.
+func TestTakenWithoutDescriptors(t *testing.T) {
+	root := shortDir(t)
+	_, w := pipe(t)
+	if err := keep(t, root, w, "kept"); err != nil {
+		t.Fatal(err)
+	}
+	take := func() error {
+		files, _, err := (Process{Root: root}).Take(t.Context())
+		for _, file := range files {
+			file.Close()
+		}
+		return err
+	}
+	if err := take(); err != nil { // what the runtime needs is open
+		t.Fatal(err)
+	}
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 64, Max: limit.Max}); err != nil {
+		t.Fatal(err)
+	}
+	var all []int
+	for {
+		fd, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			break
+		}
+		all = append(all, fd)
+	}
+	for free := range 2 { // none for the socket; one for that, and none for what is kept
+		if err := take(); err == nil || errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("with %d descriptors: %v", free, err)
+		}
+		closeAll(all[free : free+1])
+	}
+	closeAll(all[2:])
+	if err := take(); err != nil {
+		t.Error(err)
+	}
+}

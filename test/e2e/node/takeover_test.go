@@ -1,0 +1,88 @@
+//go:build e2e
+
+package node
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"lighter/test/testkit/site"
+)
+
+// What keeps a node for now from taking over what a former one served costs its
+// containers nothing: the node ends, and the next one takes it over.
+func TestTakeOverFailsForNow(t *testing.T) {
+	d := startNode(t, newRoot(t), "--address", "")
+	dir, merged := used(t, d)
+	d.end(syscall.SIGKILL)
+	if err := site.DropCaches(); err != nil {
+		t.Fatal(err)
+	}
+	read := make(chan error, 1)
+	go func() {
+		got, err := os.ReadFile(filepath.Join(merged, "large"))
+		if err == nil && !bytes.Equal(got, large) {
+			err = errors.New("other bytes")
+		}
+		read <- err
+	}()
+	fails := func(cause string, who ...string) {
+		t.Helper()
+		r := runAs(t, who, "node", "--root", d.root, "--address", "")
+		for _, word := range []string{cause, "stay kept", "lighter release"} {
+			if r.code != 1 || !strings.Contains(r.stderr, word) {
+				t.Errorf("exit %d, and it does not say %q: %s", r.code, word, r.stderr)
+			}
+		}
+	}
+	keeper := keeperOf(t, d.root)
+	if err := syscall.Kill(keeper, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	fails("timeout")
+	if err := syscall.Kill(keeper, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	// A file that cannot be read, where the mounts are listed.
+	fails("mountinfo", "unshare", "--mount", "--propagation", "private",
+		"sh", "-c", `mount --bind /proc/$$/mem /proc/$$/mountinfo && exec "$@"`, "sh")
+	select {
+	case err := <-read:
+		t.Fatalf("the read has ended before there was a node: %v", err)
+	default:
+	}
+	d.start()
+	if err := <-read; err != nil {
+		t.Error(err)
+	}
+	if !strings.Contains(d.said(), "are taken over") {
+		t.Errorf("it said\n%s", d.said())
+	}
+	shows(t, dir)
+	run(t, "unmount", "--root", d.root, dir).good()
+}
+
+// keeperOf returns the keeper of a root's devices.
+func keeperOf(t *testing.T, root string) (pid int) {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		line, _ := os.ReadFile(file) // it may just have ended
+		if bytes.HasSuffix(line, []byte("\x00keeper\x00"+root+"\x00")) {
+			pid, _ = strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		}
+	}
+	if pid == 0 {
+		t.Fatal("there is no keeper")
+	}
+	return pid
+}

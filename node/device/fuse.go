@@ -257,6 +257,18 @@ func (s *Server) CallOff(id chunk.ID) {
 	s.callOff(errRemoved, func(r *read) bool { return r.file.id == id })
 }
 
+// Busy tells whether a read of a device is not answered yet.
+func (s *Server) Busy(id chunk.ID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.reads {
+		if r.file.id == id {
+			return true
+		}
+	}
+	return false
+}
+
 // forgetName makes the kernel drop a name that it has cached. It only saves
 // memory: a name whose device is gone leads to ESTALE, and a new look-up.
 func (s *Server) forgetName(name string) {

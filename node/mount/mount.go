@@ -34,10 +34,12 @@ func (t *Trees) Mount(ctx context.Context, tree chunk.ID) (string, error) {
 }
 
 func (t *Trees) lock(tree chunk.ID) (unlock func()) {
-	busy := &t.busy[int(tree[0])%len(t.busy)]
+	busy := t.turn(tree)
 	busy.Lock()
 	return busy.Unlock
 }
+
+func (t *Trees) turn(tree chunk.ID) *sync.Mutex { return &t.busy[int(tree[0])%len(t.busy)] }
 
 func (t *Trees) get(tree chunk.ID) *served {
 	t.mu.Lock()
@@ -286,31 +288,6 @@ func (t *Trees) hide(tree chunk.ID, m *served) error {
 	t.setMounted(m, false, "")
 	if err := os.Remove(t.point(tree)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("unmount tree %s: %w", tree.Short(), err)
-	}
-	return nil
-}
-
-// Close unmounts everything that nobody works in. The devices stay as long as
-// the server does: containers may use them, and the next daemon serves them. Nothing
-// is fetched for them in the background any more.
-func (t *Trees) Close() {
-	t.mu.Lock()
-	all := slices.Collect(maps.Values(t.served))
-	t.mu.Unlock()
-	for _, m := range all {
-		m.locating.end()
-	}
-	for _, m := range t.Mounted() {
-		if err := t.close(m.Tree); err != nil {
-			t.log.Info("a tree stays mounted", "cause", err)
-		}
-	}
-}
-
-func (t *Trees) close(tree chunk.ID) error {
-	defer t.lock(tree)()
-	if m := t.get(tree); m != nil {
-		return t.hide(tree, m)
 	}
 	return nil
 }

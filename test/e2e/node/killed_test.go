@@ -163,6 +163,44 @@ func TestRemovedWithAReadInFlight(t *testing.T) {
 	}
 }
 
+// A node that is told to stop does not wait for a hub that says nothing: the reads
+// that are not answered wait for the next node.
+func TestStoppedWithAReadInFlight(t *testing.T) {
+	hub := startStalling(t)
+	root := newRoot(t)
+	d := startNode(t, root, "--address", "", "--hub", hub.url)
+	dir, open := readNobodyWaitsFor(t, d, hub)
+	if err := syscall.Unmount(dir, 0); err != nil { // the node's own mount of the tree is the last
+		t.Fatal(err)
+	}
+	stopped := d.cmd
+	d.cmd = nil
+	ended := make(chan error, 1)
+	go func() { ended <- stopped.Wait() }()
+	if err := stopped.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-ended: // before the hub has said a word
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(time.Minute): // reads are given up after 100 s
+		open()
+		<-ended
+		t.Fatal("it waits for the hub")
+	}
+	if !strings.Contains(d.said(), "stays mounted") {
+		t.Errorf("no read was in flight: this tests nothing: it said\n%s", d.said())
+	}
+	d.start()
+	open()
+	again := t.TempDir()
+	run(t, "mount", "--root", root, "tools:1", again).good()
+	shows(t, again)
+	run(t, "unmount", "--root", root, again).good()
+}
+
 // unmounting tells whether a thread of a process waits for a read that was begun
 // of a tree that it unmounts.
 func unmounting(t *testing.T, pid int) bool {

@@ -1,0 +1,59 @@
+package mount
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"lighter/format/chunk"
+)
+
+const (
+	// closeTimeout bounds how long Close waits for reads, closePause is how often it
+	// looks whether they are answered.
+	closeTimeout = 2 * time.Second
+	closePause   = 20 * time.Millisecond
+)
+
+// Close unmounts everything that nobody works in. The devices stay as long as
+// the server does: containers may use them, and the next daemon serves them. Nothing
+// is fetched for them in the background any more.
+//
+// A tree of which reads are not answered after a moment stays mounted too, as one
+// that is in use: the kernel would wait for them, so for a hub that says nothing.
+func (t *Trees) Close() {
+	t.mu.Lock()
+	all := slices.Collect(maps.Values(t.served))
+	t.mu.Unlock()
+	for _, m := range all {
+		m.locating.end()
+	}
+	left := t.Mounted()
+	for end := time.Now().Add(closeTimeout); ; time.Sleep(closePause) {
+		left = slices.DeleteFunc(left, func(m Mounted) bool { return t.close(m.Tree) })
+		if len(left) == 0 || time.Now().After(end) {
+			break
+		}
+	}
+	for _, m := range left {
+		t.log.Info("a tree stays mounted", "tree", m.Tree.Short(), "cause", "reads of it wait for the next daemon")
+	}
+}
+
+// close unmounts a tree, unless it is busy just now.
+func (t *Trees) close(tree chunk.ID) (done bool) {
+	busy := t.turn(tree)
+	if !busy.TryLock() {
+		return false
+	}
+	defer busy.Unlock()
+	if t.server.Busy(tree) {
+		return false
+	}
+	if m := t.get(tree); m != nil {
+		if err := t.hide(tree, m); err != nil {
+			t.log.Info("a tree stays mounted", "cause", err)
+		}
+	}
+	return true
+}

@@ -194,10 +194,12 @@ func (n *Node) own() error {
 		return errors.New("a node mounts file systems and must run as root (try: sudo lighter node ...)")
 	}
 	err := n.makeRoot()
-	if err != nil {
-		return err
+	if err == nil {
+		n.lock, n.inherited, err = lockRoot(n.config.Root)
 	}
-	n.lock, n.inherited, err = lockRoot(n.config.Root)
+	if errors.Is(err, unix.EROFS) {
+		err = fmt.Errorf("the node's root %s is on a file system that is read-only, and a node keeps its lock, its sockets and its state there: make it writable (the kernel's log says why it is not), or choose another --root: %w", n.config.Root, err)
+	}
 	return err
 }
 

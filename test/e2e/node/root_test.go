@@ -5,12 +5,14 @@ package node
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 
 	"lighter/node/mount"
+	"lighter/test/testkit/site"
 )
 
 // A root below which the kernel takes no socket is refused before anything is made
@@ -30,6 +32,43 @@ func TestRootTooLong(t *testing.T) {
 	run(t, "node", "--root", link, "--address", "").bad(1, root, "107", "--root")
 	if entries, err := os.ReadDir(root); err != nil || len(entries) > 0 {
 		t.Errorf("it made something: %v, %v", entries, err)
+	}
+}
+
+// The root's disk turns read-only: a node that runs goes on, and one that is started
+// says what is wrong.
+func TestRootTurnsReadOnly(t *testing.T) {
+	dir := shortDir(t)
+	image, disk := filepath.Join(dir, "ext4"), filepath.Join(dir, "disk")
+	script := "mkdir $2 && truncate -s 200M $1 && mkfs.ext4 -q -F $1 && mount -o loop,errors=remount-ro $1 $2 && findmnt -no SOURCE $2"
+	device, err := exec.Command("sh", "-ec", script, "sh", image, disk).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Unmount(disk, syscall.MNT_DETACH) })
+	root := filepath.Join(disk, "node")
+	d := startNode(t, root, "--address", "", "--disk-free-low", "0")
+	at := t.TempDir()
+	run(t, "mount", "--root", root, "tools:1", at).good()
+	t.Cleanup(func() {
+		if err := errors.Join(syscall.Unmount(at, syscall.MNT_DETACH), mount.Release(root)); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := os.WriteFile("/sys/fs/ext4/"+filepath.Base(strings.TrimSpace(string(device)))+"/trigger_fs_error", []byte("a test"), 0o200); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(disk, "file"), nil, 0o600); !errors.Is(err, syscall.EROFS) {
+		t.Fatalf("the disk is not read-only: %v", err)
+	}
+	if err := site.DropCaches(); err != nil {
+		t.Fatal(err)
+	}
+	shows(t, at)
+	status(t, root)
+	d.end(syscall.SIGKILL)
+	for _, root := range []string{root, filepath.Join(disk, "new")} {
+		run(t, "node", "--root", root, "--address", "").bad(1, root, "read-only", "make it writable", "--root")
 	}
 }
 

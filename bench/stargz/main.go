@@ -34,7 +34,7 @@ import (
 	"github.com/containerd/log"
 )
 
-const usage = `usage: stargz snapshotter --root DIR --address SOCKET [--config FILE] [--plain-http HOST]...
+const usage = `usage: stargz snapshotter --root DIR --address SOCKET [--config FILE] [--plain-http HOST]... [--log-level LEVEL]
        stargz convert --kind estargz|zstdchunked [--trace FILE]... [--store DIR] [--plain-http] SOURCE DESTINATION
 
 Examples:
@@ -71,6 +71,9 @@ func run(ctx context.Context, args []string) error {
 		if err != nil {
 			return err
 		}
+		if err := log.SetLevel(o.logLevel); err != nil {
+			return usageError{err}
+		}
 		return serve(ctx, o)
 	case "convert":
 		o, err := convertFlags(args[1:])
@@ -93,6 +96,7 @@ func snapshotterFlags(args []string) (o snapshotterOptions, err error) {
 	flags.StringVar(&o.root, "root", "", "")
 	flags.StringVar(&o.address, "address", "", "")
 	flags.StringVar(&o.config, "config", "", "")
+	flags.StringVar(&o.logLevel, "log-level", "info", "")
 	flags.Var((*list)(&o.plainHTTP), "plain-http", "")
 	if err := parse(flags, args, 0); err != nil {
 		return o, err

@@ -19,6 +19,7 @@ type snapshotterOptions struct {
 	root      string   // where it keeps its data
 	address   string   // of its socket
 	config    string   // the peer's configuration file; empty: its defaults
+	logLevel  string   // "info", "debug" and so on
 	plainHTTP []string // hosts of registries that are spoken to without TLS
 }
 

@@ -23,6 +23,7 @@ import (
 func TestCommandLinesThatMakeNoSense(t *testing.T) {
 	for _, line := range []string{
 		"", "pull", "snapshotter", "snapshotter --root /r", "snapshotter --root /r --address /a more", "snapshotter --no-such-flag",
+		"snapshotter --root /r --address /a --log-level much",
 		"convert --kind estargz a", "convert a b", "convert --kind gzip a b",
 	} {
 		if err := run(t.Context(), strings.Fields(line)); !errors.As(err, new(usageError)) {

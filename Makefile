@@ -44,6 +44,7 @@ peers:
 	test/setup all base
 	test/setup peers
 	cd bench/stargz && $(GO) vet ./... && $(GO) test ./...
+	cd bench/soci && CGO_ENABLED=1 $(GO) vet ./... && CGO_ENABLED=1 $(GO) test ./...
 	$(GO) test -tags peers -count=1 -timeout 10m -exec 'unshare --mount --propagation private' ./test/e2e/peers/
 
 bench: peers

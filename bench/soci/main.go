@@ -1,0 +1,126 @@
+// Command soci is the SOCI snapshotter as the benchmark runs it: a peer that
+// Lighter is compared with. Its project publishes its daemon and its converter
+// in modules of their own that cannot be had as dependencies, so this puts their
+// parts, which can, together again. Nothing here makes the peer faster or slower
+// than it is:
+//
+//   - soci snapshotter serves containerd as a proxy plugin on a socket. Its
+//     settings are those of the peer's daemon with an empty configuration, and it
+//     takes the same configuration file. It knows no credentials. Other than the
+//     peer's daemon, it unmounts everything on SIGTERM too, and not on SIGINT
+//     alone.
+//   - soci convert adds a SOCI index, of version 2, to an image, with the sizes
+//     that the peer's converter has by default: spans of 4 MiB, and no index for
+//     layers of less than 10 MiB.
+//
+// It is a module of its own, as nothing of this may become a dependency of
+// Lighter's. The peer needs cgo, and zlib as a static library.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/containerd/log"
+)
+
+const usage = `usage: soci snapshotter --root DIR --address SOCKET --containerd SOCKET [--config FILE] [--plain-http HOST] [--log-level LEVEL]
+       soci convert [--plain-http] SOURCE DESTINATION
+
+Examples:
+  soci snapshotter --root /var/lib/soci --address /run/soci.sock --containerd /run/containerd/containerd.sock --plain-http registry:5000
+  soci convert --plain-http registry:5000/python:latest registry:5000/python:soci
+`
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:])
+	stop()
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		fmt.Print(usage)
+	case errors.As(err, new(usageError)):
+		fmt.Fprintf(os.Stderr, "soci: %v\n%s", err, usage)
+		os.Exit(2)
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "soci:", err)
+		os.Exit(1)
+	}
+}
+
+// A usageError is a command line that makes no sense.
+type usageError struct{ error }
+
+func run(ctx context.Context, args []string) error {
+	if len(args) == 0 {
+		return usageError{errors.New("which command?")}
+	}
+	switch args[0] {
+	case "snapshotter":
+		return runSnapshotter(ctx, args[1:])
+	case "convert":
+		return runConvert(ctx, args[1:])
+	case "-h", "--help", "help":
+		return flag.ErrHelp
+	}
+	return usageError{fmt.Errorf("there is no command %q", args[0])}
+}
+
+func runSnapshotter(ctx context.Context, args []string) error {
+	var o snapshotterOptions
+	flags := newFlags("snapshotter")
+	flags.StringVar(&o.root, "root", "", "")
+	flags.StringVar(&o.address, "address", "", "")
+	flags.StringVar(&o.containerd, "containerd", "", "")
+	flags.StringVar(&o.config, "config", "", "")
+	flags.StringVar(&o.plainHTTP, "plain-http", "", "")
+	level := flags.String("log-level", "info", "")
+	if err := parse(flags, args, 0); err != nil {
+		return err
+	}
+	if o.root == "" || o.address == "" || o.containerd == "" {
+		return usageError{errors.New("--root, --address and --containerd are needed")}
+	}
+	if err := log.SetLevel(*level); err != nil {
+		return usageError{err}
+	}
+	return serve(ctx, o)
+}
+
+func runConvert(ctx context.Context, args []string) error {
+	flags := newFlags("convert")
+	plainHTTP := flags.Bool("plain-http", false, "")
+	if err := parse(flags, args, 2); err != nil {
+		return err
+	}
+	// Without, containerd's packages would say that files are not kept with fs-verity.
+	if err := log.SetLevel("error"); err != nil {
+		return err
+	}
+	return convert(ctx, flags.Arg(0), flags.Arg(1), *plainHTTP)
+}
+
+func newFlags(name string) *flag.FlagSet {
+	flags := flag.NewFlagSet(name, flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // main says it
+	return flags
+}
+
+// parse parses flags that are followed by n arguments.
+func parse(flags *flag.FlagSet, args []string, n int) error {
+	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return err
+	} else if err != nil {
+		return usageError{err}
+	}
+	if flags.NArg() != n {
+		return usageError{fmt.Errorf("soci %s has %d arguments after its flags, not %d", flags.Name(), n, flags.NArg())}
+	}
+	return nil
+}

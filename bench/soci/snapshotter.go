@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+
+	"github.com/awslabs/soci-snapshotter/config"
+	"github.com/awslabs/soci-snapshotter/fs"
+	"github.com/awslabs/soci-snapshotter/metadata"
+	"github.com/awslabs/soci-snapshotter/service"
+	"github.com/awslabs/soci-snapshotter/ztoc"
+	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
+	"github.com/containerd/containerd/v2/contrib/snapshotservice"
+	"go.etcd.io/bbolt"
+	"google.golang.org/grpc"
+)
+
+type snapshotterOptions struct {
+	root       string // where it keeps its data
+	address    string // of its socket
+	containerd string // containerd's socket: layers without an index get there what they fetched
+	config     string // the peer's configuration file; empty: its defaults
+	plainHTTP  string // the host of a registry that is spoken to without TLS
+}
+
+// serve serves containerd until the context ends, and unmounts everything then.
+func serve(ctx context.Context, o snapshotterOptions) (err error) {
+	settings, err := readConfig(o)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(o.root, 0o711); err != nil {
+		return err
+	}
+	db, err := openMetadata(o.root, settings)
+	if err != nil {
+		return fmt.Errorf("open the metadata in %s: %w", o.root, err)
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	store := func(layer *io.SectionReader, toc ztoc.TOC, options ...metadata.Option) (metadata.Reader, error) {
+		return metadata.NewReader(db, layer, toc, options...)
+	}
+	// Its context is that of what it does in the background, and has to outlive the last request.
+	snapshotter, err := service.NewSociSnapshotterService(context.WithoutCancel(ctx), o.root, &settings.ServiceConfig,
+		service.WithFilesystemOptions(fs.WithMetadataStore(store)))
+	if err != nil {
+		return fmt.Errorf("start the snapshotter on %s: %w", o.root, err)
+	}
+	defer func() { err = errors.Join(err, snapshotter.Close()) }()
+	// A socket that a killed process left would be in the way.
+	if err := os.RemoveAll(o.address); err != nil {
+		return err
+	}
+	listener, err := net.Listen("unix", o.address)
+	if err != nil {
+		return err
+	}
+	server := grpc.NewServer()
+	snapshotsapi.RegisterSnapshotsServer(server, snapshotservice.FromSnapshotter(snapshotter))
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	select {
+	case err := <-served:
+		return fmt.Errorf("serve %s: %w", o.address, err)
+	case <-ctx.Done():
+	}
+	server.Stop() // containerd keeps its connection, so there is no waiting for its end
+	return <-served
+}
+
+func readConfig(o snapshotterOptions) (*config.Config, error) {
+	settings := config.NewConfig()
+	if o.config != "" {
+		var err error
+		if settings, err = config.NewConfigFromToml(o.config); err != nil {
+			return nil, err
+		}
+	}
+	if settings.MetadataStore != "db" {
+		return nil, fmt.Errorf("metadata_store is %q: this has db alone, the peer's default", settings.MetadataStore)
+	}
+	settings.ContentStoreConfig.ContainerdAddress = o.containerd
+	if o.plainHTTP != "" {
+		// The registry is its own mirror, which is how the peer's configuration says that.
+		if settings.Host == nil {
+			settings.Host = map[string]config.HostConfig{}
+		}
+		settings.Host[o.plainHTTP] = config.HostConfig{Mirrors: []config.MirrorConfig{{Host: "http://" + o.plainHTTP, Insecure: true}}}
+	}
+	return settings, nil
+}
+
+// openMetadata opens the files' metadata as the peer's daemon does.
+func openMetadata(root string, settings *config.Config) (*bbolt.DB, error) {
+	return bbolt.Open(filepath.Join(root, "metadata.db"), 0o600, &bbolt.Options{
+		NoFreelistSync: true, InitialMmapSize: 64 << 20, FreelistType: bbolt.FreelistMapType, NoSync: settings.MetadataDBNoSync,
+	})
+}

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestCommandLinesThatMakeNoSense(t *testing.T) {
+	for _, line := range []string{
+		"", "pull", "snapshotter --root /r --address /a", "snapshotter --root /r --address /a --containerd /c more", "snapshotter --no-such-flag",
+		"snapshotter --root /r --address /a --containerd /c --log-level much", "convert a", "convert --trace t a b",
+	} {
+		if err := run(t.Context(), strings.Fields(line)); !errors.As(err, new(usageError)) {
+			t.Errorf("soci %s: %v", line, err)
+		}
+	}
+	for _, line := range []string{"help", "convert --help", "snapshotter -h"} {
+		if err := run(t.Context(), strings.Fields(line)); !errors.Is(err, flag.ErrHelp) {
+			t.Errorf("soci %s: %v", line, err)
+		}
+	}
+}
+
+func TestConfiguration(t *testing.T) {
+	defaults, err := readConfig(snapshotterOptions{containerd: "/c"})
+	if err != nil || defaults.BackgroundFetchConfig.Disable || defaults.ContentStoreConfig.ContainerdAddress != "/c" || len(defaults.Host) != 0 {
+		t.Errorf("the defaults are %+v, %v", defaults, err)
+	}
+	write := func(text string) string {
+		path := filepath.Join(t.TempDir(), "config.toml")
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	settings, err := readConfig(snapshotterOptions{config: write("[background_fetch]\ndisable = true\n"), plainHTTP: "registry:5000"})
+	if err != nil || !settings.BackgroundFetchConfig.Disable {
+		t.Errorf("a file was read as %+v, %v", settings, err)
+	}
+	if mirrors := settings.Host["registry:5000"].Mirrors; len(mirrors) != 1 || mirrors[0].Host != "http://registry:5000" || !mirrors[0].Insecure {
+		t.Errorf("the mirrors are %+v", mirrors)
+	}
+	for _, path := range []string{"no/such/file", write("["), write("metadata_store = \"db-multi\"\n")} {
+		if _, err := readConfig(snapshotterOptions{config: path}); err == nil {
+			t.Errorf("%s was accepted", path)
+		}
+	}
+}

@@ -1,0 +1,109 @@
+//go:build peers
+
+package peers
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"lighter/test/testkit/layout"
+	"lighter/test/testkit/site"
+)
+
+func TestMain(m *testing.M) { os.Exit(site.Enclosed(m.Run)) }
+
+// tool is a program that test/setup built, and image an image that it made.
+func tool(t *testing.T, name string) string  { return work(t, "tools", name) }
+func image(t *testing.T, name string) string { return work(t, "images", name) }
+
+func work(t *testing.T, names ...string) string {
+	t.Helper()
+	dir, err := site.Work()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(append([]string{dir}, names...)...)
+}
+
+// write writes a file of a test.
+func write(t *testing.T, text string) (path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// start starts a site with a peer, whose registry has the image base, and returns
+// the size of that, in bytes.
+func start(t *testing.T, peer site.Peer) (*site.Site, int64) {
+	t.Helper()
+	s, err := site.Start(t.Context(), site.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil { // also if something is left mounted
+			t.Error(err)
+		}
+	})
+	peer.Exports = map[string]string{"enable_remote_snapshot_annotations": "true"}
+	s.SetPeer(&peer)
+	if err := s.Push(t.Context(), image(t, "base"), "base"); err != nil {
+		t.Fatal(err)
+	}
+	manifest, err := layout.Manifest(image(t, "base"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, manifest.Layers[0].Size
+}
+
+// mounted counts the layers that are mounted from a peer.
+func mounted(t *testing.T, s *site.Site) (n int) {
+	t.Helper()
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		fields := strings.Fields(line) // source, directory, type
+		if strings.HasPrefix(fields[1], s.Dir+"/") && strings.HasPrefix(fields[2], "fuse") {
+			n++
+		}
+	}
+	return n
+}
+
+// pullAndRun wipes the machine, pulls the image, runs true in it, and returns
+// what went over the link.
+func pullAndRun(t *testing.T, s *site.Site, snapshotter, name string) int64 {
+	t.Helper()
+	m := s.Machine
+	if err := m.Wipe(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	before, err := m.Bytes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Pull(t.Context(), snapshotter, site.Reference(name)); err != nil {
+		t.Fatal(err)
+	}
+	if n := mounted(t, s); n != 1 {
+		t.Fatalf("%d layers are mounted after the pull of one", n)
+	}
+	ran, err := m.Run(t.Context(), snapshotter, site.Reference(name), "true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := m.Bytes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%s: create %v, run %v, %d bytes", name, ran.Create, ran.Start, after-before)
+	return after - before
+}

@@ -1,0 +1,23 @@
+//go:build peers
+
+package peers
+
+import (
+	"os/exec"
+	"testing"
+
+	"lighter/test/testkit/site"
+)
+
+func TestSOCIIsLazy(t *testing.T) {
+	settings := write(t, "[background_fetch]\ndisable = true\n")
+	s, whole := start(t, site.Peer{Snapshotter: "soci", Command: []string{tool(t, "soci"), "snapshotter", "--root", "{root}",
+		"--address", "{socket}", "--containerd", "{containerd}", "--config", settings, "--plain-http", "{registry}"}})
+	out, err := exec.CommandContext(t.Context(), tool(t, "soci"), "convert", "--plain-http", site.Reference("base"), site.Reference("soci")).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if bytes := pullAndRun(t, s, "soci", "soci"); bytes > whole/3 {
+		t.Errorf("pull and true moved %d bytes of %d", bytes, whole)
+	}
+}

@@ -1,0 +1,225 @@
+package link
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// proxied starts a server, and a proxy before it, and returns the proxy's address.
+func proxied(t testing.TB, rtt time.Duration, serve func(net.Conn)) (*Proxy, string) {
+	t.Helper()
+	server, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	front, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var work sync.WaitGroup
+	work.Go(func() {
+		for {
+			conn, err := server.Accept()
+			if err != nil {
+				return
+			}
+			work.Go(func() { defer conn.Close(); serve(conn) })
+		}
+	})
+	p := New(rtt)
+	p.Forward(front, server.Addr().String())
+	t.Cleanup(func() { p.Close(); server.Close(); work.Wait() })
+	return p, front.Addr().String()
+}
+
+func dial(t testing.TB, address string) *net.TCPConn {
+	t.Helper()
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn.(*net.TCPConn)
+}
+
+func echo(conn net.Conn) { _, _ = io.Copy(conn, conn) }
+
+func TestNothingArrivesEarly(t *testing.T) {
+	const rtt = 30 * time.Millisecond
+	_, address := proxied(t, rtt, echo)
+	conn := dial(t, address)
+	start := time.Now()
+	for i := range 3 {
+		if _, err := conn.Write([]byte{byte(i)}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(conn, make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+		// The first also waits for the connection.
+		if took, least := time.Since(start), time.Duration(i+2)*rtt; took < least {
+			t.Errorf("%d round trips in %s, not %s", i+2, took, least)
+		}
+	}
+}
+
+func TestManyConnectionsKeepTheirBytes(t *testing.T) {
+	_, address := proxied(t, 5*time.Millisecond, echo)
+	var work sync.WaitGroup
+	for n := range 32 {
+		work.Go(func() {
+			conn := dial(t, address)
+			sent := make([]byte, 1+rand.IntN(2<<20))
+			for i := range sent {
+				sent[i] = byte(i * (n + 1) >> 3)
+			}
+			work.Go(func() {
+				for rest := sent; len(rest) > 0; {
+					n := min(len(rest), 1+rand.IntN(100_000))
+					if _, err := conn.Write(rest[:n]); err != nil {
+						t.Error(err)
+					}
+					rest = rest[n:]
+				}
+				if err := conn.CloseWrite(); err != nil { // the answer comes all the same
+					t.Error(err)
+				}
+			})
+			got, err := io.ReadAll(conn)
+			if err != nil || !bytes.Equal(got, sent) {
+				t.Errorf("sent %d bytes %x, got %d bytes %x: %v", len(sent), sha256.Sum256(sent), len(got), sha256.Sum256(got), err)
+			}
+		})
+	}
+	work.Wait()
+}
+
+func TestWhoDoesNotReadIsNotReadFor(t *testing.T) {
+	const most = 4 * mostRoom // what the kernel holds is in it
+	taken := make(chan int, 1)
+	p, address := proxied(t, time.Millisecond, func(conn net.Conn) {
+		sum := 0
+		for sum < most {
+			if err := conn.SetWriteDeadline(time.Now().Add(time.Second)); err != nil {
+				t.Error(err)
+			}
+			n, err := conn.Write(make([]byte, 64<<10))
+			if sum += n; err != nil {
+				break
+			}
+		}
+		taken <- sum
+	})
+	conn := dial(t, address)
+	sum := <-taken
+	if sum < mostRoom || sum >= most {
+		t.Errorf("it took %d bytes for somebody who reads none; its room is %d", sum, mostRoom)
+	}
+	if left := p.shared.Load(); left != sharedRoom-mostRoom+leastRoom {
+		t.Errorf("of the shared room %d bytes are left", left)
+	}
+	if n, err := io.Copy(io.Discard, conn); err != nil || n != int64(sum) {
+		t.Errorf("%d of %d bytes came: %v", n, sum, err)
+	}
+	p.Close()
+	if left := p.shared.Load(); left != sharedRoom {
+		t.Errorf("after all has ended %d bytes of shared room are left", left)
+	}
+}
+
+func TestNobodyListens(t *testing.T) {
+	gone, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone.Close()
+	front, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := New(time.Millisecond)
+	p.Forward(front, gone.Addr().String())
+	defer p.Close()
+	if n, err := dial(t, front.Addr().String()).Read(make([]byte, 1)); err == nil {
+		t.Errorf("%d bytes of nobody", n)
+	}
+}
+
+func TestCloseEndsWhatHangs(t *testing.T) {
+	p, address := proxied(t, time.Hour, echo)
+	conn := dial(t, address)
+	if _, err := conn.Write([]byte("never")); err != nil {
+		t.Fatal(err)
+	}
+	p.Close()
+	if _, err := conn.Read(make([]byte, 1)); err == nil {
+		t.Error("it gave an answer")
+	}
+}
+
+// BenchmarkProxy says what the proxy can do and what that costs the processor, and
+// by how much its round trip is longer than it should be.
+func BenchmarkProxy(b *testing.B) {
+	for _, rtt := range []time.Duration{500 * time.Microsecond, 50 * time.Millisecond} {
+		for _, connections := range []int{1, 16} {
+			b.Run(fmt.Sprintf("bulk/%s/%d", rtt, connections), func(b *testing.B) { bulk(b, rtt, connections) })
+		}
+		b.Run(fmt.Sprintf("roundtrip/%s", rtt), func(b *testing.B) {
+			_, address := proxied(b, rtt, echo)
+			conn := dial(b, address)
+			for b.Loop() {
+				if _, err := conn.Write([]byte{1}); err != nil {
+					b.Fatal(err)
+				}
+				if _, err := conn.Read(make([]byte, 1)); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func bulk(b *testing.B, rtt time.Duration, connections int) {
+	const size = 64 << 20
+	_, address := proxied(b, rtt, func(conn net.Conn) {
+		buffer := make([]byte, 1<<20)
+		for range size / len(buffer) {
+			if _, err := conn.Write(buffer); err != nil {
+				return
+			}
+		}
+	})
+	b.SetBytes(size * int64(connections))
+	before := processorTime(b)
+	for b.Loop() {
+		var work sync.WaitGroup
+		for range connections {
+			work.Go(func() {
+				conn := dial(b, address)
+				defer conn.Close()
+				if n, err := io.Copy(io.Discard, conn); err != nil || n != size {
+					b.Errorf("%d bytes: %v", n, err)
+				}
+			})
+		}
+		work.Wait()
+	}
+	gigabytes := float64(b.N) * size * float64(connections) / 1e9
+	b.ReportMetric((processorTime(b)-before)/gigabytes, "cpu-s/GB") // with the server and the client
+}
+
+func processorTime(b *testing.B) float64 {
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		b.Fatal(err)
+	}
+	return float64(usage.Utime.Nano()+usage.Stime.Nano()) / 1e9
+}

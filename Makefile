@@ -10,7 +10,7 @@ GO ?= go
 .PHONY: build check test soak demo peers bench fuzz clean
 
 build:
-	$(GO) build -trimpath -o bin/ ./cmd/lighter ./bench
+	$(GO) build -trimpath -o bin/ ./cmd/lighter
 
 # Format, vet, staticcheck, the import table and package docs (test/arch), unit
 # tests under the race detector, which needs cgo. It does not watch SQLite, which
@@ -37,7 +37,7 @@ soak:
 demo:
 	test/setup all sci
 	$(MAKE) build
-	bin/bench demo
+	bin/lighter bench demo
 
 # The snapshotters of others that the benchmark compares with, and that they are what they are taken for.
 peers:
@@ -48,9 +48,10 @@ peers:
 	$(GO) test -tags peers -count=1 -timeout 10m -exec 'unshare --mount --propagation private' ./test/e2e/peers/
 
 bench: peers
-	test/setup all base python gcc sci sci2 ml
+	test/setup all base python gcc sci sci2 ml postgres redis nginx tomcat node r
 	$(MAKE) build
-	bin/bench run
+	bin/lighter bench
+	bin/lighter bench figures
 	$(GO) test -run '^$$' -bench . ./format/... ./store/... ./node/...
 
 # Each fuzz target for a while: FUZZTIME=10m make fuzz

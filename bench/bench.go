@@ -1,4 +1,13 @@
-package main
+// Package bench promises what all measurements stand on: a site (package site) with
+// the images that they need in its registry and its hubs, a machine that is as new
+// when it has to be, and cold starts, taken apart.
+//
+// starts/ compares snapshotters by HelloBench's method, figures/ has what else
+// Lighter must reach, plot/ draws. README.md says what is measured, and how.
+//
+// A measurement is worth what the machine is while it runs: page cache, processors
+// and disk are the host's.
+package bench
 
 import (
 	"context"
@@ -7,108 +16,109 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
+	"lighter/store/hub"
 	"lighter/test/testkit/layout"
 	"lighter/test/testkit/site"
 )
 
-// The link's speed, in bytes a second.
-const linkSpeed = 1e9 / 8
+// Bench is a site to measure on.
+type Bench struct {
+	Site   *site.Site
+	Config Config
 
-// modes are the two ways that everything is done.
-var modes = []string{site.Overlayfs, site.Lighter}
-
-// bench is one run of the program.
-type bench struct {
-	options
-	site      *site.Site
-	workloads []workload
-	ready     map[string]bool // images that the registry and the hub have
-	rows      []benchRow
-	verdicts  []verdict
+	has map[string]bool // what the registry and the hubs have, by hub and image
 }
 
-// workload is one command in one image, as test/images/workloads.json has it.
-type workload struct {
-	Image    string   `json:"image"`
-	Workload string   `json:"workload"`
-	Argv     []string `json:"argv"`
+// New returns a bench on a running site.
+func New(s *site.Site, config Config) *Bench {
+	return &Bench{Site: s, Config: config, has: map[string]bool{}}
 }
 
-func (w workload) String() string { return w.Image + "/" + w.Workload }
+// ErrReported says that it failed, and that people were told how.
+var ErrReported = errors.New("it was said what failed")
 
-func readWorkloads() ([]workload, error) {
-	module, err := site.Module()
-	if err != nil {
-		return nil, err
+// Enclosed runs measure in an enclosure (see site.Enclosed). An interrupt ends
+// ctx; then what was started is ended.
+func Enclosed(ctx context.Context, measure func(ctx context.Context) error) error {
+	code := site.Enclosed(func() int {
+		err := measure(ctx)
+		if ctx.Err() != nil {
+			err = errors.New("interrupted") // the errors are those of what was cut off
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "lighter bench:", err)
+			return 1
+		}
+		return 0
+	})
+	if code != 0 {
+		return ErrReported
 	}
-	b, err := os.ReadFile(filepath.Join(module, "test/images/workloads.json"))
-	if err != nil {
-		return nil, err
-	}
-	var all []workload
-	if err := json.Unmarshal(b, &all); err != nil {
-		return nil, fmt.Errorf("test/images/workloads.json: %w", err)
-	}
-	return all, nil
+	return nil
 }
 
-// images are those of the workloads, in their order.
-func (b *bench) images() []string {
-	var names []string
-	seen := map[string]bool{}
-	for _, w := range b.workloads {
-		if !seen[w.Image] {
-			seen[w.Image] = true
-			names = append(names, w.Image)
+// Layout returns where an image's OCI layout is.
+func (c Config) Layout(image string) (string, error) {
+	for _, i := range c.Images {
+		if i.Name == image && i.Layout != "" {
+			return i.Layout, nil
 		}
 	}
-	return names
-}
-
-// layoutOf is where test/setup put an image.
-func layoutOf(image string) (string, error) {
 	work, err := site.Work()
-	return filepath.Join(work, "images", image), err
+	dir := filepath.Join(work, "images", image)
+	if err == nil {
+		if _, missing := os.Stat(filepath.Join(dir, "index.json")); missing != nil {
+			err = fmt.Errorf("image %s is not there: run test/setup images %s, or say its layout in the configuration: %w", image, image, missing)
+		}
+	}
+	return dir, err
 }
 
-// need makes sure that the registry and the hub have the images.
-func (b *bench) need(ctx context.Context, images ...string) error {
+// Need makes sure that the registry and the site's hub have the images.
+func (b *Bench) Need(ctx context.Context, images ...string) error {
+	return b.NeedOn(ctx, b.Site.Hub, images...)
+}
+
+// NeedOn makes sure that the registry and a hub have the images; nil: the registry alone.
+func (b *Bench) NeedOn(ctx context.Context, h *site.Hub, images ...string) error {
 	for _, image := range images {
-		dir, err := layoutOf(image)
+		dir, err := b.Config.Layout(image)
 		if err != nil {
 			return err
 		}
-		if err := b.needLayout(ctx, dir, image); err != nil {
+		if err := b.NeedLayout(ctx, h, dir, image); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (b *bench) needLayout(ctx context.Context, dir, image string) error {
-	if b.ready[image] {
+// NeedLayout is NeedOn for one image of which the OCI layout is dir.
+func (b *Bench) NeedLayout(ctx context.Context, h *site.Hub, dir, image string) error {
+	if !b.has[image] {
+		if err := b.Site.Push(ctx, dir, image); err != nil {
+			return err
+		}
+		b.has[image] = true
+	}
+	if h == nil || b.has[h.URL+" "+image] {
 		return nil
 	}
-	if err := b.site.Push(ctx, dir, image); err != nil {
-		return err
-	}
 	start := time.Now()
-	if err := b.site.Hub.Add(ctx, image); err != nil {
+	if err := h.Add(ctx, image); err != nil {
 		return err
 	}
-	say("%-10s taken in by the hub in %s", image, seconds(time.Since(start).Seconds()))
-	if b.ready == nil {
-		b.ready = map[string]bool{}
-	}
-	b.ready[image] = true
+	Say("%-10s taken in by the hub in %s", image, Seconds(time.Since(start).Seconds()))
+	b.has[h.URL+" "+image] = true
 	return nil
 }
 
-// compressedSize is the size of an image's layers in the registry, in bytes.
-func compressedSize(image string) (int64, error) {
-	dir, err := layoutOf(image)
+// Compressed is the size of an image's layers in the registry, in bytes.
+func (c Config) Compressed(image string) (int64, error) {
+	dir, err := c.Layout(image)
 	if err != nil {
 		return 0, err
 	}
@@ -120,24 +130,40 @@ func compressedSize(image string) (int64, error) {
 	return sum, err
 }
 
-// wipe makes the machine as new, with nothing in the page cache.
-func (b *bench) wipe(ctx context.Context) error {
-	if err := b.site.Machine.Wipe(ctx); err != nil {
+// Inspect asks the hub for all that it knows of an image.
+func (b *Bench) Inspect(ctx context.Context, image string) (hub.Inspection, error) {
+	out, err := b.Site.Hub.Lighter(ctx, "inspect", "--json", image+":latest")
+	if err != nil {
+		return hub.Inspection{}, err
+	}
+	var all []hub.Inspection
+	if err := json.Unmarshal([]byte(out), &all); err != nil {
+		return hub.Inspection{}, err
+	}
+	if len(all) != 1 {
+		return hub.Inspection{}, fmt.Errorf("the hub has %d images %s, not one", len(all), image)
+	}
+	return all[0], nil
+}
+
+// Wipe makes the machine as new, with nothing in the page cache.
+func (b *Bench) Wipe(ctx context.Context) error {
+	if err := b.Site.Machine.Wipe(ctx); err != nil {
 		return err
 	}
 	return site.DropCaches()
 }
 
-// assertLazy makes sure that the node mounted what was pulled: a measurement of
+// AssertLazy makes sure that the node mounted what was pulled: a measurement of
 // a full pull in disguise would be worse than none.
-func (b *bench) assertLazy(ctx context.Context, image string) error {
+func (b *Bench) AssertLazy(ctx context.Context, image string) error {
 	var status struct {
 		Images []struct {
 			Chain, Why string
 			Lazy       bool
 		}
 	}
-	if err := b.site.Machine.NodeStatus(ctx, &status); err != nil {
+	if err := b.Site.Machine.NodeStatus(ctx, &status); err != nil {
 		return err
 	}
 	if len(status.Images) == 0 {
@@ -152,5 +178,33 @@ func (b *bench) assertLazy(ctx context.Context, image string) error {
 	return errors.Join(errs...)
 }
 
-// say tells whoever waits what goes on.
-func say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+// Say tells whoever waits what goes on.
+func Say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+
+// WriteJSON writes a value as a file of JSON.
+func WriteJSON(path string, value any) error {
+	text, err := json.MarshalIndent(value, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, append(text, '\n'), 0o644)
+}
+
+// Median of what is not empty.
+func Median(values []float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	half := len(sorted) / 2
+	if len(sorted)%2 == 1 {
+		return sorted[half]
+	}
+	return (sorted[half-1] + sorted[half]) / 2
+}
+
+// MedianOf is the median of a part of each.
+func MedianOf[T any](all []T, part func(T) float64) float64 {
+	var values []float64
+	for _, one := range all {
+		values = append(values, part(one))
+	}
+	return Median(values)
+}

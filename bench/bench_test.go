@@ -1,19 +1,9 @@
-package main
+package bench
 
 import (
-	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"unicode/utf8"
-
-	"github.com/opencontainers/image-spec/specs-go"
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-
-	"lighter/test/testkit/layout"
-	"lighter/test/testkit/site"
 )
 
 func TestMedian(t *testing.T) {
@@ -22,7 +12,7 @@ func TestMedian(t *testing.T) {
 		want   float64
 	}{{[]float64{3}, 3}, {[]float64{9, 1, 5}, 5}, {[]float64{4, 1, 3, 2}, 2.5}} {
 		before := slices.Clone(c.values)
-		if got := median(c.values); got != c.want {
+		if got := Median(c.values); got != c.want {
 			t.Errorf("median of %v is %v, want %v", c.values, got, c.want)
 		}
 		if !slices.Equal(before, c.values) {
@@ -31,63 +21,10 @@ func TestMedian(t *testing.T) {
 	}
 }
 
-func TestModesAlternate(t *testing.T) {
-	b := &bench{options: options{rounds: 3}}
-	var order []string
-	if err := b.bothModes(func(round int, mode string) error {
-		order = append(order, fmt.Sprint(round, mode))
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	want := "0overlayfs 0lighter 1lighter 1overlayfs 2overlayfs 2lighter"
-	if got := strings.Join(order, " "); got != want {
-		t.Errorf("order %s, want %s", got, want)
-	}
-}
-
-func TestEveryWorkloadHasATarget(t *testing.T) {
-	workloads, err := readWorkloads()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(workloads) != len(targets) {
-		t.Errorf("%d workloads, %d targets", len(workloads), len(targets))
-	}
-	var demo int
-	for _, w := range workloads {
-		if _, ok := targets[w.String()]; !ok {
-			t.Errorf("%s has no target", w)
-		}
-		if slices.Contains(demoWorkloads, w.String()) {
-			demo++
-		}
-	}
-	if demo != len(demoWorkloads) {
-		t.Errorf("the demo finds %d of its %d workloads", demo, len(demoWorkloads))
-	}
-}
-
-func TestTheBarIsAsLongAsTheTime(t *testing.T) {
-	for _, c := range []struct {
-		pull, run float64
-		want      string
-	}{
-		{10, 0, strings.Repeat("█", 30)},
-		{5, 5, strings.Repeat("█", 15) + strings.Repeat("░", 15)},
-		{0, 1, "░░░"},
-		{0.01, 0.01, "░"}, // never nothing
-	} {
-		if got := bar(c.pull, c.run, 10); got != c.want {
-			t.Errorf("bar of %v and %v is %q, want %q", c.pull, c.run, got, c.want)
-		}
-	}
-}
-
 func TestNumbersHaveThreeDigits(t *testing.T) {
 	for got, want := range map[string]string{
-		seconds(0.0123): "12 ms", seconds(0.555): "0.56 s", seconds(12.87): "12.9 s",
-		size(512): "0.5 kB", size(5_140_000): "5.14 MB", size(407_100_000): "407.1 MB", size(1_200_000_000): "1.20 GB",
+		Seconds(0.0123): "12 ms", Seconds(0.555): "0.56 s", Seconds(12.87): "12.9 s",
+		Size(512): "0.5 kB", Size(5_140_000): "5.14 MB", Size(407_100_000): "407.1 MB", Size(1_200_000_000): "1.20 GB",
 	} {
 		if got != want {
 			t.Errorf("%q, want %q", got, want)
@@ -95,122 +32,50 @@ func TestNumbersHaveThreeDigits(t *testing.T) {
 	}
 }
 
-func TestLongCommandsAreCut(t *testing.T) {
-	if got := shown([]string{"bash", "-c", "true"}); got != "bash -c true" {
-		t.Errorf("shown as %q", got)
-	}
-	long := shown([]string{"python3", "-c", strings.Repeat("import é; ", 20)})
-	if n := utf8.RuneCountInString(long); n != 42 || !strings.HasPrefix(long, "python3 -c 'import é;") {
-		t.Errorf("shown as %q, %d letters", long, n)
-	}
-}
-
-// emptyLayout is an image without layers.
-func emptyLayout(t *testing.T) string {
-	t.Helper()
-	dir := filepath.Join(t.TempDir(), "empty")
-	if err := os.MkdirAll(filepath.Join(dir, "blobs/sha256"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	manifest := ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest}
-	if err := layout.Write(dir, manifest, ocispec.Image{}); err != nil {
-		t.Fatal(err)
-	}
-	return dir
-}
-
-// extended returns an image of one more layer that holds the files.
-func extended(t *testing.T, from string, files map[string]string) string {
-	t.Helper()
-	to := filepath.Join(t.TempDir(), "extended")
-	err := layout.Extend(from, to, func(l *layout.Layer) error {
-		for name, content := range files {
-			if err := l.File(name, []byte(content)); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+func TestTheDefaultConfiguration(t *testing.T) {
+	c, err := ReadConfig("")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return to
-}
-
-func TestDedupCountsEachThingOnce(t *testing.T) {
-	first := strings.Repeat("first ", 100_000)
-	second := first + strings.Repeat("second", 100_000)
-	one := extended(t, emptyLayout(t), map[string]string{"a": first, "b": first})
-	two := extended(t, one, map[string]string{"c": second})
-	s, err := newSums()
-	if err != nil {
-		t.Fatal(err)
+	if n := len(c.Workloads()); n < 12 {
+		t.Errorf("%d workloads, not 12", n)
 	}
-	for _, dir := range []string{one, two} {
-		if err := s.addImage(dir); err != nil {
-			t.Fatal(err)
+	var serving int
+	for _, w := range c.Workloads() {
+		if w.Serves() {
+			serving++
 		}
 	}
-	a, c := int64(len(first)), int64(len(second))
-	if s.all != 4*a+c || s.layers != 2*a+c || s.files != a+c {
-		t.Errorf("all %d, layers %d, files %d; want %d, %d, %d", s.all, s.layers, s.files, 4*a+c, 2*a+c, a+c)
+	if serving < 4 {
+		t.Errorf("%d servers, not 4", serving)
 	}
-	if s.chunks <= 0 || s.chunks >= s.files-a/2 {
-		t.Errorf("%d bytes of chunks, though the files of %d have half of them in common", s.chunks, s.files)
+	for i, want := range []string{"1gbit 500µs", "1gbit 10ms", "1gbit 50ms", "100mbit 10ms"} {
+		rtt, err := c.Links[i].RTT.MarshalText()
+		if got := c.Links[i].Rate + " " + string(rtt); got != want || err != nil {
+			t.Errorf("link %d is %q, not %q: %v", i, got, want, err)
+		}
 	}
 }
 
-func TestWalkSeesEveryNameAndReadEveryByte(t *testing.T) {
-	root := t.TempDir()
-	for _, name := range []string{"a/b/c", "a/d", "e"} {
-		path := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
+func TestConfigurationsThatCannotBe(t *testing.T) {
+	const image = "[[image]]\nname = \"a\"\n[[image.workload]]\nname = \"w\"\n"
+	for text, wanted := range map[string]string{
+		"rounds = 0":        "at least 1",
+		"round = 3":         "round",
+		image:               "a/w: it has no argv",
+		image + "argv = []": "a/w: it has no argv",
+		image + "argv = [\"x\"]\nready_line = \"(\"":                  "missing closing",
+		image + "argv = [\"x\"]\nready_line = \"y\"\nready_port = 80": "not both",
+		image + "argv = [\"x\"]\nready_path = \"y\"":                  "needs a ready_port",
+		image + "argv = [\"x\"]\nready_port = 80000":                  "needs a ready_port",
+		image + "argv = [\"x\"]\n" + image + "argv = [\"x\"]":         "image a is there twice",
+		"[[image]]\nname = \"../a\"":                                  "small letters",
+		"[[link]]\nname = \"l\"\nworkloads = [\"a/w\"]":               "there is no workload a/w",
+		"[[link]]\nname = \"l\"\nrtt = \"-1s\"":                       "less than no time",
+		"[[peer]]\nname = \"p\"":                                      "no snapshotter",
+	} {
+		if _, err := parseConfig([]byte(text)); err == nil || !strings.Contains(err.Error(), wanted) {
+			t.Errorf("%q: %v; it should say %q", text, err, wanted)
 		}
-		if err := os.WriteFile(path, make([]byte, 300_000), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.Symlink("a", filepath.Join(root, "link")); err != nil {
-		t.Fatal(err)
-	}
-	if names, err := walk(root, nil); err != nil || names != 6 {
-		t.Errorf("%d names, want 6: %v", names, err)
-	}
-	var r reader
-	if n, err := r.readAll(root); err != nil || n != 900_000 {
-		t.Errorf("%d bytes, want 900000: %v", n, err)
-	}
-}
-
-func TestSharesOfAProfile(t *testing.T) {
-	const top = `Type: cpu
-      flat  flat%   sum%        cum   cum%
-     1.10s 27.50% 27.50%      1.10s 27.50%  crypto/internal/fips140/sha256.blockSHANI
-     0.04s  1.00% 28.50%      0.05s  1.25%  hash/crc32.castagnoliSSE42Triple
-     0.02s   0.5% 29.00%      0.05s  1.25%  hash/crc32.Update
-     2.84s   71%   100%      2.84s   71%  internal/runtime/syscall/linux.Syscall6
-`
-	got, err := sharesOf([]byte(top))
-	if err != nil || got["SHA-256"] != 27.5 || got["CRC32C"] != 1.5 {
-		t.Errorf("%v, %v", got, err)
-	}
-	if _, err := sharesOf([]byte("Type: cpu\n")); err == nil {
-		t.Error("no profile is accepted as one")
-	}
-}
-
-func TestArguments(t *testing.T) {
-	for _, args := range [][]string{{}, {"walk"}, {"run", "--only", "nothing"}, {"run", "--rounds", "0"}, {"demo", "more"}} {
-		if _, err := parse(args); err == nil {
-			t.Errorf("%v is accepted", args)
-		}
-	}
-	o, err := parse([]string{"run", "--only", "walk,reads", "--rounds", "7"})
-	if err != nil || o.rounds != 7 || !slices.Equal(o.only, []string{"walk", "reads"}) {
-		t.Errorf("options %+v: %v", o, err)
-	}
-	if len(modes) != 2 || modes[0] != site.Overlayfs {
-		t.Errorf("modes %v", modes)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"lighter/bench"
 	"lighter/hub"
 	"lighter/node"
 )
@@ -87,13 +88,26 @@ func configCommand() *cobra.Command {
   lighter config hub --config /etc/lighter/hub.toml`,
 		Args: exactArgs(),
 		RunE: func(*cobra.Command, []string) error {
-			return usageError{fmt.Errorf("say which: lighter config node, or lighter config hub")}
+			return usageError{fmt.Errorf("say which: lighter config node, hub or bench")}
 		},
 	}
 	nodeConfig, hubConfig := node.DefaultConfig(), hub.DefaultConfig()
 	cmd.AddCommand(configOf("node", &nodeConfig, func(c *cobra.Command, file *string) { nodeFlags(c, &nodeConfig, file) }),
-		configOf("hub", &hubConfig, func(c *cobra.Command, file *string) { hubServerFlags(c, &hubConfig, file) }))
+		configOf("hub", &hubConfig, func(c *cobra.Command, file *string) { hubServerFlags(c, &hubConfig, file) }), configBench())
 	return cmd
+}
+
+// configBench prints the default configuration of the benchmark, which has no flags.
+func configBench() *cobra.Command {
+	return &cobra.Command{
+		Use: "bench", Short: "Print the default configuration of the benchmark",
+		Example: "  lighter config bench > bench.toml",
+		Args:    exactArgs(),
+		RunE: func(*cobra.Command, []string) error {
+			_, err := os.Stdout.WriteString(bench.Default)
+			return err
+		},
+	}
 }
 
 // configOf prints the configuration of the command that has those flags.

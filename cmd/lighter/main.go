@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"lighter/bench"
 	"lighter/node"
 )
 
@@ -37,7 +38,9 @@ func run(ctx context.Context, args []string) int {
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintln(os.Stderr, "lighter: "+oneLine(err))
+	if !errors.Is(err, bench.ErrReported) {
+		fmt.Fprintln(os.Stderr, "lighter: "+oneLine(err))
+	}
 	return exitCode(err)
 }
 
@@ -85,7 +88,7 @@ containerd and fetches the bytes that a container touches.`,
 		return usageError{fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath())}
 	})
 	root.AddCommand(hubCommand(), nodeCommand(), addCommand(), imagesCommand(), inspectCommand(), keeperCommand(), probeCommand(),
-		mountCommand(), unmountCommand(), releaseCommand(), rmCommand(), verifyCommand(), mirrorCommand(), statusCommand(), doctorCommand(), cacheCommand(), configCommand())
+		mountCommand(), unmountCommand(), releaseCommand(), rmCommand(), verifyCommand(), mirrorCommand(), statusCommand(), doctorCommand(), cacheCommand(), configCommand(), benchCommand())
 	return root
 }
 

@@ -34,9 +34,9 @@ var allowed = map[string][]string{
 	"node":           {"format", "store"},
 	"hub":            {"format", "store/hub", "store/registry"},
 	"hub/startup":    {"format"},
-	"cmd":            {"format", "store", "node", "hub"},
+	"cmd":            {"format", "store", "node", "hub", "bench"},
 	"bench":          {"format", "store", "node", "hub", "test"},
-	"test":           {"format", "store", "node", "hub", "test"},
+	"test":           {"format", "store", "node", "hub", "test", "bench"},
 }
 
 // confined names packages of others that only one place may import, with the

@@ -13,8 +13,16 @@ import (
 
 // Ctr runs ctr against the machine's containerd and returns its standard output.
 func (m *Machine) Ctr(ctx context.Context, args ...string) (string, error) {
-	argv := []string{m.tool("ctr"), "--address", m.ContainerdSocket(), "--namespace", m.namespace}
-	return m.site.command(ctx, append(argv, args...)...)
+	return m.site.command(ctx, m.ctr(m.namespace, args)...)
+}
+
+// CtrIn is Ctr in another one of containerd's namespaces.
+func (m *Machine) CtrIn(ctx context.Context, namespace string, args ...string) (string, error) {
+	return m.site.command(ctx, m.ctr(namespace, args)...)
+}
+
+func (m *Machine) ctr(namespace string, args []string) []string {
+	return append([]string{m.tool("ctr"), "--address", m.ContainerdSocket(), "--namespace", namespace}, args...)
 }
 
 // Pull pulls an image and returns how long it took.
@@ -22,34 +30,6 @@ func (m *Machine) Pull(ctx context.Context, snapshotter, ref string) (time.Durat
 	start := time.Now()
 	_, err := m.Ctr(ctx, "images", "pull", "--plain-http", "--snapshotter", snapshotter, ref)
 	return time.Since(start), err
-}
-
-// Ran says how long the parts of a container's life took, and what it wrote.
-type Ran struct {
-	Create time.Duration // ctr containers create
-	Start  time.Duration // ctr tasks start, up to the end of the process
-	Output string        // standard output
-}
-
-// Total is the time of the user's wait.
-func (r Ran) Total() time.Duration { return r.Create + r.Start }
-
-// Run creates a container of a pulled image, runs argv in it to its end, and
-// removes it.
-func (m *Machine) Run(ctx context.Context, snapshotter, ref string, argv ...string) (Ran, error) {
-	id := m.nextContainer()
-	var r Ran
-	start := time.Now()
-	_, err := m.Ctr(ctx, append([]string{"containers", "create", "--snapshotter", snapshotter, ref, id}, argv...)...)
-	r.Create = time.Since(start)
-	if err != nil {
-		return r, err
-	}
-	start = time.Now()
-	r.Output, err = m.Ctr(ctx, "tasks", "start", id)
-	r.Start = time.Since(start)
-	_, removed := m.Ctr(ctx, "containers", "rm", id)
-	return r, errors.Join(err, removed)
 }
 
 // Container is a container that runs until it is removed.

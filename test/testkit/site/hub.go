@@ -20,22 +20,22 @@ type Hub struct {
 	Key  string // its public key; only of the site's own hub
 
 	site    *Site
+	address string // where it listens
 	process *process
 	prefix  []string // what a command line begins with that runs where the hub is
 }
 
-// startHub starts the site's hub, on the registry's side of the link.
-func (s *Site) startHub(ctx context.Context) error {
-	h := &Hub{URL: "http://" + hubAddress, Root: filepath.Join(s.Dir, "hub"), site: s}
+// launchHub starts a hub on the registry's side of the link.
+func (s *Site) launchHub(ctx context.Context, name, address string) (*Hub, error) {
+	h := &Hub{URL: "http://" + address, Root: filepath.Join(s.Dir, name), site: s, address: address}
 	client, err := hub.NewClient(hub.Options{URL: h.URL, PlainHTTP: true})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	s.Hub = h
-	if h.process, err = s.startProcess("hub", append(h.argv(hubAddress), s.options.HubArgs...)); err != nil {
-		return err
+	if h.process, err = s.startProcess(name, append(h.argv(address), s.options.HubArgs...)); err != nil {
+		return nil, err
 	}
-	return h.process.await(ctx, func() error {
+	return h, h.process.await(ctx, func() error {
 		key, err := client.Key(ctx)
 		if err == nil {
 			h.Key = index.FormatKey(key)
@@ -44,11 +44,24 @@ func (s *Site) startHub(ctx context.Context) error {
 	})
 }
 
+// StartSecondHub starts one more hub, empty, beside the site's own. The caller
+// closes it before the site.
+func (s *Site) StartSecondHub(ctx context.Context) (*Hub, error) {
+	h, err := s.launchHub(ctx, "hub2", HubIP+":"+secondHubPort)
+	if err != nil {
+		return nil, errors.Join(err, h.Close())
+	}
+	return h, nil
+}
+
+// UseHub has nodes that are started from now on ask this hub alone.
+func (s *Site) UseHub(h *Hub) { s.options.Hubs, s.options.HubKey = []string{h.URL}, h.Key }
+
 // StartHub starts one more hub, empty, on the machine: it gets its images from
 // the registry over the link, as the machine does.
 func (m *Machine) StartHub(ctx context.Context, name string) (*Hub, error) {
 	const address = "127.0.0.1:7071"
-	h := &Hub{URL: "http://" + address, Root: filepath.Join(m.site.Dir, name), site: m.site, prefix: strings.Fields(m.inside(""))}
+	h := &Hub{URL: "http://" + address, Root: filepath.Join(m.site.Dir, name), site: m.site, address: address, prefix: strings.Fields(m.inside(""))}
 	var err error
 	if h.process, err = m.site.startProcess(name, slices.Concat(h.prefix, h.argv(address))); err != nil {
 		return nil, err
@@ -85,12 +98,12 @@ func (h *Hub) Freeze() error { return h.process.cmd.Process.Signal(syscall.SIGST
 // Thaw undoes Freeze.
 func (h *Hub) Thaw() error { return h.process.cmd.Process.Signal(syscall.SIGCONT) }
 
-// Restart starts the site's own hub again, after Kill.
+// Restart starts a hub of the registry's side again, after Kill.
 func (h *Hub) Restart(ctx context.Context) (err error) {
-	if h.process, err = h.site.startProcess("hub", append(h.argv(hubAddress), h.site.options.HubArgs...)); err != nil {
+	if h.process, err = h.site.startProcess(filepath.Base(h.Root), append(h.argv(h.address), h.site.options.HubArgs...)); err != nil {
 		return err
 	}
-	return h.process.await(ctx, dial("tcp", hubAddress))
+	return h.process.await(ctx, dial("tcp", h.address))
 }
 
 // Lighter runs a lighter command that speaks to the hub, and returns its

@@ -43,53 +43,18 @@ func (s *Site) newMachine(ctx context.Context) (*Machine, error) {
 		return nil, err
 	}
 	var err error
-	if m.holder, err = s.startProcess("network", []string{"unshare", "--net", "sleep", "infinity"}); err != nil {
-		return nil, err
-	}
-	if err := m.holder.await(ctx, m.namespaceReady); err != nil {
+	if m.holder, err = s.newNetwork(ctx, "network"); err != nil {
 		return nil, errors.Join(err, m.close())
 	}
-	here := "lighter" + filepath.Base(s.Dir)
-	// The burst is what passes unhindered after a pause. It must hold the 64 KB that the kernel hands over
-	// at once; a bigger one would make short transfers faster than the link. The limit is a queue of some
-	// 25 ms at 1 Gbit/s: TCP keeps the link full and loses nothing.
-	shape := " root tbf rate " + s.options.Link + " burst 128k limit 3m"
-	err = s.commands(ctx,
-		fmt.Sprintf("ip link add %s type veth peer name eth0 netns %d", here, m.holder.pid()),
-		// No IPv6: its neighbour discovery would be counted among the bytes.
-		"ip link set "+here+" addrgenmode none",
-		m.inside("ip link set eth0 addrgenmode none"),
-		"ip addr add "+HubIP+"/30 dev "+here,
-		"ip link set "+here+" up",
-		"tc qdisc add dev "+here+shape,
-		m.inside("ip addr add "+machineIP+"/30 dev eth0"),
-		m.inside("ip link set eth0 up"),
-		m.inside("ip link set lo up"),
-		m.inside("tc qdisc add dev eth0"+shape))
-	if err != nil {
+	if err := s.makeLink(ctx, m); err != nil {
 		return nil, errors.Join(fmt.Errorf("make the link: %w", err), m.close())
 	}
 	return m, nil
 }
 
-// namespaceReady tells whether the holder has its network namespace.
-func (m *Machine) namespaceReady() error {
-	ours, err := os.Readlink("/proc/self/ns/net")
-	if err != nil {
-		return err
-	}
-	its, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", m.holder.pid()))
-	if err == nil && its == ours {
-		err = errors.New("it has no network namespace yet")
-	}
-	return err
-}
-
 // inside is the command line that runs line in the machine's network, and on
 // the enclosure's mounts: `ip netns exec` would hide what is mounted.
-func (m *Machine) inside(line string) string {
-	return fmt.Sprintf("nsenter --net=/proc/%d/ns/net %s", m.holder.pid(), line)
-}
+func (m *Machine) inside(line string) string { return insideOf(m.holder, line) }
 
 // start starts the node, then containerd, which fails without its snapshotter.
 func (m *Machine) start(ctx context.Context) error {
@@ -191,6 +156,9 @@ func (m *Machine) NodeRoot() string { return cmp.Or(m.site.options.NodeRoot, m.p
 // NodeLog is the file of what the node said.
 func (m *Machine) NodeLog() string { return m.node.log }
 
+// Namespace is the one of containerd's that Ctr works in.
+func (m *Machine) Namespace() string { return m.namespace }
+
 // ContainerdSocket is where containerd listens.
 func (m *Machine) ContainerdSocket() string { return m.path("containerd.sock") }
 
@@ -226,7 +194,7 @@ disabled_plugins = [
 [[plugins."io.containerd.transfer.v1.local".unpack_config]]
   platform = "linux"
   snapshotter = "overlayfs"
-%s`, m.path("containerd"), m.path("state"), m.ContainerdSocket(), m.ContainerdSocket()+".ttrpc", max(m.site.options.Unpacks, 1), m.peerConfig())
+%s%s`, m.path("containerd"), m.path("state"), m.ContainerdSocket(), m.ContainerdSocket()+".ttrpc", max(m.site.options.Unpacks, 1), m.isolation(), m.peerConfig())
 	if m.site.options.Lighter == "" {
 		return config
 	}
@@ -320,7 +288,7 @@ func (m *Machine) stop(ctx context.Context) error {
 		errs = append(errs, m.removeContainers(ctx), m.containerd.stop())
 	}
 	errs = append(errs, m.killShims(), unmountBelow(m.path("state")), unmountBelow(m.path("containerd")))
-	errs = append(errs, m.node.stop(), m.peer.stop(), m.leftMounts(), unmountBelow(m.dir))
+	errs = append(errs, m.node.stop(), m.peer.stop(), unmountBelow(m.path("peer")), m.leftMounts(), unmountBelow(m.dir))
 	m.containerd, m.node, m.peer = nil, nil, nil
 	return errors.Join(errs...)
 }

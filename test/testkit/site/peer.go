@@ -67,6 +67,14 @@ func (m *Machine) peerConfig() string {
 	return text
 }
 
+// isolation is what containerd is told of its namespaces.
+func (m *Machine) isolation() string {
+	if !m.site.options.Isolated {
+		return ""
+	}
+	return fmt.Sprintf("[plugins.%q]\n  content_sharing_policy = \"isolated\"\n", "io.containerd.metadata.v1.bolt")
+}
+
 func quoted(words []string) string {
 	var all []string
 	for _, word := range words {

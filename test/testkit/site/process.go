@@ -139,10 +139,7 @@ func dial(network, address string) func() error {
 
 // command runs a program to its end and returns what it wrote to its standard output.
 func (s *Site) command(ctx context.Context, argv ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	cmd.Env = append(os.Environ(), "PATH="+strings.Join(s.path, ":")+":"+os.Getenv("PATH"))
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd := s.program(ctx, argv)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -150,6 +147,15 @@ func (s *Site) command(ctx context.Context, argv ...string) (string, error) {
 		return string(out), fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, strings.TrimSpace(stderr.String()+string(out)))
 	}
 	return string(out), nil
+}
+
+// program is a command that runs until its end, or ctx's.
+func (s *Site) program(ctx context.Context, argv []string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Env = append(os.Environ(), "PATH="+strings.Join(s.path, ":")+":"+os.Getenv("PATH"))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	return cmd
 }
 
 // commands runs one command line after the other; their words have no spaces.

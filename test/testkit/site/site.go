@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	"lighter/test/testkit/link"
 )
 
 // HubIP is the address on the hub's and the registry's side of the link. The
@@ -17,15 +19,19 @@ import (
 const HubIP = "10.64.0.1"
 
 const (
-	machineIP   = "10.64.0.2"
-	registryURL = HubIP + ":5000"
-	hubAddress  = HubIP + ":7070"
+	machineIP     = "10.64.0.2"
+	registryPort  = "5000"
+	hubPort       = "7070"
+	secondHubPort = "7072"
+	registryURL   = HubIP + ":" + registryPort
+	hubAddress    = HubIP + ":" + hubPort
 )
 
 // Options say what a site consists of.
 type Options struct {
 	Lighter  string   // the lighter binary; empty: neither hub nor node
 	Link     string   // rate of the link, both ways, as tc writes it; default: 1gbit
+	Delayed  bool     // a proxy on the link gives it latency, as SetLink says; at first next to none
 	HubArgs  []string // more flags for the hub
 	NodeArgs []string // more flags for the node
 	Hubs     []string // URLs of what the node asks; empty: the hub
@@ -40,6 +46,9 @@ type Options struct {
 	RemapIDs bool   // the node maps owners into user namespaces, and containerd is told so
 	NodeRoot string // the node's root; default: below the machine's directory
 	Unpacks  int    // layers that containerd unpacks at once; default: 1
+	// Isolated has containerd's namespaces share no content, so that what one has
+	// pulled, another pulls over the link again.
+	Isolated bool
 }
 
 // Site is a running site.
@@ -52,7 +61,9 @@ type Site struct {
 	tools    string
 	path     []string // where programs are looked for first
 	registry *process
-	peer     *Peer // what SetPeer said
+	router   *process    // keeps the network namespace of the link's other end; nil: it ends in the enclosure's
+	delay    *link.Proxy // what stands there
+	peer     *Peer       // what SetPeer said
 }
 
 var sites atomic.Int64
@@ -88,7 +99,7 @@ func Start(ctx context.Context, options Options) (_ *Site, err error) {
 		return nil, err
 	}
 	if options.Lighter != "" {
-		if err := s.startHub(ctx); err != nil {
+		if s.Hub, err = s.launchHub(ctx, "hub", hubAddress); err != nil {
 			return nil, err
 		}
 	}
@@ -106,7 +117,7 @@ func (s *Site) Close() error {
 	if s.Machine != nil {
 		errs = append(errs, s.Machine.close())
 	}
-	errs = append(errs, s.Hub.Close(), s.registry.stop(), unmountBelow(filepath.Join(s.Dir, "registry")))
+	errs = append(errs, s.Hub.Close(), s.registry.stop(), s.closeLink(), unmountBelow(filepath.Join(s.Dir, "registry")))
 	left, err := s.left()
 	errs = append(errs, err)
 	for _, what := range left {

@@ -1,4 +1,4 @@
-package main
+package figures
 
 import (
 	"bufio"
@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	"lighter/bench"
 	"lighter/test/testkit/site"
 )
 
@@ -26,12 +27,12 @@ var verifiers = map[string]string{
 
 // verify measures what share of the node's processor time goes into verifying what
 // it serves: on a first read, and when all is in its cache.
-func (b *bench) verify(ctx context.Context) error {
-	if err := b.need(ctx, largestImage); err != nil {
+func (b *table) verify(ctx context.Context) error {
+	if err := b.Need(ctx, largestImage); err != nil {
 		return err
 	}
 	shares := map[string][]verification{}
-	for range b.rounds {
+	for range b.Rounds {
 		if err := b.verifyRound(ctx, shares); err != nil {
 			return err
 		}
@@ -39,9 +40,9 @@ func (b *bench) verify(ctx context.Context) error {
 	for _, what := range []string{"first read", "cached read"} {
 		values := map[string]float64{}
 		for _, name := range verifiers {
-			values[name+"_percent"] = medianOf(shares[what], func(v verification) float64 { return v[name] })
+			values[name+"_percent"] = bench.MedianOf(shares[what], func(v verification) float64 { return v[name] })
 		}
-		b.rows = append(b.rows, benchRow{row: row{Workload: "verification: " + what, Mode: site.Lighter}, Image: largestImage, Rounds: b.rounds, Values: values})
+		b.rows = append(b.rows, benchRow{row: row{Workload: "verification: " + what, Mode: site.Lighter}, Image: largestImage, Rounds: b.Rounds, Values: values})
 		b.verdicts = append(b.verdicts, verdict{Figure: "verify", What: "verification of the node's time, " + what, Unit: "%", Result: report,
 			Value: values["SHA-256_percent"] + values["CRC32C_percent"],
 			Note:  fmt.Sprintf("SHA-256 %.1f %%, CRC32C %.1f %%", values["SHA-256_percent"], values["CRC32C_percent"])})
@@ -49,7 +50,7 @@ func (b *bench) verify(ctx context.Context) error {
 	return nil
 }
 
-func (b *bench) verifyRound(ctx context.Context, shares map[string][]verification) (err error) {
+func (b *table) verifyRound(ctx context.Context, shares map[string][]verification) (err error) {
 	c, files, err := b.freshLargest(ctx)
 	if err != nil {
 		return err
@@ -67,7 +68,7 @@ func (b *bench) verifyRound(ctx context.Context, shares map[string][]verificatio
 		if err != nil {
 			return err
 		}
-		say("%s: SHA-256 %.1f %%, CRC32C %.1f %% of the node's time", what, v["SHA-256"], v["CRC32C"])
+		bench.Say("%s: SHA-256 %.1f %%, CRC32C %.1f %% of the node's time", what, v["SHA-256"], v["CRC32C"])
 		shares[what] = append(shares[what], v)
 	}
 	return nil
@@ -78,14 +79,14 @@ func (b *bench) verifyRound(ctx context.Context, shares map[string][]verificatio
 const profileTime = 6
 
 // profiled calls fn and says where the node's processor time went meanwhile.
-func (b *bench) profiled(ctx context.Context, fn func() error) (verification, error) {
+func (b *table) profiled(ctx context.Context, fn func() error) (verification, error) {
 	type result struct {
 		profile []byte
 		err     error
 	}
 	taken := make(chan result, 1)
 	go func() {
-		p, err := b.site.Machine.NodeProfile(ctx, fmt.Sprintf("profile?seconds=%d", profileTime))
+		p, err := b.Site.Machine.NodeProfile(ctx, fmt.Sprintf("profile?seconds=%d", profileTime))
 		taken <- result{p, err}
 	}()
 	took, err := timed(fn)
@@ -94,9 +95,9 @@ func (b *bench) profiled(ctx context.Context, fn func() error) (verification, er
 		return nil, err
 	}
 	if took > profileTime {
-		say("the profile has the first %d s of %s", profileTime, seconds(took))
+		bench.Say("the profile has the first %d s of %s", profileTime, bench.Seconds(took))
 	}
-	path := filepath.Join(b.site.Dir, "profile")
+	path := filepath.Join(b.Site.Dir, "profile")
 	if err := os.WriteFile(path, r.profile, 0o644); err != nil {
 		return nil, err
 	}

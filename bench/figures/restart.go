@@ -1,4 +1,4 @@
-package main
+package figures
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"lighter/bench"
 	"lighter/node"
 	"lighter/node/keeper"
 	"lighter/test/testkit/site"
@@ -19,13 +20,13 @@ const manyMounts = 200
 
 // restarts measures how long a node takes from its start to its first answer, with
 // so many trees that a former one has mounted, and after a reboot.
-func (b *bench) restarts(ctx context.Context) error {
+func (b *table) restarts(ctx context.Context) error {
 	images, err := b.derived(ctx, "base", manyMounts)
 	if err != nil {
 		return err
 	}
-	m := b.site.Machine
-	if err := b.wipe(ctx); err != nil {
+	m := b.Site.Machine
+	if err := b.Wipe(ctx); err != nil {
 		return err
 	}
 	mounted := 0
@@ -49,9 +50,9 @@ func (b *bench) restarts(ctx context.Context) error {
 
 // restartRounds ends the node and measures its next start, which has to find so
 // many trees mounted.
-func (b *bench) restartRounds(ctx context.Context, what string, mounts int, end func() error) error {
+func (b *table) restartRounds(ctx context.Context, what string, mounts int, end func() error) error {
 	var times []float64
-	for range b.rounds {
+	for range b.Rounds {
 		if err := end(); err != nil {
 			return err
 		}
@@ -61,15 +62,15 @@ func (b *bench) restartRounds(ctx context.Context, what string, mounts int, end 
 		}
 		times = append(times, took)
 	}
-	say("%s: ready after %s", what, seconds(median(times)))
+	bench.Say("%s: ready after %s", what, bench.Seconds(bench.Median(times)))
 	b.rows = append(b.rows, timesRow("base", "restart: "+what, site.Lighter, times))
-	b.verdicts = append(b.verdicts, verdict{Figure: "restart", What: what, Value: median(times), Unit: "s", Result: report})
+	b.verdicts = append(b.verdicts, verdict{Figure: "restart", What: what, Value: bench.Median(times), Unit: "s", Result: report})
 	return nil
 }
 
 // startNode starts the node and returns how long it takes until it answers.
-func (b *bench) startNode(ctx context.Context, mounts int) (float64, error) {
-	m := b.site.Machine
+func (b *table) startNode(ctx context.Context, mounts int) (float64, error) {
+	m := b.Site.Machine
 	start := time.Now()
 	started := make(chan error, 1)
 	go func() { started <- m.StartNode(ctx) }()
@@ -96,8 +97,8 @@ func (b *bench) startNode(ctx context.Context, mounts int) (float64, error) {
 }
 
 // reboot leaves of the node what a reboot does: its files.
-func (b *bench) reboot(ctx context.Context) error {
-	m := b.site.Machine
+func (b *table) reboot(ctx context.Context) error {
+	m := b.Site.Machine
 	m.KillNode()
 	if err := (keeper.Process{Root: m.NodeRoot()}).Drop(ctx); err != nil {
 		return err

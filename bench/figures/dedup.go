@@ -1,10 +1,9 @@
-package main
+package figures
 
 import (
 	"archive/tar"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,17 +13,17 @@ import (
 	"github.com/klauspost/compress/zstd"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"lighter/bench"
 	"lighter/format/chunk"
-	"lighter/store/hub"
 	"lighter/test/testkit/layout"
 	"lighter/test/testkit/site"
 )
 
 // dedup reports what the five images and a second sci with other package
 // versions take together, if each layer, each file, or each chunk is kept once.
-func (b *bench) dedup(ctx context.Context) error {
+func (b *table) dedup(ctx context.Context) error {
 	images := append(b.images(), "sci2")
-	if err := b.need(ctx, images...); err != nil {
+	if err := b.Need(ctx, images...); err != nil {
 		return err
 	}
 	s, err := newSums()
@@ -32,7 +31,7 @@ func (b *bench) dedup(ctx context.Context) error {
 		return err
 	}
 	for _, image := range images {
-		dir, err := layoutOf(image)
+		dir, err := b.Config.Layout(image)
 		if err != nil {
 			return err
 		}
@@ -40,7 +39,7 @@ func (b *bench) dedup(ctx context.Context) error {
 			return fmt.Errorf("image %s: %w", image, err)
 		}
 	}
-	packs, err := b.site.Hub.Stored("objects/packs")
+	packs, err := b.Site.Hub.Stored("objects/packs")
 	if err != nil {
 		return err
 	}
@@ -49,7 +48,7 @@ func (b *bench) dedup(ctx context.Context) error {
 	return nil
 }
 
-func (b *bench) reportDedup(images []string, s *sums) {
+func (b *table) reportDedup(images []string, s *sums) {
 	mode := []string{site.Overlayfs, "files", site.Lighter}
 	plain := []int64{s.layers, s.files, s.chunks}
 	packed := []int64{s.layersPacked, s.filesPacked, s.chunksPacked}
@@ -58,8 +57,8 @@ func (b *bench) reportDedup(images []string, s *sums) {
 	for i := range mode {
 		b.rows = append(b.rows, benchRow{row: row{Workload: "dedup: " + what[i], Mode: mode[i]}, Image: fmt.Sprint(images), Rounds: 1,
 			Values: map[string]float64{"all_bytes": float64(s.all), "unique_bytes": float64(plain[i]), "compressed_bytes": float64(packed[i])}})
-		b.verdicts = append(b.verdicts, verdict{Figure: "dedup", What: what[i] + " of " + size(s.all),
-			Lighter: size(plain[i]) + " / " + size(packed[i]), Value: float64(plain[i]) / float64(s.all), Unit: "ratio", Result: report, Note: note[i]})
+		b.verdicts = append(b.verdicts, verdict{Figure: "dedup", What: what[i] + " of " + bench.Size(s.all),
+			Lighter: bench.Size(plain[i]) + " / " + bench.Size(packed[i]), Value: float64(plain[i]) / float64(s.all), Unit: "ratio", Result: report, Note: note[i]})
 	}
 }
 
@@ -159,20 +158,4 @@ func (s *sums) addFile(r io.Reader, size int64) error {
 		}
 		return nil
 	})
-}
-
-// inspect asks the hub for all that it knows of an image.
-func (b *bench) inspect(ctx context.Context, image string) (hub.Inspection, error) {
-	out, err := b.site.Hub.Lighter(ctx, "inspect", "--json", image+":latest")
-	if err != nil {
-		return hub.Inspection{}, err
-	}
-	var all []hub.Inspection
-	if err := json.Unmarshal([]byte(out), &all); err != nil {
-		return hub.Inspection{}, err
-	}
-	if len(all) != 1 {
-		return hub.Inspection{}, fmt.Errorf("the hub has %d images %s, not one", len(all), image)
-	}
-	return all[0], nil
 }

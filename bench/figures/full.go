@@ -1,10 +1,11 @@
-package main
+package figures
 
 import (
 	"context"
 	"errors"
 	"fmt"
 
+	"lighter/bench"
 	"lighter/test/testkit/site"
 )
 
@@ -17,8 +18,8 @@ const (
 
 // full reads a file of three times what the cache holds, twice over, and the same
 // with room: what a cache that evicts all the time costs.
-func (b *bench) full(ctx context.Context) (err error) {
-	if err := b.need(ctx, largestImage); err != nil {
+func (b *table) full(ctx context.Context) (err error) {
+	if err := b.Need(ctx, largestImage); err != nil {
 		return err
 	}
 	speeds := map[string][]float64{}
@@ -27,15 +28,15 @@ func (b *bench) full(ctx context.Context) (err error) {
 		if cache == "full" {
 			args = []string{"--cache-size", fmt.Sprint(smallCache)}
 		}
-		b.site.SetNodeArgs(args...)
-		for range b.rounds {
+		b.Site.SetNodeArgs(args...)
+		for range b.Rounds {
 			if err := b.fullRound(ctx, cache, speeds); err != nil {
 				return err
 			}
 		}
 	}
-	b.site.SetNodeArgs()
-	if err := b.wipe(ctx); err != nil {
+	b.Site.SetNodeArgs()
+	if err := b.Wipe(ctx); err != nil {
 		return err
 	}
 	b.reportFull(speeds)
@@ -44,8 +45,8 @@ func (b *bench) full(ctx context.Context) (err error) {
 
 // fullRound adds the speeds of a first and a second pass over the file, in bytes of
 // it a second, and what came over the link meanwhile.
-func (b *bench) fullRound(ctx context.Context, cache string, speeds map[string][]float64) (err error) {
-	m := b.site.Machine
+func (b *table) fullRound(ctx context.Context, cache string, speeds map[string][]float64) (err error) {
+	m := b.Site.Machine
 	c, files, err := b.freshLargest(ctx)
 	if err != nil {
 		return err
@@ -75,21 +76,21 @@ func (b *bench) fullRound(ctx context.Context, cache string, speeds map[string][
 		key := cache + " " + pass
 		speeds[key] = append(speeds[key], float64(sum)/took)
 		speeds[key+" link"] = append(speeds[key+" link"], float64(after-before)/took)
-		say("%s: %s in %s, %.0f MB/s, %.0f MB/s of it over the link", key, size(sum), seconds(took), float64(sum)/took/1e6, float64(after-before)/took/1e6)
+		bench.Say("%s: %s in %s, %.0f MB/s, %.0f MB/s of it over the link", key, bench.Size(sum), bench.Seconds(took), float64(sum)/took/1e6, float64(after-before)/took/1e6)
 	}
 	return nil
 }
 
-func (b *bench) reportFull(speeds map[string][]float64) {
+func (b *table) reportFull(speeds map[string][]float64) {
 	values := map[string]float64{}
 	for key, all := range speeds {
-		values[key+"_MBps"] = median(all) / 1e6
+		values[key+"_MBps"] = bench.Median(all) / 1e6
 	}
-	b.rows = append(b.rows, benchRow{row: row{Workload: "reading three times the cache", Mode: site.Lighter}, Image: largestImage, Rounds: b.rounds, Values: values})
+	b.rows = append(b.rows, benchRow{row: row{Workload: "reading three times the cache", Mode: site.Lighter}, Image: largestImage, Rounds: b.Rounds, Values: values})
 	add := func(what string, value float64, note string) {
 		b.verdicts = append(b.verdicts, verdict{Figure: "full", What: what, Value: value, Unit: "ratio", Result: report, Note: note})
 	}
-	of := func(key string) float64 { return median(speeds[key]) }
+	of := func(key string) float64 { return bench.Median(speeds[key]) }
 	note := func(key string) string {
 		return fmt.Sprintf("%.0f MB/s of the file, %.0f MB/s over the link", of(key)/1e6, of(key+" link")/1e6)
 	}

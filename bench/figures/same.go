@@ -1,4 +1,4 @@
-package main
+package figures
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"lighter/bench"
 	"lighter/test/testkit/fswalk"
 	"lighter/test/testkit/site"
 )
@@ -19,12 +20,12 @@ const shownDifferences = 20
 // same compares what containers see of each image in both modes, every entry
 // with all of its attributes and its content, and has the tools of EROFS check
 // the image's metadata.
-func (b *bench) same(ctx context.Context) error {
+func (b *table) same(ctx context.Context) error {
 	for _, image := range b.images() {
-		if err := b.need(ctx, image); err != nil {
+		if err := b.Need(ctx, image); err != nil {
 			return err
 		}
-		if err := b.wipe(ctx); err != nil {
+		if err := b.Wipe(ctx); err != nil {
 			return err
 		}
 		if err := b.sameImage(ctx, image); err != nil {
@@ -34,20 +35,20 @@ func (b *bench) same(ctx context.Context) error {
 	return nil
 }
 
-func (b *bench) sameImage(ctx context.Context, image string) error {
+func (b *table) sameImage(ctx context.Context, image string) error {
 	began := time.Now().Unix()
 	listings := map[string]fswalk.Listing{}
 	for _, mode := range modes {
-		if _, err := b.site.Machine.Pull(ctx, mode, site.Reference(image)); err != nil {
+		if _, err := b.Site.Machine.Pull(ctx, mode, site.Reference(image)); err != nil {
 			return err
 		}
 		var err error
 		if listings[mode], err = b.listRoot(ctx, mode, image); err != nil {
 			return err
 		}
-		say("%-10s %-10s %d entries", image, mode, len(listings[mode]))
+		bench.Say("%-10s %-10s %d entries", image, mode, len(listings[mode]))
 	}
-	if err := b.assertLazy(ctx, image); err != nil {
+	if err := b.AssertLazy(ctx, image); err != nil {
 		return err
 	}
 	// containerd gives the root, and directories that a layer changes without
@@ -55,7 +56,7 @@ func (b *bench) sameImage(ctx context.Context, image string) error {
 	setTimes := func(_ string, a, _ fswalk.Entry) bool { return !a.IsDir() || a.Sec < began }
 	differences := fswalk.Diff(listings[site.Overlayfs], listings[site.Lighter], fswalk.Options{TimeOf: setTimes})
 	for _, d := range differences[:min(len(differences), shownDifferences)] {
-		say("%-10s %s", image, d)
+		bench.Say("%-10s %s", image, d)
 	}
 	refused, err := b.fsck(ctx)
 	if err != nil {
@@ -68,13 +69,13 @@ func (b *bench) sameImage(ctx context.Context, image string) error {
 
 // listRoot starts a container and lists its root, without what the runtime
 // writes into it.
-func (b *bench) listRoot(ctx context.Context, mode, image string) (listing fswalk.Listing, err error) {
-	c, err := b.site.Machine.StartContainer(ctx, mode, site.Reference(image), "sleep", "infinity")
+func (b *table) listRoot(ctx context.Context, mode, image string) (listing fswalk.Listing, err error) {
+	c, err := b.Site.Machine.StartContainer(ctx, mode, site.Reference(image), "sleep", "infinity")
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, c.Remove(ctx)) }()
-	dir, err := os.MkdirTemp(b.site.Dir, "view")
+	dir, err := os.MkdirTemp(b.Site.Dir, "view")
 	if err != nil {
 		return nil, err
 	}
@@ -87,15 +88,15 @@ func (b *bench) listRoot(ctx context.Context, mode, image string) (listing fswal
 }
 
 // fsck counts the metadata images on the machine that fsck.erofs refuses.
-func (b *bench) fsck(ctx context.Context) (refused int, err error) {
-	images, err := filepath.Glob(filepath.Join(b.site.Machine.NodeRoot(), "trees/*/metadata"))
+func (b *table) fsck(ctx context.Context) (refused int, err error) {
+	images, err := filepath.Glob(filepath.Join(b.Site.Machine.NodeRoot(), "trees/*/metadata"))
 	if err == nil && len(images) == 0 {
 		err = errors.New("the node has no metadata image")
 	}
 	for _, image := range images {
 		// It asks for the device, and reads nothing of it.
 		if out, err := exec.CommandContext(ctx, "fsck.erofs", "--device=/dev/zero", image).CombinedOutput(); err != nil {
-			say("fsck.erofs: %v: %s", err, out)
+			bench.Say("fsck.erofs: %v: %s", err, out)
 			refused++
 		}
 	}
@@ -103,7 +104,7 @@ func (b *bench) fsck(ctx context.Context) (refused int, err error) {
 }
 
 // judgeSame adds a verdict on a number that must be 0.
-func (b *bench) judgeSame(what string, listings map[string]fswalk.Listing, value int, unit string) {
+func (b *table) judgeSame(what string, listings map[string]fswalk.Listing, value int, unit string) {
 	v := verdict{Figure: "same", What: what, Unit: unit}
 	if listings != nil {
 		v.Overlayfs, v.Lighter = fmt.Sprint(len(listings[site.Overlayfs])), fmt.Sprint(len(listings[site.Lighter]))

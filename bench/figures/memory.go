@@ -1,4 +1,4 @@
-package main
+package figures
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"lighter/bench"
 	"lighter/test/testkit/layout"
 	"lighter/test/testkit/site"
 )
@@ -20,29 +21,29 @@ const (
 )
 
 // memory reads everything of ml once, and asks what the node needed for it.
-func (b *bench) memory(ctx context.Context) (err error) {
-	if err := b.need(ctx, largestImage); err != nil {
+func (b *table) memory(ctx context.Context) (err error) {
+	if err := b.Need(ctx, largestImage); err != nil {
 		return err
 	}
 	var most, now []float64
-	for range b.rounds {
+	for range b.Rounds {
 		m, err := b.memoryRound(ctx)
 		if err != nil {
 			return err
 		}
 		most, now = append(most, float64(m.Most)), append(now, float64(m.Now))
-		say("the node: %s resident, %s at most", size(m.Now), size(m.Most))
+		bench.Say("the node: %s resident, %s at most", bench.Size(m.Now), bench.Size(m.Most))
 	}
-	b.rows = append(b.rows, benchRow{row: row{Workload: "node memory", Mode: site.Lighter}, Image: largestImage, Rounds: b.rounds,
-		Values: map[string]float64{"resident_bytes": median(now), "most_resident_bytes": median(most)}})
-	v := verdict{Figure: "memory", What: "node, ml mounted and read once", Lighter: size(int64(median(most))), Unit: "MB",
-		Note: "the most that was resident; afterwards " + size(int64(median(now)))}
-	v.Value, v.Target, v.Result = atMost(median(most)/1e6, nodeMemory/1e6)
+	b.rows = append(b.rows, benchRow{row: row{Workload: "node memory", Mode: site.Lighter}, Image: largestImage, Rounds: b.Rounds,
+		Values: map[string]float64{"resident_bytes": bench.Median(now), "most_resident_bytes": bench.Median(most)}})
+	v := verdict{Figure: "memory", What: "node, ml mounted and read once", Lighter: bench.Size(int64(bench.Median(most))), Unit: "MB",
+		Note: "the most that was resident; afterwards " + bench.Size(int64(bench.Median(now)))}
+	v.Value, v.Target, v.Result = atMost(bench.Median(most)/1e6, nodeMemory/1e6)
 	b.verdicts = append(b.verdicts, v)
 	return nil
 }
 
-func (b *bench) memoryRound(ctx context.Context) (m site.Memory, err error) {
+func (b *table) memoryRound(ctx context.Context) (m site.Memory, err error) {
 	c, err := b.freshContainer(ctx, largestImage)
 	if err != nil {
 		return m, err
@@ -52,12 +53,12 @@ func (b *bench) memoryRound(ctx context.Context) (m site.Memory, err error) {
 	if _, err := r.readAll(c.Root); err != nil {
 		return m, err
 	}
-	return b.site.Machine.NodeMemory()
+	return b.Site.Machine.NodeMemory()
 }
 
 // pageCache starts a container of each of ten images that have all but a file
 // in common, and measures by how much the page cache grows.
-func (b *bench) pageCache(ctx context.Context) error {
+func (b *table) pageCache(ctx context.Context) error {
 	images, err := b.derived(ctx, "python", sharedBase)
 	if err != nil {
 		return err
@@ -65,7 +66,7 @@ func (b *bench) pageCache(ctx context.Context) error {
 	grown := map[string][]float64{}
 	err = b.bothModes(func(round int, mode string) error {
 		one, all, err := b.pageCacheRound(ctx, mode, images)
-		say("%-10s %s in the page cache with one container, %s with %d", mode, size(one), size(all), len(images))
+		bench.Say("%-10s %s in the page cache with one container, %s with %d", mode, bench.Size(one), bench.Size(all), len(images))
 		grown[mode], grown["one "+mode] = append(grown[mode], float64(all)), append(grown["one "+mode], float64(one))
 		return err
 	})
@@ -73,21 +74,21 @@ func (b *bench) pageCache(ctx context.Context) error {
 		return err
 	}
 	for _, mode := range modes {
-		b.rows = append(b.rows, benchRow{row: row{Workload: "page cache of ten images on one base", Mode: mode}, Image: "python", Rounds: b.rounds,
-			Values: map[string]float64{"one_bytes": median(grown["one "+mode]), "all_bytes": median(grown[mode])}})
+		b.rows = append(b.rows, benchRow{row: row{Workload: "page cache of ten images on one base", Mode: mode}, Image: "python", Rounds: b.Rounds,
+			Values: map[string]float64{"one_bytes": bench.Median(grown["one "+mode]), "all_bytes": bench.Median(grown[mode])}})
 	}
-	over, lazy := median(grown[site.Overlayfs]), median(grown[site.Lighter])
-	b.verdicts = append(b.verdicts, verdict{Figure: "pagecache", What: "python3 in ten images on one base", Overlayfs: size(int64(over)),
-		Lighter: size(int64(lazy)), Value: lazy / over, Unit: "ratio", Result: report,
-		Note: fmt.Sprintf("in one: %s, %s", size(int64(median(grown["one "+site.Overlayfs]))), size(int64(median(grown["one "+site.Lighter]))))})
+	over, lazy := bench.Median(grown[site.Overlayfs]), bench.Median(grown[site.Lighter])
+	b.verdicts = append(b.verdicts, verdict{Figure: "pagecache", What: "python3 in ten images on one base", Overlayfs: bench.Size(int64(over)),
+		Lighter: bench.Size(int64(lazy)), Value: lazy / over, Unit: "ratio", Result: report,
+		Note: fmt.Sprintf("in one: %s, %s", bench.Size(int64(bench.Median(grown["one "+site.Overlayfs]))), bench.Size(int64(bench.Median(grown["one "+site.Lighter]))))})
 	return nil
 }
 
 // pageCacheRound returns how much page cache the first container and all of
 // them need, with all data on the node's disk.
-func (b *bench) pageCacheRound(ctx context.Context, mode string, images []string) (one, all int64, err error) {
-	m := b.site.Machine
-	if err := b.wipe(ctx); err != nil {
+func (b *table) pageCacheRound(ctx context.Context, mode string, images []string) (one, all int64, err error) {
+	m := b.Site.Machine
+	if err := b.Wipe(ctx); err != nil {
 		return 0, 0, err
 	}
 	stay := []string{"python3", "-c", `print("hello"); import time; time.sleep(1e6)`}
@@ -152,22 +153,22 @@ func asleep(ctx context.Context, c *site.Container) error {
 
 // derived makes n images, each of them another one and a layer of one file, so with
 // a chain of its own.
-func (b *bench) derived(ctx context.Context, base string, n int) ([]string, error) {
-	from, err := layoutOf(base)
+func (b *table) derived(ctx context.Context, base string, n int) ([]string, error) {
+	from, err := b.Config.Layout(base)
 	if err != nil {
 		return nil, err
 	}
 	var names []string
 	for i := range n {
 		name := fmt.Sprintf("%s-%d", base, i)
-		to := filepath.Join(b.site.Dir, "layouts", name)
+		to := filepath.Join(b.Site.Dir, "layouts", name)
 		err := layout.Extend(from, to, func(l *layout.Layer) error {
 			return l.File("app/number", []byte(fmt.Sprintln(i)))
 		})
 		if err != nil {
 			return nil, err
 		}
-		if err := b.needLayout(ctx, to, name); err != nil {
+		if err := b.NeedLayout(ctx, b.Site.Hub, to, name); err != nil {
 			return nil, err
 		}
 		names = append(names, name)

@@ -1,4 +1,4 @@
-package main
+package figures
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"lighter/bench"
 	"lighter/test/testkit/site"
 )
 
@@ -15,47 +16,47 @@ var demoWorkloads = []string{"sci/bash", "sci/uproot", "sci/cppyy"}
 
 // demo runs the three commands both ways and prints what a user would have
 // waited for.
-func (b *bench) demo(ctx context.Context) error {
-	say("A site is up: registry, hub, and a machine behind a link of 1 Gbit/s.")
-	if err := b.need(ctx, "sci"); err != nil {
+func (b *table) demo(ctx context.Context) error {
+	bench.Say("A site is up: registry, hub, and a machine behind a link of 1 Gbit/s.")
+	if err := b.Need(ctx, "sci"); err != nil {
 		return err
 	}
-	inspection, err := b.inspect(ctx, "sci")
+	inspection, err := b.Inspect(ctx, "sci")
 	if err != nil {
 		return err
 	}
 	var rows []row
-	starts := map[string]coldStart{}
+	starts := map[string]bench.Start{}
 	for _, w := range b.workloads {
 		if !slices.Contains(demoWorkloads, w.String()) {
 			continue
 		}
 		for _, mode := range modes {
-			c, err := b.coldStart(ctx, mode, w)
+			c, err := b.ColdStart(ctx, mode, w)
 			if err != nil {
 				return fmt.Errorf("%s, %s: %w", w, mode, err)
 			}
-			say("%-42s %-10s %8s", shown(w.Argv), mode, seconds(c.total().Seconds()))
+			bench.Say("%-42s %-10s %8s", shown(w.Argv), mode, bench.Seconds(c.Total()))
 			starts[w.String()+mode] = c
-			rows = append(rows, c.row(mode, w))
+			rows = append(rows, rowOf(c, mode, w))
 		}
 	}
-	if err := writeJSON(filepath.Join(b.out, "demo.json"), rows); err != nil {
+	if err := bench.WriteJSON(filepath.Join(b.Out, "demo.json"), rows); err != nil {
 		return err
 	}
 	fmt.Printf("\nAn image of %d layers: %s compressed, %s in %d files. A cold machine, a link of 1 Gbit/s.\n"+
-		"Seconds from the pull to the end of the command:\n\n", len(inspection.Layers), size(inspection.Size), size(inspection.Bytes), inspection.Files)
+		"Seconds from the pull to the end of the command:\n\n", len(inspection.Layers), bench.Size(inspection.Size), bench.Size(inspection.Bytes), inspection.Files)
 	b.printDemo(starts)
-	fmt.Printf("\nThe rows are in %s.\n", filepath.Join(b.out, "demo.json"))
+	fmt.Printf("\nThe rows are in %s.\n", filepath.Join(b.Out, "demo.json"))
 	return nil
 }
 
 // printDemo prints two lines a command: the times as a bar and a number, and
 // what came over the link.
-func (b *bench) printDemo(starts map[string]coldStart) {
+func (b *table) printDemo(starts map[string]bench.Start) {
 	longest := 0.0
 	for _, c := range starts {
-		longest = max(longest, c.total().Seconds())
+		longest = max(longest, c.Total())
 	}
 	var rows [][]string
 	for _, w := range b.workloads {
@@ -64,8 +65,8 @@ func (b *bench) printDemo(starts map[string]coldStart) {
 			continue
 		}
 		lazy := starts[w.String()+site.Lighter]
-		times := over.total().Seconds() / lazy.total().Seconds()
-		less := float64(over.bytes) / float64(lazy.bytes)
+		times := over.Total() / lazy.Total()
+		less := float64(over.Bytes) / float64(lazy.Bytes)
 		if rows != nil {
 			rows = append(rows, nil)
 		}
@@ -74,12 +75,12 @@ func (b *bench) printDemo(starts map[string]coldStart) {
 			demoLine("", "Lighter", lazy, longest, fold(times)+" faster", fold(less)+" less"))
 	}
 	head := []string{"command", "", "pull", "run", "total", "", "", "over the link", ""}
-	printTable(head, rows, "llrrrllrl")
+	bench.PrintTable(head, rows, "llrrrllrl")
 }
 
-func demoLine(command, how string, c coldStart, longest float64, faster, less string) []string {
-	return []string{command, how, seconds(c.pull.Seconds()), seconds((c.create + c.run).Seconds()), seconds(c.total().Seconds()),
-		bar(c.pull.Seconds(), (c.create + c.run).Seconds(), longest), faster, size(c.bytes), less}
+func demoLine(command, how string, c bench.Start, longest float64, faster, less string) []string {
+	return []string{command, how, bench.Seconds(c.Pull), bench.Seconds(c.Create + c.Run), bench.Seconds(c.Total()),
+		bar(c.Pull, c.Create+c.Run, longest), faster, bench.Size(c.Bytes), less}
 }
 
 // bar draws the pull dark and the run light; the longest is barWidth wide.

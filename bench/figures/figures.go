@@ -1,13 +1,13 @@
-package main
+package figures
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
+
+	"lighter/bench"
 )
 
 // figure is one line, or a few that are measured together, of the table of
@@ -15,31 +15,31 @@ import (
 type figure struct {
 	name    string
 	title   string
-	measure func(*bench, context.Context) error
+	measure func(*table, context.Context) error
 }
 
 // allFigures are in the order in which they are measured. Million is the last:
 // the others' hub must not know a million files.
 func allFigures() []figure {
 	return []figure{
-		{"ratios", "cold start by full pull and through Lighter: time, bytes, pull alone, second run", (*bench).ratios},
-		{"reads", "data cached, page cache dropped: the largest file and 5,000 small ones", (*bench).reads},
-		{"walk", "every name with stat, cold and hot", (*bench).walks},
-		{"first", "first read of a large file that is nowhere cached", (*bench).firstRead},
-		{"memory", "the node's memory, everything of ml read once", (*bench).memory},
-		{"pagecache", "page cache of ten images on one base", (*bench).pageCache},
-		{"restart", "a node's start, with mounts to take over and after a reboot", (*bench).restarts},
-		{"faults", "single faults, alone and beside others", (*bench).faults},
-		{"full", "reading three times what the cache holds", (*bench).full},
-		{"verify", "what verification costs the node", (*bench).verify},
-		{"ingest", "taking an image in, against ctr images pull into overlayfs", (*bench).ingest},
-		{"dedup", "what all images take: by layers, by files, by chunks", (*bench).dedup},
-		{"same", "every entry of each image's root, in both modes; fsck.erofs of its metadata", (*bench).same},
-		{"million", "an image of 1,000,000 files", (*bench).million},
+		{"ratios", "cold start by full pull and through Lighter: time, bytes, pull alone, second run", (*table).ratios},
+		{"reads", "data cached, page cache dropped: the largest file and 5,000 small ones", (*table).reads},
+		{"walk", "every name with stat, cold and hot", (*table).walks},
+		{"first", "first read of a large file that is nowhere cached", (*table).firstRead},
+		{"memory", "the node's memory, everything of ml read once", (*table).memory},
+		{"pagecache", "page cache of ten images on one base", (*table).pageCache},
+		{"restart", "a node's start, with mounts to take over and after a reboot", (*table).restarts},
+		{"faults", "single faults, alone and beside others", (*table).faults},
+		{"full", "reading three times what the cache holds", (*table).full},
+		{"verify", "what verification costs the node", (*table).verify},
+		{"ingest", "taking an image in, against ctr images pull into overlayfs", (*table).ingest},
+		{"dedup", "what all images take: by layers, by files, by chunks", (*table).dedup},
+		{"same", "every entry of each image's root, in both modes; fsck.erofs of its metadata", (*table).same},
+		{"million", "an image of 1,000,000 files", (*table).million},
 	}
 }
 
-func figureNames() []string {
+func Names() []string {
 	var names []string
 	for _, f := range allFigures() {
 		names = append(names, f.name)
@@ -82,24 +82,24 @@ func atMost(value, target float64) (float64, float64, string) {
 
 // judge adds a verdict of a ratio, overlayfs and Lighter being seconds, that
 // must be at most target.
-func (b *bench) judge(figure, what string, overlayfs, lighter, target float64) {
-	v := verdict{Figure: figure, What: what, Overlayfs: seconds(overlayfs), Lighter: seconds(lighter), Unit: "ratio"}
+func (b *table) judge(figure, what string, overlayfs, lighter, target float64) {
+	v := verdict{Figure: figure, What: what, Overlayfs: bench.Seconds(overlayfs), Lighter: bench.Seconds(lighter), Unit: "ratio"}
 	v.Value, v.Target, v.Result = atMost(lighter/overlayfs, target)
 	b.verdicts = append(b.verdicts, v)
 }
 
 // figures measures what was asked for. A figure that fails does not keep the
 // others from being measured.
-func (b *bench) figures(ctx context.Context) error {
+func (b *table) figures(ctx context.Context) error {
 	var errs []error
 	for _, f := range allFigures() {
-		if len(b.only) > 0 && !slices.Contains(b.only, f.name) {
+		if len(b.Only) > 0 && !slices.Contains(b.Only, f.name) {
 			continue
 		}
-		say("\n%s: %s", f.name, f.title)
+		bench.Say("\n%s: %s", f.name, f.title)
 		if err := f.measure(b, ctx); err != nil {
 			err = fmt.Errorf("figure %s: %w", f.name, err)
-			say("%v", err)
+			bench.Say("%v", err)
 			errs = append(errs, err)
 		}
 		if err := b.write(); err != nil {
@@ -113,23 +113,15 @@ func (b *bench) figures(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-func (b *bench) write() error {
-	return errors.Join(writeJSON(filepath.Join(b.out, "bench.json"), b.rows),
-		writeJSON(filepath.Join(b.out, "bench-figures.json"), b.verdicts))
-}
-
-func writeJSON(path string, value any) error {
-	text, err := json.MarshalIndent(value, "", "  ")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(path, append(text, '\n'), 0o644)
+func (b *table) write() error {
+	return errors.Join(bench.WriteJSON(filepath.Join(b.Out, "bench.json"), b.rows),
+		bench.WriteJSON(filepath.Join(b.Out, "bench-figures.json"), b.verdicts))
 }
 
 // bothModes calls fn for both, rounds times, the other one first in each second
 // round: what one leaves behind must not always meet the same other.
-func (b *bench) bothModes(fn func(round int, mode string) error) error {
-	for round := range b.rounds {
+func (b *table) bothModes(fn func(round int, mode string) error) error {
+	for round := range b.Rounds {
 		order := slices.Clone(modes)
 		if round%2 == 1 {
 			slices.Reverse(order)
@@ -143,28 +135,9 @@ func (b *bench) bothModes(fn func(round int, mode string) error) error {
 	return nil
 }
 
-// median of what is not empty.
-func median(values []float64) float64 {
-	sorted := slices.Sorted(slices.Values(values))
-	half := len(sorted) / 2
-	if len(sorted)%2 == 1 {
-		return sorted[half]
-	}
-	return (sorted[half-1] + sorted[half]) / 2
-}
-
-// medianOf is the median of a part of each.
-func medianOf[T any](all []T, part func(T) float64) float64 {
-	var values []float64
-	for _, one := range all {
-		values = append(values, part(one))
-	}
-	return median(values)
-}
-
 // timesRow is the row of a measurement that is a time alone, in seconds.
 func timesRow(image, workload, mode string, times []float64) benchRow {
-	m := median(times)
+	m := bench.Median(times)
 	return benchRow{row: row{Workload: workload, Mode: mode, RunS: m, TotalS: m}, Image: image,
 		Rounds: len(times), TotalMin: slices.Min(times), TotalMax: slices.Max(times)}
 }

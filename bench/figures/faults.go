@@ -1,4 +1,4 @@
-package main
+package figures
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"lighter/bench"
 	"lighter/test/testkit/site"
 )
 
@@ -27,13 +28,13 @@ const (
 
 // faults measures how long single faults take, alone and beside others: of bytes
 // in the node's cache, in memory and on its disk, and of bytes that the hub has.
-func (b *bench) faults(ctx context.Context) error {
-	if err := b.need(ctx, largestImage); err != nil {
+func (b *table) faults(ctx context.Context) error {
+	if err := b.Need(ctx, largestImage); err != nil {
 		return err
 	}
 	for _, readers := range []int{1, busyReaders} {
 		took := map[string][]float64{}
-		for range b.rounds {
+		for range b.Rounds {
 			if err := b.faultRound(ctx, readers, took); err != nil {
 				return err
 			}
@@ -46,7 +47,7 @@ func (b *bench) faults(ctx context.Context) error {
 }
 
 // faultRound adds the times of one round, by where the bytes were.
-func (b *bench) faultRound(ctx context.Context, readers int, took map[string][]float64) (err error) {
+func (b *table) faultRound(ctx context.Context, readers int, took map[string][]float64) (err error) {
 	c, files, err := b.freshLargest(ctx)
 	if err != nil {
 		return err
@@ -107,12 +108,12 @@ func randomFaults(file *os.File, size, apart int64, readers int) ([]float64, err
 	return took, group.Wait()
 }
 
-func (b *bench) reportFaults(where string, readers int, took []float64) {
+func (b *table) reportFaults(where string, readers int, took []float64) {
 	slices.Sort(took)
 	p50, p99 := took[len(took)/2], took[len(took)*99/100]
 	what := fmt.Sprintf("%s, %d at a time", where, readers)
-	say("%s: p50 %s, p99 %s of %d faults", what, micros(p50), micros(p99), len(took))
-	b.rows = append(b.rows, benchRow{row: row{Workload: "fault: " + what, Mode: site.Lighter}, Image: largestImage, Rounds: b.rounds,
+	bench.Say("%s: p50 %s, p99 %s of %d faults", what, micros(p50), micros(p99), len(took))
+	b.rows = append(b.rows, benchRow{row: row{Workload: "fault: " + what, Mode: site.Lighter}, Image: largestImage, Rounds: b.Rounds,
 		Values: map[string]float64{"p50_s": p50, "p99_s": p99, "faults": float64(len(took))}})
 	b.verdicts = append(b.verdicts, verdict{Figure: "faults", What: what, Lighter: "p50 " + micros(p50), Value: 1e6 * p99, Unit: "µs at p99", Result: report})
 }
@@ -122,5 +123,5 @@ func micros(s float64) string {
 	if s < 0.01 {
 		return fmt.Sprintf("%.0f µs", 1e6*s)
 	}
-	return seconds(s)
+	return bench.Seconds(s)
 }

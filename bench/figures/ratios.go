@@ -1,10 +1,11 @@
-package main
+package figures
 
 import (
 	"context"
 	"fmt"
 	"math"
 
+	"lighter/bench"
 	"lighter/test/testkit/site"
 )
 
@@ -33,24 +34,24 @@ const (
 )
 
 // ratios is the heart of the benchmark: each workload, cold, both ways.
-func (b *bench) ratios(ctx context.Context) error {
-	if err := b.need(ctx, b.images()...); err != nil {
+func (b *table) ratios(ctx context.Context) error {
+	if err := b.Need(ctx, b.images()...); err != nil {
 		return err
 	}
-	starts := map[string][]coldStart{}
+	starts := map[string][]bench.Start{}
 	output := map[string]string{}
 	err := b.bothModes(func(round int, mode string) error {
 		for _, w := range b.workloads {
-			c, err := b.coldStart(ctx, mode, w)
+			c, err := b.ColdStart(ctx, mode, w)
 			if err != nil {
 				return fmt.Errorf("%s, %s: %w", w, mode, err)
 			}
-			say("%d/%d  %-16s %-10s pull %s  create %s  run %s  total %s  second %s  %s", round+1, b.rounds, w, mode, seconds(c.pull.Seconds()),
-				seconds(c.create.Seconds()), seconds(c.run.Seconds()), seconds(c.total().Seconds()), seconds(c.second.Seconds()), size(c.bytes))
-			if first, ok := output[w.String()]; ok && first != c.output {
-				return fmt.Errorf("%s wrote %q on %s, and before %q", w, c.output, mode, first)
+			bench.Say("%d/%d  %-16s %-10s pull %s  create %s  run %s  total %s  second %s  %s", round+1, b.Rounds, w, mode, bench.Seconds(c.Pull),
+				bench.Seconds(c.Create), bench.Seconds(c.Run), bench.Seconds(c.Total()), bench.Seconds(c.Second), bench.Size(c.Bytes))
+			if first, ok := output[w.String()]; ok && first != c.Output {
+				return fmt.Errorf("%s wrote %q on %s, and before %q", w, c.Output, mode, first)
 			}
-			output[w.String()] = c.output
+			output[w.String()] = c.Output
 			starts[w.String()+mode] = append(starts[w.String()+mode], c)
 		}
 		return nil
@@ -68,8 +69,8 @@ func (b *bench) ratios(ctx context.Context) error {
 }
 
 // judgeWorkload turns the rounds of one workload into rows and verdicts.
-func (b *bench) judgeWorkload(w workload, starts map[string][]coldStart) error {
-	compressed, err := compressedSize(w.Image)
+func (b *table) judgeWorkload(w bench.Workload, starts map[string][]bench.Start) error {
+	compressed, err := b.Config.Compressed(w.Image)
 	if err != nil {
 		return err
 	}
@@ -84,41 +85,41 @@ func (b *bench) judgeWorkload(w workload, starts map[string][]coldStart) error {
 	t := targets[w.String()]
 	b.judge("ratios", w.String()+" pull+create+run", over.TotalS, lazy.TotalS, t.time)
 
-	v := verdict{Figure: "ratios", What: w.String() + " bytes : compressed", Overlayfs: size(over.Bytes), Lighter: size(lazy.Bytes), Unit: "ratio"}
+	v := verdict{Figure: "ratios", What: w.String() + " bytes : compressed", Overlayfs: bench.Size(over.Bytes), Lighter: bench.Size(lazy.Bytes), Unit: "ratio"}
 	v.Value, v.Target, v.Result = atMost(float64(lazy.Bytes)/float64(compressed), t.bytes)
 	b.verdicts = append(b.verdicts, v)
 
 	behind := lazy.SecondS - over.SecondS
-	v = verdict{Figure: "ratios", What: w.String() + " second run", Overlayfs: seconds(over.SecondS), Lighter: seconds(lazy.SecondS), Unit: "ratio",
+	v = verdict{Figure: "ratios", What: w.String() + " second run", Overlayfs: bench.Seconds(over.SecondS), Lighter: bench.Seconds(lazy.SecondS), Unit: "ratio",
 		Value: lazy.SecondS / over.SecondS, Target: secondRatio, Note: fmt.Sprintf("%+.0f ms", 1000*behind)}
 	v.Result = passed(v.Value <= secondRatio || behind <= secondBehind)
 	b.verdicts = append(b.verdicts, v)
 	return nil
 }
 
-func summary(w workload, mode string, all []coldStart) benchRow {
-	total := func(c coldStart) float64 { return c.total().Seconds() }
+func summary(w bench.Workload, mode string, all []bench.Start) benchRow {
+	total := func(c bench.Start) float64 { return c.Total() }
 	var totals []float64
 	for _, c := range all {
 		totals = append(totals, total(c))
 	}
-	r := timesRow(w.Image, w.Workload, mode, totals)
-	r.PullS = medianOf(all, func(c coldStart) float64 { return c.pull.Seconds() })
-	r.CreateS = medianOf(all, func(c coldStart) float64 { return c.create.Seconds() })
-	r.RunS = medianOf(all, func(c coldStart) float64 { return (c.create + c.run).Seconds() })
-	r.SecondS = medianOf(all, func(c coldStart) float64 { return c.second.Seconds() })
-	r.Bytes = int64(medianOf(all, func(c coldStart) float64 { return float64(c.bytes) }))
-	r.PullBytes = int64(medianOf(all, func(c coldStart) float64 { return float64(c.pullBytes) }))
+	r := timesRow(w.Image, w.Name, mode, totals)
+	r.PullS = bench.MedianOf(all, func(c bench.Start) float64 { return c.Pull })
+	r.CreateS = bench.MedianOf(all, func(c bench.Start) float64 { return c.Create })
+	r.RunS = bench.MedianOf(all, func(c bench.Start) float64 { return c.Create + c.Run })
+	r.SecondS = bench.MedianOf(all, func(c bench.Start) float64 { return c.Second })
+	r.Bytes = int64(bench.MedianOf(all, func(c bench.Start) float64 { return float64(c.Bytes) }))
+	r.PullBytes = int64(bench.MedianOf(all, func(c bench.Start) float64 { return float64(c.PullBytes) }))
 	return r
 }
 
 // judgePulls compares the pull of the smallest image with that of the largest.
-func (b *bench) judgePulls(starts map[string][]coldStart) {
+func (b *table) judgePulls(starts map[string][]bench.Start) {
 	pull := func(key string) float64 {
-		return medianOf(starts[key+site.Lighter], func(c coldStart) float64 { return c.pull.Seconds() })
+		return bench.MedianOf(starts[key+site.Lighter], func(c bench.Start) float64 { return c.Pull })
 	}
 	base, ml := pull("base/echo"), pull("ml/tensorflow")
-	v := verdict{Figure: "ratios", What: "pull alone: ml - base", Lighter: seconds(ml) + " - " + seconds(base), Unit: "s"}
+	v := verdict{Figure: "ratios", What: "pull alone: ml - base", Lighter: bench.Seconds(ml) + " - " + bench.Seconds(base), Unit: "s"}
 	v.Value, v.Target, v.Result = atMost(math.Abs(ml-base), samePull)
 	b.verdicts = append(b.verdicts, v)
 }

@@ -1,4 +1,4 @@
-package main
+package figures
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"lighter/bench"
 	"lighter/test/testkit/site"
 )
 
@@ -21,26 +22,26 @@ const (
 
 // both runs a container of ml in each mode on one machine, and calls fn with
 // their root directories: nothing is on the way but the file system.
-func (b *bench) both(ctx context.Context, fn func(roots map[string]string) error) (err error) {
-	if err := b.need(ctx, largestImage); err != nil {
+func (b *table) both(ctx context.Context, fn func(roots map[string]string) error) (err error) {
+	if err := b.Need(ctx, largestImage); err != nil {
 		return err
 	}
-	if err := b.wipe(ctx); err != nil {
+	if err := b.Wipe(ctx); err != nil {
 		return err
 	}
 	roots := map[string]string{}
 	for _, mode := range modes {
-		if _, err := b.site.Machine.Pull(ctx, mode, site.Reference(largestImage)); err != nil {
+		if _, err := b.Site.Machine.Pull(ctx, mode, site.Reference(largestImage)); err != nil {
 			return err
 		}
-		c, err := b.site.Machine.StartContainer(ctx, mode, site.Reference(largestImage), "sleep", "infinity")
+		c, err := b.Site.Machine.StartContainer(ctx, mode, site.Reference(largestImage), "sleep", "infinity")
 		if err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, c.Remove(ctx)) }()
 		roots[mode] = c.Root
 	}
-	if err := b.assertLazy(ctx, largestImage); err != nil {
+	if err := b.AssertLazy(ctx, largestImage); err != nil {
 		return err
 	}
 	return fn(roots)
@@ -54,7 +55,7 @@ func timed(fn func() error) (float64, error) {
 }
 
 // reads: everything is on the node's disk, nothing is in memory.
-func (b *bench) reads(ctx context.Context) error {
+func (b *table) reads(ctx context.Context) error {
 	return b.both(ctx, func(roots map[string]string) error {
 		c, err := choose(roots[site.Overlayfs])
 		if err != nil {
@@ -75,7 +76,7 @@ func (b *bench) reads(ctx context.Context) error {
 		}); err != nil {
 			return err
 		}
-		b.judgeTimes("reads", fmt.Sprintf("largest file (%s)", size(c.largestSize)), large, readRatio)
+		b.judgeTimes("reads", fmt.Sprintf("largest file (%s)", bench.Size(c.largestSize)), large, readRatio)
 		b.judgeTimes("reads", fmt.Sprintf("%d small files", len(c.small)), small, readRatio)
 		return nil
 	})
@@ -88,20 +89,20 @@ func droppedRead(r *reader, root string, times map[string][]float64, mode string
 	}
 	took, err := timed(func() error { _, err := r.read(root, paths...); return err })
 	times[mode] = append(times[mode], took)
-	say("%-10s %d files in %s", mode, len(paths), seconds(took))
+	bench.Say("%-10s %d files in %s", mode, len(paths), bench.Seconds(took))
 	return err
 }
 
 // judgeTimes turns the times of both modes into rows and a verdict.
-func (b *bench) judgeTimes(figure, what string, times map[string][]float64, target float64) {
+func (b *table) judgeTimes(figure, what string, times map[string][]float64, target float64) {
 	for _, mode := range modes {
 		b.rows = append(b.rows, timesRow(largestImage, figure+": "+what, mode, times[mode]))
 	}
-	b.judge(figure, what, median(times[site.Overlayfs]), median(times[site.Lighter]), target)
+	b.judge(figure, what, bench.Median(times[site.Overlayfs]), bench.Median(times[site.Lighter]), target)
 }
 
 // walks calls stat on every name.
-func (b *bench) walks(ctx context.Context) error {
+func (b *table) walks(ctx context.Context) error {
 	return b.both(ctx, func(roots map[string]string) error {
 		cold, hot := map[string][]float64{}, map[string][]float64{}
 		names := map[string]int{}
@@ -115,7 +116,7 @@ func (b *bench) walks(ctx context.Context) error {
 					return err
 				}
 				times[mode] = append(times[mode], took)
-				say("%-10s %d names in %s", mode, names[mode], seconds(took))
+				bench.Say("%-10s %d names in %s", mode, names[mode], bench.Seconds(took))
 			}
 			return nil
 		})

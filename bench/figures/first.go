@@ -1,4 +1,4 @@
-package main
+package figures
 
 import (
 	"context"
@@ -10,32 +10,33 @@ import (
 	"strings"
 	"time"
 
+	"lighter/bench"
 	"lighter/test/testkit/site"
 )
 
 // firstRead reads the largest file of ml when no byte of it is on the node.
-func (b *bench) firstRead(ctx context.Context) error {
-	if err := b.need(ctx, largestImage); err != nil {
+func (b *table) firstRead(ctx context.Context) error {
+	if err := b.Need(ctx, largestImage); err != nil {
 		return err
 	}
 	var all []firstRead
 	var times []float64
-	for range b.rounds {
+	for range b.Rounds {
 		f, err := b.readFirst(ctx)
 		if err != nil {
 			return err
 		}
-		say("%s in %s: %s over the link, %.0f MB/s of it, processors %.0f %% busy, %.0f %% of what others left", size(f.size), seconds(f.took), size(f.bytes),
+		bench.Say("%s in %s: %s over the link, %.0f MB/s of it, processors %.0f %% busy, %.0f %% of what others left", bench.Size(f.size), bench.Seconds(f.took), bench.Size(f.bytes),
 			float64(f.bytes)/f.took/1e6, 100*f.busy, 100*f.busySite)
 		all, times = append(all, f), append(times, f.took)
 	}
 	r := timesRow(largestImage, "first read of the largest file", site.Lighter, times)
-	speed := medianOf(all, func(f firstRead) float64 { return float64(f.bytes) / f.took })
-	busy := medianOf(all, func(f firstRead) float64 { return f.busySite })
-	r.Bytes = int64(medianOf(all, func(f firstRead) float64 { return float64(f.bytes) }))
+	speed := bench.MedianOf(all, func(f firstRead) float64 { return float64(f.bytes) / f.took })
+	busy := bench.MedianOf(all, func(f firstRead) float64 { return f.busySite })
+	r.Bytes = int64(bench.MedianOf(all, func(f firstRead) float64 { return float64(f.bytes) }))
 	r.Values = map[string]float64{"link_MBps": speed / 1e6, "file_MBps": float64(all[0].size) / r.RunS / 1e6, "processors_busy": busy}
 	b.rows = append(b.rows, r)
-	v := verdict{Figure: "first", What: fmt.Sprintf("first read of %s : link", size(all[0].size)), Lighter: fmt.Sprintf("%.0f MB/s", speed/1e6), Unit: "ratio",
+	v := verdict{Figure: "first", What: fmt.Sprintf("first read of %s : link", bench.Size(all[0].size)), Lighter: fmt.Sprintf("%.0f MB/s", speed/1e6), Unit: "ratio",
 		Value: speed / linkSpeed, Target: linkShare, AtLeast: true, Note: fmt.Sprintf("or the processors busy: %.0f %%", 100*busy)}
 	v.Result = passed(v.Value >= linkShare || busy >= busyEnough)
 	b.verdicts = append(b.verdicts, v)
@@ -51,8 +52,8 @@ type firstRead struct {
 	busySite float64 // the same, of what all but the site left
 }
 
-func (b *bench) readFirst(ctx context.Context) (f firstRead, err error) {
-	m := b.site.Machine
+func (b *table) readFirst(ctx context.Context) (f firstRead, err error) {
+	m := b.Site.Machine
 	c, files, err := b.freshLargest(ctx)
 	if err != nil {
 		return f, err
@@ -82,7 +83,7 @@ func (b *bench) readFirst(ctx context.Context) (f firstRead, err error) {
 
 // freshLargest starts a lazy container of the image with the largest files on a
 // wiped machine, and says which file is to be read. The caller removes it.
-func (b *bench) freshLargest(ctx context.Context) (*site.Container, chosen, error) {
+func (b *table) freshLargest(ctx context.Context) (*site.Container, chosen, error) {
 	c, err := b.freshContainer(ctx, largestImage)
 	if err != nil {
 		return nil, chosen{}, err
@@ -95,14 +96,14 @@ func (b *bench) freshLargest(ctx context.Context) (*site.Container, chosen, erro
 }
 
 // freshContainer starts a lazy container of image on a wiped machine.
-func (b *bench) freshContainer(ctx context.Context, image string) (*site.Container, error) {
-	if err := b.wipe(ctx); err != nil {
+func (b *table) freshContainer(ctx context.Context, image string) (*site.Container, error) {
+	if err := b.Wipe(ctx); err != nil {
 		return nil, err
 	}
-	if _, err := b.site.Machine.Pull(ctx, site.Lighter, site.Reference(image)); err != nil {
+	if _, err := b.Site.Machine.Pull(ctx, site.Lighter, site.Reference(image)); err != nil {
 		return nil, err
 	}
-	c, err := b.site.Machine.StartContainer(ctx, site.Lighter, site.Reference(image), "sleep", "infinity")
+	c, err := b.Site.Machine.StartContainer(ctx, site.Lighter, site.Reference(image), "sleep", "infinity")
 	if err != nil {
 		return nil, err
 	}
@@ -114,11 +115,11 @@ func (b *bench) freshContainer(ctx context.Context, image string) (*site.Contain
 }
 
 // quiet waits until nothing comes over the link any more.
-func (b *bench) quiet(ctx context.Context) error {
+func (b *table) quiet(ctx context.Context) error {
 	const limit = 30 * time.Second
 	last := int64(-1)
 	for start := time.Now(); time.Since(start) < limit; {
-		now, err := b.site.Machine.Bytes()
+		now, err := b.Site.Machine.Bytes()
 		if err != nil || now == last {
 			return err
 		}

@@ -1,4 +1,4 @@
-package main
+package figures
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 
+	"lighter/bench"
 	"lighter/test/testkit/layout"
 	"lighter/test/testkit/site"
 )
@@ -19,13 +20,13 @@ const (
 // ingest takes each image into an empty hub, and pulls it into an empty
 // overlayfs: the same image, from the same registry, over the same link, onto
 // the same disk.
-func (b *bench) ingest(ctx context.Context) error {
+func (b *table) ingest(ctx context.Context) error {
 	for _, image := range b.images() {
-		layout, err := layoutOf(image)
+		layout, err := b.Config.Layout(image)
 		if err != nil {
 			return err
 		}
-		if err := b.site.Push(ctx, layout, image); err != nil {
+		if err := b.Site.Push(ctx, layout, image); err != nil {
 			return err
 		}
 		times := map[string][]float64{}
@@ -33,12 +34,12 @@ func (b *bench) ingest(ctx context.Context) error {
 			if mode == site.Overlayfs {
 				took, err := b.pullAlone(ctx, image)
 				times[mode] = append(times[mode], took)
-				say("%-10s pulled into overlayfs in %s", image, seconds(took))
+				bench.Say("%-10s pulled into overlayfs in %s", image, bench.Seconds(took))
 				return err
 			}
 			took, again, err := b.ingestOnce(ctx, image)
 			times[mode], times["again"] = append(times[mode], took), append(times["again"], again)
-			say("%-10s taken in in %s, again in %s", image, seconds(took), seconds(again))
+			bench.Say("%-10s taken in in %s, again in %s", image, bench.Seconds(took), bench.Seconds(again))
 			return err
 		})
 		if err != nil {
@@ -49,17 +50,17 @@ func (b *bench) ingest(ctx context.Context) error {
 	return nil
 }
 
-func (b *bench) pullAlone(ctx context.Context, image string) (float64, error) {
-	if err := b.wipe(ctx); err != nil {
+func (b *table) pullAlone(ctx context.Context, image string) (float64, error) {
+	if err := b.Wipe(ctx); err != nil {
 		return 0, err
 	}
-	took, err := b.site.Machine.Pull(ctx, site.Overlayfs, site.Reference(image))
+	took, err := b.Site.Machine.Pull(ctx, site.Overlayfs, site.Reference(image))
 	return took.Seconds(), err
 }
 
 // ingestOnce returns how long an empty hub needs, and how long the second time.
-func (b *bench) ingestOnce(ctx context.Context, image string) (took, again float64, err error) {
-	h, err := b.site.Machine.StartHub(ctx, "ingest")
+func (b *table) ingestOnce(ctx context.Context, image string) (took, again float64, err error) {
+	h, err := b.Site.Machine.StartHub(ctx, "ingest")
 	if err != nil {
 		return 0, 0, err
 	}
@@ -74,14 +75,14 @@ func (b *bench) ingestOnce(ctx context.Context, image string) (took, again float
 	return took, again, err
 }
 
-func (b *bench) judgeIngest(image string, times map[string][]float64) {
+func (b *table) judgeIngest(image string, times map[string][]float64) {
 	b.rows = append(b.rows,
 		timesRow(image, "pull alone", site.Overlayfs, times[site.Overlayfs]),
 		timesRow(image, "ingest", site.Lighter, times[site.Lighter]),
 		timesRow(image, "ingest again", site.Lighter, times["again"]))
-	b.judge("ingest", image+" : pull into overlayfs", median(times[site.Overlayfs]), median(times[site.Lighter]), ingestRatio)
-	v := verdict{Figure: "ingest", What: image + ", already there", Lighter: seconds(median(times["again"])), Unit: "s"}
-	v.Value, v.Target, v.Result = atMost(median(times["again"]), againAtMost)
+	b.judge("ingest", image+" : pull into overlayfs", bench.Median(times[site.Overlayfs]), bench.Median(times[site.Lighter]), ingestRatio)
+	v := verdict{Figure: "ingest", What: image + ", already there", Lighter: bench.Seconds(bench.Median(times["again"])), Unit: "s"}
+	v.Value, v.Target, v.Result = atMost(bench.Median(times["again"]), againAtMost)
 	b.verdicts = append(b.verdicts, v)
 }
 
@@ -93,33 +94,33 @@ const (
 )
 
 // million makes an image of a million files, and reports what its index costs.
-func (b *bench) million(ctx context.Context) error {
-	from, err := layoutOf("base")
+func (b *table) million(ctx context.Context) error {
+	from, err := b.Config.Layout("base")
 	if err != nil {
 		return err
 	}
-	dir := filepath.Join(b.site.Dir, "layouts", "million")
+	dir := filepath.Join(b.Site.Dir, "layouts", "million")
 	if err := layout.Extend(from, dir, writeMillion); err != nil {
 		return err
 	}
-	if err := b.site.Push(ctx, dir, "million"); err != nil {
+	if err := b.Site.Push(ctx, dir, "million"); err != nil {
 		return err
 	}
-	if err := b.wipe(ctx); err != nil {
+	if err := b.Wipe(ctx); err != nil {
 		return err
 	}
-	if err := b.site.ResetPeaks(); err != nil {
+	if err := b.Site.ResetPeaks(); err != nil {
 		return err
 	}
-	made, err := timed(func() error { return b.site.Hub.Add(ctx, "million") })
+	made, err := timed(func() error { return b.Site.Hub.Add(ctx, "million") })
 	if err != nil {
 		return err
 	}
-	hub, err := b.site.Hub.Memory()
+	hub, err := b.Site.Hub.Memory()
 	if err != nil {
 		return err
 	}
-	say("made in %s, the hub had %s at most", seconds(made), size(hub.Most))
+	bench.Say("made in %s, the hub had %s at most", bench.Seconds(made), bench.Size(hub.Most))
 	pull, mounted, err := b.mountMillion(ctx)
 	if err != nil {
 		return err
@@ -151,27 +152,27 @@ func writeMillion(l *layout.Layer) error {
 }
 
 // mountMillion returns how long the pull and the first container take.
-func (b *bench) mountMillion(ctx context.Context) (pull, container float64, err error) {
-	if err := b.wipe(ctx); err != nil {
+func (b *table) mountMillion(ctx context.Context) (pull, container float64, err error) {
+	if err := b.Wipe(ctx); err != nil {
 		return 0, 0, err
 	}
-	took, err := b.site.Machine.Pull(ctx, site.Lighter, site.Reference("million"))
+	took, err := b.Site.Machine.Pull(ctx, site.Lighter, site.Reference("million"))
 	if err != nil {
 		return 0, 0, err
 	}
-	ran, err := b.site.Machine.Run(ctx, site.Lighter, site.Reference("million"), "ls", "/srv/099/09999")
+	ran, err := b.Site.Machine.Run(ctx, site.Lighter, site.Reference("million"), "ls", "/srv/099/09999")
 	if err != nil {
 		return 0, 0, err
 	}
-	return took.Seconds(), ran.Total().Seconds(), b.assertLazy(ctx, "million")
+	return took.Seconds(), ran.Total().Seconds(), b.AssertLazy(ctx, "million")
 }
 
-func (b *bench) reportMillion(ctx context.Context, values map[string]float64) error {
-	node, err := b.site.Machine.NodeMemory()
+func (b *table) reportMillion(ctx context.Context, values map[string]float64) error {
+	node, err := b.Site.Machine.NodeMemory()
 	if err != nil {
 		return err
 	}
-	i, err := b.inspect(ctx, "million")
+	i, err := b.Inspect(ctx, "million")
 	if err != nil {
 		return err
 	}
@@ -182,12 +183,12 @@ func (b *bench) reportMillion(ctx context.Context, values map[string]float64) er
 	add := func(what, lighter, note string) {
 		b.verdicts = append(b.verdicts, verdict{Figure: "million", What: what, Lighter: lighter, Result: report, Note: note})
 	}
-	add("index on the disk", size(i.IndexSize), fmt.Sprintf("%d files", i.Files))
-	add("index on the wire, with locations", size(i.IndexWire), "")
-	add("time to make", seconds(values["make_s"]), "from the registry")
-	v := verdict{Figure: "million", What: "memory to make", Lighter: size(int64(values["hub_most_bytes"])), Unit: "MB", Note: "the most that was resident in the hub"}
+	add("index on the disk", bench.Size(i.IndexSize), fmt.Sprintf("%d files", i.Files))
+	add("index on the wire, with locations", bench.Size(i.IndexWire), "")
+	add("time to make", bench.Seconds(values["make_s"]), "from the registry")
+	v := verdict{Figure: "million", What: "memory to make", Lighter: bench.Size(int64(values["hub_most_bytes"])), Unit: "MB", Note: "the most that was resident in the hub"}
 	v.Value, v.Target, v.Result = atMost(values["hub_most_bytes"]/1e6, makeMemory/1e6)
 	b.verdicts = append(b.verdicts, v)
-	add("pull; first container", seconds(values["pull_s"])+"; "+seconds(values["container_s"]), size(node.Most)+" at most in the node")
+	add("pull; first container", bench.Seconds(values["pull_s"])+"; "+bench.Seconds(values["container_s"]), bench.Size(node.Most)+" at most in the node")
 	return nil
 }

@@ -1,0 +1,212 @@
+package bench
+
+import (
+	"bytes"
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pelletier/go-toml/v2"
+
+	"lighter/test/testkit/site"
+)
+
+// Default is the configuration where none is given, in TOML, with every key explained.
+//
+//go:embed default.toml
+var Default string
+
+// Config says what is measured.
+type Config struct {
+	Rounds    int     `toml:"rounds"`
+	Recorded  int     `toml:"recorded"`
+	FullPulls int     `toml:"full_pulls"`
+	Links     []Link  `toml:"link"`
+	Images    []Image `toml:"image"`
+	Peers     []Peer  `toml:"peer"`
+}
+
+// Link is the way between the machine and the registry and the hub.
+type Link struct {
+	Name      string   `toml:"name" json:"name"`
+	Rate      string   `toml:"rate" json:"rate"`                               // as tc writes it
+	RTT       Duration `toml:"rtt" json:"rtt"`                                 // of a round trip
+	Workloads []string `toml:"workloads,omitempty" json:"workloads,omitempty"` // IMAGE/WORKLOAD; empty: all
+}
+
+// Image is one image and what is run in it.
+type Image struct {
+	Name      string     `toml:"name"`
+	Layout    string     `toml:"layout"` // OCI layout with the tag latest; empty: what test/setup made
+	Workloads []Workload `toml:"workload"`
+}
+
+// Workload is one command in an image, and what makes it ready; nothing: its end.
+type Workload struct {
+	Image     string   `toml:"-"`
+	Name      string   `toml:"name"`
+	Argv      []string `toml:"argv"`
+	ReadyLine string   `toml:"ready_line"`
+	ReadyPort int      `toml:"ready_port"`
+	ReadyPath string   `toml:"ready_path"`
+
+	Ready site.Ready `toml:"-"`
+}
+
+// String is the workload's full name.
+func (w Workload) String() string { return w.Image + "/" + w.Name }
+
+// Serves tells whether it runs on once it is ready.
+func (w Workload) Serves() bool { return w.Ready != site.Ready{} }
+
+// Peer is another snapshotter; default.toml explains its keys.
+type Peer struct {
+	Name         string            `toml:"name"`
+	Snapshotter  string            `toml:"snapshotter"`
+	Command      []string          `toml:"command"`
+	Capabilities []string          `toml:"capabilities"`
+	Exports      map[string]string `toml:"exports"`
+	Suffix       string            `toml:"suffix"`
+	Convert      []string          `toml:"convert"`
+	Pull         []string          `toml:"pull"`
+}
+
+// Duration is written as time.ParseDuration reads it.
+type Duration time.Duration
+
+// UnmarshalText reads it.
+func (d *Duration) UnmarshalText(b []byte) error {
+	parsed, err := time.ParseDuration(string(b))
+	if err == nil && parsed < 0 {
+		err = fmt.Errorf("%s is less than no time", parsed)
+	}
+	*d = Duration(parsed)
+	return err
+}
+
+// MarshalText writes it.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
+
+// ReadConfig reads a configuration file; no name: Default.
+func ReadConfig(path string) (Config, error) {
+	text, name := []byte(Default), "the default configuration"
+	if path != "" {
+		var err error
+		if text, err = os.ReadFile(path); err != nil {
+			return Config{}, err
+		}
+		name = path
+	}
+	c, err := parseConfig(text)
+	if err != nil {
+		return c, fmt.Errorf("%s: %w", name, err)
+	}
+	return c, nil
+}
+
+func parseConfig(text []byte) (Config, error) {
+	c := Config{Rounds: 3, Recorded: 3, FullPulls: 1}
+	decoder := toml.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&c); err != nil {
+		if strict := new(toml.StrictMissingError); errors.As(err, &strict) {
+			return c, errors.New(strict.String())
+		}
+		return c, err
+	}
+	for i := range c.Images {
+		image := &c.Images[i]
+		if image.Layout != "" {
+			var err error
+			if image.Layout, err = filepath.Abs(image.Layout); err != nil {
+				return c, err
+			}
+		}
+		for j := range image.Workloads {
+			w := &image.Workloads[j]
+			w.Image = image.Name
+			if err := w.compile(); err != nil {
+				return c, fmt.Errorf("workload %s: %w", w, err)
+			}
+		}
+	}
+	return c, c.check()
+}
+
+// compile makes Ready of what the configuration says.
+func (w *Workload) compile() error {
+	w.Ready = site.Ready{Port: w.ReadyPort, Path: w.ReadyPath}
+	switch {
+	case len(w.Argv) == 0:
+		return errors.New("it has no argv")
+	case w.ReadyLine != "" && w.ReadyPort != 0:
+		return errors.New("say ready_line or ready_port, not both")
+	case w.ReadyPort == 0 && w.ReadyPath != "" || w.ReadyPort < 0 || w.ReadyPort > 65535:
+		return errors.New("ready_path needs a ready_port from 1 to 65535")
+	}
+	if w.ReadyLine != "" {
+		var err error
+		w.Ready.Line, err = regexp.Compile(w.ReadyLine)
+		return err
+	}
+	return nil
+}
+
+// Names are what images, workloads, links and peers may be called: they become
+// parts of references and of file names.
+var names = regexp.MustCompile(`^[a-z0-9]+([._-][a-z0-9]+)*$`)
+
+func (c Config) check() error {
+	if c.Rounds < 1 || c.Recorded < 1 || c.FullPulls < 1 {
+		return errors.New("rounds, recorded and full_pulls are at least 1")
+	}
+	var all []string
+	for _, link := range c.Links {
+		all = append(all, "link "+link.Name)
+		for _, name := range link.Workloads {
+			if !slices.ContainsFunc(c.Workloads(), func(w Workload) bool { return w.String() == name }) {
+				return fmt.Errorf("link %s: there is no workload %s", link.Name, name)
+			}
+		}
+	}
+	for _, image := range c.Images {
+		all = append(all, "image "+image.Name)
+		for _, w := range image.Workloads {
+			all = append(all, "workload "+w.String())
+		}
+	}
+	for _, p := range c.Peers {
+		all = append(all, "peer "+p.Name)
+		if p.Snapshotter == "" {
+			return fmt.Errorf("peer %s: it has no snapshotter", p.Name)
+		}
+	}
+	slices.Sort(all)
+	for i, name := range all {
+		kind, rest, _ := strings.Cut(name, " ")
+		for part := range strings.SplitSeq(rest, "/") {
+			if !names.MatchString(part) {
+				return fmt.Errorf("%s %q: a name has small letters, digits, and . _ - between them", kind, part)
+			}
+		}
+		if i > 0 && all[i-1] == name {
+			return fmt.Errorf("%s is there twice", name)
+		}
+	}
+	return nil
+}
+
+// Workloads are those of all images, in their order.
+func (c Config) Workloads() []Workload {
+	var all []Workload
+	for _, image := range c.Images {
+		all = append(all, image.Workloads...)
+	}
+	return all
+}

@@ -1,0 +1,98 @@
+// Package figures measures what Lighter must reach besides the starts of package
+// starts, against a full pull with overlayfs, and says of each figure whether it is
+// reached; and it shows the demo.
+package figures
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"lighter/bench"
+	"lighter/test/testkit/site"
+)
+
+// Options say what to measure.
+type Options struct {
+	Lighter string   // the lighter binary
+	Out     string   // the directory of the results
+	Rounds  int      // how often each thing is measured
+	Only    []string // figures; empty: all
+}
+
+// Check says what is wrong with the options.
+func (o Options) Check() error {
+	for _, name := range o.Only {
+		if !slices.Contains(Names(), name) {
+			return fmt.Errorf("there is no figure %q: there are %s", name, strings.Join(Names(), ", "))
+		}
+	}
+	if o.Rounds < 1 {
+		return errors.New("measure at least one round")
+	}
+	return nil
+}
+
+// table is one run.
+type table struct {
+	*bench.Bench
+	Options
+	workloads []bench.Workload
+	rows      []benchRow
+	verdicts  []verdict
+}
+
+// The link's speed, in bytes a second.
+const linkSpeed = 1e9 / 8
+
+// modes are the two ways that everything is done.
+var modes = []string{site.Overlayfs, site.Lighter}
+
+// Run measures the figures, and writes what was measured, also when something
+// failed half-way.
+func Run(ctx context.Context, o Options) error { return o.do(ctx, (*table).figures) }
+
+// Demo runs three commands both ways and prints a table.
+func Demo(ctx context.Context, o Options) error { return o.do(ctx, (*table).demo) }
+
+func (o Options) do(ctx context.Context, measure func(*table, context.Context) error) error {
+	return bench.Enclosed(ctx, func(ctx context.Context) (err error) {
+		config, err := bench.ReadConfig("")
+		if err != nil {
+			return err
+		}
+		if err := os.MkdirAll(o.Out, 0o755); err != nil {
+			return err
+		}
+		s, err := site.Start(ctx, site.Options{Lighter: o.Lighter})
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, s.Close()) }()
+		return measure(&table{Bench: bench.New(s, config), Options: o, workloads: judged(config)}, ctx)
+	})
+}
+
+// judged are the workloads that have a target.
+func judged(config bench.Config) (all []bench.Workload) {
+	for _, w := range config.Workloads() {
+		if _, ok := targets[w.String()]; ok {
+			all = append(all, w)
+		}
+	}
+	return all
+}
+
+// images are those of the workloads, in their order.
+func (b *table) images() []string {
+	var names []string
+	for _, w := range b.workloads {
+		if !slices.Contains(names, w.Image) {
+			names = append(names, w.Image)
+		}
+	}
+	return names
+}

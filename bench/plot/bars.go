@@ -1,0 +1,165 @@
+// Package plot promises the few figures that the benchmarks need, as SVG of some
+// kilobytes: the same values, the same bytes. It knows neither files nor time.
+package plot
+
+import (
+	"bytes"
+	"encoding/xml"
+	"fmt"
+	"math"
+	"strconv"
+)
+
+// Bars are stacked bars, in groups, from the left to the right.
+type Bars struct {
+	Title  string
+	Unit   string   // of the values
+	Parts  []string // what the parts of a bar are, from its left
+	Groups []Group
+}
+
+// Group is some bars that belong together.
+type Group struct {
+	Name string
+	Bars []Bar
+}
+
+// Bar is one bar.
+type Bar struct {
+	Name  string
+	Parts []float64
+	Note  string // at its end
+}
+
+// colors are told apart by those who do not see all colours, too.
+var colors = []string{"#4477aa", "#ddaa33", "#bb5566", "#228833", "#aa3377", "#66ccee", "#777777", "#000000"}
+
+func color(i int) string { return colors[i%len(colors)] }
+
+// Sizes, in pixels.
+const (
+	width    = 920
+	left     = 210 // of the axis: names are before it
+	right    = 150 // behind the longest bar: for its note
+	barRoom  = 15  // from bar to bar
+	barHigh  = 12
+	headRoom = 18 // of a group's name
+	top      = 62 // of the first group
+	bottom   = 34 // for the axis
+)
+
+// SVG draws them.
+func (b Bars) SVG() []byte {
+	height, most := top+bottom, 0.0
+	for _, g := range b.Groups {
+		height += headRoom + barRoom*len(g.Bars)
+		for _, bar := range g.Bars {
+			most = max(most, sum(bar.Parts))
+		}
+	}
+	c := newCanvas(width, height, b.Title)
+	c.legend(b.Parts)
+	axis := newAxis(most, left, width-right)
+	c.verticals(axis, top-8, height-bottom, b.Unit)
+	y := top
+	for _, g := range b.Groups {
+		c.text(8, y+11, "bold", g.Name)
+		y += headRoom
+		for _, bar := range g.Bars {
+			c.text(24, y+10, "", bar.Name)
+			from := 0.0
+			for i, part := range bar.Parts {
+				x, to := axis.at(from), axis.at(from+part)
+				c.printf(`<rect x="%s" y="%d" width="%s" height="%d" fill="%s"/>`, number(x), y, number(to-x), barHigh, color(i))
+				from += part
+			}
+			c.text(int(axis.at(from))+5, y+10, "", bar.Note)
+			y += barRoom
+		}
+	}
+	return c.end()
+}
+
+func sum(values []float64) (s float64) {
+	for _, v := range values {
+		s += v
+	}
+	return s
+}
+
+// canvas is an SVG that is being written.
+type canvas struct{ bytes.Buffer }
+
+func newCanvas(width, height int, title string) *canvas {
+	c := &canvas{}
+	c.printf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" font-family="sans-serif" font-size="11">`, width, height, width)
+	c.printf(`<rect width="%d" height="%d" fill="#ffffff"/>`, width, height)
+	c.printf(`<text x="8" y="20" font-size="14" font-weight="bold">%s</text>`, escape(title))
+	return c
+}
+
+func (c *canvas) printf(format string, args ...any) { fmt.Fprintf(&c.Buffer, format+"\n", args...) }
+
+func (c *canvas) text(x, y int, weight, text string) {
+	if text == "" {
+		return
+	}
+	if weight != "" {
+		weight = fmt.Sprintf(` font-weight="%s"`, weight)
+	}
+	c.printf(`<text x="%d" y="%d"%s>%s</text>`, x, y, weight, escape(text))
+}
+
+// legend says what the colours are.
+func (c *canvas) legend(names []string) {
+	x := left
+	for i, name := range names {
+		c.printf(`<rect x="%d" y="31" width="12" height="12" fill="%s"/>`, x, color(i))
+		c.text(x+17, 41, "", name)
+		x += 35 + 7*len(name)
+	}
+}
+
+// verticals draws an axis below, and a line at each of its steps.
+func (c *canvas) verticals(a axis, from, to int, unit string) {
+	for v := 0.0; v <= a.most*1.0001; v += a.step {
+		x := number(a.at(v))
+		c.printf(`<line x1="%s" y1="%d" x2="%s" y2="%d" stroke="#cccccc"/>`, x, from, x, to)
+		c.printf(`<text x="%s" y="%d" text-anchor="middle">%s</text>`, x, to+14, number(v))
+	}
+	c.printf(`<text x="%s" y="%d" text-anchor="middle">%s</text>`, number((a.from+a.to)/2), to+29, escape(unit))
+}
+
+func (c *canvas) end() []byte {
+	c.printf("</svg>")
+	return c.Bytes()
+}
+
+func escape(text string) string {
+	var b bytes.Buffer
+	_ = xml.EscapeText(&b, []byte(text)) // a buffer takes everything
+	return b.String()
+}
+
+// number writes at most two digits behind the point.
+func number(f float64) string { return strconv.FormatFloat(math.Round(f*100)/100, 'f', -1, 64) }
+
+// axis puts values from 0 to most between two places.
+type axis struct{ most, step, from, to float64 }
+
+// newAxis has between four and ten steps of 1, 2 or 5 times a power of ten.
+func newAxis(most float64, from, to int) axis {
+	if !(most > 0) {
+		most = 1
+	}
+	step := math.Pow(10, math.Floor(math.Log10(most)))
+	for _, part := range []float64{1, 0.5, 0.2} {
+		if most/(step*part) >= 4 {
+			step *= part
+			break
+		}
+	}
+	return axis{most, step, float64(from), float64(to)}
+}
+
+func (a axis) at(v float64) float64 { return a.from + v/a.most*(a.to-a.from) }

@@ -1,0 +1,54 @@
+package plot
+
+import "slices"
+
+// CDF says, of each of some sets of values, which share of them is at most so large.
+type CDF struct {
+	Title  string
+	X      string // what the values are
+	Series []Series
+}
+
+// Series is one set of values.
+type Series struct {
+	Name   string
+	Values []float64
+}
+
+const (
+	cdfLeft   = 60
+	cdfHeight = 360
+)
+
+// SVG draws it.
+func (d CDF) SVG() []byte {
+	c := newCanvas(width, cdfHeight, d.Title)
+	most := 0.0
+	var names []string
+	for _, s := range d.Series {
+		names = append(names, s.Name)
+		for _, v := range s.Values {
+			most = max(most, v)
+		}
+	}
+	c.legend(names)
+	x := newAxis(most, cdfLeft, width-30)
+	const low, high = cdfHeight - bottom, top
+	c.verticals(x, high, low, d.X)
+	for percent := 0; percent <= 100; percent += 25 {
+		y := low - (low-high)*percent/100
+		c.printf(`<line x1="%d" y1="%d" x2="%d" y2="%d" stroke="#cccccc"/>`, cdfLeft, y, width-30, y)
+		c.printf(`<text x="%d" y="%d" text-anchor="end">%d %%</text>`, cdfLeft-6, y+4, percent)
+	}
+	for i, s := range d.Series {
+		if len(s.Values) == 0 {
+			continue
+		}
+		path := "M" + number(x.at(0)) + " " + number(low)
+		for n, v := range slices.Sorted(slices.Values(s.Values)) {
+			path += " H" + number(x.at(v)) + " V" + number(low-(low-high)*float64(n+1)/float64(len(s.Values)))
+		}
+		c.printf(`<path d="%s H%s" fill="none" stroke="%s" stroke-width="2"/>`, path, number(x.at(most)), color(i))
+	}
+	return c.end()
+}

@@ -1,0 +1,101 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"lighter/test/testkit/site"
+)
+
+// Start is what one start took: a pull, a container that was ready and ended, and a
+// second one. Times are in seconds, bytes are those that the machine received over
+// the link since the pull began.
+type Start struct {
+	Pull   float64 `json:"pull_s"`
+	Create float64 `json:"create_s"`
+	Ready  float64 `json:"ready_s"`  // from the start of the task until it was ready
+	Run    float64 `json:"run_s"`    // the same, until it had ended
+	Second float64 `json:"second_s"` // create and run of a second container, at once after the first
+
+	PullBytes  int64  `json:"pull_bytes"`
+	ReadyBytes int64  `json:"ready_bytes"`
+	Bytes      int64  `json:"bytes"` // until the first container had ended
+	Output     string `json:"-"`
+}
+
+// Total is the time from the pull to the end of the first container, in seconds.
+func (s Start) Total() float64 { return s.Pull + s.Create + s.Run }
+
+// A Puller pulls an image and returns how long that took.
+type Puller func(ctx context.Context, snapshotter, ref string) (time.Duration, error)
+
+// Pulled is Start.Pull and what belongs to it.
+type Pulled struct {
+	began int64 // what the link had brought before
+	start Start
+}
+
+// Pull pulls an image. It is the first part of a start.
+func (b *Bench) Pull(ctx context.Context, pull Puller, snapshotter, ref string) (p Pulled, err error) {
+	if p.began, err = b.Site.Machine.Bytes(); err != nil {
+		return p, err
+	}
+	took, err := pull(ctx, snapshotter, ref)
+	if err != nil {
+		return p, err
+	}
+	now, err := b.Site.Machine.Bytes()
+	p.start.Pull, p.start.PullBytes = took.Seconds(), now-p.began
+	return p, err
+}
+
+// Before is a pull as if it had just been made: its time and bytes, and those of the
+// link counted from now on.
+func (b *Bench) Before(p Pulled) (Pulled, error) {
+	now, err := b.Site.Machine.Bytes()
+	p.began = now - p.start.PullBytes
+	return p, err
+}
+
+// Run runs a workload of what was pulled.
+func (b *Bench) Run(ctx context.Context, p Pulled, snapshotter, ref string, w Workload) (Start, error) {
+	s := p.start
+	first, err := b.Site.Machine.RunUntil(ctx, w.Ready, snapshotter, ref, w.Argv...)
+	if err != nil {
+		return s, err
+	}
+	now, err := b.Site.Machine.Bytes()
+	s.Create, s.Ready, s.Run, s.Output = first.Create.Seconds(), first.Ready.Seconds(), first.Start.Seconds(), first.Output
+	s.ReadyBytes, s.Bytes = first.ReadyBytes-p.began, now-p.began
+	return s, err
+}
+
+// RunAgain runs the workload once more, at once after Run, and adds that to s.
+func (b *Bench) RunAgain(ctx context.Context, s *Start, snapshotter, ref string, w Workload) error {
+	second, err := b.Site.Machine.RunUntil(ctx, w.Ready, snapshotter, ref, w.Argv...)
+	if err == nil && !w.Serves() && second.Output != s.Output {
+		err = fmt.Errorf("%s wrote %q, and the second time %q", w, s.Output, second.Output)
+	}
+	s.Second = second.Total().Seconds()
+	return err
+}
+
+// ColdStart wipes the machine, drops the page cache, and measures a start with one
+// of the site's two snapshotters.
+func (b *Bench) ColdStart(ctx context.Context, mode string, w Workload) (s Start, err error) {
+	if err := b.Wipe(ctx); err != nil {
+		return s, err
+	}
+	p, err := b.Pull(ctx, b.Site.Machine.Pull, mode, site.Reference(w.Image))
+	if err != nil {
+		return s, err
+	}
+	if s, err = b.Run(ctx, p, mode, site.Reference(w.Image), w); err != nil {
+		return s, err
+	}
+	if err = b.RunAgain(ctx, &s, mode, site.Reference(w.Image), w); err == nil && mode == site.Lighter {
+		err = b.AssertLazy(ctx, w.Image)
+	}
+	return s, err
+}

@@ -1,0 +1,87 @@
+package starts
+
+import (
+	"fmt"
+
+	"lighter/bench"
+	"lighter/bench/plot"
+)
+
+// plots draws the result, by the files' names without their endings.
+func (s summary) plots() map[string][]byte {
+	all := map[string][]byte{}
+	for _, l := range s.Links {
+		if len(s.workloads(l.Name)) == 0 {
+			continue
+		}
+		all["starts-"+l.Name] = s.plotStarts(l).SVG()
+		all["bytes-"+l.Name] = s.plotBytes(l).SVG()
+	}
+	if len(s.Samples) > 0 {
+		all["read"] = s.plotRead().SVG()
+	}
+	return all
+}
+
+func (s summary) plotStarts(l bench.Link) plot.Bars {
+	bars := plot.Bars{Title: "Cold start, " + linkWords(l), Unit: "seconds", Parts: []string{"pull", "create", "run"}}
+	bars.Groups = s.groups(l, func(x *line) plot.Bar {
+		return plot.Bar{Parts: []float64{x.pull.median, x.create.median, x.run.median}, Note: bench.Seconds(x.total.median)}
+	})
+	return bars
+}
+
+func (s summary) plotBytes(l bench.Link) plot.Bars {
+	bars := plot.Bars{Title: "Bytes over the link, and their share of the compressed image, " + linkWords(l), Unit: "MB",
+		Parts: []string{"by the pull", "until ready", "until the end"}}
+	bars.Groups = s.groups(l, func(x *line) plot.Bar {
+		share := x.bytes.median / float64(s.image(x.image).Compressed)
+		return plot.Bar{Parts: []float64{x.pullBytes.median / 1e6, (x.readyBytes.median - x.pullBytes.median) / 1e6, (x.bytes.median - x.readyBytes.median) / 1e6},
+			Note: fmt.Sprintf("%s MB, %.1f %%", megabytes(x.bytes.median), 100*share)}
+	})
+	return bars
+}
+
+// groups makes a group a workload, and a bar for each way that it was started.
+func (s summary) groups(l bench.Link, bar func(*line) plot.Bar) (groups []plot.Group) {
+	for _, w := range s.workloads(l.Name) {
+		g := plot.Group{Name: w.String()}
+		for _, way := range s.ways() {
+			if x := s.line(l.Name, w, way); x != nil {
+				b := bar(x)
+				b.Name = way
+				g.Bars = append(g.Bars, b)
+			}
+		}
+		groups = append(groups, g)
+	}
+	return groups
+}
+
+// plotRead shows what share of an image is read, and what share of it came over
+// the first link.
+func (s summary) plotRead() plot.CDF {
+	cdf := plot.CDF{Title: "Share of the image that a start reads, and that comes over the link (both compressed): of how many workloads it is at most so large", X: "percent of the image"}
+	touched := plot.Series{Name: "read"}
+	for _, l := range s.Links[:1] {
+		for _, w := range s.workloads(l.Name) {
+			if t := s.touched(w); t > 0 {
+				touched.Values = append(touched.Values, 100*t/float64(s.image(w.image).Size))
+			}
+		}
+		cdf.Series = append(cdf.Series, touched)
+		for _, way := range s.ways() {
+			if way == LighterLocal {
+				continue
+			}
+			series := plot.Series{Name: way}
+			for _, w := range s.workloads(l.Name) {
+				if x := s.line(l.Name, w, way); x != nil {
+					series.Values = append(series.Values, 100*x.bytes.median/float64(s.image(w.image).Compressed))
+				}
+			}
+			cdf.Series = append(cdf.Series, series)
+		}
+	}
+	return cdf
+}

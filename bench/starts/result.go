@@ -1,0 +1,164 @@
+package starts
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"lighter/bench"
+)
+
+// resultFormat is what a file of results begins with.
+const resultFormat = "lighter-starts/1"
+
+// Result is what was measured: starts.json.
+type Result struct {
+	Format  string       `json:"format"`
+	Runs    []About      `json:"runs"`
+	Links   []bench.Link `json:"links"`
+	Images  []Image      `json:"images"`
+	Samples []Sample     `json:"samples"`
+}
+
+// About says where and when a run was.
+type About struct {
+	Started    time.Time `json:"started"`
+	Version    string    `json:"version"`
+	Kernel     string    `json:"kernel"`
+	Processors int       `json:"processors"`
+	Memory     int64     `json:"memory_bytes"`
+}
+
+// Image is what is known of an image, in bytes.
+type Image struct {
+	Name       string `json:"name"`
+	Layers     int    `json:"layers"`
+	Files      int64  `json:"files"`
+	Size       int64  `json:"bytes"`            // of its files
+	Compressed int64  `json:"compressed_bytes"` // of its layers in the registry
+}
+
+// Sample is one start.
+type Sample struct {
+	Link     string `json:"link"`
+	Image    string `json:"image"`
+	Workload string `json:"workload"`
+	Way      string `json:"snapshotter"`
+	Round    int    `json:"round"`
+	bench.Start
+	Fetched int64 `json:"fetched_bytes,omitempty"` // of units, compressed, until the first container's end; Lighter's alone
+	Read    int64 `json:"read_bytes,omitempty"`    // that the kernel asked the device for by then
+}
+
+// cell is what samples have in common that are rounds of the same.
+type cell struct{ link, image, workload, way string }
+
+func (s Sample) cell() cell { return cell{s.Link, s.Image, s.Workload, s.Way} }
+
+// Read reads a file of results.
+func Read(path string) (r Result, err error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return r, err
+	}
+	if err := json.Unmarshal(text, &r); err != nil {
+		return r, fmt.Errorf("%s: %w", path, err)
+	}
+	if r.Format != resultFormat || len(r.Runs) == 0 {
+		return r, fmt.Errorf("%s: it is no result of lighter bench (its format is %q, not %q)", path, r.Format, resultFormat)
+	}
+	return r, nil
+}
+
+// started is when the last of its runs was.
+func (r Result) started() time.Time {
+	return slices.MaxFunc(r.Runs, func(a, b About) int { return a.Started.Compare(b.Started) }).Started
+}
+
+// Merge puts the results of partial runs together. A cell that several have
+// measured is the latest one's, with all of its rounds.
+func Merge(all ...Result) (Result, error) {
+	slices.SortStableFunc(all, func(a, b Result) int { return a.started().Compare(b.started()) })
+	m := Result{Format: resultFormat}
+	for _, r := range all {
+		for _, run := range r.Runs {
+			if !slices.Contains(m.Runs, run) {
+				m.Runs = append(m.Runs, run)
+			}
+		}
+		var errs []error
+		m.Links, errs = union("link", m.Links, r.Links, func(l bench.Link) string { return l.Name }, func(l bench.Link) bench.Link { l.Workloads = nil; return l }, errs)
+		m.Images, errs = union("image", m.Images, r.Images, func(i Image) string { return i.Name }, func(i Image) Image { return i }, errs)
+		if err := errors.Join(errs...); err != nil {
+			return m, err
+		}
+		measured := map[cell]bool{}
+		for _, s := range r.Samples {
+			measured[s.cell()] = true
+		}
+		m.Samples = slices.DeleteFunc(m.Samples, func(s Sample) bool { return measured[s.cell()] })
+		m.Samples = append(m.Samples, r.Samples...)
+	}
+	return m, nil
+}
+
+// union adds what is new; of the same name, only the same can be merged.
+func union[T any](kind string, have, more []T, name func(T) string, what func(T) T, errs []error) ([]T, []error) {
+	for _, one := range more {
+		i := slices.IndexFunc(have, func(other T) bool { return name(other) == name(one) })
+		switch {
+		case i < 0:
+			have = append(have, one)
+		case !reflect.DeepEqual(what(have[i]), what(one)):
+			errs = append(errs, fmt.Errorf("%s %s is not the same in all results: they cannot be merged", kind, name(one)))
+		}
+	}
+	return have, errs
+}
+
+// Write writes the results, the table and the plots into a directory.
+func (r Result) Write(dir string) error {
+	if err := bench.WriteJSON(filepath.Join(dir, "starts.json"), r); err != nil {
+		return err
+	}
+	s := summarize(r)
+	errs := []error{os.WriteFile(filepath.Join(dir, "starts.md"), []byte(s.markdown()), 0o644)}
+	for name, svg := range s.plots() {
+		errs = append(errs, os.WriteFile(filepath.Join(dir, name+".svg"), svg, 0o644))
+	}
+	return errors.Join(errs...)
+}
+
+func processors() int { return runtime.NumCPU() }
+
+func kernel() string {
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		return "unknown"
+	}
+	return unix.ByteSliceToString(name.Release[:])
+}
+
+func memory() int64 {
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return 0
+	}
+	return int64(info.Totalram) * int64(cmp.Or(info.Unit, 1))
+}
+
+// shortRate says a link in words: 1 Gbit/s, 10 ms.
+func linkWords(l bench.Link) string {
+	rate := strings.NewReplacer("gbit", " Gbit/s", "mbit", " Mbit/s", "kbit", " kbit/s").Replace(l.Rate)
+	return fmt.Sprintf("%s, %v ms", rate, float64(time.Duration(l.RTT))/1e6)
+}

@@ -1,0 +1,171 @@
+package starts
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"lighter/bench"
+)
+
+var renew = flag.Bool("renew", false, "write the golden files anew")
+
+// results are what a run would give: two links, two workloads, made-up figures.
+func results(started time.Time) Result {
+	r := Result{Format: resultFormat,
+		Runs:   []About{{Started: started, Version: "v1", Kernel: "6.18.0", Processors: 4, Memory: 8e9}},
+		Links:  []bench.Link{{Name: "near", Rate: "1gbit", RTT: bench.Duration(500 * time.Microsecond)}, {Name: "far", Rate: "100mbit", RTT: bench.Duration(50 * time.Millisecond)}},
+		Images: []Image{{Name: "base", Layers: 1, Files: 7000, Size: 160e6, Compressed: 60e6}, {Name: "db", Layers: 3, Files: 11000, Size: 400e6, Compressed: 100e6}},
+	}
+	for _, link := range []string{"near", "far"} {
+		for _, w := range []string{"base/echo", "db/serve"} {
+			image, name, _ := strings.Cut(w, "/")
+			for way, total := range map[string]float64{Overlayfs: 4, LighterFirst: 0.9, Lighter: 0.5, LighterLocal: 0.4, "peer": 0.7} {
+				for round := range 3 {
+					s := Sample{Link: link, Image: image, Workload: name, Way: way, Round: round, Fetched: 1e6, Read: 4e6}
+					s.Pull, s.Create, s.Ready, s.Run, s.Second = total/2+float64(round)/100, total/10, total/10, total*0.4, total/5
+					s.PullBytes, s.ReadyBytes, s.Bytes = int64(total*1e6), int64(total*2e6), int64(total*3e6)
+					r.Samples = append(r.Samples, s)
+				}
+			}
+		}
+	}
+	slices.SortFunc(r.Samples, func(a, b Sample) int { // a map has no order
+		return strings.Compare(a.Link+a.Image+a.Way+string(rune(a.Round)), b.Link+b.Image+b.Way+string(rune(b.Round)))
+	})
+	return r
+}
+
+var day = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func TestGoldenTable(t *testing.T) {
+	got := summarize(results(day)).markdown()
+	path := filepath.Join("testdata", "starts.md")
+	if *renew {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("the table is not as it was: look at it, and run go test ./bench/starts -renew\n%s", got)
+	}
+}
+
+func TestFloorAndVerdicts(t *testing.T) {
+	s := summarize(results(day))
+	echo := workload{"base", "echo"}
+	near := s.line("near", echo, Lighter)
+	if near.rounds != 3 || !equal(near.total.median, 0.51) || !equal(near.total.least, 0.5) || !equal(near.total.most, 0.52) {
+		t.Errorf("rounds %d, total %+v", near.rounds, near.total)
+	}
+	// 4 MB are read of an image of which 160 MB are 60 compressed.
+	if got := s.touchedCompressed(echo); got != 1.5e6 {
+		t.Errorf("%v bytes touched, compressed", got)
+	}
+	if got, want := s.floor(s.Links[0], echo), 0.41+1.5e6/125e6+3*0.0005; !equal(got, want) {
+		t.Errorf("the floor is %v, not %v", got, want)
+	}
+	if got, want := s.floor(s.Links[1], echo), 0.41+1.5e6/12.5e6+3*0.05; !equal(got, want) {
+		t.Errorf("far away the floor is %v, not %v", got, want)
+	}
+	if best := s.bestOther("near", echo); best.way != "peer" {
+		t.Errorf("the best other is %s", best.way)
+	}
+	verdicts := s.verdicts(s.Links[0], echo)
+	if len(verdicts) != 5 || verdicts[1].target != otherRatio || verdicts[4].target != firstNear {
+		t.Errorf("verdicts %+v", verdicts)
+	}
+	r := results(day)
+	r.Samples = slices.DeleteFunc(r.Samples, func(x Sample) bool { return x.Way == "peer" || x.Way == LighterFirst })
+	s = summarize(r)
+	if v := s.verdicts(s.Links[0], echo); len(v) != 4 || v[1].target != slowRatio {
+		t.Errorf("with a slow other alone: %+v", v)
+	}
+	r.Samples = slices.DeleteFunc(r.Samples, func(x Sample) bool { return x.Way == LighterLocal })
+	s = summarize(r)
+	if v := s.verdicts(s.Links[0], echo); len(v) != 1 {
+		t.Errorf("without what was local: %+v", v)
+	}
+}
+
+func equal(a, b float64) bool { return a-b < 1e-9 && b-a < 1e-9 }
+
+func TestMergeKeepsTheLatest(t *testing.T) {
+	old, recent := results(day), results(day.Add(time.Hour))
+	recent.Samples = slices.DeleteFunc(recent.Samples, func(s Sample) bool { return s.Way != Lighter || s.Link != "near" || s.Round > 1 })
+	for i := range recent.Samples {
+		recent.Samples[i].Pull = 9
+	}
+	recent.Links[0].Workloads = []string{"base/echo"} // a part of it was measured
+	m, err := Merge(recent, old)                      // whatever their order
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := summarize(m)
+	if l := s.line("near", workload{"base", "echo"}, Lighter); l.rounds != 2 || l.pull.median != 9 {
+		t.Errorf("measured anew: %d rounds, pull %+v", l.rounds, l.pull)
+	}
+	if l := s.line("far", workload{"base", "echo"}, Lighter); l.rounds != 3 || l.pull.median == 9 {
+		t.Errorf("measured once: %d rounds, pull %+v", l.rounds, l.pull)
+	}
+	if len(m.Runs) != 2 || len(m.Links) != 2 || len(m.Images) != 2 {
+		t.Errorf("%d runs, %d links, %d images", len(m.Runs), len(m.Links), len(m.Images))
+	}
+	if again, err := Merge(m, m); err != nil || len(again.Samples) != len(m.Samples) || len(again.Runs) != 2 {
+		t.Errorf("merged with itself it has %d samples, not %d: %v", len(again.Samples), len(m.Samples), err)
+	}
+	other := results(day)
+	other.Images[0].Compressed++
+	other.Links[1].RTT++
+	if _, err := Merge(old, other); err == nil || !strings.Contains(err.Error(), "image base") || !strings.Contains(err.Error(), "link far") {
+		t.Errorf("results of other images and links are merged: %v", err)
+	}
+}
+
+func TestResultsAreReadBack(t *testing.T) {
+	dir, r := t.TempDir(), results(day)
+	if err := r.Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Read(filepath.Join(dir, "starts.json"))
+	if err != nil || len(got.Samples) != len(r.Samples) || got.Samples[7] != r.Samples[7] || got.Links[1].RTT != r.Links[1].RTT {
+		t.Errorf("read back: %d samples of %d: %v", len(got.Samples), len(r.Samples), err)
+	}
+	for _, name := range []string{"starts.md", "starts-near.svg", "bytes-far.svg", "read.svg"} {
+		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Size() == 0 {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "other.json"), []byte("{}"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Read(filepath.Join(dir, "other.json")); err == nil {
+		t.Error("any JSON is taken for a result")
+	}
+}
+
+func TestOptionsChooseAPart(t *testing.T) {
+	p, err := Options{Only: []string{"sci/cppyy", "base"}, Links: []string{"1gbit-0.5ms", "1gbit-10ms"}, Snapshotters: []string{Lighter}, Rounds: 7}.plan()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if joined(p.workloads) != "base/echo, sci/cppyy" || len(p.Links) != 2 || p.Rounds != 7 || !slices.Equal(p.ways, []string{Lighter}) {
+		t.Errorf("%s; %d links, %d rounds, %v", joined(p.workloads), len(p.Links), p.Rounds, p.ways)
+	}
+	if n := p.cells(); n != 3 { // base is measured over one of them
+		t.Errorf("%d cells", n)
+	}
+	for _, o := range []Options{{Only: []string{"base/nothing"}}, {Links: []string{"slow"}}, {Snapshotters: []string{"none"}}, {Config: "/nonexistent"}} {
+		if o.Check() == nil {
+			t.Errorf("%+v is accepted", o)
+		}
+	}
+}

@@ -1,0 +1,221 @@
+package starts
+
+import (
+	"slices"
+	"time"
+
+	"lighter/bench"
+	"lighter/test/testkit/site"
+)
+
+// stat is what several rounds gave.
+type stat struct{ median, least, most float64 }
+
+func statOf(samples []Sample, part func(Sample) float64) stat {
+	var values []float64
+	for _, s := range samples {
+		values = append(values, part(s))
+	}
+	return stat{bench.Median(values), slices.Min(values), slices.Max(values)}
+}
+
+// line is what the rounds of a cell gave: times in seconds.
+type line struct {
+	cell
+	rounds                           int
+	pull, create, ready, run, second stat
+	total                            stat
+	pullBytes, readyBytes, bytes     stat
+	fetched, read                    stat
+}
+
+func lineOf(c cell, samples []Sample) *line {
+	of := func(part func(Sample) float64) stat { return statOf(samples, part) }
+	return &line{cell: c, rounds: len(samples),
+		pull:       of(func(s Sample) float64 { return s.Pull }),
+		create:     of(func(s Sample) float64 { return s.Create }),
+		ready:      of(func(s Sample) float64 { return s.Ready }),
+		run:        of(func(s Sample) float64 { return s.Run }),
+		second:     of(func(s Sample) float64 { return s.Second }),
+		total:      of(func(s Sample) float64 { return s.Total() }),
+		pullBytes:  of(func(s Sample) float64 { return float64(s.PullBytes) }),
+		readyBytes: of(func(s Sample) float64 { return float64(s.ReadyBytes) }),
+		bytes:      of(func(s Sample) float64 { return float64(s.Bytes) }),
+		fetched:    of(func(s Sample) float64 { return float64(s.Fetched) }),
+		read:       of(func(s Sample) float64 { return float64(s.Read) }),
+	}
+}
+
+// summary is a result's cells, with what they are compared with.
+type summary struct {
+	Result
+	lines map[cell]*line
+}
+
+func summarize(r Result) summary {
+	samples := map[cell][]Sample{}
+	for _, s := range r.Samples {
+		samples[s.cell()] = append(samples[s.cell()], s)
+	}
+	s := summary{r, map[cell]*line{}}
+	for c, all := range samples {
+		s.lines[c] = lineOf(c, all)
+	}
+	return s
+}
+
+// ways are the ways that were measured: our own first.
+func (s summary) ways() []string {
+	known := []string{Overlayfs, LighterFirst, Lighter, LighterLocal}
+	var ways []string
+	for _, way := range known {
+		if slices.ContainsFunc(s.Samples, func(x Sample) bool { return x.Way == way }) {
+			ways = append(ways, way)
+		}
+	}
+	for _, x := range s.Samples {
+		if !slices.Contains(known, x.Way) && !slices.Contains(ways, x.Way) {
+			ways = append(ways, x.Way)
+		}
+	}
+	return ways
+}
+
+// workload is an image and what is run in it.
+type workload struct{ image, name string }
+
+func (w workload) String() string { return w.image + "/" + w.name }
+
+// workloads lists what was measured over a link, in the order of the images.
+func (s summary) workloads(link string) (all []workload) {
+	for _, image := range s.Images {
+		for _, x := range s.Samples {
+			if w := (workload{x.Image, x.Workload}); x.Link == link && x.Image == image.Name && !slices.Contains(all, w) {
+				all = append(all, w)
+			}
+		}
+	}
+	return all
+}
+
+func (s summary) line(link string, w workload, way string) *line {
+	return s.lines[cell{link, w.image, w.name, way}]
+}
+
+func (s summary) image(name string) Image {
+	return s.Images[slices.IndexFunc(s.Images, func(i Image) bool { return i.Name == name })]
+}
+
+// touched is what a workload reads of its image, in bytes: what the kernel asked the
+// device for when all was local. 0: it is not known.
+func (s summary) touched(w workload) float64 {
+	for _, l := range s.Links {
+		if local := s.line(l.Name, w, LighterLocal); local != nil {
+			return local.read.median
+		}
+	}
+	return 0
+}
+
+// touchedCompressed is touched at the image's ratio of compression.
+func (s summary) touchedCompressed(w workload) float64 {
+	i := s.image(w.image)
+	if i.Size == 0 {
+		return 0
+	}
+	return s.touched(w) * float64(i.Compressed) / float64(i.Size)
+}
+
+// carrying is how long the link takes for so many bytes, in seconds.
+func carrying(l bench.Link, bytes float64) float64 {
+	bits, err := site.ParseRate(l.Rate)
+	if err != nil {
+		return 0 // it was measured over it: it can be parsed
+	}
+	return bytes * 8 / float64(bits)
+}
+
+// floor is what a start cannot be faster than, by and large: the start with all of
+// it local, the bytes it touches at the link's speed, and three round trips. 0: it
+// is not known.
+func (s summary) floor(l bench.Link, w workload) float64 {
+	local := s.line(l.Name, w, LighterLocal)
+	if local == nil {
+		return 0
+	}
+	return local.total.median + carrying(l, s.touchedCompressed(w)) + 3*time.Duration(l.RTT).Seconds()
+}
+
+// bestOther is the fastest of those that are not Lighter; nil: there is none.
+func (s summary) bestOther(link string, w workload) (best *line) {
+	for _, way := range s.ways() {
+		l := s.line(link, w, way)
+		if l == nil || slices.Contains([]string{LighterFirst, Lighter, LighterLocal}, way) {
+			continue
+		}
+		if best == nil || l.total.median < best.total.median {
+			best = l
+		}
+	}
+	return best
+}
+
+// What Lighter must reach, as ratios.
+const (
+	floorRatio = 1.3
+	otherRatio = 1.0
+	slowOther  = 2.0 // where the best other takes more than so many floors,
+	slowRatio  = 0.8 // Lighter takes at most this of it
+	runRatio   = 1.2
+	bytesRatio = 1.3
+	firstNear  = 2.0 // the first start to one with traces, at most nearRTT away
+	firstFar   = 4.0 // and at farRTT
+	nearRTT    = time.Millisecond
+	farRTT     = 50 * time.Millisecond
+)
+
+// verdict is one ratio of a cell, and what it must be at most; 0: there is no target.
+type verdict struct {
+	figure        string
+	value, target float64
+}
+
+func (v verdict) missed() bool { return v.target > 0 && v.value > v.target }
+
+// verdicts judges Lighter over one link. A figure of which something was not
+// measured is left out.
+func (s summary) verdicts(l bench.Link, w workload) (all []verdict) {
+	add := func(figure string, value, by, target float64) {
+		if value > 0 && by > 0 {
+			all = append(all, verdict{figure, value / by, target})
+		}
+	}
+	traced, first := s.line(l.Name, w, Lighter), s.line(l.Name, w, LighterFirst)
+	if traced == nil {
+		return nil
+	}
+	floor, wire := s.floor(l, w), s.touchedCompressed(w)
+	add("total : floor", traced.total.median, floor, floorRatio)
+	if other := s.bestOther(l.Name, w); other != nil {
+		target := otherRatio
+		if floor > 0 && other.total.median > slowOther*floor {
+			target = slowRatio
+		}
+		add("total : best other", traced.total.median, other.total.median, target)
+	}
+	if full := s.line(l.Name, w, Overlayfs); full != nil && wire > 0 {
+		add("run : local overlayfs, or the link", traced.run.median, max(full.run.median, carrying(l, wire)), runRatio)
+	}
+	add("bytes fetched : touched", traced.fetched.median, wire, bytesRatio)
+	if first != nil {
+		target := 0.0
+		switch rtt := time.Duration(l.RTT); {
+		case rtt <= nearRTT:
+			target = firstNear
+		case rtt >= farRTT:
+			target = firstFar
+		}
+		add("first start : start with traces", first.total.median, traced.total.median, target)
+	}
+	return all
+}

@@ -1,0 +1,142 @@
+package starts
+
+import (
+	"fmt"
+	"strings"
+
+	"lighter/bench"
+)
+
+// markdown is all of a result as a text: the cells, a table a link, and the verdicts.
+func (s summary) markdown() string {
+	var b strings.Builder
+	for _, r := range s.Runs {
+		fmt.Fprintf(&b, "Run of %s: version %s, Linux %s, %d processors, %s of memory.\n", r.Started.Format("2006-01-02 15:04 MST"), r.Version, r.Kernel, r.Processors, bench.Size(r.Memory))
+	}
+	s.markdownImages(&b)
+	for _, l := range s.Links {
+		if len(s.workloads(l.Name)) > 0 {
+			s.markdownLink(&b, l)
+		}
+	}
+	s.markdownVerdicts(&b)
+	return b.String()
+}
+
+func (s summary) markdownImages(b *strings.Builder) {
+	b.WriteString("\n## Images\n\n")
+	var rows [][]string
+	for _, i := range s.Images {
+		rows = append(rows, []string{i.Name, fmt.Sprint(i.Layers), fmt.Sprint(i.Files), megabytes(float64(i.Size)), megabytes(float64(i.Compressed)), s.reads(i)})
+	}
+	markdownTable(b, "image|layers|files|MB of files|MB compressed|its workloads read", rows)
+}
+
+// reads says what share of an image its workloads read.
+func (s summary) reads(i Image) string {
+	var all []string
+	seen := map[string]bool{}
+	for _, x := range s.Samples {
+		w := workload{x.Image, x.Workload}
+		if x.Image != i.Name || seen[x.Workload] {
+			continue
+		}
+		seen[x.Workload] = true
+		if touched := s.touched(w); touched > 0 {
+			all = append(all, fmt.Sprintf("%s %.1f %%", x.Workload, 100*touched/float64(i.Size)))
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
+const tableHead = "workload|snapshotter|n|pull s|create s|ready s|done s|**total s**|: floor|: overlayfs|: best other|2nd run s|MB pull|MB ready|MB done|% of image"
+
+func (s summary) markdownLink(b *strings.Builder, l bench.Link) {
+	fmt.Fprintf(b, "\n## %s\n\n", linkWords(l))
+	var rows [][]string
+	for _, w := range s.workloads(l.Name) {
+		for _, way := range s.ways() {
+			x := s.line(l.Name, w, way)
+			if x == nil {
+				continue
+			}
+			rows = append(rows, []string{w.String(), way, fmt.Sprint(x.rounds), two(x.pull.median), two(x.create.median), two(x.ready.median), two(x.run.median),
+				spread(x.total), times(x.total.median, s.floor(l, w)), times(x.total.median, s.total(l, w, Overlayfs)), times(x.total.median, s.bestTotal(l, w)), two(x.second.median),
+				megabytes(x.pullBytes.median), megabytes(x.readyBytes.median), megabytes(x.bytes.median), percent(x.bytes.median, float64(s.image(w.image).Compressed))})
+		}
+	}
+	markdownTable(b, tableHead, rows)
+}
+
+func (s summary) total(l bench.Link, w workload, way string) float64 {
+	if x := s.line(l.Name, w, way); x != nil {
+		return x.total.median
+	}
+	return 0
+}
+
+func (s summary) bestTotal(l bench.Link, w workload) float64 {
+	if x := s.bestOther(l.Name, w); x != nil {
+		return x.total.median
+	}
+	return 0
+}
+
+func (s summary) markdownVerdicts(b *strings.Builder) {
+	var rows [][]string
+	missed, judged := 0, 0
+	for _, l := range s.Links {
+		for _, w := range s.workloads(l.Name) {
+			for _, v := range s.verdicts(l, w) {
+				result := "report"
+				if v.target > 0 {
+					judged++
+					result = "PASS"
+				}
+				if v.missed() {
+					missed++
+					result = "**MISS**"
+				}
+				limit := ""
+				if v.target > 0 {
+					limit = fmt.Sprintf("≤ %.4g", v.target)
+				}
+				rows = append(rows, []string{linkWords(l), w.String(), v.figure, two(v.value), limit, result})
+			}
+		}
+	}
+	if rows == nil {
+		return
+	}
+	fmt.Fprintf(b, "\n## What is to be reached: %d of %d missed\n\n", missed, judged)
+	markdownTable(b, "link|workload|figure|ratio|to reach|", rows)
+}
+
+func markdownTable(b *strings.Builder, head string, rows [][]string) {
+	fmt.Fprintf(b, "|%s|\n|%s\n", head, strings.Repeat("---|", 1+strings.Count(head, "|")))
+	for _, row := range rows {
+		fmt.Fprintf(b, "|%s|\n", strings.Join(row, "|"))
+	}
+}
+
+func two(v float64) string { return fmt.Sprintf("%.2f", v) }
+
+// spread is a median, and between what it lay.
+func spread(s stat) string { return fmt.Sprintf("**%.2f** (%.2f–%.2f)", s.median, s.least, s.most) }
+
+// times is a ratio, where there is something to compare with.
+func times(value, by float64) string {
+	if by <= 0 {
+		return ""
+	}
+	return two(value / by)
+}
+
+func percent(value, of float64) string {
+	if of <= 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.1f", 100*value/of)
+}
+
+func megabytes(bytes float64) string { return fmt.Sprintf("%.1f", bytes/1e6) }

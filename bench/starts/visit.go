@@ -1,0 +1,269 @@
+package starts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"lighter/bench"
+	"lighter/test/testkit/site"
+)
+
+// visit is one turn of one way to start, with the workloads of one image.
+type visit struct {
+	link      bench.Link
+	way       string
+	image     string
+	workloads []bench.Workload
+	round     int
+}
+
+// visit measures what belongs to one turn. Full pulls take long and Lighter's local
+// content is made for all rounds: the first turn of these measures every round.
+func (r *run) visit(ctx context.Context, v visit) error {
+	r.Site.SetPeer(nil)
+	switch v.way {
+	case Overlayfs:
+		if v.round >= r.FullPulls {
+			return nil
+		}
+		return r.fullPull(ctx, v)
+	case LighterLocal:
+		if v.round > 0 {
+			return nil
+		}
+		return r.local(ctx, v)
+	case LighterFirst:
+		r.Site.UseHub(r.Site.Hub)
+		return r.cold(ctx, v, site.Lighter, site.Reference(v.image), r.Site.Machine.Pull)
+	case Lighter:
+		r.Site.UseHub(r.traced)
+		return r.cold(ctx, v, site.Lighter, site.Reference(v.image), r.Site.Machine.Pull)
+	}
+	peer := r.peer(v.way)
+	r.Site.SetPeer(&site.Peer{Snapshotter: peer.Snapshotter, Command: r.words(peer.Command, nil), Capabilities: peer.Capabilities, Exports: peer.Exports})
+	return r.cold(ctx, v, peer.Snapshotter, site.Reference(v.image+peer.Suffix), r.puller(peer))
+}
+
+// cold measures each workload on a machine that has nothing.
+func (r *run) cold(ctx context.Context, v visit, snapshotter, ref string, pull bench.Puller) error {
+	for _, w := range v.workloads {
+		if err := r.Wipe(ctx); err != nil {
+			return err
+		}
+		p, err := r.Pull(ctx, pull, snapshotter, ref)
+		if err != nil {
+			return err
+		}
+		if err := r.start(ctx, v, v.round, w, p, snapshotter, ref); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// start runs a workload of what was pulled, and keeps the sample.
+func (r *run) start(ctx context.Context, v visit, round int, w bench.Workload, p bench.Pulled, snapshotter, ref string) error {
+	s, err := r.Run(ctx, p, snapshotter, ref, w)
+	if err != nil {
+		return err
+	}
+	sample := Sample{Link: v.link.Name, Image: w.Image, Workload: w.Name, Way: v.way, Round: round}
+	if snapshotter == site.Lighter {
+		if err := r.AssertLazy(ctx, w.Image); err != nil {
+			return err
+		}
+		if sample.Fetched, sample.Read, err = r.nodeBytes(ctx); err != nil {
+			return err
+		}
+	}
+	if err := r.RunAgain(ctx, &s, snapshotter, ref, w); err != nil {
+		return err
+	}
+	sample.Start = s
+	r.result.Samples = append(r.result.Samples, sample)
+	bench.Say("%-12s %d/%d  %-16s %-13s pull %s  create %s  ready %s  done %s  total %s  second %s  %s", v.link.Name, round+1, r.Rounds, w, v.way,
+		bench.Seconds(s.Pull), bench.Seconds(s.Create), bench.Seconds(s.Ready), bench.Seconds(s.Run), bench.Seconds(s.Total()), bench.Seconds(s.Second), bench.Size(s.Bytes))
+	return nil
+}
+
+// nodeBytes returns what the node has fetched of units, and what the kernel has
+// read of the image, since the node was started.
+func (r *run) nodeBytes(ctx context.Context) (fetched, read int64, err error) {
+	var status struct {
+		Fetched struct{ Bytes int64 }
+		Mounts  []struct{ Device struct{ Bytes int64 } }
+	}
+	err = r.Site.Machine.NodeStatus(ctx, &status)
+	for _, m := range status.Mounts {
+		read += m.Device.Bytes
+	}
+	return status.Fetched.Bytes, read, err
+}
+
+// fullPull pulls once, and runs all workloads in each of the rounds that belong to
+// this pull, everything on the disk and nothing in memory.
+func (r *run) fullPull(ctx context.Context, v visit) error {
+	if err := r.Wipe(ctx); err != nil {
+		return err
+	}
+	ref := site.Reference(v.image)
+	p, err := r.Pull(ctx, r.Site.Machine.Pull, site.Overlayfs, ref)
+	if err != nil {
+		return err
+	}
+	for round := v.round; round < r.Rounds; round += r.FullPulls {
+		for _, w := range v.workloads {
+			p, err := r.Before(p)
+			if err != nil {
+				return err
+			}
+			if err := site.DropCaches(); err != nil {
+				return err
+			}
+			if err := r.start(ctx, v, round, w, p, site.Overlayfs, ref); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// keeping is the namespace of containerd in which an image stays, so that the node
+// keeps its index: what is measured knows nothing of it.
+const keeping = "keeping"
+
+// local measures with all of the image on the node's disk, its index too, and
+// nothing of it in containerd or in memory.
+func (r *run) local(ctx context.Context, v visit) error {
+	m, ref := r.Site.Machine, site.Reference(v.image)
+	r.Site.UseHub(r.Site.Hub)
+	err := r.quickly(ctx, v.link, func() error {
+		if err := r.Wipe(ctx); err != nil {
+			return err
+		}
+		if _, err := m.CtrIn(ctx, keeping, "images", "pull", "--plain-http", "--snapshotter", site.Lighter, ref); err != nil {
+			return err
+		}
+		_, err := m.Lighter(ctx, "cache", "pin", "--fetch", ref)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for round := range r.Rounds {
+		for _, w := range v.workloads {
+			// A node that starts has nothing mounted.
+			if err := errors.Join(m.StopNode(), m.StartNode(ctx)); err != nil {
+				return err
+			}
+			if err := errors.Join(m.Reconnect(ctx), site.DropCaches()); err != nil {
+				return err
+			}
+			p, err := r.Pull(ctx, m.Pull, site.Lighter, ref)
+			if err != nil {
+				return err
+			}
+			if err := r.start(ctx, v, round, w, p, site.Lighter, ref); err != nil {
+				return err
+			}
+			if err := m.RemoveImage(ctx, ref); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// quickly does what is not measured over a link that nobody waits for.
+func (r *run) quickly(ctx context.Context, l bench.Link, fn func() error) error {
+	if err := r.Site.SetLink(ctx, "10gbit", 0); err != nil {
+		return err
+	}
+	err := fn()
+	return errors.Join(err, r.Site.SetLink(ctx, l.Rate, time.Duration(l.RTT)))
+}
+
+// prepare brings an image to the registry and the hubs, and gets whatever else is
+// needed before it is measured.
+func (r *run) prepare(ctx context.Context, image string) error {
+	if err := r.Need(ctx, image); err != nil {
+		return err
+	}
+	if r.traced != nil {
+		if err := r.NeedOn(ctx, r.traced, image); err != nil {
+			return err
+		}
+	}
+	i, err := r.Inspect(ctx, image)
+	if err != nil {
+		return err
+	}
+	compressed, err := r.Compressed(image)
+	if err != nil {
+		return err
+	}
+	r.result.Images = append(r.result.Images, Image{Name: image, Layers: len(i.Layers), Files: i.Files, Size: i.Bytes, Compressed: compressed})
+	for _, p := range r.Peers {
+		if r.needs(p.Name) && len(p.Convert) > 0 {
+			if err := r.convert(ctx, p, image); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (r *run) peer(name string) bench.Peer {
+	return r.Peers[slices.IndexFunc(r.Peers, func(p bench.Peer) bool { return p.Name == name })]
+}
+
+// words replaces what stands for something in a command line; what is left to the
+// site stays.
+func (r *run) words(line []string, names map[string]string) []string {
+	pairs := []string{"{dir}", filepath.Dir(r.options.Lighter)}
+	for name, value := range names {
+		pairs = append(pairs, "{"+name+"}", value)
+	}
+	replacer := strings.NewReplacer(pairs...)
+	words := make([]string, len(line))
+	for i, word := range line {
+		words[i] = replacer.Replace(word)
+	}
+	return words
+}
+
+// convert makes a peer's form of an image.
+func (r *run) convert(ctx context.Context, p bench.Peer, image string) error {
+	layout, err := r.Layout(image)
+	if err != nil {
+		return err
+	}
+	start := time.Now()
+	words := r.words(p.Convert, map[string]string{"source": site.Reference(image), "target": site.Reference(image + p.Suffix), "layout": layout})
+	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("convert for %s: %s: %w: %s", p.Name, strings.Join(words, " "), err, strings.TrimSpace(string(out)))
+	}
+	bench.Say("%-10s converted for %s in %s", image, p.Name, bench.Seconds(time.Since(start).Seconds()))
+	return nil
+}
+
+// puller is how a peer pulls.
+func (r *run) puller(p bench.Peer) bench.Puller {
+	m := r.Site.Machine
+	if len(p.Pull) == 0 {
+		return m.Pull
+	}
+	return func(ctx context.Context, snapshotter, ref string) (time.Duration, error) {
+		words := r.words(p.Pull, map[string]string{"ref": ref, "snapshotter": snapshotter, "containerd": m.ContainerdSocket(), "namespace": m.Namespace()})
+		start := time.Now()
+		_, err := m.Command(ctx, words...)
+		return time.Since(start), err
+	}
+}

@@ -166,6 +166,9 @@ func Run(ctx context.Context, o Options) error {
 		}
 		defer func() { err = errors.Join(err, s.Close()) }()
 		r := &run{Bench: bench.New(s, p.Config), plan: p, options: o, result: Result{Format: resultFormat, Links: p.Links, Runs: []About{about()}}}
+		if err := r.present(); err != nil {
+			return err
+		}
 		if p.needs(Lighter) {
 			if r.traced, err = s.StartSecondHub(ctx); err != nil {
 				return err

@@ -3,11 +3,6 @@ package starts
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os/exec"
-	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	"lighter/bench"
@@ -46,7 +41,11 @@ func (r *run) visit(ctx context.Context, v visit) error {
 		return r.cold(ctx, v, site.Lighter, site.Reference(v.image), r.Site.Machine.Pull)
 	}
 	peer := r.peer(v.way)
-	r.Site.SetPeer(&site.Peer{Snapshotter: peer.Snapshotter, Command: r.words(peer.Command, nil), Capabilities: peer.Capabilities, Exports: peer.Exports})
+	command, err := r.words(peer.Command, nil)
+	if err != nil {
+		return err
+	}
+	r.Site.SetPeer(&site.Peer{Snapshotter: peer.Snapshotter, Command: command, Capabilities: peer.Capabilities, Exports: peer.Exports})
 	return r.cold(ctx, v, peer.Snapshotter, site.Reference(v.image+peer.Suffix), r.puller(peer))
 }
 
@@ -217,53 +216,4 @@ func (r *run) prepare(ctx context.Context, image string) error {
 		}
 	}
 	return nil
-}
-
-func (r *run) peer(name string) bench.Peer {
-	return r.Peers[slices.IndexFunc(r.Peers, func(p bench.Peer) bool { return p.Name == name })]
-}
-
-// words replaces what stands for something in a command line; what is left to the
-// site stays.
-func (r *run) words(line []string, names map[string]string) []string {
-	pairs := []string{"{dir}", filepath.Dir(r.options.Lighter)}
-	for name, value := range names {
-		pairs = append(pairs, "{"+name+"}", value)
-	}
-	replacer := strings.NewReplacer(pairs...)
-	words := make([]string, len(line))
-	for i, word := range line {
-		words[i] = replacer.Replace(word)
-	}
-	return words
-}
-
-// convert makes a peer's form of an image.
-func (r *run) convert(ctx context.Context, p bench.Peer, image string) error {
-	layout, err := r.Layout(image)
-	if err != nil {
-		return err
-	}
-	start := time.Now()
-	words := r.words(p.Convert, map[string]string{"source": site.Reference(image), "target": site.Reference(image + p.Suffix), "layout": layout})
-	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("convert for %s: %s: %w: %s", p.Name, strings.Join(words, " "), err, strings.TrimSpace(string(out)))
-	}
-	bench.Say("%-10s converted for %s in %s", image, p.Name, bench.Seconds(time.Since(start).Seconds()))
-	return nil
-}
-
-// puller is how a peer pulls.
-func (r *run) puller(p bench.Peer) bench.Puller {
-	m := r.Site.Machine
-	if len(p.Pull) == 0 {
-		return m.Pull
-	}
-	return func(ctx context.Context, snapshotter, ref string) (time.Duration, error) {
-		words := r.words(p.Pull, map[string]string{"ref": ref, "snapshotter": snapshotter, "containerd": m.ContainerdSocket(), "namespace": m.Namespace()})
-		start := time.Now()
-		_, err := m.Command(ctx, words...)
-		return time.Since(start), err
-	}
 }

@@ -87,6 +87,11 @@ func Start(ctx context.Context, options Options) (_ *Site, err error) {
 			err = errors.Join(err, s.Close())
 		}
 	}()
+	for _, tool := range []string{"containerd", "ctr", "registry"} {
+		if _, err := os.Stat(filepath.Join(s.tools, tool)); err != nil {
+			return nil, fmt.Errorf("%s has no %s: run test/setup tools, or say another place in LIGHTER_WORK: %w", s.tools, tool, err)
+		}
+	}
 	for _, dir := range []string{"logs", "registry"} {
 		if err := os.MkdirAll(filepath.Join(s.Dir, dir), 0o755); err != nil {
 			return nil, err

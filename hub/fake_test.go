@@ -41,14 +41,19 @@ type testHub struct {
 // its configuration.
 func startHub(t *testing.T, change ...func(*Config)) *testHub {
 	t.Helper()
-	c := DefaultConfig()
-	c.Root = t.TempDir()
-	c.Listen = "127.0.0.1:0"
-	c.Platforms = []string{"linux/amd64"}
+	c := hubConfig(t)
 	for _, f := range change {
 		f(&c)
 	}
 	return runHub(t, openHub(t, c))
+}
+
+func hubConfig(t *testing.T) Config {
+	c := DefaultConfig()
+	c.Root = t.TempDir()
+	c.Listen = "127.0.0.1:0"
+	c.Platforms = []string{"linux/amd64"}
+	return c
 }
 
 func openHub(t *testing.T, c Config) *Hub {

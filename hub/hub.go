@@ -23,6 +23,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/format/tree"
 	"lighter/hub/catalog"
@@ -127,10 +128,12 @@ func (h *Hub) open(ctx context.Context) (err error) {
 		return err
 	}
 	if h.ingest, err = ingest.New(ingest.Config{Platforms: c.Platforms, Scratch: scratch, Key: key, Log: h.log,
-		Limits: tree.Limits{Entries: c.Limits.Entries, Bytes: c.Limits.LayerBytes}}, h.catalog, h.objects, h.registry); err != nil {
+		Limits: tree.Limits{Entries: c.Limits.Entries, Bytes: c.Limits.LayerBytes},
+		Ready:  func(ctx context.Context, tree chunk.ID) error { return h.starts.Await(ctx, tree) }}, h.catalog, h.objects, h.registry); err != nil {
 		return err
 	}
 	h.starts = starts.New(h.catalog, h.objects, h.ingest, h.log)
+	h.view.starts = h.starts
 	return h.ingest.Recover(ctx)
 }
 
@@ -168,6 +171,7 @@ func (h *Hub) Serve(ctx context.Context, listener net.Listener) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return h.ingest.Run(ctx) })
 	group.Go(func() error { return h.catalog.KeepSizes(ctx) })
+	group.Go(func() error { return h.starts.Run(ctx) })
 	group.Go(func() error {
 		if h.secure != nil {
 			return server.ServeTLS(listener, "", "")

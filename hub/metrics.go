@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"lighter/hub/catalog"
+	"lighter/hub/starts"
 	wire "lighter/store/hub"
 )
 
@@ -21,6 +22,7 @@ import (
 // address that it has for all else. docs/metrics.md has the metrics.
 type view struct {
 	catalog  *catalog.Catalog
+	starts   *starts.Service
 	stopping atomic.Bool
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
@@ -100,10 +102,26 @@ func say(w http.ResponseWriter, status int, text string) {
 	_, _ = w.Write([]byte(text + "\n")) // the client is gone: nobody to tell
 }
 
-var imagesDesc = prometheus.NewDesc(metricPrefix+"images", "Images that the hub knows, by their state.", []string{"state"}, nil)
+var (
+	imagesDesc       = desc("images", "Images that the hub knows, by their state.", "state")
+	tracesDesc       = desc("traces_total", "Traces that nodes have sent, by what became of them.", "result")
+	layoutsDesc      = desc("layouts_total", "Trees for which startup packs were made, and those that were given up.", "result")
+	traceBytesDesc   = desc("trace_bytes", "Bytes that are kept of traces, compressed.")
+	startupPacksDesc = desc("startup_packs", "Startup packs that are served, with those that have retired.")
+	startupBytesDesc = desc("startup_pack_bytes", "Bytes of these packs.")
+	waitingDesc      = desc("layouts_waiting", "Trees that wait for new startup packs.")
+)
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(metricPrefix+name, help, labels, nil)
+}
 
 // Describe implements prometheus.Collector.
-func (v *view) Describe(out chan<- *prometheus.Desc) { out <- imagesDesc }
+func (v *view) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{imagesDesc, tracesDesc, layoutsDesc, traceBytesDesc, startupPacksDesc, startupBytesDesc, waitingDesc} {
+		out <- d
+	}
+}
 
 // Collect implements prometheus.Collector.
 func (v *view) Collect(out chan<- prometheus.Metric) {
@@ -116,5 +134,26 @@ func (v *view) Collect(out chan<- prometheus.Metric) {
 	}
 	for _, state := range []string{wire.StateQueued, wire.StateActive, wire.StateReady, wire.StateFailed, wire.StateStored} {
 		out <- prometheus.MustNewConstMetric(imagesDesc, prometheus.GaugeValue, float64(states[state]), state)
+	}
+	v.collectStarts(ctx, out)
+}
+
+func (v *view) collectStarts(ctx context.Context, out chan<- prometheus.Metric) {
+	counts := v.starts.Counts()
+	count := func(d *prometheus.Desc, n int64, result string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), result)
+	}
+	count(tracesDesc, counts.Taken, "taken")
+	count(tracesDesc, counts.Refused, "refused")
+	count(layoutsDesc, counts.Laid, "made")
+	count(layoutsDesc, counts.Failed, "failed")
+	held, err := v.catalog.StartHoldings(ctx)
+	if err != nil {
+		v.log.Warn("the metrics say nothing of startup packs", "cause", err)
+		return
+	}
+	for d, n := range map[*prometheus.Desc]int64{traceBytesDesc: held.TraceBytes, startupPacksDesc: held.Packs,
+		startupBytesDesc: held.PackBytes, waitingDesc: held.Waiting} {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n))
 	}
 }

@@ -49,6 +49,7 @@ func printInspection(w io.Writer, i hub.Inspection) error {
 		{"chain", i.Chain}, {"tree", i.Tree}, {"signed by", i.Key},
 		{"size", fmt.Sprintf("%s compressed, %s in %d files", size(i.Size), size(i.Bytes), i.Files)},
 		{"chunks", fmt.Sprintf("%d in %d units of %d packs", i.Chunks, i.Units, i.Packs)},
+		{"startup", fmt.Sprintf("%d packs, %s, beside these", i.StartupPacks, size(i.StartupBytes))},
 		{"index", fmt.Sprintf("%s, %s as it is sent with its locations", size(i.IndexSize), size(i.IndexWire))},
 	}
 	if err := table(w, i.Name, fields); err != nil {

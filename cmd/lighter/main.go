@@ -88,7 +88,7 @@ containerd and fetches the bytes that a container touches.`,
 		return usageError{fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath())}
 	})
 	root.AddCommand(hubCommand(), nodeCommand(), addCommand(), imagesCommand(), inspectCommand(), keeperCommand(), probeCommand(),
-		mountCommand(), unmountCommand(), releaseCommand(), rmCommand(), verifyCommand(), mirrorCommand(), statusCommand(), doctorCommand(), cacheCommand(), configCommand(), benchCommand())
+		mountCommand(), unmountCommand(), releaseCommand(), rmCommand(), verifyCommand(), mirrorCommand(), statusCommand(), doctorCommand(), cacheCommand(), configCommand(), benchCommand(), traceCommand())
 	return root
 }
 

@@ -10,7 +10,7 @@ import (
 )
 
 // publishLayout gives a new tree its locations, has an image's tree laid out, and
-// hands it the traces of the image before it.
+// hands it the recordings of the image before it.
 func publishLayout(ctx context.Context, tx *sql.Tx, p *Publication) error {
 	t := p.Tree
 	due := int64(0)
@@ -45,8 +45,8 @@ func orEmpty(id chunk.ID) []byte {
 	return id[:]
 }
 
-// inherit copies the traces of the former image in the repository, if the new one
-// has none of its own.
+// inherit copies the recordings of the former image in the repository, if the new
+// one has none of its own.
 func inherit(ctx context.Context, tx *sql.Tx, p *Publication) error {
 	var former []byte
 	err := tx.QueryRowContext(ctx, `SELECT tree FROM formers WHERE repository = ? AND platform = ?`, p.Repository, p.Platform).Scan(&former)
@@ -56,12 +56,7 @@ func inherit(ctx context.Context, tx *sql.Tx, p *Publication) error {
 	if err != nil {
 		return err
 	}
-	next, err := nextNumber(ctx, tx, "traces")
-	if err != nil {
-		return err
-	}
-	_, err = tx.ExecContext(ctx, `
-		INSERT INTO traces (n, tree, raw, inherited, body) SELECT ? + ROW_NUMBER() OVER (ORDER BY n), ?, 0, 1, body FROM traces
-		WHERE tree = ? AND raw = 0 AND NOT EXISTS (SELECT 1 FROM traces WHERE tree = ?)`, next, p.Tree.ID[:], former, p.Tree.ID[:])
+	_, err = tx.ExecContext(ctx, `INSERT INTO recordings (tree, body) SELECT ?, body FROM recordings WHERE tree = ?
+		ON CONFLICT (tree) DO NOTHING`, p.Tree.ID[:], former)
 	return err
 }

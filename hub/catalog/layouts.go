@@ -18,7 +18,7 @@ type Layout struct {
 	Locations chunk.ID // digest that names the object; zero: it is to be made
 	Wire      int64    // its length
 	IndexWire int64    // length of the tree's index, compressed
-	Startup   []byte   // the startup packs, as whoever laid them out describes them; empty: none
+	Startup   []byte   // digest of what is in the startup packs, by whoever laid them out; empty: there are none
 	Packs     []StartupPack
 }
 
@@ -71,13 +71,6 @@ func (c *Catalog) Layout(ctx context.Context, tree chunk.ID) (Layout, error) {
 	return l, err
 }
 
-// StartupBytes returns how many bytes all startup packs take, those included
-// that no tree has any more.
-func (c *Catalog) StartupBytes(ctx context.Context) (packs, bytes int64, err error) {
-	err = c.read.QueryRowContext(ctx, `SELECT COUNT(*), COALESCE(SUM(size), 0) FROM startup_packs`).Scan(&packs, &bytes)
-	return packs, bytes, err
-}
-
 // SetLayout gives a tree another layout. Packs that no tree has any more retire.
 func (c *Catalog) SetLayout(ctx context.Context, l *Layout) error {
 	err := c.update(ctx, func(tx *sql.Tx) error {
@@ -115,8 +108,10 @@ func (c *Catalog) HasStartupPack(ctx context.Context, id chunk.ID) (bool, error)
 	return c.exists(ctx, `SELECT EXISTS (SELECT 1 FROM startup_packs WHERE id = ?)`, id[:])
 }
 
-// Retired lists at most limit startup packs that retired before a time.
-func (c *Catalog) Retired(ctx context.Context, before time.Time, limit int) (ids []chunk.ID, err error) {
+// Retired lists at most limit startup packs that retired before a time or, of
+// those that retired before a later one, what is more than the given number of
+// bytes, the oldest first.
+func (c *Catalog) Retired(ctx context.Context, before, later time.Time, bytes int64, limit int) (ids []chunk.ID, err error) {
 	return ids, each(ctx, c.read, func(rows *sql.Rows) error {
 		var id []byte
 		if err := rows.Scan(&id); err != nil {
@@ -124,7 +119,8 @@ func (c *Catalog) Retired(ctx context.Context, before time.Time, limit int) (ids
 		}
 		ids = append(ids, chunk.ID(id))
 		return nil
-	}, `SELECT id FROM startup_packs WHERE retired > 0 AND retired < ? ORDER BY retired LIMIT ?`, before.UnixMilli(), limit)
+	}, `SELECT id FROM (SELECT id, retired, SUM(size) OVER (ORDER BY retired DESC, id) AS younger FROM startup_packs WHERE retired > 0) AS r
+		WHERE retired < ? OR retired < ? AND younger > ? ORDER BY retired LIMIT ?`, before.UnixMilli(), later.UnixMilli(), bytes, limit)
 }
 
 // DropRetired forgets startup packs that have retired.
@@ -222,6 +218,7 @@ func (c *Catalog) Unserved(ctx context.Context, before time.Time) error {
 			{`UPDATE layouts AS l SET unserved = ? WHERE unserved = 0 AND NOT ` + servedTree, []any{now}},
 			{`DELETE FROM formers WHERE tree IN (SELECT tree FROM layouts WHERE unserved > 0 AND unserved < ?)`, []any{before.UnixMilli()}},
 			{`DELETE FROM traces WHERE tree IN (SELECT tree FROM layouts WHERE unserved > 0 AND unserved < ?)`, []any{before.UnixMilli()}},
+			{`DELETE FROM recordings WHERE tree IN (SELECT tree FROM layouts WHERE unserved > 0 AND unserved < ?)`, []any{before.UnixMilli()}},
 			{`UPDATE layouts SET due = ?, changes = changes + 1, tries = 0 WHERE unserved > 0 AND unserved < ? AND due = 0 AND length(startup) > 0`,
 				[]any{now, before.UnixMilli()}},
 		} {

@@ -6,7 +6,7 @@ CREATE TABLE layouts (
 	tree      BLOB PRIMARY KEY REFERENCES trees (tree),
 	locations BLOB NOT NULL,   -- digest that names the object; empty: to be made
 	wire      BIGINT NOT NULL, -- its length
-	startup   BLOB NOT NULL,   -- the startup packs, as whoever laid them out describes them; empty: none
+	startup   BLOB NOT NULL,   -- digest of what is in the startup packs; empty: there are none
 	due       BIGINT NOT NULL, -- when to lay out anew, milliseconds since 1970; 0: there is no need
 	changes   BIGINT NOT NULL, -- how often there was a new reason to
 	tries     BIGINT NOT NULL, -- how often that was begun since and not ended
@@ -29,18 +29,23 @@ CREATE TABLE startups (
 );
 CREATE INDEX startups_pack ON startups (pack);
 
--- What starts of a tree have read.
+-- What starts have read that nobody has looked at yet.
 CREATE TABLE traces (
-	n         INTEGER PRIMARY KEY, -- rising
-	tree      BLOB NOT NULL REFERENCES layouts (tree),
-	raw       BIGINT NOT NULL, -- 1: as a node has sent it; 0: as recordings
-	inherited BIGINT NOT NULL, -- 1: of the image before this one
-	body      BLOB NOT NULL    -- compressed
+	n    INTEGER PRIMARY KEY, -- rising
+	tree BLOB NOT NULL REFERENCES layouts (tree),
+	raw  BIGINT NOT NULL, -- 1: as a node has sent it; 0: recordings
+	body BLOB NOT NULL    -- compressed
 );
 CREATE INDEX traces_tree ON traces (tree);
 
+-- What is kept of the starts of a tree.
+CREATE TABLE recordings (
+	tree BLOB PRIMARY KEY REFERENCES layouts (tree),
+	body BLOB NOT NULL -- compressed
+);
+
 -- The tree of the image that became ready last in each repository: the next one
--- inherits its traces.
+-- inherits its recordings.
 CREATE TABLE formers (
 	repository TEXT NOT NULL,
 	platform   TEXT NOT NULL,

@@ -63,7 +63,7 @@ func (s *Service) makeChain(ctx context.Context, chain string, layers []string) 
 		return nil, err
 	}
 	made.sign(s.config.Key, chain)
-	err = s.store(ctx, nil, made.files, nil, func() error {
+	err = s.Publish(ctx, nil, made.files, nil, func() error {
 		return s.catalog.Publish(ctx, &catalog.Publication{Tree: made.tree, Statement: made.statement})
 	})
 	return &made.statement, err

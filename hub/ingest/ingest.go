@@ -31,6 +31,7 @@ import (
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/sync/singleflight"
 
+	"lighter/format/chunk"
 	"lighter/format/tree"
 	"lighter/hub/catalog"
 	"lighter/hub/objects"
@@ -44,6 +45,9 @@ type Config struct {
 	Scratch   string // directory on the file system of the objects; emptied at the start
 	Key       ed25519.PrivateKey
 	Log       *slog.Logger
+	// Ready, unless it is nil, is called with the tree of each image that has just
+	// become ready, before those who wait for the image hear of it.
+	Ready func(ctx context.Context, tree chunk.ID) error
 }
 
 // Service takes images in. It is safe for concurrent use.
@@ -64,6 +68,8 @@ type Service struct {
 	slots    *semaphore.Weighted // copies that are under way at once
 	pending  chan *imageCopy     // to be begun
 	wake     chan struct{}       // has an element when the queue may have one
+
+	afterwards sync.WaitGroup // what is done for images that are ready
 
 	repositories [64]sync.Mutex // see Lock
 
@@ -131,6 +137,7 @@ func (s *Service) Run(ctx context.Context) error {
 		}
 	})
 	err := group.Wait()
+	s.afterwards.Wait()
 	// The trees that somebody asked for are ended too, and nobody begins another.
 	return errors.Join(err, s.trees.Acquire(context.WithoutCancel(ctx), treesAtOnce))
 }

@@ -18,11 +18,11 @@ import (
 // about to be published, until the catalog knows them or they are gone again.
 const journals = "journal-*"
 
-// store publishes packs and other files, which are on the disk, and then what the
+// Publish publishes packs and other files, which are on the disk, and then what the
 // catalog is to know about them. What it does not know then goes again: all if
 // that failed, and what the new takes the place of, by its keys. If the hub is
 // ended in between, sweep does it at the next start.
-func (s *Service) store(ctx context.Context, packs, others []objects.Staged, old []string, publish func() error) error {
+func (s *Service) Publish(ctx context.Context, packs, others []objects.Staged, old []string, publish func() error) error {
 	keys := slices.Clone(old)
 	for _, f := range slices.Concat(packs, others) {
 		keys = append(keys, f.Key)
@@ -31,7 +31,7 @@ func (s *Service) store(ctx context.Context, packs, others []objects.Staged, old
 	if err != nil {
 		return fmt.Errorf("write the journal: %w", err)
 	}
-	err = s.publish(ctx, packs, others, publish)
+	err = s.publishAll(ctx, packs, others, publish)
 	// Whatever ended the work must not end the cleaning.
 	cleanErr := s.clean(context.WithoutCancel(ctx), keys)
 	if cleanErr == nil {
@@ -47,10 +47,10 @@ func (s *Service) store(ctx context.Context, packs, others []objects.Staged, old
 // Drop deletes objects that forget makes the catalog forget, unless it still
 // knows them for another reason.
 func (s *Service) Drop(ctx context.Context, keys []string, forget func() error) error {
-	return s.store(ctx, nil, nil, keys, forget)
+	return s.Publish(ctx, nil, nil, keys, forget)
 }
 
-func (s *Service) publish(ctx context.Context, packs, others []objects.Staged, publish func() error) error {
+func (s *Service) publishAll(ctx context.Context, packs, others []objects.Staged, publish func() error) error {
 	// Nobody else makes the same packs, and they may take long.
 	if err := s.objects.Publish(ctx, packs); err != nil {
 		return err

@@ -98,7 +98,7 @@ func TestKilledBetweenObjectsAndCatalog(t *testing.T) {
 			died := make(chan struct{})
 			go func() {
 				defer close(died)
-				_ = s.store(context.Background(), packs, others, nil, func() error {
+				_ = s.Publish(context.Background(), packs, others, nil, func() error {
 					if known {
 						if err := s.catalog.Publish(context.Background(), &catalog.Publication{Packs: []catalog.Pack{{ID: id}}, Tree: catalog.Tree{ID: id},
 							Layers: []catalog.Layer{{DiffID: "l"}}, Chains: []catalog.Chain{{Chain: "c", DiffID: "l"}},
@@ -128,6 +128,125 @@ func TestKilledBetweenObjectsAndCatalog(t *testing.T) {
 	}
 }
 
+// A hub that is killed while it replaces a tree's startup packs, or deletes some
+// that have had their time, has after its next start what the catalog names, and
+// nothing else.
+func TestKilledBetweenStartupPacksAndCatalog(t *testing.T) {
+	for name, known := range map[string]bool{"before the catalog": false, "behind the catalog": true} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			s := openService(t, dir)
+			tree := layTree(t, s)
+			before, pack := layout(t, s, tree, "before")
+			if err := s.Publish(t.Context(), before.files[:1], before.files[1:], nil, func() error {
+				return s.catalog.SetLayout(t.Context(), &before.Layout)
+			}); err != nil {
+				t.Fatal(err)
+			}
+			after, next := layout(t, s, tree, "after")
+			killed(func() {
+				_ = s.Publish(context.Background(), after.files[:1], after.files[1:], []string{before.files[1].Key}, func() error {
+					if known {
+						if err := s.catalog.SetLayout(context.Background(), &after.Layout); err != nil {
+							t.Error(err)
+						}
+					}
+					runtime.Goexit()
+					return nil
+				})
+			})
+			s = recovered(t, dir)
+			wantObjects(t, s, map[string]bool{objects.PackKey(pack): true, objects.PackKey(next): known,
+				before.files[1].Key: !known, after.files[1].Key: known})
+			if !known {
+				return
+			}
+			for _, forgotten := range []bool{false, true} {
+				killed(func() {
+					_ = s.Drop(context.Background(), []string{objects.PackKey(pack)}, func() error {
+						if forgotten {
+							if err := s.catalog.DropRetired(context.Background(), []chunk.ID{pack, next}); err != nil {
+								t.Error(err)
+							}
+						}
+						runtime.Goexit()
+						return nil
+					})
+				})
+				s = recovered(t, dir)
+				wantObjects(t, s, map[string]bool{objects.PackKey(pack): !forgotten, objects.PackKey(next): true})
+			}
+		})
+	}
+}
+
+// killed runs fn until it ends its goroutine, as a process ends.
+func killed(fn func()) {
+	died := make(chan struct{})
+	go func() {
+		defer close(died)
+		fn()
+	}()
+	<-died
+}
+
+func recovered(t *testing.T, dir string) *Service {
+	t.Helper()
+	s := openService(t, dir)
+	if err := s.Recover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if left := leftIn(t, s.config.Scratch); len(left) > 0 {
+		t.Errorf("left in the scratch space: %v", left)
+	}
+	return s
+}
+
+func wantObjects(t *testing.T, s *Service, want map[string]bool) {
+	t.Helper()
+	for key, there := range want {
+		o, err := s.objects.Open(t.Context(), key)
+		if err == nil {
+			_ = o.Close()
+		}
+		if (err == nil) != there {
+			t.Errorf("%s is there: %v, want %v", key, err == nil, there)
+		}
+	}
+}
+
+// layTree makes a tree known.
+func layTree(t *testing.T, s *Service) chunk.ID {
+	t.Helper()
+	tree := chunk.Sum([]byte("tree"))
+	if err := s.catalog.Publish(t.Context(), &catalog.Publication{Tree: catalog.Tree{ID: tree, Locations: chunk.Sum(nil)},
+		Layers: []catalog.Layer{{DiffID: "l"}}, Chains: []catalog.Chain{{Chain: "c", DiffID: "l"}},
+		Statement: index.Statement{Chain: "c", Tree: tree, Format: index.Format, Signature: []byte("s")}}); err != nil {
+		t.Fatal(err)
+	}
+	return tree
+}
+
+type stagedLayout struct {
+	catalog.Layout
+	files []objects.Staged // a pack and the locations
+}
+
+// layout stages a layout of one pack.
+func layout(t *testing.T, s *Service, tree chunk.ID, name string) (l stagedLayout, pack chunk.ID) {
+	t.Helper()
+	pack = chunk.Sum([]byte(name))
+	l.Layout = catalog.Layout{Tree: tree, Locations: chunk.Sum([]byte("locations " + name)), Startup: []byte(name), Packs: []catalog.StartupPack{{ID: pack, Size: 4}}}
+	for _, key := range []string{objects.PackKey(pack), objects.LocationsKey(l.Locations)} {
+		path := filepath.Join(s.config.Scratch, strings.ReplaceAll(key, "/", "-"))
+		if err := os.WriteFile(path, []byte("data"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		l.files = append(l.files, objects.Staged{Key: key, Path: path})
+	}
+	return l, pack
+}
+
 // What cannot be published leaves nothing, wherever it fails.
 func TestPublicationThatFailsLeavesNothing(t *testing.T) {
 	s := openService(t, t.TempDir())
@@ -139,7 +258,7 @@ func TestPublicationThatFailsLeavesNothing(t *testing.T) {
 		if fail == nil {
 			others[0].Path += "-gone"
 		}
-		err := s.store(t.Context(), packs, others, nil, fail)
+		err := s.Publish(t.Context(), packs, others, nil, fail)
 		if err == nil || fail != nil && !errors.Is(err, syscall.ENOSPC) {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -263,7 +263,7 @@ func (t *taking) publish(ctx context.Context, made *madeTree) error {
 	for diffID, l := range t.split {
 		files = append(files, objects.Staged{Key: objects.LayerKey(diffID), Path: l.record})
 	}
-	err := t.store(ctx, t.staging.packFiles(), files, nil, func() error { return t.catalog.Publish(ctx, t.publication(made)) })
+	err := t.Publish(ctx, t.staging.packFiles(), files, nil, func() error { return t.catalog.Publish(ctx, t.publication(made)) })
 	if errors.Is(err, catalog.ErrNotFound) {
 		return errors.New("it was taken away")
 	}

@@ -71,7 +71,10 @@ func (s *Service) take(ctx context.Context, image catalog.Image, from *imageCopy
 	switch {
 	case err == nil:
 		log.Info("image is ready", "seconds", time.Since(started).Seconds())
-		s.finish(image)
+		s.afterwards.Go(func() { // others need not wait for it
+			s.awaitReady(ctx, image)
+			s.finish(image)
+		})
 		return
 	case ctx.Err() != nil || cause == errPutBack:
 		s.putBack(image)
@@ -91,6 +94,26 @@ func (s *Service) take(ctx context.Context, image catalog.Image, from *imageCopy
 		return s.catalog.End(ctx, image.N, state, why)
 	}) == nil {
 		s.finish(image)
+	}
+}
+
+// readyTimeout bounds what else is done for an image before those who wait for it
+// hear that it is ready.
+const readyTimeout = 20 * time.Second
+
+// awaitReady has done what Config.Ready does. Images are ready without it.
+func (s *Service) awaitReady(ctx context.Context, image catalog.Image) {
+	if s.config.Ready == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	now, err := s.catalog.Numbered(ctx, []int64{image.N})
+	if err == nil && len(now) > 0 && now[0].State == wire.StateReady {
+		err = s.config.Ready(ctx, now[0].Tree)
+	}
+	if err != nil && ctx.Err() == nil {
+		s.config.Log.Warn("prepare the first start of an image", "image", image.Name, "cause", err)
 	}
 }
 

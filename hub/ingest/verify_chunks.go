@@ -59,6 +59,10 @@ func (v *verification) checkIndex(ctx context.Context, what string, id chunk.ID)
 		return v.note(ctx, what+"index", err)
 	}
 	defer extents.close()
+	startup, err := v.checkStartups(ctx, what, id)
+	if err != nil {
+		return err
+	}
 	hints, err := v.readLocations(ctx, id, extents)
 	if err != nil {
 		return v.note(ctx, what+"locations", err)
@@ -78,13 +82,69 @@ func (v *verification) checkIndex(ctx context.Context, what string, id chunk.ID)
 			return err
 		}
 		for i, chunk := range ids {
-			if hint, err := hints.Unit(at + int64(i)); err != nil || hint != known[chunk] {
+			hint, err := hints.Unit(at + int64(i))
+			if want := startup.unit(chunk, known[chunk]); err != nil || hint != want && !startup.bad[hint.Pack] {
 				strange++
 			}
 		}
 	}
 	if strange > 0 {
 		v.found.add("%slocations: %d of %d differ from the catalog", what, strange, extents.Extents)
+	}
+	return nil
+}
+
+// startupUnits says what was found in the startup packs of a tree.
+type startupUnits struct {
+	units map[chunk.ID]chunk.Unit
+	bad   map[chunk.ID]bool // packs that cannot be read, which is said
+}
+
+// unit returns where a chunk should be looked for that lies at other, too.
+func (s *startupUnits) unit(id chunk.ID, other chunk.Unit) chunk.Unit {
+	if u, there := s.units[id]; there {
+		return u
+	}
+	return other
+}
+
+// checkStartups reads the startup packs of a tree. Nothing is lost with them, as
+// other packs have their chunks too.
+func (v *verification) checkStartups(ctx context.Context, what string, tree chunk.ID) (*startupUnits, error) {
+	found := &startupUnits{units: map[chunk.ID]chunk.Unit{}, bad: map[chunk.ID]bool{}}
+	layout, err := v.catalog.Layout(ctx, tree)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range layout.Packs {
+		if err := v.checkStartup(ctx, p.ID, found.units); err != nil {
+			found.bad[p.ID] = true
+			if err := v.note(ctx, fmt.Sprintf("%sstartup pack %s", what, p.ID), err); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return found, nil
+}
+
+// checkStartup verifies every chunk of a pack, and notes in which unit it is.
+func (v *verification) checkStartup(ctx context.Context, id chunk.ID, units map[chunk.ID]chunk.Unit) error {
+	n, err := v.objects.CountUnits(ctx, id)
+	if err != nil {
+		return err
+	}
+	for i := range n {
+		at := chunk.Unit{Pack: id, N: uint32(i)}
+		decoded, err := v.readUnit(ctx, at)
+		if err != nil {
+			return fmt.Errorf("unit %d: %w", i, err)
+		}
+		for c := range decoded.Len() {
+			if _, err := decoded.Chunk(c); err != nil {
+				return fmt.Errorf("unit %d: %w", i, err)
+			}
+			units[decoded.Ref(c).ID] = at
+		}
 	}
 	return nil
 }

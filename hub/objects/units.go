@@ -24,6 +24,15 @@ func (s *Store) OpenUnit(ctx context.Context, u chunk.Unit) (*Object, error) {
 	return s.openRange(ctx, PackKey(u.Pack), offset, length)
 }
 
+// CountUnits returns how many units a pack has. An unknown pack is ErrNotFound.
+func (s *Store) CountUnits(ctx context.Context, id chunk.ID) (int, error) {
+	table, err := s.table(ctx, id)
+	if err != nil {
+		return 0, err
+	}
+	return table.Units(), nil
+}
+
 // tables holds the tables of the packs that were read last: 8 bytes a unit.
 type tables struct {
 	mu    sync.Mutex

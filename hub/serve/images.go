@@ -115,8 +115,13 @@ func (s *Server) inspect(ctx context.Context, image catalog.Image) (wire.Inspect
 		return i, err
 	}
 	i.Layers = append(i.Layers, layers...)
-	i.Files, i.Chunks, i.Packs, i.Units, i.IndexSize, i.IndexWire = t.Files, t.Chunks, t.Packs, t.Units, t.IndexBytes, t.IndexWire
-	return i, nil
+	i.Files, i.Chunks, i.Packs, i.Units, i.IndexSize, i.IndexWire = t.Files, t.Chunks, t.Packs, t.Units, t.IndexBytes, t.IndexWire+t.LocationsWire
+	layout, err := s.catalog.Layout(ctx, image.Tree)
+	for _, p := range layout.Packs {
+		i.StartupPacks++
+		i.StartupBytes += p.Size
+	}
+	return i, err
 }
 
 func (s *Server) postImage(w http.ResponseWriter, req *http.Request) error {

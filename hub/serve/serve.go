@@ -11,6 +11,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 
@@ -43,6 +44,9 @@ type Server struct {
 // Starts is what the hub makes of how images start.
 type Starts interface {
 	Take(ctx context.Context, tree chunk.ID, body []byte) error
+	Describe(ctx context.Context, image catalog.Image) (wire.Starts, error)
+	Export(ctx context.Context, tree chunk.ID) ([]byte, error)
+	Import(ctx context.Context, tree chunk.ID, body io.Reader) error
 }
 
 // New returns a server for wire.DefaultScope.
@@ -62,6 +66,9 @@ func New(c *catalog.Catalog, o *objects.Store, i Ingest, starts Starts, key ed25
 		"POST " + base + "/images":          s.postImage,
 		"DELETE " + base + "/images":        s.deleteImage,
 		"POST " + base + "/images/verify":   s.postVerify,
+		"GET " + base + "/traces":           s.getTraces,
+		"GET " + base + "/traces/export":    s.exportTraces,
+		"POST " + base + "/traces/import":   s.importTraces,
 		"POST " + base + "/traces/{tree}":   s.postTrace,
 	} {
 		s.mux.HandleFunc(pattern, func(w http.ResponseWriter, req *http.Request) {

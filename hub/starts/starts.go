@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/klauspost/compress/zstd"
@@ -45,20 +46,37 @@ type Service struct {
 	taking *semaphore.Weighted
 	wake   chan struct{} // has an element when something may be due
 
-	mu      sync.Mutex         // guards the following
-	devices map[chunk.ID]int64 // sizes in bytes, by tree
+	mu      sync.Mutex             // guards the following
+	devices map[chunk.ID]int64     // sizes in bytes, by tree
+	rests   map[chunk.ID]time.Time // until when trees are not laid out again
+	round   chan struct{}          // is closed when a layout was tried
+	current chunk.ID               // the tree that is being laid out
+
+	// As the constants say, but in tests.
+	Settling, Keep time.Duration
+
+	laid, failed   atomic.Int64 // layouts that were made, and given up
+	taken, refused atomic.Int64 // traces
 }
 
 // New returns a service over the stores. Nothing is laid out before Run.
 func New(c *catalog.Catalog, o *objects.Store, i *ingest.Service, log *slog.Logger) *Service {
 	return &Service{catalog: c, objects: o, ingest: i, log: log,
-		taking: semaphore.NewWeighted(atOnce), wake: make(chan struct{}, 1), devices: map[chunk.ID]int64{}}
+		taking: semaphore.NewWeighted(atOnce), wake: make(chan struct{}, 1), devices: map[chunk.ID]int64{}, rests: map[chunk.ID]time.Time{},
+		round: make(chan struct{}), Settling: settling, Keep: keep}
 }
 
 // Take keeps a trace, as package trace encodes it, of a tree that some image has
 // which is ready. Errors are ingest.ErrInvalid, ingest.ErrBusy, catalog.ErrFull,
 // catalog.ErrNotFound and objects.ErrNotFound where they apply.
-func (s *Service) Take(ctx context.Context, tree chunk.ID, body []byte) error {
+func (s *Service) Take(ctx context.Context, tree chunk.ID, body []byte) (err error) {
+	defer func() {
+		if err != nil {
+			s.refused.Add(1)
+		} else {
+			s.taken.Add(1)
+		}
+	}()
 	wait, cancel := context.WithTimeout(ctx, takeTimeout)
 	defer cancel()
 	if err := s.taking.Acquire(wait, 1); err != nil {
@@ -76,11 +94,22 @@ func (s *Service) Take(ctx context.Context, tree chunk.ID, body []byte) error {
 	if len(t.Reads) == 0 {
 		return nil
 	}
-	if err := s.catalog.AddTrace(ctx, tree, squeeze(t.Encode()), time.Now().Add(settling)); err != nil {
+	if err := s.catalog.AddTrace(ctx, tree, squeeze(t.Encode()), s.dueAt(tree)); err != nil {
 		return err
 	}
 	s.wakeUp()
 	return nil
+}
+
+// Counts says what the service has done since the hub started.
+type Counts struct {
+	Taken, Refused int64 // traces of nodes
+	Laid, Failed   int64 // layouts that were made, and trees that were given up
+}
+
+// Counts returns the counts.
+func (s *Service) Counts() Counts {
+	return Counts{s.taken.Load(), s.refused.Load(), s.laid.Load(), s.failed.Load()}
 }
 
 // maxDevices bounds the sizes that are remembered: 40 bytes each, and more.

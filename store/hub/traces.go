@@ -3,7 +3,10 @@ package hub
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"net/http"
+	"net/url"
 	"time"
 
 	"lighter/format/chunk"
@@ -43,6 +46,47 @@ func (c *Client) sendTrace(ctx context.Context, tree chunk.ID, body []byte) erro
 	ctx, cancel := context.WithTimeout(ctx, traceTimeout)
 	defer cancel()
 	res, err := c.do(ctx, http.MethodPost, tracePath(c.scope, tree), nil, body)
+	if err != nil {
+		return err
+	}
+	return res.Body.Close()
+}
+
+func byPlatform(name, platform string) url.Values {
+	query := byName(name)
+	if platform != "" {
+		query.Set("platform", platform)
+	}
+	return query
+}
+
+// Starts tells how the images start that a name stands for and that are ready; of
+// one platform, if one is given.
+func (c *Client) Starts(ctx context.Context, name, platform string) ([]Starts, error) {
+	var found []Starts
+	err := c.getJSON(ctx, tracesPath(c.scope), byPlatform(name, platform), 0, &found)
+	return found, err
+}
+
+// ExportTraces returns what the hub keeps of the starts of an image, as package
+// trace encodes it as text. platform may be empty if the name stands for one image.
+func (c *Client) ExportTraces(ctx context.Context, name, platform string) ([]byte, error) {
+	res, err := c.do(ctx, http.MethodGet, tracesPath(c.scope)+"/export", byPlatform(name, platform), nil)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(res.Body, trace.MaxText+1))
+	if err != nil {
+		return nil, fmt.Errorf("hub %s: read the traces: %w", c.URL(), err)
+	}
+	return text, nil
+}
+
+// ImportTraces has the hub add such text to what it keeps of the starts of an
+// image.
+func (c *Client) ImportTraces(ctx context.Context, name, platform string, text []byte) error {
+	res, err := c.do(ctx, http.MethodPost, tracesPath(c.scope)+"/import", byPlatform(name, platform), text)
 	if err != nil {
 		return err
 	}

@@ -38,6 +38,9 @@ const (
 //	/images?name=  DELETE  takes the image away
 //	/images/inspect?name=  []Inspection, as JSON: of all that the name stands for
 //	/images/verify?name=   POST: a stream of Progress, a JSON object a line
+//	/traces?name=          []Starts, as JSON: how the images start that the name stands for
+//	/traces/export?name=   recordings, as package trace encodes them as text
+//	/traces/import?name=   POST: recordings
 //	/traces/TREE     POST  a trace, as package trace encodes it: what a start has read
 //
 // Errors have a status of 400 or more and a body of {"error": "…"}; in a stream
@@ -61,8 +64,9 @@ func chunkPath(scope string, id chunk.ID) string {
 	return fmt.Sprintf("%s/%s/chunks/%s", Prefix, scope, id)
 }
 func tracePath(scope string, tree chunk.ID) string {
-	return fmt.Sprintf("%s/%s/traces/%s", Prefix, scope, tree)
+	return fmt.Sprintf("%s/%s", tracesPath(scope), tree)
 }
+func tracesPath(scope string) string { return fmt.Sprintf("%s/%s/traces", Prefix, scope) }
 func keyPath(scope string) string    { return fmt.Sprintf("%s/%s/key", Prefix, scope) }
 func imagesPath(scope string) string { return fmt.Sprintf("%s/%s/images", Prefix, scope) }
 
@@ -161,8 +165,42 @@ type Inspection struct {
 	Units     int64       `json:"units"`
 	IndexSize int64       `json:"indexBytes"` // plain
 	IndexWire int64       `json:"indexWire"`  // as it is sent, with its locations
-	Format    int         `json:"format"`     // of indexes that the hub makes
-	Key       string      `json:"key"`        // with which it signs, as index.FormatKey writes it
+	// Startup packs have chunks that other packs have too; Packs and Units do not
+	// count them.
+	StartupPacks int64  `json:"startupPacks"`
+	StartupBytes int64  `json:"startupBytes"` // stored; other images may have the same packs
+	Format       int    `json:"format"`       // of indexes that the hub makes
+	Key          string `json:"key"`          // with which it signs, as index.FormatKey writes it
+}
+
+// Starts is what the hub knows of how an image starts, which is ready.
+type Starts struct {
+	Name      string        `json:"name"`
+	Digest    string        `json:"digest"` // of its manifest
+	Platform  string        `json:"platform,omitempty"`
+	Tree      string        `json:"tree"`
+	Workloads []Workload    `json:"workloads"` // the most used first; none: nobody has told yet
+	Packs     []StartupPack `json:"packs"`     // in the order in which nodes fetch them
+}
+
+// Workload is starts that read nearly the same. What they read is that of one of
+// them.
+type Workload struct {
+	Starts int64    `json:"starts"` // how many, lately
+	Files  int64    `json:"files"`  // that are read
+	Ranges int64    `json:"ranges"` // of them
+	Bytes  int64    `json:"bytes"`  // in these, plain
+	First  []string `json:"first"`  // paths of the files that are read first
+	Packs  []int    `json:"packs"`  // places in Starts.Packs of those that have something of it
+}
+
+// StartupPack is a pack whose chunks are used together.
+type StartupPack struct {
+	Pack     string `json:"pack"`
+	Units    int    `json:"units"`
+	Bytes    int64  `json:"bytes"`    // as they are sent
+	AtMount  bool   `json:"atMount"`  // it is fetched whenever the image starts
+	Triggers int    `json:"triggers"` // chunks of which reading one has it fetched
 }
 
 // LayerInfo is one layer of an Inspection.

@@ -1,0 +1,192 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/dustin/go-humanize/english"
+	"github.com/spf13/cobra"
+
+	"lighter/format/trace"
+	"lighter/store/hub"
+)
+
+func traceCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "trace",
+		Short: "Show, save and restore what a hub knows of how images start",
+		Long: `Show, save and restore what a hub knows of how images start.
+Nodes tell their hub which parts of which files each start of a container has read.
+The hub sorts starts that read nearly the same into workloads, and has what they
+share fetched ahead the next time. Nobody has to do anything for that. What ran, and
+where, nobody tells.`,
+		Example: "  lighter trace show physics/root:6.32\n  lighter trace export physics/root:6.32 >root.trace",
+		Args:    noSuchCommand,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(traceShowCommand(), traceExportCommand(), traceImportCommand())
+	return cmd
+}
+
+// traceFlags are those of all commands about traces.
+type traceFlags struct {
+	hubFlags
+	platform string
+}
+
+func (f *traceFlags) add(cmd *cobra.Command) {
+	f.hubFlags.add(cmd)
+	cmd.Flags().StringVar(&f.platform, "platform", "", "of the image for this `OS/ARCH`, if the name stands for several")
+}
+
+func traceShowCommand() *cobra.Command {
+	var flags traceFlags
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "show [flags] NAME",
+		Short: "Show the workloads of an image, and its startup packs",
+		Long: `Show the workloads of an image: how many starts each stands for, how much they read,
+with which file they begin, and which startup packs have it. A pack is fetched at
+each start, or when one of its triggers is read.`,
+		Example: "  lighter trace show physics/root:6.32\n  lighter trace show --json physics/root:6.32 | jq '.[0].workloads'",
+		Args:    exactArgs("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			client, err := flags.client()
+			if err != nil {
+				return err
+			}
+			found, err := client.Starts(cmd.Context(), args[0], flags.platform)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return printJSON(os.Stdout, found)
+			}
+			for _, s := range found {
+				if err := printStarts(os.Stdout, s); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	flags.add(cmd)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func printStarts(w io.Writer, s hub.Starts) error {
+	if len(s.Workloads) == 0 {
+		fmt.Fprintf(w, "%s %s: no start was seen yet\n", s.Name, s.Platform)
+	} else {
+		var rows [][]any
+		for i, l := range s.Workloads {
+			first := ""
+			if len(l.First) > 0 {
+				first = l.First[0]
+			}
+			rows = append(rows, []any{i, l.Starts, size(l.Bytes), l.Files, l.Ranges, packList(l.Packs), first})
+		}
+		if err := table(w, "WORKLOAD\tSTARTS\tREADS\tFILES\tRANGES\tPACKS\tBEGINS WITH", rows); err != nil {
+			return err
+		}
+	}
+	var rows [][]any
+	for i, p := range s.Packs {
+		when := english.Plural(p.Triggers, "trigger", "")
+		if p.AtMount {
+			when = "each start"
+		}
+		rows = append(rows, []any{i, short(p.Pack), size(p.Bytes), p.Units, when})
+	}
+	return table(w, "PACK\tID\tSIZE\tUNITS\tFETCHED AT", rows)
+}
+
+func packList(packs []int) string {
+	if len(packs) == 0 {
+		return "-"
+	}
+	return strings.Trim(strings.ReplaceAll(fmt.Sprint(packs), " ", ","), "[]")
+}
+
+func traceExportCommand() *cobra.Command {
+	var flags traceFlags
+	var output string
+	cmd := &cobra.Command{
+		Use:   "export [flags] NAME",
+		Short: "Write down what a hub keeps of the starts of an image",
+		Long: `Write down what a hub keeps of the starts of an image: parts of files, by their
+paths, as text. It says something of other images that have the same files, too.`,
+		Example: `  lighter trace export physics/root:6.32 >root.trace
+  lighter trace export physics/root:6.32 | lighter trace import --hub https://hub2.example.org physics/root:6.34 -`,
+		Args: exactArgs("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			client, err := flags.client()
+			if err != nil {
+				return err
+			}
+			text, err := client.ExportTraces(cmd.Context(), args[0], flags.platform)
+			if err != nil {
+				return err
+			}
+			if output != "" {
+				return os.WriteFile(output, text, 0o644)
+			}
+			_, err = os.Stdout.Write(text)
+			return err
+		},
+	}
+	flags.add(cmd)
+	cmd.Flags().StringVarP(&output, "output", "o", "", "write to this `FILE` instead of standard output")
+	return cmd
+}
+
+func traceImportCommand() *cobra.Command {
+	var flags traceFlags
+	cmd := &cobra.Command{
+		Use:   "import [flags] NAME FILE",
+		Short: "Add what was exported to what a hub keeps of the starts of an image",
+		Long: `Add what "lighter trace export" has written, perhaps of another image, to what a
+hub keeps of the starts of an image; FILE may be - for standard input. It has effect
+some seconds later.`,
+		Example: "  lighter trace import physics/root:6.34 root.trace",
+		Args:    exactArgs("NAME", "FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			client, err := flags.client()
+			if err != nil {
+				return err
+			}
+			text, err := readText(args[1])
+			if err != nil {
+				return err
+			}
+			recordings, err := trace.ParseText(text)
+			if err != nil {
+				return fmt.Errorf("read %s: %w", args[1], err)
+			}
+			if err := client.ImportTraces(cmd.Context(), args[0], flags.platform, text); err != nil {
+				return err
+			}
+			fmt.Printf("%s has %s more\n", args[0], english.Plural(len(recordings), "recording", ""))
+			return nil
+		},
+	}
+	flags.add(cmd)
+	return cmd
+}
+
+// readText reads a file of recordings, or - for standard input.
+func readText(name string) ([]byte, error) {
+	from := io.Reader(os.Stdin)
+	if name != "-" {
+		file, err := os.Open(name)
+		if err != nil {
+			return nil, err
+		}
+		defer file.Close()
+		from = file
+	}
+	return io.ReadAll(io.LimitReader(from, trace.MaxText+1))
+}

@@ -1,0 +1,98 @@
+package starts
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"lighter/format/chunk"
+	"lighter/format/pack"
+	"lighter/hub/catalog"
+	"lighter/hub/objects"
+)
+
+// heldUnits bounds the units that a chunkReader keeps, in bytes.
+const heldUnits = 32 << 20
+
+// chunkReader reads chunks from the hub's own packs, and keeps the units that it
+// decoded last: what is asked for after one chunk often lies beside it. It is for
+// one goroutine.
+type chunkReader struct {
+	catalog *catalog.Catalog
+	objects *objects.Store
+	where   map[chunk.ID]chunk.Unit // of chunks that were looked up
+	units   map[chunk.Unit]*pack.Unit
+	order   []chunk.Unit // the one read first in front
+	held    int64
+}
+
+func newChunkReader(c *catalog.Catalog, o *objects.Store) *chunkReader {
+	return &chunkReader{catalog: c, objects: o, where: map[chunk.ID]chunk.Unit{}, units: map[chunk.Unit]*pack.Unit{}}
+}
+
+// maxLookedUp bounds the chunks of which it is remembered where they lie: 100
+// bytes each.
+const maxLookedUp = 200_000
+
+// lookUp finds out where chunks lie, many with one question.
+func (r *chunkReader) lookUp(ctx context.Context, ids []chunk.ID) error {
+	found, err := r.catalog.Units(ctx, ids)
+	if err != nil {
+		return err
+	}
+	if len(r.where)+len(found) > maxLookedUp {
+		clear(r.where)
+	}
+	for id, unit := range found {
+		r.where[id] = unit
+	}
+	return nil
+}
+
+// read returns the plain bytes of a chunk, verified. They are not to be changed.
+func (r *chunkReader) read(ctx context.Context, id chunk.ID) ([]byte, error) {
+	if _, known := r.where[id]; !known {
+		if err := r.lookUp(ctx, []chunk.ID{id}); err != nil {
+			return nil, err
+		}
+	}
+	where, known := r.where[id]
+	if !known {
+		return nil, fmt.Errorf("chunk %s is in no pack", id.Short())
+	}
+	unit := r.units[where]
+	if unit == nil {
+		var err error
+		if unit, err = r.fetch(ctx, where); err != nil {
+			return nil, fmt.Errorf("unit %s: %w", where, err)
+		}
+	}
+	return unit.Lookup(id)
+}
+
+func (r *chunkReader) fetch(ctx context.Context, where chunk.Unit) (*pack.Unit, error) {
+	unit, err := readUnit(ctx, r.objects, where)
+	if err != nil {
+		return nil, err
+	}
+	for r.held += unit.Memory(); r.held > heldUnits && len(r.order) > 0; r.order = r.order[1:] {
+		r.held -= r.units[r.order[0]].Memory()
+		delete(r.units, r.order[0])
+	}
+	r.units[where] = unit
+	r.order = append(r.order, where)
+	return unit, nil
+}
+
+func readUnit(ctx context.Context, from *objects.Store, where chunk.Unit) (*pack.Unit, error) {
+	o, err := from.OpenUnit(ctx, where)
+	if err != nil {
+		return nil, err
+	}
+	defer o.Close()
+	encoded, err := io.ReadAll(io.LimitReader(o, pack.MaxStored+1))
+	if err != nil {
+		return nil, err
+	}
+	return pack.DecodeUnit(encoded)
+}

@@ -1,0 +1,153 @@
+package starts
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"lighter/format/chunk"
+	"lighter/format/trace"
+	"lighter/hub/catalog"
+	"lighter/hub/startup"
+)
+
+// lay gives a tree the layout that its recordings ask for, with the traces that
+// came since, and says what it did.
+func (s *Service) lay(ctx context.Context, due catalog.Due) (done string, err error) {
+	gone := !due.Unserved.IsZero() && due.Unserved.Before(time.Now().Add(-s.Keep))
+	if !due.Served && !gone {
+		return "", nil // its image may come back
+	}
+	before, err := s.catalog.Layout(ctx, due.Tree)
+	if err != nil {
+		return "", err
+	}
+	t, err := s.open(ctx, due.Tree)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, t.close()) }()
+	var packs []startup.Pack
+	if !gone {
+		if packs, err = s.plan(ctx, t); err != nil {
+			return "", err
+		}
+	}
+	digest := digestOf(packs)
+	if string(digest) == string(before.Startup) && !before.Locations.IsZero() {
+		return "", nil
+	}
+	if err := s.publish(ctx, t, before, packs, digest); err != nil {
+		return "", err
+	}
+	s.laid.Add(1)
+	return summary(packs), nil
+}
+
+// plan says which packs a tree should have.
+func (s *Service) plan(ctx context.Context, t *openTree) ([]startup.Pack, error) {
+	kept, err := s.merge(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	return t.Layout(ctx, kept)
+}
+
+// merge takes the traces that nobody has looked at into the recordings of a tree,
+// and returns these.
+func (s *Service) merge(ctx context.Context, t *openTree) ([]trace.Recording, error) {
+	kept, err := s.recordings(ctx, t.ID())
+	if err != nil {
+		return nil, err
+	}
+	waiting, err := s.catalog.Traces(ctx, t.ID())
+	if err != nil || len(waiting) == 0 {
+		return kept, err
+	}
+	for _, w := range waiting {
+		more, err := t.told(ctx, w)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if err != nil { // it is in nobody's way any more
+			s.log.Warn("a trace is of no use", "tree", t.ID().Short(), "cause", err)
+		}
+		kept = startup.Keep(kept, more)
+	}
+	return kept, s.catalog.KeepRecordings(ctx, t.ID(), squeeze(trace.EncodeText(kept)), waiting[len(waiting)-1].N)
+}
+
+// told reads what somebody has told.
+func (t *openTree) told(ctx context.Context, w catalog.Trace) ([]trace.Recording, error) {
+	plain, err := unsqueeze(w.Body)
+	if err != nil {
+		return nil, err
+	}
+	if !w.Raw {
+		return trace.ParseText(plain)
+	}
+	tr, err := trace.Decode(plain, t.ID(), t.DeviceSize)
+	if err != nil {
+		return nil, err
+	}
+	r, err := t.Record(ctx, tr)
+	return []trace.Recording{r}, err
+}
+
+// recordings returns what is kept of a tree. What cannot be read is as good as
+// nothing.
+func (s *Service) recordings(ctx context.Context, tree chunk.ID) ([]trace.Recording, error) {
+	body, err := s.catalog.Recordings(ctx, tree)
+	if err != nil || body == nil {
+		return nil, err
+	}
+	plain, err := unsqueeze(body)
+	var kept []trace.Recording
+	if err == nil {
+		kept, err = trace.ParseText(plain)
+	}
+	if err != nil {
+		s.log.Warn("what was kept of starts cannot be read", "tree", tree.Short(), "cause", err)
+	}
+	return kept, nil
+}
+
+// layoutVersion changes whenever the same packs are to be written otherwise.
+const layoutVersion = 1
+
+// digestOf tells layouts from each other; that of no packs is empty.
+func digestOf(packs []startup.Pack) []byte {
+	if len(packs) == 0 {
+		return nil
+	}
+	sum := sha256.New()
+	number := func(n int64) { _ = binary.Write(sum, binary.LittleEndian, n) } // a hash takes all
+	number(layoutVersion)
+	for _, p := range packs {
+		number(map[bool]int64{true: 1}[p.AtMount])
+		number(int64(len(p.Triggers)))
+		for _, t := range p.Triggers {
+			number(t)
+		}
+		number(int64(len(p.Units)))
+		for _, unit := range p.Units {
+			number(int64(len(unit)))
+			for _, ref := range unit {
+				sum.Write(ref.ID[:])
+			}
+		}
+	}
+	return sum.Sum(nil)
+}
+
+// summary says in the log what was laid out.
+func summary(packs []startup.Pack) string {
+	bytes := int64(0)
+	for _, p := range packs {
+		bytes += p.Bytes
+	}
+	return fmt.Sprintf("%d startup packs of %d plain bytes", len(packs), bytes)
+}

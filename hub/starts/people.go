@@ -1,0 +1,141 @@
+package starts
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+	"lighter/format/trace"
+	"lighter/hub/catalog"
+	"lighter/hub/ingest"
+	"lighter/hub/objects"
+	"lighter/hub/startup"
+	wire "lighter/store/hub"
+)
+
+// Export returns what is kept of the starts of a tree, as package trace encodes it
+// as text. Traces that nobody has looked at yet are not in it.
+func (s *Service) Export(ctx context.Context, tree chunk.ID) ([]byte, error) {
+	kept, err := s.recordings(ctx, tree)
+	return trace.EncodeText(kept), err
+}
+
+// Import adds what Export gave, perhaps of another image, to what is kept of the
+// starts of a tree. Errors are as for Take.
+func (s *Service) Import(ctx context.Context, tree chunk.ID, body io.Reader) error {
+	wait, cancel := context.WithTimeout(ctx, takeTimeout)
+	defer cancel()
+	if err := s.taking.Acquire(wait, atOnce); err != nil { // it may be long
+		return ingest.ErrBusy
+	}
+	defer s.taking.Release(atOnce)
+	text, err := io.ReadAll(body)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ingest.ErrInvalid, err)
+	}
+	recordings, err := trace.ParseText(text)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ingest.ErrInvalid, err)
+	}
+	if len(recordings) == 0 {
+		return nil
+	}
+	if err := s.catalog.AddRecordings(ctx, tree, squeeze(text), time.Now()); err != nil {
+		return err
+	}
+	s.wakeUp()
+	return nil
+}
+
+// Describe says what is known of the starts of an image that is ready.
+func (s *Service) Describe(ctx context.Context, image catalog.Image) (wire.Starts, error) {
+	d := wire.Starts{Name: image.Name, Digest: image.Digest, Platform: image.Platform, Tree: image.Tree.String(),
+		Workloads: []wire.Workload{}, Packs: []wire.StartupPack{}}
+	kept, err := s.recordings(ctx, image.Tree)
+	if err != nil {
+		return d, err
+	}
+	packs, chunks, err := s.packed(ctx, image.Tree)
+	if err != nil {
+		return d, err
+	}
+	for _, p := range packs {
+		d.Packs = append(d.Packs, wire.StartupPack{Pack: p.Pack.String(), Units: p.Units, Bytes: p.Bytes, AtMount: p.AtMount, Triggers: len(p.Triggers)})
+	}
+	for _, w := range startup.Workloads(kept) {
+		d.Workloads = append(d.Workloads, describe(w, chunks))
+	}
+	return d, nil
+}
+
+// firstFiles is how many files are named by which people can tell workloads from
+// each other.
+const firstFiles = 8
+
+// describe says what a workload reads, and in which packs that is.
+func describe(w startup.Workload, packed map[chunk.ID]int) wire.Workload {
+	sample := w.Samples[len(w.Samples)-1]
+	d := wire.Workload{Starts: w.Starts, Ranges: int64(len(sample.Entries)), First: []string{}, Packs: []int{}}
+	files := map[string]bool{}
+	for _, e := range sample.Entries {
+		if !files[e.Path] && len(d.First) < firstFiles {
+			d.First = append(d.First, e.Path)
+		}
+		files[e.Path] = true
+		d.Bytes += e.Length
+		for _, id := range e.Chunks {
+			if p, laid := packed[id]; laid && !slices.Contains(d.Packs, p) {
+				d.Packs = append(d.Packs, p)
+			}
+		}
+	}
+	d.Files = int64(len(files))
+	slices.Sort(d.Packs)
+	return d
+}
+
+// packed returns the startup packs of a tree, and in which of them its chunks are.
+func (s *Service) packed(ctx context.Context, tree chunk.ID) ([]index.Startup, map[chunk.ID]int, error) {
+	layout, err := s.catalog.Layout(ctx, tree)
+	if err != nil || layout.Locations.IsZero() {
+		return nil, nil, err
+	}
+	o, err := s.objects.Open(ctx, objects.LocationsKey(layout.Locations))
+	if err != nil {
+		return nil, nil, err
+	}
+	defer o.Close()
+	z, err := zstd.NewReader(o, zstd.WithDecoderConcurrency(1))
+	if err != nil {
+		return nil, nil, err
+	}
+	defer z.Close()
+	b, err := io.ReadAll(z)
+	if err != nil {
+		return nil, nil, err
+	}
+	locations, err := index.OpenLocations(bytes.NewReader(b), int64(len(b)), tree, -1)
+	if err != nil {
+		return nil, nil, err
+	}
+	chunks := map[chunk.ID]int{}
+	for i, p := range locations.Startups() {
+		for n := range p.Units {
+			unit, err := readUnit(ctx, s.objects, chunk.Unit{Pack: p.Pack, N: uint32(n)})
+			if err != nil {
+				return nil, nil, err
+			}
+			for c := range unit.Len() {
+				chunks[unit.Ref(c).ID] = i
+			}
+		}
+	}
+	return locations.Startups(), chunks, nil
+}

@@ -1,0 +1,98 @@
+package starts
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/klauspost/compress/zstd"
+
+	"lighter/format/chunk"
+	"lighter/format/erofs"
+	"lighter/format/index"
+	"lighter/hub/objects"
+	"lighter/hub/startup"
+)
+
+// openTree is a tree whose index is in files of a scratch directory.
+type openTree struct {
+	*index.Map
+	*startup.Tree
+	indexLen int64 // of the index object
+	chunks   *chunkReader
+	dir      string
+	files    []*os.File
+}
+
+// mapPages is how many pages of an extent map are kept: 5 MB.
+const mapPages = 1024
+
+// open brings a tree's index from the objects into a directory of its own.
+func (s *Service) open(ctx context.Context, tree chunk.ID) (t *openTree, err error) {
+	dir, err := os.MkdirTemp(s.ingest.Scratch(), "starts-")
+	if err != nil {
+		return nil, fmt.Errorf("make scratch space: %w", err)
+	}
+	t = &openTree{dir: dir, chunks: newChunkReader(s.catalog, s.objects)}
+	if err := t.fill(ctx, s.objects, tree); err != nil {
+		return nil, errors.Join(fmt.Errorf("open tree %s: %w", tree.Short(), err), t.close())
+	}
+	return t, nil
+}
+
+func (t *openTree) fill(ctx context.Context, o *objects.Store, tree chunk.ID) error {
+	from, err := o.Open(ctx, objects.IndexKey(tree))
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	t.indexLen = from.Size
+	z, err := zstd.NewReader(from, zstd.WithDecoderConcurrency(1))
+	if err != nil {
+		return err
+	}
+	defer z.Close()
+	for _, name := range []string{"map", "metadata"} {
+		file, err := os.Create(filepath.Join(t.dir, name))
+		if err != nil {
+			return err
+		}
+		t.files = append(t.files, file)
+	}
+	extents, metadata := bufio.NewWriterSize(t.files[0], 64<<10), bufio.NewWriterSize(t.files[1], 256<<10)
+	header, err := index.Receive(ctxReader{ctx, z}, tree, extents, metadata)
+	if err := errors.Join(err, extents.Flush(), metadata.Flush()); err != nil {
+		return err
+	}
+	if t.Map, err = index.OpenMap(t.files[0], tree, index.NewPages(mapPages)); err != nil {
+		return err
+	}
+	image, err := erofs.Open(t.files[1], header.MetadataSize)
+	t.Tree = startup.NewTree(image, t.Map)
+	return err
+}
+
+// close removes the files.
+func (t *openTree) close() error {
+	for _, file := range t.files {
+		_ = file.Close() // it goes with the directory
+	}
+	return os.RemoveAll(t.dir)
+}
+
+// ctxReader ends with a context.
+type ctxReader struct {
+	ctx context.Context
+	io.Reader
+}
+
+func (r ctxReader) Read(b []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return r.Reader.Read(b)
+}

@@ -22,6 +22,9 @@ import (
 // convert makes an image with a SOCI index of another one, for this machine's
 // platform. Their layers are the same.
 func convert(ctx context.Context, source, destination string, plainHTTP bool) (err error) {
+	// The peer writes there what it does.
+	out := os.Stdout
+	os.Stdout = os.Stderr
 	dir, err := os.MkdirTemp("", "soci")
 	if err != nil {
 		return err
@@ -49,7 +52,7 @@ func convert(ctx context.Context, source, destination string, plainHTTP bool) (e
 	if err := remotes.PushContent(ctx, pusher, *indexed, blobs, nil, platforms.All, nil); err != nil {
 		return fmt.Errorf("push %s: %w", destination, err)
 	}
-	return json.NewEncoder(os.Stdout).Encode(map[string]string{"reference": destination, "digest": indexed.Digest.String(), "kind": "soci"})
+	return json.NewEncoder(out).Encode(map[string]string{"reference": destination, "digest": indexed.Digest.String(), "kind": "soci"})
 }
 
 // fetch gets an image, as far as it is for the platform.

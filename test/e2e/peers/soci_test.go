@@ -3,6 +3,7 @@
 package peers
 
 import (
+	"encoding/json"
 	"os/exec"
 	"testing"
 
@@ -13,8 +14,8 @@ func TestSOCIIsLazy(t *testing.T) {
 	settings := write(t, "[background_fetch]\ndisable = true\n")
 	s, whole := start(t, site.Peer{Snapshotter: "soci", Command: []string{tool(t, "soci"), "snapshotter", "--root", "{root}",
 		"--address", "{socket}", "--containerd", "{containerd}", "--config", settings, "--plain-http", "{registry}"}})
-	out, err := exec.CommandContext(t.Context(), tool(t, "soci"), "convert", "--plain-http", site.Reference("base"), site.Reference("soci")).CombinedOutput()
-	if err != nil {
+	out, err := exec.CommandContext(t.Context(), tool(t, "soci"), "convert", "--plain-http", site.Reference("base"), site.Reference("soci")).Output()
+	if err != nil || !json.Valid(out) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	if bytes := pullAndRun(t, s, "soci", "soci"); bytes > whole/3 {

@@ -115,18 +115,21 @@ func dropped(all []workload) []workload {
 	for _, w := range all {
 		total += w.Starts
 	}
-	if total <= maxStarts {
-		return all
-	}
 	for i := range all {
-		all[i].Starts = 0
-		for j := range all[i].Samples {
-			s := &all[i].Samples[j]
-			s.Starts = max(s.Starts/2, 1)
-			all[i].Starts += s.Starts
+		if total > maxStarts {
+			all[i].halve()
 		}
 	}
 	return all
+}
+
+// halve counts half of the starts, and each sample once at least.
+func (w *workload) halve() {
+	w.Starts = 0
+	for i := range w.Samples {
+		w.Samples[i].Starts = max(w.Samples[i].Starts/2, 1)
+		w.Starts += w.Samples[i].Starts
+	}
 }
 
 func kept(all []workload) (size int) {
@@ -140,8 +143,9 @@ func kept(all []workload) (size int) {
 	return size
 }
 
-// bounded cuts a recording that is too long.
+// bounded cuts a recording that is too long, or stands for too many starts.
 func bounded(r trace.Recording) trace.Recording {
+	r.Starts = min(r.Starts, maxStarts)
 	left := maxRecording
 	for i := range r.Entries {
 		if left -= textSize(&r.Entries[i]); left < 0 || i == trace.MaxEntries {
@@ -160,7 +164,7 @@ type profile map[uint64]int64
 
 const (
 	profileBlock = 64 << 10 // length of such a part, in bytes
-	maxProfile   = 1 << 16  // how many of them are looked at
+	maxProfile   = 1 << 15  // how many of them are looked at
 )
 
 var seed = maphash.MakeSeed()

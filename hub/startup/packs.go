@@ -8,9 +8,10 @@ import (
 )
 
 const (
-	// A group longer than firstSegment, in plain bytes, is cut, each segment twice
-	// as long as the one before. The next one is fetched when a start reads on in
-	// the one before, so that whoever leaves the way gets no more than he had, twice.
+	// A group longer than firstSegment, in plain bytes, is cut, each segment as long
+	// as all before it. It is fetched when a start has read half of the one before:
+	// soon enough for a link with megabytes on their way, and whoever leaves the way
+	// gets a bounded multiple of what he uses.
 	firstSegment = 32 << 20
 
 	// unitPlain is the length of a unit in plain bytes, and firstUnit that of a
@@ -24,11 +25,11 @@ const (
 
 // segments cuts the chunks of a group.
 func segments(items []*item) (out [][]*item) {
-	size, limit, from := int64(0), int64(firstSegment), 0
+	size, limit, from := int64(0), int64(firstSegment), 0 // from the group's start
 	for i, it := range items {
 		if size += int64(it.ref.Length); size >= limit && len(items)-i > fewest {
 			out = append(out, items[from:i+1])
-			from, size, limit = i+1, 0, 2*limit
+			from, limit = i+1, 2*size
 		}
 	}
 	if from < len(items) {
@@ -88,10 +89,9 @@ func (p *plan) ways(g *group, items []*item) (triggers []int64) {
 	return triggers
 }
 
-// onTheWay returns chunks behind the first quarter of a segment: whoever reads
-// them goes on to the next, which has time to arrive.
+// onTheWay returns chunks in the middle of a segment.
 func onTheWay(items []*item) (triggers []int64) {
-	from := len(items) / 4
+	from := len(items) / 2
 	for _, it := range items[from:min(from+2*triggersEach, len(items))] {
 		triggers = append(triggers, it.extent)
 	}

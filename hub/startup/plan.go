@@ -12,12 +12,12 @@ const (
 	// A pack less to be triggered is worth so many plain bytes, fetched in vain: a
 	// round trip of some milliseconds. One that is fetched at mount is worth more,
 	// since nobody waits for its first chunk.
-	triggerWorth = 256 << 10
-	mountWorth   = 1 << 20
+	triggerWorth = 1 << 20
+	mountWorth   = 4 << 20
 
 	// tolerance is which part of what a workload uses it may be given in vain, and
 	// minTolerance the bytes that do not matter to any.
-	tolerance    = 0.08
+	tolerance    = 0.05
 	minTolerance = 64 << 10
 	// A workload that is rarer than rare, as a part of all starts, may be given
 	// more in vain, by the square of it; it counts as no rarer than rarest.

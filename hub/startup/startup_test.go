@@ -198,3 +198,8 @@ func TestWorkloads(t *testing.T) {
 		t.Errorf("%d packs", len(packs))
 	}
 }
+
+// addDir returns the tree with one directory more in its root.
+func addDir(root *tree.Node, name string, dir *tree.Node) *tree.Node {
+	return tree.NewDir(tree.Node{Mode: 0o755}, append(root.Children(), tree.Dirent{Name: name, Node: dir}))
+}

@@ -1,0 +1,197 @@
+package startup
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"lighter/format/chunk"
+	"lighter/format/trace"
+)
+
+// program is a sample image: a program of many files, and others.
+func program(files int) (map[string]int, []string) {
+	sizes := map[string]int{}
+	var names []string
+	for i := range files {
+		name := fmt.Sprintf("/lib/%03d", i)
+		names = append(names, name)
+		sizes[name] = 1 + i%4
+	}
+	return sizes, names
+}
+
+// noisy is a start that reads names, a few in another order, and some others.
+func noisy(r *rand.Rand, sizes map[string]int, names, others []string) trace.Recording {
+	names = slices.Clone(names)
+	for range len(names) / 10 {
+		i := r.IntN(len(names) - 3)
+		names[i], names[i+3] = names[i+3], names[i]
+	}
+	for range 3 {
+		names = slices.Insert(names, r.IntN(len(names)), others[r.IntN(len(others))])
+	}
+	rec := reading(sizes, names...)
+	at := time.Duration(0)
+	for i := range rec.Entries {
+		at += time.Duration(r.IntN(20)) * time.Millisecond
+		rec.Entries[i].At = at
+	}
+	return rec
+}
+
+// Starts that differ in a few files, in order and in time are one workload; and
+// when enough of them are known, one more changes nothing of the layout.
+func TestNoise(t *testing.T) {
+	sizes, names := program(200)
+	tr := sampleTree(t, sizes)
+	r := rand.New(rand.NewPCG(1, 1))
+	var kept []trace.Recording
+	var before []Pack
+	for i := range 32 {
+		kept = Keep(kept, []trace.Recording{noisy(r, sizes, names[:60], names[100:])})
+		all := Workloads(kept)
+		if len(all) != 1 || all[0].Starts != int64(i+1) || len(kept) > samples {
+			t.Fatalf("after %d starts: %d workloads, of %d starts, %d recordings", i+1, len(all), all[0].Starts, len(kept))
+		}
+		packs := lay(t, tr, kept)
+		if i >= samples && !reflect.DeepEqual(packs, before) {
+			t.Errorf("start %d changed the layout", i+1)
+		}
+		before = packs
+	}
+	for i, name := range names {
+		if got := has(before, name, sizes[name]); i < 60 && got != 0 || i >= 60 && got == 0 {
+			t.Errorf("%s is in pack %d", name, got) // what one start of three read is left out
+		}
+	}
+}
+
+// However absurd some traces are, the others are laid out nearly as without them.
+func TestAbsurdTraces(t *testing.T) {
+	sizes, names := program(400)
+	sizes["/big/file"] = 3000
+	tr := sampleTree(t, sizes)
+	var kept []trace.Recording
+	for range 20 {
+		kept = Keep(kept, []trace.Recording{reading(sizes, names[:50]...), reading(sizes, names[:100]...)})
+	}
+	pages := trace.Recording{Starts: 1}
+	for i, name := range append(slices.Clone(names), "/big/file") {
+		pages.Entries = append(pages.Entries, trace.Entry{At: time.Duration(i), Path: name, Length: 1})
+	}
+	all := reading(sizes, append(slices.Clone(names), "/big/file")...)
+	kept = Keep(kept, []trace.Recording{
+		{Starts: 1}, all, pages,
+		{Starts: 1, Entries: []trace.Entry{{Path: "/lib/399", Length: 1}}},
+		{Starts: 1, Entries: []trace.Entry{{Path: "/gone", Length: 1 << 43, Chunks: []chunk.ID{chunk.Sum(nil)}}}},
+	})
+	packs := lay(t, tr, kept)
+	for _, n := range []int{50, 100} {
+		fetched, used := fetch(packs, tr, reading(sizes, names[:n]...))
+		if !packs[0].AtMount || fetched > used*5/4 || fetched < used {
+			t.Errorf("%d files: %d bytes are fetched of %d", n, fetched, used)
+		}
+	}
+	if fetched, used := fetch(packs, tr, all); fetched < used*3/4 {
+		t.Errorf("of all, %d bytes are fetched of %d", fetched, used)
+	}
+	if fetched, used := fetch(packs, tr, trace.Recording{Starts: 1}); fetched > 12<<20 {
+		t.Errorf("who reads nothing gets %d bytes of %d", fetched, used)
+	}
+}
+
+// fetch says how many bytes of packs a start fetches, and how many it uses.
+func fetch(packs []Pack, tr *Tree, r trace.Recording) (fetched, used int64) {
+	wanted := make([]bool, len(packs))
+	all, err := tr.uses(context.Background(), []trace.Recording{r})
+	if err != nil {
+		panic(err)
+	}
+	for _, u := range all[0] {
+		used += int64(u.ref.Length)
+	}
+	for i, p := range packs {
+		wanted[i] = p.AtMount
+		for _, u := range all[0] {
+			wanted[i] = wanted[i] || slices.Contains(p.Triggers, u.extent)
+		}
+		if wanted[i] {
+			fetched += p.Bytes
+		}
+	}
+	return fetched, used
+}
+
+// Whoever leaves the way of a long start gets no more than a bounded part of it.
+func TestLongStarts(t *testing.T) {
+	sizes, names := program(2000)
+	tr := sampleTree(t, sizes)
+	packs := lay(t, tr, Keep(nil, []trace.Recording{reading(sizes, names...)}))
+	if len(packs) < 3 || !packs[0].AtMount || packs[1].AtMount {
+		t.Fatalf("%d packs", len(packs))
+	}
+	for n := 1; n <= len(names); n += 37 {
+		if fetched, used := fetch(packs, tr, reading(sizes, names[:n]...)); fetched > max(firstSegment+firstSegment/8, 4*used+4*used/16) {
+			t.Errorf("%d files: %d bytes are fetched of %d", n, fetched, used)
+		}
+	}
+}
+
+// What the next build of an image has at other paths is found by its chunks.
+func TestMovedFiles(t *testing.T) {
+	sizes := map[string]int{"/old/a": 3, "/old/b": 2, "/old/c": 4}
+	moved := rootOf(map[string]int{"/old/b": 2})
+	a := rootOf(map[string]int{"/old/a": 3}).Children()[0].Node
+	tr := open(t, addDir(moved, "new", a))
+	packs := lay(t, tr, Keep(nil, []trace.Recording{reading(sizes, "/old/c", "/old/a", "/old/b")}))
+	if len(packs) != 1 || has(packs, "/old/a", 3) != 0 || has(packs, "/old/b", 2) != 0 || packs[0].Bytes != 5*64*kib {
+		t.Errorf("%+v", packs)
+	}
+}
+
+func TestKeepWithinBounds(t *testing.T) {
+	var kept []trace.Recording
+	for i := range 60 {
+		r := trace.Recording{Starts: 1}
+		for j := range 100 {
+			r.Entries = append(r.Entries, trace.Entry{Path: fmt.Sprintf("/%d/%d", i, j), Length: 4096})
+		}
+		kept = Keep(kept, []trace.Recording{r, r, r, r, r})
+		if n := len(Workloads(kept)); n != min(i+1, maxWorkloads) || len(kept) > maxWorkloads*samples {
+			t.Fatalf("%d workloads of %d recordings", n, len(kept))
+		}
+		if last := kept[len(kept)-1].Entries[0].Path; last != r.Entries[0].Path {
+			t.Fatalf("the newest workload is gone: %s", last)
+		}
+	}
+	long := trace.Recording{Starts: 1}
+	for j := range 40_000 {
+		long.Entries = append(long.Entries, trace.Entry{Path: fmt.Sprintf("/long/%d", j), Length: 1 << 40, Chunks: make([]chunk.ID, 3)})
+	}
+	for i := range 9 {
+		long.Entries[0].Path = fmt.Sprint(i)
+		kept = Keep(kept, []trace.Recording{long})
+	}
+	size := 0
+	for _, r := range kept {
+		for i := range r.Entries {
+			size += textSize(&r.Entries[i])
+		}
+	}
+	if size > maxKept || len(kept) < 3 {
+		t.Errorf("%d recordings of %d bytes", len(kept), size)
+	}
+	// What was used often, and is not any more, gives way.
+	kept = Keep(nil, []trace.Recording{{Starts: 1 << 40, Entries: long.Entries[:10]}})
+	for range 10 {
+		kept = Keep(kept, []trace.Recording{{Starts: 1, Entries: long.Entries[20:30]}})
+	}
+	if all := Workloads(kept); len(all) != 2 || all[0].Starts > maxStarts {
+		t.Errorf("%d workloads, the first of %d starts", len(all), all[0].Starts)
+	}
+}

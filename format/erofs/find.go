@@ -53,6 +53,31 @@ func (f *Finder) Find(path string) (Inode, error) {
 	return f.found, nil
 }
 
+// Names returns the names in a directory, sorted, at most limit of them; of what
+// is no directory, none. Errors are as Find's.
+func (f *Finder) Names(path string, limit int) (names []string, err error) {
+	in, err := f.Find(path)
+	if err != nil {
+		return nil, err
+	}
+	h, e, err := f.c.header(in.Nid)
+	if err != nil || in.Mode&tree.ModeType != tree.ModeDir {
+		return nil, err
+	}
+	for i := int64(0); i*BlockSize < int64(h.size) && len(names) < limit; i++ {
+		err := f.block(&h, e, i, func(name []byte, _ uint64) bool {
+			if s := string(name); s != "." && s != ".." {
+				names = append(names, s)
+			}
+			return len(names) < limit
+		})
+		if err != nil {
+			return names, f.failed(path, in.Nid, err)
+		}
+	}
+	return names, nil
+}
+
 func (f *Finder) failed(path string, nid uint64, err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%q: %w", path, err)

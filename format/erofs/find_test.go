@@ -23,3 +23,26 @@ func TestFindNothing(t *testing.T) {
 		}
 	}
 }
+
+func TestNames(t *testing.T) {
+	many := names4k(3 * BlockSize)
+	m, _, _ := image(t, dirOf(name("d", dirOf(many...)), name("file", file("f")), name("link", symlink("/d"))))
+	f := m.Finder()
+	for _, c := range []struct {
+		path        string
+		limit, want int
+	}{{"/d", 10_000, len(many)}, {"/d", 30, 30}, {"/", 10, 3}, {"/file", 10, 0}, {"/link", 10, 0}} {
+		names, err := f.Names(c.path, c.limit)
+		if err != nil || len(names) != c.want {
+			t.Errorf("%s: %d names, error %v", c.path, len(names), err)
+		}
+		for i, got := range names {
+			if c.path == "/d" && got != many[i].Name {
+				t.Errorf("name %d is %q", i, got)
+			}
+		}
+	}
+	if _, err := f.Names("/x", 10); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+}

@@ -308,6 +308,7 @@ func survives(t *testing.T, b []byte) (accepted bool) {
 	finder := m.Finder()
 	for _, path := range []string{"/", "/a/b", "/d/x/y"} { // any answer will do
 		_, _ = finder.Find(path)
+		_, _ = finder.Names(path, 10)
 	}
 	stats, err := m.Walk(context.Background(), nil)
 	if err != nil {

@@ -5,7 +5,8 @@
 //
 //	Tree.Record   a trace, of one tree's device → a recording, which names files
 //	Keep          the recordings of an image, and further ones → those to keep
-//	Tree.Layout   recordings → packs, for one tree
+//	Tree.Guess    an image's config → recordings of starts that nobody has seen
+//	Tree.Layout   recordings of both kinds → packs, for one tree
 //	Workloads     the same recordings, as people want to see them
 //
 // Values go in and values come out: the same input gives the same output. It reads

@@ -24,12 +24,25 @@ type Pack struct {
 	Triggers []int64 // extents, ascending
 }
 
-// Layout lays out what the recordings that are kept of an image say of the tree:
-// at most index.MaxStartups packs, in the order in which to fetch them. Each chunk
-// is in one of them at most. No recordings, no packs.
-func (t *Tree) Layout(ctx context.Context, kept []trace.Recording) ([]Pack, error) {
+// Layout lays out what recordings say of the tree: those that are kept of an
+// image, in Keep's order, and those that Guess has made. It returns at most
+// index.MaxStartups packs, in the order in which to fetch them. Each chunk is in
+// one of them at most. No recordings, no packs.
+//
+// Where there are recordings of real starts, guesses decide of nothing that these
+// use, nor of what is fetched at mount: they add packs for what nobody has started
+// yet.
+func (t *Tree) Layout(ctx context.Context, recordings []trace.Recording) ([]Pack, error) {
+	var real, guesses []trace.Recording
+	for _, r := range recordings {
+		if r.Starts > 0 {
+			real = append(real, r)
+		} else {
+			guesses = append(guesses, r)
+		}
+	}
 	var all []starts
-	for _, w := range Workloads(kept) {
+	for _, w := range Workloads(real) {
 		samples, err := t.uses(ctx, w.Samples)
 		if err != nil {
 			return nil, err
@@ -38,12 +51,55 @@ func (t *Tree) Layout(ctx context.Context, kept []trace.Recording) ([]Pack, erro
 			all = append(all, starts{count: w.Starts, uses: uses})
 		}
 	}
-	return layOut(all), nil
+	uses, err := t.uses(ctx, guesses[:min(len(guesses), maxWorkloads)])
+	if err != nil {
+		return nil, err
+	}
+	return layOut(withGuesses(all, uses)), nil
+}
+
+// firstGuess is how many starts the first guess counts, each further one counting
+// one, where no real start is known.
+const firstGuess = 64
+
+// withGuesses adds guesses to workloads, but for those that a workload makes good
+// for: it has read half of what was guessed.
+func withGuesses(all []starts, guesses [][]use) []starts {
+	real := make([]map[chunk.ID]bool, len(all))
+	for i, s := range all {
+		real[i] = map[chunk.ID]bool{}
+		for _, u := range s.uses {
+			real[i][u.ref.ID] = true
+		}
+	}
+	for i, uses := range guesses {
+		known := len(uses) == 0
+		for _, ids := range real {
+			read, size := int64(0), int64(0)
+			for _, u := range uses {
+				size += int64(u.ref.Length)
+				if ids[u.ref.ID] {
+					read += int64(u.ref.Length)
+				}
+			}
+			known = known || 2*read >= size
+		}
+		switch {
+		case known:
+		case len(real) > 0:
+			all = append(all, starts{uses: uses})
+		case i == 0:
+			all = append(all, starts{count: firstGuess, uses: uses})
+		default:
+			all = append(all, starts{count: 1, uses: uses})
+		}
+	}
+	return all
 }
 
 // starts is one workload as the tree has it.
 type starts struct {
-	count int64
+	count int64 // 0: it is a guess beside real ones
 	uses  []use // in order of first use
 }
 
@@ -112,6 +168,22 @@ func itemsOf(all []starts) []*item {
 			it.places = append(it.places, i)
 		}
 	}
+	real := counted(all)
+	for _, it := range items {
+		if it.users&real != 0 {
+			it.users &= real
+		}
+	}
 	slices.SortStableFunc(items, func(a, b *item) int { return cmp.Compare(median(a.places), median(b.places)) })
 	return items
+}
+
+// counted is the set of all workloads that are no guesses beside real ones.
+func counted(all []starts) (real users) {
+	for w, s := range all {
+		if s.count > 0 {
+			real |= 1 << w
+		}
+	}
+	return real
 }

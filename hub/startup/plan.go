@@ -53,6 +53,10 @@ func newPlan(all []starts) *plan {
 		total += rounded(s.count)
 	}
 	for w, s := range all {
+		if s.count == 0 {
+			p.share[w], p.vain[w] = rarest/10, maxLayout
+			continue
+		}
 		share := rounded(s.count) / total
 		p.share[w] = min(max(share, rarest), 0.5)
 		size := int64(0)
@@ -69,13 +73,10 @@ func newPlan(all []starts) *plan {
 // the layout.
 func rounded(n int64) float64 { return float64(int64(1) << (bits.Len64(uint64(max(n, 1))) - 1)) }
 
-// everybody is the set of all workloads.
-func (p *plan) everybody() users { return 1<<len(p.all) - 1 }
-
 // group puts the chunks that the same workloads use into one group each. There is
 // always the group at mount, to which others may come.
 func (p *plan) group(items []*item) {
-	mount := &group{users: p.everybody(), mount: true, used: make([]int64, len(p.all))}
+	mount := &group{users: counted(p.all), mount: true, used: make([]int64, len(p.all))}
 	groups := map[users]*group{mount.users: mount}
 	p.groups = []*group{mount}
 	for _, it := range items {

@@ -1,0 +1,128 @@
+package startup
+
+import (
+	"bytes"
+	"encoding/binary"
+	"strings"
+)
+
+// What is read of an ELF file: its own library's reader does not promise to bear
+// files that somebody made up.
+const (
+	elfHeader  = 64
+	elfProgram = 56
+	elfDynamic = 16
+
+	maxPrograms = 64
+	maxDynamic  = 4096 // entries
+	maxNeeded   = 512
+	maxString   = 4096
+
+	ptLoad, ptDynamic, ptInterp                   = 1, 2, 3
+	dtNeeded, dtStrtab, dtRpath, dtRunpath        = 1, 5, 15, 29
+	elfExecutable                          uint32 = 1
+)
+
+// binaryFile is what the guess wants to know of a program or library.
+type binaryFile struct {
+	interp  string // its loader; empty: none
+	needed  []string
+	rpath   []string // with $ORIGIN as it is written
+	runpath []string
+	loads   []load
+	entry   int64 // where in the file it begins to run
+}
+
+// load is a part of the file that is mapped.
+type load struct {
+	span
+	address uint64
+	text    bool // it is executable
+}
+
+// parseELF reads a little-endian ELF file of 64 bits. Of what is not one, or is
+// broken, it returns nil or what there is of it.
+func parseELF(size int64, read func(offset, n int64) []byte) *binaryFile {
+	h := read(0, elfHeader)
+	if len(h) < elfHeader || string(h[:6]) != "\x7fELF\x02\x01" {
+		return nil
+	}
+	le := binary.LittleEndian
+	f := &binaryFile{}
+	table, n := le.Uint64(h[32:]), int64(le.Uint16(h[56:]))
+	if table > uint64(size) || le.Uint16(h[54:]) != elfProgram {
+		return f
+	}
+	programs := read(int64(table), min(n, maxPrograms)*elfProgram)
+	var dynamic, interp span
+	for ; len(programs) >= elfProgram; programs = programs[elfProgram:] {
+		kind, flags := le.Uint32(programs), le.Uint32(programs[4:])
+		part, ok := fileSpan(le.Uint64(programs[8:]), le.Uint64(programs[32:]), size)
+		switch {
+		case !ok:
+		case kind == ptLoad:
+			f.loads = append(f.loads, load{part, le.Uint64(programs[16:]), flags&elfExecutable != 0})
+		case kind == ptDynamic:
+			dynamic = part
+		case kind == ptInterp:
+			interp = part
+		}
+	}
+	f.interp, _, _ = strings.Cut(string(read(interp.from, min(interp.to-interp.from, maxString))), "\x00")
+	f.entry, _ = f.offset(le.Uint64(h[24:]))
+	f.readDynamic(read(dynamic.from, min(dynamic.to-dynamic.from, maxDynamic*elfDynamic)), read)
+	return f
+}
+
+// fileSpan returns a part of a file, cut at its end.
+func fileSpan(offset, length uint64, size int64) (span, bool) {
+	if offset >= uint64(size) || length == 0 {
+		return span{}, false
+	}
+	return span{int64(offset), int64(offset) + int64(min(length, uint64(size)-offset))}, true
+}
+
+// offset returns where in the file an address lies.
+func (f *binaryFile) offset(address uint64) (int64, bool) {
+	for _, l := range f.loads {
+		if address >= l.address && address-l.address < uint64(l.to-l.from) {
+			return l.from + int64(address-l.address), true
+		}
+	}
+	return 0, false
+}
+
+func (f *binaryFile) readDynamic(b []byte, read func(offset, n int64) []byte) {
+	le := binary.LittleEndian
+	var strtab uint64
+	var names []struct{ tag, at uint64 }
+	for ; len(b) >= elfDynamic && le.Uint64(b) != 0; b = b[elfDynamic:] {
+		switch tag, value := le.Uint64(b), le.Uint64(b[8:]); tag {
+		case dtStrtab:
+			strtab = value
+		case dtNeeded, dtRpath, dtRunpath:
+			if len(names) < maxNeeded {
+				names = append(names, struct{ tag, at uint64 }{tag, value})
+			}
+		}
+	}
+	table, ok := f.offset(strtab)
+	if !ok {
+		return
+	}
+	for _, n := range names {
+		if n.at > 1<<32 {
+			continue
+		}
+		s, _, whole := bytes.Cut(read(table+int64(n.at), maxString), []byte{0})
+		switch {
+		case !whole || len(s) == 0:
+		case n.tag == dtNeeded:
+			f.needed = append(f.needed, string(s))
+		case n.tag == dtRpath:
+			f.rpath = strings.Split(string(s), ":")
+		case n.tag == dtRunpath:
+			f.runpath = strings.Split(string(s), ":")
+		}
+	}
+}

@@ -1,0 +1,159 @@
+package startup
+
+import (
+	"context"
+	"path"
+	"strings"
+
+	"lighter/format/chunk"
+	"lighter/format/erofs"
+	"lighter/format/index"
+	"lighter/format/tree"
+)
+
+const (
+	maxLinks  = 40     // that are followed for one path
+	maxFinds  = 50_000 // look-ups for one guess
+	maxChunks = 4096   // that are read for one guess
+	keptReads = 32     // chunks that are kept in memory
+)
+
+// Read returns a chunk's plain bytes.
+type Read func(ctx context.Context, ref chunk.Ref) ([]byte, error)
+
+// regular is a regular file, with its one path without links.
+type regular struct {
+	path string
+	in   erofs.Inode
+}
+
+// files reads a tree's files. What is not there, or cannot be read, is empty: a
+// guess can do without.
+type files struct {
+	*Tree
+	ctx    context.Context // of the one guess that it is made for
+	finder *erofs.Finder
+	read   Read
+
+	finds  int
+	reads  int
+	plain  map[chunk.ID][]byte
+	oldest []chunk.ID // of those in plain
+}
+
+func (t *Tree) files(ctx context.Context, read Read) *files {
+	return &files{Tree: t, ctx: ctx, finder: t.metadata.Finder(), read: read, plain: map[chunk.ID][]byte{}}
+}
+
+// resolve follows a path from the root, as the kernel does, and returns what is
+// there under the path that has no links in it.
+func (f *files) resolve(name string) (string, erofs.Inode, bool) {
+	left := strings.Split(name, "/")
+	at, links := "/", 0
+	in, ok := f.find("/")
+	for len(left) > 0 && ok {
+		part := left[0]
+		left = left[1:]
+		switch part {
+		case "", ".":
+			continue
+		case "..":
+			at = path.Dir(at)
+			in, ok = f.find(at)
+			continue
+		}
+		next := path.Join(at, part)
+		if in, ok = f.find(next); !ok {
+			break
+		}
+		if in.Mode&tree.ModeType != tree.ModeSymlink {
+			at = next
+			continue
+		}
+		if links++; links > maxLinks {
+			return "", in, false
+		}
+		if path.IsAbs(in.Link) {
+			at = "/"
+		}
+		left = append(strings.Split(in.Link, "/"), left...)
+		in, ok = f.find(at)
+	}
+	return at, in, ok
+}
+
+func (f *files) find(name string) (erofs.Inode, bool) {
+	if f.finds++; f.finds > maxFinds || f.ctx.Err() != nil || len(name) > 4096 {
+		return erofs.Inode{}, false
+	}
+	in, err := f.finder.Find(name)
+	return in, err == nil
+}
+
+// open finds a regular file.
+func (f *files) open(name string) (regular, bool) {
+	at, in, ok := f.resolve(name)
+	return regular{at, in}, ok && in.Mode&tree.ModeType == tree.ModeRegular
+}
+
+// program finds a file that can be run.
+func (f *files) program(name string) (regular, bool) {
+	r, ok := f.open(name)
+	return r, ok && r.in.Mode&0o111 != 0
+}
+
+// names returns the names in a directory, at most limit.
+func (f *files) names(dir string, limit int) []string {
+	at, _, ok := f.resolve(dir)
+	if !ok {
+		return nil
+	}
+	names, _ := f.finder.Names(at, limit)
+	return names
+}
+
+// bytes returns up to n bytes of a file: less at its end, or if a chunk cannot be
+// read.
+func (f *files) bytes(r *regular, offset, n int64) []byte {
+	if offset < 0 || n <= 0 || offset >= r.in.Size {
+		return nil
+	}
+	n = min(n, r.in.Size-offset)
+	if !r.in.Device {
+		return r.in.Inline[min(offset, int64(len(r.in.Inline))):min(offset+n, int64(len(r.in.Inline)))]
+	}
+	from := int64(r.in.Address) + offset
+	out := make([]byte, n)
+	whole := true
+	err := f.each(span{from, from + n}, func(_ int64, x index.Extent) bool {
+		plain := f.chunk(chunk.Ref{ID: x.ID, Length: x.Length})
+		if whole = len(plain) == int(x.Length); whole {
+			copy(out[max(x.Offset-from, 0):], plain[max(from-x.Offset, 0):])
+		}
+		return whole
+	})
+	if err != nil || !whole {
+		return nil
+	}
+	return out
+}
+
+func (f *files) chunk(ref chunk.Ref) []byte {
+	if plain, kept := f.plain[ref.ID]; kept {
+		return plain
+	}
+	if f.reads++; f.reads > maxChunks || f.ctx.Err() != nil {
+		return nil
+	}
+	plain, err := f.read(f.ctx, ref)
+	if err != nil {
+		return nil
+	}
+	if len(f.oldest) == keptReads {
+		delete(f.plain, f.oldest[0])
+		f.oldest = f.oldest[1:]
+	}
+	f.plain[ref.ID] = plain
+	f.oldest = append(f.oldest, ref.ID)
+	return plain
+}

@@ -1,0 +1,221 @@
+package startup
+
+import (
+	"context"
+	"path"
+	"strings"
+
+	"lighter/format/trace"
+)
+
+const (
+	// maxText and maxData bound what is taken of one part of a program or library,
+	// in bytes, maxScript of a script or a file that is named, maxRoot of all that
+	// one program is guessed to read.
+	maxText   = 24 << 20
+	maxData   = 8 << 20
+	maxScript = 1 << 20
+	maxRoot   = 128 << 20
+
+	maxCommands = 16 // programs that a script is searched for
+	maxShebangs = 4  // scripts that are run by scripts
+)
+
+// Config is what an image's config says of how it starts.
+type Config struct {
+	Entrypoint, Cmd []string
+	Env             []string // NAME=value
+	WorkingDir      string
+}
+
+// Guess returns recordings of what starts of the image are likely to read, from
+// nothing but what is in it: of the program that the config names first, then of
+// others that it may be given on the command line. They are of no starts, by which
+// Layout knows them; Keep is not for them.
+//
+// It takes a program, its loader and all its libraries, what they read when they
+// begin, and the scripts and programs that its arguments name. It reads at most
+// 4,096 chunks. What it cannot find, read or understand is left out: then it is
+// less of a guess. The only error is the context's.
+func (t *Tree) Guess(ctx context.Context, c Config, read Read) ([]trace.Recording, error) {
+	g := newGuesser(t.files(ctx, read), c)
+	var out []trace.Recording
+	seen := map[string]bool{}
+	try := func(argv []string) {
+		program, ok := g.command(argv)
+		if !ok || seen[program.path] {
+			return
+		}
+		seen[program.path] = true
+		g.entries, g.left, g.depth = nil, maxRoot, 0
+		if g.run(program, argv); len(g.entries) > 0 {
+			out = append(out, bounded(trace.Recording{Entries: g.entries}))
+		}
+	}
+	try(append(append([]string{}, c.Entrypoint...), c.Cmd...))
+	for _, name := range runtimes {
+		for _, found := range g.glob(name) {
+			if len(out) < maxWorkloads {
+				try([]string{found})
+			}
+		}
+	}
+	return out, ctx.Err()
+}
+
+// runtimes are programs that people run in images whose config does not say so, by
+// name or by a path in which a part may be *.
+var runtimes = []string{
+	"bash", "sh", "python3", "python", "node", "java", "/usr/lib/gcc/*/*/cc1", "/usr/lib/gcc/*/*/cc1plus", "gcc",
+	"/usr/lib/R/bin/exec/R", "perl", "ruby", "php", "julia", "/usr/lib/postgresql/*/bin/postgres", "postgres", "nginx", "redis-server", "mysqld", "httpd",
+}
+
+// guesser collects what one program reads.
+type guesser struct {
+	*loader
+	path    []string
+	dir     string // where the program is run
+	entries []trace.Entry
+	left    int64 // bytes that may yet be taken
+	depth   int   // of programs that run programs
+}
+
+func newGuesser(f *files, c Config) *guesser {
+	env := map[string]string{"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+	for _, e := range c.Env {
+		if name, value, ok := strings.Cut(e, "="); ok {
+			env[name] = value
+		}
+	}
+	path := strings.Split(env["PATH"], ":")
+	return &guesser{loader: f.loader(env), path: path[:min(len(path), maxConfigs)], dir: "/" + c.WorkingDir}
+}
+
+// command finds the program that a command line runs.
+func (g *guesser) command(argv []string) (regular, bool) {
+	if len(argv) == 0 || argv[0] == "" {
+		return regular{}, false
+	}
+	if strings.Contains(argv[0], "/") {
+		return g.program(g.absolute(argv[0]))
+	}
+	for _, dir := range g.path {
+		if r, ok := g.program(path.Join(g.dir, dir, argv[0])); ok && !path.IsAbs(dir) {
+			return r, true
+		}
+		if r, ok := g.program(path.Join(dir, argv[0])); ok && path.IsAbs(dir) {
+			return r, true
+		}
+	}
+	return regular{}, false
+}
+
+// glob returns the paths that a pattern stands for, at most 16.
+func (g *guesser) glob(pattern string) []string {
+	before, after, ok := strings.Cut(pattern, "*")
+	if !ok {
+		return []string{pattern}
+	}
+	var out []string
+	for _, name := range g.names(before, 16) {
+		for _, found := range g.glob(before + name + after) {
+			if _, there := g.open(found); there && len(out) < 16 {
+				out = append(out, found)
+			}
+		}
+	}
+	return out
+}
+
+func (g *guesser) absolute(name string) string {
+	if path.IsAbs(name) {
+		return name
+	}
+	return path.Join(g.dir, name)
+}
+
+// take adds a part of a file.
+func (g *guesser) take(r *regular, part span) {
+	part.to = min(part.to, r.in.Size, part.from+g.left)
+	if !r.in.Device || part.from >= part.to {
+		return
+	}
+	g.left -= part.to - part.from
+	g.entries = append(g.entries, trace.Entry{Path: r.path, Offset: part.from, Length: part.to - part.from})
+}
+
+// takeFile adds a file, as far as it is not too long, if it is there.
+func (g *guesser) takeFile(name string) {
+	if r, ok := g.open(name); ok {
+		g.take(&r, span{0, maxScript})
+	}
+}
+
+// run adds what a program reads that is run with these arguments, argv[0] its own
+// name.
+func (g *guesser) run(program regular, argv []string) {
+	for range maxShebangs {
+		interpreter, more, ok := g.shebang(&program)
+		if !ok {
+			break
+		}
+		g.take(&program, span{0, maxScript})
+		argv = append(append(more, program.path), argv[1:]...)
+		program = interpreter
+	}
+	g.binary(program)
+	g.arguments(program, argv)
+}
+
+// shebang returns the interpreter that the first line of a script names, and the
+// command line so far.
+func (g *guesser) shebang(r *regular) (interpreter regular, argv []string, ok bool) {
+	head := string(g.bytes(r, 0, 256))
+	line, isScript := strings.CutPrefix(head, "#!")
+	if !isScript {
+		return regular{}, nil, false
+	}
+	line, _, _ = strings.Cut(line, "\n")
+	argv = strings.Fields(line)
+	if len(argv) > 1 && path.Base(argv[0]) == "env" {
+		argv = argv[1:]
+		for len(argv) > 0 && (strings.HasPrefix(argv[0], "-") || strings.Contains(argv[0], "=")) {
+			argv = argv[1:]
+		}
+	}
+	interpreter, ok = g.command(argv)
+	return interpreter, argv, ok
+}
+
+// binary adds a program and its libraries: of all of them first what the loader
+// looks at, then the code.
+func (g *guesser) binary(program regular) {
+	all := g.load(program)
+	for i := range all {
+		o := &all[i]
+		g.take(&o.regular, span{0, 4096})
+		if o.elf == nil {
+			g.take(&o.regular, span{0, maxScript})
+			continue
+		}
+		for _, l := range o.elf.loads {
+			if !l.text {
+				g.take(&o.regular, span{l.from, min(l.to, l.from+maxData)})
+			}
+		}
+		if i == 1 {
+			g.takeFile("/etc/ld.so.cache")
+		}
+	}
+	for i := range all {
+		o := &all[i]
+		if o.elf == nil {
+			continue
+		}
+		for _, l := range o.elf.loads {
+			if l.text {
+				g.take(&o.regular, span{l.from, min(l.to, l.from+maxText)})
+			}
+		}
+	}
+}

@@ -1,0 +1,282 @@
+package startup
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"lighter/format/chunk"
+	"lighter/format/trace"
+	"lighter/format/tree"
+)
+
+// contents are the files of an image: by path their bytes, or the target of a
+// link behind "-> ".
+type contents map[string]string
+
+// guess returns the paths that are guessed for a command line, in order, with
+// those of runtimes behind each other.
+func (c contents) guess(t testing.TB, config Config) (recordings []trace.Recording, paths []string) {
+	t.Helper()
+	chunks := map[chunk.ID]string{}
+	tr := open(t, c.dir("/", chunks))
+	recordings, err := tr.Guess(t.Context(), config, func(_ context.Context, ref chunk.Ref) ([]byte, error) {
+		return []byte(chunks[ref.ID]), nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range recordings {
+		for _, e := range r.Entries {
+			if e.Length <= 0 || e.Offset+e.Length > int64(len(c[e.Path])) {
+				t.Errorf("%d bytes at %d of %s, which has %d", e.Length, e.Offset, e.Path, len(c[e.Path]))
+			}
+			if i == 0 && !slices.Contains(paths, e.Path) {
+				paths = append(paths, e.Path)
+			}
+		}
+	}
+	return recordings, paths
+}
+
+// dir makes the directory of a path. Files have one chunk and can be run.
+func (c contents) dir(at string, chunks map[chunk.ID]string) *tree.Node {
+	var names []string
+	for name := range c {
+		if rest, below := strings.CutPrefix(name, at); below {
+			first, _, _ := strings.Cut(rest, "/")
+			names = append(names, first)
+		}
+	}
+	slices.Sort(names)
+	var children []tree.Dirent
+	for _, name := range slices.Compact(names) {
+		text, isFile := c[at+name]
+		n := &tree.Node{Mode: tree.ModeRegular | 0o755, Nlink: 1, Size: int64(len(text))}
+		target, isLink := strings.CutPrefix(text, "-> ")
+		switch {
+		case !isFile:
+			n = c.dir(at+name+"/", chunks)
+		case isLink:
+			n = &tree.Node{Mode: tree.ModeSymlink | 0o777, Nlink: 1, Size: int64(len(target)), Link: target}
+		case len(text) <= tree.InlineLimit:
+			n.Content.Inline = []byte(text)
+		default:
+			id := chunk.Sum([]byte(text))
+			chunks[id] = text
+			n.Content.Extents = []tree.Extent{{ID: id, Length: int64(len(text))}}
+		}
+		children = append(children, tree.Dirent{Name: name, Node: n})
+	}
+	return tree.NewDir(tree.Node{Mode: 0o755}, children)
+}
+
+// elf makes a program or library: 1000 bytes of data, then 8000 of code.
+func elf(interp, runpath string, needed ...string) string {
+	le := binary.LittleEndian
+	const data, strings = 0x400, 0x600
+	b := make([]byte, 9000)
+	copy(b, "\x7fELF\x02\x01\x01")
+	le.PutUint64(b[24:], 0x10000+2000) // entry
+	le.PutUint64(b[32:], 64)           // program headers
+	le.PutUint16(b[54:], 56)
+	programs := 0
+	program := func(kind, flags uint32, from, to, address uint64) {
+		p := b[64+56*programs:]
+		le.PutUint32(p, kind)
+		le.PutUint32(p[4:], flags)
+		le.PutUint64(p[8:], from)
+		le.PutUint64(p[16:], address)
+		le.PutUint64(p[32:], to-from)
+		programs++
+	}
+	program(ptLoad, 4, 0, data+1000, 0)
+	program(ptLoad, 5, data+1000, 9000, 0x10000)
+	names := strings
+	name := func(s string) uint64 {
+		at := names
+		names += copy(b[names:], s) + 1
+		return uint64(at - strings)
+	}
+	at := data
+	entry := func(tag, value uint64) {
+		le.PutUint64(b[at:], tag)
+		le.PutUint64(b[at+8:], value)
+		at += 16
+	}
+	entry(dtStrtab, strings)
+	for _, n := range needed {
+		entry(dtNeeded, name(n))
+	}
+	if runpath != "" {
+		entry(dtRunpath, name(runpath))
+	}
+	program(ptDynamic, 4, data, uint64(at)+16, data)
+	if interp != "" {
+		from := uint64(names)
+		name(interp)
+		program(ptInterp, 4, from, uint64(names), from)
+	}
+	le.PutUint16(b[56:], uint16(programs))
+	return string(b)
+}
+
+func long(s string) string { return s + strings.Repeat("\n# and so on", 60) }
+
+const loaderPath = "/lib64/ld-linux-x86-64.so.2"
+
+// linux is an image with a shell, a server and a Python.
+func linux() contents {
+	return contents{
+		"/lib": "-> usr/lib", "/lib64": "-> usr/lib64", "/bin": "-> usr/bin",
+		"/usr/lib64/ld-linux-x86-64.so.2":                "-> ../lib/x86_64-linux-gnu/ld-linux-x86-64.so.2",
+		"/usr/lib/x86_64-linux-gnu/libc.so.6":            elf("", "", "ld-linux-x86-64.so.2"),
+		"/usr/lib/x86_64-linux-gnu/libm.so.6":            "-> libm-2.so",
+		"/usr/lib/x86_64-linux-gnu/libm-2.so":            elf("", "", "libc.so.6"),
+		"/usr/lib/x86_64-linux-gnu/libxy.so.1":           elf("", "", "libxy.so.1", "libc.so.6"),
+		"/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2": elf("", ""),
+		"/usr/bin/sh":               elf(loaderPath, "", "libc.so.6"),
+		"/usr/bin/env":              elf(loaderPath, "", "libc.so.6"),
+		"/usr/bin/python3":          "-> python3.11",
+		"/usr/bin/python3.11":       elf(loaderPath, "", "libm.so.6", "libc.so.6"),
+		"/usr/lib/python3.11/os.py": long("# os"),
+		"/usr/lib/python3.11/encodings/__pycache__/utf_8.cpython-311.pyc": long("utf_8"),
+		"/usr/lib/python3.11/encodings/aliases.py":                        long("aliases"),
+		"/etc/ld.so.cache":              long("cache"),
+		"/etc/ld.so.conf":               "include /etc/ld.so.conf.d/*.conf\n",
+		"/etc/ld.so.conf.d/own.conf":    "# own\n/opt/own/lib\n",
+		"/opt/own/lib/libown.so":        elf("", "", "libxy.so.1"),
+		"/opt/server/bin/server":        elf(loaderPath, "$ORIGIN/../lib", "libprivate.so", "libown.so", "libgone.so", "libc.so.6"),
+		"/opt/server/lib/libprivate.so": elf("", "", "libm.so.6"),
+		"/opt/server/server.conf":       long("port = 1"),
+		"/entry.sh":                     long("#!/bin/sh -e\nset -x\nif [ \"$1\" = server ]; then exec gosu user \"$@\"; fi\nPORT=1 exec \"$@\"\n"),
+		"/usr/local/bin/gosu":           elf("", ""),
+		"/app/main.py":                  long("#!/usr/bin/env python3\nimport os\n"),
+	}
+}
+
+func TestGuess(t *testing.T) {
+	const lib = "/usr/lib/x86_64-linux-gnu/"
+	path := []string{"PATH=/usr/bin:/usr/local/bin:/opt/server/bin"}
+	for name, c := range map[string]struct {
+		config Config
+		want   []string
+	}{
+		"a program": {Config{Cmd: []string{"sh"}}, []string{"/usr/bin/sh", lib + "ld-linux-x86-64.so.2", "/etc/ld.so.cache", lib + "libc.so.6"}},
+		"libraries": {Config{Cmd: []string{"server", "--config", "server.conf"}, Env: path, WorkingDir: "/opt/server"}, []string{"/opt/server/bin/server",
+			lib + "ld-linux-x86-64.so.2", "/etc/ld.so.cache", "/opt/server/lib/libprivate.so", "/opt/own/lib/libown.so", lib + "libc.so.6", lib + "libm-2.so", lib + "libxy.so.1",
+			"/opt/server/server.conf"}},
+		"LD_LIBRARY_PATH": {Config{Cmd: []string{"/opt/own/lib/libown.so"}, Env: []string{"LD_LIBRARY_PATH=:relative:/opt/server/lib"}}, []string{"/opt/own/lib/libown.so",
+			lib + "libxy.so.1", "/etc/ld.so.cache", lib + "libc.so.6", lib + "ld-linux-x86-64.so.2"}},
+		"a script": {Config{Entrypoint: []string{"/entry.sh"}, Cmd: []string{"server"}, Env: path}, []string{"/entry.sh", "/usr/bin/sh",
+			lib + "ld-linux-x86-64.so.2", "/etc/ld.so.cache", lib + "libc.so.6", "/usr/local/bin/gosu", "/opt/server/bin/server", "/opt/server/lib/libprivate.so"}},
+		"a command line": {Config{Entrypoint: []string{"/bin/sh", "-c"}, Cmd: []string{"cd /app && exec ./main.py"}, Env: path, WorkingDir: "/app"}, []string{
+			"/usr/bin/sh", "/app/main.py", "/usr/bin/python3.11"}},
+		"Python": {Config{Cmd: []string{"/app/main.py"}, Env: path}, []string{"/app/main.py", "/usr/bin/python3.11", lib + "ld-linux-x86-64.so.2", "/etc/ld.so.cache", lib + "libm-2.so",
+			lib + "libc.so.6", "/usr/lib/python3.11/encodings/aliases.py", "/usr/lib/python3.11/encodings/__pycache__/utf_8.cpython-311.pyc", "/usr/lib/python3.11/os.py"}},
+	} {
+		_, got := linux().guess(t, c.config)
+		for i, p := range c.want { // in this order
+			if at := slices.Index(got, p); at < 0 || i > 0 && at < slices.Index(got, c.want[i-1]) {
+				t.Errorf("%s: %s is not where it belongs among %q", name, p, got)
+			}
+		}
+	}
+}
+
+// Images that are odd, or made to do harm, are guessed less of.
+func TestGuessOfOddImages(t *testing.T) {
+	loop := contents{"/a": "-> b", "/b": "-> a", "/c": "-> c/c/c/c", "/d": "-> " + strings.Repeat("d/", 2000)}
+	shebangs := contents{"/s": long("#!/s"), "/e": long("#!/usr/bin/env env env"), "/n": long("#!"), "/m": long("#!/missing x")}
+	needs := contents{"/lib/liba.so": elf("/lib/liba.so", "/lib:$ORIGIN", "libb.so", "liba.so"), "/lib/libb.so": elf("/lib/liba.so", "", "liba.so", "libb.so", "/lib/libb.so")}
+	shells := contents{"/bin/sh": elf("", ""), "/x": long("#!/bin/sh\n/x; /y; sh -c /x; sh /y /x"), "/y": long("#!/bin/sh\n/x /y && /y")}
+	confs := contents{"/etc/ld.so.conf": "include /etc/ld.so.conf\ninclude *\ninclude [\n/lib\nrelative\n", "/bin/sh": elf("", "", "none.so")}
+	for _, c := range []struct {
+		files contents
+		argv  []string
+		most  int // entries of a guess
+	}{
+		{contents{}, nil, 0}, {contents{}, []string{""}, 0}, {contents{}, []string{"missing"}, 0}, {contents{"/x/y": "z"}, []string{"/x"}, 0},
+		{loop, []string{"/a"}, 0}, {loop, []string{"/c"}, 0}, {loop, []string{"/d"}, 0}, {loop, []string{"a"}, 0},
+		{shebangs, []string{"/s"}, 20}, {shebangs, []string{"/e"}, 20}, {shebangs, []string{"/n"}, 4}, {shebangs, []string{"/m"}, 4},
+		{needs, []string{"/lib/liba.so"}, 20}, {shells, []string{"/x"}, 200}, {confs, []string{"sh"}, 10},
+		{linux(), []string{"../../usr/bin/../bin/sh"}, 20},
+	} {
+		recordings, paths := c.files.guess(t, Config{Cmd: c.argv, WorkingDir: "."})
+		if len(recordings) > 0 && len(recordings[0].Entries) > c.most {
+			t.Errorf("%q: %d parts of %q", c.argv, len(recordings[0].Entries), paths)
+		}
+	}
+}
+
+// What cannot be read is left out; only the caller's context ends a guess.
+func TestGuessWithoutContents(t *testing.T) {
+	tr := open(t, linux().dir("/", map[chunk.ID]string{}))
+	broken := func(context.Context, chunk.Ref) ([]byte, error) { return nil, errors.New("broken") }
+	got, err := tr.Guess(t.Context(), Config{Cmd: []string{"sh"}}, broken)
+	if err != nil || len(got) == 0 {
+		t.Errorf("%v, error %v", got, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := tr.Guess(ctx, Config{Cmd: []string{"sh"}}, broken); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+// A guess is laid out alone, and beside real starts for what they have not read.
+func TestGuessBesideStarts(t *testing.T) {
+	files := linux()
+	recordings, _ := files.guess(t, Config{Cmd: []string{"sh"}})
+	tr := open(t, files.dir("/", map[chunk.ID]string{}))
+	in := func(packs []Pack, name string) int {
+		for i, p := range packs {
+			for _, u := range p.Units {
+				if slices.ContainsFunc(u, func(ref chunk.Ref) bool { return ref.ID == chunk.Sum([]byte(files[name])) }) {
+					return i
+				}
+			}
+		}
+		return -1
+	}
+	packs := lay(t, tr, recordings)
+	if in(packs, "/usr/bin/sh") != 0 || !packs[0].AtMount {
+		t.Errorf("sh is in pack %d of %d", in(packs, "/usr/bin/sh"), len(packs))
+	}
+	real := trace.Recording{Starts: 1}
+	for _, name := range []string{"/opt/server/bin/server", "/opt/server/lib/libprivate.so", "/opt/own/lib/libown.so", "/usr/lib/x86_64-linux-gnu/libc.so.6"} {
+		real.Entries = append(real.Entries, trace.Entry{Path: name, Length: 9000})
+	}
+	packs = lay(t, tr, append(Keep(nil, []trace.Recording{real}), recordings...))
+	for name, want := range map[string]int{"/opt/server/bin/server": 0, "/usr/lib/x86_64-linux-gnu/libc.so.6": 0} {
+		if got := in(packs, name); got != want {
+			t.Errorf("%s is in pack %d of %d", name, got, len(packs))
+		}
+	}
+	if at := in(packs, "/usr/bin/python3.11"); at < 1 || packs[at].AtMount || len(packs[0].Units[0]) != 4 {
+		t.Errorf("python is in pack %d of %d; %d chunks at mount", at, len(packs), len(packs[0].Units[0]))
+	}
+}
+
+func FuzzGuess(f *testing.F) {
+	f.Add([]byte(elf(loaderPath, "$ORIGIN", "libc.so.6", "libx.so")))
+	f.Add([]byte(long("#!/bin/sh\nexec /x \"$@\"")))
+	f.Add([]byte(long("#!/usr/bin/env python3\nimport x, os.path\nfrom . import y\n")))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		files := linux()
+		files["/x"], files["/usr/lib/x86_64-linux-gnu/libx.so"] = string(b), string(b)
+		files["/usr/bin/sh"] = elf("/x", "", "libx.so")
+		if strings.HasPrefix(string(b), "-> ") || len(b) > chunk.MaxLength {
+			return
+		}
+		recordings, _ := files.guess(t, Config{Entrypoint: []string{"/x"}, Cmd: []string{"/x", "-c", string(b)}})
+		for _, r := range recordings {
+			if len(r.Entries) > 10_000 {
+				t.Errorf("%d parts", len(r.Entries))
+			}
+		}
+	})
+}

@@ -1,0 +1,139 @@
+package startup
+
+import (
+	"path"
+	"strings"
+)
+
+const (
+	maxObjects = 512 // programs and libraries that one program is guessed to load
+	maxConfigs = 64  // files that say where libraries lie
+)
+
+// systemDirs are where loaders look for libraries if nothing else is said.
+var systemDirs = []string{
+	"/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu",
+	"/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib",
+}
+
+// object is a program or library with what it loads.
+type object struct {
+	regular
+	elf *binaryFile // nil: it is something else
+}
+
+// loader finds what programs load.
+type loader struct {
+	*files
+	env     map[string]string
+	dirs    []string               // of /etc/ld.so.conf, then systemDirs
+	objects map[string]*binaryFile // by path
+}
+
+func (f *files) loader(env map[string]string) *loader {
+	l := &loader{files: f, env: env, objects: map[string]*binaryFile{}}
+	configs := 0
+	l.config("/etc/ld.so.conf", &configs)
+	l.dirs = append(l.dirs, systemDirs...)
+	return l
+}
+
+// config reads a file as /etc/ld.so.conf is.
+func (l *loader) config(name string, configs *int) {
+	r, ok := l.open(name)
+	if *configs++; !ok || *configs > maxConfigs {
+		return
+	}
+	for line := range strings.Lines(string(l.bytes(&r, 0, 64<<10))) {
+		line, _, _ = strings.Cut(line, "#")
+		fields := strings.Fields(line)
+		switch {
+		case len(fields) == 2 && fields[0] == "include":
+			pattern := path.Join(path.Dir(name), fields[1])
+			if path.IsAbs(fields[1]) {
+				pattern = fields[1]
+			}
+			for _, found := range l.names(path.Dir(pattern), 1000) {
+				if match, err := path.Match(path.Base(pattern), found); err == nil && match {
+					l.config(path.Join(path.Dir(pattern), found), configs)
+				}
+			}
+		case len(fields) == 1 && path.IsAbs(fields[0]) && len(l.dirs) < maxConfigs:
+			l.dirs = append(l.dirs, fields[0])
+		}
+	}
+}
+
+// load returns a program and all that it loads, in the order in which a loader
+// does: itself, the loader, then the libraries that each needs.
+func (l *loader) load(program regular) []object {
+	first := object{program, l.elf(program)}
+	all := []object{first}
+	if first.elf == nil {
+		return all
+	}
+	seen := map[string]bool{program.path: true}
+	add := func(r regular, ok bool) {
+		if ok && !seen[r.path] && len(all) < maxObjects {
+			seen[r.path] = true
+			all = append(all, object{r, l.elf(r)})
+		}
+	}
+	if first.elf.interp != "" {
+		add(l.open(first.elf.interp))
+	}
+	for i := 0; i < len(all); i++ {
+		if all[i].elf == nil {
+			continue
+		}
+		for _, name := range all[i].elf.needed {
+			add(l.library(name, &all[i], &first))
+		}
+	}
+	return all
+}
+
+// elf looks at a file once.
+func (l *loader) elf(r regular) *binaryFile {
+	e, known := l.objects[r.path]
+	if !known {
+		e = parseELF(r.in.Size, func(offset, n int64) []byte { return l.bytes(&r, offset, n) })
+		l.objects[r.path] = e
+	}
+	return e
+}
+
+// library finds what a loader takes for a name that an object needs.
+func (l *loader) library(name string, of, program *object) (regular, bool) {
+	if strings.Contains(name, "/") {
+		return l.open(name)
+	}
+	var dirs []string
+	if len(of.elf.runpath) == 0 {
+		dirs = append(dirs, origin(of.elf.rpath, of.path)...)
+		if len(program.elf.runpath) == 0 {
+			dirs = append(dirs, origin(program.elf.rpath, program.path)...)
+		}
+	}
+	dirs = append(dirs, strings.FieldsFunc(l.env["LD_LIBRARY_PATH"], func(r rune) bool { return r == ':' || r == ';' })...)
+	dirs = append(dirs, origin(of.elf.runpath, of.path)...)
+	for _, dir := range append(dirs, l.dirs...) {
+		if !path.IsAbs(dir) {
+			continue
+		}
+		if r, ok := l.open(path.Join(dir, name)); ok {
+			return r, true
+		}
+	}
+	return regular{}, false
+}
+
+// origin says where an object's own directories are.
+func origin(dirs []string, of string) []string {
+	out := make([]string, 0, len(dirs))
+	for _, dir := range dirs[:min(len(dirs), maxConfigs)] {
+		dir = strings.ReplaceAll(dir, "${ORIGIN}", "$ORIGIN")
+		out = append(out, strings.ReplaceAll(dir, "$ORIGIN", path.Dir(of)))
+	}
+	return out
+}

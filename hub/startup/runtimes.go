@@ -1,0 +1,206 @@
+package startup
+
+import (
+	"path"
+	"regexp"
+	"strings"
+)
+
+// wellKnown are files that many programs read when they begin.
+var wellKnown = []string{
+	"/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/localtime",
+	"/usr/lib/locale/C.utf8/LC_CTYPE", "/usr/lib/x86_64-linux-gnu/gconv/gconv-modules.cache", "/usr/lib/aarch64-linux-gnu/gconv/gconv-modules.cache",
+}
+
+var pythonName = regexp.MustCompile(`^python([0-9]\.[0-9]+)?`)
+
+// arguments adds what a program reads besides its libraries: what its language
+// begins with, and what the command line names.
+func (g *guesser) arguments(program regular, argv []string) {
+	for _, name := range wellKnown {
+		g.takeFile(name)
+	}
+	base := path.Base(program.path)
+	switch {
+	case isShell(base):
+		g.shell(argv)
+		return
+	case pythonName.MatchString(base):
+		g.python(program, argv)
+	case base == "java":
+		g.java(program)
+	case strings.Contains(base, "gcc") || strings.Contains(base, "g++"):
+		g.gcc()
+	case base == "R" || base == "Rscript":
+		g.r()
+	case base == "ruby" || strings.HasPrefix(base, "ruby"):
+		g.ruby()
+	}
+	for _, arg := range argv[min(1, len(argv)):] {
+		if r, ok := g.open(g.absolute(arg)); ok && arg != "" {
+			g.take(&r, span{0, maxScript})
+		}
+	}
+}
+
+func isShell(base string) bool {
+	switch base {
+	case "sh", "bash", "dash", "ash", "busybox", "zsh", "ksh":
+		return true
+	}
+	return false
+}
+
+// shell adds the programs that a script or a command line names: the shell is
+// only the first that runs.
+func (g *guesser) shell(argv []string) {
+	if g.depth++; g.depth > 3 {
+		return
+	}
+	text := ""
+	for i, arg := range argv[min(1, len(argv)):] {
+		if arg == "-c" && i+2 < len(argv) {
+			text = argv[i+2]
+			break
+		}
+		if strings.HasPrefix(arg, "-") {
+			continue
+		}
+		if r, ok := g.open(g.absolute(arg)); ok {
+			g.take(&r, span{0, maxScript})
+			text = string(g.bytes(&r, 0, 64<<10))
+		}
+		// What a script is given is often what it runs in the end.
+		text += "\n" + strings.Join(argv[min(i+2, len(argv)):], " ")
+		break
+	}
+	ran := map[string]bool{}
+	for _, words := range commands(text) {
+		program, ok := g.command(words)
+		if !ok || ran[program.path] || len(ran) == maxCommands {
+			continue
+		}
+		ran[program.path] = true
+		g.run(program, words)
+	}
+}
+
+var (
+	separators = regexp.MustCompile("[;&|\n(){}`]+")
+	builtins   = map[string]bool{"echo": true, "test": true, "[": true, "printf": true, "true": true, "false": true, "kill": true, "pwd": true}
+)
+
+// commands takes a shell script apart into what may be command lines. It knows no
+// more of the language than that words may be quoted.
+func commands(text string) (out [][]string) {
+	for _, line := range separators.Split(text, 4096) {
+		words := strings.Fields(line)
+		for len(words) > 0 && skipped(words[0]) {
+			words = words[1:]
+		}
+		for i := range words {
+			words[i] = strings.Trim(words[i], `"'`)
+		}
+		if len(words) > 0 && words[0] != "" && !strings.HasPrefix(words[0], "#") && !builtins[words[0]] {
+			out = append(out, words)
+		}
+	}
+	return out
+}
+
+// skipped tells whether a word stands before the command that is run.
+func skipped(word string) bool {
+	switch word {
+	case "exec", "if", "then", "else", "elif", "while", "until", "do", "!", "time", "nohup", "command", "env":
+		return true
+	}
+	name, _, assigned := strings.Cut(word, "=")
+	return assigned && !strings.ContainsAny(name, "/.-$")
+}
+
+// pythonBegins are the modules that every Python loads.
+var pythonBegins = []string{
+	"encodings/__init__", "encodings/aliases", "encodings/utf_8", "codecs", "io", "abc", "site", "os", "stat", "posixpath", "genericpath",
+	"_collections_abc", "_sitebuiltins", "sitecustomize", "importlib/__init__", "importlib/util", "importlib/machinery", "importlib/_abc",
+}
+
+// python adds the modules that Python begins with.
+func (g *guesser) python(program regular, argv []string) {
+	version := pythonName.FindStringSubmatch(path.Base(program.path))[1]
+	tag := "cpython-" + strings.ReplaceAll(version, ".", "")
+	for _, prefix := range []string{path.Dir(path.Dir(program.path)), "/usr", "/usr/local"} {
+		lib := path.Join(prefix, "lib/python"+version)
+		if _, ok := g.open(path.Join(lib, "os.py")); !ok {
+			continue
+		}
+		for _, module := range pythonBegins {
+			dir, name := path.Split(module)
+			compiled := path.Join(lib, dir, "__pycache__", name+"."+tag+".pyc")
+			if _, ok := g.open(compiled); ok {
+				g.takeFile(compiled)
+			} else {
+				g.takeFile(path.Join(lib, module+".py"))
+			}
+		}
+		return
+	}
+}
+
+// java adds what a Java virtual machine begins with: its libraries are loaded by
+// name, and of its modules the index is read first.
+func (g *guesser) java(program regular) {
+	home := path.Dir(path.Dir(program.path))
+	for _, name := range []string{"lib/jvm.cfg", "lib/server/libjvm.so", "lib/libjimage.so", "lib/libjava.so", "lib/libnio.so", "lib/libnet.so",
+		"lib/libzip.so", "lib/libverify.so", "lib/server/classes.jsa", "lib/modules", "conf/security/java.security", "lib/tzdb.dat"} {
+		r, ok := g.open(path.Join(home, name))
+		switch {
+		case !ok:
+		case strings.HasSuffix(name, ".so"):
+			g.binary(r)
+		case strings.HasSuffix(name, ".jsa"):
+			g.take(&r, span{0, maxText})
+		default:
+			g.take(&r, span{0, maxScript})
+		}
+	}
+}
+
+// gcc adds what a compiler's driver runs besides the compiler, of which there are
+// several.
+func (g *guesser) gcc() {
+	for _, pattern := range []string{"/usr/bin/as", "/usr/lib/gcc/*/*/collect2", "/usr/bin/ld", "/usr/lib/gcc/*/*/liblto_plugin.so"} {
+		for _, found := range g.glob(pattern) {
+			if r, ok := g.open(found); ok {
+				g.binary(r)
+			}
+		}
+	}
+}
+
+// r adds what R begins with.
+func (g *guesser) r() {
+	for _, home := range []string{"/usr/lib/R", "/usr/local/lib/R"} {
+		if _, ok := g.open(path.Join(home, "bin/exec/R")); ok {
+			for _, pkg := range []string{"compiler", "base", "methods", "datasets", "utils", "grDevices", "graphics", "stats"} {
+				for _, file := range []string{"R/" + pkg, "R/" + pkg + ".rdx", "R/" + pkg + ".rdb", "Meta/package.rds"} {
+					g.takeFile(path.Join(home, "library", pkg, file))
+				}
+				if r, ok := g.open(path.Join(home, "library", pkg, "libs", pkg+".so")); ok {
+					g.binary(r)
+				}
+			}
+		}
+	}
+}
+
+// ruby adds what Ruby begins with.
+func (g *guesser) ruby() {
+	for _, lib := range []string{"/usr/lib/ruby", "/usr/local/lib/ruby"} {
+		for _, version := range g.names(lib, 16) {
+			g.takeFile(path.Join(lib, version, "rubygems.rb"))
+			for _, name := range g.names(path.Join(lib, version, "rubygems"), 100) {
+				g.takeFile(path.Join(lib, version, "rubygems", name))
+			}
+		}
+	}
+}

@@ -186,6 +186,7 @@ type fakeImage struct {
 	platform v1.Platform // default: linux/amd64
 	docker   bool        // with the media types of Docker's schema 2
 	config   []byte      // instead of one that fits
+	runs     v1.ImageConfig
 	change   func(*v1.Manifest)
 }
 
@@ -216,7 +217,7 @@ func (i fakeImage) build() (v1.Manifest, []byte, [][]byte) {
 		layerType, configType, manifestType = "application/vnd.docker.image.rootfs.diff.tar.gzip",
 			"application/vnd.docker.container.image.v1+json", "application/vnd.docker.distribution.manifest.v2+json"
 	}
-	config := v1.Image{Platform: i.platform, RootFS: v1.RootFS{Type: "layers"}}
+	config := v1.Image{Platform: i.platform, Config: i.runs, RootFS: v1.RootFS{Type: "layers"}}
 	manifest := v1.Manifest{MediaType: manifestType, Layers: []v1.Descriptor{}}
 	manifest.SchemaVersion = 2
 	var blobs [][]byte

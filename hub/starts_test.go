@@ -7,23 +7,22 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
+
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/format/trace"
-	"lighter/hub/catalog"
 	wire "lighter/store/hub"
 	"lighter/test/testkit/tarball"
 )
 
 // startsTar is a layer of files that are a few chunks each, f0 to f9.
+
 func startsTar(first uint64) []byte {
 	entries := []tarball.Item{tarball.Dir("d")}
 	for i := range uint64(10) {
@@ -33,6 +32,7 @@ func startsTar(first uint64) []byte {
 }
 
 // startsHub is a hub that lays trees out as soon as there is a trace.
+
 func startsHub(t *testing.T) *testHub {
 	t.Helper()
 	h := openHub(t, hubConfig(t))
@@ -41,6 +41,7 @@ func startsHub(t *testing.T) *testHub {
 }
 
 // extents returns the extent map of a tree, as a node gets it.
+
 func (h *testHub) extents(tree string) *index.Map {
 	h.t.Helper()
 	id, err := chunk.ParseID(tree)
@@ -67,6 +68,7 @@ func (h *testHub) origins() *wire.Origins {
 }
 
 // files returns where the files of the tree lie on the device, in its order.
+
 func filesOf(t *testing.T, m *index.Map) (files []trace.Read) {
 	t.Helper()
 	for i := range m.Extents {
@@ -84,6 +86,7 @@ func filesOf(t *testing.T, m *index.Map) (files []trace.Read) {
 }
 
 // laid sends a trace of these files of the tree, and waits for the layout.
+
 func (h *testHub) traced(m *index.Map, which ...int) {
 	h.t.Helper()
 	files := filesOf(h.t, m)
@@ -109,7 +112,9 @@ func (h *testHub) await(tree chunk.ID) {
 }
 
 // startups returns the startup packs of a tree, and for each file the pack that
+
 // has all of it, -1: none.
+
 func (h *testHub) startups(m *index.Map) ([]index.Startup, []int) {
 	h.t.Helper()
 	locations := fetchLocations(h.t, h.origins(), m.Header)
@@ -135,7 +140,9 @@ func (h *testHub) startups(m *index.Map) ([]index.Startup, []int) {
 }
 
 // What a start has read is in a startup pack afterwards, of which every chunk is
+
 // what it was; what was counted of the image does not change.
+
 func TestTraceBecomesStartupPack(t *testing.T) {
 	t.Parallel()
 	h := startsHub(t)
@@ -214,6 +221,7 @@ func countWith(list []string, prefix string) (n int) {
 }
 
 // A trace that came just before the hub ended is looked at after it.
+
 func TestTraceSurvivesTheHub(t *testing.T) {
 	t.Parallel()
 	h := startsHub(t)
@@ -240,7 +248,9 @@ func TestTraceSurvivesTheHub(t *testing.T) {
 }
 
 // The next image in a repository starts as the former did: files of the same path,
+
 // and those that have moved, are in its startup pack before anything has run.
+
 func TestNextImageInheritsTraces(t *testing.T) {
 	t.Parallel()
 	h := startsHub(t)
@@ -262,218 +272,40 @@ func TestNextImageInheritsTraces(t *testing.T) {
 }
 
 // Whatever nodes send costs bounded bytes of its own image, and no other image
+
 // anything.
-func TestAbsurdTraces(t *testing.T) {
-	t.Parallel()
-	h := startsHub(t)
-	h.push("a:1", image(startsTar(10)))
-	h.push("b:1", image(startsTar(40)))
-	got, other := h.ready("a:1"), h.ready("b:1")
-	m, unharmed := h.extents(got.Tree), h.extents(other.Tree)
-	h.traced(unharmed, 3)
-	_, want := h.startups(unharmed)
-
-	// The whole image, of which much is read twice.
-	all := []int{9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 1, 2, 3}
-	h.traced(m, all...)
-	h.fetchTree(got.Chain)
-	// Nonsense: each page of the device, in an order that nothing has.
-	tr := trace.Trace{Tree: m.ID()}
-	for i := range int64(20_000) {
-		tr.Reads = append(tr.Reads, trace.Read{Offset: i * 7919 % (m.DeviceSize / 4096) * 4096, Length: 4096})
-	}
-	if err := h.origins().SendTrace(t.Context(), m.ID(), tr); err != nil {
-		t.Fatal(err)
-	}
-	h.await(m.ID())
-	h.fetchTree(got.Chain)
-
-	// Thousands at once, while the image is taken away and comes back.
-	var senders sync.WaitGroup
-	statuses := make([]int, 600)
-	body := trace.Trace{Reads: filesOf(t, m)[:3]}.Encode()
-	for i := range 8 {
-		senders.Go(func() {
-			for n := i; n < len(statuses); n += 8 {
-				statuses[n], _, _ = h.do("POST", "/lighter/1/default/traces/"+got.Tree, body)
-			}
-		})
-	}
-	if err := h.client.Remove(t.Context(), "a:1"); err != nil {
-		t.Fatal(err)
-	}
-	h.push("a:1", image(startsTar(10)))
-	senders.Wait()
-	h.ready("a:1")
-	for _, status := range statuses {
-		if status != 204 && status != 404 && status != 429 {
-			t.Fatalf("statuses are %v", statuses)
-		}
-	}
-	h.await(m.ID())
-	h.fetchTree(got.Chain)
-	if problems := h.problems("a:1"); problems != "" {
-		t.Errorf("verify: %s", problems)
-	}
-	if _, in := h.startups(unharmed); fmt.Sprint(in) != fmt.Sprint(want) {
-		t.Errorf("another image's startup packs have the files %v, and had %v", in, want)
-	}
-	if held, err := h.catalog.StartHoldings(t.Context()); err != nil || held.TraceBytes > 1<<20 || held.PackBytes > 32<<20 {
-		t.Errorf("%+v is kept, %v", held, err)
-	}
-}
 
 // Packs that no locations name any more are served for a while and then go, with
-// the traces of images that were taken away. What is there once more stays.
-func TestStartupPacksHaveTheirTime(t *testing.T) {
-	t.Parallel()
-	h := startsHub(t)
-	h.push("a:1", image(startsTar(10)))
-	got := h.ready("a:1")
-	m := h.extents(got.Tree)
-	h.traced(m, 1, 2)
-	first, _ := h.startups(m)
-	for range 3 { // another way to start, more often
-		h.traced(m, 2, 6, 7, 8, 9)
-	}
-	second, _ := h.startups(m)
-	if len(first) != 1 || slices.ContainsFunc(second, func(s index.Startup) bool { return s.Pack == first[0].Pack }) {
-		t.Fatalf("there was %+v, is %+v", first, second)
-	}
-	unit := func(s index.Startup) string { return "/lighter/1/default/packs/" + s.Pack.String() + "/0" }
-	sweep := func(before time.Time) {
-		if err := h.starts.Sweep(t.Context(), before); err != nil {
-			t.Fatal(err)
-		}
-	}
-	sweep(time.Now().Add(-time.Hour))
-	h.expect(unit(first[0]), 200)
-	sweep(time.Now().Add(time.Hour))
-	h.expect(unit(first[0]), 404)
-	h.expect(unit(second[0]), 200)
 
-	if err := h.client.Remove(t.Context(), "a:1"); err != nil {
-		t.Fatal(err)
-	}
-	sweep(time.Now().Add(-time.Hour))
-	h.push("a:1", image(startsTar(10)))
-	h.ready("a:1")
-	if again, _ := h.startups(m); fmt.Sprint(again) != fmt.Sprint(second) {
-		t.Errorf("the image came back with %+v, and had %+v", again, second)
-	}
-	if err := h.client.Remove(t.Context(), "a:1"); err != nil {
-		t.Fatal(err)
-	}
-	h.starts.Keep = -time.Hour
-	sweep(time.Now().Add(time.Hour))
-	h.await(m.ID())
-	sweep(time.Now().Add(time.Hour))
-	h.expect(unit(second[0]), 404)
-	if held, err := h.catalog.StartHoldings(t.Context()); err != nil || held != (catalog.StartHoldings{}) {
-		t.Errorf("left: %+v, %v", held, err)
-	}
-}
+// the traces of images that were taken away. What is there once more stays.
 
 // What was exported does the same for an image that has the files, on another hub.
-func TestTracesAreShownExportedAndImported(t *testing.T) {
-	t.Parallel()
-	h := startsHub(t)
-	h.push("a:1", image(startsTar(10)))
-	m := h.extents(h.ready("a:1").Tree)
-	h.traced(m, 7, 2, 4)
-	h.traced(m, 2, 4, 7) // the same workload
-	h.traced(m, 0, 2)
-	shown, err := h.client.Starts(t.Context(), "a:1", "")
-	if err != nil || len(shown) != 1 || len(shown[0].Workloads) != 2 || len(shown[0].Packs) == 0 {
-		t.Fatalf("%+v, %v", shown, err)
-	}
-	first := shown[0].Workloads[0]
-	if first.Starts != 2 || first.Files != 3 || first.Ranges != 3 || first.Bytes < 600_000 || first.First[0] != "/d/f2" || len(first.Packs) == 0 {
-		t.Errorf("the first workload is %+v", first)
-	}
-	text, err := h.client.ExportTraces(t.Context(), "a:1", "")
-	if err != nil || !strings.Contains(string(text), " /d/f7 ") {
-		t.Fatalf("exported:\n%s\n%v", text, err)
-	}
-
-	other := startsHub(t)
-	other.push("b:1", image(startsTar(50), startsTar(10)))
-	got := other.extents(other.ready("b:1").Tree)
-	if err := other.client.ImportTraces(t.Context(), "b:1", "linux/amd64", text); err != nil {
-		t.Fatal(err)
-	}
-	other.await(got.ID())
-	_, want := h.startups(m)
-	if _, in := other.startups(got); fmt.Sprint(in) != fmt.Sprint(want) {
-		t.Errorf("startup packs have the files %v, on the first hub %v", in, want)
-	}
-	again, err := other.client.ExportTraces(t.Context(), "b:1", "")
-	if err != nil || string(again) != string(text) {
-		t.Errorf("exported again:\n%s\n%v", again, err)
-	}
-
-	for path, status := range map[string]int{
-		"traces": 400, "traces?name=c:1": 404, "traces/export?name=c:1": 404, "traces?name=a:1&platform=linux/s390x": 404,
-	} {
-		h.expect("/lighter/1/default/"+path, status)
-	}
-	for body, status := range map[string]int{"": 400, "lighter trace 1\n": 204, "lighter trace 1\nstarts 0\n": 400, strings.Repeat("x", trace.MaxText+1): 413} {
-		if got, said, _ := h.do("POST", "/lighter/1/default/traces/import?name=a:1", []byte(body)); got != status {
-			t.Errorf("import of %.40q: %d %s", body, got, said)
-		}
-	}
-}
 
 // A startup pack that is damaged is found, and nothing else is wrong for it.
-func TestVerifyReadsStartupPacks(t *testing.T) {
-	t.Parallel()
-	h := startsHub(t)
-	h.push("a:1", image(startsTar(10)))
-	m := h.extents(h.ready("a:1").Tree)
-	h.traced(m, 1, 2, 3)
-	packs, _ := h.startups(m)
-	file := filepath.Join(objectsDir(h.config.Root), "packs", packs[0].Pack.String())
-	good, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	bad := bytes.Clone(good)
-	bad[len(bad)/2] ^= 1
-	write(t, file, bad)
-	if problems := h.problems("a:1"); !strings.HasPrefix(problems, "startup pack "+packs[0].Pack.String()) || strings.Contains(problems, "locations") {
-		t.Errorf("verify: %q", problems)
-	}
-	write(t, file, good)
-	if problems := h.problems("a:1"); problems != "" {
-		t.Errorf("verify: %q", problems)
-	}
-}
 
 // A mirror has the startup packs too, and after the next copy those of now.
-func TestMirrorHasStartupPacks(t *testing.T) {
+
+// An image of which nothing is known begins with what its config and its files say:
+
+// here a script, and what it is interpreted by. Once starts are known, they decide
+
+// what is fetched at mount.
+
+func TestGuess(t *testing.T) {
 	t.Parallel()
 	h := startsHub(t)
-	h.push("a:1", image(startsTar(10)))
-	got := h.ready("a:1")
-	m := h.extents(got.Tree)
-	dir := t.TempDir()
-	h.mirror(dir, "a:1")
-	h.traced(m, 1, 2, 3)
-	h.mirror(dir, "a:1")
-	mirror := serveFiles(t, dir)
-	fetchTree(t, mirror, got.Chain, false)
-	packs, _ := h.startups(m)
-	locations := fetchLocations(t, wire.NewOrigins(slog.New(slog.DiscardHandler), mirror), m.Header)
-	if fmt.Sprint(locations.Startups()) != fmt.Sprint(packs) {
-		t.Errorf("the mirror has %+v, the hub %+v", locations.Startups(), packs)
+	program := func(name, text string) tarball.Item { return tarball.File(name, text, tarball.Mode(0o755)) }
+	i := image(tarball.Of(tarball.Dir("bin"), program("bin/other", "#!/bin/none\n"+noise(1, 30_000)), program("bin/run", "#!/bin/tool -x\n"+noise(2, 30_000)),
+		program("bin/tool", "#!/bin/none\n"+noise(3, 30_000))))
+	i.runs = v1.ImageConfig{Entrypoint: []string{"run"}, Env: []string{"PATH=/none:/bin"}}
+	h.push("a:1", i)
+	m := h.extents(h.ready("a:1").Tree)
+	packs, in := h.startups(m)
+	if len(packs) != 1 || !packs[0].AtMount || fmt.Sprint(in) != "[-1 0 0]" {
+		t.Errorf("guessed: %+v, %v", packs, in)
 	}
-	for n := range packs[0].Units {
-		if _, err := os.Stat(filepath.Join(dir, "lighter/1/default/packs", chunk.Unit{Pack: packs[0].Pack, N: uint32(n)}.String())); err != nil {
-			t.Error(err)
-		}
-	}
-	// Nodes whose cache has chunks of ordinary units, and whose locations are older.
-	if status, _, _ := h.do("GET", "/lighter/1/default/packs/"+packs[0].Pack.String()+"/0", nil); status != 200 {
-		t.Error("the hub does not have it")
+	h.traced(m, 0)
+	if packs, in = h.startups(m); in[0] != 0 || !packs[0].AtMount || in[1] == 0 || in[2] == 0 {
+		t.Errorf("after a start the files are in the packs %v of %+v", in, packs)
 	}
 }

@@ -2,14 +2,42 @@ package ingest
 
 import (
 	"context"
+	"encoding/json"
 	"time"
 
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+
 	"lighter/format/pack"
+	"lighter/hub/catalog"
+	wire "lighter/store/hub"
 )
 
 // Scratch is the directory for what is being made. It is on the file system of
 // the objects, and emptied at each start.
 func (s *Service) Scratch() string { return s.config.Scratch }
+
+// RunConfig returns what the config of an image that is ready says of how it runs.
+func (s *Service) RunConfig(ctx context.Context, image catalog.Image) (v1.ImageConfig, error) {
+	ref, err := wire.ParseName(image.Name)
+	if err != nil {
+		return v1.ImageConfig{}, err
+	}
+	m, err := s.registry.Manifest(ctx, ref.Repository, image.Digest)
+	if err != nil {
+		return v1.ImageConfig{}, err
+	}
+	manifest, err := parseManifest(m)
+	if err != nil {
+		return v1.ImageConfig{}, err
+	}
+	b, err := own{s.registry, ref.Repository}.Config(ctx, manifest.Config)
+	if err != nil {
+		return v1.ImageConfig{}, err
+	}
+	var config v1.Image
+	err = json.Unmarshal(b, &config)
+	return config.Config, err
+}
 
 // Encode compresses a unit as those of images are, but after them: while one is
 // being taken in, it rests for as long as it has worked.

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"lighter/format/chunk"
@@ -53,7 +54,26 @@ func (s *Service) plan(ctx context.Context, t *openTree) ([]startup.Pack, error)
 	if err != nil {
 		return nil, err
 	}
-	return t.Layout(ctx, kept)
+	guesses, err := s.guess(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	return t.Layout(ctx, slices.Concat(kept, guesses))
+}
+
+// guess says what starts of an image may read of which nobody has told. Of trees
+// that are not an image's, nothing.
+func (s *Service) guess(ctx context.Context, t *openTree) ([]trace.Recording, error) {
+	images, err := s.catalog.TreeImages(ctx, t.ID())
+	if err != nil || len(images) == 0 {
+		return nil, err
+	}
+	c, err := s.ingest.RunConfig(ctx, images[0])
+	if err != nil { // runtimes can be guessed without it
+		s.log.Warn("guess how an image starts without its config", "image", images[0].Name, "cause", err)
+	}
+	return t.Guess(ctx, startup.Config{Entrypoint: c.Entrypoint, Cmd: c.Cmd, Env: c.Env, WorkingDir: c.WorkingDir},
+		func(ctx context.Context, ref chunk.Ref) ([]byte, error) { return t.chunks.read(ctx, ref.ID) })
 }
 
 // merge takes the traces that nobody has looked at into the recordings of a tree,

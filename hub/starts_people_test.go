@@ -1,0 +1,116 @@
+package hub
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"lighter/format/chunk"
+	"lighter/format/trace"
+	wire "lighter/store/hub"
+)
+
+func TestTracesAreShownExportedAndImported(t *testing.T) {
+	t.Parallel()
+	h := startsHub(t)
+	h.push("a:1", image(startsTar(10)))
+	m := h.extents(h.ready("a:1").Tree)
+	h.traced(m, 7, 2, 4)
+	h.traced(m, 2, 4, 7) // the same workload
+	h.traced(m, 0, 2)
+	shown, err := h.client.Starts(t.Context(), "a:1", "")
+	if err != nil || len(shown) != 1 || len(shown[0].Workloads) != 2 || len(shown[0].Packs) == 0 {
+		t.Fatalf("%+v, %v", shown, err)
+	}
+	first := shown[0].Workloads[0]
+	if first.Starts != 2 || first.Files != 3 || first.Ranges != 3 || first.Bytes < 600_000 || first.First[0] != "/d/f2" || len(first.Packs) == 0 {
+		t.Errorf("the first workload is %+v", first)
+	}
+	text, err := h.client.ExportTraces(t.Context(), "a:1", "")
+	if err != nil || !strings.Contains(string(text), " /d/f7 ") {
+		t.Fatalf("exported:\n%s\n%v", text, err)
+	}
+
+	other := startsHub(t)
+	other.push("b:1", image(startsTar(50), startsTar(10)))
+	got := other.extents(other.ready("b:1").Tree)
+	if err := other.client.ImportTraces(t.Context(), "b:1", "linux/amd64", text); err != nil {
+		t.Fatal(err)
+	}
+	other.await(got.ID())
+	_, want := h.startups(m)
+	if _, in := other.startups(got); fmt.Sprint(in) != fmt.Sprint(want) {
+		t.Errorf("startup packs have the files %v, on the first hub %v", in, want)
+	}
+	again, err := other.client.ExportTraces(t.Context(), "b:1", "")
+	if err != nil || string(again) != string(text) {
+		t.Errorf("exported again:\n%s\n%v", again, err)
+	}
+
+	for path, status := range map[string]int{
+		"traces": 400, "traces?name=c:1": 404, "traces/export?name=c:1": 404, "traces?name=a:1&platform=linux/s390x": 404,
+	} {
+		h.expect("/lighter/1/default/"+path, status)
+	}
+	for body, status := range map[string]int{"": 400, "lighter trace 1\n": 204, "lighter trace 1\nstarts 0\n": 400, strings.Repeat("x", trace.MaxText+1): 413} {
+		if got, said, _ := h.do("POST", "/lighter/1/default/traces/import?name=a:1", []byte(body)); got != status {
+			t.Errorf("import of %.40q: %d %s", body, got, said)
+		}
+	}
+}
+
+func TestVerifyReadsStartupPacks(t *testing.T) {
+	t.Parallel()
+	h := startsHub(t)
+	h.push("a:1", image(startsTar(10)))
+	m := h.extents(h.ready("a:1").Tree)
+	h.traced(m, 1, 2, 3)
+	packs, _ := h.startups(m)
+	file := filepath.Join(objectsDir(h.config.Root), "packs", packs[0].Pack.String())
+	good, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad := bytes.Clone(good)
+	bad[len(bad)/2] ^= 1
+	write(t, file, bad)
+	if problems := h.problems("a:1"); !strings.HasPrefix(problems, "startup pack "+packs[0].Pack.String()) || strings.Contains(problems, "locations") {
+		t.Errorf("verify: %q", problems)
+	}
+	write(t, file, good)
+	if problems := h.problems("a:1"); problems != "" {
+		t.Errorf("verify: %q", problems)
+	}
+}
+
+func TestMirrorHasStartupPacks(t *testing.T) {
+	t.Parallel()
+	h := startsHub(t)
+	h.push("a:1", image(startsTar(10)))
+	got := h.ready("a:1")
+	m := h.extents(got.Tree)
+	dir := t.TempDir()
+	h.mirror(dir, "a:1")
+	h.traced(m, 1, 2, 3)
+	h.mirror(dir, "a:1")
+	mirror := serveFiles(t, dir)
+	fetchTree(t, mirror, got.Chain, false)
+	packs, _ := h.startups(m)
+	locations := fetchLocations(t, wire.NewOrigins(slog.New(slog.DiscardHandler), mirror), m.Header)
+	if fmt.Sprint(locations.Startups()) != fmt.Sprint(packs) {
+		t.Errorf("the mirror has %+v, the hub %+v", locations.Startups(), packs)
+	}
+	for n := range packs[0].Units {
+		if _, err := os.Stat(filepath.Join(dir, "lighter/1/default/packs", chunk.Unit{Pack: packs[0].Pack, N: uint32(n)}.String())); err != nil {
+			t.Error(err)
+		}
+	}
+	// Nodes whose cache has chunks of ordinary units, and whose locations are older.
+	if status, _, _ := h.do("GET", "/lighter/1/default/packs/"+packs[0].Pack.String()+"/0", nil); status != 200 {
+		t.Error("the hub does not have it")
+	}
+}

@@ -154,6 +154,8 @@ func (w *way) empty(to net.Conn) error {
 		return err
 	}
 	defer clock.close()
+	end := context.AfterFunc(w.proxy.ctx, clock.close) // what is on its way need not arrive any more
+	defer end()
 	for {
 		due, wait, err := w.next()
 		switch {

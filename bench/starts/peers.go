@@ -56,6 +56,23 @@ func (r *run) words(line []string, names map[string]string) ([]string, error) {
 	return words, nil
 }
 
+// convertAll makes the forms of an image that the peers need. It returns the ways
+// to measure, without those whose form could not be made, and how many those are.
+func (r *run) convertAll(ctx context.Context, image string) (ways []string, failed int) {
+	ways = slices.Clone(r.ways)
+	for _, p := range r.Peers {
+		if !r.needs(p.Name) || len(p.Convert) == 0 {
+			continue
+		}
+		if err := r.convert(ctx, p, image); err != nil {
+			bench.Say("%v", err)
+			ways = slices.DeleteFunc(ways, func(way string) bool { return way == p.Name })
+			failed++
+		}
+	}
+	return ways, failed
+}
+
 // convert makes a peer's form of an image.
 func (r *run) convert(ctx context.Context, p bench.Peer, image string) error {
 	layout, err := r.Layout(image)

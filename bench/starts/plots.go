@@ -61,7 +61,7 @@ func (s summary) groups(l bench.Link, bar func(*line) plot.Bar) (groups []plot.G
 // plotRead shows what share of an image is read, and what share of it came over
 // the first link.
 func (s summary) plotRead() plot.CDF {
-	cdf := plot.CDF{Title: "Share of the image that a start reads, and that comes over the link (both compressed): of how many workloads it is at most so large", X: "percent of the image"}
+	cdf := plot.CDF{Title: "Share of its image that a workload reads, and that comes over the link", X: "percent of the image, of as many workloads at most"}
 	touched := plot.Series{Name: "read"}
 	for _, l := range s.Links[:1] {
 		for _, w := range s.workloads(l.Name) {

@@ -147,6 +147,17 @@ type run struct {
 	options Options
 	traced  *site.Hub // the hub that has traces; nil: nobody needs it
 	result  Result
+	done    int // samples
+}
+
+// turnLimit is how long a turn may take: a peer that hangs must not keep the others
+// from being measured.
+const turnLimit = 30 * time.Minute
+
+func (r *run) turn(ctx context.Context, v visit) error {
+	ctx, cancel := context.WithTimeout(ctx, turnLimit)
+	defer cancel()
+	return r.visit(ctx, v)
 }
 
 // Run measures, and writes the results into Options.Out, also when something
@@ -218,6 +229,7 @@ func (r *run) image(ctx context.Context, image string) (failed int, err error) {
 	if err := r.prepare(ctx, image); err != nil {
 		return 0, err
 	}
+	ways, failed := r.convertAll(ctx, image)
 	for _, link := range r.Links {
 		workloads := r.over(link, image)
 		if len(workloads) == 0 {
@@ -227,10 +239,10 @@ func (r *run) image(ctx context.Context, image string) (failed int, err error) {
 			return failed, err
 		}
 		for round := range r.Rounds {
-			for n := range r.ways {
+			for n := range ways {
 				// Each round begins with another one: what one leaves behind must not always meet the same other.
-				v := visit{link: link, way: r.ways[(n+round)%len(r.ways)], image: image, workloads: workloads, round: round}
-				if err := r.visit(ctx, v); err != nil && ctx.Err() == nil {
+				v := visit{link: link, way: ways[(n+round)%len(ways)], image: image, workloads: workloads, round: round}
+				if err := r.turn(ctx, v); err != nil && ctx.Err() == nil {
 					bench.Say("%s of %s over %s: %v", v.way, image, link.Name, err)
 					failed++
 				}

@@ -86,7 +86,8 @@ func (r *run) start(ctx context.Context, v visit, round int, w bench.Workload, p
 	}
 	sample.Start = s
 	r.result.Samples = append(r.result.Samples, sample)
-	bench.Say("%-12s %d/%d  %-16s %-13s pull %s  create %s  ready %s  done %s  total %s  second %s  %s", v.link.Name, round+1, r.Rounds, w, v.way,
+	r.done++
+	bench.Say("%4d/%d  %-12s %-16s %-13s pull %s  create %s  ready %s  done %s  total %s  second %s  %s", r.done, r.cells()*r.Rounds, v.link.Name, w, v.way,
 		bench.Seconds(s.Pull), bench.Seconds(s.Create), bench.Seconds(s.Ready), bench.Seconds(s.Run), bench.Seconds(s.Total()), bench.Seconds(s.Second), bench.Size(s.Bytes))
 	return nil
 }
@@ -208,12 +209,5 @@ func (r *run) prepare(ctx context.Context, image string) error {
 		return err
 	}
 	r.result.Images = append(r.result.Images, Image{Name: image, Layers: len(i.Layers), Files: i.Files, Size: i.Bytes, Compressed: compressed})
-	for _, p := range r.Peers {
-		if r.needs(p.Name) && len(p.Convert) > 0 {
-			if err := r.convert(ctx, p, image); err != nil {
-				return err
-			}
-		}
-	}
 	return nil
 }

@@ -7,7 +7,7 @@ export CGO_ENABLED := 0
 export LIGHTER_WORK ?= $(CURDIR)/work
 GO ?= go
 
-.PHONY: build check test soak demo peers bench fuzz clean
+.PHONY: build check test soak demo peers nydus bench fuzz clean
 
 build:
 	$(GO) build -trimpath -o bin/ ./cmd/lighter
@@ -17,7 +17,7 @@ build:
 # is C turned into Go: half of the hub's test time would go there.
 check:
 	@unformatted=$$(gofmt -l cmd format store node hub test bench); test -z "$$unformatted" || { echo "gofmt: $$unformatted"; exit 1; }
-	$(GO) vet ./... && $(GO) vet -tags e2e,peers ./test/...
+	$(GO) vet ./... && $(GO) vet -tags e2e,peers,nydus ./test/...
 	$(GO) tool -modfile=test/tools/go.mod staticcheck ./...
 	CGO_ENABLED=1 $(GO) test -race '-gcflags=modernc.org/...=-race=false' -timeout 5m ./...
 
@@ -46,6 +46,13 @@ peers:
 	cd bench/stargz && $(GO) vet ./... && $(GO) test ./...
 	cd bench/soci && CGO_ENABLED=1 $(GO) vet ./... && CGO_ENABLED=1 $(GO) test ./...
 	$(GO) test -tags peers -count=1 -timeout 10m -exec 'unshare --mount --propagation private' ./test/e2e/peers/
+
+# One more, if there is cargo.
+nydus:
+	test/setup all base
+	test/setup nydus
+	cd bench/nydus && $(GO) vet ./... && $(GO) test ./...
+	$(GO) test -tags peers,nydus -count=1 -run Nydus -timeout 10m -exec 'unshare --mount --propagation private' ./test/e2e/peers/
 
 bench: peers
 	test/setup all base python gcc sci sci2 ml postgres redis nginx tomcat node r

@@ -1,0 +1,108 @@
+// Command nydus is the nydus snapshotter as the benchmark runs it: a peer that
+// Lighter is compared with. The programs are the peer's own, as Go's module
+// proxy and crates.io have them: containerd-nydus-grpc, nydusd and nydus-image,
+// which lie beside this one. Of nydusd the newest that is published there is
+// 2.2.0: results name it, as its project is further.
+//
+//   - nydus snapshotter writes the peer's configuration into its root and becomes
+//     containerd-nydus-grpc. The configuration is the one that the peer ships for
+//     FUSE, so all of an image is prefetched in the background, but without
+//     cgroups of its own, listeners for metrics and for the system, and recovery
+//     of daemons; and with --no-prefetch without prefetching. When it ends, it
+//     unmounts everything. nydusd is told to leave the limit of open files as it
+//     is: it would not start where it cannot raise it.
+//   - nydus convert makes a nydus image (RAFS 6) of another one, by the peer's own
+//     functions, with its default compression and chunks.
+//
+// It is a module of its own, as nothing of this may become a dependency of
+// Lighter's.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+)
+
+const usage = `usage: nydus snapshotter --root DIR --address SOCKET [--no-prefetch]
+       nydus convert [--plain-http] SOURCE DESTINATION
+
+The snapshotter asks registries without TLS.
+
+Examples:
+  nydus snapshotter --root /var/lib/nydus --address /run/nydus.sock
+  nydus convert --plain-http registry:5000/python:latest registry:5000/python:nydus
+`
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:])
+	stop()
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		fmt.Print(usage)
+	case errors.As(err, new(usageError)):
+		fmt.Fprintf(os.Stderr, "nydus: %v\n%s", err, usage)
+		os.Exit(2)
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "nydus:", err)
+		os.Exit(1)
+	}
+}
+
+// A usageError is a command line that makes no sense.
+type usageError struct{ error }
+
+func run(ctx context.Context, args []string) error {
+	if len(args) == 0 {
+		return usageError{errors.New("which command?")}
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // main says it
+	switch args[0] {
+	case "snapshotter":
+		o := snapshotterOptions{programs: filepath.Dir(self)}
+		flags.StringVar(&o.root, "root", "", "")
+		flags.StringVar(&o.address, "address", "", "")
+		flags.BoolVar(&o.noPrefetch, "no-prefetch", false, "")
+		if err := parse(flags, args[1:], 0); err != nil {
+			return err
+		}
+		if o.root == "" || o.address == "" {
+			return usageError{errors.New("--root and --address are needed")}
+		}
+		return become(o)
+	case "convert":
+		plainHTTP := flags.Bool("plain-http", false, "")
+		if err := parse(flags, args[1:], 2); err != nil {
+			return err
+		}
+		return convert(ctx, filepath.Join(filepath.Dir(self), "nydus-image"), flags.Arg(0), flags.Arg(1), *plainHTTP)
+	case "-h", "--help", "help":
+		return flag.ErrHelp
+	}
+	return usageError{fmt.Errorf("there is no command %q", args[0])}
+}
+
+// parse parses flags that are followed by n arguments.
+func parse(flags *flag.FlagSet, args []string, n int) error {
+	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return err
+	} else if err != nil {
+		return usageError{err}
+	}
+	if flags.NArg() != n {
+		return usageError{fmt.Errorf("nydus %s has %d arguments after its flags, not %d", flags.Name(), n, flags.NArg())}
+	}
+	return nil
+}

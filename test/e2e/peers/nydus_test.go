@@ -1,0 +1,22 @@
+//go:build peers && nydus
+
+package peers
+
+import (
+	"os/exec"
+	"testing"
+
+	"lighter/test/testkit/site"
+)
+
+func TestNydusIsLazy(t *testing.T) {
+	// It would prefetch all of it.
+	s, whole := start(t, site.Peer{Snapshotter: "nydus", Command: []string{tool(t, "nydus"), "snapshotter", "--root", "{root}",
+		"--address", "{socket}", "--no-prefetch"}})
+	if out, err := exec.CommandContext(t.Context(), tool(t, "nydus"), "convert", "--plain-http", site.Reference("base"), site.Reference("nydus")).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if bytes := pullAndRun(t, s, "nydus", "nydus"); bytes > whole/4 {
+		t.Errorf("pull and true moved %d bytes of %d", bytes, whole)
+	}
+}

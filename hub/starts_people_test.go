@@ -14,6 +14,7 @@ import (
 	wire "lighter/store/hub"
 )
 
+// What was exported does the same for an image that has the files, on another hub.
 func TestTracesAreShownExportedAndImported(t *testing.T) {
 	t.Parallel()
 	h := startsHub(t)
@@ -63,6 +64,7 @@ func TestTracesAreShownExportedAndImported(t *testing.T) {
 	}
 }
 
+// A startup pack that is damaged is found, and nothing else is wrong for it.
 func TestVerifyReadsStartupPacks(t *testing.T) {
 	t.Parallel()
 	h := startsHub(t)
@@ -87,6 +89,7 @@ func TestVerifyReadsStartupPacks(t *testing.T) {
 	}
 }
 
+// A mirror has the startup packs too, and after the next copy those of now.
 func TestMirrorHasStartupPacks(t *testing.T) {
 	t.Parallel()
 	h := startsHub(t)

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
-	"time"
 
 	"lighter/format/chunk"
 	"lighter/format/index"
@@ -270,38 +269,5 @@ func TestFirstVersionIsUpgraded(t *testing.T) {
 		if err := c.Close(); err != nil {
 			t.Fatal(err)
 		}
-	}
-}
-
-// Packs that have retired go by their age or, if they are too many bytes, those
-// first that retired first.
-func TestRetired(t *testing.T) {
-	c := openTest(t)
-	publish(t, c, "one", "a")
-	tree := chunk.Sum([]byte("a"))
-	var ids []chunk.ID
-	for i := range byte(4) {
-		ids = append(ids, chunk.Sum([]byte{i}))
-		if err := c.SetLayout(t.Context(), &Layout{Tree: tree, Packs: []StartupPack{{ID: ids[i], Size: 100}}}); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := c.write.Exec(`UPDATE startup_packs SET retired = ? WHERE retired > 1000`, int(i)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, test := range []struct {
-		before, later, bytes int64
-		want                 []chunk.ID
-	}{{0, 0, 1000, nil}, {2, 0, 1000, ids[:1]}, {9, 0, 1000, ids[:3]}, {0, 9, 1000, nil}, {0, 9, 200, ids[:1]}, {0, 9, 0, ids[:3]}, {0, 3, 0, ids[:2]}} {
-		got, err := c.Retired(t.Context(), time.UnixMilli(test.before), time.UnixMilli(test.later), test.bytes, 10)
-		if err != nil || !slices.Equal(got, test.want) {
-			t.Errorf("%+v: %v, %v", test, got, err)
-		}
-	}
-	if err := c.DropRetired(t.Context(), ids); err != nil {
-		t.Fatal(err)
-	}
-	if held, err := c.StartHoldings(t.Context()); err != nil || held.Packs != 1 || held.PackBytes != 100 {
-		t.Errorf("%+v, %v", held, err)
 	}
 }

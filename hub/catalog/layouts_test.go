@@ -1,0 +1,89 @@
+package catalog
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"lighter/format/chunk"
+)
+
+// Packs that have retired go by their age or, if they are too many bytes, those
+// first that retired first.
+func TestRetired(t *testing.T) {
+	c := openTest(t)
+	publish(t, c, "one", "a")
+	tree := chunk.Sum([]byte("a"))
+	var ids []chunk.ID
+	for i := range byte(4) {
+		ids = append(ids, chunk.Sum([]byte{i}))
+		if err := c.SetLayout(t.Context(), &Layout{Tree: tree, Packs: []StartupPack{{ID: ids[i], Size: 100}}}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.write.Exec(`UPDATE startup_packs SET retired = ? WHERE retired > 1000`, int(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, test := range []struct {
+		before, later, bytes int64
+		want                 []chunk.ID
+	}{{0, 0, 1000, nil}, {2, 0, 1000, ids[:1]}, {9, 0, 1000, ids[:3]}, {0, 9, 1000, nil}, {0, 9, 200, ids[:1]}, {0, 9, 0, ids[:3]}, {0, 3, 0, ids[:2]}} {
+		got, err := c.Retired(t.Context(), time.UnixMilli(test.before), time.UnixMilli(test.later), test.bytes, 10)
+		if err != nil || !slices.Equal(got, test.want) {
+			t.Errorf("%+v: %v, %v", test, got, err)
+		}
+	}
+	if err := c.SetLayout(t.Context(), &Layout{Tree: tree, Packs: []StartupPack{{ID: ids[2], Size: 100}}}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := c.Retired(t.Context(), time.UnixMilli(9), time.UnixMilli(9), 1000, 10); err != nil || !slices.Equal(got, ids[:2]) {
+		t.Errorf("one is there again: %v, %v", got, err)
+	}
+	if err := c.DropRetired(t.Context(), ids); err != nil {
+		t.Fatal(err)
+	}
+	if held, err := c.StartHoldings(t.Context()); err != nil || held.Packs != 1 || held.PackBytes != 100 {
+		t.Errorf("%+v, %v", held, err)
+	}
+}
+
+// Of each tree a bounded number of traces waits, and none of a tree that no image
+// has.
+func TestTracesThatWait(t *testing.T) {
+	c := openTest(t)
+	publish(t, c, "one", "a")
+	publish(t, c, "two", "b")
+	tree := chunk.Sum([]byte("a"))
+	for range maxWaiting {
+		if err := c.AddTrace(t.Context(), tree, []byte("trace"), time.UnixMilli(7)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.AddTrace(t.Context(), tree, []byte("trace"), time.UnixMilli(7)); !errors.Is(err, ErrFull) {
+		t.Errorf("one more: %v", err)
+	}
+	if err := c.AddTrace(t.Context(), chunk.Sum([]byte("b")), []byte("trace"), time.UnixMilli(7)); err != nil {
+		t.Errorf("of another tree: %v", err)
+	}
+	if _, err := c.Remove(t.Context(), "one", ""); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []chunk.ID{tree, chunk.Sum([]byte("none"))} {
+		if err := c.AddTrace(t.Context(), id, []byte("trace"), time.UnixMilli(7)); !errors.Is(err, ErrNotFound) {
+			t.Errorf("of a tree that no image has: %v", err)
+		}
+	}
+	traces, err := c.Traces(t.Context(), tree)
+	if err != nil || len(traces) != maxWaiting || !traces[0].Raw {
+		t.Errorf("%d wait, %v", len(traces), err)
+	}
+	if err := c.KeepRecordings(t.Context(), tree, []byte("kept"), traces[9].N); err != nil {
+		t.Fatal(err)
+	}
+	traces, err = c.Traces(t.Context(), tree)
+	kept, keptErr := c.Recordings(t.Context(), tree)
+	if err != nil || keptErr != nil || len(traces) != maxWaiting-10 || string(kept) != "kept" {
+		t.Errorf("then %d wait and %q is kept, %v, %v", len(traces), kept, err, keptErr)
+	}
+}

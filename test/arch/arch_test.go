@@ -26,7 +26,7 @@ var allowed = map[string][]string{
 	"format/tree":    {"format/chunk"},
 	"format/erofs":   {"format/chunk", "format/tree"},
 	"format/index":   {"format/chunk", "format/tree", "format/erofs"},
-	"format/trace":   {"format/chunk"},
+	"format/trace":   {"format/chunk", "format/tree", "format/erofs", "format/index"},
 	"store":          {"format"},
 	"store/disk":     {"format"},
 	"store/hub":      {"format"},

@@ -163,6 +163,32 @@ func (c *Control) Fetch(ctx context.Context, name string, tell func(CacheFetched
 	return nil
 }
 
+// Record has the next start of an image recorded, whether the node records starts
+// or not, and tells how far that is. The trace goes to a hub, or, if text is true,
+// to the caller alone.
+func (c *Control) Record(ctx context.Context, name string, text bool, tell func(TraceRecorded)) error {
+	body, err := c.ask(ctx, http.MethodPost, "/trace/record", recordRequest{name, text})
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	last := TraceRecorded{}
+	for lines := json.NewDecoder(body); lines.More(); {
+		last = TraceRecorded{}
+		if err := lines.Decode(&last); err != nil {
+			return fmt.Errorf("ask the node: %w", err)
+		}
+		tell(last)
+	}
+	switch {
+	case last.Error != "":
+		return errors.New(last.Error)
+	case !last.Over:
+		return errors.New("the node ended meanwhile")
+	}
+	return nil
+}
+
 // Mount mounts the tree of an image that the hub has at dir.
 func (c *Control) Mount(ctx context.Context, name, platform, dir string) error {
 	var b Bind

@@ -32,6 +32,7 @@ type Config struct {
 	FreeLow     Space      `toml:"disk_free_low" comment:"When less than this is free of the disk that the cache is on, the cache gives way, down to a sixteenth of its size; by itself it never fills the disk beyond this. A share (17%) or a size (50GiB); 0: it does not look.\nThe kubelet removes unused images when 15 % are free (imageGCHighThresholdPercent 85) and evicts pods at imagefs.available<15% and nodefs.available<10%: stay above what it is told."`
 	FreeHigh    Space      `toml:"disk_free_high" comment:"It gives way until this much is free."`
 	ScrubRate   Size       `toml:"scrub_rate" comment:"How much of the cache, and of the metadata images that are mounted, is read and verified a second, behind all else: 10MiB. 0: none. What is damaged in the cache is noticed when it is read; a metadata image, which the kernel reads, when it is mounted, and while it is by this alone."`
+	Record      bool       `toml:"record" comment:"Record which parts of an image are read when its first container starts, and report that to a hub, which has them fetched together from then on. It says nothing of what was run, where or when. (lighter trace record does it once.)"`
 	HTTPAddress string     `toml:"http_address" comment:"Where /metrics, /healthz and /readyz are answered: HOST:PORT, or unix:/PATH, which is root's alone. Empty: nowhere."`
 	LogLevel    string     `toml:"log_level" comment:"What is logged: debug, info, warn or error."`
 	LogFormat   string     `toml:"log_format" comment:"How the log is written: text or json."`
@@ -51,6 +52,7 @@ func DefaultConfig() Config {
 		CacheSize: 20 << 30,
 		FreeLow:   Space{Percent: 17},
 		FreeHigh:  Space{Percent: 20},
+		Record:    true,
 		LogLevel:  "info",
 		LogFormat: "text",
 		Resend:    true,

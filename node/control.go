@@ -23,6 +23,11 @@ type cacheRequest struct {
 	Name string `json:"name"`
 }
 
+type recordRequest struct {
+	Name string `json:"name"`
+	Text bool   `json:"text"` // give the trace as text, to nobody else
+}
+
 // maxRequest bounds the body of a request to the control socket.
 const maxRequest = 64 << 10
 
@@ -56,6 +61,7 @@ func (n *Node) control() http.Handler {
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	n.controlCache(mux)
+	mux.HandleFunc("POST /trace/record", n.controlRecord)
 	mux.HandleFunc("POST /stop", func(w http.ResponseWriter, r *http.Request) {
 		reply(w, struct{}{}, nil)
 		n.stop(nil)
@@ -127,6 +133,25 @@ func (n *Node) controlCache(mux *http.ServeMux) {
 			say()
 		}
 	})
+}
+
+// controlRecord answers with a line for each report.
+func (n *Node) controlRecord(w http.ResponseWriter, r *http.Request) {
+	var req recordRequest
+	if err := json.NewDecoder(io.LimitReader(r.Body, maxRequest)).Decode(&req); err != nil {
+		reply(w, nil, err)
+		return
+	}
+	last := TraceRecorded{}
+	say := func() {
+		_ = json.NewEncoder(w).Encode(last) // the client is gone: ctx ends too
+		_ = http.NewResponseController(w).Flush()
+	}
+	err := n.recordNext(r.Context(), req.Name, req.Text, func(at TraceRecorded) { last = at; say() })
+	if err != nil {
+		last.Error = err.Error()
+		say()
+	}
 }
 
 // reply sends a value, or an error as {"error": …}.

@@ -56,6 +56,11 @@ var metrics = []metric{
 	{"unit_bytes_unstored", "Bytes of units that have arrived and are not stored yet, plain.", gauge, func(f *figures) float64 { return float64(f.status.Fetched.Storing) }},
 	{"unstored_units_total", "Units that the cache was too slow for; they are fetched again when they are needed again.", counter, func(f *figures) float64 { return float64(f.status.Fetched.Unstored) }},
 
+	{"starts_recorded_total", "Starts of containers of which it was recorded what they read.", counter, func(f *figures) float64 { return float64(f.status.Recording.Recorded) }},
+	{"starts_in_recording", "Starts that are being recorded.", gauge, func(f *figures) float64 { return float64(f.status.Recording.InWork) }},
+	{"traces_reported_total", "Traces of starts that a hub has taken.", counter, func(f *figures) float64 { return float64(f.status.Recording.Reported) }},
+	{"traces_dropped_total", "Traces of starts that no hub has taken, or that there was no room for.", counter, func(f *figures) float64 { return float64(f.status.Recording.Dropped) }},
+
 	{"cache_bytes", "Bytes that the cache takes on the disk.", gauge, func(f *figures) float64 { return float64(f.status.Cache.Used) }},
 	{"cache_limit_bytes", "The most that the cache may take.", gauge, func(f *figures) float64 { return float64(f.status.Cache.Limit) }},
 	{"cache_room_bytes", "What the cache may take now: its limit, or less while its disk is short.", gauge, func(f *figures) float64 { return float64(f.status.Cache.Room) }},

@@ -39,6 +39,7 @@ import (
 	"lighter/node/device"
 	"lighter/node/keeper"
 	"lighter/node/mount"
+	"lighter/node/record"
 	"lighter/node/snapshot"
 	"lighter/store"
 	"lighter/store/disk"
@@ -56,6 +57,8 @@ type Node struct {
 	cache     *disk.Cache
 	units     *store.Units
 	ahead     *device.Ahead
+	recorder  *record.Recorder
+	reporter  *record.Reporter
 	manager   *keeper.Manager // the service manager, or nil
 	keepers   []keeper.Keeper
 	keeping   keeping
@@ -103,6 +106,8 @@ func (n *Node) serve(ctx context.Context, ready func()) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { n.ahead.Run(ctx); return nil })
+	group.Go(func() error { n.recorder.Run(ctx); return nil })
+	group.Go(func() error { n.reporter.Run(ctx); return nil })
 	group.Go(func() error { n.scrub(ctx); return nil })
 	group.Go(func() error { n.watchKeeper(ctx); return nil })
 	group.Go(func() error { return n.serveControl(ctx) })
@@ -145,11 +150,12 @@ func start(ctx context.Context, stop context.CancelCauseFunc, config Config, man
 	n.cache = openCache(config, log)
 	n.units = store.NewUnits(n.hubs, n.cache)
 	n.ahead = device.NewAhead(func() device.Chunks { return n.units.Share() }, log)
+	n.newRecorder()
 	n.web.notReady("it takes over what a former daemon has mounted")
 	if err := n.openDevices(ctx); err != nil {
 		return nil, err
 	}
-	n.trees = mount.Open(config.Root, config.MountMode, n.hubs, n.server, n.ahead, log)
+	n.trees = mount.Open(config.Root, config.MountMode, n.hubs, n.server, n.ahead, n.recorder, log)
 	if err := n.trees.Recover(n.takenOver); err != nil {
 		return nil, err
 	}

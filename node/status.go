@@ -33,6 +33,7 @@ type Status struct {
 	Keeper    KeeperStatus     `json:"keeper"`
 	Cache     disk.Stats       `json:"cache"`
 	Fetched   store.UnitsStats `json:"fetched"`
+	Recording RecordingStatus  `json:"recording"`
 	Mounts    []MountStatus    `json:"mounts"`
 	Images    []ImageStatus    `json:"images"`
 	Binds     []Bind           `json:"binds"`
@@ -71,7 +72,7 @@ type ImageStatus struct {
 func (n *Node) Status(ctx context.Context) (Status, error) {
 	s := Status{Version: Version(), Root: n.config.Root, Address: n.config.Address, MountMode: n.config.MountMode,
 		RemapIDs: n.config.RemapIDs, Scope: n.config.Scope, CAFile: n.config.CAFile, HubKeys: n.keys.List(),
-		Hubs: n.hubs.Health(), Started: n.started, TakenOver: n.takenOver, Keeper: n.keeperStatus(), Cache: n.cache.Stats(), Fetched: n.units.Stats(),
+		Hubs: n.hubs.Health(), Started: n.started, TakenOver: n.takenOver, Keeper: n.keeperStatus(), Cache: n.cache.Stats(), Fetched: n.units.Stats(), Recording: n.recordingStatus(),
 		Binds: n.binds.list(), Mounts: []MountStatus{}, Images: []ImageStatus{}, Lost: []LostStatus{}}
 	if n.noMetrics != nil {
 		s.NoMetrics = n.noMetrics.Error()

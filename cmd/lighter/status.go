@@ -75,6 +75,7 @@ func printStatus(s node.Status) error {
 	printHubs(s)
 	fmt.Printf("fetched %s in %d requests (%d again, %d invalid)\n", size(s.Fetched.Bytes), s.Fetched.Requests, s.Fetched.Retries, s.Fetched.Invalid)
 	printCache(s.Cache)
+	printRecording(s.Recording)
 	if s.NoMetrics != "" {
 		fmt.Printf("nobody can ask for metrics, health or readiness: %s\n", s.NoMetrics)
 	}
@@ -112,6 +113,14 @@ func printStatus(s node.Status) error {
 		rows = append(rows, []any{l.Tree.Short(), cmp.Or(strings.Join(l.Images, " "), "-"), shortAll(l.Chains), l.Cause})
 	}
 	return tableOf(rows, "\nBROKEN TREE\tIMAGES\tCHAINS\tCAUSE")
+}
+
+func printRecording(r node.RecordingStatus) {
+	if !r.On && r.Recorded == 0 {
+		fmt.Println("starts are not recorded")
+		return
+	}
+	fmt.Printf("%d starts recorded, %d reported, %d dropped; %d are being recorded\n", r.Recorded, r.Reported, r.Dropped, r.InWork)
 }
 
 // tableOf prints a table that has rows.

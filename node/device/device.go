@@ -11,6 +11,7 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/node/prefetch"
+	"lighter/node/record"
 )
 
 // Chunks is where a device's bytes come from (a share of store.Units).
@@ -34,15 +35,16 @@ const faultChunks = 16
 // Device is the data device of one tree: it answers faults. This is the read
 // path; what is below is chunk by chunk.
 type Device struct {
-	extents *index.Map
-	where   atomic.Pointer[where]
-	chunks  Chunks
-	reader  prefetch.Sequential
-	ahead   *Ahead
-	wishes  *wishes
-	mend    func(ctx context.Context, cause error) bool // nil: nobody does
-	locate  func() <-chan struct{}                      // nil: nobody does
-	log     *slog.Logger
+	extents   *index.Map
+	where     atomic.Pointer[where]
+	chunks    Chunks
+	reader    prefetch.Sequential
+	ahead     *Ahead
+	wishes    *wishes
+	mend      func(ctx context.Context, cause error) bool // nil: nobody does
+	locate    func() <-chan struct{}                      // nil: nobody does
+	recording atomic.Pointer[record.Recording]            // nil: nobody wants to know what is read
+	log       *slog.Logger
 
 	faults  atomic.Int64
 	bytes   atomic.Int64
@@ -71,6 +73,9 @@ func (d *Device) Close() error {
 // added to a server, or not at all.
 func (d *Device) MendWith(mend func(ctx context.Context, cause error) bool) { d.mend = mend }
 
+// Record has the reads from now on noted; nil ends that.
+func (d *Device) Record(r *record.Recording) { d.recording.Store(r) }
+
 // part is what one extent contributes to a fault.
 type part struct {
 	extent int64 // its number
@@ -90,6 +95,9 @@ func (d *Device) ReadAt(ctx context.Context, dst []byte, offset int64) error {
 func (d *Device) read(ctx context.Context, dst []byte, offset int64) (missed int64, err error) {
 	d.faults.Add(1)
 	d.bytes.Add(int64(len(dst)))
+	if r := d.recording.Load(); r != nil {
+		r.Note(offset, int64(len(dst)))
+	}
 	missing, missed, err := d.cached(dst, offset)
 	if err != nil && d.mend != nil && d.mend(ctx, err) {
 		missing, missed, err = d.cached(dst, offset)

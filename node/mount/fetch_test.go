@@ -21,6 +21,7 @@ import (
 	"lighter/format/index"
 	"lighter/format/tree"
 	"lighter/node/device"
+	"lighter/node/record"
 )
 
 // fakeHub has the index of one tree, whose map has two pages.
@@ -128,7 +129,7 @@ func openTrees(t *testing.T, h *fakeHub) *Trees {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	return Open(root, Auto, h, nil, device.NewAhead(func() device.Chunks { return nil }, log), log)
+	return Open(root, Auto, h, nil, device.NewAhead(func() device.Chunks { return nil }, log), record.New(false, nil), log)
 }
 
 // files lists what is below trees/.

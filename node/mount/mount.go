@@ -72,6 +72,8 @@ func (t *Trees) mount(ctx context.Context, tree chunk.ID) error {
 	} else if err := t.serve(tree, m); err != nil {
 		return err
 	}
+	// Before anybody can read: who has a device already may have users of it.
+	t.recorder.Mounted(tree, m.device, known == nil)
 	mode, err := t.mountOver(m.path, t.metadata(tree), t.point(tree))
 	switch {
 	case err == nil:
@@ -98,6 +100,7 @@ func (t *Trees) serve(tree chunk.ID, m *served) error {
 }
 
 func (t *Trees) unserve(tree chunk.ID, m *served) error {
+	t.recorder.Unmounted(tree)
 	t.mu.Lock()
 	delete(t.served, tree)
 	t.mu.Unlock()
@@ -284,6 +287,7 @@ func (t *Trees) hide(tree chunk.ID, m *served) error {
 		return fmt.Errorf("unmount tree %s: %w", tree.Short(), err)
 	}
 	t.setMounted(m, false, "")
+	m.again = 0
 	if err := os.Remove(t.point(tree)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("unmount tree %s: %w", tree.Short(), err)
 	}

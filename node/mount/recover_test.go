@@ -16,6 +16,7 @@ import (
 	"lighter/format/index"
 	"lighter/format/tree"
 	"lighter/node/device"
+	"lighter/node/record"
 )
 
 // putTree puts a tree with that many extents on the disk, as download does.
@@ -73,7 +74,7 @@ func recovered(t testing.TB, root string) *Trees {
 	if err != nil {
 		t.Fatal(err)
 	}
-	trees := Open(root, Auto, nil, server, device.NewAhead(func() device.Chunks { return nil }, log), log)
+	trees := Open(root, Auto, nil, server, device.NewAhead(func() device.Chunks { return nil }, log), record.New(false, nil), log)
 	if err := trees.Recover(true); err != nil {
 		t.Fatal(err)
 	}

@@ -18,19 +18,21 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/node/device"
+	"lighter/node/record"
 	"lighter/node/state"
 )
 
 // Trees are the trees on this machine. It is safe for concurrent use.
 type Trees struct {
-	root    string
-	source  Source
-	server  *device.Server
-	ahead   *device.Ahead
-	log     *slog.Logger
-	kernel  kernel
-	pages   *index.Pages // of all extent maps
-	fetches singleflight.Group
+	root     string
+	source   Source
+	server   *device.Server
+	ahead    *device.Ahead
+	recorder *record.Recorder
+	log      *slog.Logger
+	kernel   kernel
+	pages    *index.Pages // of all extent maps
+	fetches  singleflight.Group
 
 	// busy serialises mounting, unmounting and removing of one tree; a few
 	// trees share a lock, which costs them nothing but time.
@@ -63,6 +65,7 @@ type served struct {
 	path     string // of the device
 	mounted  bool
 	mode     Mode // of the mount
+	again    int  // how often it was mounted once more; the tree's lock guards it
 }
 
 // What lies in trees/ beside the trees: indexes on their way in and out.
@@ -101,10 +104,10 @@ func Prepare(root string) error {
 }
 
 // Open opens the trees below root, which Prepare has prepared. server serves
-// their devices, mode is how they are mounted. root is absolute and has no
-// symbolic links.
-func Open(root string, mode Mode, source Source, server *device.Server, ahead *device.Ahead, log *slog.Logger) *Trees {
-	return &Trees{root: root, source: source, server: server, ahead: ahead, log: log, pages: index.NewPages(cachedPages),
+// their devices, recorder is told of what is mounted, mode is how that is done.
+// root is absolute and has no symbolic links.
+func Open(root string, mode Mode, source Source, server *device.Server, ahead *device.Ahead, recorder *record.Recorder, log *slog.Logger) *Trees {
+	return &Trees{root: root, source: source, server: server, ahead: ahead, recorder: recorder, log: log, pages: index.NewPages(cachedPages),
 		turns: make(chan struct{}, locateTogether), kernel: kernel{mode, unix.Mount}, served: map[chunk.ID]*served{}, lost: map[chunk.ID]error{}}
 }
 

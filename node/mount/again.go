@@ -1,0 +1,58 @@
+package mount
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"lighter/format/chunk"
+	"lighter/format/erofs"
+	"lighter/format/index"
+	"lighter/format/trace"
+)
+
+// maxAgain bounds how many mounts of a tree lie on each other.
+const maxAgain = 16
+
+// MountAgain mounts a tree that is mounted once more, over that: what starts from
+// now on finds nothing of it in memory, and reads all that it needs. Who uses the
+// former mount keeps it. A tree that is not mounted is left so.
+func (t *Trees) MountAgain(ctx context.Context, tree chunk.ID) error {
+	defer t.lock(tree)()
+	m := t.get(tree)
+	if m == nil || !t.isMounted(m) {
+		return nil
+	}
+	if m.again >= maxAgain {
+		return fmt.Errorf("tree %s was mounted %d times: remove its containers and images, or start the node again, first", tree.Short(), maxAgain)
+	}
+	if err := t.mount(ctx, tree); err != nil {
+		return fmt.Errorf("mount tree %s once more: %w", tree.Short(), err)
+	}
+	m.again++
+	return nil
+}
+
+// Files says which files of a tree on this machine a trace is of.
+func (t *Trees) Files(ctx context.Context, of trace.Trace) (trace.Recording, error) {
+	file, err := os.Open(filepath.Join(t.dir(of.Tree), "map"))
+	if err != nil {
+		return trace.Recording{}, err
+	}
+	defer file.Close()
+	extents, err := index.OpenMap(file, of.Tree, index.NewPages(1)) // not to push out what readers need
+	if err != nil {
+		return trace.Recording{}, err
+	}
+	metadata, err := os.Open(t.metadata(of.Tree))
+	if err != nil {
+		return trace.Recording{}, err
+	}
+	defer metadata.Close()
+	image, err := erofs.Open(metadata, extents.MetadataSize)
+	if err != nil {
+		return trace.Recording{}, err
+	}
+	return of.Files(ctx, image, extents)
+}

@@ -1,0 +1,384 @@
+package record
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"reflect"
+	"sync"
+	"testing"
+	"time"
+
+	"lighter/format/chunk"
+	"lighter/format/trace"
+)
+
+// device remembers what it is told.
+type device struct{ recording *Recording }
+
+func (d *device) Record(r *Recording) { d.recording = r }
+
+func (d *device) read(offset, length int64) {
+	if d.recording != nil {
+		d.recording.Note(offset, length)
+	}
+}
+
+const kib = 1 << 10
+
+var one, two = chunk.Sum([]byte("one")), chunk.Sum([]byte("two"))
+
+// recorded is a recorder and what it has recorded.
+func recorded(on bool) (*Recorder, *[]trace.Trace) {
+	var got []trace.Trace
+	return New(on, func(t trace.Trace) { got = append(got, t) }), &got
+}
+
+func ranges(t trace.Trace) (all [][2]int64) {
+	for _, r := range t.Reads {
+		all = append(all, [2]int64{r.Offset / kib, r.Length / kib})
+	}
+	return all
+}
+
+func TestPagesAreRecordedOnceInTheOrderOfReading(t *testing.T) {
+	r := newRecording(one, time.Now())
+	for _, read := range [][2]int64{
+		{400, 8}, {408, 4}, // goes on
+		{0, 4},
+		{400, 8},                       // again
+		{396, 24},                      // on both sides
+		{100, 4}, {108, 4}, {100, 128}, // fills holes
+		{1, 1}, {5, 8}, // not whole pages
+	} {
+		r.Note(read[0]*kib, read[1]*kib)
+	}
+	want := [][2]int64{{400, 12}, {0, 4}, {396, 4}, {412, 8}, {100, 4}, {108, 4}, {104, 4}, {112, 116}, {4, 12}}
+	if got := ranges(r.trace()); !reflect.DeepEqual(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+// The set of pages agrees with a map of them, whatever is added.
+func TestSpans(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 200 {
+		var s spans
+		seen := map[int64]bool{}
+		for range 60 {
+			from := random.Int64N(100)
+			to := from + 1 + random.Int64N(12)
+			var fresh, want []int64
+			s.add(from, to, func(from, to int64) {
+				for p := from; p < to; p++ {
+					fresh = append(fresh, p)
+				}
+			})
+			for p := from; p < to; p++ {
+				if !seen[p] {
+					want = append(want, p)
+				}
+				seen[p] = true
+			}
+			if !reflect.DeepEqual(fresh, want) {
+				t.Fatalf("%d to %d: fresh %v, want %v", from, to, fresh, want)
+			}
+		}
+		for i := 1; i < len(s); i++ {
+			if s[i-1].to >= s[i].from {
+				t.Fatalf("ranges touch: %v", s)
+			}
+		}
+	}
+}
+
+// What is recorded can be sent: the hub would take it.
+func TestWhatIsRecordedIsWellFormed(t *testing.T) {
+	r := newRecording(one, time.Now().Add(-2*time.Hour)) // later than there is room for
+	var readers sync.WaitGroup
+	for i := range 8 {
+		readers.Go(func() {
+			random := rand.New(rand.NewPCG(1, uint64(i)))
+			for range 2 * trace.MaxReads / 8 { // more than there is room for
+				r.Note(random.Int64N(1<<20)*4*kib, (1+random.Int64N(32))*4*kib)
+			}
+		})
+	}
+	r.Note(-4096, 4096)
+	r.Note(1<<50, 4096)
+	r.Note(0, 1<<40)
+	r.Note(0, 0)
+	readers.Wait()
+	got := r.trace()
+	if len(got.Reads) == 0 || len(got.Reads) > trace.MaxReads {
+		t.Fatalf("%d reads", len(got.Reads))
+	}
+	if back, err := trace.Decode(got.Encode(), one, 1<<40); err != nil || len(back.Reads) == 0 {
+		t.Errorf("%d reads, error %v", len(back.Reads), err)
+	}
+}
+
+func TestNotingAllocatesNothing(t *testing.T) {
+	r := newRecording(one, time.Now())
+	if n := testing.AllocsPerRun(100, func() { r.Note(4096, 4096) }); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// A start is over when nothing was read for a while, and at the latest after
+// longest; what is read then is not noted.
+func TestTheEndOfAStart(t *testing.T) {
+	r, got := recorded(true)
+	d := &device{}
+	r.Mounted(one, d, true)
+	began := time.Now()
+	d.read(0, least)
+	r.look(began)
+	r.look(began.Add(quiet - time.Second))
+	if len(*got) > 0 {
+		t.Fatal("it is over before it is quiet")
+	}
+	d.read(least, least)
+	r.look(began.Add(quiet))
+	r.look(began.Add(2*quiet - time.Second))
+	if len(*got) > 0 || r.Stats().InWork != 1 {
+		t.Fatal("it is over although something was read")
+	}
+	r.look(began.Add(2 * quiet))
+	if d.recording != nil || len(*got) != 1 || (*got)[0].Tree != one || !reflect.DeepEqual(ranges((*got)[0]), [][2]int64{{0, 2 * least / kib}}) {
+		t.Errorf("recorded: %v", *got)
+	}
+	r.Mounted(two, d, true)
+	for at := time.Duration(0); at < longest; at += time.Second {
+		d.read(int64(at), least)
+		r.look(began.Add(at))
+	}
+	if len(*got) != 1 {
+		t.Error("it is over too early")
+	}
+	r.look(began.Add(longest))
+	if s := r.Stats(); len(*got) != 2 || s.Recorded != 2 || s.InWork != 0 {
+		t.Errorf("%d recorded, %+v", len(*got), s)
+	}
+}
+
+// What hardly reads anything is waited for, and then is none.
+func TestHardlyAnythingIsNoStart(t *testing.T) {
+	r, got := recorded(true)
+	d := &device{}
+	r.Mounted(one, d, true)
+	began := time.Now()
+	d.read(0, 4096) // containerd looks up a user, say
+	r.look(began)
+	r.look(began.Add(10 * time.Minute))
+	if len(*got) > 0 || d.recording == nil {
+		t.Fatal("it was not waited for")
+	}
+	d.read(1<<20, least) // the container starts after all
+	r.look(began.Add(10 * time.Minute))
+	r.look(began.Add(10*time.Minute + quiet))
+	if len(*got) != 1 {
+		t.Fatal("the start was not recorded")
+	}
+	r.Mounted(two, d, true)
+	d.read(0, least-4096)
+	r.look(time.Now())
+	r.look(time.Now().Add(patience))
+	if len(*got) != 1 || d.recording != nil || r.Stats().Skipped != 1 {
+		t.Errorf("%d recorded, %+v", len(*got), r.Stats())
+	}
+}
+
+// When nobody uses a tree any more, its start is over: whole, if it was one.
+func TestUnmountingEndsAStart(t *testing.T) {
+	r, got := recorded(true)
+	d, other := &device{}, &device{}
+	r.Mounted(one, d, true)
+	r.Mounted(two, other, true)
+	d.read(0, least)
+	r.Unmounted(one)
+	r.Unmounted(two)
+	if len(*got) != 1 || (*got)[0].Tree != one || d.recording != nil || other.recording != nil {
+		t.Errorf("recorded: %v", *got)
+	}
+}
+
+// Only a mount that nobody used before is a start, and none where recording is off.
+func TestWhatIsNotRecorded(t *testing.T) {
+	r, _ := recorded(true)
+	d := &device{}
+	r.Mounted(one, d, false)
+	if d.recording != nil {
+		t.Error("what former users read is recorded")
+	}
+	r, _ = recorded(false)
+	r.Mounted(one, d, true)
+	if d.recording != nil {
+		t.Error("it is recorded although that is off")
+	}
+}
+
+// There are maxAtOnce recordings; those that saw nothing give way to newer ones.
+func TestRecordingsAreBounded(t *testing.T) {
+	r, _ := recorded(true)
+	var devices []*device
+	mounted := func() *device {
+		d := &device{}
+		r.Mounted(chunk.Sum(fmt.Append(nil, len(devices))), d, true)
+		devices = append(devices, d)
+		return d
+	}
+	for range maxAtOnce {
+		mounted()
+	}
+	for _, d := range devices[1:] {
+		d.read(0, least)
+	}
+	r.look(time.Now())
+	if d := mounted(); d.recording == nil || devices[0].recording != nil {
+		t.Error("the one that saw nothing did not give way")
+	}
+	devices[maxAtOnce].read(0, least)
+	r.look(time.Now())
+	if d := mounted(); d.recording != nil || r.Stats().InWork != maxAtOnce {
+		t.Errorf("too many: %+v", r.Stats())
+	}
+}
+
+// What somebody asks for is recorded whatever is configured, and given to him alone.
+func TestTheNextStart(t *testing.T) {
+	r, got := recorded(false)
+	next, err := r.Next(one)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Next(one); !errors.Is(err, errAsked) {
+		t.Errorf("a second one: %v", err)
+	}
+	d, other := &device{}, &device{}
+	r.Mounted(two, other, true)
+	r.Mounted(one, d, false)
+	d.read(0, 4096)
+	now := time.Now()
+	r.look(now)
+	if next.Seen() != 1 || other.recording != nil {
+		t.Errorf("%d seen", next.Seen())
+	}
+	r.look(now.Add(quiet))
+	select {
+	case <-next.Done():
+	default:
+		t.Fatal("it is not done")
+	}
+	if len(next.Trace().Reads) != 1 || len(*got) > 0 || d.recording != nil {
+		t.Errorf("%v, others got %v", next.Trace(), *got)
+	}
+	next.End()
+	if next, err = r.Next(one); err != nil {
+		t.Fatal(err)
+	}
+	r.Mounted(one, d, false)
+	next.End()
+	if d.recording != nil || r.Stats().InWork != 0 {
+		t.Error("what was given up is recorded")
+	}
+}
+
+// hub takes traces after some failures.
+type hub struct {
+	fail  []error
+	tried int
+	took  []trace.Trace
+}
+
+func (h *hub) send(_ context.Context, t trace.Trace) error {
+	h.tried++
+	if len(h.fail) > 0 {
+		err := h.fail[0]
+		h.fail = h.fail[1:]
+		return err
+	}
+	h.took = append(h.took, t)
+	return nil
+}
+
+func reporter(h *hub, busy func() bool) *Reporter {
+	r := NewReporter(h.send, busy, slog.New(slog.DiscardHandler))
+	r.pause = [tries - 1]time.Duration{}
+	return r
+}
+
+func never() bool { return false }
+
+func TestReportingTriesAFewTimes(t *testing.T) {
+	gone := errors.New("it is gone")
+	for _, test := range []struct {
+		fail        []error
+		tried, took int
+	}{
+		{nil, 1, 1},
+		{[]error{gone, gone}, 3, 1},
+		{[]error{gone, gone, gone}, 3, 0},
+		{[]error{fmt.Errorf("%w: it knows no such tree", ErrRefused)}, 1, 0},
+	} {
+		h := &hub{fail: test.fail}
+		r := reporter(h, never)
+		r.report(t.Context(), trace.Trace{Tree: one})
+		if s := r.Stats(); h.tried != test.tried || len(h.took) != test.took || s.Reported != int64(test.took) || s.Dropped != 1-int64(test.took) {
+			t.Errorf("%v: tried %d times, took %d, %+v", test.fail, h.tried, len(h.took), s)
+		}
+	}
+}
+
+func TestReportingWaitsForReaders(t *testing.T) {
+	asked := 0
+	h := &hub{}
+	r := reporter(h, func() bool { asked++; return asked < 3 })
+	r.report(t.Context(), trace.Trace{Tree: one})
+	if asked != 3 || len(h.took) != 1 {
+		t.Errorf("asked %d times, took %d", asked, len(h.took))
+	}
+}
+
+func TestReportsAreBounded(t *testing.T) {
+	h := &hub{}
+	r := reporter(h, never)
+	for range maxQueued + 5 {
+		r.Add(trace.Trace{Tree: one})
+	}
+	if s := r.Stats(); s.Waiting != maxQueued || s.Dropped != 5 {
+		t.Errorf("%+v", s)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { r.Run(ctx); close(done) }()
+	for r.Stats().Reported < maxQueued {
+		time.Sleep(time.Millisecond)
+	}
+	cancel()
+	<-done
+}
+
+func BenchmarkNote(b *testing.B) {
+	r := newRecording(one, time.Now())
+	b.RunParallel(func(pb *testing.PB) {
+		for i := int64(0); pb.Next(); i++ {
+			if i%(trace.MaxReads/8) == 0 {
+				r.noted.Store(0) // there is always room
+			}
+			r.Note(i%1000*4096, 4096)
+		}
+	})
+}
+
+func BenchmarkNoteAlone(b *testing.B) {
+	r := newRecording(one, time.Now())
+	for i := range b.N {
+		if i%trace.MaxReads == 0 {
+			r.noted.Store(0)
+		}
+		r.Note(int64(i%1000)*4096, 4096)
+	}
+}

@@ -1,0 +1,264 @@
+// Package record promises that what starts read is known: which ranges of a
+// tree's device, in which order, from the moment that the tree is mounted until
+// the reads die down. It costs a read some tens of nanoseconds, and what goes wrong
+// here costs nobody anything but the trace.
+//
+// A start is what happens after a tree was mounted: nothing of it is in the page
+// cache then, so all that is used of it is read. A container that starts on a tree
+// that is mounted already reads only what the ones before it did not; what that
+// would tell of it is wrong, so it is not recorded. Nor is one on a tree whose
+// device a former daemon served, or has other users: what they read cannot be told
+// apart. Whoever wants a start recorded all the same (Next) has the tree mounted
+// once more.
+//
+// The package refuses to know what was started. A trace holds ranges and times
+// since the mount, and nothing that says what ran, where or when.
+package record
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"lighter/format/chunk"
+	"lighter/format/trace"
+)
+
+const (
+	// maxAtOnce bounds the recordings at a time, of 256 KiB each. Of those that
+	// have seen nearly nothing, the oldest gives way.
+	maxAtOnce = 16
+	// quiet is how long nothing must be read for a start to be over, longest how
+	// long it takes at most.
+	quiet   = 10 * time.Second
+	longest = 2 * time.Minute
+	// least is how many bytes a start reads. Less is what containerd, say, looks up
+	// before: the start may come yet, as long as patience lasts.
+	least    = 64 << 10
+	patience = 30 * time.Minute
+	// tick is how often it is looked whether a start is over.
+	tick = time.Second
+)
+
+// Device is what reads are recorded of.
+type Device interface {
+	// Record has the reads from now on noted; nil ends that.
+	Record(*Recording)
+}
+
+// Stats are a recorder's figures since it was made.
+type Stats struct {
+	On       bool  `json:"on"`
+	InWork   int   `json:"inWork"`
+	Recorded int64 `json:"recorded"` // starts
+	Skipped  int64 `json:"skipped"`  // mounts that were not recorded to their end: too many at a time, or hardly anything was read
+}
+
+// Recorder records starts. It is safe for concurrent use.
+type Recorder struct {
+	on   bool
+	done func(trace.Trace)
+
+	mu     sync.Mutex // guards what follows
+	works  []*work    // the oldest first
+	wishes map[chunk.ID]*Next
+	stats  Stats
+}
+
+// work is one recording in work.
+type work struct {
+	recording *Recording
+	device    Device
+	next      *Next // who wants it; nil: done gets it
+
+	seen    int       // reads, when it was last looked
+	changed time.Time // when that was more than before
+	since   time.Time // when it had begun to be; zero: it is waited for
+}
+
+// New makes a recorder that gives what it records to done, which does not wait.
+// If it is not on, only what Next asks for is recorded.
+func New(on bool, done func(trace.Trace)) *Recorder {
+	return &Recorder{on: on, done: done, wishes: map[chunk.ID]*Next{}}
+}
+
+// Mounted says that a tree was mounted, and alone that nobody but the containers
+// to come reads its device.
+func (r *Recorder) Mounted(tree chunk.ID, device Device, alone bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.end(tree)
+	next := r.wishes[tree]
+	if next == nil && !(r.on && alone) {
+		return
+	}
+	if len(r.works) >= maxAtOnce && !r.makeRoom() {
+		r.stats.Skipped++
+		return
+	}
+	now := time.Now()
+	w := &work{recording: newRecording(tree, now), device: device, next: next, changed: now}
+	r.works = append(r.works, w)
+	if next != nil {
+		next.work = w
+	}
+	device.Record(w.recording)
+}
+
+// makeRoom gives up the oldest recording that has seen nearly nothing.
+func (r *Recorder) makeRoom() bool {
+	i := slices.IndexFunc(r.works, func(w *work) bool { return w.next == nil && w.since.IsZero() })
+	if i < 0 {
+		return false
+	}
+	r.finish(r.works[i], false)
+	return true
+}
+
+// Unmounted says that nobody uses a tree any more: a start that is being recorded
+// is over.
+func (r *Recorder) Unmounted(tree chunk.ID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.end(tree)
+}
+
+func (r *Recorder) end(tree chunk.ID) {
+	for _, w := range slices.Clone(r.works) {
+		if w.recording.tree == tree {
+			r.finish(w, w.recording.bytes() >= least)
+		}
+	}
+}
+
+// finish ends a recording; whole tells whether it is worth something.
+func (r *Recorder) finish(w *work, whole bool) {
+	w.device.Record(nil)
+	r.works = slices.DeleteFunc(r.works, func(other *work) bool { return other == w })
+	if !whole {
+		r.stats.Skipped++
+	} else {
+		r.stats.Recorded++
+	}
+	switch {
+	case w.next != nil:
+		delete(r.wishes, w.recording.tree)
+		w.next.trace = w.recording.trace()
+		close(w.next.done)
+	case whole:
+		r.done(w.recording.trace())
+	}
+}
+
+// Run ends the recordings of starts that are over, until ctx is done. What is then
+// in work is lost.
+func (r *Recorder) Run(ctx context.Context) {
+	ticks := time.NewTicker(tick)
+	defer ticks.Stop()
+	for {
+		select {
+		case now := <-ticks.C:
+			r.look(now)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (r *Recorder) look(now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, w := range slices.Clone(r.works) {
+		if over, whole := w.look(now); over {
+			r.finish(w, whole)
+		}
+	}
+}
+
+// look tells whether a recording is over, and worth something.
+func (w *work) look(now time.Time) (over, whole bool) {
+	if n := w.recording.count(); n != w.seen {
+		w.seen, w.changed = n, now
+		if w.since.IsZero() {
+			w.since = now
+		}
+	}
+	switch {
+	case w.seen == trace.MaxReads:
+		return true, true
+	case now.Sub(w.changed) < quiet:
+		over = !w.since.IsZero() && now.Sub(w.since) >= longest
+		return over, over
+	case w.seen > 0 && (w.next != nil || w.recording.bytes() >= least):
+		return true, true
+	}
+	w.since = time.Time{}
+	return w.next == nil && now.Sub(w.recording.began) >= patience, false
+}
+
+// Stats returns the figures.
+func (r *Recorder) Stats() Stats {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.stats
+	s.On, s.InWork = r.on, len(r.works)
+	return s
+}
+
+// Next is the next start of a tree, which somebody wants recorded.
+type Next struct {
+	recorder *Recorder
+	tree     chunk.ID
+	done     chan struct{}
+	trace    trace.Trace // once done is closed
+	work     *work       // the recorder's mu guards it; nil: the tree is not mounted yet
+}
+
+// errAsked says that somebody else wants that already.
+var errAsked = errors.New("the next start of this image is being recorded for somebody else already: wait for that, or end it")
+
+// Next has the next start of a tree recorded, whether the recorder is on or not.
+// It begins with the tree's next mount. The caller ends it.
+func (r *Recorder) Next(tree chunk.ID) (*Next, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.wishes[tree] != nil {
+		return nil, errAsked
+	}
+	n := &Next{recorder: r, tree: tree, done: make(chan struct{})}
+	r.wishes[tree] = n
+	return n, nil
+}
+
+// Done is closed when the start is over: Trace has what it read.
+func (n *Next) Done() <-chan struct{} { return n.done }
+
+// Trace returns what the start has read, once Done is closed.
+func (n *Next) Trace() trace.Trace { return n.trace }
+
+// Seen returns how many reads there were so far.
+func (n *Next) Seen() int {
+	n.recorder.mu.Lock()
+	defer n.recorder.mu.Unlock()
+	if n.work == nil {
+		return 0
+	}
+	return n.work.recording.count()
+}
+
+// End gives the recording up, if it is not done.
+func (n *Next) End() {
+	r := n.recorder
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.wishes[n.tree] != n {
+		return
+	}
+	delete(r.wishes, n.tree)
+	if w := n.work; w != nil {
+		w.next = nil
+		r.finish(w, false)
+	}
+}

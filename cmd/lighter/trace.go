@@ -26,7 +26,7 @@ where, nobody tells.`,
 		Args:    noSuchCommand,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(traceShowCommand(), traceExportCommand(), traceImportCommand())
+	cmd.AddCommand(traceShowCommand(), traceRecordCommand(), traceExportCommand(), traceImportCommand())
 	return cmd
 }
 

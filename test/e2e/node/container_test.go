@@ -16,7 +16,13 @@ import (
 // whose hub has those that are named.
 func startSite(t *testing.T, known ...string) *site.Site {
 	t.Helper()
-	s, err := site.Start(t.Context(), site.Options{Lighter: lighter})
+	return startSiteWith(t, site.Options{}, known...)
+}
+
+func startSiteWith(t *testing.T, options site.Options, known ...string) *site.Site {
+	t.Helper()
+	options.Lighter = lighter
+	s, err := site.Start(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"lighter/node"
+)
+
+func traceRecordCommand() *cobra.Command {
+	var output string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "record [flags] IMAGE",
+		Short: "Record the next start of an image on this machine",
+		Long: `Record what the next start of an image on this machine reads, also where the node
+records nothing by itself: wait until a container of it is started and reads nothing
+any more (for 10 seconds; 2 minutes at most), then send the trace to the hub, or, with
+--output, write it to a file for "lighter trace import". Interrupted, it records nothing.
+
+What is in memory is not read again. So the image is mounted once more, for the
+containers that start from now on. What others of its containers read meanwhile is in
+the trace as well.
+
+IMAGE is what "lighter status" shows: a reference or its end, a chain or a tree, or
+the first digits of these.`,
+		Example: `  lighter trace record registry.example.org/tools/shell:1 &
+  ctr run --rm --snapshotter lighter registry.example.org/tools/shell:1 one sh -c true
+  lighter trace record --output shell.trace tools/shell:1`,
+		Args: exactArgs("IMAGE"),
+	}
+	root := rootFlag(cmd)
+	cmd.Flags().StringVarP(&output, "output", "o", "", "write the trace to `FILE`, and send it to nobody")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		recorded, err := recordStart(cmd.Context(), node.NewControl(*root), args[0], output)
+		if err != nil {
+			return err
+		}
+		recorded.Text = ""
+		if asJSON {
+			return printJSON(os.Stdout, recorded)
+		}
+		fmt.Printf("%s in %d parts of %s, ", size(recorded.Bytes), recorded.Reads, args[0])
+		if output != "" {
+			fmt.Printf("written to %s\n", output)
+		} else {
+			fmt.Println("sent to the hub")
+		}
+		return nil
+	}
+	return cmd
+}
+
+// recordStart records a start and writes it to the file, if there is to be one.
+func recordStart(ctx context.Context, control *node.Control, name, output string) (last node.TraceRecorded, err error) {
+	var file *os.File
+	if output != "" { // before anything is waited for
+		if file, err = os.OpenFile(output, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644); err != nil {
+			return last, fmt.Errorf("write the trace: %w (choose another --output)", err)
+		}
+		defer func() {
+			if err = errors.Join(err, file.Close()); err != nil {
+				err = errors.Join(err, os.Remove(output))
+			}
+		}()
+	}
+	waiting := waitingLine{out: os.Stderr, terminal: term.IsTerminal(int(os.Stderr.Fd())), name: name}
+	err = control.Record(ctx, name, file != nil, func(at node.TraceRecorded) {
+		if last = at; at.Error == "" {
+			waiting.show(at)
+		}
+	})
+	waiting.end()
+	if ctx.Err() != nil {
+		return last, errors.New("interrupted: nothing was recorded")
+	}
+	if err == nil && file != nil {
+		_, err = file.WriteString(last.Text)
+	}
+	return last, err
+}
+
+// waitingLine says how far a recording is: on a terminal always on the same line.
+type waitingLine struct {
+	out      io.Writer
+	terminal bool
+	name     string
+	said     string
+}
+
+func (w *waitingLine) show(at node.TraceRecorded) {
+	line := fmt.Sprintf("waiting for a start of %s", w.name)
+	if at.Reads > 0 && w.terminal {
+		line = fmt.Sprintf("%s starts: %d reads", w.name, at.Reads)
+	} else if at.Reads > 0 {
+		line = fmt.Sprintf("%s starts", w.name)
+	}
+	if line == w.said || at.Over {
+		return
+	}
+	w.said = line
+	if w.terminal {
+		fmt.Fprintf(w.out, "\r\x1b[K%s", line)
+	} else {
+		fmt.Fprintln(w.out, line)
+	}
+}
+
+func (w *waitingLine) end() {
+	if w.terminal && w.said != "" {
+		fmt.Fprint(w.out, "\r\x1b[K")
+	}
+}

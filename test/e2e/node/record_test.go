@@ -1,0 +1,196 @@
+//go:build e2e
+
+package node
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"lighter/format/chunk"
+	"lighter/format/trace"
+	"lighter/node"
+	"lighter/test/testkit/site"
+)
+
+// told is what nodes told the hub of starts.
+type told struct {
+	mu     sync.Mutex
+	bodies map[string][]string // by tree
+	header http.Header         // of the last
+}
+
+// listen notes a request and leaves it to the hub.
+func (s *told) listen(_ http.ResponseWriter, req *http.Request) (answered bool) {
+	if req.Method != http.MethodPost || path.Base(path.Dir(req.URL.Path)) != "traces" {
+		return false
+	}
+	body, err := io.ReadAll(req.Body)
+	if err != nil {
+		return false
+	}
+	req.Body = io.NopCloser(bytes.NewReader(body))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	tree := path.Base(req.URL.RequestURI()) // with a query, if there is one
+	s.bodies[tree] = append(s.bodies[tree], string(body))
+	s.header = req.Header.Clone()
+	return false
+}
+
+func (s *told) of(tree chunk.ID) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.bodies[tree.String()]
+}
+
+// heardSite is startSite with somebody who listens to what the hub is told.
+func heardSite(t *testing.T) (*site.Site, *told) {
+	t.Helper()
+	heard := &told{bodies: map[string][]string{}}
+	address, end, err := site.Between(heard.listen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(end)
+	return startSiteWith(t, site.Options{Hubs: []string{address}}, "base", "python"), heard
+}
+
+func recording(t *testing.T, s *site.Site) node.RecordingStatus {
+	t.Helper()
+	return nodeStatus(t, s).Recording
+}
+
+// What the first start of an image reads, and nothing else, is told to the hub when
+// it is over; what is in memory already tells nothing.
+func TestStartsAreRecorded(t *testing.T) {
+	s, heard := heardSite(t)
+	pull(t, s, "python")
+	if r := recording(t, s); !r.On || r.InWork != 0 {
+		t.Errorf("before a start: %+v", r)
+	}
+	python := func() {
+		t.Helper()
+		if ran, err := s.Machine.Run(t.Context(), site.Lighter, site.Reference("python"), "python3", "-c", "print(6 * 7)"); err != nil || ran.Output != "42\n" {
+			t.Fatalf("%q, %v", ran.Output, err)
+		}
+	}
+	python()
+	if r := recording(t, s); r.InWork != 1 || r.Recorded != 0 {
+		t.Errorf("after a start: %+v", r)
+	}
+	eventually(t, "the report", func() bool { return recording(t, s).Reported == 1 })
+	m := nodeStatus(t, s).Mounts[0]
+	if heard := heard.of(m.Tree); len(heard) != 1 {
+		t.Fatalf("the hub was told %d times", len(heard))
+	}
+	got, err := trace.Decode([]byte(heard.of(m.Tree)[0]), m.Tree, 1<<40) // which takes nothing but ranges and times
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sum int64
+	for _, r := range got.Reads {
+		sum += r.Length
+	}
+	if sum == 0 || sum > m.Device.Bytes || sum < m.Device.Bytes*9/10 { // what was read twice is there once
+		t.Errorf("the trace is of %d bytes, the start read %d", sum, m.Device.Bytes)
+	}
+	for name := range heard.header {
+		if !slices.Contains([]string{"Accept", "Accept-Encoding", "Content-Length", "Content-Type", "User-Agent"}, name) {
+			t.Errorf("the hub was told more: %s", name)
+		}
+	}
+	python()
+	if r := recording(t, s); r.InWork != 0 || r.Recorded != 1 {
+		t.Errorf("a warm start was recorded: %+v", r)
+	}
+
+	// An image that goes at once has had its start.
+	pull(t, s, "base")
+	greet(t, s, "base")
+	if err := s.Machine.RemoveImage(t.Context(), site.Reference("base")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the second report", func() bool { return recording(t, s).Reported == 2 })
+
+	// A daemon that dies loses what it records, and its successor reports no half of it.
+	pull(t, s, "base")
+	c, err := s.Machine.StartContainer(t.Context(), site.Lighter, site.Reference("base"), "sleep", "infinity")
+	if err != nil {
+		t.Fatal(err)
+	}
+	restart(t, s)
+	greet(t, s, "base")
+	if err := c.Remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if r := recording(t, s); r.InWork != 0 || r.Recorded != 0 {
+		t.Errorf("what a former daemon began is recorded: %+v", r)
+	}
+}
+
+// `lighter trace record` records a start of an image that runs already, also where
+// recording is off.
+func TestTraceRecord(t *testing.T) {
+	s, heard := heardSite(t)
+	s.SetNodeArgs("--record=false")
+	restart(t, s)
+	for _, image := range []string{"base", "python"} {
+		pull(t, s, image)
+		greet(t, s, image)
+	}
+	if r := recording(t, s); r.On || r.InWork != 0 {
+		t.Errorf("it is off: %+v", r)
+	}
+	file := filepath.Join(t.TempDir(), "python.trace")
+	type said struct {
+		text string
+		err  error
+	}
+	record := func(args ...string) chan said {
+		ended := make(chan said, 1)
+		go func() {
+			text, err := s.Machine.Command(t.Context(), append([]string{lighter, "trace", "record", "--root", s.Machine.NodeRoot()}, args...)...)
+			ended <- said{text, err}
+		}()
+		return ended
+	}
+	toFile, toHub := record("--output", file, site.Reference("python")), record("--json", "base:latest")
+	eventually(t, "recording", func() bool { return recording(t, s).InWork == 2 })
+	if again := <-record("base:latest"); again.err == nil || !strings.Contains(again.err.Error(), "somebody else already") {
+		t.Errorf("recorded twice at a time: %v", again)
+	}
+	for _, image := range []string{"base", "python"} {
+		greet(t, s, image)
+	}
+	if one := <-toHub; one.err != nil || !strings.Contains(one.text, `"sent": true`) {
+		t.Errorf("%q, %v", one.text, one.err)
+	}
+	if one := <-toFile; one.err != nil || !strings.Contains(one.text, file) {
+		t.Fatalf("%q, %v", one.text, one.err)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	recordings, err := trace.ParseText(text)
+	if err != nil || len(recordings) != 1 || !strings.Contains(string(text), "/libc.so.6 ") {
+		t.Errorf("%v\n%s", err, text)
+	}
+	for _, m := range nodeStatus(t, s).Mounts {
+		if n := len(heard.of(m.Tree)); n > 0 {
+			if n != 1 {
+				t.Errorf("the hub was told %d times", n)
+			}
+			return
+		}
+	}
+	t.Error("the hub was told nothing")
+}

@@ -30,6 +30,7 @@ func allFigures() []figure {
 		{"pagecache", "page cache of ten images on one base", (*table).pageCache},
 		{"restart", "a node's start, with mounts to take over and after a reboot", (*table).restarts},
 		{"faults", "single faults, alone and beside others", (*table).faults},
+		{"recording", "a start that is recorded, against one that is not", (*table).recording},
 		{"full", "reading three times what the cache holds", (*table).full},
 		{"verify", "what verification costs the node", (*table).verify},
 		{"ingest", "taking an image in, against ctr images pull into overlayfs", (*table).ingest},

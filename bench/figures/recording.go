@@ -1,0 +1,97 @@
+package figures
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"lighter/bench"
+	"lighter/node"
+	"lighter/test/testkit/site"
+)
+
+const (
+	// recordingPairs is how many pairs of starts are compared, recordingCost what
+	// the one that is recorded may take of the other's time.
+	recordingPairs = 20
+	recordingCost  = 1.02
+)
+
+// recording measures what it costs a start that it is recorded: with all data on
+// the machine, where nothing of the network hides it, and nothing in memory.
+func (b *table) recording(ctx context.Context) error {
+	var errs []error
+	for _, w := range b.workloads {
+		if name := w.String(); name == "python/hello" || name == "sci/cppyy" {
+			errs = append(errs, b.recordingOf(ctx, w))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (b *table) recordingOf(ctx context.Context, w bench.Workload) error {
+	if err := b.Need(ctx, w.Image); err != nil {
+		return err
+	}
+	if err := b.Wipe(ctx); err != nil {
+		return err
+	}
+	m := b.Site.Machine
+	if _, err := m.Pull(ctx, site.Lighter, site.Reference(w.Image)); err != nil {
+		return err
+	}
+	if _, err := m.Run(ctx, site.Lighter, site.Reference(w.Image), w.Argv...); err != nil {
+		return err
+	}
+	times := map[bool][]float64{}
+	var ratios []float64
+	for pair := range recordingPairs {
+		for _, on := range []bool{pair%2 == 0, pair%2 == 1} {
+			took, err := b.startRecorded(ctx, w, on)
+			if err != nil {
+				return err
+			}
+			times[on] = append(times[on], took)
+		}
+		ratios = append(ratios, times[true][pair]/times[false][pair])
+	}
+	with, without := bench.Median(times[true]), bench.Median(times[false])
+	bench.Say("%-14s recorded %s, not recorded %s; median of the pairs' ratios %.3f", w, bench.Seconds(with), bench.Seconds(without), bench.Median(ratios))
+	b.rows = append(b.rows, timesRow(w.Image, w.Name+", recorded", site.Lighter, times[true]),
+		timesRow(w.Image, w.Name+", not recorded", site.Lighter, times[false]))
+	v := verdict{Figure: "recording", What: w.String() + ": recorded : not recorded", Lighter: bench.Seconds(with) + " : " + bench.Seconds(without), Unit: "ratio",
+		Note: fmt.Sprintf("median of %d pairs' ratios; of the medians %.3f", recordingPairs, with/without)}
+	v.Value, v.Target, v.Result = atMost(bench.Median(ratios), recordingCost)
+	b.verdicts = append(b.verdicts, v)
+	return nil
+}
+
+// startRecorded starts a container of an image that no daemon has mounted, by a
+// daemon that records it or not, and returns how long the container took.
+func (b *table) startRecorded(ctx context.Context, w bench.Workload, on bool) (float64, error) {
+	m := b.Site.Machine
+	if err := m.StopNode(); err != nil {
+		return 0, err
+	}
+	if err := m.StartNode(ctx, fmt.Sprintf("--record=%t", on)); err != nil {
+		return 0, err
+	}
+	if err := m.Reconnect(ctx); err != nil {
+		return 0, err
+	}
+	if err := site.DropCaches(); err != nil {
+		return 0, err
+	}
+	ran, err := m.Run(ctx, site.Lighter, site.Reference(w.Image), w.Argv...)
+	if err != nil {
+		return 0, err
+	}
+	var status node.Status
+	if err := m.NodeStatus(ctx, &status); err != nil {
+		return 0, err
+	}
+	if recorded := status.Recording.InWork == 1; recorded != on {
+		return 0, fmt.Errorf("%s is recorded: %t, although it was to be: %t", w, recorded, on)
+	}
+	return ran.Total().Seconds(), nil
+}

@@ -60,6 +60,8 @@ type Trees interface {
 	// calls begun as soon as what arrives is known to be the tree's index.
 	Ensure(ctx context.Context, tree chunk.ID, begun func()) error
 	Mount(ctx context.Context, tree chunk.ID) (dir string, err error)
+	// Starts says that a container is about to start on a mounted tree.
+	Starts(tree chunk.ID)
 	Remove(tree chunk.ID) error
 	Size(tree chunk.ID) (bytes, files int64)
 }
@@ -180,6 +182,13 @@ func (r *Resolver) Mount(ctx context.Context, chain string) (string, error) {
 		}
 	}
 	return r.trees.Mount(ctx, s.Tree)
+}
+
+// Starts says that a container is about to start on a chain that was mounted.
+func (r *Resolver) Starts(chain string) {
+	if s := r.statement(chain); s != nil {
+		r.trees.Starts(s.Tree)
+	}
 }
 
 // askTree has the hub make a chain's tree, and verifies what it says.

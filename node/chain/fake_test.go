@@ -137,6 +137,8 @@ func (f *fakeTrees) Mount(_ context.Context, id chunk.ID) (string, error) {
 	return "/m/" + id.Short(), nil
 }
 
+func (f *fakeTrees) Starts(id chunk.ID) { f.say("starts", id) }
+
 func (f *fakeTrees) Remove(id chunk.ID) error {
 	f.say("remove", id)
 	if f.removal != nil {

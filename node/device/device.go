@@ -76,6 +76,9 @@ func (d *Device) MendWith(mend func(ctx context.Context, cause error) bool) { d.
 // Record has the reads from now on noted; nil ends that.
 func (d *Device) Record(r *record.Recording) { d.recording.Store(r) }
 
+// Unread tells whether nothing was read yet.
+func (d *Device) Unread() bool { return d.faults.Load() == 0 }
+
 // part is what one extent contributes to a fault.
 type part struct {
 	extent int64 // its number

@@ -12,7 +12,9 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/index"
+	"lighter/format/trace"
 	"lighter/format/tree"
+	"lighter/node/record"
 )
 
 // shelf is a Chunks that holds every chunk, half of them "here".
@@ -141,6 +143,30 @@ func TestDeviceAnswersWholeOrNotAtAll(t *testing.T) {
 	s.fail = errors.New("no network")
 	if err := d.ReadAt(t.Context(), make([]byte, len(image)), 0); !errors.Is(err, s.fail) {
 		t.Errorf("a fault whose chunks cannot be had: %v", err)
+	}
+}
+
+// What is read is noted, whether it was here or not; what is read ahead is not, nor
+// what is read when nobody wants to know.
+func TestDeviceNotesWhatIsRead(t *testing.T) {
+	d, _, image := build(t)
+	var got trace.Trace
+	r := record.New(true, func(t trace.Trace) { got = t })
+	read := func(offset, length int64) {
+		t.Helper()
+		if err := d.ReadAt(t.Context(), make([]byte, length), offset); err != nil {
+			t.Fatal(err)
+		}
+	}
+	size := int64(len(image)) &^ 4095
+	read(size-4096, 4096)
+	r.Starts(chunk.Sum(nil), d)
+	read(size/2&^4095, 8192)
+	read(0, 128<<10)
+	r.Unmounted(chunk.Sum(nil))
+	read(size-8192, 4096)
+	if len(got.Reads) != 2 || got.Reads[0].Offset != size/2&^4095 || got.Reads[0].Length != 8192 || got.Reads[1].Offset != 0 || got.Reads[1].Length != 128<<10 {
+		t.Errorf("noted: %v", got.Reads)
 	}
 }
 

@@ -34,6 +34,14 @@ func (t *Trees) MountAgain(ctx context.Context, tree chunk.ID) error {
 	return nil
 }
 
+// Starts says that a container is about to start on a tree that is mounted.
+func (t *Trees) Starts(tree chunk.ID) {
+	defer t.lock(tree)()
+	if m := t.get(tree); m != nil && m.fresh && m.device.Unread() {
+		t.recorder.Starts(tree, m.device)
+	}
+}
+
 // Files says which files of a tree on this machine a trace is of.
 func (t *Trees) Files(ctx context.Context, of trace.Trace) (trace.Recording, error) {
 	file, err := os.Open(filepath.Join(t.dir(of.Tree), "map"))

@@ -72,12 +72,12 @@ func (t *Trees) mount(ctx context.Context, tree chunk.ID) error {
 	} else if err := t.serve(tree, m); err != nil {
 		return err
 	}
-	// Before anybody can read: who has a device already may have users of it.
-	t.recorder.Mounted(tree, m.device, known == nil)
+	t.recorder.Mounted(tree, m.device) // before anybody can read
 	mode, err := t.mountOver(m.path, t.metadata(tree), t.point(tree))
 	switch {
 	case err == nil:
 		t.setMounted(m, true, mode)
+		m.fresh = known == nil
 	case known == nil:
 		err = errors.Join(err, t.unserve(tree, m))
 	}

@@ -14,6 +14,7 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/index"
+	"lighter/format/trace"
 	"lighter/format/tree"
 	"lighter/node/device"
 	"lighter/node/record"
@@ -82,6 +83,43 @@ func recovered(t testing.TB, root string) *Trees {
 		t.Fatal(err)
 	}
 	return trees
+}
+
+// A tree that a former daemon served, or of which something was read since it was
+// mounted, does not start.
+func TestWhatStarts(t *testing.T) {
+	root := t.TempDir()
+	if err := Prepare(root); err != nil {
+		t.Fatal(err)
+	}
+	tree := putTree(t, root, 1, 200)
+	trees := recovered(t, root)
+	var recorder *record.Recorder
+	starts := func() bool {
+		recorder = record.New(true, func(trace.Trace) {})
+		trees.recorder = recorder
+		trees.Starts(tree)
+		return recorder.Stats().InWork == 1
+	}
+	if starts() {
+		t.Error("one that a former daemon served starts")
+	}
+	m := trees.get(tree)
+	m.fresh = true // as after a first mount
+	if !starts() {
+		t.Error("one that was mounted does not start")
+	}
+	first := recorder
+	if err := m.device.ReadAt(t.Context(), make([]byte, 4096), 1<<40); err != nil { // where nothing has to be fetched
+		t.Fatal(err)
+	}
+	if starts() {
+		t.Error("one that was read starts")
+	}
+	trees.recorder = first
+	if err := trees.unserve(tree, m); err != nil || first.Stats().InWork != 0 {
+		t.Errorf("what nobody uses goes on: %+v, error %v", first.Stats(), err)
+	}
 }
 
 // What cannot be brought back is named, stays on the disk, and costs no other.

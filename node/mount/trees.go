@@ -65,7 +65,10 @@ type served struct {
 	path     string // of the device
 	mounted  bool
 	mode     Mode // of the mount
-	again    int  // how often it was mounted once more; the tree's lock guards it
+
+	// The tree's lock guards what follows.
+	again int  // how often it was mounted once more
+	fresh bool // nobody can read the device but through the mount
 }
 
 // What lies in trees/ beside the trees: indexes on their way in and out.

@@ -132,7 +132,7 @@ func TestNotingAllocatesNothing(t *testing.T) {
 func TestTheEndOfAStart(t *testing.T) {
 	r, got := recorded(true)
 	d := &device{}
-	r.Mounted(one, d, true)
+	r.Starts(one, d)
 	began := time.Now()
 	d.read(0, least)
 	r.look(began)
@@ -150,7 +150,7 @@ func TestTheEndOfAStart(t *testing.T) {
 	if d.recording != nil || len(*got) != 1 || (*got)[0].Tree != one || !reflect.DeepEqual(ranges((*got)[0]), [][2]int64{{0, 2 * least / kib}}) {
 		t.Errorf("recorded: %v", *got)
 	}
-	r.Mounted(two, d, true)
+	r.Starts(two, d)
 	for at := time.Duration(0); at < longest; at += time.Second {
 		d.read(int64(at), least)
 		r.look(began.Add(at))
@@ -168,7 +168,7 @@ func TestTheEndOfAStart(t *testing.T) {
 func TestHardlyAnythingIsNoStart(t *testing.T) {
 	r, got := recorded(true)
 	d := &device{}
-	r.Mounted(one, d, true)
+	r.Starts(one, d)
 	began := time.Now()
 	d.read(0, 4096) // containerd looks up a user, say
 	r.look(began)
@@ -178,11 +178,14 @@ func TestHardlyAnythingIsNoStart(t *testing.T) {
 	}
 	d.read(1<<20, least) // the container starts after all
 	r.look(began.Add(10 * time.Minute))
+	if len(*got) > 0 {
+		t.Fatal("it is over when it begins")
+	}
 	r.look(began.Add(10*time.Minute + quiet))
 	if len(*got) != 1 {
 		t.Fatal("the start was not recorded")
 	}
-	r.Mounted(two, d, true)
+	r.Starts(two, d)
 	d.read(0, least-4096)
 	r.look(time.Now())
 	r.look(time.Now().Add(patience))
@@ -195,8 +198,8 @@ func TestHardlyAnythingIsNoStart(t *testing.T) {
 func TestUnmountingEndsAStart(t *testing.T) {
 	r, got := recorded(true)
 	d, other := &device{}, &device{}
-	r.Mounted(one, d, true)
-	r.Mounted(two, other, true)
+	r.Starts(one, d)
+	r.Starts(two, other)
 	d.read(0, least)
 	r.Unmounted(one)
 	r.Unmounted(two)
@@ -205,16 +208,24 @@ func TestUnmountingEndsAStart(t *testing.T) {
 	}
 }
 
-// Only a mount that nobody used before is a start, and none where recording is off.
+// A mount is no start, nor is anything where recording is off, and a start that is
+// recorded already goes on.
 func TestWhatIsNotRecorded(t *testing.T) {
 	r, _ := recorded(true)
 	d := &device{}
-	r.Mounted(one, d, false)
+	r.Mounted(one, d)
 	if d.recording != nil {
-		t.Error("what former users read is recorded")
+		t.Error("what is mounted is recorded")
+	}
+	r.Starts(one, d)
+	first := d.recording
+	r.Starts(one, d)
+	if first == nil || d.recording != first || r.Stats().InWork != 1 {
+		t.Error("a second container begins the recording anew")
 	}
 	r, _ = recorded(false)
-	r.Mounted(one, d, true)
+	d = &device{}
+	r.Starts(one, d)
 	if d.recording != nil {
 		t.Error("it is recorded although that is off")
 	}
@@ -226,7 +237,7 @@ func TestRecordingsAreBounded(t *testing.T) {
 	var devices []*device
 	mounted := func() *device {
 		d := &device{}
-		r.Mounted(chunk.Sum(fmt.Append(nil, len(devices))), d, true)
+		r.Starts(chunk.Sum(fmt.Append(nil, len(devices))), d)
 		devices = append(devices, d)
 		return d
 	}
@@ -258,8 +269,8 @@ func TestTheNextStart(t *testing.T) {
 		t.Errorf("a second one: %v", err)
 	}
 	d, other := &device{}, &device{}
-	r.Mounted(two, other, true)
-	r.Mounted(one, d, false)
+	r.Starts(two, other)
+	r.Mounted(one, d)
 	d.read(0, 4096)
 	now := time.Now()
 	r.look(now)
@@ -279,7 +290,7 @@ func TestTheNextStart(t *testing.T) {
 	if next, err = r.Next(one); err != nil {
 		t.Fatal(err)
 	}
-	r.Mounted(one, d, false)
+	r.Mounted(one, d)
 	next.End()
 	if d.recording != nil || r.Stats().InWork != 0 {
 		t.Error("what was given up is recorded")

@@ -3,13 +3,13 @@
 // the reads die down. It costs a read some tens of nanoseconds, and what goes wrong
 // here costs nobody anything but the trace.
 //
-// A start is what happens after a tree was mounted: nothing of it is in the page
-// cache then, so all that is used of it is read. A container that starts on a tree
-// that is mounted already reads only what the ones before it did not; what that
-// would tell of it is wrong, so it is not recorded. Nor is one on a tree whose
-// device a former daemon served, or has other users: what they read cannot be told
-// apart. Whoever wants a start recorded all the same (Next) has the tree mounted
-// once more.
+// A start is that of a container on a tree of which nothing was read since it was
+// mounted: nothing of it is in the page cache then, so all that is used of it is
+// read. A container that starts later reads only what was not read before; what that
+// would tell of it is wrong, so it is not recorded. Nor is one on a tree whose device
+// has served former mounts, which others may read yet, and what people or programs
+// read that mount a tree to look at it. Whoever wants a start recorded all the same
+// (Next) has the tree mounted once more.
 //
 // The package refuses to know what was started. A trace holds ranges and times
 // since the mount, and nothing that says what ran, where or when.
@@ -35,7 +35,7 @@ const (
 	quiet   = 10 * time.Second
 	longest = 2 * time.Minute
 	// least is how many bytes a start reads. Less is what containerd, say, looks up
-	// before: the start may come yet, as long as patience lasts.
+	// before: the start may come yet, for patience after that.
 	least    = 64 << 10
 	patience = 30 * time.Minute
 	// tick is how often it is looked whether a start is over.
@@ -53,7 +53,7 @@ type Stats struct {
 	On       bool  `json:"on"`
 	InWork   int   `json:"inWork"`
 	Recorded int64 `json:"recorded"` // starts
-	Skipped  int64 `json:"skipped"`  // mounts that were not recorded to their end: too many at a time, or hardly anything was read
+	Skipped  int64 `json:"skipped"`  // starts that were not, or not to their end: too many at a time, or hardly anything was read
 }
 
 // Recorder records starts. It is safe for concurrent use.
@@ -84,21 +84,33 @@ func New(on bool, done func(trace.Trace)) *Recorder {
 	return &Recorder{on: on, done: done, wishes: map[chunk.ID]*Next{}}
 }
 
-// Mounted says that a tree was mounted, and alone that nobody but the containers
-// to come reads its device.
-func (r *Recorder) Mounted(tree chunk.ID, device Device, alone bool) {
+// Starts says that a container is about to start on a tree, of which nothing was
+// read since it was mounted.
+func (r *Recorder) Starts(tree chunk.ID, device Device) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.end(tree)
-	next := r.wishes[tree]
-	if next == nil && !(r.on && alone) {
-		return
+	if r.on && !slices.ContainsFunc(r.works, func(w *work) bool { return w.recording.tree == tree }) {
+		r.begin(tree, device, nil)
 	}
+}
+
+// Mounted says that a tree was mounted: if somebody wants its next start recorded,
+// this is it.
+func (r *Recorder) Mounted(tree chunk.ID, device Device) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.end(tree) // the former mount's
+	if next := r.wishes[tree]; next != nil {
+		r.begin(tree, device, next)
+	}
+}
+
+func (r *Recorder) begin(tree chunk.ID, device Device, next *Next) {
 	if len(r.works) >= maxAtOnce && !r.makeRoom() {
 		r.stats.Skipped++
 		return
 	}
-	now := time.Now()
+	now := time.Now() // nearly always a moment after the mount
 	w := &work{recording: newRecording(tree, now), device: device, next: next, changed: now}
 	r.works = append(r.works, w)
 	if next != nil {
@@ -195,7 +207,7 @@ func (w *work) look(now time.Time) (over, whole bool) {
 		return true, true
 	}
 	w.since = time.Time{}
-	return w.next == nil && now.Sub(w.recording.began) >= patience, false
+	return w.next == nil && now.Sub(w.changed) >= patience, false
 }
 
 // Stats returns the figures.

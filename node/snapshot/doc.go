@@ -57,6 +57,10 @@ type Chains interface {
 	// behind that.
 	Mount(ctx context.Context, chain string) (dir string, err error)
 
+	// Starts says that a container is about to start on a chain that Mount has
+	// mounted. It stays on this machine.
+	Starts(chain string)
+
 	// Usage returns the bytes and inodes that the next Drop of chain would free.
 	// It stays on this machine.
 	Usage(chain string) (size, inodes int64)

@@ -30,6 +30,7 @@ type fakeChains struct {
 	onMount  func()
 	claims   []claimCall
 	mounts   []string
+	starts   []string
 	releases []string
 	ready    map[string]bool // claimed or mounted, and not released
 	holds    map[string]int
@@ -109,6 +110,12 @@ func (f *fakeChains) Mount(ctx context.Context, chain string) (string, error) {
 	}
 	f.ready[chain] = true
 	return f.tree(chain), os.MkdirAll(f.tree(chain), 0o755)
+}
+
+func (f *fakeChains) Starts(chain string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.starts = append(f.starts, chain)
 }
 
 func (f *fakeChains) tree(chain string) string {

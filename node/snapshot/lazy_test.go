@@ -123,6 +123,24 @@ func TestWhatLiesBelow(t *testing.T) {
 	}
 }
 
+// What containers write to starts; a view is only looked at.
+func TestWhatStarts(t *testing.T) {
+	one := chainID("1")
+	sn, chains := newTest(t, one)
+	lazy := unpack(t, sn, "1", "", one)
+	plain := unpack(t, sn, "2", "", chainID("2"))
+	must[[]mount.Mount](t)(sn.View(t.Context(), "view", lazy))
+	must[[]mount.Mount](t)(sn.Prepare(t.Context(), "plain", plain))
+	if len(chains.starts) > 0 {
+		t.Errorf("starts: %v", chains.starts)
+	}
+	must[[]mount.Mount](t)(sn.Prepare(t.Context(), "active", lazy))
+	must[[]mount.Mount](t)(sn.Mounts(t.Context(), "active")) // it may have stopped, and its tree have been unmounted
+	if !slices.Equal(chains.starts, []string{one, one}) {
+		t.Errorf("starts: %v", chains.starts)
+	}
+}
+
 // upper returns the directory with what a committed plain snapshot adds.
 func upper(t *testing.T, sn *Snapshotter, name string) string {
 	t.Helper()

@@ -30,6 +30,9 @@ func (s *Snapshotter) lower(ctx context.Context, f frame) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	if f.kind == snapshots.KindActive {
+		s.chains.Starts(st.chain)
+	}
 	if dirs = append(dirs, dir); len(dirs) == 1 && f.kind == snapshots.KindView {
 		dirs = append(dirs, filepath.Join(s.dir, emptyDir))
 	}

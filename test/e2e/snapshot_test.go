@@ -111,6 +111,8 @@ func (h *snapshotHub) Drop(chain string) {
 	}
 }
 
+func (h *snapshotHub) Starts(string) {}
+
 func (h *snapshotHub) Usage(string) (size, inodes int64) { return 1 << 20, 1 }
 
 // snapshotLayers is an image whose layers delete, hide, replace and link.

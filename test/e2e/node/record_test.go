@@ -63,6 +63,16 @@ func heardSite(t *testing.T) (*site.Site, *told) {
 	return startSiteWith(t, site.Options{Hubs: []string{address}}, "base", "python"), heard
 }
 
+// look makes a view of a chain, as whoever scans images does, and takes it away.
+func look(t *testing.T, s *site.Site, chain string) {
+	t.Helper()
+	for _, args := range [][]string{{"view", "look", chain}, {"rm", "look"}} {
+		if _, err := s.Machine.Ctr(t.Context(), append([]string{"snapshots", "--snapshotter", site.Lighter}, args...)...); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func recording(t *testing.T, s *site.Site) node.RecordingStatus {
 	t.Helper()
 	return nodeStatus(t, s).Recording
@@ -72,6 +82,22 @@ func recording(t *testing.T, s *site.Site) node.RecordingStatus {
 // it is over; what is in memory already tells nothing.
 func TestStartsAreRecorded(t *testing.T) {
 	s, heard := heardSite(t)
+	// Who looks at an image starts nothing. One that goes at once has had its start.
+	pull(t, s, "base")
+	for _, image := range nodeStatus(t, s).Images {
+		if image.Image == site.Reference("base") {
+			look(t, s, image.Chain)
+		}
+	}
+	if st := nodeStatus(t, s); st.Recording.InWork != 0 || len(st.Mounts) != 1 {
+		t.Errorf("a view is recorded: %+v, %d mounts", st.Recording, len(st.Mounts))
+	}
+	greet(t, s, "base")
+	if err := s.Machine.RemoveImage(t.Context(), site.Reference("base")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the first report", func() bool { return recording(t, s).Reported == 1 })
+
 	pull(t, s, "python")
 	if r := recording(t, s); !r.On || r.InWork != 0 {
 		t.Errorf("before a start: %+v", r)
@@ -83,10 +109,10 @@ func TestStartsAreRecorded(t *testing.T) {
 		}
 	}
 	python()
-	if r := recording(t, s); r.InWork != 1 || r.Recorded != 0 {
+	if r := recording(t, s); r.InWork != 1 || r.Recorded != 1 {
 		t.Errorf("after a start: %+v", r)
 	}
-	eventually(t, "the report", func() bool { return recording(t, s).Reported == 1 })
+	eventually(t, "the report", func() bool { return recording(t, s).Reported == 2 })
 	m := nodeStatus(t, s).Mounts[0]
 	if heard := heard.of(m.Tree); len(heard) != 1 {
 		t.Fatalf("the hub was told %d times", len(heard))
@@ -108,17 +134,9 @@ func TestStartsAreRecorded(t *testing.T) {
 		}
 	}
 	python()
-	if r := recording(t, s); r.InWork != 0 || r.Recorded != 1 {
+	if r := recording(t, s); r.InWork != 0 || r.Recorded != 2 {
 		t.Errorf("a warm start was recorded: %+v", r)
 	}
-
-	// An image that goes at once has had its start.
-	pull(t, s, "base")
-	greet(t, s, "base")
-	if err := s.Machine.RemoveImage(t.Context(), site.Reference("base")); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the second report", func() bool { return recording(t, s).Reported == 2 })
 
 	// A daemon that dies loses what it records, and its successor reports no half of it.
 	pull(t, s, "base")

@@ -152,6 +152,23 @@ func TestStartsAreRecorded(t *testing.T) {
 	if r := recording(t, s); r.InWork != 0 || r.Recorded != 0 {
 		t.Errorf("what a former daemon began is recorded: %+v", r)
 	}
+
+	// Without a hub nothing is told, and nothing else is different.
+	forget := func(image string) {
+		t.Helper()
+		if err := s.Machine.RemoveImage(t.Context(), site.Reference(image)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	forget("python") // which stands on it
+	forget("base")
+	pull(t, s, "base")
+	s.Hub.Kill()
+	greet(t, s, "base")
+	forget("base")
+	if r := recording(t, s); r.Recorded != 1 || r.Reported != 0 {
+		t.Errorf("without a hub: %+v", r)
+	}
 }
 
 // `lighter trace record` records a start of an image that runs already, also where

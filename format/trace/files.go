@@ -3,6 +3,7 @@ package trace
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"sort"
 
@@ -11,81 +12,110 @@ import (
 	"lighter/format/index"
 )
 
-// Files says which files of its tree the trace is of, in the order of reading, by
-// the parts of the tree's index. Of the names that a file has, or identical files
-// have, it says one. Reads of nothing but what lies between files are left out.
+// span is a run of bytes of the device, placed a file there.
+type span struct{ from, to int64 }
+
+type placed struct {
+	path string
+	span
+}
+
+// Files says which files of its tree a trace has read, in the order of reading, by
+// the parts of the tree's index. Where files share a place on the device, it names
+// the first. What would take more than limit bytes as text, or more entries than a
+// recording may have, is left out, from the end.
 //
 // It goes through the whole metadata image. Errors are erofs.ErrInvalid (wrapped),
 // those of reading either part, or the context's.
-func (t Trace) Files(ctx context.Context, metadata *erofs.Image, extents *index.Map) (Recording, error) {
-	read := ranges(t.Reads)
-	var files []file
-	_, err := metadata.Walk(ctx, func(path string, in erofs.Inode) error {
-		if !in.Device {
-			return nil
-		}
-		from := int64(in.Address)
-		to := from + (in.Size+page-1)/page*page
-		if i := sort.Search(len(read), func(i int) bool { return read[i].to > from }); i < len(read) && read[i].from < to {
-			files = append(files, file{span{from, to}, path})
-		}
-		return nil
-	})
+func (t Trace) Files(ctx context.Context, metadata *erofs.Image, extents *index.Map, limit int) (Recording, error) {
+	files, err := under(ctx, t.Reads, metadata)
 	if err != nil {
-		return Recording{}, err
+		return Recording{}, fmt.Errorf("find the files of a trace: %w", err)
 	}
-	slices.SortStableFunc(files, func(a, b file) int { return cmp.Compare(a.from, b.from) })
-	files = slices.CompactFunc(files, func(a, b file) bool { return a.from == b.from })
 	r := Recording{Starts: 1}
-	for _, one := range t.Reads {
-		end := one.Offset + one.Length
-		for i := sort.Search(len(files), func(i int) bool { return files[i].to > one.Offset }); i < len(files) && files[i].from < end; i++ {
+	for _, read := range t.Reads {
+		end := read.Offset + read.Length
+		i := sort.Search(len(files), func(i int) bool { return files[i].to > read.Offset })
+		for ; i < len(files) && files[i].from < end; i++ {
 			f := files[i]
-			from, to := max(f.from, one.Offset), min(f.to, end)
-			chunks, err := chunksOf(extents, from, to)
-			if err != nil {
+			part := span{max(read.Offset, f.from), min(end, f.to)}
+			before := 0
+			if n := len(r.Entries); n > 0 && r.Entries[n-1].goesOn(f, part) {
+				before = r.Entries[n-1].Size()
+				r.Entries[n-1].Length += part.to - part.from
+			} else {
+				r.Entries = append(r.Entries, Entry{At: read.At, Path: f.path, Offset: part.from - f.from, Length: part.to - part.from})
+			}
+			last := &r.Entries[len(r.Entries)-1]
+			if err := last.nameChunks(extents, part, limit); err != nil {
 				return Recording{}, err
 			}
-			r.Entries = append(r.Entries, Entry{At: one.At, Path: f.path, Offset: from - f.from, Length: to - from, Chunks: chunks})
+			if limit -= last.Size() - before; limit < 0 || len(r.Entries) > MaxEntries {
+				r.Entries = r.Entries[:len(r.Entries)-1]
+				return r, nil
+			}
 		}
 	}
 	return r, nil
 }
 
-// span is a part of the device, file one that belongs to a file.
-type span struct{ from, to int64 }
-
-type file struct {
-	span
-	path string
+// goesOn tells whether a part of a file begins where the entry ends.
+func (e *Entry) goesOn(f placed, part span) bool {
+	return e.Path == f.path && e.Offset+e.Length == part.from-f.from
 }
 
-// ranges returns what the reads cover, in the order of the device.
-func ranges(reads []Read) (all []span) {
-	for _, r := range reads {
-		all = append(all, span{r.Offset, r.Offset + r.Length})
-	}
-	slices.SortFunc(all, func(a, b span) int { return cmp.Compare(a.from, b.from) })
-	joined := all[:0]
-	for _, s := range all {
-		if n := len(joined); n > 0 && s.from <= joined[n-1].to {
-			joined[n-1].to = max(joined[n-1].to, s.to)
-			continue
-		}
-		joined = append(joined, s)
-	}
-	return joined
-}
-
-// chunksOf returns the chunks in a part of the device.
-func chunksOf(extents *index.Map, from, to int64) (ids []chunk.ID, err error) {
-	i, err := extents.Find(from)
-	for ; err == nil && i < extents.Extents; i++ {
-		var e index.Extent
-		if e, err = extents.Extent(i); err != nil || e.Offset >= to {
+// nameChunks appends the chunks in a part of the device to an entry, but no more
+// than make it too long.
+func (e *Entry) nameChunks(extents *index.Map, part span, limit int) error {
+	i, err := extents.Find(part.from)
+	for ; err == nil && i < extents.Extents && len(e.Chunks) <= limit/(2*chunk.Size); i++ {
+		var x index.Extent
+		if x, err = extents.Extent(i); err != nil || x.Offset >= part.to {
 			break
 		}
-		ids = append(ids, e.ID)
+		if n := len(e.Chunks); n == 0 || e.Chunks[n-1] != x.ID {
+			e.Chunks = append(e.Chunks, x.ID)
+		}
 	}
-	return ids, err
+	return err
+}
+
+// under returns the files that reads have touched, in the order of the device.
+func under(ctx context.Context, reads []Read, metadata *erofs.Image) ([]placed, error) {
+	spans := joined(reads)
+	var files []placed
+	_, err := metadata.Walk(ctx, func(path string, in erofs.Inode) error {
+		if !in.Device {
+			return nil
+		}
+		f := placed{path, span{int64(in.Address), int64(in.Address) + in.Size}}
+		i := sort.Search(len(spans), func(i int) bool { return spans[i].to > f.from })
+		if i < len(spans) && spans[i].from < f.to {
+			files = append(files, f)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.SortStableFunc(files, func(a, b placed) int { return cmp.Compare(a.from, b.from) })
+	return slices.CompactFunc(files, func(a, b placed) bool { return a.from == b.from }), nil
+}
+
+// joined returns what reads cover, sorted and without overlap.
+func joined(reads []Read) []span {
+	spans := make([]span, 0, len(reads))
+	for _, r := range reads {
+		spans = append(spans, span{r.Offset, r.Offset + r.Length})
+	}
+	slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.from, b.from) })
+	out := spans[:0]
+	for _, s := range spans {
+		if n := len(out); n > 0 && s.from <= out[n-1].to {
+			out[n-1].to = max(out[n-1].to, s.to)
+		} else {
+			out = append(out, s)
+		}
+	}
+	return out
 }

@@ -69,13 +69,14 @@ func TestFilesOfATrace(t *testing.T) {
 		tree.Dirent{Name: "bin", Node: dir(regular("large", 100_000, 30_000, 7), regular("other", 6000))},
 		tree.Dirent{Name: "lib", Node: dir(shared, tree.Dirent{Name: "link", Node: shared.Node})}))
 	const ms = time.Millisecond
-	r, err := Trace{Reads: []Read{
+	of := Trace{Reads: []Read{
 		{0, at["/lib/shared"] + 4096, 4096},
 		{1 * ms, at["/bin/large"] + 98304, 12288}, // two chunks
 		{2 * ms, at["/bin/large"] + 131072 - 4096, 8192},
 		{3 * ms, at["/bin/other"] - 4096, 12288}, // over its borders
 		{3 * ms, 1 << 40, 4096},                  // there is nothing
-	}}.Files(t.Context(), image, extents)
+	}}
+	r, err := of.Files(t.Context(), image, extents, MaxText)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +88,7 @@ func TestFilesOfATrace(t *testing.T) {
 		got = append(got, fmt.Sprint(e.At.Milliseconds(), " ", e.Path, " ", e.Offset, " ", e.Length, " ", len(e.Chunks)))
 	}
 	all := strings.Join(got, "\n")
-	for _, want := range []string{"0 /lib/link 4096 4096 1", "1 /bin/large 98304 12288 2", "2 /bin/large 126976 4096 2", "3 /bin/other 0 8192 1"} {
+	for _, want := range []string{"0 /lib/link 4096 4096 1", "1 /bin/large 98304 12288 2", "2 /bin/large 126976 3031 2", "3 /bin/other 0 6000 1"} {
 		if !strings.Contains(all, want) {
 			t.Errorf("%q is not among\n%s", want, all)
 		}
@@ -97,5 +98,8 @@ func TestFilesOfATrace(t *testing.T) {
 	}
 	if back, err := ParseText(EncodeText([]Recording{r})); err != nil || len(back) != 1 || len(back[0].Entries) != len(r.Entries) {
 		t.Errorf("as text: %v, error %v", back, err)
+	}
+	if short, err := of.Files(t.Context(), image, extents, r.Entries[0].Size()); err != nil || len(short.Entries) != 1 {
+		t.Errorf("within the size of the first entry: %v, error %v", short, err)
 	}
 }

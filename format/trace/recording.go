@@ -68,6 +68,9 @@ func EncodeText(recordings []Recording) []byte {
 	return out
 }
 
+// Size is about how long the entry is as text, in bytes.
+func (e *Entry) Size() int { return 32 + len(e.Path) + 65*len(e.Chunks) }
+
 // text returns the entry's line: ms offset length path chunk…
 func (e *Entry) text() string {
 	var b strings.Builder

@@ -136,7 +136,7 @@ func kept(all []workload) (size int) {
 	for _, w := range all {
 		for _, s := range w.Samples {
 			for i := range s.Entries {
-				size += textSize(&s.Entries[i])
+				size += s.Entries[i].Size()
 			}
 		}
 	}
@@ -148,16 +148,13 @@ func bounded(r trace.Recording) trace.Recording {
 	r.Starts = min(r.Starts, maxStarts)
 	left := maxRecording
 	for i := range r.Entries {
-		if left -= textSize(&r.Entries[i]); left < 0 || i == trace.MaxEntries {
+		if left -= r.Entries[i].Size(); left < 0 || i == trace.MaxEntries {
 			r.Entries = r.Entries[:i]
 			break
 		}
 	}
 	return r
 }
-
-// textSize is about how long an entry is as text, in bytes.
-func textSize(e *trace.Entry) int { return 32 + len(e.Path) + 65*len(e.Chunks) }
 
 // profile says how much of which parts of files a start has read.
 type profile map[uint64]int64

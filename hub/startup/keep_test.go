@@ -180,7 +180,7 @@ func TestKeepWithinBounds(t *testing.T) {
 	size := 0
 	for _, r := range kept {
 		for i := range r.Entries {
-			size += textSize(&r.Entries[i])
+			size += r.Entries[i].Size()
 		}
 	}
 	if size > maxKept || len(kept) < 3 {

@@ -1,13 +1,11 @@
 package startup
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"slices"
-	"sort"
 
 	"lighter/format/chunk"
 	"lighter/format/erofs"
@@ -35,55 +33,10 @@ type placed struct {
 	span
 }
 
-// Record says which files a trace has read. Where files share a place on the
-// device, it names the first. What is beyond the bounds of a recording is left
-// out, from the end.
+// Record says which files a trace has read (trace.Trace.Files). What is beyond the
+// bounds of a recording is left out, from the end.
 func (t *Tree) Record(ctx context.Context, tr trace.Trace) (trace.Recording, error) {
-	files, err := t.under(ctx, tr.Reads)
-	if err != nil {
-		return trace.Recording{}, fmt.Errorf("find the files of a trace: %w", err)
-	}
-	r := trace.Recording{Starts: 1}
-	left := maxRecording
-	for _, read := range tr.Reads {
-		end := read.Offset + read.Length
-		i := sort.Search(len(files), func(i int) bool { return files[i].to > read.Offset })
-		for ; i < len(files) && files[i].from < end; i++ {
-			f := files[i]
-			part := span{max(read.Offset, f.from), min(end, f.to)}
-			before := 0
-			if n := len(r.Entries); n > 0 && follows(&r.Entries[n-1], f, part) {
-				before = textSize(&r.Entries[n-1])
-				r.Entries[n-1].Length += part.to - part.from
-			} else {
-				r.Entries = append(r.Entries, trace.Entry{At: read.At, Path: f.path, Offset: part.from - f.from, Length: part.to - part.from})
-			}
-			last := &r.Entries[len(r.Entries)-1]
-			if err := t.nameChunks(last, part); err != nil {
-				return trace.Recording{}, err
-			}
-			if left -= textSize(last) - before; left < 0 || len(r.Entries) > trace.MaxEntries {
-				r.Entries = r.Entries[:len(r.Entries)-1]
-				return r, nil
-			}
-		}
-	}
-	return r, nil
-}
-
-// follows tells whether a part of a file begins where the entry ends.
-func follows(e *trace.Entry, f placed, part span) bool {
-	return e.Path == f.path && e.Offset+e.Length == part.from-f.from
-}
-
-// nameChunks appends the chunks in a part of the device to an entry.
-func (t *Tree) nameChunks(e *trace.Entry, part span) error {
-	return t.each(part, func(_ int64, x index.Extent) bool {
-		if n := len(e.Chunks); n == 0 || e.Chunks[n-1] != x.ID {
-			e.Chunks = append(e.Chunks, x.ID)
-		}
-		return len(e.Chunks) < maxRecording/(2*chunk.Size)
-	})
+	return tr.Files(ctx, t.metadata, t.extents, maxRecording)
 }
 
 // each calls fn for the extents in a part of the device until it returns false.
@@ -102,46 +55,6 @@ func (t *Tree) each(part span, fn func(i int64, x index.Extent) bool) error {
 		}
 	}
 	return nil
-}
-
-// under returns the files that reads have touched, in the order of the device.
-func (t *Tree) under(ctx context.Context, reads []trace.Read) ([]placed, error) {
-	spans := joined(reads)
-	var files []placed
-	_, err := t.metadata.Walk(ctx, func(path string, in erofs.Inode) error {
-		if !in.Device {
-			return nil
-		}
-		f := placed{path, span{int64(in.Address), int64(in.Address) + in.Size}}
-		i := sort.Search(len(spans), func(i int) bool { return spans[i].to > f.from })
-		if i < len(spans) && spans[i].from < f.to {
-			files = append(files, f)
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	slices.SortStableFunc(files, func(a, b placed) int { return cmp.Compare(a.from, b.from) })
-	return slices.CompactFunc(files, func(a, b placed) bool { return a.from == b.from }), nil
-}
-
-// joined returns what reads cover, sorted and without overlap.
-func joined(reads []trace.Read) []span {
-	spans := make([]span, 0, len(reads))
-	for _, r := range reads {
-		spans = append(spans, span{r.Offset, r.Offset + r.Length})
-	}
-	slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.from, b.from) })
-	out := spans[:0]
-	for _, s := range spans {
-		if n := len(out); n > 0 && s.from <= out[n-1].to {
-			out[n-1].to = max(out[n-1].to, s.to)
-		} else {
-			out = append(out, s)
-		}
-	}
-	return out
 }
 
 // use is a chunk that a start wants.

@@ -62,5 +62,5 @@ func (t *Trees) Files(ctx context.Context, of trace.Trace) (trace.Recording, err
 	if err != nil {
 		return trace.Recording{}, err
 	}
-	return of.Files(ctx, image, extents)
+	return of.Files(ctx, image, extents, trace.MaxText)
 }

@@ -219,6 +219,9 @@ func TestTraceRecord(t *testing.T) {
 	if err != nil || len(recordings) != 1 || !strings.Contains(string(text), "/libc.so.6 ") {
 		t.Errorf("%v\n%s", err, text)
 	}
+	if _, err := s.Machine.Command(t.Context(), lighter, "trace", "import", "--hub", s.Hub.URL, "--plain-http", "python", file); err != nil {
+		t.Errorf("the hub does not take what was recorded: %v", err)
+	}
 	for _, m := range nodeStatus(t, s).Mounts {
 		if n := len(heard.of(m.Tree)); n > 0 {
 			if n != 1 {

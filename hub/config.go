@@ -26,6 +26,8 @@ type Config struct {
 	Bucket    string   `toml:"bucket" comment:"Where packs and indexes lie: file:///DIR, or a URL of an object store; empty: ROOT/objects."`
 	Platforms []string `toml:"platforms" comment:"Images for these are taken in when they are pushed, and added unless asked otherwise."`
 
+	TraceRun bool `toml:"trace_run" comment:"Start each image once when it has just become ready, so that it is known what its first start reads: as its config says, without network, with 2 GiB of memory and for four minutes at most. It is code of whoever made the image; otherwise the hub runs none. Needs root, runc and what a node needs."`
+
 	LogLevel  string `toml:"log_level" comment:"Debug, info, warn or error."`
 	LogFormat string `toml:"log_format" comment:"Text or json."`
 

@@ -23,7 +23,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/format/tree"
 	"lighter/hub/catalog"
@@ -55,6 +54,7 @@ type Hub struct {
 	starts   *starts.Service
 	key      ed25519.PublicKey
 	view     *view
+	trials   *trials // nil: images are not started
 }
 
 // memoryTarget is what the garbage collector keeps the process to, in bytes, as
@@ -107,6 +107,9 @@ func (h *Hub) open(ctx context.Context) (err error) {
 	if h.objects, err = objects.Open(ctx, bucket); err != nil {
 		return err
 	}
+	if err := os.RemoveAll(trialDir(c.Root)); err != nil { // of a hub that was killed
+		return err
+	}
 	scratch, err := c.prepareScratch()
 	if err != nil {
 		return err
@@ -129,12 +132,23 @@ func (h *Hub) open(ctx context.Context) (err error) {
 	}
 	if h.ingest, err = ingest.New(ingest.Config{Platforms: c.Platforms, Scratch: scratch, Key: key, Log: h.log,
 		Limits: tree.Limits{Entries: c.Limits.Entries, Bytes: c.Limits.LayerBytes},
-		Ready:  func(ctx context.Context, tree chunk.ID) error { return h.starts.Await(ctx, tree) }}, h.catalog, h.objects, h.registry); err != nil {
+		Ready:  h.imageIsReady}, h.catalog, h.objects, h.registry); err != nil {
 		return err
 	}
 	h.starts = starts.New(h.catalog, h.objects, h.ingest, h.log)
 	h.view.starts = h.starts
+	if c.TraceRun {
+		h.trials = &trials{hub: h, queue: make(chan catalog.Image, maxTrials)}
+	}
 	return h.ingest.Recover(ctx)
+}
+
+// imageIsReady has an image's first start prepared.
+func (h *Hub) imageIsReady(ctx context.Context, image catalog.Image) error {
+	if h.trials != nil {
+		h.trials.add(image)
+	}
+	return h.starts.Await(ctx, image.Tree)
 }
 
 // Close closes what Open opened, in turn.
@@ -172,6 +186,9 @@ func (h *Hub) Serve(ctx context.Context, listener net.Listener) error {
 	group.Go(func() error { return h.ingest.Run(ctx) })
 	group.Go(func() error { return h.catalog.KeepSizes(ctx) })
 	group.Go(func() error { return h.starts.Run(ctx) })
+	if h.trials != nil {
+		group.Go(func() error { return h.trials.run(ctx) })
+	}
 	group.Go(func() error {
 		if h.secure != nil {
 			return server.ServeTLS(listener, "", "")

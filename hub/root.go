@@ -18,6 +18,7 @@ import (
 //	├── hub.key       the Ed25519 key that signs statements (PEM, PKCS #8, 0600)
 //	├── scratch       what is being made; emptied at each start. For a bucket that
 //	│                 is a directory elsewhere it lies there: objects are renamed
+//	├── trial         where an image is started once, with trace_run
 //	└── lock          held while a hub runs here
 //
 // To move a hub, move all of it. Without hub.key nodes that have pinned it will
@@ -27,6 +28,7 @@ func objectsDir(root string) string  { return filepath.Join(root, "objects") }
 func catalogFile(root string) string { return filepath.Join(root, "catalog.db") }
 func keyFile(root string) string     { return filepath.Join(root, "hub.key") }
 func scratchDir(root string) string  { return filepath.Join(root, "scratch") }
+func trialDir(root string) string    { return filepath.Join(root, "trial") }
 func lockFile(root string) string    { return filepath.Join(root, "lock") }
 
 // prepareRoot makes the directories and takes the lock, which holds until the

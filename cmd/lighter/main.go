@@ -87,7 +87,7 @@ containerd and fetches the bytes that a container touches.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath())}
 	})
-	root.AddCommand(hubCommand(), nodeCommand(), addCommand(), imagesCommand(), inspectCommand(), keeperCommand(), probeCommand(),
+	root.AddCommand(hubCommand(), nodeCommand(), addCommand(), imagesCommand(), inspectCommand(), keeperCommand(), probeCommand(), trialCommand(),
 		mountCommand(), unmountCommand(), releaseCommand(), rmCommand(), verifyCommand(), mirrorCommand(), statusCommand(), doctorCommand(), cacheCommand(), configCommand(), benchCommand(), traceCommand())
 	return root
 }

@@ -31,7 +31,6 @@ import (
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/sync/singleflight"
 
-	"lighter/format/chunk"
 	"lighter/format/tree"
 	"lighter/hub/catalog"
 	"lighter/hub/objects"
@@ -45,9 +44,9 @@ type Config struct {
 	Scratch   string // directory on the file system of the objects; emptied at the start
 	Key       ed25519.PrivateKey
 	Log       *slog.Logger
-	// Ready, unless it is nil, is called with the tree of each image that has just
-	// become ready, before those who wait for the image hear of it.
-	Ready func(ctx context.Context, tree chunk.ID) error
+	// Ready, unless it is nil, is called with each image that has just become ready,
+	// before those who wait for the image hear of it.
+	Ready func(ctx context.Context, image catalog.Image) error
 }
 
 // Service takes images in. It is safe for concurrent use.

@@ -110,7 +110,7 @@ func (s *Service) awaitReady(ctx context.Context, image catalog.Image) {
 	defer cancel()
 	now, err := s.catalog.Numbered(ctx, []int64{image.N})
 	if err == nil && len(now) > 0 && now[0].State == wire.StateReady {
-		err = s.config.Ready(ctx, now[0].Tree)
+		err = s.config.Ready(ctx, now[0])
 	}
 	if err != nil && ctx.Err() == nil {
 		s.config.Log.Warn("prepare the first start of an image", "image", image.Name, "cause", err)

@@ -1,0 +1,226 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"lighter/node"
+)
+
+const (
+	// trialReady is how long the trial's node may take to begin.
+	trialReady = 30 * time.Second
+	// trialName is what the trial's container is called.
+	trialName = "trial"
+	// trialCache is what its cache may hold.
+	trialCache = 2 << 30
+)
+
+// trialCommand is for `lighter hub` alone, which starts it in namespaces of its
+// own: whatever it leaves goes with them.
+func trialCommand() *cobra.Command {
+	var t trial
+	cmd := &cobra.Command{
+		Use:     "trial DIR",
+		Short:   "Start an image once and record that; `lighter hub --trace-run` starts it",
+		Example: "  pgrep -af 'lighter trial'",
+		Hidden:  true,
+		Args:    exactArgs("DIR"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			t.dir = args[0]
+			if os.Getpid() != 1 {
+				return usageError{errors.New("a trial is started by a hub")}
+			}
+			var image v1.ImageConfig
+			if err := json.NewDecoder(os.Stdin).Decode(&image); err != nil {
+				return fmt.Errorf("understand the image's config: %w", err)
+			}
+			return t.run(cmd.Context(), image)
+		},
+	}
+	cmd.Flags().StringVar(&t.hub, "hub", "", "the hub's `URL`")
+	cmd.Flags().StringVar(&t.name, "name", "", "the image's `NAME`")
+	cmd.Flags().StringVar(&t.platform, "platform", "", "its `OS/ARCH`")
+	cmd.Flags().StringVar(&t.tree, "tree", "", "its `TREE`")
+	return cmd
+}
+
+// trial is one start of an image.
+type trial struct {
+	dir                       string
+	hub, name, platform, tree string
+}
+
+func (t *trial) path(name string) string { return filepath.Join(t.dir, name) }
+
+func (t *trial) run(ctx context.Context, image v1.ImageConfig) error {
+	if err := t.prepare(); err != nil {
+		return fmt.Errorf("prepare the sandbox: %w", err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	control, err := t.startNode(ctx)
+	if err != nil {
+		return err
+	}
+	if err := control.Mount(ctx, t.name, t.platform, t.path("first")); err != nil {
+		return err
+	}
+	waits, over := make(chan struct{}), make(chan error, 1)
+	var recorded node.TraceRecorded
+	go func() {
+		over <- control.Record(ctx, t.tree, false, func(at node.TraceRecorded) {
+			if recorded = at; at.Reads == 0 && !at.Over {
+				select {
+				case <-waits:
+				default:
+					close(waits)
+				}
+			}
+		})
+	}()
+	select {
+	case <-waits:
+	case err := <-over:
+		return errors.Join(errors.New("nothing was recorded"), err)
+	}
+	// It was mounted once more for this.
+	if err := control.Mount(ctx, t.name, t.platform, t.path("lower")); err != nil {
+		return err
+	}
+	ended, err := t.start(ctx, image)
+	if err != nil {
+		return err
+	}
+	var said error
+	select {
+	case err = <-over:
+		said = t.stop(ctx, ended)
+	case said = <-ended: // servers do not
+		select {
+		case err = <-over:
+		case <-time.After(trialOver):
+			err = errors.New("hardly anything was read")
+		}
+	}
+	if err != nil {
+		return errors.Join(err, said)
+	}
+	fmt.Printf("%d reads of %d bytes\n", recorded.Reads, recorded.Bytes)
+	return nil
+}
+
+// prepare makes the namespaces the trial's own.
+func (t *trial) prepare() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return err
+	}
+	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return err
+	}
+	for _, name := range []string{"first", "lower", "upper", "bundle/rootfs"} {
+		if err := os.MkdirAll(t.path(name), 0o755); err != nil {
+			return err
+		}
+	}
+	return unix.Mount("tmpfs", t.path("upper"), "tmpfs", unix.MS_NODEV, "size=512m,mode=0755")
+}
+
+// startNode runs a node in this process.
+func (t *trial) startNode(ctx context.Context) (*node.Control, error) {
+	config := node.DefaultConfig()
+	config.Root, config.Address, config.Hubs, config.CacheSize, config.Record = t.path("node"), "", []string{t.hub}, trialCache, false
+	ready, ended := make(chan struct{}), make(chan error, 1)
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	go func() { ended <- node.Run(ctx, config, log, func() { close(ready) }) }()
+	select {
+	case <-ready:
+		return node.NewControl(config.Root), nil
+	case err := <-ended:
+		return nil, fmt.Errorf("start a node: %w", err)
+	case <-time.After(trialReady):
+		return nil, errors.New("start a node: it does not get ready")
+	}
+}
+
+// start starts the image in a sandbox.
+func (t *trial) start(ctx context.Context, image v1.ImageConfig) (ended chan error, err error) {
+	for _, name := range []string{"upper/files", "upper/work"} {
+		if err := os.Mkdir(t.path(name), 0o755); err != nil {
+			return nil, err
+		}
+	}
+	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", t.path("lower"), t.path("upper/files"), t.path("upper/work"))
+	if err := unix.Mount("overlay", t.path("bundle/rootfs"), "overlay", unix.MS_NODEV, options); err != nil {
+		return nil, fmt.Errorf("mount the sandbox: %w", err)
+	}
+	spec, err := json.Marshal(sandbox(image, t.tree))
+	if err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(t.path("bundle/config.json"), spec, 0o600); err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, "runc", "--root", t.path("runc"), "run", "--bundle", t.path("bundle"), trialName)
+	cmd.Stderr = &tail{}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start the image: %w", err)
+	}
+	ended = make(chan error, 1)
+	go func() {
+		err := cmd.Wait()
+		if err != nil {
+			err = fmt.Errorf("the image ended with: %w: %s", err, cmd.Stderr)
+		}
+		ended <- err
+	}()
+	return ended, nil
+}
+
+const (
+	// trialStop is how long what was started may take to end.
+	trialStop = 10 * time.Second
+	// trialOver is how long after that its recording may take to end.
+	trialOver = 30 * time.Second
+)
+
+// stop ends what was started. What does not end goes with the namespaces.
+func (t *trial) stop(ctx context.Context, ended chan error) error {
+	ctx, cancel := context.WithTimeout(ctx, trialStop)
+	defer cancel()
+	_ = exec.CommandContext(ctx, "runc", "--root", t.path("runc"), "kill", trialName, "KILL").Run() // it may just have ended
+	select {
+	case said := <-ended:
+		return said
+	case <-ctx.Done():
+		return errors.New("the image does not end")
+	}
+}
+
+// tail keeps the end of what is written to it.
+type tail struct{ b []byte }
+
+var _ io.Writer = (*tail)(nil)
+
+// Write keeps what fits.
+func (t *tail) Write(b []byte) (int, error) {
+	const most = 500
+	t.b = append(t.b, b...)
+	t.b = t.b[max(0, len(t.b)-most):]
+	return len(b), nil
+}
+
+// String returns what is kept.
+func (t *tail) String() string { return string(t.b) }

@@ -18,9 +18,9 @@ const (
 	maxNeeded   = 512
 	maxString   = 4096
 
-	ptLoad, ptDynamic, ptInterp                   = 1, 2, 3
-	dtNeeded, dtStrtab, dtRpath, dtRunpath        = 1, 5, 15, 29
-	elfExecutable                          uint32 = 1
+	ptLoad, ptDynamic, ptInterp                                       = 1, 2, 3
+	dtNeeded, dtStrtab, dtRela, dtRelaSize, dtRpath, dtRunpath        = 1, 5, 7, 8, 15, 29
+	elfExecutable, elfWritable                                 uint32 = 1, 2
 )
 
 // binaryFile is what the guess wants to know of a program or library.
@@ -30,7 +30,7 @@ type binaryFile struct {
 	rpath   []string // with $ORIGIN as it is written
 	runpath []string
 	loads   []load
-	entry   int64 // where in the file it begins to run
+	changes span // the list of what a loader changes in the data: it reads all of it
 }
 
 // load is a part of the file that is mapped.
@@ -38,6 +38,7 @@ type load struct {
 	span
 	address uint64
 	text    bool // it is executable
+	written bool // it can be written to
 }
 
 // parseELF reads a little-endian ELF file of 64 bits. Of what is not one, or is
@@ -61,7 +62,7 @@ func parseELF(size int64, read func(offset, n int64) []byte) *binaryFile {
 		switch {
 		case !ok:
 		case kind == ptLoad:
-			f.loads = append(f.loads, load{part, le.Uint64(programs[16:]), flags&elfExecutable != 0})
+			f.loads = append(f.loads, load{part, le.Uint64(programs[16:]), flags&elfExecutable != 0, flags&elfWritable != 0})
 		case kind == ptDynamic:
 			dynamic = part
 		case kind == ptInterp:
@@ -69,8 +70,7 @@ func parseELF(size int64, read func(offset, n int64) []byte) *binaryFile {
 		}
 	}
 	f.interp, _, _ = strings.Cut(string(read(interp.from, min(interp.to-interp.from, maxString))), "\x00")
-	f.entry, _ = f.offset(le.Uint64(h[24:]))
-	f.readDynamic(read(dynamic.from, min(dynamic.to-dynamic.from, maxDynamic*elfDynamic)), read)
+	f.readDynamic(read(dynamic.from, min(dynamic.to-dynamic.from, maxDynamic*elfDynamic)), size, read)
 	return f
 }
 
@@ -92,19 +92,26 @@ func (f *binaryFile) offset(address uint64) (int64, bool) {
 	return 0, false
 }
 
-func (f *binaryFile) readDynamic(b []byte, read func(offset, n int64) []byte) {
+func (f *binaryFile) readDynamic(b []byte, size int64, read func(offset, n int64) []byte) {
 	le := binary.LittleEndian
-	var strtab uint64
+	var strtab, changes, changesSize uint64
 	var names []struct{ tag, at uint64 }
 	for ; len(b) >= elfDynamic && le.Uint64(b) != 0; b = b[elfDynamic:] {
 		switch tag, value := le.Uint64(b), le.Uint64(b[8:]); tag {
 		case dtStrtab:
 			strtab = value
+		case dtRela:
+			changes = value
+		case dtRelaSize:
+			changesSize = value
 		case dtNeeded, dtRpath, dtRunpath:
 			if len(names) < maxNeeded {
 				names = append(names, struct{ tag, at uint64 }{tag, value})
 			}
 		}
+	}
+	if from, ok := f.offset(changes); ok {
+		f.changes, _ = fileSpan(uint64(from), changesSize, size)
 	}
 	table, ok := f.offset(strtab)
 	if !ok {

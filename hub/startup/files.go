@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	maxLinks  = 40     // that are followed for one path
-	maxFinds  = 50_000 // look-ups for one guess
-	maxChunks = 4096   // that are read for one guess
-	keptReads = 32     // chunks that are kept in memory
+	maxLinks  = 40      // that are followed for one path
+	maxFinds  = 500_000 // look-ups for one guess
+	maxChunks = 8192    // that are read for one guess
+	keptReads = 32      // chunks that are kept in memory
 )
 
 // Read returns a chunk's plain bytes.
@@ -35,6 +35,7 @@ type files struct {
 	finder *erofs.Finder
 	read   Read
 
+	dirs   map[string]string // that were followed; empty: there is none
 	finds  int
 	reads  int
 	plain  map[chunk.ID][]byte
@@ -42,48 +43,68 @@ type files struct {
 }
 
 func (t *Tree) files(ctx context.Context, read Read) *files {
-	return &files{Tree: t, ctx: ctx, finder: t.metadata.Finder(), read: read, plain: map[chunk.ID][]byte{}}
+	return &files{Tree: t, ctx: ctx, finder: t.metadata.Finder(), read: read, dirs: map[string]string{}, plain: map[chunk.ID][]byte{}}
 }
 
 // resolve follows a path from the root, as the kernel does, and returns what is
 // there under the path that has no links in it.
 func (f *files) resolve(name string) (string, erofs.Inode, bool) {
+	name = path.Join("/", name) // ".." behind a link is not what the kernel makes of it; nobody names files like that
+	dir, base := path.Split(name)
+	if base == "" {
+		in, ok := f.find("/")
+		return "/", in, ok
+	}
+	at, known := f.dirs[dir]
+	if !known {
+		at = f.follow(dir)
+		f.dirs[dir] = at
+	}
+	if at == "" {
+		return "", erofs.Inode{}, false
+	}
+	in, ok := f.find(path.Join(at, base))
+	if ok && in.Mode&tree.ModeType == tree.ModeSymlink {
+		at = f.follow(path.Join(at, base))
+		in, ok = f.find(at)
+		return at, in, ok && at != ""
+	}
+	return path.Join(at, base), in, ok
+}
+
+// follow returns the path without links of what a path leads to, or nothing.
+func (f *files) follow(name string) string {
 	left := strings.Split(name, "/")
-	at, links := "/", 0
-	in, ok := f.find("/")
-	for len(left) > 0 && ok {
+	at := "/"
+	for links := 0; len(left) > 0; {
 		part := left[0]
 		left = left[1:]
-		switch part {
-		case "", ".":
-			continue
-		case "..":
-			at = path.Dir(at)
-			in, ok = f.find(at)
+		next := path.Join(at, part)
+		if part == "" || part == "." || part == ".." {
+			at = next
 			continue
 		}
-		next := path.Join(at, part)
-		if in, ok = f.find(next); !ok {
-			break
+		in, ok := f.find(next)
+		if !ok {
+			return ""
 		}
 		if in.Mode&tree.ModeType != tree.ModeSymlink {
 			at = next
 			continue
 		}
 		if links++; links > maxLinks {
-			return "", in, false
+			return ""
 		}
 		if path.IsAbs(in.Link) {
 			at = "/"
 		}
 		left = append(strings.Split(in.Link, "/"), left...)
-		in, ok = f.find(at)
 	}
-	return at, in, ok
+	return at
 }
 
 func (f *files) find(name string) (erofs.Inode, bool) {
-	if f.finds++; f.finds > maxFinds || f.ctx.Err() != nil || len(name) > 4096 {
+	if f.finds++; f.finds > maxFinds || f.ctx.Err() != nil || name == "" || len(name) > 4096 {
 		return erofs.Inode{}, false
 	}
 	in, err := f.finder.Find(name)

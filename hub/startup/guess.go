@@ -9,13 +9,16 @@ import (
 )
 
 const (
-	// maxText and maxData bound what is taken of one part of a program or library,
-	// in bytes, maxScript of a script or a file that is named, maxRoot of all that
-	// one program is guessed to read.
-	maxText   = 24 << 20
-	maxData   = 8 << 20
+	// maxCode bounds what is taken of the code of one program or library, maxExtra
+	// of one that a script imports, maxData of data that a loader changes, maxTables
+	// of data that is only read, in bytes; maxScript of a script or a file that is
+	// named, maxRoot of all that one program is guessed to read.
+	maxCode   = 24 << 20
+	maxExtra  = 6 << 20
+	maxData   = 64 << 20
+	maxTables = 8 << 20
 	maxScript = 1 << 20
-	maxRoot   = 128 << 20
+	maxRoot   = 256 << 20
 
 	maxCommands = 16 // programs that a script is searched for
 	maxShebangs = 4  // scripts that are run by scripts
@@ -30,26 +33,33 @@ type Config struct {
 
 // Guess returns recordings of what starts of the image are likely to read, from
 // nothing but what is in it: of the program that the config names first, then of
-// others that it may be given on the command line. They are of no starts, by which
-// Layout knows them; Keep is not for them.
+// others that it may be given on the command line, and of the largest packages of a
+// Python. They are of no starts, by which Layout knows them; Keep is not for them.
 //
 // It takes a program, its loader and all its libraries, what they read when they
 // begin, and the scripts and programs that its arguments name. It reads at most
-// 4,096 chunks. What it cannot find, read or understand is left out: then it is
+// 8,192 chunks. What it cannot find, read or understand is left out: then it is
 // less of a guess. The only error is the context's.
 func (t *Tree) Guess(ctx context.Context, c Config, read Read) ([]trace.Recording, error) {
 	g := newGuesser(t.files(ctx, read), c)
 	var out []trace.Recording
 	seen := map[string]bool{}
+	add := func(run func()) {
+		g.entries, g.left, g.depth = nil, maxRoot, 0
+		if run(); len(g.entries) > 0 && len(out) < maxWorkloads {
+			out = append(out, bounded(trace.Recording{Entries: g.entries}))
+		}
+	}
+	var py *python
 	try := func(argv []string) {
 		program, ok := g.command(argv)
 		if !ok || seen[program.path] {
 			return
 		}
 		seen[program.path] = true
-		g.entries, g.left, g.depth = nil, maxRoot, 0
-		if g.run(program, argv); len(g.entries) > 0 {
-			out = append(out, bounded(trace.Recording{Entries: g.entries}))
+		add(func() { g.run(program, argv) })
+		if py == nil && pythonName.MatchString(path.Base(program.path)) {
+			py = g.python(program, argv)
 		}
 	}
 	try(append(append([]string{}, c.Entrypoint...), c.Cmd...))
@@ -58,6 +68,13 @@ func (t *Tree) Guess(ctx context.Context, c Config, read Read) ([]trace.Recordin
 			if len(out) < maxWorkloads {
 				try([]string{found})
 			}
+		}
+	}
+	if py != nil {
+		for _, name := range py.packages() {
+			clear(py.seen)
+			py.begin()
+			add(func() { py.module(name, 0) })
 		}
 	}
 	return out, ctx.Err()
@@ -163,7 +180,7 @@ func (g *guesser) run(program regular, argv []string) {
 		argv = append(append(more, program.path), argv[1:]...)
 		program = interpreter
 	}
-	g.binary(program)
+	g.binary(program, maxCode)
 	g.arguments(program, argv)
 }
 
@@ -188,8 +205,8 @@ func (g *guesser) shebang(r *regular) (interpreter regular, argv []string, ok bo
 }
 
 // binary adds a program and its libraries: of all of them first what the loader
-// looks at, then the code.
-func (g *guesser) binary(program regular) {
+// looks at, then the code, of each at most that many bytes.
+func (g *guesser) binary(program regular, code int64) {
 	all := g.load(program)
 	for i := range all {
 		o := &all[i]
@@ -199,10 +216,14 @@ func (g *guesser) binary(program regular) {
 			continue
 		}
 		for _, l := range o.elf.loads {
-			if !l.text {
+			switch {
+			case l.written:
 				g.take(&o.regular, span{l.from, min(l.to, l.from+maxData)})
+			case !l.text:
+				g.take(&o.regular, span{l.from, min(l.to, l.from+maxTables)})
 			}
 		}
+		g.take(&o.regular, span{o.elf.changes.from, min(o.elf.changes.to, o.elf.changes.from+maxData)})
 		if i == 1 {
 			g.takeFile("/etc/ld.so.cache")
 		}
@@ -213,8 +234,8 @@ func (g *guesser) binary(program regular) {
 			continue
 		}
 		for _, l := range o.elf.loads {
-			if l.text {
-				g.take(&o.regular, span{l.from, min(l.to, l.from+maxText)})
+			if l.text && !l.written {
+				g.take(&o.regular, span{l.from, min(l.to, l.from+code)})
 			}
 		}
 	}

@@ -144,6 +144,7 @@ func linux() contents {
 		"/usr/bin/python3.11":       elf(loaderPath, "", "libm.so.6", "libc.so.6"),
 		"/usr/lib/python3.11/os.py": long("# os"),
 		"/usr/lib/python3.11/encodings/__pycache__/utf_8.cpython-311.pyc": long("utf_8"),
+		"/usr/lib/python3.11/encodings/utf_8.py":                          "import codecs\n",
 		"/usr/lib/python3.11/encodings/aliases.py":                        long("aliases"),
 		"/etc/ld.so.cache":              long("cache"),
 		"/etc/ld.so.conf":               "include /etc/ld.so.conf.d/*.conf\n",
@@ -176,7 +177,7 @@ func TestGuess(t *testing.T) {
 		"a command line": {Config{Entrypoint: []string{"/bin/sh", "-c"}, Cmd: []string{"cd /app && exec ./main.py"}, Env: path, WorkingDir: "/app"}, []string{
 			"/usr/bin/sh", "/app/main.py", "/usr/bin/python3.11"}},
 		"Python": {Config{Cmd: []string{"/app/main.py"}, Env: path}, []string{"/app/main.py", "/usr/bin/python3.11", lib + "ld-linux-x86-64.so.2", "/etc/ld.so.cache", lib + "libm-2.so",
-			lib + "libc.so.6", "/usr/lib/python3.11/encodings/aliases.py", "/usr/lib/python3.11/encodings/__pycache__/utf_8.cpython-311.pyc", "/usr/lib/python3.11/os.py"}},
+			lib + "libc.so.6", "/usr/lib/python3.11/encodings/aliases.py", "/usr/lib/python3.11/encodings/__pycache__/utf_8.cpython-311.pyc"}},
 	} {
 		_, got := linux().guess(t, c.config)
 		for i, p := range c.want { // in this order
@@ -184,6 +185,48 @@ func TestGuess(t *testing.T) {
 				t.Errorf("%s: %s is not where it belongs among %q", name, p, got)
 			}
 		}
+	}
+}
+
+// What a Python imports is found in its sources.
+func TestGuessOfPython(t *testing.T) {
+	const site, lib = "/usr/local/lib/python3.11/dist-packages/", "/usr/lib/python3.11/"
+	files := linux()
+	for name, text := range map[string]string{
+		site + "pkg/__init__.py":     "from .core import (\n    run,\n)\nfrom . import sub, value\n__version__ = 1\ndef f():\n    import hidden\n",
+		site + "pkg/core.py":         "try:\n    import json.decoder as d, missing\nexcept ImportError:\n    pass\nif TYPE_CHECKING:\n    import hidden\n",
+		site + "pkg/sub/__init__.py": "from ..other import x  # import hidden\nfrom pkg.native import y\n",
+		site + "pkg/other.py":        "import pkg, pkg.other; import hidden\n",
+		site + "pkg/__main__.py":     "import os\n",
+		site + "own.pth":             "import hook; __import__('late').start()\n/hidden\n", site + "late.py": "",
+		site + "hook.py": "", site + "hidden.py": "",
+		lib + "json/__init__.py": "", lib + "json/decoder.py": "from . import scanner", lib + "json/scanner.py": "",
+	} {
+		files[name] = long(text)
+	}
+	files[site+"pkg/native.cpython-311-x86_64-linux-gnu.so"] = elf("", "", "libxy.so.1")
+	files[site+"pkg/native.py"] = long("import hidden")
+	want := []string{site + "hook.py", site + "late.py", site + "pkg/__init__.py", site + "pkg/core.py", lib + "json/__init__.py", lib + "json/decoder.py", lib + "json/scanner.py",
+		site + "pkg/sub/__init__.py", site + "pkg/other.py", site + "pkg/native.cpython-311-x86_64-linux-gnu.so", "/usr/lib/x86_64-linux-gnu/libxy.so.1"}
+	for _, argv := range [][]string{{"python3", "-c", "import pkg"}, {"python3", "-u", "-W", "x", "-m", "pkg"}, {"python3", "/app/main.py", "pkg"}} {
+		files["/app/main.py"] = long("#!/usr/bin/env python3\nimport beside\nfrom pkg import value\n")
+		files["/app/beside.py"] = long("")
+		_, got := files.guess(t, Config{Cmd: argv})
+		for _, name := range want {
+			if !slices.Contains(got, name) {
+				t.Errorf("%q: %s is not among %q", argv, name, got)
+			}
+		}
+		if slices.Contains(got, site+"hidden.py") || slices.Contains(got, "/app/beside.py") != (argv[1] == "/app/main.py") || slices.Contains(got, lib+"os.py") {
+			t.Errorf("%q: %q", argv, got)
+		}
+	}
+	// The largest packages are guessed to be imported.
+	files[site+"pkg/data"] = strings.Repeat("x", chunk.MaxLength)
+	files[site+"pkg/more"] = strings.Repeat("y", chunk.MaxLength)
+	recordings, _ := files.guess(t, Config{Cmd: []string{"sh"}})
+	if last := recordings[len(recordings)-1].Entries; last[0].Path != site+"pkg/__init__.py" {
+		t.Errorf("the last guess is of %v", last)
 	}
 }
 
@@ -203,7 +246,7 @@ func TestGuessOfOddImages(t *testing.T) {
 		{loop, []string{"/a"}, 0}, {loop, []string{"/c"}, 0}, {loop, []string{"/d"}, 0}, {loop, []string{"a"}, 0},
 		{shebangs, []string{"/s"}, 20}, {shebangs, []string{"/e"}, 20}, {shebangs, []string{"/n"}, 4}, {shebangs, []string{"/m"}, 4},
 		{needs, []string{"/lib/liba.so"}, 20}, {shells, []string{"/x"}, 200}, {confs, []string{"sh"}, 10},
-		{linux(), []string{"../../usr/bin/../bin/sh"}, 20},
+		{linux(), []string{"../../usr/bin/../bin/sh"}, 20}, {linux(), []string{"python3", "-c", strings.Repeat("import "+strings.Repeat("a.", 100)+"b\nfrom ....... import c\n", 1000)}, 20},
 	} {
 		recordings, paths := c.files.guess(t, Config{Cmd: c.argv, WorkingDir: "."})
 		if len(recordings) > 0 && len(recordings[0].Entries) > c.most {

@@ -26,7 +26,7 @@ type object struct {
 type loader struct {
 	*files
 	env     map[string]string
-	dirs    []string               // of /etc/ld.so.conf, then systemDirs
+	libs    []string               // directories of libraries: of /etc/ld.so.conf, then systemDirs
 	objects map[string]*binaryFile // by path
 }
 
@@ -34,7 +34,7 @@ func (f *files) loader(env map[string]string) *loader {
 	l := &loader{files: f, env: env, objects: map[string]*binaryFile{}}
 	configs := 0
 	l.config("/etc/ld.so.conf", &configs)
-	l.dirs = append(l.dirs, systemDirs...)
+	l.libs = append(l.libs, systemDirs...)
 	return l
 }
 
@@ -58,8 +58,8 @@ func (l *loader) config(name string, configs *int) {
 					l.config(path.Join(path.Dir(pattern), found), configs)
 				}
 			}
-		case len(fields) == 1 && path.IsAbs(fields[0]) && len(l.dirs) < maxConfigs:
-			l.dirs = append(l.dirs, fields[0])
+		case len(fields) == 1 && path.IsAbs(fields[0]) && len(l.libs) < maxConfigs:
+			l.libs = append(l.libs, fields[0])
 		}
 	}
 }
@@ -117,7 +117,7 @@ func (l *loader) library(name string, of, program *object) (regular, bool) {
 	}
 	dirs = append(dirs, strings.FieldsFunc(l.env["LD_LIBRARY_PATH"], func(r rune) bool { return r == ':' || r == ';' })...)
 	dirs = append(dirs, origin(of.elf.runpath, of.path)...)
-	for _, dir := range append(dirs, l.dirs...) {
+	for _, dir := range append(dirs, l.libs...) {
 		if !path.IsAbs(dir) {
 			continue
 		}

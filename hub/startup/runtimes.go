@@ -12,8 +12,6 @@ var wellKnown = []string{
 	"/usr/lib/locale/C.utf8/LC_CTYPE", "/usr/lib/x86_64-linux-gnu/gconv/gconv-modules.cache", "/usr/lib/aarch64-linux-gnu/gconv/gconv-modules.cache",
 }
 
-var pythonName = regexp.MustCompile(`^python([0-9]\.[0-9]+)?`)
-
 // arguments adds what a program reads besides its libraries: what its language
 // begins with, and what the command line names.
 func (g *guesser) arguments(program regular, argv []string) {
@@ -26,7 +24,10 @@ func (g *guesser) arguments(program regular, argv []string) {
 		g.shell(argv)
 		return
 	case pythonName.MatchString(base):
-		g.python(program, argv)
+		if p := g.python(program, argv); p != nil {
+			p.begin()
+			p.run(argv)
+		}
 	case base == "java":
 		g.java(program)
 	case strings.Contains(base, "gcc") || strings.Contains(base, "g++"):
@@ -118,34 +119,6 @@ func skipped(word string) bool {
 	return assigned && !strings.ContainsAny(name, "/.-$")
 }
 
-// pythonBegins are the modules that every Python loads.
-var pythonBegins = []string{
-	"encodings/__init__", "encodings/aliases", "encodings/utf_8", "codecs", "io", "abc", "site", "os", "stat", "posixpath", "genericpath",
-	"_collections_abc", "_sitebuiltins", "sitecustomize", "importlib/__init__", "importlib/util", "importlib/machinery", "importlib/_abc",
-}
-
-// python adds the modules that Python begins with.
-func (g *guesser) python(program regular, argv []string) {
-	version := pythonName.FindStringSubmatch(path.Base(program.path))[1]
-	tag := "cpython-" + strings.ReplaceAll(version, ".", "")
-	for _, prefix := range []string{path.Dir(path.Dir(program.path)), "/usr", "/usr/local"} {
-		lib := path.Join(prefix, "lib/python"+version)
-		if _, ok := g.open(path.Join(lib, "os.py")); !ok {
-			continue
-		}
-		for _, module := range pythonBegins {
-			dir, name := path.Split(module)
-			compiled := path.Join(lib, dir, "__pycache__", name+"."+tag+".pyc")
-			if _, ok := g.open(compiled); ok {
-				g.takeFile(compiled)
-			} else {
-				g.takeFile(path.Join(lib, module+".py"))
-			}
-		}
-		return
-	}
-}
-
 // java adds what a Java virtual machine begins with: its libraries are loaded by
 // name, and of its modules the index is read first.
 func (g *guesser) java(program regular) {
@@ -156,9 +129,9 @@ func (g *guesser) java(program regular) {
 		switch {
 		case !ok:
 		case strings.HasSuffix(name, ".so"):
-			g.binary(r)
+			g.binary(r, maxCode)
 		case strings.HasSuffix(name, ".jsa"):
-			g.take(&r, span{0, maxText})
+			g.take(&r, span{0, maxCode})
 		default:
 			g.take(&r, span{0, maxScript})
 		}
@@ -171,7 +144,7 @@ func (g *guesser) gcc() {
 	for _, pattern := range []string{"/usr/bin/as", "/usr/lib/gcc/*/*/collect2", "/usr/bin/ld", "/usr/lib/gcc/*/*/liblto_plugin.so"} {
 		for _, found := range g.glob(pattern) {
 			if r, ok := g.open(found); ok {
-				g.binary(r)
+				g.binary(r, maxCode)
 			}
 		}
 	}
@@ -186,7 +159,7 @@ func (g *guesser) r() {
 					g.takeFile(path.Join(home, "library", pkg, file))
 				}
 				if r, ok := g.open(path.Join(home, "library", pkg, "libs", pkg+".so")); ok {
-					g.binary(r)
+					g.binary(r, maxCode)
 				}
 			}
 		}

@@ -1,0 +1,275 @@
+package startup
+
+import (
+	"cmp"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"lighter/format/erofs"
+)
+
+const (
+	maxModules  = 4096 // that one program is guessed to import
+	maxNesting  = 100  // of imports in imports
+	maxSource   = 256 << 10
+	maxPackages = 10      // installed packages that are guessed to be imported
+	minPackage  = 2 << 20 // bytes that are worth it
+)
+
+var pythonName = regexp.MustCompile(`^python(3\.[0-9]+)?$`)
+
+// python guesses what a Python imports, from the sources.
+type python struct {
+	*guesser
+	tag  string   // of compiled modules: cpython-311
+	lib  string   // of the standard library
+	site []string // where packages are installed
+	dirs []string // where modules are looked for
+	seen map[string]bool
+}
+
+// python returns the guesser for a Python, or nil if it has no library.
+func (g *guesser) python(program regular, argv []string) *python {
+	version := pythonName.FindStringSubmatch(path.Base(program.path))[1]
+	prefixes := []string{path.Dir(path.Dir(program.path)), "/usr", "/usr/local"}
+	p := &python{guesser: g, tag: "cpython-" + strings.ReplaceAll(version, ".", ""), seen: map[string]bool{}}
+	for _, prefix := range prefixes {
+		lib := path.Join(prefix, "lib/python"+version)
+		if _, ok := g.open(path.Join(lib, "os.py")); ok {
+			p.lib = lib
+			break
+		}
+	}
+	if p.lib == "" || version == "" {
+		return nil
+	}
+	if len(argv) > 0 && strings.Contains(argv[0], "/") { // a virtual environment's link to it
+		prefixes = append([]string{path.Dir(path.Dir(g.absolute(argv[0])))}, prefixes...)
+	}
+	for _, prefix := range prefixes {
+		for _, dir := range []string{"lib/python" + version + "/site-packages", "lib/python" + version + "/dist-packages", "lib/python3/dist-packages"} {
+			at, _, ok := g.resolve(path.Join(prefix, dir))
+			if ok && !slices.Contains(p.site, at) {
+				p.site = append(p.site, at)
+			}
+		}
+	}
+	p.dirs = append(p.dirs, strings.FieldsFunc(g.env["PYTHONPATH"], func(r rune) bool { return r == ':' })...)
+	p.dirs = append(append(p.dirs, p.lib, path.Join(p.lib, "lib-dynload")), p.site...)
+	return p
+}
+
+// frozen are modules that Python 3.11 and later have in themselves.
+var frozen = []string{"abc", "codecs", "io", "_collections_abc", "_sitebuiltins", "genericpath", "ntpath", "posixpath", "os", "site", "stat",
+	"importlib._bootstrap", "importlib._bootstrap_external", "importlib.util", "importlib.machinery", "runpy", "zipimport"}
+
+// begin adds what every start imports, and what .pth files say.
+func (p *python) begin() {
+	minor, _ := strconv.Atoi(strings.TrimPrefix(p.tag, "cpython-3"))
+	for _, name := range frozen {
+		p.seen[name] = minor >= 11
+	}
+	for _, name := range []string{"encodings", "encodings.aliases", "encodings.utf_8", "codecs", "io", "abc", "site", "os", "sitecustomize", "usercustomize"} {
+		p.module(name, 0)
+	}
+	for _, dir := range p.site {
+		for _, name := range p.names(dir, 10_000) {
+			if r, ok := p.open(path.Join(dir, name)); ok && strings.HasSuffix(name, ".pth") {
+				p.take(&r, span{0, maxScript})
+				text := string(p.bytes(&r, 0, maxSource))
+				p.scan(text, "", 0)
+				for _, call := range importCall.FindAllStringSubmatch(text, 100) {
+					p.module(call[1], 0)
+				}
+			}
+		}
+	}
+}
+
+var importCall = regexp.MustCompile(`__import__\(['"]([\w.]+)['"]\)`)
+
+// run adds what a command line has Python run.
+func (p *python) run(argv []string) {
+	for i := 1; i < len(argv); i++ {
+		rest := argv[i+1:]
+		switch arg := argv[i]; {
+		case arg == "-c" && len(rest) > 0:
+			p.scan(rest[0], "", 0)
+			return
+		case arg == "-m" && len(rest) > 0:
+			p.module("runpy", 0)
+			p.module(rest[0], 0)
+			p.module(rest[0]+".__main__", 0)
+			return
+		case arg == "-W" || arg == "-X":
+			i++
+		case strings.HasPrefix(arg, "-"):
+		default:
+			if r, ok := p.open(p.absolute(arg)); ok {
+				p.take(&r, span{0, maxScript})
+				p.dirs = append([]string{path.Dir(r.path)}, p.dirs...)
+				p.scan(string(p.bytes(&r, 0, maxSource)), "", 0)
+			}
+			return
+		}
+	}
+}
+
+// module adds a module, the packages that it is in, and what these import.
+func (p *python) module(name string, depth int) {
+	if p.seen[name] || depth > maxNesting || len(p.seen) > maxModules || len(name) > 200 {
+		return
+	}
+	p.seen[name] = true
+	parent, last := "", name
+	dirs := p.dirs
+	if i := strings.LastIndexByte(name, '.'); i >= 0 {
+		parent, last = name[:i], name[i+1:]
+		p.module(parent, depth+1)
+		dirs = nil
+		for _, dir := range p.dirs {
+			dirs = append(dirs, path.Join(dir, strings.ReplaceAll(parent, ".", "/")))
+		}
+	}
+	if !isName(last) {
+		return
+	}
+	for _, dir := range dirs {
+		if p.source(path.Join(dir, last), "__init__", name, depth) || p.extension(dir, last) || p.source(dir, last, parent, depth) {
+			return
+		}
+	}
+}
+
+// source adds a module that is written in Python, and what it imports.
+func (p *python) source(dir, name, pkg string, depth int) bool {
+	r, ok := p.open(path.Join(dir, name+".py"))
+	if !ok {
+		return false
+	}
+	if compiled, ok := p.open(path.Join(dir, "__pycache__", name+"."+p.tag+".pyc")); ok {
+		p.take(&compiled, span{0, maxScript})
+	} else {
+		p.take(&r, span{0, maxScript})
+	}
+	p.scan(string(p.bytes(&r, 0, maxSource)), pkg, depth+1)
+	return true
+}
+
+// extension adds a module that is a library.
+func (p *python) extension(dir, name string) bool {
+	for _, suffix := range []string{"." + p.tag + "-x86_64-linux-gnu.so", "." + p.tag + "-aarch64-linux-gnu.so", ".abi3.so", ".so"} {
+		if r, ok := p.open(path.Join(dir, name+suffix)); ok {
+			p.binary(r, maxExtra)
+			return true
+		}
+	}
+	return false
+}
+
+// scan adds what a source imports when it is itself imported: outside of
+// functions and classes. pkg is the package that it is in.
+func (p *python) scan(source, pkg string, depth int) {
+	inside := false // of a function, a class, or what only type checkers see
+	for line := range strings.Lines(source) {
+		text := strings.TrimLeft(line, " \t")
+		first, rest, _ := strings.Cut(strings.TrimRight(text, "\r\n"), " ")
+		if len(text) == len(line) && strings.TrimSpace(text) != "" && !strings.HasPrefix(text, "#") && !strings.HasPrefix(text, ")") {
+			inside = first == "def" || first == "class" || first == "async" || strings.Contains(text, "TYPE_CHECKING")
+		}
+		if inside || first != "import" && first != "from" {
+			continue
+		}
+		rest, _, _ = strings.Cut(rest, "#")
+		for _, statement := range strings.Split(rest, ";")[:1] {
+			p.imports(first, strings.TrimSpace(statement), pkg, depth)
+		}
+	}
+}
+
+// imports adds what one statement imports.
+func (p *python) imports(kind, rest, pkg string, depth int) {
+	if kind == "import" {
+		for _, name := range strings.Split(rest, ",") {
+			name, _, _ = strings.Cut(strings.TrimSpace(name), " ")
+			p.module(name, depth)
+		}
+		return
+	}
+	from, names, ok := strings.Cut(rest, " import")
+	if !ok {
+		return
+	}
+	from = strings.TrimSpace(from)
+	for dots := 0; strings.HasPrefix(from, "."); dots++ {
+		from = from[1:]
+		if dots > 0 {
+			if i := strings.LastIndexByte(pkg, '.'); i >= 0 {
+				pkg = pkg[:i]
+			} else {
+				pkg = ""
+			}
+		}
+		if !strings.HasPrefix(from, ".") {
+			from = strings.Trim(pkg+"."+from, ".")
+			break
+		}
+	}
+	p.module(from, depth)
+	for _, name := range strings.Split(strings.Trim(strings.TrimSpace(names), "()\\ "), ",") {
+		name, _, _ = strings.Cut(strings.TrimSpace(name), " ")
+		if isName(name) && from != "" && p.below(from, name) {
+			p.module(from+"."+name, depth)
+		}
+	}
+}
+
+// below tells whether a package has a module.
+func (p *python) below(pkg, name string) bool {
+	for _, dir := range p.dirs {
+		at := path.Join(dir, strings.ReplaceAll(pkg, ".", "/"))
+		if _, ok := p.find(at); !ok {
+			continue
+		}
+		for _, file := range []string{name + ".py", name + "/__init__.py", name + "." + p.tag + "-x86_64-linux-gnu.so"} {
+			if _, ok := p.find(path.Join(at, file)); ok {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func isName(s string) bool {
+	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
+		return r != '_' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
+	})
+}
+
+// packages returns the largest packages that are installed: what people do with
+// this Python has to do with them.
+func (p *python) packages() (names []string) {
+	sizes := map[string]int64{}
+	_, err := p.metadata.Walk(p.ctx, func(name string, in erofs.Inode) error {
+		for _, dir := range p.site {
+			rest, below := strings.CutPrefix(name, dir+"/")
+			if first, _, deeper := strings.Cut(rest, "/"); below && deeper && in.Device && isName(first) {
+				sizes[first] += in.Size
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil
+	}
+	for name, size := range sizes {
+		if size >= minPackage {
+			names = append(names, name)
+		}
+	}
+	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(sizes[b], sizes[a]), cmp.Compare(a, b)) })
+	return names[:min(len(names), maxPackages)]
+}

@@ -1,0 +1,295 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"lighter/format/chunk"
+	"lighter/format/erofs"
+	"lighter/format/index"
+	"lighter/format/trace"
+	"lighter/format/tree"
+	"lighter/hub/startup"
+	"lighter/test/testkit/site"
+)
+
+// What is guessed of a start is compared with what it reads: the pages that are in
+// the page cache afterwards. The least that recall and precision must be leaves
+// room for other versions of what is in the image. And the program runs where all
+// other files are zeros.
+func TestGuessOfAnImage(t *testing.T) {
+	work, err := site.Work()
+	if err != nil {
+		t.Fatal(err)
+	}
+	layers, err := layersOf(filepath.Join(work, "images", "python"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	merged, err := unpackQuickly(t, layers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := scratch(t)
+	root := filepath.Join(dir, "root")
+	if text, err := exec.Command("cp", "-a", merged, root).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	image := openImage(t, layers)
+	for _, c := range []struct {
+		argv              []string
+		recall, precision float64
+	}{
+		{[]string{"bash", "-c", "echo hello"}, 0.95, 0.5},
+		{[]string{"python3", "-c", "print('hello')"}, 0.95, 0.4},
+	} {
+		guessed := image.guess(t, startup.Config{Cmd: c.argv})
+		evict(t, root)
+		if got := runIn(t, root, c.argv); got != "hello\n" {
+			t.Errorf("%q says %q", c.argv, got)
+		}
+		recall, precision := compareReads(t, root, guessed)
+		t.Logf("%q: of what it reads %.3f is guessed, of what is guessed it reads %.3f", c.argv, recall, precision)
+		if recall < c.recall || precision < c.precision {
+			t.Errorf("want %.2f and %.2f at least", c.recall, c.precision)
+		}
+		few := filepath.Join(dir, c.argv[0])
+		linkGuessed(t, root, few, guessed)
+		if got := runIn(t, few, c.argv); got != "hello\n" {
+			t.Errorf("where only the files are that were guessed, %q says %q", c.argv, got)
+		}
+	}
+}
+
+// guessedImage is an image of which starts can be guessed.
+type guessedImage struct {
+	tree    *startup.Tree
+	store   *os.File // all chunks, one behind the other
+	offsets map[chunk.ID]int64
+}
+
+func openImage(t *testing.T, layers []layer) *guessedImage {
+	t.Helper()
+	store, err := os.Create(filepath.Join(scratch(t), "chunks"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { store.Close() })
+	offsets, end := map[chunk.ID]int64{}, int64(0)
+	var splitter chunk.Splitter
+	made, err := applyLayers(layers, func(e *tree.Entry, r io.Reader) error {
+		if e.Size <= tree.InlineLimit {
+			return digestContent(e, r)
+		}
+		return splitter.Split(r, e.Size, func(data []byte, zeros int64) error {
+			x := tree.Extent{Length: zeros}
+			if data != nil {
+				x = tree.Extent{ID: chunk.Sum(data), Length: int64(len(data))}
+				offsets[x.ID] = end
+				n, err := store.Write(data)
+				if end += int64(n); err != nil {
+					return err
+				}
+			}
+			e.Content.Extents = append(e.Content.Extents, x)
+			return nil
+		})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var metadata, whole, extents bytes.Buffer
+	m, err := index.Make(made, &metadata)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Write(&whole, bytes.NewReader(metadata.Bytes())); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := index.Receive(&whole, m.ID(), &extents, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	extentMap, err := index.OpenMap(bytes.NewReader(extents.Bytes()), m.ID(), index.NewPages(64))
+	if err != nil {
+		t.Fatal(err)
+	}
+	image, err := erofs.Open(bytes.NewReader(metadata.Bytes()), int64(metadata.Len()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &guessedImage{startup.NewTree(image, extentMap), store, offsets}
+}
+
+// guess returns the first guess.
+func (g *guessedImage) guess(t *testing.T, config startup.Config) trace.Recording {
+	t.Helper()
+	all, err := g.tree.Guess(t.Context(), config, func(_ context.Context, ref chunk.Ref) ([]byte, error) {
+		plain := make([]byte, ref.Length)
+		_, err := g.store.ReadAt(plain, g.offsets[ref.ID])
+		return plain, err
+	})
+	if err != nil || len(all) == 0 {
+		t.Fatalf("%d guesses, error %v", len(all), err)
+	}
+	return all[0]
+}
+
+// runIn runs a program in a root directory and returns what it says.
+func runIn(t *testing.T, root string, argv []string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "/usr/bin/"+argv[0], argv[1:]...)
+	cmd.Dir, cmd.Env = "/", []string{"PATH=/usr/bin"}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: root}
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Errorf("%q: %q %q, %v", argv, out, &stderr, err)
+	}
+	return string(out)
+}
+
+// eachFile calls fn for each regular file below root that no metadata image holds.
+func eachFile(t *testing.T, root string, fn func(file *os.File, size int64)) {
+	t.Helper()
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return err
+		}
+		info, err := entry.Info()
+		if err != nil || info.Size() <= tree.InlineLimit {
+			return err
+		}
+		file, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		fn(file, info.Size())
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// evict drops what is below root from the page cache.
+func evict(t *testing.T, root string) {
+	t.Helper()
+	unix.Sync()
+	eachFile(t, root, func(file *os.File, size int64) {
+		if err := unix.Fadvise(int(file.Fd()), 0, size, unix.FADV_DONTNEED); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// compareReads says how many of the pages that are in the page cache were guessed,
+// and how many of those that were guessed are there.
+func compareReads(t *testing.T, root string, guessed trace.Recording) (recall, precision float64) {
+	t.Helper()
+	pages := map[string]map[int64]bool{}
+	wanted := 0
+	for _, e := range guessed.Entries {
+		if pages[e.Path] == nil {
+			pages[e.Path] = map[int64]bool{}
+		}
+		for p := e.Offset / 4096; p*4096 < e.Offset+e.Length; p++ {
+			if !pages[e.Path][p] {
+				pages[e.Path][p] = true
+				wanted++
+			}
+		}
+	}
+	read, hit := 0, 0
+	eachFile(t, root, func(file *os.File, size int64) {
+		guessed := pages[strings.TrimPrefix(file.Name(), root)]
+		for p, there := range resident(t, file, size) {
+			if there {
+				read++
+			}
+			if there && guessed[int64(p)] {
+				hit++
+			}
+		}
+	})
+	if read == 0 || wanted == 0 {
+		t.Fatalf("%d pages are read, %d guessed", read, wanted)
+	}
+	return float64(hit) / float64(read), float64(hit) / float64(wanted)
+}
+
+// resident tells of each page of a file whether it is in the page cache.
+func resident(t *testing.T, file *os.File, size int64) []bool {
+	t.Helper()
+	m, err := unix.Mmap(int(file.Fd()), 0, int(size), unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(m)
+	states := make([]byte, (size+4095)/4096)
+	if _, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&m[0])), uintptr(size), uintptr(unsafe.Pointer(&states[0]))); errno != 0 {
+		t.Fatal(errno)
+	}
+	out := make([]bool, len(states))
+	for i, s := range states {
+		out[i] = s&1 != 0
+	}
+	return out
+}
+
+// linkGuessed makes a root directory that has all names, and the contents of small
+// files and of those that were guessed: all others are zeros.
+func linkGuessed(t *testing.T, root, to string, guessed trace.Recording) {
+	t.Helper()
+	wanted := map[string]bool{}
+	for _, e := range guessed.Entries {
+		wanted[e.Path] = true
+	}
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name := strings.TrimPrefix(path, root)
+		switch {
+		case entry.IsDir():
+			return os.MkdirAll(to+name, 0o755)
+		case entry.Type()&fs.ModeSymlink != 0:
+			target, err := os.Readlink(path)
+			if err != nil {
+				return err
+			}
+			return os.Symlink(target, to+name)
+		case !entry.Type().IsRegular():
+			return nil
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return err
+		}
+		if info.Size() <= tree.InlineLimit || wanted[name] {
+			return os.Link(path, to+name)
+		}
+		if err := os.WriteFile(to+name, nil, info.Mode()); err != nil {
+			return err
+		}
+		return errors.Join(os.Truncate(to+name, info.Size()), os.Chtimes(to+name, info.ModTime(), info.ModTime()))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -301,6 +302,18 @@ func TestGuessBesideStarts(t *testing.T) {
 	}
 	if at := in(packs, "/usr/bin/python3.11"); at < 1 || packs[at].AtMount || len(packs[0].Units[0]) != 4 {
 		t.Errorf("python is in pack %d of %d; %d chunks at mount", at, len(packs), len(packs[0].Units[0]))
+	}
+}
+
+// A guess that a real start has come true for has nothing to add.
+func TestGuessThatCameTrue(t *testing.T) {
+	sizes, names := program(100)
+	tr := sampleTree(t, sizes)
+	real, guessed := reading(sizes, names[:60]...), reading(sizes, names[:90]...)
+	guessed.Starts = 0
+	alone := lay(t, tr, Keep(nil, []trace.Recording{real}))
+	if both := lay(t, tr, append(Keep(nil, []trace.Recording{real}), guessed)); !reflect.DeepEqual(both, alone) {
+		t.Errorf("%d packs, without the guess %d", len(both), len(alone))
 	}
 }
 

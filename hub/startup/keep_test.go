@@ -129,13 +129,20 @@ func fetch(packs []Pack, tr *Tree, r trace.Recording) (fetched, used int64) {
 
 // Whoever leaves the way of a long start gets no more than a bounded part of it.
 func TestLongStarts(t *testing.T) {
-	sizes, names := program(2000)
+	sizes, names := program(1400)
 	tr := sampleTree(t, sizes)
 	packs := lay(t, tr, Keep(nil, []trace.Recording{reading(sizes, names...)}))
 	if len(packs) < 3 || !packs[0].AtMount || packs[1].AtMount {
 		t.Fatalf("%d packs", len(packs))
 	}
-	for n := 1; n <= len(names); n += 37 {
+	inFirst, size := 0, int64(0)
+	for ; size < packs[0].Bytes; inFirst++ {
+		size += int64(sizes[names[inFirst]]) * 64 * kib
+	}
+	if fetched, _ := fetch(packs, tr, reading(sizes, names[:inFirst*2/3]...)); fetched != packs[0].Bytes+packs[1].Bytes {
+		t.Errorf("who goes on in the first part gets %d bytes of the next", fetched-packs[0].Bytes)
+	}
+	for n := 1; n <= len(names); n += 151 {
 		if fetched, used := fetch(packs, tr, reading(sizes, names[:n]...)); fetched > max(firstSegment+firstSegment/8, 4*used+4*used/16) {
 			t.Errorf("%d files: %d bytes are fetched of %d", n, fetched, used)
 		}
@@ -156,7 +163,7 @@ func TestMovedFiles(t *testing.T) {
 
 func TestKeepWithinBounds(t *testing.T) {
 	var kept []trace.Recording
-	for i := range 60 {
+	for i := range 24 {
 		r := trace.Recording{Starts: 1}
 		for j := range 100 {
 			r.Entries = append(r.Entries, trace.Entry{Path: fmt.Sprintf("/%d/%d", i, j), Length: 4096})
@@ -170,11 +177,11 @@ func TestKeepWithinBounds(t *testing.T) {
 		}
 	}
 	long := trace.Recording{Starts: 1}
-	for j := range 40_000 {
-		long.Entries = append(long.Entries, trace.Entry{Path: fmt.Sprintf("/long/%d", j), Length: 1 << 40, Chunks: make([]chunk.ID, 3)})
+	for j := range 20_000 {
+		long.Entries = append(long.Entries, trace.Entry{Path: fmt.Sprintf("/long/%d", j), Length: 1, Chunks: make([]chunk.ID, 3)})
 	}
 	for i := range 9 {
-		long.Entries[0].Path = fmt.Sprint(i)
+		long.Entries[0] = trace.Entry{Path: fmt.Sprint("/", i), Length: 1 << 42}
 		kept = Keep(kept, []trace.Recording{long})
 	}
 	size := 0

@@ -305,6 +305,29 @@ func TestGuessBesideStarts(t *testing.T) {
 	}
 }
 
+// Guesses change nothing of how real starts are laid out, however many they are.
+func TestGuessesHaveNoWeight(t *testing.T) {
+	sizes, names := program(400)
+	tr := sampleTree(t, sizes)
+	var kept, guesses []trace.Recording
+	for range 8 {
+		kept = Keep(kept, []trace.Recording{reading(sizes, names[:60]...)})
+	}
+	kept = Keep(kept, []trace.Recording{reading(sizes, slices.Concat(names[:50], names[100:120])...)})
+	for i := range maxWorkloads {
+		guessed := reading(sizes, names[200+10*i:230+10*i]...)
+		guessed.Starts = 0
+		guesses = append(guesses, guessed)
+	}
+	alone, both := lay(t, tr, kept), lay(t, tr, slices.Concat(kept, guesses))
+	both = slices.DeleteFunc(both, func(p Pack) bool {
+		return !slices.ContainsFunc(alone, func(q Pack) bool { return reflect.DeepEqual(p, q) })
+	})
+	if len(alone) != 3 || !reflect.DeepEqual(both, alone) {
+		t.Errorf("of %d packs %d are as they were", len(alone), len(both))
+	}
+}
+
 // A guess that a real start has come true for has nothing to add.
 func TestGuessThatCameTrue(t *testing.T) {
 	sizes, names := program(100)

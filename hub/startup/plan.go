@@ -50,7 +50,9 @@ func newPlan(all []starts) *plan {
 	p := &plan{all: all, share: make([]float64, len(all)), vain: make([]int64, len(all))}
 	total := float64(0)
 	for _, s := range all {
-		total += rounded(s.count)
+		if s.count > 0 {
+			total += rounded(s.count)
+		}
 	}
 	for w, s := range all {
 		if s.count == 0 {

@@ -14,6 +14,7 @@ import (
 const (
 	maxLinks  = 40      // that are followed for one path
 	maxFinds  = 500_000 // look-ups for one guess
+	maxDirs   = 20_000  // directories that are remembered
 	maxChunks = 8192    // that are read for one guess
 	keptReads = 32      // chunks that are kept in memory
 )
@@ -58,7 +59,9 @@ func (f *files) resolve(name string) (string, erofs.Inode, bool) {
 	at, known := f.dirs[dir]
 	if !known {
 		at = f.follow(dir)
-		f.dirs[dir] = at
+		if len(f.dirs) < maxDirs {
+			f.dirs[dir] = at
+		}
 	}
 	if at == "" {
 		return "", erofs.Inode{}, false

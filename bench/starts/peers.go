@@ -79,7 +79,7 @@ func (r *run) convert(ctx context.Context, p bench.Peer, image string) error {
 	if err != nil {
 		return err
 	}
-	words, err := r.words(p.Convert, map[string]string{"source": site.Reference(image), "target": site.Reference(image + p.Suffix), "layout": layout})
+	words, err := r.words(p.Convert, map[string]string{"source": site.Reference(image), "target": site.Reference(image + p.Suffix), "layout": layout, "trace": r.tracesOf(image)})
 	if err != nil {
 		return err
 	}

@@ -180,7 +180,7 @@ func Run(ctx context.Context, o Options) error {
 		if err := r.present(); err != nil {
 			return err
 		}
-		if p.needs(Lighter) {
+		if p.needsTraces() {
 			if r.traced, err = s.StartSecondHub(ctx); err != nil {
 				return err
 			}
@@ -226,7 +226,13 @@ func (r *run) all(ctx context.Context) error {
 
 // image measures all of one image. It says which turns failed, and returns how many.
 func (r *run) image(ctx context.Context, image string) (failed int, err error) {
+	if err := r.Site.SetLink(ctx, quickRate, 0); err != nil {
+		return 0, err
+	}
 	if err := r.prepare(ctx, image); err != nil {
+		return 0, err
+	}
+	if err := r.record(ctx, image); err != nil {
 		return 0, err
 	}
 	ways, failed := r.convertAll(ctx, image)

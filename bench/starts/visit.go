@@ -22,6 +22,7 @@ type visit struct {
 // content is made for all rounds: the first turn of these measures every round.
 func (r *run) visit(ctx context.Context, v visit) error {
 	r.Site.SetPeer(nil)
+	r.Site.SetNodeArgs()
 	switch v.way {
 	case Overlayfs:
 		if v.round >= r.FullPulls {
@@ -35,6 +36,7 @@ func (r *run) visit(ctx context.Context, v visit) error {
 		return r.local(ctx, v)
 	case LighterFirst:
 		r.Site.UseHub(r.Site.Hub)
+		r.Site.SetNodeArgs(unrecorded)
 		return r.cold(ctx, v, site.Lighter, site.Reference(v.image), r.Site.Machine.Pull)
 	case Lighter:
 		r.Site.UseHub(r.traced)
@@ -48,6 +50,9 @@ func (r *run) visit(ctx context.Context, v visit) error {
 	r.Site.SetPeer(&site.Peer{Snapshotter: peer.Snapshotter, Command: command, Capabilities: peer.Capabilities, Exports: peer.Exports})
 	return r.cold(ctx, v, peer.Snapshotter, site.Reference(v.image+peer.Suffix), r.puller(peer))
 }
+
+// unrecorded is the flag of nodes whose hub must not learn how images start.
+const unrecorded = "--record=false"
 
 // cold measures each workload on a machine that has nothing.
 func (r *run) cold(ctx context.Context, v visit, snapshotter, ref string, pull bench.Puller) error {
@@ -143,6 +148,7 @@ const keeping = "keeping"
 func (r *run) local(ctx context.Context, v visit) error {
 	m, ref := r.Site.Machine, site.Reference(v.image)
 	r.Site.UseHub(r.Site.Hub)
+	r.Site.SetNodeArgs(unrecorded)
 	err := r.quickly(ctx, v.link, func() error {
 		if err := r.Wipe(ctx); err != nil {
 			return err
@@ -180,9 +186,12 @@ func (r *run) local(ctx context.Context, v visit) error {
 	return nil
 }
 
-// quickly does what is not measured over a link that nobody waits for.
+// quickRate is the rate of a link that nobody waits for.
+const quickRate = "10gbit"
+
+// quickly does what is not measured over such a link.
 func (r *run) quickly(ctx context.Context, l bench.Link, fn func() error) error {
-	if err := r.Site.SetLink(ctx, "10gbit", 0); err != nil {
+	if err := r.Site.SetLink(ctx, quickRate, 0); err != nil {
 		return err
 	}
 	err := fn()
@@ -199,6 +208,9 @@ func (r *run) prepare(ctx context.Context, image string) error {
 		if err := r.NeedOn(ctx, r.traced, image); err != nil {
 			return err
 		}
+	}
+	if _, err := r.awaitLayout(ctx, r.Site.Hub, image, 0); err != nil { // of what it guesses
+		return err
 	}
 	i, err := r.Inspect(ctx, image)
 	if err != nil {

@@ -152,7 +152,7 @@ func describe(s hub.Starts) string {
 }
 
 func (r *run) startsOf(ctx context.Context, h *site.Hub, image string) (s hub.Starts, err error) {
-	out, err := h.Lighter(ctx, "trace", "show", "--json", image+":latest")
+	out, err := h.Lighter(ctx, "trace show", "--json", image+":latest")
 	if err != nil {
 		return s, err
 	}
@@ -171,7 +171,7 @@ func (r *run) tracesOf(image string) string { return filepath.Join(r.Site.Dir, i
 
 // exportTraces writes down what the hub knows of an image's starts.
 func (r *run) exportTraces(ctx context.Context, image string) error {
-	text, err := r.traced.Lighter(ctx, "trace", "export", image+":latest")
+	text, err := r.traced.Lighter(ctx, "trace export", image+":latest")
 	if err != nil {
 		return err
 	}

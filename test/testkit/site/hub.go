@@ -107,9 +107,9 @@ func (h *Hub) Restart(ctx context.Context) (err error) {
 }
 
 // Lighter runs a lighter command that speaks to the hub, and returns its
-// standard output: Lighter(ctx, "images", "--json").
+// standard output: Lighter(ctx, "images", "--json"), Lighter(ctx, "trace show", NAME).
 func (h *Hub) Lighter(ctx context.Context, command string, args ...string) (string, error) {
-	return h.site.command(ctx, slices.Concat(h.prefix, []string{h.site.options.Lighter, command, "--hub", h.URL, "--plain-http"}, args)...)
+	return h.site.command(ctx, slices.Concat(h.prefix, []string{h.site.options.Lighter}, strings.Fields(command), []string{"--hub", h.URL, "--plain-http"}, args)...)
 }
 
 // Add makes the hub take NAME:latest in from the registry; it returns when the

@@ -22,6 +22,8 @@ import (
 // config has what a workload can be ready by, over a link of which a round trip
 // takes longer than all else.
 const config = `
+recorded = 1
+
 [[link]]
 name = "far"
 rate = "200mbit"

@@ -115,8 +115,15 @@ func parseConfig(text []byte) (Config, error) {
 	decoder := toml.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&c); err != nil {
-		if strict := new(toml.StrictMissingError); errors.As(err, &strict) {
-			return c, errors.New(strict.String())
+		var missing *toml.StrictMissingError
+		if errors.As(err, &missing) && len(missing.Errors) > 0 {
+			line, _ := missing.Errors[0].Position()
+			return c, fmt.Errorf("line %d: there is no key %q", line, strings.Join(missing.Errors[0].Key(), "."))
+		}
+		var wrong *toml.DecodeError
+		if errors.As(err, &wrong) {
+			line, _ := wrong.Position()
+			return c, fmt.Errorf("line %d: %w", line, err)
 		}
 		return c, err
 	}

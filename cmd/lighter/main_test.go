@@ -79,6 +79,8 @@ func TestWrongArguments(t *testing.T) {
 		{"node", "--address", "relative.sock"}, {"node", "--hub", "ftp://x"}, {"node", "--hub", "http://hub.example.org"}, {"node", "--hub-key", "x"}, {"node", "--hub", "http://127.0.0.1:1", "--hub", "http://127.0.0.1:1/"},
 		{"node", "--disk-free-low", "17"}, {"node", "--disk-free-low", "30%"}, {"node", "--disk-free-low", "2GiB", "--disk-free-high", "1GiB"}, {"config", "node", "--log-format", "xml"},
 		{"hub", "--log-level", "loud"}, {"hub", "--log-format", "xml"},
+		{"bench", "--merge"}, {"bench", "x"}, {"bench", "--links", "none"}, {"bench", "--only", "base/none"}, {"bench", "--snapshotters", "none"}, {"bench", "--config", "/no/such/file"},
+		{"bench", "figures", "--only", "none"}, {"bench", "figures", "--rounds", "0"}, {"bench", "demo", "x"},
 		{"no-such-command"}, {"config", "no-such"}, {"cache", "no-such"},
 	} {
 		code, _, stderr := lighter(t, args...)

@@ -6,7 +6,9 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -50,14 +52,19 @@ func TestTraceRun(t *testing.T) {
 	if err := s.Hub.Add(t.Context(), "base"); err != nil {
 		t.Fatal(err)
 	}
-	for try := 0; !trialRuns(t); try++ {
+	for try := 0; len(trialRuns(t)) == 0; try++ {
 		if try == 300 {
 			t.Fatal("no trial runs")
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
+	for _, pid := range trialRuns(t) { // it does not end because it sees the hub gone
+		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+	}
 	s.Hub.Kill()
-	for try := 0; trialRuns(t); try++ {
+	for try := 0; len(trialRuns(t)) > 0; try++ {
 		if try == 100 {
 			t.Fatal("the trial outlives its hub")
 		}
@@ -69,8 +76,8 @@ func TestTraceRun(t *testing.T) {
 	}
 }
 
-// trialRuns tells whether some process is part of a trial.
-func trialRuns(t *testing.T) bool {
+// trialRuns lists the processes that are part of a trial.
+func trialRuns(t *testing.T) (pids []int) {
 	t.Helper()
 	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
@@ -78,9 +85,12 @@ func trialRuns(t *testing.T) bool {
 	}
 	for _, file := range lines {
 		line, err := os.ReadFile(file)
-		if err == nil && bytes.Contains(line, []byte("/trial")) {
-			return true
+		if err != nil || !bytes.Contains(line, []byte("/trial")) {
+			continue
+		}
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file))); err == nil {
+			pids = append(pids, pid)
 		}
 	}
-	return false
+	return pids
 }

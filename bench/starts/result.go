@@ -126,8 +126,12 @@ func union[T any](kind string, have, more []T, name func(T) string, what func(T)
 	return have, errs
 }
 
-// Write writes the results, the table and the plots into a directory.
+// Write writes the results, the table and the plots into a directory, which need
+// not be there.
 func (r Result) Write(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
 	if err := bench.WriteJSON(filepath.Join(dir, "starts.json"), r); err != nil {
 		return err
 	}

@@ -131,7 +131,7 @@ func TestMergeKeepsTheLatest(t *testing.T) {
 }
 
 func TestResultsAreReadBack(t *testing.T) {
-	dir, r := t.TempDir(), results(day)
+	dir, r := filepath.Join(t.TempDir(), "new"), results(day)
 	if err := r.Write(dir); err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,14 @@ type flightKey struct {
 	id   chunk.ID
 }
 
+// keyOf names what the hint says that holds the chunk.
+func keyOf(ref chunk.Ref) flightKey {
+	if ref.Unit.IsZero() {
+		return flightKey{id: ref.ID}
+	}
+	return flightKey{unit: ref.Unit}
+}
+
 func (k flightKey) String() string {
 	if k.unit.IsZero() {
 		return "chunk " + k.id.String()
@@ -37,28 +45,46 @@ type flight struct {
 	stored  chan struct{} // closed when nothing more happens
 	unit    *pack.Unit
 	err     error
+	bytes   int64 // encoded, of the unit
+
+	crossing crossing
 }
 
 // join returns the flight of that key, starting one if there is none, unless the
 // chunk is in the cache by now: then it returns nil. Whoever joins says to the gate
 // that he wants it.
 func (u *Units) join(s *Share, key flightKey, want chunk.ID) *flight {
+	f, _ := u.joinSized(s, key, want, typicalUnit)
+	return f
+}
+
+// joinSized is join of a unit of about size bytes, and says whether it started the
+// flight.
+func (u *Units) joinSized(s *Share, key flightKey, want chunk.ID, size int64) (_ *flight, started bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.flights[key] == nil && u.cache.Has(want) {
-		return nil
+	started = u.flights[key] == nil
+	if started && u.cache.Has(want) {
+		return nil, false
 	}
-	return u.joinLocked(s, key, want)
+	return u.joinLocked(s, key, want, size), started
+}
+
+// isOnItsWay tells whether a flight of that key would be joined, not started.
+func (u *Units) isOnItsWay(key flightKey) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.flights[key] != nil
 }
 
 // joinOrStart is join, whatever the cache has.
 func (u *Units) joinOrStart(s *Share, key flightKey, want chunk.ID) *flight {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.joinLocked(s, key, want)
+	return u.joinLocked(s, key, want, typicalUnit)
 }
 
-func (u *Units) joinLocked(s *Share, key flightKey, want chunk.ID) *flight {
+func (u *Units) joinLocked(s *Share, key flightKey, want chunk.ID, size int64) *flight {
 	if f := u.flights[key]; f != nil {
 		f.waiters++
 		return f
@@ -68,6 +94,7 @@ func (u *Units) joinLocked(s *Share, key flightKey, want chunk.ID) *flight {
 	ctx, cancel := context.WithCancel(context.Background())
 	f := &flight{key: key, first: s, want: want, place: newPlace(), cancel: cancel, waiters: 1, done: make(chan struct{}), stored: make(chan struct{})}
 	u.flights[key] = f
+	u.link.expect(&f.crossing, size)
 	u.idle.Add(1)
 	go func() {
 		defer u.idle.Done()
@@ -109,6 +136,7 @@ func (u *Units) forget(f *flight) {
 // that failed is forgotten first: whoever tries again needs another.
 func (u *Units) fly(ctx context.Context, f *flight) {
 	f.unit, f.err = u.bring(ctx, f)
+	u.link.end(&f.crossing, f.err == nil)
 	if f.err != nil {
 		u.mu.Lock()
 		u.forget(f)
@@ -119,6 +147,7 @@ func (u *Units) fly(ctx context.Context, f *flight) {
 		return
 	}
 	size := f.unit.Memory()
+	defer u.link.wake()
 	defer u.unstored.Add(-size)
 	if u.unstored.Add(size) > maxUnstored {
 		u.dropped.Add(1)
@@ -147,10 +176,10 @@ func (u *Units) bring(ctx context.Context, f *flight) (unit *pack.Unit, err erro
 	}
 	defer u.gate.leave(&f.place)
 	u.requests.Add(1)
+	u.link.begin(&f.crossing)
 	var from string
-	var size int64
 	take := func(length int64, body io.Reader) (err error) {
-		unit, size, err = u.take(ctx, f, length, body)
+		unit, err = u.take(ctx, f, length, body)
 		return err
 	}
 	if f.key.unit.IsZero() {
@@ -161,7 +190,7 @@ func (u *Units) bring(ctx context.Context, f *flight) (unit *pack.Unit, err erro
 	if err == nil {
 		u.rests.Store(0)
 		u.mu.Lock()
-		f.first.received[from] += size
+		f.first.received[from] += f.bytes
 		u.mu.Unlock()
 	} else if !notThere(err) && ctx.Err() == nil {
 		u.rests.Store(time.Now().Add(maxPause).UnixNano())
@@ -174,20 +203,39 @@ func (u *Units) bring(ctx context.Context, f *flight) (unit *pack.Unit, err erro
 
 // take reads and decodes a unit, in which the chunk must be for which it was
 // asked: one that is not is no better than none, and another origin may have
-// another. It also returns how many bytes it was.
-func (u *Units) take(ctx context.Context, f *flight, length int64, body io.Reader) (*pack.Unit, int64, error) {
-	encoded, err := u.receive(ctx, f, length, body)
+// another.
+func (u *Units) take(ctx context.Context, f *flight, length int64, body io.Reader) (*pack.Unit, error) {
+	encoded, err := u.receive(ctx, f, length, u.watch(f, length, body))
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	u.fetched.Add(int64(len(encoded)))
+	f.bytes = int64(len(encoded))
 	unit, err := u.decodeUnit(encoded, f.want)
 	if err != nil {
 		u.invalid.Add(1)
-		return nil, 0, &chunk.InvalidError{What: f.key.String(), Err: err}
+		return nil, &chunk.InvalidError{What: f.key.String(), Err: err}
 	}
-	return unit, int64(len(encoded)), nil
+	return unit, nil
 }
+
+// watch has the link know of what arrives.
+func (u *Units) watch(f *flight, length int64, body io.Reader) io.Reader {
+	trip := time.Since(f.crossing.began)
+	if known, ok := body.(interface{ RoundTrip() time.Duration }); ok {
+		trip = known.RoundTrip()
+	}
+	u.link.answer(&f.crossing, min(length, pack.MaxStored), trip)
+	return readerFunc(func(b []byte) (int, error) {
+		n, err := body.Read(b)
+		u.link.arrive(&f.crossing, int64(n))
+		return n, err
+	})
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
 
 // decodeUnit decodes a unit that shall hold a chunk, as many at a time as there
 // are processors: what a unit grows to is the origin's to say.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 )
 
 // A flight begins when the gate lets it, and until then waits in the queue of
@@ -20,8 +21,8 @@ const (
 	alwaysPerShare = 4
 	// maxBackground and maxBackgroundPerShare are how many of them may be for
 	// nobody who waits.
-	maxBackground         = 64
-	maxBackgroundPerShare = 32
+	maxBackground         = 96
+	maxBackgroundPerShare = 48
 	// maxBytes bounds the encoded bytes that are arriving, of which the background
 	// has half at most; a share may always have one unit.
 	maxBytes = 64 << 20
@@ -36,6 +37,9 @@ type Share struct {
 	// The gate's mu guards what follows.
 	inWork  counts
 	waiting []*place // the first is next of its kind
+	faults  int      // places that its readers wait for, and that were not in work when they came
+
+	streams atomic.Int64 // units on their way that Stream has begun
 }
 
 // counts are flights in work, and their bytes.
@@ -53,6 +57,7 @@ type place struct {
 	// The gate's mu guards what follows.
 	shares []*Share // that want it; while it waits, it is in the queue of each
 	share  *Share   // of whose part it is, while it is in work
+	fault  *Share   // whose fault it is: a reader of it came before anybody else had asked
 	urgent bool     // a reader waits for it
 	inWork bool
 	ended  bool
@@ -64,6 +69,8 @@ func newPlace() place { return place{begins: make(chan struct{})} }
 // gate decides which flights begin. It is safe for concurrent use; the zero value
 // is ready to use.
 type gate struct {
+	calm func() // called when a fault has ended; nil: nobody wants to know
+
 	mu     sync.Mutex // guards all that follows, and the shares and places
 	inWork counts
 	queues []*Share      // with flights that wait, each once; the first is next
@@ -86,6 +93,10 @@ func (g *gate) want(s *Share, p *place, urgent bool) {
 		}
 	}
 	if urgent && !p.urgent {
+		if !p.inWork {
+			p.fault = s
+			s.faults++
+		}
 		g.makeUrgent(p)
 	}
 	if p.inWork {
@@ -153,9 +164,29 @@ func (g *gate) enter(ctx context.Context, p *place) error {
 		g.end(p)
 	} else {
 		p.ended = true
+		g.endFault(p)
 		g.drop(p)
 	}
 	return context.Cause(ctx)
+}
+
+// hasFault tells whether a reader of the share waits for something that was not on
+// its way before.
+func (g *gate) hasFault(s *Share) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return s.faults > 0
+}
+
+func (g *gate) endFault(p *place) {
+	if p.fault == nil {
+		return
+	}
+	p.fault.faults--
+	p.fault = nil
+	if g.calm != nil {
+		g.calm()
+	}
 }
 
 // leave ends a flight that has begun.
@@ -178,6 +209,7 @@ func (g *gate) count(p *place, n int) {
 func (g *gate) end(p *place) {
 	g.count(p, -1)
 	p.inWork, p.ended = false, true
+	g.endFault(p)
 	g.free(p)
 	g.admit()
 }

@@ -73,6 +73,7 @@ type Units struct {
 	source Source
 	cache  Cache
 	gate   gate
+	link   link
 	decode chan struct{} // one for each unit that is decoded at a time
 	store  chan struct{}
 	pause  time.Duration // firstPause, but in tests
@@ -92,8 +93,10 @@ type Units struct {
 
 // NewUnits puts cache before source.
 func NewUnits(source Source, cache Cache) *Units {
-	return &Units{source: source, cache: cache, flights: map[flightKey]*flight{},
+	u := &Units{source: source, cache: cache, flights: map[flightKey]*flight{},
 		decode: make(chan struct{}, runtime.GOMAXPROCS(0)), store: make(chan struct{}, storers), pause: firstPause}
+	u.gate.calm = u.link.wake
+	return u
 }
 
 // UnitsStats are figures since the start, and of now.
@@ -105,13 +108,14 @@ type UnitsStats struct {
 	Unstored int64 `json:"unstored"` // units that the cache was too slow for
 
 	InFlight GateStats `json:"inFlight"`
+	Link     LinkStats `json:"link"`
 	Storing  int64     `json:"storingBytes"` // plain, of units that have arrived and are not stored yet
 }
 
 // Stats returns the figures.
 func (u *Units) Stats() UnitsStats {
 	return UnitsStats{Requests: u.requests.Load(), Bytes: u.fetched.Load(), Retries: u.retries.Load(),
-		Invalid: u.invalid.Load(), Unstored: u.dropped.Load(), InFlight: u.gate.stats(), Storing: u.unstored.Load()}
+		Invalid: u.invalid.Load(), Unstored: u.dropped.Load(), InFlight: u.gate.stats(), Link: u.link.stats(), Storing: u.unstored.Load()}
 }
 
 // Share returns a new share of what Units may fetch at a time: whatever is stuck
@@ -239,11 +243,7 @@ func (s *Share) Warm(ctx context.Context, ref chunk.Ref) error {
 	if time.Now().UnixNano() < s.units.rests.Load() {
 		return errFailing
 	}
-	key := flightKey{unit: ref.Unit}
-	if ref.Unit.IsZero() {
-		key.id = ref.ID
-	}
-	f := s.units.join(s, key, ref.ID)
+	f := s.units.join(s, keyOf(ref), ref.ID)
 	if f == nil {
 		return nil
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptrace"
 	"sync/atomic"
 	"time"
 
@@ -41,6 +42,8 @@ func (e hintError) Unwrap() error { return e.error }
 func (c *Client) object(ctx context.Context, path string, p patience, received *atomic.Int64, take take) error {
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
+	trip := &roundTrip{}
+	ctx = httptrace.WithClientTrace(ctx, trip.trace())
 	silent := time.AfterFunc(p.header, func() { giveUp(fmt.Errorf("hub %s: nothing came for %s", c.URL(), p.header)) })
 	defer silent.Stop()
 	res, err := c.do(ctx, http.MethodGet, path, nil, nil)
@@ -53,7 +56,7 @@ func (c *Client) object(ctx context.Context, path string, p patience, received *
 	defer patient.Stop()
 	patient.Stop() // it runs while somebody reads, who may be slow
 	left, came := p.body, 0
-	body := &watched{read: func(b []byte) (int, error) {
+	body := &watched{trip: trip.took.Load(), read: func(b []byte) (int, error) {
 		patient.Reset(left)
 		begin := time.Now()
 		n, err := res.Body.Read(b)
@@ -77,6 +80,20 @@ func (c *Client) object(ctx context.Context, path string, p patience, received *
 	return ownError{err}
 }
 
+// roundTrip measures one.
+type roundTrip struct{ sent, took atomic.Int64 }
+
+func (r *roundTrip) trace() *httptrace.ClientTrace {
+	return &httptrace.ClientTrace{
+		WroteRequest: func(httptrace.WroteRequestInfo) { r.sent.Store(time.Now().UnixNano()) },
+		GotFirstResponseByte: func() {
+			if sent := r.sent.Load(); sent != 0 {
+				r.took.Store(time.Now().UnixNano() - sent)
+			}
+		},
+	}
+}
+
 // because says why a context ended that an error comes from.
 func because(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
@@ -89,7 +106,12 @@ func because(ctx context.Context, err error) error {
 type watched struct {
 	read func([]byte) (int, error)
 	err  error
+	trip int64
 }
+
+// RoundTrip tells how long the answer's first byte took from when the request had
+// been sent, on a connection that was there; 0: not known.
+func (w *watched) RoundTrip() time.Duration { return time.Duration(w.trip) }
 
 func (w *watched) Read(b []byte) (int, error) {
 	n, err := w.read(b)

@@ -1,0 +1,81 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"lighter/format/chunk"
+)
+
+// maxStreamUnstored is how many bytes, plain, may have arrived and not be stored when
+// Stream asks for more: far fewer than are not stored at all.
+const maxStreamUnstored = maxUnstored / 4
+
+// Stream asks for the chunk's unit, of about size bytes, as one of many that are
+// wanted one after the other and for which nobody waits. It waits for its turn and
+// returns when the unit is on its way; wait, which has to be called, then waits until
+// it is in the cache, and tells how many bytes came for this call alone (encoded). wait
+// is nil if nothing had to be asked for.
+//
+// Its turn is when the link has room: as much is asked for as keeps it busy, so that a
+// reader's request meets no queue. While a reader of the share waits for something that
+// was not on its way, and for a while after the source has failed, nothing begins. A
+// share for which nothing is on its way may begin one unit, however full the link is
+// of others'.
+func (s *Share) Stream(ctx context.Context, ref chunk.Ref, size int64) (wait func(context.Context) (int64, error), err error) {
+	u, key := s.units, keyOf(ref)
+	if !u.isOnItsWay(key) {
+		if err := s.awaitTurn(ctx); err != nil {
+			return nil, err
+		}
+	}
+	f, started := u.joinSized(s, key, ref.ID, size)
+	if f == nil {
+		return nil, nil
+	}
+	s.streams.Add(1)
+	u.gate.want(s, &f.place, false)
+	return func(ctx context.Context) (int64, error) {
+		defer u.link.wake()
+		defer s.streams.Add(-1)
+		defer u.leave(f)
+		select {
+		case <-f.stored:
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		}
+		if f.err != nil || !started {
+			return 0, f.err
+		}
+		return f.bytes, nil
+	}, nil
+}
+
+func (s *Share) awaitTurn(ctx context.Context) error {
+	u := s.units
+	for {
+		changed := u.link.changed()
+		rest := time.Until(time.Unix(0, u.rests.Load()))
+		if rest <= 0 && s.hasTurn() {
+			return nil
+		}
+		again := make(<-chan time.Time)
+		if rest > 0 {
+			again = time.After(rest)
+		}
+		select {
+		case <-changed:
+		case <-again:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (s *Share) hasTurn() bool {
+	u := s.units
+	if u.unstored.Load() > maxStreamUnstored || u.gate.hasFault(s) {
+		return false
+	}
+	return s.streams.Load() == 0 || u.link.hasRoom()
+}

@@ -1,0 +1,286 @@
+package store
+
+import (
+	"context"
+	"io"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"lighter/format/chunk"
+)
+
+// wire is a Source behind a link of that many bytes a second, on which a round trip
+// takes trip: answers queue before it, in the order in which they were asked for.
+type wire struct {
+	answer func(u chunk.Unit) []byte
+	rate   float64
+	trip   time.Duration
+
+	mu      sync.Mutex
+	busy    time.Time // it has something to do until then
+	arrived []arrival
+	asked   map[uint32]int
+}
+
+func (w *wire) Unit(ctx context.Context, u chunk.Unit, take func(int64, io.Reader) error) (string, error) {
+	b := w.answer(u)
+	w.mu.Lock()
+	w.asked[u.N]++
+	sent := time.Now()
+	begins := sent.Add(w.trip / 2)
+	if w.busy.After(begins) {
+		begins = w.busy
+	}
+	w.busy = begins.Add(w.takes(len(b)))
+	w.mu.Unlock()
+	begins = begins.Add(w.trip / 2)
+	time.Sleep(time.Until(begins))
+	err := take(int64(len(b)), &crossed{w: w, left: b, begins: begins, took: begins.Sub(sent)})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.arrived = append(w.arrived, arrival{time.Now(), len(b)})
+	return "", err
+}
+
+type arrival struct {
+	at    time.Time
+	bytes int
+}
+
+// used returns which part of the time after the given arrival something arrived in.
+func (w *wire) used(from int) float64 {
+	bytes := 0
+	for _, a := range w.arrived[from+1:] {
+		bytes += a.bytes
+	}
+	return float64(w.takes(bytes)) / float64(w.arrived[len(w.arrived)-1].at.Sub(w.arrived[from].at))
+}
+
+func (w *wire) takes(n int) time.Duration {
+	return time.Duration(float64(n) / w.rate * float64(time.Second))
+}
+
+func (w *wire) Chunk(context.Context, chunk.ID, func(int64, io.Reader) error) (string, error) {
+	return "", chunk.ErrNotFound
+}
+
+// crossed is an answer that arrives as fast as the link carries it.
+type crossed struct {
+	w      *wire
+	left   []byte
+	came   int
+	begins time.Time
+	took   time.Duration
+}
+
+func (c *crossed) RoundTrip() time.Duration { return c.took }
+
+func (c *crossed) Read(b []byte) (int, error) {
+	n := copy(b[:min(len(b), 16<<10)], c.left)
+	if n == 0 {
+		return 0, io.EOF
+	}
+	c.left = c.left[n:]
+	c.came += n
+	time.Sleep(time.Until(c.begins.Add(c.w.takes(c.came))))
+	return n, nil
+}
+
+// noise returns n bytes that do not compress.
+func noise(n int, seed uint64) string {
+	r := rand.New(rand.NewPCG(seed, seed))
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(r.Uint32())
+	}
+	return string(b)
+}
+
+// A stream fills a link of any delay, and a fault that comes in between waits for
+// little: a unit, the least window, and what the link holds in half a round trip.
+func TestStreamFillsTheLink(t *testing.T) {
+	const large, small = 200_000, 40_000
+	unit, refs := encode(t, noise(large/2, 1), noise(large/2, 2))
+	wanted, faults := encode(t, noise(small, 3))
+	for name, link := range map[string]struct {
+		mbit  float64
+		trip  time.Duration
+		units int
+	}{
+		"1 Gbit/s, 0.5 ms":  {1000, 500 * time.Microsecond, 300},
+		"1 Gbit/s, 10 ms":   {1000, 10 * time.Millisecond, 400},
+		"1 Gbit/s, 50 ms":   {1000, 50 * time.Millisecond, 800},
+		"100 Mbit/s, 10 ms": {100, 10 * time.Millisecond, 100},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := &wire{rate: link.mbit * 1e6 / 8, trip: link.trip, asked: map[uint32]int{}}
+				w.answer = func(u chunk.Unit) []byte {
+					if int(u.N) >= link.units {
+						return wanted
+					}
+					return unit
+				}
+				u := NewUnits(w, nothing{})
+				stream, other := u.Share(), u.Share()
+				var waits sync.WaitGroup
+				begun := time.Now()
+				var late time.Duration
+				for n := range link.units {
+					wait, err := stream.Stream(t.Context(), at(refs[0], n), large)
+					if err != nil {
+						t.Fatal(err)
+					}
+					waits.Go(func() {
+						if came, err := wait(t.Context()); err != nil || came != int64(len(unit)) {
+							t.Errorf("unit %d: %d bytes, %v", n, came, err)
+						}
+					})
+					if n > link.units/2 && n%10 == 0 {
+						fault := at(faults[0], link.units+n)
+						waits.Go(func() {
+							asked := time.Now()
+							if err := other.Read(t.Context(), fault, 0, make([]byte, 10)); err != nil {
+								t.Error(err)
+							}
+							late = max(late, time.Since(asked)-link.trip-w.takes(small))
+						})
+					}
+				}
+				waits.Wait()
+				if used := w.used(link.units / 2); used < 0.97 {
+					t.Errorf("%.2f of the link was used", used)
+				}
+				half, ideal := w.arrived[link.units/2].at.Sub(begun), link.trip+w.takes(large*link.units/2)
+				if half > ideal*5/4 {
+					t.Errorf("the first half took %v, %v when the link is full from the start", half, ideal)
+				}
+				if most := w.takes(large+leastWindow) + link.trip/2; late > most {
+					t.Errorf("a fault waited for %v behind the stream", late)
+				}
+				t.Logf("first unit %v, half %v of %v, used %.3f, a fault late by %v, %+v", w.arrived[0].at.Sub(begun), half, ideal, w.used(link.units/2), late, u.Stats().Link)
+			})
+		})
+	}
+}
+
+// What a stream asks for, a reader joins, and the other way round: nothing is asked
+// for twice, and what is here is not asked for at all.
+func TestStreamAndReadersShareRequests(t *testing.T) {
+	unit, refs := encode(t, "one", "two")
+	synctest.Test(t, func(t *testing.T) {
+		w := &wire{rate: 1e6, trip: time.Second, asked: map[uint32]int{}, answer: func(chunk.Unit) []byte { return unit }}
+		u := NewUnits(w, newMemory())
+		s := u.Share()
+		read := func(ref chunk.Ref) {
+			if err := s.Read(t.Context(), ref, 0, make([]byte, 3)); err != nil {
+				t.Error(err)
+			}
+		}
+		first, err := s.Stream(t.Context(), refs[0], 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, err := s.Stream(t.Context(), refs[1], 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		read(refs[1])
+		for i, wait := range []func(context.Context) (int64, error){first, second} {
+			if n, err := wait(t.Context()); err != nil || n != int64(len(unit))*int64(1-i) {
+				t.Errorf("call %d: %d bytes came, %v", i, n, err)
+			}
+		}
+		if wait, err := s.Stream(t.Context(), refs[0], 100); wait != nil || err != nil {
+			t.Error("asked for what is here", err)
+		}
+		if w.asked[where.N] != 1 || u.link.onTheWay != 0 || s.streams.Load() != 0 {
+			t.Errorf("asked %d times; left: %d bytes, %d units", w.asked[where.N], u.link.onTheWay, s.streams.Load())
+		}
+	})
+}
+
+// While a reader waits for something that is not on its way, a stream of the same
+// share begins nothing, and goes on when he has it.
+func TestReadersGoBeforeTheStream(t *testing.T) {
+	unit, refs := encode(t, noise(100, 1))
+	synctest.Test(t, func(t *testing.T) {
+		w := &wire{rate: 1e6, trip: time.Second, asked: map[uint32]int{}, answer: func(chunk.Unit) []byte { return unit }}
+		u := NewUnits(w, nothing{})
+		s, other := u.Share(), u.Share()
+		var done sync.WaitGroup
+		stream := func(s *Share, n int) {
+			done.Go(func() {
+				wait, err := s.Stream(t.Context(), at(refs[0], n), 100)
+				if err == nil {
+					_, err = wait(t.Context())
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			})
+			synctest.Wait()
+		}
+		read := func(n int) {
+			done.Go(func() {
+				if err := s.Read(t.Context(), at(refs[0], n), 0, make([]byte, 10)); err != nil {
+					t.Error(err)
+				}
+			})
+			synctest.Wait()
+		}
+		stream(s, 1)
+		read(1) // it is on its way
+		stream(s, 2)
+		if w.asked[2] != 1 {
+			t.Error("a reader who waits for the stream holds it up")
+		}
+		read(3)
+		stream(s, 4)
+		stream(other, 5)
+		if w.asked[4] != 0 || w.asked[5] != 1 {
+			t.Errorf("while a reader waits, asked for %v", w.asked)
+		}
+		done.Wait()
+		if w.asked[4] != 1 || s.faults != 0 {
+			t.Errorf("after he has it, asked for %v, %d faults", w.asked, s.faults)
+		}
+	})
+}
+
+// A source that fails is left alone, and the stream goes on when it is back.
+func TestStreamLeavesAFailingSourceAlone(t *testing.T) {
+	unit, refs := encode(t, "one")
+	synctest.Test(t, func(t *testing.T) {
+		fails := true
+		src := &source{unit: func(context.Context, chunk.Unit) ([]byte, error) {
+			if fails {
+				return nil, io.ErrClosedPipe
+			}
+			return unit, nil
+		}}
+		u := NewUnits(src, nothing{})
+		s := u.Share()
+		try := func() error {
+			wait, err := s.Stream(t.Context(), refs[0], 100)
+			if err == nil {
+				_, err = wait(t.Context())
+			}
+			return err
+		}
+		if try() == nil {
+			t.Error("no error")
+		}
+		begun := time.Now()
+		fails = false
+		if err := try(); err != nil || time.Since(begun) < maxPause {
+			t.Errorf("asked again after %v: %v", time.Since(begun), err)
+		}
+		if u.link.onTheWay != 0 || u.gate.inWork != (counts{}) {
+			t.Errorf("left: %d bytes, %+v", u.link.onTheWay, u.gate.inWork)
+		}
+	})
+}

@@ -149,7 +149,7 @@ func start(ctx context.Context, stop context.CancelCauseFunc, config Config, man
 	}
 	n.cache = openCache(config, log)
 	n.units = store.NewUnits(n.hubs, n.cache)
-	n.ahead = device.NewAhead(func() device.Chunks { return n.units.Share() }, log)
+	n.ahead = device.NewAhead(func() device.Chunks { return n.units.Share() }, device.AheadOptions{}, log)
 	n.newRecorder()
 	n.web.notReady("it takes over what a former daemon has mounted")
 	if err := n.openDevices(ctx); err != nil {

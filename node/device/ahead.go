@@ -7,6 +7,8 @@ import (
 	"sync"
 
 	"lighter/format/chunk"
+	"lighter/format/index"
+	"lighter/node/prefetch"
 )
 
 const (
@@ -18,13 +20,19 @@ const (
 	// them for one device: what is stuck on one leaves room for another.
 	aheadWorkers   = 64
 	aheadPerDevice = 32
+	// maxPlans is how many startup packs' units are listed at a time.
+	maxPlans = 4
 )
 
 // Ahead fetches what the devices of a node ask for ahead of their readers, in
 // turn.
 type Ahead struct {
-	share func() Chunks
-	log   *slog.Logger
+	share   func() Chunks
+	options AheadOptions
+	log     *slog.Logger
+	plans   chan struct{} // one for each startup pack whose units are being listed
+
+	streamed yield
 
 	mu     sync.Mutex // guards what follows, and the wishes in it
 	queues []*wishes  // of the devices that wait, each once; the first is next
@@ -38,12 +46,45 @@ type wishes struct {
 	inWork int
 }
 
+// AheadOptions bound what is fetched for nobody who waits.
+type AheadOptions struct {
+	// Limit is how many bytes, plain, of startup packs may be fetched for one
+	// device; 0: they are not fetched.
+	Limit int64
+	// Short says why nothing of them is to be fetched now, as there is no memory or
+	// no disk left for it; nil: nobody knows.
+	Short func() error
+}
+
 // NewAhead fetches once Run is called. share returns where a new device's bytes
 // come from.
-func NewAhead(share func() Chunks, log *slog.Logger) *Ahead {
-	a := &Ahead{share: share, log: log}
+func NewAhead(share func() Chunks, options AheadOptions, log *slog.Logger) *Ahead {
+	if options.Short == nil {
+		options.Short = func() error { return nil }
+	}
+	a := &Ahead{share: share, options: options, log: log, plans: make(chan struct{}, maxPlans)}
 	a.more = sync.NewCond(&a.mu)
 	return a
+}
+
+// AheadStats are figures since the start.
+type AheadStats struct {
+	Startup Yield `json:"startup"` // of startup packs
+}
+
+// Stats returns the figures.
+func (a *Ahead) Stats() AheadStats { return AheadStats{Startup: a.streamed.stats()} }
+
+// plan lists the units of a startup pack, when it is its turn: the locations have to
+// be read.
+func (a *Ahead) plan(ctx context.Context, locations *index.Locations, pack index.Startup) ([]prefetch.Unit, error) {
+	select {
+	case a.plans <- struct{}{}:
+		defer func() { <-a.plans }()
+		return prefetch.Units(locations, pack)
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 }
 
 // ask tells whether there was room for one more.

@@ -27,6 +27,10 @@ type Chunks interface {
 	// Received returns the bytes that came for this device, as they came, by the
 	// origin that gave them.
 	Received() map[string]int64
+	// Stream does as Warm does with a unit of about size bytes, one of many, when it
+	// is its turn, and returns when it is on its way: wait, which has to be called,
+	// waits for it and tells how many bytes came; nil: nothing has to.
+	Stream(ctx context.Context, ref chunk.Ref, size int64) (wait func(context.Context) (int64, error), err error)
 }
 
 // faultChunks is how many chunks one fault asks for at a time.
@@ -41,6 +45,8 @@ type Device struct {
 	reader    prefetch.Sequential
 	ahead     *Ahead
 	wishes    *wishes
+	stream    *stream
+	streamed  marks
 	mend      func(ctx context.Context, cause error) bool // nil: nobody does
 	locate    func() <-chan struct{}                      // nil: nobody does
 	recording atomic.Pointer[record.Recording]            // nil: nobody wants to know what is read
@@ -59,11 +65,21 @@ func New(extents *index.Map, locations *index.Locations, ahead *Ahead, log *slog
 	chunks := ahead.share()
 	d := &Device{extents: extents, chunks: chunks, ahead: ahead, wishes: &wishes{chunks: chunks}, log: log}
 	d.where.Store(newWhere(locations))
+	d.stream = newStream(d)
+	d.stream.follow(locations)
 	return d
 }
 
+// Begin has the startup packs fetched that every start needs, before anything is
+// read, and tells whether there are any. It does not wait.
+func (d *Device) Begin() bool { return d.stream.begin() }
+
+// EndStream has no more startup packs fetched, and waits until none are.
+func (d *Device) EndStream() { d.stream.end() }
+
 // Close has nothing more read ahead. It is called when no fault comes any more.
 func (d *Device) Close() error {
+	d.EndStream()
 	d.ahead.drop(d.wishes)
 	return nil
 }
@@ -108,6 +124,7 @@ func (d *Device) read(ctx context.Context, dst []byte, offset int64) (missed int
 	if err != nil {
 		return missed, fmt.Errorf("read %d bytes at %d: %w: %w", len(dst), offset, errIndex, err)
 	}
+	d.stream.read(offset, int64(len(dst)))
 	d.readAhead(offset, int64(len(dst)))
 	if len(missing) == 0 {
 		return 0, nil
@@ -119,6 +136,7 @@ func (d *Device) read(ctx context.Context, dst []byte, offset int64) (missed int
 // cached fills dst with what is on this machine, and returns the rest.
 func (d *Device) cached(dst []byte, offset int64) (missing []part, missed int64, err error) {
 	err = d.parts(dst, offset, func(p part) {
+		d.use(p)
 		if !d.chunks.Cached(p.ref, p.offset, p.dst) {
 			missing = append(missing, p)
 			missed += int64(len(p.dst))
@@ -144,6 +162,22 @@ func (d *Device) parts(dst []byte, offset int64, fn func(part)) error {
 	}
 	clear(dst[at-offset:])
 	return err
+}
+
+// missing returns one of the extents' chunks that are not here, as one of the unit,
+// and how many bytes all of those have.
+func (d *Device) missing(u chunk.Unit, extents []int64) (ref chunk.Ref, plain int64) {
+	for _, i := range extents {
+		e, err := d.extents.Extent(i)
+		if err != nil || d.chunks.Has(e.ID) {
+			continue
+		}
+		if plain == 0 {
+			ref = chunk.Ref{ID: e.ID, Length: e.Length, Unit: u}
+		}
+		plain += int64(e.Length)
+	}
+	return ref, plain
 }
 
 func (d *Device) fetch(ctx context.Context, missing []part) error {

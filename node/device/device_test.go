@@ -64,6 +64,10 @@ func (s *shelf) Warm(_ context.Context, ref chunk.Ref) error {
 	return nil
 }
 
+func (s *shelf) Stream(ctx context.Context, ref chunk.Ref, _ int64) (func(context.Context) (int64, error), error) {
+	return func(context.Context) (int64, error) { return 0, s.Warm(ctx, ref) }, nil
+}
+
 // build makes the device of a tree of a few files and the bytes that it should
 // show.
 func build(t testing.TB) (*Device, *shelf, []byte) {
@@ -116,7 +120,7 @@ func build(t testing.TB) (*Device, *shelf, []byte) {
 	if int64(len(image)) != m.DeviceSize {
 		t.Fatalf("device of %d bytes, want %d", m.DeviceSize, len(image))
 	}
-	return New(x, nil, NewAhead(func() Chunks { return s }, slog.New(slog.DiscardHandler)), slog.New(slog.DiscardHandler)), s, image
+	return New(x, nil, NewAhead(func() Chunks { return s }, AheadOptions{}, slog.New(slog.DiscardHandler)), slog.New(slog.DiscardHandler)), s, image
 }
 
 func TestDeviceShowsTheFiles(t *testing.T) {
@@ -210,7 +214,7 @@ func TestDeviceReadsAheadWithinTheFile(t *testing.T) {
 
 func TestAheadFetchesWhatIsAsked(t *testing.T) {
 	s := &shelf{warmed: map[chunk.ID]int{}}
-	a := NewAhead(func() Chunks { return s }, slog.New(slog.DiscardHandler))
+	a := NewAhead(func() Chunks { return s }, AheadOptions{}, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	s.enough = func() bool { return len(s.warmed) == 100 }
 	s.done = cancel
@@ -256,7 +260,7 @@ func (never) Warm(ctx context.Context, _ chunk.Ref) error { <-ctx.Done(); return
 // device asks for is bounded.
 func TestAheadIsFair(t *testing.T) {
 	s := &shelf{warmed: map[chunk.ID]int{}}
-	a := NewAhead(func() Chunks { return s }, slog.New(slog.DiscardHandler))
+	a := NewAhead(func() Chunks { return s }, AheadOptions{}, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	blocked, other := &wishes{chunks: never{s}}, &wishes{chunks: s}
 	for i := range 2 * aheadQueue {

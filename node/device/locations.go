@@ -26,6 +26,7 @@ func newWhere(locations *index.Locations) *where {
 // uses these.
 func (d *Device) SetLocations(locations *index.Locations) {
 	d.where.Swap(newWhere(locations)).replace()
+	d.stream.follow(locations)
 }
 
 // LocateWith has locate called when a chunk is needed and the locations are missing

@@ -69,7 +69,7 @@ func TestSilentHub(t *testing.T) {
 	server.deadline = deadline
 	units := store.NewUnits(silentHub(t), nothing{})
 	template, _, image := build(t)
-	d := New(template.extents, nil, NewAhead(func() Chunks { return units.Share() }, log), log)
+	d := New(template.extents, nil, NewAhead(func() Chunks { return units.Share() }, AheadOptions{}, log), log)
 	path, err := server.Add(testID("silent"), int64(len(image)), d)
 	if err != nil {
 		t.Fatal(err)

@@ -22,6 +22,7 @@ const (
 // A tree of which reads are not answered after a moment stays mounted too, as one
 // that is in use: the kernel would wait for them, so for a hub that says nothing.
 func (t *Trees) Close() {
+	t.endStreams()
 	t.mu.Lock()
 	all := slices.Collect(maps.Values(t.served))
 	t.mu.Unlock()

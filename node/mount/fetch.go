@@ -37,18 +37,23 @@ const (
 )
 
 // Ensure makes sure that the tree's index is on this machine, verified and
-// synced to its disk. It fails when nothing arrives for a while, and calls begun
-// as soon as what arrives is known to be the tree's index.
+// synced to its disk, and that what its start needs is on its way. It fails when
+// nothing arrives for a while, and calls begun as soon as what arrives is known to be
+// the tree's index.
 func (t *Trees) Ensure(ctx context.Context, tree chunk.ID, begun func()) error {
-	if t.Has(tree) {
-		return nil
-	}
-	return t.fetch(ctx, tree, func() error {
-		if t.Has(tree) {
-			return nil
+	if !t.Has(tree) {
+		err := t.fetch(ctx, tree, func() error {
+			if t.Has(tree) {
+				return nil
+			}
+			return t.download(ctx, tree, begun)
+		})
+		if err != nil {
+			return err
 		}
-		return t.download(ctx, tree, begun)
-	})
+	}
+	t.begin(tree)
+	return nil
 }
 
 // renew fetches a tree's index once more.

@@ -129,7 +129,7 @@ func openTrees(t *testing.T, h *fakeHub) *Trees {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	return Open(root, Auto, h, nil, device.NewAhead(func() device.Chunks { return nil }, log), record.New(false, nil), log)
+	return Open(root, Auto, h, nil, device.NewAhead(func() device.Chunks { return nil }, device.AheadOptions{}, log), record.New(false, nil), log)
 }
 
 // files lists what is below trees/.

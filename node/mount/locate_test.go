@@ -37,7 +37,7 @@ func (p *packed) Read(_ context.Context, ref chunk.Ref, _ int, dst []byte) error
 func openPacked(t *testing.T, h *fakeHub) (*Trees, *served, *packed) {
 	t.Helper()
 	trees, chunks := openTrees(t, h), &packed{}
-	trees.ahead = device.NewAhead(func() device.Chunks { return chunks }, trees.log)
+	trees.ahead = device.NewAhead(func() device.Chunks { return chunks }, device.AheadOptions{}, trees.log)
 	if err := trees.Ensure(t.Context(), h.tree, func() {}); err != nil {
 		t.Fatal(err)
 	}

@@ -38,7 +38,7 @@ func TestMapIsDamagedUnderItsDevice(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := newHub(t)
 			trees := openTrees(t, h)
-			trees.ahead = device.NewAhead(func() device.Chunks { return everyChunk{} }, trees.log)
+			trees.ahead = device.NewAhead(func() device.Chunks { return everyChunk{} }, device.AheadOptions{}, trees.log)
 			if err := trees.Ensure(t.Context(), h.tree, func() {}); err != nil {
 				t.Fatal(err)
 			}

@@ -73,6 +73,8 @@ func (t *Trees) mount(ctx context.Context, tree chunk.ID) error {
 		return err
 	}
 	t.recorder.Mounted(tree, m.device) // before anybody can read
+	m.device.Begin()
+	t.dropEarly(tree) // it came meanwhile
 	mode, err := t.mountOver(m.path, t.metadata(tree), t.point(tree))
 	switch {
 	case err == nil:
@@ -135,11 +137,14 @@ func (t *Trees) openVerified(ctx context.Context, tree chunk.ID) (*served, error
 }
 
 func (t *Trees) tryOpen(ctx context.Context, tree chunk.ID) (*served, error) {
-	m, err := t.open(tree)
-	if err != nil {
-		return nil, err
+	m := t.takeEarly(tree)
+	if m == nil {
+		var err error
+		if m, err = t.open(tree); err != nil {
+			return nil, err
+		}
 	}
-	err = m.extents.Verify()
+	err := m.extents.Verify()
 	if err == nil {
 		err = verifyMetadata(ctx, t.metadata(tree), m.header, 0)
 	}

@@ -75,7 +75,7 @@ func recovered(t testing.TB, root string) *Trees {
 	if err != nil {
 		t.Fatal(err)
 	}
-	trees := Open(root, Auto, nil, server, device.NewAhead(func() device.Chunks { return nil }, log), record.New(false, nil), log)
+	trees := Open(root, Auto, nil, server, device.NewAhead(func() device.Chunks { return nil }, device.AheadOptions{}, log), record.New(false, nil), log)
 	if err := trees.Recover(true); err != nil {
 		t.Fatal(err)
 	}

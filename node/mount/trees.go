@@ -44,6 +44,7 @@ type Trees struct {
 
 	mu     sync.Mutex // guards what follows, and mounted and mode in each that is served
 	served map[chunk.ID]*served
+	early  []early            // the first has waited longest
 	lost   map[chunk.ID]error // what could not be served again or is damaged, and why
 	unable error              // why no tree can be mounted; nil: they can
 	probed time.Time          // when that was found out
@@ -164,6 +165,7 @@ func (t *Trees) List() ([]chunk.ID, error) {
 // Remove unmounts a tree and removes its index.
 func (t *Trees) Remove(tree chunk.ID) error {
 	defer t.lock(tree)()
+	t.dropEarly(tree)
 	if err := t.unmount(tree); err != nil {
 		return err
 	}

@@ -1,0 +1,86 @@
+package prefetch
+
+import (
+	"cmp"
+	"slices"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+)
+
+// maxPlanned bounds the extents of one startup pack that are looked at: what is more
+// is fetched when it is read.
+const maxPlanned = 1 << 16
+
+// Unit is one unit of a startup pack, and the extents whose chunks it is to hold, of
+// which there is at least one.
+type Unit struct {
+	N       uint32
+	Extents []int64
+}
+
+// Units lists the units of a startup pack in their order, without those in which no
+// extent's chunk is said to be. It reads the locations once from end to end.
+func Units(locations *index.Locations, pack index.Startup) ([]Unit, error) {
+	type place struct {
+		n      uint32
+		extent int64
+	}
+	var places []place
+	err := locations.Each(func(extent int64, u chunk.Unit) error {
+		if u.Pack == pack.Pack && int64(u.N) < int64(pack.Units) && len(places) < maxPlanned {
+			places = append(places, place{u.N, extent})
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.SortStableFunc(places, func(a, b place) int { return cmp.Compare(a.n, b.n) })
+	var units []Unit
+	for _, p := range places {
+		if len(units) == 0 || units[len(units)-1].N != p.n {
+			units = append(units, Unit{N: p.n})
+		}
+		last := &units[len(units)-1]
+		last.Extents = append(last.Extents, p.extent)
+	}
+	return units, nil
+}
+
+// Triggers are ranges of a device of whose reading it follows that packs are wanted.
+// They are not changed, so any number of readers may ask.
+type Triggers struct{ ranges []trigger } // by From
+
+type trigger struct {
+	Range
+	pack int
+}
+
+// NewTriggers returns the triggers of packs, by their numbers. The ranges are extents:
+// they do not overlap but where they are the same.
+func NewTriggers(packs map[int][]Range) *Triggers {
+	t := &Triggers{}
+	for pack, ranges := range packs {
+		for _, r := range ranges {
+			t.ranges = append(t.ranges, trigger{r, pack})
+		}
+	}
+	slices.SortFunc(t.ranges, func(a, b trigger) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.pack, b.pack)) })
+	return t
+}
+
+// Wanted returns the numbers of the packs that are wanted when the range is read: most
+// of the time none.
+func (t *Triggers) Wanted(offset, length int64) (packs []int) {
+	i, _ := slices.BinarySearchFunc(t.ranges, offset, func(r trigger, at int64) int {
+		if r.To <= at {
+			return -1
+		}
+		return 1
+	})
+	for ; i < len(t.ranges) && t.ranges[i].From < offset+length; i++ {
+		packs = append(packs, t.ranges[i].pack)
+	}
+	return packs
+}

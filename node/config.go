@@ -29,6 +29,8 @@ type Config struct {
 	MountMode   mount.Mode `toml:"mount_mode" comment:"How the kernel gets at images: auto, file (Linux 6.12), loop (behind loop devices, Linux 5.16), or none (every image is unpacked). auto: file where the kernel can, else loop, else none."`
 	RemapIDs    bool       `toml:"remap_ids" comment:"Map file owners into user namespaces by idmapped mounts (Linux 5.19). Set it exactly when containerd is told of the capability remap-ids."`
 	CacheSize   Size       `toml:"cache_size" comment:"The most that the chunk cache takes on the disk: 20GiB or 500MB. In memory it takes some 100 bytes a chunk, which has 64 KiB on average, or less where files are small: 30 to 60 MB for a full cache of 20 GiB, 1.6 to 3 GB for one of 1 TiB."`
+	Prefetch    bool       `toml:"prefetch" comment:"Fetch what starts of an image need before they ask for it, as far as the hub knows."`
+	PrefetchMax Size       `toml:"prefetch_limit" comment:"The most that is fetched so for one image, uncompressed, and never more than half of cache_size."`
 	FreeLow     Space      `toml:"disk_free_low" comment:"When less than this is free of the disk that the cache is on, the cache gives way, down to a sixteenth of its size; by itself it never fills the disk beyond this. A share (17%) or a size (50GiB); 0: it does not look.\nThe kubelet removes unused images when 15 % are free (imageGCHighThresholdPercent 85) and evicts pods at imagefs.available<15% and nodefs.available<10%: stay above what it is told."`
 	FreeHigh    Space      `toml:"disk_free_high" comment:"It gives way until this much is free."`
 	ScrubRate   Size       `toml:"scrub_rate" comment:"How much of the cache, and of the metadata images that are mounted, is read and verified a second, behind all else: 10MiB. 0: none. What is damaged in the cache is noticed when it is read; a metadata image, which the kernel reads, when it is mounted, and while it is by this alone."`
@@ -43,19 +45,21 @@ type Config struct {
 // DefaultConfig returns what is configured where nothing is said.
 func DefaultConfig() Config {
 	return Config{
-		Root:      "/var/lib/lighter",
-		Address:   "/run/lighter/lighter.sock",
-		Hubs:      []string{"http://127.0.0.1:7070"},
-		HubKeys:   []string{},
-		Scope:     hub.DefaultScope,
-		MountMode: mount.Auto,
-		CacheSize: 20 << 30,
-		FreeLow:   Space{Percent: 17},
-		FreeHigh:  Space{Percent: 20},
-		Record:    true,
-		LogLevel:  "info",
-		LogFormat: "text",
-		Resend:    true,
+		Root:        "/var/lib/lighter",
+		Address:     "/run/lighter/lighter.sock",
+		Hubs:        []string{"http://127.0.0.1:7070"},
+		HubKeys:     []string{},
+		Scope:       hub.DefaultScope,
+		MountMode:   mount.Auto,
+		CacheSize:   20 << 30,
+		Prefetch:    true,
+		PrefetchMax: 2 << 30,
+		FreeLow:     Space{Percent: 17},
+		FreeHigh:    Space{Percent: 20},
+		Record:      true,
+		LogLevel:    "info",
+		LogFormat:   "text",
+		Resend:      true,
 	}
 }
 
@@ -68,6 +72,8 @@ func (c *Config) Check() error {
 		return errors.New("hubs is empty: name at least one")
 	case c.CacheSize < disk.MinLimit:
 		return fmt.Errorf("cache_size %s is too small: the least is %s", c.CacheSize, Size(disk.MinLimit))
+	case c.PrefetchMax < 0:
+		return errors.New("prefetch_limit is below zero: to fetch nothing, set prefetch to false")
 	case c.FreeHigh.below(c.FreeLow):
 		return fmt.Errorf("disk_free_high %s is less than disk_free_low %s: it is where the cache stops giving way", c.FreeHigh, c.FreeLow)
 	case c.ScrubRate < 0:
@@ -89,6 +95,14 @@ func (c *Config) Check() error {
 		}
 	}
 	return checkHTTPAddress(c.HTTPAddress)
+}
+
+// prefetchLimit returns how many bytes may be fetched for one image's start.
+func (c *Config) prefetchLimit() int64 {
+	if !c.Prefetch {
+		return 0
+	}
+	return int64(min(c.PrefetchMax, c.CacheSize/2))
 }
 
 // CheckHubs says which hub cannot be asked as the configuration has it. It asks

@@ -1,6 +1,8 @@
 package node
 
 import (
+	"os"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"testing"
@@ -42,4 +44,25 @@ func current() int {
 	percent := debug.SetGCPercent(-1)
 	debug.SetGCPercent(percent)
 	return percent
+}
+
+func TestMemoryIsShort(t *testing.T) {
+	for text, short := range map[string]bool{
+		"MemTotal:       16000000 kB\nMemFree:  10 kB\nMemAvailable:   1000000 kB\n": false,
+		"MemTotal:       16000000 kB\nMemAvailable:   300000 kB\n":                   true,
+		"MemTotal:       1000000 kB\nMemAvailable:   140000 kB\n":                    false,
+		"MemTotal:       1000000 kB\nMemAvailable:   130000 kB\n":                    true,
+		"something else": false,
+	} {
+		file := filepath.Join(t.TempDir(), "meminfo")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := memoryShort(file); (err != nil) != short {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	if err := memoryShort(filepath.Join(t.TempDir(), "none")); err != nil {
+		t.Error(err)
+	}
 }

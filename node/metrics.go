@@ -60,6 +60,11 @@ var metrics = []metric{
 	{"starts_in_recording", "Starts that are being recorded.", gauge, func(f *figures) float64 { return float64(f.status.Recording.InWork) }},
 	{"traces_reported_total", "Traces of starts that a hub has taken.", counter, func(f *figures) float64 { return float64(f.status.Recording.Reported) }},
 	{"traces_dropped_total", "Traces of starts that no hub has taken, or that there was no room for.", counter, func(f *figures) float64 { return float64(f.status.Recording.Dropped) }},
+	{"startup_received_bytes_total", "Bytes of startup packs received, as they came (compressed).", counter, func(f *figures) float64 { return float64(f.status.Ahead.Startup.Fetched) }},
+	{"startup_brought_bytes_total", "Bytes of chunks that startup packs were to bring, plain.", counter, func(f *figures) float64 { return float64(f.status.Ahead.Startup.Brought) }},
+	{"startup_used_bytes_total", "Bytes of those chunks that were read later.", counter, func(f *figures) float64 { return float64(f.status.Ahead.Startup.Used) }},
+	{"link_bytes_per_second", "The most that came from the hubs of late.", gauge, func(f *figures) float64 { return float64(f.status.Fetched.Link.Rate) }},
+	{"link_round_trip_seconds", "The least that a first byte took of late.", gauge, func(f *figures) float64 { return f.status.Fetched.Link.RoundTrip.Seconds() }},
 
 	{"cache_bytes", "Bytes that the cache takes on the disk.", gauge, func(f *figures) float64 { return float64(f.status.Cache.Used) }},
 	{"cache_limit_bytes", "The most that the cache may take.", gauge, func(f *figures) float64 { return float64(f.status.Cache.Limit) }},

@@ -59,6 +59,7 @@ type Node struct {
 	ahead     *device.Ahead
 	recorder  *record.Recorder
 	reporter  *record.Reporter
+	shortage  shortage
 	manager   *keeper.Manager // the service manager, or nil
 	keepers   []keeper.Keeper
 	keeping   keeping
@@ -149,7 +150,7 @@ func start(ctx context.Context, stop context.CancelCauseFunc, config Config, man
 	}
 	n.cache = openCache(config, log)
 	n.units = store.NewUnits(n.hubs, n.cache)
-	n.ahead = device.NewAhead(func() device.Chunks { return n.units.Share() }, device.AheadOptions{}, log)
+	n.ahead = device.NewAhead(func() device.Chunks { return n.units.Share() }, device.AheadOptions{Limit: config.prefetchLimit(), Short: n.short}, log)
 	n.newRecorder()
 	n.web.notReady("it takes over what a former daemon has mounted")
 	if err := n.openDevices(ctx); err != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"lighter/format/chunk"
+	"lighter/node/device"
 	"lighter/node/mount"
 	"lighter/node/snapshot"
 	"lighter/store"
@@ -17,27 +18,28 @@ import (
 
 // Status is what a node says of itself.
 type Status struct {
-	Version   string           `json:"version"` // of the program
-	Root      string           `json:"root"`
-	Address   string           `json:"address"`
-	MountMode mount.Mode       `json:"mountMode"` // as configured
-	RemapIDs  bool             `json:"remapIDs"`
-	Scope     string           `json:"scope"`
-	CAFile    string           `json:"caFile,omitempty"`
-	HubKeys   []string         `json:"hubKeys"`
-	Hubs      []hub.Health     `json:"hubs"`
-	NotLazy   string           `json:"notLazy,omitempty"`   // why no image can be lazy on this machine
-	NoMetrics string           `json:"noMetrics,omitempty"` // why nobody can ask for them, although there is an address
-	Started   time.Time        `json:"started"`
-	TakenOver bool             `json:"takenOver"` // the devices are a former daemon's
-	Keeper    KeeperStatus     `json:"keeper"`
-	Cache     disk.Stats       `json:"cache"`
-	Fetched   store.UnitsStats `json:"fetched"`
-	Recording RecordingStatus  `json:"recording"`
-	Mounts    []MountStatus    `json:"mounts"`
-	Images    []ImageStatus    `json:"images"`
-	Binds     []Bind           `json:"binds"`
-	Lost      []LostStatus     `json:"lost"`
+	Version   string            `json:"version"` // of the program
+	Root      string            `json:"root"`
+	Address   string            `json:"address"`
+	MountMode mount.Mode        `json:"mountMode"` // as configured
+	RemapIDs  bool              `json:"remapIDs"`
+	Scope     string            `json:"scope"`
+	CAFile    string            `json:"caFile,omitempty"`
+	HubKeys   []string          `json:"hubKeys"`
+	Hubs      []hub.Health      `json:"hubs"`
+	NotLazy   string            `json:"notLazy,omitempty"`   // why no image can be lazy on this machine
+	NoMetrics string            `json:"noMetrics,omitempty"` // why nobody can ask for them, although there is an address
+	Started   time.Time         `json:"started"`
+	TakenOver bool              `json:"takenOver"` // the devices are a former daemon's
+	Keeper    KeeperStatus      `json:"keeper"`
+	Cache     disk.Stats        `json:"cache"`
+	Fetched   store.UnitsStats  `json:"fetched"`
+	Recording RecordingStatus   `json:"recording"`
+	Ahead     device.AheadStats `json:"ahead"` // what was fetched before anybody read it
+	Mounts    []MountStatus     `json:"mounts"`
+	Images    []ImageStatus     `json:"images"`
+	Binds     []Bind            `json:"binds"`
+	Lost      []LostStatus      `json:"lost"`
 }
 
 // LostStatus is a tree that a former daemon served and this one cannot, or that is
@@ -72,7 +74,7 @@ type ImageStatus struct {
 func (n *Node) Status(ctx context.Context) (Status, error) {
 	s := Status{Version: Version(), Root: n.config.Root, Address: n.config.Address, MountMode: n.config.MountMode,
 		RemapIDs: n.config.RemapIDs, Scope: n.config.Scope, CAFile: n.config.CAFile, HubKeys: n.keys.List(),
-		Hubs: n.hubs.Health(), Started: n.started, TakenOver: n.takenOver, Keeper: n.keeperStatus(), Cache: n.cache.Stats(), Fetched: n.units.Stats(), Recording: n.recordingStatus(),
+		Hubs: n.hubs.Health(), Started: n.started, TakenOver: n.takenOver, Keeper: n.keeperStatus(), Cache: n.cache.Stats(), Fetched: n.units.Stats(), Ahead: n.ahead.Stats(), Recording: n.recordingStatus(),
 		Binds: n.binds.list(), Mounts: []MountStatus{}, Images: []ImageStatus{}, Lost: []LostStatus{}}
 	if n.noMetrics != nil {
 		s.NoMetrics = n.noMetrics.Error()

@@ -155,6 +155,7 @@ func TestWrongConfiguration(t *testing.T) {
 		"cache_size = '20 miles'": `line 1: cache_size: "20 miles" is not a size`,
 		"disk_free_low = 17":      `"17" is a few bytes of a disk`,
 		"scrub_rate = -4":         "scrub_rate is below zero",
+		"prefetch_limit = -4":     "prefetch_limit is below zero",
 		"hubs = []":               "hubs is empty",
 		"mount_mode = 'files'":    `mount_mode "files" is not one of`,
 	} {

@@ -76,6 +76,8 @@ func nodeFlags(cmd *cobra.Command, config *node.Config, file *string) {
 	f.StringVar((*string)(&config.MountMode), "mount-mode", string(config.MountMode), "how the kernel gets at images (`MODE`: auto, file, loop or none)")
 	f.BoolVar(&config.RemapIDs, "remap-ids", config.RemapIDs, "map owners into user namespaces, as containerd's capability remap-ids says")
 	f.Var(&config.CacheSize, "cache-size", "the most that the chunk cache takes on the disk (`SIZE`: 20GiB)")
+	f.BoolVar(&config.Prefetch, "prefetch", config.Prefetch, "fetch what starts of an image need before they ask for it")
+	f.Var(&config.PrefetchMax, "prefetch-limit", "the most that is fetched so for one image, uncompressed (`SIZE`)")
 	f.StringVar(&config.HTTPAddress, "http-address", config.HTTPAddress, "where /metrics, /healthz and /readyz are answered (`ADDRESS`: HOST:PORT or unix:/PATH)")
 	f.Var(&config.FreeLow, "disk-free-low", "when less is free of the disk, the cache gives way (`SPACE`: 17% or 50GiB; 0: it does not look)")
 	f.Var(&config.FreeHigh, "disk-free-high", "it gives way until this much is free (`SPACE`)")

@@ -74,6 +74,9 @@ func printStatus(s node.Status) error {
 	}
 	printHubs(s)
 	fmt.Printf("fetched %s in %d requests (%d again, %d invalid)\n", size(s.Fetched.Bytes), s.Fetched.Requests, s.Fetched.Retries, s.Fetched.Invalid)
+	if y := s.Ahead.Startup; y.Brought > 0 {
+		fmt.Printf("of startup packs %s came, for %s of chunks, of which %s were read\n", size(y.Fetched), size(y.Brought), size(y.Used))
+	}
 	printCache(s.Cache)
 	printRecording(s.Recording)
 	if s.NoMetrics != "" {

@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"errors"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -75,6 +76,21 @@ func (c *Cache) Stats() Stats {
 		s.Absent = c.absent.Error()
 	}
 	return s
+}
+
+// Short says why the disk has no room for what nobody waits for: it is not asked, or
+// gives way to others.
+func (c *Cache) Short() error {
+	s := c.Stats()
+	if off := s.Off(); off != "" {
+		return errors.New(off)
+	}
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if c.room < c.limits.Size && c.isTight(2) {
+		return errors.New("the cache's disk is short of space")
+	}
+	return nil
 }
 
 // measure looks at how much of the disk is free, and says by it how much the

@@ -35,6 +35,12 @@ const (
 	// long at most.
 	rateTime = 2 * time.Second
 	tripTime = 10 * time.Second
+	// longTrip is the round trip from which on it is worth asking for more than what a
+	// reader waits for, and leastReach and mostReach bound how much.
+	longTrip   = 4 * time.Millisecond
+	leastReach = 256 << 10
+	leastTrips = 8 // have to be known before
+	mostReach  = 4 << 20
 	// typicalUnit is what an answer is thought to have until its length is known.
 	typicalUnit = 48 << 10
 )
@@ -47,6 +53,7 @@ type link struct {
 	delivered int64      // bytes, in all
 	rate      recent     // bytes a second
 	trip      recent     // in ns, negative: the most is the shortest
+	trips     int        // first bytes that were timed
 	known     bool       // the beginning is over
 	window    int64      // until then
 	limited   bool       // somebody waited for the window in this round
@@ -98,6 +105,7 @@ func (l *link) answer(c *crossing, length int64, trip time.Duration) {
 		return
 	}
 	l.trip.add(-float64(trip), tripTime)
+	l.trips++
 	r := &l.round
 	if r.samples++; r.samples == 1 || trip < r.least {
 		r.least = trip
@@ -155,6 +163,17 @@ func (l *link) roundTrip() time.Duration { return time.Duration(-l.trip.most()) 
 
 // holds returns how many bytes the link was seen to hold.
 func (l *link) holds() int64 { return int64(l.rate.most() * l.roundTrip().Seconds()) }
+
+// reach returns how many bytes come while a reader waits for a first one, if that is
+// long; 0: it is not.
+func (l *link) reach() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.trips < leastTrips || l.roundTrip() < longTrip {
+		return 0
+	}
+	return min(max(int64(gain*float64(l.holds())), leastReach), mostReach)
+}
 
 func (l *link) room() int64 {
 	if !l.known {

@@ -79,3 +79,7 @@ func (s *Share) hasTurn() bool {
 	}
 	return s.streams.Load() == 0 || u.link.hasRoom()
 }
+
+// Reach returns how many bytes come from the source in the time that a first byte
+// takes, if that is long; 0: it is not, or not known.
+func (s *Share) Reach() int64 { return s.units.link.reach() }

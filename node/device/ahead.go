@@ -18,8 +18,8 @@ const (
 	aheadQueue = 1024
 	// aheadWorkers is how many are fetched at a time, aheadPerDevice how many of
 	// them for one device: what is stuck on one leaves room for another.
-	aheadWorkers   = 64
-	aheadPerDevice = 32
+	aheadWorkers   = 96
+	aheadPerDevice = 48
 	// maxPlans is how many startup packs' units are listed at a time.
 	maxPlans = 4
 )
@@ -33,6 +33,7 @@ type Ahead struct {
 	plans   chan struct{} // one for each startup pack whose units are being listed
 
 	streamed yield
+	around   yield
 
 	mu     sync.Mutex // guards what follows, and the wishes in it
 	queues []*wishes  // of the devices that wait, each once; the first is next
@@ -70,10 +71,13 @@ func NewAhead(share func() Chunks, options AheadOptions, log *slog.Logger) *Ahea
 // AheadStats are figures since the start.
 type AheadStats struct {
 	Startup Yield `json:"startup"` // of startup packs
+	Around  Yield `json:"around"`  // of what lay around a miss
 }
 
 // Stats returns the figures.
-func (a *Ahead) Stats() AheadStats { return AheadStats{Startup: a.streamed.stats()} }
+func (a *Ahead) Stats() AheadStats {
+	return AheadStats{Startup: a.streamed.stats(), Around: a.around.stats()}
+}
 
 // plan lists the units of a startup pack, when it is its turn: the locations have to
 // be read.
@@ -100,6 +104,13 @@ func (a *Ahead) ask(w *wishes, ref chunk.Ref) bool {
 	w.refs = append(w.refs, ref)
 	a.more.Signal()
 	return true
+}
+
+// waiting returns how many wishes of one device are not on their way yet.
+func (a *Ahead) waiting(w *wishes) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(w.refs)
 }
 
 // drop forgets what one device asks for and is not on its way yet.

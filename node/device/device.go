@@ -27,6 +27,9 @@ type Chunks interface {
 	// Received returns the bytes that came for this device, as they came, by the
 	// origin that gave them.
 	Received() map[string]int64
+	// Reach returns how many bytes come in the time that a first byte takes, if that
+	// is long; 0: it is not, or nothing is known.
+	Reach() int64
 	// Stream does as Warm does with a unit of about size bytes, one of many, when it
 	// is its turn, and returns when it is on its way: wait, which has to be called,
 	// waits for it and tells how many bytes came; nil: nothing has to.
@@ -47,6 +50,7 @@ type Device struct {
 	wishes    *wishes
 	stream    *stream
 	streamed  marks
+	around    around
 	mend      func(ctx context.Context, cause error) bool // nil: nobody does
 	locate    func() <-chan struct{}                      // nil: nobody does
 	recording atomic.Pointer[record.Recording]            // nil: nobody wants to know what is read
@@ -80,6 +84,7 @@ func (d *Device) EndStream() { d.stream.end() }
 // Close has nothing more read ahead. It is called when no fault comes any more.
 func (d *Device) Close() error {
 	d.EndStream()
+	d.around.work.Wait()
 	d.ahead.drop(d.wishes)
 	return nil
 }
@@ -130,6 +135,7 @@ func (d *Device) read(ctx context.Context, dst []byte, offset int64) (missed int
 		return 0, nil
 	}
 	d.missed.Add(missed)
+	d.readAround(missing[0].extent)
 	return missed, d.fetch(ctx, missing)
 }
 

@@ -24,6 +24,7 @@ type shelf struct {
 	here   map[chunk.ID]bool
 	warmed map[chunk.ID]int
 	fail   error
+	reach  int64
 	enough func() bool // calls done when it is so
 	done   func()
 }
@@ -67,6 +68,8 @@ func (s *shelf) Warm(_ context.Context, ref chunk.Ref) error {
 func (s *shelf) Stream(ctx context.Context, ref chunk.Ref, _ int64) (func(context.Context) (int64, error), error) {
 	return func(context.Context) (int64, error) { return 0, s.Warm(ctx, ref) }, nil
 }
+
+func (s *shelf) Reach() int64 { return s.reach }
 
 // build makes the device of a tree of a few files and the bytes that it should
 // show.

@@ -61,4 +61,8 @@ func (d *Device) use(p part) {
 	if d.streamed.clear(p.extent) {
 		d.ahead.streamed.used.Add(int64(p.ref.Length))
 	}
+	if d.around.marks.clear(p.extent) {
+		d.around.used.Add(int64(p.ref.Length))
+		d.ahead.around.used.Add(int64(p.ref.Length))
+	}
 }

@@ -323,6 +323,13 @@ func (s *stream) fetchUnit(u chunk.Unit, extents []int64, p *pass) bool {
 	return true
 }
 
+// isRunning tells whether it has something to fetch.
+func (s *stream) isRunning() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.running
+}
+
 // take tells whether so many bytes more may be fetched.
 func (s *stream) take(n int64) bool {
 	s.mu.Lock()

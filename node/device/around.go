@@ -54,12 +54,14 @@ func (d *Device) readAround(extent int64) {
 type neighbours struct {
 	device *Device
 	left   int // how many more may be asked for
+	own    chunk.Unit
 	asked  map[chunk.Unit]bool
 }
 
 // ask asks for what is behind the extent, up to the file's end, then for what is before
 // it.
 func (w *neighbours) ask(extent int64) {
+	w.own, _ = w.device.unit(extent) // it comes anyway
 	for i := extent + 1; i < extent+aroundFar; i++ {
 		if first, more := w.take(i, false); first || !more {
 			break
@@ -87,7 +89,7 @@ func (w *neighbours) take(i int64, firsts bool) (first, more bool) {
 		return e.First, true
 	}
 	unit, _ := d.unit(i)
-	if unit.IsZero() {
+	if unit.IsZero() || unit == w.own {
 		return e.First, true
 	}
 	if !w.asked[unit] {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"math/rand/v2"
@@ -73,13 +74,16 @@ func (s *shelf) Reach() int64 { return s.reach }
 
 // build makes the device of a tree of a few files and the bytes that it should
 // show.
-func build(t testing.TB) (*Device, *shelf, []byte) {
+func build(t testing.TB) (*Device, *shelf, []byte) { return buildOf(t, 40, 60000) }
+
+// buildOf does so with that many files, of chunks of at most that many bytes.
+func buildOf(t testing.TB, files, largest int) (*Device, *shelf, []byte) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(1, 1))
 	s := &shelf{chunks: map[chunk.ID][]byte{}, here: map[chunk.ID]bool{}, warmed: map[chunk.ID]int{}}
 	var children []tree.Dirent
 	var image []byte
-	for i := range 40 {
+	for i := range files {
 		n := &tree.Node{Mode: tree.ModeRegular | 0o644, Nlink: 1}
 		var content []byte
 		for range 1 + r.IntN(5) {
@@ -89,7 +93,7 @@ func build(t testing.TB) (*Device, *shelf, []byte) {
 				n.Content.Extents = append(n.Content.Extents, tree.Extent{Length: int64(len(hole))})
 				continue
 			}
-			plain := make([]byte, 1+r.IntN(60000))
+			plain := make([]byte, 1+r.IntN(largest))
 			for k := range plain {
 				plain[k] = byte(r.Uint32())
 			}
@@ -102,7 +106,7 @@ func build(t testing.TB) (*Device, *shelf, []byte) {
 		n.Size = int64(len(content))
 		image = append(image, content...)
 		image = append(image, make([]byte, (4096-len(image)%4096)%4096)...)
-		children = append(children, tree.Dirent{Name: string(rune('a'+i/10)) + string(rune('0'+i%10)), Node: n})
+		children = append(children, tree.Dirent{Name: fmt.Sprintf("%03d", i), Node: n})
 	}
 	root := tree.NewDir(tree.Node{Mode: 0o755}, children)
 	var metadata, whole, extents bytes.Buffer

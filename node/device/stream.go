@@ -311,10 +311,14 @@ func (s *stream) fetchUnit(u chunk.Unit, extents []int64, p *pass) bool {
 		defer func() { <-p.room }()
 		n, err := came(s.ctx)
 		a.streamed.fetched.Add(n)
+		if err == nil { // what does not come is not counted
+			s.take(max(n-plain, 0))
+		} else {
+			s.take(-plain)
+		}
 		if err == nil && !s.device.chunks.Has(ref.ID) {
 			err = errNotKept
 		}
-		s.take(max(n-plain, 0))
 		p.learn(err)
 		if err != nil {
 			s.device.log.Debug("a startup pack's unit does not come", "unit", u, "cause", err)

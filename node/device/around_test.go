@@ -11,12 +11,13 @@ import (
 // and nothing of another file. On a short way nothing comes.
 func TestAroundAMiss(t *testing.T) {
 	for _, test := range []struct {
-		reach, limit int64
-		units        int // at most
-	}{{0, plenty, 0}, {4 << 20, 0, 0}, {3 * aroundUnit, plenty, 3}, {4 << 20, plenty, 80}} {
+		reach, limit, before int64
+		units                int // at most
+	}{{0, plenty, 0, 0}, {4 << 20, 0, 0, 0}, {aroundUnit, plenty, 0, 1}, {4 << 20, plenty, 0, 80}, {4 << 20, plenty, aroundCredit + 1, 0}} {
 		d, s, _ := build(t)
 		s.here, s.reach = nil, test.reach
 		d.ahead.options.Limit = test.limit
+		d.around.brought.Store(test.before)
 		d.SetLocations(alone(t, d))
 		// The middle of a file of several extents.
 		var first, last int64

@@ -1,0 +1,306 @@
+//go:build e2e
+
+package node
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/klauspost/compress/zstd"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+	"lighter/format/pack"
+	"lighter/node"
+	"lighter/test/testkit/site"
+)
+
+// starts stands before a hub: it notes the units that a start asks for, and can then
+// make a startup pack of them, which it serves.
+type starts struct {
+	mu        sync.Mutex // guards what follows
+	asked     []string   // paths of units, in order
+	locations map[string][]byte
+	units     map[string][]byte
+	hold      chan struct{} // units of the startup pack wait until it is closed; nil: they do not
+}
+
+func (s *starts) handle(w http.ResponseWriter, r *http.Request) bool {
+	s.mu.Lock()
+	if strings.Contains(r.URL.Path, "/packs/") {
+		s.asked = append(s.asked, r.URL.Path)
+	}
+	b, hold := s.locations[r.URL.Path], (chan struct{})(nil)
+	if b == nil {
+		b, hold = s.units[r.URL.Path], s.hold
+	}
+	s.mu.Unlock()
+	if b == nil {
+		return false
+	}
+	if hold != nil {
+		select {
+		case <-hold:
+		case <-r.Context().Done():
+		}
+	}
+	_, _ = w.Write(b) // whoever asked may have gone
+	return true
+}
+
+// count returns how many units of the startup pack were asked for, and how often the
+// one that was most often.
+func (s *starts) count() (units, most int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	times := map[string]int{}
+	for _, path := range s.asked {
+		if s.units[path] != nil {
+			times[path]++
+			most = max(most, times[path])
+		}
+	}
+	return len(times), most
+}
+
+// setHold has the units of the startup pack wait, or not any more.
+func (s *starts) setHold(on bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.hold != nil {
+		close(s.hold)
+		s.hold = nil
+	}
+	if on {
+		s.hold = make(chan struct{})
+	}
+}
+
+// forget forgets what was asked for, and returns it: each once.
+func (s *starts) forget() (asked []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	seen := map[string]bool{}
+	for _, path := range s.asked {
+		if !seen[path] {
+			asked = append(asked, path)
+		}
+		seen[path] = true
+	}
+	s.asked = nil
+	return asked
+}
+
+// layOut serves the chunks of the units as one startup pack of a tree, in units of
+// some 512 KiB, the first few smaller. It returns how many there are.
+func (s *starts) layOut(t *testing.T, tree chunk.ID, paths []string) int {
+	t.Helper()
+	const base = "/lighter/1/default/"
+	encoder, err := zstd.NewWriter(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	decoder, err := zstd.NewReader(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain := func(path string) []byte {
+		b, err := decoder.DecodeAll(ofHub(t, path), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	var packed bytes.Buffer
+	writer := pack.NewWriter(&packed)
+	var builder pack.UnitBuilder
+	var units [][]byte
+	size := 0
+	places := map[chunk.ID]uint32{}
+	flush := func() {
+		if builder.Len() == 0 {
+			return
+		}
+		unit := builder.Encode(nil, encoder)
+		if _, err := writer.Add(unit); err != nil {
+			t.Fatal(err)
+		}
+		units, size = append(units, unit), 0
+		builder.Reset()
+	}
+	for _, path := range paths {
+		unit, err := pack.DecodeUnit(ofHub(t, path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range unit.Len() {
+			b, err := unit.Chunk(i)
+			if err != nil {
+				t.Fatal(err)
+			}
+			id := unit.Ref(i).ID
+			if _, known := places[id]; known {
+				continue
+			}
+			places[id] = uint32(len(units))
+			builder.Add(id, b)
+			if size += len(b); size >= min(64<<10<<min(len(units), 3), 512<<10) {
+				flush()
+			}
+		}
+	}
+	flush()
+	id, _, err := writer.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var extents bytes.Buffer
+	if _, err := index.Receive(bytes.NewReader(plain(base+"indexes/"+tree.String())), tree, &extents, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	m, err := index.OpenMap(bytes.NewReader(extents.Bytes()), tree, index.NewPages(64))
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := base + "locations/" + tree.String()
+	old := plain(path)
+	before, err := index.OpenLocations(bytes.NewReader(old), int64(len(old)), tree, m.Extents)
+	if err != nil {
+		t.Fatal(err)
+	}
+	locations := index.NewLocations(tree)
+	for i := range m.Extents {
+		e, err := m.Extent(i)
+		if err != nil {
+			t.Fatal(err)
+		}
+		where, err := before.Unit(i)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, ok := places[e.ID]; ok {
+			where = chunk.Unit{Pack: id, N: n}
+		}
+		locations.Add(where)
+	}
+	total := 0
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.units, s.locations = map[string][]byte{}, map[string][]byte{}
+	for n, unit := range units {
+		total += len(unit)
+		s.units[base+"packs/"+chunk.Unit{Pack: id, N: uint32(n)}.String()] = unit
+	}
+	locations.Startup(index.Startup{Pack: id, Units: len(units), Bytes: int64(total), AtMount: true})
+	s.locations[path] = encoder.EncodeAll(locations.Encode(), nil)
+	return len(units)
+}
+
+// ofHub asks the hub itself.
+func ofHub(t *testing.T, path string) []byte {
+	t.Helper()
+	res, err := http.Get(site.HubURL + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil || res.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s, %v", path, res.Status, err)
+	}
+	return b
+}
+
+// A start of which the hub knows what it reads: all of that comes when the image has
+// been pulled, before there is a container; then hardly any read waits, and nothing is
+// fetched twice. Whatever happens meanwhile, containers run.
+func TestStartThatIsKnown(t *testing.T) {
+	var known starts
+	between, end, err := site.Between(known.handle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(end)
+	t.Cleanup(func() { known.setHold(false) })
+	s := startSiteWith(t, site.Options{Hubs: []string{between}}, "python")
+	run := func(t *testing.T) {
+		t.Helper()
+		ran, err := s.Machine.Run(t.Context(), site.Lighter, site.Reference("python"), "python3", "-c", "print('hello')")
+		if err != nil || ran.Output != "hello\n" {
+			t.Errorf("%q, %v", ran.Output, err)
+		}
+	}
+	mounted := func(t *testing.T) node.MountStatus {
+		t.Helper()
+		st := nodeStatus(t, s)
+		if len(st.Mounts) != 1 {
+			t.Fatalf("mounted: %+v", st.Mounts)
+		}
+		return st.Mounts[0]
+	}
+	wipe := func(t *testing.T) {
+		t.Helper()
+		if err := s.Machine.Wipe(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		known.forget()
+	}
+	pull(t, s, "python")
+	run(t)
+	first := mounted(t)
+	if first.Device.Waited.Fetched < 20 {
+		t.Fatalf("without a startup pack %d reads waited", first.Device.Waited.Fetched)
+	}
+	units := known.layOut(t, first.Tree, known.forget())
+
+	t.Run("start", func(t *testing.T) {
+		wipe(t)
+		pull(t, s, "python")
+		eventually(t, "the startup pack", func() bool {
+			n, _ := known.count()
+			st := nodeStatus(t, s).Fetched
+			return n == units && st.InFlight.Background == 0 && st.Storing == 0
+		})
+		run(t)
+		if m := mounted(t).Device; m.Waited.Fetched > 5 {
+			t.Errorf("%d of %d reads waited for the hub", m.Waited.Fetched, m.Faults)
+		}
+		if _, most := known.count(); most != 1 {
+			t.Errorf("a unit was asked for %d times", most)
+		}
+		if y := nodeStatus(t, s).Ahead.Startup; y.Fetched == 0 || y.Used < y.Brought/2 {
+			t.Errorf("yield %+v", y)
+		}
+	})
+	t.Run("killed", func(t *testing.T) {
+		wipe(t)
+		known.setHold(true)
+		pull(t, s, "python")
+		eventually(t, "a request for it", func() bool { n, _ := known.count(); return n > 0 })
+		s.Machine.KillNode()
+		known.setHold(false)
+		restart(t, s)
+		run(t)
+		eventually(t, "the startup pack", func() bool { n, _ := known.count(); return n == units })
+	})
+	t.Run("removed", func(t *testing.T) {
+		wipe(t)
+		known.setHold(true)
+		pull(t, s, "python")
+		eventually(t, "a request for it", func() bool { n, _ := known.count(); return n > 0 })
+		if err := s.Machine.RemoveImage(t.Context(), site.Reference("python")); err != nil {
+			t.Error(err)
+		}
+		eventually(t, "its end", func() bool {
+			st := nodeStatus(t, s).Fetched
+			return st.InFlight.Background == 0 && st.Link.OnTheWay == 0
+		})
+		known.setHold(false)
+		pull(t, s, "python")
+		run(t)
+	})
+}

@@ -39,14 +39,17 @@ type fakeHub struct {
 	hintStalls bool
 }
 
-func newHub(t *testing.T) *fakeHub {
+func newHub(t *testing.T) *fakeHub { return newHubOf(t, "file") }
+
+// newHubOf has a tree with a file of that name.
+func newHubOf(t *testing.T, name string) *fakeHub {
 	t.Helper()
 	file := &tree.Node{Mode: tree.ModeRegular | 0o644, Nlink: 1}
 	for i := range 100 {
 		file.Content.Extents = append(file.Content.Extents, tree.Extent{ID: chunk.Sum([]byte{byte(i)}), Length: 4096})
 		file.Size += 4096
 	}
-	root := tree.NewDir(tree.Node{Mode: 0o755}, []tree.Dirent{{Name: "file", Node: file}})
+	root := tree.NewDir(tree.Node{Mode: 0o755}, []tree.Dirent{{Name: name, Node: file}})
 	var metadata, whole bytes.Buffer
 	made, err := index.Make(&tree.Tree{Root: root}, &metadata)
 	if err != nil {

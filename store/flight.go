@@ -136,7 +136,7 @@ func (u *Units) forget(f *flight) {
 // that failed is forgotten first: whoever tries again needs another.
 func (u *Units) fly(ctx context.Context, f *flight) {
 	f.unit, f.err = u.bring(ctx, f)
-	u.link.end(&f.crossing, f.err == nil)
+	u.link.end(&f.crossing)
 	if f.err != nil {
 		u.mu.Lock()
 		u.forget(f)
@@ -176,7 +176,7 @@ func (u *Units) bring(ctx context.Context, f *flight) (unit *pack.Unit, err erro
 	}
 	defer u.gate.leave(&f.place)
 	u.requests.Add(1)
-	u.link.begin(&f.crossing)
+	f.crossing.began = time.Now()
 	var from string
 	take := func(length int64, body io.Reader) (err error) {
 		unit, err = u.take(ctx, f, length, body)

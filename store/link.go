@@ -10,37 +10,41 @@ import (
 // largest rate at which answers arrived of late, what a round trip takes the smallest
 // time that a first byte took, and the product of the two is what has to be on its
 // way for the link to be full. What is more waits in a queue, and a fault behind it.
-// Until the rate is known, what is on its way may grow by what arrives, so that it
-// doubles in a round trip; that ends when the rate no longer grows, or when first
-// bytes come later, as in HyStart++ (RFC 9406).
+// Until the rate no longer grows, nearly three times as much may be on its way, so
+// that what is known can double in a round trip.
 // docs/decisions/prefetch.md has the measurements.
 const (
-	// firstWindow is how many bytes may be on their way before anything is known,
+	// firstWindow is how many bytes may be on their way before anything is known, and
+	// firstRate what a link is taken to carry, in bytes a second, until it was seen to
+	// carry more: if that is too much, a fault waits some round trips more.
 	// leastWindow and mostWindow bound what is known.
-	firstWindow = 1 << 20
+	firstWindow = 256 << 10
+	firstRate   = 25 << 20
 	leastWindow = 128 << 10
 	mostWindow  = 16 << 20
-	// gain is by how much the window exceeds what the link was seen to hold: so
-	// more is seen if it holds more.
-	gain = 1.25
-	// fullRounds is how many round trips without growth end the beginning.
-	fullRounds = 3
-	// leastDelay and mostDelay bound the eighth of a round trip by which first
-	// bytes have to be late for that to be a queue; roundSamples is how many of
-	// them make that sure.
-	leastDelay   = 4 * time.Millisecond
-	mostDelay    = 16 * time.Millisecond
-	roundSamples = 4
+	// firstGain is by how much the window exceeds what the link was seen to hold
+	// while that grows (2/ln 2, as BBR has it), gain by how much after that: so more
+	// is seen if there is more.
+	firstGain = 2.89
+	gain      = 1.25
+	// growth is what counts as such, and flatSamples is how many samples without it
+	// end the beginning.
+	growth      = 1.25
+	flatSamples = 3
+	// leastSample is the least time over which a rate is measured; a round trip if
+	// that is longer.
+	leastSample = 10 * time.Millisecond
 	// rateTime and tripTime are for how long a sample counts, at least; twice as
 	// long at most.
 	rateTime = 2 * time.Second
 	tripTime = 10 * time.Second
 	// longTrip is the round trip from which on it is worth asking for more than what a
-	// reader waits for, and leastReach and mostReach bound how much.
+	// reader waits for, and leastReach and mostReach bound how much. So many first
+	// bytes have to have been timed before.
 	longTrip   = 4 * time.Millisecond
 	leastReach = 256 << 10
-	leastTrips = 8 // have to be known before
 	mostReach  = 4 << 20
+	leastTrips = 8
 	// typicalUnit is what an answer is thought to have until its length is known.
 	typicalUnit = 48 << 10
 )
@@ -48,48 +52,39 @@ const (
 // link measures the way to the source, by the requests that cross it, and says when
 // there is room for one that nobody waits for. It is safe for concurrent use.
 type link struct {
-	mu        sync.Mutex // guards all that follows, and the crossings
-	onTheWay  int64      // bytes that were asked for and have not arrived
-	delivered int64      // bytes, in all
-	rate      recent     // bytes a second
-	trip      recent     // in ns, negative: the most is the shortest
-	trips     int        // first bytes that were timed
-	known     bool       // the beginning is over
-	window    int64      // until then
-	limited   bool       // somebody waited for the window in this round
-	round     round
-	freed     chan struct{} // closed when there may be room; nil if nobody waits
+	mu       sync.Mutex // guards all that follows, and the crossings
+	onTheWay int64      // bytes that were asked for and have not arrived
+	rate     recent     // bytes a second
+	trip     recent     // in ns, negative: the most is the shortest
+	trips    int        // first bytes that were timed
+	sample   sample
+	best     float64       // the rate when it last grew
+	flat     int           // samples since then for which the window was full
+	freed    chan struct{} // closed when there may be room; nil if nobody waits
 }
 
-// round is one round trip of the beginning.
-type round struct {
-	end     int64   // it ends with a request that was made when so much had been delivered
-	best    float64 // the rate of the rounds before
-	full    int     // rounds without growth, in a row
-	samples int     // of first bytes
-	least   time.Duration
+// sample is a rate that is being measured.
+type sample struct {
+	since     time.Time
+	delivered int64
+	full      bool // somebody waited for the window
 }
 
 // crossing is one request's way over the link.
 type crossing struct {
-	left   int64 // bytes that have not arrived
-	began  time.Time
-	before int64 // what the link had delivered then
+	left  int64 // bytes that have not arrived
+	began time.Time
 }
 
 // expect adds a request that will bring about n bytes.
 func (l *link) expect(c *crossing, n int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.onTheWay == 0 {
+		l.sample = sample{since: time.Now()}
+	}
 	c.left = n
 	l.onTheWay += n
-}
-
-// begin says that the request is made.
-func (l *link) begin(c *crossing) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	c.began, c.before = time.Now(), l.delivered
 }
 
 // answer says that an answer of that length (-1: not known) has begun, and how long
@@ -101,14 +96,9 @@ func (l *link) answer(c *crossing, length int64, trip time.Duration) {
 		l.onTheWay += length - c.left
 		c.left = length
 	}
-	if trip <= 0 {
-		return
-	}
-	l.trip.add(-float64(trip), tripTime)
-	l.trips++
-	r := &l.round
-	if r.samples++; r.samples == 1 || trip < r.least {
-		r.least = trip
+	if trip > 0 {
+		l.trip.add(-float64(trip), tripTime)
+		l.trips++
 	}
 }
 
@@ -116,9 +106,10 @@ func (l *link) answer(c *crossing, length int64, trip time.Duration) {
 func (l *link) arrive(c *crossing, n int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.delivered += n
-	if !l.known && l.limited {
-		l.window = min(max(l.window, firstWindow)+n, mostWindow)
+	l.sample.delivered += n
+	if took := time.Since(l.sample.since); took >= max(l.roundTrip(), leastSample) {
+		l.learn(float64(l.sample.delivered)/took.Seconds(), l.sample.full)
+		l.sample = sample{since: time.Now()}
 	}
 	n = min(n, c.left)
 	c.left -= n
@@ -126,43 +117,30 @@ func (l *link) arrive(c *crossing, n int64) {
 	l.wakeLocked()
 }
 
-// end says that nothing more comes, and whether all has.
-func (l *link) end(c *crossing, whole bool) {
+// learn takes a sample of the rate, and whether the window was full meanwhile.
+func (l *link) learn(rate float64, full bool) {
+	l.rate.add(rate, rateTime)
+	switch best := l.rate.most(); {
+	case best >= growth*l.best:
+		l.best, l.flat = best, 0
+	case full:
+		l.flat++
+	}
+}
+
+// end says that nothing more of a request comes.
+func (l *link) end(c *crossing) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.onTheWay -= c.left
 	c.left = 0
-	took := time.Since(c.began)
-	if whole && took > 0 && took >= l.roundTrip() {
-		l.rate.add(float64(l.delivered-c.before)/took.Seconds(), rateTime)
-		l.endRound(c)
-	}
 	l.wakeLocked()
-}
-
-// endRound ends a round trip if the request was made within it, and looks whether
-// the link is full.
-func (l *link) endRound(c *crossing) {
-	r := &l.round
-	if c.before < r.end {
-		return
-	}
-	if !l.known && l.limited {
-		late := min(max(l.roundTrip()/8, leastDelay), mostDelay)
-		if best := l.rate.most(); best >= gain*r.best {
-			r.best, r.full = best, 0
-		} else {
-			r.full++
-		}
-		l.known = r.full == fullRounds || r.samples >= roundSamples && r.least > l.roundTrip()+late
-	}
-	r.end, r.samples, l.limited = l.delivered, 0, false
 }
 
 func (l *link) roundTrip() time.Duration { return time.Duration(-l.trip.most()) }
 
 // holds returns how many bytes the link was seen to hold.
-func (l *link) holds() int64 { return int64(l.rate.most() * l.roundTrip().Seconds()) }
+func (l *link) holds() float64 { return l.rate.most() * l.roundTrip().Seconds() }
 
 // reach returns how many bytes come while a reader waits for a first one, if that is
 // long; 0: it is not.
@@ -172,24 +150,25 @@ func (l *link) reach() int64 {
 	if l.trips < leastTrips || l.roundTrip() < longTrip {
 		return 0
 	}
-	return min(max(int64(gain*float64(l.holds())), leastReach), mostReach)
+	return min(max(int64(gain*l.holds()), leastReach), mostReach)
 }
 
-func (l *link) room() int64 {
-	if !l.known {
-		return max(l.window, firstWindow)
+func (l *link) window() int64 {
+	if l.flat < flatSamples {
+		first := int64(firstRate * l.roundTrip().Seconds())
+		return min(max(int64(firstGain*l.holds()), first, firstWindow), mostWindow)
 	}
-	return min(max(int64(gain*float64(l.holds())), leastWindow), mostWindow)
+	return min(max(int64(gain*l.holds()), leastWindow), mostWindow)
 }
 
 // hasRoom tells whether so little is on its way that more may be asked for.
 func (l *link) hasRoom() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.onTheWay < l.room() {
+	if l.onTheWay < l.window() {
 		return true
 	}
-	l.limited = true
+	l.sample.full = true
 	return false
 }
 
@@ -228,7 +207,7 @@ type LinkStats struct {
 func (l *link) stats() LinkStats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return LinkStats{Rate: int64(l.rate.most()), RoundTrip: l.roundTrip(), Window: l.room(), OnTheWay: l.onTheWay}
+	return LinkStats{Rate: int64(l.rate.most()), RoundTrip: l.roundTrip(), Window: l.window(), OnTheWay: l.onTheWay}
 }
 
 // recent is the largest of the samples of the last while. When none come it knows

@@ -80,9 +80,6 @@ type crossing struct {
 func (l *link) expect(c *crossing, n int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.onTheWay == 0 {
-		l.sample = sample{since: time.Now()}
-	}
 	c.left = n
 	l.onTheWay += n
 }

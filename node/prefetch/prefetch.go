@@ -1,6 +1,8 @@
-// Package prefetch promises to say what to ask for before it is asked. Today it
-// knows one sign of what comes next: a reader that goes through a file from one
-// end to the other. It gets as much data ahead of it as it has read of the file.
+// Package prefetch promises to say what to ask for before it is asked. It knows two
+// signs of what comes next. A reader that goes through a file from one end to the
+// other gets as much data ahead of it as it has read of the file. And startup packs
+// hold what starts use together: which of their units hold what, and of which reads it
+// follows that a pack is wanted.
 //
 // It refuses to fetch: it only names ranges of a device. It holds a few numbers
 // for each reader and does no work in the background.

@@ -226,7 +226,7 @@ func TestStartThatIsKnown(t *testing.T) {
 	}
 	t.Cleanup(end)
 	t.Cleanup(func() { known.setHold(false) })
-	s := startSiteWith(t, site.Options{Hubs: []string{between}}, "python")
+	s := startSiteWith(t, site.Options{Hubs: []string{between}, NodeArgs: []string{"--prefetch=false"}}, "python")
 	run := func(t *testing.T) {
 		t.Helper()
 		ran, err := s.Machine.Run(t.Context(), site.Lighter, site.Reference("python"), "python3", "-c", "print('hello')")
@@ -256,6 +256,7 @@ func TestStartThatIsKnown(t *testing.T) {
 		t.Fatalf("without a startup pack %d reads waited", first.Device.Waited.Fetched)
 	}
 	units := known.layOut(t, first.Tree, known.forget())
+	s.SetNodeArgs()
 
 	t.Run("start", func(t *testing.T) {
 		wipe(t)

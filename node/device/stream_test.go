@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -350,7 +351,7 @@ func TestStreamOfLies(t *testing.T) {
 // While the source fails, the cache takes nothing or something is short, little is
 // asked for. Then the stream goes on.
 func TestStreamGoesOn(t *testing.T) {
-	short := false
+	var short atomic.Bool
 	for name, trouble := range map[string]func(b *begun, on bool){
 		"failing": func(b *begun, on bool) {
 			b.hub.fail = nil
@@ -359,13 +360,13 @@ func TestStreamGoesOn(t *testing.T) {
 			}
 		},
 		"full":  func(b *begun, on bool) { b.cache.full = on },
-		"short": func(_ *begun, on bool) { short = on },
+		"short": func(_ *begun, on bool) { short.Store(on) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newStartHub(t)
 			synctest.Test(t, func(t *testing.T) {
 				b := newBegun(t, h, AheadOptions{Limit: plenty, Short: func() error {
-					if short {
+					if short.Load() {
 						return errors.New("short")
 					}
 					return nil
@@ -380,7 +381,7 @@ func TestStreamGoesOn(t *testing.T) {
 				set(true)
 				b.Begin()
 				time.Sleep(30 * time.Second)
-				if most, all := h.most(); most > 4 || all > 3*streamUnits || short && all > 0 {
+				if most, all := h.most(); most > 4 || all > 3*streamUnits || short.Load() && all > 0 {
 					t.Errorf("%d requests in 30 s, %d for one unit", all, most)
 				}
 				set(false)

@@ -114,9 +114,12 @@ func (l *link) arrive(c *crossing, n int64) {
 	l.wakeLocked()
 }
 
-// learn takes a sample of the rate, and whether the window was full meanwhile.
+// learn takes a sample of the rate, and whether the window was full meanwhile. If not,
+// so little came because so little was asked for: that says nothing of the link.
 func (l *link) learn(rate float64, full bool) {
-	l.rate.add(rate, rateTime)
+	if full || rate > l.rate.most() {
+		l.rate.add(rate, rateTime)
+	}
 	switch best := l.rate.most(); {
 	case best >= growth*l.best:
 		l.best, l.flat = best, 0
@@ -146,6 +149,9 @@ func (l *link) reach() int64 {
 	defer l.mu.Unlock()
 	if l.trips < leastTrips || l.roundTrip() < longTrip {
 		return 0
+	}
+	if l.onTheWay >= l.window() {
+		l.sample.full = true
 	}
 	return min(max(int64(gain*l.holds()), leastReach), mostReach)
 }

@@ -59,6 +59,13 @@ func (w *wire) used(from int) float64 {
 	return float64(w.takes(bytes)) / float64(w.arrived[len(w.arrived)-1].at.Sub(w.arrived[from].at))
 }
 
+// times tells how many times a unit was asked for.
+func (w *wire) times(n uint32) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.asked[n]
+}
+
 func (w *wire) takes(n int) time.Duration {
 	return time.Duration(float64(n) / w.rate * float64(time.Second))
 }
@@ -146,6 +153,8 @@ func TestStreamFillsTheLink(t *testing.T) {
 							if err := other.Read(t.Context(), fault, 0, make([]byte, 10)); err != nil {
 								t.Error(err)
 							}
+							w.mu.Lock()
+							defer w.mu.Unlock()
 							late = max(late, time.Since(asked)-link.trip-w.takes(small))
 						})
 					}
@@ -197,8 +206,8 @@ func TestStreamAndReadersShareRequests(t *testing.T) {
 		if wait, err := s.Stream(t.Context(), refs[0], 100); wait != nil || err != nil {
 			t.Error("asked for what is here", err)
 		}
-		if w.asked[where.N] != 1 || u.link.onTheWay != 0 || s.streams.Load() != 0 {
-			t.Errorf("asked %d times; left: %d bytes, %d units", w.asked[where.N], u.link.onTheWay, s.streams.Load())
+		if w.times(where.N) != 1 || u.link.onTheWay != 0 || s.streams.Load() != 0 {
+			t.Errorf("asked %d times; left: %d bytes, %d units", w.times(where.N), u.link.onTheWay, s.streams.Load())
 		}
 	})
 }
@@ -235,17 +244,17 @@ func TestReadersGoBeforeTheStream(t *testing.T) {
 		stream(s, 1)
 		read(1) // it is on its way
 		stream(s, 2)
-		if w.asked[2] != 1 {
+		if w.times(2) != 1 {
 			t.Error("a reader who waits for the stream holds it up")
 		}
 		read(3)
 		stream(s, 4)
 		stream(other, 5)
-		if w.asked[4] != 0 || w.asked[5] != 1 {
+		if w.times(4) != 0 || w.times(5) != 1 {
 			t.Errorf("while a reader waits, asked for %v", w.asked)
 		}
 		done.Wait()
-		if w.asked[4] != 1 || s.faults != 0 {
+		if w.times(4) != 1 || s.faults != 0 {
 			t.Errorf("after he has it, asked for %v, %d faults", w.asked, s.faults)
 		}
 	})
@@ -281,6 +290,54 @@ func TestStreamLeavesAFailingSourceAlone(t *testing.T) {
 		}
 		if u.link.onTheWay != 0 || u.gate.inWork != (counts{}) {
 			t.Errorf("left: %d bytes, %+v", u.link.onTheWay, u.gate.inWork)
+		}
+	})
+}
+
+// That little is asked for says nothing of what the link holds; that little comes of
+// much does.
+func TestLinkIsMeasuredWhenItIsFull(t *testing.T) {
+	unit, refs := encode(t, noise(100_000, 1), noise(100_000, 2))
+	synctest.Test(t, func(t *testing.T) {
+		w := &wire{rate: 100e6, trip: 10 * time.Millisecond, asked: map[uint32]int{}, answer: func(chunk.Unit) []byte { return unit }}
+		u := NewUnits(w, nothing{})
+		s, n := u.Share(), 0
+		stream := func(units int) {
+			var waits sync.WaitGroup
+			for range units {
+				n++
+				wait, err := s.Stream(t.Context(), at(refs[0], n), int64(len(unit)))
+				if err != nil {
+					t.Fatal(err)
+				}
+				waits.Go(func() {
+					if _, err := wait(t.Context()); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			waits.Wait()
+		}
+		rate := func() float64 { return float64(u.Stats().Link.Rate) }
+		stream(200)
+		if rate() < 0.9*w.rate || s.Reach() < int64(0.9*w.rate*w.trip.Seconds()) {
+			t.Errorf("a rate of %.0f, %d in reach", rate(), s.Reach())
+		}
+		for range 1000 {
+			n++
+			if err := s.Read(t.Context(), at(refs[0], n), 0, make([]byte, 10)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if rate() < 0.9*w.rate {
+			t.Errorf("a rate of %.0f when little is asked for", rate())
+		}
+		w.mu.Lock()
+		w.rate /= 10
+		w.mu.Unlock()
+		stream(300)
+		if rate() > 1.2*w.rate {
+			t.Errorf("a rate of %.0f when the link has become slow", rate())
 		}
 	})
 }

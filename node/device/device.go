@@ -74,8 +74,9 @@ func New(extents *index.Map, locations *index.Locations, ahead *Ahead, log *slog
 	return d
 }
 
-// Begin has the startup packs fetched that every start needs, before anything is
-// read, and tells whether there are any. It does not wait.
+// Begin has the startup packs fetched that every start needs, as far as they are not
+// here, and tells whether there are any. It is called before each start, and does not
+// wait.
 func (d *Device) Begin() bool { return d.stream.begin() }
 
 // EndStream has no more startup packs fetched, and waits until none are.

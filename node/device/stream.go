@@ -85,13 +85,16 @@ func (s *stream) follow(locations *index.Locations) {
 }
 
 // begin has the packs fetched that are wanted at mount, and tells whether there are
-// any. It is called when it is likely that the device will be read, and else happens
-// when it is.
+// any. It is called when it is likely that the device will be read, for every start
+// anew, and else happens when it is.
 func (s *stream) begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.begun {
-		s.begun = true
+	s.begun = true
+	if len(s.packs) > 0 && !s.running {
+		s.left = s.device.ahead.options.Limit
+		clear(s.wanted)
+		s.armed.Store(notArmed)
 		s.start()
 	}
 	return slices.ContainsFunc(s.packs, func(p index.Startup) bool { return p.AtMount })

@@ -218,6 +218,13 @@ func (b *begun) here(group int) (here, missing int) {
 	return here, missing
 }
 
+// evict has a group not be here any more.
+func (b *begun) evict(group int) {
+	b.cache.mu.Lock()
+	defer b.cache.mu.Unlock()
+	maps.DeleteFunc(b.cache.chunks, func(id chunk.ID, _ []byte) bool { return b.hub.group[id] == group })
+}
+
 // readAll reads the whole device.
 func (b *begun) readAll(t *testing.T) {
 	t.Helper()
@@ -280,6 +287,23 @@ func TestStartupPacks(t *testing.T) {
 		if most, _ := h.most(); most != 1 {
 			t.Errorf("a unit was asked for %d times", most)
 		}
+		b.evict(0)
+		b.evict(1)
+		b.Begin()
+		time.Sleep(time.Minute)
+		if others, _ := b.here(1); others != 0 {
+			t.Errorf("at the next start: %d of the other are here", others)
+		}
+		if err := b.ReadAt(t.Context(), make([]byte, 10), h.trigger.Offset); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Minute)
+		for group := range 2 {
+			if _, missing := b.here(group); missing != 0 {
+				t.Errorf("after the next start %d of group %d are missing", missing, group)
+			}
+		}
+		b.readAll(t)
 		if y := b.ahead.Stats().Startup; y.Fetched == 0 || y.Brought == 0 || y.Used != y.Brought {
 			t.Errorf("yield %+v", y)
 		}

@@ -29,7 +29,7 @@ func (t *Trees) begin(tree chunk.ID) {
 	t.mu.Lock()
 	known := t.served[tree] != nil || slices.ContainsFunc(t.early, func(e early) bool { return e.tree == tree })
 	drop := m
-	if !known && m.device.Begin() {
+	if !known && !t.ended && m.device.Begin() {
 		t.early = append(t.early, early{tree, m})
 		drop = nil
 		if len(t.early) > maxEarly {
@@ -70,11 +70,11 @@ func (t *Trees) dropEarly(tree chunk.ID) {
 	}
 }
 
-// endStreams ends what is fetched for starts.
+// endStreams ends what is fetched for starts, for good.
 func (t *Trees) endStreams() {
 	t.mu.Lock()
 	before := t.early
-	t.early = nil
+	t.early, t.ended = nil, true
 	devices := make([]*served, 0, len(t.served))
 	for _, m := range t.served {
 		devices = append(devices, m)

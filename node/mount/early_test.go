@@ -100,6 +100,7 @@ func TestStartsBeginEarly(t *testing.T) {
 			t.Errorf("of many: %d are on their way, %d are early", waits, len(trees.early))
 		}
 		trees.endStreams()
+		ensure(h)
 		if _, waits := chunks.counts(); waits != 0 {
 			t.Errorf("in the end %d are on their way", waits)
 		}

@@ -27,6 +27,8 @@ func (t *Trees) Mount(ctx context.Context, tree chunk.ID) (string, error) {
 		if err := t.mount(ctx, tree); err != nil {
 			return "", fmt.Errorf("mount tree %s: %w", tree.Short(), err)
 		}
+	} else {
+		m.device.Begin() // of what was here something may have been evicted
 	}
 	return t.point(tree), nil
 }

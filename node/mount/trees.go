@@ -45,6 +45,7 @@ type Trees struct {
 	mu     sync.Mutex // guards what follows, and mounted and mode in each that is served
 	served map[chunk.ID]*served
 	early  []early            // the first has waited longest
+	ended  bool               // nothing is fetched for starts any more
 	lost   map[chunk.ID]error // what could not be served again or is damaged, and why
 	unable error              // why no tree can be mounted; nil: they can
 	probed time.Time          // when that was found out

@@ -2,7 +2,6 @@ package device
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -17,14 +16,11 @@ const (
 	// streamUnits bounds the units of one stream that were asked for and are not
 	// stored yet. How many are worth asking for the link says.
 	streamUnits = 64
-	// streamLies is how many units in a row may not be what they should, or not be
-	// there, before a pack is given up.
-	streamLies = 8
 	// streamTries is how many times a stream goes on after the source has failed or
 	// the cache has not taken what came, streamPause and streamRarest bound the
 	// pauses before it does, which double.
 	streamTries  = 8
-	streamPause  = 5 * time.Second
+	streamPause  = time.Second
 	streamRarest = time.Minute
 	// shortPause is how soon it is looked again whether memory or the disk is short.
 	shortPause = time.Second
@@ -327,6 +323,10 @@ func (s *stream) fetchUnit(u chunk.Unit, extents []int64, p *pass) bool {
 			s.device.log.Debug("a startup pack's unit does not come", "unit", u, "cause", err)
 		}
 	})
+	if p.careful {
+		p.flights.Wait()
+		p.careful = p.why() != nil
+	}
 	return true
 }
 
@@ -343,64 +343,4 @@ func (s *stream) take(n int64) bool {
 	defer s.mu.Unlock()
 	s.left -= n
 	return s.left >= 0
-}
-
-// pass is what was fetched since the stream began, or went on.
-type pass struct {
-	packs   []index.Startup
-	flights sync.WaitGroup
-	room    chan struct{} // one for each unit in flight
-
-	mu     sync.Mutex // guards what follows
-	failed error      // the source, or the cache: not to be tried now
-	lies   int        // in a row, of one pack
-}
-
-var errNotKept = errors.New("the cache does not take it")
-
-// learn notes how a unit came.
-func (p *pass) learn(err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	switch {
-	case err == nil:
-		p.lies = 0
-	case errors.Is(err, chunk.ErrNotFound) || errors.As(err, new(*chunk.InvalidError)):
-		p.lies++
-	default:
-		p.failed = err
-	}
-}
-
-// begin begins with another pack.
-func (p *pass) begin() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.lies = 0
-}
-
-// isOver tells whether nothing more of a pack is to be asked for.
-func (p *pass) isOver() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.failed != nil || p.lies >= streamLies
-}
-
-// why says why nothing more is to be asked for at all.
-func (p *pass) why() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.failed
-}
-
-// reset ends the pass, and says why if it did not come to its end.
-func (p *pass) reset() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	err := p.failed
-	p.failed = nil
-	if err == nil {
-		p.packs = nil
-	}
-	return err
 }

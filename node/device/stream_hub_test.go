@@ -1,0 +1,252 @@
+package device
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+	"lighter/format/pack"
+	"lighter/store"
+)
+
+// hub is a Source with the units of one tree: a third of its chunks is in a startup
+// pack that is wanted at mount, a third in one that its first extent triggers, and a
+// third in an ordinary pack.
+type hub struct {
+	extents   *index.Map
+	locations *index.LocationsBuilder
+	startups  []index.Startup
+	trigger   index.Extent
+	image     []byte
+	units     map[chunk.Unit][]byte
+	group     map[chunk.ID]int // 0: at mount, 1: triggered, 2: ordinary
+
+	mu    sync.Mutex // guards what follows
+	asked map[chunk.Unit]int
+	fail  func(u chunk.Unit) ([]byte, error) // answers instead, if it is not nil and has anything to say
+	hang  bool
+}
+
+var zstdEncoder, _ = zstd.NewWriter(nil)
+
+func newStartHub(t testing.TB) *hub {
+	t.Helper()
+	d, s, image := buildOf(t, 200, 3000)
+	h := &hub{extents: d.extents, image: image, units: map[chunk.Unit][]byte{}, group: map[chunk.ID]int{}, asked: map[chunk.Unit]int{}}
+	n := h.extents.Extents
+	places := map[chunk.ID]chunk.Unit{}
+	for g := range 3 {
+		id := chunk.Sum([]byte{byte(g)})
+		var b pack.UnitBuilder
+		count, size := 0, int64(0)
+		flush := func() {
+			if b.Len() > 0 {
+				unit := b.Encode(nil, zstdEncoder)
+				size += int64(len(unit))
+				h.units[chunk.Unit{Pack: id, N: uint32(count)}] = unit
+				count++
+				b.Reset()
+			}
+		}
+		for i := n * int64(g) / 3; i < n*int64(g+1)/3; i++ {
+			e, err := h.extents.Extent(i)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, known := places[e.ID]; known {
+				continue
+			}
+			places[e.ID], h.group[e.ID] = chunk.Unit{Pack: id, N: uint32(count)}, g
+			if b.Add(e.ID, s.chunks[e.ID]); b.Len() == 1 {
+				flush()
+			}
+		}
+		flush()
+		switch g {
+		case 0:
+			h.startups = append(h.startups, index.Startup{Pack: id, Units: count, Bytes: size, AtMount: true})
+		case 1:
+			h.startups = append(h.startups, index.Startup{Pack: id, Units: count, Bytes: size, Triggers: []int64{n / 3}})
+			h.trigger, _ = h.extents.Extent(n / 3)
+		}
+	}
+	h.locations = index.NewLocations(h.extents.ID())
+	for i := range n {
+		e, err := h.extents.Extent(i)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.locations.Add(places[e.ID])
+	}
+	return h
+}
+
+// open returns the tree's locations, as startups has them.
+func (h *hub) open(t testing.TB) *index.Locations {
+	t.Helper()
+	for _, s := range h.startups {
+		h.locations.Startup(s)
+	}
+	b := h.locations.Encode()
+	l, err := index.OpenLocations(bytes.NewReader(b), int64(len(b)), h.extents.ID(), h.extents.Extents)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func (h *hub) Unit(ctx context.Context, u chunk.Unit, take func(int64, io.Reader) error) (string, error) {
+	h.mu.Lock()
+	h.asked[u]++
+	b, err := h.units[u], error(nil)
+	if h.fail != nil {
+		if other, failed := h.fail(u); other != nil || failed != nil {
+			b, err = other, failed
+		}
+	}
+	hang := h.hang
+	h.mu.Unlock()
+	if hang {
+		<-ctx.Done()
+		return "", context.Cause(ctx)
+	}
+	if err == nil && b == nil {
+		err = fmt.Errorf("unit %s: %w", u, chunk.ErrNotFound)
+	}
+	if err != nil {
+		return "", err
+	}
+	time.Sleep(time.Millisecond)
+	return "", take(int64(len(b)), bytes.NewReader(b))
+}
+
+// Chunk is how readers get at what the packs do not give.
+func (h *hub) Chunk(ctx context.Context, id chunk.ID, take func(int64, io.Reader) error) (string, error) {
+	for _, b := range h.units {
+		if unit, err := pack.DecodeUnit(b); err == nil {
+			if _, err := unit.Lookup(id); err == nil {
+				return "", take(int64(len(b)), bytes.NewReader(b))
+			}
+		}
+	}
+	return "", chunk.ErrNotFound
+}
+
+// most returns how often the unit was asked for that was most often, and how many
+// requests there were.
+func (h *hub) most() (most, all int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for n := range maps.Values(h.asked) {
+		most, all = max(most, n), all+n
+	}
+	return most, all
+}
+
+// keep is a store.Cache in memory, which can refuse what is put in.
+type keep struct {
+	mu     sync.Mutex
+	chunks map[chunk.ID][]byte
+	full   bool
+}
+
+func (k *keep) Read(ref chunk.Ref, offset int, dst []byte) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	b, ok := k.chunks[ref.ID]
+	return ok && copy(dst, b[offset:]) == len(dst)
+}
+
+func (k *keep) Has(id chunk.ID) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	_, ok := k.chunks[id]
+	return ok
+}
+
+func (k *keep) Put(ref chunk.Ref, plain []byte) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.full {
+		k.chunks[ref.ID] = bytes.Clone(plain)
+	}
+}
+
+// begun is a device of a hub's tree.
+type begun struct {
+	*Device
+	hub   *hub
+	cache *keep
+	units *store.Units
+	ahead *Ahead
+}
+
+func newBegun(t testing.TB, h *hub, options AheadOptions) *begun {
+	t.Helper()
+	b := &begun{hub: h, cache: &keep{chunks: map[chunk.ID][]byte{}}}
+	b.units = store.NewUnits(h, b.cache)
+	log := slog.New(slog.DiscardHandler)
+	b.ahead = NewAhead(func() Chunks { return b.units.Share() }, options, log)
+	b.Device = New(h.extents, h.open(t), b.ahead, log)
+	return b
+}
+
+// here counts the chunks of a group that are here, and are not.
+func (b *begun) here(group int) (here, missing int) {
+	for id, g := range b.hub.group {
+		switch {
+		case g != group:
+		case b.cache.Has(id):
+			here++
+		default:
+			missing++
+		}
+	}
+	return here, missing
+}
+
+// evict has a group not be here any more.
+func (b *begun) evict(group int) {
+	b.cache.mu.Lock()
+	defer b.cache.mu.Unlock()
+	maps.DeleteFunc(b.cache.chunks, func(id chunk.ID, _ []byte) bool { return b.hub.group[id] == group })
+}
+
+// readAll reads the whole device.
+func (b *begun) readAll(t *testing.T) {
+	t.Helper()
+	got := make([]byte, len(b.hub.image))
+	for from := 0; from < len(got); from += 128 << 10 {
+		to := min(len(got), from+128<<10)
+		if err := b.ReadAt(t.Context(), got[from:to], int64(from)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !bytes.Equal(got, b.hub.image) {
+		t.Error("wrong bytes")
+	}
+}
+
+// left ends the device and says what it leaves.
+func (b *begun) left(t *testing.T) {
+	t.Helper()
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+	b.units.Wait()
+	if s := b.units.Stats(); s.InFlight != (store.GateStats{}) || s.Link.OnTheWay != 0 {
+		t.Errorf("left: %+v", s)
+	}
+}
+
+const plenty = 1 << 30

@@ -12,35 +12,45 @@ const (
 	aroundUnit = 48 << 10
 	// aroundFar bounds the extents that are looked at in one direction.
 	aroundFar = 2048
+	// besideUnits is how many units of other files come with a miss, at most.
+	besideUnits = 4
 	// aroundCredit is how many bytes, plain, may come before any of them is read. Of
-	// what comes beyond it, one part in aroundPart has to be read.
+	// what comes beyond it, one part in filePart has to be read where it is of the
+	// file that was read, one in besidePart where it is of others.
 	aroundCredit = 8 << 20
-	aroundPart   = 4
+	filePart     = 4
+	besidePart   = 8
 )
 
 // around asks for what lies around a miss. While a reader waits a round trip for one
 // unit, the link could bring many: on a long way the rest of the file comes too, as
-// much as arrives in that time, so that it at most doubles. Where little of that is
-// read it ends.
+// much as arrives in that time, so that it at most doubles; and if that is not all
+// that could come, a little of the files beside it. Where little of that is read it
+// ends.
 type around struct {
-	busy    atomic.Bool // one miss at a time is enough
+	busy         atomic.Bool // one miss at a time is enough
+	file, beside zone
+	work         sync.WaitGroup
+}
+
+// zone is one kind of what lies around.
+type zone struct {
 	marks   marks
 	brought atomic.Int64 // plain
 	used    atomic.Int64
-	work    sync.WaitGroup
 }
 
 // pays tells whether enough was read of what came.
-func (a *around) pays() bool { return a.brought.Load() <= aroundCredit+aroundPart*a.used.Load() }
+func (z *zone) pays(part int64) bool { return z.brought.Load() <= aroundCredit+part*z.used.Load() }
 
-// readAround asks for the rest of the file in which an extent is whose chunk is not
-// here. It does not wait. What a start needs according to the hub goes first.
+// readAround asks for what lies around an extent whose chunk is not here. It does not
+// wait. What a start needs according to the hub goes first.
 func (d *Device) readAround(extent int64) {
 	if d.ahead.options.Limit <= 0 {
 		return
 	}
 	reach := d.chunks.Reach()
-	if reach == 0 || !d.around.pays() || d.stream.isRunning() || !d.around.busy.CompareAndSwap(false, true) {
+	if reach == 0 || d.stream.isRunning() || !d.around.busy.CompareAndSwap(false, true) {
 		return
 	}
 	d.around.work.Go(func() {
@@ -50,7 +60,7 @@ func (d *Device) readAround(extent int64) {
 	})
 }
 
-// neighbours are units in which chunks of one file are.
+// neighbours are units in which chunks near one extent are.
 type neighbours struct {
 	device *Device
 	left   int // how many more may be asked for
@@ -59,49 +69,78 @@ type neighbours struct {
 }
 
 // ask asks for what is behind the extent, up to the file's end, then for what is before
-// it.
+// it, then for what is beside the file.
 func (w *neighbours) ask(extent int64) {
-	w.own, _ = w.device.unit(extent) // it comes anyway
-	for i := extent + 1; i < extent+aroundFar; i++ {
-		if first, more := w.take(i, false); first || !more {
-			break
+	d := w.device
+	w.own, _ = d.unit(extent) // it comes anyway
+	behind, before := extent+1, extent
+	if d.around.file.pays(filePart) {
+		for ; behind < extent+aroundFar && !w.isFirst(behind); behind++ {
+			if !w.take(behind, &d.around.file) {
+				return
+			}
+		}
+		for ; before > extent-aroundFar && !w.isFirst(before); before-- {
+			if !w.take(before-1, &d.around.file) {
+				return
+			}
 		}
 	}
-	for i := extent; i > extent-aroundFar; i-- {
-		if first, more := w.take(i, true); first || !more {
-			break
+	w.left = min(w.left, besideUnits)
+	if !d.around.beside.pays(besidePart) {
+		return
+	}
+	for n := range aroundFar { // of three extents two behind
+		i := behind
+		if n%3 == 2 {
+			before--
+			i = before
+		} else {
+			behind++
+		}
+		if !w.take(i, &d.around.beside) {
+			return
 		}
 	}
 }
 
-// take asks for one extent's unit, though not if the extent is a file's first and
-// firsts are not wanted. It tells whether the extent is one, and whether to go on.
-func (w *neighbours) take(i int64, firsts bool) (first, more bool) {
+// isFirst tells whether an extent is a file's first, or there is none of that number.
+func (w *neighbours) isFirst(i int64) bool {
+	e, err := w.device.extents.Extent(i)
+	return err != nil || e.First
+}
+
+// take asks for one extent's unit, and tells whether to go on.
+func (w *neighbours) take(i int64, z *zone) bool {
 	d := w.device
-	if i < 0 || i >= d.extents.Extents {
-		return false, false
-	}
 	e, err := d.extents.Extent(i)
-	if err != nil {
-		return false, false
-	}
-	if e.First && !firsts || d.chunks.Has(e.ID) {
-		return e.First, true
+	if err != nil || d.chunks.Has(e.ID) {
+		return true
 	}
 	unit, _ := d.unit(i)
 	if unit.IsZero() || unit == w.own {
-		return e.First, true
+		return true
 	}
 	if !w.asked[unit] {
 		if w.left <= 0 || !d.ahead.ask(d.wishes, chunk.Ref{ID: e.ID, Length: e.Length, Unit: unit}) {
-			return false, false
+			return false
 		}
 		w.left--
 		w.asked[unit] = true
 	}
-	if d.around.marks.set(i, d.extents.Extents) {
-		d.around.brought.Add(int64(e.Length))
+	if z.marks.set(i, d.extents.Extents) {
+		z.brought.Add(int64(e.Length))
 		d.ahead.around.brought.Add(int64(e.Length))
 	}
-	return e.First, true
+	return true
+}
+
+// use notes that an extent is read.
+func (a *around) use(p part, all *yield) {
+	for _, z := range []*zone{&a.file, &a.beside} {
+		if z.marks.clear(p.extent) {
+			z.used.Add(int64(p.ref.Length))
+			all.used.Add(int64(p.ref.Length))
+		}
+	}
 }

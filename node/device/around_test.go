@@ -8,62 +8,61 @@ import (
 )
 
 // With a miss the rest of its file comes, as much as the link brings in a round trip,
-// and nothing of another file. On a short way nothing comes.
+// then a little of what lies beside. On a short way nothing comes.
 func TestAroundAMiss(t *testing.T) {
-	for _, test := range []struct {
+	for name, test := range map[string]struct {
 		reach, limit, before int64
-		units                int // at most
-	}{{0, plenty, 0, 0}, {4 << 20, 0, 0, 0}, {aroundUnit, plenty, 0, 1}, {4 << 20, plenty, 0, 80}, {4 << 20, plenty, aroundCredit + 1, 0}} {
-		d, s, _ := build(t)
-		s.here, s.reach = nil, test.reach
-		d.ahead.options.Limit = test.limit
-		d.around.brought.Store(test.before)
-		d.SetLocations(alone(t, d))
-		// The middle of a file of several extents.
-		var first, last int64
-		for i := range d.extents.Extents {
-			e := extentOf(t, d, i)
-			if e.First {
-				first = i
+		file, beside         int // units, at most
+	}{
+		"quick":        {0, plenty, 0, 0, 0},
+		"not wanted":   {4 << 20, 0, 0, 0, 0},
+		"one unit":     {aroundUnit, plenty, 0, 1, 0},
+		"four units":   {4 * aroundUnit, plenty, 0, 4, 2},
+		"many":         {4 << 20, plenty, 0, 80, besideUnits},
+		"does not pay": {4 << 20, plenty, aroundCredit + 1, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, s, _ := build(t)
+			s.here, s.reach = nil, test.reach
+			d.ahead.options.Limit = test.limit
+			d.around.file.brought.Store(test.before)
+			d.around.beside.brought.Store(test.before)
+			d.SetLocations(alone(t, d))
+			var first int64 // of a file of three extents, which is not the first
+			for first = 5; !extentOf(t, d, first).First || !extentOf(t, d, first+3).First || extentOf(t, d, first+1).First || extentOf(t, d, first+2).First; first++ {
 			}
-			if last = i; i-first == 2 {
-				break
+			miss := first + 1
+			if err := d.ReadAt(t.Context(), make([]byte, 10), extentOf(t, d, miss).Offset); err != nil {
+				t.Fatal(err)
 			}
-		}
-		miss := first + 1
-		for i := last + 1; i < d.extents.Extents && !extentOf(t, d, i).First; i++ {
-			last = i
-		}
-		e := extentOf(t, d, miss)
-		if err := d.ReadAt(t.Context(), make([]byte, 10), e.Offset); err != nil {
-			t.Fatal(err)
-		}
-		d.around.work.Wait()
-		want := int(min(int64(test.units), last-first))
-		if got := len(d.wishes.refs); got != want {
-			t.Errorf("reach %d, limit %d: %d of %d extents are asked for, want %d", test.reach, test.limit, got, last-first+1, want)
-		}
-		for i := range d.extents.Extents {
-			if d.around.marks.clear(i) && (i < first || i > last || i == miss) {
-				t.Errorf("extent %d is asked for; the file has %d to %d", i, first, last)
+			d.around.work.Wait()
+			file, beside := min(test.file, 2), test.beside
+			if got := len(d.wishes.refs); got != file+beside {
+				t.Errorf("%d units are asked for, want %d and %d", got, file, beside)
 			}
-		}
+			for i := range d.extents.Extents {
+				own := i >= first && i < first+3
+				if d.around.file.marks.clear(i) && (!own || i == miss) || d.around.beside.marks.clear(i) && (own || i < first-2 || i > first+2+besideUnits) {
+					t.Errorf("extent %d is asked for; the file has %d to %d", i, first, first+2)
+				}
+			}
+		})
 	}
 }
 
 // Where little of what lies around is read, no more is asked for.
 func TestAroundHasToPay(t *testing.T) {
-	var a around
-	a.brought.Store(aroundCredit)
-	if !a.pays() {
+	var z zone
+	z.brought.Store(aroundCredit)
+	if !z.pays(filePart) {
 		t.Error("there is no credit")
 	}
-	a.brought.Add(aroundPart)
-	if a.pays() {
+	z.brought.Add(filePart)
+	if z.pays(filePart) {
 		t.Error("it goes on without a yield")
 	}
-	a.used.Add(1)
-	if !a.pays() {
+	z.used.Add(1)
+	if !z.pays(filePart) {
 		t.Error("a yield counts for nothing")
 	}
 }

@@ -61,8 +61,5 @@ func (d *Device) use(p part) {
 	if d.streamed.clear(p.extent) {
 		d.ahead.streamed.used.Add(int64(p.ref.Length))
 	}
-	if d.around.marks.clear(p.extent) {
-		d.around.used.Add(int64(p.ref.Length))
-		d.ahead.around.used.Add(int64(p.ref.Length))
-	}
+	d.around.use(p, &d.ahead.around)
 }

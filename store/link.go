@@ -42,7 +42,7 @@ const (
 	// reader waits for, and leastReach and mostReach bound how much. So many first
 	// bytes have to have been timed before.
 	longTrip   = 4 * time.Millisecond
-	leastReach = 256 << 10
+	leastReach = 128 << 10
 	mostReach  = 4 << 20
 	leastTrips = 8
 	// typicalUnit is what an answer is thought to have until its length is known.
@@ -156,12 +156,22 @@ func (l *link) reach() int64 {
 	return min(max(int64(gain*l.holds()), leastReach), mostReach)
 }
 
-func (l *link) window() int64 {
-	if l.flat < flatSamples {
-		first := int64(firstRate * l.roundTrip().Seconds())
-		return min(max(int64(firstGain*l.holds()), first, firstWindow), mostWindow)
+// isNew tells whether what the link holds may still be found out.
+func (l *link) isNew() bool { return l.flat < flatSamples }
+
+func (l *link) gain() float64 {
+	if l.isNew() {
+		return firstGain
 	}
-	return min(max(int64(gain*l.holds()), leastWindow), mostWindow)
+	return gain
+}
+
+func (l *link) window() int64 {
+	least := int64(leastWindow)
+	if l.isNew() {
+		least = max(firstWindow, int64(firstRate*l.roundTrip().Seconds()))
+	}
+	return min(max(int64(l.gain()*l.holds()), least), mostWindow)
 }
 
 // hasRoom tells whether so little is on its way that more may be asked for.

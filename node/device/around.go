@@ -9,7 +9,7 @@ import (
 
 const (
 	// aroundUnit is what a unit is taken to have on its way, in bytes.
-	aroundUnit = 48 << 10
+	aroundUnit = 64 << 10
 	// aroundFar bounds the extents that are looked at in one direction.
 	aroundFar = 2048
 	// besideUnits is how many units of other files come with a miss, at most.

@@ -31,9 +31,11 @@ const (
 	// end the beginning.
 	growth      = 1.25
 	flatSamples = 3
-	// leastSample is the least time over which a rate is measured; a round trip if
-	// that is longer.
-	leastSample = 10 * time.Millisecond
+	// firstSample is the least time over which a rate is measured in the beginning, or
+	// a round trip, and laterSample after that, or two: so that what had piled up while
+	// the processors were busy is not taken for what the link carries.
+	firstSample = 10 * time.Millisecond
+	laterSample = 100 * time.Millisecond
 	// rateTime and tripTime are for how long a sample counts, at least; twice as
 	// long at most.
 	rateTime = 2 * time.Second
@@ -104,7 +106,7 @@ func (l *link) arrive(c *crossing, n int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.sample.delivered += n
-	if took := time.Since(l.sample.since); took >= max(l.roundTrip(), leastSample) {
+	if took := time.Since(l.sample.since); took >= l.sampleTime() {
 		l.learn(float64(l.sample.delivered)/took.Seconds(), l.sample.full)
 		l.sample = sample{since: time.Now()}
 	}
@@ -112,6 +114,13 @@ func (l *link) arrive(c *crossing, n int64) {
 	c.left -= n
 	l.onTheWay -= n
 	l.wakeLocked()
+}
+
+func (l *link) sampleTime() time.Duration {
+	if l.isNew() {
+		return max(l.roundTrip(), firstSample)
+	}
+	return max(2*l.roundTrip(), laterSample)
 }
 
 // learn takes a sample of the rate, and whether the window was full meanwhile. If not,

@@ -32,7 +32,7 @@ func details(t testing.TB, s *site.Site, word string) node.ImageDetail {
 
 // What the status says of one image is what it did.
 func TestStatusOfAnImage(t *testing.T) {
-	s := start(t, site.Options{}, "+python")
+	s := start(t, site.Options{NodeArgs: []string{"--prefetch=false"}}, "+python") // what comes is what is read
 	pull(t, s, site.Lighter, "python")
 	d := details(t, s, "python:latest")
 	if !d.Lazy || d.Why == "" || d.Content.Chunks == 0 || d.Content.ChunksHere != 0 || d.Mount != nil || len(d.Snapshots) != 0 {

@@ -79,7 +79,7 @@ func extentOf(t *testing.T, d *Device, i int64) index.Extent {
 // alone returns locations in which each extent has a unit of its own.
 func alone(t *testing.T, d *Device) *index.Locations {
 	t.Helper()
-	h := &hub{extents: d.extents, locations: index.NewLocations(d.extents.ID())}
+	h := &startHub{extents: d.extents, locations: index.NewLocations(d.extents.ID())}
 	for i := range d.extents.Extents {
 		h.locations.Add(unitOf(i))
 	}

@@ -19,10 +19,10 @@ import (
 	"lighter/store"
 )
 
-// hub is a Source with the units of one tree: a third of its chunks is in a startup
+// startHub is a Source with the units of one tree: a third of its chunks is in a startup
 // pack that is wanted at mount, a third in one that its first extent triggers, and a
 // third in an ordinary pack.
-type hub struct {
+type startHub struct {
 	extents   *index.Map
 	locations *index.LocationsBuilder
 	startups  []index.Startup
@@ -39,10 +39,10 @@ type hub struct {
 
 var zstdEncoder, _ = zstd.NewWriter(nil)
 
-func newStartHub(t testing.TB) *hub {
+func newStartHub(t testing.TB) *startHub {
 	t.Helper()
 	d, s, image := buildOf(t, 200, 3000)
-	h := &hub{extents: d.extents, image: image, units: map[chunk.Unit][]byte{}, group: map[chunk.ID]int{}, asked: map[chunk.Unit]int{}}
+	h := &startHub{extents: d.extents, image: image, units: map[chunk.Unit][]byte{}, group: map[chunk.ID]int{}, asked: map[chunk.Unit]int{}}
 	n := h.extents.Extents
 	places := map[chunk.ID]chunk.Unit{}
 	for g := range 3 {
@@ -92,7 +92,7 @@ func newStartHub(t testing.TB) *hub {
 }
 
 // open returns the tree's locations, as startups has them.
-func (h *hub) open(t testing.TB) *index.Locations {
+func (h *startHub) open(t testing.TB) *index.Locations {
 	t.Helper()
 	for _, s := range h.startups {
 		h.locations.Startup(s)
@@ -105,7 +105,7 @@ func (h *hub) open(t testing.TB) *index.Locations {
 	return l
 }
 
-func (h *hub) Unit(ctx context.Context, u chunk.Unit, take func(int64, io.Reader) error) (string, error) {
+func (h *startHub) Unit(ctx context.Context, u chunk.Unit, take func(int64, io.Reader) error) (string, error) {
 	h.mu.Lock()
 	h.asked[u]++
 	b, err := h.units[u], error(nil)
@@ -131,7 +131,7 @@ func (h *hub) Unit(ctx context.Context, u chunk.Unit, take func(int64, io.Reader
 }
 
 // Chunk is how readers get at what the packs do not give.
-func (h *hub) Chunk(ctx context.Context, id chunk.ID, take func(int64, io.Reader) error) (string, error) {
+func (h *startHub) Chunk(ctx context.Context, id chunk.ID, take func(int64, io.Reader) error) (string, error) {
 	for _, b := range h.units {
 		if unit, err := pack.DecodeUnit(b); err == nil {
 			if _, err := unit.Lookup(id); err == nil {
@@ -144,7 +144,7 @@ func (h *hub) Chunk(ctx context.Context, id chunk.ID, take func(int64, io.Reader
 
 // most returns how often the unit was asked for that was most often, and how many
 // requests there were.
-func (h *hub) most() (most, all int) {
+func (h *startHub) most() (most, all int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for n := range maps.Values(h.asked) {
@@ -185,13 +185,13 @@ func (k *keep) Put(ref chunk.Ref, plain []byte) {
 // begun is a device of a hub's tree.
 type begun struct {
 	*Device
-	hub   *hub
+	hub   *startHub
 	cache *keep
 	units *store.Units
 	ahead *Ahead
 }
 
-func newBegun(t testing.TB, h *hub, options AheadOptions) *begun {
+func newBegun(t testing.TB, h *startHub, options AheadOptions) *begun {
 	t.Helper()
 	b := &begun{hub: h, cache: &keep{chunks: map[chunk.ID][]byte{}}}
 	b.units = store.NewUnits(h, b.cache)

@@ -91,19 +91,19 @@ func TestStreamBeginsWithARead(t *testing.T) {
 // Whatever an origin or the locations say, readers get the right bytes, and what is
 // asked for in vain is bounded.
 func TestStreamOfLies(t *testing.T) {
-	for name, lie := range map[string]func(h *hub){
-		"not there": func(h *hub) { h.fail = func(chunk.Unit) ([]byte, error) { return nil, chunk.ErrNotFound } },
-		"another unit": func(h *hub) {
+	for name, lie := range map[string]func(h *startHub){
+		"not there": func(h *startHub) { h.fail = func(chunk.Unit) ([]byte, error) { return nil, chunk.ErrNotFound } },
+		"another unit": func(h *startHub) {
 			var b pack.UnitBuilder
 			b.Add(chunk.Sum([]byte("other")), []byte("other"))
 			other := b.Encode(nil, zstdEncoder)
 			h.fail = func(chunk.Unit) ([]byte, error) { return other, nil }
 		},
-		"no unit":     func(h *hub) { h.fail = func(chunk.Unit) ([]byte, error) { return []byte("garbage"), nil } },
-		"no end":      func(h *hub) { h.fail = func(chunk.Unit) ([]byte, error) { return make([]byte, pack.MaxStored+1), nil } },
-		"fewer units": func(h *hub) { h.startups[0].Units = 1; h.startups[0].Bytes = 1 },
-		"more units":  func(h *hub) { h.startups[0].Units = 65536; h.startups[0].Bytes = 65536 * (4 << 20) },
-		"one byte":    func(h *hub) { h.startups[0].Bytes, h.startups[1].Bytes = 1, 1 },
+		"no unit":     func(h *startHub) { h.fail = func(chunk.Unit) ([]byte, error) { return []byte("garbage"), nil } },
+		"no end":      func(h *startHub) { h.fail = func(chunk.Unit) ([]byte, error) { return make([]byte, pack.MaxStored+1), nil } },
+		"fewer units": func(h *startHub) { h.startups[0].Units = 1; h.startups[0].Bytes = 1 },
+		"more units":  func(h *startHub) { h.startups[0].Units = 65536; h.startups[0].Bytes = 65536 * (4 << 20) },
+		"one byte":    func(h *startHub) { h.startups[0].Bytes, h.startups[1].Bytes = 1, 1 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newStartHub(t)

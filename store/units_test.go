@@ -525,6 +525,7 @@ func TestReceived(t *testing.T) {
 		}
 		src.from = "https://two.test"
 		read(second)
+		u.Wait() // or it would be joined
 		if err := second.Warm(t.Context(), refs[1]); err != nil {
 			t.Error(err)
 		}

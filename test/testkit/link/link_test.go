@@ -135,6 +135,41 @@ func TestWhoDoesNotReadIsNotReadFor(t *testing.T) {
 	}
 }
 
+// Whatever was sent before it is full, a ring that grows keeps its bytes in order.
+func TestARingGrowsAtAnyPlace(t *testing.T) {
+	p := New(0)
+	defer p.Close()
+	for range 100 {
+		w := newWay(p)
+		var in, out int
+		for len(w.ring) < 8*leastRoom {
+			room := w.room()
+			room = room[:1+rand.IntN(len(room))]
+			for i := range room {
+				room[i], in = byte(1+in%251), in+1 // never 0, as in a new ring
+			}
+			w.add(len(room), time.Time{}, nil)
+			if w.came-w.sentTo < int64(len(w.ring)) && rand.IntN(3) == 0 { // what is full is not emptied
+				due, _, err := w.next()
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, b := range due[:1+rand.IntN(len(due))] {
+					if want := byte(1 + out%251); b != want {
+						t.Fatalf("byte %d is %d, not %d", out, b, want)
+					}
+					out++
+				}
+				w.sent(out - int(w.sentTo))
+			}
+		}
+		w.giveBack()
+	}
+	if left := p.shared.Load(); left != sharedRoom {
+		t.Errorf("%d bytes of shared room are left", left)
+	}
+}
+
 func TestNobodyListens(t *testing.T) {
 	gone, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -35,9 +35,10 @@ func (p plan) needsTraces() bool {
 	})
 }
 
-// record starts each of an image's workloads as often as traces are wanted, each
-// time on a machine that has nothing, and waits until the hub has made its startup
-// packs of them. If nobody needs them, it does nothing.
+// record starts each of an image's workloads as often as traces are wanted, also
+// those that are not to be measured, so that parts can be merged; each time on a
+// machine that has nothing. Then it waits until the hub has made its startup packs
+// of them. If nobody needs them, it does nothing.
 func (r *run) record(ctx context.Context, image string) error {
 	if r.traced == nil {
 		return nil
@@ -47,7 +48,7 @@ func (r *run) record(ctx context.Context, image string) error {
 	r.Site.UseHub(r.traced)
 	r.Site.SetNodeArgs()
 	var reported int64
-	for _, w := range r.workloads {
+	for _, w := range r.Workloads() {
 		for range r.Recorded {
 			if w.Image != image {
 				continue

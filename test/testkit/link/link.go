@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	maxConnections = 1024      // more wait to be accepted
+	maxConnections = 4096      // more wait to be accepted
 	leastRoom      = 64 << 10  // bytes on their way in one direction of a connection: so many always,
 	mostRoom       = 8 << 20   // so many at the most,
 	sharedRoom     = 256 << 20 // and so many of all that have more than the least

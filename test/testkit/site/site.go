@@ -18,6 +18,10 @@ import (
 // addresses of a site are the same in every enclosure.
 const HubIP = "10.64.0.1"
 
+// SpareAddress is a second address beside the hub that the machine reaches over the
+// link. Nobody listens there but StartSecondHub.
+const SpareAddress = HubIP + ":" + secondHubPort
+
 const (
 	machineIP     = "10.64.0.2"
 	registryPort  = "5000"

@@ -21,7 +21,7 @@ func TestAnswersAreAsThePageSays(t *testing.T) {
 		base + "/locations/" + got.Tree: "public, max-age=60",
 		base + "/key":                   "no-cache",
 		base + "/images":                "no-cache",
-		base + "/chains/" + got.Chain:   "no-cache",
+		base + "/chains/" + got.Chain:   "max-age=5",
 	} {
 		status, body, header := h.do("GET", path, nil)
 		if status != http.StatusOK || header.Get("Cache-Control") != want {

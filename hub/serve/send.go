@@ -16,12 +16,15 @@ import (
 )
 
 // What a cache may do: with what is named by its digest, with hints, which cost a
-// request more when they are old, and with locations, of which there are better
-// ones soon after the first starts of an image.
+// request more when they are old, with locations, of which there are better ones
+// soon after the first starts of an image, and with look-ups, for as long as a node
+// believes itself what it was told: many nodes that pull at the same time ask a
+// cache, and the hub once.
 const (
 	forever = "public, max-age=31536000, immutable"
 	anHour  = "public, max-age=3600"
 	aMinute = "public, max-age=60"
+	aMoment = "max-age=5"
 )
 
 // send sends an object whole: caches keep a 200, not a 206, so ranges are not
@@ -47,13 +50,16 @@ func (s *Server) send(w http.ResponseWriter, req *http.Request, o *objects.Objec
 	}
 }
 
-func sendJSON(w http.ResponseWriter, v any) error {
+// sendJSON sends what no cache may keep.
+func sendJSON(w http.ResponseWriter, v any) error { return sendCached(w, v, "no-cache") }
+
+func sendCached(w http.ResponseWriter, v any, cache string) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
 	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Cache-Control", "no-cache")
+	w.Header().Set("Cache-Control", cache)
 	w.Header().Set("Content-Length", strconv.Itoa(len(b)+1))
 	_, _ = w.Write(append(b, '\n')) // a client that is gone needs no answer
 	return nil

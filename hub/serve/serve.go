@@ -101,7 +101,7 @@ func (s *Server) getChain(w http.ResponseWriter, req *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return sendJSON(w, chain)
+	return sendCached(w, chain, aMoment)
 }
 
 func (s *Server) getTree(w http.ResponseWriter, req *http.Request) error {

@@ -1,0 +1,42 @@
+package mount
+
+import (
+	"os"
+	"testing"
+
+	"lighter/format/chunk"
+	"lighter/node/device"
+)
+
+// A device that no kernel knows reads a tree that was verified, and fetched once more if it is
+// damaged on the disk.
+func TestDeviceOfATreeThatIsNotMounted(t *testing.T) {
+	h := newHub(t)
+	trees := openTrees(t, h)
+	trees.ahead = device.NewAhead(func() device.Chunks { return everyChunk{} }, device.AheadOptions{}, trees.log)
+	if _, _, err := trees.Device(t.Context(), chunk.Sum([]byte("no tree"))); err == nil {
+		t.Error("a tree that is not here was opened")
+	}
+	if err := trees.Ensure(t.Context(), h.tree, func() {}); err != nil {
+		t.Fatal(err)
+	}
+	for _, damaged := range []bool{false, true} {
+		if damaged {
+			if err := os.Truncate(trees.metadata(h.tree), 100); err != nil {
+				t.Fatal(err)
+			}
+		}
+		d, closeDevice, err := trees.Device(t.Context(), h.tree)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, 4096)
+		if err := d.ReadAt(t.Context(), got, 7*4096); err != nil || got[0] != chunk.Sum([]byte{7})[0] {
+			t.Errorf("it read %d: %v", got[0], err)
+		}
+		closeDevice()
+	}
+	if n := h.asked.Load(); n != 3 {
+		t.Errorf("the hub was asked for %d indexes", n)
+	}
+}

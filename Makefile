@@ -55,9 +55,11 @@ nydus:
 	$(GO) test -tags peers,nydus -count=1 -run Nydus -timeout 10m -exec 'unshare --mount --propagation private' ./test/e2e/peers/
 
 bench: peers
+	test/setup squid
 	test/setup all base python gcc sci sci2 ml postgres redis nginx tomcat node r
 	$(MAKE) build
 	bin/lighter bench
+	bin/lighter bench many
 	bin/lighter bench figures
 	$(GO) test -run '^$$' -bench . ./format/... ./store/... ./node/...
 

@@ -64,7 +64,7 @@ The results are DIR/starts.json with every sample, starts.md, and plots as SVG.`
 		}
 		return starts.Run(cmd.Context(), o)
 	}
-	cmd.AddCommand(benchFigures(), benchDemo())
+	cmd.AddCommand(benchFigures(), benchDemo(), benchMany(), benchNodes())
 	return cmd
 }
 

@@ -1,0 +1,181 @@
+// Package many measures how a hub, a Squid and a link bear many nodes that start the
+// same image at the same time.
+//
+// The nodes are simulated, all in one process: each has the connections, the cache,
+// the look-ups, the indexes and the devices of a real node, and reads what a start in
+// a real container read, recorded a moment before, with the pauses that it made. What
+// is missing is containerd, the kernel's mount and the process itself.
+//
+// It promises figures, not judgements. All nodes share the processors of one machine:
+// what they used is reported with every figure, because from some number of nodes on
+// it is what the figures show. The caches lie in memory, so that one disk does not
+// stand in for those of all nodes.
+package many
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"lighter/bench"
+	"lighter/test/testkit/site"
+)
+
+// Options say what to measure.
+type Options struct {
+	Lighter   string        // the lighter binary
+	Config    string        // the benchmarks' configuration file; empty: the default
+	Out       string        // the directory of the results
+	Workloads []string      // IMAGE/WORKLOAD of the configuration
+	Nodes     []int         // how many start together
+	Ways      []string      // of Ways
+	Rate      string        // of the link, as tc writes it
+	RTT       time.Duration // of the link
+	Spread    time.Duration // within which they start
+	Stream    int64         // the most of startup packs that a node fetches, in bytes; 0: none
+}
+
+// Default are the options that are not said.
+func Default() Options {
+	return Options{Workloads: []string{"python/hello", "sci/cppyy"}, Nodes: []int{1, 10, 50, 100, 200}, Ways: Ways,
+		Rate: "1gbit", RTT: 10 * time.Millisecond, Spread: time.Second, Stream: 2 << 30}
+}
+
+// Check says what is wrong with the options.
+func (o Options) Check() error {
+	_, err := o.plan()
+	return err
+}
+
+func (o Options) plan() ([]bench.Workload, error) {
+	config, err := bench.ReadConfig(o.Config)
+	if err != nil {
+		return nil, err
+	}
+	var all []bench.Workload
+	for _, name := range o.Workloads {
+		i := slices.IndexFunc(config.Workloads(), func(w bench.Workload) bool { return w.String() == name })
+		if i < 0 {
+			return nil, fmt.Errorf("there is no workload %q", name)
+		}
+		all = append(all, config.Workloads()[i])
+	}
+	for _, way := range o.Ways {
+		if !slices.Contains(Ways, way) {
+			return nil, fmt.Errorf("there is no way %q: there are %s", way, strings.Join(Ways, ", "))
+		}
+	}
+	if len(all) == 0 || len(o.Nodes) == 0 || len(o.Ways) == 0 {
+		return nil, errors.New("there is nothing to measure: name a workload, a number of nodes and a way")
+	}
+	if slices.Min(o.Nodes) < 1 || slices.Max(o.Nodes) > maxNodes {
+		return nil, fmt.Errorf("from 1 to %d nodes can be simulated", maxNodes)
+	}
+	if _, err := site.ParseRate(o.Rate); err != nil {
+		return nil, err
+	}
+	return all, nil
+}
+
+// maxNodes bounds the nodes of one process.
+const maxNodes = 1000
+
+// run is one run.
+type run struct {
+	*bench.Bench
+	options Options
+	result  Result
+}
+
+// Run measures, and writes many.json and many.md into Options.Out, also when something
+// failed half-way.
+func Run(ctx context.Context, o Options) error {
+	workloads, err := o.plan()
+	if err != nil {
+		return err
+	}
+	config, err := bench.ReadConfig(o.Config)
+	if err != nil {
+		return err
+	}
+	return bench.Enclosed(ctx, func(ctx context.Context) (err error) {
+		if err := os.MkdirAll(o.Out, 0o755); err != nil {
+			return err
+		}
+		s, err := site.Start(ctx, site.Options{Lighter: o.Lighter, Link: o.Rate, Delayed: true})
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, s.Close()) }()
+		r := &run{Bench: bench.New(s, config), options: o, result: Result{Rate: o.Rate, RTT: o.RTT, Cores: int(cores), Started: time.Now().UTC()}}
+		for _, w := range workloads {
+			if err := r.workload(ctx, w); err != nil {
+				return errors.Join(err, r.result.write(o.Out))
+			}
+		}
+		return r.result.write(o.Out)
+	})
+}
+
+// workload measures one workload.
+func (r *run) workload(ctx context.Context, w bench.Workload) error {
+	recorded, err := r.record(ctx, w)
+	if err != nil {
+		return err
+	}
+	if err := r.rates(ctx, recorded); err != nil {
+		return err
+	}
+	if err := r.Site.SetLink(ctx, r.options.Rate, r.options.RTT); err != nil {
+		return err
+	}
+	for _, way := range r.options.Ways {
+		for _, nodes := range r.options.Nodes {
+			if err := r.measure(ctx, recorded, way, nodes, r.options.Spread); err != nil {
+				return err
+			}
+		}
+		if most := slices.Max(r.options.Nodes); most > 1 { // all at once
+			if err := r.measure(ctx, recorded, way, most, 0); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (r *run) measure(ctx context.Context, w *workload, way string, nodes int, spread time.Duration) error {
+	if need, there := nodes*int(nodeMemory(w.touched)), memoryLeft(); need > there*8/10 {
+		bench.Say("%-12s %-7s %4d nodes  not measured: they need some %s of memory, and %s are left", w.name, way, nodes, bench.Size(int64(need)), bench.Size(int64(there)))
+		return nil
+	}
+	c, err := r.cell(ctx, w, way, nodes, spread)
+	if err != nil {
+		return fmt.Errorf("%d nodes start %s (%s): %w", nodes, w.name, way, err)
+	}
+	c.say()
+	r.result.Cells = append(r.result.Cells, c)
+	return nil
+}
+
+// Result is what was measured: many.json.
+type Result struct {
+	Started time.Time     `json:"started"`
+	Rate    string        `json:"rate"` // of the link
+	RTT     time.Duration `json:"rtt"`  // of the link
+	Cores   int           `json:"cores"`
+	Cells   []Cell        `json:"cells"`
+	Rates   []Rate        `json:"rates"`
+}
+
+func (r Result) write(dir string) error {
+	if err := bench.WriteJSON(filepath.Join(dir, "many.json"), r); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "many.md"), []byte(r.Markdown()), 0o644)
+}

@@ -1,0 +1,186 @@
+package many
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"lighter/format/trace"
+	"lighter/node/chain"
+	"lighter/node/device"
+	"lighter/node/mount"
+	"lighter/node/record"
+	"lighter/store"
+	"lighter/store/disk"
+	"lighter/store/hub"
+)
+
+// node is all of a node but containerd's socket and the kernel: its connections,
+// cache, look-ups, indexes and devices.
+type node struct {
+	plan   Plan
+	hubs   *hub.Origins
+	cache  *disk.Cache
+	units  *store.Units
+	ahead  *device.Ahead
+	trees  *mount.Trees
+	chains *chain.Resolver
+	open   func() error // makes chains anew: it forgets that the hub did not answer
+}
+
+func newNode(p Plan, name string, log *slog.Logger) (_ *node, err error) {
+	n := &node{plan: p}
+	root := filepath.Join(p.Dir, name)
+	if err := os.Mkdir(root, 0o700); err != nil {
+		return nil, err
+	}
+	if err := mount.Prepare(root); err != nil {
+		return nil, err
+	}
+	client, err := hub.NewClient(hub.Options{URL: p.Hub, PlainHTTP: true})
+	if err != nil {
+		return nil, err
+	}
+	n.hubs = hub.NewOrigins(log, client)
+	keys, err := chain.NewKeys(root, []string{p.Key}, n.hubs)
+	if err != nil {
+		return nil, err
+	}
+	if n.cache, err = disk.Open(filepath.Join(root, "cache"), disk.Limits{Size: p.Cache}, log); err != nil {
+		return nil, err
+	}
+	n.units = store.NewUnits(n.hubs, n.cache)
+	n.ahead = device.NewAhead(func() device.Chunks { return n.units.Share() }, device.AheadOptions{Limit: p.Stream}, log)
+	recorder := record.New(false, func(trace.Trace) {})
+	n.trees = mount.Open(root, mount.Auto, n.hubs, nil, n.ahead, recorder, log)
+	n.open = func() (err error) {
+		n.chains, err = chain.New(root, n.hubs, n.trees, keys, log)
+		return err
+	}
+	if err := n.open(); err != nil {
+		return nil, errors.Join(err, n.cache.Close())
+	}
+	return n, nil
+}
+
+// maxPulls is how many pulls of a node may find that the image would be unpacked,
+// because the hub did not answer in time, before it gives up; pullPause is the time
+// between them.
+const (
+	maxPulls  = 60
+	pullPause = time.Second
+)
+
+// close ends what the node does. Its directory stays.
+func (n *node) close() error {
+	n.trees.Close()
+	n.units.Wait()
+	return n.cache.Close()
+}
+
+// start pulls the image and reads what a start of it reads. It adds to took the time
+// of each read.
+func (n *node) start(ctx context.Context, t trace.Trace, took []float64) (s Start, _ []float64) {
+	begin := time.Now()
+	running, stop := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() { n.ahead.Run(running); close(ended) }()
+	defer func() { stop(); <-ended }()
+	before := len(took)
+	err := n.pull(ctx)
+	for ; err != nil && s.Refused < maxPulls && pause(ctx, pullPause); err = n.pull(ctx) {
+		if s.Refused++; s.Refused == 1 {
+			s.Why = err.Error()
+		}
+		if again := n.open(); again != nil {
+			err = errors.Join(err, again)
+			break
+		}
+	}
+	s.Pull = time.Since(begin).Seconds()
+	if err == nil {
+		took, err = n.read(ctx, t, took, func() { s.Done = time.Since(begin).Seconds() })
+	}
+	s.Reads = len(took) - before
+	if err != nil {
+		s.Error = err.Error()
+	}
+	fetched := n.units.Stats()
+	s.Units, s.Retries = fetched.Requests, fetched.Retries
+	for _, o := range n.hubs.Health() {
+		s.Requests += o.Requests
+		s.Bytes += o.Bytes
+		s.Failed += o.Failures
+	}
+	return s, took
+}
+
+// labelled is what containerd says of each layer while there are more above it.
+var labelled = map[string]string{"containerd.io/snapshot/cri.image-layers": "sha256:a,sha256:b"}
+
+// pull asks for each chain of the image, the lowest first, as containerd's pull does.
+func (n *node) pull(ctx context.Context) error {
+	parent := ""
+	for i, c := range n.plan.Chains {
+		labels := labelled
+		if i == len(n.plan.Chains)-1 {
+			labels = nil
+		}
+		n.chains.Hold(c)
+		if known, why := n.chains.Claim(ctx, c, parent, labels); !known {
+			return fmt.Errorf("chain %s would be unpacked: %s", c, why)
+		}
+		parent = c
+	}
+	return nil
+}
+
+// read reads all of the trace, says that it is done, and goes on to fetch what a node
+// would fetch while the container runs.
+func (n *node) read(ctx context.Context, t trace.Trace, took []float64, done func()) ([]float64, error) {
+	d, closeDevice, err := n.trees.Device(ctx, n.plan.Tree)
+	if err != nil {
+		return took, err
+	}
+	defer closeDevice()
+	took, err = replay(ctx, d, t, took)
+	done()
+	n.settle(ctx)
+	return took, err
+}
+
+const (
+	// settlePoll is how often it is looked whether something is fetched, settled how
+	// often in a row nothing must be, settleLongest the most that is waited.
+	settlePoll    = 10 * time.Millisecond
+	settled       = 5
+	settleLongest = time.Minute
+)
+
+// settle waits until nothing is fetched any more. A device that is closed before cuts off
+// what is on its way, as no node does whose container runs.
+func (n *node) settle(ctx context.Context) {
+	last, still := int64(0), 0
+	for end := time.Now().Add(settleLongest); still < settled && time.Now().Before(end) && pause(ctx, settlePoll); still++ {
+		now := n.units.Stats()
+		if now.Requests != last || now.InFlight != (store.GateStats{}) {
+			still = 0
+		}
+		last = now.Requests
+	}
+}
+
+// anyDevice is more bytes than any device has.
+const anyDevice = 1 << 60
+
+// trace is what the nodes read.
+func (p Plan) trace() (trace.Trace, error) {
+	if p.Tree.IsZero() || len(p.Chains) == 0 {
+		return trace.Trace{}, errors.New("the plan names no image")
+	}
+	return trace.Decode(p.Trace, p.Tree, anyDevice)
+}

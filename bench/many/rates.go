@@ -1,0 +1,141 @@
+package many
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"lighter/bench"
+)
+
+// Rate is what one process gives when it is asked for the same things again and again,
+// by clients on the same machine that do nothing with what they get.
+type Rate struct {
+	Workload string  `json:"workload"`
+	Of       string  `json:"of"`       // "hub" or "squid"
+	What     string  `json:"what"`     // "chains": look-ups; "units": the units of a start
+	Requests float64 `json:"requests"` // a second
+	Bytes    float64 `json:"bytes"`    // a second
+	CPU      float64 `json:"cpu"`      // of its processor time, seconds a request
+	P99      float64 `json:"p99"`      // seconds until an answer has come
+	Errors   int64   `json:"errors"`
+}
+
+const (
+	rateClients = 64
+	rateTime    = 5 * time.Second
+)
+
+// rates measures what the hub and a Squid before it give of a workload.
+func (r *run) rates(ctx context.Context, w *workload) error {
+	paths := map[string][]string{"chains": {"/chains/" + w.chains[0]}, "units": w.units}
+	for _, what := range []string{"chains", "units"} {
+		before, err := r.look(ctx)
+		if err != nil {
+			return err
+		}
+		rate, err := ask(ctx, r.Site.Hub.URL, "", paths[what])
+		if err != nil {
+			return err
+		}
+		after, err := r.look(ctx)
+		if err != nil {
+			return err
+		}
+		rate.CPU = (after.hubCPU - before.hubCPU) / (rate.Requests * rateTime.Seconds())
+		r.addRate(w, "hub", what, rate)
+	}
+	s, err := r.startSquid(ctx, false)
+	if err != nil {
+		return err
+	}
+	defer s.stop()
+	before, err := awaitCounters(ctx, s.address)
+	if err != nil {
+		return err
+	}
+	rate, err := ask(ctx, r.Site.Hub.URL, "http://"+s.address, paths["units"])
+	if err != nil {
+		return err
+	}
+	after, err := readCounters(ctx, s.address)
+	if err != nil {
+		return err
+	}
+	rate.CPU = (after.CPU - before.CPU) / (rate.Requests * rateTime.Seconds())
+	r.addRate(w, "squid", "units", rate)
+	return nil
+}
+
+func (r *run) addRate(w *workload, of, what string, rate Rate) {
+	rate.Workload, rate.Of, rate.What = w.name, of, what
+	bench.Say("%-12s %-7s gives %.0f %s a second, %s; %.0f µs of a processor each; p99 %s; %d errors", w.name, of, rate.Requests, what,
+		bench.Size(int64(rate.Bytes)), 1e6*rate.CPU, bench.Seconds(rate.P99), rate.Errors)
+	r.result.Rates = append(r.result.Rates, rate)
+}
+
+// ask has all clients ask for the paths in turn.
+func ask(ctx context.Context, hub, proxy string, paths []string) (rate Rate, err error) {
+	transport := &http.Transport{MaxIdleConnsPerHost: rateClients, DisableCompression: true}
+	if proxy != "" {
+		to, err := url.Parse(proxy)
+		if err != nil {
+			return rate, err
+		}
+		transport.Proxy = http.ProxyURL(to)
+	}
+	defer transport.CloseIdleConnections()
+	client := http.Client{Transport: transport}
+	ctx, cancel := context.WithTimeout(ctx, rateTime)
+	defer cancel()
+	var next, bytes, failed atomic.Int64
+	took := make([][]float64, rateClients)
+	var all sync.WaitGroup
+	for i := range took {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				begin := time.Now()
+				n, err := get(ctx, &client, hub+"/lighter/1/default"+paths[int(next.Add(1))%len(paths)])
+				switch {
+				case ctx.Err() != nil:
+				case err != nil:
+					failed.Add(1)
+				default:
+					bytes.Add(n)
+					took[i] = append(took[i], time.Since(begin).Seconds())
+				}
+			}
+		})
+	}
+	all.Wait()
+	times := slices.Concat(took...)
+	if len(times) == 0 {
+		return rate, fmt.Errorf("%s did not answer once", hub)
+	}
+	seconds := rateTime.Seconds()
+	return Rate{Requests: float64(len(times)) / seconds, Bytes: float64(bytes.Load()) / seconds, P99: quantiles(times).P99, Errors: failed.Load()}, nil
+}
+
+// get asks for one thing and returns how many bytes it has.
+func get(ctx context.Context, client *http.Client, url string) (int64, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return 0, err
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer res.Body.Close()
+	n, err := io.Copy(io.Discard, res.Body)
+	if err == nil && res.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", url, res.Status)
+	}
+	return n, err
+}

@@ -1,0 +1,225 @@
+package many
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	"lighter/bench"
+	"lighter/format/chunk"
+	"lighter/format/trace"
+	"lighter/test/testkit/site"
+)
+
+// workload is what the nodes start.
+type workload struct {
+	name    string // IMAGE/WORKLOAD
+	chains  []string
+	tree    chunk.ID
+	trace   []byte
+	touched int64    // bytes of the device, by the trace
+	units   []string // paths, below the scope, that a node asked for
+}
+
+// listener is the hub with a listener for traces before it: nodes report what their
+// starts read, and so it comes to us and to the hub.
+type listener struct {
+	server http.Server
+	traces chan report
+
+	mu    sync.Mutex // guards units
+	units []string   // paths, below the scope, of what nodes asked for
+}
+
+type report struct {
+	tree chunk.ID
+	body []byte
+}
+
+// listen starts one at site.SpareAddress.
+func listen(hub string) (*listener, error) {
+	to, err := url.Parse(hub)
+	if err != nil {
+		return nil, err
+	}
+	l := &listener{traces: make(chan report, 64)}
+	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) },
+		ErrorLog: log.New(io.Discard, "", 0)} // a node that asks for something no more
+	l.server.Handler = http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if req.Method == http.MethodPost && strings.Contains(req.URL.Path, "/traces/") {
+			body, err := io.ReadAll(io.LimitReader(req.Body, trace.MaxBytes+1))
+			if err != nil {
+				http.Error(w, err.Error(), http.StatusBadRequest)
+				return
+			}
+			if tree, err := chunk.ParseID(path.Base(req.URL.Path)); err == nil {
+				select {
+				case l.traces <- report{tree, body}:
+				default: // nobody has asked for so many
+				}
+			}
+			req.Body = io.NopCloser(bytes.NewReader(body))
+		}
+		if _, unit, ok := strings.Cut(req.URL.Path, "/packs/"); ok {
+			l.mu.Lock()
+			l.units = append(l.units, "/packs/"+unit)
+			l.mu.Unlock()
+		}
+		proxy.ServeHTTP(w, req)
+	})
+	socket, err := net.Listen("tcp", site.SpareAddress)
+	if err != nil {
+		return nil, err
+	}
+	go func() { _ = l.server.Serve(socket) }() // until close
+	return l, nil
+}
+
+func (l *listener) close() error { return l.server.Close() }
+
+// traceTimeout is how long a node may take to report a start: it waits for its reads
+// to die down.
+const traceTimeout = 3 * time.Minute
+
+// next waits for the next trace.
+func (l *listener) next(ctx context.Context) (report, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, traceTimeout, errors.New("the node reported no trace"))
+	defer cancel()
+	select {
+	case r := <-l.traces:
+		return r, nil
+	case <-ctx.Done():
+		return report{}, context.Cause(ctx)
+	}
+}
+
+// keeping is a namespace of containerd in which an image stays, so that the node
+// keeps its index.
+const keeping = "keeping"
+
+// record starts a workload in a real container twice: once with nothing of it on the
+// machine, then with all that it needs on the disk and nothing in memory. What the
+// second start read, and when, is what the simulated nodes will: the time between its
+// reads is the workload's own.
+func (r *run) record(ctx context.Context, w bench.Workload) (*workload, error) {
+	if err := r.Need(ctx, w.Image); err != nil {
+		return nil, err
+	}
+	l, err := listen(r.Site.Hub.URL)
+	if err != nil {
+		return nil, err
+	}
+	defer l.close()
+	r.Site.UseHub(&site.Hub{URL: "http://" + site.SpareAddress, Key: r.Site.Hub.Key})
+	if err := errors.Join(r.Site.SetLink(ctx, r.options.Rate, 0), r.Wipe(ctx)); err != nil {
+		return nil, err
+	}
+	m, ref := r.Site.Machine, site.Reference(w.Image)
+	if _, err := m.CtrIn(ctx, keeping, "images", "pull", "--plain-http", "--snapshotter", site.Lighter, ref); err != nil {
+		return nil, err
+	}
+	var last report
+	for round := range 2 {
+		if round > 0 {
+			if err := errors.Join(m.RemoveImage(ctx, ref), m.StopNode(), m.StartNode(ctx), m.Reconnect(ctx), site.DropCaches()); err != nil {
+				return nil, err
+			}
+		}
+		if _, err := m.Pull(ctx, site.Lighter, ref); err != nil {
+			return nil, err
+		}
+		if _, err := m.RunUntil(ctx, w.Ready, site.Lighter, ref, w.Argv...); err != nil {
+			return nil, err
+		}
+		if err := r.AssertLazy(ctx, w.Image); err != nil {
+			return nil, err
+		}
+		if last, err = l.next(ctx); err != nil {
+			return nil, fmt.Errorf("record %s: %w", w, err)
+		}
+	}
+	recorded, err := r.describe(ctx, w, last)
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	recorded.units = l.units
+	l.mu.Unlock()
+	return recorded, r.awaitPacks(ctx, recorded)
+}
+
+// How long a hub may take to make startup packs of the traces, and how long it has
+// changed nothing when it has.
+const (
+	packsTimeout = time.Minute
+	packsSettled = 8 * time.Second
+)
+
+// awaitPacks waits until the hub changes the locations no more. Traces that it had
+// before are no reason to change them.
+func (r *run) awaitPacks(ctx context.Context, w *workload) error {
+	tag, since := "", time.Now()
+	for end := time.Now().Add(packsTimeout); time.Now().Before(end) && time.Since(since) < packsSettled; {
+		now, err := r.locationsTag(ctx, w.tree)
+		if err != nil {
+			return err
+		}
+		if now != tag {
+			tag, since = now, time.Now()
+		}
+		if !pause(ctx, time.Second) {
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// locationsTag names what the hub says now of where a tree's chunks are.
+func (r *run) locationsTag(ctx context.Context, tree chunk.ID) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodHead, r.Site.Hub.URL+"/lighter/1/default/locations/"+tree.String(), nil)
+	if err != nil {
+		return "", err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return "", fmt.Errorf("ask the hub for locations: %w", err)
+	}
+	return res.Header.Get("ETag"), res.Body.Close()
+}
+
+func (r *run) describe(ctx context.Context, w bench.Workload, last report) (*workload, error) {
+	image, err := r.Inspect(ctx, w.Image)
+	if err != nil {
+		return nil, err
+	}
+	if image.Tree != last.tree.String() {
+		return nil, fmt.Errorf("record %s: the node reported a start of tree %s, not of %s", w, last.tree, image.Tree)
+	}
+	to := &workload{name: w.String(), tree: last.tree, trace: last.body}
+	for _, layer := range image.Layers {
+		to.chains = append(to.chains, layer.Chain)
+	}
+	t, err := trace.Decode(last.body, last.tree, anyDevice)
+	if err != nil {
+		return nil, err
+	}
+	for _, read := range t.Reads {
+		to.touched += read.Length
+	}
+	if len(t.Reads) == 0 {
+		return nil, fmt.Errorf("record %s: it read nothing", w)
+	}
+	bench.Say("%-12s recorded: %d reads of %s in %s", w, len(t.Reads), bench.Size(to.touched), t.Reads[len(t.Reads)-1].At)
+	return to, nil
+}

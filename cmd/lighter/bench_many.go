@@ -1,0 +1,70 @@
+package main
+
+import (
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"lighter/bench/many"
+)
+
+func benchMany() *cobra.Command {
+	o := many.Default()
+	cmd := &cobra.Command{
+		Use:   "many [flags]",
+		Short: "Measure how a hub, a Squid and a link bear many nodes that start the same image",
+		Long: `Measure how a hub, a Squid and a link bear many nodes that start the same image at
+the same time. The nodes are simulated, all in one process: each has the connections,
+the cache, the look-ups and the read path of a real node, and reads what a start in a
+real container read, recorded a moment before, with the pauses that it made.
+
+The ways are: direct, without Squid; squid, with one beside the nodes, the link between
+it and the hub; behind, with one beside the hub, the link between the nodes and it.
+
+It needs what "lighter bench" needs, and Squid ("test/setup squid" installs it). Its
+results are DIR/many.json and DIR/many.md; docs/benchmarks-many.md says what they mean.`,
+		Example: `  lighter bench many
+  lighter bench many --workloads python/hello --nodes 1,50 --ways squid`,
+		Args: exactArgs(),
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.Config, "config", "", "the configuration `FILE` of the images (see: lighter config bench)")
+	f.StringSliceVar(&o.Workloads, "workloads", o.Workloads, "start these `IMAGE/WORKLOAD`s")
+	f.IntSliceVar(&o.Nodes, "nodes", o.Nodes, "so `MANY` nodes start together")
+	f.StringSliceVar(&o.Ways, "ways", o.Ways, "over these `WAYS`")
+	f.StringVar(&o.Rate, "rate", o.Rate, "`RATE` of the link, as tc writes it")
+	f.DurationVar(&o.RTT, "rtt", o.RTT, "a round trip on the link takes this `TIME`")
+	f.DurationVar(&o.Spread, "spread", o.Spread, "all nodes start within this `TIME`; once they all start at the same instant, too")
+	prefetch := f.Bool("prefetch", true, "the nodes fetch startup packs, as nodes do by default")
+	out := benchOut(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
+		if !*prefetch {
+			o.Stream = 0
+		}
+		if err := o.Check(); err != nil {
+			return usageError{err}
+		}
+		o.Out = *out
+		if o.Lighter, err = program(); err != nil {
+			return err
+		}
+		return many.Run(cmd.Context(), o)
+	}
+	return cmd
+}
+
+// benchNodes is the process of the simulated nodes. People have no use for it.
+func benchNodes() *cobra.Command {
+	return &cobra.Command{
+		Use:   "nodes PLAN",
+		Short: "Be the nodes that lighter bench many measures",
+		Long: `Be the simulated nodes that "lighter bench many" measures, which starts this where its
+link ends: do what the file PLAN says, and print as JSON what came of it.`,
+		Example: "  lighter bench nodes plan.json",
+		Hidden:  true,
+		Args:    exactArgs("PLAN"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return many.Simulate(cmd.Context(), args[0], os.Stdout)
+		},
+	}
+}

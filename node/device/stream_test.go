@@ -99,8 +99,10 @@ func TestStreamOfLies(t *testing.T) {
 			other := b.Encode(nil, zstdEncoder)
 			h.fail = func(chunk.Unit) ([]byte, error) { return other, nil }
 		},
-		"no unit":     func(h *startHub) { h.fail = func(chunk.Unit) ([]byte, error) { return []byte("garbage"), nil } },
-		"no end":      func(h *startHub) { h.fail = func(chunk.Unit) ([]byte, error) { return make([]byte, pack.MaxStored+1), nil } },
+		"no unit": func(h *startHub) { h.fail = func(chunk.Unit) ([]byte, error) { return []byte("garbage"), nil } },
+		"no end": func(h *startHub) {
+			h.fail = func(chunk.Unit) ([]byte, error) { return make([]byte, pack.MaxStored+1), nil }
+		},
 		"fewer units": func(h *startHub) { h.startups[0].Units = 1; h.startups[0].Bytes = 1 },
 		"more units":  func(h *startHub) { h.startups[0].Units = 65536; h.startups[0].Bytes = 65536 * (4 << 20) },
 		"one byte":    func(h *startHub) { h.startups[0].Bytes, h.startups[1].Bytes = 1, 1 },

@@ -56,7 +56,7 @@ func (c *Cache) adopt(found *Cache) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.lock, c.index, c.sealed, c.active, c.next = found.lock, found.index, found.sealed, found.active, found.next
-	c.used, c.room, c.free = found.used, found.room, found.free
+	c.used, c.room, c.free = found.used+c.beside, found.room, found.free
 	c.pins, c.pinned, c.pinFiles = found.pins, found.pinned, found.pinFiles
 	c.clock.Store(found.clock.Load())
 	c.absent = nil

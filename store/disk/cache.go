@@ -86,7 +86,8 @@ type Cache struct {
 	scrubbed atomic.Int64
 	stuck    atomic.Int64 // times that a segment could not be freed
 
-	slow sync.Mutex // held by who frees or moves records, or changes pins; before mu
+	slow  sync.Mutex   // held by who frees or moves records, or changes pins; before mu
+	yield func() int64 // guarded by slow; removes a file beside the chunks; or nil
 
 	mu     sync.RWMutex // guards what follows
 	index  map[key]place
@@ -104,6 +105,7 @@ type Cache struct {
 	pinned int64     // bytes of the records that they keep
 
 	pinFiles int64 // bytes of their own files
+	beside   int64 // bytes of files beside the chunks
 }
 
 // Open opens the cache in dir, which it makes if need be. What is there and

@@ -30,11 +30,15 @@ func (c *Cache) evictNow() bool {
 
 // evictOldest frees the sealed segment that was used least recently of those in
 // which little is pinned, and tells whether it could. What the disk does not let
-// go of stays. The caller holds slow.
+// go of stays. Before any, what is beside the chunks goes, as far as nobody uses it.
+// The caller holds slow.
 //
 // There is always room to move what is pinned, unless the limit was larger when the
 // pins or the segments were made: then the limit comes before the pins.
 func (c *Cache) evictOldest() bool {
+	if c.giveWay() > 0 {
+		return true
+	}
 	var stuck *segment
 	many := c.areMany()
 	for _, s := range c.byAge() {
@@ -210,6 +214,11 @@ func (c *Cache) Prune() (freed Freed) {
 	if c.isAbsent() != nil {
 		return freed
 	}
+	c.slow.Lock()
+	for n := c.giveWay(); n > 0; n = c.giveWay() {
+		freed.Bytes += n
+	}
+	c.slow.Unlock()
 	c.sealAll()
 	for _, s := range c.byAge() {
 		c.slow.Lock()

@@ -32,6 +32,7 @@ type Stats struct {
 	Used     int64     `json:"usedBytes"` // on disk
 	Free     int64     `json:"freeBytes"` // of its file system, for others than root
 	Pinned   int64     `json:"pinnedBytes"`
+	Beside   int64     `json:"localDeviceBytes"` // of it, files beside the chunks
 	Chunks   int64     `json:"chunks"`
 	Hits     int64     `json:"hits"`
 	Misses   int64     `json:"misses"`
@@ -64,7 +65,7 @@ func (c *Cache) Stats() Stats {
 	defer c.mu.RUnlock()
 	s := Stats{Limit: c.limits.Size, Room: c.room, Used: c.used, Free: c.free, Chunks: int64(len(c.index)),
 		Hits: c.hits.Load(), Misses: c.misses.Load(), Evicted: c.evicted.Load(), Damaged: c.damage.Load(),
-		Unread: c.unread.Load(), Failed: c.fails.Load(), Scrubbed: c.scrubbed.Load(), Pinned: c.pinned}
+		Unread: c.unread.Load(), Failed: c.fails.Load(), Scrubbed: c.scrubbed.Load(), Pinned: c.pinned, Beside: c.beside}
 	now := time.Now()
 	if c.off.After(now) {
 		s.OffUntil = c.off

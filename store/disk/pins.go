@@ -59,9 +59,9 @@ func (c *Cache) Pin(id chunk.ID, label string, set *Set) error {
 	}
 	p := &pin{id, label, set}
 	before, more := pinnedBytes(others), pinnedBeside(others, p)
-	if before+more > c.limits.Size/2 {
-		return fmt.Errorf("it takes %d MiB beside the %d MiB that are pinned, and pins may take half of the cache, %d MiB: "+
-			"unpin something, or make the cache larger", more>>20, before>>20, c.limits.Size/2>>20)
+	if half := (c.limits.Size - c.besides()) / 2; before+more > half {
+		return fmt.Errorf("it takes %d MiB beside the %d MiB that are pinned, and pins may take half of what local devices leave of the cache, %d MiB: "+
+			"unpin something, or make the cache larger", more>>20, before>>20, half>>20)
 	}
 	if !c.takeRoom(p.fileSize()) {
 		return fmt.Errorf("remember a pin: %w", errNoRoom)

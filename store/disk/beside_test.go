@@ -1,0 +1,99 @@
+package disk
+
+import (
+	"errors"
+	"sync/atomic"
+	"testing"
+
+	"lighter/format/chunk"
+)
+
+// Files beside the chunks count within the limit: none is taken for which something
+// had to go, and when room is needed they go before any chunk.
+func TestFilesBesideTheChunks(t *testing.T) {
+	const limit = 16 << 20
+	c := openSmall(t, t.TempDir(), Limits{Size: limit}, 1<<20)
+	if err := c.Take(limit/2 + 1); !errors.Is(err, errHalf) {
+		t.Errorf("more than half: %v", err)
+	}
+	if err := c.Take(4 << 20); err != nil {
+		t.Fatal(err)
+	}
+	var freed, yields atomic.Int64
+	freed.Store(4 << 20)
+	c.Beside(func() int64 {
+		yields.Add(1)
+		n := freed.Swap(0)
+		c.Give(n)
+		return n
+	})
+	var refs []chunk.Ref
+	put := func(until int64) {
+		t.Helper()
+		for c.Stats().Used < until && yields.Load() == 0 && len(refs) < 400 {
+			ref, b := data(len(refs), 100_000)
+			c.Put(ref, b)
+			refs = append(refs, ref)
+		}
+	}
+	put(8 << 20)
+	if s := c.Stats(); s.Beside != 4<<20 || s.Used < 8<<20 || yields.Load() > 0 {
+		t.Errorf("half full: %+v, yielded %d times", s, yields.Load())
+	}
+	if err := c.Take(4 << 20); !errors.Is(err, ErrFull) || c.HasRoom(4<<20) || !c.HasRoom(1<<20) {
+		t.Errorf("what does not fit: %v, %t, %t", err, c.HasRoom(4<<20), c.HasRoom(1<<20))
+	}
+	put(limit)
+	if s := c.Stats(); yields.Load() == 0 || s.Beside != 0 || s.Used > limit {
+		t.Errorf("full: %+v, yielded %d times", s, yields.Load())
+	}
+	for _, ref := range refs {
+		if !c.Has(ref.ID) {
+			t.Fatal("a chunk went before what is beside the chunks")
+		}
+	}
+}
+
+// What is pinned and what is beside the chunks leave room for what moves.
+func TestPinsLeaveRoomBesideFiles(t *testing.T) {
+	const limit = 16 << 20
+	c := openSmall(t, t.TempDir(), Limits{Size: limit}, 1<<20)
+	if err := c.Take(6 << 20); err != nil {
+		t.Fatal(err)
+	}
+	set := func(bytes int) *Set {
+		s := &Set{}
+		for n := range bytes / 100_000 {
+			ref, _ := data(n, 100_000)
+			s.Add(ref)
+		}
+		return s
+	}
+	if err := c.Pin(chunk.Sum([]byte("a")), "a", set(6<<20)); err == nil {
+		t.Error("pins take half of what is not theirs")
+	}
+	if err := c.Pin(chunk.Sum([]byte("a")), "a", set(48<<20/10)); err != nil {
+		t.Error(err)
+	}
+	if err := c.Take(2 << 20); !errors.Is(err, errHalf) {
+		t.Errorf("what the pins' room is taken for: %v", err)
+	}
+}
+
+// A cache that could not be opened at first counts what was there all the same.
+func TestFilesBesideAnAbsentCache(t *testing.T) {
+	c := Absent(errors.New("no disk"), t.TempDir(), Limits{Size: MinLimit}, quiet)
+	defer c.Close()
+	c.Hold(1 << 20)
+	if err := c.Take(1); err == nil || c.HasRoom(1) {
+		t.Errorf("a cache that is not there has room: %v", err)
+	}
+	found := newCache(c.dir, c.limits, c.segmentSize, quiet)
+	if err := found.open(); err != nil {
+		t.Fatal(err)
+	}
+	c.adopt(found)
+	if s := c.Stats(); s.Beside != 1<<20 || s.Used != 1<<20 {
+		t.Errorf("when it is: %+v", s)
+	}
+}

@@ -72,6 +72,7 @@ func (n *Node) recordNext(ctx context.Context, name string, asText bool, tell fu
 	if err := n.trees.MountAgain(ctx, tree); err != nil {
 		return fmt.Errorf("record %s: %w", name, err)
 	}
+	defer n.trees.Unwatch(tree)
 	tick := time.NewTicker(recordTold)
 	defer tick.Stop()
 	for over := false; !over; {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 
@@ -30,15 +31,11 @@ func (t *Trees) Chunks(ctx context.Context, tree chunk.ID, fn func(chunk.Ref)) e
 }
 
 func (t *Trees) chunks(ctx context.Context, tree chunk.ID, fn func(chunk.Ref)) error {
-	file, err := os.Open(filepath.Join(t.dir(tree), "map"))
+	extents, file, err := t.openMap(tree)
 	if err != nil {
 		return err
 	}
 	defer file.Close()
-	extents, err := index.OpenMap(file, tree, index.NewPages(1)) // in order, and not to push out what readers need
-	if err != nil {
-		return err
-	}
 	hint, locations, err := openLocations(t.locations(tree), tree, extents.Extents)
 	if err == nil {
 		defer hint.Close()
@@ -58,4 +55,18 @@ func (t *Trees) chunks(ctx context.Context, tree chunk.ID, fn func(chunk.Ref)) e
 		fn(ref)
 	}
 	return nil
+}
+
+// openMap opens a tree's extent map to be read once, in order, without pushing out of
+// memory what readers need.
+func (t *Trees) openMap(tree chunk.ID) (*index.Map, io.Closer, error) {
+	file, err := os.Open(filepath.Join(t.dir(tree), "map"))
+	if err != nil {
+		return nil, nil, err
+	}
+	extents, err := index.OpenMap(file, tree, index.NewPages(1))
+	if err != nil {
+		return nil, nil, errors.Join(err, file.Close())
+	}
+	return extents, file, nil
 }

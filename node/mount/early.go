@@ -19,8 +19,8 @@ type early struct {
 
 // begin has fetched what the tree's start needs, before anybody has asked for a mount.
 func (t *Trees) begin(tree chunk.ID) {
-	if t.get(tree) != nil || t.hasEarly(tree) {
-		return
+	if _, local := t.HasLocal(tree); local || t.get(tree) != nil || t.hasEarly(tree) {
+		return // a local device reads nothing of what would come
 	}
 	m, err := t.open(tree)
 	if err != nil {

@@ -47,7 +47,7 @@ func (s *streamed) counts() (asked, waits int) {
 // starting is a hub whose tree has one startup pack.
 func starting(t *testing.T, name string) *fakeHub {
 	t.Helper()
-	h := newHubOf(t, name)
+	h := newHubOf(t, name, someChunk)
 	l, pack := index.NewLocations(h.tree), chunk.Sum([]byte("start"))
 	for range 100 {
 		l.Add(chunk.Unit{Pack: pack})

@@ -100,6 +100,7 @@ func (t *Trees) download(ctx context.Context, tree chunk.ID, begun func()) (err 
 	if err := state.Discard(t.dir(tree), t.aside(oldPrefix, tree)); err != nil {
 		return err
 	}
+	t.forgetLocal(tree)
 	return state.Publish(fresh, t.dir(tree))
 }
 

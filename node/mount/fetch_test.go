@@ -39,14 +39,16 @@ type fakeHub struct {
 	hintStalls bool
 }
 
-func newHub(t *testing.T) *fakeHub { return newHubOf(t, "file") }
+func newHub(t *testing.T) *fakeHub { return newHubOf(t, "file", someChunk) }
 
-// newHubOf has a tree with a file of that name.
-func newHubOf(t *testing.T, name string) *fakeHub {
+func someChunk(i int) chunk.ID { return chunk.Sum([]byte{byte(i)}) }
+
+// newHubOf has a tree of one file of that name, of 100 chunks of 4 KiB.
+func newHubOf(t *testing.T, name string, id func(i int) chunk.ID) *fakeHub {
 	t.Helper()
 	file := &tree.Node{Mode: tree.ModeRegular | 0o644, Nlink: 1}
 	for i := range 100 {
-		file.Content.Extents = append(file.Content.Extents, tree.Extent{ID: chunk.Sum([]byte{byte(i)}), Length: 4096})
+		file.Content.Extents = append(file.Content.Extents, tree.Extent{ID: id(i), Length: 4096})
 		file.Size += 4096
 	}
 	root := tree.NewDir(tree.Node{Mode: 0o755}, []tree.Dirent{{Name: name, Node: file}})

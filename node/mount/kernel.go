@@ -66,6 +66,19 @@ func (k kernel) mountErofs(metadata, device, dir string) (Mode, error) {
 	return Loop, nil
 }
 
+// mountLocal is mountErofs for a device that is an ordinary file: it is read past its
+// own page cache, where the kernel can, or else each page of it would be
+// in memory twice.
+func (k kernel) mountLocal(metadata, device, dir string) (Mode, error) {
+	if k.mode == Loop {
+		return k.mountErofs(metadata, device, dir)
+	}
+	if k.erofs(metadata, device+",directio", dir) == nil {
+		return File, nil
+	}
+	return k.mountErofs(metadata, device, dir)
+}
+
 func (k kernel) erofs(source, device, dir string) error {
 	// The flags are those that an unpacked tree would have: a snapshot may be
 	// bind-mounted from here, and its device nodes and set-user-ID programs have

@@ -23,11 +23,11 @@ import (
 // damaged.
 func (t *Trees) Mount(ctx context.Context, tree chunk.ID) (string, error) {
 	defer t.lock(tree)()
-	if m := t.get(tree); m == nil || !t.isMounted(m) {
+	if m := t.get(tree); m == nil || !t.isMounted(m) || t.isStale(tree, m) {
 		if err := t.mount(ctx, tree); err != nil {
 			return "", fmt.Errorf("mount tree %s: %w", tree.Short(), err)
 		}
-	} else {
+	} else if !t.isLocal(m) {
 		m.device.Begin() // of what was here something may have been evicted
 	}
 	return t.point(tree), nil
@@ -53,10 +53,10 @@ func (t *Trees) isMounted(m *served) bool {
 	return m.mounted
 }
 
-func (t *Trees) setMounted(m *served, mounted bool, mode Mode) {
+func (t *Trees) setMounted(m *served, mounted bool, mode Mode, local bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	m.mounted, m.mode = mounted, mode
+	m.mounted, m.mode, m.local = mounted, mode, local
 }
 
 func (t *Trees) mount(ctx context.Context, tree chunk.ID) error {
@@ -74,14 +74,17 @@ func (t *Trees) mount(ctx context.Context, tree chunk.ID) error {
 	} else if err := t.serve(tree, m); err != nil {
 		return err
 	}
-	t.recorder.Mounted(tree, m.device) // before anybody can read
-	m.device.Begin()
 	t.dropEarly(tree) // it came meanwhile
-	mode, err := t.mountOver(m.path, t.metadata(tree), t.point(tree))
+	mode, local := t.mountLocal(tree, m)
+	if !local {
+		t.recorder.Mounted(tree, m.device) // before anybody can read
+		m.device.Begin()
+		mode, err = mountOver(t.kernel.mountErofs, t.metadata(tree), m.path, t.point(tree))
+	}
 	switch {
 	case err == nil:
-		t.setMounted(m, true, mode)
-		m.fresh = known == nil
+		t.setMounted(m, true, mode, local)
+		m.fresh = known == nil && !local
 	case known == nil:
 		err = errors.Join(err, t.unserve(tree, m))
 	}
@@ -113,11 +116,13 @@ func (t *Trees) unserve(tree chunk.ID, m *served) error {
 	return err
 }
 
-func (t *Trees) mountOver(device, metadata, point string) (Mode, error) {
+// mountOver has mount, which is mountErofs or mountLocal, mount a tree at point, over
+// what may be mounted there: its users keep that.
+func mountOver(mount func(metadata, device, dir string) (Mode, error), metadata, device, point string) (Mode, error) {
 	if err := os.Mkdir(point, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return "", err
 	}
-	mode, err := t.kernel.mountErofs(metadata, device, point)
+	mode, err := mount(metadata, device, point)
 	if err != nil {
 		return "", errors.Join(err, os.Remove(point))
 	}
@@ -291,9 +296,10 @@ func (t *Trees) callOff(tree chunk.ID, hidden <-chan struct{}) {
 // alive, and go on reading its device.
 func (t *Trees) hide(tree chunk.ID, m *served) error {
 	if err := unmount(t.point(tree)); err != nil {
+		t.lookAgain(tree, m)
 		return fmt.Errorf("unmount tree %s: %w", tree.Short(), err)
 	}
-	t.setMounted(m, false, "")
+	t.setMounted(m, false, "", false)
 	m.again = 0
 	if err := os.Remove(t.point(tree)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("unmount tree %s: %w", tree.Short(), err)
@@ -305,7 +311,8 @@ func (t *Trees) hide(tree chunk.ID, m *served) error {
 type Mounted struct {
 	Tree   chunk.ID     `json:"tree"`
 	Dir    string       `json:"dir"`
-	Mode   Mode         `json:"mode"` // File or Loop
+	Mode   Mode         `json:"mode"`  // File or Loop
+	Local  bool         `json:"local"` // its newest mount reads a local file: the daemon is not in the path
 	Header index.Header `json:"-"`
 	Device device.Stats `json:"device"`
 }
@@ -319,7 +326,7 @@ func (t *Trees) Mounted() []Mounted {
 		if !m.mounted {
 			continue
 		}
-		list = append(list, Mounted{tree, t.point(tree), m.mode, m.header, m.device.Stats()})
+		list = append(list, Mounted{tree, t.point(tree), m.mode, m.local, m.header, m.device.Stats()})
 	}
 	return list
 }

@@ -43,7 +43,7 @@ func (t *Trees) Recover(takenOver bool) error {
 	for _, tree := range trees {
 		group.Go(func() error {
 			entry, mounted := mounts[t.point(tree)]
-			if err := t.recover(tree, mounted, entry.mode); err != nil {
+			if err := t.recover(tree, mounted, entry); err != nil {
 				t.lose(tree, err)
 			}
 			return nil
@@ -55,12 +55,12 @@ func (t *Trees) Recover(takenOver bool) error {
 // recoverTogether is how many trees are opened at a time. They wait for the disk.
 const recoverTogether = 16
 
-func (t *Trees) recover(tree chunk.ID, mounted bool, mode Mode) error {
+func (t *Trees) recover(tree chunk.ID, mounted bool, entry mountEntry) error {
 	m, err := t.open(tree)
 	if err != nil {
 		return err
 	}
-	m.mounted, m.mode = mounted, mode
+	m.mounted, m.mode, m.local = mounted, entry.mode, isLocalSource(entry.source)
 	return t.serve(tree, m)
 }
 

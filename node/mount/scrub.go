@@ -6,19 +6,31 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"slices"
 	"time"
 
 	"lighter/format/chunk"
 )
 
-// Scrub hashes the metadata images of the trees that are in use once more, from the
-// disk; at most rate bytes a second, or as fast as it goes if rate is 0. The kernel
-// reads them unverified, and one that is damaged under its mount cannot be taken
-// away from those who use it: it is named in the log and by Lost.
+// Scrub hashes the metadata images of the trees that are in use, and the local devices,
+// once more, from the disk; at most rate bytes a second, or as fast as it goes if rate
+// is 0. The kernel reads them unverified, and one that is damaged under its mount cannot
+// be taken away from those who use it: it is named in the log and by Lost. A damaged
+// local device is removed, and who mounts its tree from then on reads the daemon's.
 func (t *Trees) Scrub(ctx context.Context, rate int64) (damaged int, err error) {
 	t.mu.Lock()
-	used := maps.Clone(t.served)
+	used, local := maps.Clone(t.served), slices.Collect(maps.Keys(t.locals.bytes))
 	t.mu.Unlock()
+	for _, tree := range local {
+		found, err := t.scrubLocal(ctx, tree, rate)
+		if ctx.Err() != nil {
+			return damaged, context.Cause(ctx)
+		}
+		if err != nil {
+			t.log.Warn("a local device was not verified", "tree", tree.Short(), "cause", err)
+		}
+		damaged += found
+	}
 	for tree, m := range used {
 		err := verifyMetadata(ctx, t.metadata(tree), m.header, rate)
 		if ctx.Err() != nil {
@@ -48,4 +60,28 @@ func pause(ctx context.Context, d time.Duration) {
 	case <-time.After(d):
 	case <-ctx.Done():
 	}
+}
+
+// scrubLocal verifies a local device, and removes it if it is damaged: then it returns
+// 1.
+func (t *Trees) scrubLocal(ctx context.Context, tree chunk.ID, rate int64) (damaged int, err error) {
+	extents, file, err := t.openMap(tree)
+	if err != nil {
+		return 0, err
+	}
+	defer file.Close()
+	cause := verifyLocal(ctx, t.localDevice(tree), extents, rate)
+	if ctx.Err() != nil || !isDamage(cause) {
+		return 0, cause
+	}
+	defer t.lock(tree)()
+	if _, ok := t.HasLocal(tree); !ok {
+		return 0, nil // it went meanwhile
+	}
+	t.log.Error("a local device is damaged on the disk, and removed", "tree", tree, "cause", cause)
+	if m := t.get(tree); t.isLocal(m) {
+		t.lose(tree, fmt.Errorf("its containers may read wrong bytes, remove those that were started before others are: %w", cause))
+	}
+	_, err = t.dropLocal(tree)
+	return 1, err
 }

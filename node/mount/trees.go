@@ -40,9 +40,10 @@ type Trees struct {
 
 	turns chan struct{} // one for each tree whose locations are being fetched after it came
 
+	locals  locals
 	probing sync.Mutex // held while an empty tree is mounted
 
-	mu     sync.Mutex // guards what follows, and mounted and mode in each that is served
+	mu     sync.Mutex // guards what follows, and what is of the mount in each that is served
 	served map[chunk.ID]*served
 	early  []early            // the first has waited longest
 	ended  bool               // nothing is fetched for starts any more
@@ -67,10 +68,12 @@ type served struct {
 	path     string // of the device
 	mounted  bool
 	mode     Mode // of the mount
+	local    bool // it reads the local device
 
 	// The tree's lock guards what follows.
-	again int  // how often it was mounted once more
-	fresh bool // nobody can read the device but through the mount
+	again   int  // how often it was mounted once more
+	fresh   bool // nobody can read the device but through the mount
+	watched bool // reads of it are recorded: mounts do without the local device
 }
 
 // What lies in trees/ beside the trees: indexes on their way in and out.
@@ -113,7 +116,8 @@ func Prepare(root string) error {
 // root is absolute and has no symbolic links.
 func Open(root string, mode Mode, source Source, server *device.Server, ahead *device.Ahead, recorder *record.Recorder, log *slog.Logger) *Trees {
 	return &Trees{root: root, source: source, server: server, ahead: ahead, recorder: recorder, log: log, pages: index.NewPages(cachedPages),
-		turns: make(chan struct{}, locateTogether), kernel: kernel{mode, unix.Mount}, served: map[chunk.ID]*served{}, lost: map[chunk.ID]error{}}
+		turns: make(chan struct{}, locateTogether), kernel: kernel{mode, unix.Mount}, served: map[chunk.ID]*served{}, lost: map[chunk.ID]error{},
+		locals: locals{making: make(chan struct{}, 1), bytes: map[chunk.ID]int64{}}}
 }
 
 func (t *Trees) dir(tree chunk.ID) string   { return filepath.Join(t.root, "trees", tree.String()) }
@@ -136,6 +140,9 @@ func (t *Trees) Size(tree chunk.ID) (bytes, files int64) {
 	_ = filepath.WalkDir(t.dir(tree), func(_ string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return nil // gone meanwhile: nothing to count
+		}
+		if entry.IsDir() && entry.Name() == localDir {
+			return fs.SkipDir // it goes when room is needed, as chunks do
 		}
 		if info, err := entry.Info(); err == nil {
 			files++
@@ -173,6 +180,7 @@ func (t *Trees) Remove(tree chunk.ID) error {
 	if err := state.Discard(t.dir(tree), t.aside(oldPrefix, tree)); err != nil {
 		return fmt.Errorf("remove tree %s: %w", tree.Short(), err)
 	}
+	t.forgetLocal(tree)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.lost, tree)

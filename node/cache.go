@@ -33,6 +33,7 @@ type CacheFreed struct {
 // CacheScrubbed is what a scrub found, and how the cache is since.
 type CacheScrubbed struct {
 	Found disk.Scrubbed `json:"found"`
+	Files int           `json:"damagedFiles"` // metadata images, and local devices
 	CacheStatus
 }
 
@@ -143,7 +144,9 @@ func (n *Node) evict(ctx context.Context, name string) (freed disk.Freed, err er
 			return freed, fmt.Errorf("it is not clear what only %s needs: %w", name, err)
 		}
 	}
-	return n.cache.Evict(set), nil
+	freed = n.cache.Evict(set)
+	freed.Bytes += n.trees.DropLocal(tree)
+	return freed, nil
 }
 
 func (n *Node) chunksOf(ctx context.Context, tree chunk.ID) (*disk.Set, error) {
@@ -182,6 +185,12 @@ func (n *Node) fetch(ctx context.Context, name string, tell func(CacheFetched)) 
 		}
 		came.Store(all - lacking)
 		if lacking == 0 {
+			if !n.config.LocalDevice {
+				return nil
+			}
+			if err := n.makeLocal(ctx, tree); err != nil { // what was asked for is done
+				n.log.Warn("an image that is here as a whole has no local device", "cause", err)
+			}
 			return nil
 		}
 		if err = n.fetchMissing(ctx, missing, &came, func() { tell(CacheFetched{Here: came.Load(), All: all}) }); ctx.Err() != nil {
@@ -205,20 +214,50 @@ type unitChunks struct {
 	bytes int64
 }
 
-// missing lists what is not here of a tree, and how many bytes it has in all.
+// missing lists what is not here of a tree, pack after pack, and how many bytes it has
+// in all.
 func (n *Node) missing(ctx context.Context, tree chunk.ID) (missing []unitChunks, all int64, err error) {
 	err = n.trees.Chunks(ctx, tree, func(ref chunk.Ref) {
 		all += int64(ref.Length)
 		if n.cache.Has(ref.ID) {
 			return
 		}
-		if last := len(missing) - 1; last >= 0 && !ref.Unit.IsZero() && missing[last].ref.Unit == ref.Unit {
-			missing[last].bytes += int64(ref.Length)
+		if last := len(missing) - 1; last >= 0 && missing[last].join(ref, int64(ref.Length)) {
 			return
 		}
 		missing = append(missing, unitChunks{ref, int64(ref.Length)})
 	})
-	return missing, all, err
+	return inPackOrder(missing), all, err
+}
+
+// inPackOrder puts units that are listed as the device has their chunks, some of them
+// several times, in the order in which their packs have them.
+func inPackOrder(missing []unitChunks) []unitChunks {
+	packs := map[chunk.ID]int{}
+	for _, m := range missing {
+		if _, known := packs[m.ref.Unit.Pack]; !known {
+			packs[m.ref.Unit.Pack] = len(packs)
+		}
+	}
+	slices.SortStableFunc(missing, func(a, b unitChunks) int {
+		return cmp.Or(cmp.Compare(packs[a.ref.Unit.Pack], packs[b.ref.Unit.Pack]), cmp.Compare(a.ref.Unit.N, b.ref.Unit.N))
+	})
+	once := missing[:0]
+	for _, m := range missing {
+		if last := len(once) - 1; last < 0 || !once[last].join(m.ref, m.bytes) {
+			once = append(once, m)
+		}
+	}
+	return once
+}
+
+// join adds bytes of a chunk, if it is of the same unit.
+func (u *unitChunks) join(ref chunk.Ref, bytes int64) bool {
+	same := !ref.Unit.IsZero() && u.ref.Unit == ref.Unit
+	if same {
+		u.bytes += bytes
+	}
+	return same
 }
 
 func (n *Node) fetchMissing(ctx context.Context, missing []unitChunks, came *atomic.Int64, tell func()) error {

@@ -33,11 +33,16 @@ type Config struct {
 	PrefetchMax Size       `toml:"prefetch_limit" comment:"The most that is fetched so for one image, uncompressed, and never more than half of cache_size."`
 	FreeLow     Space      `toml:"disk_free_low" comment:"When less than this is free of the disk that the cache is on, the cache gives way, down to a sixteenth of its size; by itself it never fills the disk beyond this. A share (17%) or a size (50GiB); 0: it does not look.\nThe kubelet removes unused images when 15 % are free (imageGCHighThresholdPercent 85) and evicts pods at imagefs.available<15% and nodefs.available<10%: stay above what it is told."`
 	FreeHigh    Space      `toml:"disk_free_high" comment:"It gives way until this much is free."`
-	ScrubRate   Size       `toml:"scrub_rate" comment:"How much of the cache, and of the metadata images that are mounted, is read and verified a second, behind all else: 10MiB. 0: none. What is damaged in the cache is noticed when it is read; a metadata image, which the kernel reads, when it is mounted, and while it is by this alone."`
+	ScrubRate   Size       `toml:"scrub_rate" comment:"How much of the cache, and of the metadata images that are mounted and the local devices, is read and verified a second, behind all else: 10MiB. 0: none. What is damaged in the cache is noticed when it is read; a metadata image, which the kernel reads, when it is mounted, and while it is by this alone; a local device when it is made, and then by this alone."`
 	Record      bool       `toml:"record" comment:"Record which parts of an image are read when its first container starts, and report that to a hub, which has them fetched together from then on. It says nothing of what was run, where or when. (lighter trace record does it once.)"`
 	HTTPAddress string     `toml:"http_address" comment:"Where /metrics, /healthz and /readyz are answered: HOST:PORT, or unix:/PATH, which is root's alone. Empty: nowhere."`
 	LogLevel    string     `toml:"log_level" comment:"What is logged: debug, info, warn or error."`
 	LogFormat   string     `toml:"log_format" comment:"How the log is written: text or json."`
+
+	Complete         bool     `toml:"complete" comment:"Fetch all of the images that are run, behind all else, while the cache has room without anything going for it."`
+	CompleteRate     Size     `toml:"complete_rate" comment:"How much is fetched so a second, compressed: 10MiB. 0: as much as is left of the link."`
+	CompleteSchedule Schedule `toml:"complete_schedule" comment:"When that is done, in local time: [\"22:00-06:00\"]. Empty: always."`
+	LocalDevice      bool     `toml:"local_device" comment:"When all of an image is here, write it to a file that its next mounts read instead of asking the node: such containers need no node any more. It takes the image's size of the disk once more, within cache_size (at most half of it); set scrub_rate too, for nothing else verifies that file when it is read."`
 
 	Resend bool `toml:"resend" comment:"Have the kernel send again what a former daemon had read and not answered (Linux 6.9). Without, as on older kernels, such requests are kept in shared memory. It is of use for tests alone, and holds for devices that are mounted anew."`
 }
@@ -60,6 +65,8 @@ func DefaultConfig() Config {
 		LogLevel:    "info",
 		LogFormat:   "text",
 		Resend:      true,
+
+		CompleteSchedule: Schedule{},
 	}
 }
 
@@ -76,6 +83,8 @@ func (c *Config) Check() error {
 		return errors.New("prefetch_limit is below zero: to fetch nothing, set prefetch to false")
 	case c.FreeHigh.below(c.FreeLow):
 		return fmt.Errorf("disk_free_high %s is less than disk_free_low %s: it is where the cache stops giving way", c.FreeHigh, c.FreeLow)
+	case c.CompleteRate < 0:
+		return errors.New("complete_rate is below zero")
 	case c.ScrubRate < 0:
 		return errors.New("scrub_rate is below zero")
 	case !slices.Contains(mount.Modes(), c.MountMode):

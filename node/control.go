@@ -97,7 +97,8 @@ func (n *Node) controlCache(mux *http.ServeMux) {
 	})
 	mux.HandleFunc("POST /cache/scrub", func(w http.ResponseWriter, r *http.Request) {
 		found, err := n.cache.Scrub(r.Context(), 0)
-		reply(w, CacheScrubbed{found, n.cacheStatus()}, err)
+		files, failed := n.trees.Scrub(r.Context(), 0)
+		reply(w, CacheScrubbed{found, files, n.cacheStatus()}, errors.Join(err, failed))
 	})
 	named := func(path string, do func(w http.ResponseWriter, ctx context.Context, name string)) {
 		mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {

@@ -20,9 +20,11 @@ type ImageDetail struct {
 	Content   mount.Content `json:"content"`         // how much of it is here, if its tree is
 	Snapshots []string      `json:"snapshots"`       // active ones and views that stand on it: containers
 	Binds     []Bind        `json:"binds"`
-	Lost      string        `json:"lost,omitempty"`    // why it could not be brought back, or how it is damaged
-	Pin       *disk.Pin     `json:"pin,omitempty"`     // if it is pinned
-	NoCache   string        `json:"noCache,omitempty"` // why the cache is left alone now
+	Local     int64         `json:"localDeviceBytes"`     // what its local device takes of the disk, if it has one
+	Completes string        `json:"completion,omitempty"` // how far completing it is, if it is its turn, or why it is nobody's
+	Lost      string        `json:"lost,omitempty"`       // why it could not be brought back, or how it is damaged
+	Pin       *disk.Pin     `json:"pin,omitempty"`        // if it is pinned
+	NoCache   string        `json:"noCache,omitempty"`    // why the cache is left alone now
 }
 
 // errNoImage says that no image here has that name.
@@ -45,6 +47,7 @@ func (n *Node) Images(ctx context.Context, word string) ([]ImageDetail, error) {
 		}
 		d := s.detail(image, pins)
 		if !image.Tree.IsZero() {
+			d.Local, _ = n.trees.HasLocal(image.Tree)
 			if d.Content, err = n.trees.Content(ctx, image.Tree, n.cache.Has); err != nil {
 				return nil, fmt.Errorf("count the chunks of tree %s: %w", image.Tree.Short(), err)
 			}
@@ -109,6 +112,7 @@ func (s *Status) detail(image ImageStatus, pins []disk.Pin) ImageDetail {
 	for _, m := range s.Mounts {
 		if m.Tree == image.Tree && image.Tree != (chunk.ID{}) {
 			d.Mount = &m
+			d.Completes = s.Completion.of(m.Tree)
 		}
 	}
 	for _, b := range s.Binds {

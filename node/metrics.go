@@ -80,6 +80,11 @@ var metrics = []metric{
 	{"cache_damaged_chunks_total", "Chunks that the disk gave back wrong; they are fetched again.", counter, func(f *figures) float64 { return float64(f.status.Cache.Damaged) }},
 	{"cache_scrubbed_bytes_total", "Bytes that were verified for nobody who waits.", counter, func(f *figures) float64 { return float64(f.status.Cache.Scrubbed) }},
 	{"cache_failed_writes_total", "Chunks that the disk did not take.", counter, func(f *figures) float64 { return float64(f.status.Cache.Failed) }},
+	{"completion_received_bytes_total", "Bytes of units received to complete images, as they came (compressed).", counter, func(f *figures) float64 { return float64(f.status.Completion.Fetched) }},
+	{"completion_left_bytes", "Bytes of chunks that the image whose turn it is to be completed lacks.", gauge, func(f *figures) float64 { return float64(f.status.Completion.Left) }},
+	{"completion_waits", "1 while nothing may be fetched to complete images: by the schedule, or because disk, cache or memory are short.", gauge, func(f *figures) float64 { return truth(f.status.Completion.Waits != "") }},
+	{"local_device_bytes", "Bytes of the disk that local devices take, as part of the cache's.", gauge, func(f *figures) float64 { return float64(f.status.Cache.Beside) }},
+	{"local_mounts", "Mounted trees whose newest mount reads a local device.", gauge, func(f *figures) float64 { return float64(f.status.localMounts()) }},
 	{"broken_trees", "Trees that could not be brought back, or whose metadata image is damaged under its mount.", gauge, func(f *figures) float64 { return float64(len(f.status.Lost)) }},
 }
 

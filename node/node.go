@@ -5,7 +5,8 @@
 //
 // node.go is the drawing; it decides nothing else. The other files are for
 // people: a tree mounted without containerd (bind.go; mounts.go, without a node
-// too), what is kept in the cache (cache.go), and the control socket, with both its
+// too), what is kept in the cache (cache.go), what is fetched of images that are in
+// use although nobody reads it (complete.go), and the control socket, with both its
 // ends.
 //
 // Below the root, which is root's alone to write:
@@ -80,6 +81,8 @@ type Node struct {
 	requests  net.Listener // containerd's; nil without an address
 	stop      context.CancelCauseFunc
 
+	completion *completion
+
 	stopServing context.CancelFunc // ends serving the devices
 }
 
@@ -110,6 +113,7 @@ func (n *Node) serve(ctx context.Context, ready func()) error {
 	group.Go(func() error { n.recorder.Run(ctx); return nil })
 	group.Go(func() error { n.reporter.Run(ctx); return nil })
 	group.Go(func() error { n.scrub(ctx); return nil })
+	group.Go(func() error { n.complete(ctx); return nil })
 	group.Go(func() error { n.watchKeeper(ctx); return nil })
 	group.Go(func() error { return n.serveControl(ctx) })
 	if n.snapshot != nil {
@@ -150,6 +154,7 @@ func start(ctx context.Context, stop context.CancelCauseFunc, config Config, man
 	}
 	n.cache = openCache(config, log)
 	n.units = store.NewUnits(n.hubs, n.cache)
+	n.completion = newCompletion(config)
 	n.ahead = device.NewAhead(func() device.Chunks { return n.units.Share() }, device.AheadOptions{Limit: config.prefetchLimit(), Short: n.short}, log)
 	n.newRecorder()
 	n.web.notReady("it takes over what a former daemon has mounted")
@@ -157,8 +162,14 @@ func start(ctx context.Context, stop context.CancelCauseFunc, config Config, man
 		return nil, err
 	}
 	n.trees = mount.Open(config.Root, config.MountMode, n.hubs, n.server, n.ahead, n.recorder, log)
+	if err := n.trees.UseRoom(n.cache); err != nil {
+		return nil, err
+	}
 	if err := n.trees.Recover(n.takenOver); err != nil {
 		return nil, err
+	}
+	if !config.LocalDevice {
+		n.trees.DropLocals()
 	}
 	n.startDevices(ctx)
 	n.trees.Probe()

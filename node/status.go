@@ -40,6 +40,8 @@ type Status struct {
 	Images    []ImageStatus     `json:"images"`
 	Binds     []Bind            `json:"binds"`
 	Lost      []LostStatus      `json:"lost"`
+
+	Completion CompletionStatus `json:"completion"`
 }
 
 // LostStatus is a tree that a former daemon served and this one cannot, or that is
@@ -76,6 +78,7 @@ func (n *Node) Status(ctx context.Context) (Status, error) {
 		RemapIDs: n.config.RemapIDs, Scope: n.config.Scope, CAFile: n.config.CAFile, HubKeys: n.keys.List(),
 		Hubs: n.hubs.Health(), Started: n.started, TakenOver: n.takenOver, Keeper: n.keeperStatus(), Cache: n.cache.Stats(), Fetched: n.units.Stats(), Ahead: n.ahead.Stats(), Recording: n.recordingStatus(),
 		Binds: n.binds.list(), Mounts: []MountStatus{}, Images: []ImageStatus{}, Lost: []LostStatus{}}
+	s.Completion = n.completion.get()
 	if n.noMetrics != nil {
 		s.NoMetrics = n.noMetrics.Error()
 	}
@@ -125,6 +128,16 @@ func (s *Status) modes() map[string]int {
 		modes[string(m.Mode)]++
 	}
 	return modes
+}
+
+// localMounts counts the mounted trees that the kernel reads without the daemon.
+func (s *Status) localMounts() (n int) {
+	for _, m := range s.Mounts {
+		if m.Local {
+			n++
+		}
+	}
+	return n
 }
 
 // imageStatus says of an image what is known of it.

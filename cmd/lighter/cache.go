@@ -17,6 +17,9 @@ func printCache(s disk.Stats) {
 		fmt.Printf("cache %s of %s, %d chunks, %s pinned, %s evicted, %d hits, %d misses\n",
 			size(s.Used), size(s.Limit), s.Chunks, size(s.Pinned), size(s.Evicted), s.Hits, s.Misses)
 	}
+	if s.Beside > 0 {
+		fmt.Printf("      of it %s are local devices\n", size(s.Beside))
+	}
 	if s.Absent == "" && s.Room < s.Limit {
 		fmt.Printf("      of its disk %s are free, which leaves the cache %s\n", size(s.Free), size(s.Room))
 	}
@@ -193,7 +196,10 @@ func cacheScrub(f *cacheFlags) *cobra.Command {
 		Use:   "scrub [flags]",
 		Short: "Verify all that is in the cache, on the disk",
 		Long: `Verify all that is in the cache, on the disk, and drop what is damaged, which is
-fetched again when it is needed. (What is read is always verified.)`,
+fetched again when it is needed. (What is read is always verified.)
+
+The metadata images and local devices, which the kernel reads unverified, are
+verified too: "lighter status" names those that are damaged while they are in use.`,
 		Example: "  lighter cache scrub",
 		Args:    exactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -202,7 +208,7 @@ fetched again when it is needed. (What is read is always verified.)`,
 				return err
 			}
 			if !f.json {
-				fmt.Printf("verified %s, %d chunks were damaged\n", size(s.Found.Bytes), s.Found.Damaged)
+				fmt.Printf("verified %s, %d chunks and %d metadata images and local devices were damaged\n", size(s.Found.Bytes), s.Found.Damaged, s.Files)
 			}
 			return f.show(s, s.CacheStatus)
 		},

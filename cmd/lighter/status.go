@@ -34,7 +34,7 @@ that is a lower part of another one is there once its tree is, and without a nam
 containerd did not say it: give its chain.)
 
 Of each mounted tree: MODE is how the kernel gets at it (file, or loop for loop
-devices), FAULTS are the reads that the kernel asked for, READ their bytes, MISSED
+devices; local if its newest mount reads a local device, without the node), FAULTS are the reads that the kernel asked for, READ their bytes, MISSED
 those of them that were not on this machine; WAITED is what their readers waited for
 answers in all, and 99 of 100 answers came within P99. Of an image, what it received
 is compressed, and some of it was read ahead; what several images have is counted
@@ -87,7 +87,7 @@ func printStatus(s node.Status) error {
 	}
 	var rows [][]any
 	for _, m := range s.Mounts {
-		rows = append(rows, []any{m.Tree.Short(), m.Mode, m.Files, size(m.Bytes), m.Device.Faults, size(m.Device.Bytes), size(m.Device.Missed),
+		rows = append(rows, []any{m.Tree.Short(), modeOf(m), m.Files, size(m.Bytes), m.Device.Faults, size(m.Device.Bytes), size(m.Device.Missed),
 			seconds(m.Device.Waited.Total), seconds(m.Device.Waited.P99), shortAll(m.Chains)})
 	}
 	if err := tableOf(rows, "\nMOUNTED\tMODE\tFILES\tSIZE\tFAULTS\tREAD\tMISSED\tWAITED\tP99\tCHAINS"); err != nil {
@@ -132,6 +132,14 @@ func tableOf(rows [][]any, header string) error {
 		return nil
 	}
 	return table(os.Stdout, header, rows)
+}
+
+// modeOf says how the kernel gets at a tree.
+func modeOf(m node.MountStatus) string {
+	if m.Local {
+		return "local"
+	}
+	return string(m.Mode)
 }
 
 func laziness(image node.ImageStatus) string {
@@ -185,6 +193,12 @@ func printImage(d node.ImageDetail) error {
 		c := d.Content
 		add("here", fmt.Sprintf("%s of %s (%d of %d chunks)", size(c.BytesHere), size(c.Bytes), c.ChunksHere, c.Chunks))
 	}
+	if d.Local > 0 {
+		add("local", size(d.Local)+" in a file that new mounts read without the node")
+	}
+	if d.Completes != "" {
+		add("completion", d.Completes)
+	}
 	if d.Pin != nil {
 		add("pinned", fmt.Sprintf("%s, of which %s are here", size(d.Pin.Bytes), size(d.Pin.Here)))
 	}
@@ -196,7 +210,7 @@ func printImage(d node.ImageDetail) error {
 	}
 	if m := d.Mount; m != nil {
 		v := m.Device
-		add("mounted", fmt.Sprintf("%s (%d files, %s, mode %s)", m.Dir, m.Files, size(m.Bytes), m.Mode))
+		add("mounted", fmt.Sprintf("%s (%d files, %s, mode %s)", m.Dir, m.Files, size(m.Bytes), modeOf(*m)))
 		add("faults", fmt.Sprintf("%d, of which %d waited for a hub and %d failed", v.Faults, v.Waited.Fetched, v.Failed))
 		add("read", fmt.Sprintf("%s: %s from the cache, %s fetched", size(v.Bytes), size(v.Bytes-v.Missed), size(v.Missed)))
 		var received []string

@@ -20,7 +20,7 @@ func someStatus() node.Status {
 	return node.Status{
 		Version: "v1.2.3", Root: "/var/lib/lighter", Started: time.Now().Add(-90 * time.Second), TakenOver: true, Keeper: node.KeeperStatus{Error: "its keeper was killed"},
 		Hubs: []hub.Health{{URL: "https://one.test", Up: true}, {URL: "https://two.test", Error: "connection refused"}},
-		Mounts: []node.MountStatus{{Mounted: mount.Mounted{Tree: tree, Dir: "/var/lib/lighter/mounts/x", Mode: mount.File,
+		Mounts: []node.MountStatus{{Mounted: mount.Mounted{Tree: tree, Dir: "/var/lib/lighter/mounts/x", Mode: mount.File, Local: true,
 			Device: device.Stats{Faults: 203, Bytes: 8 << 20, Missed: 2 << 20, Failed: 1, Received: map[string]int64{"https://two.test": 1 << 20, "https://one.test": 3 << 20}, Waited: device.Wait{Fetched: 21, Total: 1.5, P50: 0.00004, P99: 0.042, Max: 0.1234}}},
 			Chains: []string{chain}, Files: 5500, Bytes: 190 << 20}},
 		Images: []node.ImageStatus{{Chain: chain, Image: "registry.test/tools/python:3.13", Tree: tree, Lazy: true, Why: "its tree was fetched"},
@@ -49,7 +49,7 @@ func TestStatusForPeople(t *testing.T) {
 func TestImageForPeople(t *testing.T) {
 	s := someStatus()
 	out, _ := printed(t, func() {
-		if err := printImage(node.ImageDetail{ImageStatus: s.Images[0], Mount: &s.Mounts[0], Lost: "its map is cut off", NoCache: "its disk is gone", Pin: &disk.Pin{Bytes: 150 << 20, Here: 3 << 20}, Snapshots: []string{"default/7/c1", "default/9/c2"},
+		if err := printImage(node.ImageDetail{ImageStatus: s.Images[0], Mount: &s.Mounts[0], Lost: "its map is cut off", NoCache: "its disk is gone", Local: 151 << 20, Completes: "waits: it rains", Pin: &disk.Pin{Bytes: 150 << 20, Here: 3 << 20}, Snapshots: []string{"default/7/c1", "default/9/c2"},
 			Binds: s.Binds, Content: mount.Content{Chunks: 100, Bytes: 150 << 20, ChunksHere: 4, BytesHere: 3 << 20}}); err != nil {
 			t.Error(err)
 		}
@@ -59,10 +59,12 @@ lazy         its tree was fetched
 chain        sha256:` + strings.Repeat("ab", 32) + `
 tree         ` + s.Images[0].Tree.String() + `
 here         3.0 MiB of 150 MiB (4 of 100 chunks)
+local        151 MiB in a file that new mounts read without the node
+completion   waits: it rains
 pinned       150 MiB, of which 3.0 MiB are here
 cache off    its disk is gone
 broken       its map is cut off
-mounted      /var/lib/lighter/mounts/x (5500 files, 190 MiB, mode file)
+mounted      /var/lib/lighter/mounts/x (5500 files, 190 MiB, mode local)
 faults       203, of which 21 waited for a hub and 1 failed
 read         8.0 MiB: 6.0 MiB from the cache, 2.0 MiB fetched
 received     3.0 MiB from https://one.test

@@ -3,19 +3,26 @@
 package system
 
 import (
+	"strings"
 	"testing"
 
 	"lighter/test/testkit/site"
 )
 
 // An image that has three times the cache's size is read again and again: every byte
-// is right, and the cache stays below its limit.
+// is right, and the cache stays below its limit. Completing it ends before anything has
+// to go for it.
 func TestWorkingSetLargerThanTheCache(t *testing.T) {
-	s := start(t, site.Options{NodeArgs: []string{"--cache-size", "64MiB"}}, "+python")
+	s := start(t, site.Options{NodeArgs: []string{"--cache-size", "64MiB", "--complete"}}, "+python")
 	const sum = "find / -xdev -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum"
 	pull(t, s, site.Overlayfs, "python")
 	want := run(t, s, site.Overlayfs, "python", "sh", "-c", sum)
 	pull(t, s, site.Lighter, "python")
+	run(t, s, site.Lighter, "python", "true")
+	await(t, "a full cache", func() bool { return strings.Contains(status(t, s).Completion.Waits, "full") })
+	if st := status(t, s); st.Cache.Evicted > 0 || st.Cache.Used < st.Cache.Limit/2 {
+		t.Errorf("completing the image made of the cache %+v", st.Cache)
+	}
 	for range 2 {
 		if err := site.DropCaches(); err != nil {
 			t.Fatal(err)

@@ -1,0 +1,37 @@
+package node
+
+import (
+	"testing"
+	"time"
+)
+
+func TestSchedule(t *testing.T) {
+	for _, test := range []struct {
+		windows, at string
+		open        bool
+	}{
+		{"22:00-06:00", "23:30", true}, {"22:00-06:00", "00:00", true}, {"22:00-06:00", "05:59", true}, {"22:00-06:00", "06:00", false},
+		{"22:00-06:00", "21:59", false}, {"22:00-06:00", "22:00", true}, {"12:00-13:30", "13:29", true}, {"12:00-13:30", "13:30", false},
+		{"12:00-13:30,22:00-00:00", "12:30", true}, {"12:00-13:30,22:00-00:00", "23:59", true}, {"12:00-13:30,22:00-00:00", "00:00", false},
+	} {
+		var s Schedule
+		if err := s.Set(test.windows); err != nil || s.String() != test.windows {
+			t.Fatalf("%s: %v, and again %s", test.windows, err, s.String())
+		}
+		at, err := time.Parse("15:04", test.at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.Open(at) != test.open {
+			t.Errorf("%s at %s: %t", test.windows, test.at, !test.open)
+		}
+	}
+	if !(Schedule{}).Open(time.Now()) {
+		t.Error("without windows it is not always")
+	}
+	for _, wrong := range []string{"", "22:00", "22:00-", "25:00-06:00", "22-6", "06:00-06:00", "22:00-06:00-07:00"} {
+		if err := new(Schedule).Set(wrong); err == nil {
+			t.Errorf("%q is taken", wrong)
+		}
+	}
+}

@@ -12,6 +12,8 @@ import (
 // way for the link to be full. What is more waits in a queue, and a fault behind it.
 // Until the rate no longer grows, nearly three times as much may be on its way, so
 // that what is known can double in a round trip.
+// What is more than that makes a queue, and in a queue every first byte is late: so that
+// the window does not grow by what it has itself made, the queue drains once in a while.
 // docs/decisions/prefetch.md has the measurements.
 const (
 	// firstWindow is how many bytes may be on their way before anything is known, and
@@ -40,6 +42,11 @@ const (
 	// long at most.
 	rateTime = 2 * time.Second
 	tripTime = 10 * time.Second
+	// drainEvery is how often the queue drains, by half of what the link holds being
+	// on its way, for three round trips and leastDrain at least: one in which it does,
+	// and one that is timed.
+	drainEvery = tripTime / 2
+	leastDrain = 20 * time.Millisecond
 	// longTrip is the round trip from which on it is worth asking for more than what a
 	// reader waits for, and leastReach and mostReach bound how much. So many first
 	// bytes have to have been timed before.
@@ -59,6 +66,7 @@ type link struct {
 	rate     recent     // bytes a second
 	trip     recent     // in ns, negative: the most is the shortest
 	trips    int        // first bytes that were timed
+	drained  time.Time  // when the queue last began to
 	sample   sample
 	best     float64       // the rate when it last grew
 	flat     int           // samples since then for which the window was full
@@ -187,11 +195,22 @@ func (l *link) window() int64 {
 func (l *link) hasRoom() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.isDraining() {
+		return l.onTheWay < int64(l.holds()/2)
+	}
 	if l.onTheWay < l.window() {
 		return true
 	}
 	l.sample.full = true
 	return false
+}
+
+// isDraining tells whether so little is to be on its way that no first byte waits.
+func (l *link) isDraining() bool {
+	if time.Since(l.drained) >= drainEvery {
+		l.drained = time.Now()
+	}
+	return !l.isNew() && time.Since(l.drained) < max(3*l.roundTrip(), leastDrain)
 }
 
 // changed returns what is closed when there may be room.

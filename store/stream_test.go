@@ -341,3 +341,34 @@ func TestLinkIsMeasuredWhenItIsFull(t *testing.T) {
 		}
 	})
 }
+
+// However long a stream takes, what may be on its way does not grow: the queue that it
+// makes itself is not taken for a longer way.
+func TestLongStreamStaysCalm(t *testing.T) {
+	const large = 200_000
+	unit, refs := encode(t, noise(large/2, 1), noise(large/2, 2))
+	synctest.Test(t, func(t *testing.T) {
+		w := &wire{rate: 100e6 / 8, trip: 10 * time.Millisecond, asked: map[uint32]int{}, answer: func(chunk.Unit) []byte { return unit }}
+		u := NewUnits(w, nothing{})
+		s := u.Share()
+		var waits sync.WaitGroup
+		for n := range 4000 { // 64 s
+			wait, err := s.Stream(t.Context(), at(refs[0], n), large)
+			if err != nil {
+				t.Fatal(err)
+			}
+			waits.Go(func() {
+				if _, err := wait(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		waits.Wait()
+		if st := u.Stats().Link; st.RoundTrip > w.trip*11/10 {
+			t.Errorf("after a minute a round trip is taken for %v, and %d bytes may be on their way", st.RoundTrip, st.Window)
+		}
+		if used := w.used(100); used < 0.97 {
+			t.Errorf("%.3f of the link was used", used)
+		}
+	})
+}

@@ -69,10 +69,10 @@ func (n *Node) recordNext(ctx context.Context, name string, asText bool, tell fu
 		return fmt.Errorf("record %s: %w", name, err)
 	}
 	defer next.End()
+	defer n.trees.Unwatch(tree)
 	if err := n.trees.MountAgain(ctx, tree); err != nil {
 		return fmt.Errorf("record %s: %w", name, err)
 	}
-	defer n.trees.Unwatch(tree)
 	tick := time.NewTicker(recordTold)
 	defer tick.Stop()
 	for over := false; !over; {

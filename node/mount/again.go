@@ -16,10 +16,12 @@ import (
 const maxAgain = 16
 
 // MountAgain mounts a tree that is mounted once more, over that: what starts from
-// now on finds nothing of it in memory, and reads all that it needs, of the device and
-// not of a local one, until Unwatch. Who uses the former mount keeps it. A tree that is not mounted is left so.
+// now on finds nothing of it in memory, and reads all that it needs. Who uses the former
+// mount keeps it. A tree that is not mounted is left so. In any case its mounts read the
+// device and not a local one until Unwatch, which undoes MountAgain.
 func (t *Trees) MountAgain(ctx context.Context, tree chunk.ID) error {
 	defer t.lock(tree)()
+	t.watch(tree, true)
 	m := t.get(tree)
 	if m == nil || !t.isMounted(m) {
 		return nil
@@ -27,21 +29,27 @@ func (t *Trees) MountAgain(ctx context.Context, tree chunk.ID) error {
 	if m.again >= maxAgain {
 		return fmt.Errorf("tree %s was mounted %d times: remove its containers and images, or start the node again, first", tree.Short(), maxAgain)
 	}
-	m.watched = true
 	if err := t.mount(ctx, tree); err != nil {
-		m.watched = false
 		return fmt.Errorf("mount tree %s once more: %w", tree.Short(), err)
 	}
 	m.again++
 	return nil
 }
 
-// Unwatch says that what MountAgain was called for is over: mounts may read the tree's
-// local device again.
+// Unwatch says that what MountAgain was called for, well or not, is over: mounts may
+// read the tree's local device again.
 func (t *Trees) Unwatch(tree chunk.ID) {
 	defer t.lock(tree)()
-	if m := t.get(tree); m != nil {
-		m.watched = false
+	t.watch(tree, false)
+}
+
+func (t *Trees) watch(tree chunk.ID, watched bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if watched {
+		t.watched[tree] = true
+	} else {
+		delete(t.watched, tree)
 	}
 }
 

@@ -19,7 +19,7 @@ type early struct {
 
 // begin has fetched what the tree's start needs, before anybody has asked for a mount.
 func (t *Trees) begin(tree chunk.ID) {
-	if _, local := t.HasLocal(tree); local || t.get(tree) != nil || t.hasEarly(tree) {
+	if t.useLocal(tree) || t.get(tree) != nil || t.hasEarly(tree) {
 		return // a local device reads nothing of what would come
 	}
 	m, err := t.open(tree)

@@ -257,13 +257,21 @@ func (t *Trees) lookAgain(tree chunk.ID, m *served) {
 // there, because it has a local device now, or none any more, or its reads are to be
 // seen. The caller holds the tree's lock.
 func (t *Trees) isStale(tree chunk.ID, m *served) bool {
-	_, has := t.HasLocal(tree)
-	return (has && !m.watched) != t.isLocal(m)
+	return t.useLocal(tree) != t.isLocal(m)
+}
+
+// useLocal tells whether mounts of a tree are to read its local device: it has one, and
+// nobody wants to see what is read.
+func (t *Trees) useLocal(tree chunk.ID) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, has := t.locals.bytes[tree]
+	return has && !t.watched[tree]
 }
 
 // mountLocal mounts a tree with its local device, if it has one.
 func (t *Trees) mountLocal(tree chunk.ID, m *served) (mode Mode, ok bool) {
-	if _, has := t.HasLocal(tree); !has || m.watched {
+	if !t.useLocal(tree) {
 		return "", false
 	}
 	info, err := os.Stat(t.localDevice(tree))

@@ -155,6 +155,24 @@ func TestLocalDeviceThatCannotBeMade(t *testing.T) {
 	}
 }
 
+// While somebody wants to see what is read of a tree, its mounts do without the local
+// device, whether it was mounted before or not.
+func TestWatchedTreeIsReadByItsDevice(t *testing.T) {
+	trees, tree, _ := openLocal(t)
+	if err := trees.MakeLocal(t.Context(), tree); err != nil {
+		t.Fatal(err)
+	}
+	if !trees.useLocal(tree) {
+		t.Error("it is not used")
+	}
+	if err := trees.MountAgain(t.Context(), tree); err != nil || trees.useLocal(tree) {
+		t.Errorf("while it is watched the local device is read; %v", err)
+	}
+	if trees.Unwatch(tree); !trees.useLocal(tree) {
+		t.Error("it is not used again")
+	}
+}
+
 // A bit that flips is found by the scrub: the file goes, and those who may have read it
 // are named.
 func TestScrubOfALocalDevice(t *testing.T) {

@@ -43,13 +43,14 @@ type Trees struct {
 	locals  locals
 	probing sync.Mutex // held while an empty tree is mounted
 
-	mu     sync.Mutex // guards what follows, and what is of the mount in each that is served
-	served map[chunk.ID]*served
-	early  []early            // the first has waited longest
-	ended  bool               // nothing is fetched for starts any more
-	lost   map[chunk.ID]error // what could not be served again or is damaged, and why
-	unable error              // why no tree can be mounted; nil: they can
-	probed time.Time          // when that was found out
+	mu      sync.Mutex // guards what follows, and what is of the mount in each that is served
+	served  map[chunk.ID]*served
+	early   []early            // the first has waited longest
+	ended   bool               // nothing is fetched for starts any more
+	watched map[chunk.ID]bool  // trees of which somebody wants to see what is read: mounts do without the local device
+	lost    map[chunk.ID]error // what could not be served again or is damaged, and why
+	unable  error              // why no tree can be mounted; nil: they can
+	probed  time.Time          // when that was found out
 }
 
 // cachedPages bounds the pages of extent maps in memory: 10 MB, which is where
@@ -71,9 +72,8 @@ type served struct {
 	local    bool // it reads the local device
 
 	// The tree's lock guards what follows.
-	again   int  // how often it was mounted once more
-	fresh   bool // nobody can read the device but through the mount
-	watched bool // reads of it are recorded: mounts do without the local device
+	again int  // how often it was mounted once more
+	fresh bool // nobody can read the device but through the mount
 }
 
 // What lies in trees/ beside the trees: indexes on their way in and out.
@@ -116,7 +116,7 @@ func Prepare(root string) error {
 // root is absolute and has no symbolic links.
 func Open(root string, mode Mode, source Source, server *device.Server, ahead *device.Ahead, recorder *record.Recorder, log *slog.Logger) *Trees {
 	return &Trees{root: root, source: source, server: server, ahead: ahead, recorder: recorder, log: log, pages: index.NewPages(cachedPages),
-		turns: make(chan struct{}, locateTogether), kernel: kernel{mode, unix.Mount}, served: map[chunk.ID]*served{}, lost: map[chunk.ID]error{},
+		turns: make(chan struct{}, locateTogether), kernel: kernel{mode, unix.Mount}, served: map[chunk.ID]*served{}, watched: map[chunk.ID]bool{}, lost: map[chunk.ID]error{},
 		locals: locals{making: make(chan struct{}, 1), bytes: map[chunk.ID]int64{}}}
 }
 

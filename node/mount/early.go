@@ -41,6 +41,9 @@ func (t *Trees) begin(tree chunk.ID) {
 	if drop != nil {
 		drop.close()
 	}
+	if !t.Has(tree) { // it was removed meanwhile
+		t.dropEarly(tree)
+	}
 }
 
 func (t *Trees) hasEarly(tree chunk.ID) bool {

@@ -93,6 +93,16 @@ func TestStartsBeginEarly(t *testing.T) {
 		if asked, waits := chunks.counts(); asked != 2 || waits != 0 {
 			t.Errorf("removed: asked %d times, %d are on their way", asked, waits)
 		}
+		ensure(h)
+		if trees.locals.bytes[h.tree] = 1; !trees.useLocal(h.tree) {
+			t.Error("no local device")
+		}
+		trees.dropEarly(h.tree)
+		before, _ := chunks.counts()
+		ensure(h)
+		if asked, _ := chunks.counts(); asked != before || len(trees.early) != 0 {
+			t.Errorf("of one with a local device %d are asked for, %d are early", asked-before, len(trees.early))
+		}
 		for i := range maxEarly + 3 {
 			ensure(starting(t, fmt.Sprint(i)))
 		}
@@ -100,6 +110,7 @@ func TestStartsBeginEarly(t *testing.T) {
 			t.Errorf("of many: %d are on their way, %d are early", waits, len(trees.early))
 		}
 		trees.endStreams()
+		delete(trees.locals.bytes, h.tree)
 		ensure(h)
 		if _, waits := chunks.counts(); waits != 0 {
 			t.Errorf("in the end %d are on their way", waits)

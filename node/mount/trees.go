@@ -173,13 +173,13 @@ func (t *Trees) List() ([]chunk.ID, error) {
 // Remove unmounts a tree and removes its index.
 func (t *Trees) Remove(tree chunk.ID) error {
 	defer t.lock(tree)()
-	t.dropEarly(tree)
 	if err := t.unmount(tree); err != nil {
 		return err
 	}
 	if err := state.Discard(t.dir(tree), t.aside(oldPrefix, tree)); err != nil {
 		return fmt.Errorf("remove tree %s: %w", tree.Short(), err)
 	}
+	t.dropEarly(tree) // begin looks after this whether the tree is there
 	t.forgetLocal(tree)
 	t.mu.Lock()
 	defer t.mu.Unlock()

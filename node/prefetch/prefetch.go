@@ -34,7 +34,7 @@ type Sequential struct {
 	clock   int64
 }
 
-// stream is one reader that has read a piece and may read the next.
+// reader is one that has read a piece and may read the next.
 type stream struct {
 	start  int64 // where it began in this file
 	end    int64 // of the file; 0: not known

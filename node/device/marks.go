@@ -33,16 +33,16 @@ func (m *marks) clear(extent int64) bool {
 
 // yield counts what was asked for before anybody read it, and what of it was read.
 type yield struct {
-	fetched atomic.Int64 // encoded, that came for this alone
+	fetched atomic.Int64 // encoded, that came for this alone; of startup packs
 	brought atomic.Int64 // plain, of chunks
 	used    atomic.Int64 // of those, that were read
 }
 
 // Yield says what came of fetching before anybody reads.
 type Yield struct {
-	Fetched int64 `json:"fetchedBytes"` // encoded
-	Brought int64 `json:"broughtBytes"` // plain, of chunks that were not here
-	Used    int64 `json:"usedBytes"`    // of those, that were read later
+	Fetched int64 `json:"fetchedBytes,omitempty"` // encoded; of what lay around a miss it is not known
+	Brought int64 `json:"broughtBytes"`           // plain, of chunks that were not here
+	Used    int64 `json:"usedBytes"`              // of those, that were read later
 }
 
 func (y *yield) stats() Yield { return Yield{y.fetched.Load(), y.brought.Load(), y.used.Load()} }

@@ -11,8 +11,8 @@ package prefetch
 import "sync"
 
 const (
-	// streams is how many readers of one device are told apart.
-	streams = 16
+	// readers is how many readers of one device are told apart.
+	readers = 16
 	// firstWindow and maxWindow bound what is asked for ahead, in bytes. The
 	// longest window is what keeps a link of 1 Gbit/s busy while the reader
 	// stands still for a moment, as it does when processors are short.
@@ -29,13 +29,13 @@ type Range struct{ From, To int64 }
 // Sequential finds the sequential readers of one device. The zero value is
 // ready to use, and safe for concurrent use.
 type Sequential struct {
-	mu      sync.Mutex // guards streams and clock
-	streams [streams]stream
+	mu      sync.Mutex // guards readers and clock
+	readers [readers]reader
 	clock   int64
 }
 
 // reader is one that has read a piece and may read the next.
-type stream struct {
+type reader struct {
 	start  int64 // where it began in this file
 	end    int64 // of the file; 0: not known
 	next   int64 // where it will go on, if it does
@@ -44,7 +44,7 @@ type stream struct {
 	used   int64
 }
 
-// slack is how far a read may lie from where its stream ended and still belong
+// slack is how far a read may lie from where its reader ended and still belong
 // to it: the kernel sends the parts of one large read in any order.
 const slack = 2 << 20
 
@@ -80,9 +80,9 @@ func (s *Sequential) Read(offset, length int64, end func(to int64) int64) Range 
 	return r
 }
 
-func (s *Sequential) find(offset int64) *stream {
-	for i := range s.streams {
-		st := &s.streams[i]
+func (s *Sequential) find(offset int64) *reader {
+	for i := range s.readers {
+		st := &s.readers[i]
 		if st.used == 0 {
 			continue
 		}
@@ -94,11 +94,11 @@ func (s *Sequential) find(offset int64) *stream {
 }
 
 func (s *Sequential) replaceOldest(offset, length int64) {
-	oldest := &s.streams[0]
-	for i := range s.streams {
-		if s.streams[i].used < oldest.used {
-			oldest = &s.streams[i]
+	oldest := &s.readers[0]
+	for i := range s.readers {
+		if s.readers[i].used < oldest.used {
+			oldest = &s.readers[i]
 		}
 	}
-	*oldest = stream{start: offset, next: offset + length, ahead: offset + length, used: s.clock}
+	*oldest = reader{start: offset, next: offset + length, ahead: offset + length, used: s.clock}
 }

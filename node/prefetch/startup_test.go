@@ -16,7 +16,7 @@ func TestUnits(t *testing.T) {
 	for _, u := range []chunk.Unit{{Pack: startup, N: 2}, {Pack: other}, {}, {Pack: startup, N: 0}, {Pack: startup, N: 2}, {Pack: startup, N: 9}} {
 		b.Add(u)
 	}
-	bytes, n := reader(b), int64(6)
+	bytes, n := encoded(b), int64(6)
 	l, err := index.OpenLocations(bytes, bytes.Size(), id, n)
 	if err != nil {
 		t.Fatal(err)
@@ -30,7 +30,7 @@ func TestUnits(t *testing.T) {
 	}
 }
 
-func reader(b *index.LocationsBuilder) *bytes.Reader { return bytes.NewReader(b.Encode()) }
+func encoded(b *index.LocationsBuilder) *bytes.Reader { return bytes.NewReader(b.Encode()) }
 
 // Of a pack with very many extents some are listed, not all.
 func TestUnitsAreBounded(t *testing.T) {
@@ -40,7 +40,7 @@ func TestUnitsAreBounded(t *testing.T) {
 	for i := range uint32(n) {
 		b.Add(chunk.Unit{Pack: startup, N: i % 5})
 	}
-	r := reader(b)
+	r := encoded(b)
 	l, err := index.OpenLocations(r, r.Size(), id, n)
 	if err != nil {
 		t.Fatal(err)

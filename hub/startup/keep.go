@@ -161,17 +161,18 @@ type profile map[uint64]int64
 
 const (
 	profileBlock = 64 << 10 // length of such a part, in bytes
-	maxProfile   = 1 << 15  // how many of them are looked at
+	maxProfile   = 1 << 17  // how many of them are looked at, also if it is the same ones again
 )
 
 var seed = maphash.MakeSeed()
 
 func profileOf(r trace.Recording) profile {
 	p := profile{}
+	looks := 0
 	for i := range r.Entries {
 		e := &r.Entries[i]
 		file := maphash.String(seed, e.Path)
-		for at := e.Offset; at < e.Offset+e.Length && len(p) < maxProfile; {
+		for at := e.Offset; at < e.Offset+e.Length && looks < maxProfile; looks++ {
 			end := min((at/profileBlock+1)*profileBlock, e.Offset+e.Length)
 			key := maphash.Comparable(seed, [2]uint64{file, uint64(at / profileBlock)})
 			p[key] = min(p[key]+end-at, profileBlock)

@@ -105,6 +105,55 @@ func TestAbsurdTraces(t *testing.T) {
 	}
 }
 
+// A workload that hardly anybody runs does not keep the others' chunks from being
+// fetched at mount, however little it reads. It gets packs of its own.
+func TestNegligibleWorkload(t *testing.T) {
+	sizes := map[string]int{"/d/program": 300, "/d/page": 1, "/d/other": 10}
+	tr := sampleTree(t, sizes)
+	for starts, atMount := range map[int64]bool{negligible / 2: false, 2 * negligible: true, 40 * negligible: true} {
+		program, page := reading(sizes, "/d/program"), reading(sizes, "/d/page", "/d/other")
+		program.Starts = starts
+		packs := lay(t, tr, []trace.Recording{program, page})
+		if got := len(packs) > 0 && packs[0].AtMount && has(packs, "/d/program", sizes["/d/program"]) == 0; got != atMount {
+			t.Errorf("%d starts, and one: at mount: %v, want %v", starts, got, atMount)
+		}
+		if at := has(packs, "/d/other", sizes["/d/other"]); at < 0 || atMount && packs[at].AtMount {
+			t.Errorf("%d starts, and one: what that reads is in pack %d", starts, at)
+		}
+	}
+}
+
+// Recordings that name the same again and again are not gone through as often as
+// they do: without bounds this takes hours.
+func TestRecordingsThatRepeatThemselves(t *testing.T) {
+	sizes := map[string]int{"/d/large": 12_000}
+	tr := sampleTree(t, sizes)
+	all := make([]trace.Recording, 32)
+	for i := range all {
+		e := trace.Entry{Path: fmt.Sprintf("/d/%d", i), Length: 1 << 31}
+		if i%2 == 0 {
+			e = reading(sizes, "/d/large").Entries[0]
+			e.Chunks = nil
+		}
+		all[i] = trace.Recording{Starts: 1, Entries: slices.Repeat([]trace.Entry{e}, trace.MaxEntries)}
+	}
+	kept := Keep(nil, all)
+	if packs := lay(t, tr, kept); has(packs[:1], "/d/large", 1) != 0 {
+		t.Errorf("%d recordings are kept, %d packs", len(kept), len(packs))
+	}
+}
+
+// A unit has no more chunks than nodes take, however short they are.
+func TestUnitsOfShortChunks(t *testing.T) {
+	var items []*item
+	for i := range 3 * maxUnitChunks {
+		items = append(items, &item{use: use{int64(i), chunk.Ref{ID: chunk.Sum(fmt.Append(nil, i)), Length: 1}}})
+	}
+	if cut := units(items); len(cut) != 3 || len(cut[0]) != maxUnitChunks {
+		t.Errorf("%d units, the first of %d chunks", len(cut), len(cut[0]))
+	}
+}
+
 // fetch says how many bytes of packs a start fetches, and how many it uses.
 func fetch(packs []Pack, tr *Tree, r trace.Recording) (fetched, used int64) {
 	wanted := make([]bool, len(packs))

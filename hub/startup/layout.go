@@ -14,6 +14,10 @@ const (
 	maxWorkload = 1 << 30
 	// maxLayout bounds all packs of a tree, in plain bytes.
 	maxLayout = 2 << 30
+
+	// negligible is how many starts there are for each of a workload that decides of
+	// nothing: a single odd one must not keep all others from being begun at mount.
+	negligible = 100
 )
 
 // Pack is a startup pack to be: chunks to be fetched together, in order.
@@ -31,7 +35,7 @@ type Pack struct {
 //
 // Where there are recordings of real starts, guesses decide of nothing that these
 // use, nor of what is fetched at mount: they add packs for what nobody has started
-// yet.
+// yet. So do workloads of less than a hundredth of all starts.
 func (t *Tree) Layout(ctx context.Context, recordings []trace.Recording) ([]Pack, error) {
 	var real, guesses []trace.Recording
 	for _, r := range recordings {
@@ -42,13 +46,21 @@ func (t *Tree) Layout(ctx context.Context, recordings []trace.Recording) ([]Pack
 		}
 	}
 	var all []starts
-	for _, w := range Workloads(real) {
+	workloads, total := Workloads(real), int64(0)
+	for _, w := range workloads {
+		total += w.Starts
+	}
+	for _, w := range workloads {
 		samples, err := t.uses(ctx, w.Samples)
 		if err != nil {
 			return nil, err
 		}
 		if uses := merged(samples); len(uses) > 0 {
-			all = append(all, starts{count: w.Starts, uses: uses})
+			count := w.Starts
+			if count*negligible < total {
+				count = 0
+			}
+			all = append(all, starts{count: count, uses: uses})
 		}
 	}
 	uses, err := t.uses(ctx, guesses[:min(len(guesses), maxWorkloads)])
@@ -99,7 +111,7 @@ func withGuesses(all []starts, guesses [][]use) []starts {
 
 // starts is one workload as the tree has it.
 type starts struct {
-	count int64 // 0: it is a guess beside real ones
+	count int64 // 0: it is a guess beside real ones, or negligible
 	uses  []use // in order of first use
 }
 
@@ -130,8 +142,8 @@ func median(n []int) int {
 // item is a chunk with those who use it.
 type item struct {
 	use
-	users  users
-	places []int // in the order of each workload that uses it
+	users users
+	place int // in the median of the orders of the workloads that use it
 }
 
 // users is a set of workloads, a bit each.
@@ -155,6 +167,7 @@ func layOut(all []starts) []Pack {
 // in the median.
 func itemsOf(all []starts) []*item {
 	byID := map[chunk.ID]*item{}
+	places := map[*item][]int{}
 	var items []*item
 	for w, s := range all {
 		for i, u := range s.uses {
@@ -165,20 +178,21 @@ func itemsOf(all []starts) []*item {
 				items = append(items, it)
 			}
 			it.users |= 1 << w
-			it.places = append(it.places, i)
+			places[it] = append(places[it], i)
 		}
 	}
 	real := counted(all)
 	for _, it := range items {
+		it.place = median(places[it])
 		if it.users&real != 0 {
 			it.users &= real
 		}
 	}
-	slices.SortStableFunc(items, func(a, b *item) int { return cmp.Compare(median(a.places), median(b.places)) })
+	slices.SortStableFunc(items, func(a, b *item) int { return cmp.Compare(a.place, b.place) })
 	return items
 }
 
-// counted is the set of all workloads that are no guesses beside real ones.
+// counted is the set of all workloads that count.
 func counted(all []starts) (real users) {
 	for w, s := range all {
 		if s.count > 0 {

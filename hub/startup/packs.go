@@ -18,6 +18,8 @@ const (
 	// pack's first one: somebody may wait for it.
 	unitPlain = 512 << 10
 	firstUnit = 96 << 10
+	// maxUnitChunks bounds the chunks of a unit, far below what the format takes.
+	maxUnitChunks = 8192
 
 	// triggersEach is how many chunks of each way into a pack are its triggers.
 	triggersEach = 4
@@ -104,7 +106,7 @@ func units(items []*item) (out [][]chunk.Ref) {
 	var now []chunk.Ref
 	for _, it := range items {
 		now = append(now, it.ref)
-		if size += int64(it.ref.Length); size >= limit {
+		if size += int64(it.ref.Length); size >= limit || len(now) == maxUnitChunks {
 			out, now, size, limit = append(out, now), nil, 0, min(2*limit, unitPlain)
 		}
 	}

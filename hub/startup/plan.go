@@ -136,6 +136,9 @@ func (p *plan) join() {
 	p.groups = slices.DeleteFunc(p.groups, func(g *group) bool {
 		return len(g.items) == 0 || !g.mount && len(g.items) < fewest
 	})
+	for _, g := range p.groups {
+		slices.SortStableFunc(g.items, func(a, b *item) int { return cmp.Compare(a.place, b.place) })
+	}
 }
 
 // worth says how much is won if two groups become one, in bytes for the average
@@ -185,7 +188,6 @@ func (p *plan) unite(to int, g *group) {
 	h.users |= g.users
 	h.bytes += g.bytes
 	h.items = append(h.items, g.items...)
-	slices.SortStableFunc(h.items, func(a, b *item) int { return cmp.Compare(median(a.places), median(b.places)) })
 }
 
 // shorten brings the groups within the bounds of a layout: those that few use, and
@@ -226,6 +228,6 @@ func (p *plan) shorten() {
 		if a.mount != b.mount {
 			return map[bool]int{true: -1, false: 1}[a.mount]
 		}
-		return cmp.Compare(median(a.items[0].places), median(b.items[0].places))
+		return cmp.Compare(a.items[0].place, b.items[0].place)
 	})
 }

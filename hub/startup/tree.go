@@ -86,20 +86,25 @@ type resolver struct {
 	places map[string]placed // of paths; an empty span: not a file on the device
 }
 
+// maxExtents is how many extents are looked at for one recording, also if it is the
+// same ones again: it may name the same large file any number of times.
+const maxExtents = 1 << 20
+
 // unplaced is the extent of a chunk of which the place is to be found.
 const unplaced = -1
 
 func (r *resolver) uses(ctx context.Context, recording *trace.Recording) ([]use, error) {
 	var out []use
 	seen := map[chunk.ID]bool{}
-	left := int64(maxWorkload)
+	left, looks := int64(maxWorkload), maxExtents
 	add := func(extent int64, ref chunk.Ref) bool {
 		if !seen[ref.ID] {
 			seen[ref.ID] = true
 			out = append(out, use{extent, ref})
 			left -= int64(ref.Length)
 		}
-		return left > 0
+		looks--
+		return left > 0 && looks > 0
 	}
 	for i := range recording.Entries {
 		e := &recording.Entries[i]
@@ -118,7 +123,7 @@ func (r *resolver) uses(ctx context.Context, recording *trace.Recording) ([]use,
 		}
 		part := span{f.from + min(e.Offset, f.to-f.from), f.from + min(e.Offset+e.Length, f.to-f.from)}
 		err = r.each(part, func(i int64, x index.Extent) bool { return add(i, chunk.Ref{ID: x.ID, Length: x.Length}) })
-		if err != nil || left <= 0 {
+		if err != nil || left <= 0 || looks <= 0 {
 			return out, err
 		}
 	}

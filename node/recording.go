@@ -31,7 +31,11 @@ type TraceRecorded struct {
 
 // newRecorder makes what records starts, and reports them.
 func (n *Node) newRecorder() {
-	n.reporter = record.NewReporter(n.sendTrace, n.linkIsWanted, n.log)
+	spread := record.Spread
+	if n.hubs.Loopback() { // that has no other nodes, or few
+		spread = 0
+	}
+	n.reporter = record.NewReporter(n.sendTrace, n.linkIsWanted, spread, n.log)
 	n.recorder = record.New(n.config.Record, n.reporter.Add)
 }
 

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -316,7 +317,7 @@ func (h *hub) send(_ context.Context, t trace.Trace) error {
 }
 
 func reporter(h *hub, busy func() bool) *Reporter {
-	r := NewReporter(h.send, busy, slog.New(slog.DiscardHandler))
+	r := NewReporter(h.send, busy, 0, slog.New(slog.DiscardHandler))
 	r.pause = [tries - 1]time.Duration{}
 	return r
 }
@@ -350,6 +351,29 @@ func TestReportingWaitsForReaders(t *testing.T) {
 	r.report(t.Context(), trace.Trace{Tree: one})
 	if asked != 3 || len(h.took) != 1 {
 		t.Errorf("asked %d times, took %d", asked, len(h.took))
+	}
+}
+
+// Nodes that record the same at the same second report at different times.
+func TestReportsAreSpread(t *testing.T) {
+	var times []time.Duration
+	for range 20 {
+		r := NewReporter((&hub{}).send, never, time.Hour, slog.New(slog.DiscardHandler))
+		r.Add(trace.Trace{Tree: one})
+		times = append(times, time.Until((<-r.queue).at))
+	}
+	slices.Sort(times)
+	if first, last := times[0], times[len(times)-1]; last > time.Hour || last-first < 10*time.Minute {
+		t.Errorf("reports wait for %v to %v", first, last)
+	}
+	// Run waits for the time that a trace has.
+	h := &hub{}
+	r := NewReporter(h.send, never, time.Hour, slog.New(slog.DiscardHandler))
+	r.queue <- waiting{trace.Trace{Tree: one}, time.Now().Add(time.Hour)}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if r.Run(ctx); h.tried != 0 {
+		t.Error("it was reported before its time")
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
@@ -13,8 +14,12 @@ import (
 const (
 	// maxQueued bounds the traces that wait to be reported, each of less than 1 MiB.
 	maxQueued = 32
-	// tries is how often it is tried to report one; pauses are between them.
+	// tries is how often it is tried to report one; pauses are between them, and as
+	// much again by chance.
 	tries = 3
+	// Spread is how long a trace waits at most before it is reported, by chance: of
+	// thousands of nodes that start the same at the same second, a hub hears in turn.
+	Spread = time.Minute
 	// politeness is how long the readers of this node are let go before, at most,
 	// and politeStep how soon it is looked again.
 	politeness = time.Minute
@@ -31,23 +36,33 @@ var ErrRefused = errors.New("refused")
 type Reporter struct {
 	send  func(ctx context.Context, t trace.Trace) error
 	busy  func() bool
+	after time.Duration // at most, by chance
 	log   *slog.Logger
-	queue chan trace.Trace
+	queue chan waiting
 	pause [tries - 1]time.Duration // pauses, but in tests
 
 	reported, dropped atomic.Int64
 }
 
-// NewReporter reports with send, whose error wraps ErrRefused where that applies,
-// and waits while busy says that others use the link.
-func NewReporter(send func(ctx context.Context, t trace.Trace) error, busy func() bool, log *slog.Logger) *Reporter {
-	return &Reporter{send: send, busy: busy, log: log, queue: make(chan trace.Trace, maxQueued), pause: pauses}
+// waiting is a trace that is to be reported then.
+type waiting struct {
+	trace.Trace
+	at time.Time
 }
+
+// NewReporter reports with send, whose error wraps ErrRefused where that applies,
+// at some time within spread, and later while busy says that others use the link.
+func NewReporter(send func(ctx context.Context, t trace.Trace) error, busy func() bool, spread time.Duration, log *slog.Logger) *Reporter {
+	return &Reporter{send: send, busy: busy, after: spread, log: log, queue: make(chan waiting, maxQueued), pause: pauses}
+}
+
+// byChance returns up to d.
+func byChance(d time.Duration) time.Duration { return rand.N(d + 1) }
 
 // Add has a trace reported, if there is room for it. It does not wait.
 func (r *Reporter) Add(t trace.Trace) {
 	select {
-	case r.queue <- t:
+	case r.queue <- waiting{t, time.Now().Add(byChance(r.after))}:
 	default:
 		r.drop(t, errors.New("too many wait to be reported"))
 	}
@@ -63,7 +78,9 @@ func (r *Reporter) Run(ctx context.Context) {
 	for {
 		select {
 		case t := <-r.queue:
-			r.report(ctx, t)
+			if sleep(ctx, time.Until(t.at)); ctx.Err() == nil {
+				r.report(ctx, t.Trace)
+			}
 		case <-ctx.Done():
 			return
 		}
@@ -85,7 +102,7 @@ func (r *Reporter) report(ctx context.Context, t trace.Trace) {
 			r.drop(t, err)
 			return
 		}
-		sleep(ctx, r.pause[try])
+		sleep(ctx, r.pause[try]+byChance(r.pause[try]))
 	}
 }
 

@@ -3,6 +3,7 @@ package hub
 import (
 	"database/sql"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -165,4 +166,45 @@ func TestLocationsOfTheVersionBefore(t *testing.T) {
 	if problems := h.problems("a:1"); problems != "" {
 		t.Errorf("verify: %s", problems)
 	}
+}
+
+// Clients that announce traces and do not send them take a bounded room, and the
+// hub says so to the others: it does not wait for them, nor hold what they announce.
+func TestTracesThatDoNotCome(t *testing.T) {
+	t.Parallel()
+	h := startsHub(t)
+	h.push("a:1", image(startsTar(10)))
+	path := "/lighter/1/default/traces/" + h.ready("a:1").Tree
+	body := trace.Trace{Reads: []trace.Read{{Length: 4096}}}.Encode()
+	address := strings.TrimPrefix(h.url, "http://")
+	var silent []net.Conn
+	for range 64 {
+		c, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n\r\n{", path, address, trace.MaxBytes); err != nil {
+			t.Fatal(err)
+		}
+		silent = append(silent, c)
+	}
+	status := 0
+	for range 10 { // until all of them are known
+		if status, _, _ = h.do("POST", path, body); status == 503 {
+			break
+		}
+	}
+	if status != 503 {
+		t.Errorf("while 64 announce all that there is room for: %d, want 503", status)
+	}
+	for _, c := range silent {
+		c.Close()
+	}
+	for range 10 {
+		if status, _, _ = h.do("POST", path, body); status == 204 {
+			return
+		}
+	}
+	t.Errorf("when they are gone: %d, want 204", status)
 }

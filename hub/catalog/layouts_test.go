@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -66,6 +67,19 @@ func TestTracesThatWait(t *testing.T) {
 	if err := c.AddTrace(t.Context(), chunk.Sum([]byte("b")), []byte("trace"), time.UnixMilli(7)); err != nil {
 		t.Errorf("of another tree: %v", err)
 	}
+	// The tree was given up: who comes later has it looked at once more.
+	if err := c.Settle(t.Context(), tree, maxWaiting+1, time.UnixMilli(9)); err != nil {
+		t.Fatal(err)
+	}
+	if due, err := c.DueOf(t.Context(), tree); err != nil || !due.At.IsZero() {
+		t.Fatalf("%+v, %v", due, err)
+	}
+	if err := c.AddTrace(t.Context(), tree, []byte("trace"), time.UnixMilli(8)); !errors.Is(err, ErrFull) {
+		t.Errorf("one more: %v", err)
+	}
+	if due, err := c.DueOf(t.Context(), tree); err != nil || due.At != time.UnixMilli(8) {
+		t.Errorf("%+v, %v: nobody would look at those that wait", due, err)
+	}
 	if _, err := c.Remove(t.Context(), "one", ""); err != nil {
 		t.Fatal(err)
 	}
@@ -85,5 +99,30 @@ func TestTracesThatWait(t *testing.T) {
 	kept, keptErr := c.Recordings(t.Context(), tree)
 	if err != nil || keptErr != nil || len(traces) != maxWaiting-10 || string(kept) != "kept" {
 		t.Errorf("then %d wait and %q is kept, %v, %v", len(traces), kept, err, keptErr)
+	}
+}
+
+// What waits is bounded in bytes, too, of each tree and of all. One trace of a tree
+// may always be long.
+func TestLongTracesThatWait(t *testing.T) {
+	c := openTest(t)
+	long := make([]byte, maxWaitingBytes)
+	for i := range maxAllWaitingBytes/maxWaitingBytes + 1 {
+		name := fmt.Sprint(i)
+		publish(t, c, name, name)
+		tree := chunk.Sum([]byte(name))
+		err := c.AddRecordings(t.Context(), tree, long, time.UnixMilli(7))
+		if i == maxAllWaitingBytes/maxWaitingBytes {
+			if !errors.Is(err, ErrFull) {
+				t.Errorf("more than of all may wait: %v", err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.AddTrace(t.Context(), tree, []byte("trace"), time.UnixMilli(7)); !errors.Is(err, ErrFull) {
+			t.Errorf("one more: %v", err)
+		}
 	}
 }

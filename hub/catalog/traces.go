@@ -20,8 +20,12 @@ type Trace struct {
 	Body []byte
 }
 
-// maxWaiting is how many traces of a tree may wait as they were sent.
-const maxWaiting = 64
+// How many traces of a tree, and of all, may wait as they were sent, and of how many
+// bytes. A tree of which none waits may have one that is longer.
+const (
+	maxWaiting, maxWaitingBytes       = 64, 32 << 20
+	maxAllWaiting, maxAllWaitingBytes = 4096, 256 << 20
+)
 
 // AddTrace keeps a trace as it was sent and has the tree laid out anew at the
 // given time, if not sooner. ErrNotFound: no image that is ready has the tree.
@@ -35,22 +39,24 @@ func (c *Catalog) AddRecordings(ctx context.Context, tree chunk.ID, body []byte,
 }
 
 func (c *Catalog) addTrace(ctx context.Context, tree chunk.ID, raw int, body []byte, at time.Time) error {
-	err := c.update(ctx, func(tx *sql.Tx) error {
-		done, err := tx.ExecContext(ctx, `
-			UPDATE layouts AS l SET changes = changes + 1, tries = 0, due = CASE WHEN due = 0 THEN ? ELSE due END WHERE l.tree = ? AND `+servedTree,
-			at.UnixMilli(), tree[:])
+	full := false
+	err := c.update(ctx, func(tx *sql.Tx) (err error) {
+		if full, err = waitEnough(ctx, tx, tree, len(body)); err != nil {
+			return err
+		}
+		set := `changes = changes + 1, tries = 0, due = CASE WHEN due = 0 THEN ? ELSE due END`
+		if full { // of traces that wait since the tree was given up, perhaps
+			set = `due = CASE WHEN due = 0 AND EXISTS (SELECT 1 FROM traces t WHERE t.tree = l.tree) THEN ? ELSE due END`
+		}
+		done, err := tx.ExecContext(ctx, `UPDATE layouts AS l SET `+set+` WHERE l.tree = ? AND `+servedTree, at.UnixMilli(), tree[:])
 		if err != nil {
 			return err
 		}
 		if n, err := done.RowsAffected(); err != nil || n == 0 {
 			return errors.Join(ErrNotFound, err)
 		}
-		var waiting int
-		if err := tx.QueryRowContext(ctx, `SELECT COUNT(*) FROM traces WHERE tree = ?`, tree[:]).Scan(&waiting); err != nil {
-			return err
-		}
-		if waiting >= maxWaiting {
-			return ErrFull
+		if full {
+			return nil
 		}
 		next, err := nextNumber(ctx, tx, "traces")
 		if err != nil {
@@ -59,10 +65,23 @@ func (c *Catalog) addTrace(ctx context.Context, tree chunk.ID, raw int, body []b
 		_, err = tx.ExecContext(ctx, `INSERT INTO traces (n, tree, raw, body) VALUES (?, ?, ?, ?)`, next, tree[:], raw, body)
 		return err
 	})
+	if err == nil && full {
+		err = ErrFull
+	}
 	if err != nil {
 		return fmt.Errorf("keep a trace of tree %s: %w", tree.Short(), err)
 	}
 	return nil
+}
+
+// waitEnough tells whether there is no room for one more trace of so many bytes.
+func waitEnough(ctx context.Context, tx *sql.Tx, tree chunk.ID, size int) (bool, error) {
+	var waiting, all struct{ count, bytes int }
+	err := tx.QueryRowContext(ctx, `SELECT COUNT(*), COALESCE(SUM(length(body)), 0), COUNT(CASE WHEN tree = ? THEN 1 END),
+		COALESCE(SUM(CASE WHEN tree = ? THEN length(body) END), 0) FROM traces`, tree[:], tree[:]).
+		Scan(&all.count, &all.bytes, &waiting.count, &waiting.bytes)
+	return waiting.count >= maxWaiting || waiting.count > 0 && waiting.bytes+size > maxWaitingBytes ||
+		all.count >= maxAllWaiting || all.bytes+size > maxAllWaitingBytes, err
 }
 
 // Traces lists the traces of a tree that nobody has looked at, the oldest first.

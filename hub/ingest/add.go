@@ -17,7 +17,7 @@ import (
 
 var (
 	// ErrBusy says that too much waits already.
-	ErrBusy = errors.New("the hub is busy: too many images wait")
+	ErrBusy = errors.New("the hub is busy: too much waits already")
 	// ErrInvalid marks requests that no hub can fulfil.
 	ErrInvalid = errors.New("invalid request")
 	// ErrSource marks what a source did not give.

@@ -11,9 +11,10 @@ import (
 	"context"
 	"crypto/ed25519"
 	"errors"
-	"io"
 	"log/slog"
 	"net/http"
+
+	"golang.org/x/sync/semaphore"
 
 	"lighter/format/chunk"
 	"lighter/format/index"
@@ -39,6 +40,7 @@ type Server struct {
 	log     *slog.Logger
 	starts  Starts
 	mux     *http.ServeMux
+	bodies  *semaphore.Weighted // in bytes
 }
 
 // Starts is what the hub makes of how images start.
@@ -46,12 +48,12 @@ type Starts interface {
 	Take(ctx context.Context, tree chunk.ID, body []byte) error
 	Describe(ctx context.Context, image catalog.Image) (wire.Starts, error)
 	Export(ctx context.Context, tree chunk.ID) ([]byte, error)
-	Import(ctx context.Context, tree chunk.ID, body io.Reader) error
+	Import(ctx context.Context, tree chunk.ID, text []byte) error
 }
 
 // New returns a server for wire.DefaultScope.
 func New(c *catalog.Catalog, o *objects.Store, i Ingest, starts Starts, key ed25519.PublicKey, log *slog.Logger) *Server {
-	s := &Server{catalog: c, objects: o, ingest: i, starts: starts, key: key, log: log, mux: http.NewServeMux()}
+	s := &Server{catalog: c, objects: o, ingest: i, starts: starts, key: key, log: log, mux: http.NewServeMux(), bodies: semaphore.NewWeighted(maxBodies)}
 	base := wire.Prefix + "/" + wire.DefaultScope
 	for pattern, handle := range map[string]func(http.ResponseWriter, *http.Request) error{
 		"GET " + base + "/key":              s.getKey,

@@ -1,14 +1,18 @@
 package serve
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"slices"
+	"time"
 
 	"lighter/format/chunk"
 	"lighter/format/trace"
 	"lighter/hub/catalog"
+	"lighter/hub/ingest"
 	wire "lighter/store/hub"
 )
 
@@ -17,10 +21,11 @@ func (s *Server) postTrace(w http.ResponseWriter, req *http.Request) error {
 	if err != nil {
 		return invalid(err)
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, trace.MaxBytes))
+	body, done, err := s.readBody(w, req, trace.MaxBytes)
 	if err != nil {
-		return invalid(err)
+		return err
 	}
+	defer done()
 	if err := s.starts.Take(req.Context(), tree, body); err != nil {
 		return err
 	}
@@ -62,11 +67,60 @@ func (s *Server) importTraces(w http.ResponseWriter, req *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := s.starts.Import(req.Context(), image.Tree, http.MaxBytesReader(w, req.Body, trace.MaxText)); err != nil {
+	text, done, err := s.readBody(w, req, trace.MaxText)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if err := s.starts.Import(req.Context(), image.Tree, text); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
+}
+
+const (
+	// maxBodies bounds the traces that are held at a time, in bytes: thousands of
+	// nodes may report at once. Others wait for bodiesTimeout.
+	maxBodies     = 2 * trace.MaxText
+	bodiesTimeout = 5 * time.Second
+	// bodyTimeout is how long one may take to come: it has others' place.
+	bodyTimeout = time.Minute
+)
+
+// readBody reads a body of at most limit bytes when there is room for it. done
+// gives the room back, unless there is an error.
+func (s *Server) readBody(w http.ResponseWriter, req *http.Request, limit int64) (body []byte, done func(), err error) {
+	room := limit
+	if req.ContentLength >= 0 {
+		room = min(room, req.ContentLength)
+	}
+	wait, cancel := context.WithTimeout(req.Context(), bodiesTimeout)
+	defer cancel()
+	if err := s.bodies.Acquire(wait, room); err != nil {
+		return nil, nil, ingest.ErrBusy
+	}
+	done = func() { s.bodies.Release(room) }
+	body, err = io.ReadAll(&timely{http.MaxBytesReader(w, req.Body, limit), time.Now().Add(bodyTimeout)})
+	if err != nil {
+		done()
+		return nil, nil, invalid(err)
+	}
+	return body, done, nil
+}
+
+// timely reads until it is too late.
+type timely struct {
+	io.Reader
+	end time.Time
+}
+
+// Read reads, or fails if it is too late.
+func (r *timely) Read(b []byte) (int, error) {
+	if time.Now().After(r.end) {
+		return 0, errors.New("the body takes too long to come")
+	}
+	return r.Reader.Read(b)
 }
 
 // startable lists the images that the request names which are ready, of one

@@ -29,17 +29,13 @@ func (s *Service) Export(ctx context.Context, tree chunk.ID) ([]byte, error) {
 
 // Import adds what Export gave, perhaps of another image, to what is kept of the
 // starts of a tree. Errors are as for Take.
-func (s *Service) Import(ctx context.Context, tree chunk.ID, body io.Reader) error {
+func (s *Service) Import(ctx context.Context, tree chunk.ID, text []byte) error {
 	wait, cancel := context.WithTimeout(ctx, takeTimeout)
 	defer cancel()
 	if err := s.taking.Acquire(wait, atOnce); err != nil { // it may be long
 		return ingest.ErrBusy
 	}
 	defer s.taking.Release(atOnce)
-	text, err := io.ReadAll(body)
-	if err != nil {
-		return fmt.Errorf("%w: %w", ingest.ErrInvalid, err)
-	}
 	recordings, err := trace.ParseText(text)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ingest.ErrInvalid, err)

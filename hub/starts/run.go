@@ -24,6 +24,8 @@ const (
 	// after keepLeast.
 	keepBytes = 8 << 30
 	keepLeast = 10 * time.Minute
+	// layTimeout bounds the laying out of one tree: others wait for it.
+	layTimeout = 15 * time.Minute
 	// restShare is for how long a tree rests that was laid out, in units of what that
 	// took: whatever nodes send, the hub does little else than what it is for.
 	restShare = 4
@@ -93,7 +95,9 @@ func (s *Service) layOut(ctx context.Context, due catalog.Due) error {
 		return err
 	}
 	begin := time.Now()
-	done, err := s.lay(ctx, due)
+	limited, cancel := context.WithTimeout(ctx, layTimeout)
+	done, err := s.lay(limited, due)
+	cancel()
 	s.letRest(due.Tree, restShare*time.Since(begin))
 	if ctx.Err() != nil { // the hub ends, for which the tree is not to blame
 		return s.catalog.Settle(context.WithoutCancel(ctx), due.Tree, -1, time.Now())

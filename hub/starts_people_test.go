@@ -2,12 +2,15 @@ package hub
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"lighter/format/chunk"
 	"lighter/format/trace"
@@ -83,9 +86,40 @@ func TestVerifyReadsStartupPacks(t *testing.T) {
 	if problems := h.problems("a:1"); !strings.HasPrefix(problems, "startup pack "+packs[0].Pack.String()) || strings.Contains(problems, "locations") {
 		t.Errorf("verify: %q", problems)
 	}
+	if shown, err := h.client.Starts(t.Context(), "a:1", ""); err != nil || len(shown[0].Workloads) != 1 || len(shown[0].Workloads[0].Packs) == 0 {
+		t.Errorf("%+v, %v: who only asks needs none of it", shown, err)
+	}
 	write(t, file, good)
 	if problems := h.problems("a:1"); problems != "" {
 		t.Errorf("verify: %q", problems)
+	}
+}
+
+// Layouts that change while an image is verified are no problem of it.
+func TestVerifyWhileLayoutsChange(t *testing.T) {
+	t.Parallel()
+	h := startsHub(t)
+	h.push("a:1", image(startsTar(10)))
+	m := h.extents(h.ready("a:1").Tree)
+	h.traced(m, 1, 2, 3)
+	ctx, cancel := context.WithCancel(t.Context())
+	var sender sync.WaitGroup
+	defer sender.Wait()
+	defer cancel()
+	all := filesOf(t, m)
+	before := h.starts.Counts().Laid
+	sender.Go(func() {
+		for i := 0; ctx.Err() == nil; i++ {
+			reads := []trace.Read{all[i%10], all[(i/10+i)%10], all[i*7%10]}
+			_ = h.starts.Take(ctx, m.ID(), trace.Trace{Reads: reads}.Encode()) // too many may wait
+			time.Sleep(time.Millisecond)
+		}
+	})
+	for h.starts.Counts().Laid < before+10 {
+		problems, err := h.ingest.Verify(t.Context(), "a:1", func(wire.Progress) error { return nil })
+		if err != nil || len(problems) != 0 {
+			t.Fatalf("verify: %q, %v", problems, err)
+		}
 	}
 }
 

@@ -52,103 +52,6 @@ func (v *verification) checkTrees(ctx context.Context) error {
 	return nil
 }
 
-// checkIndex reads a tree's index, and compares its locations with the catalog.
-func (v *verification) checkIndex(ctx context.Context, what string, id chunk.ID) error {
-	extents, err := v.readIndex(ctx, id)
-	if err != nil {
-		return v.note(ctx, what+"index", err)
-	}
-	defer extents.close()
-	startup, err := v.checkStartups(ctx, what, id)
-	if err != nil {
-		return err
-	}
-	hints, err := v.readLocations(ctx, id, extents)
-	if err != nil {
-		return v.note(ctx, what+"locations", err)
-	}
-	strange := 0
-	for at := int64(0); at < extents.Extents; at += batchChunks {
-		var ids []chunk.ID
-		for i := at; i < min(at+batchChunks, extents.Extents); i++ {
-			e, err := extents.Extent(i)
-			if err != nil {
-				return err
-			}
-			ids = append(ids, e.ID)
-		}
-		known, err := v.catalog.Units(ctx, ids)
-		if err != nil {
-			return err
-		}
-		for i, chunk := range ids {
-			hint, err := hints.Unit(at + int64(i))
-			if want := startup.unit(chunk, known[chunk]); err != nil || hint != want && !startup.bad[hint.Pack] {
-				strange++
-			}
-		}
-	}
-	if strange > 0 {
-		v.found.add("%slocations: %d of %d differ from the catalog", what, strange, extents.Extents)
-	}
-	return nil
-}
-
-// startupUnits says what was found in the startup packs of a tree.
-type startupUnits struct {
-	units map[chunk.ID]chunk.Unit
-	bad   map[chunk.ID]bool // packs that cannot be read, which is said
-}
-
-// unit returns where a chunk should be looked for that lies at other, too.
-func (s *startupUnits) unit(id chunk.ID, other chunk.Unit) chunk.Unit {
-	if u, there := s.units[id]; there {
-		return u
-	}
-	return other
-}
-
-// checkStartups reads the startup packs of a tree. Nothing is lost with them, as
-// other packs have their chunks too.
-func (v *verification) checkStartups(ctx context.Context, what string, tree chunk.ID) (*startupUnits, error) {
-	found := &startupUnits{units: map[chunk.ID]chunk.Unit{}, bad: map[chunk.ID]bool{}}
-	layout, err := v.catalog.Layout(ctx, tree)
-	if err != nil {
-		return nil, err
-	}
-	for _, p := range layout.Packs {
-		if err := v.checkStartup(ctx, p.ID, found.units); err != nil {
-			found.bad[p.ID] = true
-			if err := v.note(ctx, fmt.Sprintf("%sstartup pack %s", what, p.ID), err); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return found, nil
-}
-
-// checkStartup verifies every chunk of a pack, and notes in which unit it is.
-func (v *verification) checkStartup(ctx context.Context, id chunk.ID, units map[chunk.ID]chunk.Unit) error {
-	n, err := v.objects.CountUnits(ctx, id)
-	if err != nil {
-		return err
-	}
-	for i := range n {
-		at := chunk.Unit{Pack: id, N: uint32(i)}
-		decoded, err := v.readUnit(ctx, at)
-		if err != nil {
-			return fmt.Errorf("unit %d: %w", i, err)
-		}
-		for c := range decoded.Len() {
-			if _, err := decoded.Chunk(c); err != nil {
-				return fmt.Errorf("unit %d: %w", i, err)
-			}
-			units[decoded.Ref(c).ID] = at
-		}
-	}
-	return nil
-}
-
 // extentFile is an extent map in a file.
 type extentFile struct {
 	*index.Map
@@ -192,26 +95,6 @@ func (v *verification) readIndex(ctx context.Context, id chunk.ID) (*extentFile,
 		return nil, err
 	}
 	return &extentFile{m, file}, nil
-}
-
-func (v *verification) readLocations(ctx context.Context, id chunk.ID, extents *extentFile) (*index.Locations, error) {
-	sum, err := v.catalog.Locations(ctx, id)
-	if err != nil {
-		return nil, err
-	}
-	z, closeAll, err := v.decompress(ctx, objects.LocationsKey(sum))
-	if err != nil {
-		return nil, err
-	}
-	defer closeAll()
-	b, err := io.ReadAll(z)
-	if err != nil {
-		return nil, err
-	}
-	if got := chunk.Sum(b); got != sum {
-		return nil, fmt.Errorf("their digest is %s, the catalog says %s", got.Short(), sum.Short())
-	}
-	return index.OpenLocations(bytes.NewReader(b), int64(len(b)), id, extents.Extents)
 }
 
 // unitCheck is a unit with the chunks that it has to hold.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"lighter/format/chunk"
@@ -135,7 +136,7 @@ func (s *Server) startable(req *http.Request) ([]catalog.Image, error) {
 		return i.State != wire.StateReady || platform != "" && i.Platform != platform
 	})
 	if len(images) == 0 {
-		return nil, fmt.Errorf("image %s that is ready: %w", req.URL.Query().Get("name"), catalog.ErrNotFound)
+		return nil, fmt.Errorf("image %s that is ready: %w", strings.TrimSpace(req.URL.Query().Get("name")+" "+platform), catalog.ErrNotFound)
 	}
 	return images, nil
 }

@@ -3,6 +3,7 @@ package starts
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -30,10 +31,8 @@ func (s *Service) Export(ctx context.Context, tree chunk.ID) ([]byte, error) {
 // Import adds what Export gave, perhaps of another image, to what is kept of the
 // starts of a tree. Errors are as for Take.
 func (s *Service) Import(ctx context.Context, tree chunk.ID, text []byte) error {
-	wait, cancel := context.WithTimeout(ctx, takeTimeout)
-	defer cancel()
-	if err := s.taking.Acquire(wait, atOnce); err != nil { // it may be long
-		return ingest.ErrBusy
+	if err := s.enter(ctx, atOnce); err != nil { // it may be long
+		return err
 	}
 	defer s.taking.Release(atOnce)
 	recordings, err := trace.ParseText(text)
@@ -50,23 +49,39 @@ func (s *Service) Import(ctx context.Context, tree chunk.ID, text []byte) error 
 	return nil
 }
 
-// Describe says what is known of the starts of an image that is ready.
+// Describe says what is known of the starts of an image that is ready. Errors are
+// ingest.ErrBusy and those of the stores.
 func (s *Service) Describe(ctx context.Context, image catalog.Image) (wire.Starts, error) {
 	d := wire.Starts{Name: image.Name, Digest: image.Digest, Platform: image.Platform, Tree: image.Tree.String(),
 		Workloads: []wire.Workload{}, Packs: []wire.StartupPack{}}
+	if err := s.enter(ctx, 1); err != nil {
+		return d, err
+	}
+	defer s.taking.Release(1)
 	kept, err := s.recordings(ctx, image.Tree)
 	if err != nil {
 		return d, err
 	}
-	packs, chunks, err := s.packed(ctx, image.Tree)
+	locations, err := s.locations(ctx, image.Tree)
+	if errors.Is(err, catalog.ErrNotFound) || errors.Is(err, objects.ErrNotFound) { // they are being made
+		locations, err = nil, nil
+	}
 	if err != nil {
 		return d, err
 	}
-	for _, p := range packs {
-		d.Packs = append(d.Packs, wire.StartupPack{Pack: p.Pack.String(), Units: p.Units, Bytes: p.Bytes, AtMount: p.AtMount, Triggers: len(p.Triggers)})
+	packed := map[chunk.ID]int{}
+	if locations != nil {
+		for _, p := range locations.Startups() {
+			d.Packs = append(d.Packs, wire.StartupPack{Pack: p.Pack.String(), Units: p.Units, Bytes: p.Bytes, AtMount: p.AtMount, Triggers: len(p.Triggers)})
+		}
+		if len(kept) > 0 {
+			if packed, err = s.packed(ctx, image.Tree, locations); err != nil {
+				return d, err
+			}
+		}
 	}
 	for _, w := range startup.Workloads(kept) {
-		d.Workloads = append(d.Workloads, describe(w, chunks))
+		d.Workloads = append(d.Workloads, describe(w, packed))
 	}
 	return d, nil
 }
@@ -97,41 +112,48 @@ func describe(w startup.Workload, packed map[chunk.ID]int) wire.Workload {
 	return d
 }
 
-// packed returns the startup packs of a tree, and in which of them its chunks are.
-func (s *Service) packed(ctx context.Context, tree chunk.ID) ([]index.Startup, map[chunk.ID]int, error) {
-	layout, err := s.catalog.Layout(ctx, tree)
-	if err != nil || layout.Locations.IsZero() {
-		return nil, nil, err
-	}
-	o, err := s.objects.Open(ctx, objects.LocationsKey(layout.Locations))
+// locations reads the locations that a tree has now.
+func (s *Service) locations(ctx context.Context, tree chunk.ID) (*index.Locations, error) {
+	id, err := s.catalog.Locations(ctx, tree)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
+	}
+	o, err := s.objects.Open(ctx, objects.LocationsKey(id))
+	if err != nil {
+		return nil, err
 	}
 	defer o.Close()
 	z, err := zstd.NewReader(o, zstd.WithDecoderConcurrency(1))
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	defer z.Close()
 	b, err := io.ReadAll(z)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	locations, err := index.OpenLocations(bytes.NewReader(b), int64(len(b)), tree, -1)
+	return index.OpenLocations(bytes.NewReader(b), int64(len(b)), tree, -1)
+}
+
+// packed says in which of a tree's startup packs its chunks are.
+func (s *Service) packed(ctx context.Context, tree chunk.ID, locations *index.Locations) (chunks map[chunk.ID]int, err error) {
+	t, err := s.open(ctx, tree)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	chunks := map[chunk.ID]int{}
+	defer func() { err = errors.Join(err, t.close()) }()
+	places := map[chunk.ID]int{}
 	for i, p := range locations.Startups() {
-		for n := range p.Units {
-			unit, err := readUnit(ctx, s.objects, chunk.Unit{Pack: p.Pack, N: uint32(n)})
-			if err != nil {
-				return nil, nil, err
-			}
-			for c := range unit.Len() {
-				chunks[unit.Ref(c).ID] = i
-			}
-		}
+		places[p.Pack] = i
 	}
-	return locations.Startups(), chunks, nil
+	chunks = map[chunk.ID]int{}
+	return chunks, locations.Each(func(extent int64, u chunk.Unit) error {
+		place, startup := places[u.Pack]
+		if !startup {
+			return nil
+		}
+		x, err := t.Extent(extent)
+		chunks[x.ID] = place
+		return err
+	})
 }

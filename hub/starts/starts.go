@@ -27,8 +27,8 @@ import (
 )
 
 const (
-	// atOnce is how many traces are looked at at a time, of up to some ten
-	// megabytes each; others wait for takeTimeout.
+	// atOnce is how many traces, and descriptions of images, are looked at at a time,
+	// of up to some ten megabytes each; others wait for takeTimeout.
 	atOnce      = 4
 	takeTimeout = 5 * time.Second
 	// settling is how long the hub waits for more traces of a tree before it lays
@@ -77,10 +77,8 @@ func (s *Service) Take(ctx context.Context, tree chunk.ID, body []byte) (err err
 			s.taken.Add(1)
 		}
 	}()
-	wait, cancel := context.WithTimeout(ctx, takeTimeout)
-	defer cancel()
-	if err := s.taking.Acquire(wait, 1); err != nil {
-		return ingest.ErrBusy
+	if err := s.enter(ctx, 1); err != nil {
+		return err
 	}
 	defer s.taking.Release(1)
 	device, err := s.device(ctx, tree)
@@ -98,6 +96,17 @@ func (s *Service) Take(ctx context.Context, tree chunk.ID, body []byte) (err err
 		return err
 	}
 	s.wakeUp()
+	return nil
+}
+
+// enter waits until there is room among what is looked at at a time, of which the
+// caller releases n. The error is ingest.ErrBusy.
+func (s *Service) enter(ctx context.Context, n int64) error {
+	wait, cancel := context.WithTimeout(ctx, takeTimeout)
+	defer cancel()
+	if s.taking.Acquire(wait, n) != nil {
+		return ingest.ErrBusy
+	}
 	return nil
 }
 

@@ -24,6 +24,8 @@ const (
 	maxTrials = 100
 	// trialTimeout bounds one trial.
 	trialTimeout = 4 * time.Minute
+	// trialRest is how long what it says is waited for when it has ended.
+	trialRest = 10 * time.Second
 )
 
 // trials start each image once that has just become ready, in a sandbox without
@@ -108,6 +110,7 @@ func (t *trials) start(ctx context.Context, image catalog.Image, url string) (sa
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC,
 		Pdeathsig: syscall.SIGKILL}
 	var stdout, stderr bytes.Buffer
+	cmd.WaitDelay = trialRest
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &stdout, &stderr
 	if err := cmd.Run(); err != nil {
 		lines := strings.Split(strings.TrimSpace(stderr.String()), "\n")

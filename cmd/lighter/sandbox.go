@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/containerd/containerd/v2/contrib/seccomp"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
@@ -45,8 +46,8 @@ func sandbox(image v1.ImageConfig, tree string) *specs.Spec {
 			CgroupsPath: "/lighter-trial-" + short(tree),
 			Resources: &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &memory}, Pids: &specs.LinuxPids{Limit: &processes},
 				CPU: &specs.LinuxCPU{Shares: &shares}, Devices: []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}}},
-			MaskedPaths: []string{"/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list", "/proc/sched_debug",
-				"/proc/scsi", "/sys/firmware"},
+			MaskedPaths: []string{"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
+				"/proc/timer_list", "/proc/sched_debug", "/proc/scsi", "/sys/firmware", "/sys/devices/virtual/powercap"},
 			ReadonlyPaths: []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"},
 		},
 	}
@@ -54,6 +55,7 @@ func sandbox(image v1.ImageConfig, tree string) *specs.Spec {
 		specs.MountNamespace, specs.CgroupNamespace} {
 		s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: kind})
 	}
+	s.Linux.Seccomp = seccomp.DefaultProfile(s)
 	return s
 }
 

@@ -28,6 +28,16 @@ func TestSandbox(t *testing.T) {
 			}
 		}
 	}
+	if s.Linux.Seccomp == nil || s.Linux.Seccomp.DefaultAction != specs.ActErrno {
+		t.Errorf("it may call all of the kernel: %+v", s.Linux.Seccomp)
+	}
+	for _, call := range s.Linux.Seccomp.Syscalls {
+		for _, name := range []string{"mount", "bpf", "keyctl", "setns", "unshare", "io_uring_setup", "userfaultfd", "perf_event_open"} {
+			if call.Action == specs.ActAllow && slices.Contains(call.Names, name) {
+				t.Errorf("it may call %s", name)
+			}
+		}
+	}
 	if !s.Process.NoNewPrivileges || s.Linux.Resources.Memory == nil || s.Linux.Resources.Pids == nil {
 		t.Errorf("it has no bounds: %+v", s.Linux.Resources)
 	}

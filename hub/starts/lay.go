@@ -61,6 +61,10 @@ func (s *Service) plan(ctx context.Context, t *openTree) ([]startup.Pack, error)
 	return t.Layout(ctx, slices.Concat(kept, guesses))
 }
 
+// guessTimeout bounds the guess, which reads what whoever made the image likes: a
+// layout goes without one that takes longer.
+const guessTimeout = 2 * time.Minute
+
 // guess says what starts of an image may read of which nobody has told. Of trees
 // that are not an image's, nothing.
 func (s *Service) guess(ctx context.Context, t *openTree) ([]trace.Recording, error) {
@@ -72,8 +76,15 @@ func (s *Service) guess(ctx context.Context, t *openTree) ([]trace.Recording, er
 	if err != nil { // runtimes can be guessed without it
 		s.log.Warn("guess how an image starts without its config", "image", images[0].Name, "cause", err)
 	}
-	return t.Guess(ctx, startup.Config{Entrypoint: c.Entrypoint, Cmd: c.Cmd, Env: c.Env, WorkingDir: c.WorkingDir},
+	limited, cancel := context.WithTimeout(ctx, guessTimeout)
+	defer cancel()
+	guesses, err := t.Guess(limited, startup.Config{Entrypoint: c.Entrypoint, Cmd: c.Cmd, Env: c.Env, WorkingDir: c.WorkingDir},
 		func(ctx context.Context, ref chunk.Ref) ([]byte, error) { return t.chunks.read(ctx, ref.ID) })
+	if err != nil && ctx.Err() == nil {
+		s.log.Warn("it takes too long to guess how an image starts", "image", images[0].Name)
+		return nil, nil
+	}
+	return guesses, err
 }
 
 // merge takes the traces that nobody has looked at into the recordings of a tree,

@@ -22,8 +22,13 @@ import (
 )
 
 // Export returns what is kept of the starts of a tree, as package trace encodes it
-// as text. Traces that nobody has looked at yet are not in it.
+// as text. Traces that nobody has looked at yet are not in it. Errors are
+// ingest.ErrBusy and the catalog's.
 func (s *Service) Export(ctx context.Context, tree chunk.ID) ([]byte, error) {
+	if err := s.enter(ctx, 1); err != nil {
+		return nil, err
+	}
+	defer s.taking.Release(1)
 	kept, err := s.recordings(ctx, tree)
 	return trace.EncodeText(kept), err
 }

@@ -27,12 +27,6 @@ func NewTree(metadata *erofs.Image, extents *index.Map) *Tree {
 // span is a run of bytes, of the device or of a file.
 type span struct{ from, to int64 }
 
-// placed is a file on the device.
-type placed struct {
-	path string
-	span
-}
-
 // Record says which files a trace has read (trace.Trace.Files). What is beyond the
 // bounds of a recording is left out, from the end.
 func (t *Tree) Record(ctx context.Context, tr trace.Trace) (trace.Recording, error) {
@@ -67,7 +61,7 @@ type use struct {
 // use, each once. A file that is not there any more counts by its chunks, if some
 // file has them.
 func (t *Tree) uses(ctx context.Context, recordings []trace.Recording) ([][]use, error) {
-	r := resolver{Tree: t, finder: t.metadata.Finder(), places: map[string]placed{}}
+	r := resolver{Tree: t, finder: t.metadata.Finder(), places: map[string]span{}}
 	out := make([][]use, len(recordings))
 	for i := range recordings {
 		uses, err := r.uses(ctx, &recordings[i])
@@ -83,7 +77,7 @@ func (t *Tree) uses(ctx context.Context, recordings []trace.Recording) ([][]use,
 type resolver struct {
 	*Tree
 	finder *erofs.Finder
-	places map[string]placed // of paths; an empty span: not a file on the device
+	places map[string]span // of files on the device, by path; an empty span: not a file on the device
 }
 
 // maxExtents is how many extents are looked at for one recording, also if it is the
@@ -131,20 +125,19 @@ func (r *resolver) uses(ctx context.Context, recording *trace.Recording) ([]use,
 }
 
 // place finds a file on the device.
-func (r *resolver) place(path string) (placed, error) {
-	if f, known := r.places[path]; known {
-		return f, nil
+func (r *resolver) place(path string) (at span, err error) {
+	if at, known := r.places[path]; known {
+		return at, nil
 	}
-	f := placed{path: path}
 	in, err := r.finder.Find(path)
 	switch {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return f, err
+		return at, err
 	case err == nil && in.Device:
-		f.span = span{int64(in.Address), int64(in.Address) + in.Size}
+		at = span{int64(in.Address), int64(in.Address) + in.Size}
 	}
-	r.places[path] = f
-	return f, nil
+	r.places[path] = at
+	return at, nil
 }
 
 // findMoved places the chunks of files that are gone, as far as the tree has them,

@@ -65,6 +65,9 @@ each start, or when one of its triggers is read.`,
 				return printJSON(os.Stdout, found)
 			}
 			for _, s := range found {
+				if len(found) > 1 && len(s.Workloads) > 0 { // otherwise it is said
+					fmt.Printf("%s %s\n", s.Name, s.Platform)
+				}
 				if err := printStarts(os.Stdout, s); err != nil {
 					return err
 				}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/dustin/go-humanize"
 
@@ -35,6 +36,7 @@ type Config struct {
 	FreeHigh    Space      `toml:"disk_free_high" comment:"It gives way until this much is free."`
 	ScrubRate   Size       `toml:"scrub_rate" comment:"How much of the cache, and of the metadata images that are mounted and the local devices, is read and verified a second, behind all else: 10MiB. 0: none. What is damaged in the cache is noticed when it is read; a metadata image, which the kernel reads, when it is mounted, and while it is by this alone; a local device when it is made, and then by this alone."`
 	Record      bool       `toml:"record" comment:"Record which parts of an image are read when its first container starts, and report that to a hub, which has them fetched together from then on. It says nothing of what was run, where or when. (lighter trace record does it once.)"`
+	RecordDelay Delay      `toml:"record_delay" comment:"How long a trace waits at most before it is reported, by chance: of thousands of nodes that start the same at the same time a hub then hears in turn. With a hub on this machine it does not wait."`
 	HTTPAddress string     `toml:"http_address" comment:"Where /metrics, /healthz and /readyz are answered: HOST:PORT, or unix:/PATH, which is root's alone. Empty: nowhere."`
 	LogLevel    string     `toml:"log_level" comment:"What is logged: debug, info, warn or error."`
 	LogFormat   string     `toml:"log_format" comment:"How the log is written: text or json."`
@@ -62,6 +64,7 @@ func DefaultConfig() Config {
 		FreeLow:     Space{Percent: 17},
 		FreeHigh:    Space{Percent: 20},
 		Record:      true,
+		RecordDelay: Delay(time.Minute),
 		LogLevel:    "info",
 		LogFormat:   "text",
 		Resend:      true,
@@ -87,6 +90,8 @@ func (c *Config) Check() error {
 		return errors.New("complete_rate is below zero")
 	case c.ScrubRate < 0:
 		return errors.New("scrub_rate is below zero")
+	case c.RecordDelay < 0 || time.Duration(c.RecordDelay) > maxRecordDelay:
+		return fmt.Errorf("record_delay %s is not between 0s and %s", c.RecordDelay, maxRecordDelay)
 	case !slices.Contains(mount.Modes(), c.MountMode):
 		return fmt.Errorf("mount_mode %q is not one of %v", c.MountMode, mount.Modes())
 	}
@@ -136,6 +141,34 @@ func (c *Config) origins(log *slog.Logger) (*hub.Origins, error) {
 	}
 	return hub.NewOrigins(log, clients...), nil
 }
+
+// maxRecordDelay is how long a trace may wait at most: it is in memory.
+const maxRecordDelay = time.Hour
+
+// Delay is a time that people write as 90s or 5m.
+type Delay time.Duration
+
+// String writes the delay as Go does.
+func (d Delay) String() string { return time.Duration(d).String() }
+
+// MarshalText writes what String does.
+func (d Delay) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText reads what Go reads: a number with a unit.
+func (d *Delay) UnmarshalText(b []byte) error {
+	n, err := time.ParseDuration(string(b))
+	if err != nil {
+		return fmt.Errorf("%q is not a delay: write 90s or 5m", b)
+	}
+	*d = Delay(n)
+	return nil
+}
+
+// Set implements the flag packages' Value.
+func (d *Delay) Set(text string) error { return d.UnmarshalText([]byte(text)) }
+
+// Type implements pflag's Value.
+func (d *Delay) Type() string { return "delay" }
 
 // Size is a number of bytes that people write as 20GiB or 500MB.
 type Size int64

@@ -31,7 +31,7 @@ type TraceRecorded struct {
 
 // newRecorder makes what records starts, and reports them.
 func (n *Node) newRecorder() {
-	spread := record.Spread
+	spread := time.Duration(n.config.RecordDelay)
 	if n.hubs.Loopback() { // that has no other nodes, or few
 		spread = 0
 	}

@@ -87,6 +87,7 @@ func nodeFlags(cmd *cobra.Command, config *node.Config, file *string) {
 	f.Var(&config.FreeHigh, "disk-free-high", "it gives way until this much is free (`SPACE`)")
 	f.Var(&config.ScrubRate, "scrub-rate", "how much of the cache is verified a second, for nobody who waits (`SIZE`; 0: none)")
 	f.BoolVar(&config.Record, "record", config.Record, "record what starts read, and report it to a hub (--record=false: not)")
+	f.Var(&config.RecordDelay, "record-delay", "how long a report waits at most, by chance (`DELAY`: 90s)")
 	f.BoolVar(&config.Resend, "resend", config.Resend, "have the kernel send again what a former daemon did not answer, if it can")
 	cobra.CheckErr(f.MarkHidden("resend")) // for tests
 	f.StringVar(&config.LogLevel, "log-level", config.LogLevel, "`LEVEL`: debug, info, warn or error")

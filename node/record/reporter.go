@@ -17,9 +17,6 @@ const (
 	// tries is how often it is tried to report one; pauses are between them, and as
 	// much again by chance.
 	tries = 3
-	// Spread is how long a trace waits at most before it is reported, by chance: of
-	// thousands of nodes that start the same at the same second, a hub hears in turn.
-	Spread = time.Minute
 	// politeness is how long the readers of this node are let go before, at most,
 	// and politeStep how soon it is looked again.
 	politeness = time.Minute
@@ -51,7 +48,8 @@ type waiting struct {
 }
 
 // NewReporter reports with send, whose error wraps ErrRefused where that applies,
-// at some time within spread, and later while busy says that others use the link.
+// at some time within spread, for thousands of nodes may start the same at the same
+// second, and later while busy says that others use the link.
 func NewReporter(send func(ctx context.Context, t trace.Trace) error, busy func() bool, spread time.Duration, log *slog.Logger) *Reporter {
 	return &Reporter{send: send, busy: busy, after: spread, log: log, queue: make(chan waiting, maxQueued), pause: pauses}
 }

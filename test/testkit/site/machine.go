@@ -127,7 +127,7 @@ func (m *Machine) LaunchNode(ctx context.Context, l Launch) error {
 	}
 	// How full the disk of the machine under test is decides nothing.
 	argv = append(argv, cmp.Or(l.Lighter, s.options.Lighter), "node", "--root", m.NodeRoot(), "--address", m.nodeSocket(),
-		"--hub", strings.Join(hubs, ","), "--hub-key", key, "--plain-http", "--disk-free-low", "0")
+		"--hub", strings.Join(hubs, ","), "--hub-key", key, "--plain-http", "--disk-free-low", "0", "--record-delay", "0")
 	if s.options.RemapIDs {
 		argv = append(argv, "--remap-ids")
 	}

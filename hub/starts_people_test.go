@@ -115,7 +115,7 @@ func TestVerifyWhileLayoutsChange(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 	})
-	for h.starts.Counts().Laid < before+10 {
+	for h.starts.Counts().Laid < before+5 {
 		problems, err := h.ingest.Verify(t.Context(), "a:1", func(wire.Progress) error { return nil })
 		if err != nil || len(problems) != 0 {
 			t.Fatalf("verify: %q, %v", problems, err)

@@ -74,6 +74,10 @@ func (c *Catalog) Layout(ctx context.Context, tree chunk.ID) (Layout, error) {
 // SetLayout gives a tree another layout. Packs that no tree has any more retire.
 func (c *Catalog) SetLayout(ctx context.Context, l *Layout) error {
 	err := c.update(ctx, func(tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, `UPDATE startup_packs AS p SET retired = ? WHERE retired = 0 AND id IN (SELECT pack FROM startups WHERE tree = ?)
+			AND NOT EXISTS (SELECT 1 FROM startups s WHERE s.pack = p.id AND s.tree <> ?)`, time.Now().UnixMilli(), l.Tree[:], l.Tree[:]); err != nil {
+			return err
+		}
 		if _, err := tx.ExecContext(ctx, `DELETE FROM startups WHERE tree = ?`, l.Tree[:]); err != nil {
 			return err
 		}
@@ -85,10 +89,6 @@ func (c *Catalog) SetLayout(ctx context.Context, l *Layout) error {
 			if _, err := tx.ExecContext(ctx, `INSERT INTO startups (tree, position, pack) VALUES (?, ?, ?)`, l.Tree[:], i, p.ID[:]); err != nil {
 				return err
 			}
-		}
-		if _, err := tx.ExecContext(ctx, `UPDATE startup_packs SET retired = ? WHERE retired = 0 AND id NOT IN (SELECT pack FROM startups)`,
-			time.Now().UnixMilli()); err != nil {
-			return err
 		}
 		if _, err := tx.ExecContext(ctx, `UPDATE trees SET index_wire = ? WHERE tree = ?`, l.IndexWire, l.Tree[:]); err != nil {
 			return err

@@ -41,6 +41,13 @@ func TestRetired(t *testing.T) {
 	if got, err := c.Retired(t.Context(), time.UnixMilli(9), time.UnixMilli(9), 1000, 10); err != nil || !slices.Equal(got, ids[:2]) {
 		t.Errorf("one is there again: %v, %v", got, err)
 	}
+	// What another tree has, too, stays.
+	publish(t, c, "two", "b")
+	for _, l := range []Layout{{Tree: chunk.Sum([]byte("b")), Packs: []StartupPack{{ID: ids[2], Size: 100}}}, {Tree: tree}} {
+		if err := c.SetLayout(t.Context(), &l); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := c.DropRetired(t.Context(), ids); err != nil {
 		t.Fatal(err)
 	}

@@ -128,7 +128,7 @@ func TestNegligibleWorkload(t *testing.T) {
 func TestRecordingsThatRepeatThemselves(t *testing.T) {
 	sizes := map[string]int{"/d/large": 12_000}
 	tr := sampleTree(t, sizes)
-	all := make([]trace.Recording, 32)
+	all := make([]trace.Recording, 16)
 	for i := range all {
 		e := trace.Entry{Path: fmt.Sprintf("/d/%d", i), Length: 1 << 31}
 		if i%2 == 0 {

@@ -117,8 +117,12 @@ func (t *openTree) told(ctx context.Context, w catalog.Trace) ([]trace.Recording
 	if err != nil {
 		return nil, err
 	}
-	if !w.Raw {
-		return trace.ParseText(plain)
+	if !w.Raw { // of this image or another
+		all, err := trace.ParseText(plain)
+		if err != nil {
+			return nil, err
+		}
+		return t.Known(ctx, all)
 	}
 	tr, err := trace.Decode(plain, t.ID(), t.DeviceSize)
 	if err != nil {

@@ -4,6 +4,7 @@
 // nearly the same), and lays the chunks that they share out in packs.
 //
 //	Tree.Record   a trace, of one tree's device → a recording, which names files
+//	Tree.Known    recordings, perhaps of another tree → those that say something of it
 //	Keep          the recordings of an image, and further ones → those to keep
 //	Tree.Guess    an image's config → recordings of starts that nobody has seen
 //	Tree.Layout   recordings of both kinds → packs, for one tree

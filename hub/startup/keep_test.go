@@ -110,6 +110,15 @@ func TestAbsurdTraces(t *testing.T) {
 func TestNegligibleWorkload(t *testing.T) {
 	sizes := map[string]int{"/d/program": 300, "/d/page": 1, "/d/other": 10}
 	tr := sampleTree(t, sizes)
+	// What the tree does not have is nobody's start.
+	gone := trace.Recording{Starts: maxStarts, Entries: []trace.Entry{{Path: "/gone", Length: 1 << 20}}}
+	program := reading(sizes, "/d/program")
+	if packs := lay(t, tr, []trace.Recording{gone, program}); len(packs) == 0 || !packs[0].AtMount {
+		t.Errorf("beside starts of which the tree has nothing: %d packs", len(packs))
+	}
+	if known, err := tr.Known(t.Context(), []trace.Recording{gone, program}); err != nil || len(known) != 1 || known[0].Entries[0].Path != "/d/program" {
+		t.Errorf("the tree knows %v, %v", known, err)
+	}
 	for starts, atMount := range map[int64]bool{negligible / 2: false, 2 * negligible: true, 40 * negligible: true} {
 		program, page := reading(sizes, "/d/program"), reading(sizes, "/d/page", "/d/other")
 		program.Starts = starts

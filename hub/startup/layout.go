@@ -46,21 +46,20 @@ func (t *Tree) Layout(ctx context.Context, recordings []trace.Recording) ([]Pack
 		}
 	}
 	var all []starts
-	workloads, total := Workloads(real), int64(0)
-	for _, w := range workloads {
-		total += w.Starts
-	}
-	for _, w := range workloads {
+	total := int64(0)
+	for _, w := range Workloads(real) {
 		samples, err := t.uses(ctx, w.Samples)
 		if err != nil {
 			return nil, err
 		}
 		if uses := merged(samples); len(uses) > 0 {
-			count := w.Starts
-			if count*negligible < total {
-				count = 0
-			}
-			all = append(all, starts{count: count, uses: uses})
+			all = append(all, starts{count: w.Starts, uses: uses})
+			total += w.Starts
+		}
+	}
+	for i := range all {
+		if all[i].count*negligible < total {
+			all[i].count = 0
 		}
 	}
 	uses, err := t.uses(ctx, guesses[:min(len(guesses), maxWorkloads)])

@@ -73,6 +73,20 @@ func (t *Tree) uses(ctx context.Context, recordings []trace.Recording) ([][]use,
 	return out, r.findMoved(ctx, out)
 }
 
+// Known returns those of the recordings that name anything that the tree has.
+func (t *Tree) Known(ctx context.Context, recordings []trace.Recording) (known []trace.Recording, err error) {
+	for i := range recordings { // one by one, as there may be hundreds
+		uses, err := t.uses(ctx, recordings[i:i+1])
+		if err != nil {
+			return nil, err
+		}
+		if len(uses[0]) > 0 {
+			known = append(known, recordings[i])
+		}
+	}
+	return known, nil
+}
+
 // resolver finds what recordings name.
 type resolver struct {
 	*Tree

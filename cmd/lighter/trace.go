@@ -153,7 +153,7 @@ func traceImportCommand() *cobra.Command {
 		Short: "Add what was exported to what a hub keeps of the starts of an image",
 		Long: `Add what "lighter trace export" has written, perhaps of another image, to what a
 hub keeps of the starts of an image; FILE may be - for standard input. It has effect
-some seconds later.`,
+some seconds later. What names nothing that the image has is not kept.`,
 		Example: "  lighter trace import physics/root:6.34 root.trace",
 		Args:    exactArgs("NAME", "FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -172,7 +172,7 @@ some seconds later.`,
 			if err := client.ImportTraces(cmd.Context(), args[0], flags.platform, text); err != nil {
 				return err
 			}
-			fmt.Printf("%s has %s more\n", args[0], english.Plural(len(recordings), "recording", ""))
+			fmt.Printf("%s sent: the hub keeps what says something of %s\n", english.Plural(len(recordings), "recording", ""), args[0])
 			return nil
 		},
 	}

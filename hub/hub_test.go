@@ -111,9 +111,18 @@ func fetchTree(t *testing.T, client *wire.Client, chain string, byID bool) (inde
 
 func fetchLocations(t *testing.T, from *wire.Origins, header index.Header) (locations *index.Locations) {
 	t.Helper()
-	err := from.Locations(t.Context(), header.ID(), func(plain io.Reader) error {
+	locations, _ = fetchNewer(t, from, header, chunk.ID{})
+	return locations
+}
+
+// fetchNewer returns a tree's locations and their SHA-256, or nothing if the origin
+// says that they are those that the caller has.
+func fetchNewer(t *testing.T, from *wire.Origins, header index.Header, have chunk.ID) (locations *index.Locations, sum chunk.ID) {
+	t.Helper()
+	err := from.Locations(t.Context(), header.ID(), have, func(plain io.Reader) error {
 		b, err := io.ReadAll(plain)
 		if err == nil {
+			sum = chunk.Sum(b)
 			locations, err = index.OpenLocations(bytes.NewReader(b), int64(len(b)), header.ID(), header.Extents)
 		}
 		return err
@@ -121,7 +130,7 @@ func fetchLocations(t *testing.T, from *wire.Origins, header index.Header) (loca
 	if err != nil {
 		t.Fatal(err)
 	}
-	return locations
+	return locations, sum
 }
 
 func TestPushedImageCanBeRead(t *testing.T) {

@@ -137,9 +137,13 @@ func TestMirrorHasStartupPacks(t *testing.T) {
 	mirror := serveFiles(t, dir)
 	fetchTree(t, mirror, got.Chain, false)
 	packs, _ := h.startups(m)
-	locations := fetchLocations(t, wire.NewOrigins(slog.New(slog.DiscardHandler), mirror), m.Header)
+	files := wire.NewOrigins(slog.New(slog.DiscardHandler), mirror)
+	locations, sum := fetchNewer(t, files, m.Header, chunk.ID{})
 	if fmt.Sprint(locations.Startups()) != fmt.Sprint(packs) {
 		t.Errorf("the mirror has %+v, the hub %+v", locations.Startups(), packs)
+	}
+	if again, same := fetchNewer(t, files, m.Header, sum); again == nil || same != sum {
+		t.Error("whoever has the mirror's locations does not get the same")
 	}
 	for n := range packs[0].Units {
 		if _, err := os.Stat(filepath.Join(dir, "lighter/1/default/packs", chunk.Unit{Pack: packs[0].Pack, N: uint32(n)}.String())); err != nil {

@@ -171,6 +171,13 @@ func TestTraceBecomesStartupPack(t *testing.T) {
 		t.Errorf("whoever has these locations gets %d", status)
 	}
 
+	// As nodes ask.
+	if l, sum := fetchNewer(t, h.origins(), m.Header, chunk.ID{1}); l == nil {
+		t.Error("whoever has others gets none")
+	} else if l, _ := fetchNewer(t, h.origins(), m.Header, sum); l != nil {
+		t.Error("whoever has these gets them again")
+	}
+
 	// The same again changes nothing; the hub that is started anew neither.
 	list, laid := files(t, objectsDir(h.config.Root)), h.starts.Counts().Laid
 	h.traced(m, 7, 2, 4)

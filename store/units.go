@@ -139,6 +139,10 @@ func (s *Share) Cached(ref chunk.Ref, offset int, dst []byte) bool {
 // Has tells whether the chunk is believed to be on this machine.
 func (s *Share) Has(id chunk.ID) bool { return s.units.cache.Has(id) }
 
+// Misled tells whether a chunk was not where the hint says that somebody gave to Read
+// since it was asked last.
+func (s *Share) Misled() bool { return s.misled.Swap(false) }
+
 // Read fills dst with the chunk's bytes from offset on, from the source: it is
 // for what Cached did not have. It tries until ctx ends, unless all origins
 // answer and none with the chunk.
@@ -198,6 +202,9 @@ func (s *Share) readAnywhere(ctx context.Context, ref chunk.Ref, offset int, dst
 		var some interface{ Missed() bool }
 		if err == nil || ctx.Err() != nil || !notThere(err) && !(errors.As(err, &some) && some.Missed()) {
 			return err
+		}
+		if notThere(err) {
+			s.misled.Store(true)
 		}
 	}
 	return s.readOnce(ctx, flightKey{id: ref.ID}, ref, offset, dst)

@@ -215,8 +215,12 @@ func TestWrongHintFallsBackToTheID(t *testing.T) {
 				chunk: func(context.Context, chunk.ID) ([]byte, error) { return right, nil },
 			}
 			u := newUnits(src, newMemory())
-			if got, err := fetch(t, u, refs[0]); got != "wanted" || err != nil {
+			share, got := u.Share(), make([]byte, refs[0].Length)
+			if err := share.Read(t.Context(), refs[0], 0, got); string(got) != "wanted" || err != nil {
 				t.Errorf("got %q, %v", got, err)
+			}
+			if !share.Misled() || share.Misled() {
+				t.Error("that the hint was wrong is not said, or twice")
 			}
 			u.Wait()
 		})
@@ -347,8 +351,12 @@ func TestUnitThatSomeDoNotHave(t *testing.T) {
 		unit:  func(context.Context, chunk.Unit) ([]byte, error) { return nil, missed{} },
 		chunk: func(context.Context, chunk.ID) ([]byte, error) { return unit, nil },
 	}
-	if got, err := fetch(t, newUnits(src, newMemory()), refs[0]); got != "one" || err != nil || src.asked.Load() != 2 {
+	share, got := newUnits(src, newMemory()).Share(), make([]byte, refs[0].Length)
+	if err := share.Read(t.Context(), refs[0], 0, got); string(got) != "one" || err != nil || src.asked.Load() != 2 {
 		t.Errorf("got %q, %v", got, err)
+	}
+	if share.Misled() {
+		t.Error("a hint is called wrong, and the origin that may have it is down")
 	}
 }
 

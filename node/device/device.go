@@ -22,6 +22,9 @@ type Chunks interface {
 	Cached(ref chunk.Ref, offset int, dst []byte) bool
 	// Read does the same from wherever they are.
 	Read(ctx context.Context, ref chunk.Ref, offset int, dst []byte) error
+	// Misled tells whether Read did not find a chunk where its hint says, since it was
+	// asked last.
+	Misled() bool
 	// Warm brings the chunk's unit here, for nobody who waits.
 	Warm(ctx context.Context, ref chunk.Ref) error
 	// Received returns the bytes that came for this device, as they came, by the
@@ -52,7 +55,7 @@ type Device struct {
 	streamed  marks
 	around    around
 	mend      func(ctx context.Context, cause error) bool // nil: nobody does
-	locate    func() <-chan struct{}                      // nil: nobody does
+	locator   Locator                                     // nil: there is none
 	recording atomic.Pointer[record.Recording]            // nil: nobody wants to know what is read
 	log       *slog.Logger
 

@@ -54,6 +54,8 @@ func (s *shelf) Read(_ context.Context, ref chunk.Ref, offset int, dst []byte) e
 	return nil
 }
 
+func (*shelf) Misled() bool { return false }
+
 func (s *shelf) Received() map[string]int64 { return map[string]int64{"https://shelf.test": 7} }
 
 func (s *shelf) Warm(_ context.Context, ref chunk.Ref) error {

@@ -29,11 +29,19 @@ func (d *Device) SetLocations(locations *index.Locations) {
 	d.stream.follow(locations)
 }
 
-// LocateWith has locate called when a chunk is needed and the locations are missing
-// or cannot be read. locate does not wait: it has them fetched, and returns what is
-// closed when that has ended, well or not, or is not tried now. It is called before
-// the device is added to a server, or not at all.
-func (d *Device) LocateWith(locate func() <-chan struct{}) { d.locate = locate }
+// Locator has locations fetched. Its methods do not wait: they return what is closed
+// when that has ended, well or not, or is not tried now.
+type Locator interface {
+	// Locate is called when a chunk is needed and the locations are missing or cannot
+	// be read.
+	Locate() <-chan struct{}
+	// Relocate is called when a chunk was not where they say.
+	Relocate() <-chan struct{}
+}
+
+// LocateWith has a locator called. It is called before the device is added to a
+// server, or not at all.
+func (d *Device) LocateWith(l Locator) { d.locator = l }
 
 // unit says where the chunk of an extent lies, and whether the locations could be
 // asked. They are a hint: without them the chunk is asked for by its ID.
@@ -55,18 +63,41 @@ func (d *Device) unit(extent int64) (unit chunk.Unit, ok bool) {
 }
 
 // fetchOne reads one chunk's part. Not every origin can find a chunk by its ID (a
-// mirror cannot): a read without locations goes on with them once they come.
+// mirror cannot): a read without locations, or with wrong ones, goes on with others
+// once they come.
 func (d *Device) fetchOne(ctx context.Context, p part) error {
 	for {
+		var err error
 		w, ok := d.where.Load(), false
-		if p.ref.Unit, ok = d.unit(p.extent); ok || d.locate == nil {
+		switch p.ref.Unit, ok = d.unit(p.extent); {
+		case d.locator == nil:
 			return d.chunks.Read(ctx, p.ref, p.offset, p.dst)
+		case ok:
+			err = d.fetchLocated(ctx, p)
+		default:
+			err = d.fetchUnlocated(ctx, p, w, d.locator.Locate())
 		}
-		err := d.fetchUnlocated(ctx, p, w, d.locate())
 		if err == nil || ctx.Err() != nil || w.replaced.Err() == nil {
 			return err
 		}
 	}
+}
+
+// fetchLocated reads what lies in a unit. What no origin has waits for newer locations,
+// if they are on their way.
+func (d *Device) fetchLocated(ctx context.Context, p part) error {
+	err := d.chunks.Read(ctx, p.ref, p.offset, p.dst)
+	if !d.chunks.Misled() && !errors.Is(err, chunk.ErrNotFound) {
+		return err
+	}
+	newer := d.locator.Relocate()
+	if errors.Is(err, chunk.ErrNotFound) {
+		select {
+		case <-newer:
+		case <-ctx.Done():
+		}
+	}
+	return err
 }
 
 // fetchUnlocated reads by the chunk's ID, until there is something newer than w.

@@ -29,13 +29,19 @@ func (s *elsewhere) Read(ctx context.Context, ref chunk.Ref, offset int, dst []b
 	return s.shelf.Read(ctx, ref, offset, dst)
 }
 
+// silent is a locator to which nothing comes.
+type silent struct{}
+
+func (silent) Locate() <-chan struct{}   { return nil }
+func (silent) Relocate() <-chan struct{} { return nil }
+
 // A read that waits for a chunk of which only the ID is known goes on as soon as
 // there are locations; later ones use those that came last.
 func TestLocationsComeWhileReadersWait(t *testing.T) {
 	d, shelf, image := build(t)
 	s := &elsewhere{shelf, make(chan struct{}, 100), make(chan chunk.Unit, 100)}
 	d.chunks = s
-	d.LocateWith(func() <-chan struct{} { return nil })
+	d.LocateWith(silent{})
 	at := bytes.IndexFunc(image, func(r rune) bool { return r != 0 })
 	got, done := make([]byte, 100), make(chan error)
 	go func() { done <- d.ReadAt(t.Context(), got, int64(at)) }()

@@ -23,6 +23,7 @@ const (
 // that is in use: the kernel would wait for them, so for a hub that says nothing.
 func (t *Trees) Close() {
 	t.endStreams()
+	t.newer.end()
 	t.mu.Lock()
 	all := slices.Collect(maps.Values(t.served))
 	t.mu.Unlock()

@@ -21,8 +21,9 @@ type Source interface {
 	// that they are invalid, or their stream ends too early, and there is another
 	// origin, take is called again.
 	Index(ctx context.Context, tree chunk.ID, take func(plain io.Reader) error) error
-	// Locations does the same with a tree's locations.
-	Locations(ctx context.Context, tree chunk.ID, take func(plain io.Reader) error) error
+	// Locations does the same with a tree's locations, and may know that they are those
+	// whose SHA-256 is have: then it does not call take. Zero: there are none.
+	Locations(ctx context.Context, tree, have chunk.ID, take func(plain io.Reader) error) error
 }
 
 const (
@@ -41,19 +42,21 @@ const (
 // nothing arrives for a while, and calls begun as soon as what arrives is known to be
 // the tree's index.
 func (t *Trees) Ensure(ctx context.Context, tree chunk.ID, begun func()) error {
-	if !t.Has(tree) {
-		err := t.fetch(ctx, tree, func() error {
-			if t.Has(tree) {
-				return nil
-			}
-			return t.download(ctx, tree, begun)
-		})
-		if err != nil {
-			return err
-		}
+	if t.Has(tree) {
+		t.begin(tree)
+		t.refresh(tree)
+		return nil
 	}
-	t.begin(tree)
-	return nil
+	err := t.fetch(ctx, tree, func() error {
+		if t.Has(tree) {
+			return nil
+		}
+		return t.download(ctx, tree, begun)
+	})
+	if err == nil {
+		t.begin(tree)
+	}
+	return err
 }
 
 // renew fetches a tree's index once more.
@@ -111,7 +114,7 @@ func (t *Trees) fetchParts(ctx context.Context, tree chunk.ID, dir string, begun
 	defer giveUp()
 	arrived := make(chan error, 1)
 	locations := filepath.Join(dir, "locations")
-	go func() { arrived <- t.fetchLocations(hint, tree, locations, -1) }()
+	go func() { arrived <- t.fetchLocations(hint, tree, chunk.ID{}, locations, -1) }()
 	header, err := t.fetchIndex(ctx, tree, dir, begun)
 	if err != nil {
 		giveUp()
@@ -169,9 +172,10 @@ type writerFunc func([]byte) (int, error)
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
 // fetchLocations writes the locations of a tree, which has that many extents (-1: not
-// known yet), to a file and syncs it.
-func (t *Trees) fetchLocations(ctx context.Context, tree chunk.ID, path string, extents int64) error {
-	return t.source.Locations(ctx, tree, func(plain io.Reader) error {
+// known yet), to a file and syncs it, unless it learns that they are those whose
+// SHA-256 is have.
+func (t *Trees) fetchLocations(ctx context.Context, tree, have chunk.ID, path string, extents int64) error {
+	return t.source.Locations(ctx, tree, have, func(plain io.Reader) error {
 		if err := removeIfThere(path); err != nil {
 			return err
 		}

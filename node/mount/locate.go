@@ -11,7 +11,6 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/node/device"
-	"lighter/node/state"
 )
 
 const (
@@ -20,13 +19,12 @@ const (
 	// mendPause at most.
 	locateFirst  = time.Second
 	locateRarest = 5 * time.Minute
-	// locateTogether is for how many trees that is done at a time.
-	locateTogether = 4
 )
 
 // locating holds the locations that a tree's device has, and fetches them where they
 // are missing, because they did not come with the index, or damaged on the disk: in
 // the background, since they are a hint, until they are there or the tree is closed.
+// Newer ones come by Trees.refresh.
 type locating struct {
 	trees   *Trees
 	tree    chunk.ID
@@ -50,19 +48,35 @@ type locating struct {
 func (t *Trees) locate(tree chunk.ID, extents int64, of *device.Device, file *os.File) *locating {
 	l := &locating{trees: t, tree: tree, extents: extents, device: of, file: file}
 	l.ctx, l.stop = context.WithCancel(context.Background())
-	of.LocateWith(l.want)
+	of.LocateWith(l)
 	return l
 }
 
-// begin fetches locations if there are none.
+// begin fetches locations if there are none, and takes those that others have fetched
+// since it opened its own. The tree is known by now: of later ones it is told.
 func (l *locating) begin() {
 	l.mu.Lock()
-	missing := l.file == nil
+	file := l.file
 	l.mu.Unlock()
-	if missing {
-		l.want()
+	if file == nil {
+		l.Locate()
+	} else if !isAt(file, l.trees.locations(l.tree)) {
+		l.reopen()
 	}
 }
+
+// isAt tells whether an open file has that path, as far as can be seen.
+func isAt(file *os.File, path string) bool {
+	mine, err := file.Stat()
+	if err != nil {
+		return true
+	}
+	there, err := os.Stat(path)
+	return err != nil || os.SameFile(mine, there)
+}
+
+// Relocate has newer locations fetched, unless that was tried lately.
+func (l *locating) Relocate() <-chan struct{} { return l.trees.refresh(l.tree) }
 
 // notNow is closed: who waits for it waits for nothing.
 var notNow = func() chan struct{} {
@@ -71,9 +85,8 @@ var notNow = func() chan struct{} {
 	return c
 }()
 
-// want has locations fetched, unless that was tried a moment ago, and returns what is
-// closed when it has ended, well or not.
-func (l *locating) want() <-chan struct{} {
+// Locate has locations fetched, unless that was tried a moment ago.
+func (l *locating) Locate() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -116,49 +129,36 @@ func (l *locating) learn(err error) {
 		pause = pause/2 + rand.N(pause/2) // nodes that failed together do not come back together
 		l.failed++
 		l.next = time.Now().Add(min(pause, mendPause))
-		l.again = time.AfterFunc(pause, func() { l.want() })
+		l.again = time.AfterFunc(pause, func() { l.Locate() })
 		log.Debug("the locations do not come", "again", pause, "cause", err)
 	}
 }
 
-// fetch brings locations, verifies them as far as they can be, and gives them to the
-// disk and to the device.
+// fetch brings locations to the disk and to the device.
 func (l *locating) fetch() error {
-	select {
-	case l.trees.turns <- struct{}{}:
-		defer func() { <-l.trees.turns }()
-	case <-l.ctx.Done():
-		return l.ctx.Err()
-	}
-	ctx, cancel := context.WithTimeout(l.ctx, fetchTimeout)
-	defer cancel()
-	path := l.trees.locations(l.tree)
-	fresh := path + ".new" // who comes next removes what a crash leaves of it
-	err := l.trees.fetchLocations(ctx, l.tree, fresh, l.extents)
-	if err == nil {
-		err = state.Publish(fresh, path)
-	}
-	if err != nil {
-		_ = removeIfThere(fresh)
+	if _, err := l.trees.update(l.ctx, l.tree, l.extents); err != nil {
 		return err
 	}
-	file, locations, err := openLocations(path, l.tree, l.extents)
-	if err != nil {
-		return err
-	}
-	l.use(file, locations)
-	return nil
+	return l.reopen()
 }
 
-// use gives the device other locations.
-func (l *locating) use(file *os.File, locations *index.Locations) {
-	l.device.SetLocations(locations)
+// reopen gives the device the locations that are on the disk.
+func (l *locating) reopen() error {
+	file, locations, err := openLocations(l.trees.locations(l.tree), l.tree, l.extents)
+	if err != nil {
+		return err
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.ended {
+		return file.Close()
+	}
+	l.device.SetLocations(locations)
 	if l.file != nil {
 		l.file.Close() // only read: nothing to lose
 	}
 	l.file = file
+	return nil
 }
 
 // end has nothing more fetched, and waits until nothing is.

@@ -24,6 +24,7 @@ type packed struct {
 
 func (*packed) Has(chunk.ID) bool                  { return false }
 func (*packed) Cached(chunk.Ref, int, []byte) bool { return false }
+func (*packed) Misled() bool                       { return false }
 func (p *packed) Read(_ context.Context, ref chunk.Ref, _ int, dst []byte) error {
 	if ref.Unit.IsZero() {
 		p.unlocated.Add(1)
@@ -138,7 +139,7 @@ func TestLocationsAreDamaged(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer m.close()
-			<-m.locating.want()
+			<-m.locating.Locate()
 			if err := reads(t, m); err != nil || chunks.unlocated.Load() != 1 {
 				t.Errorf("damaged before: %d reads by ID, %v", chunks.unlocated.Load(), err)
 			}
@@ -171,7 +172,7 @@ func TestLocationsAreReplaced(t *testing.T) {
 		m.locating.mu.Lock()
 		m.locating.next = time.Time{}
 		m.locating.mu.Unlock()
-		<-m.locating.want()
+		<-m.locating.Locate()
 	}
 	close(stop)
 	readers.Wait()

@@ -30,6 +30,7 @@ func (t *Trees) Mount(ctx context.Context, tree chunk.ID) (string, error) {
 	} else if !t.isLocal(m) {
 		m.device.Begin() // of what was here something may have been evicted
 	}
+	t.refresh(tree)
 	return t.point(tree), nil
 }
 
@@ -99,9 +100,9 @@ func (t *Trees) serve(tree chunk.ID, m *served) error {
 		return err
 	}
 	t.mu.Lock()
-	defer t.mu.Unlock()
 	t.served[tree] = m
 	delete(t.lost, tree)
+	t.mu.Unlock()
 	m.locating.begin()
 	return nil
 }

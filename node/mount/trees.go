@@ -38,7 +38,7 @@ type Trees struct {
 	// trees share a lock, which costs them nothing but time.
 	busy [64]sync.Mutex
 
-	turns chan struct{} // one for each tree whose locations are being fetched after it came
+	newer *newer
 
 	locals  locals
 	probing sync.Mutex // held while an empty tree is mounted
@@ -116,7 +116,7 @@ func Prepare(root string) error {
 // root is absolute and has no symbolic links.
 func Open(root string, mode Mode, source Source, server *device.Server, ahead *device.Ahead, recorder *record.Recorder, log *slog.Logger) *Trees {
 	return &Trees{root: root, source: source, server: server, ahead: ahead, recorder: recorder, log: log, pages: index.NewPages(cachedPages),
-		turns: make(chan struct{}, locateTogether), kernel: kernel{mode, unix.Mount}, served: map[chunk.ID]*served{}, watched: map[chunk.ID]bool{}, lost: map[chunk.ID]error{},
+		newer: newNewer(), kernel: kernel{mode, unix.Mount}, served: map[chunk.ID]*served{}, watched: map[chunk.ID]bool{}, lost: map[chunk.ID]error{},
 		locals: locals{making: make(chan struct{}, 1), bytes: map[chunk.ID]int64{}}}
 }
 

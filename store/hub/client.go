@@ -190,6 +190,12 @@ func retryAfter(h http.Header) time.Duration {
 
 // do sends a request and returns the answer if its status is below 300.
 func (c *Client) do(ctx context.Context, method, path string, query url.Values, body []byte) (*http.Response, error) {
+	return c.doUnless(ctx, "", method, path, query, body)
+}
+
+// doUnless does the same, and an error of status 304 says that the ETag of what is
+// asked for is the one that is given, if it is not empty.
+func (c *Client) doUnless(ctx context.Context, etag, method, path string, query url.Values, body []byte) (*http.Response, error) {
 	u := *c.base
 	u.Path += path
 	u.RawQuery = query.Encode()
@@ -199,6 +205,9 @@ func (c *Client) do(ctx context.Context, method, path string, query url.Values, 
 	}
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
+	}
+	if etag != "" {
+		req.Header.Set("If-None-Match", etag)
 	}
 	req.Header.Set("Accept-Encoding", "identity") // the bytes as they are stored
 	res, err := c.http.Do(req)

@@ -225,7 +225,7 @@ func (m *Mirror) copyChunks(ctx context.Context, extents *index.Map) (err error)
 	}
 	defer func() { err = errors.Join(err, plain.Close(), os.Remove(plain.Name())) }()
 	err = m.patiently(ctx, func() error {
-		return m.origins.Locations(ctx, tree, func(r io.Reader) error {
+		return m.origins.Locations(ctx, tree, chunk.ID{}, func(r io.Reader) error {
 			if err := errors.Join(restart(stored.File), restart(plain)); err != nil {
 				return err
 			}

@@ -38,16 +38,20 @@ type hintError struct{ error }
 
 func (e hintError) Unwrap() error { return e.error }
 
-// object asks for an object and has take read it.
-func (c *Client) object(ctx context.Context, path string, p patience, received *atomic.Int64, take take) error {
+// object asks for an object and has take read it, unless its ETag is the one that is
+// given, if any is.
+func (c *Client) object(ctx context.Context, path, etag string, p patience, received *atomic.Int64, take take) error {
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
 	trip := &roundTrip{}
 	ctx = httptrace.WithClientTrace(ctx, trip.trace())
 	silent := time.AfterFunc(p.header, func() { giveUp(fmt.Errorf("hub %s: nothing came for %s", c.URL(), p.header)) })
 	defer silent.Stop()
-	res, err := c.do(ctx, http.MethodGet, path, nil, nil)
+	res, err := c.doUnless(ctx, etag, http.MethodGet, path, nil, nil)
 	silent.Stop()
+	if said := new(Error); etag != "" && errors.As(err, &said) && said.Status == http.StatusNotModified {
+		return nil
+	}
 	if err != nil {
 		return because(ctx, err)
 	}
@@ -126,8 +130,8 @@ const maxWindow = 32 << 20
 
 // compressed is object, of what travels as one zstd stream: take reads plain
 // bytes.
-func (c *Client) compressed(ctx context.Context, path string, p patience, received *atomic.Int64, take func(plain io.Reader) error) error {
-	return c.object(ctx, path, p, received, func(_ int64, body io.Reader) error {
+func (c *Client) compressed(ctx context.Context, path, etag string, p patience, received *atomic.Int64, take func(plain io.Reader) error) error {
+	return c.object(ctx, path, etag, p, received, func(_ int64, body io.Reader) error {
 		decoder, err := zstd.NewReader(body, zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderConcurrency(2))
 		if err != nil {
 			return err

@@ -186,24 +186,30 @@ func (s *Origins) small(ctx context.Context, path func(*Client) string, take tak
 			p = patience{s.stall, s.stall}
 		}
 		from = o.client.URL()
-		return o.client.object(ctx, path(o.client), p, &o.received, take)
+		return o.client.object(ctx, path(o.client), "", p, &o.received, take)
 	})
 	return from, err
 }
 
 // Index has take read the plain bytes of an index, as Unit does with a unit.
 func (s *Origins) Index(ctx context.Context, tree chunk.ID, take func(plain io.Reader) error) error {
-	return s.large(ctx, func(c *Client) string { return indexPath(c.scope, tree) }, false, take)
+	return s.large(ctx, func(c *Client) string { return indexPath(c.scope, tree) }, "", false, take)
 }
 
-// Locations does the same with the tree's locations. Whoever fails to give them is
-// asked for other things as before: they are a hint, which one may ask for again and
-// again, and no pull shall miss a hub because of it.
-func (s *Origins) Locations(ctx context.Context, tree chunk.ID, take func(plain io.Reader) error) error {
-	return s.large(ctx, func(c *Client) string { return locationsPath(c.scope, tree) }, true, take)
+// Locations does the same with the tree's locations, but does not call take if the
+// origin has those whose plain bytes have the SHA-256 have, and says so; zero: the
+// caller has none. Whoever fails to give them is asked for other things as before:
+// they are a hint, which one may ask for again and again, and no pull shall miss a
+// hub because of it.
+func (s *Origins) Locations(ctx context.Context, tree, have chunk.ID, take func(plain io.Reader) error) error {
+	etag := ""
+	if !have.IsZero() {
+		etag = `"` + have.String() + `"`
+	}
+	return s.large(ctx, func(c *Client) string { return locationsPath(c.scope, tree) }, etag, true, take)
 }
 
-func (s *Origins) large(ctx context.Context, path func(*Client) string, hint bool, take func(io.Reader) error) error {
+func (s *Origins) large(ctx context.Context, path func(*Client) string, etag string, hint bool, take func(io.Reader) error) error {
 	return s.try(ctx, true, func(ctx context.Context, o *origin, others int) error {
 		ctx, cancel := context.WithTimeout(ctx, indexTimeout)
 		defer cancel()
@@ -211,7 +217,7 @@ func (s *Origins) large(ctx context.Context, path func(*Client) string, hint boo
 		if others > 0 {
 			p = patience{s.begin, s.stall}
 		}
-		err := o.client.compressed(ctx, path(o.client), p, &o.received, take)
+		err := o.client.compressed(ctx, path(o.client), etag, p, &o.received, take)
 		if err != nil && hint {
 			return hintError{err}
 		}

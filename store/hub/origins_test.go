@@ -498,7 +498,7 @@ func TestLocationsAreAHint(t *testing.T) {
 			s := origins(t, fault)
 			s.last = s.stall
 			for range 3 {
-				err := s.Locations(t.Context(), chunk.ID{}, func(plain io.Reader) error {
+				err := s.Locations(t.Context(), chunk.ID{}, chunk.ID{}, func(plain io.Reader) error {
 					_, err := io.ReadAll(plain)
 					return err
 				})
@@ -509,7 +509,7 @@ func TestLocationsAreAHint(t *testing.T) {
 		})
 	}
 	s := origins(t, status(503, "Retry-After", "20"))
-	if err := s.Locations(t.Context(), chunk.ID{}, nil); err == nil || s.all[0].wait() == 0 {
+	if err := s.Locations(t.Context(), chunk.ID{}, chunk.ID{}, nil); err == nil || s.all[0].wait() == 0 {
 		t.Errorf("it is not left alone: %v", err)
 	}
 }

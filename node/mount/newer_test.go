@@ -1,0 +1,270 @@
+package mount
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+	"lighter/node/device"
+)
+
+// moved has all chunks in one unit, and finds none by its ID.
+type moved struct {
+	device.Chunks
+	pack    chunk.ID
+	byID    bool // it does find them
+	misled  bool
+	located int
+}
+
+func (*moved) Has(chunk.ID) bool                  { return false }
+func (*moved) Cached(chunk.Ref, int, []byte) bool { return false }
+
+func (m *moved) Misled() bool {
+	before := m.misled
+	m.misled = false
+	return before
+}
+
+func (m *moved) Read(_ context.Context, ref chunk.Ref, _ int, dst []byte) error {
+	if ref.Unit.Pack == m.pack {
+		m.located++
+		return nil
+	}
+	m.misled = true
+	if m.byID {
+		return nil
+	}
+	return chunk.ErrNotFound
+}
+
+// relocated gives a hub other locations, which name one pack, and returns it.
+func (h *fakeHub) relocated(name string) chunk.ID {
+	pack := chunk.Sum([]byte(name))
+	l := index.NewLocations(h.tree)
+	for range 100 {
+		l.Add(chunk.Unit{Pack: pack})
+	}
+	h.locations = l.Encode()
+	return pack
+}
+
+// young makes what was just written young by the test's clock, which is not the disk's.
+func young(t *testing.T, path string) {
+	t.Helper()
+	info, err := os.Stat(path)
+	if err == nil && info.ModTime().Before(time.Now()) {
+		return
+	}
+	if err := os.Chtimes(path, time.Time{}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// servedOf opens a hub's tree as one that is mounted.
+func servedOf(t *testing.T, h *fakeHub, chunks device.Chunks) (*Trees, *served) {
+	t.Helper()
+	trees := openTrees(t, h)
+	trees.ahead = device.NewAhead(func() device.Chunks { return chunks }, device.AheadOptions{}, trees.log)
+	if err := trees.Ensure(t.Context(), h.tree, func() {}); err != nil {
+		t.Fatal(err)
+	}
+	m, err := trees.open(h.tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	trees.served[h.tree] = m
+	t.Cleanup(func() {
+		trees.Close()
+		m.close()
+	})
+	return trees, m
+}
+
+func (t *Trees) hasLocations(tb testing.TB, tree chunk.ID, want []byte) {
+	tb.Helper()
+	if got, err := os.ReadFile(t.locations(tree)); err != nil || !slices.Equal(got, want) {
+		tb.Errorf("%d bytes of locations, want %d others: %v", len(got), len(want), err)
+	}
+}
+
+// A tree that is here and claimed again gets newer locations if there are any: on the
+// disk and into its device. A hub is asked once a minute at most, also one that fails,
+// and whatever the node; nothing is written if they are the same, whether the origin
+// knows that or not.
+func TestNewerLocations(t *testing.T) {
+	for name, knows := range map[string]bool{"hub": true, "files": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHub(t)
+				h.knowsSums = knows
+				chunks := &moved{}
+				trees, m := servedOf(t, h, chunks)
+				path := trees.locations(h.tree)
+				claim := func() {
+					t.Helper()
+					asked := h.askedHints.Load()
+					for range 3 {
+						if err := trees.Ensure(t.Context(), h.tree, func() {}); err != nil {
+							t.Error(err)
+						}
+						synctest.Wait()
+						young(t, path)
+					}
+					if n := h.askedHints.Load() - asked; n != 1 {
+						t.Errorf("the hub was asked %d times", n)
+					}
+				}
+				claim()
+				before, err := os.Stat(path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(refreshAge)
+				claim()
+				if after, err := os.Stat(path); err != nil || !os.SameFile(before, after) {
+					t.Errorf("the same locations were written again, or %v", err)
+				}
+				chunks.pack = h.relocated("later")
+				time.Sleep(refreshAge)
+				h.noHint.Store(true)
+				claim()
+				time.Sleep(refreshAge - time.Second)
+				h.noHint.Store(false)
+				asked := h.askedHints.Load()
+				other := openAt(trees.root, h)
+				<-other.refresh(h.tree)
+				if h.askedHints.Load() != asked {
+					t.Error("a hub that fails is asked again at once")
+				}
+				time.Sleep(time.Second)
+				claim()
+				trees.hasLocations(t, h.tree, h.locations)
+				if err := reads(t, m); err != nil || chunks.located != 1 {
+					t.Errorf("%d reads where the chunks are: %v", chunks.located, err)
+				}
+				if got := files(t, trees); !slices.Equal(got, h.whole()) {
+					t.Errorf("files %q", got)
+				}
+			})
+		})
+	}
+}
+
+// A hub's nonsense is not taken.
+func TestNewerLocationsAreWrong(t *testing.T) {
+	h := newHub(t)
+	chunks := &moved{pack: chunk.Sum([]byte("pack"))}
+	trees, m := servedOf(t, h, chunks)
+	right := h.locations
+	h.locations = right[:len(right)-8]
+	old := time.Now().Add(-refreshAge)
+	if err := os.Chtimes(trees.locations(h.tree), old, old); err != nil {
+		t.Fatal(err)
+	}
+	<-trees.refresh(h.tree)
+	trees.hasLocations(t, h.tree, right)
+	if err := reads(t, m); err != nil || h.askedHints.Load() != 2 || chunks.located != 1 {
+		t.Errorf("asked %d times, %d reads where the chunks are: %v", h.askedHints.Load(), chunks.located, err)
+	}
+}
+
+// A chunk that is not where the locations say has newer ones fetched: a read that found
+// it elsewhere does not wait for them, one that nobody could answer does.
+func TestChunksHaveMoved(t *testing.T) {
+	for name, byID := range map[string]bool{"hub": true, "mirror": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHub(t)
+				chunks := &moved{byID: byID}
+				trees, m := servedOf(t, h, chunks)
+				chunks.pack = h.relocated("later")
+				located := 1
+				if byID {
+					located = 0
+				}
+				if err := reads(t, m); err != nil || chunks.located != located {
+					t.Errorf("%v; of the first read %d were where the chunks are", err, chunks.located)
+				}
+				synctest.Wait()
+				young(t, trees.locations(h.tree))
+				trees.hasLocations(t, h.tree, h.locations)
+				if err := reads(t, m); err != nil || chunks.located != located+1 {
+					t.Errorf("%v; %d reads were where the chunks are", err, chunks.located)
+				}
+				// And again, a moment later: nobody is asked, and nobody waits.
+				chunks.pack = h.relocated("latest")
+				asked := h.askedHints.Load()
+				if err := reads(t, m); (err == nil) != byID || h.askedHints.Load() != asked {
+					t.Errorf("%v, asked %d times", err, h.askedHints.Load()-asked)
+				}
+			})
+		})
+	}
+}
+
+// A device that was opened before newer locations came, and is served after it, has
+// them.
+func TestLocationsComeBetween(t *testing.T) {
+	h := newHub(t)
+	chunks := &moved{}
+	trees, m := servedOf(t, h, chunks)
+	delete(trees.served, h.tree)
+	chunks.pack = h.relocated("later")
+	if changed, err := trees.update(t.Context(), h.tree, 100); err != nil || !changed {
+		t.Fatal(changed, err)
+	}
+	m.locating.begin()
+	if err := reads(t, m); err != nil || chunks.located != 1 {
+		t.Errorf("%d reads where the chunks are: %v", chunks.located, err)
+	}
+}
+
+// A node that ends leaves no attempt behind, and no part of what it fetched.
+func TestRefreshEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(t)
+		trees, _ := servedOf(t, h, &moved{})
+		h.hintStalls = true
+		tried := trees.refresh(h.tree)
+		synctest.Wait()
+		if h.askedHints.Load() != 2 {
+			t.Error("the hub was not asked")
+		}
+		trees.Close()
+		<-tried
+		if got := files(t, trees); !slices.Equal(got, h.whole()) {
+			t.Errorf("files %q", got)
+		}
+		<-trees.refresh(h.tree)
+		if h.askedHints.Load() != 2 {
+			t.Error("the hub is asked after the end")
+		}
+	})
+}
+
+// Many trees ask few at a time.
+func TestFewAreRefreshedTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(t)
+		trees, _ := servedOf(t, h, &moved{})
+		h.hintStalls = true
+		for i := range 40 {
+			h.tree = chunk.Sum([]byte{byte(i)})
+			if err := os.Mkdir(filepath.Dir(trees.locations(h.tree)), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			go func() { _, _ = trees.update(trees.newer.ctx, h.tree, 100) }()
+			synctest.Wait()
+		}
+		if n := h.askedHints.Load(); n != 1+locateTogether {
+			t.Errorf("%d at a time", n-1)
+		}
+	})
+}

@@ -1,8 +1,10 @@
 package device
 
 import (
+	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"lighter/format/chunk"
 	"lighter/format/index"
@@ -71,4 +73,14 @@ func (p *pass) reset() error {
 		p.packs = nil
 	}
 	return err
+}
+
+// wait tells whether so much time has gone by before ctx was done.
+func wait(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }

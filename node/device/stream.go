@@ -218,16 +218,6 @@ func (s *stream) run() {
 	}
 }
 
-// wait tells whether so much time has gone by before ctx was done.
-func wait(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
 // next returns a pack to fetch, if it may be now.
 func (s *stream) next(p *pass) (pack index.Startup, ok bool) {
 	s.mu.Lock()
@@ -260,6 +250,13 @@ func (s *stream) rest() bool {
 	return true
 }
 
+// follows tells whether the locations are still those that it follows.
+func (s *stream) follows(locations *index.Locations) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.locations == locations
+}
+
 // fetch asks for the units of a pack that are not here, in their order.
 func (s *stream) fetch(pack index.Startup, p *pass) {
 	s.mu.Lock()
@@ -272,7 +269,7 @@ func (s *stream) fetch(pack index.Startup, p *pass) {
 	}
 	p.begin()
 	for _, u := range units {
-		if !s.fetchUnit(chunk.Unit{Pack: pack.Pack, N: u.N}, u.Extents, p) {
+		if !s.follows(locations) || !s.fetchUnit(chunk.Unit{Pack: pack.Pack, N: u.N}, u.Extents, p) {
 			return
 		}
 	}

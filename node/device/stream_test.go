@@ -282,3 +282,25 @@ func BenchmarkTriggers(b *testing.B) {
 		})
 	}
 }
+
+// With newer locations nothing more is asked for that former ones named.
+func TestStreamIsReplaced(t *testing.T) {
+	h := newStartHub(t)
+	synctest.Test(t, func(t *testing.T) {
+		b := newBegun(t, h, AheadOptions{Limit: plenty})
+		var asked atomic.Int32
+		h.fail = func(chunk.Unit) ([]byte, error) {
+			if asked.Add(1) == 2 {
+				b.SetLocations(nil)
+			}
+			return nil, nil
+		}
+		b.Begin()
+		time.Sleep(time.Minute)
+		if _, missing := b.here(0); missing == 0 {
+			t.Error("all came of a startup pack that is not named any more")
+		}
+		b.readAll(t)
+		b.left(t)
+	})
+}

@@ -127,3 +127,29 @@ func TestNothingToBeginWith(t *testing.T) {
 		t.Errorf("%v, %d are early", err, len(trees.early))
 	}
 }
+
+// A tree that is here and claimed, of whose starts nothing was known, begins to start
+// with the first locations that say something of them.
+func TestStartsBeginWithNewerLocations(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(t)
+		trees, chunks := openTrees(t, h), &streamed{}
+		trees.ahead = device.NewAhead(func() device.Chunks { return chunks }, device.AheadOptions{Limit: 1 << 30}, trees.log)
+		for want := range 2 {
+			if err := trees.Ensure(t.Context(), h.tree, func() {}); err != nil {
+				t.Fatal(err)
+			}
+			if asked, waits := chunks.counts(); asked != want || waits != want {
+				t.Errorf("asked %d times, want %d; %d are on their way", asked, want, waits)
+			}
+			h.locations = starting(t, "file").locations
+		}
+		if len(trees.early) != 1 {
+			t.Errorf("%d are early", len(trees.early))
+		}
+		trees.Close()
+		if _, waits := chunks.counts(); waits != 0 {
+			t.Errorf("in the end %d are on their way", waits)
+		}
+	})
+}

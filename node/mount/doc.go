@@ -6,7 +6,8 @@
 // the disk may have damaged it since. What is damaged is fetched once more.
 // What it damages of one under its mount is noticed by Scrub, and cannot be mended
 // there. Locations that did not come, or are damaged, are fetched in the background as
-// soon as the tree is served, and given to the device that is there.
+// soon as the tree is served, and given to the device that is there; so are newer ones
+// when a tree is wanted again.
 //
 // A tree all of whose chunks are here can have a local device: a file that is read
 // instead of the device that the daemon serves. It is made of verified chunks and

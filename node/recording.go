@@ -42,7 +42,7 @@ func (n *Node) newRecorder() {
 func (n *Node) sendTrace(ctx context.Context, t trace.Trace) error {
 	err := n.hubs.SendTrace(ctx, t.Tree, t)
 	var said *hub.Error
-	if errors.As(err, &said) && said.Status >= 400 && said.Status < 500 {
+	if errors.As(err, &said) && said.Refusal() {
 		err = fmt.Errorf("%w: %w", record.ErrRefused, err)
 	}
 	return err

@@ -170,9 +170,9 @@ func (e *Error) Is(target error) bool {
 	return target == chunk.ErrNotFound && (e.Status == http.StatusNotFound || e.Status == http.StatusGone)
 }
 
-// refusal tells whether the hub works and does not give the thing: it has
-// nothing of that name, or not for us.
-func (e *Error) refusal() bool {
+// Refusal tells whether the hub works and does not do it, however often it is
+// asked: it has nothing of that name, or not for us.
+func (e *Error) Refusal() bool {
 	return e.Status >= 400 && e.Status < 500 && e.Status != http.StatusRequestTimeout && e.Status != http.StatusTooManyRequests
 }
 

@@ -2,6 +2,7 @@ package hub
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
@@ -132,14 +133,15 @@ func (o *origin) wait() time.Duration {
 	return max(0, time.Until(o.busy))
 }
 
-// why says why the origin is not asked.
-func (o *origin) why() error {
+// leftAlone says why the origin is not asked.
+func (o *origin) leftAlone() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.err == nil {
-		return errors.New("it asked to be left alone")
+	why := o.err
+	if why == nil {
+		why = errors.New("it asked to be left alone")
 	}
-	return o.err
+	return fmt.Errorf("hub %s is left alone for a while: %w", o.client.URL(), why)
 }
 
 // Health is what was seen of one hub.

@@ -105,7 +105,7 @@ func (s *Origins) try(ctx context.Context, anyway bool, ask func(ctx context.Con
 	}
 	for i, o := range s.all {
 		if !asked[i] {
-			_ = got.add(fmt.Errorf("hub %s is left alone for a while: %w", o.client.URL(), o.why()))
+			_ = got.add(o.leftAlone())
 		}
 	}
 	return got.result(s)
@@ -135,7 +135,7 @@ func (o *outcome) add(err error) (blame error) {
 		kind, blame = &o.invalid, err
 	case errors.Is(err, chunk.ErrNotFound):
 		kind = &o.missing
-	case errors.As(err, &said) && said.refusal():
+	case errors.As(err, &said) && said.Refusal():
 		kind = &o.refused
 	default:
 		blame = err

@@ -16,30 +16,36 @@ import (
 // traceTimeout bounds the sending of a trace to one hub.
 const traceTimeout = 10 * time.Second
 
-// ErrNoHub says that none of the origins is a hub that can be asked.
-var ErrNoHub = errors.New("there is no hub to tell")
-
 // SendTrace tells what a start has read of a tree to the first origin that takes
 // it: a hub that knows the tree. Mirrors take nothing, and origins that are down
-// are not asked; what comes of it says nothing of them. The error is that of the
-// last origin that was asked, or ErrNoHub. A hub that finds the trace invalid has
-// spoken for all.
+// are not asked; what comes of it says nothing of them. The error is a refusal
+// (Error.Refusal) only if all refuse. A hub that finds the trace invalid has spoken
+// for all.
 func (s *Origins) SendTrace(ctx context.Context, tree chunk.ID, t trace.Trace) error {
 	body := t.Encode()
-	err := ErrNoHub
+	var failed, refused error // the last of each
 	for _, o := range s.all {
 		if !o.isUp() {
+			failed = o.leftAlone()
 			continue
 		}
-		if err = o.client.sendTrace(ctx, tree, body); err == nil || ctx.Err() != nil {
-			return err
-		}
+		err := o.client.sendTrace(ctx, tree, body)
 		var said *Error
-		if errors.As(err, &said) && (said.Status == http.StatusBadRequest || said.Status == http.StatusRequestEntityTooLarge) {
+		switch {
+		case err == nil || ctx.Err() != nil:
 			return err
+		case !errors.As(err, &said) || !said.Refusal():
+			failed = err
+		case said.Status == http.StatusBadRequest || said.Status == http.StatusRequestEntityTooLarge:
+			return err
+		default:
+			refused = err
 		}
 	}
-	return err
+	if failed != nil {
+		return failed
+	}
+	return refused
 }
 
 func (c *Client) sendTrace(ctx context.Context, tree chunk.ID, body []byte) error {

@@ -46,7 +46,16 @@ func TestSendTrace(t *testing.T) {
 	if err := origins(t, status(404)).SendTrace(t.Context(), someTrace.Tree, someTrace); !errors.Is(err, chunk.ErrNotFound) {
 		t.Errorf("where nobody takes it: %v", err)
 	}
-	if err := NewOrigins(nil).SendTrace(t.Context(), someTrace.Tree, someTrace); !errors.Is(err, ErrNoHub) {
-		t.Errorf("without a hub: %v", err)
+	// A hub that may take it later counts more than a mirror that never will.
+	for _, later := range []int{429, 503} {
+		err := origins(t, status(later), status(405)).SendTrace(t.Context(), someTrace.Tree, someTrace)
+		if said := new(Error); !errors.As(err, &said) || said.Refusal() {
+			t.Errorf("a hub says %d, and a mirror no: %v", later, err)
+		}
+	}
+	s := origins(t, takes, status(405))
+	s.all[0].fail(errors.New("it is down"))
+	if err := s.SendTrace(t.Context(), someTrace.Tree, someTrace); err == nil || errors.As(err, new(*Error)) {
+		t.Errorf("a hub is down, and a mirror says no: %v", err)
 	}
 }

@@ -56,8 +56,9 @@ type Trees interface {
 	Mountable() error
 	Has(tree chunk.ID) bool
 	List() ([]chunk.ID, error)
-	// Ensure brings a tree here. It fails when nothing arrives for a while, and
-	// calls begun as soon as what arrives is known to be the tree's index.
+	// Ensure brings a tree here, and has what its start needs come. It fails when
+	// nothing arrives for a while, and calls begun as soon as what arrives is known to
+	// be the tree's index. For a tree that is here it does not wait.
 	Ensure(ctx context.Context, tree chunk.ID, begun func()) error
 	Mount(ctx context.Context, tree chunk.ID) (dir string, err error)
 	// Starts says that a container is about to start on a mounted tree.
@@ -135,7 +136,10 @@ func (r *Resolver) claim(ctx context.Context, chain, parent string, more bool) (
 		return "", err
 	}
 	if s := r.statement(chain); s != nil && r.trees.Has(s.Tree) {
-		return "its tree is on this machine", nil
+		if !more { // a start is near
+			err = r.trees.Ensure(ctx, s.Tree, func() {})
+		}
+		return "its tree is on this machine", err
 	}
 	// Once the chain below was claimed, saying no would not help: without a hub
 	// no layer can be put on it.

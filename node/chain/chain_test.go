@@ -29,7 +29,7 @@ func TestOneLookupAPull(t *testing.T) {
 	if len(h.asked) != 1 || h.asked[0] != chainID(0) {
 		t.Errorf("asked %d times", len(h.asked))
 	}
-	if got := trees.said(); len(got) != 1 || !trees.Has(treeID(5)) {
+	if got, top := trees.said(), treeID(5).Short(); !slices.Equal(got, []string{"fetch " + top, "start " + top}) {
 		t.Errorf("did %v, want the top's tree fetched alone", got)
 	}
 	// Another pull finds the top on this machine.
@@ -37,6 +37,9 @@ func TestOneLookupAPull(t *testing.T) {
 	clear(r.links)
 	if !claim(t, r, 5) {
 		t.Error("a tree that is here is not claimed without the hub")
+	}
+	if got := trees.said(); !slices.Equal(got, []string{"start " + treeID(5).Short()}) {
+		t.Errorf("did %v, want what its start needs to come", got)
 	}
 }
 
@@ -181,8 +184,9 @@ func TestPullsOfOneImageAskOnce(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if len(h.asked) != 1 || len(trees.said()) != 1 || r.holders(chainID(0)) != 5 {
-			t.Errorf("asked %d times", len(h.asked))
+		fetched := slices.DeleteFunc(trees.said(), func(did string) bool { return did == "start "+treeID(0).Short() })
+		if len(h.asked) != 1 || len(fetched) != 1 || r.holders(chainID(0)) != 5 {
+			t.Errorf("asked %d times, did %v", len(h.asked), fetched)
 		}
 	})
 }
@@ -290,6 +294,12 @@ func TestLabelsThatSayThereIsMore(t *testing.T) {
 		}
 		if got := trees.said(); !slices.Equal(got, []string{"fetch " + want.Short()}) {
 			t.Errorf("did %v", got)
+		}
+		if known, why := r.Claim(t.Context(), chainID(0), "", more); !known {
+			t.Error("not claimed again:", why)
+		}
+		if got := trees.said(); len(got) != 0 {
+			t.Errorf("it is not what starts, and did %v", got)
 		}
 	}
 }

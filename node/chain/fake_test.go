@@ -114,6 +114,7 @@ func (f *fakeTrees) List() (all []chunk.ID, _ error) {
 
 func (f *fakeTrees) Ensure(ctx context.Context, id chunk.ID, begun func()) error {
 	if f.Has(id) {
+		f.say("start", id)
 		return nil
 	}
 	f.say("fetch", id)

@@ -60,6 +60,11 @@ func OpenLocations(r io.ReaderAt, size int64, tree chunk.ID, extents int64) (*Lo
 	return l, nil
 }
 
+// MaxLocations returns what the locations of so many extents take at most, in bytes.
+func MaxLocations(extents int64) int64 {
+	return locationsHeader + MaxStartups*startupSize + MaxTriggers*triggerSize + min(extents, maxPacks)*chunk.Size + extents*locationSize
+}
+
 // readStartups reads the table of startup packs and the list of their triggers.
 func (l *Locations) readStartups(table, triggers []byte) error {
 	named := map[chunk.ID]bool{}

@@ -140,7 +140,11 @@ func TestLocationsWithinBounds(t *testing.T) {
 		b.Startup(s)
 		b.Startup(s)
 	}
-	l, err := openBytes(b.Encode(), id(9), 100)
+	encoded := b.Encode() // of as much as there can be of all
+	if n := MaxLocations(100); n != int64(len(encoded)) {
+		t.Errorf("%d bytes, %d are the most", len(encoded), n)
+	}
+	l, err := openBytes(encoded, id(9), 100)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -175,12 +175,16 @@ func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 // known yet), to a file and syncs it, unless it learns that they are those whose
 // SHA-256 is have.
 func (t *Trees) fetchLocations(ctx context.Context, tree, have chunk.ID, path string, extents int64) error {
+	limit := int64(maxLocations)
+	if extents >= 0 {
+		limit = index.MaxLocations(extents)
+	}
 	return t.source.Locations(ctx, tree, have, func(plain io.Reader) error {
 		if err := removeIfThere(path); err != nil {
 			return err
 		}
 		err := writeSynced(path, func(w io.Writer) error {
-			_, err := io.Copy(w, io.LimitReader(plain, maxLocations))
+			_, err := io.Copy(w, io.LimitReader(plain, limit))
 			return err
 		})
 		if err != nil {

@@ -36,7 +36,8 @@ type fakeHub struct {
 	others     [][]byte // what other origins give, before this one is asked
 	hold       int64    // after how many bytes the index stalls; 0: never
 	noHint     atomic.Bool
-	knowsSums  bool // of locations
+	knowsSums  bool      // of locations
+	moreHints  io.Reader // comes behind the locations; nil: nothing
 	hintStalls bool
 }
 
@@ -127,6 +128,9 @@ func (h *fakeHub) Locations(ctx context.Context, id, have chunk.ID, take func(io
 		if err := take(bytes.NewReader(bad)); !errors.As(err, new(*chunk.InvalidError)) {
 			return err
 		}
+	}
+	if h.moreHints != nil {
+		return take(io.MultiReader(bytes.NewReader(h.locations), h.moreHints))
 	}
 	return take(bytes.NewReader(h.locations))
 }

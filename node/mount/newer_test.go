@@ -157,7 +157,15 @@ func TestNewerLocations(t *testing.T) {
 	}
 }
 
-// A hub's nonsense is not taken.
+// endless counts what is read of it.
+type endless struct{ read int64 }
+
+func (e *endless) Read(b []byte) (int, error) {
+	e.read += int64(len(b))
+	return len(b), nil
+}
+
+// A hub's nonsense is not taken, nor read to an end that does not come.
 func TestNewerLocationsAreWrong(t *testing.T) {
 	h := newHub(t)
 	chunks := &moved{pack: chunk.Sum([]byte("pack"))}
@@ -172,6 +180,14 @@ func TestNewerLocationsAreWrong(t *testing.T) {
 	trees.hasLocations(t, h.tree, right)
 	if err := reads(t, m); err != nil || h.askedHints.Load() != 2 || chunks.located != 1 {
 		t.Errorf("asked %d times, %d reads where the chunks are: %v", h.askedHints.Load(), chunks.located, err)
+	}
+	var more endless
+	h.moreHints = &more
+	if changed, err := trees.update(t.Context(), h.tree, 100); err == nil || changed || more.read > 1<<20 {
+		t.Errorf("%d bytes were read: %v, %v", more.read, changed, err)
+	}
+	if got := files(t, trees); !slices.Equal(got, h.whole()) {
+		t.Errorf("files %q", got)
 	}
 }
 

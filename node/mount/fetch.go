@@ -44,7 +44,7 @@ const (
 func (t *Trees) Ensure(ctx context.Context, tree chunk.ID, begun func()) error {
 	if t.Has(tree) {
 		t.begin(tree)
-		t.refresh(tree)
+		t.refreshForStart(tree)
 		return nil
 	}
 	err := t.fetch(ctx, tree, func() error {

@@ -30,7 +30,7 @@ func (t *Trees) Mount(ctx context.Context, tree chunk.ID) (string, error) {
 	} else if !t.isLocal(m) {
 		m.device.Begin() // of what was here something may have been evicted
 	}
-	t.refresh(tree)
+	t.refreshForStart(tree)
 	return t.point(tree), nil
 }
 

@@ -76,6 +76,13 @@ func (t *Trees) refresh(tree chunk.ID) <-chan struct{} {
 	return tried
 }
 
+// refreshForStart is refresh for a start that is near.
+func (t *Trees) refreshForStart(tree chunk.ID) {
+	if _, local := t.HasLocal(tree); !local { // a local device asks nobody
+		t.refresh(tree)
+	}
+}
+
 func (t *Trees) refreshOnce(tree chunk.ID) (changed bool, err error) {
 	path := t.locations(tree)
 	if old, err := isOld(path); err != nil || !old {

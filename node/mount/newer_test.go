@@ -144,6 +144,15 @@ func TestNewerLocations(t *testing.T) {
 					t.Error("a hub that fails is asked again at once")
 				}
 				time.Sleep(time.Second)
+				trees.locals.bytes[h.tree] = 1
+				if err := trees.Ensure(t.Context(), h.tree, func() {}); err != nil {
+					t.Error(err)
+				}
+				synctest.Wait()
+				if h.askedHints.Load() != asked {
+					t.Error("a hub is asked for a tree with a local device")
+				}
+				delete(trees.locals.bytes, h.tree)
 				claim()
 				trees.hasLocations(t, h.tree, h.locations)
 				if err := reads(t, m); err != nil || chunks.located != 1 {

@@ -232,6 +232,25 @@ func TestWhatIsNotRecorded(t *testing.T) {
 	}
 }
 
+// Who mounts a tree once more ends what was recorded of the mount before. Reads that
+// were noted in another order than they happened are none that came back in time.
+func TestAMountEndsTheOneBefore(t *testing.T) {
+	r, got := recorded(true)
+	before, after := &device{}, &device{}
+	r.Starts(one, before)
+	before.recording.began = time.Now().Add(-time.Minute)
+	before.read(0, least)
+	before.recording.began = time.Now().Add(-time.Second)
+	before.read(8*least, least)
+	r.Mounted(one, after)
+	if before.recording != nil || len(*got) != 1 || r.Stats().InWork != 0 {
+		t.Fatalf("%d were recorded, %+v", len(*got), r.Stats())
+	}
+	if _, err := trace.Decode((*got)[0].Encode(), one, 1<<40); err != nil {
+		t.Error(err)
+	}
+}
+
 // There are maxAtOnce recordings; those that saw nothing give way to newer ones.
 func TestRecordingsAreBounded(t *testing.T) {
 	r, _ := recorded(true)
@@ -256,45 +275,6 @@ func TestRecordingsAreBounded(t *testing.T) {
 	r.look(time.Now())
 	if d := mounted(); d.recording != nil || r.Stats().InWork != maxAtOnce {
 		t.Errorf("too many: %+v", r.Stats())
-	}
-}
-
-// What somebody asks for is recorded whatever is configured, and given to him alone.
-func TestTheNextStart(t *testing.T) {
-	r, got := recorded(false)
-	next, err := r.Next(one)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := r.Next(one); !errors.Is(err, errAsked) {
-		t.Errorf("a second one: %v", err)
-	}
-	d, other := &device{}, &device{}
-	r.Starts(two, other)
-	r.Mounted(one, d)
-	d.read(0, 4096)
-	now := time.Now()
-	r.look(now)
-	if next.Seen() != 1 || other.recording != nil {
-		t.Errorf("%d seen", next.Seen())
-	}
-	r.look(now.Add(quiet))
-	select {
-	case <-next.Done():
-	default:
-		t.Fatal("it is not done")
-	}
-	if len(next.Trace().Reads) != 1 || len(*got) > 0 || d.recording != nil {
-		t.Errorf("%v, others got %v", next.Trace(), *got)
-	}
-	next.End()
-	if next, err = r.Next(one); err != nil {
-		t.Fatal(err)
-	}
-	r.Mounted(one, d)
-	next.End()
-	if d.recording != nil || r.Stats().InWork != 0 {
-		t.Error("what was given up is recorded")
 	}
 }
 

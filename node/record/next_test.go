@@ -1,0 +1,111 @@
+package record
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"lighter/format/chunk"
+	"lighter/format/trace"
+)
+
+// What somebody asks for is recorded whatever is configured, and given to him alone.
+func TestTheNextStart(t *testing.T) {
+	r, got := recorded(false)
+	next, err := r.Next(one)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Next(one); !errors.Is(err, errAsked) {
+		t.Errorf("a second one: %v", err)
+	}
+	d, other := &device{}, &device{}
+	r.Starts(two, other)
+	r.Mounted(one, d)
+	d.read(0, 4096)
+	now := time.Now()
+	r.look(now)
+	if next.Seen() != 1 || other.recording != nil {
+		t.Errorf("%d seen", next.Seen())
+	}
+	r.look(now.Add(quiet))
+	select {
+	case <-next.Done():
+	default:
+		t.Fatal("it is not done")
+	}
+	if len(next.Trace().Reads) != 1 || len(*got) > 0 || d.recording != nil {
+		t.Errorf("%v, others got %v", next.Trace(), *got)
+	}
+	next.End()
+	if next, err = r.Next(one); err != nil {
+		t.Fatal(err)
+	}
+	r.Mounted(one, d)
+	next.End()
+	if d.recording != nil || r.Stats().InWork != 0 {
+		t.Error("what was given up is recorded")
+	}
+}
+
+// What somebody asks for has room however many others there are, gives way to none of
+// them, and is waited for as long as somebody does.
+func TestTheNextStartIsWaitedFor(t *testing.T) {
+	r, _ := recorded(true)
+	for i := range maxAtOnce {
+		d := &device{}
+		r.Starts(chunk.Sum(fmt.Append(nil, i)), d)
+		d.read(0, least)
+	}
+	now := time.Now()
+	r.look(now)
+	next, err := r.Next(one)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &device{}
+	r.Mounted(one, d)
+	if d.recording == nil || r.Stats().InWork != maxAtOnce+1 {
+		t.Fatalf("there was no room: %+v", r.Stats())
+	}
+	r.Starts(two, &device{})
+	if d.recording == nil {
+		t.Error("it gave way")
+	}
+	r.look(now.Add(2 * patience))
+	if d.recording == nil {
+		t.Error("it was not waited for")
+	}
+	// Who had asked before ends his own alone.
+	d.read(0, least)
+	r.look(now.Add(3 * patience))
+	r.look(now.Add(3*patience + quiet))
+	<-next.Done()
+	other, err := r.Next(one)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next.End()
+	if r.Mounted(one, d); d.recording == nil {
+		t.Error("it was ended by who had asked before")
+	}
+	other.End()
+}
+
+// A node that ends drops nothing: it was told to send no more.
+func TestReportingEnds(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	tried := 0
+	r := reporter(nil, never)
+	r.send = func(context.Context, trace.Trace) error {
+		tried++
+		cancel()
+		return errors.New("it is gone")
+	}
+	r.report(ctx, trace.Trace{Tree: one})
+	if s := r.Stats(); tried != 1 || s != (ReportStats{}) {
+		t.Errorf("tried %d times, %+v", tried, s)
+	}
+}

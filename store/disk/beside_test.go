@@ -54,6 +54,28 @@ func TestFilesBesideTheChunks(t *testing.T) {
 	}
 }
 
+// Too many segments are no reason for what is beside the chunks to go.
+func TestFilesBesideManySegments(t *testing.T) {
+	c := openSmall(t, t.TempDir(), Limits{Size: 16 << 20}, 1<<20)
+	if err := c.Take(1 << 20); err != nil {
+		t.Fatal(err)
+	}
+	c.Beside(func() int64 {
+		n := c.besides()
+		c.Give(n)
+		return n
+	})
+	for n := range 40 { // of which each is small
+		ref, b := data(n, 1000)
+		c.Put(ref, b)
+		c.sealAll()
+	}
+	c.tend(t.Context())
+	if s := c.Stats(); s.Beside != 1<<20 || c.areMany() {
+		t.Errorf("%+v, many: %t", s, c.areMany())
+	}
+}
+
 // What is pinned and what is beside the chunks leave room for what moves.
 func TestPinsLeaveRoomBesideFiles(t *testing.T) {
 	const limit = 16 << 20

@@ -30,17 +30,17 @@ func (c *Cache) evictNow() bool {
 
 // evictOldest frees the sealed segment that was used least recently of those in
 // which little is pinned, and tells whether it could. What the disk does not let
-// go of stays. Before any, what is beside the chunks goes, as far as nobody uses it.
-// The caller holds slow.
+// go of stays. Before any, what is beside the chunks goes, as far as nobody uses it,
+// unless it is segments of which there are too many. The caller holds slow.
 //
 // There is always room to move what is pinned, unless the limit was larger when the
 // pins or the segments were made: then the limit comes before the pins.
 func (c *Cache) evictOldest() bool {
-	if c.giveWay() > 0 {
+	many := c.areMany()
+	if !many && c.giveWay() > 0 {
 		return true
 	}
 	var stuck *segment
-	many := c.areMany()
 	for _, s := range c.byAge() {
 		pinned := c.pinnedIn(s)
 		small := many && s.cost() < c.segmentSize/2 // to be made one with others

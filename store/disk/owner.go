@@ -45,17 +45,19 @@ func (c *Cache) tend(ctx context.Context) {
 	c.writeTables()
 	c.slow.Unlock()
 	c.removeEmpty()
-	c.mu.RLock()
-	tight := c.isTight(1)
-	c.mu.RUnlock()
-	for tight && ctx.Err() == nil {
-		c.slow.Lock()
-		tight = c.evictOldest()
-		c.slow.Unlock()
-		c.mu.RLock()
-		tight = tight && c.isTight(2)
-		c.mu.RUnlock()
+	for margins := int64(1); ctx.Err() == nil && c.relieve(margins); margins = 2 {
 	}
+}
+
+// relieve frees something if less than so many margins are free, and tells whether it
+// did. Whether it is needed is asked with slow held: somebody else may have done it.
+func (c *Cache) relieve(margins int64) bool {
+	c.slow.Lock()
+	defer c.slow.Unlock()
+	c.mu.RLock()
+	tight := c.isTight(margins)
+	c.mu.RUnlock()
+	return tight && c.evictOldest()
 }
 
 // margin is how much stays free of the room: what is under one is made two.

@@ -48,6 +48,7 @@ var metrics = []metric{
 	{"reads_waiting", "Reads that wait for their turn.", gauge, func(f *figures) float64 { return float64(f.devices.Waiting) }},
 	{"oldest_read_seconds", "For how long the oldest unanswered read has been waited for.", gauge, func(f *figures) float64 { return f.devices.Oldest.Seconds() }},
 
+	{"pulls_without_hub_total", "Look-ups that no hub answered in time, and indexes that did not come: images were unpacked as usual.", counter, func(f *figures) float64 { return float64(f.status.NoHub) }},
 	{"unit_requests_total", "Units and chunks asked for.", counter, func(f *figures) float64 { return float64(f.status.Fetched.Requests) }},
 	{"unit_received_bytes_total", "Bytes of units received, as they came (compressed).", counter, func(f *figures) float64 { return float64(f.status.Fetched.Bytes) }},
 	{"unit_retries_total", "Requests for units that were made again.", counter, func(f *figures) float64 { return float64(f.status.Fetched.Retries) }},

@@ -27,6 +27,7 @@ type Status struct {
 	CAFile    string            `json:"caFile,omitempty"`
 	HubKeys   []string          `json:"hubKeys"`
 	Hubs      []hub.Health      `json:"hubs"`
+	NoHub     int64             `json:"pullsWithoutHub"`     // look-ups and indexes that did not come in time, or not at all
 	NotLazy   string            `json:"notLazy,omitempty"`   // why no image can be lazy on this machine
 	NoMetrics string            `json:"noMetrics,omitempty"` // why nobody can ask for them, although there is an address
 	Started   time.Time         `json:"started"`
@@ -76,7 +77,7 @@ type ImageStatus struct {
 func (n *Node) Status(ctx context.Context) (Status, error) {
 	s := Status{Version: Version(), Root: n.config.Root, Address: n.config.Address, MountMode: n.config.MountMode,
 		RemapIDs: n.config.RemapIDs, Scope: n.config.Scope, CAFile: n.config.CAFile, HubKeys: n.keys.List(),
-		Hubs: n.hubs.Health(), Started: n.started, TakenOver: n.takenOver, Keeper: n.keeperStatus(), Cache: n.cache.Stats(), Fetched: n.units.Stats(), Ahead: n.ahead.Stats(), Recording: n.recordingStatus(),
+		Hubs: n.hubs.Health(), NoHub: n.chains.Unanswered(), Started: n.started, TakenOver: n.takenOver, Keeper: n.keeperStatus(), Cache: n.cache.Stats(), Fetched: n.units.Stats(), Ahead: n.ahead.Stats(), Recording: n.recordingStatus(),
 		Binds: n.binds.list(), Mounts: []MountStatus{}, Images: []ImageStatus{}, Lost: []LostStatus{}}
 	s.Completion = n.completion.get()
 	if n.noMetrics != nil {

@@ -3,9 +3,12 @@
 // (where layers are unpacked at the same time, at most once for each), remembers
 // what it was told, and trusts only statements that a pinned key has signed.
 //
-// What no hub knows, and a hub that is silent or lies, costs a pull about a
-// second in all, or three if the hub answers and its index does not come; then
-// the pull goes on as if there were no hub. So a chain is claimed only if a
+// What no hub knows, and a hub that is silent or lies, costs a pull less than two
+// seconds in all, or four if the hub answers and its index does not come; then the
+// pull goes on as if there were no hub. A hub that is not silent, and only slow, is
+// waited for: what many nodes pull at the same time through one link takes that link
+// much longer if they unpack it instead. It has ten seconds after each sign of it, and
+// little more than a minute in all. So a chain is claimed only if a
 // verified statement is about it or about an image above it, and, as soon as it
 // is clear which image that is, only once the image's index has begun to arrive
 // and its header was verified. A hub that fails us is not asked again until a
@@ -33,6 +36,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"lighter/format/chunk"
@@ -48,6 +52,8 @@ type Hub interface {
 	Chain(ctx context.Context, chain string) (*hub.Chain, error)
 	// Tree has the hub make the tree of a chain if need be.
 	Tree(ctx context.Context, chain string) (*index.Statement, error)
+	// Heard tells when something came of a hub last, be it a connection; zero: never.
+	Heard() time.Time
 }
 
 // Trees is what a Resolver needs of the trees on this machine.
@@ -80,6 +86,8 @@ type Resolver struct {
 	log   *slog.Logger
 
 	turns chan struct{} // one for each index that arrives
+
+	unanswered atomic.Int64
 
 	mu       sync.Mutex // guards what follows
 	links    map[string]link
@@ -143,21 +151,17 @@ func (r *Resolver) claim(ctx context.Context, chain, parent string, more bool) (
 	}
 	// Once the chain below was claimed, saying no would not help: without a hub
 	// no layer can be put on it.
-	begin := beginTimeout
 	committed := parent != "" && r.holders(parent) > 0
-	if committed {
-		begin = fetchTimeout
-	}
 	l, err := r.lookup(ctx, chain, parent, committed)
 	switch {
 	case err != nil:
 		return "", err
 	case l.own != nil && !(more && l.images > 0):
-		why, err = "its tree was fetched", r.ensure(ctx, l.own, begin)
+		why, err = "its tree was fetched", r.ensure(ctx, l.own, committed)
 	case l.images == 0:
 		err = l.nothing()
 	case l.images == 1 && !r.trees.Has(l.above.Tree):
-		err = r.fetch(l.above, begin).waitBegun(ctx)
+		err = r.fetch(l.above, committed).waitBegun(ctx)
 		fallthrough
 	default:
 		why = "the hub knows it as part of an image"
@@ -181,7 +185,7 @@ func (r *Resolver) Mount(ctx context.Context, chain string) (string, error) {
 		if s, err = r.askTree(ctx, chain); err != nil {
 			return "", fmt.Errorf("the tree of chain %s is not on this machine and the hub does not give it: %w", chain, err)
 		}
-		if err := r.ensure(ctx, s, fetchTimeout); err != nil {
+		if err := r.ensure(ctx, s, true); err != nil {
 			return "", err
 		}
 	}

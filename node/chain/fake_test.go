@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"sync"
 	"testing"
+	"time"
 
 	"lighter/format/chunk"
 	"lighter/format/index"
@@ -30,6 +31,20 @@ type fakeHub struct {
 	tree   func(ctx context.Context, chain string) (*index.Statement, error)
 	key    ed25519.PrivateKey
 	local  bool
+	heard  time.Time // when something came of it; guarded by mu
+}
+
+// hear says that something comes of the hub.
+func (h *fakeHub) hear() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.heard = time.Now()
+}
+
+func (h *fakeHub) Heard() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.heard
 }
 
 func (h *fakeHub) Chain(ctx context.Context, chain string) (*hub.Chain, error) {

@@ -3,20 +3,30 @@ package chain
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"lighter/format/chunk"
 	"lighter/format/index"
+	"lighter/store/hub"
 )
 
 const (
-	// beginTimeout is how long a pull that can still go on without a hub waits
-	// for the beginning of the index, some 100 KB.
+	// beginTimeout is how long a pull that can still go on without a hub waits for the
+	// beginning of the index, some 100 KB, while nothing comes of the hub, and
+	// beginLongest while something does.
 	beginTimeout = 2 * time.Second
+	beginLongest = time.Minute
 	// fetchTimeout is what everything else has in all. When nothing arrives,
 	// Ensure gives up long before.
 	fetchTimeout = 5 * time.Minute
+	// An index that was cut off is asked for maxAttempts times, again after againAfter.
+	maxAttempts = 4
+	againAfter  = time.Second
 	// maxFetches bounds the indexes that arrive at once: each takes several
 	// megabytes to decompress, and few of them fill the link.
 	maxFetches = 4
@@ -29,11 +39,12 @@ type fetch struct {
 	err   error
 }
 
-// fetch starts to bring a chain's tree here, or joins who did. begin is how long
-// the hub may take until the index is arriving; who joins lives with that of the
-// first. It holds the chain while it lasts, and the tree stays for a while after
-// that even if nobody holds it: the pull that it is for claims the chain last.
-func (r *Resolver) fetch(s *index.Statement, begin time.Duration) *fetch {
+// fetch starts to bring a chain's tree here, or joins who did. committed says that
+// the pull cannot go on without it, and waits for a silent hub as well; who joins lives
+// with what the first said. It holds the chain while it lasts, and the tree stays for a
+// while after that even if nobody holds it: the pull that it is for claims the chain
+// last.
+func (r *Resolver) fetch(s *index.Statement, committed bool) *fetch {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if f := r.fetches[s.Tree]; f != nil {
@@ -41,26 +52,29 @@ func (r *Resolver) fetch(s *index.Statement, begin time.Duration) *fetch {
 	}
 	f := &fetch{begun: make(chan struct{}), done: make(chan struct{})}
 	r.fetches[s.Tree] = f
-	go r.run(f, s, begin)
+	go r.run(f, s, committed)
 	return f
 }
 
 // ensure keeps a statement and waits for its tree.
-func (r *Resolver) ensure(ctx context.Context, s *index.Statement, begin time.Duration) error {
+func (r *Resolver) ensure(ctx context.Context, s *index.Statement, committed bool) error {
 	if err := r.keep(s); err != nil {
 		return err
 	}
-	return r.fetch(s, begin).wait(ctx)
+	return r.fetch(s, committed).wait(ctx)
 }
 
-func (r *Resolver) run(f *fetch, s *index.Statement, begin time.Duration) {
+func (r *Resolver) run(f *fetch, s *index.Statement, committed bool) {
 	r.Hold(s.Chain)
 	// The time that the hub has begins when it is this fetch's turn.
 	r.turns <- struct{}{}
 	err := r.keep(s)
-	silence := r.silenceFor(begin)
+	var silence error
+	if !committed {
+		silence = r.silenceNow()
+	}
 	if err == nil && silence == nil {
-		err = r.bring(f, s, begin)
+		err = r.bring(f, s, committed)
 	}
 	<-r.turns
 	r.dropLater(s.Chain) // who waits has a hold
@@ -74,29 +88,72 @@ func (r *Resolver) run(f *fetch, s *index.Statement, begin time.Duration) {
 	close(f.done)
 }
 
-// silenceFor says why a pull that can go on without a hub need not ask it now: it
+// silenceNow says why a pull that can go on without a hub need not ask it now: it
 // has failed others whose turn came before.
-func (r *Resolver) silenceFor(begin time.Duration) error {
+func (r *Resolver) silenceNow() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if begin == beginTimeout && time.Now().Before(r.silentTo) {
+	if time.Now().Before(r.silentTo) {
 		return r.silence
 	}
 	return nil
 }
 
-func (r *Resolver) bring(f *fetch, s *index.Statement, begin time.Duration) error {
+// bring fetches the tree. Where the hubs want to be asked again they are, and where the
+// index has begun to come and does not go on: its pull may be one that cannot go on
+// without it.
+func (r *Resolver) bring(f *fetch, s *index.Statement, committed bool) error {
 	ctx, cancel := context.WithTimeout(context.Background(), fetchTimeout)
 	defer cancel()
-	ctx, giveUp := context.WithCancelCause(ctx)
-	defer giveUp(nil)
-	timer := time.AfterFunc(begin, func() { giveUp(fmt.Errorf("its index did not come within %s", begin)) })
-	defer timer.Stop()
-	begun := sync.OnceFunc(func() {
-		timer.Stop()
-		close(f.begun)
+	first := sync.OnceFunc(func() { close(f.begun) })
+	for n := 1; ; n++ {
+		var began atomic.Bool
+		begun := func() { began.Store(true); first() }
+		err := r.ensureOnce(ctx, s.Tree, committed, begun)
+		if !began.Load() || n == maxAttempts || !errors.As(err, new(*hub.Unavailable)) || !sleep(ctx, againAfter) {
+			return err
+		}
+	}
+}
+
+// ensureOnce has the tree fetched as long as a pull waits for the beginning of its index.
+func (r *Resolver) ensureOnce(ctx context.Context, tree chunk.ID, committed bool, begun func()) error {
+	if committed {
+		return insist(ctx, fetchTimeout, func() error { return r.trees.Ensure(ctx, tree, begun) })
+	}
+	return insist(ctx, beginLongest, func() error {
+		ctx, giveUp := context.WithCancelCause(ctx)
+		defer giveUp(nil)
+		stop := hub.Watch(r.hub.Heard, beginTimeout, beginLongest, func(why error) { giveUp(fmt.Errorf("its index did not come: %w", why)) })
+		defer stop()
+		return r.trees.Ensure(ctx, tree, func() { stop(); begun() })
 	})
-	return r.trees.Ensure(ctx, s.Tree, begun)
+}
+
+// insist calls try, and again when the hubs want to be asked again, if that is within
+// the time longest.
+func insist(ctx context.Context, longest time.Duration, try func() error) error {
+	for end := time.Now().Add(longest); ; {
+		err := try()
+		var busy *hub.Unavailable
+		if !errors.As(err, &busy) || busy.After == 0 {
+			return err
+		}
+		after := busy.After + rand.N(busy.After/2+1) // nodes that were told the same do not come back together
+		if time.Now().Add(after).After(end) || !sleep(ctx, after) {
+			return err
+		}
+	}
+}
+
+// sleep tells whether so much time went by before ctx was done.
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // wait waits until the tree is here.

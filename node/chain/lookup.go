@@ -13,8 +13,9 @@ import (
 )
 
 const (
-	// lookupTimeout is how long a pull waits for a hub's answer.
-	lookupTimeout = time.Second
+	// lookupTimeout is how long a pull waits for a hub's answer at most. It waits so
+	// long only for a hub of which something comes; for a silent one, one or two seconds.
+	lookupTimeout = 20 * time.Second
 	// pause is how long pulls go on without a hub of which an index did not come.
 	pause = 10 * time.Second
 	// memory is how long an answer counts, and negativeMemory how long a "not
@@ -115,7 +116,11 @@ func (r *Resolver) remember(chain string, why error) {
 func (r *Resolver) ask(chain string, answered chan struct{}) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
 	defer cancel()
-	links, err := r.answer(ctx, chain)
+	var links map[string]*link
+	err := insist(ctx, lookupTimeout, func() (err error) {
+		links, err = r.answer(ctx, chain)
+		return err
+	})
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.links) > maxRemembered {
@@ -126,6 +131,7 @@ func (r *Resolver) ask(chain string, answered chan struct{}) {
 		r.links[chain] = link{at: time.Now(), err: errUnknown}
 	case err != nil:
 		err = fmt.Errorf("the hub did not answer: %w", err)
+		r.unanswered.Add(1)
 		r.links[chain] = link{at: time.Now(), err: err} // the hub itself rests as long as store/hub finds right
 		r.log.Warn("a look-up has no answer", "chain", chain, "cause", err)
 	default:
@@ -144,8 +150,13 @@ func (r *Resolver) ask(chain string, answered chan struct{}) {
 // held.
 func (r *Resolver) fail(err error) {
 	r.silentTo, r.silence = time.Now().Add(pause), err
+	r.unanswered.Add(1)
 	r.log.Warn("pulls go on without the hub for a while", "pause", pause, "cause", err)
 }
+
+// Unanswered is how often pulls went on without the hub since the node started,
+// because a look-up had no answer or an index did not come.
+func (r *Resolver) Unanswered() int64 { return r.unanswered.Load() }
 
 // answer asks the hub and verifies each statement in its answer.
 func (r *Resolver) answer(ctx context.Context, chain string) (map[string]*link, error) {

@@ -34,7 +34,7 @@ func TestFetchesTakeTurns(t *testing.T) {
 		const all = 5 * maxFetches
 		for n := range all {
 			go func() {
-				if err := r.fetch(statement(n), beginTimeout).wait(t.Context()); err != nil {
+				if err := r.fetch(statement(n), false).wait(t.Context()); err != nil {
 					t.Errorf("fetch %d: %v", n, err)
 				}
 			}()
@@ -62,7 +62,7 @@ func TestTurnsBehindAHubThatFails(t *testing.T) {
 		start := time.Now() // by the clock of the test
 		for n := range 10 * maxFetches {
 			go func() {
-				err := r.fetch(statement(n), beginTimeout).wait(t.Context())
+				err := r.fetch(statement(n), false).wait(t.Context())
 				if err == nil || errors.Is(err, context.Canceled) || time.Since(start) > beginTimeout {
 					t.Errorf("fetch %d ends after %s: %v", n, time.Since(start), err)
 				}

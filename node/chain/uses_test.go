@@ -22,7 +22,7 @@ import (
 func bring(t *testing.T, r *Resolver, s *index.Statement) {
 	t.Helper()
 	r.Hold(s.Chain)
-	if err := r.ensure(t.Context(), s, fetchTimeout); err != nil {
+	if err := r.ensure(t.Context(), s, true); err != nil {
 		t.Error(err)
 	}
 }

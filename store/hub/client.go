@@ -45,6 +45,8 @@ type Client struct {
 	url     string // what may be shown of base
 	scope   string
 	http    *http.Client
+
+	took, sent last // a connection; bytes
 }
 
 // Options say how to reach a hub.
@@ -67,10 +69,12 @@ func NewClient(o Options) (*Client, error) {
 	if o.Scope == "" {
 		o.Scope = DefaultScope
 	}
+	base.Path = strings.TrimSuffix(base.Path, "/")
+	c := &Client{options: o, base: base, url: redacted(base.String()), scope: o.Scope, took: last{since: time.Now()}, sent: last{since: time.Now()}}
 	transport := &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
-		DialContext:           (&net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}).DialContext,
-		ResponseHeaderTimeout: headerTimeout, TLSHandshakeTimeout: dialTimeout,
+		DialContext:           c.dial,
+		ResponseHeaderTimeout: headerTimeout, TLSHandshakeTimeout: headerTimeout,
 		MaxConnsPerHost: maxConns, MaxIdleConnsPerHost: maxIdle, IdleConnTimeout: time.Minute,
 		HTTP2:                  &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
 		MaxResponseHeaderBytes: 64 << 10,
@@ -83,11 +87,23 @@ func NewClient(o Options) (*Client, error) {
 			return nil, err
 		}
 	}
-	base.Path = strings.TrimSuffix(base.Path, "/")
-	c := &Client{options: o, base: base, url: redacted(base.String()), scope: o.Scope}
 	c.http = &http.Client{Transport: transport, CheckRedirect: c.follow}
 	return c, nil
 }
+
+// dial connects, to the hub or to the proxy before it.
+func (c *Client) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := (&net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	c.took.note()
+	return heardConn{conn, &c.sent}, nil
+}
+
+// heard tells when something came of the hub last: a connection that it took, or a
+// byte; zero: never.
+func (c *Client) heard() time.Time { return latest(c.took.at(), c.sent.at()) }
 
 // allows refuses plain HTTP that leaves this machine, unless it was allowed.
 func (o *Options) allows(u *url.URL) error {

@@ -94,6 +94,9 @@ func (o *origin) end(a attempt, err error) {
 		return
 	}
 	o.fail(err)
+	if said != nil && said.RetryAfter > 0 {
+		o.again = o.busy // it says itself when
+	}
 }
 
 // giveUp ends an attempt of which nothing is to be learned.

@@ -21,6 +21,11 @@ const (
 	stallTimeout = 3 * time.Second
 	beginTimeout = time.Second
 	lastTimeout  = 15 * time.Second
+	// lookupTimeout is what origins that are silent have for a look-up, all together: a
+	// little more than the second after which a lost beginning of a connection is sent
+	// again. One that is not, and is the last to ask, has lookupLongest.
+	lookupTimeout = 1500 * time.Millisecond
+	lookupLongest = 20 * time.Second
 	// unitTimeout bounds one unit from the request to its last byte: at 4 MiB
 	// a link that needs longer is as good as down.
 	unitTimeout = 30 * time.Second
@@ -39,12 +44,12 @@ type Origins struct {
 	all []*origin
 
 	// As the constants say, but in tests.
-	stall, begin, last, unit time.Duration
+	stall, begin, last, unit, lookup time.Duration
 }
 
 // NewOrigins makes origins of at least one client.
 func NewOrigins(log *slog.Logger, clients ...*Client) *Origins {
-	s := &Origins{stall: stallTimeout, begin: beginTimeout, last: lastTimeout, unit: unitTimeout}
+	s := &Origins{stall: stallTimeout, begin: beginTimeout, last: lastTimeout, unit: unitTimeout, lookup: lookupTimeout}
 	for _, c := range clients {
 		s.all = append(s.all, &origin{client: c, log: log})
 	}
@@ -226,16 +231,37 @@ func (s *Origins) large(ctx context.Context, path func(*Client) string, etag str
 }
 
 // Chain asks what is known of a chain. A pull waits for the answer, so origins
-// that are down are not asked, and each of the others has its part of the time
-// that ctx leaves.
+// that are down are not asked, and each of the others has its part of a second and a
+// half. If there is no other to ask, one that is not silent (Watch) has twenty seconds.
 func (s *Origins) Chain(ctx context.Context, chain string) (answer *Chain, err error) {
+	deadline := time.Now().Add(s.lookup)
 	err = s.try(ctx, false, func(ctx context.Context, o *origin, others int) (err error) {
-		ctx, cancel := part(ctx, others)
-		defer cancel()
-		answer, err = o.client.Chain(ctx, chain)
+		silent := max(time.Until(deadline), s.lookup/4) / time.Duration(others+1)
+		heard, longest := o.client.heard, lookupLongest
+		if others > 0 {
+			longest = silent
+		}
+		if !o.isUp() { // a hub that hangs takes connections too
+			heard = o.client.sent.at
+		}
+		ctx, giveUp := context.WithCancelCause(ctx)
+		defer giveUp(nil)
+		defer Watch(heard, silent, longest, giveUp)()
+		if answer, err = o.client.Chain(ctx, chain); err != nil && context.Cause(ctx) != nil {
+			return fmt.Errorf("hub %s: %w", o.client.URL(), context.Cause(ctx))
+		}
 		return err
 	})
 	return answer, err
+}
+
+// Heard tells when something came of one of the origins last: a connection that it
+// took, or a byte; zero: never.
+func (s *Origins) Heard() (at time.Time) {
+	for _, o := range s.all {
+		at = latest(at, o.client.heard())
+	}
+	return at
 }
 
 // Tree asks for the statement of a chain's tree, which a hub makes if need be.

@@ -434,7 +434,7 @@ func TestOneObjectIsNotTheOrigin(t *testing.T) {
 	})
 }
 
-// A pull waits for a second, however many origins are silent, and the one that
+// Origins that are silent share the time that whoever asks has, and the one that
 // answers is asked in it.
 func TestSilentOriginsShareTheTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -1,0 +1,107 @@
+package disk
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"lighter/format/chunk"
+)
+
+// fill makes a cache of a few sealed segments and returns their chunks.
+func fill(t *testing.T, dir string) (*Cache, []chunk.Ref) {
+	c := openSmall(t, dir, Limits{Size: MinLimit}, 100_000)
+	var refs []chunk.Ref
+	for i := range 10 {
+		ref, plain := data(i, 40_000)
+		c.Put(ref, plain)
+		refs = append(refs, ref)
+	}
+	if len(c.sealed) != 4 {
+		t.Fatalf("%d sealed segments", len(c.sealed))
+	}
+	return c, refs
+}
+
+// ask ends the time in which a disk that refused is left alone.
+func (c *Cache) ask() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.off = time.Time{}
+}
+
+// countThere tells how many of the chunks can be read.
+func countThere(c *Cache, refs []chunk.Ref) (n int) {
+	for _, ref := range refs {
+		if c.Read(ref, 0, make([]byte, ref.Length)) {
+			n++
+		}
+	}
+	return n
+}
+
+func TestDiskThatCannotBeWrittenIsRead(t *testing.T) {
+	c, refs := fill(t, t.TempDir())
+	readOnly, err := os.Open(c.active.path + ".segment") // every write fails from here on
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer readOnly.Close()
+	c.active.file = readOnly
+	for i := range 20 {
+		c.ask()
+		c.Put(data(i+100, 100))
+	}
+	if c.Stats().Failed != 20 {
+		t.Errorf("of 20 failures show %d", c.Stats().Failed)
+	}
+	if n := countThere(c, refs); n != len(refs) {
+		t.Errorf("of %d chunks that were there %d are left", len(refs), n)
+	}
+}
+
+func TestFullDiskTakesWhatIsOldest(t *testing.T) {
+	c, refs := fill(t, t.TempDir())
+	full, err := os.OpenFile("/dev/full", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	c.active.file = full
+	c.Put(data(100, 100))
+	if n := countThere(c, refs); n != len(refs)-2 || len(c.sealed) != 3 {
+		t.Errorf("%d chunks and %d sealed segments are left", n, len(c.sealed))
+	}
+	for range 3 {
+		c.Put(data(100, 100))
+	}
+	if c.isOff() {
+		t.Error("the disk is left alone although something could go")
+	}
+	if c.Put(data(100, 100)); !c.isOff() {
+		t.Error("with nothing left to go, the disk is asked again and again")
+	}
+}
+
+func TestWhatCannotBeRemovedStaysInTheBooks(t *testing.T) {
+	c, refs := fill(t, t.TempDir())
+	used := c.Stats().Used
+	c.slow.Lock()
+	c.mu.Lock()
+	for _, s := range append(c.sealed, c.active) {
+		s.path = "/dev/null/no directory"
+	}
+	c.limits.Size, c.room = used, used
+	c.mu.Unlock()
+	c.slow.Unlock()
+	for i := range 10 {
+		c.ask()
+		c.Put(data(i+100, 40_000))
+	}
+	if c.Stats().Used < used {
+		t.Error("bytes that are on the disk are not counted")
+	}
+	if n := countThere(c, refs); n != len(refs) {
+		t.Errorf("of %d chunks that were there %d are left", len(refs), n)
+	}
+}

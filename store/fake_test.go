@@ -1,0 +1,112 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+
+	"lighter/format/chunk"
+	"lighter/format/pack"
+)
+
+// memory is a Cache that forgets nothing.
+type memory struct {
+	mu     sync.Mutex
+	chunks map[chunk.ID][]byte
+}
+
+func newMemory() *memory { return &memory{chunks: map[chunk.ID][]byte{}} }
+
+func (m *memory) Read(ref chunk.Ref, offset int, dst []byte) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	b, ok := m.chunks[ref.ID]
+	return ok && copy(dst, b[offset:]) == len(dst)
+}
+
+func (m *memory) Has(id chunk.ID) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	_, ok := m.chunks[id]
+	return ok
+}
+
+func (m *memory) Put(ref chunk.Ref, plain []byte) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.chunks[ref.ID] = bytes.Clone(plain)
+}
+
+// source is a Source whose answers a test decides.
+type source struct {
+	unit  func(ctx context.Context, u chunk.Unit) ([]byte, error)
+	chunk func(ctx context.Context, id chunk.ID) ([]byte, error)
+	asked atomic.Int64
+	from  string // what it calls its origin
+}
+
+func (s *source) Unit(ctx context.Context, u chunk.Unit, take func(int64, io.Reader) error) (string, error) {
+	s.asked.Add(1)
+	return s.from, give(take)(s.unit(ctx, u))
+}
+
+func (s *source) Chunk(ctx context.Context, id chunk.ID, take func(int64, io.Reader) error) (string, error) {
+	s.asked.Add(1)
+	if s.chunk == nil {
+		return "", fmt.Errorf("chunk %s: %w", id, chunk.ErrNotFound)
+	}
+	return s.from, give(take)(s.chunk(ctx, id))
+}
+
+func give(take func(int64, io.Reader) error) func([]byte, error) error {
+	return func(b []byte, err error) error {
+		if err != nil {
+			return err
+		}
+		return take(int64(len(b)), bytes.NewReader(b))
+	}
+}
+
+// nothing is a Cache that keeps nothing.
+type nothing struct{}
+
+func (nothing) Read(chunk.Ref, int, []byte) bool { return false }
+func (nothing) Has(chunk.ID) bool                { return false }
+func (nothing) Put(chunk.Ref, []byte)            {}
+
+// newUnits returns Units that do not pause for long.
+func newUnits(source Source, cache Cache) *Units {
+	u := NewUnits(source, cache)
+	u.pause = time.Millisecond
+	return u
+}
+
+var where = chunk.Unit{Pack: chunk.ID{7}, N: 3}
+
+var encoder, _ = zstd.NewWriter(nil)
+
+// encode makes a unit of the chunks, and refs with the hint where.
+func encode(t testing.TB, chunks ...string) (unit []byte, refs []chunk.Ref) {
+	t.Helper()
+	var b pack.UnitBuilder
+	for _, c := range chunks {
+		ref := chunk.Ref{ID: chunk.Sum([]byte(c)), Length: uint32(len(c)), Unit: where}
+		b.Add(ref.ID, []byte(c))
+		refs = append(refs, ref)
+	}
+	return b.Encode(nil, encoder), refs
+}
+
+func fetch(t testing.TB, u *Units, ref chunk.Ref) (string, error) {
+	t.Helper()
+	dst := make([]byte, ref.Length)
+	err := u.Share().Read(t.Context(), ref, 0, dst)
+	return string(dst), err
+}

@@ -194,7 +194,11 @@ func printImage(d node.ImageDetail) error {
 		add("here", fmt.Sprintf("%s of %s (%d of %d chunks)", size(c.BytesHere), size(c.Bytes), c.ChunksHere, c.Chunks))
 	}
 	if d.Local > 0 {
-		add("local", size(d.Local)+" in a file that new mounts read without the node")
+		goes := "it goes when the cache needs room"
+		if d.Mount != nil && d.Mount.Local {
+			goes = "it is mounted, so it goes with the image"
+		}
+		add("local", size(d.Local)+" in a file that new mounts read without the node; "+goes)
 	}
 	if d.Completes != "" {
 		add("completion", d.Completes)

@@ -59,7 +59,7 @@ lazy         its tree was fetched
 chain        sha256:` + strings.Repeat("ab", 32) + `
 tree         ` + s.Images[0].Tree.String() + `
 here         3.0 MiB of 150 MiB (4 of 100 chunks)
-local        151 MiB in a file that new mounts read without the node
+local        151 MiB in a file that new mounts read without the node; it is mounted, so it goes with the image
 completion   waits: it rains
 pinned       150 MiB, of which 3.0 MiB are here
 cache off    its disk is gone

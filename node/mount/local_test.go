@@ -73,6 +73,7 @@ func left(t *testing.T, trees *Trees) []string {
 // by the next daemon, and goes when room is needed, unless it is mounted.
 func TestLocalDevice(t *testing.T) {
 	trees, tree, r := openLocal(t)
+	before, files := trees.Size(tree)
 	for range 2 {
 		if err := trees.MakeLocal(t.Context(), tree); err != nil {
 			t.Fatal(err)
@@ -87,6 +88,9 @@ func TestLocalDevice(t *testing.T) {
 	}
 	if size, ok := trees.HasLocal(tree); !ok || size != 100*4096 || r.taken != size {
 		t.Errorf("it counts %d, %t; taken %d", size, ok, r.taken)
+	}
+	if after, more := trees.Size(tree); after != before+100*4096 || more != files+2 {
+		t.Errorf("with it the tree takes %d bytes in %d files, before %d in %d", after, more, before, files)
 	}
 	unfinished := filepath.Join(trees.dir(tree), localNew) // of a daemon that was killed
 	if err := errors.Join(os.Mkdir(unfinished, 0o700), os.WriteFile(filepath.Join(unfinished, "device"), nil, 0o600)); err != nil {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -134,15 +135,15 @@ func (t *Trees) Has(tree chunk.ID) bool {
 	return err == nil
 }
 
-// Size returns what the tree's index takes on disk, in bytes, and in how many
-// files.
+// Size returns what removing the tree would free on disk: its index and its local
+// device, if it has one, in bytes, and in how many files.
 func (t *Trees) Size(tree chunk.ID) (bytes, files int64) {
 	_ = filepath.WalkDir(t.dir(tree), func(_ string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return nil // gone meanwhile: nothing to count
 		}
-		if entry.IsDir() && entry.Name() == localDir {
-			return fs.SkipDir // it goes when room is needed, as chunks do
+		if entry.IsDir() && slices.Contains([]string{localDir, localNew, localOld}, entry.Name()) {
+			return fs.SkipDir // it has holes: what it takes is known
 		}
 		if info, err := entry.Info(); err == nil {
 			files++
@@ -152,6 +153,10 @@ func (t *Trees) Size(tree chunk.ID) (bytes, files int64) {
 		}
 		return nil
 	})
+	if local, ok := t.HasLocal(tree); ok {
+		bytes += local
+		files += 2 // a directory and the device; the metadata image is counted
+	}
 	return bytes, files
 }
 

@@ -14,25 +14,29 @@ import (
 // that what is known can double in a round trip.
 // What is more than that makes a queue, and in a queue every first byte is late: so that
 // the window does not grow by what it has itself made, the queue drains once in a while.
+// And requests are paced: units that are asked for all at once share the link, and the
+// first of them, for which somebody may wait, comes with the last.
 // docs/decisions/prefetch.md has the measurements.
 const (
-	// firstWindow is how many bytes may be on their way before anything is known, and
-	// firstRate what a link is taken to carry, in bytes a second, until it was seen to
-	// carry more: if that is too much, a fault waits some round trips more.
-	// leastWindow and mostWindow bound what is known.
-	firstWindow = 256 << 10
+	// firstTrip and firstRate, in bytes a second, are what is taken for granted of a link
+	// until it was measured, and seen to carry more: if that is too much, a fault waits
+	// some round trips more. leastWindow and mostWindow bound what is known.
+	firstTrip   = 20 * time.Millisecond
 	firstRate   = 25 << 20
 	leastWindow = 128 << 10
 	mostWindow  = 16 << 20
-	// firstGain is by how much the window exceeds what the link was seen to hold
-	// while that grows (2/ln 2, as BBR has it), gain by how much after that: so more
-	// is seen if there is more.
+	// firstGain is by how much the window exceeds what the link was seen to hold, and
+	// the pace what it was seen to carry, while that grows (2/ln 2, as BBR has it), gain
+	// by how much after that: so more is seen if there is more.
 	firstGain = 2.89
 	gain      = 1.25
 	// growth is what counts as such, and flatSamples is how many samples without it
-	// end the beginning.
+	// end the beginning; so do lateTrips in a row, half as long again as the shortest and
+	// longer by lateness: they were in a queue.
 	growth      = 1.25
-	flatSamples = 3
+	flatSamples = 6
+	lateTrips   = 8
+	lateness    = 4 * time.Millisecond
 	// firstSample is the least time over which a rate is measured in the beginning, or
 	// a round trip, and laterSample after that, or two: so that what had piled up while
 	// the processors were busy is not taken for what the link carries.
@@ -47,6 +51,8 @@ const (
 	// and one that is timed.
 	drainEvery = tripTime / 2
 	leastDrain = 20 * time.Millisecond
+	// longestPause bounds the time between two requests.
+	longestPause = time.Second
 	// longTrip is the round trip from which on it is worth asking for more than what a
 	// reader waits for, and leastReach and mostReach bound how much. So many first
 	// bytes have to have been timed before.
@@ -67,9 +73,11 @@ type link struct {
 	trip     recent     // in ns, negative: the most is the shortest
 	trips    int        // first bytes that were timed
 	drained  time.Time  // when the queue last began to
+	next     time.Time  // when more may be asked for, so that it comes when the link is free for it
 	sample   sample
 	best     float64       // the rate when it last grew
 	flat     int           // samples since then for which the window was full
+	late     int           // first bytes in a row that came from a queue
 	freed    chan struct{} // closed when there may be room; nil if nobody waits
 }
 
@@ -83,6 +91,7 @@ type sample struct {
 // crossing is one request's way over the link.
 type crossing struct {
 	left  int64 // bytes that have not arrived
+	paced bool
 	began time.Time
 }
 
@@ -101,11 +110,20 @@ func (l *link) answer(c *crossing, length int64, trip time.Duration) {
 	defer l.mu.Unlock()
 	if length >= 0 {
 		l.onTheWay += length - c.left
+		if c.paced {
+			l.next = l.next.Add(l.takes(length - c.left))
+		}
 		c.left = length
 	}
 	if trip > 0 {
 		l.trip.add(-float64(trip), tripTime)
 		l.trips++
+		if l.late++; trip <= l.roundTrip()*3/2+lateness {
+			l.late = 0
+		}
+		if l.late >= lateTrips && l.best > 0 {
+			l.flat, l.late = flatSamples, 0
+		}
 	}
 }
 
@@ -113,7 +131,9 @@ func (l *link) answer(c *crossing, length int64, trip time.Duration) {
 func (l *link) arrive(c *crossing, n int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.sample.delivered += n
+	if l.sample.delivered += n; l.sample.since.IsZero() {
+		l.sample = sample{since: time.Now()}
+	}
 	if took := time.Since(l.sample.since); took >= l.sampleTime() {
 		l.learn(float64(l.sample.delivered)/took.Seconds(), l.sample.full)
 		l.sample = sample{since: time.Now()}
@@ -156,8 +176,21 @@ func (l *link) end(c *crossing) {
 
 func (l *link) roundTrip() time.Duration { return time.Duration(-l.trip.most()) }
 
-// holds returns how many bytes the link was seen to hold.
-func (l *link) holds() float64 { return l.rate.most() * l.roundTrip().Seconds() }
+// carries returns how many bytes a second the link carries as far as it is known.
+func (l *link) carries() float64 {
+	if l.isNew() {
+		return max(l.rate.most(), firstRate)
+	}
+	return l.rate.most()
+}
+
+// holds returns how many bytes fit on the way.
+func (l *link) holds() float64 {
+	if l.trips == 0 {
+		return firstRate * firstTrip.Seconds()
+	}
+	return l.carries() * l.roundTrip().Seconds()
+}
 
 // reach returns how many bytes come while a reader waits for a first one, if that is
 // long; 0: it is not.
@@ -184,33 +217,59 @@ func (l *link) gain() float64 {
 }
 
 func (l *link) window() int64 {
-	least := int64(leastWindow)
-	if l.isNew() {
-		least = max(firstWindow, int64(firstRate*l.roundTrip().Seconds()))
-	}
-	return min(max(int64(l.gain()*l.holds()), least), mostWindow)
+	return min(max(int64(l.gain()*l.holds()), leastWindow), mostWindow)
 }
 
-// hasRoom tells whether so little is on its way that more may be asked for.
-func (l *link) hasRoom() bool {
+// turn tells whether more may be asked for that nobody waits for, and if not for how
+// long at least; 0: until something has changed. While a reader waits there is to be no
+// queue.
+func (l *link) turn(readerWaits bool) (now bool, in time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.isDraining() {
-		return l.onTheWay < int64(l.holds()/2)
+	most := l.window()
+	switch {
+	case l.isDraining():
+		most = int64(l.holds() / 2)
+	case readerWaits && !l.isNew():
+		most = int64(l.holds())
 	}
-	if l.onTheWay < l.window() {
-		return true
+	in = max(time.Until(l.next), 0)
+	if now = l.onTheWay < most && in == 0; !now {
+		l.sample.full = true
 	}
-	l.sample.full = true
-	return false
+	if l.onTheWay >= most {
+		in = 0
+	}
+	return now, in
+}
+
+// pace notes that n bytes are asked for in their turn.
+func (l *link) pace(c *crossing, n int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now := time.Now(); l.next.Before(now) {
+		l.next = now
+	}
+	l.next = l.next.Add(l.takes(n))
+	c.paced = true
+}
+
+// takes returns how far apart requests are to be of which one brings n bytes.
+func (l *link) takes(n int64) time.Duration {
+	seconds := float64(n) / (l.gain() * l.carries())
+	return time.Duration(min(seconds, longestPause.Seconds()) * float64(time.Second))
 }
 
 // isDraining tells whether so little is to be on its way that no first byte waits.
 func (l *link) isDraining() bool {
+	if l.isNew() {
+		l.drained = time.Now()
+		return false
+	}
 	if time.Since(l.drained) >= drainEvery {
 		l.drained = time.Now()
 	}
-	return !l.isNew() && time.Since(l.drained) < max(3*l.roundTrip(), leastDrain)
+	return time.Since(l.drained) < max(3*l.roundTrip(), leastDrain)
 }
 
 // changed returns what is closed when there may be room.

@@ -17,9 +17,9 @@ const maxStreamUnstored = maxUnstored / 4
 // it is in the cache, and tells how many bytes came for this call alone (encoded). wait
 // is nil if nothing had to be asked for.
 //
-// Its turn is when the link has room: as much is asked for as keeps it busy, so that a
-// reader's request meets no queue. While a reader of the share waits for something that
-// was not on its way, and for a while after the source has failed, nothing begins. A
+// Its turn is when the link has room: as much is asked for as keeps it busy, and while
+// a reader of the share waits for something that was not on its way so little that his
+// answer meets no queue. For a while after the source has failed nothing begins. A
 // share for which nothing is on its way may begin one unit, however full the link is
 // of others'.
 func (s *Share) Stream(ctx context.Context, ref chunk.Ref, size int64) (wait func(context.Context) (int64, error), err error) {
@@ -32,6 +32,9 @@ func (s *Share) Stream(ctx context.Context, ref chunk.Ref, size int64) (wait fun
 	f, started := u.joinSized(s, key, ref.ID, size)
 	if f == nil {
 		return nil, nil
+	}
+	if started {
+		u.link.pace(&f.crossing, size)
 	}
 	s.streams.Add(1)
 	u.gate.want(s, &f.place, false)
@@ -55,13 +58,16 @@ func (s *Share) awaitTurn(ctx context.Context) error {
 	u := s.units
 	for {
 		changed := u.link.changed()
-		rest := time.Until(time.Unix(0, u.rests.Load()))
-		if rest <= 0 && s.hasTurn() {
-			return nil
+		in := time.Until(time.Unix(0, u.rests.Load()))
+		if in <= 0 {
+			var now bool
+			if now, in = s.turn(); now {
+				return nil
+			}
 		}
 		again := make(<-chan time.Time)
-		if rest > 0 {
-			again = time.After(rest)
+		if in > 0 {
+			again = time.After(in)
 		}
 		select {
 		case <-changed:
@@ -72,12 +78,16 @@ func (s *Share) awaitTurn(ctx context.Context) error {
 	}
 }
 
-func (s *Share) hasTurn() bool {
+// turn is the link's, for this share.
+func (s *Share) turn() (now bool, in time.Duration) {
 	u := s.units
-	if u.unstored.Load() > maxStreamUnstored || u.gate.hasFault(s) {
-		return false
+	if u.unstored.Load() > maxStreamUnstored {
+		return false, 0
 	}
-	return s.streams.Load() == 0 || u.link.hasRoom()
+	if s.streams.Load() == 0 {
+		return true, 0
+	}
+	return u.link.turn(u.gate.hasFault(s))
 }
 
 // Reach returns how many bytes come from the source in the time that a first byte

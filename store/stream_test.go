@@ -212,50 +212,60 @@ func TestStreamAndReadersShareRequests(t *testing.T) {
 	})
 }
 
-// While a reader waits for something that is not on its way, a stream of the same
-// share begins nothing, and goes on when he has it.
-func TestReadersGoBeforeTheStream(t *testing.T) {
-	unit, refs := encode(t, noise(100, 1))
+// While a reader waits for something that was not on its way, a stream of the same
+// share makes no queue, and fills the link all the same.
+func TestReadersMeetNoQueue(t *testing.T) {
+	const large, late = 40_000, 1 << 20
+	unit, refs := encode(t, noise(large, 1))
 	synctest.Test(t, func(t *testing.T) {
-		w := &wire{rate: 1e6, trip: time.Second, asked: map[uint32]int{}, answer: func(chunk.Unit) []byte { return unit }}
+		w := &wire{rate: 10e6, trip: 100 * time.Millisecond, asked: map[uint32]int{}}
+		holds, answer := int64(w.rate*w.trip.Seconds()), make(chan struct{})
+		w.answer = func(u chunk.Unit) []byte {
+			if u.N == late {
+				<-answer
+			}
+			return unit
+		}
 		u := NewUnits(w, nothing{})
-		s, other := u.Share(), u.Share()
-		var done sync.WaitGroup
-		stream := func(s *Share, n int) {
-			done.Go(func() {
-				wait, err := s.Stream(t.Context(), at(refs[0], n), 100)
-				if err == nil {
-					_, err = wait(t.Context())
-				}
+		s := u.Share()
+		var waits sync.WaitGroup
+		defer waits.Wait()
+		stream := func(from, to int) (most int64) {
+			for n := from; n < to; n++ {
+				wait, err := s.Stream(t.Context(), at(refs[0], n), large)
 				if err != nil {
-					t.Error(err)
+					t.Fatal(err)
 				}
-			})
-			synctest.Wait()
-		}
-		read := func(n int) {
-			done.Go(func() {
-				if err := s.Read(t.Context(), at(refs[0], n), 0, make([]byte, 10)); err != nil {
-					t.Error(err)
+				if n > (from+to)/2 {
+					most = max(most, u.Stats().Link.OnTheWay)
 				}
-			})
-			synctest.Wait()
+				waits.Go(func() {
+					if _, err := wait(t.Context()); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			return most
 		}
-		stream(s, 1)
-		read(1) // it is on its way
-		stream(s, 2)
-		if w.times(2) != 1 {
-			t.Error("a reader who waits for the stream holds it up")
+		if most := stream(0, 400); most < holds*6/5 {
+			t.Errorf("while nobody waits %d bytes are on their way, the link holds %d", most, holds)
 		}
-		read(3)
-		stream(s, 4)
-		stream(other, 5)
-		if w.times(4) != 0 || w.times(5) != 1 {
-			t.Errorf("while a reader waits, asked for %v", w.asked)
+		waits.Go(func() {
+			if err := s.Read(t.Context(), at(refs[0], late), 0, make([]byte, 10)); err != nil {
+				t.Error(err)
+			}
+		})
+		before := len(w.arrived)
+		if most := stream(400, 800); most > holds+large+typicalUnit {
+			t.Errorf("while a reader waits %d bytes are on their way, the link holds %d", most, holds)
 		}
-		done.Wait()
-		if w.times(4) != 1 || s.faults != 0 {
-			t.Errorf("after he has it, asked for %v, %d faults", w.asked, s.faults)
+		if used := w.used(before); used < 0.9 {
+			t.Errorf("%.2f of the link was used while a reader waited", used)
+		}
+		close(answer)
+		waits.Wait()
+		if s.faults != 0 {
+			t.Errorf("%d faults in the end", s.faults)
 		}
 	})
 }

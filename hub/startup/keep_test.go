@@ -185,28 +185,6 @@ func fetch(packs []Pack, tr *Tree, r trace.Recording) (fetched, used int64) {
 	return fetched, used
 }
 
-// Whoever leaves the way of a long start gets no more than a bounded part of it.
-func TestLongStarts(t *testing.T) {
-	sizes, names := program(1400)
-	tr := sampleTree(t, sizes)
-	packs := lay(t, tr, Keep(nil, []trace.Recording{reading(sizes, names...)}))
-	if len(packs) < 3 || !packs[0].AtMount || packs[1].AtMount {
-		t.Fatalf("%d packs", len(packs))
-	}
-	inFirst, size := 0, int64(0)
-	for ; size < packs[0].Bytes; inFirst++ {
-		size += int64(sizes[names[inFirst]]) * 64 * kib
-	}
-	if fetched, _ := fetch(packs, tr, reading(sizes, names[:inFirst*2/3]...)); fetched != packs[0].Bytes+packs[1].Bytes {
-		t.Errorf("who goes on in the first part gets %d bytes of the next", fetched-packs[0].Bytes)
-	}
-	for n := 1; n <= len(names); n += 151 {
-		if fetched, used := fetch(packs, tr, reading(sizes, names[:n]...)); fetched > max(firstSegment+firstSegment/8, 4*used+4*used/16) {
-			t.Errorf("%d files: %d bytes are fetched of %d", n, fetched, used)
-		}
-	}
-}
-
 // What the next build of an image has at other paths is found by its chunks.
 func TestMovedFiles(t *testing.T) {
 	sizes := map[string]int{"/old/a": 3, "/old/b": 2, "/old/c": 4}

@@ -207,21 +207,19 @@ func (p *plan) shorten() {
 		}
 		return cmp.Compare(value(b), value(a))
 	})
-	packs, left := 0, int64(maxLayout)
+	left := int64(maxLayout)
 	kept := p.groups[:0]
 	for _, g := range p.groups {
 		for i, it := range g.items {
-			if left -= int64(it.ref.Length); left < 0 {
+			if int64(it.ref.Length) > left {
 				g.items = g.items[:i]
 				break
 			}
+			left -= int64(it.ref.Length)
 		}
-		parts := len(segments(g.items))
-		if parts == 0 || packs+parts > index.MaxStartups {
-			continue
+		if len(g.items) > 0 && len(kept) < index.MaxStartups {
+			kept = append(kept, g)
 		}
-		packs += parts
-		kept = append(kept, g)
 	}
 	p.groups = kept
 	slices.SortStableFunc(p.groups, func(a, b *group) int {

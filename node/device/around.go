@@ -33,16 +33,6 @@ type around struct {
 	work         sync.WaitGroup
 }
 
-// zone is one kind of what lies around.
-type zone struct {
-	marks   marks
-	brought atomic.Int64 // plain
-	used    atomic.Int64
-}
-
-// pays tells whether enough was read of what came.
-func (z *zone) pays(part int64) bool { return z.brought.Load() <= aroundCredit+part*z.used.Load() }
-
 // readAround asks for what lies around an extent whose chunk is not here. It does not
 // wait. What a start needs according to the hub goes first.
 func (d *Device) readAround(extent int64) {
@@ -74,7 +64,7 @@ func (w *neighbours) ask(extent int64) {
 	d := w.device
 	w.own, _ = d.unit(extent) // it comes anyway
 	behind, before := extent+1, extent
-	if d.around.file.pays(filePart) {
+	if d.around.file.debt(filePart) <= aroundCredit {
 		for ; behind < extent+aroundFar && !w.isFirst(behind); behind++ {
 			if !w.take(behind, &d.around.file) {
 				return
@@ -87,7 +77,7 @@ func (w *neighbours) ask(extent int64) {
 		}
 	}
 	w.left = min(w.left, besideUnits)
-	if !d.around.beside.pays(besidePart) {
+	if d.around.beside.debt(besidePart) > aroundCredit {
 		return
 	}
 	for n := range aroundFar { // of three extents two behind
@@ -128,19 +118,6 @@ func (w *neighbours) take(i int64, z *zone) bool {
 		w.left--
 		w.asked[unit] = true
 	}
-	if z.marks.set(i, d.extents.Extents) {
-		z.brought.Add(int64(e.Length))
-		d.ahead.around.brought.Add(int64(e.Length))
-	}
+	z.bring(i, d.extents.Extents, int64(e.Length), &d.ahead.around)
 	return true
-}
-
-// use notes that an extent is read.
-func (a *around) use(p part, all *yield) {
-	for _, z := range []*zone{&a.file, &a.beside} {
-		if z.marks.clear(p.extent) {
-			z.used.Add(int64(p.ref.Length))
-			all.used.Add(int64(p.ref.Length))
-		}
-	}
 }

@@ -48,11 +48,10 @@ type Device struct {
 	extents   *index.Map
 	where     atomic.Pointer[where]
 	chunks    Chunks
-	reader    prefetch.Sequential
+	readers   [2]prefetch.Sequential // of what is not foreseen, and of what is
 	ahead     *Ahead
 	wishes    *wishes
 	stream    *stream
-	streamed  marks
 	around    around
 	mend      func(ctx context.Context, cause error) bool // nil: nobody does
 	locator   Locator                                     // nil: there is none
@@ -126,33 +125,41 @@ func (d *Device) read(ctx context.Context, dst []byte, offset int64) (missed int
 	if r := d.recording.Load(); r != nil {
 		r.Note(offset, int64(len(dst)))
 	}
-	missing, missed, err := d.cached(dst, offset)
+	c, err := d.cached(dst, offset)
 	if err != nil && d.mend != nil && d.mend(ctx, err) {
-		missing, missed, err = d.cached(dst, offset)
+		c, err = d.cached(dst, offset)
 	}
 	if err != nil {
-		return missed, fmt.Errorf("read %d bytes at %d: %w: %w", len(dst), offset, errIndex, err)
+		return c.missed, fmt.Errorf("read %d bytes at %d: %w: %w", len(dst), offset, errIndex, err)
 	}
 	d.stream.read(offset, int64(len(dst)))
-	d.readAhead(offset, int64(len(dst)))
-	if len(missing) == 0 {
+	d.readAhead(offset, int64(len(dst)), c.last)
+	if len(c.missing) == 0 {
 		return 0, nil
 	}
-	d.missed.Add(missed)
-	d.readAround(missing[0].extent)
-	return missed, d.fetch(ctx, missing)
+	d.missed.Add(c.missed)
+	d.readAround(c.missing[0].extent)
+	return c.missed, d.fetch(ctx, c.missing)
 }
 
-// cached fills dst with what is on this machine, and returns the rest.
-func (d *Device) cached(dst []byte, offset int64) (missing []part, missed int64, err error) {
+// found is what of a read was on this machine.
+type found struct {
+	missing []part // the rest
+	missed  int64  // its bytes
+	last    int64  // the last extent that was read
+}
+
+// cached fills dst with what is on this machine.
+func (d *Device) cached(dst []byte, offset int64) (f found, err error) {
 	err = d.parts(dst, offset, func(p part) {
 		d.use(p)
+		f.last = p.extent
 		if !d.chunks.Cached(p.ref, p.offset, p.dst) {
-			missing = append(missing, p)
-			missed += int64(len(p.dst))
+			f.missing = append(f.missing, p)
+			f.missed += int64(len(p.dst))
 		}
 	})
-	return missing, missed, err
+	return f, err
 }
 
 // parts calls fn for each extent that lies in the range, and zeroes what none
@@ -202,28 +209,34 @@ func (d *Device) fetch(ctx context.Context, missing []part) error {
 	return group.Wait()
 }
 
-// readAhead tells of a read, and asks for the units that its reader is likely to
-// want next. It never waits.
-func (d *Device) readAhead(offset, length int64) {
-	r := d.reader.Read(offset, length, func(to int64) int64 { return d.fileEnd(offset, to) })
-	if r.To <= r.From {
+// readAhead tells of a read up to the extent last, and asks for the units that its
+// reader is likely to want next. It never waits. Where starts are known they say better
+// what that is: who reads what they read gets nothing else, and that from the stream as
+// long as there is one.
+func (d *Device) readAhead(offset, length, last int64) {
+	foreseen, reader := d.isForeseen(last), &d.readers[0]
+	if foreseen {
+		reader = &d.readers[1]
+	}
+	r := reader.Read(offset, length, func(to int64) int64 { return d.fileEnd(offset, to) })
+	if r.To <= r.From || foreseen && d.stream.isRunning() {
 		return
 	}
 	i, err := d.extents.Find(r.From)
-	last := chunk.Unit{}
+	asked := chunk.Unit{}
 	for ; err == nil && i < d.extents.Extents; i++ {
 		var e index.Extent
 		if e, err = d.extents.Extent(i); err != nil || e.Offset >= r.To {
 			return
 		}
-		if d.chunks.Has(e.ID) {
+		if d.chunks.Has(e.ID) || foreseen && !d.isForeseen(i) {
 			continue
 		}
 		unit, _ := d.unit(i)
-		if unit == last && !last.IsZero() {
+		if unit == asked && !asked.IsZero() {
 			continue
 		}
-		last = unit
+		asked = unit
 		if !d.ahead.ask(d.wishes, chunk.Ref{ID: e.ID, Length: e.Length, Unit: unit}) {
 			return
 		}

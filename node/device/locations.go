@@ -10,13 +10,19 @@ import (
 
 // where is what a device knows of where its chunks lie, until it knows better.
 type where struct {
-	locations *index.Locations // nil: nothing
-	replaced  context.Context  // done when there is something newer
+	locations *index.Locations  // nil: nothing
+	startup   map[chunk.ID]bool // the startup packs
+	replaced  context.Context   // done when there is something newer
 	replace   context.CancelFunc
 }
 
 func newWhere(locations *index.Locations) *where {
-	w := &where{locations: locations}
+	w := &where{locations: locations, startup: map[chunk.ID]bool{}}
+	if locations != nil {
+		for _, s := range locations.Startups() {
+			w.startup[s.Pack] = true
+		}
+	}
 	w.replaced, w.replace = context.WithCancel(context.Background())
 	return w
 }
@@ -60,6 +66,17 @@ func (d *Device) unit(extent int64) (unit chunk.Unit, ok bool) {
 			return chunk.Unit{}, false
 		}
 	}
+}
+
+// isForeseen tells whether an extent's chunk is in a startup pack: it is known what else
+// is read, and what is not.
+func (d *Device) isForeseen(extent int64) bool {
+	startup := d.where.Load().startup
+	if len(startup) == 0 {
+		return false
+	}
+	unit, _ := d.unit(extent)
+	return startup[unit.Pack]
 }
 
 // fetchOne reads one chunk's part. Not every origin can find a chunk by its ID (a

@@ -47,19 +47,55 @@ type Yield struct {
 
 func (y *yield) stats() Yield { return Yield{y.fetched.Load(), y.brought.Load(), y.used.Load()} }
 
-// expect marks extents whose chunks are not here and were asked for.
-func (d *Device) expect(extents []int64, m *marks, y *yield) {
+// expect notes that extents whose chunks are not here come with a startup pack.
+func (d *Device) expect(extents []int64) {
 	for _, i := range extents {
-		if e, err := d.extents.Extent(i); err == nil && !d.chunks.Has(e.ID) && m.set(i, d.extents.Extents) {
-			y.brought.Add(int64(e.Length))
+		if e, err := d.extents.Extent(i); err == nil && !d.chunks.Has(e.ID) {
+			d.stream.zone.bring(i, d.extents.Extents, int64(e.Length), &d.ahead.streamed)
 		}
 	}
 }
 
 // use notes that an extent is read.
 func (d *Device) use(p part) {
-	if d.streamed.clear(p.extent) {
-		d.ahead.streamed.used.Add(int64(p.ref.Length))
+	if d.stream.zone.use(p, &d.ahead.streamed) {
+		d.stream.free()
 	}
-	d.around.use(p, &d.ahead.around)
+	d.around.file.use(p, &d.ahead.around)
+	d.around.beside.use(p, &d.ahead.around)
+}
+
+// zone is one kind of what comes to a device before anybody reads it.
+type zone struct {
+	marks   marks
+	brought atomic.Int64 // plain
+	used    atomic.Int64
+}
+
+// debt is how much more came than so many times what was read of it.
+func (z *zone) debt(part int64) int64 { return z.brought.Load() - part*z.used.Load() }
+
+// forget begins anew.
+func (z *zone) forget() {
+	z.marks.words.Store(nil)
+	z.brought.Store(0)
+	z.used.Store(0)
+}
+
+// bring notes that an extent was asked for.
+func (z *zone) bring(extent, extents, length int64, all *yield) {
+	if z.marks.set(extent, extents) {
+		z.brought.Add(length)
+		all.brought.Add(length)
+	}
+}
+
+// use notes that an extent is read, and tells whether it came that way.
+func (z *zone) use(p part, all *yield) bool {
+	came := z.marks.clear(p.extent)
+	if came {
+		z.used.Add(int64(p.ref.Length))
+		all.used.Add(int64(p.ref.Length))
+	}
+	return came
 }

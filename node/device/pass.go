@@ -6,13 +6,8 @@ import (
 	"sync"
 	"time"
 
-	"lighter/format/chunk"
 	"lighter/format/index"
 )
-
-// streamLies is how many units in a row may not be what they should, or not be there,
-// before a startup pack is given up.
-const streamLies = 8
 
 // pass is what was fetched since the stream began, or went on.
 type pass struct {
@@ -21,39 +16,17 @@ type pass struct {
 	room    chan struct{} // one for each unit in flight
 	careful bool          // one unit at a time: the last pass has failed
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards failed
 	failed error      // the source, or the cache: not to be tried now
-	lies   int        // in a row, of one pack
 }
 
 var errNotKept = errors.New("the cache does not take it")
 
-// learn notes how a unit came.
-func (p *pass) learn(err error) {
+// fail notes that nothing more is to be asked for.
+func (p *pass) fail(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	switch {
-	case err == nil:
-		p.lies = 0
-	case errors.Is(err, chunk.ErrNotFound) || errors.As(err, new(*chunk.InvalidError)):
-		p.lies++
-	default:
-		p.failed = err
-	}
-}
-
-// begin begins with another pack.
-func (p *pass) begin() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.lies = 0
-}
-
-// isOver tells whether nothing more of a pack is to be asked for.
-func (p *pass) isOver() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.failed != nil || p.lies >= streamLies
+	p.failed = err
 }
 
 // why says why nothing more is to be asked for at all.

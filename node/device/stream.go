@@ -2,6 +2,7 @@ package device
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -16,6 +17,9 @@ const (
 	// streamUnits bounds the units of one stream that were asked for and are not
 	// stored yet. How many are worth asking for the link says.
 	streamUnits = 64
+	// streamLies is how many units in a row may not be what they should, or not be
+	// there, before a startup pack is given up.
+	streamLies = 8
 	// streamTries is how many times a stream goes on after the source has failed or
 	// the cache has not taken what came, streamPause and streamRarest bound the
 	// pauses before it does, which double.
@@ -24,37 +28,56 @@ const (
 	streamRarest = time.Minute
 	// shortPause is how soon it is looked again whether memory or the disk is short.
 	shortPause = time.Second
+	// streamCredit is how many bytes, plain, a pack may bring before any of them is
+	// read; of what comes beyond it, one part in streamPart has to be read. So a start
+	// that leaves the way of those before it gets a bounded multiple of what it uses.
+	streamCredit = 32 << 20
+	streamPart   = 4
 	// streamEarly bounds the reads that are remembered until it is known of which
 	// extents they are.
 	streamEarly = 256
 )
 
-// stream fetches a device's startup packs, each when it is wanted, one after the
-// other. It has a goroutine while there is something to fetch.
+// stream fetches a device's startup packs, each when it is wanted: the one that was
+// wanted last first, for that is what is being read. It has a goroutine while there is
+// something to fetch.
 type stream struct {
 	device *Device
 	armed  atomic.Pointer[prefetch.Triggers] // of packs that are not wanted yet; nil: of none
 	ctx    context.Context                   // ends with the device
 	stop   context.CancelFunc
 	work   sync.WaitGroup
+	zone   zone          // what came of the packs
+	grant  int64         // streamCredit, but in tests
+	held   atomic.Bool   // until more of that is read, or another pack is wanted
+	freed  chan struct{} // holds one when it is to be looked whether that is so
 
 	mu        sync.Mutex // guards what follows
 	locations *index.Locations
 	packs     []index.Startup // of the locations
 	wanted    []bool          // of each pack
-	queue     []index.Startup // that are wanted, the first is next
+	queue     []*task         // of packs that are wanted, the first is next
 	early     []prefetch.Range
 	begun     bool // those at mount are wanted
 	running   bool
 	ended     bool
 	left      int64 // bytes, plain, that may be fetched
+	credit    int64 // the zone's debt, up to which they may be
+}
+
+// task is a pack that is wanted.
+type task struct {
+	pack    index.Startup
+	planned bool            // its units are known
+	units   []prefetch.Unit // that are left; the first is next
+	lies    atomic.Int32    // units in a row that were not what they should be
 }
 
 // notArmed stands for triggers that are not known yet.
 var notArmed = &prefetch.Triggers{}
 
 func newStream(d *Device) *stream {
-	s := &stream{device: d, left: d.ahead.options.Limit}
+	s := &stream{device: d, left: d.ahead.options.Limit, grant: streamCredit, freed: make(chan struct{}, 1)}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	return s
 }
@@ -87,11 +110,13 @@ func (s *stream) begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.begun = true
-	if len(s.packs) > 0 && !s.running {
-		s.left = s.device.ahead.options.Limit
+	if len(s.packs) > 0 && (!s.running || s.held.Load()) {
+		s.left, s.queue = s.device.ahead.options.Limit, nil
+		s.zone.forget()
 		clear(s.wanted)
 		s.armed.Store(notArmed)
 		s.start()
+		s.free()
 	}
 	return slices.ContainsFunc(s.packs, func(p index.Startup) bool { return p.AtMount })
 }
@@ -137,11 +162,17 @@ func (s *stream) want(t *prefetch.Triggers, packs []int) {
 }
 
 func (s *stream) wantLocked(packs []int) {
+	var tasks []*task
 	for _, i := range packs {
 		if !s.wanted[i] {
 			s.wanted[i] = true
-			s.queue = append(s.queue, s.packs[i])
+			tasks = append(tasks, &task{pack: s.packs[i]})
 		}
+	}
+	if len(tasks) > 0 {
+		s.queue = append(tasks, s.queue...)
+		s.credit = max(s.zone.debt(streamPart), 0) + s.grant
+		s.free()
 	}
 	if !slices.Contains(s.wanted, false) {
 		s.armed.Store(nil)
@@ -198,9 +229,13 @@ func (s *stream) run() {
 	for {
 		if s.armed.Load() == notArmed {
 			s.arm()
+			p.packs = nil
 		}
-		if pack, ok := s.next(p); ok {
-			s.fetch(pack, p)
+		s.hold()
+		if t, u := s.next(p); t != nil {
+			if !s.fetch(t, u, p) {
+				t.units = nil
+			}
 			continue
 		}
 		p.flights.Wait()
@@ -218,24 +253,78 @@ func (s *stream) run() {
 	}
 }
 
-// next returns a pack to fetch, if it may be now.
-func (s *stream) next(p *pass) (pack index.Startup, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.queue) == 0 || s.ctx.Err() != nil || p.why() != nil {
-		return pack, false
+// hold waits while too little is read of what came.
+func (s *stream) hold() {
+	for s.ctx.Err() == nil {
+		s.mu.Lock()
+		hold := len(s.queue) > 0 && s.zone.debt(streamPart) > s.credit
+		s.held.Store(hold)
+		s.mu.Unlock()
+		if !hold || s.zone.debt(streamPart) <= s.credit {
+			break
+		}
+		select {
+		case <-s.freed:
+		case <-s.ctx.Done():
+		}
 	}
-	pack = s.queue[0]
-	s.queue = s.queue[1:]
-	p.packs = append(p.packs, pack)
-	return pack, true
+	s.held.Store(false)
+}
+
+// free has it look whether it still has to wait.
+func (s *stream) free() {
+	if s.held.Load() {
+		select {
+		case s.freed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// next returns the unit to ask for, if there is one and it may be asked for now.
+func (s *stream) next(p *pass) (*task, prefetch.Unit) {
+	for s.ctx.Err() == nil && p.why() == nil {
+		s.mu.Lock()
+		if len(s.queue) == 0 {
+			s.mu.Unlock()
+			break
+		}
+		t, locations := s.queue[0], s.locations
+		if t.planned && len(t.units) == 0 {
+			s.queue = s.queue[1:]
+		}
+		s.mu.Unlock()
+		if !t.planned {
+			s.plan(t, locations)
+			p.packs = append(p.packs, t.pack)
+		}
+		if len(t.units) > 0 {
+			u := t.units[0]
+			t.units = t.units[1:]
+			return t, u
+		}
+	}
+	return nil, prefetch.Unit{}
+}
+
+// plan lists a pack's units.
+func (s *stream) plan(t *task, locations *index.Locations) {
+	t.planned = true
+	var err error
+	if t.units, err = s.device.ahead.plan(s.ctx, locations, t.pack); err != nil {
+		s.device.log.Debug("a startup pack's units are not known", "pack", t.pack.Pack.Short(), "cause", err)
+	}
 }
 
 // again puts the packs of a pass in front of the queue.
 func (s *stream) again(p *pass) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.queue = append(p.packs, s.queue...)
+	var tasks []*task
+	for _, pack := range p.packs {
+		tasks = append(tasks, &task{pack: pack})
+	}
+	s.queue = append(tasks, s.queue...)
 	p.packs = nil
 }
 
@@ -250,39 +339,15 @@ func (s *stream) rest() bool {
 	return true
 }
 
-// follows tells whether the locations are still those that it follows.
-func (s *stream) follows(locations *index.Locations) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.locations == locations
-}
-
-// fetch asks for the units of a pack that are not here, in their order.
-func (s *stream) fetch(pack index.Startup, p *pass) {
-	s.mu.Lock()
-	locations := s.locations
-	s.mu.Unlock()
-	units, err := s.device.ahead.plan(s.ctx, locations, pack)
-	if err != nil {
-		s.device.log.Debug("a startup pack's units are not known", "pack", pack.Pack.Short(), "cause", err)
-		return
-	}
-	p.begin()
-	for _, u := range units {
-		if !s.follows(locations) || !s.fetchUnit(chunk.Unit{Pack: pack.Pack, N: u.N}, u.Extents, p) {
-			return
-		}
-	}
-}
-
-// fetchUnit asks for one unit when it is its turn, and tells whether to go on.
-func (s *stream) fetchUnit(u chunk.Unit, extents []int64, p *pass) bool {
-	a := s.device.ahead
-	ref, plain := s.device.missing(u, extents)
+// fetch asks for one unit of a pack when it is its turn, unless it is here, and tells
+// whether to go on with the pack.
+func (s *stream) fetch(t *task, unit prefetch.Unit, p *pass) bool {
+	u := chunk.Unit{Pack: t.pack.Pack, N: unit.N}
+	ref, plain := s.device.missing(u, unit.Extents)
 	if plain == 0 {
 		return true
 	}
-	for a.options.Short() != nil {
+	for s.device.ahead.options.Short() != nil {
 		if !wait(s.ctx, shortPause) {
 			return false
 		}
@@ -292,7 +357,7 @@ func (s *stream) fetchUnit(u chunk.Unit, extents []int64, p *pass) bool {
 	case <-s.ctx.Done():
 		return false
 	}
-	if p.isOver() || !s.take(plain) {
+	if p.why() != nil || t.lies.Load() >= streamLies || !s.take(plain) {
 		<-p.room
 		return false
 	}
@@ -302,23 +367,10 @@ func (s *stream) fetchUnit(u chunk.Unit, extents []int64, p *pass) bool {
 		s.take(-plain)
 		return err == nil
 	}
-	s.device.expect(extents, &s.device.streamed, &a.streamed)
+	s.device.expect(unit.Extents)
 	p.flights.Go(func() {
 		defer func() { <-p.room }()
-		n, err := came(s.ctx)
-		a.streamed.fetched.Add(n)
-		if err == nil { // what does not come is not counted
-			s.take(max(n-plain, 0))
-		} else {
-			s.take(-plain)
-		}
-		if err == nil && !s.device.chunks.Has(ref.ID) {
-			err = errNotKept
-		}
-		p.learn(err)
-		if err != nil {
-			s.device.log.Debug("a startup pack's unit does not come", "unit", u, "cause", err)
-		}
+		s.arrive(t, u, ref, plain, p, came)
 	})
 	if p.careful {
 		p.flights.Wait()
@@ -327,11 +379,35 @@ func (s *stream) fetchUnit(u chunk.Unit, extents []int64, p *pass) bool {
 	return true
 }
 
-// isRunning tells whether it has something to fetch.
+// arrive waits for a unit of which so many bytes were missing, and notes how it came.
+func (s *stream) arrive(t *task, u chunk.Unit, ref chunk.Ref, plain int64, p *pass, came func(context.Context) (int64, error)) {
+	n, err := came(s.ctx)
+	s.device.ahead.streamed.fetched.Add(n)
+	if err == nil { // what does not come is not counted
+		s.take(max(n-plain, 0))
+	} else {
+		s.take(-plain)
+	}
+	if err == nil && !s.device.chunks.Has(ref.ID) {
+		err = errNotKept
+	}
+	switch {
+	case err == nil:
+		t.lies.Store(0)
+		return
+	case errors.Is(err, chunk.ErrNotFound) || errors.As(err, new(*chunk.InvalidError)):
+		t.lies.Add(1)
+	default:
+		p.fail(err)
+	}
+	s.device.log.Debug("a startup pack's unit does not come", "unit", u, "cause", err)
+}
+
+// isRunning tells whether it has something to fetch, and does.
 func (s *stream) isRunning() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.running
+	return s.running && !s.held.Load()
 }
 
 // take tells whether so many bytes more may be fetched.

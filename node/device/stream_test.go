@@ -283,6 +283,118 @@ func BenchmarkTriggers(b *testing.B) {
 	}
 }
 
+// A start that leaves the way of those before it gets no more than a bounded multiple of
+// what it reads; one that stays on it gets all; and the next one begins anew.
+func TestStreamWaitsForReaders(t *testing.T) {
+	h := newStartHub(t)
+	synctest.Test(t, func(t *testing.T) {
+		b := newBegun(t, h, AheadOptions{Limit: plenty})
+		var order []index.Extent
+		all, largest := int64(0), int64(0)
+		for i := range h.extents.Extents / 3 {
+			if e, err := h.extents.Extent(i); err == nil && h.group[e.ID] == 0 {
+				order = append(order, e)
+				all += int64(e.Length)
+				largest = max(largest, int64(e.Length))
+			}
+		}
+		came := func() (n int64) {
+			for _, e := range order {
+				if b.cache.Has(e.ID) {
+					n += int64(e.Length)
+				}
+			}
+			return n
+		}
+		b.stream.grant = all / 10
+		for start := range 2 {
+			b.evict(0)
+			b.Begin()
+			time.Sleep(time.Minute)
+			if n := came(); n < b.stream.grant || n > b.stream.grant+largest || b.stream.isRunning() {
+				t.Errorf("start %d, nothing is read: %d of %d bytes came, %d may", start, n, all, b.stream.grant)
+			}
+		}
+		read := int64(0)
+		for _, e := range order {
+			if err := b.ReadAt(t.Context(), make([]byte, 10), e.Offset); err != nil {
+				t.Fatal(err)
+			}
+			read += int64(e.Length)
+			time.Sleep(time.Second)
+			if n, most := came(), b.stream.grant+streamPart*read; n < min(most, all) || n > most+largest {
+				t.Fatalf("%d bytes are read: %d of %d came, %d may", read, n, all, most)
+			}
+		}
+		b.left(t)
+	})
+}
+
+// What was wanted last is what is being read: it comes first.
+func TestStreamGoesWhereReadersAre(t *testing.T) {
+	h := newStartHub(t)
+	synctest.Test(t, func(t *testing.T) {
+		b := newBegun(t, h, AheadOptions{Limit: plenty})
+		b.Begin()
+		time.Sleep(1500 * time.Microsecond)
+		if err := b.ReadAt(t.Context(), make([]byte, 10), h.trigger.Offset); err != nil {
+			t.Fatal(err)
+		}
+		for {
+			time.Sleep(time.Millisecond)
+			if _, missing := b.here(1); missing == 0 {
+				break
+			}
+		}
+		if _, missing := b.here(0); missing == 0 {
+			t.Error("what was wanted before came first")
+		}
+		time.Sleep(time.Minute)
+		if _, missing := b.here(0); missing > 0 {
+			t.Errorf("%d of what was wanted before never came", missing)
+		}
+		b.left(t)
+	})
+}
+
+// Who reads what starts read gets nothing else ahead of him: of startup packs, and only
+// when the stream does not bring it.
+func TestReadingAheadOfStarts(t *testing.T) {
+	h := newStartHub(t)
+	synctest.Test(t, func(t *testing.T) {
+		b := newBegun(t, h, AheadOptions{Limit: plenty})
+		read := func(group int) (asked [3]int) {
+			for i := range h.extents.Extents {
+				if e, err := h.extents.Extent(i); err == nil && h.group[e.ID] == group {
+					b.cache.Put(chunk.Ref{ID: e.ID, Length: e.Length}, h.image[e.Offset:e.End()])
+					if err := b.ReadAt(t.Context(), make([]byte, e.Length), e.Offset); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			for _, ref := range b.wishes.refs {
+				asked[h.group[ref.ID]]++
+			}
+			b.ahead.drop(b.wishes)
+			return asked
+		}
+		h.hang = true
+		b.stream.begin()
+		synctest.Wait()
+		if asked := read(0); !b.stream.isRunning() || asked != [3]int{} {
+			t.Errorf("beside a stream %v are asked for", asked)
+		}
+		b.EndStream()
+		if asked := read(1); asked[0] > 0 || asked[1] == 0 || asked[2] > 0 {
+			t.Errorf("of a reader who does as others did %v are asked for", asked)
+		}
+		if asked := read(2); asked[2] == 0 {
+			t.Errorf("of another %v", asked)
+		}
+		b.left(t)
+	})
+}
+
 // With newer locations nothing more is asked for that former ones named.
 func TestStreamIsReplaced(t *testing.T) {
 	h := newStartHub(t)

@@ -14,9 +14,15 @@ import (
 type Start struct {
 	Pull   float64 `json:"pull_s"`
 	Create float64 `json:"create_s"`
-	Ready  float64 `json:"ready_s"`  // from the start of the task until it was ready
-	Run    float64 `json:"run_s"`    // the same, until it had ended
-	Second float64 `json:"second_s"` // create and run of a second container, at once after the first
+	Ready  float64 `json:"ready_s"` // from the start of the task until it was ready
+	Run    float64 `json:"run_s"`   // the same, until it had ended
+
+	// Of a second container, at once after the first: create and run of it, and what of these
+	// was its creation and the time until it was ready. Bytes are those of the link meanwhile.
+	Second       float64 `json:"second_s"`
+	SecondCreate float64 `json:"second_create_s"`
+	SecondReady  float64 `json:"second_ready_s"`
+	SecondBytes  int64   `json:"second_bytes"`
 
 	PullBytes  int64  `json:"pull_bytes"`
 	ReadyBytes int64  `json:"ready_bytes"`
@@ -73,11 +79,20 @@ func (b *Bench) Run(ctx context.Context, p Pulled, snapshotter, ref string, w Wo
 
 // RunAgain runs the workload once more, at once after Run, and adds that to s.
 func (b *Bench) RunAgain(ctx context.Context, s *Start, snapshotter, ref string, w Workload) error {
-	second, err := b.Site.Machine.RunUntil(ctx, w.Ready, snapshotter, ref, w.Argv...)
-	if err == nil && !w.Serves() && second.Output != s.Output {
-		err = fmt.Errorf("%s wrote %q, and the second time %q", w, s.Output, second.Output)
+	before, err := b.Site.Machine.Bytes()
+	if err != nil {
+		return err
 	}
-	s.Second = second.Total().Seconds()
+	second, err := b.Site.Machine.RunUntil(ctx, w.Ready, snapshotter, ref, w.Argv...)
+	if err != nil {
+		return err
+	}
+	if !w.Serves() && second.Output != s.Output {
+		return fmt.Errorf("%s wrote %q, and the second time %q", w, s.Output, second.Output)
+	}
+	now, err := b.Site.Machine.Bytes()
+	s.Second, s.SecondCreate, s.SecondReady = second.Total().Seconds(), second.Create.Seconds(), second.Ready.Seconds()
+	s.SecondBytes = now - before
 	return err
 }
 

@@ -2,6 +2,7 @@ package starts
 
 import (
 	"fmt"
+	"slices"
 
 	"lighter/bench"
 	"lighter/bench/plot"
@@ -15,6 +16,7 @@ func (s summary) plots() map[string][]byte {
 			continue
 		}
 		all["starts-"+l.Name] = s.plotStarts(l).SVG()
+		all["again-"+l.Name] = s.plotAgain(l).SVG()
 		all["bytes-"+l.Name] = s.plotBytes(l).SVG()
 	}
 	if len(s.Samples) > 0 {
@@ -27,6 +29,15 @@ func (s summary) plotStarts(l bench.Link) plot.Bars {
 	bars := plot.Bars{Title: "Cold start, " + linkWords(l), Unit: "seconds", Parts: []string{"pull", "create", "run"}}
 	bars.Groups = s.groups(l, func(x *line) plot.Bar {
 		return plot.Bar{Parts: []float64{x.pull.median, x.create.median, x.run.median}, Note: bench.Seconds(x.total.median)}
+	})
+	return bars
+}
+
+// plotAgain shows warm starts: the second containers.
+func (s summary) plotAgain(l bench.Link) plot.Bars {
+	bars := plot.Bars{Title: "A second container at once, " + linkWords(l), Unit: "seconds", Parts: []string{"create", "run"}}
+	bars.Groups = s.groups(l, func(x *line) plot.Bar {
+		return plot.Bar{Parts: []float64{x.secondCreate.median, x.second.median - x.secondCreate.median}, Note: bench.Seconds(x.second.median)}
 	})
 	return bars
 }
@@ -58,30 +69,29 @@ func (s summary) groups(l bench.Link, bar func(*line) plot.Bar) (groups []plot.G
 	return groups
 }
 
-// plotRead shows what share of an image is read, and what share of it came over
-// the first link.
+// plotRead shows what share of an image is read, and what share of it came over the
+// link on which most was measured.
 func (s summary) plotRead() plot.CDF {
 	cdf := plot.CDF{Title: "Share of its image that a workload reads, and that comes over the link", X: "percent of the image, of as many workloads at most"}
+	l := slices.MaxFunc(s.Links, func(a, b bench.Link) int { return len(s.workloads(a.Name)) - len(s.workloads(b.Name)) })
 	touched := plot.Series{Name: "read"}
-	for _, l := range s.Links[:1] {
+	for _, w := range s.workloads(l.Name) {
+		if t := s.touched(w); t > 0 {
+			touched.Values = append(touched.Values, 100*t/float64(s.image(w.image).Size))
+		}
+	}
+	cdf.Series = append(cdf.Series, touched)
+	for _, way := range s.ways() {
+		if way == LighterLocal {
+			continue
+		}
+		series := plot.Series{Name: way}
 		for _, w := range s.workloads(l.Name) {
-			if t := s.touched(w); t > 0 {
-				touched.Values = append(touched.Values, 100*t/float64(s.image(w.image).Size))
+			if x := s.line(l.Name, w, way); x != nil {
+				series.Values = append(series.Values, 100*x.bytes.median/float64(s.image(w.image).Compressed))
 			}
 		}
-		cdf.Series = append(cdf.Series, touched)
-		for _, way := range s.ways() {
-			if way == LighterLocal {
-				continue
-			}
-			series := plot.Series{Name: way}
-			for _, w := range s.workloads(l.Name) {
-				if x := s.line(l.Name, w, way); x != nil {
-					series.Values = append(series.Values, 100*x.bytes.median/float64(s.image(w.image).Compressed))
-				}
-			}
-			cdf.Series = append(cdf.Series, series)
-		}
+		cdf.Series = append(cdf.Series, series)
 	}
 	return cdf
 }

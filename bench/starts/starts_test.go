@@ -28,6 +28,7 @@ func results(started time.Time) Result {
 				for round := range 3 {
 					s := Sample{Link: link, Image: image, Workload: name, Way: way, Round: round, Fetched: 1e6, Read: 4e6}
 					s.Pull, s.Create, s.Ready, s.Run, s.Second = total/2+float64(round)/100, total/10, total/10, total*0.4, total/5
+					s.SecondCreate, s.SecondReady, s.SecondBytes = total/20, total/10, int64(total*1e5)
 					s.PullBytes, s.ReadyBytes, s.Bytes = int64(total*1e6), int64(total*2e6), int64(total*3e6)
 					r.Samples = append(r.Samples, s)
 				}
@@ -139,7 +140,7 @@ func TestResultsAreReadBack(t *testing.T) {
 	if err != nil || len(got.Samples) != len(r.Samples) || got.Samples[7] != r.Samples[7] || got.Links[1].RTT != r.Links[1].RTT {
 		t.Errorf("read back: %d samples of %d: %v", len(got.Samples), len(r.Samples), err)
 	}
-	for _, name := range []string{"starts.md", "starts-near.svg", "bytes-far.svg", "read.svg"} {
+	for _, name := range []string{"starts.md", "starts-near.svg", "again-near.svg", "bytes-far.svg", "read.svg"} {
 		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Size() == 0 {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -22,11 +22,13 @@ func statOf(samples []Sample, part func(Sample) float64) stat {
 // line is what the rounds of a cell gave: times in seconds.
 type line struct {
 	cell
-	rounds                           int
-	pull, create, ready, run, second stat
-	total                            stat
-	pullBytes, readyBytes, bytes     stat
-	fetched, read                    stat
+	rounds                            int
+	pull, create, ready, run          stat
+	total                             stat
+	pullBytes, readyBytes, bytes      stat
+	second, secondCreate, secondReady stat // zero: older results do not say the parts
+	secondBytes                       stat
+	fetched, read                     stat
 }
 
 func lineOf(c cell, samples []Sample) *line {
@@ -36,13 +38,18 @@ func lineOf(c cell, samples []Sample) *line {
 		create:     of(func(s Sample) float64 { return s.Create }),
 		ready:      of(func(s Sample) float64 { return s.Ready }),
 		run:        of(func(s Sample) float64 { return s.Run }),
-		second:     of(func(s Sample) float64 { return s.Second }),
 		total:      of(func(s Sample) float64 { return s.Total() }),
 		pullBytes:  of(func(s Sample) float64 { return float64(s.PullBytes) }),
 		readyBytes: of(func(s Sample) float64 { return float64(s.ReadyBytes) }),
 		bytes:      of(func(s Sample) float64 { return float64(s.Bytes) }),
-		fetched:    of(func(s Sample) float64 { return float64(s.Fetched) }),
-		read:       of(func(s Sample) float64 { return float64(s.Read) }),
+
+		second:       of(func(s Sample) float64 { return s.Second }),
+		secondCreate: of(func(s Sample) float64 { return s.SecondCreate }),
+		secondReady:  of(func(s Sample) float64 { return s.SecondReady }),
+		secondBytes:  of(func(s Sample) float64 { return float64(s.SecondBytes) }),
+
+		fetched: of(func(s Sample) float64 { return float64(s.Fetched) }),
+		read:    of(func(s Sample) float64 { return float64(s.Read) }),
 	}
 }
 

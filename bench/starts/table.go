@@ -49,7 +49,7 @@ func (s summary) reads(i Image) string {
 	return strings.Join(all, ", ")
 }
 
-const tableHead = "workload|snapshotter|n|pull s|create s|ready s|done s|**total s**|: floor|: overlayfs|: best other|2nd run s|MB pull|MB ready|MB done|% of image"
+const tableHead = "workload|snapshotter|n|pull s|create s|ready s|done s|**total s**|: floor|: overlayfs|: best other|MB pull|MB ready|MB done|% of image|2nd create s|2nd ready s|2nd total s|2nd MB"
 
 func (s summary) markdownLink(b *strings.Builder, l bench.Link) {
 	fmt.Fprintf(b, "\n## %s\n\n", linkWords(l))
@@ -61,8 +61,9 @@ func (s summary) markdownLink(b *strings.Builder, l bench.Link) {
 				continue
 			}
 			rows = append(rows, []string{w.String(), way, fmt.Sprint(x.rounds), two(x.pull.median), two(x.create.median), two(x.ready.median), two(x.run.median),
-				spread(x.total), times(x.total.median, s.floor(l, w)), times(x.total.median, s.total(l, w, Overlayfs)), times(x.total.median, s.bestTotal(l, w)), two(x.second.median),
-				megabytes(x.pullBytes.median), megabytes(x.readyBytes.median), megabytes(x.bytes.median), percent(x.bytes.median, float64(s.image(w.image).Compressed))})
+				spread(x.total), times(x.total.median, s.floor(l, w)), times(x.total.median, s.total(l, w, Overlayfs)), times(x.total.median, s.bestTotal(l, w)),
+				megabytes(x.pullBytes.median), megabytes(x.readyBytes.median), megabytes(x.bytes.median), percent(x.bytes.median, float64(s.image(w.image).Compressed)),
+				known(x, two(x.secondCreate.median)), known(x, two(x.secondReady.median)), two(x.second.median), known(x, megabytes(x.secondBytes.median))})
 		}
 	}
 	markdownTable(b, tableHead, rows)
@@ -117,6 +118,14 @@ func markdownTable(b *strings.Builder, head string, rows [][]string) {
 	for _, row := range rows {
 		fmt.Fprintf(b, "|%s|\n", strings.Join(row, "|"))
 	}
+}
+
+// known leaves out what results of an older version do not have.
+func known(x *line, text string) string {
+	if x.secondCreate.median == 0 {
+		return ""
+	}
+	return text
 }
 
 func two(v float64) string { return fmt.Sprintf("%.2f", v) }

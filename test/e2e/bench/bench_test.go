@@ -118,7 +118,7 @@ func TestARunInSmall(t *testing.T) {
 			t.Errorf("%s was not measured", what)
 			continue
 		}
-		if s.Pull < 4*farRTT || s.Create <= 0 || s.Ready <= 0 || s.Run < s.Ready || s.Second <= 0 {
+		if s.Pull < 4*farRTT || s.Create <= 0 || s.Ready <= 0 || s.Run < s.Ready || s.SecondCreate <= 0 || s.SecondReady <= 0 || s.Second <= s.SecondReady {
 			t.Errorf("%s: times %+v", what, s)
 		}
 		if (s.Workload == "ends") != (s.Run == s.Ready) {

@@ -38,6 +38,8 @@ func (m *memory) Has(id chunk.ID) bool {
 	return ok
 }
 
+func (*memory) Load([]chunk.Ref) {}
+
 func (m *memory) Put(ref chunk.Ref, plain []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -78,6 +80,7 @@ func give(take func(int64, io.Reader) error) func([]byte, error) error {
 type nothing struct{}
 
 func (nothing) Read(chunk.Ref, int, []byte) bool { return false }
+func (nothing) Load([]chunk.Ref)                 {}
 func (nothing) Has(chunk.ID) bool                { return false }
 func (nothing) Put(chunk.Ref, []byte)            {}
 

@@ -30,6 +30,9 @@ type Cache interface {
 	Read(ref chunk.Ref, offset int, dst []byte) bool
 	// Has tells whether the chunk is believed to be there.
 	Has(id chunk.ID) bool
+	// Load has chunks that are there, and of which somebody will ask for all, read from
+	// the disk into memory, and returns when they are.
+	Load(refs []chunk.Ref)
 	// Put stores a verified chunk, if it can.
 	Put(ref chunk.Ref, plain []byte)
 }
@@ -138,6 +141,10 @@ func (s *Share) Cached(ref chunk.Ref, offset int, dst []byte) bool {
 
 // Has tells whether the chunk is believed to be on this machine.
 func (s *Share) Has(id chunk.ID) bool { return s.units.cache.Has(id) }
+
+// Load has those of the chunks that are on this machine's disk read into memory, for
+// who will ask for all of them, and returns when they are.
+func (s *Share) Load(refs []chunk.Ref) { s.units.cache.Load(refs) }
 
 // Misled tells whether a chunk was not where the hint says that somebody gave to Read
 // since it was asked last.

@@ -31,6 +31,7 @@ type Ahead struct {
 	options AheadOptions
 	log     *slog.Logger
 	plans   chan struct{} // one for each startup pack whose units are being listed
+	loads   chan struct{} // one for each unit whose chunks are read from the disk
 
 	streamed yield
 	around   yield
@@ -63,7 +64,7 @@ func NewAhead(share func() Chunks, options AheadOptions, log *slog.Logger) *Ahea
 	if options.Short == nil {
 		options.Short = func() error { return nil }
 	}
-	a := &Ahead{share: share, options: options, log: log, plans: make(chan struct{}, maxPlans)}
+	a := &Ahead{share: share, options: options, log: log, plans: make(chan struct{}, maxPlans), loads: make(chan struct{}, maxLoads)}
 	a.more = sync.NewCond(&a.mu)
 	return a
 }

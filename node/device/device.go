@@ -18,6 +18,9 @@ import (
 type Chunks interface {
 	// Has tells whether the chunk is believed to be here.
 	Has(id chunk.ID) bool
+	// Load has those of the chunks that are here read from the disk into memory, and
+	// returns when they are.
+	Load(refs []chunk.Ref)
 	// Cached fills dst with the chunk's bytes from offset on, if they are here.
 	Cached(ref chunk.Ref, offset int, dst []byte) bool
 	// Read does the same from wherever they are.

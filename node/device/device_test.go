@@ -74,6 +74,8 @@ func (s *shelf) Stream(ctx context.Context, ref chunk.Ref, _ int64) (func(contex
 
 func (s *shelf) Reach() int64 { return s.reach }
 
+func (*shelf) Load([]chunk.Ref) {}
+
 // build makes the device of a tree of a few files and the bytes that it should
 // show.
 func build(t testing.TB) (*Device, *shelf, []byte) { return buildOf(t, 40, 60000) }

@@ -307,13 +307,14 @@ func (s *stream) next(p *pass) (*task, prefetch.Unit) {
 	return nil, prefetch.Unit{}
 }
 
-// plan lists a pack's units.
+// plan lists a pack's units, and has the disk read what is here of them.
 func (s *stream) plan(t *task, locations *index.Locations) {
 	t.planned = true
 	var err error
 	if t.units, err = s.device.ahead.plan(s.ctx, locations, t.pack); err != nil {
 		s.device.log.Debug("a startup pack's units are not known", "pack", t.pack.Pack.Short(), "cause", err)
 	}
+	s.load(t.pack, t.units)
 }
 
 // again puts the packs of a pass in front of the queue.

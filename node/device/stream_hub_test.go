@@ -158,6 +158,15 @@ type keep struct {
 	mu     sync.Mutex
 	chunks map[chunk.ID][]byte
 	full   bool
+	loaded map[chunk.ID]int // how often each was read ahead from the disk
+}
+
+func (k *keep) Load(refs []chunk.Ref) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, ref := range refs {
+		k.loaded[ref.ID]++
+	}
 }
 
 func (k *keep) Read(ref chunk.Ref, offset int, dst []byte) bool {
@@ -193,7 +202,7 @@ type begun struct {
 
 func newBegun(t testing.TB, h *startHub, options AheadOptions) *begun {
 	t.Helper()
-	b := &begun{hub: h, cache: &keep{chunks: map[chunk.ID][]byte{}}}
+	b := &begun{hub: h, cache: &keep{chunks: map[chunk.ID][]byte{}, loaded: map[chunk.ID]int{}}}
 	b.units = store.NewUnits(h, b.cache)
 	log := slog.New(slog.DiscardHandler)
 	b.ahead = NewAhead(func() Chunks { return b.units.Share() }, options, log)
@@ -250,3 +259,23 @@ func (b *begun) left(t *testing.T) {
 }
 
 const plenty = 1 << 30
+
+// bring puts what a group has into the cache.
+func (b *begun) bring(group int) {
+	for i := range b.hub.extents.Extents {
+		if e, err := b.hub.extents.Extent(i); err == nil && b.hub.group[e.ID] == group {
+			b.cache.Put(chunk.Ref{ID: e.ID, Length: e.Length}, b.hub.image[e.Offset:e.End()])
+		}
+	}
+}
+
+// loads returns how many chunks of each group were read ahead from the disk, each as
+// often as it was.
+func (b *begun) loads() (chunks [3]int) {
+	b.cache.mu.Lock()
+	defer b.cache.mu.Unlock()
+	for id, n := range b.cache.loaded {
+		chunks[b.hub.group[id]] += n
+	}
+	return chunks
+}

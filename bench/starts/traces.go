@@ -30,7 +30,7 @@ const traceFile = "{trace}"
 
 // needsTraces tells whether somebody starts with traces.
 func (p plan) needsTraces() bool {
-	return p.needs(Lighter) || slices.ContainsFunc(p.Peers, func(peer bench.Peer) bool {
+	return p.needs(Lighter) || p.needs(LighterLocal) || slices.ContainsFunc(p.Peers, func(peer bench.Peer) bool {
 		return p.needs(peer.Name) && strings.Contains(strings.Join(peer.Convert, " "), traceFile)
 	})
 }

@@ -147,7 +147,7 @@ const keeping = "keeping"
 // nothing of it in containerd or in memory.
 func (r *run) local(ctx context.Context, v visit) error {
 	m, ref := r.Site.Machine, site.Reference(v.image)
-	r.Site.UseHub(r.Site.Hub)
+	r.Site.UseHub(r.traced)
 	r.Site.SetNodeArgs(unrecorded)
 	err := r.quickly(ctx, v.link, func() error {
 		if err := r.Wipe(ctx); err != nil {

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"reflect"
+	"slices"
 	"testing"
 
 	"lighter/format/chunk"
@@ -117,6 +118,23 @@ func TestEachLocation(t *testing.T) {
 	if err != nil || next != n {
 		t.Errorf("%d extents of %d, error %v", next, n, err)
 	}
+	for pack := range 4 { // of which one is not there
+		var got, want []int64
+		for i := range int64(n) {
+			if i%3 == int64(pack) {
+				want = append(want, i)
+			}
+		}
+		err := l.In(id(1+pack), func(extent int64, unit uint32) {
+			if int64(unit) != extent {
+				t.Errorf("extent %d is in unit %d", extent, unit)
+			}
+			got = append(got, extent)
+		})
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("pack %d has %d extents, not %d: %v", pack, len(got), len(want), err)
+		}
+	}
 	enough := errors.New("enough")
 	if err := l.Each(func(int64, chunk.Unit) error { return enough }); err != enough {
 		t.Errorf("an error of fn became %v", err)
@@ -181,6 +199,9 @@ func FuzzOpenLocations(f *testing.F) {
 			again.Add(u)
 			return nil
 		})
+		if inErr := l.In(id(1), func(int64, uint32) {}); (inErr == nil) != (err == nil) {
+			t.Fatalf("read one pack's: %v, all: %v", inErr, err)
+		}
 		if err == nil && seen != l.n {
 			t.Fatalf("%d locations of %d", seen, l.n)
 		}

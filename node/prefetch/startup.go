@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"slices"
 
-	"lighter/format/chunk"
 	"lighter/format/index"
 )
 
@@ -27,11 +26,10 @@ func Units(locations *index.Locations, pack index.Startup) ([]Unit, error) {
 		extent int64
 	}
 	var places []place
-	err := locations.Each(func(extent int64, u chunk.Unit) error {
-		if u.Pack == pack.Pack && int64(u.N) < int64(pack.Units) && len(places) < maxPlanned {
-			places = append(places, place{u.N, extent})
+	err := locations.In(pack.Pack, func(extent int64, n uint32) {
+		if int64(n) < int64(pack.Units) && len(places) < maxPlanned {
+			places = append(places, place{n, extent})
 		}
-		return nil
 	})
 	if err != nil {
 		return nil, err

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/klauspost/compress/zstd"
@@ -92,6 +93,7 @@ func TestDecodeUnitRefuses(t *testing.T) {
 		"another magic":         patch(0, 1),
 		"no chunks":             patch(4, 0),
 		"too many chunks":       patch(4, maxChunks+1),
+		"unknown flags":         patch(4, 2|2<<24),
 		"too many bytes":        patch(8, MaxPlain+1),
 		"a wrong sum":           patch(8, 11),
 		"a wrong frame length":  patch(12, 1),
@@ -320,8 +322,8 @@ func BenchmarkDecodeUnit(b *testing.B) {
 		}
 	}
 	var builder UnitBuilder
-	for rest := plain; len(rest) > 0; rest = rest[64<<10:] {
-		builder.Add(sha256.Sum256(rest[:64<<10]), rest[:64<<10])
+	for part := range slices.Chunk(plain, 64<<10) {
+		builder.Add(sha256.Sum256(part), part)
 	}
 	unit := builder.Encode(nil, encoder(b))
 	b.Run(fmt.Sprintf("decode-%d", len(unit)), func(b *testing.B) {

@@ -3,8 +3,9 @@
 // itself which chunks it holds, so whoever has a unit needs nothing else.
 //
 // The chunks of a unit are compressed together, as one zstd frame: small files
-// compress with their neighbours, and a node that asks for one gets them all.
-// docs/decisions/units.md has the measurements.
+// compress with their neighbours, and a node that asks for one gets them all. What
+// looks like x86 code is made to compress better before. docs/decisions/units.md and
+// bytes.md have the measurements.
 //
 // It refuses to decide which chunk goes where, to store anything, and to hand
 // out a byte that is not what its ID says.
@@ -38,14 +39,17 @@ const (
 
 	unitMagic  = "LTU1"
 	unitHeader = 16
+	unitFlags  = 7 // where they are: a byte
+	flagTurned = 1 // the frame holds what turn made of the plain bytes
 	unitEntry  = chunk.Size + 4
 )
 
 // UnitBuilder collects the chunks of one unit. The zero value is ready to use.
 type UnitBuilder struct {
-	table []byte
-	plain []byte
-	n     int
+	table  []byte
+	plain  []byte
+	turned []byte // of Encode
+	n      int
 }
 
 // Add appends a chunk, whose bytes are copied, and returns its place in the
@@ -69,14 +73,19 @@ func (b *UnitBuilder) Reset() { b.table, b.plain, b.n = b.table[:0], b.plain[:0]
 
 // Encode appends the unit to dst, as docs/format.md says.
 func (b *UnitBuilder) Encode(dst []byte, enc *zstd.Encoder) []byte {
+	content, flags := b.plain, uint32(0)
+	b.turned = append(b.turned[:0], b.plain...)
+	if turn(b.turned) {
+		content, flags = b.turned, flagTurned
+	}
 	at := len(dst)
 	dst = append(dst, unitMagic...)
-	dst = binary.LittleEndian.AppendUint32(dst, uint32(b.n))
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(b.n)|flags<<24)
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(b.plain)))
 	dst = binary.LittleEndian.AppendUint32(dst, 0)
 	dst = append(dst, b.table...)
 	frame := len(dst)
-	dst = enc.EncodeAll(b.plain, dst)
+	dst = enc.EncodeAll(content, dst)
 	binary.LittleEndian.PutUint32(dst[at+12:], uint32(len(dst)-frame))
 	return dst
 }
@@ -107,9 +116,12 @@ func DecodeUnit(b []byte) (*Unit, error) {
 	if len(b) < unitHeader || string(b[:4]) != unitMagic {
 		return nil, errors.New("not a unit")
 	}
-	n := binary.LittleEndian.Uint32(b[4:])
+	n, flags := binary.LittleEndian.Uint32(b[4:])&(1<<24-1), b[unitFlags]
 	plain := binary.LittleEndian.Uint32(b[8:])
 	frame := binary.LittleEndian.Uint32(b[12:])
+	if flags&^flagTurned != 0 {
+		return nil, fmt.Errorf("a unit with flags %#x, which this version does not know", flags)
+	}
 	if n == 0 || n > maxChunks || plain > MaxPlain || len(b) > MaxStored {
 		return nil, fmt.Errorf("a unit of %d chunks and %d bytes, stored as %d, is beyond the format's bounds", n, plain, len(b))
 	}
@@ -135,6 +147,9 @@ func DecodeUnit(b []byte) (*Unit, error) {
 	}
 	if len(u.plain) != int(plain) {
 		return nil, fmt.Errorf("the unit decompresses to %d bytes, not %d", len(u.plain), plain)
+	}
+	if flags&flagTurned != 0 {
+		turnBack(u.plain)
 	}
 	return u, nil
 }

@@ -1,0 +1,107 @@
+package pack
+
+import (
+	"bytes"
+	"encoding/hex"
+	"math/rand/v2"
+	"testing"
+
+	"lighter/format/chunk"
+)
+
+func TestTurn(t *testing.T) {
+	for name, c := range map[string]struct{ plain, turned string }{
+		"nothing":             {"", ""},
+		"a call":              {"e801000000", "e806000000"},
+		"a jump back":         {"90e9f0ffffff90", "90e9f6ffffff90"},
+		"a call to what is 0": {"e8fbffffff", "e800000000"},
+		"past the top":        {"e8ffffff00", "e8040000ff"},
+		"one too far":         {"e800000001e800000000", "e800000001e80a000000"},
+		"no room":             {"9090e8000000", "9090e8000000"},
+		"one in another":      {"e8e800000000", "e8ed00000000"},
+		"beyond eight bytes":  {"00000000000000000000e800000000", "00000000000000000000e80f000000"},
+	} {
+		b, _ := hex.DecodeString(c.plain)
+		if turn(b); hex.EncodeToString(b) != c.turned {
+			t.Errorf("%s: %x, want %s", name, b, c.turned)
+		}
+		if turnBack(b); hex.EncodeToString(b) != c.plain {
+			t.Errorf("%s: %x comes back, want %s", name, b, c.plain)
+		}
+	}
+}
+
+// code is about what a compiler makes: calls of few functions from everywhere.
+func code(n int) []byte {
+	r := rand.New(rand.NewPCG(1, 2))
+	b := make([]byte, 0, n)
+	for len(b) < n {
+		target := r.IntN(8) * 5000
+		away := uint32(target - len(b) - 5)
+		b = append(b, 0xE8, byte(away), byte(away>>8), byte(away>>16), byte(away>>24))
+		for range 8 + r.IntN(24) {
+			b = append(b, byte(r.IntN(0x80)))
+		}
+	}
+	return b
+}
+
+func TestCodeIsTurned(t *testing.T) {
+	noise := make([]byte, 50_000)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(noise)
+	for name, c := range map[string]struct {
+		plain  []byte
+		turned bool
+	}{"code": {code(50_000), true}, "noise": {noise, false}, "text": {bytes.Repeat([]byte("the quick brown fox "), 2000), false}} {
+		var b UnitBuilder
+		b.Add(chunk.Sum(c.plain), c.plain)
+		unit := b.Encode(nil, encoder(t))
+		if turned := unit[unitFlags]&flagTurned != 0; turned != c.turned {
+			t.Errorf("%s: turned %v", name, turned)
+		}
+		if again := b.Encode(nil, encoder(t)); !bytes.Equal(again, unit) {
+			t.Errorf("%s: another unit the second time", name)
+		}
+		plain := encoder(t).EncodeAll(c.plain, nil)
+		if c.turned && len(unit) >= len(plain) {
+			t.Errorf("%s: %d bytes, as it is %d", name, len(unit), len(plain))
+		}
+		u, err := DecodeUnit(unit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := u.Chunk(0); err != nil || !bytes.Equal(got, c.plain) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func FuzzTurn(f *testing.F) {
+	f.Add(code(200))
+	f.Add([]byte("\xe8\xe8\xe9\x00\x00\xff\xe8\xff\x00\x00\xff\xff\xe9\x00"))
+	f.Fuzz(func(t *testing.T, plain []byte) {
+		b := bytes.Clone(plain)
+		turn(b)
+		for i := 0; i+branchLength <= len(b); i++ { // as docs/format.md says it
+			if plain[i]&0xFE != 0xE8 {
+				if b[i] != plain[i] {
+					t.Fatalf("byte %d was changed", i)
+				}
+				continue
+			}
+			i += branchLength - 1
+		}
+		if turnBack(b); !bytes.Equal(b, plain) {
+			t.Fatal("it does not come back")
+		}
+	})
+}
+
+func BenchmarkTurnBack(b *testing.B) {
+	turned := code(512 << 10)
+	turn(turned)
+	b.SetBytes(int64(len(turned)))
+	for b.Loop() {
+		turnBack(turned)
+	}
+}

@@ -17,10 +17,10 @@ import (
 )
 
 // How long a node may take to report a start, and a hub to make its startup packs
-// of what it was told; and how long these stay as they are once they are made.
+// of what it was told, and to press them; and how long these stay as they are then.
 const (
 	reportLimit = 3 * time.Minute
-	layoutLimit = 3 * time.Minute
+	layoutLimit = 5 * time.Minute
 	layoutStays = 6 * time.Second
 	traceAgain  = 200 * time.Millisecond
 )
@@ -129,10 +129,10 @@ func (r *run) awaitLayout(ctx context.Context, h *site.Hub, image string, starts
 			last, since = now, time.Now()
 		}
 		switch {
-		case seen >= starts && time.Since(since) >= layoutStays:
+		case seen >= starts && !known.Loose && time.Since(since) >= layoutStays:
 			return last, nil
 		case time.Now().After(end):
-			return "", fmt.Errorf("after %s the hub has made use of %d of %d recorded starts of %s", layoutLimit, seen, starts, image)
+			return "", fmt.Errorf("after %s the hub has made use of %d of %d recorded starts of %s (still to be pressed: %v)", layoutLimit, seen, starts, image, known.Loose)
 		}
 		if err := pause(ctx); err != nil {
 			return "", err

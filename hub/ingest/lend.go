@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/klauspost/compress/zstd"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"lighter/format/pack"
@@ -39,27 +40,33 @@ func (s *Service) RunConfig(ctx context.Context, image catalog.Image) (v1.ImageC
 	return config.Config, err
 }
 
-// Encode compresses a unit as those of images are, but after them: while one is
-// being taken in, it rests for as long as it has worked.
+// Encode compresses a unit as those of images are, but after them.
 func (s *Service) Encode(ctx context.Context, b *pack.UnitBuilder, dst []byte) ([]byte, error) {
+	err := s.Lend(ctx, 1, func(enc *zstd.Encoder) { dst = b.Encode(dst, enc) })
+	return dst, err
+}
+
+// Lend has work done by one of those who compress, whose encoder it may use: while an
+// image is being taken in, it then rests for so many times as long as it took.
+func (s *Service) Lend(ctx context.Context, rest time.Duration, work func(enc *zstd.Encoder)) error {
 	begin := time.Now()
 	select {
 	case enc := <-s.encoders:
-		dst = b.Encode(dst, enc)
+		work(enc)
 		s.encoders <- enc
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return ctx.Err()
 	}
 	s.mu.Lock()
 	busy := s.taken != nil
 	s.mu.Unlock()
 	if !busy {
-		return dst, nil
+		return nil
 	}
 	select {
-	case <-time.After(time.Since(begin)):
-		return dst, nil
+	case <-time.After(rest * time.Since(begin)):
+		return nil
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return ctx.Err()
 	}
 }

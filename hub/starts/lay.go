@@ -32,8 +32,9 @@ func (s *Service) lay(ctx context.Context, due catalog.Due) (done string, err er
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
 	var packs []startup.Pack
+	told := false
 	if !gone {
-		if packs, err = s.plan(ctx, t); err != nil {
+		if packs, told, err = s.plan(ctx, t); err != nil {
 			return "", err
 		}
 	}
@@ -41,24 +42,26 @@ func (s *Service) lay(ctx context.Context, due catalog.Due) (done string, err er
 	if string(digest) == string(before.Startup) && !before.Locations.IsZero() {
 		return "", nil
 	}
-	if err := s.publish(ctx, t, before, packs, digest); err != nil {
+	if err := s.publish(ctx, t, before, packs, digest, s.ingest.Encode); err != nil {
 		return "", err
 	}
 	s.laid.Add(1)
+	s.loosen(due.Tree, told && len(packs) > 0)
 	return summary(packs), nil
 }
 
-// plan says which packs a tree should have.
-func (s *Service) plan(ctx context.Context, t *openTree) ([]startup.Pack, error) {
+// plan says which packs a tree should have, and whether anybody has told of its starts.
+func (s *Service) plan(ctx context.Context, t *openTree) (packs []startup.Pack, told bool, err error) {
 	kept, err := s.merge(ctx, t)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	guesses, err := s.guess(ctx, t)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	return t.Layout(ctx, slices.Concat(kept, guesses))
+	packs, err = t.Layout(ctx, slices.Concat(kept, guesses))
+	return packs, len(kept) > 0, err
 }
 
 // guessTimeout bounds the guess, which reads what whoever made the image likes: a
@@ -151,7 +154,7 @@ func (s *Service) recordings(ctx context.Context, tree chunk.ID) ([]trace.Record
 }
 
 // layoutVersion changes whenever the same packs are to be written otherwise.
-const layoutVersion = 1
+const layoutVersion = 2
 
 // digestOf tells layouts from each other; that of no packs is empty.
 func digestOf(packs []startup.Pack) []byte {

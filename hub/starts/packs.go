@@ -28,12 +28,16 @@ type work struct {
 	files  []objects.Staged        // packs
 	units  map[chunk.ID]chunk.Unit // of the chunks in them
 	named  []index.Startup
+	encode encode
 }
+
+// encode appends what a builder holds, compressed, to dst.
+type encode func(ctx context.Context, b *pack.UnitBuilder, dst []byte) ([]byte, error)
 
 // publish makes a tree's startup packs, and locations that name them, and puts
 // them in the place of those that it has.
-func (s *Service) publish(ctx context.Context, t *openTree, before catalog.Layout, packs []startup.Pack, digest []byte) error {
-	w := &work{Service: s, tree: t, units: map[chunk.ID]chunk.Unit{},
+func (s *Service) publish(ctx context.Context, t *openTree, before catalog.Layout, packs []startup.Pack, digest []byte, encode encode) error {
+	w := &work{Service: s, tree: t, encode: encode, units: map[chunk.ID]chunk.Unit{},
 		layout: catalog.Layout{Tree: t.ID(), IndexWire: t.indexLen, Startup: digest}}
 	for i := range packs {
 		if err := w.pack(ctx, &packs[i]); err != nil {
@@ -67,7 +71,7 @@ func (w *work) pack(ctx context.Context, p *startup.Pack) error {
 		if err := w.unit(ctx, refs, &builder); err != nil {
 			return err
 		}
-		if encoded, err = w.ingest.Encode(ctx, &builder, encoded[:0]); err != nil {
+		if encoded, err = w.encode(ctx, &builder, encoded[:0]); err != nil {
 			return err
 		}
 		if _, err := writer.Add(encoded); err != nil {

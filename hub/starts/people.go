@@ -74,6 +74,7 @@ func (s *Service) Describe(ctx context.Context, image catalog.Image) (wire.Start
 	if err != nil {
 		return d, err
 	}
+	d.Loose = s.isLoose(image.Tree)
 	packed := map[chunk.ID]int{}
 	if locations != nil {
 		for _, p := range locations.Startups() {

@@ -35,13 +35,16 @@ const (
 	dropAtOnce = 100
 )
 
-// Run lays trees out, one at a time, as there are new traces of them, and deletes
-// what has had its time, until ctx ends.
+// Run lays trees out, one at a time, as there are new traces of them, presses their
+// packs in between, and deletes what has had its time, until ctx ends.
 func (s *Service) Run(ctx context.Context) error {
 	sweep := time.NewTimer(0)
 	defer sweep.Stop()
 	for {
 		rest := s.next(ctx)
+		if rest > 0 {
+			rest = min(rest, s.pressNext(ctx))
+		}
 		select {
 		case <-ctx.Done():
 			return nil

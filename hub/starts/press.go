@@ -1,0 +1,121 @@
+package starts
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"maps"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+
+	"lighter/format/chunk"
+	"lighter/format/pack"
+)
+
+// Startup packs are made as fast as other units, since somebody may wait for them. Those
+// of which starts have told, and which stay as they are for a moment, are pressed:
+// compressed once more, as well as it goes, as every node that starts the image fetches
+// them. docs/decisions/bytes.md has what it costs and gives.
+const (
+	// pressAfter is for how long a layout has to stay before it is pressed.
+	pressAfter = 20 * time.Second
+	pressLevel = zstd.SpeedBestCompression
+	// pressRest is for how long pressing rests while images are taken in, in units of
+	// what it has worked.
+	pressRest = 4
+	// maxLoose bounds the trees that are remembered until they are pressed. Of more,
+	// and when the hub ends meanwhile, packs stay as they are until there is something new.
+	maxLoose = 4096
+)
+
+// errStale says that a tree was laid out anew while its packs were pressed.
+var errStale = errors.New("there is a newer layout")
+
+// loosen notes that a tree's startup packs are worth pressing, or no more.
+func (s *Service) loosen(tree chunk.ID, worth bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.loose, tree)
+	if worth && len(s.loose) < maxLoose {
+		s.loose[tree] = time.Now().Add(s.PressAfter)
+	}
+}
+
+// isLoose tells whether a tree's startup packs are still to be pressed.
+func (s *Service) isLoose(tree chunk.ID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, loose := s.loose[tree]
+	return loose
+}
+
+// pressNext presses the startup packs of the tree whose turn it is, if there is one,
+// and returns for how long there is none.
+func (s *Service) pressNext(ctx context.Context) time.Duration {
+	var next chunk.ID
+	wait := sweepEvery
+	s.mu.Lock()
+	for tree, at := range maps.All(s.loose) {
+		if until := time.Until(at); until < wait {
+			next, wait = tree, until
+		}
+	}
+	s.mu.Unlock()
+	if wait > 0 {
+		return wait
+	}
+	begin := time.Now()
+	limited, cancel := context.WithTimeout(ctx, layTimeout)
+	defer cancel()
+	switch err := s.press(limited, next); {
+	case err == nil:
+		s.log.Info("startup packs were pressed", "tree", next.Short(), "seconds", time.Since(begin).Seconds())
+	case errors.Is(err, errStale):
+		return 0 // what is newer has its own turn
+	case ctx.Err() == nil:
+		s.log.Warn("startup packs could not be pressed", "tree", next.Short(), "cause", err)
+	}
+	s.loosen(next, false)
+	return 0
+}
+
+// press makes a tree's startup packs anew.
+func (s *Service) press(ctx context.Context, tree chunk.ID) (err error) {
+	before, err := s.catalog.Layout(ctx, tree)
+	if err != nil {
+		return err
+	}
+	t, err := s.open(ctx, tree)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.close()) }()
+	packs, _, err := s.plan(ctx, t)
+	if err != nil {
+		return err
+	}
+	digest := digestOf(packs)
+	if !bytes.Equal(digest, before.Startup) {
+		s.loosen(tree, false) // it is due, or will be when there is another trace
+		return errStale
+	}
+	enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(pressLevel), zstd.WithEncoderConcurrency(1),
+		zstd.WithWindowSize(pack.MaxPlain), zstd.WithEncoderCRC(false))
+	if err != nil {
+		return err
+	}
+	return s.publish(ctx, t, before, packs, digest, func(ctx context.Context, b *pack.UnitBuilder, dst []byte) ([]byte, error) {
+		for s.next(ctx) <= 0 { // who waits for a layout does not wait for this
+			now, err := s.catalog.Layout(ctx, tree)
+			if err != nil {
+				return nil, err
+			}
+			if !bytes.Equal(now.Startup, digest) {
+				return nil, errStale
+			}
+		}
+		err := s.ingest.Lend(ctx, pressRest, func(*zstd.Encoder) { dst = b.Encode(dst, enc) })
+		return dst, err
+	})
+}

@@ -81,13 +81,13 @@ func TestFloorAndVerdicts(t *testing.T) {
 		t.Errorf("the best other is %s", best.way)
 	}
 	verdicts := s.verdicts(s.Links[0], echo)
-	if len(verdicts) != 5 || verdicts[1].target != otherRatio || verdicts[4].target != firstNear {
+	if len(verdicts) != 6 || verdicts[1].target != otherRatio || verdicts[5].target != firstNear || verdicts[4].missed() {
 		t.Errorf("verdicts %+v", verdicts)
 	}
 	r := results(day)
 	r.Samples = slices.DeleteFunc(r.Samples, func(x Sample) bool { return x.Way == "peer" || x.Way == LighterFirst })
 	s = summarize(r)
-	if v := s.verdicts(s.Links[0], echo); len(v) != 4 || v[1].target != slowRatio {
+	if v := s.verdicts(s.Links[0], echo); len(v) != 5 || v[1].target != slowRatio {
 		t.Errorf("with a slow other alone: %+v", v)
 	}
 	r.Samples = slices.DeleteFunc(r.Samples, func(x Sample) bool { return x.Way == LighterLocal })

@@ -214,6 +214,7 @@ func (s summary) verdicts(l bench.Link, w workload) (all []verdict) {
 		add("run : local overlayfs, or the link", traced.run.median, max(full.run.median, carrying(l, wire)), runRatio)
 	}
 	add("bytes fetched : touched", traced.fetched.median, wire, bytesRatio)
+	add("all bytes over the link : touched", traced.bytes.median, wire, 0)
 	if first != nil {
 		target := 0.0
 		switch rtt := time.Duration(l.RTT); {

@@ -49,7 +49,7 @@ func (s summary) reads(i Image) string {
 	return strings.Join(all, ", ")
 }
 
-const tableHead = "workload|snapshotter|n|pull s|create s|ready s|done s|**total s**|: floor|: overlayfs|: best other|MB pull|MB ready|MB done|% of image|2nd create s|2nd ready s|2nd total s|2nd MB"
+const tableHead = "workload|snapshotter|n|pull s|create s|ready s|done s|**total s**|: floor|: overlayfs|: best other|MB pull|MB ready|MB done|of it units|% of image|2nd create s|2nd ready s|2nd total s|2nd MB"
 
 func (s summary) markdownLink(b *strings.Builder, l bench.Link) {
 	fmt.Fprintf(b, "\n## %s\n\n", linkWords(l))
@@ -62,11 +62,20 @@ func (s summary) markdownLink(b *strings.Builder, l bench.Link) {
 			}
 			rows = append(rows, []string{w.String(), way, fmt.Sprint(x.rounds), two(x.pull.median), two(x.create.median), two(x.ready.median), two(x.run.median),
 				spread(x.total), times(x.total.median, s.floor(l, w)), times(x.total.median, s.total(l, w, Overlayfs)), times(x.total.median, s.bestTotal(l, w)),
-				megabytes(x.pullBytes.median), megabytes(x.readyBytes.median), megabytes(x.bytes.median), percent(x.bytes.median, float64(s.image(w.image).Compressed)),
+				megabytes(x.pullBytes.median), megabytes(x.readyBytes.median), megabytes(x.bytes.median), units(x), percent(x.bytes.median, float64(s.image(w.image).Compressed)),
 				known(x, two(x.secondCreate.median)), known(x, two(x.secondReady.median)), two(x.second.median), known(x, megabytes(x.secondBytes.median))})
 		}
 	}
 	markdownTable(b, tableHead, rows)
+}
+
+// units are the bytes that came as units; the rest of what came over the link is the
+// index, most of it, and locations, statements, manifests and headers.
+func units(x *line) string {
+	if x.way != Lighter && x.way != LighterFirst {
+		return ""
+	}
+	return megabytes(x.fetched.median)
 }
 
 func (s summary) total(l bench.Link, w workload, way string) float64 {

@@ -220,6 +220,7 @@ func TestWriterIsFull(t *testing.T) {
 // They are read, not written again: other versions of zstd make other bytes.
 func TestGolden(t *testing.T) {
 	unitFile, packFile := filepath.Join("testdata", "unit.golden"), filepath.Join("testdata", "pack.golden")
+	turnedFile := filepath.Join("testdata", "turned.golden")
 	if os.Getenv("UPDATE_GOLDEN") != "" {
 		unit := encodeUnit(t, "hello", "world", "hello, world")
 		var file bytes.Buffer
@@ -227,7 +228,7 @@ func TestGolden(t *testing.T) {
 		_, _ = w.Add(unit)
 		_, _ = w.Add(encodeUnit(t, "the second unit"))
 		_, _, _ = w.Close()
-		for path, b := range map[string][]byte{unitFile: unit, packFile: file.Bytes()} {
+		for path, b := range map[string][]byte{unitFile: unit, turnedFile: encodeUnit(t, string(code(500))), packFile: file.Bytes()} {
 			if err := os.WriteFile(path, []byte(hex.Dump(b)), 0o644); err != nil {
 				t.Fatal(err)
 			}
@@ -239,6 +240,13 @@ func TestGolden(t *testing.T) {
 	}
 	if plain, err := u.Chunk(2); err != nil || string(plain) != "hello, world" {
 		t.Errorf("chunk 2 is %q, error %v", plain, err)
+	}
+	turned := readDump(t, turnedFile)
+	if u, err = DecodeUnit(turned); err != nil || turned[unitFlags] != flagTurned {
+		t.Fatalf("flags %d, error %v", turned[unitFlags], err)
+	}
+	if plain, err := u.Chunk(0); err != nil || !bytes.Equal(plain, code(500)) {
+		t.Errorf("%d bytes of code, error %v", len(plain), err)
 	}
 	file := readDump(t, packFile)
 	table, err := ReadTable(bytes.NewReader(file), int64(len(file)))

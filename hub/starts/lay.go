@@ -46,8 +46,12 @@ func (s *Service) lay(ctx context.Context, due catalog.Due) (done string, err er
 		return "", err
 	}
 	s.laid.Add(1)
-	s.loosen(due.Tree, told && len(packs) > 0)
-	return summary(packs), nil
+	done = summary(packs)
+	if !told { // a guess is replaced with the first start
+		packs = nil
+	}
+	s.loosen(due.Tree, packs, digest)
+	return done, nil
 }
 
 // plan says which packs a tree should have, and whether anybody has told of its starts.

@@ -4,13 +4,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"maps"
 	"time"
 
 	"github.com/klauspost/compress/zstd"
 
 	"lighter/format/chunk"
 	"lighter/format/pack"
+	"lighter/hub/startup"
 )
 
 // Startup packs are made as fast as other units, since somebody may wait for them. Those
@@ -24,21 +24,29 @@ const (
 	// pressRest is for how long pressing rests while images are taken in, in units of
 	// what it has worked.
 	pressRest = 4
-	// maxLoose bounds the trees that are remembered until they are pressed. Of more,
-	// and when the hub ends meanwhile, packs stay as they are until there is something new.
-	maxLoose = 4096
+	// maxLoose bounds the layouts that are remembered until they are pressed, 40 bytes a
+	// chunk. Of more, and when the hub ends meanwhile, packs stay as they are until there
+	// is something new.
+	maxLoose = 64
 )
 
 // errStale says that a tree was laid out anew while its packs were pressed.
 var errStale = errors.New("there is a newer layout")
 
-// loosen notes that a tree's startup packs are worth pressing, or no more.
-func (s *Service) loosen(tree chunk.ID, worth bool) {
+// looseLayout is one whose packs are to be pressed.
+type looseLayout struct {
+	at     time.Time
+	packs  []startup.Pack
+	digest []byte
+}
+
+// loosen notes that a tree's startup packs are worth pressing, or that none are.
+func (s *Service) loosen(tree chunk.ID, packs []startup.Pack, digest []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.loose, tree)
-	if worth && len(s.loose) < maxLoose {
-		s.loose[tree] = time.Now().Add(s.PressAfter)
+	if len(packs) > 0 && len(s.loose) < maxLoose {
+		s.loose[tree] = &looseLayout{time.Now().Add(s.PressAfter), packs, digest}
 	}
 }
 
@@ -54,11 +62,12 @@ func (s *Service) isLoose(tree chunk.ID) bool {
 // and returns for how long there is none.
 func (s *Service) pressNext(ctx context.Context) time.Duration {
 	var next chunk.ID
+	var l *looseLayout
 	wait := sweepEvery
 	s.mu.Lock()
-	for tree, at := range maps.All(s.loose) {
-		if until := time.Until(at); until < wait {
-			next, wait = tree, until
+	for tree, other := range s.loose {
+		if until := time.Until(other.at); until < wait {
+			next, l, wait = tree, other, until
 		}
 	}
 	s.mu.Unlock()
@@ -68,7 +77,7 @@ func (s *Service) pressNext(ctx context.Context) time.Duration {
 	begin := time.Now()
 	limited, cancel := context.WithTimeout(ctx, layTimeout)
 	defer cancel()
-	switch err := s.press(limited, next); {
+	switch err := s.press(limited, next, l); {
 	case err == nil:
 		s.log.Info("startup packs were pressed", "tree", next.Short(), "seconds", time.Since(begin).Seconds())
 	case errors.Is(err, errStale):
@@ -76,12 +85,12 @@ func (s *Service) pressNext(ctx context.Context) time.Duration {
 	case ctx.Err() == nil:
 		s.log.Warn("startup packs could not be pressed", "tree", next.Short(), "cause", err)
 	}
-	s.loosen(next, false)
+	s.loosen(next, nil, nil)
 	return 0
 }
 
 // press makes a tree's startup packs anew.
-func (s *Service) press(ctx context.Context, tree chunk.ID) (err error) {
+func (s *Service) press(ctx context.Context, tree chunk.ID, l *looseLayout) (err error) {
 	before, err := s.catalog.Layout(ctx, tree)
 	if err != nil {
 		return err
@@ -91,27 +100,18 @@ func (s *Service) press(ctx context.Context, tree chunk.ID) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
-	packs, _, err := s.plan(ctx, t)
-	if err != nil {
-		return err
-	}
-	digest := digestOf(packs)
-	if !bytes.Equal(digest, before.Startup) {
-		s.loosen(tree, false) // it is due, or will be when there is another trace
-		return errStale
-	}
 	enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(pressLevel), zstd.WithEncoderConcurrency(1),
 		zstd.WithWindowSize(pack.MaxPlain), zstd.WithEncoderCRC(false))
 	if err != nil {
 		return err
 	}
-	return s.publish(ctx, t, before, packs, digest, func(ctx context.Context, b *pack.UnitBuilder, dst []byte) ([]byte, error) {
+	return s.publish(ctx, t, before, l.packs, l.digest, func(ctx context.Context, b *pack.UnitBuilder, dst []byte) ([]byte, error) {
 		for s.next(ctx) <= 0 { // who waits for a layout does not wait for this
 			now, err := s.catalog.Layout(ctx, tree)
 			if err != nil {
 				return nil, err
 			}
-			if !bytes.Equal(now.Startup, digest) {
+			if !bytes.Equal(now.Startup, l.digest) {
 				return nil, errStale
 			}
 		}

@@ -49,9 +49,9 @@ type Service struct {
 	mu      sync.Mutex             // guards the following
 	devices map[chunk.ID]int64     // sizes in bytes, by tree
 	rests   map[chunk.ID]time.Time // until when trees are not laid out again
-	loose   map[chunk.ID]time.Time // when startup packs are pressed, by tree
-	round   chan struct{}          // is closed when a layout was tried
-	current chunk.ID               // the tree that is being laid out
+	loose   map[chunk.ID]*looseLayout
+	round   chan struct{} // is closed when a layout was tried
+	current chunk.ID      // the tree that is being laid out
 
 	// As the constants say, but in tests.
 	Settling, Keep, PressAfter time.Duration
@@ -64,7 +64,7 @@ type Service struct {
 func New(c *catalog.Catalog, o *objects.Store, i *ingest.Service, log *slog.Logger) *Service {
 	return &Service{catalog: c, objects: o, ingest: i, log: log,
 		taking: semaphore.NewWeighted(atOnce), wake: make(chan struct{}, 1), devices: map[chunk.ID]int64{}, rests: map[chunk.ID]time.Time{},
-		loose: map[chunk.ID]time.Time{}, round: make(chan struct{}), Settling: settling, Keep: keep, PressAfter: pressAfter}
+		loose: map[chunk.ID]*looseLayout{}, round: make(chan struct{}), Settling: settling, Keep: keep, PressAfter: pressAfter}
 }
 
 // Take keeps a trace, as package trace encodes it, of a tree that some image has

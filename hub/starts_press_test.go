@@ -23,7 +23,7 @@ func words(seed uint64, n int) string {
 	return b.String()[:n]
 }
 
-// pressed waits until no startup pack of the image is loose.
+// pressed waits until the image's startup packs are what they will be.
 func (h *testHub) pressed(name string) {
 	h.t.Helper()
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
@@ -31,11 +31,11 @@ func (h *testHub) pressed(name string) {
 		if err != nil || len(all) != 1 {
 			h.t.Fatalf("%+v, %v", all, err)
 		}
-		if !all[0].Loose {
+		if !all[0].Pending {
 			return
 		}
 		if time.Now().After(end) {
-			h.t.Fatal("its startup packs stay loose")
+			h.t.Fatal("its startup packs stay as they are")
 		}
 	}
 }

@@ -129,10 +129,10 @@ func (r *run) awaitLayout(ctx context.Context, h *site.Hub, image string, starts
 			last, since = now, time.Now()
 		}
 		switch {
-		case seen >= starts && !known.Loose && time.Since(since) >= layoutStays:
+		case seen >= starts && !known.Pending && time.Since(since) >= layoutStays:
 			return last, nil
 		case time.Now().After(end):
-			return "", fmt.Errorf("after %s the hub has made use of %d of %d recorded starts of %s (still to be pressed: %v)", layoutLimit, seen, starts, image, known.Loose)
+			return "", fmt.Errorf("after %s the hub has made use of %d of %d recorded starts of %s (its packs are still to change: %v)", layoutLimit, seen, starts, image, known.Pending)
 		}
 		if err := pause(ctx); err != nil {
 			return "", err

@@ -74,7 +74,11 @@ func (s *Service) Describe(ctx context.Context, image catalog.Image) (wire.Start
 	if err != nil {
 		return d, err
 	}
-	d.Loose = s.isLoose(image.Tree)
+	due, err := s.catalog.DueOf(ctx, image.Tree)
+	if err != nil && !errors.Is(err, catalog.ErrNotFound) {
+		return d, err
+	}
+	d.Pending = !due.At.IsZero() || s.isLoose(image.Tree)
 	packed := map[chunk.ID]int{}
 	if locations != nil {
 		for _, p := range locations.Startups() {

@@ -181,8 +181,9 @@ type Starts struct {
 	Tree      string        `json:"tree"`
 	Workloads []Workload    `json:"workloads"` // the most used first; none: nobody has told yet
 	Packs     []StartupPack `json:"packs"`     // in the order in which nodes fetch them
-	// Loose says that the packs are still to be pressed: there will be smaller ones.
-	Loose bool `json:"loose,omitempty"`
+	// Pending says that there will be others soon: for what was told since, or the
+	// same pressed.
+	Pending bool `json:"pending,omitempty"`
 }
 
 // Workload is starts that read nearly the same. What they read is that of one of

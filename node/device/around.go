@@ -118,6 +118,9 @@ func (w *neighbours) take(i int64, z *zone) bool {
 		w.left--
 		w.asked[unit] = true
 	}
-	z.bring(i, d.extents.Extents, int64(e.Length), &d.ahead.around)
+	if z.marks.set(i, d.extents.Extents) {
+		z.brought.Add(int64(e.Length))
+		d.ahead.around.brought.Add(int64(e.Length))
+	}
 	return true
 }

@@ -49,9 +49,15 @@ func (y *yield) stats() Yield { return Yield{y.fetched.Load(), y.brought.Load(),
 
 // expect notes that extents whose chunks are not here come with a startup pack.
 func (d *Device) expect(extents []int64) {
+	z := &d.stream.zone
 	for _, i := range extents {
-		if e, err := d.extents.Extent(i); err == nil && !d.chunks.Has(e.ID) {
-			d.stream.zone.bring(i, d.extents.Extents, int64(e.Length), &d.ahead.streamed)
+		e, err := d.extents.Extent(i)
+		if err != nil || d.chunks.Has(e.ID) {
+			continue
+		}
+		z.brought.Add(int64(e.Length)) // again, if it is gone since
+		if z.marks.set(i, d.extents.Extents) {
+			d.ahead.streamed.brought.Add(int64(e.Length))
 		}
 	}
 }
@@ -75,19 +81,10 @@ type zone struct {
 // debt is how much more came than so many times what was read of it.
 func (z *zone) debt(part int64) int64 { return z.brought.Load() - part*z.used.Load() }
 
-// forget begins anew.
+// forget begins to count anew.
 func (z *zone) forget() {
-	z.marks.words.Store(nil)
 	z.brought.Store(0)
 	z.used.Store(0)
-}
-
-// bring notes that an extent was asked for.
-func (z *zone) bring(extent, extents, length int64, all *yield) {
-	if z.marks.set(extent, extents) {
-		z.brought.Add(length)
-		all.brought.Add(length)
-	}
 }
 
 // use notes that an extent is read, and tells whether it came that way.

@@ -58,7 +58,8 @@ type stream struct {
 	wanted    []bool          // of each pack
 	queue     []*task         // of packs that are wanted, the first is next
 	early     []prefetch.Range
-	begun     bool // those at mount are wanted
+	begun     bool  // those at mount are wanted
+	reads     int64 // of the device, when it last began
 	running   bool
 	ended     bool
 	left      int64 // bytes, plain, that may be fetched
@@ -110,9 +111,14 @@ func (s *stream) begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.begun = true
-	if len(s.packs) > 0 && (!s.running || s.held.Load()) {
+	reads := s.device.faults.Load()
+	isNew := reads != s.reads
+	s.reads = reads
+	if len(s.packs) > 0 && (!s.running || isNew && s.held.Load()) {
 		s.left, s.queue = s.device.ahead.options.Limit, nil
-		s.zone.forget()
+		if isNew {
+			s.zone.forget()
+		}
 		clear(s.wanted)
 		s.armed.Store(notArmed)
 		s.start()

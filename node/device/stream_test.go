@@ -314,6 +314,14 @@ func TestStreamWaitsForReaders(t *testing.T) {
 			if n := came(); n < b.stream.grant || n > b.stream.grant+largest || b.stream.isRunning() {
 				t.Errorf("start %d, nothing is read: %d of %d bytes came, %d may", start, n, all, b.stream.grant)
 			}
+			b.Begin()
+			time.Sleep(time.Minute)
+			if n := came(); n > b.stream.grant+largest {
+				t.Errorf("start %d, nothing is read, begun again: %d of %d bytes came, %d may", start, n, all, b.stream.grant)
+			}
+			if err := b.ReadAt(t.Context(), make([]byte, 10), int64(len(h.image))-10); err != nil {
+				t.Fatal(err)
+			}
 		}
 		read := int64(0)
 		for _, e := range order {

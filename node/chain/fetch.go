@@ -17,7 +17,7 @@ import (
 
 const (
 	// beginTimeout is how long a pull that can still go on without a hub waits for the
-	// beginning of the index, some 100 KB, while nothing comes of the hub, and
+	// beginning of the index, some 100 KB, if nothing came of the hub lately, and
 	// beginLongest while something does.
 	beginTimeout = 2 * time.Second
 	beginLongest = time.Minute

@@ -43,7 +43,7 @@ type Chains interface {
 	// Claim tells whether a hub knows chain, and why it is lazy now, or not, in a
 	// sentence for people; false also means that no hub answered.
 	// What no hub knows costs a pull a second or two, all its Claims taken together,
-	// and a hub that fails halfway four; a slow one takes its time.
+	// and a hub that fails halfway ten; a slow one takes its time.
 	// If chain is the top of an image, its tree is verified and on disk before
 	// Claim returns true, which takes as long as it takes to arrive. parent is the
 	// chain below, as far as it is known, else empty; labels are those that

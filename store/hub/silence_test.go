@@ -128,6 +128,20 @@ func TestLookupOfASlowHub(t *testing.T) {
 	if _, err := s.Chain(t.Context(), ""); err == nil || !strings.Contains(err.Error(), "nothing came for 100ms") {
 		t.Errorf("one that hangs, as is known: %v", err)
 	}
+	slow := known(3 * short)
+	s = origins(t, func(w http.ResponseWriter, req *http.Request) {
+		if strings.Contains(req.URL.Path, "/chains/") {
+			slow(w, req)
+		}
+	})
+	s.lookup = short
+	if _, err := s.all[0].client.Key(t.Context()); err == nil || s.all[0].client.sent.at().IsZero() {
+		t.Fatalf("a key that is none: %v", err)
+	}
+	s.all[0].down = true
+	if answer, err := s.Chain(t.Context(), ""); err != nil || !answer.Complete {
+		t.Errorf("one that is down, as is thought, and gave others something a moment ago: %v", err)
+	}
 	s = origins(t, mute, mute, known(0))
 	s.lookup = 3 * short
 	if answer, err := s.Chain(t.Context(), ""); err != nil || !answer.Complete || s.Health()[0].Up || s.Health()[1].Up {

@@ -28,6 +28,8 @@ type Config struct {
 
 	TraceRun bool `toml:"trace_run" comment:"Start each image once when it has just become ready, so that it is known what its first start reads: as its config says, without network, with 2 GiB of memory and for four minutes at most. It is code of whoever made the image; otherwise the hub runs none. Needs root, runc and what a node needs."`
 
+	StartupBytes int64 `toml:"startup_bytes" comment:"The most that the startup packs of all images take together, in bytes; 0: a quarter of what all other packs take, and 8 GiB at least. Beyond it those images lose theirs that nobody has pulled or started for longest, until somebody does; they start more slowly. Those that are out of use are kept for a while beside it, of the same bytes at most."`
+
 	LogLevel  string `toml:"log_level" comment:"Debug, info, warn or error."`
 	LogFormat string `toml:"log_format" comment:"Text or json."`
 
@@ -67,6 +69,8 @@ func (c *Config) Check() error {
 		return fmt.Errorf("listen %s is no loopback address: set tls_cert and tls_key, or plain_http if the network is to be trusted", c.Listen)
 	case c.Limits.LayerBytes <= 0 || c.Limits.Entries <= 0:
 		return errors.New("limits have to be above zero")
+	case c.StartupBytes < 0:
+		return errors.New("startup_bytes is below zero")
 	case len(c.Platforms) == 0 || slices.ContainsFunc(c.Platforms, func(p string) bool { return !strings.Contains(p, "/") }):
 		return fmt.Errorf("platforms %q: want OS/ARCH, at least one", c.Platforms)
 	}

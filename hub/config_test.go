@@ -75,6 +75,7 @@ func TestConfigIsChecked(t *testing.T) {
 		"belong together":         func(c *Config) { c.TLSCert = "x" },
 		"root is empty":           func(c *Config) { c.Root = "" },
 		"above zero":              func(c *Config) { c.Limits.Entries = 0 },
+		"startup_bytes is below":  func(c *Config) { c.StartupBytes = -1 },
 		"want OS/ARCH":            func(c *Config) { c.Platforms = []string{"amd64"} },
 		"such as file":            func(c *Config) { c.Bucket = "/srv" },
 	} {

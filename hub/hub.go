@@ -135,7 +135,7 @@ func (h *Hub) open(ctx context.Context) (err error) {
 		Ready:  h.imageIsReady}, h.catalog, h.objects, h.registry); err != nil {
 		return err
 	}
-	h.starts = starts.New(h.catalog, h.objects, h.ingest, h.log)
+	h.starts = starts.New(h.catalog, h.objects, h.ingest, c.StartupBytes, h.log)
 	h.view.starts = h.starts
 	if c.TraceRun {
 		h.trials = &trials{hub: h, queue: make(chan catalog.Image, maxTrials)}

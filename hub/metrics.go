@@ -2,6 +2,7 @@ package hub
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -109,6 +110,9 @@ var (
 	traceBytesDesc   = desc("trace_bytes", "Bytes that are kept of traces, compressed.")
 	startupPacksDesc = desc("startup_packs", "Startup packs that are served, with those that have retired.")
 	startupBytesDesc = desc("startup_pack_bytes", "Bytes of these packs.")
+	liveBytesDesc    = desc("startup_pack_live_bytes", "Bytes of those of these packs that locations name.")
+	limitBytesDesc   = desc("startup_pack_limit_bytes", "The most that the packs may take that locations name.")
+	lostDesc         = desc("startup_packs_lost", "Trees that have lost their startup packs because others were used more recently.")
 	waitingDesc      = desc("layouts_waiting", "Trees that wait for new startup packs.")
 )
 
@@ -118,7 +122,8 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 
 // Describe implements prometheus.Collector.
 func (v *view) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{imagesDesc, tracesDesc, layoutsDesc, traceBytesDesc, startupPacksDesc, startupBytesDesc, waitingDesc} {
+	for _, d := range []*prometheus.Desc{imagesDesc, tracesDesc, layoutsDesc, traceBytesDesc, startupPacksDesc, startupBytesDesc,
+		liveBytesDesc, limitBytesDesc, lostDesc, waitingDesc} {
 		out <- d
 	}
 }
@@ -148,12 +153,14 @@ func (v *view) collectStarts(ctx context.Context, out chan<- prometheus.Metric) 
 	count(layoutsDesc, counts.Laid, "made")
 	count(layoutsDesc, counts.Failed, "failed")
 	held, err := v.catalog.StartHoldings(ctx)
-	if err != nil {
+	limit, limitErr := v.starts.Limit(ctx)
+	if err = errors.Join(err, limitErr); err != nil {
 		v.log.Warn("the metrics say nothing of startup packs", "cause", err)
 		return
 	}
 	for d, n := range map[*prometheus.Desc]int64{traceBytesDesc: held.TraceBytes, startupPacksDesc: held.Packs,
-		startupBytesDesc: held.PackBytes, waitingDesc: held.Waiting} {
+		startupBytesDesc: held.PackBytes,
+		liveBytesDesc:    held.Live, limitBytesDesc: limit, lostDesc: held.Lost, waitingDesc: held.Waiting} {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n))
 	}
 }

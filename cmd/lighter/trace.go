@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
@@ -95,6 +96,10 @@ func printStarts(w io.Writer, s hub.Starts) error {
 		if err := table(w, "WORKLOAD\tSTARTS\tREADS\tFILES\tRANGES\tPACKS\tBEGINS WITH", rows); err != nil {
 			return err
 		}
+	}
+	if !s.Lost.IsZero() {
+		fmt.Fprintf(w, "its startup packs went at %s, for there is no room for those of all images (startup_bytes); they come back when it is pulled or started\n",
+			s.Lost.Local().Format(time.DateTime))
 	}
 	var rows [][]any
 	for i, p := range s.Packs {

@@ -32,9 +32,11 @@ var schema string
 var startupSchema string
 
 // schemaVersion is what this version makes and reads. A catalog of firstVersion,
-// which knows nothing of how images start, becomes one.
+// which knows nothing of how images start, becomes one, and one of secondVersion,
+// which does not know when trees were used.
 const (
-	schemaVersion = "2"
+	schemaVersion = "3"
+	secondVersion = "2"
 	firstVersion  = "1"
 )
 
@@ -99,6 +101,8 @@ func (c *Catalog) migrate(ctx context.Context) error {
 			return err
 		case err == nil && version == firstVersion:
 			return upgrade(ctx, tx)
+		case err == nil && version == secondVersion:
+			return upgradeSecond(ctx, tx)
 		case err == nil:
 			return fmt.Errorf("it has schema %s, this version reads %s", version, schemaVersion)
 		case !errors.Is(err, sql.ErrNoRows):
@@ -123,6 +127,20 @@ func upgrade(ctx context.Context, tx *sql.Tx) error {
 		[]byte{}, []byte{}); err != nil {
 		return err
 	}
+	return setVersion(ctx, tx)
+}
+
+// upgradeSecond makes a catalog of secondVersion one of schemaVersion.
+func upgradeSecond(ctx context.Context, tx *sql.Tx) error {
+	for _, column := range []string{"used", "lost"} {
+		if _, err := tx.ExecContext(ctx, `ALTER TABLE layouts ADD COLUMN `+column+` BIGINT NOT NULL DEFAULT 0`); err != nil {
+			return fmt.Errorf("change the tables: %w", err)
+		}
+	}
+	return setVersion(ctx, tx)
+}
+
+func setVersion(ctx context.Context, tx *sql.Tx) error {
 	_, err := tx.ExecContext(ctx, `UPDATE meta SET value = ? WHERE name = 'schema'`, schemaVersion)
 	return err
 }

@@ -13,17 +13,18 @@ import (
 // hands it the recordings of the image before it.
 func publishLayout(ctx context.Context, tx *sql.Tx, p *Publication) error {
 	t := p.Tree
-	due := int64(0)
+	now, due := time.Now().UnixMilli(), int64(0)
 	if p.Image != 0 {
-		due = time.Now().UnixMilli()
+		due = now
 	}
 	if _, err := tx.ExecContext(ctx, `
-		INSERT INTO layouts (tree, locations, wire, startup, due, changes, tries, unserved) VALUES (?, ?, ?, ?, ?, 1, 0, 0)
+		INSERT INTO layouts (tree, locations, wire, startup, due, changes, tries, unserved, used, lost) VALUES (?, ?, ?, ?, ?, 1, 0, 0, ?, 0)
 		ON CONFLICT (tree) DO UPDATE SET due = CASE WHEN excluded.due > 0 THEN excluded.due ELSE layouts.due END,
-			changes = layouts.changes + 1, tries = 0, unserved = 0,
+			changes = layouts.changes + 1, tries = 0, unserved = 0, used = excluded.used,
+			lost = CASE WHEN excluded.due > 0 THEN 0 ELSE layouts.lost END,
 			wire = CASE WHEN length(layouts.locations) = 0 THEN excluded.wire ELSE layouts.wire END,
 			locations = CASE WHEN length(layouts.locations) = 0 THEN excluded.locations ELSE layouts.locations END`,
-		t.ID[:], orEmpty(t.Locations), t.LocationsWire, []byte{}, due); err != nil {
+		t.ID[:], orEmpty(t.Locations), t.LocationsWire, []byte{}, due, now); err != nil {
 		return err
 	}
 	if p.Image == 0 || p.Repository == "" {

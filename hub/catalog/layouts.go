@@ -143,6 +143,7 @@ type Due struct {
 	Tries    int64 // how often it was begun before
 	Served   bool  // an image that is ready has it
 	Unserved time.Time
+	Lost     time.Time // since when it is to have no startup packs, because others are used more; zero: it may
 }
 
 // NextDue returns the tree that is to be laid out anew first. ErrNotFound: none.
@@ -159,20 +160,23 @@ func (c *Catalog) DueOf(ctx context.Context, tree chunk.ID) (Due, error) {
 func (c *Catalog) due(ctx context.Context, condition string, args ...any) (Due, error) {
 	var d Due
 	var tree []byte
-	var at, unserved int64
-	err := c.read.QueryRowContext(ctx, `SELECT l.tree, l.due, l.changes, l.tries, l.unserved, `+servedTree+`
-		FROM layouts l WHERE `+condition+` LIMIT 1`, args...).Scan(&tree, &at, &d.Changes, &d.Tries, &unserved, &d.Served)
+	var at, unserved, lost int64
+	err := c.read.QueryRowContext(ctx, `SELECT l.tree, l.due, l.changes, l.tries, l.unserved, l.lost, `+servedTree+`
+		FROM layouts l WHERE `+condition+` LIMIT 1`, args...).Scan(&tree, &at, &d.Changes, &d.Tries, &unserved, &lost, &d.Served)
 	if err != nil {
 		return d, fmt.Errorf("look for what is to be laid out: %w", notFound(err))
 	}
 	d.Tree = chunk.ID(tree)
-	if at > 0 {
-		d.At = time.UnixMilli(at)
-	}
-	if unserved > 0 {
-		d.Unserved = time.UnixMilli(unserved)
-	}
+	d.At, d.Unserved, d.Lost = timeOf(at), timeOf(unserved), timeOf(lost)
 	return d, nil
+}
+
+// timeOf reads a time as the catalog writes it: 0 is none.
+func timeOf(milliseconds int64) time.Time {
+	if milliseconds == 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(milliseconds)
 }
 
 // servedTree is the condition under which the tree of layouts l is of an image

@@ -10,7 +10,9 @@ CREATE TABLE layouts (
 	due       BIGINT NOT NULL, -- when to lay out anew, milliseconds since 1970; 0: there is no need
 	changes   BIGINT NOT NULL, -- how often there was a new reason to
 	tries     BIGINT NOT NULL, -- how often that was begun since and not ended
-	unserved  BIGINT NOT NULL  -- since when no image that is ready has the tree, as far as somebody looked; 0: one has it
+	unserved  BIGINT NOT NULL, -- since when no image that is ready has the tree, as far as somebody looked; 0: one has it
+	used      BIGINT NOT NULL DEFAULT 0, -- when somebody asked for its locations last, or told of a start
+	lost      BIGINT NOT NULL DEFAULT 0  -- since when it is to have no startup packs, for others were used since; 0: it may
 );
 CREATE INDEX layouts_due ON layouts (due) WHERE due > 0;
 

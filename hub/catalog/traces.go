@@ -129,6 +129,8 @@ func (c *Catalog) KeepRecordings(ctx context.Context, tree chunk.ID, body []byte
 // StartHoldings says how much is kept for starts, of all trees.
 type StartHoldings struct {
 	Packs, PackBytes int64 // startup packs, with those that have retired
+	Live             int64 // bytes of those that have not
+	Lost             int64 // trees that have none because others are used more
 	TraceBytes       int64 // traces and recordings, compressed
 	Waiting          int64 // trees that wait for a layout
 }
@@ -137,8 +139,9 @@ type StartHoldings struct {
 func (c *Catalog) StartHoldings(ctx context.Context) (h StartHoldings, err error) {
 	err = c.read.QueryRowContext(ctx, `SELECT
 		(SELECT COUNT(*) FROM startup_packs), (SELECT COALESCE(SUM(size), 0) FROM startup_packs),
+		(SELECT COALESCE(SUM(size), 0) FROM startup_packs WHERE retired = 0), (SELECT COUNT(*) FROM layouts WHERE lost > 0 AND unserved = 0),
 		(SELECT COALESCE(SUM(length(body)), 0) FROM traces) + (SELECT COALESCE(SUM(length(body)), 0) FROM recordings),
-		(SELECT COUNT(*) FROM layouts WHERE due > 0)`).Scan(&h.Packs, &h.PackBytes, &h.TraceBytes, &h.Waiting)
+		(SELECT COUNT(*) FROM layouts WHERE due > 0)`).Scan(&h.Packs, &h.PackBytes, &h.Live, &h.Lost, &h.TraceBytes, &h.Waiting)
 	if err != nil {
 		return h, fmt.Errorf("read the catalog: %w", err)
 	}

@@ -49,6 +49,7 @@ type Starts interface {
 	Describe(ctx context.Context, image catalog.Image) (wire.Starts, error)
 	Export(ctx context.Context, tree chunk.ID) ([]byte, error)
 	Import(ctx context.Context, tree chunk.ID, text []byte) error
+	Used(tree chunk.ID)
 }
 
 // New returns a server for wire.DefaultScope.
@@ -138,6 +139,7 @@ func (s *Server) getLocations(w http.ResponseWriter, req *http.Request) error {
 		return err
 	}
 	defer o.Close()
+	s.starts.Used(tree)
 	s.send(w, req, o, aMinute, tag.String())
 	return nil
 }

@@ -34,7 +34,7 @@ func (s *Service) lay(ctx context.Context, due catalog.Due) (done string, err er
 	var packs []startup.Pack
 	told := false
 	if !gone {
-		if packs, told, err = s.plan(ctx, t); err != nil {
+		if packs, told, err = s.plan(ctx, t, !due.Lost.IsZero()); err != nil {
 			return "", err
 		}
 	}
@@ -54,9 +54,17 @@ func (s *Service) lay(ctx context.Context, due catalog.Due) (done string, err er
 	return done, nil
 }
 
-// plan says which packs a tree should have, and whether anybody has told of its starts.
-func (s *Service) plan(ctx context.Context, t *openTree) (packs []startup.Pack, told bool, err error) {
+// treeShare is which part of all startup packs those of one tree may be.
+const treeShare = 4
+
+// plan says which packs a tree should have, none if it has lost them, and whether
+// anybody has told of its starts.
+func (s *Service) plan(ctx context.Context, t *openTree, lost bool) (packs []startup.Pack, told bool, err error) {
 	kept, err := s.merge(ctx, t)
+	if err != nil || lost {
+		return nil, false, err
+	}
+	limit, err := s.Limit(ctx)
 	if err != nil {
 		return nil, false, err
 	}
@@ -64,7 +72,7 @@ func (s *Service) plan(ctx context.Context, t *openTree) (packs []startup.Pack, 
 	if err != nil {
 		return nil, false, err
 	}
-	packs, err = t.Layout(ctx, slices.Concat(kept, guesses))
+	packs, err = t.Layout(ctx, slices.Concat(kept, guesses), limit/treeShare)
 	return packs, len(kept) > 0, err
 }
 

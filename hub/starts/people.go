@@ -50,6 +50,7 @@ func (s *Service) Import(ctx context.Context, tree chunk.ID, text []byte) error 
 	if err := s.catalog.AddRecordings(ctx, tree, squeeze(text), time.Now()); err != nil {
 		return err
 	}
+	s.Used(tree)
 	s.wakeUp()
 	return nil
 }
@@ -78,7 +79,7 @@ func (s *Service) Describe(ctx context.Context, image catalog.Image) (wire.Start
 	if err != nil && !errors.Is(err, catalog.ErrNotFound) {
 		return d, err
 	}
-	d.Pending = !due.At.IsZero() || s.isLoose(image.Tree)
+	d.Pending, d.Lost = !due.At.IsZero() || s.isLoose(image.Tree), due.Lost.UTC()
 	packed := map[chunk.ID]int{}
 	if locations != nil {
 		for _, p := range locations.Startups() {

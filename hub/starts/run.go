@@ -40,6 +40,8 @@ const (
 func (s *Service) Run(ctx context.Context) error {
 	sweep := time.NewTimer(0)
 	defer sweep.Stop()
+	note := time.NewTicker(noteEvery)
+	defer note.Stop()
 	for {
 		rest := s.next(ctx)
 		if rest > 0 {
@@ -47,7 +49,13 @@ func (s *Service) Run(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return nil
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteTimeout)
+			defer cancel()
+			return s.note(last)
+		case <-note.C:
+			if err := s.note(ctx); err != nil && ctx.Err() == nil {
+				s.log.Error("note which trees were used", "cause", err)
+			}
 		case <-sweep.C:
 			if err := s.Sweep(ctx, time.Now().Add(-s.Keep)); err != nil && ctx.Err() == nil {
 				s.log.Error("delete startup packs that have had their time", "cause", err)
@@ -112,7 +120,10 @@ func (s *Service) layOut(ctx context.Context, due catalog.Due) error {
 	if done != "" {
 		s.log.Info("a tree was laid out", "tree", due.Tree.Short(), "what", done, "seconds", time.Since(begin).Seconds())
 	}
-	return s.catalog.Settle(ctx, due.Tree, due.Changes, s.dueAt(due.Tree))
+	if err := s.catalog.Settle(ctx, due.Tree, due.Changes, s.dueAt(due.Tree)); err != nil || done == "" {
+		return err
+	}
+	return s.bound(ctx)
 }
 
 // letRest has a tree not laid out again for a while.
@@ -172,13 +183,20 @@ func (s *Service) Await(ctx context.Context, tree chunk.ID) error {
 }
 
 // Sweep deletes startup packs that retired before a time, and has those retired
-// of trees that no image has had since.
+// of trees that no image has had since, and of those for which there is no room.
 func (s *Service) Sweep(ctx context.Context, before time.Time) error {
 	if err := s.catalog.Unserved(ctx, before); err != nil {
 		return err
 	}
+	if err := s.bound(ctx); err != nil {
+		return err
+	}
+	limit, err := s.Limit(ctx)
+	if err != nil {
+		return err
+	}
 	for {
-		ids, err := s.catalog.Retired(ctx, before, time.Now().Add(-keepLeast), keepBytes, dropAtOnce)
+		ids, err := s.catalog.Retired(ctx, before, time.Now().Add(-keepLeast), min(keepBytes, limit), dropAtOnce)
 		if err != nil || len(ids) == 0 {
 			return err
 		}

@@ -50,21 +50,25 @@ type Service struct {
 	devices map[chunk.ID]int64     // sizes in bytes, by tree
 	rests   map[chunk.ID]time.Time // until when trees are not laid out again
 	loose   map[chunk.ID]*looseLayout
-	round   chan struct{} // is closed when a layout was tried
-	current chunk.ID      // the tree that is being laid out
+	used    map[chunk.ID]time.Time // when trees were, as far as the catalog does not know
+	round   chan struct{}          // is closed when a layout was tried
+	current chunk.ID               // the tree that is being laid out
 
 	// As the constants say, but in tests.
-	Settling, Keep, PressAfter time.Duration
+	Settling, Keep, PressAfter, Regain time.Duration
+	limit                              int64
 
 	laid, failed   atomic.Int64 // layouts that were made, and given up
 	taken, refused atomic.Int64 // traces
 }
 
-// New returns a service over the stores. Nothing is laid out before Run.
-func New(c *catalog.Catalog, o *objects.Store, i *ingest.Service, log *slog.Logger) *Service {
-	return &Service{catalog: c, objects: o, ingest: i, log: log,
+// New returns a service over the stores, whose startup packs take limit bytes at
+// most; 0: what Limit says. Nothing is laid out before Run.
+func New(c *catalog.Catalog, o *objects.Store, i *ingest.Service, limit int64, log *slog.Logger) *Service {
+	return &Service{catalog: c, objects: o, ingest: i, limit: limit, log: log,
 		taking: semaphore.NewWeighted(atOnce), wake: make(chan struct{}, 1), devices: map[chunk.ID]int64{}, rests: map[chunk.ID]time.Time{},
-		loose: map[chunk.ID]*looseLayout{}, round: make(chan struct{}), Settling: settling, Keep: keep, PressAfter: pressAfter}
+		loose: map[chunk.ID]*looseLayout{}, used: map[chunk.ID]time.Time{}, round: make(chan struct{}),
+		Settling: settling, Keep: keep, PressAfter: pressAfter, Regain: regain}
 }
 
 // Take keeps a trace, as package trace encodes it, of a tree that some image has
@@ -96,6 +100,7 @@ func (s *Service) Take(ctx context.Context, tree chunk.ID, body []byte) (err err
 	if err := s.catalog.AddTrace(ctx, tree, squeeze(t.Encode()), s.dueAt(tree)); err != nil {
 		return err
 	}
+	s.Used(tree)
 	s.wakeUp()
 	return nil
 }

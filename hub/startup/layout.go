@@ -30,13 +30,13 @@ type Pack struct {
 
 // Layout lays out what recordings say of the tree: those that are kept of an
 // image, in Keep's order, and those that Guess has made. It returns at most
-// index.MaxStartups packs, in the order in which to fetch them. Each chunk is in
-// one of them at most. No recordings, no packs.
+// index.MaxStartups packs of at most limit plain bytes, in the order in which to
+// fetch them. Each chunk is in one of them at most. No recordings, no packs.
 //
 // Where there are recordings of real starts, guesses decide of nothing that these
 // use, nor of what is fetched at mount: they add packs for what nobody has started
 // yet. So do workloads of less than a hundredth of all starts.
-func (t *Tree) Layout(ctx context.Context, recordings []trace.Recording) ([]Pack, error) {
+func (t *Tree) Layout(ctx context.Context, recordings []trace.Recording, limit int64) ([]Pack, error) {
 	var real, guesses []trace.Recording
 	for _, r := range recordings {
 		if r.Starts > 0 {
@@ -66,7 +66,7 @@ func (t *Tree) Layout(ctx context.Context, recordings []trace.Recording) ([]Pack
 	if err != nil {
 		return nil, err
 	}
-	return layOut(withGuesses(all, uses)), nil
+	return layOut(withGuesses(all, uses), min(limit, maxLayout)), nil
 }
 
 // firstGuess is how many starts the first guess counts, each further one counting
@@ -150,15 +150,16 @@ type users uint32
 
 func (u users) has(w int) bool { return u&(1<<w) != 0 }
 
-// layOut groups the chunks by those who use them, and makes packs of the groups.
-func layOut(all []starts) []Pack {
+// layOut groups the chunks by those who use them, and makes packs of the groups, of
+// at most limit plain bytes.
+func layOut(all []starts, limit int64) []Pack {
 	if len(all) == 0 {
 		return nil
 	}
 	p := newPlan(all)
 	p.group(itemsOf(all))
 	p.join()
-	p.shorten()
+	p.shorten(limit)
 	return p.packs()
 }
 

@@ -192,7 +192,7 @@ func (p *plan) unite(to int, g *group) {
 
 // shorten brings the groups within the bounds of a layout: those that few use, and
 // their ends, are left out. The group at mount is the first.
-func (p *plan) shorten() {
+func (p *plan) shorten(limit int64) {
 	value := func(g *group) (v float64) {
 		for w := range p.all {
 			if g.users.has(w) {
@@ -207,7 +207,7 @@ func (p *plan) shorten() {
 		}
 		return cmp.Compare(value(b), value(a))
 	})
-	left := int64(maxLayout)
+	left := limit
 	kept := p.groups[:0]
 	for _, g := range p.groups {
 		for i, it := range g.items {

@@ -94,7 +94,7 @@ func reading(tr map[string]int, paths ...string) trace.Recording {
 // most and all is within bounds.
 func lay(t testing.TB, tr *Tree, kept []trace.Recording) []Pack {
 	t.Helper()
-	packs, err := tr.Layout(t.Context(), kept)
+	packs, err := tr.Layout(t.Context(), kept, maxLayout)
 	if err != nil {
 		t.Fatal(err)
 	}

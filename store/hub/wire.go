@@ -184,6 +184,9 @@ type Starts struct {
 	// Pending says that there will be others soon: for what was told since, or the
 	// same pressed.
 	Pending bool `json:"pending,omitempty"`
+	// Lost is since when it has no startup packs because there is no room for those of
+	// all images, and others were used since; zero: it may have some.
+	Lost time.Time `json:"lost,omitzero"`
 }
 
 // Workload is starts that read nearly the same. What they read is that of one of

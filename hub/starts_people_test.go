@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -153,5 +154,54 @@ func TestMirrorHasStartupPacks(t *testing.T) {
 	// Nodes whose cache has chunks of ordinary units, and whose locations are older.
 	if status, _, _ := h.do("GET", "/lighter/1/default/packs/"+packs[0].Pack.String()+"/0", nil); status != 200 {
 		t.Error("the hub does not have it")
+	}
+}
+
+// What was removed has no startup packs, and what is left has its own.
+func TestTracesAreRemoved(t *testing.T) {
+	t.Parallel()
+	h := startsHub(t)
+	h.push("a:1", image(startsTar(10)))
+	m := h.extents(h.ready("a:1").Tree)
+	h.traced(m, 1, 2, 3)
+	h.traced(m, 1, 2, 3)
+	before, _ := h.client.ExportTraces(t.Context(), "a:1", "")
+	_, want := h.startups(m)
+	h.traced(m, 6, 7, 8, 9)
+	shown, err := h.client.Starts(t.Context(), "a:1", "")
+	if err != nil || len(shown) != 1 || len(shown[0].Workloads) != 2 {
+		t.Fatalf("%+v, %v", shown, err)
+	}
+	bad := shown[0].Workloads[1].ID
+	got, err := h.client.ForgetTraces(t.Context(), "a:1", "linux/amd64", bad[:6])
+	if err != nil || len(got.Workloads) != 1 || got.Workloads[0] != bad || got.Starts != 1 {
+		t.Fatalf("removed %+v, %v", got, err)
+	}
+	h.await(m.ID())
+	if after, err := h.client.ExportTraces(t.Context(), "a:1", ""); err != nil || string(after) != string(before) {
+		t.Errorf("left is\n%s\n%v, there was\n%s", after, err, before)
+	}
+	if _, in := h.startups(m); fmt.Sprint(in) != fmt.Sprint(want) {
+		t.Errorf("startup packs have the files %v, and had %v", in, want)
+	}
+	for query, status := range map[string]int{"": 400, "?name=b:1": 404, "?name=a:1&workload=" + bad: 404, "?name=a:1&platform=linux/s390x": 404} {
+		if got, said, _ := h.do("DELETE", "/lighter/1/default/traces"+query, nil); got != status {
+			t.Errorf("%q: %d %s, want %d", query, got, said, status)
+		}
+	}
+	h.traced(m, 4, 5)
+	if got, err := h.client.ForgetTraces(t.Context(), "a:1", "", ""); err != nil || len(got.Workloads) != 2 || got.Starts != 3 {
+		t.Errorf("removed %+v, %v", got, err)
+	}
+	h.await(m.ID())
+	if packs, in := h.startups(m); slices.Max(in) >= 0 {
+		t.Errorf("startup packs are %+v with the files %v", packs, in)
+	}
+	if text, err := h.client.ExportTraces(t.Context(), "a:1", ""); err != nil || string(text) != "lighter trace 1\n" {
+		t.Errorf("left is %q, %v", text, err)
+	}
+	h.traced(m, 1)
+	if shown, err := h.client.Starts(t.Context(), "a:1", ""); err != nil || len(shown[0].Workloads) != 1 {
+		t.Errorf("later starts are not kept: %+v, %v", shown, err)
 	}
 }

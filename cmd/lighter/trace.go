@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -17,8 +18,8 @@ import (
 func traceCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "trace",
-		Short: "Show, save and restore what a hub knows of how images start",
-		Long: `Show, save and restore what a hub knows of how images start.
+		Short: "Show, save, restore and remove what a hub knows of how images start",
+		Long: `Show, save, restore and remove what a hub knows of how images start.
 Nodes tell their hub which parts of which files each start of a container has read.
 The hub sorts starts that read nearly the same into workloads, and has what they
 share fetched ahead the next time. Nobody has to do anything for that. What ran, and
@@ -27,7 +28,7 @@ where, nobody tells.`,
 		Args:    noSuchCommand,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(traceShowCommand(), traceRecordCommand(), traceExportCommand(), traceImportCommand())
+	cmd.AddCommand(traceShowCommand(), traceRecordCommand(), traceExportCommand(), traceImportCommand(), traceRmCommand())
 	return cmd
 }
 
@@ -86,12 +87,12 @@ func printStarts(w io.Writer, s hub.Starts) error {
 		fmt.Fprintf(w, "%s %s: no start was seen yet\n", s.Name, s.Platform)
 	} else {
 		var rows [][]any
-		for i, l := range s.Workloads {
+		for _, l := range s.Workloads {
 			first := ""
 			if len(l.First) > 0 {
 				first = l.First[0]
 			}
-			rows = append(rows, []any{i, l.Starts, size(l.Bytes), l.Files, l.Ranges, packList(l.Packs), first})
+			rows = append(rows, []any{l.ID, l.Starts, size(l.Bytes), l.Files, l.Ranges, packList(l.Packs), first})
 		}
 		if err := table(w, "WORKLOAD\tSTARTS\tREADS\tFILES\tRANGES\tPACKS\tBEGINS WITH", rows); err != nil {
 			return err
@@ -182,6 +183,53 @@ some seconds later. What names nothing that the image has is not kept.`,
 		},
 	}
 	flags.add(cmd)
+	return cmd
+}
+
+func traceRmCommand() *cobra.Command {
+	var flags traceFlags
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "rm [flags] NAME [WORKLOAD]",
+		Short: "Remove what a hub knows of how an image starts, or one workload of it",
+		Long: `Remove a workload from what a hub keeps of the starts of an image, by its ID as
+"lighter trace show" has it, or what that begins with; without one, all that is kept.
+Some seconds later startup packs are made anew of what is left, or of a guess.
+
+What later starts read is kept again. Images of the same repository that came after
+this one have taken over what was known of it: remove it there, too. To be able to put
+it back, export it before.`,
+		Example: `  lighter trace rm physics/root:6.32 3f1c
+  lighter trace rm --json physics/root:6.32 | jq .workloads`,
+		Args: rangeArgs(1, "NAME", "WORKLOAD"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			client, err := flags.client()
+			if err != nil {
+				return err
+			}
+			workload := ""
+			if len(args) > 1 {
+				if workload = args[1]; workload == "" {
+					return usageError{errors.New("WORKLOAD is empty: leave it out to remove all")}
+				}
+			}
+			forgotten, err := client.ForgetTraces(cmd.Context(), args[0], flags.platform, workload)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return printJSON(os.Stdout, forgotten)
+			}
+			fmt.Printf("removed %s of %s", english.Plural(len(forgotten.Workloads), "workload", ""), english.Plural(int(forgotten.Starts), "start", ""))
+			if forgotten.Waiting > 0 {
+				fmt.Printf(", and %s that nobody had looked at", english.Plural(int(forgotten.Waiting), "trace", ""))
+			}
+			fmt.Println()
+			return nil
+		},
+	}
+	flags.add(cmd)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
 

@@ -99,13 +99,60 @@ func TestTracesThatWait(t *testing.T) {
 	if err != nil || len(traces) != maxWaiting || !traces[0].Raw {
 		t.Errorf("%d wait, %v", len(traces), err)
 	}
-	if err := c.KeepRecordings(t.Context(), tree, []byte("kept"), traces[9].N); err != nil {
+	if err := c.KeepRecordings(t.Context(), tree, nil, []byte("kept"), traces[9].N); err != nil {
 		t.Fatal(err)
 	}
 	traces, err = c.Traces(t.Context(), tree)
 	kept, keptErr := c.Recordings(t.Context(), tree)
 	if err != nil || keptErr != nil || len(traces) != maxWaiting-10 || string(kept) != "kept" {
 		t.Errorf("then %d wait and %q is kept, %v, %v", len(traces), kept, err, keptErr)
+	}
+}
+
+// Whoever is faster wins: what was forgotten meanwhile is not kept after all, and
+// what came meanwhile is not forgotten.
+func TestRecordingsThatChangeMeanwhile(t *testing.T) {
+	c := openTest(t)
+	publish(t, c, "one", "a")
+	tree := chunk.Sum([]byte("a"))
+	add := func() []Trace {
+		t.Helper()
+		if err := c.AddTrace(t.Context(), tree, []byte("trace"), time.UnixMilli(7)); err != nil {
+			t.Fatal(err)
+		}
+		traces, err := c.Traces(t.Context(), tree)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return traces
+	}
+	before := add()
+	if n, err := c.CutRecordings(t.Context(), tree, nil, []byte("none"), true); err != nil || n != 1 {
+		t.Fatal(n, err)
+	}
+	if err := c.KeepRecordings(t.Context(), tree, nil, []byte("forgotten"), before[0].N); !errors.Is(err, ErrChanged) {
+		t.Errorf("what was forgotten is kept: %v", err)
+	}
+	traces := add()
+	if err := c.KeepRecordings(t.Context(), tree, []byte("none"), []byte("some"), traces[0].N); err != nil {
+		t.Fatal(err)
+	}
+	for _, all := range []bool{false, true} {
+		if _, err := c.CutRecordings(t.Context(), tree, []byte("none"), []byte("less"), all); !errors.Is(err, ErrChanged) {
+			t.Errorf("what came meanwhile is cut: %v", err)
+		}
+	}
+	if err := c.Settle(t.Context(), tree, -1, time.UnixMilli(1)); err != nil {
+		t.Fatal(err)
+	}
+	add()
+	if n, err := c.CutRecordings(t.Context(), tree, []byte("some"), []byte("less"), false); err != nil || n != 0 {
+		t.Fatal(n, err)
+	}
+	kept, err := c.Recordings(t.Context(), tree)
+	due, dueErr := c.DueOf(t.Context(), tree)
+	if err != nil || dueErr != nil || string(kept) != "less" || due.At.Before(time.UnixMilli(2)) {
+		t.Errorf("%q is kept, %v, %+v, %v", kept, err, due, dueErr)
 	}
 }
 

@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -109,19 +110,69 @@ func (c *Catalog) Recordings(ctx context.Context, tree chunk.ID) (body []byte, e
 	return body, nil
 }
 
-// KeepRecordings makes these the recordings of a tree, and forgets the traces up
-// to number last, which are in them.
-func (c *Catalog) KeepRecordings(ctx context.Context, tree chunk.ID, body []byte, last int64) error {
+// ErrChanged says that the recordings of a tree, or its traces, are others than
+// those that were looked at.
+var ErrChanged = errors.New("what is kept of its starts has changed meanwhile")
+
+// KeepRecordings puts recordings of a tree in the place of those that Recordings
+// has returned, and forgets the traces up to number last, which are in them.
+// ErrChanged: somebody else was faster.
+func (c *Catalog) KeepRecordings(ctx context.Context, tree chunk.ID, before, body []byte, last int64) error {
 	err := c.update(ctx, func(tx *sql.Tx) error {
-		if _, err := tx.ExecContext(ctx, `INSERT INTO recordings (tree, body) VALUES (?, ?) ON CONFLICT (tree) DO UPDATE SET body = excluded.body`,
-			tree[:], body); err != nil {
+		if err := replace(ctx, tx, tree, before, body); err != nil {
 			return err
 		}
-		_, err := tx.ExecContext(ctx, `DELETE FROM traces WHERE tree = ? AND n <= ?`, tree[:], last)
-		return err
+		done, err := tx.ExecContext(ctx, `DELETE FROM traces WHERE tree = ? AND n <= ?`, tree[:], last)
+		return changedIfNone(done, err)
 	})
 	if err != nil {
 		return fmt.Errorf("keep the recordings of tree %s: %w", tree.Short(), err)
+	}
+	return nil
+}
+
+// CutRecordings puts recordings of a tree in the place of those that Recordings has
+// returned, and has the tree laid out anew; with all, it also forgets the traces that
+// nobody has looked at, and says how many these were. ErrChanged: somebody else was
+// faster.
+func (c *Catalog) CutRecordings(ctx context.Context, tree chunk.ID, before, body []byte, all bool) (waiting int64, err error) {
+	err = c.update(ctx, func(tx *sql.Tx) error {
+		if err := replace(ctx, tx, tree, before, body); err != nil {
+			return err
+		}
+		if all {
+			done, err := tx.ExecContext(ctx, `DELETE FROM traces WHERE tree = ?`, tree[:])
+			if err != nil {
+				return err
+			}
+			if waiting, err = done.RowsAffected(); err != nil {
+				return err
+			}
+		}
+		_, err := tx.ExecContext(ctx, `UPDATE layouts SET due = ?, changes = changes + 1, tries = 0 WHERE tree = ?`, time.Now().UnixMilli(), tree[:])
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("cut the recordings of tree %s: %w", tree.Short(), err)
+	}
+	return waiting, nil
+}
+
+// replace changes a tree's recordings, unless they are not those from before; nil:
+// there are none.
+func replace(ctx context.Context, tx *sql.Tx, tree chunk.ID, before, body []byte) error {
+	if before == nil {
+		return changedIfNone(tx.ExecContext(ctx, `INSERT INTO recordings (tree, body) VALUES (?, ?) ON CONFLICT (tree) DO NOTHING`, tree[:], body))
+	}
+	return changedIfNone(tx.ExecContext(ctx, `UPDATE recordings SET body = ? WHERE tree = ? AND body = ?`, body, tree[:], before))
+}
+
+func changedIfNone(done sql.Result, err error) error {
+	if err != nil {
+		return err
+	}
+	if n, err := done.RowsAffected(); err != nil || n == 0 {
+		return cmp.Or(err, ErrChanged)
 	}
 	return nil
 }

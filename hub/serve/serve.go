@@ -49,6 +49,7 @@ type Starts interface {
 	Describe(ctx context.Context, image catalog.Image) (wire.Starts, error)
 	Export(ctx context.Context, tree chunk.ID) ([]byte, error)
 	Import(ctx context.Context, tree chunk.ID, text []byte) error
+	Forget(ctx context.Context, tree chunk.ID, workload string) (wire.Forgotten, error)
 	Used(tree chunk.ID)
 }
 
@@ -70,6 +71,7 @@ func New(c *catalog.Catalog, o *objects.Store, i Ingest, starts Starts, key ed25
 		"DELETE " + base + "/images":        s.deleteImage,
 		"POST " + base + "/images/verify":   s.postVerify,
 		"GET " + base + "/traces":           s.getTraces,
+		"DELETE " + base + "/traces":        s.deleteTraces,
 		"GET " + base + "/traces/export":    s.exportTraces,
 		"POST " + base + "/traces/import":   s.importTraces,
 		"POST " + base + "/traces/{tree}":   s.postTrace,

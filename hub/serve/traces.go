@@ -80,6 +80,19 @@ func (s *Server) importTraces(w http.ResponseWriter, req *http.Request) error {
 	return nil
 }
 
+func (s *Server) deleteTraces(w http.ResponseWriter, req *http.Request) error {
+	image, err := s.one(req)
+	if err != nil {
+		return err
+	}
+	forgotten, err := s.starts.Forget(req.Context(), image.Tree, req.URL.Query().Get("workload"))
+	if err != nil {
+		return err
+	}
+	s.log.Info("what is known of the starts of an image was removed", "image", image.Name, "workloads", forgotten.Workloads, "waiting", forgotten.Waiting)
+	return sendJSON(w, forgotten)
+}
+
 const (
 	// maxBodies bounds the traces that are held at a time, in bytes: thousands of
 	// nodes may report at once. Others wait for bodiesTimeout.

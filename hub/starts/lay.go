@@ -104,8 +104,17 @@ func (s *Service) guess(ctx context.Context, t *openTree) ([]trace.Recording, er
 
 // merge takes the traces that nobody has looked at into the recordings of a tree,
 // and returns these.
-func (s *Service) merge(ctx context.Context, t *openTree) ([]trace.Recording, error) {
-	kept, err := s.recordings(ctx, t.ID())
+func (s *Service) merge(ctx context.Context, t *openTree) (kept []trace.Recording, err error) {
+	for range maxTries {
+		if kept, err = s.mergeOnce(ctx, t); !errors.Is(err, catalog.ErrChanged) {
+			break
+		}
+	}
+	return kept, err
+}
+
+func (s *Service) mergeOnce(ctx context.Context, t *openTree) ([]trace.Recording, error) {
+	kept, before, err := s.recordings(ctx, t.ID())
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +132,7 @@ func (s *Service) merge(ctx context.Context, t *openTree) ([]trace.Recording, er
 		}
 		kept = startup.Keep(kept, more)
 	}
-	return kept, s.catalog.KeepRecordings(ctx, t.ID(), squeeze(trace.EncodeText(kept)), waiting[len(waiting)-1].N)
+	return kept, s.catalog.KeepRecordings(ctx, t.ID(), before, squeeze(trace.EncodeText(kept)), waiting[len(waiting)-1].N)
 }
 
 // told reads what somebody has told.
@@ -147,22 +156,21 @@ func (t *openTree) told(ctx context.Context, w catalog.Trace) ([]trace.Recording
 	return []trace.Recording{r}, err
 }
 
-// recordings returns what is kept of a tree. What cannot be read is as good as
-// nothing.
-func (s *Service) recordings(ctx context.Context, tree chunk.ID) ([]trace.Recording, error) {
-	body, err := s.catalog.Recordings(ctx, tree)
+// recordings returns what is kept of a tree, also as the catalog has it. What
+// cannot be read is as good as nothing.
+func (s *Service) recordings(ctx context.Context, tree chunk.ID) (kept []trace.Recording, body []byte, err error) {
+	body, err = s.catalog.Recordings(ctx, tree)
 	if err != nil || body == nil {
-		return nil, err
+		return nil, nil, err
 	}
 	plain, err := unsqueeze(body)
-	var kept []trace.Recording
 	if err == nil {
 		kept, err = trace.ParseText(plain)
 	}
 	if err != nil {
 		s.log.Warn("what was kept of starts cannot be read", "tree", tree.Short(), "cause", err)
 	}
-	return kept, nil
+	return kept, body, nil
 }
 
 // layoutVersion changes whenever the same packs are to be written otherwise.

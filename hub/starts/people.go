@@ -29,7 +29,7 @@ func (s *Service) Export(ctx context.Context, tree chunk.ID) ([]byte, error) {
 		return nil, err
 	}
 	defer s.taking.Release(1)
-	kept, err := s.recordings(ctx, tree)
+	kept, _, err := s.recordings(ctx, tree)
 	return trace.EncodeText(kept), err
 }
 
@@ -55,6 +55,49 @@ func (s *Service) Import(ctx context.Context, tree chunk.ID, text []byte) error 
 	return nil
 }
 
+// Forget takes the one workload away whose ID begins with workload from what is kept
+// of the starts of a tree or, if workload is empty, all of it, with the traces that
+// nobody has looked at. Errors are ingest.ErrBusy, ingest.ErrInvalid if there are
+// several such workloads, catalog.ErrNotFound if there is none, and those of the stores.
+func (s *Service) Forget(ctx context.Context, tree chunk.ID, workload string) (f wire.Forgotten, err error) {
+	if err := s.enter(ctx, 1); err != nil {
+		return f, err
+	}
+	defer s.taking.Release(1)
+	for range maxTries {
+		if f, err = s.forget(ctx, tree, workload); !errors.Is(err, catalog.ErrChanged) {
+			break
+		}
+	}
+	if errors.Is(err, catalog.ErrChanged) {
+		err = ingest.ErrBusy
+	}
+	s.wakeUp()
+	return f, err
+}
+
+func (s *Service) forget(ctx context.Context, tree chunk.ID, workload string) (f wire.Forgotten, err error) {
+	kept, before, err := s.recordings(ctx, tree)
+	if err != nil {
+		return f, err
+	}
+	left, gone := startup.Without(kept, workload)
+	f.Workloads = []string{}
+	for _, w := range gone {
+		f.Workloads = append(f.Workloads, w.ID())
+		f.Starts += w.Starts
+	}
+	switch {
+	case workload == "":
+	case len(gone) == 0:
+		return f, fmt.Errorf("workload %s: %w", workload, catalog.ErrNotFound)
+	case len(gone) > 1:
+		return f, fmt.Errorf("%w: %s begins the IDs of %d workloads", ingest.ErrInvalid, workload, len(gone))
+	}
+	f.Waiting, err = s.catalog.CutRecordings(ctx, tree, before, squeeze(trace.EncodeText(left)), workload == "")
+	return f, err
+}
+
 // Describe says what is known of the starts of an image that is ready. Errors are
 // ingest.ErrBusy and those of the stores.
 func (s *Service) Describe(ctx context.Context, image catalog.Image) (wire.Starts, error) {
@@ -64,7 +107,7 @@ func (s *Service) Describe(ctx context.Context, image catalog.Image) (wire.Start
 		return d, err
 	}
 	defer s.taking.Release(1)
-	kept, err := s.recordings(ctx, image.Tree)
+	kept, _, err := s.recordings(ctx, image.Tree)
 	if err != nil {
 		return d, err
 	}
@@ -104,7 +147,7 @@ const firstFiles = 8
 // describe says what a workload reads, and in which packs that is.
 func describe(w startup.Workload, packed map[chunk.ID]int) wire.Workload {
 	sample := w.Samples[len(w.Samples)-1]
-	d := wire.Workload{Starts: w.Starts, Ranges: int64(len(sample.Entries)), First: []string{}, Packs: []int{}}
+	d := wire.Workload{ID: w.ID(), Starts: w.Starts, Ranges: int64(len(sample.Entries)), First: []string{}, Packs: []int{}}
 	files := map[string]bool{}
 	for _, e := range sample.Entries {
 		if !files[e.Path] && len(d.First) < firstFiles {

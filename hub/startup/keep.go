@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"hash/maphash"
 	"slices"
+	"strings"
 
+	"lighter/format/chunk"
 	"lighter/format/trace"
 )
 
@@ -32,6 +34,30 @@ const (
 type Workload struct {
 	Starts  int64             // how many
 	Samples []trace.Recording // of some of them, the oldest first
+}
+
+// ID names a workload among those of an image, as long as its oldest sample is
+// kept: 12 hexadecimal digits.
+func (w Workload) ID() string {
+	text := trace.EncodeText([]trace.Recording{{Starts: 1, Entries: w.Samples[0].Entries}}) // the starts that it stands for change
+	return chunk.Sum(text).String()[:12]
+}
+
+// Without returns the recordings that are left of those that are kept of an image
+// when the workloads go whose IDs begin with id, and these.
+func Without(kept []trace.Recording, id string) (left []trace.Recording, gone []Workload) {
+	var all []workload
+	for _, r := range kept {
+		all = place(all, r)
+	}
+	for _, w := range all {
+		if strings.HasPrefix(w.ID(), id) {
+			gone = append(gone, w.Workload)
+		} else {
+			left = append(left, w.Samples...)
+		}
+	}
+	return left, gone
 }
 
 // Keep returns the recordings that are to be kept of an image: of those kept so

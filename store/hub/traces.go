@@ -2,6 +2,7 @@ package hub
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -97,4 +98,22 @@ func (c *Client) ImportTraces(ctx context.Context, name, platform string, text [
 		return err
 	}
 	return res.Body.Close()
+}
+
+// ForgetTraces has the hub remove a workload, by its ID or what that begins with, from
+// what it keeps of the starts of an image; all of it, if workload is empty.
+func (c *Client) ForgetTraces(ctx context.Context, name, platform, workload string) (f Forgotten, err error) {
+	query := byPlatform(name, platform)
+	if workload != "" {
+		query.Set("workload", workload)
+	}
+	res, err := c.do(ctx, http.MethodDelete, tracesPath(c.scope), query, nil)
+	if err != nil {
+		return f, err
+	}
+	defer res.Body.Close()
+	if err := json.NewDecoder(io.LimitReader(res.Body, maxAnswer)).Decode(&f); err != nil {
+		return f, fmt.Errorf("hub %s: understand the answer: %w", c.URL(), err)
+	}
+	return f, nil
 }

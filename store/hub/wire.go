@@ -39,6 +39,7 @@ const (
 //	/images/inspect?name=  []Inspection, as JSON: of all that the name stands for
 //	/images/verify?name=   POST: a stream of Progress, a JSON object a line
 //	/traces?name=          []Starts, as JSON: how the images start that the name stands for
+//	/traces?name=  DELETE  Forgotten, as JSON: removes what is kept of the starts;  &workload=ID: of these alone
 //	/traces/export?name=   recordings, as package trace encodes them as text
 //	/traces/import?name=   POST: recordings
 //	/traces/TREE     POST  a trace, as package trace encodes it: what a start has read
@@ -192,12 +193,20 @@ type Starts struct {
 // Workload is starts that read nearly the same. What they read is that of one of
 // them.
 type Workload struct {
+	ID     string   `json:"id"`     // names it among those of the image
 	Starts int64    `json:"starts"` // how many, lately
 	Files  int64    `json:"files"`  // that are read
 	Ranges int64    `json:"ranges"` // of them
 	Bytes  int64    `json:"bytes"`  // in these, plain
 	First  []string `json:"first"`  // paths of the files that are read first
 	Packs  []int    `json:"packs"`  // places in Starts.Packs of those that have something of it
+}
+
+// Forgotten is what a hub has removed of what it kept of the starts of an image.
+type Forgotten struct {
+	Workloads []string `json:"workloads"` // their IDs
+	Starts    int64    `json:"starts"`    // that they stood for
+	Waiting   int64    `json:"waiting"`   // traces that it had not looked at yet
 }
 
 // StartupPack is a pack whose chunks are used together.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"net/url"
 	"path/filepath"
 	"runtime"
@@ -18,6 +19,9 @@ import (
 type Config struct {
 	Root   string `toml:"root" comment:"Directory for everything that the hub keeps."`
 	Listen string `toml:"listen" comment:"Address to listen on, HOST:PORT."`
+
+	AdminListen string   `toml:"admin_listen" comment:"Where alone images are added, pushed, removed and verified, and traces imported and removed: HOST:PORT, or unix:/PATH, which is of the hub's user alone (lighter --hub unix:/PATH). What is answered at listen is answered there too. Empty: all of it at listen."`
+	Proxies     []string `toml:"proxies" comment:"Addresses or networks of the proxies before the hub whose X-Forwarded-For is believed, to tell from whom a trace comes: 10.0.0.1, 10.1.0.0/16."`
 
 	TLSCert   string `toml:"tls_cert" comment:"Certificate chain (PEM); with it the hub speaks HTTPS."`
 	TLSKey    string `toml:"tls_key" comment:"Key of the certificate (PEM)."`
@@ -48,6 +52,7 @@ func DefaultConfig() Config {
 	return Config{
 		Root:      "/var/lib/lighter-hub",
 		Listen:    "127.0.0.1:7070",
+		Proxies:   []string{},
 		Platforms: []string{"linux/" + runtime.GOARCH},
 		LogLevel:  "info",
 		LogFormat: "text",
@@ -77,7 +82,52 @@ func (c *Config) Check() error {
 	if u, err := url.Parse(c.Bucket); err != nil || c.Bucket != "" && u.Scheme == "" {
 		return fmt.Errorf("bucket %q: want a URL such as file:///DIR", c.Bucket)
 	}
+	if _, err := c.proxies(); err != nil {
+		return err
+	}
+	return c.checkAdmin()
+}
+
+// unixPrefix begins an admin_listen that is a Unix socket.
+const unixPrefix = "unix:"
+
+// checkAdmin says what is wrong with admin_listen.
+func (c *Config) checkAdmin() error {
+	if path, socket := strings.CutPrefix(c.AdminListen, unixPrefix); socket {
+		if !filepath.IsAbs(path) || len(path) > maxSocketPath {
+			return fmt.Errorf("admin_listen %s: want unix: and an absolute path of at most %d bytes", c.AdminListen, maxSocketPath)
+		}
+		return nil
+	}
+	if c.AdminListen == "" {
+		return nil
+	}
+	host, _, err := net.SplitHostPort(c.AdminListen)
+	switch {
+	case err != nil:
+		return fmt.Errorf("admin_listen %q: want HOST:PORT or unix:/PATH", c.AdminListen)
+	case c.TLSCert == "" && !c.PlainHTTP && !wire.IsLoopback(host):
+		return fmt.Errorf("admin_listen %s is no loopback address: set tls_cert and tls_key, or plain_http if the network is to be trusted", c.AdminListen)
+	}
 	return nil
+}
+
+// maxSocketPath is the longest path that a Unix socket can have.
+const maxSocketPath = 107
+
+// proxies reads the addresses of proxies.
+func (c *Config) proxies() (all []netip.Prefix, err error) {
+	for _, text := range c.Proxies {
+		p, err := netip.ParsePrefix(text)
+		if a, addrErr := netip.ParseAddr(text); addrErr == nil {
+			p, err = netip.PrefixFrom(a, a.BitLen()), nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("proxies: %q is neither an address nor a network", text)
+		}
+		all = append(all, p.Masked())
+	}
+	return all, nil
 }
 
 // certificate loads what the hub speaks HTTPS with; nil: nothing.

@@ -17,6 +17,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"runtime/debug"
 	"time"
@@ -53,6 +54,7 @@ type Hub struct {
 	ingest   *ingest.Service
 	starts   *starts.Service
 	key      ed25519.PublicKey
+	proxies  []netip.Prefix
 	view     *view
 	trials   *trials // nil: images are not started
 }
@@ -98,6 +100,9 @@ func Open(ctx context.Context, c Config, log *slog.Logger) (*Hub, error) {
 func (h *Hub) open(ctx context.Context) (err error) {
 	c := &h.config
 	if h.lock, err = prepareRoot(c.Root); err != nil {
+		return err
+	}
+	if h.proxies, err = c.proxies(); err != nil {
 		return err
 	}
 	bucket, err := c.bucketURL()
@@ -171,26 +176,64 @@ func (h *Hub) handler() http.Handler {
 	mux := http.NewServeMux()
 	h.view.register(mux)
 	mux.Handle("/v2/", h.registry.Handler(h.ingest))
-	mux.Handle("/", serve.New(h.catalog, h.objects, h.ingest, h.starts, h.key, h.log))
-	return h.view.counted(unstalled(h.logged(mux), stallTimeout))
+	mux.Handle("/", serve.New(h.catalog, h.objects, h.ingest, h.starts, h.key, h.proxies, h.log))
+	return mux
 }
 
-// Serve answers on the listener and takes images in, until ctx ends.
-func (h *Hub) Serve(ctx context.Context, listener net.Listener) error {
-	server := &http.Server{
-		Handler: h.handler(), TLSConfig: h.secure, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+// public answers what everybody may ask for: all, unless there is another address for
+// what changes something.
+func (h *Hub) public(all http.Handler) http.Handler {
+	if h.config.AdminListen != "" {
+		all = unchanging(all)
+	}
+	return h.watched(all)
+}
+
+// watched counts and logs requests, and ends those that stall.
+func (h *Hub) watched(next http.Handler) http.Handler {
+	return h.view.counted(unstalled(h.logged(next), stallTimeout))
+}
+
+// server makes a server of a handler.
+func (h *Hub) server(handler http.Handler) *http.Server {
+	return &http.Server{
+		Handler: handler, TLSConfig: h.secure, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 		ErrorLog: slog.NewLogLogger(h.log.Handler(), slog.LevelDebug), // clients that break off
 	}
-	h.log.Info("hub starts", "root", h.config.Root, "address", listener.Addr(), "key", index.FormatKey(h.key))
+}
+
+// Serve answers on the listener, and where admin_listen says, and takes images in,
+// until ctx ends.
+func (h *Hub) Serve(ctx context.Context, listener net.Listener) error {
+	admin, err := h.config.listenAdmin()
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	all := h.handler()
+	h.log.Info("hub starts", "root", h.config.Root, "address", listener.Addr(), "admin", h.config.AdminListen, "key", index.FormatKey(h.key))
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return h.ingest.Run(ctx) })
 	group.Go(func() error { return h.catalog.KeepSizes(ctx) })
 	group.Go(func() error { return h.starts.Run(ctx) })
 	if h.trials != nil {
-		group.Go(func() error { return h.trials.run(ctx) })
+		group.Go(func() error { return h.trials.run(ctx, h.public(all)) })
 	}
+	h.answer(ctx, group, listener, h.public(all))
+	if admin != nil {
+		h.answer(ctx, group, admin, h.watched(all))
+	}
+	err = group.Wait()
+	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// answer has the group answer on a listener until ctx ends.
+func (h *Hub) answer(ctx context.Context, group *errgroup.Group, listener net.Listener, handler http.Handler) {
+	server := h.server(handler)
 	group.Go(func() error {
-		if h.secure != nil {
+		if h.secure != nil && listener.Addr().Network() != "unix" {
 			return server.ServeTLS(listener, "", "")
 		}
 		return server.Serve(listener)
@@ -205,11 +248,6 @@ func (h *Hub) Serve(ctx context.Context, listener net.Listener) error {
 		}
 		return nil
 	})
-	err := group.Wait()
-	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, context.Canceled) {
-		return nil
-	}
-	return err
 }
 
 // logged writes a line for each request, at the level of debugging, without

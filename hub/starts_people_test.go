@@ -112,7 +112,7 @@ func TestVerifyWhileLayoutsChange(t *testing.T) {
 	sender.Go(func() {
 		for i := 0; ctx.Err() == nil; i++ {
 			reads := []trace.Read{all[i%10], all[(i/10+i)%10], all[i*7%10]}
-			_ = h.starts.Take(ctx, m.ID(), trace.Trace{Reads: reads}.Encode()) // too many may wait
+			_ = h.starts.Take(ctx, m.ID(), "", trace.Trace{Reads: reads}.Encode()) // too many may wait
 			time.Sleep(time.Millisecond)
 		}
 	})

@@ -126,7 +126,7 @@ func TestCatalogOfTheVersionBefore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, query := range []string{`ALTER TABLE layouts DROP COLUMN used`, `ALTER TABLE layouts DROP COLUMN lost`, `UPDATE meta SET value = '2' WHERE name = 'schema'`} {
+	for _, query := range []string{`ALTER TABLE layouts DROP COLUMN used`, `ALTER TABLE layouts DROP COLUMN lost`, `ALTER TABLE traces DROP COLUMN sender`, `UPDATE meta SET value = '2' WHERE name = 'schema'`} {
 		if _, err := db.Exec(query); err != nil {
 			t.Fatal(query, err)
 		}

@@ -46,14 +46,14 @@ func (t *trials) add(image catalog.Image) {
 	}
 }
 
-// run starts images until ctx ends.
-func (t *trials) run(ctx context.Context) error {
+// run starts images until ctx ends, for a node that asks the handler.
+func (t *trials) run(ctx context.Context, handler http.Handler) error {
 	// The trial's node learns the hub's key, which it does on this machine alone.
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return fmt.Errorf("listen for trials: %w", err)
 	}
-	server := &http.Server{Handler: t.hub.handler(), ReadHeaderTimeout: readHeaderTimeout}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: readHeaderTimeout}
 	defer server.Close()
 	go func() { _ = server.Serve(listener) }() // ends with Close
 	// What is started ends with the thread that has started it.

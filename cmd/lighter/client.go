@@ -16,7 +16,7 @@ func (f *hubFlags) add(cmd *cobra.Command) {
 	if url == "" {
 		url = "http://127.0.0.1:7070"
 	}
-	cmd.Flags().StringVar(&f.options.URL, "hub", url, "the hub's `URL` (environment: LIGHTER_HUB)")
+	cmd.Flags().StringVar(&f.options.URL, "hub", url, "the hub's `URL`, or unix:/PATH (environment: LIGHTER_HUB)")
 	cmd.Flags().StringVar(&f.options.Scope, "scope", hub.DefaultScope, "the `SCOPE` on the hub")
 	cmd.Flags().BoolVar(&f.options.PlainHTTP, "plain-http", false, "allow plain HTTP to a hub that is not on this machine")
 	cmd.Flags().StringVar(&f.options.CAFile, "ca-file", "", "certificates (PEM `FILE`) to trust for the hub")

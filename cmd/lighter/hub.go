@@ -53,12 +53,13 @@ Flags go before the configuration file, the file before the defaults.`,
 }
 
 // hubServerFlags are the flags of a hub, whose defaults are in config. Where objects
-// lie, platforms and limits are for the file.
+// lie, platforms, proxies and limits are for the file.
 func hubServerFlags(cmd *cobra.Command, config *hub.Config, file *string) {
 	f := cmd.Flags()
 	f.StringVar(file, "config", "", "the configuration `FILE` (see: lighter config hub)")
 	f.StringVar(&config.Root, "root", config.Root, "where the hub keeps everything (`DIR`)")
 	f.StringVar(&config.Listen, "listen", config.Listen, "the `ADDRESS` to listen on")
+	f.StringVar(&config.AdminListen, "admin-listen", config.AdminListen, "the only `ADDRESS` where images and traces are added and removed (HOST:PORT or unix:/PATH; empty: --listen)")
 	f.StringVar(&config.TLSCert, "tls-cert", config.TLSCert, "the certificate (PEM `FILE`) to serve HTTPS with")
 	f.StringVar(&config.TLSKey, "tls-key", config.TLSKey, "its private key (PEM `FILE`)")
 	f.BoolVar(&config.PlainHTTP, "plain-http", config.PlainHTTP, "serve plain HTTP on an address that is not loopback")

@@ -33,7 +33,7 @@ var startupSchema string
 
 // schemaVersion is what this version makes and reads. A catalog of firstVersion,
 // which knows nothing of how images start, becomes one, and one of secondVersion,
-// which does not know when trees were used.
+// which does not know when trees were used, nor who sent a trace.
 const (
 	schemaVersion = "3"
 	secondVersion = "2"
@@ -132,8 +132,9 @@ func upgrade(ctx context.Context, tx *sql.Tx) error {
 
 // upgradeSecond makes a catalog of secondVersion one of schemaVersion.
 func upgradeSecond(ctx context.Context, tx *sql.Tx) error {
-	for _, column := range []string{"used", "lost"} {
-		if _, err := tx.ExecContext(ctx, `ALTER TABLE layouts ADD COLUMN `+column+` BIGINT NOT NULL DEFAULT 0`); err != nil {
+	for _, change := range []string{`layouts ADD COLUMN used BIGINT NOT NULL DEFAULT 0`, `layouts ADD COLUMN lost BIGINT NOT NULL DEFAULT 0`,
+		`traces ADD COLUMN sender TEXT NOT NULL DEFAULT ''`} {
+		if _, err := tx.ExecContext(ctx, `ALTER TABLE `+change); err != nil {
 			return fmt.Errorf("change the tables: %w", err)
 		}
 	}

@@ -64,14 +64,14 @@ func TestTracesThatWait(t *testing.T) {
 	publish(t, c, "two", "b")
 	tree := chunk.Sum([]byte("a"))
 	for range maxWaiting {
-		if err := c.AddTrace(t.Context(), tree, []byte("trace"), time.UnixMilli(7)); err != nil {
+		if err := c.AddTrace(t.Context(), tree, "", []byte("trace"), time.UnixMilli(7)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := c.AddTrace(t.Context(), tree, []byte("trace"), time.UnixMilli(7)); !errors.Is(err, ErrFull) {
+	if err := c.AddTrace(t.Context(), tree, "", []byte("trace"), time.UnixMilli(7)); !errors.Is(err, ErrFull) {
 		t.Errorf("one more: %v", err)
 	}
-	if err := c.AddTrace(t.Context(), chunk.Sum([]byte("b")), []byte("trace"), time.UnixMilli(7)); err != nil {
+	if err := c.AddTrace(t.Context(), chunk.Sum([]byte("b")), "", []byte("trace"), time.UnixMilli(7)); err != nil {
 		t.Errorf("of another tree: %v", err)
 	}
 	// The tree was given up: who comes later has it looked at once more.
@@ -81,7 +81,7 @@ func TestTracesThatWait(t *testing.T) {
 	if due, err := c.DueOf(t.Context(), tree); err != nil || !due.At.IsZero() {
 		t.Fatalf("%+v, %v", due, err)
 	}
-	if err := c.AddTrace(t.Context(), tree, []byte("trace"), time.UnixMilli(8)); !errors.Is(err, ErrFull) {
+	if err := c.AddTrace(t.Context(), tree, "", []byte("trace"), time.UnixMilli(8)); !errors.Is(err, ErrFull) {
 		t.Errorf("one more: %v", err)
 	}
 	if due, err := c.DueOf(t.Context(), tree); err != nil || due.At != time.UnixMilli(8) {
@@ -91,7 +91,7 @@ func TestTracesThatWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, id := range []chunk.ID{tree, chunk.Sum([]byte("none"))} {
-		if err := c.AddTrace(t.Context(), id, []byte("trace"), time.UnixMilli(7)); !errors.Is(err, ErrNotFound) {
+		if err := c.AddTrace(t.Context(), id, "", []byte("trace"), time.UnixMilli(7)); !errors.Is(err, ErrNotFound) {
 			t.Errorf("of a tree that no image has: %v", err)
 		}
 	}
@@ -117,7 +117,7 @@ func TestRecordingsThatChangeMeanwhile(t *testing.T) {
 	tree := chunk.Sum([]byte("a"))
 	add := func() []Trace {
 		t.Helper()
-		if err := c.AddTrace(t.Context(), tree, []byte("trace"), time.UnixMilli(7)); err != nil {
+		if err := c.AddTrace(t.Context(), tree, "", []byte("trace"), time.UnixMilli(7)); err != nil {
 			t.Fatal(err)
 		}
 		traces, err := c.Traces(t.Context(), tree)
@@ -175,7 +175,7 @@ func TestLongTracesThatWait(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := c.AddTrace(t.Context(), tree, []byte("trace"), time.UnixMilli(7)); !errors.Is(err, ErrFull) {
+		if err := c.AddTrace(t.Context(), tree, "", []byte("trace"), time.UnixMilli(7)); !errors.Is(err, ErrFull) {
 			t.Errorf("one more: %v", err)
 		}
 	}

@@ -36,7 +36,8 @@ CREATE TABLE traces (
 	n    INTEGER PRIMARY KEY, -- rising
 	tree BLOB NOT NULL REFERENCES layouts (tree),
 	raw  BIGINT NOT NULL, -- 1: as a node has sent it; 0: recordings
-	body BLOB NOT NULL    -- compressed
+	body BLOB NOT NULL,   -- compressed
+	sender TEXT NOT NULL DEFAULT '' -- address or network; empty: the hub's own machine
 );
 CREATE INDEX traces_tree ON traces (tree);
 

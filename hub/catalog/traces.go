@@ -16,9 +16,10 @@ var ErrFull = errors.New("enough traces of this image wait already")
 
 // Trace is what somebody has told of starts of a tree.
 type Trace struct {
-	N    int64 // rising: newer ones have higher numbers
-	Raw  bool  // Body is what a node has sent; otherwise recordings
-	Body []byte
+	N      int64 // rising: newer ones have higher numbers
+	Raw    bool  // Body is what a node has sent; otherwise recordings
+	Sender string
+	Body   []byte
 }
 
 // How many traces of a tree, and of all, may wait as they were sent, and of how many
@@ -28,21 +29,21 @@ const (
 	maxAllWaiting, maxAllWaitingBytes = 4096, 256 << 20
 )
 
-// AddTrace keeps a trace as it was sent and has the tree laid out anew at the
+// AddTrace keeps a trace as it was sent, by whom, and has the tree laid out anew at the
 // given time, if not sooner. ErrNotFound: no image that is ready has the tree.
-func (c *Catalog) AddTrace(ctx context.Context, tree chunk.ID, body []byte, at time.Time) error {
-	return c.addTrace(ctx, tree, 1, body, at)
+func (c *Catalog) AddTrace(ctx context.Context, tree chunk.ID, sender string, body []byte, at time.Time) error {
+	return c.addTrace(ctx, tree, Trace{Raw: true, Sender: sender, Body: body}, at)
 }
 
 // AddRecordings does the same with recordings.
 func (c *Catalog) AddRecordings(ctx context.Context, tree chunk.ID, body []byte, at time.Time) error {
-	return c.addTrace(ctx, tree, 0, body, at)
+	return c.addTrace(ctx, tree, Trace{Body: body}, at)
 }
 
-func (c *Catalog) addTrace(ctx context.Context, tree chunk.ID, raw int, body []byte, at time.Time) error {
+func (c *Catalog) addTrace(ctx context.Context, tree chunk.ID, t Trace, at time.Time) error {
 	full := false
 	err := c.update(ctx, func(tx *sql.Tx) (err error) {
-		if full, err = waitEnough(ctx, tx, tree, len(body)); err != nil {
+		if full, err = waitEnough(ctx, tx, tree, len(t.Body)); err != nil {
 			return err
 		}
 		set := `changes = changes + 1, tries = 0, due = CASE WHEN due = 0 THEN ? ELSE due END`
@@ -63,7 +64,8 @@ func (c *Catalog) addTrace(ctx context.Context, tree chunk.ID, raw int, body []b
 		if err != nil {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, `INSERT INTO traces (n, tree, raw, body) VALUES (?, ?, ?, ?)`, next, tree[:], raw, body)
+		_, err = tx.ExecContext(ctx, `INSERT INTO traces (n, tree, raw, sender, body) VALUES (?, ?, ?, ?, ?)`,
+			next, tree[:], map[bool]int{true: 1}[t.Raw], t.Sender, t.Body)
 		return err
 	})
 	if err == nil && full {
@@ -90,11 +92,11 @@ func (c *Catalog) Traces(ctx context.Context, tree chunk.ID) (traces []Trace, er
 	return traces, each(ctx, c.read, func(rows *sql.Rows) error {
 		var t Trace
 		var raw int
-		err := rows.Scan(&t.N, &raw, &t.Body)
+		err := rows.Scan(&t.N, &raw, &t.Sender, &t.Body)
 		t.Raw = raw != 0
 		traces = append(traces, t)
 		return err
-	}, `SELECT n, raw, body FROM traces WHERE tree = ? ORDER BY n`, tree[:])
+	}, `SELECT n, raw, sender, body FROM traces WHERE tree = ? ORDER BY n`, tree[:])
 }
 
 // Recordings returns what is kept of the starts of a tree, nothing if there is

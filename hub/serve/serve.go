@@ -13,6 +13,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"net/netip"
 
 	"golang.org/x/sync/semaphore"
 
@@ -39,13 +40,14 @@ type Server struct {
 	key     ed25519.PublicKey
 	log     *slog.Logger
 	starts  Starts
+	proxies []netip.Prefix // whose X-Forwarded-For is believed
 	mux     *http.ServeMux
 	bodies  *semaphore.Weighted // in bytes
 }
 
 // Starts is what the hub makes of how images start.
 type Starts interface {
-	Take(ctx context.Context, tree chunk.ID, body []byte) error
+	Take(ctx context.Context, tree chunk.ID, sender string, body []byte) error
 	Describe(ctx context.Context, image catalog.Image) (wire.Starts, error)
 	Export(ctx context.Context, tree chunk.ID) ([]byte, error)
 	Import(ctx context.Context, tree chunk.ID, text []byte) error
@@ -53,9 +55,10 @@ type Starts interface {
 	Used(tree chunk.ID)
 }
 
-// New returns a server for wire.DefaultScope.
-func New(c *catalog.Catalog, o *objects.Store, i Ingest, starts Starts, key ed25519.PublicKey, log *slog.Logger) *Server {
-	s := &Server{catalog: c, objects: o, ingest: i, starts: starts, key: key, log: log, mux: http.NewServeMux(), bodies: semaphore.NewWeighted(maxBodies)}
+// New returns a server for wire.DefaultScope, that believes what the proxies say of
+// whom they ask for.
+func New(c *catalog.Catalog, o *objects.Store, i Ingest, starts Starts, key ed25519.PublicKey, proxies []netip.Prefix, log *slog.Logger) *Server {
+	s := &Server{catalog: c, objects: o, ingest: i, starts: starts, key: key, proxies: proxies, log: log, mux: http.NewServeMux(), bodies: semaphore.NewWeighted(maxBodies)}
 	base := wire.Prefix + "/" + wire.DefaultScope
 	for pattern, handle := range map[string]func(http.ResponseWriter, *http.Request) error{
 		"GET " + base + "/key":              s.getKey,

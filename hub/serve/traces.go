@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"lighter/format/trace"
 	"lighter/hub/catalog"
 	"lighter/hub/ingest"
+	"lighter/hub/starts"
 	wire "lighter/store/hub"
 )
 
@@ -27,11 +29,35 @@ func (s *Server) postTrace(w http.ResponseWriter, req *http.Request) error {
 		return err
 	}
 	defer done()
-	if err := s.starts.Take(req.Context(), tree, body); err != nil {
+	if err := s.starts.Take(req.Context(), tree, starts.SenderOf(s.clientOf(req)), body); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
+}
+
+// clientOf returns the address from which a request comes, as the proxies say that
+// are believed. A request over a Unix socket has none.
+func (s *Server) clientOf(req *http.Request) netip.Addr {
+	from, err := netip.ParseAddrPort(req.RemoteAddr)
+	if err != nil {
+		return netip.Addr{}
+	}
+	client := from.Addr().Unmap()
+	said := strings.Split(strings.Join(req.Header.Values("X-Forwarded-For"), ","), ",")
+	for i := len(said) - 1; i >= 0 && s.believes(client); i-- {
+		before, err := netip.ParseAddr(strings.TrimSpace(said[i]))
+		if err != nil {
+			break
+		}
+		client = before.Unmap()
+	}
+	return client
+}
+
+// believes tells whether there is a proxy at an address that is believed.
+func (s *Server) believes(address netip.Addr) bool {
+	return slices.ContainsFunc(s.proxies, func(p netip.Prefix) bool { return p.Contains(address) })
 }
 
 func (s *Server) getTraces(w http.ResponseWriter, req *http.Request) error {

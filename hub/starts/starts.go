@@ -43,6 +43,8 @@ type Service struct {
 	ingest  *ingest.Service
 	log     *slog.Logger
 
+	senders senders
+
 	taking *semaphore.Weighted
 	wake   chan struct{} // has an element when something may be due
 
@@ -72,9 +74,9 @@ func New(c *catalog.Catalog, o *objects.Store, i *ingest.Service, limit int64, l
 }
 
 // Take keeps a trace, as package trace encodes it, of a tree that some image has
-// which is ready. Errors are ingest.ErrInvalid, ingest.ErrBusy, catalog.ErrFull,
+// which is ready, unless sender (SenderOf) has sent enough of it. Errors are ingest.ErrInvalid, ingest.ErrBusy, catalog.ErrFull,
 // catalog.ErrNotFound and objects.ErrNotFound where they apply.
-func (s *Service) Take(ctx context.Context, tree chunk.ID, body []byte) (err error) {
+func (s *Service) Take(ctx context.Context, tree chunk.ID, sender string, body []byte) (err error) {
 	defer func() {
 		if err != nil {
 			s.refused.Add(1)
@@ -97,7 +99,10 @@ func (s *Service) Take(ctx context.Context, tree chunk.ID, body []byte) (err err
 	if len(t.Reads) == 0 {
 		return nil
 	}
-	if err := s.catalog.AddTrace(ctx, tree, squeeze(t.Encode()), s.dueAt(tree)); err != nil {
+	if !s.senders.count(sender, tree, 1, 0, time.Now()) {
+		return fmt.Errorf("from %s: %w", sender, catalog.ErrFull)
+	}
+	if err := s.catalog.AddTrace(ctx, tree, sender, squeeze(t.Encode()), s.dueAt(tree)); err != nil {
 		return err
 	}
 	s.Used(tree)

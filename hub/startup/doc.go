@@ -6,6 +6,7 @@
 //	Tree.Record   a trace, of one tree's device → a recording, which names files
 //	Tree.Known    recordings, perhaps of another tree → those that say something of it
 //	Keep          the recordings of an image, and further ones → those to keep
+//	Begins        the same, and one further → whether that is like none of them
 //	Without       the same, without a workload
 //	Tree.Guess    an image's config → recordings of starts that nobody has seen
 //	Tree.Layout   recordings of both kinds → packs, for one tree

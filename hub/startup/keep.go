@@ -46,11 +46,7 @@ func (w Workload) ID() string {
 // Without returns the recordings that are left of those that are kept of an image
 // when the workloads go whose IDs begin with id, and these.
 func Without(kept []trace.Recording, id string) (left []trace.Recording, gone []Workload) {
-	var all []workload
-	for _, r := range kept {
-		all = place(all, r)
-	}
-	for _, w := range all {
+	for _, w := range placed(kept) {
 		if strings.HasPrefix(w.ID(), id) {
 			gone = append(gone, w.Workload)
 		} else {
@@ -63,10 +59,7 @@ func Without(kept []trace.Recording, id string) (left []trace.Recording, gone []
 // Keep returns the recordings that are to be kept of an image: of those kept so
 // far, in the order in which Keep gave them, and of more, the oldest first.
 func Keep(kept, more []trace.Recording) []trace.Recording {
-	var all []workload
-	for _, r := range kept {
-		all = place(all, r)
-	}
+	all := placed(kept)
 	for _, r := range more {
 		if r = bounded(r); len(r.Entries) > 0 {
 			all = dropped(place(all, r))
@@ -79,13 +72,17 @@ func Keep(kept, more []trace.Recording) []trace.Recording {
 	return out
 }
 
+// Begins tells whether a recording is like none of those that are kept: it would
+// begin a workload.
+func Begins(kept []trace.Recording, r trace.Recording) bool {
+	all := placed(kept)
+	return len(place(all, bounded(r))) > len(all)
+}
+
 // Workloads sorts the recordings that are kept of an image into workloads, the
 // most used first.
 func Workloads(kept []trace.Recording) []Workload {
-	var all []workload
-	for _, r := range kept {
-		all = place(all, r)
-	}
+	all := placed(kept)
 	out := make([]Workload, 0, len(all))
 	for _, w := range all {
 		out = append(out, w.Workload)
@@ -99,6 +96,14 @@ func Workloads(kept []trace.Recording) []Workload {
 type workload struct {
 	Workload
 	profile profile
+}
+
+// placed sorts the recordings that are kept of an image into workloads.
+func placed(kept []trace.Recording) (all []workload) {
+	for _, r := range kept {
+		all = place(all, r)
+	}
+	return all
 }
 
 // place takes a recording into the workload that it is most similar to, or begins

@@ -43,6 +43,7 @@ type Client struct {
 	options Options
 	base    *url.URL
 	url     string // what may be shown of base
+	socket  string // path of a Unix socket; empty: it is reached by base
 	scope   string
 	http    *http.Client
 
@@ -51,7 +52,7 @@ type Client struct {
 
 // Options say how to reach a hub.
 type Options struct {
-	URL       string // http://HOST:PORT or https://HOST[:PORT]
+	URL       string // http://HOST:PORT, https://HOST[:PORT] or unix:/PATH, a Unix socket
 	Scope     string // default: DefaultScope
 	PlainHTTP bool   // allow http to a host that is not this one
 	CAFile    string // certificates (PEM) to trust beside the system's
@@ -59,9 +60,13 @@ type Options struct {
 
 // NewClient checks the options. It does not connect.
 func NewClient(o Options) (*Client, error) {
-	base, err := url.Parse(o.URL)
+	address, socket := o.URL, ""
+	if path, ok := strings.CutPrefix(o.URL, "unix:"); ok && strings.HasPrefix(path, "/") {
+		address, socket = "http://localhost", path
+	}
+	base, err := url.Parse(address)
 	if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
-		return nil, fmt.Errorf("%q is not the URL of a hub: want http://HOST:PORT or https://HOST", redacted(o.URL))
+		return nil, fmt.Errorf("%q is not the URL of a hub: want http://HOST:PORT, https://HOST or unix:/PATH", redacted(o.URL))
 	}
 	if err := o.allows(base); err != nil {
 		return nil, err
@@ -87,12 +92,18 @@ func NewClient(o Options) (*Client, error) {
 			return nil, err
 		}
 	}
+	if socket != "" {
+		c.url, c.socket, transport.Proxy = o.URL, socket, nil
+	}
 	c.http = &http.Client{Transport: transport, CheckRedirect: c.follow}
 	return c, nil
 }
 
 // dial connects, to the hub or to the proxy before it.
 func (c *Client) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	if c.socket != "" {
+		network, address = "unix", c.socket
+	}
 	conn, err := (&net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}).DialContext(ctx, network, address)
 	if err != nil {
 		return nil, err

@@ -10,6 +10,8 @@ package hub
 
 import (
 	"fmt"
+	"net/http"
+	"strings"
 	"time"
 
 	"lighter/format/chunk"
@@ -68,6 +70,19 @@ func tracePath(scope string, tree chunk.ID) string {
 	return fmt.Sprintf("%s/%s", tracesPath(scope), tree)
 }
 func tracesPath(scope string) string { return fmt.Sprintf("%s/%s/traces", Prefix, scope) }
+
+// IsTrace tells whether a request is a node's that sends a trace: beside what reads,
+// the only one of a node.
+func IsTrace(method, path string) bool {
+	rest, ok := strings.CutPrefix(path, Prefix+"/")
+	parts := strings.Split(rest, "/")
+	if !ok || method != http.MethodPost || len(parts) != 3 || parts[1] != "traces" {
+		return false
+	}
+	_, err := chunk.ParseID(parts[2])
+	return err == nil
+}
+
 func keyPath(scope string) string    { return fmt.Sprintf("%s/%s/key", Prefix, scope) }
 func imagesPath(scope string) string { return fmt.Sprintf("%s/%s/images", Prefix, scope) }
 

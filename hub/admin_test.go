@@ -1,0 +1,145 @@
+package hub
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"lighter/format/trace"
+	wire "lighter/store/hub"
+)
+
+// Where there is another address for it, nobody changes anything at the one that
+// nodes use.
+func TestChangesHaveTheirAddress(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(t.TempDir(), "admin.sock")
+	for _, listen := range []string{unixPrefix + socket, "127.0.0.1:0"} {
+		h := startHub(t, func(c *Config) { c.AdminListen = listen })
+		for path, want := range map[string]int{"POST /lighter/1/default/images": 403, "DELETE /lighter/1/default/images?name=a:1": 403,
+			"POST /lighter/1/default/images/verify?name=a:1": 403, "POST /lighter/1/default/traces/import?name=a:1": 403,
+			"DELETE /lighter/1/default/traces?name=a:1": 403, "POST /v2/a/blobs/uploads/": 403, "PUT /v2/a/manifests/1": 403,
+			"GET /lighter/1/default/images": 200, "GET /v2/": 200, "HEAD /lighter/1/default/key": 200,
+			"POST /lighter/1/default/traces/" + strings.Repeat("0", 64): 404, "POST /lighter/1/default/traces/" + strings.Repeat("0", 64) + "/x": 403} {
+			method, path, _ := strings.Cut(path, " ")
+			got, said, header := h.do(method, path, nil)
+			if got != want {
+				t.Errorf("%s %s: %d %s, want %d", method, path, got, said, want)
+			}
+			if !json.Valid(said) && method != "HEAD" || header.Get("Content-Type") != "application/json" && got == 403 {
+				t.Errorf("%s %s: %q of type %s", method, path, said, header.Get("Content-Type"))
+			}
+		}
+		if h.config.AdminListen != unixPrefix+socket {
+			continue
+		}
+		info, err := os.Stat(socket)
+		if err != nil || info.Mode().Perm() != 0o600 {
+			t.Fatalf("the socket: %v, %v", info, err)
+		}
+		admin, err := wire.NewClient(wire.Options{URL: listen})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := admin.Remove(t.Context(), "a:1"); err == nil || !strings.Contains(err.Error(), "not found") || !admin.Loopback() || admin.URL() != listen {
+			t.Errorf("at the socket, %s: %v", admin.URL(), err)
+		}
+		host, plain, transport := admin.Registry()
+		req, err := http.NewRequest("POST", "http://"+host+"/v2/a/blobs/uploads/", nil)
+		if err != nil || !plain {
+			t.Fatal(err, plain)
+		}
+		if res, err := transport.RoundTrip(req); err != nil || res.StatusCode != 202 {
+			t.Errorf("a push at the socket: %v, %v", res, err)
+		}
+		if _, err := h.config.listenAdmin(); err == nil || !strings.Contains(err.Error(), "somebody answers") {
+			t.Errorf("another hub at the same socket: %v", err)
+		}
+		h.stop()
+		write(t, socket, nil)
+		if _, err := h.config.listenAdmin(); err == nil {
+			t.Error("a file was taken for a socket")
+		}
+	}
+}
+
+// A machine that tells of absurd starts does not push out those of others, and its
+// traces are refused in the end; as a proxy says that is believed.
+func TestOneSenderAmongOthers(t *testing.T) {
+	t.Parallel()
+	c := hubConfig(t)
+	c.Proxies = []string{"10.0.0.0/24"}
+	next := openHub(t, c)
+	next.starts.Settling = 0
+	h := runHub(t, next)
+	h.push("a:1", image(startsTar(10)))
+	m := h.extents(h.ready("a:1").Tree)
+	all := filesOf(t, m)
+	handler := next.public(next.handler())
+	send := func(from, forwarded string, reads ...trace.Read) int {
+		req := httptest.NewRequest("POST", "/lighter/1/default/traces/"+m.ID().String(), strings.NewReader(string(trace.Trace{Tree: m.ID(), Reads: reads}.Encode())))
+		req.RemoteAddr = from + ":1234"
+		if forwarded != "" {
+			req.Header.Set("X-Forwarded-For", forwarded)
+		}
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, req)
+		h.await(m.ID())
+		return w.Code
+	}
+	// Eight ways to start, of which each was seen once.
+	for i := range 8 {
+		if code := send(fmt.Sprintf("192.0.2.%d", i), "", all[i], all[i+1]); code != 204 {
+			t.Fatal(code)
+		}
+	}
+	known := func() int {
+		shown, err := h.client.Starts(t.Context(), "a:1", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(shown[0].Workloads)
+	}
+	if known() != 8 {
+		t.Fatalf("%d workloads are known", known())
+	}
+	first, _ := h.client.Starts(t.Context(), "a:1", "")
+	// One more machine tells of something else each time, behind a proxy.
+	for i := range 12 {
+		if code := send("10.0.0.1", "6.6.6.6, 198.51.100.7, 10.0.0.2", all[i%6], all[2+i%6+i/6]); code != 204 {
+			t.Fatal(code)
+		}
+	}
+	shown, err := h.client.Starts(t.Context(), "a:1", "")
+	if err != nil || len(shown[0].Workloads) != 16 {
+		t.Fatalf("%d workloads are known, %v", len(shown[0].Workloads), err)
+	}
+	ids := fmt.Sprint(shown[0].Workloads)
+	for _, w := range first[0].Workloads {
+		if !strings.Contains(ids, w.ID) {
+			t.Errorf("%+v was pushed out", w)
+		}
+	}
+	// Of what is known it may tell more, but not without end.
+	code := 0
+	for range 64 {
+		if code = send("198.51.100.7", "1.2.3.4", all[0], all[1]); code != 204 {
+			break
+		}
+	}
+	if code != 429 {
+		t.Errorf("after 64 traces: %d", code)
+	}
+	if code := send("198.51.100.8", "", all[0], all[1]); code != 204 {
+		t.Errorf("another machine: %d", code)
+	}
+	waiting, err := h.catalog.Traces(t.Context(), m.ID())
+	if err != nil || len(waiting) != 0 {
+		t.Errorf("%+v wait, %v", waiting, err)
+	}
+}

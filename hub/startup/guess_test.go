@@ -313,7 +313,8 @@ func TestGuessesHaveNoWeight(t *testing.T) {
 	for range 8 {
 		kept = Keep(kept, []trace.Recording{reading(sizes, names[:60]...)})
 	}
-	kept = Keep(kept, []trace.Recording{reading(sizes, slices.Concat(names[:50], names[100:120])...)})
+	other := reading(sizes, slices.Concat(names[:50], names[100:120])...)
+	kept = Keep(kept, []trace.Recording{other, other})
 	for i := range maxWorkloads {
 		guessed := reading(sizes, names[200+10*i:230+10*i]...)
 		guessed.Starts = 0

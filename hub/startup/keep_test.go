@@ -119,15 +119,15 @@ func TestNegligibleWorkload(t *testing.T) {
 	if known, err := tr.Known(t.Context(), []trace.Recording{gone, program}); err != nil || len(known) != 1 || known[0].Entries[0].Path != "/d/program" {
 		t.Errorf("the tree knows %v, %v", known, err)
 	}
-	for starts, atMount := range map[int64]bool{negligible / 2: false, 2 * negligible: true, 40 * negligible: true} {
+	for starts, atMount := range map[int64]bool{negligible: false, 4 * negligible: true, 40 * negligible: true} {
 		program, page := reading(sizes, "/d/program"), reading(sizes, "/d/page", "/d/other")
-		program.Starts = starts
+		program.Starts, page.Starts = starts, 2
 		packs := lay(t, tr, []trace.Recording{program, page})
 		if got := len(packs) > 0 && packs[0].AtMount && has(packs, "/d/program", sizes["/d/program"]) == 0; got != atMount {
-			t.Errorf("%d starts, and one: at mount: %v, want %v", starts, got, atMount)
+			t.Errorf("%d starts, and two: at mount: %v, want %v", starts, got, atMount)
 		}
 		if at := has(packs, "/d/other", sizes["/d/other"]); at < 0 || atMount && packs[at].AtMount {
-			t.Errorf("%d starts, and one: what that reads is in pack %d", starts, at)
+			t.Errorf("%d starts, and two: what they read is in pack %d", starts, at)
 		}
 	}
 }

@@ -14,10 +14,6 @@ const (
 	maxWorkload = 1 << 30
 	// maxLayout bounds all packs of a tree, in plain bytes.
 	maxLayout = 2 << 30
-
-	// negligible is how many starts there are for each of a workload that decides of
-	// nothing: a single odd one must not keep all others from being begun at mount.
-	negligible = 100
 )
 
 // Pack is a startup pack to be: chunks to be fetched together, in order.
@@ -35,7 +31,7 @@ type Pack struct {
 //
 // Where there are recordings of real starts, guesses decide of nothing that these
 // use, nor of what is fetched at mount: they add packs for what nobody has started
-// yet. So do workloads of less than a hundredth of all starts.
+// yet. So do workloads that may be chance (doubt).
 func (t *Tree) Layout(ctx context.Context, recordings []trace.Recording, limit int64) ([]Pack, error) {
 	var real, guesses []trace.Recording
 	for _, r := range recordings {
@@ -46,7 +42,6 @@ func (t *Tree) Layout(ctx context.Context, recordings []trace.Recording, limit i
 		}
 	}
 	var all []starts
-	total := int64(0)
 	for _, w := range Workloads(real) {
 		samples, err := t.uses(ctx, w.Samples)
 		if err != nil {
@@ -54,14 +49,9 @@ func (t *Tree) Layout(ctx context.Context, recordings []trace.Recording, limit i
 		}
 		if uses := merged(samples); len(uses) > 0 {
 			all = append(all, starts{count: w.Starts, uses: uses})
-			total += w.Starts
 		}
 	}
-	for i := range all {
-		if all[i].count*negligible < total {
-			all[i].count = 0
-		}
-	}
+	doubt(all)
 	uses, err := t.uses(ctx, guesses[:min(len(guesses), maxWorkloads)])
 	if err != nil {
 		return nil, err
@@ -110,7 +100,7 @@ func withGuesses(all []starts, guesses [][]use) []starts {
 
 // starts is one workload as the tree has it.
 type starts struct {
-	count int64 // 0: it is a guess beside real ones, or negligible
+	count int64 // 0: it is a guess beside real ones, or may be chance
 	uses  []use // in order of first use
 }
 
@@ -167,7 +157,8 @@ func layOut(all []starts, limit int64) []Pack {
 // in the median.
 func itemsOf(all []starts) []*item {
 	byID := map[chunk.ID]*item{}
-	places := map[*item][]int{}
+	places, others := map[*item][]int{}, map[*item][]int{} // others: of those that do not count
+	real := counted(all)
 	var items []*item
 	for w, s := range all {
 		for i, u := range s.uses {
@@ -178,15 +169,20 @@ func itemsOf(all []starts) []*item {
 				items = append(items, it)
 			}
 			it.users |= 1 << w
-			places[it] = append(places[it], i)
+			if real.has(w) {
+				places[it] = append(places[it], i)
+			} else {
+				others[it] = append(others[it], i)
+			}
 		}
 	}
-	real := counted(all)
 	for _, it := range items {
-		it.place = median(places[it])
-		if it.users&real != 0 {
-			it.users &= real
+		if it.users&real == 0 {
+			it.place = median(others[it])
+			continue
 		}
+		it.users &= real
+		it.place = median(places[it])
 	}
 	slices.SortStableFunc(items, func(a, b *item) int { return cmp.Compare(a.place, b.place) })
 	return items

@@ -1,0 +1,113 @@
+package startup
+
+import (
+	"maps"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"testing"
+
+	"lighter/format/trace"
+)
+
+// absurd are starts that tell nothing of others, of an image of these files.
+func absurd(sizes map[string]int, names []string) map[string]trace.Recording {
+	r := rand.New(rand.NewPCG(2, 2))
+	random := slices.Clone(names)
+	r.Shuffle(len(random), func(i, j int) { random[i], random[j] = random[j], random[i] })
+	pages := reading(sizes, random[:60]...)
+	for i := range pages.Entries {
+		pages.Entries[i].Length = 1
+	}
+	whole := slices.Sorted(maps.Keys(sizes))
+	slices.Reverse(whole)
+	return map[string]trace.Recording{
+		"random files":      reading(sizes, random[:40]...),
+		"random pages":      pages,
+		"the whole image":   reading(sizes, whole...),
+		"nothing in common": reading(sizes, "/big/file"),
+		"an early end":      reading(sizes, names[:5]...),
+		"the same, backwards, and more": func() trace.Recording {
+			back := slices.Clone(names[:80])
+			slices.Reverse(back)
+			return reading(sizes, append(back, names[200:300]...)...)
+		}(),
+	}
+}
+
+// alsoIn tells whether the packs are among others, in this order.
+func alsoIn(packs, others []Pack) bool {
+	for _, p := range others {
+		if len(packs) > 0 && reflect.DeepEqual(p, packs[0]) {
+			packs = packs[1:]
+		}
+	}
+	return len(packs) == 0
+}
+
+// One odd start among three of a kind, or more, changes nothing for these. It has
+// packs of its own, and a say when it was seen again.
+func TestOneOddStartAmongOthers(t *testing.T) {
+	sizes, names := program(400)
+	sizes["/big/file"] = 300
+	tr := sampleTree(t, sizes)
+	python, root, server := reading(sizes, names[:100]...), reading(sizes, names[:160]...), reading(sizes, slices.Concat(names[:60], names[300:340])...)
+	for others, kept := range map[string][]trace.Recording{
+		"three of one kind":     {python, python, python},
+		"two of two kinds":      {python, root, python, root},
+		"three of three":        {python, root, server, python, root, server, python, root, server},
+		"and another odd start": {python, python, python, reading(sizes, names[350:360]...)},
+	} {
+		kept = Keep(nil, kept)
+		alone := lay(t, tr, kept)
+		if others == "and another odd start" {
+			alone = alone[:1] // odd ones may have to do with each other
+		}
+		for what, odd := range absurd(sizes, names) {
+			packs := lay(t, tr, Keep(kept, []trace.Recording{odd}))
+			if !packs[0].AtMount || !alsoIn(alone, packs) {
+				t.Errorf("%s, and one that is %s: the first have other packs than before", others, what)
+			}
+			if what == "nothing in common" && has(packs, "/big/file", sizes["/big/file"]) < 1 {
+				t.Errorf("%s, and one that is %s: what it reads is in pack %d", others, what, has(packs, "/big/file", sizes["/big/file"]))
+			}
+		}
+	}
+	odd := reading(sizes, "/big/file")
+	if packs := lay(t, tr, Keep(nil, []trace.Recording{python, python, python, odd, odd})); packs[0].AtMount {
+		t.Error("what was seen twice has no say")
+	}
+}
+
+// Where each was seen once, one that has little of what all others have in common
+// does not keep that from being fetched at mount.
+func TestOddOneOfSingleStarts(t *testing.T) {
+	sizes, names := program(400)
+	sizes["/big/file"] = 300
+	tr := sampleTree(t, sizes)
+	kinds := []trace.Recording{reading(sizes, names[:60]...), reading(sizes, names[:120]...), reading(sizes, slices.Concat(names[:70], names[130:200])...),
+		reading(sizes, slices.Concat(names[:60], names[210:240])...)}
+	kept := Keep(nil, kinds)
+	alone := lay(t, tr, kept)
+	for _, what := range []string{"random files", "random pages", "nothing in common"} {
+		if packs := lay(t, tr, Keep(kept, []trace.Recording{absurd(sizes, names)[what]})); !alsoIn(alone, packs) {
+			t.Errorf("beside one that reads %s the others have other packs than before", what)
+		}
+	}
+	for what, odd := range absurd(sizes, names) {
+		packs := lay(t, tr, Keep(kept, []trace.Recording{odd}))
+		if what != "an early end" && !(packs[0].AtMount && has(packs[:1], names[59], sizes[names[59]]) == 0) {
+			t.Errorf("beside one that is %s the common files are in pack %d", what, has(packs, names[59], sizes[names[59]]))
+		}
+	}
+	// Those that are a part of others are no odd ones, and of two nobody knows which is.
+	for _, all := range [][]trace.Recording{{kinds[0], kinds[1], kinds[2], reading(sizes, names[:20]...)}, {kinds[1], reading(sizes, names[300:390]...)},
+		{kinds[0], reading(sizes, "/big/file"), kinds[1], reading(sizes, names[300:390]...)}} {
+		last, packs := all[len(all)-1], lay(t, tr, Keep(nil, all))
+		for i, r := range all {
+			if fetched, used := fetch(packs, tr, r); fetched > used*11/10 {
+				t.Errorf("beside one of %d files, start %d gets %d bytes and uses %d", len(last.Entries), i, fetched, used)
+			}
+		}
+	}
+}

@@ -1,9 +1,6 @@
 package main
 
 import (
-	"strconv"
-	"strings"
-
 	"github.com/containerd/containerd/v2/contrib/seccomp"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -16,8 +13,9 @@ const (
 	sandboxShares    = 128 // of processors; others have 1024
 )
 
-// sandbox is a container without network, of no more than Docker's usual rights.
-func sandbox(image v1.ImageConfig, tree string) *specs.Spec {
+// sandbox is a container without network, of no more than Docker's usual rights, and
+// of none if it does not run as root.
+func sandbox(image v1.ImageConfig, user specs.User, tree string) *specs.Spec {
 	args := append(append([]string{}, image.Entrypoint...), image.Cmd...)
 	env := image.Env
 	if len(env) == 0 {
@@ -28,11 +26,14 @@ func sandbox(image v1.ImageConfig, tree string) *specs.Spec {
 		dir = "/"
 	}
 	caps := []string{"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FSETID", "CAP_FOWNER", "CAP_SETGID", "CAP_SETUID", "CAP_SETPCAP", "CAP_KILL"}
+	rights := &specs.LinuxCapabilities{Bounding: caps}
+	if user.UID == 0 {
+		rights.Effective, rights.Permitted = caps, caps
+	}
 	memory, processes, shares := int64(sandboxMemory), int64(sandboxProcesses), uint64(sandboxShares)
 	s := &specs.Spec{
-		Version: "1.0.2",
-		Process: &specs.Process{Args: args, Env: env, Cwd: dir, User: userOf(image.User), NoNewPrivileges: true,
-			Capabilities: &specs.LinuxCapabilities{Bounding: caps, Effective: caps, Permitted: caps}},
+		Version:  "1.0.2",
+		Process:  &specs.Process{Args: args, Env: env, Cwd: dir, User: user, NoNewPrivileges: true, Capabilities: rights},
 		Root:     &specs.Root{Path: "rootfs"},
 		Hostname: "trial",
 		Mounts: []specs.Mount{
@@ -57,16 +58,4 @@ func sandbox(image v1.ImageConfig, tree string) *specs.Spec {
 	}
 	s.Linux.Seccomp = seccomp.DefaultProfile(s)
 	return s
-}
-
-// userOf reads UID[:GID]. A name, which the image explains, is taken for root.
-func userOf(text string) (u specs.User) {
-	uid, gid, _ := strings.Cut(text, ":")
-	if n, err := strconv.ParseUint(uid, 10, 32); err == nil {
-		u.UID = uint32(n)
-	}
-	if n, err := strconv.ParseUint(gid, 10, 32); err == nil {
-		u.GID = uint32(n)
-	}
-	return u
 }

@@ -12,7 +12,7 @@ import (
 // What an image is tried in has no network, and can get no rights that it does
 // not have.
 func TestSandbox(t *testing.T) {
-	s := sandbox(v1.ImageConfig{Entrypoint: []string{"/run"}, Cmd: []string{"a", "b"}, User: "5:6"}, "0123456789abcdef")
+	s := sandbox(v1.ImageConfig{Entrypoint: []string{"/run"}, Cmd: []string{"a", "b"}}, specs.User{UID: 5, GID: 6}, "0123456789abcdef")
 	if strings.Join(s.Process.Args, " ") != "/run a b" || s.Process.Cwd != "/" || s.Process.User.UID != 5 || s.Process.User.GID != 6 {
 		t.Errorf("it runs %+v", s.Process)
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
@@ -78,6 +79,10 @@ func (t *trial) run(ctx context.Context, image v1.ImageConfig) error {
 	if err := control.Mount(ctx, t.name, t.platform, t.path("first")); err != nil {
 		return err
 	}
+	user, err := userOf(t.path("first"), image.User) // while nothing is recorded
+	if err != nil {
+		return err
+	}
 	waits, over := make(chan struct{}), make(chan error, 1)
 	var recorded node.TraceRecorded
 	go func() {
@@ -100,7 +105,7 @@ func (t *trial) run(ctx context.Context, image v1.ImageConfig) error {
 	if err := control.Mount(ctx, t.name, t.platform, t.path("lower")); err != nil {
 		return err
 	}
-	ended, err := t.start(ctx, image)
+	ended, err := t.start(ctx, image, user)
 	if err != nil {
 		return err
 	}
@@ -156,7 +161,7 @@ func (t *trial) startNode(ctx context.Context) (*node.Control, error) {
 }
 
 // start starts the image in a sandbox.
-func (t *trial) start(ctx context.Context, image v1.ImageConfig) (ended chan error, err error) {
+func (t *trial) start(ctx context.Context, image v1.ImageConfig, user specs.User) (ended chan error, err error) {
 	for _, name := range []string{"upper/files", "upper/work"} {
 		if err := os.Mkdir(t.path(name), 0o755); err != nil {
 			return nil, err
@@ -166,7 +171,7 @@ func (t *trial) start(ctx context.Context, image v1.ImageConfig) (ended chan err
 	if err := unix.Mount("overlay", t.path("bundle/rootfs"), "overlay", unix.MS_NODEV, options); err != nil {
 		return nil, fmt.Errorf("mount the sandbox: %w", err)
 	}
-	spec, err := json.Marshal(sandbox(image, t.tree))
+	spec, err := json.Marshal(sandbox(image, user, t.tree))
 	if err != nil {
 		return nil, err
 	}

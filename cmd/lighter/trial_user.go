@@ -1,0 +1,90 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+
+	"github.com/moby/sys/user"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// maxAccounts bounds an image's lists of users and of groups, in bytes.
+const maxAccounts = 4 << 20
+
+// userOf finds whom an image is to run as, USER[:GROUP] by name or number, among those
+// that the image below root has, as runtimes do. A name that it does not have is an
+// error: what would run as root instead could do more than the image says.
+func userOf(root, text string) (u specs.User, err error) {
+	passwd, err := openAccounts(root, "etc/passwd")
+	if err != nil {
+		return u, err
+	}
+	defer passwd.Close()
+	group, err := openAccounts(root, "etc/group")
+	if err != nil {
+		return u, err
+	}
+	defer group.Close()
+	found, err := user.GetExecUser(text, nil, passwd, group)
+	if err != nil {
+		return u, fmt.Errorf("whom to run as (USER %s): %w", text, err)
+	}
+	numbers := append([]int{found.Uid, found.Gid}, found.Sgids...)
+	for _, n := range numbers {
+		if n < 0 || n > math.MaxInt32 {
+			return u, fmt.Errorf("whom to run as (USER %s): %d is no number of a user or group", text, n)
+		}
+	}
+	u.UID, u.GID = uint32(found.Uid), uint32(found.Gid)
+	for _, n := range found.Sgids {
+		u.AdditionalGids = append(u.AdditionalGids, uint32(n))
+	}
+	return u, nil
+}
+
+// accounts is a list of users or of groups; without a file it is empty.
+type accounts struct {
+	io.Reader
+	file *os.File
+}
+
+// openAccounts opens a file of an image, whose links lead nowhere else.
+func openAccounts(root, path string) (*accounts, error) {
+	dir, err := os.Open(root)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	fd, err := unix.Openat2(int(dir.Fd()), path, &unix.OpenHow{Flags: unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NONBLOCK,
+		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+		return &accounts{Reader: io.LimitReader(nil, 0)}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the image's /%s: %w", path, err)
+	}
+	file := os.NewFile(uintptr(fd), path)
+	info, err := file.Stat()
+	switch {
+	case err == nil && !info.Mode().IsRegular():
+		err = errors.New("it is no file")
+	case err == nil && info.Size() > maxAccounts:
+		err = fmt.Errorf("it has more than %d bytes", maxAccounts)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("read the image's /%s: %w", path, err), file.Close())
+	}
+	return &accounts{io.LimitReader(file, maxAccounts), file}, nil
+}
+
+// Close closes the file, if there is one.
+func (a *accounts) Close() error {
+	if a.file == nil {
+		return nil
+	}
+	return a.file.Close()
+}

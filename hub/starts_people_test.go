@@ -200,6 +200,14 @@ func TestTracesAreRemoved(t *testing.T) {
 	if text, err := h.client.ExportTraces(t.Context(), "a:1", ""); err != nil || string(text) != "lighter trace 1\n" {
 		t.Errorf("left is %q, %v", text, err)
 	}
+	// Nor does the next image in the repository know it.
+	h.push("a:2", image(startsTar(10), startsTar(40)))
+	next := h.extents(h.ready("a:2").Tree)
+	for _, tree := range []chunk.ID{m.ID(), next.ID()} {
+		if known, err := h.starts.Known(t.Context(), tree); err != nil || known {
+			t.Errorf("tree %s is known: %v, %v", tree.Short(), known, err)
+		}
+	}
 	h.traced(m, 1)
 	if shown, err := h.client.Starts(t.Context(), "a:1", ""); err != nil || len(shown[0].Workloads) != 1 {
 		t.Errorf("later starts are not kept: %+v, %v", shown, err)

@@ -80,8 +80,8 @@ func (t *trials) run(ctx context.Context, handler http.Handler) error {
 // start starts an image, unless something is known of its starts, and returns what
 // the trial says.
 func (t *trials) start(ctx context.Context, image catalog.Image, url string) (said string, err error) {
-	known, err := t.hub.catalog.Recordings(ctx, image.Tree)
-	if err != nil || known != nil {
+	known, err := t.hub.starts.Known(ctx, image.Tree)
+	if err != nil || known {
 		return "", err
 	}
 	config, err := t.hub.ingest.RunConfig(ctx, image)

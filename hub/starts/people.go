@@ -33,6 +33,12 @@ func (s *Service) Export(ctx context.Context, tree chunk.ID) ([]byte, error) {
 	return trace.EncodeText(kept), err
 }
 
+// Known tells whether anything is kept of the starts of a tree.
+func (s *Service) Known(ctx context.Context, tree chunk.ID) (bool, error) {
+	kept, _, err := s.recordings(ctx, tree)
+	return len(kept) > 0, err
+}
+
 // Import adds what Export gave, perhaps of another image, to what is kept of the
 // starts of a tree. Errors are as for Take.
 func (s *Service) Import(ctx context.Context, tree chunk.ID, text []byte) error {

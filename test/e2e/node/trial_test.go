@@ -4,6 +4,8 @@ package node
 
 import (
 	"bytes"
+	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -12,7 +14,10 @@ import (
 	"testing"
 	"time"
 
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
 	"lighter/store/hub"
+	"lighter/test/testkit/layout"
 	"lighter/test/testkit/site"
 )
 
@@ -24,16 +29,7 @@ func TestTraceRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var known []hub.Starts
-	for try := 0; len(known) == 0 || len(known[0].Workloads) == 0; try++ {
-		if try == 600 {
-			t.Fatalf("nothing is known of the image's starts: %+v", known)
-		}
-		time.Sleep(200 * time.Millisecond)
-		if known, err = client.Starts(t.Context(), "python", ""); err != nil {
-			t.Fatal(err)
-		}
-	}
+	known := awaitStart(t, client, "python")
 	w := known[0].Workloads[0]
 	if w.Starts != 1 || w.Files < 3 || w.Bytes < 1<<20 || len(w.Packs) == 0 {
 		t.Errorf("known is %+v", known)
@@ -73,6 +69,66 @@ func TestTraceRun(t *testing.T) {
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil || strings.Contains(string(mounts), "/trial/") {
 		t.Errorf("left mounted:\n%s\n%v", mounts, err)
+	}
+}
+
+// awaitStart waits until something is known of how an image starts.
+func awaitStart(t *testing.T, client *hub.Client, name string) (known []hub.Starts) {
+	t.Helper()
+	for try := 0; len(known) == 0 || len(known[0].Workloads) == 0; try++ {
+		if try == 600 {
+			t.Fatalf("nothing is known of the image's starts: %+v", known)
+		}
+		time.Sleep(200 * time.Millisecond)
+		var err error
+		if known, err = client.Starts(t.Context(), name, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return known
+}
+
+// A trial is of whom the image names, with no more rights than that; an image that
+// names nobody whom it has is not started.
+func TestTraceRunAsUser(t *testing.T) {
+	s := startSiteWith(t, site.Options{HubArgs: []string{"--trace-run"}})
+	client, err := hub.NewClient(hub.Options{URL: s.Hub.URL, PlainHTTP: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	work, err := site.Work()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Python is read only if all of it is true.
+	script := `[ "$(id -un):$(id -gn)" = www-data:www-data ] && [ ! -w /etc ] && grep -q "CapEff:.0*$" /proc/self/status && exec python3 -c "import json"`
+	for _, user := range []string{"nobody-of-that-name", "www-data"} { // one after the other
+		to := filepath.Join(t.TempDir(), user)
+		if err := layout.Extend(filepath.Join(work, "images", "python"), to, func(l *layout.Layer) error { return l.Dir(user) }); err != nil {
+			t.Fatal(err)
+		}
+		manifest, err := layout.Manifest(to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var config ocispec.Image
+		text, err := os.ReadFile(layout.Blob(to, manifest.Config))
+		if err := errors.Join(err, json.Unmarshal(text, &config)); err != nil {
+			t.Fatal(err)
+		}
+		config.Config.User, config.Config.Entrypoint, config.Config.Cmd = user, []string{"sh", "-c"}, []string{script}
+		if err := errors.Join(layout.Write(to, manifest, config), s.Hub.AddLayout(t.Context(), to, user)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	awaitStart(t, client, "www-data:latest")
+	text, err := client.ExportTraces(t.Context(), "www-data:latest", "")
+	if err != nil || !bytes.Contains(text, []byte("/bin/python3")) {
+		t.Errorf("it did not run as it should: %v\n%s", err, text)
+	}
+	known, err := client.Starts(t.Context(), "nobody-of-that-name:latest", "")
+	if err != nil || len(known) != 1 || len(known[0].Workloads) != 0 {
+		t.Errorf("of an image of an unknown user is known: %+v, %v", known, err)
 	}
 }
 

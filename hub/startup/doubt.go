@@ -19,7 +19,7 @@ const (
 //     than half of what all others have in common, unless the others use nearly all
 //     that it does: it may just have ended early.
 //
-// What they alone use has packs as it would have, and when they are seen again they
+// What they alone use, and nobody has guessed, has packs of its own, and when they are seen again they
 // are like all others.
 func doubt(all []starts) {
 	total, often := int64(0), int64(0)

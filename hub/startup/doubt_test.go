@@ -73,6 +73,16 @@ func TestOneOddStartAmongOthers(t *testing.T) {
 			}
 		}
 	}
+	// Nor for what is guessed, which it does not make good for.
+	kept := Keep(nil, []trace.Recording{python, python, python})
+	guess := reading(sizes, names[200:260]...)
+	guess.Starts = 0
+	alone := lay(t, tr, append(slices.Clone(kept), guess))
+	for what, odd := range absurd(sizes, names) {
+		if packs := lay(t, tr, append(Keep(kept, []trace.Recording{odd}), guess)); !alsoIn(alone, packs) {
+			t.Errorf("one that is %s: there are other packs than before for a guess", what)
+		}
+	}
 	odd := reading(sizes, "/big/file")
 	if packs := lay(t, tr, Keep(nil, []trace.Recording{python, python, python, odd, odd})); packs[0].AtMount {
 		t.Error("what was seen twice has no say")

@@ -64,14 +64,18 @@ func (t *Tree) Layout(ctx context.Context, recordings []trace.Recording, limit i
 const firstGuess = 64
 
 // withGuesses adds guesses to workloads, but for those that a workload makes good
-// for: it has read half of what was guessed.
+// for that counts: it has read half of what was guessed.
 func withGuesses(all []starts, guesses [][]use) []starts {
-	real := make([]map[chunk.ID]bool, len(all))
-	for i, s := range all {
-		real[i] = map[chunk.ID]bool{}
-		for _, u := range s.uses {
-			real[i][u.ref.ID] = true
+	var real []map[chunk.ID]bool
+	for _, s := range all {
+		if s.count == 0 {
+			continue
 		}
+		ids := map[chunk.ID]bool{}
+		for _, u := range s.uses {
+			ids[u.ref.ID] = true
+		}
+		real = append(real, ids)
 	}
 	for i, uses := range guesses {
 		known := len(uses) == 0
@@ -88,11 +92,11 @@ func withGuesses(all []starts, guesses [][]use) []starts {
 		switch {
 		case known:
 		case len(real) > 0:
-			all = append(all, starts{uses: uses})
+			all = append(all, starts{guess: true, uses: uses})
 		case i == 0:
-			all = append(all, starts{count: firstGuess, uses: uses})
+			all = append(all, starts{guess: true, count: firstGuess, uses: uses})
 		default:
-			all = append(all, starts{count: 1, uses: uses})
+			all = append(all, starts{guess: true, count: 1, uses: uses})
 		}
 	}
 	return all
@@ -100,6 +104,7 @@ func withGuesses(all []starts, guesses [][]use) []starts {
 
 // starts is one workload as the tree has it.
 type starts struct {
+	guess bool
 	count int64 // 0: it is a guess beside real ones, or may be chance
 	uses  []use // in order of first use
 }
@@ -154,11 +159,11 @@ func layOut(all []starts, limit int64) []Pack {
 }
 
 // itemsOf returns the chunks of all workloads, in the order in which they are used
-// in the median.
+// in the median. Of a chunk that some use that count, the others are no users, nor of
+// one that is guessed those that may be chance.
 func itemsOf(all []starts) []*item {
 	byID := map[chunk.ID]*item{}
-	places, others := map[*item][]int{}, map[*item][]int{} // others: of those that do not count
-	real := counted(all)
+	places := map[*item][]int{} // of each of its users, in turn
 	var items []*item
 	for w, s := range all {
 		for i, u := range s.uses {
@@ -169,23 +174,43 @@ func itemsOf(all []starts) []*item {
 				items = append(items, it)
 			}
 			it.users |= 1 << w
-			if real.has(w) {
-				places[it] = append(places[it], i)
-			} else {
-				others[it] = append(others[it], i)
-			}
+			places[it] = append(places[it], i)
 		}
 	}
+	tiers := []users{counted(all), guessed(all)}
 	for _, it := range items {
-		if it.users&real == 0 {
-			it.place = median(others[it])
-			continue
+		who := it.users
+		for _, first := range tiers {
+			if who&first != 0 {
+				it.users = who & first
+				break
+			}
 		}
-		it.users &= real
-		it.place = median(places[it])
+		it.place = median(placesOf(places[it], who, it.users))
 	}
 	slices.SortStableFunc(items, func(a, b *item) int { return cmp.Compare(a.place, b.place) })
 	return items
+}
+
+// placesOf returns of the places of all users those of some.
+func placesOf(places []int, all, some users) (out []int) {
+	for _, at := range places {
+		first := all & -all
+		if all &^= first; some&first != 0 {
+			out = append(out, at)
+		}
+	}
+	return out
+}
+
+// guessed is the set of all guesses.
+func guessed(all []starts) (guesses users) {
+	for w, s := range all {
+		if s.guess {
+			guesses |= 1 << w
+		}
+	}
+	return guesses
 }
 
 // counted is the set of all workloads that count.

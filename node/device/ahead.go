@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"lighter/format/chunk"
 	"lighter/format/index"
@@ -35,6 +36,7 @@ type Ahead struct {
 
 	streamed yield
 	around   yield
+	loaded   atomic.Int64
 
 	mu     sync.Mutex // guards what follows, and the wishes in it
 	queues []*wishes  // of the devices that wait, each once; the first is next
@@ -73,11 +75,14 @@ func NewAhead(share func() Chunks, options AheadOptions, log *slog.Logger) *Ahea
 type AheadStats struct {
 	Startup Yield `json:"startup"` // of startup packs
 	Around  Yield `json:"around"`  // of what lay around a miss
+	// Loaded is how much, plain, of startup packs was on this machine's disk and read
+	// into memory.
+	Loaded int64 `json:"loadedBytes"`
 }
 
 // Stats returns the figures.
 func (a *Ahead) Stats() AheadStats {
-	return AheadStats{Startup: a.streamed.stats(), Around: a.around.stats()}
+	return AheadStats{Startup: a.streamed.stats(), Around: a.around.stats(), Loaded: a.loaded.Load()}
 }
 
 // plan lists the units of a startup pack, when it is its turn: the locations have to

@@ -34,6 +34,7 @@ func (s *stream) load(pack index.Startup, units []prefetch.Unit) {
 			group.Go(func() error {
 				defer func() { <-d.ahead.loads }()
 				d.chunks.Load(refs)
+				d.ahead.loaded.Add(plain)
 				return nil
 			})
 		}

@@ -32,6 +32,9 @@ func TestLoad(t *testing.T) {
 				t.Errorf("after the trigger of start %d: %v were loaded of %d and %d", start, loads, atMount, triggered)
 			}
 		}
+		if b.ahead.Stats().Loaded == 0 {
+			t.Error("nothing is said to have been loaded")
+		}
 		if _, all := h.most(); all != 0 {
 			t.Errorf("%d requests for what is here", all)
 		}

@@ -277,6 +277,18 @@ func TestStartThatIsKnown(t *testing.T) {
 			t.Errorf("yield %+v", y)
 		}
 	})
+	t.Run("here", func(t *testing.T) {
+		if err := s.Machine.RemoveImage(t.Context(), site.Reference("python")); err != nil {
+			t.Fatal(err)
+		}
+		pull(t, s, "python")
+		want := nodeStatus(t, s).Ahead.Startup.Brought
+		eventually(t, "the startup pack from the disk", func() bool { return nodeStatus(t, s).Ahead.Loaded >= want })
+		run(t)
+		if n, most := known.count(); n != units || most != 1 {
+			t.Errorf("%d units of %d were asked for, one of them %d times", n, units, most)
+		}
+	})
 	t.Run("killed", func(t *testing.T) {
 		wipe(t)
 		known.setHold(true)

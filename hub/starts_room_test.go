@@ -3,10 +3,12 @@ package hub
 import (
 	"database/sql"
 	"fmt"
+	"log/slog"
 	"testing"
 	"time"
 
 	"lighter/format/index"
+	wire "lighter/store/hub"
 )
 
 // Where there is no room for the startup packs of all images, those lose theirs that
@@ -52,6 +54,12 @@ func TestRoomForStartupPacks(t *testing.T) {
 		t.Fatalf("packs have %s", have)
 	}
 	h.startups(trees[0]) // as a node asks when the image is pulled or mounted
+	who()
+	copies, err := wire.NewClient(wire.Options{URL: h.url, Copies: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fetchLocations(t, wire.NewOrigins(slog.New(slog.DiscardHandler), copies), trees[1].Header)
 	who()
 	add(4)
 	if have := who(); have != "0234" {

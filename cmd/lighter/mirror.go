@@ -32,6 +32,7 @@ A mirror lists no images: "lighter mount" by name needs a hub.`,
 	flags.add(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		flags.options.Copies = true
 		client, err := flags.client()
 		if err != nil {
 			return err

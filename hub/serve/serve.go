@@ -144,7 +144,9 @@ func (s *Server) getLocations(w http.ResponseWriter, req *http.Request) error {
 		return err
 	}
 	defer o.Close()
-	s.starts.Used(tree)
+	if req.Header.Get(wire.CopyHeader) == "" {
+		s.starts.Used(tree)
+	}
 	s.send(w, req, o, aMinute, tag.String())
 	return nil
 }

@@ -56,6 +56,7 @@ type Options struct {
 	Scope     string // default: DefaultScope
 	PlainHTTP bool   // allow http to a host that is not this one
 	CAFile    string // certificates (PEM) to trust beside the system's
+	Copies    bool   // what is fetched is copied, and nobody starts it for that
 }
 
 // NewClient checks the options. It does not connect.
@@ -232,6 +233,9 @@ func (c *Client) doUnless(ctx context.Context, etag, method, path string, query 
 	}
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
+	}
+	if c.options.Copies {
+		req.Header.Set(CopyHeader, "1")
 	}
 	if etag != "" {
 		req.Header.Set("If-None-Match", etag)

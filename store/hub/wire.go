@@ -22,6 +22,9 @@ import (
 // wire: a hub may serve several.
 const (
 	Prefix = "/lighter/1"
+	// CopyHeader is set in requests of who copies what a hub has, as a mirror does: the
+	// hub does not take them for starts.
+	CopyHeader = "Lighter-Copy"
 	// DefaultScope is the scope that is used where none is configured.
 	DefaultScope = "default"
 )

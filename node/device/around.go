@@ -12,7 +12,8 @@ const (
 	aroundUnit = 64 << 10
 	// aroundFar bounds the extents that are looked at in one direction.
 	aroundFar = 2048
-	// besideUnits is how many units of other files come with a miss, at most.
+	// besideUnits is how many units of other files come with a miss while it is not
+	// known whether they are read.
 	besideUnits = 4
 	// aroundCredit is how many bytes, plain, may come before any of them is read. Of
 	// what comes beyond it, one part in filePart has to be read where it is of the
@@ -24,7 +25,7 @@ const (
 
 // around asks for what lies around a miss. While a reader waits a round trip for one
 // unit, the link could bring many: on a long way the rest of the file comes too, as
-// much as arrives in that time, so that it at most doubles; and if that is not all
+// as much as arrives in that time, so that it at most doubles; and if that is not all
 // that could come, a little of the files beside it. Where little of that is read it
 // ends.
 type around struct {
@@ -76,9 +77,11 @@ func (w *neighbours) ask(extent int64) {
 			}
 		}
 	}
-	w.left = min(w.left, besideUnits)
-	if d.around.beside.debt(besidePart) > aroundCredit {
+	switch beside := &d.around.beside; {
+	case beside.debt(besidePart) > aroundCredit:
 		return
+	case beside.used.Load() == 0 || beside.debt(besidePart) > 0:
+		w.left = min(w.left, besideUnits)
 	}
 	for n := range aroundFar { // of three extents two behind
 		i := behind

@@ -8,25 +8,32 @@ import (
 )
 
 // With a miss the rest of its file comes, as much as the link brings in a round trip,
-// then a little of what lies beside. On a short way nothing comes.
+// then a little of what lies beside, or all of it when such was read. On a short way
+// nothing comes.
 func TestAroundAMiss(t *testing.T) {
+	type before struct{ brought, used int64 } // of both kinds
 	for name, test := range map[string]struct {
-		reach, limit, before int64
-		file, beside         int // units, at most
+		reach, limit int64
+		before       before
+		file, beside int // units, at most
 	}{
-		"quick":        {0, plenty, 0, 0, 0},
-		"not wanted":   {4 << 20, 0, 0, 0, 0},
-		"one unit":     {aroundUnit, plenty, 0, 1, 0},
-		"four units":   {4 * aroundUnit, plenty, 0, 4, 2},
-		"many":         {4 << 20, plenty, 0, 80, besideUnits},
-		"does not pay": {4 << 20, plenty, aroundCredit + 1, 0, 0},
+		"quick":        {reach: 0, limit: plenty},
+		"not wanted":   {reach: 4 << 20},
+		"one unit":     {reach: aroundUnit, limit: plenty, file: 1},
+		"four units":   {reach: 4 * aroundUnit, limit: plenty, file: 4, beside: 2},
+		"many":         {reach: 4 << 20, limit: plenty, file: 80, beside: besideUnits},
+		"some is read": {4 << 20, plenty, before{(besidePart + 1) << 20, 1 << 20}, 80, besideUnits},
+		"much is read": {20 * aroundUnit, plenty, before{besidePart << 20, 1 << 20}, 80, 18},
+		"does not pay": {4 << 20, plenty, before{aroundCredit + 1, 0}, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, s, _ := build(t)
 			s.here, s.reach = nil, test.reach
 			d.ahead.options.Limit = test.limit
-			d.around.file.brought.Store(test.before)
-			d.around.beside.brought.Store(test.before)
+			for _, z := range []*zone{&d.around.file, &d.around.beside} {
+				z.brought.Store(test.before.brought)
+				z.used.Store(test.before.used)
+			}
 			d.SetLocations(alone(t, d))
 			var first int64 // of a file of three extents, which is not the first
 			for first = 5; !extentOf(t, d, first).First || !extentOf(t, d, first+3).First || extentOf(t, d, first+1).First || extentOf(t, d, first+2).First; first++ {
@@ -42,7 +49,7 @@ func TestAroundAMiss(t *testing.T) {
 			}
 			for i := range d.extents.Extents {
 				own := i >= first && i < first+3
-				if d.around.file.marks.clear(i) && (!own || i == miss) || d.around.beside.marks.clear(i) && (own || i < first-2 || i > first+2+besideUnits) {
+				if d.around.file.marks.clear(i) && (!own || i == miss) || d.around.beside.marks.clear(i) && (own || i < first-int64(test.beside)/2 || i > first+2+int64(test.beside)) {
 					t.Errorf("extent %d is asked for; the file has %d to %d", i, first, first+2)
 				}
 			}

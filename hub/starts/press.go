@@ -23,7 +23,7 @@ const (
 	pressLevel = zstd.SpeedBestCompression
 	// pressRest is for how long pressing rests while images are taken in, in units of
 	// what it has worked.
-	pressRest = 4
+	pressRest = 9
 	// maxLoose bounds the layouts that are remembered until they are pressed, 40 bytes a
 	// chunk. Of more, and when the hub ends meanwhile, packs stay as they are until there
 	// is something new.

@@ -11,7 +11,7 @@ import (
 // maxLoads is how many units' chunks are read from the disk at a time, for nobody who
 // waits: enough to keep it busy, and so few that a fault is soon served that finds
 // nothing in memory.
-const maxLoads = 8
+const maxLoads = 4
 
 // load has what is here of a startup pack read from the disk into memory, in the order
 // in which a start will ask for it: the disk gives much at a time, and the kernel asks

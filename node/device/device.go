@@ -214,8 +214,8 @@ func (d *Device) fetch(ctx context.Context, missing []part) error {
 
 // readAhead tells of a read up to the extent last, and asks for the units that its
 // reader is likely to want next. It never waits. Where starts are known they say better
-// what that is: who reads what they read gets nothing else, and that from the stream as
-// long as there is one.
+// what that is: who reads what they read gets nothing but the packs that are wanted, and
+// that from the stream as long as there is one.
 func (d *Device) readAhead(offset, length, last int64) {
 	foreseen, reader := d.isForeseen(last), &d.readers[0]
 	if foreseen {
@@ -232,11 +232,11 @@ func (d *Device) readAhead(offset, length, last int64) {
 		if e, err = d.extents.Extent(i); err != nil || e.Offset >= r.To {
 			return
 		}
-		if d.chunks.Has(e.ID) || foreseen && !d.isForeseen(i) {
+		if d.chunks.Has(e.ID) {
 			continue
 		}
 		unit, _ := d.unit(i)
-		if unit == asked && !asked.IsZero() {
+		if unit == asked && !asked.IsZero() || foreseen && !d.stream.wants(unit.Pack) {
 			continue
 		}
 		asked = unit

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
+	"time"
 
 	"lighter/format/chunk"
 	"lighter/format/index"
@@ -220,6 +221,62 @@ func TestDeviceReadsAheadWithinTheFile(t *testing.T) {
 		if !found {
 			t.Error("read ahead beyond the file")
 		}
+	}
+}
+
+// A reader of what a start reads gets nothing ahead of a startup pack that other starts
+// read, until one of its triggers is.
+func TestOtherStartsAreNotReadAhead(t *testing.T) {
+	without, s, _ := build(t)
+	clear(s.here)
+	var first, begin, end, size int64 // extents of the longest file
+	for i := range without.extents.Extents {
+		e, err := without.extents.Extent(i)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.First {
+			begin = i
+		}
+		if b, _ := without.extents.Extent(begin); e.End()-b.Offset > size {
+			first, end, size = begin, i+1, e.End()-b.Offset
+		}
+	}
+	middle := (first + end) / 2
+	mine, others := chunk.Sum([]byte("mine")), chunk.Sum([]byte("others"))
+	b := index.NewLocations(without.extents.ID())
+	for i := range without.extents.Extents {
+		e, _ := without.extents.Extent(i)
+		if s.here[e.ID] = i < middle; i < middle {
+			b.Add(chunk.Unit{Pack: mine, N: uint32(i)})
+		} else {
+			b.Add(chunk.Unit{Pack: others, N: uint32(i)})
+		}
+	}
+	n := without.extents.Extents
+	b.Startup(index.Startup{Pack: mine, Units: int(n), Bytes: 1 << 20, AtMount: true})
+	b.Startup(index.Startup{Pack: others, Units: int(n), Bytes: 1 << 20, Triggers: []int64{n - 1}})
+	encoded := b.Encode()
+	locations, err := index.OpenLocations(bytes.NewReader(encoded), int64(len(encoded)), without.extents.ID(), n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	d := New(without.extents, locations, NewAhead(func() Chunks { return s }, AheadOptions{Limit: plenty}, log), log)
+	defer d.Close()
+	d.Begin()
+	for d.stream.isRunning() { // all of it is here
+		time.Sleep(time.Millisecond)
+	}
+	from, _ := d.extents.Extent(first)
+	to, _ := d.extents.Extent(middle)
+	for offset := from.Offset; offset < to.Offset; offset += 4096 {
+		if err := d.ReadAt(t.Context(), make([]byte, min(4096, to.Offset-offset)), offset); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(d.wishes.refs) > 0 {
+		t.Errorf("%d chunks that only others have read were read ahead", len(d.wishes.refs))
 	}
 }
 

@@ -410,6 +410,14 @@ func (s *stream) arrive(t *task, u chunk.Unit, ref chunk.Ref, plain int64, p *pa
 	s.device.log.Debug("a startup pack's unit does not come", "unit", u, "cause", err)
 }
 
+// wants tells whether a pack is one of the startup packs that are wanted, or were.
+func (s *stream) wants(pack chunk.ID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.IndexFunc(s.packs, func(p index.Startup) bool { return p.Pack == pack })
+	return i >= 0 && (s.wanted[i] || s.packs[i].AtMount)
+}
+
 // isRunning tells whether it has something to fetch, and does.
 func (s *stream) isRunning() bool {
 	s.mu.Lock()

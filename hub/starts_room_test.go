@@ -94,6 +94,43 @@ func TestRoomForStartupPacks(t *testing.T) {
 	}
 }
 
+// Images that were taken away, and may come back, do not take more room.
+func TestRoomOfImagesThatWereRemoved(t *testing.T) {
+	t.Parallel()
+	const limit = 2_500_000 // of 800,000 each, three
+	c := hubConfig(t)
+	c.StartupBytes = limit
+	next := openHub(t, c)
+	next.starts.Settling = 0
+	h := runHub(t, next)
+	var first *index.Map
+	for i := range 5 {
+		name := fmt.Sprintf("a%d:1", i)
+		h.push(name, image(startsTar(uint64(10+20*i))))
+		m := h.extents(h.ready(name).Tree)
+		h.traced(m, 1, 2, 3, 4)
+		if i == 0 {
+			first = m
+		}
+		if err := h.client.Remove(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+		if err := h.starts.Sweep(t.Context(), time.Now().Add(-time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+		h.await(first.ID())
+	}
+	if held, err := h.catalog.StartHoldings(t.Context()); err != nil || held.Live > limit {
+		t.Errorf("%+v is kept, %v", held, err)
+	}
+	h.push("a0:1", image(startsTar(10)))
+	h.ready("a0:1")
+	h.await(first.ID())
+	if packs, in := h.startups(first); len(packs) == 0 || in[1] < 0 {
+		t.Errorf("the image came back with %+v, which have the files %v", packs, in)
+	}
+}
+
 // The startup packs of one image do not take the place of all others.
 func TestRoomForOneImagesStartupPacks(t *testing.T) {
 	t.Parallel()

@@ -19,7 +19,7 @@ import (
 // came since, and says what it did.
 func (s *Service) lay(ctx context.Context, due catalog.Due) (done string, err error) {
 	gone := !due.Unserved.IsZero() && due.Unserved.Before(time.Now().Add(-s.Keep))
-	if !due.Served && !gone {
+	if !due.Served && !gone && due.Lost.IsZero() {
 		return "", nil // its image may come back
 	}
 	before, err := s.catalog.Layout(ctx, due.Tree)

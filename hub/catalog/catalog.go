@@ -85,8 +85,8 @@ func open(path, options string, connections int) (*sql.DB, error) {
 // Close closes the catalog.
 func (c *Catalog) Close() error { return errors.Join(c.read.Close(), c.write.Close()) }
 
-// migrate makes the tables of a new catalog, and refuses one that another
-// version has made.
+// migrate makes the tables of a new catalog, brings those of older versions up to
+// this one, and refuses those of others: all in one transaction.
 func (c *Catalog) migrate(ctx context.Context) error {
 	return c.update(ctx, func(tx *sql.Tx) error {
 		// The one table that every version has.
@@ -96,24 +96,31 @@ func (c *Catalog) migrate(ctx context.Context) error {
 		var version string
 		err := tx.QueryRowContext(ctx, `SELECT value FROM meta WHERE name = 'schema'`).Scan(&version)
 		switch {
-		case err == nil && version == schemaVersion:
-			_, err := tx.ExecContext(ctx, sizesTable)
-			return err
-		case err == nil && version == firstVersion:
-			return upgrade(ctx, tx)
-		case err == nil && version == secondVersion:
-			return upgradeSecond(ctx, tx)
-		case err == nil:
-			return fmt.Errorf("it has schema %s, this version reads %s", version, schemaVersion)
-		case !errors.Is(err, sql.ErrNoRows):
+		case errors.Is(err, sql.ErrNoRows):
+			err = create(ctx, tx)
+		case err != nil:
+		case version == firstVersion:
+			err = upgrade(ctx, tx)
+		case version == secondVersion:
+			err = upgradeSecond(ctx, tx)
+		case version != schemaVersion:
+			err = fmt.Errorf("it has schema %s, this version reads %s", version, schemaVersion)
+		}
+		if err != nil {
 			return err
 		}
-		if _, err := tx.ExecContext(ctx, schema+startupSchema+sizesTable); err != nil {
-			return fmt.Errorf("make the tables: %w", err)
-		}
-		_, err = tx.ExecContext(ctx, `INSERT INTO meta (name, value) VALUES ('schema', ?)`, schemaVersion)
+		_, err = tx.ExecContext(ctx, sizesTable)
 		return err
 	})
+}
+
+// create makes the tables of a new catalog.
+func create(ctx context.Context, tx *sql.Tx) error {
+	if _, err := tx.ExecContext(ctx, schema+startupSchema); err != nil {
+		return fmt.Errorf("make the tables: %w", err)
+	}
+	_, err := tx.ExecContext(ctx, `INSERT INTO meta (name, value) VALUES ('schema', ?)`, schemaVersion)
+	return err
 }
 
 // upgrade makes a catalog of firstVersion one of schemaVersion. All trees get new

@@ -244,7 +244,7 @@ func TestFirstVersionIsUpgraded(t *testing.T) {
 	}
 	publish(t, c, "one", "a")
 	for _, query := range []string{`DROP TABLE formers`, `DROP TABLE recordings`, `DROP TABLE traces`, `DROP TABLE startups`, `DROP TABLE startup_packs`,
-		`DROP TABLE layouts`, `DROP INDEX statements_tree`, `UPDATE meta SET value = '1' WHERE name = 'schema'`} {
+		`DROP TABLE layouts`, `DROP TABLE image_sizes`, `DROP INDEX statements_tree`, `UPDATE meta SET value = '1' WHERE name = 'schema'`} {
 		if _, err := c.write.Exec(query); err != nil {
 			t.Fatal(query, err)
 		}
@@ -265,6 +265,9 @@ func TestFirstVersionIsUpgraded(t *testing.T) {
 		}
 		if images, err := c.Images(t.Context(), "one"); err != nil || len(images) != 1 || images[0].Tree != tree {
 			t.Errorf("images are %+v, %v", images, err)
+		}
+		if err := c.countSizes(t.Context()); err != nil {
+			t.Errorf("sizes cannot be counted: %v", err)
 		}
 		if err := c.Close(); err != nil {
 			t.Fatal(err)

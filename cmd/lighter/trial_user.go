@@ -59,7 +59,7 @@ func openAccounts(root, path string) (*accounts, error) {
 		return nil, err
 	}
 	defer dir.Close()
-	fd, err := unix.Openat2(int(dir.Fd()), path, &unix.OpenHow{Flags: unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NONBLOCK,
+	fd, err := unix.Openat2(int(dir.Fd()), path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
 		return &accounts{Reader: io.LimitReader(nil, 0)}, nil
@@ -67,18 +67,28 @@ func openAccounts(root, path string) (*accounts, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the image's /%s: %w", path, err)
 	}
-	file := os.NewFile(uintptr(fd), path)
-	info, err := file.Stat()
-	switch {
-	case err == nil && !info.Mode().IsRegular():
-		err = errors.New("it is no file")
-	case err == nil && info.Size() > maxAccounts:
-		err = fmt.Errorf("it has more than %d bytes", maxAccounts)
-	}
+	found := os.NewFile(uintptr(fd), path)
+	defer found.Close()
+	file, err := openRegular(found)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("read the image's /%s: %w", path, err), file.Close())
+		return nil, fmt.Errorf("read the image's /%s: %w", path, err)
 	}
 	return &accounts{io.LimitReader(file, maxAccounts), file}, nil
+}
+
+// openRegular opens what was only found so far, if it is a file: to open a device,
+// which an image may have in its place, does something to this machine.
+func openRegular(found *os.File) (*os.File, error) {
+	info, err := found.Stat()
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, errors.New("it is no file")
+	case info.Size() > maxAccounts:
+		return nil, fmt.Errorf("it has more than %d bytes", maxAccounts)
+	}
+	return os.Open(fmt.Sprintf("/proc/self/fd/%d", found.Fd()))
 }
 
 // Close closes the file, if there is one.

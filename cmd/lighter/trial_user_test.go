@@ -66,11 +66,20 @@ func TestUserOf(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := syscall.Mkfifo(link, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if u, err := userOf(empty, "app"); err == nil || !strings.Contains(err.Error(), "no file") {
-		t.Errorf("by a pipe: %+v, %v", u, err)
+	// What is no file is not even opened: of a device that would do something.
+	for name, make := range map[string]func() error{
+		"a pipe":   func() error { return syscall.Mkfifo(link, 0o644) },
+		"a socket": func() error { return syscall.Mknod(link, syscall.S_IFSOCK|0o644, 0) },
+	} {
+		if err := make(); err != nil {
+			t.Fatal(err)
+		}
+		if u, err := userOf(empty, "app"); err == nil || !strings.Contains(err.Error(), "no file") {
+			t.Errorf("by %s: %+v, %v", name, u, err)
+		}
+		if err := os.Remove(link); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -125,21 +125,33 @@ func TestOneSenderAmongOthers(t *testing.T) {
 			t.Errorf("%+v was pushed out", w)
 		}
 	}
-	// Of what is known it may tell more, but not without end.
-	code := 0
-	for range 64 {
-		if code = send("198.51.100.7", "1.2.3.4", all[0], all[1]); code != 204 {
-			break
+	// Of what is known one may tell more, but not without end; nor may a proxy on the
+	// hub's machine that is not believed, or that is beside one that is.
+	for _, from := range [][2]string{{"198.51.100.7", "1.2.3.4"}, {"127.0.0.1", "1.2.3.4"}, {"10.0.0.1", "::1"}} {
+		code := 0
+		for range 65 {
+			if code = send(from[0], from[1], all[0], all[1]); code != 204 {
+				break
+			}
+		}
+		if code != 429 {
+			t.Errorf("after 64 traces of %s for %s: %d", from[0], from[1], code)
 		}
 	}
-	if code != 429 {
-		t.Errorf("after 64 traces: %d", code)
-	}
-	if code := send("198.51.100.8", "", all[0], all[1]); code != 204 {
-		t.Errorf("another machine: %d", code)
+	for _, from := range []string{"198.51.100.8", "127.0.0.1"} {
+		if code := send(from, "", all[0], all[1]); code != 204 {
+			t.Errorf("another machine, %s: %d", from, code)
+		}
 	}
 	waiting, err := h.catalog.Traces(t.Context(), m.ID())
 	if err != nil || len(waiting) != 0 {
 		t.Errorf("%+v wait, %v", waiting, err)
+	}
+	// When all was removed, whoever has told of it may do so again.
+	if _, err := h.client.ForgetTraces(t.Context(), "a:1", "", ""); err != nil {
+		t.Fatal(err)
+	}
+	if code := send("198.51.100.7", "", all[0], all[1]); code != 204 || known() != 1 {
+		t.Errorf("after all was removed: %d, and %d workloads are known", code, known())
 	}
 }

@@ -29,11 +29,21 @@ func (s *Server) postTrace(w http.ResponseWriter, req *http.Request) error {
 		return err
 	}
 	defer done()
-	if err := s.starts.Take(req.Context(), tree, starts.SenderOf(s.clientOf(req)), body); err != nil {
+	if err := s.starts.Take(req.Context(), tree, s.senderOf(req), body); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
+}
+
+// senderOf names who sends a trace. Who asks from this machine is nobody in particular,
+// but for a proxy: what it hands on, and does not say for whom, is one sender's.
+func (s *Server) senderOf(req *http.Request) string {
+	client := s.clientOf(req)
+	if client.IsLoopback() && req.Header.Get("X-Forwarded-For") != "" {
+		return client.String()
+	}
+	return starts.SenderOf(client)
 }
 
 // clientOf returns the address from which a request comes, as the proxies say that

@@ -78,6 +78,9 @@ func (s *Service) Forget(ctx context.Context, tree chunk.ID, workload string) (f
 	if errors.Is(err, catalog.ErrChanged) {
 		err = ingest.ErrBusy
 	}
+	if err == nil && workload == "" { // or nobody could tell of it again
+		s.senders.forget(tree)
+	}
 	s.wakeUp()
 	return f, err
 }

@@ -56,6 +56,13 @@ type contribution struct {
 	traces, workloads int
 }
 
+// forget forgets what all have contributed to what is known of a tree.
+func (s *senders) forget(tree chunk.ID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.all, func(key senderTree, _ contribution) bool { return key.tree == tree })
+}
+
 // count counts more traces of a tree, and workloads that they have begun, unless the
 // sender would then have contributed more than it may.
 func (s *senders) count(sender string, tree chunk.ID, traces, workloads int, now time.Time) bool {

@@ -88,3 +88,26 @@ func TestStartupPacksArePressed(t *testing.T) {
 		t.Error("the same trace again has it laid out anew")
 	}
 }
+
+// A layout that is not the one whose packs were to be pressed stays as it is.
+func TestNewerLayoutIsNotPressed(t *testing.T) {
+	t.Parallel()
+	h := openHub(t, hubConfig(t))
+	h.starts.Settling, h.starts.PressAfter = 0, time.Second
+	th := runHub(t, h)
+	th.push("a:1", image(startsTar(10)))
+	m := th.extents(th.ready("a:1").Tree)
+	th.traced(m, 1, 2)
+	newer, err := h.catalog.Layout(t.Context(), m.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	newer.Startup = []byte("newer")
+	if err := h.catalog.SetLayout(t.Context(), &newer); err != nil {
+		t.Fatal(err)
+	}
+	th.pressed("a:1")
+	if got, err := h.catalog.Layout(t.Context(), m.ID()); err != nil || string(got.Startup) != "newer" || got.Locations != newer.Locations {
+		t.Errorf("there is %+v, %v", got, err)
+	}
+}

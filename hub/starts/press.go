@@ -10,6 +10,7 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/pack"
+	"lighter/hub/catalog"
 	"lighter/hub/startup"
 )
 
@@ -80,18 +81,21 @@ func (s *Service) pressNext(ctx context.Context) time.Duration {
 	switch err := s.press(limited, next, l); {
 	case err == nil:
 		s.log.Info("startup packs were pressed", "tree", next.Short(), "seconds", time.Since(begin).Seconds())
-	case errors.Is(err, errStale):
-		return 0 // what is newer has its own turn
+	case errors.Is(err, errStale): // what is newer has its own turn
 	case ctx.Err() == nil:
 		s.log.Warn("startup packs could not be pressed", "tree", next.Short(), "cause", err)
 	}
-	s.loosen(next, nil, nil)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.loose[next] == l {
+		delete(s.loose, next)
+	}
 	return 0
 }
 
 // press makes a tree's startup packs anew.
 func (s *Service) press(ctx context.Context, tree chunk.ID, l *looseLayout) (err error) {
-	before, err := s.catalog.Layout(ctx, tree)
+	before, err := s.unchanged(ctx, tree, l)
 	if err != nil {
 		return err
 	}
@@ -107,15 +111,20 @@ func (s *Service) press(ctx context.Context, tree chunk.ID, l *looseLayout) (err
 	}
 	return s.publish(ctx, t, before, l.packs, l.digest, func(ctx context.Context, b *pack.UnitBuilder, dst []byte) ([]byte, error) {
 		for s.next(ctx) <= 0 { // who waits for a layout does not wait for this
-			now, err := s.catalog.Layout(ctx, tree)
-			if err != nil {
+			if _, err := s.unchanged(ctx, tree, l); err != nil {
 				return nil, err
-			}
-			if !bytes.Equal(now.Startup, l.digest) {
-				return nil, errStale
 			}
 		}
 		err := s.ingest.Lend(ctx, pressRest, func(*zstd.Encoder) { dst = b.Encode(dst, enc) })
 		return dst, err
 	})
+}
+
+// unchanged returns how a tree is laid out. errStale: not as it was to be pressed.
+func (s *Service) unchanged(ctx context.Context, tree chunk.ID, l *looseLayout) (catalog.Layout, error) {
+	now, err := s.catalog.Layout(ctx, tree)
+	if err == nil && !bytes.Equal(now.Startup, l.digest) {
+		err = errStale
+	}
+	return now, err
 }

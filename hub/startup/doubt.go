@@ -1,6 +1,11 @@
 package startup
 
-import "lighter/format/chunk"
+import (
+	"cmp"
+	"slices"
+
+	"lighter/format/chunk"
+)
 
 const (
 	// negligible is how many starts there are for each of a workload that decides of
@@ -39,6 +44,9 @@ func doubt(all []starts) {
 			s.count = 0
 		}
 	}
+	slices.SortStableFunc(all, func(a, b starts) int { // so that they break no ties of the others
+		return cmp.Compare(min(b.count, 1), min(a.count, 1))
+	})
 }
 
 // oddOne returns the one workload that has next to nothing to do with the others, -1

@@ -110,6 +110,20 @@ func TestOddOneOfSingleStarts(t *testing.T) {
 			t.Errorf("beside one that is %s the common files are in pack %d", what, has(packs, names[59], sizes[names[59]]))
 		}
 	}
+	// Nor does it matter whether it was the first, where others read the same in other orders.
+	r := rand.New(rand.NewPCG(1, 1))
+	var shuffled []trace.Recording
+	for i := range 4 {
+		files := slices.Concat(names[:40], names[100+40*i:140+40*i])
+		r.Shuffle(len(files), func(i, j int) { files[i], files[j] = files[j], files[i] })
+		shuffled = append(shuffled, reading(sizes, files...))
+	}
+	alone = lay(t, tr, Keep(nil, shuffled))
+	for _, at := range []int{0, 4} {
+		if packs := lay(t, tr, Keep(nil, slices.Insert(slices.Clone(shuffled), at, absurd(sizes, names)["random files"]))); !alsoIn(alone, packs) {
+			t.Errorf("beside an odd one at %d the others have other packs than before", at)
+		}
+	}
 	// Those that are a part of others are no odd ones, and of two nobody knows which is.
 	for _, all := range [][]trace.Recording{{kinds[0], kinds[1], kinds[2], reading(sizes, names[:20]...)}, {kinds[1], reading(sizes, names[300:390]...)},
 		{kinds[0], reading(sizes, "/big/file"), kinds[1], reading(sizes, names[300:390]...)}} {

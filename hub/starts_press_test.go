@@ -111,3 +111,31 @@ func TestNewerLayoutIsNotPressed(t *testing.T) {
 		t.Errorf("there is %+v, %v", got, err)
 	}
 }
+
+// Packs that were to be pressed when the hub ended are pressed after the next trace, also
+// if that asks for the same.
+func TestPressingSurvivesTheHub(t *testing.T) {
+	t.Parallel()
+	h := openHub(t, hubConfig(t))
+	h.starts.Settling, h.starts.PressAfter = 0, time.Hour
+	th := runHub(t, h)
+	var entries []tarball.Item
+	for i := range uint64(4) {
+		entries = append(entries, tarball.File(fmt.Sprintf("f%d", i), words(i, 200_000)))
+	}
+	th.push("a:1", image(tarball.Of(entries...)))
+	m := th.extents(th.ready("a:1").Tree)
+	th.traced(m, 2, 1)
+	before, _ := th.startups(m)
+	th.stop()
+	h = openHub(t, h.config)
+	h.starts.Settling, h.starts.PressAfter = 0, 0
+	th = runHub(t, h)
+	for range 2 {
+		th.traced(m, 2, 1)
+		th.pressed("a:1")
+	}
+	if after, _ := th.startups(m); len(after) != len(before) || after[0].Bytes >= before[0].Bytes || h.starts.Counts().Laid != 0 {
+		t.Errorf("there was %+v, is %+v", before, after)
+	}
+}

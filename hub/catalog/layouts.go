@@ -18,7 +18,7 @@ type Layout struct {
 	Locations chunk.ID // digest that names the object; zero: it is to be made
 	Wire      int64    // its length
 	IndexWire int64    // length of the tree's index, compressed
-	Startup   []byte   // digest of what is in the startup packs, by whoever laid them out; empty: there are none
+	Startup   []byte   // says what is in the startup packs, by whoever laid them out; empty: there are none
 	Packs     []StartupPack
 }
 

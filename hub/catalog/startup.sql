@@ -6,7 +6,7 @@ CREATE TABLE layouts (
 	tree      BLOB PRIMARY KEY REFERENCES trees (tree),
 	locations BLOB NOT NULL,   -- digest that names the object; empty: to be made
 	wire      BIGINT NOT NULL, -- its length
-	startup   BLOB NOT NULL,   -- digest of what is in the startup packs; empty: there are none
+	startup   BLOB NOT NULL,   -- digest of what is in the startup packs, and a byte more if they are pressed; empty: there are none
 	due       BIGINT NOT NULL, -- when to lay out anew, milliseconds since 1970; 0: there is no need
 	changes   BIGINT NOT NULL, -- how often there was a new reason to
 	tries     BIGINT NOT NULL, -- how often that was begun since and not ended

@@ -1,6 +1,7 @@
 package starts
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -39,7 +40,10 @@ func (s *Service) lay(ctx context.Context, due catalog.Due) (done string, err er
 		}
 	}
 	digest := digestOf(packs)
-	if string(digest) == string(before.Startup) && !before.Locations.IsZero() {
+	if is, pressed := isLaid(before.Startup, digest); is && !before.Locations.IsZero() {
+		if told && !pressed && !s.isLoose(due.Tree) { // as it was when the hub ended
+			s.loosen(due.Tree, packs, digest)
+		}
 		return "", nil
 	}
 	if err := s.publish(ctx, t, before, packs, digest, s.ingest.Encode); err != nil {
@@ -52,6 +56,17 @@ func (s *Service) lay(ctx context.Context, due catalog.Due) (done string, err er
 	}
 	s.loosen(due.Tree, packs, digest)
 	return done, nil
+}
+
+// pressedMark follows the digest of a layout in the catalog when its packs are pressed.
+const pressedMark = 1
+
+// isLaid tells whether the catalog has the layout with that digest, and pressed.
+func isLaid(has, digest []byte) (is, pressed bool) {
+	if len(digest) > 0 && bytes.Equal(has, append(slices.Clone(digest), pressedMark)) {
+		return true, true
+	}
+	return bytes.Equal(has, digest), false
 }
 
 // treeShare is which part of all startup packs those of one tree may be.

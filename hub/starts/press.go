@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/klauspost/compress/zstd"
@@ -26,8 +27,8 @@ const (
 	// what it has worked.
 	pressRest = 9
 	// maxLoose bounds the layouts that are remembered until they are pressed, 40 bytes a
-	// chunk. Of more, and when the hub ends meanwhile, packs stay as they are until there
-	// is something new.
+	// chunk. Of more, and when the hub ends meanwhile, packs stay as they are until the
+	// next trace.
 	maxLoose = 64
 )
 
@@ -109,7 +110,7 @@ func (s *Service) press(ctx context.Context, tree chunk.ID, l *looseLayout) (err
 	if err != nil {
 		return err
 	}
-	return s.publish(ctx, t, before, l.packs, l.digest, func(ctx context.Context, b *pack.UnitBuilder, dst []byte) ([]byte, error) {
+	return s.publish(ctx, t, before, l.packs, append(slices.Clone(l.digest), pressedMark), func(ctx context.Context, b *pack.UnitBuilder, dst []byte) ([]byte, error) {
 		for s.next(ctx) <= 0 { // who waits for a layout does not wait for this
 			if _, err := s.unchanged(ctx, tree, l); err != nil {
 				return nil, err

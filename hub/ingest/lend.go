@@ -40,33 +40,36 @@ func (s *Service) RunConfig(ctx context.Context, image catalog.Image) (v1.ImageC
 	return config.Config, err
 }
 
-// Encode compresses a unit as those of images are, but after them.
+// Encode compresses a unit as those of images are, but after them: while one is being
+// taken in, it rests for as long as it has worked.
 func (s *Service) Encode(ctx context.Context, b *pack.UnitBuilder, dst []byte) ([]byte, error) {
-	err := s.Lend(ctx, 1, func(enc *zstd.Encoder) { dst = b.Encode(dst, enc) })
-	return dst, err
+	worked, err := s.Lend(ctx, func(enc *zstd.Encoder) { dst = b.Encode(dst, enc) })
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-time.After(worked):
+		return dst, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
-// Lend has work done by one of those who compress, whose encoder it may use: while an
-// image is being taken in, it then rests for so many times as long as it took.
-func (s *Service) Lend(ctx context.Context, rest time.Duration, work func(enc *zstd.Encoder)) error {
+// Lend has work done by one of those who compress, whose encoder it may use. If an image
+// is being taken in, it returns how long that was in its way, and otherwise 0.
+func (s *Service) Lend(ctx context.Context, work func(enc *zstd.Encoder)) (inTheWay time.Duration, err error) {
 	begin := time.Now()
 	select {
 	case enc := <-s.encoders:
 		work(enc)
 		s.encoders <- enc
 	case <-ctx.Done():
-		return ctx.Err()
+		return 0, ctx.Err()
 	}
 	s.mu.Lock()
-	busy := s.taken != nil
-	s.mu.Unlock()
-	if !busy {
-		return nil
+	defer s.mu.Unlock()
+	if s.taken == nil {
+		return 0, nil
 	}
-	select {
-	case <-time.After(rest * time.Since(begin)):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return time.Since(begin), nil
 }

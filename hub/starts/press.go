@@ -111,14 +111,42 @@ func (s *Service) press(ctx context.Context, tree chunk.ID, l *looseLayout) (err
 		return err
 	}
 	return s.publish(ctx, t, before, l.packs, append(slices.Clone(l.digest), pressedMark), func(ctx context.Context, b *pack.UnitBuilder, dst []byte) ([]byte, error) {
-		for s.next(ctx) <= 0 { // who waits for a layout does not wait for this
-			if _, err := s.unchanged(ctx, tree, l); err != nil {
-				return nil, err
+		if err := s.giveWay(ctx, tree, l); err != nil {
+			return nil, err
+		}
+		inTheWay, err := s.ingest.Lend(ctx, func(*zstd.Encoder) { dst = b.Encode(dst, enc) })
+		if err != nil {
+			return nil, err
+		}
+		return dst, s.rest(ctx, pressRest*inTheWay, tree, l)
+	})
+}
+
+// giveWay lays out what is due: who waits for a layout does not wait for pressing.
+func (s *Service) giveWay(ctx context.Context, tree chunk.ID, l *looseLayout) error {
+	for s.next(ctx) <= 0 {
+		if _, err := s.unchanged(ctx, tree, l); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rest waits, and gives way meanwhile.
+func (s *Service) rest(ctx context.Context, pause time.Duration, tree chunk.ID, l *looseLayout) error {
+	over := time.After(pause)
+	for {
+		select {
+		case <-over:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-s.wake:
+			if err := s.giveWay(ctx, tree, l); err != nil {
+				return err
 			}
 		}
-		err := s.ingest.Lend(ctx, pressRest, func(*zstd.Encoder) { dst = b.Encode(dst, enc) })
-		return dst, err
-	})
+	}
 }
 
 // unchanged returns how a tree is laid out. errStale: not as it was to be pressed.

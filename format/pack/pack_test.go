@@ -286,6 +286,7 @@ func readDump(t *testing.T, path string) []byte {
 
 func FuzzDecodeUnit(f *testing.F) {
 	f.Add(encodeUnit(f, "hello", "world"))
+	f.Add(encodeUnit(f, string(code(500)), "world"))
 	f.Add([]byte(unitMagic))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		u, err := DecodeUnit(b)

@@ -4,7 +4,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"lighter/format/chunk"
-	"lighter/format/index"
 	"lighter/node/prefetch"
 )
 
@@ -16,11 +15,8 @@ const maxLoads = 4
 // load has what is here of a startup pack read from the disk into memory, in the order
 // in which a start will ask for it: the disk gives much at a time, and the kernel asks
 // for one thing after the other. It does not wait.
-func (s *stream) load(pack index.Startup, units []prefetch.Unit) {
+func (s *stream) load(units []prefetch.Unit) {
 	d := s.device
-	if pack.AtMount && !d.Unread() {
-		return // the kernel has it, from the start before
-	}
 	s.work.Go(func() {
 		var group errgroup.Group
 		for _, u := range units {

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"lighter/format/chunk"
 )
 
 // What a start needs and is here is read from the disk before it asks: what is wanted at
@@ -37,6 +39,35 @@ func TestLoad(t *testing.T) {
 		}
 		if _, all := h.most(); all != 0 {
 			t.Errorf("%d requests for what is here", all)
+		}
+		b.left(t)
+	})
+}
+
+// A read that comes before it is known what there is to load changes nothing, and a
+// stream that has to try again reads nothing again.
+func TestLoadOnce(t *testing.T) {
+	h := newStartHub(t)
+	synctest.Test(t, func(t *testing.T) {
+		b := newBegun(t, h, AheadOptions{Limit: plenty})
+		b.bring(0)
+		all, _ := b.here(0)
+		delete(b.cache.chunks, h.first.ID)
+		h.fail = func(chunk.Unit) ([]byte, error) { return nil, errors.New("no route") }
+		for range maxPlans {
+			b.ahead.plans <- struct{}{}
+		}
+		b.Begin()
+		b.stream.device.faults.Add(1)
+		for range maxPlans {
+			<-b.ahead.plans
+		}
+		time.Sleep(time.Hour)
+		if most, _ := h.most(); most < 2 {
+			t.Errorf("what is missing was asked for %d times", most)
+		}
+		if loads := b.loads(); loads != [3]int{all - 1} {
+			t.Errorf("%v were loaded of %d", loads, all-1)
 		}
 		b.left(t)
 	})

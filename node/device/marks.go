@@ -47,25 +47,28 @@ type Yield struct {
 
 func (y *yield) stats() Yield { return Yield{y.fetched.Load(), y.brought.Load(), y.used.Load()} }
 
-// expect notes that extents whose chunks are not here come with a startup pack.
-func (d *Device) expect(extents []int64) {
-	z := &d.stream.zone
+// expect notes that extents whose chunks are not here come with a startup pack, and
+// returns their bytes, plain.
+func (d *Device) expect(extents []int64) (plain int64) {
+	z := &d.stream.credit.zone
 	for _, i := range extents {
 		e, err := d.extents.Extent(i)
 		if err != nil || d.chunks.Has(e.ID) {
 			continue
 		}
-		z.brought.Add(int64(e.Length)) // again, if it is gone since
+		plain += int64(e.Length) // again, if it is gone since
 		if z.marks.set(i, d.extents.Extents) {
 			d.ahead.streamed.brought.Add(int64(e.Length))
 		}
 	}
+	z.brought.Add(plain)
+	return plain
 }
 
 // use notes that an extent is read.
 func (d *Device) use(p part) {
-	if d.stream.zone.use(p, &d.ahead.streamed) {
-		d.stream.free()
+	if d.stream.credit.zone.use(p, &d.ahead.streamed) {
+		d.stream.credit.free()
 	}
 	d.around.file.use(p, &d.ahead.around)
 	d.around.beside.use(p, &d.ahead.around)

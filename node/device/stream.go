@@ -2,7 +2,6 @@ package device
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -17,22 +16,12 @@ const (
 	// streamUnits bounds the units of one stream that were asked for and are not
 	// stored yet. How many are worth asking for the link says.
 	streamUnits = 64
-	// streamLies is how many units in a row may not be what they should, or not be
-	// there, before a startup pack is given up.
-	streamLies = 8
 	// streamTries is how many times a stream goes on after the source has failed or
 	// the cache has not taken what came, streamPause and streamRarest bound the
 	// pauses before it does, which double.
 	streamTries  = 8
 	streamPause  = time.Second
 	streamRarest = time.Minute
-	// shortPause is how soon it is looked again whether memory or the disk is short.
-	shortPause = time.Second
-	// streamCredit is how many bytes, plain, a pack may bring before any of them is
-	// read; of what comes beyond it, one part in streamPart has to be read. So a start
-	// that leaves the way of those before it gets a bounded multiple of what it uses.
-	streamCredit = 32 << 20
-	streamPart   = 4
 	// streamEarly bounds the reads that are remembered until it is known of which
 	// extents they are.
 	streamEarly = 256
@@ -47,10 +36,7 @@ type stream struct {
 	ctx    context.Context                   // ends with the device
 	stop   context.CancelFunc
 	work   sync.WaitGroup
-	zone   zone          // what came of the packs
-	grant  int64         // streamCredit, but in tests
-	held   atomic.Bool   // until more of that is read, or another pack is wanted
-	freed  chan struct{} // holds one when it is to be looked whether that is so
+	credit credit
 
 	mu        sync.Mutex // guards what follows
 	locations *index.Locations
@@ -60,25 +46,17 @@ type stream struct {
 	early     []prefetch.Range
 	begun     bool  // those at mount are wanted
 	reads     int64 // of the device, when it last began
+	cold      bool  // it had read nothing then
 	running   bool
 	ended     bool
 	left      int64 // bytes, plain, that may be fetched
-	credit    int64 // the zone's debt, up to which they may be
-}
-
-// task is a pack that is wanted.
-type task struct {
-	pack    index.Startup
-	planned bool            // its units are known
-	units   []prefetch.Unit // that are left; the first is next
-	lies    atomic.Int32    // units in a row that were not what they should be
 }
 
 // notArmed stands for triggers that are not known yet.
 var notArmed = &prefetch.Triggers{}
 
 func newStream(d *Device) *stream {
-	s := &stream{device: d, left: d.ahead.options.Limit, grant: streamCredit, freed: make(chan struct{}, 1)}
+	s := &stream{device: d, left: d.ahead.options.Limit, credit: newCredit()}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	return s
 }
@@ -88,6 +66,7 @@ func newStream(d *Device) *stream {
 func (s *stream) follow(locations *index.Locations) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	defer s.credit.free()
 	s.locations, s.packs, s.queue = locations, nil, nil
 	s.armed.Store(nil)
 	if locations == nil || s.left <= 0 {
@@ -114,15 +93,15 @@ func (s *stream) begin() bool {
 	reads := s.device.faults.Load()
 	isNew := reads != s.reads
 	s.reads = reads
-	if len(s.packs) > 0 && (!s.running || isNew && s.held.Load()) {
-		s.left, s.queue = s.device.ahead.options.Limit, nil
+	if len(s.packs) > 0 && (!s.running || isNew && s.credit.held.Load()) {
+		s.left, s.queue, s.cold = s.device.ahead.options.Limit, nil, reads == 0
 		if isNew {
-			s.zone.forget()
+			s.credit.zone.forget()
 		}
 		clear(s.wanted)
 		s.armed.Store(notArmed)
 		s.start()
-		s.free()
+		s.credit.free()
 	}
 	return slices.ContainsFunc(s.packs, func(p index.Startup) bool { return p.AtMount })
 }
@@ -172,13 +151,13 @@ func (s *stream) wantLocked(packs []int) {
 	for _, i := range packs {
 		if !s.wanted[i] {
 			s.wanted[i] = true
-			tasks = append(tasks, &task{pack: s.packs[i]})
+			p := s.packs[i]
+			tasks = append(tasks, &task{pack: p, locations: s.locations, load: s.cold || !p.AtMount})
 		}
 	}
 	if len(tasks) > 0 {
 		s.queue = append(tasks, s.queue...)
-		s.credit = max(s.zone.debt(streamPart), 0) + s.grant
-		s.free()
+		s.credit.grant()
 	}
 	if !slices.Contains(s.wanted, false) {
 		s.armed.Store(nil)
@@ -235,9 +214,9 @@ func (s *stream) run() {
 	for {
 		if s.armed.Load() == notArmed {
 			s.arm()
-			p.packs = nil
+			p.tasks = nil
 		}
-		s.hold()
+		s.credit.wait(s.ctx, s.isWanted)
 		if t, u := s.next(p); t != nil {
 			if !s.fetch(t, u, p) {
 				t.units = nil
@@ -250,39 +229,10 @@ func (s *stream) run() {
 			tries++
 			pause = min(2*pause, streamRarest)
 			s.again(p)
-		} else if err != nil {
-			p.packs = nil
 		}
+		p.tasks = nil
 		if s.rest() {
 			return
-		}
-	}
-}
-
-// hold waits while too little is read of what came.
-func (s *stream) hold() {
-	for s.ctx.Err() == nil {
-		s.mu.Lock()
-		hold := len(s.queue) > 0 && s.zone.debt(streamPart) > s.credit
-		s.held.Store(hold)
-		s.mu.Unlock()
-		if !hold || s.zone.debt(streamPart) <= s.credit {
-			break
-		}
-		select {
-		case <-s.freed:
-		case <-s.ctx.Done():
-		}
-	}
-	s.held.Store(false)
-}
-
-// free has it look whether it still has to wait.
-func (s *stream) free() {
-	if s.held.Load() {
-		select {
-		case s.freed <- struct{}{}:
-		default:
 		}
 	}
 }
@@ -295,14 +245,14 @@ func (s *stream) next(p *pass) (*task, prefetch.Unit) {
 			s.mu.Unlock()
 			break
 		}
-		t, locations := s.queue[0], s.locations
+		t := s.queue[0]
 		if t.planned && len(t.units) == 0 {
-			s.queue = s.queue[1:]
+			s.queue, t.units = s.queue[1:], nil
 		}
 		s.mu.Unlock()
 		if !t.planned {
-			s.plan(t, locations)
-			p.packs = append(p.packs, t.pack)
+			s.plan(t)
+			p.tasks = append(p.tasks, t)
 		}
 		if len(t.units) > 0 {
 			u := t.units[0]
@@ -314,25 +264,35 @@ func (s *stream) next(p *pass) (*task, prefetch.Unit) {
 }
 
 // plan lists a pack's units, and has the disk read what is here of them.
-func (s *stream) plan(t *task, locations *index.Locations) {
+func (s *stream) plan(t *task) {
 	t.planned = true
 	var err error
-	if t.units, err = s.device.ahead.plan(s.ctx, locations, t.pack); err != nil {
+	if t.units, err = s.device.ahead.plan(s.ctx, t.locations, t.pack); err != nil {
 		s.device.log.Debug("a startup pack's units are not known", "pack", t.pack.Pack.Short(), "cause", err)
 	}
-	s.load(t.pack, t.units)
+	if t.load {
+		s.load(t.units)
+	}
 }
 
-// again puts the packs of a pass in front of the queue.
+// again puts the packs of a pass in front of the queue, if they are still named.
 func (s *stream) again(p *pass) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var tasks []*task
-	for _, pack := range p.packs {
-		tasks = append(tasks, &task{pack: pack})
+	for _, t := range p.tasks {
+		if t.locations == s.locations {
+			tasks = append(tasks, &task{pack: t.pack, locations: t.locations})
+		}
 	}
 	s.queue = append(tasks, s.queue...)
-	p.packs = nil
+}
+
+// isWanted tells whether there is something to fetch.
+func (s *stream) isWanted() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.queue) > 0
 }
 
 // rest tells whether run has nothing to do, and is to end.
@@ -344,70 +304,6 @@ func (s *stream) rest() bool {
 	}
 	s.running = false
 	return true
-}
-
-// fetch asks for one unit of a pack when it is its turn, unless it is here, and tells
-// whether to go on with the pack.
-func (s *stream) fetch(t *task, unit prefetch.Unit, p *pass) bool {
-	u := chunk.Unit{Pack: t.pack.Pack, N: unit.N}
-	ref, plain := s.device.missing(u, unit.Extents)
-	if plain == 0 {
-		return true
-	}
-	for s.device.ahead.options.Short() != nil {
-		if !wait(s.ctx, shortPause) {
-			return false
-		}
-	}
-	select {
-	case p.room <- struct{}{}:
-	case <-s.ctx.Done():
-		return false
-	}
-	if p.why() != nil || t.lies.Load() >= streamLies || !s.take(plain) {
-		<-p.room
-		return false
-	}
-	came, err := s.device.chunks.Stream(s.ctx, ref, plain/2)
-	if err != nil || came == nil {
-		<-p.room
-		s.take(-plain)
-		return err == nil
-	}
-	s.device.expect(unit.Extents)
-	p.flights.Go(func() {
-		defer func() { <-p.room }()
-		s.arrive(t, u, ref, plain, p, came)
-	})
-	if p.careful {
-		p.flights.Wait()
-		p.careful = p.why() != nil
-	}
-	return true
-}
-
-// arrive waits for a unit of which so many bytes were missing, and notes how it came.
-func (s *stream) arrive(t *task, u chunk.Unit, ref chunk.Ref, plain int64, p *pass, came func(context.Context) (int64, error)) {
-	n, err := came(s.ctx)
-	s.device.ahead.streamed.fetched.Add(n)
-	if err == nil { // what does not come is not counted
-		s.take(max(n-plain, 0))
-	} else {
-		s.take(-plain)
-	}
-	if err == nil && !s.device.chunks.Has(ref.ID) {
-		err = errNotKept
-	}
-	switch {
-	case err == nil:
-		t.lies.Store(0)
-		return
-	case errors.Is(err, chunk.ErrNotFound) || errors.As(err, new(*chunk.InvalidError)):
-		t.lies.Add(1)
-	default:
-		p.fail(err)
-	}
-	s.device.log.Debug("a startup pack's unit does not come", "unit", u, "cause", err)
 }
 
 // wants tells whether a pack is one of the startup packs that are wanted, or were.
@@ -422,7 +318,7 @@ func (s *stream) wants(pack chunk.ID) bool {
 func (s *stream) isRunning() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.running && !s.held.Load()
+	return s.running && !s.credit.held.Load()
 }
 
 // take tells whether so many bytes more may be fetched.

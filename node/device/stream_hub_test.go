@@ -26,6 +26,7 @@ type startHub struct {
 	extents   *index.Map
 	locations *index.LocationsBuilder
 	startups  []index.Startup
+	first     index.Extent // wanted at mount
 	trigger   index.Extent
 	image     []byte
 	units     map[chunk.Unit][]byte
@@ -74,6 +75,7 @@ func newStartHub(t testing.TB) *startHub {
 		flush()
 		switch g {
 		case 0:
+			h.first, _ = h.extents.Extent(0)
 			h.startups = append(h.startups, index.Startup{Pack: id, Units: count, Bytes: size, AtMount: true})
 		case 1:
 			h.startups = append(h.startups, index.Startup{Pack: id, Units: count, Bytes: size, Triggers: []int64{n / 3}})

@@ -283,61 +283,6 @@ func BenchmarkTriggers(b *testing.B) {
 	}
 }
 
-// A start that leaves the way of those before it gets no more than a bounded multiple of
-// what it reads; one that stays on it gets all; and the next one begins anew.
-func TestStreamWaitsForReaders(t *testing.T) {
-	h := newStartHub(t)
-	synctest.Test(t, func(t *testing.T) {
-		b := newBegun(t, h, AheadOptions{Limit: plenty})
-		var order []index.Extent
-		all, largest := int64(0), int64(0)
-		for i := range h.extents.Extents / 3 {
-			if e, err := h.extents.Extent(i); err == nil && h.group[e.ID] == 0 {
-				order = append(order, e)
-				all += int64(e.Length)
-				largest = max(largest, int64(e.Length))
-			}
-		}
-		came := func() (n int64) {
-			for _, e := range order {
-				if b.cache.Has(e.ID) {
-					n += int64(e.Length)
-				}
-			}
-			return n
-		}
-		b.stream.grant = all / 10
-		for start := range 2 {
-			b.evict(0)
-			b.Begin()
-			time.Sleep(time.Minute)
-			if n := came(); n < b.stream.grant || n > b.stream.grant+largest || b.stream.isRunning() {
-				t.Errorf("start %d, nothing is read: %d of %d bytes came, %d may", start, n, all, b.stream.grant)
-			}
-			b.Begin()
-			time.Sleep(time.Minute)
-			if n := came(); n > b.stream.grant+largest {
-				t.Errorf("start %d, nothing is read, begun again: %d of %d bytes came, %d may", start, n, all, b.stream.grant)
-			}
-			if err := b.ReadAt(t.Context(), make([]byte, 10), int64(len(h.image))-10); err != nil {
-				t.Fatal(err)
-			}
-		}
-		read := int64(0)
-		for _, e := range order {
-			if err := b.ReadAt(t.Context(), make([]byte, 10), e.Offset); err != nil {
-				t.Fatal(err)
-			}
-			read += int64(e.Length)
-			time.Sleep(time.Second)
-			if n, most := came(), b.stream.grant+streamPart*read; n < min(most, all) || n > most+largest {
-				t.Fatalf("%d bytes are read: %d of %d came, %d may", read, n, all, most)
-			}
-		}
-		b.left(t)
-	})
-}
-
 // What was wanted last is what is being read: it comes first.
 func TestStreamGoesWhereReadersAre(t *testing.T) {
 	h := newStartHub(t)

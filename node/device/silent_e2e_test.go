@@ -24,6 +24,7 @@ type nothing struct{}
 
 func (nothing) Read(chunk.Ref, int, []byte) bool { return false }
 func (nothing) Has(chunk.ID) bool                { return false }
+func (nothing) Load([]chunk.Ref)                 {}
 func (nothing) Put(chunk.Ref, []byte)            {}
 func (nothing) Load([]chunk.Ref)                 {}
 

@@ -46,13 +46,6 @@ const (
 	// long at most.
 	rateTime = 2 * time.Second
 	tripTime = 10 * time.Second
-	// drainEvery is how often the queue drains, by half of what the link holds being
-	// on its way, for three round trips and leastDrain at least: one in which it does,
-	// and one that is timed.
-	drainEvery = tripTime / 2
-	leastDrain = 20 * time.Millisecond
-	// longestPause bounds the time between two requests.
-	longestPause = time.Second
 	// longTrip is the round trip from which on it is worth asking for more than what a
 	// reader waits for, and leastReach and mostReach bound how much. So many first
 	// bytes have to have been timed before.
@@ -69,6 +62,7 @@ const (
 type link struct {
 	mu       sync.Mutex // guards all that follows, and the crossings
 	onTheWay int64      // bytes that were asked for and have not arrived
+	paced    int64      // of those, for nobody who waited
 	rate     recent     // bytes a second
 	trip     recent     // in ns, negative: the most is the shortest
 	trips    int        // first bytes that were timed
@@ -78,6 +72,7 @@ type link struct {
 	best     float64       // the rate when it last grew
 	flat     int           // samples since then for which the window was full
 	late     int           // first bytes in a row that came from a queue
+	line     []*waiter     // shares for which nothing is on its way, the first is next
 	freed    chan struct{} // closed when there may be room; nil if nobody waits
 }
 
@@ -111,7 +106,8 @@ func (l *link) answer(c *crossing, length int64, trip time.Duration) {
 	if length >= 0 {
 		l.onTheWay += length - c.left
 		if c.paced {
-			l.next = l.next.Add(l.takes(length - c.left))
+			l.paced += length - c.left
+			l.delay(length - c.left)
 		}
 		c.left = length
 	}
@@ -138,10 +134,19 @@ func (l *link) arrive(c *crossing, n int64) {
 		l.learn(float64(l.sample.delivered)/took.Seconds(), l.sample.full)
 		l.sample = sample{since: time.Now()}
 	}
-	n = min(n, c.left)
+	l.came(c, min(n, c.left))
+	if l.paced < l.window() { // or nobody's turn has come
+		l.wakeLocked()
+	}
+}
+
+// came takes n bytes off what is on its way.
+func (l *link) came(c *crossing, n int64) {
 	c.left -= n
 	l.onTheWay -= n
-	l.wakeLocked()
+	if c.paced {
+		l.paced -= n
+	}
 }
 
 func (l *link) sampleTime() time.Duration {
@@ -169,8 +174,7 @@ func (l *link) learn(rate float64, full bool) {
 func (l *link) end(c *crossing) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.onTheWay -= c.left
-	c.left = 0
+	l.came(c, c.left)
 	l.wakeLocked()
 }
 
@@ -218,58 +222,6 @@ func (l *link) gain() float64 {
 
 func (l *link) window() int64 {
 	return min(max(int64(l.gain()*l.holds()), leastWindow), mostWindow)
-}
-
-// turn tells whether more may be asked for that nobody waits for, and if not for how
-// long at least; 0: until something has changed. While a reader waits there is to be no
-// queue.
-func (l *link) turn(readerWaits bool) (now bool, in time.Duration) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	most := l.window()
-	switch {
-	case l.isDraining():
-		most = int64(l.holds() / 2)
-	case readerWaits && !l.isNew():
-		most = int64(l.holds())
-	}
-	in = max(time.Until(l.next), 0)
-	if now = l.onTheWay < most && in == 0; !now {
-		l.sample.full = true
-	}
-	if l.onTheWay >= most {
-		in = 0
-	}
-	return now, in
-}
-
-// pace notes that n bytes are asked for in their turn.
-func (l *link) pace(c *crossing, n int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if now := time.Now(); l.next.Before(now) {
-		l.next = now
-	}
-	l.next = l.next.Add(l.takes(n))
-	c.paced = true
-}
-
-// takes returns how far apart requests are to be of which one brings n bytes.
-func (l *link) takes(n int64) time.Duration {
-	seconds := float64(n) / (l.gain() * l.carries())
-	return time.Duration(min(seconds, longestPause.Seconds()) * float64(time.Second))
-}
-
-// isDraining tells whether so little is to be on its way that no first byte waits.
-func (l *link) isDraining() bool {
-	if l.isNew() {
-		l.drained = time.Now()
-		return false
-	}
-	if time.Since(l.drained) >= drainEvery {
-		l.drained = time.Now()
-	}
-	return time.Since(l.drained) < max(3*l.roundTrip(), leastDrain)
 }
 
 // changed returns what is closed when there may be room.

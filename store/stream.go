@@ -20,12 +20,14 @@ const maxStreamUnstored = maxUnstored / 4
 // Its turn is when the link has room: as much is asked for as keeps it busy, and while
 // a reader of the share waits for something that was not on its way so little that his
 // answer meets no queue. For a while after the source has failed nothing begins. A
-// share for which nothing is on its way may begin one unit, however full the link is
-// of others'.
+// share for which nothing is on its way may begin one unit whatever readers wait for,
+// and after some seconds however full the link is of others' streams.
 func (s *Share) Stream(ctx context.Context, ref chunk.Ref, size int64) (wait func(context.Context) (int64, error), err error) {
 	u, key := s.units, keyOf(ref)
 	if !u.isOnItsWay(key) {
-		if err := s.awaitTurn(ctx); err != nil {
+		w := &waiter{}
+		defer u.link.leave(w)
+		if err := s.awaitTurn(ctx, w); err != nil {
 			return nil, err
 		}
 	}
@@ -34,7 +36,7 @@ func (s *Share) Stream(ctx context.Context, ref chunk.Ref, size int64) (wait fun
 		return nil, nil
 	}
 	if started {
-		u.link.pace(&f.crossing, size)
+		u.link.pace(&f.crossing)
 	}
 	s.streams.Add(1)
 	u.gate.want(s, &f.place, false)
@@ -54,14 +56,14 @@ func (s *Share) Stream(ctx context.Context, ref chunk.Ref, size int64) (wait fun
 	}, nil
 }
 
-func (s *Share) awaitTurn(ctx context.Context) error {
+func (s *Share) awaitTurn(ctx context.Context, w *waiter) error {
 	u := s.units
 	for {
 		changed := u.link.changed()
 		in := time.Until(time.Unix(0, u.rests.Load()))
 		if in <= 0 {
 			var now bool
-			if now, in = s.turn(); now {
+			if now, in = s.turn(w); now {
 				return nil
 			}
 		}
@@ -79,13 +81,13 @@ func (s *Share) awaitTurn(ctx context.Context) error {
 }
 
 // turn is the link's, for this share.
-func (s *Share) turn() (now bool, in time.Duration) {
+func (s *Share) turn(w *waiter) (now bool, in time.Duration) {
 	u := s.units
 	if u.unstored.Load() > maxStreamUnstored {
 		return false, 0
 	}
 	if s.streams.Load() == 0 {
-		return true, 0
+		return u.link.firstTurn(w)
 	}
 	return u.link.turn(u.gate.hasFault(s))
 }

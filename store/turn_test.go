@@ -1,0 +1,143 @@
+package store
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"lighter/format/chunk"
+)
+
+// However many devices stream at the same time, each gets its part in its turn, and a
+// fault of another waits no longer behind all of them than behind one.
+func TestManyStreamsTakeTurns(t *testing.T) {
+	const shares, each, large, small = 64, 10, 200_000, 40_000
+	unit, refs := encode(t, noise(large/2, 1), noise(large/2, 2))
+	wanted, faults := encode(t, noise(small, 3))
+	synctest.Test(t, func(t *testing.T) {
+		w := &wire{rate: 100e6 / 8, trip: 10 * time.Millisecond, asked: map[uint32]int{}}
+		w.answer = func(u chunk.Unit) []byte {
+			if u.N >= shares*each {
+				return wanted
+			}
+			return unit
+		}
+		u := NewUnits(w, nothing{})
+		begun := time.Now()
+		var streams, reads sync.WaitGroup
+		for i := range shares {
+			s := u.Share()
+			streams.Go(func() {
+				for n := range each {
+					wait, err := s.Stream(t.Context(), at(refs[0], i*each+n), large)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					streams.Go(func() {
+						if _, err := wait(t.Context()); err != nil {
+							t.Error(err)
+						}
+						round := w.takes(large * shares)
+						if took, ideal := time.Since(begun), round*time.Duration(n+1); took > ideal+round/2 {
+							t.Errorf("unit %d of share %d came after %v, in its turn after %v", n, i, took, ideal)
+						}
+					})
+				}
+			})
+		}
+		ended, other := make(chan struct{}), u.Share()
+		reads.Go(func() {
+			for n := shares * each; ; n++ {
+				select {
+				case <-ended:
+					return
+				case <-time.After(300 * time.Millisecond):
+				}
+				asked := time.Now()
+				if err := other.Read(t.Context(), at(faults[0], n), 0, make([]byte, 10)); err != nil {
+					t.Error(err)
+				}
+				if late := time.Since(asked) - w.trip - w.takes(small); late > w.takes(large+leastWindow)+w.trip/2 {
+					t.Errorf("a fault waited for %v behind %d streams", late, shares)
+				}
+			}
+		})
+		streams.Wait()
+		close(ended)
+		reads.Wait()
+		if used := w.used(0); used < 0.97 {
+			t.Errorf("%.2f of the link was used", used)
+		}
+		if u.link.isNew() {
+			t.Error("what the link carries is not known in the end")
+		}
+		if len(u.link.line) > 0 || u.link.paced != 0 {
+			t.Errorf("%d shares wait in the end, for %d bytes", len(u.link.line), u.link.paced)
+		}
+	})
+}
+
+// What is stuck in one stream keeps another waiting for seconds, not for ever.
+func TestStuckStreamLeavesOthersATurn(t *testing.T) {
+	unit, refs := encode(t, noise(100_000, 1), noise(100_000, 2))
+	synctest.Test(t, func(t *testing.T) {
+		src := &source{unit: func(ctx context.Context, u chunk.Unit) ([]byte, error) {
+			if u.N < 1000 {
+				<-ctx.Done()
+				return nil, context.Cause(ctx)
+			}
+			return unit, nil
+		}}
+		u := NewUnits(src, nothing{})
+		stuck, end := context.WithCancel(t.Context())
+		var work sync.WaitGroup
+		s := u.Share()
+		work.Go(func() {
+			for n := 0; ; n++ {
+				wait, err := s.Stream(stuck, at(refs[0], n), mostWindow)
+				if err != nil {
+					return
+				}
+				work.Go(func() { _, _ = wait(stuck) })
+			}
+		})
+		time.Sleep(time.Minute)
+		begun, other := time.Now(), u.Share()
+		for n := range 3 {
+			wait, err := other.Stream(t.Context(), at(refs[0], 1000+n), 200_000)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := wait(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		if took := time.Since(begun); took > 3*longestTurn {
+			t.Errorf("three units took %v beside what is stuck", took)
+		}
+		end()
+		work.Wait()
+		u.Wait()
+	})
+}
+
+// However much was asked for, the next request is not put off for longer than that.
+func TestPauseIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l link
+		for range 1000 {
+			c := &crossing{}
+			l.expect(c, 4<<20)
+			l.pace(c)
+			l.answer(c, 8<<20, time.Millisecond)
+			l.end(c)
+		}
+		time.Sleep(longestPause)
+		if now, in := l.turn(false); !now {
+			t.Errorf("after %v another %v is to be waited", longestPause, in)
+		}
+	})
+}

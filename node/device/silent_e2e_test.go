@@ -26,7 +26,6 @@ func (nothing) Read(chunk.Ref, int, []byte) bool { return false }
 func (nothing) Has(chunk.ID) bool                { return false }
 func (nothing) Load([]chunk.Ref)                 {}
 func (nothing) Put(chunk.Ref, []byte)            {}
-func (nothing) Load([]chunk.Ref)                 {}
 
 // silentHub accepts connections and never says a word.
 func silentHub(t *testing.T) *hub.Origins {

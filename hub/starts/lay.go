@@ -137,6 +137,7 @@ func (s *Service) mergeOnce(ctx context.Context, t *openTree) ([]trace.Recording
 	if err != nil || len(waiting) == 0 {
 		return kept, err
 	}
+	sorted := startup.Sort(kept)
 	for _, w := range waiting {
 		more, err := t.told(ctx, w)
 		if ctx.Err() != nil {
@@ -145,17 +146,18 @@ func (s *Service) mergeOnce(ctx context.Context, t *openTree) ([]trace.Recording
 		if err != nil { // it is in nobody's way any more
 			s.log.Warn("a trace is of no use", "tree", t.ID().Short(), "cause", err)
 		}
-		if !w.Raw || s.mayTell(t.ID(), w.Sender, kept, more) {
-			kept = startup.Keep(kept, more)
+		if !w.Raw || s.mayTell(t.ID(), w.Sender, sorted, more) {
+			sorted.Add(more)
 		}
 	}
+	kept = sorted.Recordings()
 	return kept, s.catalog.KeepRecordings(ctx, t.ID(), before, squeeze(trace.EncodeText(kept)), waiting[len(waiting)-1].N)
 }
 
 // mayTell tells whether what a sender has told is kept: what is like nothing that is
 // known only if it has not told much of that kind.
-func (s *Service) mayTell(tree chunk.ID, sender string, kept, more []trace.Recording) bool {
-	if sender == "" || len(more) == 0 || !startup.Begins(kept, more[0]) || s.senders.count(sender, tree, 0, 1, time.Now()) {
+func (s *Service) mayTell(tree chunk.ID, sender string, kept *startup.Kept, more []trace.Recording) bool {
+	if sender == "" || len(more) == 0 || !kept.Begins(more[0]) || s.senders.count(sender, tree, 0, 1, time.Now()) {
 		return true
 	}
 	s.log.Debug("a trace is not kept: its sender has begun enough workloads", "tree", tree.Short(), "sender", sender)

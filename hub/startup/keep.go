@@ -56,27 +56,35 @@ func Without(kept []trace.Recording, id string) (left []trace.Recording, gone []
 	return left, gone
 }
 
-// Keep returns the recordings that are to be kept of an image: of those kept so
-// far, in the order in which Keep gave them, and of more, the oldest first.
-func Keep(kept, more []trace.Recording) []trace.Recording {
-	all := placed(kept)
+// Kept are the recordings that are kept of an image. To sort them takes long, for images
+// of many gigabytes seconds: it is done once for all that are added.
+type Kept struct{ all []workload }
+
+// Sort sorts the recordings that are kept of an image, in the order of Recordings.
+func Sort(kept []trace.Recording) *Kept { return &Kept{placed(kept)} }
+
+// Add keeps more recordings, the oldest first, within the bounds.
+func (k *Kept) Add(more []trace.Recording) {
 	for _, r := range more {
 		if r = bounded(r); len(r.Entries) > 0 {
-			all = dropped(place(all, r))
+			k.all = dropped(place(k.all, r))
 		}
 	}
-	var out []trace.Recording
-	for _, w := range all {
-		out = append(out, w.Samples...)
-	}
-	return out
 }
 
 // Begins tells whether a recording is like none of those that are kept: it would
 // begin a workload.
-func Begins(kept []trace.Recording, r trace.Recording) bool {
-	all := placed(kept)
-	return len(place(all, bounded(r))) > len(all)
+func (k *Kept) Begins(r trace.Recording) bool {
+	_, at := nearest(k.all, bounded(r))
+	return at < 0
+}
+
+// Recordings returns the recordings that are to be kept.
+func (k *Kept) Recordings() (out []trace.Recording) {
+	for _, w := range k.all {
+		out = append(out, w.Samples...)
+	}
+	return out
 }
 
 // Workloads sorts the recordings that are kept of an image into workloads, the
@@ -109,13 +117,7 @@ func placed(kept []trace.Recording) (all []workload) {
 // place takes a recording into the workload that it is most similar to, or begins
 // one with it.
 func place(all []workload, r trace.Recording) []workload {
-	p := profileOf(r)
-	best, at := alike, -1
-	for i := range all {
-		if s := all[i].profile.similar(p); s >= best {
-			best, at = s, i
-		}
-	}
+	p, at := nearest(all, r)
 	r.Starts = max(r.Starts, 1)
 	if at < 0 {
 		return append(all, workload{Workload{r.Starts, []trace.Recording{r}}, p})
@@ -128,6 +130,19 @@ func place(all []workload, r trace.Recording) []workload {
 		w.Samples[0].Starts += r.Starts
 	}
 	return all
+}
+
+// nearest returns the profile of a recording, and which workload it is most similar to;
+// -1: to none.
+func nearest(all []workload, r trace.Recording) (p profile, at int) {
+	p, at = profileOf(r), -1
+	best := alike
+	for i := range all {
+		if s := all[i].profile.similar(p); s >= best {
+			best, at = s, i
+		}
+	}
+	return p, at
 }
 
 // dropped brings workloads back within the bounds. The newest stays: it would
@@ -188,7 +203,10 @@ func bounded(r trace.Recording) trace.Recording {
 }
 
 // profile says how much of which parts of files a start has read.
-type profile map[uint64]int64
+type profile struct {
+	parts map[uint64]int64 // bytes
+	all   int64            // of all of them
+}
 
 const (
 	profileBlock = 64 << 10 // length of such a part, in bytes
@@ -198,36 +216,39 @@ const (
 var seed = maphash.MakeSeed()
 
 func profileOf(r trace.Recording) profile {
-	p := profile{}
+	p := profile{parts: map[uint64]int64{}}
 	looks := 0
 	for i := range r.Entries {
 		e := &r.Entries[i]
 		file := maphash.String(seed, e.Path)
 		for at := e.Offset; at < e.Offset+e.Length && looks < maxProfile; looks++ {
 			end := min((at/profileBlock+1)*profileBlock, e.Offset+e.Length)
-			key := maphash.Comparable(seed, [2]uint64{file, uint64(at / profileBlock)})
-			p[key] = min(p[key]+end-at, profileBlock)
+			key := file + uint64(at/profileBlock) // of files, whose hashes are far from each other
+			had := p.parts[key]
+			has := min(had+end-at, profileBlock)
+			p.parts[key] = has
+			p.all += has - had
 			at = end
 		}
 	}
 	return p
 }
 
-// similar is what both have read, as a part of what either has: 0 to 1.
+// similar is what both have read, as a part of what either has: alike to 1, or 0 if it
+// is less than alike, which is seen soon.
 func (p profile) similar(q profile) float64 {
-	both, either := int64(0), int64(0)
-	for key, n := range p {
-		m := q[key]
-		both += min(n, m)
-		either += max(n, m)
+	if len(p.parts) > len(q.parts) {
+		p, q = q, p
 	}
-	for key, m := range q {
-		if _, counted := p[key]; !counted {
-			either += m
+	most := p.all // that both can have read
+	for key, n := range p.parts {
+		most -= n - min(n, q.parts[key])
+		if float64(most) < alike*float64(p.all+q.all-most) {
+			return 0
 		}
 	}
-	if either == 0 {
+	if most == 0 {
 		return 0
 	}
-	return float64(both) / float64(either)
+	return float64(most) / float64(p.all+q.all-most)
 }

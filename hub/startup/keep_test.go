@@ -3,6 +3,7 @@ package startup
 import (
 	"context"
 	"fmt"
+	"hash/maphash"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -236,5 +237,55 @@ func TestKeepWithinBounds(t *testing.T) {
 	}
 	if all := Workloads(kept); len(all) != 2 || all[0].Starts > maxStarts {
 		t.Errorf("%d workloads, the first of %d starts", len(all), all[0].Starts)
+	}
+}
+
+// What is seen soon is the same as what all parts say, and what is added one by one as
+// what is added at once.
+func TestSimilar(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 3))
+	var all []trace.Recording
+	base := r.Perm(60)
+	for range 200 {
+		var x trace.Recording
+		for _, n := range base[:40+r.IntN(20)] {
+			x.Entries = append(x.Entries, trace.Entry{Path: fmt.Sprint("/f", n), Offset: 4096 * r.Int64N(2), Length: 81920 + 4096*r.Int64N(10)})
+		}
+		x.Starts = 1
+		all = append(all, x)
+	}
+	found := 0
+	for i := 1; i < len(all); i++ {
+		p, q := profileOf(all[i-1]), profileOf(all[i])
+		both, either := int64(0), int64(0)
+		for n := range 60 {
+			for block := range uint64(4) {
+				key := maphash.String(seed, fmt.Sprint("/f", n)) + block
+				both += min(p.parts[key], q.parts[key])
+				either += max(p.parts[key], q.parts[key])
+			}
+		}
+		want := float64(both) / float64(either)
+		if want < alike {
+			want = 0
+		} else {
+			found++
+		}
+		if got := p.similar(q); got != want {
+			t.Fatalf("%v, want %v", got, want)
+		}
+	}
+	if found == 0 || found > 150 {
+		t.Fatalf("%d of 199 are alike: it tells nothing", found)
+	}
+	atOnce, one := Sort(nil), []trace.Recording{}
+	atOnce.Add(all)
+	for _, x := range all {
+		k := Sort(one)
+		k.Add([]trace.Recording{x})
+		one = k.Recordings()
+	}
+	if fmt.Sprint(atOnce.Recordings()) != fmt.Sprint(one) {
+		t.Error("what is added at once is kept otherwise than one by one")
 	}
 }

@@ -25,7 +25,7 @@ type Pack struct {
 }
 
 // Layout lays out what recordings say of the tree: those that are kept of an
-// image, in Keep's order, and those that Guess has made. It returns at most
+// image, in the order of Kept.Recordings, and those that Guess has made. It returns at most
 // index.MaxStartups packs of at most limit plain bytes, in the order in which to
 // fetch them. Each chunk is in one of them at most. No recordings, no packs.
 //

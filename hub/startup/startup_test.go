@@ -90,6 +90,13 @@ func reading(tr map[string]int, paths ...string) trace.Recording {
 	return r
 }
 
+// Keep returns what is kept of an image when more comes.
+func Keep(kept, more []trace.Recording) []trace.Recording {
+	k := Sort(kept)
+	k.Add(more)
+	return k.Recordings()
+}
+
 // lay lays recordings out, and fails the test unless each chunk is in one pack at
 // most and all is within bounds.
 func lay(t testing.TB, tr *Tree, kept []trace.Recording) []Pack {

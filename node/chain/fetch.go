@@ -121,10 +121,11 @@ func (r *Resolver) ensureOnce(ctx context.Context, tree chunk.ID, committed bool
 	if committed {
 		return insist(ctx, fetchTimeout, func() error { return r.trees.Ensure(ctx, tree, begun) })
 	}
+	end := time.Now().Add(beginLongest)
 	return insist(ctx, beginLongest, func() error {
 		ctx, giveUp := context.WithCancelCause(ctx)
 		defer giveUp(nil)
-		stop := hub.Watch(r.hub.Heard, beginTimeout, beginLongest, func(why error) { giveUp(fmt.Errorf("its index did not come: %w", why)) })
+		stop := hub.Watch(r.hub.Heard, beginTimeout, time.Until(end), func(why error) { giveUp(fmt.Errorf("its index did not come: %w", why)) })
 		defer stop()
 		return r.trees.Ensure(ctx, tree, func() { stop(); begun() })
 	})

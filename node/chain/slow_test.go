@@ -95,6 +95,30 @@ func TestBusyHub(t *testing.T) {
 	}
 }
 
+// Being told to come back gives a hub no more time than it has in all.
+func TestBusyAndSlowHub(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &fakeHub{answer: stack(0)}
+		r, trees := newResolver(t, h)
+		asked := 0
+		trees.fetch = func(ctx context.Context, _ chunk.ID, _ func()) error {
+			if asked++; asked == 1 {
+				return &hub.Unavailable{Err: errors.New("too many requests"), After: 20 * time.Second}
+			}
+			for sleep(ctx, time.Second) {
+				h.hear()
+			}
+			return context.Cause(ctx)
+		}
+		begin := time.Now()
+		lazy, why := claimWhy(t, r, 0)
+		if took := time.Since(begin); lazy || took != beginLongest || asked != 2 {
+			t.Errorf("lazy %v after %s, asked %d times: %s", lazy, took, asked, why)
+		}
+		time.Sleep(2 * memory)
+	})
+}
+
 // An index that was cut off is asked for again, as its pull cannot be plain any more; one
 // that always is, a few times.
 func TestIndexThatIsCutOff(t *testing.T) {

@@ -214,7 +214,7 @@ func (s *stream) run() {
 	for {
 		if s.armed.Load() == notArmed {
 			s.arm()
-			p.tasks = nil
+			p.tasks, pause, tries = nil, streamPause, 0
 		}
 		s.credit.wait(s.ctx, s.isWanted)
 		if t, u := s.next(p); t != nil {

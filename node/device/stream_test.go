@@ -310,44 +310,6 @@ func TestStreamGoesWhereReadersAre(t *testing.T) {
 	})
 }
 
-// Who reads what starts read gets nothing else ahead of him: of startup packs, and only
-// when the stream does not bring it.
-func TestReadingAheadOfStarts(t *testing.T) {
-	h := newStartHub(t)
-	synctest.Test(t, func(t *testing.T) {
-		b := newBegun(t, h, AheadOptions{Limit: plenty})
-		read := func(group int) (asked [3]int) {
-			for i := range h.extents.Extents {
-				if e, err := h.extents.Extent(i); err == nil && h.group[e.ID] == group {
-					b.cache.Put(chunk.Ref{ID: e.ID, Length: e.Length}, h.image[e.Offset:e.End()])
-					if err := b.ReadAt(t.Context(), make([]byte, e.Length), e.Offset); err != nil {
-						t.Fatal(err)
-					}
-				}
-			}
-			for _, ref := range b.wishes.refs {
-				asked[h.group[ref.ID]]++
-			}
-			b.ahead.drop(b.wishes)
-			return asked
-		}
-		h.hang = true
-		b.stream.begin()
-		synctest.Wait()
-		if asked := read(0); !b.stream.isRunning() || asked != [3]int{} {
-			t.Errorf("beside a stream %v are asked for", asked)
-		}
-		b.EndStream()
-		if asked := read(1); asked[0] > 0 || asked[1] == 0 || asked[2] > 0 {
-			t.Errorf("of a reader who does as others did %v are asked for", asked)
-		}
-		if asked := read(2); asked[2] == 0 {
-			t.Errorf("of another %v", asked)
-		}
-		b.left(t)
-	})
-}
-
 // With newer locations nothing more is asked for that former ones named.
 func TestStreamIsReplaced(t *testing.T) {
 	h := newStartHub(t)

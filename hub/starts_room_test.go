@@ -11,17 +11,24 @@ import (
 	wire "lighter/store/hub"
 )
 
+// hubWithRoom runs a hub in which startup packs have so many bytes, and are laid out at
+// once.
+func hubWithRoom(t *testing.T, bytes int64) (Config, *testHub) {
+	t.Helper()
+	c := hubConfig(t)
+	c.StartupBytes = bytes
+	h := openHub(t, c)
+	h.starts.Settling = 0
+	return c, runHub(t, h)
+}
+
 // Where there is no room for the startup packs of all images, those lose theirs that
 // were not used for longest. They can be read as before, and get some again when they
 // are used.
 func TestRoomForStartupPacks(t *testing.T) {
 	t.Parallel()
 	const limit = 3_400_000 // of 800,000 each, four
-	c := hubConfig(t)
-	c.StartupBytes = limit
-	next := openHub(t, c)
-	next.starts.Settling = 0
-	h := runHub(t, next)
+	c, h := hubWithRoom(t, limit)
 	var trees []*index.Map
 	add := func(i int) {
 		name := fmt.Sprintf("a%d:1", i)
@@ -81,7 +88,7 @@ func TestRoomForStartupPacks(t *testing.T) {
 	}
 
 	h.stop()
-	next = openHub(t, c)
+	next := openHub(t, c)
 	next.starts.Settling, next.starts.Regain = 0, -time.Hour
 	h = runHub(t, next)
 	h.fetchTree(chain)
@@ -98,11 +105,7 @@ func TestRoomForStartupPacks(t *testing.T) {
 func TestRoomOfImagesThatWereRemoved(t *testing.T) {
 	t.Parallel()
 	const limit = 2_500_000 // of 800,000 each, three
-	c := hubConfig(t)
-	c.StartupBytes = limit
-	next := openHub(t, c)
-	next.starts.Settling = 0
-	h := runHub(t, next)
+	_, h := hubWithRoom(t, limit)
 	var first *index.Map
 	for i := range 5 {
 		name := fmt.Sprintf("a%d:1", i)
@@ -134,11 +137,7 @@ func TestRoomOfImagesThatWereRemoved(t *testing.T) {
 // The startup packs of one image do not take the place of all others.
 func TestRoomForOneImagesStartupPacks(t *testing.T) {
 	t.Parallel()
-	c := hubConfig(t)
-	c.StartupBytes = 2_000_000
-	next := openHub(t, c)
-	next.starts.Settling = 0
-	h := runHub(t, next)
+	c, h := hubWithRoom(t, 2_000_000)
 	h.push("a:1", image(startsTar(10)))
 	h.push("b:1", image(startsTar(40)))
 	small, large := h.extents(h.ready("a:1").Tree), h.extents(h.ready("b:1").Tree)

@@ -122,6 +122,11 @@ func (c *Config) proxies() (all []netip.Prefix, err error) {
 		if a, addrErr := netip.ParseAddr(text); addrErr == nil {
 			p, err = netip.PrefixFrom(a, a.BitLen()), nil
 		}
+		// Clients' addresses are compared as IPv4 where they are that.
+		const mapped = 96 // bits of an IPv6 address before those of an IPv4 one
+		if err == nil && p.Addr().Is4In6() && p.Bits() >= mapped {
+			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-mapped)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("proxies: %q is neither an address nor a network", text)
 		}

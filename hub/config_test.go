@@ -96,3 +96,18 @@ func TestConfigIsChecked(t *testing.T) {
 		t.Errorf("plain HTTP that was allowed: %v", err)
 	}
 }
+
+// Clients' addresses have one form, whatever form the proxies' are given in.
+func TestProxiesAreReadInOneForm(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"10.0.0.1": "10.0.0.1/32", "::ffff:10.0.0.1": "10.0.0.1/32", "::ffff:10.0.3.0/118": "10.0.0.0/22",
+		"10.0.0.1/8": "10.0.0.0/8", "fd00::1/8": "fd00::/8", "::/0": "::/0",
+	} {
+		c := Config{Proxies: []string{text}}
+		got, err := c.proxies()
+		if err != nil || got[0].String() != want {
+			t.Errorf("%s is read as %v (%v), want %s", text, got, err, want)
+		}
+	}
+}

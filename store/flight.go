@@ -221,11 +221,14 @@ func (u *Units) take(ctx context.Context, f *flight, length int64, body io.Reade
 
 // watch has the link know of what arrives.
 func (u *Units) watch(f *flight, length int64, body io.Reader) io.Reader {
-	trip := time.Since(f.crossing.began)
-	if known, ok := body.(interface{ RoundTrip() time.Duration }); ok {
-		trip = known.RoundTrip()
+	trip, reused := time.Since(f.crossing.began), true
+	if known, ok := body.(interface{ RoundTrip() (time.Duration, bool) }); ok {
+		trip, reused = known.RoundTrip()
 	}
-	u.link.answer(&f.crossing, min(length, pack.MaxStored), trip)
+	streams := u.link.answer(&f.crossing, min(length, pack.MaxStored), trip, reused)
+	if s, ok := u.source.(interface{ Ready() }); ok && streams && u.link.isLong() {
+		s.Ready()
+	}
 	return readerFunc(func(b []byte) (int, error) {
 		n, err := body.Read(b)
 		u.link.arrive(&f.crossing, int64(n))

@@ -25,18 +25,23 @@ const (
 	firstRate   = 25 << 20
 	leastWindow = 128 << 10
 	mostWindow  = 16 << 20
+	firstMost   = 8 << 20
 	// firstGain is by how much the window exceeds what the link was seen to hold, and
 	// the pace what it was seen to carry, while that grows (2/ln 2, as BBR has it), gain
-	// by how much after that: so more is seen if there is more.
+	// by how much after that: so more is seen if there is more. firstMost bounds the first
+	// of these windows: beyond it twice as much again comes all on new connections.
 	firstGain = 2.89
 	gain      = 1.25
 	// growth is what counts as such, and flatSamples is how many samples without it
-	// end the beginning; so do lateTrips in a row, half as long again as the shortest and
-	// longer by lateness: they were in a queue.
-	growth      = 1.25
-	flatSamples = 6
-	lateTrips   = 8
-	lateness    = 4 * time.Millisecond
+	// end the beginning; so do lateTrips in a row that are longer than the shortest, on
+	// connections that were there, by an eighth within these bounds (RFC 9406, HyStart++):
+	// they were in a queue. A short queue before the narrowest place drops what is more,
+	// and what is dropped comes a fifth of a second late.
+	growth        = 1.25
+	flatSamples   = 6
+	lateTrips     = 8
+	leastLateness = 4 * time.Millisecond
+	mostLateness  = 16 * time.Millisecond
 	// firstSample is the least time over which a rate is measured in the beginning, or
 	// a round trip, and laterSample after that, or two: so that what had piled up while
 	// the processors were busy is not taken for what the link carries.
@@ -98,9 +103,10 @@ func (l *link) expect(c *crossing, n int64) {
 	l.onTheWay += n
 }
 
-// answer says that an answer of that length (-1: not known) has begun, and how long
-// its first byte took.
-func (l *link) answer(c *crossing, length int64, trip time.Duration) {
+// answer says that an answer of that length (-1: not known) has begun, how long its
+// first byte took, and whether its connection had brought one before. It tells whether
+// it is one of a stream.
+func (l *link) answer(c *crossing, length int64, trip time.Duration, reused bool) (streams bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if length >= 0 {
@@ -114,13 +120,17 @@ func (l *link) answer(c *crossing, length int64, trip time.Duration) {
 	if trip > 0 {
 		l.trip.add(-float64(trip), tripTime)
 		l.trips++
-		if l.late++; trip <= l.roundTrip()*3/2+lateness {
+		switch late := min(max(l.roundTrip()/8, leastLateness), mostLateness); {
+		case trip <= l.roundTrip()+late:
 			l.late = 0
+		case reused:
+			l.late++
 		}
 		if l.late >= lateTrips && l.best > 0 {
 			l.flat, l.late = flatSamples, 0
 		}
 	}
+	return c.paced
 }
 
 // arrive says that n bytes have come.
@@ -201,7 +211,7 @@ func (l *link) holds() float64 {
 func (l *link) reach() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.trips < leastTrips || l.roundTrip() < longTrip {
+	if l.trips < leastTrips || !l.isLongLocked() {
 		return 0
 	}
 	if l.onTheWay >= l.window() {
@@ -209,6 +219,15 @@ func (l *link) reach() int64 {
 	}
 	return min(max(int64(gain*l.holds()), leastReach), mostReach)
 }
+
+// isLong tells whether a round trip is known to be worth something to be saved.
+func (l *link) isLong() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.isLongLocked()
+}
+
+func (l *link) isLongLocked() bool { return l.trips > 0 && l.roundTrip() >= longTrip }
 
 // isNew tells whether what the link holds may still be found out.
 func (l *link) isNew() bool { return l.flat < flatSamples }
@@ -221,7 +240,11 @@ func (l *link) gain() float64 {
 }
 
 func (l *link) window() int64 {
-	return min(max(int64(l.gain()*l.holds()), leastWindow), mostWindow)
+	most := int64(mostWindow)
+	if l.isNew() {
+		most = firstMost
+	}
+	return min(max(int64(l.gain()*l.holds()), leastWindow), most)
 }
 
 // changed returns what is closed when there may be room.

@@ -83,7 +83,7 @@ type crossed struct {
 	took   time.Duration
 }
 
-func (c *crossed) RoundTrip() time.Duration { return c.took }
+func (c *crossed) RoundTrip() (time.Duration, bool) { return c.took, true }
 
 func (c *crossed) Read(b []byte) (int, error) {
 	n := copy(b[:min(len(b), 16<<10)], c.left)

@@ -98,12 +98,13 @@ func (l *link) takes(n int64) time.Duration {
 
 // isDraining tells whether so little is to be on its way that no first byte waits.
 func (l *link) isDraining() bool {
+	drain := max(3*l.roundTrip(), leastDrain)
 	if l.isNew() {
-		l.drained = time.Now()
+		l.drained = time.Now().Add(-drain)
 		return false
 	}
 	if time.Since(l.drained) >= drainEvery {
 		l.drained = time.Now()
 	}
-	return time.Since(l.drained) < max(3*l.roundTrip(), leastDrain)
+	return time.Since(l.drained) < drain
 }

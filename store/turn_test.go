@@ -132,7 +132,7 @@ func TestPauseIsBounded(t *testing.T) {
 			c := &crossing{}
 			l.expect(c, 4<<20)
 			l.pace(c)
-			l.answer(c, 8<<20, time.Millisecond)
+			l.answer(c, 8<<20, time.Millisecond, true)
 			l.end(c)
 		}
 		time.Sleep(longestPause)

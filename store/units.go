@@ -40,7 +40,8 @@ type Cache interface {
 // Source gives encoded units, unverified, from one origin or several. An error
 // that wraps chunk.ErrNotFound says that all of them work and none has it. One
 // with a method RetryAfter() time.Duration says how long to wait at least, one
-// with Missed() bool whether an origin that works does not have it.
+// with Missed() bool whether an origin that works does not have it. A source with a
+// method Ready() is told, while much comes over a long way, that more will be asked for.
 type Source interface {
 	// Unit has take read the unit of that name, of length bytes (-1: not known).
 	// Where take returns an error that wraps a *chunk.InvalidError, the answer was

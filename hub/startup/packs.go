@@ -15,7 +15,8 @@ const (
 	// maxUnitChunks bounds the chunks of a unit, far below what the format takes.
 	maxUnitChunks = 8192
 
-	// triggersEach is how many chunks of each way into a pack are its triggers.
+	// triggersEach is how many chunks of each way into a pack are its triggers, and how
+	// many of packs from which it follows.
 	triggersEach = 4
 )
 
@@ -23,13 +24,19 @@ const (
 func (p *plan) packs() []Pack {
 	var out []Pack
 	left := index.MaxTriggers
+	in := map[chunk.ID]*group{}
+	for _, g := range p.groups {
+		for _, it := range g.items {
+			in[it.ref.ID] = g
+		}
+	}
 	for _, g := range p.groups {
 		pack := Pack{Units: units(g.items), AtMount: g.mount}
 		for _, it := range g.items {
 			pack.Bytes += int64(it.ref.Length)
 		}
 		if !g.mount {
-			triggers := p.ways(g)
+			triggers := p.ways(g, in)
 			pack.Triggers = triggers[:min(len(triggers), left)]
 			left -= len(pack.Triggers)
 		}
@@ -38,23 +45,26 @@ func (p *plan) packs() []Pack {
 	return out
 }
 
-// ways returns the chunks of a group by which each workload comes to it.
-func (p *plan) ways(g *group) (triggers []int64) {
-	in := make(map[chunk.ID]bool, len(g.items))
-	for _, it := range g.items {
-		in[it.ref.ID] = true
-	}
+// ways returns the chunks by which each workload comes to a group: the first that it
+// uses of it, and what it uses before them of groups that are nobody's but this one's
+// users'. Of those this one follows as surely, and is there a round trip earlier.
+func (p *plan) ways(g *group, in map[chunk.ID]*group) (triggers []int64) {
 	for w, s := range p.all {
 		if !g.users.has(w) {
 			continue
 		}
-		found := 0
+		own, before := 0, 0
 		for _, u := range s.uses {
-			if in[u.ref.ID] {
-				triggers = append(triggers, u.extent)
-				found++
+			switch h := in[u.ref.ID]; {
+			case h == g:
+				own++
+			case own > 0 || before == triggersEach || s.count == 0 || h == nil || h.users&^g.users != 0:
+				continue
+			default:
+				before++
 			}
-			if found == triggersEach {
+			triggers = append(triggers, u.extent)
+			if own == triggersEach {
 				break
 			}
 		}

@@ -3,6 +3,7 @@ package startup
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -203,6 +204,35 @@ func TestWorkloads(t *testing.T) {
 	}
 	if len(packs) != 4 || len(packs[1].Triggers) != triggersEach {
 		t.Errorf("%d packs", len(packs))
+	}
+}
+
+// What only those read who need another pack later has that one come at once.
+func TestWhatFollowsComesAtOnce(t *testing.T) {
+	files := map[string]int{"/bin/sh": 20, "/lib/root": 200, "/lib/uproot": 120, "/lib/numbers": 150}
+	tr := sampleTree(t, files)
+	packs := lay(t, tr, Keep(nil, []trace.Recording{
+		reading(files, "/bin/sh"),
+		reading(files, "/bin/sh", "/lib/root", "/lib/numbers"),
+		reading(files, "/bin/sh", "/lib/numbers", "/lib/uproot"),
+	}))
+	root, numbers, uproot := has(packs, "/lib/root", 200), has(packs, "/lib/numbers", 150), has(packs, "/lib/uproot", 120)
+	if len(packs) != 4 || root < 1 || numbers < 1 || uproot < 1 {
+		t.Fatalf("%d packs: root is in %d, numbers in %d, uproot in %d", len(packs), root, numbers, uproot)
+	}
+	both := func(a, b int) (n int) {
+		for _, extent := range packs[a].Triggers {
+			if slices.Contains(packs[b].Triggers, extent) {
+				n++
+			}
+		}
+		return n
+	}
+	if both(numbers, root) != triggersEach || len(packs[numbers].Triggers) != 2*triggersEach {
+		t.Errorf("%d of %d triggers of numbers are those of root", both(numbers, root), len(packs[numbers].Triggers))
+	}
+	if both(uproot, numbers) != 0 || both(uproot, root) != 0 {
+		t.Error("uproot is wanted by those who may not need it")
 	}
 }
 

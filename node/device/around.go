@@ -34,6 +34,12 @@ type around struct {
 	work         sync.WaitGroup
 }
 
+// forget has what came for former starts count neither for nor against the next.
+func (a *around) forget() {
+	a.file.forget()
+	a.beside.forget()
+}
+
 // readAround asks for what lies around an extent whose chunk is not here. It does not
 // wait. What a start needs according to the hub goes first.
 func (d *Device) readAround(extent int64) {

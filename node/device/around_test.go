@@ -75,6 +75,23 @@ func TestAroundHasToPay(t *testing.T) {
 	}
 }
 
+// What came for a start and was not read does not keep it from coming for the next.
+func TestAroundForgetsFormerStarts(t *testing.T) {
+	d, _, _ := build(t)
+	d.around.file.brought.Store(2 * aroundCredit)
+	d.stream.begin()
+	if d.around.file.debt(filePart) == 0 {
+		t.Error("it is forgotten without a start: nothing was read")
+	}
+	if err := d.ReadAt(t.Context(), make([]byte, 10), 0); err != nil {
+		t.Fatal(err)
+	}
+	d.stream.begin()
+	if debt := d.around.file.debt(filePart); debt != 0 {
+		t.Errorf("%d bytes are still counted", debt)
+	}
+}
+
 func extentOf(t *testing.T, d *Device, i int64) index.Extent {
 	t.Helper()
 	e, err := d.extents.Extent(i)

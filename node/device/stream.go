@@ -1,6 +1,7 @@
 package device
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -37,6 +38,7 @@ type stream struct {
 	stop   context.CancelFunc
 	work   sync.WaitGroup
 	credit credit
+	paused atomic.Bool // after a failure, until it is tried again
 
 	mu        sync.Mutex // guards what follows
 	locations *index.Locations
@@ -93,6 +95,9 @@ func (s *stream) begin() bool {
 	reads := s.device.faults.Load()
 	isNew := reads != s.reads
 	s.reads = reads
+	if isNew {
+		s.device.around.forget()
+	}
 	if len(s.packs) > 0 && (!s.running || isNew && s.credit.held.Load()) {
 		s.left, s.queue, s.cold = s.device.ahead.options.Limit, nil, reads == 0
 		if isNew {
@@ -156,6 +161,9 @@ func (s *stream) wantLocked(packs []int) {
 		}
 	}
 	if len(tasks) > 0 {
+		// Of those that the same read wants a small one keeps a large one waiting for next to
+		// nothing.
+		slices.SortStableFunc(tasks, func(a, b *task) int { return cmp.Compare(a.pack.Bytes, b.pack.Bytes) })
 		s.queue = append(tasks, s.queue...)
 		s.credit.grant()
 	}
@@ -224,7 +232,7 @@ func (s *stream) run() {
 			continue
 		}
 		p.flights.Wait()
-		if err := p.reset(); err != nil && tries < streamTries && wait(s.ctx, pause) {
+		if err := p.reset(); err != nil && tries < streamTries && s.pause(pause) {
 			s.device.log.Debug("startup packs are asked for again", "after", pause, "cause", err)
 			tries++
 			pause = min(2*pause, streamRarest)
@@ -318,7 +326,15 @@ func (s *stream) wants(pack chunk.ID) bool {
 func (s *stream) isRunning() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.running && !s.credit.held.Load()
+	return s.running && !s.credit.held.Load() && !s.paused.Load()
+}
+
+// pause waits before it is tried again, and tells whether it is to be. What readers
+// miss meanwhile others read ahead.
+func (s *stream) pause(d time.Duration) bool {
+	s.paused.Store(true)
+	defer s.paused.Store(false)
+	return wait(s.ctx, d)
 }
 
 // take tells whether so many bytes more may be fetched.

@@ -168,6 +168,9 @@ func TestStreamGoesOn(t *testing.T) {
 				if most, all := h.most(); most > 5 || all > 2*streamUnits || short.Load() && all > 0 {
 					t.Errorf("%d requests in 30 s, %d for one unit", all, most)
 				}
+				if running := b.stream.isRunning(); running != (name == "short") {
+					t.Errorf("it keeps others from reading ahead: %v", running)
+				}
 				set(false)
 				time.Sleep(2 * streamRarest)
 				if _, missing := b.here(0); missing != 0 {
@@ -308,6 +311,32 @@ func TestStreamGoesWhereReadersAre(t *testing.T) {
 		}
 		b.left(t)
 	})
+}
+
+// Of packs that one read wants the smallest comes first, whatever their order.
+func TestSmallPacksComeFirst(t *testing.T) {
+	for first := range 2 {
+		h := newStartHub(t)
+		h.startups[0].AtMount, h.startups[0].Triggers = false, h.startups[1].Triggers
+		h.startups[1-first].Bytes = h.startups[first].Bytes + 1
+		synctest.Test(t, func(t *testing.T) {
+			b := newBegun(t, h, AheadOptions{Limit: plenty})
+			if err := b.ReadAt(t.Context(), make([]byte, 10), h.trigger.Offset); err != nil {
+				t.Fatal(err)
+			}
+			for missing := 1; missing > 0; _, missing = b.here(first) {
+				time.Sleep(time.Millisecond)
+			}
+			if _, missing := b.here(1 - first); missing == 0 {
+				t.Errorf("the larger one was not later than pack %d", first)
+			}
+			time.Sleep(time.Minute)
+			if _, missing := b.here(1 - first); missing > 0 {
+				t.Errorf("%d of the larger one never came", missing)
+			}
+			b.left(t)
+		})
+	}
 }
 
 // With newer locations nothing more is asked for that former ones named.

@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -43,11 +42,9 @@ type Client struct {
 	options Options
 	base    *url.URL
 	url     string // what may be shown of base
-	socket  string // path of a Unix socket; empty: it is reached by base
 	scope   string
+	dialer  dialer
 	http    *http.Client
-
-	took, sent last // a connection; bytes
 }
 
 // Options say how to reach a hub.
@@ -76,10 +73,11 @@ func NewClient(o Options) (*Client, error) {
 		o.Scope = DefaultScope
 	}
 	base.Path = strings.TrimSuffix(base.Path, "/")
-	c := &Client{options: o, base: base, url: redacted(base.String()), scope: o.Scope, took: last{since: time.Now()}, sent: last{since: time.Now()}}
+	c := &Client{options: o, base: base, url: redacted(base.String()), scope: o.Scope,
+		dialer: dialer{socket: socket, took: last{since: time.Now()}, sent: last{since: time.Now()}}}
 	transport := &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
-		DialContext:           c.dial,
+		DialContext:           c.dialer.dial,
 		ResponseHeaderTimeout: headerTimeout, TLSHandshakeTimeout: headerTimeout,
 		MaxConnsPerHost: maxConns, MaxIdleConnsPerHost: maxIdle, IdleConnTimeout: time.Minute,
 		HTTP2:                  &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
@@ -94,28 +92,19 @@ func NewClient(o Options) (*Client, error) {
 		}
 	}
 	if socket != "" {
-		c.url, c.socket, transport.Proxy = o.URL, socket, nil
+		c.url, transport.Proxy = o.URL, nil
 	}
 	c.http = &http.Client{Transport: transport, CheckRedirect: c.follow}
 	return c, nil
 }
 
-// dial connects, to the hub or to the proxy before it.
-func (c *Client) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	if c.socket != "" {
-		network, address = "unix", c.socket
+// ready has some connections made for requests that are to come. Over TLS they share
+// one.
+func (c *Client) ready() {
+	if c.base.Scheme == "http" {
+		c.dialer.ready()
 	}
-	conn, err := (&net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}).DialContext(ctx, network, address)
-	if err != nil {
-		return nil, err
-	}
-	c.took.note()
-	return heardConn{conn, &c.sent}, nil
 }
-
-// heard tells when something came of the hub last: a connection that it took, or a
-// byte; zero: never.
-func (c *Client) heard() time.Time { return latest(c.took.at(), c.sent.at()) }
 
 // allows refuses plain HTTP that leaves this machine, unless it was allowed.
 func (o *Options) allows(u *url.URL) error {
@@ -135,6 +124,8 @@ func (c *Client) follow(req *http.Request, via []*http.Request) error {
 	first := via[0]
 	to := req.URL.Scheme + "://" + req.URL.Host
 	switch {
+	case c.dialer.socket != "":
+		return fmt.Errorf("it redirects to %s, and every connection goes to %s", to, c.url)
 	case first.Method != http.MethodGet || first.URL.Path == c.base.Path+keyPath(c.scope):
 		return fmt.Errorf("it redirects to %s: if that is right, give it as the hub's URL", to)
 	case len(via) > maxRedirects:

@@ -5,6 +5,7 @@ import (
 	"encoding/pem"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -65,6 +66,27 @@ func TestRedirectsAreFollowedForObjectsAlone(t *testing.T) {
 			}
 		}
 		hub.Close()
+	}
+}
+
+// Whoever asks by a Unix socket has every connection go there: what answers is not
+// what a redirect names.
+func TestSocketIsNotRedirected(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "hub.sock")
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := 0
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		asked++
+		http.Redirect(w, req, "http://127.0.0.1/elsewhere", http.StatusFound)
+	})}
+	go func() { _ = server.Serve(listener) }()
+	defer server.Close()
+	_, err = clientOf(t, Options{URL: "unix:" + path}).Images(t.Context(), "")
+	if err == nil || !strings.Contains(err.Error(), "127.0.0.1") || !strings.Contains(err.Error(), path) || asked != 1 {
+		t.Errorf("asked %d times: %v", asked, err)
 	}
 }
 

@@ -60,7 +60,7 @@ func (c *Client) object(ctx context.Context, path, etag string, p patience, rece
 	defer patient.Stop()
 	patient.Stop() // it runs while somebody reads, who may be slow
 	left, came := p.body, 0
-	body := &watched{trip: trip.took.Load(), read: func(b []byte) (int, error) {
+	body := &watched{trip: trip, read: func(b []byte) (int, error) {
 		patient.Reset(left)
 		begin := time.Now()
 		n, err := res.Body.Read(b)
@@ -85,10 +85,14 @@ func (c *Client) object(ctx context.Context, path, etag string, p patience, rece
 }
 
 // roundTrip measures one.
-type roundTrip struct{ sent, took atomic.Int64 }
+type roundTrip struct {
+	sent, took atomic.Int64
+	reused     atomic.Bool
+}
 
 func (r *roundTrip) trace() *httptrace.ClientTrace {
 	return &httptrace.ClientTrace{
+		GotConn:      func(i httptrace.GotConnInfo) { r.reused.Store(i.Reused) },
 		WroteRequest: func(httptrace.WroteRequestInfo) { r.sent.Store(time.Now().UnixNano()) },
 		GotFirstResponseByte: func() {
 			if sent := r.sent.Load(); sent != 0 {
@@ -110,12 +114,15 @@ func because(ctx context.Context, err error) error {
 type watched struct {
 	read func([]byte) (int, error)
 	err  error
-	trip int64
+	trip *roundTrip
 }
 
 // RoundTrip tells how long the answer's first byte took from when the request had
-// been sent, on a connection that was there; 0: not known.
-func (w *watched) RoundTrip() time.Duration { return time.Duration(w.trip) }
+// been sent (0: not known), and whether the connection had brought an answer before: a
+// first one takes longer, for whatever there is to agree upon.
+func (w *watched) RoundTrip() (took time.Duration, reused bool) {
+	return time.Duration(w.trip.took.Load()), w.trip.reused.Load()
+}
 
 func (w *watched) Read(b []byte) (int, error) {
 	n, err := w.read(b)

@@ -169,6 +169,18 @@ func (o *outcome) result(s *Origins) error {
 	return errors.New("there is no hub to ask")
 }
 
+// Ready has some connections made, to the origin that will be asked, for requests that
+// are to come: on a long way a request that has to wait for one takes twice as long. It
+// does not wait.
+func (s *Origins) Ready() {
+	for _, o := range s.all {
+		if o.isUp() {
+			o.client.ready()
+			return
+		}
+	}
+}
+
 // Unit has take read the encoded unit, from one origin after the other until it
 // returns nil. What take finds wrong with an answer it says with an error that
 // wraps a *chunk.InvalidError; any other ends Unit. from is the URL, without
@@ -237,12 +249,12 @@ func (s *Origins) Chain(ctx context.Context, chain string) (answer *Chain, err e
 	deadline := time.Now().Add(s.lookup)
 	err = s.try(ctx, false, func(ctx context.Context, o *origin, others int) (err error) {
 		silent := max(time.Until(deadline), s.lookup/4) / time.Duration(others+1)
-		heard, longest := o.client.heard, lookupLongest
+		heard, longest := o.client.dialer.heard, lookupLongest
 		if others > 0 {
 			longest = silent
 		}
 		if !o.isUp() { // a hub that hangs takes connections too
-			heard = o.client.sent.at
+			heard = o.client.dialer.sent.at
 		}
 		ctx, giveUp := context.WithCancelCause(ctx)
 		defer giveUp(nil)
@@ -259,7 +271,7 @@ func (s *Origins) Chain(ctx context.Context, chain string) (answer *Chain, err e
 // took, or a byte; zero: never.
 func (s *Origins) Heard() (at time.Time) {
 	for _, o := range s.all {
-		at = latest(at, o.client.heard())
+		at = latest(at, o.client.dialer.heard())
 	}
 	return at
 }

@@ -147,7 +147,8 @@ type run struct {
 	options Options
 	traced  *site.Hub // the hub that has traces; nil: nobody needs it
 	result  Result
-	done    int // samples
+	pulls   map[int]bench.Pulled // by overlayfs, of the image and over the link that are being measured, by round
+	done    int                  // samples
 }
 
 // turnLimit is how long a turn may take: a peer that hangs must not keep the others

@@ -3,6 +3,7 @@ package starts
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"lighter/bench"
@@ -18,21 +19,14 @@ type visit struct {
 	round     int
 }
 
-// visit measures what belongs to one turn. Full pulls take long and Lighter's local
-// content is made for all rounds: the first turn of these measures every round.
+// visit measures what belongs to one turn.
 func (r *run) visit(ctx context.Context, v visit) error {
 	r.Site.SetPeer(nil)
 	r.Site.SetNodeArgs()
 	switch v.way {
 	case Overlayfs:
-		if v.round >= r.FullPulls {
-			return nil
-		}
 		return r.fullPull(ctx, v)
 	case LighterLocal:
-		if v.round > 0 {
-			return nil
-		}
 		return r.local(ctx, v)
 	case LighterFirst:
 		r.Site.UseHub(r.Site.Hub)
@@ -64,7 +58,7 @@ func (r *run) cold(ctx context.Context, v visit, snapshotter, ref string, pull b
 		if err != nil {
 			return err
 		}
-		if err := r.start(ctx, v, v.round, w, p, snapshotter, ref); err != nil {
+		if err := r.start(ctx, v, w, p, snapshotter, ref); err != nil {
 			return err
 		}
 	}
@@ -72,12 +66,12 @@ func (r *run) cold(ctx context.Context, v visit, snapshotter, ref string, pull b
 }
 
 // start runs a workload of what was pulled, and keeps the sample.
-func (r *run) start(ctx context.Context, v visit, round int, w bench.Workload, p bench.Pulled, snapshotter, ref string) error {
+func (r *run) start(ctx context.Context, v visit, w bench.Workload, p bench.Pulled, snapshotter, ref string) error {
 	s, err := r.Run(ctx, p, snapshotter, ref, w)
 	if err != nil {
 		return err
 	}
-	sample := Sample{Link: v.link.Name, Image: w.Image, Workload: w.Name, Way: v.way, Round: round}
+	sample := Sample{Link: v.link.Name, Image: w.Image, Workload: w.Name, Way: v.way, Round: v.round}
 	if snapshotter == site.Lighter {
 		if err := r.AssertLazy(ctx, w.Image); err != nil {
 			return err
@@ -111,33 +105,50 @@ func (r *run) nodeBytes(ctx context.Context) (fetched, read int64, err error) {
 	return status.Fetched.Bytes, read, err
 }
 
-// fullPull pulls once, and runs all workloads in each of the rounds that belong to
-// this pull, everything on the disk and nothing in memory.
+// fullPull runs the workloads with everything on the disk and nothing in memory. In the
+// first rounds it pulls, and in the others it has the disk and the times of those.
 func (r *run) fullPull(ctx context.Context, v visit) error {
-	if err := r.Wipe(ctx); err != nil {
-		return err
-	}
 	ref := site.Reference(v.image)
-	p, err := r.Pull(ctx, r.Site.Machine.Pull, site.Overlayfs, ref)
-	if err != nil {
+	if v.round == 0 {
+		r.pulls = map[int]bench.Pulled{}
+	}
+	if v.round < r.FullPulls {
+		if err := r.Wipe(ctx); err != nil {
+			return err
+		}
+		p, err := r.Pull(ctx, r.Site.Machine.Pull, site.Overlayfs, ref)
+		if err != nil {
+			return err
+		}
+		r.pulls[v.round] = p
+	} else if err := r.Site.Machine.Restore(ctx, v.disk()); err != nil {
 		return err
 	}
-	for round := v.round; round < r.Rounds; round += r.FullPulls {
-		for _, w := range v.workloads {
-			p, err := r.Before(p)
-			if err != nil {
-				return err
-			}
-			if err := site.DropCaches(); err != nil {
-				return err
-			}
-			if err := r.start(ctx, v, round, w, p, site.Overlayfs, ref); err != nil {
-				return err
-			}
+	for _, w := range v.workloads {
+		p, err := r.Before(r.pulls[v.round%r.FullPulls])
+		if err != nil {
+			return err
+		}
+		if err := site.DropCaches(); err != nil {
+			return err
+		}
+		if err := r.start(ctx, v, w, p, site.Overlayfs, ref); err != nil {
+			return err
 		}
 	}
-	return nil
+	return r.keep(ctx, v)
 }
+
+// keep puts the machine's disk aside for the next round of what is measured.
+func (r *run) keep(ctx context.Context, v visit) error {
+	if v.round+1 == r.Rounds {
+		return nil
+	}
+	return r.Site.Machine.Keep(ctx, v.disk())
+}
+
+// disk names the disk that the rounds of a visit have in turn.
+func (v visit) disk() string { return strings.Join([]string{v.way, v.image, v.link.Name}, "-") }
 
 // keeping is the namespace of containerd in which an image stays, so that the node
 // keeps its index: what is measured knows nothing of it.
@@ -149,41 +160,45 @@ func (r *run) local(ctx context.Context, v visit) error {
 	m, ref := r.Site.Machine, site.Reference(v.image)
 	r.Site.UseHub(r.traced)
 	r.Site.SetNodeArgs(unrecorded)
-	err := r.quickly(ctx, v.link, func() error {
-		if err := r.Wipe(ctx); err != nil {
+	if v.round > 0 {
+		if err := m.Restore(ctx, v.disk()); err != nil {
 			return err
 		}
-		if _, err := m.CtrIn(ctx, keeping, "images", "pull", "--plain-http", "--snapshotter", site.Lighter, ref); err != nil {
+	} else if err := r.quickly(ctx, v.link, func() error { return r.fetchAll(ctx, ref) }); err != nil {
+		return err
+	}
+	for _, w := range v.workloads {
+		// A node that starts has nothing mounted.
+		if err := errors.Join(m.StopNode(), m.StartNode(ctx)); err != nil {
 			return err
 		}
-		_, err := m.Lighter(ctx, "cache", "pin", "--fetch", ref)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	for round := range r.Rounds {
-		for _, w := range v.workloads {
-			// A node that starts has nothing mounted.
-			if err := errors.Join(m.StopNode(), m.StartNode(ctx)); err != nil {
-				return err
-			}
-			if err := errors.Join(m.Reconnect(ctx), site.DropCaches()); err != nil {
-				return err
-			}
-			p, err := r.Pull(ctx, m.Pull, site.Lighter, ref)
-			if err != nil {
-				return err
-			}
-			if err := r.start(ctx, v, round, w, p, site.Lighter, ref); err != nil {
-				return err
-			}
-			if err := m.RemoveImage(ctx, ref); err != nil {
-				return err
-			}
+		if err := errors.Join(m.Reconnect(ctx), site.DropCaches()); err != nil {
+			return err
+		}
+		p, err := r.Pull(ctx, m.Pull, site.Lighter, ref)
+		if err != nil {
+			return err
+		}
+		if err := r.start(ctx, v, w, p, site.Lighter, ref); err != nil {
+			return err
+		}
+		if err := m.RemoveImage(ctx, ref); err != nil {
+			return err
 		}
 	}
-	return nil
+	return r.keep(ctx, v)
+}
+
+// fetchAll brings all of an image to a machine that has nothing.
+func (r *run) fetchAll(ctx context.Context, ref string) error {
+	if err := r.Wipe(ctx); err != nil {
+		return err
+	}
+	if _, err := r.Site.Machine.CtrIn(ctx, keeping, "images", "pull", "--plain-http", "--snapshotter", site.Lighter, ref); err != nil {
+		return err
+	}
+	_, err := r.Site.Machine.Lighter(ctx, "cache", "pin", "--fetch", ref)
+	return err
 }
 
 // quickRate is the rate of a link that nobody waits for.

@@ -87,6 +87,21 @@ func TestContainersRunAndAWipeForgetsThem(t *testing.T) {
 	if again := pull(t, s.Machine); again < whole*9/10 {
 		t.Errorf("after a wipe the pull moved %d bytes, at first %d", again, whole)
 	}
+	if err := s.Machine.Keep(t.Context(), "pulled"); err != nil {
+		t.Fatal(err)
+	}
+	if again := pull(t, s.Machine); again < whole*9/10 {
+		t.Errorf("with its disk put aside the pull moved %d bytes, at first %d", again, whole)
+	}
+	if err := s.Machine.Restore(t.Context(), "pulled"); err != nil {
+		t.Fatal(err)
+	}
+	if again := pull(t, s.Machine); again > whole/10 {
+		t.Errorf("with its former disk the pull moved %d bytes", again)
+	}
+	if ran, err := s.Machine.Run(t.Context(), Overlayfs, Reference("base"), "echo", "hello"); err != nil || ran.Output != "hello\n" {
+		t.Errorf("with its former disk echo printed %q: %v", ran.Output, err)
+	}
 }
 
 // startedVariable makes the test below, started by itself, the one that is killed.

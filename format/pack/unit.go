@@ -73,6 +73,13 @@ func (b *UnitBuilder) Reset() { b.table, b.plain, b.n = b.table[:0], b.plain[:0]
 
 // Encode appends the unit to dst, as docs/format.md says.
 func (b *UnitBuilder) Encode(dst []byte, enc *zstd.Encoder) []byte {
+	dst, _ = b.EncodeWith(dst, func(dst, content []byte) ([]byte, error) { return enc.EncodeAll(content, dst), nil })
+	return dst
+}
+
+// EncodeWith is Encode with another compressor, which appends the content to dst as one
+// zstd frame. Its error is returned.
+func (b *UnitBuilder) EncodeWith(dst []byte, compress func(dst, content []byte) ([]byte, error)) (_ []byte, err error) {
 	content, flags := b.plain, uint32(0)
 	b.turned = append(b.turned[:0], b.plain...)
 	if turn(b.turned) {
@@ -85,9 +92,11 @@ func (b *UnitBuilder) Encode(dst []byte, enc *zstd.Encoder) []byte {
 	dst = binary.LittleEndian.AppendUint32(dst, 0)
 	dst = append(dst, b.table...)
 	frame := len(dst)
-	dst = enc.EncodeAll(content, dst)
+	if dst, err = compress(dst, content); err != nil {
+		return nil, err
+	}
 	binary.LittleEndian.PutUint32(dst[at+12:], uint32(len(dst)-frame))
-	return dst
+	return dst, nil
 }
 
 // Unit is a decoded unit: the plain bytes of its chunks, none of them verified

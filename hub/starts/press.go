@@ -22,7 +22,9 @@ import (
 const (
 	// pressAfter is for how long a layout has to stay before it is pressed.
 	pressAfter = 20 * time.Second
-	pressLevel = zstd.SpeedBestCompression
+	// pressTimeout bounds the pressing of one tree's packs: 2 GiB, at 4 MB/s, while the
+	// processors have other work. Nobody waits for it.
+	pressTimeout = 2 * time.Hour
 	// pressRest is for how long pressing rests while images are taken in, in units of
 	// what it has worked.
 	pressRest = 9
@@ -77,7 +79,7 @@ func (s *Service) pressNext(ctx context.Context) time.Duration {
 		return wait
 	}
 	begin := time.Now()
-	limited, cancel := context.WithTimeout(ctx, layTimeout)
+	limited, cancel := context.WithTimeout(ctx, pressTimeout)
 	defer cancel()
 	switch err := s.press(limited, next, l); {
 	case err == nil:
@@ -105,17 +107,20 @@ func (s *Service) press(ctx context.Context, tree chunk.ID, l *looseLayout) (err
 		return err
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
-	enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(pressLevel), zstd.WithEncoderConcurrency(1),
-		zstd.WithWindowSize(pack.MaxPlain), zstd.WithEncoderCRC(false))
+	p, err := newPresser(s.log)
 	if err != nil {
 		return err
 	}
+	defer p.close()
 	return s.publish(ctx, t, before, l.packs, append(slices.Clone(l.digest), pressedMark), func(ctx context.Context, b *pack.UnitBuilder, dst []byte) ([]byte, error) {
 		if err := s.giveWay(ctx, tree, l); err != nil {
 			return nil, err
 		}
-		inTheWay, err := s.ingest.Lend(ctx, func(*zstd.Encoder) { dst = b.Encode(dst, enc) })
-		if err != nil {
+		var failed error
+		inTheWay, err := s.ingest.Lend(ctx, func(*zstd.Encoder) {
+			dst, failed = b.EncodeWith(dst, func(dst, content []byte) ([]byte, error) { return p.press(ctx, dst, content) })
+		})
+		if err := errors.Join(err, failed); err != nil {
 			return nil, err
 		}
 		return dst, s.rest(ctx, pressRest*inTheWay, tree, l)

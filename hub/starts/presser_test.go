@@ -1,0 +1,100 @@
+package starts
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// Whatever the zstd program does, and if there is none, what is pressed can be decoded.
+func TestPressing(t *testing.T) {
+	content := []byte(strings.Repeat("what compresses, the better the more is tried; ", 10_000))
+	path := os.Getenv("PATH")
+	programs := map[string]string{
+		"none":         "",
+		"fails":        "#!/bin/sh\necho it is broken >&2\nexit 1",
+		"lies":         "#!/bin/sh\necho nonsense",
+		"another's":    "#!/bin/sh\necho other content | PATH=" + path + " zstd --stdout",
+		"says nothing": "#!/bin/sh\n",
+		"says a lot":   "#!/bin/sh\nPATH=" + path + " exec cat /dev/zero",
+	}
+	for name, script := range programs {
+		t.Run(name, func(t *testing.T) {
+			if _, err := exec.LookPath(pressProgram); name == "another's" && err != nil {
+				t.Skip("there is no zstd program")
+			}
+			dir := t.TempDir()
+			if script != "" {
+				if err := os.WriteFile(filepath.Join(dir, pressProgram), []byte(script), 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			t.Setenv("PATH", dir)
+			var log bytes.Buffer
+			got := pressed(t, &log, content)
+			if warned := strings.Contains(log.String(), "without the zstd program"); warned != (script != "") {
+				t.Errorf("warned: %v: %s", warned, log.String())
+			}
+			if len(got) > len(content)/10 {
+				t.Errorf("%d bytes of %d", len(got), len(content))
+			}
+		})
+	}
+}
+
+// pressed presses the content and decodes it again.
+func pressed(t *testing.T, log *bytes.Buffer, content []byte) []byte {
+	t.Helper()
+	p, err := newPresser(slog.New(slog.NewTextHandler(log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.close()
+	got, err := p.press(t.Context(), []byte("before"), content)
+	if err != nil || string(got[:6]) != "before" {
+		t.Fatalf("%q...: %v", got[:min(len(got), 10)], err)
+	}
+	d, err := zstd.NewReader(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if plain, err := d.DecodeAll(got[6:], nil); err != nil || !bytes.Equal(plain, content) {
+		t.Errorf("%d bytes of %d are decoded: %v", len(plain), len(content), err)
+	}
+	return got[6:]
+}
+
+// The program presses better than the library.
+func TestPressingWithTheProgram(t *testing.T) {
+	self, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	content := self[:256<<10]
+	var log bytes.Buffer
+	p, err := newPresser(slog.New(slog.NewTextHandler(&log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.close()
+	if p.program == "" {
+		t.Skip("there is no zstd program")
+	}
+	library := p.library.EncodeAll(content, nil)
+	if program := pressed(t, &log, content); len(program) >= len(library) || log.Len() > 0 {
+		t.Errorf("%d bytes with the program, %d with the library; %s", len(program), len(library), log.String())
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := p.press(gone, nil, content); err == nil || log.Len() > 0 {
+		t.Errorf("given up: %v, %s", err, log.String())
+	}
+}

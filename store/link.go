@@ -52,12 +52,13 @@ const (
 	rateTime = 2 * time.Second
 	tripTime = 10 * time.Second
 	// longTrip is the round trip from which on it is worth asking for more than what a
-	// reader waits for, and leastReach and mostReach bound how much. So many first
-	// bytes have to have been timed before.
+	// reader waits for, and leastReach and mostReach bound how much. leastTrips first
+	// bytes have to have been timed before, spareTrips before connections are made ahead.
 	longTrip   = 4 * time.Millisecond
 	leastReach = 128 << 10
 	mostReach  = 4 << 20
 	leastTrips = 8
+	spareTrips = 4
 	// typicalUnit is what an answer is thought to have until its length is known.
 	typicalUnit = 48 << 10
 )
@@ -227,7 +228,7 @@ func (l *link) isLong() bool {
 	return l.isLongLocked()
 }
 
-func (l *link) isLongLocked() bool { return l.trips > 0 && l.roundTrip() >= longTrip }
+func (l *link) isLongLocked() bool { return l.trips >= spareTrips && l.roundTrip() >= longTrip }
 
 // isNew tells whether what the link holds may still be found out.
 func (l *link) isNew() bool { return l.flat < flatSamples }
@@ -241,8 +242,8 @@ func (l *link) gain() float64 {
 
 func (l *link) window() int64 {
 	most := int64(mostWindow)
-	if l.isNew() {
-		most = firstMost
+	if l.isNew() { // or again, as it carries more than was known
+		most = min(max(firstMost, int64(gain*l.holds())), most)
 	}
 	return min(max(int64(l.gain()*l.holds()), leastWindow), most)
 }

@@ -124,8 +124,12 @@ func (r *run) fullPull(ctx context.Context, v visit) error {
 	} else if err := r.Site.Machine.Restore(ctx, v.disk()); err != nil {
 		return err
 	}
+	pulled, ok := r.pulls[v.round%r.FullPulls]
+	if !ok {
+		return errors.New("the pull that this round belongs to has failed")
+	}
 	for _, w := range v.workloads {
-		p, err := r.Before(r.pulls[v.round%r.FullPulls])
+		p, err := r.Before(pulled)
 		if err != nil {
 			return err
 		}
@@ -135,6 +139,9 @@ func (r *run) fullPull(ctx context.Context, v visit) error {
 		if err := r.start(ctx, v, w, p, site.Overlayfs, ref); err != nil {
 			return err
 		}
+	}
+	if v.round+1 < r.FullPulls { // the next round pulls
+		return nil
 	}
 	return r.keep(ctx, v)
 }

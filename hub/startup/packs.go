@@ -22,25 +22,37 @@ const (
 
 // packs makes packs of the groups.
 func (p *plan) packs() []Pack {
-	var out []Pack
-	left := index.MaxTriggers
 	in := map[chunk.ID]*group{}
 	for _, g := range p.groups {
 		for _, it := range g.items {
 			in[it.ref.ID] = g
 		}
 	}
+	var out []Pack
+	var earlier [][]int64
+	left := index.MaxTriggers
+	add := func(pack *Pack, triggers []int64) {
+		before := len(pack.Triggers)
+		pack.Triggers = append(pack.Triggers, triggers[:min(len(triggers), left)]...)
+		slices.Sort(pack.Triggers)
+		pack.Triggers = slices.Compact(pack.Triggers)
+		left -= len(pack.Triggers) - before
+	}
 	for _, g := range p.groups {
 		pack := Pack{Units: units(g.items), AtMount: g.mount}
 		for _, it := range g.items {
 			pack.Bytes += int64(it.ref.Length)
 		}
+		var before []int64
 		if !g.mount {
-			triggers := p.ways(g, in)
-			pack.Triggers = triggers[:min(len(triggers), left)]
-			left -= len(pack.Triggers)
+			var own []int64
+			own, before = p.ways(g, in)
+			add(&pack, own)
 		}
-		out = append(out, pack)
+		out, earlier = append(out, pack), append(earlier, before)
+	}
+	for i := range out { // of what is left: without them a pack comes later, and not never
+		add(&out[i], earlier[i])
 	}
 	return out
 }
@@ -48,29 +60,28 @@ func (p *plan) packs() []Pack {
 // ways returns the chunks by which each workload comes to a group: the first that it
 // uses of it, and what it uses before them of groups that are nobody's but this one's
 // users'. Of those this one follows as surely, and is there a round trip earlier.
-func (p *plan) ways(g *group, in map[chunk.ID]*group) (triggers []int64) {
+func (p *plan) ways(g *group, in map[chunk.ID]*group) (own, before []int64) {
 	for w, s := range p.all {
 		if !g.users.has(w) {
 			continue
 		}
-		own, before := 0, 0
+		var firsts, others []int64
 		for _, u := range s.uses {
 			switch h := in[u.ref.ID]; {
 			case h == g:
-				own++
-			case own > 0 || before == triggersEach || s.count == 0 || h == nil || h.users&^g.users != 0:
-				continue
-			default:
-				before++
+				firsts = append(firsts, u.extent)
+			case h != nil && len(firsts) == 0 && len(others) < triggersEach && s.count > 0 && h.users&^g.users == 0:
+				others = append(others, u.extent)
 			}
-			triggers = append(triggers, u.extent)
-			if own == triggersEach {
+			if len(firsts) == triggersEach {
 				break
 			}
 		}
+		if own = append(own, firsts...); len(firsts) > 0 {
+			before = append(before, others...)
+		}
 	}
-	slices.Sort(triggers)
-	return slices.Compact(triggers)
+	return own, before
 }
 
 // units cuts a pack: the first units are shorter.

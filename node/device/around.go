@@ -34,7 +34,8 @@ type around struct {
 	work         sync.WaitGroup
 }
 
-// forget has what came for former starts count neither for nor against the next.
+// forget has what came for former starts not count against the next. What of it is read
+// now counts for it.
 func (a *around) forget() {
 	a.file.forget()
 	a.beside.forget()

@@ -1,7 +1,6 @@
 package device
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -161,16 +160,29 @@ func (s *stream) wantLocked(packs []int) {
 		}
 	}
 	if len(tasks) > 0 {
-		// Of those that the same read wants a small one keeps a large one waiting for next to
-		// nothing.
-		slices.SortStableFunc(tasks, func(a, b *task) int { return cmp.Compare(a.pack.Bytes, b.pack.Bytes) })
-		s.queue = append(tasks, s.queue...)
+		s.queue = append(smallFirst(tasks), s.queue...)
 		s.credit.grant()
 	}
 	if !slices.Contains(s.wanted, false) {
 		s.armed.Store(nil)
 	}
 	s.start()
+}
+
+// smallPart is which part of another pack one may have to keep it waiting.
+const smallPart = 16
+
+// smallFirst puts packs that one read wants in the order in which they are fetched: a
+// small one keeps a large one waiting for next to nothing. Else they stay in the hub's
+// order, which is that of their first use.
+func smallFirst(tasks []*task) []*task {
+	var largest int64
+	for _, t := range tasks {
+		largest = max(largest, t.pack.Bytes)
+	}
+	isLarge := func(t *task) int { return map[bool]int{true: 1}[t.pack.Bytes > largest/smallPart] }
+	slices.SortStableFunc(tasks, func(a, b *task) int { return isLarge(a) - isLarge(b) })
+	return tasks
 }
 
 // arm makes the triggers, and wants what follows from what was read before and from

@@ -313,12 +313,21 @@ func TestStreamGoesWhereReadersAre(t *testing.T) {
 	})
 }
 
-// Of packs that one read wants the smallest comes first, whatever their order.
+// Of packs that one read wants a small one comes first, and else the one that the hub
+// names first.
 func TestSmallPacksComeFirst(t *testing.T) {
-	for first := range 2 {
+	for name, test := range map[string]struct {
+		bytes [2]int64
+		first int
+	}{
+		"in order": {[2]int64{3000, 2000}, 0},
+		"small":    {[2]int64{3000, 100}, 1},
+		"large":    {[2]int64{100, 3000}, 0},
+	} {
+		first := test.first
 		h := newStartHub(t)
 		h.startups[0].AtMount, h.startups[0].Triggers = false, h.startups[1].Triggers
-		h.startups[1-first].Bytes = h.startups[first].Bytes + 1
+		h.startups[0].Bytes, h.startups[1].Bytes = test.bytes[0], test.bytes[1]
 		synctest.Test(t, func(t *testing.T) {
 			b := newBegun(t, h, AheadOptions{Limit: plenty})
 			if err := b.ReadAt(t.Context(), make([]byte, 10), h.trigger.Offset); err != nil {
@@ -328,11 +337,11 @@ func TestSmallPacksComeFirst(t *testing.T) {
 				time.Sleep(time.Millisecond)
 			}
 			if _, missing := b.here(1 - first); missing == 0 {
-				t.Errorf("the larger one was not later than pack %d", first)
+				t.Errorf("%s: the other one was not later than pack %d", name, first)
 			}
 			time.Sleep(time.Minute)
 			if _, missing := b.here(1 - first); missing > 0 {
-				t.Errorf("%d of the larger one never came", missing)
+				t.Errorf("%s: %d of the other one never came", name, missing)
 			}
 			b.left(t)
 		})

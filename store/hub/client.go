@@ -74,7 +74,7 @@ func NewClient(o Options) (*Client, error) {
 	}
 	base.Path = strings.TrimSuffix(base.Path, "/")
 	c := &Client{options: o, base: base, url: redacted(base.String()), scope: o.Scope,
-		dialer: dialer{socket: socket, took: last{since: time.Now()}, sent: last{since: time.Now()}}}
+		dialer: newDialer(socket)}
 	transport := &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
 		DialContext:           c.dialer.dial,

@@ -2,36 +2,45 @@ package hub
 
 import (
 	"context"
+	"errors"
 	"net"
+	"slices"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
 	// maxSpares bounds the connections that are made before anybody asks for them,
 	// spareTime for how long one waits to be asked for: hubs and proxies end one that
-	// is silent from its beginning, after some 10 s.
+	// is silent from its beginning, after some 10 s, and wait for it when they end.
 	maxSpares = 24
-	spareTime = 4 * time.Second
+	spareTime = 2 * time.Second
 )
 
 // dialer connects to a hub, or to the proxy before it. Where a round trip is long it
 // keeps some connections ready: who has to make one first waits twice as long.
 type dialer struct {
-	socket     string // path of a Unix socket; empty: as the URL says
-	took, sent last   // a connection; bytes
+	socket     string        // path of a Unix socket; empty: as the URL says
+	took, sent last          // a connection; bytes
+	time       time.Duration // spareTime, but in tests
 
 	mu      sync.Mutex // guards what follows
-	address string     // to which was connected last
+	address string     // the first that was connected to: others are where it redirects to
+	wanted  bool       // somebody has connected since spares were made
 	making  int        // spares on their way
 	spares  []*spare   // the last is the newest
 }
 
+func newDialer(socket string) dialer {
+	return dialer{socket: socket, took: last{since: time.Now()}, sent: last{since: time.Now()}, time: spareTime}
+}
+
 // spare is a connection that nobody uses yet.
 type spare struct {
-	conn    net.Conn
-	address string
-	expire  *time.Timer
+	conn   *net.TCPConn
+	expire *time.Timer
 }
 
 // dial connects, or takes a connection that is there.
@@ -42,16 +51,19 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 	if conn := d.takeSpare(address); conn != nil {
 		return conn, nil
 	}
-	return d.connect(ctx, network, address)
+	conn, err := d.connect(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	return heardConn{conn, &d.sent}, nil
 }
 
 func (d *dialer) connect(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := (&net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}).DialContext(ctx, network, address)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		d.took.note()
 	}
-	d.took.note()
-	return heardConn{conn, &d.sent}, nil
+	return conn, err
 }
 
 // heard tells when something came of the hub last: a connection that it took, or a
@@ -63,55 +75,78 @@ func (d *dialer) heard() time.Time { return latest(d.took.at(), d.sent.at()) }
 func (d *dialer) takeSpare(address string) net.Conn {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.address = address
-	for n := len(d.spares); n > 0; n-- {
+	if d.address == "" {
+		d.address = address
+	}
+	if d.address != address {
+		return nil
+	}
+	d.wanted = true
+	for n := len(d.spares); n > 0; n = len(d.spares) {
 		s := d.spares[n-1]
-		if s.address == address && s.expire.Stop() {
-			d.spares = append(d.spares[:n-1], d.spares[n:]...)
-			return s.conn
+		d.spares = d.spares[:n-1]
+		if !s.expire.Stop() {
+			continue // expire closes it
 		}
+		if isOpen(s.conn) {
+			return heardConn{s.conn, &d.sent}
+		}
+		s.conn.Close()
 	}
 	return nil
 }
 
-// ready has connections made, so that some are there when they are asked for. It does
-// not wait: each is somebody's within dialTimeout, or closed after spareTime.
+// isOpen tells whether the other end has neither closed a connection nor said anything
+// on it: a request on one that is closed would fail, and the hub be taken for broken.
+func isOpen(conn *net.TCPConn) bool {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return false
+	}
+	var peeked error
+	err = raw.Read(func(fd uintptr) bool {
+		_, _, peeked = unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		return true
+	})
+	return err == nil && errors.Is(peeked, unix.EAGAIN)
+}
+
+// ready has connections made if some were wanted since it last did, so that they are
+// there when more are. It does not wait: each is somebody's within dialTimeout, or closed
+// after spareTime.
 func (d *dialer) ready() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.address == "" || d.socket != "" {
+	if !d.wanted || d.socket != "" {
 		return
 	}
+	d.wanted = false
 	for ; d.making+len(d.spares) < maxSpares; d.making++ {
 		address := d.address
 		go func() {
 			conn, err := d.connect(context.Background(), "tcp", address)
-			d.keep(conn, err, address)
+			d.keep(conn, err)
 		}()
 	}
 }
 
 // keep has a connection be ready for a while.
-func (d *dialer) keep(conn net.Conn, err error, address string) {
+func (d *dialer) keep(conn net.Conn, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.making--
-	if err != nil {
+	tcp, ok := conn.(*net.TCPConn)
+	if err != nil || !ok {
 		return // whoever needs one will see
 	}
-	s := &spare{conn: conn, address: address}
-	s.expire = time.AfterFunc(spareTime, func() { d.expire(s) })
+	s := &spare{conn: tcp}
+	s.expire = time.AfterFunc(d.time, func() { d.expire(s) })
 	d.spares = append(d.spares, s)
 }
 
 func (d *dialer) expire(s *spare) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for i, other := range d.spares {
-		if other == s {
-			d.spares = append(d.spares[:i], d.spares[i+1:]...)
-			break
-		}
-	}
+	d.spares = slices.DeleteFunc(d.spares, func(other *spare) bool { return other == s })
 	s.conn.Close()
 }

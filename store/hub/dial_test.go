@@ -1,10 +1,10 @@
 package hub
 
 import (
-	"context"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -41,10 +41,11 @@ func await(t *testing.T, what string, is func() bool) {
 }
 
 // Connections that are ready are used before others are made, there are never more of
-// them than maxSpares, and what nobody uses is closed.
+// them than maxSpares, none are made that nobody wanted, and what nobody uses is closed.
 func TestConnectionsAreReady(t *testing.T) {
 	var conns counted
 	c := clientOf(t, Options{URL: conns.server(t).URL})
+	c.dialer.time = time.Hour
 	if c.ready(); conns.taken.Load() != 0 {
 		t.Error("connections were made to a hub that nobody has asked for anything")
 	}
@@ -59,36 +60,88 @@ func TestConnectionsAreReady(t *testing.T) {
 		}
 		asking.Wait()
 	}
-	ask(1)
-	for range 3 {
-		c.ready()
-	}
-	spares := func() int {
+	spares := func() []*spare {
 		c.dialer.mu.Lock()
 		defer c.dialer.mu.Unlock()
-		return len(c.dialer.spares)
+		return slices.Clone(c.dialer.spares)
 	}
-	await(t, "they are not made", func() bool { return spares() == maxSpares && conns.taken.Load() == 1+maxSpares })
+	ask(1)
+	c.ready()
+	await(t, "they are not made", func() bool { return len(spares()) == maxSpares && conns.taken.Load() == 1+maxSpares })
+	first := spares()[0]
+	c.dialer.expire(first)
+	c.ready()
+	if got := spares(); len(got) != maxSpares-1 || slices.Contains(got, first) {
+		t.Errorf("%d are ready after one has expired that nobody wanted", len(got))
+	}
 	ask(maxSpares / 2)
 	if taken := conns.taken.Load(); taken != 1+maxSpares {
 		t.Errorf("%d connections: it made more although some were ready", taken)
 	}
-	left := spares()
-	await(t, "they are kept for ever", func() bool { return spares() == 0 && int(conns.open.Load()) == 1+maxSpares-left })
+	for _, s := range spares() {
+		c.dialer.expire(s)
+	}
+	await(t, "one is open that has expired", func() bool { return len(spares()) == 0 && conns.open.Load() <= 1+maxSpares/2 })
 	ask(1)
+}
+
+// A connection that the hub has closed meanwhile is not used.
+func TestSparesThatWereClosed(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	address := listener.Addr().String()
+	taken := make(chan net.Conn, maxSpares+2)
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			taken <- conn
+		}
+	}()
+	d := newDialer("")
+	dial := func() net.Conn {
+		conn, err := d.dial(t.Context(), "tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return conn
+	}
+	defer dial().Close()
+	d.ready()
+	closed := map[string]bool{}
+	for range maxSpares + 1 {
+		conn := <-taken
+		closed[conn.RemoteAddr().String()] = true
+		conn.Close()
+	}
+	await(t, "they are not made", func() bool {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return d.making == 0
+	})
+	conn := dial()
+	defer conn.Close()
+	if closed[conn.LocalAddr().String()] {
+		t.Error("a connection was used that the hub had closed")
+	}
 }
 
 // A hub that is not there costs nothing but tries.
 func TestReadyWithoutAHub(t *testing.T) {
-	d := dialer{address: "127.0.0.1:1"}
+	d := newDialer("")
+	if conn, err := d.dial(t.Context(), "tcp", "127.0.0.1:1"); err == nil {
+		conn.Close()
+		t.Error("somebody answers")
+	}
 	d.ready()
 	await(t, "they are still being made", func() bool {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		return d.making == 0 && len(d.spares) == 0
 	})
-	if conn, err := d.dial(context.Background(), "tcp", "127.0.0.1:1"); err == nil {
-		conn.Close()
-		t.Error("somebody answers")
-	}
 }

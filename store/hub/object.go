@@ -118,8 +118,8 @@ type watched struct {
 }
 
 // RoundTrip tells how long the answer's first byte took from when the request had
-// been sent (0: not known), and whether the connection had brought an answer before: a
-// first one takes longer, for whatever there is to agree upon.
+// been sent (0: not known), and whether the connection was one that had been used, or made ahead
+// by the transport itself: on others an answer takes longer, for whatever there is to agree upon.
 func (w *watched) RoundTrip() (took time.Duration, reused bool) {
 	return time.Duration(w.trip.took.Load()), w.trip.reused.Load()
 }

@@ -233,12 +233,11 @@ func (m *Machine) Wipe(ctx context.Context) error {
 // Keep makes the machine as new and keeps its disk under a name, for Restore: its
 // images, snapshots and caches, but no container. What had the name is gone.
 func (m *Machine) Keep(ctx context.Context, name string) error {
-	kept := m.kept(name)
-	err := errors.Join(m.stop(ctx), os.RemoveAll(kept), os.MkdirAll(filepath.Dir(kept), 0o700))
-	if err != nil {
+	if err := m.stop(ctx); err != nil {
 		return err
 	}
-	if err := errors.Join(os.Rename(m.dir, kept), os.MkdirAll(m.dir, 0o711)); err != nil {
+	kept := m.kept(name)
+	if err := errors.Join(os.RemoveAll(kept), os.MkdirAll(filepath.Dir(kept), 0o700), os.Rename(m.dir, kept), os.MkdirAll(m.dir, 0o711)); err != nil {
 		return fmt.Errorf("keep the machine's disk: %w", err)
 	}
 	return m.start(ctx)
@@ -247,10 +246,13 @@ func (m *Machine) Keep(ctx context.Context, name string) error {
 // Restore gives the machine the disk that was kept under a name instead of its own,
 // which is gone, and starts it.
 func (m *Machine) Restore(ctx context.Context, name string) error {
-	if err := errors.Join(m.stop(ctx), os.RemoveAll(m.dir)); err != nil {
-		return fmt.Errorf("wipe the machine: %w", err)
+	if _, err := os.Stat(m.kept(name)); err != nil {
+		return fmt.Errorf("restore the machine's disk: %w", err)
 	}
-	if err := os.Rename(m.kept(name), m.dir); err != nil {
+	if err := m.stop(ctx); err != nil {
+		return err
+	}
+	if err := errors.Join(os.RemoveAll(m.dir), os.Rename(m.kept(name), m.dir)); err != nil {
 		return fmt.Errorf("restore the machine's disk: %w", err)
 	}
 	return m.start(ctx)

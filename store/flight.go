@@ -225,8 +225,8 @@ func (u *Units) watch(f *flight, length int64, body io.Reader) io.Reader {
 	if known, ok := body.(interface{ RoundTrip() (time.Duration, bool) }); ok {
 		trip, reused = known.RoundTrip()
 	}
-	streams := u.link.answer(&f.crossing, min(length, pack.MaxStored), trip, reused)
-	if s, ok := u.source.(interface{ Ready() }); ok && streams && u.link.isLong() {
+	worthConnecting := u.link.answer(&f.crossing, min(length, pack.MaxStored), trip, reused)
+	if s, ok := u.source.(interface{ Ready() }); ok && worthConnecting {
 		s.Ready()
 	}
 	return readerFunc(func(b []byte) (int, error) {

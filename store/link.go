@@ -106,8 +106,8 @@ func (l *link) expect(c *crossing, n int64) {
 
 // answer says that an answer of that length (-1: not known) has begun, how long its
 // first byte took, and whether its connection had brought one before. It tells whether
-// it is one of a stream.
-func (l *link) answer(c *crossing, length int64, trip time.Duration, reused bool) (streams bool) {
+// it is one of a stream over a long way, for which connections are worth making ahead.
+func (l *link) answer(c *crossing, length int64, trip time.Duration, reused bool) (worthConnecting bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if length >= 0 {
@@ -131,7 +131,7 @@ func (l *link) answer(c *crossing, length int64, trip time.Duration, reused bool
 			l.flat, l.late = flatSamples, 0
 		}
 	}
-	return c.paced
+	return c.paced && l.trips >= spareTrips && l.isLong()
 }
 
 // arrive says that n bytes have come.
@@ -212,7 +212,7 @@ func (l *link) holds() float64 {
 func (l *link) reach() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.trips < leastTrips || !l.isLongLocked() {
+	if l.trips < leastTrips || !l.isLong() {
 		return 0
 	}
 	if l.onTheWay >= l.window() {
@@ -221,14 +221,8 @@ func (l *link) reach() int64 {
 	return min(max(int64(gain*l.holds()), leastReach), mostReach)
 }
 
-// isLong tells whether a round trip is known to be worth something to be saved.
-func (l *link) isLong() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.isLongLocked()
-}
-
-func (l *link) isLongLocked() bool { return l.trips >= spareTrips && l.roundTrip() >= longTrip }
+// isLong tells whether a round trip is long enough for something to be done against it.
+func (l *link) isLong() bool { return l.roundTrip() >= longTrip }
 
 // isNew tells whether what the link holds may still be found out.
 func (l *link) isNew() bool { return l.flat < flatSamples }

@@ -180,9 +180,15 @@ func smallFirst(tasks []*task) []*task {
 	for _, t := range tasks {
 		largest = max(largest, t.pack.Bytes)
 	}
-	isLarge := func(t *task) int { return map[bool]int{true: 1}[t.pack.Bytes > largest/smallPart] }
-	slices.SortStableFunc(tasks, func(a, b *task) int { return isLarge(a) - isLarge(b) })
-	return tasks
+	var small, others []*task
+	for _, t := range tasks {
+		if t.pack.Bytes <= largest/smallPart {
+			small = append(small, t)
+		} else {
+			others = append(others, t)
+		}
+	}
+	return append(small, others...)
 }
 
 // arm makes the triggers, and wants what follows from what was read before and from

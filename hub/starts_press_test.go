@@ -71,8 +71,8 @@ func TestStartupPacksArePressed(t *testing.T) {
 	if err != nil || former == "" {
 		t.Fatalf("it was not laid out before it was pressed: %q, %v", former, err)
 	}
-	if packs[0].Bytes >= info.Size()*98/100 {
-		t.Errorf("%d bytes were pressed to %d", info.Size(), packs[0].Bytes)
+	if packs[0].Bytes() >= info.Size()*98/100 {
+		t.Errorf("%d bytes were pressed to %d", info.Size(), packs[0].Bytes())
 	}
 	th.fetchTree(got.Chain)
 	if problems := th.problems("a:1"); problems != "" {
@@ -135,7 +135,7 @@ func TestPressingSurvivesTheHub(t *testing.T) {
 		th.traced(m, 2, 1)
 		th.pressed("a:1")
 	}
-	if after, _ := th.startups(m); len(after) != len(before) || after[0].Bytes >= before[0].Bytes || h.starts.Counts().Laid != 0 {
+	if after, _ := th.startups(m); len(after) != len(before) || after[0].Bytes() >= before[0].Bytes() || h.starts.Counts().Laid != 0 {
 		t.Errorf("there was %+v, is %+v", before, after)
 	}
 }

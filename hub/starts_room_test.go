@@ -149,7 +149,7 @@ func TestRoomForOneImagesStartupPacks(t *testing.T) {
 	packs, in := h.startups(large)
 	bytes := int64(0)
 	for _, p := range packs {
-		bytes += p.Bytes
+		bytes += p.Bytes()
 	}
 	if bytes == 0 || bytes > c.StartupBytes/4+10_000 || in[0] != 0 {
 		t.Errorf("it has %d bytes of packs, which have the files %v", bytes, in)

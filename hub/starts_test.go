@@ -156,7 +156,7 @@ func TestTraceBecomesStartupPack(t *testing.T) {
 		t.Errorf("verify: %s", problems)
 	}
 	after := h.inspect("a:1")
-	if after.StartupPacks != 1 || after.StartupBytes < packs[0].Bytes || after.StartupBytes > packs[0].Bytes+1000 {
+	if after.StartupPacks != 1 || after.StartupBytes < packs[0].Bytes() || after.StartupBytes > packs[0].Bytes()+1000 {
 		t.Errorf("inspect says %d startup packs of %d bytes, the locations %+v", after.StartupPacks, after.StartupBytes, packs)
 	}
 	after.StartupPacks, after.StartupBytes, after.IndexWire = inspected.StartupPacks, inspected.StartupBytes, inspected.IndexWire

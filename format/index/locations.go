@@ -13,32 +13,46 @@ import (
 // docs/format.md has the bytes.
 const (
 	locationsMagic  = "LIGHTLOC"
-	locationsFormat = 2
-	locationsHeader = 64
-	startupSize     = 24
+	locationsFormat = 3
+	locationsHeader = 68
+	startupSize     = 16
 	triggerSize     = 4
+	unitSize        = 4
 	locationSize    = 8
 	unknownPack     = ^uint32(0)
 	maxPacks        = 1 << 24
 	atMount         = 1 // a startup pack's flag
 
-	// MaxStartups bounds the startup packs of one tree, MaxTriggers the triggers
-	// of all of them.
+	// MaxStartups bounds the startup packs of one tree, MaxTriggers and MaxUnits the
+	// triggers and the units of all of them.
 	MaxStartups = 64
 	MaxTriggers = 4096
+	MaxUnits    = 65_536 // as many as format/pack has in one
 
-	maxUnits     = 65_536    // of a pack, as format/pack has it
 	maxUnitBytes = 4_718_592 // of a whole unit, encoded
+
+	// The format before says of a startup pack only how large all its units are, in an
+	// entry that is longer.
+	formerFormat  = 2
+	formerHeader  = 64
+	formerStartup = 24
 )
 
 // Startup is a pack whose chunks are those that starts of the tree use
 // together, in order of first use: so all of it is worth fetching at once.
 type Startup struct {
 	Pack     chunk.ID
-	Units    int     // all of the pack's, 1 to 65,536
-	Bytes    int64   // of all units, encoded
-	AtMount  bool    // fetch it as soon as the tree is wanted
-	Triggers []int64 // extents of whose reading it follows that the pack is wanted, ascending
+	Units    []uint32 // how many bytes each of the pack's units has, encoded; at least one unit
+	AtMount  bool     // fetch it as soon as the tree is wanted
+	Triggers []int64  // extents of whose reading it follows that the pack is wanted, ascending
+}
+
+// Bytes returns how many bytes all units have, encoded.
+func (s *Startup) Bytes() (n int64) {
+	for _, unit := range s.Units {
+		n += int64(unit)
+	}
+	return n
 }
 
 // LocationsBuilder collects the locations of one tree's extents, in order.
@@ -79,11 +93,12 @@ func (b *LocationsBuilder) Startup(s Startup) { b.startups = append(b.startups, 
 // Encode returns the locations' bytes.
 func (b *LocationsBuilder) Encode() []byte {
 	startups := b.sound()
-	triggers := 0
+	triggers, units := 0, 0
 	for _, s := range startups {
 		triggers += len(s.Triggers)
+		units += len(s.Units)
 	}
-	out := make([]byte, 0, locationsHeader+startupSize*len(startups)+triggerSize*triggers+len(b.ids)+len(b.records))
+	out := make([]byte, 0, locationsHeader+startupSize*len(startups)+triggerSize*triggers+unitSize*units+len(b.ids)+len(b.records))
 	out = append(out, locationsMagic...)
 	out = binary.LittleEndian.AppendUint32(out, locationsFormat)
 	out = binary.LittleEndian.AppendUint32(out, uint32(len(b.packs)))
@@ -91,16 +106,21 @@ func (b *LocationsBuilder) Encode() []byte {
 	out = append(out, b.tree[:]...)
 	out = binary.LittleEndian.AppendUint32(out, uint32(len(startups)))
 	out = binary.LittleEndian.AppendUint32(out, uint32(triggers))
+	out = binary.LittleEndian.AppendUint32(out, uint32(units))
 	for _, s := range startups {
 		out = binary.LittleEndian.AppendUint32(out, b.packs[s.Pack])
-		out = binary.LittleEndian.AppendUint32(out, uint32(s.Units))
+		out = binary.LittleEndian.AppendUint32(out, uint32(len(s.Units)))
 		out = binary.LittleEndian.AppendUint32(out, flagsOf(s))
 		out = binary.LittleEndian.AppendUint32(out, uint32(len(s.Triggers)))
-		out = binary.LittleEndian.AppendUint64(out, uint64(s.Bytes))
 	}
 	for _, s := range startups {
 		for _, t := range s.Triggers {
 			out = binary.LittleEndian.AppendUint32(out, uint32(t))
+		}
+	}
+	for _, s := range startups {
+		for _, bytes := range s.Units {
+			out = binary.LittleEndian.AppendUint32(out, bytes)
 		}
 	}
 	out = append(out, b.ids...)
@@ -117,24 +137,25 @@ func flagsOf(s Startup) uint32 {
 // sound returns the startup packs as the format allows them.
 func (b *LocationsBuilder) sound() []Startup {
 	var out []Startup
-	extents, left := int64(len(b.records)/locationSize), MaxTriggers
+	extents, triggersLeft, unitsLeft := int64(len(b.records)/locationSize), MaxTriggers, MaxUnits
 	named := map[chunk.ID]bool{}
 	for _, s := range b.startups {
-		if _, used := b.packs[s.Pack]; !used || named[s.Pack] || len(out) == MaxStartups || !soundSize(int64(s.Units), s.Bytes) {
+		if _, used := b.packs[s.Pack]; !used || named[s.Pack] || len(out) == MaxStartups || !areSound(s.Units) || len(s.Units) > unitsLeft {
 			continue
 		}
 		named[s.Pack] = true
 		triggers := slices.DeleteFunc(slices.Clone(s.Triggers), func(t int64) bool { return t < 0 || t >= extents })
 		slices.Sort(triggers)
 		triggers = slices.Compact(triggers)
-		s.Triggers = triggers[:min(len(triggers), left)]
-		left -= len(s.Triggers)
+		s.Triggers = triggers[:min(len(triggers), triggersLeft)]
+		triggersLeft -= len(s.Triggers)
+		unitsLeft -= len(s.Units)
 		out = append(out, s)
 	}
 	return out
 }
 
-// soundSize tells whether a pack may have so many units, of so many bytes.
-func soundSize(units, bytes int64) bool {
-	return units >= 1 && units <= maxUnits && bytes >= 1 && bytes <= units*maxUnitBytes
+// areSound tells whether a pack may have units of so many bytes.
+func areSound(units []uint32) bool {
+	return len(units) > 0 && !slices.ContainsFunc(units, func(n uint32) bool { return n == 0 || n > maxUnitBytes })
 }

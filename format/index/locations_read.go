@@ -27,46 +27,78 @@ type Locations struct {
 // number of extents (-1: not known yet), from the size bytes of r.
 func OpenLocations(r io.ReaderAt, size int64, tree chunk.ID, extents int64) (*Locations, error) {
 	var h [locationsHeader]byte
-	if _, err := r.ReadAt(h[:], 0); err != nil {
+	if n, err := r.ReadAt(h[:], 0); n < formerHeader {
 		return nil, fmt.Errorf("read the locations: %w", noEOF(err))
 	}
+	format, header, entry := binary.LittleEndian.Uint32(h[8:]), int64(locationsHeader), int64(startupSize)
 	packs := int64(binary.LittleEndian.Uint32(h[12:]))
 	n := binary.LittleEndian.Uint64(h[16:])
 	startups := int64(binary.LittleEndian.Uint32(h[56:]))
 	triggers := int64(binary.LittleEndian.Uint32(h[60:]))
+	units := int64(binary.LittleEndian.Uint32(h[64:]))
+	if format == formerFormat {
+		header, entry, units = formerHeader, formerStartup, 0
+	}
 	if extents < 0 {
 		extents = int64(min(n, uint64(size)))
 	}
-	begin := locationsHeader + startups*startupSize + triggers*triggerSize
+	begin := header + startups*entry + triggers*triggerSize + units*unitSize
 	switch {
-	case string(h[:8]) != locationsMagic || binary.LittleEndian.Uint32(h[8:]) != locationsFormat:
-		return nil, fmt.Errorf("not locations of format %d", locationsFormat)
+	case string(h[:8]) != locationsMagic || format != locationsFormat && format != formerFormat:
+		return nil, fmt.Errorf("not locations of format %d or %d", formerFormat, locationsFormat)
 	case chunk.ID(h[24:56]) != tree:
 		return nil, fmt.Errorf("locations of tree %s, not of %s", chunk.ID(h[24:56]).Short(), tree.Short())
-	case startups > min(packs, MaxStartups) || triggers > MaxTriggers:
-		return nil, fmt.Errorf("locations with %d startup packs and %d triggers", startups, triggers)
+	case startups > min(packs, MaxStartups) || triggers > MaxTriggers || units > MaxUnits:
+		return nil, fmt.Errorf("locations with %d startup packs, %d triggers and %d units of them", startups, triggers, units)
 	case n != uint64(extents) || packs > min(extents, maxPacks) || size != begin+packs*chunk.Size+extents*locationSize:
 		return nil, fmt.Errorf("locations of %d bytes do not fit %d extents", size, extents)
 	}
 	l := &Locations{r: r, n: extents, records: begin + packs*chunk.Size}
-	head := make([]byte, l.records-locationsHeader)
-	if _, err := r.ReadAt(head, locationsHeader); err != nil && len(head) > 0 {
+	head := make([]byte, l.records-header)
+	if _, err := r.ReadAt(head, header); err != nil && len(head) > 0 {
 		return nil, fmt.Errorf("read the locations: %w", noEOF(err))
 	}
-	l.packs = head[begin-locationsHeader:]
-	if err := l.readStartups(head[:startups*startupSize], head[startups*startupSize:begin-locationsHeader]); err != nil {
+	l.packs = head[begin-header:]
+	table, lists := head[:startups*entry], head[startups*entry:begin-header]
+	sizes := lists[triggers*triggerSize:]
+	if format == formerFormat {
+		var err error
+		if table, sizes, err = fromFormer(table); err != nil {
+			return nil, err
+		}
+	}
+	if err := l.readStartups(table, lists[:triggers*triggerSize], sizes); err != nil {
 		return nil, err
 	}
 	return l, nil
 }
 
-// MaxLocations returns what the locations of so many extents take at most, in bytes.
-func MaxLocations(extents int64) int64 {
-	return locationsHeader + MaxStartups*startupSize + MaxTriggers*triggerSize + min(extents, maxPacks)*chunk.Size + extents*locationSize
+// fromFormer returns a table of startup packs as it is now, and sizes of their units: each
+// has as many bytes as they have on average.
+func fromFormer(former []byte) (table, sizes []byte, err error) {
+	left := uint64(MaxUnits)
+	for ; len(former) > 0; former = former[formerStartup:] {
+		table = append(table, former[:startupSize]...)
+		units, size := uint64(binary.LittleEndian.Uint32(former[4:])), binary.LittleEndian.Uint64(former[16:])
+		if units == 0 || units > left || size == 0 || size > units*maxUnitBytes {
+			return nil, nil, fmt.Errorf("a startup pack of %d units of %d bytes in the locations", units, size)
+		}
+		left -= units
+		for range units {
+			sizes = binary.LittleEndian.AppendUint32(sizes, uint32((size+units-1)/units))
+		}
+	}
+	return table, sizes, nil
 }
 
-// readStartups reads the table of startup packs and the list of their triggers.
-func (l *Locations) readStartups(table, triggers []byte) error {
+// MaxLocations returns what the locations of so many extents take at most, in bytes.
+func MaxLocations(extents int64) int64 {
+	return locationsHeader + MaxStartups*startupSize + MaxTriggers*triggerSize + MaxUnits*unitSize + min(extents, maxPacks)*chunk.Size + extents*locationSize
+}
+
+// readStartups reads the table of startup packs and the lists of their triggers and of
+// their units' sizes.
+func (l *Locations) readStartups(table, triggers, units []byte) error {
 	named := map[chunk.ID]bool{}
 	for ; len(table) > 0; table = table[startupSize:] {
 		s, err := l.readStartup(table)
@@ -89,27 +121,34 @@ func (l *Locations) readStartups(table, triggers []byte) error {
 			s.Triggers = append(s.Triggers, t)
 			last, triggers = t, triggers[triggerSize:]
 		}
+		if count = int64(binary.LittleEndian.Uint32(table[4:])); count > int64(len(units)/unitSize) {
+			return fmt.Errorf("startup pack %s has more units than there are", s.Pack.Short())
+		}
+		for ; count > 0; count-- {
+			s.Units = append(s.Units, binary.LittleEndian.Uint32(units))
+			units = units[unitSize:]
+		}
+		if !areSound(s.Units) {
+			return fmt.Errorf("startup pack %s has no units, or one of a size that none has", s.Pack.Short())
+		}
 		l.startups = append(l.startups, s)
 	}
-	if len(triggers) > 0 {
-		return errors.New("triggers of no startup pack in the locations")
+	if len(triggers) > 0 || len(units) > 0 {
+		return errors.New("triggers or units of no startup pack in the locations")
 	}
 	return nil
 }
 
-// readStartup reads one entry of the table, without its triggers.
+// readStartup reads one entry of the table, without what stands in the lists.
 func (l *Locations) readStartup(b []byte) (Startup, error) {
-	which, units := binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint32(b[4:])
-	flags, size := binary.LittleEndian.Uint32(b[8:]), binary.LittleEndian.Uint64(b[16:])
+	which, flags := binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint32(b[8:])
 	switch {
 	case int64(which) >= int64(len(l.packs)/chunk.Size):
 		return Startup{}, fmt.Errorf("pack %d is out of bounds", which)
 	case flags&^atMount != 0:
 		return Startup{}, fmt.Errorf("unknown flags %#x", flags)
-	case size > 1<<62 || !soundSize(int64(units), int64(size)):
-		return Startup{}, fmt.Errorf("%d units of %d bytes", units, size)
 	}
-	return Startup{Pack: l.pack(which), Units: int(units), Bytes: int64(size), AtMount: flags&atMount != 0}, nil
+	return Startup{Pack: l.pack(which), AtMount: flags&atMount != 0}, nil
 }
 
 func (l *Locations) pack(which uint32) chunk.ID {
@@ -121,7 +160,7 @@ func (l *Locations) pack(which uint32) chunk.ID {
 func (l *Locations) Startups() []Startup {
 	out := slices.Clone(l.startups)
 	for i := range out {
-		out[i].Triggers = slices.Clone(out[i].Triggers)
+		out[i].Triggers, out[i].Units = slices.Clone(out[i].Triggers), slices.Clone(out[i].Units)
 	}
 	return out
 }

@@ -16,8 +16,8 @@ import (
 func sampleLocations() (enc []byte, units []chunk.Unit, startups []Startup) {
 	units = []chunk.Unit{{Pack: id(1), N: 0}, {Pack: id(1), N: 1}, {}, {Pack: id(2), N: 7}, {Pack: id(3), N: 0}}
 	startups = []Startup{
-		{Pack: id(2), Units: 8, Bytes: 1 << 20, AtMount: true},
-		{Pack: id(3), Units: 1, Bytes: 4711, Triggers: []int64{0, 4}},
+		{Pack: id(2), Units: []uint32{1 << 20, 815}, AtMount: true},
+		{Pack: id(3), Units: []uint32{4711}, Triggers: []int64{0, 4}},
 	}
 	b := NewLocations(id(9))
 	for _, s := range startups { // their packs may be named before any extent lies in them
@@ -69,18 +69,19 @@ func TestLocationsThatAreWrong(t *testing.T) {
 		"many startup packs":  func(b []byte) []byte { b[56] = 65; return append(b, make([]byte, 63*startupSize)...) },
 		"more than packs":     func(b []byte) []byte { b[56] = 4; return append(b, make([]byte, 2*startupSize)...) },
 		"many triggers":       func(b []byte) []byte { b[61] = 17; return append(b, make([]byte, 17*256*triggerSize)...) },
-		"a pack out of them":  func(b []byte) []byte { b[64] = 3; return b },
-		"the same pack":       func(b []byte) []byte { b[64] = 2; return b },
-		"no units":            func(b []byte) []byte { b[68] = 0; return b },
-		"many units":          func(b []byte) []byte { b[70] = 2; return b },
-		"unknown flag":        func(b []byte) []byte { b[72] = 3; return b },
-		"no bytes":            func(b []byte) []byte { copy(b[80:], make([]byte, 8)); return b },
-		"bytes beyond units":  func(b []byte) []byte { b[84] = 1; return b },
-		"negative bytes":      func(b []byte) []byte { b[87] = 0x80; return b },
-		"a trigger too many":  func(b []byte) []byte { b[100] = 3; return b },
-		"a trigger too few":   func(b []byte) []byte { b[100] = 1; return b },
-		"a trigger beyond":    func(b []byte) []byte { b[116] = 5; return b },
-		"triggers not sorted": func(b []byte) []byte { b[112] = 4; return b },
+		"many units":          func(b []byte) []byte { b[66] = 1; return append(b, make([]byte, MaxUnits*unitSize)...) },
+		"a pack out of them":  func(b []byte) []byte { b[68] = 3; return b },
+		"the same pack":       func(b []byte) []byte { b[68] = 2; return b },
+		"no units":            func(b []byte) []byte { b[72] = 0; return b },
+		"a unit too many":     func(b []byte) []byte { b[72] = 3; return b },
+		"a unit too few":      func(b []byte) []byte { b[72] = 1; return b },
+		"unknown flag":        func(b []byte) []byte { b[76] = 3; return b },
+		"a trigger too many":  func(b []byte) []byte { b[96] = 3; return b },
+		"a trigger too few":   func(b []byte) []byte { b[96] = 1; return b },
+		"a trigger beyond":    func(b []byte) []byte { b[104] = 5; return b },
+		"triggers not sorted": func(b []byte) []byte { b[100] = 4; return b },
+		"an empty unit":       func(b []byte) []byte { copy(b[108:], make([]byte, unitSize)); return b },
+		"a unit too large":    func(b []byte) []byte { b[111] = 1; return b },
 	} {
 		for _, extents := range []int64{n, -1} {
 			if l, err := openBytes(spoil(bytes.Clone(enc)), id(9), extents); err == nil {
@@ -93,6 +94,55 @@ func TestLocationsThatAreWrong(t *testing.T) {
 	}
 	if _, err := openBytes(enc, id(9), n-1); err == nil {
 		t.Error("locations of more extents were accepted")
+	}
+}
+
+// former makes locations what they were in the format before: a startup pack said how large
+// all its units are, and no more.
+func former(enc []byte, startups []Startup) []byte {
+	out := slices.Clone(enc[:formerHeader])
+	out[8] = formerFormat
+	rest := enc[locationsHeader:]
+	triggers, units := 0, 0
+	for i, s := range startups {
+		out = append(out, rest[i*startupSize:][:startupSize]...)
+		out = binary.LittleEndian.AppendUint64(out, uint64(s.Bytes()))
+		triggers, units = triggers+len(s.Triggers), units+len(s.Units)
+	}
+	rest = rest[len(startups)*startupSize:]
+	out = append(out, rest[:triggers*triggerSize]...)
+	return append(out, rest[triggers*triggerSize+units*unitSize:]...)
+}
+
+// Locations of the format before say the same, but for the sizes of units.
+func TestLocationsOfTheFormatBefore(t *testing.T) {
+	enc, units, startups := sampleLocations()
+	old := former(enc, startups)
+	l, err := openBytes(old, id(9), int64(len(units)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range units {
+		if got, err := l.Unit(int64(i)); err != nil || got != want {
+			t.Errorf("location %d is %v, error %v; want %v", i, got, err, want)
+		}
+	}
+	startups[0].Units = slices.Repeat([]uint32{(1<<20 + 815 + 1) / 2}, 2)
+	if got := l.Startups(); !reflect.DeepEqual(got, startups) {
+		t.Errorf("startup packs %v, want %v", got, startups)
+	}
+	for name, spoil := range map[string]func(b []byte){
+		"no units":           func(b []byte) { b[68] = 0 },
+		"many units":         func(b []byte) { b[70] = 2 },
+		"no bytes":           func(b []byte) { copy(b[80:], make([]byte, 8)) },
+		"bytes beyond units": func(b []byte) { b[84] = 1 },
+		"negative bytes":     func(b []byte) { b[87] = 0x80 },
+	} {
+		b := bytes.Clone(old)
+		spoil(b)
+		if _, err := openBytes(b, id(9), int64(len(units))); err == nil {
+			t.Errorf("%s was accepted", name)
+		}
 	}
 }
 
@@ -151,10 +201,12 @@ func TestLocationsWithinBounds(t *testing.T) {
 	for i := range int64(200) {
 		all = append(all, 150-i, 50)
 	}
-	b.Startup(Startup{Pack: id(200), Units: 1, Bytes: 1})
-	b.Startup(Startup{Pack: id(2), Units: 0, Bytes: 1})
+	b.Startup(Startup{Pack: id(200), Units: []uint32{1}})
+	for _, units := range [][]uint32{{}, {1, 0}, {maxUnitBytes + 1}, make([]uint32, MaxUnits+1)} {
+		b.Startup(Startup{Pack: id(2), Units: units})
+	}
 	for i := range 100 {
-		s := Startup{Pack: id(1 + i), Units: 1, Bytes: 1, Triggers: all}
+		s := Startup{Pack: id(1 + i), Units: slices.Repeat([]uint32{maxUnitBytes}, MaxUnits/MaxStartups), Triggers: all}
 		b.Startup(s)
 		b.Startup(s)
 	}
@@ -176,11 +228,12 @@ func TestLocationsWithinBounds(t *testing.T) {
 }
 
 func FuzzOpenLocations(f *testing.F) {
-	enc, _, _ := sampleLocations()
+	enc, _, startups := sampleLocations()
 	f.Add(enc)
 	b := NewLocations(id(9))
 	b.Add(chunk.Unit{Pack: id(1), N: 3})
 	f.Add(b.Encode())
+	f.Add(former(enc, startups))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		l, err := openBytes(b, id(9), -1)
 		if err != nil {

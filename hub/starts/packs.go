@@ -64,7 +64,7 @@ func (w *work) pack(ctx context.Context, p *startup.Pack) error {
 	}
 	defer file.Close()
 	writer := pack.NewWriter(file)
-	named := index.Startup{Units: len(p.Units), AtMount: p.AtMount, Triggers: p.Triggers}
+	named := index.Startup{AtMount: p.AtMount, Triggers: p.Triggers}
 	var builder pack.UnitBuilder
 	var encoded []byte
 	for _, refs := range p.Units {
@@ -77,7 +77,7 @@ func (w *work) pack(ctx context.Context, p *startup.Pack) error {
 		if _, err := writer.Add(encoded); err != nil {
 			return err
 		}
-		named.Bytes += int64(len(encoded))
+		named.Units = append(named.Units, uint32(len(encoded)))
 	}
 	id, size, err := writer.Close()
 	if err := errors.Join(err, file.Sync()); err != nil {

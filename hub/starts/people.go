@@ -135,7 +135,7 @@ func (s *Service) Describe(ctx context.Context, image catalog.Image) (wire.Start
 	packed := map[chunk.ID]int{}
 	if locations != nil {
 		for _, p := range locations.Startups() {
-			d.Packs = append(d.Packs, wire.StartupPack{Pack: p.Pack.String(), Units: p.Units, Bytes: p.Bytes, AtMount: p.AtMount, Triggers: len(p.Triggers)})
+			d.Packs = append(d.Packs, wire.StartupPack{Pack: p.Pack.String(), Units: len(p.Units), Bytes: p.Bytes(), AtMount: p.AtMount, Triggers: len(p.Triggers)})
 		}
 		if len(kept) > 0 {
 			if packed, err = s.packed(ctx, image.Tree, locations); err != nil {

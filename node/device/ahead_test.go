@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -80,8 +81,8 @@ func TestOtherStartsAreNotReadAhead(t *testing.T) {
 		}
 	}
 	n := without.extents.Extents
-	b.Startup(index.Startup{Pack: mine, Units: int(n), Bytes: 1 << 20, AtMount: true})
-	b.Startup(index.Startup{Pack: others, Units: int(n), Bytes: 1 << 20, Triggers: []int64{n - 1}})
+	b.Startup(index.Startup{Pack: mine, Units: slices.Repeat([]uint32{1000}, int(n)), AtMount: true})
+	b.Startup(index.Startup{Pack: others, Units: slices.Repeat([]uint32{1000}, int(n)), Triggers: []int64{n - 1}})
 	encoded := b.Encode()
 	locations, err := index.OpenLocations(bytes.NewReader(encoded), int64(len(encoded)), without.extents.ID(), n)
 	if err != nil {

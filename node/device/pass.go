@@ -88,7 +88,7 @@ func (s *stream) fetch(t *task, unit prefetch.Unit, p *pass) bool {
 		<-p.room
 		return false
 	}
-	came, err := s.device.chunks.Stream(s.ctx, ref, t.pack.Bytes/int64(t.pack.Units))
+	came, err := s.device.chunks.Stream(s.ctx, ref, int64(t.pack.Units[unit.N]))
 	if err != nil || came == nil {
 		<-p.room
 		s.take(-plain)

@@ -178,11 +178,11 @@ const smallPart = 16
 func smallFirst(tasks []*task) []*task {
 	var largest int64
 	for _, t := range tasks {
-		largest = max(largest, t.pack.Bytes)
+		largest = max(largest, t.pack.Bytes())
 	}
 	var small, others []*task
 	for _, t := range tasks {
-		if t.pack.Bytes <= largest/smallPart {
+		if t.pack.Bytes() <= largest/smallPart {
 			small = append(small, t)
 		} else {
 			others = append(others, t)

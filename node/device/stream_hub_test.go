@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -49,11 +50,11 @@ func newStartHub(t testing.TB) *startHub {
 	for g := range 3 {
 		id := chunk.Sum([]byte{byte(g)})
 		var b pack.UnitBuilder
-		count, size := 0, int64(0)
+		count, sizes := 0, []uint32(nil)
 		flush := func() {
 			if b.Len() > 0 {
 				unit := b.Encode(nil, zstdEncoder)
-				size += int64(len(unit))
+				sizes = append(sizes, uint32(len(unit)))
 				h.units[chunk.Unit{Pack: id, N: uint32(count)}] = unit
 				count++
 				b.Reset()
@@ -76,9 +77,9 @@ func newStartHub(t testing.TB) *startHub {
 		switch g {
 		case 0:
 			h.first, _ = h.extents.Extent(0)
-			h.startups = append(h.startups, index.Startup{Pack: id, Units: count, Bytes: size, AtMount: true})
+			h.startups = append(h.startups, index.Startup{Pack: id, Units: sizes, AtMount: true})
 		case 1:
-			h.startups = append(h.startups, index.Startup{Pack: id, Units: count, Bytes: size, Triggers: []int64{n / 3}})
+			h.startups = append(h.startups, index.Startup{Pack: id, Units: sizes, Triggers: []int64{n / 3}})
 			h.trigger, _ = h.extents.Extent(n / 3)
 		}
 	}
@@ -91,6 +92,11 @@ func newStartHub(t testing.TB) *startHub {
 		h.locations.Add(places[e.ID])
 	}
 	return h
+}
+
+// sized has the locations say that each unit of a startup pack has n bytes.
+func (h *startHub) sized(pack, n int) {
+	h.startups[pack].Units = slices.Repeat([]uint32{uint32(n)}, len(h.startups[pack].Units))
 }
 
 // open returns the tree's locations, as startups has them.

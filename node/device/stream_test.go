@@ -2,6 +2,7 @@ package device
 
 import (
 	"errors"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -103,9 +104,9 @@ func TestStreamOfLies(t *testing.T) {
 		"no end": func(h *startHub) {
 			h.fail = func(chunk.Unit) ([]byte, error) { return make([]byte, pack.MaxStored+1), nil }
 		},
-		"fewer units": func(h *startHub) { h.startups[0].Units = 1; h.startups[0].Bytes = 1 },
-		"more units":  func(h *startHub) { h.startups[0].Units = 65536; h.startups[0].Bytes = 65536 * (4 << 20) },
-		"one byte":    func(h *startHub) { h.startups[0].Bytes, h.startups[1].Bytes = 1, 1 },
+		"fewer units": func(h *startHub) { h.startups[0].Units = h.startups[0].Units[:1] },
+		"more units":  func(h *startHub) { h.startups[0].Units = slices.Repeat([]uint32{4 << 20}, 50_000) },
+		"one byte":    func(h *startHub) { h.sized(0, 1); h.sized(1, 1) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newStartHub(t)
@@ -205,7 +206,7 @@ func TestStreamIsBounded(t *testing.T) {
 	for _, limit := range []int64{0, 1, 300_000} {
 		h := newStartHub(t)
 		for i := range index.MaxStartups {
-			h.startups = append(h.startups, index.Startup{Pack: chunk.Sum([]byte{2, byte(i)}), Units: 65536, Bytes: 65536 * (4 << 20), AtMount: true})
+			h.startups = append(h.startups, index.Startup{Pack: chunk.Sum([]byte{2, byte(i)}), Units: slices.Repeat([]uint32{4 << 20}, index.MaxUnits/index.MaxStartups), AtMount: true})
 		}
 		h.startups[1].AtMount = true
 		synctest.Test(t, func(t *testing.T) {
@@ -317,17 +318,18 @@ func TestStreamGoesWhereReadersAre(t *testing.T) {
 // names first.
 func TestSmallPacksComeFirst(t *testing.T) {
 	for name, test := range map[string]struct {
-		bytes [2]int64
+		bytes [2]int
 		first int
 	}{
-		"in order": {[2]int64{3000, 2000}, 0},
-		"small":    {[2]int64{3000, 100}, 1},
-		"large":    {[2]int64{100, 3000}, 0},
+		"in order": {[2]int{3000, 2000}, 0},
+		"small":    {[2]int{3000, 100}, 1},
+		"large":    {[2]int{100, 3000}, 0},
 	} {
 		first := test.first
 		h := newStartHub(t)
 		h.startups[0].AtMount, h.startups[0].Triggers = false, h.startups[1].Triggers
-		h.startups[0].Bytes, h.startups[1].Bytes = test.bytes[0], test.bytes[1]
+		h.sized(0, test.bytes[0])
+		h.sized(1, test.bytes[1])
 		synctest.Test(t, func(t *testing.T) {
 			b := newBegun(t, h, AheadOptions{Limit: plenty})
 			if err := b.ReadAt(t.Context(), make([]byte, 10), h.trigger.Offset); err != nil {

@@ -52,7 +52,7 @@ func starting(t *testing.T, name string) *fakeHub {
 	for range 100 {
 		l.Add(chunk.Unit{Pack: pack})
 	}
-	l.Startup(index.Startup{Pack: pack, Units: 1, Bytes: 1000, AtMount: true})
+	l.Startup(index.Startup{Pack: pack, Units: []uint32{1000}, AtMount: true})
 	h.locations = l.Encode()
 	return h
 }

@@ -27,7 +27,7 @@ func Units(locations *index.Locations, pack index.Startup) ([]Unit, error) {
 	}
 	var places []place
 	err := locations.In(pack.Pack, func(extent int64, n uint32) {
-		if int64(n) < int64(pack.Units) && len(places) < maxPlanned {
+		if int64(n) < int64(len(pack.Units)) && len(places) < maxPlanned {
 			places = append(places, place{n, extent})
 		}
 	})

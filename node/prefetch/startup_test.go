@@ -21,11 +21,11 @@ func TestUnits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	units, err := Units(l, index.Startup{Pack: startup, Units: 3})
+	units, err := Units(l, index.Startup{Pack: startup, Units: make([]uint32, 3)})
 	if err != nil || len(units) != 2 || units[0].N != 0 || !slices.Equal(units[0].Extents, []int64{3}) || units[1].N != 2 || !slices.Equal(units[1].Extents, []int64{0, 4}) {
 		t.Errorf("%+v, %v", units, err)
 	}
-	if units, err := Units(l, index.Startup{Pack: chunk.Sum(nil), Units: 3}); err != nil || len(units) != 0 {
+	if units, err := Units(l, index.Startup{Pack: chunk.Sum(nil), Units: make([]uint32, 3)}); err != nil || len(units) != 0 {
 		t.Errorf("of no pack: %+v, %v", units, err)
 	}
 }
@@ -45,7 +45,7 @@ func TestUnitsAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	units, err := Units(l, index.Startup{Pack: startup, Units: 5})
+	units, err := Units(l, index.Startup{Pack: startup, Units: make([]uint32, 5)})
 	listed := 0
 	for _, u := range units {
 		listed += len(u.Extents)

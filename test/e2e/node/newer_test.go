@@ -99,7 +99,7 @@ func TestNodeLearnsOfNewerLocations(t *testing.T) {
 	var startup int64
 	for _, pack := range startupsOf(t, filepath.Dir(path), tree) {
 		if pack.AtMount {
-			startup += pack.Bytes
+			startup += pack.Bytes()
 		}
 	}
 	eventually(t, "the startup packs", func() bool { return startup > 0 && nodeStatus(t, s).Ahead.Startup.Fetched >= startup*9/10 })

@@ -187,15 +187,15 @@ func (s *starts) layOut(t *testing.T, tree chunk.ID, paths []string) int {
 		}
 		locations.Add(where)
 	}
-	total := 0
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	var sizes []uint32
 	s.units, s.locations = map[string][]byte{}, map[string][]byte{}
 	for n, unit := range units {
-		total += len(unit)
+		sizes = append(sizes, uint32(len(unit)))
 		s.units[base+"packs/"+chunk.Unit{Pack: id, N: uint32(n)}.String()] = unit
 	}
-	locations.Startup(index.Startup{Pack: id, Units: len(units), Bytes: int64(total), AtMount: true})
+	locations.Startup(index.Startup{Pack: id, Units: sizes, AtMount: true})
 	s.locations[path] = encoder.EncodeAll(locations.Encode(), nil)
 	return len(units)
 }

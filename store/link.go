@@ -19,8 +19,9 @@ import (
 // docs/decisions/prefetch.md has the measurements.
 const (
 	// firstTrip and firstRate, in bytes a second, are what is taken for granted of a link
-	// until it was measured, and seen to carry more: if that is too much, a fault waits
-	// some round trips more. leastWindow and mostWindow bound what is known.
+	// of which nothing was seen, and firstRate until it was seen to carry more: if that is
+	// too much, a fault waits some round trips more. leastWindow and mostWindow bound what
+	// is known.
 	firstTrip   = 20 * time.Millisecond
 	firstRate   = 25 << 20
 	leastWindow = 128 << 10
@@ -72,6 +73,7 @@ type link struct {
 	rate     recent     // bytes a second
 	trip     recent     // in ns, negative: the most is the shortest
 	trips    int        // first bytes that were timed
+	supposed float64    // bytes a second: what the source saw before anything was asked for
 	drained  time.Time  // when the queue last began to
 	next     time.Time  // when more may be asked for, so that it comes when the link is free for it
 	sample   sample
@@ -94,6 +96,18 @@ type crossing struct {
 	left  int64 // bytes that have not arrived
 	paced bool
 	began time.Time
+}
+
+// suppose says what was seen of the way before anything was asked for: 0 is what is
+// not known. What is measured counts more, and no window is larger for it than firstMost.
+func (l *link) suppose(trip time.Duration, rate float64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.trips > 0 || trip <= 0 {
+		return
+	}
+	l.trip.add(-float64(trip), tripTime)
+	l.supposed = min(rate, firstMost/gain/trip.Seconds())
 }
 
 // expect adds a request that will bring about n bytes.
@@ -194,17 +208,18 @@ func (l *link) roundTrip() time.Duration { return time.Duration(-l.trip.most()) 
 // carries returns how many bytes a second the link carries as far as it is known.
 func (l *link) carries() float64 {
 	if l.isNew() {
-		return max(l.rate.most(), firstRate)
+		return max(l.rate.most(), l.supposed, firstRate)
 	}
 	return l.rate.most()
 }
 
 // holds returns how many bytes fit on the way.
 func (l *link) holds() float64 {
-	if l.trips == 0 {
-		return firstRate * firstTrip.Seconds()
+	trip := l.roundTrip()
+	if trip == 0 {
+		trip = firstTrip
 	}
-	return l.carries() * l.roundTrip().Seconds()
+	return l.carries() * trip.Seconds()
 }
 
 // reach returns how many bytes come while a reader waits for a first one, if that is

@@ -25,6 +25,11 @@ const maxStreamUnstored = maxUnstored / 4
 func (s *Share) Stream(ctx context.Context, ref chunk.Ref, size int64) (wait func(context.Context) (int64, error), err error) {
 	u, key := s.units, keyOf(ref)
 	if !u.isOnItsWay(key) {
+		if seen, ok := u.source.(interface {
+			Way() (time.Duration, float64)
+		}); ok {
+			u.link.suppose(seen.Way())
+		}
 		w := &waiter{}
 		defer u.link.leave(w)
 		if err := s.awaitTurn(ctx, w); err != nil {

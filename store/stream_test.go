@@ -176,6 +176,58 @@ func TestStreamFillsTheLink(t *testing.T) {
 	}
 }
 
+// known is a wire whose way was seen before.
+type known struct {
+	*wire
+	seen float64 // bytes a second
+}
+
+func (k known) Way() (time.Duration, float64) { return k.trip, k.seen }
+
+// A source that has seen the way spares a stream of one round trip and more to find out. What it
+// has seen wrongly makes no queue beyond that of any beginning.
+func TestStreamOverAWayThatWasSeen(t *testing.T) {
+	const large, units = 200_000, 60
+	unit, refs := encode(t, noise(large, 1))
+	took := func(t *testing.T, mbit, seen float64) (took, ideal time.Duration, most int64) {
+		synctest.Test(t, func(t *testing.T) {
+			w := &wire{rate: mbit * 1e6 / 8, trip: 50 * time.Millisecond, asked: map[uint32]int{}, answer: func(chunk.Unit) []byte { return unit }}
+			var source Source = w
+			if seen > 0 {
+				source = known{w, seen * 1e6 / 8}
+			}
+			u := NewUnits(source, nothing{})
+			stream := u.Share()
+			var waits sync.WaitGroup
+			begun := time.Now()
+			for n := range units {
+				wait, err := stream.Stream(t.Context(), at(refs[0], n), int64(len(unit)))
+				if err != nil {
+					t.Fatal(err)
+				}
+				most = max(most, u.Stats().Link.OnTheWay)
+				waits.Go(func() {
+					if _, err := wait(t.Context()); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			waits.Wait()
+			took, ideal = time.Since(begun), w.trip+w.takes(units*len(unit))
+		})
+		return took, ideal, most
+	}
+	unknown, ideal, _ := took(t, 1000, 0)
+	if seen, _, _ := took(t, 1000, 900); seen > ideal*21/20 || seen+25*time.Millisecond > unknown {
+		t.Errorf("it took %v, %v of a way that was not seen, and can take %v", seen, unknown, ideal)
+	}
+	for _, wrong := range []float64{1, 1e6} {
+		if took, ideal, most := took(t, 100, wrong); took > ideal*5/4 || most > firstMost+large {
+			t.Errorf("of 100 Mbit/s that were taken for %.0f: %v, %v is possible, and %d bytes on their way", wrong, took, ideal, most)
+		}
+	}
+}
+
 // What a stream asks for, a reader joins, and the other way round: nothing is asked
 // for twice, and what is here is not asked for at all.
 func TestStreamAndReadersShareRequests(t *testing.T) {

@@ -44,6 +44,7 @@ type Client struct {
 	url     string // what may be shown of base
 	scope   string
 	dialer  dialer
+	way     way
 	http    *http.Client
 }
 

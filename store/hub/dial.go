@@ -20,9 +20,11 @@ const (
 )
 
 // dialer connects to a hub, or to the proxy before it. Where a round trip is long it
-// keeps some connections ready: who has to make one first waits twice as long.
+// keeps some connections ready, and of two that will be needed it makes both at once: who has
+// to make one first waits twice as long.
 type dialer struct {
 	socket     string        // path of a Unix socket; empty: as the URL says
+	pairs      bool          // who connects first gets a second connection soon after
 	took, sent last          // a connection; bytes
 	time       time.Duration // spareTime, but in tests
 
@@ -50,6 +52,9 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 	}
 	if conn := d.takeSpare(address); conn != nil {
 		return conn, nil
+	}
+	if d.pairs && time.Since(d.took.at()) > d.time {
+		d.make(1) // a look-up is followed by an index and locations, at the same time
 	}
 	conn, err := d.connect(ctx, network, address)
 	if err != nil {
@@ -117,11 +122,21 @@ func isOpen(conn *net.TCPConn) bool {
 func (d *dialer) ready() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !d.wanted || d.socket != "" {
-		return
+	if d.wanted {
+		d.wanted = false
+		d.makeLocked(maxSpares)
 	}
-	d.wanted = false
-	for ; d.making+len(d.spares) < maxSpares; d.making++ {
+}
+
+// make has connections made until there are n that nobody uses.
+func (d *dialer) make(n int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.makeLocked(n)
+}
+
+func (d *dialer) makeLocked(n int) {
+	for ; d.socket == "" && d.making+len(d.spares) < n; d.making++ {
 		address := d.address
 		go func() {
 			conn, err := d.connect(context.Background(), "tcp", address)

@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -83,6 +84,31 @@ func TestConnectionsAreReady(t *testing.T) {
 	}
 	await(t, "one is open that has expired", func() bool { return len(spares()) == 0 && conns.open.Load() <= 1+maxSpares/2 })
 	ask(1)
+}
+
+// Who looks something up has a second connection for what he asks for next, and does not
+// have two more each time.
+func TestLookUpsConnectTwice(t *testing.T) {
+	var conns counted
+	c := clientOf(t, Options{URL: conns.server(t).URL})
+	c.dialer.time = time.Hour
+	s := NewOrigins(slog.New(slog.DiscardHandler), c)
+	for range 3 {
+		if _, err := s.Images(t.Context(), ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	await(t, "there is no second connection", func() bool { return conns.taken.Load() == 2 })
+	c.http.CloseIdleConnections()
+	for range 3 {
+		if _, err := s.Images(t.Context(), ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(10 * time.Millisecond)
+	if taken := conns.taken.Load(); taken > 3 {
+		t.Errorf("%d connections were made", taken)
+	}
 }
 
 // A connection that the hub has closed meanwhile is not used.

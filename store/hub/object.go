@@ -56,10 +56,12 @@ func (c *Client) object(ctx context.Context, path, etag string, p patience, rece
 		return because(ctx, err)
 	}
 	defer res.Body.Close()
+	c.way.trip(trip)
 	patient := time.AfterFunc(p.body, func() { giveUp(fmt.Errorf("hub %s: next to nothing came for %s", c.URL(), p.body)) })
 	defer patient.Stop()
 	patient.Stop() // it runs while somebody reads, who may be slow
-	left, came := p.body, 0
+	left, came, all := p.body, 0, 0
+	var last time.Time
 	body := &watched{trip: trip, read: func(b []byte) (int, error) {
 		patient.Reset(left)
 		begin := time.Now()
@@ -70,9 +72,13 @@ func (c *Client) object(ctx context.Context, path, etag string, p patience, rece
 		if came += n; came >= pace {
 			left, came = p.body, 0
 		}
+		if all += n; n > 0 {
+			last = time.Now()
+		}
 		return n, err
 	}}
 	err = take(res.ContentLength, body)
+	c.way.came(all, trip.until(last))
 	switch {
 	case err == nil:
 		return nil
@@ -86,8 +92,16 @@ func (c *Client) object(ctx context.Context, path, etag string, p patience, rece
 
 // roundTrip measures one.
 type roundTrip struct {
-	sent, took atomic.Int64
+	sent, took atomic.Int64 // ns; since 1970, since sent
 	reused     atomic.Bool
+}
+
+// until returns how long after the first byte something was; 0: it is not known.
+func (r *roundTrip) until(t time.Time) time.Duration {
+	if r.took.Load() == 0 {
+		return 0
+	}
+	return t.Sub(time.Unix(0, r.sent.Load()+r.took.Load()))
 }
 
 func (r *roundTrip) trace() *httptrace.ClientTrace {

@@ -51,6 +51,7 @@ type Origins struct {
 func NewOrigins(log *slog.Logger, clients ...*Client) *Origins {
 	s := &Origins{stall: stallTimeout, begin: beginTimeout, last: lastTimeout, unit: unitTimeout, lookup: lookupTimeout}
 	for _, c := range clients {
+		c.dialer.pairs = c.base.Scheme == "http" // over TLS requests share one connection
 		s.all = append(s.all, &origin{client: c, log: log})
 	}
 	return s
@@ -181,6 +182,18 @@ func (s *Origins) Ready() {
 	}
 }
 
+// Way returns what was seen of the way to the origin that will be asked, for who has to
+// know before he has asked it for much: the shortest time to an answer's first byte, and
+// the bytes a second with which the last large answer came. 0: not known.
+func (s *Origins) Way() (roundTrip time.Duration, rate float64) {
+	for _, o := range s.all {
+		if o.isUp() {
+			return o.client.way.seen()
+		}
+	}
+	return 0, 0
+}
+
 // Unit has take read the encoded unit, from one origin after the other until it
 // returns nil. What take finds wrong with an answer it says with an error that
 // wraps a *chunk.InvalidError; any other ends Unit. from is the URL, without
@@ -234,7 +247,12 @@ func (s *Origins) large(ctx context.Context, path func(*Client) string, etag str
 		if others > 0 {
 			p = patience{s.begin, s.stall}
 		}
-		err := o.client.compressed(ctx, path(o.client), etag, p, &o.received, take)
+		err := o.client.compressed(ctx, path(o.client), etag, p, &o.received, func(plain io.Reader) error {
+			if !hint && o.client.way.isLong() { // a start follows, which asks for much at once
+				o.client.ready()
+			}
+			return take(plain)
+		})
 		if err != nil && hint {
 			return hintError{err}
 		}

@@ -19,9 +19,9 @@ import (
 // docs/decisions/prefetch.md has the measurements.
 const (
 	// firstTrip and firstRate, in bytes a second, are what is taken for granted of a link
-	// of which nothing was seen, and firstRate until it was seen to carry more: if that is
-	// too much, a fault waits some round trips more. leastWindow and mostWindow bound what
-	// is known.
+	// of which nothing was seen, and firstRate of any until it is known what it carries: if
+	// that is too much, a fault waits some round trips more. leastWindow and mostWindow
+	// bound what is known.
 	firstTrip   = 20 * time.Millisecond
 	firstRate   = 25 << 20
 	leastWindow = 128 << 10
@@ -73,15 +73,22 @@ type link struct {
 	rate     recent     // bytes a second
 	trip     recent     // in ns, negative: the most is the shortest
 	trips    int        // first bytes that were timed
-	supposed float64    // bytes a second: what the source saw before anything was asked for
-	drained  time.Time  // when the queue last began to
-	next     time.Time  // when more may be asked for, so that it comes when the link is free for it
+	supposed supposed
+	drained  time.Time // when the queue last began to
+	next     time.Time // when more may be asked for, so that it comes when the link is free for it
 	sample   sample
 	best     float64       // the rate when it last grew
 	flat     int           // samples since then for which the window was full
 	late     int           // first bytes in a row that came from a queue
 	line     []*waiter     // shares for which nothing is on its way, the first is next
 	freed    chan struct{} // closed when there may be room; nil if nobody waits
+}
+
+// supposed is what the source had seen before anything was asked for: the trip counts
+// until one was timed, the rate until it is known what the link carries.
+type supposed struct {
+	trip time.Duration
+	rate float64 // bytes a second
 }
 
 // sample is a rate that is being measured.
@@ -98,16 +105,19 @@ type crossing struct {
 	began time.Time
 }
 
-// suppose says what was seen of the way before anything was asked for: 0 is what is
-// not known. What is measured counts more, and no window is larger for it than firstMost.
-func (l *link) suppose(trip time.Duration, rate float64) {
+// suppose has seen tell what was seen of the way, if nothing was timed here. 0 is what is
+// not known.
+func (l *link) suppose(seen func() (trip time.Duration, rate float64)) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.trips > 0 || trip <= 0 {
+	known := l.trips > 0
+	l.mu.Unlock()
+	if known {
 		return
 	}
-	l.trip.add(-float64(trip), tripTime)
-	l.supposed = min(rate, firstMost/gain/trip.Seconds())
+	trip, rate := seen()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.supposed = supposed{trip, rate}
 }
 
 // expect adds a request that will bring about n bytes.
@@ -143,6 +153,7 @@ func (l *link) answer(c *crossing, length int64, trip time.Duration, reused bool
 		}
 		if l.late >= lateTrips && l.best > 0 {
 			l.flat, l.late = flatSamples, 0
+			l.supposed.rate = 0
 		}
 	}
 	return c.paced && l.trips >= spareTrips && l.isLong()
@@ -193,6 +204,9 @@ func (l *link) learn(rate float64, full bool) {
 	case full:
 		l.flat++
 	}
+	if !l.isNew() {
+		l.supposed.rate = 0
+	}
 }
 
 // end says that nothing more of a request comes.
@@ -203,12 +217,18 @@ func (l *link) end(c *crossing) {
 	l.wakeLocked()
 }
 
-func (l *link) roundTrip() time.Duration { return time.Duration(-l.trip.most()) }
+// roundTrip returns the time to a first byte; 0: nothing is known of it.
+func (l *link) roundTrip() time.Duration {
+	if l.trips == 0 {
+		return l.supposed.trip
+	}
+	return time.Duration(-l.trip.most())
+}
 
 // carries returns how many bytes a second the link carries as far as it is known.
 func (l *link) carries() float64 {
 	if l.isNew() {
-		return max(l.rate.most(), l.supposed, firstRate)
+		return max(l.rate.most(), l.supposed.rate, firstRate)
 	}
 	return l.rate.most()
 }
@@ -252,7 +272,7 @@ func (l *link) gain() float64 {
 func (l *link) window() int64 {
 	most := int64(mostWindow)
 	if l.isNew() { // or again, as it carries more than was known
-		most = min(max(firstMost, int64(gain*l.holds())), most)
+		most = min(max(firstMost, int64(gain*l.rate.most()*l.roundTrip().Seconds())), most)
 	}
 	return min(max(int64(l.gain()*l.holds()), leastWindow), most)
 }

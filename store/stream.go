@@ -25,10 +25,10 @@ const maxStreamUnstored = maxUnstored / 4
 func (s *Share) Stream(ctx context.Context, ref chunk.Ref, size int64) (wait func(context.Context) (int64, error), err error) {
 	u, key := s.units, keyOf(ref)
 	if !u.isOnItsWay(key) {
-		if seen, ok := u.source.(interface {
-			Way() (time.Duration, float64)
+		if s, ok := u.source.(interface {
+			Way() (roundTrip time.Duration, rate float64)
 		}); ok {
-			u.link.suppose(seen.Way())
+			u.link.suppose(s.Way)
 		}
 		w := &waiter{}
 		defer u.link.leave(w)

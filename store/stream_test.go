@@ -179,24 +179,22 @@ func TestStreamFillsTheLink(t *testing.T) {
 // known is a wire whose way was seen before.
 type known struct {
 	*wire
-	seen float64 // bytes a second
+	seenTrip time.Duration
+	seenRate float64 // bytes a second
 }
 
-func (k known) Way() (time.Duration, float64) { return k.trip, k.seen }
+func (k known) Way() (time.Duration, float64) { return k.seenTrip, k.seenRate }
 
-// A source that has seen the way spares a stream of one round trip and more to find out. What it
-// has seen wrongly makes no queue beyond that of any beginning.
+// A source that has seen the way spares a stream the time to find out. What it has seen
+// wrongly costs little, and makes no queue beyond that of any beginning.
 func TestStreamOverAWayThatWasSeen(t *testing.T) {
 	const large, units = 200_000, 60
 	unit, refs := encode(t, noise(large, 1))
-	took := func(t *testing.T, mbit, seen float64) (took, ideal time.Duration, most int64) {
+	const trip = 50 * time.Millisecond
+	took := func(t *testing.T, mbit float64, seenTrip time.Duration, seenMbit float64) (took, ideal time.Duration, most int64) {
 		synctest.Test(t, func(t *testing.T) {
-			w := &wire{rate: mbit * 1e6 / 8, trip: 50 * time.Millisecond, asked: map[uint32]int{}, answer: func(chunk.Unit) []byte { return unit }}
-			var source Source = w
-			if seen > 0 {
-				source = known{w, seen * 1e6 / 8}
-			}
-			u := NewUnits(source, nothing{})
+			w := &wire{rate: mbit * 1e6 / 8, trip: trip, asked: map[uint32]int{}, answer: func(chunk.Unit) []byte { return unit }}
+			u := NewUnits(known{w, seenTrip, seenMbit * 1e6 / 8}, nothing{})
 			stream := u.Share()
 			var waits sync.WaitGroup
 			begun := time.Now()
@@ -217,13 +215,19 @@ func TestStreamOverAWayThatWasSeen(t *testing.T) {
 		})
 		return took, ideal, most
 	}
-	unknown, ideal, _ := took(t, 1000, 0)
-	if seen, _, _ := took(t, 1000, 900); seen > ideal*21/20 || seen+25*time.Millisecond > unknown {
+	unknown, ideal, _ := took(t, 1000, 0, 0)
+	if seen, _, _ := took(t, 1000, trip, 900); seen > ideal*21/20 || seen+25*time.Millisecond > unknown {
 		t.Errorf("it took %v, %v of a way that was not seen, and can take %v", seen, unknown, ideal)
 	}
-	for _, wrong := range []float64{1, 1e6} {
-		if took, ideal, most := took(t, 100, wrong); took > ideal*5/4 || most > firstMost+large {
-			t.Errorf("of 100 Mbit/s that were taken for %.0f: %v, %v is possible, and %d bytes on their way", wrong, took, ideal, most)
+	for name, wrong := range map[string]struct {
+		trip time.Duration
+		mbit float64
+	}{"slow": {trip, 1}, "fast": {trip, 1e6}, "near": {trip / 100, 100}, "near and fast": {trip / 100, 1e6}, "far": {10 * trip, 100}, "far and fast": {10 * trip, 1e6}} {
+		if took, ideal, most := took(t, 100, wrong.trip, wrong.mbit); took > ideal*5/4 || most > firstMost+large {
+			t.Errorf("100 Mbit/s taken for %s: %v, %v is possible, and %d bytes on their way", name, took, ideal, most)
+		}
+		if took, ideal, _ := took(t, 1000, wrong.trip, wrong.mbit); took > max(unknown, ideal)*5/4 {
+			t.Errorf("1 Gbit/s taken for %s: %v, %v of a way that was not seen", name, took, unknown)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package index
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -27,7 +28,7 @@ type Locations struct {
 // number of extents (-1: not known yet), from the size bytes of r.
 func OpenLocations(r io.ReaderAt, size int64, tree chunk.ID, extents int64) (*Locations, error) {
 	var h [locationsHeader]byte
-	if n, err := r.ReadAt(h[:], 0); n < formerHeader {
+	if n, err := r.ReadAt(h[:], 0); n < formerHeader || err != nil && err != io.EOF {
 		return nil, fmt.Errorf("read the locations: %w", noEOF(err))
 	}
 	format, header, entry := binary.LittleEndian.Uint32(h[8:]), int64(locationsHeader), int64(startupSize)
@@ -58,7 +59,7 @@ func OpenLocations(r io.ReaderAt, size int64, tree chunk.ID, extents int64) (*Lo
 	if _, err := r.ReadAt(head, header); err != nil && len(head) > 0 {
 		return nil, fmt.Errorf("read the locations: %w", noEOF(err))
 	}
-	l.packs = head[begin-header:]
+	l.packs = bytes.Clone(head[begin-header:])
 	table, lists := head[:startups*entry], head[startups*entry:begin-header]
 	sizes := lists[triggers*triggerSize:]
 	if format == formerFormat {
@@ -124,10 +125,11 @@ func (l *Locations) readStartups(table, triggers, units []byte) error {
 		if count = int64(binary.LittleEndian.Uint32(table[4:])); count > int64(len(units)/unitSize) {
 			return fmt.Errorf("startup pack %s has more units than there are", s.Pack.Short())
 		}
-		for ; count > 0; count-- {
-			s.Units = append(s.Units, binary.LittleEndian.Uint32(units))
-			units = units[unitSize:]
+		s.Units = make([]uint32, count)
+		for i := range s.Units {
+			s.Units[i] = binary.LittleEndian.Uint32(units[i*unitSize:])
 		}
+		units = units[count*unitSize:]
 		if !areSound(s.Units) {
 			return fmt.Errorf("startup pack %s has no units, or one of a size that none has", s.Pack.Short())
 		}
@@ -156,14 +158,8 @@ func (l *Locations) pack(which uint32) chunk.ID {
 }
 
 // Startups returns the tree's startup packs, in the order in which to fetch
-// them.
-func (l *Locations) Startups() []Startup {
-	out := slices.Clone(l.startups)
-	for i := range out {
-		out[i].Triggers, out[i].Units = slices.Clone(out[i].Triggers), slices.Clone(out[i].Units)
-	}
-	return out
-}
+// them. Nobody changes what their lists hold.
+func (l *Locations) Startups() []Startup { return slices.Clone(l.startups) }
 
 // Unit returns where the chunk of extent i was, or the zero unit.
 func (l *Locations) Unit(i int64) (chunk.Unit, error) {

@@ -5,8 +5,11 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"lighter/format/chunk"
@@ -97,27 +100,28 @@ func TestLocationsThatAreWrong(t *testing.T) {
 	}
 }
 
-// former makes locations what they were in the format before: a startup pack said how large
-// all its units are, and no more.
-func former(enc []byte, startups []Startup) []byte {
-	out := slices.Clone(enc[:formerHeader])
-	out[8] = formerFormat
-	rest := enc[locationsHeader:]
-	triggers, units := 0, 0
-	for i, s := range startups {
-		out = append(out, rest[i*startupSize:][:startupSize]...)
-		out = binary.LittleEndian.AppendUint64(out, uint64(s.Bytes()))
-		triggers, units = triggers+len(s.Triggers), units+len(s.Units)
+// formerLocations are sampleLocations as the format before had them: a startup pack says
+// how large all its units are, and no more. The first has 8 units of 1 MiB.
+func formerLocations(t testing.TB) []byte {
+	t.Helper()
+	dump, err := os.ReadFile(filepath.Join("testdata", "locations-2.golden"))
+	if err != nil {
+		t.Fatal(err)
 	}
-	rest = rest[len(startups)*startupSize:]
-	out = append(out, rest[:triggers*triggerSize]...)
-	return append(out, rest[triggers*triggerSize+units*unitSize:]...)
+	var out []byte
+	for line := range strings.Lines(string(dump)) {
+		b, err := hex.DecodeString(strings.ReplaceAll(line[10:58], " ", ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, b...)
+	}
+	return out
 }
 
-// Locations of the format before say the same, but for the sizes of units.
 func TestLocationsOfTheFormatBefore(t *testing.T) {
-	enc, units, startups := sampleLocations()
-	old := former(enc, startups)
+	_, units, startups := sampleLocations()
+	old := formerLocations(t)
 	l, err := openBytes(old, id(9), int64(len(units)))
 	if err != nil {
 		t.Fatal(err)
@@ -127,7 +131,7 @@ func TestLocationsOfTheFormatBefore(t *testing.T) {
 			t.Errorf("location %d is %v, error %v; want %v", i, got, err, want)
 		}
 	}
-	startups[0].Units = slices.Repeat([]uint32{(1<<20 + 815 + 1) / 2}, 2)
+	startups[0].Units = slices.Repeat([]uint32{1 << 20 / 8}, 8)
 	if got := l.Startups(); !reflect.DeepEqual(got, startups) {
 		t.Errorf("startup packs %v, want %v", got, startups)
 	}
@@ -202,7 +206,7 @@ func TestLocationsWithinBounds(t *testing.T) {
 		all = append(all, 150-i, 50)
 	}
 	b.Startup(Startup{Pack: id(200), Units: []uint32{1}})
-	for _, units := range [][]uint32{{}, {1, 0}, {maxUnitBytes + 1}, make([]uint32, MaxUnits+1)} {
+	for _, units := range [][]uint32{{}, {1, 0}, {maxUnitBytes + 1}, slices.Repeat([]uint32{1}, MaxUnits+1)} {
 		b.Startup(Startup{Pack: id(2), Units: units})
 	}
 	for i := range 100 {
@@ -225,15 +229,27 @@ func TestLocationsWithinBounds(t *testing.T) {
 	if len(got) != MaxStartups || triggers != MaxTriggers || len(got[0].Triggers) != 100 {
 		t.Errorf("%d startup packs with %d triggers, %d of the first", len(got), triggers, len(got[0].Triggers))
 	}
+
+	b.startups = nil
+	for i, n := range []int{MaxUnits - 10, 11, 10} { // of which the second has no room
+		b.Startup(Startup{Pack: id(1 + i), Units: slices.Repeat([]uint32{1}, n)})
+	}
+	encoded = b.Encode()
+	if l, err = openBytes(encoded, id(9), 100); err != nil {
+		t.Fatal(err)
+	}
+	if got = l.Startups(); len(got) != 2 || got[1].Pack != id(3) || len(got[1].Units) != 10 {
+		t.Errorf("%d startup packs, where one has as many units as there may be but 10", len(got))
+	}
 }
 
 func FuzzOpenLocations(f *testing.F) {
-	enc, _, startups := sampleLocations()
+	enc, _, _ := sampleLocations()
 	f.Add(enc)
 	b := NewLocations(id(9))
 	b.Add(chunk.Unit{Pack: id(1), N: 3})
 	f.Add(b.Encode())
-	f.Add(former(enc, startups))
+	f.Add(formerLocations(f))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		l, err := openBytes(b, id(9), -1)
 		if err != nil {

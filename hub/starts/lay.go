@@ -203,7 +203,7 @@ func (s *Service) recordings(ctx context.Context, tree chunk.ID) (kept []trace.R
 }
 
 // layoutVersion changes whenever the same packs are to be written otherwise.
-const layoutVersion = 3
+const layoutVersion = 2
 
 // digestOf tells layouts from each other; that of no packs is empty.
 func digestOf(packs []startup.Pack) []byte {

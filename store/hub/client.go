@@ -75,7 +75,7 @@ func NewClient(o Options) (*Client, error) {
 	}
 	base.Path = strings.TrimSuffix(base.Path, "/")
 	c := &Client{options: o, base: base, url: redacted(base.String()), scope: o.Scope,
-		dialer: newDialer(socket)}
+		dialer: newDialer(socket, base.Scheme == "http")}
 	transport := &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
 		DialContext:           c.dialer.dial,
@@ -99,11 +99,11 @@ func NewClient(o Options) (*Client, error) {
 	return c, nil
 }
 
-// ready has some connections made for requests that are to come. Over TLS they share
-// one.
-func (c *Client) ready() {
-	if c.base.Scheme == "http" {
-		c.dialer.ready()
+// prepare has connections made for a start, which asks for much at once, if the way is
+// long.
+func (c *Client) prepare() {
+	if c.way.isLong() {
+		c.dialer.make(maxSpares)
 	}
 }
 
@@ -270,7 +270,10 @@ func (c *Client) getJSON(ctx context.Context, path string, query url.Values, lim
 // Chain asks what the hub knows of a chain. ErrNotFound: it does not know it.
 func (c *Client) Chain(ctx context.Context, chain string) (*Chain, error) {
 	var answer Chain
-	if err := c.getJSON(ctx, chainPath(c.scope, chain), nil, maxAnswer, &answer); err != nil {
+	ctx, trip := timed(ctx)
+	err := c.getJSON(ctx, chainPath(c.scope, chain), nil, maxAnswer, &answer)
+	c.way.trip(trip.took())
+	if err != nil {
 		return nil, err
 	}
 	return &answer, nil

@@ -21,10 +21,10 @@ const (
 
 // dialer connects to a hub, or to the proxy before it. Where a round trip is long it
 // keeps some connections ready, and of two that will be needed it makes both at once: who has
-// to make one first waits twice as long.
+// to make one first waits twice as long. Over TLS requests share one, and none is made ahead.
 type dialer struct {
 	socket     string        // path of a Unix socket; empty: as the URL says
-	pairs      bool          // who connects first gets a second connection soon after
+	ahead      bool          // connections may be made before anybody needs them
 	took, sent last          // a connection; bytes
 	time       time.Duration // spareTime, but in tests
 
@@ -32,11 +32,12 @@ type dialer struct {
 	address string     // the first that was connected to: others are where it redirects to
 	wanted  bool       // somebody has connected since spares were made
 	making  int        // spares on their way
+	pairs   int        // those who need a second connection if they need one
 	spares  []*spare   // the last is the newest
 }
 
-func newDialer(socket string) dialer {
-	return dialer{socket: socket, took: last{since: time.Now()}, sent: last{since: time.Now()}, time: spareTime}
+func newDialer(socket string, plain bool) dialer {
+	return dialer{socket: socket, ahead: plain && socket == "", took: last{since: time.Now()}, sent: last{since: time.Now()}, time: spareTime}
 }
 
 // spare is a connection that nobody uses yet.
@@ -50,11 +51,10 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 	if d.socket != "" {
 		network, address = "unix", d.socket
 	}
-	if conn := d.takeSpare(address); conn != nil {
-		return conn, nil
-	}
-	if d.pairs && time.Since(d.took.at()) > d.time {
-		d.make(1) // a look-up is followed by an index and locations, at the same time
+	spare := d.takeSpare(address)
+	d.pair(address)
+	if spare != nil {
+		return spare, nil
 	}
 	conn, err := d.connect(ctx, network, address)
 	if err != nil {
@@ -101,6 +101,15 @@ func (d *dialer) takeSpare(address string) net.Conn {
 	return nil
 }
 
+// pair has one more connection made if who asks needs two.
+func (d *dialer) pair(address string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.pairs > 0 && d.address == address {
+		d.makeLocked(1)
+	}
+}
+
 // isOpen tells whether the other end has neither closed a connection nor said anything
 // on it: a request on one that is closed would fail, and the hub be taken for broken.
 func isOpen(conn *net.TCPConn) bool {
@@ -128,6 +137,19 @@ func (d *dialer) ready() {
 	}
 }
 
+// twice says that who asks now will ask for two things at the same time next: an index
+// and locations follow a look-up. done is called when he has his answer.
+func (d *dialer) twice() (done func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.pairs++
+	return func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.pairs--
+	}
+}
+
 // make has connections made until there are n that nobody uses.
 func (d *dialer) make(n int) {
 	d.mu.Lock()
@@ -136,7 +158,7 @@ func (d *dialer) make(n int) {
 }
 
 func (d *dialer) makeLocked(n int) {
-	for ; d.socket == "" && d.making+len(d.spares) < n; d.making++ {
+	for ; d.ahead && d.making+len(d.spares) < n; d.making++ {
 		address := d.address
 		go func() {
 			conn, err := d.connect(context.Background(), "tcp", address)

@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -47,7 +48,7 @@ func TestConnectionsAreReady(t *testing.T) {
 	var conns counted
 	c := clientOf(t, Options{URL: conns.server(t).URL})
 	c.dialer.time = time.Hour
-	if c.ready(); conns.taken.Load() != 0 {
+	if c.dialer.ready(); conns.taken.Load() != 0 {
 		t.Error("connections were made to a hub that nobody has asked for anything")
 	}
 	ask := func(n int) {
@@ -67,11 +68,11 @@ func TestConnectionsAreReady(t *testing.T) {
 		return slices.Clone(c.dialer.spares)
 	}
 	ask(1)
-	c.ready()
+	c.dialer.ready()
 	await(t, "they are not made", func() bool { return len(spares()) == maxSpares && conns.taken.Load() == 1+maxSpares })
 	first := spares()[0]
 	c.dialer.expire(first)
-	c.ready()
+	c.dialer.ready()
 	if got := spares(); len(got) != maxSpares-1 || slices.Contains(got, first) {
 		t.Errorf("%d are ready after one has expired that nobody wanted", len(got))
 	}
@@ -86,29 +87,33 @@ func TestConnectionsAreReady(t *testing.T) {
 	ask(1)
 }
 
-// Who looks something up has a second connection for what he asks for next, and does not
-// have two more each time.
+// Who has to connect for a look-up has a second connection for what he asks for next, and
+// nobody else has.
 func TestLookUpsConnectTwice(t *testing.T) {
 	var conns counted
 	c := clientOf(t, Options{URL: conns.server(t).URL})
 	c.dialer.time = time.Hour
 	s := NewOrigins(slog.New(slog.DiscardHandler), c)
-	for range 3 {
-		if _, err := s.Images(t.Context(), ""); err != nil {
+	ask := func(lookUp bool, want int32) {
+		t.Helper()
+		if lookUp {
+			_, _ = s.Chain(t.Context(), "chain") // the server answers something else
+		} else if _, err := s.Images(t.Context(), ""); err != nil {
 			t.Fatal(err)
 		}
+		await(t, fmt.Sprintf("%d connections, %d are expected", conns.taken.Load(), want), func() bool {
+			c.dialer.mu.Lock()
+			defer c.dialer.mu.Unlock()
+			return c.dialer.making == 0 && conns.taken.Load() == want
+		})
 	}
-	await(t, "there is no second connection", func() bool { return conns.taken.Load() == 2 })
+	ask(false, 1)
 	c.http.CloseIdleConnections()
-	for range 3 {
-		if _, err := s.Images(t.Context(), ""); err != nil {
-			t.Fatal(err)
-		}
-	}
-	time.Sleep(10 * time.Millisecond)
-	if taken := conns.taken.Load(); taken > 3 {
-		t.Errorf("%d connections were made", taken)
-	}
+	ask(true, 3)
+	c.http.CloseIdleConnections()
+	ask(false, 3) // with the second one
+	c.http.CloseIdleConnections()
+	ask(false, 4)
 }
 
 // A connection that the hub has closed meanwhile is not used.
@@ -129,7 +134,7 @@ func TestSparesThatWereClosed(t *testing.T) {
 			taken <- conn
 		}
 	}()
-	d := newDialer("")
+	d := newDialer("", true)
 	dial := func() net.Conn {
 		conn, err := d.dial(t.Context(), "tcp", address)
 		if err != nil {
@@ -159,7 +164,7 @@ func TestSparesThatWereClosed(t *testing.T) {
 
 // A hub that is not there costs nothing but tries.
 func TestReadyWithoutAHub(t *testing.T) {
-	d := newDialer("")
+	d := newDialer("", true)
 	if conn, err := d.dial(t.Context(), "tcp", "127.0.0.1:1"); err == nil {
 		conn.Close()
 		t.Error("somebody answers")

@@ -43,8 +43,7 @@ func (e hintError) Unwrap() error { return e.error }
 func (c *Client) object(ctx context.Context, path, etag string, p patience, received *atomic.Int64, take take) error {
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
-	trip := &roundTrip{}
-	ctx = httptrace.WithClientTrace(ctx, trip.trace())
+	ctx, trip := timed(ctx)
 	silent := time.AfterFunc(p.header, func() { giveUp(fmt.Errorf("hub %s: nothing came for %s", c.URL(), p.header)) })
 	defer silent.Stop()
 	res, err := c.doUnless(ctx, etag, http.MethodGet, path, nil, nil)
@@ -56,12 +55,10 @@ func (c *Client) object(ctx context.Context, path, etag string, p patience, rece
 		return because(ctx, err)
 	}
 	defer res.Body.Close()
-	c.way.trip(trip)
 	patient := time.AfterFunc(p.body, func() { giveUp(fmt.Errorf("hub %s: next to nothing came for %s", c.URL(), p.body)) })
 	defer patient.Stop()
 	patient.Stop() // it runs while somebody reads, who may be slow
-	left, came, all := p.body, 0, 0
-	var last time.Time
+	left, came := p.body, 0
 	body := &watched{trip: trip, read: func(b []byte) (int, error) {
 		patient.Reset(left)
 		begin := time.Now()
@@ -72,13 +69,9 @@ func (c *Client) object(ctx context.Context, path, etag string, p patience, rece
 		if came += n; came >= pace {
 			left, came = p.body, 0
 		}
-		if all += n; n > 0 {
-			last = time.Now()
-		}
 		return n, err
 	}}
 	err = take(res.ContentLength, body)
-	c.way.came(all, trip.until(last))
 	switch {
 	case err == nil:
 		return nil
@@ -92,28 +85,34 @@ func (c *Client) object(ctx context.Context, path, etag string, p patience, rece
 
 // roundTrip measures one.
 type roundTrip struct {
-	sent, took atomic.Int64 // ns; since 1970, since sent
-	reused     atomic.Bool
+	begun       time.Time
+	sent, first atomic.Int64 // ns after that; 0: not yet
+	reused      atomic.Bool
 }
 
-// until returns how long after the first byte something was; 0: it is not known.
-func (r *roundTrip) until(t time.Time) time.Duration {
-	if r.took.Load() == 0 {
+// timed returns a context for a request that is to be measured.
+func timed(ctx context.Context) (context.Context, *roundTrip) {
+	r := &roundTrip{begun: time.Now()}
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn:              func(i httptrace.GotConnInfo) { r.reused.Store(i.Reused) },
+		WroteRequest:         func(httptrace.WroteRequestInfo) { r.sent.Store(int64(time.Since(r.begun))) },
+		GotFirstResponseByte: func() { r.first.Store(int64(time.Since(r.begun))) },
+	}), r
+}
+
+// took returns how long the first byte took from when the request had been sent; 0: it
+// is not known.
+func (r *roundTrip) took() time.Duration {
+	sent, first := r.sent.Load(), r.first.Load()
+	if sent == 0 || first == 0 {
 		return 0
 	}
-	return t.Sub(time.Unix(0, r.sent.Load()+r.took.Load()))
+	return time.Duration(first - sent)
 }
 
-func (r *roundTrip) trace() *httptrace.ClientTrace {
-	return &httptrace.ClientTrace{
-		GotConn:      func(i httptrace.GotConnInfo) { r.reused.Store(i.Reused) },
-		WroteRequest: func(httptrace.WroteRequestInfo) { r.sent.Store(time.Now().UnixNano()) },
-		GotFirstResponseByte: func() {
-			if sent := r.sent.Load(); sent != 0 {
-				r.took.Store(time.Now().UnixNano() - sent)
-			}
-		},
-	}
+// sinceFirst returns how long ago the first byte came, which has.
+func (r *roundTrip) sinceFirst() time.Duration {
+	return time.Since(r.begun) - time.Duration(r.first.Load())
 }
 
 // because says why a context ended that an error comes from.
@@ -123,6 +122,10 @@ func because(ctx context.Context, err error) error {
 	}
 	return err
 }
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
 
 // watched remembers what went wrong with a reader.
 type watched struct {
@@ -135,7 +138,7 @@ type watched struct {
 // been sent (0: not known), and whether the connection was one that had been used, or made ahead
 // by the transport itself: on others an answer takes longer, for whatever there is to agree upon.
 func (w *watched) RoundTrip() (took time.Duration, reused bool) {
-	return time.Duration(w.trip.took.Load()), w.trip.reused.Load()
+	return w.trip.took(), w.trip.reused.Load()
 }
 
 func (w *watched) Read(b []byte) (int, error) {
@@ -153,7 +156,16 @@ const maxWindow = 32 << 20
 // bytes.
 func (c *Client) compressed(ctx context.Context, path, etag string, p patience, received *atomic.Int64, take func(plain io.Reader) error) error {
 	return c.object(ctx, path, etag, p, received, func(_ int64, body io.Reader) error {
-		decoder, err := zstd.NewReader(body, zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderConcurrency(2))
+		answer, n, took := body.(*watched), 0, time.Duration(0)
+		c.way.trip(answer.trip.took())
+		defer func() { c.way.came(n, took) }()
+		decoder, err := zstd.NewReader(readerFunc(func(b []byte) (int, error) {
+			read, err := answer.Read(b)
+			if n += read; read > 0 {
+				took = answer.trip.sinceFirst()
+			}
+			return read, err
+		}), zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderConcurrency(2))
 		if err != nil {
 			return err
 		}

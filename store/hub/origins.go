@@ -51,7 +51,6 @@ type Origins struct {
 func NewOrigins(log *slog.Logger, clients ...*Client) *Origins {
 	s := &Origins{stall: stallTimeout, begin: beginTimeout, last: lastTimeout, unit: unitTimeout, lookup: lookupTimeout}
 	for _, c := range clients {
-		c.dialer.pairs = c.base.Scheme == "http" // over TLS requests share one connection
 		s.all = append(s.all, &origin{client: c, log: log})
 	}
 	return s
@@ -176,7 +175,7 @@ func (o *outcome) result(s *Origins) error {
 func (s *Origins) Ready() {
 	for _, o := range s.all {
 		if o.isUp() {
-			o.client.ready()
+			o.client.dialer.ready()
 			return
 		}
 	}
@@ -248,8 +247,9 @@ func (s *Origins) large(ctx context.Context, path func(*Client) string, etag str
 			p = patience{s.begin, s.stall}
 		}
 		err := o.client.compressed(ctx, path(o.client), etag, p, &o.received, func(plain io.Reader) error {
-			if !hint && o.client.way.isLong() { // a start follows, which asks for much at once
-				o.client.ready()
+			if !hint {
+				o.client.prepare()
+				defer o.client.prepare() // of an index that took long they have expired
 			}
 			return take(plain)
 		})
@@ -277,6 +277,7 @@ func (s *Origins) Chain(ctx context.Context, chain string) (answer *Chain, err e
 		ctx, giveUp := context.WithCancelCause(ctx)
 		defer giveUp(nil)
 		defer Watch(heard, silent, longest, giveUp)()
+		defer o.client.dialer.twice()()
 		if answer, err = o.client.Chain(ctx, chain); err != nil && context.Cause(ctx) != nil {
 			return fmt.Errorf("hub %s: %w", o.client.URL(), context.Cause(ctx))
 		}

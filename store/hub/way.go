@@ -7,32 +7,30 @@ import (
 
 const (
 	// longTrip is the round trip from which on it is worth making connections before
-	// they are needed.
+	// they are needed, tripTime for how long the shortest one counts.
 	longTrip = 4 * time.Millisecond
-	// leastLarge is an answer, in bytes, of which one can tell at what rate it came, if it is
-	// not believed to have come in less than leastTook more than was seen: what had piled
-	// up while the processors were busy comes at once.
+	tripTime = 10 * time.Second
+	// leastLarge is how long an answer has to be, in bytes, to tell at what rate it came.
+	// It counts as having taken leastTook longer than it was seen to: what had piled up
+	// while the processors were busy is read all at once.
 	leastLarge = 256 << 10
 	leastTook  = 5 * time.Millisecond
 )
 
-// way is what was seen of the way to a hub, by whole answers.
+// way is what pulls have seen of the way to a hub.
 type way struct {
 	mu       sync.Mutex    // guards what follows
-	shortest time.Duration // to a first byte, on a connection that was there; 0: not known
+	shortest time.Duration // of late, to a first byte; 0: not known
+	at       time.Time     // when that was
 	rate     float64       // bytes a second, of the last large answer; 0: not known
 }
 
-// trip notes how long a first byte took.
-func (w *way) trip(r *roundTrip) {
-	took := time.Duration(r.took.Load())
-	if took <= 0 || !r.reused.Load() {
-		return
-	}
+// trip notes how long a first byte took; 0: it is not known.
+func (w *way) trip(took time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.shortest == 0 || took < w.shortest {
-		w.shortest = took
+	if took > 0 && (w.shortest == 0 || took < w.shortest || time.Since(w.at) > tripTime) {
+		w.shortest, w.at = took, time.Now()
 	}
 }
 

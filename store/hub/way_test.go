@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
@@ -14,28 +15,25 @@ import (
 )
 
 // A large answer tells at what rate it came, never at more than its length within
-// leastTook; small ones, and those of connections that are new, tell nothing.
+// leastTook; small ones tell nothing. The shortest first byte counts for a while.
 func TestWhatAWayTells(t *testing.T) {
-	trip := func(took time.Duration, reused bool) *roundTrip {
-		r := &roundTrip{}
-		r.took.Store(int64(took))
-		r.reused.Store(reused)
-		return r
-	}
 	var w way
-	w.trip(trip(time.Second, false))
-	w.trip(trip(0, true))
+	w.trip(0)
 	w.came(leastLarge-1, time.Second)
 	w.came(leastLarge, 0)
 	if trip, rate := w.seen(); trip != 0 || rate != 0 || w.isLong() {
 		t.Errorf("%v and %v", trip, rate)
 	}
-	w.trip(trip(50*time.Millisecond, true))
-	w.trip(trip(40*time.Millisecond, true))
-	w.trip(trip(60*time.Millisecond, true))
+	w.trip(50 * time.Millisecond)
+	w.trip(40 * time.Millisecond)
+	w.trip(60 * time.Millisecond)
 	w.came(1_000_000, 95*time.Millisecond)
 	if trip, rate := w.seen(); trip != 40*time.Millisecond || rate != 1e7 || !w.isLong() {
 		t.Errorf("%v and %v", trip, rate)
+	}
+	w.at = w.at.Add(-2 * tripTime)
+	if w.trip(60 * time.Millisecond); w.shortest != 60*time.Millisecond {
+		t.Errorf("%v was the shortest long ago", w.shortest)
 	}
 	w.came(1_000_000, time.Nanosecond)
 	if _, rate := w.seen(); rate > 1e6/leastTook.Seconds() {
@@ -44,7 +42,7 @@ func TestWhatAWayTells(t *testing.T) {
 }
 
 // While an index comes over a long way connections are made for what follows it, and
-// none over a short one.
+// none over a short one. They are made again if they have expired when it ends.
 func TestConnectionsAreMadeBesideAnIndex(t *testing.T) {
 	for _, long := range []bool{false, true} {
 		var conns counted
@@ -62,20 +60,38 @@ func TestConnectionsAreMadeBesideAnIndex(t *testing.T) {
 		})
 		c := clientOf(t, Options{URL: server.URL})
 		c.dialer.time = time.Hour
+		spares := func() int {
+			c.dialer.mu.Lock()
+			defer c.dialer.mu.Unlock()
+			return len(c.dialer.spares) + c.dialer.making
+		}
+		if !long { // however slow this machine is
+			c.way.shortest, c.way.at = time.Microsecond, time.Now()
+		}
+		want := map[bool]int{true: maxSpares}[long]
 		s := NewOrigins(slog.New(slog.DiscardHandler), c)
-		read := func(plain io.Reader) error {
+		if err := s.Index(t.Context(), chunk.ID{}, func(plain io.Reader) error {
+			if n := spares(); n != want {
+				t.Errorf("%d connections beside the index, not %d", n, want)
+			}
+			await(t, "they are not made", func() bool {
+				c.dialer.mu.Lock()
+				defer c.dialer.mu.Unlock()
+				return c.dialer.making == 0
+			})
+			c.dialer.mu.Lock()
+			made := slices.Clone(c.dialer.spares)
+			c.dialer.mu.Unlock()
+			for _, s := range made {
+				c.dialer.expire(s)
+			}
 			_, err := io.Copy(io.Discard, plain)
 			return err
+		}); err != nil {
+			t.Fatal(err)
 		}
-		for range 2 { // the first one has to connect
-			if err := s.Index(t.Context(), chunk.ID{}, read); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if long {
-			await(t, "no connections are made", func() bool { return conns.taken.Load() >= 1+maxSpares })
-		} else if trip, _ := s.Way(); trip < longTrip && conns.taken.Load() > 2 {
-			t.Errorf("%d connections over a way of %v", conns.taken.Load(), trip)
+		if n := spares(); n != want {
+			t.Errorf("%d connections after the index, not %d", n, want)
 		}
 	}
 }

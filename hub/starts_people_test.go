@@ -146,9 +146,13 @@ func TestMirrorHasStartupPacks(t *testing.T) {
 	if again, same := fetchNewer(t, files, m.Header, sum); again == nil || same != sum {
 		t.Error("whoever has the mirror's locations does not get the same")
 	}
-	for n := range packs[0].Units {
-		if _, err := os.Stat(filepath.Join(dir, "lighter/1/default/packs", chunk.Unit{Pack: packs[0].Pack, N: uint32(n)}.String())); err != nil {
-			t.Error(err)
+	if len(packs[0].Units) < 2 {
+		t.Error("one unit is in no order")
+	}
+	for n, size := range packs[0].Units {
+		unit, err := os.Stat(filepath.Join(dir, "lighter/1/default/packs", chunk.Unit{Pack: packs[0].Pack, N: uint32(n)}.String()))
+		if err != nil || unit.Size() != int64(size) {
+			t.Errorf("unit %d is not as the locations say, %d bytes: %v", n, size, err)
 		}
 	}
 	// Nodes whose cache has chunks of ordinary units, and whose locations are older.

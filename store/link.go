@@ -54,7 +54,7 @@ const (
 	tripTime = 10 * time.Second
 	// longTrip is the round trip from which on it is worth asking for more than what a
 	// reader waits for, and leastReach and mostReach bound how much. leastTrips first
-	// bytes have to have been timed before, spareTrips before connections are made ahead.
+	// bytes have to have been timed before, spareTrips before a stream has connections made.
 	longTrip   = 4 * time.Millisecond
 	leastReach = 128 << 10
 	mostReach  = 4 << 20
@@ -105,19 +105,14 @@ type crossing struct {
 	began time.Time
 }
 
-// suppose has seen tell what was seen of the way, if nothing was timed here. 0 is what is
-// not known.
-func (l *link) suppose(seen func() (trip time.Duration, rate float64)) {
-	l.mu.Lock()
-	known := l.trips > 0
-	l.mu.Unlock()
-	if known {
-		return
-	}
-	trip, rate := seen()
+// suppose says what was seen of the way, which counts if nothing was timed here. 0 is what
+// is not known.
+func (l *link) suppose(trip time.Duration, rate float64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.supposed = supposed{trip, rate}
+	if l.trips == 0 {
+		l.supposed = supposed{trip, rate}
+	}
 }
 
 // expect adds a request that will bring about n bytes.
@@ -144,7 +139,9 @@ func (l *link) answer(c *crossing, length int64, trip time.Duration, reused bool
 	}
 	if trip > 0 {
 		l.trip.add(-float64(trip), tripTime)
-		l.trips++
+		if l.trips++; l.trips == 1 && trip >= max(2*l.supposed.trip, longTrip) {
+			l.supposed.rate = 0 // that was another way
+		}
 		switch late := min(max(l.roundTrip()/8, leastLateness), mostLateness); {
 		case trip <= l.roundTrip()+late:
 			l.late = 0

@@ -28,7 +28,7 @@ func (s *Share) Stream(ctx context.Context, ref chunk.Ref, size int64) (wait fun
 		if s, ok := u.source.(interface {
 			Way() (roundTrip time.Duration, rate float64)
 		}); ok {
-			u.link.suppose(s.Way)
+			u.link.suppose(s.Way())
 		}
 		w := &waiter{}
 		defer u.link.leave(w)

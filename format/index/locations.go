@@ -20,8 +20,8 @@ const (
 	unitSize        = 4
 	locationSize    = 8
 	unknownPack     = ^uint32(0)
-	maxPacks        = 1 << 24
-	atMount         = 1 // a startup pack's flag
+	maxPacks        = 1 << 20 // 32 MiB of names, which who reads them keeps
+	atMount         = 1       // a startup pack's flag
 
 	// MaxStartups bounds the startup packs of one tree, MaxTriggers and MaxUnits the
 	// triggers and the units of all of them.
@@ -69,12 +69,17 @@ func NewLocations(tree chunk.ID) *LocationsBuilder {
 	return &LocationsBuilder{tree: tree, packs: map[chunk.ID]uint32{}}
 }
 
-// Add appends the location of the next extent; the zero unit is "unknown".
+// Add appends the location of the next extent; the zero unit is "unknown", and so is one
+// of more than 2^20 packs.
 func (b *LocationsBuilder) Add(u chunk.Unit) {
 	which := unknownPack
 	if !u.IsZero() {
 		var known bool
-		if which, known = b.packs[u.Pack]; !known {
+		switch which, known = b.packs[u.Pack]; {
+		case known:
+		case len(b.packs) == maxPacks: // there is no room for its name
+			which = unknownPack
+		default:
 			which = uint32(len(b.packs))
 			b.packs[u.Pack] = which
 			b.ids = append(b.ids, u.Pack[:]...)

@@ -1,7 +1,6 @@
 package index
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -55,12 +54,17 @@ func OpenLocations(r io.ReaderAt, size int64, tree chunk.ID, extents int64) (*Lo
 		return nil, fmt.Errorf("locations of %d bytes do not fit %d extents", size, extents)
 	}
 	l := &Locations{r: r, n: extents, records: begin + packs*chunk.Size}
-	head := make([]byte, l.records-header)
-	if _, err := r.ReadAt(head, header); err != nil && len(head) > 0 {
-		return nil, fmt.Errorf("read the locations: %w", noEOF(err))
+	said := make([]byte, begin-header)
+	l.packs = make([]byte, packs*chunk.Size)
+	for _, part := range []struct {
+		b  []byte
+		at int64
+	}{{said, header}, {l.packs, begin}} {
+		if _, err := r.ReadAt(part.b, part.at); err != nil && len(part.b) > 0 {
+			return nil, fmt.Errorf("read the locations: %w", noEOF(err))
+		}
 	}
-	l.packs = bytes.Clone(head[begin-header:])
-	table, lists := head[:startups*entry], head[startups*entry:begin-header]
+	table, lists := said[:startups*entry], said[startups*entry:]
 	sizes := lists[triggers*triggerSize:]
 	if format == formerFormat {
 		var err error
@@ -114,6 +118,7 @@ func (l *Locations) readStartups(table, triggers, units []byte) error {
 		if count > int64(len(triggers)/triggerSize) {
 			return fmt.Errorf("startup pack %s has more triggers than there are", s.Pack.Short())
 		}
+		s.Triggers = slices.Grow(s.Triggers, int(count))
 		for last := int64(-1); count > 0; count-- {
 			t := int64(binary.LittleEndian.Uint32(triggers))
 			if t <= last || t >= l.n {

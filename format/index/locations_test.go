@@ -66,13 +66,13 @@ func TestLocationsThatAreWrong(t *testing.T) {
 	for name, spoil := range map[string]func(b []byte) []byte{
 		"cut":                 func(b []byte) []byte { return b[:len(b)-1] },
 		"not a header":        func(b []byte) []byte { return b[:20] },
+		"a former header":     func(b []byte) []byte { return b[:formerHeader] },
+		"half a number":       func(b []byte) []byte { return b[:locationsHeader-1] },
 		"endless":             func(b []byte) []byte { binary.LittleEndian.PutUint64(b[16:], 1<<63+1); return b },
 		"format 1":            func(b []byte) []byte { b[8] = 1; return b },
 		"more packs":          func(b []byte) []byte { b[12] = 6; return append(b, make([]byte, 3*chunk.Size)...) },
 		"many startup packs":  func(b []byte) []byte { b[56] = 65; return append(b, make([]byte, 63*startupSize)...) },
 		"more than packs":     func(b []byte) []byte { b[56] = 4; return append(b, make([]byte, 2*startupSize)...) },
-		"many triggers":       func(b []byte) []byte { b[61] = 17; return append(b, make([]byte, 17*256*triggerSize)...) },
-		"many units":          func(b []byte) []byte { b[66] = 1; return append(b, make([]byte, MaxUnits*unitSize)...) },
 		"a pack out of them":  func(b []byte) []byte { b[68] = 3; return b },
 		"the same pack":       func(b []byte) []byte { b[68] = 2; return b },
 		"no units":            func(b []byte) []byte { b[72] = 0; return b },
@@ -98,6 +98,66 @@ func TestLocationsThatAreWrong(t *testing.T) {
 	if _, err := openBytes(enc, id(9), n-1); err == nil {
 		t.Error("locations of more extents were accepted")
 	}
+}
+
+// As much as the format allows is read, and one more of anything is refused.
+func TestLocationsAtTheirBounds(t *testing.T) {
+	const extents = MaxTriggers + 1
+	s := Startup{Pack: id(1), Units: slices.Repeat([]uint32{1}, MaxUnits)}
+	b := NewLocations(id(9))
+	for i := range int64(extents) {
+		b.Add(chunk.Unit{Pack: id(1)})
+		s.Triggers = append(s.Triggers, i)
+	}
+	s.Triggers = s.Triggers[:MaxTriggers]
+	b.Startup(s)
+	enc := b.Encode()
+	triggers := locationsHeader + startupSize + MaxTriggers*triggerSize // where they end
+	units := triggers + MaxUnits*unitSize
+	for _, n := range []int64{extents, -1} {
+		if l, err := openBytes(enc, id(9), n); err != nil || !reflect.DeepEqual(l.Startups(), []Startup{s}) {
+			t.Errorf("as much as is allowed (%d extents): %v", n, err)
+		}
+		if _, err := openBytes(oneMore(enc, 60, locationsHeader+12, triggers, MaxTriggers), id(9), n); err == nil {
+			t.Errorf("one trigger more than is allowed (%d extents) was accepted", n)
+		}
+		if _, err := openBytes(oneMore(enc, 64, locationsHeader+4, units, 1), id(9), n); err == nil {
+			t.Errorf("one unit more than is allowed (%d extents) was accepted", n)
+		}
+	}
+	for _, packs := range []int64{maxPacks, maxPacks + 1} {
+		var head [locationsHeader]byte
+		copy(head[:], enc[:56])
+		binary.LittleEndian.PutUint32(head[12:], uint32(packs))
+		binary.LittleEndian.PutUint64(head[16:], uint64(packs))
+		for _, n := range []int64{packs, -1} {
+			_, err := OpenLocations(zerosBehind(head[:]), locationsHeader+packs*(chunk.Size+locationSize), id(9), n)
+			if (err == nil) != (packs == maxPacks) {
+				t.Errorf("locations with %d packs (%d extents): %v", packs, n, err)
+			}
+		}
+	}
+}
+
+// oneMore returns locations with one element more at a place in one of their lists, which is counted
+// as one of the only startup pack's.
+func oneMore(enc []byte, total, own, at int, element uint32) []byte {
+	enc = bytes.Clone(enc)
+	for _, count := range []int{total, own} {
+		binary.LittleEndian.PutUint32(enc[count:], binary.LittleEndian.Uint32(enc[count:])+1)
+	}
+	return slices.Insert(enc, at, binary.LittleEndian.AppendUint32(nil, element)...)
+}
+
+// zerosBehind reads a head and then zeros without an end.
+type zerosBehind []byte
+
+func (head zerosBehind) ReadAt(b []byte, at int64) (int, error) {
+	clear(b)
+	if at < int64(len(head)) {
+		copy(b, head[at:])
+	}
+	return len(b), nil
 }
 
 // formerLocations are sampleLocations as the format before had them: a startup pack says

@@ -51,8 +51,8 @@ func (v *verification) checkIndex(ctx context.Context, what string, id chunk.ID)
 	return nil // of something that is made anew all the time nothing is known to be wrong
 }
 
-// checkLayout reads the startup packs of a tree, and compares its locations with
-// them and the catalog.
+// checkLayout reads the startup packs of a tree, and compares where its locations say
+// that chunks are with them and the catalog.
 func (v *verification) checkLayout(ctx context.Context, what string, layout *catalog.Layout, extents *extentFile) error {
 	startup, err := v.checkStartups(ctx, what, layout)
 	if err != nil {

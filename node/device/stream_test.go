@@ -70,6 +70,28 @@ func TestStartupPacks(t *testing.T) {
 	})
 }
 
+// As much counts as being on its way as the locations say of each unit.
+func TestStreamCountsEachUnit(t *testing.T) {
+	h := newStartHub(t)
+	h.hang = true
+	for n := range h.startups[0].Units {
+		h.startups[0].Units[n] = 10_000 + uint32(100*n)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		b := newBegun(t, h, AheadOptions{Limit: plenty})
+		b.Begin()
+		time.Sleep(time.Second) // they are paced
+		want := int64(0)
+		for _, size := range h.startups[0].Units[:streamUnits] {
+			want += int64(size)
+		}
+		if got := b.units.Stats().Link.OnTheWay; got != want {
+			t.Errorf("%d bytes are on their way, not %d", got, want)
+		}
+		b.left(t)
+	})
+}
+
 // A device that was not told to begin does with its first read: so of what a former
 // daemon mounted.
 func TestStreamBeginsWithARead(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -99,10 +100,10 @@ func NewClient(o Options) (*Client, error) {
 	return c, nil
 }
 
-// prepare has connections made for a start, which asks for much at once, if the way is
-// long.
+// prepare has connections made for a start, which asks for much at once, if there will
+// be one and the way is long.
 func (c *Client) prepare() {
-	if c.way.isLong() {
+	if !c.options.Copies && c.way.isLong() {
 		c.dialer.make(maxSpares)
 	}
 }
@@ -272,7 +273,9 @@ func (c *Client) Chain(ctx context.Context, chain string) (*Chain, error) {
 	var answer Chain
 	ctx, trip := timed(ctx)
 	err := c.getJSON(ctx, chainPath(c.scope, chain), nil, maxAnswer, &answer)
-	c.way.trip(trip.took())
+	if err == nil || errors.Is(err, chunk.ErrNotFound) { // errors are often of others on the way
+		c.way.trip(trip.took())
+	}
 	if err != nil {
 		return nil, err
 	}

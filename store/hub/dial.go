@@ -101,12 +101,12 @@ func (d *dialer) takeSpare(address string) net.Conn {
 	return nil
 }
 
-// pair has one more connection made if who asks needs two.
+// pair has a connection made for each who needs two.
 func (d *dialer) pair(address string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.pairs > 0 && d.address == address {
-		d.makeLocked(1)
+		d.makeLocked(min(d.pairs, maxSpares))
 	}
 }
 

@@ -247,11 +247,15 @@ func (s *Origins) large(ctx context.Context, path func(*Client) string, etag str
 			p = patience{s.begin, s.stall}
 		}
 		err := o.client.compressed(ctx, path(o.client), etag, p, &o.received, func(plain io.Reader) error {
-			if !hint {
-				o.client.prepare()
-				defer o.client.prepare() // of an index that took long they have expired
+			if hint {
+				return take(plain)
 			}
-			return take(plain)
+			o.client.prepare()
+			if err := take(plain); err != nil {
+				return err
+			}
+			o.client.prepare() // of an index that took long they have expired
+			return nil
 		})
 		if err != nil && hint {
 			return hintError{err}

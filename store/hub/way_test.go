@@ -2,10 +2,13 @@ package hub
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -42,9 +45,20 @@ func TestWhatAWayTells(t *testing.T) {
 }
 
 // While an index comes over a long way connections are made for what follows it, and
-// none over a short one. They are made again if they have expired when it ends.
+// none over a short one, nor by who copies. They are made again if they have expired when
+// it has come, and not if it has not.
 func TestConnectionsAreMadeBesideAnIndex(t *testing.T) {
-	for _, long := range []bool{false, true} {
+	failed := errors.New("it was cut off")
+	for name, c := range map[string]struct {
+		long, copies   bool
+		err            error
+		beside, behind int
+	}{
+		"long":     {long: true, beside: maxSpares, behind: maxSpares},
+		"short":    {},
+		"a mirror": {long: true, copies: true},
+		"cut off":  {long: true, err: failed, beside: maxSpares},
+	} {
 		var conns counted
 		encoder, err := zstd.NewWriter(nil)
 		if err != nil {
@@ -53,45 +67,102 @@ func TestConnectionsAreMadeBesideAnIndex(t *testing.T) {
 		index := encoder.EncodeAll(bytes.Repeat([]byte("index"), 1000), nil)
 		server := conns.server(t)
 		server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			if long {
+			if c.long {
 				time.Sleep(2 * longTrip)
 			}
 			_, _ = w.Write(index)
 		})
-		c := clientOf(t, Options{URL: server.URL})
-		c.dialer.time = time.Hour
+		client := clientOf(t, Options{URL: server.URL, Copies: c.copies})
+		d := &client.dialer
+		d.time = time.Hour
 		spares := func() int {
-			c.dialer.mu.Lock()
-			defer c.dialer.mu.Unlock()
-			return len(c.dialer.spares) + c.dialer.making
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			return len(d.spares) + d.making
 		}
-		if !long { // however slow this machine is
-			c.way.shortest, c.way.at = time.Microsecond, time.Now()
+		if !c.long { // however slow this machine is
+			client.way.shortest, client.way.at = time.Microsecond, time.Now()
 		}
-		want := map[bool]int{true: maxSpares}[long]
-		s := NewOrigins(slog.New(slog.DiscardHandler), c)
+		s := NewOrigins(slog.New(slog.DiscardHandler), client)
 		if err := s.Index(t.Context(), chunk.ID{}, func(plain io.Reader) error {
-			if n := spares(); n != want {
-				t.Errorf("%d connections beside the index, not %d", n, want)
+			if n := spares(); n != c.beside {
+				t.Errorf("%s: %d connections beside the index, not %d", name, n, c.beside)
 			}
 			await(t, "they are not made", func() bool {
-				c.dialer.mu.Lock()
-				defer c.dialer.mu.Unlock()
-				return c.dialer.making == 0
+				d.mu.Lock()
+				defer d.mu.Unlock()
+				return d.making == 0
 			})
-			c.dialer.mu.Lock()
-			made := slices.Clone(c.dialer.spares)
-			c.dialer.mu.Unlock()
+			d.mu.Lock()
+			made := slices.Clone(d.spares)
+			d.mu.Unlock()
 			for _, s := range made {
-				c.dialer.expire(s)
+				d.expire(s)
 			}
 			_, err := io.Copy(io.Discard, plain)
-			return err
-		}); err != nil {
-			t.Fatal(err)
+			return errors.Join(c.err, err)
+		}); (err != nil) != (c.err != nil) {
+			t.Errorf("%s: %v", name, err)
 		}
-		if n := spares(); n != want {
-			t.Errorf("%d connections after the index, not %d", n, want)
+		if n := spares(); n != c.behind {
+			t.Errorf("%s: %d connections after the index, not %d", name, n, c.behind)
 		}
+	}
+}
+
+// Of the way to a hub its look-ups and indexes tell, and none of its errors.
+func TestOriginsTellTheWay(t *testing.T) {
+	const late = 2 * longTrip
+	plain := make([]byte, 4*leastLarge)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(plain)
+	encoder, err := zstd.NewWriter(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	index := encoder.EncodeAll(plain, nil)
+	var conns counted
+	server := conns.server(t)
+	broken := true
+	server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case broken:
+			http.Error(w, "broken", http.StatusServiceUnavailable)
+		case strings.Contains(r.URL.Path, "/chains/"):
+			time.Sleep(late)
+			http.NotFound(w, r)
+		default:
+			time.Sleep(2 * late)
+			_, _ = w.Write(index[:len(index)/2])
+			time.Sleep(late)
+			_, _ = w.Write(index[len(index)/2:])
+		}
+	})
+	c := clientOf(t, Options{URL: server.URL})
+	if _, err := c.Chain(t.Context(), "sha256:broken"); err == nil || errors.Is(err, chunk.ErrNotFound) {
+		t.Errorf("a broken hub says %v", err)
+	}
+	if trip, rate := c.way.seen(); trip != 0 || rate != 0 {
+		t.Errorf("of an error %v and %v are known", trip, rate)
+	}
+	broken = false
+	s := NewOrigins(slog.New(slog.DiscardHandler), c)
+	var told interface { // as store asks for it
+		Way() (roundTrip time.Duration, rate float64)
+	} = s
+	if _, err := s.Chain(t.Context(), "sha256:unknown"); !errors.Is(err, chunk.ErrNotFound) {
+		t.Error(err)
+	}
+	looked, rate := told.Way()
+	if looked < late || rate != 0 {
+		t.Errorf("of a look-up %v and %v are known", looked, rate)
+	}
+	if err := s.Index(t.Context(), chunk.ID{}, func(plain io.Reader) error {
+		_, err := io.Copy(io.Discard, plain)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if trip, rate := told.Way(); trip > looked || rate <= 0 || rate > float64(len(index))/late.Seconds() {
+		t.Errorf("of a look-up of %v and an index %v and %v are known", looked, trip, rate)
 	}
 }

@@ -225,9 +225,9 @@ func (u *Units) watch(f *flight, length int64, body io.Reader) io.Reader {
 	if known, ok := body.(interface{ RoundTrip() (time.Duration, bool) }); ok {
 		trip, reused = known.RoundTrip()
 	}
-	worthConnecting := u.link.answer(&f.crossing, min(length, pack.MaxStored), trip, reused)
-	if s, ok := u.source.(interface{ Ready() }); ok && worthConnecting {
-		s.Ready()
+	connections := u.link.answer(&f.crossing, min(length, pack.MaxStored), trip, reused)
+	if s, ok := u.source.(interface{ Ready(connections int) }); ok && connections > 0 {
+		s.Ready(connections)
 	}
 	return readerFunc(func(b []byte) (int, error) {
 		n, err := body.Read(b)

@@ -60,6 +60,8 @@ const (
 	mostReach  = 4 << 20
 	leastTrips = 8
 	spareTrips = 4
+	// spareBytes is what is on its way for each connection that is made ahead.
+	spareBytes = 128 << 10
 	// typicalUnit is what an answer is thought to have until its length is known.
 	typicalUnit = 48 << 10
 )
@@ -124,9 +126,10 @@ func (l *link) expect(c *crossing, n int64) {
 }
 
 // answer says that an answer of that length (-1: not known) has begun, how long its
-// first byte took, and whether its connection had brought one before. It tells whether
-// it is one of a stream over a long way, for which connections are worth making ahead.
-func (l *link) answer(c *crossing, length int64, trip time.Duration, reused bool) (worthConnecting bool) {
+// first byte took, and whether its connection had brought one before. It tells how many
+// connections are worth being ready for what is asked for next: none if it is not one of a
+// stream over a long way, and no more than the window has requests.
+func (l *link) answer(c *crossing, length int64, trip time.Duration, reused bool) (worthConnecting int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if length >= 0 {
@@ -153,7 +156,10 @@ func (l *link) answer(c *crossing, length int64, trip time.Duration, reused bool
 			l.supposed.rate = 0
 		}
 	}
-	return c.paced && l.trips >= spareTrips && l.isLong()
+	if !c.paced || l.trips < spareTrips || !l.isLong() {
+		return 0
+	}
+	return int(l.window() / spareBytes)
 }
 
 // arrive says that n bytes have come.

@@ -41,7 +41,7 @@ type Cache interface {
 // that wraps chunk.ErrNotFound says that all of them work and none has it. One
 // with a method RetryAfter() time.Duration says how long to wait at least, one
 // with Missed() bool whether an origin that works does not have it. A source with a
-// method Ready() is told, while much comes over a long way, that more will be asked for;
+// method Ready(n int) is told, while much comes over a long way, that n more may be asked for;
 // one with Way() (roundTrip time.Duration, bytesPerSecond float64) says what it has seen of
 // the way by then (0: nothing).
 type Source interface {

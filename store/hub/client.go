@@ -100,11 +100,11 @@ func NewClient(o Options) (*Client, error) {
 	return c, nil
 }
 
-// prepare has connections made for a start, which asks for much at once, if there will
-// be one and the way is long.
+// prepare has connections made for a start, if there will be one: as many as it will have
+// use for.
 func (c *Client) prepare() {
-	if !c.options.Copies && c.way.isLong() {
-		c.dialer.make(maxSpares)
+	if !c.options.Copies {
+		c.dialer.make(c.way.connections())
 	}
 }
 

@@ -106,7 +106,7 @@ func (d *dialer) pair(address string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.pairs > 0 && d.address == address {
-		d.makeLocked(min(d.pairs, maxSpares))
+		d.makeLocked(d.pairs)
 	}
 }
 
@@ -125,15 +125,15 @@ func isOpen(conn *net.TCPConn) bool {
 	return err == nil && errors.Is(peeked, unix.EAGAIN)
 }
 
-// ready has connections made if some were wanted since it last did, so that they are
+// ready has connections made if some were wanted since it last did, so that n are
 // there when more are. It does not wait: each is somebody's within dialTimeout, or closed
 // after spareTime.
-func (d *dialer) ready() {
+func (d *dialer) ready(n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.wanted {
 		d.wanted = false
-		d.makeLocked(maxSpares)
+		d.makeLocked(n)
 	}
 }
 
@@ -150,7 +150,7 @@ func (d *dialer) twice() (done func()) {
 	}
 }
 
-// make has connections made until there are n that nobody uses.
+// make has connections made until there are n that nobody uses, or maxSpares.
 func (d *dialer) make(n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -158,7 +158,7 @@ func (d *dialer) make(n int) {
 }
 
 func (d *dialer) makeLocked(n int) {
-	for ; d.ahead && d.making+len(d.spares) < n; d.making++ {
+	for ; d.ahead && d.making+len(d.spares) < min(n, maxSpares); d.making++ {
 		address := d.address
 		go func() {
 			conn, err := d.connect(context.Background(), "tcp", address)

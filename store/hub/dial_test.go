@@ -48,7 +48,7 @@ func TestConnectionsAreReady(t *testing.T) {
 	var conns counted
 	c := clientOf(t, Options{URL: conns.server(t).URL})
 	c.dialer.time = time.Hour
-	if c.dialer.ready(); conns.taken.Load() != 0 {
+	if c.dialer.ready(maxSpares); conns.taken.Load() != 0 {
 		t.Error("connections were made to a hub that nobody has asked for anything")
 	}
 	ask := func(n int) {
@@ -68,11 +68,11 @@ func TestConnectionsAreReady(t *testing.T) {
 		return slices.Clone(c.dialer.spares)
 	}
 	ask(1)
-	c.dialer.ready()
+	c.dialer.ready(2 * maxSpares)
 	await(t, "they are not made", func() bool { return len(spares()) == maxSpares && conns.taken.Load() == 1+maxSpares })
 	first := spares()[0]
 	c.dialer.expire(first)
-	c.dialer.ready()
+	c.dialer.ready(maxSpares)
 	if got := spares(); len(got) != maxSpares-1 || slices.Contains(got, first) {
 		t.Errorf("%d are ready after one has expired that nobody wanted", len(got))
 	}
@@ -143,7 +143,7 @@ func TestSparesThatWereClosed(t *testing.T) {
 		return conn
 	}
 	defer dial().Close()
-	d.ready()
+	d.ready(maxSpares)
 	closed := map[string]bool{}
 	for range maxSpares + 1 {
 		conn := <-taken
@@ -169,7 +169,7 @@ func TestReadyWithoutAHub(t *testing.T) {
 		conn.Close()
 		t.Error("somebody answers")
 	}
-	d.ready()
+	d.ready(maxSpares)
 	await(t, "they are still being made", func() bool {
 		d.mu.Lock()
 		defer d.mu.Unlock()

@@ -156,13 +156,12 @@ const maxWindow = 32 << 20
 // bytes.
 func (c *Client) compressed(ctx context.Context, path, etag string, p patience, received *atomic.Int64, take func(plain io.Reader) error) error {
 	return c.object(ctx, path, etag, p, received, func(_ int64, body io.Reader) error {
-		answer, n, took := body.(*watched), 0, time.Duration(0)
+		answer, n := body.(*watched), 0
 		c.way.trip(answer.trip.took())
-		defer func() { c.way.came(n, took) }()
 		decoder, err := zstd.NewReader(readerFunc(func(b []byte) (int, error) {
 			read, err := answer.Read(b)
 			if n += read; read > 0 {
-				took = answer.trip.sinceFirst()
+				c.way.came(n, answer.trip.sinceFirst())
 			}
 			return read, err
 		}), zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderConcurrency(2))

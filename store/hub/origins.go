@@ -169,13 +169,13 @@ func (o *outcome) result(s *Origins) error {
 	return errors.New("there is no hub to ask")
 }
 
-// Ready has some connections made, to the origin that will be asked, for requests that
-// are to come: on a long way a request that has to wait for one takes twice as long. It
-// does not wait.
-func (s *Origins) Ready() {
+// Ready has connections made, n at most, to the origin that will be asked, for requests
+// that are to come: on a long way a request that has to wait for one takes twice as long.
+// It does not wait.
+func (s *Origins) Ready(n int) {
 	for _, o := range s.all {
 		if o.isUp() {
-			o.client.dialer.ready()
+			o.client.dialer.ready(n)
 			return
 		}
 	}
@@ -247,15 +247,14 @@ func (s *Origins) large(ctx context.Context, path func(*Client) string, etag str
 			p = patience{s.begin, s.stall}
 		}
 		err := o.client.compressed(ctx, path(o.client), etag, p, &o.received, func(plain io.Reader) error {
-			if hint {
-				return take(plain)
+			if !hint { // a start follows
+				read := plain.Read
+				plain = readerFunc(func(b []byte) (int, error) {
+					o.client.prepare()
+					return read(b)
+				})
 			}
-			o.client.prepare()
-			if err := take(plain); err != nil {
-				return err
-			}
-			o.client.prepare() // of an index that took long they have expired
-			return nil
+			return take(plain)
 		})
 		if err != nil && hint {
 			return hintError{err}

@@ -15,6 +15,11 @@ const (
 	// while the processors were busy is read all at once.
 	leastLarge = 256 << 10
 	leastTook  = 5 * time.Millisecond
+	// startGain and startBytes say how many connections a start has use for: it begins
+	// with that many times what the way holds on its way (store/link.go), and asks for so
+	// many bytes on each. On a way that many nodes fill at once, that is few.
+	startGain  = 3
+	startBytes = 128 << 10
 )
 
 // way is what pulls have seen of the way to a hub.
@@ -22,7 +27,7 @@ type way struct {
 	mu       sync.Mutex    // guards what follows
 	shortest time.Duration // of late, to a first byte; 0: not known
 	at       time.Time     // when that was
-	rate     float64       // bytes a second, of the last large answer; 0: not known
+	rate     float64       // bytes a second, of the last large answer so far; 0: not known
 }
 
 // trip notes how long a first byte took; 0: it is not known.
@@ -34,7 +39,7 @@ func (w *way) trip(took time.Duration) {
 	}
 }
 
-// came notes that an answer of n bytes came, the last of them so long after the first.
+// came notes that n bytes of an answer came, the last of them so long after the first.
 func (w *way) came(n int, took time.Duration) {
 	if n < leastLarge || took <= 0 {
 		return
@@ -50,7 +55,11 @@ func (w *way) seen() (roundTrip time.Duration, rate float64) {
 	return w.shortest, w.rate
 }
 
-func (w *way) isLong() bool {
-	trip, _ := w.seen()
-	return trip >= longTrip
+// connections returns how many are worth making before they are needed.
+func (w *way) connections() int {
+	trip, rate := w.seen()
+	if trip < longTrip {
+		return 0
+	}
+	return int(startGain * rate * trip.Seconds() / startBytes)
 }

@@ -1,7 +1,6 @@
 package hub
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"log/slog"
@@ -24,14 +23,14 @@ func TestWhatAWayTells(t *testing.T) {
 	w.trip(0)
 	w.came(leastLarge-1, time.Second)
 	w.came(leastLarge, 0)
-	if trip, rate := w.seen(); trip != 0 || rate != 0 || w.isLong() {
+	if trip, rate := w.seen(); trip != 0 || rate != 0 {
 		t.Errorf("%v and %v", trip, rate)
 	}
 	w.trip(50 * time.Millisecond)
 	w.trip(40 * time.Millisecond)
 	w.trip(60 * time.Millisecond)
 	w.came(1_000_000, 95*time.Millisecond)
-	if trip, rate := w.seen(); trip != 40*time.Millisecond || rate != 1e7 || !w.isLong() {
+	if trip, rate := w.seen(); trip != 40*time.Millisecond || rate != 1e7 {
 		t.Errorf("%v and %v", trip, rate)
 	}
 	w.at = w.at.Add(-2 * tripTime)
@@ -44,27 +43,42 @@ func TestWhatAWayTells(t *testing.T) {
 	}
 }
 
-// While an index comes over a long way connections are made for what follows it, and
-// none over a short one, nor by who copies. They are made again if they have expired when
-// it has come, and not if it has not.
-func TestConnectionsAreMadeBesideAnIndex(t *testing.T) {
-	failed := errors.New("it was cut off")
-	for name, c := range map[string]struct {
-		long, copies   bool
-		err            error
-		beside, behind int
+// As many connections are worth making as a start has use for, and none over a short way.
+func TestConnectionsOfAStart(t *testing.T) {
+	for _, c := range []struct {
+		trip time.Duration
+		rate float64
+		want int
 	}{
-		"long":     {long: true, beside: maxSpares, behind: maxSpares},
+		{0, 1e8, 0},
+		{longTrip - 1, 1e9, 0},
+		{50 * time.Millisecond, 0, 0},
+		{50 * time.Millisecond, 6e5, 0},
+		{100 * time.Millisecond, 1e6, 2},
+		{10 * time.Millisecond, 1e8, 22},
+	} {
+		if got := (&way{shortest: c.trip, rate: c.rate}).connections(); got != c.want {
+			t.Errorf("%v, %.0f bytes a second: %d connections, not %d", c.trip, c.rate, got, c.want)
+		}
+	}
+}
+
+// While an index comes over a long way connections are made for what follows it, and again
+// if they have expired; none over a short one, nor by who copies.
+func TestConnectionsAreMadeBesideAnIndex(t *testing.T) {
+	random := make([]byte, 8*leastLarge)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(random)
+	for name, c := range map[string]struct{ long, copies bool }{
+		"long":     {long: true},
 		"short":    {},
 		"a mirror": {long: true, copies: true},
-		"cut off":  {long: true, err: failed, beside: maxSpares},
 	} {
 		var conns counted
 		encoder, err := zstd.NewWriter(nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		index := encoder.EncodeAll(bytes.Repeat([]byte("index"), 1000), nil)
+		index := encoder.EncodeAll(random, nil)
 		server := conns.server(t)
 		server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			if c.long {
@@ -75,37 +89,33 @@ func TestConnectionsAreMadeBesideAnIndex(t *testing.T) {
 		client := clientOf(t, Options{URL: server.URL, Copies: c.copies})
 		d := &client.dialer
 		d.time = time.Hour
-		spares := func() int {
-			d.mu.Lock()
-			defer d.mu.Unlock()
-			return len(d.spares) + d.making
-		}
 		if !c.long { // however slow this machine is
 			client.way.shortest, client.way.at = time.Microsecond, time.Now()
 		}
 		s := NewOrigins(slog.New(slog.DiscardHandler), client)
 		if err := s.Index(t.Context(), chunk.ID{}, func(plain io.Reader) error {
-			if n := spares(); n != c.beside {
-				t.Errorf("%s: %d connections beside the index, not %d", name, n, c.beside)
-			}
-			await(t, "they are not made", func() bool {
+			for part := range 2 {
+				if _, err := io.CopyN(io.Discard, plain, int64(len(random)/2)); err != nil {
+					return err
+				}
+				await(t, "they are not made", func() bool {
+					d.mu.Lock()
+					defer d.mu.Unlock()
+					return d.making == 0
+				})
 				d.mu.Lock()
-				defer d.mu.Unlock()
-				return d.making == 0
-			})
-			d.mu.Lock()
-			made := slices.Clone(d.spares)
-			d.mu.Unlock()
-			for _, s := range made {
-				d.expire(s)
+				made := slices.Clone(d.spares)
+				d.mu.Unlock()
+				if n := len(made); n > maxSpares || (n > 0) != (c.long && !c.copies) {
+					t.Errorf("%s: %d connections beside part %d of the index", name, n, part)
+				}
+				for _, s := range made {
+					d.expire(s)
+				}
 			}
-			_, err := io.Copy(io.Discard, plain)
-			return errors.Join(c.err, err)
-		}); (err != nil) != (c.err != nil) {
+			return nil
+		}); err != nil {
 			t.Errorf("%s: %v", name, err)
-		}
-		if n := spares(); n != c.behind {
-			t.Errorf("%s: %d connections after the index, not %d", name, n, c.behind)
 		}
 	}
 }

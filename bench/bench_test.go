@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"lighter/store/hub"
 )
 
 func TestMedian(t *testing.T) {
@@ -77,5 +79,12 @@ func TestConfigurationsThatCannotBe(t *testing.T) {
 		if _, err := parseConfig([]byte(text)); err == nil || !strings.Contains(err.Error(), wanted) {
 			t.Errorf("%q: %v; it should say %q", text, err, wanted)
 		}
+	}
+}
+
+func TestWhatAHubKnowsIsSaid(t *testing.T) {
+	got := describe(hub.Starts{Workloads: make([]hub.Workload, 2), Packs: []hub.StartupPack{{Bytes: 5e6, AtMount: true}, {Bytes: 2e6}}})
+	if want := "2 workloads, 2 startup packs of 7.00 MB, 5.00 MB of it at each start"; got != want {
+		t.Errorf("%q, not %q", got, want)
 	}
 }

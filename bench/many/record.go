@@ -129,8 +129,9 @@ func (r *run) record(ctx context.Context, w bench.Workload) (*workload, error) {
 	if _, err := m.CtrIn(ctx, keeping, "images", "pull", "--plain-http", "--snapshotter", site.Lighter, ref); err != nil {
 		return nil, err
 	}
+	const rounds = 2
 	var last report
-	for round := range 2 {
+	for round := range rounds {
 		if round > 0 {
 			if err := errors.Join(m.RemoveImage(ctx, ref), m.StopNode(), m.StartNode(ctx), m.Reconnect(ctx), site.DropCaches()); err != nil {
 				return nil, err
@@ -156,46 +157,12 @@ func (r *run) record(ctx context.Context, w bench.Workload) (*workload, error) {
 	l.mu.Lock()
 	recorded.units = l.units
 	l.mu.Unlock()
-	return recorded, r.awaitPacks(ctx, recorded)
-}
-
-// How long a hub may take to make startup packs of the traces, and how long it has
-// changed nothing when it has.
-const (
-	packsTimeout = time.Minute
-	packsSettled = 8 * time.Second
-)
-
-// awaitPacks waits until the hub changes the locations no more. Traces that it had
-// before are no reason to change them.
-func (r *run) awaitPacks(ctx context.Context, w *workload) error {
-	tag, since := "", time.Now()
-	for end := time.Now().Add(packsTimeout); time.Now().Before(end) && time.Since(since) < packsSettled; {
-		now, err := r.locationsTag(ctx, w.tree)
-		if err != nil {
-			return err
-		}
-		if now != tag {
-			tag, since = now, time.Now()
-		}
-		if !pause(ctx, time.Second) {
-			return context.Cause(ctx)
-		}
-	}
-	return nil
-}
-
-// locationsTag names what the hub says now of where a tree's chunks are.
-func (r *run) locationsTag(ctx context.Context, tree chunk.ID) (string, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodHead, r.Site.Hub.URL+"/lighter/1/default/locations/"+tree.String(), nil)
+	packs, err := r.AwaitLayout(ctx, r.Site.Hub, w.Image, rounds)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return "", fmt.Errorf("ask the hub for locations: %w", err)
-	}
-	return res.Header.Get("ETag"), res.Body.Close()
+	bench.Say("%-12s the hub knows %s", w, packs)
+	return recorded, nil
 }
 
 func (r *run) describe(ctx context.Context, w bench.Workload, last report) (*workload, error) {

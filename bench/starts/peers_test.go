@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"lighter/bench"
-	"lighter/store/hub"
 )
 
 func TestPeersThatAreNotThereAreLeftOut(t *testing.T) {
@@ -42,12 +41,5 @@ func TestPeersThatAreNotThereAreLeftOut(t *testing.T) {
 	want := []string{"/opt/lighter/bin/x", work + "/tools", work + "/y", "{socket}", "s:s"}
 	if err != nil || !slices.Equal(words, want) {
 		t.Errorf("words %v, not %v: %v", words, want, err)
-	}
-}
-
-func TestWhatAHubKnowsIsSaid(t *testing.T) {
-	got := describe(hub.Starts{Workloads: make([]hub.Workload, 2), Packs: []hub.StartupPack{{Bytes: 5e6, AtMount: true}, {Bytes: 2e6}}})
-	if want := "2 workloads, 2 startup packs of 7.00 MB, 5.00 MB of it at each start"; got != want {
-		t.Errorf("%q, not %q", got, want)
 	}
 }

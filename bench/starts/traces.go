@@ -2,7 +2,6 @@ package starts
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -12,16 +11,13 @@ import (
 	"time"
 
 	"lighter/bench"
-	"lighter/store/hub"
 	"lighter/test/testkit/site"
 )
 
-// How long a node may take to report a start, and a hub to make its startup packs
-// of what it was told, and to press them; and how long these stay as they are then.
+// reportLimit is how long a node may take to report a start, which is looked at every
+// traceAgain.
 const (
 	reportLimit = 3 * time.Minute
-	layoutLimit = 5 * time.Minute
-	layoutStays = 6 * time.Second
 	traceAgain  = 200 * time.Millisecond
 )
 
@@ -60,7 +56,7 @@ func (r *run) record(ctx context.Context, image string) error {
 			reported += n
 		}
 	}
-	packs, err := r.awaitLayout(ctx, r.traced, image, reported)
+	packs, err := r.AwaitLayout(ctx, r.traced, image, reported)
 	if err != nil {
 		return err
 	}
@@ -109,62 +105,6 @@ func pause(ctx context.Context) error {
 	case <-time.After(traceAgain):
 		return nil
 	}
-}
-
-// awaitLayout waits until a hub has made an image's startup packs of so many
-// starts, or of its own guess, and says what they are. There may be no guess.
-func (r *run) awaitLayout(ctx context.Context, h *site.Hub, image string, starts int64) (packs string, err error) {
-	var last string
-	var since time.Time
-	for end := time.Now().Add(layoutLimit); ; {
-		known, err := r.startsOf(ctx, h, image)
-		if err != nil {
-			return "", err
-		}
-		var seen int64
-		for _, w := range known.Workloads {
-			seen += w.Starts
-		}
-		if now := describe(known); now != last {
-			last, since = now, time.Now()
-		}
-		switch {
-		case seen >= starts && !known.Pending && time.Since(since) >= layoutStays:
-			return last, nil
-		case time.Now().After(end):
-			return "", fmt.Errorf("after %s the hub has made use of %d of %d recorded starts of %s (its packs are still to change: %v)", layoutLimit, seen, starts, image, known.Pending)
-		}
-		if err := pause(ctx); err != nil {
-			return "", err
-		}
-	}
-}
-
-// describe says what a hub knows of an image's starts.
-func describe(s hub.Starts) string {
-	var bytes, first int64
-	for _, p := range s.Packs {
-		bytes += p.Bytes
-		if p.AtMount {
-			first += p.Bytes
-		}
-	}
-	return fmt.Sprintf("%d workloads, %d startup packs of %s, %s of it at each start", len(s.Workloads), len(s.Packs), bench.Size(bytes), bench.Size(first))
-}
-
-func (r *run) startsOf(ctx context.Context, h *site.Hub, image string) (s hub.Starts, err error) {
-	out, err := h.Lighter(ctx, "trace show", "--json", image+":latest")
-	if err != nil {
-		return s, err
-	}
-	var all []hub.Starts
-	if err := json.Unmarshal([]byte(out), &all); err != nil {
-		return s, err
-	}
-	if len(all) != 1 {
-		return s, fmt.Errorf("the hub has %d images %s, not one", len(all), image)
-	}
-	return all[0], nil
 }
 
 // tracesOf is the file of an image's traces.

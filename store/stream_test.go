@@ -232,6 +232,51 @@ func TestStreamOverAWayThatWasSeen(t *testing.T) {
 	}
 }
 
+// readied is a wire that notes how many connections it was told to make.
+type readied struct {
+	*wire
+	mu   sync.Mutex
+	told []int
+}
+
+func (r *readied) Ready(n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.told = append(r.told, n)
+}
+
+// Over a long way a stream says how many connections it has use for, by its window; over a
+// short one it does not.
+func TestStreamHasConnectionsMade(t *testing.T) {
+	const large, units = 200_000, 60
+	unit, refs := encode(t, noise(large, 1))
+	for trip, want := range map[time.Duration]int{500 * time.Microsecond: 0, 10 * time.Millisecond: firstMost / spareBytes} {
+		synctest.Test(t, func(t *testing.T) {
+			w := &readied{wire: &wire{rate: 1e8, trip: trip, asked: map[uint32]int{}, answer: func(chunk.Unit) []byte { return unit }}}
+			u := NewUnits(w, nothing{})
+			stream := u.Share()
+			for n := range units {
+				wait, err := stream.Stream(t.Context(), at(refs[0], n), int64(len(unit)))
+				if err != nil {
+					t.Fatal(err)
+				}
+				go func() { _, _ = wait(t.Context()) }()
+			}
+			time.Sleep(time.Minute)
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			for _, n := range w.told {
+				if n < 1 || n > want {
+					t.Errorf("%v: it wants %d connections", trip, n)
+				}
+			}
+			if (len(w.told) > 0) != (want > 0) {
+				t.Errorf("%v: it said %d times how many it wants", trip, len(w.told))
+			}
+		})
+	}
+}
+
 // What was seen of the way counts until the link itself has told: the trip until one was
 // timed, the rate until that shows that it was another way, or it is known what the link carries. Then it
 // is forgotten, also if more is to be found out later.

@@ -90,6 +90,7 @@ type run struct {
 	*bench.Bench
 	options Options
 	result  Result
+	starts  map[string]int64 // that the hub was told of, by image
 }
 
 // Run measures, and writes many.json and many.md into Options.Out, also when something
@@ -112,7 +113,7 @@ func Run(ctx context.Context, o Options) error {
 			return err
 		}
 		defer func() { err = errors.Join(err, s.Close()) }()
-		r := &run{Bench: bench.New(s, config), options: o, result: Result{Rate: o.Rate, RTT: o.RTT, Cores: int(cores), Started: time.Now().UTC()}}
+		r := &run{Bench: bench.New(s, config), options: o, starts: map[string]int64{}, result: Result{Rate: o.Rate, RTT: o.RTT, Cores: int(cores), Started: time.Now().UTC()}}
 		for _, w := range workloads {
 			if err := r.workload(ctx, w); err != nil {
 				return errors.Join(err, r.result.write(o.Out))

@@ -129,7 +129,7 @@ func (r *run) record(ctx context.Context, w bench.Workload) (*workload, error) {
 	if _, err := m.CtrIn(ctx, keeping, "images", "pull", "--plain-http", "--snapshotter", site.Lighter, ref); err != nil {
 		return nil, err
 	}
-	const rounds = 2
+	const rounds int64 = 2
 	var last report
 	for round := range rounds {
 		if round > 0 {
@@ -157,7 +157,8 @@ func (r *run) record(ctx context.Context, w bench.Workload) (*workload, error) {
 	l.mu.Lock()
 	recorded.units = l.units
 	l.mu.Unlock()
-	packs, err := r.AwaitLayout(ctx, r.Site.Hub, w.Image, rounds)
+	r.starts[w.Image] += rounds
+	packs, err := r.AwaitLayout(ctx, r.Site.Hub, w.Image, r.starts[w.Image])
 	if err != nil {
 		return nil, err
 	}

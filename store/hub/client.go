@@ -100,12 +100,15 @@ func NewClient(o Options) (*Client, error) {
 	return c, nil
 }
 
-// prepare has connections made for a start, if there will be one: as many as it will have
-// use for.
-func (c *Client) prepare() {
-	if !c.options.Copies {
-		c.dialer.make(c.way.connections())
+// prepare has connections made for a start, if there will be one: as many as it has use
+// for, if that is more than there were made for it. It returns how many are then.
+func (c *Client) prepare(made int) int {
+	n := c.way.connections()
+	if n <= made || c.options.Copies {
+		return made
 	}
+	c.dialer.make(n)
+	return n
 }
 
 // allows refuses plain HTTP that leaves this machine, unless it was allowed.

@@ -32,6 +32,7 @@ type dialer struct {
 	address string     // the first that was connected to: others are where it redirects to
 	wanted  bool       // somebody has connected since spares were made
 	making  int        // spares on their way
+	failed  time.Time  // when one could not be made last
 	pairs   int        // those who need a second connection if they need one
 	spares  []*spare   // the last is the newest
 }
@@ -101,12 +102,12 @@ func (d *dialer) takeSpare(address string) net.Conn {
 	return nil
 }
 
-// pair has a connection made for each who needs two.
+// pair has one more connection made if who asks needs two.
 func (d *dialer) pair(address string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.pairs > 0 && d.address == address {
-		d.makeLocked(d.pairs)
+		d.makeLocked(1)
 	}
 }
 
@@ -158,7 +159,10 @@ func (d *dialer) make(n int) {
 }
 
 func (d *dialer) makeLocked(n int) {
-	for ; d.ahead && d.making+len(d.spares) < min(n, maxSpares); d.making++ {
+	if !d.ahead || time.Since(d.failed) < d.time {
+		return
+	}
+	for ; d.making+len(d.spares) < min(n, maxSpares); d.making++ {
 		address := d.address
 		go func() {
 			conn, err := d.connect(context.Background(), "tcp", address)
@@ -174,6 +178,7 @@ func (d *dialer) keep(conn net.Conn, err error) {
 	d.making--
 	tcp, ok := conn.(*net.TCPConn)
 	if err != nil || !ok {
+		d.failed = time.Now()
 		return // whoever needs one will see
 	}
 	s := &spare{conn: tcp}

@@ -175,4 +175,9 @@ func TestReadyWithoutAHub(t *testing.T) {
 		defer d.mu.Unlock()
 		return d.making == 0 && len(d.spares) == 0
 	})
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.makeLocked(maxSpares); d.making > 0 {
+		t.Error("it is tried again at once")
+	}
 }

@@ -110,11 +110,6 @@ func (r *roundTrip) took() time.Duration {
 	return time.Duration(first - sent)
 }
 
-// sinceFirst returns how long ago the first byte came, which has.
-func (r *roundTrip) sinceFirst() time.Duration {
-	return time.Since(r.begun) - time.Duration(r.first.Load())
-}
-
 // because says why a context ended that an error comes from.
 func because(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
@@ -156,13 +151,11 @@ const maxWindow = 32 << 20
 // bytes.
 func (c *Client) compressed(ctx context.Context, path, etag string, p patience, received *atomic.Int64, take func(plain io.Reader) error) error {
 	return c.object(ctx, path, etag, p, received, func(_ int64, body io.Reader) error {
-		answer, n := body.(*watched), 0
+		answer, came := body.(*watched), arrival{way: &c.way}
 		c.way.trip(answer.trip.took())
 		decoder, err := zstd.NewReader(readerFunc(func(b []byte) (int, error) {
 			read, err := answer.Read(b)
-			if n += read; read > 0 {
-				c.way.came(n, answer.trip.sinceFirst())
-			}
+			came.add(read)
 			return read, err
 		}), zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderConcurrency(2))
 		if err != nil {

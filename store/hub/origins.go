@@ -247,14 +247,18 @@ func (s *Origins) large(ctx context.Context, path func(*Client) string, etag str
 			p = patience{s.begin, s.stall}
 		}
 		err := o.client.compressed(ctx, path(o.client), etag, p, &o.received, func(plain io.Reader) error {
-			if !hint { // a start follows
-				read := plain.Read
-				plain = readerFunc(func(b []byte) (int, error) {
-					o.client.prepare()
-					return read(b)
-				})
+			if hint {
+				return take(plain)
 			}
-			return take(plain)
+			made := 0
+			err := take(readerFunc(func(b []byte) (int, error) {
+				made = o.client.prepare(made)
+				return plain.Read(b)
+			}))
+			if err == nil {
+				o.client.prepare(0) // of an index that took long they have expired
+			}
+			return err
 		})
 		if err != nil && hint {
 			return hintError{err}

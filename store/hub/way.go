@@ -7,19 +7,22 @@ import (
 
 const (
 	// longTrip is the round trip from which on it is worth making connections before
-	// they are needed, tripTime for how long the shortest one counts.
+	// they are needed, wayTime for how long the shortest one counts, and the highest rate.
 	longTrip = 4 * time.Millisecond
-	tripTime = 10 * time.Second
-	// leastLarge is how long an answer has to be, in bytes, to tell at what rate it came.
-	// It counts as having taken leastTook longer than it was seen to: what had piled up
-	// while the processors were busy is read all at once.
-	leastLarge = 256 << 10
+	wayTime  = 10 * time.Second
+	// leastBurst is how much has to come without a pause, in bytes, to tell at what rate it
+	// comes. It counts as having taken leastTook longer than it was seen to: what had piled up
+	// while the processors were busy is read all at once. And so long is a pause: over a long way
+	// TCP brings an answer in bursts at first, each of twice as much as the one before.
+	leastBurst = 128 << 10
 	leastTook  = 5 * time.Millisecond
 	// startGain and startBytes say how many connections a start has use for: it begins
-	// with that many times what the way holds on its way (store/link.go), and asks for so
-	// many bytes on each. On a way that many nodes fill at once, that is few.
+	// with up to that many times what the way holds (store/link.go), and asks for so many
+	// bytes on each. startLeast is how many when the rate is not known, or low: on a way that
+	// many nodes fill at once it is, and then their connections are what there is too much of.
 	startGain  = 3
 	startBytes = 128 << 10
+	startLeast = 4
 )
 
 // way is what pulls have seen of the way to a hub.
@@ -27,26 +30,26 @@ type way struct {
 	mu       sync.Mutex    // guards what follows
 	shortest time.Duration // of late, to a first byte; 0: not known
 	at       time.Time     // when that was
-	rate     float64       // bytes a second, of the last large answer so far; 0: not known
+	rate     float64       // bytes a second, the most of late; 0: not known
+	rateAt   time.Time     // when that was
 }
 
 // trip notes how long a first byte took; 0: it is not known.
 func (w *way) trip(took time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if took > 0 && (w.shortest == 0 || took < w.shortest || time.Since(w.at) > tripTime) {
+	if took > 0 && (w.shortest == 0 || took < w.shortest || time.Since(w.at) > wayTime) {
 		w.shortest, w.at = took, time.Now()
 	}
 }
 
-// came notes that n bytes of an answer came, the last of them so long after the first.
-func (w *way) came(n int, took time.Duration) {
-	if n < leastLarge || took <= 0 {
-		return
-	}
+// came notes at what rate an answer comes.
+func (w *way) came(rate float64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.rate = float64(n) / (took + leastTook).Seconds()
+	if rate > w.rate || time.Since(w.rateAt) > wayTime {
+		w.rate, w.rateAt = rate, time.Now()
+	}
 }
 
 func (w *way) seen() (roundTrip time.Duration, rate float64) {
@@ -61,5 +64,24 @@ func (w *way) connections() int {
 	if trip < longTrip {
 		return 0
 	}
-	return int(startGain * rate * trip.Seconds() / startBytes)
+	return max(int(startGain*rate*trip.Seconds()/startBytes), startLeast)
+}
+
+// arrival is an answer that comes to a way.
+type arrival struct {
+	way         *way
+	since, last time.Time // when the burst began, and when some of it came last
+	burst       int       // its bytes
+}
+
+// add notes that n bytes have come now.
+func (a *arrival) add(n int) {
+	now := time.Now()
+	if now.Sub(a.last) > leastTook {
+		a.since, a.burst = now, 0
+	}
+	a.last = now
+	if a.burst += n; n > 0 && a.burst >= leastBurst {
+		a.way.came(float64(a.burst) / (now.Sub(a.since) + leastTook).Seconds())
+	}
 }

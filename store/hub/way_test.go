@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/klauspost/compress/zstd"
@@ -16,30 +17,66 @@ import (
 	"lighter/format/chunk"
 )
 
-// A large answer tells at what rate it came, never at more than its length within
-// leastTook; small ones tell nothing. The shortest first byte counts for a while.
+// The shortest first byte and the highest rate count for a while.
 func TestWhatAWayTells(t *testing.T) {
 	var w way
 	w.trip(0)
-	w.came(leastLarge-1, time.Second)
-	w.came(leastLarge, 0)
 	if trip, rate := w.seen(); trip != 0 || rate != 0 {
 		t.Errorf("%v and %v", trip, rate)
 	}
 	w.trip(50 * time.Millisecond)
 	w.trip(40 * time.Millisecond)
 	w.trip(60 * time.Millisecond)
-	w.came(1_000_000, 95*time.Millisecond)
+	w.came(1e6)
+	w.came(1e7)
+	w.came(1e6)
 	if trip, rate := w.seen(); trip != 40*time.Millisecond || rate != 1e7 {
 		t.Errorf("%v and %v", trip, rate)
 	}
-	w.at = w.at.Add(-2 * tripTime)
-	if w.trip(60 * time.Millisecond); w.shortest != 60*time.Millisecond {
-		t.Errorf("%v was the shortest long ago", w.shortest)
+	w.at, w.rateAt = w.at.Add(-2*wayTime), w.rateAt.Add(-2*wayTime)
+	w.trip(60 * time.Millisecond)
+	w.came(1e6)
+	if trip, rate := w.seen(); trip != 60*time.Millisecond || rate != 1e6 {
+		t.Errorf("%v and %v, and others were long ago", trip, rate)
 	}
-	w.came(1_000_000, time.Nanosecond)
-	if _, rate := w.seen(); rate > 1e6/leastTook.Seconds() {
-		t.Errorf("%v", rate)
+}
+
+// How fast an answer comes is seen of its bursts, not of its waiting for TCP to begin; what
+// comes all at once counts as leastTook, and what is small not at all.
+func TestHowFastAnAnswerComes(t *testing.T) {
+	const packet = 1448
+	for name, c := range map[string]struct {
+		bytes       int
+		mbit        float64
+		trip        time.Duration
+		least, most float64 // bytes a second
+	}{
+		"small":              {bytes: leastBurst - packet, mbit: 100},
+		"100 Mbit/s, 10 ms":  {1_200_000, 100, 10 * time.Millisecond, 11e6, 12.5e6},
+		"1 Gbit/s, 50 ms":    {500_000, 1000, 50 * time.Millisecond, 25e6, 125e6},
+		"10 Mbit/s, 50 ms":   {1_000_000, 10, 50 * time.Millisecond, 1.2e6, 1.25e6},
+		"all at once, 20 ms": {250_000, 1e6, 20 * time.Millisecond, 0, 250_000 / leastTook.Seconds()},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var w way
+			a := arrival{way: &w}
+			window, left := 10, 0
+			for sent := 0; sent < c.bytes; sent += packet {
+				if left == 0 { // a round trip later there is twice as much
+					if in := time.Duration(float64(window*packet*8) / c.mbit * float64(time.Microsecond)); sent > 0 && in < c.trip {
+						time.Sleep(c.trip - in/2)
+					}
+					left, window = window, 2*window
+				}
+				time.Sleep(time.Duration(packet * 8 / c.mbit * float64(time.Microsecond)))
+				a.add(packet)
+				left--
+			}
+			a.add(0)
+			if _, rate := w.seen(); rate < c.least || rate > c.most {
+				t.Errorf("%s: %.0f bytes a second", name, rate)
+			}
+		})
 	}
 }
 
@@ -52,9 +89,9 @@ func TestConnectionsOfAStart(t *testing.T) {
 	}{
 		{0, 1e8, 0},
 		{longTrip - 1, 1e9, 0},
-		{50 * time.Millisecond, 0, 0},
-		{50 * time.Millisecond, 6e5, 0},
-		{100 * time.Millisecond, 1e6, 2},
+		{50 * time.Millisecond, 0, startLeast},
+		{100 * time.Millisecond, 1e6, startLeast},
+		{100 * time.Millisecond, 4e6, 9},
 		{10 * time.Millisecond, 1e8, 22},
 	} {
 		if got := (&way{shortest: c.trip, rate: c.rate}).connections(); got != c.want {
@@ -63,22 +100,27 @@ func TestConnectionsOfAStart(t *testing.T) {
 	}
 }
 
-// While an index comes over a long way connections are made for what follows it, and again
-// if they have expired; none over a short one, nor by who copies.
+// While an index comes over a long way connections are made for what follows it, and once
+// more if they have expired when it has come, but not if it has not; none over a short way,
+// nor by who copies.
 func TestConnectionsAreMadeBesideAnIndex(t *testing.T) {
-	random := make([]byte, 8*leastLarge)
+	random := make([]byte, 8*leastBurst)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(random)
-	for name, c := range map[string]struct{ long, copies bool }{
-		"long":     {long: true},
+	encoder, err := zstd.NewWriter(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	index := encoder.EncodeAll(random, nil)
+	for name, c := range map[string]struct {
+		long, copies, cutOff bool
+		beside, behind       bool
+	}{
+		"long":     {long: true, beside: true, behind: true},
 		"short":    {},
 		"a mirror": {long: true, copies: true},
+		"cut off":  {long: true, cutOff: true, beside: true},
 	} {
 		var conns counted
-		encoder, err := zstd.NewWriter(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		index := encoder.EncodeAll(random, nil)
 		server := conns.server(t)
 		server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			if c.long {
@@ -92,38 +134,43 @@ func TestConnectionsAreMadeBesideAnIndex(t *testing.T) {
 		if !c.long { // however slow this machine is
 			client.way.shortest, client.way.at = time.Microsecond, time.Now()
 		}
+		count := func(when string, some bool) {
+			await(t, "they are not made", func() bool {
+				d.mu.Lock()
+				defer d.mu.Unlock()
+				return d.making == 0
+			})
+			d.mu.Lock()
+			made := slices.Clone(d.spares)
+			d.mu.Unlock()
+			if n := len(made); some != (n >= startLeast) || !some && n > 0 {
+				t.Errorf("%s: %d connections %s the index", name, n, when)
+			}
+			for _, s := range made {
+				d.expire(s)
+			}
+		}
 		s := NewOrigins(slog.New(slog.DiscardHandler), client)
 		if err := s.Index(t.Context(), chunk.ID{}, func(plain io.Reader) error {
-			for part := range 2 {
-				if _, err := io.CopyN(io.Discard, plain, int64(len(random)/2)); err != nil {
-					return err
-				}
-				await(t, "they are not made", func() bool {
-					d.mu.Lock()
-					defer d.mu.Unlock()
-					return d.making == 0
-				})
-				d.mu.Lock()
-				made := slices.Clone(d.spares)
-				d.mu.Unlock()
-				if n := len(made); n > maxSpares || (n > 0) != (c.long && !c.copies) {
-					t.Errorf("%s: %d connections beside part %d of the index", name, n, part)
-				}
-				for _, s := range made {
-					d.expire(s)
-				}
+			if _, err := io.Copy(io.Discard, plain); err != nil {
+				t.Error(err)
+			}
+			count("beside", c.beside)
+			if c.cutOff {
+				return errors.New("it was cut off")
 			}
 			return nil
-		}); err != nil {
+		}); (err != nil) != c.cutOff {
 			t.Errorf("%s: %v", name, err)
 		}
+		count("behind", c.behind)
 	}
 }
 
 // Of the way to a hub its look-ups and indexes tell, and none of its errors.
 func TestOriginsTellTheWay(t *testing.T) {
 	const late = 2 * longTrip
-	plain := make([]byte, 4*leastLarge)
+	plain := make([]byte, 8*leastBurst)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(plain)
 	encoder, err := zstd.NewWriter(nil)
 	if err != nil {
@@ -156,8 +203,9 @@ func TestOriginsTellTheWay(t *testing.T) {
 	}
 	broken = false
 	s := NewOrigins(slog.New(slog.DiscardHandler), c)
-	var told interface { // as store asks for it
+	var told interface { // as store asks for them
 		Way() (roundTrip time.Duration, rate float64)
+		Ready(connections int)
 	} = s
 	if _, err := s.Chain(t.Context(), "sha256:unknown"); !errors.Is(err, chunk.ErrNotFound) {
 		t.Error(err)
@@ -172,7 +220,7 @@ func TestOriginsTellTheWay(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if trip, rate := told.Way(); trip > looked || rate <= 0 || rate > float64(len(index))/late.Seconds() {
+	if trip, rate := told.Way(); trip > looked || rate <= 0 || rate > float64(len(index))/leastTook.Seconds() {
 		t.Errorf("of a look-up of %v and an index %v and %v are known", looked, trip, rate)
 	}
 }

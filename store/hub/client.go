@@ -100,15 +100,11 @@ func NewClient(o Options) (*Client, error) {
 	return c, nil
 }
 
-// prepare has connections made for a start, if there will be one: as many as it has use
-// for, if that is more than there were made for it. It returns how many are then.
-func (c *Client) prepare(made int) int {
-	n := c.way.connections()
-	if n <= made || c.options.Copies {
-		return made
+// prepare has connections made for a start, if there will be one and the way is long.
+func (c *Client) prepare() {
+	if !c.options.Copies && c.way.isLong() {
+		c.dialer.make(startSpares)
 	}
-	c.dialer.make(n)
-	return n
 }
 
 // allows refuses plain HTTP that leaves this machine, unless it was allowed.

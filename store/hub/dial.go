@@ -15,8 +15,11 @@ const (
 	// maxSpares bounds the connections that are made before anybody asks for them,
 	// spareTime for how long one waits to be asked for: hubs and proxies end one that
 	// is silent from its beginning, after some 10 s, and wait for it when they end.
-	maxSpares = 24
-	spareTime = 2 * time.Second
+	// startSpares is how many are made for a start of which nothing is known: where many
+	// nodes start at once there are too many connections soon.
+	maxSpares   = 24
+	startSpares = 4
+	spareTime   = 2 * time.Second
 )
 
 // dialer connects to a hub, or to the proxy before it. Where a round trip is long it

@@ -250,15 +250,12 @@ func (s *Origins) large(ctx context.Context, path func(*Client) string, etag str
 			if hint {
 				return take(plain)
 			}
-			made := 0
-			err := take(readerFunc(func(b []byte) (int, error) {
-				made = o.client.prepare(made)
-				return plain.Read(b)
-			}))
-			if err == nil {
-				o.client.prepare(0) // of an index that took long they have expired
+			o.client.prepare()
+			if err := take(plain); err != nil {
+				return err
 			}
-			return err
+			o.client.prepare() // of an index that took long they have expired
+			return nil
 		})
 		if err != nil && hint {
 			return hintError{err}

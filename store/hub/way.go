@@ -16,13 +16,6 @@ const (
 	// TCP brings an answer in bursts at first, each of twice as much as the one before.
 	leastBurst = 128 << 10
 	leastTook  = 5 * time.Millisecond
-	// startGain and startBytes say how many connections a start has use for: it begins
-	// with up to that many times what the way holds (store/link.go), and asks for so many
-	// bytes on each. startLeast is how many when the rate is not known, or low: on a way that
-	// many nodes fill at once it is, and then their connections are what there is too much of.
-	startGain  = 3
-	startBytes = 128 << 10
-	startLeast = 4
 )
 
 // way is what pulls have seen of the way to a hub.
@@ -58,13 +51,9 @@ func (w *way) seen() (roundTrip time.Duration, rate float64) {
 	return w.shortest, w.rate
 }
 
-// connections returns how many are worth making before they are needed.
-func (w *way) connections() int {
-	trip, rate := w.seen()
-	if trip < longTrip {
-		return 0
-	}
-	return max(int(startGain*rate*trip.Seconds()/startBytes), startLeast)
+func (w *way) isLong() bool {
+	trip, _ := w.seen()
+	return trip >= longTrip
 }
 
 // arrival is an answer that comes to a way.

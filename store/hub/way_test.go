@@ -80,26 +80,6 @@ func TestHowFastAnAnswerComes(t *testing.T) {
 	}
 }
 
-// As many connections are worth making as a start has use for, and none over a short way.
-func TestConnectionsOfAStart(t *testing.T) {
-	for _, c := range []struct {
-		trip time.Duration
-		rate float64
-		want int
-	}{
-		{0, 1e8, 0},
-		{longTrip - 1, 1e9, 0},
-		{50 * time.Millisecond, 0, startLeast},
-		{100 * time.Millisecond, 1e6, startLeast},
-		{100 * time.Millisecond, 4e6, 9},
-		{10 * time.Millisecond, 1e8, 22},
-	} {
-		if got := (&way{shortest: c.trip, rate: c.rate}).connections(); got != c.want {
-			t.Errorf("%v, %.0f bytes a second: %d connections, not %d", c.trip, c.rate, got, c.want)
-		}
-	}
-}
-
 // While an index comes over a long way connections are made for what follows it, and once
 // more if they have expired when it has come, but not if it has not; none over a short way,
 // nor by who copies.
@@ -143,7 +123,7 @@ func TestConnectionsAreMadeBesideAnIndex(t *testing.T) {
 			d.mu.Lock()
 			made := slices.Clone(d.spares)
 			d.mu.Unlock()
-			if n := len(made); some != (n >= startLeast) || !some && n > 0 {
+			if n := len(made); some != (n == startSpares) || !some && n > 0 {
 				t.Errorf("%s: %d connections %s the index", name, n, when)
 			}
 			for _, s := range made {

@@ -128,7 +128,7 @@ func (l *link) expect(c *crossing, n int64) {
 // answer says that an answer of that length (-1: not known) has begun, how long its
 // first byte took, and whether its connection had brought one before. It tells how many
 // connections are worth being ready for what is asked for next: none if it is not one of a
-// stream over a long way, and no more than are on their way in the window.
+// stream over a long way, else one for each spareBytes of the window.
 func (l *link) answer(c *crossing, length int64, trip time.Duration, reused bool) (worthConnecting int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -56,7 +56,7 @@ func (w *way) isLong() bool {
 	return trip >= longTrip
 }
 
-// arrival is an answer that comes to a way.
+// arrival tells a way at what rate one answer comes.
 type arrival struct {
 	way         *way
 	since, last time.Time // when the burst began, and when some of it came last

@@ -132,16 +132,22 @@ func (c Config) Compressed(image string) (int64, error) {
 
 // Inspect asks the hub for all that it knows of an image.
 func (b *Bench) Inspect(ctx context.Context, image string) (hub.Inspection, error) {
-	out, err := b.Site.Hub.Lighter(ctx, "inspect", "--json", image+":latest")
+	return ask[hub.Inspection](ctx, b.Site.Hub, image, "inspect")
+}
+
+// ask runs a command of lighter that says something of each image of that name, of which
+// there must be one.
+func ask[T any](ctx context.Context, h *site.Hub, image, command string) (said T, err error) {
+	out, err := h.Lighter(ctx, command, "--json", image+":latest")
 	if err != nil {
-		return hub.Inspection{}, err
+		return said, err
 	}
-	var all []hub.Inspection
+	var all []T
 	if err := json.Unmarshal([]byte(out), &all); err != nil {
-		return hub.Inspection{}, err
+		return said, err
 	}
 	if len(all) != 1 {
-		return hub.Inspection{}, fmt.Errorf("the hub has %d images %s, not one", len(all), image)
+		return said, fmt.Errorf("the hub has %d images %s, not one", len(all), image)
 	}
 	return all[0], nil
 }

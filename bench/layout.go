@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
@@ -25,7 +24,7 @@ func (b *Bench) AwaitLayout(ctx context.Context, h *site.Hub, image string, star
 	var last string
 	var since time.Time
 	for end := time.Now().Add(layoutLimit); ; {
-		known, err := b.startsOf(ctx, h, image)
+		known, err := ask[hub.Starts](ctx, h, image, "trace show")
 		if err != nil {
 			return "", err
 		}
@@ -60,19 +59,4 @@ func describe(s hub.Starts) string {
 		}
 	}
 	return fmt.Sprintf("%d workloads, %d startup packs of %s, %s of it at each start", len(s.Workloads), len(s.Packs), Size(bytes), Size(first))
-}
-
-func (b *Bench) startsOf(ctx context.Context, h *site.Hub, image string) (s hub.Starts, err error) {
-	out, err := h.Lighter(ctx, "trace show", "--json", image+":latest")
-	if err != nil {
-		return s, err
-	}
-	var all []hub.Starts
-	if err := json.Unmarshal([]byte(out), &all); err != nil {
-		return s, err
-	}
-	if len(all) != 1 {
-		return s, fmt.Errorf("the hub has %d images %s, not one", len(all), image)
-	}
-	return all[0], nil
 }

@@ -185,7 +185,7 @@ func (n *Node) serveDevices(ctx context.Context) error {
 		}
 	}
 	err := n.server.Serve(ctx)
-	if ctx.Err() == nil {
+	if ctx.Err() == nil && !n.stopping.Load() {
 		n.unserved.Store(true)
 		err = errors.Join(err, fmt.Errorf("the kernel asks for nothing any more: was %s unmounted?", mount.Devices(n.config.Root)))
 	}
@@ -196,11 +196,18 @@ func (n *Node) serveDevices(ctx context.Context) error {
 // closeDevices unmounts the devices, if nobody uses them. If containers do, they
 // keep the mount, and wait for the next daemon with what they read.
 func (n *Node) closeDevices() error {
-	err := n.server.Close()
-	if errors.Is(err, unix.EBUSY) {
+	// As long as they are served: whoever asks something of the mount just now (the
+	// watchdog, somebody's df) has his answer, and lets go of it.
+	closed := n.server.Close()
+	var served error
+	if n.served != nil {
+		n.stopServing()
+		served = <-n.served
+	}
+	if errors.Is(closed, unix.EBUSY) {
 		n.keepAgain(context.Background()) // the last moment
 		n.log.Info("containers use the devices: they wait for the next daemon with what they read", "root", n.config.Root)
-		return n.server.Detach()
+		return errors.Join(served, n.server.Detach())
 	}
-	return errors.Join(err, n.dropDevices(context.Background())) // a process of our own would end by itself, a second later
+	return errors.Join(closed, served, n.dropDevices(context.Background())) // a process of our own would end by itself, a second later
 }

@@ -248,6 +248,7 @@ func (n *Node) makeRoot() error {
 
 // close closes what was opened, highest first.
 func (n *Node) close() error {
+	n.stopping.Store(true)
 	var errs []error
 	for _, listener := range []net.Listener{n.controls, n.requests} {
 		if listener != nil {
@@ -256,10 +257,6 @@ func (n *Node) close() error {
 	}
 	if n.snapshot != nil {
 		errs = append(errs, n.snapshot.Close())
-	}
-	if n.served != nil {
-		n.stopServing()
-		errs = append(errs, <-n.served)
 	}
 	if n.server != nil {
 		errs = append(errs, n.closeDevices())

@@ -12,11 +12,13 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"lighter/node"
 	"lighter/node/keeper"
 	"lighter/test/testkit/site"
 )
@@ -214,6 +216,54 @@ func TestServiceManager(t *testing.T) {
 		}
 		if got := m.holds(); len(got) > 0 {
 			t.Errorf("after all was unmounted the manager holds %v", got)
+		}
+	}
+	if err := s.Machine.StartNode(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A node that stops while somebody asks the kernel for its devices, as its watchdog does
+// and everybody's df, leaves nobody waiting for the answer: who does keeps them mounted.
+func TestStopWhileAsked(t *testing.T) {
+	lighter, err := site.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := site.Start(t.Context(), site.Options{Lighter: lighter})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	m := startManager(t)
+	for range 5 {
+		if err := s.Machine.StopNode(); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Machine.LaunchNode(t.Context(), m.launch()); err != nil {
+			t.Fatal(err)
+		}
+		var stopped atomic.Bool
+		asked := make(chan int, 1)
+		go func() {
+			var n int
+			for ; !stopped.Load() && node.Probe(s.Machine.NodeRoot()) == nil; n++ {
+				time.Sleep(200 * time.Microsecond)
+			}
+			asked <- n
+		}()
+		time.Sleep(10 * time.Millisecond)
+		err := s.Machine.StopNode()
+		stopped.Store(true)
+		if got := m.holds(); err != nil || len(got) > 0 {
+			t.Fatalf("%v: nobody uses the devices, and the manager holds %v", err, got)
+		}
+		if n := <-asked; n == 0 {
+			t.Error("nobody has asked")
 		}
 	}
 	if err := s.Machine.StartNode(t.Context()); err != nil {

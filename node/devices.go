@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -193,21 +194,30 @@ func (n *Node) serveDevices(ctx context.Context) error {
 	return err
 }
 
-// closeDevices unmounts the devices, if nobody uses them. If containers do, they
-// keep the mount, and wait for the next daemon with what they read.
+// unmountPatience is for how long it is tried to unmount devices that are in use.
+const unmountPatience = 200 * time.Millisecond
+
+// closeDevices unmounts the devices, if nobody uses them, and ends serving them. If
+// containers use them, they keep the mount, and wait for the next daemon with what they read.
 func (n *Node) closeDevices() error {
 	// As long as they are served: whoever asks something of the mount just now (the
 	// watchdog, somebody's df) has his answer, and lets go of it.
-	closed := n.server.Close()
+	unmounted := n.server.Unmount(unmountPatience)
 	var served error
 	if n.served != nil {
 		n.stopServing()
 		served = <-n.served
 	}
-	if errors.Is(closed, unix.EBUSY) {
-		n.keepAgain(context.Background()) // the last moment
-		n.log.Info("containers use the devices: they wait for the next daemon with what they read", "root", n.config.Root)
-		return errors.Join(served, n.server.Detach())
+	if unmounted != nil { // then perhaps by the last read that has been answered
+		unmounted = n.server.Unmount(0)
 	}
-	return errors.Join(closed, served, n.dropDevices(context.Background())) // a process of our own would end by itself, a second later
+	if unmounted == nil {
+		return errors.Join(served, n.server.Detach(), n.dropDevices(context.Background())) // a process of our own would end by itself, a second later
+	}
+	n.keepAgain(context.Background()) // the last moment
+	n.log.Info("containers use the devices: they wait for the next daemon with what they read", "root", n.config.Root)
+	if errors.Is(unmounted, unix.EBUSY) {
+		unmounted = nil
+	}
+	return errors.Join(unmounted, served, n.server.Detach())
 }

@@ -99,7 +99,7 @@ func Run(ctx context.Context, config Config, log *slog.Logger, ready func()) err
 	}
 	n.last()
 	err = n.serve(ctx, ready)
-	n.trees.Close()
+	n.trees.UnmountIdle()
 	return errors.Join(err, n.close())
 }
 
@@ -260,6 +260,9 @@ func (n *Node) close() error {
 	}
 	if n.server != nil {
 		errs = append(errs, n.closeDevices())
+	}
+	if n.trees != nil {
+		n.trees.Close()
 	}
 	if n.units != nil {
 		n.units.Wait()

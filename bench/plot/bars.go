@@ -36,6 +36,9 @@ var colors = []string{"#4477aa", "#ddaa33", "#bb5566", "#228833", "#aa3377", "#6
 
 func color(i int) string { return colors[i%len(colors)] }
 
+// isDashed tells whether a colour has been used before, so that a line has to be dashed.
+func isDashed(i int) bool { return i >= len(colors) }
+
 // Sizes, in pixels.
 const (
 	width    = 920
@@ -44,12 +47,15 @@ const (
 	barRoom  = 15  // from bar to bar
 	barHigh  = 12
 	headRoom = 18 // of a group's name
-	top      = 62 // of the first group
+	top      = 62 // of the first group, below one row of the legend
+	keyLeft  = 60 // of the legend
+	keyRow   = 16 // from row to row of it
 	bottom   = 34 // for the axis
 )
 
 // SVG draws them.
 func (b Bars) SVG() []byte {
+	top := top + keyRow*(len(keyRows(b.Parts))-1)
 	height, most := top+bottom, 0.0
 	for _, g := range b.Groups {
 		height += headRoom + barRoom*len(g.Bars)
@@ -110,13 +116,33 @@ func (c *canvas) text(x, y int, weight, text string) {
 	c.printf(`<text x="%d" y="%d"%s>%s</text>`, x, y, weight, escape(text))
 }
 
+// keyRows lays out a legend: how far from the left each name's colour is, row by row.
+func keyRows(names []string) [][]int {
+	rows, x := [][]int{nil}, keyLeft
+	for _, name := range names {
+		room := 35 + 7*len(name)
+		if last := len(rows) - 1; x+room > width && len(rows[last]) > 0 {
+			rows, x = append(rows, nil), keyLeft
+		}
+		rows[len(rows)-1] = append(rows[len(rows)-1], x)
+		x += room
+	}
+	return rows
+}
+
 // legend says what the colours are.
 func (c *canvas) legend(names []string) {
-	x := left
-	for i, name := range names {
-		c.printf(`<rect x="%d" y="31" width="12" height="12" fill="%s"/>`, x, color(i))
-		c.text(x+17, 41, "", name)
-		x += 35 + 7*len(name)
+	i := 0
+	for row, places := range keyRows(names) {
+		y := 31 + keyRow*row
+		for _, x := range places {
+			c.printf(`<rect x="%d" y="%d" width="12" height="12" fill="%s"/>`, x, y, color(i))
+			if isDashed(i) {
+				c.printf(`<rect x="%d" y="%d" width="4" height="12" fill="#ffffff"/>`, x+4, y)
+			}
+			c.text(x+17, y+10, "", names[i])
+			i++
+		}
 	}
 }
 

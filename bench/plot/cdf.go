@@ -22,7 +22,6 @@ const (
 
 // SVG draws it.
 func (d CDF) SVG() []byte {
-	c := newCanvas(width, cdfHeight, d.Title)
 	most := 0.0
 	var names []string
 	for _, s := range d.Series {
@@ -31,9 +30,11 @@ func (d CDF) SVG() []byte {
 			most = max(most, v)
 		}
 	}
+	more := keyRow * (len(keyRows(names)) - 1)
+	c := newCanvas(width, cdfHeight+more, d.Title)
 	c.legend(names)
 	x := newAxis(most, cdfLeft, width-30)
-	const low, high = cdfHeight - bottom, top
+	low, high := cdfHeight-bottom+more, top+more
 	c.verticals(x, high, low, d.X)
 	for percent := 0; percent <= 100; percent += 25 {
 		y := low - (low-high)*percent/100
@@ -44,11 +45,15 @@ func (d CDF) SVG() []byte {
 		if len(s.Values) == 0 {
 			continue
 		}
-		path := "M" + number(x.at(0)) + " " + number(low)
+		path := "M" + number(x.at(0)) + " " + number(float64(low))
 		for n, v := range slices.Sorted(slices.Values(s.Values)) {
-			path += " H" + number(x.at(v)) + " V" + number(low-(low-high)*float64(n+1)/float64(len(s.Values)))
+			path += " H" + number(x.at(v)) + " V" + number(float64(low)-float64(low-high)*float64(n+1)/float64(len(s.Values)))
 		}
-		c.printf(`<path d="%s H%s" fill="none" stroke="%s" stroke-width="2"/>`, path, number(x.at(most)), color(i))
+		dash := ""
+		if isDashed(i) {
+			dash = ` stroke-dasharray="6 3"`
+		}
+		c.printf(`<path d="%s H%s" fill="none" stroke="%s" stroke-width="2"%s/>`, path, number(x.at(most)), color(i), dash)
 	}
 	return c.end()
 }

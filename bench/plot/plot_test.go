@@ -5,6 +5,7 @@ import (
 	"encoding/xml"
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -20,6 +21,7 @@ func TestGolden(t *testing.T) {
 			{"ml/tensorflow", []Bar{{"overlayfs", []float64{17, 0.03, 4}, "21 s"}, {"none", nil, "not measured"}}},
 		}}.SVG(),
 		"cdf.svg":   CDF{Title: "Read", X: "percent", Series: []Series{{"touched", []float64{9, 1, 3, 3}}, {"fetched", []float64{12, 2, 4}}, {"none", nil}}}.SVG(),
+		"many.svg":  CDF{Title: "Many", X: "percent", Series: many()}.SVG(),
 		"empty.svg": Bars{Title: "Nothing"}.SVG(),
 	} {
 		wellFormed(t, name, svg)
@@ -37,6 +39,14 @@ func TestGolden(t *testing.T) {
 			t.Errorf("%s is not as it was: look at it, and run go test ./bench/plot -renew", name)
 		}
 	}
+}
+
+// many are so many that the legend takes two rows, and colours come again.
+func many() (list []Series) {
+	for i := range 11 {
+		list = append(list, Series{fmt.Sprintf("snapshotter-%d", i), []float64{float64(i), 20 - float64(i)}})
+	}
+	return list
 }
 
 func wellFormed(t *testing.T, name string, svg []byte) {

@@ -27,10 +27,8 @@ const (
 	initTimeout = 10 * time.Second
 	statTimeout = 5 * time.Second
 
-	// closeTries and closePause bound how often the directory is unmounted again
-	// that is busy.
-	closeTries = 20
-	closePause = 10 * time.Millisecond
+	// unmountPause is the time after which a directory that is busy is unmounted again.
+	unmountPause = 10 * time.Millisecond
 
 	// wanted are the features that are asked for: several reads of a file at a
 	// time, of up to maxPages, look-ups in parallel, an error that tells an
@@ -171,25 +169,23 @@ func negotiate(req request, features uint64) (fuse.InitOut, State, error) {
 	return out, state, nil
 }
 
-// Close unmounts the directory and closes the connection. If the mount is in
-// use it fails, and the server goes on. Closing twice is the same as once.
-func (s *Server) Close() error {
-	err := unix.Unmount(s.dir, unix.UMOUNT_NOFOLLOW)
-	// The kernel lets go of a device a moment after the tree over it was unmounted.
-	for range closeTries {
-		if !errors.Is(err, unix.EBUSY) {
-			break
+// Unmount unmounts the directory. While it is in use it is tried again until patience
+// is over, for the kernel lets go of a device a moment after the tree over it was
+// unmounted, and who asks something of the mount just now holds it until he has his
+// answer: so it is best done while Serve runs. If it fails, EBUSY among the reasons, the server goes on.
+// That nothing is mounted is no error.
+func (s *Server) Unmount(patience time.Duration) error {
+	for end := time.Now().Add(patience); ; time.Sleep(unmountPause) {
+		err := unix.Unmount(s.dir, unix.UMOUNT_NOFOLLOW)
+		switch {
+		case err == nil, errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT): // these: not mounted
+			return nil
+		case !errors.Is(err, unix.EBUSY):
+			return fmt.Errorf("unmount %s: %w", s.dir, err)
+		case time.Now().After(end):
+			return fmt.Errorf("unmount %s: %w (trees are still mounted over its devices: unmount them first)", s.dir, err)
 		}
-		time.Sleep(closePause)
-		err = unix.Unmount(s.dir, unix.UMOUNT_NOFOLLOW)
 	}
-	switch {
-	case errors.Is(err, unix.EBUSY):
-		return fmt.Errorf("unmount %s: %w (trees are still mounted over its devices: unmount them first)", s.dir, err)
-	case err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT): // these: not mounted
-		return fmt.Errorf("unmount %s: %w", s.dir, err)
-	}
-	return s.Detach()
 }
 
 // Detach closes the connection and leaves the mount. It lives on as long as

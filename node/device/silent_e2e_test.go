@@ -110,7 +110,7 @@ func TestSilentHub(t *testing.T) {
 	if st := units.Stats().InFlight; st != (store.GateStats{}) {
 		t.Errorf("left: %+v", st)
 	}
-	if err := errors.Join(server.Close(), <-served); err != nil {
+	if err := errors.Join(server.Unmount(time.Second), <-served, server.Detach()); err != nil {
 		t.Error(err)
 	}
 }

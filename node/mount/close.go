@@ -9,30 +9,23 @@ import (
 )
 
 const (
-	// closeTimeout bounds how long Close waits for reads, closePause is how often it
+	// closeTimeout bounds how long UnmountIdle waits for reads, closePause is how often it
 	// looks whether they are answered.
 	closeTimeout = 2 * time.Second
 	closePause   = 20 * time.Millisecond
 )
 
-// Close unmounts everything that nobody works in. The devices stay as long as
+// UnmountIdle unmounts everything that nobody works in. The devices stay as long as
 // the server does: containers may use them, and the next daemon serves them. Nothing
-// is fetched for them in the background any more.
+// is fetched for starts any more, but locations still are, for who reads needs them.
 //
 // A tree of which reads are not answered after a moment stays mounted too, as one
 // that is in use: the kernel would wait for them, so for a hub that says nothing.
-func (t *Trees) Close() {
+func (t *Trees) UnmountIdle() {
 	t.endStreams()
-	t.newer.end()
-	t.mu.Lock()
-	all := slices.Collect(maps.Values(t.served))
-	t.mu.Unlock()
-	for _, m := range all {
-		m.locating.end()
-	}
 	left := t.Mounted()
 	for end := time.Now().Add(closeTimeout); ; time.Sleep(closePause) {
-		left = slices.DeleteFunc(left, func(m Mounted) bool { return t.close(m.Tree) })
+		left = slices.DeleteFunc(left, func(m Mounted) bool { return t.unmountIdle(m.Tree) })
 		if len(left) == 0 || time.Now().After(end) {
 			break
 		}
@@ -42,8 +35,21 @@ func (t *Trees) Close() {
 	}
 }
 
-// close unmounts a tree, unless it is busy just now.
-func (t *Trees) close(tree chunk.ID) (done bool) {
+// Close has nothing fetched any more. It is called when the devices are not served any
+// more: a read that needed other locations would fail.
+func (t *Trees) Close() {
+	t.endStreams()
+	t.newer.end()
+	t.mu.Lock()
+	all := slices.Collect(maps.Values(t.served))
+	t.mu.Unlock()
+	for _, m := range all {
+		m.locating.end()
+	}
+}
+
+// unmountIdle unmounts a tree, unless it is busy just now.
+func (t *Trees) unmountIdle(tree chunk.ID) (done bool) {
 	busy := t.turn(tree)
 	if !busy.TryLock() {
 		return false

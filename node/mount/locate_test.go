@@ -206,3 +206,22 @@ func TestLocatingEnds(t *testing.T) {
 		}
 	})
 }
+
+// As long as a node that ends is asked, it fetches what its answers need.
+func TestLocatingUntilTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(t)
+		h.noHint.Store(true)
+		trees, m, _ := openPacked(t, h)
+		defer m.close()
+		synctest.Wait()
+		trees.served[h.tree] = m
+		trees.UnmountIdle()
+		h.noHint.Store(false)
+		time.Sleep(mendPause)
+		if err := reads(t, m); err != nil {
+			t.Error(err)
+		}
+		trees.Close()
+	})
+}

@@ -75,15 +75,17 @@ func startServing(t testing.TB, s *device.Server) (stop func()) {
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(context.Background()) }()
 	return func() {
-		if err := s.Close(); err != nil {
+		if err := s.Unmount(time.Second); err != nil {
 			t.Error(err)
 			return
 		}
 		if err := <-served; err != nil {
 			t.Error("serve:", err)
 		}
-		if err := s.Close(); err != nil {
-			t.Error("closed twice:", err)
+		for range 2 { // more often than once is the same
+			if err := errors.Join(s.Unmount(0), s.Detach()); err != nil {
+				t.Error(err)
+			}
 		}
 	}
 }
@@ -194,8 +196,8 @@ func TestDeviceIsAFile(t *testing.T) {
 	if out, err := exec.Command("setpriv", "--reuid=1000", "--clear-groups", "cat", path).CombinedOutput(); err == nil {
 		t.Errorf("somebody else may read: %.100q", out)
 	}
-	if err := s.Close(); !errors.Is(err, unix.EBUSY) {
-		t.Errorf("closed although a device is open: %v", err)
+	if err := s.Unmount(0); !errors.Is(err, unix.EBUSY) {
+		t.Errorf("unmounted although a device is open: %v", err)
 	}
 }
 

@@ -215,8 +215,8 @@ func (n *Node) closeDevices() error {
 		return errors.Join(served, n.server.Detach(), n.dropDevices(context.Background())) // a process of our own would end by itself, a second later
 	}
 	n.keepAgain(context.Background()) // the last moment
-	n.log.Info("containers use the devices: they wait for the next daemon with what they read", "root", n.config.Root)
 	if errors.Is(unmounted, unix.EBUSY) {
+		n.log.Info("containers use the devices: they wait for the next daemon with what they read", "root", n.config.Root)
 		unmounted = nil
 	}
 	return errors.Join(unmounted, served, n.server.Detach())

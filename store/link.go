@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"sync"
 	"time"
 )
@@ -19,14 +20,15 @@ import (
 // docs/decisions/prefetch.md has the measurements.
 const (
 	// firstTrip and firstRate, in bytes a second, are what is taken for granted of a link
-	// of which nothing was seen, and firstRate of any until it is known what it carries: if
+	// of which nothing was seen, until it is known what it carries: if
 	// that is too much, a fault waits some round trips more. leastWindow and mostWindow
-	// bound what is known.
+	// bound what is known, leastHeld what was seen and is not known yet.
 	firstTrip   = 20 * time.Millisecond
 	firstRate   = 25 << 20
 	leastWindow = 128 << 10
 	mostWindow  = 16 << 20
 	firstMost   = 8 << 20
+	leastHeld   = 512 << 10
 	// firstGain is by how much the window exceeds what the link was seen to hold, and
 	// the pace what it was seen to carry, while that grows (2/ln 2, as BBR has it), gain
 	// by how much after that: so more is seen if there is more. firstMost bounds the first
@@ -77,7 +79,8 @@ type link struct {
 	trips    int        // first bytes that were timed
 	supposed supposed
 	drained  time.Time // when the queue last began to
-	next     time.Time // when more may be asked for, so that it comes when the link is free for it
+	lead     float64   // bytes that were asked for earlier than the pace has it
+	leadAt   time.Time // when that was so
 	sample   sample
 	best     float64       // the rate when it last grew
 	flat     int           // samples since then for which the window was full
@@ -136,14 +139,14 @@ func (l *link) answer(c *crossing, length int64, trip time.Duration, reused bool
 		l.onTheWay += length - c.left
 		if c.paced {
 			l.paced += length - c.left
-			l.delay(length - c.left)
+			l.ahead(length - c.left)
 		}
 		c.left = length
 	}
 	if trip > 0 {
 		l.trip.add(-float64(trip), tripTime)
 		if l.trips++; l.trips == 1 && trip >= max(2*l.supposed.trip, longTrip) {
-			l.supposed.rate = 0 // that was another way
+			l.supposed.rate = min(l.supposed.rate, firstRate) // that was another way, or one that many have
 		}
 		switch late := min(max(l.roundTrip()/8, leastLateness), mostLateness); {
 		case trip <= l.roundTrip()+late:
@@ -231,19 +234,26 @@ func (l *link) roundTrip() time.Duration {
 // carries returns how many bytes a second the link carries as far as it is known.
 func (l *link) carries() float64 {
 	if l.isNew() {
-		return max(l.rate.most(), l.supposed.rate, firstRate)
+		return max(l.rate.most(), l.believed())
 	}
 	return l.rate.most()
 }
 
-// holds returns how many bytes fit on the way.
-func (l *link) holds() float64 {
-	trip := l.roundTrip()
-	if trip == 0 {
-		trip = firstTrip
+// believed returns what is taken for granted until it is known what the link carries: what
+// was seen, if anything was. Over a long way that may have been TCP's slow beginning, so it is no less
+// than what brings leastHeld in a round trip.
+func (l *link) believed() float64 {
+	if l.supposed.rate == 0 {
+		return firstRate
 	}
-	return l.carries() * trip.Seconds()
+	return max(l.supposed.rate, min(leastHeld/l.takes().Seconds(), firstRate))
 }
+
+// takes returns how long a round trip is thought to be.
+func (l *link) takes() time.Duration { return cmp.Or(l.roundTrip(), firstTrip) }
+
+// holds returns how many bytes fit on the way.
+func (l *link) holds() float64 { return l.carries() * l.takes().Seconds() }
 
 // reach returns how many bytes come while a reader waits for a first one, if that is
 // long; 0: it is not.
@@ -256,7 +266,11 @@ func (l *link) reach() int64 {
 	if l.onTheWay >= l.window() {
 		l.sample.full = true
 	}
-	return min(max(int64(gain*l.holds()), leastReach), mostReach)
+	holds := l.holds()
+	if l.isNew() { // too much costs only who waits for it
+		holds = max(holds, firstRate*l.takes().Seconds())
+	}
+	return min(max(int64(gain*holds), leastReach), mostReach)
 }
 
 // isLong tells whether a round trip is long enough for something to be done against it.

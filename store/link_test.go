@@ -6,7 +6,7 @@ import (
 )
 
 // What was seen of the way counts until the link itself has told: the trip until one was
-// timed, the rate until that shows that it was another way, or it is known what the link carries. Then it
+// timed, the rate, if it is high, until that shows that it was another way, or it is known what the link carries. Then it
 // is forgotten, also if more is to be found out later.
 func TestWhatWasSeenIsForgotten(t *testing.T) {
 	const trip, seen, carried = 50 * time.Millisecond, 1e9, 1e6
@@ -25,6 +25,14 @@ func TestWhatWasSeenIsForgotten(t *testing.T) {
 	other.suppose(trip/50, seen)
 	if other.roundTrip() != trip || other.carries() != firstRate {
 		t.Errorf("of another way %v and %v are taken for granted", other.roundTrip(), other.carries())
+	}
+	for supposed, counts := range map[float64]float64{carried: leastHeld / trip.Seconds(), 2e7: 2e7} {
+		var shared link
+		shared.suppose(trip/50, supposed)
+		timed(&shared, trip)
+		if shared.roundTrip() != trip || shared.carries() != counts {
+			t.Errorf("of a link that many have %v and %v are taken for granted", shared.roundTrip(), shared.carries())
+		}
 	}
 	for name, end := range map[string]func(l *link){
 		"it no longer grows": func(l *link) {

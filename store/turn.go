@@ -33,7 +33,7 @@ func (l *link) turn(readerWaits bool) (now bool, in time.Duration) {
 	case readerWaits && !l.isNew():
 		most = int64(l.holds())
 	}
-	in = max(time.Until(l.next), 0)
+	in = l.ahead(0)
 	if now = l.onTheWay < most && in == 0 && len(l.line) == 0; !now {
 		l.sample.full = true
 	}
@@ -74,26 +74,20 @@ func (l *link) leave(w *waiter) {
 func (l *link) pace(c *crossing) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if now := time.Now(); l.next.Before(now) {
-		l.next = now
-	}
 	c.paced = true
 	l.paced += c.left
-	l.delay(c.left)
+	l.ahead(c.left)
 }
 
-// delay has the next request wait for n bytes more, or fewer.
-func (l *link) delay(n int64) {
-	l.next = l.next.Add(l.takes(n))
-	if last := time.Now().Add(longestPause); l.next.After(last) {
-		l.next = last
-	}
-}
-
-// takes returns how far apart requests are to be of which one brings n bytes.
-func (l *link) takes(n int64) time.Duration {
-	seconds := float64(n) / (l.gain() * l.carries())
-	return time.Duration(min(seconds, longestPause.Seconds()) * float64(time.Second))
+// ahead notes that n bytes more were asked for, or fewer, and returns how long it is until
+// the next may be, so that it comes when the link is free for it. It counts bytes and not
+// time: a pace that turns out to be faster counts at once.
+func (l *link) ahead(n int64) time.Duration {
+	now, pace := time.Now(), max(l.gain()*l.carries(), 1)
+	l.lead = max(l.lead-pace*now.Sub(l.leadAt).Seconds(), 0)
+	l.lead = min(max(l.lead+float64(n), 0), pace*longestPause.Seconds())
+	l.leadAt = now
+	return time.Duration(l.lead / pace * float64(time.Second))
 }
 
 // isDraining tells whether so little is to be on its way that no first byte waits.

@@ -161,9 +161,11 @@ func (c *Client) compressed(ctx context.Context, path, etag string, p patience, 
 		if err != nil {
 			return err
 		}
-		defer decoder.Close()
 		plain := &watched{read: decoder.Read}
 		err = take(plain)
+		if decoder.Close(); err == nil { // nobody reads the answer any more
+			came.end()
+		}
 		if err != nil && plain.err != nil {
 			return &chunk.InvalidError{What: "the answer", Err: plain.err}
 		}

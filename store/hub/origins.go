@@ -183,7 +183,7 @@ func (s *Origins) Ready(n int) {
 
 // Way returns what was seen of the way to the origin that will be asked, for who has to
 // know before he has asked it for much: of late the shortest time to an answer's first
-// byte, and the most bytes a second with which an index came. 0: not known.
+// byte, and the most bytes a second with which an index or locations came. 0: not known.
 func (s *Origins) Way() (roundTrip time.Duration, rate float64) {
 	for _, o := range s.all {
 		if o.isUp() {

@@ -33,6 +33,10 @@ func TestWhatAWayTells(t *testing.T) {
 	if trip, rate := w.seen(); trip != 40*time.Millisecond || rate != 1e7 {
 		t.Errorf("%v and %v", trip, rate)
 	}
+	w.rateAt = w.rateAt.Add(-rateTime)
+	if _, rate := w.seen(); rate != 0 {
+		t.Errorf("%v, and that was long ago", rate)
+	}
 	w.at, w.rateAt = w.at.Add(-2*wayTime), w.rateAt.Add(-2*wayTime)
 	w.trip(60 * time.Millisecond)
 	w.came(1e6)
@@ -41,8 +45,8 @@ func TestWhatAWayTells(t *testing.T) {
 	}
 }
 
-// How fast an answer comes is seen of its bursts, not of its waiting for TCP to begin; what
-// comes all at once counts as leastTook, and what is small not at all.
+// How fast an answer comes is seen of its bursts, not of its waiting for TCP to begin, and
+// where it has none of what comes last; what comes all at once counts as leastTook, and what is small not at all.
 func TestHowFastAnAnswerComes(t *testing.T) {
 	const packet = 1448
 	for name, c := range map[string]struct {
@@ -55,6 +59,9 @@ func TestHowFastAnAnswerComes(t *testing.T) {
 		"100 Mbit/s, 10 ms":  {1_200_000, 100, 10 * time.Millisecond, 11e6, 12.5e6},
 		"1 Gbit/s, 50 ms":    {500_000, 1000, 50 * time.Millisecond, 25e6, 125e6},
 		"10 Mbit/s, 50 ms":   {1_000_000, 10, 50 * time.Millisecond, 1.2e6, 1.25e6},
+		"1 Mbit/s, 50 ms":    {300_000, 1, 50 * time.Millisecond, 120e3, 125e3},
+		"small, 1 Mbit/s":    {bytes: 250_000, mbit: 1},
+		"TCP has only begun": {300_000, 1000, 50 * time.Millisecond, 1.7e6, 2.2e6}, // all of it: 1.2e6
 		"all at once, 20 ms": {250_000, 1e6, 20 * time.Millisecond, 0, 250_000 / leastTook.Seconds()},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -73,6 +80,7 @@ func TestHowFastAnAnswerComes(t *testing.T) {
 				left--
 			}
 			a.add(0)
+			a.end()
 			if _, rate := w.seen(); rate < c.least || rate > c.most {
 				t.Errorf("%s: %.0f bytes a second", name, rate)
 			}
@@ -202,5 +210,39 @@ func TestOriginsTellTheWay(t *testing.T) {
 	}
 	if trip, rate := told.Way(); trip > looked || rate <= 0 || rate > float64(len(index))/leastTook.Seconds() {
 		t.Errorf("of a look-up of %v and an index %v and %v are known", looked, trip, rate)
+	}
+}
+
+// An answer that comes in dribbles tells the way, too, if all of it comes.
+func TestDribblesTellTheWay(t *testing.T) {
+	const piece, pause = 8 << 10, 25 * time.Millisecond
+	plain := make([]byte, leastWhole+2*piece)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(plain)
+	encoder, err := zstd.NewWriter(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	index := encoder.EncodeAll(plain, nil)
+	var conns counted
+	server := conns.server(t)
+	server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		for part := range slices.Chunk(index, piece) {
+			_, _ = w.Write(part)
+			_ = http.NewResponseController(w).Flush()
+			time.Sleep(pause)
+		}
+	})
+	refused := errors.New("refused")
+	for _, want := range []error{refused, nil} {
+		c := clientOf(t, Options{URL: server.URL})
+		if err := NewOrigins(slog.New(slog.DiscardHandler), c).Index(t.Context(), chunk.ID{}, func(plain io.Reader) error {
+			_, err := io.Copy(io.Discard, plain)
+			return errors.Join(err, want)
+		}); !errors.Is(err, want) {
+			t.Fatal(err)
+		}
+		if _, rate := c.way.seen(); rate > 0 != (want == nil) {
+			t.Errorf("of an answer with which it said %v: %v bytes a second", want, rate)
+		}
 	}
 }

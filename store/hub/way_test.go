@@ -88,17 +88,23 @@ func TestHowFastAnAnswerComes(t *testing.T) {
 	}
 }
 
-// While an index comes over a long way connections are made for what follows it, and once
-// more if they have expired when it has come, but not if it has not; none over a short way,
-// nor by who copies.
-func TestConnectionsAreMadeBesideAnIndex(t *testing.T) {
-	random := make([]byte, 8*leastBurst)
-	_, _ = rand.NewChaCha8([32]byte{}).Read(random)
+// incompressible returns a zstd stream of so many bytes, which is as long.
+func incompressible(t *testing.T, size int) []byte {
+	t.Helper()
+	plain := make([]byte, size)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(plain)
 	encoder, err := zstd.NewWriter(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	index := encoder.EncodeAll(random, nil)
+	return encoder.EncodeAll(plain, nil)
+}
+
+// While an index comes over a long way connections are made for what follows it, and once
+// more if they have expired when it has come, but not if it has not; none over a short way,
+// nor by who copies.
+func TestConnectionsAreMadeBesideAnIndex(t *testing.T) {
+	index := incompressible(t, 8*leastBurst)
 	for name, c := range map[string]struct {
 		long, copies, cutOff bool
 		beside, behind       bool
@@ -158,13 +164,7 @@ func TestConnectionsAreMadeBesideAnIndex(t *testing.T) {
 // Of the way to a hub its look-ups and indexes tell, and none of its errors.
 func TestOriginsTellTheWay(t *testing.T) {
 	const late = 2 * longTrip
-	plain := make([]byte, 8*leastBurst)
-	_, _ = rand.NewChaCha8([32]byte{}).Read(plain)
-	encoder, err := zstd.NewWriter(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	index := encoder.EncodeAll(plain, nil)
+	index := incompressible(t, 8*leastBurst)
 	var conns counted
 	server := conns.server(t)
 	broken := true
@@ -216,13 +216,7 @@ func TestOriginsTellTheWay(t *testing.T) {
 // An answer that comes in dribbles tells the way, too, if all of it comes.
 func TestDribblesTellTheWay(t *testing.T) {
 	const piece, pause = 8 << 10, 25 * time.Millisecond
-	plain := make([]byte, leastWhole+2*piece)
-	_, _ = rand.NewChaCha8([32]byte{}).Read(plain)
-	encoder, err := zstd.NewWriter(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	index := encoder.EncodeAll(plain, nil)
+	index := incompressible(t, leastWhole+2*piece)
 	var conns counted
 	server := conns.server(t)
 	server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

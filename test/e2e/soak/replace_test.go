@@ -69,8 +69,7 @@ func TestTooNewADaemon(t *testing.T) {
 	}
 }
 
-// contained is a site with a container of an image with a large file, /data.
-func contained(t *testing.T) (*site.Site, *site.Container) {
+func startSite(t *testing.T) *site.Site {
 	t.Helper()
 	lighter, err := site.Binary()
 	if err != nil {
@@ -85,6 +84,13 @@ func contained(t *testing.T) (*site.Site, *site.Container) {
 			t.Error(err)
 		}
 	})
+	return s
+}
+
+// contained is a site with a container of an image with a large file, /data.
+func contained(t *testing.T) (*site.Site, *site.Container) {
+	t.Helper()
+	s := startSite(t)
 	ref := site.Reference(addData(t, s))
 	if _, err := s.Machine.Pull(t.Context(), site.Lighter, ref); err != nil {
 		t.Fatal(err)

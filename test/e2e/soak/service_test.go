@@ -226,19 +226,7 @@ func TestServiceManager(t *testing.T) {
 // A node that stops while somebody asks the kernel for its devices, as its watchdog does
 // and everybody's df, leaves nobody waiting for the answer: who does keeps them mounted.
 func TestStopWhileAsked(t *testing.T) {
-	lighter, err := site.Binary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := site.Start(t.Context(), site.Options{Lighter: lighter})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	s := startSite(t)
 	m := startManager(t)
 	for range 5 {
 		if err := s.Machine.StopNode(); err != nil {

@@ -20,7 +20,7 @@ const (
 // AwaitLayout waits until a hub has made an image's startup packs of so many
 // starts, or of its own guess, and has pressed them, and says what they are. There may be
 // no guess.
-func (b *Bench) AwaitLayout(ctx context.Context, h *site.Hub, image string, starts int64) (packs string, err error) {
+func AwaitLayout(ctx context.Context, h *site.Hub, image string, starts int64) (packs string, err error) {
 	var last string
 	var since time.Time
 	for end := time.Now().Add(layoutLimit); ; {

@@ -158,7 +158,7 @@ func (r *run) record(ctx context.Context, w bench.Workload) (*workload, error) {
 	recorded.units = l.units
 	l.mu.Unlock()
 	r.starts[w.Image] += rounds
-	packs, err := r.AwaitLayout(ctx, r.Site.Hub, w.Image, r.starts[w.Image])
+	packs, err := bench.AwaitLayout(ctx, r.Site.Hub, w.Image, r.starts[w.Image])
 	if err != nil {
 		return nil, err
 	}

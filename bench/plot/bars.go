@@ -55,7 +55,7 @@ const (
 
 // SVG draws them.
 func (b Bars) SVG() []byte {
-	top := top + keyRow*(len(keyRows(b.Parts))-1)
+	top := below(b.Parts)
 	height, most := top+bottom, 0.0
 	for _, g := range b.Groups {
 		height += headRoom + barRoom*len(g.Bars)
@@ -129,6 +129,9 @@ func keyRows(names []string) [][]int {
 	}
 	return rows
 }
+
+// below returns where what comes below a legend begins.
+func below(names []string) int { return top + keyRow*(len(keyRows(names))-1) }
 
 // legend says what the colours are.
 func (c *canvas) legend(names []string) {

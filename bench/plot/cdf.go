@@ -30,11 +30,11 @@ func (d CDF) SVG() []byte {
 			most = max(most, v)
 		}
 	}
-	more := keyRow * (len(keyRows(names)) - 1)
-	c := newCanvas(width, cdfHeight+more, d.Title)
+	high := below(names)
+	low := cdfHeight - bottom + high - top
+	c := newCanvas(width, low+bottom, d.Title)
 	c.legend(names)
 	x := newAxis(most, cdfLeft, width-30)
-	low, high := cdfHeight-bottom+more, top+more
 	c.verticals(x, high, low, d.X)
 	for percent := 0; percent <= 100; percent += 25 {
 		y := low - (low-high)*percent/100

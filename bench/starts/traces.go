@@ -56,7 +56,7 @@ func (r *run) record(ctx context.Context, image string) error {
 			reported += n
 		}
 	}
-	packs, err := r.AwaitLayout(ctx, r.traced, image, reported)
+	packs, err := bench.AwaitLayout(ctx, r.traced, image, reported)
 	if err != nil {
 		return err
 	}

@@ -231,7 +231,7 @@ func (r *run) prepare(ctx context.Context, image string) error {
 			return err
 		}
 	}
-	if _, err := r.AwaitLayout(ctx, r.Site.Hub, image, 0); err != nil { // of what it guesses
+	if _, err := bench.AwaitLayout(ctx, r.Site.Hub, image, 0); err != nil { // of what it guesses
 		return err
 	}
 	i, err := r.Inspect(ctx, image)

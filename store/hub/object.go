@@ -163,7 +163,8 @@ func (c *Client) compressed(ctx context.Context, path, etag string, p patience, 
 		}
 		plain := &watched{read: decoder.Read}
 		err = take(plain)
-		if decoder.Close(); err == nil { // nobody reads the answer any more
+		decoder.Close() // so that nobody reads the answer any more
+		if err == nil {
 			came.end()
 		}
 		if err != nil && plain.err != nil {

@@ -31,11 +31,15 @@ const (
 	LighterFirst = "lighter-first"
 	Lighter      = "lighter"
 	LighterLocal = "lighter-local"
+
+	// LighterBefore is Lighter with another build's node. It is measured if Options.Before names one.
+	LighterBefore = "lighter-before"
 )
 
 // Options say what to measure.
 type Options struct {
 	Lighter      string   // the lighter binary
+	Before       string   // another build's lighter binary, whose node is measured too; empty: none
 	Config       string   // a configuration file; empty: the default
 	Out          string   // the directory of the results
 	Rounds       int      // instead of the configuration's; 0: those
@@ -84,6 +88,12 @@ func (o Options) plan() (p plan, err error) {
 	}
 	p.Links = slices.DeleteFunc(p.Links, func(l bench.Link) bool { return !slices.Contains(links, l.Name) })
 	ways = []string{Overlayfs, LighterFirst, Lighter, LighterLocal}
+	if o.Before != "" {
+		if _, err := os.Stat(o.Before); err != nil {
+			return p, fmt.Errorf("the other build: %w", err)
+		}
+		ways = append(ways, LighterBefore)
+	}
 	for _, peer := range p.Peers {
 		ways = append(ways, peer.Name)
 	}

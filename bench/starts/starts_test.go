@@ -170,3 +170,31 @@ func TestOptionsChooseAPart(t *testing.T) {
 		}
 	}
 }
+
+func TestPairsOfTwoBuilds(t *testing.T) {
+	r := results(day)
+	for _, x := range slices.Clone(r.Samples) {
+		if x.Way == Lighter && x.Link == "near" && x.Image == "base" {
+			x.Way = LighterBefore
+			x.Pull, x.Create, x.Run = x.Pull*2, x.Create*2, x.Run*2
+			if x.Round == 2 {
+				x.Bytes = 0 // unknown: the round does not count
+			}
+			r.Samples = append(r.Samples, x)
+		}
+	}
+	s := summarize(r)
+	total := s.pairs("near", workload{"base", "echo"}, func(x Sample) float64 { return x.Total() })
+	if total.rounds != 3 || !equal(total.mean, 0.5) || !equal(total.error, 0) {
+		t.Errorf("a build that takes half as long: %+v", total)
+	}
+	if bytes := s.pairs("near", workload{"base", "echo"}, func(x Sample) float64 { return float64(x.Bytes) }); bytes.rounds != 2 || !equal(bytes.mean, 1) {
+		t.Errorf("as many bytes: %+v", bytes)
+	}
+	if none := s.pairs("far", workload{"base", "echo"}, func(x Sample) float64 { return x.Total() }); none.rounds != 0 {
+		t.Errorf("pairs of a link over which the other build was not measured: %+v", none)
+	}
+	if text := s.markdown(); !strings.Contains(text, "This build : the one before") || strings.Count(text, "0.500 ± 0.000") != 3 {
+		t.Errorf("the table of the two builds is missing, or wrong:\n%s", text)
+	}
+}

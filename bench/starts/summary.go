@@ -73,7 +73,7 @@ func summarize(r Result) summary {
 
 // ways are the ways that were measured: our own first.
 func (s summary) ways() []string {
-	known := []string{Overlayfs, LighterFirst, Lighter, LighterLocal}
+	known := []string{Overlayfs, LighterFirst, Lighter, LighterBefore, LighterLocal}
 	var ways []string
 	for _, way := range known {
 		if slices.ContainsFunc(s.Samples, func(x Sample) bool { return x.Way == way }) {
@@ -157,7 +157,7 @@ func (s summary) floor(l bench.Link, w workload) float64 {
 func (s summary) bestOther(link string, w workload) (best *line) {
 	for _, way := range s.ways() {
 		l := s.line(link, w, way)
-		if l == nil || slices.Contains([]string{LighterFirst, Lighter, LighterLocal}, way) {
+		if l == nil || slices.Contains([]string{LighterFirst, Lighter, LighterBefore, LighterLocal}, way) {
 			continue
 		}
 		if best == nil || l.total.median < best.total.median {

@@ -2,6 +2,7 @@ package starts
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"lighter/bench"
@@ -19,6 +20,7 @@ func (s summary) markdown() string {
 			s.markdownLink(&b, l)
 		}
 	}
+	s.markdownBuilds(&b)
 	s.markdownVerdicts(&b)
 	return b.String()
 }
@@ -72,7 +74,7 @@ func (s summary) markdownLink(b *strings.Builder, l bench.Link) {
 // units are the bytes that came as units; the rest of what came over the link is the
 // index, most of it, and locations, statements, manifests and headers.
 func units(x *line) string {
-	if x.way != Lighter && x.way != LighterFirst {
+	if !slices.Contains([]string{Lighter, LighterBefore, LighterFirst}, x.way) {
 		return ""
 	}
 	return megabytes(x.fetched.median)

@@ -26,7 +26,7 @@ const traceFile = "{trace}"
 
 // needsTraces tells whether somebody starts with traces.
 func (p plan) needsTraces() bool {
-	return p.needs(Lighter) || p.needs(LighterLocal) || slices.ContainsFunc(p.Peers, func(peer bench.Peer) bool {
+	return p.needs(Lighter) || p.needs(LighterLocal) || p.needs(LighterBefore) || slices.ContainsFunc(p.Peers, func(peer bench.Peer) bool {
 		return p.needs(peer.Name) && strings.Contains(strings.Join(peer.Convert, " "), traceFile)
 	})
 }
@@ -43,6 +43,7 @@ func (r *run) record(ctx context.Context, image string) error {
 	r.Site.SetPeer(nil)
 	r.Site.UseHub(r.traced)
 	r.Site.SetNodeArgs()
+	r.Site.SetNode("")
 	var reported int64
 	for _, w := range r.Workloads() {
 		for range r.Recorded {

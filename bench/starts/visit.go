@@ -23,6 +23,7 @@ type visit struct {
 func (r *run) visit(ctx context.Context, v visit) error {
 	r.Site.SetPeer(nil)
 	r.Site.SetNodeArgs()
+	r.Site.SetNode("")
 	switch v.way {
 	case Overlayfs:
 		return r.fullPull(ctx, v)
@@ -32,8 +33,11 @@ func (r *run) visit(ctx context.Context, v visit) error {
 		r.Site.UseHub(r.Site.Hub)
 		r.Site.SetNodeArgs(unrecorded)
 		return r.cold(ctx, v, site.Lighter, site.Reference(v.image), r.Site.Machine.Pull)
-	case Lighter:
+	case Lighter, LighterBefore:
 		r.Site.UseHub(r.traced)
+		if v.way == LighterBefore {
+			r.Site.SetNode(r.options.Before)
+		}
 		return r.cold(ctx, v, site.Lighter, site.Reference(v.image), r.Site.Machine.Pull)
 	}
 	peer := r.peer(v.way)

@@ -32,9 +32,11 @@ prints that configuration, with every key explained.
 The results are DIR/starts.json with every sample, starts.md, and plots as SVG.`,
 		Example: `  lighter bench
   lighter bench --only python,sci/cppyy --links 1gbit-10ms --snapshotters overlayfs,lighter --rounds 1
+  lighter bench --before old/lighter --snapshotters lighter,lighter-before --only python --rounds 12
   lighter bench --merge --out out monday/starts.json tuesday/starts.json`,
 	}
 	f := cmd.Flags()
+	f.StringVar(&o.Before, "before", "", "another build's lighter `FILE`: its node is measured in turn with this one's (lighter-before)")
 	f.StringVar(&o.Config, "config", "", "the configuration `FILE` (see: lighter config bench)")
 	f.StringSliceVar(&o.Only, "only", nil, "measure these `IMAGE`s or IMAGE/WORKLOADs alone")
 	f.StringSliceVar(&o.Links, "links", nil, "measure over these `LINKS` alone")

@@ -126,7 +126,7 @@ func (m *Machine) LaunchNode(ctx context.Context, l Launch) error {
 		hubs = []string{s.Hub.URL}
 	}
 	// How full the disk of the machine under test is decides nothing.
-	argv = append(argv, cmp.Or(l.Lighter, s.options.Lighter), "node", "--root", m.NodeRoot(), "--address", m.nodeSocket(),
+	argv = append(argv, cmp.Or(l.Lighter, s.options.Node, s.options.Lighter), "node", "--root", m.NodeRoot(), "--address", m.nodeSocket(),
 		"--hub", strings.Join(hubs, ","), "--hub-key", key, "--plain-http", "--disk-free-low", "0", "--record-delay", "0")
 	if s.options.RemapIDs {
 		argv = append(argv, "--remap-ids")

@@ -1,0 +1,73 @@
+package starts
+
+import (
+	"fmt"
+	"math"
+	"strings"
+)
+
+// paired is the ratio of this build's figure to the other build's, of several rounds of one cell:
+// the geometric mean of the rounds' ratios, and its standard error as a factor less one.
+// Rounds of both follow each other at once, so what slows the machine down slows both.
+type paired struct {
+	rounds      int
+	mean, error float64
+}
+
+func (p paired) String() string { return fmt.Sprintf("%.3f ± %.3f", p.mean, p.error) }
+
+// pairs compares the two builds' rounds of one workload over one link. A round that only one of them
+// has, or in which a figure is zero, does not count.
+func (s summary) pairs(link string, w workload, part func(Sample) float64) paired {
+	other := map[int]float64{}
+	for _, x := range s.Samples {
+		if x.cell() == (cell{link, w.image, w.name, LighterBefore}) {
+			other[x.Round] = part(x)
+		}
+	}
+	var logs []float64
+	for _, x := range s.Samples {
+		if x.cell() == (cell{link, w.image, w.name, Lighter}) && part(x) > 0 && other[x.Round] > 0 {
+			logs = append(logs, math.Log(part(x)/other[x.Round]))
+		}
+	}
+	if len(logs) == 0 {
+		return paired{}
+	}
+	n := float64(len(logs))
+	var mean, squares float64
+	for _, l := range logs {
+		mean += l / n
+	}
+	for _, l := range logs {
+		squares += (l - mean) * (l - mean)
+	}
+	p := paired{rounds: len(logs), mean: math.Exp(mean), error: math.Inf(1)}
+	if n > 1 {
+		p.error = math.Exp(math.Sqrt(squares/(n-1)/n)) - 1
+	}
+	return p
+}
+
+// markdownBuilds compares this build with the other one, if both were measured.
+func (s summary) markdownBuilds(b *strings.Builder) {
+	var rows [][]string
+	for _, l := range s.Links {
+		for _, w := range s.workloads(l.Name) {
+			total := s.pairs(l.Name, w, func(x Sample) float64 { return x.Total() })
+			if total.rounds == 0 {
+				continue
+			}
+			rows = append(rows, []string{linkWords(l), w.String(), fmt.Sprint(total.rounds), total.String(),
+				s.pairs(l.Name, w, func(x Sample) float64 { return x.Pull }).String(),
+				s.pairs(l.Name, w, func(x Sample) float64 { return x.Run }).String(),
+				s.pairs(l.Name, w, func(x Sample) float64 { return x.Second }).String(),
+				s.pairs(l.Name, w, func(x Sample) float64 { return float64(x.Bytes) }).String()})
+		}
+	}
+	if rows == nil {
+		return
+	}
+	b.WriteString("\n## This build : the one before\n\nGeometric means of paired rounds, with their standard errors.\n\n")
+	markdownTable(b, "link|workload|pairs|total|pull|run|second start|bytes", rows)
+}

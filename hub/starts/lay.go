@@ -157,7 +157,7 @@ func (s *Service) mergeOnce(ctx context.Context, t *openTree) ([]trace.Recording
 // mayTell tells whether what a sender has told is kept: what is like nothing that is
 // known only if it has not told much of that kind.
 func (s *Service) mayTell(tree chunk.ID, sender string, kept *startup.Kept, more []trace.Recording) bool {
-	if sender == "" || len(more) == 0 || !kept.Begins(more[0]) || s.senders.count(sender, tree, 0, 1, time.Now()) {
+	if sender == "" || len(more) == 0 || !kept.IsNew(more[0]) || s.senders.count(sender, tree, 0, 1, time.Now()) {
 		return true
 	}
 	s.log.Debug("a trace is not kept: its sender has begun enough workloads", "tree", tree.Short(), "sender", sender)

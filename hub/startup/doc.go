@@ -1,22 +1,20 @@
-// Package startup promises a good guess of what the next start of an image will
-// read, in packs that are worth fetching whole: it makes recordings of traces,
-// keeps a bounded number of them, sorts them into workloads (starts that read
-// nearly the same), and lays the chunks that they share out in packs.
+// Package startup decides which startup packs an image should have: it predicts what the next start
+// will read, and groups those chunks into packs that are worth fetching whole. It turns traces into
+// recordings, keeps a bounded number of them, sorts them into workloads (starts that read nearly the
+// same), and lays out the chunks that workloads share.
 //
-//	Tree.Record   a trace, of one tree's device → a recording, which names files
-//	Tree.Known    recordings, perhaps of another tree → those that say something of it
-//	Keep          the recordings of an image, and further ones → those to keep
-//	Begins        the same, and one further → whether that is like none of them
-//	Without       the same, without a workload
-//	Tree.Guess    an image's config → recordings of starts that nobody has seen
+//	Tree.Record   a trace of one tree's device → a recording, which names files
+//	Tree.Known    recordings, perhaps of another tree → those that name something in this one
+//	Sort, Kept    the recordings of an image, and further ones → those to keep
+//	Without       the same, without one workload
+//	Tree.Guess    an image's config → recordings of starts that nobody has reported
 //	Tree.Layout   recordings of both kinds → packs, for one tree
-//	Workloads     the same recordings, as people want to see them
+//	Workloads     the same recordings, for display
 //
-// Values go in and values come out: the same input gives the same output. It reads
-// a tree's index, and contents where it is given a function for that; it refuses to
-// know of catalogs, objects and networks.
+// The package is pure: the same input gives the same output. It reads a tree's index, and contents
+// through a function that the caller gives. It knows nothing of catalogs, objects and networks.
 //
-// Nobody has to be right. A recording that is absurd, stale or made up costs bytes:
-// what it alone asks for is in packs of its own, which nobody fetches who does not
-// read what is in them, and it has a bounded weight in what is fetched at mount.
+// A recording need not be right. One that is absurd, stale or made up wastes bytes only: chunks that
+// it alone names get packs of their own, which only their readers fetch, and its weight in what is
+// fetched at mount is bounded.
 package startup

@@ -6,8 +6,7 @@ import (
 	"strings"
 )
 
-// What is read of an ELF file: its own library's reader does not promise to bear
-// files that somebody made up.
+// Sizes and tags of an ELF file (System V ABI). debug/elf does not promise to withstand hostile files.
 const (
 	elfHeader  = 64
 	elfProgram = 56
@@ -23,26 +22,26 @@ const (
 	elfExecutable, elfWritable                                 uint32 = 1, 2
 )
 
-// binaryFile is what the guess wants to know of a program or library.
+// binaryFile is what a guess needs of a program or library.
 type binaryFile struct {
-	interp  string // its loader; empty: none
-	needed  []string
-	rpath   []string // with $ORIGIN as it is written
-	runpath []string
-	loads   []load
-	changes span // the list of what a loader changes in the data: it reads all of it
+	interp      string // its loader; empty: none
+	needed      []string
+	rpath       []string // with $ORIGIN unresolved
+	runpath     []string
+	loads       []load
+	relocations span // the relocation table, which the loader reads as a whole
 }
 
-// load is a part of the file that is mapped.
+// load is a part of the file that is mapped into memory.
 type load struct {
 	span
 	address uint64
-	text    bool // it is executable
-	written bool // it can be written to
+	text    bool // executable
+	written bool // writable
 }
 
-// parseELF reads a little-endian ELF file of 64 bits. Of what is not one, or is
-// broken, it returns nil or what there is of it.
+// parseELF reads a little-endian 64-bit ELF file. It returns nil for any other file, and what can be
+// read of a broken one.
 func parseELF(size int64, read func(offset, n int64) []byte) *binaryFile {
 	h := read(0, elfHeader)
 	if len(h) < elfHeader || string(h[:6]) != "\x7fELF\x02\x01" {
@@ -74,7 +73,7 @@ func parseELF(size int64, read func(offset, n int64) []byte) *binaryFile {
 	return f
 }
 
-// fileSpan returns a part of a file, cut at its end.
+// fileSpan returns a part of a file, truncated at the end of the file.
 func fileSpan(offset, length uint64, size int64) (span, bool) {
 	if offset >= uint64(size) || length == 0 {
 		return span{}, false
@@ -82,7 +81,7 @@ func fileSpan(offset, length uint64, size int64) (span, bool) {
 	return span{int64(offset), int64(offset) + int64(min(length, uint64(size)-offset))}, true
 }
 
-// offset returns where in the file an address lies.
+// offset returns the file offset of an address.
 func (f *binaryFile) offset(address uint64) (int64, bool) {
 	for _, l := range f.loads {
 		if address >= l.address && address-l.address < uint64(l.to-l.from) {
@@ -94,24 +93,24 @@ func (f *binaryFile) offset(address uint64) (int64, bool) {
 
 func (f *binaryFile) readDynamic(b []byte, size int64, read func(offset, n int64) []byte) {
 	le := binary.LittleEndian
-	var strtab, changes, changesSize uint64
+	var strtab, relocations, relocationsSize uint64
 	var names []struct{ tag, at uint64 }
 	for ; len(b) >= elfDynamic && le.Uint64(b) != 0; b = b[elfDynamic:] {
 		switch tag, value := le.Uint64(b), le.Uint64(b[8:]); tag {
 		case dtStrtab:
 			strtab = value
 		case dtRela:
-			changes = value
+			relocations = value
 		case dtRelaSize:
-			changesSize = value
+			relocationsSize = value
 		case dtNeeded, dtRpath, dtRunpath:
 			if len(names) < maxNeeded {
 				names = append(names, struct{ tag, at uint64 }{tag, value})
 			}
 		}
 	}
-	if from, ok := f.offset(changes); ok {
-		f.changes, _ = fileSpan(uint64(from), changesSize, size)
+	if from, ok := f.offset(relocations); ok {
+		f.relocations, _ = fileSpan(uint64(from), relocationsSize, size)
 	}
 	table, ok := f.offset(strtab)
 	if !ok {

@@ -12,31 +12,30 @@ import (
 )
 
 const (
-	maxLinks  = 40      // that are followed for one path
+	maxLinks  = 40      // symbolic links followed for one path
 	maxFinds  = 500_000 // look-ups for one guess
-	maxDirs   = 20_000  // directories that are remembered
-	maxChunks = 8192    // that are read for one guess
-	keptReads = 32      // chunks that are kept in memory
+	maxDirs   = 20_000  // directories remembered
+	maxChunks = 8192    // chunks read for one guess
+	keptReads = 32      // chunks kept in memory
 )
 
 // Read returns a chunk's plain bytes.
 type Read func(ctx context.Context, ref chunk.Ref) ([]byte, error)
 
-// regular is a regular file, with its one path without links.
+// regular is a regular file with its path, in which no part is a symbolic link.
 type regular struct {
 	path string
 	in   erofs.Inode
 }
 
-// files reads a tree's files. What is not there, or cannot be read, is empty: a
-// guess can do without.
+// files reads a tree's files. A missing or unreadable file is empty, since a guess can do without it.
 type files struct {
 	*Tree
-	ctx    context.Context // of the one guess that it is made for
+	ctx    context.Context // of the one guess that the value is made for
 	finder *erofs.Finder
 	read   Read
 
-	dirs   map[string]string // that were followed; empty: there is none
+	dirs   map[string]string // paths of directories without links, by path; empty: missing
 	finds  int
 	reads  int
 	plain  map[chunk.ID][]byte
@@ -47,10 +46,10 @@ func (t *Tree) files(ctx context.Context, read Read) *files {
 	return &files{Tree: t, ctx: ctx, finder: t.metadata.Finder(), read: read, dirs: map[string]string{}, plain: map[chunk.ID][]byte{}}
 }
 
-// resolve follows a path from the root, as the kernel does, and returns what is
-// there under the path that has no links in it.
+// resolve follows a path from the root as the kernel does. It returns the inode, and its path without
+// symbolic links.
 func (f *files) resolve(name string) (string, erofs.Inode, bool) {
-	name = path.Join("/", name) // ".." behind a link is not what the kernel makes of it; nobody names files like that
+	name = path.Join("/", name) // the kernel resolves ".." behind a link otherwise; such names do not occur
 	dir, base := path.Split(name)
 	if base == "" {
 		in, ok := f.find("/")
@@ -75,7 +74,7 @@ func (f *files) resolve(name string) (string, erofs.Inode, bool) {
 	return path.Join(at, base), in, ok
 }
 
-// follow returns the path without links of what a path leads to, or nothing.
+// follow returns the path without symbolic links that a path leads to, or "" if it leads nowhere.
 func (f *files) follow(name string) string {
 	left := strings.Split(name, "/")
 	at := "/"
@@ -120,7 +119,7 @@ func (f *files) open(name string) (regular, bool) {
 	return regular{at, in}, ok && in.Mode&tree.ModeType == tree.ModeRegular
 }
 
-// program finds a file that can be run.
+// program finds an executable file.
 func (f *files) program(name string) (regular, bool) {
 	r, ok := f.open(name)
 	return r, ok && r.in.Mode&0o111 != 0
@@ -136,8 +135,7 @@ func (f *files) names(dir string, limit int) []string {
 	return names
 }
 
-// bytes returns up to n bytes of a file: less at its end, or if a chunk cannot be
-// read.
+// bytes returns up to n bytes of a file: fewer at its end, and none if a chunk cannot be read.
 func (f *files) bytes(r *regular, offset, n int64) []byte {
 	if offset < 0 || n <= 0 || offset >= r.in.Size {
 		return nil

@@ -9,10 +9,10 @@ import (
 )
 
 const (
-	// maxCode bounds what is taken of the code of one program or library, maxExtra
-	// of one that a script imports, maxData of data that a loader changes, maxTables
-	// of data that is only read, in bytes; maxScript of a script or a file that is
-	// named, maxRoot of all that one program is guessed to read.
+	// These bound the bytes that a guess takes: maxCode of the code of one program or library,
+	// maxExtra of one that a script imports, maxData of data that the loader relocates, maxTables
+	// of read-only data, maxScript of a script or a file that is named, and maxRoot of all that
+	// one program reads.
 	maxCode   = 24 << 20
 	maxExtra  = 6 << 20
 	maxData   = 64 << 20
@@ -20,26 +20,25 @@ const (
 	maxScript = 1 << 20
 	maxRoot   = 256 << 20
 
-	maxCommands = 16 // programs that a script is searched for
-	maxShebangs = 4  // scripts that are run by scripts
+	maxCommands = 16 // programs that are looked for in one script
+	maxShebangs = 4  // scripts that run a script
 )
 
-// Config is what an image's config says of how it starts.
+// Config is the part of an image's config that says how it starts.
 type Config struct {
 	Entrypoint, Cmd []string
 	Env             []string // NAME=value
 	WorkingDir      string
 }
 
-// Guess returns recordings of what starts of the image are likely to read, from
-// nothing but what is in it: of the program that the config names first, then of
-// others that it may be given on the command line, and of the largest packages of a
-// Python. They are of no starts, by which Layout knows them; Keep is not for them.
+// Guess returns recordings of what starts of the image are likely to read. It uses only the image's
+// contents. The first recording is that of the program that the config names; then follow programs
+// that users often run instead, and the largest Python packages. Their Starts is 0, by which Layout
+// recognizes them. Do not pass them to Sort or Kept.Add.
 //
-// It takes a program, its loader and all its libraries, what they read when they
-// begin, and the scripts and programs that its arguments name. It reads at most
-// 8,192 chunks. What it cannot find, read or understand is left out: then it is
-// less of a guess. The only error is the context's.
+// A recording has a program, its loader, all its libraries, what these read when they begin, and the
+// scripts and programs that the arguments name. Guess reads at most 8,192 chunks. It leaves out what
+// it cannot find, read or understand. Its only error is the context's.
 func (t *Tree) Guess(ctx context.Context, c Config, read Read) ([]trace.Recording, error) {
 	g := newGuesser(t.files(ctx, read), c)
 	var out []trace.Recording
@@ -80,8 +79,8 @@ func (t *Tree) Guess(ctx context.Context, c Config, read Read) ([]trace.Recordin
 	return out, ctx.Err()
 }
 
-// runtimes are programs that people run in images whose config does not say so, by
-// name or by a path in which a part may be *.
+// runtimes are programs that users run although the image's config names another one, by name, or by
+// a path of which a part may be *.
 var runtimes = []string{
 	"bash", "sh", "python3", "python", "node", "java", "/usr/lib/gcc/*/*/cc1", "/usr/lib/gcc/*/*/cc1plus", "gcc",
 	"/usr/lib/R/bin/exec/R", "perl", "ruby", "php", "julia", "/usr/lib/postgresql/*/bin/postgres", "postgres", "nginx", "redis-server", "mysqld", "httpd",
@@ -91,10 +90,10 @@ var runtimes = []string{
 type guesser struct {
 	*loader
 	path    []string
-	dir     string // where the program is run
+	dir     string // the working directory
 	entries []trace.Entry
-	left    int64 // bytes that may yet be taken
-	depth   int   // of programs that run programs
+	left    int64 // bytes that may still be taken
+	depth   int   // of scripts that run scripts
 }
 
 func newGuesser(f *files, c Config) *guesser {
@@ -127,7 +126,7 @@ func (g *guesser) command(argv []string) (regular, bool) {
 	return regular{}, false
 }
 
-// glob returns the paths that a pattern stands for, at most 16.
+// glob returns the paths that match a pattern, at most 16.
 func (g *guesser) glob(pattern string) []string {
 	before, after, ok := strings.Cut(pattern, "*")
 	if !ok {
@@ -151,7 +150,7 @@ func (g *guesser) absolute(name string) string {
 	return path.Join(g.dir, name)
 }
 
-// take adds a part of a file.
+// take adds a part of a file to the recording.
 func (g *guesser) take(r *regular, part span) {
 	part.to = min(part.to, r.in.Size, part.from+g.left)
 	if !r.in.Device || part.from >= part.to {
@@ -161,15 +160,14 @@ func (g *guesser) take(r *regular, part span) {
 	g.entries = append(g.entries, trace.Entry{Path: r.path, Offset: part.from, Length: part.to - part.from})
 }
 
-// takeFile adds a file, as far as it is not too long, if it is there.
+// takeFile adds the first maxScript bytes of a file, if it exists.
 func (g *guesser) takeFile(name string) {
 	if r, ok := g.open(name); ok {
 		g.take(&r, span{0, maxScript})
 	}
 }
 
-// run adds what a program reads that is run with these arguments, argv[0] its own
-// name.
+// run adds what a program reads when it runs with these arguments; argv[0] is its name.
 func (g *guesser) run(program regular, argv []string) {
 	for range maxShebangs {
 		interpreter, more, ok := g.shebang(&program)
@@ -184,8 +182,8 @@ func (g *guesser) run(program regular, argv []string) {
 	g.arguments(program, argv)
 }
 
-// shebang returns the interpreter that the first line of a script names, and the
-// command line so far.
+// shebang returns the interpreter that a script's first line names, and the beginning of its command
+// line.
 func (g *guesser) shebang(r *regular) (interpreter regular, argv []string, ok bool) {
 	head := string(g.bytes(r, 0, 256))
 	line, isScript := strings.CutPrefix(head, "#!")
@@ -204,8 +202,8 @@ func (g *guesser) shebang(r *regular) (interpreter regular, argv []string, ok bo
 	return interpreter, argv, ok
 }
 
-// binary adds a program and its libraries: of all of them first what the loader
-// looks at, then the code, of each at most that many bytes.
+// binary adds a program and its libraries: first what the loader reads of all of them, then their
+// code, of each at most code bytes.
 func (g *guesser) binary(program regular, code int64) {
 	all := g.load(program)
 	for i := range all {
@@ -223,7 +221,7 @@ func (g *guesser) binary(program regular, code int64) {
 				g.take(&o.regular, span{l.from, min(l.to, l.from+maxTables)})
 			}
 		}
-		g.take(&o.regular, span{o.elf.changes.from, min(o.elf.changes.to, o.elf.changes.from+maxData)})
+		g.take(&o.regular, span{o.elf.relocations.from, min(o.elf.relocations.to, o.elf.relocations.from+maxData)})
 		if i == 1 {
 			g.takeFile("/etc/ld.so.cache")
 		}

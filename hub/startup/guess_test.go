@@ -18,8 +18,7 @@ import (
 // link behind "-> ".
 type contents map[string]string
 
-// guess returns the paths that are guessed for a command line, in order, with
-// those of runtimes behind each other.
+// guess returns the paths guessed for a command line, in order, then those of the runtimes.
 func (c contents) guess(t testing.TB, config Config) (recordings []trace.Recording, paths []string) {
 	t.Helper()
 	chunks := map[chunk.ID]string{}
@@ -43,7 +42,7 @@ func (c contents) guess(t testing.TB, config Config) (recordings []trace.Recordi
 	return recordings, paths
 }
 
-// dir makes the directory of a path. Files have one chunk and can be run.
+// dir makes the directory of a path. Files have one chunk and are executable.
 func (c contents) dir(at string, chunks map[chunk.ID]string) *tree.Node {
 	var names []string
 	for name := range c {
@@ -231,7 +230,7 @@ func TestGuessOfPython(t *testing.T) {
 	}
 }
 
-// Images that are odd, or made to do harm, are guessed less of.
+// Odd and hostile images get smaller guesses, and no errors.
 func TestGuessOfOddImages(t *testing.T) {
 	loop := contents{"/a": "-> b", "/b": "-> a", "/c": "-> c/c/c/c", "/d": "-> " + strings.Repeat("d/", 2000)}
 	shebangs := contents{"/s": long("#!/s"), "/e": long("#!/usr/bin/env env env"), "/n": long("#!"), "/m": long("#!/missing x")}
@@ -256,7 +255,7 @@ func TestGuessOfOddImages(t *testing.T) {
 	}
 }
 
-// What cannot be read is left out; only the caller's context ends a guess.
+// Unreadable files are left out. Only the caller's context ends a guess.
 func TestGuessWithoutContents(t *testing.T) {
 	tr := open(t, linux().dir("/", map[chunk.ID]string{}))
 	broken := func(context.Context, chunk.Ref) ([]byte, error) { return nil, errors.New("broken") }
@@ -271,7 +270,7 @@ func TestGuessWithoutContents(t *testing.T) {
 	}
 }
 
-// A guess is laid out alone, and beside real starts for what they have not read.
+// Guesses are laid out alone. Beside real starts they add packs for chunks that these did not read.
 func TestGuessBesideStarts(t *testing.T) {
 	files := linux()
 	recordings, _ := files.guess(t, Config{Cmd: []string{"sh"}})
@@ -305,7 +304,7 @@ func TestGuessBesideStarts(t *testing.T) {
 	}
 }
 
-// Guesses change nothing of how real starts are laid out, however many they are.
+// Guesses never change the packs of real starts, however many guesses there are.
 func TestGuessesHaveNoWeight(t *testing.T) {
 	sizes, names := program(400)
 	tr := sampleTree(t, sizes)
@@ -329,7 +328,7 @@ func TestGuessesHaveNoWeight(t *testing.T) {
 	}
 }
 
-// A guess that a real start has come true for has nothing to add.
+// A guess is dropped once a real start has read half of it.
 func TestGuessThatCameTrue(t *testing.T) {
 	sizes, names := program(100)
 	tr := sampleTree(t, sizes)

@@ -11,9 +11,8 @@ import (
 )
 
 const (
-	// maxWorkloads bounds the workloads of an image, samples the recordings that
-	// are kept of each: those that follow are counted only, so that an image that
-	// starts often keeps its packs.
+	// maxWorkloads bounds the workloads of an image, and samples the recordings kept of each.
+	// Further starts are only counted, so that an image that starts often keeps its packs.
 	maxWorkloads = 16
 	samples      = 3
 
@@ -22,64 +21,64 @@ const (
 	maxRecording = 4 << 20
 	maxKept      = 24 << 20
 
-	// maxStarts is how many starts are counted before all counts are halved: what
-	// was used long ago gives way.
+	// When an image has more starts than maxStarts, all counts are halved, so that old workloads
+	// lose weight.
 	maxStarts = 4096
 
-	// alike is how similar two starts of one workload are.
-	alike = 0.8
+	// minSimilarity is how similar two starts of one workload are at least: the bytes that both
+	// read, as a part of the bytes that either reads.
+	minSimilarity = 0.8
 )
 
-// Workload is starts that read nearly the same.
+// Workload is a set of starts that read nearly the same.
 type Workload struct {
-	Starts  int64             // how many
-	Samples []trace.Recording // of some of them, the oldest first
+	Starts  int64             // number of starts
+	Samples []trace.Recording // recordings of some of them, the oldest first
 }
 
-// ID names a workload among those of an image, as long as its oldest sample is
-// kept: 12 hexadecimal digits.
+// ID names a workload among those of an image: 12 hexadecimal digits, derived from its oldest
+// sample.
 func (w Workload) ID() string {
-	text := trace.EncodeText([]trace.Recording{{Starts: 1, Entries: w.Samples[0].Entries}}) // the starts that it stands for change
+	text := trace.EncodeText([]trace.Recording{{Starts: 1, Entries: w.Samples[0].Entries}}) // without the count, which changes
 	return chunk.Sum(text).String()[:12]
 }
 
-// Without returns the recordings that are left of those that are kept of an image
-// when the workloads go whose IDs begin with id, and these.
-func Without(kept []trace.Recording, id string) (left []trace.Recording, gone []Workload) {
-	for _, w := range placed(kept) {
+// Without removes the workloads whose IDs begin with id from the recordings kept of an image. It
+// returns the other recordings, and the removed workloads.
+func Without(kept []trace.Recording, id string) (left []trace.Recording, removed []Workload) {
+	for _, w := range sorted(kept) {
 		if strings.HasPrefix(w.ID(), id) {
-			gone = append(gone, w.Workload)
+			removed = append(removed, w.Workload)
 		} else {
 			left = append(left, w.Samples...)
 		}
 	}
-	return left, gone
+	return left, removed
 }
 
-// Kept are the recordings that are kept of an image. To sort them takes long, for images
-// of many gigabytes seconds: it is done once for all that are added.
+// Kept holds the recordings kept of an image, sorted into workloads. Sorting takes seconds for images
+// of many gigabytes, so sort once and add several.
 type Kept struct{ all []workload }
 
-// Sort sorts the recordings that are kept of an image, in the order of Recordings.
-func Sort(kept []trace.Recording) *Kept { return &Kept{placed(kept)} }
+// Sort sorts the recordings kept of an image, which are in the order of Recordings.
+func Sort(kept []trace.Recording) *Kept { return &Kept{sorted(kept)} }
 
-// Add keeps more recordings, the oldest first, within the bounds.
+// Add adds recordings, the oldest first, and removes the least used workloads beyond the bounds.
 func (k *Kept) Add(more []trace.Recording) {
 	for _, r := range more {
 		if r = bounded(r); len(r.Entries) > 0 {
-			k.all = dropped(place(k.all, r))
+			k.all = evict(insert(k.all, r))
 		}
 	}
 }
 
-// Begins tells whether a recording is like none of those that are kept: it would
-// begin a workload.
-func (k *Kept) Begins(r trace.Recording) bool {
+// IsNew reports whether a recording belongs to none of the workloads: adding it would begin one.
+func (k *Kept) IsNew(r trace.Recording) bool {
 	_, at := nearest(k.all, bounded(r))
 	return at < 0
 }
 
-// Recordings returns the recordings that are to be kept.
+// Recordings returns the recordings to keep.
 func (k *Kept) Recordings() (out []trace.Recording) {
 	for _, w := range k.all {
 		out = append(out, w.Samples...)
@@ -87,10 +86,9 @@ func (k *Kept) Recordings() (out []trace.Recording) {
 	return out
 }
 
-// Workloads sorts the recordings that are kept of an image into workloads, the
-// most used first.
+// Workloads sorts the recordings kept of an image into workloads, the most used first.
 func Workloads(kept []trace.Recording) []Workload {
-	all := placed(kept)
+	all := sorted(kept)
 	out := make([]Workload, 0, len(all))
 	for _, w := range all {
 		out = append(out, w.Workload)
@@ -99,24 +97,22 @@ func Workloads(kept []trace.Recording) []Workload {
 	return out[:min(len(out), maxWorkloads)]
 }
 
-// workload is a workload with the profile of its first sample, by which it is
-// known.
+// workload is a workload with the profile of its first sample. Other recordings are compared with it.
 type workload struct {
 	Workload
 	profile profile
 }
 
-// placed sorts the recordings that are kept of an image into workloads.
-func placed(kept []trace.Recording) (all []workload) {
+// sorted sorts the recordings kept of an image into workloads.
+func sorted(kept []trace.Recording) (all []workload) {
 	for _, r := range kept {
-		all = place(all, r)
+		all = insert(all, r)
 	}
 	return all
 }
 
-// place takes a recording into the workload that it is most similar to, or begins
-// one with it.
-func place(all []workload, r trace.Recording) []workload {
+// insert adds a recording to the workload that it is most similar to, or begins one with it.
+func insert(all []workload, r trace.Recording) []workload {
 	p, at := nearest(all, r)
 	r.Starts = max(r.Starts, 1)
 	if at < 0 {
@@ -132,11 +128,10 @@ func place(all []workload, r trace.Recording) []workload {
 	return all
 }
 
-// nearest returns the profile of a recording, and which workload it is most similar to;
-// -1: to none.
+// nearest returns the profile of a recording, and the index of the most similar workload, or -1.
 func nearest(all []workload, r trace.Recording) (p profile, at int) {
 	p, at = profileOf(r), -1
-	best := alike
+	best := minSimilarity
 	for i := range all {
 		if s := all[i].profile.similar(p); s >= best {
 			best, at = s, i
@@ -145,10 +140,10 @@ func nearest(all []workload, r trace.Recording) (p profile, at int) {
 	return p, at
 }
 
-// dropped brings workloads back within the bounds. The newest stays: it would
-// otherwise never be used enough.
-func dropped(all []workload) []workload {
-	for len(all) > maxWorkloads || len(all) > 1 && kept(all) > maxKept {
+// evict removes the least used workloads beyond the bounds. It keeps the newest, which could
+// otherwise never gather starts.
+func evict(all []workload) []workload {
+	for len(all) > maxWorkloads || len(all) > 1 && size(all) > maxKept {
 		least := 0
 		for i := range all[:len(all)-1] {
 			if all[i].Starts < all[least].Starts {
@@ -169,7 +164,7 @@ func dropped(all []workload) []workload {
 	return all
 }
 
-// halve counts half of the starts, and each sample once at least.
+// halve halves the starts of each sample, down to one.
 func (w *workload) halve() {
 	w.Starts = 0
 	for i := range w.Samples {
@@ -178,18 +173,18 @@ func (w *workload) halve() {
 	}
 }
 
-func kept(all []workload) (size int) {
+func size(all []workload) (n int) {
 	for _, w := range all {
 		for _, s := range w.Samples {
 			for i := range s.Entries {
-				size += s.Entries[i].Size()
+				n += s.Entries[i].Size()
 			}
 		}
 	}
-	return size
+	return n
 }
 
-// bounded cuts a recording that is too long, or stands for too many starts.
+// bounded truncates a recording that is too long or stands for too many starts.
 func bounded(r trace.Recording) trace.Recording {
 	r.Starts = min(r.Starts, maxStarts)
 	left := maxRecording
@@ -202,15 +197,15 @@ func bounded(r trace.Recording) trace.Recording {
 	return r
 }
 
-// profile says how much of which parts of files a start has read.
+// profile has how many bytes a start has read of which parts of files.
 type profile struct {
-	parts map[uint64]int64 // bytes
-	all   int64            // of all of them
+	parts map[uint64]int64 // bytes read, by the hash of file and part
+	all   int64            // bytes of all parts
 }
 
 const (
-	profileBlock = 64 << 10 // length of such a part, in bytes
-	maxProfile   = 1 << 17  // how many of them are looked at, also if it is the same ones again
+	profileBlock = 64 << 10 // length of a part, in bytes
+	maxProfile   = 1 << 17  // bounds the parts looked at, repeated ones included
 )
 
 var seed = maphash.MakeSeed()
@@ -223,7 +218,7 @@ func profileOf(r trace.Recording) profile {
 		file := maphash.String(seed, e.Path)
 		for at := e.Offset; at < e.Offset+e.Length && looks < maxProfile; looks++ {
 			end := min((at/profileBlock+1)*profileBlock, e.Offset+e.Length)
-			key := file + uint64(at/profileBlock) // of files, whose hashes are far from each other
+			key := file + uint64(at/profileBlock) // hashes of files are far apart, so sums hardly collide
 			had := p.parts[key]
 			has := min(had+end-at, profileBlock)
 			p.parts[key] = has
@@ -234,16 +229,16 @@ func profileOf(r trace.Recording) profile {
 	return p
 }
 
-// similar is what both have read, as a part of what either has: alike to 1, or 0 if it
-// is less than alike, which is seen soon.
+// similar returns the bytes that both have read as a part of the bytes that either has: a number
+// from minSimilarity to 1, or 0 if it is less. It stops as soon as it must be less.
 func (p profile) similar(q profile) float64 {
 	if len(p.parts) > len(q.parts) {
 		p, q = q, p
 	}
-	most := p.all // that both can have read
+	most := p.all // bytes that both can have read
 	for key, n := range p.parts {
 		most -= n - min(n, q.parts[key])
-		if float64(most) < alike*float64(p.all+q.all-most) {
+		if float64(most) < minSimilarity*float64(p.all+q.all-most) {
 			return 0
 		}
 	}

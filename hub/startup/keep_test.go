@@ -26,7 +26,7 @@ func program(files int) (map[string]int, []string) {
 	return sizes, names
 }
 
-// noisy is a start that reads names, a few in another order, and some others.
+// noisy is a start that reads the names, a few of them in another order, and some others.
 func noisy(r *rand.Rand, sizes map[string]int, names, others []string) trace.Recording {
 	names = slices.Clone(names)
 	for range len(names) / 10 {
@@ -45,8 +45,8 @@ func noisy(r *rand.Rand, sizes map[string]int, names, others []string) trace.Rec
 	return rec
 }
 
-// Starts that differ in a few files, in order and in time are one workload; and
-// when enough of them are known, one more changes nothing of the layout.
+// Starts that differ in a few files, in order and in time are one workload. Once three are known, one
+// more does not change the layout.
 func TestNoise(t *testing.T) {
 	sizes, names := program(200)
 	tr := sampleTree(t, sizes)
@@ -67,12 +67,12 @@ func TestNoise(t *testing.T) {
 	}
 	for i, name := range names {
 		if got := has(before, name, sizes[name]); i < 60 && got != 0 || i >= 60 && got == 0 {
-			t.Errorf("%s is in pack %d", name, got) // what one start of three read is left out
+			t.Errorf("%s is in pack %d", name, got) // only one start of three read it
 		}
 	}
 }
 
-// However absurd some traces are, the others are laid out nearly as without them.
+// Absurd traces hardly change the packs of the others.
 func TestAbsurdTraces(t *testing.T) {
 	sizes, names := program(400)
 	sizes["/big/file"] = 3000
@@ -102,12 +102,12 @@ func TestAbsurdTraces(t *testing.T) {
 		t.Errorf("of all, %d bytes are fetched of %d", fetched, used)
 	}
 	if fetched, used := fetch(packs, tr, trace.Recording{Starts: 1}); fetched > 12<<20 {
-		t.Errorf("who reads nothing gets %d bytes of %d", fetched, used)
+		t.Errorf("a start that reads nothing fetches %d bytes and uses %d", fetched, used)
 	}
 }
 
-// A workload that hardly anybody runs does not keep the others' chunks from being
-// fetched at mount, however little it reads. It gets packs of its own.
+// A rare workload does not keep the others' chunks from being fetched at mount, however little it
+// reads. It gets packs of its own.
 func TestNegligibleWorkload(t *testing.T) {
 	sizes := map[string]int{"/d/program": 300, "/d/page": 1, "/d/other": 10}
 	tr := sampleTree(t, sizes)
@@ -115,12 +115,12 @@ func TestNegligibleWorkload(t *testing.T) {
 	gone := trace.Recording{Starts: maxStarts, Entries: []trace.Entry{{Path: "/gone", Length: 1 << 20}}}
 	program := reading(sizes, "/d/program")
 	if packs := lay(t, tr, []trace.Recording{gone, program}); len(packs) == 0 || !packs[0].AtMount {
-		t.Errorf("beside starts of which the tree has nothing: %d packs", len(packs))
+		t.Errorf("recordings that name nothing in the tree gave %d packs", len(packs))
 	}
 	if known, err := tr.Known(t.Context(), []trace.Recording{gone, program}); err != nil || len(known) != 1 || known[0].Entries[0].Path != "/d/program" {
 		t.Errorf("the tree knows %v, %v", known, err)
 	}
-	for starts, atMount := range map[int64]bool{negligible: false, 4 * negligible: true, 40 * negligible: true} {
+	for starts, atMount := range map[int64]bool{outlierShare: false, 4 * outlierShare: true, 40 * outlierShare: true} {
 		program, page := reading(sizes, "/d/program"), reading(sizes, "/d/page", "/d/other")
 		program.Starts, page.Starts = starts, 2
 		packs := lay(t, tr, []trace.Recording{program, page})
@@ -128,13 +128,12 @@ func TestNegligibleWorkload(t *testing.T) {
 			t.Errorf("%d starts, and two: at mount: %v, want %v", starts, got, atMount)
 		}
 		if at := has(packs, "/d/other", sizes["/d/other"]); at < 0 || atMount && packs[at].AtMount {
-			t.Errorf("%d starts, and two: what they read is in pack %d", starts, at)
+			t.Errorf("%d starts and two of another workload: the chunks of the two are in pack %d", starts, at)
 		}
 	}
 }
 
-// Recordings that name the same again and again are not gone through as often as
-// they do: without bounds this takes hours.
+// A recording that names the same file very often is read within a bound. Without it this takes hours.
 func TestRecordingsThatRepeatThemselves(t *testing.T) {
 	sizes := map[string]int{"/d/large": 12_000}
 	tr := sampleTree(t, sizes)
@@ -153,7 +152,7 @@ func TestRecordingsThatRepeatThemselves(t *testing.T) {
 	}
 }
 
-// A unit has no more chunks than nodes take, however short they are.
+// A unit has no more chunks than nodes accept, however short they are.
 func TestUnitsOfShortChunks(t *testing.T) {
 	var items []*item
 	for i := range 3 * maxUnitChunks {
@@ -164,7 +163,7 @@ func TestUnitsOfShortChunks(t *testing.T) {
 	}
 }
 
-// fetch says how many bytes of packs a start fetches, and how many it uses.
+// fetch returns the bytes of packs that a start fetches, and those that it uses.
 func fetch(packs []Pack, tr *Tree, r trace.Recording) (fetched, used int64) {
 	wanted := make([]bool, len(packs))
 	all, err := tr.uses(context.Background(), []trace.Recording{r})
@@ -186,7 +185,7 @@ func fetch(packs []Pack, tr *Tree, r trace.Recording) (fetched, used int64) {
 	return fetched, used
 }
 
-// What the next build of an image has at other paths is found by its chunks.
+// Files that the next build of an image has at other paths are found by their chunks.
 func TestMovedFiles(t *testing.T) {
 	sizes := map[string]int{"/old/a": 3, "/old/b": 2, "/old/c": 4}
 	moved := rootOf(map[string]int{"/old/b": 2})
@@ -240,8 +239,7 @@ func TestKeepWithinBounds(t *testing.T) {
 	}
 }
 
-// What is seen soon is the same as what all parts say, and what is added one by one as
-// what is added at once.
+// The early exit of similar agrees with the full comparison, and adding one by one with adding at once.
 func TestSimilar(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 3))
 	var all []trace.Recording
@@ -266,7 +264,7 @@ func TestSimilar(t *testing.T) {
 			}
 		}
 		want := float64(both) / float64(either)
-		if want < alike {
+		if want < minSimilarity {
 			want = 0
 		} else {
 			found++
@@ -276,7 +274,7 @@ func TestSimilar(t *testing.T) {
 		}
 	}
 	if found == 0 || found > 150 {
-		t.Fatalf("%d of 199 are alike: it tells nothing", found)
+		t.Fatalf("%d of 199 are similar: the test proves nothing", found)
 	}
 	atOnce, one := Sort(nil), []trace.Recording{}
 	atOnce.Add(all)
@@ -286,6 +284,6 @@ func TestSimilar(t *testing.T) {
 		one = k.Recordings()
 	}
 	if fmt.Sprint(atOnce.Recordings()) != fmt.Sprint(one) {
-		t.Error("what is added at once is kept otherwise than one by one")
+		t.Error("recordings added at once and one by one are not kept alike")
 	}
 }

@@ -10,13 +10,13 @@ import (
 )
 
 const (
-	// maxWorkload bounds what is laid out of one workload, in plain bytes.
+	// maxWorkload bounds the laid-out part of one workload, in plain bytes.
 	maxWorkload = 1 << 30
 	// maxLayout bounds all packs of a tree, in plain bytes.
 	maxLayout = 2 << 30
 )
 
-// Pack is a startup pack to be: chunks to be fetched together, in order.
+// Pack describes a startup pack to make: chunks to be fetched together, in order.
 type Pack struct {
 	Units    [][]chunk.Ref // how to cut it; Ref.Unit is not set
 	Bytes    int64         // plain
@@ -24,14 +24,14 @@ type Pack struct {
 	Triggers []int64 // extents, ascending
 }
 
-// Layout lays out what recordings say of the tree: those that are kept of an
-// image, in the order of Kept.Recordings, and those that Guess has made. It returns at most
-// index.MaxStartups packs of at most limit plain bytes, in the order in which to
-// fetch them. Each chunk is in one of them at most. No recordings, no packs.
+// Layout returns the startup packs of the tree. The recordings are those kept of an image, in the
+// order of Kept.Recordings, and those made by Guess. It returns at most index.MaxStartups packs of
+// at most limit plain bytes, in the order in which to fetch them. Each chunk is in one of them at
+// most. Without recordings there are no packs.
 //
-// Where there are recordings of real starts, guesses decide of nothing that these
-// use, nor of what is fetched at mount: they add packs for what nobody has started
-// yet. So do workloads that may be chance (doubt).
+// If there are recordings of real starts, guesses only add packs for starts that were never
+// reported. They change neither what is fetched at mount nor the packs of what real starts use. The
+// same holds for outliers (discountOutliers).
 func (t *Tree) Layout(ctx context.Context, recordings []trace.Recording, limit int64) ([]Pack, error) {
 	var real, guesses []trace.Recording
 	for _, r := range recordings {
@@ -51,7 +51,7 @@ func (t *Tree) Layout(ctx context.Context, recordings []trace.Recording, limit i
 			all = append(all, starts{count: w.Starts, uses: uses})
 		}
 	}
-	doubt(all)
+	discountOutliers(all)
 	uses, err := t.uses(ctx, guesses[:min(len(guesses), maxWorkloads)])
 	if err != nil {
 		return nil, err
@@ -59,12 +59,12 @@ func (t *Tree) Layout(ctx context.Context, recordings []trace.Recording, limit i
 	return layOut(withGuesses(all, uses), min(limit, maxLayout)), nil
 }
 
-// firstGuess is how many starts the first guess counts, each further one counting
-// one, where no real start is known.
+// firstGuess is the number of starts that the first guess stands for if no real start is known.
+// Each further guess stands for one.
 const firstGuess = 64
 
-// withGuesses adds guesses to workloads, but for those that a workload makes good
-// for that counts: it has read half of what was guessed.
+// withGuesses adds guesses to workloads. It leaves out a guess of which a real workload that is no
+// outlier has read half.
 func withGuesses(all []starts, guesses [][]use) []starts {
 	var real []map[chunk.ID]bool
 	for _, s := range all {
@@ -102,15 +102,15 @@ func withGuesses(all []starts, guesses [][]use) []starts {
 	return all
 }
 
-// starts is one workload as the tree has it.
+// starts is one workload, resolved in the tree.
 type starts struct {
 	guess bool
-	count int64 // 0: it is a guess beside real ones, or may be chance
+	count int64 // how many starts; 0: a guess beside real starts, or an outlier
 	uses  []use // in order of first use
 }
 
-// merged returns the chunks that at least half of the samples use, in the order of
-// the median of their places.
+// merged returns the chunks that at least half of the samples use, ordered by the median of their
+// places in the samples.
 func merged(samples [][]use) []use {
 	places := map[chunk.ID][]int{}
 	var order []use
@@ -127,17 +127,17 @@ func merged(samples [][]use) []use {
 	return order
 }
 
-// median returns the middle of numbers, of two the mean, doubled.
+// median returns twice the median of numbers, so that it is an integer.
 func median(n []int) int {
 	n = slices.Sorted(slices.Values(n))
 	return n[(len(n)-1)/2] + n[len(n)/2]
 }
 
-// item is a chunk with those who use it.
+// item is a chunk with the workloads that use it.
 type item struct {
 	use
 	users users
-	place int // in the median of the orders of the workloads that use it
+	place int // twice the median of its places in these workloads
 }
 
 // users is a set of workloads, a bit each.
@@ -145,22 +145,21 @@ type users uint32
 
 func (u users) has(w int) bool { return u&(1<<w) != 0 }
 
-// layOut groups the chunks by those who use them, and makes packs of the groups, of
-// at most limit plain bytes.
+// layOut groups chunks by the workloads that use them and makes packs of the groups, of at most
+// limit plain bytes in all.
 func layOut(all []starts, limit int64) []Pack {
 	if len(all) == 0 {
 		return nil
 	}
 	p := newPlan(all)
 	p.group(itemsOf(all))
-	p.join()
-	p.shorten(limit)
+	p.mergeGroups()
+	p.truncate(limit)
 	return p.packs()
 }
 
-// itemsOf returns the chunks of all workloads, in the order in which they are used
-// in the median. Of a chunk that some use that count, the others are no users, nor of
-// one that is guessed those that may be chance.
+// itemsOf returns the chunks of all workloads, ordered by their place. If counted workloads use a
+// chunk, only these are its users. Otherwise, if guesses use it, only these are.
 func itemsOf(all []starts) []*item {
 	byID := map[chunk.ID]*item{}
 	places := map[*item][]int{} // of each of its users, in turn
@@ -179,20 +178,20 @@ func itemsOf(all []starts) []*item {
 	}
 	tiers := []users{counted(all), guessed(all)}
 	for _, it := range items {
-		who := it.users
+		every := it.users
 		for _, first := range tiers {
-			if who&first != 0 {
-				it.users = who & first
+			if every&first != 0 {
+				it.users = every & first
 				break
 			}
 		}
-		it.place = median(placesOf(places[it], who, it.users))
+		it.place = median(placesOf(places[it], every, it.users))
 	}
 	slices.SortStableFunc(items, func(a, b *item) int { return cmp.Compare(a.place, b.place) })
 	return items
 }
 
-// placesOf returns of the places of all users those of some.
+// placesOf selects, from the places of all users, those of some of them.
 func placesOf(places []int, all, some users) (out []int) {
 	for _, at := range places {
 		first := all & -all
@@ -203,7 +202,7 @@ func placesOf(places []int, all, some users) (out []int) {
 	return out
 }
 
-// guessed is the set of all guesses.
+// guessed returns the set of all guesses.
 func guessed(all []starts) (guesses users) {
 	for w, s := range all {
 		if s.guess {
@@ -213,7 +212,7 @@ func guessed(all []starts) (guesses users) {
 	return guesses
 }
 
-// counted is the set of all workloads that count.
+// counted returns the set of all real workloads that are no outliers.
 func counted(all []starts) (real users) {
 	for w, s := range all {
 		if s.count > 0 {

@@ -6,11 +6,11 @@ import (
 )
 
 const (
-	maxObjects = 512 // programs and libraries that one program is guessed to load
-	maxConfigs = 64  // files that say where libraries lie
+	maxObjects = 512 // programs and libraries loaded by one program
+	maxConfigs = 64  // configuration files of the loader
 )
 
-// systemDirs are where loaders look for libraries if nothing else is said.
+// systemDirs are the directories in which loaders look for libraries by default.
 var systemDirs = []string{
 	"/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu",
 	"/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib",
@@ -19,14 +19,14 @@ var systemDirs = []string{
 // object is a program or library with what it loads.
 type object struct {
 	regular
-	elf *binaryFile // nil: it is something else
+	elf *binaryFile // nil: not an ELF file
 }
 
-// loader finds what programs load.
+// loader finds the libraries that programs load.
 type loader struct {
 	*files
 	env     map[string]string
-	libs    []string               // directories of libraries: of /etc/ld.so.conf, then systemDirs
+	libs    []string               // library directories: those of /etc/ld.so.conf, then systemDirs
 	objects map[string]*binaryFile // by path
 }
 
@@ -38,7 +38,7 @@ func (f *files) loader(env map[string]string) *loader {
 	return l
 }
 
-// config reads a file as /etc/ld.so.conf is.
+// config reads a file in the format of /etc/ld.so.conf.
 func (l *loader) config(name string, configs *int) {
 	r, ok := l.open(name)
 	if *configs++; !ok || *configs > maxConfigs {
@@ -64,8 +64,8 @@ func (l *loader) config(name string, configs *int) {
 	}
 }
 
-// load returns a program and all that it loads, in the order in which a loader
-// does: itself, the loader, then the libraries that each needs.
+// load returns a program and all that it loads, in the loader's order: the program, the loader, then
+// the libraries that each needs.
 func (l *loader) load(program regular) []object {
 	first := object{program, l.elf(program)}
 	all := []object{first}
@@ -93,7 +93,7 @@ func (l *loader) load(program regular) []object {
 	return all
 }
 
-// elf looks at a file once.
+// elf parses a file, once.
 func (l *loader) elf(r regular) *binaryFile {
 	e, known := l.objects[r.path]
 	if !known {
@@ -103,7 +103,7 @@ func (l *loader) elf(r regular) *binaryFile {
 	return e
 }
 
-// library finds what a loader takes for a name that an object needs.
+// library finds the file that a loader would load for a name that an object needs.
 func (l *loader) library(name string, of, program *object) (regular, bool) {
 	if strings.Contains(name, "/") {
 		return l.open(name)
@@ -128,7 +128,7 @@ func (l *loader) library(name string, of, program *object) (regular, bool) {
 	return regular{}, false
 }
 
-// origin says where an object's own directories are.
+// origin resolves $ORIGIN in an object's library directories.
 func origin(dirs []string, of string) []string {
 	out := make([]string, 0, len(dirs))
 	for _, dir := range dirs[:min(len(dirs), maxConfigs)] {

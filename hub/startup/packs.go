@@ -8,19 +8,19 @@ import (
 )
 
 const (
-	// unitPlain is the length of a unit in plain bytes, and firstUnit that of a
-	// pack's first one: somebody may wait for it.
+	// unitPlain is the length of a unit in plain bytes. firstUnit is that of a pack's first one,
+	// for which a reader may wait.
 	unitPlain = 512 << 10
 	firstUnit = 96 << 10
-	// maxUnitChunks bounds the chunks of a unit, far below what the format takes.
+	// maxUnitChunks bounds the chunks of a unit, far below the format's limit.
 	maxUnitChunks = 8192
 
-	// triggersEach is how many chunks of each way into a pack are its triggers, and how
-	// many of packs from which it follows.
+	// triggersEach is the number of triggers that each workload gives a pack: chunks of the pack
+	// itself, and as many of packs that the workload reads before it.
 	triggersEach = 4
 )
 
-// packs makes packs of the groups.
+// packs makes one pack of each group.
 func (p *plan) packs() []Pack {
 	in := map[chunk.ID]*group{}
 	for _, g := range p.groups {
@@ -29,7 +29,7 @@ func (p *plan) packs() []Pack {
 		}
 	}
 	var out []Pack
-	var earlier [][]int64
+	var earlier [][]int64 // triggers in packs that are read before, by pack
 	left := index.MaxTriggers
 	add := func(pack *Pack, triggers []int64) {
 		before := len(pack.Triggers)
@@ -46,21 +46,21 @@ func (p *plan) packs() []Pack {
 		var before []int64
 		if !g.mount {
 			var own []int64
-			own, before = p.ways(g, in)
+			own, before = p.triggers(g, in)
 			add(&pack, own)
 		}
 		out, earlier = append(out, pack), append(earlier, before)
 	}
-	for i := range out { // of what is left: without them a pack comes later, and not never
+	for i := range out { // as far as there is room: without them a pack is fetched later
 		add(&out[i], earlier[i])
 	}
 	return out
 }
 
-// ways returns the chunks by which each workload comes to a group: the first that it
-// uses of it, and what it uses before them of groups that are nobody's but this one's
-// users'. Of those this one follows as surely, and is there a round trip earlier.
-func (p *plan) ways(g *group, in map[chunk.ID]*group) (own, before []int64) {
+// triggers returns the extents whose read starts the fetch of a group. own has each workload's first
+// chunks in the group. before has its first chunks in groups that only users of this group use, and
+// that it reads before this one: the earlier trigger saves a round trip.
+func (p *plan) triggers(g *group, in map[chunk.ID]*group) (own, before []int64) {
 	for w, s := range p.all {
 		if !g.users.has(w) {
 			continue
@@ -84,7 +84,7 @@ func (p *plan) ways(g *group, in map[chunk.ID]*group) (own, before []int64) {
 	return own, before
 }
 
-// units cuts a pack: the first units are shorter.
+// units cuts a pack into units, the first of which are shorter.
 func units(items []*item) (out [][]chunk.Ref) {
 	limit, size := int64(firstUnit), int64(0)
 	var now []chunk.Ref

@@ -9,45 +9,44 @@ import (
 )
 
 const (
-	// A pack less to be triggered is worth so many plain bytes, fetched in vain: a
-	// round trip of some milliseconds. One that is fetched at mount is worth more,
-	// since nobody waits for its first chunk.
+	// One trigger less is worth this many wasted plain bytes: it saves a round trip of some
+	// milliseconds. Fetching at mount is worth more, since no reader waits for the first chunk.
 	triggerWorth = 1 << 20
 	mountWorth   = 4 << 20
 
-	// tolerance is which part of what a workload uses it may be given in vain, and
-	// minTolerance the bytes that do not matter to any.
-	tolerance    = 0.05
-	minTolerance = 64 << 10
-	// A workload that is rarer than rare, as a part of all starts, may be given
-	// more in vain, by the square of it; it counts as no rarer than rarest.
+	// maxWaste is the part of a workload's bytes that may be fetched for it and not used, and
+	// minWaste the bytes that any workload may waste.
+	maxWaste = 0.05
+	minWaste = 64 << 10
+	// A workload with a smaller share of all starts than rare may waste more, by the square of
+	// its rarity. No share is taken for smaller than rarest.
 	rare, rarest = 0.1, 0.01
 
-	// maxGroups bounds the groups among which pairs are looked for.
+	// maxGroups bounds the groups of which all pairs are compared.
 	maxGroups = 96
-	// fewest is how many chunks make a pack: of less the trigger is most of it.
-	fewest = 3
+	// minChunks is the least number of chunks in a pack. In a smaller one, the triggers are most of it.
+	minChunks = 3
 )
 
-// group is a pack in the making.
+// group is a future pack.
 type group struct {
-	users users // who fetches it
-	mount bool  // everybody does, at mount
+	users users // workloads that fetch it
+	mount bool  // fetched at mount, by all
 	items []*item
 	bytes int64
-	used  []int64 // of these bytes, by each workload
+	used  []int64 // bytes of it that each workload uses
 }
 
-// plan is a layout in the making.
+// plan is a future layout.
 type plan struct {
 	all    []starts
-	share  []float64 // of all starts, of each workload, within bounds
-	vain   []int64   // bytes that each workload may yet be given in vain
+	share  []float64 // each workload's share of all starts, within bounds
+	budget []int64   // bytes that each workload may still waste
 	groups []*group
 }
 
 func newPlan(all []starts) *plan {
-	p := &plan{all: all, share: make([]float64, len(all)), vain: make([]int64, len(all))}
+	p := &plan{all: all, share: make([]float64, len(all)), budget: make([]int64, len(all))}
 	total := float64(0)
 	for _, s := range all {
 		if s.count > 0 {
@@ -56,7 +55,7 @@ func newPlan(all []starts) *plan {
 	}
 	for w, s := range all {
 		if s.count == 0 {
-			p.share[w], p.vain[w] = rarest/10, maxLayout
+			p.share[w], p.budget[w] = rarest/10, maxLayout
 			continue
 		}
 		share := rounded(s.count) / total
@@ -65,18 +64,17 @@ func newPlan(all []starts) *plan {
 		for _, u := range s.uses {
 			size += int64(u.ref.Length)
 		}
-		seldom := max(1, rare/p.share[w])
-		p.vain[w] = int64(max(tolerance*float64(size), minTolerance) * seldom * seldom)
+		rarity := max(1, rare/p.share[w])
+		p.budget[w] = int64(max(maxWaste*float64(size), minWaste) * rarity * rarity)
 	}
 	return p
 }
 
-// rounded brings a count to a power of two, so that a start more seldom changes
-// the layout.
+// rounded rounds a count down to a power of two, so that one more start rarely changes the layout.
 func rounded(n int64) float64 { return float64(int64(1) << (bits.Len64(uint64(max(n, 1))) - 1)) }
 
-// group puts the chunks that the same workloads use into one group each. There is
-// always the group at mount, to which others may come.
+// group makes one group of the chunks that the same workloads use. The first group is the one that
+// is fetched at mount. It is there even if it is empty, since others may be merged into it.
 func (p *plan) group(items []*item) {
 	mount := &group{users: counted(p.all), mount: true, used: make([]int64, len(p.all))}
 	groups := map[users]*group{mount.users: mount}
@@ -98,15 +96,14 @@ func (p *plan) group(items []*item) {
 	}
 }
 
-// join makes one group of two as long as that is worth more than what is then
-// fetched in vain.
-func (p *plan) join() {
+// mergeGroups merges pairs of groups as long as a merge is worth more than the bytes that it wastes.
+func (p *plan) mergeGroups() {
 	rest := p.groups[1:]
 	slices.SortStableFunc(rest, func(a, b *group) int { return cmp.Compare(b.bytes, a.bytes) })
 	large := p.groups[:min(len(p.groups), maxGroups)]
 	small := p.groups[len(large):]
 	p.groups = slices.Clone(large)
-	for _, g := range small { // into the best of the large ones, or none
+	for _, g := range small { // into the best large one, if any
 		best, to := 0.0, -1
 		for i, h := range p.groups {
 			if worth, ok := p.worth(h, g); ok && worth > best {
@@ -114,7 +111,7 @@ func (p *plan) join() {
 			}
 		}
 		if to >= 0 {
-			p.unite(to, g)
+			p.merge(to, g)
 		}
 	}
 	for {
@@ -131,26 +128,26 @@ func (p *plan) join() {
 		}
 		g := p.groups[from]
 		p.groups = slices.Delete(p.groups, from, from+1)
-		p.unite(to, g)
+		p.merge(to, g)
 	}
 	p.groups = slices.DeleteFunc(p.groups, func(g *group) bool {
-		return len(g.items) == 0 || !g.mount && len(g.items) < fewest
+		return len(g.items) == 0 || !g.mount && len(g.items) < minChunks
 	})
 	for _, g := range p.groups {
 		slices.SortStableFunc(g.items, func(a, b *item) int { return cmp.Compare(a.place, b.place) })
 	}
 }
 
-// worth says how much is won if two groups become one, in bytes for the average
-// start, and whether no workload is given too much in vain.
+// worth returns what merging two groups saves, in bytes for the average start, and whether every
+// workload stays within its waste budget.
 func (p *plan) worth(g, h *group) (worth float64, ok bool) {
 	both := g.users | h.users
 	for w := range p.all {
 		if !both.has(w) {
 			continue
 		}
-		more := p.moreInVain(g, h, w)
-		if more > p.vain[w] {
+		more := p.waste(g, h, w)
+		if more > p.budget[w] {
 			return 0, false
 		}
 		worth -= p.share[w] * float64(more)
@@ -165,8 +162,8 @@ func (p *plan) worth(g, h *group) (worth float64, ok bool) {
 	return worth, true
 }
 
-// moreInVain is how many bytes more workload w gets in vain if g and h are one.
-func (p *plan) moreInVain(g, h *group, w int) (more int64) {
+// waste returns the further bytes that workload w would fetch and not use if g and h were merged.
+func (p *plan) waste(g, h *group, w int) (more int64) {
 	if !g.users.has(w) {
 		more += g.bytes - g.used[w]
 	}
@@ -176,12 +173,12 @@ func (p *plan) moreInVain(g, h *group, w int) (more int64) {
 	return more
 }
 
-// unite takes g into a group.
-func (p *plan) unite(to int, g *group) {
+// merge merges g into group to.
+func (p *plan) merge(to int, g *group) {
 	h := p.groups[to]
 	for w := range p.all {
 		if (g.users | h.users).has(w) {
-			p.vain[w] -= p.moreInVain(h, g, w)
+			p.budget[w] -= p.waste(h, g, w)
 		}
 		h.used[w] += g.used[w]
 	}
@@ -190,9 +187,9 @@ func (p *plan) unite(to int, g *group) {
 	h.items = append(h.items, g.items...)
 }
 
-// shorten brings the groups within the bounds of a layout: those that few use, and
-// their ends, are left out. The group at mount is the first.
-func (p *plan) shorten(limit int64) {
+// truncate brings the groups within the bounds of a layout. It leaves out the least used groups and
+// the ends of groups. The group at mount comes first.
+func (p *plan) truncate(limit int64) {
 	value := func(g *group) (v float64) {
 		for w := range p.all {
 			if g.users.has(w) {

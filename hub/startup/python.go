@@ -12,26 +12,26 @@ import (
 )
 
 const (
-	maxModules  = 4096 // that one program is guessed to import
-	maxNesting  = 100  // of imports in imports
+	maxModules  = 4096 // modules imported by one program
+	maxNesting  = 100  // depth of imports
 	maxSource   = 256 << 10
-	maxPackages = 10      // installed packages that are guessed to be imported
-	minPackage  = 2 << 20 // bytes that are worth it
+	maxPackages = 10      // installed packages that get a recording of their own
+	minPackage  = 2 << 20 // the least size of such a package, in bytes
 )
 
 var pythonName = regexp.MustCompile(`^python(3\.[0-9]+)?$`)
 
-// python guesses what a Python imports, from the sources.
+// python finds what a Python interpreter imports, by its sources.
 type python struct {
 	*guesser
-	tag  string   // of compiled modules: cpython-311
-	lib  string   // of the standard library
-	site []string // where packages are installed
-	dirs []string // where modules are looked for
+	tag  string   // tag of compiled modules: cpython-311
+	lib  string   // directory of the standard library
+	site []string // directories of installed packages
+	dirs []string // search path of modules
 	seen map[string]bool
 }
 
-// python returns the guesser for a Python, or nil if it has no library.
+// python returns the guesser for an interpreter, or nil if its standard library is missing.
 func (g *guesser) python(program regular, argv []string) *python {
 	version := pythonName.FindStringSubmatch(path.Base(program.path))[1]
 	prefixes := []string{path.Dir(path.Dir(program.path)), "/usr", "/usr/local"}
@@ -46,7 +46,7 @@ func (g *guesser) python(program regular, argv []string) *python {
 	if p.lib == "" || version == "" {
 		return nil
 	}
-	if len(argv) > 0 && strings.Contains(argv[0], "/") { // a virtual environment's link to it
+	if len(argv) > 0 && strings.Contains(argv[0], "/") { // a link in a virtual environment
 		prefixes = append([]string{path.Dir(path.Dir(g.absolute(argv[0])))}, prefixes...)
 	}
 	for _, prefix := range prefixes {
@@ -62,11 +62,11 @@ func (g *guesser) python(program regular, argv []string) *python {
 	return p
 }
 
-// frozen are modules that Python 3.11 and later have in themselves.
+// frozen are modules that are part of the interpreter since Python 3.11.
 var frozen = []string{"abc", "codecs", "io", "_collections_abc", "_sitebuiltins", "genericpath", "ntpath", "posixpath", "os", "site", "stat",
 	"importlib._bootstrap", "importlib._bootstrap_external", "importlib.util", "importlib.machinery", "runpy", "zipimport"}
 
-// begin adds what every start imports, and what .pth files say.
+// begin adds what every start imports, and what .pth files name.
 func (p *python) begin() {
 	minor, _ := strconv.Atoi(strings.TrimPrefix(p.tag, "cpython-3"))
 	for _, name := range frozen {
@@ -91,7 +91,7 @@ func (p *python) begin() {
 
 var importCall = regexp.MustCompile(`__import__\(['"]([\w.]+)['"]\)`)
 
-// run adds what a command line has Python run.
+// run adds what Python reads for a command line.
 func (p *python) run(argv []string) {
 	for i := 1; i < len(argv); i++ {
 		rest := argv[i+1:]
@@ -118,7 +118,7 @@ func (p *python) run(argv []string) {
 	}
 }
 
-// module adds a module, the packages that it is in, and what these import.
+// module adds a module, its parent packages, and what they import.
 func (p *python) module(name string, depth int) {
 	if p.seen[name] || depth > maxNesting || len(p.seen) > maxModules || len(name) > 200 {
 		return
@@ -144,7 +144,7 @@ func (p *python) module(name string, depth int) {
 	}
 }
 
-// source adds a module that is written in Python, and what it imports.
+// source adds a Python source module, and what it imports.
 func (p *python) source(dir, name, pkg string, depth int) bool {
 	r, ok := p.open(path.Join(dir, name+".py"))
 	if !ok {
@@ -159,7 +159,7 @@ func (p *python) source(dir, name, pkg string, depth int) bool {
 	return true
 }
 
-// extension adds a module that is a library.
+// extension adds a module that is a shared library.
 func (p *python) extension(dir, name string) bool {
 	for _, suffix := range []string{"." + p.tag + "-x86_64-linux-gnu.so", "." + p.tag + "-aarch64-linux-gnu.so", ".abi3.so", ".so"} {
 		if r, ok := p.open(path.Join(dir, name+suffix)); ok {
@@ -170,10 +170,10 @@ func (p *python) extension(dir, name string) bool {
 	return false
 }
 
-// scan adds what a source imports when it is itself imported: outside of
-// functions and classes. pkg is the package that it is in.
+// scan adds what a source file imports at module level, outside of functions and classes. pkg is the
+// file's package.
 func (p *python) scan(source, pkg string, depth int) {
-	inside := false // of a function, a class, or what only type checkers see
+	inside := false // a function, a class, or an import for type checkers only
 	for line := range strings.Lines(source) {
 		text := strings.TrimLeft(line, " \t")
 		first, rest, _ := strings.Cut(strings.TrimRight(text, "\r\n"), " ")
@@ -190,7 +190,7 @@ func (p *python) scan(source, pkg string, depth int) {
 	}
 }
 
-// imports adds what one statement imports.
+// imports adds what one import statement imports.
 func (p *python) imports(kind, rest, pkg string, depth int) {
 	if kind == "import" {
 		for _, name := range strings.Split(rest, ",") {
@@ -227,7 +227,7 @@ func (p *python) imports(kind, rest, pkg string, depth int) {
 	}
 }
 
-// below tells whether a package has a module.
+// below reports whether a package has a module.
 func (p *python) below(pkg, name string) bool {
 	for _, dir := range p.dirs {
 		at := path.Join(dir, strings.ReplaceAll(pkg, ".", "/"))
@@ -249,8 +249,7 @@ func isName(s string) bool {
 	})
 }
 
-// packages returns the largest packages that are installed: what people do with
-// this Python has to do with them.
+// packages returns the largest installed packages, which users of this Python are likely to import.
 func (p *python) packages() (names []string) {
 	sizes := map[string]int64{}
 	_, err := p.metadata.Walk(p.ctx, func(name string, in erofs.Inode) error {

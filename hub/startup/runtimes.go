@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// wellKnown are files that many programs read when they begin.
+// wellKnown are files that many programs read when they start.
 var wellKnown = []string{
 	"/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/localtime",
 	"/usr/lib/locale/C.utf8/LC_CTYPE", "/usr/lib/x86_64-linux-gnu/gconv/gconv-modules.cache", "/usr/lib/aarch64-linux-gnu/gconv/gconv-modules.cache",
 }
 
-// arguments adds what a program reads besides its libraries: what its language
-// begins with, and what the command line names.
+// arguments adds what a program reads besides its libraries: what its language runtime reads first,
+// and the files that the command line names.
 func (g *guesser) arguments(program regular, argv []string) {
 	for _, name := range wellKnown {
 		g.takeFile(name)
@@ -52,8 +52,7 @@ func isShell(base string) bool {
 	return false
 }
 
-// shell adds the programs that a script or a command line names: the shell is
-// only the first that runs.
+// shell adds the programs that a shell script or command line runs.
 func (g *guesser) shell(argv []string) {
 	if g.depth++; g.depth > 3 {
 		return
@@ -71,7 +70,7 @@ func (g *guesser) shell(argv []string) {
 			g.take(&r, span{0, maxScript})
 			text = string(g.bytes(&r, 0, 64<<10))
 		}
-		// What a script is given is often what it runs in the end.
+		// A script often ends with running its arguments.
 		text += "\n" + strings.Join(argv[min(i+2, len(argv)):], " ")
 		break
 	}
@@ -91,8 +90,7 @@ var (
 	builtins   = map[string]bool{"echo": true, "test": true, "[": true, "printf": true, "true": true, "false": true, "kill": true, "pwd": true}
 )
 
-// commands takes a shell script apart into what may be command lines. It knows no
-// more of the language than that words may be quoted.
+// commands splits a shell script into possible command lines. It knows only separators and quotes.
 func commands(text string) (out [][]string) {
 	for _, line := range separators.Split(text, 4096) {
 		words := strings.Fields(line)
@@ -109,7 +107,7 @@ func commands(text string) (out [][]string) {
 	return out
 }
 
-// skipped tells whether a word stands before the command that is run.
+// skipped reports whether a word only precedes a command.
 func skipped(word string) bool {
 	switch word {
 	case "exec", "if", "then", "else", "elif", "while", "until", "do", "!", "time", "nohup", "command", "env":
@@ -119,8 +117,8 @@ func skipped(word string) bool {
 	return assigned && !strings.ContainsAny(name, "/.-$")
 }
 
-// java adds what a Java virtual machine begins with: its libraries are loaded by
-// name, and of its modules the index is read first.
+// java adds what a Java virtual machine reads first: libraries that it loads by name, and the index of
+// its modules.
 func (g *guesser) java(program regular) {
 	home := path.Dir(path.Dir(program.path))
 	for _, name := range []string{"lib/jvm.cfg", "lib/server/libjvm.so", "lib/libjimage.so", "lib/libjava.so", "lib/libnio.so", "lib/libnet.so",
@@ -138,8 +136,7 @@ func (g *guesser) java(program regular) {
 	}
 }
 
-// gcc adds what a compiler's driver runs besides the compiler, of which there are
-// several.
+// gcc adds the programs that the compiler driver runs besides the compilers.
 func (g *guesser) gcc() {
 	for _, pattern := range []string{"/usr/bin/as", "/usr/lib/gcc/*/*/collect2", "/usr/bin/ld", "/usr/lib/gcc/*/*/liblto_plugin.so"} {
 		for _, found := range g.glob(pattern) {
@@ -150,7 +147,7 @@ func (g *guesser) gcc() {
 	}
 }
 
-// r adds what R begins with.
+// r adds what R reads first.
 func (g *guesser) r() {
 	for _, home := range []string{"/usr/lib/R", "/usr/local/lib/R"} {
 		if _, ok := g.open(path.Join(home, "bin/exec/R")); ok {
@@ -166,7 +163,7 @@ func (g *guesser) r() {
 	}
 }
 
-// ruby adds what Ruby begins with.
+// ruby adds what Ruby reads first.
 func (g *guesser) ruby() {
 	for _, lib := range []string{"/usr/lib/ruby", "/usr/local/lib/ruby"} {
 		for _, version := range g.names(lib, 16) {

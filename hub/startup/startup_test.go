@@ -16,14 +16,14 @@ import (
 
 const kib = 1024
 
-// sampleTree has the named files, each of so many chunks of 64 KiB, which no two
-// files share. A file of no chunks is an inline one.
+// sampleTree has the named files, each with that many chunks of 64 KiB. No two files share a chunk. A
+// file without chunks is an inline one.
 func sampleTree(t testing.TB, files map[string]int) *Tree {
 	t.Helper()
 	return open(t, rootOf(files))
 }
 
-// rootOf makes the directories of files.
+// rootOf makes the files' directories.
 func rootOf(files map[string]int) *tree.Node {
 	children := map[string][]tree.Dirent{}
 	for path, chunks := range files {
@@ -42,7 +42,7 @@ func rootOf(files map[string]int) *tree.Node {
 	return tree.NewDir(tree.Node{Mode: 0o755}, root)
 }
 
-// split takes /dir/name apart.
+// split splits /dir/name.
 func split(path string) (dir, name string) {
 	for i := 1; i < len(path); i++ {
 		if path[i] == '/' {
@@ -91,15 +91,14 @@ func reading(tr map[string]int, paths ...string) trace.Recording {
 	return r
 }
 
-// Keep returns what is kept of an image when more comes.
+// Keep adds recordings to those kept of an image and returns what is then kept.
 func Keep(kept, more []trace.Recording) []trace.Recording {
 	k := Sort(kept)
 	k.Add(more)
 	return k.Recordings()
 }
 
-// lay lays recordings out, and fails the test unless each chunk is in one pack at
-// most and all is within bounds.
+// lay lays recordings out. It fails the test if a chunk is in two packs or a bound is exceeded.
 func lay(t testing.TB, tr *Tree, kept []trace.Recording) []Pack {
 	t.Helper()
 	packs, err := tr.Layout(t.Context(), kept, maxLayout)
@@ -130,7 +129,7 @@ func lay(t testing.TB, tr *Tree, kept []trace.Recording) []Pack {
 	return packs
 }
 
-// has tells in which pack a file lies: -1: none, -2: in several.
+// has returns the index of the pack that holds a file; -1: none, -2: several.
 func has(packs []Pack, path string, chunks int) int {
 	at := -1
 	for i := range chunks {
@@ -186,7 +185,7 @@ func TestOneWorkload(t *testing.T) {
 	}
 }
 
-// What all use comes at mount, what some use when they come to it.
+// Chunks that all workloads use are fetched at mount, the others by triggers.
 func TestWorkloads(t *testing.T) {
 	files := map[string]int{"/bin/sh": 20, "/bin/python": 100, "/lib/root": 200, "/lib/uproot": 120}
 	tr := sampleTree(t, files)
@@ -207,7 +206,7 @@ func TestWorkloads(t *testing.T) {
 	}
 }
 
-// What only those read who need another pack later has that one come at once.
+// If only users of a second pack read a first one, the first one's triggers start both.
 func TestWhatFollowsComesAtOnce(t *testing.T) {
 	files := map[string]int{"/bin/sh": 20, "/lib/root": 200, "/lib/uproot": 120, "/lib/numbers": 150}
 	tr := sampleTree(t, files)
@@ -236,7 +235,7 @@ func TestWhatFollowsComesAtOnce(t *testing.T) {
 	}
 }
 
-// addDir returns the tree with one directory more in its root.
+// addDir returns the tree with one more directory in its root.
 func addDir(root *tree.Node, name string, dir *tree.Node) *tree.Node {
 	return tree.NewDir(tree.Node{Mode: 0o755}, append(root.Children(), tree.Dirent{Name: name, Node: dir}))
 }

@@ -13,7 +13,7 @@ import (
 	"lighter/format/trace"
 )
 
-// Tree is an image's tree, as its index has it.
+// Tree is an image's tree, read through its index.
 type Tree struct {
 	metadata *erofs.Image
 	extents  *index.Map
@@ -27,13 +27,13 @@ func NewTree(metadata *erofs.Image, extents *index.Map) *Tree {
 // span is a run of bytes, of the device or of a file.
 type span struct{ from, to int64 }
 
-// Record says which files a trace has read (trace.Trace.Files). What is beyond the
-// bounds of a recording is left out, from the end.
+// Record returns which files a trace has read (trace.Trace.Files). It drops the end of a trace that
+// exceeds the bounds of a recording.
 func (t *Tree) Record(ctx context.Context, tr trace.Trace) (trace.Recording, error) {
 	return tr.Files(ctx, t.metadata, t.extents, maxRecording)
 }
 
-// each calls fn for the extents in a part of the device until it returns false.
+// each calls fn for the extents in a part of the device until fn returns false.
 func (t *Tree) each(part span, fn func(i int64, x index.Extent) bool) error {
 	i, err := t.extents.Find(part.from)
 	if err != nil {
@@ -51,31 +51,30 @@ func (t *Tree) each(part span, fn func(i int64, x index.Extent) bool) error {
 	return nil
 }
 
-// use is a chunk that a start wants.
+// use is a chunk that a start reads.
 type use struct {
-	extent int64 // one that has the chunk
+	extent int64 // the index of an extent with the chunk
 	ref    chunk.Ref
 }
 
-// uses resolves recordings in the tree: for each, the chunks in order of first
-// use, each once. A file that is not there any more counts by its chunks, if some
-// file has them.
+// uses resolves recordings in the tree. For each it returns the chunks in order of first use, each
+// once. If a file is missing, its chunks are looked up in the other files.
 func (t *Tree) uses(ctx context.Context, recordings []trace.Recording) ([][]use, error) {
 	r := resolver{Tree: t, finder: t.metadata.Finder(), places: map[string]span{}}
 	out := make([][]use, len(recordings))
 	for i := range recordings {
 		uses, err := r.uses(ctx, &recordings[i])
 		if err != nil {
-			return nil, fmt.Errorf("find what a recording names: %w", err)
+			return nil, fmt.Errorf("resolve a recording: %w", err)
 		}
 		out[i] = uses
 	}
 	return out, r.findMoved(ctx, out)
 }
 
-// Known returns those of the recordings that name anything that the tree has.
+// Known returns the recordings that name something in the tree.
 func (t *Tree) Known(ctx context.Context, recordings []trace.Recording) (known []trace.Recording, err error) {
-	for i := range recordings { // one by one, as there may be hundreds
+	for i := range recordings { // one by one: there may be hundreds
 		uses, err := t.uses(ctx, recordings[i:i+1])
 		if err != nil {
 			return nil, err
@@ -87,18 +86,18 @@ func (t *Tree) Known(ctx context.Context, recordings []trace.Recording) (known [
 	return known, nil
 }
 
-// resolver finds what recordings name.
+// resolver finds the files and chunks that recordings name.
 type resolver struct {
 	*Tree
 	finder *erofs.Finder
-	places map[string]span // of files on the device, by path; an empty span: not a file on the device
+	places map[string]span // device ranges of files, by path; empty: no file on the device
 }
 
-// maxExtents is how many extents are looked at for one recording, also if it is the
-// same ones again: it may name the same large file any number of times.
+// maxExtents bounds the extents looked at for one recording, repeated ones included: a recording may
+// name the same large file many times.
 const maxExtents = 1 << 20
 
-// unplaced is the extent of a chunk of which the place is to be found.
+// unplaced is the extent of a chunk whose place is not known yet.
 const unplaced = -1
 
 func (r *resolver) uses(ctx context.Context, recording *trace.Recording) ([]use, error) {
@@ -138,7 +137,7 @@ func (r *resolver) uses(ctx context.Context, recording *trace.Recording) ([]use,
 	return out, nil
 }
 
-// place finds a file on the device.
+// place returns the device range of a file.
 func (r *resolver) place(path string) (at span, err error) {
 	if at, known := r.places[path]; known {
 		return at, nil
@@ -154,8 +153,8 @@ func (r *resolver) place(path string) (at span, err error) {
 	return at, nil
 }
 
-// findMoved places the chunks of files that are gone, as far as the tree has them,
-// and drops the others.
+// findMoved finds the chunks of missing files in other files of the tree, and drops those that the
+// tree does not have.
 func (r *resolver) findMoved(ctx context.Context, all [][]use) error {
 	moved := map[chunk.ID]use{}
 	for _, uses := range all {

@@ -10,7 +10,7 @@ import (
 	"lighter/format/trace"
 )
 
-// absurd are starts that tell nothing of others, of an image of these files.
+// absurd returns starts of an image that say nothing about its other starts.
 func absurd(sizes map[string]int, names []string) map[string]trace.Recording {
 	r := rand.New(rand.NewPCG(2, 2))
 	random := slices.Clone(names)
@@ -35,7 +35,7 @@ func absurd(sizes map[string]int, names []string) map[string]trace.Recording {
 	}
 }
 
-// alsoIn tells whether the packs are among others, in this order.
+// alsoIn reports whether the packs are among others, in this order.
 func alsoIn(packs, others []Pack) bool {
 	for _, p := range others {
 		if len(packs) > 0 && reflect.DeepEqual(p, packs[0]) {
@@ -45,8 +45,8 @@ func alsoIn(packs, others []Pack) bool {
 	return len(packs) == 0
 }
 
-// One odd start among three of a kind, or more, changes nothing for these. It has
-// packs of its own, and a say when it was seen again.
+// One odd start beside three of another workload does not change their packs. It gets packs of its
+// own, and counts once it repeats.
 func TestOneOddStartAmongOthers(t *testing.T) {
 	sizes, names := program(400)
 	sizes["/big/file"] = 300
@@ -85,12 +85,12 @@ func TestOneOddStartAmongOthers(t *testing.T) {
 	}
 	odd := reading(sizes, "/big/file")
 	if packs := lay(t, tr, Keep(nil, []trace.Recording{python, python, python, odd, odd})); packs[0].AtMount {
-		t.Error("what was seen twice has no say")
+		t.Error("an outlier that repeated does not count")
 	}
 }
 
-// Where each was seen once, one that has little of what all others have in common
-// does not keep that from being fetched at mount.
+// If every workload has one start, one with little of what all others share does not keep that from
+// being fetched at mount.
 func TestOddOneOfSingleStarts(t *testing.T) {
 	sizes, names := program(400)
 	sizes["/big/file"] = 300

@@ -1,0 +1,97 @@
+package startup
+
+import (
+	"cmp"
+	"slices"
+
+	"lighter/format/chunk"
+)
+
+const (
+	// A workload with less than one in outlierShare of all starts is an outlier.
+	outlierShare = 100
+	// A workload with a single start can be an outlier if others have at least minEvidence starts.
+	minEvidence = 3
+)
+
+// discountOutliers sets the counts of outliers to 0, so that they change no other workload's packs
+// and nothing that is fetched at mount. A few odd starts would otherwise leave nothing that all
+// workloads use. Outliers are
+//
+//   - workloads with less than a hundredth of all starts;
+//   - workloads with one start, beside minEvidence starts of workloads with several;
+//   - if no workload has several: the only workload with one start that uses less than half of what
+//     all others share, unless the others use nearly all that it does. That one may have ended early.
+//
+// Chunks that only outliers use, and no guess has, get packs of their own. An outlier that repeats
+// counts like the others.
+func discountOutliers(all []starts) {
+	total, often := int64(0), int64(0)
+	for _, s := range all {
+		total += s.count
+		if s.count > 1 {
+			often += s.count
+		}
+	}
+	outlier := -1
+	if often < minEvidence && total > minEvidence {
+		outlier = findOutlier(all)
+	}
+	for i := range all {
+		s := &all[i]
+		if s.count*outlierShare < total || s.count == 1 && often >= minEvidence || i == outlier {
+			s.count = 0
+		}
+	}
+	slices.SortStableFunc(all, func(a, b starts) int { // last, so that they break no tie between the others
+		return cmp.Compare(min(b.count, 1), min(a.count, 1))
+	})
+}
+
+// findOutlier returns the one workload that shares next to nothing with the others, or -1 if there is
+// none, or more than one.
+func findOutlier(all []starts) int {
+	users := map[chunk.ID]int{}
+	for _, s := range all {
+		for _, u := range s.uses {
+			users[u.ref.ID]++
+		}
+	}
+	found := -1
+	for i, s := range all {
+		if s.count != 1 || !isOutlier(all, i, users) {
+			continue
+		}
+		if found >= 0 {
+			return -1
+		}
+		found = i
+	}
+	return found
+}
+
+// isOutlier reports whether workload i shares next to nothing with the others. users has the number
+// of users of each chunk.
+func isOutlier(all []starts, i int, users map[chunk.ID]int) bool {
+	size, shared := int64(0), int64(0)
+	ofCommon := int64(0) // used by this workload and all others
+	uses := map[chunk.ID]bool{}
+	for _, u := range all[i].uses {
+		n := int64(u.ref.Length)
+		uses[u.ref.ID] = true
+		size += n
+		if users[u.ref.ID] > 1 {
+			shared += n
+		}
+		if users[u.ref.ID] == len(all) {
+			ofCommon += n
+		}
+	}
+	common := ofCommon
+	for _, u := range all[(i+1)%len(all)].uses { // any other has all that the others share
+		if users[u.ref.ID] == len(all)-1 && !uses[u.ref.ID] {
+			common += int64(u.ref.Length)
+		}
+	}
+	return 2*ofCommon < common && float64(shared) < minSimilarity*float64(size)
+}

@@ -1,56 +1,52 @@
-// Package prefetch promises to say what to ask for before it is asked. It knows two
-// signs of what comes next. A reader that goes through a file from one end to the
-// other gets as much data ahead of it as it has read of the file. And startup packs
-// hold what starts use together: which of their units hold what, and of which reads it
-// follows that a pack is wanted.
+// Package prefetch predicts which ranges of a device will be read next. It knows two signs. A
+// sequential reader gets as much data ahead of it as it has read of the file. And startup packs hold
+// chunks that starts use together: the package lists which of their units hold which extents, and
+// which reads trigger a pack.
 //
-// It refuses to fetch: it only names ranges of a device. It holds a few numbers
-// for each reader and does no work in the background.
+// It only names ranges, and fetches nothing. It keeps a few numbers for each reader and does no work
+// in the background.
 package prefetch
 
 import "sync"
 
 const (
-	// readers is how many readers of one device are told apart.
+	// readers bounds the sequential readers tracked for one device.
 	readers = 16
-	// firstWindow and maxWindow bound what is asked for ahead, in bytes. The
-	// longest window is what keeps a link of 1 Gbit/s busy while the reader
-	// stands still for a moment, as it does when processors are short.
+	// firstWindow and maxWindow bound the window of a reader, in bytes. The largest one keeps a link
+	// of 1 Gbit/s busy while the reader stalls, as it does on a busy machine.
 	firstWindow = 256 << 10
 	maxWindow   = 64 << 20
-	// steps is how many times a window is asked for: in pieces, so that most of
-	// it is on its way at any time.
+	// A window is requested in steps pieces, so that most of it is in flight at any time.
 	steps = 8
 )
 
-// Range is a part of a device, in bytes.
+// Range is a part of a device: bytes From up to, but not including, To.
 type Range struct{ From, To int64 }
 
-// Sequential finds the sequential readers of one device. The zero value is
-// ready to use, and safe for concurrent use.
+// Sequential finds the sequential readers of one device. The zero value is ready to use. It is safe
+// for concurrent use.
 type Sequential struct {
 	mu      sync.Mutex // guards readers and clock
 	readers [readers]reader
 	clock   int64
 }
 
-// reader is one that has read a piece and may read the next.
+// reader is a possible sequential reader.
 type reader struct {
 	start  int64 // where it began in this file
-	end    int64 // of the file; 0: not known
-	next   int64 // where it will go on, if it does
-	ahead  int64 // up to where was asked for
+	end    int64 // end of the file; 0: unknown
+	next   int64 // where it will continue
+	ahead  int64 // end of the range requested so far
 	proved bool  // it has read more than once
-	used   int64
+	used   int64 // Sequential.clock at its last read; 0: a free entry
 }
 
-// slack is how far a read may lie from where its reader ended and still belong
-// to it: the kernel sends the parts of one large read in any order.
+// slack is the largest distance between a read and the end of its reader's previous one. The kernel
+// sends the parts of one large read in any order.
 const slack = 2 << 20
 
-// Read tells of a read and returns the range to ask for now, which is empty
-// most of the time. end says where the file ends that is read, if that is before
-// to, and otherwise returns to; it is called only if there may be a range.
+// Read reports a read and returns the range to request now, which is mostly empty. end(to) returns the
+// smaller of to and the end of the file that is read; it is called only if there may be a range.
 func (s *Sequential) Read(offset, length int64, end func(to int64) int64) Range {
 	s.mu.Lock()
 	defer s.mu.Unlock()

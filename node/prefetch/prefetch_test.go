@@ -4,7 +4,7 @@ import "testing"
 
 const piece = 128 << 10
 
-// far is the end of a file that has none.
+// far is the end function of an endless file.
 func far(to int64) int64 { return to }
 
 func TestSequentialReaderGetsGrowingWindows(t *testing.T) {
@@ -80,8 +80,7 @@ func TestReorderedReadsStayOneStream(t *testing.T) {
 	}
 }
 
-// What lies behind a file is not asked for with it, and is when its own turn
-// comes.
+// A window ends at the end of the file, and the next file gets windows of its own.
 func TestFilesEnd(t *testing.T) {
 	var s Sequential
 	const size = 8 << 20

@@ -7,19 +7,17 @@ import (
 	"lighter/format/index"
 )
 
-// maxPlanned bounds the extents of one startup pack that are looked at: what is more
-// is fetched when it is read.
+// maxPlanned bounds the extents considered of one startup pack. Further ones are fetched on demand.
 const maxPlanned = 1 << 16
 
-// Unit is one unit of a startup pack, and the extents whose chunks it is to hold, of
-// which there is at least one.
+// Unit is one unit of a startup pack, with the extents whose chunks it should hold: one at least.
 type Unit struct {
 	N       uint32
 	Extents []int64
 }
 
-// Units lists the units of a startup pack in their order, without those in which no
-// extent's chunk is said to be. It reads the locations once from end to end.
+// Units lists the units of a startup pack in order. It leaves out units without chunks of any extent.
+// It reads all of the locations once.
 func Units(locations *index.Locations, pack index.Startup) ([]Unit, error) {
 	type place struct {
 		n      uint32
@@ -46,8 +44,8 @@ func Units(locations *index.Locations, pack index.Startup) ([]Unit, error) {
 	return units, nil
 }
 
-// Triggers are ranges of a device of whose reading it follows that packs are wanted.
-// They are not changed, so any number of readers may ask.
+// Triggers are ranges of a device whose reads start the fetch of packs. They are immutable, and safe
+// for concurrent use.
 type Triggers struct{ ranges []trigger } // by From
 
 type trigger struct {
@@ -55,8 +53,8 @@ type trigger struct {
 	pack int
 }
 
-// NewTriggers returns the triggers of packs, by their numbers. The ranges are extents:
-// they do not overlap but where they are the same.
+// NewTriggers returns the triggers of packs, given by pack number. The ranges are extents: two of them
+// are the same or do not overlap.
 func NewTriggers(packs map[int][]Range) *Triggers {
 	t := &Triggers{}
 	for pack, ranges := range packs {
@@ -68,8 +66,7 @@ func NewTriggers(packs map[int][]Range) *Triggers {
 	return t
 }
 
-// Wanted returns the numbers of the packs that are wanted when the range is read: most
-// of the time none.
+// Wanted returns the numbers of the packs that a read of the range triggers, mostly none.
 func (t *Triggers) Wanted(offset, length int64) (packs []int) {
 	i, _ := slices.BinarySearchFunc(t.ranges, offset, func(r trigger, at int64) int {
 		if r.To <= at {

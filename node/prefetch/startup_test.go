@@ -32,7 +32,7 @@ func TestUnits(t *testing.T) {
 
 func encoded(b *index.LocationsBuilder) *bytes.Reader { return bytes.NewReader(b.Encode()) }
 
-// Of a pack with very many extents some are listed, not all.
+// The extents listed of one pack are bounded.
 func TestUnitsAreBounded(t *testing.T) {
 	id, startup := chunk.Sum([]byte("tree")), chunk.Sum([]byte("startup"))
 	b := index.NewLocations(id)
@@ -55,7 +55,7 @@ func TestUnitsAreBounded(t *testing.T) {
 	}
 }
 
-// Triggers find what looking at each would.
+// Triggers agree with a search of all ranges.
 func TestTriggers(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	packs := map[int][]Range{}

@@ -7,20 +7,20 @@ import (
 	"lighter/format/trace"
 )
 
-// Next is the next start of a tree, which somebody wants recorded.
+// Next is a request to record the next start of a tree.
 type Next struct {
 	recorder *Recorder
 	tree     chunk.ID
 	done     chan struct{}
-	trace    trace.Trace // once done is closed
-	work     *work       // the recorder's mu guards it; nil: the tree is not mounted yet
+	trace    trace.Trace // valid once done is closed
+	work     *work       // guarded by the recorder's mu; nil: the tree is not mounted yet
 }
 
-// errAsked says that somebody else wants that already.
-var errAsked = errors.New("the next start of this image is being recorded for somebody else already: wait for that, or end it")
+// errAsked means that another caller has requested the same recording.
+var errAsked = errors.New("the next start of this image is already being recorded: wait for that recording, or end it")
 
-// Next has the next start of a tree recorded, whether the recorder is on or not.
-// It begins with the tree's next mount. The caller ends it.
+// Next records the next start of a tree, whether the recorder is on or not. The recording begins with
+// the tree's next mount. The caller must call End.
 func (r *Recorder) Next(tree chunk.ID) (*Next, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -32,13 +32,13 @@ func (r *Recorder) Next(tree chunk.ID) (*Next, error) {
 	return n, nil
 }
 
-// Done is closed when the start is over: Trace has what it read.
+// Done returns a channel that is closed when the start is over.
 func (n *Next) Done() <-chan struct{} { return n.done }
 
-// Trace returns what the start has read, once Done is closed.
+// Trace returns the trace of the start. It is valid once Done is closed.
 func (n *Next) Trace() trace.Trace { return n.trace }
 
-// Seen returns how many reads there were so far.
+// Seen returns the number of reads so far.
 func (n *Next) Seen() int {
 	n.recorder.mu.Lock()
 	defer n.recorder.mu.Unlock()
@@ -48,7 +48,7 @@ func (n *Next) Seen() int {
 	return n.work.recording.count()
 }
 
-// End gives the recording up, if it is not done.
+// End cancels the recording if it is not done.
 func (n *Next) End() {
 	r := n.recorder
 	r.mu.Lock()

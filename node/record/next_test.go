@@ -11,7 +11,7 @@ import (
 	"lighter/format/trace"
 )
 
-// What somebody asks for is recorded whatever is configured, and given to him alone.
+// A requested start is recorded whatever is configured, and only the caller gets the trace.
 func TestTheNextStart(t *testing.T) {
 	r, got := recorded(false)
 	next, err := r.Next(one)
@@ -50,8 +50,8 @@ func TestTheNextStart(t *testing.T) {
 	}
 }
 
-// What somebody asks for has room however many others there are, gives way to none of
-// them, and is waited for as long as somebody does.
+// A requested recording has room beside any number of others, is not replaced, and waits without a
+// limit.
 func TestTheNextStartIsWaitedFor(t *testing.T) {
 	r, _ := recorded(true)
 	for i := range maxAtOnce {
@@ -72,13 +72,13 @@ func TestTheNextStartIsWaitedFor(t *testing.T) {
 	}
 	r.Starts(two, &device{})
 	if d.recording == nil {
-		t.Error("it gave way")
+		t.Error("it was replaced")
 	}
 	r.look(now.Add(2 * patience))
 	if d.recording == nil {
 		t.Error("it was not waited for")
 	}
-	// Who had asked before ends his own alone.
+	// An earlier request ends its own recording only.
 	d.read(0, least)
 	r.look(now.Add(3 * patience))
 	r.look(now.Add(3*patience + quiet))
@@ -89,12 +89,12 @@ func TestTheNextStartIsWaitedFor(t *testing.T) {
 	}
 	next.End()
 	if r.Mounted(one, d); d.recording == nil {
-		t.Error("it was ended by who had asked before")
+		t.Error("an earlier request ended it")
 	}
 	other.End()
 }
 
-// A node that ends drops nothing: it was told to send no more.
+// A trace that is interrupted by the node's end does not count as dropped.
 func TestReportingEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	tried := 0

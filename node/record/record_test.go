@@ -16,7 +16,7 @@ import (
 	"lighter/format/trace"
 )
 
-// device remembers what it is told.
+// device is a Device that stores its recording.
 type device struct{ recording *Recording }
 
 func (d *device) Record(r *Recording) { d.recording = r }
@@ -31,7 +31,7 @@ const kib = 1 << 10
 
 var one, two = chunk.Sum([]byte("one")), chunk.Sum([]byte("two"))
 
-// recorded is a recorder and what it has recorded.
+// recorded returns a recorder and its traces.
 func recorded(on bool) (*Recorder, *[]trace.Trace) {
 	var got []trace.Trace
 	return New(on, func(t trace.Trace) { got = append(got, t) }), &got
@@ -95,7 +95,7 @@ func TestSpans(t *testing.T) {
 	}
 }
 
-// What is recorded can be sent: the hub would take it.
+// A trace is well formed whatever was read: the hub accepts it.
 func TestWhatIsRecordedIsWellFormed(t *testing.T) {
 	r := newRecording(one, time.Now().Add(-2*time.Hour)) // later than there is room for
 	var readers sync.WaitGroup
@@ -128,8 +128,8 @@ func TestNotingAllocatesNothing(t *testing.T) {
 	}
 }
 
-// A start is over when nothing was read for a while, and at the latest after
-// longest; what is read then is not noted.
+// A start ends when nothing is read for quiet, and after longest at the latest. Later reads are not
+// noted.
 func TestTheEndOfAStart(t *testing.T) {
 	r, got := recorded(true)
 	d := &device{}
@@ -165,7 +165,7 @@ func TestTheEndOfAStart(t *testing.T) {
 	}
 }
 
-// What hardly reads anything is waited for, and then is none.
+// A recording with few bytes waits for its start, and is skipped if none comes.
 func TestHardlyAnythingIsNoStart(t *testing.T) {
 	r, got := recorded(true)
 	d := &device{}
@@ -195,7 +195,7 @@ func TestHardlyAnythingIsNoStart(t *testing.T) {
 	}
 }
 
-// When nobody uses a tree any more, its start is over: whole, if it was one.
+// An unmount ends a recording, which counts if it has read enough.
 func TestUnmountingEndsAStart(t *testing.T) {
 	r, got := recorded(true)
 	d, other := &device{}, &device{}
@@ -209,8 +209,8 @@ func TestUnmountingEndsAStart(t *testing.T) {
 	}
 }
 
-// A mount is no start, nor is anything where recording is off, and a start that is
-// recorded already goes on.
+// A mount alone is not recorded, nor is anything while recording is off. A second container does not
+// restart a recording.
 func TestWhatIsNotRecorded(t *testing.T) {
 	r, _ := recorded(true)
 	d := &device{}
@@ -232,8 +232,8 @@ func TestWhatIsNotRecorded(t *testing.T) {
 	}
 }
 
-// Who mounts a tree once more ends what was recorded of the mount before. Reads that
-// were noted in another order than they happened are none that came back in time.
+// A new mount ends the recording of the previous one. Reads noted out of order keep their times
+// ascending.
 func TestAMountEndsTheOneBefore(t *testing.T) {
 	r, got := recorded(true)
 	before, after := &device{}, &device{}
@@ -251,7 +251,7 @@ func TestAMountEndsTheOneBefore(t *testing.T) {
 	}
 }
 
-// There are maxAtOnce recordings; those that saw nothing give way to newer ones.
+// There are maxAtOnce recordings at most. Newer ones replace those without reads.
 func TestRecordingsAreBounded(t *testing.T) {
 	r, _ := recorded(true)
 	var devices []*device
@@ -269,7 +269,7 @@ func TestRecordingsAreBounded(t *testing.T) {
 	}
 	r.look(time.Now())
 	if d := mounted(); d.recording == nil || devices[0].recording != nil {
-		t.Error("the one that saw nothing did not give way")
+		t.Error("the recording without reads was not replaced")
 	}
 	devices[maxAtOnce].read(0, least)
 	r.look(time.Now())
@@ -278,7 +278,7 @@ func TestRecordingsAreBounded(t *testing.T) {
 	}
 }
 
-// hub takes traces after some failures.
+// hub accepts traces after some failures.
 type hub struct {
 	fail  []error
 	tried int
@@ -334,7 +334,7 @@ func TestReportingWaitsForReaders(t *testing.T) {
 	}
 }
 
-// Nodes that record the same at the same second report at different times.
+// Nodes that record at the same second report at different times.
 func TestReportsAreSpread(t *testing.T) {
 	var times []time.Duration
 	for range 20 {

@@ -1,18 +1,13 @@
-// Package record promises that what starts read is known: which ranges of a
-// tree's device, in which order, from the moment that the tree is mounted until
-// the reads die down. It costs a read some tens of nanoseconds, and what goes wrong
-// here costs nobody anything but the trace.
+// Package record records which ranges of a tree's device a container start reads, and in which
+// order, from the mount until the reads die down. It costs a read some tens of nanoseconds. A
+// failure here costs the trace, and nothing else.
 //
-// A start is that of a container on a tree of which nothing was read since it was
-// mounted: nothing of it is in the page cache then, so all that is used of it is
-// read. A container that starts later reads only what was not read before; what that
-// would tell of it is wrong, so it is not recorded. Nor is one on a tree whose device
-// has served former mounts, which others may read yet, and what people or programs
-// read that mount a tree to look at it. Whoever wants a start recorded all the same
-// (Next) has the tree mounted once more.
+// It records the first container on a fresh mount only. The page cache then has nothing of the tree,
+// so everything that the container uses is read. A later container reads only what is not in memory
+// yet, and such a trace would be wrong. The same holds for a device that served earlier mounts, and
+// for administrative mounts. Next records a start all the same: it has the tree mounted once more.
 //
-// The package refuses to know what was started. A trace holds ranges and times
-// since the mount, and nothing that says what ran, where or when.
+// A trace has ranges and times since the mount. It does not say what ran, where or when.
 package record
 
 import (
@@ -26,24 +21,23 @@ import (
 )
 
 const (
-	// maxAtOnce bounds the recordings at a time, of 256 KiB each. Of those that
-	// have seen nearly nothing, the oldest gives way.
+	// maxAtOnce bounds concurrent recordings, of 256 KiB each. A new one replaces the oldest that
+	// has seen nearly nothing.
 	maxAtOnce = 16
-	// quiet is how long nothing must be read for a start to be over, longest how
-	// long it takes at most.
+	// A start ends when nothing is read for quiet, and after longest at the latest.
 	quiet   = 10 * time.Second
 	longest = 2 * time.Minute
-	// least is how many bytes a start reads. Less is what containerd, say, looks up
-	// before: the start may come yet, for patience after that.
+	// A start reads at least least bytes. containerd, for example, reads less when it looks up a
+	// user before the start. The recording then waits for patience.
 	least    = 64 << 10
 	patience = 30 * time.Minute
-	// tick is how often it is looked whether a start is over.
+	// tick is the interval at which recordings are checked for their end.
 	tick = time.Second
 )
 
-// Device is what reads are recorded of.
+// Device is a device whose reads can be recorded.
 type Device interface {
-	// Record has the reads from now on noted; nil ends that.
+	// Record makes the device note its reads in the recording; nil ends that.
 	Record(*Recording)
 }
 
@@ -52,7 +46,7 @@ type Stats struct {
 	On       bool  `json:"on"`
 	InWork   int   `json:"inWork"`
 	Recorded int64 `json:"recorded"` // starts
-	Skipped  int64 `json:"skipped"`  // starts that were not, or not to their end: too many at a time, or hardly anything was read
+	Skipped  int64 `json:"skipped"`  // starts not recorded to their end: too many at a time, or too few bytes
 }
 
 // Recorder records starts. It is safe for concurrent use.
@@ -66,25 +60,25 @@ type Recorder struct {
 	stats  Stats
 }
 
-// work is one recording in work.
+// work is a recording in progress.
 type work struct {
 	recording *Recording
 	device    Device
-	next      *Next // who wants it; nil: done gets it
+	next      *Next // receives the trace; nil: done does
 
-	seen    int       // reads, when it was last looked
-	changed time.Time // when that was more than before
-	since   time.Time // when it had begun to be; zero: it is waited for
+	seen    int       // reads at the last check
+	changed time.Time // the last check that found more of them
+	since   time.Time // when reads began; zero: the start has not begun
 }
 
-// New makes a recorder that gives what it records to done, which does not wait.
-// If it is not on, only what Next asks for is recorded.
+// New returns a recorder that passes traces to done, which must not block. If on is false, only
+// starts requested by Next are recorded.
 func New(on bool, done func(trace.Trace)) *Recorder {
 	return &Recorder{on: on, done: done, wishes: map[chunk.ID]*Next{}}
 }
 
-// Starts says that a container is about to start on a tree, of which nothing was
-// read since it was mounted.
+// Starts begins a recording: a container is about to start on a tree of which nothing was read since
+// it was mounted.
 func (r *Recorder) Starts(tree chunk.ID, device Device) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -93,12 +87,11 @@ func (r *Recorder) Starts(tree chunk.ID, device Device) {
 	}
 }
 
-// Mounted says that a tree was mounted: if somebody wants its next start recorded,
-// this is it.
+// Mounted reports that a tree was mounted. It begins the recording that Next requested.
 func (r *Recorder) Mounted(tree chunk.ID, device Device) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.end(tree) // the former mount's
+	r.end(tree) // of the previous mount
 	if next := r.wishes[tree]; next != nil {
 		r.begin(tree, device, next)
 	}
@@ -109,7 +102,7 @@ func (r *Recorder) begin(tree chunk.ID, device Device, next *Next) {
 		r.stats.Skipped++
 		return
 	}
-	now := time.Now() // nearly always a moment after the mount
+	now := time.Now() // a moment after the mount
 	w := &work{recording: newRecording(tree, now), device: device, next: next, changed: now}
 	r.works = append(r.works, w)
 	if next != nil {
@@ -118,7 +111,7 @@ func (r *Recorder) begin(tree chunk.ID, device Device, next *Next) {
 	device.Record(w.recording)
 }
 
-// makeRoom gives up the oldest recording that has seen nearly nothing.
+// makeRoom ends the oldest recording that has seen nearly nothing.
 func (r *Recorder) makeRoom() bool {
 	i := slices.IndexFunc(r.works, func(w *work) bool { return w.next == nil && w.since.IsZero() })
 	if i < 0 {
@@ -128,8 +121,7 @@ func (r *Recorder) makeRoom() bool {
 	return true
 }
 
-// Unmounted says that nobody uses a tree any more: a start that is being recorded
-// is over.
+// Unmounted ends the recording of a tree that is no longer used.
 func (r *Recorder) Unmounted(tree chunk.ID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -144,7 +136,7 @@ func (r *Recorder) end(tree chunk.ID) {
 	}
 }
 
-// finish ends a recording; whole tells whether it is worth something.
+// finish ends a recording. whole says whether it has a complete start.
 func (r *Recorder) finish(w *work, whole bool) {
 	w.device.Record(nil)
 	r.works = slices.DeleteFunc(r.works, func(other *work) bool { return other == w })
@@ -163,8 +155,8 @@ func (r *Recorder) finish(w *work, whole bool) {
 	}
 }
 
-// Run ends the recordings of starts that are over, until ctx is done. What is then
-// in work is lost.
+// Run ends recordings when their starts are over, until ctx is done. Recordings in progress are then
+// lost.
 func (r *Recorder) Run(ctx context.Context) {
 	ticks := time.NewTicker(tick)
 	defer ticks.Stop()
@@ -188,7 +180,7 @@ func (r *Recorder) look(now time.Time) {
 	}
 }
 
-// look tells whether a recording is over, and worth something.
+// look reports whether a recording is over, and whether it has a complete start.
 func (w *work) look(now time.Time) (over, whole bool) {
 	if n := w.recording.count(); n != w.seen {
 		w.seen, w.changed = n, now
@@ -209,7 +201,7 @@ func (w *work) look(now time.Time) (over, whole bool) {
 	return w.next == nil && now.Sub(w.changed) >= patience, false
 }
 
-// Stats returns the figures.
+// Stats returns the recorder's figures.
 func (r *Recorder) Stats() Stats {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 // pageSize is the unit of a device's ranges, in bytes.
 const pageSize = 4096
 
-// A note is one read in eight bytes: its first page, how many, and when, in
-// milliseconds since the mount. 0 is no read.
+// A note holds one read in eight bytes: its first page, the number of pages, and the time in
+// milliseconds since the mount. 0 means no read.
 const (
 	pageBits, countBits, timeBits = 32, 10, 22
 
@@ -22,12 +22,12 @@ const (
 	timeMask = 1<<timeBits - 1
 )
 
-// Recording is what was read of one device since it was mounted. Many may note
-// reads at a time; nobody waits for anybody, and nothing is allocated.
+// Recording holds the reads of one device since its mount. Note is safe for concurrent use, never
+// blocks, and allocates nothing.
 type Recording struct {
 	tree  chunk.ID
 	began time.Time
-	noted atomic.Int64 // reads, also those that there was no room for
+	noted atomic.Int64 // reads, including those without room
 	notes [trace.MaxReads]atomic.Uint64
 }
 
@@ -35,23 +35,22 @@ func newRecording(tree chunk.ID, began time.Time) *Recording {
 	return &Recording{tree: tree, began: began}
 }
 
-// Note notes a read of length bytes at offset. It costs some tens of nanoseconds.
+// Note adds a read of length bytes at offset.
 func (r *Recording) Note(offset, length int64) {
 	at := min(time.Since(r.began), trace.MaxTime).Milliseconds()
 	first, end := offset/pageSize, (offset+length+pageSize-1)/pageSize
 	if end >= 1<<pageBits || end-first > maxPages || offset < 0 || length <= 0 {
-		return // no kernel asks for that
+		return // the kernel never asks for that
 	}
 	if i := r.noted.Add(1) - 1; i < int64(len(r.notes)) {
 		r.notes[i].Store(uint64(first)<<(countBits+timeBits) | uint64(end-first)<<timeBits | uint64(at))
 	}
 }
 
-// count returns how many reads were noted.
+// count returns the number of reads noted.
 func (r *Recording) count() int { return int(min(r.noted.Load(), int64(len(r.notes)))) }
 
-// bytes returns how many bytes were read, those that were read twice counted
-// twice.
+// bytes returns the number of bytes read. Bytes read twice count twice.
 func (r *Recording) bytes() (sum int64) {
 	for i := range r.count() {
 		sum += int64(r.notes[i].Load() >> timeBits & maxPages * pageSize)
@@ -59,8 +58,7 @@ func (r *Recording) bytes() (sum int64) {
 	return sum
 }
 
-// trace returns what was read, in the order of reading, each page once: where it
-// was read first.
+// trace returns the reads in their order, each page where it was read first.
 func (r *Recording) trace() trace.Trace {
 	t := trace.Trace{Tree: r.tree}
 	var seen spans
@@ -68,7 +66,7 @@ func (r *Recording) trace() trace.Trace {
 	for i := range r.count() {
 		note := r.notes[i].Load()
 		if note == 0 {
-			continue // whoever notes it was overtaken by the end
+			continue // the reader has its place but has not written the note yet
 		}
 		first := int64(note >> (countBits + timeBits))
 		last = max(last, time.Duration(note&timeMask)*time.Millisecond)
@@ -79,7 +77,7 @@ func (r *Recording) trace() trace.Trace {
 	return t
 }
 
-// appendRead adds a read, to the last one if it goes on there.
+// appendRead appends a read, or extends the last one if the read continues it.
 func appendRead(reads []trace.Read, read trace.Read) []trace.Read {
 	if n := len(reads); n > 0 && reads[n-1].Offset+reads[n-1].Length == read.Offset {
 		reads[n-1].Length += read.Length
@@ -88,12 +86,12 @@ func appendRead(reads []trace.Read, read trace.Read) []trace.Read {
 	return append(reads, read)
 }
 
-// spans is a set of pages: ranges that do not touch, in order.
+// spans is a set of pages: ascending ranges that do not touch.
 type spans []span
 
-type span struct{ from, to int64 } // pages; to is beyond
+type span struct{ from, to int64 } // pages from up to, but not including, to
 
-// add adds pages, and calls fresh for each range of them that was not in the set.
+// add adds pages and calls fresh for each range of them that is new.
 func (s *spans) add(from, to int64, fresh func(from, to int64)) {
 	i, _ := slices.BinarySearchFunc(*s, from, func(one span, at int64) int { return cmp.Compare(one.to, at) })
 	j, at, joined := i, from, span{from, to}

@@ -12,66 +12,65 @@ import (
 )
 
 const (
-	// maxQueued bounds the traces that wait to be reported, each of less than 1 MiB.
+	// maxQueued bounds the queued traces, each of less than 1 MiB.
 	maxQueued = 32
-	// tries is how often it is tried to report one; pauses are between them, and as
-	// much again by chance.
+	// A trace is sent tries times at most. pauses are the pauses between them, to which up to as
+	// much is added at random.
 	tries = 3
-	// politeness is how long the readers of this node are let go before, at most,
-	// and politeStep how soon it is looked again.
-	politeness = time.Minute
-	politeStep = 200 * time.Millisecond
+	// A report waits for this node's readers for maxYield at most, and checks every yieldStep.
+	maxYield  = time.Minute
+	yieldStep = 200 * time.Millisecond
 )
 
 var pauses = [tries - 1]time.Duration{10 * time.Second, time.Minute}
 
-// ErrRefused says that no hub will take a trace, however often it is sent.
+// ErrRefused means that no hub accepts the trace. Sending it again does not help.
 var ErrRefused = errors.New("refused")
 
-// Reporter reports traces, one after the other, behind all else. One that cannot
-// be reported is dropped: the image's next start will do as well.
+// Reporter sends traces to a hub, one at a time and at low priority. It drops a trace that it cannot
+// send: another start of the image will do.
 type Reporter struct {
 	send  func(ctx context.Context, t trace.Trace) error
 	busy  func() bool
-	after time.Duration // at most, by chance
+	after time.Duration // largest random delay
 	log   *slog.Logger
 	queue chan waiting
-	pause [tries - 1]time.Duration // pauses, but in tests
+	pause [tries - 1]time.Duration // pauses; shorter in tests
 
 	reported, dropped atomic.Int64
 }
 
-// waiting is a trace that is to be reported then.
+// waiting is a trace with the time at which to send it.
 type waiting struct {
 	trace.Trace
 	at time.Time
 }
 
-// NewReporter reports with send, whose error wraps ErrRefused where that applies,
-// at some time within spread, for thousands of nodes may start the same at the same
-// second, and later while busy says that others use the link.
+// NewReporter returns a reporter that sends traces with send, whose error wraps ErrRefused if the trace
+// was refused. It delays each by a random time up to spread, as thousands of nodes may start the
+// same image at the same second, and longer while busy reports that readers use the link.
 func NewReporter(send func(ctx context.Context, t trace.Trace) error, busy func() bool, spread time.Duration, log *slog.Logger) *Reporter {
 	return &Reporter{send: send, busy: busy, after: spread, log: log, queue: make(chan waiting, maxQueued), pause: pauses}
 }
 
-// byChance returns up to d.
-func byChance(d time.Duration) time.Duration { return rand.N(d + 1) }
+// random returns a random duration up to d.
+func random(d time.Duration) time.Duration { return rand.N(d + 1) }
 
-// Add has a trace reported, if there is room for it. It does not wait.
+// Add queues a trace, or drops it if the queue is full. It does not block.
 func (r *Reporter) Add(t trace.Trace) {
 	select {
-	case r.queue <- waiting{t, time.Now().Add(byChance(r.after))}:
+	case r.queue <- waiting{t, time.Now().Add(random(r.after))}:
 	default:
-		r.drop(t, errors.New("too many wait to be reported"))
+		r.drop(t, errors.New("the queue of reports is full"))
 	}
 }
 
 func (r *Reporter) drop(t trace.Trace, cause error) {
 	r.dropped.Add(1)
-	r.log.Info("a trace is dropped", "tree", t.Tree.Short(), "reads", len(t.Reads), "cause", cause)
+	r.log.Info("trace dropped", "tree", t.Tree.Short(), "reads", len(t.Reads), "err", cause)
 }
 
-// Run reports until ctx is done. What then waits is dropped.
+// Run sends queued traces until ctx is done. It drops those still queued.
 func (r *Reporter) Run(ctx context.Context) {
 	for {
 		select {
@@ -92,7 +91,7 @@ func (r *Reporter) report(ctx context.Context, t trace.Trace) {
 		switch {
 		case err == nil:
 			r.reported.Add(1)
-			r.log.Debug("a trace is reported", "tree", t.Tree.Short(), "reads", len(t.Reads))
+			r.log.Debug("trace reported", "tree", t.Tree.Short(), "reads", len(t.Reads))
 			return
 		case ctx.Err() != nil:
 			return
@@ -100,14 +99,14 @@ func (r *Reporter) report(ctx context.Context, t trace.Trace) {
 			r.drop(t, err)
 			return
 		}
-		sleep(ctx, r.pause[try]+byChance(r.pause[try]))
+		sleep(ctx, r.pause[try]+random(r.pause[try]))
 	}
 }
 
-// wait waits until nobody on this node waits for the link, but not for ever.
+// wait waits until no reader of this node waits for the link, for maxYield at most.
 func (r *Reporter) wait(ctx context.Context) {
-	for end := time.Now().Add(politeness); r.busy() && ctx.Err() == nil && time.Now().Before(end); {
-		sleep(ctx, politeStep)
+	for end := time.Now().Add(maxYield); r.busy() && ctx.Err() == nil && time.Now().Before(end); {
+		sleep(ctx, yieldStep)
 	}
 }
 
@@ -118,14 +117,14 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// ReportStats are a reporter's figures since it was made.
+// ReportStats are a reporter's figures since it was created.
 type ReportStats struct {
 	Reported int64 `json:"reported"`
 	Dropped  int64 `json:"dropped"`
 	Waiting  int   `json:"waiting"`
 }
 
-// Stats returns the figures.
+// Stats returns the reporter's figures.
 func (r *Reporter) Stats() ReportStats {
 	return ReportStats{Reported: r.reported.Load(), Dropped: r.dropped.Load(), Waiting: len(r.queue)}
 }

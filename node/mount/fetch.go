@@ -4,15 +4,14 @@ import (
 	"bufio"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"lighter/format/chunk"
 	"lighter/format/index"
-	"lighter/node/state"
 )
 
 // Source is where indexes come from (a hub).
@@ -47,42 +46,49 @@ func (t *Trees) Ensure(ctx context.Context, tree chunk.ID, begun func()) error {
 		t.refreshForStart(tree)
 		return nil
 	}
-	err := t.fetch(ctx, tree, func() error {
-		if t.Has(tree) {
-			return nil
-		}
-		return t.download(ctx, tree, begun)
-	})
+	err := t.fetch(ctx, tree, true, begun)
 	if err == nil {
 		t.begin(tree)
 	}
 	return err
 }
 
-// renew fetches a tree's index once more.
+// renew fetches the index of a tree that is here once more.
 func (t *Trees) renew(ctx context.Context, tree chunk.ID) error {
-	return t.fetch(ctx, tree, func() error { return t.download(ctx, tree, func() {}) })
+	return t.fetch(ctx, tree, false, func() {})
 }
 
-// fetch calls download, once at a time for each tree: who comes second gets the
-// first one's answer.
-func (t *Trees) fetch(ctx context.Context, tree chunk.ID, download func() error) error {
-	done := t.fetches.DoChan(tree.String(), func() (any, error) { return nil, download() })
-	var err error
-	select {
-	case result := <-done:
-		err = result.Err
-	case <-ctx.Done():
-		err = context.Cause(ctx)
+// damagedError says that a tree's index is damaged on the disk.
+type damagedError struct{ error }
+
+func (e damagedError) Unwrap() error { return e.error }
+
+// damaged makes an error of reading an index a damagedError if the files are to blame.
+func damaged(err error) error {
+	if isDamage(err) {
+		return damagedError{err}
 	}
-	if err != nil {
-		return fmt.Errorf("fetch index %s: %w", tree.Short(), err)
-	}
-	return nil
+	return err
 }
 
-func (t *Trees) download(ctx context.Context, tree chunk.ID, begun func()) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+// useWhole calls use, which needs an index that is not damaged. Where it fails with a damagedError,
+// the index is fetched once more and use called again. use takes the tree's lock by itself if it
+// needs it, so that nobody waits for the network who waits for the lock.
+func (t *Trees) useWhole(ctx context.Context, tree chunk.ID, use func() error) error {
+	err := use()
+	if !errors.As(err, new(damagedError)) || !t.Has(tree) {
+		return err
+	}
+	t.log.Warn("an index is damaged on the disk, and fetched once more", "tree", tree.Short(), "cause", err)
+	if failed := t.renew(ctx, tree); failed != nil {
+		return errors.Join(err, failed)
+	}
+	return use()
+}
+
+// download fetches an index aside, then publishes it.
+func (t *Trees) download(f *fetch, tree chunk.ID) (err error) {
+	ctx, cancel := context.WithTimeout(f.ctx, fetchTimeout)
 	defer cancel()
 	fresh := t.aside(newPrefix, tree)
 	defer func() {
@@ -96,15 +102,10 @@ func (t *Trees) download(ctx context.Context, tree chunk.ID, begun func()) (err 
 	if err := os.Mkdir(fresh, 0o700); err != nil {
 		return err
 	}
-	if err := t.fetchParts(ctx, tree, fresh, begun); err != nil {
+	if err := t.fetchParts(ctx, tree, fresh, sync.OnceFunc(func() { close(f.begun) })); err != nil {
 		return err
 	}
-	// What was there was damaged.
-	if err := state.Discard(t.dir(tree), t.aside(oldPrefix, tree)); err != nil {
-		return err
-	}
-	t.forgetLocal(tree)
-	return state.Publish(fresh, t.dir(tree))
+	return t.publish(f, tree, fresh)
 }
 
 // fetchParts fetches the index and, beside it, the locations. Only the index

@@ -213,12 +213,12 @@ func (t *Trees) yieldLocal() int64 {
 	all := slices.Collect(maps.Keys(t.locals.bytes))
 	t.mu.Unlock()
 	for _, tree := range all {
-		busy := t.turn(tree)
-		if !busy.TryLock() {
+		unlock, free := t.tryLock(tree)
+		if !free {
 			continue
 		}
 		freed := t.dropUnused(tree)
-		busy.Unlock()
+		unlock()
 		if freed > 0 {
 			t.log.Info("a local device went, as room is needed", "tree", tree.Short(), "bytes", freed)
 			return freed

@@ -2,6 +2,7 @@ package mount
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -31,9 +32,6 @@ const (
 	// hintTimeout is how long a verified index waits for its locations, which
 	// are a hint and no more.
 	hintTimeout = 2 * time.Second
-	// maxLocations bounds the locations of one tree, in bytes, until its index
-	// has said how many there are: 8 for each of 100 million extents.
-	maxLocations = 800 << 20
 )
 
 // Ensure makes sure that the tree's index is on this machine, verified and
@@ -109,24 +107,32 @@ func (t *Trees) download(f *fetch, tree chunk.ID) (err error) {
 }
 
 // fetchParts fetches the index and, beside it, the locations. Only the index
-// must come.
+// must come. The locations are asked for at once, and read when the index's header was verified,
+// which bounds them.
 func (t *Trees) fetchParts(ctx context.Context, tree chunk.ID, dir string, begun func()) error {
 	hint, giveUp := context.WithCancel(ctx)
 	defer giveUp()
+	var header index.Header
+	verified := make(chan struct{}) // closed when header is set
+	learn := func(h index.Header) { header = h; close(verified) }
+	extents := func() (int64, error) {
+		select {
+		case <-verified:
+			return header.Extents, nil
+		case <-hint.Done():
+			return 0, context.Cause(hint)
+		}
+	}
 	arrived := make(chan error, 1)
 	locations := filepath.Join(dir, "locations")
-	go func() { arrived <- t.fetchLocations(hint, tree, chunk.ID{}, locations, -1) }()
-	header, err := t.fetchIndex(ctx, tree, dir, begun)
-	if err != nil {
+	go func() { arrived <- t.fetchLocations(hint, tree, chunk.ID{}, locations, extents) }()
+	if err := t.fetchIndex(ctx, tree, dir, learn, begun); err != nil {
 		giveUp()
 		<-arrived
 		return err
 	}
 	defer time.AfterFunc(hintTimeout, giveUp).Stop()
-	err = <-arrived
-	if err == nil {
-		err = checkLocations(locations, tree, header.Extents)
-	}
+	err := <-arrived
 	if err == nil {
 		return nil
 	}
@@ -134,17 +140,26 @@ func (t *Trees) fetchParts(ctx context.Context, tree chunk.ID, dir string, begun
 	return removeIfThere(locations)
 }
 
-func (t *Trees) fetchIndex(ctx context.Context, tree chunk.ID, dir string, begun func()) (header index.Header, err error) {
+// fetchIndex writes the two parts of an index below dir. It calls learn with the verified header,
+// once, and begun when the first of the rest was verified.
+func (t *Trees) fetchIndex(ctx context.Context, tree chunk.ID, dir string, learn func(index.Header), begun func()) error {
 	extents, metadata := filepath.Join(dir, "map"), filepath.Join(dir, "metadata")
-	err = t.source.Index(ctx, tree, func(plain io.Reader) error {
+	var header index.Header
+	first := sync.OnceFunc(func() { learn(header) }) // other origins have the same
+	err := t.source.Index(ctx, tree, func(plain io.Reader) error {
 		// Of an origin whose index was damaged.
 		if err := errors.Join(removeIfThere(extents), removeIfThere(metadata)); err != nil {
 			return err
 		}
+		var head bytes.Buffer
+		var err error
+		if header, err = index.ReceiveHeader(io.TeeReader(plain, &head), tree); err != nil {
+			return err
+		}
+		first()
 		return writeSynced(extents, func(extents io.Writer) error {
 			return writeSynced(metadata, func(metadata io.Writer) error {
-				// The first thing that is written was verified.
-				header, err = index.Receive(plain, tree, writerFunc(func(b []byte) (int, error) {
+				_, err := index.Receive(io.MultiReader(&head, plain), tree, writerFunc(func(b []byte) (int, error) {
 					begun()
 					return extents.Write(b)
 				}), metadata)
@@ -155,7 +170,7 @@ func (t *Trees) fetchIndex(ctx context.Context, tree chunk.ID, dir string, begun
 	if err == nil {
 		err = checkMetadata(ctx, metadata, header)
 	}
-	return header, err
+	return err
 }
 
 // checkMetadata looks at what the kernel will be given, before it is.
@@ -172,26 +187,26 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
-// fetchLocations writes the locations of a tree, which has that many extents (-1: not
-// known yet), to a file and syncs it, unless it learns that they are those whose
-// SHA-256 is have.
-func (t *Trees) fetchLocations(ctx context.Context, tree, have chunk.ID, path string, extents int64) error {
-	limit := int64(maxLocations)
-	if extents >= 0 {
-		limit = index.MaxLocations(extents)
-	}
+// fetchLocations writes the locations of a tree to a file and syncs it, unless it learns that they
+// are those whose SHA-256 is have. extents waits for the number of the tree's extents: before
+// that is known nothing is read.
+func (t *Trees) fetchLocations(ctx context.Context, tree, have chunk.ID, path string, extents func() (int64, error)) error {
 	return t.source.Locations(ctx, tree, have, func(plain io.Reader) error {
+		n, err := extents()
+		if err != nil {
+			return err
+		}
 		if err := removeIfThere(path); err != nil {
 			return err
 		}
-		err := writeSynced(path, func(w io.Writer) error {
-			_, err := io.Copy(w, io.LimitReader(plain, limit))
+		err = writeSynced(path, func(w io.Writer) error {
+			_, err := io.Copy(w, io.LimitReader(plain, index.MaxLocations(n)))
 			return err
 		})
 		if err != nil {
 			return err
 		}
-		if err := checkLocations(path, tree, extents); err != nil { // another origin may have right ones
+		if err := checkLocations(path, tree, n); err != nil { // another origin may have right ones
 			return &chunk.InvalidError{What: "the locations of tree " + tree.Short(), Err: err}
 		}
 		return nil

@@ -167,7 +167,8 @@ func (t *Trees) update(ctx context.Context, tree chunk.ID, extents int64) (chang
 	if err != nil {
 		have = chunk.ID{} // missing, or damaged: anything is better
 	}
-	if err := t.fetchLocations(ctx, tree, have, fresh, extents); err != nil {
+	known := func() (int64, error) { return extents, nil }
+	if err := t.fetchLocations(ctx, tree, have, fresh, known); err != nil {
 		return false, err
 	}
 	came, err := sumOf(fresh)

@@ -203,7 +203,7 @@ func restart(file *os.File) error {
 
 // compress writes what read reads of plain, as one zstd stream.
 func compress(w io.Writer, plain io.Reader, read func(plain io.Reader) error) error {
-	z, err := zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedBetterCompression), zstd.WithEncoderConcurrency(1))
+	z, err := zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedBetterCompression), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(maxWindow))
 	if err != nil {
 		return err
 	}

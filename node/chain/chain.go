@@ -86,7 +86,7 @@ type Resolver struct {
 	dir   string
 	log   *slog.Logger
 
-	turns chan struct{} // one for each index that arrives
+	turns turns
 
 	unanswered atomic.Int64
 
@@ -112,7 +112,7 @@ func New(root string, h Hub, trees Trees, keys *Keys, log *slog.Logger) (*Resolv
 	}
 	r := &Resolver{hub: h, trees: trees, keys: keys, dir: dir, log: log,
 		links: map[string]link{}, asking: map[string]chan struct{}{}, fetches: map[chunk.ID]*fetch{},
-		turns: make(chan struct{}, maxFetches), uses: map[string]*use{}, leaving: map[chunk.ID]bool{}}
+		turns: newTurns(), uses: map[string]*use{}, leaving: map[chunk.ID]bool{}}
 	r.left = sync.NewCond(&r.held)
 	return r, r.load()
 }

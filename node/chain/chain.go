@@ -100,7 +100,8 @@ type Resolver struct {
 	held    sync.Mutex // guards what follows, and the statements on disk
 	uses    map[string]*use
 	leaving map[chunk.ID]bool // trees that are being removed
-	left    *sync.Cond        // one of them is gone
+	writing map[string]bool   // chains whose statement is being written
+	left    *sync.Cond        // one of these has ended
 }
 
 // New returns a resolver with the statements that are below root. Those that no
@@ -112,7 +113,7 @@ func New(root string, h Hub, trees Trees, keys *Keys, log *slog.Logger) (*Resolv
 	}
 	r := &Resolver{hub: h, trees: trees, keys: keys, dir: dir, log: log,
 		links: map[string]link{}, asking: map[string]chan struct{}{}, fetches: map[chunk.ID]*fetch{},
-		turns: newTurns(), uses: map[string]*use{}, leaving: map[chunk.ID]bool{}}
+		turns: newTurns(), uses: map[string]*use{}, leaving: map[chunk.ID]bool{}, writing: map[string]bool{}}
 	r.left = sync.NewCond(&r.held)
 	return r, r.load()
 }

@@ -52,7 +52,8 @@ func (r *Resolver) fetch(s *index.Statement, committed bool) *fetch {
 	defer r.mu.Unlock()
 	f := r.fetches[s.Tree]
 	if f == nil {
-		f = &fetch{resolver: r, tree: s.Tree, left: make(chan struct{}), begun: make(chan struct{}), done: make(chan struct{})}
+		f = &fetch{resolver: r, tree: s.Tree,
+			left: make(chan struct{}), begun: make(chan struct{}), done: make(chan struct{})}
 		r.fetches[s.Tree] = f
 		go r.run(f, s, committed)
 	}

@@ -89,12 +89,13 @@ func trickling(trees *fakeTrees, slow int) {
 	}
 }
 
-// Indexes that are slow hold up no other: one as little as twice as many as arrive at a time, which
-// pass their turns on. However many there are, the number of those that arrive has a bound.
+// Slow indexes hold up no other: they pass their turns on, up to the bound of those that arrive at
+// all.
 func TestSlowIndexesDelayNoOther(t *testing.T) {
 	for slow, waits := range map[int]time.Duration{
-		1: 0, maxFetches - 1: 0, maxFetches: turnTime, 2 * maxFetches: 2 * turnTime, maxFetches + maxLate - 1: maxLate / maxFetches * turnTime,
-		maxFetches + maxLate: fetchTimeout, // which ends those that began first
+		1: 0, maxFetches - 1: 0, maxFetches: turnTime, 2 * maxFetches: 2 * turnTime,
+		maxFetches + maxLate - 1: maxLate / maxFetches * turnTime,
+		maxFetches + maxLate:     fetchTimeout, // which ends those that began first
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			r, trees := newResolver(t, &fakeHub{})
@@ -148,7 +149,7 @@ func TestCancelledBeforeItsTurn(t *testing.T) {
 		cancel()
 		synctest.Wait()
 		close(let)
-		for what, done := range map[string]<-chan error{"an index that others do not want any more": waits, "one that is wanted again": again} {
+		for what, done := range map[string]<-chan error{"not wanted by all": waits, "wanted again": again} {
 			if err := <-done; err != nil {
 				t.Errorf("%s: %v", what, err)
 			}

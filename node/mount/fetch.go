@@ -142,7 +142,9 @@ func (t *Trees) fetchParts(ctx context.Context, tree chunk.ID, dir string, begun
 
 // fetchIndex writes the two parts of an index below dir. It calls learn with the verified header,
 // once, and begun when the first of the rest was verified.
-func (t *Trees) fetchIndex(ctx context.Context, tree chunk.ID, dir string, learn func(index.Header), begun func()) error {
+func (t *Trees) fetchIndex(
+	ctx context.Context, tree chunk.ID, dir string, learn func(index.Header), begun func(),
+) error {
 	extents, metadata := filepath.Join(dir, "map"), filepath.Join(dir, "metadata")
 	var header index.Header
 	first := sync.OnceFunc(func() { learn(header) }) // other origins have the same
@@ -190,7 +192,9 @@ func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 // fetchLocations writes the locations of a tree to a file and syncs it, unless it learns that they
 // are those whose SHA-256 is have. extents waits for the number of the tree's extents: before
 // that is known nothing is read.
-func (t *Trees) fetchLocations(ctx context.Context, tree, have chunk.ID, path string, extents func() (int64, error)) error {
+func (t *Trees) fetchLocations(
+	ctx context.Context, tree, have chunk.ID, path string, extents func() (int64, error),
+) error {
 	return t.source.Locations(ctx, tree, have, func(plain io.Reader) error {
 		n, err := extents()
 		if err != nil {

@@ -8,7 +8,7 @@
 // silent, and only slow, is waited for: what many nodes pull at the same time through
 // one link takes that link much longer if they unpack it instead. It has ten seconds
 // after each sign of it, and little more than a minute in all, not counting
-// how long an index waits until those before it are here; so ten seconds is what one
+// how long an index waits for its turn, of five seconds; so ten seconds is what one
 // costs that answers, and whose index does not come. So a chain is claimed only if a
 // verified statement is about it or about an image above it, and, as soon as it
 // is clear which image that is, only once the image's index has begun to arrive

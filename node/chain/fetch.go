@@ -42,7 +42,7 @@ type fetch struct {
 	turn    bool // it had its turn: it goes on, whoever is cancelled
 }
 
-// fetch starts to bring a chain's tree here, or joins who did; the caller waits for it.
+// fetch starts or joins the fetch of a chain's tree; the caller waits for it.
 // committed says that the pull cannot go on without it, and waits for a silent hub as well; who
 // joins lives with what the first said. It holds the chain while it lasts, and the tree stays for a
 // while after that even if nobody holds it: the pull that it is for claims the chain

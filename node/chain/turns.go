@@ -6,24 +6,25 @@ const (
 	// maxFetches bounds the indexes that arrive in their turn: each takes several
 	// megabytes to decompress, and few of them fill the link.
 	maxFetches = 4
-	// turnTime is how long a turn is. An index that takes longer, because it is large or its
-	// origin slow, passes its turn on and goes on beside the others, of which there are maxLate.
+	// turnTime is the length of a turn. An index that takes longer, because it is large or its
+	// origin slow, passes its turn on and goes on without. maxLate bounds the number of these.
 	turnTime = 5 * time.Second
 	maxLate  = 12
 )
 
-// turns has few indexes arrive at a time, and none of them hold up the others for long. Its channels
-// hold a value for each index that arrives.
+// turns bounds the number of indexes that arrive at a time, and how long a slow one delays others.
+// Each channel holds one value for each index.
 type turns struct {
-	now  chan struct{} // in their turn
-	late chan struct{} // that have passed it on
+	now  chan struct{} // indexes in their turn
+	late chan struct{} // indexes that have passed their turn on
 }
 
 func newTurns() turns {
 	return turns{now: make(chan struct{}, maxFetches), late: make(chan struct{}, maxLate)}
 }
 
-// take waits for a turn until giveUp is closed. An index that has arrived, or does not, calls end.
+// take waits for a turn until giveUp is closed. The caller calls end when its index has arrived or
+// failed.
 func (t turns) take(giveUp <-chan struct{}) (end func(), ok bool) {
 	select {
 	case t.now <- struct{}{}:
@@ -35,7 +36,8 @@ func (t turns) take(giveUp <-chan struct{}) (end func(), ok bool) {
 	return func() { close(ended) }, true
 }
 
-// pass gives a turn back when it has ended, or is over and there is room for one more beside.
+// pass gives a turn back when its index has ended, or after turnTime if fewer than maxLate others
+// are late.
 func (t turns) pass(ended <-chan struct{}) {
 	over := time.NewTimer(turnTime)
 	defer over.Stop()

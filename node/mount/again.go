@@ -27,7 +27,7 @@ func (t *Trees) MountAgain(ctx context.Context, tree chunk.ID) error {
 }
 
 func (t *Trees) mountAgain(ctx context.Context, tree chunk.ID) error {
-	unlock, err := t.lockOrCancel(ctx, tree)
+	unlock, err := t.locks.lockOrCancel(ctx, tree)
 	if err != nil {
 		return err
 	}
@@ -50,7 +50,7 @@ func (t *Trees) mountAgain(ctx context.Context, tree chunk.ID) error {
 // Unwatch says that what MountAgain was called for, well or not, is over: mounts may
 // read the tree's local device again.
 func (t *Trees) Unwatch(tree chunk.ID) {
-	defer t.lock(tree)()
+	defer t.locks.lock(tree)()
 	t.watch(tree, false)
 }
 
@@ -66,7 +66,7 @@ func (t *Trees) watch(tree chunk.ID, watched bool) {
 
 // Starts says that a container is about to start on a tree that is mounted.
 func (t *Trees) Starts(tree chunk.ID) {
-	defer t.lock(tree)()
+	defer t.locks.lock(tree)()
 	if m := t.get(tree); m != nil && m.fresh && m.device.Unread() {
 		t.recorder.Starts(tree, m.device)
 	}

@@ -50,7 +50,7 @@ func (t *Trees) Close() {
 
 // unmountIdle unmounts a tree, unless it is busy just now.
 func (t *Trees) unmountIdle(tree chunk.ID) (done bool) {
-	unlock, free := t.tryLock(tree)
+	unlock, free := t.locks.tryLock(tree)
 	if !free {
 		return false
 	}

@@ -70,8 +70,8 @@ func damaged(err error) error {
 }
 
 // useWhole calls use, which needs an index that is not damaged. Where it fails with a damagedError,
-// the index is fetched once more and use called again. use takes the tree's lock by itself if it
-// needs it, so that nobody waits for the network who waits for the lock.
+// the index is fetched once more and use called again. use takes the tree's lock itself, which is
+// not held while the index is fetched.
 func (t *Trees) useWhole(ctx context.Context, tree chunk.ID, use func() error) error {
 	err := use()
 	if !errors.As(err, new(damagedError)) || !t.Has(tree) {

@@ -119,7 +119,7 @@ func (f *fetch) wait(ctx context.Context, begun func()) error {
 
 // publish gives a fetched index its place. What is there was damaged.
 func (t *Trees) publish(f *fetch, tree chunk.ID, fresh string) error {
-	unlock, err := t.lockOrCancel(f.ctx, tree)
+	unlock, err := t.locks.lockOrCancel(f.ctx, tree)
 	if err != nil {
 		return err
 	}
@@ -134,8 +134,8 @@ func (t *Trees) publish(f *fetch, tree chunk.ID, fresh string) error {
 	return state.Publish(fresh, t.dir(tree))
 }
 
-// mayPublish tells whether an index takes the place of one that is here, or is wanted without;
-// else nobody joins its download any more.
+// mayPublish fails unless a fetched index replaces one that is here, or a caller wants it anyway.
+// When it fails, no caller joins this download any more.
 func (t *Trees) mayPublish(f *fetch, here bool) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -7,8 +7,7 @@ import (
 	"lighter/format/chunk"
 )
 
-// locks are the locks of trees, by tree ID. A lock exists only while it is held or waited for.
-// No lock is held while an index is fetched.
+// locks are locks of single trees, by tree ID. A lock exists only while it is held or waited for.
 type locks struct {
 	mu  sync.Mutex // guards what follows
 	all map[chunk.ID]*treeLock
@@ -19,7 +18,9 @@ type treeLock struct {
 	users int           // holder and waiters; guarded by locks.mu
 }
 
-// join returns a tree's lock to hold or wait for; leave ends that.
+func newLocks() locks { return locks{all: map[chunk.ID]*treeLock{}} }
+
+// join counts one more user of a tree's lock; leave one less.
 func (l *locks) join(tree chunk.ID) *treeLock {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -45,33 +46,33 @@ func (l *locks) unlock(tree chunk.ID, one *treeLock) {
 	l.leave(tree, one)
 }
 
+// lock waits for a tree's lock.
+func (l *locks) lock(tree chunk.ID) (unlock func()) {
+	one := l.join(tree)
+	one.held <- struct{}{}
+	return func() { l.unlock(tree, one) }
+}
+
 // lockOrCancel waits for a tree's lock until ctx is done.
-func (t *Trees) lockOrCancel(ctx context.Context, tree chunk.ID) (unlock func(), err error) {
-	one := t.locks.join(tree)
+func (l *locks) lockOrCancel(ctx context.Context, tree chunk.ID) (unlock func(), err error) {
+	one := l.join(tree)
 	select {
 	case one.held <- struct{}{}:
-		return func() { t.locks.unlock(tree, one) }, nil
+		return func() { l.unlock(tree, one) }, nil
 	case <-ctx.Done():
-		t.locks.leave(tree, one)
+		l.leave(tree, one)
 		return nil, context.Cause(ctx)
 	}
 }
 
-// lock waits for a tree's lock.
-func (t *Trees) lock(tree chunk.ID) (unlock func()) {
-	one := t.locks.join(tree)
-	one.held <- struct{}{}
-	return func() { t.locks.unlock(tree, one) }
-}
-
 // tryLock takes a tree's lock if it is free.
-func (t *Trees) tryLock(tree chunk.ID) (unlock func(), ok bool) {
-	one := t.locks.join(tree)
+func (l *locks) tryLock(tree chunk.ID) (unlock func(), ok bool) {
+	one := l.join(tree)
 	select {
 	case one.held <- struct{}{}:
-		return func() { t.locks.unlock(tree, one) }, true
+		return func() { l.unlock(tree, one) }, true
 	default:
-		t.locks.leave(tree, one)
+		l.leave(tree, one)
 		return nil, false
 	}
 }

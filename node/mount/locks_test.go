@@ -185,11 +185,14 @@ func TestRemovedTreeStaysRemoved(t *testing.T) {
 // A caller that is cancelled does not wait for the lock of a tree, which others hold.
 func TestLockOfATree(t *testing.T) {
 	trees, tree := openTrees(t, newHub(t)), chunk.Sum([]byte("tree"))
-	unlock := trees.lock(tree)
+	unlock := trees.locks.lock(tree)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, _, err := trees.Device(ctx, tree); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
 	unlock()
+	if n := len(trees.locks.all); n != 0 {
+		t.Errorf("%d locks are left of trees that nobody uses", n)
+	}
 }

@@ -31,7 +31,7 @@ func (t *Trees) Mount(ctx context.Context, tree chunk.ID) (string, error) {
 }
 
 func (t *Trees) mountIfNeedBe(ctx context.Context, tree chunk.ID) error {
-	unlock, err := t.lockOrCancel(ctx, tree)
+	unlock, err := t.locks.lockOrCancel(ctx, tree)
 	if err != nil {
 		return err
 	}
@@ -246,7 +246,7 @@ func verifyMetadata(ctx context.Context, path string, h index.Header, rate int64
 // kernel, but its faults are no longer answered; so the caller makes sure that
 // there are none.
 func (t *Trees) Unmount(tree chunk.ID) error {
-	defer t.lock(tree)()
+	defer t.locks.lock(tree)()
 	return t.unmount(tree)
 }
 

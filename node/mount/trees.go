@@ -32,7 +32,7 @@ type Trees struct {
 	log      *slog.Logger
 	kernel   kernel
 	pages    *index.Pages // of all extent maps
-	locks    locks        // held while a tree is mounted, unmounted, published or removed
+	locks    locks        // held to mount, unmount, publish or remove a tree, and never over the network
 
 	newer *newer
 
@@ -113,7 +113,7 @@ func Prepare(root string) error {
 // root is absolute and has no symbolic links.
 func Open(root string, mode Mode, source Source, server *device.Server, ahead *device.Ahead, recorder *record.Recorder, log *slog.Logger) *Trees {
 	return &Trees{root: root, source: source, server: server, ahead: ahead, recorder: recorder, log: log, pages: index.NewPages(cachedPages),
-		locks: locks{all: map[chunk.ID]*treeLock{}}, fetches: map[chunk.ID]*fetch{},
+		locks: newLocks(), fetches: map[chunk.ID]*fetch{},
 		newer: newNewer(), kernel: kernel{mode, unix.Mount}, served: map[chunk.ID]*served{}, watched: map[chunk.ID]bool{}, lost: map[chunk.ID]error{},
 		locals: locals{making: make(chan struct{}, 1), bytes: map[chunk.ID]int64{}}}
 }
@@ -174,7 +174,7 @@ func (t *Trees) List() ([]chunk.ID, error) {
 
 // Remove unmounts a tree and removes its index.
 func (t *Trees) Remove(tree chunk.ID) error {
-	defer t.lock(tree)()
+	defer t.locks.lock(tree)()
 	if err := t.unmount(tree); err != nil {
 		return err
 	}

@@ -14,7 +14,7 @@ import (
 func (t *Trees) Device(ctx context.Context, tree chunk.ID) (d *device.Device, close func(), err error) {
 	var m *served
 	err = t.useWhole(ctx, tree, func() error {
-		unlock, err := t.lockOrCancel(ctx, tree)
+		unlock, err := t.locks.lockOrCancel(ctx, tree)
 		if err != nil {
 			return err
 		}

@@ -23,7 +23,7 @@ import (
 func (h *testHub) mirror(dir string, names ...string) (wire.Mirrored, []wire.Progress) {
 	h.t.Helper()
 	var said []wire.Progress
-	done, err := wire.NewMirror(h.client, dir, func(p wire.Progress) { said = append(said, p) }).Copy(h.t.Context(), names)
+	done, err := wire.NewMirror(h.client, dir, nil, func(p wire.Progress) { said = append(said, p) }).Copy(h.t.Context(), names)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func TestMirrorOfABadHub(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = wire.NewMirror(client, dir, func(wire.Progress) {}).Copy(t.Context(), []string{"a:1"})
+		_, err = wire.NewMirror(client, dir, nil, func(wire.Progress) {}).Copy(t.Context(), []string{"a:1"})
 		return err
 	}
 	scope := filepath.Join(dir, wire.Prefix, wire.DefaultScope)
@@ -154,7 +154,7 @@ func TestMirrorOfABadHub(t *testing.T) {
 	}
 	fetchTree(t, serveFiles(t, dir), a.Chain, false)
 	for _, names := range [][]string{{"b:1"}, {"a:1", "b:1"}} {
-		if _, err := wire.NewMirror(h.client, dir, func(wire.Progress) {}).Copy(t.Context(), names); err == nil {
+		if _, err := wire.NewMirror(h.client, dir, nil, func(wire.Progress) {}).Copy(t.Context(), names); err == nil {
 			t.Errorf("%v were mirrored", names)
 		}
 	}

@@ -73,7 +73,7 @@ func TestEveryCommandHasHelpWithAnExample(t *testing.T) {
 func TestWrongArguments(t *testing.T) {
 	for _, args := range [][]string{
 		{"add"}, {"add", "a", "b", "c"}, {"add", "ftp://x"}, {"add", "oci:/nowhere", "name"}, {"images", "--no-such-flag"}, {"images", "x"},
-		{"mount", "name"}, {"mount", "name", "/no/such/dir"}, {"verify"}, {"rm"}, {"inspect"}, {"config"}, {"config", "node", "--config", "/no/such/file"},
+		{"mount", "name"}, {"mount", "name", "/no/such/dir"}, {"mirror"}, {"mirror", "--hub-key", "x", "/no/such/dir"}, {"verify"}, {"rm"}, {"inspect"}, {"config"}, {"config", "node", "--config", "/no/such/file"},
 		{"images", "--hub", "ftp://x"}, {"images", "--hub", "http://hub.example.org"}, {"node", "--cache-size", "much"}, {"node", "--root", "relative"},
 		{"node", "--cache-size", "1MB"}, {"node", "--log-level", "loud"}, {"node", "--log-format", "xml"}, {"node", "--http-address", "9470"}, {"node", "--http-address", "127.0.0.1:99999"},
 		{"node", "--address", "relative.sock"}, {"node", "--hub", "ftp://x"}, {"node", "--hub", "http://hub.example.org"}, {"node", "--hub-key", "x"}, {"node", "--hub", "http://127.0.0.1:1", "--hub", "http://127.0.0.1:1/"},

@@ -1,17 +1,20 @@
 package main
 
 import (
+	"crypto/ed25519"
 	"fmt"
 	"os"
 
 	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
 
+	"lighter/format/index"
 	"lighter/store/hub"
 )
 
 func mirrorCommand() *cobra.Command {
 	var flags hubFlags
+	var hubKeys []string
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "mirror [flags] DIR [NAME...]",
@@ -22,14 +25,19 @@ to nodes with one more --hub. Nodes believe what the hub has signed and verify t
 rest, so a mirror need not be trusted. Units that are there already are not fetched
 again. Nodes whose index of an image is of another hub need that one too.
 
+What the hub has signed is believed: give its key, or it is learned at the first run,
+kept in DIR and has to be the same from then on.
+
 A mirror lists no images: "lighter mount" by name needs a hub.`,
-		Example: `  lighter mirror --hub https://hub.example.org /srv/mirror physics/root:6.32
+		Example: `  lighter mirror --hub https://hub.example.org --hub-key ed25519:... /srv/mirror physics/root:6.32
   lighter node --hub https://hub.example.org --hub https://mirror.example.org --hub-key ed25519:...`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			return exactArgs("DIR")(cmd, args[:min(len(args), 1)])
 		},
 	}
 	flags.add(cmd)
+	cmd.Flags().StringSliceVar(&hubKeys, "hub-key", nil,
+		"the hub's public `KEY`; may be repeated; default: the one that DIR was made with")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		flags.options.Copies = true
@@ -37,8 +45,16 @@ A mirror lists no images: "lighter mount" by name needs a hub.`,
 		if err != nil {
 			return err
 		}
+		var keys []ed25519.PublicKey
+		for _, text := range hubKeys {
+			key, err := index.ParseKey(text)
+			if err != nil {
+				return usageError{err}
+			}
+			keys = append(keys, key)
+		}
 		bars := newProgress()
-		done, err := hub.NewMirror(client, args[0], bars.show).Copy(cmd.Context(), args[1:])
+		done, err := hub.NewMirror(client, args[0], keys, bars.show).Copy(cmd.Context(), args[1:])
 		bars.end()
 		if err != nil {
 			return err
@@ -46,8 +62,9 @@ A mirror lists no images: "lighter mount" by name needs a hub.`,
 		if asJSON {
 			return printJSON(os.Stdout, done)
 		}
-		fmt.Printf("%s has %s with %s: %d units fetched, %d were there, %s received\n", args[0],
-			english.Plural(len(done.Images), "image", ""), english.Plural(done.Trees, "tree", ""), done.Fetched, done.Kept, size(done.Bytes))
+		fmt.Printf("%s has %s with %s, signed with %s: %d units fetched, %d were there, %s received\n", args[0],
+			english.Plural(len(done.Images), "image", ""), english.Plural(done.Trees, "tree", ""), done.Key,
+			done.Fetched, done.Kept, size(done.Bytes))
 		return nil
 	}
 	return cmd

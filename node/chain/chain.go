@@ -8,7 +8,7 @@
 // silent, and only slow, is waited for: what many nodes pull at the same time through
 // one link takes that link much longer if they unpack it instead. It has ten seconds
 // after each sign of it, and little more than a minute in all, not counting
-// how long an index waits until those before it are here; so ten seconds is what one
+// how long an index waits for its turn, of five seconds; so ten seconds is what one
 // costs that answers, and whose index does not come. So a chain is claimed only if a
 // verified statement is about it or about an image above it, and, as soon as it
 // is clear which image that is, only once the image's index has begun to arrive
@@ -86,7 +86,7 @@ type Resolver struct {
 	dir   string
 	log   *slog.Logger
 
-	turns chan struct{} // one for each index that arrives
+	turns turns
 
 	unanswered atomic.Int64
 
@@ -100,7 +100,8 @@ type Resolver struct {
 	held    sync.Mutex // guards what follows, and the statements on disk
 	uses    map[string]*use
 	leaving map[chunk.ID]bool // trees that are being removed
-	left    *sync.Cond        // one of them is gone
+	writing map[string]bool   // chains whose statement is being written
+	left    *sync.Cond        // one of these has ended
 }
 
 // New returns a resolver with the statements that are below root. Those that no
@@ -112,7 +113,7 @@ func New(root string, h Hub, trees Trees, keys *Keys, log *slog.Logger) (*Resolv
 	}
 	r := &Resolver{hub: h, trees: trees, keys: keys, dir: dir, log: log,
 		links: map[string]link{}, asking: map[string]chan struct{}{}, fetches: map[chunk.ID]*fetch{},
-		turns: make(chan struct{}, maxFetches), uses: map[string]*use{}, leaving: map[chunk.ID]bool{}}
+		turns: newTurns(), uses: map[string]*use{}, leaving: map[chunk.ID]bool{}, writing: map[string]bool{}}
 	r.left = sync.NewCond(&r.held)
 	return r, r.load()
 }

@@ -1,7 +1,6 @@
 package chain
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,32 +26,38 @@ const (
 	// An index that was cut off is asked for maxAttempts times, again after againAfter.
 	maxAttempts = 4
 	againAfter  = time.Second
-	// maxFetches bounds the indexes that arrive at once: each takes several
-	// megabytes to decompress, and few of them fill the link.
-	maxFetches = 4
 )
 
 // fetch is a tree on its way here, for all who wait for it.
 type fetch struct {
-	begun chan struct{} // closed when the index is arriving
-	done  chan struct{} // closed when err is set
-	err   error
+	resolver *Resolver
+	tree     chunk.ID
+	left     chan struct{} // closed when nobody waits for it any more before its turn came
+	begun    chan struct{} // closed when the index is arriving
+	done     chan struct{} // closed when err is set
+	err      error
+
+	// Resolver.mu guards what follows.
+	waiters int  // that were not cancelled
+	turn    bool // it had its turn: it goes on, whoever is cancelled
 }
 
-// fetch starts to bring a chain's tree here, or joins who did. committed says that
-// the pull cannot go on without it, and waits for a silent hub as well; who joins lives
-// with what the first said. It holds the chain while it lasts, and the tree stays for a
+// fetch starts or joins the fetch of a chain's tree; the caller waits for it.
+// committed says that the pull cannot go on without it, and waits for a silent hub as well; who
+// joins lives with what the first said. It holds the chain while it lasts, and the tree stays for a
 // while after that even if nobody holds it: the pull that it is for claims the chain
 // last.
 func (r *Resolver) fetch(s *index.Statement, committed bool) *fetch {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if f := r.fetches[s.Tree]; f != nil {
-		return f
+	f := r.fetches[s.Tree]
+	if f == nil {
+		f = &fetch{resolver: r, tree: s.Tree,
+			left: make(chan struct{}), begun: make(chan struct{}), done: make(chan struct{})}
+		r.fetches[s.Tree] = f
+		go r.run(f, s, committed)
 	}
-	f := &fetch{begun: make(chan struct{}), done: make(chan struct{})}
-	r.fetches[s.Tree] = f
-	go r.run(f, s, committed)
+	f.waiters++
 	return f
 }
 
@@ -64,28 +69,67 @@ func (r *Resolver) ensure(ctx context.Context, s *index.Statement, committed boo
 	return r.fetch(s, committed).wait(ctx)
 }
 
+// errLeft is why a fetch ended that nobody waits for.
+var errLeft = errors.New("nobody waits for the index any more")
+
 func (r *Resolver) run(f *fetch, s *index.Statement, committed bool) {
 	r.Hold(s.Chain)
-	// The time that the hub has begins when it is this fetch's turn.
-	r.turns <- struct{}{}
-	err := r.keep(s)
-	var silence error
-	if !committed {
-		silence = r.silenceNow()
-	}
-	if err == nil && silence == nil {
-		err = r.bring(f, s, committed)
-	}
-	<-r.turns
+	failed, err := r.inTurn(f, s, committed)
 	r.dropLater(s.Chain) // who waits has a hold
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err != nil {
+	if failed {
 		r.fail(err)
 	}
-	f.err = cmp.Or(err, silence)
-	delete(r.fetches, s.Tree)
+	f.err = err
+	if r.fetches[s.Tree] == f {
+		delete(r.fetches, s.Tree)
+	}
 	close(f.done)
+}
+
+// inTurn brings the tree when it is the fetch's turn. failed says that it was tried: pulls go on
+// without the hub for a while.
+func (r *Resolver) inTurn(f *fetch, s *index.Statement, committed bool) (failed bool, err error) {
+	end, ok := r.turns.take(f.left)
+	if !ok {
+		return false, errLeft
+	}
+	defer end()
+	if !f.begin() {
+		return false, errLeft
+	}
+	// The time that the hub has begins now.
+	if err := r.keep(s); err != nil {
+		return true, err
+	}
+	if !committed {
+		if silence := r.silenceNow(); silence != nil {
+			return false, silence
+		}
+	}
+	err = r.bring(f, s, committed)
+	return err != nil, err
+}
+
+// begin tells whether somebody still waits when it is the fetch's turn.
+func (f *fetch) begin() bool {
+	f.resolver.mu.Lock()
+	defer f.resolver.mu.Unlock()
+	f.turn = f.waiters > 0
+	return f.turn
+}
+
+// leave says that a waiter was cancelled. Before its turn the last one ends the fetch, which nobody
+// joins from then on.
+func (f *fetch) leave() {
+	r := f.resolver
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if f.waiters--; f.waiters == 0 && !f.turn {
+		delete(r.fetches, f.tree)
+		close(f.left)
+	}
 }
 
 // silenceNow says why a pull that can go on without a hub need not ask it now: it
@@ -163,6 +207,7 @@ func (f *fetch) wait(ctx context.Context) error {
 	case <-f.done:
 		return f.err
 	case <-ctx.Done():
+		f.leave()
 		return context.Cause(ctx)
 	}
 }
@@ -173,6 +218,7 @@ func (f *fetch) waitBegun(ctx context.Context) error {
 	case <-f.begun:
 	case <-f.done:
 	case <-ctx.Done():
+		f.leave()
 		return context.Cause(ctx)
 	}
 	select {

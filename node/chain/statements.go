@@ -57,8 +57,8 @@ func (r *Resolver) read(chain string) (*index.Statement, error) {
 	return &s, s.Verify(chain, r.keys.pinned())
 }
 
-// keep puts a verified statement on disk and into memory. Its tree cannot go from
-// then on, or is gone before keep returns.
+// keep puts a verified statement on disk and into memory, for a caller that holds its chain. Its
+// tree cannot go from then on, or is gone before keep returns.
 func (r *Resolver) keep(s *index.Statement) error {
 	path := r.path(s.Chain)
 	if path == "" {
@@ -70,17 +70,25 @@ func (r *Resolver) keep(s *index.Statement) error {
 	}
 	r.held.Lock()
 	defer r.held.Unlock()
-	for r.leaving[s.Tree] {
+	for r.leaving[s.Tree] || r.writing[s.Chain] {
 		r.left.Wait()
 	}
-	u := r.use(s.Chain)
-	if u.statement != nil && u.statement.Tree == s.Tree {
+	if u := r.use(s.Chain); u.statement != nil && u.statement.Tree == s.Tree {
 		return nil
 	}
-	if err := state.Replace(path, b); err != nil {
+	r.writing[s.Chain] = true
+	r.held.Unlock()
+	err = state.Replace(path, b)
+	r.held.Lock()
+	for r.leaving[s.Tree] { // since
+		r.left.Wait()
+	}
+	delete(r.writing, s.Chain)
+	r.left.Broadcast()
+	if err != nil {
 		return fmt.Errorf("keep the statement of chain %s: %w", s.Chain, err)
 	}
-	u.statement = s
+	r.use(s.Chain).statement = s
 	return nil
 }
 

@@ -20,17 +20,28 @@ const maxAgain = 16
 // mount keeps it. A tree that is not mounted is left so. In any case its mounts read the
 // device and not a local one until Unwatch, which undoes MountAgain.
 func (t *Trees) MountAgain(ctx context.Context, tree chunk.ID) error {
-	defer t.lock(tree)()
+	if err := t.useWhole(ctx, tree, func() error { return t.mountAgain(ctx, tree) }); err != nil {
+		return fmt.Errorf("mount tree %s once more: %w", tree.Short(), err)
+	}
+	return nil
+}
+
+func (t *Trees) mountAgain(ctx context.Context, tree chunk.ID) error {
+	unlock, err := t.locks.lockOrCancel(ctx, tree)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	t.watch(tree, true)
 	m := t.get(tree)
 	if m == nil || !t.isMounted(m) {
 		return nil
 	}
 	if m.again >= maxAgain {
-		return fmt.Errorf("tree %s was mounted %d times: remove its containers and images, or start the node again, first", tree.Short(), maxAgain)
+		return fmt.Errorf("it was mounted %d times: remove its containers and images, or start the node again, first", maxAgain)
 	}
 	if err := t.mount(ctx, tree); err != nil {
-		return fmt.Errorf("mount tree %s once more: %w", tree.Short(), err)
+		return err
 	}
 	m.again++
 	return nil
@@ -39,7 +50,7 @@ func (t *Trees) MountAgain(ctx context.Context, tree chunk.ID) error {
 // Unwatch says that what MountAgain was called for, well or not, is over: mounts may
 // read the tree's local device again.
 func (t *Trees) Unwatch(tree chunk.ID) {
-	defer t.lock(tree)()
+	defer t.locks.lock(tree)()
 	t.watch(tree, false)
 }
 
@@ -55,7 +66,7 @@ func (t *Trees) watch(tree chunk.ID, watched bool) {
 
 // Starts says that a container is about to start on a tree that is mounted.
 func (t *Trees) Starts(tree chunk.ID) {
-	defer t.lock(tree)()
+	defer t.locks.lock(tree)()
 	if m := t.get(tree); m != nil && m.fresh && m.device.Unread() {
 		t.recorder.Starts(tree, m.device)
 	}

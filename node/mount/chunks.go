@@ -16,14 +16,7 @@ import (
 // of its device; for one that several files have, several times. A damaged index is
 // fetched once more, and fn called from the start again.
 func (t *Trees) Chunks(ctx context.Context, tree chunk.ID, fn func(chunk.Ref)) error {
-	err := t.chunks(ctx, tree, fn)
-	if isDamage(err) && t.Has(tree) {
-		t.log.Warn("an index is damaged on the disk, and fetched once more", "tree", tree.Short(), "cause", err)
-		if failed := t.renew(ctx, tree); failed != nil {
-			return errors.Join(err, failed)
-		}
-		err = t.chunks(ctx, tree, fn)
-	}
+	err := t.useWhole(ctx, tree, func() error { return damaged(t.chunks(ctx, tree, fn)) })
 	if err != nil {
 		return fmt.Errorf("list the chunks of tree %s: %w", tree.Short(), err)
 	}

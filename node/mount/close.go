@@ -50,11 +50,11 @@ func (t *Trees) Close() {
 
 // unmountIdle unmounts a tree, unless it is busy just now.
 func (t *Trees) unmountIdle(tree chunk.ID) (done bool) {
-	busy := t.turn(tree)
-	if !busy.TryLock() {
+	unlock, free := t.locks.tryLock(tree)
+	if !free {
 		return false
 	}
-	defer busy.Unlock()
+	defer unlock()
 	if t.server.Busy(tree) {
 		return false
 	}

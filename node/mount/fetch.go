@@ -2,17 +2,17 @@ package mount
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"lighter/format/chunk"
 	"lighter/format/index"
-	"lighter/node/state"
 )
 
 // Source is where indexes come from (a hub).
@@ -32,9 +32,6 @@ const (
 	// hintTimeout is how long a verified index waits for its locations, which
 	// are a hint and no more.
 	hintTimeout = 2 * time.Second
-	// maxLocations bounds the locations of one tree, in bytes, until its index
-	// has said how many there are: 8 for each of 100 million extents.
-	maxLocations = 800 << 20
 )
 
 // Ensure makes sure that the tree's index is on this machine, verified and
@@ -47,42 +44,49 @@ func (t *Trees) Ensure(ctx context.Context, tree chunk.ID, begun func()) error {
 		t.refreshForStart(tree)
 		return nil
 	}
-	err := t.fetch(ctx, tree, func() error {
-		if t.Has(tree) {
-			return nil
-		}
-		return t.download(ctx, tree, begun)
-	})
+	err := t.fetch(ctx, tree, true, begun)
 	if err == nil {
 		t.begin(tree)
 	}
 	return err
 }
 
-// renew fetches a tree's index once more.
+// renew fetches the index of a tree that is here once more.
 func (t *Trees) renew(ctx context.Context, tree chunk.ID) error {
-	return t.fetch(ctx, tree, func() error { return t.download(ctx, tree, func() {}) })
+	return t.fetch(ctx, tree, false, func() {})
 }
 
-// fetch calls download, once at a time for each tree: who comes second gets the
-// first one's answer.
-func (t *Trees) fetch(ctx context.Context, tree chunk.ID, download func() error) error {
-	done := t.fetches.DoChan(tree.String(), func() (any, error) { return nil, download() })
-	var err error
-	select {
-	case result := <-done:
-		err = result.Err
-	case <-ctx.Done():
-		err = context.Cause(ctx)
+// damagedError says that a tree's index is damaged on the disk.
+type damagedError struct{ error }
+
+func (e damagedError) Unwrap() error { return e.error }
+
+// damaged makes an error of reading an index a damagedError if the files are to blame.
+func damaged(err error) error {
+	if isDamage(err) {
+		return damagedError{err}
 	}
-	if err != nil {
-		return fmt.Errorf("fetch index %s: %w", tree.Short(), err)
-	}
-	return nil
+	return err
 }
 
-func (t *Trees) download(ctx context.Context, tree chunk.ID, begun func()) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+// useWhole calls use, which needs an index that is not damaged. Where it fails with a damagedError,
+// the index is fetched once more and use called again. use takes the tree's lock itself, which is
+// not held while the index is fetched.
+func (t *Trees) useWhole(ctx context.Context, tree chunk.ID, use func() error) error {
+	err := use()
+	if !errors.As(err, new(damagedError)) || !t.Has(tree) {
+		return err
+	}
+	t.log.Warn("an index is damaged on the disk, and fetched once more", "tree", tree.Short(), "cause", err)
+	if failed := t.renew(ctx, tree); failed != nil {
+		return errors.Join(err, failed)
+	}
+	return use()
+}
+
+// download fetches an index aside, then publishes it.
+func (t *Trees) download(f *fetch, tree chunk.ID) (err error) {
+	ctx, cancel := context.WithTimeout(f.ctx, fetchTimeout)
 	defer cancel()
 	fresh := t.aside(newPrefix, tree)
 	defer func() {
@@ -96,36 +100,39 @@ func (t *Trees) download(ctx context.Context, tree chunk.ID, begun func()) (err 
 	if err := os.Mkdir(fresh, 0o700); err != nil {
 		return err
 	}
-	if err := t.fetchParts(ctx, tree, fresh, begun); err != nil {
+	if err := t.fetchParts(ctx, tree, fresh, sync.OnceFunc(func() { close(f.begun) })); err != nil {
 		return err
 	}
-	// What was there was damaged.
-	if err := state.Discard(t.dir(tree), t.aside(oldPrefix, tree)); err != nil {
-		return err
-	}
-	t.forgetLocal(tree)
-	return state.Publish(fresh, t.dir(tree))
+	return t.publish(f, tree, fresh)
 }
 
 // fetchParts fetches the index and, beside it, the locations. Only the index
-// must come.
+// must come. The locations are asked for at once, and read when the index's header was verified,
+// which bounds them.
 func (t *Trees) fetchParts(ctx context.Context, tree chunk.ID, dir string, begun func()) error {
 	hint, giveUp := context.WithCancel(ctx)
 	defer giveUp()
+	var header index.Header
+	verified := make(chan struct{}) // closed when header is set
+	learn := func(h index.Header) { header = h; close(verified) }
+	extents := func() (int64, error) {
+		select {
+		case <-verified:
+			return header.Extents, nil
+		case <-hint.Done():
+			return 0, context.Cause(hint)
+		}
+	}
 	arrived := make(chan error, 1)
 	locations := filepath.Join(dir, "locations")
-	go func() { arrived <- t.fetchLocations(hint, tree, chunk.ID{}, locations, -1) }()
-	header, err := t.fetchIndex(ctx, tree, dir, begun)
-	if err != nil {
+	go func() { arrived <- t.fetchLocations(hint, tree, chunk.ID{}, locations, extents) }()
+	if err := t.fetchIndex(ctx, tree, dir, learn, begun); err != nil {
 		giveUp()
 		<-arrived
 		return err
 	}
 	defer time.AfterFunc(hintTimeout, giveUp).Stop()
-	err = <-arrived
-	if err == nil {
-		err = checkLocations(locations, tree, header.Extents)
-	}
+	err := <-arrived
 	if err == nil {
 		return nil
 	}
@@ -133,17 +140,28 @@ func (t *Trees) fetchParts(ctx context.Context, tree chunk.ID, dir string, begun
 	return removeIfThere(locations)
 }
 
-func (t *Trees) fetchIndex(ctx context.Context, tree chunk.ID, dir string, begun func()) (header index.Header, err error) {
+// fetchIndex writes the two parts of an index below dir. It calls learn with the verified header,
+// once, and begun when the first of the rest was verified.
+func (t *Trees) fetchIndex(
+	ctx context.Context, tree chunk.ID, dir string, learn func(index.Header), begun func(),
+) error {
 	extents, metadata := filepath.Join(dir, "map"), filepath.Join(dir, "metadata")
-	err = t.source.Index(ctx, tree, func(plain io.Reader) error {
+	var header index.Header
+	first := sync.OnceFunc(func() { learn(header) }) // other origins have the same
+	err := t.source.Index(ctx, tree, func(plain io.Reader) error {
 		// Of an origin whose index was damaged.
 		if err := errors.Join(removeIfThere(extents), removeIfThere(metadata)); err != nil {
 			return err
 		}
+		var head bytes.Buffer
+		var err error
+		if header, err = index.ReceiveHeader(io.TeeReader(plain, &head), tree); err != nil {
+			return err
+		}
+		first()
 		return writeSynced(extents, func(extents io.Writer) error {
 			return writeSynced(metadata, func(metadata io.Writer) error {
-				// The first thing that is written was verified.
-				header, err = index.Receive(plain, tree, writerFunc(func(b []byte) (int, error) {
+				_, err := index.Receive(io.MultiReader(&head, plain), tree, writerFunc(func(b []byte) (int, error) {
 					begun()
 					return extents.Write(b)
 				}), metadata)
@@ -154,7 +172,7 @@ func (t *Trees) fetchIndex(ctx context.Context, tree chunk.ID, dir string, begun
 	if err == nil {
 		err = checkMetadata(ctx, metadata, header)
 	}
-	return header, err
+	return err
 }
 
 // checkMetadata looks at what the kernel will be given, before it is.
@@ -171,26 +189,28 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
-// fetchLocations writes the locations of a tree, which has that many extents (-1: not
-// known yet), to a file and syncs it, unless it learns that they are those whose
-// SHA-256 is have.
-func (t *Trees) fetchLocations(ctx context.Context, tree, have chunk.ID, path string, extents int64) error {
-	limit := int64(maxLocations)
-	if extents >= 0 {
-		limit = index.MaxLocations(extents)
-	}
+// fetchLocations writes the locations of a tree to a file and syncs it, unless it learns that they
+// are those whose SHA-256 is have. extents waits for the number of the tree's extents: before
+// that is known nothing is read.
+func (t *Trees) fetchLocations(
+	ctx context.Context, tree, have chunk.ID, path string, extents func() (int64, error),
+) error {
 	return t.source.Locations(ctx, tree, have, func(plain io.Reader) error {
+		n, err := extents()
+		if err != nil {
+			return err
+		}
 		if err := removeIfThere(path); err != nil {
 			return err
 		}
-		err := writeSynced(path, func(w io.Writer) error {
-			_, err := io.Copy(w, io.LimitReader(plain, limit))
+		err = writeSynced(path, func(w io.Writer) error {
+			_, err := io.Copy(w, io.LimitReader(plain, index.MaxLocations(n)))
 			return err
 		})
 		if err != nil {
 			return err
 		}
-		if err := checkLocations(path, tree, extents); err != nil { // another origin may have right ones
+		if err := checkLocations(path, tree, n); err != nil { // another origin may have right ones
 			return &chunk.InvalidError{What: "the locations of tree " + tree.Short(), Err: err}
 		}
 		return nil

@@ -331,3 +331,48 @@ func TestLocationsOfAnotherOrigin(t *testing.T) {
 		t.Errorf("files %q", got)
 	}
 }
+
+// zeros is an endless stream that counts what is read of it.
+type zeros struct{ read atomic.Int64 }
+
+func (z *zeros) Read(b []byte) (int, error) {
+	clear(b)
+	z.read.Add(int64(len(b)))
+	return len(b), nil
+}
+
+// What comes as locations is read when the index's header has come and was verified, and no more
+// of it than the locations of so many extents may have.
+func TestLocationsAreBoundedByTheHeader(t *testing.T) {
+	for name, c := range map[string]struct {
+		hold int64 // what comes of the index; 0: all
+		most int64 // what is read as locations
+	}{
+		"no header":          {255, 0},
+		"header and no more": {256, index.MaxLocations(100)},
+		"index":              {0, index.MaxLocations(100)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, endless := newHub(t), &zeros{}
+			h.hold, h.locations, h.moreHints = c.hold, nil, endless
+			trees := openTrees(t, h)
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				err := trees.Ensure(ctx, h.tree, func() {})
+				synctest.Wait()
+				if (err == nil) != (c.hold == 0) {
+					t.Error(err)
+				}
+			})
+			if n := endless.read.Load(); n > c.most {
+				t.Errorf("%d bytes were read, want %d at most", n, c.most)
+			}
+			for _, name := range files(t, trees) {
+				if strings.HasSuffix(name, "locations") {
+					t.Errorf("they stay: %s", name)
+				}
+			}
+		})
+	}
+}

@@ -153,7 +153,7 @@ func (t *Trees) makeLocal(ctx context.Context, tree chunk.ID) (err error) {
 
 // publishLocal gives a local device its name.
 func (t *Trees) publishLocal(tree chunk.ID, fresh string, size int64) error {
-	defer t.lock(tree)() // it may be removed, or fetched anew
+	defer t.locks.lock(tree)() // it may be removed, or fetched anew
 	if err := os.Link(t.metadata(tree), filepath.Join(fresh, "metadata")); err != nil {
 		return err
 	}
@@ -190,7 +190,7 @@ func (t *Trees) dropLocal(tree chunk.ID) (freed int64, err error) {
 // DropLocal removes the local device of a tree if it has one that is not mounted, and
 // returns what that freed.
 func (t *Trees) DropLocal(tree chunk.ID) (freed int64) {
-	defer t.lock(tree)()
+	defer t.locks.lock(tree)()
 	return t.dropUnused(tree)
 }
 
@@ -213,12 +213,12 @@ func (t *Trees) yieldLocal() int64 {
 	all := slices.Collect(maps.Keys(t.locals.bytes))
 	t.mu.Unlock()
 	for _, tree := range all {
-		busy := t.turn(tree)
-		if !busy.TryLock() {
+		unlock, free := t.locks.tryLock(tree)
+		if !free {
 			continue
 		}
 		freed := t.dropUnused(tree)
-		busy.Unlock()
+		unlock()
 		if freed > 0 {
 			t.log.Info("a local device went, as room is needed", "tree", tree.Short(), "bytes", freed)
 			return freed

@@ -22,25 +22,29 @@ import (
 // is the same as once. It touches the network only if the tree's index is
 // damaged.
 func (t *Trees) Mount(ctx context.Context, tree chunk.ID) (string, error) {
-	defer t.lock(tree)()
-	if m := t.get(tree); m == nil || !t.isMounted(m) || t.isStale(tree, m) {
-		if err := t.mount(ctx, tree); err != nil {
-			return "", fmt.Errorf("mount tree %s: %w", tree.Short(), err)
-		}
-	} else if !t.isLocal(m) {
-		m.device.Begin() // of what was here something may have been evicted
+	err := t.useWhole(ctx, tree, func() error { return t.mountIfNeedBe(ctx, tree) })
+	if err != nil {
+		return "", fmt.Errorf("mount tree %s: %w", tree.Short(), err)
 	}
 	t.refreshForStart(tree)
 	return t.point(tree), nil
 }
 
-func (t *Trees) lock(tree chunk.ID) (unlock func()) {
-	busy := t.turn(tree)
-	busy.Lock()
-	return busy.Unlock
+func (t *Trees) mountIfNeedBe(ctx context.Context, tree chunk.ID) error {
+	unlock, err := t.locks.lockOrCancel(ctx, tree)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	m := t.get(tree)
+	if m == nil || !t.isMounted(m) || t.isStale(tree, m) {
+		return t.mount(ctx, tree)
+	}
+	if !t.isLocal(m) {
+		m.device.Begin() // of what was here something may have been evicted
+	}
+	return nil
 }
-
-func (t *Trees) turn(tree chunk.ID) *sync.Mutex { return &t.busy[int(tree[0])%len(t.busy)] }
 
 func (t *Trees) get(tree chunk.ID) *served {
 	t.mu.Lock()
@@ -60,6 +64,7 @@ func (t *Trees) setMounted(m *served, mounted bool, mode Mode, local bool) {
 	m.mounted, m.mode, m.local = mounted, mode, local
 }
 
+// mount mounts a tree, whose lock the caller holds.
 func (t *Trees) mount(ctx context.Context, tree chunk.ID) error {
 	if err := t.Mountable(); err != nil {
 		return err
@@ -131,17 +136,10 @@ func mountOver(mount func(metadata, device, dir string) (Mode, error), metadata,
 }
 
 // openVerified opens a tree that will be mounted. An index that is damaged on
-// the disk is fetched once more.
+// the disk is a damagedError.
 func (t *Trees) openVerified(ctx context.Context, tree chunk.ID) (*served, error) {
 	m, err := t.tryOpen(ctx, tree)
-	if !isDamage(err) {
-		return m, err
-	}
-	t.log.Warn("an index is damaged on the disk, and fetched once more", "tree", tree.Short(), "cause", err)
-	if failed := t.renew(ctx, tree); failed != nil {
-		return nil, errors.Join(err, failed)
-	}
-	return t.tryOpen(ctx, tree)
+	return m, damaged(err)
 }
 
 func (t *Trees) tryOpen(ctx context.Context, tree chunk.ID) (*served, error) {
@@ -248,7 +246,7 @@ func verifyMetadata(ctx context.Context, path string, h index.Header, rate int64
 // kernel, but its faults are no longer answered; so the caller makes sure that
 // there are none.
 func (t *Trees) Unmount(tree chunk.ID) error {
-	defer t.lock(tree)()
+	defer t.locks.lock(tree)()
 	return t.unmount(tree)
 }
 

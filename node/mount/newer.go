@@ -27,7 +27,8 @@ const (
 // newer fetches locations of trees that are here already, because the hub may have
 // better ones.
 type newer struct {
-	lanes [locateTogether]chan struct{} // of each tree one, so that nothing is fetched twice at a time
+	locks locks         // held while a tree's locations are fetched, so that nothing is fetched twice at a time
+	turns chan struct{} // holds a value for each tree whose locations are fetched
 	ctx   context.Context
 	stop  context.CancelFunc
 	work  sync.WaitGroup
@@ -38,11 +39,8 @@ type newer struct {
 }
 
 func newNewer() *newer {
-	n := &newer{tried: map[chunk.ID]chan struct{}{}}
+	n := &newer{locks: newLocks(), turns: make(chan struct{}, locateTogether), tried: map[chunk.ID]chan struct{}{}}
 	n.ctx, n.stop = context.WithCancel(context.Background())
-	for i := range n.lanes {
-		n.lanes[i] = make(chan struct{}, 1)
-	}
 	return n
 }
 
@@ -144,10 +142,14 @@ func isOld(path string) (bool, error) {
 // update fetches the locations of a tree that is here, verifies them as far as they can
 // be, and puts them on the disk, if they are others than those that are there.
 func (t *Trees) update(ctx context.Context, tree chunk.ID, extents int64) (changed bool, err error) {
-	lane := t.newer.lanes[int(tree[0])%locateTogether]
+	unlock, err := t.newer.locks.lockOrCancel(ctx, tree)
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
 	select {
-	case lane <- struct{}{}:
-		defer func() { <-lane }()
+	case t.newer.turns <- struct{}{}:
+		defer func() { <-t.newer.turns }()
 	case <-ctx.Done():
 		return false, context.Cause(ctx)
 	}
@@ -167,7 +169,8 @@ func (t *Trees) update(ctx context.Context, tree chunk.ID, extents int64) (chang
 	if err != nil {
 		have = chunk.ID{} // missing, or damaged: anything is better
 	}
-	if err := t.fetchLocations(ctx, tree, have, fresh, extents); err != nil {
+	known := func() (int64, error) { return extents, nil }
+	if err := t.fetchLocations(ctx, tree, have, fresh, known); err != nil {
 		return false, err
 	}
 	came, err := sumOf(fresh)

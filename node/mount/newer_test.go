@@ -293,3 +293,37 @@ func TestFewAreRefreshedTogether(t *testing.T) {
 		}
 	})
 }
+
+// Locations that come slowly delay nobody but the readers of their own tree.
+func TestSlowLocationsDelayNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := newHub(t)
+		other := likeTree(t, slow.tree)
+		trees := openTrees(t, slow)
+		for _, h := range []*fakeHub{slow, other} {
+			trees.source = h
+			if err := trees.Ensure(t.Context(), h.tree, func() {}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		stuck := make(chan error, 1)
+		slow.hintStalls = true
+		trees.source = slow
+		go func() {
+			_, err := trees.update(ctx, slow.tree, 100)
+			stuck <- err
+		}()
+		synctest.Wait()
+		trees.source = other
+		other.relocated("elsewhere")
+		begin := time.Now() // by the clock of the test
+		if changed, err := trees.update(t.Context(), other.tree, 100); !changed || err != nil || time.Since(begin) > 0 {
+			t.Errorf("after %s: changed %v, %v", time.Since(begin), changed, err)
+		}
+		cancel()
+		if err := <-stuck; err == nil {
+			t.Error("locations came that were held back")
+		}
+	})
+}

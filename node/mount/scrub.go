@@ -47,7 +47,7 @@ func (t *Trees) Scrub(ctx context.Context, rate int64) (damaged int, err error) 
 // found remembers that a tree is damaged, unless it went, or was fetched anew,
 // meanwhile.
 func (t *Trees) found(tree chunk.ID, m *served, cause error) bool {
-	defer t.lock(tree)()
+	defer t.locks.lock(tree)()
 	if t.get(tree) != m || errors.Is(cause, os.ErrNotExist) {
 		return false
 	}
@@ -74,7 +74,7 @@ func (t *Trees) scrubLocal(ctx context.Context, tree chunk.ID, rate int64) (dama
 	if ctx.Err() != nil || !isDamage(cause) {
 		return 0, cause
 	}
-	defer t.lock(tree)()
+	defer t.locks.lock(tree)()
 	if _, ok := t.HasLocal(tree); !ok {
 		return 0, nil // it went meanwhile
 	}

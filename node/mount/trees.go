@@ -13,7 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/singleflight"
 	"golang.org/x/sys/unix"
 
 	"lighter/format/chunk"
@@ -33,11 +32,7 @@ type Trees struct {
 	log      *slog.Logger
 	kernel   kernel
 	pages    *index.Pages // of all extent maps
-	fetches  singleflight.Group
-
-	// busy serialises mounting, unmounting and removing of one tree; a few
-	// trees share a lock, which costs them nothing but time.
-	busy [64]sync.Mutex
+	locks    locks        // held to mount, unmount, publish or remove a tree, and never over the network
 
 	newer *newer
 
@@ -46,6 +41,7 @@ type Trees struct {
 
 	mu      sync.Mutex // guards what follows, and what is of the mount in each that is served
 	served  map[chunk.ID]*served
+	fetches map[chunk.ID]*fetch
 	early   []early            // the first has waited longest
 	ended   bool               // nothing is fetched for starts any more
 	watched map[chunk.ID]bool  // trees of which somebody wants to see what is read: mounts do without the local device
@@ -117,6 +113,7 @@ func Prepare(root string) error {
 // root is absolute and has no symbolic links.
 func Open(root string, mode Mode, source Source, server *device.Server, ahead *device.Ahead, recorder *record.Recorder, log *slog.Logger) *Trees {
 	return &Trees{root: root, source: source, server: server, ahead: ahead, recorder: recorder, log: log, pages: index.NewPages(cachedPages),
+		locks: newLocks(), fetches: map[chunk.ID]*fetch{},
 		newer: newNewer(), kernel: kernel{mode, unix.Mount}, served: map[chunk.ID]*served{}, watched: map[chunk.ID]bool{}, lost: map[chunk.ID]error{},
 		locals: locals{making: make(chan struct{}, 1), bytes: map[chunk.ID]int64{}}}
 }
@@ -177,7 +174,7 @@ func (t *Trees) List() ([]chunk.ID, error) {
 
 // Remove unmounts a tree and removes its index.
 func (t *Trees) Remove(tree chunk.ID) error {
-	defer t.lock(tree)()
+	defer t.locks.lock(tree)()
 	if err := t.unmount(tree); err != nil {
 		return err
 	}

@@ -2,6 +2,8 @@ package hub
 
 import (
 	"bytes"
+	"crypto/ed25519"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,92 +12,107 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"lighter/format/index"
 )
 
 // files is a directory that holds what a hub serves, below the paths of its
-// URLs. A name is there with the whole of its contents, or not at all.
-type files struct{ dir string }
+// URLs. A name is there with the whole of its contents, or not at all. Nothing is read or written
+// outside of the directory, whatever the paths and links.
+type files struct {
+	dir  string
+	root *os.Root
+}
 
 // aside is where files are written before they get their names.
 const aside = ".new"
 
-func (f files) path(url string) string { return filepath.Join(f.dir, filepath.FromSlash(url)) }
+// path returns where below the directory a URL's file is.
+func path(url string) string { return filepath.FromSlash(strings.TrimPrefix(url, "/")) }
 
-// lock keeps others from writing, and removes what a crash left, until unlock is
-// called.
-func (f files) lock() (unlock func(), err error) {
-	if err := os.MkdirAll(f.dir, 0o755); err != nil {
-		return nil, fmt.Errorf("write to the mirror: %w", err)
+// openFiles opens a directory, which is made if need be, keeps others from writing there, and
+// removes what a crash left, until close is called.
+func openFiles(dir string) (f files, close func(), err error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return f, nil, fmt.Errorf("write to the mirror: %w", err)
 	}
-	dir, err := os.Open(f.dir)
+	f.dir = dir
+	if f.root, err = os.OpenRoot(dir); err != nil {
+		return f, nil, fmt.Errorf("write to the mirror: %w", err)
+	}
+	locked, err := f.root.Open(".")
 	if err != nil {
-		return nil, fmt.Errorf("write to the mirror: %w", err)
+		return f, nil, errors.Join(fmt.Errorf("write to the mirror: %w", err), f.root.Close())
 	}
-	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil, errors.Join(fmt.Errorf("another lighter mirror writes to %s", f.dir), dir.Close())
+	close = func() {
+		_ = f.root.RemoveAll(aside) // or next time
+		_ = errors.Join(locked.Close(), f.root.Close())
 	}
-	if err := os.RemoveAll(f.path(aside)); err != nil {
-		return nil, errors.Join(fmt.Errorf("write to the mirror: %w", err), dir.Close())
+	if err := unix.Flock(int(locked.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return f, nil, errors.Join(fmt.Errorf("another lighter mirror writes to %s", dir), locked.Close(), f.root.Close())
 	}
-	return func() {
-		_ = os.RemoveAll(f.path(aside)) // or next time
-		dir.Close()
-	}, nil
+	if err := f.root.RemoveAll(aside); err != nil {
+		close()
+		return f, nil, fmt.Errorf("write to the mirror: %w", err)
+	}
+	return f, close, nil
 }
 
 func (f files) has(url string) bool {
-	_, err := os.Stat(f.path(url))
+	_, err := f.root.Stat(path(url))
 	return err == nil
 }
 
 // pending is a file that has no name yet.
 type pending struct {
 	*os.File
+	name  string // below aside
 	files files
 	done  bool
 }
 
-// create begins a file. publish or discard ends it.
+// create begins a file, which can be read too. publish or discard ends it.
 func (f files) create() (*pending, error) {
-	dir := f.path(aside)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := f.root.MkdirAll(aside, 0o755); err != nil {
 		return nil, fmt.Errorf("write to the mirror: %w", err)
 	}
-	file, err := os.CreateTemp(dir, "")
+	name := filepath.Join(aside, rand.Text())
+	file, err := f.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("write to the mirror: %w", err)
 	}
-	return &pending{File: file, files: f}, nil
+	return &pending{File: file, name: name, files: f}, nil
 }
 
 // publish gives the file its name, once it is on the disk, for all to read.
 func (p *pending) publish(url string) error {
-	path := p.files.path(url)
+	root, name := p.files.root, path(url)
 	p.done = true
 	err := errors.Join(p.Chmod(0o644), p.Sync(), p.Close())
 	if err == nil {
-		err = os.MkdirAll(filepath.Dir(path), 0o755)
+		err = root.MkdirAll(filepath.Dir(name), 0o755)
 	}
 	if err == nil {
-		err = os.Rename(p.Name(), path)
+		err = root.Rename(p.name, name)
 	}
 	if err != nil {
-		return fmt.Errorf("write to the mirror: %w", errors.Join(err, os.Remove(p.Name())))
+		return fmt.Errorf("write to the mirror: %w", errors.Join(err, root.Remove(p.name)))
 	}
-	return syncDir(filepath.Dir(path))
+	return p.files.syncDir(filepath.Dir(name))
 }
 
 // discard removes the file unless it was published.
 func (p *pending) discard() {
 	if !p.done {
-		_ = errors.Join(p.Close(), os.Remove(p.Name())) // it is nobody's
+		_ = errors.Join(p.Close(), p.files.root.Remove(p.name)) // it is nobody's
 	}
 }
 
-func syncDir(path string) error {
-	dir, err := os.Open(path)
+func (f files) syncDir(name string) error {
+	dir, err := f.root.Open(name)
 	if err != nil {
 		return err
 	}
@@ -104,7 +121,7 @@ func syncDir(path string) error {
 
 // write writes a file, unless it is there with the same contents.
 func (f files) write(url string, b []byte) error {
-	if old, err := os.ReadFile(f.path(url)); err == nil && bytes.Equal(old, b) {
+	if old, err := f.root.ReadFile(path(url)); err == nil && bytes.Equal(old, b) {
 		return nil
 	}
 	file, err := f.create()
@@ -124,6 +141,23 @@ func (f files) writeJSON(url string, value any) error {
 		return err
 	}
 	return f.write(url, append(b, '\n'))
+}
+
+// key returns the key that is there, or nil.
+func (f files) key(scope string) (ed25519.PublicKey, error) {
+	name := path(keyPath(scope))
+	b, err := f.root.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var key ed25519.PublicKey
+	if err == nil {
+		key, err = index.ParseKey(strings.TrimSpace(string(b)))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the mirror's key (%s): %w", filepath.Join(f.dir, name), err)
+	}
+	return key, nil
 }
 
 // addChains adds the chains of an image, the lowest first, to those that are
@@ -170,17 +204,18 @@ func chainsAbove(chain string, on map[string][]Link) (all []Link) {
 // chains reads the chains that are there.
 func (f files) chains(scope string) (map[string]Link, error) {
 	known := map[string]Link{}
-	err := filepath.WalkDir(f.path(chainPath(scope, "")), func(path string, entry fs.DirEntry, err error) error {
+	top := strings.TrimSuffix(path(chainPath(scope, "")), "/")
+	err := fs.WalkDir(f.root.FS(), top, func(name string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}
 		var answer Chain
-		b, err := os.ReadFile(path)
+		b, err := f.root.ReadFile(name)
 		if err == nil {
 			err = json.Unmarshal(b, &answer)
 		}
 		if err != nil {
-			return fmt.Errorf("read the mirror (%s may be removed): %w", path, err)
+			return fmt.Errorf("read the mirror (%s may be removed): %w", filepath.Join(f.dir, name), err)
 		}
 		known[answer.Chain] = answer.Link
 		return nil

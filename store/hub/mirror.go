@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -35,10 +36,12 @@ const (
 type Mirror struct {
 	client  *Client
 	origins *Origins
+	dir     string
 	files   files
 	tell    func(Progress)
-	key     ed25519.PublicKey
-	chains  map[string]Link // that are there
+	keys    []ed25519.PublicKey // that were given
+	key     ed25519.PublicKey   // the hub's, which is believed
+	chains  map[string]Link     // that are there
 
 	fetched, kept atomic.Int64
 }
@@ -46,31 +49,33 @@ type Mirror struct {
 // Mirrored says what a Mirror has done.
 type Mirrored struct {
 	Images  []string `json:"images"`  // names
+	Key     string   `json:"key"`     // the hub's, as index.FormatKey writes it
 	Trees   int      `json:"trees"`   // of their chains
 	Fetched int64    `json:"fetched"` // units
 	Kept    int64    `json:"kept"`    // units that were there
 	Bytes   int64    `json:"bytes"`   // received: units, indexes, locations
 }
 
-// NewMirror mirrors a hub into a directory, which is made if need be. It reports
-// to tell, one call at a time.
-func NewMirror(client *Client, dir string, tell func(Progress)) *Mirror {
-	return &Mirror{client: client, origins: NewOrigins(slog.New(slog.DiscardHandler), client), files: files{dir}, tell: tell}
+// NewMirror mirrors a hub into a directory, which is made if need be. The hub has to have one of the
+// keys. Without any, its key is learned and kept in the directory with what it signed first, and
+// has to be the same from then on. NewMirror reports to tell, one call at a time.
+func NewMirror(client *Client, dir string, keys []ed25519.PublicKey, tell func(Progress)) *Mirror {
+	origins := NewOrigins(slog.New(slog.DiscardHandler), client)
+	return &Mirror{client: client, origins: origins, dir: dir, keys: keys, tell: tell}
 }
 
 // Copy copies the images of the names, or all that are ready if there are none.
 func (m *Mirror) Copy(ctx context.Context, names []string) (done Mirrored, err error) {
-	unlock, err := m.files.lock()
+	files, unlock, err := openFiles(m.dir)
 	if err != nil {
 		return done, err
 	}
 	defer unlock()
-	if m.key, err = m.client.Key(ctx); err != nil {
+	m.files = files
+	if m.key, err = m.trusted(ctx); err != nil {
 		return done, err
 	}
-	if err := m.files.write(keyPath(m.client.scope), []byte(index.FormatKey(m.key)+"\n")); err != nil {
-		return done, err
-	}
+	done.Key = index.FormatKey(m.key)
 	if m.chains, err = m.files.chains(m.client.scope); err != nil {
 		return done, err
 	}
@@ -104,6 +109,27 @@ func (m *Mirror) Copy(ctx context.Context, names []string) (done Mirrored, err e
 	return done, nil
 }
 
+// trusted returns the hub's key, if it is to be believed.
+func (m *Mirror) trusted(ctx context.Context) (ed25519.PublicKey, error) {
+	key, err := m.client.Key(ctx)
+	if err != nil {
+		return nil, err
+	}
+	keys := m.keys
+	if len(keys) == 0 {
+		pinned, err := m.files.key(m.client.scope)
+		if pinned == nil {
+			return key, err
+		}
+		keys = []ed25519.PublicKey{pinned}
+	}
+	if !slices.ContainsFunc(keys, func(k ed25519.PublicKey) bool { return k.Equal(key) }) {
+		return nil, fmt.Errorf("hub %s has another key than the pinned one: if the hub's own log has the same, "+
+			"give --hub-key %s; if not, somebody else answers for it", m.client.URL(), index.FormatKey(key))
+	}
+	return key, nil
+}
+
 func (m *Mirror) all(ctx context.Context) (names []string, err error) {
 	images, err := m.client.Images(ctx, "")
 	seen := map[string]bool{}
@@ -119,6 +145,11 @@ func (m *Mirror) all(ctx context.Context) (names []string, err error) {
 // copyImage copies the trees of all chains of an image, as any of them may be
 // mounted: another image may stand on it that no hub knows.
 func (m *Mirror) copyImage(ctx context.Context, image Inspection, trees map[string]bool) error {
+	for _, layer := range image.Layers { // they become names of files
+		if !digestName.MatchString(layer.Chain) || !digestName.MatchString(layer.DiffID) {
+			return fmt.Errorf("the hub names a layer %q and its chain %q: want sha256:HEX", layer.DiffID, layer.Chain)
+		}
+	}
 	var links []Link
 	parent := ""
 	for i, layer := range image.Layers {
@@ -154,17 +185,20 @@ func (m *Mirror) copyTree(ctx context.Context, chain string) (s *index.Statement
 	if err := s.Verify(chain, []ed25519.PublicKey{m.key}); err != nil {
 		return nil, err
 	}
+	if err := m.files.write(keyPath(m.client.scope), []byte(index.FormatKey(m.key)+"\n")); err != nil {
+		return nil, err
+	}
 	stored, err := m.files.create()
 	if err != nil {
 		return nil, err
 	}
 	defer stored.discard()
-	plain, err := os.CreateTemp("", "lighter-map-")
+	plain, err := m.files.create()
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, plain.Close(), os.Remove(plain.Name())) }()
-	if err := m.copyIndex(ctx, s.Tree, stored, plain); err != nil {
+	defer plain.discard()
+	if err := m.copyIndex(ctx, s.Tree, stored, plain.File); err != nil {
 		return nil, err
 	}
 	extents, err := index.OpenMap(plain, s.Tree, index.NewPages(1))
@@ -203,7 +237,8 @@ func restart(file *os.File) error {
 
 // compress writes what read reads of plain, as one zstd stream.
 func compress(w io.Writer, plain io.Reader, read func(plain io.Reader) error) error {
-	z, err := zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedBetterCompression), zstd.WithEncoderConcurrency(1))
+	z, err := zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedBetterCompression),
+		zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(maxWindow))
 	if err != nil {
 		return err
 	}
@@ -219,18 +254,18 @@ func (m *Mirror) copyChunks(ctx context.Context, extents *index.Map) (err error)
 		return err
 	}
 	defer stored.discard()
-	plain, err := os.CreateTemp("", "lighter-locations-")
+	plain, err := m.files.create()
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, plain.Close(), os.Remove(plain.Name())) }()
+	defer plain.discard()
 	err = m.patiently(ctx, func() error {
 		return m.origins.Locations(ctx, tree, chunk.ID{}, func(r io.Reader) error {
-			if err := errors.Join(restart(stored.File), restart(plain)); err != nil {
+			if err := errors.Join(restart(stored.File), restart(plain.File)); err != nil {
 				return err
 			}
 			return compress(stored, r, func(r io.Reader) error {
-				_, err := io.Copy(plain, r)
+				_, err := io.Copy(plain, io.LimitReader(r, index.MaxLocations(extents.Extents)))
 				return err
 			})
 		})

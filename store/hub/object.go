@@ -144,8 +144,9 @@ func (w *watched) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// maxWindow bounds the memory that an index's compression may ask for.
-const maxWindow = 32 << 20
+// maxWindow bounds how far back the compression of indexes and locations looks, in bytes: the
+// memory that it takes to read one. Hubs and mirrors use no wider window.
+const maxWindow = 8 << 20
 
 // compressed is object, of what travels as one zstd stream: take reads plain
 // bytes.

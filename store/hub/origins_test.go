@@ -83,6 +83,32 @@ func TestIndexFromAnotherOrigin(t *testing.T) {
 	}
 }
 
+// A stream whose window is wider than that of any hub's is not decompressed: what decides how much
+// memory that takes is not what an origin says.
+func TestWindowIsBounded(t *testing.T) {
+	for _, window := range []int{8 << 20, 16 << 20} {
+		var stored bytes.Buffer
+		encoder, err := zstd.NewWriter(&stored, zstd.WithWindowSize(window))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = encoder.Write(right)
+		if err := errors.Join(err, encoder.Flush(), encoder.Close()); err != nil { // a flushed stream has the whole window
+			t.Fatal(err)
+		}
+		s := origins(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(stored.Bytes()) })
+		s.last = time.Minute
+		take := func(plain io.Reader) error { return takeRight(-1, plain) }
+		for what, err := range map[string]error{
+			"index": s.Index(t.Context(), chunk.ID{}, take), "locations": s.Locations(t.Context(), chunk.ID{}, chunk.ID{}, take),
+		} {
+			if invalid := errors.As(err, new(*chunk.InvalidError)); invalid != (window > 8<<20) || !invalid && err != nil {
+				t.Errorf("%s with a window of %d bytes: %v", what, window, err)
+			}
+		}
+	}
+}
+
 // One that wants to be left alone is, for a time that is bounded.
 func TestRetryAfter(t *testing.T) {
 	for text, want := range map[string]time.Duration{

@@ -1,0 +1,190 @@
+package hub
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"encoding/json"
+	"io/fs"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/klauspost/compress/zstd"
+
+	"lighter/format/index"
+	"lighter/format/tree"
+)
+
+// fakeHub is a hub with one image of one layer, which holds an empty directory.
+type fakeHub struct {
+	key     ed25519.PrivateKey
+	layer   LayerInfo
+	objects map[string][]byte // by the end of their paths
+}
+
+func newFakeHub(t *testing.T, seed byte, chain string) *fakeHub {
+	t.Helper()
+	var metadata, whole bytes.Buffer
+	made, err := index.Make(&tree.Tree{Root: tree.NewDir(tree.Node{Mode: 0o755}, nil)}, &metadata)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := made.Write(&whole, bytes.NewReader(metadata.Bytes())); err != nil {
+		t.Fatal(err)
+	}
+	encoder, err := zstd.NewWriter(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := ed25519.NewKeyFromSeed(bytes.Repeat([]byte{seed}, 32))
+	h := &fakeHub{key: key, layer: LayerInfo{Chain: chain, DiffID: chain}}
+	statement, err := json.Marshal(index.Sign(h.key, chain, made.ID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.objects = map[string][]byte{
+		"/key":                                 []byte(h.publicKey() + "\n"),
+		treePath(DefaultScope, chain):          statement,
+		indexPath(DefaultScope, made.ID()):     encoder.EncodeAll(whole.Bytes(), nil),
+		locationsPath(DefaultScope, made.ID()): encoder.EncodeAll(index.NewLocations(made.ID()).Encode(), nil),
+	}
+	return h
+}
+
+func (h *fakeHub) publicKey() string { return index.FormatKey(h.key.Public().(ed25519.PublicKey)) }
+
+func (h *fakeHub) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	if strings.HasSuffix(req.URL.Path, "/inspect") {
+		image := Inspection{Image: Image{Name: "a:1", State: StateReady}, Layers: []LayerInfo{h.layer}}
+		_ = json.NewEncoder(w).Encode([]Inspection{image})
+		return
+	}
+	for path, body := range h.objects {
+		if strings.HasSuffix(req.URL.Path, path) {
+			_, _ = w.Write(body)
+			return
+		}
+	}
+	w.WriteHeader(http.StatusNotFound)
+}
+
+// mirror copies the hub's image into a directory.
+func (h *fakeHub) mirror(t *testing.T, dir string, keys ...string) error {
+	t.Helper()
+	server := httptest.NewServer(h)
+	defer server.Close()
+	var believed []ed25519.PublicKey
+	for _, key := range keys {
+		parsed, err := index.ParseKey(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		believed = append(believed, parsed)
+	}
+	m := NewMirror(clientOf(t, Options{URL: server.URL}), dir, believed, func(Progress) {})
+	_, err := m.Copy(t.Context(), []string{"a:1"})
+	return err
+}
+
+var goodChain = "sha256:" + strings.Repeat("0a", 32)
+
+// Whatever names a hub gives to its chains, and whatever links lie in the directory: nothing is
+// written anywhere else.
+func TestMirrorWritesBelowItsDirectoryAlone(t *testing.T) {
+	outside := func(t *testing.T, top, dir string) {
+		t.Helper()
+		err := filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
+			if path == dir {
+				return fs.SkipDir
+			}
+			if err == nil && !entry.IsDir() {
+				t.Errorf("it wrote %s", path)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, chain := range []string{
+		"../../../../../../home/victim", "sha256:../../../../../../../home/victim", "/home/victim", "key", "", "sha256:",
+		strings.ToUpper(goodChain), goodChain + "/../../../../../../../home/victim", goodChain + "\n",
+	} {
+		top := t.TempDir()
+		dir := filepath.Join(top, "a/b/c/mirror")
+		err := newFakeHub(t, 1, chain).mirror(t, dir)
+		if err == nil || !strings.Contains(err.Error(), "chain") {
+			t.Errorf("chain %q: %v", chain, err)
+		}
+		outside(t, top, dir)
+	}
+	h := newFakeHub(t, 1, goodChain)
+	h.layer.DiffID = "../victim"
+	if err := h.mirror(t, t.TempDir()); err == nil || !strings.Contains(err.Error(), "../victim") {
+		t.Errorf("a layer that is not named by its digest: %v", err)
+	}
+
+	top := t.TempDir()
+	dir := filepath.Join(top, "mirror")
+	for _, name := range []string{"mirror/lighter/1/default", "elsewhere"} {
+		if err := os.MkdirAll(filepath.Join(top, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("../../../../elsewhere", filepath.Join(dir, "lighter/1/default/trees")); err != nil {
+		t.Fatal(err)
+	}
+	if err := newFakeHub(t, 1, goodChain).mirror(t, dir); err == nil {
+		t.Error("it followed a link out of its directory")
+	}
+	outside(t, top, dir)
+}
+
+// A mirror believes the keys that it was given, or the one that signed what it copied first.
+func TestMirrorPinsTheKey(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "mirror")
+	first, second := newFakeHub(t, 1, goodChain), newFakeHub(t, 2, goodChain)
+	published := func(want *fakeHub) {
+		t.Helper()
+		b, err := os.ReadFile(filepath.Join(dir, keyPath(DefaultScope)))
+		if err != nil || strings.TrimSpace(string(b)) != want.publicKey() {
+			t.Errorf("the mirror has the key %q, want %s: %v", b, want.publicKey(), err)
+		}
+	}
+	refused := func(err error, seen *fakeHub) {
+		t.Helper()
+		if err == nil || !strings.Contains(err.Error(), "--hub-key "+seen.publicKey()) {
+			t.Errorf("another key: %v", err)
+		}
+	}
+	liar := newFakeHub(t, 1, goodChain)
+	liar.objects["/key"] = []byte(second.publicKey())
+	if err := liar.mirror(t, dir); err == nil {
+		t.Error("a key was believed that did not sign")
+	}
+	refused(first.mirror(t, dir, second.publicKey()), first)
+	for range 2 { // also after a key that signed nothing
+		if err := first.mirror(t, dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	published(first)
+	refused(second.mirror(t, dir), second)
+	published(first)
+	refused(second.mirror(t, dir, first.publicKey()), second)
+	if err := second.mirror(t, dir, first.publicKey(), second.publicKey()); err != nil {
+		t.Errorf("a key that was given: %v", err)
+	}
+	published(second)
+	refused(first.mirror(t, dir), first)
+	file := filepath.Join(dir, keyPath(DefaultScope))
+	if err := os.WriteFile(file, []byte("garbage"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := second.mirror(t, dir); err == nil || !strings.Contains(err.Error(), file) {
+		t.Errorf("a key that cannot be read: %v", err)
+	}
+}

@@ -37,7 +37,7 @@ type Mirror struct {
 	origins *Origins
 	files   files
 	tell    func(Progress)
-	key     ed25519.PublicKey
+	keys    []ed25519.PublicKey
 	chains  map[string]Link // that are there
 
 	fetched, kept atomic.Int64
@@ -65,10 +65,14 @@ func (m *Mirror) Copy(ctx context.Context, names []string) (done Mirrored, err e
 		return done, err
 	}
 	defer unlock()
-	if m.key, err = m.client.Key(ctx); err != nil {
+	if m.keys, err = m.client.Keys(ctx); err != nil {
 		return done, err
 	}
-	if err := m.files.write(keyPath(m.client.scope), []byte(index.FormatKey(m.key)+"\n")); err != nil {
+	var text []byte
+	for _, key := range m.keys {
+		text = append(text, index.FormatKey(key)+"\n"...)
+	}
+	if err := m.files.write(keyPath(m.client.scope), text); err != nil {
 		return done, err
 	}
 	if m.chains, err = m.files.chains(m.client.scope); err != nil {
@@ -151,7 +155,7 @@ func (m *Mirror) copyTree(ctx context.Context, chain string) (s *index.Statement
 	if err != nil {
 		return nil, err
 	}
-	if err := s.Verify(chain, []ed25519.PublicKey{m.key}); err != nil {
+	if err := s.Verify(chain, m.keys); err != nil {
 		return nil, err
 	}
 	stored, err := m.files.create()

@@ -144,7 +144,7 @@ func TestKeyFileIsChecked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for what, bad := range map[string]string{"empty": "", "no PEM": "x\n", "something behind the keys": string(good) + "x\n", "cut": string(good[:len(good)/2])} {
+	for what, bad := range map[string]string{"empty": "", "no PEM": "x\n", "something behind the keys": string(good) + "x\n", "cut": string(good[:len(good)-10])} {
 		if err := os.WriteFile(path, []byte(bad), 0o600); err != nil {
 			t.Fatal(err)
 		}

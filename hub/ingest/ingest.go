@@ -41,7 +41,7 @@ import (
 type Config struct {
 	Platforms []string // os/arch of the images that are taken in without being asked for
 	Limits    tree.Limits
-	Scratch   string // directory on the file system of the objects; emptied at the start
+	Scratch   string               // directory on the file system of the objects; emptied at the start
 	Keys      []ed25519.PrivateKey // each signs; at least one
 	Log       *slog.Logger
 	// Ready, unless it is nil, is called with each image that has just become ready,

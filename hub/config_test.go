@@ -13,14 +13,14 @@ func TestKeyIsKept(t *testing.T) {
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the key: %v, %v", info, err)
 	}
-	first, err := h.client.Key(t.Context())
+	first, err := h.client.Keys(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	again := h.restart()
-	second, err := again.client.Key(t.Context())
-	if err != nil || !first.Equal(second) {
-		t.Errorf("after a restart the key is %v, %v; was %v", second, err, first)
+	second, err := again.client.Keys(t.Context())
+	if err != nil || len(first) != 1 || len(second) != 1 || !first[0].Equal(second[0]) {
+		t.Errorf("after a restart the keys are %v, %v; were %v", second, err, first)
 	}
 }
 

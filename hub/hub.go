@@ -10,7 +10,6 @@ package hub
 
 import (
 	"context"
-	"crypto/ed25519"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -24,7 +23,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"lighter/format/index"
 	"lighter/format/tree"
 	"lighter/hub/catalog"
 	"lighter/hub/ingest"
@@ -53,7 +51,7 @@ type Hub struct {
 	registry *registry.Registry
 	ingest   *ingest.Service
 	starts   *starts.Service
-	key      ed25519.PublicKey
+	keys     signingKeys
 	proxies  []netip.Prefix
 	view     *view
 	trials   *trials // nil: images are not started
@@ -127,15 +125,16 @@ func (h *Hub) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	key, err := loadKey(keyFile(c.Root), signed)
-	if err != nil {
+	if h.keys, err = loadKeys(keyFile(c.Root), signed); err != nil {
 		return err
 	}
-	h.key = key.Public().(ed25519.PublicKey)
+	if err := h.catalog.Resign(ctx, h.keys); err != nil {
+		return err
+	}
 	if h.registry, err = registry.Open(ctx, registryDir(c.Root), h.log); err != nil {
 		return err
 	}
-	if h.ingest, err = ingest.New(ingest.Config{Platforms: c.Platforms, Scratch: scratch, Key: key, Log: h.log,
+	if h.ingest, err = ingest.New(ingest.Config{Platforms: c.Platforms, Scratch: scratch, Keys: h.keys, Log: h.log,
 		Limits: tree.Limits{Entries: c.Limits.Entries, Bytes: c.Limits.LayerBytes},
 		Ready:  h.imageIsReady}, h.catalog, h.objects, h.registry); err != nil {
 		return err
@@ -176,7 +175,7 @@ func (h *Hub) handler() http.Handler {
 	mux := http.NewServeMux()
 	h.view.register(mux)
 	mux.Handle("/v2/", h.registry.Handler(h.ingest))
-	mux.Handle("/", serve.New(h.catalog, h.objects, h.ingest, h.starts, h.key, h.proxies, h.log))
+	mux.Handle("/", serve.New(h.catalog, h.objects, h.ingest, h.starts, h.keys.public(), h.proxies, h.log))
 	return mux
 }
 
@@ -210,7 +209,7 @@ func (h *Hub) Serve(ctx context.Context, listener net.Listener) error {
 		return errors.Join(err, listener.Close())
 	}
 	all := h.handler()
-	h.log.Info("hub starts", "root", h.config.Root, "address", listener.Addr(), "admin", h.config.AdminListen, "key", index.FormatKey(h.key))
+	h.log.Info("hub starts", "root", h.config.Root, "address", listener.Addr(), "admin", h.config.AdminListen, "keys", h.keys.text())
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return h.ingest.Run(ctx) })
 	group.Go(func() error { return h.catalog.KeepSizes(ctx) })

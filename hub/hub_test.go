@@ -2,7 +2,6 @@ package hub
 
 import (
 	"bytes"
-	"crypto/ed25519"
 	"fmt"
 	"io"
 	"log/slog"
@@ -49,7 +48,7 @@ func fetchTree(t *testing.T, client *wire.Client, chain string, byID bool) (inde
 	t.Helper()
 	ctx := t.Context()
 	from := wire.NewOrigins(slog.New(slog.DiscardHandler), client)
-	key, err := from.Key(ctx)
+	keys, err := from.Keys(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +56,7 @@ func fetchTree(t *testing.T, client *wire.Client, chain string, byID bool) (inde
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := statement.Verify(chain, []ed25519.PublicKey{key}); err != nil {
+	if err := statement.Verify(chain, keys); err != nil {
 		t.Fatal(err)
 	}
 	var extents bytes.Buffer

@@ -1,78 +1,182 @@
 package hub
 
 import (
+	"bytes"
 	"crypto/ed25519"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"syscall"
+
+	"lighter/format/index"
 )
 
 const pemType = "PRIVATE KEY"
 
-// loadKey reads the signing key, and makes it if there is none and nothing was
-// signed yet: what another key has signed no node would believe.
-func loadKey(path string, signed bool) (ed25519.PrivateKey, error) {
-	b, err := os.ReadFile(path)
-	if errors.Is(err, os.ErrNotExist) && !signed {
-		return makeKey(path)
+// signingKeys are the keys that a hub signs with, the oldest first: one, and more while
+// one takes the place of another.
+type signingKeys []ed25519.PrivateKey
+
+// public returns the public keys, in the same order.
+func (k signingKeys) public() (all []ed25519.PublicKey) {
+	for _, key := range k {
+		all = append(all, key.Public().(ed25519.PublicKey))
 	}
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("the signing key %s is gone, with which this hub has signed its images: put it back, or begin with an empty root", path)
+	return all
+}
+
+// text returns the public keys as index.FormatKey writes them.
+func (k signingKeys) text() (all []string) {
+	for _, key := range k.public() {
+		all = append(all, index.FormatKey(key))
 	}
+	return all
+}
+
+// loadKeys reads the signing keys, and makes one if there is none and nothing was
+// signed yet: a key file that is gone is more likely lost than unwanted.
+func loadKeys(path string, signed bool) (signingKeys, error) {
+	keys, err := readKeys(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && !signed:
+		key, err := makeKey()
+		if err != nil {
+			return nil, err
+		}
+		return signingKeys{key}, writeKeys(path, signingKeys{key})
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("the signing key %s is gone, with which this hub has signed its images: put it back, "+
+			"or make another with lighter hub key add, which all nodes have to pin then", path)
+	}
+	return keys, err
+}
+
+// readKeys reads the signing keys. The error is fs.ErrNotExist if there is no file.
+func readKeys(path string) (keys signingKeys, err error) {
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read the signing key: %w", err)
 	}
-	block, _ := pem.Decode(b)
-	if block == nil || block.Type != pemType {
-		return nil, fmt.Errorf("read the signing key: %s holds no %s in PEM form", path, pemType)
+	for len(bytes.TrimSpace(text)) > 0 {
+		block, rest := pem.Decode(text)
+		if block == nil || block.Type != pemType {
+			return nil, fmt.Errorf("read the signing key: %s holds something else than %s in PEM form", path, pemType)
+		}
+		parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("read the signing key %s: %w", path, err)
+		}
+		key, ok := parsed.(ed25519.PrivateKey)
+		if !ok {
+			return nil, fmt.Errorf("read the signing key: %s holds a key that is not an Ed25519 key", path)
+		}
+		keys, text = append(keys, key), rest
 	}
-	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-	if err != nil {
-		return nil, fmt.Errorf("read the signing key %s: %w", path, err)
+	if len(keys) == 0 || len(keys) > index.MaxKeys {
+		return nil, fmt.Errorf("read the signing key: %s holds %d keys, want 1 to %d", path, len(keys), index.MaxKeys)
 	}
-	key, ok := parsed.(ed25519.PrivateKey)
-	if !ok {
-		return nil, fmt.Errorf("read the signing key: %s is not an Ed25519 key", path)
-	}
-	return key, nil
+	return keys, nil
 }
 
-// makeKey makes a key and keeps it: nodes will pin it, so it must not be lost to
-// a crash after the first statement was signed.
-func makeKey(path string) (ed25519.PrivateKey, error) {
+func makeKey() (ed25519.PrivateKey, error) {
 	_, key, err := ed25519.GenerateKey(nil)
 	if err != nil {
-		return nil, fmt.Errorf("make the signing key: %w", err)
-	}
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return nil, fmt.Errorf("make the signing key: %w", err)
-	}
-	if err := writeKey(path, pem.EncodeToMemory(&pem.Block{Type: pemType, Bytes: der})); err != nil {
-		return nil, fmt.Errorf("keep the signing key: %w", err)
+		return nil, fmt.Errorf("make a signing key: %w", err)
 	}
 	return key, nil
 }
 
-func writeKey(path string, text []byte) error {
+// writeKeys keeps the keys: nodes will pin them, so they must not be lost to a
+// crash after the first statement was signed.
+func writeKeys(path string, keys signingKeys) error {
+	var text []byte
+	for _, key := range keys {
+		der, err := x509.MarshalPKCS8PrivateKey(key)
+		if err != nil {
+			return fmt.Errorf("write the signing key: %w", err)
+		}
+		text = append(text, pem.EncodeToMemory(&pem.Block{Type: pemType, Bytes: der})...)
+	}
+	if err := writeKeyFile(path, text); err != nil {
+		return fmt.Errorf("write the signing key %s: %w", path, err)
+	}
+	return nil
+}
+
+// writeKeyFile replaces the file. It belongs to the owner of its directory, whoever
+// writes it: root may, and the hub has to read it.
+func writeKeyFile(path string, text []byte) error {
 	file, err := os.CreateTemp(filepath.Dir(path), "hub.key-") // 0600
 	if err != nil {
 		return err
 	}
 	defer os.Remove(file.Name()) // not there any more if all went well
-	_, err = file.Write(text)
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return errors.Join(err, file.Close())
+	}
+	defer dir.Close()
+	info, err := dir.Stat()
+	if err == nil {
+		owner := info.Sys().(*syscall.Stat_t)
+		err = file.Chown(int(owner.Uid), int(owner.Gid))
+	}
+	if err == nil {
+		_, err = file.Write(text)
+	}
 	if err := errors.Join(err, file.Sync(), file.Close()); err != nil {
 		return err
 	}
 	if err := os.Rename(file.Name(), path); err != nil {
 		return err
 	}
-	dir, err := os.Open(filepath.Dir(path))
+	return dir.Sync()
+}
+
+// Keys returns the public keys of the hub in a directory, the oldest first, as
+// index.FormatKey writes them.
+func Keys(root string) ([]string, error) {
+	keys, err := readKeys(keyFile(root))
+	return keys.text(), err
+}
+
+// AddKey makes a further signing key for the hub in a directory, or the first one if
+// there is none, and returns its public half. A running hub signs with it when it
+// was started again.
+func AddKey(root string) (string, error) {
+	keys, err := readKeys(keyFile(root))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	if len(keys) == index.MaxKeys {
+		return "", fmt.Errorf("the hub has %d keys, and can have no more: remove one first", len(keys))
+	}
+	key, err := makeKey()
+	if err != nil {
+		return "", err
+	}
+	keys = append(keys, key)
+	return keys.text()[len(keys)-1], writeKeys(keyFile(root), keys)
+}
+
+// RemoveKey removes the signing key with a public half from the hub in a directory,
+// unless it is the only one. A running hub signs with it until it is started again.
+func RemoveKey(root, public string) error {
+	keys, err := readKeys(keyFile(root))
 	if err != nil {
 		return err
 	}
-	return errors.Join(dir.Sync(), dir.Close())
+	at := slices.Index(keys.text(), public)
+	switch {
+	case at < 0:
+		return fmt.Errorf("the hub in %s has no key %s", root, public)
+	case len(keys) == 1:
+		return fmt.Errorf("%s is the only key of the hub in %s: add another first", public, root)
+	}
+	return writeKeys(keyFile(root), slices.Delete(keys, at, at+1))
 }

@@ -15,7 +15,7 @@ import (
 //	├── objects       packs, indexes, locations, layer records (package objects),
 //	│                 unless they are in a bucket elsewhere
 //	├── catalog.db    what the hub knows (package catalog); with -wal and -shm
-//	├── hub.key       the Ed25519 key that signs statements (PEM, PKCS #8, 0600)
+//	├── hub.key       the Ed25519 keys that sign statements, the oldest first (PEM, PKCS #8, 0600)
 //	├── scratch       what is being made; emptied at each start. For a bucket that
 //	│                 is a directory elsewhere it lies there: objects are renamed
 //	├── trial         where an image is started once, with trace_run

@@ -113,6 +113,7 @@ func (n *Node) serve(ctx context.Context, ready func()) error {
 	group.Go(func() error { n.recorder.Run(ctx); return nil })
 	group.Go(func() error { n.reporter.Run(ctx); return nil })
 	group.Go(func() error { n.scrub(ctx); return nil })
+	group.Go(func() error { n.chains.RenewStatements(ctx); return nil })
 	group.Go(func() error { n.complete(ctx); return nil })
 	group.Go(func() error { n.watchKeeper(ctx); return nil })
 	group.Go(func() error { return n.serveControl(ctx) })

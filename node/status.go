@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"lighter/format/chunk"
+	"lighter/node/chain"
 	"lighter/node/device"
 	"lighter/node/mount"
 	"lighter/node/snapshot"
@@ -26,6 +27,7 @@ type Status struct {
 	Scope     string            `json:"scope"`
 	CAFile    string            `json:"caFile,omitempty"`
 	HubKeys   []string          `json:"hubKeys"`
+	Signers   []chain.Signer    `json:"signers"` // the same keys, with what they have signed
 	Hubs      []hub.Health      `json:"hubs"`
 	NoHub     int64             `json:"pullsWithoutHub"`     // look-ups and indexes that did not come in time, or not at all
 	NotLazy   string            `json:"notLazy,omitempty"`   // why no image can be lazy on this machine
@@ -76,7 +78,7 @@ type ImageStatus struct {
 // Status returns what the node says of itself.
 func (n *Node) Status(ctx context.Context) (Status, error) {
 	s := Status{Version: Version(), Root: n.config.Root, Address: n.config.Address, MountMode: n.config.MountMode,
-		RemapIDs: n.config.RemapIDs, Scope: n.config.Scope, CAFile: n.config.CAFile, HubKeys: n.keys.List(),
+		RemapIDs: n.config.RemapIDs, Scope: n.config.Scope, CAFile: n.config.CAFile, HubKeys: n.keys.List(), Signers: n.chains.Signers(),
 		Hubs: n.hubs.Health(), NoHub: n.chains.Unanswered(), Started: n.started, TakenOver: n.takenOver, Keeper: n.keeperStatus(), Cache: n.cache.Stats(), Fetched: n.units.Stats(), Ahead: n.ahead.Stats(), Recording: n.recordingStatus(),
 		Binds: n.binds.list(), Mounts: []MountStatus{}, Images: []ImageStatus{}, Lost: []LostStatus{}}
 	s.Completion = n.completion.get()
@@ -129,6 +131,15 @@ func (s *Status) modes() map[string]int {
 		modes[string(m.Mode)]++
 	}
 	return modes
+}
+
+// unsigned counts the statements that one of the pinned keys has not signed, of the key
+// that lacks most.
+func (s *Status) unsigned() (most int) {
+	for _, signer := range s.Signers {
+		most = max(most, len(signer.Missing))
+	}
+	return most
 }
 
 // localMounts counts the mounted trees that the kernel reads without the daemon.

@@ -55,11 +55,11 @@ func startHub(t *testing.T) Plan {
 	if err != nil {
 		t.Fatal(err)
 	}
-	key, err := client.Key(ctx)
+	keys, err := client.Keys(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.Key = index.FormatKey(key)
+	p.Key = index.FormatKey(keys[0])
 	push(t, client, makeImage(t))
 	images, err := client.Inspect(ctx, "image:latest")
 	if err != nil || len(images) != 1 {

@@ -31,6 +31,7 @@ Flags go before the configuration file, the file before the defaults.`,
 		Args: exactArgs(),
 	}
 	hubServerFlags(cmd, &config, &file)
+	cmd.AddCommand(hubKeyCommand())
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := effective(cmd, file, &config); err != nil {
 			return err

@@ -4,6 +4,7 @@ import (
 	"crypto/ed25519"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
@@ -63,7 +64,7 @@ A mirror lists no images: "lighter mount" by name needs a hub.`,
 			return printJSON(os.Stdout, done)
 		}
 		fmt.Printf("%s has %s with %s, signed with %s: %d units fetched, %d were there, %s received\n", args[0],
-			english.Plural(len(done.Images), "image", ""), english.Plural(done.Trees, "tree", ""), done.Key,
+			english.Plural(len(done.Images), "image", ""), english.Plural(done.Trees, "tree", ""), strings.Join(done.Keys, " and "),
 			done.Fetched, done.Kept, size(done.Bytes))
 		return nil
 	}

@@ -10,9 +10,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
 
 	"lighter/node"
+	"lighter/node/chain"
 )
 
 // rootFlag is the flag of every command that speaks to a node.
@@ -73,6 +75,7 @@ func printStatus(s node.Status) error {
 		fmt.Printf("devices kept by %s\n", s.Keeper.Who)
 	}
 	printHubs(s)
+	printSigners(s.Signers)
 	fmt.Printf("fetched %s in %d requests (%d again, %d invalid)\n", size(s.Fetched.Bytes), s.Fetched.Requests, s.Fetched.Retries, s.Fetched.Invalid)
 	if y := s.Ahead.Startup; y.Brought > 0 {
 		fmt.Printf("of startup packs %s came, for %s of chunks, of which %s were read\n", size(y.Fetched), size(y.Brought), size(y.Used))
@@ -116,6 +119,17 @@ func printStatus(s node.Status) error {
 		rows = append(rows, []any{l.Tree.Short(), cmp.Or(strings.Join(l.Images, " "), "-"), shortAll(l.Chains), l.Cause})
 	}
 	return tableOf(rows, "\nBROKEN TREE\tIMAGES\tCHAINS\tCAUSE")
+}
+
+// printSigners prints what each key has signed, where there are several: one takes the
+// place of another.
+func printSigners(signers []chain.Signer) {
+	if len(signers) < 2 {
+		return
+	}
+	for _, s := range signers {
+		fmt.Printf("key %s: %s signed, %d not %s\n", s.Key, english.Plural(s.Signed, "statement", ""), len(s.Missing), shortAll(s.Missing))
+	}
 }
 
 func printRecording(r node.RecordingStatus) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/ed25519"
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 )
@@ -25,7 +26,9 @@ func TestStatement(t *testing.T) {
 	forged := s
 	forged.Tree = id(3)
 	newer := s
-	newer.Format = 2
+	newer.Format = Format + 1
+	none := s
+	none.Format = 0
 	for name, err := range map[string]error{
 		"another key":   s.Verify(chain, []ed25519.PublicKey{other}),
 		"no key":        s.Verify(chain, nil),
@@ -33,10 +36,18 @@ func TestStatement(t *testing.T) {
 		"another tree":  forged.Verify(chain, []ed25519.PublicKey{public}),
 		"another chain": s.Verify("sha256:"+id(5).String(), []ed25519.PublicKey{public}),
 		"newer format":  newer.Verify(chain, []ed25519.PublicKey{public}),
+		"no format":     none.Verify(chain, []ed25519.PublicKey{public}),
 	} {
 		if err == nil {
 			t.Errorf("%s: accepted", name)
 		}
+	}
+	var tooNew *NewerFormatError
+	if err := newer.Verify(chain, []ed25519.PublicKey{public}); !errors.As(err, &tooNew) || tooNew.Format != Format+1 {
+		t.Errorf("a newer format: %v", err)
+	}
+	if err := none.Verify(chain, []ed25519.PublicKey{public}); errors.As(err, &tooNew) {
+		t.Errorf("format 0 counts as newer: %v", err)
 	}
 	text := FormatKey(public)
 	if back, err := ParseKey(text); err != nil || !back.Equal(public) {
@@ -49,6 +60,57 @@ func TestStatement(t *testing.T) {
 	}
 }
 
+// While a key is replaced, two keys sign, and either of them will do.
+func TestStatementOfSeveralKeys(t *testing.T) {
+	var keys []ed25519.PrivateKey
+	var public []ed25519.PublicKey
+	for i := range MaxKeys + 1 {
+		keys = append(keys, ed25519.NewKeyFromSeed(bytes.Repeat([]byte{byte(i)}, 32)))
+		public = append(public, keys[i].Public().(ed25519.PublicKey))
+	}
+	chain := "sha256:" + id(1).String()
+	s := SignAll(keys[:2], chain, id(2))
+	encoded, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "statement-2keys.golden", string(encoded)+"\n")
+	var decoded Statement
+	if err := json.Unmarshal(encoded, &decoded); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []bool{true, true, false} {
+		if err := decoded.Verify(chain, public[i:i+1]); err == nil != want || decoded.SignedBy(public[i]) != want {
+			t.Errorf("key %d: %v, want valid: %v", i, err, want)
+		}
+	}
+	// A reader that knows one signature alone finds the first key's.
+	var one struct {
+		Chain     string
+		Tree      string
+		Format    int
+		Signature []byte
+	}
+	if err := json.Unmarshal(encoded, &one); err != nil {
+		t.Fatal(err)
+	}
+	old := Statement{Chain: one.Chain, Tree: id(2), Format: one.Format, Signature: one.Signature}
+	if err := old.Verify(chain, public[:1]); err != nil || one.Tree != id(2).String() {
+		t.Errorf("what has one signature does not read it: %v", err)
+	}
+	forged := decoded
+	forged.Tree = id(3)
+	if err := forged.Verify(chain, public); err == nil {
+		t.Error("another tree is accepted")
+	}
+	if many := SignAll(keys, chain, id(2)); many.Verify(chain, public) == nil {
+		t.Errorf("%d signatures are accepted", len(keys))
+	}
+	if most := SignAll(keys[:MaxKeys], chain, id(2)); most.Verify(chain, public[MaxKeys-1:MaxKeys]) != nil {
+		t.Errorf("%d signatures are refused", MaxKeys)
+	}
+}
+
 // FuzzStatement reads anything as a statement. None is believed but the one that
 // was signed.
 func FuzzStatement(f *testing.F) {
@@ -58,6 +120,10 @@ func FuzzStatement(f *testing.F) {
 	signed := Sign(key, chain, id(2))
 	b, err := json.Marshal(signed)
 	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b, chain)
+	if b, err = json.Marshal(SignAll([]ed25519.PrivateKey{ed25519.NewKeyFromSeed(bytes.Repeat([]byte{1}, 32)), key}, chain, id(2))); err != nil {
 		f.Fatal(err)
 	}
 	f.Add(b, chain)

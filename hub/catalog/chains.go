@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 
-	"lighter/format/chunk"
 	"lighter/format/index"
 	wire "lighter/store/hub"
 )
@@ -60,12 +59,12 @@ func (c *Catalog) links(ctx context.Context, condition string, limit int, args .
 	args = append(append([]any{index.Format}, args...), limit)
 	err := each(ctx, c.read, func(rows *sql.Rows) error {
 		var link wire.Link
-		var tree, signature []byte
-		if err := rows.Scan(&link.Chain, &link.Parent, &link.DiffID, &tree, &signature); err != nil {
+		var tree, signatures []byte
+		if err := rows.Scan(&link.Chain, &link.Parent, &link.DiffID, &tree, &signatures); err != nil {
 			return err
 		}
 		if tree != nil {
-			link.Statement = &index.Statement{Chain: link.Chain, Tree: chunk.ID(tree), Format: index.Format, Signature: signature}
+			link.Statement = newStatement(link.Chain, tree, signatures)
 		}
 		links = append(links, link)
 		return nil
@@ -78,15 +77,13 @@ func (c *Catalog) links(ctx context.Context, condition string, limit int, args .
 // Statement returns the statement about a chain, whether an image has it or
 // not. ErrNotFound: its tree is not made.
 func (c *Catalog) Statement(ctx context.Context, chain string) (*index.Statement, error) {
-	s := &index.Statement{Chain: chain, Format: index.Format}
-	var tree []byte
+	var tree, signatures []byte
 	err := c.read.QueryRowContext(ctx, `SELECT tree, signature FROM statements WHERE chain = ? AND format = ?`,
-		chain, index.Format).Scan(&tree, &s.Signature)
+		chain, index.Format).Scan(&tree, &signatures)
 	if err != nil {
 		return nil, fmt.Errorf("statement about chain %s: %w", chain, notFound(err))
 	}
-	s.Tree = chunk.ID(tree)
-	return s, nil
+	return newStatement(chain, tree, signatures), nil
 }
 
 // Layers returns the diffIDs of a chain that an image has, the lowest first.

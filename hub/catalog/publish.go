@@ -225,7 +225,7 @@ func publishTree(ctx context.Context, tx *sql.Tx, p *Publication) error {
 	_, err := tx.ExecContext(ctx, `
 		INSERT INTO statements (chain, format, tree, signature) VALUES (?, ?, ?, ?)
 		ON CONFLICT (chain, format) DO UPDATE SET tree = excluded.tree, signature = excluded.signature`,
-		s.Chain, s.Format, s.Tree[:], s.Signature)
+		s.Chain, s.Format, s.Tree[:], signatures(&s))
 	return err
 }
 

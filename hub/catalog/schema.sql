@@ -68,7 +68,7 @@ CREATE TABLE statements (
 	chain     TEXT NOT NULL REFERENCES chains (chain),
 	format    BIGINT NOT NULL,
 	tree      BLOB NOT NULL REFERENCES trees (tree),
-	signature BLOB NOT NULL,
+	signature BLOB NOT NULL, -- one or more, of 64 bytes each: in the order of the keys in meta
 	PRIMARY KEY (chain, format)
 );
 

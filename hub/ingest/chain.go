@@ -62,7 +62,7 @@ func (s *Service) makeChain(ctx context.Context, chain string, layers []string) 
 	if err != nil {
 		return nil, err
 	}
-	made.sign(s.config.Key, chain)
+	made.sign(s.config.Keys, chain)
 	err = s.Publish(ctx, nil, made.files, nil, func() error {
 		return s.catalog.Publish(ctx, &catalog.Publication{Tree: made.tree, Statement: made.statement})
 	})

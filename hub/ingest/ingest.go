@@ -41,8 +41,8 @@ import (
 type Config struct {
 	Platforms []string // os/arch of the images that are taken in without being asked for
 	Limits    tree.Limits
-	Scratch   string // directory on the file system of the objects; emptied at the start
-	Key       ed25519.PrivateKey
+	Scratch   string               // directory on the file system of the objects; emptied at the start
+	Keys      []ed25519.PrivateKey // each signs; at least one
 	Log       *slog.Logger
 	// Ready, unless it is nil, is called with each image that has just become ready,
 	// before those who wait for the image hear of it.

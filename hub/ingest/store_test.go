@@ -46,7 +46,7 @@ func openService(t *testing.T, dir string) *Service {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := New(Config{Platforms: []string{"linux/amd64"}, Scratch: scratch, Log: log, Key: make(ed25519.PrivateKey, ed25519.PrivateKeySize),
+	s, err := New(Config{Platforms: []string{"linux/amd64"}, Scratch: scratch, Log: log, Keys: []ed25519.PrivateKey{make(ed25519.PrivateKey, ed25519.PrivateKeySize)},
 		Limits: tree.Limits{Entries: 1000, Bytes: 1 << 20}}, c, o, r)
 	if err != nil {
 		t.Fatal(err)

@@ -255,7 +255,7 @@ func (t *taking) publication(made *madeTree) *catalog.Publication {
 
 // publish makes the image ready.
 func (t *taking) publish(ctx context.Context, made *madeTree) error {
-	made.sign(t.config.Key, t.image.layers[len(t.image.layers)-1].Chain)
+	made.sign(t.config.Keys, t.image.layers[len(t.image.layers)-1].Chain)
 	if err := t.staging.flushed(); err != nil {
 		return err
 	}

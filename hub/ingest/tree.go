@@ -36,8 +36,8 @@ type madeTree struct {
 	files     []objects.Staged
 }
 
-func (m *madeTree) sign(key ed25519.PrivateKey, chain string) {
-	m.statement = index.Sign(key, chain, m.tree.ID)
+func (m *madeTree) sign(keys []ed25519.PrivateKey, chain string) {
+	m.statement = index.SignAll(keys, chain, m.tree.ID)
 }
 
 // unitsOf says where chunks lie, in their order.

@@ -29,7 +29,6 @@ import (
 // checkTrees reads what the hub says of the trees of the image's chains, as far
 // as they are made: statements, indexes and locations.
 func (v *verification) checkTrees(ctx context.Context) error {
-	key := []ed25519.PublicKey{v.config.Key.Public().(ed25519.PublicKey)}
 	for _, l := range v.layers {
 		statement, err := v.catalog.Statement(ctx, l.Chain)
 		if errors.Is(err, catalog.ErrNotFound) && l.n < l.of {
@@ -42,8 +41,10 @@ func (v *verification) checkTrees(ctx context.Context) error {
 		if l.n < l.of {
 			what = fmt.Sprintf("the first %d layers: ", l.n)
 		}
-		if err := statement.Verify(l.Chain, key); err != nil {
-			v.found.add("%sstatement about chain %s: %v", what, l.Chain, err)
+		for _, key := range v.config.Keys { // each has to have signed it
+			if err := statement.Verify(l.Chain, []ed25519.PublicKey{key.Public().(ed25519.PublicKey)}); err != nil {
+				v.found.add("%sstatement about chain %s: %v", what, l.Chain, err)
+			}
 		}
 		if err := v.checkIndex(ctx, what, statement.Tree); err != nil {
 			return err

@@ -102,7 +102,7 @@ func (s *Server) getInspections(w http.ResponseWriter, req *http.Request) error 
 }
 
 func (s *Server) inspect(ctx context.Context, image catalog.Image) (wire.Inspection, error) {
-	i := wire.Inspection{Image: describe(image), Layers: []wire.LayerInfo{}, Format: index.Format, Key: index.FormatKey(s.key)}
+	i := wire.Inspection{Image: describe(image), Layers: []wire.LayerInfo{}, Format: index.Format, Key: index.FormatKey(s.keys[0])}
 	if image.State != wire.StateReady {
 		return i, nil
 	}

@@ -11,6 +11,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/netip"
@@ -37,7 +38,7 @@ type Server struct {
 	catalog *catalog.Catalog
 	objects *objects.Store
 	ingest  Ingest
-	key     ed25519.PublicKey
+	keys    []ed25519.PublicKey
 	log     *slog.Logger
 	starts  Starts
 	proxies []netip.Prefix // whose X-Forwarded-For is believed
@@ -57,11 +58,11 @@ type Starts interface {
 
 // New returns a server for wire.DefaultScope, that believes what the proxies say of
 // whom they ask for.
-func New(c *catalog.Catalog, o *objects.Store, i Ingest, starts Starts, key ed25519.PublicKey, proxies []netip.Prefix, log *slog.Logger) *Server {
-	s := &Server{catalog: c, objects: o, ingest: i, starts: starts, key: key, proxies: proxies, log: log, mux: http.NewServeMux(), bodies: semaphore.NewWeighted(maxBodies)}
+func New(c *catalog.Catalog, o *objects.Store, i Ingest, starts Starts, keys []ed25519.PublicKey, proxies []netip.Prefix, log *slog.Logger) *Server {
+	s := &Server{catalog: c, objects: o, ingest: i, starts: starts, keys: keys, proxies: proxies, log: log, mux: http.NewServeMux(), bodies: semaphore.NewWeighted(maxBodies)}
 	base := wire.Prefix + "/" + wire.DefaultScope
 	for pattern, handle := range map[string]func(http.ResponseWriter, *http.Request) error{
-		"GET " + base + "/key":              s.getKey,
+		"GET " + base + "/key":              s.getKeys,
 		"GET " + base + "/chains/{chain}":   s.getChain,
 		"GET " + base + "/trees/{chain}":    s.getTree,
 		"GET " + base + "/indexes/{tree}":   s.getIndex,
@@ -97,10 +98,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	s.mux.ServeHTTP(w, req)
 }
 
-func (s *Server) getKey(w http.ResponseWriter, _ *http.Request) error {
+func (s *Server) getKeys(w http.ResponseWriter, _ *http.Request) error {
 	w.Header().Set("Content-Type", "text/plain")
 	w.Header().Set("Cache-Control", "no-cache")
-	_, _ = w.Write([]byte(index.FormatKey(s.key) + "\n"))
+	for _, key := range s.keys {
+		_, _ = io.WriteString(w, index.FormatKey(key)+"\n")
+	}
 	return nil
 }
 

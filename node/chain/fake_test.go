@@ -58,8 +58,8 @@ func (h *fakeHub) Tree(ctx context.Context, chain string) (*index.Statement, err
 	return h.tree(ctx, chain)
 }
 
-func (h *fakeHub) Key(context.Context) (ed25519.PublicKey, error) {
-	return h.key.Public().(ed25519.PublicKey), nil
+func (h *fakeHub) Keys(context.Context) ([]ed25519.PublicKey, error) {
+	return []ed25519.PublicKey{h.key.Public().(ed25519.PublicKey)}, nil
 }
 func (h *fakeHub) Loopback() bool { return h.local }
 func (h *fakeHub) URL() string    { return "http://hub.test" }

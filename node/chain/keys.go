@@ -16,8 +16,8 @@ import (
 
 // KeySource is where a key can be learned: a hub.
 type KeySource interface {
-	// Key asks for the hub's public key.
-	Key(ctx context.Context) (ed25519.PublicKey, error)
+	// Keys asks for the hub's public keys, of which there is one at least.
+	Keys(ctx context.Context) ([]ed25519.PublicKey, error)
 	// Loopback tells whether the hub is on this machine.
 	Loopback() bool
 	// URL names the hub, for errors.
@@ -64,7 +64,7 @@ func (k *Keys) Get(ctx context.Context) ([]ed25519.PublicKey, error) {
 	if keys := k.pinned(); len(keys) > 0 {
 		return keys, nil
 	}
-	key, err := k.source.Key(ctx) // no lock across the network: two may ask
+	keys, err := k.source.Keys(ctx) // no lock across the network: two may ask
 	if err != nil {
 		return nil, fmt.Errorf("learn the hub's key: %w", err)
 	}
@@ -73,10 +73,14 @@ func (k *Keys) Get(ctx context.Context) ([]ed25519.PublicKey, error) {
 	if len(k.keys) > 0 {
 		return k.keys, nil
 	}
-	if err := state.Replace(k.path, []byte(index.FormatKey(key)+"\n")); err != nil {
+	var text []byte
+	for _, key := range keys {
+		text = append(text, index.FormatKey(key)+"\n"...)
+	}
+	if err := state.Replace(k.path, text); err != nil {
 		return nil, fmt.Errorf("pin the hub's key: %w", err)
 	}
-	k.keys = []ed25519.PublicKey{key}
+	k.keys = keys
 	return k.keys, nil
 }
 

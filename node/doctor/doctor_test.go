@@ -195,15 +195,15 @@ func TestHubs(t *testing.T) {
 		level  Level
 		words  string
 	}{
-		"pinned":      {seen{key: key}, []string{other, name}, OK, "pinned"},
-		"wrong key":   {seen{key: key}, []string{other}, Problem, "--hub-key " + name},
-		"no key":      {seen{key: key}, nil, Problem, "--hub-key " + name},
-		"to be known": {seen{key: key, loopback: true}, nil, OK, "learned"},
+		"pinned":      {seen{keys: []string{name}}, []string{other, name}, OK, "pinned"},
+		"wrong key":   {seen{keys: []string{name}}, []string{other}, Problem, "--hub-key " + name},
+		"no key":      {seen{keys: []string{name}}, nil, Problem, "--hub-key " + name},
+		"to be known": {seen{keys: []string{name}, loopback: true}, nil, OK, "learned"},
 		"gone":        {seen{url: "http://x", err: unix.ECONNREFUSED}, nil, Problem, "curl -v http://x"},
 		"one of two":  {seen{url: "http://x", err: unix.ECONNREFUSED, others: true}, nil, Warning, "another one answers"},
-		"slow":        {seen{key: key, took: time.Second}, []string{name}, Warning, "needs 1s"},
-		"fast clock":  {seen{key: key, offset: 5 * time.Minute}, []string{name}, Warning, "5m0s"},
-		"slow clock":  {seen{key: key, offset: -time.Hour}, []string{name}, Warning, "1h0m0s"},
+		"slow":        {seen{keys: []string{name}, took: time.Second}, []string{name}, Warning, "needs 1s"},
+		"fast clock":  {seen{keys: []string{name}, offset: 5 * time.Minute}, []string{name}, Warning, "5m0s"},
+		"slow clock":  {seen{keys: []string{name}, offset: -time.Hour}, []string{name}, Warning, "1h0m0s"},
 	} {
 		d := system(t, nil)
 		d.judgeHub(c.seen, c.pinned)

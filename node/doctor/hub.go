@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"context"
-	"crypto/ed25519"
 	"fmt"
 	"net/http"
 	"os"
@@ -28,7 +27,7 @@ const (
 type seen struct {
 	url    string
 	err    error
-	key    ed25519.PublicKey
+	keys   []string // that it signs with
 	took   time.Duration
 	offset time.Duration // its clock is ahead by so much; as far as it says
 
@@ -63,8 +62,13 @@ func ask(ctx context.Context, client *hub.Client) seen {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	s := seen{url: client.URL(), loopback: client.Loopback()}
-	if s.key, s.err = client.Key(ctx); s.err != nil {
+	keys, err := client.Keys(ctx)
+	if err != nil {
+		s.err = err
 		return s
+	}
+	for _, key := range keys {
+		s.keys = append(s.keys, index.FormatKey(key))
 	}
 	host, plain, transport := client.Registry()
 	scheme := "https"
@@ -111,15 +115,16 @@ func (d *doctor) judgeHub(s seen, pinned []string) {
 		d.add(area, level, what, "lighter hub there; curl -v "+s.url+"/readyz, and the way to it (proxy, firewall)")
 		return
 	}
-	key := index.FormatKey(s.key)
+	keys := strings.Join(s.keys, ", ")
+	believed := slices.ContainsFunc(s.keys, func(key string) bool { return slices.Contains(pinned, key) })
 	switch {
 	case len(pinned) == 0 && s.loopback:
 		d.add(area, OK, s.url+" answers; its key will be learned by the first node that needs it", "")
 	case len(pinned) == 0:
-		d.add(area, Problem, s.url+" is not on this machine and no key of it is pinned: the node does not start", "--hub-key "+key+" (if the hub's own log has the same)")
-	case !slices.Contains(pinned, key):
-		d.add(area, Problem, fmt.Sprintf("%s signs with %s, which is not pinned: no image is lazy", s.url, key),
-			"if the hub's own log has the same: --hub-key "+key+" (or hub_keys), or remove "+filepath.Join(d.config.Root, "hub.keys")+" of a hub on this machine; then restart the node")
+		d.add(area, Problem, s.url+" is not on this machine and no key of it is pinned: the node does not start", "--hub-key "+keys+" (if the hub's own log has the same)")
+	case !believed:
+		d.add(area, Problem, fmt.Sprintf("%s signs with %s, which is not pinned: no image is lazy", s.url, keys),
+			"if the hub's own log has the same: --hub-key "+keys+" (or hub_keys), or remove "+filepath.Join(d.config.Root, "hub.keys")+" of a hub on this machine; then restart the node")
 	default:
 		d.add(area, OK, s.url+" answers, and signs with a key that is pinned", "")
 	}

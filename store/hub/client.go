@@ -290,9 +290,9 @@ func (c *Client) Tree(ctx context.Context, chain string) (*index.Statement, erro
 	return &answer, nil
 }
 
-// Key asks for the hub's public key. Whoever trusts it without having it from
-// elsewhere trusts the way to the hub.
-func (c *Client) Key(ctx context.Context) (ed25519.PublicKey, error) {
+// Keys asks for the hub's public keys, of which there is one at least. Whoever trusts
+// them without having them from elsewhere trusts the way to the hub.
+func (c *Client) Keys(ctx context.Context) (keys []ed25519.PublicKey, err error) {
 	res, err := c.do(ctx, http.MethodGet, keyPath(c.scope), nil, nil)
 	if err != nil {
 		return nil, err
@@ -302,5 +302,20 @@ func (c *Client) Key(ctx context.Context) (ed25519.PublicKey, error) {
 	if err != nil {
 		return nil, fmt.Errorf("hub %s: read the key: %w", c.URL(), err)
 	}
-	return index.ParseKey(strings.TrimSpace(string(b)))
+	if keys, err = parseKeys(b); err != nil {
+		return nil, fmt.Errorf("hub %s: read the key: %w", c.URL(), err)
+	}
+	return keys, nil
+}
+
+// parseKeys parses public keys, one a line, of which there is one at least.
+func parseKeys(text []byte) (keys []ed25519.PublicKey, err error) {
+	for _, line := range strings.Split(strings.TrimSpace(string(text)), "\n") {
+		key, err := index.ParseKey(line)
+		if err != nil {
+			return nil, err
+		}
+		keys = append(keys, key)
+	}
+	return keys, nil
 }

@@ -29,7 +29,7 @@ func clientOf(t *testing.T, o Options) *Client {
 func calls(c *Client) map[string]func(context.Context) error {
 	ignore := func(Progress) {}
 	return map[string]func(context.Context) error{
-		"key": func(ctx context.Context) error { _, err := c.Key(ctx); return err },
+		"key": func(ctx context.Context) error { _, err := c.Keys(ctx); return err },
 		"unit": func(ctx context.Context) error {
 			_, err := NewOrigins(slog.New(slog.DiscardHandler), c).Unit(ctx, chunk.Unit{}, func(int64, io.Reader) error { return nil })
 			return err

@@ -143,21 +143,30 @@ func (f files) writeJSON(url string, value any) error {
 	return f.write(url, append(b, '\n'))
 }
 
-// key returns the key that is there, or nil.
-func (f files) key(scope string) (ed25519.PublicKey, error) {
+// keys returns the hub's keys that the mirror was made with, or nil.
+func (f files) keys(scope string) ([]ed25519.PublicKey, error) {
 	name := path(keyPath(scope))
-	b, err := f.root.ReadFile(name)
+	text, err := f.root.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	var key ed25519.PublicKey
+	var keys []ed25519.PublicKey
 	if err == nil {
-		key, err = index.ParseKey(strings.TrimSpace(string(b)))
+		keys, err = parseKeys(text)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the mirror's key (%s): %w", filepath.Join(f.dir, name), err)
+		return nil, fmt.Errorf("read the mirror's keys (%s): %w", filepath.Join(f.dir, name), err)
 	}
-	return key, nil
+	return keys, nil
+}
+
+// writeKeys writes the hub's keys, one a line.
+func (f files) writeKeys(scope string, keys []ed25519.PublicKey) error {
+	var text []byte
+	for _, key := range keys {
+		text = append(text, index.FormatKey(key)+"\n"...)
+	}
+	return f.write(keyPath(scope), text)
 }
 
 // addChains adds the chains of an image, the lowest first, to those that are

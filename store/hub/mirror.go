@@ -39,8 +39,8 @@ type Mirror struct {
 	dir     string
 	files   files
 	tell    func(Progress)
-	keys    []ed25519.PublicKey // that were given
-	key     ed25519.PublicKey   // the hub's, which is believed
+	given   []ed25519.PublicKey // keys that the caller trusts
+	keys    []ed25519.PublicKey // the hub's keys that are trusted
 	chains  map[string]Link     // that are there
 
 	fetched, kept atomic.Int64
@@ -49,7 +49,7 @@ type Mirror struct {
 // Mirrored says what a Mirror has done.
 type Mirrored struct {
 	Images  []string `json:"images"`  // names
-	Key     string   `json:"key"`     // the hub's, as index.FormatKey writes it
+	Keys    []string `json:"keys"`    // the hub's trusted keys, as index.FormatKey writes them
 	Trees   int      `json:"trees"`   // of their chains
 	Fetched int64    `json:"fetched"` // units
 	Kept    int64    `json:"kept"`    // units that were there
@@ -61,7 +61,7 @@ type Mirrored struct {
 // has to be the same from then on. NewMirror reports to tell, one call at a time.
 func NewMirror(client *Client, dir string, keys []ed25519.PublicKey, tell func(Progress)) *Mirror {
 	origins := NewOrigins(slog.New(slog.DiscardHandler), client)
-	return &Mirror{client: client, origins: origins, dir: dir, keys: keys, tell: tell}
+	return &Mirror{client: client, origins: origins, dir: dir, given: keys, tell: tell}
 }
 
 // Copy copies the images of the names, or all that are ready if there are none.
@@ -72,10 +72,12 @@ func (m *Mirror) Copy(ctx context.Context, names []string) (done Mirrored, err e
 	}
 	defer unlock()
 	m.files = files
-	if m.key, err = m.trusted(ctx); err != nil {
+	if m.keys, err = m.trusted(ctx); err != nil {
 		return done, err
 	}
-	done.Key = index.FormatKey(m.key)
+	for _, key := range m.keys {
+		done.Keys = append(done.Keys, index.FormatKey(key))
+	}
 	if m.chains, err = m.files.chains(m.client.scope); err != nil {
 		return done, err
 	}
@@ -109,25 +111,27 @@ func (m *Mirror) Copy(ctx context.Context, names []string) (done Mirrored, err e
 	return done, nil
 }
 
-// trusted returns the hub's key, if it is to be believed.
-func (m *Mirror) trusted(ctx context.Context) (ed25519.PublicKey, error) {
-	key, err := m.client.Key(ctx)
+// trusted returns the hub's keys that are trusted: those that were given, or that the directory
+// was made with. Without either it trusts all of the hub's keys.
+func (m *Mirror) trusted(ctx context.Context) ([]ed25519.PublicKey, error) {
+	keys, err := m.client.Keys(ctx)
 	if err != nil {
 		return nil, err
 	}
-	keys := m.keys
-	if len(keys) == 0 {
-		pinned, err := m.files.key(m.client.scope)
-		if pinned == nil {
-			return key, err
+	pinned := m.given
+	if len(pinned) == 0 {
+		if pinned, err = m.files.keys(m.client.scope); err != nil || len(pinned) == 0 {
+			return keys, err
 		}
-		keys = []ed25519.PublicKey{pinned}
 	}
-	if !slices.ContainsFunc(keys, func(k ed25519.PublicKey) bool { return k.Equal(key) }) {
-		return nil, fmt.Errorf("hub %s has another key than the pinned one: if the hub's own log has the same, "+
-			"give --hub-key %s; if not, somebody else answers for it", m.client.URL(), index.FormatKey(key))
+	trusted := slices.DeleteFunc(slices.Clone(keys), func(key ed25519.PublicKey) bool {
+		return !slices.ContainsFunc(pinned, func(k ed25519.PublicKey) bool { return k.Equal(key) })
+	})
+	if len(trusted) == 0 {
+		return nil, fmt.Errorf("hub %s has other keys than the pinned ones: if the hub's own log has the same, "+
+			"give --hub-key %s; if not, somebody else answers for it", m.client.URL(), index.FormatKey(keys[0]))
 	}
-	return key, nil
+	return trusted, nil
 }
 
 func (m *Mirror) all(ctx context.Context) (names []string, err error) {
@@ -182,10 +186,10 @@ func (m *Mirror) copyTree(ctx context.Context, chain string) (s *index.Statement
 	if err != nil {
 		return nil, err
 	}
-	if err := s.Verify(chain, []ed25519.PublicKey{m.key}); err != nil {
+	if err := s.Verify(chain, m.keys); err != nil {
 		return nil, err
 	}
-	if err := m.files.write(keyPath(m.client.scope), []byte(index.FormatKey(m.key)+"\n")); err != nil {
+	if err := m.files.writeKeys(m.client.scope, m.keys); err != nil {
 		return nil, err
 	}
 	stored, err := m.files.create()

@@ -332,8 +332,8 @@ func part(ctx context.Context, others int) (context.Context, context.CancelFunc)
 	return context.WithTimeout(ctx, left/time.Duration(others+1))
 }
 
-// Key asks an origin on this machine for its public key.
-func (s *Origins) Key(ctx context.Context) (key ed25519.PublicKey, err error) {
+// Keys asks an origin on this machine for its public keys.
+func (s *Origins) Keys(ctx context.Context) (keys []ed25519.PublicKey, err error) {
 	local := &Origins{}
 	for _, o := range s.all {
 		if o.client.Loopback() {
@@ -343,10 +343,10 @@ func (s *Origins) Key(ctx context.Context) (key ed25519.PublicKey, err error) {
 	err = local.try(ctx, false, func(ctx context.Context, o *origin, others int) (err error) {
 		ctx, cancel := part(ctx, others)
 		defer cancel()
-		key, err = o.client.Key(ctx)
+		keys, err = o.client.Keys(ctx)
 		return err
 	})
-	return key, err
+	return keys, err
 }
 
 // Loopback tells whether one of the origins is on this machine.

@@ -67,7 +67,7 @@ func TestErrorsShowNoSecret(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, chainErr := c.Chain(t.Context(), "sha256:x")
-			_, keyErr := c.Key(t.Context())
+			_, keyErr := c.Keys(t.Context())
 			_, imagesErr := c.Images(t.Context(), "")
 			indexErr := NewOrigins(slog.New(slog.DiscardHandler), c).Index(t.Context(), chunk.ID{}, func(io.Reader) error { return nil })
 			all := fmt.Sprint(errors.Join(chainErr, keyErr, imagesErr, indexErr), c.URL())

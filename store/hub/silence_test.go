@@ -135,7 +135,7 @@ func TestLookupOfASlowHub(t *testing.T) {
 		}
 	})
 	s.lookup = short
-	if _, err := s.all[0].client.Key(t.Context()); err == nil || s.all[0].client.dialer.sent.at().IsZero() {
+	if _, err := s.all[0].client.Keys(t.Context()); err == nil || s.all[0].client.dialer.sent.at().IsZero() {
 		t.Fatalf("a key that is none: %v", err)
 	}
 	s.all[0].down = true

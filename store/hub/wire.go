@@ -31,7 +31,7 @@ const (
 
 // Paths below Prefix/SCOPE. All are GET unless it is said otherwise.
 //
-//	/key                 the hub's public key, as index.FormatKey writes it
+//	/key                 the hub's public keys, as index.FormatKey writes them, a line each
 //	/chains/CHAIN        Chain, as JSON; 404 if the chain is not known
 //	/trees/CHAIN         index.Statement, as JSON: the tree of the chain, made now if need be
 //	/indexes/TREE        the index, zstd-compressed
@@ -189,7 +189,7 @@ type Inspection struct {
 	StartupPacks int64  `json:"startupPacks"`
 	StartupBytes int64  `json:"startupBytes"` // stored; other images may have the same packs
 	Format       int    `json:"format"`       // of indexes that the hub makes
-	Key          string `json:"key"`          // with which it signs, as index.FormatKey writes it
+	Key          string `json:"key"`          // the first with which it signs, as index.FormatKey writes it
 }
 
 // Starts is what the hub knows of how an image starts, which is ready.

@@ -36,9 +36,9 @@ func (s *Site) launchHub(ctx context.Context, name, address string) (*Hub, error
 		return nil, err
 	}
 	return h, h.process.await(ctx, func() error {
-		key, err := client.Key(ctx)
+		keys, err := client.Keys(ctx)
 		if err == nil {
-			h.Key = index.FormatKey(key)
+			h.Key = index.FormatKey(keys[0])
 		}
 		return err
 	})

@@ -1,0 +1,158 @@
+package hub
+
+import (
+	"crypto/ed25519"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"lighter/format/index"
+	wire "lighter/store/hub"
+)
+
+// signers returns with which of the keys the hub, or a mirror, has signed what it says
+// of a chain.
+func signers(t *testing.T, client *wire.Client, chain string, keys []string) (all []string) {
+	t.Helper()
+	tree, err := client.Tree(t.Context(), chain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := client.Chain(t.Context(), chain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range keys {
+		key, err := index.ParseKey(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		one := []ed25519.PublicKey{key}
+		signed := tree.Verify(chain, one) == nil
+		if answer.Statement == nil || answer.Statement.Verify(chain, one) == nil != signed {
+			t.Errorf("the answers about trees and chains are signed by different keys: %+v, %+v", tree, answer.Statement)
+		}
+		if signed {
+			all = append(all, text)
+		}
+	}
+	return all
+}
+
+// A key takes the place of another: what was signed before is signed by the keys that
+// the hub has now, and what is new too.
+func TestKeyRotation(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	h.push("a:1", image(lowerTar))
+	before := h.ready("a:1").Chain
+	root := h.config.Root
+	keys, err := Keys(root)
+	if err != nil || len(keys) != 1 {
+		t.Fatalf("keys: %q, %v", keys, err)
+	}
+	added, err := AddKey(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if keys = append(keys, added); !slices.Equal(signers(t, h.client, before, keys), keys[:1]) {
+		t.Error("the hub signs with a key that it was not started with")
+	}
+	for step, want := range [][]string{keys, keys[1:]} {
+		h = h.restart()
+		name := "b:" + string(rune('1'+step))
+		h.push(name, image(lowerTar, upperTar))
+		for _, chain := range []string{before, h.ready(name).Chain} {
+			if got := signers(t, h.client, chain, keys); !slices.Equal(got, want) {
+				t.Errorf("step %d: chain %s is signed by %q, want %q", step, chain, got, want)
+			}
+		}
+		served, err := h.client.Keys(t.Context())
+		if err != nil || !slices.Equal(text(served), want) {
+			t.Errorf("step %d: GET /key answers %q (%v), want %q", step, text(served), err, want)
+		}
+		if problems := h.problems("a:1"); problems != "" {
+			t.Errorf("step %d: a verification finds %q", step, problems)
+		}
+		if step == 0 {
+			if err := RemoveKey(root, keys[0]); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := RemoveKey(root, keys[1]); err == nil || !strings.Contains(err.Error(), "only key") {
+		t.Errorf("the only key can be removed: %v", err)
+	}
+	if err := RemoveKey(root, keys[0]); err == nil || !strings.Contains(err.Error(), "has no key") {
+		t.Errorf("a key can be removed twice: %v", err)
+	}
+}
+
+func text(keys []ed25519.PublicKey) (all []string) {
+	for _, key := range keys {
+		all = append(all, index.FormatKey(key))
+	}
+	return all
+}
+
+// A mirror that is made again has the signatures of both keys.
+func TestMirrorOfTwoKeys(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	h.push("a:1", image(lowerTar))
+	chain := h.ready("a:1").Chain
+	dir := t.TempDir()
+	h.mirror(dir)
+	if _, err := AddKey(h.config.Root); err != nil {
+		t.Fatal(err)
+	}
+	h = h.restart()
+	keys, err := Keys(h.config.Root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.mirror(dir)
+	mirror := serveFiles(t, dir)
+	if got := signers(t, mirror, chain, keys); len(keys) != 2 || !slices.Equal(got, keys) {
+		t.Errorf("the mirror has the signatures of %q, want %q", got, keys)
+	}
+	if served, err := mirror.Keys(t.Context()); err != nil || !slices.Equal(text(served), keys) {
+		t.Errorf("the mirror has the keys %q (%v), want %q", text(served), err, keys)
+	}
+}
+
+func TestKeyFileIsChecked(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	var all []string
+	for n := range index.MaxKeys {
+		key, err := AddKey(root)
+		if all = append(all, key); err != nil {
+			t.Fatalf("key %d: %v", n, err)
+		}
+	}
+	if got, err := Keys(root); err != nil || !slices.Equal(got, all) {
+		t.Errorf("keys %q (%v), want %q", got, err, all)
+	}
+	if _, err := AddKey(root); err == nil {
+		t.Error("there is no bound on the keys")
+	}
+	path := keyFile(root)
+	good, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, bad := range map[string]string{"empty": "", "no PEM": "x\n", "something behind the keys": string(good) + "x\n", "cut": string(good[:len(good)-10])} {
+		if err := os.WriteFile(path, []byte(bad), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := AddKey(root); err == nil {
+			t.Errorf("%s: a key is added", what)
+		}
+	}
+	if left, err := filepath.Glob(path + "-*"); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %q, %v", left, err)
+	}
+}

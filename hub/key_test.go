@@ -97,7 +97,7 @@ func text(keys []ed25519.PublicKey) (all []string) {
 	return all
 }
 
-// A mirror that is made again has the signatures of both keys.
+// A mirror that is made again has the signatures of both keys, and both keys once it was given them.
 func TestMirrorOfTwoKeys(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -113,8 +113,23 @@ func TestMirrorOfTwoKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.mirror(dir)
+	var given []ed25519.PublicKey
+	for _, key := range keys {
+		parsed, err := index.ParseKey(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		given = append(given, parsed)
+	}
 	mirror := serveFiles(t, dir)
+	h.mirror(dir)
+	if served, err := mirror.Keys(t.Context()); err != nil || !slices.Equal(text(served), keys[:1]) {
+		t.Errorf("the mirror believes the keys %q (%v), and was given none", text(served), err)
+	}
+	again := wire.NewMirror(h.client, dir, given, func(wire.Progress) {})
+	if _, err := again.Copy(t.Context(), []string{"a:1"}); err != nil {
+		t.Fatal(err)
+	}
 	if got := signers(t, mirror, chain, keys); len(keys) != 2 || !slices.Equal(got, keys) {
 		t.Errorf("the mirror has the signatures of %q, want %q", got, keys)
 	}

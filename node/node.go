@@ -115,6 +115,7 @@ func (n *Node) serve(ctx context.Context, ready func()) error {
 	group.Go(func() error { n.scrub(ctx); return nil })
 	group.Go(func() error { n.chains.RenewStatements(ctx); return nil })
 	group.Go(func() error { n.complete(ctx); return nil })
+	group.Go(func() error { n.chains.FetchRefused(ctx); return nil })
 	group.Go(func() error { n.watchKeeper(ctx); return nil })
 	group.Go(func() error { return n.serveControl(ctx) })
 	if n.snapshot != nil {
@@ -183,6 +184,7 @@ func start(ctx context.Context, stop context.CancelCauseFunc, config Config, man
 	}
 	n.chains.Sweep()
 	n.reportLost(ctx)
+	n.reportRefused(ctx)
 	if n.controls, err = snapshot.Listen(ctx, ControlSocket(config.Root)); err != nil {
 		return nil, err
 	}

@@ -115,7 +115,6 @@ func (n *Node) serve(ctx context.Context, ready func()) error {
 	group.Go(func() error { n.scrub(ctx); return nil })
 	group.Go(func() error { n.chains.RenewStatements(ctx); return nil })
 	group.Go(func() error { n.complete(ctx); return nil })
-	group.Go(func() error { n.chains.FetchRefused(ctx); return nil })
 	group.Go(func() error { n.watchKeeper(ctx); return nil })
 	group.Go(func() error { return n.serveControl(ctx) })
 	if n.snapshot != nil {

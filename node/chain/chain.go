@@ -106,7 +106,7 @@ type Resolver struct {
 
 // New returns a resolver with the statements that are below root. One that cannot be
 // verified, whatever the reason, is refused: nothing new is claimed by it, and it is asked
-// for again (FetchRefused); but what holds its chain keeps the tree.
+// for again (RenewStatements); but what holds its chain keeps the tree.
 func New(root string, h Hub, trees Trees, keys *Keys, log *slog.Logger) (*Resolver, error) {
 	dir := filepath.Join(root, "chains")
 	if err := os.MkdirAll(dir, 0o700); err != nil {

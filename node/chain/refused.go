@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"math/rand/v2"
 	"slices"
-	"time"
 
 	"lighter/format/chunk"
 	"lighter/format/index"
@@ -79,31 +77,9 @@ func (r *Resolver) refusedFor(chain string) error {
 	return nil
 }
 
-const (
-	// firstRefetch is about how long after the start the hub is asked for the statements
-	// that are refused. It doubles each time, up to lastRefetch.
-	firstRefetch = time.Second
-	lastRefetch  = 10 * time.Minute
-)
-
-// FetchRefused asks the hub for the statements that are refused, one after the other, until
-// none is left or ctx is done. It is called after Sweep.
-func (r *Resolver) FetchRefused(ctx context.Context) {
-	for pause := firstRefetch; ; pause = min(2*pause, lastRefetch) {
-		refused := r.Refused()
-		// Many nodes may have been restarted at once.
-		if len(refused) == 0 || !sleep(ctx, pause/2+rand.N(pause)) {
-			return
-		}
-		for _, one := range refused {
-			r.fetchRefused(ctx, one.Chain)
-		}
-	}
-}
-
 // fetchRefused asks the hub for a statement that is refused.
 func (r *Resolver) fetchRefused(ctx context.Context, chain string) {
-	if !r.holdRefused(chain) {
+	if ctx.Err() != nil || !r.holdRefused(chain) {
 		return
 	}
 	defer r.Drop(chain)

@@ -194,8 +194,8 @@ func TestRefusedStatementIsFetchedAgain(t *testing.T) {
 				r := restartHeld(t, root, h, trees)
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
-				go r.FetchRefused(ctx)
-				time.Sleep(time.Hour)
+				go r.RenewStatements(ctx)
+				time.Sleep(24 * time.Hour)
 				synctest.Wait()
 				if name == "hub.keys is gone" { // the learned key verifies what is on the disk
 					if len(r.Refused()) != 0 {
@@ -210,7 +210,7 @@ func TestRefusedStatementIsFetchedAgain(t *testing.T) {
 					s := index.Sign(h.key, chainID(0), treeID(0))
 					return &s, nil
 				}
-				time.Sleep(2 * lastRefetch)
+				time.Sleep(2 * lastRenewal)
 				synctest.Wait()
 				if left := r.Refused(); len(left) != 0 {
 					t.Errorf("refused still: %+v", left)
@@ -260,7 +260,7 @@ func TestRefusedStatementOfAnotherTree(t *testing.T) {
 				}
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan struct{})
-				go func() { r.FetchRefused(ctx); close(ended) }()
+				go func() { r.RenewStatements(ctx); close(ended) }()
 				time.Sleep(time.Minute)
 				cancel()
 				<-ended

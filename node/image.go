@@ -23,6 +23,7 @@ type ImageDetail struct {
 	Local     int64         `json:"localDeviceBytes"`     // what its local device takes of the disk, if it has one
 	Completes string        `json:"completion,omitempty"` // how far completing it is, if it is its turn, or why it is nobody's
 	Lost      string        `json:"lost,omitempty"`       // why it could not be brought back, or how it is damaged
+	Refused   string        `json:"refused,omitempty"`    // why its statement on the disk cannot be verified, and what to do
 	Pin       *disk.Pin     `json:"pin,omitempty"`        // if it is pinned
 	NoCache   string        `json:"noCache,omitempty"`    // why the cache is left alone now
 }
@@ -123,6 +124,11 @@ func (s *Status) detail(image ImageStatus, pins []disk.Pin) ImageDetail {
 	for _, l := range s.Lost {
 		if l.Tree == image.Tree {
 			d.Lost = l.Cause
+		}
+	}
+	for _, r := range s.Refused {
+		if r.Chain == image.Chain {
+			d.Refused = r.Cause + ": " + r.Mend
 		}
 	}
 	return d

@@ -2,7 +2,8 @@ package node
 
 import (
 	"context"
-	"slices"
+
+	"lighter/format/chunk"
 )
 
 // reportLost says in the log by name what could not be brought back.
@@ -18,13 +19,58 @@ func (n *Node) reportLost(ctx context.Context) {
 	}
 }
 
+// RefusedStatus is a chain that something on this machine holds and whose statement on the
+// disk cannot be verified. Its tree stays mounted and served.
+type RefusedStatus struct {
+	Chain  string     `json:"chain"`
+	Trees  []chunk.ID `json:"trees"`  // the one that it names, or, where that is not known, all that it may have named
+	Images []string   `json:"images"` // that end with the chain, as far as they were named
+	Cause  string     `json:"cause"`
+	Hub    string     `json:"hub,omitempty"` // why a hub has given no other statement; empty: none was asked yet
+	Mend   string     `json:"mend"`          // what to do
+}
+
+// refused names the statements that are refused.
+func (n *Node) refused(ctx context.Context) []RefusedStatus {
+	all := []RefusedStatus{}
+	for _, r := range n.chains.Refused() {
+		s := RefusedStatus{Chain: r.Chain, Trees: r.Trees, Cause: r.Cause.Error(), Mend: r.Mend}
+		if r.Hub != nil {
+			s.Hub = r.Hub.Error()
+		}
+		all = append(all, s)
+	}
+	if len(all) == 0 {
+		return all
+	}
+	images := n.imageNames(ctx)
+	for i := range all {
+		all[i].Images = append([]string{}, images[all[i].Chain]...)
+	}
+	return all
+}
+
+// reportRefused says in the log whose statements are refused.
+func (n *Node) reportRefused(ctx context.Context) {
+	for _, r := range n.refused(ctx) {
+		n.log.Error("a statement is refused: its tree stays mounted and served, and no new pull uses it", "images", r.Images, "chain", r.Chain, "trees", r.Trees, "cause", r.Cause, "mend", r.Mend)
+	}
+}
+
 // imagesOf returns the names of images that end with one of the chains.
 func (n *Node) imagesOf(ctx context.Context, chains []string) []string {
-	names := []string{}
+	names, images := []string{}, n.imageNames(ctx)
+	for _, chain := range chains {
+		names = append(names, images[chain]...)
+	}
+	return names
+}
+
+// imageNames returns the names of the images that end with each chain.
+func (n *Node) imageNames(ctx context.Context) map[string][]string {
+	names := map[string][]string{}
 	for _, b := range n.binds.list() {
-		if slices.Contains(chains, b.Chain) {
-			names = append(names, b.Name)
-		}
+		names[b.Chain] = append(names[b.Chain], b.Name)
 	}
 	if n.snapshot == nil {
 		return names
@@ -34,8 +80,8 @@ func (n *Node) imagesOf(ctx context.Context, chains []string) []string {
 		return names // the chains have to do
 	}
 	for _, layer := range layers {
-		if layer.Image != "" && slices.Contains(chains, layer.Chain) {
-			names = append(names, layer.Image)
+		if layer.Image != "" {
+			names[layer.Chain] = append(names[layer.Chain], layer.Image)
 		}
 	}
 	return names

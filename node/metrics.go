@@ -91,6 +91,7 @@ var metrics = []metric{
 	{"local_mounts", "Mounted trees whose newest mount reads a local device.", gauge, func(f *figures) float64 { return float64(f.status.localMounts()) }},
 	{"unsigned_statements", "Statements that one of the pinned keys has not signed, of the key that lacks most.", gauge, func(f *figures) float64 { return float64(f.status.unsigned()) }},
 	{"broken_trees", "Trees that could not be brought back, or whose metadata image is damaged under its mount.", gauge, func(f *figures) float64 { return float64(len(f.status.Lost)) }},
+	{"refused_statements", "Chains in use whose statement on the disk cannot be verified: their trees are served, and no new pull uses them.", gauge, func(f *figures) float64 { return float64(len(f.status.Refused)) }},
 }
 
 func truth(yes bool) float64 {

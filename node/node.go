@@ -183,6 +183,7 @@ func start(ctx context.Context, stop context.CancelCauseFunc, config Config, man
 	}
 	n.chains.Sweep()
 	n.reportLost(ctx)
+	n.reportRefused(ctx)
 	if n.controls, err = snapshot.Listen(ctx, ControlSocket(config.Root)); err != nil {
 		return nil, err
 	}

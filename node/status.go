@@ -43,6 +43,7 @@ type Status struct {
 	Images    []ImageStatus     `json:"images"`
 	Binds     []Bind            `json:"binds"`
 	Lost      []LostStatus      `json:"lost"`
+	Refused   []RefusedStatus   `json:"refused"` // statements on the disk that cannot be verified
 
 	Completion CompletionStatus `json:"completion"`
 }
@@ -82,6 +83,7 @@ func (n *Node) Status(ctx context.Context) (Status, error) {
 		Hubs: n.hubs.Health(), NoHub: n.chains.Unanswered(), Started: n.started, TakenOver: n.takenOver, Keeper: n.keeperStatus(), Cache: n.cache.Stats(), Fetched: n.units.Stats(), Ahead: n.ahead.Stats(), Recording: n.recordingStatus(),
 		Binds: n.binds.list(), Mounts: []MountStatus{}, Images: []ImageStatus{}, Lost: []LostStatus{}}
 	s.Completion = n.completion.get()
+	s.Refused = n.refused(ctx)
 	if n.noMetrics != nil {
 		s.NoMetrics = n.noMetrics.Error()
 	}

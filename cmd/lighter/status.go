@@ -118,7 +118,37 @@ func printStatus(s node.Status) error {
 	for _, l := range s.Lost {
 		rows = append(rows, []any{l.Tree.Short(), cmp.Or(strings.Join(l.Images, " "), "-"), shortAll(l.Chains), l.Cause})
 	}
-	return tableOf(rows, "\nBROKEN TREE\tIMAGES\tCHAINS\tCAUSE")
+	if err := tableOf(rows, "\nBROKEN TREE\tIMAGES\tCHAINS\tCAUSE"); err != nil {
+		return err
+	}
+	return printRefused(s.Refused)
+}
+
+// printRefused names the statements that are refused, and says below the table what to do.
+func printRefused(refused []node.RefusedStatus) error {
+	var rows [][]any
+	var mend []string
+	for _, r := range refused {
+		var trees []string
+		for _, tree := range r.Trees {
+			trees = append(trees, tree.Short())
+		}
+		cause := r.Cause
+		if r.Hub != "" {
+			cause += "; the hub gives no other one: " + r.Hub
+		}
+		rows = append(rows, []any{short(r.Chain), cmp.Or(strings.Join(r.Images, " "), "-"), cmp.Or(strings.Join(trees, " "), "-"), cause})
+		if !slices.Contains(mend, r.Mend) {
+			mend = append(mend, r.Mend)
+		}
+	}
+	if err := tableOf(rows, "\nREFUSED STATEMENT\tIMAGES\tTREES\tCAUSE"); err != nil {
+		return err
+	}
+	for _, what := range mend {
+		fmt.Printf("what to do: %s\n", what)
+	}
+	return nil
 }
 
 // printSigners prints what each key has signed, where there are several: one takes the
@@ -225,6 +255,9 @@ func printImage(d node.ImageDetail) error {
 	}
 	if d.Lost != "" {
 		add("broken", d.Lost)
+	}
+	if d.Refused != "" {
+		add("refused", "its statement: "+d.Refused)
 	}
 	if m := d.Mount; m != nil {
 		v := m.Device

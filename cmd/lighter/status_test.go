@@ -28,18 +28,22 @@ func someStatus() node.Status {
 		Binds: []node.Bind{{Dir: "/mnt", Name: "tools:1", Chain: chain}, {Dir: "/gone", Name: "x:1", Chain: chain, Lost: "no tree"}},
 		Cache: disk.Stats{Limit: 20 << 30, Room: 20 << 30, Pinned: 1 << 30, Evicted: 2 << 30, Damaged: 3, Unread: 2, Failed: 1, OffUntil: time.Now().Add(time.Minute)},
 		Lost:  []node.LostStatus{{Tree: tree, Chains: []string{chain}, Cause: "its map is cut off"}},
+		Refused: []node.RefusedStatus{{Chain: chain, Trees: []chunk.ID{tree}, Images: []string{"tools:1"}, Cause: "it is not signed by a pinned key", Hub: "connection refused", Mend: "put the former key back"},
+			{Chain: "sha256:" + strings.Repeat("cd", 32), Cause: "it is not signed by a pinned key", Mend: "put the former key back"}},
 	}
 }
 
 func TestStatusForPeople(t *testing.T) {
 	s := someStatus()
+	tree := s.Mounts[0].Tree
 	out, _ := printed(t, func() {
 		if err := printStatus(s); err != nil {
 			t.Error(err)
 		}
 	})
 	for _, want := range []string{"version v1.2.3", "devices taken over", "nobody keeps the devices", "keeper was killed", "https://one.test up", "https://two.test down since", "connection refused", "1.5s", "42ms",
-		"1.0 GiB pinned, 2.0 GiB evicted", "3 chunks back wrong and 2 not at all, and did not take 1", "cache off: its disk refuses writes", "/gone", "not brought back: no tree", "not lazy   the hub does not know it", "/mnt", "BROKEN TREE", "its map is cut off"} {
+		"1.0 GiB pinned, 2.0 GiB evicted", "3 chunks back wrong and 2 not at all, and did not take 1", "cache off: its disk refuses writes", "/gone", "not brought back: no tree", "not lazy   the hub does not know it", "/mnt", "BROKEN TREE", "its map is cut off",
+		"REFUSED STATEMENT", tree.Short() + "   it is not signed by a pinned key; the hub gives no other one: connection refused\n", "\nwhat to do: put the former key back\n"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("there is no %q in:\n%s", want, out)
 		}
@@ -49,7 +53,7 @@ func TestStatusForPeople(t *testing.T) {
 func TestImageForPeople(t *testing.T) {
 	s := someStatus()
 	out, _ := printed(t, func() {
-		if err := printImage(node.ImageDetail{ImageStatus: s.Images[0], Mount: &s.Mounts[0], Lost: "its map is cut off", NoCache: "its disk is gone", Local: 151 << 20, Completes: "waits: it rains", Pin: &disk.Pin{Bytes: 150 << 20, Here: 3 << 20}, Snapshots: []string{"default/7/c1", "default/9/c2"},
+		if err := printImage(node.ImageDetail{ImageStatus: s.Images[0], Mount: &s.Mounts[0], Lost: "its map is cut off", Refused: "it is not signed by a pinned key: put the former key back", NoCache: "its disk is gone", Local: 151 << 20, Completes: "waits: it rains", Pin: &disk.Pin{Bytes: 150 << 20, Here: 3 << 20}, Snapshots: []string{"default/7/c1", "default/9/c2"},
 			Binds: s.Binds, Content: mount.Content{Chunks: 100, Bytes: 150 << 20, ChunksHere: 4, BytesHere: 3 << 20}}); err != nil {
 			t.Error(err)
 		}
@@ -64,6 +68,7 @@ completion   waits: it rains
 pinned       150 MiB, of which 3.0 MiB are here
 cache off    its disk is gone
 broken       its map is cut off
+refused      its statement: it is not signed by a pinned key: put the former key back
 mounted      /var/lib/lighter/mounts/x (5500 files, 190 MiB, mode local)
 faults       203, of which 21 waited for a hub and 1 failed
 read         8.0 MiB: 6.0 MiB from the cache, 2.0 MiB fetched

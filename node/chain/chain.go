@@ -104,8 +104,9 @@ type Resolver struct {
 	left    *sync.Cond        // one of these has ended
 }
 
-// New returns a resolver with the statements that are below root. Those that no
-// pinned key has signed count as not there.
+// New returns a resolver with the statements that are below root. One that cannot be
+// verified, whatever the reason, is refused: nothing new is claimed by it, and it is asked
+// for again (RenewStatements); but what holds its chain keeps the tree.
 func New(root string, h Hub, trees Trees, keys *Keys, log *slog.Logger) (*Resolver, error) {
 	dir := filepath.Join(root, "chains")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -136,6 +137,9 @@ func (r *Resolver) Claim(ctx context.Context, chain, parent string, labels map[s
 	why, err := r.claim(ctx, chain, parent, moreAbove(labels))
 	if err != nil {
 		why = err.Error()
+		if cause := r.refusedFor(chain); cause != nil {
+			why = fmt.Sprintf("its statement on this machine is refused: %v; and %s", cause, why)
+		}
 	}
 	r.note(chain, parent, labels, err == nil, why)
 	return err == nil, why
@@ -145,9 +149,9 @@ func (r *Resolver) claim(ctx context.Context, chain, parent string, more bool) (
 	if err := r.trees.Mountable(); err != nil {
 		return "", err
 	}
-	if s := r.statement(chain); s != nil && r.trees.Has(s.Tree) {
+	if r.isHere(chain) {
 		if !more { // a start is near
-			err = r.trees.Ensure(ctx, s.Tree, func() {})
+			err = r.trees.Ensure(ctx, r.tree(chain), func() {})
 		}
 		return "its tree is on this machine", err
 	}
@@ -162,7 +166,7 @@ func (r *Resolver) claim(ctx context.Context, chain, parent string, more bool) (
 		why, err = "its tree was fetched", r.ensure(ctx, l.own, committed)
 	case l.images == 0:
 		err = l.nothing()
-	case l.images == 1 && !r.trees.Has(l.above.Tree):
+	case l.images == 1 && !r.trees.Has(l.above.Tree) && !r.isHere(l.above.Chain):
 		err = r.fetch(l.above, committed).waitBegun(ctx)
 		fallthrough
 	default:
@@ -179,25 +183,31 @@ const treeTimeout = 15 * time.Second
 
 // Mount mounts a chain's tree and returns where. A chain that was only claimed
 // costs a question to the hub, and the wait for its index: as long as bytes
-// arrive, but five minutes in all at most. The caller holds the chain.
+// arrive, but five minutes in all at most. The caller holds the chain. The tree of one
+// whose statement is refused is mounted as long as it is known which it is.
 func (r *Resolver) Mount(ctx context.Context, chain string) (string, error) {
-	s := r.statement(chain)
-	if s == nil || !r.trees.Has(s.Tree) {
-		var err error
-		if s, err = r.askTree(ctx, chain); err != nil {
-			return "", fmt.Errorf("the tree of chain %s is not on this machine and the hub does not give it: %w", chain, err)
+	tree := r.tree(chain)
+	if tree.IsZero() || !r.trees.Has(tree) {
+		s, err := r.askTree(ctx, chain)
+		if err == nil {
+			tree, err = s.Tree, r.ensure(ctx, s, true)
+		} else {
+			err = fmt.Errorf("the tree of chain %s is not on this machine and the hub does not give it: %w", chain, err)
 		}
-		if err := r.ensure(ctx, s, true); err != nil {
+		if cause := r.refusedFor(chain); err != nil && cause != nil {
+			err = fmt.Errorf("the statement of chain %s on this machine is refused: %v; and %w", chain, cause, err)
+		}
+		if err != nil {
 			return "", err
 		}
 	}
-	return r.trees.Mount(ctx, s.Tree)
+	return r.trees.Mount(ctx, tree)
 }
 
 // Starts says that a container is about to start on a chain that was mounted.
 func (r *Resolver) Starts(chain string) {
-	if s := r.statement(chain); s != nil {
-		r.trees.Starts(s.Tree)
+	if tree := r.tree(chain); !tree.IsZero() {
+		r.trees.Starts(tree)
 	}
 }
 

@@ -101,7 +101,7 @@ func (r *Resolver) inTurn(f *fetch, s *index.Statement, committed bool) (failed 
 	}
 	// The time that the hub has begins now.
 	if err := r.keep(s); err != nil {
-		return true, err
+		return !errors.Is(err, errOtherTree), err
 	}
 	if !committed {
 		if silence := r.silenceNow(); silence != nil {

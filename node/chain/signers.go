@@ -3,19 +3,18 @@ package chain
 import (
 	"context"
 	"crypto/ed25519"
-	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"time"
 
 	"lighter/format/index"
-	"lighter/node/state"
 )
 
 const (
-	// firstRenewal is the pause after the first round of renewing statements. It
+	// firstRenewal is the pause before the first round of renewing statements. It
 	// doubles up to lastRenewal: hubs that sign with different keys never give all.
-	firstRenewal = time.Minute
+	firstRenewal = time.Second
 	lastRenewal  = time.Hour
 )
 
@@ -47,20 +46,20 @@ func (r *Resolver) Signers() []Signer {
 	return all
 }
 
-// RenewStatements asks the hub again for statements that a pinned key has not signed,
-// until ctx ends. While a hub's key is replaced, it gives them with the signature of
-// the new key, so the old one need not stay pinned.
+// RenewStatements asks the hub again for statements that are refused, and for those that
+// a pinned key has not signed, until ctx ends. While a hub's key is replaced, it gives
+// them with the signature of the new key, so the old one need not stay pinned. It is
+// called after Sweep.
 func (r *Resolver) RenewStatements(ctx context.Context) {
-	for pause := firstRenewal; ; pause = min(2*pause, lastRenewal) {
+	// Nodes that were restarted together do not ask together.
+	for pause := firstRenewal; sleep(ctx, pause+rand.N(pause/4)); pause = min(2*pause, lastRenewal) {
+		for _, refused := range r.Refused() {
+			r.fetchRefused(ctx, refused.Chain)
+		}
 		for _, s := range r.Statements() {
-			if lacks(&s, r.keys.pinned()) && ctx.Err() == nil {
+			if r.refusedFor(s.Chain) == nil && lacks(&s, r.keys.pinned()) && ctx.Err() == nil {
 				r.renewStatement(ctx, &s)
 			}
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return
 		}
 	}
 }
@@ -92,19 +91,15 @@ func (r *Resolver) renewStatement(ctx context.Context, old *index.Statement) {
 // replaceStatement puts a statement in the place of one that says the same, if that is
 // still here.
 func (r *Resolver) replaceStatement(s *index.Statement) error {
-	b, err := json.Marshal(s)
-	if err != nil {
-		return err
-	}
 	r.held.Lock()
 	defer r.held.Unlock()
 	u := r.uses[s.Chain]
-	if u == nil || u.statement == nil || u.statement.Tree != s.Tree {
+	if u == nil || u.statement == nil || u.statement.Tree != s.Tree || r.writing[s.Chain] {
 		return nil
 	}
-	if err := state.Replace(r.path(s.Chain), b); err != nil {
-		return fmt.Errorf("keep the statement of chain %s: %w", s.Chain, err)
-	}
-	u.statement = s
-	return nil
+	u.holders++
+	err := r.write(s)
+	u.holders--
+	r.release(s.Chain)
+	return err
 }

@@ -1,6 +1,8 @@
 package chain
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"lighter/format/chunk"
@@ -10,7 +12,8 @@ import (
 // use is what this machine has to do with a chain.
 type use struct {
 	holders   int
-	statement *index.Statement // verified, and on disk; nil: the chain was only claimed
+	statement *index.Statement // on disk, and verified unless it is refused; nil: the chain was only claimed, or its tree is not known
+	refused   *refusal         // why the statement on disk cannot be verified; nil: it can
 }
 
 // Hold keeps a chain's tree from going until Drop is called as often.
@@ -63,14 +66,32 @@ func (r *Resolver) holders(chain string) int {
 	return 0
 }
 
-// statement returns what is said of a chain on disk, or nil.
+// statement returns the verified statement of a chain on disk, or nil.
 func (r *Resolver) statement(chain string) *index.Statement {
 	r.held.Lock()
 	defer r.held.Unlock()
-	if u := r.uses[chain]; u != nil {
+	if u := r.uses[chain]; u != nil && u.refused == nil {
 		return u.statement
 	}
 	return nil
+}
+
+// tree returns the tree with which a chain came to this machine, or zero if none did or it
+// is not known any more. A statement that is refused was verified when it was kept, so what
+// holds the chain goes on with the tree that it names.
+func (r *Resolver) tree(chain string) chunk.ID {
+	r.held.Lock()
+	defer r.held.Unlock()
+	if u := r.uses[chain]; u != nil && u.statement != nil {
+		return u.statement.Tree
+	}
+	return chunk.ID{}
+}
+
+// isHere tells whether a chain has a verified statement, and its tree is on this machine.
+func (r *Resolver) isHere(chain string) bool {
+	s := r.statement(chain)
+	return s != nil && r.trees.Has(s.Tree)
 }
 
 // release lets go of a chain that nobody holds. held is held, but not while the
@@ -81,18 +102,21 @@ func (r *Resolver) release(chain string) {
 		return
 	}
 	delete(r.uses, chain)
-	if u.statement == nil {
+	if u.statement == nil && u.refused == nil {
 		return
 	}
 	if err := r.removeStatement(chain); err != nil {
 		r.log.Warn("release a chain", "chain", chain, "cause", err)
 	}
-	if r.sharers(u.statement.Tree) == 0 {
+	if u.refused != nil {
+		r.sweepTrees() // which of them was the chain's may not be known
+	} else if r.sharers(u.statement.Tree) == 0 {
 		r.remove(u.statement.Tree)
 	}
 }
 
-// sharers returns how many chains on this machine have the tree; held is held.
+// sharers returns how many chains on this machine have the tree, as far as that is known;
+// held is held.
 func (r *Resolver) sharers(tree chunk.ID) (n int) {
 	for _, u := range r.uses {
 		if u.statement != nil && u.statement.Tree == tree {
@@ -122,13 +146,25 @@ func (r *Resolver) remove(tree chunk.ID) {
 func (r *Resolver) Sweep() {
 	r.held.Lock()
 	defer r.held.Unlock()
-	for _, s := range r.list() {
-		r.release(s.Chain)
+	for _, chain := range slices.Collect(maps.Keys(r.uses)) {
+		r.release(chain)
 	}
 	r.sweepFiles()
-	trees, err := r.trees.List()
+	r.sweepTrees()
+}
+
+// sweepTrees removes the trees that no chain has. While a chain is held of which it is not
+// known which tree it has, all of them stay; held is held, but not while a tree goes.
+func (r *Resolver) sweepTrees() {
+	trees, err := r.orphans()
 	if err != nil {
 		r.log.Warn("look for trees that are not needed", "cause", err)
+	}
+	for _, u := range r.uses {
+		if len(trees) > 0 && r.isUnknown(u) {
+			r.log.Warn("trees stay that no statement names: one that is refused may have named them", "trees", trees)
+			return
+		}
 	}
 	for _, tree := range trees {
 		if r.sharers(tree) == 0 {
@@ -137,7 +173,14 @@ func (r *Resolver) Sweep() {
 	}
 }
 
-// Statements lists the statements on disk.
+// orphans returns the trees on this machine that no statement names; held is held.
+func (r *Resolver) orphans() ([]chunk.ID, error) {
+	trees, err := r.trees.List()
+	return slices.DeleteFunc(trees, func(tree chunk.ID) bool { return r.leaving[tree] || r.sharers(tree) > 0 }), err
+}
+
+// Statements lists the statements on disk that can be read. Of those among them that are
+// refused Refused says why.
 func (r *Resolver) Statements() []index.Statement {
 	r.held.Lock()
 	defer r.held.Unlock()

@@ -244,10 +244,13 @@ func TestNodes(t *testing.T) {
 		"all is well": {func(*node.Status) {}, OK, "runs since"},
 		"another":     {func(s *node.Status) { s.Version = "v0.0.1" }, Warning, "v0.0.1"},
 		"lost":        {func(s *node.Status) { s.Lost = []node.LostStatus{{Tree: chunk.Sum(nil), Cause: "its map is cut off"}} }, Problem, "cut off"},
-		"no bind":     {func(s *node.Status) { s.Binds = []node.Bind{{Dir: "/mnt", Name: "a:1", Lost: "no tree"}} }, Problem, "lighter unmount /mnt"},
-		"not kept":    {func(s *node.Status) { s.Keeper.Error = "it does not start" }, Problem, "nobody keeps the devices"},
-		"no metrics":  {func(s *node.Status) { s.NoMetrics = "address already in use" }, Warning, "already in use"},
-		"not lazy":    {func(s *node.Status) { s.Images = []node.ImageStatus{{Image: "a/b:1", Why: "the hub does not know it"}} }, Warning, "lighter add docker://a/b:1"},
+		"refused": {func(s *node.Status) {
+			s.Refused = []node.RefusedStatus{{Chain: "sha256:ab", Images: []string{"a:1"}, Cause: "it is not signed by a pinned key", Mend: "put the former key back"}}
+		}, Problem, "former key"},
+		"no bind":    {func(s *node.Status) { s.Binds = []node.Bind{{Dir: "/mnt", Name: "a:1", Lost: "no tree"}} }, Problem, "lighter unmount /mnt"},
+		"not kept":   {func(s *node.Status) { s.Keeper.Error = "it does not start" }, Problem, "nobody keeps the devices"},
+		"no metrics": {func(s *node.Status) { s.NoMetrics = "address already in use" }, Warning, "already in use"},
+		"not lazy":   {func(s *node.Status) { s.Images = []node.ImageStatus{{Image: "a/b:1", Why: "the hub does not know it"}} }, Warning, "lighter add docker://a/b:1"},
 	} {
 		d, s := system(t, nil), fine
 		c.change(&s)

@@ -139,25 +139,24 @@ func TestStatusAndCache(t *testing.T) {
 	run(t, "unmount", "--root", d.root, dir).good()
 }
 
-// used has the tree of tools:1 mounted at dir, and in use as containers do it: by
-// an overlay at merged and by processes that work in it.
+// used has the tree of tools:1 mounted at dir, and in use as a container has it: as the
+// lower directory of an overlay at merged, in which a process works. The overlay has a
+// clone of the tree's mount, so that the mount itself is not busy.
 func used(t *testing.T, d *daemon) (dir, merged string) {
 	t.Helper()
 	dir, merged = t.TempDir(), t.TempDir()
 	run(t, "mount", "--root", d.root, "tools:1", dir).good()
-	tree := status(t, d.root).Mounts[0].Dir
-	if err := unix.Mount("overlay", merged, "overlay", 0, "lowerdir="+tree+":"+t.TempDir()); err != nil {
+	options := "lowerdir=" + status(t, d.root).Mounts[0].Dir + ",upperdir=" + t.TempDir() + ",workdir=" + t.TempDir()
+	if err := unix.Mount("overlay", merged, "overlay", 0, options); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(merged, unix.MNT_DETACH) })
-	for _, in := range []string{merged, tree} {
-		sleeper := exec.Command("sleep", "infinity")
-		sleeper.Dir = in
-		if err := sleeper.Start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = sleeper.Process.Kill(); _ = sleeper.Wait() })
+	sleeper := exec.Command("sleep", "infinity")
+	sleeper.Dir = merged
+	if err := sleeper.Start(); err != nil {
+		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = sleeper.Process.Kill(); _ = sleeper.Wait() })
 	return dir, merged
 }
 

@@ -1,0 +1,148 @@
+//go:build e2e
+
+package node
+
+import (
+	"crypto/ed25519"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"lighter/format/index"
+	"lighter/node"
+	"lighter/test/testkit/site"
+)
+
+// A container runs on a tree whose statement cannot be verified by the next node, with
+// a hub or without one: it reads all its bytes, and the status names the statement.
+// When the statement can be verified again nothing is refused any more.
+func TestRefusedStatement(t *testing.T) {
+	for name, refuse := range map[string]func(t *testing.T, d *daemon) (undo func()){"bit": flipStatement, "key": replaceKey} {
+		for _, signal := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM} {
+			for hub, args := range map[string][]string{"hub": nil, "no-hub": {"--hub", "http://127.0.0.1:1"}} {
+				t.Run(name+"-"+signal.String()+"-"+hub, func(t *testing.T) {
+					d := startNode(t, newRoot(t), "--address", "")
+					dir, merged := used(t, d)
+					shows(t, merged)
+					eventually(t, "all of the image", func() bool { return isHere(t, d) })
+					with := d.args
+					d.end(signal)
+					undo := refuse(t, d)
+					d.args = append(slices.Clone(with), args...)
+					d.start()
+					showsAnew(t, merged)
+					if !strings.Contains(d.said(), "a statement is refused") || !strings.Contains(d.said(), "tools:1") {
+						t.Errorf("it said\n%s", d.said())
+					}
+					if name == "key" || hub == "no-hub" { // else the hub's counts soon
+						refused(t, d)
+					}
+					d.end(syscall.SIGTERM)
+					undo()
+					d.args = with
+					d.start()
+					showsAnew(t, merged)
+					showsAnew(t, dir)
+					eventually(t, "a statement that is not refused", func() bool { return len(status(t, d.root).Refused) == 0 })
+					run(t, "unmount", "--root", d.root, dir).good()
+				})
+			}
+		}
+	}
+}
+
+// isHere tells whether all chunks of tools:1 are in the cache of the node.
+func isHere(t *testing.T, d *daemon) bool {
+	t.Helper()
+	images, err := node.NewControl(d.root).Images(t.Context(), "tools:1")
+	if err != nil || len(images) != 1 {
+		t.Fatalf("images: %+v, %v", images, err)
+	}
+	return images[0].Content.ChunksHere == images[0].Content.Chunks
+}
+
+// refused checks that the one statement on this machine is refused and named.
+func refused(t *testing.T, d *daemon) {
+	t.Helper()
+	s := status(t, d.root)
+	if len(s.Refused) != 1 || len(s.Binds) != 1 || s.Refused[0].Chain != s.Binds[0].Chain || len(s.Refused[0].Trees) != 1 ||
+		!slices.Equal(s.Refused[0].Images, []string{"tools:1"}) || s.Refused[0].Cause == "" || s.Refused[0].Mend == "" {
+		t.Errorf("refused: %+v, mounted: %+v", s.Refused, s.Binds)
+	}
+	for line, words := range map[string][]string{"status": {"REFUSED STATEMENT", "tools:1", "what to do"}, "doctor": {"the statement of tools:1 is refused"}} {
+		out := run(t, line, "--root", d.root).stdout // the doctor ends with an error
+		for _, word := range words {
+			if !strings.Contains(out, word) {
+				t.Errorf("%s does not say %q:\n%s", line, word, out)
+			}
+		}
+	}
+}
+
+// As after a reboot, with no hub: what a refused statement was about is mounted again.
+func TestRefusedStatementIsMounted(t *testing.T) {
+	d := startNode(t, newRoot(t), "--address", "")
+	dir := t.TempDir()
+	run(t, "mount", "--root", d.root, "tools:1", dir).good()
+	shows(t, dir)
+	eventually(t, "all of the image", func() bool { return isHere(t, d) })
+	d.lose()
+	replaceKey(t, d)
+	d.args = append(d.args, "--hub", "http://127.0.0.1:1")
+	d.start()
+	refused(t, d)
+	showsAnew(t, dir)
+	run(t, "unmount", "--root", d.root, dir).good()
+	for _, kind := range []string{"trees", "chains"} {
+		if left, err := os.ReadDir(filepath.Join(d.root, kind)); err != nil || len(left) > 0 {
+			t.Errorf("left in %s: %v, %v", kind, left, err)
+		}
+	}
+}
+
+// showsAnew does what shows does, and has the kernel ask for all of it again.
+func showsAnew(t *testing.T, dir string) {
+	t.Helper()
+	if err := site.DropCaches(); err != nil {
+		t.Fatal(err)
+	}
+	shows(t, dir)
+}
+
+// flipStatement flips a bit of the signature in the one statement on the disk.
+func flipStatement(t *testing.T, d *daemon) (undo func()) {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(d.root, "chains", "*"))
+	if err != nil || len(paths) != 1 {
+		t.Fatalf("statements: %v, %v", paths, err)
+	}
+	b, err := os.ReadFile(paths[0])
+	if err == nil {
+		b[strings.Index(string(b), "signature")+20] ^= 1
+		err = os.WriteFile(paths[0], b, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() {}
+}
+
+// replaceKey pins another key than the one that signed.
+func replaceKey(t *testing.T, d *daemon) (undo func()) {
+	t.Helper()
+	path := filepath.Join(d.root, "hub.keys")
+	right, err := os.ReadFile(path)
+	public, _, failed := ed25519.GenerateKey(nil)
+	if err := errors.Join(err, failed, os.WriteFile(path, []byte(index.FormatKey(public)), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := os.WriteFile(path, right, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -46,6 +47,7 @@ type Client struct {
 	scope   string
 	dialer  dialer
 	way     way
+	wrong   wrongAnswers
 	http    *http.Client
 }
 
@@ -181,14 +183,14 @@ type Error struct {
 	Message string // from the answer's body, at most a few kilobytes
 	// RetryAfter is how long the hub wants to be left alone; 0: it does not say.
 	RetryAfter time.Duration
+	// Missing says that it is the hub's own answer that it does not have it (MissingHeader).
+	Missing bool
 }
 
 func (e *Error) Error() string { return e.Message }
 
-// Is makes a 404 chunk.ErrNotFound, and a 410.
-func (e *Error) Is(target error) bool {
-	return target == chunk.ErrNotFound && (e.Status == http.StatusNotFound || e.Status == http.StatusGone)
-}
+// Is makes a hub's own 404 chunk.ErrNotFound.
+func (e *Error) Is(target error) bool { return target == chunk.ErrNotFound && e.Missing }
 
 // Refusal tells whether the hub works and does not do it, however often it is
 // asked: it has nothing of that name, or not for us.
@@ -210,12 +212,11 @@ func retryAfter(h http.Header) time.Duration {
 
 // do sends a request and returns the answer if its status is below 300.
 func (c *Client) do(ctx context.Context, method, path string, query url.Values, body []byte) (*http.Response, error) {
-	return c.doUnless(ctx, "", method, path, query, body)
+	return c.doWith(ctx, nil, method, path, query, body)
 }
 
-// doUnless does the same, and an error of status 304 says that the ETag of what is
-// asked for is the one that is given, if it is not empty.
-func (c *Client) doUnless(ctx context.Context, etag, method, path string, query url.Values, body []byte) (*http.Response, error) {
+// doWith does the same with more headers.
+func (c *Client) doWith(ctx context.Context, header http.Header, method, path string, query url.Values, body []byte) (*http.Response, error) {
 	u := *c.base
 	u.Path += path
 	u.RawQuery = query.Encode()
@@ -229,9 +230,7 @@ func (c *Client) doUnless(ctx context.Context, etag, method, path string, query 
 	if c.options.Copies {
 		req.Header.Set(CopyHeader, "1")
 	}
-	if etag != "" {
-		req.Header.Set("If-None-Match", etag)
-	}
+	maps.Copy(req.Header, header)
 	req.Header.Set("Accept-Encoding", "identity") // the bytes as they are stored
 	res, err := c.http.Do(req)
 	if err != nil {
@@ -246,7 +245,8 @@ func (c *Client) doUnless(ctx context.Context, etag, method, path string, query 
 	if json.Unmarshal(text, &said) != nil || said.Error == "" {
 		said.Error = fmt.Sprintf("hub %s answers %s", c.URL(), res.Status)
 	}
-	return nil, &Error{Status: res.StatusCode, Message: said.Error, RetryAfter: retryAfter(res.Header)}
+	return nil, &Error{Status: res.StatusCode, Message: said.Error, RetryAfter: retryAfter(res.Header),
+		Missing: res.StatusCode == http.StatusNotFound && res.Header.Get(MissingHeader) != ""}
 }
 
 // getJSON reads an answer of at most maxAnswer bytes, or, for the people's
@@ -267,11 +267,15 @@ func (c *Client) getJSON(ctx context.Context, path string, query url.Values, lim
 	return nil
 }
 
-// Chain asks what the hub knows of a chain. ErrNotFound: it does not know it.
+// Chain asks what the hub knows of a chain. ErrNotFound: it does not know it. Here anybody's
+// 404 is enough, as mirrors have no other: at worst one image is unpacked as usual.
 func (c *Client) Chain(ctx context.Context, chain string) (*Chain, error) {
 	var answer Chain
 	ctx, trip := timed(ctx)
 	err := c.getJSON(ctx, chainPath(c.scope, chain), nil, maxAnswer, &answer)
+	if said := new(Error); errors.As(err, &said) && (said.Status == http.StatusNotFound || said.Status == http.StatusGone) {
+		said.Missing = true
+	}
 	if err == nil || errors.Is(err, chunk.ErrNotFound) { // errors are often of others on the way
 		c.way.trip(trip.took())
 	}

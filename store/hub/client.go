@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,7 +13,6 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -79,9 +77,24 @@ func NewClient(o Options) (*Client, error) {
 	base.Path = strings.TrimSuffix(base.Path, "/")
 	c := &Client{options: o, base: base, url: redacted(base.String()), scope: o.Scope,
 		dialer: newDialer(socket, base.Scheme == "http")}
-	transport := &http.Transport{
-		Proxy:                 http.ProxyFromEnvironment,
+	if socket != "" {
+		c.url = o.URL
+	}
+	c.http = &http.Client{Transport: c.transport(nil), CheckRedirect: c.follow}
+	if o.CAFile != "" {
+		if c.http.Transport, err = trusting(o.CAFile, c.transport); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// transport makes a transport to the hub, which trusts the system's certificates if nothing
+// else is given.
+func (c *Client) transport(secure *tls.Config) *http.Transport {
+	t := &http.Transport{
 		DialContext:           c.dialer.dial,
+		TLSClientConfig:       secure,
 		ResponseHeaderTimeout: headerTimeout, TLSHandshakeTimeout: headerTimeout,
 		MaxConnsPerHost: maxConns, MaxIdleConnsPerHost: maxIdle, IdleConnTimeout: time.Minute,
 		HTTP2:                  &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
@@ -90,16 +103,10 @@ func NewClient(o Options) (*Client, error) {
 		ForceAttemptHTTP2:      true,
 		ReadBufferSize:         64 << 10,
 	}
-	if o.CAFile != "" {
-		if transport.TLSClientConfig, err = trust(o.CAFile); err != nil {
-			return nil, err
-		}
+	if c.dialer.socket == "" {
+		t.Proxy = http.ProxyFromEnvironment
 	}
-	if socket != "" {
-		c.url, transport.Proxy = o.URL, nil
-	}
-	c.http = &http.Client{Transport: transport, CheckRedirect: c.follow}
-	return c, nil
+	return t
 }
 
 // prepare has connections made for a start, if there will be one and the way is long.
@@ -137,21 +144,6 @@ func (c *Client) follow(req *http.Request, via []*http.Request) error {
 		return fmt.Errorf("it redirects from https to %s", to)
 	}
 	return c.options.allows(req.URL)
-}
-
-func trust(file string) (*tls.Config, error) {
-	pem, err := os.ReadFile(file)
-	if err != nil {
-		return nil, fmt.Errorf("read the hub's certificates: %w", err)
-	}
-	pool, err := x509.SystemCertPool()
-	if err != nil {
-		pool = x509.NewCertPool()
-	}
-	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("%s holds no certificate in PEM form", file)
-	}
-	return &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, nil
 }
 
 // IsLoopback tells whether host is this machine without asking a name server.

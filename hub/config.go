@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"net/url"
@@ -12,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"lighter/renewed"
 	wire "lighter/store/hub"
 )
 
@@ -135,16 +137,21 @@ func (c *Config) proxies() (all []netip.Prefix, err error) {
 	return all, nil
 }
 
-// certificate loads what the hub speaks HTTPS with; nil: nothing.
-func (c *Config) certificate() (*tls.Config, error) {
+// certificate loads what the hub speaks HTTPS with, again whenever its files have changed;
+// nil: nothing.
+func (c *Config) certificate(log *slog.Logger) (*tls.Config, error) {
 	if c.TLSCert == "" {
 		return nil, nil
 	}
-	pair, err := tls.LoadX509KeyPair(c.TLSCert, c.TLSKey)
+	load := func() (tls.Certificate, error) { return tls.LoadX509KeyPair(c.TLSCert, c.TLSKey) }
+	pair, err := renewed.Read(log, load, c.TLSCert, c.TLSKey)
 	if err != nil {
 		return nil, fmt.Errorf("load the certificate %s and its key %s: %w", c.TLSCert, c.TLSKey, err)
 	}
-	return &tls.Config{Certificates: []tls.Certificate{pair}}, nil
+	return &tls.Config{GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+		now := pair.Get(hello.Context())
+		return &now, nil
+	}}, nil
 }
 
 // bucketURL returns where the objects lie.

@@ -84,7 +84,7 @@ func Open(ctx context.Context, c Config, log *slog.Logger) (*Hub, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
-	secure, err := c.certificate()
+	secure, err := c.certificate(log)
 	if err != nil {
 		return nil, err
 	}

@@ -290,8 +290,13 @@ func TestWhatIsUnknownIsNotFound(t *testing.T) {
 		"/lighter/1/default/images/inspect?name=b":    404,
 		"/": 404,
 	} {
-		if status, body, _ := h.do("GET", path, nil); status != want || !bytes.Contains(body, []byte(`{"error":"`)) {
+		status, body, header := h.do("GET", path, nil)
+		if status != want || !bytes.Contains(body, []byte(`{"error":"`)) {
 			t.Errorf("%s: %d %s, want %d", path, status, body, want)
+		}
+		served := strings.HasPrefix(path, "/lighter/1/default/") && !strings.Contains(path, "..")
+		if own := header.Get(wire.MissingHeader) != ""; own != (want == 404 && served) {
+			t.Errorf("%s: that the hub itself says so is said: %v", path, own)
 		}
 	}
 	for path, want := range map[string]int{"DELETE /lighter/1/default/images?name=b": 404, "DELETE /lighter/1/default/images": 400,

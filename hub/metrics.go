@@ -16,6 +16,7 @@ import (
 
 	"lighter/hub/catalog"
 	"lighter/hub/starts"
+	"lighter/logqueue"
 	wire "lighter/store/hub"
 )
 
@@ -114,6 +115,7 @@ var (
 	limitBytesDesc   = desc("startup_pack_limit_bytes", "The most that the packs may take that locations name.")
 	lostDesc         = desc("startup_packs_lost", "Trees that have lost their startup packs because others were used more recently.")
 	waitingDesc      = desc("layouts_waiting", "Trees that wait for new startup packs.")
+	droppedDesc      = desc("log_lines_dropped_total", "Lines of the log that were dropped because nobody read it.")
 )
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
@@ -123,7 +125,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 // Describe implements prometheus.Collector.
 func (v *view) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{imagesDesc, tracesDesc, layoutsDesc, traceBytesDesc, startupPacksDesc, startupBytesDesc,
-		liveBytesDesc, limitBytesDesc, lostDesc, waitingDesc} {
+		liveBytesDesc, limitBytesDesc, lostDesc, waitingDesc, droppedDesc} {
 		out <- d
 	}
 }
@@ -132,6 +134,7 @@ func (v *view) Describe(out chan<- *prometheus.Desc) {
 func (v *view) Collect(out chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 	defer cancel()
+	out <- prometheus.MustNewConstMetric(droppedDesc, prometheus.CounterValue, float64(logqueue.Dropped(v.log)))
 	states, err := v.catalog.States(ctx)
 	if err != nil {
 		v.log.Warn("the metrics say nothing of images", "cause", err)

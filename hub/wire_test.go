@@ -38,6 +38,9 @@ func TestAnswersAreAsThePageSays(t *testing.T) {
 			if status, _, _ := h.do("GET", path, nil, "If-None-Match", tag); status != http.StatusNotModified {
 				t.Errorf("%s again: %d", path, status)
 			}
+			if status, _, _ := h.do("GET", path, nil, "If-None-Match", tag, "Cache-Control", "no-cache"); status != http.StatusOK {
+				t.Errorf("%s past a cache that has it: %d", path, status)
+			}
 			if status, whole, _ := h.do("GET", path, nil, "Range", "bytes=0-9"); status != http.StatusOK || len(whole) != len(body) {
 				t.Errorf("a range of %s: %d, %d bytes", path, status, len(whole))
 			}

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"lighter/logqueue"
 	"lighter/node/device"
 )
 
@@ -22,6 +23,7 @@ type figures struct {
 	status  Status
 	devices device.ServerStats
 	ready   bool
+	dropped int64 // lines of the log
 }
 
 // metric is one that is a single figure.
@@ -90,6 +92,7 @@ var metrics = []metric{
 	{"local_device_bytes", "Bytes of the disk that local devices take, as part of the cache's.", gauge, func(f *figures) float64 { return float64(f.status.Cache.Beside) }},
 	{"local_mounts", "Mounted trees whose newest mount reads a local device.", gauge, func(f *figures) float64 { return float64(f.status.localMounts()) }},
 	{"unsigned_statements", "Statements that one of the pinned keys has not signed, of the key that lacks most.", gauge, func(f *figures) float64 { return float64(f.status.unsigned()) }},
+	{"log_lines_dropped_total", "Lines of the log that were dropped because nobody read it.", counter, func(f *figures) float64 { return float64(f.dropped) }},
 	{"broken_trees", "Trees that could not be brought back, or whose metadata image is damaged under its mount.", gauge, func(f *figures) float64 { return float64(len(f.status.Lost)) }},
 	{"refused_statements", "Chains in use whose statement on the disk cannot be verified: their trees are served, and no new pull uses them.", gauge, func(f *figures) float64 { return float64(len(f.status.Refused)) }},
 }
@@ -224,5 +227,5 @@ func (w *web) figures() (figures, bool) {
 	if err != nil {
 		n.log.Warn("the metrics say nothing of images", "cause", err)
 	}
-	return figures{status: status, devices: n.server.Stats(), ready: w.why.Load() == nil}, true
+	return figures{status: status, devices: n.server.Stats(), ready: w.why.Load() == nil, dropped: logqueue.Dropped(n.log)}, true
 }

@@ -110,6 +110,6 @@ func encode(t testing.TB, chunks ...string) (unit []byte, refs []chunk.Ref) {
 func fetch(t testing.TB, u *Units, ref chunk.Ref) (string, error) {
 	t.Helper()
 	dst := make([]byte, ref.Length)
-	err := u.Share().Read(t.Context(), ref, 0, dst)
+	err := u.Share().Read(t.Context(), ref, 0, dst, nil)
 	return string(dst), err
 }

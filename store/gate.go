@@ -33,7 +33,6 @@ const (
 type Share struct {
 	units    *Units
 	received map[string]int64 // by origin; guarded by Units.mu
-	misled   atomic.Bool      // by a hint
 
 	// The gate's mu guards what follows.
 	inWork  counts

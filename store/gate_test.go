@@ -61,7 +61,7 @@ func TestStuckSharesDoNotDelayOthers(t *testing.T) {
 						ref := at(refs[0], i*each+k)
 						go s.Warm(ctx, ref)
 						if k >= each/2 {
-							go s.Read(ctx, ref, 0, make([]byte, 3))
+							go s.Read(ctx, ref, 0, make([]byte, 3), nil)
 						}
 					}
 				}
@@ -76,7 +76,7 @@ func TestStuckSharesDoNotDelayOthers(t *testing.T) {
 				}
 				other := u.Share()
 				for n := range 3 * maxFlights {
-					if err := other.Read(t.Context(), at(refs[0], shares*each+n), 0, make([]byte, 3)); err != nil {
+					if err := other.Read(t.Context(), at(refs[0], shares*each+n), 0, make([]byte, 3), nil); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -200,7 +200,7 @@ func TestWantedByTwoShares(t *testing.T) {
 			defer cancel()
 			one, other := u.Share(), u.Share()
 			for n := range stuck + 1 { // the last would come
-				go one.Read(ctx, at(refs[0], n), 0, make([]byte, 3))
+				go one.Read(ctx, at(refs[0], n), 0, make([]byte, 3), nil)
 				synctest.Wait()
 			}
 			if st := u.Stats().InFlight; st != (GateStats{Urgent: maxPerShare, UrgentWaiting: stuck + 1 - maxPerShare}) {
@@ -208,7 +208,7 @@ func TestWantedByTwoShares(t *testing.T) {
 			}
 			mine, done := context.WithTimeout(ctx, time.Second)
 			defer done()
-			ask := func() error { return other.Read(mine, at(refs[0], stuck), 0, make([]byte, 3)) }
+			ask := func() error { return other.Read(mine, at(refs[0], stuck), 0, make([]byte, 3), nil) }
 			if ahead {
 				ask = func() error { return other.Warm(mine, at(refs[0], stuck)) }
 			}

@@ -30,40 +30,66 @@ func TestWrongHintFallsBackToTheID(t *testing.T) {
 				chunk: func(context.Context, chunk.ID) ([]byte, error) { return right, nil },
 			}
 			u := newUnits(src, newMemory())
-			share, got := u.Share(), make([]byte, refs[0].Length)
-			if err := share.Read(t.Context(), refs[0], 0, got); string(got) != "wanted" || err != nil {
+			missed, got := 0, make([]byte, refs[0].Length)
+			if err := u.Share().Read(t.Context(), refs[0], 0, got, func() { missed++ }); string(got) != "wanted" || err != nil {
 				t.Errorf("got %q, %v", got, err)
 			}
-			if !share.Misled() || share.Misled() {
-				t.Error("that the hint was wrong is not said, or twice")
+			if missed != 1 {
+				t.Errorf("that the hint was wrong is said %d times", missed)
 			}
 			u.Wait()
 		})
 	}
 }
 
+// What all origins say that they do not have is asked for again for some seconds, and has
+// the same time anew once one of them says something else.
 func TestNobodyHasIt(t *testing.T) {
 	_, refs := encode(t, "one")
-	u := newUnits(&source{unit: func(context.Context, chunk.Unit) ([]byte, error) { return nil, chunk.ErrNotFound }}, newMemory())
-	if _, err := fetch(t, u, refs[0]); !errors.Is(err, chunk.ErrNotFound) {
-		t.Errorf("got %v", err)
+	gone := func(context.Context, chunk.Unit) ([]byte, error) { return nil, chunk.ErrNotFound }
+	for name, hint := range map[string]chunk.Unit{"with a hint": where, "without": {}} {
+		refs[0].Unit = hint
+		synctest.Test(t, func(t *testing.T) {
+			start, missed := time.Now(), 0
+			src := &source{unit: gone}
+			err := NewUnits(src, newMemory()).Share().Read(t.Context(), refs[0], 0, make([]byte, 3), func() { missed++ })
+			if took := time.Since(start); !errors.Is(err, chunk.ErrNotFound) || took < missingTime || took > missingTime+maxPause {
+				t.Errorf("%s: after %s: %v", name, took, err)
+			}
+			if missed < 5 || int64(missed) != src.asked.Load() {
+				t.Errorf("%s: asked %d times, of which %d missed", name, src.asked.Load(), missed)
+			}
+		})
 	}
-	refs[0].Unit = chunk.Unit{}
-	if _, err := fetch(t, u, refs[0]); !errors.Is(err, chunk.ErrNotFound) {
-		t.Errorf("without a hint: %v", err)
-	}
+	refs[0].Unit = where
+	synctest.Test(t, func(t *testing.T) {
+		start, failed := time.Now(), false
+		src := &source{}
+		src.unit = func(ctx context.Context, u chunk.Unit) ([]byte, error) {
+			if time.Since(start) > missingTime/2 && !failed {
+				failed = true
+				return nil, errors.New("connection refused")
+			}
+			return gone(ctx, u)
+		}
+		_, err := fetch(t, NewUnits(src, nothing{}), refs[0])
+		if took := time.Since(start); !errors.Is(err, chunk.ErrNotFound) || !failed || took < missingTime+missingTime/2 {
+			t.Errorf("failed %v, after %s: %v", failed, took, err)
+		}
+	})
 }
 
-// A source that lies for a while costs retries, one that never stops an error;
-// never a wrong byte.
+// A source that lies for a while costs retries, one that never stops an error at the
+// reader's deadline; never a wrong byte.
 func TestLiesCostRetries(t *testing.T) {
+	const tries = 3
 	unit, refs := encode(t, "one", "two")
 	other, _ := encode(t, "three")
 	flipped := bytes.Clone(unit)
 	flipped[len(flipped)-3] ^= 0x10
 	for name, lie := range map[string][]byte{"page": []byte("<html>503</html>"), "half": unit[:len(unit)/2], "empty": nil, "other": other,
 		"flipped": flipped, "longer": append(bytes.Clone(unit), 0), "longest": make([]byte, pack.MaxStored+1)} {
-		lies := 2 * (answered - 1)
+		lies := 2 * (tries - 1)
 		answer := func() ([]byte, error) {
 			if lies--; lies >= 0 {
 				return lie, nil
@@ -79,17 +105,24 @@ func TestLiesCostRetries(t *testing.T) {
 			t.Fatalf("%s: got %q, %v", name, got, err)
 		}
 		u.Wait()
-		if s := u.Stats(); s.Retries != answered-1 || s.Invalid != 2*(answered-1) {
+		if s := u.Stats(); s.Retries != tries-1 || s.Invalid != 2*(tries-1) {
 			t.Errorf("%s: %+v", name, s)
 		}
 		lies = 1000
 		src.asked.Store(0)
-		if got, err := fetch(t, newUnits(src, newMemory()), refs[0]); !errors.As(err, new(*chunk.InvalidError)) {
-			t.Errorf("%s for ever: got %q, %v", name, got, err)
-		}
-		if n := src.asked.Load(); n != 2*answered {
-			t.Errorf("%s: asked %d times, want %d", name, n, 2*answered)
-		}
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Second)
+			defer cancel()
+			start, u := time.Now(), NewUnits(src, newMemory())
+			err := u.Share().Read(ctx, refs[0], 0, make([]byte, 3), nil)
+			if !errors.As(err, new(*chunk.InvalidError)) || time.Since(start) != 100*time.Second {
+				t.Errorf("%s for ever: after %s: %v", name, time.Since(start), err)
+			}
+			if n := src.asked.Load(); n < 40 || n > 100 {
+				t.Errorf("%s: asked %d times", name, n)
+			}
+			u.Wait()
+		})
 	}
 }
 
@@ -149,7 +182,7 @@ func TestReadersWaitUntilTheirDeadline(t *testing.T) {
 			defer cancel()
 			start := time.Now()
 			u := NewUnits(&source{unit: unit}, newMemory())
-			err := u.Share().Read(ctx, refs[0], 0, make([]byte, 3))
+			err := u.Share().Read(ctx, refs[0], 0, make([]byte, 3), nil)
 			if !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != 100*time.Second || name != "silent" && !errors.Is(err, refused) {
 				t.Errorf("%s: after %s: %v", name, time.Since(start), err)
 			}
@@ -167,11 +200,9 @@ func TestUnitThatSomeDoNotHave(t *testing.T) {
 		chunk: func(context.Context, chunk.ID) ([]byte, error) { return unit, nil },
 	}
 	share, got := newUnits(src, newMemory()).Share(), make([]byte, refs[0].Length)
-	if err := share.Read(t.Context(), refs[0], 0, got); string(got) != "one" || err != nil || src.asked.Load() != 2 {
+	called := func() { t.Error("a hint is called wrong, and the origin that may have it is down") }
+	if err := share.Read(t.Context(), refs[0], 0, got, called); string(got) != "one" || err != nil || src.asked.Load() != 2 {
 		t.Errorf("got %q, %v", got, err)
-	}
-	if share.Misled() {
-		t.Error("a hint is called wrong, and the origin that may have it is down")
 	}
 }
 

@@ -150,7 +150,7 @@ func TestStreamFillsTheLink(t *testing.T) {
 						fault := at(faults[0], link.units+n)
 						waits.Go(func() {
 							asked := time.Now()
-							if err := other.Read(t.Context(), fault, 0, make([]byte, 10)); err != nil {
+							if err := other.Read(t.Context(), fault, 0, make([]byte, 10), nil); err != nil {
 								t.Error(err)
 							}
 							w.mu.Lock()
@@ -286,7 +286,7 @@ func TestStreamAndReadersShareRequests(t *testing.T) {
 		u := NewUnits(w, newMemory())
 		s := u.Share()
 		read := func(ref chunk.Ref) {
-			if err := s.Read(t.Context(), ref, 0, make([]byte, 3)); err != nil {
+			if err := s.Read(t.Context(), ref, 0, make([]byte, 3), nil); err != nil {
 				t.Error(err)
 			}
 		}
@@ -352,7 +352,7 @@ func TestReadersMeetNoQueue(t *testing.T) {
 			t.Errorf("while nobody waits %d bytes are on their way, the link holds %d", most, holds)
 		}
 		waits.Go(func() {
-			if err := s.Read(t.Context(), at(refs[0], late), 0, make([]byte, 10)); err != nil {
+			if err := s.Read(t.Context(), at(refs[0], late), 0, make([]byte, 10), nil); err != nil {
 				t.Error(err)
 			}
 		})
@@ -436,7 +436,7 @@ func TestLinkIsMeasuredWhenItIsFull(t *testing.T) {
 		}
 		for range 1000 {
 			n++
-			if err := s.Read(t.Context(), at(refs[0], n), 0, make([]byte, 10)); err != nil {
+			if err := s.Read(t.Context(), at(refs[0], n), 0, make([]byte, 10), nil); err != nil {
 				t.Fatal(err)
 			}
 		}

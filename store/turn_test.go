@@ -57,7 +57,7 @@ func TestManyStreamsTakeTurns(t *testing.T) {
 				case <-time.After(300 * time.Millisecond):
 				}
 				asked := time.Now()
-				if err := other.Read(t.Context(), at(faults[0], n), 0, make([]byte, 10)); err != nil {
+				if err := other.Read(t.Context(), at(faults[0], n), 0, make([]byte, 10), nil); err != nil {
 					t.Error(err)
 				}
 				if late := time.Since(asked) - w.trip - w.takes(small); late > w.takes(large+leastWindow)+w.trip/2 {

@@ -38,9 +38,10 @@ type Cache interface {
 }
 
 // Source gives encoded units, unverified, from one origin or several. An error
-// that wraps chunk.ErrNotFound says that all of them work and none has it. One
-// with a method RetryAfter() time.Duration says how long to wait at least, one
-// with Missed() bool whether an origin that works does not have it. A source with a
+// that wraps chunk.ErrNotFound says that all of them work and none has it. One that
+// wraps a *chunk.InvalidError says that they answered, and not with what was asked
+// for. One with a method RetryAfter() time.Duration says how long to wait at least, one
+// with Missed() bool whether an origin that works does not give it. A source with a
 // method Ready(n int) is told, while much comes over a long way, that n more may be asked for;
 // one with Way() (roundTrip time.Duration, bytesPerSecond float64) says what it has seen of
 // the way by then (0: nothing).
@@ -64,11 +65,12 @@ const (
 	// readers' work.
 	storers = 2
 	// firstPause and maxPause bound the pauses between a reader's tries, which
-	// double. It tries until its context ends, but only answered times when all
-	// origins answer and none with the chunk.
-	firstPause = 100 * time.Millisecond
-	maxPause   = 5 * time.Second
-	answered   = 3
+	// double. It tries until its context ends, but only for missingTime after all
+	// origins began to say, each time, that they do not have the chunk: hubs that start
+	// or whose bucket is exchanged say that too.
+	firstPause  = 100 * time.Millisecond
+	maxPause    = 5 * time.Second
+	missingTime = 10 * time.Second
 )
 
 // Units gives chunks, through its shares: from the cache, or from a Source that
@@ -149,21 +151,23 @@ func (s *Share) Has(id chunk.ID) bool { return s.units.cache.Has(id) }
 // who will ask for all of them, and returns when they are.
 func (s *Share) Load(refs []chunk.Ref) { s.units.cache.Load(refs) }
 
-// Misled tells whether a chunk was not where the hint says that somebody gave to Read
-// since it was asked last.
-func (s *Share) Misled() bool { return s.misled.Swap(false) }
-
 // Read fills dst with the chunk's bytes from offset on, from the source: it is
-// for what Cached did not have. It tries until ctx ends, unless all origins
-// answer and none with the chunk.
-func (s *Share) Read(ctx context.Context, ref chunk.Ref, offset int, dst []byte) error {
+// for what Cached did not have. It tries until ctx ends, or until all origins have said
+// for some seconds that they do not have the chunk. Each time that the origins answered
+// and the chunk was not where ref.Unit says, or was not found by its ID, Read calls
+// missed, if that is not nil, and goes on.
+func (s *Share) Read(ctx context.Context, ref chunk.Ref, offset int, dst []byte, missed func()) error {
 	if offset < 0 || offset+len(dst) > int(ref.Length) {
 		return fmt.Errorf("read %d bytes at %d of chunk %s, which has %d", len(dst), offset, ref.ID.Short(), ref.Length)
 	}
-	pause, answers := s.units.pause, 0
+	if missed == nil {
+		missed = func() {}
+	}
+	pause := s.units.pause
 	var before error
+	var missing time.Time // since when all origins say that they do not have it; zero: they do not
 	for {
-		err := s.readAnywhere(ctx, ref, offset, dst)
+		err := s.readAnywhere(ctx, ref, offset, dst, missed)
 		if err == nil {
 			return nil
 		}
@@ -171,10 +175,13 @@ func (s *Share) Read(ctx context.Context, ref chunk.Ref, offset int, dst []byte)
 			return endOf(ctx, cmp.Or(before, err))
 		}
 		before = err
-		if notThere(err) {
-			if answers++; answers == answered {
-				return err
-			}
+		switch {
+		case !nobodyHas(err):
+			missing = time.Time{}
+		case missing.IsZero():
+			missing = time.Now()
+		case time.Since(missing) >= missingTime:
+			return err
 		}
 		s.units.retries.Add(1)
 		wait := pause/2 + rand.N(pause/2) // readers that failed together do not come back together
@@ -204,9 +211,15 @@ func notThere(err error) bool {
 	return errors.Is(err, chunk.ErrNotFound) || errors.As(err, new(*chunk.InvalidError))
 }
 
+// nobodyHas tells whether all origins say that they do not have the chunk. A wrong unit
+// does not have it either, but says nothing of others.
+func nobodyHas(err error) bool {
+	return errors.Is(err, chunk.ErrNotFound) && !errors.As(err, new(*chunk.InvalidError))
+}
+
 // readAnywhere asks for the unit of which the hint says that it holds the chunk,
 // then for any.
-func (s *Share) readAnywhere(ctx context.Context, ref chunk.Ref, offset int, dst []byte) error {
+func (s *Share) readAnywhere(ctx context.Context, ref chunk.Ref, offset int, dst []byte, missed func()) error {
 	if !ref.Unit.IsZero() {
 		err := s.readOnce(ctx, flightKey{unit: ref.Unit}, ref, offset, dst)
 		var some interface{ Missed() bool }
@@ -214,10 +227,14 @@ func (s *Share) readAnywhere(ctx context.Context, ref chunk.Ref, offset int, dst
 			return err
 		}
 		if notThere(err) {
-			s.misled.Store(true)
+			missed()
 		}
 	}
-	return s.readOnce(ctx, flightKey{id: ref.ID}, ref, offset, dst)
+	err := s.readOnce(ctx, flightKey{id: ref.ID}, ref, offset, dst)
+	if err != nil && notThere(err) {
+		missed()
+	}
+	return err
 }
 
 func (s *Share) readOnce(ctx context.Context, key flightKey, ref chunk.Ref, offset int, dst []byte) error {

@@ -79,7 +79,7 @@ func TestLastWaiterCancels(t *testing.T) {
 	_, refs := encode(t, "one")
 	done := make(chan error)
 	go func() {
-		err := u.Share().Read(ctx, refs[0], 0, make([]byte, 3))
+		err := u.Share().Read(ctx, refs[0], 0, make([]byte, 3), nil)
 		done <- err
 	}()
 	for src.asked.Load() == 0 {
@@ -104,7 +104,7 @@ func TestReadsPartsOfChunks(t *testing.T) {
 	if u.Share().Cached(refs[0], 2, got) {
 		t.Error("cached before it was fetched")
 	}
-	if err := u.Share().Read(t.Context(), refs[0], 2, got); err != nil || string(got) != "chunk" {
+	if err := u.Share().Read(t.Context(), refs[0], 2, got, nil); err != nil || string(got) != "chunk" {
 		t.Errorf("got %q, %v", got, err)
 	}
 	u.Wait()
@@ -112,12 +112,12 @@ func TestReadsPartsOfChunks(t *testing.T) {
 		t.Errorf("the neighbour is not cached: %q", got)
 	}
 	for _, offset := range []int{20, -1} {
-		if u.Share().Read(t.Context(), refs[0], offset, got) == nil {
+		if u.Share().Read(t.Context(), refs[0], offset, got, nil) == nil {
 			t.Errorf("a read of 5 bytes at %d of 22 was accepted", offset)
 		}
 	}
 	refs[0].Length = 40
-	if newUnits(src, nothing{}).Share().Read(t.Context(), refs[0], 30, got) == nil {
+	if newUnits(src, nothing{}).Share().Read(t.Context(), refs[0], 30, got, nil) == nil {
 		t.Error("a wrong length was accepted")
 	}
 }
@@ -215,7 +215,7 @@ func TestWarmLeavesAFailingSourceAlone(t *testing.T) {
 		t.Errorf("asked %d times", n)
 	}
 	broken = false
-	if err := s.Read(t.Context(), refs[0], 0, make([]byte, 3)); err != nil {
+	if err := s.Read(t.Context(), refs[0], 0, make([]byte, 3), nil); err != nil {
 		t.Fatal(err)
 	}
 	s.units.Wait()
@@ -238,7 +238,7 @@ func TestReceived(t *testing.T) {
 		u := newUnits(src, nothing{})
 		first, second := u.Share(), u.Share()
 		read := func(s *Share) {
-			if err := s.Read(t.Context(), refs[0], 0, make([]byte, 5)); err != nil {
+			if err := s.Read(t.Context(), refs[0], 0, make([]byte, 5), nil); err != nil {
 				t.Error(err)
 			}
 		}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"regexp"
 	"strings"
@@ -126,7 +125,7 @@ func configOf(name string, config interface{ Check() error }, flags func(*cobra.
 				return usageError{err}
 			}
 			value := func(flag string) string { return cmd.Flags().Lookup(flag).Value.String() } // with what the file says
-			if _, err := newLog(io.Discard, value("log-level"), value("log-format")); err != nil {
+			if _, err := logFormat(value("log-level"), value("log-format")); err != nil {
 				return err
 			}
 			b, err := toml.Marshal(config)

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
-	"os"
 
 	"github.com/spf13/cobra"
 
@@ -39,11 +37,11 @@ Flags go before the configuration file, the file before the defaults.`,
 		if err := config.Check(); err != nil {
 			return usageError{err}
 		}
-		log, err := newLog(os.Stderr, config.LogLevel, config.LogFormat)
+		log, flush, err := openLog(config.LogLevel, config.LogFormat)
 		if err != nil {
 			return err
 		}
-		slog.SetDefault(log) // for what is not told of any other
+		defer flush()
 		err = hub.Run(cmd.Context(), config, log)
 		if errors.Is(err, fs.ErrPermission) {
 			err = fmt.Errorf("%w: run the hub as the owner of its directory, or choose another with --root", err)

@@ -4,12 +4,32 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
+	"time"
+
+	"lighter/logqueue"
 )
 
-// newLog returns the log of a hub or a node, as their configurations have it. Its
-// lines say what happened, and the things that it happened to under the same keys
+// logFlush is how long a process that ends waits for its log to be read.
+const logFlush = 2 * time.Second
+
+// openLog returns the log of a hub or a node, on standard error, and a function that has to
+// be called in the end. Nobody waits for who reads it: a container's read must not.
+func openLog(level, format string) (log *slog.Logger, flush func(), err error) {
+	handler, err := logFormat(level, format)
+	if err != nil {
+		return nil, nil, err
+	}
+	queue := logqueue.New(os.Stderr, handler)
+	log = slog.New(queue)
+	slog.SetDefault(log) // for what is not told of any other
+	return log, func() { queue.Close(logFlush) }, nil
+}
+
+// logFormat returns what makes a log's lines, as configurations have it. They
+// say what happened, and the things that it happened to under the same keys
 // everywhere: image, chain, tree, device, hub, root, address, cause.
-func newLog(w io.Writer, level, format string) (*slog.Logger, error) {
+func logFormat(level, format string) (func(io.Writer) slog.Handler, error) {
 	var options slog.HandlerOptions
 	var least slog.Level
 	if err := least.UnmarshalText([]byte(level)); err != nil {
@@ -18,9 +38,9 @@ func newLog(w io.Writer, level, format string) (*slog.Logger, error) {
 	options.Level = least
 	switch format {
 	case "text":
-		return slog.New(slog.NewTextHandler(w, &options)), nil
+		return func(w io.Writer) slog.Handler { return slog.NewTextHandler(w, &options) }, nil
 	case "json":
-		return slog.New(slog.NewJSONHandler(w, &options)), nil
+		return func(w io.Writer) slog.Handler { return slog.NewJSONHandler(w, &options) }, nil
 	}
 	return nil, usageError{fmt.Errorf("log_format %q is not one of text, json", format)}
 }

@@ -2,8 +2,6 @@ package main
 
 import (
 	"errors"
-	"log/slog"
-	"os"
 
 	"github.com/spf13/cobra"
 
@@ -52,11 +50,11 @@ Flags go before the configuration file, the file before the defaults.`,
 		if err := errors.Join(config.Check(), config.CheckHubs()); err != nil {
 			return usageError{err}
 		}
-		log, err := newLog(os.Stderr, config.LogLevel, config.LogFormat)
+		log, flush, err := openLog(config.LogLevel, config.LogFormat)
 		if err != nil {
 			return err
 		}
-		slog.SetDefault(log) // for what is not told of any other
+		defer flush()
 		return node.Run(cmd.Context(), config, log, func() {})
 	}
 	return cmd

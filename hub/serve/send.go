@@ -13,6 +13,7 @@ import (
 	"lighter/hub/ingest"
 	"lighter/hub/objects"
 	"lighter/hub/registry"
+	wire "lighter/store/hub"
 )
 
 // What a cache may do: with what is named by its digest, with hints, which cost a
@@ -35,7 +36,8 @@ func (s *Server) send(w http.ResponseWriter, req *http.Request, o *objects.Objec
 	h.Set("Cache-Control", cache)
 	if tag != "" {
 		h.Set("ETag", `"`+tag+`"`)
-		if req.Header.Get("If-None-Match") == `"`+tag+`"` {
+		// A cache that asks because a node does not believe its copy (no-cache) needs another.
+		if req.Header.Get("If-None-Match") == `"`+tag+`"` && req.Header.Get("Cache-Control") != "no-cache" {
 			w.WriteHeader(http.StatusNotModified)
 			return
 		}
@@ -100,6 +102,9 @@ func (s *Server) sendError(w http.ResponseWriter, req *http.Request, err error) 
 	h.Set("Content-Type", "application/json")
 	h.Set("Cache-Control", "no-store")
 	h.Del("ETag")
+	if status == http.StatusNotFound && !errors.Is(err, errNoPath) {
+		h.Set(wire.MissingHeader, "1")
+	}
 	h.Set("Content-Length", strconv.Itoa(len(b)+1))
 	w.WriteHeader(status)
 	_, _ = w.Write(append(b, '\n'))

@@ -23,11 +23,9 @@ type Chunks interface {
 	Load(refs []chunk.Ref)
 	// Cached fills dst with the chunk's bytes from offset on, if they are here.
 	Cached(ref chunk.Ref, offset int, dst []byte) bool
-	// Read does the same from wherever they are.
-	Read(ctx context.Context, ref chunk.Ref, offset int, dst []byte) error
-	// Misled tells whether Read did not find a chunk where its hint says, since it was
-	// asked last.
-	Misled() bool
+	// Read does the same from wherever they are. It calls missed each time that the
+	// origins answered and the chunk was not where it was looked for, and goes on.
+	Read(ctx context.Context, ref chunk.Ref, offset int, dst []byte, missed func()) error
 	// Warm brings the chunk's unit here, for nobody who waits.
 	Warm(ctx context.Context, ref chunk.Ref) error
 	// Received returns the bytes that came for this device, as they came, by the

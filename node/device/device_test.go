@@ -42,7 +42,7 @@ func (s *shelf) Has(id chunk.ID) bool {
 	return s.here[id]
 }
 
-func (s *shelf) Read(_ context.Context, ref chunk.Ref, offset int, dst []byte) error {
+func (s *shelf) Read(_ context.Context, ref chunk.Ref, offset int, dst []byte, _ func()) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.fail != nil {
@@ -53,8 +53,6 @@ func (s *shelf) Read(_ context.Context, ref chunk.Ref, offset int, dst []byte) e
 	}
 	return nil
 }
-
-func (*shelf) Misled() bool { return false }
 
 func (s *shelf) Received() map[string]int64 { return map[string]int64{"https://shelf.test": 7} }
 

@@ -88,11 +88,11 @@ func (d *Device) fetchOne(ctx context.Context, p part) error {
 		w, ok := d.where.Load(), false
 		switch p.ref.Unit, ok = d.unit(p.extent); {
 		case d.locator == nil:
-			return d.chunks.Read(ctx, p.ref, p.offset, p.dst)
+			return d.chunks.Read(ctx, p.ref, p.offset, p.dst, nil)
 		case ok:
-			err = d.fetchLocated(ctx, p)
+			err = d.fetchLocated(ctx, p, w)
 		default:
-			err = d.fetchUnlocated(ctx, p, w, d.locator.Locate())
+			err = d.fetchUnlocated(ctx, p, w)
 		}
 		if err == nil || ctx.Err() != nil || w.replaced.Err() == nil {
 			return err
@@ -100,34 +100,40 @@ func (d *Device) fetchOne(ctx context.Context, p part) error {
 	}
 }
 
-// fetchLocated reads what lies in a unit. What no origin has waits for newer locations,
-// if they are on their way.
-func (d *Device) fetchLocated(ctx context.Context, p part) error {
-	err := d.chunks.Read(ctx, p.ref, p.offset, p.dst)
-	if !d.chunks.Misled() && !errors.Is(err, chunk.ErrNotFound) {
-		return err
-	}
-	newer := d.locator.Relocate()
-	if errors.Is(err, chunk.ErrNotFound) {
-		select {
-		case <-newer:
-		case <-ctx.Done():
+// fetchLocated reads what lies in a unit. Each time that the chunk was not there newer
+// locations are asked for, and the read ends if there is something newer than w. What no
+// origin has waits for those that are in flight.
+func (d *Device) fetchLocated(ctx context.Context, p part, w *where) error {
+	reading, stop := context.WithCancel(ctx)
+	defer stop()
+	var newer <-chan struct{}
+	err := d.chunks.Read(reading, p.ref, p.offset, p.dst, func() {
+		newer = d.locator.Relocate()
+		if w.replaced.Err() != nil {
+			stop()
 		}
-	}
-	return err
+	})
+	return await(reading, newer, err)
 }
 
 // fetchUnlocated reads by the chunk's ID, until there is something newer than w.
-// What no origin finds like that waits for the locations that are on their way.
-func (d *Device) fetchUnlocated(ctx context.Context, p part, w *where, tried <-chan struct{}) error {
+// What no origin finds like that waits for the locations that are in flight.
+func (d *Device) fetchUnlocated(ctx context.Context, p part, w *where) error {
 	reading, stop := context.WithCancel(ctx)
 	defer stop()
 	defer context.AfterFunc(w.replaced, stop)()
-	err := d.chunks.Read(reading, p.ref, p.offset, p.dst)
+	tried := d.locator.Locate()
+	err := d.chunks.Read(reading, p.ref, p.offset, p.dst, func() { tried = d.locator.Locate() })
+	return await(reading, tried, err)
+}
+
+// await waits until locations have come, or do not, if err says that no origin has the
+// chunk. It returns err.
+func await(ctx context.Context, tried <-chan struct{}, err error) error {
 	if errors.Is(err, chunk.ErrNotFound) {
 		select {
 		case <-tried:
-		case <-reading.Done():
+		case <-ctx.Done():
 		}
 	}
 	return err

@@ -19,14 +19,14 @@ type elsewhere struct {
 
 func (*elsewhere) Cached(chunk.Ref, int, []byte) bool { return false }
 
-func (s *elsewhere) Read(ctx context.Context, ref chunk.Ref, offset int, dst []byte) error {
+func (s *elsewhere) Read(ctx context.Context, ref chunk.Ref, offset int, dst []byte, missed func()) error {
 	if ref.Unit.IsZero() {
 		s.reading <- struct{}{}
 		<-ctx.Done()
 		return context.Cause(ctx)
 	}
 	s.units <- ref.Unit
-	return s.shelf.Read(ctx, ref, offset, dst)
+	return s.shelf.Read(ctx, ref, offset, dst, missed)
 }
 
 // silent is a locator to which nothing comes.

@@ -24,8 +24,7 @@ type packed struct {
 
 func (*packed) Has(chunk.ID) bool                  { return false }
 func (*packed) Cached(chunk.Ref, int, []byte) bool { return false }
-func (*packed) Misled() bool                       { return false }
-func (p *packed) Read(_ context.Context, ref chunk.Ref, _ int, dst []byte) error {
+func (p *packed) Read(_ context.Context, ref chunk.Ref, _ int, dst []byte, _ func()) error {
 	if ref.Unit.IsZero() {
 		p.unlocated.Add(1)
 		return chunk.ErrNotFound

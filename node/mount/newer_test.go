@@ -19,25 +19,18 @@ type moved struct {
 	device.Chunks
 	pack    chunk.ID
 	byID    bool // it does find them
-	misled  bool
 	located int
 }
 
 func (*moved) Has(chunk.ID) bool                  { return false }
 func (*moved) Cached(chunk.Ref, int, []byte) bool { return false }
 
-func (m *moved) Misled() bool {
-	before := m.misled
-	m.misled = false
-	return before
-}
-
-func (m *moved) Read(_ context.Context, ref chunk.Ref, _ int, dst []byte) error {
+func (m *moved) Read(_ context.Context, ref chunk.Ref, _ int, _ []byte, missed func()) error {
 	if ref.Unit.Pack == m.pack {
 		m.located++
 		return nil
 	}
-	m.misled = true
+	missed()
 	if m.byID {
 		return nil
 	}
@@ -232,6 +225,41 @@ func TestChunksHaveMoved(t *testing.T) {
 			})
 		})
 	}
+}
+
+// outage has all chunks in one unit; who asks for another waits.
+type outage struct{ moved }
+
+func (o *outage) Read(ctx context.Context, ref chunk.Ref, _ int, _ []byte, missed func()) error {
+	for ref.Unit.Pack != o.pack {
+		missed()
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	o.located++
+	return nil
+}
+
+// A read that waits, as nobody's word is taken for it that the chunk is gone, goes on with
+// newer locations when they come, also if the hub has none at first.
+func TestNewerLocationsForReadersThatWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHub(t)
+		chunks := &outage{}
+		_, m := servedOf(t, h, chunks)
+		h.noHint.Store(true)
+		chunks.pack = h.relocated("later")
+		read := make(chan error)
+		go func() { read <- reads(t, m) }()
+		time.Sleep(refreshAge / 2)
+		h.noHint.Store(false)
+		if err := <-read; err != nil || chunks.located != 1 || h.askedHints.Load() > 4 {
+			t.Errorf("%v; asked %d times, %d reads where the chunks are", err, h.askedHints.Load(), chunks.located)
+		}
+	})
 }
 
 // A device that was opened before newer locations came, and is served after it, has

@@ -5,15 +5,14 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/netip"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -46,6 +45,7 @@ type Client struct {
 	scope   string
 	dialer  dialer
 	way     way
+	wrong   wrongAnswers
 	http    *http.Client
 }
 
@@ -77,9 +77,24 @@ func NewClient(o Options) (*Client, error) {
 	base.Path = strings.TrimSuffix(base.Path, "/")
 	c := &Client{options: o, base: base, url: redacted(base.String()), scope: o.Scope,
 		dialer: newDialer(socket, base.Scheme == "http")}
-	transport := &http.Transport{
-		Proxy:                 http.ProxyFromEnvironment,
+	if socket != "" {
+		c.url = o.URL
+	}
+	c.http = &http.Client{Transport: c.transport(nil), CheckRedirect: c.follow}
+	if o.CAFile != "" {
+		if c.http.Transport, err = trusting(o.CAFile, c.transport); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// transport makes a transport to the hub, which trusts the system's certificates if nothing
+// else is given.
+func (c *Client) transport(secure *tls.Config) *http.Transport {
+	t := &http.Transport{
 		DialContext:           c.dialer.dial,
+		TLSClientConfig:       secure,
 		ResponseHeaderTimeout: headerTimeout, TLSHandshakeTimeout: headerTimeout,
 		MaxConnsPerHost: maxConns, MaxIdleConnsPerHost: maxIdle, IdleConnTimeout: time.Minute,
 		HTTP2:                  &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
@@ -88,16 +103,10 @@ func NewClient(o Options) (*Client, error) {
 		ForceAttemptHTTP2:      true,
 		ReadBufferSize:         64 << 10,
 	}
-	if o.CAFile != "" {
-		if transport.TLSClientConfig, err = trust(o.CAFile); err != nil {
-			return nil, err
-		}
+	if c.dialer.socket == "" {
+		t.Proxy = http.ProxyFromEnvironment
 	}
-	if socket != "" {
-		c.url, transport.Proxy = o.URL, nil
-	}
-	c.http = &http.Client{Transport: transport, CheckRedirect: c.follow}
-	return c, nil
+	return t
 }
 
 // prepare has connections made for a start, if there will be one and the way is long.
@@ -137,21 +146,6 @@ func (c *Client) follow(req *http.Request, via []*http.Request) error {
 	return c.options.allows(req.URL)
 }
 
-func trust(file string) (*tls.Config, error) {
-	pem, err := os.ReadFile(file)
-	if err != nil {
-		return nil, fmt.Errorf("read the hub's certificates: %w", err)
-	}
-	pool, err := x509.SystemCertPool()
-	if err != nil {
-		pool = x509.NewCertPool()
-	}
-	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("%s holds no certificate in PEM form", file)
-	}
-	return &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, nil
-}
-
 // IsLoopback tells whether host is this machine without asking a name server.
 func IsLoopback(host string) bool {
 	if host == "localhost" {
@@ -181,14 +175,14 @@ type Error struct {
 	Message string // from the answer's body, at most a few kilobytes
 	// RetryAfter is how long the hub wants to be left alone; 0: it does not say.
 	RetryAfter time.Duration
+	// Missing says that it is the hub's own answer that it does not have it (MissingHeader).
+	Missing bool
 }
 
 func (e *Error) Error() string { return e.Message }
 
-// Is makes a 404 chunk.ErrNotFound, and a 410.
-func (e *Error) Is(target error) bool {
-	return target == chunk.ErrNotFound && (e.Status == http.StatusNotFound || e.Status == http.StatusGone)
-}
+// Is makes a hub's own 404 chunk.ErrNotFound.
+func (e *Error) Is(target error) bool { return target == chunk.ErrNotFound && e.Missing }
 
 // Refusal tells whether the hub works and does not do it, however often it is
 // asked: it has nothing of that name, or not for us.
@@ -210,12 +204,11 @@ func retryAfter(h http.Header) time.Duration {
 
 // do sends a request and returns the answer if its status is below 300.
 func (c *Client) do(ctx context.Context, method, path string, query url.Values, body []byte) (*http.Response, error) {
-	return c.doUnless(ctx, "", method, path, query, body)
+	return c.doWith(ctx, nil, method, path, query, body)
 }
 
-// doUnless does the same, and an error of status 304 says that the ETag of what is
-// asked for is the one that is given, if it is not empty.
-func (c *Client) doUnless(ctx context.Context, etag, method, path string, query url.Values, body []byte) (*http.Response, error) {
+// doWith does the same with more headers.
+func (c *Client) doWith(ctx context.Context, header http.Header, method, path string, query url.Values, body []byte) (*http.Response, error) {
 	u := *c.base
 	u.Path += path
 	u.RawQuery = query.Encode()
@@ -229,9 +222,7 @@ func (c *Client) doUnless(ctx context.Context, etag, method, path string, query 
 	if c.options.Copies {
 		req.Header.Set(CopyHeader, "1")
 	}
-	if etag != "" {
-		req.Header.Set("If-None-Match", etag)
-	}
+	maps.Copy(req.Header, header)
 	req.Header.Set("Accept-Encoding", "identity") // the bytes as they are stored
 	res, err := c.http.Do(req)
 	if err != nil {
@@ -246,7 +237,8 @@ func (c *Client) doUnless(ctx context.Context, etag, method, path string, query 
 	if json.Unmarshal(text, &said) != nil || said.Error == "" {
 		said.Error = fmt.Sprintf("hub %s answers %s", c.URL(), res.Status)
 	}
-	return nil, &Error{Status: res.StatusCode, Message: said.Error, RetryAfter: retryAfter(res.Header)}
+	return nil, &Error{Status: res.StatusCode, Message: said.Error, RetryAfter: retryAfter(res.Header),
+		Missing: res.StatusCode == http.StatusNotFound && res.Header.Get(MissingHeader) != ""}
 }
 
 // getJSON reads an answer of at most maxAnswer bytes, or, for the people's
@@ -267,11 +259,15 @@ func (c *Client) getJSON(ctx context.Context, path string, query url.Values, lim
 	return nil
 }
 
-// Chain asks what the hub knows of a chain. ErrNotFound: it does not know it.
+// Chain asks what the hub knows of a chain. ErrNotFound: it does not know it. Here anybody's
+// 404 is enough, as mirrors have no other: at worst one image is unpacked as usual.
 func (c *Client) Chain(ctx context.Context, chain string) (*Chain, error) {
 	var answer Chain
 	ctx, trip := timed(ctx)
 	err := c.getJSON(ctx, chainPath(c.scope, chain), nil, maxAnswer, &answer)
+	if said := new(Error); errors.As(err, &said) && (said.Status == http.StatusNotFound || said.Status == http.StatusGone) {
+		said.Missing = true
+	}
 	if err == nil || errors.Is(err, chunk.ErrNotFound) { // errors are often of others on the way
 		c.way.trip(trip.took())
 	}

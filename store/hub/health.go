@@ -71,8 +71,24 @@ func (o *origin) isUp() bool {
 // one about a hint is counted, and says nothing about the origin.
 func (o *origin) end(a attempt, err error) {
 	o.requests.Add(1)
+	if err != nil {
+		o.failed.Add(1)
+	}
 	o.mu.Lock()
-	defer o.mu.Unlock()
+	wasDown, before := o.down, o.since
+	o.learn(a, err)
+	down, since := o.down, o.since
+	o.mu.Unlock() // a log may take its time
+	switch {
+	case down && !wasDown:
+		o.log.Warn("a hub fails; others are asked first", "hub", o.client.URL(), "cause", err)
+	case wasDown && !down:
+		o.log.Info("a hub is back", "hub", o.client.URL(), "after", since.Sub(before).Round(time.Millisecond))
+	}
+}
+
+// learn notes how an attempt ended; mu is held.
+func (o *origin) learn(a attempt, err error) {
 	if a.probe {
 		o.probing = false
 	}
@@ -80,7 +96,6 @@ func (o *origin) end(a attempt, err error) {
 		o.answer()
 		return
 	}
-	o.failed.Add(1)
 	var said *Error
 	if errors.As(err, &said) && said.RetryAfter > 0 {
 		o.busy = time.Now().Add(min(said.RetryAfter, maxPause))
@@ -111,7 +126,6 @@ func (o *origin) giveUp(a attempt) {
 func (o *origin) answer() {
 	o.answered = time.Now()
 	if o.down {
-		o.log.Info("a hub is back", "hub", o.client.URL(), "after", o.answered.Sub(o.since).Round(time.Millisecond))
 		o.down, o.since = false, o.answered
 	}
 	o.failures, o.err = 0, nil
@@ -120,7 +134,6 @@ func (o *origin) answer() {
 func (o *origin) fail(err error) {
 	now := time.Now()
 	if !o.down {
-		o.log.Warn("a hub fails; others are asked first", "hub", o.client.URL(), "cause", err)
 		o.since = now
 	}
 	pause := min(firstPause<<min(o.failures, 10), maxPause)

@@ -89,7 +89,8 @@ func TestWhatCounts(t *testing.T) {
 		if errors.As(err, &down) != c.unavailable || errors.Is(err, chunk.ErrNotFound) != c.notFound || (err == nil) != (c.answers[len(c.answers)-1] == nil) {
 			t.Errorf("%v: %v", c.answers, err)
 		}
-		if down != nil && down.Missed() != errors.Is(errors.Join(c.answers...), chunk.ErrNotFound) {
+		said := errors.Join(c.answers...)
+		if down != nil && down.Missed() != (errors.Is(said, chunk.ErrNotFound) || errors.As(said, new(*chunk.InvalidError))) {
 			t.Errorf("%v: missed %v", c.answers, down.Missed())
 		}
 		up := 0
@@ -204,3 +205,50 @@ func TestOneObjectIsNotTheOrigin(t *testing.T) {
 		}
 	})
 }
+
+// stuckLog is a log whose lines nobody takes until it is freed.
+type stuckLog struct {
+	slog.Handler
+	waits, freed chan struct{}
+}
+
+func (s stuckLog) Handle(context.Context, slog.Record) error {
+	s.waits <- struct{}{}
+	<-s.freed
+	return nil
+}
+
+// While a line of the log is written, others see an origin and ask it.
+func TestLogHoldsNobodyUp(t *testing.T) {
+	f := newFakes(t, errBroken)
+	log := stuckLog{slog.New(slog.DiscardHandler).Handler(), make(chan struct{}), make(chan struct{})}
+	f.all[0].log = slog.New(enabled{log})
+	var all sync.WaitGroup
+	ask := func() { all.Go(func() { _ = f.call(t, true) }) }
+	for _, answer := range []error{errBroken, nil} { // it goes down, and comes back
+		f.from(0, answer)
+		ask()
+		<-log.waits
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			if up := f.Health()[0].Up; up != (answer == nil) {
+				t.Errorf("up %v after %v", up, answer)
+			}
+			_ = f.call(t, true)
+		}()
+		select {
+		case <-done:
+		case <-time.After(30 * time.Second):
+			t.Error("others wait for the log")
+		}
+		log.freed <- struct{}{}
+		<-done
+	}
+	all.Wait()
+}
+
+// enabled has every line be of interest.
+type enabled struct{ slog.Handler }
+
+func (enabled) Enabled(context.Context, slog.Level) bool { return true }

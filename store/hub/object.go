@@ -39,20 +39,35 @@ type hintError struct{ error }
 func (e hintError) Unwrap() error { return e.error }
 
 // object asks for an object and has take read it, unless its ETag is the one that is
-// given, if any is.
+// given, if any is. ErrNotFound is only what the hub itself says; any other answer that
+// is not the object is invalid, and the object is asked for past all caches next time.
 func (c *Client) object(ctx context.Context, path, etag string, p patience, received *atomic.Int64, take take) error {
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
 	ctx, trip := timed(ctx)
 	silent := time.AfterFunc(p.header, func() { giveUp(fmt.Errorf("hub %s: nothing came for %s", c.URL(), p.header)) })
 	defer silent.Stop()
-	res, err := c.doUnless(ctx, etag, http.MethodGet, path, nil, nil)
-	silent.Stop()
-	if said := new(Error); etag != "" && errors.As(err, &said) && said.Status == http.StatusNotModified {
-		return nil
+	header := http.Header{}
+	if etag != "" {
+		header.Set("If-None-Match", etag)
 	}
-	if err != nil {
+	if c.wrong.was(path) {
+		header.Set("Cache-Control", "no-cache")
+	}
+	res, err := c.doWith(ctx, header, http.MethodGet, path, nil, nil)
+	silent.Stop()
+	said := new(Error)
+	switch {
+	case err == nil:
+	case !errors.As(err, &said):
 		return because(ctx, err)
+	case etag != "" && said.Status == http.StatusNotModified:
+		return nil
+	case said.Refusal() && !said.Missing:
+		c.wrong.add(path)
+		return &chunk.InvalidError{What: "the answer", Err: fmt.Errorf("status %d without the header %s, so not a hub's own: %w", said.Status, MissingHeader, said)}
+	default:
+		return err
 	}
 	defer res.Body.Close()
 	patient := time.AfterFunc(p.body, func() { giveUp(fmt.Errorf("hub %s: next to nothing came for %s", c.URL(), p.body)) })
@@ -74,10 +89,15 @@ func (c *Client) object(ctx context.Context, path, etag string, p patience, rece
 	err = take(res.ContentLength, body)
 	switch {
 	case err == nil:
+		c.wrong.forget(path)
 		return nil
 	case body.err != nil:
 		return fmt.Errorf("hub %s: read the answer: %w", c.URL(), because(ctx, body.err))
 	case errors.As(err, new(*chunk.InvalidError)), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
+		c.wrong.add(path)
+		// More of it may come, and must not be taken for the beginning of another answer.
+		res.Body.Close()
+		c.http.CloseIdleConnections()
 		return fmt.Errorf("hub %s: %w", c.URL(), err)
 	}
 	return ownError{err}

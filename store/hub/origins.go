@@ -38,8 +38,9 @@ const (
 // or gives something else is passed over, then asked less and less often, and
 // preferred again once it answers. It is safe for concurrent use.
 //
-// Not to be had is only what all say they do not have (chunk.ErrNotFound). While
-// one fails that may have it, the error is *Unavailable.
+// Not to be had is only what hubs say they do not have (chunk.ErrNotFound). While
+// one fails that may have it, the error is *Unavailable; where others answer in a hub's
+// place, it wraps a *chunk.InvalidError.
 type Origins struct {
 	all []*origin
 
@@ -72,7 +73,7 @@ func (e *Unavailable) Unwrap() error { return e.Err }
 // RetryAfter is how long to wait at least before asking again.
 func (e *Unavailable) RetryAfter() time.Duration { return e.After }
 
-// Missed tells whether an origin that works does not have it.
+// Missed tells whether an origin that works does not give it.
 func (e *Unavailable) Missed() bool { return e.missed }
 
 // try asks one origin after the other until one answers: those that are up, in
@@ -137,7 +138,10 @@ func (o *outcome) add(err error) (blame error) {
 	case err == nil:
 		return nil
 	case errors.As(err, new(*chunk.InvalidError)):
-		kind, blame = &o.invalid, err
+		kind = &o.invalid
+		if !errors.As(err, &said) { // a mirror that lacks a file has others
+			blame = err
+		}
 	case errors.Is(err, chunk.ErrNotFound):
 		kind = &o.missing
 	case errors.As(err, &said) && said.Refusal():
@@ -159,7 +163,7 @@ func (o *outcome) result(s *Origins) error {
 		for _, one := range s.all {
 			after = min(after, one.wait())
 		}
-		return &Unavailable{Err: o.failed, After: after, missed: o.missing != nil}
+		return &Unavailable{Err: o.failed, After: after, missed: o.missing != nil || o.invalid != nil}
 	}
 	for _, err := range []error{o.invalid, o.missing, o.refused} {
 		if err != nil {

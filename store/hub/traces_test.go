@@ -43,7 +43,8 @@ func TestSendTrace(t *testing.T) {
 			t.Errorf("after a %d: %q, %v", final, got, err)
 		}
 	}
-	if err := origins(t, status(404)).SendTrace(t.Context(), someTrace.Tree, someTrace); !errors.Is(err, chunk.ErrNotFound) {
+	refused := new(Error)
+	if err := origins(t, status(404)).SendTrace(t.Context(), someTrace.Tree, someTrace); !errors.As(err, &refused) || !refused.Refusal() {
 		t.Errorf("where nobody takes it: %v", err)
 	}
 	// A hub that may take it later counts more than a mirror that never will.

@@ -25,6 +25,9 @@ const (
 	// CopyHeader is set in requests of who copies what a hub has, as a mirror does: the
 	// hub does not take them for starts.
 	CopyHeader = "Lighter-Copy"
+	// MissingHeader is set in a hub's 404 if the hub itself does not have what was asked for:
+	// a 404 without it may be that of a proxy whose hub is not there.
+	MissingHeader = "Lighter-Not-Found"
 	// DefaultScope is the scope that is used where none is configured.
 	DefaultScope = "default"
 )

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// runsMain has the test's own binary be the command.
+const runsMain = "LIGHTER_TEST_RUNS_MAIN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(runsMain) != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// fullPipe returns the end of a pipe to which nothing can be written.
+func fullPipe(t *testing.T) *os.File {
+	t.Helper()
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, err := unix.Write(fds[1], make([]byte, 1)); err == unix.EAGAIN {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := unix.SetNonblock(fds[1], false); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fds[0]) })
+	return os.NewFile(uintptr(fds[1]), "full pipe")
+}
+
+// A hub whose log nobody reads answers as before, and ends when it is told to. (A node's log
+// is made by the same function.)
+func TestLogThatNobodyReads(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listener.Addr().String()
+	listener.Close()
+	stderr := fullPipe(t)
+	hub := exec.Command(os.Args[0], "hub", "--root", t.TempDir(), "--listen", address, "--log-level", "debug")
+	hub.Env, hub.Stderr = append(os.Environ(), runsMain+"=1"), stderr
+	if err := hub.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- hub.Wait() }()
+	t.Cleanup(func() { _ = hub.Process.Kill(); stderr.Close() })
+
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	ask := func() error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s/lighter/1/default/key", address), nil)
+		if err != nil {
+			return err
+		}
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(io.Discard, res.Body)
+		res.Body.Close()
+		return err
+	}
+	for err := ask(); err != nil; err = ask() { // until it listens
+		if ctx.Err() != nil {
+			t.Fatalf("the hub does not answer: %v", err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	for n := range 3 * 1024 { // each is a line of the log
+		if err := ask(); err != nil {
+			t.Fatalf("request %d: %v", n, err)
+		}
+	}
+	if err := hub.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-ctx.Done():
+		t.Fatal("the hub does not end")
+	}
+}

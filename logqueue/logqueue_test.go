@@ -1,0 +1,96 @@
+package logqueue
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+func text(w io.Writer) slog.Handler { return slog.NewTextHandler(w, nil) }
+
+// A log that nobody reads holds nobody up, and a bounded number of bytes. Once it is read it
+// says what is missing.
+func TestLogThatNobodyReads(t *testing.T) {
+	for name, c := range map[string]struct {
+		line  string
+		count int
+	}{
+		"short lines": {"line", 2 * maxLines},
+		"long lines":  {strings.Repeat("long", maxBytes/16), 16},
+	} {
+		t.Run(name, func(t *testing.T) {
+			read, write := io.Pipe()
+			t.Cleanup(func() { read.Close() })
+			h := New(write, text)
+			log := slog.New(h)
+			var all sync.WaitGroup
+			for range 4 {
+				all.Go(func() {
+					for range c.count {
+						log.With("key", "value").WithGroup("group").Info(c.line)
+					}
+				})
+			}
+			all.Wait()
+			if held := h.queue.held.Load(); held > maxBytes || len(h.queue.lines) > maxLines {
+				t.Errorf("%d bytes in %d lines wait", held, len(h.queue.lines))
+			}
+			dropped := Dropped(log.With("a", "b"))
+			if dropped == 0 {
+				t.Error("nothing is dropped")
+			}
+			h.Close(time.Millisecond)
+			log.Info("too late")
+			lines, said := int64(0), int64(0)
+			go func() {
+				h.Close(time.Minute)
+				write.Close()
+			}()
+			in := bufio.NewReader(read)
+			for {
+				s, err := in.ReadString('\n')
+				if err != nil {
+					break
+				}
+				var n int64
+				if _, after, ok := strings.Cut(s, " lines="); ok {
+					if _, err := fmt.Sscan(after, &n); err != nil {
+						t.Error(err)
+					}
+					said += n
+					continue
+				}
+				lines++
+			}
+			if want := int64(4*c.count + 1); lines+said != want || said != dropped+1 {
+				t.Errorf("of %d lines %d came and %d are said to be dropped, before the end %d", want, lines, said, dropped)
+			}
+		})
+	}
+}
+
+// Lines come in their order, and all of them if somebody reads.
+func TestLinesAreWritten(t *testing.T) {
+	var out strings.Builder
+	h := New(&out, text)
+	log := slog.New(h)
+	for i := range 100 {
+		log.Info("line", "n", i)
+	}
+	log.Debug("hidden")
+	h.Close(time.Minute)
+	got := strings.Split(strings.TrimSpace(out.String()), "\n")
+	if len(got) != 100 || Dropped(log) != 0 || Dropped(slog.New(text(io.Discard))) != 0 {
+		t.Fatalf("%d lines, %d dropped", len(got), Dropped(log))
+	}
+	for i, line := range got {
+		if !strings.HasSuffix(line, fmt.Sprintf("n=%d", i)) {
+			t.Errorf("line %d: %s", i, line)
+		}
+	}
+}

@@ -1,0 +1,103 @@
+package device_test
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+
+	"lighter/format/chunk"
+	"lighter/format/pack"
+	"lighter/store"
+	"lighter/store/hub"
+)
+
+// uncached is a store.Cache that keeps nothing.
+type uncached struct{}
+
+func (uncached) Read(chunk.Ref, int, []byte) bool { return false }
+func (uncached) Load([]chunk.Ref)                 {}
+func (uncached) Has(chunk.ID) bool                { return false }
+func (uncached) Put(chunk.Ref, []byte)            {}
+
+// shelf returns a unit as hubs send it, and where its one chunk, "right", is said to be.
+func shelf(t *testing.T) (unit []byte, ref chunk.Ref) {
+	t.Helper()
+	encoder, err := zstd.NewWriter(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ref = chunk.Ref{ID: chunk.Sum([]byte("right")), Length: 5, Unit: chunk.Unit{Pack: chunk.ID{7}}}
+	var b pack.UnitBuilder
+	b.Add(ref.ID, []byte("right"))
+	return b.Encode(nil, encoder), ref
+}
+
+// unitsOf returns units of the hub at a URL.
+func unitsOf(t *testing.T, url string) *store.Units {
+	t.Helper()
+	client, err := hub.NewClient(hub.Options{URL: url})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store.NewUnits(hub.NewOrigins(slog.New(slog.DiscardHandler), client), uncached{})
+}
+
+func says(code int, body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(code)
+		_, _ = io.WriteString(w, body)
+	}
+}
+
+// Whatever answers in the hub's place for a while, a read waits for the hub: no such answer
+// is one that nobody has the chunk.
+func TestForeignAnswers(t *testing.T) {
+	const wrongAnswers = 6 // a try makes one request or two
+	page := "<html>default backend</html>"
+	for name, wrong := range map[string]http.HandlerFunc{
+		"404":        says(404, ""),
+		"404, HTML":  says(404, page),
+		"404, JSON":  says(404, `{"error":"Not Found","path":"/"}`),
+		"200, HTML":  says(200, page),
+		"200, empty": says(200, ""),
+		"410":        says(410, page),
+		"403":        says(403, page),
+		"502":        says(502, page),
+		"503":        says(503, page),
+		"to a login": func(w http.ResponseWriter, req *http.Request) { http.Redirect(w, req, "/login", http.StatusFound) },
+		"to the outside": func(w http.ResponseWriter, req *http.Request) {
+			http.Redirect(w, req, "http://login.example.org/", http.StatusFound)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			unit, ref := shelf(t)
+			var asked atomic.Int64
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+				switch {
+				case req.URL.Path == "/login":
+					says(200, page)(w, req)
+				case asked.Add(1) <= wrongAnswers:
+					wrong(w, req)
+				default:
+					_, _ = w.Write(unit)
+				}
+			}))
+			t.Cleanup(server.Close)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			units, got := unitsOf(t, server.URL), make([]byte, ref.Length)
+			if err := units.Share().Read(ctx, ref, 0, got, nil); err != nil || string(got) != "right" {
+				t.Errorf("%q after %d requests: %v", got, asked.Load(), err)
+			}
+			units.Wait()
+		})
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"lighter/node/device"
 	"lighter/node/mount"
 	"lighter/node/snapshot"
+	"lighter/node/state"
 	"lighter/store"
 	"lighter/store/disk"
 	"lighter/store/hub"
@@ -43,6 +44,7 @@ type Status struct {
 	Images    []ImageStatus     `json:"images"`
 	Binds     []Bind            `json:"binds"`
 	Lost      []LostStatus      `json:"lost"`
+	Leftovers []state.Leftover  `json:"leftovers"` // what could not be cleaned up, or written
 
 	Completion CompletionStatus `json:"completion"`
 }
@@ -82,6 +84,7 @@ func (n *Node) Status(ctx context.Context) (Status, error) {
 		Hubs: n.hubs.Health(), NoHub: n.chains.Unanswered(), Started: n.started, TakenOver: n.takenOver, Keeper: n.keeperStatus(), Cache: n.cache.Stats(), Fetched: n.units.Stats(), Ahead: n.ahead.Stats(), Recording: n.recordingStatus(),
 		Binds: n.binds.list(), Mounts: []MountStatus{}, Images: []ImageStatus{}, Lost: []LostStatus{}}
 	s.Completion = n.completion.get()
+	s.Leftovers = append(n.leftovers.List(), n.trees.Leftovers()...)
 	if n.noMetrics != nil {
 		s.NoMetrics = n.noMetrics.Error()
 	}
@@ -109,6 +112,7 @@ func (n *Node) Status(ctx context.Context) (Status, error) {
 	if n.snapshot == nil {
 		return s, nil
 	}
+	s.Leftovers = append(s.Leftovers, n.snapshot.Leftovers()...)
 	layers, err := n.snapshot.Layers(ctx)
 	if err != nil {
 		return s, err

@@ -118,7 +118,14 @@ func printStatus(s node.Status) error {
 	for _, l := range s.Lost {
 		rows = append(rows, []any{l.Tree.Short(), cmp.Or(strings.Join(l.Images, " "), "-"), shortAll(l.Chains), l.Cause})
 	}
-	return tableOf(rows, "\nBROKEN TREE\tIMAGES\tCHAINS\tCAUSE")
+	if err := tableOf(rows, "\nBROKEN TREE\tIMAGES\tCHAINS\tCAUSE"); err != nil {
+		return err
+	}
+	rows = nil
+	for _, l := range s.Leftovers {
+		rows = append(rows, []any{l.Path, l.Cause})
+	}
+	return tableOf(rows, "\nNOT CLEANED UP\tCAUSE")
 }
 
 // printSigners prints what each key has signed, where there are several: one takes the

@@ -148,6 +148,9 @@ func (d *doctor) lookAtNode() {
 		d.add(area, Problem, "tree "+lost.Tree.Short()+" of "+cmp.Or(strings.Join(lost.Images, ", "), "an image without a name")+" is broken: "+lost.Cause,
 			"ctr images rm --sync IMAGE, and pull it again (its chains: lighter status)")
 	}
+	for _, left := range s.Leftovers {
+		d.add(area, Warning, left.Path+" could not be put in order: "+left.Cause, "df -h "+s.Root+"; lsattr -d "+left.Path+"; then restart the node")
+	}
 	for _, bind := range s.Binds {
 		if bind.Lost != "" {
 			d.add(area, Problem, "image "+bind.Name+" is not mounted at "+bind.Dir+" any more: "+bind.Lost, "lighter unmount "+bind.Dir+", and mount it again")

@@ -1,6 +1,7 @@
 // Package state promises that what a node keeps for its next start is on the
 // disk as a whole: after a crash at any moment there is the old or the new, and
-// what Replace and Publish have returned from stays.
+// what Replace and Publish have returned from stays. What cannot be cleaned up is
+// listed (Leftovers), and stops nobody.
 //
 // It refuses to know what is kept. Who writes one name from two goroutines at a
 // time keeps one of the two, or an error.

@@ -128,9 +128,9 @@ func Open(root string, mode Mode, source Source, server *device.Server, ahead *d
 func (t *Trees) dir(tree chunk.ID) string   { return filepath.Join(t.root, "trees", tree.String()) }
 func (t *Trees) point(tree chunk.ID) string { return filepath.Join(t.root, "mounts", tree.String()) }
 
-// aside returns where a tree's index is on its way in (newPrefix) or out.
-func (t *Trees) aside(prefix string, tree chunk.ID) string {
-	return filepath.Join(t.root, "trees", prefix+tree.String())
+// aside returns where a tree's index is on its way out.
+func (t *Trees) aside(tree chunk.ID) string {
+	return filepath.Join(t.root, "trees", oldPrefix+tree.String())
 }
 
 // Has tells whether the tree's index is on this machine.
@@ -185,7 +185,7 @@ func (t *Trees) Remove(tree chunk.ID) error {
 	if err := t.unmount(tree); err != nil {
 		return err
 	}
-	if err := state.Discard(t.dir(tree), t.aside(oldPrefix, tree)); err != nil {
+	if err := state.Discard(t.dir(tree), t.aside(tree)); err != nil {
 		return fmt.Errorf("remove tree %s: %w", tree.Short(), err)
 	}
 	t.dropEarly(tree) // begin looks after this whether the tree is there

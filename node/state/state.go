@@ -41,8 +41,12 @@ func Publish(finished, name string) error {
 }
 
 // Discard removes a directory, and never leaves a part of it under its name.
-// aside is a name beside it, for what is on its way out.
+// aside is a name beside it, for what is on its way out. If there is no directory of
+// that name, nothing is done.
 func Discard(name, aside string) error {
+	if _, err := os.Lstat(name); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
 	if err := os.RemoveAll(aside); err != nil {
 		return err
 	}

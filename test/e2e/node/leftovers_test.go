@@ -47,7 +47,7 @@ func TestNodeStartsWithLeftovers(t *testing.T) {
 	d := startNode(t, newRoot(t), "--address", address)
 	dir, merged := used(t, d)
 	tree := filepath.Join(d.root, "trees", status(t, d.root).Mounts[0].Tree.String())
-	other := strings.Repeat("a", 64)
+	other := filepath.Base(tree)
 	var stubborn []string
 	for _, path := range []string{"snapshots/rm-1", "trees/new-" + other, "trees/rm-" + other, tree[len(d.root)+1:] + "/local.new", tree[len(d.root)+1:] + "/local.rm"} {
 		path = filepath.Join(d.root, path)

@@ -212,7 +212,10 @@ func (n *Node) own() error {
 	if os.Geteuid() != 0 {
 		return errors.New("a node mounts file systems and must run as root (try: sudo lighter node ...)")
 	}
-	err := n.makeRoot()
+	err := checkProgram()
+	if err == nil {
+		err = n.makeRoot()
+	}
 	if err == nil {
 		n.lock, n.inherited, err = lockRoot(n.config.Root, &n.leftovers)
 	}
@@ -220,6 +223,20 @@ func (n *Node) own() error {
 		err = fmt.Errorf("the node's root %s is on a file system that is read-only, and a node keeps its lock, its sockets and its state there: make it writable (the kernel's log says why it is not), or choose another --root: %w", n.config.Root, err)
 	}
 	return err
+}
+
+// checkProgram refuses to run a program that a node serves: it would have to read its own
+// text to answer who reads it, and the one before it could not be replaced.
+func checkProgram() error {
+	tree, err := mount.LazyMount("/proc/self/exe")
+	if err != nil {
+		return err
+	}
+	if tree != "" {
+		return fmt.Errorf("this program lies on an image that a lighter node serves (%s), and would wait for itself to read it: "+
+			"install it on the machine's own disk, or pull its image with another snapshotter", tree)
+	}
+	return nil
 }
 
 // makeRoot makes sure of the root: a directory in which only root can change

@@ -18,7 +18,9 @@ import (
 // binds are the trees that people have mounted somewhere by name, without
 // containerd. They are on the disk too, for the next daemon.
 type binds struct {
-	path string
+	path      string
+	leftovers *state.Leftovers
+	unknown   bool // there may be others, of a former daemon: the file could not be read
 
 	mu   sync.Mutex // guards dirs, and the file
 	dirs map[string]Bind
@@ -32,24 +34,31 @@ type Bind struct {
 	Lost  string `json:"lost,omitempty"` // why it could not be brought back; each start tries again
 }
 
-// openBinds reads what a former daemon had mounted.
-func openBinds(root string) (*binds, error) {
-	b := &binds{path: filepath.Join(root, "binds.json"), dirs: map[string]Bind{}}
+// broken ends the name that a file gets which cannot be read.
+const broken = ".broken"
+
+// openBinds reads what a former daemon had mounted. A list that cannot be read is
+// moved aside, and the node goes on without it.
+func openBinds(root string, leftovers *state.Leftovers) *binds {
+	b := &binds{path: filepath.Join(root, "binds.json"), leftovers: leftovers, dirs: map[string]Bind{}}
 	text, err := os.ReadFile(b.path)
-	if errors.Is(err, os.ErrNotExist) {
-		return b, nil
-	}
 	var list []Bind
 	if err == nil {
 		err = json.Unmarshal(text, &list)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("read what was mounted for people (%s may be removed): %w", b.path, err)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		b.unknown, list = true, nil
+		leftovers.Note(b.path, errors.Join(err, os.Rename(b.path, b.path+broken)))
+	}
+	if _, err := os.Lstat(b.path + broken); err == nil {
+		b.unknown = true
+		leftovers.Note(b.path+broken, errors.New("it names what was mounted with lighter mount, and cannot be read: while it is there, "+
+			"trees that nobody seems to use stay when the node starts; unmount what was mounted so, and remove it"))
 	}
 	for _, one := range list {
 		b.dirs[one.Dir] = one
 	}
-	return b, nil
+	return b
 }
 
 // put adds a bind, unless its directory is taken.
@@ -67,11 +76,13 @@ func (b *binds) put(one Bind) error {
 	return nil
 }
 
-func (b *binds) replace(one Bind) error {
+// replace changes a bind. A change that cannot be saved is noted, and found out anew by
+// the next daemon.
+func (b *binds) replace(one Bind) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.dirs[one.Dir] = one
-	return b.save()
+	_ = b.save() // it is one of the leftovers
 }
 
 func (b *binds) remove(dir string) error {
@@ -87,9 +98,10 @@ func (b *binds) save() error {
 		err = state.Replace(b.path, text)
 	}
 	if err != nil {
-		return fmt.Errorf("remember what is mounted for people: %w", err)
+		err = fmt.Errorf("remember what is mounted for people: %w", err)
 	}
-	return nil
+	b.leftovers.Note(b.path, err)
+	return err
 }
 
 func (b *binds) get(dir string) (Bind, bool) {
@@ -237,24 +249,24 @@ const recoverTimeout = 5 * time.Second
 
 // recoverBinds mounts them again where they still are, if the former daemon's
 // devices were lost. What cannot be mounted again is unmounted; it is not forgotten.
-func (n *Node) recoverBinds(ctx context.Context) error {
+// What cannot be written down, as on a full disk, is one of the leftovers.
+func (n *Node) recoverBinds(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, recoverTimeout)
 	defer cancel()
-	var errs []error
 	for _, b := range n.binds.list() {
-		errs = append(errs, n.recoverBind(ctx, b))
+		n.recoverBind(ctx, b)
 	}
-	return errors.Join(errs...)
 }
 
-func (n *Node) recoverBind(ctx context.Context, b Bind) error {
+func (n *Node) recoverBind(ctx context.Context, b Bind) {
 	bound, err := mount.Bound(n.config.Root, b.Dir)
 	switch {
 	case err != nil:
 	case !bound && b.Lost == "":
-		return n.forgetBind(b) // somebody has unmounted it
+		_ = n.forgetBind(b) // somebody has unmounted it
+		return
 	case bound && n.takenOver:
-		return nil
+		return
 	case bound:
 		err = n.bindChain(ctx, b, mount.Rebind)
 	default:
@@ -266,5 +278,5 @@ func (n *Node) recoverBind(ctx context.Context, b Bind) error {
 		b.Lost = errors.Join(err, failed).Error()
 		n.log.Error("what was mounted for people is not any more", "name", b.Name, "dir", b.Dir, "cause", b.Lost)
 	}
-	return n.binds.replace(b)
+	n.binds.replace(b)
 }

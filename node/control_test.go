@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"lighter/node/state"
 )
 
 // shortDir is t.TempDir for sockets: its path does not grow with the test's name.
@@ -61,10 +63,7 @@ func TestErrorsOverTheSocket(t *testing.T) {
 
 func TestBindsAreRemembered(t *testing.T) {
 	root := t.TempDir()
-	b, err := openBinds(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := openBinds(root, &state.Leftovers{})
 	one, two := Bind{Dir: "/one", Name: "a:1", Chain: "sha256:a"}, Bind{Dir: "/two", Name: "a:1", Chain: "sha256:a"}
 	if err := errors.Join(b.put(one), b.put(two), b.remove("/one")); err != nil {
 		t.Fatal(err)
@@ -72,18 +71,19 @@ func TestBindsAreRemembered(t *testing.T) {
 	if err := b.put(two); err == nil || !strings.Contains(err.Error(), "lighter unmount /two") {
 		t.Errorf("twice: %v", err)
 	}
-	again, err := openBinds(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	again := openBinds(root, &state.Leftovers{})
 	if list := again.list(); len(list) != 1 || list[0] != two {
 		t.Errorf("remembered: %+v", list)
 	}
 	if err := os.WriteFile(filepath.Join(root, "binds.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openBinds(root); err == nil || !strings.Contains(err.Error(), "binds.json") {
-		t.Errorf("damaged: %v", err)
+	for range 2 { // also of the next daemon
+		var left state.Leftovers
+		damaged := openBinds(root, &left)
+		if all := left.List(); len(damaged.list()) != 0 || !damaged.unknown || len(all) != 1 || all[0].Path != damaged.path+broken {
+			t.Errorf("damaged: %+v, left %+v", damaged.list(), all)
+		}
 	}
 	// What cannot be remembered is not mounted.
 	b.path = filepath.Join(root, "missing", "binds.json")

@@ -29,7 +29,7 @@ const deadTimeout = time.Second
 // unmounting a tree, it hangs in the kernel until somebody answers what was read of
 // that tree, which is its successor's to do. So the lock of a process that is
 // dead is taken from it: then it is inherited.
-func lockRoot(root string) (lock *os.File, inherited bool, err error) {
+func lockRoot(root string, leftovers *state.Leftovers) (lock *os.File, inherited bool, err error) {
 	// One at a time: of two that find a dead one, the second finds the first.
 	dir, err := os.Open(root)
 	if err != nil {
@@ -40,8 +40,8 @@ func lockRoot(root string) (lock *os.File, inherited bool, err error) {
 		return nil, false, fmt.Errorf("lock the node's root: %w", err)
 	}
 	path := filepath.Join(root, "lock")
-	lock, err = tryLock(path)
-	for end := time.Now().Add(deadTimeout); errors.Is(err, unix.EWOULDBLOCK) && isDead(path); lock, err = tryLock(path) {
+	lock, err = tryLock(path, leftovers)
+	for end := time.Now().Add(deadTimeout); errors.Is(err, unix.EWOULDBLOCK) && isDead(path); lock, err = tryLock(path, leftovers) {
 		if time.Now().Before(end) {
 			time.Sleep(10 * time.Millisecond) // it may be just ending
 			continue
@@ -78,15 +78,19 @@ func inherit(root string) error {
 }
 
 // tryLock locks a file and says in it who has: the process and its PID namespace,
-// without which the number says nothing.
-func tryLock(path string) (*os.File, error) {
+// without which the number says nothing. On a full disk it says nothing: then nobody
+// takes the lock from this process if it is killed and hangs.
+func tryLock(path string, leftovers *state.Leftovers) (*os.File, error) {
 	lock, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if err == nil {
-		err = errors.Join(lock.Truncate(0), writeStart(lock, fmt.Sprintf("%d %s", os.Getpid(), pidNamespace())))
+		err = lock.Truncate(0)
+	}
+	if err == nil {
+		leftovers.Note(path, writeWhole(lock, fmt.Sprintf("%d %s", os.Getpid(), pidNamespace())))
 	}
 	if err != nil {
 		lock.Close()
@@ -95,8 +99,12 @@ func tryLock(path string) (*os.File, error) {
 	return lock, nil
 }
 
-func writeStart(file *os.File, text string) error {
+// writeWhole writes a text to an empty file, or leaves it empty.
+func writeWhole(file *os.File, text string) error {
 	_, err := file.WriteAt([]byte(text), 0)
+	if err != nil {
+		err = errors.Join(fmt.Errorf("say who holds the lock: %w", err), file.Truncate(0))
+	}
 	return err
 }
 

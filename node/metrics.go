@@ -91,6 +91,7 @@ var metrics = []metric{
 	{"completion_waits", "1 while nothing may be fetched to complete images: by the schedule, or because disk, cache or memory are short.", gauge, func(f *figures) float64 { return truth(f.status.Completion.Waits != "") }},
 	{"local_device_bytes", "Bytes of the disk that local devices take, as part of the cache's.", gauge, func(f *figures) float64 { return float64(f.status.Cache.Beside) }},
 	{"local_mounts", "Mounted trees whose newest mount reads a local device.", gauge, func(f *figures) float64 { return float64(f.status.localMounts()) }},
+	{"leftovers", "Files and directories of the node that could not be cleaned up or written.", gauge, func(f *figures) float64 { return float64(len(f.status.Leftovers)) }},
 	{"unsigned_statements", "Statements that one of the pinned keys has not signed, of the key that lacks most.", gauge, func(f *figures) float64 { return float64(f.status.unsigned()) }},
 	{"log_lines_dropped_total", "Lines of the log that were dropped because nobody read it.", counter, func(f *figures) float64 { return float64(f.dropped) }},
 	{"broken_trees", "Trees that could not be brought back, or whose metadata image is damaged under its mount.", gauge, func(f *figures) float64 { return float64(len(f.status.Lost)) }},

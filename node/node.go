@@ -14,7 +14,7 @@
 //	lock            held while a daemon runs; its process ID and PID namespace
 //	control.sock    for `lighter status` and its like; root's alone
 //	keeper.sock     (package keeper)
-//	binds.json      what is mounted for people
+//	binds.json      what is mounted for people; with .broken behind it, one that could not be read
 //	cache/          chunks (package disk)
 //	trees/ mounts/ devices/    (package mount)
 //	chains/ hub.keys           (package chain)
@@ -42,6 +42,7 @@ import (
 	"lighter/node/mount"
 	"lighter/node/record"
 	"lighter/node/snapshot"
+	"lighter/node/state"
 	"lighter/store"
 	"lighter/store/disk"
 	"lighter/store/hub"
@@ -73,9 +74,10 @@ type Node struct {
 	chains    *chain.Resolver
 	snapshot  *snapshot.Snapshotter // nil without an address
 	binds     *binds
-	web       *web        // nil without an HTTP address
-	noMetrics error       // why there is none although there is an address
-	unserved  atomic.Bool // the kernel's requests are not answered any more
+	leftovers state.Leftovers // of small files of the node's own
+	web       *web            // nil without an HTTP address
+	noMetrics error           // why there is none although there is an address
+	unserved  atomic.Bool     // the kernel's requests are not answered any more
 	stopping  atomic.Bool
 	controls  net.Listener
 	requests  net.Listener // containerd's; nil without an address
@@ -105,9 +107,7 @@ func Run(ctx context.Context, config Config, log *slog.Logger, ready func()) err
 
 // serve answers containerd and people until ctx is done.
 func (n *Node) serve(ctx context.Context, ready func()) error {
-	if err := n.recoverBinds(ctx); err != nil {
-		return err
-	}
+	n.recoverBinds(ctx)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { n.ahead.Run(ctx); return nil })
 	group.Go(func() error { n.recorder.Run(ctx); return nil })
@@ -144,9 +144,7 @@ func start(ctx context.Context, stop context.CancelCauseFunc, config Config, man
 	if err := mount.Prepare(config.Root); err != nil {
 		return nil, err
 	}
-	if n.binds, err = openBinds(config.Root); err != nil {
-		return nil, err
-	}
+	n.binds = openBinds(config.Root, &n.leftovers)
 	if n.hubs, err = config.origins(log); err != nil {
 		return nil, err
 	}
@@ -181,7 +179,9 @@ func start(ctx context.Context, stop context.CancelCauseFunc, config Config, man
 	if err := n.openSnapshots(ctx); err != nil {
 		return nil, err
 	}
-	n.chains.Sweep()
+	if !n.binds.unknown { // else trees that are mounted for people would go
+		n.chains.Sweep()
+	}
 	n.reportLost(ctx)
 	n.reportRefused(ctx)
 	if n.controls, err = snapshot.Listen(ctx, ControlSocket(config.Root)); err != nil {
@@ -213,14 +213,31 @@ func (n *Node) own() error {
 	if os.Geteuid() != 0 {
 		return errors.New("a node mounts file systems and must run as root (try: sudo lighter node ...)")
 	}
-	err := n.makeRoot()
+	err := checkProgram()
 	if err == nil {
-		n.lock, n.inherited, err = lockRoot(n.config.Root)
+		err = n.makeRoot()
+	}
+	if err == nil {
+		n.lock, n.inherited, err = lockRoot(n.config.Root, &n.leftovers)
 	}
 	if errors.Is(err, unix.EROFS) {
 		err = fmt.Errorf("the node's root %s is on a file system that is read-only, and a node keeps its lock, its sockets and its state there: make it writable (the kernel's log says why it is not), or choose another --root: %w", n.config.Root, err)
 	}
 	return err
+}
+
+// checkProgram refuses to run a program that a node serves: it would have to read its own
+// text to answer who reads it, and the one before it could not be replaced.
+func checkProgram() error {
+	tree, err := mount.LazyMount("/proc/self/exe")
+	if err != nil {
+		return err
+	}
+	if tree != "" {
+		return fmt.Errorf("this program lies on an image that a lighter node serves (%s), and would wait for itself to read it: "+
+			"install it on the machine's own disk, or pull its image with another snapshotter", tree)
+	}
+	return nil
 }
 
 // makeRoot makes sure of the root: a directory in which only root can change

@@ -9,6 +9,7 @@ import (
 
 	"lighter/node/keeper"
 	"lighter/node/mount"
+	"lighter/node/state"
 )
 
 // Release gives up the devices of a node that will not come back: what is kept of
@@ -23,7 +24,8 @@ func Release(ctx context.Context, root string) error {
 	if _, err := os.Stat(filepath.Join(root, "lock")); err != nil {
 		return fmt.Errorf("there is no node's root at %s: say --root: %w", root, err)
 	}
-	lock, _, err := lockRoot(root)
+	var leftovers state.Leftovers // are logged
+	lock, _, err := lockRoot(root, &leftovers)
 	if errors.Is(err, errInUse) {
 		return fmt.Errorf("a node runs with root %s: stop it first", root)
 	}
@@ -32,10 +34,7 @@ func Release(ctx context.Context, root string) error {
 	}
 	defer lock.Close()
 	err = errors.Join(keeper.Process{Root: root}.Drop(ctx), mount.Release(root))
-	binds, failed := openBinds(root)
-	if failed != nil {
-		return errors.Join(err, failed)
-	}
+	binds := openBinds(root, &leftovers)
 	for _, b := range binds.list() { // the next node forgets those that are not mounted
 		_, failed := mount.Unbind(root, b.Dir)
 		err = errors.Join(err, failed)

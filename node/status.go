@@ -12,6 +12,7 @@ import (
 	"lighter/node/device"
 	"lighter/node/mount"
 	"lighter/node/snapshot"
+	"lighter/node/state"
 	"lighter/store"
 	"lighter/store/disk"
 	"lighter/store/hub"
@@ -43,7 +44,8 @@ type Status struct {
 	Images    []ImageStatus     `json:"images"`
 	Binds     []Bind            `json:"binds"`
 	Lost      []LostStatus      `json:"lost"`
-	Refused   []RefusedStatus   `json:"refused"` // statements on the disk that cannot be verified
+	Refused   []RefusedStatus   `json:"refused"`   // statements on the disk that cannot be verified
+	Leftovers []state.Leftover  `json:"leftovers"` // what could not be cleaned up, or written
 
 	Completion CompletionStatus `json:"completion"`
 }
@@ -84,6 +86,7 @@ func (n *Node) Status(ctx context.Context) (Status, error) {
 		Binds: n.binds.list(), Mounts: []MountStatus{}, Images: []ImageStatus{}, Lost: []LostStatus{}}
 	s.Completion = n.completion.get()
 	s.Refused = n.refused(ctx)
+	s.Leftovers = append(n.leftovers.List(), n.trees.Leftovers()...)
 	if n.noMetrics != nil {
 		s.NoMetrics = n.noMetrics.Error()
 	}
@@ -111,6 +114,7 @@ func (n *Node) Status(ctx context.Context) (Status, error) {
 	if n.snapshot == nil {
 		return s, nil
 	}
+	s.Leftovers = append(s.Leftovers, n.snapshot.Leftovers()...)
 	layers, err := n.snapshot.Layers(ctx)
 	if err != nil {
 		return s, err

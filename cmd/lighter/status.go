@@ -121,7 +121,14 @@ func printStatus(s node.Status) error {
 	if err := tableOf(rows, "\nBROKEN TREE\tIMAGES\tCHAINS\tCAUSE"); err != nil {
 		return err
 	}
-	return printRefused(s.Refused)
+	if err := printRefused(s.Refused); err != nil {
+		return err
+	}
+	rows = nil
+	for _, l := range s.Leftovers {
+		rows = append(rows, []any{l.Path, l.Cause})
+	}
+	return tableOf(rows, "\nNOT CLEANED UP\tCAUSE")
 }
 
 // printRefused names the statements that are refused, and says below the table what to do.

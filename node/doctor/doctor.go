@@ -151,6 +151,9 @@ func (d *doctor) lookAtNode() {
 	for _, refused := range s.Refused {
 		d.add(area, Problem, "the statement of "+cmp.Or(strings.Join(refused.Images, ", "), "chain "+refused.Chain)+" is refused: its tree is served, but no new pull uses it: "+refused.Cause, refused.Mend)
 	}
+	for _, left := range s.Leftovers {
+		d.add(area, Warning, left.Path+" could not be put in order: "+left.Cause, "df -h "+s.Root+"; lsattr -d "+left.Path+"; then restart the node")
+	}
 	for _, bind := range s.Binds {
 		if bind.Lost != "" {
 			d.add(area, Problem, "image "+bind.Name+" is not mounted at "+bind.Dir+" any more: "+bind.Lost, "lighter unmount "+bind.Dir+", and mount it again")

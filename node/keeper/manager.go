@@ -145,7 +145,8 @@ func (m *Manager) Keep(ctx context.Context, files []*os.File, note []byte) error
 		}
 		fds, err := numbers([]*os.File{file})
 		if err == nil {
-			err = m.send("FDSTORE=1\nFDNAME="+name, fds...)
+			// Without FDPOLL=0 systemd would poll the connection, and be woken for each request.
+			err = m.send("FDSTORE=1\nFDPOLL=0\nFDNAME="+name, fds...)
 		}
 		if err != nil {
 			return fmt.Errorf("give the service manager a descriptor: %w", err)

@@ -14,14 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A daemon that was killed before it had handed over everything leaves files without
-// a note: nobody may hold them, or who waits for an answer waits for ever.
-func TestFilesWithoutANote(t *testing.T) {
-	path := filepath.Join(shortDir(t), "notify")
+// startManager starts a service manager that keeps nothing and confirms everything. end
+// ends it, and returns what it was told.
+func startManager(t *testing.T) (path string, end func() string) {
+	t.Helper()
+	path = filepath.Join(shortDir(t), "notify")
 	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { socket.Close() })
 	said := make(chan string, 16)
 	go func() {
 		defer close(said)
@@ -36,6 +38,35 @@ func TestFilesWithoutANote(t *testing.T) {
 			said <- string(b[:n])
 		}
 	}()
+	return path, func() string {
+		socket.Close()
+		var all strings.Builder
+		for lines := range said {
+			all.WriteString(lines + "\n")
+		}
+		return all.String()
+	}
+}
+
+// systemd polls what it keeps unless it is told otherwise, and would be woken for each
+// request on the connection.
+func TestManagerDoesNotPoll(t *testing.T) {
+	path, end := startManager(t)
+	r, _ := pipe(t)
+	m := &Manager{socket: path}
+	if err := m.Keep(t.Context(), []*os.File{r}, []byte("note")); err != nil {
+		t.Fatal(err)
+	}
+	told := end()
+	if stored, polled := strings.Count(told, "FDSTORE=1\n"), strings.Count(told, "FDSTORE=1\nFDPOLL=0\n"); stored != 2 || polled != stored {
+		t.Errorf("of %d descriptors %d are not polled: the manager was told\n%s", stored, polled, told)
+	}
+}
+
+// A daemon that was killed before it had handed over everything leaves files without
+// a note: nobody may hold them, or who waits for an answer waits for ever.
+func TestFilesWithoutANote(t *testing.T) {
+	path, end := startManager(t)
 	r, w := pipe(t)
 	fds, err := numbers([]*os.File{w})
 	if err != nil {
@@ -56,12 +87,7 @@ func TestFilesWithoutANote(t *testing.T) {
 	if _, err := r.Read(make([]byte, 1)); err != io.EOF {
 		t.Errorf("a file without a note is still open: %v", err)
 	}
-	socket.Close()
-	var all strings.Builder
-	for line := range said {
-		all.WriteString(line + "\n")
-	}
-	if !strings.Contains(all.String(), "FDSTOREREMOVE=1\nFDNAME=lighter-0\n") {
-		t.Errorf("the manager was told:\n%s", all.String())
+	if told := end(); !strings.Contains(told, "FDSTOREREMOVE=1\nFDNAME=lighter-0\n") {
+		t.Errorf("the manager was told:\n%s", told)
 	}
 }

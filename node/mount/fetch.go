@@ -88,18 +88,16 @@ func (t *Trees) useWhole(ctx context.Context, tree chunk.ID, use func() error) e
 func (t *Trees) download(f *fetch, tree chunk.ID) (err error) {
 	ctx, cancel := context.WithTimeout(f.ctx, fetchTimeout)
 	defer cancel()
-	fresh := t.aside(newPrefix, tree)
+	// A name of its own: nothing that is left of another download is in the way.
+	fresh, err := os.MkdirTemp(filepath.Join(t.root, "trees"), newPrefix+tree.String()+"-")
+	if err != nil {
+		return err
+	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, os.RemoveAll(fresh))
+			t.leftovers.Remove(fresh)
 		}
 	}()
-	if err := os.RemoveAll(fresh); err != nil {
-		return err
-	}
-	if err := os.Mkdir(fresh, 0o700); err != nil {
-		return err
-	}
 	if err := t.fetchParts(ctx, tree, fresh, sync.OnceFunc(func() { close(f.begun) })); err != nil {
 		return err
 	}

@@ -127,7 +127,7 @@ func (t *Trees) publish(f *fetch, tree chunk.ID, fresh string) error {
 	if err := t.mayPublish(f, t.Has(tree)); err != nil {
 		return err
 	}
-	if err := state.Discard(t.dir(tree), t.aside(oldPrefix, tree)); err != nil {
+	if err := state.Discard(t.dir(tree), t.aside(tree)); err != nil {
 		return err
 	}
 	t.forgetLocal(tree)

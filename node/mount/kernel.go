@@ -158,39 +158,54 @@ func mountPoints(root string) (map[string]mountEntry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list the mounts: %w", err)
 	}
-	const path = "/proc/self/mountinfo"
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("list the mounts below %s: %w", root, err)
-	}
-	defer file.Close()
 	mounts := map[string]mountEntry{}
-	lines := bufio.NewScanner(file)
-	lines.Buffer(nil, 1<<20) // overlay's options name each layer
-	for lines.Scan() {
-		m, err := parseMount(lines.Text())
-		if err != nil {
-			return nil, fmt.Errorf("read %s: %w", path, err)
-		}
+	err = eachMount(func(m mountEntry) {
 		if m.dir == root || strings.HasPrefix(m.dir, strings.TrimSuffix(root, "/")+"/") {
 			if strings.HasPrefix(m.source, loopPrefix) {
 				m.source, m.mode = backing(m.source), Loop
 			}
 			mounts[m.dir] = m
 		}
-	}
-	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("read %s: %w", path, err)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list the mounts below %s: %w", root, err)
 	}
 	return mounts, nil
 }
 
+// eachMount calls see with each mount of this process's namespace, those that lie on
+// others later.
+func eachMount(see func(m mountEntry)) error {
+	const path = "/proc/self/mountinfo"
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	lines := bufio.NewScanner(file)
+	lines.Buffer(nil, 1<<20) // overlay's options name each layer
+	for lines.Scan() {
+		m, err := parseMount(lines.Text())
+		if err != nil {
+			return fmt.Errorf("read %s: %w", path, err)
+		}
+		see(m)
+	}
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("read %s: %w", path, err)
+	}
+	return nil
+}
+
 // mountEntry is what is used of one line of a mountinfo file.
 type mountEntry struct {
-	dir    string
-	source string // a metadata image, also behind a loop device; "lighter" for the devices
-	number string // of the file system, MAJOR:MINOR
-	mode   Mode   // of a tree: File or Loop
+	id      string // of the mount
+	kind    string // of the file system: erofs, overlay
+	options string // of the file system, as the kernel writes them
+	dir     string
+	source  string // a metadata image, also behind a loop device; "lighter" for the devices
+	number  string // of the file system, MAJOR:MINOR
+	mode    Mode   // of a tree: File or Loop
 }
 
 // parseMount reads one line of a mountinfo file (proc_pid_mountinfo(5)):
@@ -202,7 +217,11 @@ func parseMount(line string) (mountEntry, error) {
 	if !ok || len(before) < 6 || len(after) < 2 {
 		return mountEntry{}, fmt.Errorf("not a mount: %q", line)
 	}
-	return mountEntry{dir: unescape(before[4]), source: unescape(after[1]), number: before[2], mode: File}, nil
+	m := mountEntry{id: before[0], kind: after[0], dir: unescape(before[4]), source: unescape(after[1]), number: before[2], mode: File}
+	if len(after) > 2 {
+		m.options = after[2]
+	}
+	return m, nil
 }
 
 // unescape undoes what the kernel does to blanks and backslashes in paths: a

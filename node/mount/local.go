@@ -67,17 +67,11 @@ func (t *Trees) UseRoom(room Room) error {
 		return err
 	}
 	for _, tree := range trees {
-		if err := os.RemoveAll(filepath.Join(t.dir(tree), localNew)); err != nil {
-			return fmt.Errorf("remove a local device that was not finished: %w", err)
-		}
-		if err := os.RemoveAll(filepath.Join(t.dir(tree), localOld)); err != nil {
-			return fmt.Errorf("remove a local device: %w", err)
-		}
+		t.leftovers.Remove(filepath.Join(t.dir(tree), localNew))
+		t.leftovers.Remove(filepath.Join(t.dir(tree), localOld))
 		var stat unix.Stat_t
 		if err := unix.Stat(t.localDevice(tree), &stat); err != nil {
-			if err := os.RemoveAll(t.localDir(tree)); err != nil {
-				return fmt.Errorf("remove a local device that is of no use: %w", err)
-			}
+			t.leftovers.Remove(t.localDir(tree)) // it is of no use
 			continue
 		}
 		t.mu.Lock()

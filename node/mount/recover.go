@@ -13,8 +13,9 @@ import (
 	"lighter/format/chunk"
 )
 
-// Recover puts in order what a former daemon left mounted, before the first
-// Mount and before the server serves.
+// Recover puts in order what a former daemon left mounted or unfinished, before the
+// first Mount and before the server serves. What it cannot delete is no error
+// (Leftovers).
 //
 // If the server has taken over the former one's connection, all goes on: each
 // tree on the disk has its device again, for there may be containers that use
@@ -27,6 +28,9 @@ import (
 // containers that still use one keep it, and get errors for what is not in
 // memory; whoever mounts the tree from now on gets a new one.
 func (t *Trees) Recover(takenOver bool) error {
+	if err := t.removeUnfinished(); err != nil {
+		return err
+	}
 	if !takenOver {
 		return removeMounts(t.root)
 	}

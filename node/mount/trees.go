@@ -36,8 +36,9 @@ type Trees struct {
 
 	newer *newer
 
-	locals  locals
-	probing sync.Mutex // held while an empty tree is mounted
+	locals    locals
+	leftovers state.Leftovers
+	probing   sync.Mutex // held while an empty tree is mounted
 
 	mu      sync.Mutex // guards what follows, and what is of the mount in each that is served
 	served  map[chunk.ID]*served
@@ -82,8 +83,7 @@ const (
 // Devices returns where below root the devices are to be mounted.
 func Devices(root string) string { return filepath.Join(root, "devices") }
 
-// Prepare makes the directories below root, and deletes the indexes that did not
-// arrive, or not quite go, before a former daemon ended. It touches no mount.
+// Prepare makes the directories below root. It touches no mount.
 func Prepare(root string) error {
 	for _, dir := range []string{"trees", "mounts", "devices"} {
 		// Not MkdirAll: it would look at what is mounted on devices/, and wait for
@@ -93,20 +93,27 @@ func Prepare(root string) error {
 			return fmt.Errorf("prepare the node's root: %w", err)
 		}
 	}
-	trees := filepath.Join(root, "trees")
+	return nil
+}
+
+// removeUnfinished removes indexes that were on their way in or out when a former
+// daemon ended.
+func (t *Trees) removeUnfinished() error {
+	trees := filepath.Join(t.root, "trees")
 	entries, err := os.ReadDir(trees)
 	if err != nil {
 		return fmt.Errorf("list the trees: %w", err)
 	}
 	for _, entry := range entries {
 		if strings.HasPrefix(entry.Name(), newPrefix) || strings.HasPrefix(entry.Name(), oldPrefix) {
-			if err := os.RemoveAll(filepath.Join(trees, entry.Name())); err != nil {
-				return fmt.Errorf("remove what a former daemon left: %w", err)
-			}
+			t.leftovers.Remove(filepath.Join(trees, entry.Name()))
 		}
 	}
 	return nil
 }
+
+// Leftovers lists what could not be cleaned up.
+func (t *Trees) Leftovers() []state.Leftover { return t.leftovers.List() }
 
 // Open opens the trees below root, which Prepare has prepared. server serves
 // their devices, recorder is told of what is mounted, mode is how that is done.
@@ -121,9 +128,9 @@ func Open(root string, mode Mode, source Source, server *device.Server, ahead *d
 func (t *Trees) dir(tree chunk.ID) string   { return filepath.Join(t.root, "trees", tree.String()) }
 func (t *Trees) point(tree chunk.ID) string { return filepath.Join(t.root, "mounts", tree.String()) }
 
-// aside returns where a tree's index is on its way in (newPrefix) or out.
-func (t *Trees) aside(prefix string, tree chunk.ID) string {
-	return filepath.Join(t.root, "trees", prefix+tree.String())
+// aside returns where a tree's index is on its way out.
+func (t *Trees) aside(tree chunk.ID) string {
+	return filepath.Join(t.root, "trees", oldPrefix+tree.String())
 }
 
 // Has tells whether the tree's index is on this machine.
@@ -178,7 +185,7 @@ func (t *Trees) Remove(tree chunk.ID) error {
 	if err := t.unmount(tree); err != nil {
 		return err
 	}
-	if err := state.Discard(t.dir(tree), t.aside(oldPrefix, tree)); err != nil {
+	if err := state.Discard(t.dir(tree), t.aside(tree)); err != nil {
 		return fmt.Errorf("remove tree %s: %w", tree.Short(), err)
 	}
 	t.dropEarly(tree) // begin looks after this whether the tree is there

@@ -82,7 +82,7 @@ func TestWholeIndexIsNotFetchedAgain(t *testing.T) {
 	}
 }
 
-func TestPrepare(t *testing.T) {
+func TestPrepareAndRecover(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "root [1]")
 	tree := chunk.Sum(nil).String()
 	for _, dir := range []string{"trees/new-" + tree, "trees/rm-" + tree, "trees/" + tree, "mounts/" + tree, "mounts/foreign/below"} {
@@ -94,7 +94,8 @@ func TestPrepare(t *testing.T) {
 		if err := Prepare(root); err != nil {
 			t.Fatal(err)
 		}
-		if err := removeMounts(root); err != nil {
+		trees := &Trees{root: root}
+		if err := trees.Recover(false); err != nil {
 			t.Fatal(err)
 		}
 	}

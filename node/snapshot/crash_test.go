@@ -5,10 +5,14 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
+
+	"lighter/test/testkit/immutable"
 )
 
 // populate makes one snapshot of each kind, and returns the names.
@@ -116,6 +120,79 @@ func TestNumberThatIsHandedOutAgain(t *testing.T) {
 	}
 	if got := entries(t, sn); !slices.Equal(got, []string{"1", emptyDir, "metadata.db"}) {
 		t.Errorf("entries %v", got)
+	}
+}
+
+// What cannot be deleted keeps neither the node from starting nor other leftovers from
+// going. It is named, and goes as soon as it can.
+func TestLeftoversThatCannotBeDeleted(t *testing.T) {
+	sn, chains := newTest(t, chainID("1"))
+	_, all := populate(t, sn)
+	if err := sn.Close(); err != nil {
+		t.Fatal(err)
+	}
+	chains.sn = nil
+	stubborn := filepath.Join(sn.dir, "rm-1", "5")
+	immutable.Dir(t, stubborn)
+	taken := filepath.Join(sn.dir, "1000000")
+	immutable.Dir(t, taken)
+	if err := os.MkdirAll(filepath.Join(sn.dir, "rm-2", "fs", "deep"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	sn = open(t, sn.dir, chains)
+	for range 3 {
+		if err := sn.Cleanup(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var paths []string
+	for _, left := range sn.Leftovers() {
+		if paths = append(paths, left.Path); left.Cause == "" {
+			t.Errorf("%+v has no cause", left)
+		}
+	}
+	if want := []string{taken, filepath.Join(sn.dir, "rm-1")}; !slices.Equal(paths, want) {
+		t.Errorf("left %q, want %q", paths, want)
+	}
+	if got, err := filepath.Glob(filepath.Join(sn.dir, "rm-*")); err != nil || len(got) != 1 {
+		t.Errorf("aside lie %q, %v", got, err)
+	}
+	for _, name := range all {
+		must[snapshots.Info](t)(sn.Stat(t.Context(), name))
+	}
+	must[[]mount.Mount](t)(sn.Prepare(t.Context(), "another", ""))
+	for _, path := range []string{stubborn, taken} {
+		immutable.Set(t, path, false)
+	}
+	if err := sn.Cleanup(t.Context()); err != nil || len(sn.Leftovers()) > 0 {
+		t.Errorf("left when it can be deleted: %v, %v", sn.Leftovers(), err)
+	}
+}
+
+// IDs that the store is about to hand out have directories that cannot be moved away.
+// Snapshots get others.
+func TestSnapshotDirectoriesThatAreTaken(t *testing.T) {
+	sn, _ := newTest(t)
+	for _, id := range []string{"1", "2", "4"} {
+		immutable.Dir(t, filepath.Join(sn.dir, id))
+	}
+	for _, want := range []string{"3", "5", "6"} {
+		mounts := must[[]mount.Mount](t)(sn.Prepare(t.Context(), "key "+want, ""))
+		if mounts[0].Source != filepath.Join(sn.dir, want, "fs") {
+			t.Errorf("mounts %v, want directory %s", mounts, want)
+		}
+	}
+	if got, want := entries(t, sn), []string{"1", "2", "3", "4", "5", "6", emptyDir, "metadata.db"}; !slices.Equal(got, want) {
+		t.Errorf("entries %q, want %q", got, want)
+	}
+	if left := sn.Leftovers(); len(left) != 3 {
+		t.Errorf("named: %+v", left)
+	}
+	for n := range takenIDs + 1 {
+		immutable.Dir(t, filepath.Join(sn.dir, strconv.Itoa(7+n)))
+	}
+	if _, err := sn.Prepare(t.Context(), "none", ""); err == nil || !strings.Contains(err.Error(), filepath.Join(sn.dir)) {
+		t.Errorf("the IDs that are tried have no bound: %v", err)
 	}
 }
 

@@ -181,19 +181,34 @@ func (s *Snapshotter) insert(ctx context.Context, kind snapshots.Kind, key, pare
 	if err != nil {
 		return frame{}, fmt.Errorf("make a snapshot directory: %w", err)
 	}
-	created, err := storage.CreateSnapshot(ctx, kind, key, parent, snapshots.WithLabels(labels))
-	if err != nil {
-		return frame{}, fmt.Errorf("create snapshot %s: %w", key, err)
-	}
-	f := frame{id: created.ID, kind: kind, labels: labels}
+	f := frame{kind: kind, labels: labels}
 	if f.stack, err = stackOn(ctx, parent); err != nil {
 		return frame{}, err
 	}
 	if err := s.ownAsParent(dir, f); err != nil {
 		return frame{}, err
 	}
-	return f, s.place(dir, f.id)
+	for range takenIDs {
+		created, err := storage.CreateSnapshot(ctx, kind, key, parent, snapshots.WithLabels(labels))
+		if err != nil {
+			return frame{}, fmt.Errorf("create snapshot %s: %w", key, err)
+		}
+		f.id = created.ID
+		free, err := s.place(dir, f.id)
+		if err != nil || free {
+			return f, err
+		}
+		// Within one transaction the next snapshot has another ID.
+		if _, _, err := storage.Remove(ctx, key); err != nil {
+			return frame{}, fmt.Errorf("create snapshot %s: %w", key, err)
+		}
+	}
+	return frame{}, fmt.Errorf("create snapshot %s: the directories of its ID and of the %d before, such as %s, are taken by what cannot be moved away: delete them",
+		key, takenIDs-1, filepath.Join(s.dir, f.id))
 }
+
+// takenIDs is how many IDs are tried whose directories are taken by leftovers.
+const takenIDs = 64
 
 // newDir makes a snapshot's directory under a passing name, and returns its path
 // (also along with an error, once there is one).
@@ -213,16 +228,18 @@ func (s *Snapshotter) newDir(kind snapshots.Kind) (string, error) {
 
 // place gives the directory its final name. Something may stand there: the store
 // hands an ID out again when the transaction that took it first was not
-// committed. Nobody refers to that, and it makes way.
-func (s *Snapshotter) place(dir, id string) error {
-	err := os.Rename(dir, filepath.Join(s.dir, id))
+// committed. Nobody refers to that, and it makes way; if it cannot, the name is not
+// free.
+func (s *Snapshotter) place(dir, id string) (free bool, err error) {
+	err = os.Rename(dir, filepath.Join(s.dir, id))
 	if errors.Is(err, fs.ErrExist) {
-		if _, err := s.moveAside([]string{id}); err != nil {
-			return err
+		stay, err := s.moveAside([]string{id})
+		if err != nil || len(stay) > 0 {
+			return false, err
 		}
-		err = os.Rename(dir, filepath.Join(s.dir, id))
+		return true, os.Rename(dir, filepath.Join(s.dir, id))
 	}
-	return err
+	return true, err
 }
 
 // ownAsParent gives the root of the new upper directory the owner that overlayfs

@@ -14,6 +14,8 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots/storage"
 	continuity "github.com/containerd/continuity/fs"
 	"github.com/containerd/errdefs"
+
+	"lighter/node/state"
 )
 
 // What lies in Config.Dir beside metadata.db and the directories with numbers.
@@ -72,31 +74,45 @@ func (s *Snapshotter) Remove(ctx context.Context, key string) error {
 }
 
 // Cleanup deletes the directories that the store does not know. They are moved
-// aside while a transaction keeps new ones from appearing, and deleted after.
+// aside while a transaction keeps new ones from appearing, and deleted after. What
+// cannot be moved or deleted is listed by Leftovers until a later Cleanup can.
 func (s *Snapshotter) Cleanup(ctx context.Context) error {
-	var aside string
+	var aside []string
 	err := s.store.WithTransaction(ctx, true, func(ctx context.Context) error {
 		orphans, err := s.orphans(ctx)
-		if err != nil || len(orphans) == 0 {
-			return err
+		if err == nil && len(orphans) > 0 {
+			_, err = s.moveAside(orphans)
 		}
-		aside, err = s.moveAside(orphans)
-		return err
+		var failed error
+		aside, failed = s.asides()
+		return errors.Join(err, failed)
 	})
+	for _, dir := range aside {
+		s.leftovers.Remove(dir)
+	}
 	if err != nil {
-		return fmt.Errorf("look for abandoned snapshot directories: %w", err)
+		err = fmt.Errorf("look for abandoned snapshot directories: %w", err)
 	}
-	if aside == "" {
-		return nil
-	}
-	if err := os.RemoveAll(aside); err != nil {
-		return fmt.Errorf("delete abandoned snapshot directories: %w", err)
-	}
-	return nil
+	s.leftovers.Note(s.dir, err)
+	return err
 }
 
-// orphans lists the entries of the directory that are this package's and that
-// the store does not know. The context carries a writable transaction: what is
+// asides lists the directories that may be deleted at any time.
+func (s *Snapshotter) asides() (all []string, err error) {
+	entries, err := os.ReadDir(s.dir)
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), oldPrefix) {
+			all = append(all, filepath.Join(s.dir, e.Name()))
+		}
+	}
+	return all, err
+}
+
+// Leftovers lists what could not be cleaned up.
+func (s *Snapshotter) Leftovers() []state.Leftover { return s.leftovers.List() }
+
+// orphans lists the entries of the directory that are this package's, that the store
+// does not know, and that were not moved aside yet. The context carries a writable transaction: what is
 // on its way in now is not in the directory yet, or not any more.
 func (s *Snapshotter) orphans(ctx context.Context) ([]string, error) {
 	names, err := idMap(ctx)
@@ -117,25 +133,32 @@ func (s *Snapshotter) orphans(ctx context.Context) ([]string, error) {
 }
 
 func isOurs(name string) bool {
-	if strings.HasPrefix(name, newPrefix) || strings.HasPrefix(name, oldPrefix) {
+	if strings.HasPrefix(name, newPrefix) {
 		return true
 	}
 	return name != "" && strings.Trim(name, "0123456789") == ""
 }
 
 // moveAside moves entries of the directory into a new one, whose name says that
-// it may be deleted at any time, and returns its path. An entry that is gone is
-// no loss: two calls may have had the same idea.
-func (s *Snapshotter) moveAside(entries []string) (string, error) {
+// it may be deleted at any time. An entry that is gone is no loss: two calls may
+// have had the same idea. One that cannot be moved stays, and is returned.
+func (s *Snapshotter) moveAside(entries []string) (stay []string, err error) {
 	aside, err := os.MkdirTemp(s.dir, oldPrefix)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	for _, e := range entries {
 		err := os.Rename(filepath.Join(s.dir, e), filepath.Join(aside, e))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return "", err
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
 		}
+		if err != nil {
+			stay = append(stay, e)
+		}
+		s.leftovers.Note(filepath.Join(s.dir, e), err)
 	}
-	return aside, nil
+	if len(stay) == len(entries) {
+		s.leftovers.Remove(aside) // it is empty
+	}
+	return stay, nil
 }

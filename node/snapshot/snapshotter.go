@@ -18,6 +18,8 @@ import (
 	"github.com/containerd/errdefs"
 	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
+
+	"lighter/node/state"
 )
 
 // openTimeout bounds the wait for the lock on metadata.db. A daemon that is
@@ -48,6 +50,8 @@ type Snapshotter struct {
 	options  []string // of every overlay mount, last
 	store    *storage.MetaStore
 	chains   Chains
+
+	leftovers state.Leftovers
 
 	beside   string
 	besideMu sync.Mutex // held while something is mounted there
@@ -83,7 +87,8 @@ func New(cfg Config, chains Chains) (*Snapshotter, error) {
 	return s, nil
 }
 
-// begin holds the chains of the lazy snapshots in the store, and cleans up.
+// begin holds the chains of the lazy snapshots in the store, and cleans up as far as
+// that can be done: the store may be on a disk that is full.
 func (s *Snapshotter) begin(ctx context.Context) error {
 	err := s.store.WithTransaction(ctx, false, func(ctx context.Context) error {
 		names, err := idMap(ctx)
@@ -100,7 +105,8 @@ func (s *Snapshotter) begin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.Cleanup(ctx)
+	_ = s.Cleanup(ctx) // Leftovers lists why, and containerd calls it again
+	return nil
 }
 
 // overlayOptions returns what containerd's overlay snapshotter would append to

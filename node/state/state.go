@@ -1,6 +1,7 @@
 // Package state promises that what a node keeps for its next start is on the
 // disk as a whole: after a crash at any moment there is the old or the new, and
-// what Replace and Publish have returned from stays.
+// what Replace and Publish have returned from stays. What cannot be cleaned up is
+// listed (Leftovers), and stops nobody.
 //
 // It refuses to know what is kept. Who writes one name from two goroutines at a
 // time keeps one of the two, or an error.
@@ -40,8 +41,12 @@ func Publish(finished, name string) error {
 }
 
 // Discard removes a directory, and never leaves a part of it under its name.
-// aside is a name beside it, for what is on its way out.
+// aside is a name beside it, for what is on its way out. If there is no directory of
+// that name, nothing is done.
 func Discard(name, aside string) error {
+	if _, err := os.Lstat(name); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
 	if err := os.RemoveAll(aside); err != nil {
 		return err
 	}

@@ -27,7 +27,7 @@ func TestKeyRotation(t *testing.T) {
 	}
 	works := func(step string) {
 		t.Helper()
-		if _, err := s.Machine.Lighter(t.Context(), "cache prune"); err != nil {
+		if _, err := s.Machine.Command(t.Context(), lighter, "cache", "prune", "--root", s.Machine.NodeRoot()); err != nil {
 			t.Fatal(err)
 		}
 		if err := site.DropCaches(); err != nil {

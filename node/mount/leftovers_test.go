@@ -1,0 +1,51 @@
+package mount
+
+import (
+	"path/filepath"
+	"testing"
+
+	"lighter/test/testkit/immutable"
+)
+
+// What cannot be deleted keeps nothing from being recovered, fetched or removed, and is
+// named.
+func TestLeftoversAreInNobodysWay(t *testing.T) {
+	h := newHub(t)
+	trees := openTrees(t, h)
+	var want []string
+	for _, prefix := range []string{newPrefix, oldPrefix} {
+		path := filepath.Join(trees.root, "trees", prefix+h.tree.String())
+		immutable.Dir(t, filepath.Join(path, "below"))
+		want = append(want, path)
+	}
+	if err := trees.Recover(false); err != nil {
+		t.Fatal(err)
+	}
+	if err := trees.Ensure(t.Context(), h.tree, func() {}); err != nil {
+		t.Errorf("fetch a tree beside its leftovers: %v", err)
+	}
+	for _, name := range []string{localNew, localOld, localDir} { // a local device without its file is of no use
+		path := filepath.Join(trees.dir(h.tree), name)
+		immutable.Dir(t, filepath.Join(path, "below"))
+		want = append(want, path)
+	}
+	if err := trees.UseRoom(&room{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, has := trees.HasLocal(h.tree); has {
+		t.Error("a leftover is taken for a local device")
+	}
+	left := trees.Leftovers()
+	for _, path := range want {
+		found := false
+		for _, l := range left {
+			found = found || l.Path == path && l.Cause != ""
+		}
+		if !found {
+			t.Errorf("%s is not named: %+v", path, left)
+		}
+	}
+	if len(left) != len(want) {
+		t.Errorf("named are %+v, want %q", left, want)
+	}
+}

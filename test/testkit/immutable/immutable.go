@@ -1,0 +1,64 @@
+// Package immutable makes directories that cannot be deleted, as a damaged file system
+// or `chattr +i` has them.
+package immutable
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// immutableFlag is FS_IMMUTABLE_FL.
+const immutableFlag = 0x10
+
+// Dir makes a directory with a file in it, neither of which can be deleted or moved until
+// the test ends, also not by root.
+func Dir(t *testing.T, path string) {
+	t.Helper()
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(path, "immutable"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	Set(t, path, true)
+	t.Cleanup(func() {
+		if _, err := os.Lstat(path); err == nil { // else the test has removed it
+			Set(t, path, false)
+		}
+	})
+}
+
+// Set makes a directory immutable, or not any more. Of others than root it takes the
+// right to write there, which comes to the same.
+func Set(t *testing.T, path string, immutable bool) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		mode := os.FileMode(0o755)
+		if immutable {
+			mode = 0o555
+		}
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	dir, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	flags, err := unix.IoctlGetUint32(int(dir.Fd()), unix.FS_IOC_GETFLAGS)
+	if err != nil {
+		t.Fatalf("read the flags of %s: %v", path, err)
+	}
+	flags &^= immutableFlag
+	if immutable {
+		flags |= immutableFlag
+	}
+	if err := unix.IoctlSetPointerInt(int(dir.Fd()), unix.FS_IOC_SETFLAGS, int(flags)); err != nil {
+		t.Fatalf("set the flags of %s: %v", path, err)
+	}
+}

@@ -74,6 +74,7 @@ var metrics = []metric{
 	{"cache_limit_bytes", "The most that the cache may take.", gauge, func(f *figures) float64 { return float64(f.status.Cache.Limit) }},
 	{"cache_room_bytes", "What the cache may take now: its limit, or less while its disk is short.", gauge, func(f *figures) float64 { return float64(f.status.Cache.Room) }},
 	{"cache_disk_free_bytes", "Bytes that are free of the cache's disk.", gauge, func(f *figures) float64 { return float64(f.status.Cache.Free) }},
+	{"cache_loading_bytes", "Bytes of the cache that are not loaded yet, after a start; what is read of them is fetched.", gauge, func(f *figures) float64 { return float64(f.status.Cache.Loading) }},
 	{"cache_pinned_bytes", "Bytes of the cache that are pinned, when all of the pinned images is here.", gauge, func(f *figures) float64 { return float64(f.status.Cache.Pinned) }},
 	{"cache_off", "1 if there is no cache, or its disk refuses writes or fails reads and is left alone.", gauge, func(f *figures) float64 { return truth(f.status.Cache.Off() != "") }},
 	{"cache_evicted_bytes_total", "Bytes of the disk that were freed.", counter, func(f *figures) float64 { return float64(f.status.Cache.Evicted) }},

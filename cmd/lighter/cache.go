@@ -17,6 +17,9 @@ func printCache(s disk.Stats) {
 		fmt.Printf("cache %s of %s, %d chunks, %s pinned, %s evicted, %d hits, %d misses\n",
 			size(s.Used), size(s.Limit), s.Chunks, size(s.Pinned), size(s.Evicted), s.Hits, s.Misses)
 	}
+	if s.Loading > 0 {
+		fmt.Printf("      of it %s are not loaded yet: what is read of them is fetched\n", size(s.Loading))
+	}
 	if s.Beside > 0 {
 		fmt.Printf("      of it %s are local devices\n", size(s.Beside))
 	}

@@ -16,7 +16,7 @@ func (c *Cache) Load(refs []chunk.Ref) {
 	places := make([]place, len(refs))
 	c.mu.RLock()
 	for i, ref := range refs {
-		places[i] = c.index[keyOf(ref.ID)]
+		places[i], _ = c.index.at(keyOf(ref.ID))
 	}
 	c.mu.RUnlock()
 	for i, p := range places {

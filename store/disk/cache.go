@@ -56,12 +56,6 @@ type key [16]byte
 
 func keyOf(id chunk.ID) key { return key(id[:16]) }
 
-// place says where a chunk lies.
-type place struct {
-	segment *segment
-	offset  uint32 // of its record, in bytes
-}
-
 // Cache is the cache. It is safe for concurrent use.
 type Cache struct {
 	dir         string
@@ -71,6 +65,7 @@ type Cache struct {
 	log         *slog.Logger
 
 	wake    chan struct{} // tells the owner that there is work
+	loaded  chan struct{} // closed when all that was there is known, or the owner has ended
 	stop    context.CancelFunc
 	stopped sync.WaitGroup
 
@@ -90,7 +85,8 @@ type Cache struct {
 	yield func() int64 // guarded by slow; removes a file beside the chunks; or nil
 
 	mu     sync.RWMutex // guards what follows
-	index  map[key]place
+	index  index
+	left   []leftover // that are not loaded yet, the last one first
 	sealed []*segment
 	active *segment  // takes what is put; nil before the first
 	kept   *segment  // takes what is moved; nil before the first
@@ -109,7 +105,8 @@ type Cache struct {
 }
 
 // Open opens the cache in dir, which it makes if need be. What is there and
-// valid is taken over. Only one process can hold a cache open.
+// valid is taken over while the cache is used already: until a segment is loaded, the
+// chunks in it are not here, and nothing is evicted. Only one process can hold a cache open.
 func Open(dir string, limits Limits, log *slog.Logger) (*Cache, error) {
 	if limits.Size < MinLimit {
 		return nil, fmt.Errorf("a cache of %d bytes is too small: the least is %d MiB", limits.Size, MinLimit>>20)
@@ -126,12 +123,13 @@ func openSized(dir string, limits Limits, segmentSize int64, log *slog.Logger) (
 	if err := c.open(); err != nil {
 		return nil, err
 	}
-	c.start(c.own)
+	c.start(c.takeOver)
 	return c, nil
 }
 
 func newCache(dir string, limits Limits, segmentSize int64, log *slog.Logger) *Cache {
-	return &Cache{dir: dir, limits: limits, segmentSize: segmentSize, log: log, room: limits.Size, wake: make(chan struct{}, 1)}
+	return &Cache{dir: dir, limits: limits, segmentSize: segmentSize, log: log, room: limits.Size, index: indexOf(0),
+		wake: make(chan struct{}, 1), loaded: make(chan struct{})}
 }
 
 // start has owner run until Close.
@@ -141,7 +139,13 @@ func (c *Cache) start(owner func(context.Context)) {
 	c.stopped.Go(func() { owner(ctx) })
 }
 
-// open takes the directory, and what is in it. If it fails, c is of no use.
+// takeOver is the owner of a cache that is open: it loads what is there, and goes on.
+func (c *Cache) takeOver(ctx context.Context) {
+	c.load(ctx)
+	c.own(ctx)
+}
+
+// open takes the directory, and counts what is in it. If it fails, c is as it was.
 func (c *Cache) open() error {
 	if err := os.MkdirAll(c.dir, 0o700); err != nil {
 		return fmt.Errorf("make the cache directory: %w", err)
@@ -154,8 +158,7 @@ func (c *Cache) open() error {
 		lock.Close()
 		return fmt.Errorf("the cache %s is in use by another process: %w", c.dir, err)
 	}
-	c.lock, c.index = lock, map[key]place{}
-	if err := c.load(); err != nil {
+	if err := c.count(lock); err != nil {
 		lock.Close()
 		return err
 	}
@@ -167,7 +170,7 @@ func (c *Cache) open() error {
 // within the chunk, and tells whether it could.
 func (c *Cache) Read(ref chunk.Ref, offset int, dst []byte) bool {
 	c.mu.RLock()
-	p, ok := c.index[keyOf(ref.ID)]
+	p, ok := c.index.at(keyOf(ref.ID))
 	c.mu.RUnlock()
 	for ok {
 		if c.blindTo.Load() != 0 && c.isBlind() {
@@ -188,7 +191,7 @@ func (c *Cache) Read(ref chunk.Ref, offset int, dst []byte) bool {
 		}
 		before := p // evicted meanwhile: it may have been moved
 		c.mu.RLock()
-		p, ok = c.index[keyOf(ref.ID)]
+		p, ok = c.index.at(keyOf(ref.ID))
 		c.mu.RUnlock()
 		ok = ok && p != before
 	}
@@ -209,8 +212,7 @@ func (c *Cache) isBlind() bool {
 func (c *Cache) Has(id chunk.ID) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	_, ok := c.index[keyOf(id)]
-	return ok
+	return c.index.has(keyOf(id))
 }
 
 // drop forgets a record that is damaged, or that the disk does not give, unless
@@ -241,6 +243,9 @@ func (c *Cache) Put(ref chunk.Ref, plain []byte) {
 		return
 	}
 	s, offset, err := c.reserve(recordSize(ref.Length))
+	if err == errNoRoom && !c.isLoaded() { // nothing goes yet
+		return
+	}
 	if err != nil {
 		c.writeFailed(err)
 		return
@@ -261,18 +266,18 @@ func (c *Cache) Put(ref chunk.Ref, plain []byte) {
 // set puts a place into the index, and unset takes it out if it is still the
 // one. The caller holds mu.
 func (c *Cache) set(k key, p place) {
-	if old, ok := c.index[k]; ok {
+	if old, ok := c.index.at(k); ok {
 		c.dead(old.segment)
 	}
-	c.index[k] = p
+	c.index.set(k, p)
 	p.segment.live++
 }
 
 func (c *Cache) unset(k key, p place) bool {
-	if c.index[k] != p {
+	if !c.index.lies(k, p) {
 		return false
 	}
-	delete(c.index, k)
+	c.index.remove(k)
 	c.dead(p.segment)
 	return true
 }
@@ -309,7 +314,7 @@ func (c *Cache) writeFailed(err error) {
 	c.off = time.Now().Add(pause)
 }
 
-// Close writes what the next Open needs to start quickly.
+// Close writes what the next Open needs to start quickly. It ends the loading.
 func (c *Cache) Close() error {
 	c.stop()
 	c.stopped.Wait()
@@ -331,6 +336,6 @@ func (c *Cache) Close() error {
 		s.file.Close()
 	}
 	c.sealed = nil
-	clear(c.index)
+	c.index = indexOf(0)
 	return c.lock.Close()
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -216,21 +217,86 @@ func TestDiskAnswersNothing(t *testing.T) {
 	}
 }
 
-// A disk that answers nothing costs a scrub's chunks no more than it does readers'.
-func TestScrubOfADiskThatFails(t *testing.T) {
-	dir := t.TempDir()
-	faulty, err := faultfs.Mount(t.TempDir(), dir)
+// faulty mounts a file system that fails or hangs as the test says.
+func faulty(t *testing.T) (dir string, disk *faultfs.FS) {
+	t.Helper()
+	dir = t.TempDir()
+	disk, err := faultfs.Mount(t.TempDir(), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = faulty.Close(dir) })
+	t.Cleanup(func() { _ = disk.Close(dir) })
+	return dir, disk
+}
+
+// soon fails the test if what is done does not end. The disk is released then, so that
+// nothing waits for it any more.
+func soon(t *testing.T, disk *faultfs.FS, what string, do func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		do()
+	}()
+	select {
+	case <-done:
+	case <-time.After(30 * time.Second):
+		t.Errorf("%s: it waits for the disk", what)
+		disk.Release()
+		<-done
+	}
+}
+
+// The tables of a cache do not come from the disk, and everybody goes on: what is not known
+// is not here, and what arrives is.
+func TestOpenDelaysNoRead(t *testing.T) {
+	dir, disk := faulty(t)
+	const segment = 1 << 20
+	limits := Limits{Size: MinLimit}
+	c := openSmall(t, filepath.Join(dir, "cache"), limits, segment)
+	if n := putAll(t, c, 0, 100); n != 100 {
+		t.Fatalf("%d of 100 chunks are there", n)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	disk.Hang(".table", faultfs.Open)
+	soon(t, disk, "open", func() {
+		var err error
+		if c, err = openSized(filepath.Join(dir, "cache"), limits, segment, quiet); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() { c.Close() })
+	eventually(t, "a table is read", func() bool { return disk.Hanging(faultfs.Open) == 1 })
+	soon(t, disk, "use", func() {
+		if n := countRange(t, c, 0, 100, faultLength); n > 0 {
+			t.Errorf("%d chunks are known", n)
+		}
+		if n := putAll(t, c, 90, 110); n != 20 {
+			t.Errorf("%d of 20 chunks were stored", n)
+		}
+		if s := c.Stats(); s.Loading == 0 || s.Chunks != 20 || s.Off() != "" {
+			t.Errorf("%+v", s)
+		}
+	})
+	disk.Release()
+	eventually(t, "all is loaded", c.isLoaded)
+	if n := countRange(t, c, 0, 110, faultLength); n != 110 || c.Stats().Chunks != 110 {
+		t.Errorf("%d of 110 chunks are here: %+v", n, c.Stats())
+	}
+}
+
+// A disk that answers nothing costs a scrub's chunks no more than it does readers'.
+func TestScrubOfADiskThatFails(t *testing.T) {
+	dir, disk := faulty(t)
 	c := open(t, filepath.Join(dir, "cache"), MinLimit)
 	putAll(t, c, 0, 60)
-	faulty.Fail(unix.EIO, faultfs.Read)
+	disk.Fail(unix.EIO, faultfs.Read)
 	if found, err := c.Scrub(t.Context(), 0); err == nil || found.Damaged != badReads {
 		t.Errorf("%+v, %v", found, err)
 	}
-	faulty.Fail(0, faultfs.Read)
+	disk.Fail(0, faultfs.Read)
 	ready(c)
 	if n := countRange(t, c, 0, 60, faultLength); n != 60-badReads {
 		t.Errorf("%d of 60 chunks are left", n)
@@ -246,12 +312,7 @@ func TestFaultsThatComeAndGo(t *testing.T) {
 				continue
 			}
 			t.Run(fmt.Sprintf("%s-%s", op, unix.ErrnoName(errno)), func(t *testing.T) {
-				dir := t.TempDir()
-				disk, err := faultfs.Mount(t.TempDir(), dir)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer disk.Close(dir)
+				dir, disk := faulty(t)
 				const limit = 4 << 20
 				c := openSmall(t, filepath.Join(dir, "cache"), Limits{Size: limit}, limit/16)
 				if err := c.Pin([32]byte{1}, "x", setOf(0, 10, faultLength)); err != nil {

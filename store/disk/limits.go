@@ -34,6 +34,7 @@ type Stats struct {
 	Pinned   int64     `json:"pinnedBytes"`
 	Beside   int64     `json:"localDeviceBytes"` // of it, files beside the chunks
 	Chunks   int64     `json:"chunks"`
+	Loading  int64     `json:"loadingBytes"` // of Used, segments that are not loaded yet: their chunks are not here
 	Hits     int64     `json:"hits"`
 	Misses   int64     `json:"misses"`
 	Evicted  int64     `json:"evictedBytes"` // of the disk
@@ -63,7 +64,7 @@ func (s *Stats) Off() string {
 func (c *Cache) Stats() Stats {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	s := Stats{Limit: c.limits.Size, Room: c.room, Used: c.used, Free: c.free, Chunks: int64(len(c.index)),
+	s := Stats{Limit: c.limits.Size, Room: c.room, Used: c.used, Free: c.free, Chunks: c.index.len(), Loading: bytesOf(c.left),
 		Hits: c.hits.Load(), Misses: c.misses.Load(), Evicted: c.evicted.Load(), Damaged: c.damage.Load(),
 		Unread: c.unread.Load(), Failed: c.fails.Load(), Scrubbed: c.scrubbed.Load(), Pinned: c.pinned, Beside: c.beside}
 	now := time.Now()
@@ -85,6 +86,9 @@ func (c *Cache) Short() error {
 	s := c.Stats()
 	if off := s.Off(); off != "" {
 		return errors.New(off)
+	}
+	if !c.isLoaded() {
+		return errors.New("the cache is loaded, and what is in it is not known yet")
 	}
 	c.mu.RLock()
 	defer c.mu.RUnlock()

@@ -21,6 +21,14 @@ type Scrubbed struct {
 // if rate is 0. It ends when the disk fails many reads in a row: they say nothing of
 // what is on it.
 func (c *Cache) Scrub(ctx context.Context, rate int64) (found Scrubbed, err error) {
+	if c.isAbsent() != nil {
+		return found, nil
+	}
+	select {
+	case <-c.loaded:
+	case <-ctx.Done():
+		return found, context.Cause(ctx)
+	}
 	for _, s := range c.all() {
 		c.mu.RLock()
 		records := s.records

@@ -60,10 +60,11 @@ type segment struct {
 	used atomic.Int64    // when it was last used, by the cache's clock
 
 	// guarded by the cache's mu
-	size     int64 // of the file, with what is being written
-	reserved int64 // records in it, with those that are being written
-	pending  int   // of these, those that are being written
-	live     int   // records that the index points to
+	slot     uint32 // in the index
+	size     int64  // of the file, with what is being written
+	reserved int64  // records in it, with those that are being written
+	pending  int    // of these, those that are being written
+	live     int    // records that the index points to
 	records  []record
 	ids      []byte // whole IDs of the records, until the table is written
 	gone     bool   // it is out of the books

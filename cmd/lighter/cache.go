@@ -29,6 +29,9 @@ func printCache(s disk.Stats) {
 	if s.Damaged+s.Unread+s.Failed > 0 {
 		fmt.Printf("      its disk gave %d chunks back wrong and %d not at all, and did not take %d\n", s.Damaged, s.Unread, s.Failed)
 	}
+	if s.Hung > 0 {
+		fmt.Printf("      its disk did not answer %d reads and writes in time\n", s.Hung)
+	}
 	if off := s.Off(); off != "" {
 		fmt.Printf("cache off: %s\n", off)
 	}

@@ -15,8 +15,9 @@
 // reach the disk fails its checksum and is fetched again.
 //
 // cache.go is the path of reads and writes (reserve.go: where to). Its owner, a goroutine between Open
-// and Close (owner.go), makes room before it is needed (evict.go). Risk: a disk
-// that hangs, rather than fails, keeps those waiting who read what is on it.
+// and Close (owner.go), makes room before it is needed (evict.go). A disk that hangs, rather
+// than fails, is left (hang.go). Risk: a read that the kernel begins although it was told not
+// to wait, and for which the disk's queue has no room.
 package disk
 
 import (
@@ -69,11 +70,14 @@ type Cache struct {
 	stop    context.CancelFunc
 	stopped sync.WaitGroup
 
+	reads, writes *guard
+
 	clock    atomic.Int64 // counts uses: the age of a segment
 	hits     atomic.Int64
 	misses   atomic.Int64
 	damage   atomic.Int64
 	unread   atomic.Int64
+	hung     atomic.Int64 // reads and writes that the disk did not answer in time
 	inARow   atomic.Int64 // reads that failed since one succeeded
 	blindTo  atomic.Int64 // until then nothing is read; Unix nanoseconds, 0: it is
 	fails    atomic.Int64
@@ -129,7 +133,8 @@ func openSized(dir string, limits Limits, segmentSize int64, log *slog.Logger) (
 
 func newCache(dir string, limits Limits, segmentSize int64, log *slog.Logger) *Cache {
 	return &Cache{dir: dir, limits: limits, segmentSize: segmentSize, log: log, room: limits.Size, index: indexOf(0),
-		wake: make(chan struct{}, 1), loaded: make(chan struct{})}
+		wake: make(chan struct{}, 1), loaded: make(chan struct{}),
+		reads: newGuard(maxReads, readPatience), writes: newGuard(maxWrites, writePatience)}
 }
 
 // start has owner run until Close.
@@ -173,7 +178,7 @@ func (c *Cache) Read(ref chunk.Ref, offset int, dst []byte) bool {
 	p, ok := c.index.at(keyOf(ref.ID))
 	c.mu.RUnlock()
 	for ok {
-		if c.blindTo.Load() != 0 && c.isBlind() {
+		if c.isBlind() || p.segment.left.Load() > 0 {
 			break
 		}
 		err := p.segment.read(p.offset, ref, offset, dst)
@@ -184,6 +189,11 @@ func (c *Cache) Read(ref chunk.Ref, offset int, dst []byte) bool {
 			p.segment.used.Store(c.clock.Add(1))
 			c.hits.Add(1)
 			return true
+		}
+		if err == errHangs {
+			c.unanswered("read", p.segment.path)
+			c.failedRead()
+			break
 		}
 		if !errors.Is(err, os.ErrClosed) {
 			c.drop(ref, p, err)
@@ -199,7 +209,12 @@ func (c *Cache) Read(ref chunk.Ref, offset int, dst []byte) bool {
 	return false
 }
 
+// isBlind tells whether the disk is not read: it fails reads, or has not answered some.
 func (c *Cache) isBlind() bool {
+	return c.reads.left.Load() >= fewLeft || c.blindTo.Load() != 0 && c.isResting()
+}
+
+func (c *Cache) isResting() bool {
 	until := c.blindTo.Load()
 	if time.Now().UnixNano() < until {
 		return true
@@ -226,9 +241,7 @@ func (c *Cache) drop(ref chunk.Ref, p place, cause error) {
 		n = c.damage.Add(1)
 	} else {
 		n = c.unread.Add(1)
-		if c.inARow.Add(1)%badReads == 0 {
-			c.blindTo.Store(time.Now().Add(pause).UnixNano())
-		}
+		c.failedRead()
 	}
 	if n&(n-1) == 0 { // log 1, 2, 4, 8 …: a dying disk must not fill the log
 		c.log.Warn("a cached chunk cannot be used, it will be fetched anew", "chunk", ref.ID.Short(),
@@ -236,13 +249,42 @@ func (c *Cache) drop(ref chunk.Ref, p place, cause error) {
 	}
 }
 
-// Put stores a chunk that the caller has verified. A disk that refuses it is
-// counted and otherwise ignored.
+// failedRead has a disk left alone that fails many reads in a row, or does not answer them.
+func (c *Cache) failedRead() {
+	if c.inARow.Add(1)%badReads == 0 {
+		c.blindTo.Store(time.Now().Add(pause).UnixNano())
+	}
+}
+
+// unanswered counts an operation that the disk did not answer in time.
+func (c *Cache) unanswered(what, path string) {
+	n := c.hung.Add(1)
+	if n&(n-1) == 0 { // as in drop
+		c.log.Warn("the cache's disk does not answer, what is read is fetched", "operation", what, "path", path, "so far", n)
+	}
+}
+
+// Put stores a chunk that the caller has verified, of which it keeps nothing. A disk that
+// refuses it, or does not answer, is counted and otherwise ignored.
 func (c *Cache) Put(ref chunk.Ref, plain []byte) {
 	if len(plain) != int(ref.Length) || c.Has(ref.ID) || c.isOff() {
 		return
 	}
-	s, offset, err := c.reserve(recordSize(ref.Length))
+	buffer := buffers.Get().(*[]byte)
+	record := appendRecord((*buffer)[:0], ref.ID, plain)
+	err := c.writes.do(func() {
+		c.store(ref, record)
+		buffers.Put(buffer)
+	}, new(atomic.Int64))
+	if err != nil {
+		c.unanswered("write", c.dir)
+		c.rest()
+	}
+}
+
+// store stores a chunk's record.
+func (c *Cache) store(ref chunk.Ref, record []byte) {
+	s, offset, err := c.reserve(int64(len(record)))
 	if err == errNoRoom && !c.isLoaded() { // nothing goes yet
 		return
 	}
@@ -250,7 +292,7 @@ func (c *Cache) Put(ref chunk.Ref, plain []byte) {
 		c.writeFailed(err)
 		return
 	}
-	err = s.write(offset, ref.ID, plain)
+	_, err = s.file.WriteAt(record, int64(offset))
 	c.mu.Lock()
 	s.pending--
 	if err == nil && !s.gone {
@@ -292,7 +334,7 @@ func (c *Cache) dead(s *segment) {
 func (c *Cache) isOff() bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return c.absent != nil || !c.off.IsZero() && time.Now().Before(c.off)
+	return c.absent != nil || c.writes.left.Load() > 0 || !c.off.IsZero() && time.Now().Before(c.off)
 }
 
 // writeFailed makes room if that is what the disk lacks. Otherwise the disk is
@@ -309,14 +351,33 @@ func (c *Cache) writeFailed(err error) {
 	if full && c.evictNow() {
 		return
 	}
+	c.rest()
+}
+
+// rest has the disk left alone for a while by what is put in.
+func (c *Cache) rest() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.off = time.Now().Add(pause)
 }
 
-// Close writes what the next Open needs to start quickly. It ends the loading.
+// Close writes what the next Open needs to start quickly. It ends the loading. A disk that
+// does not answer is an error after ten seconds: what waits for it stays behind, and holds
+// the cache's lock until then, or until the process ends.
 func (c *Cache) Close() error {
 	c.stop()
+	closed := make(chan error, 1)
+	go func() { closed <- c.finish() }()
+	select {
+	case err := <-closed:
+		return err
+	case <-time.After(closePatience):
+		return fmt.Errorf("close the cache %s: %w; the next start reads what was written", c.dir, errHangs)
+	}
+}
+
+// finish is Close once the owner was told to stop.
+func (c *Cache) finish() error {
 	c.stopped.Wait()
 	if c.isAbsent() != nil {
 		return nil
@@ -330,12 +391,12 @@ func (c *Cache) Close() error {
 	c.writeTables()
 	c.dropSpare()
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.keepAges()
-	for _, s := range c.sealed {
+	sealed := c.sealed
+	c.sealed, c.index = nil, indexOf(0)
+	c.mu.Unlock()
+	c.keepAges(sealed)
+	for _, s := range sealed {
 		s.file.Close()
 	}
-	c.sealed = nil
-	c.index = indexOf(0)
 	return c.lock.Close()
 }

@@ -328,6 +328,21 @@ func BenchmarkCache(b *testing.B) {
 				}
 			}
 		})
+		if err := c.active.file.Sync(); err != nil {
+			b.Fatal(err)
+		}
+		b.Run(fmt.Sprintf("read-from-disk-%d", length), func(b *testing.B) {
+			b.SetBytes(int64(length))
+			dst := make([]byte, length)
+			for b.Loop() {
+				if err := unix.Fadvise(int(c.active.file.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
+					b.Fatal(err)
+				}
+				if !c.Read(ref, 0, dst) {
+					b.Fatal("not here")
+				}
+			}
+		})
 	}
 }
 

@@ -159,9 +159,12 @@ func (c *Cache) visit(s *segment, fn func(record)) {
 // damaged one is dropped.
 func (c *Cache) move(s *segment, r record) error {
 	buffer := buffers.Get().(*[]byte)
-	defer buffers.Put(buffer)
 	b := (*buffer)[:recordSize(r.length)]
 	id, err := s.readRecord(r, b)
+	if err == errHangs { // the buffer is the read's that was left behind
+		return err
+	}
+	defer buffers.Put(buffer)
 	ref := chunk.Ref{ID: id, Length: r.length}
 	from := place{s, r.offset}
 	if err != nil {

@@ -246,7 +246,7 @@ func (c *Cache) loadSegment(ctx context.Context, l leftover, table *bytes.Buffer
 		file.Close()
 		return nil, errors.Join(err, errors.New("not a regular file"))
 	}
-	s, err := newSegment(l.path, file)
+	s, err := newSegment(l.path, file, c.reads)
 	if err != nil {
 		return nil, err
 	}
@@ -340,11 +340,11 @@ const unsure = 8
 
 // dropTorn drops the last records that are not whole: who wrote them was killed.
 func (s *segment) dropTorn() {
-	buffer := buffers.Get().(*[]byte)
-	defer buffers.Put(buffer)
 	for i := len(s.records) - 1; i >= max(0, len(s.records)-unsure); i-- {
 		r := s.records[i]
-		if _, err := s.readRecord(r, (*buffer)[:recordSize(r.length)]); err != nil {
+		if err := s.verify(r); err == errHangs { // readers find it out
+			return
+		} else if err != nil {
 			s.records = slices.Delete(s.records, i, i+1)
 			s.ids = slices.Delete(s.ids, i*chunk.Size, (i+1)*chunk.Size)
 		}

@@ -94,9 +94,9 @@ func (c *Cache) prepare() error {
 	number := c.next
 	c.next++
 	c.mu.Unlock()
-	s, err := createSegment(c.dir, number, c.segmentSize)
+	s, err := createSegment(c.dir, number, c.segmentSize, c.reads)
 	if errors.Is(err, os.ErrNotExist) && os.Mkdir(c.dir, 0o700) == nil { // somebody has removed it
-		s, err = createSegment(c.dir, number, c.segmentSize)
+		s, err = createSegment(c.dir, number, c.segmentSize, c.reads)
 	}
 	if err != nil {
 		return err

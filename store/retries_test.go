@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -77,6 +78,31 @@ func TestNobodyHasIt(t *testing.T) {
 			t.Errorf("failed %v, after %s: %v", failed, took, err)
 		}
 	})
+}
+
+// loading is a cache in which a chunk turns up that nobody has put there.
+type loading struct {
+	*memory
+	ended atomic.Bool
+}
+
+func (l *loading) IsLoading() bool { return !l.ended.Load() }
+
+// No origin has the chunk any more, and the cache, which is loaded still, has it.
+func TestNobodyHasItAndTheCacheLoads(t *testing.T) {
+	_, refs := encode(t, "one")
+	cache := &loading{memory: newMemory()}
+	src := &source{}
+	src.unit = func(context.Context, chunk.Unit) ([]byte, error) {
+		if src.asked.Load() > 10 { // as often as the unit, the chunk is asked for by its ID
+			cache.Put(refs[0], []byte("one"))
+			cache.ended.Store(true)
+		}
+		return nil, chunk.ErrNotFound
+	}
+	if got, err := fetch(t, newUnits(src, cache), refs[0]); got != "one" || err != nil {
+		t.Errorf("got %q, %v", got, err)
+	}
 }
 
 // A source that lies for a while costs retries, one that never stops an error at the

@@ -23,7 +23,8 @@ import (
 )
 
 // Cache is what Units need of a cache (store/disk has one). It never fails: a
-// chunk that cannot be read is not there.
+// chunk that cannot be read is not there. One with a method IsLoading() bool says whether
+// chunks that are not there may turn up yet, without being put.
 type Cache interface {
 	// Read fills dst with the chunk's bytes from offset on and tells whether
 	// it could.
@@ -176,7 +177,7 @@ func (s *Share) Read(ctx context.Context, ref chunk.Ref, offset int, dst []byte,
 		}
 		before = err
 		switch {
-		case !nobodyHas(err):
+		case !nobodyHas(err) || s.units.isLoading():
 			missing = time.Time{}
 		case missing.IsZero():
 			missing = time.Now()
@@ -215,6 +216,12 @@ func notThere(err error) bool {
 // does not have it either, but says nothing of others.
 func nobodyHas(err error) bool {
 	return errors.Is(err, chunk.ErrNotFound) && !errors.As(err, new(*chunk.InvalidError))
+}
+
+// isLoading tells whether a chunk that no origin has may still turn up in the cache.
+func (u *Units) isLoading() bool {
+	c, ok := u.cache.(interface{ IsLoading() bool })
+	return ok && c.IsLoading()
 }
 
 // readAnywhere asks for the unit of which the hint says that it holds the chunk,

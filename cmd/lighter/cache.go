@@ -17,6 +17,9 @@ func printCache(s disk.Stats) {
 		fmt.Printf("cache %s of %s, %d chunks, %s pinned, %s evicted, %d hits, %d misses\n",
 			size(s.Used), size(s.Limit), s.Chunks, size(s.Pinned), size(s.Evicted), s.Hits, s.Misses)
 	}
+	if s.Loading > 0 {
+		fmt.Printf("      of it %s are not loaded yet: what is read of them is fetched\n", size(s.Loading))
+	}
 	if s.Beside > 0 {
 		fmt.Printf("      of it %s are local devices\n", size(s.Beside))
 	}
@@ -25,6 +28,9 @@ func printCache(s disk.Stats) {
 	}
 	if s.Damaged+s.Unread+s.Failed > 0 {
 		fmt.Printf("      its disk gave %d chunks back wrong and %d not at all, and did not take %d\n", s.Damaged, s.Unread, s.Failed)
+	}
+	if s.Hung > 0 {
+		fmt.Printf("      its disk did not answer %d reads and writes in time\n", s.Hung)
 	}
 	if off := s.Off(); off != "" {
 		fmt.Printf("cache off: %s\n", off)

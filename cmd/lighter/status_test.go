@@ -26,7 +26,7 @@ func someStatus() node.Status {
 		Images: []node.ImageStatus{{Chain: chain, Image: "registry.test/tools/python:3.13", Tree: tree, Lazy: true, Why: "its tree was fetched"},
 			{Chain: "sha256:" + strings.Repeat("cd", 32), Image: "registry.test/other:1", Why: "the hub does not know it"}},
 		Binds: []node.Bind{{Dir: "/mnt", Name: "tools:1", Chain: chain}, {Dir: "/gone", Name: "x:1", Chain: chain, Lost: "no tree"}},
-		Cache: disk.Stats{Limit: 20 << 30, Room: 20 << 30, Pinned: 1 << 30, Evicted: 2 << 30, Damaged: 3, Unread: 2, Failed: 1, OffUntil: time.Now().Add(time.Minute)},
+		Cache: disk.Stats{Limit: 20 << 30, Room: 20 << 30, Pinned: 1 << 30, Evicted: 2 << 30, Loading: 4 << 30, Hung: 6, Damaged: 3, Unread: 2, Failed: 1, OffUntil: time.Now().Add(time.Minute)},
 		Lost:  []node.LostStatus{{Tree: tree, Chains: []string{chain}, Cause: "its map is cut off"}},
 		Refused: []node.RefusedStatus{{Chain: chain, Trees: []chunk.ID{tree}, Images: []string{"tools:1"}, Cause: "it is not signed by a pinned key", Hub: "connection refused", Mend: "put the former key back"},
 			{Chain: "sha256:" + strings.Repeat("cd", 32), Cause: "it is not signed by a pinned key", Mend: "put the former key back"}},
@@ -42,7 +42,7 @@ func TestStatusForPeople(t *testing.T) {
 		}
 	})
 	for _, want := range []string{"version v1.2.3", "devices taken over", "nobody keeps the devices", "keeper was killed", "https://one.test up", "https://two.test down since", "connection refused", "1.5s", "42ms",
-		"1.0 GiB pinned, 2.0 GiB evicted", "3 chunks back wrong and 2 not at all, and did not take 1", "cache off: its disk refuses writes", "/gone", "not brought back: no tree", "not lazy   the hub does not know it", "/mnt", "BROKEN TREE", "its map is cut off",
+		"1.0 GiB pinned, 2.0 GiB evicted", "4.0 GiB are not loaded yet", "did not answer 6 reads", "3 chunks back wrong and 2 not at all, and did not take 1", "cache off: its disk refuses writes", "/gone", "not brought back: no tree", "not lazy   the hub does not know it", "/mnt", "BROKEN TREE", "its map is cut off",
 		"REFUSED STATEMENT", tree.Short() + "   it is not signed by a pinned key; the hub gives no other one: connection refused\n", "\nwhat to do: put the former key back\n"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("there is no %q in:\n%s", want, out)

@@ -40,6 +40,10 @@ func (d *doctor) judgeCache(c disk.Stats, started time.Time) {
 		add(Warning, fmt.Sprintf("its disk gave %d chunks back wrong and %d not at all; they were fetched again", c.Damaged, c.Unread),
 			"smartctl -a, dmesg | grep -i 'i/o error'; perhaps another disk")
 	}
+	if c.Hung > 0 {
+		add(Warning, fmt.Sprintf("its disk did not answer %d reads and writes in time; what is read was fetched", c.Hung),
+			"dmesg | grep -i 'blocked for\\|timeout'; iostat -x; perhaps another disk")
+	}
 	if c.Failed > 0 {
 		add(Warning, fmt.Sprintf("its disk did not take %d chunks", c.Failed), "the node's log says why; df -h, df -i and dmesg")
 	}

@@ -287,6 +287,9 @@ func TestCaches(t *testing.T) {
 		"pins":        {func(c *disk.Stats) { c.Pinned = 21 * gib }, Warning, "lighter cache unpin"},
 		"too small":   {func(c *disk.Stats) { c.Evicted = 50 * gib }, Warning, "--cache-size 40GiB"},
 		"damaged":     {func(c *disk.Stats) { c.Damaged, c.Unread = 3, 4 }, Warning, "3 chunks back wrong and 4 not"},
+		"hangs":       {func(c *disk.Stats) { c.ReadsHang = time.Now() }, Problem, "does not answer reads"},
+		"writes hang": {func(c *disk.Stats) { c.WritesHang = time.Now() }, Problem, "does not answer writes"},
+		"has hung":    {func(c *disk.Stats) { c.Hung = 6 }, Warning, "did not answer 6"},
 		"writes fail": {func(c *disk.Stats) { c.Failed = 5 }, Warning, "did not take 5"},
 	} {
 		d := system(t, nil)

@@ -20,7 +20,7 @@ func absentFor(pause time.Duration, cause error, dir string, limits Limits, log 
 	c.absent = cause
 	c.start(func(ctx context.Context) {
 		if c.appear(ctx, pause) {
-			c.own(ctx)
+			c.takeOver(ctx)
 		}
 	})
 	return c
@@ -36,10 +36,8 @@ func (c *Cache) appear(ctx context.Context, pause time.Duration) bool {
 		case <-ctx.Done():
 			return false
 		}
-		found := newCache(c.dir, c.limits, c.segmentSize, c.log)
-		err := found.open()
+		err := c.open()
 		if err == nil {
-			c.adopt(found)
 			c.log.Info("there is a cache now", "dir", c.dir)
 			return true
 		}
@@ -47,19 +45,6 @@ func (c *Cache) appear(ctx context.Context, pause time.Duration) bool {
 		c.absent = err
 		c.mu.Unlock()
 	}
-}
-
-// adopt takes over what another, which nobody knows, has found.
-func (c *Cache) adopt(found *Cache) {
-	c.slow.Lock()
-	defer c.slow.Unlock()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.lock, c.index, c.sealed, c.active, c.next = found.lock, found.index, found.sealed, found.active, found.next
-	c.used, c.room, c.free = found.used+c.beside, found.room, found.free
-	c.pins, c.pinned, c.pinFiles = found.pins, found.pinned, found.pinFiles
-	c.clock.Store(found.clock.Load())
-	c.absent = nil
 }
 
 // isAbsent says why there is no cache, or nothing if there is one.

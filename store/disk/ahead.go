@@ -1,6 +1,8 @@
 package disk
 
 import (
+	"sync/atomic"
+
 	"golang.org/x/sys/unix"
 
 	"lighter/format/chunk"
@@ -8,26 +10,33 @@ import (
 
 // Load has the chunks read from the disk into the kernel's memory, as far as they are
 // here, and returns when they are: for who will read all of them, one after the other.
-// It asks for all before it waits for the first. Nothing is verified before it is read.
+// It asks for all before it waits for the first. Nothing is verified before it is read. It
+// also returns when the disk does not answer.
 func (c *Cache) Load(refs []chunk.Ref) {
-	if c.blindTo.Load() != 0 && c.isBlind() {
+	if c.isBlind() {
 		return
 	}
 	places := make([]place, len(refs))
 	c.mu.RLock()
 	for i, ref := range refs {
-		places[i] = c.index[keyOf(ref.ID)]
+		places[i], _ = c.index.at(keyOf(ref.ID))
 	}
 	c.mu.RUnlock()
+	var all atomic.Int64
+	err := c.reads.do(func() {
+		for i, p := range places {
+			if p.segment != nil {
+				p.segment.expect(p.offset, recordSize(refs[i].Length))
+			}
+		}
+	}, &all)
 	for i, p := range places {
-		if p.segment != nil {
-			p.segment.expect(p.offset, recordSize(refs[i].Length))
+		if err == nil && p.segment != nil {
+			err = p.segment.await(p.offset, recordSize(refs[i].Length))
 		}
 	}
-	for i, p := range places {
-		if p.segment != nil {
-			p.segment.await(p.offset, recordSize(refs[i].Length))
-		}
+	if err != nil {
+		c.unanswered("read ahead", c.dir)
 	}
 }
 
@@ -36,7 +45,9 @@ func (s *segment) expect(offset uint32, size int64) {
 	_ = s.raw.Control(func(fd uintptr) { _ = unix.Fadvise(int(fd), int64(offset), size, unix.FADV_WILLNEED) })
 }
 
-// await waits for the record's end. What goes wrong is for who reads it.
-func (s *segment) await(offset uint32, size int64) {
-	_ = s.raw.Control(func(fd uintptr) { _, _ = preadFull(int(fd), make([]byte, 1), int64(offset)+size-1) })
+// await waits for the record's end, and returns errHangs or nothing. What else goes wrong is for who reads it.
+func (s *segment) await(offset uint32, size int64) error {
+	return s.reads.do(func() {
+		_ = s.raw.Control(func(fd uintptr) { _, _ = preadFull(int(fd), make([]byte, 1), int64(offset)+size-1) })
+	}, &s.left)
 }

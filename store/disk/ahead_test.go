@@ -19,7 +19,7 @@ func TestLoad(t *testing.T) {
 	}
 	unknown, _ := data(1000, 5)
 	inMemory := func(ref chunk.Ref) bool {
-		p := c.index[keyOf(ref.ID)]
+		p, _ := c.index.at(keyOf(ref.ID))
 		b := make([]byte, recordSize(ref.Length))
 		n, err := unix.Preadv2(int(p.segment.file.Fd()), [][]byte{b}, int64(p.offset), unix.RWF_NOWAIT)
 		return err == nil && n == len(b)

@@ -110,11 +110,9 @@ func TestFilesBesideAnAbsentCache(t *testing.T) {
 	if err := c.Take(1); err == nil || c.HasRoom(1) {
 		t.Errorf("a cache that is not there has room: %v", err)
 	}
-	found := newCache(c.dir, c.limits, c.segmentSize, quiet)
-	if err := found.open(); err != nil {
+	if err := c.open(); err != nil {
 		t.Fatal(err)
 	}
-	c.adopt(found)
 	if s := c.Stats(); s.Beside != 1<<20 || s.Used != 1<<20 {
 		t.Errorf("when it is: %+v", s)
 	}

@@ -15,8 +15,9 @@
 // reach the disk fails its checksum and is fetched again.
 //
 // cache.go is the path of reads and writes (reserve.go: where to). Its owner, a goroutine between Open
-// and Close (owner.go), makes room before it is needed (evict.go). Risk: a disk
-// that hangs, rather than fails, keeps those waiting who read what is on it.
+// and Close (owner.go), makes room before it is needed (evict.go). A disk that hangs, rather
+// than fails, is left (hang.go). Risk: a read that the kernel begins although it was told not
+// to wait, and for which the disk's queue has no room.
 package disk
 
 import (
@@ -56,12 +57,6 @@ type key [16]byte
 
 func keyOf(id chunk.ID) key { return key(id[:16]) }
 
-// place says where a chunk lies.
-type place struct {
-	segment *segment
-	offset  uint32 // of its record, in bytes
-}
-
 // Cache is the cache. It is safe for concurrent use.
 type Cache struct {
 	dir         string
@@ -71,14 +66,18 @@ type Cache struct {
 	log         *slog.Logger
 
 	wake    chan struct{} // tells the owner that there is work
+	loaded  chan struct{} // closed when all that was there is known, or the owner has ended
 	stop    context.CancelFunc
 	stopped sync.WaitGroup
+
+	reads, writes *guard
 
 	clock    atomic.Int64 // counts uses: the age of a segment
 	hits     atomic.Int64
 	misses   atomic.Int64
 	damage   atomic.Int64
 	unread   atomic.Int64
+	hung     atomic.Int64 // reads and writes that the disk did not answer in time
 	inARow   atomic.Int64 // reads that failed since one succeeded
 	blindTo  atomic.Int64 // until then nothing is read; Unix nanoseconds, 0: it is
 	fails    atomic.Int64
@@ -90,7 +89,8 @@ type Cache struct {
 	yield func() int64 // guarded by slow; removes a file beside the chunks; or nil
 
 	mu     sync.RWMutex // guards what follows
-	index  map[key]place
+	index  index
+	left   []leftover // that are not loaded yet, the last one first
 	sealed []*segment
 	active *segment  // takes what is put; nil before the first
 	kept   *segment  // takes what is moved; nil before the first
@@ -109,7 +109,8 @@ type Cache struct {
 }
 
 // Open opens the cache in dir, which it makes if need be. What is there and
-// valid is taken over. Only one process can hold a cache open.
+// valid is taken over while the cache is used already: until a segment is loaded, the
+// chunks in it are not here, and nothing is evicted. Only one process can hold a cache open.
 func Open(dir string, limits Limits, log *slog.Logger) (*Cache, error) {
 	if limits.Size < MinLimit {
 		return nil, fmt.Errorf("a cache of %d bytes is too small: the least is %d MiB", limits.Size, MinLimit>>20)
@@ -126,12 +127,14 @@ func openSized(dir string, limits Limits, segmentSize int64, log *slog.Logger) (
 	if err := c.open(); err != nil {
 		return nil, err
 	}
-	c.start(c.own)
+	c.start(c.takeOver)
 	return c, nil
 }
 
 func newCache(dir string, limits Limits, segmentSize int64, log *slog.Logger) *Cache {
-	return &Cache{dir: dir, limits: limits, segmentSize: segmentSize, log: log, room: limits.Size, wake: make(chan struct{}, 1)}
+	return &Cache{dir: dir, limits: limits, segmentSize: segmentSize, log: log, room: limits.Size, index: indexOf(0),
+		wake: make(chan struct{}, 1), loaded: make(chan struct{}),
+		reads: newGuard(maxReads, readPatience), writes: newGuard(maxWrites, writePatience)}
 }
 
 // start has owner run until Close.
@@ -141,7 +144,13 @@ func (c *Cache) start(owner func(context.Context)) {
 	c.stopped.Go(func() { owner(ctx) })
 }
 
-// open takes the directory, and what is in it. If it fails, c is of no use.
+// takeOver is the owner of a cache that is open: it loads what is there, and goes on.
+func (c *Cache) takeOver(ctx context.Context) {
+	c.load(ctx)
+	c.own(ctx)
+}
+
+// open takes the directory, and counts what is in it. If it fails, c is as it was.
 func (c *Cache) open() error {
 	if err := os.MkdirAll(c.dir, 0o700); err != nil {
 		return fmt.Errorf("make the cache directory: %w", err)
@@ -154,8 +163,7 @@ func (c *Cache) open() error {
 		lock.Close()
 		return fmt.Errorf("the cache %s is in use by another process: %w", c.dir, err)
 	}
-	c.lock, c.index = lock, map[key]place{}
-	if err := c.load(); err != nil {
+	if err := c.count(lock); err != nil {
 		lock.Close()
 		return err
 	}
@@ -167,10 +175,10 @@ func (c *Cache) open() error {
 // within the chunk, and tells whether it could.
 func (c *Cache) Read(ref chunk.Ref, offset int, dst []byte) bool {
 	c.mu.RLock()
-	p, ok := c.index[keyOf(ref.ID)]
+	p, ok := c.index.at(keyOf(ref.ID))
 	c.mu.RUnlock()
 	for ok {
-		if c.blindTo.Load() != 0 && c.isBlind() {
+		if c.isBlind() || p.segment.left.Load() > 0 {
 			break
 		}
 		err := p.segment.read(p.offset, ref, offset, dst)
@@ -182,13 +190,18 @@ func (c *Cache) Read(ref chunk.Ref, offset int, dst []byte) bool {
 			c.hits.Add(1)
 			return true
 		}
+		if err == errHangs {
+			c.unanswered("read", p.segment.path)
+			c.failedRead()
+			break
+		}
 		if !errors.Is(err, os.ErrClosed) {
 			c.drop(ref, p, err)
 			break
 		}
 		before := p // evicted meanwhile: it may have been moved
 		c.mu.RLock()
-		p, ok = c.index[keyOf(ref.ID)]
+		p, ok = c.index.at(keyOf(ref.ID))
 		c.mu.RUnlock()
 		ok = ok && p != before
 	}
@@ -196,7 +209,12 @@ func (c *Cache) Read(ref chunk.Ref, offset int, dst []byte) bool {
 	return false
 }
 
+// isBlind tells whether the disk is not read: it fails reads, or has not answered some.
 func (c *Cache) isBlind() bool {
+	return c.reads.left.Load() >= fewLeft || c.blindTo.Load() != 0 && c.isResting()
+}
+
+func (c *Cache) isResting() bool {
 	until := c.blindTo.Load()
 	if time.Now().UnixNano() < until {
 		return true
@@ -209,8 +227,7 @@ func (c *Cache) isBlind() bool {
 func (c *Cache) Has(id chunk.ID) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	_, ok := c.index[keyOf(id)]
-	return ok
+	return c.index.has(keyOf(id))
 }
 
 // drop forgets a record that is damaged, or that the disk does not give, unless
@@ -224,9 +241,7 @@ func (c *Cache) drop(ref chunk.Ref, p place, cause error) {
 		n = c.damage.Add(1)
 	} else {
 		n = c.unread.Add(1)
-		if c.inARow.Add(1)%badReads == 0 {
-			c.blindTo.Store(time.Now().Add(pause).UnixNano())
-		}
+		c.failedRead()
 	}
 	if n&(n-1) == 0 { // log 1, 2, 4, 8 …: a dying disk must not fill the log
 		c.log.Warn("a cached chunk cannot be used, it will be fetched anew", "chunk", ref.ID.Short(),
@@ -234,18 +249,50 @@ func (c *Cache) drop(ref chunk.Ref, p place, cause error) {
 	}
 }
 
-// Put stores a chunk that the caller has verified. A disk that refuses it is
-// counted and otherwise ignored.
+// failedRead has a disk left alone that fails many reads in a row, or does not answer them.
+func (c *Cache) failedRead() {
+	if c.inARow.Add(1)%badReads == 0 {
+		c.blindTo.Store(time.Now().Add(pause).UnixNano())
+	}
+}
+
+// unanswered counts an operation that the disk did not answer in time.
+func (c *Cache) unanswered(what, path string) {
+	n := c.hung.Add(1)
+	if n&(n-1) == 0 { // as in drop
+		c.log.Warn("the cache's disk does not answer, what is read is fetched", "operation", what, "path", path, "so far", n)
+	}
+}
+
+// Put stores a chunk that the caller has verified, of which it keeps nothing. A disk that
+// refuses it, or does not answer, is counted and otherwise ignored.
 func (c *Cache) Put(ref chunk.Ref, plain []byte) {
 	if len(plain) != int(ref.Length) || c.Has(ref.ID) || c.isOff() {
 		return
 	}
-	s, offset, err := c.reserve(recordSize(ref.Length))
+	buffer := buffers.Get().(*[]byte)
+	record := appendRecord((*buffer)[:0], ref.ID, plain)
+	err := c.writes.do(func() {
+		c.store(ref, record)
+		buffers.Put(buffer)
+	}, new(atomic.Int64))
+	if err != nil {
+		c.unanswered("write", c.dir)
+		c.rest()
+	}
+}
+
+// store stores a chunk's record.
+func (c *Cache) store(ref chunk.Ref, record []byte) {
+	s, offset, err := c.reserve(int64(len(record)))
+	if err == errNoRoom && !c.isLoaded() { // nothing goes yet
+		return
+	}
 	if err != nil {
 		c.writeFailed(err)
 		return
 	}
-	err = s.write(offset, ref.ID, plain)
+	_, err = s.file.WriteAt(record, int64(offset))
 	c.mu.Lock()
 	s.pending--
 	if err == nil && !s.gone {
@@ -261,18 +308,18 @@ func (c *Cache) Put(ref chunk.Ref, plain []byte) {
 // set puts a place into the index, and unset takes it out if it is still the
 // one. The caller holds mu.
 func (c *Cache) set(k key, p place) {
-	if old, ok := c.index[k]; ok {
+	if old, ok := c.index.at(k); ok {
 		c.dead(old.segment)
 	}
-	c.index[k] = p
+	c.index.set(k, p)
 	p.segment.live++
 }
 
 func (c *Cache) unset(k key, p place) bool {
-	if c.index[k] != p {
+	if !c.index.lies(k, p) {
 		return false
 	}
-	delete(c.index, k)
+	c.index.remove(k)
 	c.dead(p.segment)
 	return true
 }
@@ -287,7 +334,7 @@ func (c *Cache) dead(s *segment) {
 func (c *Cache) isOff() bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return c.absent != nil || !c.off.IsZero() && time.Now().Before(c.off)
+	return c.absent != nil || c.writes.left.Load() > 0 || !c.off.IsZero() && time.Now().Before(c.off)
 }
 
 // writeFailed makes room if that is what the disk lacks. Otherwise the disk is
@@ -304,14 +351,33 @@ func (c *Cache) writeFailed(err error) {
 	if full && c.evictNow() {
 		return
 	}
+	c.rest()
+}
+
+// rest has the disk left alone for a while by what is put in.
+func (c *Cache) rest() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.off = time.Now().Add(pause)
 }
 
-// Close writes what the next Open needs to start quickly.
+// Close writes what the next Open needs to start quickly. It ends the loading. A disk that
+// does not answer is an error after ten seconds: what waits for it stays behind, and holds
+// the cache's lock until then, or until the process ends.
 func (c *Cache) Close() error {
 	c.stop()
+	closed := make(chan error, 1)
+	go func() { closed <- c.finish() }()
+	select {
+	case err := <-closed:
+		return err
+	case <-time.After(closePatience):
+		return fmt.Errorf("close the cache %s: %w; the next start reads what was written", c.dir, errHangs)
+	}
+}
+
+// finish is Close once the owner was told to stop.
+func (c *Cache) finish() error {
 	c.stopped.Wait()
 	if c.isAbsent() != nil {
 		return nil
@@ -325,12 +391,12 @@ func (c *Cache) Close() error {
 	c.writeTables()
 	c.dropSpare()
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.keepAges()
-	for _, s := range c.sealed {
+	sealed := c.sealed
+	c.sealed, c.index = nil, indexOf(0)
+	c.mu.Unlock()
+	c.keepAges(sealed)
+	for _, s := range sealed {
 		s.file.Close()
 	}
-	c.sealed = nil
-	clear(c.index)
 	return c.lock.Close()
 }

@@ -26,6 +26,7 @@ func data(n, length int) (chunk.Ref, []byte) {
 	return chunk.Ref{ID: chunk.Sum(b), Length: uint32(length)}, b
 }
 
+// open opens a cache, and returns when what was in it is loaded.
 func open(t testing.TB, dir string, limit int64) *Cache {
 	t.Helper()
 	c, err := Open(dir, Limits{Size: limit}, quiet)
@@ -33,10 +34,11 @@ func open(t testing.TB, dir string, limit int64) *Cache {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
+	<-c.loaded
 	return c
 }
 
-// openSmall opens a cache with a limit and segments that Open would not take.
+// openSmall opens a cache as open does, with a limit and segments that Open would not take.
 func openSmall(t testing.TB, dir string, limits Limits, segmentSize int64) *Cache {
 	t.Helper()
 	c, err := openSized(dir, limits, segmentSize, quiet)
@@ -44,6 +46,7 @@ func openSmall(t testing.TB, dir string, limits Limits, segmentSize int64) *Cach
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
+	<-c.loaded
 	return c
 }
 
@@ -320,6 +323,21 @@ func BenchmarkCache(b *testing.B) {
 			b.SetBytes(int64(length))
 			dst := make([]byte, length)
 			for b.Loop() {
+				if !c.Read(ref, 0, dst) {
+					b.Fatal("not here")
+				}
+			}
+		})
+		if err := c.active.file.Sync(); err != nil {
+			b.Fatal(err)
+		}
+		b.Run(fmt.Sprintf("read-from-disk-%d", length), func(b *testing.B) {
+			b.SetBytes(int64(length))
+			dst := make([]byte, length)
+			for b.Loop() {
+				if err := unix.Fadvise(int(c.active.file.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
+					b.Fatal(err)
+				}
 				if !c.Read(ref, 0, dst) {
 					b.Fatal("not here")
 				}

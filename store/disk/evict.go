@@ -35,7 +35,12 @@ func (c *Cache) evictNow() bool {
 //
 // There is always room to move what is pinned, unless the limit was larger when the
 // pins or the segments were made: then the limit comes before the pins.
+//
+// While the cache is loaded nothing goes: what is the oldest is not known.
 func (c *Cache) evictOldest() bool {
+	if !c.isLoaded() {
+		return false
+	}
 	many := c.areMany()
 	if !many && c.giveWay() > 0 {
 		return true
@@ -112,7 +117,7 @@ func (c *Cache) stays(s *segment, cause error) {
 func (c *Cache) lies(k key, p place) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return c.index[k] == p
+	return c.index.lies(k, p)
 }
 
 // forget takes a segment out of the books, and counts the chunks that went with
@@ -124,9 +129,12 @@ func (c *Cache) forget(s *segment) (chunks int64) {
 	s.gone = true
 	c.mu.Unlock()
 	c.visit(s, func(r record) {
-		delete(c.index, r.key)
+		c.index.remove(r.key)
 		chunks++
 	})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.index.exclude(s)
 	return chunks
 }
 
@@ -139,7 +147,7 @@ func (c *Cache) visit(s *segment, fn func(record)) {
 	for some := range slices.Chunk(records, 256) {
 		c.mu.Lock()
 		for _, r := range some {
-			if c.index[r.key] == (place{s, r.offset}) {
+			if c.index.lies(r.key, place{s, r.offset}) {
 				fn(r)
 			}
 		}
@@ -151,9 +159,12 @@ func (c *Cache) visit(s *segment, fn func(record)) {
 // damaged one is dropped.
 func (c *Cache) move(s *segment, r record) error {
 	buffer := buffers.Get().(*[]byte)
-	defer buffers.Put(buffer)
 	b := (*buffer)[:recordSize(r.length)]
 	id, err := s.readRecord(r, b)
+	if err == errHangs { // the buffer is the read's that was left behind
+		return err
+	}
+	defer buffers.Put(buffer)
 	ref := chunk.Ref{ID: id, Length: r.length}
 	from := place{s, r.offset}
 	if err != nil {
@@ -177,7 +188,7 @@ func (c *Cache) move(s *segment, r record) error {
 		c.fails.Add(1)
 		return err
 	}
-	if c.index[r.key] == from {
+	if c.index.lies(r.key, from) {
 		c.set(r.key, place{to, offset})
 		to.add(ref, offset)
 		to.used.Store(max(to.used.Load(), s.used.Load()))
@@ -214,6 +225,7 @@ func (c *Cache) Prune() (freed Freed) {
 	if c.isAbsent() != nil {
 		return freed
 	}
+	<-c.loaded
 	c.slow.Lock()
 	for n := c.giveWay(); n > 0; n = c.giveWay() {
 		freed.Bytes += n
@@ -266,6 +278,7 @@ func (c *Cache) Evict(chunks *Set) (freed Freed) {
 	if c.isAbsent() != nil {
 		return freed
 	}
+	<-c.loaded
 	chunks.sort()
 	c.sealAll()
 	for _, s := range c.byAge() {

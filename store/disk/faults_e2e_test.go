@@ -9,12 +9,15 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
+	"lighter/format/chunk"
 	"lighter/test/testkit/faultfs"
 )
 
@@ -189,7 +192,7 @@ func TestDiskTurnsReadOnly(t *testing.T) {
 	}
 }
 
-func TestDiskAnswersNothing(t *testing.T) {
+func TestDiskFailsEverything(t *testing.T) {
 	dir, _ := ext4(t, 32, "", "")
 	c := open(t, filepath.Join(dir, "cache"), MinLimit)
 	putAll(t, c, 0, 60)
@@ -216,21 +219,221 @@ func TestDiskAnswersNothing(t *testing.T) {
 	}
 }
 
-// A disk that answers nothing costs a scrub's chunks no more than it does readers'.
-func TestScrubOfADiskThatFails(t *testing.T) {
-	dir := t.TempDir()
-	faulty, err := faultfs.Mount(t.TempDir(), dir)
+// faulty mounts a file system that fails or hangs as the test says.
+func faulty(t *testing.T) (dir string, disk *faultfs.FS) {
+	t.Helper()
+	dir = t.TempDir()
+	disk, err := faultfs.Mount(t.TempDir(), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = faulty.Close(dir) })
+	t.Cleanup(func() { _ = disk.Close(dir) })
+	return dir, disk
+}
+
+// soon fails the test if what is done does not end. The disk is released then, so that
+// nothing waits for it any more.
+func soon(t *testing.T, disk *faultfs.FS, what string, do func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		do()
+	}()
+	select {
+	case <-done:
+	case <-time.After(30 * time.Second):
+		t.Errorf("%s: it waits for the disk", what)
+		disk.Release()
+		<-done
+	}
+}
+
+// The tables of a cache do not come from the disk, and everybody goes on: what is not known
+// is not here, and what arrives is.
+func TestOpenDelaysNoRead(t *testing.T) {
+	dir, disk := faulty(t)
+	const segment = 1 << 20
+	limits := Limits{Size: MinLimit}
+	c := openSmall(t, filepath.Join(dir, "cache"), limits, segment)
+	if n := putAll(t, c, 0, 100); n != 100 {
+		t.Fatalf("%d of 100 chunks are there", n)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	disk.Hang(".table", faultfs.Open)
+	soon(t, disk, "open", func() {
+		var err error
+		if c, err = openSized(filepath.Join(dir, "cache"), limits, segment, quiet); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() { c.Close() })
+	eventually(t, "a table is read", func() bool { return disk.Hanging(faultfs.Open) == 1 })
+	soon(t, disk, "use", func() {
+		if n := countRange(t, c, 0, 100, faultLength); n > 0 {
+			t.Errorf("%d chunks are known", n)
+		}
+		if n := putAll(t, c, 90, 110); n != 20 {
+			t.Errorf("%d of 20 chunks were stored", n)
+		}
+		if s := c.Stats(); s.Loading == 0 || s.Chunks != 20 || s.Off() != "" {
+			t.Errorf("%+v", s)
+		}
+	})
+	disk.Release()
+	eventually(t, "all is loaded", c.isLoaded)
+	if n := countRange(t, c, 0, 110, faultLength); n != 110 || c.Stats().Chunks != 110 {
+		t.Errorf("%d of 110 chunks are here: %+v", n, c.Stats())
+	}
+}
+
+// hangs opens a cache with some chunks on a disk that a test has hang.
+func hangs(t *testing.T) (*Cache, *faultfs.FS) {
+	t.Helper()
+	dir, disk := faulty(t)
+	c := openSmall(t, filepath.Join(dir, "cache"), Limits{Size: MinLimit}, 256<<10)
+	if n := putAll(t, c, 0, 60); n != 60 {
+		t.Fatalf("%d of 60 chunks are there", n)
+	}
+	t.Cleanup(disk.Release) // before the cache is closed
+	return c, disk
+}
+
+// A disk that answers no read: readers leave after a second, and the cache is bypassed
+// until it answers. What comes too late goes nowhere.
+func TestDiskHangs(t *testing.T) {
+	c, disk := hangs(t)
+	disk.Hang(".segment", faultfs.Read)
+	first, _ := data(0, faultLength)
+	dst := make([]byte, faultLength)
+	soon(t, disk, "read", func() {
+		if c.Read(first, 0, dst) {
+			t.Error("the disk has answered")
+		}
+	})
+	for i := range dst {
+		dst[i] = 'x' // for another read
+	}
+	soon(t, disk, "read all", func() {
+		if n := countRange(t, c, 0, 60, faultLength); n > 0 {
+			t.Errorf("%d chunks were read", n)
+		}
+		c.Load([]chunk.Ref{first})
+	})
+	if s := c.Stats(); s.Hung != fewLeft || c.reads.left.Load() != fewLeft || s.ReadsHang.IsZero() || s.Off() == "" || s.Chunks != 60 {
+		t.Errorf("%d reads wait for the disk: %+v", c.reads.left.Load(), s)
+	}
+	soon(t, disk, "scrub", func() {
+		if _, err := c.Scrub(t.Context(), 0); err == nil {
+			t.Error("a disk that hangs was verified")
+		}
+	})
+	disk.Release()
+	eventually(t, "the disk is asked again", func() bool { s := c.Stats(); return s.Off() == "" && c.reads.left.Load() == 0 })
+	if n := countRange(t, c, 0, 60, faultLength); n != 60 {
+		t.Errorf("%d of 60 chunks are here when it answers again", n)
+	}
+	if strings.Trim(string(dst), "x") != "" {
+		t.Error("a read that was left has written to the buffer that was given back")
+	}
+}
+
+// However many read, the disk has a bounded number of their reads.
+func TestManyReadersOfADiskThatHangs(t *testing.T) {
+	c, disk := hangs(t)
+	disk.Hang(".segment", faultfs.Read)
+	soon(t, disk, "read", func() {
+		var readers sync.WaitGroup
+		for i := range 200 {
+			ref, plain := data(i%60, faultLength)
+			readers.Go(func() {
+				if has(t, c, ref, plain) {
+					t.Error("the disk has answered")
+				}
+			})
+		}
+		readers.Wait()
+	})
+	if n := c.reads.left.Load(); n < fewLeft || n > maxReads || disk.Hanging(faultfs.Read) < int(n) { // it may have got one in parts
+		t.Errorf("%d reads are left: %+v", n, c.Stats())
+	}
+}
+
+// A disk that answers no write holds up no reader, and only the first of those who put.
+func TestWritesHang(t *testing.T) {
+	c, disk := hangs(t)
+	c.writes.patience = time.Second
+	disk.Hang(".segment", faultfs.Write)
+	soon(t, disk, "put and read", func() {
+		c.Put(data(100, faultLength))
+		if s := c.Stats(); s.WritesHang.IsZero() || s.Off() == "" || s.Hung != 1 {
+			t.Errorf("it does not show: %+v", s)
+		}
+		putAll(t, c, 101, 200)
+		if n := countRange(t, c, 0, 50, faultLength); n != 50 { // the others may be in the segment that is written
+			t.Errorf("%d of 50 chunks can be read", n)
+		}
+	})
+	if n := c.writes.left.Load(); n != 1 {
+		t.Errorf("%d writes wait for the disk", n)
+	}
+	disk.Release()
+	ref, plain := data(100, faultLength)
+	eventually(t, "what was left is stored", func() bool { return has(t, c, ref, plain) })
+	eventually(t, "the disk has answered", func() bool { return c.writes.left.Load() == 0 })
+	ready(c)
+	if n := putAll(t, c, 200, 210); n != 10 {
+		t.Errorf("when it answers again, %d of 10 chunks are there", n)
+	}
+}
+
+// Close leaves a disk that does not answer, also while the cache loads; and the cache can
+// be opened when it does.
+func TestCloseOfADiskThatHangs(t *testing.T) {
+	c, disk := hangs(t)
+	disk.Hang("", faultfs.Open, faultfs.Read, faultfs.Write, faultfs.Unlink)
+	soon(t, disk, "close", func() {
+		if err := c.Close(); !errors.Is(err, errHangs) {
+			t.Errorf("closed: %v", err)
+		}
+	})
+	disk.Release()
+	eventually(t, "it is closed", func() bool {
+		again, err := openSized(c.dir, c.limits, c.segmentSize, quiet)
+		if err == nil {
+			<-again.loaded
+			if n := countRange(t, again, 0, 60, faultLength); n != 60 {
+				t.Errorf("%d of 60 chunks are here", n)
+			}
+			err = again.Close()
+		}
+		return err == nil
+	})
+	disk.Hang(".table", faultfs.Open)
+	loads, err := openSized(c.dir, c.limits, c.segmentSize, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a table is read", func() bool { return disk.Hanging(faultfs.Open) == 1 })
+	soon(t, disk, "close", func() {
+		if err := loads.Close(); !errors.Is(err, errHangs) {
+			t.Errorf("closed: %v", err)
+		}
+	})
+}
+
+// A disk that answers nothing costs a scrub's chunks no more than it does readers'.
+func TestScrubOfADiskThatFails(t *testing.T) {
+	dir, disk := faulty(t)
 	c := open(t, filepath.Join(dir, "cache"), MinLimit)
 	putAll(t, c, 0, 60)
-	faulty.Fail(unix.EIO, faultfs.Read)
+	disk.Fail(unix.EIO, faultfs.Read)
 	if found, err := c.Scrub(t.Context(), 0); err == nil || found.Damaged != badReads {
 		t.Errorf("%+v, %v", found, err)
 	}
-	faulty.Fail(0, faultfs.Read)
+	disk.Fail(0, faultfs.Read)
 	ready(c)
 	if n := countRange(t, c, 0, 60, faultLength); n != 60-badReads {
 		t.Errorf("%d of 60 chunks are left", n)
@@ -246,12 +449,7 @@ func TestFaultsThatComeAndGo(t *testing.T) {
 				continue
 			}
 			t.Run(fmt.Sprintf("%s-%s", op, unix.ErrnoName(errno)), func(t *testing.T) {
-				dir := t.TempDir()
-				disk, err := faultfs.Mount(t.TempDir(), dir)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer disk.Close(dir)
+				dir, disk := faulty(t)
 				const limit = 4 << 20
 				c := openSmall(t, filepath.Join(dir, "cache"), Limits{Size: limit}, limit/16)
 				if err := c.Pin([32]byte{1}, "x", setOf(0, 10, faultLength)); err != nil {

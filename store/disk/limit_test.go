@@ -26,12 +26,17 @@ func limitAtEachMoment(t *testing.T, dir string) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 1))
+	before := int64(0)
 	for round := range rounds {
 		limit := int64(4<<20) + r.Int64N(12<<20)
 		c, err := openSized(dir, Limits{Size: limit}, limit/16, quiet)
 		if err != nil {
 			t.Fatal(err)
 		}
+		if limit < before { // what is too much for the limit goes when all is loaded
+			<-c.loaded
+		}
+		before = limit
 		atOnce(t, c, r.Uint64())
 		if t.Failed() {
 			t.Fatalf("round %d, limit %d: %+v", round, limit, c.Stats())

@@ -1,11 +1,15 @@
 package disk
 
 import (
+	"bytes"
+	"cmp"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,46 +22,179 @@ import (
 	"lighter/format/chunk"
 )
 
-// load takes over what a former process left. Files that are not ours are left
-// alone; segments that cannot be read are as if they were empty.
-func (c *Cache) load() error {
+// leftover is a segment that a former process left, and that is not loaded yet.
+type leftover struct {
+	path    string // without the suffix
+	number  uint64
+	written time.Time // its file, or when it was used last: keepAges has set it
+	age     int64     // by the cache's clock
+	disk    int64     // bytes that it takes, with its table
+	records int64     // at most, in its table
+	newest  bool      // it was written last
+}
+
+func bytesOf(list []leftover) (total int64) {
+	for _, l := range list {
+		total += l.disk
+	}
+	return total
+}
+
+// count looks at what a former process left, without opening it: by its size, what is
+// put in from now on keeps to the limit. Files that are not ours are left alone. The cache
+// holds lock from now on.
+func (c *Cache) count(lock *os.File) error {
 	entries, err := os.ReadDir(c.dir)
 	if err != nil {
 		return fmt.Errorf("list the cache: %w", err)
 	}
-	var newest *segment
-	ages := map[*segment]time.Time{}
-	for _, e := range entries { // by name, so by number, and a segment before its table
+	var left []leftover
+	next, pins := uint64(0), int64(0)
+	for _, e := range entries {
 		c.removeStray(e.Name())
+		if strings.HasSuffix(e.Name(), pinSuffix) {
+			_, size, _ := lookAt(filepath.Join(c.dir, e.Name()))
+			pins += onDisk(size)
+		}
 		name, ours := strings.CutSuffix(e.Name(), ".segment")
 		n, err := strconv.ParseUint(name, 10, 63)
 		path := segmentPath(c.dir, n)
 		if err != nil || !ours || filepath.Base(path) != name {
 			continue
 		}
-		c.next = max(c.next, n+1)
-		s, age, err := c.loadSegment(path)
-		if err != nil {
-			c.log.Warn("a cache segment cannot be used", "segment", path, "cause", err)
-			continue
-		}
-		if s != nil {
-			newest, ages[s] = s, age
-		}
+		next = max(next, n+1)
+		left = append(left, leftoverAt(path, n))
 	}
-	slices.SortStableFunc(c.sealed, func(a, b *segment) int { return ages[a].Compare(ages[b]) })
-	for _, s := range c.sealed {
-		s.used.Store(c.clock.Add(1))
+	slices.SortStableFunc(left, func(a, b leftover) int { return a.written.Compare(b.written) })
+	for i := range left {
+		left[i].age = c.clock.Add(1)
 	}
-	c.loadPins()
-	c.shrink()
-	if newest != nil && !newest.gone {
-		c.reopen(newest)
+	if len(left) > 0 { // the newest is loaded first: what comes is put into it
+		newest := slices.MaxFunc(left, func(a, b leftover) int { return cmp.Compare(a.number, b.number) })
+		left = append(slices.DeleteFunc(left, func(l leftover) bool { return l == newest }), newest)
+		left[len(left)-1].newest = true
 	}
-	for _, s := range c.sealed {
-		s.ids = nil
-	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.lock, c.left, c.next = lock, left, next
+	c.pinFiles = pins
+	c.used = c.beside + pins + bytesOf(left)
+	c.absent = nil
 	return nil
+}
+
+func leftoverAt(path string, number uint64) leftover {
+	written, size, blocks := lookAt(path + ".segment")
+	_, table, tableBlocks := lookAt(path + ".table")
+	return leftover{path: path, number: number, written: written, disk: onDisk(blocks) + onDisk(tableBlocks),
+		records: min(table/tableEntry, size/recordSize(1))}
+}
+
+// lookAt returns when a file was written, how long it is, and what it takes of the disk: of
+// one that cannot be used, nothing.
+func lookAt(path string) (written time.Time, size, blocks int64) {
+	var stat unix.Stat_t
+	if err := unix.Lstat(path, &stat); err != nil || stat.Mode&unix.S_IFMT != unix.S_IFREG {
+		return written, 0, 0
+	}
+	return time.Unix(stat.Mtim.Unix()), stat.Size, stat.Blocks * 512
+}
+
+// isLoaded tells whether all is known that was there when the cache was opened.
+func (c *Cache) isLoaded() bool {
+	select {
+	case <-c.loaded:
+		return true
+	default:
+		return false
+	}
+}
+
+// IsLoading tells whether there may be chunks that are not known yet: the cache was opened a
+// moment ago.
+func (c *Cache) IsLoading() bool { return c.isAbsent() == nil && !c.isLoaded() }
+
+// load takes over what a former process left, while the cache is used, until ctx is done.
+// What it does not get to stays as it is, for the next Open.
+func (c *Cache) load(ctx context.Context) {
+	defer close(c.loaded)
+	c.loadPins()
+	c.sizeIndex()
+	var table bytes.Buffer
+	for c.loadNext(ctx, &table) {
+	}
+	if ctx.Err() == nil {
+		c.shrink()
+	}
+}
+
+// sizeIndex makes the index as large as the tables say that it will be: one that grows
+// gets larger than that, and leaves garbage.
+func (c *Cache) sizeIndex() {
+	records := int64(0)
+	for _, l := range c.left {
+		records += l.records
+	}
+	if records == 0 {
+		return
+	}
+	large := indexOf(records) // takes a while: nobody waits for it
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	maps.Copy(large.spots, c.index.spots)
+	large.segments = c.index.segments
+	c.index = large
+}
+
+// loadNext loads the last segment of those that are left, and tells whether there was
+// one. It keeps the table for the next to be read into.
+func (c *Cache) loadNext(ctx context.Context, table *bytes.Buffer) bool {
+	if len(c.left) == 0 || ctx.Err() != nil {
+		return false
+	}
+	last := len(c.left) - 1
+	l := c.left[last]
+	s, err := c.loadSegment(ctx, l, table)
+	if s == nil && ctx.Err() != nil {
+		return false
+	}
+	if err != nil {
+		c.log.Warn("a cache segment cannot be used", "segment", l.path, "cause", err)
+	}
+	c.mu.Lock()
+	c.used -= l.disk
+	if s != nil {
+		c.used += s.cost()
+		c.sealed = append(c.sealed, s)
+		c.index.include(s)
+		s.changed++ // what is pinned in it was not counted
+	}
+	c.mu.Unlock()
+	if s != nil {
+		c.know(s)
+		if l.newest {
+			c.reopen(s)
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.left = c.left[:last]
+	return true
+}
+
+// know puts a segment's chunks into the index. A chunk that came while the cache was
+// loaded stays where it is. Readers get their turns meanwhile, as in visit.
+func (c *Cache) know(s *segment) {
+	for some := range slices.Chunk(s.records, 256) {
+		c.mu.Lock()
+		for _, r := range some {
+			if !c.index.has(r.key) {
+				c.index.set(r.key, place{s, r.offset})
+				s.live++
+			}
+		}
+		c.mu.Unlock()
+	}
 }
 
 // removeStray removes what a crash has left of a segment that was being removed
@@ -80,9 +217,14 @@ func (c *Cache) removeStray(name string) {
 // shrink gives up what is above the limit, because it was larger before: first
 // where nothing is pinned, but the limit comes before the pins.
 func (c *Cache) shrink() {
+	c.slow.Lock()
+	defer c.slow.Unlock()
 	for _, evenPinned := range []bool{false, true} {
 		for _, s := range c.byAge() {
-			if c.fits(0) {
+			c.mu.RLock()
+			fits := c.fits(0)
+			c.mu.RUnlock()
+			if fits {
 				return
 			}
 			if evenPinned || c.pinnedIn(s) == 0 {
@@ -92,26 +234,34 @@ func (c *Cache) shrink() {
 	}
 }
 
-// loadSegment adds a segment to the sealed ones, or removes it if there is
-// nothing in it, and says when it was last used.
-func (c *Cache) loadSegment(path string) (_ *segment, used time.Time, err error) {
-	file, err := os.OpenFile(path+".segment", os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+// loadSegment reads what is in a segment, or removes it if there is nothing in it. It
+// returns no segment if ctx was done before it was through.
+func (c *Cache) loadSegment(ctx context.Context, l leftover, table *bytes.Buffer) (*segment, error) {
+	file, err := os.OpenFile(l.path+".segment", os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, used, err
+		return nil, err
 	}
 	info, err := file.Stat()
 	if err != nil || !info.Mode().IsRegular() {
 		file.Close()
-		return nil, used, errors.Join(err, errors.New("not a regular file"))
+		return nil, errors.Join(err, errors.New("not a regular file"))
 	}
-	s, err := newSegment(path, file)
+	s, err := newSegment(l.path, file, c.reads)
 	if err != nil {
-		return nil, used, err
+		return nil, err
 	}
 	s.size = info.Size()
-	if s.readTable() != nil {
+	s.used.Store(l.age)
+	if s.readTable(table) == nil {
+		if l.newest {
+			s.ids = idsIn(table.Bytes())
+		}
+	} else {
 		s.records, s.ids = nil, nil
-		s.scan()
+		s.scan(ctx)
+		if ctx.Err() != nil {
+			return nil, s.file.Close()
+		}
 		s.dropTorn()
 		if len(s.records) > 0 { // the next start shall not scan again
 			if err := s.writeTable(s.records, s.ids); err != nil {
@@ -120,16 +270,14 @@ func (c *Cache) loadSegment(path string) (_ *segment, used time.Time, err error)
 		}
 	}
 	if len(s.records) == 0 {
-		return nil, used, errors.Join(s.unlink(), s.file.Close())
+		return nil, errors.Join(s.unlink(), s.file.Close())
+	}
+	if !l.newest { // it has its table
+		s.ids = nil
 	}
 	s.cutOff()
 	s.reserved = int64(len(s.records))
-	for _, r := range s.records {
-		c.set(r.key, place{s, r.offset})
-	}
-	c.sealed = append(c.sealed, s)
-	c.used += s.cost()
-	return s, info.ModTime(), nil
+	return s, nil
 }
 
 // cutOff frees what is behind the last record, if anything: nobody finds it.
@@ -143,11 +291,16 @@ func (s *segment) cutOff() {
 	}
 }
 
-// reopen goes on with the newest segment if there is room in it: or else each
-// restart would leave a small one. Its table goes, which would not know of what is
-// added.
+// reopen goes on with the newest segment if there is room in it, and no other was begun
+// meanwhile: or else each restart would leave a small one. Its table goes, which would not
+// know of what is added.
 func (c *Cache) reopen(s *segment) {
-	if s.size > c.segmentSize/2 || !c.fits(2*c.segmentSize) {
+	c.slow.Lock() // so that nobody begins another
+	defer c.slow.Unlock()
+	c.mu.RLock()
+	room := c.active == nil && c.spare == nil && s.size <= c.segmentSize/2 && c.fits(2*c.segmentSize)
+	c.mu.RUnlock()
+	if !room {
 		return
 	}
 	err := s.file.Truncate(c.segmentSize)
@@ -158,15 +311,17 @@ func (c *Cache) reopen(s *segment) {
 		c.log.Warn("the newest cache segment stays as it is", "cause", err)
 		return
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.sealed = slices.DeleteFunc(c.sealed, func(other *segment) bool { return other == s })
 	c.active = s
 }
 
 // scan walks the records of a segment that was not sealed. It ends at the first
 // that is not whole: what lies behind was never reported as stored, or is lost.
-func (s *segment) scan() {
+func (s *segment) scan(ctx context.Context) {
 	var h [recordHeader]byte
-	for at := int64(0); at < s.size; {
+	for at := int64(0); at < s.size && ctx.Err() == nil; {
 		if _, err := s.file.ReadAt(h[:], at); err != nil {
 			return
 		}
@@ -185,11 +340,11 @@ const unsure = 8
 
 // dropTorn drops the last records that are not whole: who wrote them was killed.
 func (s *segment) dropTorn() {
-	buffer := buffers.Get().(*[]byte)
-	defer buffers.Put(buffer)
 	for i := len(s.records) - 1; i >= max(0, len(s.records)-unsure); i-- {
 		r := s.records[i]
-		if _, err := s.readRecord(r, (*buffer)[:recordSize(r.length)]); err != nil {
+		if err := s.verify(r); err == errHangs { // readers find it out
+			return
+		} else if err != nil {
 			s.records = slices.Delete(s.records, i, i+1)
 			s.ids = slices.Delete(s.ids, i*chunk.Size, (i+1)*chunk.Size)
 		}
@@ -215,12 +370,18 @@ func (s *segment) writeTable(records []record, ids []byte) error {
 	return os.Rename(temp, s.path+".table")
 }
 
-func (s *segment) readTable() error {
-	b, err := os.ReadFile(s.path + ".table")
+// readTable reads the table of a segment into table, and the records from there.
+func (s *segment) readTable(table *bytes.Buffer) error {
+	file, err := os.Open(s.path + ".table")
 	if err != nil {
 		return err
 	}
-	return s.decodeTable(b)
+	defer file.Close()
+	table.Reset()
+	if _, err := table.ReadFrom(file); err != nil {
+		return err
+	}
+	return s.decodeTable(table.Bytes())
 }
 
 func (s *segment) decodeTable(b []byte) error {
@@ -234,14 +395,23 @@ func (s *segment) decodeTable(b []byte) error {
 		crc32.Checksum(entries, castagnoli) != binary.LittleEndian.Uint32(footer) {
 		return errDamaged
 	}
-	s.records, s.ids = make([]record, 0, n), make([]byte, 0, int(n)*chunk.Size)
+	s.records = make([]record, 0, n)
 	for ; len(entries) > 0; entries = entries[tableEntry:] {
 		r := record{key: keyOf(chunk.ID(entries[:chunk.Size])),
 			length: binary.LittleEndian.Uint32(entries[chunk.Size:]), offset: binary.LittleEndian.Uint32(entries[chunk.Size+4:])}
 		if r.length == 0 || r.length > chunk.MaxLength || int64(r.offset)+recordSize(r.length) > s.size {
 			return errDamaged
 		}
-		s.records, s.ids = append(s.records, r), append(s.ids, entries[:chunk.Size]...)
+		s.records = append(s.records, r)
 	}
 	return nil
+}
+
+// idsIn returns the whole IDs of a table that decodeTable has taken.
+func idsIn(table []byte) []byte {
+	ids := make([]byte, 0, len(table)/tableEntry*chunk.Size)
+	for ; len(table) > tableFooter; table = table[tableEntry:] {
+		ids = append(ids, table[:chunk.Size]...)
+	}
+	return ids
 }

@@ -133,12 +133,12 @@ func (c *Cache) writeTables() {
 }
 
 // keepAges has the files' times say in which order the segments were used: the
-// next Open goes by them. The caller holds mu.
-func (c *Cache) keepAges() {
-	slices.SortFunc(c.sealed, func(a, b *segment) int { return cmp.Compare(a.used.Load(), b.used.Load()) })
+// next Open goes by them.
+func (c *Cache) keepAges(sealed []*segment) {
+	slices.SortFunc(sealed, func(a, b *segment) int { return cmp.Compare(a.used.Load(), b.used.Load()) })
 	now := time.Now()
-	for i, s := range c.sealed {
-		at := now.Add(time.Duration(i-len(c.sealed)) * time.Millisecond)
+	for i, s := range sealed {
+		at := now.Add(time.Duration(i-len(sealed)) * time.Millisecond)
 		if err := os.Chtimes(s.path+".segment", at, at); err != nil {
 			c.log.Warn("keep the age of a cache segment", "cause", err)
 		}

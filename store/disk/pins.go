@@ -51,6 +51,7 @@ func (c *Cache) Pin(id chunk.ID, label string, set *Set) error {
 	if len(label) > maxLabel {
 		return fmt.Errorf("the name of a pin is longer than %d bytes", maxLabel)
 	}
+	<-c.loaded
 	c.slow.Lock()
 	defer c.slow.Unlock()
 	others := c.pinsBut(id)
@@ -96,6 +97,7 @@ func (c *Cache) Unpin(id chunk.ID) (bool, error) {
 	if c.isAbsent() != nil {
 		return false, nil
 	}
+	<-c.loaded
 	c.slow.Lock()
 	defer c.slow.Unlock()
 	others := c.pinsBut(id)
@@ -121,7 +123,7 @@ func (c *Cache) Pins() []Pin {
 			c.mu.RLock()
 			for _, m := range some {
 				one.Bytes += int64(m.length)
-				if _, ok := c.index[m.key]; ok {
+				if c.index.has(m.key) {
 					one.Here += int64(m.length)
 				}
 			}

@@ -46,7 +46,7 @@ func (c *Cache) tryReserve(size int64) (*segment, uint32, error) {
 	c.sealFull(&c.active, size)
 	if c.active == nil {
 		least := c.segmentSize
-		if len(c.pins) > 0 {
+		if len(c.pins) > 0 || !c.isLoaded() {
 			least *= 2 // so that what is pinned can always be moved
 		}
 		if c.used+least > c.room || !c.fits(least) {
@@ -76,6 +76,7 @@ func (c *Cache) begin(where **segment) error {
 		return errNoSpare
 	}
 	c.spare = nil
+	c.index.include(s)
 	s.used.Store(c.clock.Add(1))
 	*where = s
 	c.used += s.cost()
@@ -93,9 +94,9 @@ func (c *Cache) prepare() error {
 	number := c.next
 	c.next++
 	c.mu.Unlock()
-	s, err := createSegment(c.dir, number, c.segmentSize)
+	s, err := createSegment(c.dir, number, c.segmentSize, c.reads)
 	if errors.Is(err, os.ErrNotExist) && os.Mkdir(c.dir, 0o700) == nil { // somebody has removed it
-		s, err = createSegment(c.dir, number, c.segmentSize)
+		s, err = createSegment(c.dir, number, c.segmentSize, c.reads)
 	}
 	if err != nil {
 		return err

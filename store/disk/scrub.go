@@ -3,6 +3,7 @@ package disk
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"time"
@@ -21,6 +22,14 @@ type Scrubbed struct {
 // if rate is 0. It ends when the disk fails many reads in a row: they say nothing of
 // what is on it.
 func (c *Cache) Scrub(ctx context.Context, rate int64) (found Scrubbed, err error) {
+	if c.isAbsent() != nil {
+		return found, nil
+	}
+	select {
+	case <-c.loaded:
+	case <-ctx.Done():
+		return found, context.Cause(ctx)
+	}
 	for _, s := range c.all() {
 		c.mu.RLock()
 		records := s.records
@@ -34,6 +43,10 @@ func (c *Cache) Scrub(ctx context.Context, rate int64) (found Scrubbed, err erro
 			err := s.scrubRecord(r)
 			if errors.Is(err, os.ErrClosed) { // evicted meanwhile
 				break
+			}
+			if err == errHangs {
+				c.unanswered("scrub", s.path)
+				return found, fmt.Errorf("verify the cache: %w", err)
 			}
 			if err != nil {
 				found.Damaged++
@@ -83,15 +96,24 @@ func (c *Cache) segments() []*segment {
 // was written, is forgotten first.
 func (s *segment) scrubRecord(r record) error {
 	size := recordSize(r.length)
-	err := s.raw.Control(func(fd uintptr) { // advice
-		_ = unix.SyncFileRange(int(fd), int64(r.offset), size, unix.SYNC_FILE_RANGE_WRITE|unix.SYNC_FILE_RANGE_WAIT_AFTER)
-		_ = unix.Fadvise(int(fd), int64(r.offset), size, unix.FADV_DONTNEED)
-	})
-	if err != nil {
-		return os.ErrClosed
+	hangs := s.reads.do(func() {
+		_ = s.raw.Control(func(fd uintptr) { // advice
+			_ = unix.SyncFileRange(int(fd), int64(r.offset), size, unix.SYNC_FILE_RANGE_WRITE|unix.SYNC_FILE_RANGE_WAIT_AFTER)
+			_ = unix.Fadvise(int(fd), int64(r.offset), size, unix.FADV_DONTNEED)
+		})
+	}, &s.left)
+	if hangs != nil {
+		return hangs
 	}
+	return s.verify(r)
+}
+
+// verify reads a record, and returns what is wrong with it.
+func (s *segment) verify(r record) error {
 	buffer := buffers.Get().(*[]byte)
-	defer buffers.Put(buffer)
-	_, err = s.readRecord(r, (*buffer)[:size])
+	_, err := s.readRecord(r, (*buffer)[:recordSize(r.length)])
+	if err != errHangs { // else the buffer is the read's that was left behind
+		buffers.Put(buffer)
+	}
 	return err
 }

@@ -59,11 +59,15 @@ type segment struct {
 	raw  syscall.RawConn // file's
 	used atomic.Int64    // when it was last used, by the cache's clock
 
+	reads *guard       // the cache's
+	left  atomic.Int64 // of these, reads of this segment that were left behind
+
 	// guarded by the cache's mu
-	size     int64 // of the file, with what is being written
-	reserved int64 // records in it, with those that are being written
-	pending  int   // of these, those that are being written
-	live     int   // records that the index points to
+	slot     uint32 // in the index
+	size     int64  // of the file, with what is being written
+	reserved int64  // records in it, with those that are being written
+	pending  int    // of these, those that are being written
+	live     int    // records that the index points to
 	records  []record
 	ids      []byte // whole IDs of the records, until the table is written
 	gone     bool   // it is out of the books
@@ -72,13 +76,13 @@ type segment struct {
 	pinned   int64  // bytes of the records that are pinned, as they were counted last
 }
 
-// newSegment takes file over, and closes it if it fails.
-func newSegment(path string, file *os.File) (*segment, error) {
+// newSegment takes file over, and closes it if it fails. It is read under the guard.
+func newSegment(path string, file *os.File, reads *guard) (*segment, error) {
 	raw, err := file.SyscallConn()
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
-	return &segment{path: path, file: file, raw: raw}, nil
+	return &segment{path: path, file: file, raw: raw, reads: reads}, nil
 }
 
 // cost is what the segment takes of the disk when it has its table, in bytes.
@@ -100,7 +104,7 @@ func segmentPath(dir string, n uint64) string { return filepath.Join(dir, fmt.Sp
 // createSegment makes the file of a segment, which is as long as it may become and
 // takes nothing of the disk: XFS gives a file that grows as much again as it has,
 // and leaves it that while it is open.
-func createSegment(dir string, n uint64, size int64) (*segment, error) {
+func createSegment(dir string, n uint64, size int64, reads *guard) (*segment, error) {
 	path := segmentPath(dir, n)
 	file, err := os.OpenFile(path+".segment", os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
@@ -109,7 +113,7 @@ func createSegment(dir string, n uint64, size int64) (*segment, error) {
 	if err := file.Truncate(size); err != nil {
 		return nil, errors.Join(fmt.Errorf("start a cache segment: %w", err), os.Remove(path+".segment"), file.Close())
 	}
-	return newSegment(path, file)
+	return newSegment(path, file, reads)
 }
 
 func (s *segment) add(ref chunk.Ref, offset uint32) {
@@ -142,16 +146,14 @@ func blockSum(id chunk.ID, n int, data []byte) uint32 {
 	return crc32.Update(crc32.Checksum(salt[:], castagnoli), castagnoli, data)
 }
 
-// write writes one record. The header goes with it, so a record is either
-// found by a scan or not.
-func (s *segment) write(offset uint32, id chunk.ID, plain []byte) error {
-	buffer := buffers.Get().(*[]byte)
-	defer buffers.Put(buffer)
-	b := (*buffer)[:0]
+// appendRecord appends a chunk's record to b. It is written at once, with its header: so it
+// is either found by a scan or not.
+func appendRecord(b []byte, id chunk.ID, plain []byte) []byte {
+	start := len(b)
 	b = binary.LittleEndian.AppendUint32(b, recordMagic)
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(plain)))
 	b = append(b, id[:]...)
-	b = binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+	b = binary.LittleEndian.AppendUint32(b, crc32.Checksum(b[start:], castagnoli))
 	b = append(b, 0, 0, 0, 0)
 	for n := 0; len(plain) > 0; n++ {
 		data := plain[:min(blockSize, len(plain))]
@@ -159,8 +161,7 @@ func (s *segment) write(offset uint32, id chunk.ID, plain []byte) error {
 		b = binary.LittleEndian.AppendUint32(b, blockSum(id, n, data))
 		plain = plain[len(data):]
 	}
-	_, err := s.file.WriteAt(b, int64(offset))
-	return err
+	return b
 }
 
 // piece is how many blocks are read at a time, so that those who wait for a slow
@@ -171,21 +172,27 @@ const piece = 16
 var pieces = sync.Pool{New: func() any { return new([piece * blockStride]byte) }}
 
 // read reads dst from the chunk's offset from on, verifying the blocks that it
-// touches.
+// touches. If the disk does not answer, it returns errHangs, and nothing is written to dst
+// any more.
 func (s *segment) read(offset uint32, ref chunk.Ref, from int, dst []byte) error {
 	if from < 0 || from+len(dst) > int(ref.Length) {
 		return fmt.Errorf("read %d bytes at %d of a chunk of %d", len(dst), from, ref.Length)
 	}
 	buffer := pieces.Get().(*[piece * blockStride]byte)
-	defer pieces.Put(buffer)
 	for len(dst) > 0 {
 		first := from / blockSize
 		end := min(from+len(dst), (first+piece)*blockSize)
-		if err := s.readBlocks(buffer[:], offset, ref, from, dst[:end-from], len(dst)); err != nil {
+		err := s.readBlocks(buffer[:], offset, ref, from, dst[:end-from], len(dst))
+		if err == errHangs { // the buffer is the read's that was left behind
+			return err
+		}
+		if err != nil {
+			pieces.Put(buffer)
 			return err
 		}
 		dst, from = dst[end-from:], end
 	}
+	pieces.Put(buffer)
 	return nil
 }
 
@@ -212,7 +219,8 @@ func (s *segment) readBlocks(buffer []byte, offset uint32, ref chunk.Ref, from i
 	return nil
 }
 
-// readRecord reads a whole record into b, verifies it, and returns its chunk's ID.
+// readRecord reads a whole record into b, verifies it, and returns its chunk's ID. If it
+// returns errHangs, b is still written to.
 func (s *segment) readRecord(r record, b []byte) (id chunk.ID, err error) {
 	if err := s.readAt(b, int64(r.offset), len(b)); err != nil {
 		return id, err
@@ -248,21 +256,38 @@ func decodeHeader(b []byte) (id chunk.ID, length uint32, ok bool) {
 const neighbours = 128 << 10
 
 // readAt fills b, of wanted bytes that will be read there. Unlike the file's own
-// ReadAt it knows whether it had to wait for the disk.
+// ReadAt it knows whether it has to wait for the disk: only then it takes a goroutine. If it
+// returns errHangs, b is still written to.
 func (s *segment) readAt(b []byte, at int64, wanted int) (err error) {
 	n := 0
 	closed := s.raw.Control(func(fd uintptr) {
 		n, err = unix.Preadv2(int(fd), [][]byte{b}, at, unix.RWF_NOWAIT)
-		if err == nil && n == len(b) {
-			return
-		}
-		// Advice: without it, or on a file system that knows no RWF_NOWAIT, the
-		// read is a plain one.
-		_ = unix.Fadvise(int(fd), at, max(neighbours, int64(wanted)), unix.FADV_WILLNEED)
-		n, err = preadFull(int(fd), b, at)
 	})
 	switch {
 	case closed != nil: // the only way for it to fail
+		return os.ErrClosed
+	case err == nil && n == len(b):
+		return nil
+	}
+	return s.readDisk(b, at, wanted)
+}
+
+// readDisk is readAt of what is not in memory.
+func (s *segment) readDisk(b []byte, at int64, wanted int) error {
+	var n int
+	var err, closed error
+	hangs := s.reads.do(func() {
+		closed = s.raw.Control(func(fd uintptr) {
+			// Advice: without it, or on a file system that knows no RWF_NOWAIT, the
+			// read is a plain one.
+			_ = unix.Fadvise(int(fd), at, max(neighbours, int64(wanted)), unix.FADV_WILLNEED)
+			n, err = preadFull(int(fd), b, at)
+		})
+	}, &s.left)
+	switch {
+	case hangs != nil:
+		return hangs
+	case closed != nil:
 		return os.ErrClosed
 	case err == nil && n < len(b):
 		return io.ErrUnexpectedEOF

@@ -270,3 +270,47 @@ func TestBadSectors(t *testing.T) {
 	faulty.Fail(0, faultfs.Open)
 	run(t, "unmount", "--root", d.root, dir).good()
 }
+
+// A cache whose disk stops answering, for reads and then for writes: containers get their
+// bytes from the hub, and the node ends.
+func TestDiskHangsUnderAMount(t *testing.T) {
+	root := newRoot(t)
+	dir, disk := t.TempDir(), filepath.Join(root, "cache")
+	if err := os.MkdirAll(disk, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	hanging, err := faultfs.Mount(t.TempDir(), disk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = hanging.Close(disk) })
+	d := startNode(t, root, "--address", "", "--cache-size", "64MiB")
+	t.Cleanup(hanging.Release) // before the node is ended
+	run(t, "mount", "--root", d.root, "tools:1", dir).good()
+	shows(t, dir)
+	hanging.Hang("", faultfs.Read, faultfs.Write, faultfs.Open, faultfs.Unlink)
+	if err := site.DropCaches(); err != nil {
+		t.Fatal(err)
+	}
+	shows(t, dir)
+	if hanging.Hanging(faultfs.Read) == 0 {
+		t.Error("the bytes came when the disk had answered")
+	}
+	if s := status(t, d.root).Cache; s.Hung == 0 || s.Damaged+s.Unread > 0 {
+		t.Errorf("it does not show: %+v", s)
+	}
+	hanging.Release()
+	eventually(t, "the disk is asked again", func() bool {
+		s := status(t, d.root).Cache
+		return s.Off() == ""
+	})
+	hits := status(t, d.root).Cache.Hits
+	if err := site.DropCaches(); err != nil {
+		t.Fatal(err)
+	}
+	shows(t, dir)
+	if s := status(t, d.root).Cache; s.Hits == hits {
+		t.Errorf("nothing is read from it: %+v", s)
+	}
+	run(t, "unmount", "--root", d.root, dir).good()
+}

@@ -1,6 +1,6 @@
-// Package faultfs promises a directory whose disk fails when a test says so, and
+// Package faultfs promises a directory whose disk fails, or hangs, when a test says so, and
 // as it says: a FUSE file system that hands everything on to another directory, but
-// for the operations that are to fail. It is for faults that no real file system here
+// for the operations that are to fail, or to hang. It is for faults that no real file system here
 // can be made to have at a chosen moment.
 //
 // It needs root. The kernel caches no data of it, so each read and write of a
@@ -11,17 +11,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// Op is a kind of operation that can fail.
+// hangLimit is the longest that operations hang: nobody can kill a process that waits for
+// an answer of its own file system, so a test that is stuck has to be freed.
+const hangLimit = 2 * time.Minute
+
+// Op is a kind of operation that can fail, or hang.
 type Op string
 
-// What can fail.
+// What can fail, or hang.
 const (
 	Read   Op = "read"
 	Write  Op = "write"
@@ -36,6 +43,15 @@ type FS struct {
 	mu     sync.Mutex // guards what follows
 	errnos map[Op]syscall.Errno
 	failed map[Op]int
+	hang   *hang // or nil
+}
+
+// hang is what waits until released is closed.
+type hang struct {
+	suffix   string // of the files' names
+	ops      []Op
+	waiting  map[Op]int
+	released chan struct{}
 }
 
 // Mount mounts one on dir whose files are in backing.
@@ -69,8 +85,61 @@ func (f *FS) Failed(op Op) int {
 	return f.failed[op]
 }
 
-// Close unmounts it, also from under those who use it.
+// Hang has operations on files whose names end with suffix wait from now on, until Release
+// or Close, or for two minutes. It replaces what hung before, which goes on.
+func (f *FS) Hang(suffix string, ops ...Op) {
+	f.Release()
+	h := &hang{suffix: suffix, ops: ops, waiting: map[Op]int{}, released: make(chan struct{})}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.hang = h
+	time.AfterFunc(hangLimit, func() { f.release(h) })
+}
+
+// Release has everything go on.
+func (f *FS) Release() {
+	f.mu.Lock()
+	h := f.hang
+	f.mu.Unlock()
+	f.release(h)
+}
+
+func (f *FS) release(h *hang) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if h != nil && h == f.hang {
+		f.hang = nil
+		close(h.released)
+	}
+}
+
+// Hanging tells how many operations wait.
+func (f *FS) Hanging(op Op) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.hang == nil {
+		return 0
+	}
+	return f.hang.waiting[op]
+}
+
+// await returns when an operation on a file of that name may go on.
+func (f *FS) await(op Op, name string) {
+	f.mu.Lock()
+	h := f.hang
+	waits := h != nil && slices.Contains(h.ops, op) && strings.HasSuffix(name, h.suffix)
+	if waits {
+		h.waiting[op]++
+	}
+	f.mu.Unlock()
+	if waits {
+		<-h.released
+	}
+}
+
+// Close unmounts it, also from under those who use it. Nothing hangs any more.
 func (f *FS) Close(dir string) error {
+	f.Release()
 	err := syscall.Unmount(dir, syscall.MNT_DETACH)
 	if errors.Is(err, syscall.EINVAL) {
 		return nil
@@ -78,7 +147,9 @@ func (f *FS) Close(dir string) error {
 	return err
 }
 
-func (f *FS) errno(op Op) syscall.Errno {
+// before is what happens to an operation on a file before it is handed on.
+func (f *FS) before(op Op, name string) syscall.Errno {
+	f.await(op, name)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	errno := f.errnos[op]
@@ -107,21 +178,21 @@ var (
 )
 
 func (n *node) Read(ctx context.Context, h fs.FileHandle, dest []byte, off int64) (fuse.ReadResult, syscall.Errno) {
-	if errno := n.fs.errno(Read); errno != 0 {
+	if errno := n.fs.before(Read, n.Path(nil)); errno != 0 {
 		return nil, errno
 	}
 	return h.(fs.FileReader).Read(ctx, dest, off)
 }
 
 func (n *node) Write(ctx context.Context, h fs.FileHandle, data []byte, off int64) (uint32, syscall.Errno) {
-	if errno := n.fs.errno(Write); errno != 0 {
+	if errno := n.fs.before(Write, n.Path(nil)); errno != 0 {
 		return 0, errno
 	}
 	return h.(fs.FileWriter).Write(ctx, data, off)
 }
 
 func (n *node) Open(ctx context.Context, flags uint32) (fs.FileHandle, uint32, syscall.Errno) {
-	if errno := n.fs.errno(Open); errno != 0 {
+	if errno := n.fs.before(Open, n.Path(nil)); errno != 0 {
 		return nil, 0, errno
 	}
 	h, _, errno := n.LoopbackNode.Open(ctx, flags)
@@ -129,7 +200,7 @@ func (n *node) Open(ctx context.Context, flags uint32) (fs.FileHandle, uint32, s
 }
 
 func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out *fuse.EntryOut) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
-	if errno := n.fs.errno(Open); errno != 0 {
+	if errno := n.fs.before(Open, name); errno != 0 {
 		return nil, nil, 0, errno
 	}
 	inode, h, _, errno := n.LoopbackNode.Create(ctx, name, flags, mode, out)
@@ -137,7 +208,7 @@ func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out 
 }
 
 func (n *node) Unlink(ctx context.Context, name string) syscall.Errno {
-	if errno := n.fs.errno(Unlink); errno != 0 {
+	if errno := n.fs.before(Unlink, name); errno != 0 {
 		return errno
 	}
 	return n.LoopbackNode.Unlink(ctx, name)

@@ -1,0 +1,62 @@
+package disk
+
+import "slices"
+
+// place says where a chunk lies.
+type place struct {
+	segment *segment
+	offset  uint32 // of its record, in bytes
+}
+
+// index says where each chunk lies. It names segments by numbers: without pointers it is
+// smaller, and the garbage collector does not walk through it. The cache's mu guards
+// it.
+type index struct {
+	spots    map[key]spot
+	segments []*segment // by slot; nil: the slot is free
+}
+
+// spot is a place as the index holds it.
+type spot struct{ slot, offset uint32 }
+
+// indexOf returns an index with room for so many chunks.
+func indexOf(chunks int64) index { return index{spots: make(map[key]spot, chunks)} }
+
+// include lets places lie in the segment, until exclude.
+func (x *index) include(s *segment) {
+	free := slices.Index(x.segments, nil)
+	if free < 0 {
+		free = len(x.segments)
+		x.segments = append(x.segments, nil)
+	}
+	x.segments[free], s.slot = s, uint32(free)
+}
+
+// exclude ends include. No chunk lies in the segment any more.
+func (x *index) exclude(s *segment) { x.segments[s.slot] = nil }
+
+// at returns where a chunk lies, if it is known.
+func (x *index) at(k key) (p place, ok bool) {
+	at, ok := x.spots[k]
+	if ok {
+		p = place{x.segments[at.slot], at.offset}
+	}
+	return p, ok
+}
+
+func (x *index) has(k key) bool {
+	_, ok := x.spots[k]
+	return ok
+}
+
+// lies tells whether a chunk lies there.
+func (x *index) lies(k key, p place) bool {
+	at, ok := x.spots[k]
+	return ok && at.offset == p.offset && x.segments[at.slot] == p.segment
+}
+
+func (x *index) set(k key, p place) { x.spots[k] = spot{p.segment.slot, p.offset} }
+
+func (x *index) remove(k key) { delete(x.spots, k) }
+
+func (x *index) len() int64 { return int64(len(x.spots)) }

@@ -1,0 +1,247 @@
+package disk
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/metrics"
+	"testing"
+	"time"
+
+	"lighter/format/chunk"
+)
+
+// leftBy returns a directory in which a former process has left chunks of 40,000 bytes, in
+// several segments.
+func leftBy(t *testing.T) (dir string, chunks int) {
+	t.Helper()
+	dir, chunks = t.TempDir(), 150
+	c := openSmall(t, dir, Limits{Size: 16 << 20}, 1<<20)
+	for i := range chunks {
+		c.Put(data(i, 40_000))
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return dir, chunks
+}
+
+// Chunks that are not loaded yet are missing, and what arrives is stored. What arrives and
+// was there counts once.
+func TestCacheIsUsedWhileItLoads(t *testing.T) {
+	dir, chunks := leftBy(t)
+	c := newCache(dir, Limits{Size: 16 << 20}, 1<<20, quiet)
+	if err := c.open(); err != nil {
+		t.Fatal(err)
+	}
+	on := diskUse(t, dir)
+	if s := c.Stats(); s.Chunks != 0 || s.Loading == 0 || s.Used < s.Loading || s.Used > on || on > s.Used+around {
+		t.Errorf("%d bytes on disk, %+v", on, s)
+	}
+	if err := c.Short(); err == nil {
+		t.Error("what nobody waits for would be fetched, and it may be here")
+	}
+	for _, i := range []int{0, chunks - 1, chunks} { // of the first and the last segment, and another
+		ref, plain := data(i, 40_000)
+		if c.Has(ref.ID) || has(t, c, ref, plain) {
+			t.Errorf("chunk %d is here, and nothing was loaded", i)
+		}
+		c.Put(ref, plain)
+		if !has(t, c, ref, plain) {
+			t.Errorf("chunk %d was not stored", i)
+		}
+	}
+	c.start(c.takeOver)
+	t.Cleanup(func() { c.Close() })
+	<-c.loaded
+	if s := c.Stats(); s.Chunks != int64(chunks)+1 || s.Loading != 0 || s.Damaged+s.Failed > 0 {
+		t.Errorf("loaded: %+v", s)
+	}
+	if n := countRange(t, c, 0, chunks+1, 40_000); n != chunks+1 {
+		t.Errorf("%d of %d chunks are here", n, chunks+1)
+	}
+	live := 0
+	for _, s := range c.all() {
+		live += s.live
+	}
+	if live != chunks+1 {
+		t.Errorf("segments count %d chunks that are used, there are %d", live, chunks+1)
+	}
+	if err := c.Short(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Nothing is evicted before all is known, and the limit holds.
+func TestFullCacheWhileItLoads(t *testing.T) {
+	const limit, segment = 4 << 20, 64 << 10
+	dir := t.TempDir()
+	c := openSmall(t, dir, Limits{Size: limit}, segment)
+	for i := range 200 {
+		c.Put(data(i, 20_000))
+	}
+	eventually(t, "there is room for what comes next", func() bool {
+		c.mu.RLock()
+		defer c.mu.RUnlock()
+		return !c.isTight(1)
+	})
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c = newCache(dir, Limits{Size: limit}, segment, quiet)
+	if err := c.open(); err != nil {
+		t.Fatal(err)
+	}
+	before := c.Stats().Loading
+	for i := range 200 {
+		c.Put(data(1000+i, 20_000))
+	}
+	s, on := c.Stats(), diskUse(t, dir)
+	if s.Chunks == 0 || s.Failed > 0 || s.Evicted > 0 || s.Loading != before || !s.OffUntil.IsZero() || on > limit {
+		t.Errorf("%d bytes on disk, %+v", on, s)
+	}
+	c.start(c.takeOver)
+	t.Cleanup(func() { c.Close() })
+	<-c.loaded
+	c.Put(data(2000, 20_000))
+	if ref, plain := data(2000, 20_000); !has(t, c, ref, plain) {
+		t.Error("a full cache takes nothing when it is loaded")
+	}
+}
+
+// A cache that is closed while it loads loses nothing, and keeps the order in which its
+// segments were used.
+func TestCloseWhileLoading(t *testing.T) {
+	dir, chunks := leftBy(t)
+	c := newCache(dir, Limits{Size: 16 << 20}, 1<<20, quiet)
+	if err := c.open(); err != nil {
+		t.Fatal(err)
+	}
+	oldest := c.left[0].path
+	ended, stop := context.WithCancel(t.Context())
+	stop()
+	for range 2 {
+		c.loadNext(t.Context(), &bytes.Buffer{})
+	}
+	c.start(func(context.Context) { c.load(ended) })
+	if n := len(c.left); n == 0 {
+		t.Fatal("it is loaded")
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c = openSmall(t, dir, Limits{Size: 16 << 20}, 1<<20)
+	if got := c.byAge()[0].path; got != oldest {
+		t.Errorf("segment %s was used least recently, not %s", got, oldest)
+	}
+	if n := countRange(t, c, 0, chunks, 40_000); n != chunks {
+		t.Errorf("%d of %d chunks are here", n, chunks)
+	}
+}
+
+// BenchmarkOpen opens caches of many chunks of 64 KiB, whose tables are in the page
+// cache and whose segments have no bytes. B/chunk is the memory in use when all chunks are
+// known, peak-B/chunk the most until then, with what was not collected yet.
+func BenchmarkOpen(b *testing.B) {
+	for _, chunks := range []int{1 << 20, 4 << 20, 16 << 20} {
+		b.Run(fmt.Sprintf("chunks=%d", chunks), func(b *testing.B) {
+			dir := b.TempDir()
+			limits := Limits{Size: 2 * int64(chunks) * (64 << 10)}
+			makeSegments(b, dir, chunks)
+			var opened, known, peak, after time.Duration
+			for b.Loop() {
+				before := collected()
+				most := watchHeap(b)
+				begun := time.Now()
+				c, err := Open(dir, limits, quiet)
+				if err != nil {
+					b.Fatal(err)
+				}
+				opened = time.Since(begun)
+				<-c.loaded
+				known = time.Since(begun)
+				peak = time.Duration(most() - before)
+				after = time.Duration(collected() - before)
+				if n := c.Stats().Chunks; n != int64(chunks) {
+					b.Fatalf("%d of %d chunks are known", n, chunks)
+				}
+				if err := c.Close(); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(opened.Microseconds()), "open-µs")
+			b.ReportMetric(known.Seconds(), "known-s")
+			b.ReportMetric(float64(peak)/float64(chunks), "peak-B/chunk")
+			b.ReportMetric(float64(after)/float64(chunks), "B/chunk")
+		})
+	}
+}
+
+// makeSegments makes segments of 2 GiB that are full of chunks, as their tables say.
+func makeSegments(b *testing.B, dir string, chunks int) {
+	const length = 64 << 10
+	var id [chunk.Size]byte
+	for n := uint64(0); chunks > 0; n++ {
+		s := &segment{path: segmentPath(dir, n)}
+		for ; chunks > 0 && s.size+recordSize(length) < 1<<31; chunks-- {
+			binary.LittleEndian.PutUint64(id[:], uint64(chunks)*0x9e3779b97f4a7c15)
+			s.add(chunk.Ref{ID: id, Length: length}, uint32(s.size))
+			s.size += recordSize(length)
+		}
+		err := os.WriteFile(s.path+".segment", nil, 0o600)
+		if err := errors.Join(err, os.Truncate(s.path+".segment", s.size), s.writeTable(s.records, s.ids)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	tables, err := filepath.Glob(filepath.Join(dir, "*.table"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, table := range tables {
+		if _, err := os.ReadFile(table); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// heap returns the bytes of the heap's objects, garbage included.
+func heap() int64 {
+	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+	metrics.Read(sample)
+	return int64(sample[0].Value.Uint64())
+}
+
+func collected() int64 {
+	runtime.GC()
+	runtime.GC()
+	return heap()
+}
+
+// watchHeap looks at the heap until the function that it returns is called, which returns
+// the most that it saw.
+func watchHeap(b *testing.B) (most func() int64) {
+	stop, result := make(chan struct{}), make(chan int64)
+	go func() {
+		most := int64(0)
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for {
+			most = max(most, heap())
+			select {
+			case <-tick.C:
+			case <-stop:
+				result <- most
+				return
+			}
+		}
+	}()
+	return func() int64 {
+		close(stop)
+		return <-result
+	}
+}

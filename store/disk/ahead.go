@@ -45,7 +45,8 @@ func (s *segment) expect(offset uint32, size int64) {
 	_ = s.raw.Control(func(fd uintptr) { _ = unix.Fadvise(int(fd), int64(offset), size, unix.FADV_WILLNEED) })
 }
 
-// await waits for the record's end, and returns errHangs or nothing. What else goes wrong is for who reads it.
+// await waits for the record's end, and returns errHangs or nothing. Other errors are for the
+// readers.
 func (s *segment) await(offset uint32, size int64) error {
 	return s.reads.do(func() {
 		_ = s.raw.Control(func(fd uintptr) { _, _ = preadFull(int(fd), make([]byte, 1), int64(offset)+size-1) })

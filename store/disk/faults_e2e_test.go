@@ -400,28 +400,35 @@ func TestCloseOfADiskThatHangs(t *testing.T) {
 		}
 	})
 	disk.Release()
-	eventually(t, "it is closed", func() bool {
-		again, err := openSized(c.dir, c.limits, c.segmentSize, quiet)
-		if err == nil {
-			<-again.loaded
-			if n := countRange(t, again, 0, 60, faultLength); n != 60 {
-				t.Errorf("%d of 60 chunks are here", n)
-			}
-			err = again.Close()
-		}
-		return err == nil
-	})
-	disk.Hang(".table", faultfs.Open)
-	loads, err := openSized(c.dir, c.limits, c.segmentSize, quiet)
-	if err != nil {
+	var again *Cache
+	reopen := func() (err error) {
+		again, err = openSized(c.dir, c.limits, c.segmentSize, quiet)
+		return err
+	}
+	eventually(t, "it is closed", func() bool { return reopen() == nil })
+	<-again.loaded
+	if n := countRange(t, again, 0, 60, faultLength); n != 60 {
+		t.Errorf("%d of 60 chunks are here", n)
+	}
+	if err := again.Close(); err != nil {
 		t.Fatal(err)
 	}
+	disk.Hang(".table", faultfs.Open)
+	if err := reopen(); err != nil {
+		t.Fatal(err)
+	}
+	loads := again
 	eventually(t, "a table is read", func() bool { return disk.Hanging(faultfs.Open) == 1 })
 	soon(t, disk, "close", func() {
 		if err := loads.Close(); !errors.Is(err, errHangs) {
 			t.Errorf("closed: %v", err)
 		}
 	})
+	disk.Release()
+	eventually(t, "it is closed", func() bool { return reopen() == nil })
+	if err := again.Close(); err != nil {
+		t.Error(err)
+	}
 }
 
 // A disk that answers nothing costs a scrub's chunks no more than it does readers'.

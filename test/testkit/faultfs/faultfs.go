@@ -137,10 +137,12 @@ func (f *FS) await(op Op, name string) {
 	}
 }
 
-// Close unmounts it, also from under those who use it. Nothing hangs any more.
+// Close unmounts it, also from under those who use it. Nothing hangs any more: whatever
+// they ask of it fails at once, or a process that ends while it waits for an answer of its own
+// would never end.
 func (f *FS) Close(dir string) error {
 	f.Release()
-	err := syscall.Unmount(dir, syscall.MNT_DETACH)
+	err := syscall.Unmount(dir, syscall.MNT_FORCE|syscall.MNT_DETACH)
 	if errors.Is(err, syscall.EINVAL) {
 		return nil
 	}

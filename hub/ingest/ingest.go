@@ -40,6 +40,7 @@ import (
 // Config says how images are taken in.
 type Config struct {
 	Platforms []string // os/arch of the images that are taken in without being asked for
+	Sources   []string // registries, HOST or HOST:PORT, that may have other addresses than public ones
 	Limits    tree.Limits
 	Scratch   string               // directory on the file system of the objects; emptied at the start
 	Keys      []ed25519.PrivateKey // each signs; at least one

@@ -100,6 +100,9 @@ func (s *Server) exportTraces(w http.ResponseWriter, req *http.Request) error {
 }
 
 func (s *Server) importTraces(w http.ResponseWriter, req *http.Request) error {
+	if err := wantJSON(req); err != nil { // clients say so of text, too
+		return err
+	}
 	image, err := s.one(req)
 	if err != nil {
 		return err

@@ -53,6 +53,8 @@ type Config struct {
 type Limits struct {
 	LayerBytes int64 `toml:"layer_bytes" comment:"Decompressed bytes of one layer."`
 	Entries    int64 `toml:"entries" comment:"Files, directories and links of all layers of an image."`
+
+	ImageMinutes int64 `toml:"image_minutes" comment:"Minutes that the hub may take to copy an image from another registry, and then to take it in: one is taken in at a time."`
 }
 
 // DefaultConfig returns the configuration that is used where nothing else is
@@ -67,7 +69,7 @@ func DefaultConfig() Config {
 		Platforms: []string{"linux/" + runtime.GOARCH},
 		LogLevel:  "info",
 		LogFormat: "text",
-		Limits:    Limits{LayerBytes: 64 << 30, Entries: 4_000_000},
+		Limits:    Limits{LayerBytes: 64 << 30, Entries: 4_000_000, ImageMinutes: 240},
 	}
 }
 
@@ -83,7 +85,7 @@ func (c *Config) Check() error {
 		return errors.New("tls_cert and tls_key belong together: set both or none")
 	case c.TLSCert == "" && !c.PlainHTTP && !wire.IsLoopback(host):
 		return fmt.Errorf("listen %s is no loopback address: set tls_cert and tls_key, or plain_http if the network is to be trusted", c.Listen)
-	case c.Limits.LayerBytes <= 0 || c.Limits.Entries <= 0:
+	case c.Limits.LayerBytes <= 0 || c.Limits.Entries <= 0 || c.Limits.ImageMinutes <= 0:
 		return errors.New("limits have to be above zero")
 	case c.StartupBytes < 0:
 		return errors.New("startup_bytes is below zero")

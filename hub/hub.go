@@ -38,6 +38,10 @@ const (
 	readHeaderTimeout = 10 * time.Second
 	idleTimeout       = 2 * time.Minute
 	maxHeader         = 64 << 10
+	// maxConnections bounds the connections that are open at a time, of some 20 KB each:
+	// a node has 512 at most, and mostly far fewer. Others wait until the kernel's queue
+	// is full.
+	maxConnections = 16_384
 	// shutdownTimeout is how long requests under way may take to end.
 	shutdownTimeout = 5 * time.Second
 )
@@ -58,6 +62,8 @@ type Hub struct {
 	access   *access
 	view     *view
 	trials   *trials // nil: images are not started
+
+	maxConnections int // as the constant says, but in tests
 }
 
 // memoryTarget is what the garbage collector keeps the process to, in bytes, as
@@ -95,7 +101,7 @@ func Open(ctx context.Context, c Config, log *slog.Logger) (*Hub, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Hub{config: c, log: log, secure: secure, access: access}
+	h := &Hub{config: c, log: log, secure: secure, access: access, maxConnections: maxConnections}
 	if err := h.open(ctx); err != nil {
 		return nil, errors.Join(err, h.Close())
 	}
@@ -142,8 +148,9 @@ func (h *Hub) open(ctx context.Context) (err error) {
 		return err
 	}
 	if h.ingest, err = ingest.New(ingest.Config{Platforms: c.Platforms, Scratch: scratch, Keys: h.keys, Log: h.log,
-		Sources: c.Sources, Limits: tree.Limits{Entries: c.Limits.Entries, Bytes: c.Limits.LayerBytes},
-		Ready: h.imageIsReady}, h.catalog, h.objects, h.registry); err != nil {
+		Sources: c.Sources, ImageTime: time.Duration(c.Limits.ImageMinutes) * time.Minute,
+		Limits: tree.Limits{Entries: c.Limits.Entries, Bytes: c.Limits.LayerBytes},
+		Ready:  h.imageIsReady}, h.catalog, h.objects, h.registry); err != nil {
 		return err
 	}
 	h.starts = starts.New(h.catalog, h.objects, h.ingest, c.StartupBytes, h.log)
@@ -249,8 +256,10 @@ func (h *Hub) Serve(ctx context.Context, listener net.Listener) error {
 // answer has the group answer on a listener until ctx ends.
 func (h *Hub) answer(ctx context.Context, group *errgroup.Group, listener net.Listener, handler http.Handler) {
 	server := h.server(handler)
+	isUnix := listener.Addr().Network() == "unix"
+	listener = newConnections(server, listener, h.maxConnections)
 	group.Go(func() error {
-		if h.secure != nil && listener.Addr().Network() != "unix" {
+		if h.secure != nil && !isUnix {
 			return server.ServeTLS(listener, "", "")
 		}
 		return server.Serve(listener)

@@ -117,7 +117,7 @@ func TestConfigIsAFileToStartFrom(t *testing.T) {
 
 // Every key of a configuration has its flag, but those that are named here.
 func TestKeysHaveFlags(t *testing.T) {
-	others := map[string]string{"hubs": "hub", "hub_keys": "hub-key", "bucket": "", "platforms": "", "proxies": "", "names": "", "sources": "source", "limits": "", "layer_bytes": "", "entries": ""}
+	others := map[string]string{"hubs": "hub", "hub_keys": "hub-key", "bucket": "", "platforms": "", "proxies": "", "names": "", "sources": "source", "limits": "", "layer_bytes": "", "entries": "", "image_minutes": ""}
 	for _, name := range []string{"node", "hub"} {
 		cmd, _, err := rootCommand().Find([]string{name})
 		if err != nil {

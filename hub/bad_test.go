@@ -80,7 +80,7 @@ func manyFiles(n int) []tarball.Item {
 	return items
 }
 
-func small(c *Config) { c.Limits = Limits{LayerBytes: 1 << 20, Entries: 1000} }
+func small(c *Config) { c.Limits.LayerBytes, c.Limits.Entries = 1<<20, 1000 }
 
 // What cannot be taken in fails with a reason, and leaves nothing behind.
 func TestBadImagesFailAndLeaveNothing(t *testing.T) {

@@ -22,8 +22,15 @@ type Config struct {
 	Root   string `toml:"root" comment:"Directory for everything that the hub keeps."`
 	Listen string `toml:"listen" comment:"Address to listen on, HOST:PORT."`
 
-	AdminListen string   `toml:"admin_listen" comment:"Where alone images are added, pushed, removed and verified, and traces imported and removed: HOST:PORT, or unix:/PATH, which is of the hub's user alone (lighter --hub unix:/PATH). What is answered at listen is answered there too. Empty: all of it at listen."`
-	Proxies     []string `toml:"proxies" comment:"Addresses or networks of the proxies before the hub whose X-Forwarded-For is believed, to tell from whom a trace comes: 10.0.0.1, 10.1.0.0/16."`
+	AdminListen string `toml:"admin_listen" comment:"Where alone images are added, pushed, removed and verified, and traces imported and removed: HOST:PORT, or unix:/PATH, which is of the hub's user alone (lighter --hub unix:/PATH). What is answered at listen is answered there too. Empty: all of it at listen."`
+
+	AdminTokenFile string   `toml:"admin_token_file" comment:"File with one line, the token that is asked for before images and traces are added, pushed, removed or verified (lighter --token-file, or the password of a registry's client), but for a Unix socket. Nobody but the hub's user and group may read it. It is read at the start."`
+	Open           bool     `toml:"open" comment:"Everybody who reaches the hub may change what it has, though others than this machine reach it and there is no token."`
+	Names          []string `toml:"names" comment:"Host names under which the hub is reached by those who change something without TLS and token. Its addresses and localhost need not be named: a web page can give its own name to them, but not theirs to itself."`
+
+	Sources []string `toml:"sources" comment:"Registries that images are added from though their addresses are not public ones: HOST or HOST:PORT, as in docker://HOST:PORT/REPO:TAG. Whoever adds images can have the hub connect to them, on any port if there is none."`
+
+	Proxies []string `toml:"proxies" comment:"Addresses or networks of the proxies before the hub whose X-Forwarded-For is believed, to tell from whom a trace comes: 10.0.0.1, 10.1.0.0/16."`
 
 	TLSCert   string `toml:"tls_cert" comment:"Certificate chain (PEM); with it the hub speaks HTTPS."`
 	TLSKey    string `toml:"tls_key" comment:"Key of the certificate (PEM)."`
@@ -46,6 +53,8 @@ type Config struct {
 type Limits struct {
 	LayerBytes int64 `toml:"layer_bytes" comment:"Decompressed bytes of one layer."`
 	Entries    int64 `toml:"entries" comment:"Files, directories and links of all layers of an image."`
+
+	ImageMinutes int64 `toml:"image_minutes" comment:"Minutes that the hub may take to copy an image from another registry, and then to take it in: one is taken in at a time."`
 }
 
 // DefaultConfig returns the configuration that is used where nothing else is
@@ -55,10 +64,12 @@ func DefaultConfig() Config {
 		Root:      "/var/lib/lighter-hub",
 		Listen:    "127.0.0.1:7070",
 		Proxies:   []string{},
+		Names:     []string{},
+		Sources:   []string{},
 		Platforms: []string{"linux/" + runtime.GOARCH},
 		LogLevel:  "info",
 		LogFormat: "text",
-		Limits:    Limits{LayerBytes: 64 << 30, Entries: 4_000_000},
+		Limits:    Limits{LayerBytes: 64 << 30, Entries: 4_000_000, ImageMinutes: 240},
 	}
 }
 
@@ -74,7 +85,7 @@ func (c *Config) Check() error {
 		return errors.New("tls_cert and tls_key belong together: set both or none")
 	case c.TLSCert == "" && !c.PlainHTTP && !wire.IsLoopback(host):
 		return fmt.Errorf("listen %s is no loopback address: set tls_cert and tls_key, or plain_http if the network is to be trusted", c.Listen)
-	case c.Limits.LayerBytes <= 0 || c.Limits.Entries <= 0:
+	case c.Limits.LayerBytes <= 0 || c.Limits.Entries <= 0 || c.Limits.ImageMinutes <= 0:
 		return errors.New("limits have to be above zero")
 	case c.StartupBytes < 0:
 		return errors.New("startup_bytes is below zero")
@@ -87,7 +98,29 @@ func (c *Config) Check() error {
 	if _, err := c.proxies(); err != nil {
 		return err
 	}
-	return c.checkAdmin()
+	if i := slices.IndexFunc(c.Sources, func(s string) bool { return s == "" || strings.Contains(s, "/") }); i >= 0 {
+		return fmt.Errorf("sources: %q is no registry: want HOST or HOST:PORT", c.Sources[i])
+	}
+	if err := c.checkAdmin(); err != nil {
+		return err
+	}
+	return c.checkWriters()
+}
+
+// checkWriters refuses an address where whoever reaches it could change what the hub
+// has.
+func (c *Config) checkWriters() error {
+	at := c.Listen
+	if c.AdminListen != "" {
+		at = c.AdminListen
+	}
+	if strings.HasPrefix(at, unixPrefix) || c.AdminTokenFile != "" || c.Open {
+		return nil
+	}
+	if host, _, err := net.SplitHostPort(at); err == nil && wire.IsLoopback(host) {
+		return nil
+	}
+	return fmt.Errorf("whoever reaches %s could change what the hub has: set admin_token_file, or admin_listen to unix:/PATH or a loopback address, or open if everybody may", at)
 }
 
 // unixPrefix begins an admin_listen that is a Unix socket.

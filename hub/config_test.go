@@ -80,6 +80,7 @@ func TestConfigIsChecked(t *testing.T) {
 		"an absolute path":        func(c *Config) { c.AdminListen = "unix:x" },
 		"neither an address":      func(c *Config) { c.Proxies = []string{"10.0.0.0/8", "x"} },
 		"startup_bytes is below":  func(c *Config) { c.StartupBytes = -1 },
+		"is no registry":          func(c *Config) { c.Sources = []string{"https://registry.example.org"} },
 		"want OS/ARCH":            func(c *Config) { c.Platforms = []string{"amd64"} },
 		"such as file":            func(c *Config) { c.Bucket = "/srv" },
 	} {
@@ -91,7 +92,7 @@ func TestConfigIsChecked(t *testing.T) {
 		}
 	}
 	open := DefaultConfig()
-	open.Listen, open.PlainHTTP = "0.0.0.0:7070", true
+	open.Listen, open.PlainHTTP, open.Open = "0.0.0.0:7070", true, true
 	if err := open.Check(); err != nil {
 		t.Errorf("plain HTTP that was allowed: %v", err)
 	}

@@ -53,16 +53,21 @@ func hubConfig(t *testing.T) Config {
 	c.Root = t.TempDir()
 	c.Listen = "127.0.0.1:0"
 	c.Platforms = []string{"linux/amd64"}
+	c.Sources = []string{"127.0.0.1", "localhost"}
 	return c
 }
 
 func openHub(t *testing.T, c Config) *Hub {
 	t.Helper()
-	h, err := Open(t.Context(), c, slog.New(slog.NewTextHandler(logWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	h, err := Open(t.Context(), c, logOf(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return h
+}
+
+func logOf(t *testing.T) *slog.Logger {
+	return slog.New(slog.NewTextHandler(logWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
 // logWriter makes the hub's log part of a failed test's.
@@ -117,6 +122,7 @@ func (h *testHub) do(method, path string, body []byte, header ...string) (int, [
 	if err != nil {
 		h.t.Fatal(err)
 	}
+	req.Header.Set("Content-Type", "application/json") // as clients do
 	for i := 0; i < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}

@@ -4,8 +4,9 @@
 // directory, the signing key, the HTTP server and the order of starting and
 // ending.
 //
-// It refuses to run twice in one directory, and to speak plain HTTP on an
-// address that others can reach unless it is told to.
+// It refuses to run twice in one directory, and to speak plain HTTP, or to let
+// everybody change what it has, on an address that others can reach unless it is
+// told to.
 package hub
 
 import (
@@ -19,6 +20,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -36,6 +38,10 @@ const (
 	readHeaderTimeout = 10 * time.Second
 	idleTimeout       = 2 * time.Minute
 	maxHeader         = 64 << 10
+	// maxConnections bounds the connections that are open at a time, of some 20 KB each:
+	// a node has 512 at most, and mostly far fewer. Others wait until the kernel's queue
+	// is full.
+	maxConnections = 16_384
 	// shutdownTimeout is how long requests under way may take to end.
 	shutdownTimeout = 5 * time.Second
 )
@@ -53,8 +59,11 @@ type Hub struct {
 	starts   *starts.Service
 	keys     signingKeys
 	proxies  []netip.Prefix
+	access   *access
 	view     *view
 	trials   *trials // nil: images are not started
+
+	maxConnections int // as the constant says, but in tests
 }
 
 // memoryTarget is what the garbage collector keeps the process to, in bytes, as
@@ -88,7 +97,11 @@ func Open(ctx context.Context, c Config, log *slog.Logger) (*Hub, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Hub{config: c, log: log, secure: secure}
+	access, err := newAccess(&c)
+	if err != nil {
+		return nil, err
+	}
+	h := &Hub{config: c, log: log, secure: secure, access: access, maxConnections: maxConnections}
 	if err := h.open(ctx); err != nil {
 		return nil, errors.Join(err, h.Close())
 	}
@@ -135,6 +148,7 @@ func (h *Hub) open(ctx context.Context) (err error) {
 		return err
 	}
 	if h.ingest, err = ingest.New(ingest.Config{Platforms: c.Platforms, Scratch: scratch, Keys: h.keys, Log: h.log,
+		Sources: c.Sources, ImageTime: time.Duration(c.Limits.ImageMinutes) * time.Minute,
 		Limits: tree.Limits{Entries: c.Limits.Entries, Bytes: c.Limits.LayerBytes},
 		Ready:  h.imageIsReady}, h.catalog, h.objects, h.registry); err != nil {
 		return err
@@ -179,13 +193,21 @@ func (h *Hub) handler() http.Handler {
 	return mux
 }
 
-// public answers what everybody may ask for: all, unless there is another address for
-// what changes something.
+// public answers what everybody may ask for; what changes something there too, of those
+// who may, unless there is another address for it.
 func (h *Hub) public(all http.Handler) http.Handler {
 	if h.config.AdminListen != "" {
-		all = unchanging(all)
+		return h.watched(h.access.unchanging(all))
 	}
-	return h.watched(all)
+	return h.watched(h.access.authorized(all))
+}
+
+// admin answers where admin_listen says. Whoever reaches a Unix socket is one who may.
+func (h *Hub) admin(all http.Handler) http.Handler {
+	if strings.HasPrefix(h.config.AdminListen, unixPrefix) {
+		return h.watched(all)
+	}
+	return h.watched(h.access.tokenOnly(all))
 }
 
 // watched counts and logs requests, and ends those that stall.
@@ -210,16 +232,19 @@ func (h *Hub) Serve(ctx context.Context, listener net.Listener) error {
 	}
 	all := h.handler()
 	h.log.Info("hub starts", "root", h.config.Root, "address", listener.Addr(), "admin", h.config.AdminListen, "keys", h.keys.text())
+	if h.config.Open {
+		h.log.Warn("everybody who reaches the hub may change what it has", "address", listener.Addr())
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return h.ingest.Run(ctx) })
 	group.Go(func() error { return h.catalog.KeepSizes(ctx) })
 	group.Go(func() error { return h.starts.Run(ctx) })
 	if h.trials != nil {
-		group.Go(func() error { return h.trials.run(ctx, h.public(all)) })
+		group.Go(func() error { return h.trials.run(ctx, h.watched(h.access.unchanging(all))) })
 	}
 	h.answer(ctx, group, listener, h.public(all))
 	if admin != nil {
-		h.answer(ctx, group, admin, h.watched(all))
+		h.answer(ctx, group, admin, h.admin(all))
 	}
 	err = group.Wait()
 	if errors.Is(err, http.ErrServerClosed) || errors.Is(err, context.Canceled) {
@@ -231,8 +256,10 @@ func (h *Hub) Serve(ctx context.Context, listener net.Listener) error {
 // answer has the group answer on a listener until ctx ends.
 func (h *Hub) answer(ctx context.Context, group *errgroup.Group, listener net.Listener, handler http.Handler) {
 	server := h.server(handler)
+	isUnix := listener.Addr().Network() == "unix"
+	listener = newConnections(server, listener, h.maxConnections)
 	group.Go(func() error {
-		if h.secure != nil && listener.Addr().Network() != "unix" {
+		if h.secure != nil && !isUnix {
 			return server.ServeTLS(listener, "", "")
 		}
 		return server.Serve(listener)

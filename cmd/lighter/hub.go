@@ -22,9 +22,16 @@ splits them into chunks, and serves their indexes and units to nodes.
 Everything is kept below the root directory. The hub signs what it says with a key
 that it makes at its first start; it prints the public key, for nodes to pin.
 
+Whoever reaches a hub can read all of it. Where others than this machine reach it, it
+has to be said who may add and remove images: --admin-listen, --admin-token-file or
+--open. It fetches images from public addresses, and from registries named by --source.
+
 Flags go before the configuration file, the file before the defaults.`,
 		Example: `  lighter hub --root /srv/lighter
-  lighter hub --root /srv/lighter --listen 0.0.0.0:443 --tls-cert hub.crt --tls-key hub.key
+  lighter hub --root /srv/lighter --listen 0.0.0.0:443 --tls-cert hub.crt --tls-key hub.key \
+    --admin-listen unix:/run/lighter-hub/admin.sock
+  lighter hub --root /srv/lighter --listen 0.0.0.0:443 --tls-cert hub.crt --tls-key hub.key \
+    --admin-token-file /etc/lighter/token
   lighter hub --config /etc/lighter/hub.toml`,
 		Args: exactArgs(),
 	}
@@ -52,13 +59,16 @@ Flags go before the configuration file, the file before the defaults.`,
 }
 
 // hubServerFlags are the flags of a hub, whose defaults are in config. Where objects
-// lie, platforms, proxies and limits are for the file.
+// lie, platforms, proxies, names and limits are for the file.
 func hubServerFlags(cmd *cobra.Command, config *hub.Config, file *string) {
 	f := cmd.Flags()
 	f.StringVar(file, "config", "", "the configuration `FILE` (see: lighter config hub)")
 	f.StringVar(&config.Root, "root", config.Root, "where the hub keeps everything (`DIR`)")
 	f.StringVar(&config.Listen, "listen", config.Listen, "the `ADDRESS` to listen on")
 	f.StringVar(&config.AdminListen, "admin-listen", config.AdminListen, "the only `ADDRESS` where images and traces are added and removed (HOST:PORT or unix:/PATH; empty: --listen)")
+	f.StringVar(&config.AdminTokenFile, "admin-token-file", config.AdminTokenFile, "the `FILE` with the token that adding and removing images and traces needs")
+	f.BoolVar(&config.Open, "open", config.Open, "let everybody who reaches the hub add and remove images and traces")
+	f.StringSliceVar(&config.Sources, "source", config.Sources, "a registry (`HOST[:PORT]`) that images may be added from though its address is not a public one; may be repeated")
 	f.StringVar(&config.TLSCert, "tls-cert", config.TLSCert, "the certificate (PEM `FILE`) to serve HTTPS with")
 	f.StringVar(&config.TLSKey, "tls-key", config.TLSKey, "its private key (PEM `FILE`)")
 	f.BoolVar(&config.PlainHTTP, "plain-http", config.PlainHTTP, "serve plain HTTP on an address that is not loopback")

@@ -78,7 +78,7 @@ func TestWrongArguments(t *testing.T) {
 		{"node", "--cache-size", "1MB"}, {"node", "--log-level", "loud"}, {"node", "--log-format", "xml"}, {"node", "--http-address", "9470"}, {"node", "--http-address", "127.0.0.1:99999"},
 		{"node", "--address", "relative.sock"}, {"node", "--hub", "ftp://x"}, {"node", "--hub", "http://hub.example.org"}, {"node", "--hub-key", "x"}, {"node", "--hub", "http://127.0.0.1:1", "--hub", "http://127.0.0.1:1/"},
 		{"node", "--disk-free-low", "17"}, {"node", "--disk-free-low", "30%"}, {"node", "--disk-free-low", "2GiB", "--disk-free-high", "1GiB"}, {"config", "node", "--log-format", "xml"},
-		{"hub", "--log-level", "loud"}, {"hub", "--log-format", "xml"},
+		{"hub", "--log-level", "loud"}, {"hub", "--log-format", "xml"}, {"hub", "--listen", "0.0.0.0:7199"}, {"hub", "--listen", "0.0.0.0:7199", "--plain-http"},
 		{"bench", "--merge"}, {"bench", "x"}, {"bench", "--links", "none"}, {"bench", "--only", "base/none"}, {"bench", "--snapshotters", "none"}, {"bench", "--config", "/no/such/file"},
 		{"bench", "figures", "--only", "none"}, {"bench", "figures", "--rounds", "0"}, {"bench", "demo", "x"},
 		{"no-such-command"}, {"config", "no-such"}, {"cache", "no-such"},
@@ -117,7 +117,7 @@ func TestConfigIsAFileToStartFrom(t *testing.T) {
 
 // Every key of a configuration has its flag, but those that are named here.
 func TestKeysHaveFlags(t *testing.T) {
-	others := map[string]string{"hubs": "hub", "hub_keys": "hub-key", "bucket": "", "platforms": "", "proxies": "", "limits": "", "layer_bytes": "", "entries": ""}
+	others := map[string]string{"hubs": "hub", "hub_keys": "hub-key", "bucket": "", "platforms": "", "proxies": "", "names": "", "sources": "source", "limits": "", "layer_bytes": "", "entries": "", "image_minutes": ""}
 	for _, name := range []string{"node", "hub"} {
 		cmd, _, err := rootCommand().Find([]string{name})
 		if err != nil {

@@ -29,8 +29,10 @@ const maxKept = 1 << 30
 // extentMemory is what an Extent takes, in bytes.
 const extentMemory = chunk.Size + 8
 
-// budget is what a chain has left of its limits.
+// budget is what a chain has left of its limits, and of its time.
 type budget struct {
+	ctx context.Context // of the one Apply that the budget is for
+
 	limit, entries int64
 	steps          int64
 	kept           int64
@@ -44,9 +46,17 @@ func (b *budget) entry() error {
 	return nil
 }
 
+// stepsUnseen is how many steps are taken until the next look at the context: some
+// milliseconds.
+const stepsUnseen = 1 << 14
+
+// step counts a name that is looked up, a node that is visited.
 func (b *budget) step() error {
 	if b.steps++; b.steps > maxSteps {
 		return &LimitError{What: "names to look up", Limit: maxSteps}
+	}
+	if b.steps%stepsUnseen == 0 {
+		return b.ctx.Err()
 	}
 	return nil
 }
@@ -71,11 +81,14 @@ func Apply(ctx context.Context, layers []LayerSource, limits Limits) (*Tree, err
 	if len(layers) == 0 {
 		return nil, errors.New("a chain of no layers")
 	}
-	b := &budget{limit: limits.Entries}
+	b := &budget{ctx: ctx, limit: limits.Entries}
 	var volumes []*volume // topmost first
 	for i, layer := range layers {
 		u := newUnpacker(b, volumes)
 		if err := u.layer(ctx, layer); err != nil {
+			if ctx.Err() != nil {
+				return nil, ctx.Err() // it is no fault of the entry
+			}
 			var refused *EntryError
 			if errors.As(err, &refused) {
 				refused.Layer = i
@@ -86,7 +99,7 @@ func Apply(ctx context.Context, layers []LayerSource, limits Limits) (*Tree, err
 		u.seal()
 		volumes = slices.Insert(volumes, 0, u.volume)
 	}
-	return merge(volumes), nil
+	return merge(b, volumes)
 }
 
 // layer unpacks all entries of one layer.

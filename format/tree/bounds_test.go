@@ -82,7 +82,7 @@ func TestWhatAChainKeepsIsBounded(t *testing.T) {
 		"a list of chunks":       {[]*Entry{{Type: '0', Name: "f", Size: 1 << 20, Content: Content{Extents: []Extent{{Length: 1 << 19}, {Length: 1 << 19}}}}}, 1 + 80},
 	} {
 		for _, over := range []int64{0, 1} {
-			u := newUnpacker(&budget{}, nil)
+			u := newUnpacker(&budget{ctx: t.Context()}, nil)
 			var err error
 			for i, e := range c.entries {
 				if i == len(c.entries)-1 {
@@ -101,7 +101,7 @@ func TestWhatAChainKeepsIsBounded(t *testing.T) {
 // The same of what a directory takes from its like in a layer below.
 func TestWhatAChainKeepsIsBoundedAcrossLayers(t *testing.T) {
 	for _, over := range []int64{0, 1} {
-		b := &budget{}
+		b := &budget{ctx: t.Context()}
 		lower := newUnpacker(b, nil)
 		like := &Entry{Type: '5', Name: "d", Xattrs: []Xattr{{Name: "user.a", Value: []byte("12")}}}
 		if err := lower.unpack(like); err != nil {
@@ -123,5 +123,79 @@ func TestTimesAreRefusedByTheEntrysName(t *testing.T) {
 	var refused *EntryError
 	if !errors.As(err, &refused) || refused.Entry != "./a/" {
 		t.Errorf("got %v", err)
+	}
+}
+
+// opaqueMarkers are a deep path with many files at its end, and markers that make each
+// directory on it opaque, of which each looks at all of the files.
+func opaqueMarkers(depth, files int) []*Entry {
+	var entries []*Entry
+	dir := ""
+	for range depth {
+		dir += "d/"
+		entries = append(entries, &Entry{Type: '5', Name: dir})
+	}
+	for i := range files {
+		entries = append(entries, &Entry{Type: '0', Name: fmt.Sprint(dir, i)})
+	}
+	for n := range depth {
+		entries = append(entries, &Entry{Type: '0', Name: dir[:2*(n+1)] + opaqueMarker})
+	}
+	return entries
+}
+
+// Opaque markers above each other cost names to look up, of which there is a limit, and
+// end when nobody waits for them any more.
+func TestOpaqueMarkersEnd(t *testing.T) {
+	const depth, files = 100, 10_000
+	b := &budget{ctx: t.Context()}
+	u := newUnpacker(b, nil)
+	var err error
+	for i, e := range opaqueMarkers(depth, files) {
+		if i == depth+files { // what comes now are markers
+			b.steps = maxSteps - depth*files/2
+		}
+		if err = u.unpack(e); err != nil {
+			break
+		}
+	}
+	var beyond *LimitError
+	if !errors.As(err, &beyond) || beyond.Limit != maxSteps {
+		t.Errorf("got %v", err)
+	}
+
+	// One marker looks at more than goes unseen.
+	b = &budget{ctx: t.Context()}
+	u = newUnpacker(b, nil)
+	entries := opaqueMarkers(1, 2*stepsUnseen)
+	for _, e := range entries[:len(entries)-1] {
+		if err := u.unpack(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	b.ctx = ctx
+	if err := u.unpack(entries[len(entries)-1]); !errors.Is(err, context.Canceled) {
+		t.Errorf("for nobody who waits: %v", err)
+	}
+}
+
+// What a layer takes away again is remembered, within the limit of what a chain keeps.
+func TestMarksAreBounded(t *testing.T) {
+	b := &budget{ctx: t.Context(), kept: maxKept - 1<<20}
+	u := newUnpacker(b, nil)
+	var err error
+	for i := 0; i < 10_000 && err == nil; i++ {
+		name := fmt.Sprintf("%04d", i)
+		for _, e := range []*Entry{{Type: '0', Name: name}, {Type: '0', Name: whiteoutPrefix + name}} {
+			if err == nil {
+				err = u.unpack(e)
+			}
+		}
+	}
+	var beyond *LimitError
+	if !errors.As(err, &beyond) || beyond.Limit != maxKept {
+		t.Errorf("10,000 marks: %v", err)
 	}
 }

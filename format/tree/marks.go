@@ -7,93 +7,148 @@ import (
 
 // marks remember, in the lowest layer, what containerd remembers of paths and
 // not of files, as a tree of names. They are few: paths that the layer has
-// unpacked and taken away again, and directories that it has made opaque.
+// unpacked and taken away again, and directories that it has made opaque. A layer that
+// does much of that comes to the limit of what a chain keeps.
 type marks struct {
 	below    map[string]*marks
 	unpacked bool // an entry was unpacked at this path
 	opaque   bool // the directory at this path was cleared
 }
 
-// at returns the marks of a path, made if need be.
-func (m *marks) at(p string) *marks {
-	for rest := p; rest != ""; {
+// marksMemory is what the marks of one path take, in bytes, with a map of their own.
+const marksMemory = 320
+
+// find returns the marks of a path, or nil.
+func (m *marks) find(p string) *marks {
+	for rest := p; rest != "" && m != nil; {
 		var name string
 		name, rest, _ = strings.Cut(rest, "/")
-		m = m.child(name)
+		m = m.below[name]
 	}
 	return m
 }
 
-func (m *marks) child(name string) *marks {
-	if m.below == nil {
-		m.below = map[string]*marks{}
-	}
-	next := m.below[name]
-	if next == nil {
-		next = &marks{}
-		m.below[strings.Clone(name)] = next
-	}
-	return next
-}
-
 // mark keeps in mind that an entry was unpacked at a path where nothing is.
-func (u *unpacker) mark(dir, name string) {
-	if u.lowest() {
-		u.marksAt(dir).child(name).unpacked = true
+func (u *unpacker) mark(dir, name string) error {
+	if !u.lowest() {
+		return nil
 	}
+	m, err := u.marksAt(dir)
+	if err == nil {
+		m, err = u.marksBelow(m, name)
+	}
+	if err == nil {
+		m.unpacked = true
+	}
+	return err
 }
 
-func (u *unpacker) marksAt(p string) *marks {
+// marksAt returns the marks of a path, made if need be.
+func (u *unpacker) marksAt(p string) (m *marks, err error) {
 	if u.marks == nil {
 		u.marks = &marks{}
 	}
-	return u.marks.at(p)
+	m = u.marks
+	for rest := p; rest != "" && err == nil; {
+		var name string
+		name, rest, _ = strings.Cut(rest, "/")
+		m, err = u.marksBelow(m, name)
+	}
+	return m, err
+}
+
+// marksBelow returns the marks of a name in the directory of m, made if need be.
+func (u *unpacker) marksBelow(m *marks, name string) (*marks, error) {
+	if err := u.budget.step(); err != nil {
+		return nil, err
+	}
+	if next := m.below[name]; next != nil {
+		return next, nil
+	}
+	if err := u.budget.keep(marksMemory + int64(len(name))); err != nil {
+		return nil, err
+	}
+	if m.below == nil {
+		m.below = map[string]*marks{}
+	}
+	next := &marks{}
+	m.below[strings.Clone(name)] = next
+	return next, nil
 }
 
 // wasUnpacked tells whether an entry was unpacked at a path where nothing is.
 func (u *unpacker) wasUnpacked(p string) bool {
-	return u.marks != nil && u.marks.at(p).unpacked
+	m := u.marks.find(p)
+	return m != nil && m.unpacked
 }
 
 // firstOpaque tells whether it is the first time that it is asked about the
 // directory at p. containerd clears a path only once, even if what stands
 // there is not the same directory any more.
-func (u *unpacker) firstOpaque(p string) bool {
-	m := u.marksAt(p)
+func (u *unpacker) firstOpaque(p string) (bool, error) {
+	m, err := u.marksAt(p)
+	if err != nil {
+		return false, err
+	}
 	first := !m.opaque
 	m.opaque = true
-	return first
+	return first, nil
 }
 
 // clear removes from a directory, at any depth, what no entry has put there:
 // directories that were only made for what is in them, with all of that.
-func (u *unpacker) clear(at place) {
+func (u *unpacker) clear(at place) error {
 	for i := 0; i < len(at.node.children); {
+		if err := u.budget.step(); err != nil {
+			return err
+		}
 		child := at.node.children[i]
 		if _, implicit := u.implicit[child.Node]; implicit {
-			u.removeMarked(at, child.Name) // puts another child in its place
+			if err := u.removeMarked(at, child.Name); err != nil { // puts another child in its place
+				return err
+			}
 			continue
 		}
 		if child.Node.IsDir() {
-			u.clear(place{path: path.Join(at.path, child.Name), node: child.Node})
+			if err := u.clear(place{path: path.Join(at.path, child.Name), node: child.Node}); err != nil {
+				return err
+			}
 		}
 		i++
 	}
+	return nil
 }
 
 // removeMarked removes a name that is there, with all below it, and marks what
 // entries have put there.
-func (u *unpacker) removeMarked(at place, name string) {
+func (u *unpacker) removeMarked(at place, name string) error {
 	if u.lowest() {
-		u.markBelow(u.marksAt(at.path).child(name), u.lookup(at.node, name))
+		m, err := u.marksAt(at.path)
+		if err == nil {
+			m, err = u.marksBelow(m, name)
+		}
+		if err == nil {
+			err = u.markBelow(m, u.lookup(at.node, name))
+		}
+		if err != nil {
+			return err
+		}
 	}
 	u.remove(at.node, name)
+	return nil
 }
 
-func (u *unpacker) markBelow(m *marks, n *Node) {
+func (u *unpacker) markBelow(m *marks, n *Node) error {
 	_, implicit := u.implicit[n]
 	m.unpacked = !implicit
 	for _, child := range n.children {
-		u.markBelow(m.child(child.Name), child.Node)
+		below, err := u.marksBelow(m, child.Name)
+		if err == nil {
+			err = u.markBelow(below, child.Node)
+		}
+		if err != nil {
+			return err
+		}
 	}
+	return nil
 }

@@ -8,20 +8,23 @@ import (
 
 // merge lays volumes over each other as overlayfs does, the topmost first. The
 // volumes are used up.
-func merge(volumes []*volume) *Tree {
+func merge(b *budget, volumes []*volume) (*Tree, error) {
 	roots := make([]*Node, len(volumes))
-	m := merger{opaque: map[*Node]struct{}{}, single: len(volumes) == 1}
+	m := merger{budget: b, opaque: map[*Node]struct{}{}, single: len(volumes) == 1}
 	for i, v := range volumes {
 		roots[i] = v.root
 		maps.Copy(m.opaque, v.opaque)
 	}
 	// All roots, for overlayfs never asks whether a layer's root is opaque.
-	m.merge(roots)
+	if err := m.merge(roots); err != nil {
+		return nil, err
+	}
 	roots[0].Mtime = Time{}
-	return &Tree{Root: roots[0]}
+	return &Tree{Root: roots[0]}, nil
 }
 
 type merger struct {
+	budget *budget
 	opaque map[*Node]struct{}
 	// single says that there is one layer. containerd shows that as it is, so
 	// what would be a whiteout is a device node there.
@@ -35,12 +38,15 @@ type layered struct {
 }
 
 // merge makes the first of the directories the merged view of all of them.
-func (m *merger) merge(dirs []*Node) {
+func (m *merger) merge(dirs []*Node) (err error) {
+	if err := m.budget.step(); err != nil {
+		return err
+	}
 	top := dirs[0]
 	if len(dirs) == 1 {
-		top.children = m.visible(top.children)
+		top.children, err = m.visible(top.children)
 	} else {
-		top.children = m.union(dirs)
+		top.children, err = m.union(dirs)
 	}
 	top.Nlink = 2
 	for _, child := range top.children {
@@ -48,24 +54,27 @@ func (m *merger) merge(dirs []*Node) {
 			top.Nlink++
 		}
 	}
+	return err
 }
 
 // visible leaves the whiteouts of a directory out that has nothing below it.
-func (m *merger) visible(children []Dirent) []Dirent {
+func (m *merger) visible(children []Dirent) ([]Dirent, error) {
 	kept := children[:0]
 	for _, child := range children {
 		if !m.isWhiteout(child.Node) {
 			kept = append(kept, child)
 		}
 		if child.Node.IsDir() {
-			m.merge([]*Node{child.Node})
+			if err := m.merge([]*Node{child.Node}); err != nil {
+				return nil, err
+			}
 		}
 	}
 	clear(children[len(kept):])
-	return kept
+	return kept, nil
 }
 
-func (m *merger) union(dirs []*Node) []Dirent {
+func (m *merger) union(dirs []*Node) ([]Dirent, error) {
 	total := 0
 	for _, dir := range dirs {
 		total += len(dir.children)
@@ -88,23 +97,27 @@ func (m *merger) union(dirs []*Node) []Dirent {
 		for n < len(all) && all[n].Name == all[0].Name {
 			n++
 		}
-		if node := m.pick(all[:n]); node != nil {
+		node, err := m.pick(all[:n])
+		if err != nil {
+			return nil, err
+		}
+		if node != nil {
 			merged = append(merged, Dirent{Name: all[0].Name, Node: node})
 		}
 		all = all[n:]
 	}
-	return merged
+	return merged, nil
 }
 
 // pick returns what is seen of those that have the same name, the topmost
 // first, or nil.
-func (m *merger) pick(same []layered) *Node {
+func (m *merger) pick(same []layered) (*Node, error) {
 	top := same[0].Node
 	if m.isWhiteout(top) {
-		return nil
+		return nil, nil
 	}
 	if !top.IsDir() {
-		return top
+		return top, nil
 	}
 	dirs := []*Node{top}
 	for _, next := range same[1:] {
@@ -113,8 +126,7 @@ func (m *merger) pick(same []layered) *Node {
 		}
 		dirs = append(dirs, next.Node)
 	}
-	m.merge(dirs)
-	return top
+	return top, m.merge(dirs)
 }
 
 func (m *merger) isWhiteout(n *Node) bool {

@@ -206,7 +206,7 @@ func TestLinksUponLinksEnd(t *testing.T) {
 	for i := range 255 {
 		items = append(items, tarball.Symlink(fmt.Sprintf("%sl%d", deep, i), fmt.Sprintf("l%d", i+1)))
 	}
-	b := &budget{steps: maxSteps - 2_000_000}
+	b := &budget{ctx: t.Context(), steps: maxSteps - 2_000_000}
 	u := newUnpacker(b, nil)
 	var err error
 	for range 100 {

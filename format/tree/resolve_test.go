@@ -35,7 +35,7 @@ func TestResolveIsRootPath(t *testing.T) {
 	refused := 0
 	for range 200 { // making them is what takes its time
 		root := t.TempDir()
-		u := newUnpacker(&budget{}, nil)
+		u := newUnpacker(&budget{ctx: t.Context()}, nil)
 		grow(t, r, root, u, word, name)
 		for range 50 {
 			p := name(5)

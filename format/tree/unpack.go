@@ -62,8 +62,7 @@ func (u *unpacker) unpack(e *Entry) error {
 		return errNameTooLong
 	}
 	if base == opaqueMarker {
-		u.makeOpaque(at)
-		return nil
+		return u.makeOpaque(at)
 	}
 	if victim, ok := strings.CutPrefix(base, whiteoutPrefix); ok {
 		return u.whiteout(at, victim)
@@ -87,32 +86,35 @@ func (u *unpacker) whiteout(at place, victim string) error {
 		return errNameTooLong
 	}
 	if u.lookup(at.node, victim) != nil {
-		u.removeMarked(at, victim)
+		return u.removeMarked(at, victim)
 	}
 	return nil
 }
 
 // makeOpaque hides everything below a directory.
-func (u *unpacker) makeOpaque(at place) {
+func (u *unpacker) makeOpaque(at place) error {
 	if !u.lowest() {
 		u.opaque[at.node] = struct{}{}
-		return
+		return nil
 	}
-	if u.firstOpaque(at.path) {
-		u.clear(at)
+	first, err := u.firstOpaque(at.path)
+	if err != nil || !first {
+		return err
 	}
+	return u.clear(at)
 }
 
 // create puts what e describes at a name, in place of what is there.
 func (u *unpacker) create(at place, base string, e *Entry) error {
 	old := u.lookup(at.node, base)
 	if old != nil && !(old.IsDir() && e.Type == tar.TypeDir) {
-		u.removeMarked(at, base)
+		if err := u.removeMarked(at, base); err != nil {
+			return err
+		}
 		old = nil
 	}
 	if e.Type == tar.TypeXGlobalHeader {
-		u.mark(at.path, base)
-		return nil
+		return u.mark(at.path, base)
 	}
 	n, err := u.node(at.node, old, e)
 	if err != nil {

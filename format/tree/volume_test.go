@@ -11,7 +11,7 @@ import (
 // TestDirectory compares a directory with a map, through all its sizes.
 func TestDirectory(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
-	v := newVolume(&budget{})
+	v := newVolume(&budget{ctx: t.Context()})
 	want := map[string]*Node{}
 	for i := range 20_000 {
 		// More and more names first, then fewer and fewer, and again.

@@ -144,7 +144,7 @@ func (s *Service) begin(ctx context.Context, add wire.Add) (*request, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	root, e, err := readSource(ctx, source, add, platforms)
+	root, e, err := s.readSource(ctx, source, add, platforms)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrSource, err)
 	}
@@ -155,8 +155,8 @@ func (s *Service) begin(ctx context.Context, add wire.Add) (*request, error) {
 }
 
 // readSource reads the manifests of a source.
-func readSource(ctx context.Context, ref name.Reference, add wire.Add, platforms []string) (registry.Manifest, *expander, error) {
-	from, err := openSource(ctx, ref, add)
+func (s *Service) readSource(ctx context.Context, ref name.Reference, add wire.Add, platforms []string) (registry.Manifest, *expander, error) {
+	from, err := openSource(ctx, s.config.Sources, ref, add)
 	if err != nil {
 		return registry.Manifest{}, nil, err
 	}

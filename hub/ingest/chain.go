@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/hub/catalog"
+	"lighter/hub/objects"
 )
 
 // treeTimeout bounds the making of one tree, for whoever waits for it.
@@ -45,10 +47,15 @@ func (s *Service) Tree(ctx context.Context, chain string) (*index.Statement, err
 
 // makeChain makes the tree of a chain from the records of its layers.
 func (s *Service) makeChain(ctx context.Context, chain string, layers []string) (statement *index.Statement, err error) {
-	if err := s.trees.Acquire(ctx, 1); err != nil {
+	if !s.asking.TryAcquire(1) {
+		return nil, ErrBusy
+	}
+	defer s.asking.Release(1)
+	// One of those that are asked for waits with images for its turn, and not all.
+	if err := s.asked.Acquire(ctx, 1); err != nil {
 		return nil, err
 	}
-	defer s.trees.Release(1)
+	defer s.asked.Release(1)
 	dir, err := os.MkdirTemp(s.config.Scratch, "chain-")
 	if err != nil {
 		return nil, fmt.Errorf("make scratch space: %w", err)
@@ -66,7 +73,35 @@ func (s *Service) makeChain(ctx context.Context, chain string, layers []string) 
 	err = s.Publish(ctx, nil, made.files, nil, func() error {
 		return s.catalog.Publish(ctx, &catalog.Publication{Tree: made.tree, Statement: made.statement})
 	})
-	return &made.statement, err
+	if err != nil {
+		return nil, err
+	}
+	s.dropSurplus(ctx, made.tree.ID)
+	return &made.statement, nil
+}
+
+// Trees that were made because somebody asked are kept as long as they are used, within
+// these bounds: they can be made again.
+const (
+	maxDerived      = 4096
+	maxDerivedBytes = 8 << 30 // of indexes and locations, as they are stored
+)
+
+// dropSurplus deletes the indexes of such trees that were used least recently, beyond
+// the bounds, but the one that has just been made.
+func (s *Service) dropSurplus(ctx context.Context, made chunk.ID) {
+	surplus, err := s.catalog.SurplusDerived(ctx, s.MaxDerived, maxDerivedBytes)
+	surplus = slices.DeleteFunc(surplus, func(d catalog.Derived) bool { return d.Tree == made })
+	if err == nil && len(surplus) > 0 {
+		var keys []string
+		for _, d := range surplus {
+			keys = append(keys, objects.IndexKey(d.Tree), objects.LocationsKey(d.Locations))
+		}
+		err = s.Drop(ctx, keys, func() error { return s.catalog.ForgetDerived(ctx, surplus) })
+	}
+	if err != nil && ctx.Err() == nil { // the next one deletes more
+		s.config.Log.Error("drop trees that were made for whoever asked", "err", err)
+	}
 }
 
 // knownUnits says where chunks lie that are all known.

@@ -219,10 +219,13 @@ func (s *Service) runCopy(c *imageCopy) {
 	if err == nil {
 		close(c.began)
 		s.wakeUp()
-		err = s.copyImage(c.ctx, c)
+		ctx, stop := context.WithTimeoutCause(c.ctx, s.ImageTime, &tooLongError{s.ImageTime})
+		if err = s.copyImage(ctx, c); err != nil && ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		stop()
 		s.slots.Release(1)
-	}
-	if err != nil && c.ctx.Err() != nil {
+	} else {
 		err = context.Cause(c.ctx)
 	}
 	s.endCopy(c, err)

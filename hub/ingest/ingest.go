@@ -40,7 +40,9 @@ import (
 // Config says how images are taken in.
 type Config struct {
 	Platforms []string // os/arch of the images that are taken in without being asked for
+	Sources   []string // registries, HOST or HOST:PORT, that may have other addresses than public ones
 	Limits    tree.Limits
+	ImageTime time.Duration        // that an image may take: to be copied, and then to be taken in
 	Scratch   string               // directory on the file system of the objects; emptied at the start
 	Keys      []ed25519.PrivateKey // each signs; at least one
 	Log       *slog.Logger
@@ -56,17 +58,24 @@ type Service struct {
 	objects  *objects.Store
 	registry *registry.Registry
 
+	// As Config and the constants say, but in tests.
+	ImageTime  time.Duration
+	MaxDerived int
+
 	life context.Context // of all work; ends with Run
 	end  context.CancelFunc
 
-	encoders encoders
-	layers   *semaphore.Weighted // layers that are read at once
-	trees    *semaphore.Weighted // trees that are made at once because somebody asks
-	making   singleflight.Group  // trees, by chain
-	storing  *semaphore.Weighted // for one publication
-	slots    *semaphore.Weighted // copies that are under way at once
-	pending  chan *imageCopy     // to be begun
-	wake     chan struct{}       // has an element when the queue may have one
+	encoders  encoders
+	layers    *semaphore.Weighted // layers that are read at once
+	merging   *semaphore.Weighted // trees that are made at once, for whatever reason
+	asked     *semaphore.Weighted // trees that are made at once because somebody asks, before merging
+	asking    *semaphore.Weighted // those, and those that wait
+	verifying *semaphore.Weighted // images that are verified at once
+	making    singleflight.Group  // trees, by chain
+	storing   *semaphore.Weighted // for one publication
+	slots     *semaphore.Weighted // copies that are under way at once
+	pending   chan *imageCopy     // to be begun
+	wake      chan struct{}       // has an element when the queue may have one
 
 	afterwards sync.WaitGroup // what is done for images that are ready
 
@@ -81,8 +90,10 @@ type Service struct {
 }
 
 const (
-	maxLayersAtOnce = 4   // each takes some 20 MB
-	treesAtOnce     = 2   // each takes the memory of a tree
+	maxLayersAtOnce = 4 // each takes some 20 MB
+	mergingAtOnce   = 1 // each takes the memory of a tree: 1 GiB and more of the largest
+	verifiedAtOnce  = 2
+	maxAsked        = 32  // trees that are asked for; beyond these the hub is busy
 	copiesAtOnce    = 2   // images that are copied at once
 	maxCopies       = 100 // with those that wait; beyond these the hub is busy
 )
@@ -95,15 +106,18 @@ func New(config Config, c *catalog.Catalog, o *objects.Store, r *registry.Regist
 		return nil, fmt.Errorf("make zstd encoders: %w", err)
 	}
 	s := &Service{
-		config: config, catalog: c, objects: o, registry: r,
-		encoders: e,
-		layers:   semaphore.NewWeighted(int64(min(cores, maxLayersAtOnce))),
-		trees:    semaphore.NewWeighted(treesAtOnce),
-		storing:  semaphore.NewWeighted(1),
-		slots:    semaphore.NewWeighted(copiesAtOnce),
-		pending:  make(chan *imageCopy, maxCopies),
-		wake:     make(chan struct{}, 1),
-		jobs:     map[int64]*job{}, copies: map[copyKey]*imageCopy{}, doubtful: map[string]bool{},
+		config: config, ImageTime: config.ImageTime, MaxDerived: maxDerived, catalog: c, objects: o, registry: r,
+		encoders:  e,
+		layers:    semaphore.NewWeighted(int64(min(cores, maxLayersAtOnce))),
+		merging:   semaphore.NewWeighted(mergingAtOnce),
+		asked:     semaphore.NewWeighted(1),
+		asking:    semaphore.NewWeighted(maxAsked),
+		verifying: semaphore.NewWeighted(verifiedAtOnce),
+		storing:   semaphore.NewWeighted(1),
+		slots:     semaphore.NewWeighted(copiesAtOnce),
+		pending:   make(chan *imageCopy, maxCopies),
+		wake:      make(chan struct{}, 1),
+		jobs:      map[int64]*job{}, copies: map[copyKey]*imageCopy{}, doubtful: map[string]bool{},
 	}
 	s.life, s.end = context.WithCancel(context.Background())
 	return s, nil
@@ -137,8 +151,9 @@ func (s *Service) Run(ctx context.Context) error {
 	})
 	err := group.Wait()
 	s.afterwards.Wait()
-	// The trees that somebody asked for are ended too, and nobody begins another.
-	return errors.Join(err, s.trees.Acquire(context.WithoutCancel(ctx), treesAtOnce))
+	// What somebody asked for is ended too, and nobody begins more.
+	ctx = context.WithoutCancel(ctx)
+	return errors.Join(err, s.asked.Acquire(ctx, 1), s.verifying.Acquire(ctx, verifiedAtOnce))
 }
 
 // retryCatalog is how long the work rests when the catalog cannot be used.

@@ -77,7 +77,7 @@ func TestPlainHTTPHasToBeAllowed(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := (&careful{plainHTTP: told, next: answering{}}).RoundTrip(req); (err == nil) != (want || told) {
+			if _, err := (&outward{plainHTTP: told, next: answering{}}).RoundTrip(req); (err == nil) != (want || told) {
 				t.Errorf("%s, told %v: %v", url, told, err)
 			}
 		}

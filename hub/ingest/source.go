@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -63,8 +62,9 @@ func parseSource(text string) (ref name.Reference, imageName string, err error) 
 	return ref, imageName, nil
 }
 
-// openSource reaches the registry of ref, with the credentials of add.
-func openSource(ctx context.Context, ref name.Reference, add wire.Add) (*source, error) {
+// openSource reaches the registry of ref, with the credentials of add. Registries that
+// are named need no public address.
+func openSource(ctx context.Context, named []string, ref name.Reference, add wire.Add) (*source, error) {
 	host := ref.Context().Registry
 	if add.PlainHTTP {
 		var err error
@@ -77,39 +77,26 @@ func openSource(ctx context.Context, ref name.Reference, add wire.Add) (*source,
 		IdentityToken: add.Token, RegistryToken: add.RegistryToken}); login != (authn.AuthConfig{}) {
 		auth = authn.FromConfig(login)
 	}
-	base := &careful{plainHTTP: add.PlainHTTP, next: &http.Transport{
-		Proxy:                 http.ProxyFromEnvironment,
-		DialContext:           (&net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}).DialContext,
-		TLSHandshakeTimeout:   dialTimeout,
-		ResponseHeaderTimeout: headerTimeout,
-		IdleConnTimeout:       30 * time.Second,
-		MaxIdleConnsPerHost:   blobsAtOnce,
-		DisableCompression:    true, // the bytes have a digest: they come as they are
-		ReadBufferSize:        256 << 10,
-		ForceAttemptHTTP2:     true,
-	}}
 	ctx, cancel := context.WithTimeout(ctx, smallTimeout)
 	defer cancel()
 	pull := ref.Context().Scope(transport.PullScope)
-	through, err := transport.NewWithContext(ctx, host, auth, transport.NewUserAgent(base, "lighter"), []string{pull})
+	through, err := transport.NewWithContext(ctx, host, auth, transport.NewUserAgent(newOutward(named, add.PlainHTTP), "lighter"), []string{pull})
 	if err != nil {
-		return nil, fmt.Errorf("registry %s: %w", host.RegistryStr(), err)
+		return nil, fmt.Errorf("registry %s: %w", host.RegistryStr(), firstLine{err})
 	}
 	return &source{ref: ref, client: &http.Client{Transport: through}}, nil
 }
 
-// careful keeps passwords and images off unencrypted networks.
-type careful struct {
-	plainHTTP bool // it was allowed
-	next      http.RoundTripper
+// firstLine is an error without its further lines, in which the library quotes what a
+// token server answers.
+type firstLine struct{ error }
+
+func (f firstLine) Error() string {
+	line, _, _ := strings.Cut(f.error.Error(), "\n")
+	return line
 }
 
-func (c *careful) RoundTrip(req *http.Request) (*http.Response, error) {
-	if req.URL.Scheme == "http" && !c.plainHTTP && !wire.IsLoopback(req.URL.Hostname()) {
-		return nil, fmt.Errorf("%s is not on this machine: plain HTTP has to be allowed for it", req.URL.Host)
-	}
-	return c.next.RoundTrip(req)
-}
+func (f firstLine) Unwrap() error { return f.error }
 
 // get asks for something of the source's repository, from offset on.
 func (s *source) get(ctx context.Context, kind, which string, offset int64) (*http.Response, error) {

@@ -46,6 +46,10 @@ type unitsOf func(ctx context.Context, ids []chunk.ID) ([]chunk.Unit, error)
 // index merges layers and writes the index of their tree, and its locations, to
 // files in dir.
 func (s *Service) index(ctx context.Context, dir string, records []*recordSource, units unitsOf) (*madeTree, error) {
+	if err := s.merging.Acquire(ctx, 1); err != nil {
+		return nil, err
+	}
+	defer s.merging.Release(1)
 	merged, err := apply(ctx, records, s.config.Limits)
 	if err != nil {
 		return nil, err

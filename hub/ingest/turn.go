@@ -24,6 +24,13 @@ var (
 	errPutBack = errors.New("another image comes first")
 )
 
+// tooLongError ends the work on an image that would keep others from theirs.
+type tooLongError struct{ limit time.Duration }
+
+func (e *tooLongError) Error() string {
+	return fmt.Sprintf("it took longer than an image may, %v (limits.image_minutes)", e.limit)
+}
+
 // takeNext takes one image in. Those come first whose blobs are all there: one
 // that is on its way may depend on a source that takes its time.
 func (s *Service) takeNext(ctx context.Context) error {
@@ -54,6 +61,8 @@ func (s *Service) take(ctx context.Context, image catalog.Image, from *imageCopy
 	log := s.config.Log.With("image", image.Name, "digest", image.Digest)
 	imageCtx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	imageCtx, stop := context.WithTimeoutCause(imageCtx, s.ImageTime, &tooLongError{s.ImageTime})
+	defer stop()
 	s.mu.Lock()
 	s.taken = &taken{image, from, cancel}
 	if s.arrivals != arrivals {
@@ -67,6 +76,9 @@ func (s *Service) take(ctx context.Context, image catalog.Image, from *imageCopy
 	s.mu.Unlock()
 
 	state, why := wire.StateFailed, ""
+	if errors.As(cause, new(*tooLongError)) {
+		err = cause
+	}
 	var notImage *notImageError
 	switch {
 	case err == nil:

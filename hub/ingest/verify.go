@@ -86,10 +86,10 @@ type verification struct {
 }
 
 func (s *Service) verifyImage(ctx context.Context, ref wire.Ref, row catalog.Image, story *story, found *findings) (err error) {
-	if err := s.trees.Acquire(ctx, 1); err != nil {
+	if err := s.verifying.Acquire(ctx, 1); err != nil {
 		return err
 	}
-	defer s.trees.Release(1)
+	defer s.verifying.Release(1)
 	dir, err := os.MkdirTemp(s.config.Scratch, "verify-")
 	if err != nil {
 		return fmt.Errorf("make scratch space: %w", err)
@@ -211,6 +211,10 @@ func recordSum(from io.ReadCloser, err error) (chunk.ID, error) {
 
 // checkTree makes the tree from the records that were made anew.
 func (v *verification) checkTree(ctx context.Context) error {
+	if err := v.merging.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer v.merging.Release(1)
 	merged, err := apply(ctx, v.records, v.config.Limits)
 	if err != nil {
 		return v.note(ctx, "tree", err)

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
@@ -123,5 +125,48 @@ func TestPushesAndCopiesAreJudgedAlike(t *testing.T) {
 		if pushed := res.StatusCode == http.StatusCreated; pushed != c.good || (copied == nil) != c.good {
 			t.Errorf("%s: pushed %s, copied %v", name, res.Status, copied)
 		}
+	}
+}
+
+// slowBody is a body that begins to be read and comes to no end before it is let.
+type slowBody struct{ begun, ended chan struct{} }
+
+func (b *slowBody) Read([]byte) (int, error) {
+	b.begun <- struct{}{}
+	<-b.ended
+	return 0, io.ErrUnexpectedEOF
+}
+
+// Manifests that are being pushed at the same time take a bounded number of bytes.
+func TestManifestsThatArePushedAreBounded(t *testing.T) {
+	r := openTest(t)
+	handler := r.Handler(&events{})
+	const pushes = maxManifests / MaxManifest
+	slow := &slowBody{make(chan struct{}, pushes), make(chan struct{})}
+	put := func(ctx context.Context, body io.Reader, length int64) int {
+		req := httptest.NewRequestWithContext(ctx, http.MethodPut, "/v2/a/manifests/1", body)
+		req.ContentLength = length
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, req)
+		return w.Code
+	}
+	over := make(chan int, pushes)
+	for range pushes {
+		go func() { over <- put(context.Background(), slow, MaxManifest) }()
+	}
+	for range pushes {
+		<-slow.begun
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if code := put(ctx, strings.NewReader(strings.Repeat("x", MaxManifest)), MaxManifest); code != http.StatusServiceUnavailable {
+		t.Errorf("one more than there is room for: %d", code)
+	}
+	close(slow.ended)
+	for range pushes {
+		<-over
+	}
+	if code := put(t.Context(), strings.NewReader("{"), 1); code != http.StatusBadRequest {
+		t.Errorf("when there is room again: %d", code)
 	}
 }

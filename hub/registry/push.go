@@ -3,9 +3,11 @@ package registry
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"regexp"
+	"time"
 
 	"github.com/distribution/distribution/v3/registry/api/errcode"
 	"github.com/opencontainers/go-digest"
@@ -31,6 +33,15 @@ var (
 	repositoryPath = regexp.MustCompile(`^/v2/(.+)/(?:manifests|blobs|tags)/`)
 )
 
+const (
+	// maxManifests bounds the manifests that are being pushed at the same time, in bytes:
+	// each is in memory several times. Others wait for manifestsTimeout.
+	maxManifests     = 8 * (MaxManifest + 1)
+	manifestsTimeout = 30 * time.Second
+	// manifestTimeout is how long one may take to come: it has others' room.
+	manifestTimeout = time.Minute
+)
+
 // nameable tells whether the images of a repository have names: the registry
 // takes more repositories than there are names for them.
 func nameable(repository string) bool {
@@ -53,8 +64,20 @@ func (r *Registry) Handler(events Events) http.Handler {
 			r.app.ServeHTTP(w, req)
 			return
 		}
+		room := int64(MaxManifest + 1)
+		if req.ContentLength >= 0 {
+			room = min(room, req.ContentLength)
+		}
+		wait, cancel := context.WithTimeout(req.Context(), manifestsTimeout)
+		defer cancel()
+		if err := r.manifests.Acquire(wait, room); err != nil {
+			w.Header().Set("Retry-After", "5")
+			_ = errcode.ServeJSON(w, errcode.ErrorCodeUnavailable.WithMessage("too many manifests are being pushed; try again"))
+			return
+		}
+		defer r.manifests.Release(room)
 		// Read before it is locked: nobody waits for a client with it.
-		body, err := io.ReadAll(io.LimitReader(req.Body, MaxManifest+1))
+		body, err := ReadWithin(io.LimitReader(req.Body, room), manifestTimeout)
 		if err != nil {
 			_ = errcode.ServeJSON(w, errcode.ErrorCodeUnavailable.WithMessage("the manifest did not come whole"))
 			return
@@ -72,6 +95,25 @@ func (r *Registry) Handler(events Events) http.Handler {
 		}
 		answer.send(w)
 	})
+}
+
+// ReadWithin reads a body that has others' room, and fails if it takes longer to come.
+func ReadWithin(body io.Reader, limit time.Duration) ([]byte, error) {
+	return io.ReadAll(&timely{body, time.Now().Add(limit)})
+}
+
+// timely reads until it is too late.
+type timely struct {
+	io.Reader
+	end time.Time
+}
+
+// Read reads, or fails if it is too late.
+func (r *timely) Read(b []byte) (int, error) {
+	if time.Now().After(r.end) {
+		return 0, errors.New("the body takes too long to come")
+	}
+	return r.Reader.Read(b)
 }
 
 // tell goes on when the client is gone: what was pushed is there.

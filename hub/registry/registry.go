@@ -24,6 +24,7 @@ import (
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/semaphore"
 
 	// The kinds of manifests that can be kept register themselves.
 	_ "github.com/distribution/distribution/v3/manifest/manifestlist"
@@ -47,6 +48,7 @@ type Registry struct {
 	driver    driver.StorageDriver
 	namespace distribution.Namespace
 	log       *slog.Logger
+	manifests *semaphore.Weighted // in bytes; see maxManifests
 }
 
 // maxCatalog bounds the repositories in one answer to /v2/_catalog; where there
@@ -72,7 +74,8 @@ func Open(ctx context.Context, dir string, log *slog.Logger) (*Registry, error) 
 	// apart from the first: what is pushed and what is copied is judged alike. An
 	// index may name platforms that nobody has here, a layer lie elsewhere.
 	config.Validation.Disabled = true
-	return &Registry{app: handlers.NewApp(ctx, config), driver: files, namespace: namespace, log: log}, nil
+	return &Registry{app: handlers.NewApp(ctx, config), driver: files, namespace: namespace, log: log,
+		manifests: semaphore.NewWeighted(maxManifests)}, nil
 }
 
 // Manifest is a manifest or an index as it was pushed.

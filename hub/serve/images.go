@@ -125,6 +125,9 @@ func (s *Server) inspect(ctx context.Context, image catalog.Image) (wire.Inspect
 }
 
 func (s *Server) postImage(w http.ResponseWriter, req *http.Request) error {
+	if err := wantJSON(req); err != nil {
+		return err
+	}
 	var add wire.Add
 	// A field that this hub does not know is of a newer client, which can do without.
 	if err := json.NewDecoder(http.MaxBytesReader(w, req.Body, maxRequest)).Decode(&add); err != nil {
@@ -171,6 +174,9 @@ func (s *Server) deleteImage(w http.ResponseWriter, req *http.Request) error {
 }
 
 func (s *Server) postVerify(w http.ResponseWriter, req *http.Request) error {
+	if err := wantJSON(req); err != nil {
+		return err
+	}
 	if _, err := s.named(req, true); err != nil {
 		return err
 	}

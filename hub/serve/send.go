@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"mime"
 	"net/http"
 	"strconv"
 
@@ -67,7 +68,19 @@ func sendCached(w http.ResponseWriter, v any, cache string) error {
 	return nil
 }
 
-var errNoPath = errors.New("no such path, or not with this method")
+var (
+	errNoPath    = errors.New("no such path, or not with this method")
+	errMediaType = errors.New("the body has to be of type application/json")
+)
+
+// wantJSON refuses a body that a form of a web page can send: a page needs leave for
+// others.
+func wantJSON(req *http.Request) error {
+	if kind, _, err := mime.ParseMediaType(req.Header.Get("Content-Type")); err != nil || kind != "application/json" {
+		return errMediaType
+	}
+	return nil
+}
 
 func invalid(err error) error { return fmt.Errorf("%w: %w", ingest.ErrInvalid, err) }
 
@@ -79,6 +92,8 @@ func statusOf(err error) int {
 		return http.StatusNotFound
 	case errors.As(err, new(*http.MaxBytesError)):
 		return http.StatusRequestEntityTooLarge
+	case errors.Is(err, errMediaType):
+		return http.StatusUnsupportedMediaType
 	case errors.Is(err, ingest.ErrInvalid):
 		return http.StatusBadRequest
 	case errors.Is(err, catalog.ErrFull):

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -15,6 +14,7 @@ import (
 	"lighter/format/trace"
 	"lighter/hub/catalog"
 	"lighter/hub/ingest"
+	"lighter/hub/registry"
 	"lighter/hub/starts"
 	wire "lighter/store/hub"
 )
@@ -78,10 +78,19 @@ func (s *Server) getTraces(w http.ResponseWriter, req *http.Request) error {
 	answer := make([]wire.Starts, len(images)) // never null
 	for i, image := range images {
 		if answer[i], err = s.starts.Describe(req.Context(), image); err != nil {
-			return err
+			return later(w, err)
 		}
 	}
 	return sendJSON(w, answer)
+}
+
+// later says when to ask again, if the hub is busy. Nodes are not told so: they would
+// leave the hub alone with all that they ask for.
+func later(w http.ResponseWriter, err error) error {
+	if errors.Is(err, ingest.ErrBusy) {
+		w.Header().Set("Retry-After", "5")
+	}
+	return err
 }
 
 func (s *Server) exportTraces(w http.ResponseWriter, req *http.Request) error {
@@ -91,7 +100,7 @@ func (s *Server) exportTraces(w http.ResponseWriter, req *http.Request) error {
 	}
 	text, err := s.starts.Export(req.Context(), image.Tree)
 	if err != nil {
-		return err
+		return later(w, err)
 	}
 	w.Header().Set("Content-Type", "text/plain")
 	w.Header().Set("Cache-Control", "no-cache")
@@ -100,6 +109,9 @@ func (s *Server) exportTraces(w http.ResponseWriter, req *http.Request) error {
 }
 
 func (s *Server) importTraces(w http.ResponseWriter, req *http.Request) error {
+	if err := wantJSON(req); err != nil { // clients say so of text, too
+		return err
+	}
 	image, err := s.one(req)
 	if err != nil {
 		return err
@@ -151,26 +163,12 @@ func (s *Server) readBody(w http.ResponseWriter, req *http.Request, limit int64)
 		return nil, nil, ingest.ErrBusy
 	}
 	done = func() { s.bodies.Release(room) }
-	body, err = io.ReadAll(&timely{http.MaxBytesReader(w, req.Body, limit), time.Now().Add(bodyTimeout)})
+	body, err = registry.ReadWithin(http.MaxBytesReader(w, req.Body, limit), bodyTimeout)
 	if err != nil {
 		done()
 		return nil, nil, invalid(err)
 	}
 	return body, done, nil
-}
-
-// timely reads until it is too late.
-type timely struct {
-	io.Reader
-	end time.Time
-}
-
-// Read reads, or fails if it is too late.
-func (r *timely) Read(b []byte) (int, error) {
-	if time.Now().After(r.end) {
-		return 0, errors.New("the body takes too long to come")
-	}
-	return r.Reader.Read(b)
 }
 
 // startable lists the images that the request names which are ready, of one

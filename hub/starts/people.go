@@ -25,10 +25,10 @@ import (
 // as text. Traces that nobody has looked at yet are not in it. Errors are
 // ingest.ErrBusy and the catalog's.
 func (s *Service) Export(ctx context.Context, tree chunk.ID) ([]byte, error) {
-	if err := s.enter(ctx, 1); err != nil {
+	if err := enter(ctx, s.reading, 1); err != nil {
 		return nil, err
 	}
-	defer s.taking.Release(1)
+	defer s.reading.Release(1)
 	kept, _, err := s.recordings(ctx, tree)
 	return trace.EncodeText(kept), err
 }
@@ -42,7 +42,7 @@ func (s *Service) Known(ctx context.Context, tree chunk.ID) (bool, error) {
 // Import adds what Export gave, perhaps of another image, to what is kept of the
 // starts of a tree. Errors are as for Take.
 func (s *Service) Import(ctx context.Context, tree chunk.ID, text []byte) error {
-	if err := s.enter(ctx, atOnce); err != nil { // it may be long
+	if err := enter(ctx, s.taking, atOnce); err != nil { // it may be long
 		return err
 	}
 	defer s.taking.Release(atOnce)
@@ -66,7 +66,7 @@ func (s *Service) Import(ctx context.Context, tree chunk.ID, text []byte) error 
 // nobody has looked at. Errors are ingest.ErrBusy, ingest.ErrInvalid if there are
 // several such workloads, catalog.ErrNotFound if there is none, and those of the stores.
 func (s *Service) Forget(ctx context.Context, tree chunk.ID, workload string) (f wire.Forgotten, err error) {
-	if err := s.enter(ctx, 1); err != nil {
+	if err := enter(ctx, s.taking, 1); err != nil {
 		return f, err
 	}
 	defer s.taking.Release(1)
@@ -112,10 +112,10 @@ func (s *Service) forget(ctx context.Context, tree chunk.ID, workload string) (f
 func (s *Service) Describe(ctx context.Context, image catalog.Image) (wire.Starts, error) {
 	d := wire.Starts{Name: image.Name, Digest: image.Digest, Platform: image.Platform, Tree: image.Tree.String(),
 		Workloads: []wire.Workload{}, Packs: []wire.StartupPack{}}
-	if err := s.enter(ctx, 1); err != nil {
+	if err := enter(ctx, s.reading, 1); err != nil {
 		return d, err
 	}
-	defer s.taking.Release(1)
+	defer s.reading.Release(1)
 	kept, _, err := s.recordings(ctx, image.Tree)
 	if err != nil {
 		return d, err

@@ -27,9 +27,12 @@ import (
 )
 
 const (
-	// atOnce is how many traces, and descriptions of images, are looked at at a time,
+	// atOnce is how many traces are looked at at a time,
 	// of up to some ten megabytes each; others wait for takeTimeout.
-	atOnce      = 4
+	atOnce = 4
+	// shownAtOnce is how many images are described or exported at a time, each from an
+	// index that is written to the scratch space.
+	shownAtOnce = 2
 	takeTimeout = 5 * time.Second
 	// settling is how long the hub waits for more traces of a tree before it lays
 	// it out.
@@ -45,8 +48,9 @@ type Service struct {
 
 	senders senders
 
-	taking *semaphore.Weighted
-	wake   chan struct{} // has an element when something may be due
+	taking  *semaphore.Weighted // what nodes tell, and what administrators change
+	reading *semaphore.Weighted // what is shown to whoever asks
+	wake    chan struct{}       // has an element when something may be due
 
 	mu      sync.Mutex             // guards the following
 	devices map[chunk.ID]int64     // sizes in bytes, by tree
@@ -68,7 +72,7 @@ type Service struct {
 // most; 0: what Limit says. Nothing is laid out before Run.
 func New(c *catalog.Catalog, o *objects.Store, i *ingest.Service, limit int64, log *slog.Logger) *Service {
 	return &Service{catalog: c, objects: o, ingest: i, limit: limit, log: log,
-		taking: semaphore.NewWeighted(atOnce), wake: make(chan struct{}, 1), devices: map[chunk.ID]int64{}, rests: map[chunk.ID]time.Time{},
+		taking: semaphore.NewWeighted(atOnce), reading: semaphore.NewWeighted(shownAtOnce), wake: make(chan struct{}, 1), devices: map[chunk.ID]int64{}, rests: map[chunk.ID]time.Time{},
 		loose: map[chunk.ID]*looseLayout{}, used: map[chunk.ID]time.Time{}, round: make(chan struct{}),
 		Settling: settling, Keep: keep, PressAfter: pressAfter, Regain: regain}
 }
@@ -84,7 +88,7 @@ func (s *Service) Take(ctx context.Context, tree chunk.ID, sender string, body [
 			s.taken.Add(1)
 		}
 	}()
-	if err := s.enter(ctx, 1); err != nil {
+	if err := enter(ctx, s.taking, 1); err != nil {
 		return err
 	}
 	defer s.taking.Release(1)
@@ -110,12 +114,12 @@ func (s *Service) Take(ctx context.Context, tree chunk.ID, sender string, body [
 	return nil
 }
 
-// enter waits until there is room among what is looked at at a time, of which the
-// caller releases n. The error is ingest.ErrBusy.
-func (s *Service) enter(ctx context.Context, n int64) error {
+// enter waits until there is room for n among the places, which the caller releases.
+// The error is ingest.ErrBusy.
+func enter(ctx context.Context, places *semaphore.Weighted, n int64) error {
 	wait, cancel := context.WithTimeout(ctx, takeTimeout)
 	defer cancel()
-	if s.taking.Acquire(wait, n) != nil {
+	if places.Acquire(wait, n) != nil {
 		return ingest.ErrBusy
 	}
 	return nil

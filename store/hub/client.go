@@ -55,6 +55,7 @@ type Options struct {
 	Scope     string // default: DefaultScope
 	PlainHTTP bool   // allow http to a host that is not this one
 	CAFile    string // certificates (PEM) to trust beside the system's
+	TokenFile string // its token goes with what changes something on the hub; see ReadToken
 	Copies    bool   // what is fetched is copied, and nobody starts it for that
 }
 
@@ -85,6 +86,13 @@ func NewClient(o Options) (*Client, error) {
 		if c.http.Transport, err = trusting(o.CAFile, c.transport); err != nil {
 			return nil, err
 		}
+	}
+	if o.TokenFile != "" {
+		token, err := ReadToken(o.TokenFile)
+		if err != nil {
+			return nil, err
+		}
+		c.http.Transport = &authorizing{next: c.http.Transport, hub: base, token: token}
 	}
 	return c, nil
 }

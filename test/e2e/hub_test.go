@@ -38,7 +38,7 @@ type runningHub struct {
 func startHub(t *testing.T) *runningHub {
 	t.Helper()
 	c := hub.DefaultConfig()
-	c.Root = t.TempDir()
+	c.Root, c.Sources = t.TempDir(), []string{"127.0.0.1"}
 	ctx, cancel := context.WithCancel(context.Background())
 	h, err := hub.Open(ctx, c, slog.New(slog.DiscardHandler))
 	if err != nil {

@@ -65,7 +65,8 @@ func prepare() (stop func() error, err error) {
 		return nil, err
 	}
 	hubRoot, hubLog = filepath.Join(dir, "root"), filepath.Join(dir, "hub.log")
-	return startHub(hubLog, "--root", hubRoot, "--log-level", "debug") // what is kept secret is so at any level
+	return startHub(hubLog, "--root", hubRoot, "--log-level", "debug",
+		"--source", strings.Join([]string{"127.0.0.1", "127.0.0.2", nearName, foreignIP, foreignName}, ",")) // what is kept secret is so at any level
 }
 
 // startHub runs a hub until the function that it returns is called.

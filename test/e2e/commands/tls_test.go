@@ -11,6 +11,9 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
+// administrators is the token of those who may change what the hub has.
+const administrators = "the-token-of-the-administrators"
+
 // A hub with a certificate speaks HTTPS alone, and clients and nodes that do not
 // know the certificate do not speak to it.
 func TestTLS(t *testing.T) {
@@ -19,9 +22,15 @@ func TestTLS(t *testing.T) {
 	hub := []string{"--root", filepath.Join(dir, "root"), "--listen", address}
 	run(t, nil, append([]string{lighter, "hub"}, hub...)...).bad(t, 2, "tls_cert", "plain_http")
 	run(t, nil, append([]string{lighter, "hub", "--tls-cert", hubTrust.file}, hub...)...).bad(t, 2, "tls_key")
-	run(t, nil, append([]string{lighter, "hub", "--tls-cert", hubTrust.file, "--tls-key", hubTrust.file}, hub...)...).bad(t, 1, hubTrust.file)
+	run(t, nil, append([]string{lighter, "hub", "--tls-cert", hubTrust.file, "--tls-key", hubTrust.file, "--open"}, hub...)...).bad(t, 1, hubTrust.file)
+	secure := append(hub, "--tls-cert", hubTrust.file, "--tls-key", hubTrust.key)
+	run(t, nil, append([]string{lighter, "hub"}, secure...)...).bad(t, 2, "whoever reaches "+address, "admin_token_file", "admin_listen", "open")
+	token := filepath.Join(dir, "token")
+	if err := os.WriteFile(token, []byte(administrators+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	log := filepath.Join(dir, "hub.log")
-	stop, err := startHub(log, append(hub, "--tls-cert", hubTrust.file, "--tls-key", hubTrust.key)...)
+	stop, err := startHub(log, append(secure, "--admin-token-file", token)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,8 +41,11 @@ func TestTLS(t *testing.T) {
 	}()
 	trusting := []string{"--hub", url, "--ca-file", hubTrust.file}
 	layout := writeLayout(t, map[string]v1.Image{"1": makeImage(t, "linux/amd64", "over TLS")})
-	good(t, append([]string{lighter, "add", "oci:" + layout, "over/tls:1"}, trusting...)...)
-	good(t, append([]string{lighter, "verify", "over/tls:1"}, trusting...)...)
+	run(t, nil, append([]string{lighter, "add", "oci:" + layout, "over/tls:1"}, trusting...)...).bad(t, 1, "--token-file")
+	good(t, append([]string{lighter, "add", "--token-file", token, "oci:" + layout, "over/tls:1"}, trusting...)...)
+	if r := run(t, []string{"LIGHTER_TOKEN_FILE=" + token}, append([]string{lighter, "verify", "over/tls:1"}, trusting...)...); r.code != 0 {
+		t.Errorf("verify: exit %d: %s", r.code, r.stderr)
+	}
 	run(t, nil, lighter, "images", "--hub", url).bad(t, 1, "certificate")
 	run(t, nil, lighter, "images", "--hub", "http://"+address, "--plain-http").bad(t, 1, "400")
 	run(t, nil, lighter, "images", "--hub", url, "--ca-file", hubTrust.key).bad(t, 2, "no certificate")
@@ -46,6 +58,11 @@ func TestTLS(t *testing.T) {
 	if err := os.Symlink(hubTrust.file, filepath.Join(certs, "ca.crt")); err != nil {
 		t.Fatal(err)
 	}
+	push := []string{"skopeo", "copy", "--quiet", "--dest-cert-dir", certs, "oci:" + layout + ":1", "docker://" + address + "/by/skopeo:1"}
+	if r := run(t, nil, push...); r.code == 0 {
+		t.Error("skopeo pushes without the token")
+	}
+	good(t, append(push, "--dest-creds", "anybody:"+administrators)...)
 	back := filepath.Join(dir, "back")
 	good(t, "skopeo", "copy", "--quiet", "--src-cert-dir", certs, "docker://"+address+"/over/tls:1", "oci:"+back+":1")
 	if r := run(t, nil, "skopeo", "inspect", "docker://"+address+"/over/tls:1"); r.code == 0 {

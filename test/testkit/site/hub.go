@@ -77,7 +77,8 @@ func (m *Machine) StartHub(ctx context.Context, name string) (*Hub, error) {
 }
 
 func (h *Hub) argv(address string) []string {
-	return []string{h.site.options.Lighter, "hub", "--root", h.Root, "--listen", address, "--plain-http"}
+	return []string{h.site.options.Lighter, "hub", "--root", h.Root, "--listen", address, "--plain-http", "--open",
+		"--source", HubIP}
 }
 
 // Close stops the hub and removes all that it had.

@@ -1,0 +1,257 @@
+package hub
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/identity"
+
+	"lighter/format/trace"
+	"lighter/hub/objects"
+	wire "lighter/store/hub"
+	"lighter/test/testkit/tarball"
+)
+
+// An image that would keep others from their turn for too long fails, with that reason,
+// and is not tried again; so does the copying of one, and the next is taken in.
+func TestImagesThatTakeTooLong(t *testing.T) {
+	t.Parallel()
+	c := hubConfig(t)
+	next := openHub(t, c)
+	next.ingest.ImageTime = 300 * time.Millisecond
+	h := runHub(t, next)
+	r := startRegistry(t, image(lowerTar, upperTar))
+	slow := digest.FromBytes(gzipped(upperTar))
+	ended := make(chan struct{})
+	t.Cleanup(func() { close(ended) }) // before the registry's server is
+	r.spoil = func(w http.ResponseWriter, req *http.Request, d digest.Digest, _ []byte) bool {
+		if d != slow {
+			return false
+		}
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case <-req.Context().Done():
+		case <-ended:
+		}
+		return true
+	}
+	_, err := h.add(wire.Add{Source: r.source(), Name: "slow:1"})
+	if err == nil || !strings.Contains(err.Error(), "image_minutes") {
+		t.Fatalf("it ends with %v", err)
+	}
+	images := h.settled("slow:1")
+	if len(images) != 1 || images[0].State != wire.StateFailed || !strings.Contains(images[0].Error, "took longer than an image may") {
+		t.Fatalf("%+v", images)
+	}
+	h.stop()
+	again := runHub(t, openHub(t, c)) // with as much time as usual
+	if images := again.settled("slow:1"); len(images) != 1 || images[0].State != wire.StateFailed {
+		t.Errorf("after a restart: %+v", images)
+	}
+	again.push("next:1", image(lowerTar))
+	again.ready("next:1")
+}
+
+// stuck has whoever opens a file wait until the function is called that it returns,
+// which then waits until done holds.
+func stuck(t *testing.T, file string) (release func(done func() bool)) {
+	t.Helper()
+	aside, fifo := file+".aside", file+".fifo"
+	if err := errors.Join(os.Rename(file, aside), syscall.Mkfifo(file, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	restored := false
+	release = func(done func() bool) {
+		if !restored {
+			restored = true
+			if err := errors.Join(os.Rename(file, fifo), os.Rename(aside, file)); err != nil {
+				t.Error(err)
+			}
+		}
+		for !done() {
+			if writer, err := os.OpenFile(fifo, os.O_RDWR, 0); err == nil { // lets those in who wait
+				time.Sleep(5 * time.Millisecond)
+				writer.Close() // and has them read nothing
+			}
+		}
+	}
+	t.Cleanup(func() {
+		end := time.Now().Add(time.Second)
+		release(func() bool { return time.Now().After(end) })
+	})
+	return release
+}
+
+// get asks for a path, and sends the answer's status.
+func (h *testHub) get(path string, statuses chan<- *http.Response) {
+	res, err := http.Get(h.url + path)
+	if err != nil {
+		h.t.Error(err)
+		res = &http.Response{}
+	} else {
+		res.Body.Close()
+	}
+	statuses <- res
+}
+
+// Those who look at traces have places of their own: nodes are heard beside them.
+func TestTracesAreTakenWhileTheyAreShown(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	h.push("a:1", image(startsTar(10)))
+	m := h.extents(h.ready("a:1").Tree)
+	id, err := h.catalog.Locations(t.Context(), m.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	release := stuck(t, filepath.Join(objectsDir(h.config.Root), objects.LocationsKey(id)))
+	const readers = 8
+	answers := make(chan *http.Response, readers)
+	for range readers {
+		go h.get("/lighter/1/default/traces?name=a:1", answers)
+	}
+	first := <-answers // when all places are taken, and have been for a while
+	if first.StatusCode != http.StatusServiceUnavailable || first.Header.Get("Retry-After") == "" {
+		t.Errorf("without a place: %s, %v", first.Status, first.Header)
+	}
+	all := filesOf(t, m)
+	body := trace.Trace{Tree: m.ID(), Reads: all[:2]}.Encode()
+	if status, said, _ := h.do("POST", "/lighter/1/default/traces/"+m.ID().String(), body); status != http.StatusNoContent {
+		t.Errorf("a trace: %d %s", status, said)
+	}
+	release(func() bool { return len(answers) == readers-1 })
+}
+
+// There is a limit to the connections that are open at a time; who waits gets in when
+// another one goes.
+func TestConnectionsAreBounded(t *testing.T) {
+	t.Parallel()
+	next := openHub(t, hubConfig(t))
+	next.maxConnections = 2
+	h := runHub(t, next)
+	address := strings.TrimPrefix(h.url, "http://")
+	ask := func() net.Conn {
+		t.Helper()
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		if _, err := fmt.Fprintf(conn, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		return conn
+	}
+	answered := func(conn net.Conn, within time.Duration) error {
+		if err := conn.SetReadDeadline(time.Now().Add(within)); err != nil {
+			return err
+		}
+		_, err := bufio.NewReader(conn).ReadString('\n')
+		return err
+	}
+	first := ask()
+	for _, conn := range []net.Conn{first, ask()} {
+		if err := answered(conn, time.Minute); err != nil {
+			t.Fatal(err)
+		}
+	}
+	third := ask()
+	if err := answered(third, 300*time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("one more than there may be: %v", err)
+	}
+	first.Close()
+	if err := answered(third, time.Minute); err != nil {
+		t.Errorf("when another one was closed: %v", err)
+	}
+}
+
+// Trees that are asked for wait for their turn, a bounded number of them: others are
+// told that the hub is busy. An image is taken in beside them.
+func TestTreesThatAreAskedForAreBounded(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	const all = 40
+	var layers [][]byte
+	for i := range all {
+		layers = append(layers, tarball.Of(tarball.File(fmt.Sprint("f", i), "")))
+	}
+	h.push("a:1", image(layers...))
+	h.ready("a:1")
+	var diffIDs []digest.Digest
+	for _, l := range layers {
+		diffIDs = append(diffIDs, digest.FromBytes(l))
+	}
+	release := stuck(t, filepath.Join(objectsDir(h.config.Root), objects.LayerKey(diffIDs[0].String())))
+	answers := make(chan *http.Response, all)
+	asked := 0
+	for _, chain := range identity.ChainIDs(diffIDs)[:all-1] {
+		asked++
+		go h.get("/lighter/1/default/trees/"+chain.String(), answers)
+	}
+	for range asked - 32 {
+		select {
+		case res := <-answers:
+			if res.StatusCode != http.StatusServiceUnavailable || res.Header.Get("Retry-After") != "" {
+				t.Errorf("beyond those that may wait: %s, %v", res.Status, res.Header)
+			}
+		case <-time.After(time.Minute):
+			t.Fatal("all of them wait")
+		}
+	}
+	release(func() bool { return len(answers) == 32 })
+}
+
+// The trees of chains that no image ends with are made for whoever asks, and a bounded
+// number of them is kept: those that were made or used last. They are made again.
+func TestTreesMadeForWhoeverAsksAreBounded(t *testing.T) {
+	t.Parallel()
+	next := openHub(t, hubConfig(t))
+	next.ingest.MaxDerived = 3
+	h := runHub(t, next)
+	const all = 8
+	var layers [][]byte
+	var diffIDs []digest.Digest
+	for i := range all {
+		layers = append(layers, tarball.Of(tarball.File(fmt.Sprint("f", i), noise(uint64(i), 10_000))))
+		diffIDs = append(diffIDs, digest.FromBytes(layers[i]))
+	}
+	h.push("a:1", image(layers...))
+	top := h.ready("a:1")
+	before := len(files(t, filepath.Join(objectsDir(h.config.Root), "indexes")))
+	chains := identity.ChainIDs(diffIDs)
+	for range 2 {
+		for _, chain := range chains {
+			h.fetchTree(chain.String())
+		}
+	}
+	if n := len(files(t, filepath.Join(objectsDir(h.config.Root), "indexes"))); n != before+3 {
+		t.Errorf("%d indexes are kept of %d chains of an image", n, all)
+	}
+	if problems, err := h.ingest.Verify(t.Context(), "a:1", func(wire.Progress) error { return nil }); err != nil || len(problems) > 0 {
+		t.Errorf("the image afterwards: %q, %v", problems, err)
+	}
+	h.fetchTree(top.Chain)
+	// An image that ends with one keeps it.
+	h.push("b:1", image(layers[:2]...))
+	b := h.ready("b:1")
+	for _, chain := range chains {
+		h.fetchTree(chain.String())
+	}
+	h.fetchTree(b.Chain)
+	if _, err := h.catalog.Statement(t.Context(), b.Chain); err != nil {
+		t.Error(err)
+	}
+	if n := len(files(t, filepath.Join(objectsDir(h.config.Root), "indexes"))); n != before+1+3 {
+		t.Errorf("%d indexes are kept of %d chains of two images", n, all)
+	}
+}

@@ -120,7 +120,7 @@ func newServer(conn *os.File, journal *journal, dir string, state State, log *sl
 		return nil, fmt.Errorf("use the FUSE connection: %w", err)
 	}
 	return &Server{conn: conn, raw: raw, dir: dir, state: state, log: log, journal: journal, deadline: readDeadline,
-		files: map[uint64]*file{}, reads: map[uint64]*read{}}, nil
+		files: map[uint64]*file{}, reads: map[uint64]*read{}, limits: newLimits()}, nil
 }
 
 // Adopt makes a server for a connection that another server (of any process)
@@ -241,7 +241,7 @@ func (s *Server) Remove(id chunk.ID) error {
 	delete(s.files, f.node)
 	serving := s.served && !s.leaving
 	s.mu.Unlock()
-	s.callOff(errRemoved, func(r *read) bool { return r.file == f })
+	s.callOff(errRemoved, func(other *file) bool { return other == f })
 	if serving { // otherwise the kernel may wait for an answer that does not come
 		s.forgetName(f.name)
 	}
@@ -254,19 +254,15 @@ func (s *Server) Remove(id chunk.ID) error {
 // CallOff fails the reads of a device that are not answered yet. It is for whoever
 // knows that nobody waits for them but the kernel.
 func (s *Server) CallOff(id chunk.ID) {
-	s.callOff(errRemoved, func(r *read) bool { return r.file.id == id })
+	s.callOff(errRemoved, func(f *file) bool { return f.id == id })
 }
 
-// Busy tells whether a read of a device is not answered yet.
+// Busy tells whether a read of a device is in work or waits.
 func (s *Server) Busy(id chunk.ID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, r := range s.reads {
-		if r.file.id == id {
-			return true
-		}
-	}
-	return false
+	f := s.files[nodeID(id)]
+	return f != nil && f.id == id && (f.queue.inWork > 0 || f.queue.waiting.Len() > 0)
 }
 
 // forgetName makes the kernel drop a name that it has cached. It only saves

@@ -211,7 +211,7 @@ func FuzzRequest(f *testing.F) {
 		if err := s.handle(ctx, &req); err != nil && !errors.Is(err, errMalformed) && !errors.Is(err, unix.EMSGSIZE) {
 			t.Fatal(err)
 		}
-		if !s.await(10*time.Second, func() bool { return len(s.reads) == 0 && s.limits.inWork == 0 }) {
+		if !s.await(10*time.Second, func() bool { return len(s.reads) == 0 && len(s.limits.working) == 0 }) {
 			t.Fatal("the read does not end")
 		}
 		// What the server sent is there by now; a second request marks its end.

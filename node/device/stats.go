@@ -166,10 +166,15 @@ func (s *Server) Stats() ServerStats {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st.InWork, st.InWorkBytes, st.Waiting = s.limits.inWork, s.limits.bytes, s.limits.waiting
+	st.InWork, st.InWorkBytes, st.Waiting = len(s.limits.working), s.limits.bytes, s.limits.waiting
 	now := time.Now()
-	for _, r := range s.reads {
-		st.Oldest = max(st.Oldest, now.Sub(r.since))
+	for r := range s.limits.working {
+		if s.reads[r.unique] == r { // it is not answered yet
+			st.Oldest = max(st.Oldest, now.Sub(r.since))
+		}
+	}
+	for _, f := range s.limits.queues {
+		st.Oldest = max(st.Oldest, now.Sub(f.queue.oldest().since))
 	}
 	return st
 }

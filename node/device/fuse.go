@@ -72,6 +72,10 @@ type State struct {
 	MaxPages uint16 `json:"maxPages"`
 }
 
+// maxRead returns the size of the largest read, in bytes. On a kernel with pages of 64 KiB it is
+// 16 MiB if an older version opened the connection.
+func (s State) maxRead() int { return int(s.MaxPages) * os.Getpagesize() }
+
 // Resends tells whether the kernel sends the requests again that a server has read
 // and not answered, when its successor asks for it.
 func (s State) Resends() bool { return s.Flags&fuse.CAP_HAS_RESEND != 0 }
@@ -120,7 +124,8 @@ func newServer(conn *os.File, journal *journal, dir string, state State, log *sl
 		return nil, fmt.Errorf("use the FUSE connection: %w", err)
 	}
 	return &Server{conn: conn, raw: raw, dir: dir, state: state, log: log, journal: journal, deadline: readDeadline,
-		files: map[uint64]*file{}, reads: map[uint64]*read{}, limits: newLimits()}, nil
+		files: map[uint64]*file{}, reads: map[uint64]*read{}, limits: newLimits(),
+		buffers: buffers{room: state.maxRead()}}, nil
 }
 
 // Adopt makes a server for a connection that another server (of any process)

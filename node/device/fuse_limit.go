@@ -11,11 +11,10 @@ import (
 // do not hold back a device's first few reads: so whatever is stuck on others,
 // a device is served.
 //
-// All devices together have room for maxWaiting reads that wait. If there is no room for
-// another one, the oldest read of the longest queue is answered with an error: so a device that
-// is flooded with reads loses its own, and one with few never does. The oldest, because a
-// process that waits for a page asks for it again when its read-ahead fails, and is then the
-// newest.
+// If more than maxUnanswered reads are in work or wait, the oldest read of the longest queue is
+// answered with an error: so a device that is flooded with reads loses its own, and one with few
+// does not. The oldest, because a process that waits for a page asks for it again when its
+// read-ahead fails, and is then the newest.
 const (
 	// maxPerDevice bounds the reads in work on one device. It is far above what
 	// a disk or a network takes at a time, because many of these may wait for
@@ -28,9 +27,10 @@ const (
 	// alwaysPerDevice is how many reads of a device may be in work whatever the
 	// other devices do.
 	alwaysPerDevice = 4
-	// maxWaiting bounds the reads that wait on all devices. It is half of what the kernel
-	// sends (maxBackground), so the kernel never makes a process wait for another's reads.
-	maxWaiting = maxBackground / 2
+	// maxUnanswered bounds the reads in work and those that wait, on all devices. It is below
+	// what the kernel sends (maxBackground): so when the kernel makes processes wait, there are
+	// reads to come, and those that are evicted for them make room for these processes.
+	maxUnanswered = maxBackground - 1024
 )
 
 // limits decides which reads are in work and which wait. It is not safe for
@@ -58,24 +58,28 @@ func (q *queue) oldest() *read {
 	return nil
 }
 
-// enter tells whether a read may begin; if not, it waits. If there was no room for that, evicted
-// is the read that had to go for it: it waits no more.
+// enter tells whether a read may begin; if not, it waits. If there are too many reads now, evicted
+// is the one that had to go: it waits no more.
 func (l *limits) enter(r *read) (begins bool, evicted *read) {
-	if l.allow(r) {
+	if begins = l.allow(r); begins {
 		l.begin(r)
-		return true, nil
+	} else {
+		l.wait(r)
 	}
+	if l.waiting > 0 && l.waiting+len(l.working) > maxUnanswered {
+		evicted = l.longest().oldest()
+		l.drop(evicted)
+	}
+	return begins, evicted
+}
+
+func (l *limits) wait(r *read) {
 	q := &r.file.queue
 	if q.waiting.Len() == 0 {
 		l.queues = append(l.queues, r.file)
 	}
 	r.place = q.waiting.PushBack(r)
 	l.waiting++
-	if l.waiting > maxWaiting {
-		evicted = l.longest().oldest()
-		l.drop(evicted)
-	}
-	return false, evicted
 }
 
 // longest returns the longest queue of reads that wait, of which there is one.

@@ -130,23 +130,22 @@ func TestFloodedDeviceLosesItsOwn(t *testing.T) {
 		}
 		return evicted
 	}
-	stuck := maxPerDevice // in work, for ever
-	if evicted := enter(modest, stuck+100); evicted != nil {
+	if evicted := enter(modest, maxPerDevice+100); evicted != nil {
 		t.Fatalf("%d reads go although there is room", len(evicted))
 	}
-	enter(first, stuck)
+	enter(first, maxPerDevice)
 	oldest := &read{file: first, size: 4096}
 	l.enter(oldest)
-	if evicted := enter(first, maxWaiting-100); len(evicted) != 1 || evicted[0] != oldest {
+	if evicted := enter(first, maxUnanswered-2*maxPerDevice-100); len(evicted) != 1 || evicted[0] != oldest {
 		t.Errorf("%d reads go for the last one, want the oldest", len(evicted))
 	}
-	for _, r := range enter(second, 2*maxWaiting) {
+	for _, r := range enter(second, 2*maxUnanswered) {
 		if r.file == modest {
 			t.Fatal("a device with few reads lost one")
 		}
 	}
 	a, b := first.queue.waiting.Len(), second.queue.waiting.Len()
-	if modest.queue.waiting.Len() != 100 || a+b+100 != maxWaiting || max(a, b)-min(a, b) > 1 {
+	if modest.queue.waiting.Len() != 100 || a+b+100+3*maxPerDevice != maxUnanswered || max(a, b)-min(a, b) > 1 {
 		t.Errorf("%d, %d and %d reads wait", modest.queue.waiting.Len(), a, b)
 	}
 }

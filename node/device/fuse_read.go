@@ -74,7 +74,7 @@ func (s *Server) enter(work context.Context, req *request, in *fuse.ReadIn) (evi
 	if r.file = s.files[req.NodeId]; r.file == nil {
 		return nil, s.send(reply(r.unique, -int32(errno(errRemoved))))
 	}
-	if r.offset < 0 || in.Size > maxRead {
+	if r.offset < 0 || int64(in.Size) > int64(s.buffers.room) {
 		return nil, s.send(reply(r.unique, -int32(errno(errMalformed))))
 	}
 	r.size = int(max(0, min(int64(in.Size), r.file.size-r.offset)))

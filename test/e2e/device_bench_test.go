@@ -58,19 +58,22 @@ func BenchmarkDeviceRead(b *testing.B) {
 }
 
 // BenchmarkReadBesideAFlood measures how long a process waits for a page that the daemon has at
-// hand, while processes have the pages of another image, which is stuck, read ahead: none do, one
-// has done so once, one or four do so without end.
+// hand, while processes have the pages of another image read ahead: none do, one has done so
+// once, one or four do so without end. The other image is stuck, or the daemon has its bytes.
 func BenchmarkReadBesideAFlood(b *testing.B) {
 	for _, c := range []struct {
-		name    string
-		floods  int
-		endless bool
-	}{{"none", 0, false}, {"once", 1, false}, {"endless", 1, true}, {"4 endless", 4, true}} {
-		b.Run(c.name, func(b *testing.B) { benchmarkBesideAFlood(b, c.floods, c.endless) })
+		name           string
+		floods         int
+		endless, stuck bool
+	}{
+		{"none", 0, false, false}, {"stuck/once", 1, false, true}, {"stuck/endless", 1, true, true}, {"stuck/4 endless", 4, true, true},
+		{"cached/endless", 1, true, false}, {"cached/4 endless", 4, true, false},
+	} {
+		b.Run(c.name, func(b *testing.B) { benchmarkBesideAFlood(b, c.floods, c.endless, c.stuck) })
 	}
 }
 
-func benchmarkBesideAFlood(b *testing.B, floods int, endless bool) {
+func benchmarkBesideAFlood(b *testing.B, floods int, endless, stuck bool) {
 	s, err := device.Mount(b.TempDir(), true, slog.New(slog.DiscardHandler))
 	if err != nil {
 		b.Fatal(err)
@@ -83,6 +86,9 @@ func benchmarkBesideAFlood(b *testing.B, floods int, endless bool) {
 	floodedTree, otherTree := mountImage(b, flooded, floodedPath), mountImage(b, other, otherPath)
 	release := sync.OnceFunc(func() { close(h.released) })
 	b.Cleanup(release) // before the trees are unmounted
+	if !stuck {
+		release()
+	}
 	for range floods {
 		cmd, wait := startFlood(b, filepath.Join(floodedTree, "file"), endless)
 		if !endless {
@@ -96,7 +102,7 @@ func benchmarkBesideAFlood(b *testing.B, floods int, endless bool) {
 		})
 	}
 	for b.Loop() {
-		cmd := exec.Command("/proc/self/exe", filepath.Join(otherTree, "file"), "5000")
+		cmd := exec.Command("/proc/self/exe", filepath.Join(otherTree, "file"), "1000")
 		cmd.Env = append(os.Environ(), deviceHelper+"=pages")
 		out, err := cmd.Output()
 		var took []time.Duration

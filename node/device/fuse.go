@@ -93,6 +93,7 @@ type Server struct {
 
 	buffers buffers
 	counters
+	control *control // nil if it cannot be had
 	journal *journal // nil if the kernel can resend
 	resume  bool     // what is in the journal is to be served
 
@@ -100,6 +101,7 @@ type Server struct {
 	files   map[uint64]*file // by node ID
 	reads   map[uint64]*read // unanswered, by the request's unique number
 	limits  limits
+	stall   stall
 	served  bool // Serve was called
 	leaving bool // no more requests are taken
 }
@@ -123,7 +125,11 @@ func newServer(conn *os.File, journal *journal, dir string, state State, log *sl
 	if err != nil {
 		return nil, fmt.Errorf("use the FUSE connection: %w", err)
 	}
-	return &Server{conn: conn, raw: raw, dir: dir, state: state, log: log, journal: journal, deadline: readDeadline,
+	control, err := openControl(dir)
+	if err != nil {
+		log.Info("the metrics do not say how many reads wait in the kernel", "cause", err)
+	}
+	return &Server{conn: conn, control: control, raw: raw, dir: dir, state: state, log: log, journal: journal, deadline: readDeadline,
 		files: map[uint64]*file{}, reads: map[uint64]*read{}, limits: newLimits(),
 		buffers: buffers{room: state.maxRead()}}, nil
 }

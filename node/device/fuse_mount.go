@@ -197,6 +197,9 @@ func (s *Server) Detach() error {
 	if err := s.conn.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
 		return fmt.Errorf("close the FUSE connection of %s: %w", s.dir, err)
 	}
+	if err := s.control.close(); err != nil && !errors.Is(err, os.ErrClosed) {
+		return fmt.Errorf("close the FUSE control file of %s: %w", s.dir, err)
+	}
 	s.mu.Lock()
 	served := s.served
 	s.mu.Unlock()

@@ -48,6 +48,7 @@ type read struct {
 
 // read takes a READ: it begins, waits, or is answered at once.
 func (s *Server) read(work context.Context, req *request) error {
+	s.taken.Add(1)
 	in, err := decode[fuse.ReadIn](req.bytes)
 	if err != nil {
 		return s.send(reply(req.Unique, -int32(errno(err))))

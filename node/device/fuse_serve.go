@@ -89,7 +89,7 @@ func (s *Server) leave() {
 	s.leaving = true
 }
 
-// watch answers for Readers that do not answer in time.
+// watch answers for Readers that do not answer in time, and sees requests that stay in the kernel.
 func (s *Server) watch(work context.Context) {
 	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
@@ -97,6 +97,7 @@ func (s *Server) watch(work context.Context) {
 		select {
 		case now := <-tick.C:
 			s.expire(now)
+			s.lookForStall(now)
 		case <-work.Done():
 			return
 		}

@@ -93,7 +93,8 @@ func TestFloodLeavesRoom(t *testing.T) {
 		t.Errorf("the flood: %v %s", err, out)
 	}
 	release()
-	_, read = run(t, "cmp", filepath.Join(flooded.source, "file"), filepath.Join(floodedTree, "file"))
+	// The oldest requests were refused: those of the first pages. They are read one by one now.
+	_, read = run(t, "cmp", "--bytes=64M", filepath.Join(flooded.source, "file"), filepath.Join(floodedTree, "file"))
 	if out, err := read(); err != nil {
 		t.Errorf("a reader of the flooded image, once it answers: %v %s", err, out)
 	}

@@ -48,6 +48,7 @@ var metrics = []metric{
 	{"reads_in_flight", "Reads that are being answered.", gauge, func(f *figures) float64 { return float64(f.devices.InWork) }},
 	{"reads_in_flight_bytes", "Bytes that reads in flight ask for.", gauge, func(f *figures) float64 { return float64(f.devices.InWorkBytes) }},
 	{"reads_waiting", "Reads that wait for their turn.", gauge, func(f *figures) float64 { return float64(f.devices.Waiting) }},
+	{"kernel_requests", "Requests that the kernel counts as unanswered, with those that processes wait to make; -1 if it does not say.", gauge, func(f *figures) float64 { return float64(f.devices.InKernel) }},
 	{"oldest_read_seconds", "For how long the oldest unanswered read has been waited for.", gauge, func(f *figures) float64 { return f.devices.Oldest.Seconds() }},
 
 	{"pulls_without_hub_total", "Look-ups that no hub answered in time, and indexes that did not come: images were unpacked as usual.", counter, func(f *figures) float64 { return float64(f.status.NoHub) }},

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"lighter/node/device"
 	"lighter/node/mount"
 )
 
@@ -90,6 +91,20 @@ func (n *Node) alive(ctx context.Context, timeout time.Duration) error {
 func hangs(oldest time.Duration) error {
 	if oldest > hungRead {
 		return fmt.Errorf("a read has been unanswered for %s", oldest.Round(time.Second))
+	}
+	return nil
+}
+
+// stalledReads is for how long requests can wait in the kernel at most while the node reads none,
+// if all is well: it reads them within microseconds.
+const stalledReads = 10 * time.Second
+
+// stalled judges for how long requests have waited in the kernel while the node read none. The
+// watchdog does not go by it: requests that a former daemon lost wait for ever, whoever is started.
+func stalled(st device.ServerStats) error {
+	if st.Stalled > stalledReads {
+		return fmt.Errorf("reads wait in the kernel, and the node has read none for %s: the kernel has %d unanswered requests, the node %d reads",
+			st.Stalled.Round(time.Second), st.InKernel, st.InWork+st.Waiting)
 	}
 	return nil
 }

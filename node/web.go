@@ -137,7 +137,10 @@ func (w *web) unhealthy(ctx context.Context) error {
 	if n == nil {
 		return nil
 	}
-	return n.alive(ctx, webHealth)
+	if err := n.alive(ctx, webHealth); err != nil || n.stopping.Load() {
+		return err
+	}
+	return stalled(n.server.Stats())
 }
 
 // answer says ok, or what is wrong, in a line of text.

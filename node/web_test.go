@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"lighter/node/device"
 )
 
 func TestHTTPAddresses(t *testing.T) {
@@ -111,5 +113,16 @@ func TestReadsThatHang(t *testing.T) {
 		if err := hangs(oldest); (err == nil) != well {
 			t.Errorf("unanswered for %v: %v", oldest, err)
 		}
+	}
+}
+
+// Requests that stay in the kernel are said by name.
+func TestReadsThatStayInTheKernel(t *testing.T) {
+	if err := stalled(device.ServerStats{InKernel: 70, InWork: 60, Waiting: 10, Stalled: stalledReads}); err != nil {
+		t.Error(err)
+	}
+	err := stalled(device.ServerStats{InKernel: 90, InWork: 60, Waiting: 10, Stalled: stalledReads + time.Second})
+	if err == nil || !strings.Contains(err.Error(), "wait in the kernel") || !strings.Contains(err.Error(), "90") {
+		t.Errorf("%v", err)
 	}
 }

@@ -269,7 +269,11 @@ func printImage(d node.ImageDetail) error {
 	if m := d.Mount; m != nil {
 		v := m.Device
 		add("mounted", fmt.Sprintf("%s (%d files, %s, mode %s)", m.Dir, m.Files, size(m.Bytes), modeOf(*m)))
-		add("faults", fmt.Sprintf("%d, of which %d waited for a hub and %d failed", v.Faults, v.Waited.Fetched, v.Failed))
+		faults := fmt.Sprintf("%d, of which %d waited for a hub and %d failed", v.Faults, v.Waited.Fetched, v.Failed)
+		if v.Refused > 0 {
+			faults += fmt.Sprintf(", %d of them because too many were waiting", v.Refused)
+		}
+		add("faults", faults)
 		add("read", fmt.Sprintf("%s: %s from the cache, %s fetched", size(v.Bytes), size(v.Bytes-v.Missed), size(v.Missed)))
 		var received []string
 		for _, origin := range slices.Sorted(maps.Keys(v.Received)) {

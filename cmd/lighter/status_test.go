@@ -21,7 +21,7 @@ func someStatus() node.Status {
 		Version: "v1.2.3", Root: "/var/lib/lighter", Started: time.Now().Add(-90 * time.Second), TakenOver: true, Keeper: node.KeeperStatus{Error: "its keeper was killed"},
 		Hubs: []hub.Health{{URL: "https://one.test", Up: true}, {URL: "https://two.test", Error: "connection refused"}},
 		Mounts: []node.MountStatus{{Mounted: mount.Mounted{Tree: tree, Dir: "/var/lib/lighter/mounts/x", Mode: mount.File, Local: true,
-			Device: device.Stats{Faults: 203, Bytes: 8 << 20, Missed: 2 << 20, Failed: 1, Received: map[string]int64{"https://two.test": 1 << 20, "https://one.test": 3 << 20}, Waited: device.Wait{Fetched: 21, Total: 1.5, P50: 0.00004, P99: 0.042, Max: 0.1234}}},
+			Device: device.Stats{Faults: 203, Bytes: 8 << 20, Missed: 2 << 20, Failed: 3, Refused: 2, Received: map[string]int64{"https://two.test": 1 << 20, "https://one.test": 3 << 20}, Waited: device.Wait{Fetched: 21, Total: 1.5, P50: 0.00004, P99: 0.042, Max: 0.1234}}},
 			Chains: []string{chain}, Files: 5500, Bytes: 190 << 20}},
 		Images: []node.ImageStatus{{Chain: chain, Image: "registry.test/tools/python:3.13", Tree: tree, Lazy: true, Why: "its tree was fetched"},
 			{Chain: "sha256:" + strings.Repeat("cd", 32), Image: "registry.test/other:1", Why: "the hub does not know it"}},
@@ -70,7 +70,7 @@ cache off    its disk is gone
 broken       its map is cut off
 refused      its statement: it is not signed by a pinned key: put the former key back
 mounted      /var/lib/lighter/mounts/x (5500 files, 190 MiB, mode local)
-faults       203, of which 21 waited for a hub and 1 failed
+faults       203, of which 21 waited for a hub and 3 failed, 2 of them because too many were waiting
 read         8.0 MiB: 6.0 MiB from the cache, 2.0 MiB fetched
 received     3.0 MiB from https://one.test
              1.0 MiB from https://two.test

@@ -62,7 +62,8 @@ type Device struct {
 	faults  atomic.Int64
 	bytes   atomic.Int64
 	missed  atomic.Int64
-	failed  atomic.Int64 // the server counts these two
+	failed  atomic.Int64 // the server counts these three
+	refused atomic.Int64
 	answers answers
 }
 

@@ -72,6 +72,10 @@ type State struct {
 	MaxPages uint16 `json:"maxPages"`
 }
 
+// maxRead returns the size of the largest read, in bytes. On a kernel with pages of 64 KiB it is
+// 16 MiB if an older version opened the connection.
+func (s State) maxRead() int { return int(s.MaxPages) * os.Getpagesize() }
+
 // Resends tells whether the kernel sends the requests again that a server has read
 // and not answered, when its successor asks for it.
 func (s State) Resends() bool { return s.Flags&fuse.CAP_HAS_RESEND != 0 }
@@ -89,6 +93,7 @@ type Server struct {
 
 	buffers buffers
 	counters
+	control *control // nil if it cannot be had
 	journal *journal // nil if the kernel can resend
 	resume  bool     // what is in the journal is to be served
 
@@ -96,6 +101,7 @@ type Server struct {
 	files   map[uint64]*file // by node ID
 	reads   map[uint64]*read // unanswered, by the request's unique number
 	limits  limits
+	stall   stall
 	served  bool // Serve was called
 	leaving bool // no more requests are taken
 }
@@ -119,8 +125,13 @@ func newServer(conn *os.File, journal *journal, dir string, state State, log *sl
 	if err != nil {
 		return nil, fmt.Errorf("use the FUSE connection: %w", err)
 	}
-	return &Server{conn: conn, raw: raw, dir: dir, state: state, log: log, journal: journal, deadline: readDeadline,
-		files: map[uint64]*file{}, reads: map[uint64]*read{}}, nil
+	control, err := openControl(dir)
+	if err != nil {
+		log.Info("the metrics do not say how many reads wait in the kernel", "cause", err)
+	}
+	return &Server{conn: conn, control: control, raw: raw, dir: dir, state: state, log: log, journal: journal, deadline: readDeadline,
+		files: map[uint64]*file{}, reads: map[uint64]*read{}, limits: newLimits(),
+		buffers: buffers{room: state.maxRead()}}, nil
 }
 
 // Adopt makes a server for a connection that another server (of any process)
@@ -241,7 +252,7 @@ func (s *Server) Remove(id chunk.ID) error {
 	delete(s.files, f.node)
 	serving := s.served && !s.leaving
 	s.mu.Unlock()
-	s.callOff(errRemoved, func(r *read) bool { return r.file == f })
+	s.callOff(errRemoved, func(other *file) bool { return other == f })
 	if serving { // otherwise the kernel may wait for an answer that does not come
 		s.forgetName(f.name)
 	}
@@ -254,19 +265,15 @@ func (s *Server) Remove(id chunk.ID) error {
 // CallOff fails the reads of a device that are not answered yet. It is for whoever
 // knows that nobody waits for them but the kernel.
 func (s *Server) CallOff(id chunk.ID) {
-	s.callOff(errRemoved, func(r *read) bool { return r.file.id == id })
+	s.callOff(errRemoved, func(f *file) bool { return f.id == id })
 }
 
-// Busy tells whether a read of a device is not answered yet.
+// Busy tells whether a read of a device is in work or waits.
 func (s *Server) Busy(id chunk.ID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, r := range s.reads {
-		if r.file.id == id {
-			return true
-		}
-	}
-	return false
+	f := s.files[nodeID(id)]
+	return f != nil && f.id == id && (f.queue.inWork > 0 || f.queue.waiting.Len() > 0)
 }
 
 // forgetName makes the kernel drop a name that it has cached. It only saves

@@ -8,10 +8,9 @@ import (
 
 const (
 	pageSize = 4096
-	// maxPages is the size of the largest read that the kernel is allowed to
-	// ask for, in pages; kernels grant no more by themselves.
-	maxPages = 256
-	maxRead  = maxPages * pageSize // in bytes
+	// maxRead is the size of the largest read that the kernel is allowed to ask
+	// for, in bytes: 256 pages of 4 KiB, as kernels grant no more by themselves, or 16 of 64 KiB.
+	maxRead = 1 << 20
 
 	// spareBuffers is how many buffers are kept for the next reads.
 	spareBuffers = 16
@@ -27,8 +26,8 @@ const (
 // buffer takes no memory, however large it is.
 type buffer []byte
 
-func newBuffer() (buffer, error) {
-	return unix.Mmap(-1, 0, pageSize+maxRead, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+func newBuffer(room int) (buffer, error) {
+	return unix.Mmap(-1, 0, pageSize+room, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 }
 
 // data returns room for size bytes of data.
@@ -43,6 +42,7 @@ func (b buffer) free() error { return unix.Munmap(b) }
 // used first: it is in the processor's cache. How many are in use is bounded by
 // who takes them.
 type buffers struct {
+	room  int        // for data in each, in bytes
 	mu    sync.Mutex // guards spare
 	spare []buffer
 }
@@ -56,7 +56,7 @@ func (p *buffers) take() (buffer, error) {
 		return b, nil
 	}
 	p.mu.Unlock()
-	return newBuffer()
+	return newBuffer(p.room)
 }
 
 func (p *buffers) give(b buffer) error {

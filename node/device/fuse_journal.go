@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -29,6 +30,8 @@ type journal struct {
 	file *os.File
 	mem  []byte
 
+	slots int32 // how many there are
+
 	mu   sync.Mutex // guards free and next
 	free []int32    // slots that were used before, the last one first: their memory is there
 	next int32      // slots from here on were never used
@@ -36,24 +39,25 @@ type journal struct {
 
 const (
 	// slotSize is room for the requests that matter: a READ has 80 bytes, a
-	// LOOKUP of a device 105. Of a longer one only the beginning is kept.
+	// LOOKUP of a device 105. Of a longer one only the beginning is kept. It is the same in
+	// all versions, because they open each other's journals.
 	slotSize = 128
-	// journalSlots is how many requests can be unanswered; memory costs only what
-	// was used. It is above what the limits let through for some 16,000 devices;
-	// further requests are served, but not kept.
-	journalSlots = 2 * (maxBackground + 1)
+	// journalSlots is how many requests can be unanswered in a new journal; memory costs only
+	// what was used. It is above what the kernel sends; further requests are served, but not
+	// kept.
+	journalSlots = 1 << 17
 )
 
 // slot is a request's place in a journal; nil is none.
 type slot []byte
 
-func newJournal() (*journal, error) {
+func newJournal(slots int64) (*journal, error) {
 	fd, err := unix.MemfdCreate("lighter-journal", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return nil, fmt.Errorf("make a journal of requests: %w", err)
 	}
 	file := os.NewFile(uintptr(fd), "journal")
-	err = file.Truncate(journalSlots * slotSize)
+	err = file.Truncate(slots * slotSize)
 	if err == nil { // else whoever has it could cut it, and its reader would crash
 		_, err = unix.FcntlInt(file.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW)
 	}
@@ -63,20 +67,22 @@ func newJournal() (*journal, error) {
 	return openJournal(file)
 }
 
-// openJournal opens what newJournal has made, in any process. It takes file over.
+// openJournal opens what newJournal has made, in any process and of any version. It takes file
+// over. The error wraps errors.ErrUnsupported if that is no journal.
 func openJournal(file *os.File) (*journal, error) {
 	info, err := file.Stat()
-	if err == nil && info.Size() != journalSlots*slotSize {
-		err = fmt.Errorf("%w: it has %d bytes, %d belong there", errors.ErrUnsupported, info.Size(), journalSlots*slotSize)
-	}
 	var mem []byte
-	if err == nil {
-		mem, err = unix.Mmap(int(file.Fd()), 0, journalSlots*slotSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	switch {
+	case err != nil:
+	case info.Size() == 0 || info.Size()%slotSize != 0 || info.Size()/slotSize > math.MaxInt32:
+		err = fmt.Errorf("%w: its size of %d bytes is not one of slots of %d", errors.ErrUnsupported, info.Size(), slotSize)
+	default:
+		mem, err = unix.Mmap(int(file.Fd()), 0, int(info.Size()), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open a journal of requests: %w", err), file.Close())
 	}
-	return &journal{file: file, mem: mem}, nil
+	return &journal{file: file, mem: mem, slots: int32(len(mem) / slotSize)}, nil
 }
 
 // close lets go of the memory, not of what is in it.
@@ -134,7 +140,7 @@ func (j *journal) take() slot {
 		j.free = j.free[:n-1]
 		return j.slot(i)
 	}
-	if j.next == journalSlots {
+	if j.next == j.slots {
 		return nil
 	}
 	j.next++

@@ -32,10 +32,10 @@ type answer struct {
 }
 
 // resending is the state of a connection to a kernel that can resend.
-var resending = State{Minor: 45, Flags: fuse.CAP_HAS_RESEND, MaxPages: maxPages}
+var resending = State{Minor: 45, Flags: fuse.CAP_HAS_RESEND, MaxPages: maxRead / pageSize}
 
 // journalled is that of one to a kernel that cannot.
-var journalled = State{Minor: 36, MaxPages: maxPages}
+var journalled = State{Minor: 36, MaxPages: maxRead / pageSize}
 
 // connect makes a server that serves until the test ends, and its kernel. stop
 // makes it give the connection up and returns what Serve says.
@@ -67,7 +67,7 @@ func newPair(t testing.TB, state State) (*Server, *kernel) {
 	}
 	kept := []*os.File{os.NewFile(uintptr(fds[0]), "server")}
 	if !state.Resends() {
-		j, err := newJournal()
+		j, err := newJournal(journalSlots)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -2,13 +2,15 @@ package device
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
+	"time"
 )
 
 // TestLimits plays random arrivals, ends and drops against the limits.
 func TestLimits(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	var l limits
+	l := newLimits()
 	files := make([]*file, 20)
 	for i := range files {
 		files[i] = &file{}
@@ -35,13 +37,13 @@ func TestLimits(t *testing.T) {
 		switch arrive := r.IntN(100) < 60 && step < 40000; {
 		case arrive:
 			one := &read{file: files[r.IntN(1+r.IntN(len(files)))], size: 4096 << r.IntN(9)}
-			switch begins, waits := l.enter(one); {
+			switch begins, evicted := l.enter(one); {
+			case evicted != nil:
+				t.Fatal("no room")
 			case begins:
 				inWork = append(inWork, one)
-			case waits:
-				waiting = append(waiting, one)
 			default:
-				t.Fatal("refused")
+				waiting = append(waiting, one)
 			}
 		case len(waiting) > 0 && r.IntN(10) == 0:
 			l.drop(take(&waiting))
@@ -69,8 +71,8 @@ func checkLimits(t *testing.T, l *limits, files []*file, inWork, waiting []*read
 			beyond += maxRead
 		}
 	}
-	if l.inWork != len(inWork) || l.waiting != len(waiting) || l.bytes != bytes {
-		t.Fatalf("%d in work, %d wait, %d bytes; want %d, %d, %d", l.inWork, l.waiting, l.bytes, len(inWork), len(waiting), bytes)
+	if len(l.working) != len(inWork) || l.waiting != len(waiting) || l.bytes != bytes {
+		t.Fatalf("%d in work, %d wait, %d bytes; want %d, %d, %d", len(l.working), l.waiting, l.bytes, len(inWork), len(waiting), bytes)
 	}
 	if bytes > maxBytes+beyond || len(inWork) > maxInWork+len(files)*alwaysPerDevice {
 		t.Fatalf("%d reads of %d bytes in work", len(inWork), bytes)
@@ -79,7 +81,7 @@ func checkLimits(t *testing.T, l *limits, files []*file, inWork, waiting []*read
 		if count[f] > maxPerDevice || count[f] != f.queue.inWork {
 			t.Fatalf("%d reads of a device in work, it says %d", count[f], f.queue.inWork)
 		}
-		if len(f.queue.waiting) > 0 && count[f] < alwaysPerDevice {
+		if f.queue.waiting.Len() > 0 && count[f] < alwaysPerDevice {
 			t.Fatalf("a device waits with %d reads in work", count[f])
 		}
 	}
@@ -87,7 +89,7 @@ func checkLimits(t *testing.T, l *limits, files []*file, inWork, waiting []*read
 
 // A device that waits gets its turn although another always has more to do.
 func TestTurns(t *testing.T) {
-	var l limits
+	l := newLimits()
 	greedy, modest := &file{}, &file{}
 	enter := func(f *file) *read {
 		r := &read{file: f, size: maxRead}
@@ -99,12 +101,12 @@ func TestTurns(t *testing.T) {
 		running = append(running, enter(greedy))
 	}
 	for range alwaysPerDevice {
-		if r := enter(modest); modest.queue.waiting != nil {
+		if r := enter(modest); modest.queue.waiting.Len() > 0 {
 			t.Fatalf("read %+v waits", r)
 		}
 	}
 	last := enter(modest)
-	for i := 0; modest.queue.waiting != nil; i++ {
+	for i := 0; modest.queue.waiting.Len() > 0; i++ {
 		if i > alwaysPerDevice+2 {
 			t.Fatal("it is never its turn")
 		}
@@ -115,10 +117,58 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-func TestRefusedWhenTooManyWait(t *testing.T) {
-	l := limits{waiting: maxWaiting}
-	f := &file{queue: queue{inWork: maxPerDevice}}
-	if begins, waits := l.enter(&read{file: f, size: 4096}); begins || waits {
-		t.Error("taken")
+// A device that is flooded with reads loses its own oldest ones; the others lose none, and each
+// device that is flooded has the same share.
+func TestFloodedDeviceLosesItsOwn(t *testing.T) {
+	l := newLimits()
+	modest, first, second := &file{}, &file{}, &file{}
+	enter := func(f *file, n int) (evicted []*read) {
+		for range n {
+			if _, r := l.enter(&read{file: f, size: 4096}); r != nil {
+				evicted = append(evicted, r)
+			}
+		}
+		return evicted
+	}
+	if evicted := enter(modest, maxPerDevice+100); evicted != nil {
+		t.Fatalf("%d reads go although there is room", len(evicted))
+	}
+	enter(first, maxPerDevice)
+	oldest := &read{file: first, size: 4096}
+	l.enter(oldest)
+	if evicted := enter(first, maxUnanswered-2*maxPerDevice-100); len(evicted) != 1 || evicted[0] != oldest {
+		t.Errorf("%d reads go for the last one, want the oldest", len(evicted))
+	}
+	for _, r := range enter(second, 2*maxUnanswered) {
+		if r.file == modest {
+			t.Fatal("a device with few reads lost one")
+		}
+	}
+	a, b := first.queue.waiting.Len(), second.queue.waiting.Len()
+	if modest.queue.waiting.Len() != 100 || a+b+100+3*maxPerDevice != maxUnanswered || max(a, b)-min(a, b) > 1 {
+		t.Errorf("%d, %d and %d reads wait", modest.queue.waiting.Len(), a, b)
+	}
+}
+
+// However many reads are called off, only a few are while the server's lock is held.
+func TestReadsAreDroppedInBatches(t *testing.T) {
+	l := newLimits()
+	f := &file{}
+	begin := time.Now()
+	const n = 3*callOffBatch + 10
+	for i := range maxPerDevice + n {
+		l.enter(&read{file: f, size: 4096, since: begin.Add(time.Duration(i) * time.Second)})
+	}
+	until := begin.Add((maxPerDevice + n - 6) * time.Second) // the last five are younger
+	var sizes []int
+	for {
+		batch := l.dropOld(f, until, callOffBatch)
+		if len(batch) == 0 {
+			break
+		}
+		sizes = append(sizes, len(batch))
+	}
+	if !slices.Equal(sizes, []int{callOffBatch, callOffBatch, callOffBatch, 5}) || l.waiting != 5 || f.queue.waiting.Len() != 5 {
+		t.Errorf("dropped %v; %d wait", sizes, l.waiting)
 	}
 }

@@ -16,11 +16,12 @@ const (
 	// that of Linux 5.4. All kernels that can mount a tree are newer.
 	minMinor = 31
 
-	// maxBackground is how many reads the kernel sends before it makes further
-	// ones wait: the most that can be said. The kernel's limit knows no devices
-	// (with its default, 12, readers stuck on one stop the readers of all), so
-	// it must never be what holds a read back; the server's own limits are.
-	maxBackground = 1<<16 - 1
+	// maxBackground is how many reads the kernel sends before it makes the processes that need
+	// further ones wait. That limit knows no devices (with its default, 12, readers stuck on
+	// one stop the readers of all), so the server answers some reads before it is reached
+	// (maxUnanswered). It is not larger because reads that the server has not seen yet are
+	// ahead of everybody's next one: a process can have that many sent at once.
+	maxBackground = 1 << 14
 
 	// initTimeout bounds the wait for the kernel's first request, statTimeout
 	// that for whoever serves what is already mounted.
@@ -31,7 +32,7 @@ const (
 	unmountPause = 10 * time.Millisecond
 
 	// wanted are the features that are asked for: several reads of a file at a
-	// time, of up to maxPages, look-ups in parallel, an error that tells an
+	// time, of up to maxRead, look-ups in parallel, an error that tells an
 	// aborted connection from an unmounted one, and resending.
 	wanted = fuse.CAP_ASYNC_READ | fuse.CAP_ASYNC_DIO | fuse.CAP_MAX_PAGES | fuse.CAP_PARALLEL_DIROPS |
 		fuse.CAP_ABORT_ERROR | fuse.CAP_INIT_EXT | fuse.CAP_HAS_RESEND
@@ -69,7 +70,7 @@ func Mount(dir string, resend bool, log *slog.Logger) (*Server, error) {
 	}
 	var j *journal
 	if !state.Resends() {
-		if j, err = newJournal(); err != nil {
+		if j, err = newJournal(journalSlots); err != nil {
 			return nil, errors.Join(err, unix.Unmount(dir, unix.MNT_DETACH), conn.Close())
 		}
 	}
@@ -133,7 +134,7 @@ func initialise(conn *os.File, resend bool) (State, error) {
 	if !resend {
 		features &^= fuse.CAP_HAS_RESEND
 	}
-	out, state, err := negotiate(req, features)
+	out, state, err := negotiate(req, features, os.Getpagesize())
 	if err != nil {
 		return State{}, err
 	}
@@ -143,8 +144,9 @@ func initialise(conn *os.File, resend bool) (State, error) {
 	return state, nil
 }
 
-// negotiate answers what the kernel offers, of which features are asked for.
-func negotiate(req request, features uint64) (fuse.InitOut, State, error) {
+// negotiate answers what the kernel offers, of which features are asked for. The kernel's pages
+// have kernelPage bytes.
+func negotiate(req request, features uint64, kernelPage int) (fuse.InitOut, State, error) {
 	if req.Opcode != opInit {
 		return fuse.InitOut{}, State{}, fmt.Errorf("%w: opcode %d where INIT belongs", errMalformed, req.Opcode)
 	}
@@ -155,7 +157,7 @@ func negotiate(req request, features uint64) (fuse.InitOut, State, error) {
 	if in.Major != 7 || in.Minor < minMinor {
 		return fuse.InitOut{}, State{}, fmt.Errorf("the kernel speaks FUSE %d.%d, 7.%d is needed (Linux 5.4)", in.Major, in.Minor, minMinor)
 	}
-	state := State{Minor: in.Minor, Flags: in.Flags64() & features, MaxPages: maxPages}
+	state := State{Minor: in.Minor, Flags: in.Flags64() & features, MaxPages: uint16(maxRead / kernelPage)}
 	if state.Flags&fuse.CAP_MAX_PAGES == 0 {
 		state.MaxPages = 32 // what kernels do that do not ask
 	}
@@ -194,6 +196,9 @@ func (s *Server) Unmount(patience time.Duration) error {
 func (s *Server) Detach() error {
 	if err := s.conn.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
 		return fmt.Errorf("close the FUSE connection of %s: %w", s.dir, err)
+	}
+	if err := s.control.close(); err != nil && !errors.Is(err, os.ErrClosed) {
+		return fmt.Errorf("close the FUSE control file of %s: %w", s.dir, err)
 	}
 	s.mu.Lock()
 	served := s.served

@@ -1,8 +1,10 @@
 package device
 
 import (
+	"container/list"
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -15,6 +17,10 @@ const (
 	readDeadline = 100 * time.Second
 	// readGrace is how much later a read fails whose Reader did not return.
 	readGrace = 10 * time.Second
+
+	// callOffBatch bounds how many reads are called off while mu is held: meanwhile no
+	// other read can begin or be answered.
+	callOffBatch = 256
 
 	// logInterval is the least time between two log lines about failed reads of
 	// one device.
@@ -35,46 +41,57 @@ type read struct {
 	slot   slot // busy until it is answered
 
 	// The server's mu guards what follows.
-	cancel context.CancelFunc // nil while the read waits
+	place  *list.Element      // in its device's queue while the read waits
+	cancel context.CancelFunc // nil until the read begins
 	why    error              // why it was called off
 }
 
 // read takes a READ: it begins, waits, or is answered at once.
 func (s *Server) read(work context.Context, req *request) error {
+	s.taken.Add(1)
 	in, err := decode[fuse.ReadIn](req.bytes)
 	if err != nil {
 		return s.send(reply(req.Unique, -int32(errno(err))))
 	}
+	evicted, err := s.enter(work, req, in)
+	if evicted != nil {
+		s.fail(evicted, errOverloaded)
+	}
+	return err
+}
+
+// enter has a READ begin or wait, or answers it. If another read had to go for it, the caller
+// answers that one.
+func (s *Server) enter(work context.Context, req *request, in *fuse.ReadIn) (evicted *read, err error) {
 	r := &read{unique: req.Unique, offset: int64(in.Offset), since: time.Now()}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.reads[r.unique] != nil {
-		return nil // sent again although it is in work here: its answer will do
+		return nil, nil // sent again although it is in work here: its answer will do
 	}
 	if r.unique&resentBit != 0 {
 		s.resent.Add(1)
 	}
 	if r.file = s.files[req.NodeId]; r.file == nil {
-		return s.send(reply(r.unique, -int32(errno(errRemoved))))
+		return nil, s.send(reply(r.unique, -int32(errno(errRemoved))))
 	}
-	if r.offset < 0 || in.Size > maxRead {
-		return s.send(reply(r.unique, -int32(errno(errMalformed))))
+	if r.offset < 0 || int64(in.Size) > int64(s.buffers.room) {
+		return nil, s.send(reply(r.unique, -int32(errno(errMalformed))))
 	}
 	r.size = int(max(0, min(int64(in.Size), r.file.size-r.offset)))
 	if r.size == 0 {
-		return s.send(reply(r.unique, 0)) // beyond the end
-	}
-	begins, waits := s.limits.enter(r)
-	if !begins && !waits {
-		s.gaveUp(r.file, errOverloaded)
-		return s.send(reply(r.unique, -int32(errno(errOverloaded))))
+		return nil, s.send(reply(r.unique, 0)) // beyond the end
 	}
 	r.slot, req.slot = req.slot, nil
 	s.reads[r.unique] = r
+	begins, evicted := s.limits.enter(r)
 	if begins {
 		s.begin(work, r)
 	}
-	return nil
+	if evicted != nil {
+		s.settleLocked(evicted)
+	}
+	return evicted, nil
 }
 
 // begin has the Reader called. mu is held.
@@ -149,26 +166,52 @@ func (s *Server) settleLocked(r *read) (mine bool) {
 	return mine
 }
 
-// callOff ends the unanswered reads that match: those in work through their
-// contexts, those that wait at once.
-func (s *Server) callOff(why error, match func(*read) bool) {
-	s.mu.Lock()
-	var waited []*read
-	for _, r := range s.reads {
-		switch {
-		case !match(r):
-		case r.cancel != nil:
-			r.why = why
-			r.cancel()
-		default:
-			s.settleLocked(r)
-			s.limits.drop(r)
-			waited = append(waited, r)
+// callOff ends the unanswered reads of the devices that match: those that wait at once, those in
+// work through their contexts.
+func (s *Server) callOff(why error, match func(*file) bool) {
+	now := time.Now()
+	for _, f := range s.queues() { // first: what waits may begin meanwhile, and is then in work
+		if match(f) {
+			s.failOld(f, now, why)
 		}
 	}
-	s.mu.Unlock()
-	for _, r := range waited {
-		s.fail(r, why)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for r := range s.limits.working {
+		if match(r.file) {
+			r.callOff(why)
+		}
+	}
+}
+
+// queues returns the devices for which reads wait.
+func (s *Server) queues() []*file {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.limits.queues)
+}
+
+// callOff tells the Reader to stop. The server's mu is held.
+func (r *read) callOff(why error) {
+	r.why = why
+	r.cancel()
+}
+
+// failOld answers the reads that wait for a device and came until then.
+func (s *Server) failOld(f *file, until time.Time, why error) {
+	for {
+		s.mu.Lock()
+		batch := s.limits.dropOld(f, until, callOffBatch)
+		for _, r := range batch {
+			s.settleLocked(r)
+		}
+		s.mu.Unlock()
+		for _, r := range batch {
+			s.fail(r, why)
+		}
+		if len(batch) < callOffBatch {
+			return
+		}
 	}
 }
 
@@ -178,19 +221,33 @@ func (s *Server) interrupt(req request) error {
 	if err != nil {
 		return err
 	}
-	s.callOff(errInterrupted, func(r *read) bool { return r.unique == in.Unique })
+	s.mu.Lock()
+	r := s.reads[in.Unique]
+	waited := r != nil && r.place != nil
+	switch {
+	case waited:
+		s.limits.drop(r)
+		s.settleLocked(r)
+	case r != nil:
+		r.callOff(errInterrupted)
+	}
+	s.mu.Unlock()
+	if waited {
+		s.fail(r, errInterrupted)
+	}
 	return nil
 }
 
 // expire answers reads that waited until their deadline, and reads whose
 // Readers did not heed it.
 func (s *Server) expire(now time.Time) {
-	s.callOff(errTooLate, func(r *read) bool { return r.cancel == nil && now.Sub(r.since) >= s.deadline })
+	for _, f := range s.queues() {
+		s.failOld(f, now.Add(-s.deadline), errTooLate)
+	}
 	s.mu.Lock()
 	var stuck []*read
-	for _, r := range s.reads {
-		if r.cancel != nil && now.Sub(r.since) >= s.deadline+readGrace {
-			s.settleLocked(r)
+	for r := range s.limits.working {
+		if now.Sub(r.since) >= s.deadline+readGrace && s.settleLocked(r) {
 			stuck = append(stuck, r)
 		}
 	}

@@ -84,10 +84,10 @@ func TestStuckDevicesDelayNoOther(t *testing.T) {
 	eventually(t, "the end of the others' reads", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return s.limits.inWork+s.limits.waiting == int(unique)
+		return len(s.limits.working)+s.limits.waiting == int(unique)
 	})
 	s.mu.Lock()
-	inWork := s.limits.inWork
+	inWork := len(s.limits.working)
 	s.mu.Unlock()
 	if limit := maxBytes/testSize + 6*alwaysPerDevice; inWork > limit {
 		t.Errorf("%d reads in work, limit %d", inWork, limit)
@@ -101,7 +101,7 @@ func TestStuckDevicesDelayNoOther(t *testing.T) {
 	eventually(t, "the end of all reads", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return s.limits.inWork == 0 && s.limits.waiting == 0 && s.limits.bytes == 0 && len(s.limits.queues) == 0 && len(s.reads) == 0
+		return len(s.limits.working) == 0 && s.limits.waiting == 0 && s.limits.bytes == 0 && len(s.limits.queues) == 0 && len(s.reads) == 0
 	})
 }
 
@@ -178,7 +178,7 @@ func TestDeadline(t *testing.T) {
 	eventually(t, "the end of all reads", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return s.limits.inWork == 0
+		return len(s.limits.working) == 0
 	})
 	k.sync()
 	k.wantNoAnswer()
@@ -284,5 +284,25 @@ func TestSameRequestTwice(t *testing.T) {
 	k.wantNoAnswer()
 	if n := r.reads.Load(); n != 1 {
 		t.Errorf("read %d times", n)
+	}
+}
+
+// Many reads expire, each once. Their answers are not looked at: the socket does not hold them all.
+func TestManyReadsExpire(t *testing.T) {
+	s, k, _ := connect(t, resending)
+	r := newStuck()
+	defer close(r.release)
+	id := k.add(s, "a", r)
+	const n = maxPerDevice + 10*callOffBatch + 1
+	for i := range uint64(n) {
+		k.read(i, id, 0, small)
+	}
+	k.sync()
+	s.expire(time.Now().Add(readDeadline))
+	s.mu.Lock()
+	left := len(s.reads)
+	s.mu.Unlock()
+	if st := s.Stats(); left != maxPerDevice || st.InWork != left || st.Waiting != 0 || st.Failed[reasonLate] != n-maxPerDevice {
+		t.Errorf("%d are left, %d in work, %d wait, %d were late", left, st.InWork, st.Waiting, st.Failed[reasonLate])
 	}
 }

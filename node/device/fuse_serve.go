@@ -62,8 +62,8 @@ func (s *Server) Serve(ctx context.Context) error {
 	if err == nil && ctx.Err() != nil {
 		s.await(drainTimeout, func() bool { return len(s.reads) == 0 })
 	}
-	s.callOff(errDetached, func(*read) bool { return true })
-	if !s.await(stopTimeout, func() bool { return s.limits.inWork == 0 }) {
+	s.callOff(errDetached, func(*file) bool { return true })
+	if !s.await(stopTimeout, func() bool { return len(s.limits.working) == 0 }) {
 		err = errors.Join(err, fmt.Errorf("serve %s: a reader still runs, %v after it was told to stop", s.dir, stopTimeout))
 	}
 	stop()
@@ -89,7 +89,7 @@ func (s *Server) leave() {
 	s.leaving = true
 }
 
-// watch answers for Readers that do not answer in time.
+// watch answers for Readers that do not answer in time, and sees requests that stay in the kernel.
 func (s *Server) watch(work context.Context) {
 	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
@@ -97,6 +97,7 @@ func (s *Server) watch(work context.Context) {
 		select {
 		case now := <-tick.C:
 			s.expire(now)
+			s.lookForStall(now)
 		case <-work.Done():
 			return
 		}

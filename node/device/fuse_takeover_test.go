@@ -3,6 +3,8 @@ package device
 import (
 	"bytes"
 	"errors"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -143,5 +145,67 @@ func TestTakeOverWithAJournal(t *testing.T) {
 	cancel()
 	if err := errors.Join(<-served, next.Detach()); err != nil {
 		t.Error(err)
+	}
+}
+
+// A version with other limits than this one's has made a journal of another size. What waits in
+// its slots is answered, and it goes on being used.
+func TestJournalOfAnotherSize(t *testing.T) {
+	for _, slots := range []int64{4, 2 * journalSlots} {
+		s, k := newPair(t, journalled)
+		kept, err := s.Kept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { kept[0].Close() }) // if the test fails: else the kernel's end waits for it
+		if err := errors.Join(s.Detach(), kept[1].Close()); err != nil {
+			t.Fatal(err)
+		}
+		j, err := newJournal(slots)
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := testID("a")
+		copy(j.take(), rawRequest(opRead, 1, nodeID(id), bodyOf(fuse.ReadIn{Size: small})))
+		if err := j.close(); err != nil {
+			t.Fatal(err)
+		}
+		next, err := Adopt([]*os.File{kept[0], j.file}, s.dir, s.State(), s.log)
+		if err != nil {
+			t.Fatalf("%d slots: %v", slots, err)
+		}
+		r := newStuck()
+		k.add(next, "a", r)
+		if err := next.Resend(); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := testContext(t)
+		served := make(chan error, 1)
+		go func() { served <- next.Serve(ctx) }()
+		const reads = 8 // more than the small journal has slots for
+		for unique := range uint64(reads - 1) {
+			k.read(2+unique, id, 0, small)
+		}
+		eventually(t, "the begin of all reads", func() bool { return r.reads.Load() == reads })
+		close(r.release)
+		for range reads {
+			if a := k.next(); a.errno != 0 || !bytes.Equal(a.data, patterned(0, small)) {
+				t.Errorf("%d slots: read %d: %d bytes, %v", slots, a.unique, len(a.data), a.errno)
+			}
+		}
+		cancel()
+		if err := errors.Join(<-served, next.Detach()); err != nil {
+			t.Error(err)
+		}
+	}
+	file, err := os.Create(filepath.Join(t.TempDir(), "journal"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := file.Truncate(slotSize + 1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openJournal(file); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("opened what is no journal: %v", err)
 	}
 }

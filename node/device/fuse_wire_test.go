@@ -85,24 +85,28 @@ func TestNegotiate(t *testing.T) {
 		return req
 	}
 	all := fuse.InitIn{Major: 7, Minor: 45, Flags: 1<<32 - 1, Flags2: 1<<32 - 1}
-	out, state, err := negotiate(init(all), wanted)
+	out, state, err := negotiate(init(all), wanted, pageSize)
 	if err != nil || state != (State{Minor: 45, Flags: wanted, MaxPages: 256}) {
 		t.Errorf("%+v, %v", state, err)
 	}
-	if out.Flags64() != wanted || out.MaxBackground != 65535 || out.MaxPages != 256 || out.Minor != 45 {
+	if out.Flags64() != wanted || out.MaxBackground != maxBackground || out.MaxPages != 256 || out.Minor != 45 {
 		t.Errorf("%+v", out)
 	}
+	const large = 64 << 10 // the pages of some arm64 kernels
+	if _, state, err := negotiate(init(all), wanted, large); err != nil || int(state.MaxPages)*large != maxRead {
+		t.Errorf("with pages of 64 KiB: %+v, %v", state, err)
+	}
 	old := fuse.InitIn{Major: 7, Minor: 31, Flags: fuse.CAP_ASYNC_READ}
-	if _, state, err := negotiate(init(old), wanted); err != nil || state != (State{Minor: 31, Flags: fuse.CAP_ASYNC_READ, MaxPages: 32}) {
+	if _, state, err := negotiate(init(old), wanted, pageSize); err != nil || state != (State{Minor: 31, Flags: fuse.CAP_ASYNC_READ, MaxPages: 32}) {
 		t.Errorf("%+v, %v", state, err)
 	}
 	for _, bad := range []fuse.InitIn{{Major: 7, Minor: 30}, {Major: 8}, {Major: 6, Minor: 99}} {
-		if _, _, err := negotiate(init(bad), wanted); err == nil {
+		if _, _, err := negotiate(init(bad), wanted, pageSize); err == nil {
 			t.Errorf("%d.%d taken", bad.Major, bad.Minor)
 		}
 	}
 	req, _ := parseRequest(rawRequest(opLookup, 2, 0, bodyOf(all)))
-	if _, _, err := negotiate(req, wanted); !errors.Is(err, errMalformed) {
+	if _, _, err := negotiate(req, wanted, pageSize); !errors.Is(err, errMalformed) {
 		t.Errorf("no INIT: %v", err)
 	}
 }
@@ -201,7 +205,7 @@ func FuzzRequest(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if _, _, err := negotiate(req, wanted); err == nil && req.Opcode != opInit {
+		if _, _, err := negotiate(req, wanted, pageSize); err == nil && req.Opcode != opInit {
 			t.Error("negotiated without INIT")
 		}
 		s, k := newPair(t, resending)
@@ -211,7 +215,7 @@ func FuzzRequest(f *testing.F) {
 		if err := s.handle(ctx, &req); err != nil && !errors.Is(err, errMalformed) && !errors.Is(err, unix.EMSGSIZE) {
 			t.Fatal(err)
 		}
-		if !s.await(10*time.Second, func() bool { return len(s.reads) == 0 && s.limits.inWork == 0 }) {
+		if !s.await(10*time.Second, func() bool { return len(s.reads) == 0 && len(s.limits.working) == 0 }) {
 			t.Fatal("the read does not end")
 		}
 		// What the server sent is there by now; a second request marks its end.

@@ -155,21 +155,31 @@ type ServerStats struct {
 	InWorkBytes             int64
 	Waiting                 int           // reads that have not begun
 	Oldest                  time.Duration // how long the longest of both has been waited for
+	InKernel                int64         // requests that the kernel counts as unanswered, with those it has not sent yet; -1 if it does not say
+	Stalled                 time.Duration // for how long requests have waited in the kernel although the server read none
 }
 
 // Stats returns the figures.
 func (s *Server) Stats() ServerStats {
 	st := ServerStats{Here: s.answers.here.get(), Fetched: s.answers.fetched.get(), HereBytes: s.hereBytes.Load(),
-		FetchedBytes: s.fetchedBytes.Load(), Failed: map[string]int64{}, Resent: s.resent.Load()}
+		FetchedBytes: s.fetchedBytes.Load(), Failed: map[string]int64{}, Resent: s.resent.Load(), InKernel: s.control.waiting()}
 	for i, reason := range Reasons {
 		st.Failed[reason] = s.failed[i].Load()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st.InWork, st.InWorkBytes, st.Waiting = s.limits.inWork, s.limits.bytes, s.limits.waiting
+	st.InWork, st.InWorkBytes, st.Waiting = len(s.limits.working), s.limits.bytes, s.limits.waiting
 	now := time.Now()
-	for _, r := range s.reads {
-		st.Oldest = max(st.Oldest, now.Sub(r.since))
+	for r := range s.limits.working {
+		if s.reads[r.unique] == r { // it is not answered yet
+			st.Oldest = max(st.Oldest, now.Sub(r.since))
+		}
+	}
+	if !s.stall.since.IsZero() {
+		st.Stalled = now.Sub(s.stall.since)
+	}
+	for _, f := range s.limits.queues {
+		st.Oldest = max(st.Oldest, now.Sub(f.queue.oldest().since))
 	}
 	return st
 }
@@ -178,7 +188,7 @@ func (s *Server) Stats() ServerStats {
 type counters struct {
 	answers                 answers
 	hereBytes, fetchedBytes atomic.Int64
-	resent                  atomic.Int64
+	taken, resent           atomic.Int64               // READs that were read, and those of them that the kernel sent again
 	failed                  [len(Reasons)]atomic.Int64 // by the place in Reasons
 }
 
@@ -205,6 +215,9 @@ func (c *counters) gaveUp(f *file, err error) {
 	}
 	if f.device != nil {
 		f.device.failed.Add(1)
+		if reason == reasonOverload {
+			f.device.refused.Add(1)
+		}
 	}
 }
 
@@ -214,7 +227,10 @@ type Stats struct {
 	Bytes  int64 `json:"bytes"`       // that faults asked for
 	Missed int64 `json:"missedBytes"` // of these, bytes that were not on this machine
 	Failed int64 `json:"failed"`      // faults that ended with an input/output error
-	Waited Wait  `json:"waited"`      // by those who read it
+	// Refused are those of the failed faults that were answered because too many waited. Most are
+	// read ahead, and are read again by those who need them.
+	Refused int64 `json:"refused"`
+	Waited  Wait  `json:"waited"` // by those who read it
 	// Received are the bytes that came for it (compressed), also ahead of readers, by
 	// the URL of the hub or mirror that gave them. What came for another device first is
 	// counted there.
@@ -234,7 +250,7 @@ type Wait struct {
 func (d *Device) Stats() Stats {
 	fetched := d.answers.fetched.get()
 	all := fetched.plus(d.answers.here.get())
-	return Stats{Faults: d.faults.Load(), Bytes: d.bytes.Load(), Missed: d.missed.Load(), Failed: d.failed.Load(), Received: d.chunks.Received(),
+	return Stats{Faults: d.faults.Load(), Bytes: d.bytes.Load(), Missed: d.missed.Load(), Failed: d.failed.Load(), Refused: d.refused.Load(), Received: d.chunks.Received(),
 		Waited: Wait{Fetched: fetched.Count(), Total: all.Sum.Seconds(), P50: all.Quantile(0.5).Seconds(),
 			P99: all.Quantile(0.99).Seconds(), Max: all.Max.Seconds()}}
 }

@@ -3,9 +3,18 @@
 package e2e
 
 import (
+	"encoding/json"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -46,4 +55,103 @@ func BenchmarkDeviceRead(b *testing.B) {
 			})
 		})
 	}
+}
+
+// BenchmarkReadBesideAFlood measures how long a process waits for a page that the daemon has at
+// hand, while processes have the pages of another image read ahead: none do, one has done so
+// once, one or four do so without end. The other image is stuck, or the daemon has its bytes.
+func BenchmarkReadBesideAFlood(b *testing.B) {
+	for _, c := range []struct {
+		name           string
+		floods         int
+		endless, stuck bool
+	}{
+		{"none", 0, false, false}, {"stuck/once", 1, false, true}, {"stuck/endless", 1, true, true}, {"stuck/4 endless", 4, true, true},
+		{"cached/endless", 1, true, false}, {"cached/4 endless", 4, true, false},
+	} {
+		b.Run(c.name, func(b *testing.B) { benchmarkBesideAFlood(b, c.floods, c.endless, c.stuck) })
+	}
+}
+
+func benchmarkBesideAFlood(b *testing.B, floods int, endless, stuck bool) {
+	s, err := device.Mount(b.TempDir(), true, slog.New(slog.DiscardHandler))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(startServing(b, s))
+	flooded, other := makeFloodImage(b), makeTestImage(b, map[string][]byte{"file": noise(2, 64<<20)})
+	h := newHanging(flooded.data)
+	_, floodedPath := addDevice(b, s, "flooded", len(flooded.data), h)
+	_, otherPath := addDevice(b, s, "other", len(other.data), inMemory(other.data))
+	floodedTree, otherTree := mountImage(b, flooded, floodedPath), mountImage(b, other, otherPath)
+	release := sync.OnceFunc(func() { close(h.released) })
+	b.Cleanup(release) // before the trees are unmounted
+	if !stuck {
+		release()
+	}
+	for range floods {
+		cmd, wait := startFlood(b, filepath.Join(floodedTree, "file"), endless)
+		if !endless {
+			wait()
+			continue
+		}
+		b.Cleanup(func() {
+			cmd.Process.Kill()
+			release()
+			wait() // says that it was killed
+		})
+	}
+	for b.Loop() {
+		cmd := exec.Command("/proc/self/exe", filepath.Join(otherTree, "file"), "1000")
+		cmd.Env = append(os.Environ(), deviceHelper+"=pages")
+		out, err := cmd.Output()
+		var took []time.Duration
+		if err == nil {
+			err = json.Unmarshal(out, &took)
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+		slices.Sort(took)
+		for _, percent := range []int{50, 99, 100} {
+			at := took[(len(took)-1)*percent/100]
+			b.ReportMetric(float64(at.Microseconds()), fmt.Sprintf("p%d-µs", percent))
+		}
+	}
+	st := s.Stats()
+	b.ReportMetric(float64(st.Waiting), "waiting")
+	b.ReportMetric(float64(st.Failed["overload"]), "refused")
+}
+
+// helpPages reads single pages of a file that are not in memory, and prints how long each took.
+func helpPages(path, pages string) error {
+	n, err := strconv.Atoi(pages)
+	if err != nil {
+		return err
+	}
+	fd, err := openDevice(path, unix.O_RDONLY)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if err := unix.Fadvise(fd, 0, 0, unix.FADV_RANDOM); err != nil { // nothing is read ahead
+		return err
+	}
+	var stat unix.Stat_t
+	if err := unix.Fstat(fd, &stat); err != nil {
+		return err
+	}
+	took, page := make([]time.Duration, n), make([]byte, 4096)
+	for i := range took {
+		at := rand.Int64N(stat.Size/4096) * 4096
+		if err := unix.Fadvise(fd, at, 4096, unix.FADV_DONTNEED); err != nil {
+			return err
+		}
+		begin := time.Now()
+		if _, err := unix.Pread(fd, page, at); err != nil {
+			return err
+		}
+		took[i] = time.Since(begin)
+	}
+	return json.NewEncoder(os.Stdout).Encode(took)
 }

@@ -72,7 +72,8 @@ func adopt(t *testing.T, kept []*os.File, dir string, state device.State, name s
 }
 
 // deviceHelper, in the environment, makes the test's program a helper of one
-// test: "serve" (helpDevices) or "compare" (helpCompare), with its arguments.
+// test: "serve" (helpDevices), "compare" (helpCompare), "flood"
+// (helpFlood) or "pages" (helpPages), with its arguments.
 const deviceHelper = "LIGHTER_E2E_DEVICE_HELPER"
 
 func init() {
@@ -84,6 +85,10 @@ func init() {
 		err = helpDevices(os.Args[1], os.Args[2], os.Args[3])
 	case "compare":
 		err = helpCompare(os.Args[1], os.Args[2])
+	case "flood":
+		err = helpFlood(os.Args[1], os.Args[2] == "true")
+	case "pages":
+		err = helpPages(os.Args[1], os.Args[2])
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -109,15 +109,22 @@ func noise(seed uint64, size int) []byte {
 // run starts a process and returns a function that waits for its output.
 func run(t *testing.T, name string, args ...string) (cmd *exec.Cmd, wait func() (string, error)) {
 	t.Helper()
-	var out bytes.Buffer
+	t.Helper()
 	cmd = exec.Command(name, args...)
+	return cmd, start(t, cmd)
+}
+
+// start starts a process and returns a function that waits for its output.
+func start(t testing.TB, cmd *exec.Cmd) (wait func() (string, error)) {
+	t.Helper()
+	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)
 	go func() { done <- cmd.Wait() }()
-	return cmd, func() (string, error) {
+	return func() (string, error) {
 		select {
 		case err := <-done:
 			return out.String(), err

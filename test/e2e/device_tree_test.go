@@ -25,7 +25,7 @@ type testImage struct {
 	data             []byte
 }
 
-func makeTestImage(t *testing.T, files map[string][]byte) testImage {
+func makeTestImage(t testing.TB, files map[string][]byte) testImage {
 	t.Helper()
 	dir := t.TempDir()
 	image := testImage{source: filepath.Join(dir, "source"), metadata: filepath.Join(dir, "metadata")}
@@ -47,7 +47,7 @@ func makeTestImage(t *testing.T, files map[string][]byte) testImage {
 	return image
 }
 
-func mountImage(t *testing.T, image testImage, devicePath string) string {
+func mountImage(t testing.TB, image testImage, devicePath string) string {
 	t.Helper()
 	dir := t.TempDir()
 	if err := unix.Mount(image.metadata, dir, "erofs", unix.MS_RDONLY, "device="+devicePath); err != nil {

@@ -1,0 +1,105 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// floodPages is more than the requests that the kernel sends before it makes the
+// processes of all images wait (65,535).
+const floodPages = 68_000
+
+// makeFloodImage makes an image of one file that has floodPages. Its device is small: mkfs.erofs
+// keeps each chunk once.
+func makeFloodImage(t testing.TB) testImage {
+	t.Helper()
+	const chunkSize = 16 << 20
+	content := bytes.Repeat(noise(1, chunkSize), floodPages*4096/chunkSize+1)
+	return makeTestImage(t, map[string][]byte{"file": content})
+}
+
+// helpFlood has a file read ahead page by page, as user 1000, once or again and again. The kernel
+// sends a request for each page, and the process waits for none.
+func helpFlood(path string, again bool) error {
+	fd, err := openDevice(path, unix.O_RDONLY)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if err := syscall.Setuid(1000); err != nil {
+		return fmt.Errorf("become user 1000: %w", err)
+	}
+	for {
+		for page := range int64(floodPages) {
+			if err := unix.Fadvise(fd, page*4096, 4096, unix.FADV_WILLNEED); err != nil {
+				return fmt.Errorf("advise page %d: %w", page, err)
+			}
+		}
+		if !again {
+			return nil
+		}
+		if err := unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED); err != nil {
+			return fmt.Errorf("drop the pages: %w", err)
+		}
+	}
+}
+
+// startFlood starts helpFlood in another process.
+func startFlood(t testing.TB, path string, again bool) (cmd *exec.Cmd, wait func() (string, error)) {
+	t.Helper()
+	cmd = exec.Command("/proc/self/exe", path, strconv.FormatBool(again))
+	cmd.Env = append(os.Environ(), deviceHelper+"=flood")
+	return cmd, start(t, cmd)
+}
+
+// An unprivileged process asks for more pages of a stuck image than the kernel sends
+// requests. Readers of another image notice nothing, and the stuck image's file has the right
+// bytes once its device answers.
+func TestFloodLeavesRoom(t *testing.T) {
+	s, _ := serveDevices(t)
+	flooded := makeFloodImage(t)
+	other := makeTestImage(t, map[string][]byte{"file": noise(2, 4<<20)})
+	h := newHanging(flooded.data)
+	_, floodedPath := addDevice(t, s, "flooded", len(flooded.data), h)
+	_, otherPath := addDevice(t, s, "other", len(other.data), inMemory(other.data))
+	floodedTree, otherTree := mountImage(t, flooded, floodedPath), mountImage(t, other, otherPath)
+	release := sync.OnceFunc(func() { close(h.released) })
+	t.Cleanup(release) // before the trees are unmounted
+
+	_, flood := startFlood(t, filepath.Join(floodedTree, "file"), false)
+	eventually(t, "the flood", func() bool {
+		st := s.Stats()
+		return int64(st.InWork+st.Waiting)+st.Failed["overload"] >= 65_000
+	})
+	if st := s.Stats(); st.InKernel < int64(st.Waiting) || st.Failed["overload"] == 0 {
+		t.Errorf("the kernel counts %d requests, %d reads wait, %v failed", st.InKernel, st.Waiting, st.Failed)
+	}
+	_, read := run(t, "cmp", filepath.Join(other.source, "file"), filepath.Join(otherTree, "file"))
+	if out, err := read(); err != nil {
+		t.Errorf("a reader of another image: %v %s", err, out)
+	}
+	if out, err := flood(); err != nil {
+		t.Errorf("the flood: %v %s", err, out)
+	}
+	release()
+	// The oldest requests were refused: those of the first pages. They are read one by one now.
+	_, read = run(t, "cmp", "--bytes=64M", filepath.Join(flooded.source, "file"), filepath.Join(floodedTree, "file"))
+	if out, err := read(); err != nil {
+		t.Errorf("a reader of the flooded image, once it answers: %v %s", err, out)
+	}
+	eventually(t, "the end of all reads", func() bool {
+		st := s.Stats()
+		return st.InWork == 0 && st.Waiting == 0 && st.InKernel == 0
+	})
+}

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -49,7 +50,7 @@ var refusals = map[string]func(t *testing.T, root string){
 		rewrite(t, statementFile(root), func(b []byte) []byte { b[len(b)-20] ^= 1; return b })
 	},
 	"a newer format": func(t *testing.T, root string) {
-		rewrite(t, statementFile(root), func(b []byte) []byte {
+		rewrite(t, statementFile(root), func([]byte) []byte {
 			s := *statement(0)
 			s.Format = index.Format + 1
 			b, err := json.Marshal(s)
@@ -185,7 +186,15 @@ func TestRefusedStatementIsFetchedAgain(t *testing.T) {
 	for name, refuse := range refusals {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				h := &fakeHub{answer: stack(-1), tree: gone}
+				h := &fakeHub{answer: stack(-1)}
+				var back atomic.Bool
+				h.tree = func(ctx context.Context, chain string) (*index.Statement, error) {
+					if !back.Load() {
+						return gone(ctx, chain)
+					}
+					s := index.Sign(h.key, chainID(0), treeID(0))
+					return &s, nil
+				}
 				root, trees := held(t, h)
 				refuse(t, root)
 				if name == "the key was rotated" { // and the hub signs with the new one
@@ -206,10 +215,7 @@ func TestRefusedStatementIsFetchedAgain(t *testing.T) {
 				if refused := r.Refused(); len(refused) != 1 || refused[0].Hub == nil || !strings.Contains(refused[0].Hub.Error(), "is gone") {
 					t.Fatalf("refused: %+v", refused)
 				}
-				h.tree = func(context.Context, string) (*index.Statement, error) {
-					s := index.Sign(h.key, chainID(0), treeID(0))
-					return &s, nil
-				}
+				back.Store(true)
 				time.Sleep(2 * lastRenewal)
 				synctest.Wait()
 				if left := r.Refused(); len(left) != 0 {

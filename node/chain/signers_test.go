@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -38,9 +39,13 @@ func TestStatementsAreRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		old, replacement := key, other
 		signing := []ed25519.PrivateKey{old}
+		var mu sync.Mutex // guards signing, down and asked
 		var down error
 		asked := 0
+		change := func(fn func()) { mu.Lock(); defer mu.Unlock(); fn() }
 		h := &fakeHub{tree: func(context.Context, string) (*index.Statement, error) {
+			mu.Lock()
+			defer mu.Unlock()
 			asked++
 			s := index.SignAll(signing, chainID(0), treeID(0))
 			return &s, down
@@ -58,22 +63,25 @@ func TestStatementsAreRenewed(t *testing.T) {
 			t.Errorf("the hub has one key: %+v", r.Signers())
 		}
 		time.Sleep(24 * time.Hour)
+		synctest.Wait()
 		if asked < 5 || asked > 40 {
 			t.Errorf("asked %d times in a day", asked)
 		}
-		down = errors.New("down")
-		signing = append(signing, replacement)
+		change(func() { down, signing = errors.New("down"), append(signing, replacement) })
 		time.Sleep(2 * lastRenewal)
+		synctest.Wait()
 		if len(missing()) != 1 {
 			t.Errorf("the hub is down: %+v", r.Signers())
 		}
-		down = nil
+		change(func() { down = nil })
 		time.Sleep(2 * lastRenewal)
+		synctest.Wait()
 		if len(missing()) != 0 {
 			t.Errorf("the hub has both keys: %+v", r.Signers())
 		}
 		before := asked
 		time.Sleep(24 * time.Hour)
+		synctest.Wait()
 		if asked != before {
 			t.Errorf("asked %d times for what is complete", asked-before)
 		}

@@ -55,7 +55,17 @@ func (h *fakeHub) Chain(ctx context.Context, chain string) (*hub.Chain, error) {
 }
 
 func (h *fakeHub) Tree(ctx context.Context, chain string) (*index.Statement, error) {
-	return h.tree(ctx, chain)
+	h.mu.Lock()
+	tree := h.tree
+	h.mu.Unlock()
+	return tree(ctx, chain)
+}
+
+// gives has the hub answer about trees from now on, while others may be asking.
+func (h *fakeHub) gives(tree func(ctx context.Context, chain string) (*index.Statement, error)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.tree = tree
 }
 
 func (h *fakeHub) Keys(context.Context) ([]ed25519.PublicKey, error) {

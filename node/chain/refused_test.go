@@ -206,10 +206,10 @@ func TestRefusedStatementIsFetchedAgain(t *testing.T) {
 				if refused := r.Refused(); len(refused) != 1 || refused[0].Hub == nil || !strings.Contains(refused[0].Hub.Error(), "is gone") {
 					t.Fatalf("refused: %+v", refused)
 				}
-				h.tree = func(context.Context, string) (*index.Statement, error) {
+				h.gives(func(context.Context, string) (*index.Statement, error) {
 					s := index.Sign(h.key, chainID(0), treeID(0))
 					return &s, nil
-				}
+				})
 				time.Sleep(2 * lastRenewal)
 				synctest.Wait()
 				if left := r.Refused(); len(left) != 0 {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -37,14 +38,16 @@ func pinning(t *testing.T, root string, h *fakeHub, trees *fakeTrees, pinned ...
 func TestStatementsAreRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		old, replacement := key, other
-		signing := []ed25519.PrivateKey{old}
-		var down error
-		asked := 0
-		h := &fakeHub{tree: func(context.Context, string) (*index.Statement, error) {
-			asked++
-			s := index.SignAll(signing, chainID(0), treeID(0))
-			return &s, down
-		}}
+		var asked atomic.Int64
+		h := &fakeHub{}
+		answers := func(err error, keys ...ed25519.PrivateKey) {
+			h.gives(func(context.Context, string) (*index.Statement, error) {
+				asked.Add(1)
+				s := index.SignAll(keys, chainID(0), treeID(0))
+				return &s, err
+			})
+		}
+		answers(nil, old)
 		root := t.TempDir()
 		trees := &fakeTrees{t: t, here: map[chunk.ID]bool{}}
 		r := pinning(t, root, h, trees, old, replacement)
@@ -58,24 +61,23 @@ func TestStatementsAreRenewed(t *testing.T) {
 			t.Errorf("the hub has one key: %+v", r.Signers())
 		}
 		time.Sleep(24 * time.Hour)
-		if asked < 5 || asked > 40 {
-			t.Errorf("asked %d times in a day", asked)
+		if n := asked.Load(); n < 5 || n > 40 {
+			t.Errorf("asked %d times in a day", n)
 		}
-		down = errors.New("down")
-		signing = append(signing, replacement)
+		answers(errors.New("down"), old, replacement)
 		time.Sleep(2 * lastRenewal)
 		if len(missing()) != 1 {
 			t.Errorf("the hub is down: %+v", r.Signers())
 		}
-		down = nil
+		answers(nil, old, replacement)
 		time.Sleep(2 * lastRenewal)
 		if len(missing()) != 0 {
 			t.Errorf("the hub has both keys: %+v", r.Signers())
 		}
-		before := asked
+		before := asked.Load()
 		time.Sleep(24 * time.Hour)
-		if asked != before {
-			t.Errorf("asked %d times for what is complete", asked-before)
+		if n := asked.Load(); n != before {
+			t.Errorf("asked %d times for what is complete", n-before)
 		}
 		cancel()
 		<-ended

@@ -271,15 +271,30 @@ func (c *Client) getJSON(ctx context.Context, path string, query url.Values, lim
 // 404 is enough, as mirrors have no other: at worst one image is unpacked as usual.
 func (c *Client) Chain(ctx context.Context, chain string) (*Chain, error) {
 	var answer Chain
+	if err := c.lookUp(ctx, chainPath(c.scope, chain), &answer); err != nil {
+		return nil, err
+	}
+	return &answer, nil
+}
+
+// lookUp asks what a pull asks first, which says how long a round trip is. Anybody's 404 is
+// enough, as for Chain.
+func (c *Client) lookUp(ctx context.Context, path string, into any) error {
 	ctx, trip := timed(ctx)
-	err := c.getJSON(ctx, chainPath(c.scope, chain), nil, maxAnswer, &answer)
+	err := c.getJSON(ctx, path, nil, maxAnswer, into)
 	if said := new(Error); errors.As(err, &said) && (said.Status == http.StatusNotFound || said.Status == http.StatusGone) {
 		said.Missing = true
 	}
 	if err == nil || errors.Is(err, chunk.ErrNotFound) { // errors are often of others on the way
 		c.way.trip(trip.took())
 	}
-	if err != nil {
+	return err
+}
+
+// Manifest asks what the hub knows of the image with a manifest. ErrNotFound: it has none.
+func (c *Client) Manifest(ctx context.Context, digest string) (*Manifest, error) {
+	var answer Manifest
+	if err := c.lookUp(ctx, manifestPath(c.scope, digest), &answer); err != nil {
 		return nil, err
 	}
 	return &answer, nil

@@ -67,7 +67,7 @@ func nodeFlags(cmd *cobra.Command, config *node.Config, file *string) {
 	f.StringVar(&config.Root, "root", config.Root, "where the node keeps everything (`DIR`)")
 	f.StringVar(&config.Address, "address", config.Address, "the Unix `SOCKET` for containerd")
 	f.StringSliceVar(&config.Hubs, "hub", config.Hubs, "the `URL` of a hub, or of a mirror; may be repeated: the first that works is asked")
-	f.StringSliceVar(&config.HubKeys, "hub-key", config.HubKeys, "a hub's public `KEY`, whose statements are believed; may be repeated; needed unless a hub is on this machine")
+	f.StringSliceVar(&config.HubKeys, "hub-key", config.HubKeys, "a hub's public `KEY`, whose statements are believed; may be repeated; needed unless the only hub is on this machine and root's")
 	f.StringVar((*string)(&config.Trust), "trust", string(config.Trust), "for which pulls images come from the hubs (`TRUST`: image, chain or auto)")
 	f.StringVar(&config.Scope, "scope", config.Scope, "the `SCOPE` on every hub")
 	f.BoolVar(&config.PlainHTTP, "plain-http", config.PlainHTTP, "allow plain HTTP to a hub that is not on this machine")

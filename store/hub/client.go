@@ -311,12 +311,21 @@ func (c *Client) Tree(ctx context.Context, chain string) (*index.Statement, erro
 
 // Keys asks for the hub's public keys, of which there is one at least. Whoever trusts
 // them without having them from elsewhere trusts the way to the hub.
-func (c *Client) Keys(ctx context.Context) (keys []ed25519.PublicKey, err error) {
+func (c *Client) Keys(ctx context.Context) ([]ed25519.PublicKey, error) {
+	return c.checkedKeys(ctx, func() error { return nil })
+}
+
+// checkedKeys asks for the keys, and believes them if check, which is called when the
+// answer has begun, says so.
+func (c *Client) checkedKeys(ctx context.Context, check func() error) (keys []ed25519.PublicKey, err error) {
 	res, err := c.do(ctx, http.MethodGet, keyPath(c.scope), nil, nil)
 	if err != nil {
 		return nil, err
 	}
 	defer res.Body.Close()
+	if err := check(); err != nil {
+		return nil, err
+	}
 	b, err := io.ReadAll(io.LimitReader(res.Body, 4096))
 	if err != nil {
 		return nil, fmt.Errorf("hub %s: read the key: %w", c.URL(), err)

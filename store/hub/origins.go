@@ -353,21 +353,30 @@ func part(ctx context.Context, others int) (context.Context, context.CancelFunc)
 	return context.WithTimeout(ctx, left/time.Duration(others+1))
 }
 
-// Keys asks an origin on this machine for its public keys.
+// Keys asks the one origin for its public keys, if they can be learned (Learnable).
 func (s *Origins) Keys(ctx context.Context) (keys []ed25519.PublicKey, err error) {
-	local := &Origins{}
-	for _, o := range s.all {
-		if o.client.Loopback() {
-			local.all = append(local.all, o)
-		}
+	if err := s.Learnable(); err != nil {
+		return nil, err
 	}
-	err = local.try(ctx, false, func(ctx context.Context, o *origin, others int) (err error) {
+	err = s.try(ctx, false, func(ctx context.Context, o *origin, others int) (err error) {
 		ctx, cancel := part(ctx, others)
 		defer cancel()
-		keys, err = o.client.Keys(ctx)
+		keys, err = o.client.LocalKeys(ctx)
 		return err
 	})
 	return keys, err
+}
+
+// Learnable says why no key can be learned from the origins, or nil. It can be from one on
+// this machine, and from it alone: of several, whoever answers first would decide for all.
+func (s *Origins) Learnable() error {
+	if len(s.all) > 1 {
+		return fmt.Errorf("hubs %s: no key is learned from one of several", s.URL())
+	}
+	if !s.Loopback() {
+		return fmt.Errorf("hub %s is not on this machine", s.URL())
+	}
+	return nil
 }
 
 // Loopback tells whether one of the origins is on this machine.

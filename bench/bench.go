@@ -1,10 +1,12 @@
-// Package bench has what all measurements share: a site (package site) whose registry and hubs have
-// the images, a machine that can be reset, and cold starts with the time of each phase.
+// Package bench promises what all measurements stand on: a site (package site) with
+// the images that they need in its registry and its hubs, a machine that is as new
+// when it has to be, and cold starts, taken apart.
 //
-// starts/ compares snapshotters by HelloBench's method, figures/ measures Lighter's other targets, and
-// plot/ draws. README.md says what is measured, and how.
+// starts/ compares snapshotters by HelloBench's method, figures/ has what else
+// Lighter must reach, plot/ draws. README.md says what is measured, and how.
 //
-// Page cache, processors and disk are the host's: other work on it changes every figure.
+// A measurement is worth what the machine is while it runs: page cache, processors
+// and disk are the host's.
 package bench
 
 import (
@@ -22,12 +24,12 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// Bench is a site on which to measure.
+// Bench is a site to measure on.
 type Bench struct {
 	Site   *site.Site
 	Config Config
 
-	has map[string]bool // images of the registry and the hubs, by hub and image
+	has map[string]bool // what the registry and the hubs have, by hub and image
 }
 
 // New returns a bench on a running site.
@@ -35,16 +37,16 @@ func New(s *site.Site, config Config) *Bench {
 	return &Bench{Site: s, Config: config, has: map[string]bool{}}
 }
 
-// ErrReported means that a measurement failed, and that its error was printed.
-var ErrReported = errors.New("the error was printed")
+// ErrReported says that it failed, and that people were told how.
+var ErrReported = errors.New("it was said what failed")
 
-// Enclosed runs measure in an enclosure (see site.Enclosed). An interrupt cancels ctx, which ends all
-// that was started.
+// Enclosed runs measure in an enclosure (see site.Enclosed). An interrupt ends
+// ctx; then what was started is ended.
 func Enclosed(ctx context.Context, measure func(ctx context.Context) error) error {
 	code := site.Enclosed(func() int {
 		err := measure(ctx)
 		if ctx.Err() != nil {
-			err = errors.New("interrupted") // other errors are its consequences
+			err = errors.New("interrupted") // the errors are those of what was cut off
 		}
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "lighter bench:", err)
@@ -58,7 +60,7 @@ func Enclosed(ctx context.Context, measure func(ctx context.Context) error) erro
 	return nil
 }
 
-// Layout returns the directory of an image's OCI layout.
+// Layout returns where an image's OCI layout is.
 func (c Config) Layout(image string) (string, error) {
 	for _, i := range c.Images {
 		if i.Name == image && i.Layout != "" {
@@ -69,18 +71,18 @@ func (c Config) Layout(image string) (string, error) {
 	dir := filepath.Join(work, "images", image)
 	if err == nil {
 		if _, missing := os.Stat(filepath.Join(dir, "index.json")); missing != nil {
-			err = fmt.Errorf("image %s is missing: run test/setup images %s, or set its layout in the configuration: %w", image, image, missing)
+			err = fmt.Errorf("image %s is not there: run test/setup images %s, or say its layout in the configuration: %w", image, image, missing)
 		}
 	}
 	return dir, err
 }
 
-// Need pushes the images to the registry and adds them to the site's hub, unless they are there.
+// Need makes sure that the registry and the site's hub have the images.
 func (b *Bench) Need(ctx context.Context, images ...string) error {
 	return b.NeedOn(ctx, b.Site.Hub, images...)
 }
 
-// NeedOn is Need with another hub; nil: the registry only.
+// NeedOn makes sure that the registry and a hub have the images; nil: the registry alone.
 func (b *Bench) NeedOn(ctx context.Context, h *site.Hub, images ...string) error {
 	for _, image := range images {
 		dir, err := b.Config.Layout(image)
@@ -94,7 +96,7 @@ func (b *Bench) NeedOn(ctx context.Context, h *site.Hub, images ...string) error
 	return nil
 }
 
-// NeedLayout is NeedOn for one image whose OCI layout is dir.
+// NeedLayout is NeedOn for one image of which the OCI layout is dir.
 func (b *Bench) NeedLayout(ctx context.Context, h *site.Hub, dir, image string) error {
 	if !b.has[image] {
 		if err := b.Site.Push(ctx, dir, image); err != nil {
@@ -109,7 +111,7 @@ func (b *Bench) NeedLayout(ctx context.Context, h *site.Hub, dir, image string) 
 	if err := h.Add(ctx, image); err != nil {
 		return err
 	}
-	Say("%-10s ingested by the hub in %s", image, Seconds(time.Since(start).Seconds()))
+	Say("%-10s taken in by the hub in %s", image, Seconds(time.Since(start).Seconds()))
 	b.has[h.URL+" "+image] = true
 	return nil
 }
@@ -128,12 +130,13 @@ func (c Config) Compressed(image string) (int64, error) {
 	return sum, err
 }
 
-// Inspect asks the hub for the details of an image.
+// Inspect asks the hub for all that it knows of an image.
 func (b *Bench) Inspect(ctx context.Context, image string) (hub.Inspection, error) {
 	return ask[hub.Inspection](ctx, b.Site.Hub, image, "inspect")
 }
 
-// ask runs a lighter command that prints JSON for each image of that name, of which there must be one.
+// ask runs a command of lighter that says something of each image of that name, of which
+// there must be one.
 func ask[T any](ctx context.Context, h *site.Hub, image, command string) (said T, err error) {
 	out, err := h.Lighter(ctx, command, "--json", image+":latest")
 	if err != nil {
@@ -149,7 +152,7 @@ func ask[T any](ctx context.Context, h *site.Hub, image, command string) (said T
 	return all[0], nil
 }
 
-// Wipe resets the machine and drops the page cache.
+// Wipe makes the machine as new, with nothing in the page cache.
 func (b *Bench) Wipe(ctx context.Context) error {
 	if err := b.Site.Machine.Wipe(ctx); err != nil {
 		return err
@@ -157,8 +160,8 @@ func (b *Bench) Wipe(ctx context.Context) error {
 	return site.DropCaches()
 }
 
-// AssertLazy returns an error unless the node mounted the image lazily. Otherwise a full pull would be
-// measured as Lighter.
+// AssertLazy makes sure that the node mounted what was pulled: a measurement of
+// a full pull in disguise would be worse than none.
 func (b *Bench) AssertLazy(ctx context.Context, image string) error {
 	var status struct {
 		Images []struct {
@@ -181,10 +184,10 @@ func (b *Bench) AssertLazy(ctx context.Context, image string) error {
 	return errors.Join(errs...)
 }
 
-// Say prints progress to standard error.
+// Say tells whoever waits what goes on.
 func Say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
 
-// WriteJSON writes a value to a JSON file.
+// WriteJSON writes a value as a file of JSON.
 func WriteJSON(path string, value any) error {
 	text, err := json.MarshalIndent(value, "", "  ")
 	if err != nil {
@@ -193,7 +196,7 @@ func WriteJSON(path string, value any) error {
 	return os.WriteFile(path, append(text, '\n'), 0o644)
 }
 
-// Median returns the median of at least one value.
+// Median of what is not empty.
 func Median(values []float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	half := len(sorted) / 2
@@ -203,7 +206,7 @@ func Median(values []float64) float64 {
 	return (sorted[half-1] + sorted[half]) / 2
 }
 
-// MedianOf returns the median of a figure of all.
+// MedianOf is the median of a part of each.
 func MedianOf[T any](all []T, part func(T) float64) float64 {
 	var values []float64
 	for _, one := range all {

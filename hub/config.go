@@ -32,6 +32,8 @@ type Config struct {
 
 	Proxies []string `toml:"proxies" comment:"Addresses or networks of the proxies before the hub whose X-Forwarded-For is believed, to tell from whom a trace comes: 10.0.0.1, 10.1.0.0/16."`
 
+	RegistryHosts []string `toml:"registry_hosts" comment:"HOST[:PORT] under which containerd on nodes pulls from this hub's own registry: hub.example.org. Nodes with trust = \"image\" take such pulls for what they are by these names alone."`
+
 	TLSCert   string `toml:"tls_cert" comment:"Certificate chain (PEM); with it the hub speaks HTTPS."`
 	TLSKey    string `toml:"tls_key" comment:"Key of the certificate (PEM)."`
 	PlainHTTP bool   `toml:"plain_http" comment:"Allow plain HTTP on an address that is not a loopback one."`
@@ -61,11 +63,14 @@ type Limits struct {
 // said.
 func DefaultConfig() Config {
 	return Config{
-		Root:      "/var/lib/lighter-hub",
-		Listen:    "127.0.0.1:7070",
-		Proxies:   []string{},
-		Names:     []string{},
-		Sources:   []string{},
+		Root:    "/var/lib/lighter-hub",
+		Listen:  "127.0.0.1:7070",
+		Proxies: []string{},
+		Names:   []string{},
+		Sources: []string{},
+
+		RegistryHosts: []string{},
+
 		Platforms: []string{"linux/" + runtime.GOARCH},
 		LogLevel:  "info",
 		LogFormat: "text",
@@ -97,6 +102,11 @@ func (c *Config) Check() error {
 	}
 	if _, err := c.proxies(); err != nil {
 		return err
+	}
+	for _, host := range c.RegistryHosts {
+		if ref, err := wire.ParseName(host + "/image"); err != nil || ref.NamedRepository() != host+"/image" || strings.Contains(host, "/") {
+			return fmt.Errorf("registry_hosts: %q is not HOST or HOST:PORT in lower case", host)
+		}
 	}
 	if i := slices.IndexFunc(c.Sources, func(s string) bool { return s == "" || strings.Contains(s, "/") }); i >= 0 {
 		return fmt.Errorf("sources: %q is no registry: want HOST or HOST:PORT", c.Sources[i])

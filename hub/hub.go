@@ -147,7 +147,7 @@ func (h *Hub) open(ctx context.Context) (err error) {
 	if h.registry, err = registry.Open(ctx, registryDir(c.Root), h.log); err != nil {
 		return err
 	}
-	if h.ingest, err = ingest.New(ingest.Config{Platforms: c.Platforms, Scratch: scratch, Keys: h.keys, Log: h.log,
+	if h.ingest, err = ingest.New(ingest.Config{Platforms: c.Platforms, Scratch: scratch, Keys: h.keys, RegistryHosts: c.RegistryHosts, Log: h.log,
 		Sources: c.Sources, ImageTime: time.Duration(c.Limits.ImageMinutes) * time.Minute,
 		Limits: tree.Limits{Entries: c.Limits.Entries, Bytes: c.Limits.LayerBytes},
 		Ready:  h.imageIsReady}, h.catalog, h.objects, h.registry); err != nil {

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -23,7 +24,8 @@ type Config struct {
 	Root        string     `toml:"root" comment:"Where the node keeps its cache, trees and mounts. On an ordinary local file system."`
 	Address     string     `toml:"address" comment:"The Unix socket on which containerd reaches the snapshotter. Empty: no snapshotter."`
 	Hubs        []string   `toml:"hubs" comment:"URLs of hubs, and of mirrors that hold the same; the first that works is asked."`
-	HubKeys     []string   `toml:"hub_keys" comment:"The public keys (ed25519:...) whose statements are believed, of whatever hub they come. Empty: learned from a hub on this machine at the first start, refused from any other."`
+	HubKeys     []string   `toml:"hub_keys" comment:"The public keys (ed25519:...) whose statements are believed, of whatever hub they come. Empty: learned when it is first needed from the node's only hub, if that is on this machine and run by root (or by the node's own user); otherwise the node needs them here."`
+	Trust       Trust      `toml:"trust" comment:"For which pulls images come from the hubs. image: for those of a manifest that a hub knows, from a repository that it knows the image from, as containerd says with enable_remote_snapshot_annotations; so only with the leave of that registry. chain: for all that name a chain of layers that a hub knows: whoever may start containers on this machine can start any image of the hub, with credentials for it or without. auto: chain where all hubs are on this machine, else image."`
 	Scope       string     `toml:"scope" comment:"The scope on every hub."`
 	PlainHTTP   bool       `toml:"plain_http" comment:"Allow plain HTTP to a hub that is not on this machine."`
 	CAFile      string     `toml:"ca_file" comment:"Certificates (PEM) to trust for the hub, beside the system's."`
@@ -56,6 +58,7 @@ func DefaultConfig() Config {
 		Address:     "/run/lighter/lighter.sock",
 		Hubs:        []string{"http://127.0.0.1:7070"},
 		HubKeys:     []string{},
+		Trust:       TrustAuto,
 		Scope:       hub.DefaultScope,
 		MountMode:   mount.Auto,
 		CacheSize:   20 << 30,
@@ -95,7 +98,7 @@ func (c *Config) Check() error {
 	case !slices.Contains(mount.Modes(), c.MountMode):
 		return fmt.Errorf("mount_mode %q is not one of %v", c.MountMode, mount.Modes())
 	}
-	if err := checkRootPath(c.Root); err != nil {
+	if err := cmp.Or(checkRootPath(c.Root), c.checkTrust()); err != nil {
 		return err
 	}
 	if c.Address != "" {
@@ -122,9 +125,11 @@ func (c *Config) prefetchLimit() int64 {
 // CheckHubs says which hub cannot be asked as the configuration has it. It asks
 // none.
 func (c *Config) CheckHubs() error {
-	_, err := c.origins(slog.New(slog.DiscardHandler))
+	_, err := c.origins(discarded)
 	return err
 }
+
+var discarded = slog.New(slog.DiscardHandler)
 
 // origins returns the hubs.
 func (c *Config) origins(log *slog.Logger) (*hub.Origins, error) {

@@ -197,7 +197,7 @@ func (n *Node) openSnapshots(ctx context.Context) (err error) {
 		return nil
 	}
 	config := snapshot.Config{Dir: filepath.Join(n.config.Root, "snapshots"), RemapIDs: n.config.RemapIDs, Beside: filepath.Join(n.config.Root, "mounts", "snapshots")}
-	n.snapshot, err = snapshot.New(config, n.chains)
+	n.snapshot, err = snapshot.New(config, n.claims())
 	if err != nil {
 		return err
 	}

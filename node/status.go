@@ -25,6 +25,7 @@ type Status struct {
 	Address   string            `json:"address"`
 	MountMode mount.Mode        `json:"mountMode"` // as configured
 	RemapIDs  bool              `json:"remapIDs"`
+	Trust     TrustStatus       `json:"trust"`
 	Scope     string            `json:"scope"`
 	CAFile    string            `json:"caFile,omitempty"`
 	HubKeys   []string          `json:"hubKeys"`
@@ -81,7 +82,7 @@ type ImageStatus struct {
 // Status returns what the node says of itself.
 func (n *Node) Status(ctx context.Context) (Status, error) {
 	s := Status{Version: Version(), Root: n.config.Root, Address: n.config.Address, MountMode: n.config.MountMode,
-		RemapIDs: n.config.RemapIDs, Scope: n.config.Scope, CAFile: n.config.CAFile, HubKeys: n.keys.List(), Signers: n.chains.Signers(),
+		RemapIDs: n.config.RemapIDs, Trust: n.config.trust(n.hubs), Scope: n.config.Scope, CAFile: n.config.CAFile, HubKeys: n.keys.List(), Signers: n.chains.Signers(),
 		Hubs: n.hubs.Health(), NoHub: n.chains.Unanswered(), Started: n.started, TakenOver: n.takenOver, Keeper: n.keeperStatus(), Cache: n.cache.Stats(), Fetched: n.units.Stats(), Ahead: n.ahead.Stats(), Recording: n.recordingStatus(),
 		Binds: n.binds.list(), Mounts: []MountStatus{}, Images: []ImageStatus{}, Lost: []LostStatus{}}
 	s.Completion = n.completion.get()

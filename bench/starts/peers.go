@@ -13,7 +13,7 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// present leaves out peers whose programs are missing.
+// present leaves out the peers whose programs are not there.
 func (r *run) present() error {
 	for _, p := range r.Peers {
 		for _, line := range [][]string{p.Command, p.Convert, p.Pull} {
@@ -37,7 +37,8 @@ func (r *run) peer(name string) bench.Peer {
 	return r.Peers[slices.IndexFunc(r.Peers, func(p bench.Peer) bool { return p.Name == name })]
 }
 
-// words replaces placeholders in a command line. The site's own placeholders stay.
+// words replaces what stands for something in a command line; what is left to the
+// site stays.
 func (r *run) words(line []string, names map[string]string) ([]string, error) {
 	work, err := site.Work()
 	if err != nil {
@@ -55,8 +56,8 @@ func (r *run) words(line []string, names map[string]string) ([]string, error) {
 	return words, nil
 }
 
-// convertAll converts an image for the peers. It returns the ways to measure, without peers whose
-// conversion failed, and the number of these.
+// convertAll makes the forms of an image that the peers need. It returns the ways
+// to measure, without those whose form could not be made, and how many those are.
 func (r *run) convertAll(ctx context.Context, image string) (ways []string, failed int) {
 	ways = slices.Clone(r.ways)
 	for _, p := range r.Peers {
@@ -72,7 +73,7 @@ func (r *run) convertAll(ctx context.Context, image string) (ways []string, fail
 	return ways, failed
 }
 
-// convert converts an image for a peer.
+// convert makes a peer's form of an image.
 func (r *run) convert(ctx context.Context, p bench.Peer, image string) error {
 	layout, err := r.Layout(image)
 	if err != nil {
@@ -91,7 +92,7 @@ func (r *run) convert(ctx context.Context, p bench.Peer, image string) error {
 	return nil
 }
 
-// puller returns the function with which a peer pulls.
+// puller is how a peer pulls.
 func (r *run) puller(p bench.Peer) bench.Puller {
 	m := r.Site.Machine
 	if len(p.Pull) == 0 {

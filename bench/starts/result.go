@@ -18,10 +18,10 @@ import (
 	"lighter/bench"
 )
 
-// resultFormat is the format field of a result file.
+// resultFormat is what a file of results begins with.
 const resultFormat = "lighter-starts/1"
 
-// Result has all samples: starts.json.
+// Result is what was measured: starts.json.
 type Result struct {
 	Format  string       `json:"format"`
 	Runs    []About      `json:"runs"`
@@ -30,7 +30,7 @@ type Result struct {
 	Samples []Sample     `json:"samples"`
 }
 
-// About describes where and when a run took place.
+// About says where and when a run was.
 type About struct {
 	Started    time.Time `json:"started"`
 	Version    string    `json:"version"`
@@ -39,7 +39,7 @@ type About struct {
 	Memory     int64     `json:"memory_bytes"`
 }
 
-// Image has the sizes of an image, in bytes.
+// Image is what is known of an image, in bytes.
 type Image struct {
 	Name       string `json:"name"`
 	Layers     int    `json:"layers"`
@@ -57,15 +57,15 @@ type Sample struct {
 	Round    int    `json:"round"`
 	bench.Start
 	Fetched int64 `json:"fetched_bytes,omitempty"` // of units, compressed, until the first container's end; Lighter's alone
-	Read    int64 `json:"read_bytes,omitempty"`    // asked of the device by the kernel by then
+	Read    int64 `json:"read_bytes,omitempty"`    // that the kernel asked the device for by then
 }
 
-// cell identifies samples that are rounds of the same measurement.
+// cell is what samples have in common that are rounds of the same.
 type cell struct{ link, image, workload, way string }
 
 func (s Sample) cell() cell { return cell{s.Link, s.Image, s.Workload, s.Way} }
 
-// Read reads a result file.
+// Read reads a file of results.
 func Read(path string) (r Result, err error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -75,17 +75,18 @@ func Read(path string) (r Result, err error) {
 		return r, fmt.Errorf("%s: %w", path, err)
 	}
 	if r.Format != resultFormat || len(r.Runs) == 0 {
-		return r, fmt.Errorf("%s: not a result of lighter bench: its format is %q, not %q", path, r.Format, resultFormat)
+		return r, fmt.Errorf("%s: it is no result of lighter bench (its format is %q, not %q)", path, r.Format, resultFormat)
 	}
 	return r, nil
 }
 
-// started returns when the last of its runs began.
+// started is when the last of its runs was.
 func (r Result) started() time.Time {
 	return slices.MaxFunc(r.Runs, func(a, b About) int { return a.Started.Compare(b.Started) }).Started
 }
 
-// Merge merges the results of partial runs. If several have a cell, all its rounds come from the latest.
+// Merge puts the results of partial runs together. A cell that several have
+// measured is the latest one's, with all of its rounds.
 func Merge(all ...Result) (Result, error) {
 	slices.SortStableFunc(all, func(a, b Result) int { return a.started().Compare(b.started()) })
 	m := Result{Format: resultFormat}
@@ -111,7 +112,7 @@ func Merge(all ...Result) (Result, error) {
 	return m, nil
 }
 
-// union adds new elements. Elements of the same name must be equal.
+// union adds what is new; of the same name, only the same can be merged.
 func union[T any](kind string, have, more []T, name func(T) string, what func(T) T, errs []error) ([]T, []error) {
 	for _, one := range more {
 		i := slices.IndexFunc(have, func(other T) bool { return name(other) == name(one) })
@@ -119,13 +120,14 @@ func union[T any](kind string, have, more []T, name func(T) string, what func(T)
 		case i < 0:
 			have = append(have, one)
 		case !reflect.DeepEqual(what(have[i]), what(one)):
-			errs = append(errs, fmt.Errorf("%s %s differs between the results: they cannot be merged", kind, name(one)))
+			errs = append(errs, fmt.Errorf("%s %s is not the same in all results: they cannot be merged", kind, name(one)))
 		}
 	}
 	return have, errs
 }
 
-// Write writes the results, the table and the plots to a directory, which it makes if needed.
+// Write writes the results, the table and the plots into a directory, which need
+// not be there.
 func (r Result) Write(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -159,7 +161,7 @@ func memory() int64 {
 	return int64(info.Totalram) * int64(cmp.Or(info.Unit, 1))
 }
 
-// linkWords describes a link: 1 Gbit/s, 10 ms.
+// shortRate says a link in words: 1 Gbit/s, 10 ms.
 func linkWords(l bench.Link) string {
 	rate := strings.NewReplacer("gbit", " Gbit/s", "mbit", " Mbit/s", "kbit", " kbit/s").Replace(l.Rate)
 	return fmt.Sprintf("%s, %v ms", rate, float64(time.Duration(l.RTT))/1e6)

@@ -1,9 +1,11 @@
-// Package starts compares snapshotters by HelloBench's method (Harter et al., FAST 2016). For each
-// workload it measures the pull, the creation of the container, the moment when it is ready, its end,
-// and the bytes over the link by then, on a machine without the image; and then a second container.
+// Package starts compares snapshotters by HelloBench's method (Harter et al., FAST
+// 2016): of each workload it measures the pull, the creation of the container, the
+// moment when it is ready and its end, and the bytes that came over the link by
+// then, on a machine that has nothing of the image; and a second container.
 //
-// Rounds alternate between the snapshotters. All get the same image and the same link. Results so far
-// are kept if something fails. summary.go computes the ratios.
+// It promises that rounds alternate between the snapshotters, that every one gets
+// the same image and the same link, and that whatever was measured is kept when
+// something else fails. It does not judge: summary.go has the ratios.
 package starts
 
 import (
@@ -21,9 +23,9 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// The built-in ways to start: overlayfs after a full pull; Lighter without any trace of the image;
-// Lighter with traces of some starts; and Lighter with the whole image on the node's disk, containerd
-// being empty.
+// The ways to start that are always there. Lighter starts as on the very first
+// start of an image that anybody had; with the traces of some starts before; and
+// with all that it needs on its disk, containerd being empty.
 const (
 	Overlayfs    = "overlayfs"
 	LighterFirst = "lighter-first"
@@ -40,20 +42,20 @@ type Options struct {
 	Before       string   // another build's lighter binary, whose node is measured too; empty: none
 	Config       string   // a configuration file; empty: the default
 	Out          string   // the directory of the results
-	Rounds       int      // replaces the configuration's; 0: keep it
+	Rounds       int      // instead of the configuration's; 0: those
 	Only         []string // IMAGE or IMAGE/WORKLOAD; empty: all
 	Links        []string // by name; empty: all
 	Snapshotters []string // by name; empty: all
 }
 
-// plan combines Options and the configuration.
+// plan is what Options and the configuration make together.
 type plan struct {
 	bench.Config
 	workloads []bench.Workload
 	ways      []string
 }
 
-// Check returns an error if the options are invalid.
+// Check says what is wrong with the options.
 func (o Options) Check() error {
 	_, err := o.plan()
 	return err
@@ -69,7 +71,7 @@ func (o Options) plan() (p plan, err error) {
 	all := p.Workloads()
 	for _, name := range o.Only {
 		if !slices.ContainsFunc(all, func(w bench.Workload) bool { return w.Image == name || w.String() == name }) {
-			return p, fmt.Errorf("unknown image or workload %q: the configuration has %s", name, joined(all))
+			return p, fmt.Errorf("there is no image or workload %q: there are %s", name, joined(all))
 		}
 	}
 	for _, w := range all {
@@ -99,19 +101,19 @@ func (o Options) plan() (p plan, err error) {
 		return p, err
 	}
 	if len(p.workloads) == 0 || len(p.Links) == 0 {
-		return p, errors.New("nothing to measure: the configuration has no workload or no link")
+		return p, errors.New("there is nothing to measure: the configuration has no workload, or no link")
 	}
 	return p, nil
 }
 
-// chosen returns the wanted names among all; without any wanted, all of them.
+// chosen returns those of all that are wanted; nobody wanted: all.
 func chosen(kind string, all, wanted []string) ([]string, error) {
 	if len(wanted) == 0 {
 		return all, nil
 	}
 	for _, name := range wanted {
 		if !slices.Contains(all, name) {
-			return nil, fmt.Errorf("unknown %s %q: the configuration has %s", kind, name, strings.Join(all, ", "))
+			return nil, fmt.Errorf("there is no %s %q: there are %s", kind, name, strings.Join(all, ", "))
 		}
 	}
 	return slices.DeleteFunc(slices.Clone(all), func(name string) bool { return !slices.Contains(wanted, name) }), nil
@@ -125,7 +127,7 @@ func joined(all []bench.Workload) string {
 	return strings.Join(names, ", ")
 }
 
-// over returns the plan's workloads of an image that are measured over a link.
+// over are the plan's workloads of an image that are measured over a link.
 func (p plan) over(l bench.Link, image string) (all []bench.Workload) {
 	for _, w := range p.workloads {
 		if w.Image == image && (len(l.Workloads) == 0 || slices.Contains(l.Workloads, w.String())) {
@@ -135,7 +137,7 @@ func (p plan) over(l bench.Link, image string) (all []bench.Workload) {
 	return all
 }
 
-// cells returns the number of cells: one for each link, workload and way.
+// cells counts what is to be measured, each way once a link and workload.
 func (p plan) cells() (n int) {
 	for _, l := range p.Links {
 		for _, image := range p.Images {
@@ -145,7 +147,7 @@ func (p plan) cells() (n int) {
 	return n
 }
 
-// needs reports whether a way is measured.
+// needs tells whether a way is to be measured.
 func (p plan) needs(way string) bool { return slices.Contains(p.ways, way) }
 
 // run is one run.
@@ -153,13 +155,14 @@ type run struct {
 	*bench.Bench
 	plan
 	options Options
-	traced  *site.Hub // the hub with traces; nil: not needed
+	traced  *site.Hub // the hub that has traces; nil: nobody needs it
 	result  Result
-	pulls   map[int]bench.Pulled // overlayfs' pulls of the current image over the current link, by round
-	done    int                  // samples so far
+	pulls   map[int]bench.Pulled // by overlayfs, of the image and over the link that are being measured, by round
+	done    int                  // samples
 }
 
-// turnLimit bounds the time of a turn, so that a peer that hangs does not stop the others.
+// turnLimit is how long a turn may take: a peer that hangs must not keep the others
+// from being measured.
 const turnLimit = 30 * time.Minute
 
 func (r *run) turn(ctx context.Context, v visit) error {
@@ -168,7 +171,8 @@ func (r *run) turn(ctx context.Context, v visit) error {
 	return r.visit(ctx, v)
 }
 
-// Run measures and writes the results to Options.Out, also if something fails half-way.
+// Run measures, and writes the results into Options.Out, also when something
+// failed half-way.
 func Run(ctx context.Context, o Options) error {
 	p, err := o.plan()
 	if err != nil {
@@ -197,12 +201,13 @@ func Run(ctx context.Context, o Options) error {
 	})
 }
 
-// about describes this run.
+// about says of this run where and when it is.
 func about() About {
 	return About{Started: time.Now().UTC().Truncate(time.Second), Version: node.Version(), Kernel: kernel(), Processors: processors(), Memory: memory()}
 }
 
-// all measures image by image. If one fails, the others are measured all the same.
+// all measures image by image. One that fails does not keep the others from being
+// measured.
 func (r *run) all(ctx context.Context) error {
 	bench.Say("%d workloads, %d links, %d ways: %d cells of %d rounds", len(r.workloads), len(r.Links), len(r.ways), r.cells(), r.Rounds)
 	failed := 0
@@ -224,13 +229,13 @@ func (r *run) all(ctx context.Context) error {
 		}
 	}
 	if failed > 0 {
-		return fmt.Errorf("%d turns failed, as printed above; the other results are in %s", failed, r.options.Out)
+		return fmt.Errorf("not everything was measured: %d turns failed, as was said above; the rest is in %s", failed, r.options.Out)
 	}
 	bench.Say("The results are in %s.", filepath.Join(r.options.Out, "starts.{json,md}"))
 	return nil
 }
 
-// image measures all cells of one image. It prints failed turns and returns their number.
+// image measures all of one image. It says which turns failed, and returns how many.
 func (r *run) image(ctx context.Context, image string) (failed int, err error) {
 	if err := r.Site.SetLink(ctx, quickRate, 0); err != nil {
 		return 0, err
@@ -252,7 +257,7 @@ func (r *run) image(ctx context.Context, image string) (failed int, err error) {
 		}
 		for round := range r.Rounds {
 			for n := range ways {
-				// Each round begins with another way, so that no way always follows the same one.
+				// Each round begins with another one: what one leaves behind must not always meet the same other.
 				v := visit{link: link, way: ways[(n+round)%len(ways)], image: image, workloads: workloads, round: round}
 				if err := r.turn(ctx, v); err != nil && ctx.Err() == nil {
 					bench.Say("%s of %s over %s: %v", v.way, image, link.Name, err)

@@ -8,7 +8,7 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// stat summarizes several rounds.
+// stat is what several rounds gave.
 type stat struct{ median, least, most float64 }
 
 func statOf(samples []Sample, part func(Sample) float64) stat {
@@ -19,14 +19,14 @@ func statOf(samples []Sample, part func(Sample) float64) stat {
 	return stat{bench.Median(values), slices.Min(values), slices.Max(values)}
 }
 
-// line summarizes the rounds of a cell. Times are in seconds.
+// line is what the rounds of a cell gave: times in seconds.
 type line struct {
 	cell
 	rounds                            int
 	pull, create, ready, run          stat
 	total                             stat
 	pullBytes, readyBytes, bytes      stat
-	second, secondCreate, secondReady stat // zero in older results
+	second, secondCreate, secondReady stat // zero: older results do not say the parts
 	secondBytes                       stat
 	fetched, read                     stat
 }
@@ -53,7 +53,7 @@ func lineOf(c cell, samples []Sample) *line {
 	}
 }
 
-// summary is a result with its cells.
+// summary is a result's cells, with what they are compared with.
 type summary struct {
 	Result
 	lines map[cell]*line
@@ -71,7 +71,7 @@ func summarize(r Result) summary {
 	return s
 }
 
-// ways returns the measured ways, the built-in ones first.
+// ways are the ways that were measured: our own first.
 func (s summary) ways() []string {
 	known := []string{Overlayfs, LighterFirst, Lighter, LighterBefore, LighterLocal}
 	var ways []string
@@ -88,12 +88,12 @@ func (s summary) ways() []string {
 	return ways
 }
 
-// workload names a workload of an image.
+// workload is an image and what is run in it.
 type workload struct{ image, name string }
 
 func (w workload) String() string { return w.image + "/" + w.name }
 
-// workloads lists the workloads measured over a link, in the order of the images.
+// workloads lists what was measured over a link, in the order of the images.
 func (s summary) workloads(link string) (all []workload) {
 	for _, image := range s.Images {
 		for _, x := range s.Samples {
@@ -113,8 +113,8 @@ func (s summary) image(name string) Image {
 	return s.Images[slices.IndexFunc(s.Images, func(i Image) bool { return i.Name == name })]
 }
 
-// touched returns the bytes that a workload reads of its image: what the kernel asked the device for
-// when all was local. 0: unknown.
+// touched is what a workload reads of its image, in bytes: what the kernel asked the
+// device for when all was local. 0: it is not known.
 func (s summary) touched(w workload) float64 {
 	for _, l := range s.Links {
 		if local := s.line(l.Name, w, LighterLocal); local != nil {
@@ -124,7 +124,7 @@ func (s summary) touched(w workload) float64 {
 	return 0
 }
 
-// touchedCompressed is touched at the image's compression ratio.
+// touchedCompressed is touched at the image's ratio of compression.
 func (s summary) touchedCompressed(w workload) float64 {
 	i := s.image(w.image)
 	if i.Size == 0 {
@@ -133,26 +133,27 @@ func (s summary) touchedCompressed(w workload) float64 {
 	return s.touched(w) * float64(i.Compressed) / float64(i.Size)
 }
 
-// transferTime returns how long the link takes for the bytes, in seconds.
-func transferTime(l bench.Link, bytes float64) float64 {
+// carrying is how long the link takes for so many bytes, in seconds.
+func carrying(l bench.Link, bytes float64) float64 {
 	bits, err := site.ParseRate(l.Rate)
 	if err != nil {
-		return 0 // cannot happen: the link was used
+		return 0 // it was measured over it: it can be parsed
 	}
 	return bytes * 8 / float64(bits)
 }
 
-// floor returns the least time that a start can be expected to take: the local start, the touched bytes
-// at the link's rate, and three round trips. 0: unknown.
+// floor is what a start cannot be faster than, by and large: the start with all of
+// it local, the bytes it touches at the link's speed, and three round trips. 0: it
+// is not known.
 func (s summary) floor(l bench.Link, w workload) float64 {
 	local := s.line(l.Name, w, LighterLocal)
 	if local == nil {
 		return 0
 	}
-	return local.total.median + transferTime(l, s.touchedCompressed(w)) + 3*time.Duration(l.RTT).Seconds()
+	return local.total.median + carrying(l, s.touchedCompressed(w)) + 3*time.Duration(l.RTT).Seconds()
 }
 
-// bestOther returns the fastest way that is not Lighter; nil: none.
+// bestOther is the fastest of those that are not Lighter; nil: there is none.
 func (s summary) bestOther(link string, w workload) (best *line) {
 	for _, way := range s.ways() {
 		l := s.line(link, w, way)
@@ -166,21 +167,21 @@ func (s summary) bestOther(link string, w workload) (best *line) {
 	return best
 }
 
-// Targets, as ratios.
+// What Lighter must reach, as ratios.
 const (
 	floorRatio = 1.3
 	otherRatio = 1.0
-	slowOther  = 2.0 // if the best other takes more than this many floors,
-	slowRatio  = 0.8 // the target is this ratio to it
+	slowOther  = 2.0 // where the best other takes more than so many floors,
+	slowRatio  = 0.8 // Lighter takes at most this of it
 	runRatio   = 1.2
 	bytesRatio = 1.3
-	firstNear  = 2.0 // first start : start with traces, up to nearRTT
-	firstFar   = 4.0 // and from farRTT on
+	firstNear  = 2.0 // the first start to one with traces, at most nearRTT away
+	firstFar   = 4.0 // and at farRTT
 	nearRTT    = time.Millisecond
 	farRTT     = 50 * time.Millisecond
 )
 
-// verdict is one ratio of a cell, with its largest allowed value; 0: no target.
+// verdict is one ratio of a cell, and what it must be at most; 0: there is no target.
 type verdict struct {
 	figure        string
 	value, target float64
@@ -188,7 +189,8 @@ type verdict struct {
 
 func (v verdict) missed() bool { return v.target > 0 && v.value > v.target }
 
-// verdicts returns Lighter's ratios over one link, without those for which a measurement is missing.
+// verdicts judges Lighter over one link. A figure of which something was not
+// measured is left out.
 func (s summary) verdicts(l bench.Link, w workload) (all []verdict) {
 	add := func(figure string, value, by, target float64) {
 		if value > 0 && by > 0 {
@@ -209,7 +211,7 @@ func (s summary) verdicts(l bench.Link, w workload) (all []verdict) {
 		add("total : best other", traced.total.median, other.total.median, target)
 	}
 	if full := s.line(l.Name, w, Overlayfs); full != nil && wire > 0 {
-		add("run : local overlayfs, or the link", traced.run.median, max(full.run.median, transferTime(l, wire)), runRatio)
+		add("run : local overlayfs, or the link", traced.run.median, max(full.run.median, carrying(l, wire)), runRatio)
 	}
 	add("bytes fetched : touched", traced.fetched.median, wire, bytesRatio)
 	add("all bytes over the link : touched", traced.bytes.median, wire, 0)

@@ -8,7 +8,7 @@ import (
 	"lighter/bench"
 )
 
-// markdown returns a result as text: one table of cells a link, and the verdicts.
+// markdown is all of a result as a text: the cells, a table a link, and the verdicts.
 func (s summary) markdown() string {
 	var b strings.Builder
 	for _, r := range s.Runs {
@@ -34,7 +34,7 @@ func (s summary) markdownImages(b *strings.Builder) {
 	markdownTable(b, "image|layers|files|MB of files|MB compressed|its workloads read", rows)
 }
 
-// reads returns which part of an image its workloads read.
+// reads says what share of an image its workloads read.
 func (s summary) reads(i Image) string {
 	var all []string
 	seen := map[string]bool{}
@@ -71,8 +71,8 @@ func (s summary) markdownLink(b *strings.Builder, l bench.Link) {
 	markdownTable(b, tableHead, rows)
 }
 
-// units returns the bytes fetched as units. The other bytes over the link are mostly the index, then
-// locations, statements, manifests and headers.
+// units are the bytes that came as units; the rest of what came over the link is the
+// index, most of it, and locations, statements, manifests and headers.
 func units(x *line) string {
 	if !slices.Contains([]string{Lighter, LighterBefore, LighterFirst}, x.way) {
 		return ""
@@ -120,8 +120,8 @@ func (s summary) markdownVerdicts(b *strings.Builder) {
 	if rows == nil {
 		return
 	}
-	fmt.Fprintf(b, "\n## Targets: %d of %d missed\n\n", missed, judged)
-	markdownTable(b, "link|workload|figure|ratio|target|", rows)
+	fmt.Fprintf(b, "\n## What is to be reached: %d of %d missed\n\n", missed, judged)
+	markdownTable(b, "link|workload|figure|ratio|to reach|", rows)
 }
 
 func markdownTable(b *strings.Builder, head string, rows [][]string) {
@@ -131,7 +131,7 @@ func markdownTable(b *strings.Builder, head string, rows [][]string) {
 	}
 }
 
-// known returns text, or nothing for results of an older version.
+// known leaves out what results of an older version do not have.
 func known(x *line, text string) string {
 	if x.secondCreate.median == 0 {
 		return ""
@@ -141,10 +141,10 @@ func known(x *line, text string) string {
 
 func two(v float64) string { return fmt.Sprintf("%.2f", v) }
 
-// spread formats a median with the least and the largest value.
+// spread is a median, and between what it lay.
 func spread(s stat) string { return fmt.Sprintf("**%.2f** (%.2f–%.2f)", s.median, s.least, s.most) }
 
-// times formats a ratio, or nothing if the divisor is unknown.
+// times is a ratio, where there is something to compare with.
 func times(value, by float64) string {
 	if by <= 0 {
 		return ""

@@ -14,25 +14,27 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// A node may take reportLimit to report a start. Its status is polled every traceAgain.
+// reportLimit is how long a node may take to report a start, which is looked at every
+// traceAgain.
 const (
 	reportLimit = 3 * time.Minute
 	traceAgain  = 200 * time.Millisecond
 )
 
-// traceFile is replaced by an image's trace file in a peer's convert command.
+// traceFile is what stands for the traces of an image where a peer's form is made.
 const traceFile = "{trace}"
 
-// needsTraces reports whether any way starts with traces.
+// needsTraces tells whether somebody starts with traces.
 func (p plan) needsTraces() bool {
 	return p.needs(Lighter) || p.needs(LighterLocal) || p.needs(LighterBefore) || slices.ContainsFunc(p.Peers, func(peer bench.Peer) bool {
 		return p.needs(peer.Name) && strings.Contains(strings.Join(peer.Convert, " "), traceFile)
 	})
 }
 
-// record starts all of an image's workloads as often as traces are wanted, each time on a reset
-// machine, also those that are not measured, so that results of parts can be merged. Then it waits
-// until the hub has made startup packs of them. Without a hub for traces it does nothing.
+// record starts each of an image's workloads as often as traces are wanted, also
+// those that are not to be measured, so that parts can be merged; each time on a
+// machine that has nothing. Then it waits until the hub has made its startup packs
+// of them. If nobody needs them, it does nothing.
 func (r *run) record(ctx context.Context, image string) error {
 	if r.traced == nil {
 		return nil
@@ -63,8 +65,8 @@ func (r *run) record(ctx context.Context, image string) error {
 	return r.exportTraces(ctx, image)
 }
 
-// recordOne starts a workload once. It returns the number of traces that the node has reported: none
-// if the workload has read hardly anything.
+// recordOne starts a workload once, and returns how many traces the node has
+// reported of it: none if it has read hardly anything.
 func (r *run) recordOne(ctx context.Context, w bench.Workload) (reported int64, err error) {
 	m, ref := r.Site.Machine, site.Reference(w.Image)
 	if err := r.Wipe(ctx); err != nil {
@@ -106,10 +108,10 @@ func pause(ctx context.Context) error {
 	}
 }
 
-// tracesOf returns the path of an image's trace file.
+// tracesOf is the file of an image's traces.
 func (r *run) tracesOf(image string) string { return filepath.Join(r.Site.Dir, image+".trace") }
 
-// exportTraces writes the hub's traces of an image to its trace file.
+// exportTraces writes down what the hub knows of an image's starts.
 func (r *run) exportTraces(ctx context.Context, image string) error {
 	text, err := r.traced.Lighter(ctx, "trace export", image+":latest")
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// visit is one turn: one way to start, with the workloads of one image.
+// visit is one turn of one way to start, with the workloads of one image.
 type visit struct {
 	link      bench.Link
 	way       string
@@ -19,7 +19,7 @@ type visit struct {
 	round     int
 }
 
-// visit measures one turn.
+// visit measures what belongs to one turn.
 func (r *run) visit(ctx context.Context, v visit) error {
 	r.Site.SetPeer(nil)
 	r.Site.SetNodeArgs()
@@ -49,10 +49,10 @@ func (r *run) visit(ctx context.Context, v visit) error {
 	return r.cold(ctx, v, peer.Snapshotter, site.Reference(v.image+peer.Suffix), r.puller(peer))
 }
 
-// unrecorded is the flag of nodes that must not report traces.
+// unrecorded is the flag of nodes whose hub must not learn how images start.
 const unrecorded = "--record=false"
 
-// cold measures each workload on a reset machine.
+// cold measures each workload on a machine that has nothing.
 func (r *run) cold(ctx context.Context, v visit, snapshotter, ref string, pull bench.Puller) error {
 	for _, w := range v.workloads {
 		if err := r.Wipe(ctx); err != nil {
@@ -69,7 +69,7 @@ func (r *run) cold(ctx context.Context, v visit, snapshotter, ref string, pull b
 	return nil
 }
 
-// start runs a workload of a pulled image and stores the sample.
+// start runs a workload of what was pulled, and keeps the sample.
 func (r *run) start(ctx context.Context, v visit, w bench.Workload, p bench.Pulled, snapshotter, ref string) error {
 	s, err := r.Run(ctx, p, snapshotter, ref, w)
 	if err != nil {
@@ -95,8 +95,8 @@ func (r *run) start(ctx context.Context, v visit, w bench.Workload, p bench.Pull
 	return nil
 }
 
-// nodeBytes returns the bytes of units that the node has fetched, and the bytes of the image that the
-// kernel has read, since the node was started.
+// nodeBytes returns what the node has fetched of units, and what the kernel has
+// read of the image, since the node was started.
 func (r *run) nodeBytes(ctx context.Context) (fetched, read int64, err error) {
 	var status struct {
 		Fetched struct{ Bytes int64 }
@@ -109,8 +109,8 @@ func (r *run) nodeBytes(ctx context.Context) (fetched, read int64, err error) {
 	return status.Fetched.Bytes, read, err
 }
 
-// fullPull runs the workloads with everything on the disk and nothing in memory. The first rounds
-// pull; the others restore the disk and use the times of those pulls.
+// fullPull runs the workloads with everything on the disk and nothing in memory. In the
+// first rounds it pulls, and in the others it has the disk and the times of those.
 func (r *run) fullPull(ctx context.Context, v visit) error {
 	ref := site.Reference(v.image)
 	if v.round == 0 {
@@ -130,7 +130,7 @@ func (r *run) fullPull(ctx context.Context, v visit) error {
 	}
 	pulled, ok := r.pulls[v.round%r.FullPulls]
 	if !ok {
-		return errors.New("the pull of this round has failed")
+		return errors.New("the pull that this round belongs to has failed")
 	}
 	for _, w := range v.workloads {
 		p, err := r.Before(pulled)
@@ -150,7 +150,7 @@ func (r *run) fullPull(ctx context.Context, v visit) error {
 	return r.keep(ctx, v)
 }
 
-// keep saves the machine's disk for the next round.
+// keep puts the machine's disk aside for the next round of what is measured.
 func (r *run) keep(ctx context.Context, v visit) error {
 	if v.round+1 == r.Rounds {
 		return nil
@@ -158,14 +158,15 @@ func (r *run) keep(ctx context.Context, v visit) error {
 	return r.Site.Machine.Keep(ctx, v.disk())
 }
 
-// disk names the saved disk of a visit.
+// disk names the disk that the rounds of a visit have in turn.
 func (v visit) disk() string { return strings.Join([]string{v.way, v.image, v.link.Name}, "-") }
 
-// keeping is the containerd namespace in which an image stays, so that the node keeps its index.
+// keeping is the namespace of containerd in which an image stays, so that the node
+// keeps its index: what is measured knows nothing of it.
 const keeping = "keeping"
 
-// local measures with the whole image and its index on the node's disk, and nothing of it in
-// containerd or in memory.
+// local measures with all of the image on the node's disk, its index too, and
+// nothing of it in containerd or in memory.
 func (r *run) local(ctx context.Context, v visit) error {
 	m, ref := r.Site.Machine, site.Reference(v.image)
 	r.Site.UseHub(r.traced)
@@ -178,7 +179,7 @@ func (r *run) local(ctx context.Context, v visit) error {
 		return err
 	}
 	for _, w := range v.workloads {
-		// A restarted node has nothing mounted.
+		// A node that starts has nothing mounted.
 		if err := errors.Join(m.StopNode(), m.StartNode(ctx)); err != nil {
 			return err
 		}
@@ -199,7 +200,7 @@ func (r *run) local(ctx context.Context, v visit) error {
 	return r.keep(ctx, v)
 }
 
-// fetchAll resets the machine and fetches all of an image.
+// fetchAll brings all of an image to a machine that has nothing.
 func (r *run) fetchAll(ctx context.Context, ref string) error {
 	if err := r.Wipe(ctx); err != nil {
 		return err
@@ -211,10 +212,10 @@ func (r *run) fetchAll(ctx context.Context, ref string) error {
 	return err
 }
 
-// quickRate is the rate of the link for work that is not measured.
+// quickRate is the rate of a link that nobody waits for.
 const quickRate = "10gbit"
 
-// quickly runs fn over a link of quickRate.
+// quickly does what is not measured over such a link.
 func (r *run) quickly(ctx context.Context, l bench.Link, fn func() error) error {
 	if err := r.Site.SetLink(ctx, quickRate, 0); err != nil {
 		return err
@@ -223,7 +224,8 @@ func (r *run) quickly(ctx context.Context, l bench.Link, fn func() error) error 
 	return errors.Join(err, r.Site.SetLink(ctx, l.Rate, time.Duration(l.RTT)))
 }
 
-// prepare pushes an image to the registry and the hubs, and waits until it can be measured.
+// prepare brings an image to the registry and the hubs, and gets whatever else is
+// needed before it is measured.
 func (r *run) prepare(ctx context.Context, image string) error {
 	if err := r.Need(ctx, image); err != nil {
 		return err
@@ -233,7 +235,7 @@ func (r *run) prepare(ctx context.Context, image string) error {
 			return err
 		}
 	}
-	if _, err := bench.AwaitLayout(ctx, r.Site.Hub, image, 0); err != nil { // of its guess
+	if _, err := bench.AwaitLayout(ctx, r.Site.Hub, image, 0); err != nil { // of what it guesses
 		return err
 	}
 	i, err := r.Inspect(ctx, image)

@@ -69,6 +69,7 @@ func hubServerFlags(cmd *cobra.Command, config *hub.Config, file *string) {
 	f.StringVar(&config.AdminTokenFile, "admin-token-file", config.AdminTokenFile, "the `FILE` with the token that adding and removing images and traces needs")
 	f.BoolVar(&config.Open, "open", config.Open, "let everybody who reaches the hub add and remove images and traces")
 	f.StringSliceVar(&config.Sources, "source", config.Sources, "a registry (`HOST[:PORT]`) that images may be added from though its address is not a public one; may be repeated")
+	f.StringSliceVar(&config.RegistryHosts, "registry-host", config.RegistryHosts, "the `HOST[:PORT]` under which nodes pull from the hub's own registry; may be repeated")
 	f.StringVar(&config.TLSCert, "tls-cert", config.TLSCert, "the certificate (PEM `FILE`) to serve HTTPS with")
 	f.StringVar(&config.TLSKey, "tls-key", config.TLSKey, "its private key (PEM `FILE`)")
 	f.BoolVar(&config.PlainHTTP, "plain-http", config.PlainHTTP, "serve plain HTTP on an address that is not loopback")

@@ -117,7 +117,7 @@ func TestConfigIsAFileToStartFrom(t *testing.T) {
 
 // Every key of a configuration has its flag, but those that are named here.
 func TestKeysHaveFlags(t *testing.T) {
-	others := map[string]string{"hubs": "hub", "hub_keys": "hub-key", "bucket": "", "platforms": "", "proxies": "", "names": "", "sources": "source", "limits": "", "layer_bytes": "", "entries": "", "image_minutes": ""}
+	others := map[string]string{"hubs": "hub", "hub_keys": "hub-key", "bucket": "", "platforms": "", "proxies": "", "registry_hosts": "registry-host", "names": "", "sources": "source", "limits": "", "layer_bytes": "", "entries": "", "image_minutes": ""}
 	for _, name := range []string{"node", "hub"} {
 		cmd, _, err := rootCommand().Find([]string{name})
 		if err != nil {
@@ -160,6 +160,7 @@ func TestWrongConfiguration(t *testing.T) {
 		"prefetch_limit = -4":     "prefetch_limit is below zero",
 		"hubs = []":               "hubs is empty",
 		"mount_mode = 'files'":    `mount_mode "files" is not one of`,
+		"trust = 'images'":        `trust "images" is not one of [auto chain image]`,
 	} {
 		file := filepath.Join(t.TempDir(), "node.toml")
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {

@@ -302,6 +302,7 @@ func printHubs(s node.Status) {
 		}
 		fmt.Printf("hub %s %s, %d requests, %d failed, %s received\n", h.URL, state, h.Requests, h.Failures, size(h.Bytes))
 	}
+	fmt.Printf("trust %s (%s)\n", s.Trust.Trust, s.Trust.Why)
 }
 
 func shortAll(digests []string) string {

@@ -109,7 +109,7 @@ func (c *Catalog) migrate(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, sizesTable)
+		_, err = tx.ExecContext(ctx, sizesTable+`;`+sourcesTable)
 		return err
 	})
 }

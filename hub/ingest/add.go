@@ -227,7 +227,7 @@ func (s *Service) beginCopy(ctx context.Context, ref wire.Ref, root registry.Man
 	// What was asked for last is what the name is to stand for.
 	s.supersede(r.name, root.Digest, errSuperseded)
 	if r.images = e.ready(have, root); len(r.images) > 0 {
-		return r, nil
+		return r, s.catalog.AddSource(context.WithoutCancel(ctx), r.images, c.source.repository())
 	}
 	// The copy is known before its images are, as these may have their turn at once.
 	if r.copy, err = s.join(c); err != nil {
@@ -239,7 +239,11 @@ func (s *Service) beginCopy(ctx context.Context, ref wire.Ref, root registry.Man
 			wanted = append(wanted, image)
 		}
 	}
-	if r.images, err = s.catalog.Expect(context.WithoutCancel(ctx), r.name, wanted); err != nil {
+	r.images, err = s.catalog.Expect(context.WithoutCancel(ctx), r.name, wanted)
+	if err == nil {
+		err = s.catalog.AddSource(context.WithoutCancel(ctx), r.images, c.source.repository())
+	}
+	if err != nil {
 		s.leave(r.copy)
 		return nil, err
 	}

@@ -45,7 +45,9 @@ type Config struct {
 	ImageTime time.Duration        // that an image may take: to be copied, and then to be taken in
 	Scratch   string               // directory on the file system of the objects; emptied at the start
 	Keys      []ed25519.PrivateKey // each signs; at least one
-	Log       *slog.Logger
+	// RegistryHosts are the HOST[:PORT] under which nodes pull from the hub's own registry.
+	RegistryHosts []string
+	Log           *slog.Logger
 	// Ready, unless it is nil, is called with each image that has just become ready,
 	// before those who wait for the image hear of it.
 	Ready func(ctx context.Context, image catalog.Image) error

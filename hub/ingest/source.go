@@ -28,6 +28,15 @@ type source struct {
 	client *http.Client
 }
 
+// repository is HOST[:PORT]/PATH, as containerd writes it: Docker Hub is docker.io.
+func (s *source) repository() string {
+	repository := s.ref.Context()
+	if repository.RegistryStr() == name.DefaultRegistry {
+		return "docker.io/" + repository.RepositoryStr()
+	}
+	return repository.RegistryStr() + "/" + repository.RepositoryStr()
+}
+
 const (
 	dialTimeout   = 10 * time.Second
 	headerTimeout = 30 * time.Second

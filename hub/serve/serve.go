@@ -29,6 +29,7 @@ import (
 type Ingest interface {
 	Add(ctx context.Context, add wire.Add, tell func(wire.Progress) error) ([]catalog.Image, error)
 	Remove(ctx context.Context, name string) error
+	Manifest(ctx context.Context, digest string) (*wire.Manifest, error)
 	Tree(ctx context.Context, chain string) (*index.Statement, error)
 	Verify(ctx context.Context, name string, tell func(wire.Progress) error) ([]string, error)
 }
@@ -64,6 +65,7 @@ func New(c *catalog.Catalog, o *objects.Store, i Ingest, starts Starts, keys []e
 	for pattern, handle := range map[string]func(http.ResponseWriter, *http.Request) error{
 		"GET " + base + "/key":              s.getKeys,
 		"GET " + base + "/chains/{chain}":   s.getChain,
+		"GET " + base + "/manifests/{id}":   s.getManifest,
 		"GET " + base + "/trees/{chain}":    s.getTree,
 		"GET " + base + "/indexes/{tree}":   s.getIndex,
 		"GET " + base + "/locations/{tree}": s.getLocations,
@@ -113,6 +115,14 @@ func (s *Server) getChain(w http.ResponseWriter, req *http.Request) error {
 		return err
 	}
 	return sendCached(w, chain, aMoment)
+}
+
+func (s *Server) getManifest(w http.ResponseWriter, req *http.Request) error {
+	manifest, err := s.ingest.Manifest(req.Context(), req.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	return sendCached(w, manifest, aMoment)
 }
 
 func (s *Server) getTree(w http.ResponseWriter, req *http.Request) error {

@@ -3,6 +3,7 @@ package chain
 import (
 	"context"
 	"crypto/ed25519"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -61,8 +62,12 @@ func (h *fakeHub) Tree(ctx context.Context, chain string) (*index.Statement, err
 func (h *fakeHub) Keys(context.Context) ([]ed25519.PublicKey, error) {
 	return []ed25519.PublicKey{h.key.Public().(ed25519.PublicKey)}, nil
 }
-func (h *fakeHub) Loopback() bool { return h.local }
-func (h *fakeHub) URL() string    { return "http://hub.test" }
+func (h *fakeHub) Learnable() error {
+	if !h.local {
+		return errors.New("hub http://hub.test is not on this machine")
+	}
+	return nil
+}
 
 // stack answers about the chains 0, 1, … top: each on the one before.
 func stack(top int) func(context.Context, string) (*hub.Chain, error) {

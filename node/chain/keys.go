@@ -16,17 +16,16 @@ import (
 
 // KeySource is where a key can be learned: a hub.
 type KeySource interface {
-	// Keys asks for the hub's public keys, of which there is one at least.
+	// Keys asks for the hub's public keys, of which there is one at least. It refuses those
+	// of a hub that another user runs.
 	Keys(ctx context.Context) ([]ed25519.PublicKey, error)
-	// Loopback tells whether the hub is on this machine.
-	Loopback() bool
-	// URL names the hub, for errors.
-	URL() string
+	// Learnable says why no key is to be learned there, or nil.
+	Learnable() error
 }
 
 // Keys are the public keys whose statements a node believes. They are
-// configured, or, from a hub on this machine alone, learned when they are first
-// needed and pinned from then on.
+// configured, or learned when they are first needed and pinned from then on: from the
+// node's only hub, if it is on this machine and root's or of the node's own user.
 type Keys struct {
 	source KeySource
 	path   string // where learned keys are kept
@@ -34,6 +33,9 @@ type Keys struct {
 	mu   sync.Mutex // guards keys
 	keys []ed25519.PublicKey
 }
+
+// pinIt is what to do where no key can be learned.
+const pinIt = "pin the hub's key with hub_keys or --hub-key (the hub prints it when it starts)"
 
 // NewKeys pins the configured keys, in the form of index.FormatKey. With none,
 // those that a former run learned are taken, or the hub will be asked.
@@ -53,8 +55,11 @@ func NewKeys(root string, configured []string, source KeySource) (*Keys, error) 
 		}
 		k.keys = append(k.keys, key)
 	}
-	if len(k.keys) == 0 && !source.Loopback() {
-		return nil, fmt.Errorf("hub %s is not on this machine: pin its key with --hub-key (the hub prints it when it starts)", source.URL())
+	if len(k.keys) > 0 {
+		return k, nil
+	}
+	if err := source.Learnable(); err != nil {
+		return nil, fmt.Errorf("%w: %s", err, pinIt)
 	}
 	return k, nil
 }
@@ -66,7 +71,7 @@ func (k *Keys) Get(ctx context.Context) ([]ed25519.PublicKey, error) {
 	}
 	keys, err := k.source.Keys(ctx) // no lock across the network: two may ask
 	if err != nil {
-		return nil, fmt.Errorf("learn the hub's key: %w", err)
+		return nil, fmt.Errorf("learn the hub's key: %w; or %s", err, pinIt)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()

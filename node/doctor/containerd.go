@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"lighter/node"
 	"lighter/node/snapshot"
 )
 
@@ -148,7 +149,12 @@ func (d *doctor) lookAtFile(ctx context.Context, program, file, version string) 
 			version = versionOf(string(said))
 		}
 	}
-	findings, err := judgeConfig(text, version, d.config.Address, d.config.Root, d.config.RemapIDs)
+	trust, err := d.config.EffectiveTrust()
+	if err != nil {
+		d.add(area, Unchecked, err.Error(), "")
+		return
+	}
+	findings, err := judgeConfig(text, version, d.config.Address, d.config.Root, d.config.RemapIDs, trust.Trust == node.TrustImage)
 	if err != nil {
 		d.add(area, Unchecked, fmt.Sprintf("%s cannot be understood: %v", file, err), "containerd --config "+file+" config dump")
 		return

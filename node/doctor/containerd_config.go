@@ -68,13 +68,14 @@ const unpackLines = `[[plugins."io.containerd.transfer.v1.local".unpack_config]]
 
 // judgeConfig says what is wrong with a configuration for a containerd of that
 // version (vMAJOR.MINOR.PATCH, empty: not known) and a node with that address and
-// root, which maps owners into user namespaces or does not.
-func judgeConfig(text []byte, version, address, root string, remapIDs bool) ([]Finding, error) {
+// root, which maps owners into user namespaces or does not, and trusts the pulls of images
+// alone or of all chains.
+func judgeConfig(text []byte, version, address, root string, remapIDs, imagesAlone bool) ([]Finding, error) {
 	var c containerdConfig
 	if err := toml.Unmarshal(text, &c); err != nil {
 		return nil, err
 	}
-	j := judgement{c: c, version: release(version, c.Version), remapIDs: remapIDs}
+	j := judgement{c: c, version: release(version, c.Version), remapIDs: remapIDs, imagesAlone: imagesAlone}
 	j.proxy(address, root)
 	if j.version >= 2_00 {
 		j.transfer()
@@ -102,6 +103,17 @@ type judgement struct {
 	version  int
 	remapIDs bool // of the node
 	findings []Finding
+
+	imagesAlone bool // the node's trust is image
+}
+
+// unnamed is what comes of a client that does not say of a layer which image it is of.
+func (j *judgement) unnamed(who, mend string) {
+	if !j.imagesAlone {
+		j.add(Warning, who+" does not name images to the node: lighter status cannot say which is which, and an index more is fetched where they stand on each other", mend)
+		return
+	}
+	j.add(Problem, who+` does not name images to the node, whose trust is "image": no image is lazy, but one whose manifest claims to be another, which then gets the files of that one`, mend)
 }
 
 func (j *judgement) add(level Level, what, mend string) {
@@ -149,7 +161,7 @@ func (j *judgement) extras(p proxyPlugin, root, lines string) {
 		j.add(Warning, fmt.Sprintf("the proxy plugin %s exports the root %q, and the node's is %q: the kubelet does not see the disk that images take", pluginName, p.Exports["root"], root), lines)
 	}
 	if j.version >= 2_00 && p.Exports["enable_remote_snapshot_annotations"] != "true" {
-		j.add(Warning, "the proxy plugin "+pluginName+" does not export enable_remote_snapshot_annotations: images have no names in lighter status, and an index more is fetched where they stand on each other", lines)
+		j.unnamed("the proxy plugin "+pluginName+" does not export enable_remote_snapshot_annotations: containerd's transfer service", lines)
 	}
 }
 
@@ -183,8 +195,7 @@ func (j *judgement) cri() {
 	case j.version >= 2_01 && !images.Local: // CRI pulls through the transfer service, and that is told by the plugin's exports
 		j.add(OK, "CRI uses "+pluginName, "")
 	case images.DisableAnnotations == nil || *images.DisableAnnotations:
-		j.add(Warning, "CRI uses "+pluginName+" and does not name images to it: lighter status cannot say which is which, and an index more is fetched where they stand on each other",
-			"["+table+"]\n  disable_snapshot_annotations = false")
+		j.unnamed("CRI uses "+pluginName+" and", "["+table+"]\n  disable_snapshot_annotations = false")
 	default:
 		j.add(OK, "CRI uses "+pluginName, "")
 	}

@@ -33,7 +33,7 @@ func TestRightConfigs(t *testing.T) {
 		// What 1.6 makes of it when it dumps its configuration.
 		"v1.6.20~ds1": "version = 2\n[proxy_plugins]\n  [proxy_plugins.lighter]\n    address = \"" + testAddress + "\"\n    type = \"snapshot\"\n",
 	} {
-		findings, err := judgeConfig([]byte(text), version, testAddress, testRoot, false)
+		findings, err := judgeConfig([]byte(text), version, testAddress, testRoot, false, true)
 		if err != nil || len(bad(findings)) > 0 || len(findings) == 0 {
 			t.Errorf("%s: %+v, %v", version, findings, err)
 		}
@@ -70,23 +70,29 @@ func TestWrongConfigs(t *testing.T) {
 		"no rebase":            {without(`capabilities = ["rebase"]`), "v2.1.0", Warning, "rebase", "rebase"},
 		"remap-ids":            {instead(`["rebase"]`, `["rebase", "remap-ids"]`), "v2.0.0", Problem, "wrong owners", "rebase"},
 		"no exported root":     {without(`root = "` + testRoot + `"`), "v2.0.0", Warning, "kubelet", testRoot},
-		"no annotations":       {without(`enable_remote_snapshot_annotations = "true"`), "v2.0.0", Warning, "no names", "enable_remote"},
+		"no annotations":       {without(`enable_remote_snapshot_annotations = "true"`), "v2.0.0", Warning, "name images", "enable_remote"},
 		"not unpacked":         {without(unpackLines), "v2.1.0", Problem, "unpack_config", unpackLines},
 		"for another platform": {instead(`platform = "linux"`, `platform = "windows"`), "v2.1.0", Problem, "unpack_config", unpackLines},
 		"no transfer service":  {"disabled_plugins = ['io.containerd.transfer.v1.local']\n" + right, "v2.0.0", Warning, "--local", "disabled_plugins"},
-		"CRI without names":    {right + cri3 + "disable_snapshot_annotations = true", "v2.0.0", Warning, "CRI uses lighter", "disable_snapshot_annotations = false"},
-		"CRI says nothing":     {right + cri3, "v2.0.0", Warning, "CRI uses lighter", "io.containerd.cri.v1.images"},
-		"CRI pulls by itself":  {right + cri3 + "use_local_image_pull = true", "v2.1.0", Warning, "CRI uses lighter", "io.containerd.cri.v1.images"},
+		"CRI without names":    {right + cri3 + "disable_snapshot_annotations = true", "v2.0.0", Warning, "CRI uses lighter and does not name images", "disable_snapshot_annotations = false"},
+		"CRI says nothing":     {right + cri3, "v2.0.0", Warning, "CRI uses lighter and does not name images", "io.containerd.cri.v1.images"},
+		"CRI pulls by itself":  {right + cri3 + "use_local_image_pull = true", "v2.1.0", Warning, "CRI uses lighter and does not name images", "io.containerd.cri.v1.images"},
 		"1.7 without a root":   {"version = 2\n" + strings.ReplaceAll(proxyLines(testAddress, testRoot, false), testRoot, "/x"), "v1.7.0", Warning, "kubelet", testRoot},
-		"old CRI":              {"version = 2\n" + proxyLines(testAddress, testRoot, false) + "\n" + cri2, "v1.7.0", Warning, "CRI uses lighter", "io.containerd.grpc.v1.cri"},
+		"old CRI":              {"version = 2\n" + proxyLines(testAddress, testRoot, false) + "\n" + cri2, "v1.7.0", Warning, "CRI uses lighter and does not name images", "io.containerd.grpc.v1.cri"},
 	} {
-		findings, err := judgeConfig([]byte(c.text), c.version, testAddress, testRoot, false)
-		wrong := bad(findings)
-		if err != nil || len(wrong) != 1 || wrong[0].Level != c.level || !strings.Contains(wrong[0].What, c.words) || !strings.Contains(wrong[0].Mend, c.mend) {
-			t.Errorf("%s: %+v, %v", what, wrong, err)
+		for _, imagesAlone := range []bool{false, true} {
+			level := c.level
+			if imagesAlone && strings.Contains(c.words, "name images") { // then no image is lazy, or a forged one is
+				level = Problem
+			}
+			findings, err := judgeConfig([]byte(c.text), c.version, testAddress, testRoot, false, imagesAlone)
+			wrong := bad(findings)
+			if err != nil || len(wrong) != 1 || wrong[0].Level != level || !strings.Contains(wrong[0].What, c.words) || !strings.Contains(wrong[0].Mend, c.mend) {
+				t.Errorf("%s, images alone %v: %+v, %v", what, imagesAlone, wrong, err)
+			}
 		}
 	}
-	if _, err := judgeConfig([]byte("version = = 3"), "", testAddress, testRoot, false); err == nil {
+	if _, err := judgeConfig([]byte("version = = 3"), "", testAddress, testRoot, false, false); err == nil {
 		t.Error("no TOML is understood")
 	}
 }
@@ -100,7 +106,7 @@ func TestShippedConfigs(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, version := range versions {
-			findings, err := judgeConfig(text, version, "/run/lighter/lighter.sock", "/var/lib/lighter", false)
+			findings, err := judgeConfig(text, version, "/run/lighter/lighter.sock", "/var/lib/lighter", false, true)
 			if wrong := bad(findings); err != nil || len(wrong) != 0 {
 				t.Errorf("%s, containerd %s: %+v, %v", name, version, wrong, err)
 			}
@@ -109,7 +115,7 @@ func TestShippedConfigs(t *testing.T) {
 	for _, ours := range []bool{false, true} {
 		for _, theirs := range []bool{false, true} {
 			text := "version = 3\n" + proxyLines(testAddress, testRoot, theirs) + "\n" + unpackLines
-			findings, err := judgeConfig([]byte(text), "v2.4.2", testAddress, testRoot, ours)
+			findings, err := judgeConfig([]byte(text), "v2.4.2", testAddress, testRoot, ours, false)
 			if wrong := bad(findings); err != nil || (len(wrong) == 0) != (ours == theirs) {
 				t.Errorf("node %v, containerd %v: %+v, %v", ours, theirs, wrong, err)
 			}

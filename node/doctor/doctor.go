@@ -108,6 +108,9 @@ func (d *doctor) believe(s *node.Status) {
 	d.status = s
 	d.config.Root, d.config.Address, d.config.MountMode, d.config.RemapIDs = s.Root, s.Address, s.MountMode, s.RemapIDs
 	d.config.CacheSize = node.Size(s.Cache.Limit)
+	if s.Trust.Trust != "" { // one of a version before does not say it
+		d.config.Trust = s.Trust.Trust
+	}
 	d.config.Hubs, d.config.Scope, d.config.CAFile = nil, s.Scope, s.CAFile
 	d.config.PlainHTTP = true // it would not run with hubs that it may not ask
 	for _, h := range s.Hubs {

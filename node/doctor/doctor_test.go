@@ -198,8 +198,8 @@ func TestHubs(t *testing.T) {
 	}{
 		"pinned":      {seen{keys: []string{name}}, []string{other, name}, OK, "pinned"},
 		"wrong key":   {seen{keys: []string{name}}, []string{other}, Problem, "--hub-key " + name},
-		"no key":      {seen{keys: []string{name}}, nil, Problem, "--hub-key " + name},
-		"to be known": {seen{keys: []string{name}, loopback: true}, nil, OK, "learned"},
+		"no key":      {seen{keys: []string{name}, unlearnable: errors.New("not on this machine")}, nil, Problem, "--hub-key " + name},
+		"to be known": {seen{keys: []string{name}}, nil, OK, "learned"},
 		"gone":        {seen{url: "http://x", err: unix.ECONNREFUSED}, nil, Problem, "curl -v http://x"},
 		"one of two":  {seen{url: "http://x", err: unix.ECONNREFUSED, others: true}, nil, Warning, "another one answers"},
 		"slow":        {seen{keys: []string{name}, took: time.Second}, []string{name}, Warning, "needs 1s"},
@@ -210,6 +210,10 @@ func TestHubs(t *testing.T) {
 		d.judgeHub(c.seen, c.pinned)
 		sick(t, what, d.findings, c.level, c.words)
 	}
+	d := system(t, nil)
+	d.config.Hubs = []string{"http://127.0.0.1:7070", "http://127.0.0.1:7071"}
+	d.judgeHub(seen{keys: []string{name}}, nil)
+	sick(t, "one of several", d.findings, Problem, "--hub-key "+name)
 }
 
 func TestLearnedKeysArePinned(t *testing.T) {

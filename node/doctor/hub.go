@@ -31,8 +31,8 @@ type seen struct {
 	took   time.Duration
 	offset time.Duration // its clock is ahead by so much; as far as it says
 
-	loopback bool // it is on this machine
-	others   bool // another one answers
+	unlearnable error // why no node learns its key; nil: one does
+	others      bool  // another one answers
 }
 
 // lookAtHubs says whether the hubs can be asked and believed.
@@ -61,7 +61,7 @@ func (d *doctor) lookAtHubs(ctx context.Context) {
 func ask(ctx context.Context, client *hub.Client) seen {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	s := seen{url: client.URL(), loopback: client.Loopback()}
+	s := seen{url: client.URL()}
 	keys, err := client.Keys(ctx)
 	if err != nil {
 		s.err = err
@@ -70,6 +70,7 @@ func ask(ctx context.Context, client *hub.Client) seen {
 	for _, key := range keys {
 		s.keys = append(s.keys, index.FormatKey(key))
 	}
+	_, s.unlearnable = client.LocalKeys(ctx)
 	host, plain, transport := client.Registry()
 	scheme := "https"
 	if plain {
@@ -118,10 +119,12 @@ func (d *doctor) judgeHub(s seen, pinned []string) {
 	keys := strings.Join(s.keys, ", ")
 	believed := slices.ContainsFunc(s.keys, func(key string) bool { return slices.Contains(pinned, key) })
 	switch {
-	case len(pinned) == 0 && s.loopback:
+	case len(pinned) == 0 && s.unlearnable == nil && len(d.config.Hubs) == 1:
 		d.add(area, OK, s.url+" answers; its key will be learned by the first node that needs it", "")
+	case len(pinned) == 0 && s.unlearnable == nil:
+		d.add(area, Problem, s.url+" is one of several hubs and no key of it is pinned: the node does not start", "--hub-key "+keys+" (if the hub's own log has the same)")
 	case len(pinned) == 0:
-		d.add(area, Problem, s.url+" is not on this machine and no key of it is pinned: the node does not start", "--hub-key "+keys+" (if the hub's own log has the same)")
+		d.add(area, Problem, fmt.Sprintf("no key of %s is pinned, and none is learned (%v): no image is lazy, or the node does not start", s.url, s.unlearnable), "--hub-key "+keys+" (if the hub's own log has the same)")
 	case !believed:
 		d.add(area, Problem, fmt.Sprintf("%s signs with %s, which is not pinned: no image is lazy", s.url, keys),
 			"if the hub's own log has the same: --hub-key "+keys+" (or hub_keys), or remove "+filepath.Join(d.config.Root, "hub.keys")+" of a hub on this machine; then restart the node")

@@ -47,7 +47,7 @@ type Chains interface {
 	// If chain is the top of an image, its tree is verified and on disk before
 	// Claim returns true, which takes as long as it takes to arrive. parent is the
 	// chain below, as far as it is known, else empty; labels are those that
-	// containerd gave, hints that anybody may have written.
+	// containerd gave. Those that it does not set itself a manifest may have set.
 	Claim(ctx context.Context, chain, parent string, labels map[string]string) (known bool, why string)
 
 	// Mount makes sure that the tree of chain is on disk and mounted, and returns

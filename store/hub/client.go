@@ -271,15 +271,30 @@ func (c *Client) getJSON(ctx context.Context, path string, query url.Values, lim
 // 404 is enough, as mirrors have no other: at worst one image is unpacked as usual.
 func (c *Client) Chain(ctx context.Context, chain string) (*Chain, error) {
 	var answer Chain
+	if err := c.lookUp(ctx, chainPath(c.scope, chain), &answer); err != nil {
+		return nil, err
+	}
+	return &answer, nil
+}
+
+// lookUp asks what a pull asks first, which says how long a round trip is. Anybody's 404 is
+// enough, as for Chain.
+func (c *Client) lookUp(ctx context.Context, path string, into any) error {
 	ctx, trip := timed(ctx)
-	err := c.getJSON(ctx, chainPath(c.scope, chain), nil, maxAnswer, &answer)
+	err := c.getJSON(ctx, path, nil, maxAnswer, into)
 	if said := new(Error); errors.As(err, &said) && (said.Status == http.StatusNotFound || said.Status == http.StatusGone) {
 		said.Missing = true
 	}
 	if err == nil || errors.Is(err, chunk.ErrNotFound) { // errors are often of others on the way
 		c.way.trip(trip.took())
 	}
-	if err != nil {
+	return err
+}
+
+// Manifest asks what the hub knows of the image with a manifest. ErrNotFound: it has none.
+func (c *Client) Manifest(ctx context.Context, digest string) (*Manifest, error) {
+	var answer Manifest
+	if err := c.lookUp(ctx, manifestPath(c.scope, digest), &answer); err != nil {
 		return nil, err
 	}
 	return &answer, nil
@@ -296,12 +311,21 @@ func (c *Client) Tree(ctx context.Context, chain string) (*index.Statement, erro
 
 // Keys asks for the hub's public keys, of which there is one at least. Whoever trusts
 // them without having them from elsewhere trusts the way to the hub.
-func (c *Client) Keys(ctx context.Context) (keys []ed25519.PublicKey, err error) {
+func (c *Client) Keys(ctx context.Context) ([]ed25519.PublicKey, error) {
+	return c.checkedKeys(ctx, func() error { return nil })
+}
+
+// checkedKeys asks for the keys, and believes them if check, which is called when the
+// answer has begun, says so.
+func (c *Client) checkedKeys(ctx context.Context, check func() error) (keys []ed25519.PublicKey, err error) {
 	res, err := c.do(ctx, http.MethodGet, keyPath(c.scope), nil, nil)
 	if err != nil {
 		return nil, err
 	}
 	defer res.Body.Close()
+	if err := check(); err != nil {
+		return nil, err
+	}
 	b, err := io.ReadAll(io.LimitReader(res.Body, 4096))
 	if err != nil {
 		return nil, fmt.Errorf("hub %s: read the key: %w", c.URL(), err)

@@ -149,7 +149,10 @@ func (m *Mirror) all(ctx context.Context) (names []string, err error) {
 // copyImage copies the trees of all chains of an image, as any of them may be
 // mounted: another image may stand on it that no hub knows.
 func (m *Mirror) copyImage(ctx context.Context, image Inspection, trees map[string]bool) error {
-	for _, layer := range image.Layers { // they become names of files
+	if !digestName.MatchString(image.Digest) { // it becomes the name of a file
+		return fmt.Errorf("the hub names a manifest %q: want sha256:HEX", image.Digest)
+	}
+	for _, layer := range image.Layers { // so do these
 		if !digestName.MatchString(layer.Chain) || !digestName.MatchString(layer.DiffID) {
 			return fmt.Errorf("the hub names a layer %q and its chain %q: want sha256:HEX", layer.DiffID, layer.Chain)
 		}
@@ -172,7 +175,26 @@ func (m *Mirror) copyImage(ctx context.Context, image Inspection, trees map[stri
 		trees[layer.Chain] = true
 		links = append(links, link)
 	}
-	return m.files.addChains(m.client.scope, m.chains, links)
+	if err := m.files.addChains(m.client.scope, m.chains, links); err != nil {
+		return err
+	}
+	return m.copyManifest(ctx, image.Digest)
+}
+
+// copyManifest copies what the hub says of an image by its manifest. A hub of a version
+// before says nothing: then nodes that trust images alone do not take it from the mirror.
+func (m *Mirror) copyManifest(ctx context.Context, digest string) error {
+	answer, err := m.client.Manifest(ctx, digest)
+	if errors.Is(err, chunk.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := answer.Image.Verify(digest, m.keys); err != nil {
+		return err
+	}
+	return m.files.writeJSON(manifestPath(m.client.scope, digest), answer)
 }
 
 // copyTree copies all that the tree of a chain needs, then its statement.

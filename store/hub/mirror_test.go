@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/ed25519"
 	"encoding/json"
+	"errors"
 	"io/fs"
 	"net/http"
 	"net/http/httptest"
@@ -22,6 +23,7 @@ import (
 type fakeHub struct {
 	key     ed25519.PrivateKey
 	layer   LayerInfo
+	digest  string            // of its manifest
 	objects map[string][]byte // by the end of their paths
 }
 
@@ -40,7 +42,7 @@ func newFakeHub(t *testing.T, seed byte, chain string) *fakeHub {
 		t.Fatal(err)
 	}
 	key := ed25519.NewKeyFromSeed(bytes.Repeat([]byte{seed}, 32))
-	h := &fakeHub{key: key, layer: LayerInfo{Chain: chain, DiffID: chain}}
+	h := &fakeHub{key: key, layer: LayerInfo{Chain: chain, DiffID: chain}, digest: goodManifest}
 	statement, err := json.Marshal(index.Sign(h.key, chain, made.ID()))
 	if err != nil {
 		t.Fatal(err)
@@ -58,7 +60,7 @@ func (h *fakeHub) publicKey() string { return index.FormatKey(h.key.Public().(ed
 
 func (h *fakeHub) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if strings.HasSuffix(req.URL.Path, "/inspect") {
-		image := Inspection{Image: Image{Name: "a:1", State: StateReady}, Layers: []LayerInfo{h.layer}}
+		image := Inspection{Image: Image{Name: "a:1", Digest: h.digest, State: StateReady}, Layers: []LayerInfo{h.layer}}
 		_ = json.NewEncoder(w).Encode([]Inspection{image})
 		return
 	}
@@ -89,7 +91,10 @@ func (h *fakeHub) mirror(t *testing.T, dir string, keys ...string) error {
 	return err
 }
 
-var goodChain = "sha256:" + strings.Repeat("0a", 32)
+var (
+	goodChain    = "sha256:" + strings.Repeat("0a", 32)
+	goodManifest = "sha256:" + strings.Repeat("0b", 32)
+)
 
 // Whatever names a hub gives to its chains, and whatever links lie in the directory: nothing is
 // written anywhere else.
@@ -125,6 +130,11 @@ func TestMirrorWritesBelowItsDirectoryAlone(t *testing.T) {
 	h.layer.DiffID = "../victim"
 	if err := h.mirror(t, t.TempDir()); err == nil || !strings.Contains(err.Error(), "../victim") {
 		t.Errorf("a layer that is not named by its digest: %v", err)
+	}
+	h = newFakeHub(t, 1, goodChain)
+	h.digest = "../../../../../victim"
+	if err := h.mirror(t, t.TempDir()); err == nil || !strings.Contains(err.Error(), h.digest) {
+		t.Errorf("a manifest that is not named by its digest: %v", err)
 	}
 
 	top := t.TempDir()
@@ -186,5 +196,38 @@ func TestMirrorPinsTheKey(t *testing.T) {
 	}
 	if err := second.mirror(t, dir); err == nil || !strings.Contains(err.Error(), file) {
 		t.Errorf("a key that cannot be read: %v", err)
+	}
+}
+
+// What a hub says of a manifest is copied as it has signed it. A hub of a version before says
+// nothing; a statement that no trusted key has signed is refused.
+func TestMirrorOfManifests(t *testing.T) {
+	said := func(signer ed25519.PrivateKey) []byte {
+		image := index.SignImage([]ed25519.PrivateKey{signer}, goodManifest, goodChain, []string{"registry.test/a"})
+		text, err := json.Marshal(Manifest{Image: image, DiffIDs: []string{goodChain}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	h := newFakeHub(t, 1, goodChain)
+	dir := t.TempDir()
+	file := filepath.Join(dir, manifestPath(DefaultScope, goodManifest))
+	if err := h.mirror(t, dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the hub said nothing, and the mirror has %v", err)
+	}
+	h.objects[manifestPath(DefaultScope, goodManifest)] = said(ed25519.NewKeyFromSeed(bytes.Repeat([]byte{2}, 32)))
+	if err := h.mirror(t, dir); err == nil || !strings.Contains(err.Error(), "not signed") {
+		t.Errorf("another's statement: %v", err)
+	}
+	h.objects[manifestPath(DefaultScope, goodManifest)] = said(h.key)
+	if err := h.mirror(t, dir); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := os.ReadFile(file); err != nil || !strings.Contains(string(b), "registry.test/a") {
+		t.Errorf("the mirror has %q, %v", b, err)
 	}
 }

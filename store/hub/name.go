@@ -23,6 +23,14 @@ func (r Ref) Reference() string {
 
 // Name writes the name that ParseName reads.
 func (r Ref) Name() string {
+	if r.Digest != "" {
+		return r.NamedRepository() + "@" + r.Digest
+	}
+	return r.NamedRepository() + ":" + r.Tag
+}
+
+// NamedRepository is the name without tag and digest: [HOST[:PORT]/]PATH.
+func (r Ref) NamedRepository() string {
 	first, rest, found := strings.Cut(r.Repository, "/")
 	if host := mappedHost.FindStringSubmatch(first); found && host != nil {
 		first = host[1] + ":" + host[2]
@@ -30,10 +38,7 @@ func (r Ref) Name() string {
 	if found {
 		first += "/"
 	}
-	if r.Digest != "" {
-		return first + rest + "@" + r.Digest
-	}
-	return first + rest + ":" + r.Tag
+	return first + rest
 }
 
 var (

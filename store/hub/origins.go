@@ -272,8 +272,26 @@ func (s *Origins) large(ctx context.Context, path func(*Client) string, etag str
 // that are down are not asked, and each of the others has its part of a second and a
 // half. If there is no other to ask, one that is not silent (Watch) has twenty seconds.
 func (s *Origins) Chain(ctx context.Context, chain string) (answer *Chain, err error) {
+	err = s.lookUp(ctx, func(ctx context.Context, c *Client) (err error) {
+		answer, err = c.Chain(ctx, chain)
+		return err
+	})
+	return answer, err
+}
+
+// Manifest asks what is known of the image with a manifest, as Chain does.
+func (s *Origins) Manifest(ctx context.Context, digest string) (answer *Manifest, err error) {
+	err = s.lookUp(ctx, func(ctx context.Context, c *Client) (err error) {
+		answer, err = c.Manifest(ctx, digest)
+		return err
+	})
+	return answer, err
+}
+
+// lookUp asks what a pull waits for.
+func (s *Origins) lookUp(ctx context.Context, ask func(ctx context.Context, c *Client) error) error {
 	deadline := time.Now().Add(s.lookup)
-	err = s.try(ctx, false, func(ctx context.Context, o *origin, others int) (err error) {
+	return s.try(ctx, false, func(ctx context.Context, o *origin, others int) (err error) {
 		silent := max(time.Until(deadline), s.lookup/4) / time.Duration(others+1)
 		heard, longest := o.client.dialer.heard, lookupLongest
 		if others > 0 {
@@ -286,12 +304,11 @@ func (s *Origins) Chain(ctx context.Context, chain string) (answer *Chain, err e
 		defer giveUp(nil)
 		defer Watch(heard, silent, longest, giveUp)()
 		defer o.client.dialer.twice()()
-		if answer, err = o.client.Chain(ctx, chain); err != nil && context.Cause(ctx) != nil {
+		if err = ask(ctx, o.client); err != nil && context.Cause(ctx) != nil {
 			return fmt.Errorf("hub %s: %w", o.client.URL(), context.Cause(ctx))
 		}
 		return err
 	})
-	return answer, err
 }
 
 // Heard tells when something came of one of the origins last: a connection that it
@@ -336,21 +353,30 @@ func part(ctx context.Context, others int) (context.Context, context.CancelFunc)
 	return context.WithTimeout(ctx, left/time.Duration(others+1))
 }
 
-// Keys asks an origin on this machine for its public keys.
+// Keys asks the one origin for its public keys, if they can be learned (Learnable).
 func (s *Origins) Keys(ctx context.Context) (keys []ed25519.PublicKey, err error) {
-	local := &Origins{}
-	for _, o := range s.all {
-		if o.client.Loopback() {
-			local.all = append(local.all, o)
-		}
+	if err := s.Learnable(); err != nil {
+		return nil, err
 	}
-	err = local.try(ctx, false, func(ctx context.Context, o *origin, others int) (err error) {
+	err = s.try(ctx, false, func(ctx context.Context, o *origin, others int) (err error) {
 		ctx, cancel := part(ctx, others)
 		defer cancel()
-		keys, err = o.client.Keys(ctx)
+		keys, err = o.client.LocalKeys(ctx)
 		return err
 	})
 	return keys, err
+}
+
+// Learnable says why no key can be learned from the origins, or nil. It can be from one on
+// this machine, and from it alone: of several, whoever answers first would decide for all.
+func (s *Origins) Learnable() error {
+	if len(s.all) > 1 {
+		return fmt.Errorf("hubs %s: no key is learned from one of several", s.URL())
+	}
+	if !s.Loopback() {
+		return fmt.Errorf("hub %s is not on this machine", s.URL())
+	}
+	return nil
 }
 
 // Loopback tells whether one of the origins is on this machine.
@@ -361,6 +387,16 @@ func (s *Origins) Loopback() bool {
 		}
 	}
 	return false
+}
+
+// Remote lists the URLs of the origins that are not on this machine.
+func (s *Origins) Remote() (urls []string) {
+	for _, o := range s.all {
+		if !o.client.Loopback() {
+			urls = append(urls, o.client.URL())
+		}
+	}
+	return urls
 }
 
 // URL names the origins for people, without credentials.

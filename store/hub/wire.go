@@ -36,6 +36,7 @@ const (
 //
 //	/key                 the hub's public keys, as index.FormatKey writes them, a line each
 //	/chains/CHAIN        Chain, as JSON; 404 if the chain is not known
+//	/manifests/DIGEST    Manifest, as JSON; 404 if no image that is ready has it
 //	/trees/CHAIN         index.Statement, as JSON: the tree of the chain, made now if need be
 //	/indexes/TREE        the index, zstd-compressed
 //	/locations/TREE      the locations, zstd-compressed
@@ -56,6 +57,9 @@ const (
 // that has begun, the last line has them.
 func chainPath(scope, chain string) string {
 	return fmt.Sprintf("%s/%s/chains/%s", Prefix, scope, chain)
+}
+func manifestPath(scope, digest string) string {
+	return fmt.Sprintf("%s/%s/manifests/%s", Prefix, scope, digest)
 }
 func treePath(scope, chain string) string {
 	return fmt.Sprintf("%s/%s/trees/%s", Prefix, scope, chain)
@@ -114,6 +118,15 @@ type Link struct {
 	DiffID string `json:"diffID"`           // of the chain's top layer
 	// Statement is there if the chain is the top of an image.
 	Statement *index.Statement `json:"statement,omitempty"`
+}
+
+// Manifest is what the hub says of an image by its manifest: all that a pull of it will
+// ask.
+type Manifest struct {
+	Image   index.ImageStatement `json:"image"`
+	DiffIDs []string             `json:"diffIDs"` // of its layers, the lowest first
+	// Statement is that of the image's tree, which its chain names.
+	Statement *index.Statement `json:"statement"`
 }
 
 // Image states.

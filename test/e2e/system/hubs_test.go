@@ -25,7 +25,7 @@ type middle struct {
 func (m *middle) serve(t *testing.T) []string {
 	t.Helper()
 	address, end, err := site.Between(func(w http.ResponseWriter, r *http.Request) bool {
-		if strings.Contains(r.URL.Path, "/chains/") || strings.Contains(r.URL.Path, "/trees/") {
+		if strings.Contains(r.URL.Path, "/chains/") || strings.Contains(r.URL.Path, "/manifests/") || strings.Contains(r.URL.Path, "/trees/") {
 			m.lookups.Add(1)
 		}
 		spoil := m.spoil.Load()
@@ -195,7 +195,7 @@ func TestLifeOfALazyImage(t *testing.T) {
 // ends its answer does not keep them for long.
 func TestSilentHubDuringGarbageCollection(t *testing.T) {
 	var m middle
-	s := start(t, site.Options{Hubs: m.serve(t)}, "+python", "base")
+	s := start(t, site.Options{Hubs: m.serve(t), NodeArgs: []string{"--trust", "chain"}}, "+python", "base")
 	pull(t, s, site.Lighter, "python")
 	pull(t, s, site.Lighter, "base") // found among python's layers
 	waiting := make(chan struct{}, 1)

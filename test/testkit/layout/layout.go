@@ -53,8 +53,8 @@ func Extend(from, to string, write func(*Layer) error) error {
 	if err != nil {
 		return err
 	}
-	var config ocispec.Image
-	if err := readJSON(Blob(from, manifest.Config), &config); err != nil {
+	config, err := Config(from)
+	if err != nil {
 		return err
 	}
 	for _, layer := range manifest.Layers {
@@ -62,7 +62,7 @@ func Extend(from, to string, write func(*Layer) error) error {
 			return err
 		}
 	}
-	layer, diffID, err := writeLayer(to, write)
+	layer, diffID, err := WriteLayer(to, write)
 	if err != nil {
 		return fmt.Errorf("make a layer: %w", err)
 	}
@@ -71,8 +71,8 @@ func Extend(from, to string, write func(*Layer) error) error {
 	return Write(to, manifest, config)
 }
 
-// writeLayer writes a gzip-compressed layer into the layout.
-func writeLayer(layout string, write func(*Layer) error) (ocispec.Descriptor, digest.Digest, error) {
+// WriteLayer writes a gzip-compressed layer into the layout, and returns its diffID too.
+func WriteLayer(layout string, write func(*Layer) error) (ocispec.Descriptor, digest.Digest, error) {
 	d := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayerGzip}
 	temporary := filepath.Join(layout, "layer")
 	f, err := os.Create(temporary)
@@ -132,6 +132,15 @@ func Manifest(layout string) (ocispec.Manifest, error) {
 		return manifest, fmt.Errorf("%s has %d images, not one", layout, len(index.Manifests))
 	}
 	return manifest, readJSON(Blob(layout, index.Manifests[0]), &manifest)
+}
+
+// Config reads the config of an OCI layout's image.
+func Config(layout string) (config ocispec.Image, err error) {
+	manifest, err := Manifest(layout)
+	if err != nil {
+		return config, err
+	}
+	return config, readJSON(Blob(layout, manifest.Config), &config)
 }
 
 // Blob returns the path of a blob of a layout.

@@ -131,6 +131,9 @@ func (m *Machine) LaunchNode(ctx context.Context, l Launch) error {
 	if s.options.RemapIDs {
 		argv = append(argv, "--remap-ids")
 	}
+	if s.options.Unlabelled {
+		argv = append(argv, "--trust", "chain")
+	}
 	var err error
 	if m.node, err = s.startProcessWith("node", slices.Concat(argv, s.options.NodeArgs, l.Args), l.Env, l.Files); err != nil {
 		return err

@@ -41,7 +41,8 @@ type Options struct {
 	Node     string   // another binary for the node; empty: Lighter
 	Hubs     []string // URLs of what the node asks; empty: the hub
 	HubKey   string   // the key that the node pins; empty: the hub's
-	// containerd says of no layer what is above it, as it does unless it is told to.
+	// containerd says of no layer of which image it is, as it does unless it is told to, and
+	// the node trusts chains.
 	Unlabelled bool
 	// Containerd is whose containerd the machine has: Ours (the default), or Debian.
 	Containerd string

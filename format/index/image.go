@@ -1,0 +1,94 @@
+package index
+
+import (
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"lighter/format/chunk"
+)
+
+// An ImageStatement is a hub's word that a manifest is that of an image whose layers
+// make a chain, and that the hub knows it from these repositories. Nothing else tells a
+// node from which registries the image can be had, so it is signed.
+type ImageStatement struct {
+	Manifest string `json:"manifest"` // digest, "sha256:…"
+	Chain    string `json:"chain"`    // the OCI chainID of all its layers, "sha256:…"
+	// Repositories are HOST[:PORT]/PATH, sorted, each once, at most MaxRepositories. Those of
+	// the hub's own registry that have no host are among them, and match no reference.
+	Repositories []string `json:"repositories"`
+	Signatures   [][]byte `json:"signatures"` // Ed25519, of what message returns; 1 to MaxKeys
+}
+
+// MaxRepositories bounds the repositories of a statement.
+const MaxRepositories = 1000
+
+// message is what is signed. The first line keeps the signature from being taken for
+// one of something else.
+func (s *ImageStatement) message() []byte {
+	b := fmt.Appendf(nil, "lighter image 1\nmanifest %s\nchain %s\n", s.Manifest, s.Chain)
+	for _, repository := range s.Repositories {
+		b = fmt.Appendf(b, "repository %s\n", repository)
+	}
+	return b
+}
+
+// SignImage makes the statement that a manifest is that of an image, of which chain is
+// the top, and that repositories have it: the first MaxRepositories of them in their order.
+// Each of the keys signs it, of which there are 1 to MaxKeys.
+func SignImage(keys []ed25519.PrivateKey, manifest, chain string, repositories []string) ImageStatement {
+	sorted := slices.Compact(slices.Sorted(slices.Values(repositories)))
+	s := ImageStatement{Manifest: manifest, Chain: chain, Repositories: sorted[:min(len(sorted), MaxRepositories)]}
+	for _, key := range keys {
+		s.Signatures = append(s.Signatures, ed25519.Sign(key, s.message()))
+	}
+	return s
+}
+
+// Verify returns an error unless the statement is about manifest, well-formed, and
+// signed by one of the keys.
+func (s *ImageStatement) Verify(manifest string, keys []ed25519.PublicKey) error {
+	if s.Manifest != manifest {
+		return fmt.Errorf("the image statement is about manifest %q, not %q", s.Manifest, manifest)
+	}
+	if !isDigest(s.Manifest) || !isDigest(s.Chain) {
+		return fmt.Errorf("the image statement is about manifest %q and chain %q: want sha256 digests", s.Manifest, s.Chain)
+	}
+	if len(s.Repositories) > MaxRepositories {
+		return fmt.Errorf("the image statement names %d repositories, the limit is %d", len(s.Repositories), MaxRepositories)
+	}
+	for i, repository := range s.Repositories {
+		if repository == "" || strings.ContainsAny(repository, " \n") || i > 0 && repository <= s.Repositories[i-1] {
+			return fmt.Errorf("the image statement names repository %q, which is malformed or out of order", repository)
+		}
+	}
+	if len(s.Signatures) > MaxKeys {
+		return fmt.Errorf("the image statement has %d signatures, the limit is %d", len(s.Signatures), MaxKeys)
+	}
+	if !slices.ContainsFunc(keys, s.signedBy) {
+		return errors.New("the image statement is not signed by a pinned key of the hub")
+	}
+	return nil
+}
+
+// signedBy reports whether one of the signatures is the key's.
+func (s *ImageStatement) signedBy(key ed25519.PublicKey) bool {
+	message := s.message()
+	return len(key) == ed25519.PublicKeySize && slices.ContainsFunc(s.Signatures, func(signature []byte) bool {
+		return ed25519.Verify(key, message, signature)
+	})
+}
+
+// Allows reports whether repository, HOST[:PORT]/PATH, is one of the statement's.
+func (s *ImageStatement) Allows(repository string) bool {
+	_, found := slices.BinarySearch(s.Repositories, repository)
+	return found
+}
+
+func isDigest(text string) bool {
+	hex, ok := strings.CutPrefix(text, "sha256:")
+	_, err := chunk.ParseID(hex)
+	return ok && err == nil
+}

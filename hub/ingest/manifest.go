@@ -1,0 +1,35 @@
+package ingest
+
+import (
+	"context"
+	"fmt"
+
+	"lighter/format/index"
+	wire "lighter/store/hub"
+)
+
+// Manifest says what a node has to know of an image by its manifest, signed: its chain,
+// and the repositories of the image's names and of the sources that it was copied from.
+// ErrNotFound of the catalog: no image that is ready has the manifest.
+func (s *Service) Manifest(ctx context.Context, digest string) (*wire.Manifest, error) {
+	known, err := s.catalog.Manifest(ctx, digest)
+	if err != nil {
+		return nil, err
+	}
+	repositories := known.Sources
+	for _, name := range known.Names {
+		ref, err := wire.ParseName(name)
+		if err != nil {
+			return nil, fmt.Errorf("manifest %s: %w", digest, err)
+		}
+		repositories = append(repositories, ref.NamedRepository())
+		for _, host := range s.config.RegistryHosts {
+			repositories = append(repositories, host+"/"+ref.Repository)
+		}
+	}
+	return &wire.Manifest{
+		Image:     index.SignImage(s.config.Keys, digest, known.Statement.Chain, repositories),
+		DiffIDs:   known.DiffIDs,
+		Statement: known.Statement,
+	}, nil
+}

@@ -1,0 +1,148 @@
+package hub
+
+import (
+	"errors"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+
+	"lighter/format/chunk"
+	wire "lighter/store/hub"
+)
+
+// repositoriesOf asks the hub about a manifest, verifies the answer, and returns the
+// repositories that it names.
+func (h *testHub) repositoriesOf(manifest string) []string {
+	h.t.Helper()
+	said, err := h.client.Manifest(h.t.Context(), manifest)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	keys := h.keys.public()
+	if err := errors.Join(said.Image.Verify(manifest, keys), said.Statement.Verify(said.Image.Chain, keys)); err != nil {
+		h.t.Fatal(err)
+	}
+	return said.Image.Repositories
+}
+
+func (h *testHub) names(manifest string, want ...string) {
+	h.t.Helper()
+	slices.Sort(want)
+	if got := h.repositoriesOf(manifest); !slices.Equal(got, want) {
+		h.t.Errorf("the repositories are %q, want %q", got, want)
+	}
+}
+
+// What the hub says of a manifest is signed: its chain, and the repositories of all names of
+// the image and of all sources, as long as it has them.
+func TestManifestsOfImages(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	r := startRegistry(t, image(lowerTar, upperTar))
+	repository := strings.TrimSuffix(r.name(), ":1")
+	last, err := h.add(wire.Add{Source: r.source(), Name: "registry.test:5000/renamed:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifest := last.Images[0].Digest
+	h.names(manifest, repository, "registry.test:5000/renamed")
+	said, err := h.client.Manifest(t.Context(), manifest)
+	if want := []string{digest.FromBytes(lowerTar).String(), digest.FromBytes(upperTar).String()}; err != nil || !slices.Equal(said.DiffIDs, want) ||
+		said.Image.Chain != last.Images[0].Chain || said.Statement.Tree.String() != last.Images[0].Tree {
+		t.Errorf("it says %+v, %v", said, err)
+	}
+
+	// From another registry under the same name, which asks for no blob; and under two names more.
+	again := startRegistry(t, image(lowerTar, upperTar))
+	other := strings.TrimSuffix(again.name(), ":1")
+	for _, add := range []wire.Add{{Source: again.source(), Name: "registry.test:5000/renamed:1"}, {Source: r.source()}} {
+		if _, err := h.add(add); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.push("pushed/here:1", image(lowerTar, upperTar))
+	h.ready("pushed/here:1")
+	all := []string{repository, other, "registry.test:5000/renamed", "pushed/here"}
+	h.names(manifest, all...)
+
+	// All of it is there after the hub has ended, and goes with the names.
+	h = h.restart()
+	h.names(manifest, all...)
+	if err := h.client.Remove(t.Context(), "registry.test:5000/renamed:1"); err != nil {
+		t.Fatal(err)
+	}
+	h.names(manifest, repository, "pushed/here")
+	for _, name := range []string{r.name(), "pushed/here:1"} {
+		if err := h.client.Remove(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := h.client.Manifest(t.Context(), manifest); !errors.Is(err, chunk.ErrNotFound) {
+		t.Errorf("an image that is gone: %v", err)
+	}
+	h.push("pushed/here:1", image(lowerTar, upperTar))
+	h.ready("pushed/here:1")
+	h.names(manifest, "pushed/here")
+}
+
+// An image that failed, that is no digest, or that nobody has, is not known.
+func TestManifestsThatAreNotKnown(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	broken := image(lowerTar)
+	broken.layers[0].diffID = digest.FromString("another")
+	failed := h.push("broken:1", broken)
+	h.settled("broken:1")
+	for _, path := range []string{failed.String(), digest.FromString("x").String(), "sha256:zz", "x"} {
+		if status, body, header := h.do("GET", wire.Prefix+"/"+wire.DefaultScope+"/manifests/"+path, nil); status != http.StatusNotFound || header.Get("Cache-Control") != "no-store" {
+			t.Errorf("%s: %d %s, %q", path, status, body, header.Get("Cache-Control"))
+		}
+	}
+}
+
+// The hub's own registry is a repository under the hosts that its configuration names.
+func TestManifestsOfTheHubsRegistry(t *testing.T) {
+	t.Parallel()
+	h := startHub(t, func(c *Config) { c.RegistryHosts = []string{"hub.test", "hub.test:5000"} })
+	r := startRegistry(t, image(lowerTar))
+	last, err := h.add(wire.Add{Source: r.source()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ref, err := wire.ParseName(r.name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.names(last.Images[0].Digest, strings.TrimSuffix(r.name(), ":1"), "hub.test/"+ref.Repository, "hub.test:5000/"+ref.Repository)
+	for _, host := range []string{"", "hub.test/", "https://hub.test", "Hub.test", "hub.test:", "hub.test:x", "a b"} {
+		c := DefaultConfig()
+		if c.RegistryHosts = []string{host}; c.Check() == nil {
+			t.Errorf("%q is taken for a host", host)
+		}
+	}
+}
+
+// A mirror has what the hub says of the manifests of its images, as the hub has signed it.
+func TestMirrorHasManifests(t *testing.T) {
+	t.Parallel()
+	h := startHub(t)
+	for name, tar := range map[string][]byte{"a:1": lowerTar, "b:1": upperTar} {
+		h.push(name, image(tar))
+		h.ready(name)
+	}
+	dir := filepath.Join(t.TempDir(), "mirror")
+	h.mirror(dir, "a:1")
+	mirror := serveFiles(t, dir)
+	a, b := h.ready("a:1"), h.ready("b:1")
+	said, err := mirror.Manifest(t.Context(), a.Digest)
+	if err != nil || said.Image.Verify(a.Digest, h.keys.public()) != nil || said.Image.Chain != a.Chain || said.Statement == nil {
+		t.Errorf("the mirror says %+v, %v", said, err)
+	}
+	if _, err := mirror.Manifest(t.Context(), b.Digest); !errors.Is(err, chunk.ErrNotFound) {
+		t.Errorf("an image that was not asked for: %v", err)
+	}
+}

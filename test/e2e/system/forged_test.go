@@ -1,0 +1,154 @@
+//go:build e2e
+
+package system
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"lighter/test/testkit/layout"
+	"lighter/test/testkit/site"
+)
+
+// forge makes an OCI layout whose config has the diffIDs of an image, and whose layers are
+// others: it has none of the image's files. claim is what its manifest says of its layers.
+func forge(t *testing.T, image string, claim map[string]string) string {
+	t.Helper()
+	work, err := site.Work()
+	if err != nil {
+		t.Fatal(err)
+	}
+	from := filepath.Join(work, "images", image)
+	victim, err := layout.Manifest(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := layout.Config(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := filepath.Join(t.TempDir(), "forged")
+	if err := os.MkdirAll(filepath.Join(to, "blobs/sha256"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	forged := victim
+	forged.Layers = nil
+	for n := range victim.Layers {
+		layer, _, err := layout.WriteLayer(to, func(l *layout.Layer) error { return l.File("invented", fmt.Appendln(nil, n)) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		layer.Annotations = claim
+		forged.Layers = append(forged.Layers, layer)
+	}
+	if err := layout.Write(to, forged, config); err != nil {
+		t.Fatal(err)
+	}
+	return to
+}
+
+// manifestOf is the digest of an image's manifest as the hub knows it.
+func manifestOf(t *testing.T, s *site.Site, name string) string {
+	t.Helper()
+	out, err := s.Hub.Lighter(t.Context(), "images", "--json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var images []struct{ Name, Digest string }
+	if err := json.Unmarshal([]byte(out), &images); err != nil {
+		t.Fatal(err)
+	}
+	for _, image := range images {
+		if image.Name == name+":latest" {
+			return image.Digest
+		}
+	}
+	t.Fatalf("the hub has no %s: %s", name, out)
+	return ""
+}
+
+// An image is given only to a pull of its manifest from its repository. A config with the
+// diffIDs of an image makes the same chains; pushed to another repository or to the image's
+// own, with a manifest that says of itself whatever it likes, it is unpacked as an ordinary
+// image, which fails.
+func TestForgedImage(t *testing.T) {
+	s := start(t, site.Options{}, "+python")
+	claim := map[string]string{
+		"containerd.io/snapshot/cri.image-ref":       site.Reference("python"),
+		"containerd.io/snapshot/cri.manifest-digest": manifestOf(t, s, "python"),
+	}
+	forged := forge(t, "python", claim)
+	copied, err := site.Work()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tag := range []string{"evil", "python"} { // the second takes the place of the image's tag
+		if err := s.Push(t.Context(), forged, tag); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Machine.Pull(t.Context(), site.Lighter, site.Reference(tag)); err == nil || !strings.Contains(err.Error(), "wrong diff id") {
+			t.Errorf("%s: a forged image is pulled: %v", tag, err)
+		}
+		if st := status(t, s); len(st.Mounts) != 0 {
+			t.Errorf("%s: mounted: %+v", tag, st.Mounts)
+		}
+	}
+
+	// The same manifest from a repository of which the hub knows nothing is an ordinary
+	// image: somebody may have it there with layers or without.
+	if err := s.Push(t.Context(), filepath.Join(copied, "images", "python"), "copy"); err != nil {
+		t.Fatal(err)
+	}
+	if moved := received(t, s, func() { pull(t, s, site.Lighter, "copy") }); moved < 30<<20 {
+		t.Errorf("the pull moved %d bytes, which is no image", moved)
+	}
+	why := details(t, s, "copy:latest").Why
+	if !strings.Contains(why, "not from this repository") || !strings.Contains(why, "/python") || !strings.Contains(why, "/copy") {
+		t.Errorf("the status says %q", why)
+	}
+	removeImage(t, s, "copy")
+
+	if err := s.Push(t.Context(), filepath.Join(copied, "images", "python"), "python"); err != nil {
+		t.Fatal(err)
+	}
+	if moved := received(t, s, func() { pull(t, s, site.Lighter, "python") }); moved > 3<<20 {
+		t.Errorf("the pull of the image itself moved %d bytes", moved)
+	}
+	removeImage(t, s, "python")
+
+	// Whoever trusts chains gives the files to all that name them; the operator says so.
+	if err := s.Machine.StopNode(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Machine.StartNode(t.Context(), "--trust", "chain"); err != nil {
+		t.Fatal(err)
+	}
+	reconnect(t, s)
+	pull(t, s, site.Lighter, "evil")
+	if st := status(t, s); st.Trust.Trust != "chain" || len(st.Images) != 1 || !st.Images[0].Lazy {
+		t.Errorf("with trust in chains the status says %+v, %+v", st.Trust, st.Images)
+	}
+}
+
+// What containerd does not say a manifest can: without enable_remote_snapshot_annotations
+// the node has no labels but those of the image. The doctor says so.
+func TestDoctorFindsThatImagesAreNotNamed(t *testing.T) {
+	s := start(t, site.Options{Unlabelled: true, NodeArgs: []string{"--trust", "image"}}, "+base")
+	if moved := received(t, s, func() { pull(t, s, site.Lighter, "base") }); moved < 20<<20 {
+		t.Errorf("the pull moved %d bytes, which is no image", moved)
+	}
+	for _, image := range status(t, s).Images {
+		if image.Lazy || !strings.Contains(image.Why, "enable_remote_snapshot_annotations") {
+			t.Errorf("the status says %+v", image)
+		}
+	}
+	findings, code := examine(t, s)
+	finds(t, findings, "containerd", "problem", "does not export enable_remote_snapshot_annotations")
+	if code != 3 {
+		t.Errorf("exit %d", code)
+	}
+}

@@ -74,8 +74,8 @@ func TestTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, key, _ := strings.Cut(string(said), "key=")
-	key, _, _ = strings.Cut(key, "\n")
+	_, key, _ := strings.Cut(string(said), `keys="[`)
+	key, _, _ = strings.Cut(key, "]")
 	at := filepath.Join(dir, "at")
 	if err := os.Mkdir(at, 0o755); err != nil {
 		t.Fatal(err)

@@ -213,7 +213,7 @@ func (n *Node) own() error {
 	if os.Geteuid() != 0 {
 		return errors.New("a node mounts file systems and must run as root (try: sudo lighter node ...)")
 	}
-	err := checkProgram()
+	err := n.checkProgram()
 	if err == nil {
 		err = n.makeRoot()
 	}
@@ -227,11 +227,13 @@ func (n *Node) own() error {
 }
 
 // checkProgram refuses to run a program that a node serves: it would have to read its own
-// text to answer who reads it, and the one before it could not be replaced.
-func checkProgram() error {
+// text to answer who reads it, and the one before it could not be replaced. If the mounts
+// cannot be read, the node goes on: what needs them next says what that means for containers.
+func (n *Node) checkProgram() error {
 	tree, err := mount.LazyMount("/proc/self/exe")
 	if err != nil {
-		return err
+		n.log.Warn("cannot tell whether this program lies on a lazy image", "err", err)
+		return nil
 	}
 	if tree != "" {
 		return fmt.Errorf("this program lies on an image that a lighter node serves (%s), and would wait for itself to read it: "+

@@ -206,7 +206,7 @@ func TestTraceRecord(t *testing.T) {
 	}
 	toFile, toHub := record("--output", file, site.Reference("python")), record("--json", "base:latest")
 	eventually(t, "recording", func() bool { return recording(t, s).InWork == 2 })
-	if again := <-record("base:latest"); again.err == nil || !strings.Contains(again.err.Error(), "somebody else already") {
+	if again := <-record("base:latest"); again.err == nil || !strings.Contains(again.err.Error(), "already being recorded") {
 		t.Errorf("recorded twice at a time: %v", again)
 	}
 	for _, image := range []string{"base", "python"} {

@@ -47,6 +47,20 @@ func fullPipe(t *testing.T) *os.File {
 	return os.NewFile(uintptr(fds[1]), "full pipe")
 }
 
+// A daemon that fails ends, for another to be started, though nobody reads why.
+func TestErrorThatNobodyReads(t *testing.T) {
+	t.Parallel()
+	stderr := fullPipe(t)
+	defer stderr.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	hub := exec.CommandContext(ctx, os.Args[0], "hub", "--root", "/dev/null/root", "--listen", "127.0.0.1:0")
+	hub.Env, hub.Stderr = append(os.Environ(), runsMain+"=1"), stderr
+	if err := hub.Run(); hub.ProcessState.ExitCode() != exitFailed {
+		t.Errorf("it does not end: %v", err)
+	}
+}
+
 // A hub whose log nobody reads answers as before, and ends when it is told to. (A node's log
 // is made by the same function.)
 func TestLogThatNobodyReads(t *testing.T) {

@@ -53,7 +53,7 @@ func openBinds(root string, leftovers *state.Leftovers) *binds {
 	if _, err := os.Lstat(b.path + broken); err == nil {
 		b.unknown = true
 		leftovers.Note(b.path+broken, errors.New("it names what was mounted with lighter mount, and cannot be read: while it is there, "+
-			"trees that nobody seems to use stay when the node starts; unmount what was mounted so, and remove it"))
+			"no tree goes that was there when the node started; unmount what was mounted so, and remove it"))
 	}
 	for _, one := range list {
 		b.dirs[one.Dir] = one

@@ -179,7 +179,9 @@ func start(ctx context.Context, stop context.CancelCauseFunc, config Config, man
 	if err := n.openSnapshots(ctx); err != nil {
 		return nil, err
 	}
-	if !n.binds.unknown { // else trees that are mounted for people would go
+	if n.binds.unknown { // any tree may be mounted for people
+		n.chains.HoldAll()
+	} else {
 		n.chains.Sweep()
 	}
 	n.reportLost(ctx)

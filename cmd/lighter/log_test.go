@@ -2,12 +2,12 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
@@ -47,18 +47,27 @@ func fullPipe(t *testing.T) *os.File {
 	return os.NewFile(uintptr(fds[1]), "full pipe")
 }
 
+// A daemon that fails ends, for another to be started, though nobody reads why.
+func TestErrorThatNobodyReads(t *testing.T) {
+	t.Parallel()
+	stderr := fullPipe(t)
+	defer stderr.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	hub := exec.CommandContext(ctx, os.Args[0], "hub", "--root", "/dev/null/root", "--listen", "127.0.0.1:0")
+	hub.Env, hub.Stderr = append(os.Environ(), runsMain+"=1"), stderr
+	if err := hub.Run(); hub.ProcessState.ExitCode() != exitFailed {
+		t.Errorf("it does not end: %v", err)
+	}
+}
+
 // A hub whose log nobody reads answers as before, and ends when it is told to. (A node's log
 // is made by the same function.)
 func TestLogThatNobodyReads(t *testing.T) {
 	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := listener.Addr().String()
-	listener.Close()
+	socket := filepath.Join(t.TempDir(), "admin.sock") // a port could be taken by others meanwhile
 	stderr := fullPipe(t)
-	hub := exec.Command(os.Args[0], "hub", "--root", t.TempDir(), "--listen", address, "--log-level", "debug")
+	hub := exec.Command(os.Args[0], "hub", "--root", t.TempDir(), "--listen", "127.0.0.1:0", "--admin-listen", "unix:"+socket, "--log-level", "debug")
 	hub.Env, hub.Stderr = append(os.Environ(), runsMain+"=1"), stderr
 	if err := hub.Start(); err != nil {
 		t.Fatal(err)
@@ -69,12 +78,17 @@ func TestLogThatNobodyReads(t *testing.T) {
 
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
+	var dialer net.Dialer
+	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return dialer.DialContext(ctx, "unix", socket)
+	}}}
+	t.Cleanup(client.CloseIdleConnections)
 	ask := func() error {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s/lighter/1/default/key", address), nil)
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://hub/lighter/1/default/key", nil)
 		if err != nil {
 			return err
 		}
-		res, err := http.DefaultClient.Do(req)
+		res, err := client.Do(req)
 		if err != nil {
 			return err
 		}

@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -39,9 +40,23 @@ func run(ctx context.Context, args []string) int {
 		return 0
 	}
 	if !errors.Is(err, bench.ErrReported) {
-		fmt.Fprintln(os.Stderr, "lighter: "+oneLine(err))
+		printError(err)
 	}
 	return exitCode(err)
+}
+
+// printError prints why the command fails. A daemon that failed has to end, for another to
+// start, also if nobody reads its standard error.
+func printError(err error) {
+	out, printed := os.Stderr, make(chan struct{})
+	go func() {
+		defer close(printed)
+		fmt.Fprintln(out, "lighter: "+oneLine(err))
+	}()
+	select {
+	case <-printed:
+	case <-time.After(logFlush):
+	}
 }
 
 // usageError marks arguments that cannot be understood.

@@ -76,7 +76,7 @@ func (s *Service) take(ctx context.Context, image catalog.Image, from *imageCopy
 	s.mu.Unlock()
 
 	state, why := wire.StateFailed, ""
-	if errors.As(cause, new(*tooLongError)) {
+	if err != nil && errors.As(cause, new(*tooLongError)) {
 		err = cause
 	}
 	var notImage *notImageError

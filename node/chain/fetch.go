@@ -74,13 +74,10 @@ var errLeft = errors.New("nobody waits for the index any more")
 
 func (r *Resolver) run(f *fetch, s *index.Statement, committed bool) {
 	r.Hold(s.Chain)
-	failed, err := r.inTurn(f, s, committed)
+	err := r.inTurn(f, s, committed)
 	r.dropLater(s.Chain) // who waits has a hold
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if failed {
-		r.fail(err)
-	}
 	f.err = err
 	if r.fetches[s.Tree] == f {
 		delete(r.fetches, s.Tree)
@@ -88,28 +85,34 @@ func (r *Resolver) run(f *fetch, s *index.Statement, committed bool) {
 	close(f.done)
 }
 
-// inTurn brings the tree when it is the fetch's turn. failed says that it was tried: pulls go on
-// without the hub for a while.
-func (r *Resolver) inTurn(f *fetch, s *index.Statement, committed bool) (failed bool, err error) {
+// inTurn brings the tree when it is the fetch's turn. If that was tried and failed, pulls go on
+// without the hub for a while, also the one whose turn is next.
+func (r *Resolver) inTurn(f *fetch, s *index.Statement, committed bool) error {
 	end, ok := r.turns.take(f.left)
 	if !ok {
-		return false, errLeft
+		return errLeft
 	}
 	defer end()
 	if !f.begin() {
-		return false, errLeft
+		return errLeft
 	}
 	// The time that the hub has begins now.
 	if err := r.keep(s); err != nil {
-		return !errors.Is(err, errOtherTree), err
+		if !errors.Is(err, errOtherTree) {
+			r.fail(err)
+		}
+		return err
 	}
 	if !committed {
 		if silence := r.silenceNow(); silence != nil {
-			return false, silence
+			return silence
 		}
 	}
-	err = r.bring(f, s, committed)
-	return err != nil, err
+	err := r.bring(f, s, committed)
+	if err != nil {
+		r.fail(err)
+	}
+	return err
 }
 
 // begin tells whether somebody still waits when it is the fetch's turn.

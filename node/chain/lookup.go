@@ -146,9 +146,10 @@ func (r *Resolver) ask(chain string, answered chan struct{}) {
 	close(answered)
 }
 
-// fail has pulls go on without a hub for a while, as an index did not come; mu is
-// held.
+// fail has pulls go on without a hub for a while, as an index did not come.
 func (r *Resolver) fail(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.silentTo, r.silence = time.Now().Add(pause), err
 	r.unanswered.Add(1)
 	r.log.Warn("pulls go on without the hub for a while", "pause", pause, "cause", err)

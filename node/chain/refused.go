@@ -100,12 +100,12 @@ func (r *Resolver) fetchRefused(ctx context.Context, chain string) {
 	}
 }
 
-// holdRefused holds a chain if its statement is refused still.
+// holdRefused holds a chain if its statement is refused still, and something else holds it.
 func (r *Resolver) holdRefused(chain string) bool {
 	r.held.Lock()
 	defer r.held.Unlock()
 	u := r.uses[chain]
-	if u == nil || u.refused == nil {
+	if u == nil || u.refused == nil || u.holders == 0 {
 		return false
 	}
 	u.holders++

@@ -357,3 +357,27 @@ func TestAnotherTreeOfAHeldChain(t *testing.T) {
 		}
 	})
 }
+
+// While nobody knows which trees are mounted for people, all of them stay: neither asking
+// the hub again nor the end of somebody's use takes one away.
+func TestHoldAllKeepsEveryTree(t *testing.T) {
+	both := index.SignAll([]ed25519.PrivateKey{key, other}, chainID(0), treeID(0))
+	for name, answer := range map[string]func(context.Context, string) (*index.Statement, error){
+		"the hub is gone":      gone,
+		"the hub has two keys": func(context.Context, string) (*index.Statement, error) { return &both, nil },
+	} {
+		h := &fakeHub{answer: stack(-1), tree: answer}
+		root, trees := held(t, h)
+		for _, pinned := range [][]ed25519.PrivateKey{{key, other}, {other}} { // not refused, and refused
+			r := pinning(t, root, h, trees, pinned...)
+			r.HoldAll()
+			r.renewStatement(t.Context(), statement(0))
+			r.fetchRefused(t.Context(), chainID(0))
+			r.Hold(chainID(0))
+			r.Drop(chainID(0))
+			if _, err := os.Stat(statementFile(root)); err != nil || !trees.Has(treeID(0)) {
+				t.Fatalf("%s, %d keys are pinned: %v, on this machine are %v", name, len(pinned), err, trees.here)
+			}
+		}
+	}
+}

@@ -89,12 +89,12 @@ func (r *Resolver) renewStatement(ctx context.Context, old *index.Statement) {
 }
 
 // replaceStatement puts a statement in the place of one that says the same, if that is
-// still here.
+// still here and something holds its chain.
 func (r *Resolver) replaceStatement(s *index.Statement) error {
 	r.held.Lock()
 	defer r.held.Unlock()
 	u := r.uses[s.Chain]
-	if u == nil || u.statement == nil || u.statement.Tree != s.Tree || r.writing[s.Chain] {
+	if u == nil || u.holders == 0 || u.statement == nil || u.statement.Tree != s.Tree || r.writing[s.Chain] {
 		return nil
 	}
 	u.holders++

@@ -23,6 +23,16 @@ func (r *Resolver) Hold(chain string) {
 	r.use(chain).holders++
 }
 
+// HoldAll keeps the trees of all chains that were here when the node started, for as long as it
+// runs: nobody knows which of them something uses.
+func (r *Resolver) HoldAll() {
+	r.held.Lock()
+	defer r.held.Unlock()
+	for _, u := range r.uses {
+		u.holders++
+	}
+}
+
 // Drop ends a Hold. With the last one the chain's tree goes, unless another chain
 // on this machine has the same.
 func (r *Resolver) Drop(chain string) {

@@ -52,8 +52,15 @@ func (c *control) waiting() int64 {
 	if c == nil {
 		return -1
 	}
-	fd, err := unix.Openat(int(c.root.Fd()), c.name+"/waiting", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	raw, err := c.root.SyscallConn()
 	if err != nil {
+		return -1
+	}
+	fd := -1
+	open := func(root uintptr) {
+		fd, err = unix.Openat(int(root), c.name+"/waiting", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	}
+	if closed := raw.Control(open); closed != nil || err != nil { // not Fd: it may be closed meanwhile
 		return -1
 	}
 	defer unix.Close(fd)

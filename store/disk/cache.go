@@ -392,6 +392,9 @@ func (c *Cache) finish() error {
 	c.dropSpare()
 	c.mu.Lock()
 	sealed := c.sealed
+	for _, s := range sealed { // a write that was left behind does not get into the index any more
+		s.gone = true
+	}
 	c.sealed, c.index = nil, indexOf(0)
 	c.mu.Unlock()
 	c.keepAges(sealed)

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -29,22 +30,20 @@ func data(n, length int) (chunk.Ref, []byte) {
 // open opens a cache, and returns when what was in it is loaded.
 func open(t testing.TB, dir string, limit int64) *Cache {
 	t.Helper()
-	c, err := Open(dir, Limits{Size: limit}, quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close() })
-	<-c.loaded
-	return c
+	limits := Limits{Size: limit}
+	return openSmall(t, dir, limits, segmentSizeOf(limits))
 }
 
-// openSmall opens a cache as open does, with a limit and segments that Open would not take.
+// openSmall opens a cache as open does, with a limit and segments that Open would not take. Its
+// disk may be slow: it is not taken for one that hangs.
 func openSmall(t testing.TB, dir string, limits Limits, segmentSize int64) *Cache {
 	t.Helper()
-	c, err := openSized(dir, limits, segmentSize, quiet)
-	if err != nil {
+	c := newCache(dir, limits, segmentSize, quiet)
+	c.reads.patience, c.writes.patience = time.Minute, time.Minute
+	if err := c.open(); err != nil {
 		t.Fatal(err)
 	}
+	c.start(c.takeOver)
 	t.Cleanup(func() { c.Close() })
 	<-c.loaded
 	return c

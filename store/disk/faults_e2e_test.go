@@ -297,6 +297,7 @@ func hangs(t *testing.T) (*Cache, *faultfs.FS) {
 	if n := putAll(t, c, 0, 60); n != 60 {
 		t.Fatalf("%d of 60 chunks are there", n)
 	}
+	c.reads.patience = readPatience
 	t.Cleanup(disk.Release) // before the cache is closed
 	return c, disk
 }
@@ -331,6 +332,7 @@ func TestDiskHangs(t *testing.T) {
 		}
 	})
 	disk.Release()
+	c.reads.patience = time.Minute // machines are slow
 	eventually(t, "the disk is asked again", func() bool { s := c.Stats(); return s.Off() == "" && c.reads.left.Load() == 0 })
 	if n := countRange(t, c, 0, 60, faultLength); n != 60 {
 		t.Errorf("%d of 60 chunks are here when it answers again", n)
@@ -364,7 +366,7 @@ func TestManyReadersOfADiskThatHangs(t *testing.T) {
 // A disk that answers no write holds up no reader, and only the first of those who put.
 func TestWritesHang(t *testing.T) {
 	c, disk := hangs(t)
-	c.writes.patience = time.Second
+	c.reads.patience, c.writes.patience = time.Minute, time.Second
 	disk.Hang(".segment", faultfs.Write)
 	soon(t, disk, "put and read", func() {
 		c.Put(data(100, faultLength))
@@ -407,6 +409,7 @@ func TestCloseOfADiskThatHangs(t *testing.T) {
 	}
 	eventually(t, "it is closed", func() bool { return reopen() == nil })
 	<-again.loaded
+	again.reads.patience = time.Minute
 	if n := countRange(t, again, 0, 60, faultLength); n != 60 {
 		t.Errorf("%d of 60 chunks are here", n)
 	}

@@ -109,7 +109,6 @@ func noise(seed uint64, size int) []byte {
 // run starts a process and returns a function that waits for its output.
 func run(t *testing.T, name string, args ...string) (cmd *exec.Cmd, wait func() (string, error)) {
 	t.Helper()
-	t.Helper()
 	cmd = exec.Command(name, args...)
 	return cmd, start(t, cmd)
 }

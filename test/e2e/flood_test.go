@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// floodPages is more than the requests that the kernel sends before it makes the
-// processes of all images wait (65,535).
+// floodPages is four times the requests that the kernel sends before it makes the
+// processes of all images wait (16,384), and more than it can be told to send (65,535).
 const floodPages = 68_000
 
 // makeFloodImage makes an image of one file that has floodPages. Its device is small: mkfs.erofs

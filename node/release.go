@@ -39,5 +39,8 @@ func Release(ctx context.Context, root string) error {
 		_, failed := mount.Unbind(root, b.Dir)
 		err = errors.Join(err, failed)
 	}
+	if binds.unknown {
+		err = errors.Join(err, fmt.Errorf("the list of images mounted by lighter mount in %s cannot be read: unmount them by hand", root))
+	}
 	return err
 }

@@ -62,7 +62,7 @@ func NewImages(r *Resolver, manifests Manifests) *Images {
 func (i *Images) Claim(ctx context.Context, chain, parent string, labels map[string]string) (known bool, why string) {
 	err := i.trees.Mountable()
 	if err == nil {
-		err = i.allow(ctx, chain, parent, labels)
+		err = i.Allow(ctx, chain, parent, labels)
 	}
 	if err != nil {
 		i.note(chain, parent, labels, false, err.Error())
@@ -74,8 +74,8 @@ func (i *Images) Claim(ctx context.Context, chain, parent string, labels map[str
 var errUnnamed = errors.New("its client does not say of which manifest it is (containerd does with enable_remote_snapshot_annotations, " +
 	"and CRI without disable_snapshot_annotations), and trust is image")
 
-// allow says why a pull has no claim to a chain.
-func (i *Images) allow(ctx context.Context, chain, parent string, labels map[string]string) error {
+// Allow says why a pull has no claim to a chain.
+func (i *Images) Allow(ctx context.Context, chain, parent string, labels map[string]string) error {
 	manifest, repository := labels[manifestLabel], repositoryOf(labels[imageLabel])
 	if digest.Digest(manifest).Validate() != nil || repository == "" {
 		return errUnnamed
@@ -199,7 +199,7 @@ func (i *Images) ask(manifest string, answered chan struct{}) {
 
 // maxManifests bounds the manifests that are remembered: each with the chains of an image,
 // a thousand at most.
-const maxManifests = 1000
+const maxManifests = 100
 
 // maxLayers is how many layers an image has at most.
 const maxLayers = 1000

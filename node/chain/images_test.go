@@ -184,6 +184,24 @@ func TestForgedClaims(t *testing.T) {
 	}
 }
 
+// What is known of a chain allows it only to a pull that may claim it.
+func TestAllow(t *testing.T) {
+	image := newImage("app", "a")
+	i, _, _, _ := newTrusting(t, knowing(t, image))
+	chain := image.chains(t)[0]
+	if err := i.Allow(t.Context(), chain, "", image.labels("registry.test/app")); err != nil {
+		t.Error(err)
+	}
+	for name, labels := range map[string]map[string]string{"no labels": nil, "another repository": image.labels("evil.test/app"), "another manifest": newImage("x").labels("registry.test/app")} {
+		if i.Allow(t.Context(), chain, "", labels) == nil {
+			t.Errorf("%s: allowed", name)
+		}
+		if err := i.Resolver.Allow(t.Context(), chain, "", labels); err != nil {
+			t.Errorf("%s: trust in chains refuses it: %v", name, err)
+		}
+	}
+}
+
 // A hub or mirror without the pinned key widens nothing: neither by repositories, nor by
 // manifests or chains that the signed statement is not about.
 func TestLyingMirror(t *testing.T) {

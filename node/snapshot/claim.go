@@ -72,12 +72,17 @@ func (s *Snapshotter) claim(ctx context.Context, chain, parent string, labels ma
 	if err != nil {
 		return false, "", err
 	}
-	if found {
-		s.nameTop(ctx, name, labels)
-		return true, "", nil
-	}
 	if below == "" {
 		below = labels[labelParentChain]
+	}
+	if found != nil {
+		if !isSameImage(found, labels) { // it was claimed for another image, in another namespace
+			if err := s.chains.Allow(ctx, chain, below, labels); err != nil {
+				return false, err.Error(), ctx.Err()
+			}
+		}
+		s.nameTop(ctx, name, labels)
+		return true, "", nil
 	}
 	s.chains.Hold(chain)
 	made := false
@@ -92,6 +97,11 @@ func (s *Snapshotter) claim(ctx context.Context, chain, parent string, labels ma
 	}
 	made, err = s.putLazy(ctx, name, parent, lazyLabels(parent, labels, why))
 	return err == nil, why, err
+}
+
+// isSameImage tells whether the labels of two pulls name the same manifest and reference.
+func isSameImage(a, b map[string]string) bool {
+	return a[labelManifest] != "" && a[labelManifest] == b[labelManifest] && a[labelImage] == b[labelImage]
 }
 
 // labelWhy is where a snapshot keeps why its chain is lazy, or not.
@@ -122,9 +132,9 @@ func lazyLabels(parent string, labels map[string]string, why string) map[string]
 }
 
 // findLazy returns the name that a lazy snapshot of chain has on top of parent,
-// the chain that parent stands for as far as that is known, and whether there is
-// such a snapshot already.
-func (s *Snapshotter) findLazy(ctx context.Context, chain, parent string) (name, below string, found bool, err error) {
+// the chain that parent stands for as far as that is known, and the labels of such a
+// snapshot if there is one already.
+func (s *Snapshotter) findLazy(ctx context.Context, chain, parent string) (name, below string, found map[string]string, err error) {
 	err = s.store.WithTransaction(ctx, false, func(ctx context.Context) error {
 		parentID := noParent
 		if parent != "" {
@@ -135,11 +145,11 @@ func (s *Snapshotter) findLazy(ctx context.Context, chain, parent string) (name,
 			parentID, below = id, info.Labels[snapshots.LabelSnapshotRef]
 		}
 		name = lazyName(chain, parentID)
-		_, _, _, err := storage.GetInfo(ctx, name)
+		_, info, _, err := storage.GetInfo(ctx, name)
 		if errdefs.IsNotFound(err) {
 			return nil
 		}
-		found = err == nil
+		found = info.Labels
 		return err
 	})
 	return name, below, found, err

@@ -50,6 +50,10 @@ type Chains interface {
 	// containerd gave. Those that it does not set itself a manifest may have set.
 	Claim(ctx context.Context, chain, parent string, labels map[string]string) (known bool, why string)
 
+	// Allow says why a pull may not have chain though it is known, or nil. The arguments
+	// are those of Claim. It leads to the network at most as Claim does.
+	Allow(ctx context.Context, chain, parent string, labels map[string]string) error
+
 	// Mount makes sure that the tree of chain is on disk and mounted, and returns
 	// where: an absolute path without colons or commas, for it becomes a mount
 	// option. It may take long, but it is bounded, also if a hub never ends its

@@ -25,6 +25,7 @@ type fakeChains struct {
 	mu       sync.Mutex // guards the following
 	known    map[string]bool
 	fails    map[string]error // Mount
+	refused  error            // Allow
 	asleep   bool             // nothing that may wait for a network must be called
 	onClaim  func()
 	onMount  func()
@@ -92,6 +93,12 @@ func (f *fakeChains) Claim(ctx context.Context, chain, parent string, labels map
 		f.ready[chain] = true
 	}
 	return f.known[chain], "it was said so"
+}
+
+func (f *fakeChains) Allow(context.Context, string, string, map[string]string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.refused
 }
 
 func (f *fakeChains) Mount(ctx context.Context, chain string) (string, error) {

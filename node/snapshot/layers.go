@@ -18,6 +18,8 @@ import (
 const (
 	labelImage  = "containerd.io/snapshot/cri.image-ref"
 	labelLayers = "containerd.io/snapshot/cri.image-layers"
+	// labelManifest is the digest of the manifest that was pulled.
+	labelManifest = "containerd.io/snapshot/cri.manifest-digest"
 )
 
 // Layer is a chain of which there is a snapshot.

@@ -331,3 +331,31 @@ func TestNamesRoundTrip(t *testing.T) {
 		}
 	}
 }
+
+// What one namespace has lazily another has too, for the same image; for another one only if
+// that may have the chain. Else it is unpacked.
+func TestLazySnapshotsOfOtherImages(t *testing.T) {
+	chain := chainID("1")
+	sn, chains := newTest(t, chain)
+	pull := func(image, manifest string) snapshots.Opt {
+		return snapshots.WithLabels(map[string]string{labelImage: image, labelManifest: manifest})
+	}
+	lazy := unpack(t, sn, "one/1", "", chain, pull("registry.test/app:1", "sha256:app"))
+	chains.refused = errors.New("it is another image")
+	if got := unpack(t, sn, "two/1", "", chain, pull("registry.test/app:1", "sha256:app")); got != lazy {
+		t.Errorf("the same image got %s, want %s", got, lazy)
+	}
+	for _, forged := range []snapshots.Opt{pull("registry.test/app:1", "sha256:forged"), pull("registry.test/forged:1", "sha256:app"), pull("", "")} {
+		mounts, err := sn.Prepare(t.Context(), "three/1", "", forged, ref(chain))
+		if err != nil || len(mounts) == 0 {
+			t.Errorf("what is not allowed is not unpacked: %v, %v", mounts, err)
+		}
+		if err := sn.Remove(t.Context(), "three/1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	chains.refused = nil
+	if got := unpack(t, sn, "four/1", "", chain, pull("registry.test/other:1", "sha256:other")); got != lazy {
+		t.Errorf("another image that may have it got %s, want %s", got, lazy)
+	}
+}

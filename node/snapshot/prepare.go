@@ -65,7 +65,7 @@ func (s *Snapshotter) readyBelow(ctx context.Context, parent string, labels map[
 		return nil
 	}
 	_, _, found, err := s.findLazy(ctx, below, "")
-	if err != nil || !found {
+	if err != nil || found == nil {
 		return err
 	}
 	_, err = s.mountChain(ctx, below)

@@ -15,7 +15,7 @@ const (
 
 // sandbox is a container without network, of no more than Docker's usual rights, and
 // of none if it does not run as root.
-func sandbox(image v1.ImageConfig, user specs.User, tree string) *specs.Spec {
+func sandbox(image v1.ImageConfig, user specs.User, cgroup string) *specs.Spec {
 	args := append(append([]string{}, image.Entrypoint...), image.Cmd...)
 	env := image.Env
 	if len(env) == 0 {
@@ -44,7 +44,7 @@ func sandbox(image v1.ImageConfig, user specs.User, tree string) *specs.Spec {
 			{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", "ro"}},
 		},
 		Linux: &specs.Linux{
-			CgroupsPath: "/lighter-trial-" + short(tree),
+			CgroupsPath: "/" + cgroup,
 			Resources: &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: &memory}, Pids: &specs.LinuxPids{Limit: &processes},
 				CPU: &specs.LinuxCPU{Shares: &shares}, Devices: []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}}},
 			MaskedPaths: []string{"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",

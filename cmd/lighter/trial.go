@@ -55,6 +55,7 @@ func trialCommand() *cobra.Command {
 	cmd.Flags().StringVar(&t.name, "name", "", "the image's `NAME`")
 	cmd.Flags().StringVar(&t.platform, "platform", "", "its `OS/ARCH`")
 	cmd.Flags().StringVar(&t.tree, "tree", "", "its `TREE`")
+	cmd.Flags().StringVar(&t.cgroup, "cgroup", "", "the control group (`NAME`) to start it in")
 	return cmd
 }
 
@@ -62,6 +63,7 @@ func trialCommand() *cobra.Command {
 type trial struct {
 	dir                       string
 	hub, name, platform, tree string
+	cgroup                    string
 }
 
 func (t *trial) path(name string) string { return filepath.Join(t.dir, name) }
@@ -171,7 +173,7 @@ func (t *trial) start(ctx context.Context, image v1.ImageConfig, user specs.User
 	if err := unix.Mount("overlay", t.path("bundle/rootfs"), "overlay", unix.MS_NODEV, options); err != nil {
 		return nil, fmt.Errorf("mount the sandbox: %w", err)
 	}
-	spec, err := json.Marshal(sandbox(image, user, t.tree))
+	spec, err := json.Marshal(sandbox(image, user, t.cgroup))
 	if err != nil {
 		return nil, err
 	}

@@ -41,7 +41,7 @@ type Config struct {
 	Bucket    string   `toml:"bucket" comment:"Where packs and indexes lie: file:///DIR, or a URL of an object store; empty: ROOT/objects."`
 	Platforms []string `toml:"platforms" comment:"Images for these are taken in when they are pushed, and added unless asked otherwise."`
 
-	TraceRun bool `toml:"trace_run" comment:"Start each image once when it has just become ready, so that it is known what its first start reads: as its config says (not at all if that names a user whom the image does not have), without network, with 2 GiB of memory and for four minutes at most. It is code of whoever made the image; otherwise the hub runs none. Needs root, runc and what a node needs."`
+	TraceRun bool `toml:"trace_run" comment:"Start each image once when it has just become ready, so that it is known what its first start reads: as its config says (not at all if that names a user whom the image does not have), without network, in a user namespace, with 2 GiB of memory and for four minutes at most. It is code of whoever made the image; otherwise the hub runs none: a bug of the kernel or of runc can give that code the machine. Needs root, runc, Linux 5.19 and what a node needs; see docs/operating.md, also for the systemd unit."`
 
 	StartupBytes int64 `toml:"startup_bytes" comment:"The most that the startup packs of all images take together, in bytes; 0: a quarter of what all other packs take, and 8 GiB at least. Beyond it those images lose theirs that nobody has pulled or started for longest, until somebody does; they start more slowly. Those that are out of use are kept for a while beside it, of the same bytes at most."`
 

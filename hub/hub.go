@@ -126,6 +126,13 @@ func (h *Hub) open(ctx context.Context) (err error) {
 	if err := os.RemoveAll(trialDir(c.Root)); err != nil { // of a hub that was killed
 		return err
 	}
+	cgroup, err := trialCgroup(c.Root)
+	if err != nil {
+		return err
+	}
+	if err := removeCgroup(cgroupRoot, cgroup); err != nil { // its processes may hang in the kernel
+		h.log.Warn("a killed trial is not all removed", "err", err)
+	}
 	scratch, err := c.prepareScratch()
 	if err != nil {
 		return err
@@ -156,7 +163,10 @@ func (h *Hub) open(ctx context.Context) (err error) {
 	h.starts = starts.New(h.catalog, h.objects, h.ingest, c.StartupBytes, h.log)
 	h.view.starts = h.starts
 	if c.TraceRun {
-		h.trials = &trials{hub: h, queue: make(chan catalog.Image, maxTrials)}
+		if err := checkTrials(ctx); err != nil {
+			return err
+		}
+		h.trials = &trials{hub: h, cgroup: cgroup, queue: make(chan catalog.Image, maxTrials)}
 	}
 	return h.ingest.Recover(ctx)
 }

@@ -33,8 +33,24 @@ const (
 // What is started is `lighter trial`, which is a node of this hub, in namespaces
 // that end with it.
 type trials struct {
-	hub   *Hub
-	queue chan catalog.Image
+	hub    *Hub
+	cgroup string // the control group that each has
+	queue  chan catalog.Image
+}
+
+// trialNamespaces are those that the node of a trial runs in.
+const trialNamespaces = syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC
+
+// checkTrials fails if this hub cannot start images at all, which is then said once, rather than
+// of each image.
+func checkTrials(ctx context.Context) error {
+	cmd := exec.CommandContext(ctx, "runc", "--version")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: trialNamespaces}
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("trace_run needs root, runc, and namespaces, which the hub's systemd unit forbids (docs/operating.md, Trials): "+
+			"run runc in namespaces of its own: %w", err)
+	}
+	return nil
 }
 
 // add has an image started, if not too many wait.
@@ -103,12 +119,12 @@ func (t *trials) start(ctx context.Context, image catalog.Image, url string) (sa
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o700)); err != nil {
 		return "", err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	defer func() { err = errors.Join(err, os.RemoveAll(dir), removeCgroup(cgroupRoot, t.cgroup)) }()
 	ctx, cancel := context.WithTimeout(ctx, trialTimeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, self, "trial", "--hub", url, "--name", image.Name, "--platform", image.Platform, "--tree", image.Tree.String(), dir)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC,
-		Pdeathsig: syscall.SIGKILL}
+	cmd := exec.CommandContext(ctx, self, "trial", "--hub", url, "--name", image.Name, "--platform", image.Platform, "--tree", image.Tree.String(),
+		"--cgroup", t.cgroup, dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: trialNamespaces, Pdeathsig: syscall.SIGKILL}
 	var stdout, stderr bytes.Buffer
 	cmd.WaitDelay = trialRest
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &stdout, &stderr

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
@@ -27,6 +26,9 @@ const (
 	trialName = "trial"
 	// trialCache is what its cache may hold.
 	trialCache = 2 << 30
+	// trialFiles is where a trial mounts a tmpfs for what the image writes and for its root. Users of
+	// the sandbox cannot pass the hub's directory. Every machine has this one, and a trial its own.
+	trialFiles = "/dev/shm"
 )
 
 // trialCommand is for `lighter hub` alone, which starts it in namespaces of its
@@ -55,6 +57,7 @@ func trialCommand() *cobra.Command {
 	cmd.Flags().StringVar(&t.name, "name", "", "the image's `NAME`")
 	cmd.Flags().StringVar(&t.platform, "platform", "", "its `OS/ARCH`")
 	cmd.Flags().StringVar(&t.tree, "tree", "", "its `TREE`")
+	cmd.Flags().StringVar(&t.cgroup, "cgroup", "", "the control group (`NAME`) to start it in")
 	return cmd
 }
 
@@ -62,6 +65,7 @@ func trialCommand() *cobra.Command {
 type trial struct {
 	dir                       string
 	hub, name, platform, tree string
+	cgroup                    string
 }
 
 func (t *trial) path(name string) string { return filepath.Join(t.dir, name) }
@@ -79,10 +83,17 @@ func (t *trial) run(ctx context.Context, image v1.ImageConfig) error {
 	if err := control.Mount(ctx, t.name, t.platform, t.path("first")); err != nil {
 		return err
 	}
-	user, err := userOf(t.path("first"), image.User) // while nothing is recorded
+	// What is read of the image to find these two is not recorded.
+	user, err := userOf(t.path("first"), image.User)
 	if err != nil {
 		return err
 	}
+	dir, err := workDir(t.path("first"), image.WorkingDir)
+	if err != nil {
+		return err
+	}
+	box := sandbox{args: append(append([]string{}, image.Entrypoint...), image.Cmd...), env: image.Env, dir: dir, user: user,
+		cgroup: t.cgroup, swap: countsSwap(cgroupRoot)}
 	waits, over := make(chan struct{}), make(chan error, 1)
 	var recorded node.TraceRecorded
 	go func() {
@@ -105,7 +116,7 @@ func (t *trial) run(ctx context.Context, image v1.ImageConfig) error {
 	if err := control.Mount(ctx, t.name, t.platform, t.path("lower")); err != nil {
 		return err
 	}
-	ended, err := t.start(ctx, image, user)
+	ended, err := t.start(ctx, box)
 	if err != nil {
 		return err
 	}
@@ -129,18 +140,19 @@ func (t *trial) run(ctx context.Context, image v1.ImageConfig) error {
 
 // prepare makes the namespaces the trial's own.
 func (t *trial) prepare() error {
+	unix.Umask(0o022) // users of the sandbox pass what is made
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err
 	}
 	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return err
 	}
-	for _, name := range []string{"first", "lower", "upper", "bundle/rootfs"} {
+	for _, name := range []string{"first", "lower", "mapped", "bundle"} {
 		if err := os.MkdirAll(t.path(name), 0o755); err != nil {
 			return err
 		}
 	}
-	return unix.Mount("tmpfs", t.path("upper"), "tmpfs", unix.MS_NODEV, "size=512m,mode=0755")
+	return unix.Mount("tmpfs", trialFiles, "tmpfs", unix.MS_NODEV, "size=512m,mode=0711")
 }
 
 // startNode runs a node in this process.
@@ -161,17 +173,21 @@ func (t *trial) startNode(ctx context.Context) (*node.Control, error) {
 }
 
 // start starts the image in a sandbox.
-func (t *trial) start(ctx context.Context, image v1.ImageConfig, user specs.User) (ended chan error, err error) {
-	for _, name := range []string{"upper/files", "upper/work"} {
-		if err := os.Mkdir(t.path(name), 0o755); err != nil {
-			return nil, err
+func (t *trial) start(ctx context.Context, box sandbox) (ended chan error, err error) {
+	if err := mapOwners(t.path("lower"), t.path("mapped")); err != nil {
+		return nil, fmt.Errorf("map the image's files into the sandbox's user namespace: %w", err)
+	}
+	upper, work := filepath.Join(trialFiles, "upper"), filepath.Join(trialFiles, "work")
+	for _, dir := range []string{upper, work, sandboxRoot} {
+		if err := errors.Join(os.Mkdir(dir, 0o755), os.Chown(dir, firstSandboxID, firstSandboxID)); err != nil {
+			return nil, fmt.Errorf("prepare the sandbox: %w", err)
 		}
 	}
-	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", t.path("lower"), t.path("upper/files"), t.path("upper/work"))
-	if err := unix.Mount("overlay", t.path("bundle/rootfs"), "overlay", unix.MS_NODEV, options); err != nil {
+	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", t.path("mapped"), upper, work)
+	if err := unix.Mount("overlay", sandboxRoot, "overlay", unix.MS_NODEV, options); err != nil {
 		return nil, fmt.Errorf("mount the sandbox: %w", err)
 	}
-	spec, err := json.Marshal(sandbox(image, user, t.tree))
+	spec, err := json.Marshal(box.spec())
 	if err != nil {
 		return nil, err
 	}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"os"
 
 	"github.com/moby/sys/user"
@@ -35,8 +34,8 @@ func userOf(root, text string) (u specs.User, err error) {
 	}
 	numbers := append([]int{found.Uid, found.Gid}, found.Sgids...)
 	for _, n := range numbers {
-		if n < 0 || n > math.MaxInt32 {
-			return u, fmt.Errorf("whom to run as (USER %s): %d is no number of a user or group", text, n)
+		if n < 0 || n >= sandboxIDs {
+			return u, fmt.Errorf("whom to run as (USER %s): %d is not among the %d users and groups of a trial", text, n, sandboxIDs)
 		}
 	}
 	u.UID, u.GID = uint32(found.Uid), uint32(found.Gid)

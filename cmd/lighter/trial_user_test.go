@@ -8,7 +8,6 @@ import (
 	"syscall"
 	"testing"
 
-	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
@@ -32,6 +31,7 @@ func TestUserOf(t *testing.T) {
 		"": "0 0 []", "root": "0 0 []", "0": "0 0 []", "app": "100 200 [50 29]", "100": "100 200 [50 29]", "5": "5 0 []", "5:6": "5 6 []",
 		"app:staff": "100 50 []", "app:7": "100 7 []", "nobody": "error nobody", "app:none": "error none", "5:none": "error none",
 		"-1": "error", "99999999999": "error", "large": "error",
+		"268435455": "268435455 0 []", "268435456": "error",
 	} {
 		u, err := userOf(root, text)
 		got := fmt.Sprint(u.UID, u.GID, u.AdditionalGids)
@@ -86,7 +86,8 @@ func TestUserOf(t *testing.T) {
 // Who is not root gets no rights of root.
 func TestSandboxOfAUser(t *testing.T) {
 	for uid, want := range map[uint32]bool{0: true, 5: false} {
-		s := sandbox(v1.ImageConfig{}, specs.User{UID: uid}, "0123456789abcdef")
+		box := sandbox{user: specs.User{UID: uid}}
+		s := box.spec()
 		if c := s.Process.Capabilities; len(c.Effective) > 0 != want || len(c.Permitted) > 0 != want || len(c.Bounding) == 0 || len(c.Ambient)+len(c.Inheritable) > 0 {
 			t.Errorf("user %d has %+v", uid, c)
 		}

@@ -157,7 +157,7 @@ func TestProbe(t *testing.T) {
 		{kernel{File, answer(unix.ENOTBLK)}, "from block devices only"},
 		{kernel{Auto, answer(unix.ENOTBLK)}, "behind loop devices"},
 	} {
-		trees := &Trees{root: t.TempDir(), kernel: test.kernel, log: slog.New(slog.DiscardHandler)}
+		trees := &Trees{root: t.TempDir(), locks: newLocks(), kernel: test.kernel, log: slog.New(slog.DiscardHandler)}
 		trees.Probe()
 		err := trees.Mountable()
 		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
@@ -175,7 +175,7 @@ func TestKilledWhileProbing(t *testing.T) {
 	metadata, device := makeImage(t)
 	for name, end := range map[string]func(root string) error{
 		"next": func(root string) error {
-			trees := &Trees{root: root, kernel: kernel{Auto, unix.Mount}, log: slog.New(slog.DiscardHandler)}
+			trees := &Trees{root: root, locks: newLocks(), kernel: kernel{Auto, unix.Mount}, log: slog.New(slog.DiscardHandler)}
 			trees.Probe()
 			return errors.Join(trees.Mountable(), os.Remove(root))
 		},
@@ -209,7 +209,7 @@ func TestProbeAgain(t *testing.T) {
 				return unix.Mount(source, target, fstype, flags, data)
 			}}
 			var said bytes.Buffer
-			trees := &Trees{root: t.TempDir(), kernel: k, log: slog.New(slog.NewTextHandler(&said, nil))}
+			trees := &Trees{root: t.TempDir(), locks: newLocks(), kernel: k, log: slog.New(slog.NewTextHandler(&said, nil))}
 			trees.Probe()
 			time.Sleep(probePause - time.Nanosecond)
 			if err := trees.Mountable(); err == nil || tried != 1 {
@@ -231,7 +231,7 @@ func TestProbeAgain(t *testing.T) {
 		})
 	}
 	synctest.Test(t, func(t *testing.T) {
-		trees := &Trees{root: t.TempDir(), kernel: kernel{None, nil}, log: slog.New(slog.DiscardHandler)}
+		trees := &Trees{root: t.TempDir(), locks: newLocks(), kernel: kernel{None, nil}, log: slog.New(slog.DiscardHandler)}
 		trees.Probe()
 		time.Sleep(probePause)
 		if err := trees.Mountable(); !errors.Is(err, errModeNone) {

@@ -49,7 +49,7 @@ func TestTraceRun(t *testing.T) {
 	addScript(t, s, "sleeper", "", "exec sleep 600")
 	var users string
 	for try := 0; users == ""; try++ {
-		if try == 600 {
+		if try == 2400 {
 			t.Fatal("no trial runs")
 		}
 		time.Sleep(100 * time.Millisecond)

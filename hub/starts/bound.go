@@ -8,25 +8,23 @@ import (
 )
 
 const (
-	// All startup packs together may take an ordinaryShare of what all other packs
-	// take, and leastLimit at least, where nothing else is configured.
+	// By default all startup packs together may take 1/ordinaryShare of the bytes of all other packs,
+	// and leastLimit at least.
 	ordinaryShare = 4
 	leastLimit    = 8 << 30
 
-	// noteEvery is how often it is noted which trees were used, and maxUsed how many
-	// are remembered in between.
+	// The last uses of trees are written to the catalog every noteEvery. maxUsed bounds those kept in
+	// memory until then.
 	noteEvery = time.Minute
 	maxUsed   = 10_000
-	// noteTimeout bounds the last time, when the hub ends.
+	// noteTimeout bounds the last write, when the hub ends.
 	noteTimeout = 2 * time.Second
-	// regain is for how long a tree that has lost its startup packs does without, also
-	// if it is used: where more trees are in use than there is room for, the hub would
-	// make packs all the time.
+	// A tree that lost its startup packs gets new ones after regain at the earliest. If more trees
+	// are in use than there is room for, the hub would otherwise make packs all the time.
 	regain = time.Hour
 )
 
-// Limit returns what all startup packs together may take, those apart that no
-// locations name any more, in bytes.
+// Limit returns how many bytes all startup packs together may take. Retired ones do not count.
 func (s *Service) Limit(ctx context.Context) (int64, error) {
 	if s.limit > 0 {
 		return s.limit, nil
@@ -35,7 +33,7 @@ func (s *Service) Limit(ctx context.Context) (int64, error) {
 	return max(ordinary/ordinaryShare, leastLimit), err
 }
 
-// Used says that somebody wants to start what is in a tree.
+// Used records that a tree was used: a start of it is likely.
 func (s *Service) Used(tree chunk.ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -44,7 +42,7 @@ func (s *Service) Used(tree chunk.ID) {
 	}
 }
 
-// note tells the catalog which trees were used.
+// note writes the last uses of trees to the catalog.
 func (s *Service) note(ctx context.Context) error {
 	s.mu.Lock()
 	used := s.used
@@ -56,8 +54,8 @@ func (s *Service) note(ctx context.Context) error {
 	return s.catalog.Used(ctx, used, time.Now().Add(-s.Regain))
 }
 
-// bound has trees lose their startup packs until those of all are within the
-// limit. They are due, to be laid out without.
+// bound evicts startup packs of the least recently used trees until all are within the limit. These
+// trees become due, to be laid out without packs.
 func (s *Service) bound(ctx context.Context) error {
 	if err := s.note(ctx); err != nil {
 		return err

@@ -11,18 +11,17 @@ import (
 	"lighter/hub/objects"
 )
 
-// heldUnits bounds the units that a chunkReader keeps, in bytes.
+// heldUnits bounds the decoded units in a chunkReader, in bytes.
 const heldUnits = 32 << 20
 
-// chunkReader reads chunks from the hub's own packs, and keeps the units that it
-// decoded last: what is asked for after one chunk often lies beside it. It is for
-// one goroutine.
+// chunkReader reads chunks from the hub's own packs. It caches the last decoded units, since the next
+// chunk often lies in the same unit. It is for one goroutine.
 type chunkReader struct {
 	catalog *catalog.Catalog
 	objects *objects.Store
-	where   map[chunk.ID]chunk.Unit // of chunks that were looked up
+	where   map[chunk.ID]chunk.Unit // places of chunks looked up so far
 	units   map[chunk.Unit]*pack.Unit
-	order   []chunk.Unit // the one read first in front
+	order   []chunk.Unit // the oldest first
 	held    int64
 }
 
@@ -30,11 +29,10 @@ func newChunkReader(c *catalog.Catalog, o *objects.Store) *chunkReader {
 	return &chunkReader{catalog: c, objects: o, where: map[chunk.ID]chunk.Unit{}, units: map[chunk.Unit]*pack.Unit{}}
 }
 
-// maxLookedUp bounds the chunks of which it is remembered where they lie: 100
-// bytes each.
+// maxLookedUp bounds the places of chunks in memory, of 100 bytes each.
 const maxLookedUp = 200_000
 
-// lookUp finds out where chunks lie, many with one question.
+// lookUp looks up the places of many chunks with one query.
 func (r *chunkReader) lookUp(ctx context.Context, ids []chunk.ID) error {
 	found, err := r.catalog.Units(ctx, ids)
 	if err != nil {
@@ -49,7 +47,7 @@ func (r *chunkReader) lookUp(ctx context.Context, ids []chunk.ID) error {
 	return nil
 }
 
-// read returns the plain bytes of a chunk, verified. They are not to be changed.
+// read returns the verified plain bytes of a chunk. The caller must not change them.
 func (r *chunkReader) read(ctx context.Context, id chunk.ID) ([]byte, error) {
 	if _, known := r.where[id]; !known {
 		if err := r.lookUp(ctx, []chunk.ID{id}); err != nil {

@@ -16,8 +16,8 @@ import (
 	"lighter/hub/startup"
 )
 
-// lay gives a tree the layout that its recordings ask for, with the traces that
-// came since, and says what it did.
+// lay gives a tree the layout that follows from its recordings and new traces. It returns a summary of
+// the layout, or "" if nothing changed.
 func (s *Service) lay(ctx context.Context, due catalog.Due) (done string, err error) {
 	gone := !due.Unserved.IsZero() && due.Unserved.Before(time.Now().Add(-s.Keep))
 	if !due.Served && !gone && due.Lost.IsZero() {
@@ -41,7 +41,7 @@ func (s *Service) lay(ctx context.Context, due catalog.Due) (done string, err er
 	}
 	digest := digestOf(packs)
 	if is, pressed := isLaid(before.Startup, digest); is && !before.Locations.IsZero() {
-		if told && !pressed && !s.isLoose(due.Tree) { // as it was when the hub ended
+		if told && !pressed && !s.isLoose(due.Tree) { // the hub ended before it was recompressed
 			s.loosen(due.Tree, packs, digest)
 		}
 		return "", nil
@@ -51,17 +51,17 @@ func (s *Service) lay(ctx context.Context, due catalog.Due) (done string, err er
 	}
 	s.laid.Add(1)
 	done = summary(packs)
-	if !told { // a guess is replaced with the first start
+	if !told { // the first start replaces a guess
 		packs = nil
 	}
 	s.loosen(due.Tree, packs, digest)
 	return done, nil
 }
 
-// pressedMark follows the digest of a layout in the catalog when its packs are pressed.
+// pressedMark follows the digest of a layout in the catalog once its packs are recompressed.
 const pressedMark = 1
 
-// isLaid tells whether the catalog has the layout with that digest, and pressed.
+// isLaid reports whether the catalog has the layout with that digest, and whether it is recompressed.
 func isLaid(has, digest []byte) (is, pressed bool) {
 	if len(digest) > 0 && bytes.Equal(has, append(slices.Clone(digest), pressedMark)) {
 		return true, true
@@ -69,11 +69,11 @@ func isLaid(has, digest []byte) (is, pressed bool) {
 	return bytes.Equal(has, digest), false
 }
 
-// treeShare is which part of all startup packs those of one tree may be.
+// The startup packs of one tree may take 1/treeShare of the limit of all.
 const treeShare = 4
 
-// plan says which packs a tree should have, none if it has lost them, and whether
-// anybody has told of its starts.
+// plan returns the packs that a tree should have, none if they were evicted. told reports whether there
+// are recordings of real starts.
 func (s *Service) plan(ctx context.Context, t *openTree, lost bool) (packs []startup.Pack, told bool, err error) {
 	kept, err := s.merge(ctx, t)
 	if err != nil || lost {
@@ -91,19 +91,18 @@ func (s *Service) plan(ctx context.Context, t *openTree, lost bool) (packs []sta
 	return packs, len(kept) > 0, err
 }
 
-// guessTimeout bounds the guess, which reads what whoever made the image likes: a
-// layout goes without one that takes longer.
+// guessTimeout bounds a guess, since a hostile image can make it slow. A layout does without a guess
+// that takes longer.
 const guessTimeout = 2 * time.Minute
 
-// guess says what starts of an image may read of which nobody has told. Of trees
-// that are not an image's, nothing.
+// guess returns recordings of starts that were not reported. A tree without an image has none.
 func (s *Service) guess(ctx context.Context, t *openTree) ([]trace.Recording, error) {
 	images, err := s.catalog.TreeImages(ctx, t.ID())
 	if err != nil || len(images) == 0 {
 		return nil, err
 	}
 	c, err := s.ingest.RunConfig(ctx, images[0])
-	if err != nil { // runtimes can be guessed without it
+	if err != nil { // a guess of the runtimes does not need it
 		s.log.Warn("guess how an image starts without its config", "image", images[0].Name, "cause", err)
 	}
 	limited, cancel := context.WithTimeout(ctx, guessTimeout)
@@ -117,8 +116,7 @@ func (s *Service) guess(ctx context.Context, t *openTree) ([]trace.Recording, er
 	return guesses, err
 }
 
-// merge takes the traces that nobody has looked at into the recordings of a tree,
-// and returns these.
+// merge adds new traces to the recordings of a tree and returns all of them.
 func (s *Service) merge(ctx context.Context, t *openTree) (kept []trace.Recording, err error) {
 	for range maxTries {
 		if kept, err = s.mergeOnce(ctx, t); !errors.Is(err, catalog.ErrChanged) {
@@ -143,7 +141,7 @@ func (s *Service) mergeOnce(ctx context.Context, t *openTree) ([]trace.Recording
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		if err != nil { // it is in nobody's way any more
+		if err != nil { // it is dropped with the others
 			s.log.Warn("a trace is of no use", "tree", t.ID().Short(), "cause", err)
 		}
 		if !w.Raw || s.mayTell(t.ID(), w.Sender, sorted, more) {
@@ -154,8 +152,8 @@ func (s *Service) mergeOnce(ctx context.Context, t *openTree) ([]trace.Recording
 	return kept, s.catalog.KeepRecordings(ctx, t.ID(), before, squeeze(trace.EncodeText(kept)), waiting[len(waiting)-1].N)
 }
 
-// mayTell tells whether what a sender has told is kept: what is like nothing that is
-// known only if it has not told much of that kind.
+// mayTell reports whether a sender's recording is kept. The number of new workloads that one sender may
+// begin is limited.
 func (s *Service) mayTell(tree chunk.ID, sender string, kept *startup.Kept, more []trace.Recording) bool {
 	if sender == "" || len(more) == 0 || !kept.IsNew(more[0]) || s.senders.count(sender, tree, 0, 1, time.Now()) {
 		return true
@@ -164,13 +162,13 @@ func (s *Service) mayTell(tree chunk.ID, sender string, kept *startup.Kept, more
 	return false
 }
 
-// told reads what somebody has told.
+// told decodes a stored trace.
 func (t *openTree) told(ctx context.Context, w catalog.Trace) ([]trace.Recording, error) {
 	plain, err := unsqueeze(w.Body)
 	if err != nil {
 		return nil, err
 	}
-	if !w.Raw { // of this image or another
+	if !w.Raw { // an import, perhaps of another image
 		all, err := trace.ParseText(plain)
 		if err != nil {
 			return nil, err
@@ -185,8 +183,8 @@ func (t *openTree) told(ctx context.Context, w catalog.Trace) ([]trace.Recording
 	return []trace.Recording{r}, err
 }
 
-// recordings returns what is kept of a tree, also as the catalog has it. What
-// cannot be read is as good as nothing.
+// recordings returns the recordings of a tree, and their encoded form in the catalog. Unreadable
+// recordings count as none.
 func (s *Service) recordings(ctx context.Context, tree chunk.ID) (kept []trace.Recording, body []byte, err error) {
 	body, err = s.catalog.Recordings(ctx, tree)
 	if err != nil || body == nil {
@@ -202,16 +200,16 @@ func (s *Service) recordings(ctx context.Context, tree chunk.ID) (kept []trace.R
 	return kept, body, nil
 }
 
-// layoutVersion changes whenever the same packs are to be written otherwise.
+// layoutVersion changes whenever the same packs are to be written in another way.
 const layoutVersion = 2
 
-// digestOf tells layouts from each other; that of no packs is empty.
+// digestOf returns a digest that identifies a layout. It is empty without packs.
 func digestOf(packs []startup.Pack) []byte {
 	if len(packs) == 0 {
 		return nil
 	}
 	sum := sha256.New()
-	number := func(n int64) { _ = binary.Write(sum, binary.LittleEndian, n) } // a hash takes all
+	number := func(n int64) { _ = binary.Write(sum, binary.LittleEndian, n) } // a hash never fails
 	number(layoutVersion)
 	for _, p := range packs {
 		number(map[bool]int64{true: 1}[p.AtMount])
@@ -230,7 +228,7 @@ func digestOf(packs []startup.Pack) []byte {
 	return sum.Sum(nil)
 }
 
-// summary says in the log what was laid out.
+// summary describes a layout for the log.
 func summary(packs []startup.Pack) string {
 	bytes := int64(0)
 	for _, p := range packs {

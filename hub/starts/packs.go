@@ -20,22 +20,21 @@ import (
 	"lighter/hub/startup"
 )
 
-// work is one layout on its way to being published.
+// work is a layout that is being made.
 type work struct {
 	*Service
 	tree   *openTree
 	layout catalog.Layout
 	files  []objects.Staged        // packs
-	units  map[chunk.ID]chunk.Unit // of the chunks in them
+	units  map[chunk.ID]chunk.Unit // units of the chunks in them
 	named  []index.Startup
 	encode encode
 }
 
-// encode appends what a builder holds, compressed, to dst.
+// encode appends a builder's compressed unit to dst.
 type encode func(ctx context.Context, b *pack.UnitBuilder, dst []byte) ([]byte, error)
 
-// publish makes a tree's startup packs, and locations that name them, and puts
-// them in the place of those that it has.
+// publish makes a tree's startup packs and the locations that name them, and replaces the previous ones.
 func (s *Service) publish(ctx context.Context, t *openTree, before catalog.Layout, packs []startup.Pack, digest []byte, encode encode) error {
 	w := &work{Service: s, tree: t, encode: encode, units: map[chunk.ID]chunk.Unit{},
 		layout: catalog.Layout{Tree: t.ID(), IndexWire: t.indexLen, Startup: digest}}
@@ -50,7 +49,7 @@ func (s *Service) publish(ctx context.Context, t *openTree, before catalog.Layou
 	}
 	old := []string{objects.LocationsKey(before.Locations)}
 	if before.Locations.IsZero() {
-		old[0] = objects.LocationsKey(t.ID()) // as an older hub has named them
+		old[0] = objects.LocationsKey(t.ID()) // the name in older hubs
 	}
 	return s.ingest.Publish(ctx, w.files, []objects.Staged{locations}, old, func() error { return s.catalog.SetLayout(ctx, &w.layout) })
 }
@@ -115,7 +114,7 @@ func (w *work) unit(ctx context.Context, refs []chunk.Ref, builder *pack.UnitBui
 	return nil
 }
 
-// locateBatch is how many chunks are looked up at a time.
+// locateBatch is the number of chunks looked up with one query.
 const locateBatch = 500
 
 // locations stages the tree's locations.
@@ -130,7 +129,7 @@ func (w *work) locations(ctx context.Context) (objects.Staged, error) {
 		for _, id := range batch {
 			unit, laid := w.units[id]
 			if !laid {
-				unit = found[id] // zero: nobody knows, and the chunk is asked for by its ID
+				unit = found[id] // zero: unknown; nodes then ask for the chunk by its ID
 			}
 			b.Add(unit)
 		}
@@ -162,8 +161,7 @@ func (w *work) locations(ctx context.Context) (objects.Staged, error) {
 	return objects.Staged{Key: objects.LocationsKey(w.layout.Locations), Path: path}, err
 }
 
-// compressFile writes a file with the compressed bytes, on the disk, and returns
-// its size.
+// compressFile writes the compressed bytes to a file, syncs it, and returns its size.
 func compressFile(path string, plain []byte) (int64, error) {
 	file, err := os.Create(path)
 	if err != nil {

@@ -21,9 +21,8 @@ import (
 	wire "lighter/store/hub"
 )
 
-// Export returns what is kept of the starts of a tree, as package trace encodes it
-// as text. Traces that nobody has looked at yet are not in it. Errors are
-// ingest.ErrBusy and the catalog's.
+// Export returns the recordings of a tree in package trace's text encoding, without traces that were not
+// merged yet. Errors are ingest.ErrBusy and the catalog's.
 func (s *Service) Export(ctx context.Context, tree chunk.ID) ([]byte, error) {
 	if err := enter(ctx, s.reading, 1); err != nil {
 		return nil, err
@@ -33,14 +32,13 @@ func (s *Service) Export(ctx context.Context, tree chunk.ID) ([]byte, error) {
 	return trace.EncodeText(kept), err
 }
 
-// Known tells whether anything is kept of the starts of a tree.
+// Known reports whether a tree has recordings.
 func (s *Service) Known(ctx context.Context, tree chunk.ID) (bool, error) {
 	kept, _, err := s.recordings(ctx, tree)
 	return len(kept) > 0, err
 }
 
-// Import adds what Export gave, perhaps of another image, to what is kept of the
-// starts of a tree. Errors are as for Take.
+// Import adds exported recordings, perhaps of another image, to those of a tree. Errors are as for Take.
 func (s *Service) Import(ctx context.Context, tree chunk.ID, text []byte) error {
 	if err := enter(ctx, s.taking, atOnce); err != nil { // it may be long
 		return err
@@ -61,10 +59,10 @@ func (s *Service) Import(ctx context.Context, tree chunk.ID, text []byte) error 
 	return nil
 }
 
-// Forget takes the one workload away whose ID begins with workload from what is kept
-// of the starts of a tree or, if workload is empty, all of it, with the traces that
-// nobody has looked at. Errors are ingest.ErrBusy, ingest.ErrInvalid if there are
-// several such workloads, catalog.ErrNotFound if there is none, and those of the stores.
+// Forget removes the workload whose ID begins with workload from a tree's recordings. If workload is
+// empty it removes all recordings, and traces that were not merged yet. Errors are ingest.ErrBusy,
+// ingest.ErrInvalid if several workloads match, catalog.ErrNotFound if none does, and those of the
+// stores.
 func (s *Service) Forget(ctx context.Context, tree chunk.ID, workload string) (f wire.Forgotten, err error) {
 	if err := enter(ctx, s.taking, 1); err != nil {
 		return f, err
@@ -78,7 +76,7 @@ func (s *Service) Forget(ctx context.Context, tree chunk.ID, workload string) (f
 	if errors.Is(err, catalog.ErrChanged) {
 		err = ingest.ErrBusy
 	}
-	if err == nil && workload == "" { // or nobody could tell of it again
+	if err == nil && workload == "" { // otherwise the limits would keep new traces out
 		s.senders.forget(tree)
 	}
 	s.wakeUp()
@@ -107,8 +105,8 @@ func (s *Service) forget(ctx context.Context, tree chunk.ID, workload string) (f
 	return f, err
 }
 
-// Describe says what is known of the starts of an image that is ready. Errors are
-// ingest.ErrBusy and those of the stores.
+// Describe returns the workloads and startup packs of a ready image. Errors are ingest.ErrBusy and those
+// of the stores.
 func (s *Service) Describe(ctx context.Context, image catalog.Image) (wire.Starts, error) {
 	d := wire.Starts{Name: image.Name, Digest: image.Digest, Platform: image.Platform, Tree: image.Tree.String(),
 		Workloads: []wire.Workload{}, Packs: []wire.StartupPack{}}
@@ -149,8 +147,7 @@ func (s *Service) Describe(ctx context.Context, image catalog.Image) (wire.Start
 	return d, nil
 }
 
-// firstFiles is how many files are named by which people can tell workloads from
-// each other.
+// firstFiles is the number of files named for each workload, so that users can recognize it.
 const firstFiles = 8
 
 // describe says what a workload reads, and in which packs that is.

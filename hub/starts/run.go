@@ -12,31 +12,28 @@ import (
 )
 
 const (
-	// maxTries is how often the hub may fail to lay a tree out, or end meanwhile,
-	// before it leaves the tree as it is until there is something new; firstRest is
-	// how long it waits after the first time, and twice as long after each other.
+	// The hub tries to lay a tree out maxTries times; an end of the hub counts as a failure. Then the
+	// tree keeps its layout until there are new traces. firstRest is the first pause, which doubles.
 	maxTries  = 3
 	firstRest = time.Minute
-	// keep is for how long startup packs are served that no locations name any
-	// more, and the traces of images kept that are gone.
+	// Retired startup packs are served for keep, and traces of removed images are kept as long.
 	keep = 7 * 24 * time.Hour
-	// keepBytes is how much of these packs is kept for so long; what is more goes
-	// after keepLeast.
+	// keepBytes bounds the retired packs that are kept so long. The others are deleted after keepLeast.
 	keepBytes = 8 << 30
 	keepLeast = 10 * time.Minute
-	// layTimeout bounds the laying out of one tree: others wait for it.
+	// layTimeout bounds the time for one layout, for which the others wait.
 	layTimeout = 15 * time.Minute
-	// restShare is for how long a tree rests that was laid out, in units of what that
-	// took: whatever nodes send, the hub does little else than what it is for.
+	// After a layout the tree rests restShare times as long as the layout took, so that layouts take a
+	// bounded part of the hub's time whatever nodes send.
 	restShare = 4
-	// sweepEvery is how often what has to go is looked for.
+	// sweepEvery is the interval of Sweep.
 	sweepEvery = 10 * time.Minute
-	// dropAtOnce is how many packs are deleted in one go.
+	// dropAtOnce bounds the packs deleted in one step.
 	dropAtOnce = 100
 )
 
-// Run lays trees out, one at a time, as there are new traces of them, presses their
-// packs in between, and deletes what has had its time, until ctx ends.
+// Run lays trees out when they have new traces, one at a time. In between it recompresses packs and
+// deletes retired ones. It returns when ctx ends.
 func (s *Service) Run(ctx context.Context) error {
 	sweep := time.NewTimer(0)
 	defer sweep.Stop()
@@ -67,8 +64,7 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 }
 
-// next lays out the tree that is due first, if one is, and returns for how long
-// none is.
+// next lays out the tree that is due first, if any, and returns the time until the next one is due.
 func (s *Service) next(ctx context.Context) time.Duration {
 	due, err := s.catalog.NextDue(ctx)
 	switch {
@@ -90,8 +86,7 @@ func (s *Service) next(ctx context.Context) time.Duration {
 	return 0
 }
 
-// layOut makes the layout of a tree that is due, and notes how that went. An
-// error is the catalog's.
+// layOut makes the layout of a due tree and records the result. Its error is the catalog's.
 func (s *Service) layOut(ctx context.Context, due catalog.Due) error {
 	s.mu.Lock()
 	s.current = due.Tree
@@ -110,7 +105,7 @@ func (s *Service) layOut(ctx context.Context, due catalog.Due) error {
 	done, err := s.lay(limited, due)
 	cancel()
 	s.letRest(due.Tree, restShare*time.Since(begin))
-	if ctx.Err() != nil { // the hub ends, for which the tree is not to blame
+	if ctx.Err() != nil { // the hub ends: the attempt does not count
 		return s.catalog.Settle(context.WithoutCancel(ctx), due.Tree, -1, time.Now())
 	}
 	if err != nil {
@@ -126,7 +121,7 @@ func (s *Service) layOut(ctx context.Context, due catalog.Due) error {
 	return s.bound(ctx)
 }
 
-// letRest has a tree not laid out again for a while.
+// letRest delays the next layout of a tree.
 func (s *Service) letRest(tree chunk.ID, pause time.Duration) {
 	if s.Settling == 0 {
 		return
@@ -137,7 +132,7 @@ func (s *Service) letRest(tree chunk.ID, pause time.Duration) {
 	s.rests[tree] = time.Now().Add(pause)
 }
 
-// dueAt returns when a tree is to be laid out of which there is a new trace.
+// dueAt returns when a tree with a new trace is due.
 func (s *Service) dueAt(tree chunk.ID) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,7 +143,7 @@ func (s *Service) dueAt(tree chunk.ID) time.Time {
 	return at
 }
 
-// tell wakes those who wait for a layout.
+// tell wakes the callers of Await.
 func (s *Service) tell() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,8 +151,8 @@ func (s *Service) tell() {
 	s.round, s.current = make(chan struct{}), chunk.ID{}
 }
 
-// Await waits until a tree needs no other layout for what is known, or one has
-// failed, or ctx ends. Nobody should wait for long: all that is missing are hints.
+// Await waits until a tree's layout is up to date, an attempt has failed, or ctx ends. Callers should
+// not wait for long, as layouts are only hints.
 func (s *Service) Await(ctx context.Context, tree chunk.ID) error {
 	for {
 		s.mu.Lock()
@@ -182,8 +177,8 @@ func (s *Service) Await(ctx context.Context, tree chunk.ID) error {
 	}
 }
 
-// Sweep deletes startup packs that retired before a time, and has those retired
-// of trees that no image has had since, and of those for which there is no room.
+// Sweep deletes startup packs that retired before a time. It retires the packs of trees that no image
+// has had since then, and of trees for which there is no room.
 func (s *Service) Sweep(ctx context.Context, before time.Time) error {
 	if err := s.catalog.Unserved(ctx, before); err != nil {
 		return err

@@ -9,20 +9,18 @@ import (
 	"lighter/format/chunk"
 )
 
-// What one sender may contribute to what is known of a tree, each senderWindow. The
-// workloads that it may begin are fewer than those that are kept: it does not push out
-// all of others.
+// A sender's limits for one tree in each senderWindow. It may begin fewer workloads than are kept, so it
+// cannot push out all of the others'.
 const (
 	senderWindow    = 7 * 24 * time.Hour
 	senderTraces    = 64
 	senderWorkloads = 8
-	// maxSenders bounds those that are remembered, of each tree one: 200 bytes each.
+	// maxSenders bounds the pairs of sender and tree in memory, of 200 bytes each.
 	maxSenders = 20_000
 )
 
-// SenderOf names who has sent something from an address: an IPv6 network of 64 bits
-// is one. This machine is nobody in particular: it may send what it likes, and so may
-// who has no address.
+// SenderOf returns the sender that an address belongs to. An IPv6 network of 64 bits is one sender. For
+// loopback and unknown addresses it returns "", which has no limits.
 func SenderOf(address netip.Addr) string {
 	address = address.Unmap().WithZone("")
 	if !address.IsValid() || address.IsLoopback() {
@@ -39,8 +37,8 @@ func SenderOf(address netip.Addr) string {
 	return network.Masked().String()
 }
 
-// senders counts what senders contribute. It is safe for concurrent use, and of use
-// when it is zero.
+// senders counts the contributions of senders. The zero value is ready to use. It is safe for concurrent
+// use.
 type senders struct {
 	mu  sync.Mutex // guards the following
 	all map[senderTree]contribution
@@ -56,15 +54,15 @@ type contribution struct {
 	traces, workloads int
 }
 
-// forget forgets what all have contributed to what is known of a tree.
+// forget removes all contributions to a tree.
 func (s *senders) forget(tree chunk.ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	maps.DeleteFunc(s.all, func(key senderTree, _ contribution) bool { return key.tree == tree })
 }
 
-// count counts more traces of a tree, and workloads that they have begun, unless the
-// sender would then have contributed more than it may.
+// count adds traces of a tree, and workloads that they began, to a sender's contribution. It returns
+// false, and adds nothing, if that would exceed the limits.
 func (s *senders) count(sender string, tree chunk.ID, traces, workloads int, now time.Time) bool {
 	if sender == "" {
 		return true
@@ -83,7 +81,7 @@ func (s *senders) count(sender string, tree chunk.ID, traces, workloads int, now
 	}
 	if _, known := s.all[key]; !known && len(s.all) >= maxSenders {
 		maps.DeleteFunc(s.all, func(_ senderTree, c contribution) bool { return now.Sub(c.since) > senderWindow })
-		if len(s.all) >= maxSenders { // so many are no single sender
+		if len(s.all) >= maxSenders { // so many cannot be a few senders: start again
 			clear(s.all)
 		}
 	}

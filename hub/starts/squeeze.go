@@ -27,7 +27,7 @@ var (
 	}()
 )
 
-// squeeze compresses what the catalog keeps of starts.
+// squeeze compresses traces and recordings for the catalog.
 func squeeze(plain []byte) []byte { return encoder.EncodeAll(plain, nil) }
 
 func unsqueeze(b []byte) ([]byte, error) {

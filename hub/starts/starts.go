@@ -1,10 +1,9 @@
-// Package starts promises that what nodes tell of how images start makes the next
-// starts faster: it keeps a bounded number of traces of each image, and has its
-// chunks laid out in startup packs by what the traces say.
+// Package starts turns traces that nodes report into startup packs, so that the next starts are
+// faster. It keeps a bounded number of traces of each image and lays the image's chunks out in
+// startup packs accordingly.
 //
-// All of it is a hint. It refuses to believe a trace: one that is absurd, stale or
-// made up costs bytes, within the bounds of what is kept and laid out, and never
-// changes what a container reads.
+// All of it is a hint. Traces are not trusted: one that is absurd, stale or made up wastes a bounded
+// number of bytes, and never changes what a container reads.
 package starts
 
 import (
@@ -27,19 +26,18 @@ import (
 )
 
 const (
-	// atOnce is how many traces are looked at at a time,
-	// of up to some ten megabytes each; others wait for takeTimeout.
+	// atOnce bounds the traces decoded at a time, each of up to some ten megabytes. Others wait for
+	// takeTimeout.
 	atOnce = 4
-	// shownAtOnce is how many images are described or exported at a time, each from an
-	// index that is written to the scratch space.
+	// shownAtOnce bounds the images described or exported at a time. Each needs an index in the
+	// scratch space.
 	shownAtOnce = 2
 	takeTimeout = 5 * time.Second
-	// settling is how long the hub waits for more traces of a tree before it lays
-	// it out.
+	// settling is how long the hub waits for more traces of a tree before it lays the tree out.
 	settling = 3 * time.Second
 )
 
-// Service keeps traces. It is safe for concurrent use.
+// Service keeps traces and makes startup packs. It is safe for concurrent use.
 type Service struct {
 	catalog *catalog.Catalog
 	objects *objects.Store
@@ -48,28 +46,28 @@ type Service struct {
 
 	senders senders
 
-	taking  *semaphore.Weighted // what nodes tell, and what administrators change
-	reading *semaphore.Weighted // what is shown to whoever asks
-	wake    chan struct{}       // has an element when something may be due
+	taking  *semaphore.Weighted // places for nodes' traces and administrators' changes
+	reading *semaphore.Weighted // places for descriptions and exports
+	wake    chan struct{}       // has an element if something may be due
 
 	mu      sync.Mutex             // guards the following
 	devices map[chunk.ID]int64     // sizes in bytes, by tree
-	rests   map[chunk.ID]time.Time // until when trees are not laid out again
+	rests   map[chunk.ID]time.Time // trees that are not laid out again before a time
 	loose   map[chunk.ID]*looseLayout
-	used    map[chunk.ID]time.Time // when trees were, as far as the catalog does not know
-	round   chan struct{}          // is closed when a layout was tried
+	used    map[chunk.ID]time.Time // last uses of trees that the catalog does not have yet
+	round   chan struct{}          // closed after each attempt to lay a tree out
 	current chunk.ID               // the tree that is being laid out
 
-	// As the constants say, but in tests.
+	// The constants of these names; shorter in tests.
 	Settling, Keep, PressAfter, Regain time.Duration
 	limit                              int64
 
-	laid, failed   atomic.Int64 // layouts that were made, and given up
+	laid, failed   atomic.Int64 // layouts made, and given up
 	taken, refused atomic.Int64 // traces
 }
 
-// New returns a service over the stores, whose startup packs take limit bytes at
-// most; 0: what Limit says. Nothing is laid out before Run.
+// New returns a service over the stores, whose startup packs take limit bytes at most; 0: as Limit
+// computes. Nothing is laid out before Run.
 func New(c *catalog.Catalog, o *objects.Store, i *ingest.Service, limit int64, log *slog.Logger) *Service {
 	return &Service{catalog: c, objects: o, ingest: i, limit: limit, log: log,
 		taking: semaphore.NewWeighted(atOnce), reading: semaphore.NewWeighted(shownAtOnce), wake: make(chan struct{}, 1), devices: map[chunk.ID]int64{}, rests: map[chunk.ID]time.Time{},
@@ -77,9 +75,9 @@ func New(c *catalog.Catalog, o *objects.Store, i *ingest.Service, limit int64, l
 		Settling: settling, Keep: keep, PressAfter: pressAfter, Regain: regain}
 }
 
-// Take keeps a trace, as package trace encodes it, of a tree that some image has
-// which is ready, unless sender (SenderOf) has sent enough of it. Errors are ingest.ErrInvalid, ingest.ErrBusy, catalog.ErrFull,
-// catalog.ErrNotFound and objects.ErrNotFound where they apply.
+// Take keeps a trace, as package trace encodes it, of a tree of a ready image. sender is what SenderOf
+// returns. Errors are ingest.ErrInvalid, ingest.ErrBusy, catalog.ErrFull if the sender has sent enough
+// of this tree, catalog.ErrNotFound and objects.ErrNotFound.
 func (s *Service) Take(ctx context.Context, tree chunk.ID, sender string, body []byte) (err error) {
 	defer func() {
 		if err != nil {
@@ -114,8 +112,7 @@ func (s *Service) Take(ctx context.Context, tree chunk.ID, sender string, body [
 	return nil
 }
 
-// enter waits until there is room for n among the places, which the caller releases.
-// The error is ingest.ErrBusy.
+// enter acquires n places within takeTimeout. The caller releases them. The error is ingest.ErrBusy.
 func enter(ctx context.Context, places *semaphore.Weighted, n int64) error {
 	wait, cancel := context.WithTimeout(ctx, takeTimeout)
 	defer cancel()
@@ -125,10 +122,10 @@ func enter(ctx context.Context, places *semaphore.Weighted, n int64) error {
 	return nil
 }
 
-// Counts says what the service has done since the hub started.
+// Counts are the service's figures since the hub started.
 type Counts struct {
 	Taken, Refused int64 // traces of nodes
-	Laid, Failed   int64 // layouts that were made, and trees that were given up
+	Laid, Failed   int64 // layouts made, and trees given up
 }
 
 // Counts returns the counts.
@@ -136,7 +133,7 @@ func (s *Service) Counts() Counts {
 	return Counts{s.taken.Load(), s.refused.Load(), s.laid.Load(), s.failed.Load()}
 }
 
-// maxDevices bounds the sizes that are remembered: 40 bytes each, and more.
+// maxDevices bounds the device sizes in memory, of 40 bytes and more each.
 const maxDevices = 4096
 
 // device returns the size of a tree's device in bytes.
@@ -170,7 +167,7 @@ func (s *Service) device(ctx context.Context, tree chunk.ID) (int64, error) {
 	return header.DeviceSize, nil
 }
 
-// wakeUp makes Run look at what is due.
+// wakeUp makes Run look for due trees.
 func (s *Service) wakeUp() {
 	select {
 	case s.wake <- struct{}{}:

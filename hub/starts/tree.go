@@ -18,7 +18,7 @@ import (
 	"lighter/hub/startup"
 )
 
-// openTree is a tree whose index is in files of a scratch directory.
+// openTree is a tree with its index in a scratch directory.
 type openTree struct {
 	*index.Map
 	*startup.Tree
@@ -28,10 +28,10 @@ type openTree struct {
 	files    []*os.File
 }
 
-// mapPages is how many pages of an extent map are kept: 5 MB.
+// mapPages bounds the cached pages of an extent map: 5 MB.
 const mapPages = 1024
 
-// open brings a tree's index from the objects into a directory of its own.
+// open copies a tree's index from the object store to a scratch directory.
 func (s *Service) open(ctx context.Context, tree chunk.ID) (t *openTree, err error) {
 	dir, err := os.MkdirTemp(s.ingest.Scratch(), "starts-")
 	if err != nil {
@@ -79,12 +79,12 @@ func (t *openTree) fill(ctx context.Context, o *objects.Store, tree chunk.ID) er
 // close removes the files.
 func (t *openTree) close() error {
 	for _, file := range t.files {
-		_ = file.Close() // it goes with the directory
+		_ = file.Close() // removed with the directory
 	}
 	return os.RemoveAll(t.dir)
 }
 
-// ctxReader ends with a context.
+// ctxReader is a reader that fails once its context is done.
 type ctxReader struct {
 	ctx context.Context
 	io.Reader

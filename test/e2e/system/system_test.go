@@ -224,7 +224,7 @@ func TestUnknownImage(t *testing.T) {
 	if len(st.Mounts) != 0 || len(st.Images) == 0 || st.Images[0].Lazy || st.Images[0].Why == "" {
 		t.Errorf("the status says %+v", st)
 	}
-	if d := details(t, s, "base:latest"); d.Lazy || !strings.Contains(d.Why, "does not know") || !d.Tree.IsZero() {
+	if d := details(t, s, "base:latest"); d.Lazy || !strings.Contains(d.Why, "the hub knows no image with manifest") || !d.Tree.IsZero() {
 		t.Errorf("of an image that no hub knows, the status says %+v", d)
 	}
 }

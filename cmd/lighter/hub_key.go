@@ -37,86 +37,58 @@ it was started with.`,
 	return cmd
 }
 
-// hubRoot is where a hub keeps its keys, as its flags or its configuration say.
-type hubRoot struct {
-	config hub.Config
-	file   string
-}
-
-func (r *hubRoot) add(cmd *cobra.Command) {
-	r.config = hub.DefaultConfig()
-	cmd.Flags().StringVar(&r.config.Root, "root", r.config.Root, "where the hub keeps everything (`DIR`)")
-	cmd.Flags().StringVar(&r.file, "config", "", "the hub's configuration `FILE`, which may say so")
-}
-
-func (r *hubRoot) dir(cmd *cobra.Command) (string, error) {
-	err := effective(cmd, r.file, &r.config)
-	return r.config.Root, err
-}
-
-func hubKeyShowCommand() *cobra.Command {
-	var root hubRoot
-	cmd := &cobra.Command{
-		Use: "show [flags]", Short: "Print the public keys, the oldest first",
-		Example: "  lighter hub key show --config /etc/lighter/hub.toml",
-		Args:    exactArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			dir, err := root.dir(cmd)
-			if err != nil {
-				return err
-			}
-			keys, err := hub.Keys(dir)
-			for _, key := range keys {
-				fmt.Println(key)
-			}
+// onHubRoot gives a command the flags that name a hub's directory, and has it run with the
+// directory that they, or the hub's configuration, say.
+func onHubRoot(cmd *cobra.Command, run func(root string, args []string) error) *cobra.Command {
+	config, file := hub.DefaultConfig(), ""
+	cmd.Flags().StringVar(&config.Root, "root", config.Root, "where the hub keeps everything (`DIR`)")
+	cmd.Flags().StringVar(&file, "config", "", "the hub's configuration `FILE`, which may say so")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := effective(cmd, file, &config); err != nil {
 			return err
-		},
+		}
+		return run(config.Root, args)
 	}
-	root.add(cmd)
 	return cmd
 }
 
+func hubKeyShowCommand() *cobra.Command {
+	return onHubRoot(&cobra.Command{
+		Use: "show [flags]", Short: "Print the public keys, the oldest first",
+		Example: "  lighter hub key show --config /etc/lighter/hub.toml",
+		Args:    exactArgs(),
+	}, func(root string, _ []string) error {
+		keys, err := hub.Keys(root)
+		for _, key := range keys {
+			fmt.Println(key)
+		}
+		return err
+	})
+}
+
 func hubKeyAddCommand() *cobra.Command {
-	var root hubRoot
-	cmd := &cobra.Command{
+	return onHubRoot(&cobra.Command{
 		Use: "add [flags]", Short: "Make one more key, with which the hub signs too from its next start on",
 		Long: `Make one more key, and print its public half. From its next start on the hub signs with
 it too, also what it has signed before.`,
 		Example: "  lighter hub key add --root /srv/lighter",
 		Args:    exactArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			dir, err := root.dir(cmd)
-			if err != nil {
-				return err
-			}
-			key, err := hub.AddKey(dir)
-			if err == nil {
-				fmt.Println(key)
-			}
-			return err
-		},
-	}
-	root.add(cmd)
-	return cmd
+	}, func(root string, _ []string) error {
+		key, err := hub.AddKey(root)
+		if err == nil {
+			fmt.Println(key)
+		}
+		return err
+	})
 }
 
 func hubKeyRemoveCommand() *cobra.Command {
-	var root hubRoot
-	cmd := &cobra.Command{
+	return onHubRoot(&cobra.Command{
 		Use: "remove [flags] KEY", Short: "Remove a key, with which the hub does not sign from its next start on",
 		Long: `Remove the key with this public half. From its next start on the hub does not sign with
 it; nodes that have pinned no other key of the hub refuse what it says. The only key
 cannot be removed.`,
 		Example: "  lighter hub key remove --root /srv/lighter ed25519:...",
 		Args:    exactArgs("KEY"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			dir, err := root.dir(cmd)
-			if err != nil {
-				return err
-			}
-			return hub.RemoveKey(dir, args[0])
-		},
-	}
-	root.add(cmd)
-	return cmd
+	}, func(root string, args []string) error { return hub.RemoveKey(root, args[0]) })
 }

@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"lighter/durable"
 	"lighter/node/mount"
-	"lighter/node/state"
 	"lighter/store/hub"
 )
 
@@ -19,7 +19,7 @@ import (
 // containerd. They are on the disk too, for the next daemon.
 type binds struct {
 	path      string
-	leftovers *state.Leftovers
+	leftovers *durable.Leftovers
 	unknown   bool // there may be others, of a former daemon: the file could not be read
 
 	mu   sync.Mutex // guards dirs, and the file
@@ -39,7 +39,7 @@ const broken = ".broken"
 
 // openBinds reads what a former daemon had mounted. A list that cannot be read is
 // moved aside, and the node goes on without it.
-func openBinds(root string, leftovers *state.Leftovers) *binds {
+func openBinds(root string, leftovers *durable.Leftovers) *binds {
 	b := &binds{path: filepath.Join(root, "binds.json"), leftovers: leftovers, dirs: map[string]Bind{}}
 	text, err := os.ReadFile(b.path)
 	var list []Bind
@@ -95,7 +95,7 @@ func (b *binds) remove(dir string) error {
 func (b *binds) save() error {
 	text, err := json.Marshal(b.listLocked())
 	if err == nil {
-		err = state.Replace(b.path, text)
+		err = durable.Replace(b.path, text)
 	}
 	if err != nil {
 		err = fmt.Errorf("remember what is mounted for people: %w", err)

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"lighter/node/state"
+	"lighter/durable"
 )
 
 // shortDir is t.TempDir for sockets: its path does not grow with the test's name.
@@ -63,7 +63,7 @@ func TestErrorsOverTheSocket(t *testing.T) {
 
 func TestBindsAreRemembered(t *testing.T) {
 	root := t.TempDir()
-	b := openBinds(root, &state.Leftovers{})
+	b := openBinds(root, &durable.Leftovers{})
 	one, two := Bind{Dir: "/one", Name: "a:1", Chain: "sha256:a"}, Bind{Dir: "/two", Name: "a:1", Chain: "sha256:a"}
 	if err := errors.Join(b.put(one), b.put(two), b.remove("/one")); err != nil {
 		t.Fatal(err)
@@ -71,7 +71,7 @@ func TestBindsAreRemembered(t *testing.T) {
 	if err := b.put(two); err == nil || !strings.Contains(err.Error(), "lighter unmount /two") {
 		t.Errorf("twice: %v", err)
 	}
-	again := openBinds(root, &state.Leftovers{})
+	again := openBinds(root, &durable.Leftovers{})
 	if list := again.list(); len(list) != 1 || list[0] != two {
 		t.Errorf("remembered: %+v", list)
 	}
@@ -79,7 +79,7 @@ func TestBindsAreRemembered(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 { // also of the next daemon
-		var left state.Leftovers
+		var left durable.Leftovers
 		damaged := openBinds(root, &left)
 		if all := left.List(); len(damaged.list()) != 0 || !damaged.unknown || len(all) != 1 || all[0].Path != damaged.path+broken {
 			t.Errorf("damaged: %+v, left %+v", damaged.list(), all)

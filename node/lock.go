@@ -12,7 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"lighter/node/state"
+	"lighter/durable"
+	"lighter/proc"
 )
 
 // errInUse says that another daemon runs with a root.
@@ -29,7 +30,7 @@ const deadTimeout = time.Second
 // unmounting a tree, it hangs in the kernel until somebody answers what was read of
 // that tree, which is its successor's to do. So the lock of a process that is
 // dead is taken from it: then it is inherited.
-func lockRoot(root string, leftovers *state.Leftovers) (lock *os.File, inherited bool, err error) {
+func lockRoot(root string, leftovers *durable.Leftovers) (lock *os.File, inherited bool, err error) {
 	// One at a time: of two that find a dead one, the second finds the first.
 	dir, err := os.Open(root)
 	if err != nil {
@@ -70,7 +71,7 @@ func inherit(root string) error {
 	snapshots, err := os.ReadFile(path)
 	switch {
 	case err == nil:
-		err = state.Replace(path, snapshots)
+		err = durable.Replace(path, snapshots)
 	case errors.Is(err, fs.ErrNotExist):
 		err = nil
 	}
@@ -80,7 +81,7 @@ func inherit(root string) error {
 // tryLock locks a file and says in it who has: the process and its PID namespace,
 // without which the number says nothing. On a full disk it says nothing: then nobody
 // takes the lock from this process if it is killed and hangs.
-func tryLock(path string, leftovers *state.Leftovers) (*os.File, error) {
+func tryLock(path string, leftovers *durable.Leftovers) (*os.File, error) {
 	lock, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
@@ -119,7 +120,7 @@ func isDead(lock string) bool {
 	}
 	number, namespace, _ := strings.Cut(string(text), " ")
 	pid, err := strconv.Atoi(number)
-	return err == nil && namespace != "" && namespace == pidNamespace() && state.Dead(pid)
+	return err == nil && namespace != "" && namespace == pidNamespace() && proc.IsDead(pid)
 }
 
 // pidNamespace names the PID namespace of this process, or returns "" if /proc

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"lighter/node/state"
+	"lighter/durable"
 )
 
 // A lock is taken from nobody but a process that is dead, and known to be.
@@ -31,7 +31,7 @@ func TestLockOfTheDead(t *testing.T) {
 		{"", false},
 	} {
 		root := t.TempDir()
-		held, inherited, err := lockRoot(root, &state.Leftovers{}) // by whoever hangs
+		held, inherited, err := lockRoot(root, &durable.Leftovers{}) // by whoever hangs
 		if err != nil || inherited {
 			t.Fatal(inherited, err)
 		}
@@ -42,12 +42,12 @@ func TestLockOfTheDead(t *testing.T) {
 		if err := os.WriteFile(path, []byte(c.said), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		lock, inherited, err := lockRoot(root, &state.Leftovers{})
+		lock, inherited, err := lockRoot(root, &durable.Leftovers{})
 		if inherited != c.inherited || (err == nil) != c.inherited {
 			t.Errorf("%q: inherited %v, %v", c.said, inherited, err)
 		}
 		if err == nil {
-			if _, _, err := lockRoot(root, &state.Leftovers{}); err == nil || !strings.Contains(err.Error(), "in use") {
+			if _, _, err := lockRoot(root, &durable.Leftovers{}); err == nil || !strings.Contains(err.Error(), "in use") {
 				t.Errorf("taken twice: %v", err)
 			}
 			lock.Close()

@@ -36,13 +36,13 @@ import (
 	"golang.org/x/sync/singleflight"
 	"golang.org/x/sys/unix"
 
+	"lighter/durable"
 	"lighter/node/chain"
 	"lighter/node/device"
 	"lighter/node/keeper"
 	"lighter/node/mount"
 	"lighter/node/record"
 	"lighter/node/snapshot"
-	"lighter/node/state"
 	"lighter/store"
 	"lighter/store/disk"
 	"lighter/store/hub"
@@ -74,10 +74,10 @@ type Node struct {
 	chains    *chain.Resolver
 	snapshot  *snapshot.Snapshotter // nil without an address
 	binds     *binds
-	leftovers state.Leftovers // of small files of the node's own
-	web       *web            // nil without an HTTP address
-	noMetrics error           // why there is none although there is an address
-	unserved  atomic.Bool     // the kernel's requests are not answered any more
+	leftovers durable.Leftovers // of small files of the node's own
+	web       *web              // nil without an HTTP address
+	noMetrics error             // why there is none although there is an address
+	unserved  atomic.Bool       // the kernel's requests are not answered any more
 	stopping  atomic.Bool
 	controls  net.Listener
 	requests  net.Listener // containerd's; nil without an address
@@ -128,7 +128,7 @@ func (n *Node) serve(ctx context.Context, ready func()) error {
 
 // start opens everything, lowest first.
 func start(ctx context.Context, stop context.CancelCauseFunc, config Config, manager *keeper.Manager, log *slog.Logger) (_ *Node, err error) {
-	n := &Node{config: config, log: log, started: time.Now(), manager: manager, stop: stop}
+	n := &Node{config: config, log: log, started: time.Now(), manager: manager, stop: stop, leftovers: durable.Leftovers{Log: log}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, n.close())

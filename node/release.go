@@ -7,9 +7,9 @@ import (
 	"os"
 	"path/filepath"
 
+	"lighter/durable"
 	"lighter/node/keeper"
 	"lighter/node/mount"
-	"lighter/node/state"
 )
 
 // Release gives up the devices of a node that will not come back: what is kept of
@@ -24,7 +24,7 @@ func Release(ctx context.Context, root string) error {
 	if _, err := os.Stat(filepath.Join(root, "lock")); err != nil {
 		return fmt.Errorf("there is no node's root at %s: say --root: %w", root, err)
 	}
-	var leftovers state.Leftovers // are logged
+	var leftovers durable.Leftovers // are logged
 	lock, _, err := lockRoot(root, &leftovers)
 	if errors.Is(err, errInUse) {
 		return fmt.Errorf("a node runs with root %s: stop it first", root)

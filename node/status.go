@@ -7,12 +7,12 @@ import (
 	"slices"
 	"time"
 
+	"lighter/durable"
 	"lighter/format/chunk"
 	"lighter/node/chain"
 	"lighter/node/device"
 	"lighter/node/mount"
 	"lighter/node/snapshot"
-	"lighter/node/state"
 	"lighter/store"
 	"lighter/store/disk"
 	"lighter/store/hub"
@@ -20,33 +20,33 @@ import (
 
 // Status is what a node says of itself.
 type Status struct {
-	Version   string            `json:"version"` // of the program
-	Root      string            `json:"root"`
-	Address   string            `json:"address"`
-	MountMode mount.Mode        `json:"mountMode"` // as configured
-	RemapIDs  bool              `json:"remapIDs"`
-	Trust     TrustStatus       `json:"trust"`
-	Scope     string            `json:"scope"`
-	CAFile    string            `json:"caFile,omitempty"`
-	HubKeys   []string          `json:"hubKeys"`
-	Signers   []chain.Signer    `json:"signers"` // the same keys, with what they have signed
-	Hubs      []hub.Health      `json:"hubs"`
-	NoHub     int64             `json:"pullsWithoutHub"`     // look-ups and indexes that did not come in time, or not at all
-	NotLazy   string            `json:"notLazy,omitempty"`   // why no image can be lazy on this machine
-	NoMetrics string            `json:"noMetrics,omitempty"` // why nobody can ask for them, although there is an address
-	Started   time.Time         `json:"started"`
-	TakenOver bool              `json:"takenOver"` // the devices are a former daemon's
-	Keeper    KeeperStatus      `json:"keeper"`
-	Cache     disk.Stats        `json:"cache"`
-	Fetched   store.UnitsStats  `json:"fetched"`
-	Recording RecordingStatus   `json:"recording"`
-	Ahead     device.AheadStats `json:"ahead"` // what was fetched before anybody read it
-	Mounts    []MountStatus     `json:"mounts"`
-	Images    []ImageStatus     `json:"images"`
-	Binds     []Bind            `json:"binds"`
-	Lost      []LostStatus      `json:"lost"`
-	Refused   []RefusedStatus   `json:"refused"`   // statements on the disk that cannot be verified
-	Leftovers []state.Leftover  `json:"leftovers"` // what could not be cleaned up, or written
+	Version   string             `json:"version"` // of the program
+	Root      string             `json:"root"`
+	Address   string             `json:"address"`
+	MountMode mount.Mode         `json:"mountMode"` // as configured
+	RemapIDs  bool               `json:"remapIDs"`
+	Trust     TrustStatus        `json:"trust"`
+	Scope     string             `json:"scope"`
+	CAFile    string             `json:"caFile,omitempty"`
+	HubKeys   []string           `json:"hubKeys"`
+	Signers   []chain.Signer     `json:"signers"` // the same keys, with what they have signed
+	Hubs      []hub.Health       `json:"hubs"`
+	NoHub     int64              `json:"pullsWithoutHub"`     // look-ups and indexes that did not come in time, or not at all
+	NotLazy   string             `json:"notLazy,omitempty"`   // why no image can be lazy on this machine
+	NoMetrics string             `json:"noMetrics,omitempty"` // why nobody can ask for them, although there is an address
+	Started   time.Time          `json:"started"`
+	TakenOver bool               `json:"takenOver"` // the devices are a former daemon's
+	Keeper    KeeperStatus       `json:"keeper"`
+	Cache     disk.Stats         `json:"cache"`
+	Fetched   store.UnitsStats   `json:"fetched"`
+	Recording RecordingStatus    `json:"recording"`
+	Ahead     device.AheadStats  `json:"ahead"` // what was fetched before anybody read it
+	Mounts    []MountStatus      `json:"mounts"`
+	Images    []ImageStatus      `json:"images"`
+	Binds     []Bind             `json:"binds"`
+	Lost      []LostStatus       `json:"lost"`
+	Refused   []RefusedStatus    `json:"refused"`   // statements on the disk that cannot be verified
+	Leftovers []durable.Leftover `json:"leftovers"` // what could not be cleaned up, or written
 
 	Completion CompletionStatus `json:"completion"`
 }

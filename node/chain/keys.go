@@ -10,8 +10,8 @@ import (
 	"strings"
 	"sync"
 
+	"lighter/durable"
 	"lighter/format/index"
-	"lighter/node/state"
 )
 
 // KeySource is where a key can be learned: a hub.
@@ -82,7 +82,7 @@ func (k *Keys) Get(ctx context.Context) ([]ed25519.PublicKey, error) {
 	for _, key := range keys {
 		text = append(text, index.FormatKey(key)+"\n"...)
 	}
-	if err := state.Replace(k.path, text); err != nil {
+	if err := durable.Replace(k.path, text); err != nil {
 		return nil, fmt.Errorf("pin the hub's key: %w", err)
 	}
 	k.keys = keys

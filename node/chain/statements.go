@@ -10,9 +10,9 @@ import (
 	"slices"
 	"strings"
 
+	"lighter/durable"
 	"lighter/format/chunk"
 	"lighter/format/index"
-	"lighter/node/state"
 )
 
 // path returns where a chain's statement is kept, or "" for what is not a
@@ -97,7 +97,7 @@ func (r *Resolver) write(s *index.Statement) error {
 	}
 	r.writing[s.Chain] = true
 	r.held.Unlock()
-	err = state.Replace(r.path(s.Chain), b)
+	err = durable.Replace(r.path(s.Chain), b)
 	r.held.Lock()
 	for r.leaving[s.Tree] { // since
 		r.left.Wait()

@@ -12,10 +12,9 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"lighter/node"
 	"lighter/node/snapshot"
+	"lighter/proc"
 )
 
 // lookAtContainerd says whether containerd uses the node, and as it should.
@@ -87,14 +86,8 @@ func peer(socket string) (pid int, err error) {
 		return 0, err
 	}
 	defer conn.Close()
-	raw, err := conn.(*net.UnixConn).SyscallConn()
+	cred, err := proc.Peer(conn.(*net.UnixConn))
 	if err != nil {
-		return 0, err
-	}
-	var cred *unix.Ucred
-	var failed error
-	err = raw.Control(func(fd uintptr) { cred, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
-	if err := errors.Join(err, failed); err != nil {
 		return 0, err
 	}
 	return int(cred.Pid), nil

@@ -11,12 +11,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"lighter/durable"
 	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/node"
 	"lighter/node/mount"
 	"lighter/node/snapshot"
-	"lighter/node/state"
 	"lighter/store/disk"
 	"lighter/store/hub"
 )
@@ -252,7 +252,7 @@ func TestNodes(t *testing.T) {
 		"refused": {func(s *node.Status) {
 			s.Refused = []node.RefusedStatus{{Chain: "sha256:ab", Images: []string{"a:1"}, Cause: "it is not signed by a pinned key", Mend: "put the former key back"}}
 		}, Problem, "former key"},
-		"a leftover": {func(s *node.Status) { s.Leftovers = []state.Leftover{{Path: "/n/x", Cause: "not permitted"}} }, Warning, "lsattr -d /n/x"},
+		"a leftover": {func(s *node.Status) { s.Leftovers = []durable.Leftover{{Path: "/n/x", Cause: "not permitted"}} }, Warning, "lsattr -d /n/x"},
 		"no bind":    {func(s *node.Status) { s.Binds = []node.Bind{{Dir: "/mnt", Name: "a:1", Lost: "no tree"}} }, Problem, "lighter unmount /mnt"},
 		"not kept":   {func(s *node.Status) { s.Keeper.Error = "it does not start" }, Problem, "nobody keeps the devices"},
 		"no metrics": {func(s *node.Status) { s.NoMetrics = "address already in use" }, Warning, "already in use"},

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"lighter/durable"
 	"lighter/format/chunk"
-	"lighter/node/state"
 )
 
 // fetch is the download of one tree's index, shared by all callers that wait for it. It ends when
@@ -127,11 +127,11 @@ func (t *Trees) publish(f *fetch, tree chunk.ID, fresh string) error {
 	if err := t.mayPublish(f, t.Has(tree)); err != nil {
 		return err
 	}
-	if err := state.Discard(t.dir(tree), t.aside(tree)); err != nil {
+	if err := durable.Discard(t.dir(tree), t.aside(tree)); err != nil {
 		return err
 	}
 	t.forgetLocal(tree)
-	return state.Publish(fresh, t.dir(tree))
+	return durable.Publish(fresh, t.dir(tree))
 }
 
 // mayPublish fails unless a fetched index replaces one that is here, or a caller wants it anyway.

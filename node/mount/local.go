@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"lighter/durable"
 	"lighter/format/chunk"
-	"lighter/node/state"
 )
 
 // Room is where local devices are made of, and whose limit they count against (a
@@ -151,7 +151,7 @@ func (t *Trees) publishLocal(tree chunk.ID, fresh string, size int64) error {
 	if err := os.Link(t.metadata(tree), filepath.Join(fresh, "metadata")); err != nil {
 		return err
 	}
-	if err := state.Publish(fresh, t.localDir(tree)); err != nil {
+	if err := durable.Publish(fresh, t.localDir(tree)); err != nil {
 		return err
 	}
 	t.mu.Lock()
@@ -175,7 +175,7 @@ func (t *Trees) forgetLocal(tree chunk.ID) (freed int64) {
 // dropLocal removes the local device of a tree. Who has it mounted keeps it, and its
 // place on the disk. The caller holds the tree's lock.
 func (t *Trees) dropLocal(tree chunk.ID) (freed int64, err error) {
-	if err := state.Discard(t.localDir(tree), filepath.Join(t.dir(tree), localOld)); err != nil {
+	if err := durable.Discard(t.localDir(tree), filepath.Join(t.dir(tree), localOld)); err != nil {
 		return 0, fmt.Errorf("remove the local device of tree %s: %w", tree.Short(), err)
 	}
 	return t.forgetLocal(tree), nil

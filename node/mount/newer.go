@@ -10,9 +10,9 @@ import (
 	"sync"
 	"time"
 
+	"lighter/durable"
 	"lighter/format/chunk"
 	"lighter/format/index"
-	"lighter/node/state"
 )
 
 const (
@@ -178,7 +178,7 @@ func (t *Trees) update(ctx context.Context, tree chunk.ID, extents int64) (chang
 		return false, nil
 	}
 	if err == nil {
-		err = state.Publish(fresh, path)
+		err = durable.Publish(fresh, path)
 	}
 	return err == nil, err
 }

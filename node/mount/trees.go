@@ -15,11 +15,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"lighter/durable"
 	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/node/device"
 	"lighter/node/record"
-	"lighter/node/state"
 )
 
 // Trees are the trees on this machine. It is safe for concurrent use.
@@ -37,7 +37,7 @@ type Trees struct {
 	newer *newer
 
 	locals    locals
-	leftovers state.Leftovers
+	leftovers durable.Leftovers
 	probing   sync.Mutex // held while an empty tree is mounted
 
 	mu      sync.Mutex // guards what follows, and what is of the mount in each that is served
@@ -113,13 +113,14 @@ func (t *Trees) removeUnfinished() error {
 }
 
 // Leftovers lists what could not be cleaned up.
-func (t *Trees) Leftovers() []state.Leftover { return t.leftovers.List() }
+func (t *Trees) Leftovers() []durable.Leftover { return t.leftovers.List() }
 
 // Open opens the trees below root, which Prepare has prepared. server serves
 // their devices, recorder is told of what is mounted, mode is how that is done.
 // root is absolute and has no symbolic links.
 func Open(root string, mode Mode, source Source, server *device.Server, ahead *device.Ahead, recorder *record.Recorder, log *slog.Logger) *Trees {
-	return &Trees{root: root, source: source, server: server, ahead: ahead, recorder: recorder, log: log, pages: index.NewPages(cachedPages),
+	return &Trees{root: root, source: source, server: server, ahead: ahead, recorder: recorder, log: log,
+		leftovers: durable.Leftovers{Log: log}, pages: index.NewPages(cachedPages),
 		locks: newLocks(), fetches: map[chunk.ID]*fetch{},
 		newer: newNewer(), kernel: kernel{mode, unix.Mount}, served: map[chunk.ID]*served{}, watched: map[chunk.ID]bool{}, lost: map[chunk.ID]error{},
 		locals: locals{making: make(chan struct{}, 1), bytes: map[chunk.ID]int64{}}}
@@ -185,7 +186,7 @@ func (t *Trees) Remove(tree chunk.ID) error {
 	if err := t.unmount(tree); err != nil {
 		return err
 	}
-	if err := state.Discard(t.dir(tree), t.aside(tree)); err != nil {
+	if err := durable.Discard(t.dir(tree), t.aside(tree)); err != nil {
 		return fmt.Errorf("remove tree %s: %w", tree.Short(), err)
 	}
 	t.dropEarly(tree) // begin looks after this whether the tree is there

@@ -15,7 +15,7 @@ import (
 	continuity "github.com/containerd/continuity/fs"
 	"github.com/containerd/errdefs"
 
-	"lighter/node/state"
+	"lighter/durable"
 )
 
 // What lies in Config.Dir beside metadata.db and the directories with numbers.
@@ -109,7 +109,7 @@ func (s *Snapshotter) asides() (all []string, err error) {
 }
 
 // Leftovers lists what could not be cleaned up.
-func (s *Snapshotter) Leftovers() []state.Leftover { return s.leftovers.List() }
+func (s *Snapshotter) Leftovers() []durable.Leftover { return s.leftovers.List() }
 
 // orphans lists the entries of the directory that are this package's, that the store
 // does not know, and that were not moved aside yet. The context carries a writable transaction: what is

@@ -10,13 +10,13 @@ import (
 	"syscall"
 	"time"
 
+	"lighter/proc"
+
 	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
 	"github.com/containerd/containerd/v2/contrib/snapshotservice"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
-
-	"lighter/node/state"
 )
 
 // stopTimeout bounds how long Serve waits, when it is told to stop, for the
@@ -83,19 +83,11 @@ func removeStale(ctx context.Context, path string) error {
 	return os.Remove(path)
 }
 
-// listenerIsDead tells whether who listens was killed, though the kernel has not
+// listenerIsDead reports whether the listening process was killed, though the kernel has not
 // closed its sockets yet.
 func listenerIsDead(conn net.Conn) bool {
-	raw, err := conn.(*net.UnixConn).SyscallConn()
-	if err != nil {
-		return false
-	}
-	dead := false
-	err = raw.Control(func(fd uintptr) {
-		peer, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-		dead = err == nil && state.Dead(int(peer.Pid))
-	})
-	return err == nil && dead
+	peer, err := proc.Peer(conn.(*net.UnixConn))
+	return err == nil && proc.IsDead(int(peer.Pid))
 }
 
 // Serve answers requests for sn on listener until ctx ends. Then it lets those

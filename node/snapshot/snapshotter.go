@@ -19,7 +19,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
 
-	"lighter/node/state"
+	"lighter/durable"
 )
 
 // openTimeout bounds the wait for the lock on metadata.db. A daemon that is
@@ -51,7 +51,7 @@ type Snapshotter struct {
 	store    *storage.MetaStore
 	chains   Chains
 
-	leftovers state.Leftovers
+	leftovers durable.Leftovers
 
 	beside   string
 	besideMu sync.Mutex // held while something is mounted there
@@ -80,7 +80,8 @@ func New(cfg Config, chains Chains) (*Snapshotter, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the snapshots in %s: %w", cfg.Dir, err)
 	}
-	s := &Snapshotter{dir: cfg.Dir, remapIDs: cfg.RemapIDs, beside: cfg.Beside, options: options, store: store, chains: chains}
+	s := &Snapshotter{dir: cfg.Dir, remapIDs: cfg.RemapIDs, beside: cfg.Beside, options: options, store: store, chains: chains,
+		leftovers: durable.Leftovers{Log: slog.Default()}}
 	if err := s.begin(context.Background()); err != nil {
 		return nil, errors.Join(fmt.Errorf("open the snapshots in %s (is another node using them?): %w", cfg.Dir, err), store.Close())
 	}

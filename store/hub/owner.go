@@ -16,7 +16,7 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
+	"lighter/proc"
 )
 
 // LocalKeys asks a hub on this machine for its public keys, and refuses one that neither
@@ -49,25 +49,15 @@ func ownerOf(conn net.Conn) (uid int, err error) {
 	case *tls.Conn:
 		return ownerOf(c.NetConn())
 	case *net.UnixConn:
-		return ownerOfUnix(c)
+		peer, err := proc.Peer(c)
+		if err != nil {
+			return 0, err
+		}
+		return int(peer.Uid), nil
 	case *net.TCPConn:
 		return ownerOfTCP(c)
 	}
 	return 0, fmt.Errorf("a connection of type %T", conn)
-}
-
-func ownerOfUnix(conn *net.UnixConn) (uid int, err error) {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	var cred *unix.Ucred
-	var failed error
-	err = raw.Control(func(fd uintptr) { cred, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
-	if err := errors.Join(err, failed); err != nil {
-		return 0, err
-	}
-	return int(cred.Uid), nil
 }
 
 // ownerOfTCP looks for the other end among the sockets of this network namespace: who

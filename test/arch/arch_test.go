@@ -29,6 +29,7 @@ bench/many: bench format/chunk format/trace node/chain node/device node/mount no
 bench/plot:
 bench/starts: bench bench/plot node test/testkit/site
 cmd/lighter: bench bench/figures bench/many bench/starts format/index format/trace hub logqueue node node/chain node/doctor node/keeper store/disk store/hub store/registry | node/device node/mount
+durable:
 format/chunk:
 format/erofs: format/tree
 format/index: format/chunk format/erofs format/tree
@@ -44,20 +45,20 @@ hub/serve: format/chunk format/index format/trace hub/catalog hub/ingest hub/obj
 hub/starts: format/chunk format/erofs format/index format/pack format/trace hub/catalog hub/ingest hub/objects hub/startup store/hub
 hub/startup: format/chunk format/erofs format/index format/trace format/tree
 logqueue:
-node: format/chunk format/index format/trace logqueue node/chain node/device node/keeper node/mount node/record node/snapshot node/state store store/disk store/hub
-node/chain: format/chunk format/index node/state store/hub
+node: durable format/chunk format/index format/trace logqueue node/chain node/device node/keeper node/mount node/record node/snapshot proc store store/disk store/hub
+node/chain: durable format/chunk format/index store/hub
 node/device: format/chunk format/index node/prefetch node/record | store store/hub
-node/doctor: format/index format/tree node node/device node/mount node/snapshot store/disk store/hub | node/state
+node/doctor: format/index format/tree node node/device node/mount node/snapshot proc store/disk store/hub | durable
 node/keeper:
-node/mount: format/chunk format/erofs format/index format/trace format/tree node/device node/record node/state | store/disk
+node/mount: durable format/chunk format/erofs format/index format/trace format/tree node/device node/record | store/disk
 node/prefetch: format/index
 node/record: format/chunk format/trace
-node/snapshot: node/state
-node/state:
+node/snapshot: durable proc
+proc:
 renewed:
 store: format/chunk format/pack
 store/disk: format/chunk
-store/hub: format/chunk format/index format/pack format/trace renewed
+store/hub: format/chunk format/index format/pack format/trace proc renewed
 store/registry:
 test/arch:
 test/e2e: | hub hub/startup node/device node/snapshot store/hub
@@ -75,7 +76,7 @@ test/testkit/fswalk:
 test/testkit/immutable:
 test/testkit/layout:
 test/testkit/link:
-test/testkit/site: format/index node node/keeper node/state store/hub test/testkit/link
+test/testkit/site: format/index node node/keeper proc store/hub test/testkit/link
 test/testkit/tarball:
 `
 

@@ -6,9 +6,9 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"lighter/proc"
 
-	"lighter/node/state"
+	"golang.org/x/sys/unix"
 )
 
 // abortConnections ends the FUSE connections of what is mounted in this enclosure.
@@ -36,7 +36,7 @@ func abortConnections() {
 // yet does not end.
 func watchHang(child int) {
 	for dead := 0; ; time.Sleep(time.Second) {
-		if !state.Dead(child) {
+		if !proc.IsDead(child) {
 			dead = 0
 		} else if dead++; dead > 2 { // otherwise it is just ending
 			abortConnections()

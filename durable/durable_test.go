@@ -1,4 +1,4 @@
-package state
+package durable
 
 import (
 	"os"
@@ -8,7 +8,7 @@ import (
 
 func TestReplace(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(path+fresh, []byte("left by a crash, and longer"), 0o600); err != nil {
+	if err := os.WriteFile(path+temporary, []byte("left by a crash, and longer than the others"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, text := range []string{"first", "second", ""} {
@@ -18,12 +18,12 @@ func TestReplace(t *testing.T) {
 		b, err := os.ReadFile(path)
 		info, _ := os.Stat(path)
 		if err != nil || string(b) != text || info.Mode().Perm() != 0o600 {
-			t.Errorf("%q, %v, %v; want %q", b, info.Mode(), err, text)
+			t.Errorf("got %q, mode %v, %v; want %q, mode 0600", b, info.Mode(), err, text)
 		}
 	}
 	alone(t, filepath.Dir(path), "file")
 	if err := Replace(filepath.Join(path, "below a file"), nil); err == nil {
-		t.Error("a file below a file")
+		t.Error("replace a file below a file: want an error")
 	}
 }
 
@@ -50,7 +50,7 @@ func TestPublishAndDiscard(t *testing.T) {
 		t.Error(err)
 	}
 	if err := Publish(other, name); err == nil {
-		t.Error("published nothing")
+		t.Error("publish a directory that does not exist: want an error")
 	}
 }
 
@@ -66,21 +66,21 @@ func TestPublishFile(t *testing.T) {
 		}
 		alone(t, dir, "name")
 		if b, err := os.ReadFile(name); err != nil || string(b) != text {
-			t.Errorf("%q, %v; want %q", b, err, text)
+			t.Errorf("got %q, %v; want %q", b, err, text)
 		}
 	}
 }
 
-// alone checks what a directory holds.
+// alone checks that a directory has these entries and no others.
 func alone(t *testing.T, dir string, want ...string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
 	if err != nil || len(entries) != len(want) {
-		t.Fatalf("%v, %v; want %q", entries, err, want)
+		t.Fatalf("got %v, %v; want %q", entries, err, want)
 	}
 	for i, entry := range entries {
 		if entry.Name() != want[i] {
-			t.Errorf("%s; want %s", entry.Name(), want[i])
+			t.Errorf("got %s, want %s", entry.Name(), want[i])
 		}
 	}
 }

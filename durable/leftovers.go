@@ -1,4 +1,4 @@
-package state
+package durable
 
 import (
 	"errors"
@@ -9,27 +9,29 @@ import (
 	"sync"
 )
 
-// Leftover is something below a node's root that could not be put in order. Nothing
-// waits for it, and it is tried again when its place is cleaned up the next time.
+// Leftover is a path that could not be cleaned up or written. Nothing waits for it, and the
+// next cleanup of the same path tries again.
 type Leftover struct {
 	Path  string `json:"path"`
 	Cause string `json:"cause"`
 }
 
-// Leftovers are what cleaning up had to leave. Cleaning up never fails: each leftover is
-// logged once and listed until it is gone. The zero value is ready for use, by any
-// number of goroutines.
+// Leftovers lists the paths that could not be cleaned up. Cleaning up never fails: each leftover
+// is logged once and listed until it is gone. The zero value logs nothing. It is safe for
+// concurrent use.
 type Leftovers struct {
+	Log *slog.Logger // nil: none
+
 	mu     sync.Mutex // guards causes
 	causes map[string]string
 }
 
-// Remove deletes a file, or a directory with all below it.
+// Remove deletes a file, or a directory with everything below it.
 func (l *Leftovers) Remove(path string) {
 	l.Note(path, os.RemoveAll(path))
 }
 
-// Note lists a path with what went wrong there, or takes it from the list if err is nil.
+// Note lists a path with the error that occurred there, or removes it from the list if err is nil.
 func (l *Leftovers) Note(path string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -37,8 +39,8 @@ func (l *Leftovers) Note(path string, err error) {
 		delete(l.causes, path)
 		return
 	}
-	if _, known := l.causes[path]; !known {
-		slog.Warn("something is left that cannot be cleaned up", "path", path, "err", err)
+	if _, known := l.causes[path]; !known && l.Log != nil {
+		l.Log.Warn("cannot clean up a path", "path", path, "err", err)
 	}
 	if l.causes == nil {
 		l.causes = map[string]string{}
@@ -46,14 +48,14 @@ func (l *Leftovers) Note(path string, err error) {
 	l.causes[path] = err.Error()
 }
 
-// List returns the leftovers that are still there, by path.
+// List returns the leftovers that still exist, sorted by path.
 func (l *Leftovers) List() []Leftover {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	all := make([]Leftover, 0, len(l.causes))
 	for path, cause := range l.causes {
 		if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
-			delete(l.causes, path) // somebody has removed it
+			delete(l.causes, path) // removed by someone else
 			continue
 		}
 		all = append(all, Leftover{path, cause})

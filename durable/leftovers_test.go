@@ -1,4 +1,4 @@
-package state
+package durable
 
 import (
 	"bytes"
@@ -12,42 +12,39 @@ import (
 	"lighter/test/testkit/immutable"
 )
 
-// What cannot be removed is logged once, and listed until it is gone.
+// A path that cannot be removed is logged once, and listed until it is gone.
 func TestLeftovers(t *testing.T) {
 	var log bytes.Buffer
-	before := slog.Default()
-	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
-	t.Cleanup(func() { slog.SetDefault(before) })
-	var l Leftovers
+	l := Leftovers{Log: slog.New(slog.NewTextHandler(&log, nil))}
 	dir := filepath.Join(t.TempDir(), "dir")
 	below := filepath.Join(dir, "below")
 	immutable.Dir(t, below)
 	for range 3 {
 		l.Remove(dir)
 		if left := l.List(); len(left) != 1 || left[0].Path != dir || !strings.Contains(left[0].Cause, "below") {
-			t.Errorf("left: %+v", left)
+			t.Errorf("got %+v, want one leftover", left)
 		}
 	}
 	if n := strings.Count(log.String(), dir); n == 0 || strings.Count(log.String(), "\n") != 1 {
-		t.Errorf("the log says\n%s", log.String())
+		t.Errorf("want one line about %s, got\n%s", dir, log.String())
 	}
 	immutable.Set(t, below, false)
 	l.Remove(dir)
 	if left := l.List(); len(left) != 0 {
-		t.Errorf("left when it is removed: %+v", left)
+		t.Errorf("after the removal: got %+v, want none", left)
 	}
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l.Note(file, errors.New("it says nothing"))
-	if left := l.List(); len(left) != 1 || left[0] != (Leftover{file, "it says nothing"}) {
-		t.Errorf("left: %+v", left)
+	l.Note(file, errors.New("it is empty"))
+	if left := l.List(); len(left) != 1 || left[0] != (Leftover{file, "it is empty"}) {
+		t.Errorf("got %+v, want one leftover", left)
 	}
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
 	if left := l.List(); len(left) != 0 {
-		t.Errorf("left when somebody has removed it: %+v", left)
+		t.Errorf("after the file is gone: got %+v, want none", left)
 	}
 }

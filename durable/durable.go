@@ -1,0 +1,76 @@
+// Package durable promises files and directories that are complete after a crash: whatever the
+// moment of the crash, a name has its old contents or its new ones, and contents that Replace
+// or Publish has returned from stay. Paths that could not be cleaned up are listed (Leftovers)
+// and stop nothing.
+//
+// It knows nothing of the contents. Two goroutines that write the same name at the same time
+// leave the contents of one of them, or get an error.
+package durable
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+)
+
+// temporary is the suffix of a file that is being written. The next Replace of the same name
+// overwrites what a crash left there.
+const temporary = ".new"
+
+// Replace writes a file that only its owner may read and write, in place of the one at path.
+func Replace(path string, b []byte) error {
+	file, err := os.OpenFile(path+temporary, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(b)
+	if err := errors.Join(err, file.Sync(), file.Close()); err != nil {
+		return err
+	}
+	return rename(path+temporary, path)
+}
+
+// Publish renames a finished directory, whose files are synced, or a finished and synced file,
+// which replaces the file of that name. Both names are in one directory.
+func Publish(finished, name string) error {
+	if err := SyncDir(finished); err != nil {
+		return err
+	}
+	return rename(finished, name)
+}
+
+// Discard removes a directory, without a moment in which a part of it has its name. It is
+// renamed to aside, in the same directory, and removed there. If it does not exist, Discard
+// does nothing.
+func Discard(name, aside string) error {
+	if _, err := os.Lstat(name); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err := os.RemoveAll(aside); err != nil {
+		return err
+	}
+	err := rename(name, aside)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return os.RemoveAll(aside)
+}
+
+// SyncDir makes the names in a directory durable. It syncs a file, too.
+func SyncDir(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+func rename(from, to string) error {
+	if err := os.Rename(from, to); err != nil {
+		return err
+	}
+	return SyncDir(filepath.Dir(to))
+}

@@ -31,7 +31,7 @@ import (
 	"lighter/hub/objects"
 	"lighter/hub/registry"
 	"lighter/hub/serve"
-	"lighter/hub/starts"
+	"lighter/hub/startup"
 )
 
 const (
@@ -56,7 +56,7 @@ type Hub struct {
 	catalog  *catalog.Catalog
 	registry *registry.Registry
 	ingest   *ingest.Service
-	starts   *starts.Service
+	starts   *startup.Service
 	keys     signingKeys
 	proxies  []netip.Prefix
 	access   *access
@@ -160,7 +160,7 @@ func (h *Hub) open(ctx context.Context) (err error) {
 		Ready:  h.imageIsReady}, h.catalog, h.objects, h.registry); err != nil {
 		return err
 	}
-	h.starts = starts.New(h.catalog, h.objects, h.ingest, c.StartupBytes, h.log)
+	h.starts = startup.New(h.catalog, h.objects, h.ingest, c.StartupBytes, h.log)
 	h.view.starts = h.starts
 	if c.TraceRun {
 		if err := checkTrials(ctx); err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"lighter/hub/catalog"
-	"lighter/hub/starts"
+	"lighter/hub/startup"
 	"lighter/logqueue"
 	wire "lighter/store/hub"
 )
@@ -24,7 +24,7 @@ import (
 // address that it has for all else. docs/metrics.md has the metrics.
 type view struct {
 	catalog  *catalog.Catalog
-	starts   *starts.Service
+	starts   *startup.Service
 	stopping atomic.Bool
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec

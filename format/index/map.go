@@ -73,6 +73,25 @@ func (m *Map) Find(offset int64) (int64, error) {
 	return p*pageExtents + int64(i), nil
 }
 
+// Range calls fn for the extents that overlap the device range [from, to), in order, until fn returns
+// false. i is an extent's index.
+func (m *Map) Range(from, to int64, fn func(i int64, x Extent) bool) error {
+	i, err := m.Find(from)
+	if err != nil {
+		return err
+	}
+	for ; i < m.Extents; i++ {
+		x, err := m.Extent(i)
+		if err != nil {
+			return err
+		}
+		if x.Offset >= to || !fn(i, x) {
+			return nil
+		}
+	}
+	return nil
+}
+
 // Verify reads and verifies every page, and leaves those alone that others use.
 func (m *Map) Verify() error {
 	for p := range m.Pages {

@@ -67,17 +67,12 @@ func (e *Entry) goesOn(f placed, part span) bool {
 // nameChunks appends the chunks in a part of the device to an entry, but no more
 // than make it too long.
 func (e *Entry) nameChunks(extents *index.Map, part span, limit int) error {
-	i, err := extents.Find(part.from)
-	for ; err == nil && i < extents.Extents && len(e.Chunks) <= limit/(2*chunk.Size); i++ {
-		var x index.Extent
-		if x, err = extents.Extent(i); err != nil || x.Offset >= part.to {
-			break
-		}
+	return extents.Range(part.from, part.to, func(_ int64, x index.Extent) bool {
 		if n := len(e.Chunks); n == 0 || e.Chunks[n-1] != x.ID {
 			e.Chunks = append(e.Chunks, x.ID)
 		}
-	}
-	return err
+		return len(e.Chunks) <= limit/(2*chunk.Size)
+	})
 }
 
 // under returns the files that reads have touched, in the order of the device.

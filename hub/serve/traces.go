@@ -15,7 +15,7 @@ import (
 	"lighter/hub/catalog"
 	"lighter/hub/ingest"
 	"lighter/hub/registry"
-	"lighter/hub/starts"
+	"lighter/hub/startup"
 	wire "lighter/store/hub"
 )
 
@@ -43,7 +43,7 @@ func (s *Server) senderOf(req *http.Request) string {
 	if client.IsLoopback() && req.Header.Get("X-Forwarded-For") != "" {
 		return client.String()
 	}
-	return starts.SenderOf(client)
+	return startup.SenderOf(client)
 }
 
 // clientOf returns the address from which a request comes, as the proxies say that

@@ -1,101 +1,184 @@
 package startup
 
 import (
-	"slices"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/bits"
+	"os"
+	"path/filepath"
+
+	"github.com/klauspost/compress/zstd"
 
 	"lighter/format/chunk"
 	"lighter/format/index"
+	"lighter/format/pack"
+	"lighter/hub/catalog"
+	"lighter/hub/objects"
+	"lighter/hub/startup/plan"
 )
 
-const (
-	// unitPlain is the length of a unit in plain bytes. firstUnit is that of a pack's first one,
-	// for which a reader may wait.
-	unitPlain = 512 << 10
-	firstUnit = 96 << 10
-	// maxUnitChunks bounds the chunks of a unit, far below the format's limit.
-	maxUnitChunks = 8192
-
-	// triggersEach is the number of triggers that each workload gives a pack: chunks of the pack
-	// itself, and as many of packs that the workload reads before it.
-	triggersEach = 4
-)
-
-// packs makes one pack of each group.
-func (p *plan) packs() []Pack {
-	in := map[chunk.ID]*group{}
-	for _, g := range p.groups {
-		for _, it := range g.items {
-			in[it.ref.ID] = g
-		}
-	}
-	var out []Pack
-	var earlier [][]int64 // triggers in packs that are read before, by pack
-	left := index.MaxTriggers
-	add := func(pack *Pack, triggers []int64) {
-		before := len(pack.Triggers)
-		pack.Triggers = append(pack.Triggers, triggers[:min(len(triggers), left)]...)
-		slices.Sort(pack.Triggers)
-		pack.Triggers = slices.Compact(pack.Triggers)
-		left -= len(pack.Triggers) - before
-	}
-	for _, g := range p.groups {
-		pack := Pack{Units: units(g.items), AtMount: g.mount}
-		for _, it := range g.items {
-			pack.Bytes += int64(it.ref.Length)
-		}
-		var before []int64
-		if !g.mount {
-			var own []int64
-			own, before = p.triggers(g, in)
-			add(&pack, own)
-		}
-		out, earlier = append(out, pack), append(earlier, before)
-	}
-	for i := range out { // as far as there is room: without them a pack is fetched later
-		add(&out[i], earlier[i])
-	}
-	return out
+// work is a layout that is being made.
+type work struct {
+	*Service
+	tree   *openTree
+	layout catalog.Layout
+	files  []objects.Staged        // packs
+	units  map[chunk.ID]chunk.Unit // units of the chunks in them
+	named  []index.Startup
+	encode encode
 }
 
-// triggers returns the extents whose read starts the fetch of a group. own has each workload's first
-// chunks in the group. before has its first chunks in groups that only users of this group use, and
-// that it reads before this one: the earlier trigger saves a round trip.
-func (p *plan) triggers(g *group, in map[chunk.ID]*group) (own, before []int64) {
-	for w, s := range p.all {
-		if !g.users.has(w) {
-			continue
-		}
-		var firsts, others []int64
-		for _, u := range s.uses {
-			switch h := in[u.ref.ID]; {
-			case h == g:
-				firsts = append(firsts, u.extent)
-			case h != nil && len(firsts) == 0 && len(others) < triggersEach && s.count > 0 && h.users&^g.users == 0:
-				others = append(others, u.extent)
-			}
-			if len(firsts) == triggersEach {
-				break
-			}
-		}
-		if own = append(own, firsts...); len(firsts) > 0 {
-			before = append(before, others...)
+// encode appends a builder's compressed unit to dst.
+type encode func(ctx context.Context, b *pack.UnitBuilder, dst []byte) ([]byte, error)
+
+// publish makes a tree's startup packs and the locations that name them, and replaces the previous ones.
+func (s *Service) publish(ctx context.Context, t *openTree, before catalog.Layout, packs []plan.Pack, digest []byte, encode encode) error {
+	w := &work{Service: s, tree: t, encode: encode, units: map[chunk.ID]chunk.Unit{},
+		layout: catalog.Layout{Tree: t.ID(), IndexWire: t.indexLen, Startup: digest}}
+	for i := range packs {
+		if err := w.pack(ctx, &packs[i]); err != nil {
+			return fmt.Errorf("make a startup pack: %w", err)
 		}
 	}
-	return own, before
+	locations, err := w.locations(ctx)
+	if err != nil {
+		return fmt.Errorf("make the locations: %w", err)
+	}
+	old := []string{objects.LocationsKey(before.Locations)}
+	if before.Locations.IsZero() {
+		old[0] = objects.LocationsKey(t.ID()) // the name in older hubs
+	}
+	return s.ingest.Publish(ctx, w.files, []objects.Staged{locations}, old, func() error { return s.catalog.SetLayout(ctx, &w.layout) })
 }
 
-// units cuts a pack into units, the first of which are shorter.
-func units(items []*item) (out [][]chunk.Ref) {
-	limit, size := int64(firstUnit), int64(0)
-	var now []chunk.Ref
-	for _, it := range items {
-		now = append(now, it.ref)
-		if size += int64(it.ref.Length); size >= limit || len(now) == maxUnitChunks {
-			out, now, size, limit = append(out, now), nil, 0, min(2*limit, unitPlain)
+// pack stages a startup pack.
+func (w *work) pack(ctx context.Context, p *plan.Pack) error {
+	path := filepath.Join(w.tree.dir, fmt.Sprintf("pack-%d", len(w.files)))
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	writer := pack.NewWriter(file)
+	named := index.Startup{AtMount: p.AtMount, Triggers: p.Triggers}
+	var builder pack.UnitBuilder
+	var encoded []byte
+	for _, refs := range p.Units {
+		if err := w.unit(ctx, refs, &builder); err != nil {
+			return err
+		}
+		if encoded, err = w.encode(ctx, &builder, encoded[:0]); err != nil {
+			return err
+		}
+		if _, err := writer.Add(encoded); err != nil {
+			return err
+		}
+		named.Units = append(named.Units, uint32(len(encoded)))
+	}
+	id, size, err := writer.Close()
+	if err := errors.Join(err, file.Sync()); err != nil {
+		return err
+	}
+	for n, refs := range p.Units {
+		for _, ref := range refs {
+			w.units[ref.ID] = chunk.Unit{Pack: id, N: uint32(n)}
 		}
 	}
-	if len(now) > 0 {
-		out = append(out, now)
+	named.Pack = id
+	w.named = append(w.named, named)
+	w.layout.Packs = append(w.layout.Packs, catalog.StartupPack{ID: id, Size: size})
+	w.files = append(w.files, objects.Staged{Key: objects.PackKey(id), Path: path})
+	return nil
+}
+
+// unit fills the builder with chunks.
+func (w *work) unit(ctx context.Context, refs []chunk.Ref, builder *pack.UnitBuilder) error {
+	builder.Reset()
+	ids := make([]chunk.ID, len(refs))
+	for i, ref := range refs {
+		ids[i] = ref.ID
 	}
-	return out
+	if err := w.tree.chunks.lookUp(ctx, ids); err != nil {
+		return err
+	}
+	for _, id := range ids {
+		plain, err := w.tree.chunks.read(ctx, id)
+		if err != nil {
+			return err
+		}
+		builder.Add(id, plain)
+	}
+	return nil
+}
+
+// locateBatch is the number of chunks looked up with one query.
+const locateBatch = 500
+
+// locations stages the tree's locations.
+func (w *work) locations(ctx context.Context) (objects.Staged, error) {
+	b := index.NewLocations(w.tree.ID())
+	batch := make([]chunk.ID, 0, locateBatch)
+	flush := func() error {
+		found, err := w.catalog.Units(ctx, batch)
+		if err != nil {
+			return err
+		}
+		for _, id := range batch {
+			unit, laid := w.units[id]
+			if !laid {
+				unit = found[id] // zero: unknown; nodes then ask for the chunk by its ID
+			}
+			b.Add(unit)
+		}
+		batch = batch[:0]
+		return nil
+	}
+	for i := range w.tree.Extents {
+		e, err := w.tree.Extent(i)
+		if err != nil {
+			return objects.Staged{}, err
+		}
+		if batch = append(batch, e.ID); len(batch) == locateBatch {
+			if err := flush(); err != nil {
+				return objects.Staged{}, err
+			}
+		}
+	}
+	if err := flush(); err != nil {
+		return objects.Staged{}, err
+	}
+	for _, s := range w.named {
+		b.Startup(s)
+	}
+	plain := b.Encode()
+	w.layout.Locations = chunk.Sum(plain)
+	path := filepath.Join(w.tree.dir, "locations")
+	wire, err := compressFile(path, plain)
+	w.layout.Wire = wire
+	return objects.Staged{Key: objects.LocationsKey(w.layout.Locations), Path: path}, err
+}
+
+// compressFile writes the compressed bytes to a file, syncs it, and returns its size.
+func compressFile(path string, plain []byte) (int64, error) {
+	file, err := os.Create(path)
+	if err != nil {
+		return 0, err
+	}
+	defer file.Close()
+	const maxWindow = 8 << 20
+	z, err := zstd.NewWriter(file, zstd.WithEncoderLevel(zstd.SpeedBetterCompression), zstd.WithEncoderConcurrency(1),
+		zstd.WithWindowSize(min(max(1<<bits.Len64(uint64(len(plain))), zstd.MinWindowSize), maxWindow)))
+	if err != nil {
+		return 0, err
+	}
+	if _, err := io.Copy(z, bytes.NewReader(plain)); err != nil {
+		return 0, err
+	}
+	if err := errors.Join(z.Close(), file.Sync()); err != nil {
+		return 0, err
+	}
+	return file.Seek(0, io.SeekCurrent)
 }

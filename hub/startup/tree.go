@@ -1,188 +1,99 @@
 package startup
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"slices"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/klauspost/compress/zstd"
 
 	"lighter/format/chunk"
 	"lighter/format/erofs"
 	"lighter/format/index"
-	"lighter/format/trace"
+	"lighter/hub/objects"
+	"lighter/hub/startup/plan"
 )
 
-// Tree is an image's tree, read through its index.
-type Tree struct {
+// openTree is a tree with its index in a scratch directory.
+type openTree struct {
+	*index.Map
+	*plan.Tree
 	metadata *erofs.Image
-	extents  *index.Map
+	indexLen int64 // of the index object
+	chunks   *chunkReader
+	dir      string
+	files    []*os.File
 }
 
-// NewTree returns the tree with that metadata image and extent map.
-func NewTree(metadata *erofs.Image, extents *index.Map) *Tree {
-	return &Tree{metadata: metadata, extents: extents}
+// mapPages bounds the cached pages of an extent map: 5 MB.
+const mapPages = 1024
+
+// open copies a tree's index from the object store to a scratch directory.
+func (s *Service) open(ctx context.Context, tree chunk.ID) (t *openTree, err error) {
+	dir, err := os.MkdirTemp(s.ingest.Scratch(), "starts-")
+	if err != nil {
+		return nil, fmt.Errorf("make scratch space: %w", err)
+	}
+	t = &openTree{dir: dir, chunks: newChunkReader(s.catalog, s.objects)}
+	if err := t.fill(ctx, s.objects, tree); err != nil {
+		return nil, errors.Join(fmt.Errorf("open tree %s: %w", tree.Short(), err), t.close())
+	}
+	return t, nil
 }
 
-// span is a run of bytes, of the device or of a file.
-type span struct{ from, to int64 }
-
-// Record returns which files a trace has read (trace.Trace.Files). It drops the end of a trace that
-// exceeds the bounds of a recording.
-func (t *Tree) Record(ctx context.Context, tr trace.Trace) (trace.Recording, error) {
-	return tr.Files(ctx, t.metadata, t.extents, maxRecording)
-}
-
-// each calls fn for the extents in a part of the device until fn returns false.
-func (t *Tree) each(part span, fn func(i int64, x index.Extent) bool) error {
-	i, err := t.extents.Find(part.from)
+func (t *openTree) fill(ctx context.Context, o *objects.Store, tree chunk.ID) error {
+	from, err := o.Open(ctx, objects.IndexKey(tree))
 	if err != nil {
 		return err
 	}
-	for ; i < t.extents.Extents; i++ {
-		x, err := t.extents.Extent(i)
+	defer from.Close()
+	t.indexLen = from.Size
+	z, err := zstd.NewReader(from, zstd.WithDecoderConcurrency(1))
+	if err != nil {
+		return err
+	}
+	defer z.Close()
+	for _, name := range []string{"map", "metadata"} {
+		file, err := os.Create(filepath.Join(t.dir, name))
 		if err != nil {
 			return err
 		}
-		if x.Offset >= part.to || !fn(i, x) {
-			return nil
-		}
+		t.files = append(t.files, file)
 	}
-	return nil
+	extents, metadata := bufio.NewWriterSize(t.files[0], 64<<10), bufio.NewWriterSize(t.files[1], 256<<10)
+	header, err := index.Receive(ctxReader{ctx, z}, tree, extents, metadata)
+	if err := errors.Join(err, extents.Flush(), metadata.Flush()); err != nil {
+		return err
+	}
+	if t.Map, err = index.OpenMap(t.files[0], tree, index.NewPages(mapPages)); err != nil {
+		return err
+	}
+	t.metadata, err = erofs.Open(t.files[1], header.MetadataSize)
+	t.Tree = plan.NewTree(t.metadata, t.Map)
+	return err
 }
 
-// use is a chunk that a start reads.
-type use struct {
-	extent int64 // the index of an extent with the chunk
-	ref    chunk.Ref
+// close removes the files.
+func (t *openTree) close() error {
+	for _, file := range t.files {
+		_ = file.Close() // removed with the directory
+	}
+	return os.RemoveAll(t.dir)
 }
 
-// uses resolves recordings in the tree. For each it returns the chunks in order of first use, each
-// once. If a file is missing, its chunks are looked up in the other files.
-func (t *Tree) uses(ctx context.Context, recordings []trace.Recording) ([][]use, error) {
-	r := resolver{Tree: t, finder: t.metadata.Finder(), places: map[string]span{}}
-	out := make([][]use, len(recordings))
-	for i := range recordings {
-		uses, err := r.uses(ctx, &recordings[i])
-		if err != nil {
-			return nil, fmt.Errorf("resolve a recording: %w", err)
-		}
-		out[i] = uses
-	}
-	return out, r.findMoved(ctx, out)
+// ctxReader is a reader that fails once its context is done.
+type ctxReader struct {
+	ctx context.Context
+	io.Reader
 }
 
-// Known returns the recordings that name something in the tree.
-func (t *Tree) Known(ctx context.Context, recordings []trace.Recording) (known []trace.Recording, err error) {
-	for i := range recordings { // one by one: there may be hundreds
-		uses, err := t.uses(ctx, recordings[i:i+1])
-		if err != nil {
-			return nil, err
-		}
-		if len(uses[0]) > 0 {
-			known = append(known, recordings[i])
-		}
+func (r ctxReader) Read(b []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
 	}
-	return known, nil
-}
-
-// resolver finds the files and chunks that recordings name.
-type resolver struct {
-	*Tree
-	finder *erofs.Finder
-	places map[string]span // device ranges of files, by path; empty: no file on the device
-}
-
-// maxExtents bounds the extents looked at for one recording, repeated ones included: a recording may
-// name the same large file many times.
-const maxExtents = 1 << 20
-
-// unplaced is the extent of a chunk whose place is not known yet.
-const unplaced = -1
-
-func (r *resolver) uses(ctx context.Context, recording *trace.Recording) ([]use, error) {
-	var out []use
-	seen := map[chunk.ID]bool{}
-	left, looks := int64(maxWorkload), maxExtents
-	add := func(extent int64, ref chunk.Ref) bool {
-		if !seen[ref.ID] {
-			seen[ref.ID] = true
-			out = append(out, use{extent, ref})
-			left -= int64(ref.Length)
-		}
-		looks--
-		return left > 0 && looks > 0
-	}
-	for i := range recording.Entries {
-		e := &recording.Entries[i]
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		f, err := r.place(e.Path)
-		if err != nil {
-			return nil, err
-		}
-		if f.to == f.from {
-			for _, id := range e.Chunks {
-				add(unplaced, chunk.Ref{ID: id})
-			}
-			continue
-		}
-		part := span{f.from + min(e.Offset, f.to-f.from), f.from + min(e.Offset+e.Length, f.to-f.from)}
-		err = r.each(part, func(i int64, x index.Extent) bool { return add(i, chunk.Ref{ID: x.ID, Length: x.Length}) })
-		if err != nil || left <= 0 || looks <= 0 {
-			return out, err
-		}
-	}
-	return out, nil
-}
-
-// place returns the device range of a file.
-func (r *resolver) place(path string) (at span, err error) {
-	if at, known := r.places[path]; known {
-		return at, nil
-	}
-	in, err := r.finder.Find(path)
-	switch {
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return at, err
-	case err == nil && in.Device:
-		at = span{int64(in.Address), int64(in.Address) + in.Size}
-	}
-	r.places[path] = at
-	return at, nil
-}
-
-// findMoved finds the chunks of missing files in other files of the tree, and drops those that the
-// tree does not have.
-func (r *resolver) findMoved(ctx context.Context, all [][]use) error {
-	moved := map[chunk.ID]use{}
-	for _, uses := range all {
-		for _, u := range uses {
-			if u.extent == unplaced {
-				moved[u.ref.ID] = u
-			}
-		}
-	}
-	for i := int64(0); i < r.extents.Extents && len(moved) > 0; i++ {
-		x, err := r.extents.Extent(i)
-		if err != nil {
-			return err
-		}
-		if u, wanted := moved[x.ID]; wanted && u.extent == unplaced {
-			moved[x.ID] = use{i, chunk.Ref{ID: x.ID, Length: x.Length}}
-		}
-		if i%4096 == 0 && ctx.Err() != nil {
-			return ctx.Err()
-		}
-	}
-	for i, uses := range all {
-		for j := range uses {
-			if uses[j].extent == unplaced {
-				uses[j] = moved[uses[j].ref.ID]
-			}
-		}
-		all[i] = slices.DeleteFunc(uses, func(u use) bool { return u.extent == unplaced })
-	}
-	return nil
+	return r.Reader.Read(b)
 }

@@ -36,14 +36,15 @@ format/index: format/chunk format/erofs format/tree
 format/pack: format/chunk
 format/trace: format/chunk format/erofs format/index
 format/tree: format/chunk
-hub: format/index format/tree hub/catalog hub/ingest hub/objects hub/registry hub/serve hub/starts logqueue renewed store/hub
+hub: format/index format/tree hub/catalog hub/ingest hub/objects hub/registry hub/serve hub/startup logqueue renewed store/hub
 hub/catalog: format/chunk format/index store/hub
 hub/ingest: format/chunk format/index format/pack format/tree hub/catalog hub/objects hub/registry store/hub
 hub/objects: format/chunk format/pack
 hub/registry: store/hub
-hub/serve: format/chunk format/index format/trace hub/catalog hub/ingest hub/objects hub/registry hub/starts store/hub
-hub/starts: format/chunk format/erofs format/index format/pack format/trace hub/catalog hub/ingest hub/objects hub/startup store/hub
-hub/startup: format/chunk format/erofs format/index format/trace format/tree
+hub/serve: format/chunk format/index format/trace hub/catalog hub/ingest hub/objects hub/registry hub/startup store/hub
+hub/startup: format/chunk format/erofs format/index format/pack format/trace hub/catalog hub/ingest hub/objects hub/startup/guess hub/startup/plan store/hub
+hub/startup/guess: format/chunk format/erofs format/index format/trace format/tree
+hub/startup/plan: format/chunk format/erofs format/index format/trace
 logqueue:
 node: durable format/chunk format/index format/trace logqueue node/chain node/device node/keeper node/mount node/record node/snapshot proc store store/disk store/hub
 node/chain: durable format/chunk format/index store/hub
@@ -61,7 +62,7 @@ store/disk: format/chunk
 store/hub: format/chunk format/index format/pack format/trace proc renewed
 store/registry:
 test/arch:
-test/e2e: | hub hub/startup node/device node/snapshot store/hub
+test/e2e: | hub hub/startup/guess node/device node/snapshot store/hub
 test/e2e/bench: | bench/starts
 test/e2e/bounds: | node
 test/e2e/commands: | store/hub

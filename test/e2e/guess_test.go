@@ -23,7 +23,7 @@ import (
 	"lighter/format/index"
 	"lighter/format/trace"
 	"lighter/format/tree"
-	"lighter/hub/startup"
+	"lighter/hub/startup/guess"
 	"lighter/test/testkit/site"
 )
 
@@ -57,7 +57,7 @@ func TestGuessOfAnImage(t *testing.T) {
 		{[]string{"bash", "-c", "echo hello"}, 0.95, 0.5},
 		{[]string{"python3", "-c", "print('hello')"}, 0.95, 0.4},
 	} {
-		guessed := image.guess(t, startup.Config{Cmd: c.argv})
+		guessed := image.guess(t, guess.Config{Cmd: c.argv})
 		for try := 1; ; try++ {
 			evict(t, root)
 			if got := runIn(t, root, c.argv); got != "hello\n" {
@@ -83,9 +83,10 @@ func TestGuessOfAnImage(t *testing.T) {
 
 // guessedImage is an image of which starts can be guessed.
 type guessedImage struct {
-	tree    *startup.Tree
-	store   *os.File // all chunks, one behind the other
-	offsets map[chunk.ID]int64
+	metadata *erofs.Image
+	extents  *index.Map
+	store    *os.File // all chunks, one behind the other
+	offsets  map[chunk.ID]int64
 }
 
 func openImage(t *testing.T, layers []layer) *guessedImage {
@@ -137,17 +138,19 @@ func openImage(t *testing.T, layers []layer) *guessedImage {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &guessedImage{startup.NewTree(image, extentMap), store, offsets}
+	return &guessedImage{image, extentMap, store, offsets}
 }
 
 // guess returns the first guess.
-func (g *guessedImage) guess(t *testing.T, config startup.Config) trace.Recording {
+func (g *guessedImage) guess(t *testing.T, config guess.Config) trace.Recording {
 	t.Helper()
-	all, err := g.tree.Guess(t.Context(), config, func(_ context.Context, ref chunk.Ref) ([]byte, error) {
+	image := guess.Image{Metadata: g.metadata, Extents: g.extents, Config: config}
+	image.Chunk = func(_ context.Context, ref chunk.Ref) ([]byte, error) {
 		plain := make([]byte, ref.Length)
 		_, err := g.store.ReadAt(plain, g.offsets[ref.ID])
 		return plain, err
-	})
+	}
+	all, err := image.Recordings(t.Context())
 	if err != nil || len(all) == 0 {
 		t.Fatalf("%d guesses, error %v", len(all), err)
 	}

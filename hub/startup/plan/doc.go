@@ -1,4 +1,4 @@
-// Package startup decides which startup packs an image should have: it predicts what the next start
+// Package plan decides which startup packs an image should have: it predicts what the next start
 // will read, and groups those chunks into packs that are worth fetching whole. It turns traces into
 // recordings, keeps a bounded number of them, sorts them into workloads (starts that read nearly the
 // same), and lays out the chunks that workloads share.
@@ -7,14 +7,13 @@
 //	Tree.Known    recordings, perhaps of another tree → those that name something in this one
 //	Sort, Kept    the recordings of an image, and further ones → those to keep
 //	Without       the same, without one workload
-//	Tree.Guess    an image's config → recordings of starts that nobody has reported
-//	Tree.Layout   recordings of both kinds → packs, for one tree
+//	Tree.Layout   recordings, and guesses of unreported starts → packs, for one tree
 //	Workloads     the same recordings, for display
 //
-// The package is pure: the same input gives the same output. It reads a tree's index, and contents
-// through a function that the caller gives. It knows nothing of catalogs, objects and networks.
+// The package is pure: the same input gives the same output. It reads a tree's
+// index. It knows nothing of catalogs, objects and networks.
 //
 // A recording need not be right. One that is absurd, stale or made up wastes bytes only: chunks that
 // it alone names get packs of their own, which only their readers fetch, and its weight in what is
 // fetched at mount is bounded.
-package startup
+package plan

@@ -1,4 +1,4 @@
-package starts
+package startup
 
 import (
 	"bytes"
@@ -17,7 +17,7 @@ import (
 	"lighter/hub/catalog"
 	"lighter/hub/ingest"
 	"lighter/hub/objects"
-	"lighter/hub/startup"
+	"lighter/hub/startup/plan"
 	wire "lighter/store/hub"
 )
 
@@ -88,7 +88,7 @@ func (s *Service) forget(ctx context.Context, tree chunk.ID, workload string) (f
 	if err != nil {
 		return f, err
 	}
-	left, gone := startup.Without(kept, workload)
+	left, gone := plan.Without(kept, workload)
 	f.Workloads = []string{}
 	for _, w := range gone {
 		f.Workloads = append(f.Workloads, w.ID())
@@ -141,7 +141,7 @@ func (s *Service) Describe(ctx context.Context, image catalog.Image) (wire.Start
 			}
 		}
 	}
-	for _, w := range startup.Workloads(kept) {
+	for _, w := range plan.Workloads(kept) {
 		d.Workloads = append(d.Workloads, describe(w, packed))
 	}
 	return d, nil
@@ -151,7 +151,7 @@ func (s *Service) Describe(ctx context.Context, image catalog.Image) (wire.Start
 const firstFiles = 8
 
 // describe says what a workload reads, and in which packs that is.
-func describe(w startup.Workload, packed map[chunk.ID]int) wire.Workload {
+func describe(w plan.Workload, packed map[chunk.ID]int) wire.Workload {
 	sample := w.Samples[len(w.Samples)-1]
 	d := wire.Workload{ID: w.ID(), Starts: w.Starts, Ranges: int64(len(sample.Entries)), First: []string{}, Packs: []int{}}
 	files := map[string]bool{}

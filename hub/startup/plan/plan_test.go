@@ -1,4 +1,4 @@
-package startup
+package plan
 
 import (
 	"bytes"
@@ -101,7 +101,12 @@ func Keep(kept, more []trace.Recording) []trace.Recording {
 // lay lays recordings out. It fails the test if a chunk is in two packs or a bound is exceeded.
 func lay(t testing.TB, tr *Tree, kept []trace.Recording) []Pack {
 	t.Helper()
-	packs, err := tr.Layout(t.Context(), kept, maxLayout)
+	return layWithGuesses(t, tr, kept)
+}
+
+func layWithGuesses(t testing.TB, tr *Tree, kept []trace.Recording, guesses ...trace.Recording) []Pack {
+	t.Helper()
+	packs, err := tr.Layout(t.Context(), kept, guesses, maxLayout)
 	if err != nil {
 		t.Fatal(err)
 	}

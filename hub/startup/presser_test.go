@@ -1,4 +1,4 @@
-package starts
+package startup
 
 import (
 	"bytes"

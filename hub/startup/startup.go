@@ -4,7 +4,7 @@
 //
 // All of it is a hint. Traces are not trusted: one that is absurd, stale or made up wastes a bounded
 // number of bytes, and never changes what a container reads.
-package starts
+package startup
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package starts
+package startup
 
 import (
 	"bytes"
@@ -13,7 +13,8 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/trace"
 	"lighter/hub/catalog"
-	"lighter/hub/startup"
+	"lighter/hub/startup/guess"
+	"lighter/hub/startup/plan"
 )
 
 // lay gives a tree the layout that follows from its recordings and new traces. It returns a summary of
@@ -32,10 +33,10 @@ func (s *Service) lay(ctx context.Context, due catalog.Due) (done string, err er
 		return "", err
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
-	var packs []startup.Pack
+	var packs []plan.Pack
 	told := false
 	if !gone {
-		if packs, told, err = s.plan(ctx, t, !due.Lost.IsZero()); err != nil {
+		if packs, told, err = s.planPacks(ctx, t, !due.Lost.IsZero()); err != nil {
 			return "", err
 		}
 	}
@@ -74,7 +75,7 @@ const treeShare = 4
 
 // plan returns the packs that a tree should have, none if they were evicted. told reports whether there
 // are recordings of real starts.
-func (s *Service) plan(ctx context.Context, t *openTree, lost bool) (packs []startup.Pack, told bool, err error) {
+func (s *Service) planPacks(ctx context.Context, t *openTree, lost bool) (packs []plan.Pack, told bool, err error) {
 	kept, err := s.merge(ctx, t)
 	if err != nil || lost {
 		return nil, false, err
@@ -87,7 +88,7 @@ func (s *Service) plan(ctx context.Context, t *openTree, lost bool) (packs []sta
 	if err != nil {
 		return nil, false, err
 	}
-	packs, err = t.Layout(ctx, slices.Concat(kept, guesses), limit/treeShare)
+	packs, err = t.Layout(ctx, kept, guesses, limit/treeShare)
 	return packs, len(kept) > 0, err
 }
 
@@ -107,8 +108,10 @@ func (s *Service) guess(ctx context.Context, t *openTree) ([]trace.Recording, er
 	}
 	limited, cancel := context.WithTimeout(ctx, guessTimeout)
 	defer cancel()
-	guesses, err := t.Guess(limited, startup.Config{Entrypoint: c.Entrypoint, Cmd: c.Cmd, Env: c.Env, WorkingDir: c.WorkingDir},
-		func(ctx context.Context, ref chunk.Ref) ([]byte, error) { return t.chunks.read(ctx, ref.ID) })
+	image := guess.Image{Metadata: t.metadata, Extents: t.Map,
+		Chunk:  func(ctx context.Context, ref chunk.Ref) ([]byte, error) { return t.chunks.read(ctx, ref.ID) },
+		Config: guess.Config{Entrypoint: c.Entrypoint, Cmd: c.Cmd, Env: c.Env, WorkingDir: c.WorkingDir}}
+	guesses, err := image.Recordings(limited)
 	if err != nil && ctx.Err() == nil {
 		s.log.Warn("it takes too long to guess how an image starts", "image", images[0].Name)
 		return nil, nil
@@ -135,7 +138,7 @@ func (s *Service) mergeOnce(ctx context.Context, t *openTree) ([]trace.Recording
 	if err != nil || len(waiting) == 0 {
 		return kept, err
 	}
-	sorted := startup.Sort(kept)
+	sorted := plan.Sort(kept)
 	for _, w := range waiting {
 		more, err := t.told(ctx, w)
 		if ctx.Err() != nil {
@@ -154,7 +157,7 @@ func (s *Service) mergeOnce(ctx context.Context, t *openTree) ([]trace.Recording
 
 // mayTell reports whether a sender's recording is kept. The number of new workloads that one sender may
 // begin is limited.
-func (s *Service) mayTell(tree chunk.ID, sender string, kept *startup.Kept, more []trace.Recording) bool {
+func (s *Service) mayTell(tree chunk.ID, sender string, kept *plan.Kept, more []trace.Recording) bool {
 	if sender == "" || len(more) == 0 || !kept.IsNew(more[0]) || s.senders.count(sender, tree, 0, 1, time.Now()) {
 		return true
 	}
@@ -204,7 +207,7 @@ func (s *Service) recordings(ctx context.Context, tree chunk.ID) (kept []trace.R
 const layoutVersion = 2
 
 // digestOf returns a digest that identifies a layout. It is empty without packs.
-func digestOf(packs []startup.Pack) []byte {
+func digestOf(packs []plan.Pack) []byte {
 	if len(packs) == 0 {
 		return nil
 	}
@@ -229,7 +232,7 @@ func digestOf(packs []startup.Pack) []byte {
 }
 
 // summary describes a layout for the log.
-func summary(packs []startup.Pack) string {
+func summary(packs []plan.Pack) string {
 	bytes := int64(0)
 	for _, p := range packs {
 		bytes += p.Bytes

@@ -1,4 +1,4 @@
-package startup
+package guess
 
 import (
 	"context"
@@ -19,8 +19,8 @@ const (
 	keptReads = 32      // chunks kept in memory
 )
 
-// Read returns a chunk's plain bytes.
-type Read func(ctx context.Context, ref chunk.Ref) ([]byte, error)
+// span is a range of a file, in bytes.
+type span struct{ from, to int64 }
 
 // regular is a regular file with its path, in which no part is a symbolic link.
 type regular struct {
@@ -30,10 +30,9 @@ type regular struct {
 
 // files reads a tree's files. A missing or unreadable file is empty, since a guess can do without it.
 type files struct {
-	*Tree
+	*Image
 	ctx    context.Context // of the one guess that the value is made for
 	finder *erofs.Finder
-	read   Read
 
 	dirs   map[string]string // paths of directories without links, by path; empty: missing
 	finds  int
@@ -42,8 +41,8 @@ type files struct {
 	oldest []chunk.ID // of those in plain
 }
 
-func (t *Tree) files(ctx context.Context, read Read) *files {
-	return &files{Tree: t, ctx: ctx, finder: t.metadata.Finder(), read: read, dirs: map[string]string{}, plain: map[chunk.ID][]byte{}}
+func newFiles(ctx context.Context, i *Image) *files {
+	return &files{Image: i, ctx: ctx, finder: i.Metadata.Finder(), dirs: map[string]string{}, plain: map[chunk.ID][]byte{}}
 }
 
 // resolve follows a path from the root as the kernel does. It returns the inode, and its path without
@@ -147,7 +146,7 @@ func (f *files) bytes(r *regular, offset, n int64) []byte {
 	from := int64(r.in.Address) + offset
 	out := make([]byte, n)
 	whole := true
-	err := f.each(span{from, from + n}, func(_ int64, x index.Extent) bool {
+	err := f.Extents.Range(from, from+n, func(_ int64, x index.Extent) bool {
 		plain := f.chunk(chunk.Ref{ID: x.ID, Length: x.Length})
 		if whole = len(plain) == int(x.Length); whole {
 			copy(out[max(x.Offset-from, 0):], plain[max(from-x.Offset, 0):])
@@ -167,7 +166,7 @@ func (f *files) chunk(ref chunk.Ref) []byte {
 	if f.reads++; f.reads > maxChunks || f.ctx.Err() != nil {
 		return nil
 	}
-	plain, err := f.read(f.ctx, ref)
+	plain, err := f.Chunk(f.ctx, ref)
 	if err != nil {
 		return nil
 	}

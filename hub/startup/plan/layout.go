@@ -1,4 +1,4 @@
-package startup
+package plan
 
 import (
 	"cmp"
@@ -24,25 +24,17 @@ type Pack struct {
 	Triggers []int64 // extents, ascending
 }
 
-// Layout returns the startup packs of the tree. The recordings are those kept of an image, in the
-// order of Kept.Recordings, and those made by Guess. It returns at most index.MaxStartups packs of
-// at most limit plain bytes, in the order in which to fetch them. Each chunk is in one of them at
-// most. Without recordings there are no packs.
+// Layout returns the startup packs of the tree. kept has the recordings kept of an image, in the
+// order of Kept.Recordings, and guesses those of package guess, the likeliest first. Layout returns
+// at most index.MaxStartups packs of at most limit plain bytes, in the order in which to fetch them.
+// Each chunk is in at most one of them. Without recordings there are no packs.
 //
 // If there are recordings of real starts, guesses only add packs for starts that were never
 // reported. They change neither what is fetched at mount nor the packs of what real starts use. The
 // same holds for outliers (discountOutliers).
-func (t *Tree) Layout(ctx context.Context, recordings []trace.Recording, limit int64) ([]Pack, error) {
-	var real, guesses []trace.Recording
-	for _, r := range recordings {
-		if r.Starts > 0 {
-			real = append(real, r)
-		} else {
-			guesses = append(guesses, r)
-		}
-	}
+func (t *Tree) Layout(ctx context.Context, kept, guesses []trace.Recording, limit int64) ([]Pack, error) {
 	var all []starts
-	for _, w := range Workloads(real) {
+	for _, w := range Workloads(kept) {
 		samples, err := t.uses(ctx, w.Samples)
 		if err != nil {
 			return nil, err
@@ -52,7 +44,11 @@ func (t *Tree) Layout(ctx context.Context, recordings []trace.Recording, limit i
 		}
 	}
 	discountOutliers(all)
-	uses, err := t.uses(ctx, guesses[:min(len(guesses), maxWorkloads)])
+	guesses = slices.Clone(guesses[:min(len(guesses), maxWorkloads)])
+	for i := range guesses {
+		guesses[i] = bounded(guesses[i])
+	}
+	uses, err := t.uses(ctx, guesses)
 	if err != nil {
 		return nil, err
 	}

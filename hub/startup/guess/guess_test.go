@@ -1,15 +1,17 @@
-package startup
+package guess
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
 	"lighter/format/chunk"
+	"lighter/format/erofs"
+	"lighter/format/index"
 	"lighter/format/trace"
 	"lighter/format/tree"
 )
@@ -22,10 +24,9 @@ type contents map[string]string
 func (c contents) guess(t testing.TB, config Config) (recordings []trace.Recording, paths []string) {
 	t.Helper()
 	chunks := map[chunk.ID]string{}
-	tr := open(t, c.dir("/", chunks))
-	recordings, err := tr.Guess(t.Context(), config, func(_ context.Context, ref chunk.Ref) ([]byte, error) {
-		return []byte(chunks[ref.ID]), nil
-	})
+	image := open(t, c.dir("/", chunks), chunks)
+	image.Config = config
+	recordings, err := image.Recordings(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,6 +41,32 @@ func (c contents) guess(t testing.TB, config Config) (recordings []trace.Recordi
 		}
 	}
 	return recordings, paths
+}
+
+// open returns the image with a root directory. chunks are its contents.
+func open(t testing.TB, root *tree.Node, chunks map[chunk.ID]string) *Image {
+	t.Helper()
+	var metadata, whole, extents bytes.Buffer
+	made, err := index.Make(&tree.Tree{Root: root}, &metadata)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := made.Write(&whole, bytes.NewReader(metadata.Bytes())); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := index.Receive(&whole, made.ID(), &extents, &bytes.Buffer{}); err != nil {
+		t.Fatal(err)
+	}
+	m, err := index.OpenMap(bytes.NewReader(extents.Bytes()), made.ID(), index.NewPages(64))
+	if err != nil {
+		t.Fatal(err)
+	}
+	image, err := erofs.Open(bytes.NewReader(metadata.Bytes()), int64(metadata.Len()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := func(_ context.Context, ref chunk.Ref) ([]byte, error) { return []byte(chunks[ref.ID]), nil }
+	return &Image{Metadata: image, Extents: m, Chunk: read}
 }
 
 // dir makes the directory of a path. Files have one chunk and are executable.
@@ -257,86 +284,17 @@ func TestGuessOfOddImages(t *testing.T) {
 
 // Unreadable files are left out. Only the caller's context ends a guess.
 func TestGuessWithoutContents(t *testing.T) {
-	tr := open(t, linux().dir("/", map[chunk.ID]string{}))
-	broken := func(context.Context, chunk.Ref) ([]byte, error) { return nil, errors.New("broken") }
-	got, err := tr.Guess(t.Context(), Config{Cmd: []string{"sh"}}, broken)
+	image := open(t, linux().dir("/", map[chunk.ID]string{}), nil)
+	image.Config = Config{Cmd: []string{"sh"}}
+	image.Chunk = func(context.Context, chunk.Ref) ([]byte, error) { return nil, errors.New("broken") }
+	got, err := image.Recordings(t.Context())
 	if err != nil || len(got) == 0 {
 		t.Errorf("%v, error %v", got, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := tr.Guess(ctx, Config{Cmd: []string{"sh"}}, broken); !errors.Is(err, context.Canceled) {
+	if _, err := image.Recordings(ctx); !errors.Is(err, context.Canceled) {
 		t.Error(err)
-	}
-}
-
-// Guesses are laid out alone. Beside real starts they add packs for chunks that these did not read.
-func TestGuessBesideStarts(t *testing.T) {
-	files := linux()
-	recordings, _ := files.guess(t, Config{Cmd: []string{"sh"}})
-	tr := open(t, files.dir("/", map[chunk.ID]string{}))
-	in := func(packs []Pack, name string) int {
-		for i, p := range packs {
-			for _, u := range p.Units {
-				if slices.ContainsFunc(u, func(ref chunk.Ref) bool { return ref.ID == chunk.Sum([]byte(files[name])) }) {
-					return i
-				}
-			}
-		}
-		return -1
-	}
-	packs := lay(t, tr, recordings)
-	if in(packs, "/usr/bin/sh") != 0 || !packs[0].AtMount {
-		t.Errorf("sh is in pack %d of %d", in(packs, "/usr/bin/sh"), len(packs))
-	}
-	real := trace.Recording{Starts: 1}
-	for _, name := range []string{"/opt/server/bin/server", "/opt/server/lib/libprivate.so", "/opt/own/lib/libown.so", "/usr/lib/x86_64-linux-gnu/libc.so.6"} {
-		real.Entries = append(real.Entries, trace.Entry{Path: name, Length: 9000})
-	}
-	packs = lay(t, tr, append(Keep(nil, []trace.Recording{real}), recordings...))
-	for name, want := range map[string]int{"/opt/server/bin/server": 0, "/usr/lib/x86_64-linux-gnu/libc.so.6": 0} {
-		if got := in(packs, name); got != want {
-			t.Errorf("%s is in pack %d of %d", name, got, len(packs))
-		}
-	}
-	if at := in(packs, "/usr/bin/python3.11"); at < 1 || packs[at].AtMount || len(packs[0].Units[0]) != 4 {
-		t.Errorf("python is in pack %d of %d; %d chunks at mount", at, len(packs), len(packs[0].Units[0]))
-	}
-}
-
-// Guesses never change the packs of real starts, however many guesses there are.
-func TestGuessesHaveNoWeight(t *testing.T) {
-	sizes, names := program(400)
-	tr := sampleTree(t, sizes)
-	var kept, guesses []trace.Recording
-	for range 8 {
-		kept = Keep(kept, []trace.Recording{reading(sizes, names[:60]...)})
-	}
-	other := reading(sizes, slices.Concat(names[:50], names[100:120])...)
-	kept = Keep(kept, []trace.Recording{other, other})
-	for i := range maxWorkloads {
-		guessed := reading(sizes, names[200+10*i:230+10*i]...)
-		guessed.Starts = 0
-		guesses = append(guesses, guessed)
-	}
-	alone, both := lay(t, tr, kept), lay(t, tr, slices.Concat(kept, guesses))
-	both = slices.DeleteFunc(both, func(p Pack) bool {
-		return !slices.ContainsFunc(alone, func(q Pack) bool { return reflect.DeepEqual(p, q) })
-	})
-	if len(alone) != 3 || !reflect.DeepEqual(both, alone) {
-		t.Errorf("of %d packs %d are as they were", len(alone), len(both))
-	}
-}
-
-// A guess is dropped once a real start has read half of it.
-func TestGuessThatCameTrue(t *testing.T) {
-	sizes, names := program(100)
-	tr := sampleTree(t, sizes)
-	real, guessed := reading(sizes, names[:60]...), reading(sizes, names[:90]...)
-	guessed.Starts = 0
-	alone := lay(t, tr, Keep(nil, []trace.Recording{real}))
-	if both := lay(t, tr, append(Keep(nil, []trace.Recording{real}), guessed)); !reflect.DeepEqual(both, alone) {
-		t.Errorf("%d packs, without the guess %d", len(both), len(alone))
 	}
 }
 

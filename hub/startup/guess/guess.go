@@ -1,10 +1,14 @@
-package startup
+package guess
 
 import (
 	"context"
 	"path"
+	"slices"
 	"strings"
 
+	"lighter/format/chunk"
+	"lighter/format/erofs"
+	"lighter/format/index"
 	"lighter/format/trace"
 )
 
@@ -20,6 +24,8 @@ const (
 	maxScript = 1 << 20
 	maxRoot   = 256 << 20
 
+	maxRecordings = 16
+
 	maxCommands = 16 // programs that are looked for in one script
 	maxShebangs = 4  // scripts that run a script
 )
@@ -31,22 +37,30 @@ type Config struct {
 	WorkingDir      string
 }
 
-// Guess returns recordings of what starts of the image are likely to read. It uses only the image's
-// contents. The first recording is that of the program that the config names; then follow programs
-// that users often run instead, and the largest Python packages. Their Starts is 0, by which Layout
-// recognizes them. Do not pass them to Sort or Kept.Add.
+// Image is an image's tree, contents and config.
+type Image struct {
+	Metadata *erofs.Image
+	Extents  *index.Map
+	// Chunk returns a chunk's plain bytes. Recordings does not change them.
+	Chunk  func(ctx context.Context, ref chunk.Ref) ([]byte, error)
+	Config Config
+}
+
+// Recordings returns recordings of what starts of the image are likely to read. The first recording is
+// that of the program that the config names; then follow programs that users often run instead, and
+// the largest Python packages. Their Starts is 0.
 //
 // A recording has a program, its loader, all its libraries, what these read when they begin, and the
-// scripts and programs that the arguments name. Guess reads at most 8,192 chunks. It leaves out what
-// it cannot find, read or understand. Its only error is the context's.
-func (t *Tree) Guess(ctx context.Context, c Config, read Read) ([]trace.Recording, error) {
-	g := newGuesser(t.files(ctx, read), c)
+// scripts and programs that the arguments name. Recordings reads at most 8,192 chunks. It leaves out
+// what it cannot find, read or understand. Its only error is the context's.
+func (i *Image) Recordings(ctx context.Context) ([]trace.Recording, error) {
+	g := newGuesser(newFiles(ctx, i))
 	var out []trace.Recording
 	seen := map[string]bool{}
 	add := func(run func()) {
 		g.entries, g.left, g.depth = nil, maxRoot, 0
-		if run(); len(g.entries) > 0 && len(out) < maxWorkloads {
-			out = append(out, bounded(trace.Recording{Entries: g.entries}))
+		if run(); len(g.entries) > 0 && len(out) < maxRecordings {
+			out = append(out, trace.Recording{Entries: g.entries})
 		}
 	}
 	var py *python
@@ -61,10 +75,10 @@ func (t *Tree) Guess(ctx context.Context, c Config, read Read) ([]trace.Recordin
 			py = g.python(program, argv)
 		}
 	}
-	try(append(append([]string{}, c.Entrypoint...), c.Cmd...))
+	try(slices.Concat(i.Config.Entrypoint, i.Config.Cmd))
 	for _, name := range runtimes {
 		for _, found := range g.glob(name) {
-			if len(out) < maxWorkloads {
+			if len(out) < maxRecordings {
 				try([]string{found})
 			}
 		}
@@ -96,15 +110,15 @@ type guesser struct {
 	depth   int   // of scripts that run scripts
 }
 
-func newGuesser(f *files, c Config) *guesser {
+func newGuesser(f *files) *guesser {
 	env := map[string]string{"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
-	for _, e := range c.Env {
+	for _, e := range f.Config.Env {
 		if name, value, ok := strings.Cut(e, "="); ok {
 			env[name] = value
 		}
 	}
 	path := strings.Split(env["PATH"], ":")
-	return &guesser{loader: f.loader(env), path: path[:min(len(path), maxConfigs)], dir: "/" + c.WorkingDir}
+	return &guesser{loader: f.loader(env), path: path[:min(len(path), maxConfigs)], dir: "/" + f.Config.WorkingDir}
 }
 
 // command finds the program that a command line runs.

@@ -1,4 +1,4 @@
-package starts
+package startup
 
 import (
 	"bytes"
@@ -12,7 +12,7 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/pack"
 	"lighter/hub/catalog"
-	"lighter/hub/startup"
+	"lighter/hub/startup/plan"
 )
 
 // Startup packs are made as fast as other units, since somebody may wait for them. Those
@@ -40,12 +40,12 @@ var errStale = errors.New("there is a newer layout")
 // looseLayout is one whose packs are to be pressed.
 type looseLayout struct {
 	at     time.Time
-	packs  []startup.Pack
+	packs  []plan.Pack
 	digest []byte
 }
 
 // loosen notes that a tree's startup packs are worth pressing, or that none are.
-func (s *Service) loosen(tree chunk.ID, packs []startup.Pack, digest []byte) {
+func (s *Service) loosen(tree chunk.ID, packs []plan.Pack, digest []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.loose, tree)

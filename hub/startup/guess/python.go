@@ -1,4 +1,4 @@
-package startup
+package guess
 
 import (
 	"cmp"
@@ -252,7 +252,7 @@ func isName(s string) bool {
 // packages returns the largest installed packages, which users of this Python are likely to import.
 func (p *python) packages() (names []string) {
 	sizes := map[string]int64{}
-	_, err := p.metadata.Walk(p.ctx, func(name string, in erofs.Inode) error {
+	_, err := p.Metadata.Walk(p.ctx, func(name string, in erofs.Inode) error {
 		for _, dir := range p.site {
 			rest, below := strings.CutPrefix(name, dir+"/")
 			if first, _, deeper := strings.Cut(rest, "/"); below && deeper && in.Device && isName(first) {

@@ -1,4 +1,4 @@
-package startup
+package plan
 
 import (
 	"maps"
@@ -76,10 +76,9 @@ func TestOneOddStartAmongOthers(t *testing.T) {
 	// Nor for what is guessed, which it does not make good for.
 	kept := Keep(nil, []trace.Recording{python, python, python})
 	guess := reading(sizes, names[200:260]...)
-	guess.Starts = 0
-	alone := lay(t, tr, append(slices.Clone(kept), guess))
+	alone := layWithGuesses(t, tr, kept, guess)
 	for what, odd := range absurd(sizes, names) {
-		if packs := lay(t, tr, append(Keep(kept, []trace.Recording{odd}), guess)); !alsoIn(alone, packs) {
+		if packs := layWithGuesses(t, tr, Keep(kept, []trace.Recording{odd}), guess); !alsoIn(alone, packs) {
 			t.Errorf("one that is %s: there are other packs than before for a guess", what)
 		}
 	}

@@ -1,0 +1,101 @@
+package plan
+
+import (
+	"slices"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+)
+
+const (
+	// unitPlain is the length of a unit in plain bytes. firstUnit is that of a pack's first one,
+	// for which a reader may wait.
+	unitPlain = 512 << 10
+	firstUnit = 96 << 10
+	// maxUnitChunks bounds the chunks of a unit, far below the format's limit.
+	maxUnitChunks = 8192
+
+	// triggersEach is the number of triggers that each workload gives a pack: chunks of the pack
+	// itself, and as many of packs that the workload reads before it.
+	triggersEach = 4
+)
+
+// packs makes one pack of each group.
+func (p *plan) packs() []Pack {
+	in := map[chunk.ID]*group{}
+	for _, g := range p.groups {
+		for _, it := range g.items {
+			in[it.ref.ID] = g
+		}
+	}
+	var out []Pack
+	var earlier [][]int64 // triggers in packs that are read before, by pack
+	left := index.MaxTriggers
+	add := func(pack *Pack, triggers []int64) {
+		before := len(pack.Triggers)
+		pack.Triggers = append(pack.Triggers, triggers[:min(len(triggers), left)]...)
+		slices.Sort(pack.Triggers)
+		pack.Triggers = slices.Compact(pack.Triggers)
+		left -= len(pack.Triggers) - before
+	}
+	for _, g := range p.groups {
+		pack := Pack{Units: units(g.items), AtMount: g.mount}
+		for _, it := range g.items {
+			pack.Bytes += int64(it.ref.Length)
+		}
+		var before []int64
+		if !g.mount {
+			var own []int64
+			own, before = p.triggers(g, in)
+			add(&pack, own)
+		}
+		out, earlier = append(out, pack), append(earlier, before)
+	}
+	for i := range out { // as far as there is room: without them a pack is fetched later
+		add(&out[i], earlier[i])
+	}
+	return out
+}
+
+// triggers returns the extents whose read starts the fetch of a group. own has each workload's first
+// chunks in the group. before has its first chunks in groups that only users of this group use, and
+// that it reads before this one: the earlier trigger saves a round trip.
+func (p *plan) triggers(g *group, in map[chunk.ID]*group) (own, before []int64) {
+	for w, s := range p.all {
+		if !g.users.has(w) {
+			continue
+		}
+		var firsts, others []int64
+		for _, u := range s.uses {
+			switch h := in[u.ref.ID]; {
+			case h == g:
+				firsts = append(firsts, u.extent)
+			case h != nil && len(firsts) == 0 && len(others) < triggersEach && s.count > 0 && h.users&^g.users == 0:
+				others = append(others, u.extent)
+			}
+			if len(firsts) == triggersEach {
+				break
+			}
+		}
+		if own = append(own, firsts...); len(firsts) > 0 {
+			before = append(before, others...)
+		}
+	}
+	return own, before
+}
+
+// units cuts a pack into units, the first of which are shorter.
+func units(items []*item) (out [][]chunk.Ref) {
+	limit, size := int64(firstUnit), int64(0)
+	var now []chunk.Ref
+	for _, it := range items {
+		now = append(now, it.ref)
+		if size += int64(it.ref.Length); size >= limit || len(now) == maxUnitChunks {
+			out, now, size, limit = append(out, now), nil, 0, min(2*limit, unitPlain)
+		}
+	}
+	if len(now) > 0 {
+		out = append(out, now)
+	}
+	return out
+}

@@ -19,9 +19,9 @@ import (
 	"slices"
 	"time"
 
-	"lighter/store/hub"
 	"lighter/test/testkit/layout"
 	"lighter/test/testkit/site"
+	"lighter/wire"
 )
 
 // Bench is a site to measure on.
@@ -131,8 +131,8 @@ func (c Config) Compressed(image string) (int64, error) {
 }
 
 // Inspect asks the hub for all that it knows of an image.
-func (b *Bench) Inspect(ctx context.Context, image string) (hub.Inspection, error) {
-	return ask[hub.Inspection](ctx, b.Site.Hub, image, "inspect")
+func (b *Bench) Inspect(ctx context.Context, image string) (wire.Inspection, error) {
+	return ask[wire.Inspection](ctx, b.Site.Hub, image, "inspect")
 }
 
 // ask runs a command of lighter that says something of each image of that name, of which

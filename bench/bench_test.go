@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"lighter/store/hub"
+	"lighter/wire"
 )
 
 func TestMedian(t *testing.T) {
@@ -83,7 +83,7 @@ func TestConfigurationsThatCannotBe(t *testing.T) {
 }
 
 func TestWhatAHubKnowsIsSaid(t *testing.T) {
-	got := describe(hub.Starts{Workloads: make([]hub.Workload, 2), Packs: []hub.StartupPack{{Bytes: 5e6, AtMount: true}, {Bytes: 2e6}}})
+	got := describe(wire.Starts{Workloads: make([]wire.Workload, 2), Packs: []wire.StartupPack{{Bytes: 5e6, AtMount: true}, {Bytes: 2e6}}})
 	if want := "2 workloads, 2 startup packs of 7.00 MB, 5.00 MB of it at each start"; got != want {
 		t.Errorf("%q, not %q", got, want)
 	}

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
-	"lighter/store/hub"
 	"lighter/test/testkit/site"
+	"lighter/wire"
 )
 
 // How long a hub may take to make its startup packs of what it was told, and to press
@@ -24,7 +24,7 @@ func AwaitLayout(ctx context.Context, h *site.Hub, image string, starts int64) (
 	var last string
 	var since time.Time
 	for end := time.Now().Add(layoutLimit); ; {
-		known, err := ask[hub.Starts](ctx, h, image, "trace show")
+		known, err := ask[wire.Starts](ctx, h, image, "trace show")
 		if err != nil {
 			return "", err
 		}
@@ -50,7 +50,7 @@ func AwaitLayout(ctx context.Context, h *site.Hub, image string, starts int64) (
 }
 
 // describe says what a hub knows of an image's starts.
-func describe(s hub.Starts) string {
+func describe(s wire.Starts) string {
 	var bytes, first int64
 	for _, p := range s.Packs {
 		bytes += p.Bytes

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	wire "lighter/store/hub"
+	"lighter/wire"
 )
 
 // access decides whether a request may change what the hub has.

@@ -13,8 +13,8 @@ import (
 	"github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
-	wire "lighter/store/hub"
 	"lighter/test/testkit/tarball"
+	"lighter/wire"
 )
 
 // badImage is an image that cannot be taken in, and what the reason must say.

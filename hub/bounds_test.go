@@ -18,8 +18,9 @@ import (
 
 	"lighter/format/trace"
 	"lighter/hub/objects"
-	wire "lighter/store/hub"
+
 	"lighter/test/testkit/tarball"
+	"lighter/wire"
 )
 
 // An image that would keep others from their turn for too long fails, with that reason,

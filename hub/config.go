@@ -14,7 +14,8 @@ import (
 	"strings"
 
 	"lighter/renewed"
-	wire "lighter/store/hub"
+
+	"lighter/wire"
 )
 
 // Config is a hub's configuration, as its TOML file has it.

@@ -11,8 +11,8 @@ import (
 	"github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
-	wire "lighter/store/hub"
 	"lighter/test/testkit/tarball"
+	"lighter/wire"
 )
 
 var armTar = tarball.Of(tarball.File("arm", noise(5, 5000)))

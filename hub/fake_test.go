@@ -24,7 +24,8 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"lighter/hub/catalog"
-	wire "lighter/store/hub"
+	"lighter/store/hub"
+	"lighter/wire"
 )
 
 // testHub is a hub that runs in a directory of the test's own.
@@ -33,7 +34,7 @@ type testHub struct {
 	t      *testing.T
 	url    string
 	config Config
-	client *wire.Client
+	client *hub.Client
 	stop   func()
 }
 
@@ -102,7 +103,7 @@ func runHub(t *testing.T, h *Hub) *testHub {
 		}
 	}
 	t.Cleanup(th.stop)
-	if th.client, err = wire.NewClient(wire.Options{URL: th.url}); err != nil {
+	if th.client, err = hub.NewClient(hub.Options{URL: th.url}); err != nil {
 		t.Fatal(err)
 	}
 	return th

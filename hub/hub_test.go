@@ -18,8 +18,9 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/format/pack"
-	wire "lighter/store/hub"
+	"lighter/store/hub"
 	"lighter/test/testkit/tarball"
+	"lighter/wire"
 )
 
 // noise is a file's content that does not repeat, the same for the same seed.
@@ -44,10 +45,10 @@ func (h *testHub) fetchTree(chain string) (index.Header, map[chunk.ID][]byte) {
 
 // fetchTree is fetchTree of any origin; byID says that it knows chunks by their
 // IDs too.
-func fetchTree(t *testing.T, client *wire.Client, chain string, byID bool) (index.Header, map[chunk.ID][]byte) {
+func fetchTree(t *testing.T, client *hub.Client, chain string, byID bool) (index.Header, map[chunk.ID][]byte) {
 	t.Helper()
 	ctx := t.Context()
-	from := wire.NewOrigins(slog.New(slog.DiscardHandler), client)
+	from := hub.NewOrigins(slog.New(slog.DiscardHandler), client)
 	keys, err := from.Keys(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +109,7 @@ func fetchTree(t *testing.T, client *wire.Client, chain string, byID bool) (inde
 	return header, chunks
 }
 
-func fetchLocations(t *testing.T, from *wire.Origins, header index.Header) (locations *index.Locations) {
+func fetchLocations(t *testing.T, from *hub.Origins, header index.Header) (locations *index.Locations) {
 	t.Helper()
 	locations, _ = fetchNewer(t, from, header, chunk.ID{})
 	return locations
@@ -116,7 +117,7 @@ func fetchLocations(t *testing.T, from *wire.Origins, header index.Header) (loca
 
 // fetchNewer returns a tree's locations and their SHA-256, or nothing if the origin
 // says that they are those that the caller has.
-func fetchNewer(t *testing.T, from *wire.Origins, header index.Header, have chunk.ID) (locations *index.Locations, sum chunk.ID) {
+func fetchNewer(t *testing.T, from *hub.Origins, header index.Header, have chunk.ID) (locations *index.Locations, sum chunk.ID) {
 	t.Helper()
 	err := from.Locations(t.Context(), header.ID(), have, func(plain io.Reader) error {
 		b, err := io.ReadAll(plain)

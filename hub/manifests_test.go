@@ -11,7 +11,8 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"lighter/format/chunk"
-	wire "lighter/store/hub"
+
+	"lighter/wire"
 )
 
 // repositoriesOf asks the hub about a manifest, verifies the answer, and returns the

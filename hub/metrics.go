@@ -17,7 +17,8 @@ import (
 	"lighter/hub/catalog"
 	"lighter/hub/startup"
 	"lighter/logqueue"
-	wire "lighter/store/hub"
+
+	"lighter/wire"
 )
 
 // view tells machines how the hub is: /metrics, /healthz and /readyz, on the

@@ -15,15 +15,16 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"lighter/format/chunk"
-	wire "lighter/store/hub"
+	"lighter/store/hub"
 	"lighter/test/testkit/tarball"
+	"lighter/wire"
 )
 
 // mirror copies images of the hub into dir.
-func (h *testHub) mirror(dir string, names ...string) (wire.Mirrored, []wire.Progress) {
+func (h *testHub) mirror(dir string, names ...string) (hub.Mirrored, []wire.Progress) {
 	h.t.Helper()
 	var said []wire.Progress
-	done, err := wire.NewMirror(h.client, dir, nil, func(p wire.Progress) { said = append(said, p) }).Copy(h.t.Context(), names)
+	done, err := hub.NewMirror(h.client, dir, nil, func(p wire.Progress) { said = append(said, p) }).Copy(h.t.Context(), names)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -31,11 +32,11 @@ func (h *testHub) mirror(dir string, names ...string) (wire.Mirrored, []wire.Pro
 }
 
 // serveFiles serves a directory as a plain web server does.
-func serveFiles(t *testing.T, dir string) *wire.Client {
+func serveFiles(t *testing.T, dir string) *hub.Client {
 	t.Helper()
 	server := httptest.NewServer(http.FileServer(http.Dir(dir)))
 	t.Cleanup(server.Close)
-	client, err := wire.NewClient(wire.Options{URL: server.URL})
+	client, err := hub.NewClient(hub.Options{URL: server.URL})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,11 +129,11 @@ func TestMirrorOfABadHub(t *testing.T) {
 			_, _ = w.Write(body)
 		}))
 		defer bad.Close()
-		client, err := wire.NewClient(wire.Options{URL: bad.URL})
+		client, err := hub.NewClient(hub.Options{URL: bad.URL})
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = wire.NewMirror(client, dir, nil, func(wire.Progress) {}).Copy(t.Context(), []string{"a:1"})
+		_, err = hub.NewMirror(client, dir, nil, func(wire.Progress) {}).Copy(t.Context(), []string{"a:1"})
 		return err
 	}
 	scope := filepath.Join(dir, wire.Prefix, wire.DefaultScope)
@@ -154,7 +155,7 @@ func TestMirrorOfABadHub(t *testing.T) {
 	}
 	fetchTree(t, serveFiles(t, dir), a.Chain, false)
 	for _, names := range [][]string{{"b:1"}, {"a:1", "b:1"}} {
-		if _, err := wire.NewMirror(h.client, dir, nil, func(wire.Progress) {}).Copy(t.Context(), names); err == nil {
+		if _, err := hub.NewMirror(h.client, dir, nil, func(wire.Progress) {}).Copy(t.Context(), names); err == nil {
 			t.Errorf("%v were mirrored", names)
 		}
 	}

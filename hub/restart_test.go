@@ -12,7 +12,8 @@ import (
 
 	"lighter/hub/catalog"
 	"lighter/hub/objects"
-	wire "lighter/store/hub"
+
+	"lighter/wire"
 )
 
 type catalogImage = catalog.Image

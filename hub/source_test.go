@@ -15,8 +15,8 @@ import (
 	"github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
-	wire "lighter/store/hub"
 	"lighter/test/testkit/tarball"
+	"lighter/wire"
 )
 
 // fakeRegistry is another registry, which does to a blob what a test wants.

@@ -15,7 +15,8 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/trace"
-	wire "lighter/store/hub"
+	"lighter/store/hub"
+	"lighter/wire"
 )
 
 // What was exported does the same for an image that has the files, on another hub.
@@ -138,7 +139,7 @@ func TestMirrorHasStartupPacks(t *testing.T) {
 	mirror := serveFiles(t, dir)
 	fetchTree(t, mirror, got.Chain, false)
 	packs, _ := h.startups(m)
-	files := wire.NewOrigins(slog.New(slog.DiscardHandler), mirror)
+	files := hub.NewOrigins(slog.New(slog.DiscardHandler), mirror)
 	locations, sum := fetchNewer(t, files, m.Header, chunk.ID{})
 	if fmt.Sprint(locations.Startups()) != fmt.Sprint(packs) {
 		t.Errorf("the mirror has %+v, the hub %+v", locations.Startups(), packs)

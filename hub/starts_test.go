@@ -17,8 +17,9 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/format/trace"
-	wire "lighter/store/hub"
+	"lighter/store/hub"
 	"lighter/test/testkit/tarball"
+	"lighter/wire"
 )
 
 // startsTar is a layer of files that are a few chunks each, f0 to f9.
@@ -60,8 +61,8 @@ func (h *testHub) extents(tree string) *index.Map {
 	return m
 }
 
-func (h *testHub) origins() *wire.Origins {
-	return wire.NewOrigins(slog.New(slog.DiscardHandler), h.client)
+func (h *testHub) origins() *hub.Origins {
+	return hub.NewOrigins(slog.New(slog.DiscardHandler), h.client)
 }
 
 // filesOf returns where the files of the tree lie on the device, in its order.

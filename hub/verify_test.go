@@ -9,8 +9,8 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
-	wire "lighter/store/hub"
 	"lighter/test/testkit/tarball"
+	"lighter/wire"
 )
 
 func (h *testHub) problems(name string) string {

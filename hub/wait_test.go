@@ -9,7 +9,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
-	wire "lighter/store/hub"
+	"lighter/wire"
 )
 
 // holdBlobs makes a registry give half of each large blob and wait with the

@@ -12,7 +12,8 @@ import (
 
 	"lighter/durable"
 	"lighter/node/mount"
-	"lighter/store/hub"
+
+	"lighter/wire"
 )
 
 // binds are the trees that people have mounted somewhere by name, without
@@ -186,27 +187,27 @@ func (n *Node) bindChain(ctx context.Context, b Bind, bind func(tree, dir string
 }
 
 // findImage asks the hub for the one image of that name that can be run here.
-func (n *Node) findImage(ctx context.Context, name, platform string) (hub.Image, error) {
+func (n *Node) findImage(ctx context.Context, name, platform string) (wire.Image, error) {
 	images, err := n.hubs.Images(ctx, name)
 	if err != nil {
-		return hub.Image{}, err
+		return wire.Image{}, err
 	}
-	var found []hub.Image
+	var found []wire.Image
 	var seen string
 	for _, image := range images {
 		if platform != "" && image.Platform != platform {
 			continue
 		}
 		seen = fmt.Sprintf(" (it is %s there: %s)", image.State, image.Error)
-		if image.State == hub.StateReady && image.Chain != "" {
+		if image.State == wire.StateReady && image.Chain != "" {
 			found = append(found, image)
 		}
 	}
 	switch {
 	case len(found) == 0:
-		return hub.Image{}, fmt.Errorf("hub %s has no image %q that can be mounted%s", n.hubs.URL(), name, seen)
+		return wire.Image{}, fmt.Errorf("hub %s has no image %q that can be mounted%s", n.hubs.URL(), name, seen)
 	case len(found) > 1:
-		return hub.Image{}, fmt.Errorf("image %q has several platforms: choose one with --platform", name)
+		return wire.Image{}, fmt.Errorf("image %q has several platforms: choose one with --platform", name)
 	}
 	return found[0], nil
 }

@@ -17,6 +17,7 @@ import (
 	"lighter/node/mount"
 	"lighter/store/disk"
 	"lighter/store/hub"
+	"lighter/wire"
 )
 
 // Config is a node's configuration, in TOML. `lighter config node` prints it.
@@ -59,7 +60,7 @@ func DefaultConfig() Config {
 		Hubs:        []string{"http://127.0.0.1:7070"},
 		HubKeys:     []string{},
 		Trust:       TrustAuto,
-		Scope:       hub.DefaultScope,
+		Scope:       wire.DefaultScope,
 		MountMode:   mount.Auto,
 		CacheSize:   20 << 30,
 		Prefetch:    true,

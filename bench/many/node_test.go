@@ -22,9 +22,10 @@ import (
 	"lighter/format/index"
 	"lighter/format/trace"
 	"lighter/hub"
-	wire "lighter/store/hub"
+	client "lighter/store/hub"
 	"lighter/store/registry"
 	"lighter/test/testkit/layout"
+	"lighter/wire"
 )
 
 // startHub starts a hub in this process, with an image of two layers, and returns
@@ -51,7 +52,7 @@ func startHub(t *testing.T) Plan {
 		}
 	})
 	p := Plan{Hub: "http://" + listener.Addr().String(), Nodes: 3, Dir: t.TempDir(), Cache: 64 << 20}
-	client, err := wire.NewClient(wire.Options{URL: p.Hub})
+	client, err := client.NewClient(client.Options{URL: p.Hub})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,14 +99,14 @@ func makeImage(t *testing.T) string {
 	return last
 }
 
-func push(t *testing.T, client *wire.Client, dir string) {
+func push(t *testing.T, c *client.Client, dir string) {
 	t.Helper()
 	local, err := registry.OpenLocal("oci:" + dir + ":latest")
 	if err != nil {
 		t.Fatal(err)
 	}
 	to := registry.Target{Repository: "image"}
-	to.Host, to.PlainHTTP, to.Transport = client.Registry()
+	to.Host, to.PlainHTTP, to.Transport = c.Registry()
 	if err := local.Push(t.Context(), to, func(int64, int64) {}); err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +114,7 @@ func push(t *testing.T, client *wire.Client, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := client.Add(t.Context(), wire.Add{Name: "image:latest", Digest: digest}, func(wire.Progress) {}); err != nil {
+	if _, err := c.Add(t.Context(), wire.Add{Name: "image:latest", Digest: digest}, func(wire.Progress) {}); err != nil {
 		t.Fatal(err)
 	}
 }

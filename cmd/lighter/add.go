@@ -10,6 +10,7 @@ import (
 
 	"lighter/store/hub"
 	"lighter/store/registry"
+	"lighter/wire"
 )
 
 func addCommand() *cobra.Command {
@@ -70,46 +71,46 @@ type source struct {
 }
 
 // add hands a registry's image to the hub by its name, and pushes a local one.
-func add(ctx context.Context, client *hub.Client, s source, each func(hub.Progress)) (hub.Progress, error) {
+func add(ctx context.Context, client *hub.Client, s source, each func(wire.Progress)) (wire.Progress, error) {
 	if ref, ok := strings.CutPrefix(s.from, "docker://"); ok {
 		credentials, err := registry.Credentials(ctx, ref)
 		if err != nil {
-			return hub.Progress{}, err
+			return wire.Progress{}, err
 		}
-		return client.Add(ctx, hub.Add{Source: s.from, Name: s.name, Platform: s.platform, PlainHTTP: s.plainHTTP,
+		return client.Add(ctx, wire.Add{Source: s.from, Name: s.name, Platform: s.platform, PlainHTTP: s.plainHTTP,
 			Username: credentials.Username, Password: credentials.Password,
 			Token: credentials.IdentityToken, RegistryToken: credentials.RegistryToken}, each)
 	}
 	local, err := registry.OpenLocal(s.from)
 	if err != nil {
-		return hub.Progress{}, usageError{err}
+		return wire.Progress{}, usageError{err}
 	}
 	name := s.name
 	if name == "" {
 		name = local.Name
 	}
 	if name == "" {
-		return hub.Progress{}, usageError{fmt.Errorf("%s does not say what the image is called: add a NAME", s.from)}
+		return wire.Progress{}, usageError{fmt.Errorf("%s does not say what the image is called: add a NAME", s.from)}
 	}
-	ref, err := hub.ParseName(name)
+	ref, err := wire.ParseName(name)
 	if err != nil {
-		return hub.Progress{}, usageError{err}
+		return wire.Progress{}, usageError{err}
 	}
 	digest, err := local.Digest()
 	if err != nil {
-		return hub.Progress{}, fmt.Errorf("read %s: %w", s.from, err)
+		return wire.Progress{}, fmt.Errorf("read %s: %w", s.from, err)
 	}
 	if ref.Digest != "" && ref.Digest != digest {
-		return hub.Progress{}, usageError{fmt.Errorf("%s has the digest %s: give it a name with that, or with a tag", s.from, digest)}
+		return wire.Progress{}, usageError{fmt.Errorf("%s has the digest %s: give it a name with that, or with a tag", s.from, digest)}
 	}
 	// Without the tag, which would have the hub take in all that it runs: the name
 	// comes with what is asked for.
 	to := registry.Target{Repository: ref.Repository}
 	to.Host, to.PlainHTTP, to.Transport = client.Registry()
 	if err := local.Push(ctx, to, func(done, total int64) {
-		each(hub.Progress{Step: "push", Item: name, Bytes: done, Total: total})
+		each(wire.Progress{Step: "push", Item: name, Bytes: done, Total: total})
 	}); err != nil {
-		return hub.Progress{}, err
+		return wire.Progress{}, err
 	}
-	return client.Add(ctx, hub.Add{Name: name, Digest: digest, Platform: s.platform}, each)
+	return client.Add(ctx, wire.Add{Name: name, Digest: digest, Platform: s.platform}, each)
 }

@@ -9,7 +9,8 @@ import (
 
 	"lighter/node"
 	"lighter/store/disk"
-	"lighter/store/hub"
+
+	"lighter/wire"
 )
 
 func printCache(s disk.Stats) {
@@ -142,7 +143,7 @@ func fetchPinned(ctx context.Context, control *node.Control, name string) error 
 	defer p.end()
 	return control.Fetch(ctx, name, func(at node.CacheFetched) {
 		if at.All > 0 {
-			p.show(hub.Progress{Step: "fetch", Item: name, Bytes: at.Here, Total: at.All})
+			p.show(wire.Progress{Step: "fetch", Item: name, Bytes: at.Here, Total: at.All})
 		}
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"lighter/store/hub"
+	"lighter/wire"
 )
 
 // hubFlags are the flags of every command that speaks to a hub.
@@ -17,7 +18,7 @@ func (f *hubFlags) add(cmd *cobra.Command) {
 		url = "http://127.0.0.1:7070"
 	}
 	cmd.Flags().StringVar(&f.options.URL, "hub", url, "the hub's `URL`, or unix:/PATH (environment: LIGHTER_HUB)")
-	cmd.Flags().StringVar(&f.options.Scope, "scope", hub.DefaultScope, "the `SCOPE` on the hub")
+	cmd.Flags().StringVar(&f.options.Scope, "scope", wire.DefaultScope, "the `SCOPE` on the hub")
 	cmd.Flags().BoolVar(&f.options.PlainHTTP, "plain-http", false, "allow plain HTTP to a hub that is not on this machine")
 	cmd.Flags().StringVar(&f.options.TokenFile, "token-file", os.Getenv("LIGHTER_TOKEN_FILE"), "the `FILE` with the token that the hub wants of who changes something (environment: LIGHTER_TOKEN_FILE)")
 	cmd.Flags().StringVar(&f.options.CAFile, "ca-file", "", "certificates (PEM `FILE`) to trust for the hub")

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"lighter/store/hub"
+	"lighter/wire"
 )
 
 func inspectCommand() *cobra.Command {
@@ -43,7 +43,7 @@ func inspectCommand() *cobra.Command {
 	return cmd
 }
 
-func printInspection(w io.Writer, i hub.Inspection) error {
+func printInspection(w io.Writer, i wire.Inspection) error {
 	fields := [][]any{
 		{"digest", i.Digest}, {"platform", i.Platform}, {"state", i.State + " " + i.Error},
 		{"chain", i.Chain}, {"tree", i.Tree}, {"signed by", i.Key},

@@ -12,7 +12,7 @@ import (
 	"github.com/vbauerster/mpb/v8/decor"
 	"golang.org/x/term"
 
-	"lighter/store/hub"
+	"lighter/wire"
 )
 
 func printJSON(w io.Writer, value any) error {
@@ -67,7 +67,7 @@ func newProgress() *progress {
 	return p
 }
 
-func (p *progress) show(step hub.Progress) {
+func (p *progress) show(step wire.Progress) {
 	name := step.Step + " " + short(step.Item)
 	finished := step.Total > 0 && step.Bytes >= step.Total
 	if p.bars == nil {

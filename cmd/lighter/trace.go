@@ -12,7 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"lighter/format/trace"
-	"lighter/store/hub"
+
+	"lighter/wire"
 )
 
 func traceCommand() *cobra.Command {
@@ -82,7 +83,7 @@ each start, or when one of its triggers is read.`,
 	return cmd
 }
 
-func printStarts(w io.Writer, s hub.Starts) error {
+func printStarts(w io.Writer, s wire.Starts) error {
 	if len(s.Workloads) == 0 {
 		fmt.Fprintf(w, "%s %s: no start was seen yet\n", s.Name, s.Platform)
 	} else {

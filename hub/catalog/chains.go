@@ -7,7 +7,8 @@ import (
 	"fmt"
 
 	"lighter/format/index"
-	wire "lighter/store/hub"
+
+	"lighter/wire"
 )
 
 // served is the condition under which chain c is spoken of: an image that is

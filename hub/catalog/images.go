@@ -10,7 +10,8 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/index"
-	wire "lighter/store/hub"
+
+	"lighter/wire"
 )
 
 // Image is one image: a manifest, under a name.

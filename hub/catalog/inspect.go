@@ -6,7 +6,8 @@ import (
 	"errors"
 
 	"lighter/format/chunk"
-	wire "lighter/store/hub"
+
+	"lighter/wire"
 )
 
 // Tree returns what there is to know of a tree, or ErrNotFound.

@@ -8,7 +8,8 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/index"
-	wire "lighter/store/hub"
+
+	"lighter/wire"
 )
 
 // Layout is where the chunks of a tree lie for nodes. Its objects are stored

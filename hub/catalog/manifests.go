@@ -6,7 +6,8 @@ import (
 	"fmt"
 
 	"lighter/format/index"
-	wire "lighter/store/hub"
+
+	"lighter/wire"
 )
 
 // sourcesTable holds from which repositories images were copied. A hub of a version

@@ -9,7 +9,8 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/index"
-	wire "lighter/store/hub"
+
+	"lighter/wire"
 )
 
 // Publication is all that becomes known when an image is ready, or when the

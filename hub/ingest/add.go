@@ -12,7 +12,8 @@ import (
 
 	"lighter/hub/catalog"
 	"lighter/hub/registry"
-	wire "lighter/store/hub"
+
+	"lighter/wire"
 )
 
 var (

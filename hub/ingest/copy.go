@@ -13,7 +13,8 @@ import (
 
 	"lighter/hub/catalog"
 	"lighter/hub/registry"
-	wire "lighter/store/hub"
+
+	"lighter/wire"
 )
 
 // blobsAtOnce bounds the blobs of an image that are copied at once.

@@ -10,7 +10,8 @@ import (
 
 	"lighter/format/pack"
 	"lighter/hub/catalog"
-	wire "lighter/store/hub"
+
+	"lighter/wire"
 )
 
 // Scratch is the directory for what is being made. It is on the file system of

@@ -5,7 +5,8 @@ import (
 	"fmt"
 
 	"lighter/format/index"
-	wire "lighter/store/hub"
+
+	"lighter/wire"
 )
 
 // Manifest says what a node has to know of an image by its manifest, signed: its chain,

@@ -6,7 +6,8 @@ import (
 	"slices"
 
 	"lighter/hub/registry"
-	wire "lighter/store/hub"
+
+	"lighter/wire"
 )
 
 // indexesAlone says of each index that a name stands for, those below its root

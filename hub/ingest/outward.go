@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	wire "lighter/store/hub"
+	"lighter/wire"
 )
 
 // outward connects to registries for whoever adds images. So that they cannot look

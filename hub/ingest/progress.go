@@ -7,7 +7,8 @@ import (
 	"time"
 
 	"lighter/hub/catalog"
-	wire "lighter/store/hub"
+
+	"lighter/wire"
 )
 
 // story is what can be told of some work.

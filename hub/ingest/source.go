@@ -19,7 +19,8 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"lighter/hub/registry"
-	wire "lighter/store/hub"
+
+	"lighter/wire"
 )
 
 // source is an image in another registry.

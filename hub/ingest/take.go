@@ -13,7 +13,8 @@ import (
 	"lighter/hub/catalog"
 	"lighter/hub/objects"
 	"lighter/hub/registry"
-	wire "lighter/store/hub"
+
+	"lighter/wire"
 )
 
 // taking is the work on one image.

@@ -7,7 +7,8 @@ import (
 	"time"
 
 	"lighter/hub/catalog"
-	wire "lighter/store/hub"
+
+	"lighter/wire"
 )
 
 // taken is the image that is being taken in. Only one is at a time, so whoever

@@ -17,7 +17,8 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/tree"
 	"lighter/hub/catalog"
-	wire "lighter/store/hub"
+
+	"lighter/wire"
 )
 
 // Verify reads back all that the hub has of the images of a name that are ready,

@@ -12,7 +12,7 @@ import (
 	"github.com/distribution/distribution/v3/registry/api/errcode"
 	"github.com/opencontainers/go-digest"
 
-	wire "lighter/store/hub"
+	"lighter/wire"
 )
 
 // Events is told what clients change, while the repository is locked.

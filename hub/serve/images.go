@@ -11,7 +11,8 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/hub/catalog"
-	wire "lighter/store/hub"
+
+	"lighter/wire"
 )
 
 // maxRequest bounds a request's body, in bytes.

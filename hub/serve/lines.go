@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	wire "lighter/store/hub"
+	"lighter/wire"
 )
 
 // lines is an answer of JSON objects, a line each, that are on their way as soon

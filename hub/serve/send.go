@@ -14,7 +14,8 @@ import (
 	"lighter/hub/ingest"
 	"lighter/hub/objects"
 	"lighter/hub/registry"
-	wire "lighter/store/hub"
+
+	"lighter/wire"
 )
 
 // What a cache may do: with what is named by its digest, with hints, which cost a

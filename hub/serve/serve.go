@@ -22,7 +22,8 @@ import (
 	"lighter/format/index"
 	"lighter/hub/catalog"
 	"lighter/hub/objects"
-	wire "lighter/store/hub"
+
+	"lighter/wire"
 )
 
 // Ingest is what the hub does when it is asked to.

@@ -16,7 +16,8 @@ import (
 	"lighter/hub/ingest"
 	"lighter/hub/registry"
 	"lighter/hub/startup"
-	wire "lighter/store/hub"
+
+	"lighter/wire"
 )
 
 func (s *Server) postTrace(w http.ResponseWriter, req *http.Request) error {

@@ -18,7 +18,8 @@ import (
 	"lighter/hub/ingest"
 	"lighter/hub/objects"
 	"lighter/hub/startup/plan"
-	wire "lighter/store/hub"
+
+	"lighter/wire"
 )
 
 // Export returns the recordings of a tree in package trace's text encoding, without traces that were not

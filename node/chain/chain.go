@@ -42,7 +42,8 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/index"
-	"lighter/store/hub"
+
+	"lighter/wire"
 )
 
 // Hub is what a Resolver asks: one hub or several. One that is silent fails again
@@ -50,7 +51,7 @@ import (
 type Hub interface {
 	// Chain says what the hub knows of a chain and of those above it, or an
 	// error that wraps chunk.ErrNotFound.
-	Chain(ctx context.Context, chain string) (*hub.Chain, error)
+	Chain(ctx context.Context, chain string) (*wire.Chain, error)
 	// Tree has the hub make the tree of a chain if need be.
 	Tree(ctx context.Context, chain string) (*index.Statement, error)
 	// Heard tells when something came of a hub last, be it a connection; zero: never.

@@ -13,7 +13,8 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/index"
-	"lighter/store/hub"
+
+	"lighter/wire"
 )
 
 var other = ed25519.NewKeyFromSeed([]byte(strings.Repeat("x", 32)))
@@ -36,7 +37,7 @@ func TestOneLookupAPull(t *testing.T) {
 		t.Errorf("did %v, want the top's tree fetched alone", got)
 	}
 	// Another pull finds the top on this machine.
-	h.answer = func(context.Context, string) (*hub.Chain, error) { return nil, errors.New("the hub is gone") }
+	h.answer = func(context.Context, string) (*wire.Chain, error) { return nil, errors.New("the hub is gone") }
 	clear(r.links)
 	if !claim(t, r, 5) {
 		t.Error("a tree that is here is not claimed without the hub")
@@ -98,8 +99,8 @@ func TestTheIndexComesWhileLayersAreClaimed(t *testing.T) {
 // none, and soon.
 func TestPullIsPlain(t *testing.T) {
 	stall := func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) }
-	lie := func(sign func(n int) index.Statement) func(context.Context, string) (*hub.Chain, error) {
-		return func(ctx context.Context, chain string) (*hub.Chain, error) {
+	lie := func(sign func(n int) index.Statement) func(context.Context, string) (*wire.Chain, error) {
+		return func(ctx context.Context, chain string) (*wire.Chain, error) {
 			answer, err := stack(9)(ctx, chain)
 			if err != nil {
 				return nil, err
@@ -111,23 +112,23 @@ func TestPullIsPlain(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name   string
-		answer func(context.Context, string) (*hub.Chain, error)
+		answer func(context.Context, string) (*wire.Chain, error)
 		fetch  func(context.Context, chunk.ID, func()) error
 		why    string
 	}{
 		{name: "unknown", answer: stack(-1), why: "does not know"},
-		{name: "slow and unknown", answer: func(context.Context, string) (*hub.Chain, error) {
+		{name: "slow and unknown", answer: func(context.Context, string) (*wire.Chain, error) {
 			time.Sleep(900 * time.Millisecond)
 			return nil, chunk.ErrNotFound
 		}, why: "does not know"},
-		{name: "silent", answer: func(ctx context.Context, _ string) (*hub.Chain, error) { return nil, stall(ctx) }, why: "did not answer"},
-		{name: "another chain", answer: func(ctx context.Context, chain string) (*hub.Chain, error) {
+		{name: "silent", answer: func(ctx context.Context, _ string) (*wire.Chain, error) { return nil, stall(ctx) }, why: "did not answer"},
+		{name: "another chain", answer: func(ctx context.Context, chain string) (*wire.Chain, error) {
 			return stack(9)(ctx, chainID(1))
 		}, why: "answers about chain"},
 		{name: "another key", answer: lie(func(n int) index.Statement { return index.Sign(other, chainID(n), treeID(n)) }), why: "refused"},
 		{name: "another format", answer: lie(func(n int) index.Statement { s := *statement(n); s.Format++; return s }), why: "refused"},
 		{name: "a statement about another chain", answer: lie(func(int) index.Statement { return *statement(1) }), why: "refused"},
-		{name: "no image", answer: func(ctx context.Context, chain string) (*hub.Chain, error) {
+		{name: "no image", answer: func(ctx context.Context, chain string) (*wire.Chain, error) {
 			answer, err := stack(9)(ctx, chain)
 			if err == nil {
 				answer.Above = answer.Above[:len(answer.Above)-1]
@@ -177,7 +178,7 @@ func TestPullIsPlain(t *testing.T) {
 
 func TestPullsOfOneImageAskOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := &fakeHub{answer: func(ctx context.Context, chain string) (*hub.Chain, error) {
+		h := &fakeHub{answer: func(ctx context.Context, chain string) (*wire.Chain, error) {
 			time.Sleep(100 * time.Millisecond)
 			return stack(0)(ctx, chain)
 		}}
@@ -254,11 +255,11 @@ func TestHubThatFailedIsNotAsked(t *testing.T) {
 // it is, nothing can be taken back, and a slow hub is waited for.
 func TestBaseOfSeveralImages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := &fakeHub{answer: func(_ context.Context, chain string) (*hub.Chain, error) {
+		h := &fakeHub{answer: func(_ context.Context, chain string) (*wire.Chain, error) {
 			if chain != chainID(0) {
 				return nil, chunk.ErrNotFound
 			}
-			return &hub.Chain{Link: hub.Link{Chain: chain}, Complete: true, Above: []hub.Link{
+			return &wire.Chain{Link: wire.Link{Chain: chain}, Complete: true, Above: []wire.Link{
 				{Chain: chainID(1), Parent: chainID(0), Statement: statement(1)},
 				{Chain: chainID(7), Parent: chainID(0), Statement: statement(7)},
 			}}, nil
@@ -285,11 +286,11 @@ func TestBaseOfSeveralImages(t *testing.T) {
 // image above it, it is.
 func TestLabelsThatSayThereIsMore(t *testing.T) {
 	more := map[string]string{layersLabel: "sha256:a,sha256:b"}
-	both := func(_ context.Context, chain string) (*hub.Chain, error) {
-		return &hub.Chain{Link: hub.Link{Chain: chain, Statement: statement(0)}, Complete: true,
-			Above: []hub.Link{{Chain: chainID(1), Parent: chain, Statement: statement(1)}}}, nil
+	both := func(_ context.Context, chain string) (*wire.Chain, error) {
+		return &wire.Chain{Link: wire.Link{Chain: chain, Statement: statement(0)}, Complete: true,
+			Above: []wire.Link{{Chain: chainID(1), Parent: chain, Statement: statement(1)}}}, nil
 	}
-	for want, answer := range map[chunk.ID]func(context.Context, string) (*hub.Chain, error){treeID(1): both, treeID(0): stack(0)} {
+	for want, answer := range map[chunk.ID]func(context.Context, string) (*wire.Chain, error){treeID(1): both, treeID(0): stack(0)} {
 		r, trees := newResolver(t, &fakeHub{answer: answer})
 		r.Hold(chainID(0))
 		if known, why := r.Claim(t.Context(), chainID(0), "", more); !known {
@@ -364,8 +365,8 @@ func TestMountIsBounded(t *testing.T) {
 func TestRefusalIsInTheLog(t *testing.T) {
 	var log strings.Builder
 	forged := index.Sign(other, chainID(0), treeID(0))
-	h := &fakeHub{answer: func(_ context.Context, c string) (*hub.Chain, error) {
-		return &hub.Chain{Link: hub.Link{Chain: c, Statement: &forged}, Complete: true}, nil
+	h := &fakeHub{answer: func(_ context.Context, c string) (*wire.Chain, error) {
+		return &wire.Chain{Link: wire.Link{Chain: c, Statement: &forged}, Complete: true}, nil
 	}}
 	r := restart(t, t.TempDir(), h, &fakeTrees{t: t, here: map[chunk.ID]bool{}}, slog.NewTextHandler(&log, nil))
 	claim(t, r, 0)

@@ -12,7 +12,8 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/index"
-	"lighter/store/hub"
+
+	"lighter/wire"
 )
 
 var key = ed25519.NewKeyFromSeed(make([]byte, 32))
@@ -28,7 +29,7 @@ func statement(n int) *index.Statement {
 type fakeHub struct {
 	mu     sync.Mutex
 	asked  []string
-	answer func(ctx context.Context, chain string) (*hub.Chain, error)
+	answer func(ctx context.Context, chain string) (*wire.Chain, error)
 	tree   func(ctx context.Context, chain string) (*index.Statement, error)
 	key    ed25519.PrivateKey
 	local  bool
@@ -48,7 +49,7 @@ func (h *fakeHub) Heard() time.Time {
 	return h.heard
 }
 
-func (h *fakeHub) Chain(ctx context.Context, chain string) (*hub.Chain, error) {
+func (h *fakeHub) Chain(ctx context.Context, chain string) (*wire.Chain, error) {
 	h.mu.Lock()
 	h.asked = append(h.asked, chain)
 	h.mu.Unlock()
@@ -70,11 +71,11 @@ func (h *fakeHub) Learnable() error {
 }
 
 // stack answers about the chains 0, 1, … top: each on the one before.
-func stack(top int) func(context.Context, string) (*hub.Chain, error) {
-	return func(_ context.Context, chain string) (*hub.Chain, error) {
-		var links []hub.Link
+func stack(top int) func(context.Context, string) (*wire.Chain, error) {
+	return func(_ context.Context, chain string) (*wire.Chain, error) {
+		var links []wire.Link
 		for n := range top + 1 {
-			l := hub.Link{Chain: chainID(n), DiffID: chainID(n)}
+			l := wire.Link{Chain: chainID(n), DiffID: chainID(n)}
 			if n > 0 {
 				l.Parent = chainID(n - 1)
 			}
@@ -85,7 +86,7 @@ func stack(top int) func(context.Context, string) (*hub.Chain, error) {
 		}
 		for n, l := range links {
 			if l.Chain == chain {
-				return &hub.Chain{Link: l, Above: links[n+1:], Complete: true}, nil
+				return &wire.Chain{Link: l, Above: links[n+1:], Complete: true}, nil
 			}
 		}
 		return nil, chunk.ErrNotFound

@@ -13,7 +13,8 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/index"
-	"lighter/store/hub"
+
+	"lighter/wire"
 )
 
 // manifestLabel is the digest of the manifest that is pulled, set like layersLabel.
@@ -26,7 +27,7 @@ const manifestLabel = "containerd.io/snapshot/cri.manifest-digest"
 type Manifests interface {
 	// Manifest says what a hub knows of the image with a manifest, or an error that wraps
 	// chunk.ErrNotFound.
-	Manifest(ctx context.Context, digest string) (*hub.Manifest, error)
+	Manifest(ctx context.Context, digest string) (*wire.Manifest, error)
 }
 
 // Images is a Resolver that claims a chain only for the pull of an image that a hub knows:
@@ -229,7 +230,7 @@ func (i *Images) answer(ctx context.Context, manifest string) (*known, error) {
 		return k, nil
 	}
 	top := &link{at: time.Now()}
-	top.verify(&hub.Link{Chain: said.Image.Chain, Statement: said.Statement}, keys)
+	top.verify(&wire.Link{Chain: said.Image.Chain, Statement: said.Statement}, keys)
 	if top.own == nil {
 		k.err = top.nothing()
 		return k, nil

@@ -16,17 +16,18 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/index"
-	"lighter/store/hub"
+
+	"lighter/wire"
 )
 
 // fakeManifests answers about manifests.
 type fakeManifests struct {
 	mu     sync.Mutex
 	asked  []string
-	answer func(ctx context.Context, manifest string) (*hub.Manifest, error)
+	answer func(ctx context.Context, manifest string) (*wire.Manifest, error)
 }
 
-func (f *fakeManifests) Manifest(ctx context.Context, manifest string) (*hub.Manifest, error) {
+func (f *fakeManifests) Manifest(ctx context.Context, manifest string) (*wire.Manifest, error) {
 	f.mu.Lock()
 	f.asked = append(f.asked, manifest)
 	f.mu.Unlock()
@@ -63,12 +64,12 @@ func (f fakeImage) chains(t *testing.T) []string {
 func (f fakeImage) tree() chunk.ID { return chunk.Sum([]byte("tree of " + f.manifest)) }
 
 // says is the hub's answer about the image.
-func (f fakeImage) says(t *testing.T) *hub.Manifest {
+func (f fakeImage) says(t *testing.T) *wire.Manifest {
 	t.Helper()
 	chains := f.chains(t)
 	top := chains[len(chains)-1]
 	s := index.Sign(key, top, f.tree())
-	return &hub.Manifest{Image: index.SignImage([]ed25519.PrivateKey{key}, f.manifest, top, f.repositories), DiffIDs: f.diffIDs, Statement: &s}
+	return &wire.Manifest{Image: index.SignImage([]ed25519.PrivateKey{key}, f.manifest, top, f.repositories), DiffIDs: f.diffIDs, Statement: &s}
 }
 
 // labels are those of a pull of the image from a repository.
@@ -77,8 +78,8 @@ func (f fakeImage) labels(repository string) map[string]string {
 }
 
 // knowing answers about these images.
-func knowing(t *testing.T, images ...fakeImage) func(context.Context, string) (*hub.Manifest, error) {
-	return func(_ context.Context, manifest string) (*hub.Manifest, error) {
+func knowing(t *testing.T, images ...fakeImage) func(context.Context, string) (*wire.Manifest, error) {
+	return func(_ context.Context, manifest string) (*wire.Manifest, error) {
 		for _, image := range images {
 			if image.manifest == manifest {
 				return image.says(t), nil
@@ -89,12 +90,12 @@ func knowing(t *testing.T, images ...fakeImage) func(context.Context, string) (*
 }
 
 // newTrusting returns what claims chains for images alone. Its hub knows every chain.
-func newTrusting(t *testing.T, answer func(context.Context, string) (*hub.Manifest, error)) (*Images, *fakeManifests, *fakeHub, *fakeTrees) {
+func newTrusting(t *testing.T, answer func(context.Context, string) (*wire.Manifest, error)) (*Images, *fakeManifests, *fakeHub, *fakeTrees) {
 	t.Helper()
 	h := &fakeHub{}
-	h.answer = func(_ context.Context, chain string) (*hub.Chain, error) {
+	h.answer = func(_ context.Context, chain string) (*wire.Chain, error) {
 		s := index.Sign(key, chain, chunk.Sum([]byte("by its chain alone")))
-		return &hub.Chain{Link: hub.Link{Chain: chain, Statement: &s}, Complete: true}, nil
+		return &wire.Chain{Link: wire.Link{Chain: chain, Statement: &s}, Complete: true}, nil
 	}
 	r, trees := newResolver(t, h)
 	m := &fakeManifests{answer: answer}
@@ -207,25 +208,25 @@ func TestAllow(t *testing.T) {
 func TestLyingMirror(t *testing.T) {
 	image := newImage("app", "a", "b")
 	mine := ed25519.NewKeyFromSeed([]byte(strings.Repeat("m", 32)))
-	for name, lie := range map[string]func(m *hub.Manifest){
-		"one repository more": func(m *hub.Manifest) { m.Image.Repositories = append(m.Image.Repositories, "registry.test/evil") },
-		"its own key": func(m *hub.Manifest) {
+	for name, lie := range map[string]func(m *wire.Manifest){
+		"one repository more": func(m *wire.Manifest) { m.Image.Repositories = append(m.Image.Repositories, "registry.test/evil") },
+		"its own key": func(m *wire.Manifest) {
 			m.Image = index.SignImage([]ed25519.PrivateKey{mine}, image.manifest, m.Image.Chain, []string{"registry.test/evil"})
 		},
-		"another manifest": func(m *hub.Manifest) {
+		"another manifest": func(m *wire.Manifest) {
 			m.Image = index.SignImage([]ed25519.PrivateKey{key}, digest.FromString("x").String(), m.Image.Chain, []string{"registry.test/evil"})
 		},
-		"other diffIDs": func(m *hub.Manifest) { m.DiffIDs = diffIDs("a", "evil") },
-		"no diffIDs":    func(m *hub.Manifest) { m.DiffIDs = nil },
-		"another tree":  func(m *hub.Manifest) { m.Statement.Tree = chunk.Sum(nil) },
-		"no tree":       func(m *hub.Manifest) { m.Statement = nil },
-		"the statement of another chain": func(m *hub.Manifest) {
+		"other diffIDs": func(m *wire.Manifest) { m.DiffIDs = diffIDs("a", "evil") },
+		"no diffIDs":    func(m *wire.Manifest) { m.DiffIDs = nil },
+		"another tree":  func(m *wire.Manifest) { m.Statement.Tree = chunk.Sum(nil) },
+		"no tree":       func(m *wire.Manifest) { m.Statement = nil },
+		"the statement of another chain": func(m *wire.Manifest) {
 			s := index.Sign(key, chainID(1), treeID(1))
 			m.Statement = &s
 		},
 	} {
 		for _, repository := range []string{"registry.test/app", "registry.test/evil"} {
-			i, m, h, _ := newTrusting(t, func(context.Context, string) (*hub.Manifest, error) {
+			i, m, h, _ := newTrusting(t, func(context.Context, string) (*wire.Manifest, error) {
 				said := image.says(t)
 				lie(said)
 				return said, nil
@@ -269,7 +270,7 @@ func TestImagesThatShareChains(t *testing.T) {
 func TestManifestsOfASilentHub(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		image := newImage("app", "a", "b", "c")
-		i, m, _, _ := newTrusting(t, func(context.Context, string) (*hub.Manifest, error) { return nil, errors.New("it is gone") })
+		i, m, _, _ := newTrusting(t, func(context.Context, string) (*wire.Manifest, error) { return nil, errors.New("it is gone") })
 		parent := ""
 		for _, chain := range image.chains(t) {
 			if known, why := i.Claim(t.Context(), chain, parent, image.labels("registry.test/app")); known || !strings.Contains(why, "did not answer: it is gone") {
@@ -293,7 +294,7 @@ func TestManyPullsOfAManifest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		image := newImage("app", "a")
 		answer := make(chan struct{})
-		i, m, _, _ := newTrusting(t, func(ctx context.Context, manifest string) (*hub.Manifest, error) {
+		i, m, _, _ := newTrusting(t, func(ctx context.Context, manifest string) (*wire.Manifest, error) {
 			<-answer
 			return knowing(t, image)(ctx, manifest)
 		})

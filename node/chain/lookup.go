@@ -9,7 +9,8 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/index"
-	"lighter/store/hub"
+
+	"lighter/wire"
 )
 
 const (
@@ -172,8 +173,8 @@ func (r *Resolver) answer(ctx context.Context, chain string) (map[string]*link, 
 	if answer.Chain != chain {
 		return nil, fmt.Errorf("it answers about chain %q", answer.Chain)
 	}
-	if len(answer.Above) > hub.MaxAbove {
-		answer.Above, answer.Complete = answer.Above[:hub.MaxAbove], false
+	if len(answer.Above) > wire.MaxAbove {
+		answer.Above, answer.Complete = answer.Above[:wire.MaxAbove], false
 	}
 	links := map[string]*link{}
 	now := time.Now()
@@ -184,7 +185,7 @@ func (r *Resolver) answer(ctx context.Context, chain string) (map[string]*link, 
 		return links[chain]
 	}
 	// The nearest come first: from behind, what is above each is known.
-	for _, l := range append([]hub.Link{answer.Link}, answer.Above...) {
+	for _, l := range append([]wire.Link{answer.Link}, answer.Above...) {
 		at(l.Chain)
 	}
 	for i := len(answer.Above) - 1; i >= 0; i-- {
@@ -200,7 +201,7 @@ func (r *Resolver) answer(ctx context.Context, chain string) (map[string]*link, 
 }
 
 // verify takes the statement about the chain itself, if there is one.
-func (l *link) verify(said *hub.Link, keys []ed25519.PublicKey) {
+func (l *link) verify(said *wire.Link, keys []ed25519.PublicKey) {
 	if said.Statement == nil {
 		return
 	}

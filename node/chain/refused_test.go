@@ -17,7 +17,8 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/index"
-	"lighter/store/hub"
+
+	"lighter/wire"
 )
 
 // statementFile is where below root the statement of chain 0 is kept.
@@ -336,7 +337,7 @@ func TestAnotherTreeOfAHeldChain(t *testing.T) {
 		trees := &fakeTrees{t: t, here: map[chunk.ID]bool{}}
 		r := restart(t, root, h, trees, slog.DiscardHandler)
 		pull(t, r, 1)
-		h.answer = func(ctx context.Context, chain string) (*hub.Chain, error) {
+		h.answer = func(ctx context.Context, chain string) (*wire.Chain, error) {
 			answer, err := stack(1)(ctx, chain)
 			if err == nil && len(answer.Above) == 1 {
 				s := index.Sign(key, chainID(1), treeID(9))

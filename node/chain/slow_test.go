@@ -10,13 +10,14 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/store/hub"
+	"lighter/wire"
 )
 
 // A hub that is slow is waited for as long as something comes of it, within bounds:
 // unpacking the image would take the same link longer.
 func TestSlowHub(t *testing.T) {
-	answerAfter := func(d time.Duration) func(context.Context, string) (*hub.Chain, error) {
-		return func(ctx context.Context, chain string) (*hub.Chain, error) {
+	answerAfter := func(d time.Duration) func(context.Context, string) (*wire.Chain, error) {
+		return func(ctx context.Context, chain string) (*wire.Chain, error) {
 			if !sleep(ctx, d) {
 				return nil, context.Cause(ctx)
 			}
@@ -72,7 +73,7 @@ func TestBusyHub(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			busy := &hub.Unavailable{Err: errors.New("too many requests"), After: after}
 			asked, fetched := 0, 0
-			h := &fakeHub{answer: func(ctx context.Context, chain string) (*hub.Chain, error) {
+			h := &fakeHub{answer: func(ctx context.Context, chain string) (*wire.Chain, error) {
 				if asked++; asked < 3 {
 					return nil, busy
 				}

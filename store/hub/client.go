@@ -1,3 +1,10 @@
+// Package hub promises to speak to a Lighter hub over HTTP.
+//
+// What a node needs while containers run is immutable and named by its digest:
+// indexes, units. A dumb web server or a cache can serve those: Mirror writes the
+// files. Origins are the hubs and mirrors of a node: a thing comes from the first
+// that gives it. It refuses to know what is right: who asks judges each answer
+// where it is read, and statements are for whoever knows the pinned keys.
 package hub
 
 import (
@@ -11,7 +18,6 @@ import (
 	"io"
 	"maps"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"strconv"
 	"strings"
@@ -19,6 +25,7 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/index"
+	"lighter/wire"
 )
 
 const (
@@ -73,7 +80,7 @@ func NewClient(o Options) (*Client, error) {
 		return nil, err
 	}
 	if o.Scope == "" {
-		o.Scope = DefaultScope
+		o.Scope = wire.DefaultScope
 	}
 	base.Path = strings.TrimSuffix(base.Path, "/")
 	c := &Client{options: o, base: base, url: redacted(base.String()), scope: o.Scope,
@@ -88,7 +95,7 @@ func NewClient(o Options) (*Client, error) {
 		}
 	}
 	if o.TokenFile != "" {
-		token, err := ReadToken(o.TokenFile)
+		token, err := wire.ReadToken(o.TokenFile)
 		if err != nil {
 			return nil, err
 		}
@@ -126,7 +133,7 @@ func (c *Client) prepare() {
 
 // allows refuses plain HTTP that leaves this machine, unless it was allowed.
 func (o *Options) allows(u *url.URL) error {
-	if u.Scheme == "http" && !o.PlainHTTP && !IsLoopback(u.Hostname()) {
+	if u.Scheme == "http" && !o.PlainHTTP && !wire.IsLoopback(u.Hostname()) {
 		return fmt.Errorf("%s://%s is not on this machine: use https, or allow plain HTTP with --plain-http", u.Scheme, u.Host)
 	}
 	return nil
@@ -144,7 +151,7 @@ func (c *Client) follow(req *http.Request, via []*http.Request) error {
 	switch {
 	case c.dialer.socket != "":
 		return fmt.Errorf("it redirects to %s, and every connection goes to %s", to, c.url)
-	case first.Method != http.MethodGet || first.URL.Path == c.base.Path+keyPath(c.scope):
+	case first.Method != http.MethodGet || first.URL.Path == c.base.Path+wire.KeyPath(c.scope):
 		return fmt.Errorf("it redirects to %s: if that is right, give it as the hub's URL", to)
 	case len(via) > maxRedirects:
 		return fmt.Errorf("it redirects more than %d times", maxRedirects)
@@ -154,17 +161,8 @@ func (c *Client) follow(req *http.Request, via []*http.Request) error {
 	return c.options.allows(req.URL)
 }
 
-// IsLoopback tells whether host is this machine without asking a name server.
-func IsLoopback(host string) bool {
-	if host == "localhost" {
-		return true
-	}
-	addr, err := netip.ParseAddr(host)
-	return err == nil && addr.IsLoopback()
-}
-
 // Loopback tells whether the hub is on this machine.
-func (c *Client) Loopback() bool { return IsLoopback(c.base.Hostname()) }
+func (c *Client) Loopback() bool { return wire.IsLoopback(c.base.Hostname()) }
 
 // URL returns the hub's URL, without what may be a credential: what stands before the
 // host, and a query.
@@ -228,7 +226,7 @@ func (c *Client) doWith(ctx context.Context, header http.Header, method, path st
 		req.Header.Set("Content-Type", "application/json")
 	}
 	if c.options.Copies {
-		req.Header.Set(CopyHeader, "1")
+		req.Header.Set(wire.CopyHeader, "1")
 	}
 	maps.Copy(req.Header, header)
 	req.Header.Set("Accept-Encoding", "identity") // the bytes as they are stored
@@ -246,7 +244,7 @@ func (c *Client) doWith(ctx context.Context, header http.Header, method, path st
 		said.Error = fmt.Sprintf("hub %s answers %s", c.URL(), res.Status)
 	}
 	return nil, &Error{Status: res.StatusCode, Message: said.Error, RetryAfter: retryAfter(res.Header),
-		Missing: res.StatusCode == http.StatusNotFound && res.Header.Get(MissingHeader) != ""}
+		Missing: res.StatusCode == http.StatusNotFound && res.Header.Get(wire.MissingHeader) != ""}
 }
 
 // getJSON reads an answer of at most maxAnswer bytes, or, for the people's
@@ -269,9 +267,9 @@ func (c *Client) getJSON(ctx context.Context, path string, query url.Values, lim
 
 // Chain asks what the hub knows of a chain. ErrNotFound: it does not know it. Here anybody's
 // 404 is enough, as mirrors have no other: at worst one image is unpacked as usual.
-func (c *Client) Chain(ctx context.Context, chain string) (*Chain, error) {
-	var answer Chain
-	if err := c.lookUp(ctx, chainPath(c.scope, chain), &answer); err != nil {
+func (c *Client) Chain(ctx context.Context, chain string) (*wire.Chain, error) {
+	var answer wire.Chain
+	if err := c.lookUp(ctx, wire.ChainPath(c.scope, chain), &answer); err != nil {
 		return nil, err
 	}
 	return &answer, nil
@@ -292,9 +290,9 @@ func (c *Client) lookUp(ctx context.Context, path string, into any) error {
 }
 
 // Manifest asks what the hub knows of the image with a manifest. ErrNotFound: it has none.
-func (c *Client) Manifest(ctx context.Context, digest string) (*Manifest, error) {
-	var answer Manifest
-	if err := c.lookUp(ctx, manifestPath(c.scope, digest), &answer); err != nil {
+func (c *Client) Manifest(ctx context.Context, digest string) (*wire.Manifest, error) {
+	var answer wire.Manifest
+	if err := c.lookUp(ctx, wire.ManifestPath(c.scope, digest), &answer); err != nil {
 		return nil, err
 	}
 	return &answer, nil
@@ -303,7 +301,7 @@ func (c *Client) Manifest(ctx context.Context, digest string) (*Manifest, error)
 // Tree asks for the statement of a chain's tree, which the hub makes if need be.
 func (c *Client) Tree(ctx context.Context, chain string) (*index.Statement, error) {
 	var answer index.Statement
-	if err := c.getJSON(ctx, treePath(c.scope, chain), nil, maxAnswer, &answer); err != nil {
+	if err := c.getJSON(ctx, wire.TreePath(c.scope, chain), nil, maxAnswer, &answer); err != nil {
 		return nil, err
 	}
 	return &answer, nil
@@ -318,7 +316,7 @@ func (c *Client) Keys(ctx context.Context) ([]ed25519.PublicKey, error) {
 // checkedKeys asks for the keys, and believes them if check, which is called when the
 // answer has begun, says so.
 func (c *Client) checkedKeys(ctx context.Context, check func() error) (keys []ed25519.PublicKey, err error) {
-	res, err := c.do(ctx, http.MethodGet, keyPath(c.scope), nil, nil)
+	res, err := c.do(ctx, http.MethodGet, wire.KeyPath(c.scope), nil, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -330,20 +328,8 @@ func (c *Client) checkedKeys(ctx context.Context, check func() error) (keys []ed
 	if err != nil {
 		return nil, fmt.Errorf("hub %s: read the key: %w", c.URL(), err)
 	}
-	if keys, err = parseKeys(b); err != nil {
+	if keys, err = wire.ParseKeys(b); err != nil {
 		return nil, fmt.Errorf("hub %s: read the key: %w", c.URL(), err)
-	}
-	return keys, nil
-}
-
-// parseKeys parses public keys, one a line, of which there is one at least.
-func parseKeys(text []byte) (keys []ed25519.PublicKey, err error) {
-	for _, line := range strings.Split(strings.TrimSpace(string(text)), "\n") {
-		key, err := index.ParseKey(line)
-		if err != nil {
-			return nil, err
-		}
-		keys = append(keys, key)
 	}
 	return keys, nil
 }

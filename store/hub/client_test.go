@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"lighter/format/chunk"
+	"lighter/wire"
 )
 
 func clientOf(t *testing.T, o Options) *Client {
@@ -27,7 +28,7 @@ func clientOf(t *testing.T, o Options) *Client {
 
 // calls are all that a client can ask, by what they are called here.
 func calls(c *Client) map[string]func(context.Context) error {
-	ignore := func(Progress) {}
+	ignore := func(wire.Progress) {}
 	return map[string]func(context.Context) error{
 		"key": func(ctx context.Context) error { _, err := c.Keys(ctx); return err },
 		"unit": func(ctx context.Context) error {
@@ -36,7 +37,10 @@ func calls(c *Client) map[string]func(context.Context) error {
 		},
 		"images": func(ctx context.Context) error { _, err := c.Images(ctx, ""); return err },
 		"remove": func(ctx context.Context) error { return c.Remove(ctx, "a") },
-		"add":    func(ctx context.Context) error { _, err := c.Add(ctx, Add{Password: "secret"}, ignore); return err },
+		"add": func(ctx context.Context) error {
+			_, err := c.Add(ctx, wire.Add{Password: "secret"}, ignore)
+			return err
+		},
 		"verify": func(ctx context.Context) error { _, err := c.Verify(ctx, "a", ignore); return err },
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lighter/format/index"
+	"lighter/wire"
 )
 
 // files is a directory that holds what a hub serves, below the paths of its
@@ -145,14 +146,14 @@ func (f files) writeJSON(url string, value any) error {
 
 // keys returns the hub's keys that the mirror was made with, or nil.
 func (f files) keys(scope string) ([]ed25519.PublicKey, error) {
-	name := path(keyPath(scope))
+	name := path(wire.KeyPath(scope))
 	text, err := f.root.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	var keys []ed25519.PublicKey
 	if err == nil {
-		keys, err = parseKeys(text)
+		keys, err = wire.ParseKeys(text)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the mirror's keys (%s): %w", filepath.Join(f.dir, name), err)
@@ -166,28 +167,28 @@ func (f files) writeKeys(scope string, keys []ed25519.PublicKey) error {
 	for _, key := range keys {
 		text = append(text, index.FormatKey(key)+"\n"...)
 	}
-	return f.write(keyPath(scope), text)
+	return f.write(wire.KeyPath(scope), text)
 }
 
 // addChains adds the chains of an image, the lowest first, to those that are
 // known, and has each name those above it; no other has one more above it. No
 // answer is complete: there may be other images.
-func (f files) addChains(scope string, known map[string]Link, links []Link) error {
+func (f files) addChains(scope string, known map[string]wire.Link, links []wire.Link) error {
 	for _, link := range links {
 		if link.Statement == nil {
 			link.Statement = known[link.Chain].Statement
 		}
 		known[link.Chain] = link
 	}
-	above := map[string][]Link{}
+	above := map[string][]wire.Link{}
 	for _, chain := range slices.Sorted(maps.Keys(known)) {
 		parent := known[chain].Parent
 		above[parent] = append(above[parent], known[chain])
 	}
 	// From the top: what a crash leaves out is known the next time.
 	for _, link := range slices.Backward(links) {
-		answer := Chain{Link: known[link.Chain], Above: chainsAbove(link.Chain, above)}
-		if err := f.writeJSON(chainPath(scope, link.Chain), answer); err != nil {
+		answer := wire.Chain{Link: known[link.Chain], Above: chainsAbove(link.Chain, above)}
+		if err := f.writeJSON(wire.ChainPath(scope, link.Chain), answer); err != nil {
 			return err
 		}
 	}
@@ -196,8 +197,8 @@ func (f files) addChains(scope string, known map[string]Link, links []Link) erro
 
 // chainsAbove lists what stands on a chain, nearest first, given what stands
 // directly on each.
-func chainsAbove(chain string, on map[string][]Link) (all []Link) {
-	for level := []string{chain}; len(level) > 0 && len(all) < MaxAbove; {
+func chainsAbove(chain string, on map[string][]wire.Link) (all []wire.Link) {
+	for level := []string{chain}; len(level) > 0 && len(all) < wire.MaxAbove; {
 		var next []string
 		for _, below := range level {
 			for _, l := range on[below] {
@@ -207,18 +208,18 @@ func chainsAbove(chain string, on map[string][]Link) (all []Link) {
 		}
 		level = next
 	}
-	return all[:min(len(all), MaxAbove)]
+	return all[:min(len(all), wire.MaxAbove)]
 }
 
 // chains reads the chains that are there.
-func (f files) chains(scope string) (map[string]Link, error) {
-	known := map[string]Link{}
-	top := strings.TrimSuffix(path(chainPath(scope, "")), "/")
+func (f files) chains(scope string) (map[string]wire.Link, error) {
+	known := map[string]wire.Link{}
+	top := strings.TrimSuffix(path(wire.ChainPath(scope, "")), "/")
 	err := fs.WalkDir(f.root.FS(), top, func(name string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}
-		var answer Chain
+		var answer wire.Chain
 		b, err := f.root.ReadFile(name)
 		if err == nil {
 			err = json.Unmarshal(b, &answer)

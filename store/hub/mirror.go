@@ -16,6 +16,7 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/index"
+	"lighter/wire"
 )
 
 const (
@@ -38,10 +39,10 @@ type Mirror struct {
 	origins *Origins
 	dir     string
 	files   files
-	tell    func(Progress)
-	given   []ed25519.PublicKey // keys that the caller trusts
-	keys    []ed25519.PublicKey // the hub's keys that are trusted
-	chains  map[string]Link     // that are there
+	tell    func(wire.Progress)
+	given   []ed25519.PublicKey  // keys that the caller trusts
+	keys    []ed25519.PublicKey  // the hub's keys that are trusted
+	chains  map[string]wire.Link // that are there
 
 	fetched, kept atomic.Int64
 }
@@ -59,7 +60,7 @@ type Mirrored struct {
 // NewMirror mirrors a hub into a directory, which is made if need be. The hub has to have one of the
 // keys. Without any, its key is learned and kept in the directory with what it signed first, and
 // has to be the same from then on. NewMirror reports to tell, one call at a time.
-func NewMirror(client *Client, dir string, keys []ed25519.PublicKey, tell func(Progress)) *Mirror {
+func NewMirror(client *Client, dir string, keys []ed25519.PublicKey, tell func(wire.Progress)) *Mirror {
 	origins := NewOrigins(slog.New(slog.DiscardHandler), client)
 	return &Mirror{client: client, origins: origins, dir: dir, given: keys, tell: tell}
 }
@@ -94,7 +95,7 @@ func (m *Mirror) Copy(ctx context.Context, names []string) (done Mirrored, err e
 		}
 		ready := 0
 		for _, image := range images {
-			if image.State != StateReady || len(image.Layers) == 0 {
+			if image.State != wire.StateReady || len(image.Layers) == 0 {
 				continue
 			}
 			ready++
@@ -138,7 +139,7 @@ func (m *Mirror) all(ctx context.Context) (names []string, err error) {
 	images, err := m.client.Images(ctx, "")
 	seen := map[string]bool{}
 	for _, image := range images {
-		if image.State == StateReady && !seen[image.Name] {
+		if image.State == wire.StateReady && !seen[image.Name] {
 			seen[image.Name] = true
 			names = append(names, image.Name)
 		}
@@ -148,19 +149,19 @@ func (m *Mirror) all(ctx context.Context) (names []string, err error) {
 
 // copyImage copies the trees of all chains of an image, as any of them may be
 // mounted: another image may stand on it that no hub knows.
-func (m *Mirror) copyImage(ctx context.Context, image Inspection, trees map[string]bool) error {
-	if !digestName.MatchString(image.Digest) { // it becomes the name of a file
+func (m *Mirror) copyImage(ctx context.Context, image wire.Inspection, trees map[string]bool) error {
+	if !wire.IsDigest(image.Digest) { // it becomes the name of a file
 		return fmt.Errorf("the hub names a manifest %q: want sha256:HEX", image.Digest)
 	}
 	for _, layer := range image.Layers { // so do these
-		if !digestName.MatchString(layer.Chain) || !digestName.MatchString(layer.DiffID) {
+		if !wire.IsDigest(layer.Chain) || !wire.IsDigest(layer.DiffID) {
 			return fmt.Errorf("the hub names a layer %q and its chain %q: want sha256:HEX", layer.DiffID, layer.Chain)
 		}
 	}
-	var links []Link
+	var links []wire.Link
 	parent := ""
 	for i, layer := range image.Layers {
-		link := Link{Chain: layer.Chain, Parent: parent, DiffID: layer.DiffID}
+		link := wire.Link{Chain: layer.Chain, Parent: parent, DiffID: layer.DiffID}
 		parent = layer.Chain
 		top := i == len(image.Layers)-1
 		if !trees[layer.Chain] || top {
@@ -194,7 +195,7 @@ func (m *Mirror) copyManifest(ctx context.Context, digest string) error {
 	if err := answer.Image.Verify(digest, m.keys); err != nil {
 		return err
 	}
-	return m.files.writeJSON(manifestPath(m.client.scope, digest), answer)
+	return m.files.writeJSON(wire.ManifestPath(m.client.scope, digest), answer)
 }
 
 // copyTree copies all that the tree of a chain needs, then its statement.
@@ -234,10 +235,10 @@ func (m *Mirror) copyTree(ctx context.Context, chain string) (s *index.Statement
 	if err := m.copyChunks(ctx, extents); err != nil {
 		return nil, err
 	}
-	if err := stored.publish(indexPath(m.client.scope, s.Tree)); err != nil {
+	if err := stored.publish(wire.IndexPath(m.client.scope, s.Tree)); err != nil {
 		return nil, err
 	}
-	return s, m.files.writeJSON(treePath(m.client.scope, chain), s)
+	return s, m.files.writeJSON(wire.TreePath(m.client.scope, chain), s)
 }
 
 // copyIndex writes an index as it is served, and its map.
@@ -264,7 +265,7 @@ func restart(file *os.File) error {
 // compress writes what read reads of plain, as one zstd stream.
 func compress(w io.Writer, plain io.Reader, read func(plain io.Reader) error) error {
 	z, err := zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedBetterCompression),
-		zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(maxWindow))
+		zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(wire.MaxWindow))
 	if err != nil {
 		return err
 	}
@@ -310,7 +311,7 @@ func (m *Mirror) copyChunks(ctx context.Context, extents *index.Map) (err error)
 	if err := m.copyUnits(ctx, extents, locations); err != nil {
 		return err
 	}
-	return stored.publish(locationsPath(m.client.scope, tree))
+	return stored.publish(wire.LocationsPath(m.client.scope, tree))
 }
 
 // patiently calls ask until it succeeds, a few times, while trying again may help.

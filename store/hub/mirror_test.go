@@ -17,12 +17,13 @@ import (
 
 	"lighter/format/index"
 	"lighter/format/tree"
+	"lighter/wire"
 )
 
 // fakeHub is a hub with one image of one layer, which holds an empty directory.
 type fakeHub struct {
 	key     ed25519.PrivateKey
-	layer   LayerInfo
+	layer   wire.LayerInfo
 	digest  string            // of its manifest
 	objects map[string][]byte // by the end of their paths
 }
@@ -42,16 +43,16 @@ func newFakeHub(t *testing.T, seed byte, chain string) *fakeHub {
 		t.Fatal(err)
 	}
 	key := ed25519.NewKeyFromSeed(bytes.Repeat([]byte{seed}, 32))
-	h := &fakeHub{key: key, layer: LayerInfo{Chain: chain, DiffID: chain}, digest: goodManifest}
+	h := &fakeHub{key: key, layer: wire.LayerInfo{Chain: chain, DiffID: chain}, digest: goodManifest}
 	statement, err := json.Marshal(index.Sign(h.key, chain, made.ID()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	h.objects = map[string][]byte{
-		"/key":                                 []byte(h.publicKey() + "\n"),
-		treePath(DefaultScope, chain):          statement,
-		indexPath(DefaultScope, made.ID()):     encoder.EncodeAll(whole.Bytes(), nil),
-		locationsPath(DefaultScope, made.ID()): encoder.EncodeAll(index.NewLocations(made.ID()).Encode(), nil),
+		"/key":                                  []byte(h.publicKey() + "\n"),
+		wire.TreePath(wire.DefaultScope, chain): statement,
+		wire.IndexPath(wire.DefaultScope, made.ID()):     encoder.EncodeAll(whole.Bytes(), nil),
+		wire.LocationsPath(wire.DefaultScope, made.ID()): encoder.EncodeAll(index.NewLocations(made.ID()).Encode(), nil),
 	}
 	return h
 }
@@ -60,8 +61,8 @@ func (h *fakeHub) publicKey() string { return index.FormatKey(h.key.Public().(ed
 
 func (h *fakeHub) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if strings.HasSuffix(req.URL.Path, "/inspect") {
-		image := Inspection{Image: Image{Name: "a:1", Digest: h.digest, State: StateReady}, Layers: []LayerInfo{h.layer}}
-		_ = json.NewEncoder(w).Encode([]Inspection{image})
+		image := wire.Inspection{Image: wire.Image{Name: "a:1", Digest: h.digest, State: wire.StateReady}, Layers: []wire.LayerInfo{h.layer}}
+		_ = json.NewEncoder(w).Encode([]wire.Inspection{image})
 		return
 	}
 	for path, body := range h.objects {
@@ -86,7 +87,7 @@ func (h *fakeHub) mirror(t *testing.T, dir string, keys ...string) error {
 		}
 		believed = append(believed, parsed)
 	}
-	m := NewMirror(clientOf(t, Options{URL: server.URL}), dir, believed, func(Progress) {})
+	m := NewMirror(clientOf(t, Options{URL: server.URL}), dir, believed, func(wire.Progress) {})
 	_, err := m.Copy(t.Context(), []string{"a:1"})
 	return err
 }
@@ -159,7 +160,7 @@ func TestMirrorPinsTheKey(t *testing.T) {
 	first, second := newFakeHub(t, 1, goodChain), newFakeHub(t, 2, goodChain)
 	published := func(want *fakeHub) {
 		t.Helper()
-		b, err := os.ReadFile(filepath.Join(dir, keyPath(DefaultScope)))
+		b, err := os.ReadFile(filepath.Join(dir, wire.KeyPath(wire.DefaultScope)))
 		if err != nil || strings.TrimSpace(string(b)) != want.publicKey() {
 			t.Errorf("the mirror has the key %q, want %s: %v", b, want.publicKey(), err)
 		}
@@ -190,7 +191,7 @@ func TestMirrorPinsTheKey(t *testing.T) {
 	}
 	published(second)
 	refused(first.mirror(t, dir), first)
-	file := filepath.Join(dir, keyPath(DefaultScope))
+	file := filepath.Join(dir, wire.KeyPath(wire.DefaultScope))
 	if err := os.WriteFile(file, []byte("garbage"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +205,7 @@ func TestMirrorPinsTheKey(t *testing.T) {
 func TestMirrorOfManifests(t *testing.T) {
 	said := func(signer ed25519.PrivateKey) []byte {
 		image := index.SignImage([]ed25519.PrivateKey{signer}, goodManifest, goodChain, []string{"registry.test/a"})
-		text, err := json.Marshal(Manifest{Image: image, DiffIDs: []string{goodChain}})
+		text, err := json.Marshal(wire.Manifest{Image: image, DiffIDs: []string{goodChain}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -212,18 +213,18 @@ func TestMirrorOfManifests(t *testing.T) {
 	}
 	h := newFakeHub(t, 1, goodChain)
 	dir := t.TempDir()
-	file := filepath.Join(dir, manifestPath(DefaultScope, goodManifest))
+	file := filepath.Join(dir, wire.ManifestPath(wire.DefaultScope, goodManifest))
 	if err := h.mirror(t, dir); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the hub said nothing, and the mirror has %v", err)
 	}
-	h.objects[manifestPath(DefaultScope, goodManifest)] = said(ed25519.NewKeyFromSeed(bytes.Repeat([]byte{2}, 32)))
+	h.objects[wire.ManifestPath(wire.DefaultScope, goodManifest)] = said(ed25519.NewKeyFromSeed(bytes.Repeat([]byte{2}, 32)))
 	if err := h.mirror(t, dir); err == nil || !strings.Contains(err.Error(), "not signed") {
 		t.Errorf("another's statement: %v", err)
 	}
-	h.objects[manifestPath(DefaultScope, goodManifest)] = said(h.key)
+	h.objects[wire.ManifestPath(wire.DefaultScope, goodManifest)] = said(h.key)
 	if err := h.mirror(t, dir); err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/format/pack"
+	"lighter/wire"
 )
 
 // wanted is what a tree needs of one unit.
@@ -22,7 +23,7 @@ type wanted struct {
 func (m *Mirror) copyUnits(ctx context.Context, extents *index.Map, locations *index.Locations) error {
 	var all []*wanted
 	units := map[chunk.Unit]*wanted{}
-	progress := Progress{Step: "mirror", Item: extents.ID().String()}
+	progress := wire.Progress{Step: "mirror", Item: extents.ID().String()}
 	for i := range extents.Extents {
 		e, err := extents.Extent(i)
 		if err != nil {
@@ -65,10 +66,10 @@ func (m *Mirror) copyUnits(ctx context.Context, extents *index.Map, locations *i
 
 // copyUnit copies a unit if it is not there.
 func (m *Mirror) copyUnit(ctx context.Context, w *wanted) error {
-	path := unitPath(m.client.scope, w.unit)
+	path := wire.UnitPath(m.client.scope, w.unit)
 	get := func(take take) (string, error) { return m.origins.Unit(ctx, w.unit, take) }
 	if w.unit.IsZero() {
-		path = chunkPath(m.client.scope, w.chunks[0])
+		path = wire.ChunkPath(m.client.scope, w.chunks[0])
 		get = func(take take) (string, error) { return m.origins.Chunk(ctx, w.chunks[0], take) }
 	}
 	if m.files.has(path) {

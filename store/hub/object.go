@@ -13,6 +13,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"lighter/format/chunk"
+	"lighter/wire"
 )
 
 // patience is how long an origin may be silent: until the header, then until pace
@@ -65,7 +66,7 @@ func (c *Client) object(ctx context.Context, path, etag string, p patience, rece
 		return nil
 	case said.Refusal() && !said.Missing:
 		c.wrong.add(path)
-		return &chunk.InvalidError{What: "the answer", Err: fmt.Errorf("status %d without the header %s, so not a hub's own: %w", said.Status, MissingHeader, said)}
+		return &chunk.InvalidError{What: "the answer", Err: fmt.Errorf("status %d without the header %s, so not a hub's own: %w", said.Status, wire.MissingHeader, said)}
 	default:
 		return err
 	}
@@ -164,10 +165,6 @@ func (w *watched) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// maxWindow bounds how far back the compression of indexes and locations looks, in bytes: the
-// memory that it takes to read one. Hubs and mirrors use no wider window.
-const maxWindow = 8 << 20
-
 // compressed is object, of what travels as one zstd stream: take reads plain
 // bytes.
 func (c *Client) compressed(ctx context.Context, path, etag string, p patience, received *atomic.Int64, take func(plain io.Reader) error) error {
@@ -178,7 +175,7 @@ func (c *Client) compressed(ctx context.Context, path, etag string, p patience, 
 			read, err := answer.Read(b)
 			came.add(read)
 			return read, err
-		}), zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderConcurrency(2))
+		}), zstd.WithDecoderMaxWindow(wire.MaxWindow), zstd.WithDecoderConcurrency(2))
 		if err != nil {
 			return err
 		}

@@ -12,6 +12,7 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/index"
+	"lighter/wire"
 )
 
 const (
@@ -202,12 +203,12 @@ func (s *Origins) Way() (roundTrip time.Duration, rate float64) {
 // wraps a *chunk.InvalidError; any other ends Unit. from is the URL, without
 // credentials, of the origin that gave it.
 func (s *Origins) Unit(ctx context.Context, u chunk.Unit, take func(length int64, body io.Reader) error) (from string, err error) {
-	return s.small(ctx, func(c *Client) string { return unitPath(c.scope, u) }, take)
+	return s.small(ctx, func(c *Client) string { return wire.UnitPath(c.scope, u) }, take)
 }
 
 // Chunk does the same with some unit that holds the chunk.
 func (s *Origins) Chunk(ctx context.Context, id chunk.ID, take func(length int64, body io.Reader) error) (from string, err error) {
-	return s.small(ctx, func(c *Client) string { return chunkPath(c.scope, id) }, take)
+	return s.small(ctx, func(c *Client) string { return wire.ChunkPath(c.scope, id) }, take)
 }
 
 func (s *Origins) small(ctx context.Context, path func(*Client) string, take take) (from string, err error) {
@@ -226,7 +227,7 @@ func (s *Origins) small(ctx context.Context, path func(*Client) string, take tak
 
 // Index has take read the plain bytes of an index, as Unit does with a unit.
 func (s *Origins) Index(ctx context.Context, tree chunk.ID, take func(plain io.Reader) error) error {
-	return s.large(ctx, func(c *Client) string { return indexPath(c.scope, tree) }, "", false, take)
+	return s.large(ctx, func(c *Client) string { return wire.IndexPath(c.scope, tree) }, "", false, take)
 }
 
 // Locations does the same with the tree's locations, but does not call take if the
@@ -239,7 +240,7 @@ func (s *Origins) Locations(ctx context.Context, tree, have chunk.ID, take func(
 	if !have.IsZero() {
 		etag = `"` + have.String() + `"`
 	}
-	return s.large(ctx, func(c *Client) string { return locationsPath(c.scope, tree) }, etag, true, take)
+	return s.large(ctx, func(c *Client) string { return wire.LocationsPath(c.scope, tree) }, etag, true, take)
 }
 
 func (s *Origins) large(ctx context.Context, path func(*Client) string, etag string, hint bool, take func(io.Reader) error) error {
@@ -271,7 +272,7 @@ func (s *Origins) large(ctx context.Context, path func(*Client) string, etag str
 // Chain asks what is known of a chain. A pull waits for the answer, so origins
 // that are down are not asked, and each of the others has its part of a second and a
 // half. If there is no other to ask, one that is not silent (Watch) has twenty seconds.
-func (s *Origins) Chain(ctx context.Context, chain string) (answer *Chain, err error) {
+func (s *Origins) Chain(ctx context.Context, chain string) (answer *wire.Chain, err error) {
 	err = s.lookUp(ctx, func(ctx context.Context, c *Client) (err error) {
 		answer, err = c.Chain(ctx, chain)
 		return err
@@ -280,7 +281,7 @@ func (s *Origins) Chain(ctx context.Context, chain string) (answer *Chain, err e
 }
 
 // Manifest asks what is known of the image with a manifest, as Chain does.
-func (s *Origins) Manifest(ctx context.Context, digest string) (answer *Manifest, err error) {
+func (s *Origins) Manifest(ctx context.Context, digest string) (answer *wire.Manifest, err error) {
 	err = s.lookUp(ctx, func(ctx context.Context, c *Client) (err error) {
 		answer, err = c.Manifest(ctx, digest)
 		return err
@@ -332,7 +333,7 @@ func (s *Origins) Tree(ctx context.Context, chain string) (answer *index.Stateme
 }
 
 // Images lists the images of one name.
-func (s *Origins) Images(ctx context.Context, name string) (answer []Image, err error) {
+func (s *Origins) Images(ctx context.Context, name string) (answer []wire.Image, err error) {
 	err = s.try(ctx, true, func(ctx context.Context, o *origin, others int) (err error) {
 		ctx, cancel := part(ctx, others)
 		defer cancel()

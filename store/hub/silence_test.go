@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"lighter/wire"
 )
 
 // Who can do without hubs waits longer for those of which something comes, and never
@@ -91,7 +93,7 @@ func unreachable(t *testing.T) string {
 func known(after time.Duration) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		time.Sleep(after)
-		b, _ := json.Marshal(Chain{Complete: true})
+		b, _ := json.Marshal(wire.Chain{Complete: true})
 		for i := range b {
 			_, _ = w.Write(b[i : i+1])
 			_ = http.NewResponseController(w).Flush()

@@ -12,6 +12,7 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/trace"
+	"lighter/wire"
 )
 
 // traceTimeout bounds the sending of a trace to one hub.
@@ -52,7 +53,7 @@ func (s *Origins) SendTrace(ctx context.Context, tree chunk.ID, t trace.Trace) e
 func (c *Client) sendTrace(ctx context.Context, tree chunk.ID, body []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, traceTimeout)
 	defer cancel()
-	res, err := c.do(ctx, http.MethodPost, tracePath(c.scope, tree), nil, body)
+	res, err := c.do(ctx, http.MethodPost, wire.TracePath(c.scope, tree), nil, body)
 	if err != nil {
 		return err
 	}
@@ -69,16 +70,16 @@ func byPlatform(name, platform string) url.Values {
 
 // Starts tells how the images start that a name stands for and that are ready; of
 // one platform, if one is given.
-func (c *Client) Starts(ctx context.Context, name, platform string) ([]Starts, error) {
-	var found []Starts
-	err := c.getJSON(ctx, tracesPath(c.scope), byPlatform(name, platform), 0, &found)
+func (c *Client) Starts(ctx context.Context, name, platform string) ([]wire.Starts, error) {
+	var found []wire.Starts
+	err := c.getJSON(ctx, wire.TracesPath(c.scope), byPlatform(name, platform), 0, &found)
 	return found, err
 }
 
 // ExportTraces returns what the hub keeps of the starts of an image, as package
 // trace encodes it as text. platform may be empty if the name stands for one image.
 func (c *Client) ExportTraces(ctx context.Context, name, platform string) ([]byte, error) {
-	res, err := c.do(ctx, http.MethodGet, tracesPath(c.scope)+"/export", byPlatform(name, platform), nil)
+	res, err := c.do(ctx, http.MethodGet, wire.TracesPath(c.scope)+"/export", byPlatform(name, platform), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +94,7 @@ func (c *Client) ExportTraces(ctx context.Context, name, platform string) ([]byt
 // ImportTraces has the hub add such text to what it keeps of the starts of an
 // image.
 func (c *Client) ImportTraces(ctx context.Context, name, platform string, text []byte) error {
-	res, err := c.do(ctx, http.MethodPost, tracesPath(c.scope)+"/import", byPlatform(name, platform), text)
+	res, err := c.do(ctx, http.MethodPost, wire.TracesPath(c.scope)+"/import", byPlatform(name, platform), text)
 	if err != nil {
 		return err
 	}
@@ -102,12 +103,12 @@ func (c *Client) ImportTraces(ctx context.Context, name, platform string, text [
 
 // ForgetTraces has the hub remove a workload, by its ID or what that begins with, from
 // what it keeps of the starts of an image; all of it, if workload is empty.
-func (c *Client) ForgetTraces(ctx context.Context, name, platform, workload string) (f Forgotten, err error) {
+func (c *Client) ForgetTraces(ctx context.Context, name, platform, workload string) (f wire.Forgotten, err error) {
 	query := byPlatform(name, platform)
 	if workload != "" {
 		query.Set("workload", workload)
 	}
-	res, err := c.do(ctx, http.MethodDelete, tracesPath(c.scope), query, nil)
+	res, err := c.do(ctx, http.MethodDelete, wire.TracesPath(c.scope), query, nil)
 	if err != nil {
 		return f, err
 	}

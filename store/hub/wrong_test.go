@@ -17,11 +17,12 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"lighter/format/chunk"
+	"lighter/wire"
 )
 
 // missing is a hub's own 404.
 func missing(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set(MissingHeader, "1")
+	w.Header().Set(wire.MissingHeader, "1")
 	http.Error(w, `{"error":"it is not here"}`, http.StatusNotFound)
 }
 
@@ -39,7 +40,7 @@ func TestWhoSaysThatThereIsNone(t *testing.T) {
 		{"a proxy", []http.HandlerFunc{proxy}, false},
 		{"a proxy and a hub", []http.HandlerFunc{proxy, missing}, false},
 		{"a 410", []http.HandlerFunc{status(http.StatusGone)}, false},
-		{"a 403 in the name of the hub", []http.HandlerFunc{status(http.StatusForbidden, MissingHeader, "1")}, false},
+		{"a 403 in the name of the hub", []http.HandlerFunc{status(http.StatusForbidden, wire.MissingHeader, "1")}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := origins(t, c.handlers...)

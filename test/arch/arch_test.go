@@ -23,12 +23,12 @@ const root = "../.."
 // import that is new, or that has gone, changes the table, so that a reviewer sees it. After a bar
 // stands what only its tests import; packages of format and test/testkit need no mention there.
 const table = `
-bench: store/hub test/testkit/layout test/testkit/site
+bench: test/testkit/layout test/testkit/site wire
 bench/figures: bench format/chunk node node/keeper test/testkit/fswalk test/testkit/layout test/testkit/site
-bench/many: bench format/chunk format/trace node/chain node/device node/mount node/record store store/disk store/hub test/testkit/site | hub store/registry
+bench/many: bench format/chunk format/trace node/chain node/device node/mount node/record store store/disk store/hub test/testkit/site | hub store/registry wire
 bench/plot:
 bench/starts: bench bench/plot node test/testkit/site
-cmd/lighter: bench bench/figures bench/many bench/starts format/index format/trace hub logqueue node node/chain node/doctor node/keeper store/disk store/hub store/registry | node/device node/mount
+cmd/lighter: bench bench/figures bench/many bench/starts format/index format/trace hub logqueue node node/chain node/doctor node/keeper store/disk store/hub store/registry wire | node/device node/mount
 durable:
 format/chunk:
 format/erofs: format/tree
@@ -36,18 +36,18 @@ format/index: format/chunk format/erofs format/tree
 format/pack: format/chunk
 format/trace: format/chunk format/erofs format/index
 format/tree: format/chunk
-hub: format/index format/tree hub/catalog hub/ingest hub/objects hub/registry hub/serve hub/startup logqueue renewed store/hub
-hub/catalog: format/chunk format/index store/hub
-hub/ingest: format/chunk format/index format/pack format/tree hub/catalog hub/objects hub/registry store/hub
+hub: format/index format/tree hub/catalog hub/ingest hub/objects hub/registry hub/serve hub/startup logqueue renewed wire | store/hub
+hub/catalog: format/chunk format/index wire
+hub/ingest: format/chunk format/index format/pack format/tree hub/catalog hub/objects hub/registry wire
 hub/objects: format/chunk format/pack
-hub/registry: store/hub
-hub/serve: format/chunk format/index format/trace hub/catalog hub/ingest hub/objects hub/registry hub/startup store/hub
-hub/startup: format/chunk format/erofs format/index format/pack format/trace hub/catalog hub/ingest hub/objects hub/startup/guess hub/startup/plan store/hub
+hub/registry: wire
+hub/serve: format/chunk format/index format/trace hub/catalog hub/ingest hub/objects hub/registry hub/startup wire
+hub/startup: format/chunk format/erofs format/index format/pack format/trace hub/catalog hub/ingest hub/objects hub/startup/guess hub/startup/plan wire
 hub/startup/guess: format/chunk format/erofs format/index format/trace format/tree
 hub/startup/plan: format/chunk format/erofs format/index format/trace
 logqueue:
-node: durable format/chunk format/index format/trace logqueue node/chain node/device node/keeper node/mount node/record node/snapshot proc store store/disk store/hub
-node/chain: durable format/chunk format/index store/hub
+node: durable format/chunk format/index format/trace logqueue node/chain node/device node/keeper node/mount node/record node/snapshot proc store store/disk store/hub wire
+node/chain: durable format/chunk format/index store/hub wire
 node/device: format/chunk format/index node/prefetch node/record | store store/hub
 node/doctor: format/index format/tree node node/device node/mount node/snapshot proc store/disk store/hub | durable
 node/keeper:
@@ -59,15 +59,15 @@ proc:
 renewed:
 store: format/chunk format/pack
 store/disk: format/chunk
-store/hub: format/chunk format/index format/pack format/trace proc renewed
+store/hub: format/chunk format/index format/pack format/trace proc renewed wire
 store/registry:
 test/arch:
-test/e2e: | hub hub/startup/guess node/device node/snapshot store/hub
+test/e2e: | hub hub/startup/guess node/device node/snapshot store/hub wire
 test/e2e/bench: | bench/starts
 test/e2e/bounds: | node
-test/e2e/commands: | store/hub
+test/e2e/commands: | store/hub wire
 test/e2e/network: | node
-test/e2e/node: | node node/chain node/keeper node/mount store/disk store/hub
+test/e2e/node: | node node/chain node/keeper node/mount store/disk store/hub wire
 test/e2e/peers:
 test/e2e/soak: | node node/keeper node/mount
 test/e2e/system: | node node/doctor node/keeper node/mount
@@ -79,6 +79,7 @@ test/testkit/layout:
 test/testkit/link:
 test/testkit/site: format/index node node/keeper proc store/hub test/testkit/link
 test/testkit/tarball:
+wire: format/chunk format/index
 `
 
 // row is one package's line of the table.

@@ -23,16 +23,17 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"lighter/hub"
-	wire "lighter/store/hub"
+	client "lighter/store/hub"
 	"lighter/test/testkit/site"
 	"lighter/test/testkit/tarball"
+	"lighter/wire"
 )
 
 // runningHub is a hub in this process.
 type runningHub struct {
 	t       *testing.T
 	address string
-	client  *wire.Client
+	client  *client.Client
 }
 
 func startHub(t *testing.T) *runningHub {
@@ -57,7 +58,7 @@ func startHub(t *testing.T) *runningHub {
 		}
 	})
 	r := &runningHub{t: t, address: listener.Addr().String()}
-	if r.client, err = wire.NewClient(wire.Options{URL: "http://" + r.address}); err != nil {
+	if r.client, err = client.NewClient(client.Options{URL: "http://" + r.address}); err != nil {
 		t.Fatal(err)
 	}
 	return r

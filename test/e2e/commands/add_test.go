@@ -11,7 +11,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
-	"lighter/store/hub"
+	"lighter/wire"
 )
 
 func TestAddOfALayout(t *testing.T) {
@@ -22,14 +22,14 @@ func TestAddOfALayout(t *testing.T) {
 		t.Errorf("it prints %q", out)
 	}
 	good(t, lighter, "add", "oci:"+both+":2", "layout/two")
-	if got := images(t, "layout/two:latest"); len(got) != 1 || got[0].Digest != digestOf(t, two) || got[0].State != hub.StateReady {
+	if got := images(t, "layout/two:latest"); len(got) != 1 || got[0].Digest != digestOf(t, two) || got[0].State != wire.StateReady {
 		t.Errorf("%+v", got)
 	}
 	run(t, nil, lighter, "add", "oci:"+both, "layout/both:1").bad(t, 2, "several images", "oci:"+both+":TAG")
 	run(t, nil, lighter, "add", "oci:"+both+":3", "layout/both:1").bad(t, 2, `no image "3"`)
 	run(t, nil, lighter, "add", "oci:"+alone).bad(t, 2, "add a NAME")
 	good(t, lighter, "add", "oci:"+alone, "layout/digest@"+digestOf(t, one))
-	if got := images(t, "layout/digest@"+digestOf(t, one)); len(got) != 1 || got[0].State != hub.StateReady {
+	if got := images(t, "layout/digest@"+digestOf(t, one)); len(got) != 1 || got[0].State != wire.StateReady {
 		t.Errorf("%+v", got)
 	}
 	run(t, nil, lighter, "add", "oci:"+alone, "layout/digest@"+digestOf(t, two)).bad(t, 2, digestOf(t, one))
@@ -40,11 +40,11 @@ func TestAddOfAnArchive(t *testing.T) {
 	image := makeImage(t, "linux/amd64", "archive")
 	file := writeArchive(t, "tools/archive:7", image)
 	r := run(t, nil, lighter, "add", "--json", "docker-archive:"+file)
-	var printed []hub.Image
+	var printed []wire.Image
 	if err := json.Unmarshal([]byte(r.stdout), &printed); err != nil || r.code != 0 {
 		t.Fatalf("exit %d, %v: %s%s", r.code, err, r.stdout, r.stderr)
 	}
-	if len(printed) != 1 || printed[0].Name != "tools/archive:7" || printed[0].State != hub.StateReady || printed[0].Tree == "" {
+	if len(printed) != 1 || printed[0].Name != "tools/archive:7" || printed[0].State != wire.StateReady || printed[0].Tree == "" {
 		t.Errorf("%+v", printed)
 	}
 	// Its layers are the same to a container, which sees them plain.
@@ -52,7 +52,7 @@ func TestAddOfAnArchive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var found []hub.Inspection
+	var found []wire.Inspection
 	if err := json.Unmarshal([]byte(good(t, lighter, "inspect", "--json", "tools/archive:7")), &found); err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func TestAddOfOnePlatform(t *testing.T) {
 	good(t, "skopeo", "copy", "--quiet", "--all", "--src-tls-verify=false", "docker://"+r.host+"/multi:1", "oci:"+layout+":1")
 	good(t, lighter, "add", "--platform", "linux/arm64", "oci:"+layout, "multi/layout:1")
 	for _, i := range images(t, "multi/layout:1") {
-		if (i.State == hub.StateReady) != (i.Platform == "linux/arm64") {
+		if (i.State == wire.StateReady) != (i.Platform == "linux/arm64") {
 			t.Errorf("%s is %s", i.Platform, i.State)
 		}
 	}

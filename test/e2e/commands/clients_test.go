@@ -16,7 +16,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
-	"lighter/store/hub"
+	"lighter/wire"
 )
 
 // ask sends a request to the hub and returns the answer with its body.
@@ -211,7 +211,7 @@ func TestListsOfTagsAndRepositories(t *testing.T) {
 	if got := images(t, "lists/one:2"); len(got) != 0 {
 		t.Errorf("the hub still lists %+v", got)
 	}
-	if got := ready(t, "lists/one:3"); got.Digest != manifest || got.State != hub.StateReady {
+	if got := ready(t, "lists/one:3"); got.Digest != manifest || got.State != wire.StateReady {
 		t.Errorf("%+v", got)
 	}
 	// A manifest goes with all its tags.

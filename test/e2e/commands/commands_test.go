@@ -18,6 +18,7 @@ import (
 
 	"lighter/store/hub"
 	"lighter/test/testkit/site"
+	"lighter/wire"
 )
 
 // What all tests share, in an enclosure of their own: a hub where the commands
@@ -168,7 +169,7 @@ func client(t *testing.T, o hub.Options) *hub.Client {
 }
 
 // images lists what the hub has under a name.
-func images(t *testing.T, name string) []hub.Image {
+func images(t *testing.T, name string) []wire.Image {
 	t.Helper()
 	list, err := client(t, hub.Options{}).Images(t.Context(), name)
 	if err != nil {
@@ -178,10 +179,10 @@ func images(t *testing.T, name string) []hub.Image {
 }
 
 // ready waits until an image that was pushed is ready, and returns it.
-func ready(t *testing.T, name string) hub.Image {
+func ready(t *testing.T, name string) wire.Image {
 	t.Helper()
-	last, err := client(t, hub.Options{}).Add(t.Context(), hub.Add{Name: name}, func(hub.Progress) {})
-	if err != nil || len(last.Images) != 1 || last.Images[0].State != hub.StateReady {
+	last, err := client(t, hub.Options{}).Add(t.Context(), wire.Add{Name: name}, func(wire.Progress) {})
+	if err != nil || len(last.Images) != 1 || last.Images[0].State != wire.StateReady {
 		t.Fatalf("%s: %+v, %v", name, last, err)
 	}
 	return last.Images[0]

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"lighter/store/hub"
+	"lighter/wire"
 )
 
 func TestMirror(t *testing.T) {
@@ -28,7 +29,7 @@ func TestMirror(t *testing.T) {
 		t.Errorf("%+v, then %+v", first, second)
 	}
 	for _, name := range []string{"key", "chains/" + image.Chain, "trees/" + image.Chain, "indexes/" + image.Tree, "locations/" + image.Tree} {
-		info, err := os.Stat(filepath.Join(dir, hub.Prefix, hub.DefaultScope, name))
+		info, err := os.Stat(filepath.Join(dir, wire.Prefix, wire.DefaultScope, name))
 		if err != nil || info.Mode().Perm() != 0o644 || info.Size() == 0 {
 			t.Errorf("%s: %v, %v", name, info, err)
 		}

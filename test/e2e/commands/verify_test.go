@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"lighter/store/hub"
+	"lighter/wire"
 )
 
 func TestRm(t *testing.T) {
@@ -129,7 +129,7 @@ func TestImagesAndInspect(t *testing.T) {
 	if now := images(t, "listed/here:1"); now[0].Unique != images(t, "listed/too:1")[0].Unique {
 		t.Errorf("%+v", now)
 	}
-	if got := images(t, ""); len(got) < 2 || got[0].State == hub.StateActive {
+	if got := images(t, ""); len(got) < 2 || got[0].State == wire.StateActive {
 		t.Errorf("%+v", got)
 	}
 }

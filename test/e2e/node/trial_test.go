@@ -20,6 +20,7 @@ import (
 	"lighter/store/hub"
 	"lighter/test/testkit/layout"
 	"lighter/test/testkit/site"
+	"lighter/wire"
 )
 
 // With trace_run a hub starts each image once, without network, and so knows what
@@ -109,7 +110,7 @@ func trialCgroups(t *testing.T, root string) (all []string) {
 }
 
 // awaitStart waits until something is known of how an image starts.
-func awaitStart(t *testing.T, client *hub.Client, name string) (known []hub.Starts) {
+func awaitStart(t *testing.T, client *hub.Client, name string) (known []wire.Starts) {
 	t.Helper()
 	for try := 0; len(known) == 0 || len(known[0].Workloads) == 0; try++ {
 		if try == 600 {

@@ -1,12 +1,9 @@
-// Package hub promises to speak to a Lighter hub over HTTP, and holds the URL
-// scheme and the messages that both sides use (docs/wire.md has them in words).
+// Package wire holds what a hub and its clients agree on: the paths of the HTTP
+// API, its messages, the names of images, and limits (docs/wire.md describes them).
 //
-// What a node needs while containers run is immutable and named by its digest:
-// indexes, units. A dumb web server or a cache can serve those: Mirror writes the
-// files. Origins are the hubs and mirrors of a node: a thing comes from the first
-// that gives it. It refuses to know what is right: who asks judges each answer
-// where it is read, and statements are for whoever knows the pinned keys.
-package hub
+// It is pure: it sends nothing and serves nothing. The client is store/hub, the
+// server hub/serve.
+package wire
 
 import (
 	"fmt"
@@ -55,31 +52,31 @@ const (
 //
 // Errors have a status of 400 or more and a body of {"error": "…"}; in a stream
 // that has begun, the last line has them.
-func chainPath(scope, chain string) string {
+func ChainPath(scope, chain string) string {
 	return fmt.Sprintf("%s/%s/chains/%s", Prefix, scope, chain)
 }
-func manifestPath(scope, digest string) string {
+func ManifestPath(scope, digest string) string {
 	return fmt.Sprintf("%s/%s/manifests/%s", Prefix, scope, digest)
 }
-func treePath(scope, chain string) string {
+func TreePath(scope, chain string) string {
 	return fmt.Sprintf("%s/%s/trees/%s", Prefix, scope, chain)
 }
-func indexPath(scope string, id chunk.ID) string {
+func IndexPath(scope string, id chunk.ID) string {
 	return fmt.Sprintf("%s/%s/indexes/%s", Prefix, scope, id)
 }
-func locationsPath(scope string, id chunk.ID) string {
+func LocationsPath(scope string, id chunk.ID) string {
 	return fmt.Sprintf("%s/%s/locations/%s", Prefix, scope, id)
 }
-func unitPath(scope string, u chunk.Unit) string {
+func UnitPath(scope string, u chunk.Unit) string {
 	return fmt.Sprintf("%s/%s/packs/%s", Prefix, scope, u)
 }
-func chunkPath(scope string, id chunk.ID) string {
+func ChunkPath(scope string, id chunk.ID) string {
 	return fmt.Sprintf("%s/%s/chunks/%s", Prefix, scope, id)
 }
-func tracePath(scope string, tree chunk.ID) string {
-	return fmt.Sprintf("%s/%s", tracesPath(scope), tree)
+func TracePath(scope string, tree chunk.ID) string {
+	return fmt.Sprintf("%s/%s", TracesPath(scope), tree)
 }
-func tracesPath(scope string) string { return fmt.Sprintf("%s/%s/traces", Prefix, scope) }
+func TracesPath(scope string) string { return fmt.Sprintf("%s/%s/traces", Prefix, scope) }
 
 // IsTrace tells whether a request is a node's that sends a trace: beside what reads,
 // the only one of a node.
@@ -93,8 +90,8 @@ func IsTrace(method, path string) bool {
 	return err == nil
 }
 
-func keyPath(scope string) string    { return fmt.Sprintf("%s/%s/key", Prefix, scope) }
-func imagesPath(scope string) string { return fmt.Sprintf("%s/%s/images", Prefix, scope) }
+func KeyPath(scope string) string    { return fmt.Sprintf("%s/%s/key", Prefix, scope) }
+func ImagesPath(scope string) string { return fmt.Sprintf("%s/%s/images", Prefix, scope) }
 
 // Chain is what the hub says of a chain, and of those above it: all that a pull
 // of any image on it will ask.
@@ -262,3 +259,7 @@ type LayerInfo struct {
 	Bytes     int64  `json:"bytes"` // of its tar stream
 	Entries   int64  `json:"entries"`
 }
+
+// MaxWindow bounds how far back the compression of indexes and locations looks, in bytes: the
+// memory that it takes to read one. Hubs and mirrors use no wider window.
+const MaxWindow = 8 << 20

@@ -1,7 +1,8 @@
-package hub
+package wire
 
 import (
 	"fmt"
+	"net/netip"
 	"regexp"
 	"strings"
 )
@@ -91,8 +92,20 @@ func ParseName(name string) (Ref, error) {
 	return r, nil
 }
 
+// IsDigest reports whether text is a digest as images have it: sha256:HEX.
+func IsDigest(text string) bool { return digestName.MatchString(text) }
+
 // ShortDigest is how people see a digest.
 func ShortDigest(digest string) string {
 	digits := strings.TrimPrefix(digest, "sha256:")
 	return digits[:min(len(digits), 12)]
+}
+
+// IsLoopback tells whether host is this machine without asking a name server.
+func IsLoopback(host string) bool {
+	if host == "localhost" {
+		return true
+	}
+	addr, err := netip.ParseAddr(host)
+	return err == nil && addr.IsLoopback()
 }

@@ -17,8 +17,8 @@
 //	binds.json      what is mounted for people; with .broken behind it, one that could not be read
 //	cache/          chunks (package disk)
 //	trees/ mounts/ devices/    (package mount)
-//	chains/ hub.keys           (package chain)
-//	snapshots/                 (package snapshot)
+//	chains/ hub.keys           (package resolver)
+//	snapshots/                 (package front/containerd)
 package node
 
 import (
@@ -37,12 +37,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lighter/durable"
-	"lighter/node/chain"
 	"lighter/node/device"
+	"lighter/node/front/containerd"
 	"lighter/node/keeper"
 	"lighter/node/mount"
 	"lighter/node/record"
-	"lighter/node/snapshot"
+	"lighter/node/resolver"
+	"lighter/node/socket"
 	"lighter/store"
 	"lighter/store/disk"
 	"lighter/store/hub"
@@ -70,9 +71,9 @@ type Node struct {
 	served    chan error // what became of serving the devices; nil before
 	takenOver bool       // server's connection is a former daemon's
 	trees     *mount.Trees
-	keys      *chain.Keys
-	chains    *chain.Resolver
-	snapshot  *snapshot.Snapshotter // nil without an address
+	keys      *resolver.Keys
+	chains    *resolver.Resolver
+	snapshot  *containerd.Snapshotter // nil without an address
 	binds     *binds
 	leftovers durable.Leftovers // of small files of the node's own
 	web       *web              // nil without an HTTP address
@@ -118,7 +119,7 @@ func (n *Node) serve(ctx context.Context, ready func()) error {
 	group.Go(func() error { n.watchKeeper(ctx); return nil })
 	group.Go(func() error { return n.serveControl(ctx) })
 	if n.snapshot != nil {
-		group.Go(func() error { return snapshot.Serve(ctx, n.requests, n.snapshot) })
+		group.Go(func() error { return containerd.Serve(ctx, n.requests, n.snapshot) })
 	}
 	group.Go(func() error { n.feedWatchdog(ctx); return nil })
 	n.announce(ready)
@@ -148,7 +149,7 @@ func start(ctx context.Context, stop context.CancelCauseFunc, config Config, man
 	if n.hubs, err = config.origins(log); err != nil {
 		return nil, err
 	}
-	if n.keys, err = chain.NewKeys(config.Root, config.HubKeys, n.hubs); err != nil {
+	if n.keys, err = resolver.NewKeys(config.Root, config.HubKeys, n.hubs); err != nil {
 		return nil, err
 	}
 	n.cache = openCache(config, log)
@@ -172,7 +173,7 @@ func start(ctx context.Context, stop context.CancelCauseFunc, config Config, man
 	}
 	n.startDevices(ctx)
 	n.trees.Probe()
-	if n.chains, err = chain.New(config.Root, n.hubs, n.trees, n.keys, log); err != nil {
+	if n.chains, err = resolver.New(config.Root, n.hubs, n.trees, n.keys, log); err != nil {
 		return nil, err
 	}
 	n.holdBinds()
@@ -186,7 +187,7 @@ func start(ctx context.Context, stop context.CancelCauseFunc, config Config, man
 	}
 	n.reportLost(ctx)
 	n.reportRefused(ctx)
-	if n.controls, err = snapshot.Listen(ctx, ControlSocket(config.Root)); err != nil {
+	if n.controls, err = socket.Listen(ctx, ControlSocket(config.Root)); err != nil {
 		return nil, err
 	}
 	n.web.show(n)
@@ -198,15 +199,15 @@ func (n *Node) openSnapshots(ctx context.Context) (err error) {
 	if n.config.Address == "" {
 		return nil
 	}
-	config := snapshot.Config{Dir: filepath.Join(n.config.Root, "snapshots"), RemapIDs: n.config.RemapIDs, Beside: filepath.Join(n.config.Root, "mounts", "snapshots")}
-	n.snapshot, err = snapshot.New(config, n.claims())
+	config := containerd.Config{Dir: filepath.Join(n.config.Root, "snapshots"), RemapIDs: n.config.RemapIDs, Beside: filepath.Join(n.config.Root, "mounts", "snapshots")}
+	n.snapshot, err = containerd.New(config, n.claims())
 	if err != nil {
 		return err
 	}
 	if err := os.MkdirAll(filepath.Dir(n.config.Address), 0o700); err != nil {
 		return fmt.Errorf("make the directory of containerd's socket: %w", err)
 	}
-	n.requests, err = snapshot.Listen(ctx, n.config.Address)
+	n.requests, err = socket.Listen(ctx, n.config.Address)
 	return err
 }
 

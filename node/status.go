@@ -9,10 +9,10 @@ import (
 
 	"lighter/durable"
 	"lighter/format/chunk"
-	"lighter/node/chain"
 	"lighter/node/device"
+	"lighter/node/front/containerd"
 	"lighter/node/mount"
-	"lighter/node/snapshot"
+	"lighter/node/resolver"
 	"lighter/store"
 	"lighter/store/disk"
 	"lighter/store/hub"
@@ -29,7 +29,7 @@ type Status struct {
 	Scope     string             `json:"scope"`
 	CAFile    string             `json:"caFile,omitempty"`
 	HubKeys   []string           `json:"hubKeys"`
-	Signers   []chain.Signer     `json:"signers"` // the same keys, with what they have signed
+	Signers   []resolver.Signer  `json:"signers"` // the same keys, with what they have signed
 	Hubs      []hub.Health       `json:"hubs"`
 	NoHub     int64              `json:"pullsWithoutHub"`     // look-ups and indexes that did not come in time, or not at all
 	NotLazy   string             `json:"notLazy,omitempty"`   // why no image can be lazy on this machine
@@ -160,7 +160,7 @@ func (s *Status) localMounts() (n int) {
 }
 
 // imageStatus says of an image what is known of it.
-func imageStatus(layer snapshot.Layer, tree chunk.ID) ImageStatus {
+func imageStatus(layer containerd.Layer, tree chunk.ID) ImageStatus {
 	s := ImageStatus{Chain: layer.Chain, Image: layer.Image, Tree: tree, Lazy: layer.Lazy, Why: layer.Why}
 	switch {
 	case s.Why != "":

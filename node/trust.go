@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 
-	"lighter/node/chain"
-	"lighter/node/snapshot"
+	"lighter/node/front/containerd"
+	"lighter/node/resolver"
 	"lighter/store/hub"
 )
 
@@ -58,9 +58,9 @@ func (c *Config) checkTrust() error {
 }
 
 // claims is what answers containerd: the chains, or those of images alone.
-func (n *Node) claims() snapshot.Chains {
+func (n *Node) claims() containerd.Chains {
 	if n.config.trust(n.hubs).Trust == TrustChain {
 		return n.chains
 	}
-	return chain.NewImages(n.chains, n.hubs)
+	return resolver.NewImages(n.chains, n.hubs)
 }

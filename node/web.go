@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/net/netutil"
 
-	"lighter/node/snapshot"
+	"lighter/node/socket"
 )
 
 // Bounds of the listener for machines: those who ask are few, and short.
@@ -65,7 +65,7 @@ func openWeb(ctx context.Context, address string, log *slog.Logger) (*web, error
 	var listener net.Listener
 	var err error
 	if path, ok := strings.CutPrefix(address, unixPrefix); ok {
-		listener, err = snapshot.Listen(ctx, path)
+		listener, err = socket.Listen(ctx, path)
 	} else {
 		listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	}

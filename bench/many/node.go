@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"lighter/format/trace"
-	"lighter/node/chain"
 	"lighter/node/device"
 	"lighter/node/mount"
 	"lighter/node/record"
+	"lighter/node/resolver"
 	"lighter/store"
 	"lighter/store/disk"
 	"lighter/store/hub"
@@ -28,7 +28,7 @@ type node struct {
 	units  *store.Units
 	ahead  *device.Ahead
 	trees  *mount.Trees
-	chains *chain.Resolver
+	chains *resolver.Resolver
 	open   func() error // makes chains anew: it forgets that the hub did not answer
 }
 
@@ -46,7 +46,7 @@ func newNode(p Plan, name string, log *slog.Logger) (_ *node, err error) {
 		return nil, err
 	}
 	n.hubs = hub.NewOrigins(log, client)
-	keys, err := chain.NewKeys(root, []string{p.Key}, n.hubs)
+	keys, err := resolver.NewKeys(root, []string{p.Key}, n.hubs)
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +58,7 @@ func newNode(p Plan, name string, log *slog.Logger) (_ *node, err error) {
 	recorder := record.New(false, func(trace.Trace) {})
 	n.trees = mount.Open(root, mount.Auto, n.hubs, nil, n.ahead, recorder, log)
 	n.open = func() (err error) {
-		n.chains, err = chain.New(root, n.hubs, n.trees, keys, log)
+		n.chains, err = resolver.New(root, n.hubs, n.trees, keys, log)
 		return err
 	}
 	if err := n.open(); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"lighter/node"
-	"lighter/node/chain"
+	"lighter/node/resolver"
 )
 
 // rootFlag is the flag of every command that speaks to a node.
@@ -160,7 +160,7 @@ func printRefused(refused []node.RefusedStatus) error {
 
 // printSigners prints what each key has signed, where there are several: one takes the
 // place of another.
-func printSigners(signers []chain.Signer) {
+func printSigners(signers []resolver.Signer) {
 	if len(signers) < 2 {
 		return
 	}

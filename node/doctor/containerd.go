@@ -13,7 +13,7 @@ import (
 	"strings"
 
 	"lighter/node"
-	"lighter/node/snapshot"
+	"lighter/node/front/containerd"
 	"lighter/proc"
 )
 
@@ -37,7 +37,7 @@ func (d *doctor) lookAtContainerd(ctx context.Context, socket string) {
 		d.lookAtFile(ctx, "containerd", defaultConfig, "")
 		return
 	}
-	said, err := snapshot.Ask(ctx, socket)
+	said, err := containerd.Query(ctx, socket)
 	if err != nil {
 		d.add(area, Unchecked, err.Error(), "")
 	} else {
@@ -62,7 +62,7 @@ func (d *doctor) lookAtSocket(ctx context.Context) {
 	}
 }
 
-func (d *doctor) judgeContainerd(c snapshot.Containerd) {
+func (d *doctor) judgeContainerd(c containerd.Info) {
 	const area = "containerd"
 	why, known := c.Snapshotters[pluginName]
 	switch {

@@ -9,7 +9,7 @@ import (
 )
 
 // pluginName is what containerd has to call the snapshotter: labels by which it
-// keeps snapshots name it (package snapshot).
+// keeps snapshots name it (package front/containerd).
 const pluginName = "lighter"
 
 // containerdConfig is what is looked at of containerd's configuration, in the

@@ -15,8 +15,8 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/node"
+	"lighter/node/front/containerd"
 	"lighter/node/mount"
-	"lighter/node/snapshot"
 	"lighter/store/disk"
 	"lighter/store/hub"
 )
@@ -317,7 +317,7 @@ func TestContainerdsOwnWord(t *testing.T) {
 		"failed":  {map[string]string{"lighter": "no such file"}, Problem, "no such file"},
 	} {
 		d := system(t, nil)
-		d.judgeContainerd(snapshot.Containerd{Version: "v2.4.2", Snapshotters: c.snapshotters})
+		d.judgeContainerd(containerd.Info{Version: "v2.4.2", Snapshotters: c.snapshotters})
 		sick(t, what, d.findings, c.level, c.words)
 	}
 }

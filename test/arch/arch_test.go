@@ -25,10 +25,10 @@ const root = "../.."
 const table = `
 bench: test/testkit/layout test/testkit/site wire
 bench/figures: bench format/chunk node node/keeper test/testkit/fswalk test/testkit/layout test/testkit/site
-bench/many: bench format/chunk format/trace node/chain node/device node/mount node/record store store/disk store/hub test/testkit/site | hub store/registry wire
+bench/many: bench format/chunk format/trace node/device node/mount node/record node/resolver store store/disk store/hub test/testkit/site | hub store/registry wire
 bench/plot:
 bench/starts: bench bench/plot node test/testkit/site
-cmd/lighter: bench bench/figures bench/many bench/starts format/index format/trace hub logqueue node node/chain node/doctor node/keeper store/disk store/hub store/registry wire | node/device node/mount
+cmd/lighter: bench bench/figures bench/many bench/starts format/index format/trace hub logqueue node node/doctor node/keeper node/resolver store/disk store/hub store/registry wire | node/device node/mount
 durable:
 format/chunk:
 format/erofs: format/tree
@@ -46,15 +46,16 @@ hub/startup: format/chunk format/erofs format/index format/pack format/trace hub
 hub/startup/guess: format/chunk format/erofs format/index format/trace format/tree
 hub/startup/plan: format/chunk format/erofs format/index format/trace
 logqueue:
-node: durable format/chunk format/index format/trace logqueue node/chain node/device node/keeper node/mount node/record node/snapshot proc store store/disk store/hub wire
-node/chain: durable format/chunk format/index store/hub wire
+node: durable format/chunk format/index format/trace logqueue node/device node/front/containerd node/keeper node/mount node/record node/resolver node/socket proc store store/disk store/hub wire
 node/device: format/chunk format/index node/prefetch node/record | store store/hub
-node/doctor: format/index format/tree node node/device node/mount node/snapshot proc store/disk store/hub | durable
+node/doctor: format/index format/tree node node/device node/front/containerd node/mount proc store/disk store/hub | durable
+node/front/containerd: durable | node/socket
 node/keeper:
 node/mount: durable format/chunk format/erofs format/index format/trace format/tree node/device node/record | store/disk
 node/prefetch: format/index
 node/record: format/chunk format/trace
-node/snapshot: durable proc
+node/resolver: durable format/chunk format/index store/hub wire
+node/socket: proc
 proc:
 renewed:
 store: format/chunk format/pack
@@ -62,12 +63,12 @@ store/disk: format/chunk
 store/hub: format/chunk format/index format/pack format/trace proc renewed wire
 store/registry:
 test/arch:
-test/e2e: | hub hub/startup/guess node/device node/snapshot store/hub wire
+test/e2e: | hub hub/startup/guess node/device node/front/containerd node/socket store/hub wire
 test/e2e/bench: | bench/starts
 test/e2e/bounds: | node
 test/e2e/commands: | store/hub wire
 test/e2e/network: | node
-test/e2e/node: | node node/chain node/keeper node/mount store/disk store/hub wire
+test/e2e/node: | node node/keeper node/mount node/resolver store/disk store/hub wire
 test/e2e/peers:
 test/e2e/soak: | node node/keeper node/mount
 test/e2e/system: | node node/doctor node/keeper node/mount
@@ -105,7 +106,7 @@ var confined = []struct {
 	path, only, why string
 }{
 	{"github.com/containerd/containerd/v2/contrib/seccomp", "cmd", "it has no types of containerd, and is for trials"},
-	{"github.com/containerd/containerd", "node/snapshot", "containerd's types stop at the snapshotter"},
+	{"github.com/containerd/containerd", "node/front/containerd", "containerd's types stop at the snapshotter"},
 	{"database/sql", "hub/catalog", "SQL is the catalog's"},
 	{"modernc.org/sqlite", "hub/catalog", "SQL is the catalog's"},
 	{"github.com/hanwen/go-fuse", "node/device", "the FUSE protocol stops at the device"},

@@ -22,7 +22,7 @@ import (
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/opencontainers/go-digest"
 
-	"lighter/node/snapshot"
+	"lighter/node/front/containerd"
 	"lighter/test/testkit/fswalk"
 )
 
@@ -142,7 +142,7 @@ func (d *snapshotDaemon) startContainerd(t *testing.T, config string) {
 func (d *snapshotDaemon) start(t *testing.T) {
 	t.Helper()
 	d.hub.holds = nil // of the one before
-	sn, err := snapshot.New(snapshot.Config{Dir: d.snapshotWorld.dir}, d.hub)
+	sn, err := containerd.New(containerd.Config{Dir: d.snapshotWorld.dir}, d.hub)
 	if err != nil {
 		t.Fatal(err)
 	}

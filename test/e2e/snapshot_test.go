@@ -21,7 +21,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"lighter/node/snapshot"
+	"lighter/node/front/containerd"
+	"lighter/node/socket"
 	"lighter/test/testkit/fswalk"
 	"lighter/test/testkit/tarball"
 )
@@ -30,7 +31,7 @@ import (
 func TestSnapshotSuite(t *testing.T) {
 	// The suite asks overlayfs under that name alone not to rename directories.
 	testsuite.SnapshotterSuite(t, "overlayfs", func(_ context.Context, root string) (snapshots.Snapshotter, func() error, error) {
-		sn, err := snapshot.New(snapshot.Config{Dir: root}, &snapshotHub{})
+		sn, err := containerd.New(containerd.Config{Dir: root}, &snapshotHub{})
 		if err != nil {
 			return nil, nil, err
 		}
@@ -42,12 +43,12 @@ func TestSnapshotSuite(t *testing.T) {
 // serveSnapshots puts sn behind a socket and returns what is at its other end.
 func serveSnapshots(path string, sn snapshots.Snapshotter) (client snapshots.Snapshotter, stop func() error, err error) {
 	ctx, cancel := context.WithCancel(context.Background())
-	listener, err := snapshot.Listen(ctx, path)
+	listener, err := socket.Listen(ctx, path)
 	if err != nil {
 		return nil, func() error { cancel(); return nil }, err
 	}
 	ended := make(chan error, 1)
-	go func(listener net.Listener) { ended <- snapshot.Serve(ctx, listener, sn) }(listener)
+	go func(listener net.Listener) { ended <- containerd.Serve(ctx, listener, sn) }(listener)
 	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	stop = func() error {
 		cancel()
@@ -227,7 +228,7 @@ func TestSnapshotInUserNamespace(t *testing.T) {
 		t.Fatal(err)
 	}
 	hub := &snapshotHub{t: t, known: map[string]bool{chain: true}, trees: map[string]string{chain: tree}, mounted: map[string]bool{}}
-	sn, err := snapshot.New(snapshot.Config{Dir: t.TempDir(), RemapIDs: true}, hub)
+	sn, err := containerd.New(containerd.Config{Dir: t.TempDir(), RemapIDs: true}, hub)
 	if err != nil {
 		t.Fatal(err)
 	}

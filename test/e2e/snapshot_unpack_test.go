@@ -30,7 +30,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sync/semaphore"
 
-	"lighter/node/snapshot"
+	"lighter/node/front/containerd"
 	"lighter/test/testkit/fswalk"
 )
 
@@ -82,7 +82,7 @@ func shortDir(t *testing.T) string {
 // open starts the snapshotter, a plain overlay snapshotter and the metadata.
 func (w *snapshotWorld) open(t *testing.T) {
 	t.Helper()
-	sn, err := snapshot.New(snapshot.Config{Dir: w.dir}, w.hub)
+	sn, err := containerd.New(containerd.Config{Dir: w.dir}, w.hub)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"lighter/node/chain"
+	"lighter/node/resolver"
 	"lighter/test/testkit/site"
 )
 
@@ -83,7 +83,7 @@ func TestKeyRotation(t *testing.T) {
 	restartHub()
 	works("the hub has both keys, the node the old one")
 	pin(old, added)
-	var signers []chain.Signer
+	var signers []resolver.Signer
 	eventually(t, "the new key's signature", func() bool {
 		signers = nodeStatus(t, s).Signers
 		return len(signers) == 2 && signers[1].Key == added && signers[1].Signed > 0 && len(signers[1].Missing) == 0

@@ -1,0 +1,76 @@
+package containerd
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// mappable returns the lower directories, of which one is a mounted tree, by paths
+// that can be mapped together.
+//
+// For a user namespace containerd clones the nearest directory that all lower
+// directories have in common, with all that is mounted below it, and maps the
+// clones. For a tree and something of ours that would be the node's root, with the
+// devices' FUSE mount, which cannot be mapped. So there ours is named by paths
+// beside the tree's.
+func (s *Snapshotter) mappable(lower []string) ([]string, error) {
+	if err := s.mountBeside(); err != nil {
+		return nil, fmt.Errorf("mount the snapshots at %s, for a user namespace: %w", s.beside, err)
+	}
+	dirs := make([]string, len(lower))
+	for i, dir := range lower {
+		dirs[i] = dir
+		if rest, err := filepath.Rel(s.dir, dir); err == nil && filepath.IsLocal(rest) {
+			dirs[i] = filepath.Join(s.beside, rest)
+		}
+	}
+	return dirs, nil
+}
+
+// mountBeside shows the snapshots beside the trees, unless that was done before.
+func (s *Snapshotter) mountBeside() error {
+	s.besideMu.Lock()
+	defer s.besideMu.Unlock()
+	if err := os.Mkdir(s.beside, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	here, err := os.Stat(s.dir)
+	if err != nil {
+		return err
+	}
+	there, err := os.Stat(s.beside)
+	if err != nil || os.SameFile(here, there) {
+		return err
+	}
+	fd, err := unix.OpenTree(unix.AT_FDCWD, s.dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return err
+	}
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY, Propagation: unix.MS_PRIVATE}
+	err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &attr)
+	if err == nil {
+		err = unix.MoveMount(fd, "", unix.AT_FDCWD, s.beside, unix.MOVE_MOUNT_F_EMPTY_PATH)
+	}
+	return errors.Join(err, unix.Close(fd))
+}
+
+// unmountBeside undoes mountBeside, of a former daemon as well.
+func (s *Snapshotter) unmountBeside() error {
+	if s.beside == "" {
+		return nil
+	}
+	s.besideMu.Lock()
+	defer s.besideMu.Unlock()
+	err := unix.Unmount(s.beside, unix.UMOUNT_NOFOLLOW)
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return nil
+	case err != nil && !errors.Is(err, unix.EINVAL): // not mounted
+		return err
+	}
+	return os.Remove(s.beside)
+}

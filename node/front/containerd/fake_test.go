@@ -1,0 +1,242 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
+)
+
+// fakeChains knows the chains that it is told, and has a directory for a tree
+// instead of a mount. Each Claim and Mount also proves that no transaction is
+// open: it begins one, which would wait for ever.
+type fakeChains struct {
+	t   *testing.T
+	dir string
+	sn  *Snapshotter
+
+	mu       sync.Mutex // guards the following
+	known    map[string]bool
+	fails    map[string]error // Mount
+	refused  error            // Allow
+	asleep   bool             // nothing that may wait for a network must be called
+	onClaim  func()
+	onMount  func()
+	claims   []claimCall
+	mounts   []string
+	starts   []string
+	releases []string
+	ready    map[string]bool // claimed or mounted, and not released
+	holds    map[string]int
+}
+
+type claimCall struct {
+	chain, parent string
+	labels        map[string]string
+}
+
+func newFake(t *testing.T) *fakeChains {
+	return &fakeChains{t: t, dir: t.TempDir(), known: map[string]bool{}, fails: map[string]error{}, ready: map[string]bool{}, holds: map[string]int{}}
+}
+
+func (f *fakeChains) enter(chain string) {
+	if f.sn != nil {
+		if err := f.sn.store.WithTransaction(context.Background(), true, func(context.Context) error { return nil }); err != nil {
+			f.t.Error(err)
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.asleep {
+		f.t.Errorf("asked for chain %s where nothing may wait for a hub", chain)
+	}
+	if f.holds[chain] == 0 {
+		f.t.Errorf("chain %s is claimed or mounted and nobody holds it", chain)
+	}
+}
+
+func (f *fakeChains) Hold(chain string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.holds[chain]++
+}
+
+func (f *fakeChains) Drop(chain string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.holds[chain]--
+	switch {
+	case f.holds[chain] < 0:
+		f.t.Errorf("chain %s is dropped more often than held", chain)
+	case f.holds[chain] == 0:
+		f.releases = append(f.releases, chain)
+		f.ready[chain] = false
+	}
+}
+
+func (f *fakeChains) Claim(ctx context.Context, chain, parent string, labels map[string]string) (bool, string) {
+	f.enter(chain)
+	if f.onClaim != nil {
+		f.onClaim()
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.claims = append(f.claims, claimCall{chain, parent, labels})
+	if f.known[chain] {
+		f.ready[chain] = true
+	}
+	return f.known[chain], "it was said so"
+}
+
+func (f *fakeChains) Allow(context.Context, string, string, map[string]string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.refused
+}
+
+func (f *fakeChains) Mount(ctx context.Context, chain string) (string, error) {
+	f.enter(chain)
+	if f.onMount != nil {
+		f.onMount()
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.holds[chain] == 0 {
+		f.t.Errorf("chain %s is released while it is being mounted", chain)
+	}
+	f.mounts = append(f.mounts, chain)
+	if err := f.fails[chain]; err != nil {
+		return "", err
+	}
+	f.ready[chain] = true
+	return f.tree(chain), os.MkdirAll(f.tree(chain), 0o755)
+}
+
+func (f *fakeChains) Starts(chain string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.starts = append(f.starts, chain)
+}
+
+func (f *fakeChains) tree(chain string) string {
+	return filepath.Join(f.dir, strings.TrimPrefix(chain, "sha256:"))
+}
+
+func (f *fakeChains) Usage(chain string) (size, inodes int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.holds[chain] != 1 {
+		return 0, 0
+	}
+	return 4711, 1
+}
+
+// sleep makes calls to Claim and Mount errors, until the function that it returns
+// is called.
+func (f *fakeChains) sleep() (wake func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.asleep = true
+	return func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.asleep = false
+	}
+}
+
+// chainID returns a chainID that is easily told from others.
+func chainID(digit string) string { return "sha256:" + strings.Repeat(digit, 64) }
+
+func open(t *testing.T, dir string, chains *fakeChains) *Snapshotter {
+	t.Helper()
+	sn, err := New(Config{Dir: dir}, chains)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { sn.Close() })
+	chains.sn = sn
+	return sn
+}
+
+func newTest(t *testing.T, known ...string) (*Snapshotter, *fakeChains) {
+	t.Helper()
+	chains := newFake(t)
+	for _, c := range known {
+		chains.known[c] = true
+	}
+	return open(t, filepath.Join(t.TempDir(), "snapshots"), chains), chains
+}
+
+func ref(chain string) snapshots.Opt {
+	return snapshots.WithLabels(map[string]string{snapshots.LabelSnapshotRef: chain})
+}
+
+// unpack does with one layer what containerd does, and returns the name of the
+// committed snapshot: the one that Walk finds if the layer exists, or name.
+func unpack(t *testing.T, sn *Snapshotter, name, parent, chain string, opts ...snapshots.Opt) string {
+	t.Helper()
+	ctx := t.Context()
+	opts = append(opts, ref(chain))
+	_, err := sn.Prepare(ctx, "extract "+name, parent, opts...)
+	if errdefs.IsAlreadyExists(err) {
+		return find(t, sn, chain, parent)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sn.Commit(ctx, name, "extract "+name, opts...); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// find looks for a chain as containerd's metadata does.
+func find(t *testing.T, sn *Snapshotter, chain, parent string) (name string) {
+	t.Helper()
+	filter := `labels."containerd.io/snapshot.ref"==` + chain + `,parent=="` + parent + `"`
+	err := sn.Walk(t.Context(), func(_ context.Context, info snapshots.Info) error {
+		if name == "" && info.Kind == snapshots.KindCommitted {
+			name = info.Name
+		}
+		return nil
+	}, filter)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if name == "" {
+		t.Fatalf("nothing has reference %s and parent %q", chain, parent)
+	}
+	return name
+}
+
+func option(t *testing.T, mounts []mount.Mount, key string) string {
+	t.Helper()
+	if len(mounts) != 1 {
+		t.Fatalf("%d mounts: %v", len(mounts), mounts)
+	}
+	for _, o := range mounts[0].Options {
+		if v, ok := strings.CutPrefix(o, key+"="); ok {
+			return v
+		}
+	}
+	return ""
+}
+
+func must[T any](t *testing.T) func(v T, err error) T {
+	return func(v T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+var errHubGone = errors.New("hub.example: connection refused")

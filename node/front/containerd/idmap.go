@@ -1,0 +1,72 @@
+package containerd
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
+)
+
+// mapOptions hands a user namespace's mappings on to the mount, if that is
+// wanted.
+func (s *Snapshotter) mapOptions(labels map[string]string) (options []string) {
+	if !s.remapIDs {
+		return nil
+	}
+	if v, ok := labels[snapshots.LabelSnapshotUIDMapping]; ok {
+		options = append(options, "uidmap="+v)
+	}
+	if v, ok := labels[snapshots.LabelSnapshotGIDMapping]; ok {
+		options = append(options, "gidmap="+v)
+	}
+	return options
+}
+
+func isMapped(labels map[string]string) bool {
+	_, uid := labels[snapshots.LabelSnapshotUIDMapping]
+	_, gid := labels[snapshots.LabelSnapshotGIDMapping]
+	return uid || gid
+}
+
+// mappedRoot returns whom the mappings in the labels make of root.
+func mappedRoot(labels map[string]string) (uid, gid int, err error) {
+	if uid, err = rootOf(labels[snapshots.LabelSnapshotUIDMapping]); err != nil {
+		return 0, 0, err
+	}
+	gid, err = rootOf(labels[snapshots.LabelSnapshotGIDMapping])
+	return uid, gid, err
+}
+
+// rootOf returns the host's ID for the container's ID 0. A mapping is a list of
+// CONTAINER:HOST:LENGTH, with commas between; an empty one maps each ID to
+// itself.
+func rootOf(mapping string) (int, error) {
+	if mapping == "" {
+		return 0, nil
+	}
+	root := -1
+	for _, part := range strings.Split(mapping, ",") {
+		var field [3]uint64
+		digits := strings.Split(part, ":")
+		if len(digits) != len(field) {
+			return 0, fmt.Errorf("ID mapping %q is not CONTAINER:HOST:LENGTH: %w", part, errdefs.ErrInvalidArgument)
+		}
+		for i, d := range digits {
+			// The largest 32-bit ID means "no ID" to the kernel.
+			n, err := strconv.ParseUint(d, 10, 32)
+			if err != nil || n == 1<<32-1 {
+				return 0, fmt.Errorf("ID mapping %q: %q is not an ID: %w", part, d, errdefs.ErrInvalidArgument)
+			}
+			field[i] = n
+		}
+		if root < 0 && field[0] == 0 && field[2] > 0 {
+			root = int(field[1])
+		}
+	}
+	if root < 0 {
+		return 0, fmt.Errorf("ID mapping %q has nothing for root: %w", mapping, errdefs.ErrInvalidArgument)
+	}
+	return root, nil
+}

@@ -1,0 +1,103 @@
+package containerd
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
+)
+
+// killDir is the environment variable that makes TestKilled the process to kill.
+const killDir = "LIGHTER_TEST_KILL_DIR"
+
+// A process that makes and removes snapshots is killed in the middle of it, each
+// time a little later. What the store says is there when the next one starts,
+// is: nothing is lost, and nothing is left over.
+func TestKilled(t *testing.T) {
+	if dir := os.Getenv(killDir); dir != "" {
+		churn(t, dir)
+	}
+	dir := filepath.Join(t.TempDir(), "snapshots")
+	for lines := 1; lines <= 40; lines += 4 {
+		killAfter(t, dir, lines)
+		checkStore(t, dir)
+	}
+}
+
+// churn makes and removes snapshots for ever, and says so before each step.
+func churn(t *testing.T, dir string) {
+	chains := newFake(t)
+	chains.known[chainID("1")] = true
+	sn := open(t, dir, chains)
+	for i := 0; ; i++ {
+		for _, step := range []step{
+			prepare("extract", "", ref(chainID("1"))), prepare("a", lazyName(chainID("1"), noParent)),
+			prepare("b", ""), commit(fmt.Sprint(os.Getpid(), " ", i), "b"), view("c", fmt.Sprint(os.Getpid(), " ", i)),
+			remove("c"), remove("a"), remove(lazyName(chainID("1"), noParent)), cleanup,
+		} {
+			fmt.Println("next")
+			if _, err := step(t.Context(), sn); err != nil && !errdefs.IsAlreadyExists(err) {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// killAfter kills a process that churns when it has said so many lines.
+func killAfter(t *testing.T, dir string, lines int) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], "-test.run=^TestKilled$")
+	cmd.Env = append(os.Environ(), killDir+"="+dir, "TMPDIR="+filepath.Dir(dir))
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	scanner := bufio.NewScanner(out)
+	for ; lines > 0; lines-- {
+		if !scanner.Scan() || scanner.Text() != "next" {
+			t.Errorf("the process says %q (%v)", scanner.Text(), scanner.Err())
+			break
+		}
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Error(err)
+	}
+	cmd.Wait() // killed, and that is no news
+}
+
+// checkStore opens the store, and removes what the killed process was busy with.
+func checkStore(t *testing.T, dir string) {
+	t.Helper()
+	chains := newFake(t)
+	sn := open(t, dir, chains)
+	defer sn.Close()
+	directories := 0
+	err := sn.Walk(t.Context(), func(_ context.Context, info snapshots.Info) error {
+		if _, lazy := chainOf(info.Name); lazy {
+			return nil
+		}
+		directories++
+		_, err := sn.Usage(t.Context(), info.Name)
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if found := len(entries(t, sn)); found != directories+2 {
+		t.Errorf("%d directories of snapshots, and in all %v", directories, entries(t, sn))
+	}
+	for _, key := range []string{"a", "b", "c", lazyName(chainID("1"), noParent)} {
+		if err := sn.Remove(t.Context(), key); err != nil && !errdefs.IsNotFound(err) {
+			t.Error(err)
+		}
+	}
+}

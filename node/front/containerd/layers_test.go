@@ -1,0 +1,95 @@
+package containerd
+
+import (
+	"reflect"
+	"testing"
+
+	"github.com/containerd/containerd/v2/core/snapshots"
+)
+
+func TestLayers(t *testing.T) {
+	base, mid, top, plain, last := chainID("1"), chainID("2"), chainID("3"), chainID("4"), chainID("5")
+	sn, _ := newTest(t, base, mid, top)
+	labels := func(layers string) snapshots.Opt {
+		return snapshots.WithLabels(map[string]string{labelLayers: layers, labelImage: "registry.test/image of " + layers})
+	}
+	below := unpack(t, sn, "one", "", base, labels("a,b,c"))
+	below = unpack(t, sn, "one", below, mid, labels("b,c"))
+	unpack(t, sn, "one", below, top, labels("c"))
+	// Another image, without labels, of which the last layer is on its way. Its
+	// client calls what it commits as containerd hands it on.
+	below = "default/1/" + plain
+	must[any](t)(sn.Prepare(t.Context(), "default/1/extract", "", ref(plain)))
+	if err := sn.Commit(t.Context(), below, "default/1/extract"); err != nil {
+		t.Fatal(err)
+	}
+	must[any](t)(sn.Prepare(t.Context(), "default/2/extract", below, ref(last)))
+	must[any](t)(sn.Prepare(t.Context(), "default/3/container", below))
+
+	const said = "it was said so"
+	want := []Layer{
+		{Chain: base, Lazy: true, Why: said},
+		{Chain: mid, Lazy: true, Why: said},
+		{Chain: top, Lazy: true, Why: said, Top: true, Image: "registry.test/image of c"},
+		{Chain: plain, Why: said},
+		{Chain: last, Why: said, Top: true},
+	}
+	if got := must[[]Layer](t)(sn.Layers(t.Context())); !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	if err := sn.Remove(t.Context(), "default/2/extract"); err != nil {
+		t.Fatal(err)
+	}
+	got := must[[]Layer](t)(sn.Layers(t.Context()))
+	if len(got) != 4 || !got[3].Top || got[3].Lazy {
+		t.Errorf("without its last layer: %+v", got)
+	}
+}
+
+// Why an image is lazy, or not, outlives the daemon, and clients that say nothing
+// are named as the reason.
+func TestWhyIsKept(t *testing.T) {
+	lazy, plain, silent := chainID("1"), chainID("2"), chainID("3")
+	sn, chains := newTest(t, lazy)
+	unpack(t, sn, "lazy", "", lazy)
+	unpack(t, sn, "plain", "", plain)
+	must[any](t)(sn.Prepare(t.Context(), "default/1/extract", ""))
+	if err := sn.Commit(t.Context(), "default/1/"+silent, "default/1/extract"); err != nil {
+		t.Fatal(err)
+	}
+	if err := sn.Close(); err != nil {
+		t.Fatal(err)
+	}
+	want := []Layer{
+		{Chain: lazy, Lazy: true, Top: true, Why: "it was said so"},
+		{Chain: plain, Top: true, Why: "it was said so"},
+		{Chain: silent, Top: true, Why: unsaid},
+	}
+	if got := must[[]Layer](t)(open(t, sn.dir, chains).Layers(t.Context())); !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+// An image that is the lower part of another one, which was pulled first, has a name
+// once a pull in another namespace has told it. The image above keeps its own.
+func TestNameOfALowerImage(t *testing.T) {
+	base, top := chainID("1"), chainID("2")
+	sn, _ := newTest(t, base, top)
+	labels := func(image, layers string) snapshots.Opt {
+		return snapshots.WithLabels(map[string]string{labelLayers: layers, labelImage: image})
+	}
+	below := unpack(t, sn, "one", "", base, labels("above", "a,b"))
+	unpack(t, sn, "one", below, top, labels("above", "b"))
+	for _, pull := range []struct{ image, layers string }{{"another", "a,c"}, {"lower", "a"}, {"again", "a"}} {
+		if name := unpack(t, sn, "two", "", base, labels(pull.image, pull.layers)); name != below {
+			t.Errorf("unpacked as %q, not %q", name, below)
+		}
+	}
+	want := []Layer{
+		{Chain: base, Lazy: true, Why: "it was said so", Top: true, Image: "lower"},
+		{Chain: top, Lazy: true, Why: "it was said so", Top: true, Image: "above"},
+	}
+	if got := must[[]Layer](t)(sn.Layers(t.Context())); !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}

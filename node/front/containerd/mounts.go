@@ -1,0 +1,78 @@
+package containerd
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
+)
+
+func (s *Snapshotter) fsPath(id string) string { return filepath.Join(s.dir, id, "fs") }
+
+// lower returns the lower directories of f, topmost first, and mounts the tree among
+// them.
+//
+// A view of a tree alone has an empty one more: to be an overlay, as a view of the
+// tree's many layers would be. The label that containerd adds for SELinux (context=)
+// has no effect on a bind mount.
+func (s *Snapshotter) lower(ctx context.Context, f frame) ([]string, error) {
+	st := f.stack
+	var dirs []string
+	for _, id := range st.plain {
+		dirs = append(dirs, s.fsPath(id))
+	}
+	if st.chain == "" {
+		return dirs, nil
+	}
+	dir, err := s.mountChain(ctx, st.chain)
+	if err != nil {
+		return nil, err
+	}
+	if f.kind == snapshots.KindActive {
+		s.chains.Starts(st.chain)
+	}
+	if dirs = append(dirs, dir); len(dirs) == 1 && f.kind == snapshots.KindView {
+		dirs = append(dirs, filepath.Join(s.dir, emptyDir))
+	}
+	if len(dirs) > 1 && s.remapIDs && isMapped(f.labels) {
+		return s.mappable(dirs)
+	}
+	return dirs, nil
+}
+
+// mounts says how to mount f over the lower directories: with the very mounts,
+// to the order of the options, of containerd's overlay snapshotter.
+func (s *Snapshotter) mounts(f frame, lower []string) []mount.Mount {
+	options := s.mapOptions(f.labels)
+	if f.isRebased() {
+		lower = []string{filepath.Join(s.dir, emptyDir)}
+	}
+	switch {
+	case len(lower) == 0 && f.kind == snapshots.KindView:
+		return bind(s.fsPath(f.id), append(options, "ro"))
+	case len(lower) == 0:
+		return bind(s.fsPath(f.id), append(options, "rw"))
+	case len(lower) == 1 && f.kind == snapshots.KindView:
+		return bind(lower[0], append(options, "ro"))
+	}
+	if f.kind == snapshots.KindActive {
+		options = append(options, "workdir="+filepath.Join(s.dir, f.id, "work"), "upperdir="+s.fsPath(f.id))
+	}
+	options = append(options, "lowerdir="+strings.Join(lower, ":"))
+	return []mount.Mount{{Type: "overlay", Source: "overlay", Options: append(options, s.options...)}}
+}
+
+func bind(source string, options []string) []mount.Mount {
+	return []mount.Mount{{Type: "bind", Source: source, Options: append(options, "rbind")}}
+}
+
+// isRebased tells a layer that is unpacked before its parent is known. It must
+// be an overlay mount even so: over a bind mount, containerd's differ would carry
+// the layer's whiteouts out instead of writing them down. (For its own overlay
+// snapshotter, the unpacker turns the bind mount into one; it knows that
+// snapshotter by name.)
+func (f frame) isRebased() bool {
+	return f.kind == snapshots.KindActive && len(f.stack.plain) == 0 && f.stack.chain == "" && f.labels[labelParentChain] != ""
+}

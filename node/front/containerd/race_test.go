@@ -1,0 +1,130 @@
+package containerd
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/errdefs"
+)
+
+func TestManyPreparesOfOneChain(t *testing.T) {
+	one := chainID("1")
+	sn, chains := newTest(t, one)
+	var wg sync.WaitGroup
+	for i := range 16 {
+		wg.Go(func() {
+			_, err := sn.Prepare(t.Context(), fmt.Sprint("key ", i), "", ref(one))
+			if !errdefs.IsAlreadyExists(err) {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if n := chains.holds[one]; n != 1 {
+		t.Errorf("one snapshot holds its chain %d times", n)
+	}
+	if len(chains.releases) != 0 {
+		t.Errorf("released %v", chains.releases)
+	}
+}
+
+// A snapshot of a chain is removed while the chain is claimed on top of another
+// one: the tree must be there after, if the claim is good, and only then.
+func TestRemovalDuringClaim(t *testing.T) {
+	for _, known := range []bool{true, false} {
+		one := chainID("1")
+		sn, chains := newTest(t, one)
+		base, lazy := unpack(t, sn, "base", "", chainID("9")), unpack(t, sn, "1", "", one)
+		chains.releases = nil
+		chains.onClaim = func() {
+			chains.known[one] = known
+			if err := sn.Remove(t.Context(), lazy); err != nil {
+				t.Error(err)
+			}
+		}
+		_, err := sn.Prepare(t.Context(), "key", base, ref(one))
+		if errdefs.IsAlreadyExists(err) != known || chains.ready[one] != known {
+			t.Errorf("known %v: %v, the tree is there: %v", known, err, chains.ready[one])
+		}
+	}
+}
+
+func TestRemovalDuringMounts(t *testing.T) {
+	one := chainID("1")
+	sn, chains := newTest(t, one)
+	lazy := unpack(t, sn, "1", "", one)
+	must[[]mount.Mount](t)(sn.Prepare(t.Context(), "key", lazy))
+	chains.onMount = func() {
+		if err := errors.Join(sn.Remove(t.Context(), "key"), sn.Remove(t.Context(), lazy)); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := sn.Mounts(t.Context(), "key"); err != nil {
+		t.Error(err)
+	}
+	if chains.ready[one] {
+		t.Error("the tree stays, and no snapshot refers to it")
+	}
+}
+
+// While chains are claimed, mounted and removed by many at once, a chain that a
+// snapshot refers to has its tree, and one that nothing refers to was released.
+func TestClaimsAgainstRemovals(t *testing.T) {
+	ids := []string{chainID("1"), chainID("2"), chainID("3")}
+	sn, chains := newTest(t, ids[:2]...)
+	var wg sync.WaitGroup
+	for g := range 8 {
+		random := rand.New(rand.NewPCG(uint64(g), 7))
+		wg.Go(func() {
+			for i := range 25 {
+				chain := ids[random.IntN(len(ids))]
+				key := fmt.Sprintf("key %d %d", g, i)
+				_, err := sn.Prepare(t.Context(), key, "", ref(chain))
+				if err == nil { // the chain that no hub knows
+					err = sn.Remove(t.Context(), key)
+				} else if errdefs.IsAlreadyExists(err) {
+					err = useAndRemove(t, sn, chain, key)
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for _, chain := range ids {
+		_, _, labels, err := sn.findLazy(t.Context(), chain, "")
+		found := labels != nil
+		if err != nil || found != chains.ready[chain] || (chains.holds[chain] == 1) != found {
+			t.Errorf("chain %s: in the store %v, has a tree %v, held %d times (%v)", chain, found, chains.ready[chain], chains.holds[chain], err)
+		}
+	}
+	if err := sn.Cleanup(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// useAndRemove stands a snapshot on a lazy one, and removes both; others may be
+// faster in removing the lazy one, or still need it.
+func useAndRemove(t *testing.T, sn *Snapshotter, chain, key string) error {
+	name := lazyName(chain, noParent)
+	_, err := sn.Prepare(t.Context(), key, name)
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := sn.Remove(t.Context(), key); err != nil {
+		return err
+	}
+	err = sn.Remove(t.Context(), name)
+	if errdefs.IsNotFound(err) || errdefs.IsFailedPrecondition(err) {
+		return nil
+	}
+	return err
+}

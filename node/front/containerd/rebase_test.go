@@ -1,0 +1,108 @@
+package containerd
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
+)
+
+// layer is what containerd's unpacker says of a layer that it unpacks beside the
+// others: its chain, and the chain below.
+func layer(chain, below string) snapshots.Opt {
+	labels := map[string]string{snapshots.LabelSnapshotRef: chain}
+	if below != "" {
+		labels[labelParentChain] = below
+	}
+	return snapshots.WithLabels(labels)
+}
+
+func TestParallelUnpackOfKnownLayers(t *testing.T) {
+	one, two := chainID("1"), chainID("2")
+	sn, chains := newTest(t, one, two)
+	for chain, below := range map[string]string{one: "", two: one} {
+		_, err := sn.Prepare(t.Context(), "extract "+chain, "", layer(chain, below))
+		if !errdefs.IsAlreadyExists(err) {
+			t.Fatal(err)
+		}
+		info := must[snapshots.Info](t)(sn.Stat(t.Context(), find(t, sn, chain, "")))
+		if info.Parent != "" || info.Labels[keepBelow] != below {
+			t.Errorf("chain %s has the parent %q and the labels %v", chain, info.Parent, info.Labels)
+		}
+	}
+	for _, c := range chains.claims {
+		if c.chain == two && c.parent != one {
+			t.Errorf("chain two was claimed on top of %q", c.parent)
+		}
+	}
+	active := must[[]mount.Mount](t)(sn.Prepare(t.Context(), "key", find(t, sn, two, "")))
+	if got := option(t, active, "lowerdir"); got != chains.tree(two) {
+		t.Errorf("lower directory %s", got)
+	}
+}
+
+func TestParallelUnpackOnKnownLayers(t *testing.T) {
+	one, two, three := chainID("1"), chainID("2"), chainID("3")
+	sn, chains := newTest(t, one)
+	ctx := t.Context()
+	if _, err := sn.Prepare(ctx, "extract 1", "", layer(one, "")); !errdefs.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
+	m2 := must[[]mount.Mount](t)(sn.Prepare(ctx, "extract 2", "", layer(two, one)))
+	m3 := must[[]mount.Mount](t)(sn.Prepare(ctx, "extract 3", "", layer(three, two)))
+	if !slices.Equal(chains.mounts, []string{one}) {
+		t.Errorf("made ready for what will be put on it: %v", chains.mounts)
+	}
+	for _, m := range [][]mount.Mount{m2, m3} {
+		// What containerd's differ needs to write whiteouts down, and something
+		// that can be mounted.
+		if m[0].Type != "overlay" || option(t, m, "lowerdir") != filepath.Join(sn.dir, emptyDir) || option(t, m, "workdir") == "" {
+			t.Errorf("mounts to unpack to: %v", m)
+		}
+	}
+	if again := must[[]mount.Mount](t)(sn.Mounts(ctx, "extract 2")); option(t, again, "upperdir") != option(t, m2, "upperdir") || again[0].Type != "overlay" {
+		t.Errorf("Mounts says %v", again)
+	}
+	wake := chains.sleep()
+	for _, c := range []struct{ name, key, parent, chain string }{
+		{"2", "extract 2", find(t, sn, one, ""), two}, {"3", "extract 3", "2", three},
+	} {
+		if err := sn.Commit(ctx, c.name, c.key, ref(c.chain), snapshots.WithParent(c.parent)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wake()
+	active := must[[]mount.Mount](t)(sn.Prepare(ctx, "key", "3"))
+	want := strings.Join([]string{option(t, m3, "upperdir"), option(t, m2, "upperdir"), chains.tree(one)}, ":")
+	if got := option(t, active, "lowerdir"); got != want {
+		t.Errorf("lower directories %s, want %s", got, want)
+	}
+}
+
+func TestParallelUnpackOnATreeThatCannotBeHad(t *testing.T) {
+	one, two := chainID("1"), chainID("2")
+	sn, chains := newTest(t, one)
+	if _, err := sn.Prepare(t.Context(), "extract 1", "", layer(one, "")); !errdefs.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
+	chains.fails[one] = errHubGone
+	if _, err := sn.Prepare(t.Context(), "extract 2", "", layer(two, one)); !errdefs.IsUnavailable(err) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestParallelUnpackOfUnknownLayersAsksNothingMore(t *testing.T) {
+	sn, chains := newTest(t)
+	bottom := must[[]mount.Mount](t)(sn.Prepare(t.Context(), "extract 1", "", layer(chainID("1"), "")))
+	if bottom[0].Type != "bind" {
+		t.Errorf("bottom layer: %v", bottom)
+	}
+	must[[]mount.Mount](t)(sn.Prepare(t.Context(), "extract 2", "", layer(chainID("2"), chainID("1"))))
+	if len(chains.mounts) != 0 {
+		t.Errorf("mounted %v", chains.mounts)
+	}
+}

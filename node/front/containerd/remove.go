@@ -1,0 +1,164 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/core/snapshots/storage"
+	continuity "github.com/containerd/continuity/fs"
+	"github.com/containerd/errdefs"
+
+	"lighter/durable"
+)
+
+// What lies in Config.Dir beside metadata.db and the directories with numbers.
+const (
+	emptyDir  = "empty"
+	newPrefix = "new-"
+	oldPrefix = "rm-"
+)
+
+// Commit makes a committed snapshot of an active one. The upper directory is
+// measured before the transaction, which others wait for.
+func (s *Snapshotter) Commit(ctx context.Context, name, key string, opts ...snapshots.Opt) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	var id string
+	var active snapshots.Info
+	err := s.store.WithTransaction(ctx, false, func(ctx context.Context) (err error) {
+		id, active, _, err = storage.GetInfo(ctx, key)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("commit snapshot %s: %w", key, err)
+	}
+	usage, err := continuity.DiskUsage(ctx, s.fsPath(id))
+	if err != nil {
+		return fmt.Errorf("measure snapshot %s: %w", key, err)
+	}
+	opts = append(slices.Clone(opts), keepWhy(active))
+	return s.store.WithTransaction(ctx, true, func(ctx context.Context) error {
+		committed, err := storage.CommitActive(ctx, key, name, snapshots.Usage(usage), opts...)
+		if err != nil {
+			return fmt.Errorf("commit snapshot %s: %w", key, err)
+		}
+		if committed != id {
+			return fmt.Errorf("commit snapshot %s: it was replaced meanwhile: %w", key, errdefs.ErrFailedPrecondition)
+		}
+		return nil
+	})
+}
+
+// Remove takes a snapshot out of the store. Its directory goes with the next
+// Cleanup, a chain that nothing else refers to at once.
+func (s *Snapshotter) Remove(ctx context.Context, key string) error {
+	err := s.store.WithTransaction(ctx, true, func(ctx context.Context) error {
+		_, _, err := storage.Remove(ctx, key)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("remove snapshot %s: %w", key, err)
+	}
+	if chain, ok := chainOf(key); ok {
+		s.chains.Drop(chain)
+	}
+	return nil
+}
+
+// Cleanup deletes the directories that the store does not know. They are moved
+// aside while a transaction keeps new ones from appearing, and deleted after. What
+// cannot be moved or deleted is listed by Leftovers until a later Cleanup can.
+func (s *Snapshotter) Cleanup(ctx context.Context) error {
+	var aside []string
+	err := s.store.WithTransaction(ctx, true, func(ctx context.Context) error {
+		orphans, err := s.orphans(ctx)
+		if err == nil && len(orphans) > 0 {
+			_, err = s.moveAside(orphans)
+		}
+		var failed error
+		aside, failed = s.asides()
+		return errors.Join(err, failed)
+	})
+	for _, dir := range aside {
+		s.leftovers.Remove(dir)
+	}
+	if err != nil {
+		err = fmt.Errorf("look for abandoned snapshot directories: %w", err)
+	}
+	s.leftovers.Note(s.dir, err)
+	return err
+}
+
+// asides lists the directories that may be deleted at any time.
+func (s *Snapshotter) asides() (all []string, err error) {
+	entries, err := os.ReadDir(s.dir)
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), oldPrefix) {
+			all = append(all, filepath.Join(s.dir, e.Name()))
+		}
+	}
+	return all, err
+}
+
+// Leftovers lists what could not be cleaned up.
+func (s *Snapshotter) Leftovers() []durable.Leftover { return s.leftovers.List() }
+
+// orphans lists the entries of the directory that are this package's, that the store
+// does not know, and that were not moved aside yet. The context carries a writable transaction: what is
+// on its way in now is not in the directory yet, or not any more.
+func (s *Snapshotter) orphans(ctx context.Context) ([]string, error) {
+	names, err := idMap(ctx)
+	if err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return nil, err
+	}
+	var orphans []string
+	for _, e := range entries {
+		if _, known := names[e.Name()]; !known && isOurs(e.Name()) {
+			orphans = append(orphans, e.Name())
+		}
+	}
+	return orphans, nil
+}
+
+func isOurs(name string) bool {
+	if strings.HasPrefix(name, newPrefix) {
+		return true
+	}
+	return name != "" && strings.Trim(name, "0123456789") == ""
+}
+
+// moveAside moves entries of the directory into a new one, whose name says that
+// it may be deleted at any time. An entry that is gone is no loss: two calls may
+// have had the same idea. One that cannot be moved stays, and is returned.
+func (s *Snapshotter) moveAside(entries []string) (stay []string, err error) {
+	aside, err := os.MkdirTemp(s.dir, oldPrefix)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		err := os.Rename(filepath.Join(s.dir, e), filepath.Join(aside, e))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			stay = append(stay, e)
+		}
+		s.leftovers.Note(filepath.Join(s.dir, e), err)
+	}
+	if len(stay) == len(entries) {
+		s.leftovers.Remove(aside) // it is empty
+	}
+	return stay, nil
+}

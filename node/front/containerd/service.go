@@ -1,0 +1,45 @@
+package containerd
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"time"
+
+	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
+	"github.com/containerd/containerd/v2/contrib/snapshotservice"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"google.golang.org/grpc"
+)
+
+// stopTimeout bounds how long Serve waits, when it is told to stop, for the
+// requests that it is answering.
+const stopTimeout = 10 * time.Second
+
+// maxRequests bounds the requests of one connection that are answered at once;
+// containerd keeps the others waiting.
+const maxRequests = 1024
+
+// NewService returns a gRPC server that speaks containerd's snapshots API for sn.
+func NewService(sn snapshots.Snapshotter) *grpc.Server {
+	server := grpc.NewServer(grpc.MaxConcurrentStreams(maxRequests))
+	snapshotsapi.RegisterSnapshotsServer(server, snapshotservice.FromSnapshotter(sn))
+	return server
+}
+
+// Serve answers requests for sn on listener until ctx ends. Then it lets those
+// under way finish, for a while, closes the listener and returns nil.
+func Serve(ctx context.Context, listener net.Listener, sn snapshots.Snapshotter) error {
+	server := NewService(sn)
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(listener) }()
+	select {
+	case err := <-ended:
+		return fmt.Errorf("serve snapshots: %w", err)
+	case <-ctx.Done():
+	}
+	timer := time.AfterFunc(stopTimeout, server.Stop)
+	defer timer.Stop()
+	server.GracefulStop()
+	return <-ended
+}

@@ -1,0 +1,256 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/core/snapshots/storage"
+	"github.com/containerd/containerd/v2/plugins/snapshots/overlay/overlayutils"
+	"github.com/containerd/continuity/fs"
+	"github.com/containerd/errdefs"
+	bolt "go.etcd.io/bbolt"
+	"golang.org/x/sys/unix"
+
+	"lighter/durable"
+)
+
+// openTimeout bounds the wait for the lock on metadata.db. A daemon that is
+// being replaced gives it up well before; bbolt's own default is for ever.
+const openTimeout = 10 * time.Second
+
+// Config says where the snapshots are and how they are mounted.
+type Config struct {
+	// Dir holds metadata.db and one directory a snapshot. It is made if it is
+	// missing. Its file system must be one that overlayfs takes as an upper
+	// directory.
+	Dir string
+
+	// RemapIDs hands the ID mappings of user namespaces on to the mount. It must
+	// be set exactly when containerd's configuration declares the capability
+	// "remap-ids" for this snapshotter, or files are mapped twice, or not at all.
+	RemapIDs bool
+
+	// Beside is a path beside the mounted trees at which Dir is mounted once more,
+	// read-only, when a user namespace needs it. Only with RemapIDs.
+	Beside string
+}
+
+// A Snapshotter implements containerd's snapshots.Snapshotter and its Cleaner.
+type Snapshotter struct {
+	dir      string
+	remapIDs bool
+	options  []string // of every overlay mount, last
+	store    *storage.MetaStore
+	chains   Chains
+
+	leftovers durable.Leftovers
+
+	beside   string
+	besideMu sync.Mutex // held while something is mounted there
+}
+
+var (
+	_ snapshots.Snapshotter = (*Snapshotter)(nil)
+	_ snapshots.Cleaner     = (*Snapshotter)(nil)
+)
+
+// New opens the snapshots below cfg.Dir, or begins with none. It deletes what an
+// interrupted predecessor left half made or half removed. Of chains it calls Hold,
+// for each lazy snapshot, and nothing else.
+func New(cfg Config, chains Chains) (*Snapshotter, error) {
+	if err := os.MkdirAll(filepath.Join(cfg.Dir, emptyDir), 0o700); err != nil {
+		return nil, fmt.Errorf("make the snapshot directory: %w", err)
+	}
+	options, err := overlayOptions(cfg.Dir)
+	if err != nil {
+		return nil, err
+	}
+	store, err := storage.NewMetaStore(filepath.Join(cfg.Dir, "metadata.db"), func(o *bolt.Options) error {
+		o.Timeout = openTimeout
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open the snapshots in %s: %w", cfg.Dir, err)
+	}
+	s := &Snapshotter{dir: cfg.Dir, remapIDs: cfg.RemapIDs, beside: cfg.Beside, options: options, store: store, chains: chains,
+		leftovers: durable.Leftovers{Log: slog.Default()}}
+	if err := s.begin(context.Background()); err != nil {
+		return nil, errors.Join(fmt.Errorf("open the snapshots in %s (is another node using them?): %w", cfg.Dir, err), store.Close())
+	}
+	return s, nil
+}
+
+// begin holds the chains of the lazy snapshots in the store, and cleans up as far as
+// that can be done: the store may be on a disk that is full.
+func (s *Snapshotter) begin(ctx context.Context) error {
+	err := s.store.WithTransaction(ctx, false, func(ctx context.Context) error {
+		names, err := idMap(ctx)
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			if chain, ok := chainOf(name); ok {
+				s.chains.Hold(chain)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	_ = s.Cleanup(ctx) // Leftovers lists why, and containerd calls it again
+	return nil
+}
+
+// overlayOptions returns what containerd's overlay snapshotter would append to
+// its mounts on this kernel.
+func overlayOptions(dir string) ([]string, error) {
+	dtype, err := fs.SupportsDType(dir)
+	if err != nil {
+		return nil, fmt.Errorf("ask the file system of %s for d_type: %w", dir, err)
+	}
+	if !dtype {
+		return nil, fmt.Errorf("the file system of %s has no d_type, which overlayfs needs: use another one (xfs: format it with ftype=1)", dir)
+	}
+	if err := checkUpper(dir); err != nil {
+		return nil, err
+	}
+	var options []string
+	userxattr, err := overlayutils.NeedsUserXAttr(dir)
+	if err != nil {
+		slog.Warn("cannot find out whether overlayfs needs userxattr", "assumed", userxattr, "cause", err)
+	}
+	if userxattr {
+		options = append(options, "userxattr")
+	}
+	if _, err := os.Stat("/sys/module/overlay/parameters/index"); err == nil {
+		options = append(options, "index=off")
+	}
+	return options, nil
+}
+
+// checkUpper refuses a file system that overlayfs does not take for an upper
+// directory, which it says with EINVAL: no container could start. Whatever else
+// goes wrong may be over when one does.
+func checkUpper(dir string) error {
+	if err := overlayutils.SupportsMultipleLowerDir(dir); errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("the file system of %s cannot hold what containers write, for overlayfs takes it for no upper directory "+
+			"(another overlayfs is one such, as a container's own root has): give the node a --root on an ordinary local file system, or on tmpfs", dir)
+	}
+	return nil
+}
+
+// Close closes the store. Closing twice is fine.
+func (s *Snapshotter) Close() error {
+	if err := s.unmountBeside(); err != nil {
+		slog.Info("the snapshots stay mounted beside the trees", "cause", err)
+	}
+	return s.store.Close()
+}
+
+// Stat returns what the store has under key.
+func (s *Snapshotter) Stat(ctx context.Context, key string) (info snapshots.Info, err error) {
+	err = s.store.WithTransaction(ctx, false, func(ctx context.Context) error {
+		_, info, _, err = storage.GetInfo(ctx, key)
+		return err
+	})
+	return info, err
+}
+
+// Update changes labels. The label by which containerd finds a lazy snapshot
+// stays as it is.
+func (s *Snapshotter) Update(ctx context.Context, info snapshots.Info, fieldpaths ...string) (updated snapshots.Info, err error) {
+	if chain, ok := chainOf(info.Name); ok {
+		info.Labels = withRef(info.Labels, chain)
+	}
+	err = s.store.WithTransaction(ctx, true, func(ctx context.Context) error {
+		updated, err = storage.UpdateInfo(ctx, info, fieldpaths...)
+		return err
+	})
+	return updated, err
+}
+
+// withRef returns a copy of labels that names chain as the snapshot's own.
+func withRef(labels map[string]string, chain string) map[string]string {
+	out := maps.Clone(labels)
+	if out == nil {
+		out = map[string]string{}
+	}
+	out[snapshots.LabelSnapshotRef] = chain
+	return out
+}
+
+// Usage returns what removing the snapshot would free. Of an active snapshot it
+// reads the upper directory.
+func (s *Snapshotter) Usage(ctx context.Context, key string) (usage snapshots.Usage, err error) {
+	var id string
+	var info snapshots.Info
+	err = s.store.WithTransaction(ctx, false, func(ctx context.Context) error {
+		id, info, usage, err = storage.GetInfo(ctx, key)
+		return err
+	})
+	if err != nil {
+		return snapshots.Usage{}, err
+	}
+	if chain, ok := chainOf(key); ok {
+		usage.Size, usage.Inodes = s.chains.Usage(chain)
+		return usage, nil
+	}
+	if info.Kind != snapshots.KindActive {
+		return usage, nil
+	}
+	du, err := fs.DiskUsage(ctx, s.fsPath(id))
+	if err != nil {
+		return snapshots.Usage{}, fmt.Errorf("measure snapshot %s: %w", key, err)
+	}
+	return snapshots.Usage(du), nil
+}
+
+// Walk calls fn for each snapshot that matches the filters. It reads them all
+// first: fn may be at the mercy of a slow client, and a read transaction that
+// stays open holds up the writers.
+func (s *Snapshotter) Walk(ctx context.Context, fn snapshots.WalkFunc, filters ...string) error {
+	var infos []snapshots.Info
+	err := s.store.WithTransaction(ctx, false, func(ctx context.Context) error {
+		return walkInfo(ctx, func(info snapshots.Info) error {
+			infos = append(infos, info)
+			return nil
+		}, filters...)
+	})
+	if err != nil {
+		return err
+	}
+	for _, info := range infos {
+		if err := fn(ctx, info); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// walkInfo is storage.WalkInfo, but a store that nothing was ever put in is
+// empty, not missing.
+func walkInfo(ctx context.Context, fn func(snapshots.Info) error, filters ...string) error {
+	err := storage.WalkInfo(ctx, func(_ context.Context, info snapshots.Info) error { return fn(info) }, filters...)
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// idMap is storage.IDMap (ID to name), with the same amendment.
+func idMap(ctx context.Context) (map[string]string, error) {
+	names, err := storage.IDMap(ctx)
+	if errdefs.IsNotFound(err) {
+		return nil, nil
+	}
+	return names, err
+}

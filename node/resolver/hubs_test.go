@@ -1,0 +1,65 @@
+package resolver
+
+import (
+	"crypto/ed25519"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+	"lighter/store/hub"
+)
+
+// Where one hub is silent or down, pulls are as lazy as another makes them, also
+// right after one that no hub knows.
+func TestAnotherHubAnswers(t *testing.T) {
+	for name, fails := range map[string]http.HandlerFunc{
+		"silent": func(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() },
+		"broken": func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusInternalServerError) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			first := httptest.NewServer(fails)
+			defer first.Close()
+			second := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+				answer, err := stack(3)(req.Context(), filepath.Base(req.URL.Path))
+				if errors.Is(err, chunk.ErrNotFound) {
+					http.NotFound(w, req)
+					return
+				}
+				_ = json.NewEncoder(w).Encode(answer) // who has gone needs no answer
+			}))
+			defer second.Close()
+			var clients []*hub.Client
+			for _, url := range []string{first.URL, second.URL} {
+				client, err := hub.NewClient(hub.Options{URL: url})
+				if err != nil {
+					t.Fatal(err)
+				}
+				clients = append(clients, client)
+			}
+			log := slog.New(slog.DiscardHandler)
+			hubs := hub.NewOrigins(log, clients...)
+			keys, err := NewKeys(t.TempDir(), []string{index.FormatKey(key.Public().(ed25519.PublicKey))}, hubs)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := New(t.TempDir(), hubs, &fakeTrees{t: t, here: map[chunk.ID]bool{}}, keys, log)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if claim(t, r, 10) {
+				t.Error("what the second does not know is lazy")
+			}
+			if got := pull(t, r, 3); !slices.Equal(got, []bool{true, true, true, true}) {
+				t.Errorf("lazy: %v", got)
+			}
+		})
+	}
+}

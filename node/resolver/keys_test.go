@@ -1,0 +1,80 @@
+package resolver
+
+import (
+	"crypto/ed25519"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+
+	"lighter/format/index"
+	"lighter/store/hub"
+)
+
+func TestKeysArePinned(t *testing.T) {
+	root := t.TempDir()
+	h := &fakeHub{key: key, local: true}
+	k, err := NewKeys(root, nil, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := k.Get(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	h.key = ed25519.NewKeyFromSeed([]byte(strings.Repeat("y", 32))) // the hub changes its key
+	again, err := NewKeys(root, nil, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := again.Get(t.Context())
+	if err != nil || !got[0].Equal(key.Public()) {
+		t.Errorf("the pinned key changed: %v, %v", got, err)
+	}
+	if info, err := os.Stat(k.path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the pinned keys' file: %v, %v", info, err)
+	}
+	h.local = false
+	if _, err := NewKeys(t.TempDir(), nil, h); err == nil {
+		t.Error("a remote hub's key was trusted at first sight")
+	}
+	if _, err := NewKeys(t.TempDir(), []string{"ed25519:zz"}, h); err == nil {
+		t.Error("a key that is none was accepted")
+	}
+}
+
+// With several hubs nobody's word is taken for the key, though each of them is on this
+// machine: any of them may be down, and the others would decide for all.
+func TestKeyIsNotLearnedFromOneOfSeveral(t *testing.T) {
+	var clients []*hub.Client
+	for range 2 {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, index.FormatKey(key.Public().(ed25519.PublicKey))+"\n")
+		}))
+		defer server.Close()
+		client, err := hub.NewClient(hub.Options{URL: server.URL})
+		if err != nil {
+			t.Fatal(err)
+		}
+		clients = append(clients, client)
+	}
+	log := slog.New(slog.DiscardHandler)
+	if k, err := NewKeys(t.TempDir(), nil, hub.NewOrigins(log, clients[0])); err != nil {
+		t.Error(err)
+	} else if keys, err := k.Get(t.Context()); err != nil || len(keys) != 1 {
+		t.Errorf("of the only hub: %v, %v", keys, err)
+	}
+	root := t.TempDir()
+	several := hub.NewOrigins(log, clients...)
+	if _, err := NewKeys(root, nil, several); err == nil || !strings.Contains(err.Error(), "one of several") || !strings.Contains(err.Error(), "--hub-key") {
+		t.Errorf("of several: %v", err)
+	}
+	if _, err := several.Keys(t.Context()); err == nil {
+		t.Error("one of several gave the key")
+	}
+	if _, err := NewKeys(root, []string{index.FormatKey(key.Public().(ed25519.PublicKey))}, several); err != nil {
+		t.Errorf("with a key that is pinned: %v", err)
+	}
+}

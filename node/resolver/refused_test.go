@@ -1,0 +1,384 @@
+package resolver
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+
+	"lighter/wire"
+)
+
+// statementFile is where below root the statement of chain 0 is kept.
+func statementFile(root string) string { return filepath.Join(root, "chains", chainID(0)[7:]) }
+
+// rewrite replaces a file's bytes.
+func rewrite(t *testing.T, path string, change func(b []byte) []byte) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err == nil {
+		err = os.WriteFile(path, change(b), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// refusals are the ways in which the statement of chain 0 below root cannot be verified any more.
+var refusals = map[string]func(t *testing.T, root string){
+	"the key was rotated": func(t *testing.T, root string) {
+		pinned := index.FormatKey(other.Public().(ed25519.PublicKey))
+		rewrite(t, filepath.Join(root, "hub.keys"), func([]byte) []byte { return []byte(pinned) })
+	},
+	"hub.keys is gone": func(t *testing.T, root string) {
+		if err := os.Remove(filepath.Join(root, "hub.keys")); err != nil {
+			t.Fatal(err)
+		}
+	},
+	"a bit of the signature flipped": func(t *testing.T, root string) {
+		rewrite(t, statementFile(root), func(b []byte) []byte { b[len(b)-20] ^= 1; return b })
+	},
+	"a newer format": func(t *testing.T, root string) {
+		rewrite(t, statementFile(root), func([]byte) []byte {
+			s := *statement(0)
+			s.Format = index.Format + 1
+			b, err := json.Marshal(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return b
+		})
+	},
+	"truncated": func(t *testing.T, root string) {
+		rewrite(t, statementFile(root), func(b []byte) []byte { return b[:len(b)/2] })
+	},
+	"empty": func(t *testing.T, root string) { rewrite(t, statementFile(root), func([]byte) []byte { return nil }) },
+	"not JSON": func(t *testing.T, root string) {
+		rewrite(t, statementFile(root), func([]byte) []byte { return []byte("\x00\x01") })
+	},
+	"the statement of another chain": func(t *testing.T, root string) {
+		rewrite(t, statementFile(root), func([]byte) []byte {
+			b, err := json.Marshal(statement(1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return b
+		})
+	},
+}
+
+// held returns the root of a node that has the tree of chain 0, and its trees.
+func held(t *testing.T, h *fakeHub) (root string, trees *fakeTrees) {
+	t.Helper()
+	root, trees = t.TempDir(), &fakeTrees{t: t, here: map[chunk.ID]bool{}}
+	r := restart(t, root, h, trees, slog.DiscardHandler)
+	if _, err := r.keys.Get(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	bring(t, r, statement(0))
+	trees.said()
+	return root, trees
+}
+
+// restartHeld restarts the node of held, where a snapshot holds chain 0.
+func restartHeld(t *testing.T, root string, h *fakeHub, trees *fakeTrees) *Resolver {
+	t.Helper()
+	r := restart(t, root, h, trees, slog.DiscardHandler)
+	r.Hold(chainID(0))
+	r.Sweep()
+	return r
+}
+
+// A container runs on the tree of a chain whose statement cannot be verified when the
+// node starts: neither the tree nor the statement goes.
+func TestRefusedStatementKeepsTheTree(t *testing.T) {
+	for name, refuse := range refusals {
+		t.Run(name, func(t *testing.T) {
+			h := &fakeHub{answer: stack(-1)}
+			root, trees := held(t, h)
+			refuse(t, root)
+			for range 2 {
+				r := restartHeld(t, root, h, trees)
+				if did := trees.said(); !trees.Has(treeID(0)) {
+					t.Fatalf("the tree is gone: %v", did)
+				}
+				if _, err := os.Stat(statementFile(root)); err != nil {
+					t.Fatal(err)
+				}
+				refused := r.Refused()
+				if len(refused) != 1 || refused[0].Chain != chainID(0) || refused[0].Cause == nil || refused[0].Mend == "" || !slices.Equal(refused[0].Trees, []chunk.ID{treeID(0)}) {
+					t.Errorf("refused: %+v", refused)
+				}
+				if known, why := r.Claim(t.Context(), chainID(0), "", nil); known || !strings.Contains(why, "is refused") {
+					t.Errorf("claimed: %v, %q", known, why)
+				}
+			}
+		})
+	}
+}
+
+// Whichever byte of a statement a bit flips in on the disk, the tree stays.
+func TestEachByteOfAStatement(t *testing.T) {
+	h := &fakeHub{answer: stack(-1)}
+	root, trees := held(t, h)
+	whole, err := os.ReadFile(statementFile(root))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at := range whole {
+		rewrite(t, statementFile(root), func([]byte) []byte {
+			b := slices.Clone(whole)
+			b[at] ^= 1 << (at % 8)
+			return b
+		})
+		restartHeld(t, root, h, trees)
+		if !trees.Has(treeID(0)) {
+			t.Fatalf("the tree is gone after bit %d of byte %d flipped", at%8, at)
+		}
+	}
+}
+
+// gone answers nothing.
+func gone(context.Context, string) (*index.Statement, error) {
+	return nil, errors.New("the hub is gone")
+}
+
+// A container starts again on the tree that a refused statement names, without a hub. Where
+// the statement is not readable, the tree that it named is not guessed.
+func TestMountOfARefusedStatement(t *testing.T) {
+	for name, refuse := range refusals {
+		t.Run(name, func(t *testing.T) {
+			h := &fakeHub{answer: stack(-1), tree: gone}
+			root, trees := held(t, h)
+			refuse(t, root)
+			r := restartHeld(t, root, h, trees)
+			dir, err := r.Mount(t.Context(), chainID(0))
+			if slices.Contains([]string{"truncated", "empty", "not JSON", "the statement of another chain"}, name) {
+				if err == nil || !strings.Contains(err.Error(), "is refused") || !strings.Contains(err.Error(), "the hub is gone") {
+					t.Errorf("mounted at %q, %v", dir, err)
+				}
+				h.tree = func(context.Context, string) (*index.Statement, error) { return statement(0), nil }
+				dir, err = r.Mount(t.Context(), chainID(0))
+				if len(r.Refused()) != 0 {
+					t.Errorf("refused still: %+v", r.Refused())
+				}
+			}
+			if err != nil || dir != "/m/"+treeID(0).Short() {
+				t.Errorf("mounted at %q, %v", dir, err)
+			}
+		})
+	}
+}
+
+// A hub that comes back gives the statement again, and the chain is as it was.
+func TestRefusedStatementIsFetchedAgain(t *testing.T) {
+	for name, refuse := range refusals {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := &fakeHub{answer: stack(-1)}
+				var back atomic.Bool
+				h.tree = func(ctx context.Context, chain string) (*index.Statement, error) {
+					if !back.Load() {
+						return gone(ctx, chain)
+					}
+					s := index.Sign(h.key, chainID(0), treeID(0))
+					return &s, nil
+				}
+				root, trees := held(t, h)
+				refuse(t, root)
+				if name == "the key was rotated" { // and the hub signs with the new one
+					h.key = other
+				}
+				r := restartHeld(t, root, h, trees)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				go r.RenewStatements(ctx)
+				time.Sleep(24 * time.Hour)
+				synctest.Wait()
+				if name == "hub.keys is gone" { // the learned key verifies what is on the disk
+					if len(r.Refused()) != 0 {
+						t.Errorf("refused still: %+v", r.Refused())
+					}
+					return
+				}
+				if refused := r.Refused(); len(refused) != 1 || refused[0].Hub == nil || !strings.Contains(refused[0].Hub.Error(), "is gone") {
+					t.Fatalf("refused: %+v", refused)
+				}
+				back.Store(true)
+				time.Sleep(2 * lastRenewal)
+				synctest.Wait()
+				if left := r.Refused(); len(left) != 0 {
+					t.Errorf("refused still: %+v", left)
+				}
+				r = restartHeld(t, root, h, trees)
+				if left := r.Refused(); len(left) != 0 || !claim(t, r, 0) || !trees.Has(treeID(0)) {
+					t.Errorf("refused after all: %+v", left)
+				}
+			})
+		})
+	}
+}
+
+// Whatever is wrong with the statement on the disk, the hub's verified one counts in the
+// next pull.
+func TestRefusedStatementIsFetchedByAClaim(t *testing.T) {
+	for name, refuse := range refusals {
+		if name == "the key was rotated" {
+			continue // its hub has no statement that counts
+		}
+		h := &fakeHub{answer: stack(0)}
+		root, trees := held(t, h)
+		refuse(t, root)
+		r := restartHeld(t, root, h, trees)
+		if !claim(t, r, 0) || len(r.Refused()) != 0 {
+			t.Errorf("%s: refused still: %+v", name, r.Refused())
+		}
+		if r := restartHeld(t, root, h, trees); len(r.Refused()) != 0 || !trees.Has(treeID(0)) {
+			t.Errorf("%s: refused after a restart: %+v", name, r.Refused())
+		}
+	}
+}
+
+// A hub that names another tree now takes nothing from what holds the chain, and nothing
+// new is claimed.
+func TestRefusedStatementOfAnotherTree(t *testing.T) {
+	for name, refuse := range refusals {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := &fakeHub{answer: stack(-1)}
+				root, trees := held(t, h)
+				refuse(t, root)
+				r := restartHeld(t, root, h, trees)
+				h.tree = func(_ context.Context, chain string) (*index.Statement, error) {
+					s := index.Sign(signer(r), chain, treeID(9))
+					return &s, nil
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				ended := make(chan struct{})
+				go func() { r.RenewStatements(ctx); close(ended) }()
+				time.Sleep(time.Minute)
+				cancel()
+				<-ended
+				r = restartHeld(t, root, h, trees)
+				if !trees.Has(treeID(0)) || trees.Has(treeID(9)) {
+					t.Error("the tree has made way for another")
+				}
+				if refused := r.Refused(); len(refused) != 1 && name != "hub.keys is gone" {
+					t.Errorf("refused: %+v", refused)
+				}
+			})
+		})
+	}
+}
+
+// signer returns the key whose statements the resolver believes.
+func signer(r *Resolver) ed25519.PrivateKey {
+	if slices.Equal(r.keys.List(), []string{index.FormatKey(other.Public().(ed25519.PublicKey))}) {
+		return other
+	}
+	return key
+}
+
+// When nothing holds the chain any more its tree goes, and what was kept for its sake.
+func TestRefusedStatementGoesWithItsChain(t *testing.T) {
+	for name, refuse := range refusals {
+		t.Run(name, func(t *testing.T) {
+			h := &fakeHub{answer: stack(-1)}
+			root, trees := held(t, h)
+			refuse(t, root)
+			trees.here[treeID(5)] = true // nobody knows whose
+			r := restartHeld(t, root, h, trees)
+			if known := r.Statements(); trees.Has(treeID(5)) != (len(known) == 0) {
+				t.Errorf("%v is known, and on this machine are %v", known, trees.here)
+			}
+			r.Drop(chainID(0))
+			if len(trees.here) != 0 || len(r.Refused()) != 0 || len(r.uses) != 0 {
+				t.Errorf("left: %v, %+v", trees.here, r.Refused())
+			}
+			if left, err := os.ReadDir(r.dir); err != nil || len(left) != 0 {
+				t.Errorf("left: %v, %v", left, err)
+			}
+		})
+	}
+}
+
+// A refused statement that nothing holds is garbage, as any other.
+func TestRefusedStatementThatNothingHolds(t *testing.T) {
+	h := &fakeHub{answer: stack(-1)}
+	for name, refuse := range refusals {
+		root, trees := held(t, h)
+		refuse(t, root)
+		r := restart(t, root, h, trees, slog.DiscardHandler)
+		r.Sweep()
+		if left, err := os.ReadDir(r.dir); err != nil || len(left) != 0 || len(trees.here) != 0 || len(r.Refused()) != 0 {
+			t.Errorf("%s: left: %v, %v, %v", name, left, trees.here, err)
+		}
+	}
+}
+
+// A hub of a later version names other trees of the same chains. Those that are on this
+// machine keep their statements, or the next start would sweep them.
+func TestAnotherTreeOfAHeldChain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &fakeHub{answer: stack(1)}
+		root := t.TempDir()
+		trees := &fakeTrees{t: t, here: map[chunk.ID]bool{}}
+		r := restart(t, root, h, trees, slog.DiscardHandler)
+		pull(t, r, 1)
+		h.answer = func(ctx context.Context, chain string) (*wire.Chain, error) {
+			answer, err := stack(1)(ctx, chain)
+			if err == nil && len(answer.Above) == 1 {
+				s := index.Sign(key, chainID(1), treeID(9))
+				answer.Above[0].Statement = &s
+			}
+			return answer, err
+		}
+		clear(r.links)
+		if got := pull(t, r, 1); !slices.Equal(got, []bool{true, true}) {
+			t.Errorf("lazy: %v", got)
+		}
+		time.Sleep(2 * memory)
+		r = restart(t, root, h, trees, slog.DiscardHandler)
+		r.Hold(chainID(1))
+		r.Sweep()
+		if !trees.Has(treeID(1)) || trees.Has(treeID(9)) {
+			t.Errorf("on this machine are %v", trees.here)
+		}
+	})
+}
+
+// While nobody knows which trees are mounted for people, all of them stay: neither asking
+// the hub again nor the end of somebody's use takes one away.
+func TestHoldAllKeepsEveryTree(t *testing.T) {
+	both := index.SignAll([]ed25519.PrivateKey{key, other}, chainID(0), treeID(0))
+	for name, answer := range map[string]func(context.Context, string) (*index.Statement, error){
+		"the hub is gone":      gone,
+		"the hub has two keys": func(context.Context, string) (*index.Statement, error) { return &both, nil },
+	} {
+		h := &fakeHub{answer: stack(-1), tree: answer}
+		root, trees := held(t, h)
+		for _, pinned := range [][]ed25519.PrivateKey{{key, other}, {other}} { // not refused, and refused
+			r := pinning(t, root, h, trees, pinned...)
+			r.HoldAll()
+			r.renewStatement(t.Context(), statement(0))
+			r.fetchRefused(t.Context(), chainID(0))
+			r.Hold(chainID(0))
+			r.Drop(chainID(0))
+			if _, err := os.Stat(statementFile(root)); err != nil || !trees.Has(treeID(0)) {
+				t.Fatalf("%s, %d keys are pinned: %v, on this machine are %v", name, len(pinned), err, trees.here)
+			}
+		}
+	}
+}

@@ -1,0 +1,376 @@
+package resolver
+
+import (
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+
+	"lighter/wire"
+)
+
+var other = ed25519.NewKeyFromSeed([]byte(strings.Repeat("x", 32)))
+
+func TestOneLookupAPull(t *testing.T) {
+	h := &fakeHub{answer: stack(5)}
+	r, trees := newResolver(t, h)
+	for n, lazy := range pull(t, r, 5) {
+		if !lazy {
+			t.Errorf("chain %d is not lazy", n)
+		}
+	}
+	if len(h.asked) != 1 || h.asked[0] != chainID(0) {
+		t.Errorf("asked %d times", len(h.asked))
+	}
+	// Whether it was there when the top was claimed, or that joined the fetch: its
+	// start is said to be near only of what is there, and else follows the fetch.
+	top := treeID(5).Short()
+	if got := trees.said(); !slices.Equal(got, []string{"fetch " + top, "start " + top}) && !slices.Equal(got, []string{"fetch " + top}) {
+		t.Errorf("did %v, want the top's tree fetched alone", got)
+	}
+	// Another pull finds the top on this machine.
+	h.answer = func(context.Context, string) (*wire.Chain, error) { return nil, errors.New("the hub is gone") }
+	clear(r.links)
+	if !claim(t, r, 5) {
+		t.Error("a tree that is here is not claimed without the hub")
+	}
+	if got := trees.said(); !slices.Equal(got, []string{"start " + top}) {
+		t.Errorf("did %v, want what its start needs to come", got)
+	}
+}
+
+// Where no tree can be mounted nothing is claimed, not even what is here, and the
+// hub is not asked.
+func TestNothingIsClaimedThatCannotBeMounted(t *testing.T) {
+	h := &fakeHub{answer: stack(1)}
+	r, trees := newResolver(t, h)
+	if !claim(t, r, 1) {
+		t.Fatal("not lazy even where it could be")
+	}
+	h.asked, trees.unable = nil, errors.New("this kernel has no EROFS")
+	clear(r.links)
+	for n := range 2 {
+		if known, why := claimWhy(t, r, n); known || !strings.Contains(why, "no EROFS") {
+			t.Errorf("chain %d: claimed %v, %q", n, known, why)
+		}
+	}
+	if len(h.asked) != 0 {
+		t.Errorf("asked: %v", h.asked)
+	}
+}
+
+// The index is on its way as soon as it is clear which one it is, and what stands
+// below is claimed once it arrives; only the top waits for all of it.
+func TestTheIndexComesWhileLayersAreClaimed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, trees := newResolver(t, &fakeHub{answer: stack(2)})
+		rest := make(chan struct{})
+		trees.fetch = func(_ context.Context, _ chunk.ID, begun func()) error {
+			begun()
+			<-rest
+			return nil
+		}
+		if !claim(t, r, 0) || !claim(t, r, 1) || trees.Has(treeID(2)) {
+			t.Error("the chains below wait for the whole index")
+		}
+		claimed := false
+		go func() { claimed = claim(t, r, 2) }()
+		time.Sleep(4 * time.Minute) // a hub that is slow, but sends
+		if claimed {
+			t.Error("the top was claimed without its tree")
+		}
+		close(rest)
+		synctest.Wait()
+		if !claimed || !trees.Has(treeID(2)) || len(trees.said()) != 1 {
+			t.Error("the top was not claimed with its tree")
+		}
+	})
+}
+
+// A pull of many layers that a hub cannot help with goes on as if there were
+// none, and soon.
+func TestPullIsPlain(t *testing.T) {
+	stall := func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) }
+	lie := func(sign func(n int) index.Statement) func(context.Context, string) (*wire.Chain, error) {
+		return func(ctx context.Context, chain string) (*wire.Chain, error) {
+			answer, err := stack(9)(ctx, chain)
+			if err != nil {
+				return nil, err
+			}
+			s := sign(9)
+			answer.Above[len(answer.Above)-1].Statement = &s
+			return answer, nil
+		}
+	}
+	for _, c := range []struct {
+		name   string
+		answer func(context.Context, string) (*wire.Chain, error)
+		fetch  func(context.Context, chunk.ID, func()) error
+		why    string
+	}{
+		{name: "unknown", answer: stack(-1), why: "does not know"},
+		{name: "slow and unknown", answer: func(context.Context, string) (*wire.Chain, error) {
+			time.Sleep(900 * time.Millisecond)
+			return nil, chunk.ErrNotFound
+		}, why: "does not know"},
+		{name: "silent", answer: func(ctx context.Context, _ string) (*wire.Chain, error) { return nil, stall(ctx) }, why: "did not answer"},
+		{name: "another chain", answer: func(ctx context.Context, chain string) (*wire.Chain, error) {
+			return stack(9)(ctx, chainID(1))
+		}, why: "answers about chain"},
+		{name: "another key", answer: lie(func(n int) index.Statement { return index.Sign(other, chainID(n), treeID(n)) }), why: "refused"},
+		{name: "another format", answer: lie(func(n int) index.Statement { s := *statement(n); s.Format++; return s }), why: "refused"},
+		{name: "a statement about another chain", answer: lie(func(int) index.Statement { return *statement(1) }), why: "refused"},
+		{name: "no image", answer: func(ctx context.Context, chain string) (*wire.Chain, error) {
+			answer, err := stack(9)(ctx, chain)
+			if err == nil {
+				answer.Above = answer.Above[:len(answer.Above)-1]
+			}
+			return answer, err
+		}, why: "no image"},
+		{name: "no index", answer: stack(9), fetch: func(context.Context, chunk.ID, func()) error { return chunk.ErrNotFound }, why: "not found"},
+		{name: "a silent index", answer: stack(9), fetch: func(ctx context.Context, _ chunk.ID, _ func()) error { return stall(ctx) }, why: "nothing came for 2s"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := &fakeHub{answer: c.answer}
+				r, trees := newResolver(t, h)
+				trees.fetch = c.fetch
+				start := time.Now()
+				var waited time.Duration
+				for n := range 9 {
+					before := time.Now()
+					if lazy, why := claimWhy(t, r, n); lazy || !strings.Contains(why, c.why) {
+						t.Errorf("chain %d is lazy: %v, %q", n, lazy, why)
+					}
+					waited += time.Since(before)
+					time.Sleep(30 * time.Second) // its layer is downloaded
+				}
+				limit := lookupTimeout
+				if c.fetch != nil {
+					limit = beginTimeout
+				}
+				if waited > limit {
+					t.Errorf("the pull waited %s in all", waited)
+				}
+				if len(h.asked) != 1 {
+					t.Errorf("asked %d times", len(h.asked))
+				}
+				if time.Since(start) < 4*time.Minute {
+					t.Error("the clock stands still")
+				}
+				// Once all is well, the next image is lazy.
+				h.answer, trees.fetch = stack(2), nil
+				if got := pull(t, r, 2); !slices.Equal(got, []bool{true, true, true}) {
+					t.Errorf("after that, lazy: %v", got)
+				}
+			})
+		})
+	}
+}
+
+func TestPullsOfOneImageAskOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &fakeHub{answer: func(ctx context.Context, chain string) (*wire.Chain, error) {
+			time.Sleep(100 * time.Millisecond)
+			return stack(0)(ctx, chain)
+		}}
+		r, trees := newResolver(t, h)
+		for range 5 {
+			go claim(t, r, 0)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		fetched := slices.DeleteFunc(trees.said(), func(did string) bool { return did == "start "+treeID(0).Short() })
+		if len(h.asked) != 1 || len(fetched) != 1 || r.holders(chainID(0)) != 5 {
+			t.Errorf("asked %d times, did %v", len(h.asked), fetched)
+		}
+	})
+}
+
+func TestUnknownLayersOnKnownOnes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &fakeHub{answer: stack(2)}
+		r, _ := newResolver(t, h)
+		for n, want := range []bool{true, true, true, false, false, false} {
+			if got := claim(t, r, n); got != want {
+				t.Errorf("chain %d lazy: %v", n, got)
+			}
+			if !want {
+				time.Sleep(20 * time.Second)
+			}
+		}
+		if len(h.asked) != 1 {
+			t.Errorf("asked %d times: the first answer names all above", len(h.asked))
+		}
+	})
+}
+
+func TestImageThatWasAddedIsLazySoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &fakeHub{answer: stack(-1)}
+		r, _ := newResolver(t, h)
+		if first, second := claim(t, r, 0), claim(t, r, 0); first || second || len(h.asked) != 1 {
+			t.Errorf("asked %d times about the same", len(h.asked))
+		}
+		h.answer = stack(1)
+		time.Sleep(negativeMemory)
+		if !claim(t, r, 0) || !claim(t, r, 1) {
+			t.Error("an image that was added meanwhile is not lazy")
+		}
+	})
+}
+
+// A hub that failed us is left alone for a while, by every pull.
+func TestHubThatFailedIsNotAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &fakeHub{answer: stack(1)}
+		r, trees := newResolver(t, h)
+		trees.fetch = func(ctx context.Context, _ chunk.ID, _ func()) error { <-ctx.Done(); return context.Cause(ctx) }
+		claim(t, r, 0)
+		h.asked, trees.log = nil, nil
+		start := time.Now()
+		for _, n := range []int{1, 10, 11, 12} { // 1 was in the hub's answer
+			r.Claim(t.Context(), chainID(n), "", nil)
+		}
+		if len(h.asked)+len(trees.said()) != 0 || time.Since(start) > 0 {
+			t.Errorf("asked %v, after %s", h.asked, time.Since(start))
+		}
+		trees.fetch = nil
+		time.Sleep(pause)
+		if !claim(t, r, 0) {
+			t.Error("a hub that is back is not asked")
+		}
+	})
+}
+
+// A base is claimed although it is not clear yet which image stands on it; when
+// it is, nothing can be taken back, and a slow hub is waited for.
+func TestBaseOfSeveralImages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &fakeHub{answer: func(_ context.Context, chain string) (*wire.Chain, error) {
+			if chain != chainID(0) {
+				return nil, chunk.ErrNotFound
+			}
+			return &wire.Chain{Link: wire.Link{Chain: chain}, Complete: true, Above: []wire.Link{
+				{Chain: chainID(1), Parent: chainID(0), Statement: statement(1)},
+				{Chain: chainID(7), Parent: chainID(0), Statement: statement(7)},
+			}}, nil
+		}}
+		r, trees := newResolver(t, h)
+		trees.fetch = func(ctx context.Context, _ chunk.ID, _ func()) error {
+			select {
+			case <-time.After(5 * time.Second):
+				return nil
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+		if !claim(t, r, 0) || len(trees.said()) != 0 {
+			t.Error("the base is not claimed, or some index was fetched")
+		}
+		if !claim(t, r, 1) || !trees.Has(treeID(1)) || trees.Has(treeID(7)) {
+			t.Error("the top is not claimed with its tree")
+		}
+	})
+}
+
+// The labels say that a base's own index is not what is pulled; without a known
+// image above it, it is.
+func TestLabelsThatSayThereIsMore(t *testing.T) {
+	more := map[string]string{layersLabel: "sha256:a,sha256:b"}
+	both := func(_ context.Context, chain string) (*wire.Chain, error) {
+		return &wire.Chain{Link: wire.Link{Chain: chain, Statement: statement(0)}, Complete: true,
+			Above: []wire.Link{{Chain: chainID(1), Parent: chain, Statement: statement(1)}}}, nil
+	}
+	for want, answer := range map[chunk.ID]func(context.Context, string) (*wire.Chain, error){treeID(1): both, treeID(0): stack(0)} {
+		r, trees := newResolver(t, &fakeHub{answer: answer})
+		r.Hold(chainID(0))
+		if known, why := r.Claim(t.Context(), chainID(0), "", more); !known {
+			t.Error("not claimed:", why)
+		}
+		if got := trees.said(); !slices.Equal(got, []string{"fetch " + want.Short()}) {
+			t.Errorf("did %v", got)
+		}
+		if known, why := r.Claim(t.Context(), chainID(0), "", more); !known {
+			t.Error("not claimed again:", why)
+		}
+		if got := trees.said(); len(got) != 0 {
+			t.Errorf("it is not what starts, and did %v", got)
+		}
+	}
+}
+
+func TestMountOfAClaim(t *testing.T) {
+	h := &fakeHub{answer: stack(3)}
+	h.tree = func(context.Context, string) (*index.Statement, error) { return statement(1), nil }
+	r, trees := newResolver(t, h)
+	pull(t, r, 1)
+	dir, err := r.Mount(t.Context(), chainID(1))
+	if err != nil || dir != "/m/"+treeID(1).Short() || !trees.Has(treeID(1)) {
+		t.Fatalf("mounted at %q, %v", dir, err)
+	}
+	h.tree = func(context.Context, string) (*index.Statement, error) { return nil, errors.New("gone") }
+	if _, err := r.Mount(t.Context(), chainID(1)); err != nil {
+		t.Errorf("a tree that is here needs the hub: %v", err)
+	}
+	if _, err := r.Mount(t.Context(), chainID(0)); err == nil || !strings.Contains(err.Error(), chainID(0)) {
+		t.Errorf("a claim without a hub: %v", err)
+	}
+	h.tree = func(context.Context, string) (*index.Statement, error) {
+		s := index.Sign(other, chainID(0), treeID(0))
+		return &s, nil
+	}
+	if _, err := r.Mount(t.Context(), chainID(0)); err == nil || !strings.Contains(err.Error(), "refused") || trees.Has(treeID(0)) {
+		t.Errorf("a forged statement: %v", err)
+	}
+}
+
+// containerd's garbage collector waits for Mount: a hub that never ends its
+// answer must not keep it.
+func TestMountIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &fakeHub{answer: stack(1), tree: func(ctx context.Context, _ string) (*index.Statement, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}}
+		r, _ := newResolver(t, h)
+		pull(t, r, 0)
+		start := time.Now()
+		_, err := r.Mount(context.Background(), chainID(0))
+		if err == nil || time.Since(start) != treeTimeout {
+			t.Errorf("after %s: %v", time.Since(start), err)
+		}
+		h.tree = func(context.Context, string) (*index.Statement, error) { return statement(0), nil }
+		r.trees.(*fakeTrees).fetch = func(ctx context.Context, _ chunk.ID, begun func()) error {
+			begun()
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}
+		start = time.Now()
+		if _, err := r.Mount(context.Background(), chainID(0)); err == nil || time.Since(start) != fetchTimeout {
+			t.Errorf("after %s: %v", time.Since(start), err)
+		}
+	})
+}
+
+// What is refused or fails is told to whoever reads the log.
+func TestRefusalIsInTheLog(t *testing.T) {
+	var log strings.Builder
+	forged := index.Sign(other, chainID(0), treeID(0))
+	h := &fakeHub{answer: func(_ context.Context, c string) (*wire.Chain, error) {
+		return &wire.Chain{Link: wire.Link{Chain: c, Statement: &forged}, Complete: true}, nil
+	}}
+	r := restart(t, t.TempDir(), h, &fakeTrees{t: t, here: map[chunk.ID]bool{}}, slog.NewTextHandler(&log, nil))
+	claim(t, r, 0)
+	if !strings.Contains(log.String(), "WARN") || !strings.Contains(log.String(), "refused") {
+		t.Errorf("the log says %q", log.String())
+	}
+}

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"lighter/node/device"
+	"lighter/node/fuse"
 	"lighter/node/keeper"
 	"lighter/node/mount"
 )
@@ -22,10 +22,10 @@ import (
 // the next, which may be older or newer. Version is of who wrote it, Oldest of
 // who can read it.
 type kept struct {
-	Version int          `json:"version"`
-	Oldest  int          `json:"oldest"`
-	Mount   string       `json:"mount"` // the file system's number
-	State   device.State `json:"state"`
+	Version int        `json:"version"`
+	Oldest  int        `json:"oldest"`
+	Mount   string     `json:"mount"` // the file system's number
+	State   fuse.State `json:"state"`
 }
 
 // The version of the note that this daemon writes, and the newest that it can
@@ -105,7 +105,7 @@ func (n *Node) openDevices(ctx context.Context) (err error) {
 		}
 	}
 	dir := mount.Devices(n.config.Root)
-	if n.server, err = device.Mount(dir, n.config.Resend, n.log); err != nil {
+	if n.server, err = fuse.Mount(dir, n.config.Resend, n.log); err != nil {
 		return fmt.Errorf("%w (if nothing else serves it, `lighter release --root %s` gives it up)", err, n.config.Root)
 	}
 	n.keepAgain(ctx)
@@ -133,7 +133,7 @@ func (n *Node) takeKept(ctx context.Context) (files []*os.File, note []byte, err
 
 // takeOver adopts what is kept, or fails with errNothingKept, errTooNew, errNoUse, or
 // what is in the way for now.
-func (n *Node) takeOver(ctx context.Context) (*device.Server, error) {
+func (n *Node) takeOver(ctx context.Context) (*fuse.Server, error) {
 	files, note, err := n.takeKept(ctx)
 	if err != nil {
 		return nil, err
@@ -155,7 +155,7 @@ func (n *Node) takeOver(ctx context.Context) (*device.Server, error) {
 	if now != k.Mount {
 		return nil, fmt.Errorf("%w: it is mount %s, and on %s is %q", errNoUse, k.Mount, mount.Devices(n.config.Root), now)
 	}
-	server, err := device.Adopt(files, mount.Devices(n.config.Root), k.State, n.log)
+	server, err := fuse.Adopt(files, mount.Devices(n.config.Root), k.State, n.log)
 	if errors.Is(err, errors.ErrUnsupported) {
 		err = fmt.Errorf("%w: %w", errNoUse, err)
 	}

@@ -33,7 +33,7 @@ func TestDetailsOfAnImage(t *testing.T) {
 	trees := []chunk.ID{chunk.Sum([]byte("a")), chunk.Sum([]byte("b"))}
 	s := Status{
 		Images: []ImageStatus{{Chain: "a", Tree: trees[0]}, {Chain: "plain"}},
-		Mounts: []MountStatus{{Mounted: mount.Mounted{Tree: trees[0], Device: device.Stats{Faults: 7}}, Chains: []string{"a"}},
+		Mounts: []MountStatus{{Mounted: mount.Mounted{Tree: trees[0], Device: mount.DeviceStats{Stats: device.Stats{Faults: 7}}}, Chains: []string{"a"}},
 			{Mounted: mount.Mounted{Tree: trees[1]}, Chains: []string{"b"}}},
 		Binds: []Bind{{Dir: "/one", Name: "b:1", Chain: "b"}, {Dir: "/two", Name: "a:1", Chain: "a"}},
 		Lost:  []LostStatus{{Tree: trees[1], Cause: "it is damaged"}},

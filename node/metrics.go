@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"lighter/logqueue"
-	"lighter/node/device"
+	"lighter/node/fuse"
 )
 
 // metricPrefix begins the name of each of the node's own metrics. docs/metrics.md
@@ -21,7 +21,7 @@ const metricPrefix = "lighter_node_"
 // figures are what one scrape shows.
 type figures struct {
 	status  Status
-	devices device.ServerStats
+	devices fuse.ServerStats
 	ready   bool
 	dropped int64 // lines of the log
 }
@@ -159,7 +159,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	out <- histogram(f.devices.Fetched, fromHub)
 	put(readBytes, counter, float64(f.devices.HereBytes), fromCache)
 	put(readBytes, counter, float64(f.devices.FetchedBytes), fromHub)
-	for _, reason := range device.Reasons {
+	for _, reason := range fuse.Reasons {
 		put(failedReads, counter, float64(f.devices.Failed[reason]), reason)
 	}
 	for mode, n := range f.status.modes() {
@@ -190,12 +190,12 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 
 // histogram writes a Latency as Prometheus wants it: each bucket holds those
 // before it too.
-func histogram(l device.Latency, origin string) prometheus.Metric {
-	buckets := make(map[float64]uint64, device.LatencyBuckets)
+func histogram(l fuse.Latency, origin string) prometheus.Metric {
+	buckets := make(map[float64]uint64, fuse.LatencyBuckets)
 	var sum uint64
-	for i := range device.LatencyBuckets {
+	for i := range fuse.LatencyBuckets {
 		sum += uint64(l.Counts[i])
-		buckets[device.LatencyBound(i).Seconds()] = sum
+		buckets[fuse.LatencyBound(i).Seconds()] = sum
 	}
 	return prometheus.MustNewConstHistogram(faultSeconds, uint64(l.Count()), l.Sum.Seconds(), buckets, origin)
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"lighter/node/device"
+	"lighter/node/fuse"
 	"lighter/node/mount"
 	"lighter/store"
 	"lighter/store/hub"
@@ -17,9 +17,9 @@ import (
 
 // some are figures in which nothing is nought.
 func some() (figures, bool) {
-	f := figures{ready: true, devices: device.ServerStats{Failed: map[string]int64{}}}
+	f := figures{ready: true, devices: fuse.ServerStats{Failed: map[string]int64{}}}
 	f.devices.Here.Counts[3], f.devices.Here.Sum = 2, 3e6
-	f.devices.Fetched.Counts[device.LatencyBuckets] = 1
+	f.devices.Fetched.Counts[fuse.LatencyBuckets] = 1
 	f.status.Mounts = []MountStatus{{Mounted: mount.Mounted{}}}
 	f.status.Fetched.InFlight = store.GateStats{Urgent: 1, Background: 2, UrgentWaiting: 3, BackgroundWaiting: 4}
 	f.status.Images = []ImageStatus{{Lazy: true}, {Lazy: true}, {}}

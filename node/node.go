@@ -39,6 +39,7 @@ import (
 	"lighter/durable"
 	"lighter/node/device"
 	"lighter/node/front/containerd"
+	"lighter/node/fuse"
 	"lighter/node/keeper"
 	"lighter/node/mount"
 	"lighter/node/record"
@@ -67,7 +68,7 @@ type Node struct {
 	keepers   []keeper.Keeper
 	keeping   keeping
 	probe     singleflight.Group // whether the devices are served
-	server    *device.Server
+	server    *fuse.Server
 	served    chan error // what became of serving the devices; nil before
 	takenOver bool       // server's connection is a former daemon's
 	trees     *mount.Trees

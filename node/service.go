@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"lighter/node/device"
+	"lighter/node/fuse"
 	"lighter/node/mount"
 )
 
@@ -101,7 +101,7 @@ const stalledReads = 10 * time.Second
 
 // stalled judges for how long requests have waited in the kernel while the node read none. The
 // watchdog does not go by it: requests that a former daemon lost wait for ever, whoever is started.
-func stalled(st device.ServerStats) error {
+func stalled(st fuse.ServerStats) error {
 	if st.Stalled > stalledReads {
 		return fmt.Errorf("reads wait in the kernel, and the node has read none for %s: the kernel has %d unanswered requests, the node %d reads",
 			st.Stalled.Round(time.Second), st.InKernel, st.InWork+st.Waiting)

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"lighter/node/device"
+	"lighter/node/fuse"
 )
 
 func TestHTTPAddresses(t *testing.T) {
@@ -118,10 +118,10 @@ func TestReadsThatHang(t *testing.T) {
 
 // Requests that stay in the kernel are said by name.
 func TestReadsThatStayInTheKernel(t *testing.T) {
-	if err := stalled(device.ServerStats{InKernel: 70, InWork: 60, Waiting: 10, Stalled: stalledReads}); err != nil {
+	if err := stalled(fuse.ServerStats{InKernel: 70, InWork: 60, Waiting: 10, Stalled: stalledReads}); err != nil {
 		t.Error(err)
 	}
-	err := stalled(device.ServerStats{InKernel: 90, InWork: 60, Waiting: 10, Stalled: stalledReads + time.Second})
+	err := stalled(fuse.ServerStats{InKernel: 90, InWork: 60, Waiting: 10, Stalled: stalledReads + time.Second})
 	if err == nil || !strings.Contains(err.Error(), "wait in the kernel") || !strings.Contains(err.Error(), "90") {
 		t.Errorf("%v", err)
 	}

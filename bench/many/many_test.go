@@ -45,14 +45,14 @@ type slow struct {
 	fails int64 // reads at this offset fail; -1: none
 }
 
-func (s *slow) ReadAt(ctx context.Context, dst []byte, offset int64) error {
+func (s *slow) ReadAt(ctx context.Context, dst []byte, offset int64) (missed int64, err error) {
 	s.reads = append(s.reads, trace.Read{At: time.Since(s.begun), Offset: offset, Length: int64(len(dst))})
 	if offset == s.fails {
 		<-ctx.Done()
-		return context.Cause(ctx)
+		return 0, context.Cause(ctx)
 	}
 	time.Sleep(s.takes)
-	return nil
+	return 0, nil
 }
 
 func ms(n int) time.Duration { return time.Duration(n) * time.Millisecond }

@@ -18,7 +18,7 @@ const (
 
 // reader is the device that a start reads.
 type reader interface {
-	ReadAt(ctx context.Context, dst []byte, offset int64) error
+	ReadAt(ctx context.Context, dst []byte, offset int64) (missed int64, err error)
 }
 
 // replay reads what a start read, one read after the other, each as long after the
@@ -48,7 +48,8 @@ func replay(ctx context.Context, d reader, t trace.Trace, took []float64) ([]flo
 func read(ctx context.Context, d reader, dst []byte, offset int64) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	return d.ReadAt(ctx, dst, offset)
+	_, err := d.ReadAt(ctx, dst, offset)
+	return err
 }
 
 // pause tells whether so much time has gone by before ctx was done.

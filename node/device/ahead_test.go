@@ -31,7 +31,7 @@ func TestDeviceReadsAheadWithinTheFile(t *testing.T) {
 		}
 	}
 	for offset := first; offset < first+size-4096; offset += 4096 {
-		if err := d.ReadAt(t.Context(), make([]byte, 4096), offset); err != nil {
+		if _, err := d.ReadAt(t.Context(), make([]byte, 4096), offset); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -98,7 +98,7 @@ func TestOtherStartsAreNotReadAhead(t *testing.T) {
 	from, _ := d.extents.Extent(first)
 	to, _ := d.extents.Extent(middle)
 	for offset := from.Offset; offset < to.Offset; offset += 4096 {
-		if err := d.ReadAt(t.Context(), make([]byte, min(4096, to.Offset-offset)), offset); err != nil {
+		if _, err := d.ReadAt(t.Context(), make([]byte, min(4096, to.Offset-offset)), offset); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -179,7 +179,7 @@ func TestReadingAheadOfStarts(t *testing.T) {
 			for i := range h.extents.Extents {
 				if e, err := h.extents.Extent(i); err == nil && h.group[e.ID] == group {
 					b.cache.Put(chunk.Ref{ID: e.ID, Length: e.Length}, h.image[e.Offset:e.End()])
-					if err := b.ReadAt(t.Context(), make([]byte, e.Length), e.Offset); err != nil {
+					if _, err := b.ReadAt(t.Context(), make([]byte, e.Length), e.Offset); err != nil {
 						t.Fatal(err)
 					}
 				}

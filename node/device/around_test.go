@@ -39,7 +39,7 @@ func TestAroundAMiss(t *testing.T) {
 			for first = 5; !extentOf(t, d, first).First || !extentOf(t, d, first+3).First || extentOf(t, d, first+1).First || extentOf(t, d, first+2).First; first++ {
 			}
 			miss := first + 1
-			if err := d.ReadAt(t.Context(), make([]byte, 10), extentOf(t, d, miss).Offset); err != nil {
+			if _, err := d.ReadAt(t.Context(), make([]byte, 10), extentOf(t, d, miss).Offset); err != nil {
 				t.Fatal(err)
 			}
 			d.around.work.Wait()
@@ -83,7 +83,7 @@ func TestAroundForgetsFormerStarts(t *testing.T) {
 	if d.around.file.debt(filePart) == 0 {
 		t.Error("it is forgotten without a start: nothing was read")
 	}
-	if err := d.ReadAt(t.Context(), make([]byte, 10), 0); err != nil {
+	if _, err := d.ReadAt(t.Context(), make([]byte, 10), 0); err != nil {
 		t.Fatal(err)
 	}
 	d.stream.begin()

@@ -1,11 +1,18 @@
 package device
 
 import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"log/slog"
 	"math/rand/v2"
+	"os"
 	"testing"
-	"time"
 
-	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"lighter/format/chunk"
+	"lighter/node/fuse"
 )
 
 // BenchmarkReadAt answers faults whose chunks are here, several at a time.
@@ -19,42 +26,95 @@ func BenchmarkReadAt(b *testing.B) {
 		r := rand.New(rand.NewPCG(1, rand.Uint64()))
 		dst := make([]byte, 128<<10)
 		for p.Next() {
-			if err := d.ReadAt(b.Context(), dst, r.Int64N(int64(len(image)-len(dst)))); err != nil {
+			if _, err := d.ReadAt(b.Context(), dst, r.Int64N(int64(len(image)-len(dst)))); err != nil {
 				b.Fatal(err)
 			}
 		}
 	})
 }
 
-// BenchmarkFault answers one fault after the other whose chunks are here, from the
-// request to the answer, without the kernel.
+// BenchmarkFault answers one fault after the other whose chunks are cached, from the request to the
+// answer, without the kernel.
 func BenchmarkFault(b *testing.B) {
 	d, s, image := build(b)
 	for id := range s.chunks {
 		s.here[id] = true
 	}
-	server, k, _ := connect(b, resending)
-	id := testID("a")
-	if _, err := server.Add(id, int64(len(image))/pageSize*pageSize, d); err != nil {
-		b.Fatal(err)
-	}
-	body := bodyOf(fuse.ReadIn{Offset: 64 << 10, Size: pageSize})
-	for unique := uint64(2); b.Loop(); unique += 2 {
-		k.send(opRead, unique, nodeID(id), body)
-		if a := k.next(); a.errno != 0 {
-			b.Fatal(a.errno)
+	k := serveDevice(b, d, int64(len(image)))
+	for b.Loop() {
+		if status, _ := k.read(64<<10, 4096); status != 0 {
+			b.Fatal("errno", -status)
 		}
 	}
 }
 
-// BenchmarkCounting counts answered reads, several at a time.
-func BenchmarkCounting(b *testing.B) {
-	d, _, _ := build(b)
-	var c counters
-	b.RunParallel(func(p *testing.PB) {
-		r := &read{file: &file{device: d}, size: pageSize, since: time.Now()}
-		for p.Next() {
-			c.answered(r, 0)
+// kernel is the other end of a server's connection: it sends requests as the kernel does.
+type kernel struct {
+	tb     testing.TB
+	fd     int
+	node   uint64 // of the device
+	unique uint64
+	answer []byte
+}
+
+// serveDevice serves a device of size bytes until the test ends.
+func serveDevice(tb testing.TB, d *Device, size int64) *kernel {
+	tb.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	const canResend = 1 << 39 // FUSE_HAS_RESEND
+	state := fuse.State{Minor: 45, Flags: canResend, MaxPages: 256}
+	conn := []*os.File{os.NewFile(uintptr(fds[0]), "server")}
+	server, err := fuse.Adopt(conn, tb.TempDir(), state, slog.New(slog.DiscardHandler))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	id := chunk.Sum([]byte("device"))
+	if _, err := server.Add(id, size, d); err != nil {
+		tb.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(ctx) }()
+	tb.Cleanup(func() {
+		cancel()
+		if err := errors.Join(<-served, server.Detach(), unix.Close(fds[1])); err != nil {
+			tb.Error(err)
 		}
 	})
+	k := &kernel{tb: tb, fd: fds[1], answer: make([]byte, 2<<20)}
+	const lookup, root = 1, 1
+	status, data := k.ask(lookup, root, append([]byte(id.String()), 0))
+	if status != 0 {
+		tb.Fatalf("LOOKUP: errno %d", -status)
+	}
+	k.node = binary.NativeEndian.Uint64(data)
+	return k
+}
+
+// ask sends a request and returns the answer's status, a negative errno or 0, and its data.
+func (k *kernel) ask(opcode uint32, node uint64, body []byte) (status int32, data []byte) {
+	k.unique += 2
+	order := binary.NativeEndian
+	b := order.AppendUint32(make([]byte, 0, 128), uint32(40+len(body)))
+	b = order.AppendUint64(order.AppendUint64(order.AppendUint32(b, opcode), k.unique), node)
+	b = append(b, make([]byte, 16)...) // uid, gid, pid
+	_, err := unix.Write(k.fd, append(b, body...))
+	n := 0
+	if err == nil {
+		n, err = unix.Read(k.fd, k.answer)
+	}
+	if err != nil || n < 16 || order.Uint64(k.answer[8:]) != k.unique {
+		k.tb.Fatalf("answer of %d bytes: %v", n, err)
+	}
+	return int32(order.Uint32(k.answer[4:])), k.answer[16:n]
+}
+
+func (k *kernel) read(offset uint64, size uint32) (status int32, data []byte) {
+	order := binary.NativeEndian
+	body := order.AppendUint64(make([]byte, 8, 40), offset)
+	const read = 15
+	return k.ask(read, k.node, append(order.AppendUint32(body, size), make([]byte, 20)...))
 }

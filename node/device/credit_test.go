@@ -46,13 +46,13 @@ func TestStreamWaitsForReaders(t *testing.T) {
 			if n := came(); n > b.stream.credit.each+largest {
 				t.Errorf("start %d, nothing is read, begun again: %d of %d bytes came, %d may", start, n, all, b.stream.credit.each)
 			}
-			if err := b.ReadAt(t.Context(), make([]byte, 10), int64(len(h.image))-10); err != nil {
+			if _, err := b.ReadAt(t.Context(), make([]byte, 10), int64(len(h.image))-10); err != nil {
 				t.Fatal(err)
 			}
 		}
 		read := int64(0)
 		for _, e := range order {
-			if err := b.ReadAt(t.Context(), make([]byte, 10), e.Offset); err != nil {
+			if _, err := b.ReadAt(t.Context(), make([]byte, 10), e.Offset); err != nil {
 				t.Fatal(err)
 			}
 			read += int64(e.Length)

@@ -1,3 +1,5 @@
+// Package device answers reads of a tree's data with the bytes that the tree's ID stands for, whole,
+// or with an error. A Device maps an offset to extents, and extents to chunks.
 package device
 
 import (
@@ -10,6 +12,7 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/index"
+	"lighter/node/fuse"
 	"lighter/node/prefetch"
 	"lighter/node/record"
 )
@@ -59,13 +62,12 @@ type Device struct {
 	recording atomic.Pointer[record.Recording]            // nil: nobody wants to know what is read
 	log       *slog.Logger
 
-	faults  atomic.Int64
-	bytes   atomic.Int64
-	missed  atomic.Int64
-	failed  atomic.Int64 // the server counts these three
-	refused atomic.Int64
-	answers answers
+	faults atomic.Int64
+	bytes  atomic.Int64
+	missed atomic.Int64
 }
+
+var _ fuse.Reader = (*Device)(nil)
 
 // New makes the device of the tree that extents belongs to; locations may be nil.
 // What is worth reading ahead it leaves to ahead.
@@ -114,14 +116,8 @@ type part struct {
 }
 
 // ReadAt answers one fault: it fills dst from offset on, or returns an error.
-// Never less: the kernel would take what is missing for zeros.
-func (d *Device) ReadAt(ctx context.Context, dst []byte, offset int64) error {
-	_, err := d.read(ctx, dst, offset)
-	return err
-}
-
-// read is ReadAt, and says how many of the bytes were not on this machine.
-func (d *Device) read(ctx context.Context, dst []byte, offset int64) (missed int64, err error) {
+// missed is how many of the bytes were not on this machine.
+func (d *Device) ReadAt(ctx context.Context, dst []byte, offset int64) (missed int64, err error) {
 	d.faults.Add(1)
 	d.bytes.Add(int64(len(dst)))
 	if r := d.recording.Load(); r != nil {
@@ -132,7 +128,7 @@ func (d *Device) read(ctx context.Context, dst []byte, offset int64) (missed int
 		c, err = d.cached(dst, offset)
 	}
 	if err != nil {
-		return c.missed, fmt.Errorf("read %d bytes at %d: %w: %w", len(dst), offset, errIndex, err)
+		return c.missed, fmt.Errorf("read %d bytes at %d: %w: %w", len(dst), offset, fuse.ErrIndex, err)
 	}
 	d.stream.read(offset, int64(len(dst)))
 	d.readAhead(offset, int64(len(dst)), c.last)

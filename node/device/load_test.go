@@ -26,7 +26,7 @@ func TestLoad(t *testing.T) {
 			if loads := b.loads(); loads != [3]int{atMount, start * triggered} {
 				t.Errorf("at start %d: %v were loaded of %d and %d", start, loads, atMount, triggered)
 			}
-			if err := b.ReadAt(t.Context(), make([]byte, 10), h.trigger.Offset); err != nil {
+			if _, err := b.ReadAt(t.Context(), make([]byte, 10), h.trigger.Offset); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Second)

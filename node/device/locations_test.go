@@ -44,7 +44,11 @@ func TestLocationsComeWhileReadersWait(t *testing.T) {
 	d.LocateWith(silent{})
 	at := bytes.IndexFunc(image, func(r rune) bool { return r != 0 })
 	got, done := make([]byte, 100), make(chan error)
-	go func() { done <- d.ReadAt(t.Context(), got, int64(at)) }()
+	read := func() {
+		_, err := d.ReadAt(t.Context(), got, int64(at))
+		done <- err
+	}
+	go read()
 	<-s.reading
 	for n := range uint32(2) {
 		unit := chunk.Unit{Pack: chunk.Sum([]byte("pack")), N: n}
@@ -59,7 +63,7 @@ func TestLocationsComeWhileReadersWait(t *testing.T) {
 		}
 		d.SetLocations(locations)
 		if n == 1 {
-			go func() { done <- d.ReadAt(t.Context(), got, int64(at)) }()
+			go read()
 		}
 		if err := <-done; err != nil || !bytes.Equal(got, image[at:at+100]) {
 			t.Errorf("the bytes are wrong, or %v", err)

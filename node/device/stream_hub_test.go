@@ -245,7 +245,7 @@ func (b *begun) readAll(t *testing.T) {
 	got := make([]byte, len(b.hub.image))
 	for from := 0; from < len(got); from += 128 << 10 {
 		to := min(len(got), from+128<<10)
-		if err := b.ReadAt(t.Context(), got[from:to], int64(from)); err != nil {
+		if _, err := b.ReadAt(t.Context(), got[from:to], int64(from)); err != nil {
 			t.Fatal(err)
 		}
 	}

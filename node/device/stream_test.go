@@ -32,7 +32,7 @@ func TestStartupPacks(t *testing.T) {
 			t.Errorf("at mount: %d are here and %d missing, and %d of the other", atMount, missing, others)
 		}
 		b.cache.Put(chunk.Ref{ID: h.trigger.ID, Length: h.trigger.Length}, h.image[h.trigger.Offset:h.trigger.End()])
-		if err := b.ReadAt(t.Context(), make([]byte, 10), h.trigger.Offset); err != nil || b.Stats().Missed != 0 {
+		if _, err := b.ReadAt(t.Context(), make([]byte, 10), h.trigger.Offset); err != nil || b.Stats().Missed != 0 {
 			t.Errorf("the trigger: %v, %+v", err, b.Stats())
 		}
 		time.Sleep(time.Minute)
@@ -53,7 +53,7 @@ func TestStartupPacks(t *testing.T) {
 		if others, _ := b.here(1); others != 0 {
 			t.Errorf("at the next start: %d of the other are here", others)
 		}
-		if err := b.ReadAt(t.Context(), make([]byte, 10), h.trigger.Offset); err != nil {
+		if _, err := b.ReadAt(t.Context(), make([]byte, 10), h.trigger.Offset); err != nil {
 			t.Error(err)
 		}
 		time.Sleep(time.Minute)
@@ -98,7 +98,7 @@ func TestStreamBeginsWithARead(t *testing.T) {
 	h := newStartHub(t)
 	synctest.Test(t, func(t *testing.T) {
 		b := newBegun(t, h, AheadOptions{Limit: plenty})
-		if err := b.ReadAt(t.Context(), make([]byte, 10), h.trigger.Offset); err != nil {
+		if _, err := b.ReadAt(t.Context(), make([]byte, 10), h.trigger.Offset); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
@@ -316,7 +316,7 @@ func TestStreamGoesWhereReadersAre(t *testing.T) {
 		b := newBegun(t, h, AheadOptions{Limit: plenty})
 		b.Begin()
 		time.Sleep(1500 * time.Microsecond)
-		if err := b.ReadAt(t.Context(), make([]byte, 10), h.trigger.Offset); err != nil {
+		if _, err := b.ReadAt(t.Context(), make([]byte, 10), h.trigger.Offset); err != nil {
 			t.Fatal(err)
 		}
 		for {
@@ -354,7 +354,7 @@ func TestSmallPacksComeFirst(t *testing.T) {
 		h.sized(1, test.bytes[1])
 		synctest.Test(t, func(t *testing.T) {
 			b := newBegun(t, h, AheadOptions{Limit: plenty})
-			if err := b.ReadAt(t.Context(), make([]byte, 10), h.trigger.Offset); err != nil {
+			if _, err := b.ReadAt(t.Context(), make([]byte, 10), h.trigger.Offset); err != nil {
 				t.Fatal(err)
 			}
 			for missing := 1; missing > 0; _, missing = b.here(first) {

@@ -15,7 +15,7 @@ import (
 
 	"lighter/format/index"
 	"lighter/format/tree"
-	"lighter/node/device"
+	"lighter/node/fuse"
 )
 
 // trial is what came of trying to mount an empty tree.
@@ -99,7 +99,7 @@ func mountOnce(dir, options string) error {
 }
 
 func (t *trial) tryFUSE(dir string) {
-	server, err := device.Mount(dir, true, slog.New(slog.DiscardHandler))
+	server, err := fuse.Mount(dir, true, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.fuse = err
 		return

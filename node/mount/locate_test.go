@@ -51,7 +51,8 @@ func openPacked(t *testing.T, h *fakeHub) (*Trees, *served, *packed) {
 
 func reads(t *testing.T, m *served) error {
 	t.Helper()
-	return m.device.ReadAt(t.Context(), make([]byte, 4096), 90*4096)
+	_, err := m.device.ReadAt(t.Context(), make([]byte, 4096), 90*4096)
+	return err
 }
 
 // Locations that did not come with the index come later, from a hub that is asked
@@ -160,7 +161,7 @@ func TestLocationsAreReplaced(t *testing.T) {
 					return
 				default:
 				}
-				if err := m.device.ReadAt(context.Background(), make([]byte, 8*4096), 40*4096); err != nil {
+				if _, err := m.device.ReadAt(context.Background(), make([]byte, 8*4096), 40*4096); err != nil {
 					t.Error(err)
 					return
 				}

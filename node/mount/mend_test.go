@@ -57,12 +57,12 @@ func TestMapIsDamagedUnderItsDevice(t *testing.T) {
 			}
 			good := h.index
 			h.index = bytes.Repeat([]byte{7}, len(good))
-			if err := m.device.ReadAt(t.Context(), make([]byte, 4096), 90*4096); err == nil {
+			if _, err := m.device.ReadAt(t.Context(), make([]byte, 4096), 90*4096); err == nil {
 				t.Error("a damaged map, and a hub that lies: it was read")
 			}
 			h.index = good
 			asked := h.asked.Load()
-			if err := m.device.ReadAt(t.Context(), make([]byte, 4096), 90*4096); err == nil || h.asked.Load() != asked {
+			if _, err := m.device.ReadAt(t.Context(), make([]byte, 4096), 90*4096); err == nil || h.asked.Load() != asked {
 				t.Error("the hub is asked again at once")
 			}
 			m.mending.next = m.mending.next.Add(-mendPause)
@@ -71,7 +71,7 @@ func TestMapIsDamagedUnderItsDevice(t *testing.T) {
 				readers.Go(func() {
 					got := make([]byte, 4096)
 					want := chunk.Sum([]byte{90})[0]
-					if err := m.device.ReadAt(context.Background(), got, 90*4096); err != nil || got[0] != want || got[4095] != want {
+					if _, err := m.device.ReadAt(context.Background(), got, 90*4096); err != nil || got[0] != want || got[4095] != want {
 						t.Errorf("read %d, want %d: %v", got[0], want, err)
 					}
 				})

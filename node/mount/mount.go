@@ -16,6 +16,7 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/node/device"
+	"lighter/node/fuse"
 )
 
 // Mount mounts a tree that is on this machine and returns where. Mounting twice
@@ -313,7 +314,13 @@ type Mounted struct {
 	Mode   Mode         `json:"mode"`  // File or Loop
 	Local  bool         `json:"local"` // its newest mount reads a local file: the daemon is not in the path
 	Header index.Header `json:"-"`
-	Device device.Stats `json:"device"`
+	Device DeviceStats  `json:"device"`
+}
+
+// DeviceStats are the figures of a tree's device: its own, and those of the server for it.
+type DeviceStats struct {
+	device.Stats
+	fuse.DeviceStats
 }
 
 // Mounted lists the mounted trees.
@@ -325,7 +332,7 @@ func (t *Trees) Mounted() []Mounted {
 		if !m.mounted {
 			continue
 		}
-		list = append(list, Mounted{tree, t.point(tree), m.mode, m.local, m.header, m.device.Stats()})
+		list = append(list, Mounted{tree, t.point(tree), m.mode, m.local, m.header, DeviceStats{m.device.Stats(), t.server.DeviceStats(tree)}})
 	}
 	return list
 }

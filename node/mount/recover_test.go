@@ -10,13 +10,14 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/hanwen/go-fuse/v2/fuse"
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 
 	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/format/trace"
 	"lighter/format/tree"
 	"lighter/node/device"
+	"lighter/node/fuse"
 	"lighter/node/record"
 )
 
@@ -71,7 +72,7 @@ func recovered(t testing.TB, root string) *Trees {
 		t.Fatal(err)
 	}
 	w.Close()
-	server, err := device.Adopt([]*os.File{r}, Devices(root), device.State{Flags: fuse.CAP_HAS_RESEND}, log)
+	server, err := fuse.Adopt([]*os.File{r}, Devices(root), fuse.State{Flags: gofuse.CAP_HAS_RESEND}, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +111,7 @@ func TestWhatStarts(t *testing.T) {
 		t.Error("one that was mounted does not start")
 	}
 	first := recorder
-	if err := m.device.ReadAt(t.Context(), make([]byte, 4096), 1<<40); err != nil { // where nothing has to be fetched
+	if _, err := m.device.ReadAt(t.Context(), make([]byte, 4096), 1<<40); err != nil { // where nothing has to be fetched
 		t.Fatal(err)
 	}
 	if starts() {

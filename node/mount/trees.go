@@ -19,6 +19,7 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/node/device"
+	"lighter/node/fuse"
 	"lighter/node/record"
 )
 
@@ -26,7 +27,7 @@ import (
 type Trees struct {
 	root     string
 	source   Source
-	server   *device.Server
+	server   *fuse.Server
 	ahead    *device.Ahead
 	recorder *record.Recorder
 	log      *slog.Logger
@@ -118,7 +119,7 @@ func (t *Trees) Leftovers() []durable.Leftover { return t.leftovers.List() }
 // Open opens the trees below root, which Prepare has prepared. server serves
 // their devices, recorder is told of what is mounted, mode is how that is done.
 // root is absolute and has no symbolic links.
-func Open(root string, mode Mode, source Source, server *device.Server, ahead *device.Ahead, recorder *record.Recorder, log *slog.Logger) *Trees {
+func Open(root string, mode Mode, source Source, server *fuse.Server, ahead *device.Ahead, recorder *record.Recorder, log *slog.Logger) *Trees {
 	return &Trees{root: root, source: source, server: server, ahead: ahead, recorder: recorder, log: log,
 		leftovers: durable.Leftovers{Log: log}, pages: index.NewPages(cachedPages),
 		locks: newLocks(), fetches: map[chunk.ID]*fetch{},

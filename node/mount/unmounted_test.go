@@ -31,7 +31,7 @@ func TestDeviceOfATreeThatIsNotMounted(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := make([]byte, 4096)
-		if err := d.ReadAt(t.Context(), got, 7*4096); err != nil || got[0] != chunk.Sum([]byte{7})[0] {
+		if _, err := d.ReadAt(t.Context(), got, 7*4096); err != nil || got[0] != chunk.Sum([]byte{7})[0] {
 			t.Errorf("it read %d: %v", got[0], err)
 		}
 		closeDevice()

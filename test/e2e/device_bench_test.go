@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"lighter/node/device"
+	"lighter/node/fuse"
 )
 
 // BenchmarkDeviceRead measures the kernel's way to a device and back, 4 KiB at a
@@ -27,7 +27,7 @@ func BenchmarkDeviceRead(b *testing.B) {
 	for name, resend := range map[string]bool{"resend": true, "journal": false} {
 		b.Run(name, func(b *testing.B) {
 			dir := b.TempDir()
-			s, err := device.Mount(dir, resend, slog.New(slog.DiscardHandler))
+			s, err := fuse.Mount(dir, resend, slog.New(slog.DiscardHandler))
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -74,7 +74,7 @@ func BenchmarkReadBesideAFlood(b *testing.B) {
 }
 
 func benchmarkBesideAFlood(b *testing.B, floods int, endless, stuck bool) {
-	s, err := device.Mount(b.TempDir(), true, slog.New(slog.DiscardHandler))
+	s, err := fuse.Mount(b.TempDir(), true, slog.New(slog.DiscardHandler))
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lighter/format/chunk"
-	"lighter/node/device"
+	"lighter/node/fuse"
 )
 
 // A server stops in the middle of a read; another one, in the same process,
@@ -27,7 +27,7 @@ import (
 func TestDetachAndAdopt(t *testing.T) {
 	dir := t.TempDir()
 	log := slog.New(slog.DiscardHandler)
-	first, err := device.Mount(dir, true, log)
+	first, err := fuse.Mount(dir, true, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,9 +58,9 @@ func TestDetachAndAdopt(t *testing.T) {
 }
 
 // adopt takes a connection over and serves one device until stop is called.
-func adopt(t *testing.T, kept []*os.File, dir string, state device.State, name string, data inMemory) (stop func()) {
+func adopt(t *testing.T, kept []*os.File, dir string, state fuse.State, name string, data inMemory) (stop func()) {
 	t.Helper()
-	s, err := device.Adopt(kept, dir, state, slog.New(slog.DiscardHandler))
+	s, err := fuse.Adopt(kept, dir, state, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func init() {
 
 // helperNews is what the helper tells the test.
 type helperNews struct {
-	State device.State
+	State fuse.State
 	Reads int32
 }
 
@@ -114,7 +114,7 @@ func helpDevices(dir, deviceSize, resend string) error {
 	if err != nil {
 		return err
 	}
-	s, err := device.Mount(dir, resend == "true", slog.Default())
+	s, err := fuse.Mount(dir, resend == "true", slog.Default())
 	if err != nil {
 		return err
 	}
@@ -245,7 +245,7 @@ func TestDeadMountIsReplaced(t *testing.T) {
 	dir := t.TempDir()
 	helper, kept, _ := startHelper(t, dir, len(image.data), true)
 	tree := mountImage(t, image, filepath.Join(dir, chunk.Sum([]byte("a")).String()))
-	if _, err := device.Mount(dir, true, slog.Default()); err == nil {
+	if _, err := fuse.Mount(dir, true, slog.Default()); err == nil {
 		t.Error("mounted over a server that lives")
 	}
 	if err := errors.Join(helper.Process.Kill(), kept[0].Close()); err != nil {
@@ -255,7 +255,7 @@ func TestDeadMountIsReplaced(t *testing.T) {
 	if _, err := os.ReadFile(filepath.Join(tree, "file")); !errors.Is(err, unix.EIO) {
 		t.Errorf("read over a dead server: %v", err)
 	}
-	s, err := device.Mount(dir, true, slog.New(slog.DiscardHandler))
+	s, err := fuse.Mount(dir, true, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

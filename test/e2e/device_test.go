@@ -21,17 +21,17 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lighter/format/chunk"
-	"lighter/node/device"
+	"lighter/node/fuse"
 )
 
 // inMemory is a device whose bytes are at hand.
 type inMemory []byte
 
-func (m inMemory) ReadAt(_ context.Context, dst []byte, off int64) error {
+func (m inMemory) ReadAt(_ context.Context, dst []byte, off int64) (missed int64, err error) {
 	if n := copy(dst, m[off:]); n < len(dst) {
-		return fmt.Errorf("asked for %d bytes at %d of %d", len(dst), off, len(m))
+		return 0, fmt.Errorf("asked for %d bytes at %d of %d", len(dst), off, len(m))
 	}
-	return nil
+	return 0, nil
 }
 
 // hanging is a device whose reads hang until it is released.
@@ -46,23 +46,23 @@ func newHanging(data []byte) *hanging {
 	return &hanging{inMemory: data, released: make(chan struct{})}
 }
 
-func (h *hanging) ReadAt(ctx context.Context, dst []byte, off int64) error {
+func (h *hanging) ReadAt(ctx context.Context, dst []byte, off int64) (missed int64, err error) {
 	h.reads.Add(1)
 	select {
 	case <-h.released:
 		return h.inMemory.ReadAt(ctx, dst, off)
 	case <-ctx.Done():
 		h.stopped.Add(1)
-		return ctx.Err()
+		return 0, ctx.Err()
 	}
 }
 
 // serveDevices mounts a directory of devices and serves it until the test ends.
 // By then nothing may use it.
-func serveDevices(t *testing.T) (*device.Server, string) {
+func serveDevices(t *testing.T) (*fuse.Server, string) {
 	t.Helper()
 	dir := t.TempDir()
-	s, err := device.Mount(dir, true, slog.New(slog.DiscardHandler))
+	s, err := fuse.Mount(dir, true, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func serveDevices(t *testing.T) (*device.Server, string) {
 }
 
 // startServing serves and returns what ends it.
-func startServing(t testing.TB, s *device.Server) (stop func()) {
+func startServing(t testing.TB, s *fuse.Server) (stop func()) {
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(context.Background()) }()
 	return func() {
@@ -90,7 +90,7 @@ func startServing(t testing.TB, s *device.Server) (stop func()) {
 	}
 }
 
-func addDevice(t testing.TB, s *device.Server, name string, size int, r device.Reader) (chunk.ID, string) {
+func addDevice(t testing.TB, s *fuse.Server, name string, size int, r fuse.Reader) (chunk.ID, string) {
 	t.Helper()
 	id := chunk.Sum([]byte(name))
 	path, err := s.Add(id, int64(size), r)

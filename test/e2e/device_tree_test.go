@@ -156,9 +156,9 @@ type failing struct {
 	from, to int64
 }
 
-func (f failing) ReadAt(ctx context.Context, dst []byte, off int64) error {
+func (f failing) ReadAt(ctx context.Context, dst []byte, off int64) (missed int64, err error) {
 	if off < f.to && f.from < off+int64(len(dst)) {
-		return errors.New("broken here")
+		return 0, errors.New("broken here")
 	}
 	return f.inMemory.ReadAt(ctx, dst, off)
 }

@@ -1,11 +1,13 @@
 //go:build e2e
 
-package device
+package fuse_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os/exec"
@@ -15,6 +17,10 @@ import (
 	"time"
 
 	"lighter/format/chunk"
+	"lighter/format/index"
+	"lighter/format/tree"
+	"lighter/node/device"
+	"lighter/node/fuse"
 	"lighter/store"
 	"lighter/store/hub"
 )
@@ -57,25 +63,62 @@ func page(ctx context.Context, path string, n int64) (string, error) {
 	return string(out), err
 }
 
-// Processes that read what a silent hub has, more of them than are asked for at a
-// time, get an error when their time is over, and no earlier; those of another
-// device notice nothing, and nothing is left behind.
+// treeOf returns the extents of a tree of that many files, each of one chunk of a page.
+func treeOf(t *testing.T, files int) *index.Map {
+	t.Helper()
+	var entries []tree.Dirent
+	for i := range files {
+		id := chunk.Sum([]byte{byte(i)})
+		file := &tree.Node{Mode: tree.ModeRegular | 0o644, Nlink: 1, Size: 4096}
+		file.Content.Extents = []tree.Extent{{ID: id, Length: 4096}}
+		entries = append(entries, tree.Dirent{Name: fmt.Sprintf("%03d", i), Node: file})
+	}
+	var metadata, whole, extents bytes.Buffer
+	made, err := index.Make(&tree.Tree{Root: tree.NewDir(tree.Node{Mode: 0o755}, entries)}, &metadata)
+	if err == nil {
+		err = made.Write(&whole, &metadata)
+	}
+	if err == nil {
+		_, err = index.Receive(&whole, made.ID(), &extents, io.Discard)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := index.OpenMap(bytes.NewReader(extents.Bytes()), made.ID(), index.NewPages(64))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// local is a Reader whose bytes are on this machine.
+type local struct{}
+
+func (local) ReadAt(_ context.Context, dst []byte, _ int64) (missed int64, err error) {
+	clear(dst)
+	return 0, nil
+}
+
+// Processes read chunks that only a silent hub has, more of them than are requested at a time. Each
+// gets an error at its deadline and not before. Readers of another device notice nothing, and nothing
+// stays in flight.
 func TestSilentHub(t *testing.T) {
 	const deadline = 5 * time.Second
 	log := slog.New(slog.DiscardHandler)
-	server, err := Mount(t.TempDir(), true, log)
+	server, err := fuse.Mount(t.TempDir(), true, log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	server.deadline = deadline
+	server.SetDeadline(deadline)
 	units := store.NewUnits(silentHub(t), nothing{})
-	template, _, image := build(t)
-	d := New(template.extents, nil, NewAhead(func() Chunks { return units.Share() }, AheadOptions{}, log), log)
-	path, err := server.Add(testID("silent"), int64(len(image)), d)
+	extents := treeOf(t, 120)
+	share := func() device.Chunks { return units.Share() }
+	d := device.New(extents, nil, device.NewAhead(share, device.AheadOptions{}, log), log)
+	path, err := server.Add(chunk.Sum([]byte("silent")), extents.DeviceSize, d)
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, err := server.Add(testID("other"), testSize, ready{})
+	other, err := server.Add(chunk.Sum([]byte("other")), 1<<20, local{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,30 +128,28 @@ func TestSilentHub(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var readers sync.WaitGroup
-	for i := range d.extents.Extents {
-		e, err := d.extents.Extent(i)
-		if err != nil {
-			t.Fatal(err)
-		}
+	for i := range extents.Extents {
 		readers.Go(func() {
 			begin := time.Now()
-			out, err := page(ctx, path, e.Offset/4096)
+			out, err := page(ctx, path, i)
 			if err == nil || !strings.Contains(out, "Input/output error") || time.Since(begin) < deadline {
 				t.Errorf("extent %d, after %s: %v: %s", i, time.Since(begin), err, out)
 			}
 		})
 	}
-	eventually(t, "readers whose turn is not yet", func() bool { return units.Stats().InFlight.UrgentWaiting > 0 })
+	for units.Stats().InFlight.UrgentWaiting == 0 && ctx.Err() == nil {
+		time.Sleep(time.Millisecond)
+	}
 	if out, err := page(ctx, other, 1); err != nil {
 		t.Errorf("another device: %v: %s", err, out)
 	}
 	readers.Wait()
-	if n := server.Stats().Failed[reasonLate]; n != d.extents.Extents || ctx.Err() != nil {
-		t.Errorf("%d reads of %d were late; %v", n, d.extents.Extents, ctx.Err())
+	if n := server.Stats().Failed[fuse.ReasonLate]; n != extents.Extents || ctx.Err() != nil {
+		t.Errorf("%d of %d reads missed their deadline; %v", n, extents.Extents, ctx.Err())
 	}
 	units.Wait()
 	if st := units.Stats().InFlight; st != (store.GateStats{}) {
-		t.Errorf("left: %+v", st)
+		t.Errorf("left in flight: %+v", st)
 	}
 	if err := errors.Join(server.Unmount(time.Second), <-served, server.Detach()); err != nil {
 		t.Error(err)

@@ -1,4 +1,4 @@
-package device
+package fuse
 
 import (
 	"container/list"
@@ -114,7 +114,7 @@ func (s *Server) answerRead(ctx context.Context, r *read) {
 	var missed int64
 	b, err := s.buffers.take()
 	if err == nil {
-		missed, err = r.file.read(ctx, b.data(r.size), r.offset)
+		missed, err = r.file.reader.ReadAt(ctx, b.data(r.size), r.offset)
 	}
 	mine, why := s.settle(r)
 	switch {
@@ -135,15 +135,6 @@ func (s *Server) answerRead(ctx context.Context, r *read) {
 	if err := s.buffers.give(b); err != nil {
 		s.log.Error("a buffer is lost", "cause", err)
 	}
-}
-
-// read calls the Reader, and says how many of the bytes were not on this machine
-// as far as it knows.
-func (f *file) read(ctx context.Context, dst []byte, offset int64) (missed int64, err error) {
-	if f.device != nil {
-		return f.device.read(ctx, dst, offset)
-	}
-	return 0, f.reader.ReadAt(ctx, dst, offset)
 }
 
 // settle makes the caller the one who answers, unless somebody has been. From

@@ -1,31 +1,28 @@
-// Package device promises that a read of a tree's data is answered with the
-// bytes that the tree's ID stands for, whole, or with an error: a Device turns
-// one read into bytes, and a Server brings the kernel's reads to devices, as
-// files of a FUSE mount of its own. Readers of one device do not delay those of
-// another, and no read hangs for ever.
+// Package fuse serves devices to the kernel, as the files of a FUSE mount of its own. Each read is
+// answered whole or with an error. Reads of one device do not delay those of another, and no read
+// hangs forever.
 //
-// It refuses to be a file system: names, permissions and everything else that
-// containers see of a tree comes from its metadata image, and only the kernel
-// opens the files here. It knows no hub and no cache, only chunks.
+// It is not a file system for users. Containers get names, permissions and everything else from a
+// tree's metadata image, and only the kernel opens the files here. The package knows no chunks, cache
+// or hub: a Reader has the bytes.
 //
-// The Server, in the files fuse*.go, speaks the kernel's FUSE protocol
-// (include/uapi/linux/fuse.h) itself, and keeps nothing that the kernel refers
-// to: a device's node ID follows from its tree ID, file handles and generations
-// are 0, look-ups are not counted. So whoever holds the connection answers a
-// request alike, and a process that never saw the INIT of a connection can go on
-// with it (Adopt). Read fuse_serve.go first (requests come in), then fuse_read.go
-// (what becomes of a READ) and fuse_limit.go (when it is its turn).
+// The Server speaks the kernel's FUSE protocol (include/uapi/linux/fuse.h) itself. It keeps no state
+// that the kernel refers to: a device's node ID is derived from its tree ID, file handles and
+// generations are 0, and look-ups are not counted. So every process that holds the connection gives
+// the same answers, and a process that never saw the connection's INIT can continue it (Adopt).
+// Read serve.go first (how requests arrive), then read.go (how a READ is answered) and limit.go
+// (when it begins).
 //
-// Hazards. The kernel takes what is missing in a short answer for zeros. A
-// process that waits for a read through a tree can be killed, but the read goes
-// on: the kernel says nothing (it does for reads of the device file itself). As
-// long as some mount namespace has a copy of a tree's mount, its device is open,
-// and the directory of devices cannot be unmounted. The process that serves must
-// not open a device with os.Open, map a file of a tree, or run a program in one:
-// there Go waits for the kernel, which waits for this process, in places where
-// the garbage collector cannot go on. System calls of golang.org/x/sys/unix are
-// fine.
-package device
+// Hazards:
+//   - The kernel treats the missing end of a short answer as zeros.
+//   - A process that waits for a read through a tree can be killed, but the read continues: the
+//     kernel sends no INTERRUPT for it. It does for reads of the device file itself.
+//   - A device stays open as long as any mount namespace has a copy of its tree's mount. Until then
+//     the directory of devices cannot be unmounted.
+//   - The serving process must not open a device with os.Open, map a file of a tree, or run a program
+//     from one. In these places Go waits for the kernel, which waits for this process, and the
+//     garbage collector cannot run. System calls of golang.org/x/sys/unix are safe.
+package fuse
 
 import (
 	"cmp"
@@ -47,18 +44,16 @@ import (
 	"lighter/format/chunk"
 )
 
-// Reader answers one read of a device: it fills dst with the bytes from off
-// (in bytes) on, or returns an error. It never fills less, for the kernel would
-// take what is missing for zeros. It returns soon after ctx is done, and does
-// not touch dst once it has returned. It is safe for concurrent use.
-//
-// dst costs memory only from the moment it is written; so a Reader that has to
-// wait does so before it writes.
+// Reader has the bytes of one device. It is safe for concurrent use.
 type Reader interface {
-	ReadAt(ctx context.Context, dst []byte, off int64) error
+	// ReadAt fills dst with the bytes from off on, or returns an error. It never fills less: the
+	// kernel would treat the rest as zeros. missed is how many of the bytes were not on this machine.
+	// The error wraps ErrIndex if the device's own files cannot be read.
+	//
+	// ReadAt returns soon after ctx is done, and does not touch dst afterwards. dst takes memory only
+	// once it is written, so a Reader that has to wait does so before it writes.
+	ReadAt(ctx context.Context, dst []byte, off int64) (missed int64, err error)
 }
-
-var _ Reader = (*Device)(nil)
 
 // State is what a server must know about a connection that another one opened,
 // besides its descriptor. It is the same for the connection's whole life and
@@ -113,7 +108,7 @@ type file struct {
 	node   uint64
 	size   int64 // in bytes
 	reader Reader
-	device *Device // the reader, if it is one: it says more
+	fileCounters
 
 	// The server's mu guards what follows.
 	queue      queue
@@ -224,7 +219,6 @@ func (s *Server) Add(id chunk.ID, size int64, reader Reader) (path string, err e
 		return "", fmt.Errorf("add device %s: its size of %d bytes is not a multiple of %d", id.Short(), size, pageSize)
 	}
 	f := &file{name: id.String(), id: id, node: nodeID(id), size: size, reader: reader}
-	f.device, _ = reader.(*Device)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if other := s.files[f.node]; other != nil {

@@ -1,4 +1,4 @@
-package device
+package fuse
 
 import (
 	"math/rand/v2"

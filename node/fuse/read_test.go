@@ -1,4 +1,4 @@
-package device
+package fuse
 
 import (
 	"bytes"
@@ -187,10 +187,10 @@ func TestDeadline(t *testing.T) {
 // timed is a Reader that tells its deadline.
 type timed chan time.Time
 
-func (d timed) ReadAt(ctx context.Context, _ []byte, _ int64) error {
+func (d timed) ReadAt(ctx context.Context, _ []byte, _ int64) (missed int64, err error) {
 	deadline, _ := ctx.Deadline()
 	d <- deadline
-	return nil
+	return 0, nil
 }
 
 func TestReadHasADeadline(t *testing.T) {

@@ -1,6 +1,7 @@
-package device
+package fuse
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -45,43 +46,55 @@ func TestLatencyQuantiles(t *testing.T) {
 	}
 }
 
-// Each answered read is counted once, by where its bytes came from, with the
-// device and with the server.
-func TestReadsAreCounted(t *testing.T) {
-	d, shelf, image := build(t)
-	server, k, _ := connect(t, resending)
-	id := testID("a")
-	size := int64(len(image)) / pageSize * pageSize
-	if _, err := server.Add(id, size, d); err != nil {
-		t.Fatal(err)
+// remote is a Reader whose bytes are not on this machine from an offset on. It fails if fail is set.
+type remote struct {
+	from int64
+	fail error
+}
+
+func (r *remote) ReadAt(ctx context.Context, dst []byte, off int64) (missed int64, err error) {
+	if r.fail != nil {
+		return 0, r.fail
 	}
-	reads := 0
-	for offset := int64(0); offset < size; offset += 16 << 10 {
-		k.ask(opRead, nodeID(id), bodyOf(fuse.ReadIn{Offset: uint64(offset), Size: 16 << 10}))
-		reads++
+	missed = min(max(off+int64(len(dst))-r.from, 0), int64(len(dst)))
+	_, err = ready{}.ReadAt(ctx, dst, off)
+	return missed, err
+}
+
+// Each answered read is counted once, by where its bytes came from, with the device and with the
+// server.
+func TestReadsAreCounted(t *testing.T) {
+	server, k, _ := connect(t, resending)
+	reader := &remote{from: 40 << 10}
+	id := k.add(server, "a", reader)
+	const size, reads = 16 << 10, testSize / (16 << 10)
+	for offset := uint64(0); offset < testSize; offset += size {
+		k.ask(opRead, nodeID(id), bodyOf(fuse.ReadIn{Offset: offset, Size: size}))
 	}
 	var st ServerStats
 	eventually(t, "counting", func() bool { // after the answer
 		st = server.Stats()
-		return st.Here.Count()+st.Fetched.Count() == int64(reads) && d.Stats().Waited.Fetched == st.Fetched.Count()
+		return st.Here.Count()+st.Fetched.Count() == reads && server.DeviceStats(id).Waited.Fetched == st.Fetched.Count()
 	})
-	if st.Here.Count() == 0 || st.Fetched.Count() == 0 || st.HereBytes+st.FetchedBytes != size || st.FetchedBytes != d.Stats().Missed {
-		t.Errorf("%d reads of %d bytes, counted as %d and %d reads of %d and %d bytes; the device says %+v",
-			reads, size, st.Here.Count(), st.Fetched.Count(), st.HereBytes, st.FetchedBytes, d.Stats())
+	if st.Here.Count() != 2 || st.HereBytes != 40<<10 || st.FetchedBytes != testSize-40<<10 {
+		t.Errorf("%d local reads, %d local bytes, %d fetched bytes; want 2, %d, %d",
+			st.Here.Count(), st.HereBytes, st.FetchedBytes, 40<<10, testSize-40<<10)
 	}
-	if w := d.Stats().Waited; w.Total <= 0 || w.P50 > w.P99 || w.P99 > w.Max {
-		t.Errorf("the device says %+v", w)
+	if w := server.DeviceStats(id).Waited; w.Total <= 0 || w.P50 > w.P99 || w.P99 > w.Max {
+		t.Errorf("the device's waits are %+v", w)
 	}
-	clear(shelf.here)
-	shelf.fail = &chunk.InvalidError{What: "unit", Err: errors.New("lies")}
+	if st := server.DeviceStats(testID("other")); st != (DeviceStats{}) {
+		t.Errorf("a device that the server does not have has %+v", st)
+	}
+	reader.fail = &chunk.InvalidError{What: "unit", Err: errors.New("lies")}
 	k.read(1, id, 0, 4096)
 	k.read(1<<63|3, id, 0, 4096) // sent again
 	for range 2 {
 		k.next()
 	}
-	eventually(t, "counting two wrong units, one of them resent", func() bool {
+	eventually(t, "counting two invalid units, one of them resent", func() bool {
 		st = server.Stats()
-		return st.Failed[reasonInvalid] == 2 && st.Resent == 1 && d.Stats().Failed == 2
+		return st.Failed[reasonInvalid] == 2 && st.Resent == 1 && server.DeviceStats(id).Failed == 2
 	})
 }
 
@@ -103,7 +116,7 @@ func TestReasons(t *testing.T) {
 	for want, err := range map[string]error{
 		reasonLate: errTooLate, reasonOverload: errOverloaded, reasonNotFound: chunk.ErrNotFound, reasonOrigin: errors.New("connection refused"),
 		reasonInvalid: &chunk.InvalidError{What: "unit", Err: errors.New("wrong")},
-		reasonIndex:   fmt.Errorf("%w: %w", errIndex, &chunk.InvalidError{What: "page", Err: errors.New("wrong")}),
+		reasonIndex:   fmt.Errorf("%w: %w", ErrIndex, &chunk.InvalidError{What: "page", Err: errors.New("wrong")}),
 	} {
 		if got := reasonOf(fmt.Errorf("read: %w", err)); got != want {
 			t.Errorf("%v: %s, want %s", err, got, want)

@@ -1,4 +1,4 @@
-package device
+package fuse
 
 import (
 	"bytes"
@@ -198,9 +198,9 @@ func patterned(offset int64, size int) []byte {
 // ready is a Reader that has everything at hand.
 type ready struct{}
 
-func (ready) ReadAt(_ context.Context, dst []byte, off int64) error {
+func (ready) ReadAt(_ context.Context, dst []byte, off int64) (missed int64, err error) {
 	copy(dst, patterned(off, len(dst)))
-	return nil
+	return 0, nil
 }
 
 // stuck is a Reader that waits, for all reads, until it is released or told to stop.
@@ -213,7 +213,7 @@ type stuck struct {
 
 func newStuck() *stuck { return &stuck{release: make(chan error)} }
 
-func (s *stuck) ReadAt(ctx context.Context, dst []byte, off int64) error {
+func (s *stuck) ReadAt(ctx context.Context, dst []byte, off int64) (missed int64, err error) {
 	s.reads.Add(1)
 	done := ctx.Done()
 	if s.deaf {
@@ -222,12 +222,12 @@ func (s *stuck) ReadAt(ctx context.Context, dst []byte, off int64) error {
 	select {
 	case err := <-s.release:
 		if err != nil {
-			return err
+			return 0, err
 		}
 		return ready{}.ReadAt(ctx, dst, off)
 	case <-done:
 		s.stopped.Add(1)
-		return errors.Join(errors.New("gave up"), ctx.Err())
+		return 0, errors.Join(errors.New("gave up"), ctx.Err())
 	}
 }
 

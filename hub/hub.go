@@ -19,6 +19,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -27,8 +28,10 @@ import (
 
 	"lighter/format/tree"
 	"lighter/hub/catalog"
+	"lighter/hub/encoder"
 	"lighter/hub/ingest"
 	"lighter/hub/objects"
+	"lighter/hub/publish"
 	"lighter/hub/registry"
 	"lighter/hub/serve"
 	"lighter/hub/startup"
@@ -154,13 +157,12 @@ func (h *Hub) open(ctx context.Context) (err error) {
 	if h.registry, err = registry.Open(ctx, registryDir(c.Root), h.log); err != nil {
 		return err
 	}
-	if h.ingest, err = ingest.New(ingest.Config{Platforms: c.Platforms, Scratch: scratch, Keys: h.keys, RegistryHosts: c.RegistryHosts, Log: h.log,
+	publisher, encoders := publish.New(h.catalog, h.objects, scratch, h.log), encoder.NewPool(runtime.GOMAXPROCS(0))
+	h.ingest = ingest.New(ingest.Config{Platforms: c.Platforms, Keys: h.keys, RegistryHosts: c.RegistryHosts, Log: h.log,
 		Sources: c.Sources, ImageTime: time.Duration(c.Limits.ImageMinutes) * time.Minute,
 		Limits: tree.Limits{Entries: c.Limits.Entries, Bytes: c.Limits.LayerBytes},
-		Ready:  h.imageIsReady}, h.catalog, h.objects, h.registry); err != nil {
-		return err
-	}
-	h.starts = startup.New(h.catalog, h.objects, h.ingest, c.StartupBytes, h.log)
+		Ready:  h.imageIsReady}, h.catalog, h.objects, h.registry, publisher, encoders)
+	h.starts = startup.New(h.catalog, h.objects, publisher, encoders, h.ingest, c.StartupBytes, h.log)
 	h.view.starts = h.starts
 	if c.TraceRun {
 		if err := checkTrials(ctx); err != nil {
@@ -168,6 +170,7 @@ func (h *Hub) open(ctx context.Context) (err error) {
 		}
 		h.trials = &trials{hub: h, cgroup: cgroup, queue: make(chan catalog.Image, maxTrials)}
 	}
+	publisher.Recover(ctx)
 	return h.ingest.Recover(ctx)
 }
 

@@ -24,6 +24,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"lighter/format/chunk"
+	"lighter/format/compress"
 )
 
 const (
@@ -79,7 +80,7 @@ func (b *UnitBuilder) Encode(dst []byte, enc *zstd.Encoder) []byte {
 
 // EncodeWith is Encode with another compressor, which appends the content to dst as one
 // zstd frame. Its error is returned.
-func (b *UnitBuilder) EncodeWith(dst []byte, compress func(dst, content []byte) ([]byte, error)) (_ []byte, err error) {
+func (b *UnitBuilder) EncodeWith(dst []byte, compressor func(dst, content []byte) ([]byte, error)) (_ []byte, err error) {
 	content, flags := b.plain, uint32(0)
 	b.turned = append(b.turned[:0], b.plain...)
 	if turn(b.turned) {
@@ -92,7 +93,7 @@ func (b *UnitBuilder) EncodeWith(dst []byte, compress func(dst, content []byte) 
 	dst = binary.LittleEndian.AppendUint32(dst, 0)
 	dst = append(dst, b.table...)
 	frame := len(dst)
-	if dst, err = compress(dst, content); err != nil {
+	if dst, err = compressor(dst, content); err != nil {
 		return nil, err
 	}
 	binary.LittleEndian.PutUint32(dst[at+12:], uint32(len(dst)-frame))
@@ -108,15 +109,7 @@ type Unit struct {
 	good  []atomic.Bool // chunks that were verified
 }
 
-// decoder is shared: DecodeAll is safe for concurrent use and holds no state
-// between calls.
-var decoder = func() *zstd.Decoder {
-	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderMaxMemory(MaxPlain))
-	if err != nil {
-		panic(err) // only impossible options
-	}
-	return d
-}()
+var decoder = compress.UnitDecoder(MaxPlain)
 
 // DecodeUnit reads an encoded unit. Whatever b holds, it returns an error or a
 // unit, and allocates at most MaxPlain bytes beyond what b's length accounts

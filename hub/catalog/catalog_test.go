@@ -10,7 +10,6 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/index"
-
 	"lighter/wire"
 )
 

@@ -7,7 +7,6 @@ import (
 	"fmt"
 
 	"lighter/format/index"
-
 	"lighter/wire"
 )
 

@@ -6,7 +6,6 @@ import (
 	"errors"
 
 	"lighter/format/chunk"
-
 	"lighter/wire"
 )
 

@@ -8,7 +8,6 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/index"
-
 	"lighter/wire"
 )
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"lighter/format/index"
-
 	"lighter/wire"
 )
 

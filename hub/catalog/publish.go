@@ -9,7 +9,6 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/index"
-
 	"lighter/wire"
 )
 

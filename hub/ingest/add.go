@@ -12,18 +12,12 @@ import (
 
 	"lighter/hub/catalog"
 	"lighter/hub/registry"
-
+	"lighter/hub/report"
 	"lighter/wire"
 )
 
-var (
-	// ErrBusy says that too much waits already.
-	ErrBusy = errors.New("the hub is busy: too much waits already")
-	// ErrInvalid marks requests that no hub can fulfil.
-	ErrInvalid = errors.New("invalid request")
-	// ErrSource marks what a source did not give.
-	ErrSource = errors.New("the source cannot be read")
-)
+// ErrSource says that a source registry failed.
+var ErrSource = errors.New("the source cannot be read")
 
 // errEnds is what those hear who wait when the hub ends.
 var errEnds = fmt.Errorf("the hub ends; what was pushed it takes in when it starts again, what was to be copied has to be added again (%w)", context.Canceled)
@@ -40,11 +34,7 @@ type request struct {
 // tell. The work on an image goes on when ctx ends or tell fails; only the
 // waiting does not.
 func (s *Service) Add(ctx context.Context, add wire.Add, tell func(wire.Progress) error) (images []catalog.Image, err error) {
-	defer func() {
-		if err != nil {
-			err = reasoned{err}
-		}
-	}()
+	defer func() { err = report.Error(err) }()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(s.life, func() { cancel(errEnds) })()
@@ -52,16 +42,16 @@ func (s *Service) Add(ctx context.Context, add wire.Add, tell func(wire.Progress
 	if err != nil {
 		return nil, err
 	}
-	var stories []*story
+	var stories []*report.Progress
 	if r.copy != nil {
 		defer s.leave(r.copy)
-		stories = append(stories, &r.copy.story)
+		stories = append(stories, &r.copy.Progress)
 	}
-	t := newTeller(tell)
+	t := report.NewSender(tell)
 	if images, err = s.awaitAll(ctx, r.images, t, stories); err != nil || r.copy == nil || slices.ContainsFunc(images, hasFailed) {
 		return images, err
 	}
-	if err := t.await(ctx, r.copy.done, stories...); err != nil {
+	if err := t.Await(ctx, r.copy.done, stories...); err != nil {
 		return nil, err
 	}
 	if r.copy.err != nil {
@@ -75,7 +65,7 @@ func (s *Service) Add(ctx context.Context, add wire.Add, tell func(wire.Progress
 
 // awaitAll waits until none of the images is queued or active, and returns them
 // as they are then.
-func (s *Service) awaitAll(ctx context.Context, images []catalog.Image, t *teller, stories []*story) ([]catalog.Image, error) {
+func (s *Service) awaitAll(ctx context.Context, images []catalog.Image, t *report.Sender, stories []*report.Progress) ([]catalog.Image, error) {
 	for {
 		now, err := s.stillThere(ctx, images)
 		if err != nil {
@@ -92,7 +82,7 @@ func (s *Service) awaitAll(ctx context.Context, images []catalog.Image, t *telle
 }
 
 // await waits until an image is neither queued nor active.
-func (s *Service) await(ctx context.Context, image catalog.Image, t *teller, stories []*story) error {
+func (s *Service) await(ctx context.Context, image catalog.Image, t *report.Sender, stories []*report.Progress) error {
 	job := s.job(image.N)
 	// It may have ended before the job was there to be told.
 	now, err := s.catalog.Numbered(ctx, []int64{image.N})
@@ -102,7 +92,7 @@ func (s *Service) await(ctx context.Context, image catalog.Image, t *teller, sto
 	if len(now) == 0 || !isWaiting(now[0].State) {
 		s.finish(image)
 	}
-	return t.await(ctx, job.done, append(stories, &job.story)...)
+	return t.Await(ctx, job.done, append(stories, &job.Progress)...)
 }
 
 // stillThere returns the images as they are now.
@@ -127,7 +117,7 @@ func (s *Service) begin(ctx context.Context, add wire.Add) (*request, error) {
 	platforms := s.config.Platforms
 	if add.Platform != "" {
 		if !strings.Contains(add.Platform, "/") {
-			return nil, fmt.Errorf("%w: platform %q: want OS/ARCH", ErrInvalid, add.Platform)
+			return nil, fmt.Errorf("%w: platform %q: want OS/ARCH", report.ErrInvalid, add.Platform)
 		}
 		platforms = []string{add.Platform}
 	}
@@ -136,21 +126,21 @@ func (s *Service) begin(ctx context.Context, add wire.Add) (*request, error) {
 	}
 	source, imageName, err := parseSource(add.Source)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+		return nil, fmt.Errorf("%w: %w", report.ErrInvalid, err)
 	}
 	if add.Name != "" {
 		imageName = add.Name
 	}
 	ref, err := wire.ParseName(imageName)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+		return nil, fmt.Errorf("%w: %w", report.ErrInvalid, err)
 	}
 	root, e, err := s.readSource(ctx, source, add, platforms)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrSource, err)
 	}
 	if ref.Digest != "" && ref.Digest != root.Digest {
-		return nil, fmt.Errorf("%w: the name %s says another digest than %s has", ErrInvalid, imageName, add.Source)
+		return nil, fmt.Errorf("%w: the name %s says another digest than %s has", report.ErrInvalid, imageName, add.Source)
 	}
 	return s.beginCopy(ctx, ref, root, e)
 }
@@ -174,12 +164,12 @@ func (s *Service) readSource(ctx context.Context, ref name.Reference, add wire.A
 func (s *Service) beginOwn(ctx context.Context, add wire.Add, platforms []string) (*request, error) {
 	ref, err := wire.ParseName(add.Name)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+		return nil, fmt.Errorf("%w: %w", report.ErrInvalid, err)
 	}
 	which := ref.Reference()
 	if add.Digest != "" {
 		if _, err := digest.Parse(add.Digest); err != nil || ref.Digest != "" && ref.Digest != add.Digest {
-			return nil, fmt.Errorf("%w: digest %q of %s", ErrInvalid, add.Digest, add.Name)
+			return nil, fmt.Errorf("%w: digest %q of %s", report.ErrInvalid, add.Digest, add.Name)
 		}
 		which = add.Digest
 	}
@@ -217,7 +207,7 @@ func (s *Service) beginCopy(ctx context.Context, ref wire.Ref, root registry.Man
 	}
 	c, err := s.newImageCopy(ref, root, e)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+		return nil, fmt.Errorf("%w: %w", report.ErrInvalid, err)
 	}
 	defer s.Lock(ref.Repository)()
 	r := &request{name: ref.Name()}
@@ -259,7 +249,7 @@ func (e *expander) check() error {
 		return nil
 	}
 	slices.Sort(e.offered)
-	return fmt.Errorf("%w: no image for %s; there is one for %s", ErrInvalid,
+	return fmt.Errorf("%w: no image for %s; there is one for %s", report.ErrInvalid,
 		strings.Join(e.platforms, ", "), strings.Join(slices.Compact(e.offered), ", "))
 }
 

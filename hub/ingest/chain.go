@@ -13,6 +13,8 @@ import (
 	"lighter/format/index"
 	"lighter/hub/catalog"
 	"lighter/hub/objects"
+	"lighter/hub/publish"
+	"lighter/hub/report"
 )
 
 // treeTimeout bounds the making of one tree, for whoever waits for it.
@@ -48,7 +50,7 @@ func (s *Service) Tree(ctx context.Context, chain string) (*index.Statement, err
 // makeChain makes the tree of a chain from the records of its layers.
 func (s *Service) makeChain(ctx context.Context, chain string, layers []string) (statement *index.Statement, err error) {
 	if !s.asking.TryAcquire(1) {
-		return nil, ErrBusy
+		return nil, report.ErrBusy
 	}
 	defer s.asking.Release(1)
 	// One of those that are asked for waits with images for its turn, and not all.
@@ -56,9 +58,9 @@ func (s *Service) makeChain(ctx context.Context, chain string, layers []string) 
 		return nil, err
 	}
 	defer s.asked.Release(1)
-	dir, err := os.MkdirTemp(s.config.Scratch, "chain-")
+	dir, err := s.publisher.TempDir("chain")
 	if err != nil {
-		return nil, fmt.Errorf("make scratch space: %w", err)
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	records := make([]*recordSource, len(layers))
@@ -70,7 +72,7 @@ func (s *Service) makeChain(ctx context.Context, chain string, layers []string) 
 		return nil, err
 	}
 	made.sign(s.config.Keys, chain)
-	err = s.Publish(ctx, nil, made.files, nil, func() error {
+	err = s.publisher.Publish(ctx, publish.Objects{Others: made.files}, func() error {
 		return s.catalog.Publish(ctx, &catalog.Publication{Tree: made.tree, Statement: made.statement})
 	})
 	if err != nil {
@@ -97,7 +99,7 @@ func (s *Service) dropSurplus(ctx context.Context, made chunk.ID) {
 		for _, d := range surplus {
 			keys = append(keys, objects.IndexKey(d.Tree), objects.LocationsKey(d.Locations))
 		}
-		err = s.Drop(ctx, keys, func() error { return s.catalog.ForgetDerived(ctx, surplus) })
+		err = s.publisher.Delete(ctx, keys, func() error { return s.catalog.ForgetDerived(ctx, surplus) })
 	}
 	if err != nil && ctx.Err() == nil { // the next one deletes more
 		s.config.Log.Error("drop trees that were made for whoever asked", "err", err)

@@ -13,7 +13,7 @@ import (
 
 	"lighter/hub/catalog"
 	"lighter/hub/registry"
-
+	"lighter/hub/report"
 	"lighter/wire"
 )
 
@@ -28,7 +28,7 @@ type copyKey struct{ name, root, platforms string }
 // image, or fails those of its images that are queued; one whose turn has come
 // sees it fail and ends by itself.
 type imageCopy struct {
-	story
+	report.Progress
 	key     copyKey
 	ref     wire.Ref // where it goes
 	source  *source
@@ -139,12 +139,12 @@ func (s *Service) join(c *imageCopy) (*imageCopy, error) {
 		return same, nil
 	}
 	if len(s.copies) >= maxCopies {
-		return nil, ErrBusy
+		return nil, report.ErrBusy
 	}
 	select {
 	case s.pending <- c:
 	default:
-		return nil, ErrBusy
+		return nil, report.ErrBusy
 	}
 	c.callers++
 	s.copies[c.key] = c
@@ -241,7 +241,7 @@ func (s *Service) endCopy(c *imageCopy, err error) {
 		upload.End(err) // those whose turn never came
 	}
 	if err != nil {
-		s.config.Log.Info("image was not copied", "image", c.key.name, "why", reason(err))
+		s.config.Log.Info("image was not copied", "image", c.key.name, "why", report.Reason(err))
 	}
 	defer s.Lock(c.ref.Repository)()
 	if err != nil && s.life.Err() == nil {
@@ -262,7 +262,7 @@ func (s *Service) endCopy(c *imageCopy, err error) {
 // locked.
 func (s *Service) failQueued(c *imageCopy, cause error) {
 	var failed []catalog.Image
-	why := reason(fmt.Errorf("image %s: %w", c.key.name, cause))
+	why := report.Reason(fmt.Errorf("image %s: %w", c.key.name, cause))
 	if s.persist("note that an image was not copied", func(ctx context.Context) error {
 		waiting, err := s.waitingFor(ctx, c)
 		if err != nil {
@@ -313,7 +313,7 @@ func (s *Service) copyBlob(ctx context.Context, c *imageCopy, d v1.Descriptor, u
 	if there, err := s.registry.LinkBlob(ctx, c.ref.Repository, digest); there || err != nil {
 		return err
 	}
-	from := &blobReader{source: c.source, ctx: ctx, digest: digest, read: c.item("copy", wire.ShortDigest(digest), d.Size).add, window: stallWindow, pause: retryPause}
+	from := &blobReader{source: c.source, ctx: ctx, digest: digest, read: c.Step("copy", wire.ShortDigest(digest), d.Size).Add, window: stallWindow, pause: retryPause}
 	defer from.Close()
 	return upload.Put(ctx, from)
 }

@@ -7,7 +7,8 @@ import (
 	"io"
 
 	"github.com/klauspost/compress/gzip"
-	"github.com/klauspost/compress/zstd"
+
+	"lighter/format/compress"
 )
 
 // Media types of layers.
@@ -40,10 +41,6 @@ func compressionOf(mediaType string) compression {
 	return notALayer
 }
 
-// maxWindow bounds the memory that a zstd layer may ask for, in bytes. It is
-// what zstd's own command allows.
-const maxWindow = 128 << 20
-
 // decompress returns the tar stream of a layer. The caller closes it.
 func decompress(r io.Reader, c compression) (io.ReadCloser, error) {
 	if c == plain {
@@ -62,7 +59,7 @@ func decompress(r io.Reader, c compression) (io.ReadCloser, error) {
 		}
 		return z, nil
 	case isZstd(magic):
-		z, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow), zstd.WithDecoderLowmem(true))
+		z, err := compress.LayerReader(in)
 		if err != nil {
 			return nil, fmt.Errorf("decompress: %w", err)
 		}

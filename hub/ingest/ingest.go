@@ -21,7 +21,6 @@ import (
 	"context"
 	"crypto/ed25519"
 	"errors"
-	"fmt"
 	"log/slog"
 	"runtime"
 	"sync"
@@ -33,7 +32,9 @@ import (
 
 	"lighter/format/tree"
 	"lighter/hub/catalog"
+	"lighter/hub/encoder"
 	"lighter/hub/objects"
+	"lighter/hub/publish"
 	"lighter/hub/registry"
 )
 
@@ -43,7 +44,6 @@ type Config struct {
 	Sources   []string // registries, HOST or HOST:PORT, that may have other addresses than public ones
 	Limits    tree.Limits
 	ImageTime time.Duration        // that an image may take: to be copied, and then to be taken in
-	Scratch   string               // directory on the file system of the objects; emptied at the start
 	Keys      []ed25519.PrivateKey // each signs; at least one
 	// RegistryHosts are the HOST[:PORT] under which nodes pull from the hub's own registry.
 	RegistryHosts []string
@@ -67,14 +67,14 @@ type Service struct {
 	life context.Context // of all work; ends with Run
 	end  context.CancelFunc
 
-	encoders  encoders
+	publisher *publish.Publisher
+	encoders  *encoder.Pool
 	layers    *semaphore.Weighted // layers that are read at once
 	merging   *semaphore.Weighted // trees that are made at once, for whatever reason
 	asked     *semaphore.Weighted // trees that are made at once because somebody asks, before merging
 	asking    *semaphore.Weighted // those, and those that wait
 	verifying *semaphore.Weighted // images that are verified at once
 	making    singleflight.Group  // trees, by chain
-	storing   *semaphore.Weighted // for one publication
 	slots     *semaphore.Weighted // copies that are under way at once
 	pending   chan *imageCopy     // to be begun
 	wake      chan struct{}       // has an element when the queue may have one
@@ -101,34 +101,27 @@ const (
 )
 
 // New returns a service over the stores. Nothing happens before Run.
-func New(config Config, c *catalog.Catalog, o *objects.Store, r *registry.Registry) (*Service, error) {
-	cores := runtime.GOMAXPROCS(0)
-	e, err := newEncoders(cores)
-	if err != nil {
-		return nil, fmt.Errorf("make zstd encoders: %w", err)
-	}
+func New(config Config, c *catalog.Catalog, o *objects.Store, r *registry.Registry, p *publish.Publisher, e *encoder.Pool) *Service {
 	s := &Service{
 		config: config, ImageTime: config.ImageTime, MaxDerived: maxDerived, catalog: c, objects: o, registry: r,
-		encoders:  e,
-		layers:    semaphore.NewWeighted(int64(min(cores, maxLayersAtOnce))),
+		publisher: p, encoders: e,
+		layers:    semaphore.NewWeighted(int64(min(runtime.GOMAXPROCS(0), maxLayersAtOnce))),
 		merging:   semaphore.NewWeighted(mergingAtOnce),
 		asked:     semaphore.NewWeighted(1),
 		asking:    semaphore.NewWeighted(maxAsked),
 		verifying: semaphore.NewWeighted(verifiedAtOnce),
-		storing:   semaphore.NewWeighted(1),
 		slots:     semaphore.NewWeighted(copiesAtOnce),
 		pending:   make(chan *imageCopy, maxCopies),
 		wake:      make(chan struct{}, 1),
 		jobs:      map[int64]*job{}, copies: map[copyKey]*imageCopy{}, doubtful: map[string]bool{},
 	}
 	s.life, s.end = context.WithCancel(context.Background())
-	return s, nil
+	return s
 }
 
-// Recover puts in order what a hub left that ended in the middle of its work. It
-// comes before anything else.
+// Recover requeues the images and reads again the names that the previous process left
+// in the middle of its work. It comes before anything else.
 func (s *Service) Recover(ctx context.Context) error {
-	s.sweep(ctx)
 	if err := s.catalog.Requeue(ctx); err != nil {
 		return err
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"hash"
 	"io"
@@ -15,7 +14,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"lighter/format/chunk"
+	"lighter/format/compress"
 	"lighter/format/tree"
+	"lighter/hub/encoder"
 )
 
 // splitLayer is a layer that was read to its end: its digests are verified and
@@ -118,7 +119,7 @@ func (l *layerReader) emit(e *tree.Entry) error {
 }
 
 // split reads a layer, stages what is new in it, and fills result.
-func (s *staging) split(ctx context.Context, l *layerReader, e encoders, result *splitLayer, blob io.Reader) error {
+func (s *staging) split(ctx context.Context, l *layerReader, e *encoder.Pool, result *splitLayer, blob io.Reader) error {
 	result.record = s.path("layer-" + hexOf(l.layer.DiffID))
 	record, err := createRecord(result.record)
 	if err != nil {
@@ -176,10 +177,7 @@ func createRecord(path string) (*recordFile, error) {
 		return nil, fmt.Errorf("stage a layer's record: %w", err)
 	}
 	b := bufio.NewWriterSize(file, 64<<10)
-	z, err := zstd.NewWriter(b, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1))
-	if err != nil {
-		return nil, errors.Join(err, file.Close())
-	}
+	z := compress.RecordEncoder(b)
 	return &recordFile{tree.NewRecordWriter(z), z, b, file}, nil
 }
 

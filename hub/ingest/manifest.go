@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"lighter/format/index"
-
 	"lighter/wire"
 )
 

@@ -12,7 +12,7 @@ import (
 
 	"lighter/hub/catalog"
 	"lighter/hub/registry"
-
+	"lighter/hub/report"
 	"lighter/wire"
 )
 
@@ -49,7 +49,7 @@ func (s *Service) readName(ctx context.Context, ref wire.Ref) error {
 	images := e.images(root)
 	if err != nil { // it is there and is served; what is wrong with it is said beside it
 		images = []catalog.Image{{Root: root.Digest, Digest: root.Digest, State: wire.StateFailed,
-			Error: reason(fmt.Errorf("image %s: %w", ref.Name(), err))}}
+			Error: report.Reason(fmt.Errorf("image %s: %w", ref.Name(), err))}}
 	}
 	_, err = s.nameImages(ctx, ref, images)
 	return err
@@ -173,7 +173,7 @@ func (s *Service) forget(ctx context.Context, name, digest string) error {
 func (s *Service) Remove(ctx context.Context, name string) error {
 	ref, err := wire.ParseName(name)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrInvalid, err)
+		return fmt.Errorf("%w: %w", report.ErrInvalid, err)
 	}
 	defer s.Lock(ref.Repository)()
 	images, err := s.catalog.Images(ctx, ref.Name())

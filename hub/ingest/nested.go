@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"lighter/hub/registry"
-
 	"lighter/wire"
 )
 

@@ -19,7 +19,6 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"lighter/hub/registry"
-
 	"lighter/wire"
 )
 

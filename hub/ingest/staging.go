@@ -15,6 +15,7 @@ import (
 	"lighter/format/pack"
 	"lighter/hub/catalog"
 	"lighter/hub/objects"
+	"lighter/hub/publish"
 )
 
 // staging holds all that an image brings with it which the hub does not have
@@ -53,10 +54,10 @@ type stagedPack struct {
 // flushes bounds how many packs are flushed to the disk at once.
 const flushes = 2
 
-func newStaging(scratch string, c *catalog.Catalog) (*staging, error) {
-	dir, err := os.MkdirTemp(scratch, "image-")
+func newStaging(p *publish.Publisher, c *catalog.Catalog) (*staging, error) {
+	dir, err := p.TempDir("image")
 	if err != nil {
-		return nil, fmt.Errorf("make scratch space: %w", err)
+		return nil, err
 	}
 	s := &staging{dir: dir, catalog: c, places: map[chunk.ID]uint32{}}
 	s.syncs.SetLimit(flushes)

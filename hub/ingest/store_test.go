@@ -1,7 +1,6 @@
 package ingest
 
 import (
-	"context"
 	"crypto/ed25519"
 	"errors"
 	"log/slog"
@@ -9,7 +8,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -17,11 +15,11 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/name"
 
-	"lighter/format/chunk"
-	"lighter/format/index"
 	"lighter/format/tree"
 	"lighter/hub/catalog"
+	"lighter/hub/encoder"
 	"lighter/hub/objects"
+	"lighter/hub/publish"
 	"lighter/hub/registry"
 )
 
@@ -46,36 +44,8 @@ func openService(t *testing.T, dir string) *Service {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := New(Config{Platforms: []string{"linux/amd64"}, Scratch: scratch, Log: log, Keys: []ed25519.PrivateKey{make(ed25519.PrivateKey, ed25519.PrivateKeySize)},
-		Limits: tree.Limits{Entries: 1000, Bytes: 1 << 20}}, c, o, r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
-// staged makes files that are to become a pack and an index.
-func staged(t *testing.T, s *Service) (packs, others []objects.Staged, id chunk.ID) {
-	t.Helper()
-	id = chunk.Sum([]byte(t.Name()))
-	for _, key := range []string{objects.PackKey(id), objects.IndexKey(id)} {
-		path := filepath.Join(s.config.Scratch, strings.ReplaceAll(key, "/", "-"))
-		if err := os.WriteFile(path, []byte(key), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		others = append(others, objects.Staged{Key: key, Path: path})
-	}
-	return others[:1], others[1:], id
-}
-
-func (s *Service) published(id chunk.ID) (n int) {
-	for _, key := range []string{objects.PackKey(id), objects.IndexKey(id)} {
-		if o, err := s.objects.Open(context.Background(), key); err == nil {
-			_ = o.Close()
-			n++
-		}
-	}
-	return n
+	return New(Config{Platforms: []string{"linux/amd64"}, Log: log, Keys: []ed25519.PrivateKey{make(ed25519.PrivateKey, ed25519.PrivateKeySize)},
+		Limits: tree.Limits{Entries: 1000, Bytes: 1 << 20}}, c, o, r, publish.New(c, o, scratch, log), encoder.NewPool(1))
 }
 
 func leftIn(t *testing.T, dir string) []os.DirEntry {
@@ -87,228 +57,11 @@ func leftIn(t *testing.T, dir string) []os.DirEntry {
 	return left
 }
 
-// A hub that is killed between the objects and the catalog finds the objects at
-// its next start, and what the catalog knows it keeps.
-func TestKilledBetweenObjectsAndCatalog(t *testing.T) {
-	for name, known := range map[string]bool{"before the catalog": false, "behind the catalog": true} {
-		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			s := openService(t, dir)
-			packs, others, id := staged(t, s)
-			died := make(chan struct{})
-			go func() {
-				defer close(died)
-				_ = s.Publish(context.Background(), packs, others, nil, func() error {
-					if known {
-						if err := s.catalog.Publish(context.Background(), &catalog.Publication{Packs: []catalog.Pack{{ID: id}}, Tree: catalog.Tree{ID: id},
-							Layers: []catalog.Layer{{DiffID: "l"}}, Chains: []catalog.Chain{{Chain: "c", DiffID: "l"}},
-							Statement: index.Statement{Chain: "c", Tree: id, Format: index.Format, Signature: []byte("s")}}); err != nil {
-							t.Error(err)
-						}
-					}
-					runtime.Goexit() // nothing behind this is done, as when the process ends
-					return nil
-				})
-			}()
-			<-died
-			if n := s.published(id); n != 2 {
-				t.Fatalf("%d objects were published", n)
-			}
-			again := openService(t, dir)
-			if err := again.Recover(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			if n := again.published(id); known && n != 2 || !known && n != 0 {
-				t.Errorf("%d of 2 objects are there after the restart", n)
-			}
-			if left := leftIn(t, s.config.Scratch); len(left) > 0 {
-				t.Errorf("left in the scratch space: %v", left)
-			}
-		})
-	}
-}
-
-// A hub that is killed while it replaces a tree's startup packs, or deletes some
-// that have had their time, has after its next start what the catalog names, and
-// nothing else.
-func TestKilledBetweenStartupPacksAndCatalog(t *testing.T) {
-	for name, known := range map[string]bool{"before the catalog": false, "behind the catalog": true} {
-		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			s := openService(t, dir)
-			tree := layTree(t, s)
-			before, pack := layout(t, s, tree, "before")
-			if err := s.Publish(t.Context(), before.files[:1], before.files[1:], nil, func() error {
-				return s.catalog.SetLayout(t.Context(), &before.Layout)
-			}); err != nil {
-				t.Fatal(err)
-			}
-			after, next := layout(t, s, tree, "after")
-			killed(func() {
-				_ = s.Publish(context.Background(), after.files[:1], after.files[1:], []string{before.files[1].Key}, func() error {
-					if known {
-						if err := s.catalog.SetLayout(context.Background(), &after.Layout); err != nil {
-							t.Error(err)
-						}
-					}
-					runtime.Goexit()
-					return nil
-				})
-			})
-			s = recovered(t, dir)
-			wantObjects(t, s, map[string]bool{objects.PackKey(pack): true, objects.PackKey(next): known,
-				before.files[1].Key: !known, after.files[1].Key: known})
-			if !known {
-				return
-			}
-			for _, forgotten := range []bool{false, true} {
-				killed(func() {
-					_ = s.Drop(context.Background(), []string{objects.PackKey(pack)}, func() error {
-						if forgotten {
-							if err := s.catalog.DropRetired(context.Background(), []chunk.ID{pack, next}); err != nil {
-								t.Error(err)
-							}
-						}
-						runtime.Goexit()
-						return nil
-					})
-				})
-				s = recovered(t, dir)
-				wantObjects(t, s, map[string]bool{objects.PackKey(pack): !forgotten, objects.PackKey(next): true})
-			}
-		})
-	}
-}
-
-// killed runs fn until it ends its goroutine, as a process ends.
-func killed(fn func()) {
-	died := make(chan struct{})
-	go func() {
-		defer close(died)
-		fn()
-	}()
-	<-died
-}
-
-func recovered(t *testing.T, dir string) *Service {
-	t.Helper()
-	s := openService(t, dir)
-	if err := s.Recover(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if left := leftIn(t, s.config.Scratch); len(left) > 0 {
-		t.Errorf("left in the scratch space: %v", left)
-	}
-	return s
-}
-
-func wantObjects(t *testing.T, s *Service, want map[string]bool) {
-	t.Helper()
-	for key, there := range want {
-		o, err := s.objects.Open(t.Context(), key)
-		if err == nil {
-			_ = o.Close()
-		}
-		if (err == nil) != there {
-			t.Errorf("%s is there: %v, want %v", key, err == nil, there)
-		}
-	}
-}
-
-// layTree makes a tree known.
-func layTree(t *testing.T, s *Service) chunk.ID {
-	t.Helper()
-	tree := chunk.Sum([]byte("tree"))
-	if err := s.catalog.Publish(t.Context(), &catalog.Publication{Tree: catalog.Tree{ID: tree, Locations: chunk.Sum(nil)},
-		Layers: []catalog.Layer{{DiffID: "l"}}, Chains: []catalog.Chain{{Chain: "c", DiffID: "l"}},
-		Statement: index.Statement{Chain: "c", Tree: tree, Format: index.Format, Signature: []byte("s")}}); err != nil {
-		t.Fatal(err)
-	}
-	return tree
-}
-
-type stagedLayout struct {
-	catalog.Layout
-	files []objects.Staged // a pack and the locations
-}
-
-// layout stages a layout of one pack.
-func layout(t *testing.T, s *Service, tree chunk.ID, name string) (l stagedLayout, pack chunk.ID) {
-	t.Helper()
-	pack = chunk.Sum([]byte(name))
-	l.Layout = catalog.Layout{Tree: tree, Locations: chunk.Sum([]byte("locations " + name)), Startup: []byte(name), Packs: []catalog.StartupPack{{ID: pack, Size: 4}}}
-	for _, key := range []string{objects.PackKey(pack), objects.LocationsKey(l.Locations)} {
-		path := filepath.Join(s.config.Scratch, strings.ReplaceAll(key, "/", "-"))
-		if err := os.WriteFile(path, []byte("data"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		l.files = append(l.files, objects.Staged{Key: key, Path: path})
-	}
-	return l, pack
-}
-
-// What cannot be published leaves nothing, wherever it fails.
-func TestPublicationThatFailsLeavesNothing(t *testing.T) {
-	s := openService(t, t.TempDir())
-	for name, fail := range map[string]func() error{
-		"catalog": func() error { return syscall.ENOSPC },
-		"objects": nil,
-	} {
-		packs, others, id := staged(t, s)
-		if fail == nil {
-			others[0].Path += "-gone"
-		}
-		err := s.Publish(t.Context(), packs, others, nil, fail)
-		if err == nil || fail != nil && !errors.Is(err, syscall.ENOSPC) {
-			t.Errorf("%s: %v", name, err)
-		}
-		if n := s.published(id); n != 0 {
-			t.Errorf("%s: %d objects are there", name, n)
-		}
-		_ = os.Remove(packs[0].Path)
-		_ = os.Remove(strings.TrimSuffix(others[0].Path, "-gone"))
-	}
-	if left := leftIn(t, s.config.Scratch); len(left) > 0 {
-		t.Errorf("left in the scratch space: %v", left)
-	}
-}
-
-// A journal that cannot be worked off stays, and does not stop the start; one
-// that is torn costs nothing that is known.
-func TestSweepIsCareful(t *testing.T) {
-	dir := t.TempDir()
-	s := openService(t, dir)
-	packs, others, id := staged(t, s)
-	if err := s.objects.Publish(t.Context(), append(packs, others...)); err != nil {
-		t.Fatal(err)
-	}
-	for name, text := range map[string]string{"journal-torn": "packs/ab12", "journal-odd": "catalog.db\n../x\npacks/\n\x00", "image-1": ""} {
-		if err := os.WriteFile(filepath.Join(s.config.Scratch, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := s.Recover(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if left := leftIn(t, s.config.Scratch); len(left) > 0 || s.published(id) != 2 {
-		t.Errorf("left: %v, and %d of 2 objects", left, s.published(id))
-	}
-	journal, err := writeJournal(s.config.Scratch, []string{packs[0].Key})
-	if err != nil {
-		t.Fatal(err)
-	}
-	gone, cancel := context.WithCancel(t.Context())
-	cancel()
-	s.sweep(gone)
-	if _, err := os.Stat(journal); err != nil {
-		t.Errorf("a journal that was not worked off: %v", err)
-	}
-}
-
 // A pack that did not get to the disk keeps its image from being published.
 func TestPackThatIsNotOnTheDiskIsNotPublished(t *testing.T) {
-	s := openService(t, t.TempDir())
-	staging, err := newStaging(s.config.Scratch, s.catalog)
+	dir := t.TempDir()
+	s := openService(t, dir)
+	staging, err := newStaging(s.publisher, s.catalog)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -329,25 +82,8 @@ func TestPackThatIsNotOnTheDiskIsNotPublished(t *testing.T) {
 	if err := staging.close(); err != nil {
 		t.Error(err)
 	}
-	if left := leftIn(t, s.config.Scratch); len(left) > 0 {
+	if left := leftIn(t, filepath.Join(dir, "scratch")); len(left) > 0 {
 		t.Errorf("left in the scratch space: %v", left)
-	}
-}
-
-func TestReasonsAreOnePrintableLine(t *testing.T) {
-	for text, want := range map[string]string{
-		`Get "http://minio:9000/b/x?X-Amz-Signature=secret&y=1": refused`: `Get "http://minio:9000/b/x": refused`,
-		"https://user:pass@host/a?token=1 and more":                       "https://host/a and more",
-		"line\nline\r\x1b[31mred\u202e\tend":                              "line line [31mred end",
-		`entry "etc/a?b=c": no such file`:                                 `entry "etc/a?b=c": no such file`,
-		strings.Repeat("ä", 2000):                                         strings.Repeat("ä", maxReason/2) + "…",
-	} {
-		if got := reason(errors.New(text)); got != want {
-			t.Errorf("%q became %q, want %q", text, got, want)
-		}
-	}
-	if err := (reasoned{ErrBusy}); !errors.Is(err, ErrBusy) {
-		t.Error("an error lost what it is")
 	}
 }
 

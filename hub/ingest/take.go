@@ -12,8 +12,8 @@ import (
 	"lighter/format/tree"
 	"lighter/hub/catalog"
 	"lighter/hub/objects"
+	"lighter/hub/publish"
 	"lighter/hub/registry"
-
 	"lighter/wire"
 )
 
@@ -39,7 +39,7 @@ func (s *Service) ingest(ctx context.Context, row catalog.Image, from *imageCopy
 	if t.image, err = t.readImage(ctx); err != nil {
 		return err
 	}
-	if t.staging, err = newStaging(s.config.Scratch, s.catalog); err != nil {
+	if t.staging, err = newStaging(s.publisher, s.catalog); err != nil {
 		return err
 	}
 	defer func() {
@@ -47,6 +47,7 @@ func (s *Service) ingest(ctx context.Context, row catalog.Image, from *imageCopy
 			s.config.Log.Error("clear the scratch space", "cause", err)
 		}
 	}()
+	defer s.encoders.Ingest()()
 	watch := stopwatch{last: time.Now()}
 	if err := t.splitLayers(ctx); err != nil {
 		return err
@@ -180,7 +181,7 @@ func (t *taking) readLayer(ctx context.Context, l layer, result *splitLayer) err
 		return err
 	}
 	defer blob.Close()
-	reader := &layerReader{layer: l, limits: t.config.Limits, read: t.job.item("layer", wire.ShortDigest(l.Digest), l.Size).add}
+	reader := &layerReader{layer: l, limits: t.config.Limits, read: t.job.Step("layer", wire.ShortDigest(l.Digest), l.Size).Add}
 	if result != nil {
 		err = t.staging.split(ctx, reader, t.encoders, result, blob)
 	} else {
@@ -264,7 +265,7 @@ func (t *taking) publish(ctx context.Context, made *madeTree) error {
 	for diffID, l := range t.split {
 		files = append(files, objects.Staged{Key: objects.LayerKey(diffID), Path: l.record})
 	}
-	err := t.Publish(ctx, t.staging.packFiles(), files, nil, func() error { return t.catalog.Publish(ctx, t.publication(made)) })
+	err := t.publisher.Publish(ctx, publish.Objects{Packs: t.staging.packFiles(), Others: files}, func() error { return t.catalog.Publish(ctx, t.publication(made)) })
 	if errors.Is(err, catalog.ErrNotFound) {
 		return errors.New("it was taken away")
 	}

@@ -8,26 +8,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/bits"
 	"os"
 	"path/filepath"
 
 	"github.com/klauspost/compress/zstd"
 
 	"lighter/format/chunk"
+	"lighter/format/compress"
 	"lighter/format/index"
 	"lighter/format/tree"
 	"lighter/hub/catalog"
 	"lighter/hub/objects"
 )
-
-// indexLevel is the effort at which indexes and locations are compressed: once,
-// to be sent often.
-const indexLevel = zstd.SpeedBetterCompression
-
-// indexWindow is how far back the compression looks, in bytes. It takes twice the
-// memory, so there is less of it for what is smaller.
-const indexWindow = 8 << 20
 
 // madeTree is a tree whose index and locations are staged.
 type madeTree struct {
@@ -61,10 +53,7 @@ func (s *Service) index(ctx context.Context, dir string, records []*recordSource
 	defer os.Remove(metadata)
 	id := made.ID()
 	m := &madeTree{tree: catalog.Tree{ID: id, Files: made.Files, Bytes: made.Bytes, Chunks: made.DistinctChunks, IndexBytes: made.Size()}}
-	z, err := newIndexEncoder(made.Size())
-	if err != nil {
-		return nil, err
-	}
+	z := compress.IndexEncoder(nil, made.Size())
 	indexPath, locationsPath := filepath.Join(dir, "index"), filepath.Join(dir, "locations")
 	m.tree.IndexWire, err = compressTo(indexPath, z, func(w io.Writer) error {
 		file, err := os.Open(metadata)
@@ -88,12 +77,6 @@ func (s *Service) index(ctx context.Context, dir string, records []*recordSource
 	})
 	m.files = []objects.Staged{{Key: objects.IndexKey(id), Path: indexPath}, {Key: objects.LocationsKey(m.tree.Locations), Path: locationsPath}}
 	return m, err
-}
-
-// newIndexEncoder returns an encoder for what has about so many plain bytes.
-func newIndexEncoder(size int64) (*zstd.Encoder, error) {
-	return zstd.NewWriter(nil, zstd.WithEncoderLevel(indexLevel), zstd.WithEncoderConcurrency(2),
-		zstd.WithWindowSize(min(max(1<<bits.Len64(uint64(size)), zstd.MinWindowSize), indexWindow)))
 }
 
 // apply merges layers.
@@ -184,7 +167,7 @@ func (r *recordSource) Next() (*tree.Entry, error) {
 			return nil, err
 		}
 		r.below = below
-		if r.z, err = zstd.NewReader(below, zstd.WithDecoderConcurrency(2)); err != nil {
+		if r.z, err = compress.Reader(below); err != nil {
 			return nil, err
 		}
 		r.reader = tree.NewRecordReader(r.z)

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"lighter/hub/catalog"
-
+	"lighter/hub/report"
 	"lighter/wire"
 )
 
@@ -100,7 +100,7 @@ func (s *Service) take(ctx context.Context, image catalog.Image, from *imageCopy
 		log.Info("kept and served, not taken in", "why", notImage.why)
 		state = wire.StateStored
 	default:
-		why = reason(fmt.Errorf("image %s: %w", image.Name, err))
+		why = report.Reason(fmt.Errorf("image %s: %w", image.Name, err))
 		log.Warn("image failed", "cause", why)
 	}
 	if s.persist("note how an image ended", func(ctx context.Context) error {

@@ -4,33 +4,12 @@ import (
 	"context"
 	"errors"
 
-	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sync/errgroup"
 
 	"lighter/format/chunk"
 	"lighter/format/pack"
+	"lighter/hub/encoder"
 )
-
-// packLevel is the effort at which chunks are compressed; docs/decisions/units.md
-// says why it is this one.
-const packLevel = zstd.SpeedDefault
-
-// encoders lends zstd encoders out, as many as there are processors to use:
-// they bound how many units are compressed at once in the whole hub.
-type encoders chan *zstd.Encoder
-
-func newEncoders(n int) (encoders, error) {
-	e := make(encoders, n)
-	for range n {
-		enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(packLevel), zstd.WithEncoderConcurrency(1),
-			zstd.WithWindowSize(pack.MaxPlain), zstd.WithEncoderCRC(false)) // each chunk has a better checksum
-		if err != nil {
-			return nil, err
-		}
-		e <- enc
-	}
-	return e, nil
-}
 
 const (
 	batchBytes  = 2 << 20 // holds a longest chunk
@@ -60,7 +39,7 @@ func (b *batch) reset() {
 // writing them happen beside each other; all of it holds a few megabytes.
 type unitWriter struct {
 	staging  *staging
-	encoders encoders
+	encoders *encoder.Pool
 	group    *errgroup.Group
 	ctx      context.Context // ends when a part of the layer fails
 	now      *batch
@@ -81,7 +60,7 @@ type unitJob struct {
 
 // newUnitWriter starts a writer whose goroutines belong to group and end with
 // its context.
-func newUnitWriter(ctx context.Context, group *errgroup.Group, s *staging, e encoders) *unitWriter {
+func newUnitWriter(ctx context.Context, group *errgroup.Group, s *staging, e *encoder.Pool) *unitWriter {
 	w := &unitWriter{staging: s, encoders: e, group: group, ctx: ctx,
 		empty: make(chan *batch, batches), full: make(chan *batch, batches),
 		written: make(chan *unitJob, unitsAhead), jobs: make(chan *unitJob, unitsAhead)}
@@ -190,9 +169,7 @@ func (w *unitWriter) fillFrom(b *batch, known map[chunk.ID]int64, job *unitJob) 
 func (w *unitWriter) compress(job *unitJob) {
 	w.written <- job // never waits: there is room for all jobs
 	w.group.Go(func() error {
-		enc := <-w.encoders // comes back: whoever has one only computes
-		job.encoded = job.builder.Encode(job.encoded[:0], enc)
-		w.encoders <- enc
+		job.encoded = w.encoders.Encode(&job.builder, job.encoded[:0])
 		job.done <- struct{}{}
 		return nil
 	})

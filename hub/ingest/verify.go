@@ -12,12 +12,11 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/klauspost/compress/zstd"
-
 	"lighter/format/chunk"
+	"lighter/format/compress"
 	"lighter/format/tree"
 	"lighter/hub/catalog"
-
+	"lighter/hub/report"
 	"lighter/wire"
 )
 
@@ -27,7 +26,7 @@ import (
 func (s *Service) Verify(ctx context.Context, name string, tell func(wire.Progress) error) ([]string, error) {
 	ref, err := wire.ParseName(name)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+		return nil, fmt.Errorf("%w: %w", report.ErrInvalid, err)
 	}
 	images, err := s.catalog.Images(ctx, ref.Name())
 	if err != nil {
@@ -39,7 +38,7 @@ func (s *Service) Verify(ctx context.Context, name string, tell func(wire.Progre
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	story, found, done := &story{}, &findings{}, make(chan struct{})
+	story, found, done := &report.Progress{}, &findings{}, make(chan struct{})
 	go func() {
 		defer close(done)
 		for _, image := range images {
@@ -48,7 +47,7 @@ func (s *Service) Verify(ctx context.Context, name string, tell func(wire.Progre
 			}
 		}
 	}()
-	if tellErr := newTeller(tell).await(ctx, done, story); tellErr != nil {
+	if tellErr := report.NewSender(tell).Await(ctx, done, story); tellErr != nil {
 		cancel()
 		<-done
 		return nil, tellErr
@@ -79,21 +78,21 @@ type verification struct {
 	row        catalog.Image
 	repository string
 	dir        string // scratch
-	story      *story
+	story      *report.Progress
 	found      *findings
 	layers     []layer
 	records    []*recordSource // of layers, made anew where that was possible
 	bad        map[chunk.ID]bool
 }
 
-func (s *Service) verifyImage(ctx context.Context, ref wire.Ref, row catalog.Image, story *story, found *findings) (err error) {
+func (s *Service) verifyImage(ctx context.Context, ref wire.Ref, row catalog.Image, story *report.Progress, found *findings) (err error) {
 	if err := s.verifying.Acquire(ctx, 1); err != nil {
 		return err
 	}
 	defer s.verifying.Release(1)
-	dir, err := os.MkdirTemp(s.config.Scratch, "verify-")
+	dir, err := s.publisher.TempDir("verify")
 	if err != nil {
-		return fmt.Errorf("make scratch space: %w", err)
+		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	v := &verification{Service: s, row: row, repository: ref.Repository, dir: dir, story: story, found: found, bad: map[chunk.ID]bool{}}
@@ -177,7 +176,7 @@ func (v *verification) checkLayer(ctx context.Context, l layer) (string, error) 
 		return "", err
 	}
 	defer record.Close()
-	reader := &layerReader{layer: l, limits: v.config.Limits, read: v.story.item("check", wire.ShortDigest(l.Digest), l.Size).add}
+	reader := &layerReader{layer: l, limits: v.config.Limits, read: v.story.Step("check", wire.ShortDigest(l.Digest), l.Size).Add}
 	if err := reader.verify(ctx, blob, record.RecordWriter); err != nil {
 		return "", err
 	}
@@ -200,7 +199,7 @@ func recordSum(from io.ReadCloser, err error) (chunk.ID, error) {
 		return chunk.ID{}, err
 	}
 	defer from.Close()
-	z, err := zstd.NewReader(from, zstd.WithDecoderConcurrency(1))
+	z, err := compress.Reader(from)
 	if err != nil {
 		return chunk.ID{}, err
 	}

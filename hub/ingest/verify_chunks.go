@@ -15,10 +15,10 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sync/errgroup"
 
 	"lighter/format/chunk"
+	"lighter/format/compress"
 	"lighter/format/index"
 	"lighter/format/pack"
 	"lighter/format/tree"
@@ -67,7 +67,7 @@ func (v *verification) decompress(ctx context.Context, key string) (plain io.Rea
 	if err != nil {
 		return nil, nil, err
 	}
-	z, err := zstd.NewReader(o)
+	z, err := compress.Reader(o)
 	if err != nil {
 		_ = o.Close() // it was only read
 		return nil, nil, err
@@ -157,7 +157,7 @@ func (v *verification) checkUnits(ctx context.Context, units []unitCheck) error 
 			total += int64(ref.Length)
 		}
 	}
-	progress := v.story.item("check", "chunks", total)
+	progress := v.story.Step("check", "chunks", total)
 	var mu sync.Mutex // guards bad
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(runtime.GOMAXPROCS(0))
@@ -173,7 +173,7 @@ func (v *verification) checkUnits(ctx context.Context, units []unitCheck) error 
 			}
 			mu.Unlock()
 			for _, ref := range u.refs {
-				progress.add(int(ref.Length))
+				progress.Add(int(ref.Length))
 			}
 			return nil
 		})

@@ -28,6 +28,7 @@ import (
 	"gocloud.dev/blob/fileblob"
 	"gocloud.dev/gcerrors"
 
+	"lighter/durable"
 	"lighter/format/chunk"
 )
 
@@ -134,11 +135,7 @@ func (s *Store) syncDirs(staged []Staged) error {
 		dirs[filepath.Dir(filepath.Join(s.dir, f.Key))] = true
 	}
 	for dir := range dirs {
-		d, err := os.Open(dir)
-		if err != nil {
-			return err
-		}
-		if err := errors.Join(d.Sync(), d.Close()); err != nil {
+		if err := durable.SyncDir(dir); err != nil {
 			return err
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	"lighter/hub/ingest"
 	"lighter/hub/objects"
 	"lighter/hub/registry"
-
+	"lighter/hub/report"
 	"lighter/wire"
 )
 
@@ -83,7 +83,7 @@ func wantJSON(req *http.Request) error {
 	return nil
 }
 
-func invalid(err error) error { return fmt.Errorf("%w: %w", ingest.ErrInvalid, err) }
+func invalid(err error) error { return fmt.Errorf("%w: %w", report.ErrInvalid, err) }
 
 // statusOf is the one place where errors become statuses.
 func statusOf(err error) int {
@@ -95,11 +95,11 @@ func statusOf(err error) int {
 		return http.StatusRequestEntityTooLarge
 	case errors.Is(err, errMediaType):
 		return http.StatusUnsupportedMediaType
-	case errors.Is(err, ingest.ErrInvalid):
+	case errors.Is(err, report.ErrInvalid):
 		return http.StatusBadRequest
 	case errors.Is(err, catalog.ErrFull):
 		return http.StatusTooManyRequests
-	case errors.Is(err, ingest.ErrBusy), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, report.ErrBusy), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return http.StatusServiceUnavailable
 	case errors.Is(err, ingest.ErrSource):
 		return http.StatusBadGateway

@@ -13,10 +13,9 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/trace"
 	"lighter/hub/catalog"
-	"lighter/hub/ingest"
 	"lighter/hub/registry"
+	"lighter/hub/report"
 	"lighter/hub/startup"
-
 	"lighter/wire"
 )
 
@@ -88,7 +87,7 @@ func (s *Server) getTraces(w http.ResponseWriter, req *http.Request) error {
 // later says when to ask again, if the hub is busy. Nodes are not told so: they would
 // leave the hub alone with all that they ask for.
 func later(w http.ResponseWriter, err error) error {
-	if errors.Is(err, ingest.ErrBusy) {
+	if errors.Is(err, report.ErrBusy) {
 		w.Header().Set("Retry-After", "5")
 	}
 	return err
@@ -161,7 +160,7 @@ func (s *Server) readBody(w http.ResponseWriter, req *http.Request, limit int64)
 	wait, cancel := context.WithTimeout(req.Context(), bodiesTimeout)
 	defer cancel()
 	if err := s.bodies.Acquire(wait, room); err != nil {
-		return nil, nil, ingest.ErrBusy
+		return nil, nil, report.ErrBusy
 	}
 	done = func() { s.bodies.Release(room) }
 	body, err = registry.ReadWithin(http.MaxBytesReader(w, req.Body, limit), bodyTimeout)

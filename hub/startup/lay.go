@@ -47,7 +47,7 @@ func (s *Service) lay(ctx context.Context, due catalog.Due) (done string, err er
 		}
 		return "", nil
 	}
-	if err := s.publish(ctx, t, before, packs, digest, s.ingest.Encode); err != nil {
+	if err := s.publish(ctx, t, before, packs, digest, s.encoders.EncodeBackground); err != nil {
 		return "", err
 	}
 	s.laid.Add(1)
@@ -102,7 +102,7 @@ func (s *Service) guess(ctx context.Context, t *openTree) ([]trace.Recording, er
 	if err != nil || len(images) == 0 {
 		return nil, err
 	}
-	c, err := s.ingest.RunConfig(ctx, images[0])
+	c, err := s.images.RunConfig(ctx, images[0])
 	if err != nil { // a guess of the runtimes does not need it
 		s.log.Warn("guess how an image starts without its config", "image", images[0].Name, "cause", err)
 	}

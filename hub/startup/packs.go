@@ -1,22 +1,20 @@
 package startup
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"math/bits"
 	"os"
 	"path/filepath"
 
-	"github.com/klauspost/compress/zstd"
-
 	"lighter/format/chunk"
+	"lighter/format/compress"
 	"lighter/format/index"
 	"lighter/format/pack"
 	"lighter/hub/catalog"
 	"lighter/hub/objects"
+	"lighter/hub/publish"
 	"lighter/hub/startup/plan"
 )
 
@@ -51,7 +49,8 @@ func (s *Service) publish(ctx context.Context, t *openTree, before catalog.Layou
 	if before.Locations.IsZero() {
 		old[0] = objects.LocationsKey(t.ID()) // the name in older hubs
 	}
-	return s.ingest.Publish(ctx, w.files, []objects.Staged{locations}, old, func() error { return s.catalog.SetLayout(ctx, &w.layout) })
+	return s.publisher.Publish(ctx, publish.Objects{Packs: w.files, Others: []objects.Staged{locations}, Replaced: old},
+		func() error { return s.catalog.SetLayout(ctx, &w.layout) })
 }
 
 // pack stages a startup pack.
@@ -168,13 +167,8 @@ func compressFile(path string, plain []byte) (int64, error) {
 		return 0, err
 	}
 	defer file.Close()
-	const maxWindow = 8 << 20
-	z, err := zstd.NewWriter(file, zstd.WithEncoderLevel(zstd.SpeedBetterCompression), zstd.WithEncoderConcurrency(1),
-		zstd.WithWindowSize(min(max(1<<bits.Len64(uint64(len(plain))), zstd.MinWindowSize), maxWindow)))
-	if err != nil {
-		return 0, err
-	}
-	if _, err := io.Copy(z, bytes.NewReader(plain)); err != nil {
+	z := compress.IndexEncoder(file, int64(len(plain)))
+	if _, err := z.Write(plain); err != nil {
 		return 0, err
 	}
 	if err := errors.Join(z.Close(), file.Sync()); err != nil {

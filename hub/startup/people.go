@@ -9,21 +9,19 @@ import (
 	"slices"
 	"time"
 
-	"github.com/klauspost/compress/zstd"
-
 	"lighter/format/chunk"
+	"lighter/format/compress"
 	"lighter/format/index"
 	"lighter/format/trace"
 	"lighter/hub/catalog"
-	"lighter/hub/ingest"
 	"lighter/hub/objects"
+	"lighter/hub/report"
 	"lighter/hub/startup/plan"
-
 	"lighter/wire"
 )
 
 // Export returns the recordings of a tree in package trace's text encoding, without traces that were not
-// merged yet. Errors are ingest.ErrBusy and the catalog's.
+// merged yet. Errors are report.ErrBusy and the catalog's.
 func (s *Service) Export(ctx context.Context, tree chunk.ID) ([]byte, error) {
 	if err := enter(ctx, s.reading, 1); err != nil {
 		return nil, err
@@ -47,7 +45,7 @@ func (s *Service) Import(ctx context.Context, tree chunk.ID, text []byte) error 
 	defer s.taking.Release(atOnce)
 	recordings, err := trace.ParseText(text)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ingest.ErrInvalid, err)
+		return fmt.Errorf("%w: %w", report.ErrInvalid, err)
 	}
 	if len(recordings) == 0 {
 		return nil
@@ -61,8 +59,8 @@ func (s *Service) Import(ctx context.Context, tree chunk.ID, text []byte) error 
 }
 
 // Forget removes the workload whose ID begins with workload from a tree's recordings. If workload is
-// empty it removes all recordings, and traces that were not merged yet. Errors are ingest.ErrBusy,
-// ingest.ErrInvalid if several workloads match, catalog.ErrNotFound if none does, and those of the
+// empty it removes all recordings, and traces that were not merged yet. Errors are report.ErrBusy,
+// report.ErrInvalid if several workloads match, catalog.ErrNotFound if none does, and those of the
 // stores.
 func (s *Service) Forget(ctx context.Context, tree chunk.ID, workload string) (f wire.Forgotten, err error) {
 	if err := enter(ctx, s.taking, 1); err != nil {
@@ -75,7 +73,7 @@ func (s *Service) Forget(ctx context.Context, tree chunk.ID, workload string) (f
 		}
 	}
 	if errors.Is(err, catalog.ErrChanged) {
-		err = ingest.ErrBusy
+		err = report.ErrBusy
 	}
 	if err == nil && workload == "" { // otherwise the limits would keep new traces out
 		s.senders.forget(tree)
@@ -100,13 +98,13 @@ func (s *Service) forget(ctx context.Context, tree chunk.ID, workload string) (f
 	case len(gone) == 0:
 		return f, fmt.Errorf("workload %s: %w", workload, catalog.ErrNotFound)
 	case len(gone) > 1:
-		return f, fmt.Errorf("%w: %s begins the IDs of %d workloads", ingest.ErrInvalid, workload, len(gone))
+		return f, fmt.Errorf("%w: %s begins the IDs of %d workloads", report.ErrInvalid, workload, len(gone))
 	}
 	f.Waiting, err = s.catalog.CutRecordings(ctx, tree, before, squeeze(trace.EncodeText(left)), workload == "")
 	return f, err
 }
 
-// Describe returns the workloads and startup packs of a ready image. Errors are ingest.ErrBusy and those
+// Describe returns the workloads and startup packs of a ready image. Errors are report.ErrBusy and those
 // of the stores.
 func (s *Service) Describe(ctx context.Context, image catalog.Image) (wire.Starts, error) {
 	d := wire.Starts{Name: image.Name, Digest: image.Digest, Platform: image.Platform, Tree: image.Tree.String(),
@@ -184,7 +182,7 @@ func (s *Service) locations(ctx context.Context, tree chunk.ID) (*index.Location
 		return nil, err
 	}
 	defer o.Close()
-	z, err := zstd.NewReader(o, zstd.WithDecoderConcurrency(1))
+	z, err := compress.Reader(o)
 	if err != nil {
 		return nil, err
 	}

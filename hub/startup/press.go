@@ -107,17 +107,14 @@ func (s *Service) press(ctx context.Context, tree chunk.ID, l *looseLayout) (err
 		return err
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
-	p, err := newPresser(s.log)
-	if err != nil {
-		return err
-	}
+	p := newPresser(s.log)
 	defer p.close()
 	return s.publish(ctx, t, before, l.packs, append(slices.Clone(l.digest), pressedMark), func(ctx context.Context, b *pack.UnitBuilder, dst []byte) ([]byte, error) {
 		if err := s.giveWay(ctx, tree, l); err != nil {
 			return nil, err
 		}
 		var failed error
-		inTheWay, err := s.ingest.Lend(ctx, func(*zstd.Encoder) {
+		inTheWay, err := s.encoders.Background(ctx, func(*zstd.Encoder) {
 			dst, failed = b.EncodeWith(dst, func(dst, content []byte) ([]byte, error) { return p.press(ctx, dst, content) })
 		})
 		if err := errors.Join(err, failed); err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
 
+	"lighter/format/compress"
 	"lighter/format/pack"
 )
 
@@ -39,16 +40,13 @@ type presser struct {
 	log     *slog.Logger
 }
 
-func newPresser(log *slog.Logger) (*presser, error) {
+func newPresser(log *slog.Logger) *presser {
 	p := &presser{log: log}
 	if path, err := exec.LookPath(pressProgram); err == nil {
 		p.program = path
 	}
-	var encErr, decErr error
-	p.library, encErr = zstd.NewWriter(nil, zstd.WithEncoderLevel(libraryLevel), zstd.WithEncoderConcurrency(1),
-		zstd.WithWindowSize(pack.MaxPlain), zstd.WithEncoderCRC(false))
-	p.decoder, decErr = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(pack.MaxPlain))
-	return p, errors.Join(encErr, decErr)
+	p.library, p.decoder = compress.UnitEncoder(libraryLevel, pack.MaxPlain), compress.UnitDecoder(pack.MaxPlain)
+	return p
 }
 
 func (p *presser) close() { p.decoder.Close() }

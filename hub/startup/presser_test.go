@@ -52,10 +52,7 @@ func TestPressing(t *testing.T) {
 // pressed presses the content and decodes it again.
 func pressed(t *testing.T, log *bytes.Buffer, content []byte) []byte {
 	t.Helper()
-	p, err := newPresser(slog.New(slog.NewTextHandler(log, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := newPresser(slog.New(slog.NewTextHandler(log, nil)))
 	defer p.close()
 	got, err := p.press(t.Context(), []byte("before"), content)
 	if err != nil || string(got[:6]) != "before" {
@@ -80,10 +77,7 @@ func TestPressingWithTheProgram(t *testing.T) {
 	}
 	content := self[:256<<10]
 	var log bytes.Buffer
-	p, err := newPresser(slog.New(slog.NewTextHandler(&log, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := newPresser(slog.New(slog.NewTextHandler(&log, nil)))
 	defer p.close()
 	if p.program == "" {
 		t.Skip("there is no zstd program")

@@ -199,7 +199,7 @@ func (s *Service) Sweep(ctx context.Context, before time.Time) error {
 		for _, id := range ids {
 			keys = append(keys, objects.PackKey(id))
 		}
-		if err := s.ingest.Drop(ctx, keys, func() error { return s.catalog.DropRetired(ctx, ids) }); err != nil {
+		if err := s.publisher.Delete(ctx, keys, func() error { return s.catalog.DropRetired(ctx, ids) }); err != nil {
 			return err
 		}
 	}

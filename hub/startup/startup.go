@@ -14,15 +14,18 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/klauspost/compress/zstd"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/semaphore"
 
 	"lighter/format/chunk"
+	"lighter/format/compress"
 	"lighter/format/index"
 	"lighter/format/trace"
 	"lighter/hub/catalog"
-	"lighter/hub/ingest"
+	"lighter/hub/encoder"
 	"lighter/hub/objects"
+	"lighter/hub/publish"
+	"lighter/hub/report"
 )
 
 const (
@@ -37,12 +40,19 @@ const (
 	settling = 3 * time.Second
 )
 
+// Images says how the containers of an image run.
+type Images interface {
+	RunConfig(ctx context.Context, image catalog.Image) (v1.ImageConfig, error)
+}
+
 // Service keeps traces and makes startup packs. It is safe for concurrent use.
 type Service struct {
-	catalog *catalog.Catalog
-	objects *objects.Store
-	ingest  *ingest.Service
-	log     *slog.Logger
+	catalog   *catalog.Catalog
+	objects   *objects.Store
+	publisher *publish.Publisher
+	encoders  *encoder.Pool
+	images    Images
+	log       *slog.Logger
 
 	senders senders
 
@@ -68,15 +78,15 @@ type Service struct {
 
 // New returns a service over the stores, whose startup packs take limit bytes at most; 0: as Limit
 // computes. Nothing is laid out before Run.
-func New(c *catalog.Catalog, o *objects.Store, i *ingest.Service, limit int64, log *slog.Logger) *Service {
-	return &Service{catalog: c, objects: o, ingest: i, limit: limit, log: log,
+func New(c *catalog.Catalog, o *objects.Store, p *publish.Publisher, e *encoder.Pool, i Images, limit int64, log *slog.Logger) *Service {
+	return &Service{catalog: c, objects: o, publisher: p, encoders: e, images: i, limit: limit, log: log,
 		taking: semaphore.NewWeighted(atOnce), reading: semaphore.NewWeighted(shownAtOnce), wake: make(chan struct{}, 1), devices: map[chunk.ID]int64{}, rests: map[chunk.ID]time.Time{},
 		loose: map[chunk.ID]*looseLayout{}, used: map[chunk.ID]time.Time{}, round: make(chan struct{}),
 		Settling: settling, Keep: keep, PressAfter: pressAfter, Regain: regain}
 }
 
 // Take keeps a trace, as package trace encodes it, of a tree of a ready image. sender is what SenderOf
-// returns. Errors are ingest.ErrInvalid, ingest.ErrBusy, catalog.ErrFull if the sender has sent enough
+// returns. Errors are report.ErrInvalid, report.ErrBusy, catalog.ErrFull if the sender has sent enough
 // of this tree, catalog.ErrNotFound and objects.ErrNotFound.
 func (s *Service) Take(ctx context.Context, tree chunk.ID, sender string, body []byte) (err error) {
 	defer func() {
@@ -96,7 +106,7 @@ func (s *Service) Take(ctx context.Context, tree chunk.ID, sender string, body [
 	}
 	t, err := trace.Decode(body, tree, device)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ingest.ErrInvalid, err)
+		return fmt.Errorf("%w: %w", report.ErrInvalid, err)
 	}
 	if len(t.Reads) == 0 {
 		return nil
@@ -112,12 +122,12 @@ func (s *Service) Take(ctx context.Context, tree chunk.ID, sender string, body [
 	return nil
 }
 
-// enter acquires n places within takeTimeout. The caller releases them. The error is ingest.ErrBusy.
+// enter acquires n places within takeTimeout. The caller releases them. The error is report.ErrBusy.
 func enter(ctx context.Context, places *semaphore.Weighted, n int64) error {
 	wait, cancel := context.WithTimeout(ctx, takeTimeout)
 	defer cancel()
 	if places.Acquire(wait, n) != nil {
-		return ingest.ErrBusy
+		return report.ErrBusy
 	}
 	return nil
 }
@@ -149,7 +159,7 @@ func (s *Service) device(ctx context.Context, tree chunk.ID) (int64, error) {
 		return 0, err
 	}
 	defer o.Close()
-	z, err := zstd.NewReader(o, zstd.WithDecoderConcurrency(1))
+	z, err := compress.Reader(o)
 	if err != nil {
 		return 0, err
 	}

@@ -9,9 +9,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/klauspost/compress/zstd"
-
 	"lighter/format/chunk"
+	"lighter/format/compress"
 	"lighter/format/erofs"
 	"lighter/format/index"
 	"lighter/hub/objects"
@@ -34,9 +33,9 @@ const mapPages = 1024
 
 // open copies a tree's index from the object store to a scratch directory.
 func (s *Service) open(ctx context.Context, tree chunk.ID) (t *openTree, err error) {
-	dir, err := os.MkdirTemp(s.ingest.Scratch(), "starts-")
+	dir, err := s.publisher.TempDir("starts")
 	if err != nil {
-		return nil, fmt.Errorf("make scratch space: %w", err)
+		return nil, err
 	}
 	t = &openTree{dir: dir, chunks: newChunkReader(s.catalog, s.objects)}
 	if err := t.fill(ctx, s.objects, tree); err != nil {
@@ -52,7 +51,7 @@ func (t *openTree) fill(ctx context.Context, o *objects.Store, tree chunk.ID) er
 	}
 	defer from.Close()
 	t.indexLen = from.Size
-	z, err := zstd.NewReader(from, zstd.WithDecoderConcurrency(1))
+	z, err := compress.Reader(from)
 	if err != nil {
 		return err
 	}

@@ -31,18 +31,22 @@ bench/starts: bench bench/plot node test/testkit/site
 cmd/lighter: bench bench/figures bench/many bench/starts format/index format/trace hub logqueue node node/doctor node/keeper node/resolver store/disk store/hub store/registry wire | node/device node/fuse node/mount
 durable:
 format/chunk:
+format/compress:
 format/erofs: format/tree
 format/index: format/chunk format/erofs format/tree
-format/pack: format/chunk
+format/pack: format/chunk format/compress
 format/trace: format/chunk format/erofs format/index
 format/tree: format/chunk
-hub: format/index format/tree hub/catalog hub/ingest hub/objects hub/registry hub/serve hub/startup logqueue renewed wire | store/hub
+hub: format/index format/tree hub/catalog hub/encoder hub/ingest hub/objects hub/publish hub/registry hub/serve hub/startup logqueue renewed wire | store/hub
 hub/catalog: format/chunk format/index wire
-hub/ingest: format/chunk format/index format/pack format/tree hub/catalog hub/objects hub/registry wire
-hub/objects: format/chunk format/pack
+hub/encoder: format/compress format/pack
+hub/ingest: format/chunk format/compress format/index format/pack format/tree hub/catalog hub/encoder hub/objects hub/publish hub/registry hub/report wire
+hub/objects: durable format/chunk format/pack
+hub/publish: durable format/chunk hub/catalog hub/objects
 hub/registry: wire
-hub/serve: format/chunk format/index format/trace hub/catalog hub/ingest hub/objects hub/registry hub/startup wire
-hub/startup: format/chunk format/erofs format/index format/pack format/trace hub/catalog hub/ingest hub/objects hub/startup/guess hub/startup/plan wire
+hub/report: wire
+hub/serve: format/chunk format/index format/trace hub/catalog hub/ingest hub/objects hub/registry hub/report hub/startup wire
+hub/startup: format/chunk format/compress format/erofs format/index format/pack format/trace hub/catalog hub/encoder hub/objects hub/publish hub/report hub/startup/guess hub/startup/plan wire
 hub/startup/guess: format/chunk format/erofs format/index format/trace format/tree
 hub/startup/plan: format/chunk format/erofs format/index format/trace
 logqueue:

@@ -1,0 +1,78 @@
+// Package encoder bounds how many units the hub compresses at once. Images come first: background
+// work pauses while an image is ingested.
+package encoder
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+
+	"lighter/format/compress"
+	"lighter/format/pack"
+)
+
+// level is the zstd level of chunks. docs/decisions/units.md has the measurements.
+const level = zstd.SpeedDefault
+
+// Pool is a fixed number of zstd encoders. It is safe for concurrent use.
+type Pool struct {
+	free      chan *zstd.Encoder
+	ingesting atomic.Int32 // images
+}
+
+// NewPool returns a pool of n encoders.
+func NewPool(n int) *Pool {
+	p := &Pool{free: make(chan *zstd.Encoder, n)}
+	for range n {
+		p.free <- compress.UnitEncoder(level, pack.MaxPlain)
+	}
+	return p
+}
+
+// Ingest tells the pool that an image is being ingested, until the caller calls end.
+func (p *Pool) Ingest() (end func()) {
+	p.ingesting.Add(1)
+	return func() { p.ingesting.Add(-1) }
+}
+
+// Encode appends a unit of an image that is being ingested to dst.
+func (p *Pool) Encode(b *pack.UnitBuilder, dst []byte) []byte {
+	enc := <-p.free // soon: whoever holds one only computes
+	dst = b.Encode(dst, enc)
+	p.free <- enc
+	return dst
+}
+
+// EncodeBackground appends a unit to dst. While an image is ingested, it then pauses for as long
+// as it has worked.
+func (p *Pool) EncodeBackground(ctx context.Context, b *pack.UnitBuilder, dst []byte) ([]byte, error) {
+	pause, err := p.Background(ctx, func(enc *zstd.Encoder) { dst = b.Encode(dst, enc) })
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-time.After(pause):
+		return dst, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Background runs work in place of one of the pool's encoders. work may use that encoder. The
+// result is for how long this was in the way of an image that is being ingested, or 0.
+func (p *Pool) Background(ctx context.Context, work func(enc *zstd.Encoder)) (inTheWay time.Duration, err error) {
+	begin := time.Now()
+	select {
+	case enc := <-p.free:
+		work(enc)
+		p.free <- enc
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+	if p.ingesting.Load() == 0 {
+		return 0, nil
+	}
+	return time.Since(begin), nil
+}

@@ -1,0 +1,94 @@
+package report
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"lighter/wire"
+)
+
+// Progress lists the steps of some work. The zero value is ready to use. It is safe for concurrent
+// use.
+type Progress struct {
+	mu    sync.Mutex // guards the following
+	steps []*Step
+}
+
+// Step is one item of some work, for example a layer, with the number of bytes that are done.
+type Step struct {
+	kind, name string
+	total      int64
+	bytes      atomic.Int64
+}
+
+// Add adds to the number of bytes that are done.
+func (s *Step) Add(n int) { s.bytes.Add(int64(n)) }
+
+// maxSteps bounds the steps of a Progress. More are not reported.
+const maxSteps = 1000
+
+// Step adds a step of total bytes. kind and name become wire.Progress.Step and Item.
+func (p *Progress) Step(kind, name string, total int64) *Step {
+	s := &Step{kind: kind, name: name, total: total}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.steps) < maxSteps {
+		p.steps = append(p.steps, s)
+	}
+	return s
+}
+
+// Sender sends progress to one client.
+type Sender struct {
+	send func(wire.Progress) error
+	sent map[*Step]int64 // bytes
+}
+
+// NewSender returns a sender that calls send for each step that has changed.
+func NewSender(send func(wire.Progress) error) *Sender {
+	return &Sender{send: send, sent: map[*Step]int64{}}
+}
+
+// sendEvery is the pause between two reports to a client.
+const sendEvery = 200 * time.Millisecond
+
+// Await sends progress until done is closed. It returns early with an error of send, or with ctx's
+// cause. The work goes on in both cases.
+func (s *Sender) Await(ctx context.Context, done <-chan struct{}, progress ...*Progress) error {
+	tick := time.NewTicker(sendEvery)
+	defer tick.Stop()
+	for over := false; !over; {
+		select {
+		case <-done:
+			over = true
+		case <-tick.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		for _, p := range progress {
+			if err := s.sendChanges(p); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (s *Sender) sendChanges(p *Progress) error {
+	p.mu.Lock()
+	steps := p.steps
+	p.mu.Unlock()
+	for _, step := range steps {
+		bytes := step.bytes.Load()
+		if sent, known := s.sent[step]; known && sent == bytes {
+			continue
+		}
+		s.sent[step] = bytes
+		if err := s.send(wire.Progress{Step: step.kind, Item: step.name, Bytes: bytes, Total: step.total}); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,57 @@
+// Package report holds what the hub tells users about their requests: progress while the work
+// runs, and afterwards the kind of an error and its reason in one printable line.
+package report
+
+import (
+	"errors"
+	"regexp"
+	"strings"
+	"unicode"
+)
+
+var (
+	// ErrBusy marks requests that the hub refuses because too many others are pending.
+	ErrBusy = errors.New("the hub is busy: too many requests are pending")
+	// ErrInvalid marks requests that no hub can fulfil.
+	ErrInvalid = errors.New("invalid request")
+)
+
+var (
+	urlQuery = regexp.MustCompile(`(://[^\s"'?]*)\?[^\s"']*`)
+	urlUser  = regexp.MustCompile(`://[^/\s"'@]*@`)
+)
+
+// maxReason bounds a reason, in bytes.
+const maxReason = 1000
+
+// Reason returns an error's text as one bounded, printable line for the catalog, logs and
+// terminals. Other registries choose parts of that text. URLs lose their users and queries, which
+// may be secrets.
+func Reason(err error) string {
+	text := urlQuery.ReplaceAllString(err.Error(), "$1")
+	text = urlUser.ReplaceAllString(text, "://")
+	text = strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}, text)
+	text = strings.Join(strings.Fields(text), " ")
+	if len(text) > maxReason {
+		text = strings.ToValidUTF8(text[:maxReason], "") + "…"
+	}
+	return text
+}
+
+// Error wraps err so that its text is its Reason. Nil stays nil.
+func Error(err error) error {
+	if err == nil {
+		return nil
+	}
+	return reasonError{err}
+}
+
+type reasonError struct{ error }
+
+func (r reasonError) Error() string { return Reason(r.error) }
+func (r reasonError) Unwrap() error { return r.error }

@@ -1,0 +1,60 @@
+package report
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"lighter/wire"
+)
+
+func TestReasonIsOnePrintableLine(t *testing.T) {
+	for text, want := range map[string]string{
+		`Get "http://minio:9000/b/x?X-Amz-Signature=secret&y=1": refused`: `Get "http://minio:9000/b/x": refused`,
+		"https://user:pass@host/a?token=1 and more":                       "https://host/a and more",
+		"line\nline\r\x1b[31mred\u202e\tend":                              "line line [31mred end",
+		`entry "etc/a?b=c": no such file`:                                 `entry "etc/a?b=c": no such file`,
+		strings.Repeat("ä", 2000):                                         strings.Repeat("ä", maxReason/2) + "…",
+	} {
+		if got := Reason(errors.New(text)); got != want {
+			t.Errorf("reason of %q: %q, want %q", text, got, want)
+		}
+	}
+	if err := Error(ErrBusy); !errors.Is(err, ErrBusy) {
+		t.Errorf("%v does not wrap ErrBusy", err)
+	}
+	if err := Error(nil); err != nil {
+		t.Errorf("Error(nil) = %v, want nil", err)
+	}
+}
+
+func TestSenderReportsEachChangeOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var p Progress
+		layer := p.Step("layer", "a", 10)
+		done := make(chan struct{})
+		go func() {
+			layer.Add(4)
+			time.Sleep(10 * sendEvery)
+			layer.Add(6)
+			close(done)
+		}()
+		var sent []wire.Progress
+		err := NewSender(func(p wire.Progress) error { sent = append(sent, p); return nil }).Await(t.Context(), done, &p)
+		if err != nil || len(sent) != 2 || sent[0].Bytes != 4 || sent[1].Bytes != 10 {
+			t.Errorf("sent %+v and returned %v, want 4 and 10 bytes", sent, err)
+		}
+	})
+}
+
+func TestSenderEndsWithItsContext(t *testing.T) {
+	gone := errors.New("the client is gone")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(gone)
+	if err := NewSender(nil).Await(ctx, nil); !errors.Is(err, gone) {
+		t.Errorf("Await returned %v, want %v", err, gone)
+	}
+}

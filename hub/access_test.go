@@ -158,7 +158,7 @@ func TestAdministratorsAreAskedForTheToken(t *testing.T) {
 	if err := admin.Remove(t.Context(), "a:1"); err == nil || !strings.Contains(err.Error(), "not found") {
 		t.Errorf("at the socket: %v", err)
 	}
-	handler := h.access.tokenOnly(h.handler())
+	handler := h.access.Admin(h.handler())
 	for with, want := range map[string]int{"": 401, "Bearer " + testToken: 200} {
 		req, w := httptest.NewRequest("GET", "/v2/", nil), httptest.NewRecorder()
 		req.Header.Set("Authorization", with)

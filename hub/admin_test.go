@@ -57,7 +57,7 @@ func TestChangesHaveTheirAddress(t *testing.T) {
 		if res, err := transport.RoundTrip(req); err != nil || res.StatusCode != 202 {
 			t.Errorf("a push at the socket: %v, %v", res, err)
 		}
-		if _, err := h.config.listenAdmin(); err == nil || !strings.Contains(err.Error(), "somebody answers") {
+		if _, err := h.config.listenAdmin(); err == nil || !strings.Contains(err.Error(), "another process listens") {
 			t.Errorf("another hub at the same socket: %v", err)
 		}
 		h.stop()

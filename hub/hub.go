@@ -27,6 +27,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"lighter/format/tree"
+	"lighter/hub/access"
+	"lighter/hub/admin"
+	"lighter/hub/answer"
 	"lighter/hub/catalog"
 	"lighter/hub/encoder"
 	"lighter/hub/ingest"
@@ -62,7 +65,7 @@ type Hub struct {
 	starts   *startup.Service
 	keys     signingKeys
 	proxies  []netip.Prefix
-	access   *access
+	access   *access.Policy
 	view     *view
 	trials   *trials // nil: images are not started
 
@@ -100,11 +103,11 @@ func Open(ctx context.Context, c Config, log *slog.Logger) (*Hub, error) {
 	if err != nil {
 		return nil, err
 	}
-	access, err := newAccess(&c)
+	policy, err := access.New(c.AdminTokenFile, c.Names)
 	if err != nil {
 		return nil, err
 	}
-	h := &Hub{config: c, log: log, secure: secure, access: access, maxConnections: maxConnections}
+	h := &Hub{config: c, log: log, secure: secure, access: policy, maxConnections: maxConnections}
 	if err := h.open(ctx); err != nil {
 		return nil, errors.Join(err, h.Close())
 	}
@@ -197,30 +200,36 @@ func (h *Hub) Close() error {
 	return errors.Join(errs...)
 }
 
-// handler answers all requests.
+// handler answers all requests. It does not ask who may make them.
 func (h *Hub) handler() http.Handler {
+	bodies := answer.NewBodies()
+	api := answer.NewMux(h.log)
+	serve.New(serve.Config{Catalog: h.catalog, Objects: h.objects, Images: h.ingest, Traces: h.starts, Bodies: bodies,
+		Keys: h.keys.public(), Proxies: h.proxies, Log: h.log}).Register(api)
+	admin.New(admin.Config{Catalog: h.catalog, Images: h.ingest, Starts: h.starts, Bodies: bodies,
+		Key: h.keys.public()[0], Log: h.log}).Register(api)
 	mux := http.NewServeMux()
 	h.view.register(mux)
 	mux.Handle("/v2/", h.registry.Handler(h.ingest))
-	mux.Handle("/", serve.New(h.catalog, h.objects, h.ingest, h.starts, h.keys.public(), h.proxies, h.log))
+	mux.Handle("/", api)
 	return mux
 }
 
-// public answers what everybody may ask for; what changes something there too, of those
-// who may, unless there is another address for it.
+// public answers at the address for everybody. Changes are made there, too, unless they have an
+// address of their own.
 func (h *Hub) public(all http.Handler) http.Handler {
 	if h.config.AdminListen != "" {
-		return h.watched(h.access.unchanging(all))
+		return h.watched(h.access.ReadOnly(all))
 	}
-	return h.watched(h.access.authorized(all))
+	return h.watched(h.access.Public(all))
 }
 
-// admin answers where admin_listen says. Whoever reaches a Unix socket is one who may.
+// admin answers at admin_listen. The file mode of a Unix socket decides who can connect to it.
 func (h *Hub) admin(all http.Handler) http.Handler {
 	if strings.HasPrefix(h.config.AdminListen, unixPrefix) {
 		return h.watched(all)
 	}
-	return h.watched(h.access.tokenOnly(all))
+	return h.watched(h.access.Admin(all))
 }
 
 // watched counts and logs requests, and ends those that stall.
@@ -253,7 +262,7 @@ func (h *Hub) Serve(ctx context.Context, listener net.Listener) error {
 	group.Go(func() error { return h.catalog.KeepSizes(ctx) })
 	group.Go(func() error { return h.starts.Run(ctx) })
 	if h.trials != nil {
-		group.Go(func() error { return h.trials.run(ctx, h.watched(h.access.unchanging(all))) })
+		group.Go(func() error { return h.trials.run(ctx, h.watched(h.access.ReadOnly(all))) })
 	}
 	h.answer(ctx, group, listener, h.public(all))
 	if admin != nil {

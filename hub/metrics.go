@@ -48,7 +48,7 @@ func newView(c *catalog.Catalog, log *slog.Logger) *view {
 
 // endpoints are what a request can be about: the words of the paths below a
 // scope, the registry, and the rest. There are no others.
-var endpoints = []string{"chains", "indexes", "locations", "packs", "chunks", "key", "images", "traces", "registry", "other"}
+var endpoints = []string{"chains", "manifests", "trees", "indexes", "locations", "packs", "chunks", "key", "images", "traces", "registry", "other"}
 
 func endpointOf(path string) string {
 	if strings.HasPrefix(path, "/v2/") {

@@ -1,145 +1,126 @@
-// Package serve promises what docs/wire.md says: the hub's answers over HTTP,
-// each with the status that its error has, in one place (statusOf). What is
-// immutable is sent with its length and a promise to caches that it is.
+// Package serve answers what nodes, caches and mirrors ask the hub (docs/wire.md): statements,
+// indexes, locations and units. It also receives the traces that nodes report.
 //
-// There is no logic here: every path is one call of what the hub is made of. It
-// refuses scopes that it does not serve, and never logs what a request carries
-// beyond method, path and status.
+// Immutable objects are sent whole, with their length and a long lifetime, so that any HTTP cache can
+// keep them. Handlers only parse the request and call one part of the hub; they decide nothing.
 package serve
 
 import (
 	"context"
 	"crypto/ed25519"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/netip"
-
-	"golang.org/x/sync/semaphore"
+	"strconv"
 
 	"lighter/format/chunk"
 	"lighter/format/index"
+	"lighter/format/trace"
+	"lighter/hub/answer"
 	"lighter/hub/catalog"
 	"lighter/hub/objects"
 
 	"lighter/wire"
 )
 
-// Ingest is what the hub does when it is asked to.
-type Ingest interface {
-	Add(ctx context.Context, add wire.Add, tell func(wire.Progress) error) ([]catalog.Image, error)
-	Remove(ctx context.Context, name string) error
+// Images answers questions about images that the catalog alone cannot answer.
+type Images interface {
 	Manifest(ctx context.Context, digest string) (*wire.Manifest, error)
 	Tree(ctx context.Context, chain string) (*index.Statement, error)
-	Verify(ctx context.Context, name string, tell func(wire.Progress) error) ([]string, error)
 }
 
-// Server answers requests. It is an http.Handler for all below wire.Prefix.
-type Server struct {
-	catalog *catalog.Catalog
-	objects *objects.Store
-	ingest  Ingest
-	keys    []ed25519.PublicKey
-	log     *slog.Logger
-	starts  Starts
-	proxies []netip.Prefix // whose X-Forwarded-For is believed
-	mux     *http.ServeMux
-	bodies  *semaphore.Weighted // in bytes
-}
-
-// Starts is what the hub makes of how images start.
-type Starts interface {
+// Traces receives what nodes report about starts.
+type Traces interface {
+	// Take keeps an encoded trace of a tree.
 	Take(ctx context.Context, tree chunk.ID, sender string, body []byte) error
-	Describe(ctx context.Context, image catalog.Image) (wire.Starts, error)
-	Export(ctx context.Context, tree chunk.ID) ([]byte, error)
-	Import(ctx context.Context, tree chunk.ID, text []byte) error
-	Forget(ctx context.Context, tree chunk.ID, workload string) (wire.Forgotten, error)
+	// Used records that a node uses a tree.
 	Used(tree chunk.ID)
 }
 
-// New returns a server for wire.DefaultScope, that believes what the proxies say of
-// whom they ask for.
-func New(c *catalog.Catalog, o *objects.Store, i Ingest, starts Starts, keys []ed25519.PublicKey, proxies []netip.Prefix, log *slog.Logger) *Server {
-	s := &Server{catalog: c, objects: o, ingest: i, starts: starts, keys: keys, proxies: proxies, log: log, mux: http.NewServeMux(), bodies: semaphore.NewWeighted(maxBodies)}
-	base := wire.Prefix + "/" + wire.DefaultScope
-	for pattern, handle := range map[string]func(http.ResponseWriter, *http.Request) error{
-		"GET " + base + "/key":              s.getKeys,
-		"GET " + base + "/chains/{chain}":   s.getChain,
-		"GET " + base + "/manifests/{id}":   s.getManifest,
-		"GET " + base + "/trees/{chain}":    s.getTree,
-		"GET " + base + "/indexes/{tree}":   s.getIndex,
-		"GET " + base + "/locations/{tree}": s.getLocations,
-		"GET " + base + "/packs/{pack}/{n}": s.getUnit,
-		"GET " + base + "/chunks/{chunk}":   s.getChunk,
-		"GET " + base + "/images":           s.getImages,
-		"GET " + base + "/images/inspect":   s.getInspections,
-		"POST " + base + "/images":          s.postImage,
-		"DELETE " + base + "/images":        s.deleteImage,
-		"POST " + base + "/images/verify":   s.postVerify,
-		"GET " + base + "/traces":           s.getTraces,
-		"DELETE " + base + "/traces":        s.deleteTraces,
-		"GET " + base + "/traces/export":    s.exportTraces,
-		"POST " + base + "/traces/import":   s.importTraces,
-		"POST " + base + "/traces/{tree}":   s.postTrace,
-	} {
-		s.mux.HandleFunc(pattern, func(w http.ResponseWriter, req *http.Request) {
-			if err := handle(w, req); err != nil {
-				s.sendError(w, req, err)
-			}
-		})
-	}
-	return s
+// Config has the parts of a hub that a Server uses.
+type Config struct {
+	Catalog *catalog.Catalog
+	Objects *objects.Store
+	Images  Images
+	Traces  Traces
+	Bodies  *answer.Bodies
+	Keys    []ed25519.PublicKey
+	Proxies []netip.Prefix // their X-Forwarded-For is believed
+	Log     *slog.Logger
 }
 
-// ServeHTTP answers a request.
-func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	if _, pattern := s.mux.Handler(req); pattern == "" {
-		s.sendError(w, req, errNoPath)
-		return
-	}
-	s.mux.ServeHTTP(w, req)
+// Server answers nodes. It is safe for concurrent use.
+type Server struct{ Config }
+
+// New returns a server.
+func New(c Config) *Server { return &Server{c} }
+
+// Register adds the server's routes to a router.
+func (s *Server) Register(mux *answer.Mux) {
+	mux.Handle("GET", "/key", s.getKeys)
+	mux.Handle("GET", "/chains/{chain}", s.getChain)
+	mux.Handle("GET", "/manifests/{id}", s.getManifest)
+	mux.Handle("GET", "/trees/{chain}", s.getTree)
+	mux.Handle("GET", "/indexes/{tree}", s.getIndex)
+	mux.Handle("GET", "/locations/{tree}", s.getLocations)
+	mux.Handle("GET", "/packs/{pack}/{n}", s.getUnit)
+	mux.Handle("GET", "/chunks/{chunk}", s.getChunk)
+	mux.Handle("POST", "/traces/{tree}", s.postTrace)
 }
+
+// Cache-Control headers. Objects named by their digest never change. A stale hint (chunks, locations)
+// costs one request more; locations soon improve after an image's first starts. Look-ups may be cached
+// for as long as nodes remember the answer, so that a cache answers many nodes that pull at once.
+const (
+	forever  = "public, max-age=31536000, immutable"
+	anHour   = "public, max-age=3600"
+	aMinute  = "public, max-age=60"
+	aMoment  = "max-age=5"
+	uncached = "no-cache"
+)
 
 func (s *Server) getKeys(w http.ResponseWriter, _ *http.Request) error {
 	w.Header().Set("Content-Type", "text/plain")
-	w.Header().Set("Cache-Control", "no-cache")
-	for _, key := range s.keys {
+	w.Header().Set("Cache-Control", uncached)
+	for _, key := range s.Keys {
 		_, _ = io.WriteString(w, index.FormatKey(key)+"\n")
 	}
 	return nil
 }
 
 func (s *Server) getChain(w http.ResponseWriter, req *http.Request) error {
-	chain, err := s.catalog.Chain(req.Context(), req.PathValue("chain"))
+	chain, err := s.Catalog.Chain(req.Context(), req.PathValue("chain"))
 	if err != nil {
 		return err
 	}
-	return sendCached(w, chain, aMoment)
+	return answer.JSON(w, chain, aMoment)
 }
 
 func (s *Server) getManifest(w http.ResponseWriter, req *http.Request) error {
-	manifest, err := s.ingest.Manifest(req.Context(), req.PathValue("id"))
+	manifest, err := s.Images.Manifest(req.Context(), req.PathValue("id"))
 	if err != nil {
 		return err
 	}
-	return sendCached(w, manifest, aMoment)
+	return answer.JSON(w, manifest, aMoment)
 }
 
 func (s *Server) getTree(w http.ResponseWriter, req *http.Request) error {
-	statement, err := s.ingest.Tree(req.Context(), req.PathValue("chain"))
+	statement, err := s.Images.Tree(req.Context(), req.PathValue("chain"))
 	if err != nil {
 		return err
 	}
-	return sendJSON(w, statement)
+	return answer.JSON(w, statement, uncached)
 }
 
 func (s *Server) getIndex(w http.ResponseWriter, req *http.Request) error {
-	tree, err := chunk.ParseID(req.PathValue("tree"))
+	tree, err := parseID(req, "tree")
 	if err != nil {
-		return invalid(err)
+		return err
 	}
-	o, err := s.objects.Open(req.Context(), objects.IndexKey(tree))
+	o, err := s.Objects.Open(req.Context(), objects.IndexKey(tree))
 	if err != nil {
 		return err
 	}
@@ -149,9 +130,9 @@ func (s *Server) getIndex(w http.ResponseWriter, req *http.Request) error {
 }
 
 func (s *Server) getLocations(w http.ResponseWriter, req *http.Request) error {
-	tree, err := chunk.ParseID(req.PathValue("tree"))
+	tree, err := parseID(req, "tree")
 	if err != nil {
-		return invalid(err)
+		return err
 	}
 	o, tag, err := s.openLocations(req.Context(), tree)
 	if err != nil {
@@ -159,20 +140,19 @@ func (s *Server) getLocations(w http.ResponseWriter, req *http.Request) error {
 	}
 	defer o.Close()
 	if req.Header.Get(wire.CopyHeader) == "" {
-		s.starts.Used(tree)
+		s.Traces.Used(tree)
 	}
 	s.send(w, req, o, aMinute, tag.String())
 	return nil
 }
 
-// openLocations opens the locations that a tree has now. If others take their
-// place in between, those.
+// openLocations opens the current locations of a tree. It retries if they are replaced meanwhile.
 func (s *Server) openLocations(ctx context.Context, tree chunk.ID) (o *objects.Object, id chunk.ID, err error) {
 	for range 3 {
-		if id, err = s.catalog.Locations(ctx, tree); err != nil {
+		if id, err = s.Catalog.Locations(ctx, tree); err != nil {
 			return nil, id, err
 		}
-		if o, err = s.objects.Open(ctx, objects.LocationsKey(id)); !errors.Is(err, objects.ErrNotFound) {
+		if o, err = s.Objects.Open(ctx, objects.LocationsKey(id)); !errors.Is(err, objects.ErrNotFound) {
 			break
 		}
 	}
@@ -180,38 +160,94 @@ func (s *Server) openLocations(ctx context.Context, tree chunk.ID) (o *objects.O
 }
 
 func (s *Server) getUnit(w http.ResponseWriter, req *http.Request) error {
-	id, err := chunk.ParseID(req.PathValue("pack"))
+	id, err := parseID(req, "pack")
 	if err != nil {
-		return invalid(err)
+		return err
 	}
 	n, err := parseNumber(req.PathValue("n"))
 	if err != nil {
-		return invalid(err)
+		return answer.Invalid(err)
 	}
 	unit := chunk.Unit{Pack: id, N: n}
-	o, err := s.objects.OpenUnit(req.Context(), unit)
-	if err != nil {
-		return err
-	}
-	defer o.Close()
-	s.send(w, req, o, forever, unit.String())
-	return nil
+	return s.sendUnit(w, req, unit, forever, unit.String())
 }
 
 func (s *Server) getChunk(w http.ResponseWriter, req *http.Request) error {
-	id, err := chunk.ParseID(req.PathValue("chunk"))
-	if err != nil {
-		return invalid(err)
-	}
-	unit, err := s.catalog.Unit(req.Context(), id)
+	id, err := parseID(req, "chunk")
 	if err != nil {
 		return err
 	}
-	o, err := s.objects.OpenUnit(req.Context(), unit)
+	unit, err := s.Catalog.Unit(req.Context(), id)
+	if err != nil {
+		return err
+	}
+	return s.sendUnit(w, req, unit, anHour, "")
+}
+
+func (s *Server) sendUnit(w http.ResponseWriter, req *http.Request, unit chunk.Unit, cache, tag string) error {
+	o, err := s.Objects.OpenUnit(req.Context(), unit)
 	if err != nil {
 		return err
 	}
 	defer o.Close()
-	s.send(w, req, o, anHour, "")
+	s.send(w, req, o, cache, tag)
 	return nil
+}
+
+func (s *Server) postTrace(w http.ResponseWriter, req *http.Request) error {
+	tree, err := parseID(req, "tree")
+	if err != nil {
+		return err
+	}
+	body, release, err := s.Bodies.Read(w, req, trace.MaxBytes)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := s.Traces.Take(req.Context(), tree, senderOf(req, s.Proxies), body); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// send sends a whole object. Ranges are not offered: caches keep a 200, but not a 206. tag identifies
+// the bytes; if it is empty there is no ETag.
+func (s *Server) send(w http.ResponseWriter, req *http.Request, o *objects.Object, cache, tag string) {
+	h := w.Header()
+	h.Set("Content-Type", "application/octet-stream")
+	h.Set("Cache-Control", cache)
+	if tag != "" {
+		h.Set("ETag", `"`+tag+`"`)
+		// With no-cache the node has found the cache's copy damaged: the cache must get the bytes again.
+		if req.Header.Get("If-None-Match") == `"`+tag+`"` && req.Header.Get("Cache-Control") != "no-cache" {
+			w.WriteHeader(http.StatusNotModified)
+			return
+		}
+	}
+	h.Set("Content-Length", strconv.FormatInt(o.Size, 10))
+	if req.Method == http.MethodHead {
+		return
+	}
+	if _, err := o.WriteTo(w); err != nil {
+		// The status is sent already. The client notices that bytes are missing.
+		s.Log.Debug("send object failed", "path", req.URL.Path, "err", err)
+	}
+}
+
+func parseID(req *http.Request, name string) (chunk.ID, error) {
+	id, err := chunk.ParseID(req.PathValue(name))
+	if err != nil {
+		return id, answer.Invalid(err)
+	}
+	return id, nil
+}
+
+// parseNumber parses the canonical decimal form only, so that a unit has one URL.
+func parseNumber(s string) (uint32, error) {
+	n, err := strconv.ParseUint(s, 10, 32)
+	if err != nil || strconv.FormatUint(n, 10) != s {
+		return 0, fmt.Errorf("%q is not the number of a unit", s)
+	}
+	return uint32(n), nil
 }

@@ -37,7 +37,10 @@ format/index: format/chunk format/erofs format/tree
 format/pack: format/chunk format/compress
 format/trace: format/chunk format/erofs format/index
 format/tree: format/chunk
-hub: format/index format/tree hub/catalog hub/encoder hub/ingest hub/objects hub/publish hub/registry hub/serve hub/startup logqueue renewed wire | store/hub
+hub: format/index format/tree hub/access hub/admin hub/answer hub/catalog hub/encoder hub/ingest hub/objects hub/publish hub/registry hub/serve hub/startup logqueue renewed wire | store/hub
+hub/access: wire
+hub/admin: format/chunk format/index format/trace hub/answer hub/catalog hub/report wire
+hub/answer: format/chunk format/trace hub/catalog hub/ingest hub/objects hub/registry hub/report wire
 hub/catalog: format/chunk format/index wire
 hub/encoder: format/compress format/pack
 hub/ingest: format/chunk format/compress format/index format/pack format/tree hub/catalog hub/encoder hub/objects hub/publish hub/registry hub/report wire
@@ -45,7 +48,7 @@ hub/objects: durable format/chunk format/pack
 hub/publish: durable format/chunk hub/catalog hub/objects
 hub/registry: wire
 hub/report: wire
-hub/serve: format/chunk format/index format/trace hub/catalog hub/ingest hub/objects hub/registry hub/report hub/startup wire
+hub/serve: format/chunk format/index format/trace hub/answer hub/catalog hub/objects hub/startup wire
 hub/startup: format/chunk format/compress format/erofs format/index format/pack format/trace hub/catalog hub/encoder hub/objects hub/publish hub/report hub/startup/guess hub/startup/plan wire
 hub/startup/guess: format/chunk format/erofs format/index format/trace format/tree
 hub/startup/plan: format/chunk format/erofs format/index format/trace

@@ -1,0 +1,155 @@
+// Package access decides which HTTP requests may change what the hub has. It is the one place where
+// that is decided, for the hub's API and for its registry.
+//
+// Everybody who reaches the hub may read, and nodes may report traces: their number is bounded.
+// Changes need the administrators' token, if there is one. Pages of other web sites never make changes.
+package access
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"lighter/wire"
+)
+
+// Policy decides about requests. It is safe for concurrent use.
+type Policy struct {
+	token    [sha256.Size]byte // the SHA-256 of the administrators' token
+	hasToken bool
+	names    []string // host names under which administrators reach the hub
+	origins  *http.CrossOriginProtection
+}
+
+// New returns a policy. tokenFile has the administrators' token; if it is empty there is none.
+// Without token and TLS, changes are accepted only under the hub's addresses and these host names.
+func New(tokenFile string, names []string) (*Policy, error) {
+	p := &Policy{names: names, origins: http.NewCrossOriginProtection()}
+	if tokenFile == "" {
+		return p, nil
+	}
+	token, err := wire.ReadToken(tokenFile)
+	if err != nil {
+		return nil, err
+	}
+	p.hasToken, p.token = true, sha256.Sum256([]byte(token))
+	return p, nil
+}
+
+// changes reports whether a request changes what the hub has. Traces of nodes do not count.
+func changes(req *http.Request) bool {
+	return req.Method != http.MethodGet && req.Method != http.MethodHead && !wire.IsTrace(req.Method, req.URL.Path)
+}
+
+var (
+	errReadOnly = errors.New("images and traces are added and removed at another address of this hub (admin_listen)")
+	errNoToken  = errors.New("to change what the hub has needs the token of its admin_token_file: " +
+		"give it with --token-file, or as a registry's password")
+)
+
+// ReadOnly passes requests that change nothing, and refuses others.
+func (p *Policy) ReadOnly(next http.Handler) http.Handler {
+	return p.sameSite(func(w http.ResponseWriter, req *http.Request) {
+		if changes(req) {
+			refuse(w, req, http.StatusForbidden, errReadOnly)
+			return
+		}
+		next.ServeHTTP(w, req)
+	})
+}
+
+// Public passes requests that change nothing, and changes of administrators.
+func (p *Policy) Public(next http.Handler) http.Handler {
+	return p.sameSite(func(w http.ResponseWriter, req *http.Request) {
+		switch {
+		case p.hasToken && req.URL.Path == "/v2/":
+			challenge(w) // some registry clients look for it only here
+		case !changes(req):
+		case p.hasToken && !p.isAuthorized(req):
+			challenge(w)
+			refuse(w, req, http.StatusUnauthorized, errNoToken)
+			return
+		case !p.hasToken && req.TLS == nil && !p.knows(req.Host):
+			// DNS rebinding: a web page can make its own name point to this hub. It has no
+			// certificate for that name and no token, so only a hub without both is at risk.
+			refuse(w, req, http.StatusForbidden, fmt.Errorf("the hub is not known as %s: to change what it has, "+
+				"use its address or localhost, or add the name to its configuration (names)", req.Host))
+			return
+		}
+		next.ServeHTTP(w, req)
+	})
+}
+
+// Admin is Public for an address of administrators only. There /v2/ itself needs the token, because
+// some registry clients send a password only if /v2/ asks for it. At a public address that would break
+// anonymous pulls.
+func (p *Policy) Admin(next http.Handler) http.Handler {
+	next = p.Public(next)
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if p.hasToken && req.URL.Path == "/v2/" && !p.isAuthorized(req) {
+			challenge(w)
+			refuse(w, req, http.StatusUnauthorized, errNoToken)
+			return
+		}
+		next.ServeHTTP(w, req)
+	})
+}
+
+// sameSite refuses changes that a browser sends for a page of another site.
+func (p *Policy) sameSite(next http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if err := p.origins.Check(req); err != nil {
+			refuse(w, req, http.StatusForbidden, err)
+			return
+		}
+		next(w, req)
+	})
+}
+
+// isAuthorized reports whether a request carries the token, as a bearer token or as a password. It
+// takes the same time for every wrong token.
+func (p *Policy) isAuthorized(req *http.Request) bool {
+	_, token, ok := req.BasicAuth()
+	if scheme, bearer, found := strings.Cut(req.Header.Get("Authorization"), " "); found && strings.EqualFold(scheme, "Bearer") {
+		token, ok = bearer, true
+	}
+	sum := sha256.Sum256([]byte(token))
+	return ok && subtle.ConstantTimeCompare(sum[:], p.token[:]) == 1
+}
+
+// knows reports whether a Host header, with or without a port, is an address, localhost, or a
+// configured name of the hub.
+func (p *Policy) knows(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	_, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return err == nil || host == "localhost" ||
+		slices.ContainsFunc(p.names, func(name string) bool { return strings.EqualFold(name, host) })
+}
+
+// challenge tells a client to send the token.
+func challenge(w http.ResponseWriter) { w.Header().Set("WWW-Authenticate", `Basic realm="lighter"`) }
+
+// refuse sends an error in the form of the request's API.
+func refuse(w http.ResponseWriter, req *http.Request, status int, reason error) {
+	body := any(map[string]string{"error": reason.Error()})
+	if strings.HasPrefix(req.URL.Path, "/v2/") {
+		code := "DENIED"
+		if status == http.StatusUnauthorized {
+			code = "UNAUTHORIZED"
+		}
+		body = map[string]any{"errors": []map[string]string{{"code": code, "message": reason.Error()}}}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(body) // an error means that the client has gone
+}

@@ -1,0 +1,66 @@
+// Package admin answers what people ask the hub, through the lighter command: which images and traces
+// it has, and to add, verify and remove them. docs/wire.md describes the paths.
+//
+// Package access decides who may make changes, before a request comes here. Handlers only parse the
+// request and call one part of the hub.
+package admin
+
+import (
+	"context"
+	"crypto/ed25519"
+	"log/slog"
+
+	"lighter/format/chunk"
+	"lighter/hub/answer"
+	"lighter/hub/catalog"
+	"lighter/wire"
+)
+
+// Images adds, verifies and removes images. Both reporting methods call report for each step, and end
+// early with its error.
+type Images interface {
+	Add(ctx context.Context, add wire.Add, report func(wire.Progress) error) ([]catalog.Image, error)
+	// Verify returns the problems found.
+	Verify(ctx context.Context, name string, report func(wire.Progress) error) ([]string, error)
+	Remove(ctx context.Context, name string) error
+}
+
+// Starts shows and changes what the hub knows about how images start.
+type Starts interface {
+	Describe(ctx context.Context, image catalog.Image) (wire.Starts, error)
+	Export(ctx context.Context, tree chunk.ID) ([]byte, error)
+	Import(ctx context.Context, tree chunk.ID, text []byte) error
+	Forget(ctx context.Context, tree chunk.ID, workload string) (wire.Forgotten, error)
+}
+
+// Config has the parts of a hub that a Server uses.
+type Config struct {
+	Catalog *catalog.Catalog
+	Images  Images
+	Starts  Starts
+	Bodies  *answer.Bodies
+	Key     ed25519.PublicKey // the oldest signing key
+	Log     *slog.Logger
+}
+
+// Server answers people. It is safe for concurrent use.
+type Server struct{ Config }
+
+// New returns a server.
+func New(c Config) *Server { return &Server{c} }
+
+// Register adds the server's routes to a router.
+func (s *Server) Register(mux *answer.Mux) {
+	mux.Handle("GET", "/images", s.getImages)
+	mux.Handle("GET", "/images/inspect", s.getInspections)
+	mux.Handle("POST", "/images", s.postImage)
+	mux.Handle("POST", "/images/verify", s.postVerify)
+	mux.Handle("DELETE", "/images", s.deleteImage)
+	mux.Handle("GET", "/traces", s.getTraces)
+	mux.Handle("GET", "/traces/export", s.exportTraces)
+	mux.Handle("POST", "/traces/import", s.importTraces)
+	mux.Handle("DELETE", "/traces", s.deleteTraces)
+}
+
+// uncached keeps caches from answering for the hub.
+const uncached = "no-cache"

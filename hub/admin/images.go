@@ -1,0 +1,202 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+	"lighter/hub/answer"
+	"lighter/hub/catalog"
+	"lighter/wire"
+)
+
+// maxRequest bounds a request's body, in bytes.
+const maxRequest = 64 << 10
+
+var errNoName = answer.Invalid(errors.New("name is missing"))
+
+func (s *Server) getImages(w http.ResponseWriter, req *http.Request) error {
+	name, err := nameIn(req)
+	if err != nil {
+		return err
+	}
+	images, err := s.Catalog.Images(req.Context(), name)
+	if err != nil {
+		return err
+	}
+	list := make([]wire.Image, len(images)) // never null
+	for i, image := range images {
+		list[i] = describe(image)
+	}
+	if err := s.addSizes(req.Context(), name, images, func(i int) *wire.Image { return &list[i] }); err != nil {
+		return err
+	}
+	return answer.JSON(w, list, uncached)
+}
+
+func (s *Server) getInspections(w http.ResponseWriter, req *http.Request) error {
+	images, err := s.named(req)
+	if err != nil {
+		return err
+	}
+	list := make([]wire.Inspection, len(images))
+	for i, image := range images {
+		if list[i], err = s.inspect(req.Context(), image); err != nil {
+			return err
+		}
+	}
+	if err := s.addSizes(req.Context(), images[0].Name, images, func(i int) *wire.Image { return &list[i].Image }); err != nil {
+		return err
+	}
+	return answer.JSON(w, list, uncached)
+}
+
+// nameIn returns the name that a request gives, in its full form, or "".
+func nameIn(req *http.Request) (string, error) {
+	name := req.URL.Query().Get("name")
+	if name == "" {
+		return "", nil
+	}
+	ref, err := wire.ParseName(name)
+	if err != nil {
+		return "", answer.Invalid(err)
+	}
+	return ref.Name(), nil
+}
+
+// named returns the images with the name that a request gives, at least one.
+func (s *Server) named(req *http.Request) ([]catalog.Image, error) {
+	name, err := nameIn(req)
+	if err != nil {
+		return nil, err
+	}
+	if name == "" {
+		return nil, errNoName
+	}
+	images, err := s.Catalog.Images(req.Context(), name)
+	if err == nil && len(images) == 0 {
+		err = fmt.Errorf("image %s: %w", name, catalog.ErrNotFound)
+	}
+	return images, err
+}
+
+// addSizes sets the bytes that no other image shares, for the ready ones of the images of a name, or
+// of all images if the name is empty. at returns the i-th image's description.
+func (s *Server) addSizes(ctx context.Context, name string, images []catalog.Image, at func(i int) *wire.Image) error {
+	if !slices.ContainsFunc(images, func(i catalog.Image) bool { return i.State == wire.StateReady }) {
+		return nil // computing sizes may take seconds
+	}
+	sizes, err := s.Catalog.Sizes(ctx, name)
+	if err != nil {
+		return err
+	}
+	for i, image := range images {
+		if image.State == wire.StateReady {
+			d := at(i)
+			d.Unique, d.Blobs = sizes[image.Digest].Chunks, sizes[image.Digest].Stored
+		}
+	}
+	return nil
+}
+
+func describe(image catalog.Image) wire.Image {
+	d := wire.Image{Name: image.Name, Digest: image.Digest, Platform: image.Platform, State: image.State, Error: image.Error,
+		Size: image.Size, Bytes: image.Bytes, Chain: image.Chain, Updated: image.Updated}
+	if image.Tree != (chunk.ID{}) {
+		d.Tree = image.Tree.String()
+	}
+	return d
+}
+
+func (s *Server) inspect(ctx context.Context, image catalog.Image) (wire.Inspection, error) {
+	i := wire.Inspection{Image: describe(image), Layers: []wire.LayerInfo{}, Format: index.Format, Key: index.FormatKey(s.Key)}
+	if image.State != wire.StateReady {
+		return i, nil
+	}
+	layers, err := s.Catalog.ImageLayers(ctx, image.N)
+	if err != nil {
+		return i, err
+	}
+	t, err := s.Catalog.Tree(ctx, image.Tree)
+	if err != nil {
+		return i, err
+	}
+	i.Layers = append(i.Layers, layers...)
+	i.Files, i.Chunks, i.Packs, i.Units = t.Files, t.Chunks, t.Packs, t.Units
+	i.IndexSize, i.IndexWire = t.IndexBytes, t.IndexWire+t.LocationsWire
+	layout, err := s.Catalog.Layout(ctx, image.Tree)
+	for _, p := range layout.Packs {
+		i.StartupPacks++
+		i.StartupBytes += p.Size
+	}
+	return i, err
+}
+
+func (s *Server) postImage(w http.ResponseWriter, req *http.Request) error {
+	if err := answer.WantJSON(req); err != nil {
+		return err
+	}
+	var add wire.Add
+	// Unknown fields come from a newer client. They are optional.
+	if err := json.NewDecoder(http.MaxBytesReader(w, req.Body, maxRequest)).Decode(&add); err != nil {
+		return answer.Invalid(fmt.Errorf("parse the request: %w", err))
+	}
+	p := newProgress(w)
+	stop := p.keepAlive()
+	images, err := s.Images.Add(req.Context(), add, p.send)
+	stop()
+	last := wire.Progress{Done: true}
+	for _, image := range images {
+		last.Images = append(last.Images, describe(image))
+	}
+	if err == nil {
+		err = failures(images)
+	}
+	return p.end(last, err)
+}
+
+// failures returns an error with the reasons of all failed images.
+func failures(images []catalog.Image) error {
+	var reasons []string
+	for _, image := range images {
+		if image.State == wire.StateFailed {
+			reasons = append(reasons, image.Error)
+		}
+	}
+	if reasons == nil {
+		return nil
+	}
+	return errors.New(strings.Join(reasons, "; "))
+}
+
+func (s *Server) postVerify(w http.ResponseWriter, req *http.Request) error {
+	if err := answer.WantJSON(req); err != nil {
+		return err
+	}
+	if _, err := s.named(req); err != nil {
+		return err
+	}
+	p := newProgress(w)
+	stop := p.keepAlive()
+	problems, err := s.Images.Verify(req.Context(), req.URL.Query().Get("name"), p.send)
+	stop()
+	return p.end(wire.Progress{Done: true, Problems: problems}, err)
+}
+
+func (s *Server) deleteImage(w http.ResponseWriter, req *http.Request) error {
+	name := req.URL.Query().Get("name")
+	if name == "" {
+		return errNoName
+	}
+	if err := s.Images.Remove(req.Context(), name); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}

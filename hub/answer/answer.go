@@ -1,0 +1,168 @@
+// Package answer is what all handlers of the hub's HTTP API share: a router whose handlers return
+// errors, the one place where errors become statuses (docs/wire.md), and JSON answers and request
+// bodies within bounds.
+//
+// Errors are logged with method, path and status only: other parts of a request may hold secrets.
+package answer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"mime"
+	"net/http"
+	"strconv"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"lighter/format/chunk"
+	"lighter/format/trace"
+	"lighter/hub/catalog"
+	"lighter/hub/ingest"
+	"lighter/hub/objects"
+	"lighter/hub/registry"
+	"lighter/hub/report"
+	"lighter/wire"
+)
+
+// Base is the path below which the API of the default scope lies.
+const Base = wire.Prefix + "/" + wire.DefaultScope
+
+// Mux routes requests to handlers that return errors. It answers unknown paths with JSON, too.
+type Mux struct {
+	mux *http.ServeMux
+	log *slog.Logger
+}
+
+// NewMux returns a router without routes.
+func NewMux(log *slog.Logger) *Mux { return &Mux{mux: http.NewServeMux(), log: log} }
+
+// Handle adds a route. path is relative to Base.
+func (m *Mux) Handle(method, path string, handle func(http.ResponseWriter, *http.Request) error) {
+	m.mux.HandleFunc(method+" "+Base+path, func(w http.ResponseWriter, req *http.Request) {
+		if err := handle(w, req); err != nil {
+			m.sendError(w, req, err)
+		}
+	})
+}
+
+// ServeHTTP answers a request.
+func (m *Mux) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	if _, pattern := m.mux.Handler(req); pattern == "" {
+		m.sendError(w, req, errNoPath)
+		return
+	}
+	m.mux.ServeHTTP(w, req)
+}
+
+func (m *Mux) sendError(w http.ResponseWriter, req *http.Request, err error) {
+	status := statusOf(err)
+	if status == http.StatusInternalServerError {
+		m.log.Error("request failed", "method", req.Method, "path", req.URL.Path, "err", err)
+	}
+	b, _ := json.Marshal(map[string]string{"error": err.Error()}) // strings always have a JSON form
+	h := w.Header()
+	h.Del("ETag")
+	if status == http.StatusNotFound && !errors.Is(err, errNoPath) {
+		h.Set(wire.MissingHeader, "1")
+	}
+	send(w, status, "no-store", b)
+}
+
+var (
+	errNoPath    = errors.New("no such path, or not with this method")
+	errMediaType = errors.New("the body has to be of type application/json")
+)
+
+// statusOf returns the HTTP status for an error.
+func statusOf(err error) int {
+	switch {
+	case errors.Is(err, catalog.ErrNotFound), errors.Is(err, objects.ErrNotFound), errors.Is(err, registry.ErrNotFound),
+		errors.Is(err, chunk.ErrNotFound), errors.Is(err, errNoPath):
+		return http.StatusNotFound
+	case errors.As(err, new(*http.MaxBytesError)):
+		return http.StatusRequestEntityTooLarge
+	case errors.Is(err, errMediaType):
+		return http.StatusUnsupportedMediaType
+	case errors.Is(err, report.ErrInvalid):
+		return http.StatusBadRequest
+	case errors.Is(err, catalog.ErrFull):
+		return http.StatusTooManyRequests
+	case errors.Is(err, report.ErrBusy), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return http.StatusServiceUnavailable
+	case errors.Is(err, ingest.ErrSource):
+		return http.StatusBadGateway
+	}
+	return http.StatusInternalServerError
+}
+
+// Invalid marks an error as the client's mistake.
+func Invalid(err error) error { return fmt.Errorf("%w: %w", report.ErrInvalid, err) }
+
+// JSON sends v as JSON, with a Cache-Control header.
+func JSON(w http.ResponseWriter, v any, cache string) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	send(w, http.StatusOK, cache, b)
+	return nil
+}
+
+// send sends a JSON text. It ignores errors: the client has closed the connection.
+func send(w http.ResponseWriter, status int, cache string, text []byte) {
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Cache-Control", cache)
+	h.Set("Content-Length", strconv.Itoa(len(text)+1))
+	w.WriteHeader(status)
+	_, _ = w.Write(append(text, '\n'))
+}
+
+// WantJSON refuses a request whose body is not declared as JSON. A form on a web page cannot send
+// that type without the browser asking first.
+func WantJSON(req *http.Request) error {
+	if kind, _, err := mime.ParseMediaType(req.Header.Get("Content-Type")); err != nil || kind != "application/json" {
+		return errMediaType
+	}
+	return nil
+}
+
+const (
+	// maxBodies bounds the bodies in memory, in bytes, since thousands of nodes may report at once.
+	// Further requests wait for bodiesTimeout.
+	maxBodies     = 2 * trace.MaxText
+	bodiesTimeout = 5 * time.Second
+	// bodyTimeout bounds the receiving of one body.
+	bodyTimeout = time.Minute
+)
+
+// Bodies reads request bodies into memory, within a bound for all of them.
+type Bodies struct{ room *semaphore.Weighted }
+
+// NewBodies returns a reader of bodies.
+func NewBodies() *Bodies { return &Bodies{semaphore.NewWeighted(maxBodies)} }
+
+// Read reads a body of at most limit bytes. The caller calls release when it no longer needs the body.
+// Without room in time, the error is report.ErrBusy.
+func (b *Bodies) Read(w http.ResponseWriter, req *http.Request, limit int64) (body []byte, release func(), err error) {
+	room := limit
+	if req.ContentLength >= 0 {
+		room = min(room, req.ContentLength)
+	}
+	wait, cancel := context.WithTimeout(req.Context(), bodiesTimeout)
+	defer cancel()
+	if err := b.room.Acquire(wait, room); err != nil {
+		return nil, nil, report.ErrBusy
+	}
+	release = func() { b.room.Release(room) }
+	body, err = registry.ReadWithin(http.MaxBytesReader(w, req.Body, limit), bodyTimeout)
+	if err != nil {
+		release()
+		return nil, nil, Invalid(err)
+	}
+	return body, release, nil
+}

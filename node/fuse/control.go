@@ -46,34 +46,49 @@ func (c *control) close() error {
 	return c.root.Close()
 }
 
-// waiting returns how many requests the kernel counts as unanswered, those included that it has
-// not sent yet and those that processes wait to make; -1 if it does not say.
+// waiting returns the number of requests that the kernel counts as unanswered, including those that
+// it has not sent yet and those that processes are blocked on; -1 if it is unknown.
 func (c *control) waiting() int64 {
+	count := int64(-1)
+	c.file("waiting", unix.O_RDONLY, func(fd int) {
+		b := make([]byte, 32)
+		n, err := unix.Read(fd, b)
+		if err != nil {
+			return
+		}
+		if n, err := strconv.ParseInt(string(bytes.TrimSpace(b[:n])), 10, 64); err == nil {
+			count = n // otherwise the connection has ended
+		}
+	})
+	return count
+}
+
+// setMaxBackground sets how many background requests may be unanswered before the kernel blocks
+// the processes that need more. It fails only if the connection has ended.
+func (c *control) setMaxBackground(n int) {
+	c.file("max_background", unix.O_WRONLY, func(fd int) {
+		_, _ = unix.Write(fd, strconv.AppendInt(nil, int64(n), 10))
+	})
+}
+
+// file opens one of the connection's control files for fn, if it can be opened.
+func (c *control) file(name string, flags int, fn func(fd int)) {
 	if c == nil {
-		return -1
+		return
 	}
 	raw, err := c.root.SyscallConn()
 	if err != nil {
-		return -1
+		return
 	}
 	fd := -1
 	open := func(root uintptr) {
-		fd, err = unix.Openat(int(root), c.name+"/waiting", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		fd, err = unix.Openat(int(root), c.name+"/"+name, flags|unix.O_CLOEXEC, 0)
 	}
 	if closed := raw.Control(open); closed != nil || err != nil { // not Fd: it may be closed meanwhile
-		return -1
+		return
 	}
 	defer unix.Close(fd)
-	b := make([]byte, 32)
-	n, err := unix.Read(fd, b)
-	if err != nil {
-		return -1
-	}
-	count, err := strconv.ParseInt(string(bytes.TrimSpace(b[:n])), 10, 64)
-	if err != nil {
-		return -1 // the connection has ended
-	}
-	return count
+	fn(fd)
 }
 
 // stall is for how long requests have waited in the kernel although the server reads none.
@@ -98,6 +113,8 @@ func (s *stall) look(now time.Time, taken int64, unread bool) {
 func (s *Server) lookForStall(now time.Time) {
 	inKernel := s.control.waiting()
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.stall.look(now, s.taken.Load(), inKernel > int64(len(s.reads)))
+	known := len(s.reads)
+	s.stall.look(now, s.taken.Load(), inKernel > int64(known))
+	s.mu.Unlock()
+	s.window.repeat(known)
 }

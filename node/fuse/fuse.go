@@ -89,6 +89,7 @@ type Server struct {
 	buffers buffers
 	counters
 	control *control // nil if it cannot be had
+	window  *window
 	journal *journal // nil if the kernel can resend
 	resume  bool     // what is in the journal is to be served
 
@@ -124,7 +125,7 @@ func newServer(conn *os.File, journal *journal, dir string, state State, log *sl
 	if err != nil {
 		log.Info("the metrics do not say how many reads wait in the kernel", "cause", err)
 	}
-	return &Server{conn: conn, control: control, raw: raw, dir: dir, state: state, log: log, journal: journal, deadline: readDeadline,
+	return &Server{conn: conn, control: control, window: newWindow(control), raw: raw, dir: dir, state: state, log: log, journal: journal, deadline: readDeadline,
 		files: map[uint64]*file{}, reads: map[uint64]*read{}, limits: newLimits(),
 		buffers: buffers{room: state.maxRead()}}, nil
 }

@@ -19,8 +19,7 @@ const (
 	// maxBackground is how many reads the kernel sends before it makes the processes that need
 	// further ones wait. That limit knows no devices (with its default, 12, readers stuck on
 	// one stop the readers of all), so the server answers some reads before it is reached
-	// (maxUnanswered). It is not larger because reads that the server has not seen yet are
-	// ahead of everybody's next one: a process can have that many sent at once.
+	// (maxUnanswered). While fewer reads are unanswered the window is smaller.
 	maxBackground = 1 << 14
 
 	// initTimeout bounds the wait for the kernel's first request, statTimeout

@@ -53,7 +53,8 @@ func (s *Server) read(work context.Context, req *request) error {
 	if err != nil {
 		return s.send(reply(req.Unique, -int32(errno(err))))
 	}
-	evicted, err := s.enter(work, req, in)
+	evicted, known, err := s.enter(work, req, in)
+	s.window.follow(known)
 	if evicted != nil {
 		s.fail(evicted, errOverloaded)
 	}
@@ -61,26 +62,27 @@ func (s *Server) read(work context.Context, req *request) error {
 }
 
 // enter has a READ begin or wait, or answers it. If another read had to go for it, the caller
-// answers that one.
-func (s *Server) enter(work context.Context, req *request, in *fuse.ReadIn) (evicted *read, err error) {
+// answers that one. known is the number of unanswered reads then.
+func (s *Server) enter(work context.Context, req *request, in *fuse.ReadIn) (evicted *read, known int, err error) {
 	r := &read{unique: req.Unique, offset: int64(in.Offset), since: time.Now()}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	defer func() { known = len(s.reads) }()
 	if s.reads[r.unique] != nil {
-		return nil, nil // sent again although it is in work here: its answer will do
+		return nil, 0, nil // sent again although it is in work here: its answer will do
 	}
 	if r.unique&resentBit != 0 {
 		s.resent.Add(1)
 	}
 	if r.file = s.files[req.NodeId]; r.file == nil {
-		return nil, s.send(reply(r.unique, -int32(errno(errRemoved))))
+		return nil, 0, s.send(reply(r.unique, -int32(errno(errRemoved))))
 	}
 	if r.offset < 0 || int64(in.Size) > int64(s.buffers.room) {
-		return nil, s.send(reply(r.unique, -int32(errno(errMalformed))))
+		return nil, 0, s.send(reply(r.unique, -int32(errno(errMalformed))))
 	}
 	r.size = int(max(0, min(int64(in.Size), r.file.size-r.offset)))
 	if r.size == 0 {
-		return nil, s.send(reply(r.unique, 0)) // beyond the end
+		return nil, 0, s.send(reply(r.unique, 0)) // beyond the end
 	}
 	r.slot, req.slot = req.slot, nil
 	s.reads[r.unique] = r
@@ -91,7 +93,7 @@ func (s *Server) enter(work context.Context, req *request, in *fuse.ReadIn) (evi
 	if evicted != nil {
 		s.settleLocked(evicted)
 	}
-	return evicted, nil
+	return evicted, 0, nil
 }
 
 // begin has the Reader called. mu is held.

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -102,4 +103,55 @@ func TestFloodLeavesRoom(t *testing.T) {
 		st := s.Stats()
 		return st.InWork == 0 && st.Waiting == 0 && st.InKernel == 0
 	})
+}
+
+// Processes that flood a device without end are blocked by the kernel before many of their
+// requests are ahead of another image's.
+func TestEndlessFloodsAreBlocked(t *testing.T) {
+	for name, stuck := range map[string]bool{"stuck": true, "cached": false} {
+		t.Run(name, func(t *testing.T) {
+			s, _ := serveDevices(t)
+			flooded := makeFloodImage(t)
+			other := makeTestImage(t, map[string][]byte{"file": noise(2, 4<<20)})
+			h := newHanging(flooded.data)
+			_, floodedPath := addDevice(t, s, "flooded", len(flooded.data), h)
+			_, otherPath := addDevice(t, s, "other", len(other.data), inMemory(other.data))
+			floodedTree, otherTree := mountImage(t, flooded, floodedPath), mountImage(t, other, otherPath)
+			release := sync.OnceFunc(func() { close(h.released) })
+			if !stuck {
+				release()
+			}
+			var wait []func() (string, error)
+			for range 4 {
+				cmd, ended := startFlood(t, filepath.Join(floodedTree, "file"), true)
+				wait = append(wait, func() (string, error) {
+					cmd.Process.Kill()
+					return ended()
+				})
+			}
+			defer func() { // before the trees are unmounted
+				release()
+				for _, end := range wait {
+					end() // says that it was killed
+				}
+			}()
+			eventually(t, "the floods", func() bool {
+				st := s.Stats()
+				return st.Failed["overload"] > 0 || st.HereBytes > 10_000*4096
+			})
+			most := int64(0)
+			for range 500 {
+				st := s.Stats()
+				most = max(most, st.InKernel-int64(st.InWork+st.Waiting))
+				time.Sleep(time.Millisecond)
+			}
+			if most > 2000 {
+				t.Errorf("%d requests were sent and not read, or blocked; want few", most)
+			}
+			_, read := run(t, "cmp", filepath.Join(other.source, "file"), filepath.Join(otherTree, "file"))
+			if out, err := read(); err != nil {
+				t.Errorf("a reader of another image: %v %s", err, out)
+			}
+		})
+	}
 }

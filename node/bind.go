@@ -12,7 +12,6 @@ import (
 
 	"lighter/durable"
 	"lighter/node/mount"
-
 	"lighter/wire"
 )
 

@@ -15,6 +15,7 @@ import (
 
 	"lighter/format/index"
 	"lighter/node/mount"
+	"lighter/socket"
 	"lighter/store/disk"
 	"lighter/store/hub"
 	"lighter/wire"
@@ -103,7 +104,7 @@ func (c *Config) Check() error {
 		return err
 	}
 	if c.Address != "" {
-		if err := checkSocketPath("address", c.Address); err != nil {
+		if err := socket.CheckPath("address", c.Address); err != nil {
 			return err
 		}
 	}
@@ -112,7 +113,10 @@ func (c *Config) Check() error {
 			return fmt.Errorf("hub_keys: %w", err)
 		}
 	}
-	return checkHTTPAddress(c.HTTPAddress)
+	if c.HTTPAddress != "" {
+		return socket.CheckAddress("http_address", c.HTTPAddress)
+	}
+	return nil
 }
 
 // prefetchLimit returns how many bytes may be fetched for one image's start.

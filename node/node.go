@@ -44,7 +44,7 @@ import (
 	"lighter/node/mount"
 	"lighter/node/record"
 	"lighter/node/resolver"
-	"lighter/node/socket"
+	"lighter/socket"
 	"lighter/store"
 	"lighter/store/disk"
 	"lighter/store/hub"

@@ -3,6 +3,8 @@ package node
 import (
 	"strings"
 	"testing"
+
+	"lighter/socket"
 )
 
 // A path that the kernel does not take for a socket is refused before there is
@@ -14,9 +16,9 @@ func TestSocketPathsTooLong(t *testing.T) {
 		what   string
 		change func(c *Config, more int)
 	}{
-		{"--root", func(c *Config, more int) { c.Root = path(maxSocketPath - name + more) }},
-		{"address", func(c *Config, more int) { c.Address = path(maxSocketPath + more) }},
-		{"http_address", func(c *Config, more int) { c.HTTPAddress = unixPrefix + path(maxSocketPath+more) }},
+		{"--root", func(c *Config, more int) { c.Root = path(socket.MaxPath - name + more) }},
+		{"address", func(c *Config, more int) { c.Address = path(socket.MaxPath + more) }},
+		{"http_address", func(c *Config, more int) { c.HTTPAddress = "unix:" + path(socket.MaxPath+more) }},
 	} {
 		config := DefaultConfig()
 		c.change(&config, 0)
@@ -35,7 +37,7 @@ func TestSocketPathsTooLong(t *testing.T) {
 			}
 		}
 	}
-	if _, err := NewControl(path(maxSocketPath)).Status(t.Context()); err == nil || !strings.Contains(err.Error(), "shorter --root") {
+	if _, err := NewControl(path(socket.MaxPath)).Status(t.Context()); err == nil || !strings.Contains(err.Error(), "shorter --root") {
 		t.Errorf("asked: %v", err)
 	}
 }

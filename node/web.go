@@ -5,16 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
-	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/net/netutil"
 
-	"lighter/node/socket"
+	"lighter/socket"
 )
 
 // Bounds of the listener for machines: those who ask are few, and short.
@@ -36,39 +33,12 @@ type web struct {
 	node   atomic.Pointer[Node]   // once its parts are there
 }
 
-// unixPrefix begins an http_address that is a Unix socket.
-const unixPrefix = "unix:"
-
-// checkHTTPAddress says what an address for machines cannot be.
-func checkHTTPAddress(address string) error {
-	if path, ok := strings.CutPrefix(address, unixPrefix); ok {
-		return checkSocketPath("http_address", path)
-	}
-	if address == "" {
-		return nil
-	}
-	_, port, err := net.SplitHostPort(address)
-	if err == nil {
-		_, err = strconv.ParseUint(port, 10, 16)
-	}
-	if err != nil {
-		return fmt.Errorf("http_address %q: want HOST:PORT or unix:/PATH", address)
-	}
-	return nil
-}
-
 // openWeb listens where the configuration says; nil: nowhere.
 func openWeb(ctx context.Context, address string, log *slog.Logger) (*web, error) {
 	if address == "" {
 		return nil, nil
 	}
-	var listener net.Listener
-	var err error
-	if path, ok := strings.CutPrefix(address, unixPrefix); ok {
-		listener, err = socket.Listen(ctx, path)
-	} else {
-		listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", address)
-	}
+	listener, err := socket.ListenAddress(ctx, address)
 	if err != nil {
 		return nil, err
 	}

@@ -16,15 +16,6 @@ import (
 	"lighter/node/fuse"
 )
 
-func TestHTTPAddresses(t *testing.T) {
-	for address, good := range map[string]bool{"": true, ":9470": true, "127.0.0.1:0": true, "[::1]:9470": true, "unix:/run/x.sock": true,
-		"9470": false, "127.0.0.1": false, "127.0.0.1:": false, "unix:x.sock": false, "http://127.0.0.1:9470": false} {
-		if err := checkHTTPAddress(address); (err == nil) != good {
-			t.Errorf("%q: %v", address, err)
-		}
-	}
-}
-
 func ask(t *testing.T, w *web, path string) (status int, body string) {
 	t.Helper()
 	out := httptest.NewRecorder()

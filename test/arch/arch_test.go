@@ -53,25 +53,25 @@ hub/startup: format/chunk format/compress format/erofs format/index format/pack 
 hub/startup/guess: format/chunk format/erofs format/index format/trace format/tree
 hub/startup/plan: format/chunk format/erofs format/index format/trace
 logqueue:
-node: durable format/chunk format/index format/trace logqueue node/device node/front/containerd node/fuse node/keeper node/mount node/record node/resolver node/socket proc store store/disk store/hub wire
+node: durable format/chunk format/index format/trace logqueue node/device node/front/containerd node/fuse node/keeper node/mount node/record node/resolver proc socket store store/disk store/hub wire
 node/device: format/chunk format/index node/fuse node/prefetch node/record | store store/hub
 node/doctor: format/index format/tree node node/front/containerd node/fuse node/mount proc store/disk store/hub | durable
-node/front/containerd: durable | node/socket
+node/front/containerd: durable | socket
 node/fuse: format/chunk | node/device store store/hub
 node/keeper:
 node/mount: durable format/chunk format/erofs format/index format/trace format/tree node/device node/fuse node/record | store/disk
 node/prefetch: format/index
 node/record: format/chunk format/trace
 node/resolver: durable format/chunk format/index store/hub wire
-node/socket: proc
 proc:
 renewed:
+socket: proc
 store: format/chunk format/pack
 store/disk: format/chunk
 store/hub: format/chunk format/index format/pack format/trace proc renewed wire
 store/registry:
 test/arch:
-test/e2e: | hub hub/startup/guess node/device node/front/containerd node/fuse node/socket store/hub wire
+test/e2e: | hub hub/startup/guess node/front/containerd node/fuse socket store/hub wire
 test/e2e/bench: | bench/starts
 test/e2e/bounds: | node
 test/e2e/commands: | store/hub wire

@@ -22,7 +22,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"lighter/node/front/containerd"
-	"lighter/node/socket"
+	"lighter/socket"
 	"lighter/test/testkit/fswalk"
 	"lighter/test/testkit/tarball"
 )

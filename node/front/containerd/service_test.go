@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"lighter/node/socket"
+	"lighter/socket"
 )
 
 // shortDir is t.TempDir for sockets: its path does not grow with the test's name.

@@ -18,6 +18,7 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/format/pack"
+	"lighter/store"
 	"lighter/store/hub"
 	"lighter/test/testkit/tarball"
 	"lighter/wire"
@@ -84,8 +85,8 @@ func fetchTree(t *testing.T, client *hub.Client, chain string, byID bool) (index
 		if err != nil {
 			t.Fatal(err)
 		}
-		take := func(_ int64, body io.Reader) error {
-			encoded, err := io.ReadAll(body)
+		take := func(a store.Answer) error {
+			encoded, err := io.ReadAll(a.Body)
 			if err != nil {
 				return err
 			}
@@ -96,13 +97,13 @@ func fetchTree(t *testing.T, client *hub.Client, chain string, byID bool) (index
 			chunks[e.ID], err = decoded.Lookup(e.ID)
 			return err
 		}
-		if _, err := from.Unit(ctx, unit, take); err != nil {
+		if err := from.FetchUnit(ctx, unit, take); err != nil {
 			t.Fatal(err)
 		}
 		if !byID {
 			continue
 		}
-		if _, err := from.Chunk(ctx, e.ID, take); err != nil {
+		if err := from.Fetch(ctx, chunk.Ref{ID: e.ID}, take); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -54,26 +53,32 @@ type source struct {
 	from  string // what it calls its origin
 }
 
-func (s *source) Unit(ctx context.Context, u chunk.Unit, take func(int64, io.Reader) error) (string, error) {
+func (s *source) FetchUnit(ctx context.Context, u chunk.Unit, take func(Answer) error) error {
 	s.asked.Add(1)
-	return s.from, give(take)(s.unit(ctx, u))
+	return s.give(take)(s.unit(ctx, u))
 }
 
-func (s *source) Chunk(ctx context.Context, id chunk.ID, take func(int64, io.Reader) error) (string, error) {
+func (s *source) Fetch(ctx context.Context, ref chunk.Ref, take func(Answer) error) error {
 	s.asked.Add(1)
 	if s.chunk == nil {
-		return "", fmt.Errorf("chunk %s: %w", id, chunk.ErrNotFound)
+		return fmt.Errorf("chunk %s: %w", ref.ID, chunk.ErrNotFound)
 	}
-	return s.from, give(take)(s.chunk(ctx, id))
+	return s.give(take)(s.chunk(ctx, ref.ID))
 }
 
-func give(take func(int64, io.Reader) error) func([]byte, error) error {
+func (s *source) give(take func(Answer) error) func([]byte, error) error {
 	return func(b []byte, err error) error {
 		if err != nil {
 			return err
 		}
-		return take(int64(len(b)), bytes.NewReader(b))
+		return take(unitAnswer(b, s.from))
 	}
+}
+
+// unitAnswer is an answer with an encoded unit.
+func unitAnswer(b []byte, origin string) Answer {
+	return Answer{Origin: origin, Length: int64(len(b)), Body: bytes.NewReader(b),
+		Decode: func(b []byte) (Batch, error) { return pack.DecodeUnit(b) }}
 }
 
 // nothing is a Cache that keeps nothing.

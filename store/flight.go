@@ -18,12 +18,13 @@ type flightKey struct {
 	id   chunk.ID
 }
 
-// keyOf names what the hint says that holds the chunk.
-func keyOf(ref chunk.Ref) flightKey {
-	if ref.Unit.IsZero() {
-		return flightKey{id: ref.ID}
+// keyOf names the unit that holds the chunk if it is known and the source gives units, else the
+// chunk.
+func (u *Units) keyOf(ref chunk.Ref) flightKey {
+	if _, ok := u.source.(UnitSource); ok && !ref.Unit.IsZero() {
+		return flightKey{unit: ref.Unit}
 	}
-	return flightKey{unit: ref.Unit}
+	return flightKey{id: ref.ID}
 }
 
 func (k flightKey) String() string {
@@ -36,14 +37,14 @@ func (k flightKey) String() string {
 // flight is one request for a unit, and its way into the cache.
 type flight struct {
 	key     flightKey
-	first   *Share   // that asked
-	want    chunk.ID // what it wants of it
+	first   *Share    // that asked
+	want    chunk.Ref // what it wants of it
 	place   place
 	cancel  context.CancelFunc
 	waiters int           // guarded by Units.mu; at zero before done the flight is cancelled
-	done    chan struct{} // closed when unit or err is set
+	done    chan struct{} // closed when batch or err is set
 	stored  chan struct{} // closed when nothing more happens
-	unit    *pack.Unit
+	batch   Batch
 	err     error
 	bytes   int64 // encoded, of the unit
 
@@ -53,18 +54,18 @@ type flight struct {
 // join returns the flight of that key, starting one if there is none, unless the
 // chunk is in the cache by now: then it returns nil. Whoever joins says to the gate
 // that he wants it.
-func (u *Units) join(s *Share, key flightKey, want chunk.ID) *flight {
+func (u *Units) join(s *Share, key flightKey, want chunk.Ref) *flight {
 	f, _ := u.joinSized(s, key, want, typicalUnit)
 	return f
 }
 
 // joinSized is join of a unit of about size bytes, and says whether it started the
 // flight.
-func (u *Units) joinSized(s *Share, key flightKey, want chunk.ID, size int64) (_ *flight, started bool) {
+func (u *Units) joinSized(s *Share, key flightKey, want chunk.Ref, size int64) (_ *flight, started bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	started = u.flights[key] == nil
-	if started && u.cache.Has(want) {
+	if started && u.cache.Has(want.ID) {
 		return nil, false
 	}
 	return u.joinLocked(s, key, want, size), started
@@ -78,13 +79,13 @@ func (u *Units) isOnItsWay(key flightKey) bool {
 }
 
 // joinOrStart is join, whatever the cache has.
-func (u *Units) joinOrStart(s *Share, key flightKey, want chunk.ID) *flight {
+func (u *Units) joinOrStart(s *Share, key flightKey, want chunk.Ref) *flight {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.joinLocked(s, key, want, typicalUnit)
 }
 
-func (u *Units) joinLocked(s *Share, key flightKey, want chunk.ID, size int64) *flight {
+func (u *Units) joinLocked(s *Share, key flightKey, want chunk.Ref, size int64) *flight {
 	if f := u.flights[key]; f != nil {
 		f.waiters++
 		return f
@@ -135,7 +136,7 @@ func (u *Units) forget(f *flight) {
 // fly brings the unit, lets the waiters have it, and stores its chunks. A flight
 // that failed is forgotten first: whoever tries again needs another.
 func (u *Units) fly(ctx context.Context, f *flight) {
-	f.unit, f.err = u.bring(ctx, f)
+	f.batch, f.err = u.bring(ctx, f)
 	u.link.end(&f.crossing)
 	if f.err != nil {
 		u.mu.Lock()
@@ -146,7 +147,7 @@ func (u *Units) fly(ctx context.Context, f *flight) {
 	if f.err != nil {
 		return
 	}
-	size := f.unit.Memory()
+	size := f.batch.Memory()
 	defer u.link.wake()
 	defer u.unstored.Add(-size)
 	if u.unstored.Add(size) > maxUnstored {
@@ -155,12 +156,12 @@ func (u *Units) fly(ctx context.Context, f *flight) {
 	}
 	u.store <- struct{}{}
 	defer func() { <-u.store }()
-	for i := range f.unit.Len() {
-		ref := f.unit.Ref(i)
+	for i := range f.batch.Len() {
+		ref := f.batch.Ref(i)
 		if u.cache.Has(ref.ID) {
 			continue
 		}
-		plain, err := f.unit.Chunk(i)
+		plain, err := f.batch.Chunk(i)
 		if err != nil {
 			u.invalid.Add(1)
 			continue
@@ -170,7 +171,7 @@ func (u *Units) fly(ctx context.Context, f *flight) {
 }
 
 // bring fetches and decodes a unit, when it is its turn.
-func (u *Units) bring(ctx context.Context, f *flight) (unit *pack.Unit, err error) {
+func (u *Units) bring(ctx context.Context, f *flight) (batch Batch, err error) {
 	if err := u.gate.enter(ctx, &f.place); err != nil {
 		return nil, err
 	}
@@ -178,14 +179,15 @@ func (u *Units) bring(ctx context.Context, f *flight) (unit *pack.Unit, err erro
 	u.requests.Add(1)
 	f.crossing.began = time.Now()
 	var from string
-	take := func(length int64, body io.Reader) (err error) {
-		unit, err = u.take(ctx, f, length, body)
+	take := func(a Answer) (err error) {
+		from = a.Origin
+		batch, err = u.take(ctx, f, a)
 		return err
 	}
-	if f.key.unit.IsZero() {
-		from, err = u.source.Chunk(ctx, f.key.id, take)
+	if units, ok := u.source.(UnitSource); ok && !f.key.unit.IsZero() {
+		err = units.FetchUnit(ctx, f.key.unit, take)
 	} else {
-		from, err = u.source.Unit(ctx, f.key.unit, take)
+		err = u.source.Fetch(ctx, f.want, take)
 	}
 	if err == nil {
 		u.rests.Store(0)
@@ -198,39 +200,39 @@ func (u *Units) bring(ctx context.Context, f *flight) (unit *pack.Unit, err erro
 	if err != nil {
 		return nil, fmt.Errorf("fetch %s: %w", f.key, err)
 	}
-	return unit, nil
+	return batch, nil
 }
 
 // take reads and decodes a unit, in which the chunk must be for which it was
 // asked: one that is not is no better than none, and another origin may have
 // another.
-func (u *Units) take(ctx context.Context, f *flight, length int64, body io.Reader) (*pack.Unit, error) {
-	encoded, err := u.receive(ctx, f, length, u.watch(f, length, body))
+func (u *Units) take(ctx context.Context, f *flight, a Answer) (Batch, error) {
+	encoded, err := u.receive(ctx, f, a.Length, u.watch(f, a))
 	if err != nil {
 		return nil, err
 	}
 	u.fetched.Add(int64(len(encoded)))
 	f.bytes = int64(len(encoded))
-	unit, err := u.decodeUnit(encoded, f.want)
+	batch, err := u.decodeAnswer(a, encoded, f.want)
 	if err != nil {
 		u.invalid.Add(1)
 		return nil, &chunk.InvalidError{What: f.key.String(), Err: err}
 	}
-	return unit, nil
+	return batch, nil
 }
 
 // watch has the link know of what arrives.
-func (u *Units) watch(f *flight, length int64, body io.Reader) io.Reader {
-	trip, reused := time.Since(f.crossing.began), true
-	if known, ok := body.(interface{ RoundTrip() (time.Duration, bool) }); ok {
-		trip, reused = known.RoundTrip()
+func (u *Units) watch(f *flight, a Answer) io.Reader {
+	trip, reused := a.RoundTrip, a.Reused
+	if trip == 0 {
+		trip, reused = time.Since(f.crossing.began), true
 	}
-	connections := u.link.answer(&f.crossing, min(length, pack.MaxStored), trip, reused)
-	if s, ok := u.source.(interface{ Ready(connections int) }); ok && connections > 0 {
-		s.Ready(connections)
+	connections := u.link.answer(&f.crossing, min(a.Length, pack.MaxStored), trip, reused)
+	if c, ok := u.source.(Connector); ok && connections > 0 {
+		c.Connect(connections)
 	}
 	return readerFunc(func(b []byte) (int, error) {
-		n, err := body.Read(b)
+		n, err := a.Body.Read(b)
 		u.link.arrive(&f.crossing, int64(n))
 		return n, err
 	})
@@ -240,16 +242,18 @@ type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
 
-// decodeUnit decodes a unit that shall hold a chunk, as many at a time as there
-// are processors: what a unit grows to is the origin's to say.
-func (u *Units) decodeUnit(encoded []byte, want chunk.ID) (*pack.Unit, error) {
+// decodeAnswer decodes an answer that shall hold a chunk, as many at a time as there
+// are processors: what an answer grows to is the origin's to say.
+func (u *Units) decodeAnswer(a Answer, encoded []byte, want chunk.Ref) (batch Batch, err error) {
 	u.decode <- struct{}{}
 	defer func() { <-u.decode }()
-	unit, err := pack.DecodeUnit(encoded)
-	if err == nil {
-		_, err = unit.Lookup(want)
+	if a.Decode == nil {
+		batch = single{want, encoded}
+	} else if batch, err = a.Decode(encoded); err != nil {
+		return nil, err
 	}
-	return unit, err
+	_, err = batch.Lookup(want.ID)
+	return batch, err
 }
 
 var errTooLong = errors.New("it is longer than any unit")

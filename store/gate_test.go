@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"io"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -21,20 +20,20 @@ type hold struct {
 	inWork, max atomic.Int64
 }
 
-func (h *hold) Unit(ctx context.Context, u chunk.Unit, take func(int64, io.Reader) error) (string, error) {
+func (h *hold) FetchUnit(ctx context.Context, u chunk.Unit, take func(Answer) error) error {
 	if n := h.inWork.Add(1); n > h.max.Load() {
 		h.max.Store(n)
 	}
 	defer h.inWork.Add(-1)
 	if u.N < h.stuck {
 		<-ctx.Done()
-		return "", context.Cause(ctx)
+		return context.Cause(ctx)
 	}
-	return "", give(take)(h.answer, nil)
+	return take(unitAnswer(h.answer, ""))
 }
 
-func (h *hold) Chunk(context.Context, chunk.ID, func(int64, io.Reader) error) (string, error) {
-	return "", chunk.ErrNotFound
+func (h *hold) Fetch(context.Context, chunk.Ref, func(Answer) error) error {
+	return chunk.ErrNotFound
 }
 
 // at returns a reference to the chunk in the nth unit.

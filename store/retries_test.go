@@ -157,6 +157,7 @@ type leaveAlone time.Duration
 
 func (leaveAlone) Error() string               { return "busy" }
 func (d leaveAlone) RetryAfter() time.Duration { return time.Duration(d) }
+func (leaveAlone) Missed() bool                { return false }
 
 // A reader waits for a source that fails as long as its context allows, and asks
 // neither too often nor too seldom; one that wants to be left alone is.
@@ -234,8 +235,9 @@ func TestUnitThatSomeDoNotHave(t *testing.T) {
 
 type missed struct{}
 
-func (missed) Error() string { return "one is down, one does not have it" }
-func (missed) Missed() bool  { return true }
+func (missed) Error() string             { return "one is down, one does not have it" }
+func (missed) Missed() bool              { return true }
+func (missed) RetryAfter() time.Duration { return 0 }
 
 // A unit that stays damaged where it is stored does not keep the chunk away:
 // another unit may hold it.

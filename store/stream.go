@@ -23,12 +23,10 @@ const maxStreamUnstored = maxUnstored / 4
 // share for which nothing is on its way may begin one unit whatever readers wait for,
 // and after some seconds however full the link is of others' streams.
 func (s *Share) Stream(ctx context.Context, ref chunk.Ref, size int64) (wait func(context.Context) (int64, error), err error) {
-	u, key := s.units, keyOf(ref)
+	u, key := s.units, s.units.keyOf(ref)
 	if !u.isOnItsWay(key) {
-		if s, ok := u.source.(interface {
-			Way() (roundTrip time.Duration, rate float64)
-		}); ok {
-			u.link.suppose(s.Way())
+		if e, ok := u.source.(Estimator); ok {
+			u.link.suppose(e.Estimate())
 		}
 		w := &waiter{}
 		defer u.link.leave(w)
@@ -36,7 +34,7 @@ func (s *Share) Stream(ctx context.Context, ref chunk.Ref, size int64) (wait fun
 			return nil, err
 		}
 	}
-	f, started := u.joinSized(s, key, ref.ID, size)
+	f, started := u.joinSized(s, key, ref, size)
 	if f == nil {
 		return nil, nil
 	}

@@ -25,7 +25,7 @@ type wire struct {
 	asked   map[uint32]int
 }
 
-func (w *wire) Unit(ctx context.Context, u chunk.Unit, take func(int64, io.Reader) error) (string, error) {
+func (w *wire) FetchUnit(ctx context.Context, u chunk.Unit, take func(Answer) error) error {
 	b := w.answer(u)
 	w.mu.Lock()
 	w.asked[u.N]++
@@ -38,11 +38,14 @@ func (w *wire) Unit(ctx context.Context, u chunk.Unit, take func(int64, io.Reade
 	w.mu.Unlock()
 	begins = begins.Add(w.trip / 2)
 	time.Sleep(time.Until(begins))
-	err := take(int64(len(b)), &crossed{w: w, left: b, begins: begins, took: begins.Sub(sent)})
+	a := unitAnswer(b, "")
+	a.Body = &crossed{w: w, left: b, begins: begins}
+	a.RoundTrip, a.Reused = begins.Sub(sent), true
+	err := take(a)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.arrived = append(w.arrived, arrival{time.Now(), len(b)})
-	return "", err
+	return err
 }
 
 type arrival struct {
@@ -70,8 +73,8 @@ func (w *wire) takes(n int) time.Duration {
 	return time.Duration(float64(n) / w.rate * float64(time.Second))
 }
 
-func (w *wire) Chunk(context.Context, chunk.ID, func(int64, io.Reader) error) (string, error) {
-	return "", chunk.ErrNotFound
+func (w *wire) Fetch(context.Context, chunk.Ref, func(Answer) error) error {
+	return chunk.ErrNotFound
 }
 
 // crossed is an answer that arrives as fast as the link carries it.
@@ -80,10 +83,7 @@ type crossed struct {
 	left   []byte
 	came   int
 	begins time.Time
-	took   time.Duration
 }
-
-func (c *crossed) RoundTrip() (time.Duration, bool) { return c.took, true }
 
 func (c *crossed) Read(b []byte) (int, error) {
 	n := copy(b[:min(len(b), 16<<10)], c.left)
@@ -183,7 +183,12 @@ type known struct {
 	seenRate float64 // bytes a second
 }
 
-func (k known) Way() (time.Duration, float64) { return k.seenTrip, k.seenRate }
+var (
+	_ Estimator = known{}
+	_ Connector = (*readied)(nil)
+)
+
+func (k known) Estimate() (time.Duration, float64) { return k.seenTrip, k.seenRate }
 
 // A source that has seen the way spares a stream the time to find out. What it has seen
 // wrongly costs little, and makes no queue beyond that of any beginning.
@@ -239,7 +244,7 @@ type readied struct {
 	told []int
 }
 
-func (r *readied) Ready(n int) {
+func (r *readied) Connect(n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.told = append(r.told, n)

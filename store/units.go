@@ -11,7 +11,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"math/rand/v2"
 	"runtime"
@@ -23,8 +22,7 @@ import (
 )
 
 // Cache is what Units need of a cache (store/disk has one). It never fails: a
-// chunk that cannot be read is not there. One with a method IsLoading() bool says whether
-// chunks that are not there may turn up yet, without being put.
+// chunk that cannot be read is not there. It may be a LoadingCache.
 type Cache interface {
 	// Read fills dst with the chunk's bytes from offset on and tells whether
 	// it could.
@@ -38,22 +36,11 @@ type Cache interface {
 	Put(ref chunk.Ref, plain []byte)
 }
 
-// Source gives encoded units, unverified, from one origin or several. An error
-// that wraps chunk.ErrNotFound says that all of them work and none has it. One that
-// wraps a *chunk.InvalidError says that they answered, and not with what was asked
-// for. One with a method RetryAfter() time.Duration says how long to wait at least, one
-// with Missed() bool whether an origin that works does not give it. A source with a
-// method Ready(n int) is told, while much comes over a long way, that n more may be asked for;
-// one with Way() (roundTrip time.Duration, bytesPerSecond float64) says what it has seen of
-// the way by then (0: nothing).
-type Source interface {
-	// Unit has take read the unit of that name, of length bytes (-1: not known).
-	// Where take returns an error that wraps a *chunk.InvalidError, the answer was
-	// not what was asked for, and another origin is asked if there is one. from names,
-	// for people, the origin that gave it: one of a few.
-	Unit(ctx context.Context, u chunk.Unit, take func(length int64, body io.Reader) error) (from string, err error)
-	// Chunk does the same with some unit that holds the chunk.
-	Chunk(ctx context.Context, id chunk.ID, take func(length int64, body io.Reader) error) (from string, err error)
+// LoadingCache is a Cache that opens while it is used already.
+type LoadingCache interface {
+	Cache
+	// IsLoading reports whether chunks that are missing may turn up without a Put.
+	IsLoading() bool
 }
 
 // Bounds of Units; gate.go has those of requests in flight.
@@ -186,9 +173,9 @@ func (s *Share) Read(ctx context.Context, ref chunk.Ref, offset int, dst []byte,
 		}
 		s.units.retries.Add(1)
 		wait := pause/2 + rand.N(pause/2) // readers that failed together do not come back together
-		var asks interface{ RetryAfter() time.Duration }
-		if errors.As(err, &asks) {
-			wait = max(wait, asks.RetryAfter())
+		var busy Unavailable
+		if errors.As(err, &busy) {
+			wait = max(wait, busy.RetryAfter())
 		}
 		select {
 		case <-time.After(wait):
@@ -220,16 +207,16 @@ func nobodyHas(err error) bool {
 
 // isLoading tells whether a chunk that no origin has may still turn up in the cache.
 func (u *Units) isLoading() bool {
-	c, ok := u.cache.(interface{ IsLoading() bool })
+	c, ok := u.cache.(LoadingCache)
 	return ok && c.IsLoading()
 }
 
 // readAnywhere asks for the unit of which the hint says that it holds the chunk,
 // then for any.
 func (s *Share) readAnywhere(ctx context.Context, ref chunk.Ref, offset int, dst []byte, missed func()) error {
-	if !ref.Unit.IsZero() {
-		err := s.readOnce(ctx, flightKey{unit: ref.Unit}, ref, offset, dst)
-		var some interface{ Missed() bool }
+	if key := s.units.keyOf(ref); !key.unit.IsZero() {
+		err := s.readOnce(ctx, key, ref, offset, dst)
+		var some Unavailable
 		if err == nil || ctx.Err() != nil || !notThere(err) && !(errors.As(err, &some) && some.Missed()) {
 			return err
 		}
@@ -246,12 +233,12 @@ func (s *Share) readAnywhere(ctx context.Context, ref chunk.Ref, offset int, dst
 
 func (s *Share) readOnce(ctx context.Context, key flightKey, ref chunk.Ref, offset int, dst []byte) error {
 	u := s.units
-	f := u.join(s, key, ref.ID)
+	f := u.join(s, key, ref)
 	if f == nil {
 		if u.cache.Read(ref, offset, dst) {
 			return nil
 		}
-		f = u.joinOrStart(s, key, ref.ID) // it was damaged
+		f = u.joinOrStart(s, key, ref) // it was damaged
 	}
 	defer u.leave(f)
 	u.gate.want(s, &f.place, true)
@@ -263,7 +250,7 @@ func (s *Share) readOnce(ctx context.Context, key flightKey, ref chunk.Ref, offs
 	if f.err != nil {
 		return f.err
 	}
-	plain, err := f.unit.Lookup(ref.ID)
+	plain, err := f.batch.Lookup(ref.ID)
 	if err != nil {
 		return fmt.Errorf("fetch chunk %s: %w", ref.ID, err)
 	}
@@ -284,7 +271,7 @@ func (s *Share) Warm(ctx context.Context, ref chunk.Ref) error {
 	if time.Now().UnixNano() < s.units.rests.Load() {
 		return errFailing
 	}
-	f := s.units.join(s, keyOf(ref), ref.ID)
+	f := s.units.join(s, s.units.keyOf(ref), ref)
 	if f == nil {
 		return nil
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"slices"
@@ -113,7 +112,7 @@ func (h *startHub) open(t testing.TB) *index.Locations {
 	return l
 }
 
-func (h *startHub) Unit(ctx context.Context, u chunk.Unit, take func(int64, io.Reader) error) (string, error) {
+func (h *startHub) FetchUnit(ctx context.Context, u chunk.Unit, take func(store.Answer) error) error {
 	h.mu.Lock()
 	h.asked[u]++
 	b, err := h.units[u], error(nil)
@@ -126,28 +125,33 @@ func (h *startHub) Unit(ctx context.Context, u chunk.Unit, take func(int64, io.R
 	h.mu.Unlock()
 	if hang {
 		<-ctx.Done()
-		return "", context.Cause(ctx)
+		return context.Cause(ctx)
 	}
 	if err == nil && b == nil {
 		err = fmt.Errorf("unit %s: %w", u, chunk.ErrNotFound)
 	}
 	if err != nil {
-		return "", err
+		return err
 	}
 	time.Sleep(time.Millisecond)
-	return "", take(int64(len(b)), bytes.NewReader(b))
+	return take(unitAnswer(b))
 }
 
-// Chunk is how readers get at what the packs do not give.
-func (h *startHub) Chunk(ctx context.Context, id chunk.ID, take func(int64, io.Reader) error) (string, error) {
+// Fetch is how readers get at what the packs do not give.
+func (h *startHub) Fetch(ctx context.Context, ref chunk.Ref, take func(store.Answer) error) error {
 	for _, b := range h.units {
 		if unit, err := pack.DecodeUnit(b); err == nil {
-			if _, err := unit.Lookup(id); err == nil {
-				return "", take(int64(len(b)), bytes.NewReader(b))
+			if _, err := unit.Lookup(ref.ID); err == nil {
+				return take(unitAnswer(b))
 			}
 		}
 	}
-	return "", chunk.ErrNotFound
+	return chunk.ErrNotFound
+}
+
+func unitAnswer(b []byte) store.Answer {
+	return store.Answer{Length: int64(len(b)), Body: bytes.NewReader(b),
+		Decode: func(b []byte) (store.Batch, error) { return pack.DecodeUnit(b) }}
 }
 
 // most returns how often the unit was asked for that was most often, and how many

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"lighter/format/chunk"
+	"lighter/store"
 	"lighter/wire"
 )
 
@@ -32,8 +33,8 @@ func calls(c *Client) map[string]func(context.Context) error {
 	return map[string]func(context.Context) error{
 		"key": func(ctx context.Context) error { _, err := c.Keys(ctx); return err },
 		"unit": func(ctx context.Context) error {
-			_, err := NewOrigins(slog.New(slog.DiscardHandler), c).Unit(ctx, chunk.Unit{}, func(int64, io.Reader) error { return nil })
-			return err
+			s := NewOrigins(slog.New(slog.DiscardHandler), c)
+			return s.FetchUnit(ctx, chunk.Unit{}, func(store.Answer) error { return nil })
 		},
 		"images": func(ctx context.Context) error { _, err := c.Images(ctx, ""); return err },
 		"remove": func(ctx context.Context) error { return c.Remove(ctx, "a") },

@@ -119,14 +119,14 @@ func TestFaults(t *testing.T) {
 			t.Parallel()
 			s := origins(t, fault, good)
 			s.last, s.unit = time.Minute, time.Minute // for the one that is good, however slow the machine is
-			if from, err := s.Unit(t.Context(), chunk.Unit{}, takeRight); err != nil || from != s.all[1].client.URL() {
+			if from, err := fetchUnit(t, s, takeRight); err != nil || from != s.all[1].client.URL() {
 				t.Fatalf("with another: from %s, %v", from, err)
 			}
 			if h := s.Health(); h[0].Up || h[0].Error == "" || h[0].Failures != 1 || !h[1].Up || h[1].Failures != 0 {
 				t.Errorf("health: %+v", h)
 			}
 			s.all[0].again = time.Now().Add(time.Hour)
-			if _, err := s.Unit(t.Context(), chunk.Unit{}, takeRight); err != nil || s.Health()[0].Requests != 1 {
+			if _, err := fetchUnit(t, s, takeRight); err != nil || s.Health()[0].Requests != 1 {
 				t.Errorf("it is asked again: %v", err)
 			}
 			s = origins(t, fault)
@@ -134,7 +134,7 @@ func TestFaults(t *testing.T) {
 			if s.last, s.unit = s.stall, time.Minute; lies {
 				s.last = time.Minute // they are told from those that say nothing
 			}
-			_, err := s.Unit(t.Context(), chunk.Unit{}, takeRight)
+			_, err := fetchUnit(t, s, takeRight)
 			invalid := errors.As(err, new(*chunk.InvalidError))
 			if lies != invalid || err == nil {
 				t.Errorf("alone: %v", err)
@@ -146,7 +146,7 @@ func TestFaults(t *testing.T) {
 	}
 	t.Run("refused", func(t *testing.T) {
 		s := NewOrigins(slog.New(slog.DiscardHandler), clientOf(t, Options{URL: "http://127.0.0.1:1"}), origins(t, good).all[0].client)
-		if _, err := s.Unit(t.Context(), chunk.Unit{}, takeRight); err != nil || s.Health()[0].Up {
+		if _, err := fetchUnit(t, s, takeRight); err != nil || s.Health()[0].Up {
 			t.Errorf("%v, %+v", err, s.Health())
 		}
 	})

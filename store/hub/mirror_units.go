@@ -9,6 +9,7 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/format/pack"
+	"lighter/store"
 	"lighter/wire"
 )
 
@@ -67,10 +68,12 @@ func (m *Mirror) copyUnits(ctx context.Context, extents *index.Map, locations *i
 // copyUnit copies a unit if it is not there.
 func (m *Mirror) copyUnit(ctx context.Context, w *wanted) error {
 	path := wire.UnitPath(m.client.scope, w.unit)
-	get := func(take take) (string, error) { return m.origins.Unit(ctx, w.unit, take) }
+	get := func(take func(store.Answer) error) error { return m.origins.FetchUnit(ctx, w.unit, take) }
 	if w.unit.IsZero() {
 		path = wire.ChunkPath(m.client.scope, w.chunks[0])
-		get = func(take take) (string, error) { return m.origins.Chunk(ctx, w.chunks[0], take) }
+		get = func(take func(store.Answer) error) error {
+			return m.origins.Fetch(ctx, chunk.Ref{ID: w.chunks[0]}, take)
+		}
 	}
 	if m.files.has(path) {
 		m.kept.Add(1)
@@ -78,13 +81,12 @@ func (m *Mirror) copyUnit(ctx context.Context, w *wanted) error {
 	}
 	var encoded []byte
 	err := m.patiently(ctx, func() error {
-		_, err := get(func(_ int64, body io.Reader) (err error) {
-			if encoded, err = io.ReadAll(io.LimitReader(body, pack.MaxStored+1)); err == nil {
+		return get(func(a store.Answer) (err error) {
+			if encoded, err = io.ReadAll(io.LimitReader(a.Body, pack.MaxStored+1)); err == nil {
 				err = w.check(encoded)
 			}
 			return err
 		})
-		return err
 	})
 	if err != nil {
 		return err

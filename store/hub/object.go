@@ -150,13 +150,6 @@ type watched struct {
 	trip *roundTrip
 }
 
-// RoundTrip tells how long the answer's first byte took from when the request had
-// been sent (0: not known), and whether the connection was one that had been used, or made ahead
-// by the transport itself: on others an answer takes longer, for whatever there is to agree upon.
-func (w *watched) RoundTrip() (took time.Duration, reused bool) {
-	return w.trip.took(), w.trip.reused.Load()
-}
-
 func (w *watched) Read(b []byte) (int, error) {
 	n, err := w.read(b)
 	if err != nil && err != io.EOF {

@@ -12,6 +12,8 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/index"
+	"lighter/format/pack"
+	"lighter/store"
 	"lighter/wire"
 )
 
@@ -174,10 +176,17 @@ func (o *outcome) result(s *Origins) error {
 	return errors.New("there is no hub to ask")
 }
 
-// Ready has connections made, n at most, to the origin that will be asked, for requests
+var (
+	_ store.UnitSource  = (*Origins)(nil)
+	_ store.Connector   = (*Origins)(nil)
+	_ store.Estimator   = (*Origins)(nil)
+	_ store.Unavailable = (*Unavailable)(nil)
+)
+
+// Connect has connections made, n at most, to the origin that will be asked, for requests
 // that are to come: on a long way a request that has to wait for one takes twice as long.
 // It does not wait.
-func (s *Origins) Ready(n int) {
+func (s *Origins) Connect(n int) {
 	for _, o := range s.all {
 		if o.isUp() {
 			o.client.dialer.ready(n)
@@ -186,10 +195,10 @@ func (s *Origins) Ready(n int) {
 	}
 }
 
-// Way returns what was seen of the way to the origin that will be asked, for who has to
+// Estimate returns what was seen of the way to the origin that will be asked, for who has to
 // know before he has asked it for much: of late the shortest time to an answer's first
 // byte, and the most bytes a second with which an index or locations came. 0: not known.
-func (s *Origins) Way() (roundTrip time.Duration, rate float64) {
+func (s *Origins) Estimate() (roundTrip time.Duration, bandwidth float64) {
 	for _, o := range s.all {
 		if o.isUp() {
 			return o.client.way.seen()
@@ -198,32 +207,36 @@ func (s *Origins) Way() (roundTrip time.Duration, rate float64) {
 	return 0, 0
 }
 
-// Unit has take read the encoded unit, from one origin after the other until it
+// FetchUnit passes the encoded unit to take, from one origin after the other until take
 // returns nil. What take finds wrong with an answer it says with an error that
-// wraps a *chunk.InvalidError; any other ends Unit. from is the URL, without
-// credentials, of the origin that gave it.
-func (s *Origins) Unit(ctx context.Context, u chunk.Unit, take func(length int64, body io.Reader) error) (from string, err error) {
+// wraps a *chunk.InvalidError; any other ends FetchUnit. The answer's Origin is the URL of the
+// origin that gave it, without credentials.
+func (s *Origins) FetchUnit(ctx context.Context, u chunk.Unit, take func(store.Answer) error) error {
 	return s.small(ctx, func(c *Client) string { return wire.UnitPath(c.scope, u) }, take)
 }
 
-// Chunk does the same with some unit that holds the chunk.
-func (s *Origins) Chunk(ctx context.Context, id chunk.ID, take func(length int64, body io.Reader) error) (from string, err error) {
-	return s.small(ctx, func(c *Client) string { return wire.ChunkPath(c.scope, id) }, take)
+// Fetch does the same with some unit that holds the chunk.
+func (s *Origins) Fetch(ctx context.Context, ref chunk.Ref, take func(store.Answer) error) error {
+	return s.small(ctx, func(c *Client) string { return wire.ChunkPath(c.scope, ref.ID) }, take)
 }
 
-func (s *Origins) small(ctx context.Context, path func(*Client) string, take take) (from string, err error) {
-	err = s.try(ctx, true, func(ctx context.Context, o *origin, others int) error {
+func (s *Origins) small(ctx context.Context, path func(*Client) string, take func(store.Answer) error) error {
+	return s.try(ctx, true, func(ctx context.Context, o *origin, others int) error {
 		ctx, cancel := context.WithTimeoutCause(ctx, s.unit, fmt.Errorf("hub %s: it took more than %s", o.client.URL(), s.unit))
 		defer cancel()
 		p := patience{s.last, s.last}
 		if others > 0 {
 			p = patience{s.stall, s.stall}
 		}
-		from = o.client.URL()
-		return o.client.object(ctx, path(o.client), "", p, &o.received, take)
+		return o.client.object(ctx, path(o.client), "", p, &o.received, func(length int64, body io.Reader) error {
+			trip := body.(*watched).trip
+			return take(store.Answer{Origin: o.client.URL(), Length: length, Body: body, Decode: decodeUnit,
+				RoundTrip: trip.took(), Reused: trip.reused.Load()})
+		})
 	})
-	return from, err
 }
+
+func decodeUnit(encoded []byte) (store.Batch, error) { return pack.DecodeUnit(encoded) }
 
 // Index has take read the plain bytes of an index, as Unit does with a unit.
 func (s *Origins) Index(ctx context.Context, tree chunk.ID, take func(plain io.Reader) error) error {

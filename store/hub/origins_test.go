@@ -18,9 +18,19 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"lighter/format/chunk"
+	"lighter/store"
 )
 
 var right = bytes.Repeat([]byte("what was asked for\n"), 1000)
+
+// fetchUnit asks for some unit.
+func fetchUnit(t testing.TB, s *Origins, take take) (from string, err error) {
+	err = s.FetchUnit(t.Context(), chunk.Unit{}, func(a store.Answer) error {
+		from = a.Origin
+		return take(a.Length, a.Body)
+	})
+	return from, err
+}
 
 // takeRight accepts the right bytes alone.
 func takeRight(length int64, body io.Reader) error {
@@ -123,7 +133,7 @@ func TestRetryAfter(t *testing.T) {
 		})
 		for range 2 {
 			var down *Unavailable
-			_, err := s.Unit(t.Context(), chunk.Unit{}, takeRight)
+			_, err := fetchUnit(t, s, takeRight)
 			if !errors.As(err, &down) || down.After > want || want > 0 && down.After < want/2 {
 				t.Errorf("%q: %v, %+v", text, err, down)
 			}
@@ -180,7 +190,7 @@ func TestConnectionsAreNotTheBottleneck(t *testing.T) {
 	var all sync.WaitGroup
 	for range n {
 		all.Go(func() {
-			if _, err := s.Unit(t.Context(), chunk.Unit{}, takeRight); err != nil {
+			if _, err := fetchUnit(t, s, takeRight); err != nil {
 				t.Error(err)
 			}
 		})

@@ -191,14 +191,10 @@ func TestOriginsTellTheWay(t *testing.T) {
 	}
 	broken = false
 	s := NewOrigins(slog.New(slog.DiscardHandler), c)
-	var told interface { // as store asks for them
-		Way() (roundTrip time.Duration, rate float64)
-		Ready(connections int)
-	} = s
 	if _, err := s.Chain(t.Context(), "sha256:unknown"); !errors.Is(err, chunk.ErrNotFound) {
 		t.Error(err)
 	}
-	looked, rate := told.Way()
+	looked, rate := s.Estimate()
 	if looked < late || rate != 0 {
 		t.Errorf("of a look-up %v and %v are known", looked, rate)
 	}
@@ -208,7 +204,7 @@ func TestOriginsTellTheWay(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if trip, rate := told.Way(); trip > looked || rate <= 0 || rate > float64(len(index))/leastTook.Seconds() {
+	if trip, rate := s.Estimate(); trip > looked || rate <= 0 || rate > float64(len(index))/leastTook.Seconds() {
 		t.Errorf("of a look-up of %v and an index %v and %v are known", looked, trip, rate)
 	}
 }

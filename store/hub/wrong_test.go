@@ -46,7 +46,7 @@ func TestWhoSaysThatThereIsNone(t *testing.T) {
 			s := origins(t, c.handlers...)
 			s.stall, s.begin, s.last, s.unit, s.lookup = time.Minute, time.Minute, time.Minute, time.Minute, time.Minute // machines are slow
 			ask := map[string]func() error{
-				"unit":  func() error { _, err := s.Unit(t.Context(), chunk.Unit{}, takeRight); return err },
+				"unit":  func() error { _, err := fetchUnit(t, s, takeRight); return err },
 				"index": func() error { return s.Index(t.Context(), chunk.ID{}, nil) },
 			}
 			for what, ask := range ask {
@@ -105,7 +105,7 @@ func TestCacheThatKeptAWrongAnswer(t *testing.T) {
 	} {
 		for what, ask := range map[string]func(s *Origins) error{
 			"unit": func(s *Origins) error {
-				_, err := s.Unit(t.Context(), chunk.Unit{}, func(_ int64, body io.Reader) error {
+				_, err := fetchUnit(t, s, func(_ int64, body io.Reader) error {
 					decoder, err := zstd.NewReader(body)
 					if err != nil {
 						return err
@@ -199,10 +199,10 @@ func TestLateBytesOfAWrongAnswer(t *testing.T) {
 		served.Wait()
 	})
 	s := NewOrigins(slog.New(slog.DiscardHandler), client)
-	if _, err := s.Unit(t.Context(), chunk.Unit{}, takeRight); !errors.As(err, new(*chunk.InvalidError)) {
+	if _, err := fetchUnit(t, s, takeRight); !errors.As(err, new(*chunk.InvalidError)) {
 		t.Fatal(err)
 	}
-	if _, err := s.Unit(t.Context(), chunk.Unit{}, takeRight); err != nil {
+	if _, err := fetchUnit(t, s, takeRight); err != nil {
 		t.Error(err)
 	}
 	if <-again {

@@ -37,7 +37,7 @@ format/index: format/chunk format/erofs format/tree
 format/pack: format/chunk format/compress
 format/trace: format/chunk format/erofs format/index
 format/tree: format/chunk
-hub: format/index format/tree hub/access hub/admin hub/answer hub/catalog hub/encoder hub/ingest hub/objects hub/publish hub/registry hub/serve hub/startup logqueue renewed wire | store/hub
+hub: format/index format/tree hub/access hub/admin hub/answer hub/catalog hub/encoder hub/ingest hub/objects hub/publish hub/registry hub/serve hub/startup logqueue renewed wire | store store/hub
 hub/access: wire
 hub/admin: format/chunk format/index format/trace hub/answer hub/catalog hub/report wire
 hub/answer: format/chunk format/trace hub/catalog hub/ingest hub/objects hub/registry hub/report wire
@@ -68,7 +68,7 @@ renewed:
 socket: proc
 store: format/chunk format/pack
 store/disk: format/chunk
-store/hub: format/chunk format/index format/pack format/trace proc renewed wire
+store/hub: format/chunk format/index format/pack format/trace proc renewed store wire
 store/registry:
 test/arch:
 test/e2e: | hub hub/startup/guess node/front/containerd node/fuse socket store/hub wire

@@ -1,0 +1,99 @@
+package store
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"lighter/format/chunk"
+)
+
+// Source fetches chunks by reference. Its answers are not verified: the caller of Fetch does
+// that.
+//
+// An error that wraps chunk.ErrNotFound means that the source works and does not have the chunk.
+// One that wraps a *chunk.InvalidError means that the source answered with something else. One
+// that wraps Unavailable means that the source may have the chunk, and cannot give it now.
+//
+// A source may also be a UnitSource, a Connector and an Estimator.
+type Source interface {
+	// Fetch passes an answer that holds the chunk ref.ID to take. If take returns an error
+	// that wraps a *chunk.InvalidError, the answer was wrong, and a source with several
+	// origins asks the next one, so take may be called more than once. Any other error of
+	// take ends Fetch. Neither the answer nor its body may be used after take has returned.
+	Fetch(ctx context.Context, ref chunk.Ref, take func(Answer) error) error
+}
+
+// UnitSource is a Source that can give all chunks of a unit in one answer. Where the unit of a
+// chunk is known, Units asks for that unit, and all its chunks share the request.
+type UnitSource interface {
+	Source
+	// FetchUnit passes an answer that holds the chunks of the unit to take, as Fetch does.
+	FetchUnit(ctx context.Context, u chunk.Unit, take func(Answer) error) error
+}
+
+// Connector is a Source that opens connections before they are needed.
+type Connector interface {
+	// Connect sees to it that n idle connections are open. It does not wait for them.
+	Connect(n int)
+}
+
+// Estimator is a Source that has measured its path before Units has, with other requests.
+type Estimator interface {
+	// Estimate returns the round-trip time and the bandwidth in bytes a second; 0: not known.
+	Estimate() (roundTrip time.Duration, bandwidth float64)
+}
+
+// Unavailable is an error of a Source that may have the chunk, and cannot give it now.
+type Unavailable interface {
+	error
+	// RetryAfter returns how long to wait at least before the next request.
+	RetryAfter() time.Duration
+	// Missed reports whether one of several origins answered, and not with the chunk. Then
+	// another unit may hold it.
+	Missed() bool
+}
+
+// Answer is a source's answer to one request.
+type Answer struct {
+	Origin string // for users: the origin that gave it, one of a few
+	Length int64  // of the body, in bytes; -1: not known
+	Body   io.Reader
+	// Decode reads the whole body. What it returns is verified chunk by chunk. If it is nil,
+	// the body is the plain bytes of the chunk.
+	Decode func(body []byte) (Batch, error)
+
+	RoundTrip time.Duration // to the first byte; 0: Units measures it
+	Reused    bool          // the connection had been used before, so RoundTrip includes no handshake
+}
+
+// Batch holds the chunks of one answer. *pack.Unit is one.
+type Batch interface {
+	Len() int
+	// Ref returns ID and length of chunk i.
+	Ref(i int) chunk.Ref
+	// Chunk returns the plain bytes of chunk i, verified.
+	Chunk(i int) ([]byte, error)
+	// Lookup returns the plain bytes of a chunk, verified, or an error that wraps
+	// chunk.ErrNotFound.
+	Lookup(id chunk.ID) ([]byte, error)
+	// Memory returns how many bytes of memory the batch holds.
+	Memory() int64
+}
+
+// single is the Batch of an answer that is one plain chunk.
+type single struct {
+	ref   chunk.Ref
+	plain []byte
+}
+
+func (s single) Len() int                  { return 1 }
+func (s single) Ref(int) chunk.Ref         { return s.ref }
+func (s single) Chunk(int) ([]byte, error) { return s.plain, s.ref.Check(s.plain) }
+func (s single) Memory() int64             { return int64(len(s.plain)) }
+func (s single) Lookup(id chunk.ID) ([]byte, error) {
+	if id != s.ref.ID {
+		return nil, chunk.ErrNotFound
+	}
+	return s.Chunk(0)
+}

@@ -1,11 +1,8 @@
 package hub
 
 import (
-	"database/sql"
 	"fmt"
 	"net"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -127,44 +124,6 @@ func TestStartupPacksHaveTheirTime(t *testing.T) {
 	h.expect(unit(second[0]), 404)
 	if held, err := h.catalog.StartHoldings(t.Context()); err != nil || held != (catalog.StartHoldings{}) {
 		t.Errorf("left: %+v, %v", held, err)
-	}
-}
-
-// A hub whose directory is of the version before, which named locations by their
-// tree, makes new ones.
-func TestLocationsOfTheVersionBefore(t *testing.T) {
-	t.Parallel()
-	h := startsHub(t)
-	h.push("a:1", image(startsTar(10)))
-	got := h.ready("a:1")
-	m := h.extents(got.Tree)
-	h.stop()
-	dir := filepath.Join(objectsDir(h.config.Root), "locations")
-	old := filepath.Join(dir, got.Tree+".zst")
-	if err := os.Rename(filepath.Join(dir, strings.TrimPrefix(firstWith(files(t, objectsDir(h.config.Root)), "locations/"), "locations/")), old); err != nil {
-		t.Fatal(err)
-	}
-	db, err := sql.Open("sqlite", catalogFile(h.config.Root))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, query := range []string{`DROP TABLE formers`, `DROP TABLE recordings`, `DROP TABLE traces`, `DROP TABLE startups`, `DROP TABLE startup_packs`,
-		`DROP TABLE layouts`, `DROP INDEX statements_tree`, `UPDATE meta SET value = '1' WHERE name = 'schema'`} {
-		if _, err := db.Exec(query); err != nil {
-			t.Fatal(query, err)
-		}
-	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
-	h = runHub(t, openHub(t, h.config))
-	h.await(m.ID())
-	h.fetchTree(got.Chain)
-	if _, err := os.Stat(old); !os.IsNotExist(err) {
-		t.Errorf("the former locations: %v", err)
-	}
-	if problems := h.problems("a:1"); problems != "" {
-		t.Errorf("verify: %s", problems)
 	}
 }
 

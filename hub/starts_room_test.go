@@ -1,7 +1,6 @@
 package hub
 
 import (
-	"database/sql"
 	"fmt"
 	"log/slog"
 	"testing"
@@ -153,33 +152,5 @@ func TestRoomForOneImagesStartupPacks(t *testing.T) {
 	}
 	if bytes == 0 || bytes > c.StartupBytes/4+10_000 || in[0] != 0 {
 		t.Errorf("it has %d bytes of packs, which have the files %v", bytes, in)
-	}
-}
-
-// A catalog of the version before, which did not know when trees were used, has all
-// that it had.
-func TestCatalogOfTheVersionBefore(t *testing.T) {
-	t.Parallel()
-	h := startsHub(t)
-	h.push("a:1", image(startsTar(10)))
-	m := h.extents(h.ready("a:1").Tree)
-	h.traced(m, 1, 2)
-	want, _ := h.startups(m)
-	h.stop()
-	db, err := sql.Open("sqlite", catalogFile(h.config.Root))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, query := range []string{`ALTER TABLE layouts DROP COLUMN used`, `ALTER TABLE layouts DROP COLUMN lost`, `ALTER TABLE traces DROP COLUMN sender`, `UPDATE meta SET value = '2' WHERE name = 'schema'`} {
-		if _, err := db.Exec(query); err != nil {
-			t.Fatal(query, err)
-		}
-	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
-	h = runHub(t, openHub(t, h.config))
-	if got, _ := h.startups(m); fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("there was %+v, is %+v", want, got)
 	}
 }

@@ -1,19 +1,16 @@
-// Package catalog promises one consistent answer to what the hub knows: which
-// images there are and in which state, which chains and trees stand for them,
-// and in which unit each chunk lies. What it says exists is stored and was
-// verified; an image appears with everything that belongs to it, or not at all.
+// Package catalog is the hub's database: images and their states, chains, trees, the unit of each
+// chunk, and what is known about how images start. It has no contents: package objects has these.
 //
-// All SQL of the hub is here. It keeps to what SQLite and PostgreSQL share;
-// schema.sql and startup.sql draw the tables.
+// A row exists only after the object that it names was stored and verified. An image becomes ready
+// together with all its rows, in one transaction.
 //
-// It refuses to hold contents, to touch objects or the network, and to decide
-// what is to be done next. Hazard: one process at a time may write.
+// All SQL of the hub is in this package; directory migrations has the tables. The database is SQLite,
+// and only one process may write to it.
 package catalog
 
 import (
 	"context"
 	"database/sql"
-	_ "embed"
 	"errors"
 	"fmt"
 	"net/url"
@@ -22,37 +19,23 @@ import (
 	_ "modernc.org/sqlite" // the driver "sqlite"
 )
 
-// ErrNotFound says that the catalog does not know what was asked for.
+// ErrNotFound means that the catalog has no such entry.
 var ErrNotFound = errors.New("not found")
 
-//go:embed schema.sql
-var schema string
-
-//go:embed startup.sql
-var startupSchema string
-
-// schemaVersion is what this version makes and reads. A catalog of firstVersion,
-// which knows nothing of how images start, becomes one, and one of secondVersion,
-// which does not know when trees were used, nor who sent a trace.
-const (
-	schemaVersion = "3"
-	secondVersion = "2"
-	firstVersion  = "1"
-)
-
-// readers bounds the connections that read; there is one that writes.
+// readers bounds the connections for reading. There is one for writing.
 const readers = 4
 
 // Catalog is an open catalog. It is safe for concurrent use.
 type Catalog struct {
-	write *sql.DB // one connection: SQLite has one writer, and waiting for it here is fair
+	write *sql.DB // one connection: SQLite allows one writer, and database/sql queues fairly
 	read  *sql.DB
 
 	changes changes
-	sizes   counting
+	sizes   sizesState
 }
 
-// Open opens the catalog in the file at path, and makes it if there is none.
+// Open opens the catalog in the file at path. It makes a new one if the file is missing, and migrates
+// an older one.
 func Open(ctx context.Context, path string) (*Catalog, error) {
 	write, err := open(path, "&_txlock=immediate", 1)
 	if err != nil {
@@ -62,8 +45,8 @@ func Open(ctx context.Context, path string) (*Catalog, error) {
 	if err != nil {
 		return nil, errors.Join(err, write.Close())
 	}
-	c := &Catalog{write: write, read: read, changes: changes{wake: make(chan struct{}, 1)}, sizes: newCounting()}
-	if err := c.migrate(ctx); err != nil {
+	c := &Catalog{write: write, read: read, changes: changes{wake: make(chan struct{}, 1)}, sizes: newSizesState()}
+	if err := migrate(ctx, write); err != nil {
 		return nil, errors.Join(fmt.Errorf("open the catalog %s: %w", path, err), c.Close())
 	}
 	return c, nil
@@ -85,75 +68,7 @@ func open(path, options string, connections int) (*sql.DB, error) {
 // Close closes the catalog.
 func (c *Catalog) Close() error { return errors.Join(c.read.Close(), c.write.Close()) }
 
-// migrate makes the tables of a new catalog, brings those of older versions up to
-// this one, and refuses those of others: all in one transaction.
-func (c *Catalog) migrate(ctx context.Context) error {
-	return c.update(ctx, func(tx *sql.Tx) error {
-		// The one table that every version has.
-		if _, err := tx.ExecContext(ctx, `CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)`); err != nil {
-			return err
-		}
-		var version string
-		err := tx.QueryRowContext(ctx, `SELECT value FROM meta WHERE name = 'schema'`).Scan(&version)
-		switch {
-		case errors.Is(err, sql.ErrNoRows):
-			err = create(ctx, tx)
-		case err != nil:
-		case version == firstVersion:
-			err = upgrade(ctx, tx)
-		case version == secondVersion:
-			err = upgradeSecond(ctx, tx)
-		case version != schemaVersion:
-			err = fmt.Errorf("it has schema %s, this version reads %s", version, schemaVersion)
-		}
-		if err != nil {
-			return err
-		}
-		_, err = tx.ExecContext(ctx, sizesTable+`;`+sourcesTable)
-		return err
-	})
-}
-
-// create makes the tables of a new catalog.
-func create(ctx context.Context, tx *sql.Tx) error {
-	if _, err := tx.ExecContext(ctx, schema+startupSchema); err != nil {
-		return fmt.Errorf("make the tables: %w", err)
-	}
-	_, err := tx.ExecContext(ctx, `INSERT INTO meta (name, value) VALUES ('schema', ?)`, schemaVersion)
-	return err
-}
-
-// upgrade makes a catalog of firstVersion one of schemaVersion. All trees get new
-// locations, in turn.
-func upgrade(ctx context.Context, tx *sql.Tx) error {
-	if _, err := tx.ExecContext(ctx, startupSchema); err != nil {
-		return fmt.Errorf("make the tables: %w", err)
-	}
-	if _, err := tx.ExecContext(ctx, `
-		INSERT INTO layouts (tree, locations, wire, startup, due, changes, tries, unserved) SELECT tree, ?, 0, ?, 1, 1, 0, 0 FROM trees`,
-		[]byte{}, []byte{}); err != nil {
-		return err
-	}
-	return setVersion(ctx, tx)
-}
-
-// upgradeSecond makes a catalog of secondVersion one of schemaVersion.
-func upgradeSecond(ctx context.Context, tx *sql.Tx) error {
-	for _, change := range []string{`layouts ADD COLUMN used BIGINT NOT NULL DEFAULT 0`, `layouts ADD COLUMN lost BIGINT NOT NULL DEFAULT 0`,
-		`traces ADD COLUMN sender TEXT NOT NULL DEFAULT ''`} {
-		if _, err := tx.ExecContext(ctx, `ALTER TABLE `+change); err != nil {
-			return fmt.Errorf("change the tables: %w", err)
-		}
-	}
-	return setVersion(ctx, tx)
-}
-
-func setVersion(ctx context.Context, tx *sql.Tx) error {
-	_, err := tx.ExecContext(ctx, `UPDATE meta SET value = ? WHERE name = 'schema'`, schemaVersion)
-	return err
-}
-
-// update runs fn in a transaction that writes. fn must not touch the network.
+// update runs fn in a transaction for writing. Other writers wait meanwhile, so fn must be short.
 func (c *Catalog) update(ctx context.Context, fn func(tx *sql.Tx) error) error {
 	tx, err := c.write.BeginTx(ctx, nil)
 	if err != nil {
@@ -168,8 +83,8 @@ func (c *Catalog) update(ctx context.Context, fn func(tx *sql.Tx) error) error {
 	return nil
 }
 
-// ignoreDone drops the error of a rollback that came too late: the driver has
-// rolled back already when the context ended.
+// ignoreDone drops the error of a rollback after the driver itself has rolled back, because the context
+// ended.
 func ignoreDone(err error) error {
 	if errors.Is(err, sql.ErrTxDone) {
 		return nil
@@ -177,7 +92,7 @@ func ignoreDone(err error) error {
 	return err
 }
 
-// each runs a query and calls scan for each of its rows.
+// each runs a query and calls scan for each row of the result.
 func each(ctx context.Context, db querier, scan func(*sql.Rows) error, query string, args ...any) error {
 	rows, err := db.QueryContext(ctx, query, args...)
 	if err != nil {
@@ -200,7 +115,7 @@ type querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// places writes n rows of k placeholders: (?,?),(?,?).
+// places returns n rows of k placeholders: (?,?),(?,?).
 func places(n, k int) string {
 	row := "(" + strings.TrimSuffix(strings.Repeat("?,", k), ",") + ")"
 	return strings.TrimSuffix(strings.Repeat(row+",", n), ",")

@@ -10,18 +10,17 @@ import (
 	"lighter/wire"
 )
 
-// served is the condition under which chain c is spoken of: an image that is
-// ready has it.
+// served is the condition that a ready image has chain c.
 const served = `EXISTS (SELECT 1 FROM image_blobs b JOIN images i ON i.n = b.image WHERE b.chain = c.chain AND i.state = '` + wire.StateReady + `')`
 
-// top is the condition under which chain c is the top of an image that is ready.
-// Trees of others are made when somebody asks for them; nobody is told, as a pull
-// would fetch the index of each layer, and take each for an image.
+// top is the condition that chain c is the top of a ready image. Only these are announced with their
+// trees. Other trees are made on request: if all were announced, a pull would fetch the index of every
+// layer.
 const top = `EXISTS (SELECT 1 FROM image_blobs b JOIN images i ON i.n = b.image WHERE b.chain = c.chain AND i.state = '` + wire.StateReady + `'
 	AND b.position = (SELECT max(position) FROM image_blobs WHERE image = b.image))`
 
-// Chain says what there is to know of a chain, and of at most wire.MaxAbove
-// chains above it. ErrNotFound: no image that is ready has it.
+// Chain describes a chain, and at most wire.MaxAbove chains above it. The error is ErrNotFound if no
+// ready image has the chain.
 func (c *Catalog) Chain(ctx context.Context, chain string) (*wire.Chain, error) {
 	found, err := c.links(ctx, `c.chain = ?`, 1, chain)
 	if err != nil {
@@ -31,8 +30,7 @@ func (c *Catalog) Chain(ctx context.Context, chain string) (*wire.Chain, error) 
 		return nil, fmt.Errorf("chain %s: %w", chain, ErrNotFound)
 	}
 	answer := &wire.Chain{Link: found[0], Complete: true}
-	// Level by level, so that the nearest come first and a base on which
-	// thousands stand costs no more than the answer is long.
+	// Level by level: the nearest chains come first, and the cost is bounded by the answer's length.
 	for level := []any{chain}; len(level) > 0; {
 		room := wire.MaxAbove - len(answer.Above)
 		if found, err = c.links(ctx, `c.parent IN `+places(1, len(level)), room+1, level...); err != nil {
@@ -52,8 +50,7 @@ func (c *Catalog) Chain(ctx context.Context, chain string) (*wire.Chain, error) 
 	return answer, nil
 }
 
-// links returns at most limit chains for which the condition holds, with the
-// statements of those that are the top of an image.
+// links returns at most limit chains that meet the condition. Tops of images come with statements.
 func (c *Catalog) links(ctx context.Context, condition string, limit int, args ...any) ([]wire.Link, error) {
 	var links []wire.Link
 	args = append(append([]any{index.Format}, args...), limit)
@@ -74,8 +71,8 @@ func (c *Catalog) links(ctx context.Context, condition string, limit int, args .
 	return links, err
 }
 
-// Statement returns the statement about a chain, whether an image has it or
-// not. ErrNotFound: its tree is not made.
+// Statement returns the statement about a chain, even if no image has the chain. The error is
+// ErrNotFound if its tree was not made.
 func (c *Catalog) Statement(ctx context.Context, chain string) (*index.Statement, error) {
 	var tree, signatures []byte
 	err := c.read.QueryRowContext(ctx, `SELECT tree, signature FROM statements WHERE chain = ? AND format = ?`,
@@ -86,7 +83,7 @@ func (c *Catalog) Statement(ctx context.Context, chain string) (*index.Statement
 	return newStatement(chain, tree, signatures), nil
 }
 
-// Layers returns the diffIDs of a chain that an image has, the lowest first.
+// Layers returns the diffIDs of a chain that a ready image has, the lowest first.
 func (c *Catalog) Layers(ctx context.Context, chain string) ([]string, error) {
 	var diffIDs []string
 	err := each(ctx, c.read, func(rows *sql.Rows) error {
@@ -110,8 +107,8 @@ func (c *Catalog) Layers(ctx context.Context, chain string) ([]string, error) {
 	return diffIDs, err
 }
 
-// HasLayer tells whether a layer is known, and whether the blob with the given
-// digest was seen to hold it.
+// HasLayer reports whether a layer is known, and whether the blob with the given digest is known to
+// decompress to it.
 func (c *Catalog) HasLayer(ctx context.Context, diffID, digest string) (layer, blob bool, err error) {
 	err = c.read.QueryRowContext(ctx, `
 		SELECT EXISTS (SELECT 1 FROM layers WHERE diff_id = ?), EXISTS (SELECT 1 FROM blobs WHERE digest = ? AND diff_id = ?)`,

@@ -8,11 +8,11 @@ import (
 	"lighter/format/chunk"
 )
 
-// lookupBatch is how many chunks are asked for in one query: enough to make the
-// query's own cost vanish, few enough for any database's limit of arguments.
+// lookupBatch is the number of chunks in one query. More would not be faster, and databases limit the
+// number of arguments.
 const lookupBatch = 500
 
-// Numbers returns the numbers of those of the chunks that are known.
+// Numbers returns the numbers of the known ones among the chunks.
 func (c *Catalog) Numbers(ctx context.Context, ids []chunk.ID) (map[chunk.ID]int64, error) {
 	found := map[chunk.ID]int64{}
 	err := c.lookUp(ctx, ids, `SELECT c.id, c.n FROM chunks c WHERE c.id IN `, func(rows *sql.Rows) error {
@@ -27,7 +27,7 @@ func (c *Catalog) Numbers(ctx context.Context, ids []chunk.ID) (map[chunk.ID]int
 	return found, err
 }
 
-// Units returns the units of those of the chunks that are known.
+// Units returns the units of the known ones among the chunks.
 func (c *Catalog) Units(ctx context.Context, ids []chunk.ID) (map[chunk.ID]chunk.Unit, error) {
 	found := map[chunk.ID]chunk.Unit{}
 	err := c.lookUp(ctx, ids, `
@@ -72,17 +72,17 @@ func (c *Catalog) lookUp(ctx context.Context, ids []chunk.ID, query string, scan
 	return nil
 }
 
-// HasPack tells whether the catalog names a pack.
+// HasPack reports whether a pack is known. Startup packs do not count.
 func (c *Catalog) HasPack(ctx context.Context, id chunk.ID) (bool, error) {
 	return c.exists(ctx, `SELECT EXISTS (SELECT 1 FROM packs WHERE id = ?)`, id[:])
 }
 
-// HasTree tells whether the catalog names a tree.
+// HasTree reports whether a tree is known.
 func (c *Catalog) HasTree(ctx context.Context, id chunk.ID) (bool, error) {
 	return c.exists(ctx, `SELECT EXISTS (SELECT 1 FROM trees WHERE tree = ?)`, id[:])
 }
 
-// HasStatements tells whether anything was signed.
+// HasStatements reports whether the hub has signed any statement.
 func (c *Catalog) HasStatements(ctx context.Context) (bool, error) {
 	return c.exists(ctx, `SELECT EXISTS (SELECT 1 FROM statements)`)
 }

@@ -8,15 +8,14 @@ import (
 	"lighter/format/chunk"
 )
 
-// Derived is a tree that was made because somebody asked for a chain that is not the
-// top of any image.
+// Derived is a tree that was made on request: of a chain that is not the top of an image.
 type Derived struct {
 	Tree, Locations chunk.ID
 	stored          int64 // bytes of its index and locations
 }
 
-// derived lists the trees that no image ends with and of whose starts nothing is known,
-// those that were used last first.
+// derived selects the trees that are not the top of an image and have neither startup packs nor
+// traces, the most recently used first.
 const derived = `SELECT t.tree, l.locations, t.index_wire + l.wire FROM trees t JOIN layouts l ON l.tree = t.tree
 	WHERE NOT EXISTS (SELECT 1 FROM statements s JOIN image_blobs b ON b.chain = s.chain WHERE s.tree = t.tree
 		AND b.position = (SELECT max(position) FROM image_blobs WHERE image = b.image))
@@ -24,8 +23,8 @@ const derived = `SELECT t.tree, l.locations, t.index_wire + l.wire FROM trees t 
 	AND NOT EXISTS (SELECT 1 FROM recordings x WHERE x.tree = t.tree) AND NOT EXISTS (SELECT 1 FROM formers x WHERE x.tree = t.tree)
 	ORDER BY l.used DESC, t.tree`
 
-// SurplusDerived returns those of the derived trees that were not used lately: all but
-// the first of them that are not more than most and take no more than limit bytes.
+// SurplusDerived returns the derived trees to evict: all but the most recently used ones, of which most
+// trees and limit bytes may stay.
 func (c *Catalog) SurplusDerived(ctx context.Context, most int, limit int64) (surplus []Derived, err error) {
 	kept, bytes := 0, int64(0)
 	err = each(ctx, c.read, func(rows *sql.Rows) error {
@@ -34,10 +33,7 @@ func (c *Catalog) SurplusDerived(ctx context.Context, most int, limit int64) (su
 		if err := rows.Scan(&tree, &locations, &d.stored); err != nil {
 			return err
 		}
-		d.Tree = chunk.ID(tree)
-		if len(locations) > 0 {
-			d.Locations = chunk.ID(locations)
-		}
+		d.Tree, d.Locations = chunk.ID(tree), chunk.ID(locations)
 		if kept++; kept > most || bytes+d.stored > limit {
 			surplus = append(surplus, d)
 			return nil
@@ -46,13 +42,12 @@ func (c *Catalog) SurplusDerived(ctx context.Context, most int, limit int64) (su
 		return nil
 	}, derived)
 	if err != nil {
-		return nil, fmt.Errorf("look for trees that were made for whoever asked: %w", err)
+		return nil, fmt.Errorf("find derived trees: %w", err)
 	}
 	return surplus, nil
 }
 
-// ForgetDerived forgets those of the trees that are still derived ones: an image may end
-// with one by now.
+// ForgetDerived removes trees, except those that have become the top of an image meanwhile.
 func (c *Catalog) ForgetDerived(ctx context.Context, surplus []Derived) error {
 	err := c.update(ctx, func(tx *sql.Tx) error {
 		still := map[chunk.ID]bool{}
@@ -81,7 +76,7 @@ func (c *Catalog) ForgetDerived(ctx context.Context, surplus []Derived) error {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("forget trees that were made for whoever asked: %w", err)
+		return fmt.Errorf("remove derived trees: %w", err)
 	}
 	c.changes.Add(1)
 	return nil

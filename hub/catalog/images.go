@@ -13,19 +13,19 @@ import (
 	"lighter/wire"
 )
 
-// Image is one image: a manifest, under a name.
+// Image is a manifest under a name.
 type Image struct {
-	N        int64  // number of the row: names the image while it is there
-	Name     string // as wire.Ref.Name writes it
-	Root     string // digest of what the name points to: of the manifest or of an index above it
+	N        int64  // number of the row
+	Name     string // as wire.Ref.Name returns it
+	Root     string // digest of the manifest, or of the index that the name refers to
 	Digest   string // of the manifest
 	Platform string
 	State    string // wire.StateQueued, …
 	Error    string
-	Size     int64 // of config and layers as they are stored in the registry, bytes
+	Size     int64 // bytes of config and layers in the registry
 	Updated  time.Time
 
-	// Of images that are ready:
+	// Only of ready images:
 	Chain string
 	Tree  chunk.ID
 	Bytes int64 // of all files, plain
@@ -43,11 +43,10 @@ func (c *Catalog) States(ctx context.Context) (map[string]int64, error) {
 	}, `SELECT state, count(*) FROM images GROUP BY state`)
 }
 
-// Name says that the name stands for these images, in the states that they have
-// in images, and for no others but those that are on their way, by their digests.
-// One that is there already keeps its state, unless it is to be queued and has
-// failed or was only stored. It returns the images as they are now, in the same
-// order, and those that are gone.
+// Name makes a name refer to these images, in the states that they have in images. It removes the
+// name's other images, except those with the digests in coming. A known image keeps its state; but if
+// it is to be queued and has failed or was only stored, it is queued again. Name returns the images as
+// they are now, in the same order, and the removed ones.
 func (c *Catalog) Name(ctx context.Context, name string, images []Image, coming []string) (now, gone []Image, err error) {
 	now = make([]Image, len(images))
 	args := []any{name}
@@ -67,15 +66,15 @@ func (c *Catalog) Name(ctx context.Context, name string, images []Image, coming 
 		return err
 	})
 	if err != nil {
-		return nil, nil, fmt.Errorf("note image %s: %w", name, err)
+		return nil, nil, fmt.Errorf("name image %s: %w", name, err)
 	}
 	c.changes.Add(1)
 	return now, gone, nil
 }
 
-// Expect queues images that are on their way to a name, which stands for what it
-// stood for until they are all there. It returns them as they are now, in the
-// same order: one that is ready stays so.
+// Expect queues images that are being copied to a name. The name refers to its previous images until
+// Name is called. Expect returns the images as they are now, in the same order. A ready image stays
+// ready.
 func (c *Catalog) Expect(ctx context.Context, name string, images []Image) ([]Image, error) {
 	now := make([]Image, len(images))
 	err := c.update(ctx, func(tx *sql.Tx) error {
@@ -94,16 +93,16 @@ func (c *Catalog) Expect(ctx context.Context, name string, images []Image) ([]Im
 	return now, nil
 }
 
-// setImage adds the image, or does to its row what known says and queues it
-// again if it is to be queued, and sets its number and state.
-func setImage(ctx context.Context, tx *sql.Tx, image *Image, known string) error {
+// setImage adds an image. If there is a row, it applies onConflict to it, and queues the image again if
+// that is wanted. It sets the image's number and state.
+func setImage(ctx context.Context, tx *sql.Tx, image *Image, onConflict string) error {
 	n, err := newImageNumber(ctx, tx)
 	if err != nil {
 		return err
 	}
 	_, err = tx.ExecContext(ctx, `
 		INSERT INTO images (n, name, root, digest, platform, state, error, size, turn, tries, updated) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?)
-		ON CONFLICT (name, digest) `+known,
+		ON CONFLICT (name, digest) `+onConflict,
 		n, image.Name, image.Root, image.Digest, image.Platform, image.State, image.Error, image.Size, n, time.Now().UnixMilli())
 	if err != nil {
 		return err
@@ -120,8 +119,8 @@ func setImage(ctx context.Context, tx *sql.Tx, image *Image, known string) error
 		image.Name, image.Digest).Scan(&image.N, &image.State)
 }
 
-// newImageNumber returns a number that no image ever had: work on one that was
-// taken away must not end as that of another. It also orders the queue.
+// newImageNumber returns a number that no image ever had, so that work on a removed image cannot be
+// taken for work on another one. It also orders the queue.
 func newImageNumber(ctx context.Context, tx *sql.Tx) (n int64, err error) {
 	err = tx.QueryRowContext(ctx, `
 		INSERT INTO meta (name, value) VALUES ('images', '1')
@@ -129,15 +128,15 @@ func newImageNumber(ctx context.Context, tx *sql.Tx) (n int64, err error) {
 	return n, err
 }
 
-// maxTries is how often the hub may end while it takes an image in, before it is
-// the image that is to blame.
+// maxTries is how often a process may end while it ingests an image. Then the image fails, since it may
+// be the cause.
 const maxTries = 3
 
-// Requeue puts the images back into the queue that were being taken in when the
-// process ended, unless that has happened to them maxTries times.
+// Requeue puts the images that were active when the process ended back into the queue. Those to which
+// that happened maxTries times fail.
 func (c *Catalog) Requeue(ctx context.Context) error {
 	return c.update(ctx, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `UPDATE images SET state = ?, error = 'image ' || name || ': the hub ended each time that it was taken in' WHERE state = ? AND tries >= ?`,
+		_, err := tx.ExecContext(ctx, `UPDATE images SET state = ?, error = 'image ' || name || ': the hub ended each time that it was ingested' WHERE state = ? AND tries >= ?`,
 			wire.StateFailed, wire.StateActive, maxTries)
 		if err != nil {
 			return err
@@ -147,8 +146,8 @@ func (c *Catalog) Requeue(ctx context.Context) error {
 	})
 }
 
-// Release puts an image back into the queue, for which it is not to blame.
-// ErrNotFound: it was taken away meanwhile.
+// Release puts an active image back into the queue, and does not count the attempt. The error is
+// ErrNotFound if the image was removed meanwhile.
 func (c *Catalog) Release(ctx context.Context, n int64) error {
 	return c.update(ctx, func(tx *sql.Tx) error {
 		done, err := tx.ExecContext(ctx, `UPDATE images SET state = ?, tries = 0 WHERE n = ? AND state = ?`, wire.StateQueued, n, wire.StateActive)
@@ -162,8 +161,8 @@ func (c *Catalog) Release(ctx context.Context, n int64) error {
 	})
 }
 
-// Next makes that image active which has waited longest of those that suit, and
-// returns it. ErrNotFound: none waits.
+// Next makes the first suitable image of the queue active and returns it. The error is ErrNotFound if
+// there is none.
 func (c *Catalog) Next(ctx context.Context, suits func(Image) bool) (image Image, err error) {
 	err = c.update(ctx, func(tx *sql.Tx) error {
 		if image, err = firstQueued(ctx, tx, suits); err != nil {
@@ -194,8 +193,8 @@ func firstQueued(ctx context.Context, tx *sql.Tx, suits func(Image) bool) (Image
 	return Image{}, cmp.Or(rows.Err(), ErrNotFound)
 }
 
-// End ends the work on an image that is active in the given state: failed, with
-// the reason, or stored. An image that was taken away meanwhile is no error.
+// End sets the state of an active image: failed with the reason, or stored. It does nothing if the image
+// was removed meanwhile.
 func (c *Catalog) End(ctx context.Context, n int64, state, reason string) error {
 	err := c.update(ctx, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `UPDATE images SET state = ?, error = ?, updated = ? WHERE n = ? AND state = ?`,
@@ -203,19 +202,18 @@ func (c *Catalog) End(ctx context.Context, n int64, state, reason string) error 
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("note the end of image %d: %w", n, err)
+		return fmt.Errorf("set state of image %d: %w", n, err)
 	}
 	return nil
 }
 
-// FailQueued ends the waiting of those of the images that still are queued, with
-// the reason.
+// FailQueued makes the still queued ones among the images fail with the reason.
 func (c *Catalog) FailQueued(ctx context.Context, images []Image, reason string) error {
 	return c.update(ctx, func(tx *sql.Tx) error {
 		for _, image := range images {
 			if _, err := tx.ExecContext(ctx, `UPDATE images SET state = ?, error = ?, updated = ? WHERE n = ? AND state = ?`,
 				wire.StateFailed, reason, time.Now().UnixMilli(), image.N, wire.StateQueued); err != nil {
-				return fmt.Errorf("note the end of image %d: %w", image.N, err)
+				return fmt.Errorf("set state of image %d: %w", image.N, err)
 			}
 		}
 		return nil
@@ -231,8 +229,7 @@ const selectImages = `
 	LEFT JOIN statements s ON s.chain = b.chain AND s.format = ?
 	LEFT JOIN trees t ON t.tree = s.tree`
 
-// Images lists the images of one name or, without a name, all of them, sorted
-// by name.
+// Images returns the images of a name, or all images if name is empty, sorted by name.
 func (c *Catalog) Images(ctx context.Context, name string) ([]Image, error) {
 	query, args := selectImages, []any{index.Format}
 	if name != "" {
@@ -242,7 +239,7 @@ func (c *Catalog) Images(ctx context.Context, name string) ([]Image, error) {
 	return c.images(ctx, query+` ORDER BY i.name, i.platform, i.digest`, args...)
 }
 
-// Numbered returns the images with these numbers that are still there, each once.
+// Numbered returns the images with these numbers that still exist, each once.
 func (c *Catalog) Numbered(ctx context.Context, numbers []int64) ([]Image, error) {
 	if len(numbers) == 0 {
 		return nil, nil
@@ -272,8 +269,8 @@ func (c *Catalog) images(ctx context.Context, query string, args ...any) ([]Imag
 	return images, err
 }
 
-// Remove takes the images away that have the name and, if a digest is given,
-// this as their root or their own digest. It returns what it took away.
+// Remove removes the images of a name and returns them. If digest is not empty, it removes only those
+// with this digest or root.
 func (c *Catalog) Remove(ctx context.Context, name, digest string) (gone []Image, err error) {
 	condition, args := "", []any{name}
 	if digest != "" {
@@ -284,14 +281,13 @@ func (c *Catalog) Remove(ctx context.Context, name, digest string) (gone []Image
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("take image %s away: %w", name, err)
+		return nil, fmt.Errorf("remove image %s: %w", name, err)
 	}
 	c.changes.Add(1)
 	return gone, nil
 }
 
-// deleteImages deletes those images of a name, the first of args, for which the
-// condition holds.
+// deleteImages deletes the images of a name that meet the condition. The name is the first of args.
 func deleteImages(ctx context.Context, tx *sql.Tx, name, condition string, args ...any) ([]Image, error) {
 	var gone []Image
 	err := each(ctx, tx, func(rows *sql.Rows) error {
@@ -303,8 +299,7 @@ func deleteImages(ctx context.Context, tx *sql.Tx, name, condition string, args 
 	return gone, err
 }
 
-// NamesIn lists the names of images in a repository that point to a digest, as
-// root or as manifest.
+// NamesIn returns the names in a repository that refer to a digest, as root or as manifest.
 func (c *Catalog) NamesIn(ctx context.Context, repository, digest string) ([]string, error) {
 	var names []string
 	err := each(ctx, c.read, func(rows *sql.Rows) error {

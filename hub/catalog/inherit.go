@@ -5,12 +5,10 @@ import (
 	"database/sql"
 	"errors"
 	"time"
-
-	"lighter/format/chunk"
 )
 
-// publishLayout gives a new tree its locations, has an image's tree laid out, and
-// hands it the recordings of the image before it.
+// publishLayout gives a new tree its locations. An image's tree also becomes due for a layout, and
+// inherits the recordings of the previous image.
 func publishLayout(ctx context.Context, tx *sql.Tx, p *Publication) error {
 	t := p.Tree
 	now, due := time.Now().UnixMilli(), int64(0)
@@ -21,10 +19,8 @@ func publishLayout(ctx context.Context, tx *sql.Tx, p *Publication) error {
 		INSERT INTO layouts (tree, locations, wire, startup, due, changes, tries, unserved, used, lost) VALUES (?, ?, ?, ?, ?, 1, 0, 0, ?, 0)
 		ON CONFLICT (tree) DO UPDATE SET due = CASE WHEN excluded.due > 0 THEN excluded.due ELSE layouts.due END,
 			changes = layouts.changes + 1, tries = 0, unserved = 0, used = excluded.used,
-			lost = CASE WHEN excluded.due > 0 THEN 0 ELSE layouts.lost END,
-			wire = CASE WHEN length(layouts.locations) = 0 THEN excluded.wire ELSE layouts.wire END,
-			locations = CASE WHEN length(layouts.locations) = 0 THEN excluded.locations ELSE layouts.locations END`,
-		t.ID[:], orEmpty(t.Locations), t.LocationsWire, []byte{}, due, now); err != nil {
+			lost = CASE WHEN excluded.due > 0 THEN 0 ELSE layouts.lost END`,
+		t.ID[:], t.Locations[:], t.LocationsWire, []byte{}, due, now); err != nil {
 		return err
 	}
 	if p.Image == 0 || p.Repository == "" {
@@ -38,16 +34,7 @@ func publishLayout(ctx context.Context, tx *sql.Tx, p *Publication) error {
 	return err
 }
 
-// orEmpty is how the catalog writes a digest that may be missing.
-func orEmpty(id chunk.ID) []byte {
-	if id.IsZero() {
-		return []byte{}
-	}
-	return id[:]
-}
-
-// inherit copies the recordings of the former image in the repository, if the new
-// one has none of its own.
+// inherit copies the recordings of the repository's previous image, unless the tree has recordings.
 func inherit(ctx context.Context, tx *sql.Tx, p *Publication) error {
 	var former []byte
 	err := tx.QueryRowContext(ctx, `SELECT tree FROM formers WHERE repository = ? AND platform = ?`, p.Repository, p.Platform).Scan(&former)

@@ -9,7 +9,7 @@ import (
 	"lighter/wire"
 )
 
-// Tree returns what there is to know of a tree, or ErrNotFound.
+// Tree returns a tree, or ErrNotFound.
 func (c *Catalog) Tree(ctx context.Context, id chunk.ID) (Tree, error) {
 	t := Tree{ID: id}
 	var locations []byte
@@ -17,11 +17,11 @@ func (c *Catalog) Tree(ctx context.Context, id chunk.ID) (Tree, error) {
 		SELECT t.files, t.bytes, t.chunks, t.packs, t.units, t.index_bytes, t.index_wire, l.locations, l.wire
 		FROM trees t JOIN layouts l ON l.tree = t.tree WHERE t.tree = ?`, id[:]).
 		Scan(&t.Files, &t.Bytes, &t.Chunks, &t.Packs, &t.Units, &t.IndexBytes, &t.IndexWire, &locations, &t.LocationsWire)
-	copy(t.Locations[:], locations)
+	copy(t.Locations[:], locations) // none after an error
 	return t, notFound(err)
 }
 
-// ImageLayers lists the layers of an image that is ready, the lowest first.
+// ImageLayers returns the layers of a ready image, the lowest first.
 func (c *Catalog) ImageLayers(ctx context.Context, image int64) ([]wire.LayerInfo, error) {
 	var layers []wire.LayerInfo
 	err := each(ctx, c.read, func(rows *sql.Rows) error {
@@ -37,7 +37,7 @@ func (c *Catalog) ImageLayers(ctx context.Context, image int64) ([]wire.LayerInf
 	return layers, err
 }
 
-// Inventory counts what the catalog holds, for logs and tests.
+// Inventory has the numbers of entries, for tests.
 type Inventory struct{ Images, Layers, Chains, Trees, Packs, Chunks int64 }
 
 // Inventory returns the counts.

@@ -11,43 +11,38 @@ import (
 	"lighter/wire"
 )
 
-// Layout is where the chunks of a tree lie for nodes. Its objects are stored
-// already.
+// Layout tells nodes where the chunks of a tree are. Its objects are stored already.
 type Layout struct {
 	Tree      chunk.ID
-	Locations chunk.ID // digest that names the object; zero: it is to be made
-	Wire      int64    // its length
+	Locations chunk.ID // digest that names the object
+	Wire      int64    // the object's length
 	IndexWire int64    // length of the tree's index, compressed
-	Startup   []byte   // says what is in the startup packs, by whoever laid them out; empty: there are none
+	Startup   []byte   // identifies the contents of the startup packs; empty: there are none
 	Packs     []StartupPack
 }
 
-// StartupPack is a pack whose chunks also lie in others.
+// StartupPack is a pack whose chunks are in other packs, too.
 type StartupPack struct {
 	ID   chunk.ID
 	Size int64
 }
 
-// Locations returns the digest that names a tree's locations. ErrNotFound: the
-// tree is not known, or its locations are still to be made.
+// Locations returns the digest that names a tree's locations, or ErrNotFound.
 func (c *Catalog) Locations(ctx context.Context, tree chunk.ID) (chunk.ID, error) {
 	var digest []byte
 	err := c.read.QueryRowContext(ctx, `SELECT locations FROM layouts WHERE tree = ?`, tree[:]).Scan(&digest)
-	if err == nil && len(digest) != chunk.Size {
-		err = sql.ErrNoRows
-	}
 	if err != nil {
 		return chunk.ID{}, fmt.Errorf("locations of tree %s: %w", tree.Short(), notFound(err))
 	}
 	return chunk.ID(digest), nil
 }
 
-// HasLocations tells whether some tree has the locations with that digest.
+// HasLocations reports whether a tree has the locations with that digest.
 func (c *Catalog) HasLocations(ctx context.Context, digest chunk.ID) (bool, error) {
 	return c.exists(ctx, `SELECT EXISTS (SELECT 1 FROM layouts WHERE locations = ?)`, digest[:])
 }
 
-// Layout returns how a tree is laid out, or ErrNotFound.
+// Layout returns a tree's layout, or ErrNotFound.
 func (c *Catalog) Layout(ctx context.Context, tree chunk.ID) (Layout, error) {
 	l := Layout{Tree: tree}
 	var digest []byte
@@ -57,7 +52,7 @@ func (c *Catalog) Layout(ctx context.Context, tree chunk.ID) (Layout, error) {
 	if err != nil {
 		return l, fmt.Errorf("layout of tree %s: %w", tree.Short(), notFound(err))
 	}
-	copy(l.Locations[:], digest)
+	l.Locations = chunk.ID(digest)
 	err = each(ctx, c.read, func(rows *sql.Rows) error {
 		var id []byte
 		var p StartupPack
@@ -71,7 +66,7 @@ func (c *Catalog) Layout(ctx context.Context, tree chunk.ID) (Layout, error) {
 	return l, err
 }
 
-// SetLayout gives a tree another layout. Packs that no tree has any more retire.
+// SetLayout replaces a tree's layout. Startup packs that no tree has any more retire.
 func (c *Catalog) SetLayout(ctx context.Context, l *Layout) error {
 	err := c.update(ctx, func(tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, `UPDATE startup_packs AS p SET retired = ? WHERE retired = 0 AND id IN (SELECT pack FROM startups WHERE tree = ?)
@@ -98,19 +93,18 @@ func (c *Catalog) SetLayout(ctx context.Context, l *Layout) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("lay tree %s out: %w", l.Tree.Short(), err)
+		return fmt.Errorf("set layout of tree %s: %w", l.Tree.Short(), err)
 	}
 	return nil
 }
 
-// HasStartupPack tells whether a pack is a startup pack.
+// HasStartupPack reports whether a startup pack is known.
 func (c *Catalog) HasStartupPack(ctx context.Context, id chunk.ID) (bool, error) {
 	return c.exists(ctx, `SELECT EXISTS (SELECT 1 FROM startup_packs WHERE id = ?)`, id[:])
 }
 
-// Retired lists at most limit startup packs that retired before a time or, of
-// those that retired before a later one, what is more than the given number of
-// bytes, the oldest first.
+// Retired returns at most limit retired startup packs to delete, the longest retired first: those that
+// retired before a time, and those that retired before a later time and exceed the given bytes.
 func (c *Catalog) Retired(ctx context.Context, before, later time.Time, bytes int64, limit int) (ids []chunk.ID, err error) {
 	return ids, each(ctx, c.read, func(rows *sql.Rows) error {
 		var id []byte
@@ -123,7 +117,7 @@ func (c *Catalog) Retired(ctx context.Context, before, later time.Time, bytes in
 		WHERE retired < ? OR retired < ? AND younger > ? ORDER BY retired LIMIT ?`, before.UnixMilli(), later.UnixMilli(), bytes, limit)
 }
 
-// DropRetired forgets startup packs that have retired.
+// DropRetired removes the retired ones among the startup packs.
 func (c *Catalog) DropRetired(ctx context.Context, ids []chunk.ID) error {
 	return c.update(ctx, func(tx *sql.Tx) error {
 		for _, id := range ids {
@@ -135,24 +129,23 @@ func (c *Catalog) DropRetired(ctx context.Context, ids []chunk.ID) error {
 	})
 }
 
-// Due is a tree that is to be laid out anew.
+// Due is a tree whose layout is to be made again.
 type Due struct {
 	Tree     chunk.ID
 	At       time.Time
-	Changes  int64 // what Settle wants to know
-	Tries    int64 // how often it was begun before
-	Served   bool  // an image that is ready has it
-	Unserved time.Time
-	Lost     time.Time // since when it is to have no startup packs, because others are used more; zero: it may
+	Changes  int64     // for Settle
+	Tries    int64     // number of attempts that did not end
+	Served   bool      // a ready image has the tree
+	Unserved time.Time // since when no ready image has it; zero: one has
+	Lost     time.Time // since when it has no startup packs for lack of room; zero: it may have some
 }
 
-// NextDue returns the tree that is to be laid out anew first. ErrNotFound: none.
+// NextDue returns the tree that is due first, or ErrNotFound.
 func (c *Catalog) NextDue(ctx context.Context) (Due, error) {
 	return c.due(ctx, `l.due > 0 ORDER BY l.due`)
 }
 
-// DueOf returns when a tree is to be laid out anew, a zero time if there is no
-// need, or ErrNotFound.
+// DueOf returns when a tree is due, or ErrNotFound. At is zero if the tree is not due.
 func (c *Catalog) DueOf(ctx context.Context, tree chunk.ID) (Due, error) {
 	return c.due(ctx, `l.tree = ?`, tree[:])
 }
@@ -164,14 +157,14 @@ func (c *Catalog) due(ctx context.Context, condition string, args ...any) (Due, 
 	err := c.read.QueryRowContext(ctx, `SELECT l.tree, l.due, l.changes, l.tries, l.unserved, l.lost, `+servedTree+`
 		FROM layouts l WHERE `+condition+` LIMIT 1`, args...).Scan(&tree, &at, &d.Changes, &d.Tries, &unserved, &lost, &d.Served)
 	if err != nil {
-		return d, fmt.Errorf("look for what is to be laid out: %w", notFound(err))
+		return d, fmt.Errorf("find due layout: %w", notFound(err))
 	}
 	d.Tree = chunk.ID(tree)
 	d.At, d.Unserved, d.Lost = timeOf(at), timeOf(unserved), timeOf(lost)
 	return d, nil
 }
 
-// timeOf reads a time as the catalog writes it: 0 is none.
+// timeOf converts a stored time; 0 is none.
 func timeOf(milliseconds int64) time.Time {
 	if milliseconds == 0 {
 		return time.Time{}
@@ -179,13 +172,12 @@ func timeOf(milliseconds int64) time.Time {
 	return time.UnixMilli(milliseconds)
 }
 
-// servedTree is the condition under which the tree of layouts l is of an image
-// that is ready, or of a chain of one.
+// servedTree is the condition that the tree of layout l belongs to a chain of a ready image.
 const servedTree = `EXISTS (SELECT 1 FROM statements s JOIN image_blobs b ON b.chain = s.chain JOIN images i ON i.n = b.image
 	WHERE s.tree = l.tree AND i.state = '` + wire.StateReady + `')`
 
-// Try notes that a tree is about to be laid out, so that it is known to have
-// been if the process ends; again says when, should it come to that.
+// Try counts an attempt to make a tree's layout, before it begins. If the process ends meanwhile, the
+// tree is due again at the given time.
 func (c *Catalog) Try(ctx context.Context, tree chunk.ID, again time.Time) error {
 	return c.update(ctx, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `UPDATE layouts SET tries = tries + 1, due = ? WHERE tree = ?`, again.UnixMilli(), tree[:])
@@ -193,8 +185,8 @@ func (c *Catalog) Try(ctx context.Context, tree chunk.ID, again time.Time) error
 	})
 }
 
-// Settle notes that a tree needs no other layout for what is known since the
-// given number of changes. What came later is due at again.
+// Settle ends an attempt. The tree is no longer due, unless it has changed since Due with the given
+// Changes was read; then it is due at the given time.
 func (c *Catalog) Settle(ctx context.Context, tree chunk.ID, changes int64, again time.Time) error {
 	return c.update(ctx, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `UPDATE layouts SET tries = 0, due = CASE WHEN changes = ? THEN 0 ELSE ? END WHERE tree = ?`,
@@ -203,14 +195,13 @@ func (c *Catalog) Settle(ctx context.Context, tree chunk.ID, changes int64, agai
 	})
 }
 
-// TreeImages lists the images that are ready and have the tree at their top.
+// TreeImages returns the ready images with that tree, the newest first.
 func (c *Catalog) TreeImages(ctx context.Context, tree chunk.ID) ([]Image, error) {
 	return c.images(ctx, selectImages+` WHERE i.state = ? AND s.tree = ? ORDER BY i.n DESC`, index.Format, wire.StateReady, tree[:])
 }
 
-// Unserved notes of each tree since when no image that is ready has it, and has
-// those laid out anew for which that is before the given time: nobody keeps
-// traces for them, nor startup packs.
+// Unserved updates since when each tree has had no ready image. Trees without one since before the
+// given time lose their traces and recordings, and become due, to be laid out without startup packs.
 func (c *Catalog) Unserved(ctx context.Context, before time.Time) error {
 	now := time.Now().UnixMilli()
 	return c.update(ctx, func(tx *sql.Tx) error {
@@ -227,7 +218,7 @@ func (c *Catalog) Unserved(ctx context.Context, before time.Time) error {
 				[]any{now, before.UnixMilli()}},
 		} {
 			if _, err := tx.ExecContext(ctx, step.query, step.args...); err != nil {
-				return fmt.Errorf("look for trees that no image has: %w", err)
+				return fmt.Errorf("find trees without an image: %w", err)
 			}
 		}
 		return nil

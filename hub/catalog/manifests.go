@@ -9,21 +9,11 @@ import (
 	"lighter/wire"
 )
 
-// sourcesTable holds from which repositories images were copied. A hub of a version
-// before ignores it, and it is therefore no part of the schema.
-const sourcesTable = `
-CREATE TABLE IF NOT EXISTS image_sources (
-	image      BIGINT NOT NULL REFERENCES images (n) ON DELETE CASCADE,
-	repository TEXT NOT NULL, -- HOST[:PORT]/PATH
-	PRIMARY KEY (image, repository)
-);
-CREATE INDEX IF NOT EXISTS images_digest ON images (digest)`
-
-// AddSource notes that the images were found in a repository of another registry.
+// AddSource records that the images were copied from a repository of another registry.
 func (c *Catalog) AddSource(ctx context.Context, images []Image, repository string) error {
 	err := c.update(ctx, func(tx *sql.Tx) error {
 		for _, image := range images {
-			// An image that was taken away meanwhile has no source.
+			// A removed image gets no source.
 			if _, err := tx.ExecContext(ctx, `
 				INSERT INTO image_sources (image, repository) SELECT n, ? FROM images WHERE n = ?
 				ON CONFLICT (image, repository) DO NOTHING`, repository, image.N); err != nil {
@@ -33,12 +23,12 @@ func (c *Catalog) AddSource(ctx context.Context, images []Image, repository stri
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("note the source %s: %w", repository, err)
+		return fmt.Errorf("add source %s: %w", repository, err)
 	}
 	return nil
 }
 
-// Manifest is what there is to know of the images that are ready and have a manifest.
+// Manifest has what is known of a manifest, from all ready images with it.
 type Manifest struct {
 	Names     []string // of the images
 	Sources   []string // repositories that they were copied from, HOST[:PORT]/PATH
@@ -46,8 +36,7 @@ type Manifest struct {
 	Statement *index.Statement
 }
 
-// Manifest returns what there is to know of a manifest. ErrNotFound: no image that is
-// ready has it.
+// Manifest returns what is known of a manifest. The error is ErrNotFound if no ready image has it.
 func (c *Catalog) Manifest(ctx context.Context, digest string) (*Manifest, error) {
 	images, err := c.images(ctx, selectImages+` WHERE i.digest = ? AND i.state = ? ORDER BY i.n`, index.Format, digest, wire.StateReady)
 	if err != nil {

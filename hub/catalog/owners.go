@@ -5,9 +5,10 @@ import (
 	"database/sql"
 )
 
+// Owners of blobs and chunks. Images count from 1.
 const (
-	nobody   = 0
-	severals = -1
+	noImage       = 0
+	severalImages = -1
 )
 
 type sharedBlob struct {
@@ -16,8 +17,8 @@ type sharedBlob struct {
 	images []int32
 }
 
-// imageBlobs numbers the images that are ready, from 1, and says which of them
-// need each blob.
+// imageBlobs returns the digests of the ready images, and for each blob which of them have it, by their
+// position in digests + 1.
 func (c *Catalog) imageBlobs(ctx context.Context) ([]string, map[string]*sharedBlob, error) {
 	var digests []string
 	numbers := map[string]int32{}
@@ -44,17 +45,17 @@ func (c *Catalog) imageBlobs(ctx context.Context) ([]string, map[string]*sharedB
 	return digests, blobs, err
 }
 
-// ownerOf returns the one image that images consists of, or severals.
+// ownerOf returns the image if all are the same, or severalImages.
 func ownerOf(images []int32) int32 {
 	for _, image := range images {
 		if image != images[0] {
-			return severals
+			return severalImages
 		}
 	}
 	return images[0]
 }
 
-// chunkOwners says for each chunk's number which image alone has it.
+// chunkOwners returns, by a chunk's number, the only image that has it, noImage or severalImages.
 func (c *Catalog) chunkOwners(ctx context.Context, layers map[string][]int32) ([]int32, error) {
 	var last int64
 	if err := c.read.QueryRowContext(ctx, `SELECT COALESCE(MAX(n), 0) FROM chunks`).Scan(&last); err != nil {
@@ -74,10 +75,10 @@ func (c *Catalog) chunkOwners(ctx context.Context, layers map[string][]int32) ([
 		owner := ownerOf(images)
 		return decodeRuns(chunks, func(first, end int64) {
 			for n := first; n < min(end, int64(len(owners))); n++ {
-				if owners[n] == nobody {
+				if owners[n] == noImage {
 					owners[n] = owner
 				} else if owners[n] != owner {
-					owners[n] = severals
+					owners[n] = severalImages
 				}
 			}
 		})

@@ -12,17 +12,17 @@ import (
 	"lighter/wire"
 )
 
-// Publication is all that becomes known when an image is ready, or when the
-// tree of a chain is made. Its objects are stored already.
+// Publication has all rows that are added when an image becomes ready, or when the tree of a chain was
+// made. Its objects are stored already.
 type Publication struct {
-	// Of whose former images the traces are inherited, if there is an image.
+	// The recordings of the previous image of these are inherited, if there is an image.
 	Repository, Platform string
 
-	Image     int64 // number of the image that is ready now; 0: there is none
-	Size      int64 // of its config and layers as they are stored in the registry, bytes
+	Image     int64 // number of the image that becomes ready; 0: none
+	Size      int64 // bytes of config and layers in the registry
 	Blobs     []Blob
 	Layers    []Layer // new ones
-	Chains    []Chain // of the image, the lowest first; known ones among them
+	Chains    []Chain // of the image, the lowest first; also known ones
 	Packs     []Pack  // new ones
 	Chunks    []Chunk // new ones
 	Tree      Tree
@@ -34,7 +34,7 @@ type Blob struct {
 	Digest    string
 	MediaType string
 	Size      int64
-	DiffID    string // of layers: what the blob was seen to hold
+	DiffID    string // of layers
 	Chain     string // of layers
 }
 
@@ -43,8 +43,8 @@ type Layer struct {
 	DiffID  string
 	Bytes   int64 // of its tar stream
 	Entries int64
-	Known   []int64  // numbers of its chunks that were known before; in any order
-	New     []uint32 // its other chunks, as places in Publication.Chunks; in any order
+	Known   []int64  // numbers of its known chunks, in any order
+	New     []uint32 // its new chunks, as indexes in Publication.Chunks, in any order
 }
 
 // Chain is a layer on a parent.
@@ -57,17 +57,17 @@ type Pack struct {
 	Units []Unit
 }
 
-// Unit is one unit of a new pack; lengths in bytes.
+// Unit is a unit of a new pack, with its lengths in bytes.
 type Unit struct{ Plain, Stored int64 }
 
-// Chunk is a new chunk; it lies in unit Unit of Publication.Packs[Pack].
+// Chunk is a new chunk, in unit Unit of Publication.Packs[Pack].
 type Chunk struct {
 	ID         chunk.ID
 	Length     uint32
 	Pack, Unit uint32
 }
 
-// Tree is what there is to know of a tree beside its index.
+// Tree has the figures of a tree.
 type Tree struct {
 	ID         chunk.ID
 	Files      int64
@@ -78,14 +78,13 @@ type Tree struct {
 	IndexBytes int64 // plain
 	IndexWire  int64 // compressed
 
-	// Locations is the digest that names its locations, and LocationsWire their
-	// length, compressed. Those of a tree that has some already stay.
+	// Locations is the digest that names its locations, and LocationsWire their compressed length.
+	// Publish does not replace the locations of a known tree.
 	Locations     chunk.ID
 	LocationsWire int64
 }
 
-// Publish makes all of it known at once, or nothing. ErrNotFound: the image was
-// taken away meanwhile.
+// Publish adds all rows in one transaction. The error is ErrNotFound if the image was removed meanwhile.
 func (c *Catalog) Publish(ctx context.Context, p *Publication) error {
 	err := c.update(ctx, func(tx *sql.Tx) error {
 		for _, step := range []func(context.Context, *sql.Tx, *Publication) error{
@@ -166,8 +165,7 @@ func publishChunks(ctx context.Context, tx *sql.Tx, p *Publication) error {
 	return nil
 }
 
-// insertPacks adds packs and their units, and returns for each pack the number
-// of its first unit.
+// insertPacks adds packs and their units. It returns the number of each pack's first unit.
 func insertPacks(ctx context.Context, tx *sql.Tx, packs []Pack) ([]int64, error) {
 	n, err := nextNumber(ctx, tx, "packs")
 	if err != nil {
@@ -229,14 +227,13 @@ func publishTree(ctx context.Context, tx *sql.Tx, p *Publication) error {
 	return err
 }
 
-// nextNumber returns the number that the next row of a table gets. There is one
-// writer, so nobody takes it meanwhile.
+// nextNumber returns the number of a table's next row. It is safe because there is one writer.
 func nextNumber(ctx context.Context, tx *sql.Tx, table string) (n int64, err error) {
 	err = tx.QueryRowContext(ctx, `SELECT COALESCE(MAX(n), 0) + 1 FROM `+table).Scan(&n)
 	return n, err
 }
 
-// inserter adds rows to a table, many with one statement.
+// inserter adds rows to a table, several in each statement.
 type inserter struct {
 	tx      *sql.Tx
 	into    string
@@ -262,7 +259,7 @@ func (i *inserter) row(ctx context.Context, values ...any) (err error) {
 	return err
 }
 
-// flush adds the rows that are left.
+// flush adds the remaining rows.
 func (i *inserter) flush(ctx context.Context) error {
 	if i.full != nil {
 		defer i.full.Close()

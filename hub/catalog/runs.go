@@ -6,10 +6,9 @@ import (
 	"slices"
 )
 
-// encodeRuns writes a set of numbers as runs: for each, the distance from the
-// end of the one before and the number of members, as varints. A new layer's
-// chunks have numbers in a row, so a few bytes hold thousands of them. It sorts
-// numbers.
+// encodeRuns encodes a set of numbers as runs: for each run, its distance from the end of the previous
+// one and its length, as varints. The new chunks of a layer are one run, so a few bytes hold thousands
+// of them. encodeRuns sorts numbers.
 func encodeRuns(numbers []int64) []byte {
 	slices.Sort(numbers)
 	numbers = slices.Compact(numbers)
@@ -27,23 +26,22 @@ func encodeRuns(numbers []int64) []byte {
 	return b
 }
 
-// appendRun writes the run from first to end, behind one that ended before.
+// appendRun appends the run [first, end). The previous run ends at before.
 func appendRun(b []byte, before, first, end int64) []byte {
 	return binary.AppendUvarint(binary.AppendUvarint(b, uint64(first-before)), uint64(end-first))
 }
 
-// decodeRuns calls fn for each run that encodeRuns wrote: the first number, and
-// the one behind the last.
+// decodeRuns calls fn for each run [first, end).
 func decodeRuns(b []byte, fn func(first, end int64)) error {
 	end := uint64(0)
 	for len(b) > 0 {
 		skip, i := binary.Uvarint(b)
 		if i <= 0 {
-			return errors.New("a set of chunks is damaged")
+			return errors.New("set of chunks is damaged")
 		}
 		count, j := binary.Uvarint(b[i:])
 		if j <= 0 || skip > maxNumber || count > maxNumber || end+skip+count > maxNumber {
-			return errors.New("a set of chunks is damaged")
+			return errors.New("set of chunks is damaged")
 		}
 		first := end + skip
 		end = first + count

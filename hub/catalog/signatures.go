@@ -14,7 +14,7 @@ import (
 	"lighter/format/index"
 )
 
-// newStatement makes a statement of what its row holds.
+// newStatement returns the statement of a row.
 func newStatement(chain string, tree, signatures []byte) *index.Statement {
 	s := &index.Statement{Chain: chain, Tree: chunk.ID(tree), Format: index.Format}
 	for signature := range slices.Chunk(signatures, ed25519.SignatureSize) {
@@ -27,13 +27,12 @@ func newStatement(chain string, tree, signatures []byte) *index.Statement {
 	return s
 }
 
-// signatures returns the signatures of a statement as its row holds them.
+// signatures returns the signatures of a statement as they are stored.
 func signatures(s *index.Statement) []byte {
 	return append(slices.Clip(s.Signature), bytes.Join(s.Further, nil)...)
 }
 
-// Resign has all statements signed by the keys, and by no other: those that were made
-// while the hub had other keys are signed anew.
+// Resign signs all statements again if they were signed with other keys than these.
 func (c *Catalog) Resign(ctx context.Context, keys []ed25519.PrivateKey) error {
 	var text []string
 	for _, key := range keys {
@@ -49,7 +48,7 @@ func (c *Catalog) Resign(ctx context.Context, keys []ed25519.PrivateKey) error {
 			return nil
 		}
 		if err := resign(ctx, tx, keys); err != nil {
-			return fmt.Errorf("sign the statements with the hub's keys: %w", err)
+			return fmt.Errorf("sign the statements again: %w", err)
 		}
 		_, err = tx.ExecContext(ctx, `INSERT INTO meta (name, value) VALUES ('keys', ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value`,
 			strings.Join(text, " "))

@@ -9,58 +9,45 @@ import (
 	"time"
 )
 
-// Sizes say what only one image has. Images of the same digest count as one.
+// Sizes are the bytes that only one image has. Images with the same digest count as one.
 type Sizes struct {
 	Chunks int64 // plain bytes of its chunks
 	Stored int64 // stored bytes of its chunks and of its blobs in the registry
 }
 
-// sizesTable holds what was counted last. It follows from the other tables, and
-// is therefore no part of the schema.
-const sizesTable = `
-CREATE TABLE IF NOT EXISTS image_sizes (
-	digest TEXT PRIMARY KEY, -- of the images that are counted as one
-	alone  BLOB NOT NULL,    -- numbers of the chunks that it alone has, as runs
-	plain  BIGINT NOT NULL,  -- bytes of these
-	stored BIGINT NOT NULL,
-	blobs  BIGINT NOT NULL   -- bytes of the blobs that it alone has
-)`
-
-// changes counts the changes of the set of ready images.
+// changes counts changes of the set of ready images.
 type changes struct {
 	n    atomic.Int64
-	wake chan struct{} // holds a token when sizes have to be counted
+	wake chan struct{} // has an element when sizes are to be computed
 }
 
-// Add notes changes.
+// Add adds n changes and wakes KeepSizes.
 func (c *changes) Add(n int64) {
 	c.n.Add(n)
 	select {
 	case c.wake <- struct{}{}:
-	default: // whoever counts will see this change too
+	default: // it is woken already
 	}
 }
 
-// counting is how far the counting of sizes is.
-type counting struct {
-	wait time.Duration // that Sizes grants it
+// sizesState is the progress of KeepSizes.
+type sizesState struct {
+	wait time.Duration // how long Sizes waits
 
-	mu      sync.Mutex // guards the following
-	changes int64      // that the table knows of; -1: none was counted yet
-	err     error      // of the last count
-	ended   chan struct{}
+	mu      sync.Mutex    // guards the following
+	changes int64         // changes that the table includes; -1: unknown
+	err     error         // of the last computation
+	ended   chan struct{} // closed after each computation
 }
 
-// sizesWait is how long an answer may wait for sizes that are being counted: on
-// all but the largest hubs they are ready sooner.
+// sizesWait bounds how long an answer waits for sizes. Only on the largest hubs they take longer.
 const sizesWait = 2 * time.Second
 
-func newCounting() counting {
-	return counting{wait: sizesWait, changes: -1, ended: make(chan struct{})}
+func newSizesState() sizesState {
+	return sizesState{wait: sizesWait, changes: -1, ended: make(chan struct{})}
 }
 
-// KeepSizes counts sizes anew after each change, until ctx ends. One call of it
-// has to run for Sizes to be right.
+// KeepSizes computes sizes after each change, until ctx ends. Sizes needs one running call of it.
 func (c *Catalog) KeepSizes(ctx context.Context) error {
 	for {
 		changes := c.changes.n.Load()
@@ -84,12 +71,11 @@ func (c *Catalog) KeepSizes(ctx context.Context) error {
 	}
 }
 
-// Sizes returns the sizes of the images of one name or, without a name, of all
-// that are ready, by digest. Those that are still being counted after a while
-// are missing or as they were before.
+// Sizes returns the sizes of the images of a name, or of all ready images if name is empty, by digest.
+// It waits for KeepSizes for sizesWait; then sizes may be missing or outdated.
 func (c *Catalog) Sizes(ctx context.Context, name string) (map[string]Sizes, error) {
 	if err := c.awaitSizes(ctx); err != nil {
-		return nil, fmt.Errorf("count what each image has alone: %w", err)
+		return nil, fmt.Errorf("compute the images' sizes: %w", err)
 	}
 	query, args := `SELECT digest, plain, stored + blobs FROM image_sizes`, []any{}
 	if name != "" {
@@ -106,7 +92,7 @@ func (c *Catalog) Sizes(ctx context.Context, name string) (map[string]Sizes, err
 	return sizes, err
 }
 
-// awaitSizes waits a while for the changes until now to be counted.
+// awaitSizes waits until the sizes include the changes until now, for a bounded time.
 func (c *Catalog) awaitSizes(ctx context.Context) error {
 	wanted := c.changes.n.Load()
 	enough := time.NewTimer(c.sizes.wait)
@@ -140,8 +126,8 @@ type imageSize struct {
 	plain, stored, blobs int64
 }
 
-// countSizes brings image_sizes up to date. It passes over all layers, but only
-// over the chunks of those images of which it says something new.
+// countSizes brings image_sizes up to date. It reads all layers, but only the chunks of images whose
+// set of own chunks has changed.
 func (c *Catalog) countSizes(ctx context.Context) error {
 	digests, blobs, err := c.imageBlobs(ctx)
 	if err != nil {
@@ -164,7 +150,7 @@ func (c *Catalog) countSizes(ctx context.Context) error {
 	for i, alone := range ownRuns(owners, len(now)) {
 		now[i].alone = string(alone)
 	}
-	gone, err := c.countedSizes(ctx)
+	gone, err := c.storedSizes(ctx)
 	if err != nil {
 		return err
 	}
@@ -182,11 +168,10 @@ func (c *Catalog) countSizes(ctx context.Context) error {
 			changed[digest] = size
 		}
 	}
-	return c.noteSizes(ctx, changed, gone)
+	return c.storeSizes(ctx, changed, gone)
 }
 
-// ownRuns returns for each image, up to the number images, the runs of the
-// chunks that it alone has.
+// ownRuns returns, by image, the runs of the chunks that no other image has.
 func ownRuns(owners []int32, images int) [][]byte {
 	runs := make([][]byte, images)
 	ends := make([]int64, images)
@@ -204,7 +189,7 @@ func ownRuns(owners []int32, images int) [][]byte {
 	return runs
 }
 
-// sumChunks sets the bytes of the chunks that an image has alone.
+// sumChunks sets the bytes of the chunks that no other image has.
 func (c *Catalog) sumChunks(ctx context.Context, size *imageSize) error {
 	size.plain, size.stored = 0, 0
 	sum, err := c.read.PrepareContext(ctx, `
@@ -230,8 +215,8 @@ func (c *Catalog) sumChunks(ctx context.Context, size *imageSize) error {
 	return err
 }
 
-// countedSizes returns what was counted before.
-func (c *Catalog) countedSizes(ctx context.Context) (map[string]imageSize, error) {
+// storedSizes returns the rows of image_sizes, by digest.
+func (c *Catalog) storedSizes(ctx context.Context) (map[string]imageSize, error) {
 	sizes := map[string]imageSize{}
 	err := each(ctx, c.read, func(rows *sql.Rows) error {
 		var digest string
@@ -245,8 +230,8 @@ func (c *Catalog) countedSizes(ctx context.Context) (map[string]imageSize, error
 	return sizes, err
 }
 
-// noteSizes writes the sizes that have changed and takes those away that are gone.
-func (c *Catalog) noteSizes(ctx context.Context, changed, gone map[string]imageSize) error {
+// storeSizes writes changed rows of image_sizes, and deletes others.
+func (c *Catalog) storeSizes(ctx context.Context, changed, gone map[string]imageSize) error {
 	if len(changed) == 0 && len(gone) == 0 {
 		return nil
 	}

@@ -11,31 +11,31 @@ import (
 	"lighter/format/chunk"
 )
 
-// ErrFull says that more traces of a tree wait than are kept.
+// ErrFull means that too many traces are waiting to be merged.
 var ErrFull = errors.New("enough traces of this image wait already")
 
-// Trace is what somebody has told of starts of a tree.
+// Trace is a trace, or imported recordings, to be merged into a tree's recordings.
 type Trace struct {
-	N      int64 // rising: newer ones have higher numbers
-	Raw    bool  // Body is what a node has sent; otherwise recordings
+	N      int64 // newer ones have higher numbers
+	Raw    bool  // Body is a node's trace; otherwise recordings
 	Sender string
 	Body   []byte
 }
 
-// How many traces of a tree, and of all, may wait as they were sent, and of how many
-// bytes. A tree of which none waits may have one that is longer.
+// Bounds of the traces that wait to be merged, of one tree and of all, in number and bytes. The first
+// trace of a tree may exceed the tree's bytes.
 const (
 	maxWaiting, maxWaitingBytes       = 64, 32 << 20
 	maxAllWaiting, maxAllWaitingBytes = 4096, 256 << 20
 )
 
-// AddTrace keeps a trace as it was sent, by whom, and has the tree laid out anew at the
-// given time, if not sooner. ErrNotFound: no image that is ready has the tree.
+// AddTrace stores a node's trace, and makes the tree due at the given time, unless it is due already.
+// Errors are ErrNotFound if no ready image has the tree, and ErrFull.
 func (c *Catalog) AddTrace(ctx context.Context, tree chunk.ID, sender string, body []byte, at time.Time) error {
 	return c.addTrace(ctx, tree, Trace{Raw: true, Sender: sender, Body: body}, at)
 }
 
-// AddRecordings does the same with recordings.
+// AddRecordings is AddTrace for imported recordings.
 func (c *Catalog) AddRecordings(ctx context.Context, tree chunk.ID, body []byte, at time.Time) error {
 	return c.addTrace(ctx, tree, Trace{Body: body}, at)
 }
@@ -47,7 +47,7 @@ func (c *Catalog) addTrace(ctx context.Context, tree chunk.ID, t Trace, at time.
 			return err
 		}
 		set := `changes = changes + 1, tries = 0, due = CASE WHEN due = 0 THEN ? ELSE due END`
-		if full { // of traces that wait since the tree was given up, perhaps
+		if full { // those that wait may be from before the hub gave the tree up
 			set = `due = CASE WHEN due = 0 AND EXISTS (SELECT 1 FROM traces t WHERE t.tree = l.tree) THEN ? ELSE due END`
 		}
 		done, err := tx.ExecContext(ctx, `UPDATE layouts AS l SET `+set+` WHERE l.tree = ? AND `+servedTree, at.UnixMilli(), tree[:])
@@ -72,12 +72,12 @@ func (c *Catalog) addTrace(ctx context.Context, tree chunk.ID, t Trace, at time.
 		err = ErrFull
 	}
 	if err != nil {
-		return fmt.Errorf("keep a trace of tree %s: %w", tree.Short(), err)
+		return fmt.Errorf("add trace of tree %s: %w", tree.Short(), err)
 	}
 	return nil
 }
 
-// waitEnough tells whether there is no room for one more trace of so many bytes.
+// waitEnough reports whether one more trace of that size would exceed a bound.
 func waitEnough(ctx context.Context, tx *sql.Tx, tree chunk.ID, size int) (bool, error) {
 	var waiting, all struct{ count, bytes int }
 	err := tx.QueryRowContext(ctx, `SELECT COUNT(*), COALESCE(SUM(length(body)), 0), COUNT(CASE WHEN tree = ? THEN 1 END),
@@ -87,7 +87,7 @@ func waitEnough(ctx context.Context, tx *sql.Tx, tree chunk.ID, size int) (bool,
 		all.count >= maxAllWaiting || all.bytes+size > maxAllWaitingBytes, err
 }
 
-// Traces lists the traces of a tree that nobody has looked at, the oldest first.
+// Traces returns the traces of a tree that are to be merged, the oldest first.
 func (c *Catalog) Traces(ctx context.Context, tree chunk.ID) (traces []Trace, err error) {
 	return traces, each(ctx, c.read, func(rows *sql.Rows) error {
 		var t Trace
@@ -99,8 +99,7 @@ func (c *Catalog) Traces(ctx context.Context, tree chunk.ID) (traces []Trace, er
 	}, `SELECT n, raw, sender, body FROM traces WHERE tree = ? ORDER BY n`, tree[:])
 }
 
-// Recordings returns what is kept of the starts of a tree, nothing if there is
-// nothing.
+// Recordings returns the recordings of a tree, or nil.
 func (c *Catalog) Recordings(ctx context.Context, tree chunk.ID) (body []byte, err error) {
 	err = c.read.QueryRowContext(ctx, `SELECT body FROM recordings WHERE tree = ?`, tree[:]).Scan(&body)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -112,13 +111,12 @@ func (c *Catalog) Recordings(ctx context.Context, tree chunk.ID) (body []byte, e
 	return body, nil
 }
 
-// ErrChanged says that the recordings of a tree, or its traces, are others than
-// those that were looked at.
-var ErrChanged = errors.New("what is kept of its starts has changed meanwhile")
+// ErrChanged means that somebody else has changed a tree's recordings or traces since they were read.
+var ErrChanged = errors.New("its recordings have changed meanwhile")
 
-// KeepRecordings puts recordings of a tree in the place of those that Recordings
-// has returned, and forgets the traces up to number last, which are in them.
-// ErrChanged: somebody else was faster.
+// KeepRecordings replaces the recordings of a tree, and removes the traces up to number last, which are
+// merged into them. before is what Recordings has returned. If that or the traces have changed, the
+// error is ErrChanged.
 func (c *Catalog) KeepRecordings(ctx context.Context, tree chunk.ID, before, body []byte, last int64) error {
 	err := c.update(ctx, func(tx *sql.Tx) error {
 		if err := replace(ctx, tx, tree, before, body); err != nil {
@@ -128,15 +126,14 @@ func (c *Catalog) KeepRecordings(ctx context.Context, tree chunk.ID, before, bod
 		return changedIfNone(done, err)
 	})
 	if err != nil {
-		return fmt.Errorf("keep the recordings of tree %s: %w", tree.Short(), err)
+		return fmt.Errorf("replace recordings of tree %s: %w", tree.Short(), err)
 	}
 	return nil
 }
 
-// CutRecordings puts recordings of a tree in the place of those that Recordings has
-// returned, and has the tree laid out anew; with all, it also forgets the traces that
-// nobody has looked at, and says how many these were. ErrChanged: somebody else was
-// faster.
+// CutRecordings replaces the recordings of a tree by some of them, and makes the tree due. With all, it
+// also removes the traces that are to be merged, and returns their number. before and ErrChanged are as
+// for KeepRecordings.
 func (c *Catalog) CutRecordings(ctx context.Context, tree chunk.ID, before, body []byte, all bool) (waiting int64, err error) {
 	err = c.update(ctx, func(tx *sql.Tx) error {
 		if err := replace(ctx, tx, tree, before, body); err != nil {
@@ -155,13 +152,12 @@ func (c *Catalog) CutRecordings(ctx context.Context, tree chunk.ID, before, body
 		return err
 	})
 	if err != nil {
-		return 0, fmt.Errorf("cut the recordings of tree %s: %w", tree.Short(), err)
+		return 0, fmt.Errorf("remove recordings of tree %s: %w", tree.Short(), err)
 	}
 	return waiting, nil
 }
 
-// replace changes a tree's recordings, unless they are not those from before; nil:
-// there are none.
+// replace replaces a tree's recordings if they are equal to before; nil means that there are none.
 func replace(ctx context.Context, tx *sql.Tx, tree chunk.ID, before, body []byte) error {
 	if before == nil {
 		return changedIfNone(tx.ExecContext(ctx, `INSERT INTO recordings (tree, body) VALUES (?, ?) ON CONFLICT (tree) DO NOTHING`, tree[:], body))
@@ -179,16 +175,16 @@ func changedIfNone(done sql.Result, err error) error {
 	return nil
 }
 
-// StartHoldings says how much is kept for starts, of all trees.
+// StartHoldings has the numbers and sizes of what is kept for starts, of all trees.
 type StartHoldings struct {
-	Packs, PackBytes int64 // startup packs, with those that have retired
-	Live             int64 // bytes of those that have not
-	Lost             int64 // trees that have none because others are used more
+	Packs, PackBytes int64 // startup packs, including retired ones
+	Live             int64 // bytes of startup packs that are not retired
+	Lost             int64 // trees without startup packs for lack of room
 	TraceBytes       int64 // traces and recordings, compressed
-	Waiting          int64 // trees that wait for a layout
+	Waiting          int64 // trees that are due
 }
 
-// StartHoldings counts them.
+// StartHoldings returns the current figures.
 func (c *Catalog) StartHoldings(ctx context.Context) (h StartHoldings, err error) {
 	err = c.read.QueryRowContext(ctx, `SELECT
 		(SELECT COUNT(*) FROM startup_packs), (SELECT COALESCE(SUM(size), 0) FROM startup_packs),

@@ -9,8 +9,7 @@ import (
 	"lighter/format/chunk"
 )
 
-// PackBytes returns what the packs take of which chunks are no copies: all but
-// startup packs.
+// PackBytes returns the bytes of all packs except startup packs.
 func (c *Catalog) PackBytes(ctx context.Context) (n int64, err error) {
 	if err = c.read.QueryRowContext(ctx, `SELECT COALESCE(SUM(size), 0) FROM packs`).Scan(&n); err != nil {
 		return 0, fmt.Errorf("read the catalog: %w", err)
@@ -18,27 +17,26 @@ func (c *Catalog) PackBytes(ctx context.Context) (n int64, err error) {
 	return n, nil
 }
 
-// Used notes when trees were used. One that has lost its startup packs before lost
-// is to have some again.
+// Used records when trees were last used. Trees that lost their startup packs before the time lost may
+// have some again, and become due.
 func (c *Catalog) Used(ctx context.Context, trees map[chunk.ID]time.Time, lost time.Time) error {
 	return c.update(ctx, func(tx *sql.Tx) error {
 		now := time.Now().UnixMilli()
 		for tree, at := range trees {
 			if _, err := tx.ExecContext(ctx, `UPDATE layouts SET used = ? WHERE tree = ? AND used < ?`, at.UnixMilli(), tree[:], at.UnixMilli()); err != nil {
-				return fmt.Errorf("note that tree %s was used: %w", tree.Short(), err)
+				return fmt.Errorf("record use of tree %s: %w", tree.Short(), err)
 			}
 			if _, err := tx.ExecContext(ctx, `UPDATE layouts SET lost = 0, due = CASE WHEN due = 0 THEN ? ELSE due END, changes = changes + 1, tries = 0
 				WHERE tree = ? AND lost > 0 AND lost < ?`, now, tree[:], lost.UnixMilli()); err != nil {
-				return fmt.Errorf("note that tree %s was used: %w", tree.Short(), err)
+				return fmt.Errorf("record use of tree %s: %w", tree.Short(), err)
 			}
 		}
 		return nil
 	})
 }
 
-// Lose has the trees lose their startup packs that were used least recently, until
-// those of all take no more than limit bytes: they are due to be laid out without.
-// It returns these trees.
+// Lose selects the least recently used trees, until the startup packs of all others take at most limit
+// bytes. It makes them due, to be laid out without startup packs, and returns them.
 func (c *Catalog) Lose(ctx context.Context, limit int64) (lost []chunk.ID, err error) {
 	err = c.update(ctx, func(tx *sql.Tx) error {
 		var live int64
@@ -57,19 +55,19 @@ func (c *Catalog) Lose(ctx context.Context, limit int64) (lost []chunk.ID, err e
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("look for startup packs that are used least: %w", err)
+		return nil, fmt.Errorf("find least recently used startup packs: %w", err)
 	}
 	return lost, nil
 }
 
-// leastUsed returns the trees without whose startup packs those of the others take
-// no more than limit bytes.
+// leastUsed returns the least recently used trees, so that the startup packs of all others take at most
+// limit bytes.
 func leastUsed(ctx context.Context, tx *sql.Tx, limit int64) (trees []chunk.ID, err error) {
 	type pack struct {
 		id   chunk.ID
 		size int64
 	}
-	packs, having := map[chunk.ID][]pack{}, map[chunk.ID]int{} // how many trees have it
+	packs, users := map[chunk.ID][]pack{}, map[chunk.ID]int{} // packs by tree, number of trees by pack
 	var order []chunk.ID
 	live := int64(0)
 	err = each(ctx, tx, func(rows *sql.Rows) error {
@@ -84,7 +82,7 @@ func leastUsed(ctx context.Context, tx *sql.Tx, limit int64) (trees []chunk.ID, 
 			order = append(order, tree)
 		}
 		packs[tree] = append(packs[tree], p)
-		if having[p.id]++; having[p.id] == 1 {
+		if users[p.id]++; users[p.id] == 1 {
 			live += p.size
 		}
 		return nil
@@ -96,7 +94,7 @@ func leastUsed(ctx context.Context, tx *sql.Tx, limit int64) (trees []chunk.ID, 
 		}
 		trees = append(trees, tree)
 		for _, p := range packs[tree] {
-			if having[p.id]--; having[p.id] == 0 {
+			if users[p.id]--; users[p.id] == 0 {
 				live -= p.size
 			}
 		}

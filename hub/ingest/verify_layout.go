@@ -3,7 +3,6 @@ package ingest
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 
@@ -142,9 +141,6 @@ func (v *verification) checkStartup(ctx context.Context, id chunk.ID, units map[
 
 func (v *verification) readLocations(ctx context.Context, layout *catalog.Layout, extents *extentFile) (*index.Locations, error) {
 	sum := layout.Locations
-	if sum.IsZero() {
-		return nil, errors.New("they are still to be made")
-	}
 	z, closeAll, err := v.decompress(ctx, objects.LocationsKey(sum))
 	if err != nil {
 		return nil, err

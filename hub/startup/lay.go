@@ -41,7 +41,7 @@ func (s *Service) lay(ctx context.Context, due catalog.Due) (done string, err er
 		}
 	}
 	digest := digestOf(packs)
-	if is, pressed := isLaid(before.Startup, digest); is && !before.Locations.IsZero() {
+	if is, pressed := isLaid(before.Startup, digest); is {
 		if told && !pressed && !s.isLoose(due.Tree) { // the hub ended before it was recompressed
 			s.loosen(due.Tree, packs, digest)
 		}

@@ -46,9 +46,6 @@ func (s *Service) publish(ctx context.Context, t *openTree, before catalog.Layou
 		return fmt.Errorf("make the locations: %w", err)
 	}
 	old := []string{objects.LocationsKey(before.Locations)}
-	if before.Locations.IsZero() {
-		old[0] = objects.LocationsKey(t.ID()) // the name in older hubs
-	}
 	return s.publisher.Publish(ctx, publish.Objects{Packs: w.files, Others: []objects.Staged{locations}, Replaced: old},
 		func() error { return s.catalog.SetLayout(ctx, &w.layout) })
 }

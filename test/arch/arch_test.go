@@ -80,6 +80,7 @@ test/e2e/node: | node node/keeper node/mount node/resolver store/disk store/hub 
 test/e2e/peers:
 test/e2e/soak: | node node/keeper node/mount
 test/e2e/system: | node node/doctor node/keeper node/mount
+test/testkit/catalogtest: format/chunk format/index hub/catalog wire
 test/testkit/certificate:
 test/testkit/faultfs:
 test/testkit/fswalk:
@@ -117,6 +118,7 @@ var confined = []struct {
 	{"github.com/containerd/containerd", "node/front/containerd", "containerd's types stop at the snapshotter"},
 	{"database/sql", "hub/catalog", "SQL is the catalog's"},
 	{"modernc.org/sqlite", "hub/catalog", "SQL is the catalog's"},
+	{"github.com/pressly/goose", "hub/catalog", "SQL is the catalog's"},
 	{"github.com/hanwen/go-fuse", "node/fuse", "the FUSE protocol stops at its server"},
 	{"github.com/google/go-containerregistry", "store/registry hub", "registry libraries belong to the client and the hub's OCI side"},
 	{"github.com/distribution/distribution", "hub", "the hub's OCI side"},

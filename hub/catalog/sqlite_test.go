@@ -1,0 +1,157 @@
+package catalog_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"lighter/format/index"
+	"lighter/hub/catalog"
+	"lighter/test/testkit/catalogtest"
+	"lighter/wire"
+)
+
+func open(t *testing.T, path string) *catalog.Catalog {
+	t.Helper()
+	c, err := catalog.Open(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+func openNew(t *testing.T) *catalog.Catalog {
+	t.Helper()
+	return open(t, filepath.Join(t.TempDir(), "catalog ?#.db")) // characters that a URL would escape
+}
+
+func TestConformance(t *testing.T) { catalogtest.Test(t, openNew) }
+
+// execute runs SQL in a database file, without package catalog.
+func execute(t *testing.T, path, query string) {
+	t.Helper()
+	db, err := sql.Open("sqlite", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Exec(query); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A catalog from before the first migration keeps its contents, and is opened as often as one likes.
+func TestCatalogBeforeMigrations(t *testing.T) {
+	dump, err := os.ReadFile("testdata/schema-3.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "catalog.db")
+	execute(t, path, string(dump))
+	for range 2 {
+		c := open(t, path)
+		images, err := c.Images(t.Context(), "")
+		if err != nil || len(images) != 3 {
+			t.Fatalf("%d images, %v, want 3", len(images), err)
+		}
+		for _, image := range images {
+			if chain, err := c.Chain(t.Context(), image.Chain); image.State != wire.StateReady || err != nil || chain.Statement == nil {
+				t.Errorf("image %+v: chain %+v, %v", image, chain, err)
+			}
+			if _, err := c.Locations(t.Context(), image.Tree); err != nil {
+				t.Errorf("image %s: %v", image.Name, err)
+			}
+		}
+		inventory, err := c.Inventory(t.Context())
+		if want := (catalog.Inventory{Images: 3, Layers: 9, Chains: 9, Trees: 3, Packs: 3, Chunks: 16}); err != nil || inventory != want {
+			t.Errorf("inventory %+v, %v, want %+v", inventory, err, want)
+		}
+	}
+	c := open(t, path)
+	catalogtest.Publish(t, c, "new", "a", "b")
+	if images, err := c.Images(t.Context(), "new"); err != nil || len(images) != 1 || images[0].State != wire.StateReady {
+		t.Errorf("a new image: %+v, %v", images, err)
+	}
+}
+
+// Catalogs of other versions are refused and not changed.
+func TestCatalogOfAnotherVersion(t *testing.T) {
+	for name, query := range map[string]string{
+		"unreleased": `CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL); INSERT INTO meta VALUES ('schema', '2')`,
+		"newer":      `INSERT INTO goose_db_version (version_id, is_applied) VALUES (99, TRUE)`,
+	} {
+		path := filepath.Join(t.TempDir(), "catalog.db")
+		if name == "newer" {
+			c, err := catalog.Open(t.Context(), path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := c.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		execute(t, path, query)
+		for range 2 {
+			c, err := catalog.Open(t.Context(), path)
+			if err == nil {
+				t.Fatalf("%s: opened", name)
+				c.Close()
+			}
+			if !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), name) {
+				t.Errorf("%s: the error is %v", name, err)
+			}
+		}
+	}
+}
+
+// A hub looks up a chain that a node asks about.
+func Example() {
+	dir, err := os.MkdirTemp("", "catalog-")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer os.RemoveAll(dir)
+	ctx := context.Background()
+	c, err := catalog.Open(ctx, filepath.Join(dir, "catalog.db"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer c.Close()
+	// An image is queued under a name, made active, and published with all that belongs to it.
+	_, _, err = c.Name(ctx, "tools/shell:1", []catalog.Image{{Root: "sha256:1", Digest: "sha256:1", State: wire.StateQueued}}, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	image, err := c.Next(ctx, func(catalog.Image) bool { return true })
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	p := &catalog.Publication{Image: image.N,
+		Blobs:  []catalog.Blob{{Digest: "sha256:2"}, {Digest: "sha256:3", DiffID: "sha256:4", Chain: "sha256:4"}},
+		Layers: []catalog.Layer{{DiffID: "sha256:4"}},
+		Chains: []catalog.Chain{{Chain: "sha256:4", DiffID: "sha256:4"}},
+	}
+	p.Statement = index.Statement{Chain: "sha256:4", Format: index.Format, Signature: make([]byte, 64)}
+	if err := c.Publish(ctx, p); err != nil {
+		fmt.Println(err)
+		return
+	}
+	chain, err := c.Chain(ctx, "sha256:4")
+	fmt.Println(chain.Chain, len(chain.Above), chain.Statement != nil, err)
+	// Output: sha256:4 0 true <nil>
+}

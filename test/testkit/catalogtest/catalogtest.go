@@ -1,0 +1,169 @@
+// Package catalogtest is the conformance suite for a hub's catalog: whatever database it runs on must
+// pass it.
+package catalogtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+	"lighter/hub/catalog"
+	"lighter/wire"
+)
+
+// Test runs the suite. open returns a new empty catalog, and closes it when the test ends.
+func Test(t *testing.T, open func(t *testing.T) *catalog.Catalog) {
+	for _, test := range []struct {
+		name string
+		run  func(t *testing.T, c *catalog.Catalog)
+	}{
+		{"Queue", testQueue},
+		{"QueueUnderContention", testContention},
+		{"Requeue", testRequeue},
+		{"Names", testNames},
+		{"RemovedImage", testRemovedImage},
+		{"Chains", testChains},
+		{"ChainsAboveAreBounded", testChainsAbove},
+		{"Chunks", testChunks},
+		{"Manifests", testManifests},
+		{"Sizes", testSizes},
+		{"Locations", testLocations},
+		{"RetiredPacks", testRetiredPacks},
+		{"EvictedPacks", testEvictedPacks},
+		{"Due", testDue},
+		{"Unserved", testUnserved},
+		{"Derived", testDerived},
+		{"Traces", testTraces},
+		{"LongTraces", testLongTraces},
+		{"Recordings", testRecordings},
+		{"InheritedRecordings", testInherited},
+	} {
+		t.Run(test.name, func(t *testing.T) { test.run(t, open(t)) })
+	}
+}
+
+// Publish makes an image of layers with one chunk each ready. Layer "b" on "a" has the chain "a/b", and
+// a tree of that name (TreeOf).
+func Publish(t *testing.T, c *catalog.Catalog, name string, layers ...string) catalog.Image {
+	t.Helper()
+	image := queue(t, c, name)
+	p := publication(t, c, image, layers...)
+	if err := c.Publish(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	return image
+}
+
+// TreeOf returns the tree of a chain that Publish has made.
+func TreeOf(chain string) chunk.ID { return chunk.Sum([]byte(chain)) }
+
+// queue queues an image and makes it active.
+func queue(t *testing.T, c *catalog.Catalog, name string) catalog.Image {
+	t.Helper()
+	if _, _, err := c.Name(t.Context(), name, []catalog.Image{queued(name)}, nil); err != nil {
+		t.Fatal(err)
+	}
+	image, err := c.Next(t.Context(), any)
+	if err != nil || image.Name != name {
+		t.Fatalf("next image: %+v, %v, want %s", image, err, name)
+	}
+	return image
+}
+
+func queued(digest string) catalog.Image {
+	return catalog.Image{Root: digest, Digest: digest, State: wire.StateQueued}
+}
+
+// any suits Catalog.Next.
+func any(catalog.Image) bool { return true }
+
+func publication(t *testing.T, c *catalog.Catalog, image catalog.Image, layers ...string) *catalog.Publication {
+	t.Helper()
+	name := image.Name
+	p := &catalog.Publication{Image: image.N, Repository: "repository", Size: 7,
+		Blobs: []catalog.Blob{{Digest: "config of " + name, Size: 7}}}
+	parent := ""
+	for _, layer := range layers {
+		chain := layer
+		if parent != "" {
+			chain = parent + "/" + layer
+		}
+		p.Chains = append(p.Chains, catalog.Chain{Chain: chain, Parent: parent, DiffID: layer})
+		p.Blobs = append(p.Blobs, catalog.Blob{Digest: "blob of " + layer, Size: 100, DiffID: layer, Chain: chain})
+		if known, _, err := c.HasLayer(t.Context(), layer, ""); err != nil {
+			t.Fatal(err)
+		} else if !known {
+			at := uint32(len(p.Chunks))
+			p.Layers = append(p.Layers, catalog.Layer{DiffID: layer, Bytes: 10, Entries: 1, New: []uint32{at}})
+			p.Chunks = append(p.Chunks, catalog.Chunk{ID: chunk.Sum([]byte(layer)), Length: 1000, Unit: at})
+		}
+		parent = chain
+	}
+	if len(p.Chunks) > 0 {
+		p.Packs = []catalog.Pack{{ID: packOf(name), Size: 500, Units: make([]catalog.Unit, len(p.Chunks))}}
+		for i := range p.Chunks {
+			p.Packs[0].Units[i] = catalog.Unit{Plain: 1000, Stored: 400}
+		}
+	}
+	p.Tree = catalog.Tree{ID: TreeOf(parent), Files: 1, Bytes: 1000, Locations: chunk.Sum([]byte("locations of " + parent))}
+	p.Statement = index.Statement{Chain: parent, Tree: p.Tree.ID, Format: index.Format, Signature: make([]byte, 64)}
+	return p
+}
+
+func packOf(image string) chunk.ID { return chunk.Sum([]byte("pack of " + image)) }
+
+// states returns the digests and states of a name's images.
+func states(t *testing.T, c *catalog.Catalog, name string) string {
+	t.Helper()
+	images, err := c.Images(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := ""
+	for _, i := range images {
+		text += fmt.Sprintf("%s %s %s;", i.Name, i.Digest, i.State)
+	}
+	return text
+}
+
+// startSizes runs KeepSizes until the test ends.
+func startSizes(t *testing.T, c *catalog.Catalog) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- c.KeepSizes(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// must fails the test if there is an error.
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// fill calls add until it fails with ErrFull, and returns how often it succeeded.
+func fill(t *testing.T, add func() error) (n int) {
+	t.Helper()
+	for ; n < 10_000; n++ {
+		if err := add(); errors.Is(err, catalog.ErrFull) {
+			return n
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Fatal("no bound after 10,000 traces")
+	return n
+}
+
+var someTime = time.UnixMilli(7)

@@ -1,0 +1,346 @@
+package catalogtest
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"lighter/format/chunk"
+	"lighter/hub/catalog"
+)
+
+// layOut gives a tree these startup packs, of 100 bytes each.
+func layOut(t *testing.T, c *catalog.Catalog, tree chunk.ID, packs ...chunk.ID) {
+	t.Helper()
+	l := &catalog.Layout{Tree: tree, Locations: chunk.Sum(fmt.Append(nil, packs))}
+	for _, id := range packs {
+		l.Packs = append(l.Packs, catalog.StartupPack{ID: id, Size: 100})
+	}
+	must(t, c.SetLayout(t.Context(), l))
+}
+
+func testLocations(t *testing.T, c *catalog.Catalog) {
+	ctx := t.Context()
+	Publish(t, c, "one", "a")
+	tree := TreeOf("a")
+	first := chunk.Sum([]byte("locations of a"))
+	if got, err := c.Locations(ctx, tree); err != nil || got != first {
+		t.Errorf("locations: %v, %v, want %v", got, err, first)
+	}
+	if _, err := c.Locations(ctx, TreeOf("none")); !errors.Is(err, catalog.ErrNotFound) {
+		t.Errorf("locations of an unknown tree: %v, want ErrNotFound", err)
+	}
+	pack := chunk.Sum([]byte("pack"))
+	layOut(t, c, tree, pack)
+	second, err := c.Locations(ctx, tree)
+	must(t, err)
+	// Publishing a known tree again does not replace its locations.
+	Publish(t, c, "two", "a")
+	if got, err := c.Layout(ctx, tree); err != nil || got.Locations != second || len(got.Packs) != 1 || got.Packs[0].ID != pack {
+		t.Errorf("layout: %+v, %v", got, err)
+	}
+	for id, want := range map[chunk.ID]bool{first: false, second: true} {
+		if got, err := c.HasLocations(ctx, id); err != nil || got != want {
+			t.Errorf("locations %s are known: %v, %v, want %v", id.Short(), got, err, want)
+		}
+	}
+	if known, err := c.HasStartupPack(ctx, pack); err != nil || !known {
+		t.Errorf("the startup pack is known: %v, %v", known, err)
+	}
+}
+
+// Retired packs go by age or, if they exceed the bytes, the longest retired first.
+func testRetiredPacks(t *testing.T, c *catalog.Catalog) {
+	ctx := t.Context()
+	Publish(t, c, "one", "a")
+	Publish(t, c, "two", "b")
+	tree := TreeOf("a")
+	var ids []chunk.ID
+	var after []time.Time // after[i]: when packs before i were retired
+	for i := range byte(4) {
+		ids = append(ids, chunk.Sum([]byte{i}))
+		layOut(t, c, tree, ids[i])
+		time.Sleep(3 * time.Millisecond) // times have a resolution of a millisecond
+		after = append(after, time.Now())
+		time.Sleep(3 * time.Millisecond)
+	}
+	never := time.UnixMilli(0)
+	for i, test := range []struct {
+		before, later time.Time
+		bytes         int64
+		want          []chunk.ID
+	}{
+		{never, never, 1000, nil},
+		{after[1], never, 1000, ids[:1]},
+		{after[3], never, 1000, ids[:3]},
+		{never, after[3], 1000, nil},
+		{never, after[3], 200, ids[:1]},
+		{never, after[3], 0, ids[:3]},
+		{never, after[2], 0, ids[:2]},
+	} {
+		got, err := c.Retired(ctx, test.before, test.later, test.bytes, 10)
+		if err != nil || !slices.Equal(got, test.want) {
+			t.Errorf("case %d: %v, %v, want %v", i, got, err, test.want)
+		}
+	}
+	layOut(t, c, tree, ids[2]) // in use again
+	if got, err := c.Retired(ctx, after[3], never, 1000, 10); err != nil || !slices.Equal(got, ids[:2]) {
+		t.Errorf("after one came back: %v, %v, want %v", got, err, ids[:2])
+	}
+	layOut(t, c, TreeOf("b"), ids[2])
+	layOut(t, c, tree) // another tree has the pack still
+	must(t, c.DropRetired(ctx, ids))
+	if held, err := c.StartHoldings(ctx); err != nil || held.Packs != 1 || held.PackBytes != 100 || held.Live != 100 {
+		t.Errorf("kept: %+v, %v, want one pack", held, err)
+	}
+}
+
+// Without room the least recently used trees lose their startup packs, until they are used again.
+func testEvictedPacks(t *testing.T, c *catalog.Catalog) {
+	ctx := t.Context()
+	shared := chunk.Sum([]byte("shared"))
+	begin := time.Now()
+	used := map[chunk.ID]time.Time{}
+	for i, name := range []string{"a", "b", "c"} {
+		Publish(t, c, name, name)
+		layOut(t, c, TreeOf(name), chunk.Sum([]byte("own "+name)), shared)
+		used[TreeOf(name)] = begin.Add(time.Duration(i+1) * time.Hour)
+	}
+	must(t, c.Used(ctx, used, time.UnixMilli(0)))
+	if lost, err := c.Lose(ctx, 400); err != nil || len(lost) != 0 {
+		t.Errorf("with room for all: %v, %v, want none lost", lost, err)
+	}
+	lost, err := c.Lose(ctx, 300)
+	if want := []chunk.ID{TreeOf("a")}; err != nil || !slices.Equal(lost, want) {
+		t.Errorf("with room for three packs: %v, %v, want %v", lost, err, want)
+	}
+	if due, err := c.DueOf(ctx, TreeOf("a")); err != nil || due.At.IsZero() || due.Lost.IsZero() {
+		t.Errorf("the evicted tree: %+v, %v, want it due", due, err)
+	}
+	use := map[chunk.ID]time.Time{TreeOf("a"): begin.Add(9 * time.Hour)}
+	must(t, c.Used(ctx, use, time.UnixMilli(1))) // lost too recently
+	if due, err := c.DueOf(ctx, TreeOf("a")); err != nil || due.Lost.IsZero() {
+		t.Errorf("used too soon: %+v, %v, want no startup packs", due, err)
+	}
+	must(t, c.Used(ctx, use, time.Now().Add(time.Hour)))
+	if due, err := c.DueOf(ctx, TreeOf("a")); err != nil || due.At.IsZero() || !due.Lost.IsZero() {
+		t.Errorf("used again: %+v, %v, want it due with startup packs", due, err)
+	}
+}
+
+func testDue(t *testing.T, c *catalog.Catalog) {
+	ctx := t.Context()
+	if _, err := c.NextDue(ctx); !errors.Is(err, catalog.ErrNotFound) {
+		t.Errorf("nothing is due: %v, want ErrNotFound", err)
+	}
+	Publish(t, c, "one", "a")
+	time.Sleep(3 * time.Millisecond)
+	Publish(t, c, "two", "b")
+	due, err := c.NextDue(ctx)
+	if err != nil || due.Tree != TreeOf("a") || !due.Served || due.Tries != 0 {
+		t.Fatalf("due first: %+v, %v, want the tree that was published first", due, err)
+	}
+	must(t, c.Try(ctx, due.Tree, time.Now().Add(time.Hour)))
+	if next, err := c.NextDue(ctx); err != nil || next.Tree != TreeOf("b") {
+		t.Errorf("due meanwhile: %+v, %v, want the other tree", next, err)
+	}
+	must(t, c.AddTrace(ctx, due.Tree, "", []byte("trace"), someTime))
+	must(t, c.Settle(ctx, due.Tree, due.Changes, someTime))
+	if now, err := c.DueOf(ctx, due.Tree); err != nil || now.At != someTime || now.Tries != 0 {
+		t.Errorf("changed meanwhile: %+v, %v, want it due again", now, err)
+	} else {
+		must(t, c.Settle(ctx, due.Tree, now.Changes, someTime))
+	}
+	if now, err := c.DueOf(ctx, due.Tree); err != nil || !now.At.IsZero() {
+		t.Errorf("settled: %+v, %v, want it not due", now, err)
+	}
+	images, err := c.TreeImages(ctx, due.Tree)
+	if err != nil || len(images) != 1 || images[0].Name != "one" {
+		t.Errorf("images of the tree: %+v, %v", images, err)
+	}
+}
+
+// A tree without an image loses what is known of its starts.
+func testUnserved(t *testing.T, c *catalog.Catalog) {
+	ctx := t.Context()
+	Publish(t, c, "one", "a")
+	tree := TreeOf("a")
+	must(t, c.AddTrace(ctx, tree, "", []byte("trace"), someTime))
+	must(t, c.SetLayout(ctx, &catalog.Layout{Tree: tree, Startup: []byte("startup")}))
+	must(t, c.Settle(ctx, tree, 2, someTime))
+	if _, err := c.Remove(ctx, "one", ""); err != nil {
+		t.Fatal(err)
+	}
+	must(t, c.Unserved(ctx, time.Now().Add(-time.Hour)))
+	due, err := c.DueOf(ctx, tree)
+	if err != nil || due.Served || due.Unserved.IsZero() || !due.At.IsZero() {
+		t.Errorf("just removed: %+v, %v, want it unserved and not due", due, err)
+	}
+	time.Sleep(3 * time.Millisecond)
+	must(t, c.Unserved(ctx, time.Now()))
+	due, err = c.DueOf(ctx, tree)
+	traces, tracesErr := c.Traces(ctx, tree)
+	if err != nil || tracesErr != nil || due.At.IsZero() || len(traces) != 0 {
+		t.Errorf("removed for long: %+v, %v, %d traces, %v, want it due, without traces", due, err, len(traces), tracesErr)
+	}
+	Publish(t, c, "one", "a")
+	must(t, c.Unserved(ctx, time.Now()))
+	if due, err = c.DueOf(ctx, tree); err != nil || !due.Served || !due.Unserved.IsZero() {
+		t.Errorf("added again: %+v, %v, want it served", due, err)
+	}
+}
+
+// Trees made on request are evicted, unless they have become the top of an image.
+func testDerived(t *testing.T, c *catalog.Catalog) {
+	ctx := t.Context()
+	Publish(t, c, "one", "a", "b", "c")
+	for _, chain := range []string{"a", "a/b"} {
+		p := publication(t, c, catalog.Image{Name: "derived"}, chain)
+		p.Blobs, p.Chains, p.Layers, p.Chunks, p.Packs = nil, nil, nil, nil, nil
+		p.Tree.IndexWire = 1000
+		must(t, c.Publish(ctx, p))
+		time.Sleep(3 * time.Millisecond)
+	}
+	trees := func(derived []catalog.Derived) (ids []chunk.ID) {
+		for _, d := range derived {
+			ids = append(ids, d.Tree)
+		}
+		return ids
+	}
+	older := []chunk.ID{TreeOf("a")}
+	for _, bound := range [][2]int64{{1, 1 << 20}, {9, 1500}} {
+		surplus, err := c.SurplusDerived(ctx, int(bound[0]), bound[1])
+		if err != nil || !slices.Equal(trees(surplus), older) {
+			t.Errorf("surplus beyond %d: %v, %v, want the tree used less recently", bound, surplus, err)
+		}
+	}
+	all, err := c.SurplusDerived(ctx, 0, 0)
+	if err != nil || len(all) != 2 {
+		t.Fatalf("all derived trees: %v, %v, want two", all, err)
+	}
+	Publish(t, c, "two", "a") // "a" becomes a top
+	must(t, c.ForgetDerived(ctx, all))
+	for chain, want := range map[string]bool{"a": true, "a/b": false, "a/b/c": true} {
+		if known, err := c.HasTree(ctx, TreeOf(chain)); err != nil || known != want {
+			t.Errorf("tree of %s is known: %v, %v, want %v", chain, known, err, want)
+		}
+	}
+}
+
+// The traces that wait are bounded for each tree.
+func testTraces(t *testing.T, c *catalog.Catalog) {
+	ctx := t.Context()
+	Publish(t, c, "one", "a")
+	Publish(t, c, "two", "b")
+	tree := TreeOf("a")
+	add := func() error { return c.AddTrace(ctx, tree, "sender", []byte("trace"), someTime) }
+	most := fill(t, add)
+	must(t, c.AddTrace(ctx, TreeOf("b"), "", []byte("trace"), someTime))
+	// A trace that does not fit makes the tree due again, if it was given up.
+	due, err := c.DueOf(ctx, tree)
+	must(t, err)
+	must(t, c.Settle(ctx, tree, due.Changes, someTime))
+	if err := add(); !errors.Is(err, catalog.ErrFull) {
+		t.Errorf("one more trace: %v, want ErrFull", err)
+	}
+	if due, err := c.DueOf(ctx, tree); err != nil || due.At != someTime {
+		t.Errorf("after one more trace: %+v, %v, want it due", due, err)
+	}
+	if _, err := c.Remove(ctx, "one", ""); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []chunk.ID{tree, TreeOf("none")} {
+		if err := c.AddTrace(ctx, id, "", []byte("trace"), someTime); !errors.Is(err, catalog.ErrNotFound) {
+			t.Errorf("trace of a tree without an image: %v, want ErrNotFound", err)
+		}
+	}
+	traces, err := c.Traces(ctx, tree)
+	if err != nil || len(traces) != most || !traces[0].Raw || traces[0].Sender != "sender" || string(traces[0].Body) != "trace" {
+		t.Fatalf("%d traces wait, %v, want %d", len(traces), err, most)
+	}
+	must(t, c.KeepRecordings(ctx, tree, nil, []byte("kept"), traces[9].N))
+	traces, err = c.Traces(ctx, tree)
+	kept, keptErr := c.Recordings(ctx, tree)
+	if err != nil || keptErr != nil || len(traces) != most-10 || string(kept) != "kept" {
+		t.Errorf("after merging ten: %d traces, recordings %q, %v, %v", len(traces), kept, err, keptErr)
+	}
+}
+
+// The traces that wait are bounded in bytes, too: for each tree, where the first may be longer, and for
+// all trees.
+func testLongTraces(t *testing.T, c *catalog.Catalog) {
+	long := make([]byte, 32<<20)
+	trees := 0
+	fill(t, func() error {
+		trees++
+		name := fmt.Sprint(trees)
+		Publish(t, c, name, name)
+		if err := c.AddRecordings(t.Context(), TreeOf(name), long, someTime); err != nil {
+			return err
+		}
+		if err := c.AddTrace(t.Context(), TreeOf(name), "", []byte("trace"), someTime); !errors.Is(err, catalog.ErrFull) {
+			t.Errorf("a trace after a long one: %v, want ErrFull", err)
+		}
+		return nil
+	})
+	if trees < 3 || trees > 64 {
+		t.Errorf("%d trees may have a long trace", trees-1)
+	}
+}
+
+// Recordings are replaced only if nobody else has changed them, or their traces, meanwhile.
+func testRecordings(t *testing.T, c *catalog.Catalog) {
+	ctx := t.Context()
+	Publish(t, c, "one", "a")
+	tree := TreeOf("a")
+	add := func() []catalog.Trace {
+		t.Helper()
+		must(t, c.AddTrace(ctx, tree, "", []byte("trace"), someTime))
+		traces, err := c.Traces(ctx, tree)
+		must(t, err)
+		return traces
+	}
+	before := add()
+	if n, err := c.CutRecordings(ctx, tree, nil, []byte("none"), true); err != nil || n != 1 {
+		t.Fatal(n, err)
+	}
+	if err := c.KeepRecordings(ctx, tree, nil, []byte("forgotten"), before[0].N); !errors.Is(err, catalog.ErrChanged) {
+		t.Errorf("recordings that were removed are kept: %v, want ErrChanged", err)
+	}
+	traces := add()
+	must(t, c.KeepRecordings(ctx, tree, []byte("none"), []byte("some"), traces[0].N))
+	for _, all := range []bool{false, true} {
+		if _, err := c.CutRecordings(ctx, tree, []byte("none"), []byte("less"), all); !errors.Is(err, catalog.ErrChanged) {
+			t.Errorf("new recordings are removed: %v, want ErrChanged", err)
+		}
+	}
+	must(t, c.Settle(ctx, tree, -1, time.UnixMilli(1)))
+	add()
+	if n, err := c.CutRecordings(ctx, tree, []byte("some"), []byte("less"), false); err != nil || n != 0 {
+		t.Fatal(n, err)
+	}
+	kept, err := c.Recordings(ctx, tree)
+	due, dueErr := c.DueOf(ctx, tree)
+	if err != nil || dueErr != nil || string(kept) != "less" || due.At.Before(time.UnixMilli(2)) {
+		t.Errorf("recordings %q, %v, %+v, %v, want %q and the tree due", kept, err, due, dueErr, "less")
+	}
+}
+
+// An image inherits the recordings of the previous image in its repository.
+func testInherited(t *testing.T, c *catalog.Catalog) {
+	ctx := t.Context()
+	Publish(t, c, "one", "a")
+	must(t, c.AddTrace(ctx, TreeOf("a"), "", []byte("trace"), someTime))
+	traces, err := c.Traces(ctx, TreeOf("a"))
+	must(t, err)
+	must(t, c.KeepRecordings(ctx, TreeOf("a"), nil, []byte("recordings"), traces[0].N))
+	Publish(t, c, "two", "b")
+	if got, err := c.Recordings(ctx, TreeOf("b")); err != nil || string(got) != "recordings" {
+		t.Errorf("recordings of the next image: %q, %v, want those of the previous one", got, err)
+	}
+	if got, err := c.Recordings(ctx, TreeOf("none")); err != nil || got != nil {
+		t.Errorf("recordings of an unknown tree: %q, %v, want none", got, err)
+	}
+}

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"lighter/format/chunk"
-	"lighter/node/mount"
+	"lighter/node/trees"
 	"lighter/store"
 )
 
@@ -176,7 +176,7 @@ func (n *Node) isDue(tree chunk.ID, s seen) bool {
 }
 
 func (n *Node) mountedTrees() (trees []chunk.ID) {
-	for _, m := range n.trees.Mounted() {
+	for _, m := range n.mounts.Mounted() {
 		trees = append(trees, m.Tree)
 	}
 	slices.SortFunc(trees, func(a, b chunk.ID) int { return slices.Compare(a[:], b[:]) })
@@ -283,7 +283,7 @@ func (n *Node) makeLocal(ctx context.Context, tree chunk.ID) error {
 	case err == nil:
 		n.completion.change(func(s *CompletionStatus) { s.Devices++ })
 		n.log.Info("a tree has a local device: mounts from now on do without the daemon", "tree", tree.Short())
-	case errors.Is(err, mount.ErrNotHere):
+	case errors.Is(err, trees.ErrNotCached):
 		return nil // it went meanwhile
 	}
 	return err

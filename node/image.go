@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"lighter/format/chunk"
-	"lighter/node/mount"
+	"lighter/node/trees"
 	"lighter/store/disk"
 )
 
@@ -17,7 +17,7 @@ import (
 type ImageDetail struct {
 	ImageStatus
 	Mount     *MountStatus  `json:"mount,omitempty"` // if its tree is mounted
-	Content   mount.Content `json:"content"`         // how much of it is here, if its tree is
+	Content   trees.Content `json:"content"`         // how much of it is here, if its tree is
 	Snapshots []string      `json:"snapshots"`       // active ones and views that stand on it: containers
 	Binds     []Bind        `json:"binds"`
 	Local     int64         `json:"localDeviceBytes"`     // what its local device takes of the disk, if it has one

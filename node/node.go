@@ -16,7 +16,8 @@
 //	keeper.sock     (package keeper)
 //	binds.json      what is mounted for people; with .broken behind it, one that could not be read
 //	cache/          chunks (package disk)
-//	trees/ mounts/ devices/    (package mount)
+//	trees/                     (package trees)
+//	mounts/ devices/ probe/    (package mount)
 //	chains/ hub.keys           (package resolver)
 //	snapshots/                 (package front/containerd)
 package node
@@ -44,6 +45,7 @@ import (
 	"lighter/node/mount"
 	"lighter/node/record"
 	"lighter/node/resolver"
+	"lighter/node/trees"
 	"lighter/socket"
 	"lighter/store"
 	"lighter/store/disk"
@@ -71,7 +73,8 @@ type Node struct {
 	server    *fuse.Server
 	served    chan error // what became of serving the devices; nil before
 	takenOver bool       // server's connection is a former daemon's
-	trees     *mount.Trees
+	trees     *trees.Store
+	mounts    *mount.Mounts
 	keys      *resolver.Keys
 	chains    *resolver.Resolver
 	snapshot  *containerd.Snapshotter // nil without an address
@@ -103,7 +106,7 @@ func Run(ctx context.Context, config Config, log *slog.Logger, ready func()) err
 	}
 	n.last()
 	err = n.serve(ctx, ready)
-	n.trees.UnmountIdle()
+	n.mounts.UnmountIdle()
 	return errors.Join(err, n.close())
 }
 
@@ -127,6 +130,14 @@ func (n *Node) serve(ctx context.Context, ready func()) error {
 	group.Go(func() error { <-ctx.Done(); n.withdraw(); return nil })
 	return group.Wait()
 }
+
+// lazyTrees is the store of trees with their mounts, as the resolver sees it.
+type lazyTrees struct {
+	*trees.Store
+	*mount.Mounts
+}
+
+var _ resolver.Trees = lazyTrees{}
 
 // start opens everything, lowest first.
 func start(ctx context.Context, stop context.CancelCauseFunc, config Config, manager *keeper.Manager, log *slog.Logger) (_ *Node, err error) {
@@ -162,19 +173,20 @@ func start(ctx context.Context, stop context.CancelCauseFunc, config Config, man
 	if err := n.openDevices(ctx); err != nil {
 		return nil, err
 	}
-	n.trees = mount.Open(config.Root, config.MountMode, n.hubs, n.server, n.ahead, n.recorder, log)
+	n.trees = trees.Open(config.Root, n.hubs, n.server, n.ahead, log)
+	n.mounts = mount.New(config.Root, config.MountMode, n.trees, n.server, n.recorder, log)
 	if err := n.trees.UseRoom(n.cache); err != nil {
 		return nil, err
 	}
-	if err := n.trees.Recover(n.takenOver); err != nil {
+	if err := n.mounts.Recover(n.takenOver); err != nil {
 		return nil, err
 	}
 	if !config.LocalDevice {
 		n.trees.DropLocals()
 	}
 	n.startDevices(ctx)
-	n.trees.Probe()
-	if n.chains, err = resolver.New(config.Root, n.hubs, n.trees, n.keys, log); err != nil {
+	n.mounts.Probe()
+	if n.chains, err = resolver.New(config.Root, n.hubs, lazyTrees{n.trees, n.mounts}, n.keys, log); err != nil {
 		return nil, err
 	}
 	n.holdBinds()

@@ -73,8 +73,8 @@ func (n *Node) recordNext(ctx context.Context, name string, asText bool, tell fu
 		return fmt.Errorf("record %s: %w", name, err)
 	}
 	defer next.End()
-	defer n.trees.Unwatch(tree)
-	if err := n.trees.MountAgain(ctx, tree); err != nil {
+	defer n.mounts.Unwatch(tree)
+	if err := n.mounts.MountAgain(ctx, tree); err != nil {
 		return fmt.Errorf("record %s: %w", name, err)
 	}
 	tick := time.NewTicker(recordTold)

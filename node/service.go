@@ -23,7 +23,7 @@ import (
 func (n *Node) announce(ready func()) {
 	n.log.Info("node is ready", "root", n.config.Root, "address", n.config.Address, "hubs", n.hubs.URL())
 	n.web.ready()
-	n.notify(fmt.Sprintf("READY=1\nSTATUS=%d trees served, root %s", len(n.trees.Mounted()), n.config.Root))
+	n.notify(fmt.Sprintf("READY=1\nSTATUS=%d trees served, root %s", len(n.mounts.Mounted()), n.config.Root))
 	ready()
 }
 

@@ -91,7 +91,7 @@ func (n *Node) Status(ctx context.Context) (Status, error) {
 	if n.noMetrics != nil {
 		s.NoMetrics = n.noMetrics.Error()
 	}
-	if err := n.trees.Mountable(); err != nil {
+	if err := n.mounts.Mountable(); err != nil {
 		s.NotLazy = err.Error()
 	}
 	trees := map[string]chunk.ID{} // by chain
@@ -103,7 +103,7 @@ func (n *Node) Status(ctx context.Context) (Status, error) {
 		trees[statement.Chain] = statement.Tree
 		chains[statement.Tree] = append(chains[statement.Tree], statement.Chain)
 	}
-	for _, m := range n.trees.Mounted() {
+	for _, m := range n.mounts.Mounted() {
 		s.Mounts = append(s.Mounts, MountStatus{Mounted: m, Chains: chains[m.Tree], Files: m.Header.Files, Bytes: m.Header.Bytes})
 	}
 	for tree, cause := range n.trees.Lost() {

@@ -14,6 +14,7 @@ import (
 	"lighter/node/mount"
 	"lighter/node/record"
 	"lighter/node/resolver"
+	"lighter/node/trees"
 	"lighter/store"
 	"lighter/store/disk"
 	"lighter/store/hub"
@@ -27,9 +28,15 @@ type node struct {
 	cache  *disk.Cache
 	units  *store.Units
 	ahead  *device.Ahead
-	trees  *mount.Trees
+	trees  *trees.Store
 	chains *resolver.Resolver
 	open   func() error // makes chains anew: it forgets that the hub did not answer
+}
+
+// lazyTrees is the store of trees with their mounts, as the resolver sees it.
+type lazyTrees struct {
+	*trees.Store
+	*mount.Mounts
 }
 
 func newNode(p Plan, name string, log *slog.Logger) (_ *node, err error) {
@@ -56,9 +63,10 @@ func newNode(p Plan, name string, log *slog.Logger) (_ *node, err error) {
 	n.units = store.NewUnits(n.hubs, n.cache)
 	n.ahead = device.NewAhead(func() device.Chunks { return n.units.Share() }, device.AheadOptions{Limit: p.Stream}, log)
 	recorder := record.New(false, func(trace.Trace) {})
-	n.trees = mount.Open(root, mount.Auto, n.hubs, nil, n.ahead, recorder, log)
+	n.trees = trees.Open(root, n.hubs, nil, n.ahead, log)
+	lazy := lazyTrees{n.trees, mount.New(root, mount.Auto, n.trees, nil, recorder, log)}
 	n.open = func() (err error) {
-		n.chains, err = resolver.New(root, n.hubs, n.trees, keys, log)
+		n.chains, err = resolver.New(root, n.hubs, lazy, keys, log)
 		return err
 	}
 	if err := n.open(); err != nil {

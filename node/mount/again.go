@@ -3,94 +3,62 @@ package mount
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 
 	"lighter/format/chunk"
-	"lighter/format/erofs"
-	"lighter/format/index"
-	"lighter/format/trace"
 )
 
-// maxAgain bounds how many mounts of a tree lie on each other.
+// maxAgain limits how many mounts MountAgain puts over the first mount of a tree.
 const maxAgain = 16
 
-// MountAgain mounts a tree that is mounted once more, over that: what starts from
-// now on finds nothing of it in memory, and reads all that it needs. Who uses the former
-// mount keeps it. A tree that is not mounted is left so. In any case its mounts read the
-// device and not a local one until Unwatch, which undoes MountAgain.
-func (t *Trees) MountAgain(ctx context.Context, tree chunk.ID) error {
-	if err := t.useWhole(ctx, tree, func() error { return t.mountAgain(ctx, tree) }); err != nil {
+// MountAgain puts a new mount of a mounted tree over the existing one. A process that starts from
+// now on finds none of the tree's data in the page cache, so all its reads can be recorded. Users
+// of the existing mount keep it. A tree that is not mounted is not mounted either. Until Unwatch,
+// the tree's mounts do not use the local device. Unwatch must follow, even after an error.
+func (m *Mounts) MountAgain(ctx context.Context, tree chunk.ID) error {
+	if err := m.trees.WithRepair(ctx, tree, func() error { return m.mountAgain(ctx, tree) }); err != nil {
 		return fmt.Errorf("mount tree %s once more: %w", tree.Short(), err)
 	}
 	return nil
 }
 
-func (t *Trees) mountAgain(ctx context.Context, tree chunk.ID) error {
-	unlock, err := t.locks.lockOrCancel(ctx, tree)
+func (m *Mounts) mountAgain(ctx context.Context, tree chunk.ID) error {
+	unlock, err := m.trees.LockContext(ctx, tree)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	t.watch(tree, true)
-	m := t.get(tree)
-	if m == nil || !t.isMounted(m) {
+	m.trees.DisableLocal(tree)
+	mount, ok := m.get(tree)
+	if !ok {
 		return nil
 	}
-	if m.again >= maxAgain {
-		return fmt.Errorf("it was mounted %d times: remove its containers and images, or start the node again, first", maxAgain)
+	if mount.count >= maxAgain {
+		return fmt.Errorf("it was mounted %d times: "+
+			"remove its containers and images, or start the node again, first", maxAgain)
 	}
-	if err := t.mount(ctx, tree); err != nil {
+	if err := m.mount(ctx, tree); err != nil {
 		return err
 	}
-	m.again++
+	mount, _ = m.get(tree)
+	mount.count++
+	m.set(tree, mount)
 	return nil
 }
 
-// Unwatch says that what MountAgain was called for, well or not, is over: mounts may
-// read the tree's local device again.
-func (t *Trees) Unwatch(tree chunk.ID) {
-	defer t.locks.lock(tree)()
-	t.watch(tree, false)
+// Unwatch undoes MountAgain's effect on later mounts: they may use the local device again.
+func (m *Mounts) Unwatch(tree chunk.ID) {
+	defer m.trees.Lock(tree)()
+	m.trees.EnableLocal(tree)
 }
 
-func (t *Trees) watch(tree chunk.ID, watched bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if watched {
-		t.watched[tree] = true
-	} else {
-		delete(t.watched, tree)
+// Starts says that a container is about to start on a mounted tree. The start is recorded if
+// nothing of the tree was read before.
+func (m *Mounts) Starts(tree chunk.ID) {
+	defer m.trees.Lock(tree)()
+	if mount, _ := m.get(tree); mount.Kind != NewDevice {
+		return
 	}
-}
-
-// Starts says that a container is about to start on a tree that is mounted.
-func (t *Trees) Starts(tree chunk.ID) {
-	defer t.locks.lock(tree)()
-	if m := t.get(tree); m != nil && m.fresh && m.device.Unread() {
-		t.recorder.Starts(tree, m.device)
+	if open := m.trees.Served(tree); open.Device.Unread() {
+		m.recorder.Starts(tree, open.Device)
 	}
-}
-
-// Files says which files of a tree on this machine a trace is of.
-func (t *Trees) Files(ctx context.Context, of trace.Trace) (trace.Recording, error) {
-	file, err := os.Open(filepath.Join(t.dir(of.Tree), "map"))
-	if err != nil {
-		return trace.Recording{}, err
-	}
-	defer file.Close()
-	extents, err := index.OpenMap(file, of.Tree, index.NewPages(1)) // not to push out what readers need
-	if err != nil {
-		return trace.Recording{}, err
-	}
-	metadata, err := os.Open(t.metadata(of.Tree))
-	if err != nil {
-		return trace.Recording{}, err
-	}
-	defer metadata.Close()
-	image, err := erofs.Open(metadata, extents.MetadataSize)
-	if err != nil {
-		return trace.Recording{}, err
-	}
-	return of.Files(ctx, image, extents, trace.MaxText)
 }

@@ -4,15 +4,16 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"lighter/node/trees"
 )
 
-// Bind shows a mounted tree at dir as well, to all who can go there: read-only,
-// and without what its device nodes and set-user-ID programs could do. dir is an
-// existing directory, a path without symbolic links, on which nothing is mounted.
+// Bind mounts a mounted tree at dir as well, read-only, and without the effect of its device nodes
+// and set-user-ID programs. All users who can reach dir see it. dir is an existing directory, a
+// path without symbolic links, on which nothing is mounted.
 func Bind(tree, dir string) error {
 	top, err := mountedOn(dir)
 	if err != nil {
@@ -27,7 +28,7 @@ func Bind(tree, dir string) error {
 	return nil
 }
 
-// bind makes the mount and its restrictions before anybody can see it.
+// bind restricts the mount before it becomes visible.
 func bind(tree, dir string) error {
 	fd, err := unix.OpenTree(unix.AT_FDCWD, tree, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
@@ -41,9 +42,8 @@ func bind(tree, dir string) error {
 	return errors.Join(err, unix.Close(fd))
 }
 
-// Unbind undoes one Bind of a tree below root, which need not have a node any
-// more. found is false if something else is mounted at dir, or nothing: that
-// stays.
+// Unbind undoes one Bind of a tree below root; the node may be gone. It returns false, and leaves
+// dir as it is, if nothing or something else is mounted there.
 func Unbind(root, dir string) (found bool, err error) {
 	found, err = Bound(root, dir)
 	if !found || err != nil {
@@ -55,26 +55,19 @@ func Unbind(root, dir string) (found bool, err error) {
 	return true, nil
 }
 
-// Bound tells whether what is mounted at dir is a tree below root.
+// Bound reports whether the uppermost mount at dir is a tree below root.
 func Bound(root, dir string) (bool, error) {
 	top, err := mountedOn(dir)
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil
 	}
-	return strings.HasPrefix(top, filepath.Join(root, "trees")+"/"), err
+	return strings.HasPrefix(top, trees.Dir(root)+"/"), err
 }
 
-// Rebind puts a mounted tree in the place of one at dir that is not served any
-// more.
+// Rebind replaces a bound tree at dir, which is not served any more, by a mounted tree.
 func Rebind(tree, dir string) error {
 	if err := unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
-		return fmt.Errorf("take away what a former node mounted on %s: %w", dir, err)
+		return fmt.Errorf("detach what a previous node mounted on %s: %w", dir, err)
 	}
 	return Bind(tree, dir)
-}
-
-// mountedOn returns what is mounted on dir, on top, or nothing.
-func mountedOn(dir string) (source string, err error) {
-	mounts, err := mountPoints(dir)
-	return mounts[dir].source, err
 }

@@ -6,57 +6,63 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+
+	"lighter/node/trees"
 )
 
-// LazyMount says on which node's tree a file lies: where it is mounted, or the metadata
-// image of the mount. It is "" for a file that no node serves. A tree is known also as a
-// lower layer of an overlay, as the root of a container has it, and in that container's
-// mount namespace.
+// LazyMount finds the tree that a file is on. It returns the path of the tree's mount or of its
+// metadata image, or "" if no node serves the file. It also finds a tree that is a lower layer of
+// an overlay, such as a container's root, in that container's mount namespace.
 func LazyMount(path string) (tree string, err error) {
 	var stat unix.Statx_t
 	if err := unix.Statx(unix.AT_FDCWD, path, 0, unix.STATX_MNT_ID, &stat); err != nil {
 		return "", fmt.Errorf("find the mount of %s: %w", path, err)
 	}
-	id := strconv.FormatUint(stat.Mnt_id, 10)
-	err = eachMount(func(m mountEntry) {
-		if m.id == id {
-			tree = m.tree()
-		}
+	mounts, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
+		return uint64(m.ID) != stat.Mnt_id, false
 	})
 	if err != nil {
 		return "", fmt.Errorf("find the mount of %s: %w", path, err)
 	}
+	for _, m := range mounts {
+		tree = treeOf(m)
+	}
 	return tree, nil
 }
 
-// tree returns what names the tree that a mount shows, or "" if it shows none.
-func (m mountEntry) tree() string {
-	switch m.kind {
+// treeOf returns a path in the node's root that names the tree a mount shows, or "".
+func treeOf(m *mountinfo.Info) string {
+	switch m.FSType {
 	case "erofs":
-		source := m.source
+		source := m.Source
 		if strings.HasPrefix(source, loopPrefix) {
 			source = backing(source)
 		}
-		dir := filepath.Dir(source)
-		if isLocalSource(source) {
-			dir = filepath.Dir(dir)
-		}
-		if isTree(dir) && filepath.Base(filepath.Dir(dir)) == "trees" {
+		if trees.IsMetadata(source) {
 			return source
 		}
 	case "overlay":
-		for option := range strings.SplitSeq(m.options, ",") {
+		for option := range strings.SplitSeq(m.VFSOptions, ",") {
 			name, value, _ := strings.Cut(option, "=")
 			if strings.TrimSuffix(name, "+") != "lowerdir" { // newer kernels write lowerdir+= for each layer
 				continue
 			}
 			for dir := range strings.SplitSeq(unescape(value), ":") {
-				if isTree(dir) && filepath.Base(filepath.Dir(dir)) == "mounts" {
+				if trees.IsTree(dir) && filepath.Base(filepath.Dir(dir)) == "mounts" {
 					return dir
 				}
 			}
 		}
 	}
 	return ""
+}
+
+// unescape decodes the octal escapes (\040) of overlayfs's options, which package mountinfo leaves.
+func unescape(s string) string {
+	if plain, err := strconv.Unquote(`"` + strings.ReplaceAll(s, `"`, `\042`) + `"`); err == nil {
+		return plain
+	}
+	return s
 }

@@ -11,25 +11,24 @@ import (
 )
 
 const (
-	// loopTries is how often a free loop device is looked for: others may take the
-	// one that was found.
-	loopTries = 64
-	// loopBlock is the block size of loop devices: that of both files.
-	loopBlock = 4096
-	// loopPrefix begins their paths.
+	// loopPrefix begins the paths of loop devices.
 	loopPrefix = "/dev/loop"
-	// loopReadAhead is how far the kernel reads ahead, in units of 512 bytes: as far
-	// as without a loop device, whose own default can be 20 times that.
+	// loopTries limits how often a free loop device is requested: another process may take it first.
+	loopTries = 64
+	// loopBlock is the block size of loop devices, in bytes: that of both files.
+	loopBlock = 4096
+	// loopReadAhead is how far the kernel reads ahead, in units of 512 bytes: as far as without a
+	// loop device, which may read ahead 20 times as far by default.
 	loopReadAhead = 128 << 10 / 512
 )
 
-// attach shows a file as a read-only loop device, which the kernel frees with its
-// last user. The caller closes it when something else uses it.
+// attach makes a read-only loop device of a file. The kernel frees it with its last user. The
+// caller closes fd when the device is mounted.
 //
-// Direct I/O keeps the file's bytes from being cached twice, and has several reads
-// of it under way at once. Where the file cannot do it, the kernel goes without.
+// Direct I/O keeps the file's pages from being cached twice, and allows parallel reads. If the file
+// does not support it, the kernel goes without.
 func attach(path string) (device string, fd int, err error) {
-	// Not os.Open: the file may be one of our own server's (package device).
+	// Not os.Open: this process may serve the file, and would wait for itself (package device).
 	file, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return "", -1, fmt.Errorf("open %s for a loop device: %w", path, err)
@@ -53,8 +52,8 @@ func attach(path string) (device string, fd int, err error) {
 	return device, fd, nil
 }
 
-// attachFree configures the loop device that the kernel calls free. EBUSY says
-// that somebody else was faster.
+// attachFree configures a free loop device. It returns EBUSY if another process took the device
+// first.
 func attachFree(control int, config *unix.LoopConfig) (device string, fd int, err error) {
 	number, err := unix.IoctlRetInt(control, unix.LOOP_CTL_GET_FREE)
 	if err != nil {
@@ -73,7 +72,8 @@ func attachFree(control int, config *unix.LoopConfig) (device string, fd int, er
 	return device, fd, nil
 }
 
-// attachBoth puts both files of a tree behind loop devices.
+// attachBoth makes loop devices of both files of a tree. The caller calls release when they are
+// mounted.
 func attachBoth(metadata, device string) (metadataLoop, deviceLoop string, release func(), err error) {
 	metadataLoop, first, err := attach(metadata)
 	if err != nil {
@@ -87,11 +87,11 @@ func attachBoth(metadata, device string) (metadataLoop, deviceLoop string, relea
 	return metadataLoop, deviceLoop, func() { unix.Close(first); unix.Close(second) }, nil
 }
 
-// backing returns the file behind a loop device.
+// backing returns the file behind a loop device, or the device itself if it was freed meanwhile.
 func backing(device string) string {
 	text, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(device), "loop/backing_file"))
 	if err != nil {
-		return device // freed meanwhile
+		return device
 	}
 	return strings.TrimSuffix(string(text), "\n")
 }

@@ -157,14 +157,14 @@ func TestProbe(t *testing.T) {
 		{kernel{File, answer(unix.ENOTBLK)}, "from block devices only"},
 		{kernel{Auto, answer(unix.ENOTBLK)}, "behind loop devices"},
 	} {
-		trees := &Trees{root: t.TempDir(), locks: newLocks(), kernel: test.kernel, log: slog.New(slog.DiscardHandler)}
-		trees.Probe()
-		err := trees.Mountable()
+		mounts := probing(t.TempDir(), test.kernel, slog.New(slog.DiscardHandler))
+		mounts.Probe()
+		err := mounts.Mountable()
 		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
 			t.Errorf("%s: %v; want %q", test.kernel.mode, err, test.want)
 		}
-		if entries, err := os.ReadDir(trees.root); err != nil || len(entries) != 0 || len(loopsOn(t, trees.root)) != 0 {
-			t.Errorf("left: %v, %v, %v", entries, err, loopsOn(t, trees.root))
+		if entries, err := os.ReadDir(mounts.root); err != nil || len(entries) != 0 || len(loopsOn(t, mounts.root)) != 0 {
+			t.Errorf("left: %v, %v, %v", entries, err, loopsOn(t, mounts.root))
 		}
 	}
 }
@@ -175,9 +175,9 @@ func TestKilledWhileProbing(t *testing.T) {
 	metadata, device := makeImage(t)
 	for name, end := range map[string]func(root string) error{
 		"next": func(root string) error {
-			trees := &Trees{root: root, locks: newLocks(), kernel: kernel{Auto, unix.Mount}, log: slog.New(slog.DiscardHandler)}
-			trees.Probe()
-			return errors.Join(trees.Mountable(), os.Remove(root))
+			mounts := probing(root, kernel{Auto, unix.Mount}, slog.New(slog.DiscardHandler))
+			mounts.Probe()
+			return errors.Join(mounts.Mountable(), os.Remove(root))
 		},
 		"removed": Abandon,
 	} {
@@ -209,32 +209,32 @@ func TestProbeAgain(t *testing.T) {
 				return unix.Mount(source, target, fstype, flags, data)
 			}}
 			var said bytes.Buffer
-			trees := &Trees{root: t.TempDir(), locks: newLocks(), kernel: k, log: slog.New(slog.NewTextHandler(&said, nil))}
-			trees.Probe()
+			mounts := probing(t.TempDir(), k, slog.New(slog.NewTextHandler(&said, nil)))
+			mounts.Probe()
 			time.Sleep(probePause - time.Nanosecond)
-			if err := trees.Mountable(); err == nil || tried != 1 {
+			if err := mounts.Mountable(); err == nil || tried != 1 {
 				t.Errorf("%v: tried %d times: %v", failure, tried, err)
 			}
 			time.Sleep(time.Nanosecond)
-			if _, err := trees.Mount(t.Context(), chunk.ID{}); err == nil || tried != 2 || strings.Count(said.String(), "no image will be lazy") != 1 {
+			if _, err := mounts.Mount(t.Context(), chunk.ID{}); err == nil || tried != 2 || strings.Count(said.String(), "no image will be lazy") != 1 {
 				t.Errorf("%v: tried %d times: %v, %s", failure, tried, err, &said)
 			}
 			fails = false
 			time.Sleep(probePause)
-			if err := trees.Mountable(); err != nil || tried != 3 || !strings.Contains(said.String(), "trees can be mounted now") {
+			if err := mounts.Mountable(); err != nil || tried != 3 || !strings.Contains(said.String(), "trees can be mounted now") {
 				t.Errorf("%v is over, tried %d times: %v, %s", failure, tried, err, &said)
 			}
 			time.Sleep(probePause)
-			if err := trees.Mountable(); err != nil || tried != 3 {
+			if err := mounts.Mountable(); err != nil || tried != 3 {
 				t.Errorf("tried %d times: %v", tried, err)
 			}
 		})
 	}
 	synctest.Test(t, func(t *testing.T) {
-		trees := &Trees{root: t.TempDir(), locks: newLocks(), kernel: kernel{None, nil}, log: slog.New(slog.DiscardHandler)}
-		trees.Probe()
+		mounts := probing(t.TempDir(), kernel{None, nil}, slog.New(slog.DiscardHandler))
+		mounts.Probe()
 		time.Sleep(probePause)
-		if err := trees.Mountable(); !errors.Is(err, errModeNone) {
+		if err := mounts.Mountable(); !errors.Is(err, errModeNone) {
 			t.Error(err)
 		}
 	})

@@ -2,10 +2,9 @@ package mount
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"sync"
@@ -17,302 +16,207 @@ import (
 	"lighter/format/index"
 	"lighter/node/device"
 	"lighter/node/fuse"
+	"lighter/node/record"
+	"lighter/node/trees"
 )
 
-// Mount mounts a tree that is on this machine and returns where. Mounting twice
-// is the same as once. It touches the network only if the tree's index is
-// damaged.
-func (t *Trees) Mount(ctx context.Context, tree chunk.ID) (string, error) {
-	err := t.useWhole(ctx, tree, func() error { return t.mountIfNeedBe(ctx, tree) })
+// Mounts are the kernel mounts of trees. It is safe for concurrent use.
+type Mounts struct {
+	root     string
+	trees    *trees.Store
+	server   *fuse.Server
+	recorder *record.Recorder
+	log      *slog.Logger
+	kernel   kernel
+	probing  sync.Mutex // held while an empty tree is mounted
+
+	mu      sync.Mutex // guards what follows
+	mounted map[chunk.ID]Mount
+	unable  error     // why no tree can be mounted; nil: trees can be mounted
+	probed  time.Time // when unable was set
+}
+
+// Mount is the newest mount of a tree. A tree may have others below it, with users of their own,
+// and mounts of previous daemons. It is changed only under the tree's lock.
+type Mount struct {
+	Kind  Kind
+	Mode  Mode
+	count int // how many MountAgain has put over the first one
+}
+
+// Kind says what a mount reads.
+type Kind int
+
+const (
+	NewDevice   Kind = iota + 1 // the served device; nothing else could read it before
+	KnownDevice                 // the served device; other mounts may read it
+	LocalDevice                 // the local device
+)
+
+// Prepare makes the directories below root, without touching a mount.
+func Prepare(root string) error {
+	if err := trees.Prepare(root); err != nil {
+		return err
+	}
+	for _, dir := range []string{pointsDir(root), Devices(root)} {
+		// Not MkdirAll: it would stat the file system on devices/, and wait for its server.
+		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+			return fmt.Errorf("prepare the node's root: %w", err)
+		}
+	}
+	return nil
+}
+
+// Devices returns the directory below root on which the devices' FUSE file system is mounted.
+func Devices(root string) string { return filepath.Join(root, "devices") }
+
+func pointsDir(root string) string { return filepath.Join(root, "mounts") }
+
+// New returns the mounts of a store's trees below root, which Prepare has prepared. root is
+// absolute and has no symbolic links. recorder observes what the mounts read.
+func New(
+	root string, mode Mode, store *trees.Store, server *fuse.Server, recorder *record.Recorder, log *slog.Logger,
+) *Mounts {
+	return &Mounts{root: root, trees: store, server: server, recorder: recorder, log: log,
+		kernel: kernel{mode, unix.Mount}, mounted: map[chunk.ID]Mount{}}
+}
+
+func (m *Mounts) point(tree chunk.ID) string { return filepath.Join(pointsDir(m.root), tree.String()) }
+
+// get returns the newest mount of a tree.
+func (m *Mounts) get(tree chunk.ID) (mount Mount, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	mount, ok = m.mounted[tree]
+	return mount, ok
+}
+
+// set changes what get returns.
+func (m *Mounts) set(tree chunk.ID, mount Mount) {
+	m.trees.SetLocalMounted(tree, mount.Kind == LocalDevice)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.mounted[tree] = mount
+}
+
+func (m *Mounts) forget(tree chunk.ID) {
+	m.trees.SetLocalMounted(tree, false)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.mounted, tree)
+}
+
+// Mount mounts a tree unless it is mounted, and returns where. It uses the network only if the
+// tree's index is damaged. A tree that got or lost its local device is mounted again, over the
+// existing mount.
+func (m *Mounts) Mount(ctx context.Context, tree chunk.ID) (string, error) {
+	err := m.trees.WithRepair(ctx, tree, func() error { return m.ensure(ctx, tree) })
 	if err != nil {
 		return "", fmt.Errorf("mount tree %s: %w", tree.Short(), err)
 	}
-	t.refreshForStart(tree)
-	return t.point(tree), nil
+	m.trees.Refresh(tree)
+	return m.point(tree), nil
 }
 
-func (t *Trees) mountIfNeedBe(ctx context.Context, tree chunk.ID) error {
-	unlock, err := t.locks.lockOrCancel(ctx, tree)
+func (m *Mounts) ensure(ctx context.Context, tree chunk.ID) error {
+	unlock, err := m.trees.LockContext(ctx, tree)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	m := t.get(tree)
-	if m == nil || !t.isMounted(m) || t.isStale(tree, m) {
-		return t.mount(ctx, tree)
+	mount, ok := m.get(tree)
+	isLocal := mount.Kind == LocalDevice
+	if !ok || isLocal != m.trees.UsesLocal(tree) {
+		return m.mount(ctx, tree)
 	}
-	if !t.isLocal(m) {
-		m.device.Begin() // of what was here something may have been evicted
+	if !isLocal {
+		m.trees.Served(tree).Device.Begin() // some of its chunks may have been evicted
 	}
 	return nil
 }
 
-func (t *Trees) get(tree chunk.ID) *served {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.served[tree]
-}
-
-func (t *Trees) isMounted(m *served) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return m.mounted
-}
-
-func (t *Trees) setMounted(m *served, mounted bool, mode Mode, local bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	m.mounted, m.mode, m.local = mounted, mode, local
-}
-
-// mount mounts a tree, whose lock the caller holds.
-func (t *Trees) mount(ctx context.Context, tree chunk.ID) error {
-	if err := t.Mountable(); err != nil {
+// mount mounts a tree, over an existing mount. The caller holds the tree's lock.
+func (m *Mounts) mount(ctx context.Context, tree chunk.ID) error {
+	if err := m.Mountable(); err != nil {
 		return err
 	}
-	m, err := t.openVerified(ctx, tree)
+	open, fresh, err := m.trees.Serve(ctx, tree)
 	if err != nil {
 		return err
 	}
-	known := t.get(tree)
-	if known != nil {
-		m.close() // it was opened to be verified
-		m = known
-	} else if err := t.serve(tree, m); err != nil {
-		return err
-	}
-	t.dropEarly(tree) // it came meanwhile
-	mode, local := t.mountLocal(tree, m)
-	if !local {
-		t.recorder.Mounted(tree, m.device) // before anybody can read
-		m.device.Begin()
-		mode, err = mountOver(t.kernel.mountErofs, t.metadata(tree), m.path, t.point(tree))
+	mount, ok := m.mountLocal(tree, open)
+	if !ok {
+		m.recorder.Mounted(tree, open.Device) // before anything can be read
+		open.Device.Begin()
+		mount.Kind = KnownDevice
+		if fresh {
+			mount.Kind = NewDevice
+		}
+		mount.Mode, err = mountOn(m.point(tree), func(point string) (Mode, error) {
+			return m.kernel.mountErofs(m.trees.Metadata(tree), open.Path, point)
+		})
 	}
 	switch {
 	case err == nil:
-		t.setMounted(m, true, mode, local)
-		m.fresh = known == nil && !local
-	case known == nil:
-		err = errors.Join(err, t.unserve(tree, m))
+		before, _ := m.get(tree)
+		mount.count = before.count
+		m.set(tree, mount)
+	case fresh:
+		err = errors.Join(err, m.unserve(tree))
 	}
 	return err
 }
 
-// serve makes the tree's device, which takes over m.
-func (t *Trees) serve(tree chunk.ID, m *served) error {
-	var err error
-	if m.path, err = t.server.Add(tree, m.header.DeviceSize, m.device); err != nil {
-		m.close()
-		return err
+// mountLocal mounts a tree with its local device, if mounts are to use that. A local device that
+// cannot be mounted is removed.
+func (m *Mounts) mountLocal(tree chunk.ID, open *trees.OpenTree) (mount Mount, ok bool) {
+	if !m.trees.UsesLocal(tree) {
+		return Mount{}, false
 	}
-	t.mu.Lock()
-	t.served[tree] = m
-	delete(t.lost, tree)
-	t.mu.Unlock()
-	m.locating.begin()
-	return nil
+	device := m.trees.LocalDevice(tree)
+	info, err := os.Stat(device)
+	if err == nil && info.Size() != open.Header.DeviceSize {
+		err = fmt.Errorf("it has %d bytes, want %d", info.Size(), open.Header.DeviceSize)
+	}
+	if err == nil {
+		mount.Kind = LocalDevice
+		mount.Mode, err = mountOn(m.point(tree), func(point string) (Mode, error) {
+			return m.kernel.mountLocal(m.trees.LocalMetadata(tree), device, point)
+		})
+	}
+	if err == nil {
+		return mount, true
+	}
+	_, failed := m.trees.DiscardLocal(tree)
+	m.log.Error("cannot use a local device: the tree is mounted from the served device",
+		"tree", tree.Short(), "err", errors.Join(err, failed))
+	return Mount{}, false
 }
 
-func (t *Trees) unserve(tree chunk.ID, m *served) error {
-	t.recorder.Unmounted(tree)
-	t.mu.Lock()
-	delete(t.served, tree)
-	t.mu.Unlock()
-	err := t.server.Remove(tree)
-	m.close()
-	return err
-}
-
-// mountOver has mount, which is mountErofs or mountLocal, mount a tree at point, over
-// what may be mounted there: its users keep that.
-func mountOver(mount func(metadata, device, dir string) (Mode, error), metadata, device, point string) (Mode, error) {
+// mountOn makes the directory point and has mount mount something there, over an existing mount,
+// which keeps its users.
+func mountOn(point string, mount func(point string) (Mode, error)) (Mode, error) {
 	if err := os.Mkdir(point, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return "", err
 	}
-	mode, err := mount(metadata, device, point)
+	mode, err := mount(point)
 	if err != nil {
 		return "", errors.Join(err, os.Remove(point))
 	}
 	return mode, nil
 }
 
-// openVerified opens a tree that will be mounted. An index that is damaged on
-// the disk is a damagedError.
-func (t *Trees) openVerified(ctx context.Context, tree chunk.ID) (*served, error) {
-	m, err := t.tryOpen(ctx, tree)
-	return m, damaged(err)
+func (m *Mounts) unserve(tree chunk.ID) error {
+	m.recorder.Unmounted(tree)
+	return m.trees.Unserve(tree)
 }
 
-func (t *Trees) tryOpen(ctx context.Context, tree chunk.ID) (*served, error) {
-	m := t.takeEarly(tree)
-	if m == nil {
-		var err error
-		if m, err = t.open(tree); err != nil {
-			return nil, err
-		}
-	}
-	err := m.extents.Verify()
-	if err == nil {
-		err = verifyMetadata(ctx, t.metadata(tree), m.header, 0)
-	}
-	if err == nil { // again: a former daemon that fetched it may not have looked
-		err = checkMetadata(ctx, t.metadata(tree), m.header)
-		if invalid := new(chunk.InvalidError); errors.As(err, &invalid) {
-			err = fmt.Errorf("%v, and was signed like that", err) // no damage: it would come like that again
-		}
-	}
-	if err != nil {
-		m.close()
-		return nil, err
-	}
-	return m, nil
-}
-
-// isDamage tells whether an error says that files are not what was verified when
-// they were written: changed, cut off, gone or unreadable.
-func isDamage(err error) bool {
-	var invalid *chunk.InvalidError
-	return errors.As(err, &invalid) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.EIO)
-}
-
-func (t *Trees) metadata(tree chunk.ID) string  { return filepath.Join(t.dir(tree), "metadata") }
-func (t *Trees) locations(tree chunk.ID) string { return filepath.Join(t.dir(tree), "locations") }
-
-// open opens the parts of a tree that its device reads.
-func (t *Trees) open(tree chunk.ID) (*served, error) {
-	file, err := os.Open(filepath.Join(t.dir(tree), "map"))
-	if err != nil {
-		return nil, err
-	}
-	read := &replaceable{file: file}
-	extents, err := index.OpenMap(read, tree, t.pages)
-	if err != nil {
-		return nil, errors.Join(err, file.Close())
-	}
-	m := &served{header: extents.Header, extents: extents}
-	hint, locations, err := openLocations(t.locations(tree), tree, m.header.Extents)
-	if err != nil {
-		t.log.Warn("no locations: chunks will be asked for by their IDs until they come", "tree", tree.Short(), "cause", err)
-	}
-	m.device = device.New(extents, locations, t.ahead, t.log)
-	m.locating = t.locate(tree, m.header.Extents, m.device, hint)
-	m.mending = &mending{trees: t, tree: tree, extents: extents, file: read}
-	m.mending.ctx, m.mending.stop = context.WithCancel(context.Background())
-	m.files = []io.Closer{read, m.locating, m.mending, m.device}
-	m.device.MendWith(m.mending.mend)
-	return m, nil
-}
-
-func (m *served) close() {
-	for _, file := range m.files {
-		file.Close() // only read: nothing to lose
-	}
-}
-
-// verifyMetadata hashes the metadata image, because the kernel will read it
-// unverified: at most rate bytes a second, and from the disk, or as fast as it goes
-// if rate is 0.
-func verifyMetadata(ctx context.Context, path string, h index.Header, rate int64) error {
-	file, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	if rate > 0 { // advice
-		_ = unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED)
-	}
-	sum := sha256.New()
-	for {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		n, err := io.CopyN(sum, file, 1<<20)
-		if err == io.EOF {
-			break
-		}
-		if err != nil {
-			return fmt.Errorf("read the metadata image: %w", err)
-		}
-		if rate > 0 {
-			pause(ctx, time.Duration(float64(n)/float64(rate)*float64(time.Second)))
-		}
-	}
-	if got := chunk.ID(sum.Sum(nil)); got != h.Metadata {
-		return &chunk.InvalidError{What: "metadata image " + path, Err: fmt.Errorf("its digest is %s, the index says %s", got.Short(), h.Metadata.Short())}
-	}
-	return nil
-}
-
-// Unmount undoes Mount. Containers that still use the tree keep it alive in the
-// kernel, but its faults are no longer answered; so the caller makes sure that
-// there are none.
-func (t *Trees) Unmount(tree chunk.ID) error {
-	defer t.locks.lock(tree)()
-	return t.unmount(tree)
-}
-
-func (t *Trees) unmount(tree chunk.ID) error {
-	m := t.get(tree)
-	if m == nil {
-		return nil
-	}
-	hidden := make(chan struct{})
-	var calling sync.WaitGroup
-	calling.Go(func() { t.callOff(tree, hidden) })
-	err := t.hide(tree, m)
-	close(hidden)
-	calling.Wait()
-	if err != nil {
-		return err
-	}
-	return t.unserve(tree, m)
-}
-
-const (
-	// hideTimeout is how long the kernel may wait for the reads of a tree that it
-	// unmounts before they are called off, hideAgain how soon that is done again.
-	hideTimeout = 2 * time.Second
-	hideAgain   = 100 * time.Millisecond
-)
-
-// callOff calls off the reads of a tree until it is hidden, if the kernel has taken
-// the mount away and still does not return: it waits for them, and it does so only
-// for a tree that nobody else uses. Whoever asked for them was killed.
-func (t *Trees) callOff(tree chunk.ID, hidden <-chan struct{}) {
-	for wait := hideTimeout; ; wait = hideAgain {
-		select {
-		case <-hidden:
-			return
-		case <-time.After(wait):
-		}
-		mounts, err := mountPoints(t.root)
-		if _, mounted := mounts[t.point(tree)]; err == nil && !mounted {
-			t.server.CallOff(tree)
-		}
-	}
-}
-
-// hide takes the tree's mount away. Overlays and other mounts made of it keep it
-// alive, and go on reading its device.
-func (t *Trees) hide(tree chunk.ID, m *served) error {
-	if err := unmount(t.point(tree)); err != nil {
-		t.lookAgain(tree, m)
-		return fmt.Errorf("unmount tree %s: %w", tree.Short(), err)
-	}
-	t.setMounted(m, false, "", false)
-	m.again = 0
-	if err := os.Remove(t.point(tree)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("unmount tree %s: %w", tree.Short(), err)
-	}
-	return nil
-}
-
-// Mounted says what is mounted and how it is used.
+// Mounted describes a mounted tree and how it is used.
 type Mounted struct {
 	Tree   chunk.ID     `json:"tree"`
 	Dir    string       `json:"dir"`
 	Mode   Mode         `json:"mode"`  // File or Loop
-	Local  bool         `json:"local"` // its newest mount reads a local file: the daemon is not in the path
+	Local  bool         `json:"local"` // the newest mount reads the local device, without the daemon
 	Header index.Header `json:"-"`
 	Device DeviceStats  `json:"device"`
 }
@@ -323,16 +227,17 @@ type DeviceStats struct {
 	fuse.DeviceStats
 }
 
-// Mounted lists the mounted trees.
-func (t *Trees) Mounted() []Mounted {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	list := make([]Mounted, 0, len(t.served))
-	for tree, m := range t.served {
-		if !m.mounted {
-			continue
+// Mounted returns the mounted trees.
+func (m *Mounts) Mounted() []Mounted {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	list := make([]Mounted, 0, len(m.mounted))
+	for tree, mount := range m.mounted {
+		if open := m.trees.Served(tree); open != nil {
+			list = append(list, Mounted{Tree: tree, Dir: m.point(tree), Mode: mount.Mode,
+				Local: mount.Kind == LocalDevice, Header: open.Header,
+				Device: DeviceStats{open.Device.Stats(), m.server.DeviceStats(tree)}})
 		}
-		list = append(list, Mounted{tree, t.point(tree), m.mode, m.local, m.header, DeviceStats{m.device.Stats(), t.server.DeviceStats(tree)}})
 	}
 	return list
 }

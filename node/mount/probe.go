@@ -15,47 +15,48 @@ import (
 )
 
 var (
-	errNoErofs  = errors.New("this kernel has no EROFS: load the module erofs, or use a kernel with CONFIG_EROFS_FS")
+	errNoErofs = errors.New("this kernel has no EROFS: " +
+		"load the module erofs, or use a kernel with CONFIG_EROFS_FS")
 	errModeNone = errors.New("this node is configured to mount no trees (mount_mode is none)")
 )
 
 // probePause is the least time between two attempts to mount an empty tree.
 const probePause = 10 * time.Second
 
-// Probe finds out whether trees can be mounted here, by mounting an empty one,
-// and remembers it for Mountable. It is called once, before the first Mount.
-func (t *Trees) Probe() {
-	t.probing.Lock()
-	defer t.probing.Unlock()
-	_ = t.probe() // it is logged, and remembered
+// Probe finds out whether trees can be mounted, by mounting an empty one, and keeps the result for
+// Mountable. It is called once, before the first Mount.
+func (m *Mounts) Probe() {
+	m.probing.Lock()
+	defer m.probing.Unlock()
+	_ = m.probe() // it is logged, and kept
 }
 
-// Mountable says why no tree can be mounted on this machine, or nil. What is
-// mounted already goes on all the same. What may be over by now (the kernel was
-// short of memory, a module was missing) is tried again once in a while.
-func (t *Trees) Mountable() error {
-	t.mu.Lock()
-	unable, due := t.unable, time.Since(t.probed) >= probePause
-	t.mu.Unlock()
-	if unable == nil || t.kernel.mode == None || !due || !t.probing.TryLock() {
+// Mountable returns why no tree can be mounted on this machine, or nil. Existing mounts are not
+// affected. A cause that may be over (the kernel was short of memory, a module was missing) is
+// probed again, at most once in probePause.
+func (m *Mounts) Mountable() error {
+	m.mu.Lock()
+	unable, due := m.unable, time.Since(m.probed) >= probePause
+	m.mu.Unlock()
+	if unable == nil || m.kernel.mode == None || !due || !m.probing.TryLock() {
 		return unable
 	}
-	defer t.probing.Unlock()
-	return t.probe()
+	defer m.probing.Unlock()
+	return m.probe()
 }
 
-// probe tries it and says what is new. The caller has locked probing.
-func (t *Trees) probe() error {
-	err := t.tryMount()
-	t.mu.Lock()
-	before := t.unable
-	t.unable, t.probed = err, time.Now()
-	t.mu.Unlock()
+// probe mounts an empty tree, and logs a result that is new. The caller has locked probing.
+func (m *Mounts) probe() error {
+	err := m.tryMount()
+	m.mu.Lock()
+	before := m.unable
+	m.unable, m.probed = err, time.Now()
+	m.mu.Unlock()
 	switch {
 	case err != nil && (before == nil || err.Error() != before.Error()):
-		t.log.Error("no image will be lazy: all are unpacked as overlayfs would", "cause", err)
+		m.log.Error("no image will be lazy: all are unpacked as overlayfs would", "err", err)
 	case err == nil && before != nil:
-		t.log.Info("trees can be mounted now: images that are pulled from now on may be lazy")
+		m.log.Info("trees can be mounted now: images that are pulled from now on may be lazy")
 	}
 	return err
 }
@@ -63,13 +64,13 @@ func (t *Trees) probe() error {
 // probePoint returns where below root the empty tree is mounted for a moment.
 func probePoint(root string) string { return filepath.Join(root, "probe", "mount") }
 
-// tryMount mounts an empty tree, and takes it away again. What goes wrong before
-// the kernel is asked proves nothing, and is logged.
-func (t *Trees) tryMount() error {
-	if t.kernel.mode == None {
+// tryMount mounts an empty tree and unmounts it. If it fails before it calls the kernel, it logs
+// the failure and returns nil, because the kernel may be able to mount trees.
+func (m *Mounts) tryMount() error {
+	if m.kernel.mode == None {
 		return errModeNone
 	}
-	point := probePoint(t.root)
+	point := probePoint(m.root)
 	dir := filepath.Dir(point)
 	metadata, device := filepath.Join(dir, "metadata"), filepath.Join(dir, "device")
 	var image bytes.Buffer
@@ -82,15 +83,15 @@ func (t *Trees) tryMount() error {
 			os.WriteFile(metadata, image.Bytes(), 0o400), os.WriteFile(device, nil, 0o400))
 	}
 	if err != nil {
-		t.log.Warn("cannot find out whether trees can be mounted", "assumed", true, "cause", err)
+		m.log.Warn("cannot find out whether trees can be mounted: assuming that they can", "err", err)
 		return nil
 	}
-	mode, err := t.kernel.mountErofs(metadata, device, point)
+	mode, err := m.kernel.mountErofs(metadata, device, point)
 	if err == nil {
-		t.log.Debug("trees can be mounted", "mode", mode)
+		m.log.Debug("trees can be mounted", "mode", mode)
 	}
 	if failed := errors.Join(unmount(point), os.RemoveAll(dir)); failed != nil {
-		t.log.Warn("what trying to mount a tree made is left", "cause", failed)
+		m.log.Warn("cannot remove what was mounted to try", "err", failed)
 	}
 	switch {
 	case errors.Is(err, unix.ENODEV):

@@ -3,103 +3,67 @@ package mount
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	"lighter/format/chunk"
+	"lighter/node/trees"
 )
 
-// Recover puts in order what a former daemon left mounted or unfinished, before the
-// first Mount and before the server serves. What it cannot delete is no error
-// (Leftovers).
+// Recover puts in order what a previous daemon left mounted or unfinished. It is called before the
+// first Mount and before the server serves. Files that cannot be removed are not an error: the
+// store lists them as leftovers.
 //
-// If the server has taken over the former one's connection, all goes on: each
-// tree on the disk has its device again, for there may be containers that use
-// it, and what is mounted stays so. It reads no more of a tree than the head of
-// its index, of several at a time. A tree that cannot be opened costs its own users
-// errors, and is listed by Lost; it stays on the disk, and is put right, with the
-// hub's help, by the next Mount.
-//
-// Otherwise the devices went with the daemon, so its mounts are taken away:
-// containers that still use one keep it, and get errors for what is not in
-// memory; whoever mounts the tree from now on gets a new one.
-func (t *Trees) Recover(takenOver bool) error {
-	if err := t.removeUnfinished(); err != nil {
+// If the server has taken over the previous daemon's connection (takenOver), all trees are served
+// again and the mounts stay. Otherwise the devices ended with the daemon, so Recover detaches its
+// mounts. Containers that use one keep it, and get errors for data that is not in the page cache;
+// the next Mount of a tree makes a new one.
+func (m *Mounts) Recover(takenOver bool) error {
+	if err := m.trees.Recover(takenOver); err != nil {
 		return err
 	}
 	if !takenOver {
-		return removeMounts(t.root)
+		return removeMounts(m.root)
 	}
-	mounts, err := mountPoints(t.root)
+	mounts, err := mountPoints(m.root)
 	if err != nil {
 		return err
 	}
-	trees, err := t.List()
+	list, err := m.trees.List()
 	if err != nil {
 		return err
 	}
-	var group errgroup.Group
-	group.SetLimit(recoverTogether)
-	for _, tree := range trees {
-		group.Go(func() error {
-			entry, mounted := mounts[t.point(tree)]
-			if err := t.recover(tree, mounted, entry); err != nil {
-				t.lose(tree, err)
-			}
-			return nil
-		})
+	for _, tree := range list {
+		entry, mounted := mounts[m.point(tree)]
+		if !mounted || m.trees.Served(tree) == nil {
+			continue
+		}
+		mount := Mount{Kind: KnownDevice, Mode: entry.mode}
+		if trees.IsLocalMetadata(entry.source) {
+			mount.Kind = LocalDevice
+		}
+		m.set(tree, mount)
 	}
-	return group.Wait()
+	return nil
 }
 
-// recoverTogether is how many trees are opened at a time. They wait for the disk.
-const recoverTogether = 16
-
-func (t *Trees) recover(tree chunk.ID, mounted bool, entry mountEntry) error {
-	m, err := t.open(tree)
-	if err != nil {
-		return err
-	}
-	m.mounted, m.mode, m.local = mounted, entry.mode, isLocalSource(entry.source)
-	return t.serve(tree, m)
-}
-
-func (t *Trees) lose(tree chunk.ID, cause error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.lost[tree] = cause
-}
-
-// Lost says what is wrong with trees: why one that a former daemon served could not
-// be by this one, or what Scrub found. Of those that were mounted since there is
-// nothing to say.
-func (t *Trees) Lost() map[chunk.ID]error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return maps.Clone(t.lost)
-}
-
-// Connection says which connection is mounted at root's devices: the number of
-// its file system, MAJOR:MINOR, or "" if none is.
+// Connection returns the number MAJOR:MINOR of the file system on root's devices directory, which
+// identifies its FUSE connection, or "" if none is mounted.
 func Connection(root string) (string, error) {
 	mounts, err := mountPoints(root)
 	return mounts[Devices(root)].number, err
 }
 
-// removeMounts takes away the trees that are mounted below root. What somebody
-// else has put there stays.
+// removeMounts detaches the trees that are mounted below root. Other mounts stay.
 func removeMounts(root string) error {
-	dir := filepath.Join(root, "mounts")
+	dir := pointsDir(root)
 	mounts, err := mountPoints(root)
 	if err != nil {
 		return err
 	}
 	for point := range mounts {
-		if filepath.Dir(point) != dir || !isTree(point) {
+		if filepath.Dir(point) != dir || !trees.IsTree(point) {
 			continue
 		}
 		if err := detach(point); err != nil {
@@ -111,26 +75,23 @@ func removeMounts(root string) error {
 		return fmt.Errorf("list the mounts: %w", err)
 	}
 	for _, entry := range entries {
-		if point := filepath.Join(dir, entry.Name()); isTree(point) {
-			_ = os.Remove(point) // what is not empty stays, and can be mounted over
+		if point := filepath.Join(dir, entry.Name()); trees.IsTree(point) {
+			_ = os.Remove(point) // a directory that is not empty stays, and can be mounted over
 		}
 	}
 	return nil
 }
 
-func isTree(path string) bool {
-	_, err := chunk.ParseID(filepath.Base(path))
-	return err == nil
-}
-
-// Release ends the connection of root's devices, whoever holds it, and takes away
-// what is mounted below root, for whoever knows that no daemon serves it. The
-// reads that wait for one fail, and so do later ones of whoever still uses a tree.
+// Release ends the FUSE connection of root's devices, whichever process holds it, and detaches the
+// mounts below root. The caller knows that no daemon serves them. Pending and later reads of
+// remaining users fail.
 func Release(root string) error {
-	// Whoever holds the connection, a forced unmounting ends it, although the mount
-	// itself is busy.
+	// A forced unmount ends the connection even if it fails because the mount is in use.
 	err := unix.Unmount(Devices(root), unix.MNT_FORCE|unix.UMOUNT_NOFOLLOW)
-	if err != nil && !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) { // these: not mounted
+	switch {
+	case err == nil, errors.Is(err, unix.EBUSY):
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOENT): // not mounted
+	default:
 		return fmt.Errorf("end the connection of %s: %w", Devices(root), err)
 	}
 	if err := removeMounts(root); err != nil {
@@ -139,8 +100,8 @@ func Release(root string) error {
 	return detach(Devices(root))
 }
 
-// Abandon removes root and all that is below it, for whoever knows that no
-// daemon uses it or ever will: mounts first.
+// Abandon unmounts what a node has mounted below root, and removes root. The caller knows that no
+// daemon uses it or ever will.
 func Abandon(root string) error {
 	if _, err := os.Lstat(root); errors.Is(err, os.ErrNotExist) {
 		return nil

@@ -1,179 +1,51 @@
 package mount
 
 import (
-	"bytes"
-	"encoding/binary"
-	"fmt"
-	"io"
-	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
-	gofuse "github.com/hanwen/go-fuse/v2/fuse"
-
 	"lighter/format/chunk"
-	"lighter/format/index"
-	"lighter/format/trace"
-	"lighter/format/tree"
-	"lighter/node/device"
-	"lighter/node/fuse"
-	"lighter/node/record"
 )
 
-// putTree puts a tree with that many extents on the disk, as download does.
-func putTree(t testing.TB, root string, seed uint32, extents int) chunk.ID {
-	t.Helper()
-	file := &tree.Node{Mode: tree.ModeRegular | 0o644, Nlink: 1}
-	for i := range extents {
-		id := chunk.Sum(binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, seed), uint32(i)))
-		file.Content.Extents = append(file.Content.Extents, tree.Extent{ID: id, Length: 4096})
-		file.Size += 4096
-	}
-	dir := tree.NewDir(tree.Node{Mode: 0o755}, []tree.Dirent{{Name: "file", Node: file}})
-	var metadata, whole bytes.Buffer
-	made, err := index.Make(&tree.Tree{Root: dir}, &metadata)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := made.Write(&whole, bytes.NewReader(metadata.Bytes())); err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(root, "trees", made.ID().String())
-	if err := os.Mkdir(path, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	locations := index.NewLocations(made.ID())
-	for range made.Extents {
-		locations.Add(chunk.Unit{Pack: chunk.Sum([]byte("pack"))})
-	}
-	err = writeSynced(filepath.Join(path, "map"), func(extents io.Writer) error {
-		return writeSynced(filepath.Join(path, "metadata"), func(metadata io.Writer) error {
-			_, err := index.Receive(&whole, made.ID(), extents, metadata)
-			return err
-		})
-	})
-	if err == nil {
-		err = os.WriteFile(filepath.Join(path, "locations"), locations.Encode(), 0o400)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return made.ID()
-}
-
-// recovered opens the trees below root as a daemon does that takes over the former
-// one's connection.
-func recovered(t testing.TB, root string) *Trees {
-	t.Helper()
-	log := slog.New(slog.DiscardHandler)
-	r, w, err := os.Pipe() // nobody serves it
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.Close()
-	server, err := fuse.Adopt([]*os.File{r}, Devices(root), fuse.State{Flags: gofuse.CAP_HAS_RESEND}, log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	trees := Open(root, Auto, nil, server, device.NewAhead(func() device.Chunks { return nil }, device.AheadOptions{}, log), record.New(false, nil), log)
-	if err := trees.Recover(true); err != nil {
-		t.Fatal(err)
-	}
-	if err := server.Detach(); err != nil {
-		t.Fatal(err)
-	}
-	return trees
-}
-
-// A tree that a former daemon served, or of which something was read since it was
-// mounted, does not start.
-func TestWhatStarts(t *testing.T) {
-	root := t.TempDir()
-	if err := Prepare(root); err != nil {
-		t.Fatal(err)
-	}
-	tree := putTree(t, root, 1, 200)
-	trees := recovered(t, root)
-	var recorder *record.Recorder
-	starts := func() bool {
-		recorder = record.New(true, func(trace.Trace) {})
-		trees.recorder = recorder
-		trees.Starts(tree)
-		return recorder.Stats().InWork == 1
-	}
-	if starts() {
-		t.Error("one that a former daemon served starts")
-	}
-	m := trees.get(tree)
-	m.fresh = true // as after a first mount
-	if !starts() {
-		t.Error("one that was mounted does not start")
-	}
-	first := recorder
-	if _, err := m.device.ReadAt(t.Context(), make([]byte, 4096), 1<<40); err != nil { // where nothing has to be fetched
-		t.Fatal(err)
-	}
-	if starts() {
-		t.Error("one that was read starts")
-	}
-	trees.recorder = first
-	if err := trees.unserve(tree, m); err != nil || first.Stats().InWork != 0 {
-		t.Errorf("what nobody uses goes on: %+v, error %v", first.Stats(), err)
-	}
-}
-
-// What cannot be brought back is named, stays on the disk, and costs no other.
-func TestRecoverSaysWhatIsLost(t *testing.T) {
-	root := t.TempDir()
-	if err := Prepare(root); err != nil {
-		t.Fatal(err)
-	}
-	var ids []chunk.ID
-	for i := range uint32(40) {
-		ids = append(ids, putTree(t, root, i, 200))
-	}
-	if err := os.Truncate(filepath.Join(root, "trees", ids[7].String(), "map"), 10); err != nil {
-		t.Fatal(err)
-	}
-	trees := recovered(t, root)
-	lost := trees.Lost()
-	if len(lost) != 1 || lost[ids[7]] == nil || !trees.Has(ids[7]) {
-		t.Errorf("lost: %v", lost)
-	}
-	for i, id := range ids {
-		if served := trees.get(id) != nil; served != (i != 7) {
-			t.Errorf("tree %d: served %v", i, served)
+func TestPrepareAndRecover(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "root [1]")
+	tree := chunk.Sum(nil).String()
+	for _, dir := range []string{"trees/new-" + tree, "trees/rm-" + tree, "trees/" + tree, "mounts/" + tree, "mounts/foreign/below"} {
+		if err := os.MkdirAll(filepath.Join(root, dir), 0o700); err != nil {
+			t.Fatal(err)
 		}
 	}
-	for tree := range trees.served {
-		trees.served[tree].close()
+	for range 2 {
+		if err := Prepare(root); err != nil {
+			t.Fatal(err)
+		}
+		mounts := openMounts(root, nil)
+		if err := mounts.Recover(false); err != nil {
+			t.Fatal(err)
+		}
 	}
-}
-
-// BenchmarkRecover is the part of a restart that grows with the trees that a former
-// daemon served.
-func BenchmarkRecover(b *testing.B) {
-	for _, size := range []struct{ trees, extents int }{{1, 100}, {200, 100}, {1, 20000}, {200, 20000}} {
-		b.Run(fmt.Sprintf("%d trees of %d extents", size.trees, size.extents), func(b *testing.B) {
-			root := b.TempDir()
-			if err := Prepare(root); err != nil {
-				b.Fatal(err)
-			}
-			for i := range size.trees {
-				putTree(b, root, uint32(i), size.extents)
-			}
-			for b.Loop() {
-				trees := recovered(b, root)
-				b.StopTimer()
-				if len(trees.Lost()) > 0 || len(trees.served) != size.trees {
-					b.Fatal(trees.Lost())
-				}
-				for tree := range trees.served {
-					trees.served[tree].close()
-				}
-				b.StartTimer()
-			}
-		})
+	var left []string
+	for _, pattern := range []string{"trees", "mounts", "devices"} {
+		entries, err := os.ReadDir(filepath.Join(root, pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, entry := range entries {
+			left = append(left, pattern+"/"+entry.Name())
+		}
+	}
+	if want := []string{"trees/" + tree, "mounts/foreign"}; !slices.Equal(left, want) {
+		t.Errorf("left %q, want %q", left, want)
+	}
+	if err := Abandon(root); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(root); !os.IsNotExist(err) {
+		t.Errorf("abandoned: %v", err)
+	}
+	if err := Abandon(root); err != nil {
+		t.Error(err)
 	}
 }

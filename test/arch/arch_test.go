@@ -25,10 +25,10 @@ const root = "../.."
 const table = `
 bench: test/testkit/layout test/testkit/site wire
 bench/figures: bench format/chunk node node/keeper test/testkit/fswalk test/testkit/layout test/testkit/site
-bench/many: bench format/chunk format/trace node/device node/mount node/record node/resolver store store/disk store/hub test/testkit/site | hub store/registry wire
+bench/many: bench format/chunk format/trace node/device node/mount node/record node/resolver node/trees store store/disk store/hub test/testkit/site | hub store/registry wire
 bench/plot:
 bench/starts: bench bench/plot node test/testkit/site
-cmd/lighter: bench bench/figures bench/many bench/starts format/index format/trace hub logqueue node node/doctor node/keeper node/resolver store/disk store/hub store/registry wire | node/device node/fuse node/mount
+cmd/lighter: bench bench/figures bench/many bench/starts format/index format/trace hub logqueue node node/doctor node/keeper node/resolver store/disk store/hub store/registry wire | node/device node/fuse node/mount node/trees
 durable:
 format/chunk:
 format/compress:
@@ -53,16 +53,18 @@ hub/startup: format/chunk format/compress format/erofs format/index format/pack 
 hub/startup/guess: format/chunk format/erofs format/index format/trace format/tree
 hub/startup/plan: format/chunk format/erofs format/index format/trace
 logqueue:
-node: durable format/chunk format/index format/trace logqueue node/device node/front/containerd node/fuse node/keeper node/mount node/record node/resolver proc socket store store/disk store/hub wire
+node: durable format/chunk format/index format/trace logqueue node/device node/front/containerd node/fuse node/keeper node/mount node/record node/resolver node/trees proc socket store store/disk store/hub wire
 node/device: format/chunk format/index node/fuse node/prefetch node/record | store store/hub
 node/doctor: format/index format/tree node node/front/containerd node/fuse node/mount proc store/disk store/hub | durable
 node/front/containerd: durable | socket
+node/flight:
 node/fuse: format/chunk | node/device store store/hub
 node/keeper:
-node/mount: durable format/chunk format/erofs format/index format/trace format/tree node/device node/fuse node/record | store/disk
+node/mount: format/chunk format/index format/tree node/device node/fuse node/record node/trees
 node/prefetch: format/index
 node/record: format/chunk format/trace
 node/resolver: durable format/chunk format/index store/hub wire
+node/trees: durable format/chunk format/erofs format/index format/trace node/device node/flight node/fuse | store/disk
 proc:
 renewed:
 socket: proc
@@ -124,6 +126,7 @@ var confined = []struct {
 	{"github.com/distribution/distribution", "hub", "the hub's OCI side"},
 	{"gocloud.dev", "hub", "object storage is the hub's"},
 	{"github.com/spf13/cobra", "cmd", "flags are the command's"},
+	{"github.com/moby/sys/mountinfo", "node/mount", "the kernel's mount table is read in one place"},
 	{"github.com/prometheus", "node hub", "metrics are made where the figures are put together"},
 }
 

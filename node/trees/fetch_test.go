@@ -1,4 +1,4 @@
-package mount
+package trees
 
 import (
 	"bytes"
@@ -21,7 +21,6 @@ import (
 	"lighter/format/index"
 	"lighter/format/tree"
 	"lighter/node/device"
-	"lighter/node/record"
 )
 
 // fakeHub has the index of one tree, whose map has two pages.
@@ -135,7 +134,7 @@ func (h *fakeHub) Locations(ctx context.Context, id, have chunk.ID, take func(io
 	return take(bytes.NewReader(h.locations))
 }
 
-func openTrees(t *testing.T, h *fakeHub) *Trees {
+func openTrees(t *testing.T, h *fakeHub) *Store {
 	t.Helper()
 	root := t.TempDir()
 	if err := Prepare(root); err != nil {
@@ -145,13 +144,19 @@ func openTrees(t *testing.T, h *fakeHub) *Trees {
 }
 
 // openAt opens trees that are there.
-func openAt(root string, h *fakeHub) *Trees {
+func openAt(root string, h *fakeHub) *Store {
 	log := slog.New(slog.DiscardHandler)
-	return Open(root, Auto, h, nil, device.NewAhead(func() device.Chunks { return nil }, device.AheadOptions{}, log), record.New(false, nil), log)
+	return Open(root, h, nil, device.NewAhead(func() device.Chunks { return nil }, device.AheadOptions{}, log), log)
+}
+
+// remove removes a tree as package mount does.
+func remove(trees *Store, tree chunk.ID) error {
+	defer trees.Lock(tree)()
+	return trees.Discard(tree)
 }
 
 // files lists what is below trees/.
-func files(t *testing.T, trees *Trees) (found []string) {
+func files(t *testing.T, trees *Store) (found []string) {
 	t.Helper()
 	top := filepath.Join(trees.root, "trees")
 	err := filepath.WalkDir(top, func(path string, _ os.DirEntry, err error) error {
@@ -192,10 +197,10 @@ func TestEnsure(t *testing.T) {
 	if bytes, n := trees.Size(h.tree); n != 4 || bytes < int64(len(h.index)) || bytes%4096 != 0 {
 		t.Errorf("%d bytes, %d files", bytes, n)
 	}
-	if err := trees.Remove(h.tree); err != nil || trees.Has(h.tree) || len(files(t, trees)) != 0 {
+	if err := remove(trees, h.tree); err != nil || trees.Has(h.tree) || len(files(t, trees)) != 0 {
 		t.Errorf("removed: %v, %q", err, files(t, trees))
 	}
-	if err := trees.Remove(h.tree); err != nil {
+	if err := remove(trees, h.tree); err != nil {
 		t.Errorf("removed twice: %v", err)
 	}
 	if err := trees.Ensure(t.Context(), chunk.Sum(nil), func() { t.Error("begun") }); !errors.Is(err, chunk.ErrNotFound) {

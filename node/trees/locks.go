@@ -1,4 +1,4 @@
-package mount
+package trees
 
 import (
 	"context"
@@ -7,20 +7,20 @@ import (
 	"lighter/format/chunk"
 )
 
-// locks are locks of single trees, by tree ID. A lock exists only while it is held or waited for.
+// locks has one lock for each tree. A lock exists only while it is held or waited for.
 type locks struct {
 	mu  sync.Mutex // guards what follows
 	all map[chunk.ID]*treeLock
 }
 
 type treeLock struct {
-	held  chan struct{} // full while somebody holds the lock
+	held  chan struct{} // has one slot, full while the lock is held
 	users int           // holder and waiters; guarded by locks.mu
 }
 
 func newLocks() locks { return locks{all: map[chunk.ID]*treeLock{}} }
 
-// join counts one more user of a tree's lock; leave one less.
+// join adds a user of a tree's lock; leave removes one.
 func (l *locks) join(tree chunk.ID) *treeLock {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -48,13 +48,12 @@ func (l *locks) unlock(tree chunk.ID, one *treeLock) {
 
 // lock waits for a tree's lock.
 func (l *locks) lock(tree chunk.ID) (unlock func()) {
-	one := l.join(tree)
-	one.held <- struct{}{}
-	return func() { l.unlock(tree, one) }
+	unlock, _ = l.lockContext(context.Background(), tree) // no error: the context never ends
+	return unlock
 }
 
-// lockOrCancel waits for a tree's lock until ctx is done.
-func (l *locks) lockOrCancel(ctx context.Context, tree chunk.ID) (unlock func(), err error) {
+// lockContext waits for a tree's lock until ctx is done.
+func (l *locks) lockContext(ctx context.Context, tree chunk.ID) (unlock func(), err error) {
 	one := l.join(tree)
 	select {
 	case one.held <- struct{}{}:

@@ -1,4 +1,4 @@
-package mount
+package trees
 
 import (
 	"context"
@@ -61,7 +61,7 @@ func young(t *testing.T, path string) {
 }
 
 // servedOf opens a hub's tree as one that is mounted.
-func servedOf(t *testing.T, h *fakeHub, chunks device.Chunks) (*Trees, *served) {
+func servedOf(t *testing.T, h *fakeHub, chunks device.Chunks) (*Store, *OpenTree) {
 	t.Helper()
 	trees := openTrees(t, h)
 	trees.ahead = device.NewAhead(func() device.Chunks { return chunks }, device.AheadOptions{}, trees.log)
@@ -80,9 +80,9 @@ func servedOf(t *testing.T, h *fakeHub, chunks device.Chunks) (*Trees, *served) 
 	return trees, m
 }
 
-func (t *Trees) hasLocations(tb testing.TB, tree chunk.ID, want []byte) {
+func (s *Store) hasLocations(tb testing.TB, tree chunk.ID, want []byte) {
 	tb.Helper()
-	if got, err := os.ReadFile(t.locations(tree)); err != nil || !slices.Equal(got, want) {
+	if got, err := os.ReadFile(s.locations(tree)); err != nil || !slices.Equal(got, want) {
 		tb.Errorf("%d bytes of locations, want %d others: %v", len(got), len(want), err)
 	}
 }
@@ -185,7 +185,7 @@ func TestNewerLocationsAreWrong(t *testing.T) {
 	}
 	var more endless
 	h.moreHints = &more
-	if changed, err := trees.update(t.Context(), h.tree, 100); err == nil || changed || more.read > 1<<20 {
+	if changed, err := trees.updateLocations(t.Context(), h.tree, 100); err == nil || changed || more.read > 1<<20 {
 		t.Errorf("%d bytes were read: %v, %v", more.read, changed, err)
 	}
 	if got := files(t, trees); !slices.Equal(got, h.whole()) {
@@ -270,7 +270,7 @@ func TestLocationsComeBetween(t *testing.T) {
 	trees, m := servedOf(t, h, chunks)
 	delete(trees.served, h.tree)
 	chunks.pack = h.relocated("later")
-	if changed, err := trees.update(t.Context(), h.tree, 100); err != nil || !changed {
+	if changed, err := trees.updateLocations(t.Context(), h.tree, 100); err != nil || !changed {
 		t.Fatal(changed, err)
 	}
 	m.locating.begin()
@@ -313,7 +313,7 @@ func TestFewAreRefreshedTogether(t *testing.T) {
 			if err := os.Mkdir(filepath.Dir(trees.locations(h.tree)), 0o700); err != nil {
 				t.Fatal(err)
 			}
-			go func() { _, _ = trees.update(trees.newer.ctx, h.tree, 100) }()
+			go func() { _, _ = trees.updateLocations(trees.newer.ctx, h.tree, 100) }()
 			synctest.Wait()
 		}
 		if n := h.askedHints.Load(); n != 1+locateTogether {
@@ -339,14 +339,14 @@ func TestSlowLocationsDelayNoOther(t *testing.T) {
 		slow.hintStalls = true
 		trees.source = slow
 		go func() {
-			_, err := trees.update(ctx, slow.tree, 100)
+			_, err := trees.updateLocations(ctx, slow.tree, 100)
 			stuck <- err
 		}()
 		synctest.Wait()
 		trees.source = other
 		other.relocated("elsewhere")
 		begin := time.Now() // by the clock of the test
-		if changed, err := trees.update(t.Context(), other.tree, 100); !changed || err != nil || time.Since(begin) > 0 {
+		if changed, err := trees.updateLocations(t.Context(), other.tree, 100); !changed || err != nil || time.Since(begin) > 0 {
 			t.Errorf("after %s: changed %v, %v", time.Since(begin), changed, err)
 		}
 		cancel()

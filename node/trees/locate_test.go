@@ -1,4 +1,4 @@
-package mount
+package trees
 
 import (
 	"context"
@@ -34,7 +34,7 @@ func (p *packed) Read(_ context.Context, ref chunk.Ref, _ int, dst []byte, _ fun
 }
 
 // openPacked opens a tree of a hub, which has been fetched, over packed chunks.
-func openPacked(t *testing.T, h *fakeHub) (*Trees, *served, *packed) {
+func openPacked(t *testing.T, h *fakeHub) (*Store, *OpenTree, *packed) {
 	t.Helper()
 	trees, chunks := openTrees(t, h), &packed{}
 	trees.ahead = device.NewAhead(func() device.Chunks { return chunks }, device.AheadOptions{}, trees.log)
@@ -49,9 +49,9 @@ func openPacked(t *testing.T, h *fakeHub) (*Trees, *served, *packed) {
 	return trees, m, chunks
 }
 
-func reads(t *testing.T, m *served) error {
+func reads(t *testing.T, m *OpenTree) error {
 	t.Helper()
-	_, err := m.device.ReadAt(t.Context(), make([]byte, 4096), 90*4096)
+	_, err := m.Device.ReadAt(t.Context(), make([]byte, 4096), 90*4096)
 	return err
 }
 
@@ -107,7 +107,7 @@ func TestReadWantsLocations(t *testing.T) {
 			t.Errorf("the hub was asked %d times at once", n)
 		}
 		h.noHint.Store(false)
-		time.Sleep(mendPause)
+		time.Sleep(repairPause)
 		if err := reads(t, m); err != nil {
 			t.Error(err)
 		}
@@ -161,7 +161,7 @@ func TestLocationsAreReplaced(t *testing.T) {
 					return
 				default:
 				}
-				if _, err := m.device.ReadAt(context.Background(), make([]byte, 8*4096), 40*4096); err != nil {
+				if _, err := m.Device.ReadAt(context.Background(), make([]byte, 8*4096), 40*4096); err != nil {
 					t.Error(err)
 					return
 				}
@@ -216,9 +216,9 @@ func TestLocatingUntilTheEnd(t *testing.T) {
 		defer m.close()
 		synctest.Wait()
 		trees.served[h.tree] = m
-		trees.UnmountIdle()
+		trees.EndStreams()
 		h.noHint.Store(false)
-		time.Sleep(mendPause)
+		time.Sleep(repairPause)
 		if err := reads(t, m); err != nil {
 			t.Error(err)
 		}

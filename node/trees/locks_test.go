@@ -1,4 +1,4 @@
-package mount
+package trees
 
 import (
 	"context"
@@ -61,7 +61,7 @@ func TestFetchOutlivesItsFirstCaller(t *testing.T) {
 
 		h.open = make(chan struct{})
 		trees.source = h
-		if err := trees.Remove(h.tree); err != nil {
+		if err := remove(trees, h.tree); err != nil {
 			t.Fatal(err)
 		}
 		last, cancelLast := context.WithCancel(t.Context())
@@ -106,12 +106,12 @@ func likeTree(t *testing.T, tree chunk.ID) *fakeHub {
 // While the damaged index of a tree is fetched once more, for a mount or for readers, no
 // other tree waits, nor does who unmounts or removes this one.
 func TestSlowTreeDelaysNoOther(t *testing.T) {
-	for name, use := range map[string]func(ctx context.Context, trees *Trees, tree chunk.ID) error{
-		"mounted": func(ctx context.Context, trees *Trees, tree chunk.ID) error {
+	for name, use := range map[string]func(ctx context.Context, trees *Store, tree chunk.ID) error{
+		"mounted": func(ctx context.Context, trees *Store, tree chunk.ID) error {
 			_, _, err := trees.Device(ctx, tree)
 			return err
 		},
-		"read": func(ctx context.Context, trees *Trees, tree chunk.ID) error { return trees.renew(ctx, tree) },
+		"read": func(ctx context.Context, trees *Store, tree chunk.ID) error { return trees.refetch(ctx, tree) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			slow := gated(newHub(t))
@@ -142,7 +142,7 @@ func TestSlowTreeDelaysNoOther(t *testing.T) {
 				if err == nil {
 					done()
 				}
-				free <- errors.Join(err, trees.Remove(other.tree), trees.Unmount(slow.tree), trees.Remove(slow.tree))
+				free <- errors.Join(err, remove(trees, other.tree), remove(trees, slow.tree))
 			}()
 			select {
 			case err := <-free:
@@ -170,9 +170,9 @@ func TestRemovedTreeStaysRemoved(t *testing.T) {
 		}
 		trees.source = h
 		renewed := make(chan error, 1)
-		go func() { renewed <- trees.renew(t.Context(), h.tree) }()
+		go func() { renewed <- trees.refetch(t.Context(), h.tree) }()
 		synctest.Wait()
-		if err := trees.Remove(h.tree); err != nil {
+		if err := remove(trees, h.tree); err != nil {
 			t.Fatal(err)
 		}
 		close(h.open)

@@ -1,4 +1,4 @@
-package mount
+package trees
 
 import (
 	"context"
@@ -87,17 +87,17 @@ func TestStartsBeginEarly(t *testing.T) {
 		}
 		ensure(h)
 		synctest.Wait()
-		if err := trees.Remove(h.tree); err != nil {
+		if err := remove(trees, h.tree); err != nil {
 			t.Error(err)
 		}
 		if asked, waits := chunks.counts(); asked != 2 || waits != 0 {
 			t.Errorf("removed: asked %d times, %d are on their way", asked, waits)
 		}
 		ensure(h)
-		if trees.locals.bytes[h.tree] = 1; !trees.useLocal(h.tree) {
+		if trees.locals.bytes[h.tree] = 1; !trees.UsesLocal(h.tree) {
 			t.Error("no local device")
 		}
-		trees.dropEarly(h.tree)
+		trees.closeEarly(h.tree)
 		before, _ := chunks.counts()
 		ensure(h)
 		if asked, _ := chunks.counts(); asked != before || len(trees.early) != 0 {
@@ -109,7 +109,7 @@ func TestStartsBeginEarly(t *testing.T) {
 		if _, waits := chunks.counts(); waits != maxEarly || len(trees.early) != maxEarly {
 			t.Errorf("of many: %d are on their way, %d are early", waits, len(trees.early))
 		}
-		trees.endStreams()
+		trees.EndStreams()
 		delete(trees.locals.bytes, h.tree)
 		ensure(h)
 		if _, waits := chunks.counts(); waits != 0 {

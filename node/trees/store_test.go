@@ -1,4 +1,4 @@
-package mount
+package trees
 
 import (
 	"context"
@@ -8,8 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
-
-	"lighter/format/chunk"
 )
 
 // What the disk damages is found before it is mounted, and fetched once more.
@@ -79,46 +77,5 @@ func TestWholeIndexIsNotFetchedAgain(t *testing.T) {
 	cancel()
 	if _, err := trees.openVerified(ctx, h.tree); !errors.Is(err, context.Canceled) || h.asked.Load() != 1 {
 		t.Errorf("called off: asked %d times, %v", h.asked.Load(), err)
-	}
-}
-
-func TestPrepareAndRecover(t *testing.T) {
-	root := filepath.Join(t.TempDir(), "root [1]")
-	tree := chunk.Sum(nil).String()
-	for _, dir := range []string{"trees/new-" + tree, "trees/rm-" + tree, "trees/" + tree, "mounts/" + tree, "mounts/foreign/below"} {
-		if err := os.MkdirAll(filepath.Join(root, dir), 0o700); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for range 2 {
-		if err := Prepare(root); err != nil {
-			t.Fatal(err)
-		}
-		trees := &Trees{root: root}
-		if err := trees.Recover(false); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var left []string
-	for _, pattern := range []string{"trees", "mounts", "devices"} {
-		entries, err := os.ReadDir(filepath.Join(root, pattern))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, entry := range entries {
-			left = append(left, pattern+"/"+entry.Name())
-		}
-	}
-	if want := []string{"trees/" + tree, "mounts/foreign"}; !slices.Equal(left, want) {
-		t.Errorf("left %q, want %q", left, want)
-	}
-	if err := Abandon(root); err != nil {
-		t.Error(err)
-	}
-	if _, err := os.Stat(root); !os.IsNotExist(err) {
-		t.Errorf("abandoned: %v", err)
-	}
-	if err := Abandon(root); err != nil {
-		t.Error(err)
 	}
 }

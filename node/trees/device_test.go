@@ -1,4 +1,4 @@
-package mount
+package trees
 
 import (
 	"os"
@@ -22,7 +22,7 @@ func TestDeviceOfATreeThatIsNotMounted(t *testing.T) {
 	}
 	for _, damaged := range []bool{false, true} {
 		if damaged {
-			if err := os.Truncate(trees.metadata(h.tree), 100); err != nil {
+			if err := os.Truncate(trees.Metadata(h.tree), 100); err != nil {
 				t.Fatal(err)
 			}
 		}

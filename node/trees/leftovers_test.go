@@ -1,4 +1,4 @@
-package mount
+package trees
 
 import (
 	"path/filepath"

@@ -1,4 +1,4 @@
-package mount
+package trees
 
 import (
 	"bytes"
@@ -57,21 +57,21 @@ func TestMapIsDamagedUnderItsDevice(t *testing.T) {
 			}
 			good := h.index
 			h.index = bytes.Repeat([]byte{7}, len(good))
-			if _, err := m.device.ReadAt(t.Context(), make([]byte, 4096), 90*4096); err == nil {
+			if _, err := m.Device.ReadAt(t.Context(), make([]byte, 4096), 90*4096); err == nil {
 				t.Error("a damaged map, and a hub that lies: it was read")
 			}
 			h.index = good
 			asked := h.asked.Load()
-			if _, err := m.device.ReadAt(t.Context(), make([]byte, 4096), 90*4096); err == nil || h.asked.Load() != asked {
+			if _, err := m.Device.ReadAt(t.Context(), make([]byte, 4096), 90*4096); err == nil || h.asked.Load() != asked {
 				t.Error("the hub is asked again at once")
 			}
-			m.mending.next = m.mending.next.Add(-mendPause)
+			m.repair.next = m.repair.next.Add(-repairPause)
 			var readers sync.WaitGroup
 			for range 8 {
 				readers.Go(func() {
 					got := make([]byte, 4096)
 					want := chunk.Sum([]byte{90})[0]
-					if _, err := m.device.ReadAt(context.Background(), got, 90*4096); err != nil || got[0] != want || got[4095] != want {
+					if _, err := m.Device.ReadAt(context.Background(), got, 90*4096); err != nil || got[0] != want || got[4095] != want {
 						t.Errorf("read %d, want %d: %v", got[0], want, err)
 					}
 				})

@@ -1,4 +1,4 @@
-package mount
+package trees
 
 import (
 	"errors"
@@ -38,7 +38,7 @@ func TestScrub(t *testing.T) {
 		t.Errorf("of a damaged image: %d, %v, %v", n, err, trees.Lost())
 	}
 	delete(trees.served, h.tree)
-	if err := trees.Remove(h.tree); err != nil || len(trees.Lost()) > 0 {
+	if err := remove(trees, h.tree); err != nil || len(trees.Lost()) > 0 {
 		t.Errorf("removed: %v, %v", err, trees.Lost())
 	}
 }

@@ -1,0 +1,100 @@
+package flight_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"lighter/node/flight"
+)
+
+// Callers share a call while it runs; the next caller starts a new one.
+func ExampleGroup() {
+	var group flight.Group[string]
+	fetch := func(_ context.Context, begun func()) error {
+		begun()
+		fmt.Println("fetched")
+		return nil
+	}
+	call := group.Join("index", fetch)
+	if err := call.WaitBegun(context.Background()); err == nil {
+		fmt.Println(call.Wait(context.Background()))
+	}
+	// Output:
+	// fetched
+	// <nil>
+}
+
+// blocked returns a call that ends with result, or when it is cancelled.
+func blocked(result <-chan error, runs *atomic.Int32) func(context.Context, func()) error {
+	return func(ctx context.Context, begun func()) error {
+		runs.Add(1)
+		begun()
+		select {
+		case err := <-result:
+			return err
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func TestCallIsCancelledWithItsLastWaiter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var group flight.Group[int]
+		result := make(chan error)
+		var runs atomic.Int32
+		run := blocked(result, &runs)
+		cancelled, cancel := context.WithCancel(t.Context())
+		first, second, other := group.Join(1, run), group.Join(1, run), group.Join(2, run)
+		if first != second || first == other {
+			t.Error("want one call for each key")
+		}
+		cancel()
+		if err := first.Wait(cancelled); !errors.Is(err, context.Canceled) {
+			t.Errorf("a cancelled waiter got %v", err)
+		}
+		if again := group.Join(1, run); again != second {
+			t.Error("the call ended with a waiter left")
+		} else if err := again.Wait(cancelled); !errors.Is(err, context.Canceled) {
+			t.Errorf("a cancelled waiter got %v", err)
+		}
+		if err := second.Wait(cancelled); !errors.Is(err, context.Canceled) {
+			t.Errorf("the last waiter got %v", err)
+		}
+		synctest.Wait() // the cancelled call takes no result
+		if fresh := group.Join(1, run); fresh == second {
+			t.Error("joined a call that was cancelled")
+		} else {
+			go func() { result <- nil; result <- nil }()
+			if err := errors.Join(fresh.Wait(t.Context()), other.Wait(t.Context())); err != nil || runs.Load() != 3 {
+				t.Errorf("%d runs, want 3: %v", runs.Load(), err)
+			}
+		}
+		if err := second.Wait(t.Context()); !errors.Is(err, flight.ErrNoWaiter) {
+			t.Errorf("the cancelled call returned %v", err)
+		}
+	})
+}
+
+func TestWaitBegun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var group flight.Group[int]
+		bad := errors.New("bad")
+		never := group.Join(1, func(context.Context, func()) error { return bad })
+		if err := never.WaitBegun(t.Context()); err != bad {
+			t.Errorf("a call that failed before it began: %v", err)
+		}
+		begun := group.Join(1, func(_ context.Context, begun func()) error { begun(); begun(); return bad })
+		synctest.Wait()
+		if err := begun.WaitBegun(t.Context()); err != nil {
+			t.Errorf("a call that failed after it began: %v", err)
+		}
+		if err := begun.Wait(t.Context()); err != bad {
+			t.Errorf("got %v, want %v", err, bad)
+		}
+	})
+}

@@ -1,0 +1,235 @@
+package mount
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+	"lighter/format/trace"
+	"lighter/format/tree"
+	"lighter/node/device"
+	"lighter/node/fuse"
+	"lighter/node/record"
+	"lighter/node/trees"
+)
+
+var discard = slog.New(slog.DiscardHandler)
+
+// openMounts opens the mounts below root. server may be nil if nothing is mounted.
+func openMounts(root string, server *fuse.Server, index ...source) *Mounts {
+	from := source{}
+	if len(index) > 0 {
+		from = index[0]
+	}
+	ahead := device.NewAhead(func() device.Chunks { return noChunks{} }, device.AheadOptions{}, discard)
+	return New(root, Auto, trees.Open(root, from, server, ahead, discard), server, record.New(false, nil), discard)
+}
+
+// probing returns mounts that can only be probed.
+func probing(root string, k kernel, log *slog.Logger) *Mounts {
+	m := openMounts(root, nil)
+	m.kernel, m.log = k, log
+	return m
+}
+
+// noChunks has no chunk.
+type noChunks struct{ device.Chunks }
+
+func (noChunks) Received() map[string]int64         { return nil }
+func (noChunks) Has(chunk.ID) bool                  { return false }
+func (noChunks) Cached(chunk.Ref, int, []byte) bool { return false }
+
+// source has the index of one tree.
+type source struct {
+	tree  chunk.ID
+	index []byte
+}
+
+func (s source) Index(_ context.Context, _ chunk.ID, take func(io.Reader) error) error {
+	return take(bytes.NewReader(s.index))
+}
+
+func (source) Locations(context.Context, chunk.ID, chunk.ID, func(io.Reader) error) error {
+	return errors.New("no locations")
+}
+
+// oneFile returns the tree of a file of one chunk.
+func oneFile(t *testing.T, data []byte) source {
+	t.Helper()
+	file := &tree.Node{Mode: tree.ModeRegular | 0o644, Nlink: 1, Size: int64(len(data))}
+	file.Content.Extents = []tree.Extent{{ID: chunk.Sum(data), Length: int64(len(data))}}
+	root := tree.NewDir(tree.Node{Mode: 0o755}, []tree.Dirent{{Name: "file", Node: file}})
+	var metadata, whole bytes.Buffer
+	made, err := index.Make(&tree.Tree{Root: root}, &metadata)
+	if err == nil {
+		err = made.Write(&whole, bytes.NewReader(metadata.Bytes()))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return source{made.ID(), whole.Bytes()}
+}
+
+// takenOver returns a server as a daemon has it that took over a connection.
+func takenOver(t *testing.T, root string) *fuse.Server {
+	t.Helper()
+	r, w, err := os.Pipe() // never answered
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	server, err := fuse.Adopt([]*os.File{r}, Devices(root), fuse.State{Flags: gofuse.CAP_HAS_RESEND}, discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return server
+}
+
+// put prepares a root and puts a tree of one file on its disk.
+func put(t *testing.T) (root string, from source) {
+	t.Helper()
+	root, from = t.TempDir(), oneFile(t, bytes.Repeat([]byte{7}, 8192))
+	if err := Prepare(root); err != nil {
+		t.Fatal(err)
+	}
+	if err := openMounts(root, nil, from).trees.Ensure(t.Context(), from.tree, func() {}); err != nil {
+		t.Fatal(err)
+	}
+	return root, from
+}
+
+// A start is recorded only if nothing of the tree can have been read before.
+func TestStarts(t *testing.T) {
+	root, from := put(t)
+	m := openMounts(root, takenOver(t, root))
+	if err := m.Recover(true); err != nil {
+		t.Fatal(err)
+	}
+	var recorder *record.Recorder
+	starts := func() bool {
+		recorder = record.New(true, func(trace.Trace) {})
+		m.recorder = recorder
+		m.Starts(from.tree)
+		return recorder.Stats().InWork == 1
+	}
+	if starts() {
+		t.Error("a tree that is not mounted starts")
+	}
+	if m.set(from.tree, Mount{Kind: KnownDevice}); starts() {
+		t.Error("a tree that other mounts may have read starts")
+	}
+	if m.set(from.tree, Mount{Kind: NewDevice}); !starts() {
+		t.Error("a newly mounted tree does not start")
+	}
+	first, d := recorder, m.trees.Served(from.tree).Device
+	if _, err := d.ReadAt(t.Context(), make([]byte, 4096), 1<<40); err != nil { // after the end: nothing is fetched
+		t.Fatal(err)
+	}
+	if starts() {
+		t.Error("a tree that was read starts")
+	}
+	m.recorder = first
+	if err := m.unserve(from.tree); err != nil || first.Stats().InWork != 0 {
+		t.Errorf("a tree that is not served is still recorded: %+v, %v", first.Stats(), err)
+	}
+}
+
+// fakeKernel is a mount(2) that records the options it is called with.
+type fakeKernel struct{ options []string }
+
+func (k *fakeKernel) mount(_, _, _ string, _ uintptr, data string) error {
+	k.options = append(k.options, data)
+	return nil
+}
+
+// room has one chunk.
+type room struct{ data []byte }
+
+func (r room) Read(_ chunk.Ref, offset int, dst []byte) bool {
+	return copy(dst, r.data[offset:]) == len(dst)
+}
+func (room) Take(int64) error    { return nil }
+func (room) Hold(int64)          {}
+func (room) Give(int64)          {}
+func (room) Beside(func() int64) {}
+
+// A tree is mounted once for all callers, again over the existing mount when it gets a local device
+// or loses it, and while it is watched.
+func TestMountKinds(t *testing.T) {
+	root, from := put(t)
+	m := openMounts(root, takenOver(t, root), from)
+	if err := m.trees.UseRoom(room{bytes.Repeat([]byte{7}, 8192)}); err != nil {
+		t.Fatal(err)
+	}
+	calls := &fakeKernel{}
+	m.kernel.mount = calls.mount
+	check := func(what string, want Kind, mounts int) {
+		t.Helper()
+		calls.options = nil
+		for range 2 {
+			if dir, err := m.Mount(t.Context(), from.tree); err != nil || dir != filepath.Join(root, "mounts", from.tree.String()) {
+				t.Fatalf("%s: mounted at %q: %v", what, dir, err)
+			}
+		}
+		if got, _ := m.get(from.tree); got.Kind != want || len(calls.options) != mounts {
+			t.Errorf("%s: kind %d after %d mounts, want %d after %d", what, got.Kind, len(calls.options), want, mounts)
+		}
+	}
+	if err := m.MountAgain(t.Context(), from.tree); err != nil || len(m.Mounted()) != 0 {
+		t.Errorf("MountAgain mounted a tree that was not mounted: %v", err)
+	}
+	m.Unwatch(from.tree)
+	check("first", NewDevice, 1)
+	if err := m.trees.MakeLocal(t.Context(), from.tree); err != nil {
+		t.Fatal(err)
+	}
+	check("with a local device", LocalDevice, 1)
+	if list := m.Mounted(); len(list) != 1 || !list[0].Local || list[0].Mode != File {
+		t.Errorf("listed as %+v", list)
+	}
+	if err := m.MountAgain(t.Context(), from.tree); err != nil {
+		t.Fatal(err)
+	}
+	check("watched", KnownDevice, 0)
+	m.Unwatch(from.tree)
+	check("not watched any more", LocalDevice, 1)
+	if err := os.Truncate(m.trees.LocalDevice(from.tree), 100); err == nil {
+		check("with a local device that is too short", LocalDevice, 0) // only the next mount can notice
+	}
+	for range maxAgain - 1 {
+		if err := m.MountAgain(t.Context(), from.tree); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := m.MountAgain(t.Context(), from.tree); err == nil {
+		t.Errorf("mounted more than %d times over each other", maxAgain)
+	}
+	m.Unwatch(from.tree)
+	check("with a local device that cannot be used", KnownDevice, 1)
+	if _, has := m.trees.HasLocal(from.tree); has {
+		t.Error("a local device that cannot be used stays")
+	}
+}
+
+// A tree that the kernel cannot mount is not served either.
+func TestMountFails(t *testing.T) {
+	root, from := put(t)
+	m := openMounts(root, takenOver(t, root), from)
+	m.kernel.mount = func(string, string, string, uintptr, string) error { return unix.EINVAL }
+	if _, err := m.Mount(t.Context(), from.tree); !errors.Is(err, unix.EINVAL) {
+		t.Errorf("got %v, want %v", err, unix.EINVAL)
+	}
+	if m.trees.Served(from.tree) != nil || len(m.Mounted()) != 0 || !m.trees.Has(from.tree) {
+		t.Error("a tree that cannot be mounted is served, or gone from the disk")
+	}
+}

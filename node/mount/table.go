@@ -1,0 +1,47 @@
+package mount
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/moby/sys/mountinfo"
+)
+
+// tableEntry is one mount in the kernel's mount table.
+type tableEntry struct {
+	source string // a metadata image, even if it is mounted from a loop device; "lighter" for the devices
+	mode   Mode   // File or Loop
+	number string // of the file system, MAJOR:MINOR
+}
+
+// mountPoints returns the mounts on root and below it, by mount point. If mounts cover each other,
+// it returns the uppermost.
+func mountPoints(root string) (map[string]tableEntry, error) {
+	root, err := filepath.EvalSymlinks(root) // as the kernel writes it
+	if err == nil {
+		root, err = filepath.Abs(root)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list the mounts: %w", err)
+	}
+	list, err := mountinfo.GetMounts(mountinfo.PrefixFilter(strings.TrimSuffix(root, "/")))
+	if err != nil {
+		return nil, fmt.Errorf("list the mounts below %s: %w", root, err)
+	}
+	mounts := map[string]tableEntry{}
+	for _, m := range list { // the uppermost comes last
+		entry := tableEntry{source: m.Source, mode: File, number: fmt.Sprintf("%d:%d", m.Major, m.Minor)}
+		if strings.HasPrefix(m.Source, loopPrefix) {
+			entry.source, entry.mode = backing(m.Source), Loop
+		}
+		mounts[m.Mountpoint] = entry
+	}
+	return mounts, nil
+}
+
+// mountedOn returns the source of the uppermost mount on dir, or "" if nothing is mounted there.
+func mountedOn(dir string) (source string, err error) {
+	mounts, err := mountPoints(dir)
+	return mounts[dir].source, err
+}

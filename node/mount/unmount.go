@@ -1,0 +1,142 @@
+package mount
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"lighter/format/chunk"
+	"lighter/node/trees"
+)
+
+const (
+	// hideTimeout is how long the kernel may wait for reads of a tree that it unmounts, before they
+	// are interrupted; hideAgain is the pause before that is repeated.
+	hideTimeout = 2 * time.Second
+	hideAgain   = 100 * time.Millisecond
+	// idleTimeout is how long UnmountIdle waits for reads; idlePause is how often it checks whether
+	// they are answered.
+	idleTimeout = 2 * time.Second
+	idlePause   = 20 * time.Millisecond
+)
+
+// Unmount undoes Mount and ends the tree's device. Containers that still use the tree keep its
+// mount, but their reads fail, so the caller makes sure that there are none.
+func (m *Mounts) Unmount(tree chunk.ID) error {
+	defer m.trees.Lock(tree)()
+	return m.unmount(tree)
+}
+
+// Remove unmounts a tree and removes it from the disk.
+func (m *Mounts) Remove(tree chunk.ID) error {
+	defer m.trees.Lock(tree)()
+	if err := m.unmount(tree); err != nil {
+		return err
+	}
+	return m.trees.Discard(tree)
+}
+
+func (m *Mounts) unmount(tree chunk.ID) error {
+	if m.trees.Served(tree) == nil {
+		return nil
+	}
+	hidden := make(chan struct{})
+	var interrupting sync.WaitGroup
+	interrupting.Go(func() { m.interrupt(tree, hidden) })
+	err := m.hide(tree)
+	close(hidden)
+	interrupting.Wait()
+	if err != nil {
+		return err
+	}
+	return m.unserve(tree)
+}
+
+// interrupt interrupts the reads of a tree until it is hidden, if the kernel has detached the mount
+// but does not return from unmount(2). It waits for reads then, but only if no mount is left, so
+// the processes that asked for them were killed.
+func (m *Mounts) interrupt(tree chunk.ID, hidden <-chan struct{}) {
+	for wait := hideTimeout; ; wait = hideAgain {
+		select {
+		case <-hidden:
+			return
+		case <-time.After(wait):
+		}
+		mounts, err := mountPoints(m.root)
+		if _, mounted := mounts[m.point(tree)]; err == nil && !mounted {
+			m.server.CallOff(tree)
+		}
+	}
+}
+
+// hide unmounts the tree's mounts. Overlays and bind mounts made of them stay, and go on reading
+// the device. The caller holds the tree's lock.
+func (m *Mounts) hide(tree chunk.ID) error {
+	if err := unmount(m.point(tree)); err != nil {
+		m.update(tree)
+		return fmt.Errorf("unmount tree %s: %w", tree.Short(), err)
+	}
+	m.forget(tree)
+	if err := os.Remove(m.point(tree)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("unmount tree %s: %w", tree.Short(), err)
+	}
+	return nil
+}
+
+// update finds out how a tree is mounted of which some mounts were unmounted and others were not.
+func (m *Mounts) update(tree chunk.ID) {
+	mounts, err := mountPoints(m.root)
+	entry, mounted := mounts[m.point(tree)]
+	if err != nil || !mounted {
+		return
+	}
+	mount, _ := m.get(tree)
+	mount.Mode = entry.mode
+	if trees.IsLocalMetadata(entry.source) {
+		mount.Kind = LocalDevice
+	} else if mount.Kind != NewDevice {
+		mount.Kind = KnownDevice
+	}
+	m.set(tree, mount)
+}
+
+// UnmountIdle unmounts each tree that no process works in. The devices stay as long as their
+// server does: containers may use them, and the next daemon serves them. Starts are no longer
+// prefetched, but locations are still fetched for reads that need them.
+//
+// A tree with reads that are not answered within idleTimeout stays mounted: to unmount it, the
+// kernel would wait for them, and so perhaps for a hub that does not answer.
+func (m *Mounts) UnmountIdle() {
+	m.trees.EndStreams()
+	left := m.Mounted()
+	for end := time.Now().Add(idleTimeout); ; time.Sleep(idlePause) {
+		left = slices.DeleteFunc(left, func(l Mounted) bool { return m.unmountIdle(l.Tree) })
+		if len(left) == 0 || time.Now().After(end) {
+			break
+		}
+	}
+	for _, l := range left {
+		m.log.Info("a tree stays mounted: its reads wait for the next daemon", "tree", l.Tree.Short())
+	}
+}
+
+// unmountIdle unmounts a tree, unless its lock is held or its reads are in flight.
+func (m *Mounts) unmountIdle(tree chunk.ID) (done bool) {
+	unlock, free := m.trees.TryLock(tree)
+	if !free {
+		return false
+	}
+	defer unlock()
+	if m.server.Busy(tree) {
+		return false
+	}
+	if m.trees.Served(tree) != nil {
+		if err := m.hide(tree); err != nil {
+			m.log.Info("a tree stays mounted", "tree", tree.Short(), "err", err)
+		}
+	}
+	return true
+}

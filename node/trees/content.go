@@ -1,0 +1,115 @@
+package trees
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"lighter/format/chunk"
+	"lighter/format/erofs"
+	"lighter/format/index"
+	"lighter/format/trace"
+)
+
+// Chunks calls fn for each chunk of a tree, in the order of its device. A chunk that several files
+// share comes several times. If the index is damaged, it is fetched again and fn is called from
+// the start again.
+func (s *Store) Chunks(ctx context.Context, tree chunk.ID, fn func(chunk.Ref)) error {
+	err := s.WithRepair(ctx, tree, func() error { return damaged(s.chunks(ctx, tree, fn)) })
+	if err != nil {
+		return fmt.Errorf("list the chunks of tree %s: %w", tree.Short(), err)
+	}
+	return nil
+}
+
+func (s *Store) chunks(ctx context.Context, tree chunk.ID, fn func(chunk.Ref)) error {
+	extents, file, err := s.openMap(tree)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	hint, locations, err := openLocations(s.locations(tree), tree, extents.Extents)
+	if err == nil {
+		defer hint.Close()
+	}
+	for i := range extents.Extents {
+		e, err := extents.Extent(i)
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err != nil {
+			return err
+		}
+		ref := chunk.Ref{ID: e.ID, Length: e.Length}
+		if locations != nil {
+			ref.Unit, _ = locations.Unit(i) // a hint: the chunk can be found by its ID
+		}
+		fn(ref)
+	}
+	return nil
+}
+
+// openMap opens a tree's extent map to be read once, in order. It does not use the shared pages,
+// which the devices need.
+func (s *Store) openMap(tree chunk.ID) (*index.Map, io.Closer, error) {
+	file, err := os.Open(s.mapFile(tree))
+	if err != nil {
+		return nil, nil, err
+	}
+	extents, err := index.OpenMap(file, tree, index.NewPages(1))
+	if err != nil {
+		return nil, nil, errors.Join(err, file.Close())
+	}
+	return extents, file, nil
+}
+
+// Content is how much of a tree's data is cached: distinct chunks and their plain bytes. Small
+// files are in the tree's index, and not counted.
+type Content struct {
+	Chunks     int64 `json:"chunks"`
+	Bytes      int64 `json:"bytes"`
+	ChunksHere int64 `json:"chunksHere"`
+	BytesHere  int64 `json:"bytesHere"`
+}
+
+// Content counts the chunks of a tree, and those that isCached reports. It reads the whole extent
+// map.
+func (s *Store) Content(ctx context.Context, tree chunk.ID, isCached func(chunk.ID) bool) (c Content, err error) {
+	seen := map[uint64]struct{}{} // 8 bytes of an ID are enough to count
+	err = s.Chunks(ctx, tree, func(ref chunk.Ref) {
+		key := binary.BigEndian.Uint64(ref.ID[:])
+		if _, again := seen[key]; again {
+			return
+		}
+		seen[key] = struct{}{}
+		c.Chunks++
+		c.Bytes += int64(ref.Length)
+		if isCached(ref.ID) {
+			c.ChunksHere++
+			c.BytesHere += int64(ref.Length)
+		}
+	})
+	return c, err
+}
+
+// Files returns the ranges of files that a trace of a tree touches.
+func (s *Store) Files(ctx context.Context, of trace.Trace) (trace.Recording, error) {
+	extents, file, err := s.openMap(of.Tree)
+	if err != nil {
+		return trace.Recording{}, err
+	}
+	defer file.Close()
+	metadata, err := os.Open(s.Metadata(of.Tree))
+	if err != nil {
+		return trace.Recording{}, err
+	}
+	defer metadata.Close()
+	image, err := erofs.Open(metadata, extents.MetadataSize)
+	if err != nil {
+		return trace.Recording{}, err
+	}
+	return of.Files(ctx, image, extents, trace.MaxText)
+}

@@ -1,0 +1,264 @@
+package trees
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+	"lighter/node/device"
+)
+
+// recoverTogether is how many trees Recover opens at a time. Opening one waits for the disk.
+const recoverTogether = 16
+
+// OpenTree is an open tree: its device, and the files that the device reads.
+type OpenTree struct {
+	Header index.Header
+	Device *device.Device
+	Path   string // of the device, if it is served
+
+	extents  *index.Map
+	repair   *repair
+	locating *locating
+	files    []io.Closer
+}
+
+func (o *OpenTree) close() {
+	for _, file := range o.files {
+		file.Close() // they were only read: no error matters
+	}
+}
+
+// Serve opens and verifies a tree and serves its device, unless it is served: then it only
+// verifies it. fresh tells that the device is new, so nothing was read of it. The caller holds
+// the tree's lock.
+func (s *Store) Serve(ctx context.Context, tree chunk.ID) (o *OpenTree, fresh bool, err error) {
+	o, err = s.openVerified(ctx, tree)
+	if err != nil {
+		return nil, false, err
+	}
+	if served := s.Served(tree); served != nil {
+		o.close() // it was opened to be verified
+		o = served
+	} else if err := s.serve(tree, o); err != nil {
+		return nil, false, err
+	} else {
+		fresh = true
+	}
+	s.closeEarly(tree) // it may have been opened meanwhile
+	return o, fresh, nil
+}
+
+// serve adds the device of an open tree to the server. It closes the tree if that fails.
+func (s *Store) serve(tree chunk.ID, o *OpenTree) error {
+	var err error
+	if o.Path, err = s.server.Add(tree, o.Header.DeviceSize, o.Device); err != nil {
+		o.close()
+		return err
+	}
+	s.mu.Lock()
+	s.served[tree] = o
+	delete(s.lost, tree)
+	s.mu.Unlock()
+	o.locating.begin()
+	return nil
+}
+
+// Unserve undoes Serve. Reads of the device fail from then on. The caller holds the tree's lock.
+func (s *Store) Unserve(tree chunk.ID) error {
+	s.mu.Lock()
+	o := s.served[tree]
+	delete(s.served, tree)
+	s.mu.Unlock()
+	if o == nil {
+		return nil
+	}
+	err := s.server.Remove(tree)
+	o.close()
+	return err
+}
+
+// Served returns a tree whose device is served, or nil.
+func (s *Store) Served(tree chunk.ID) *OpenTree {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.served[tree]
+}
+
+func (s *Store) allServed() []*OpenTree {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Values(s.served))
+}
+
+// Device opens and verifies a tree for a caller that reads its device in this process. The kernel
+// does not know the device. The chunks of the tree's start are prefetched. The caller calls
+// close after its last read.
+func (s *Store) Device(ctx context.Context, tree chunk.ID) (d *device.Device, close func(), err error) {
+	var o *OpenTree
+	err = s.WithRepair(ctx, tree, func() error {
+		unlock, err := s.LockContext(ctx, tree)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+		o, err = s.openVerified(ctx, tree)
+		return err
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("open tree %s: %w", tree.Short(), err)
+	}
+	o.locating.begin()
+	o.Device.Begin()
+	return o.Device, o.close, nil
+}
+
+// Recover puts the store in order when a daemon starts, before the first Serve. It removes
+// unfinished indexes. If serve is set, the server has taken over the previous daemon's
+// connection: each tree on the disk is served again, because containers may use it. Recover then
+// reads only the head of each index. A tree that cannot be opened fails only its own users: Lost
+// lists it, and it stays on the disk until Serve repairs it with the hub's help.
+func (s *Store) Recover(serve bool) error {
+	if err := s.removeUnfinished(); err != nil || !serve {
+		return err
+	}
+	trees, err := s.List()
+	if err != nil {
+		return err
+	}
+	var group errgroup.Group
+	group.SetLimit(recoverTogether)
+	for _, tree := range trees {
+		group.Go(func() error {
+			o, err := s.open(tree)
+			if err == nil {
+				err = s.serve(tree, o)
+			}
+			if err != nil {
+				s.lose(tree, err)
+			}
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+func (s *Store) lose(tree chunk.ID, cause error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lost[tree] = cause
+}
+
+// Lost returns trees that Recover could not serve or Scrub found damaged, with the causes. A tree
+// leaves the list when it is served anew or removed.
+func (s *Store) Lost() map[chunk.ID]error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.lost)
+}
+
+// openVerified opens a tree and verifies its extent map and metadata image. It returns a
+// damagedError if the index is damaged on the disk.
+func (s *Store) openVerified(ctx context.Context, tree chunk.ID) (*OpenTree, error) {
+	o := s.takeEarly(tree)
+	if o == nil {
+		var err error
+		if o, err = s.open(tree); err != nil {
+			return nil, damaged(err)
+		}
+	}
+	if err := s.verify(ctx, tree, o); err != nil {
+		o.close()
+		return nil, damaged(err)
+	}
+	return o, nil
+}
+
+func (s *Store) verify(ctx context.Context, tree chunk.ID, o *OpenTree) error {
+	if err := o.extents.Verify(); err != nil {
+		return err
+	}
+	if err := verifyMetadata(ctx, s.Metadata(tree), o.Header, rate.Inf); err != nil {
+		return err
+	}
+	err := checkMetadata(ctx, s.Metadata(tree), o.Header)
+	if invalid := new(chunk.InvalidError); errors.As(err, &invalid) {
+		return fmt.Errorf("%v, and was signed like that", err) // not damaged: another download would be the same
+	}
+	return err
+}
+
+// isDamage reports whether an error means that files are not as they were written: changed,
+// truncated, missing or unreadable.
+func isDamage(err error) bool {
+	var invalid *chunk.InvalidError
+	return errors.As(err, &invalid) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.EIO)
+}
+
+// open opens the files of a tree that its device reads.
+func (s *Store) open(tree chunk.ID) (*OpenTree, error) {
+	file, err := os.Open(s.mapFile(tree))
+	if err != nil {
+		return nil, err
+	}
+	read := &replaceable{file: file}
+	extents, err := index.OpenMap(read, tree, s.pages)
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	o := &OpenTree{Header: extents.Header, extents: extents}
+	hint, locations, err := openLocations(s.locations(tree), tree, o.Header.Extents)
+	if err != nil {
+		s.log.Warn("no locations: chunks are fetched by their IDs until locations arrive", "tree", tree.Short(), "err", err)
+	}
+	o.Device = device.New(extents, locations, s.ahead, s.log)
+	o.locating = s.locate(tree, o.Header.Extents, o.Device, hint)
+	o.repair = newRepair(s, tree, extents, read)
+	o.files = []io.Closer{read, o.locating, o.repair, o.Device}
+	o.Device.MendWith(o.repair.run)
+	return o, nil
+}
+
+// verifyMetadata reads the metadata image, at most limit bytes a second, and verifies its digest.
+// The kernel does not. With a finite limit it reads from the disk, not from the page cache.
+func verifyMetadata(ctx context.Context, path string, h index.Header, limit rate.Limit) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	const step = 1 << 20
+	if limit != rate.Inf {
+		_ = unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED) // only advice
+	}
+	limiter, sum := rate.NewLimiter(limit, step), sha256.New()
+	for {
+		n, err := io.CopyN(sum, file, step)
+		if err != nil && err != io.EOF {
+			return fmt.Errorf("read the metadata image: %w", err)
+		}
+		if err := limiter.WaitN(ctx, int(n)); err != nil {
+			return err
+		}
+		if err == io.EOF {
+			break
+		}
+	}
+	if got := chunk.ID(sum.Sum(nil)); got != h.Metadata {
+		return &chunk.InvalidError{What: "metadata image " + path,
+			Err: fmt.Errorf("its digest is %s, the index says %s", got.Short(), h.Metadata.Short())}
+	}
+	return nil
+}

@@ -1,0 +1,110 @@
+package trees
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+)
+
+// repairPause is the least time between two attempts to repair one tree.
+const repairPause = 10 * time.Second
+
+// repair fetches a tree's index again if its extent map is damaged on the disk under its device.
+// Faults that need the map wait. It cannot repair the metadata image, which the kernel reads.
+type repair struct {
+	store   *Store
+	tree    chunk.ID
+	extents *index.Map
+	file    *replaceable
+	once    singleflight.Group
+	ctx     context.Context // ends with the device
+	stop    context.CancelFunc
+	next    time.Time // before it no other attempt starts; used inside once only
+}
+
+func newRepair(s *Store, tree chunk.ID, extents *index.Map, file *replaceable) *repair {
+	r := &repair{store: s, tree: tree, extents: extents, file: file}
+	r.ctx, r.stop = context.WithCancel(context.Background())
+	return r
+}
+
+// Close ends the attempt in flight.
+func (r *repair) Close() error {
+	r.stop()
+	return nil
+}
+
+// run reports whether the map can be read now. Concurrent callers share one attempt.
+func (r *repair) run(ctx context.Context, cause error) bool {
+	done := r.once.DoChan("", func() (any, error) { return nil, r.runOnce(cause) })
+	select {
+	case result := <-done:
+		return result.Err == nil
+	case <-ctx.Done():
+		return false
+	}
+}
+
+var errTooSoon = errors.New("the last attempt was a moment ago")
+
+func (r *repair) runOnce(cause error) error {
+	if r.extents.Verify() == nil {
+		return nil // repaired since
+	}
+	if time.Now().Before(r.next) {
+		return errTooSoon
+	}
+	r.next = time.Now().Add(repairPause)
+	log := r.store.log.With("tree", r.tree.Short())
+	log.Warn("an extent map is damaged on the disk under its device: fetching it again", "err", cause)
+	err := r.store.refetch(r.ctx, r.tree)
+	if err == nil {
+		var file *os.File
+		if file, err = os.Open(r.store.mapFile(r.tree)); err == nil {
+			r.file.replace(file)
+			return nil
+		}
+	}
+	log.Error("cannot repair an extent map: reads that need it fail", "err", err)
+	return err
+}
+
+// replaceable is an open file that can be replaced by another while it is read.
+type replaceable struct {
+	mu     sync.Mutex // guards what follows
+	file   *os.File
+	before *os.File // the replaced one; it may still be read
+}
+
+func (r *replaceable) ReadAt(b []byte, at int64) (int, error) {
+	r.mu.Lock()
+	file := r.file
+	r.mu.Unlock()
+	return file.ReadAt(b, at)
+}
+
+func (r *replaceable) replace(file *os.File) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.before != nil {
+		r.before.Close() // it was only read: no error matters
+	}
+	r.before, r.file = r.file, file
+}
+
+// Close closes the file.
+func (r *replaceable) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.before != nil {
+		r.before.Close()
+	}
+	return r.file.Close()
+}

@@ -1,0 +1,172 @@
+package trees
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"lighter/durable"
+	"lighter/format/chunk"
+	"lighter/format/index"
+	"lighter/node/device"
+	"lighter/node/flight"
+	"lighter/node/fuse"
+)
+
+// Store is the trees on this machine. It is safe for concurrent use.
+//
+// Several methods need a tree's lock (Lock, LockContext, TryLock), and say so. It is held to
+// mount, unmount, publish or remove a tree, and never while something is fetched.
+type Store struct {
+	root   string
+	source Source
+	server *fuse.Server
+	ahead  *device.Ahead
+	log    *slog.Logger
+	pages  *index.Pages // of all extent maps
+	locks  locks
+
+	fetches   flight.Group[fetchKey]
+	newer     *newer
+	locals    locals
+	leftovers durable.Leftovers
+
+	mu     sync.Mutex // guards what follows
+	served map[chunk.ID]*OpenTree
+	early  []early            // oldest first
+	ended  bool               // no start is prefetched any more
+	lost   map[chunk.ID]error // trees that could not be served again or are damaged, and why
+}
+
+// cachedPages limits how many pages of extent maps are in memory: 10 MB, enough to locate 170,000
+// chunks.
+const cachedPages = 2048
+
+// Names in trees/ that begin like this are indexes that are being added or removed.
+const (
+	newPrefix = "new-"
+	oldPrefix = "rm-"
+)
+
+// Prepare makes the directory of the trees below root.
+func Prepare(root string) error {
+	if err := os.Mkdir(Dir(root), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("prepare the node's root: %w", err)
+	}
+	return nil
+}
+
+// Open returns the store below root, which Prepare has prepared. root is absolute and has no
+// symbolic links. server serves the trees' devices; it may be nil if Serve and Recover are not
+// called.
+func Open(root string, source Source, server *fuse.Server, ahead *device.Ahead, log *slog.Logger) *Store {
+	return &Store{
+		root: root, source: source, server: server, ahead: ahead, log: log,
+		leftovers: durable.Leftovers{Log: log}, pages: index.NewPages(cachedPages), locks: newLocks(), newer: newNewer(), locals: newLocals(),
+		served: map[chunk.ID]*OpenTree{}, lost: map[chunk.ID]error{},
+	}
+}
+
+// removeUnfinished removes indexes that a previous daemon was adding or removing when it ended.
+func (s *Store) removeUnfinished() error {
+	entries, err := os.ReadDir(Dir(s.root))
+	if err != nil {
+		return fmt.Errorf("list the trees: %w", err)
+	}
+	for _, entry := range entries {
+		if strings.HasPrefix(entry.Name(), newPrefix) || strings.HasPrefix(entry.Name(), oldPrefix) {
+			s.leftovers.Remove(filepath.Join(Dir(s.root), entry.Name()))
+		}
+	}
+	return nil
+}
+
+// Leftovers lists files that could not be removed.
+func (s *Store) Leftovers() []durable.Leftover { return s.leftovers.List() }
+
+// Lock waits for a tree's lock.
+func (s *Store) Lock(tree chunk.ID) (unlock func()) { return s.locks.lock(tree) }
+
+// LockContext waits for a tree's lock until ctx is done.
+func (s *Store) LockContext(ctx context.Context, tree chunk.ID) (unlock func(), err error) {
+	return s.locks.lockContext(ctx, tree)
+}
+
+// TryLock takes a tree's lock if it is free.
+func (s *Store) TryLock(tree chunk.ID) (unlock func(), ok bool) { return s.locks.tryLock(tree) }
+
+// Has reports whether the tree's index is on this machine.
+func (s *Store) Has(tree chunk.ID) bool {
+	_, err := os.Stat(s.dir(tree))
+	return err == nil
+}
+
+// Size returns how many bytes and files Remove would free on the disk: those of the index and of
+// the local device.
+func (s *Store) Size(tree chunk.ID) (bytes, files int64) {
+	_ = filepath.WalkDir(s.dir(tree), func(_ string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return nil // removed meanwhile
+		}
+		if entry.IsDir() && slices.Contains([]string{localDir, localNew, localOld}, entry.Name()) {
+			return fs.SkipDir // the device is sparse; its size on the disk is known
+		}
+		if info, err := entry.Info(); err == nil {
+			files++
+			if info.Mode().IsRegular() {
+				bytes += (info.Size() + 4095) / 4096 * 4096
+			}
+		}
+		return nil
+	})
+	if local, ok := s.HasLocal(tree); ok {
+		bytes += local
+		files += 2 // the directory and the device; the metadata image is counted above
+	}
+	return bytes, files
+}
+
+// List returns the trees on this machine.
+func (s *Store) List() ([]chunk.ID, error) {
+	entries, err := os.ReadDir(Dir(s.root))
+	if err != nil {
+		return nil, fmt.Errorf("list the trees: %w", err)
+	}
+	var trees []chunk.ID
+	for _, entry := range entries {
+		if id, err := chunk.ParseID(entry.Name()); err == nil {
+			trees = append(trees, id)
+		}
+	}
+	return trees, nil
+}
+
+// Discard removes a tree. The caller holds its lock, and has called Unserve.
+func (s *Store) Discard(tree chunk.ID) error {
+	if err := durable.Discard(s.dir(tree), s.removing(tree)); err != nil {
+		return fmt.Errorf("remove tree %s: %w", tree.Short(), err)
+	}
+	s.closeEarly(tree) // after the removal: begin checks last whether the tree exists
+	s.forgetLocal(tree)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.lost, tree)
+	return nil
+}
+
+// Close ends all background fetches. It is called when no device is served any more, because a
+// read could need newer locations.
+func (s *Store) Close() {
+	s.EndStreams()
+	s.newer.end()
+	for _, o := range s.allServed() {
+		o.locating.end()
+	}
+}

@@ -92,7 +92,7 @@ func (nothing) Put(chunk.Ref, []byte)            {}
 // newUnits returns Units that do not pause for long.
 func newUnits(source Source, cache Cache) *Units {
 	u := NewUnits(source, cache)
-	u.pause = time.Millisecond
+	u.retry.pause = time.Millisecond
 	return u
 }
 

@@ -4,45 +4,27 @@ import (
 	"context"
 	"slices"
 	"sync"
-	"sync/atomic"
+
+	"lighter/format/pack"
 )
 
-// A flight begins when the gate lets it, and until then waits in the queue of
-// each share that wants it, so that it begins with the first of them that may.
-// Those that readers wait for come first; the background gets what they leave. The
-// limits of all shares together do not hold back a share's first few: so whatever
-// is stuck in others, a share gets on.
-const (
-	// maxFlights bounds the requests of all shares, maxPerShare those of one.
-	maxFlights  = 128
-	maxPerShare = 64
-	// alwaysPerShare is how many requests that readers wait for a share may have
-	// whatever the others do.
-	alwaysPerShare = 4
-	// maxBackground and maxBackgroundPerShare are how many of them may be for
-	// nobody who waits.
-	maxBackground         = 96
-	maxBackgroundPerShare = 48
-	// maxBytes bounds the encoded bytes that are arriving, of which the background
-	// has half at most; a share may always have one unit.
-	maxBytes = 64 << 20
-)
+// gate decides which flights begin. A flight waits in the queue of each share that wants it, and
+// begins with the first of them that has room. Shares take turns. Urgent flights, for which
+// readers wait, go first; background flights get what urgent ones leave. The limits of all shares
+// together do not hold back a share's first alwaysPerShare flights: so requests that hang in one
+// share do not block another.
+//
+// It is safe for concurrent use; the zero value is ready to use.
+type gate struct {
+	faultEnded func() // called when a fault has ended; may be nil
 
-// Share is one device's part of what Units may fetch at a time. It is safe for
-// concurrent use.
-type Share struct {
-	units    *Units
-	received map[string]int64 // by origin; guarded by Units.mu
-
-	// The gate's mu guards what follows.
-	inWork  counts
-	waiting []*place // the first is next of its kind
-	faults  int      // places that its readers wait for, and that were not in work when they came
-
-	streams atomic.Int64 // units on their way that Stream has begun
+	mu      sync.Mutex // guards all that follows, tickets, and the gate's part of shares
+	running counts
+	queues  []*Share      // with flights that wait, each once; the first is next
+	freed   chan struct{} // closed when bytes are freed; nil if nobody waits for them
 }
 
-// counts are flights in work, and their bytes.
+// counts are flights that have begun, and the bytes that they receive.
 type counts struct {
 	urgent, background int
 	bytes              int64
@@ -50,97 +32,106 @@ type counts struct {
 
 func (c counts) flights() int { return c.urgent + c.background }
 
-// place is a flight's place in a gate.
-type place struct {
-	begins chan struct{} // closed when it may begin
+// ticket is a flight's place in the gate.
+type ticket struct {
+	admitted chan struct{} // closed when the flight may begin
 
 	// The gate's mu guards what follows.
-	shares []*Share // that want it; while it waits, it is in the queue of each
-	share  *Share   // of whose part it is, while it is in work
-	fault  *Share   // whose fault it is: a reader of it came before anybody else had asked
-	urgent bool     // a reader waits for it
-	inWork bool
-	ended  bool
-	bytes  int64
+	shares  []*Share // that want it; while it waits, it is in the queue of each
+	share   *Share   // whose limits it counts for, while it runs
+	fault   *Share   // its reader was the first to ask for the flight
+	urgent  bool     // a reader waits for it
+	running bool
+	ended   bool
+	bytes   int64
 }
 
-func newPlace() place { return place{begins: make(chan struct{})} }
+func newTicket() ticket { return ticket{admitted: make(chan struct{})} }
 
-// gate decides which flights begin. It is safe for concurrent use; the zero value
-// is ready to use.
-type gate struct {
-	calm func() // called when a fault has ended; nil: nobody wants to know
-
-	mu     sync.Mutex // guards all that follows, and the shares and places
-	inWork counts
-	queues []*Share      // with flights that wait, each once; the first is next
-	freed  chan struct{} // closed when bytes are; nil if nobody waits for them
+// wrap makes flights wait for their turn, and their answers for room.
+func (g *gate) wrap(next step) step {
+	return func(ctx context.Context, f *flight, take func(Answer) error) error {
+		if err := g.enter(ctx, &f.ticket); err != nil {
+			return err
+		}
+		defer g.leave(&f.ticket)
+		return next(ctx, f, func(a Answer) error {
+			bytes := a.Length
+			if bytes < 0 {
+				bytes = pack.MaxStored
+			}
+			if err := g.grow(ctx, &f.ticket, min(bytes, pack.MaxStored)); err != nil {
+				return err
+			}
+			return take(a)
+		})
+	}
 }
 
-// want says that a share wants the flight, and whether for a reader who waits.
-// With the first who does, the flight's turn can come.
-func (g *gate) want(s *Share, p *place, urgent bool) {
+// want says that a share wants the flight, and whether a reader waits for it. A flight cannot
+// begin before a share wants it.
+func (g *gate) want(s *Share, t *ticket, urgent bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	known := slices.Contains(p.shares, s)
-	if p.ended || known && (p.urgent || !urgent) {
+	known := slices.Contains(t.shares, s)
+	if t.ended || known && (t.urgent || !urgent) {
 		return
 	}
 	if !known {
-		p.shares = append(p.shares, s)
-		if !p.inWork {
-			g.queue(s, p)
+		t.shares = append(t.shares, s)
+		if !t.running {
+			g.queue(s, t)
 		}
 	}
-	if urgent && !p.urgent {
-		if !p.inWork {
-			p.fault = s
+	if urgent && !t.urgent {
+		if !t.running {
+			t.fault = s
 			s.faults++
 		}
-		g.makeUrgent(p)
+		g.makeUrgent(t)
 	}
-	if p.inWork {
-		g.wake() // there may be room for it now
+	if t.running {
+		g.wake() // there may be room for its bytes now
 	}
 	g.admit()
 }
 
-func (g *gate) queue(s *Share, p *place) {
+func (g *gate) queue(s *Share, t *ticket) {
 	if len(s.waiting) == 0 {
 		g.queues = append(g.queues, s)
 	}
-	s.waiting = append(s.waiting, p)
+	s.waiting = append(s.waiting, t)
 }
 
-func (g *gate) makeUrgent(p *place) {
-	if p.inWork {
-		g.count(p, -1)
+func (g *gate) makeUrgent(t *ticket) {
+	if t.running {
+		g.count(t, -1)
 	}
-	p.urgent = true
-	if p.inWork {
-		g.count(p, 1)
+	t.urgent = true
+	if t.running {
+		g.count(t, 1)
 	}
 }
 
-// GateStats say what is asked for now: units for which readers wait, and those for
-// which nobody does.
+// GateStats are the requests in flight and those that wait for their turn. A reader waits for an
+// urgent one.
 type GateStats struct {
 	Urgent            int   `json:"urgent"`
 	Background        int   `json:"background"`
-	UrgentWaiting     int   `json:"urgentWaiting"` // for their turn
+	UrgentWaiting     int   `json:"urgentWaiting"`
 	BackgroundWaiting int   `json:"backgroundWaiting"`
-	Bytes             int64 `json:"bytes"` // encoded, that arrive
+	Bytes             int64 `json:"bytes"` // encoded bytes of the answers that are being received
 }
 
 func (g *gate) stats() GateStats {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	st := GateStats{Urgent: g.inWork.urgent, Background: g.inWork.background, Bytes: g.inWork.bytes}
+	st := GateStats{Urgent: g.running.urgent, Background: g.running.background, Bytes: g.running.bytes}
 	for _, s := range g.queues {
-		for _, p := range s.waiting {
+		for _, t := range s.waiting {
 			switch {
-			case p.shares[0] != s: // it is counted there
-			case p.urgent:
+			case t.shares[0] != s: // it is counted there
+			case t.urgent:
 				st.UrgentWaiting++
 			default:
 				st.BackgroundWaiting++
@@ -150,55 +141,54 @@ func (g *gate) stats() GateStats {
 	return st
 }
 
-// enter returns when the flight may begin, or ctx is done. Somebody has to want
-// it.
-func (g *gate) enter(ctx context.Context, p *place) error {
+// enter returns when the flight may begin, or ctx is done. A share has to want it.
+func (g *gate) enter(ctx context.Context, t *ticket) error {
 	select {
-	case <-p.begins:
+	case <-t.admitted:
 		return nil
 	case <-ctx.Done():
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if p.inWork {
-		g.end(p)
+	if t.running {
+		g.end(t)
 	} else {
-		p.ended = true
-		g.endFault(p)
-		g.drop(p)
+		t.ended = true
+		g.endFault(t)
+		g.dequeue(t)
 	}
 	return context.Cause(ctx)
 }
 
-// hasFault tells whether a reader of the share waits for something that was not on
-// its way before.
+// hasFault reports whether a reader of the share waits for a flight that it was the first to ask
+// for.
 func (g *gate) hasFault(s *Share) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return s.faults > 0
 }
 
-func (g *gate) endFault(p *place) {
-	if p.fault == nil {
+func (g *gate) endFault(t *ticket) {
+	if t.fault == nil {
 		return
 	}
-	p.fault.faults--
-	p.fault = nil
-	if g.calm != nil {
-		g.calm()
+	t.fault.faults--
+	t.fault = nil
+	if g.faultEnded != nil {
+		g.faultEnded()
 	}
 }
 
 // leave ends a flight that has begun.
-func (g *gate) leave(p *place) {
+func (g *gate) leave(t *ticket) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.end(p)
+	g.end(t)
 }
 
-func (g *gate) count(p *place, n int) {
-	for _, c := range []*counts{&g.inWork, &p.share.inWork} {
-		if p.urgent {
+func (g *gate) count(t *ticket, n int) {
+	for _, c := range []*counts{&g.running, &t.share.running} {
+		if t.urgent {
 			c.urgent += n
 		} else {
 			c.background += n
@@ -206,21 +196,20 @@ func (g *gate) count(p *place, n int) {
 	}
 }
 
-func (g *gate) end(p *place) {
-	g.count(p, -1)
-	p.inWork, p.ended = false, true
-	g.endFault(p)
-	g.free(p)
+func (g *gate) end(t *ticket) {
+	g.count(t, -1)
+	t.running, t.ended = false, true
+	g.endFault(t)
+	g.free(t)
 	g.admit()
 }
 
-// admit lets all begin that may: one of each share in turn, those first for which
-// readers wait.
+// admit lets all flights begin that may, one of each share in turn, urgent ones first. If urgent
+// flights still wait afterwards, their share or all shares are at their limit, and the
+// background has the same limits.
 func (g *gate) admit() {
 	for g.admitOne(true) {
 	}
-	// Readers that still wait do so for their own share, or for all; then the
-	// background does too.
 	for g.admitOne(false) {
 	}
 }
@@ -229,52 +218,52 @@ func (g *gate) admitOne(urgent bool) bool {
 	for range g.queues {
 		s := g.queues[0]
 		g.queues = append(g.queues[1:], s)
-		if p := s.next(urgent); p != nil && g.allow(s, urgent) {
-			g.drop(p)
-			p.inWork, p.share = true, s
-			g.count(p, 1)
-			close(p.begins)
+		if t := s.next(urgent); t != nil && g.allow(s, urgent) {
+			g.dequeue(t)
+			t.running, t.share = true, s
+			g.count(t, 1)
+			close(t.admitted)
 			return true
 		}
 	}
 	return false
 }
 
-// next returns the share's first flight of that kind that waits.
-func (s *Share) next(urgent bool) *place {
-	for _, p := range s.waiting {
-		if p.urgent == urgent {
-			return p
+// next returns the share's first ticket of that kind that waits.
+func (s *Share) next(urgent bool) *ticket {
+	for _, t := range s.waiting {
+		if t.urgent == urgent {
+			return t
 		}
 	}
 	return nil
 }
 
 func (g *gate) allow(s *Share, urgent bool) bool {
-	if urgent && s.inWork.urgent < alwaysPerShare {
+	if urgent && s.running.urgent < alwaysPerShare {
 		return true
 	}
-	if !urgent && (g.inWork.background >= maxBackground || s.inWork.background >= maxBackgroundPerShare) {
+	if !urgent && (g.running.background >= maxBackground || s.running.background >= maxBackgroundPerShare) {
 		return false
 	}
-	return g.inWork.flights() < maxFlights && s.inWork.flights() < maxPerShare
+	return g.running.flights() < maxFlights && s.running.flights() < maxPerShare
 }
 
-// drop takes a flight out of its queues.
-func (g *gate) drop(p *place) {
-	for _, s := range p.shares {
-		s.waiting = slices.DeleteFunc(s.waiting, func(other *place) bool { return other == p })
+// dequeue takes a ticket out of its queues.
+func (g *gate) dequeue(t *ticket) {
+	for _, s := range t.shares {
+		s.waiting = slices.DeleteFunc(s.waiting, func(other *ticket) bool { return other == t })
 		if len(s.waiting) == 0 {
 			g.queues = slices.DeleteFunc(g.queues, func(other *Share) bool { return other == s })
 		}
 	}
 }
 
-// grow returns when there is room for the bytes of a flight that has begun, or
-// ctx is done. Room that it had before is given back.
-func (g *gate) grow(ctx context.Context, p *place, n int64) error {
+// grow returns when there is room for n bytes of a flight that has begun, or ctx is done. It frees
+// what the flight had before.
+func (g *gate) grow(ctx context.Context, t *ticket, n int64) error {
 	for {
-		freed := g.tryGrow(p, n)
+		freed := g.tryGrow(t, n)
 		if freed == nil {
 			return nil
 		}
@@ -286,52 +275,51 @@ func (g *gate) grow(ctx context.Context, p *place, n int64) error {
 	}
 }
 
-// tryGrow returns nil if there was room, or else what is closed when there may be.
-func (g *gate) tryGrow(p *place, n int64) (freed <-chan struct{}) {
+// tryGrow returns nil if there was room, else a channel that is closed when there may be.
+func (g *gate) tryGrow(t *ticket, n int64) (freed <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.free(p)
+	g.free(t)
 	limit := int64(maxBytes)
-	if !p.urgent {
+	if !t.urgent {
 		limit /= 2
 	}
-	if g.inWork.bytes+n > limit && !g.moveToIdle(p) {
+	if g.running.bytes+n > limit && !g.moveToIdle(t) {
 		if g.freed == nil {
 			g.freed = make(chan struct{})
 		}
 		return g.freed
 	}
-	p.bytes = n
-	g.inWork.bytes += n
-	p.share.inWork.bytes += n
+	t.bytes = n
+	g.running.bytes += n
+	t.share.running.bytes += n
 	return nil
 }
 
-// moveToIdle makes a flight part of a share that wants it and to which nothing
-// arrives, if there is one.
-func (g *gate) moveToIdle(p *place) bool {
-	for _, s := range p.shares {
-		if s.inWork.bytes == 0 {
-			g.count(p, -1)
-			p.share = s
-			g.count(p, 1)
+// moveToIdle counts a flight for a share that wants it and receives nothing, if there is one.
+func (g *gate) moveToIdle(t *ticket) bool {
+	for _, s := range t.shares {
+		if s.running.bytes == 0 {
+			g.count(t, -1)
+			t.share = s
+			g.count(t, 1)
 			return true
 		}
 	}
 	return false
 }
 
-func (g *gate) free(p *place) {
-	if p.bytes == 0 {
+func (g *gate) free(t *ticket) {
+	if t.bytes == 0 {
 		return
 	}
-	g.inWork.bytes -= p.bytes
-	p.share.inWork.bytes -= p.bytes
-	p.bytes = 0
+	g.running.bytes -= t.bytes
+	t.share.running.bytes -= t.bytes
+	t.bytes = 0
 	g.wake()
 }
 
-// wake has those look again who wait for bytes.
+// wake makes flights that wait for bytes look again.
 func (g *gate) wake() {
 	if g.freed != nil {
 		close(g.freed)

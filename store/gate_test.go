@@ -86,8 +86,8 @@ func TestStuckSharesDoNotDelayOthers(t *testing.T) {
 				}
 				cancel()
 				u.Wait()
-				if u.gate.inWork != (counts{}) || len(u.gate.queues) != 0 {
-					t.Errorf("left: %+v, %d queues", u.gate.inWork, len(u.gate.queues))
+				if u.gate.running != (counts{}) || len(u.gate.queues) != 0 {
+					t.Errorf("left: %+v, %d queues", u.gate.running, len(u.gate.queues))
 				}
 			})
 		})
@@ -98,7 +98,7 @@ func TestStuckSharesDoNotDelayOthers(t *testing.T) {
 func begun(flights []*flight) (n int) {
 	for _, f := range flights {
 		select {
-		case <-f.place.begins:
+		case <-f.ticket.admitted:
 			n++
 		default:
 		}
@@ -111,28 +111,28 @@ func begun(flights []*flight) (n int) {
 func TestReadersGoFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g gate
-		full := make([]place, maxFlights)
+		full := make([]ticket, maxFlights)
 		shares := make([]*Share, maxFlights)
 		for i := range full {
 			shares[i] = &Share{}
-			full[i] = newPlace()
+			full[i] = newTicket()
 			g.want(shares[i], &full[i], true)
 			if err := g.enter(t.Context(), &full[i]); err != nil {
 				t.Fatal(err)
 			}
 		}
-		s := &Share{inWork: counts{urgent: alwaysPerShare}}
+		s := &Share{running: counts{urgent: alwaysPerShare}}
 		waiting := make([]*flight, 3)
 		for i := range waiting {
-			waiting[i] = &flight{place: newPlace()}
-			g.want(s, &waiting[i].place, false)
-			go g.enter(t.Context(), &waiting[i].place)
+			waiting[i] = &flight{ticket: newTicket()}
+			g.want(s, &waiting[i].ticket, false)
+			go g.enter(t.Context(), &waiting[i].ticket)
 			synctest.Wait()
 		}
-		g.want(s, &waiting[1].place, true)
+		g.want(s, &waiting[1].ticket, true)
 		for i, want := range []int{1, 2, 0} {
 			if i == 1 {
-				g.want(s, &waiting[2].place, true)
+				g.want(s, &waiting[2].ticket, true)
 			}
 			g.leave(&full[i])
 			synctest.Wait()
@@ -154,7 +154,7 @@ func TestBytesInFlight(t *testing.T) {
 				limit /= 2
 			}
 			fly := func(s *Share) {
-				p := newPlace()
+				p := newTicket()
 				g.want(s, &p, urgent)
 				if err := g.enter(t.Context(), &p); err != nil {
 					t.Error(err)
@@ -170,7 +170,7 @@ func TestBytesInFlight(t *testing.T) {
 				done.Go(func() { fly(one) })
 			}
 			synctest.Wait()
-			if n := g.inWork.bytes; n > limit || n < limit-pack.MaxStored {
+			if n := g.running.bytes; n > limit || n < limit-pack.MaxStored {
 				t.Errorf("urgent %v: %d bytes arrive", urgent, n)
 			}
 			start := time.Now()
@@ -179,8 +179,8 @@ func TestBytesInFlight(t *testing.T) {
 				t.Errorf("urgent %v: another share waited %s", urgent, time.Since(start)-time.Second)
 			}
 			done.Wait()
-			if g.inWork != (counts{}) || one.inWork != (counts{}) {
-				t.Errorf("left: %+v, %+v", g.inWork, one.inWork)
+			if g.running != (counts{}) || one.running != (counts{}) {
+				t.Errorf("left: %+v, %+v", g.running, one.running)
 			}
 		})
 	}
@@ -214,8 +214,8 @@ func TestWantedByTwoShares(t *testing.T) {
 			if err := ask(); err != nil {
 				t.Errorf("ahead %v: %v", ahead, err)
 			}
-			if n := u.gate.inWork.flights(); n != maxPerShare || other.inWork != (counts{}) || len(other.waiting) != 0 {
-				t.Errorf("ahead %v: %d in work, of the other %+v", ahead, n, other.inWork)
+			if n := u.gate.running.flights(); n != maxPerShare || other.running != (counts{}) || len(other.waiting) != 0 {
+				t.Errorf("ahead %v: %d in work, of the other %+v", ahead, n, other.running)
 			}
 		})
 	}
@@ -226,8 +226,8 @@ func TestBytesOfTwoShares(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g gate
 		one, other := &Share{}, &Share{}
-		begin := func() *place {
-			p := newPlace()
+		begin := func() *ticket {
+			p := newTicket()
 			g.want(one, &p, true)
 			if err := g.enter(t.Context(), &p); err != nil {
 				t.Error(err)
@@ -246,13 +246,13 @@ func TestBytesOfTwoShares(t *testing.T) {
 		}
 		g.want(other, p, true)
 		synctest.Wait()
-		if len(arrived) == 0 || other.inWork != (counts{urgent: 1, bytes: 1}) || one.inWork != (counts{urgent: 1, bytes: maxBytes}) {
-			t.Errorf("one %+v, other %+v", one.inWork, other.inWork)
+		if len(arrived) == 0 || other.running != (counts{urgent: 1, bytes: 1}) || one.running != (counts{urgent: 1, bytes: maxBytes}) {
+			t.Errorf("one %+v, other %+v", one.running, other.running)
 		}
 		g.leave(full)
 		g.leave(p)
-		if g.inWork != (counts{}) || one.inWork != (counts{}) || other.inWork != (counts{}) {
-			t.Errorf("left: %+v, %+v, %+v", g.inWork, one.inWork, other.inWork)
+		if g.running != (counts{}) || one.running != (counts{}) || other.running != (counts{}) {
+			t.Errorf("left: %+v, %+v, %+v", g.running, one.running, other.running)
 		}
 		g.want(one, p, true)
 		if len(one.waiting) > 0 {

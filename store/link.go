@@ -2,356 +2,316 @@ package store
 
 import (
 	"cmp"
+	"context"
 	"sync"
 	"time"
+
+	"lighter/format/pack"
 )
 
-// The link is measured as BBR does it (Cardwell and others, "BBR:
-// Congestion-Based Congestion Control", ACM Queue 14/5, 2016): what it carries is the
-// largest rate at which answers arrived of late, what a round trip takes the smallest
-// time that a first byte took, and the product of the two is what has to be on its
-// way for the link to be full. What is more waits in a queue, and a fault behind it.
-// Until the rate no longer grows, nearly three times as much may be on its way, so
-// that what is known can double in a round trip.
-// What is more than that makes a queue, and in a queue every first byte is late: so that
-// the window does not grow by what it has itself made, the queue drains once in a while.
-// And requests are paced: units that are asked for all at once share the link, and the
-// first of them, for which somebody may wait, comes with the last.
-// docs/decisions/prefetch.md has the measurements.
-const (
-	// firstTrip and firstRate, in bytes a second, are what is taken for granted of a link
-	// of which nothing was seen, until it is known what it carries: if
-	// that is too much, a fault waits some round trips more. leastWindow and mostWindow
-	// bound what is known, leastHeld what was seen and is not known yet.
-	firstTrip   = 20 * time.Millisecond
-	firstRate   = 25 << 20
-	leastWindow = 128 << 10
-	mostWindow  = 16 << 20
-	firstMost   = 8 << 20
-	leastHeld   = 512 << 10
-	// firstGain is by how much the window exceeds what the link was seen to hold, and
-	// the pace what it was seen to carry, while that grows (2/ln 2, as BBR has it), gain
-	// by how much after that: so more is seen if there is more. firstMost bounds the first
-	// of these windows: beyond it twice as much again comes all on new connections.
-	firstGain = 2.89
-	gain      = 1.25
-	// growth is what counts as such, and flatSamples is how many samples without it
-	// end the beginning; so do lateTrips in a row that are longer than the shortest, on
-	// connections that were there, by an eighth within these bounds (RFC 9406, HyStart++):
-	// they were in a queue. A short queue before the narrowest place drops what is more,
-	// and what is dropped comes a fifth of a second late.
-	growth        = 1.25
-	flatSamples   = 6
-	lateTrips     = 8
-	leastLateness = 4 * time.Millisecond
-	mostLateness  = 16 * time.Millisecond
-	// firstSample is the least time over which a rate is measured in the beginning, or
-	// a round trip, and laterSample after that, or two: so that what had piled up while
-	// the processors were busy is not taken for what the link carries.
-	firstSample = 10 * time.Millisecond
-	laterSample = 100 * time.Millisecond
-	// rateTime and tripTime are for how long a sample counts, at least; twice as
-	// long at most.
-	rateTime = 2 * time.Second
-	tripTime = 10 * time.Second
-	// longTrip is the round trip from which on it is worth asking for more than what a
-	// reader waits for, and leastReach and mostReach bound how much. leastTrips first
-	// bytes have to have been timed before, spareTrips before a stream has connections made.
-	longTrip   = 4 * time.Millisecond
-	leastReach = 128 << 10
-	mostReach  = 4 << 20
-	leastTrips = 8
-	spareTrips = 4
-	// spareBytes is what is on its way for each connection that is made ahead.
-	spareBytes = 128 << 10
-	// typicalUnit is what an answer is thought to have until its length is known.
-	typicalUnit = 48 << 10
-)
-
-// link measures the way to the source, by the requests that cross it, and says when
-// there is room for one that nobody waits for. It is safe for concurrent use.
+// link estimates the path to the source from the requests that cross it, and says when there is
+// room for a background request (pacing.go). It is safe for concurrent use.
+//
+// It works as BBR does (Cardwell and others, "BBR: Congestion-Based Congestion Control", ACM
+// Queue 14/5, 2016). The bandwidth is the highest rate at which answers have arrived recently, the
+// RTT the shortest recent time to a first byte. Their product, the bandwidth-delay product, has to
+// be in flight for the link to be full; what exceeds it waits in a queue, and a fault waits behind
+// it. During startup, until the bandwidth no longer grows, nearly three times as much may be in
+// flight, so that the estimate can double in a round trip.
+//
+// The window must not grow by the queue that it makes itself, because in a queue every first byte
+// is late: so the queue drains from time to time. Requests are paced: units that are asked for all
+// at once share the link, and the first of them would arrive with the last.
 type link struct {
-	mu       sync.Mutex // guards all that follows, and the crossings
-	onTheWay int64      // bytes that were asked for and have not arrived
-	paced    int64      // of those, for nobody who waited
+	mu       sync.Mutex // guards all that follows, and the transfers
+	inFlight int64      // bytes that were asked for and have not arrived
+	paced    int64      // those of them that are a stream's
 	rate     recent     // bytes a second
-	trip     recent     // in ns, negative: the most is the shortest
-	trips    int        // first bytes that were timed
-	supposed supposed
-	drained  time.Time // when the queue last began to
-	lead     float64   // bytes that were asked for earlier than the pace has it
-	leadAt   time.Time // when that was so
+	rtt      recent     // in ns, negative: the highest is the shortest
+	rtts     int        // RTTs measured
+	prior    prior
 	sample   sample
-	best     float64       // the rate when it last grew
-	flat     int           // samples since then for which the window was full
-	late     int           // first bytes in a row that came from a queue
-	line     []*waiter     // shares for which nothing is on its way, the first is next
-	freed    chan struct{} // closed when there may be room; nil if nobody waits
+	best     float64 // the bandwidth when it last grew
+	flat     int     // samples since then in which the window was full
+	late     int     // RTTs in a row that were longer than the shortest
+
+	// pacing.go has these.
+	drained time.Time     // when the queue last began to drain
+	lead    float64       // bytes that were asked for earlier than the pace allows, at leadAt
+	leadAt  time.Time     //
+	queue   []*waiter     // shares that have nothing in flight, the first is next
+	freed   chan struct{} // closed when there may be room; nil if nobody waits
 }
 
-// supposed is what the source had seen before anything was asked for: the trip counts
-// until one was timed, the rate until it is known what the link carries.
-type supposed struct {
-	trip time.Duration
-	rate float64 // bytes a second
+// prior is the source's own estimate. Its RTT counts until one was measured, its bandwidth until
+// startup ends.
+type prior struct {
+	rtt       time.Duration
+	bandwidth float64 // bytes a second
 }
 
-// sample is a rate that is being measured.
+// sample is a bandwidth that is being measured.
 type sample struct {
 	since     time.Time
 	delivered int64
-	full      bool // somebody waited for the window
+	full      bool // a request waited for the window
 }
 
-// crossing is one request's way over the link.
-type crossing struct {
+// transfer is one request's use of the link.
+type transfer struct {
 	left  int64 // bytes that have not arrived
 	paced bool
 	began time.Time
 }
 
-// suppose says what was seen of the way, which counts if nothing was timed here. 0 is what
-// is not known.
-func (l *link) suppose(trip time.Duration, rate float64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.trips == 0 {
-		l.supposed = supposed{trip, rate}
+// wrap measures the answers of a flight. A source that is a Connector learns how many connections
+// a stream is going to need.
+func (l *link) wrap(next step, source Source) step {
+	connector, _ := source.(Connector)
+	return func(ctx context.Context, f *flight, take func(Answer) error) error {
+		f.transfer.began = time.Now()
+		return next(ctx, f, func(a Answer) error {
+			rtt, reused := a.RoundTrip, a.Reused
+			if rtt == 0 {
+				rtt, reused = time.Since(f.transfer.began), true
+			}
+			connections := l.firstByte(&f.transfer, min(a.Length, pack.MaxStored), rtt, reused)
+			if connector != nil && connections > 0 {
+				connector.Connect(connections)
+			}
+			body := a.Body
+			a.Body = readerFunc(func(b []byte) (int, error) {
+				n, err := body.Read(b)
+				l.received(&f.transfer, int64(n))
+				return n, err
+			})
+			return take(a)
+		})
 	}
 }
 
-// expect adds a request that will bring about n bytes.
-func (l *link) expect(c *crossing, n int64) {
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
+
+// assume sets the source's own estimate, until an RTT was measured here. 0 means not known.
+func (l *link) assume(rtt time.Duration, bandwidth float64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	c.left = n
-	l.onTheWay += n
+	if l.rtts == 0 {
+		l.prior = prior{rtt, bandwidth}
+	}
 }
 
-// answer says that an answer of that length (-1: not known) has begun, how long its
-// first byte took, and whether its connection had brought one before. It tells how many
-// connections are worth being ready for what is asked for next: none if it is not one of a
-// stream over a long way, else one for each spareBytes of the window.
-func (l *link) answer(c *crossing, length int64, trip time.Duration, reused bool) (worthConnecting int) {
+// begin adds a request of about n bytes.
+func (l *link) begin(t *transfer, n int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t.left = n
+	l.inFlight += n
+}
+
+// firstByte notes that an answer of length bytes (-1: not known) has begun, its RTT, and whether
+// its connection had been used before. It returns how many connections are worth opening for the
+// next requests: none unless this one is a stream's and the RTT is long.
+func (l *link) firstByte(t *transfer, length int64, rtt time.Duration, reused bool) (connections int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if length >= 0 {
-		l.onTheWay += length - c.left
-		if c.paced {
-			l.paced += length - c.left
-			l.ahead(length - c.left)
+		l.inFlight += length - t.left
+		if t.paced {
+			l.paced += length - t.left
+			l.pacingDelay(length - t.left)
 		}
-		c.left = length
+		t.left = length
 	}
-	if trip > 0 {
-		l.trip.add(-float64(trip), tripTime)
-		if l.trips++; l.trips == 1 && trip >= max(2*l.supposed.trip, longTrip) {
-			l.supposed.rate = min(l.supposed.rate, firstRate) // that was another way, or one that many have
-		}
-		switch late := min(max(l.roundTrip()/8, leastLateness), mostLateness); {
-		case trip <= l.roundTrip()+late:
-			l.late = 0
-		case reused:
-			l.late++
-		}
-		if l.late >= lateTrips && l.best > 0 {
-			l.flat, l.late = flatSamples, 0
-			l.supposed.rate = 0
-		}
+	if rtt > 0 {
+		l.addRTT(rtt, reused)
 	}
-	if !c.paced || l.trips < spareTrips || !l.isLong() {
+	if !t.paced || l.rtts < connectRTTs || !l.isLong() {
 		return 0
 	}
-	return int(l.window() / spareBytes)
+	return int(l.window() / bytesPerConnection)
 }
 
-// arrive says that n bytes have come.
-func (l *link) arrive(c *crossing, n int64) {
+func (l *link) addRTT(rtt time.Duration, reused bool) {
+	l.rtt.add(-float64(rtt), rttAge)
+	if l.rtts++; l.rtts == 1 && rtt >= max(2*l.prior.rtt, longRTT) {
+		// The estimate was of another path, or of one that many nodes share.
+		l.prior.bandwidth = min(l.prior.bandwidth, defaultBandwidth)
+	}
+	switch lateness := min(max(l.roundTrip()/8, minLateness), maxLateness); {
+	case rtt <= l.roundTrip()+lateness:
+		l.late = 0
+	case reused:
+		l.late++
+	}
+	if l.late >= lateRTTs && l.best > 0 {
+		l.flat, l.late = flatSamples, 0
+		l.prior.bandwidth = 0
+	}
+}
+
+// received notes that n bytes have arrived.
+func (l *link) received(t *transfer, n int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.sample.delivered += n; l.sample.since.IsZero() {
 		l.sample = sample{since: time.Now()}
 	}
 	if took := time.Since(l.sample.since); took >= l.sampleTime() {
-		l.learn(float64(l.sample.delivered)/took.Seconds(), l.sample.full)
+		l.addSample(float64(l.sample.delivered)/took.Seconds(), l.sample.full)
 		l.sample = sample{since: time.Now()}
 	}
-	l.came(c, min(n, c.left))
-	if l.paced < l.window() { // or nobody's turn has come
+	l.subtract(t, min(n, t.left))
+	if l.paced < l.window() { // otherwise no waiter has room
 		l.wakeLocked()
 	}
 }
 
-// came takes n bytes off what is on its way.
-func (l *link) came(c *crossing, n int64) {
-	c.left -= n
-	l.onTheWay -= n
-	if c.paced {
+// subtract takes n bytes off what is in flight.
+func (l *link) subtract(t *transfer, n int64) {
+	t.left -= n
+	l.inFlight -= n
+	if t.paced {
 		l.paced -= n
 	}
 }
 
 func (l *link) sampleTime() time.Duration {
-	if l.isNew() {
-		return max(l.roundTrip(), firstSample)
+	if l.inStartup() {
+		return max(l.roundTrip(), startupSample)
 	}
-	return max(2*l.roundTrip(), laterSample)
+	return max(2*l.roundTrip(), steadySample)
 }
 
-// learn takes a sample of the rate, and whether the window was full meanwhile. If not,
-// so little came because so little was asked for: that says nothing of the link.
-func (l *link) learn(rate float64, full bool) {
-	if full || rate > l.rate.most() {
-		l.rate.add(rate, rateTime)
+// addSample adds a measured rate, and whether the window was full meanwhile. If it was not, a low
+// rate only means that little was asked for.
+func (l *link) addSample(rate float64, full bool) {
+	if full || rate > l.rate.max() {
+		l.rate.add(rate, bandwidthAge)
 	}
-	switch best := l.rate.most(); {
+	switch best := l.rate.max(); {
 	case best >= growth*l.best:
 		l.best, l.flat = best, 0
 	case full:
 		l.flat++
 	}
-	if !l.isNew() {
-		l.supposed.rate = 0
+	if !l.inStartup() {
+		l.prior.bandwidth = 0
 	}
 }
 
-// end says that nothing more of a request comes.
-func (l *link) end(c *crossing) {
+// end notes that nothing more of a request arrives.
+func (l *link) end(t *transfer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.came(c, c.left)
+	l.subtract(t, t.left)
 	l.wakeLocked()
 }
 
-// roundTrip returns the time to a first byte; 0: nothing is known of it.
+// roundTrip returns the RTT; 0: not known.
 func (l *link) roundTrip() time.Duration {
-	if l.trips == 0 {
-		return l.supposed.trip
+	if l.rtts == 0 {
+		return l.prior.rtt
 	}
-	return time.Duration(-l.trip.most())
+	return time.Duration(-l.rtt.max())
 }
 
-// carries returns how many bytes a second the link carries as far as it is known.
-func (l *link) carries() float64 {
-	if l.isNew() {
-		return max(l.rate.most(), l.believed())
+// rttOrDefault returns the RTT, or defaultRTT if it is not known.
+func (l *link) rttOrDefault() time.Duration { return cmp.Or(l.roundTrip(), defaultRTT) }
+
+// bandwidth returns the estimate in bytes a second.
+func (l *link) bandwidth() float64 {
+	if l.inStartup() {
+		return max(l.rate.max(), l.priorBandwidth())
 	}
-	return l.rate.most()
+	return l.rate.max()
 }
 
-// believed returns what is taken for granted until it is known what the link carries: what
-// was seen, if anything was. Over a long way that may have been TCP's slow beginning, so it is no less
-// than what brings leastHeld in a round trip.
-func (l *link) believed() float64 {
-	if l.supposed.rate == 0 {
-		return firstRate
+// priorBandwidth returns what is assumed during startup. The source's own estimate may come from
+// TCP's slow start, so it counts for minPriorBDP at least.
+func (l *link) priorBandwidth() float64 {
+	if l.prior.bandwidth == 0 {
+		return defaultBandwidth
 	}
-	return max(l.supposed.rate, min(leastHeld/l.takes().Seconds(), firstRate))
+	return max(l.prior.bandwidth, min(minPriorBDP/l.rttOrDefault().Seconds(), defaultBandwidth))
 }
 
-// takes returns how long a round trip is thought to be.
-func (l *link) takes() time.Duration { return cmp.Or(l.roundTrip(), firstTrip) }
+// bdp returns the bandwidth-delay product in bytes.
+func (l *link) bdp() float64 { return l.bandwidth() * l.rttOrDefault().Seconds() }
 
-// holds returns how many bytes fit on the way.
-func (l *link) holds() float64 { return l.carries() * l.takes().Seconds() }
-
-// reach returns how many bytes come while a reader waits for a first one, if that is
-// long; 0: it is not.
+// reach is Share.Reach.
 func (l *link) reach() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.trips < leastTrips || !l.isLong() {
+	if l.rtts < reachRTTs || !l.isLong() {
 		return 0
 	}
-	if l.onTheWay >= l.window() {
+	if l.inFlight >= l.window() {
 		l.sample.full = true
 	}
-	holds := l.holds()
-	if l.isNew() { // too much costs only who waits for it
-		holds = max(holds, firstRate*l.takes().Seconds())
+	bdp := l.bdp()
+	if l.inStartup() { // too much delays only the reader that asks for it
+		bdp = max(bdp, defaultBandwidth*l.rttOrDefault().Seconds())
 	}
-	return min(max(int64(gain*holds), leastReach), mostReach)
+	return min(max(int64(steadyGain*bdp), minReach), maxReach)
 }
 
-// isLong tells whether a round trip is long enough for something to be done against it.
-func (l *link) isLong() bool { return l.roundTrip() >= longTrip }
+func (l *link) isLong() bool { return l.roundTrip() >= longRTT }
 
-// isNew tells whether what the link holds may still be found out.
-func (l *link) isNew() bool { return l.flat < flatSamples }
+// inStartup reports whether the bandwidth may still grow. It does so again if later samples grow.
+func (l *link) inStartup() bool { return l.flat < flatSamples }
 
 func (l *link) gain() float64 {
-	if l.isNew() {
-		return firstGain
+	if l.inStartup() {
+		return startupGain
 	}
-	return gain
+	return steadyGain
 }
 
+// window returns how many bytes may be in flight for a background request to start.
 func (l *link) window() int64 {
-	most := int64(mostWindow)
-	if l.isNew() { // or again, as it carries more than was known
-		most = min(max(firstMost, int64(gain*l.rate.most()*l.roundTrip().Seconds())), most)
+	limit := int64(maxWindow)
+	if l.inStartup() {
+		limit = min(max(maxStartupWindow, int64(steadyGain*l.rate.max()*l.roundTrip().Seconds())), limit)
 	}
-	return min(max(int64(l.gain()*l.holds()), leastWindow), most)
+	return min(max(int64(l.gain()*l.bdp()), minWindow), limit)
 }
 
-// changed returns what is closed when there may be room.
-func (l *link) changed() <-chan struct{} {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.freed == nil {
-		l.freed = make(chan struct{})
-	}
-	return l.freed
-}
-
-// wake has those look again who wait for room.
-func (l *link) wake() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.wakeLocked()
-}
-
-func (l *link) wakeLocked() {
-	if l.freed != nil {
-		close(l.freed)
-		l.freed = nil
-	}
-}
-
-// LinkStats say what the link to the hubs is taken to be.
+// LinkStats are the current estimate of the path to the source.
 type LinkStats struct {
-	Rate      int64         `json:"bytesPerSecond"` // the most of late
-	RoundTrip time.Duration `json:"roundTripNs"`    // the least of late: to the first byte of an answer
-	Window    int64         `json:"windowBytes"`    // what may be on its way for nobody who waits
+	Rate      int64         `json:"bytesPerSecond"` // bandwidth
+	RoundTrip time.Duration `json:"roundTripNs"`
+	Window    int64         `json:"windowBytes"` // background requests start while less is in flight
 	OnTheWay  int64         `json:"onTheWayBytes"`
 }
 
 func (l *link) stats() LinkStats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return LinkStats{Rate: int64(l.rate.most()), RoundTrip: l.roundTrip(), Window: l.window(), OnTheWay: l.onTheWay}
+	return LinkStats{Rate: int64(l.rate.max()), RoundTrip: l.roundTrip(), Window: l.window(), OnTheWay: l.inFlight}
 }
 
-// recent is the largest of the samples of the last while. When none come it knows
-// the last ones for ever.
+// recent is the highest of the recent samples. If no new ones arrive it keeps the last ones.
 type recent struct {
-	now, before float64
-	any, former bool
-	since       time.Time
+	now, before       float64
+	hasNow, hasBefore bool
+	since             time.Time
 }
 
-// add adds a sample, which counts for time at least.
+// add adds a sample, which counts for keep at least and for twice as long at most.
 func (r *recent) add(x float64, keep time.Duration) {
 	if t := time.Now(); t.Sub(r.since) > keep {
-		r.before, r.former, r.any, r.since = r.now, r.any, false, t
+		r.before, r.hasBefore, r.hasNow, r.since = r.now, r.hasNow, false, t
 	}
-	if !r.any || x > r.now {
-		r.now, r.any = x, true
+	if !r.hasNow || x > r.now {
+		r.now, r.hasNow = x, true
 	}
 }
 
-func (r *recent) most() float64 {
-	if r.former && (!r.any || r.before > r.now) {
+func (r *recent) max() float64 {
+	if r.hasBefore && (!r.hasNow || r.before > r.now) {
 		return r.before
 	}
 	return r.now

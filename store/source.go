@@ -80,20 +80,3 @@ type Batch interface {
 	// Memory returns how many bytes of memory the batch holds.
 	Memory() int64
 }
-
-// single is the Batch of an answer that is one plain chunk.
-type single struct {
-	ref   chunk.Ref
-	plain []byte
-}
-
-func (s single) Len() int                  { return 1 }
-func (s single) Ref(int) chunk.Ref         { return s.ref }
-func (s single) Chunk(int) ([]byte, error) { return s.plain, s.ref.Check(s.plain) }
-func (s single) Memory() int64             { return int64(len(s.plain)) }
-func (s single) Lookup(id chunk.ID) ([]byte, error) {
-	if id != s.ref.ID {
-		return nil, chunk.ErrNotFound
-	}
-	return s.Chunk(0)
-}

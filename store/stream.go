@@ -7,46 +7,42 @@ import (
 	"lighter/format/chunk"
 )
 
-// maxStreamUnstored is how many bytes, plain, may have arrived and not be stored when
-// Stream asks for more: far fewer than are not stored at all.
-const maxStreamUnstored = maxUnstored / 4
-
-// Stream asks for the chunk's unit, of about size bytes, as one of many that are
-// wanted one after the other and for which nobody waits. It waits for its turn and
-// returns when the unit is on its way; wait, which has to be called, then waits until
-// it is in the cache, and tells how many bytes came for this call alone (encoded). wait
-// is nil if nothing had to be asked for.
+// Stream starts a background request for the chunk's unit, of about size bytes. It is for units
+// that are fetched one after the other. It waits until the link has room, and returns when the
+// request is in flight. wait is nil if the chunk is cached. Otherwise the caller has to call it:
+// it waits until the unit is stored, and returns the encoded bytes that this call has fetched.
 //
-// Its turn is when the link has room: as much is asked for as keeps it busy, and while
-// a reader of the share waits for something that was not on its way so little that his
-// answer meets no queue. For a while after the source has failed nothing begins. A
-// share for which nothing is on its way may begin one unit whatever readers wait for,
-// and after some seconds however full the link is of others' streams.
-func (s *Share) Stream(ctx context.Context, ref chunk.Ref, size int64) (wait func(context.Context) (int64, error), err error) {
-	u, key := s.units, s.units.keyOf(ref)
-	if !u.isOnItsWay(key) {
+// The link has room while less than its window is in flight. While a reader of this share waits
+// for a request of its own, the window is the bandwidth-delay product, so that no queue delays
+// the answer. While the source fails nothing starts. A share with nothing in flight may start
+// one request whatever its readers wait for, and after maxIdleWait however full the link is.
+func (s *Share) Stream(ctx context.Context, ref chunk.Ref, size int64) (
+	wait func(context.Context) (int64, error), err error) {
+	u := s.units
+	w := wanted{key: u.keyOf(ref), ref: ref, share: s, size: size}
+	if !u.flights.has(w.key) {
 		if e, ok := u.source.(Estimator); ok {
-			u.link.suppose(e.Estimate())
+			u.link.assume(e.Estimate())
 		}
-		w := &waiter{}
-		defer u.link.leave(w)
-		if err := s.awaitTurn(ctx, w); err != nil {
+		waiter := &waiter{}
+		defer u.link.leave(waiter)
+		if err := s.awaitRoom(ctx, waiter); err != nil {
 			return nil, err
 		}
 	}
-	f, started := u.joinSized(s, key, ref, size)
+	f, started := u.flights.join(w)
 	if f == nil {
 		return nil, nil
 	}
 	if started {
-		u.link.pace(&f.crossing)
+		u.link.pace(&f.transfer)
 	}
 	s.streams.Add(1)
-	u.gate.want(s, &f.place, false)
+	u.gate.want(s, &f.ticket, false)
 	return func(ctx context.Context) (int64, error) {
 		defer u.link.wake()
 		defer s.streams.Add(-1)
-		defer u.leave(f)
+		defer u.flights.leave(f)
 		select {
 		case <-f.stored:
 		case <-ctx.Done():
@@ -55,24 +51,25 @@ func (s *Share) Stream(ctx context.Context, ref chunk.Ref, size int64) (wait fun
 		if f.err != nil || !started {
 			return 0, f.err
 		}
-		return f.bytes, nil
+		return f.received, nil
 	}, nil
 }
 
-func (s *Share) awaitTurn(ctx context.Context, w *waiter) error {
+// awaitRoom returns when the share may start a background request.
+func (s *Share) awaitRoom(ctx context.Context, w *waiter) error {
 	u := s.units
 	for {
 		changed := u.link.changed()
-		in := time.Until(time.Unix(0, u.rests.Load()))
-		if in <= 0 {
+		wait := u.backoff.left()
+		if wait <= 0 {
 			var now bool
-			if now, in = s.turn(w); now {
+			if now, wait = s.hasRoom(w); now {
 				return nil
 			}
 		}
 		again := make(<-chan time.Time)
-		if in > 0 {
-			again = time.After(in)
+		if wait > 0 {
+			again = time.After(wait)
 		}
 		select {
 		case <-changed:
@@ -83,18 +80,15 @@ func (s *Share) awaitTurn(ctx context.Context, w *waiter) error {
 	}
 }
 
-// turn is the link's, for this share.
-func (s *Share) turn(w *waiter) (now bool, in time.Duration) {
+// hasRoom reports whether the share may start a background request now, and if not, when to ask
+// again at the latest; 0: after the next change.
+func (s *Share) hasRoom(w *waiter) (now bool, wait time.Duration) {
 	u := s.units
-	if u.unstored.Load() > maxStreamUnstored {
+	if u.storage.unstored.Load() > maxStreamUnstored {
 		return false, 0
 	}
 	if s.streams.Load() == 0 {
-		return u.link.firstTurn(w)
+		return u.link.hasRoomForIdle(w)
 	}
-	return u.link.turn(u.gate.hasFault(s))
+	return u.link.hasRoom(u.gate.hasFault(s))
 }
-
-// Reach returns how many bytes come from the source in the time that a first byte
-// takes, if that is long; 0: it is not, or not known.
-func (s *Share) Reach() int64 { return s.units.link.reach() }

@@ -167,7 +167,7 @@ func TestStreamFillsTheLink(t *testing.T) {
 				if half > ideal*5/4 {
 					t.Errorf("the first half took %v, %v when the link is full from the start", half, ideal)
 				}
-				if most := w.takes(large+leastWindow) + link.trip/2; late > most {
+				if most := w.takes(large+minWindow) + link.trip/2; late > most {
 					t.Errorf("a fault waited for %v behind the stream", late)
 				}
 				t.Logf("first unit %v, half %v of %v, used %.3f, a fault late by %v, %+v", w.arrived[0].at.Sub(begun), half, ideal, w.used(link.units/2), late, u.Stats().Link)
@@ -228,7 +228,7 @@ func TestStreamOverAWayThatWasSeen(t *testing.T) {
 		trip time.Duration
 		mbit float64
 	}{"slow": {trip, 1}, "fast": {trip, 1e6}, "near": {trip / 100, 100}, "near and fast": {trip / 100, 1e6}, "far": {10 * trip, 100}, "far and fast": {10 * trip, 1e6}} {
-		if took, ideal, most := took(t, 100, wrong.trip, wrong.mbit); took > ideal*5/4 || most > firstMost+large {
+		if took, ideal, most := took(t, 100, wrong.trip, wrong.mbit); took > ideal*5/4 || most > maxStartupWindow+large {
 			t.Errorf("100 Mbit/s taken for %s: %v, %v is possible, and %d bytes on their way", name, took, ideal, most)
 		}
 		if took, _, _ := took(t, 1000, wrong.trip, wrong.mbit); took > unknown*13/10 {
@@ -255,7 +255,7 @@ func (r *readied) Connect(n int) {
 func TestStreamHasConnectionsMade(t *testing.T) {
 	const large, units = 200_000, 60
 	unit, refs := encode(t, noise(large, 1))
-	for trip, want := range map[time.Duration]int{500 * time.Microsecond: 0, 10 * time.Millisecond: firstMost / spareBytes} {
+	for trip, want := range map[time.Duration]int{500 * time.Microsecond: 0, 10 * time.Millisecond: maxStartupWindow / bytesPerConnection} {
 		synctest.Test(t, func(t *testing.T) {
 			w := &readied{wire: &wire{rate: 1e8, trip: trip, asked: map[uint32]int{}, answer: func(chunk.Unit) []byte { return unit }}}
 			u := NewUnits(w, nothing{})
@@ -312,8 +312,8 @@ func TestStreamAndReadersShareRequests(t *testing.T) {
 		if wait, err := s.Stream(t.Context(), refs[0], 100); wait != nil || err != nil {
 			t.Error("asked for what is here", err)
 		}
-		if w.times(where.N) != 1 || u.link.onTheWay != 0 || s.streams.Load() != 0 {
-			t.Errorf("asked %d times; left: %d bytes, %d units", w.times(where.N), u.link.onTheWay, s.streams.Load())
+		if w.times(where.N) != 1 || u.link.inFlight != 0 || s.streams.Load() != 0 {
+			t.Errorf("asked %d times; left: %d bytes, %d units", w.times(where.N), u.link.inFlight, s.streams.Load())
 		}
 	})
 }
@@ -404,8 +404,8 @@ func TestStreamLeavesAFailingSourceAlone(t *testing.T) {
 		if err := try(); err != nil || time.Since(begun) < maxPause {
 			t.Errorf("asked again after %v: %v", time.Since(begun), err)
 		}
-		if u.link.onTheWay != 0 || u.gate.inWork != (counts{}) {
-			t.Errorf("left: %d bytes, %+v", u.link.onTheWay, u.gate.inWork)
+		if u.link.inFlight != 0 || u.gate.running != (counts{}) {
+			t.Errorf("left: %d bytes, %+v", u.link.inFlight, u.gate.running)
 		}
 	})
 }

@@ -51,10 +51,10 @@ func TestReadersShareARequest(t *testing.T) {
 		})
 	}
 	for { // until all wait for the one flight
-		u.mu.Lock()
-		f := u.flights[flightKey{unit: where}]
+		u.flights.mu.Lock()
+		f := u.flights.byKey[flightKey{unit: where}]
 		all := f != nil && f.waiters == 20
-		u.mu.Unlock()
+		u.flights.mu.Unlock()
 		if all {
 			break
 		}
@@ -91,7 +91,7 @@ func TestLastWaiterCancels(t *testing.T) {
 	}
 	<-cancelled
 	u.Wait()
-	if len(u.flights) != 0 {
+	if len(u.flights.byKey) != 0 {
 		t.Error("a cancelled flight is still known")
 	}
 }
@@ -177,7 +177,7 @@ func TestReadersDoNotWaitForASlowCache(t *testing.T) {
 	if got := len(cache.chunks); got != fit {
 		t.Errorf("%d chunks were stored, want %d", got, fit)
 	}
-	if n := u.unstored.Load(); n != 0 {
+	if n := u.storage.unstored.Load(); n != 0 {
 		t.Errorf("%d bytes are left", n)
 	}
 }

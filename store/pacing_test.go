@@ -60,7 +60,7 @@ func TestManyStreamsTakeTurns(t *testing.T) {
 				if err := other.Read(t.Context(), at(faults[0], n), 0, make([]byte, 10), nil); err != nil {
 					t.Error(err)
 				}
-				if late := time.Since(asked) - w.trip - w.takes(small); late > w.takes(large+leastWindow)+w.trip/2 {
+				if late := time.Since(asked) - w.trip - w.takes(small); late > w.takes(large+minWindow)+w.trip/2 {
 					t.Errorf("a fault waited for %v behind %d streams", late, shares)
 				}
 			}
@@ -71,11 +71,11 @@ func TestManyStreamsTakeTurns(t *testing.T) {
 		if used := w.used(0); used < 0.97 {
 			t.Errorf("%.2f of the link was used", used)
 		}
-		if u.link.isNew() {
+		if u.link.inStartup() {
 			t.Error("what the link carries is not known in the end")
 		}
-		if len(u.link.line) > 0 || u.link.paced != 0 {
-			t.Errorf("%d shares wait in the end, for %d bytes", len(u.link.line), u.link.paced)
+		if len(u.link.queue) > 0 || u.link.paced != 0 {
+			t.Errorf("%d shares wait in the end, for %d bytes", len(u.link.queue), u.link.paced)
 		}
 	})
 }
@@ -97,7 +97,7 @@ func TestStuckStreamLeavesOthersATurn(t *testing.T) {
 		s := u.Share()
 		work.Go(func() {
 			for n := 0; ; n++ {
-				wait, err := s.Stream(stuck, at(refs[0], n), mostWindow)
+				wait, err := s.Stream(stuck, at(refs[0], n), maxWindow)
 				if err != nil {
 					return
 				}
@@ -115,7 +115,7 @@ func TestStuckStreamLeavesOthersATurn(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if took := time.Since(begun); took > 3*longestTurn {
+		if took := time.Since(begun); took > 3*maxIdleWait {
 			t.Errorf("three units took %v beside what is stuck", took)
 		}
 		end()
@@ -129,15 +129,15 @@ func TestPauseIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l link
 		for range 1000 {
-			c := &crossing{}
-			l.expect(c, 4<<20)
+			c := &transfer{}
+			l.begin(c, 4<<20)
 			l.pace(c)
-			l.answer(c, 8<<20, time.Millisecond, true)
+			l.firstByte(c, 8<<20, time.Millisecond, true)
 			l.end(c)
 		}
-		time.Sleep(longestPause)
-		if now, in := l.turn(false); !now {
-			t.Errorf("after %v another %v is to be waited", longestPause, in)
+		time.Sleep(maxPacingPause)
+		if now, in := l.hasRoom(false); !now {
+			t.Errorf("after %v another %v is to be waited", maxPacingPause, in)
 		}
 	})
 }

@@ -1,0 +1,100 @@
+package store
+
+import "time"
+
+// Retries.
+const (
+	// firstPause and maxPause bound the pause between two tries of a reader. It doubles.
+	firstPause = 100 * time.Millisecond
+	maxPause   = 5 * time.Second
+	// missingTime is how long a reader goes on after all origins began to answer that they do
+	// not have the chunk. Hubs that start, or whose bucket is being replaced, answer that, too.
+	missingTime = 10 * time.Second
+)
+
+// Bounds of what is in flight, and of what has arrived.
+const (
+	// maxFlights bounds the requests of all shares, maxPerShare those of one share.
+	maxFlights  = 128
+	maxPerShare = 64
+	// alwaysPerShare is how many urgent requests a share may have whatever the others do.
+	alwaysPerShare = 4
+	// maxBackground and maxBackgroundPerShare bound the background requests among them.
+	maxBackground         = 96
+	maxBackgroundPerShare = 48
+	// maxBytes bounds the encoded bytes of all answers that are being received. Background
+	// requests have half of it. A share may always receive one answer.
+	maxBytes = 64 << 20
+	// maxUnstored bounds the plain bytes that have arrived and are not stored yet. If the
+	// cache is slower than the network, it gets fewer chunks; readers do not wait for it.
+	maxUnstored = 32 << 20
+	// maxStreamUnstored is the same bound for asking for more of a stream. It is far lower, so
+	// that a stream waits for the disk instead of fetching what will not be stored.
+	maxStreamUnstored = maxUnstored / 4
+	// storers is how many answers are stored at a time. More would take processor time from
+	// readers.
+	storers = 2
+)
+
+// The link estimate. docs/decisions/prefetch.md has the measurements.
+const (
+	// defaultRTT and defaultBandwidth (bytes a second) are assumed until something was
+	// measured. If they are too high, a fault waits for some round trips more.
+	defaultRTT       = 20 * time.Millisecond
+	defaultBandwidth = 25 << 20
+	// minWindow and maxWindow bound the window in bytes. maxStartupWindow is the bound during
+	// startup: beyond it, a window that doubles would open all its connections anew.
+	minWindow        = 128 << 10
+	maxWindow        = 16 << 20
+	maxStartupWindow = 8 << 20
+	// minPriorBDP is the least bandwidth-delay product in bytes that a source's own estimate
+	// counts for: what it saw may have been TCP's slow start.
+	minPriorBDP = 512 << 10
+	// startupGain and steadyGain multiply the bandwidth-delay product (window) and the
+	// bandwidth (pacing rate); 2/ln 2 and 1.25, as in BBR.
+	startupGain = 2.89
+	steadyGain  = 1.25
+	// growth is the factor by which the bandwidth has to rise to count as growing. Startup
+	// ends after flatSamples samples without growth.
+	growth      = 1.25
+	flatSamples = 6
+	// lateRTTs round trips in a row that are an eighth longer than the shortest end startup,
+	// too: they were in a queue (RFC 9406, HyStart++). The eighth is bounded by minLateness
+	// and maxLateness. A short queue before the bottleneck drops packets, and a packet that
+	// was dropped arrives a fifth of a second late.
+	lateRTTs    = 8
+	minLateness = 4 * time.Millisecond
+	maxLateness = 16 * time.Millisecond
+	// startupSample and steadySample are the shortest time over which the bandwidth is
+	// measured; in startup it is also at least one RTT, later two. Bytes that had piled up
+	// while the processors were busy must not count as bandwidth.
+	startupSample = 10 * time.Millisecond
+	steadySample  = 100 * time.Millisecond
+	// bandwidthAge and rttAge are how long a sample counts at least; twice as long at most.
+	bandwidthAge = 2 * time.Second
+	rttAge       = 10 * time.Second
+	// drainEvery is how often the queue drains: half of the bandwidth-delay product is in
+	// flight for three RTTs, at least minDrain. In one of them the queue drains, and in another
+	// an RTT is measured without it.
+	drainEvery = rttAge / 2
+	minDrain   = 20 * time.Millisecond
+	// maxPacingPause bounds the time between two background requests, so that a wrong estimate
+	// does not stop them.
+	maxPacingPause = time.Second
+	// maxIdleWait is how long other shares' streams may keep a share waiting that has nothing
+	// in flight.
+	maxIdleWait = 5 * time.Second
+	// longRTT is the RTT from which on it is worth asking for more than a reader waits for.
+	longRTT = 4 * time.Millisecond
+	// minReach and maxReach bound Share.Reach in bytes; reachRTTs is how many RTTs have to be
+	// measured before.
+	minReach  = 128 << 10
+	maxReach  = 4 << 20
+	reachRTTs = 8
+	// connectRTTs is how many RTTs have to be measured before connections are opened ahead;
+	// one for each bytesPerConnection of the window.
+	connectRTTs        = 4
+	bytesPerConnection = 128 << 10
+	// typicalUnit is how many bytes an answer is assumed to have until its length is known.
+	typicalUnit = 48 << 10
+)

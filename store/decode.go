@@ -1,0 +1,107 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync/atomic"
+
+	"lighter/format/chunk"
+	"lighter/format/pack"
+)
+
+var errTooLong = errors.New("it is longer than any unit")
+
+// decoder receives and decodes answers, as many at a time as there are processors: an origin
+// decides how much memory and time its answer takes.
+type decoder struct {
+	slots    chan struct{}
+	requests atomic.Int64
+	received atomic.Int64 // encoded bytes
+	invalid  atomic.Int64 // answers that were not what was asked for
+}
+
+// wrap returns the end of the line: it turns the answer into a batch that holds the chunk. An
+// answer without the chunk is wrong, since another origin may have another.
+func (d *decoder) wrap(next step) func(ctx context.Context, f *flight) (Batch, error) {
+	return func(ctx context.Context, f *flight) (batch Batch, err error) {
+		origin := ""
+		err = next(ctx, f, func(a Answer) (err error) {
+			origin = a.Origin
+			batch, err = d.take(f, a)
+			return err
+		})
+		if err != nil {
+			return nil, fmt.Errorf("fetch %s: %w", f.key, err)
+		}
+		f.share.count(origin, f.received)
+		return batch, nil
+	}
+}
+
+func (d *decoder) take(f *flight, a Answer) (Batch, error) {
+	body, err := receive(a)
+	if err == nil {
+		d.received.Add(int64(len(body)))
+		f.received = int64(len(body))
+	} else if err != errTooLong {
+		return nil, err
+	}
+	var batch Batch
+	if err == nil {
+		batch, err = d.decode(a, body, f.ref)
+	}
+	if err != nil {
+		d.invalid.Add(1)
+		return nil, &chunk.InvalidError{What: f.key.String(), Err: err}
+	}
+	return batch, nil
+}
+
+// receive reads the body, of at most pack.MaxStored bytes.
+func receive(a Answer) (b []byte, err error) {
+	switch {
+	case a.Length > pack.MaxStored:
+		return nil, errTooLong
+	case a.Length < 0:
+		b, err = io.ReadAll(io.LimitReader(a.Body, pack.MaxStored+1))
+	default:
+		b = make([]byte, a.Length)
+		_, err = io.ReadFull(a.Body, b)
+	}
+	if err == nil && len(b) > pack.MaxStored {
+		err = errTooLong
+	}
+	return b, err
+}
+
+func (d *decoder) decode(a Answer, body []byte, want chunk.Ref) (batch Batch, err error) {
+	d.slots <- struct{}{}
+	defer func() { <-d.slots }()
+	if a.Decode == nil {
+		batch = single{want, body}
+	} else if batch, err = a.Decode(body); err != nil {
+		return nil, err
+	}
+	_, err = batch.Lookup(want.ID)
+	return batch, err
+}
+
+// single is the Batch of an answer that is one plain chunk.
+type single struct {
+	ref   chunk.Ref
+	plain []byte
+}
+
+func (s single) Len() int                  { return 1 }
+func (s single) Ref(int) chunk.Ref         { return s.ref }
+func (s single) Chunk(int) ([]byte, error) { return s.plain, s.ref.Check(s.plain) }
+func (s single) Memory() int64             { return int64(len(s.plain)) }
+
+func (s single) Lookup(id chunk.ID) ([]byte, error) {
+	if id != s.ref.ID {
+		return nil, chunk.ErrNotFound
+	}
+	return s.Chunk(0)
+}

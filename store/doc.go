@@ -1,0 +1,21 @@
+// Package store reads chunks: from the cache on this machine, or else from a Source. It verifies
+// every chunk that it returns. A source that lies costs retries and a cache that fails costs a
+// fetch; neither costs a wrong byte. The package knows nothing of what chunks are for.
+//
+// A read that misses the cache passes the following steps. NewUnits puts those from decoding to
+// the source together in one line; each wraps the next one.
+//
+//	Share.Cached   cache.go     the cache on this machine
+//	retry          retry.go     one backoff, until the reader's deadline
+//	flights        flights.go   readers of one unit share one request
+//	decoder        decode.go    decodes and verifies; stores what arrived after the readers have it
+//	gate           gate.go      limits, with one fair queue for all shares
+//	link           link.go      estimates RTT and bandwidth; pacing.go: background requests wait
+//	backoff        retry.go     background requests pause while the source fails
+//	Source         source.go    a chunk by reference, or a whole unit; failover is the source's own
+//
+// The steps from retry to flights belong to one reader, those below to a request that several
+// readers may share. This is why retry is outside: each reader has its own deadline. Decoding is
+// inside the source's failover, because a wrong answer must lead to the next origin: so a step
+// wraps the callback that takes the answer as well as the request.
+package store

@@ -1,0 +1,138 @@
+package store
+
+import (
+	"context"
+	"sync"
+
+	"lighter/format/chunk"
+)
+
+// flightKey names what a request asks for: a unit, or a chunk whose unit is not known.
+type flightKey struct {
+	unit chunk.Unit
+	id   chunk.ID
+}
+
+func (k flightKey) String() string {
+	if k.unit.IsZero() {
+		return "chunk " + k.id.String()
+	}
+	return "unit " + k.unit.String()
+}
+
+// wanted is what one caller asks for.
+type wanted struct {
+	key   flightKey
+	ref   chunk.Ref
+	share *Share
+	size  int64 // expected bytes of the answer
+	// uncached means that the cache could not be read, whatever it believes to have.
+	uncached bool
+}
+
+// flight is one request, and the storing of its answer.
+type flight struct {
+	wanted   // by the first caller
+	ticket   ticket
+	transfer transfer
+	cancel   context.CancelFunc
+	waiters  int           // guarded by flights.mu; at zero before done the flight is cancelled
+	done     chan struct{} // closed when batch or err is set
+	stored   chan struct{} // closed when the answer is stored, or will not be
+	batch    Batch
+	err      error
+	received int64 // encoded bytes of the answer
+}
+
+// flights let callers that want the same unit share one request. It is safe for concurrent use.
+type flights struct {
+	cache   Cache
+	link    *link
+	fetch   func(ctx context.Context, f *flight) (Batch, error)
+	storage *storage
+
+	mu      sync.Mutex // guards byKey
+	byKey   map[flightKey]*flight
+	running sync.WaitGroup
+}
+
+// join returns the flight for what a caller wants, and whether it has started it. It returns nil
+// if the chunk is cached by now. A caller calls leave once for each flight that it has joined. The
+// flight begins when the gate knows that a share wants it.
+func (fs *flights) join(w wanted) (f *flight, started bool) {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	if f := fs.byKey[w.key]; f != nil {
+		f.waiters++
+		return f, false
+	}
+	if !w.uncached && fs.cache.Has(w.ref.ID) {
+		return nil, false
+	}
+	// The request does not end with its first caller, since others may join: leave cancels it
+	// when the last caller has left.
+	ctx, cancel := context.WithCancel(context.Background())
+	f = &flight{wanted: w, ticket: newTicket(), cancel: cancel, waiters: 1,
+		done: make(chan struct{}), stored: make(chan struct{})}
+	fs.byKey[w.key] = f
+	fs.link.begin(&f.transfer, w.size)
+	fs.running.Go(func() {
+		defer cancel()
+		fs.run(ctx, f)
+		fs.forget(f)
+		close(f.stored)
+	})
+	return f, true
+}
+
+// run fetches the answer, lets the readers have it, and stores it.
+func (fs *flights) run(ctx context.Context, f *flight) {
+	f.batch, f.err = fs.fetch(ctx, f)
+	fs.link.end(&f.transfer)
+	if f.err != nil {
+		fs.forget(f) // before done: a caller that tries again needs another flight
+	}
+	close(f.done)
+	if f.err == nil {
+		fs.storage.put(f.batch)
+		fs.link.wake() // streams wait until answers are stored
+	}
+}
+
+// has reports whether join would find a flight.
+func (fs *flights) has(key flightKey) bool {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	return fs.byKey[key] != nil
+}
+
+// leave ends one caller's interest. A flight that has not arrived and that no caller wants any
+// more is cancelled, and cannot be joined.
+func (fs *flights) leave(f *flight) {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	f.waiters--
+	select {
+	case <-f.done:
+		return
+	default:
+	}
+	if f.waiters == 0 {
+		f.cancel()
+		fs.remove(f)
+	}
+}
+
+// forget makes sure that nobody joins the flight any more.
+func (fs *flights) forget(f *flight) {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	fs.remove(f)
+}
+
+// remove is forget for a caller that holds mu.
+func (fs *flights) remove(f *flight) {
+	if fs.byKey[f.key] == f {
+		delete(fs.byKey, f.key)
+	}
+}

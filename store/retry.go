@@ -1,0 +1,99 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"lighter/format/chunk"
+)
+
+// retry repeats a reader's request, with a pause that doubles.
+type retry struct {
+	pause     time.Duration // firstPause; shorter in tests
+	isLoading func() bool   // a chunk that no origin has may still turn up
+	retries   atomic.Int64
+}
+
+// do calls try until it succeeds, ctx ends, or all origins have answered for missingTime that
+// they do not have the chunk.
+func (r *retry) do(ctx context.Context, try func() error) error {
+	pause := r.pause
+	var before error
+	var missing time.Time // since when all origins answer that they do not have it; zero: they do not
+	for {
+		err := try()
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return endOf(ctx, cmp.Or(before, err))
+		}
+		before = err
+		switch {
+		case !isMissing(err) || r.isLoading():
+			missing = time.Time{}
+		case missing.IsZero():
+			missing = time.Now()
+		case time.Since(missing) >= missingTime:
+			return err
+		}
+		r.retries.Add(1)
+		wait := pause/2 + rand.N(pause/2) // readers that failed together must not return together
+		var busy Unavailable
+		if errors.As(err, &busy) {
+			wait = max(wait, busy.RetryAfter())
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return endOf(ctx, err)
+		}
+		pause = min(2*pause, maxPause)
+	}
+}
+
+// endOf returns why ctx ended, with the error of the last try.
+func endOf(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); !errors.Is(err, cause) {
+		return fmt.Errorf("%w; before that: %w", cause, err)
+	}
+	return err
+}
+
+// isAnswer reports whether err means that the source works, and did not answer with the chunk.
+func isAnswer(err error) bool {
+	return errors.Is(err, chunk.ErrNotFound) || errors.As(err, new(*chunk.InvalidError))
+}
+
+// isMissing reports whether err means that no origin has the chunk. A wrong answer does not mean
+// that: another unit may hold the chunk.
+func isMissing(err error) bool {
+	return errors.Is(err, chunk.ErrNotFound) && !errors.As(err, new(*chunk.InvalidError))
+}
+
+// errFailing is returned to background requests while the source fails.
+var errFailing = errors.New("the source fails, so it is asked for readers only")
+
+// backoff keeps background requests from a source that fails, for maxPause after each failure.
+// Readers ask it all the same.
+type backoff struct{ until atomic.Int64 } // Unix nanoseconds; 0: the source works
+
+func (b *backoff) wrap(next step) step {
+	return func(ctx context.Context, f *flight, take func(Answer) error) error {
+		err := next(ctx, f, take)
+		if err == nil {
+			b.until.Store(0)
+		} else if !isAnswer(err) && ctx.Err() == nil {
+			b.until.Store(time.Now().Add(maxPause).UnixNano())
+		}
+		return err
+	}
+}
+
+// left returns how long background requests have to wait; not positive: they need not.
+func (b *backoff) left() time.Duration { return time.Until(time.Unix(0, b.until.Load())) }

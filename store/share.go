@@ -1,0 +1,144 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"sync/atomic"
+
+	"lighter/format/chunk"
+)
+
+// Share is one device's share of what Units may have in flight. It is safe for concurrent use.
+type Share struct {
+	units   *Units
+	streams atomic.Int64 // requests in flight that Stream has started or joined
+
+	mu       sync.Mutex // guards received
+	received map[string]int64
+
+	// The gate's mu guards what follows.
+	running counts
+	waiting []*ticket // the first of each kind is next
+	faults  int       // tickets that its readers wait for, and that were not in flight when they came
+}
+
+// Received returns the encoded bytes that this share has received, by origin. An answer counts
+// for the share that was the first to ask for it.
+func (s *Share) Received() map[string]int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.received)
+}
+
+func (s *Share) count(origin string, bytes int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.received[origin] += bytes
+}
+
+// Cached fills dst with the chunk's bytes from offset on, and reports whether they were cached.
+func (s *Share) Cached(ref chunk.Ref, offset int, dst []byte) bool {
+	return s.units.cache.Read(ref, offset, dst)
+}
+
+// Has reports whether the chunk is believed to be cached.
+func (s *Share) Has(id chunk.ID) bool { return s.units.cache.Has(id) }
+
+// Load reads cached chunks from disk into memory, as Cache.Load does.
+func (s *Share) Load(refs []chunk.Ref) { s.units.cache.Load(refs) }
+
+// Read fills dst with the chunk's bytes from offset on, from the source. It is for chunks that
+// Cached did not have. It retries until ctx ends, or until all origins have answered for some
+// seconds that they do not have the chunk. Each time that the source answered, and not with the
+// chunk, Read calls missed unless it is nil: then ref.Unit may be out of date.
+func (s *Share) Read(ctx context.Context, ref chunk.Ref, offset int, dst []byte, missed func()) error {
+	if offset < 0 || offset+len(dst) > int(ref.Length) {
+		return fmt.Errorf("read %d bytes at %d of chunk %s, which has %d",
+			len(dst), offset, ref.ID.Short(), ref.Length)
+	}
+	if missed == nil {
+		missed = func() {}
+	}
+	return s.units.retry.do(ctx, func() error { return s.try(ctx, ref, offset, dst, missed) })
+}
+
+// try asks for the unit that ref names, then for any unit that holds the chunk.
+func (s *Share) try(ctx context.Context, ref chunk.Ref, offset int, dst []byte, missed func()) error {
+	if key := s.units.keyOf(ref); !key.unit.IsZero() {
+		err := s.fetch(ctx, key, ref, offset, dst)
+		var some Unavailable
+		if err == nil || ctx.Err() != nil || !isAnswer(err) && !(errors.As(err, &some) && some.Missed()) {
+			return err
+		}
+		if isAnswer(err) {
+			missed()
+		}
+	}
+	err := s.fetch(ctx, flightKey{id: ref.ID}, ref, offset, dst)
+	if err != nil && isAnswer(err) {
+		missed()
+	}
+	return err
+}
+
+// fetch joins or starts one request, and reads the chunk from its answer.
+func (s *Share) fetch(ctx context.Context, key flightKey, ref chunk.Ref, offset int, dst []byte) error {
+	u := s.units
+	w := wanted{key: key, ref: ref, share: s, size: typicalUnit}
+	f, _ := u.flights.join(w)
+	if f == nil {
+		if u.cache.Read(ref, offset, dst) {
+			return nil
+		}
+		w.uncached = true
+		f, _ = u.flights.join(w)
+	}
+	defer u.flights.leave(f)
+	u.gate.want(s, &f.ticket, true)
+	select {
+	case <-f.done:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if f.err != nil {
+		return f.err
+	}
+	plain, err := f.batch.Lookup(ref.ID)
+	if err != nil {
+		return fmt.Errorf("fetch chunk %s: %w", ref.ID, err)
+	}
+	if len(plain) != int(ref.Length) {
+		return &chunk.InvalidError{What: "chunk " + ref.ID.String(),
+			Err: fmt.Errorf("it has %d bytes, not %d", len(plain), ref.Length)}
+	}
+	copy(dst, plain[offset:])
+	return nil
+}
+
+// Warm fetches the chunk's unit into the cache, in the background: no reader waits for it. It
+// asks once, and returns when the unit is stored. While the source fails it returns an error.
+func (s *Share) Warm(ctx context.Context, ref chunk.Ref) error {
+	u := s.units
+	if u.backoff.left() > 0 {
+		return errFailing
+	}
+	f, _ := u.flights.join(wanted{key: u.keyOf(ref), ref: ref, share: s, size: typicalUnit})
+	if f == nil {
+		return nil
+	}
+	defer u.flights.leave(f)
+	u.gate.want(s, &f.ticket, false)
+	select {
+	case <-f.stored:
+		return f.err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Reach returns the bandwidth-delay product in bytes if the RTT is long: so much arrives while a
+// reader waits for a first byte. It is 0 if the RTT is short or not known.
+func (s *Share) Reach() int64 { return s.units.link.reach() }

@@ -82,6 +82,7 @@ test/e2e/node: | node node/keeper node/mount node/resolver store/disk store/hub 
 test/e2e/peers:
 test/e2e/soak: | node node/keeper node/mount
 test/e2e/system: | node node/doctor node/keeper node/mount
+test/testkit/cachetest: format/chunk store
 test/testkit/catalogtest: format/chunk format/index hub/catalog wire
 test/testkit/certificate:
 test/testkit/faultfs:
@@ -90,6 +91,7 @@ test/testkit/immutable:
 test/testkit/layout:
 test/testkit/link:
 test/testkit/site: format/index node node/keeper proc store/hub test/testkit/link
+test/testkit/sourcetest: format/chunk store test/testkit/cachetest
 test/testkit/tarball:
 wire: format/chunk format/index
 `

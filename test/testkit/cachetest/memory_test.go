@@ -1,0 +1,11 @@
+package cachetest
+
+import (
+	"testing"
+
+	"lighter/store"
+)
+
+func TestMemory(t *testing.T) {
+	Run(t, func(*testing.T) store.Cache { return NewMemory() })
+}

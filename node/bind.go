@@ -265,7 +265,7 @@ func (n *Node) recoverBind(ctx context.Context, b Bind) {
 	case !bound && b.Lost == "":
 		_ = n.forgetBind(b) // somebody has unmounted it
 		return
-	case bound && n.takenOver:
+	case bound && n.devices.TakenOver():
 		return
 	case bound:
 		err = n.bindChain(ctx, b, mount.Rebind)

@@ -12,11 +12,12 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"path/filepath"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"lighter/node/takeover"
 )
 
 // Control speaks to the daemon that uses a root.
@@ -211,7 +212,7 @@ func (c *Control) Stop(ctx context.Context) error {
 	if err := c.call(ctx, http.MethodPost, "/stop", nil, &none); err != nil {
 		return err
 	}
-	lock, err := os.Open(filepath.Join(c.root, "lock"))
+	lock, err := os.Open(takeover.LockFile(c.root))
 	if err != nil {
 		return fmt.Errorf("wait for the node: %w", err)
 	}

@@ -231,5 +231,5 @@ func (w *web) figures() (figures, bool) {
 	if err != nil {
 		n.log.Warn("the metrics say nothing of images", "cause", err)
 	}
-	return figures{status: status, devices: n.server.Stats(), ready: w.why.Load() == nil, dropped: logqueue.Dropped(n.log)}, true
+	return figures{status: status, devices: n.devices.Stats(), ready: w.why.Load() == nil, dropped: logqueue.Dropped(n.log)}, true
 }

@@ -30,21 +30,20 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sync/singleflight"
 	"golang.org/x/sys/unix"
 
 	"lighter/durable"
 	"lighter/node/device"
 	"lighter/node/front/containerd"
-	"lighter/node/fuse"
+	"lighter/node/health"
 	"lighter/node/keeper"
 	"lighter/node/mount"
 	"lighter/node/record"
 	"lighter/node/resolver"
+	"lighter/node/takeover"
 	"lighter/node/trees"
 	"lighter/socket"
 	"lighter/store"
@@ -58,7 +57,8 @@ type Node struct {
 	log       *slog.Logger
 	started   time.Time
 	lock      *os.File
-	inherited bool // the lock was a dead daemon's, which hangs in the kernel
+	devices   *takeover.Devices
+	health    *health.Check
 	hubs      *hub.Origins
 	cache     *disk.Cache
 	units     *store.Units
@@ -67,12 +67,6 @@ type Node struct {
 	reporter  *record.Reporter
 	shortage  shortage
 	manager   *keeper.Manager // the service manager, or nil
-	keepers   []keeper.Keeper
-	keeping   keeping
-	probe     singleflight.Group // whether the devices are served
-	server    *fuse.Server
-	served    chan error // what became of serving the devices; nil before
-	takenOver bool       // server's connection is a former daemon's
 	trees     *trees.Store
 	mounts    *mount.Mounts
 	keys      *resolver.Keys
@@ -82,15 +76,11 @@ type Node struct {
 	leftovers durable.Leftovers // of small files of the node's own
 	web       *web              // nil without an HTTP address
 	noMetrics error             // why there is none although there is an address
-	unserved  atomic.Bool       // the kernel's requests are not answered any more
-	stopping  atomic.Bool
 	controls  net.Listener
 	requests  net.Listener // containerd's; nil without an address
 	stop      context.CancelCauseFunc
 
 	completion *completion
-
-	stopServing context.CancelFunc // ends serving the devices
 }
 
 // Run runs a node until ctx is done, as the one thing that this process does.
@@ -120,12 +110,12 @@ func (n *Node) serve(ctx context.Context, ready func()) error {
 	group.Go(func() error { n.scrub(ctx); return nil })
 	group.Go(func() error { n.chains.RenewStatements(ctx); return nil })
 	group.Go(func() error { n.complete(ctx); return nil })
-	group.Go(func() error { n.watchKeeper(ctx); return nil })
+	group.Go(func() error { n.devices.WatchKeeper(ctx); return nil })
 	group.Go(func() error { return n.serveControl(ctx) })
 	if n.snapshot != nil {
 		group.Go(func() error { return containerd.Serve(ctx, n.requests, n.snapshot) })
 	}
-	group.Go(func() error { n.feedWatchdog(ctx); return nil })
+	group.Go(func() error { n.health.FeedWatchdog(ctx, n.manager, n.log); return nil })
 	n.announce(ready)
 	group.Go(func() error { <-ctx.Done(); n.withdraw(); return nil })
 	return group.Wait()
@@ -147,7 +137,8 @@ func start(ctx context.Context, stop context.CancelCauseFunc, config Config, man
 			err = errors.Join(err, n.close())
 		}
 	}()
-	if err := n.own(); err != nil {
+	inherited, err := n.own()
+	if err != nil {
 		return nil, err
 	}
 	config = n.config
@@ -170,21 +161,23 @@ func start(ctx context.Context, stop context.CancelCauseFunc, config Config, man
 	n.ahead = device.NewAhead(func() device.Chunks { return n.units.Share() }, device.AheadOptions{Limit: config.prefetchLimit(), Short: n.short}, log)
 	n.newRecorder()
 	n.web.notReady("it takes over what a former daemon has mounted")
-	if err := n.openDevices(ctx); err != nil {
+	n.devices, err = takeover.Open(ctx, takeover.Options{Root: config.Root, Manager: manager, Inherited: inherited, Resend: config.Resend, Log: log})
+	if err != nil {
 		return nil, err
 	}
-	n.trees = trees.Open(config.Root, n.hubs, n.server, n.ahead, log)
-	n.mounts = mount.New(config.Root, config.MountMode, n.trees, n.server, n.recorder, log)
+	n.health = health.New(config.Root, n.devices)
+	n.trees = trees.Open(config.Root, n.hubs, n.devices.Server(), n.ahead, log)
+	n.mounts = mount.New(config.Root, config.MountMode, n.trees, n.devices.Server(), n.recorder, log)
 	if err := n.trees.UseRoom(n.cache); err != nil {
 		return nil, err
 	}
-	if err := n.mounts.Recover(n.takenOver); err != nil {
+	if err := n.mounts.Recover(n.devices.TakenOver()); err != nil {
 		return nil, err
 	}
 	if !config.LocalDevice {
 		n.trees.DropLocals()
 	}
-	n.startDevices(ctx)
+	n.devices.Start(ctx, stop)
 	n.mounts.Probe()
 	if n.chains, err = resolver.New(config.Root, n.hubs, lazyTrees{n.trees, n.mounts}, n.keys, log); err != nil {
 		return nil, err
@@ -225,21 +218,21 @@ func (n *Node) openSnapshots(ctx context.Context) (err error) {
 }
 
 // own makes the root and makes sure that no other daemon uses it.
-func (n *Node) own() error {
+func (n *Node) own() (inherited bool, err error) {
 	if os.Geteuid() != 0 {
-		return errors.New("a node mounts file systems and must run as root (try: sudo lighter node ...)")
+		return false, errors.New("a node mounts file systems and must run as root (try: sudo lighter node ...)")
 	}
-	err := n.checkProgram()
+	err = n.checkProgram()
 	if err == nil {
 		err = n.makeRoot()
 	}
 	if err == nil {
-		n.lock, n.inherited, err = lockRoot(n.config.Root, &n.leftovers)
+		n.lock, inherited, err = takeover.Lock(n.config.Root, &n.leftovers)
 	}
 	if errors.Is(err, unix.EROFS) {
 		err = fmt.Errorf("the node's root %s is on a file system that is read-only, and a node keeps its lock, its sockets and its state there: make it writable (the kernel's log says why it is not), or choose another --root: %w", n.config.Root, err)
 	}
-	return err
+	return inherited, err
 }
 
 // checkProgram refuses to run a program that a node serves: it would have to read its own
@@ -285,7 +278,6 @@ func (n *Node) makeRoot() error {
 
 // close closes what was opened, highest first.
 func (n *Node) close() error {
-	n.stopping.Store(true)
 	var errs []error
 	for _, listener := range []net.Listener{n.controls, n.requests} {
 		if listener != nil {
@@ -295,8 +287,9 @@ func (n *Node) close() error {
 	if n.snapshot != nil {
 		errs = append(errs, n.snapshot.Close())
 	}
-	if n.server != nil {
-		errs = append(errs, n.closeDevices())
+	if n.devices != nil {
+		n.health.Stop()
+		errs = append(errs, n.devices.Close())
 	}
 	if n.trees != nil {
 		n.trees.Close()

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 
 	"lighter/durable"
 	"lighter/node/keeper"
 	"lighter/node/mount"
+	"lighter/node/takeover"
 )
 
 // Release gives up the devices of a node that will not come back: what is kept of
@@ -21,12 +21,12 @@ func Release(ctx context.Context, root string) error {
 		return errors.New("the devices are root's alone: run this as root (try sudo)")
 	}
 	root = realRoot(root)
-	if _, err := os.Stat(filepath.Join(root, "lock")); err != nil {
+	if _, err := os.Stat(takeover.LockFile(root)); err != nil {
 		return fmt.Errorf("there is no node's root at %s: say --root: %w", root, err)
 	}
 	var leftovers durable.Leftovers // are logged
-	lock, _, err := lockRoot(root, &leftovers)
-	if errors.Is(err, errInUse) {
+	lock, _, err := takeover.Lock(root, &leftovers)
+	if errors.Is(err, takeover.ErrInUse) {
 		return fmt.Errorf("a node runs with root %s: stop it first", root)
 	}
 	if err != nil {

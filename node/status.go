@@ -13,6 +13,7 @@ import (
 	"lighter/node/front/containerd"
 	"lighter/node/mount"
 	"lighter/node/resolver"
+	"lighter/node/takeover"
 	"lighter/store"
 	"lighter/store/disk"
 	"lighter/store/hub"
@@ -20,33 +21,33 @@ import (
 
 // Status is what a node says of itself.
 type Status struct {
-	Version   string             `json:"version"` // of the program
-	Root      string             `json:"root"`
-	Address   string             `json:"address"`
-	MountMode mount.Mode         `json:"mountMode"` // as configured
-	RemapIDs  bool               `json:"remapIDs"`
-	Trust     TrustStatus        `json:"trust"`
-	Scope     string             `json:"scope"`
-	CAFile    string             `json:"caFile,omitempty"`
-	HubKeys   []string           `json:"hubKeys"`
-	Signers   []resolver.Signer  `json:"signers"` // the same keys, with what they have signed
-	Hubs      []hub.Health       `json:"hubs"`
-	NoHub     int64              `json:"pullsWithoutHub"`     // look-ups and indexes that did not come in time, or not at all
-	NotLazy   string             `json:"notLazy,omitempty"`   // why no image can be lazy on this machine
-	NoMetrics string             `json:"noMetrics,omitempty"` // why nobody can ask for them, although there is an address
-	Started   time.Time          `json:"started"`
-	TakenOver bool               `json:"takenOver"` // the devices are a former daemon's
-	Keeper    KeeperStatus       `json:"keeper"`
-	Cache     disk.Stats         `json:"cache"`
-	Fetched   store.UnitsStats   `json:"fetched"`
-	Recording RecordingStatus    `json:"recording"`
-	Ahead     device.AheadStats  `json:"ahead"` // what was fetched before anybody read it
-	Mounts    []MountStatus      `json:"mounts"`
-	Images    []ImageStatus      `json:"images"`
-	Binds     []Bind             `json:"binds"`
-	Lost      []LostStatus       `json:"lost"`
-	Refused   []RefusedStatus    `json:"refused"`   // statements on the disk that cannot be verified
-	Leftovers []durable.Leftover `json:"leftovers"` // what could not be cleaned up, or written
+	Version   string                `json:"version"` // of the program
+	Root      string                `json:"root"`
+	Address   string                `json:"address"`
+	MountMode mount.Mode            `json:"mountMode"` // as configured
+	RemapIDs  bool                  `json:"remapIDs"`
+	Trust     TrustStatus           `json:"trust"`
+	Scope     string                `json:"scope"`
+	CAFile    string                `json:"caFile,omitempty"`
+	HubKeys   []string              `json:"hubKeys"`
+	Signers   []resolver.Signer     `json:"signers"` // the same keys, with what they have signed
+	Hubs      []hub.Health          `json:"hubs"`
+	NoHub     int64                 `json:"pullsWithoutHub"`     // look-ups and indexes that did not come in time, or not at all
+	NotLazy   string                `json:"notLazy,omitempty"`   // why no image can be lazy on this machine
+	NoMetrics string                `json:"noMetrics,omitempty"` // why nobody can ask for them, although there is an address
+	Started   time.Time             `json:"started"`
+	TakenOver bool                  `json:"takenOver"` // the devices are a former daemon's
+	Keeper    takeover.KeeperStatus `json:"keeper"`
+	Cache     disk.Stats            `json:"cache"`
+	Fetched   store.UnitsStats      `json:"fetched"`
+	Recording RecordingStatus       `json:"recording"`
+	Ahead     device.AheadStats     `json:"ahead"` // what was fetched before anybody read it
+	Mounts    []MountStatus         `json:"mounts"`
+	Images    []ImageStatus         `json:"images"`
+	Binds     []Bind                `json:"binds"`
+	Lost      []LostStatus          `json:"lost"`
+	Refused   []RefusedStatus       `json:"refused"`   // statements on the disk that cannot be verified
+	Leftovers []durable.Leftover    `json:"leftovers"` // what could not be cleaned up, or written
 
 	Completion CompletionStatus `json:"completion"`
 }
@@ -83,7 +84,7 @@ type ImageStatus struct {
 func (n *Node) Status(ctx context.Context) (Status, error) {
 	s := Status{Version: Version(), Root: n.config.Root, Address: n.config.Address, MountMode: n.config.MountMode,
 		RemapIDs: n.config.RemapIDs, Trust: n.config.trust(n.hubs), Scope: n.config.Scope, CAFile: n.config.CAFile, HubKeys: n.keys.List(), Signers: n.chains.Signers(),
-		Hubs: n.hubs.Health(), NoHub: n.chains.Unanswered(), Started: n.started, TakenOver: n.takenOver, Keeper: n.keeperStatus(), Cache: n.cache.Stats(), Fetched: n.units.Stats(), Ahead: n.ahead.Stats(), Recording: n.recordingStatus(),
+		Hubs: n.hubs.Health(), NoHub: n.chains.Unanswered(), Started: n.started, TakenOver: n.devices.TakenOver(), Keeper: n.devices.Keeper(), Cache: n.cache.Stats(), Fetched: n.units.Stats(), Ahead: n.ahead.Stats(), Recording: n.recordingStatus(),
 		Binds: n.binds.list(), Mounts: []MountStatus{}, Images: []ImageStatus{}, Lost: []LostStatus{}}
 	s.Completion = n.completion.get()
 	s.Refused = n.refused(ctx)

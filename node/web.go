@@ -20,7 +20,6 @@ const (
 	webHeader  = 16 << 10
 	webTimeout = 10 * time.Second
 	webIdle    = time.Minute
-	webHealth  = webTimeout // for the kernel's answer
 )
 
 // web tells machines how the node is: /metrics, /healthz and /readyz. It answers
@@ -107,10 +106,7 @@ func (w *web) unhealthy(ctx context.Context) error {
 	if n == nil {
 		return nil
 	}
-	if err := n.alive(ctx, webHealth); err != nil || n.stopping.Load() {
-		return err
-	}
-	return stalled(n.server.Stats())
+	return n.health.Healthy(ctx)
 }
 
 // answer says ok, or what is wrong, in a line of text.

@@ -11,9 +11,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"lighter/node/fuse"
+	"lighter/node/health"
 )
 
 func ask(t *testing.T, w *web, path string) (status int, body string) {
@@ -50,14 +50,19 @@ func TestHealthAndReadiness(t *testing.T) {
 	want("/healthz", 200, "ok")
 	w.ready()
 	want("/readyz", 200, "ok")
-	n := &Node{}
-	n.unserved.Store(true)
+	n := &Node{health: health.New(t.TempDir(), unserved{})}
 	w.show(n)
 	want("/healthz", 503, "not answered")
 	want("/readyz", 503, "not answered")
-	n.stopping.Store(true) // what is not answered any more is the next daemon's
+	n.health.Stop()
 	want("/healthz", 200, "ok")
 }
+
+// unserved are devices whose connection has ended.
+type unserved struct{}
+
+func (unserved) Unserved() bool          { return true }
+func (unserved) Stats() fuse.ServerStats { return fuse.ServerStats{} }
 
 // The socket is root's alone, and it answers.
 func TestWebOnASocket(t *testing.T) {
@@ -95,25 +100,4 @@ func TestTakenAddressIsSaid(t *testing.T) {
 	w.ready()
 	w.show(nil)
 	w.close()
-}
-
-// A hub that is gone makes reads wait, and fail; only what goes beyond that says
-// that the daemon itself hangs.
-func TestReadsThatHang(t *testing.T) {
-	for oldest, well := range map[time.Duration]bool{0: true, 110 * time.Second: true, hungRead: true, hungRead + time.Second: false} {
-		if err := hangs(oldest); (err == nil) != well {
-			t.Errorf("unanswered for %v: %v", oldest, err)
-		}
-	}
-}
-
-// Requests that stay in the kernel are said by name.
-func TestReadsThatStayInTheKernel(t *testing.T) {
-	if err := stalled(fuse.ServerStats{InKernel: 70, InWork: 60, Waiting: 10, Stalled: stalledReads}); err != nil {
-		t.Error(err)
-	}
-	err := stalled(fuse.ServerStats{InKernel: 90, InWork: 60, Waiting: 10, Stalled: stalledReads + time.Second})
-	if err == nil || !strings.Contains(err.Error(), "wait in the kernel") || !strings.Contains(err.Error(), "90") {
-		t.Errorf("%v", err)
-	}
 }

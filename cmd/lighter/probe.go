@@ -3,7 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"lighter/node"
+	"lighter/node/health"
 )
 
 // probeCommand is for `lighter node` alone, which starts it.
@@ -14,6 +14,6 @@ func probeCommand() *cobra.Command {
 		Example: "  pgrep -af 'lighter probe'",
 		Hidden:  true,
 		Args:    exactArgs("ROOT"),
-		RunE:    func(_ *cobra.Command, args []string) error { return node.Probe(args[0]) },
+		RunE:    func(_ *cobra.Command, args []string) error { return health.Probe(args[0]) },
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"lighter/node/doctor"
 	"lighter/node/fuse"
 	"lighter/node/mount"
+	"lighter/node/takeover"
 	"lighter/node/trees"
 	"lighter/store/disk"
 	"lighter/store/hub"
@@ -20,7 +21,7 @@ func someStatus() node.Status {
 	tree := chunk.Sum([]byte("tree"))
 	chain := "sha256:" + strings.Repeat("ab", 32)
 	return node.Status{
-		Version: "v1.2.3", Root: "/var/lib/lighter", Started: time.Now().Add(-90 * time.Second), TakenOver: true, Keeper: node.KeeperStatus{Error: "its keeper was killed"},
+		Version: "v1.2.3", Root: "/var/lib/lighter", Started: time.Now().Add(-90 * time.Second), TakenOver: true, Keeper: takeover.KeeperStatus{Error: "its keeper was killed"},
 		Hubs: []hub.Health{{URL: "https://one.test", Up: true}, {URL: "https://two.test", Error: "connection refused"}},
 		Mounts: []node.MountStatus{{Mounted: mount.Mounted{Tree: tree, Dir: "/var/lib/lighter/mounts/x", Mode: mount.File, Local: true,
 			Device: mount.DeviceStats{

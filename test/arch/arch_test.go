@@ -28,7 +28,7 @@ bench/figures: bench format/chunk node node/keeper test/testkit/fswalk test/test
 bench/many: bench format/chunk format/trace node/device node/mount node/record node/resolver node/trees store store/disk store/hub test/testkit/site | hub store/registry wire
 bench/plot:
 bench/starts: bench bench/plot node test/testkit/site
-cmd/lighter: bench bench/figures bench/many bench/starts format/index format/trace hub logqueue node node/doctor node/keeper node/resolver store/disk store/hub store/registry wire | node/device node/fuse node/mount node/trees
+cmd/lighter: bench bench/figures bench/many bench/starts format/index format/trace hub logqueue node node/doctor node/health node/keeper node/resolver store/disk store/hub store/registry wire | node/device node/fuse node/mount node/takeover node/trees
 durable:
 format/chunk:
 format/compress:
@@ -53,17 +53,19 @@ hub/startup: format/chunk format/compress format/erofs format/index format/pack 
 hub/startup/guess: format/chunk format/erofs format/index format/trace format/tree
 hub/startup/plan: format/chunk format/erofs format/index format/trace
 logqueue:
-node: durable format/chunk format/index format/trace logqueue node/device node/front/containerd node/fuse node/keeper node/mount node/record node/resolver node/trees proc socket store store/disk store/hub wire
+node: durable format/chunk format/index format/trace logqueue node/device node/front/containerd node/fuse node/health node/keeper node/mount node/record node/resolver node/takeover node/trees socket store store/disk store/hub wire
 node/device: format/chunk format/index node/fuse node/prefetch node/record | store store/hub
 node/doctor: format/index format/tree node node/front/containerd node/fuse node/mount proc store/disk store/hub | durable
-node/front/containerd: durable | socket
 node/flight:
+node/front/containerd: durable | socket
 node/fuse: format/chunk | node/device store store/hub
+node/health: node/fuse node/mount
 node/keeper:
 node/mount: format/chunk format/index format/tree node/device node/fuse node/record node/trees
 node/prefetch: format/index
 node/record: format/chunk format/trace
 node/resolver: durable format/chunk format/index store/hub wire
+node/takeover: durable node/fuse node/keeper node/mount proc
 node/trees: durable format/chunk format/erofs format/index format/trace node/device node/flight node/fuse | store/disk
 proc:
 renewed:
@@ -80,7 +82,7 @@ test/e2e/commands: | store/hub wire
 test/e2e/network: | node
 test/e2e/node: | node node/keeper node/mount node/resolver store/disk store/hub wire
 test/e2e/peers:
-test/e2e/soak: | node node/keeper node/mount
+test/e2e/soak: | node node/health node/keeper node/mount
 test/e2e/system: | node node/doctor node/keeper node/mount
 test/testkit/cachetest: format/chunk store
 test/testkit/catalogtest: format/chunk format/index hub/catalog wire

@@ -56,7 +56,7 @@ func git(dir string, args ...string) *exec.Cmd {
 // can be read by daemons from oldest on.
 func buildNewer(t *testing.T, version, oldest string) (lighter string) {
 	t.Helper()
-	return build(t, module(t), "-ldflags", "-X lighter/node.keptVersion="+version+" -X lighter/node.keptOldest="+oldest)
+	return build(t, module(t), "-ldflags", "-X lighter/node/takeover.keptVersion="+version+" -X lighter/node/takeover.keptOldest="+oldest)
 }
 
 func build(t *testing.T, source string, flags ...string) (lighter string) {

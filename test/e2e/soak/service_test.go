@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"lighter/node"
+	"lighter/node/health"
 	"lighter/node/keeper"
 	"lighter/test/testkit/site"
 )
@@ -239,7 +239,7 @@ func TestStopWhileAsked(t *testing.T) {
 		asked := make(chan int, 1)
 		go func() {
 			var n int
-			for ; !stopped.Load() && node.Probe(s.Machine.NodeRoot()) == nil; n++ {
+			for ; !stopped.Load() && health.Probe(s.Machine.NodeRoot()) == nil; n++ {
 				time.Sleep(200 * time.Microsecond)
 			}
 			asked <- n

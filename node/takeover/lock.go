@@ -1,4 +1,4 @@
-package node
+package takeover
 
 import (
 	"errors"
@@ -16,22 +16,23 @@ import (
 	"lighter/proc"
 )
 
-// errInUse says that another daemon runs with a root.
-var errInUse = errors.New("in use by another lighter node")
+// ErrInUse reports that another daemon uses the root.
+var ErrInUse = errors.New("in use by another lighter node")
 
-// deadTimeout is how long a process that was killed may take to end before it
-// counts as one that hangs.
-const deadTimeout = time.Second
+// killTimeout is how long a process that was killed may take to end. After that it counts as
+// hanging in the kernel.
+const killTimeout = time.Second
 
-// lockRoot makes sure that no other daemon uses root, as long as the file that it
-// returns is open.
+// LockFile returns the path of the file that a daemon keeps locked.
+func LockFile(root string) string { return filepath.Join(root, "lock") }
+
+// Lock makes sure that no other daemon uses root, as long as the returned file is open.
 //
-// A daemon that was killed may hold its lock still: if one of its threads was
-// unmounting a tree, it hangs in the kernel until somebody answers what was read of
-// that tree, which is its successor's to do. So the lock of a process that is
-// dead is taken from it: then it is inherited.
-func lockRoot(root string, leftovers *durable.Leftovers) (lock *os.File, inherited bool, err error) {
-	// One at a time: of two that find a dead one, the second finds the first.
+// A daemon that was killed may still hold its lock: if one of its threads was unmounting a
+// tree, it hangs in the kernel until the reads of this tree are answered, and answering them is
+// the next daemon's work. So the lock of a dead process is taken from it, and inherited is true.
+func Lock(root string, leftovers *durable.Leftovers) (lock *os.File, inherited bool, err error) {
+	// One daemon at a time: if two find a dead one, the second finds the first.
 	dir, err := os.Open(root)
 	if err != nil {
 		return nil, false, fmt.Errorf("open the node's root: %w", err)
@@ -40,20 +41,20 @@ func lockRoot(root string, leftovers *durable.Leftovers) (lock *os.File, inherit
 	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
 		return nil, false, fmt.Errorf("lock the node's root: %w", err)
 	}
-	path := filepath.Join(root, "lock")
+	path := LockFile(root)
 	lock, err = tryLock(path, leftovers)
-	for end := time.Now().Add(deadTimeout); errors.Is(err, unix.EWOULDBLOCK) && isDead(path); lock, err = tryLock(path, leftovers) {
+	for end := time.Now().Add(killTimeout); errors.Is(err, unix.EWOULDBLOCK) && isDead(path); lock, err = tryLock(path, leftovers) {
 		if time.Now().Before(end) {
 			time.Sleep(10 * time.Millisecond) // it may be just ending
 			continue
 		}
-		if err := inherit(root); err != nil {
+		if err := replaceLocks(root); err != nil {
 			return nil, false, fmt.Errorf("take the locks of a daemon that was killed: %w", err)
 		}
 		inherited = true
 	}
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		return nil, false, fmt.Errorf("%s is %w: stop it, or give this one another --root", root, errInUse)
+		return nil, false, fmt.Errorf("%s is %w: stop it, or give this one another --root", root, ErrInUse)
 	}
 	if err != nil {
 		return nil, false, fmt.Errorf("open the node's root: %w", err)
@@ -61,9 +62,9 @@ func lockRoot(root string, leftovers *durable.Leftovers) (lock *os.File, inherit
 	return lock, inherited, nil
 }
 
-// inherit puts other files in the place of those that a dead daemon holds locked
-// (package disk's lock, and bbolt's), and of its own lock.
-func inherit(root string) error {
+// replaceLocks puts new files in place of those that a dead daemon holds locked: the cache's
+// lock, the snapshots' database (bbolt locks it), and its own lock.
+func replaceLocks(root string) error {
 	if err := os.Remove(filepath.Join(root, "cache", "lock")); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -75,12 +76,12 @@ func inherit(root string) error {
 	case errors.Is(err, fs.ErrNotExist):
 		err = nil
 	}
-	return errors.Join(err, os.Remove(filepath.Join(root, "lock")))
+	return errors.Join(err, os.Remove(LockFile(root)))
 }
 
-// tryLock locks a file and says in it who has: the process and its PID namespace,
-// without which the number says nothing. On a full disk it says nothing: then nobody
-// takes the lock from this process if it is killed and hangs.
+// tryLock locks a file and writes its holder into it: the process, and its PID namespace,
+// without which the number means nothing. On a full disk the file stays empty: then the lock is
+// not taken from this process if it is killed and hangs.
 func tryLock(path string, leftovers *durable.Leftovers) (*os.File, error) {
 	lock, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -104,15 +105,14 @@ func tryLock(path string, leftovers *durable.Leftovers) (*os.File, error) {
 func writeWhole(file *os.File, text string) error {
 	_, err := file.WriteAt([]byte(text), 0)
 	if err != nil {
-		err = errors.Join(fmt.Errorf("say who holds the lock: %w", err), file.Truncate(0))
+		err = errors.Join(fmt.Errorf("write the holder of the lock: %w", err), file.Truncate(0))
 	}
 	return err
 }
 
-// isDead tells whether the process that holds the lock is dead. It has written who
-// it is while nobody else could look (lockRoot); and as long as it holds the lock,
-// the kernel gives its number to nobody else. A process that cannot be seen from
-// here is taken for alive.
+// isDead reports whether the process that holds the lock is dead. The process wrote its number
+// while no other could read the file (Lock), and the kernel reuses the number only after the lock
+// is released. A process that is not visible from here counts as alive.
 func isDead(lock string) bool {
 	text, err := os.ReadFile(lock)
 	if err != nil {
@@ -123,8 +123,8 @@ func isDead(lock string) bool {
 	return err == nil && namespace != "" && namespace == pidNamespace() && proc.IsDead(pid)
 }
 
-// pidNamespace names the PID namespace of this process, or returns "" if /proc
-// cannot say who has a number there: it may be another one's.
+// pidNamespace names the PID namespace of this process, or returns "" if /proc belongs to
+// another one.
 func pidNamespace() string {
 	if self, err := os.Readlink("/proc/self"); err != nil || self != strconv.Itoa(os.Getpid()) {
 		return ""

@@ -1,0 +1,165 @@
+// Package health promises to say whether a restart is the only help for a node: the kernel's
+// requests are no longer answered, so containers hang, whatever else works. The service
+// manager's watchdog and /healthz act on it.
+//
+// A node whose hub or disk is gone is healthy, for it serves what it has; so is a node that
+// stops.
+package health
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os/exec"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+	"golang.org/x/sys/unix"
+
+	"lighter/node/fuse"
+	"lighter/node/mount"
+)
+
+const (
+	// maxReadTime is the longest that a read is unanswered in a healthy node, which answers
+	// each within 110 s (package fuse).
+	maxReadTime = 3 * time.Minute
+	// maxStall is the longest that requests wait in the kernel while a healthy node reads
+	// none: it reads them within microseconds.
+	maxStall = 10 * time.Second
+	// checkTimeout bounds the wait for the kernel's answer in Healthy.
+	checkTimeout = 10 * time.Second
+)
+
+// Devices are what is checked.
+type Devices interface {
+	// Unserved reports that the kernel's requests are no longer answered.
+	Unserved() bool
+	// Stats returns the state of the requests.
+	Stats() fuse.ServerStats
+}
+
+// Check checks one node. It is safe for concurrent use.
+type Check struct {
+	root    string
+	devices Devices
+	probe   singleflight.Group
+	stopped atomic.Bool
+}
+
+// New returns the check of the node with that root.
+func New(root string, devices Devices) *Check { return &Check{root: root, devices: devices} }
+
+// Stop makes the check succeed from now on: requests that are not answered any more are the next
+// daemon's.
+func (c *Check) Stop() { c.stopped.Store(true) }
+
+// Alive fails if only a restart can help. It waits for the kernel's answer until timeout.
+func (c *Check) Alive(ctx context.Context, timeout time.Duration) error {
+	switch {
+	case c.stopped.Load():
+		return nil
+	case c.devices.Unserved():
+		return errors.New("the kernel's reads are not answered any more")
+	}
+	if err := checkOldest(c.devices.Stats().Oldest); err != nil {
+		return err
+	}
+	return c.answers(ctx, timeout)
+}
+
+// Healthy fails if Alive does, or if requests stay in the kernel. The watchdog ignores the
+// latter: requests that a previous daemon lost wait for ever, and a restart does not help them.
+func (c *Check) Healthy(ctx context.Context) error {
+	if err := c.Alive(ctx, checkTimeout); err != nil || c.stopped.Load() {
+		return err
+	}
+	return checkStall(c.devices.Stats())
+}
+
+// checkOldest fails if the oldest read has been unanswered for too long.
+func checkOldest(oldest time.Duration) error {
+	if oldest > maxReadTime {
+		return fmt.Errorf("a read has been unanswered for %s", oldest.Round(time.Second))
+	}
+	return nil
+}
+
+// checkStall fails if requests have waited in the kernel for too long.
+func checkStall(s fuse.ServerStats) error {
+	if s.Stalled > maxStall {
+		return fmt.Errorf("reads wait in the kernel, and the node has read none for %s: the kernel has %d unanswered requests, the node %d reads",
+			s.Stalled.Round(time.Second), s.InKernel, s.InWork+s.Waiting)
+	}
+	return nil
+}
+
+// answers fails if the node does not answer a request of the kernel within timeout. The request
+// is no read, and waits for none. Another process makes it: a process that waits for an answer
+// that never comes cannot be killed, and a daemon that hangs must be, for the next one to start.
+func (c *Check) answers(ctx context.Context, timeout time.Duration) error {
+	// One probe at a time: without an answer it waits until the connection ends.
+	answered := c.probe.DoChan("", func() (any, error) {
+		output, err := exec.Command("/proc/self/exe", "probe", c.root).CombinedOutput()
+		if err != nil {
+			return nil, fmt.Errorf("%w: %s", err, bytes.TrimSpace(output))
+		}
+		return nil, nil
+	})
+	select {
+	case answer := <-answered:
+		if answer.Err != nil {
+			return fmt.Errorf("ask for the devices: %w", answer.Err)
+		}
+		return nil
+	case <-time.After(timeout):
+		return fmt.Errorf("the devices do not answer within %s", timeout)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Probe makes a request of the kernel to the node with that root, and returns when the node has
+// answered.
+func Probe(root string) error {
+	var stat unix.Statfs_t
+	return unix.Statfs(mount.Devices(root), &stat)
+}
+
+// Watchdog is a service manager that restarts a node that does not report in time.
+type Watchdog interface {
+	// Watchdog returns the longest time between two reports; 0: none are expected.
+	Watchdog() time.Duration
+	// Notify reports lines of sd_notify(3).
+	Notify(lines string) error
+}
+
+// FeedWatchdog reports to the service manager that the node is alive, as long as it is, until ctx
+// is done.
+func (c *Check) FeedWatchdog(ctx context.Context, dog Watchdog, log *slog.Logger) {
+	interval := dog.Watchdog() / 3
+	if interval <= 0 {
+		return
+	}
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		err := c.Alive(ctx, interval)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			log.Error("watchdog check failed", "err", err)
+		} else if err := dog.Notify("WATCHDOG=1"); err != nil {
+			log.Warn("cannot notify the service manager", "err", err)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}

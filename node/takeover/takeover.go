@@ -1,0 +1,276 @@
+// Package takeover promises that the connection to the kernel, through which containers read
+// their images, passes from one daemon to the next. A daemon takes over what a keeper holds
+// (package keeper), or makes a new connection; while it runs, it makes sure that a keeper holds
+// a copy; when it ends, it unmounts the devices if nothing uses them.
+//
+// It takes nothing away from containers unless no daemon could ever serve it. If the take-over
+// fails for now (no descriptors, no memory, no answer from the keeper), Open fails and leaves
+// everything to the next daemon.
+//
+// The lock of a node's root (Lock) is here, too: a daemon that was killed and hangs in the
+// kernel still holds it.
+package takeover
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"lighter/node/fuse"
+	"lighter/node/keeper"
+	"lighter/node/mount"
+)
+
+// note is what a keeper holds beside the connection, for the next daemon, which may be older or
+// newer than this one.
+type note struct {
+	Version int        `json:"version"` // of its writer
+	Oldest  int        `json:"oldest"`  // version that can read it
+	Mount   string     `json:"mount"`   // the file system's number
+	State   fuse.State `json:"state"`
+}
+
+// keptVersion is the version of the note that this daemon writes, and the newest that it can
+// read; keptOldest is the oldest daemon that can read its note. They are variables, and texts,
+// so that tests can link a daemon of a later version (-ldflags -X).
+var (
+	keptVersion = "2"
+	keptOldest  = "1"
+)
+
+// journalVersion is the oldest version that knows of a journal beside the connection.
+const journalVersion = 2
+
+// number parses a version that may have been set by the linker; 0 is no version.
+func number(version string) int {
+	n, _ := strconv.Atoi(version)
+	return n
+}
+
+var (
+	// errTooNew reports that this daemon is too old for a previous daemon's devices. It ends
+	// and leaves them to their users.
+	errTooNew = errors.New("a previous daemon's devices are too new for this one")
+	// errNothingKept reports that no keeper holds a previous daemon's devices.
+	errNothingKept = errors.New("no previous daemon's devices are kept")
+	// errUnusable reports that no daemon can serve what is kept, however often it tries.
+	errUnusable = errors.New("what is kept of a previous daemon's devices cannot be used")
+)
+
+// Options say which devices are opened.
+type Options struct {
+	Root    string
+	Manager *keeper.Manager // the service manager, or nil
+	// Inherited is the result of Lock: a dead daemon still holds its connection.
+	Inherited bool
+	Resend    bool // of devices that are mounted anew: see fuse.Mount
+	Log       *slog.Logger
+}
+
+// Devices is the connection to the kernel that serves a node's devices, with the keepers that
+// hold a copy of it.
+type Devices struct {
+	root      string
+	log       *slog.Logger
+	keepers   []keeper.Keeper // the first is used; the others may hold a previous daemon's
+	server    *fuse.Server
+	takenOver bool
+
+	closing     atomic.Bool
+	unserved    atomic.Bool
+	stopServing context.CancelFunc
+	served      chan error // the result of serving; nil before Start
+
+	keeping keeping
+}
+
+// Open takes over the connection that a keeper holds, or makes a new one. If one is kept and
+// cannot be taken over for now, it fails and leaves everything as it is.
+func Open(ctx context.Context, o Options) (*Devices, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	process := keeper.Process{Root: o.Root, Command: []string{program, "keeper", o.Root}}
+	d := &Devices{root: o.Root, log: o.Log, keepers: []keeper.Keeper{process}}
+	if o.Manager.Stores() {
+		d.keepers = slices.Insert(d.keepers, 0, keeper.Keeper(o.Manager))
+	}
+	d.server, err = d.takeOver(ctx)
+	switch {
+	case err == nil:
+		d.takenOver = true
+		d.log.Info("a previous daemon's devices are taken over")
+		d.keepAgain(ctx) // with this daemon's note
+		return d, nil
+	case errors.Is(err, errNothingKept):
+	case errors.Is(err, errTooNew):
+		return nil, err
+	case !errors.Is(err, errUnusable):
+		return nil, fmt.Errorf("take over a previous daemon's devices: %w: they stay kept, and containers that read from "+
+			"them wait: start the node again, or, to give up these reads, run `lighter release --root %s` first", err, o.Root)
+	default:
+		d.log.Error("cannot take over a previous daemon's devices: containers get errors for what is not in memory", "err", err)
+		// While a keeper holds the connection it does not end, and readers wait.
+		if err := d.drop(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if err := d.mount(ctx, o); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// mount makes a new connection.
+func (d *Devices) mount(ctx context.Context, o Options) (err error) {
+	if o.Inherited {
+		// The dead daemon holds its connection itself as long as it hangs, and it hangs
+		// in a read through this connection.
+		if err := mount.Release(d.root); err != nil {
+			return err
+		}
+	}
+	if d.server, err = fuse.Mount(mount.Devices(d.root), o.Resend, d.log); err != nil {
+		return fmt.Errorf("%w (if nothing else serves it, `lighter release --root %s` gives it up)", err, d.root)
+	}
+	d.keepAgain(ctx)
+	return nil
+}
+
+// drop makes all keepers let go of the connection.
+func (d *Devices) drop(ctx context.Context) error {
+	var errs []error
+	for _, k := range d.keepers {
+		errs = append(errs, k.Drop(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// takeKept returns what the first keeper holds that holds anything.
+func (d *Devices) takeKept(ctx context.Context) (files []*os.File, note []byte, err error) {
+	for _, k := range d.keepers {
+		files, note, err = k.Take(ctx)
+		if !errors.Is(err, fs.ErrNotExist) {
+			return files, note, err
+		}
+	}
+	return nil, nil, fmt.Errorf("%w: %v", errNothingKept, err)
+}
+
+// takeOver adopts what is kept. It fails with errNothingKept, errTooNew, errUnusable, or an
+// error that may be gone next time.
+func (d *Devices) takeOver(ctx context.Context) (*fuse.Server, error) {
+	files, text, err := d.takeKept(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer closeFiles(files)
+	var kept note
+	err = json.Unmarshal(text, &kept) // of a newer daemon's note perhaps only the versions are readable
+	if known := number(keptVersion); kept.Oldest > known {
+		return nil, fmt.Errorf("%w: their state has version %d, for daemons from version %d on, and this one has %d: start "+
+			"a newer lighter node, or, to give up what containers read of them, run `lighter release --root %s` first",
+			errTooNew, kept.Version, kept.Oldest, known, d.root)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: read its note: %w", errUnusable, err)
+	}
+	now, err := mount.Connection(d.root)
+	if err != nil {
+		return nil, err
+	}
+	if now != kept.Mount {
+		return nil, fmt.Errorf("%w: it belongs to mount %s, and %s is mount %q", errUnusable, kept.Mount, mount.Devices(d.root), now)
+	}
+	server, err := fuse.Adopt(files, mount.Devices(d.root), kept.State, d.log)
+	if errors.Is(err, errors.ErrUnsupported) {
+		err = fmt.Errorf("%w: %w", errUnusable, err)
+	}
+	return server, err
+}
+
+func closeFiles(files []*os.File) {
+	for _, file := range files {
+		file.Close()
+	}
+}
+
+// Server returns the server of the devices.
+func (d *Devices) Server() *fuse.Server { return d.server }
+
+// Stats returns the state of the kernel's requests.
+func (d *Devices) Stats() fuse.ServerStats { return d.server.Stats() }
+
+// TakenOver reports whether the connection is a previous daemon's.
+func (d *Devices) TakenOver() bool { return d.takenOver }
+
+// Unserved reports that the kernel's requests are no longer answered, though Close was not called.
+func (d *Devices) Unserved() bool { return d.unserved.Load() }
+
+// Start serves the devices until Close, also after ctx is done. It has to be called before
+// anything unmounts a tree, which may wait for reads of this tree. If serving ends early, because
+// someone unmounted the devices, stop is called: the node could mount nothing any more.
+func (d *Devices) Start(ctx context.Context, stop func(error)) {
+	ctx, d.stopServing = context.WithCancel(context.WithoutCancel(ctx))
+	d.served = make(chan error, 1)
+	go func() {
+		err := d.serve(ctx)
+		stop(err)
+		d.served <- err
+	}()
+}
+
+func (d *Devices) serve(ctx context.Context) error {
+	if d.takenOver { // requests that the previous daemon had read and not answered
+		if err := d.server.Resend(); err != nil {
+			d.log.Error("reads that a previous daemon had begun are lost", "err", err)
+		}
+	}
+	err := d.server.Serve(ctx)
+	if ctx.Err() == nil && !d.closing.Load() {
+		d.unserved.Store(true)
+		err = errors.Join(err, fmt.Errorf("the kernel sends no more requests: was %s unmounted?", mount.Devices(d.root)))
+	}
+	return err
+}
+
+// unmountTimeout bounds the attempts to unmount devices that are in use.
+const unmountTimeout = 200 * time.Millisecond
+
+// Close unmounts the devices if nothing uses them, and ends serving. If containers use them, the
+// mount stays with the keeper, and reads wait for the next daemon.
+func (d *Devices) Close() error {
+	d.closing.Store(true)
+	// While the devices are still served: a process that uses the mount just now (the
+	// watchdog, a df) gets its answer, and lets go of it.
+	unmounted := d.server.Unmount(unmountTimeout)
+	var served error
+	if d.served != nil {
+		d.stopServing()
+		served = <-d.served
+	}
+	if unmounted != nil { // perhaps the last answer made it possible
+		unmounted = d.server.Unmount(0)
+	}
+	if unmounted == nil {
+		// A keeper process would end by itself, a second later.
+		return errors.Join(served, d.server.Detach(), d.drop(context.Background()))
+	}
+	d.keepAgain(context.Background()) // the last moment
+	if errors.Is(unmounted, unix.EBUSY) {
+		d.log.Info("containers use the devices: their reads wait for the next daemon", "root", d.root)
+		unmounted = nil
+	}
+	return errors.Join(unmounted, served, d.server.Detach())
+}

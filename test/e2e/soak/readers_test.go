@@ -123,26 +123,33 @@ const dataSize = 48 << 20
 // hold, as fio writes them, and gives it to the hub.
 func addData(t *testing.T, s *site.Site) (name string) {
 	t.Helper()
-	dir := t.TempDir()
-	data := filepath.Join(dir, "data")
+	data := filepath.Join(t.TempDir(), "data")
 	if err := startFio(t.Context(), 1, "--rw=write", "--filename="+data, "--do_verify=0")(); err != nil {
-		t.Fatal(err)
-	}
-	work, err := site.Work()
-	if err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(data)
 	if err != nil {
 		t.Fatal(err)
 	}
-	blob := tars.Of(tars.File("data", string(text)))
+	addFile(t, s, "base", "data", "data", string(text))
+	return "data"
+}
+
+// addFile makes an image of another one and a file, and gives it to the hub.
+func addFile(t *testing.T, s *site.Site, from, name, file, content string) {
+	t.Helper()
+	dir := t.TempDir()
+	work, err := site.Work()
+	if err != nil {
+		t.Fatal(err)
+	}
+	blob := tars.Of(tars.File(file, content))
 	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(blob)), nil },
 		tarball.WithMediaType(types.OCILayer))
 	if err != nil {
 		t.Fatal(err)
 	}
-	base, err := imageOf(filepath.Join(work, "images", "base"))
+	base, err := imageOf(filepath.Join(work, "images", from))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,10 +164,9 @@ func addData(t *testing.T, s *site.Site) (name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(s.Push(t.Context(), filepath.Join(dir, "image"), "data"), s.Hub.Add(t.Context(), "data")); err != nil {
+	if err := errors.Join(s.Push(t.Context(), filepath.Join(dir, "image"), name), s.Hub.Add(t.Context(), name)); err != nil {
 		t.Fatal(err)
 	}
-	return "data"
 }
 
 func imageOf(dir string) (v1.Image, error) {

@@ -42,14 +42,15 @@ type disturbed struct {
 	kills  int
 }
 
-func disturb(t *testing.T, args ...string) *disturbed {
+func disturb(t *testing.T, options site.Options) *disturbed {
 	t.Helper()
 	lighter, err := site.Binary()
 	if err != nil {
 		t.Fatal(err)
 	}
-	// So slow a link that there are always reads that wait for it.
-	s, err := site.Start(t.Context(), site.Options{Lighter: lighter, Link: "200mbit", NodeArgs: args})
+	// On so slow a link there are always reads in flight.
+	options.Lighter, options.Link = lighter, "200mbit"
+	s, err := site.Start(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,9 +86,8 @@ func disturb(t *testing.T, args ...string) *disturbed {
 	return d
 }
 
-// kill ends the daemon as a crash would, at a random moment soon after all caches
-// were emptied, and counts whether it had reads that it had not answered.
-func (d *disturbed) kill() {
+// emptyCaches has readers need the hub again.
+func (d *disturbed) emptyCaches() {
 	d.t.Helper()
 	if _, err := node.NewControl(d.Machine.NodeRoot()).Prune(d.t.Context()); err != nil {
 		d.t.Fatal(err)
@@ -95,10 +95,22 @@ func (d *disturbed) kill() {
 	if err := site.DropCaches(); err != nil {
 		d.t.Fatal(err)
 	}
+}
+
+// kill ends the daemon as a crash would, at a random moment soon after all caches
+// were emptied.
+func (d *disturbed) kill() {
+	d.t.Helper()
+	d.emptyCaches()
 	time.Sleep(time.Duration(rand.IntN(500)) * time.Millisecond)
-	// What readers ask for once nobody is there is not what it held: so before, too.
+	d.endDaemon(d.Machine.KillNode)
+}
+
+// endDaemon ends the daemon, and counts whether it had reads that it had not answered.
+func (d *disturbed) endDaemon(kill func()) {
+	// Reads that are sent after its end were not held by it: so the count before counts, too.
 	before := d.waiting()
-	d.Machine.KillNode()
+	kill()
 	held := min(before, d.waiting())
 	d.kills++
 	if held > 0 {
@@ -185,7 +197,7 @@ func (d *disturbed) end() {
 // restarted, while two containers read: no error, no wrong byte, nothing hangs.
 func TestSoakDaemon(t *testing.T) {
 	older, newer := buildOlder(t), buildNewer(t, "99", "1")
-	d := disturb(t)
+	d := disturb(t, site.Options{})
 	for i := range times(6, 50) {
 		d.kill()
 		d.start("")
@@ -212,7 +224,7 @@ func TestSoakDaemon(t *testing.T) {
 
 // Without the kernel's help (resend), what a killed daemon had taken is in a journal.
 func TestSoakJournal(t *testing.T) {
-	d := disturb(t, "--resend=false")
+	d := disturb(t, site.Options{NodeArgs: []string{"--resend=false"}})
 	for range times(4, 20) {
 		d.kill()
 		d.start("")

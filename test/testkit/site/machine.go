@@ -150,6 +150,9 @@ func (m *Machine) StopNode() error { return m.node.stop() }
 // KillNode ends the node as a crash would.
 func (m *Machine) KillNode() { m.node.kill() }
 
+// NodeRuns tells whether the node's process has not ended.
+func (m *Machine) NodeRuns() bool { return !m.node.hasEnded() }
+
 // NodePID is the process of the node that was started last.
 func (m *Machine) NodePID() int { return m.node.pid() }
 

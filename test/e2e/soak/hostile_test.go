@@ -1,0 +1,257 @@
+//go:build e2e
+
+package soak
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"lighter/node"
+	"lighter/test/testkit/faultfs"
+	"lighter/test/testkit/site"
+)
+
+// foreign answers in the hub's place, as proxies, captive portals and broken load balancers do.
+type foreign struct {
+	on    atomic.Bool
+	given atomic.Int64
+}
+
+func (f *foreign) handle(w http.ResponseWriter, _ *http.Request) (answered bool) {
+	if !f.on.Load() {
+		return false
+	}
+	f.given.Add(1)
+	switch rand.IntN(5) {
+	case 0:
+		http.NotFound(w, nil)
+	case 1:
+		w.Header().Set("Content-Type", "text/html")
+		fmt.Fprint(w, "<html>Please log in.</html>")
+	case 2:
+		w.Header().Set("Location", "/login")
+		w.WriteHeader(http.StatusFound)
+	case 3:
+		w.WriteHeader(http.StatusForbidden)
+	case 4:
+		w.Header().Set("Content-Length", "1000")
+		fmt.Fprint(w, "too short")
+	}
+	return true
+}
+
+// hostile is a disturbed site whose hub, disk, memory and neighbours are against it.
+type hostile struct {
+	*disturbed
+	foreign *foreign
+	disk    *faultfs.FS
+	group   string // a cgroup that may have no memory
+
+	floods, hangs, slowLoads, outOfMemory, refused int
+}
+
+func startHostile(t *testing.T) *hostile {
+	t.Helper()
+	h := &hostile{foreign: &foreign{}}
+	address, end, err := site.Between(h.foreign.handle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(end)
+	root, err := os.MkdirTemp("", "n") // short, for sockets
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(root) })
+	cache := filepath.Join(root, "cache")
+	if err := os.Mkdir(cache, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if h.disk, err = faultfs.Mount(t.TempDir(), cache); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = h.disk.Close(cache) })
+	h.group = fmt.Sprintf("/sys/fs/cgroup/memory/lighter-soak-%d", rand.Uint32())
+	if err := os.Mkdir(h.group, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.Remove(h.group) })
+	if err := os.WriteFile(filepath.Join(h.group, "memory.limit_in_bytes"), []byte("0"), 0); err != nil {
+		t.Fatal(err)
+	}
+	h.disturbed = disturb(t, site.Options{NodeRoot: root, Hubs: []string{address}})
+	t.Cleanup(h.disk.Release) // before the site ends
+	// More pages than the reads that a node lets wait.
+	addFile(t, h.Site, "python", "flood", "big", strings.Repeat(noise(1<<20), 300))
+	if _, err := h.Machine.Pull(t.Context(), site.Lighter, site.Reference("flood")); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// noise returns bytes that do not compress.
+func noise(n int) string {
+	b := make([]byte, n)
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(b)
+	return string(b)
+}
+
+// flood starts a container that has its image read ahead without end, as an ordinary user.
+func (h *hostile) flood() (stop func()) {
+	h.t.Helper()
+	const loop = `import os
+file = os.open("/big", os.O_RDONLY)
+size = os.fstat(file).st_size
+os.setuid(1000)
+while True:
+    for at in range(0, size, 4096):
+        os.posix_fadvise(file, at, 4096, os.POSIX_FADV_WILLNEED)
+    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)`
+	c, err := h.Machine.StartContainer(h.t.Context(), site.Lighter, site.Reference("flood"), "python3", "-c", loop)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.floods++
+	return func() {
+		if err := c.Remove(context.Background()); err != nil {
+			h.t.Error(err)
+		}
+	}
+}
+
+// exhaust ends the daemon by taking its memory away: the kernel's OOM killer ends it.
+func (h *hostile) exhaust() {
+	h.t.Helper()
+	// Memory that it gets from here on counts, and the group may have none.
+	pid := []byte(strconv.Itoa(h.Machine.NodePID()))
+	if err := os.WriteFile(filepath.Join(h.group, "cgroup.procs"), pid, 0); err != nil {
+		h.t.Fatal(err)
+	}
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end) && h.Machine.NodeRuns(); {
+		time.Sleep(5 * time.Millisecond)
+	}
+	if !h.Machine.NodeRuns() {
+		h.outOfMemory++
+	}
+	h.Machine.KillNode()
+}
+
+// damage flips a bit in the signature of each statement on the disk.
+func (h *hostile) damage() {
+	h.t.Helper()
+	paths, err := filepath.Glob(filepath.Join(h.Machine.NodeRoot(), "chains", "*"))
+	if err != nil || len(paths) == 0 {
+		h.t.Fatalf("no statements: %v", err)
+	}
+	for _, path := range paths {
+		b, err := os.ReadFile(path)
+		if err == nil {
+			b[bytes.Index(b, []byte("signature"))+20] ^= 1
+			err = os.WriteFile(path, b, 0o600)
+		}
+		if err != nil {
+			h.t.Fatal(err)
+		}
+	}
+}
+
+func (h *hostile) status() node.Status {
+	h.t.Helper()
+	s, err := node.NewControl(h.Machine.NodeRoot()).Status(h.t.Context())
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return s
+}
+
+// round does one of each kind of disturbance with a chance of one half, all at the same time, and
+// ends the daemon meanwhile. No outage is longer than half a minute.
+func (h *hostile) round() {
+	h.t.Helper()
+	chance := func() bool { return rand.IntN(2) == 0 }
+	h.emptyCaches()
+	if chance() {
+		defer h.flood()()
+	}
+	h.foreign.on.Store(chance())
+	if chance() {
+		h.disk.Hang("", faultfs.Read, faultfs.Write, faultfs.Open, faultfs.Unlink)
+		h.hangs++
+		// A process that waits for a disk ends only when the disk has answered.
+		time.AfterFunc(4*time.Second, h.disk.Release)
+	}
+	time.Sleep(time.Duration(rand.IntN(3000)) * time.Millisecond)
+	if chance() {
+		h.endDaemon(h.exhaust)
+	} else {
+		h.endDaemon(h.Machine.KillNode)
+	}
+	h.disk.Release()
+	damaged, slow := chance(), chance()
+	if damaged {
+		h.damage()
+	}
+	if slow {
+		h.disk.Hang(".table", faultfs.Open) // the cache's index cannot be loaded
+		h.slowLoads++
+	}
+	h.start("")
+	if damaged && len(h.status().Refused) > 0 {
+		h.refused++
+	}
+	time.Sleep(time.Duration(rand.IntN(3000)) * time.Millisecond)
+	h.foreign.on.Store(false)
+	h.progress()
+	h.disk.Release()
+	h.whole.check(h.t)
+	h.random.check(h.t)
+}
+
+// progress waits until reads are answered, whatever else is still wrong.
+func (h *hostile) progress() {
+	h.t.Helper()
+	faults := func() (n int64) {
+		for _, m := range h.status().Mounts {
+			n += m.Device.Faults
+		}
+		return n
+	}
+	if err := site.DropCaches(); err != nil { // readers have pages in memory
+		h.t.Fatal(err)
+	}
+	for before, end := faults(), time.Now().Add(patience); faults() < before+100; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			h.t.Fatal("no reads are answered")
+		}
+	}
+}
+
+// Statements that cannot be verified, floods, foreign answers, a disk that hangs, a cache that is
+// not loaded, and the OOM killer, all at the same time: no error, no wrong byte, nothing hangs.
+func TestSoakHostile(t *testing.T) {
+	h := startHostile(t)
+	for range times(3, 30) {
+		h.round()
+	}
+	for end := time.Now().Add(patience); len(h.status().Refused) > 0; time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("statements are still refused: %+v", h.status().Refused)
+		}
+	}
+	t.Logf("%d foreign answers, %d floods, %d times a hanging disk, %d times a cache that was not loaded, %d ends by the OOM killer, %d times refused statements",
+		h.foreign.given.Load(), h.floods, h.hangs, h.slowLoads, h.outOfMemory, h.refused)
+	if long && (h.foreign.given.Load() == 0 || min(h.floods, h.hangs, h.slowLoads, h.outOfMemory, h.refused) == 0) {
+		t.Error("one of them never happened: this proves little")
+	}
+	h.end()
+}

@@ -68,8 +68,8 @@ var metrics = []metric{
 	{"startup_brought_bytes_total", "Bytes of chunks that startup packs were to bring, plain.", counter, func(f *figures) float64 { return float64(f.status.Ahead.Startup.Brought) }},
 	{"startup_used_bytes_total", "Bytes of those chunks that were read later.", counter, func(f *figures) float64 { return float64(f.status.Ahead.Startup.Used) }},
 	{"startup_loaded_bytes_total", "Bytes of startup packs' chunks that were on the disk and read ahead into memory, plain.", counter, func(f *figures) float64 { return float64(f.status.Ahead.Loaded) }},
-	{"around_brought_bytes_total", "Bytes of chunks that were to come with a miss, from around it, plain.", counter, func(f *figures) float64 { return float64(f.status.Ahead.Around.Brought) }},
-	{"around_used_bytes_total", "Bytes of those chunks that were read later.", counter, func(f *figures) float64 { return float64(f.status.Ahead.Around.Used) }},
+	{"around_brought_bytes_total", "Bytes of chunks that were to come with a miss, from around it, plain.", counter, func(f *figures) float64 { return float64(f.status.Ahead.Neighbours.Brought) }},
+	{"around_used_bytes_total", "Bytes of those chunks that were read later.", counter, func(f *figures) float64 { return float64(f.status.Ahead.Neighbours.Used) }},
 	{"link_bytes_per_second", "The most that came from the hubs of late.", gauge, func(f *figures) float64 { return float64(f.status.Fetched.Link.Rate) }},
 	{"link_round_trip_seconds", "The least that a first byte took of late.", gauge, func(f *figures) float64 { return f.status.Fetched.Link.RoundTrip.Seconds() }},
 

@@ -36,11 +36,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lighter/durable"
-	"lighter/node/device"
 	"lighter/node/front/containerd"
 	"lighter/node/health"
 	"lighter/node/keeper"
 	"lighter/node/mount"
+	"lighter/node/prefetch"
 	"lighter/node/record"
 	"lighter/node/resolver"
 	"lighter/node/takeover"
@@ -53,32 +53,32 @@ import (
 
 // Node is a running node.
 type Node struct {
-	config    Config
-	log       *slog.Logger
-	started   time.Time
-	lock      *os.File
-	devices   *takeover.Devices
-	health    *health.Check
-	hubs      *hub.Origins
-	cache     *disk.Cache
-	units     *store.Units
-	ahead     *device.Ahead
-	recorder  *record.Recorder
-	reporter  *record.Reporter
-	shortage  shortage
-	manager   *keeper.Manager // the service manager, or nil
-	trees     *trees.Store
-	mounts    *mount.Mounts
-	keys      *resolver.Keys
-	chains    *resolver.Resolver
-	snapshot  *containerd.Snapshotter // nil without an address
-	binds     *binds
-	leftovers durable.Leftovers // of small files of the node's own
-	web       *web              // nil without an HTTP address
-	noMetrics error             // why there is none although there is an address
-	controls  net.Listener
-	requests  net.Listener // containerd's; nil without an address
-	stop      context.CancelCauseFunc
+	config     Config
+	log        *slog.Logger
+	started    time.Time
+	lock       *os.File
+	devices    *takeover.Devices
+	health     *health.Check
+	hubs       *hub.Origins
+	cache      *disk.Cache
+	units      *store.Units
+	prefetcher *prefetch.Prefetcher
+	recorder   *record.Recorder
+	reporter   *record.Reporter
+	shortage   shortage
+	manager    *keeper.Manager // the service manager, or nil
+	trees      *trees.Store
+	mounts     *mount.Mounts
+	keys       *resolver.Keys
+	chains     *resolver.Resolver
+	snapshot   *containerd.Snapshotter // nil without an address
+	binds      *binds
+	leftovers  durable.Leftovers // of small files of the node's own
+	web        *web              // nil without an HTTP address
+	noMetrics  error             // why there is none although there is an address
+	controls   net.Listener
+	requests   net.Listener // containerd's; nil without an address
+	stop       context.CancelCauseFunc
 
 	completion *completion
 }
@@ -104,7 +104,7 @@ func Run(ctx context.Context, config Config, log *slog.Logger, ready func()) err
 func (n *Node) serve(ctx context.Context, ready func()) error {
 	n.recoverBinds(ctx)
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { n.ahead.Run(ctx); return nil })
+	group.Go(func() error { n.prefetcher.Run(ctx); return nil })
 	group.Go(func() error { n.recorder.Run(ctx); return nil })
 	group.Go(func() error { n.reporter.Run(ctx); return nil })
 	group.Go(func() error { n.scrub(ctx); return nil })
@@ -158,7 +158,7 @@ func start(ctx context.Context, stop context.CancelCauseFunc, config Config, man
 	n.cache = openCache(config, log)
 	n.units = store.NewUnits(n.hubs, n.cache)
 	n.completion = newCompletion(config)
-	n.ahead = device.NewAhead(func() device.Chunks { return n.units.Share() }, device.AheadOptions{Limit: config.prefetchLimit(), Short: n.short}, log)
+	n.prefetcher = prefetch.New(func() prefetch.Source { return n.units.Share() }, prefetch.Options{Limit: config.prefetchLimit(), Short: n.short}, log)
 	n.newRecorder()
 	n.web.notReady("it takes over what a former daemon has mounted")
 	n.devices, err = takeover.Open(ctx, takeover.Options{Root: config.Root, Manager: manager, Inherited: inherited, Resend: config.Resend, Log: log})
@@ -166,7 +166,7 @@ func start(ctx context.Context, stop context.CancelCauseFunc, config Config, man
 		return nil, err
 	}
 	n.health = health.New(config.Root, n.devices)
-	n.trees = trees.Open(config.Root, n.hubs, n.devices.Server(), n.ahead, log)
+	n.trees = trees.Open(config.Root, n.hubs, n.devices.Server(), n.prefetcher, log)
 	n.mounts = mount.New(config.Root, config.MountMode, n.trees, n.devices.Server(), n.recorder, log)
 	if err := n.trees.UseRoom(n.cache); err != nil {
 		return nil, err

@@ -9,9 +9,9 @@ import (
 
 	"lighter/durable"
 	"lighter/format/chunk"
-	"lighter/node/device"
 	"lighter/node/front/containerd"
 	"lighter/node/mount"
+	"lighter/node/prefetch"
 	"lighter/node/resolver"
 	"lighter/node/takeover"
 	"lighter/store"
@@ -41,7 +41,7 @@ type Status struct {
 	Cache     disk.Stats            `json:"cache"`
 	Fetched   store.UnitsStats      `json:"fetched"`
 	Recording RecordingStatus       `json:"recording"`
-	Ahead     device.AheadStats     `json:"ahead"` // what was fetched before anybody read it
+	Ahead     prefetch.Stats        `json:"ahead"` // what was fetched before anybody read it
 	Mounts    []MountStatus         `json:"mounts"`
 	Images    []ImageStatus         `json:"images"`
 	Binds     []Bind                `json:"binds"`
@@ -84,7 +84,7 @@ type ImageStatus struct {
 func (n *Node) Status(ctx context.Context) (Status, error) {
 	s := Status{Version: Version(), Root: n.config.Root, Address: n.config.Address, MountMode: n.config.MountMode,
 		RemapIDs: n.config.RemapIDs, Trust: n.config.trust(n.hubs), Scope: n.config.Scope, CAFile: n.config.CAFile, HubKeys: n.keys.List(), Signers: n.chains.Signers(),
-		Hubs: n.hubs.Health(), NoHub: n.chains.Unanswered(), Started: n.started, TakenOver: n.devices.TakenOver(), Keeper: n.devices.Keeper(), Cache: n.cache.Stats(), Fetched: n.units.Stats(), Ahead: n.ahead.Stats(), Recording: n.recordingStatus(),
+		Hubs: n.hubs.Health(), NoHub: n.chains.Unanswered(), Started: n.started, TakenOver: n.devices.TakenOver(), Keeper: n.devices.Keeper(), Cache: n.cache.Stats(), Fetched: n.units.Stats(), Ahead: n.prefetcher.Stats(), Recording: n.recordingStatus(),
 		Binds: n.binds.list(), Mounts: []MountStatus{}, Images: []ImageStatus{}, Lost: []LostStatus{}}
 	s.Completion = n.completion.get()
 	s.Refused = n.refused(ctx)

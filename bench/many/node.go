@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"lighter/format/trace"
-	"lighter/node/device"
 	"lighter/node/mount"
+	"lighter/node/prefetch"
 	"lighter/node/record"
 	"lighter/node/resolver"
 	"lighter/node/trees"
@@ -23,14 +23,14 @@ import (
 // node is all of a node but containerd's socket and the kernel: its connections,
 // cache, look-ups, indexes and devices.
 type node struct {
-	plan   Plan
-	hubs   *hub.Origins
-	cache  *disk.Cache
-	units  *store.Units
-	ahead  *device.Ahead
-	trees  *trees.Store
-	chains *resolver.Resolver
-	open   func() error // makes chains anew: it forgets that the hub did not answer
+	plan       Plan
+	hubs       *hub.Origins
+	cache      *disk.Cache
+	units      *store.Units
+	prefetcher *prefetch.Prefetcher
+	trees      *trees.Store
+	chains     *resolver.Resolver
+	open       func() error // makes chains anew: it forgets that the hub did not answer
 }
 
 // lazyTrees is the store of trees with their mounts, as the resolver sees it.
@@ -61,9 +61,9 @@ func newNode(p Plan, name string, log *slog.Logger) (_ *node, err error) {
 		return nil, err
 	}
 	n.units = store.NewUnits(n.hubs, n.cache)
-	n.ahead = device.NewAhead(func() device.Chunks { return n.units.Share() }, device.AheadOptions{Limit: p.Stream}, log)
+	n.prefetcher = prefetch.New(func() prefetch.Source { return n.units.Share() }, prefetch.Options{Limit: p.Stream}, log)
 	recorder := record.New(false, func(trace.Trace) {})
-	n.trees = trees.Open(root, n.hubs, nil, n.ahead, log)
+	n.trees = trees.Open(root, n.hubs, nil, n.prefetcher, log)
 	lazy := lazyTrees{n.trees, mount.New(root, mount.Auto, n.trees, nil, recorder, log)}
 	n.open = func() (err error) {
 		n.chains, err = resolver.New(root, n.hubs, lazy, keys, log)
@@ -96,7 +96,7 @@ func (n *node) start(ctx context.Context, t trace.Trace, took []float64) (s Star
 	begin := time.Now()
 	running, stop := context.WithCancel(ctx)
 	ended := make(chan struct{})
-	go func() { n.ahead.Run(running); close(ended) }()
+	go func() { n.prefetcher.Run(running); close(ended) }()
 	defer func() { stop(); <-ended }()
 	before := len(took)
 	err := n.pull(ctx)

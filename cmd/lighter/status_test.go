@@ -25,10 +25,10 @@ func someStatus() node.Status {
 		Hubs: []hub.Health{{URL: "https://one.test", Up: true}, {URL: "https://two.test", Error: "connection refused"}},
 		Mounts: []node.MountStatus{{Mounted: mount.Mounted{Tree: tree, Dir: "/var/lib/lighter/mounts/x", Mode: mount.File, Local: true,
 			Device: mount.DeviceStats{
-				Stats: device.Stats{Faults: 203, Bytes: 8 << 20, Missed: 2 << 20,
-					Received: map[string]int64{"https://two.test": 1 << 20, "https://one.test": 3 << 20}},
+				Stats: device.Stats{Faults: 203, Bytes: 8 << 20, Missed: 2 << 20},
 				DeviceStats: fuse.DeviceStats{Failed: 3, Refused: 2,
-					Waited: fuse.Wait{Fetched: 21, Total: 1.5, P50: 0.00004, P99: 0.042, Max: 0.1234}}}},
+					Waited: fuse.Wait{Fetched: 21, Total: 1.5, P50: 0.00004, P99: 0.042, Max: 0.1234}},
+				Received: map[string]int64{"https://two.test": 1 << 20, "https://one.test": 3 << 20}}},
 			Chains: []string{chain}, Files: 5500, Bytes: 190 << 20}},
 		Images: []node.ImageStatus{{Chain: chain, Image: "registry.test/tools/python:3.13", Tree: tree, Lazy: true, Why: "its tree was fetched"},
 			{Chain: "sha256:" + strings.Repeat("cd", 32), Image: "registry.test/other:1", Why: "the hub does not know it"}},

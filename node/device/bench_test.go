@@ -15,11 +15,11 @@ import (
 	"lighter/node/fuse"
 )
 
-// BenchmarkReadAt answers faults whose chunks are here, several at a time.
+// BenchmarkReadAt answers faults whose chunks are cached, several at a time.
 func BenchmarkReadAt(b *testing.B) {
-	d, s, image := build(b)
-	for id := range s.chunks {
-		s.here[id] = true
+	d, m, image := newDevice(b)
+	for id := range m.chunks {
+		m.cached[id] = true
 	}
 	b.SetBytes(128 << 10)
 	b.RunParallel(func(p *testing.PB) {
@@ -36,9 +36,9 @@ func BenchmarkReadAt(b *testing.B) {
 // BenchmarkFault answers one fault after the other whose chunks are cached, from the request to the
 // answer, without the kernel.
 func BenchmarkFault(b *testing.B) {
-	d, s, image := build(b)
-	for id := range s.chunks {
-		s.here[id] = true
+	d, m, image := newDevice(b)
+	for id := range m.chunks {
+		m.cached[id] = true
 	}
 	k := serveDevice(b, d, int64(len(image)))
 	for b.Loop() {

@@ -3,11 +3,9 @@
 package fuse_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"os/exec"
@@ -17,12 +15,11 @@ import (
 	"time"
 
 	"lighter/format/chunk"
-	"lighter/format/index"
-	"lighter/format/tree"
 	"lighter/node/device"
 	"lighter/node/fuse"
 	"lighter/store"
 	"lighter/store/hub"
+	"lighter/test/testkit/filetree"
 )
 
 // nothing is a cache that keeps nothing.
@@ -63,34 +60,6 @@ func page(ctx context.Context, path string, n int64) (string, error) {
 	return string(out), err
 }
 
-// treeOf returns the extents of a tree of that many files, each of one chunk of a page.
-func treeOf(t *testing.T, files int) *index.Map {
-	t.Helper()
-	var entries []tree.Dirent
-	for i := range files {
-		id := chunk.Sum([]byte{byte(i)})
-		file := &tree.Node{Mode: tree.ModeRegular | 0o644, Nlink: 1, Size: 4096}
-		file.Content.Extents = []tree.Extent{{ID: id, Length: 4096}}
-		entries = append(entries, tree.Dirent{Name: fmt.Sprintf("%03d", i), Node: file})
-	}
-	var metadata, whole, extents bytes.Buffer
-	made, err := index.Make(&tree.Tree{Root: tree.NewDir(tree.Node{Mode: 0o755}, entries)}, &metadata)
-	if err == nil {
-		err = made.Write(&whole, &metadata)
-	}
-	if err == nil {
-		_, err = index.Receive(&whole, made.ID(), &extents, io.Discard)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := index.OpenMap(bytes.NewReader(extents.Bytes()), made.ID(), index.NewPages(64))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m
-}
-
 // local is a Reader whose bytes are on this machine.
 type local struct{}
 
@@ -111,9 +80,8 @@ func TestSilentHub(t *testing.T) {
 	}
 	server.SetDeadline(deadline)
 	units := store.NewUnits(silentHub(t), nothing{})
-	extents := treeOf(t, 120)
-	share := func() device.Chunks { return units.Share() }
-	d := device.New(extents, nil, device.NewAhead(share, device.AheadOptions{}, log), log)
+	extents := filetree.New(t, 40, 60000).Extents
+	d := device.New(extents, nil, units.Share(), log)
 	path, err := server.Add(chunk.Sum([]byte("silent")), extents.DeviceSize, d)
 	if err != nil {
 		t.Fatal(err)
@@ -129,9 +97,13 @@ func TestSilentHub(t *testing.T) {
 	defer cancel()
 	var readers sync.WaitGroup
 	for i := range extents.Extents {
+		e, err := extents.Extent(i)
+		if err != nil {
+			t.Fatal(err)
+		}
 		readers.Go(func() {
 			begin := time.Now()
-			out, err := page(ctx, path, i)
+			out, err := page(ctx, path, e.Offset/4096)
 			if err == nil || !strings.Contains(out, "Input/output error") || time.Since(begin) < deadline {
 				t.Errorf("extent %d, after %s: %v: %s", i, time.Since(begin), err, out)
 			}

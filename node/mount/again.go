@@ -58,7 +58,7 @@ func (m *Mounts) Starts(tree chunk.ID) {
 	if mount, _ := m.get(tree); mount.Kind != NewDevice {
 		return
 	}
-	if open := m.trees.Served(tree); open.Device.Unread() {
+	if open := m.trees.Served(tree); open.Device.Reads() == 0 {
 		m.recorder.Starts(tree, open.Device)
 	}
 }

@@ -225,6 +225,9 @@ type Mounted struct {
 type DeviceStats struct {
 	device.Stats
 	fuse.DeviceStats
+	// Received are the bytes received for the device (compressed), by the URL of the hub or mirror.
+	// Bytes received for another device first are counted there.
+	Received map[string]int64 `json:"receivedBytes"`
 }
 
 // Mounted returns the mounted trees.
@@ -236,7 +239,7 @@ func (m *Mounts) Mounted() []Mounted {
 		if open := m.trees.Served(tree); open != nil {
 			list = append(list, Mounted{Tree: tree, Dir: m.point(tree), Mode: mount.Mode,
 				Local: mount.Kind == LocalDevice, Header: open.Header,
-				Device: DeviceStats{open.Device.Stats(), m.server.DeviceStats(tree)}})
+				Device: DeviceStats{open.Device.Stats(), m.server.DeviceStats(tree), open.Device.Received()}})
 		}
 	}
 	return list

@@ -17,8 +17,8 @@ import (
 	"lighter/format/index"
 	"lighter/format/trace"
 	"lighter/format/tree"
-	"lighter/node/device"
 	"lighter/node/fuse"
+	"lighter/node/prefetch"
 	"lighter/node/record"
 	"lighter/node/trees"
 )
@@ -31,7 +31,7 @@ func openMounts(root string, server *fuse.Server, index ...source) *Mounts {
 	if len(index) > 0 {
 		from = index[0]
 	}
-	ahead := device.NewAhead(func() device.Chunks { return noChunks{} }, device.AheadOptions{}, discard)
+	ahead := prefetch.New(func() prefetch.Source { return noChunks{} }, prefetch.Options{}, discard)
 	return New(root, Auto, trees.Open(root, from, server, ahead, discard), server, record.New(false, nil), discard)
 }
 
@@ -43,7 +43,7 @@ func probing(root string, k kernel, log *slog.Logger) *Mounts {
 }
 
 // noChunks has no chunk.
-type noChunks struct{ device.Chunks }
+type noChunks struct{ prefetch.Source }
 
 func (noChunks) Received() map[string]int64         { return nil }
 func (noChunks) Has(chunk.ID) bool                  { return false }

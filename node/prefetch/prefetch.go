@@ -1,100 +1,172 @@
-// Package prefetch predicts which ranges of a device will be read next. It knows two signs. A
-// sequential reader gets as much data ahead of it as it has read of the file. And startup packs hold
-// chunks that starts use together: the package lists which of their units hold which extents, and
-// which reads trigger a pack.
+// Package prefetch fetches what the readers of devices are expected to read next. A Device is a
+// device.Device with three observers of its reads:
 //
-// It only names ranges, and fetches nothing. It keeps a few numbers for each reader and does no work
-// in the background.
+//   - sequential gives a sequential reader as much data ahead of it as it has read of the file.
+//   - neighbours fetches the rest of the file around a miss, if the RTT is long.
+//   - startup fetches startup packs, which hold chunks that starts use together.
+//
+// All of it is speculative. It is bounded in bytes and requests, readers go first, and what is not
+// read stops it. A failure costs nothing but the prefetched data.
+//
+// The Prefetcher has what the devices of a node share: the queue of requests, and the counters.
 package prefetch
 
-import "sync"
+import (
+	"context"
+	"log/slog"
 
-const (
-	// readers bounds the sequential readers tracked for one device.
-	readers = 16
-	// firstWindow and maxWindow bound the window of a reader, in bytes. The largest one keeps a link
-	// of 1 Gbit/s busy while the reader stalls, as it does on a busy machine.
-	firstWindow = 256 << 10
-	maxWindow   = 64 << 20
-	// A window is requested in steps pieces, so that most of it is in flight at any time.
-	steps = 8
+	"lighter/format/chunk"
+	"lighter/format/index"
+	"lighter/node/device"
 )
 
-// Range is a part of a device: bytes From up to, but not including, To.
-type Range struct{ From, To int64 }
-
-// Sequential finds the sequential readers of one device. The zero value is ready to use. It is safe
-// for concurrent use.
-type Sequential struct {
-	mu      sync.Mutex // guards readers and clock
-	readers [readers]reader
-	clock   int64
+// Source is where the chunks of one device come from: a share of store.Units.
+type Source interface {
+	device.Chunks
+	Cache
+	Fetcher
+	Streamer
+	Link
+	Meter
 }
 
-// reader is a possible sequential reader.
-type reader struct {
-	start  int64 // where it began in this file
-	end    int64 // end of the file; 0: unknown
-	next   int64 // where it will continue
-	ahead  int64 // end of the range requested so far
-	proved bool  // it has read more than once
-	used   int64 // Sequential.clock at its last read; 0: a free entry
+// Cache is the part of a Source that knows what is cached.
+type Cache interface {
+	// Has reports whether a chunk is probably cached.
+	Has(id chunk.ID) bool
+	// Load reads those of the chunks that are cached from the disk into memory. It returns when it has.
+	Load(refs []chunk.Ref)
 }
 
-// slack is the largest distance between a read and the end of its reader's previous one. The kernel
-// sends the parts of one large read in any order.
-const slack = 2 << 20
-
-// Read reports a read and returns the range to request now, which is mostly empty. end(to) returns the
-// smaller of to and the end of the file that is read; it is called only if there may be a range.
-func (s *Sequential) Read(offset, length int64, end func(to int64) int64) Range {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.clock++
-	st := s.find(offset)
-	if st == nil {
-		s.replaceOldest(offset, length)
-		return Range{}
-	}
-	st.used = s.clock
-	if end := offset + length; end > st.next {
-		st.next = end
-	}
-	st.proved = true
-	if st.end > 0 && offset >= st.end { // on to the next file
-		st.start, st.end = offset, 0
-	}
-	window := min(max(st.next-st.start, firstWindow), maxWindow)
-	r := Range{From: max(st.next, st.ahead), To: st.next + window}
-	if r.To-r.From < window/steps {
-		return Range{}
-	}
-	if to := end(r.To); to < r.To {
-		r.To, st.end = to, to
-	}
-	st.ahead = max(st.ahead, r.To)
-	return r
+// Fetcher is the part of a Source that fetches single units.
+type Fetcher interface {
+	// Warm fetches the chunk's unit into the cache, in the background.
+	Warm(ctx context.Context, ref chunk.Ref) error
 }
 
-func (s *Sequential) find(offset int64) *reader {
-	for i := range s.readers {
-		st := &s.readers[i]
-		if st.used == 0 {
-			continue
-		}
-		if offset == st.next || st.proved && offset > st.next-slack && offset < st.next+slack {
-			return st
-		}
+// Streamer is the part of a Source that fetches units one after the other.
+type Streamer interface {
+	// Stream requests the chunk's unit, of about size bytes. It returns when the link has room and the
+	// unit is in flight. The caller must call wait, which returns when the unit is cached, with the
+	// number of bytes received for this call. wait is nil if nothing had to be requested.
+	Stream(ctx context.Context, ref chunk.Ref, size int64) (wait func(context.Context) (int64, error), err error)
+}
+
+// Link is the part of a Source that knows the path to the origin.
+type Link interface {
+	// Reach returns how many bytes arrive in one RTT, if the RTT is long; 0 if it is short or unknown.
+	Reach() int64
+}
+
+// Meter is the part of a Source that counts.
+type Meter interface {
+	// Received returns the bytes received for this device (compressed), by origin.
+	Received() map[string]int64
+}
+
+// Options bound what is prefetched.
+type Options struct {
+	// Limit is how many bytes of startup packs, uncompressed, may be fetched for one start of a device.
+	// With 0, neither startup packs nor neighbours are fetched.
+	Limit int64
+	// Short returns why nothing may be fetched now, such as a lack of memory or disk; nil: nothing is
+	// short. It may be nil itself.
+	Short func() error
+}
+
+// Prefetcher fetches for the devices of a node. It is safe for concurrent use.
+type Prefetcher struct {
+	source  func() Source
+	options Options
+	log     *slog.Logger
+	queue   *queue
+	plans   chan struct{} // one for each startup pack whose units are being listed
+	loads   loads
+
+	startup    yield
+	neighbours yield
+}
+
+// New returns a prefetcher. source returns the source of a new device. Requests of sequential readers
+// and neighbours are fetched while Run runs.
+func New(source func() Source, options Options, log *slog.Logger) *Prefetcher {
+	if options.Short == nil {
+		options.Short = func() error { return nil }
 	}
+	return &Prefetcher{source: source, options: options, log: log, queue: newQueue(log),
+		plans: make(chan struct{}, maxPlans), loads: newLoads()}
+}
+
+// Run fetches queued requests until ctx is done.
+func (p *Prefetcher) Run(ctx context.Context) { p.queue.run(ctx) }
+
+// Stats are a prefetcher's figures since it was made.
+type Stats struct {
+	Startup    Yield `json:"startup"` // of startup packs
+	Neighbours Yield `json:"around"`  // of what lay around a miss
+	// Loaded is how many bytes of startup packs, uncompressed, were read from the disk into memory.
+	Loaded int64 `json:"loadedBytes"`
+}
+
+// Stats returns the prefetcher's figures.
+func (p *Prefetcher) Stats() Stats {
+	return Stats{Startup: p.startup.stats(), Neighbours: p.neighbours.stats(), Loaded: p.loads.bytes.Load()}
+}
+
+// Device is a device whose readers get data ahead of their reads. It is safe for concurrent use.
+type Device struct {
+	*device.Device
+	source     Source
+	requests   *requests
+	startup    *startup
+	sequential *sequential
+	neighbours *neighbours
+}
+
+// Open returns the device of the tree that extents belongs to. locations may be nil. The caller must
+// call Close.
+func (p *Prefetcher) Open(extents *index.Map, locations *index.Locations, log *slog.Logger) *Device {
+	source := p.source()
+	d := &Device{Device: device.New(extents, locations, source, log), source: source}
+	d.requests = p.queue.requestsOf(source)
+	d.startup = newStartup(p, d.Device, source)
+	d.sequential = &sequential{device: d.Device, cache: source, requests: d.requests, startup: d.startup}
+	d.neighbours = newNeighbours(p, d)
+	d.Observe(d.startup) // first: the others leave to it what it fetches
+	d.Observe(d.sequential)
+	d.Observe(d.neighbours)
+	d.startup.follow(locations)
+	return d
+}
+
+// SetLocations replaces the device's locations. Once it has returned, the previous ones are no longer
+// needed.
+func (d *Device) SetLocations(locations *index.Locations) {
+	d.Device.SetLocations(locations)
+	d.startup.follow(locations)
+}
+
+// Begin starts the fetch of the startup packs that every start needs and reports whether there are
+// any. It is called before each start, and does not block.
+func (d *Device) Begin() bool {
+	isNew, hasPacks := d.startup.begin()
+	if isNew {
+		d.neighbours.forget()
+	}
+	return hasPacks
+}
+
+// EndStartup ends the fetch of startup packs, for ever, and waits until none is in flight.
+func (d *Device) EndStartup() { d.startup.end() }
+
+// Received returns the bytes received for the device, by the URL of the hub or mirror that sent them.
+// Bytes that were received for another device first are counted there.
+func (d *Device) Received() map[string]int64 { return d.source.Received() }
+
+// Close ends all prefetching for the device. It is called when no more reads come.
+func (d *Device) Close() error {
+	d.EndStartup()
+	d.neighbours.work.Wait()
+	d.requests.drop()
 	return nil
-}
-
-func (s *Sequential) replaceOldest(offset, length int64) {
-	oldest := &s.readers[0]
-	for i := range s.readers {
-		if s.readers[i].used < oldest.used {
-			oldest = &s.readers[i]
-		}
-	}
-	*oldest = reader{start: offset, next: offset + length, ahead: offset + length, used: s.clock}
 }

@@ -1,81 +1,390 @@
 package prefetch
 
 import (
-	"cmp"
+	"context"
+	"log/slog"
 	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
 
+	"lighter/format/chunk"
 	"lighter/format/index"
+	"lighter/node/device"
 )
 
-// maxPlanned bounds the extents considered of one startup pack. Further ones are fetched on demand.
-const maxPlanned = 1 << 16
+// startup fetches a device's startup packs once they are wanted: at mount, or when a read triggers
+// them. The pack that was wanted last goes first, as its chunks are being read now. It has a goroutine
+// while there is something to fetch.
+type startup struct {
+	device   *device.Device
+	cache    Cache
+	streamer Streamer
+	loader   loader
+	plans    chan struct{}
+	limit    int64
+	short    func() error
+	log      *slog.Logger
 
-// Unit is one unit of a startup pack, with the extents whose chunks it should hold: one at least.
-type Unit struct {
-	N       uint32
-	Extents []int64
+	triggers atomic.Pointer[triggers]         // of packs that are not wanted yet; nil: there are none
+	packIDs  atomic.Pointer[map[chunk.ID]int] // the packs' places in packs
+	account  account
+	credit   credit
+	paused   atomic.Bool // after a failure, until the next try
+
+	ctx  context.Context // ends with the device
+	stop context.CancelFunc
+	work sync.WaitGroup
+
+	mu        sync.Mutex // guards what follows
+	locations *index.Locations
+	packs     []index.Startup // of the locations
+	wanted    []bool          // of each pack
+	queue     []*task         // the first is next
+	early     []span          // reads before the triggers were known
+	begun     bool            // the packs for the mount are wanted
+	reads     int64           // of the device, at the last begin
+	cold      bool            // there were none then
+	running   bool
+	ended     bool
+	left      int64 // uncompressed bytes that may still be fetched
 }
 
-// Units lists the units of a startup pack in order. It leaves out units without chunks of any extent.
-// It reads all of the locations once.
-func Units(locations *index.Locations, pack index.Startup) ([]Unit, error) {
-	type place struct {
-		n      uint32
-		extent int64
+var _ device.Observer = (*startup)(nil)
+
+// unknown stands for triggers that are not read from the locations yet.
+var unknown = &triggers{}
+
+func newStartup(p *Prefetcher, d *device.Device, source Source) *startup {
+	s := &startup{device: d, cache: source, streamer: source,
+		loader: loader{&p.loads, source, d.Extents()}, plans: p.plans,
+		limit: p.options.Limit, left: p.options.Limit, short: p.options.Short, log: p.log,
+		account: newAccount(d.Extents(), &p.startup)}
+	s.credit = newCredit(&s.account)
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	return s
+}
+
+// follow replaces the locations. From now on only packs that they name are fetched. Cached chunks and
+// units in flight are not requested again.
+func (s *startup) follow(locations *index.Locations) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer s.credit.wake()
+	s.locations, s.packs, s.queue = locations, nil, nil
+	s.triggers.Store(nil)
+	ids := map[chunk.ID]int{}
+	defer func() { s.packIDs.Store(&ids) }()
+	if locations == nil {
+		return
 	}
-	var places []place
-	err := locations.In(pack.Pack, func(extent int64, n uint32) {
-		if int64(n) < int64(len(pack.Units)) && len(places) < maxPlanned {
-			places = append(places, place{n, extent})
+	packs := locations.Startups()
+	for i, p := range packs {
+		ids[p.Pack] = i
+	}
+	if len(packs) == 0 || s.left <= 0 {
+		return
+	}
+	s.packs, s.wanted = packs, make([]bool, len(packs))
+	s.triggers.Store(unknown)
+	if s.begun {
+		s.start()
+	}
+}
+
+// begin requests the packs that are wanted at mount. It is called when a start is likely to follow. If
+// it is not called before the device's first read, that read does the same. isNew reports whether the
+// device was read since the last call, and hasPacks whether any pack is wanted at mount.
+func (s *startup) begin() (isNew, hasPacks bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.begun = true
+	reads := s.device.Reads()
+	isNew = reads != s.reads
+	s.reads = reads
+	if len(s.packs) > 0 && (!s.running || isNew && s.credit.held.Load()) {
+		s.left, s.queue, s.cold = s.limit, nil, reads == 0
+		if isNew {
+			s.account.forget()
 		}
-	})
+		clear(s.wanted)
+		s.triggers.Store(unknown)
+		s.start()
+		s.credit.wake()
+	}
+	return isNew, slices.ContainsFunc(s.packs, func(p index.Startup) bool { return p.AtMount })
+}
+
+// start starts the goroutine if there may be something to do. mu is held.
+func (s *startup) start() {
+	if len(s.packs) > 0 && !s.running && !s.ended {
+		s.running = true
+		s.work.Go(s.run)
+	}
+}
+
+// Observe requests the packs that a read triggers. It costs a few nanoseconds once all are wanted.
+func (s *startup) Observe(r device.Read) {
+	if s.account.use(r) {
+		s.credit.wake()
+	}
+	at := span{r.Offset, r.Offset + r.Length}
+	switch t := s.triggers.Load(); t {
+	case nil:
+	case unknown:
+		s.keep(at)
+	default:
+		if packs := t.wanted(at); len(packs) > 0 {
+			s.want(t, packs)
+		}
+	}
+}
+
+// keep remembers a read until the triggers are known.
+func (s *startup) keep(read span) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.early) < maxEarly {
+		s.early = append(s.early, read)
+	}
+	if !s.begun {
+		s.begun = true
+		s.start()
+	}
+}
+
+// want requests packs that triggers have named.
+func (s *startup) want(t *triggers, packs []int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.triggers.Load() == t {
+		s.wantLocked(packs)
+	}
+}
+
+func (s *startup) wantLocked(packs []int) {
+	var tasks []*task
+	for _, i := range packs {
+		if !s.wanted[i] {
+			s.wanted[i] = true
+			p := s.packs[i]
+			tasks = append(tasks, &task{pack: p, locations: s.locations, load: s.cold || !p.AtMount})
+		}
+	}
+	if len(tasks) > 0 {
+		s.queue = append(smallFirst(tasks), s.queue...)
+		s.credit.grant()
+	}
+	if !slices.Contains(s.wanted, false) {
+		s.triggers.Store(nil)
+	}
+	s.start()
+}
+
+// smallFirst moves small packs to the front. The others stay in the hub's order, which is that of their
+// first use.
+func smallFirst(tasks []*task) []*task {
+	var largest int64
+	for _, t := range tasks {
+		largest = max(largest, t.pack.Bytes())
+	}
+	var small, others []*task
+	for _, t := range tasks {
+		if t.pack.Bytes() <= largest/smallPart {
+			small = append(small, t)
+		} else {
+			others = append(others, t)
+		}
+	}
+	return append(small, others...)
+}
+
+// arm makes the triggers known, and requests the packs that the mount and the early reads want.
+func (s *startup) arm() {
+	s.mu.Lock()
+	packs, locations := s.packs, s.locations
+	s.mu.Unlock()
+	ranges := map[int][]span{}
+	var atMount []int
+	for i, p := range packs {
+		if p.AtMount {
+			atMount = append(atMount, i)
+			continue
+		}
+		for _, extent := range p.Triggers {
+			if e, err := s.device.Extents().Extent(extent); err == nil {
+				ranges[i] = append(ranges[i], span{e.Offset, e.End()})
+			}
+		}
+	}
+	t := newTriggers(ranges)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.locations != locations {
+		return
+	}
+	s.triggers.Store(t)
+	s.wantLocked(atMount)
+	for _, r := range s.early {
+		s.wantLocked(t.wanted(r))
+	}
+	s.early = nil
+}
+
+// end ends all fetches, and waits for those in flight.
+func (s *startup) end() {
+	s.mu.Lock()
+	s.ended = true
+	s.mu.Unlock()
+	s.stop()
+	s.work.Wait()
+}
+
+// run fetches wanted packs until there are none.
+func (s *startup) run() {
+	p := &pass{slots: make(chan struct{}, maxUnits)}
+	pause, retries := minPause, 0
+	for {
+		if s.triggers.Load() == unknown {
+			s.arm()
+			p.tasks, pause, retries = nil, minPause, 0
+		}
+		s.credit.wait(s.ctx, s.hasTasks)
+		if t, u := s.next(p); t != nil {
+			if !s.fetch(t, u, p) {
+				t.units = nil
+			}
+			continue
+		}
+		p.flights.Wait()
+		if err := p.reset(); err != nil && retries < maxRetries && s.pause(pause) {
+			s.log.Debug("startup packs requested again", "pause", pause, "err", err)
+			retries++
+			pause = min(2*pause, maxPause)
+			s.requeue(p)
+		}
+		p.tasks = nil
+		if s.isDone() {
+			return
+		}
+	}
+}
+
+// next returns the unit to request now, if there is one.
+func (s *startup) next(p *pass) (*task, unit) {
+	for s.ctx.Err() == nil && p.err() == nil {
+		s.mu.Lock()
+		if len(s.queue) == 0 {
+			s.mu.Unlock()
+			break
+		}
+		t := s.queue[0]
+		if t.planned && len(t.units) == 0 {
+			s.queue, t.units = s.queue[1:], nil
+		}
+		s.mu.Unlock()
+		if !t.planned {
+			s.plan(t)
+			p.tasks = append(p.tasks, t)
+		}
+		if len(t.units) > 0 {
+			u := t.units[0]
+			t.units = t.units[1:]
+			return t, u
+		}
+	}
+	return nil, unit{}
+}
+
+// plan lists a pack's units, and loads their cached chunks in the background.
+func (s *startup) plan(t *task) {
+	t.planned = true
+	select {
+	case s.plans <- struct{}{}:
+	case <-s.ctx.Done():
+		return
+	}
+	units, err := unitsOf(t.locations, t.pack)
+	<-s.plans
 	if err != nil {
-		return nil, err
+		s.log.Debug("units of a startup pack unknown", "pack", t.pack.Pack.Short(), "err", err)
 	}
-	slices.SortStableFunc(places, func(a, b place) int { return cmp.Compare(a.n, b.n) })
-	var units []Unit
-	for _, p := range places {
-		if len(units) == 0 || units[len(units)-1].N != p.n {
-			units = append(units, Unit{N: p.n})
-		}
-		last := &units[len(units)-1]
-		last.Extents = append(last.Extents, p.extent)
+	t.units = units
+	if t.load {
+		s.work.Go(func() {
+			s.loader.load(s.ctx, units, func(bytes int64) bool { return s.short() == nil && s.spend(bytes) })
+		})
 	}
-	return units, nil
 }
 
-// Triggers are ranges of a device whose reads start the fetch of packs. They are immutable, and safe
-// for concurrent use.
-type Triggers struct{ ranges []trigger } // by From
-
-type trigger struct {
-	Range
-	pack int
-}
-
-// NewTriggers returns the triggers of packs, given by pack number. The ranges are extents: two of them
-// are the same or do not overlap.
-func NewTriggers(packs map[int][]Range) *Triggers {
-	t := &Triggers{}
-	for pack, ranges := range packs {
-		for _, r := range ranges {
-			t.ranges = append(t.ranges, trigger{r, pack})
+// requeue puts the packs of a pass in front of the queue, if the locations still name them.
+func (s *startup) requeue(p *pass) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var tasks []*task
+	for _, t := range p.tasks {
+		if t.locations == s.locations {
+			tasks = append(tasks, &task{pack: t.pack, locations: t.locations})
 		}
 	}
-	slices.SortFunc(t.ranges, func(a, b trigger) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.pack, b.pack)) })
-	return t
+	s.queue = append(tasks, s.queue...)
 }
 
-// Wanted returns the numbers of the packs that a read of the range triggers, mostly none.
-func (t *Triggers) Wanted(offset, length int64) (packs []int) {
-	i, _ := slices.BinarySearchFunc(t.ranges, offset, func(r trigger, at int64) int {
-		if r.To <= at {
-			return -1
-		}
-		return 1
-	})
-	for ; i < len(t.ranges) && t.ranges[i].From < offset+length; i++ {
-		packs = append(packs, t.ranges[i].pack)
+func (s *startup) hasTasks() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.queue) > 0
+}
+
+// isDone reports whether the goroutine has nothing to do and is to end.
+func (s *startup) isDone() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx.Err() == nil && (len(s.queue) > 0 || s.triggers.Load() == unknown) {
+		return false
 	}
-	return packs
+	s.running = false
+	return true
+}
+
+// contains reports whether an extent's chunk is in a startup pack.
+func (s *startup) contains(extent int64) bool {
+	ids := *s.packIDs.Load()
+	if len(ids) == 0 {
+		return false
+	}
+	unit, _ := s.device.Unit(extent)
+	_, ok := ids[unit.Pack]
+	return ok
+}
+
+// wants reports whether a pack is a startup pack that is wanted, or was.
+func (s *startup) wants(pack chunk.ID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i, ok := (*s.packIDs.Load())[pack]
+	return ok && len(s.packs) > 0 && (s.wanted[i] || s.packs[i].AtMount)
+}
+
+// isRunning reports whether packs are being fetched.
+func (s *startup) isRunning() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.running && !s.credit.held.Load() && !s.paused.Load()
+}
+
+// pause waits before a retry and reports whether to retry. Meanwhile the other observers fetch what
+// readers miss.
+func (s *startup) pause(d time.Duration) bool {
+	s.paused.Store(true)
+	defer s.paused.Store(false)
+	return sleep(s.ctx, d)
+}
+
+// spend reports whether so many bytes more may be fetched. It gives back a negative number of bytes.
+func (s *startup) spend(bytes int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.left -= bytes
+	return s.left >= 0
 }

@@ -21,7 +21,7 @@ func TestTheNextStart(t *testing.T) {
 	if _, err := r.Next(one); !errors.Is(err, errAsked) {
 		t.Errorf("a second one: %v", err)
 	}
-	d, other := &device{}, &device{}
+	d, other := &fakeDevice{}, &fakeDevice{}
 	r.Starts(two, other)
 	r.Mounted(one, d)
 	d.read(0, 4096)
@@ -55,7 +55,7 @@ func TestTheNextStart(t *testing.T) {
 func TestTheNextStartIsWaitedFor(t *testing.T) {
 	r, _ := recorded(true)
 	for i := range maxAtOnce {
-		d := &device{}
+		d := &fakeDevice{}
 		r.Starts(chunk.Sum(fmt.Append(nil, i)), d)
 		d.read(0, least)
 	}
@@ -65,12 +65,12 @@ func TestTheNextStartIsWaitedFor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &device{}
+	d := &fakeDevice{}
 	r.Mounted(one, d)
 	if d.recording == nil || r.Stats().InWork != maxAtOnce+1 {
 		t.Fatalf("there was no room: %+v", r.Stats())
 	}
-	r.Starts(two, &device{})
+	r.Starts(two, &fakeDevice{})
 	if d.recording == nil {
 		t.Error("it was replaced")
 	}

@@ -14,16 +14,20 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/trace"
+	"lighter/node/device"
 )
 
-// device is a Device that stores its recording.
-type device struct{ recording *Recording }
+// fakeDevice is a Device with one observer.
+type fakeDevice struct{ recording device.Observer }
 
-func (d *device) Record(r *Recording) { d.recording = r }
+func (d *fakeDevice) Observe(o device.Observer) (stop func()) {
+	d.recording = o
+	return func() { d.recording = nil }
+}
 
-func (d *device) read(offset, length int64) {
+func (d *fakeDevice) read(offset, length int64) {
 	if d.recording != nil {
-		d.recording.Note(offset, length)
+		d.recording.Observe(device.Read{Offset: offset, Length: length})
 	}
 }
 
@@ -54,7 +58,7 @@ func TestPagesAreRecordedOnceInTheOrderOfReading(t *testing.T) {
 		{100, 4}, {108, 4}, {100, 128}, // fills holes
 		{1, 1}, {5, 8}, // not whole pages
 	} {
-		r.Note(read[0]*kib, read[1]*kib)
+		r.Observe(device.Read{Offset: read[0] * kib, Length: read[1] * kib})
 	}
 	want := [][2]int64{{400, 12}, {0, 4}, {396, 4}, {412, 8}, {100, 4}, {108, 4}, {104, 4}, {112, 116}, {4, 12}}
 	if got := ranges(r.trace()); !reflect.DeepEqual(got, want) {
@@ -103,14 +107,14 @@ func TestWhatIsRecordedIsWellFormed(t *testing.T) {
 		readers.Go(func() {
 			random := rand.New(rand.NewPCG(1, uint64(i)))
 			for range 2 * trace.MaxReads / 8 { // more than there is room for
-				r.Note(random.Int64N(1<<20)*4*kib, (1+random.Int64N(32))*4*kib)
+				r.Observe(device.Read{Offset: random.Int64N(1<<20) * 4 * kib, Length: (1 + random.Int64N(32)) * 4 * kib})
 			}
 		})
 	}
-	r.Note(-4096, 4096)
-	r.Note(1<<50, 4096)
-	r.Note(0, 1<<40)
-	r.Note(0, 0)
+	r.Observe(device.Read{Offset: -4096, Length: 4096})
+	r.Observe(device.Read{Offset: 1 << 50, Length: 4096})
+	r.Observe(device.Read{Offset: 0, Length: 1 << 40})
+	r.Observe(device.Read{Offset: 0, Length: 0})
 	readers.Wait()
 	got := r.trace()
 	if len(got.Reads) == 0 || len(got.Reads) > trace.MaxReads {
@@ -123,7 +127,7 @@ func TestWhatIsRecordedIsWellFormed(t *testing.T) {
 
 func TestNotingAllocatesNothing(t *testing.T) {
 	r := newRecording(one, time.Now())
-	if n := testing.AllocsPerRun(100, func() { r.Note(4096, 4096) }); n > 0 {
+	if n := testing.AllocsPerRun(100, func() { r.Observe(device.Read{Offset: 4096, Length: 4096}) }); n > 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
@@ -132,7 +136,7 @@ func TestNotingAllocatesNothing(t *testing.T) {
 // noted.
 func TestTheEndOfAStart(t *testing.T) {
 	r, got := recorded(true)
-	d := &device{}
+	d := &fakeDevice{}
 	r.Starts(one, d)
 	began := time.Now()
 	d.read(0, least)
@@ -168,7 +172,7 @@ func TestTheEndOfAStart(t *testing.T) {
 // A recording with few bytes waits for its start, and is skipped if none comes.
 func TestHardlyAnythingIsNoStart(t *testing.T) {
 	r, got := recorded(true)
-	d := &device{}
+	d := &fakeDevice{}
 	r.Starts(one, d)
 	began := time.Now()
 	d.read(0, 4096) // containerd looks up a user, say
@@ -198,7 +202,7 @@ func TestHardlyAnythingIsNoStart(t *testing.T) {
 // An unmount ends a recording, which counts if it has read enough.
 func TestUnmountingEndsAStart(t *testing.T) {
 	r, got := recorded(true)
-	d, other := &device{}, &device{}
+	d, other := &fakeDevice{}, &fakeDevice{}
 	r.Starts(one, d)
 	r.Starts(two, other)
 	d.read(0, least)
@@ -213,7 +217,7 @@ func TestUnmountingEndsAStart(t *testing.T) {
 // restart a recording.
 func TestWhatIsNotRecorded(t *testing.T) {
 	r, _ := recorded(true)
-	d := &device{}
+	d := &fakeDevice{}
 	r.Mounted(one, d)
 	if d.recording != nil {
 		t.Error("what is mounted is recorded")
@@ -225,7 +229,7 @@ func TestWhatIsNotRecorded(t *testing.T) {
 		t.Error("a second container begins the recording anew")
 	}
 	r, _ = recorded(false)
-	d = &device{}
+	d = &fakeDevice{}
 	r.Starts(one, d)
 	if d.recording != nil {
 		t.Error("it is recorded although that is off")
@@ -236,11 +240,11 @@ func TestWhatIsNotRecorded(t *testing.T) {
 // ascending.
 func TestAMountEndsTheOneBefore(t *testing.T) {
 	r, got := recorded(true)
-	before, after := &device{}, &device{}
+	before, after := &fakeDevice{}, &fakeDevice{}
 	r.Starts(one, before)
-	before.recording.began = time.Now().Add(-time.Minute)
+	before.recording.(*Recording).began = time.Now().Add(-time.Minute)
 	before.read(0, least)
-	before.recording.began = time.Now().Add(-time.Second)
+	before.recording.(*Recording).began = time.Now().Add(-time.Second)
 	before.read(8*least, least)
 	r.Mounted(one, after)
 	if before.recording != nil || len(*got) != 1 || r.Stats().InWork != 0 {
@@ -254,9 +258,9 @@ func TestAMountEndsTheOneBefore(t *testing.T) {
 // There are maxAtOnce recordings at most. Newer ones replace those without reads.
 func TestRecordingsAreBounded(t *testing.T) {
 	r, _ := recorded(true)
-	var devices []*device
-	mounted := func() *device {
-		d := &device{}
+	var devices []*fakeDevice
+	mounted := func() *fakeDevice {
+		d := &fakeDevice{}
 		r.Starts(chunk.Sum(fmt.Append(nil, len(devices))), d)
 		devices = append(devices, d)
 		return d
@@ -376,24 +380,24 @@ func TestReportsAreBounded(t *testing.T) {
 	<-done
 }
 
-func BenchmarkNote(b *testing.B) {
+func BenchmarkObserve(b *testing.B) {
 	r := newRecording(one, time.Now())
 	b.RunParallel(func(pb *testing.PB) {
 		for i := int64(0); pb.Next(); i++ {
 			if i%(trace.MaxReads/8) == 0 {
 				r.noted.Store(0) // there is always room
 			}
-			r.Note(i%1000*4096, 4096)
+			r.Observe(device.Read{Offset: i % 1000 * 4096, Length: 4096})
 		}
 	})
 }
 
-func BenchmarkNoteAlone(b *testing.B) {
+func BenchmarkObserveAlone(b *testing.B) {
 	r := newRecording(one, time.Now())
 	for i := range b.N {
 		if i%trace.MaxReads == 0 {
 			r.noted.Store(0)
 		}
-		r.Note(int64(i%1000)*4096, 4096)
+		r.Observe(device.Read{Offset: int64(i%1000) * 4096, Length: 4096})
 	}
 }

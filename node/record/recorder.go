@@ -18,6 +18,7 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/trace"
+	"lighter/node/device"
 )
 
 const (
@@ -37,8 +38,8 @@ const (
 
 // Device is a device whose reads can be recorded.
 type Device interface {
-	// Record makes the device note its reads in the recording; nil ends that.
-	Record(*Recording)
+	// Observe makes the device report its reads to o until stop is called.
+	Observe(o device.Observer) (stop func())
 }
 
 // Stats are a recorder's figures since it was made.
@@ -63,8 +64,8 @@ type Recorder struct {
 // work is a recording in progress.
 type work struct {
 	recording *Recording
-	device    Device
-	next      *Next // receives the trace; nil: done does
+	stop      func() // detaches the recording from the device
+	next      *Next  // receives the trace; nil: done does
 
 	seen    int       // reads at the last check
 	changed time.Time // the last check that found more of them
@@ -103,12 +104,12 @@ func (r *Recorder) begin(tree chunk.ID, device Device, next *Next) {
 		return
 	}
 	now := time.Now() // a moment after the mount
-	w := &work{recording: newRecording(tree, now), device: device, next: next, changed: now}
+	recording := newRecording(tree, now)
+	w := &work{recording: recording, stop: device.Observe(recording), next: next, changed: now}
 	r.works = append(r.works, w)
 	if next != nil {
 		next.work = w
 	}
-	device.Record(w.recording)
 }
 
 // makeRoom ends the oldest recording that has seen nearly nothing.
@@ -138,7 +139,7 @@ func (r *Recorder) end(tree chunk.ID) {
 
 // finish ends a recording. whole says whether it has a complete start.
 func (r *Recorder) finish(w *work, whole bool) {
-	w.device.Record(nil)
+	w.stop()
 	r.works = slices.DeleteFunc(r.works, func(other *work) bool { return other == w })
 	if !whole {
 		r.stats.Skipped++

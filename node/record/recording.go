@@ -8,6 +8,7 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/trace"
+	"lighter/node/device"
 )
 
 // pageSize is the unit of a device's ranges, in bytes.
@@ -22,8 +23,8 @@ const (
 	timeMask = 1<<timeBits - 1
 )
 
-// Recording holds the reads of one device since its mount. Note is safe for concurrent use, never
-// blocks, and allocates nothing.
+// Recording holds the reads of one device since its mount. It is an observer that never blocks and
+// allocates nothing.
 type Recording struct {
 	tree  chunk.ID
 	began time.Time
@@ -31,15 +32,17 @@ type Recording struct {
 	notes [trace.MaxReads]atomic.Uint64
 }
 
+var _ device.Observer = (*Recording)(nil)
+
 func newRecording(tree chunk.ID, began time.Time) *Recording {
 	return &Recording{tree: tree, began: began}
 }
 
-// Note adds a read of length bytes at offset.
-func (r *Recording) Note(offset, length int64) {
+// Observe notes a read.
+func (r *Recording) Observe(read device.Read) {
 	at := min(time.Since(r.began), trace.MaxTime).Milliseconds()
-	first, end := offset/pageSize, (offset+length+pageSize-1)/pageSize
-	if end >= 1<<pageBits || end-first > maxPages || offset < 0 || length <= 0 {
+	first, end := read.Offset/pageSize, (read.Offset+read.Length+pageSize-1)/pageSize
+	if end >= 1<<pageBits || end-first > maxPages || read.Offset < 0 || read.Length <= 0 {
 		return // the kernel never asks for that
 	}
 	if i := r.noted.Add(1) - 1; i < int64(len(r.notes)) {

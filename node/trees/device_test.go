@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"lighter/format/chunk"
-	"lighter/node/device"
+	"lighter/node/prefetch"
 )
 
 // A device that no kernel knows reads a tree that was verified, and fetched once more if it is
@@ -13,7 +13,7 @@ import (
 func TestDeviceOfATreeThatIsNotMounted(t *testing.T) {
 	h := newHub(t)
 	trees := openTrees(t, h)
-	trees.ahead = device.NewAhead(func() device.Chunks { return everyChunk{} }, device.AheadOptions{}, trees.log)
+	trees.prefetcher = prefetch.New(func() prefetch.Source { return everyChunk{} }, prefetch.Options{}, trees.log)
 	if _, _, err := trees.Device(t.Context(), chunk.Sum([]byte("no tree"))); err == nil {
 		t.Error("a tree that is not here was opened")
 	}

@@ -91,6 +91,6 @@ func (s *Store) EndStreams() {
 		e.open.close()
 	}
 	for _, o := range s.allServed() {
-		o.Device.EndStream()
+		o.Device.EndStartup()
 	}
 }

@@ -9,13 +9,13 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/index"
-	"lighter/node/device"
+	"lighter/node/prefetch"
 )
 
 // streamed is a Chunks of which nothing comes: it counts what is asked for, and what
 // is still waited for.
 type streamed struct {
-	device.Chunks
+	prefetch.Source
 	mu           sync.Mutex // guards what follows
 	asked, waits int
 }
@@ -64,7 +64,7 @@ func TestStartsBeginEarly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := starting(t, "file")
 		trees, chunks := openTrees(t, h), &streamed{}
-		trees.ahead = device.NewAhead(func() device.Chunks { return chunks }, device.AheadOptions{Limit: 1 << 30}, trees.log)
+		trees.prefetcher = prefetch.New(func() prefetch.Source { return chunks }, prefetch.Options{Limit: 1 << 30}, trees.log)
 		ensure := func(h *fakeHub) {
 			t.Helper()
 			trees.source = h
@@ -122,7 +122,7 @@ func TestStartsBeginEarly(t *testing.T) {
 func TestNothingToBeginWith(t *testing.T) {
 	h := newHub(t)
 	trees := openTrees(t, h)
-	trees.ahead = device.NewAhead(func() device.Chunks { return &streamed{} }, device.AheadOptions{Limit: 1 << 30}, trees.log)
+	trees.prefetcher = prefetch.New(func() prefetch.Source { return &streamed{} }, prefetch.Options{Limit: 1 << 30}, trees.log)
 	if err := trees.Ensure(t.Context(), h.tree, func() {}); err != nil || len(trees.early) != 0 {
 		t.Errorf("%v, %d are early", err, len(trees.early))
 	}
@@ -134,7 +134,7 @@ func TestStartsBeginWithNewerLocations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t)
 		trees, chunks := openTrees(t, h), &streamed{}
-		trees.ahead = device.NewAhead(func() device.Chunks { return chunks }, device.AheadOptions{Limit: 1 << 30}, trees.log)
+		trees.prefetcher = prefetch.New(func() prefetch.Source { return chunks }, prefetch.Options{Limit: 1 << 30}, trees.log)
 		for want := range 2 {
 			if err := trees.Ensure(t.Context(), h.tree, func() {}); err != nil {
 				t.Fatal(err)

@@ -20,7 +20,7 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/format/tree"
-	"lighter/node/device"
+	"lighter/node/prefetch"
 )
 
 // fakeHub has the index of one tree, whose map has two pages.
@@ -146,7 +146,7 @@ func openTrees(t *testing.T, h *fakeHub) *Store {
 // openAt opens trees that are there.
 func openAt(root string, h *fakeHub) *Store {
 	log := slog.New(slog.DiscardHandler)
-	return Open(root, h, nil, device.NewAhead(func() device.Chunks { return nil }, device.AheadOptions{}, log), log)
+	return Open(root, h, nil, prefetch.New(func() prefetch.Source { return nil }, prefetch.Options{}, log), log)
 }
 
 // remove removes a tree as package mount does.

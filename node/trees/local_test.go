@@ -93,7 +93,7 @@ func TestLocalDevice(t *testing.T) {
 	if err := errors.Join(os.Mkdir(unfinished, 0o700), os.WriteFile(filepath.Join(unfinished, "device"), nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	next := Open(trees.root, trees.source, nil, trees.ahead, trees.log)
+	next := Open(trees.root, trees.source, nil, trees.prefetcher, trees.log)
 	found := &room{}
 	if err := next.UseRoom(found); err != nil {
 		t.Fatal(err)

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"lighter/format/chunk"
-	"lighter/node/device"
+	"lighter/node/prefetch"
 )
 
 const (
@@ -25,7 +25,7 @@ type locating struct {
 	store   *Store
 	tree    chunk.ID
 	extents int64
-	device  *device.Device
+	device  *prefetch.Device
 	ctx     context.Context
 	stop    context.CancelFunc
 	work    sync.WaitGroup
@@ -40,7 +40,7 @@ type locating struct {
 }
 
 // locate returns the locating of a device that has the locations in file, which may be nil.
-func (s *Store) locate(tree chunk.ID, extents int64, of *device.Device, file *os.File) *locating {
+func (s *Store) locate(tree chunk.ID, extents int64, of *prefetch.Device, file *os.File) *locating {
 	l := &locating{store: s, tree: tree, extents: extents, device: of, file: file}
 	l.ctx, l.stop = context.WithCancel(context.Background())
 	of.LocateWith(l)

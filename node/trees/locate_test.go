@@ -13,12 +13,12 @@ import (
 	"time"
 
 	"lighter/format/chunk"
-	"lighter/node/device"
+	"lighter/node/prefetch"
 )
 
 // packed has every chunk elsewhere, in its unit alone.
 type packed struct {
-	device.Chunks
+	prefetch.Source
 	unlocated atomic.Int32 // reads by a chunk's ID
 }
 
@@ -37,7 +37,7 @@ func (p *packed) Read(_ context.Context, ref chunk.Ref, _ int, dst []byte, _ fun
 func openPacked(t *testing.T, h *fakeHub) (*Store, *OpenTree, *packed) {
 	t.Helper()
 	trees, chunks := openTrees(t, h), &packed{}
-	trees.ahead = device.NewAhead(func() device.Chunks { return chunks }, device.AheadOptions{}, trees.log)
+	trees.prefetcher = prefetch.New(func() prefetch.Source { return chunks }, prefetch.Options{}, trees.log)
 	if err := trees.Ensure(t.Context(), h.tree, func() {}); err != nil {
 		t.Fatal(err)
 	}

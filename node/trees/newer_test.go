@@ -11,12 +11,12 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/index"
-	"lighter/node/device"
+	"lighter/node/prefetch"
 )
 
 // moved has all chunks in one unit, and finds none by its ID.
 type moved struct {
-	device.Chunks
+	prefetch.Source
 	pack    chunk.ID
 	byID    bool // it does find them
 	located int
@@ -61,10 +61,10 @@ func young(t *testing.T, path string) {
 }
 
 // servedOf opens a hub's tree as one that is mounted.
-func servedOf(t *testing.T, h *fakeHub, chunks device.Chunks) (*Store, *OpenTree) {
+func servedOf(t *testing.T, h *fakeHub, chunks prefetch.Source) (*Store, *OpenTree) {
 	t.Helper()
 	trees := openTrees(t, h)
-	trees.ahead = device.NewAhead(func() device.Chunks { return chunks }, device.AheadOptions{}, trees.log)
+	trees.prefetcher = prefetch.New(func() prefetch.Source { return chunks }, prefetch.Options{}, trees.log)
 	if err := trees.Ensure(t.Context(), h.tree, func() {}); err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/node/device"
+	"lighter/node/prefetch"
 )
 
 // recoverTogether is how many trees Recover opens at a time. Opening one waits for the disk.
@@ -25,7 +26,7 @@ const recoverTogether = 16
 // OpenTree is an open tree: its device, and the files that the device reads.
 type OpenTree struct {
 	Header index.Header
-	Device *device.Device
+	Device *prefetch.Device
 	Path   string // of the device, if it is served
 
 	extents  *index.Map
@@ -121,7 +122,7 @@ func (s *Store) Device(ctx context.Context, tree chunk.ID) (d *device.Device, cl
 	}
 	o.locating.begin()
 	o.Device.Begin()
-	return o.Device, o.close, nil
+	return o.Device.Device, o.close, nil
 }
 
 // Recover puts the store in order when a daemon starts, before the first Serve. It removes
@@ -223,11 +224,11 @@ func (s *Store) open(tree chunk.ID) (*OpenTree, error) {
 	if err != nil {
 		s.log.Warn("no locations: chunks are fetched by their IDs until locations arrive", "tree", tree.Short(), "err", err)
 	}
-	o.Device = device.New(extents, locations, s.ahead, s.log)
+	o.Device = s.prefetcher.Open(extents, locations, s.log)
 	o.locating = s.locate(tree, o.Header.Extents, o.Device, hint)
 	o.repair = newRepair(s, tree, extents, read)
 	o.files = []io.Closer{read, o.locating, o.repair, o.Device}
-	o.Device.MendWith(o.repair.run)
+	o.Device.RepairWith(o.repair.run)
 	return o, nil
 }
 

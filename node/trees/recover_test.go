@@ -15,8 +15,8 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/format/tree"
-	"lighter/node/device"
 	"lighter/node/fuse"
+	"lighter/node/prefetch"
 )
 
 // putTree puts a tree with that many extents on the disk, as download does.
@@ -74,7 +74,7 @@ func recovered(t testing.TB, root string) *Store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	trees := Open(root, nil, server, device.NewAhead(func() device.Chunks { return nil }, device.AheadOptions{}, log), log)
+	trees := Open(root, nil, server, prefetch.New(func() prefetch.Source { return nil }, prefetch.Options{}, log), log)
 	if err := trees.Recover(true); err != nil {
 		t.Fatal(err)
 	}

@@ -10,11 +10,11 @@ import (
 	"testing"
 
 	"lighter/format/chunk"
-	"lighter/node/device"
+	"lighter/node/prefetch"
 )
 
 // everyChunk has every chunk: the first byte of its ID, all over.
-type everyChunk struct{ device.Chunks }
+type everyChunk struct{ prefetch.Source }
 
 func (everyChunk) Has(chunk.ID) bool { return true }
 func (everyChunk) Cached(ref chunk.Ref, _ int, dst []byte) bool {
@@ -38,7 +38,7 @@ func TestMapIsDamagedUnderItsDevice(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := newHub(t)
 			trees := openTrees(t, h)
-			trees.ahead = device.NewAhead(func() device.Chunks { return everyChunk{} }, device.AheadOptions{}, trees.log)
+			trees.prefetcher = prefetch.New(func() prefetch.Source { return everyChunk{} }, prefetch.Options{}, trees.log)
 			if err := trees.Ensure(t.Context(), h.tree, func() {}); err != nil {
 				t.Fatal(err)
 			}

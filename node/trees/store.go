@@ -15,9 +15,9 @@ import (
 	"lighter/durable"
 	"lighter/format/chunk"
 	"lighter/format/index"
-	"lighter/node/device"
 	"lighter/node/flight"
 	"lighter/node/fuse"
+	"lighter/node/prefetch"
 )
 
 // Store is the trees on this machine. It is safe for concurrent use.
@@ -25,13 +25,13 @@ import (
 // Several methods need a tree's lock (Lock, LockContext, TryLock), and say so. It is held to
 // mount, unmount, publish or remove a tree, and never while something is fetched.
 type Store struct {
-	root   string
-	source Source
-	server *fuse.Server
-	ahead  *device.Ahead
-	log    *slog.Logger
-	pages  *index.Pages // of all extent maps
-	locks  locks
+	root       string
+	source     Source
+	server     *fuse.Server
+	prefetcher *prefetch.Prefetcher
+	log        *slog.Logger
+	pages      *index.Pages // of all extent maps
+	locks      locks
 
 	fetches   flight.Group[fetchKey]
 	newer     *newer
@@ -66,9 +66,9 @@ func Prepare(root string) error {
 // Open returns the store below root, which Prepare has prepared. root is absolute and has no
 // symbolic links. server serves the trees' devices; it may be nil if Serve and Recover are not
 // called.
-func Open(root string, source Source, server *fuse.Server, ahead *device.Ahead, log *slog.Logger) *Store {
+func Open(root string, source Source, server *fuse.Server, prefetcher *prefetch.Prefetcher, log *slog.Logger) *Store {
 	return &Store{
-		root: root, source: source, server: server, ahead: ahead, log: log,
+		root: root, source: source, server: server, prefetcher: prefetcher, log: log,
 		leftovers: durable.Leftovers{Log: log}, pages: index.NewPages(cachedPages), locks: newLocks(), newer: newNewer(), locals: newLocals(),
 		served: map[chunk.ID]*OpenTree{}, lost: map[chunk.ID]error{},
 	}

@@ -25,7 +25,7 @@ const root = "../.."
 const table = `
 bench: test/testkit/layout test/testkit/site wire
 bench/figures: bench format/chunk node node/keeper test/testkit/fswalk test/testkit/layout test/testkit/site
-bench/many: bench format/chunk format/trace node/device node/mount node/record node/resolver node/trees store store/disk store/hub test/testkit/site | hub store/registry wire
+bench/many: bench format/chunk format/trace node/mount node/prefetch node/record node/resolver node/trees store store/disk store/hub test/testkit/site | hub store/registry wire
 bench/plot:
 bench/starts: bench bench/plot node test/testkit/site
 cmd/lighter: bench bench/figures bench/many bench/starts format/index format/trace hub logqueue node node/doctor node/health node/keeper node/resolver store/disk store/hub store/registry wire | node/device node/fuse node/mount node/takeover node/trees
@@ -53,20 +53,20 @@ hub/startup: format/chunk format/compress format/erofs format/index format/pack 
 hub/startup/guess: format/chunk format/erofs format/index format/trace format/tree
 hub/startup/plan: format/chunk format/erofs format/index format/trace
 logqueue:
-node: durable format/chunk format/index format/trace logqueue node/device node/front/containerd node/fuse node/health node/keeper node/mount node/record node/resolver node/takeover node/trees socket store store/disk store/hub wire
-node/device: format/chunk format/index node/fuse node/prefetch node/record | store store/hub
+node: durable format/chunk format/index format/trace logqueue node/front/containerd node/fuse node/health node/keeper node/mount node/prefetch node/record node/resolver node/takeover node/trees socket store store/disk store/hub wire | node/device
+node/device: format/chunk format/index node/fuse | store store/hub
 node/doctor: format/index format/tree node node/front/containerd node/fuse node/mount proc store/disk store/hub | durable
 node/flight:
 node/front/containerd: durable | socket
 node/fuse: format/chunk | node/device store store/hub
 node/health: node/fuse node/mount
 node/keeper:
-node/mount: format/chunk format/index format/tree node/device node/fuse node/record node/trees
-node/prefetch: format/index
-node/record: format/chunk format/trace
+node/mount: format/chunk format/index format/tree node/device node/fuse node/record node/trees | node/prefetch
+node/prefetch: format/chunk format/index node/device | store
+node/record: format/chunk format/trace node/device
 node/resolver: durable format/chunk format/index store/hub wire
 node/takeover: durable node/fuse node/keeper node/mount proc
-node/trees: durable format/chunk format/erofs format/index format/trace node/device node/flight node/fuse | store/disk
+node/trees: durable format/chunk format/erofs format/index format/trace node/device node/flight node/fuse node/prefetch | store/disk
 proc:
 renewed:
 socket: proc
@@ -88,6 +88,7 @@ test/testkit/cachetest: format/chunk store
 test/testkit/catalogtest: format/chunk format/index hub/catalog wire
 test/testkit/certificate:
 test/testkit/faultfs:
+test/testkit/filetree: format/chunk format/index format/tree
 test/testkit/fswalk:
 test/testkit/immutable:
 test/testkit/layout:

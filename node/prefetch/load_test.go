@@ -1,4 +1,4 @@
-package device
+package prefetch
 
 import (
 	"errors"
@@ -14,7 +14,7 @@ import (
 func TestLoad(t *testing.T) {
 	h := newStartHub(t)
 	synctest.Test(t, func(t *testing.T) {
-		b := newBegun(t, h, AheadOptions{Limit: plenty})
+		b := newBegun(t, h, Options{Limit: plenty})
 		for group := range 3 {
 			b.bring(group)
 		}
@@ -34,7 +34,7 @@ func TestLoad(t *testing.T) {
 				t.Errorf("after the trigger of start %d: %v were loaded of %d and %d", start, loads, atMount, triggered)
 			}
 		}
-		if b.ahead.Stats().Loaded == 0 {
+		if b.prefetcher.Stats().Loaded == 0 {
 			t.Error("nothing is said to have been loaded")
 		}
 		if _, all := h.most(); all != 0 {
@@ -49,18 +49,20 @@ func TestLoad(t *testing.T) {
 func TestLoadOnce(t *testing.T) {
 	h := newStartHub(t)
 	synctest.Test(t, func(t *testing.T) {
-		b := newBegun(t, h, AheadOptions{Limit: plenty})
+		b := newBegun(t, h, Options{Limit: plenty})
 		b.bring(0)
 		all, _ := b.here(0)
 		delete(b.cache.chunks, h.first.ID)
 		h.fail = func(chunk.Unit) ([]byte, error) { return nil, errors.New("no route") }
 		for range maxPlans {
-			b.ahead.plans <- struct{}{}
+			b.prefetcher.plans <- struct{}{}
 		}
 		b.Begin()
-		b.stream.device.faults.Add(1)
+		if _, err := b.ReadAt(t.Context(), make([]byte, 10), extentOf(t, b.Device, 1).Offset); err != nil {
+			t.Fatal(err)
+		}
 		for range maxPlans {
-			<-b.ahead.plans
+			<-b.prefetcher.plans
 		}
 		time.Sleep(time.Hour)
 		if most, _ := h.most(); most < 2 {
@@ -76,7 +78,7 @@ func TestLoadOnce(t *testing.T) {
 // Nothing is read ahead without memory for it, and no more than the limit.
 func TestLoadIsBounded(t *testing.T) {
 	h := newStartHub(t)
-	for name, options := range map[string]AheadOptions{
+	for name, options := range map[string]Options{
 		"short": {Limit: plenty, Short: func() error { return errors.New("no memory") }},
 		"limit": {Limit: 5000},
 	} {

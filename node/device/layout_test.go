@@ -9,37 +9,36 @@ import (
 	"lighter/format/index"
 )
 
-// elsewhere is a shelf of which nothing is here, whose origins are silent when they
-// are asked for a chunk by its ID.
-type elsewhere struct {
-	*shelf
-	reading chan struct{} // one for each read that waits
+// remote is a memory with nothing cached. Its origins do not answer requests for a chunk by its ID.
+type remote struct {
+	*memory
+	reading chan struct{} // receives one for each such request
 	units   chan chunk.Unit
 }
 
-func (*elsewhere) Cached(chunk.Ref, int, []byte) bool { return false }
+func (*remote) Cached(chunk.Ref, int, []byte) bool { return false }
 
-func (s *elsewhere) Read(ctx context.Context, ref chunk.Ref, offset int, dst []byte, missed func()) error {
+func (s *remote) Read(ctx context.Context, ref chunk.Ref, offset int, dst []byte, missed func()) error {
 	if ref.Unit.IsZero() {
 		s.reading <- struct{}{}
 		<-ctx.Done()
 		return context.Cause(ctx)
 	}
 	s.units <- ref.Unit
-	return s.shelf.Read(ctx, ref, offset, dst, missed)
+	return s.memory.Read(ctx, ref, offset, dst, missed)
 }
 
-// silent is a locator to which nothing comes.
+// silent is a locator that gets no locations.
 type silent struct{}
 
 func (silent) Locate() <-chan struct{}   { return nil }
 func (silent) Relocate() <-chan struct{} { return nil }
 
-// A read that waits for a chunk of which only the ID is known goes on as soon as
-// there are locations; later ones use those that came last.
-func TestLocationsComeWhileReadersWait(t *testing.T) {
-	d, shelf, image := build(t)
-	s := &elsewhere{shelf, make(chan struct{}, 100), make(chan chunk.Unit, 100)}
+// A read that waits for a chunk by its ID goes on once there are locations. Later reads use the newest
+// ones.
+func TestLocationsArriveDuringARead(t *testing.T) {
+	d, m, image := newDevice(t)
+	s := &remote{m, make(chan struct{}, 100), make(chan chunk.Unit, 100)}
 	d.chunks = s
 	d.LocateWith(silent{})
 	at := bytes.IndexFunc(image, func(r rune) bool { return r != 0 })
@@ -66,10 +65,10 @@ func TestLocationsComeWhileReadersWait(t *testing.T) {
 			go read()
 		}
 		if err := <-done; err != nil || !bytes.Equal(got, image[at:at+100]) {
-			t.Errorf("the bytes are wrong, or %v", err)
+			t.Errorf("wrong bytes, or error %v", err)
 		}
 		if used := <-s.units; used != unit {
-			t.Errorf("unit %v, want %v", used, unit)
+			t.Errorf("read from unit %v, want %v", used, unit)
 		}
 	}
 }

@@ -1,10 +1,9 @@
-package device
+package prefetch
 
 import (
 	"bytes"
 	"context"
 	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -17,6 +16,7 @@ import (
 	"lighter/format/index"
 	"lighter/format/pack"
 	"lighter/store"
+	"lighter/test/testkit/filetree"
 )
 
 // startHub is a Source with the units of one tree: a third of its chunks is in a startup
@@ -42,8 +42,8 @@ var zstdEncoder, _ = zstd.NewWriter(nil)
 
 func newStartHub(t testing.TB) *startHub {
 	t.Helper()
-	d, s, image := buildOf(t, 200, 3000)
-	h := &startHub{extents: d.extents, image: image, units: map[chunk.Unit][]byte{}, group: map[chunk.ID]int{}, asked: map[chunk.Unit]int{}}
+	tree := filetree.New(t, 200, 3000)
+	h := &startHub{extents: tree.Extents, image: tree.Image, units: map[chunk.Unit][]byte{}, group: map[chunk.ID]int{}, asked: map[chunk.Unit]int{}}
 	n := h.extents.Extents
 	places := map[chunk.ID]chunk.Unit{}
 	for g := range 3 {
@@ -68,7 +68,7 @@ func newStartHub(t testing.TB) *startHub {
 				continue
 			}
 			places[e.ID], h.group[e.ID] = chunk.Unit{Pack: id, N: uint32(count)}, g
-			if b.Add(e.ID, s.chunks[e.ID]); b.Len() == 1 {
+			if b.Add(e.ID, tree.Chunks[e.ID]); b.Len() == 1 {
 				flush()
 			}
 		}
@@ -206,19 +206,18 @@ func (k *keep) Put(ref chunk.Ref, plain []byte) {
 // begun is a device of a hub's tree.
 type begun struct {
 	*Device
-	hub   *startHub
-	cache *keep
-	units *store.Units
-	ahead *Ahead
+	hub        *startHub
+	cache      *keep
+	units      *store.Units
+	prefetcher *Prefetcher
 }
 
-func newBegun(t testing.TB, h *startHub, options AheadOptions) *begun {
+func newBegun(t testing.TB, h *startHub, options Options) *begun {
 	t.Helper()
 	b := &begun{hub: h, cache: &keep{chunks: map[chunk.ID][]byte{}, loaded: map[chunk.ID]int{}}}
 	b.units = store.NewUnits(h, b.cache)
-	log := slog.New(slog.DiscardHandler)
-	b.ahead = NewAhead(func() Chunks { return b.units.Share() }, options, log)
-	b.Device = New(h.extents, h.open(t), b.ahead, log)
+	b.prefetcher = New(func() Source { return b.units.Share() }, options, quiet)
+	b.Device = b.prefetcher.Open(h.extents, h.open(t), quiet)
 	return b
 }
 

@@ -1,4 +1,4 @@
-package device
+package prefetch
 
 import (
 	"errors"
@@ -15,7 +15,7 @@ import (
 func TestStreamWaitsForReaders(t *testing.T) {
 	h := newStartHub(t)
 	synctest.Test(t, func(t *testing.T) {
-		b := newBegun(t, h, AheadOptions{Limit: plenty})
+		b := newBegun(t, h, Options{Limit: plenty})
 		var order []index.Extent
 		all, largest := int64(0), int64(0)
 		for i := range h.extents.Extents / 3 {
@@ -33,18 +33,18 @@ func TestStreamWaitsForReaders(t *testing.T) {
 			}
 			return n
 		}
-		b.stream.credit.each = all / 10
+		b.startup.credit.perPack = all / 10
 		for start := range 2 {
 			b.evict(0)
 			b.Begin()
 			time.Sleep(time.Minute)
-			if n := came(); n < b.stream.credit.each || n > b.stream.credit.each+largest || b.stream.isRunning() {
-				t.Errorf("start %d, nothing is read: %d of %d bytes came, %d may", start, n, all, b.stream.credit.each)
+			if n := came(); n < b.startup.credit.perPack || n > b.startup.credit.perPack+largest || b.startup.isRunning() {
+				t.Errorf("start %d, nothing is read: %d of %d bytes came, %d may", start, n, all, b.startup.credit.perPack)
 			}
 			b.Begin()
 			time.Sleep(time.Minute)
-			if n := came(); n > b.stream.credit.each+largest {
-				t.Errorf("start %d, nothing is read, begun again: %d of %d bytes came, %d may", start, n, all, b.stream.credit.each)
+			if n := came(); n > b.startup.credit.perPack+largest {
+				t.Errorf("start %d, nothing is read, begun again: %d of %d bytes came, %d may", start, n, all, b.startup.credit.perPack)
 			}
 			if _, err := b.ReadAt(t.Context(), make([]byte, 10), int64(len(h.image))-10); err != nil {
 				t.Fatal(err)
@@ -57,7 +57,7 @@ func TestStreamWaitsForReaders(t *testing.T) {
 			}
 			read += int64(e.Length)
 			time.Sleep(time.Second)
-			if n, most := came(), b.stream.credit.each+streamPart*read; n < min(most, all) || n > most+largest {
+			if n, most := came(), b.startup.credit.perPack+startupPart*read; n < min(most, all) || n > most+largest {
 				t.Fatalf("%d bytes are read: %d of %d came, %d may", read, n, all, most)
 			}
 		}
@@ -82,9 +82,9 @@ func (b *begun) cameOf(group int) (came, all int64) {
 func TestStreamThatWaitsIsReplaced(t *testing.T) {
 	h := newStartHub(t)
 	synctest.Test(t, func(t *testing.T) {
-		b := newBegun(t, h, AheadOptions{Limit: plenty})
+		b := newBegun(t, h, Options{Limit: plenty})
 		_, all := b.cameOf(0)
-		b.stream.credit.each = all / 10
+		b.startup.credit.perPack = all / 10
 		b.Begin()
 		time.Sleep(time.Minute)
 		before, _ := b.cameOf(0)
@@ -101,9 +101,9 @@ func TestStreamThatWaitsIsReplaced(t *testing.T) {
 func TestFailuresUseUpNoCredit(t *testing.T) {
 	h := newStartHub(t)
 	synctest.Test(t, func(t *testing.T) {
-		b := newBegun(t, h, AheadOptions{Limit: plenty})
+		b := newBegun(t, h, Options{Limit: plenty})
 		_, all := b.cameOf(0)
-		b.stream.credit.each = 1
+		b.startup.credit.perPack = 1
 		h.fail = func(chunk.Unit) ([]byte, error) { return nil, errors.New("no route") }
 		b.Begin()
 		time.Sleep(10 * time.Second)

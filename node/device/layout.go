@@ -1,0 +1,118 @@
+package device
+
+import (
+	"context"
+	"errors"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+)
+
+// layout is what a device knows of the units that its chunks are in, until newer locations arrive.
+type layout struct {
+	locations *index.Locations // nil: nothing
+	replaced  context.Context  // done once there is a newer layout
+	replace   context.CancelFunc
+}
+
+func newLayout(locations *index.Locations) *layout {
+	l := &layout{locations: locations}
+	l.replaced, l.replace = context.WithCancel(context.Background())
+	return l
+}
+
+// SetLocations replaces the device's locations. Once it has returned, the previous ones are no longer
+// needed: a read that would use them fails over to the new ones.
+func (d *Device) SetLocations(locations *index.Locations) {
+	d.layout.Swap(newLayout(locations)).replace()
+}
+
+// Locator fetches a device's locations. Its methods do not block. They return a channel that is closed
+// when the attempt has ended, successfully or not, or at once if none is made now.
+type Locator interface {
+	// Locate is called when a chunk is needed and the locations are missing or unreadable.
+	Locate() <-chan struct{}
+	// Relocate is called when a chunk was not where the locations say.
+	Relocate() <-chan struct{}
+}
+
+// LocateWith sets the device's locator. It is called before the device is added to a server, or never.
+func (d *Device) LocateWith(l Locator) { d.locator = l }
+
+// Unit returns the unit that holds the chunk of an extent. ok is false if the locations are missing or
+// unreadable. They are a hint: without them the chunk is requested by its ID.
+func (d *Device) Unit(extent int64) (unit chunk.Unit, ok bool) {
+	for {
+		l := d.layout.Load()
+		if l.locations == nil {
+			return chunk.Unit{}, false
+		}
+		unit, err := l.locations.Unit(extent)
+		if err == nil {
+			return unit, true
+		}
+		if d.layout.Load() == l {
+			d.log.Debug("location unknown", "extent", extent, "err", err)
+			return chunk.Unit{}, false
+		}
+	}
+}
+
+// fetchOne fills one part. Not every origin finds a chunk by its ID (a mirror does not). So a read
+// with missing or wrong locations starts over once newer ones arrive.
+func (d *Device) fetchOne(ctx context.Context, p part) error {
+	for {
+		var err error
+		l, ok := d.layout.Load(), false
+		switch p.ref.Unit, ok = d.Unit(p.extent); {
+		case d.locator == nil:
+			return d.chunks.Read(ctx, p.ref, p.offset, p.dst, nil)
+		case ok:
+			err = d.fetchLocated(ctx, p, l)
+		default:
+			err = d.fetchUnlocated(ctx, p, l)
+		}
+		if err == nil || ctx.Err() != nil || l.replaced.Err() == nil {
+			return err
+		}
+	}
+}
+
+// fetchLocated reads a chunk from the unit in p.ref. Each time that the chunk is not there, it requests
+// newer locations, and stops if there are some already. If no origin has the chunk, it waits for the
+// request in flight.
+func (d *Device) fetchLocated(ctx context.Context, p part, l *layout) error {
+	reading, stop := context.WithCancel(ctx)
+	defer stop()
+	var newer <-chan struct{}
+	err := d.chunks.Read(reading, p.ref, p.offset, p.dst, func() {
+		newer = d.locator.Relocate()
+		if l.replaced.Err() != nil {
+			stop()
+		}
+	})
+	return awaitLocations(reading, newer, err)
+}
+
+// fetchUnlocated reads a chunk by its ID, until there are locations newer than l. If no origin finds
+// the chunk, it waits for the locations in flight.
+func (d *Device) fetchUnlocated(ctx context.Context, p part, l *layout) error {
+	reading, stop := context.WithCancel(ctx)
+	defer stop()
+	defer context.AfterFunc(l.replaced, stop)()
+	tried := d.locator.Locate()
+	err := d.chunks.Read(reading, p.ref, p.offset, p.dst, func() { tried = d.locator.Locate() })
+	return awaitLocations(reading, tried, err)
+}
+
+// awaitLocations waits until an attempt to fetch locations has ended, if err says that no origin has
+// the chunk. It returns err.
+func awaitLocations(ctx context.Context, tried <-chan struct{}, err error) error {
+	if errors.Is(err, chunk.ErrNotFound) {
+		select {
+		case <-tried:
+		case <-ctx.Done():
+		}
+	}
+	return err
+}

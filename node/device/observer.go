@@ -1,0 +1,35 @@
+package device
+
+import "slices"
+
+// Observer learns what is read of a device.
+type Observer interface {
+	// Observe reports a read, in the order of the observers. It is called for each read, concurrently,
+	// before missing chunks are fetched. The reader waits for it, so it must not block.
+	Observe(Read)
+}
+
+// Read is a read of a device.
+type Read struct {
+	Offset, Length int64 // in bytes
+	First, End     int64 // numbers of the extents in the range: First up to, but not including, End
+	Missing        int64 // number of the first of these extents whose chunk is not cached; -1: all are
+}
+
+// Observe makes the device report its reads to o until stop is called.
+func (d *Device) Observe(o Observer) (stop func()) {
+	d.change(func(list []Observer) []Observer { return append(list, o) })
+	return func() {
+		d.change(func(list []Observer) []Observer {
+			return slices.DeleteFunc(list, func(other Observer) bool { return other == o })
+		})
+	}
+}
+
+// change replaces the list of observers. Reads use it without a lock.
+func (d *Device) change(fn func([]Observer) []Observer) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	list := fn(slices.Clone(*d.observers.Load()))
+	d.observers.Store(&list)
+}

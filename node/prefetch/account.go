@@ -1,0 +1,100 @@
+package prefetch
+
+import (
+	"sync/atomic"
+
+	"lighter/format/index"
+	"lighter/node/device"
+)
+
+// Yield says how much was fetched speculatively, and how much of it was read.
+type Yield struct {
+	Fetched int64 `json:"fetchedBytes,omitempty"` // received for this alone, compressed; only of startup packs
+	Brought int64 `json:"broughtBytes"`           // of chunks that were not cached, uncompressed
+	Used    int64 `json:"usedBytes"`              // of these, bytes of chunks that were read later
+}
+
+// yield counts a Yield.
+type yield struct{ fetched, brought, used atomic.Int64 }
+
+func (y *yield) stats() Yield { return Yield{y.fetched.Load(), y.brought.Load(), y.used.Load()} }
+
+// account compares what was fetched speculatively for one device with what of it was read.
+type account struct {
+	extents *index.Map
+	total   *yield // of all devices
+	marks   marks  // extents whose chunks were requested and not read yet
+
+	brought atomic.Int64 // uncompressed
+	used    atomic.Int64
+}
+
+func newAccount(extents *index.Map, total *yield) account {
+	return account{extents: extents, total: total}
+}
+
+// request notes that the chunk of an extent, of length bytes, was requested, and reports whether it
+// had not been noted since it was last read.
+func (a *account) request(extent int64, length uint32) bool {
+	isNew := a.marks.set(extent, a.extents.Extents)
+	if isNew {
+		a.total.brought.Add(int64(length))
+	}
+	return isNew
+}
+
+// use notes a read, and reports whether any chunk in it had been requested.
+func (a *account) use(r device.Read) (any bool) {
+	if a.marks.isEmpty() {
+		return false
+	}
+	for i := r.First; i < r.End; i++ {
+		if !a.marks.clear(i) {
+			continue
+		}
+		any = true
+		if e, err := a.extents.Extent(i); err == nil {
+			a.used.Add(int64(e.Length))
+			a.total.used.Add(int64(e.Length))
+		}
+	}
+	return any
+}
+
+// debt returns by how many bytes what was brought exceeds part times what was used of it.
+func (a *account) debt(part int64) int64 { return a.brought.Load() - part*a.used.Load() }
+
+// forget restarts the account for a new start. Chunks requested before that are read now count as used.
+func (a *account) forget() {
+	a.brought.Store(0)
+	a.used.Store(0)
+}
+
+// marks has a bit for each extent of a device. It takes memory once the first bit is set.
+type marks struct {
+	words atomic.Pointer[[]atomic.Uint64]
+}
+
+func (m *marks) isEmpty() bool { return m.words.Load() == nil }
+
+// set marks one of so many extents and reports whether it was unmarked.
+func (m *marks) set(extent, extents int64) bool {
+	words := m.words.Load()
+	if words == nil {
+		fresh := make([]atomic.Uint64, (extents+63)/64)
+		m.words.CompareAndSwap(nil, &fresh)
+		words = m.words.Load()
+	}
+	bit := uint64(1) << (extent % 64)
+	return (*words)[extent/64].Or(bit)&bit == 0
+}
+
+// clear removes a mark and reports whether there was one.
+func (m *marks) clear(extent int64) bool {
+	words := m.words.Load()
+	if words == nil {
+		return false
+	}
+	word, bit := &(*words)[extent/64], uint64(1)<<(extent%64)
+	return word.Load()&bit != 0 && word.And(^bit)&bit != 0
+}

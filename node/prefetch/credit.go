@@ -1,0 +1,51 @@
+package prefetch
+
+import (
+	"context"
+	"sync/atomic"
+)
+
+// credit bounds how much of startup packs may be fetched before it is read.
+type credit struct {
+	account *account
+	perPack int64         // startupCredit; less in tests
+	limit   atomic.Int64  // more may be fetched up to this debt of the account
+	held    atomic.Bool   // the stream waits until more is read, or may be fetched
+	wakeup  chan struct{} // tells it to check again
+}
+
+func newCredit(a *account) credit {
+	return credit{account: a, perPack: startupCredit, wakeup: make(chan struct{}, 1)}
+}
+
+// grant gives a pack its credit, whatever previous packs have used up.
+func (c *credit) grant() {
+	c.limit.Store(max(c.account.debt(startupPart), 0) + c.perPack)
+	c.wake()
+}
+
+func (c *credit) isUsedUp() bool { return c.account.debt(startupPart) > c.limit.Load() }
+
+// wait waits until more may be fetched, or nothing is wanted.
+func (c *credit) wait(ctx context.Context, isWanted func() bool) {
+	defer c.held.Store(false)
+	for c.isUsedUp() && isWanted() && ctx.Err() == nil {
+		if !c.held.Swap(true) {
+			continue // wake did nothing before held was set, so check once more
+		}
+		select {
+		case <-c.wakeup:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// wake makes a waiting stream check again.
+func (c *credit) wake() {
+	if c.held.Load() {
+		select {
+		case c.wakeup <- struct{}{}:
+		default:
+		}
+	}
+}

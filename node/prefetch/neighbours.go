@@ -1,0 +1,138 @@
+package prefetch
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+	"lighter/node/device"
+)
+
+// neighbours fetches the units around a missing chunk. While a reader waits one RTT for a unit, a long
+// path could deliver many. So the rest of the file is requested as well, as much as arrives in one
+// RTT; if the file is smaller than that, then some chunks of neighbouring files. It stops if little
+// of it is read.
+type neighbours struct {
+	device   *device.Device
+	source   Source
+	requests *requests
+	startup  *startup
+	isOff    bool
+
+	busy        atomic.Bool // one miss at a time is enough
+	file, other account     // of the same file, and of other files
+	work        sync.WaitGroup
+}
+
+var _ device.Observer = (*neighbours)(nil)
+
+func newNeighbours(p *Prefetcher, d *Device) *neighbours {
+	return &neighbours{device: d.Device, source: d.source, requests: d.requests, startup: d.startup,
+		isOff: p.options.Limit <= 0,
+		file:  newAccount(d.Extents(), &p.neighbours), other: newAccount(d.Extents(), &p.neighbours)}
+}
+
+// forget restarts the accounts for a new start.
+func (n *neighbours) forget() {
+	n.file.forget()
+	n.other.forget()
+}
+
+// Observe requests the neighbours of a miss, unless startup packs are being fetched: they go first.
+func (n *neighbours) Observe(r device.Read) {
+	n.file.use(r)
+	n.other.use(r)
+	if r.Missing < 0 || n.isOff {
+		return
+	}
+	reach := n.source.Reach()
+	if reach == 0 || n.startup.isRunning() || !n.busy.CompareAndSwap(false, true) {
+		return
+	}
+	n.work.Go(func() {
+		defer n.busy.Store(false)
+		s := &search{neighbours: n, left: int(reach/neighbourUnit) - n.requests.queued(),
+			requested: map[chunk.Unit]bool{}}
+		s.run(r.Missing)
+	})
+}
+
+// search requests units that hold chunks near one extent.
+type search struct {
+	*neighbours
+	left      int // units that may still be requested
+	own       chunk.Unit
+	requested map[chunk.Unit]bool
+}
+
+// run requests the extents after the given one up to the end of the file, then those before it, then
+// those of neighbouring files.
+func (s *search) run(extent int64) {
+	s.own, _ = s.device.Unit(extent) // the reader requests it
+	after, before := extent+1, extent
+	if s.file.debt(filePart) <= neighbourCredit {
+		for ; after < extent+neighbourSpan && !s.isFirst(after); after++ {
+			if !s.request(after, &s.file) {
+				return
+			}
+		}
+		for ; before > extent-neighbourSpan && !s.isFirst(before); before-- {
+			if !s.request(before-1, &s.file) {
+				return
+			}
+		}
+	}
+	switch debt := s.other.debt(otherPart); {
+	case debt > neighbourCredit:
+		return
+	case s.other.used.Load() == 0 || debt > 0:
+		s.left = min(s.left, neighbourProbe)
+	}
+	for k := range neighbourSpan { // two of three extents after the file
+		i := after
+		if k%3 == 2 {
+			before--
+			i = before
+		} else {
+			after++
+		}
+		if !s.request(i, &s.other) {
+			return
+		}
+	}
+}
+
+// isFirst reports whether an extent is the first of a file, or does not exist.
+func (s *search) isFirst(extent int64) bool {
+	e, err := s.device.Extents().Extent(extent)
+	return err != nil || e.First
+}
+
+// request requests one extent's unit and reports whether to go on.
+func (s *search) request(extent int64, a *account) bool {
+	e, err := s.device.Extents().Extent(extent)
+	if err != nil || s.source.Has(e.ID) {
+		return true
+	}
+	unit, _ := s.device.Unit(extent)
+	if unit.IsZero() || unit == s.own {
+		return true
+	}
+	if !s.requested[unit] {
+		if s.left <= 0 || !s.requests.add(refOf(e, unit)) {
+			return false
+		}
+		s.left--
+		s.requested[unit] = true
+	}
+	if a.request(extent, e.Length) {
+		a.brought.Add(int64(e.Length))
+	}
+	return true
+}
+
+// refOf returns the reference of an extent's chunk.
+func refOf(e index.Extent, unit chunk.Unit) chunk.Ref {
+	return chunk.Ref{ID: e.ID, Length: e.Length, Unit: unit}
+}

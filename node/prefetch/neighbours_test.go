@@ -1,0 +1,114 @@
+package prefetch
+
+import (
+	"testing"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+)
+
+// With a miss the rest of its file is requested, as much as arrives in one RTT. Then some units of
+// neighbouring files follow, or more if such units were read before. On a short path nothing is
+// requested.
+func TestNeighboursOfAMiss(t *testing.T) {
+	type before struct{ brought, used int64 } // of both accounts
+	for name, test := range map[string]struct {
+		reach, limit int64
+		before       before
+		file, other  int // units, at most
+	}{
+		"short path":   {reach: 0, limit: plenty},
+		"off":          {reach: 4 << 20},
+		"one unit":     {reach: neighbourUnit, limit: plenty, file: 1},
+		"four units":   {reach: 4 * neighbourUnit, limit: plenty, file: 4, other: 2},
+		"many":         {reach: 4 << 20, limit: plenty, file: 80, other: neighbourProbe},
+		"some is read": {4 << 20, plenty, before{(otherPart + 1) << 20, 1 << 20}, 80, neighbourProbe},
+		"much is read": {20 * neighbourUnit, plenty, before{otherPart << 20, 1 << 20}, 80, 18},
+		"does not pay": {4 << 20, plenty, before{neighbourCredit + 1, 0}, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, s := shelved(t, Options{Limit: test.limit})
+			s.cached, s.reach = nil, test.reach
+			file, other := &d.neighbours.file, &d.neighbours.other
+			for _, a := range []*account{file, other} {
+				a.brought.Store(test.before.brought)
+				a.used.Store(test.before.used)
+			}
+			d.SetLocations(alone(t, d))
+			isFirst := func(i int64) bool { return extentOf(t, d, i).First }
+			first := int64(5) // of a file of three extents
+			for !isFirst(first) || isFirst(first+1) || isFirst(first+2) || !isFirst(first+3) {
+				first++
+			}
+			miss := first + 1
+			if _, err := d.ReadAt(t.Context(), make([]byte, 10), extentOf(t, d, miss).Offset); err != nil {
+				t.Fatal(err)
+			}
+			d.neighbours.work.Wait()
+			ofFile := min(test.file, 2)
+			if got := len(d.requests.refs); got != ofFile+test.other {
+				t.Errorf("%d units are requested, want %d of the file and %d of others", got, ofFile, test.other)
+			}
+			for i := range d.Extents().Extents {
+				own := i >= first && i < first+3
+				if file.marks.clear(i) && (!own || i == miss) {
+					t.Errorf("extent %d is requested as one of the file, which has %d to %d", i, first, first+2)
+				}
+				near := i >= first-int64(test.other)/2 && i <= first+2+int64(test.other)
+				if other.marks.clear(i) && (own || !near) {
+					t.Errorf("extent %d is requested as one of another file; the file has %d to %d", i, first, first+2)
+				}
+			}
+		})
+	}
+}
+
+// If little of what was requested is read, no more is requested.
+func TestAccountsLimitNeighbours(t *testing.T) {
+	var a account
+	allowed := func() bool { return a.debt(filePart) <= neighbourCredit }
+	a.brought.Store(neighbourCredit)
+	if !allowed() {
+		t.Error("denied within the credit")
+	}
+	a.brought.Add(filePart)
+	if allowed() {
+		t.Error("allowed beyond the credit, with nothing used")
+	}
+	a.used.Add(1)
+	if !allowed() {
+		t.Error("denied although enough was used")
+	}
+}
+
+// What one start did not read does not count against the next.
+func TestEachStartHasItsOwnAccount(t *testing.T) {
+	d, _ := shelved(t, Options{})
+	file := &d.neighbours.file
+	file.brought.Store(2 * neighbourCredit)
+	d.Begin()
+	if file.debt(filePart) == 0 {
+		t.Error("the account was reset although nothing was read")
+	}
+	if _, err := d.ReadAt(t.Context(), make([]byte, 10), 0); err != nil {
+		t.Fatal(err)
+	}
+	d.Begin()
+	if debt := file.debt(filePart); debt != 0 {
+		t.Errorf("after a start the debt is %d bytes, want 0", debt)
+	}
+}
+
+// alone returns locations in which each extent has a unit of its own.
+func alone(t *testing.T, d *Device) *index.Locations {
+	t.Helper()
+	h := &startHub{extents: d.Extents(), locations: index.NewLocations(d.Extents().ID())}
+	for i := range d.Extents().Extents {
+		h.locations.Add(unitOf(i))
+	}
+	return h.open(t)
+}
+
+func unitOf(extent int64) chunk.Unit {
+	return chunk.Unit{Pack: chunk.Sum([]byte("alone")), N: uint32(extent)}
+}

@@ -1,0 +1,97 @@
+package prefetch
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+)
+
+func TestUnits(t *testing.T) {
+	id, startup, other := chunk.Sum([]byte("tree")), chunk.Sum([]byte("startup")), chunk.Sum([]byte("other"))
+	b := index.NewLocations(id)
+	for _, u := range []chunk.Unit{{Pack: startup, N: 2}, {Pack: other}, {}, {Pack: startup, N: 0}, {Pack: startup, N: 2}, {Pack: startup, N: 9}} {
+		b.Add(u)
+	}
+	bytes, n := encoded(b), int64(6)
+	l, err := index.OpenLocations(bytes, bytes.Size(), id, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	units, err := unitsOf(l, index.Startup{Pack: startup, Units: make([]uint32, 3)})
+	if err != nil || len(units) != 2 || units[0].n != 0 || !slices.Equal(units[0].extents, []int64{3}) || units[1].n != 2 || !slices.Equal(units[1].extents, []int64{0, 4}) {
+		t.Errorf("%+v, %v", units, err)
+	}
+	if units, err := unitsOf(l, index.Startup{Pack: chunk.Sum(nil), Units: make([]uint32, 3)}); err != nil || len(units) != 0 {
+		t.Errorf("units of an unknown pack: %+v, %v", units, err)
+	}
+}
+
+func encoded(b *index.LocationsBuilder) *bytes.Reader { return bytes.NewReader(b.Encode()) }
+
+// The extents listed of one pack are bounded.
+func TestUnitsAreBounded(t *testing.T) {
+	id, startup := chunk.Sum([]byte("tree")), chunk.Sum([]byte("startup"))
+	b := index.NewLocations(id)
+	const n = maxPlanned + 100
+	for i := range uint32(n) {
+		b.Add(chunk.Unit{Pack: startup, N: i % 5})
+	}
+	r := encoded(b)
+	l, err := index.OpenLocations(r, r.Size(), id, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	units, err := unitsOf(l, index.Startup{Pack: startup, Units: make([]uint32, 5)})
+	listed := 0
+	for _, u := range units {
+		listed += len(u.extents)
+	}
+	if err != nil || len(units) != 5 || listed != maxPlanned {
+		t.Errorf("%d units with %d extents, %v", len(units), listed, err)
+	}
+}
+
+// Triggers agree with a search of all ranges.
+func TestTriggers(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	packs := map[int][]span{}
+	for at := int64(0); at < 1000; at += 1 + r.Int64N(20) {
+		extent := span{at, at + 1 + r.Int64N(10)}
+		for range r.IntN(3) {
+			pack := r.IntN(5)
+			packs[pack] = append(packs[pack], extent)
+		}
+		at = extent.to
+	}
+	trigs := newTriggers(packs)
+	for range 2000 {
+		offset, length := r.Int64N(1100), 1+r.Int64N(40)
+		want := map[int]bool{}
+		for pack, ranges := range packs {
+			for _, x := range ranges {
+				if x.from < offset+length && offset < x.to {
+					want[pack] = true
+				}
+			}
+		}
+		got := map[int]bool{}
+		for _, pack := range trigs.wanted(span{offset, offset + length}) {
+			got[pack] = true
+		}
+		if len(got) != len(want) {
+			t.Fatalf("a read of %d bytes at %d triggers %v, want %v", length, offset, got, want)
+		}
+		for pack := range want {
+			if !got[pack] {
+				t.Fatalf("a read of %d bytes at %d triggers %v, want %v", length, offset, got, want)
+			}
+		}
+	}
+	if got := newTriggers(nil).wanted(span{0, 1 << 40}); got != nil {
+		t.Errorf("no triggers want %v", got)
+	}
+}

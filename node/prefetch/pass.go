@@ -1,0 +1,163 @@
+package prefetch
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+)
+
+// task is a wanted startup pack.
+type task struct {
+	pack      index.Startup
+	locations *index.Locations // that name it
+	load      bool             // its cached chunks are to be loaded into memory
+	planned   bool             // its units are listed
+	units     []unit           // still to be requested; the first is next
+	invalid   atomic.Int32     // units in a row that were missing or invalid
+}
+
+// pass is what was fetched since the stream started, or since its last failure.
+type pass struct {
+	tasks   []*task
+	flights sync.WaitGroup
+	slots   chan struct{} // one for each unit in flight
+	careful bool          // one unit at a time, as the last pass has failed
+
+	mu     sync.Mutex // guards failed
+	failed error      // of the source or the cache: nothing more is requested
+}
+
+// errNotStored says that the cache did not store a unit.
+var errNotStored = errors.New("the cache did not store the unit")
+
+func (p *pass) fail(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.failed = err
+}
+
+// err returns the failure of the pass, or nil.
+func (p *pass) err() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.failed
+}
+
+// reset begins a new pass and returns the failure of the last one, or nil.
+func (p *pass) reset() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	err := p.failed
+	p.failed, p.careful = nil, err != nil
+	return err
+}
+
+// fetch requests one unit of a pack, unless it is cached. It returns when the unit is in flight, and
+// reports whether to go on with the pack.
+func (s *startup) fetch(t *task, u unit, p *pass) bool {
+	ref, bytes := s.missing(chunk.Unit{Pack: t.pack.Pack, N: u.n}, u.extents)
+	if bytes == 0 {
+		return true
+	}
+	for s.short() != nil {
+		if !sleep(s.ctx, shortPause) {
+			return false
+		}
+	}
+	select {
+	case p.slots <- struct{}{}:
+	case <-s.ctx.Done():
+		return false
+	}
+	if p.err() != nil || t.invalid.Load() >= maxInvalid || !s.spend(bytes) {
+		<-p.slots
+		return false
+	}
+	wait, err := s.streamer.Stream(s.ctx, ref, int64(t.pack.Units[u.n]))
+	if err != nil || wait == nil {
+		<-p.slots
+		s.spend(-bytes)
+		return err == nil
+	}
+	expected := s.expect(u.extents)
+	p.flights.Go(func() {
+		defer func() { <-p.slots }()
+		received, err := wait(s.ctx)
+		s.account.total.fetched.Add(received)
+		if err == nil {
+			s.spend(max(received-bytes, 0))
+		} else { // it brought nothing
+			s.spend(-bytes)
+			s.account.brought.Add(-expected)
+			s.credit.wake()
+		}
+		if err == nil && !s.cache.Has(ref.ID) {
+			err = errNotStored
+		}
+		s.note(t, ref.Unit, p, err)
+	})
+	if p.careful {
+		p.flights.Wait()
+		p.careful = p.err() != nil
+	}
+	return true
+}
+
+// missing returns one of the extents' chunks that are not cached, as part of the unit, and the bytes of
+// all of them.
+func (s *startup) missing(u chunk.Unit, extents []int64) (ref chunk.Ref, bytes int64) {
+	for _, i := range extents {
+		e, err := s.device.Extents().Extent(i)
+		if err != nil || s.cache.Has(e.ID) {
+			continue
+		}
+		if bytes == 0 {
+			ref = refOf(e, u)
+		}
+		bytes += int64(e.Length)
+	}
+	return ref, bytes
+}
+
+// expect enters the extents' missing chunks into the account, and returns their bytes.
+func (s *startup) expect(extents []int64) (bytes int64) {
+	for _, i := range extents {
+		e, err := s.device.Extents().Extent(i)
+		if err != nil || s.cache.Has(e.ID) {
+			continue
+		}
+		s.account.request(i, e.Length)
+		bytes += int64(e.Length) // even if it was requested before, and evicted
+	}
+	s.account.brought.Add(bytes)
+	return bytes
+}
+
+// note notes the result of a unit's fetch.
+func (s *startup) note(t *task, u chunk.Unit, p *pass, err error) {
+	switch {
+	case err == nil:
+		t.invalid.Store(0)
+		return
+	case errors.Is(err, chunk.ErrNotFound) || errors.As(err, new(*chunk.InvalidError)):
+		t.invalid.Add(1)
+	default:
+		p.fail(err)
+	}
+	s.log.Debug("unit of a startup pack not fetched", "unit", u, "err", err)
+}
+
+// sleep waits for d and reports whether ctx is not done by then.
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

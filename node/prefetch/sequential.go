@@ -1,0 +1,70 @@
+package prefetch
+
+import (
+	"lighter/format/chunk"
+	"lighter/format/index"
+	"lighter/node/device"
+)
+
+// sequential fetches data ahead of sequential readers. In startup packs it fetches only packs that are
+// wanted, and nothing while startup fetches them itself: which other chunks such a reader needs is
+// known there.
+type sequential struct {
+	device   *device.Device
+	cache    Cache
+	requests *requests
+	startup  *startup
+
+	others, startups tracker // readers outside and inside of startup packs
+}
+
+var _ device.Observer = (*sequential)(nil)
+
+// Observe requests the units that the reader is likely to read next.
+func (s *sequential) Observe(r device.Read) {
+	inStartup := r.End > r.First && s.startup.contains(r.End-1)
+	readers := &s.others
+	if inStartup {
+		readers = &s.startups
+	}
+	want := readers.read(r.Offset, r.Length, func(to int64) int64 { return s.fileEnd(r.Offset, to) })
+	if want.to <= want.from || inStartup && s.startup.isRunning() {
+		return
+	}
+	extents := s.device.Extents()
+	i, err := extents.Find(want.from)
+	last := chunk.Unit{}
+	for ; err == nil && i < extents.Extents; i++ {
+		var e index.Extent
+		if e, err = extents.Extent(i); err != nil || e.Offset >= want.to {
+			return
+		}
+		if s.cache.Has(e.ID) {
+			continue
+		}
+		unit, _ := s.device.Unit(i)
+		if unit == last && !last.IsZero() || inStartup && !s.startup.wants(unit.Pack) {
+			continue
+		}
+		last = unit
+		if !s.requests.add(refOf(e, unit)) {
+			return
+		}
+	}
+}
+
+// fileEnd returns the end of the file at offset, or to if that is smaller.
+func (s *sequential) fileEnd(offset, to int64) int64 {
+	extents := s.device.Extents()
+	i, err := extents.Find(offset)
+	for ; err == nil && i < extents.Extents; i++ {
+		var e index.Extent
+		if e, err = extents.Extent(i); err != nil || e.Offset >= to {
+			return to
+		}
+		if e.First && e.Offset > offset {
+			return e.Offset
+		}
+	}
+	return to
+}

@@ -34,7 +34,7 @@ type RefusedStatus struct {
 func (n *Node) refused(ctx context.Context) []RefusedStatus {
 	all := []RefusedStatus{}
 	for _, r := range n.chains.Refused() {
-		s := RefusedStatus{Chain: r.Chain, Trees: r.Trees, Cause: r.Cause.Error(), Mend: r.Mend}
+		s := RefusedStatus{Chain: r.Chain, Trees: r.Trees, Cause: r.Cause.Error(), Mend: r.Remedy}
 		if r.Hub != nil {
 			s.Hub = r.Hub.Error()
 		}

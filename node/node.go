@@ -179,7 +179,7 @@ func start(ctx context.Context, stop context.CancelCauseFunc, config Config, man
 	}
 	n.devices.Start(ctx, stop)
 	n.mounts.Probe()
-	if n.chains, err = resolver.New(config.Root, n.hubs, lazyTrees{n.trees, n.mounts}, n.keys, log); err != nil {
+	if n.chains, err = n.newResolver(); err != nil {
 		return nil, err
 	}
 	n.holdBinds()
@@ -205,8 +205,9 @@ func (n *Node) openSnapshots(ctx context.Context) (err error) {
 	if n.config.Address == "" {
 		return nil
 	}
-	config := containerd.Config{Dir: filepath.Join(n.config.Root, "snapshots"), RemapIDs: n.config.RemapIDs, Beside: filepath.Join(n.config.Root, "mounts", "snapshots")}
-	n.snapshot, err = containerd.New(config, n.claims())
+	config := containerd.Config{Dir: filepath.Join(n.config.Root, "snapshots"), RemapIDs: n.config.RemapIDs,
+		Beside: filepath.Join(n.config.Root, "mounts", "snapshots"), Log: n.log}
+	n.snapshot, err = containerd.New(config, n.chains)
 	if err != nil {
 		return err
 	}

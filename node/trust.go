@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"lighter/node/front/containerd"
 	"lighter/node/resolver"
 	"lighter/store/hub"
 )
@@ -57,10 +56,14 @@ func (c *Config) checkTrust() error {
 	return nil
 }
 
-// claims is what answers containerd: the chains, or those of images alone.
-func (n *Node) claims() containerd.Chains {
+// newResolver returns what answers for the chains of this node.
+func (n *Node) newResolver() (*resolver.Resolver, error) {
+	trust := resolver.TrustImage
 	if n.config.trust(n.hubs).Trust == TrustChain {
-		return n.chains
+		trust = resolver.TrustChain
 	}
-	return resolver.NewImages(n.chains, n.hubs)
+	return resolver.New(resolver.Config{
+		Root: n.config.Root, Trust: trust, Answerers: []resolver.Answerer{resolver.NewHub(n.hubs)},
+		LastReceived: n.hubs.Heard, Trees: lazyTrees{n.trees, n.mounts}, Keys: n.keys, Log: n.log,
+	})
 }

@@ -66,7 +66,10 @@ func newNode(p Plan, name string, log *slog.Logger) (_ *node, err error) {
 	n.trees = trees.Open(root, n.hubs, nil, n.prefetcher, log)
 	lazy := lazyTrees{n.trees, mount.New(root, mount.Auto, n.trees, nil, recorder, log)}
 	n.open = func() (err error) {
-		n.chains, err = resolver.New(root, n.hubs, lazy, keys, log)
+		n.chains, err = resolver.New(resolver.Config{
+			Root: root, Trust: resolver.TrustChain, Answerers: []resolver.Answerer{resolver.NewHub(n.hubs)},
+			LastReceived: n.hubs.Heard, Trees: lazy, Keys: keys, Log: log,
+		})
 		return err
 	}
 	if err := n.open(); err != nil {
@@ -127,20 +130,14 @@ func (n *node) start(ctx context.Context, t trace.Trace, took []float64) (s Star
 	return s, took
 }
 
-// labelled is what containerd says of each layer while there are more above it.
-var labelled = map[string]string{"containerd.io/snapshot/cri.image-layers": "sha256:a,sha256:b"}
-
-// pull asks for each chain of the image, the lowest first, as containerd's pull does.
+// pull claims each chain of the image, the lowest first, as containerd's pull does.
 func (n *node) pull(ctx context.Context) error {
 	parent := ""
 	for i, c := range n.plan.Chains {
-		labels := labelled
-		if i == len(n.plan.Chains)-1 {
-			labels = nil
-		}
 		n.chains.Hold(c)
-		if known, why := n.chains.Claim(ctx, c, parent, labels); !known {
-			return fmt.Errorf("chain %s would be unpacked: %s", c, why)
+		layer := resolver.Request{Chain: c, Parent: parent, MoreAbove: i < len(n.plan.Chains)-1}
+		if _, err := n.chains.Claim(ctx, layer); err != nil {
+			return fmt.Errorf("chain %s would be unpacked: %w", c, err)
 		}
 		parent = c
 	}

@@ -25,25 +25,28 @@ func statement(n int) *index.Statement {
 	return &s
 }
 
-// fakeHub knows a stack of chains 0, 1, … top, the last an image.
+// fakeHub is a HubClient and KeySource. It notes the chains and manifests that it was asked about.
 type fakeHub struct {
-	mu     sync.Mutex
-	asked  []string
 	answer func(ctx context.Context, chain string) (*wire.Chain, error)
+	image  func(ctx context.Context, manifest string) (*wire.Manifest, error)
 	tree   func(ctx context.Context, chain string) (*index.Statement, error)
 	key    ed25519.PrivateKey
 	local  bool
-	heard  time.Time // when something came of it; guarded by mu
+
+	mu        sync.Mutex // guards what follows
+	asked     []string   // chains
+	manifests []string
+	heard     time.Time // when it last sent something
 }
 
-// hear says that something comes of the hub.
-func (h *fakeHub) hear() {
+// send notes that the hub sends something.
+func (h *fakeHub) send() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.heard = time.Now()
 }
 
-func (h *fakeHub) Heard() time.Time {
+func (h *fakeHub) lastReceived() time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.heard
@@ -54,6 +57,13 @@ func (h *fakeHub) Chain(ctx context.Context, chain string) (*wire.Chain, error) 
 	h.asked = append(h.asked, chain)
 	h.mu.Unlock()
 	return h.answer(ctx, chain)
+}
+
+func (h *fakeHub) Manifest(ctx context.Context, manifest string) (*wire.Manifest, error) {
+	h.mu.Lock()
+	h.manifests = append(h.manifests, manifest)
+	h.mu.Unlock()
+	return h.image(ctx, manifest)
 }
 
 func (h *fakeHub) Tree(ctx context.Context, chain string) (*index.Statement, error) {
@@ -70,7 +80,7 @@ func (h *fakeHub) Learnable() error {
 	return nil
 }
 
-// stack answers about the chains 0, 1, … top: each on the one before.
+// stack answers about the chains 0, 1, … top, each on the one before. An image ends with the top.
 func stack(top int) func(context.Context, string) (*wire.Chain, error) {
 	return func(_ context.Context, chain string) (*wire.Chain, error) {
 		var links []wire.Link
@@ -93,33 +103,33 @@ func stack(top int) func(context.Context, string) (*wire.Chain, error) {
 	}
 }
 
-// fakeTrees has the trees that were fetched. fetch, if it is set, decides.
+// fakeTrees has the trees that were fetched. fetch, if set, decides about a fetch.
 type fakeTrees struct {
 	t     *testing.T
 	fetch func(ctx context.Context, id chunk.ID, begun func()) error
 
 	mu      sync.Mutex // guards the following
 	here    map[chunk.ID]bool
-	log     []string
-	removal func() // called in Remove
-	busy    error  // what Remove fails with
-	unable  error  // why nothing can be mounted
+	calls   []string
+	removal func() // called by Remove
+	busy    error  // returned by Remove
+	unable  error  // returned by Mountable
 }
 
 func (f *fakeTrees) Mountable() error { return f.unable }
 
-func (f *fakeTrees) say(s string, id chunk.ID) {
+func (f *fakeTrees) note(call string, id chunk.ID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.log = append(f.log, s+" "+id.Short())
+	f.calls = append(f.calls, call+" "+id.Short())
 }
 
-// said returns what was done since it was called last.
-func (f *fakeTrees) said() []string {
+// takeCalls returns the calls since the last takeCalls.
+func (f *fakeTrees) takeCalls() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	defer func() { f.log = nil }()
-	return f.log
+	defer func() { f.calls = nil }()
+	return f.calls
 }
 
 func (f *fakeTrees) Has(id chunk.ID) bool { f.mu.Lock(); defer f.mu.Unlock(); return f.here[id] }
@@ -135,10 +145,10 @@ func (f *fakeTrees) List() (all []chunk.ID, _ error) {
 
 func (f *fakeTrees) Ensure(ctx context.Context, id chunk.ID, begun func()) error {
 	if f.Has(id) {
-		f.say("start", id)
+		f.note("start", id)
 		return nil
 	}
-	f.say("fetch", id)
+	f.note("fetch", id)
 	if f.fetch != nil {
 		if err := f.fetch(ctx, id, begun); err != nil {
 			return err
@@ -152,17 +162,17 @@ func (f *fakeTrees) Ensure(ctx context.Context, id chunk.ID, begun func()) error
 }
 
 func (f *fakeTrees) Mount(_ context.Context, id chunk.ID) (string, error) {
-	f.say("mount", id)
+	f.note("mount", id)
 	if !f.Has(id) {
-		f.t.Errorf("tree %s is mounted and not here", id.Short())
+		f.t.Errorf("tree %s is mounted and was not fetched", id.Short())
 	}
 	return "/m/" + id.Short(), nil
 }
 
-func (f *fakeTrees) Starts(id chunk.ID) { f.say("starts", id) }
+func (f *fakeTrees) Starts(id chunk.ID) { f.note("starts", id) }
 
 func (f *fakeTrees) Remove(id chunk.ID) error {
-	f.say("remove", id)
+	f.note("remove", id)
 	if f.removal != nil {
 		f.removal()
 	}
@@ -183,7 +193,7 @@ func newResolver(t *testing.T, h *fakeHub) (*Resolver, *fakeTrees) {
 	return restart(t, t.TempDir(), h, trees, slog.DiscardHandler), trees
 }
 
-// restart returns the resolver of a node that starts with root.
+// restart returns the resolver of a node that starts on root, with the keys that it has learned.
 func restart(t *testing.T, root string, h *fakeHub, trees *fakeTrees, log slog.Handler) *Resolver {
 	t.Helper()
 	if h.key == nil {
@@ -194,34 +204,45 @@ func restart(t *testing.T, root string, h *fakeHub, trees *fakeTrees, log slog.H
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := New(root, h, trees, keys, slog.New(log))
+	return open(t, h, Config{Root: root, Trees: trees, Keys: keys, Log: slog.New(log)})
+}
+
+// open returns a resolver that trusts chains and asks the hub, unless the configuration says more.
+func open(t *testing.T, h *fakeHub, c Config) *Resolver {
+	t.Helper()
+	c.LastReceived = h.lastReceived
+	if c.Answerers == nil {
+		c.Trust, c.Answerers = TrustChain, []Answerer{NewHub(h)}
+	}
+	r, err := New(c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return r
 }
 
-// claim claims a chain as the snapshotter does.
+// claim claims chain n as a front does, and reports whether it is ours.
 func claim(t *testing.T, r *Resolver, n int) bool {
 	t.Helper()
-	known, _ := claimWhy(t, r, n)
-	return known
+	return claimErr(t, r, n) == nil
 }
 
-func claimWhy(t *testing.T, r *Resolver, n int) (known bool, why string) {
+// claimErr is claim, and returns why the chain is not ours.
+func claimErr(t *testing.T, r *Resolver, n int) error {
 	t.Helper()
 	parent := ""
 	if n > 0 {
 		parent = chainID(n - 1)
 	}
 	r.Hold(chainID(n))
-	if known, why = r.Claim(t.Context(), chainID(n), parent, nil); !known {
+	_, err := r.Claim(t.Context(), Request{Chain: chainID(n), Parent: parent})
+	if err != nil {
 		r.Drop(chainID(n))
 	}
-	return known, why
+	return err
 }
 
-// pull claims the chains 0 to top as containerd does.
+// pull claims the chains 0 to top, and reports which of them are ours.
 func pull(t *testing.T, r *Resolver, top int) (lazy []bool) {
 	t.Helper()
 	for n := range top + 1 {

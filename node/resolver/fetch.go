@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,68 +13,53 @@ import (
 	"lighter/store/hub"
 )
 
-const (
-	// beginTimeout is how long a pull that can still go on without a hub waits for the
-	// beginning of the index, some 100 KB, if nothing came of the hub lately, and
-	// beginLongest while something does.
-	beginTimeout = 2 * time.Second
-	beginLongest = time.Minute
-	// fetchTimeout is what everything else has in all. When nothing arrives,
-	// Ensure gives up long before.
-	fetchTimeout = 5 * time.Minute
-	// An index that was cut off is asked for maxAttempts times, again after againAfter.
-	maxAttempts = 4
-	againAfter  = time.Second
-)
-
-// fetch is a tree on its way here, for all who wait for it.
+// fetch is the fetch of one tree's index, shared by all pulls that wait for it. It runs in the
+// background: once it has a slot it ends only when the index is cached or has failed.
 type fetch struct {
-	resolver *Resolver
-	tree     chunk.ID
-	left     chan struct{} // closed when nobody waits for it any more before its turn came
-	begun    chan struct{} // closed when the index is arriving
-	done     chan struct{} // closed when err is set
-	err      error
+	resolver  *Resolver
+	tree      chunk.ID
+	abandoned chan struct{} // closed when the last waiter was cancelled before the fetch had a slot
+	begun     chan struct{} // closed when the index is arriving
+	done      chan struct{} // closed when err is set
+	err       error
 
 	// Resolver.mu guards what follows.
 	waiters int  // that were not cancelled
-	turn    bool // it had its turn: it goes on, whoever is cancelled
+	hasSlot bool // it goes on even if all waiters are cancelled
 }
 
-// fetch starts or joins the fetch of a chain's tree; the caller waits for it.
-// committed says that the pull cannot go on without it, and waits for a silent hub as well; who
-// joins lives with what the first said. It holds the chain while it lasts, and the tree stays for a
-// while after that even if nobody holds it: the pull that it is for claims the chain
-// last.
-func (r *Resolver) fetch(s *index.Statement, committed bool) *fetch {
+// fetch starts or joins the fetch of a chain's tree. The caller waits for it. Who starts it sets its
+// patience. The fetch holds the chain while it runs and for answerTTL after that: its pull claims
+// this chain last.
+func (r *Resolver) fetch(s *index.Statement, p patience) *fetch {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	f := r.fetches[s.Tree]
 	if f == nil {
 		f = &fetch{resolver: r, tree: s.Tree,
-			left: make(chan struct{}), begun: make(chan struct{}), done: make(chan struct{})}
+			abandoned: make(chan struct{}), begun: make(chan struct{}), done: make(chan struct{})}
 		r.fetches[s.Tree] = f
-		go r.run(f, s, committed)
+		go f.run(s, p)
 	}
 	f.waiters++
 	return f
 }
 
 // ensure keeps a statement and waits for its tree.
-func (r *Resolver) ensure(ctx context.Context, s *index.Statement, committed bool) error {
+func (r *Resolver) ensure(ctx context.Context, s *index.Statement, p patience) error {
 	if err := r.keep(s); err != nil {
 		return err
 	}
-	return r.fetch(s, committed).wait(ctx)
+	return r.fetch(s, p).wait(ctx)
 }
 
-// errLeft is why a fetch ended that nobody waits for.
-var errLeft = errors.New("nobody waits for the index any more")
+var errAbandoned = errors.New("the fetch was cancelled while it waited for a slot")
 
-func (r *Resolver) run(f *fetch, s *index.Statement, committed bool) {
+func (f *fetch) run(s *index.Statement, p patience) {
+	r := f.resolver
 	r.Hold(s.Chain)
-	err := r.inTurn(f, s, committed)
-	r.dropLater(s.Chain) // who waits has a hold
+	err := f.runInSlot(s, p)
+	r.dropLater(s.Chain) // each waiter has its own hold
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	f.err = err
@@ -85,126 +69,104 @@ func (r *Resolver) run(f *fetch, s *index.Statement, committed bool) {
 	close(f.done)
 }
 
-// inTurn brings the tree when it is the fetch's turn. If that was tried and failed, pulls go on
-// without the hub for a while, also the one whose turn is next.
-func (r *Resolver) inTurn(f *fetch, s *index.Statement, committed bool) error {
-	end, ok := r.turns.take(f.left)
+// runInSlot waits for a slot and fetches the tree. If it fails, pulls go on without the hub for a
+// while. So does a brief fetch that has waited for its slot meanwhile.
+func (f *fetch) runInSlot(s *index.Statement, p patience) error {
+	r := f.resolver
+	release, ok := r.slots.acquire(f.abandoned)
 	if !ok {
-		return errLeft
+		return errAbandoned
 	}
-	defer end()
-	if !f.begin() {
-		return errLeft
+	defer release()
+	if !f.takeSlot() {
+		return errAbandoned
 	}
-	// The time that the hub has begins now.
+	// The hub's time begins now.
 	if err := r.keep(s); err != nil {
 		if !errors.Is(err, errOtherTree) {
-			r.fail(err)
+			r.pause(err)
 		}
 		return err
 	}
-	if !committed {
-		if silence := r.silenceNow(); silence != nil {
-			return silence
+	if p == brief {
+		if err := r.memory.paused(); err != nil {
+			return err
 		}
 	}
-	err := r.bring(f, s, committed)
+	err := f.download(p)
 	if err != nil {
-		r.fail(err)
+		r.pause(err)
 	}
 	return err
 }
 
-// begin tells whether somebody still waits when it is the fetch's turn.
-func (f *fetch) begin() bool {
+// takeSlot reports whether a waiter is left now that the fetch has a slot.
+func (f *fetch) takeSlot() bool {
 	f.resolver.mu.Lock()
 	defer f.resolver.mu.Unlock()
-	f.turn = f.waiters > 0
-	return f.turn
+	f.hasSlot = f.waiters > 0
+	return f.hasSlot
 }
 
-// leave says that a waiter was cancelled. Before its turn the last one ends the fetch, which nobody
-// joins from then on.
+// leave removes a cancelled waiter. Without a slot, the last one ends the fetch, and later pulls
+// start a new one.
 func (f *fetch) leave() {
 	r := f.resolver
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if f.waiters--; f.waiters == 0 && !f.turn {
+	if f.waiters--; f.waiters == 0 && !f.hasSlot {
 		delete(r.fetches, f.tree)
-		close(f.left)
+		close(f.abandoned)
 	}
 }
 
-// silenceNow says why a pull that can go on without a hub need not ask it now: it
-// has failed others whose turn came before.
-func (r *Resolver) silenceNow() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if time.Now().Before(r.silentTo) {
-		return r.silence
-	}
-	return nil
-}
-
-// bring fetches the tree. Where the hubs want to be asked again they are, and where the
-// index has begun to come and does not go on: its pull may be one that cannot go on
-// without it.
-func (r *Resolver) bring(f *fetch, s *index.Statement, committed bool) error {
-	ctx, cancel := context.WithTimeout(context.Background(), fetchTimeout)
+// download fetches the index. It tries again if the hubs say when, and if the index was cut off: a
+// pull may have claimed chains because it had begun.
+func (f *fetch) download(p patience) error {
+	ctx, cancel := context.WithTimeout(context.Background(), indexTimeout)
 	defer cancel()
+	timeout := indexTimeout
+	if p == brief {
+		timeout = beginTimeout
+	}
+	end := time.Now().Add(timeout)
+	var began atomic.Bool // in this attempt
 	first := sync.OnceFunc(func() { close(f.begun) })
-	for n := 1; ; n++ {
-		var began atomic.Bool
-		begun := func() { began.Store(true); first() }
-		err := r.ensureOnce(ctx, s.Tree, committed, begun)
-		if !began.Load() || n == maxAttempts || !errors.As(err, new(*hub.Unavailable)) || !sleep(ctx, againAfter) {
-			return err
+	attempts := 1
+	try := func() error {
+		began.Store(false)
+		return f.attempt(ctx, p, end, func() { began.Store(true); first() })
+	}
+	return retry(ctx, try, func(err error) (time.Duration, bool) {
+		if wait, ok := retryAfter(err); ok && time.Now().Add(wait).Before(end) {
+			return wait, true
 		}
-	}
-}
-
-// ensureOnce has the tree fetched as long as a pull waits for the beginning of its index.
-func (r *Resolver) ensureOnce(ctx context.Context, tree chunk.ID, committed bool, begun func()) error {
-	if committed {
-		return insist(ctx, fetchTimeout, func() error { return r.trees.Ensure(ctx, tree, begun) })
-	}
-	end := time.Now().Add(beginLongest)
-	return insist(ctx, beginLongest, func() error {
-		ctx, giveUp := context.WithCancelCause(ctx)
-		defer giveUp(nil)
-		stop := hub.Watch(r.hub.Heard, beginTimeout, time.Until(end), func(why error) { giveUp(fmt.Errorf("its index did not come: %w", why)) })
-		defer stop()
-		return r.trees.Ensure(ctx, tree, func() { stop(); begun() })
+		if !began.Load() || attempts == maxAttempts || !errors.As(err, new(*hub.Unavailable)) {
+			return 0, false
+		}
+		attempts++
+		end = time.Now().Add(cutOffPause + timeout)
+		return cutOffPause, true
 	})
 }
 
-// insist calls try, and again when the hubs want to be asked again, if that is within
-// the time longest.
-func insist(ctx context.Context, longest time.Duration, try func() error) error {
-	for end := time.Now().Add(longest); ; {
-		err := try()
-		var busy *hub.Unavailable
-		if !errors.As(err, &busy) || busy.After == 0 {
-			return err
-		}
-		after := busy.After + rand.N(busy.After/2+1) // nodes that were told the same do not come back together
-		if time.Now().Add(after).After(end) || !sleep(ctx, after) {
-			return err
-		}
+// attempt has the tree fetched once. A brief attempt waits for the beginning of the index until end
+// at most, and less long for a silent hub.
+func (f *fetch) attempt(ctx context.Context, p patience, end time.Time, begun func()) error {
+	r := f.resolver
+	if p == full {
+		return r.trees.Ensure(ctx, f.tree, begun)
 	}
+	ctx, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	stop := hub.Watch(r.lastReceived, silenceTimeout, time.Until(end), func(why error) {
+		giveUp(fmt.Errorf("its index did not come: %w", why))
+	})
+	defer stop()
+	return r.trees.Ensure(ctx, f.tree, func() { stop(); begun() })
 }
 
-// sleep tells whether so much time went by before ctx was done.
-func sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// wait waits until the tree is here.
+// wait waits until the tree is cached.
 func (f *fetch) wait(ctx context.Context) error {
 	select {
 	case <-f.done:
@@ -215,7 +177,7 @@ func (f *fetch) wait(ctx context.Context) error {
 	}
 }
 
-// waitBegun waits until the tree is coming, or here.
+// waitBegun waits until the index is arriving, or the tree is cached.
 func (f *fetch) waitBegun(ctx context.Context) error {
 	select {
 	case <-f.begun:
@@ -225,7 +187,7 @@ func (f *fetch) waitBegun(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	select {
-	case <-f.done: // the beginning may have been all
+	case <-f.done: // it may have failed right after it began
 		return f.err
 	default:
 		return nil

@@ -14,31 +14,30 @@ import (
 	"lighter/format/index"
 )
 
-// KeySource is where a key can be learned: a hub.
+// KeySource is a hub from which keys can be learned.
 type KeySource interface {
-	// Keys asks for the hub's public keys, of which there is one at least. It refuses those
-	// of a hub that another user runs.
+	// Keys returns the hub's public keys, at least one. It fails for a hub that another user runs.
 	Keys(ctx context.Context) ([]ed25519.PublicKey, error)
-	// Learnable says why no key is to be learned there, or nil.
+	// Learnable says why no key may be learned from this hub, or nil.
 	Learnable() error
 }
 
-// Keys are the public keys whose statements a node believes. They are
-// configured, or learned when they are first needed and pinned from then on: from the
-// node's only hub, if it is on this machine and root's or of the node's own user.
+// Keys are the public keys whose statements a node believes. They are configured. If none is, they
+// are learned when first needed, and pinned from then on: only from a node's single hub, and only if
+// it is on the same machine and runs as root or as the node's own user.
 type Keys struct {
 	source KeySource
-	path   string // where learned keys are kept
+	path   string // of the file for learned keys
 
 	mu   sync.Mutex // guards keys
 	keys []ed25519.PublicKey
 }
 
-// pinIt is what to do where no key can be learned.
+// pinIt is the remedy if no key can be learned.
 const pinIt = "pin the hub's key with hub_keys or --hub-key (the hub prints it when it starts)"
 
-// NewKeys pins the configured keys, in the form of index.FormatKey. With none,
-// those that a former run learned are taken, or the hub will be asked.
+// NewKeys pins the configured keys, in the form of index.FormatKey. If there are none, it pins the
+// keys that an earlier daemon learned, or leaves it to Get to learn them.
 func NewKeys(root string, configured []string, source KeySource) (*Keys, error) {
 	k := &Keys{source: source, path: filepath.Join(root, "hub.keys")}
 	if len(configured) == 0 {
@@ -64,12 +63,12 @@ func NewKeys(root string, configured []string, source KeySource) (*Keys, error) 
 	return k, nil
 }
 
-// Get returns the pinned keys, learning them if there are none.
+// Get returns the pinned keys, and learns them if there are none.
 func (k *Keys) Get(ctx context.Context) ([]ed25519.PublicKey, error) {
 	if keys := k.pinned(); len(keys) > 0 {
 		return keys, nil
 	}
-	keys, err := k.source.Keys(ctx) // no lock across the network: two may ask
+	keys, err := k.source.Keys(ctx) // without the lock: two callers may ask
 	if err != nil {
 		return nil, fmt.Errorf("learn the hub's key: %w; or %s", err, pinIt)
 	}
@@ -86,10 +85,10 @@ func (k *Keys) Get(ctx context.Context) ([]ed25519.PublicKey, error) {
 		return nil, fmt.Errorf("pin the hub's key: %w", err)
 	}
 	k.keys = keys
-	return k.keys, nil
+	return keys, nil
 }
 
-// pinned returns the keys that are pinned already.
+// pinned returns the pinned keys, which may be none.
 func (k *Keys) pinned() []ed25519.PublicKey {
 	k.mu.Lock()
 	defer k.mu.Unlock()

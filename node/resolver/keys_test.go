@@ -24,7 +24,7 @@ func TestKeysArePinned(t *testing.T) {
 	if _, err := k.Get(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	h.key = ed25519.NewKeyFromSeed([]byte(strings.Repeat("y", 32))) // the hub changes its key
+	h.key = ed25519.NewKeyFromSeed([]byte(strings.Repeat("y", 32))) // the hub's key changes
 	again, err := NewKeys(root, nil, h)
 	if err != nil {
 		t.Fatal(err)
@@ -38,15 +38,15 @@ func TestKeysArePinned(t *testing.T) {
 	}
 	h.local = false
 	if _, err := NewKeys(t.TempDir(), nil, h); err == nil {
-		t.Error("a remote hub's key was trusted at first sight")
+		t.Error("learned a remote hub's key")
 	}
 	if _, err := NewKeys(t.TempDir(), []string{"ed25519:zz"}, h); err == nil {
-		t.Error("a key that is none was accepted")
+		t.Error("accepted an invalid key")
 	}
 }
 
-// With several hubs nobody's word is taken for the key, though each of them is on this
-// machine: any of them may be down, and the others would decide for all.
+// With several hubs no key is learned, although each hub is on this machine: while one is down, the
+// others would decide for it.
 func TestKeyIsNotLearnedFromOneOfSeveral(t *testing.T) {
 	var clients []*hub.Client
 	for range 2 {
@@ -64,17 +64,17 @@ func TestKeyIsNotLearnedFromOneOfSeveral(t *testing.T) {
 	if k, err := NewKeys(t.TempDir(), nil, hub.NewOrigins(log, clients[0])); err != nil {
 		t.Error(err)
 	} else if keys, err := k.Get(t.Context()); err != nil || len(keys) != 1 {
-		t.Errorf("of the only hub: %v, %v", keys, err)
+		t.Errorf("keys of a single hub: %v, %v", keys, err)
 	}
 	root := t.TempDir()
 	several := hub.NewOrigins(log, clients...)
 	if _, err := NewKeys(root, nil, several); err == nil || !strings.Contains(err.Error(), "one of several") || !strings.Contains(err.Error(), "--hub-key") {
-		t.Errorf("of several: %v", err)
+		t.Errorf("keys of several hubs: error %v", err)
 	}
 	if _, err := several.Keys(t.Context()); err == nil {
-		t.Error("one of several gave the key")
+		t.Error("learned the key of one of several hubs")
 	}
 	if _, err := NewKeys(root, []string{index.FormatKey(key.Public().(ed25519.PublicKey))}, several); err != nil {
-		t.Errorf("with a key that is pinned: %v", err)
+		t.Errorf("several hubs and a pinned key: %v", err)
 	}
 }

@@ -10,36 +10,37 @@ import (
 	"lighter/format/index"
 )
 
-// refusal is a statement on disk that cannot be verified: the pinned keys have changed, or
-// the disk has changed its bytes, or a newer version of the node has written it.
+// refusal says why a statement on disk cannot be verified: the pinned keys have changed, the disk has
+// damaged it, or a newer version of the node wrote it.
 type refusal struct {
 	cause error
-	hub   error // why the hub has given no other one; nil: it was not asked yet
+	hub   error // why no answerer has given another one; nil: none was asked yet
 }
 
-// Refused is a chain that something on this machine holds and whose statement on disk is
-// refused. Its tree stays, and is served.
+// Refused is a held chain whose statement on disk is refused. Its tree stays, and is served.
 type Refused struct {
 	Chain string
-	Trees []chunk.ID // on this machine: the one that it names, or, where that is not known, all that it may have named
-	Cause error
-	Hub   error  // why the hub has given no other statement; nil: it was not asked yet
-	Mend  string // what to do
+	// Trees holds the tree that the statement names. If that is unknown, it holds all trees on this
+	// machine that the statement may have named.
+	Trees  []chunk.ID
+	Cause  error
+	Hub    error  // why no answerer has given another statement; nil: none was asked yet
+	Remedy string // what the administrator can do
 }
 
 // Refused lists the chains whose statements are refused, sorted.
-func (r *Resolver) Refused() (all []Refused) {
-	r.held.Lock()
-	defer r.held.Unlock()
-	for chain, u := range r.uses {
-		if u.refused == nil {
+func (c *Chains) Refused() (all []Refused) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for chain, s := range c.states {
+		if s.refused == nil {
 			continue
 		}
-		refused := Refused{Chain: chain, Cause: u.refused.cause, Hub: u.refused.hub, Mend: u.mend()}
-		if r.isUnknown(u) {
-			refused.Trees, _ = r.orphans() // as many as can be listed
+		refused := Refused{Chain: chain, Cause: s.refused.cause, Hub: s.refused.hub, Remedy: s.remedy()}
+		if c.isTreeUnknown(s) {
+			refused.Trees, _ = c.orphans() // as many as can be listed
 		} else {
-			refused.Trees = []chunk.ID{u.statement.Tree}
+			refused.Trees = []chunk.ID{s.statement.Tree}
 		}
 		all = append(all, refused)
 	}
@@ -47,38 +48,40 @@ func (r *Resolver) Refused() (all []Refused) {
 	return all
 }
 
-// isUnknown tells whether nobody knows which tree on this machine is the chain's: its
-// statement names none, or one that is not there; held is held.
-func (r *Resolver) isUnknown(u *use) bool {
-	return u.refused != nil && (u.statement == nil || !r.trees.Has(u.statement.Tree))
+// isTreeUnknown reports whether a refused statement names no tree, or one that is not on this
+// machine: then any tree may be the chain's; mu is held.
+func (c *Chains) isTreeUnknown(s *chainState) bool {
+	return s.refused != nil && (s.statement == nil || !c.trees.Has(s.statement.Tree))
 }
 
-// mend says what to do about a refused statement, in a sentence for people.
-func (u *use) mend() string {
-	const again = "a hub that can be reached gives it again; else remove the image (ctr images rm --sync IMAGE) and pull it again"
+// remedy says what an administrator can do about a refused statement.
+func (s *chainState) remedy() string {
+	const again = "a reachable hub gives the statement again; " +
+		"else remove the image (ctr images rm --sync IMAGE) and pull it again"
 	switch {
-	case errors.Is(u.refused.hub, errOtherTree):
+	case errors.Is(s.refused.hub, errOtherTree):
 		return "remove the image (ctr images rm --sync IMAGE) and pull it again: the hub has made another tree of it"
-	case u.statement == nil:
+	case s.statement == nil:
 		return again
-	case u.statement.Format > index.Format:
-		return "start a lighter node of the version that has pulled the image, or of a newer one"
+	case s.statement.Format > index.Format:
+		return "start a lighter node of the version that pulled the image, or of a newer one"
 	}
-	return "if the hub's key was changed, put the former key back beside the new one (hub_keys, --hub-key, or the file hub.keys) and restart the node; " + again
+	return "if the hub's key was changed, pin the old key beside the new one (hub_keys, --hub-key, or the file hub.keys) " +
+		"and restart the node; " + again
 }
 
 // refusedFor returns why the statement of a chain on disk is refused, or nil.
-func (r *Resolver) refusedFor(chain string) error {
-	r.held.Lock()
-	defer r.held.Unlock()
-	if u := r.uses[chain]; u != nil && u.refused != nil {
-		return u.refused.cause
+func (c *Chains) refusedFor(chain string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s := c.states[chain]; s != nil && s.refused != nil {
+		return s.refused.cause
 	}
 	return nil
 }
 
-// fetchRefused asks the hub for a statement that is refused.
-func (r *Resolver) fetchRefused(ctx context.Context, chain string) {
+// replaceRefused asks for a refused statement again.
+func (r *Resolver) replaceRefused(ctx context.Context, chain string) {
 	if ctx.Err() != nil || !r.holdRefused(chain) {
 		return
 	}
@@ -90,42 +93,46 @@ func (r *Resolver) fetchRefused(ctx context.Context, chain string) {
 	if err == nil {
 		err = r.keep(s)
 	}
-	if err == nil || ctx.Err() != nil {
-		return
+	if err != nil && ctx.Err() == nil {
+		r.noteRefused(chain, err)
 	}
-	r.held.Lock()
-	defer r.held.Unlock()
-	if refused := r.use(chain).refused; refused != nil {
+}
+
+// noteRefused notes why no answerer has given a chain another statement.
+func (c *Chains) noteRefused(chain string, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if refused := c.state(chain).refused; refused != nil {
 		refused.hub = err
 	}
 }
 
-// holdRefused holds a chain if its statement is refused still, and something else holds it.
-func (r *Resolver) holdRefused(chain string) bool {
-	r.held.Lock()
-	defer r.held.Unlock()
-	u := r.uses[chain]
-	if u == nil || u.refused == nil || u.holders == 0 {
+// holdRefused holds a chain if its statement is still refused, and the chain has another holder.
+func (c *Chains) holdRefused(chain string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.states[chain]
+	if s == nil || s.refused == nil || s.holders == 0 {
 		return false
 	}
-	u.holders++
+	s.holders++
 	return true
 }
 
-// verifyAgain tells whether the statement on disk can be verified by now: no key may have
-// been pinned when it was refused, and one learned since.
-func (r *Resolver) verifyAgain(ctx context.Context, chain string) bool {
-	keys, err := r.keys.Get(ctx)
+// verifyAgain reports whether the statement on disk can be verified now. When it was refused, no key
+// may have been pinned, and one may have been learned since.
+func (c *Chains) verifyAgain(ctx context.Context, chain string) bool {
+	keys, err := c.keys.Get(ctx)
 	if err != nil {
-		return false // askTree will fail with the same
+		return false // askTree fails for the same reason
 	}
-	r.held.Lock()
-	defer r.held.Unlock()
-	u := r.use(chain)
-	if u.statement == nil || u.statement.Verify(chain, keys) != nil {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.state(chain)
+	if s.statement == nil || s.statement.Verify(chain, keys) != nil {
 		return false
 	}
-	u.refused = nil
-	r.log.Info("a statement that was refused can be verified now", "chain", chain)
+	s.refused = nil
+	c.log.Info("verified a statement that was refused", "chain", chain)
 	return true
 }

@@ -21,7 +21,7 @@ import (
 	"lighter/wire"
 )
 
-// statementFile is where below root the statement of chain 0 is kept.
+// statementFile returns the file of chain 0's statement below root.
 func statementFile(root string) string { return filepath.Join(root, "chains", chainID(0)[7:]) }
 
 // rewrite replaces a file's bytes.
@@ -36,7 +36,7 @@ func rewrite(t *testing.T, path string, change func(b []byte) []byte) {
 	}
 }
 
-// refusals are the ways in which the statement of chain 0 below root cannot be verified any more.
+// refusals make the statement of chain 0 below root unverifiable.
 var refusals = map[string]func(t *testing.T, root string){
 	"the key was rotated": func(t *testing.T, root string) {
 		pinned := index.FormatKey(other.Public().(ed25519.PublicKey))
@@ -79,7 +79,7 @@ var refusals = map[string]func(t *testing.T, root string){
 	},
 }
 
-// held returns the root of a node that has the tree of chain 0, and its trees.
+// held returns the root and the trees of a node that has fetched the tree of chain 0.
 func held(t *testing.T, h *fakeHub) (root string, trees *fakeTrees) {
 	t.Helper()
 	root, trees = t.TempDir(), &fakeTrees{t: t, here: map[chunk.ID]bool{}}
@@ -87,12 +87,12 @@ func held(t *testing.T, h *fakeHub) (root string, trees *fakeTrees) {
 	if _, err := r.keys.Get(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	bring(t, r, statement(0))
-	trees.said()
+	fetchHeld(t, r, statement(0))
+	trees.takeCalls()
 	return root, trees
 }
 
-// restartHeld restarts the node of held, where a snapshot holds chain 0.
+// restartHeld restarts the node of held, with a holder of chain 0.
 func restartHeld(t *testing.T, root string, h *fakeHub, trees *fakeTrees) *Resolver {
 	t.Helper()
 	r := restart(t, root, h, trees, slog.DiscardHandler)
@@ -101,8 +101,8 @@ func restartHeld(t *testing.T, root string, h *fakeHub, trees *fakeTrees) *Resol
 	return r
 }
 
-// A container runs on the tree of a chain whose statement cannot be verified when the
-// node starts: neither the tree nor the statement goes.
+// A container runs on a tree whose chain's statement cannot be verified when the node starts. Tree and
+// statement stay.
 func TestRefusedStatementKeepsTheTree(t *testing.T) {
 	for name, refuse := range refusals {
 		t.Run(name, func(t *testing.T) {
@@ -111,25 +111,25 @@ func TestRefusedStatementKeepsTheTree(t *testing.T) {
 			refuse(t, root)
 			for range 2 {
 				r := restartHeld(t, root, h, trees)
-				if did := trees.said(); !trees.Has(treeID(0)) {
-					t.Fatalf("the tree is gone: %v", did)
+				if calls := trees.takeCalls(); !trees.Has(treeID(0)) {
+					t.Fatalf("the tree is gone: calls %v", calls)
 				}
 				if _, err := os.Stat(statementFile(root)); err != nil {
 					t.Fatal(err)
 				}
 				refused := r.Refused()
-				if len(refused) != 1 || refused[0].Chain != chainID(0) || refused[0].Cause == nil || refused[0].Mend == "" || !slices.Equal(refused[0].Trees, []chunk.ID{treeID(0)}) {
-					t.Errorf("refused: %+v", refused)
+				if len(refused) != 1 || refused[0].Chain != chainID(0) || refused[0].Cause == nil || refused[0].Remedy == "" || !slices.Equal(refused[0].Trees, []chunk.ID{treeID(0)}) {
+					t.Errorf("refused %+v, want chain 0 with its tree", refused)
 				}
-				if known, why := r.Claim(t.Context(), chainID(0), "", nil); known || !strings.Contains(why, "is refused") {
-					t.Errorf("claimed: %v, %q", known, why)
+				if _, err := r.Claim(t.Context(), Request{Chain: chainID(0)}); err == nil || !strings.Contains(err.Error(), "is refused") {
+					t.Errorf("claim: error %v, want that the statement is refused", err)
 				}
 			}
 		})
 	}
 }
 
-// Whichever byte of a statement a bit flips in on the disk, the tree stays.
+// The tree stays whichever byte of the statement on disk has a flipped bit.
 func TestEachByteOfAStatement(t *testing.T) {
 	h := &fakeHub{answer: stack(-1)}
 	root, trees := held(t, h)
@@ -150,13 +150,13 @@ func TestEachByteOfAStatement(t *testing.T) {
 	}
 }
 
-// gone answers nothing.
+// gone is a hub that does not answer.
 func gone(context.Context, string) (*index.Statement, error) {
 	return nil, errors.New("the hub is gone")
 }
 
-// A container starts again on the tree that a refused statement names, without a hub. Where
-// the statement is not readable, the tree that it named is not guessed.
+// A container starts again on the tree that a refused statement names, without a hub. If the
+// statement is unreadable, its tree is not guessed.
 func TestMountOfARefusedStatement(t *testing.T) {
 	for name, refuse := range refusals {
 		t.Run(name, func(t *testing.T) {
@@ -167,22 +167,22 @@ func TestMountOfARefusedStatement(t *testing.T) {
 			dir, err := r.Mount(t.Context(), chainID(0))
 			if slices.Contains([]string{"truncated", "empty", "not JSON", "the statement of another chain"}, name) {
 				if err == nil || !strings.Contains(err.Error(), "is refused") || !strings.Contains(err.Error(), "the hub is gone") {
-					t.Errorf("mounted at %q, %v", dir, err)
+					t.Errorf("mounted at %q, error %v; want both causes", dir, err)
 				}
 				h.tree = func(context.Context, string) (*index.Statement, error) { return statement(0), nil }
 				dir, err = r.Mount(t.Context(), chainID(0))
 				if len(r.Refused()) != 0 {
-					t.Errorf("refused still: %+v", r.Refused())
+					t.Errorf("still refused: %+v", r.Refused())
 				}
 			}
 			if err != nil || dir != "/m/"+treeID(0).Short() {
-				t.Errorf("mounted at %q, %v", dir, err)
+				t.Errorf("mounted at %q, error %v; want the tree", dir, err)
 			}
 		})
 	}
 }
 
-// A hub that comes back gives the statement again, and the chain is as it was.
+// A hub that comes back gives the statement again. Then nothing is refused any more.
 func TestRefusedStatementIsFetchedAgain(t *testing.T) {
 	for name, refuse := range refusals {
 		t.Run(name, func(t *testing.T) {
@@ -198,7 +198,7 @@ func TestRefusedStatementIsFetchedAgain(t *testing.T) {
 				}
 				root, trees := held(t, h)
 				refuse(t, root)
-				if name == "the key was rotated" { // and the hub signs with the new one
+				if name == "the key was rotated" { // the hub signs with the new key
 					h.key = other
 				}
 				r := restartHeld(t, root, h, trees)
@@ -207,43 +207,42 @@ func TestRefusedStatementIsFetchedAgain(t *testing.T) {
 				go r.RenewStatements(ctx)
 				time.Sleep(24 * time.Hour)
 				synctest.Wait()
-				if name == "hub.keys is gone" { // the learned key verifies what is on the disk
+				if name == "hub.keys is gone" { // the key that is learned anew verifies the statement on disk
 					if len(r.Refused()) != 0 {
 						t.Errorf("refused still: %+v", r.Refused())
 					}
 					return
 				}
 				if refused := r.Refused(); len(refused) != 1 || refused[0].Hub == nil || !strings.Contains(refused[0].Hub.Error(), "is gone") {
-					t.Fatalf("refused: %+v", refused)
+					t.Fatalf("refused %+v, want one with the hub's error", refused)
 				}
 				back.Store(true)
 				time.Sleep(2 * lastRenewal)
 				synctest.Wait()
 				if left := r.Refused(); len(left) != 0 {
-					t.Errorf("refused still: %+v", left)
+					t.Errorf("still refused: %+v", left)
 				}
 				r = restartHeld(t, root, h, trees)
 				if left := r.Refused(); len(left) != 0 || !claim(t, r, 0) || !trees.Has(treeID(0)) {
-					t.Errorf("refused after all: %+v", left)
+					t.Errorf("refused after a restart: %+v", left)
 				}
 			})
 		})
 	}
 }
 
-// Whatever is wrong with the statement on the disk, the hub's verified one counts in the
-// next pull.
+// The next pull replaces a refused statement with the hub's, whatever was wrong with it.
 func TestRefusedStatementIsFetchedByAClaim(t *testing.T) {
 	for name, refuse := range refusals {
 		if name == "the key was rotated" {
-			continue // its hub has no statement that counts
+			continue // the hub signs with the old key
 		}
 		h := &fakeHub{answer: stack(0)}
 		root, trees := held(t, h)
 		refuse(t, root)
 		r := restartHeld(t, root, h, trees)
 		if !claim(t, r, 0) || len(r.Refused()) != 0 {
-			t.Errorf("%s: refused still: %+v", name, r.Refused())
+			t.Errorf("%s: still refused: %+v", name, r.Refused())
 		}
 		if r := restartHeld(t, root, h, trees); len(r.Refused()) != 0 || !trees.Has(treeID(0)) {
 			t.Errorf("%s: refused after a restart: %+v", name, r.Refused())
@@ -251,8 +250,7 @@ func TestRefusedStatementIsFetchedByAClaim(t *testing.T) {
 	}
 }
 
-// A hub that names another tree now takes nothing from what holds the chain, and nothing
-// new is claimed.
+// A hub that names another tree now does not replace a held chain's tree, and no new pull gets it.
 func TestRefusedStatementOfAnotherTree(t *testing.T) {
 	for name, refuse := range refusals {
 		t.Run(name, func(t *testing.T) {
@@ -273,17 +271,17 @@ func TestRefusedStatementOfAnotherTree(t *testing.T) {
 				<-ended
 				r = restartHeld(t, root, h, trees)
 				if !trees.Has(treeID(0)) || trees.Has(treeID(9)) {
-					t.Error("the tree has made way for another")
+					t.Error("the tree was replaced")
 				}
 				if refused := r.Refused(); len(refused) != 1 && name != "hub.keys is gone" {
-					t.Errorf("refused: %+v", refused)
+					t.Errorf("refused %+v, want one", refused)
 				}
 			})
 		})
 	}
 }
 
-// signer returns the key whose statements the resolver believes.
+// signer returns the private key of the key that the resolver pins.
 func signer(r *Resolver) ed25519.PrivateKey {
 	if slices.Equal(r.keys.List(), []string{index.FormatKey(other.Public().(ed25519.PublicKey))}) {
 		return other
@@ -291,20 +289,21 @@ func signer(r *Resolver) ed25519.PrivateKey {
 	return key
 }
 
-// When nothing holds the chain any more its tree goes, and what was kept for its sake.
-func TestRefusedStatementGoesWithItsChain(t *testing.T) {
+// With the last holder, a refused chain's tree and statement are removed, and the trees that were kept
+// because its tree was unknown.
+func TestRefusedStatementIsRemovedWithItsChain(t *testing.T) {
 	for name, refuse := range refusals {
 		t.Run(name, func(t *testing.T) {
 			h := &fakeHub{answer: stack(-1)}
 			root, trees := held(t, h)
 			refuse(t, root)
-			trees.here[treeID(5)] = true // nobody knows whose
+			trees.here[treeID(5)] = true // no statement names it
 			r := restartHeld(t, root, h, trees)
 			if known := r.Statements(); trees.Has(treeID(5)) != (len(known) == 0) {
-				t.Errorf("%v is known, and on this machine are %v", known, trees.here)
+				t.Errorf("statements %v, trees %v; want all trees iff no statement is readable", known, trees.here)
 			}
 			r.Drop(chainID(0))
-			if len(trees.here) != 0 || len(r.Refused()) != 0 || len(r.uses) != 0 {
+			if len(trees.here) != 0 || len(r.Refused()) != 0 || len(r.states) != 0 {
 				t.Errorf("left: %v, %+v", trees.here, r.Refused())
 			}
 			if left, err := os.ReadDir(r.dir); err != nil || len(left) != 0 {
@@ -314,8 +313,8 @@ func TestRefusedStatementGoesWithItsChain(t *testing.T) {
 	}
 }
 
-// A refused statement that nothing holds is garbage, as any other.
-func TestRefusedStatementThatNothingHolds(t *testing.T) {
+// A refused statement without a holder is removed, as any other.
+func TestRefusedStatementWithoutHolder(t *testing.T) {
 	h := &fakeHub{answer: stack(-1)}
 	for name, refuse := range refusals {
 		root, trees := held(t, h)
@@ -328,8 +327,8 @@ func TestRefusedStatementThatNothingHolds(t *testing.T) {
 	}
 }
 
-// A hub of a later version names other trees of the same chains. Those that are on this
-// machine keep their statements, or the next start would sweep them.
+// A hub of a later version names other trees of the same chains. The trees on this machine keep their
+// statements, or the next start would sweep them.
 func TestAnotherTreeOfAHeldChain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &fakeHub{answer: stack(1)}
@@ -345,22 +344,22 @@ func TestAnotherTreeOfAHeldChain(t *testing.T) {
 			}
 			return answer, err
 		}
-		clear(r.links)
+		clear(r.memory.known)
 		if got := pull(t, r, 1); !slices.Equal(got, []bool{true, true}) {
-			t.Errorf("lazy: %v", got)
+			t.Errorf("lazy: %v, want all", got)
 		}
-		time.Sleep(2 * memory)
+		time.Sleep(2 * answerTTL)
 		r = restart(t, root, h, trees, slog.DiscardHandler)
 		r.Hold(chainID(1))
 		r.Sweep()
 		if !trees.Has(treeID(1)) || trees.Has(treeID(9)) {
-			t.Errorf("on this machine are %v", trees.here)
+			t.Errorf("trees %v, want only the first", trees.here)
 		}
 	})
 }
 
-// While nobody knows which trees are mounted for people, all of them stay: neither asking
-// the hub again nor the end of somebody's use takes one away.
+// While the list of administrative mounts is lost, all trees stay: neither a renewal nor a Drop
+// removes one.
 func TestHoldAllKeepsEveryTree(t *testing.T) {
 	both := index.SignAll([]ed25519.PrivateKey{key, other}, chainID(0), treeID(0))
 	for name, answer := range map[string]func(context.Context, string) (*index.Statement, error){
@@ -369,15 +368,15 @@ func TestHoldAllKeepsEveryTree(t *testing.T) {
 	} {
 		h := &fakeHub{answer: stack(-1), tree: answer}
 		root, trees := held(t, h)
-		for _, pinned := range [][]ed25519.PrivateKey{{key, other}, {other}} { // not refused, and refused
+		for _, pinned := range [][]ed25519.PrivateKey{{key, other}, {other}} { // verified, and refused
 			r := pinning(t, root, h, trees, pinned...)
 			r.HoldAll()
 			r.renewStatement(t.Context(), statement(0))
-			r.fetchRefused(t.Context(), chainID(0))
+			r.replaceRefused(t.Context(), chainID(0))
 			r.Hold(chainID(0))
 			r.Drop(chainID(0))
 			if _, err := os.Stat(statementFile(root)); err != nil || !trees.Has(treeID(0)) {
-				t.Fatalf("%s, %d keys are pinned: %v, on this machine are %v", name, len(pinned), err, trees.here)
+				t.Fatalf("%s, %d keys are pinned: %v, trees %v", name, len(pinned), err, trees.here)
 			}
 		}
 	}

@@ -28,48 +28,46 @@ func TestOneLookupAPull(t *testing.T) {
 		}
 	}
 	if len(h.asked) != 1 || h.asked[0] != chainID(0) {
-		t.Errorf("asked %d times", len(h.asked))
+		t.Errorf("asked %v, want one question about the lowest chain", h.asked)
 	}
-	// Whether it was there when the top was claimed, or that joined the fetch: its
-	// start is said to be near only of what is there, and else follows the fetch.
+	// If the tree was cached before the top was claimed, its start is announced as well.
 	top := treeID(5).Short()
-	if got := trees.said(); !slices.Equal(got, []string{"fetch " + top, "start " + top}) && !slices.Equal(got, []string{"fetch " + top}) {
-		t.Errorf("did %v, want the top's tree fetched alone", got)
+	if got := trees.takeCalls(); !slices.Equal(got, []string{"fetch " + top, "start " + top}) && !slices.Equal(got, []string{"fetch " + top}) {
+		t.Errorf("calls %v, want only the top's tree fetched", got)
 	}
-	// Another pull finds the top on this machine.
+	// Another pull finds the top's tree cached.
 	h.answer = func(context.Context, string) (*wire.Chain, error) { return nil, errors.New("the hub is gone") }
-	clear(r.links)
+	clear(r.memory.known)
 	if !claim(t, r, 5) {
-		t.Error("a tree that is here is not claimed without the hub")
+		t.Error("a cached tree is not claimed without the hub")
 	}
-	if got := trees.said(); !slices.Equal(got, []string{"start " + top}) {
-		t.Errorf("did %v, want what its start needs to come", got)
+	if got := trees.takeCalls(); !slices.Equal(got, []string{"start " + top}) {
+		t.Errorf("calls %v, want its start announced", got)
 	}
 }
 
-// Where no tree can be mounted nothing is claimed, not even what is here, and the
-// hub is not asked.
-func TestNothingIsClaimedThatCannotBeMounted(t *testing.T) {
+// If no tree can be mounted, no chain is claimed, not even of a cached tree, and the hub is not asked.
+func TestNoClaimIfNothingCanBeMounted(t *testing.T) {
 	h := &fakeHub{answer: stack(1)}
 	r, trees := newResolver(t, h)
 	if !claim(t, r, 1) {
-		t.Fatal("not lazy even where it could be")
+		t.Fatal("not claimed although trees can be mounted")
 	}
 	h.asked, trees.unable = nil, errors.New("this kernel has no EROFS")
-	clear(r.links)
+	clear(r.memory.known)
 	for n := range 2 {
-		if known, why := claimWhy(t, r, n); known || !strings.Contains(why, "no EROFS") {
-			t.Errorf("chain %d: claimed %v, %q", n, known, why)
+		if err := claimErr(t, r, n); err == nil || !strings.Contains(err.Error(), "no EROFS") {
+			t.Errorf("chain %d: error %v, want no EROFS", n, err)
 		}
 	}
 	if len(h.asked) != 0 {
-		t.Errorf("asked: %v", h.asked)
+		t.Errorf("asked %v, want no question", h.asked)
 	}
 }
 
-// The index is on its way as soon as it is clear which one it is, and what stands
-// below is claimed once it arrives; only the top waits for all of it.
-func TestTheIndexComesWhileLayersAreClaimed(t *testing.T) {
+// The index is fetched as soon as it is clear which one it is. The chains below are claimed once it
+// begins to arrive; only the top waits for all of it.
+func TestIndexArrivesWhileChainsAreClaimed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, trees := newResolver(t, &fakeHub{answer: stack(2)})
 		rest := make(chan struct{})
@@ -83,20 +81,19 @@ func TestTheIndexComesWhileLayersAreClaimed(t *testing.T) {
 		}
 		claimed := false
 		go func() { claimed = claim(t, r, 2) }()
-		time.Sleep(4 * time.Minute) // a hub that is slow, but sends
+		time.Sleep(4 * time.Minute) // the hub is slow, but sends
 		if claimed {
 			t.Error("the top was claimed without its tree")
 		}
 		close(rest)
 		synctest.Wait()
-		if !claimed || !trees.Has(treeID(2)) || len(trees.said()) != 1 {
+		if !claimed || !trees.Has(treeID(2)) || len(trees.takeCalls()) != 1 {
 			t.Error("the top was not claimed with its tree")
 		}
 	})
 }
 
-// A pull of many layers that a hub cannot help with goes on as if there were
-// none, and soon.
+// A pull of many layers that a hub cannot help with soon goes on without it.
 func TestPullIsPlain(t *testing.T) {
 	stall := func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) }
 	lie := func(sign func(n int) index.Statement) func(context.Context, string) (*wire.Chain, error) {
@@ -147,29 +144,29 @@ func TestPullIsPlain(t *testing.T) {
 				var waited time.Duration
 				for n := range 9 {
 					before := time.Now()
-					if lazy, why := claimWhy(t, r, n); lazy || !strings.Contains(why, c.why) {
-						t.Errorf("chain %d is lazy: %v, %q", n, lazy, why)
+					if err := claimErr(t, r, n); err == nil || !strings.Contains(err.Error(), c.why) {
+						t.Errorf("chain %d: error %v, want %q", n, err, c.why)
 					}
 					waited += time.Since(before)
 					time.Sleep(30 * time.Second) // its layer is downloaded
 				}
 				limit := lookupTimeout
 				if c.fetch != nil {
-					limit = beginTimeout
+					limit = silenceTimeout
 				}
 				if waited > limit {
-					t.Errorf("the pull waited %s in all", waited)
+					t.Errorf("the pull waited %s in all, want %s at most", waited, limit)
 				}
 				if len(h.asked) != 1 {
-					t.Errorf("asked %d times", len(h.asked))
+					t.Errorf("asked %d times, want once", len(h.asked))
 				}
 				if time.Since(start) < 4*time.Minute {
 					t.Error("the clock stands still")
 				}
-				// Once all is well, the next image is lazy.
+				// Once the hub is well, the next image is lazy.
 				h.answer, trees.fetch = stack(2), nil
 				if got := pull(t, r, 2); !slices.Equal(got, []bool{true, true, true}) {
-					t.Errorf("after that, lazy: %v", got)
+					t.Errorf("after the failure, lazy: %v, want all", got)
 				}
 			})
 		})
@@ -188,9 +185,9 @@ func TestPullsOfOneImageAskOnce(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		fetched := slices.DeleteFunc(trees.said(), func(did string) bool { return did == "start "+treeID(0).Short() })
-		if len(h.asked) != 1 || len(fetched) != 1 || r.holders(chainID(0)) != 5 {
-			t.Errorf("asked %d times, did %v", len(h.asked), fetched)
+		fetched := slices.DeleteFunc(trees.takeCalls(), func(call string) bool { return call == "start "+treeID(0).Short() })
+		if len(h.asked) != 1 || len(fetched) != 1 || r.states[chainID(0)].holders != 5 {
+			t.Errorf("asked %d times, fetched %v, %d holders; want 1, one fetch, 5", len(h.asked), fetched, r.states[chainID(0)].holders)
 		}
 	})
 }
@@ -201,14 +198,14 @@ func TestUnknownLayersOnKnownOnes(t *testing.T) {
 		r, _ := newResolver(t, h)
 		for n, want := range []bool{true, true, true, false, false, false} {
 			if got := claim(t, r, n); got != want {
-				t.Errorf("chain %d lazy: %v", n, got)
+				t.Errorf("chain %d: lazy %v, want %v", n, got, want)
 			}
 			if !want {
 				time.Sleep(20 * time.Second)
 			}
 		}
 		if len(h.asked) != 1 {
-			t.Errorf("asked %d times: the first answer names all above", len(h.asked))
+			t.Errorf("asked %d times, want once: the first answer names all chains above", len(h.asked))
 		}
 	})
 }
@@ -218,41 +215,41 @@ func TestImageThatWasAddedIsLazySoon(t *testing.T) {
 		h := &fakeHub{answer: stack(-1)}
 		r, _ := newResolver(t, h)
 		if first, second := claim(t, r, 0), claim(t, r, 0); first || second || len(h.asked) != 1 {
-			t.Errorf("asked %d times about the same", len(h.asked))
+			t.Errorf("claimed %v and %v, asked %d times; want unclaimed and one question", first, second, len(h.asked))
 		}
 		h.answer = stack(1)
-		time.Sleep(negativeMemory)
+		time.Sleep(unknownTTL)
 		if !claim(t, r, 0) || !claim(t, r, 1) {
-			t.Error("an image that was added meanwhile is not lazy")
+			t.Error("an image that was added is not lazy")
 		}
 	})
 }
 
-// A hub that failed us is left alone for a while, by every pull.
-func TestHubThatFailedIsNotAsked(t *testing.T) {
+// After an index failed, no pull asks the hub for a while.
+func TestFailedHubIsNotAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &fakeHub{answer: stack(1)}
 		r, trees := newResolver(t, h)
 		trees.fetch = func(ctx context.Context, _ chunk.ID, _ func()) error { <-ctx.Done(); return context.Cause(ctx) }
 		claim(t, r, 0)
-		h.asked, trees.log = nil, nil
+		h.asked, trees.calls = nil, nil
 		start := time.Now()
 		for _, n := range []int{1, 10, 11, 12} { // 1 was in the hub's answer
-			r.Claim(t.Context(), chainID(n), "", nil)
+			_, _ = r.Claim(t.Context(), Request{Chain: chainID(n)}) // only its calls count
 		}
-		if len(h.asked)+len(trees.said()) != 0 || time.Since(start) > 0 {
-			t.Errorf("asked %v, after %s", h.asked, time.Since(start))
+		if len(h.asked)+len(trees.takeCalls()) != 0 || time.Since(start) > 0 {
+			t.Errorf("asked %v, waited %s; want neither", h.asked, time.Since(start))
 		}
 		trees.fetch = nil
-		time.Sleep(pause)
+		time.Sleep(hubPause)
 		if !claim(t, r, 0) {
-			t.Error("a hub that is back is not asked")
+			t.Error("the hub is not asked after the pause")
 		}
 	})
 }
 
-// A base is claimed although it is not clear yet which image stands on it; when
-// it is, nothing can be taken back, and a slow hub is waited for.
+// A base of several images is claimed before it is clear which image is pulled. After that the pull
+// needs the hub, and waits for a slow one.
 func TestBaseOfSeveralImages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &fakeHub{answer: func(_ context.Context, chain string) (*wire.Chain, error) {
@@ -273,8 +270,8 @@ func TestBaseOfSeveralImages(t *testing.T) {
 				return context.Cause(ctx)
 			}
 		}
-		if !claim(t, r, 0) || len(trees.said()) != 0 {
-			t.Error("the base is not claimed, or some index was fetched")
+		if !claim(t, r, 0) || len(trees.takeCalls()) != 0 {
+			t.Error("the base is not claimed, or an index was fetched")
 		}
 		if !claim(t, r, 1) || !trees.Has(treeID(1)) || trees.Has(treeID(7)) {
 			t.Error("the top is not claimed with its tree")
@@ -282,10 +279,9 @@ func TestBaseOfSeveralImages(t *testing.T) {
 	})
 }
 
-// The labels say that a base's own index is not what is pulled; without a known
-// image above it, it is.
-func TestLabelsThatSayThereIsMore(t *testing.T) {
-	more := map[string]string{layersLabel: "sha256:a,sha256:b"}
+// If the image has more layers above a base, its own index is fetched only if no image above is known.
+func TestMoreLayersAbove(t *testing.T) {
+	base := Request{Chain: chainID(0), MoreAbove: true}
 	both := func(_ context.Context, chain string) (*wire.Chain, error) {
 		return &wire.Chain{Link: wire.Link{Chain: chain, Statement: statement(0)}, Complete: true,
 			Above: []wire.Link{{Chain: chainID(1), Parent: chain, Statement: statement(1)}}}, nil
@@ -293,17 +289,17 @@ func TestLabelsThatSayThereIsMore(t *testing.T) {
 	for want, answer := range map[chunk.ID]func(context.Context, string) (*wire.Chain, error){treeID(1): both, treeID(0): stack(0)} {
 		r, trees := newResolver(t, &fakeHub{answer: answer})
 		r.Hold(chainID(0))
-		if known, why := r.Claim(t.Context(), chainID(0), "", more); !known {
-			t.Error("not claimed:", why)
+		if _, err := r.Claim(t.Context(), base); err != nil {
+			t.Error("not claimed:", err)
 		}
-		if got := trees.said(); !slices.Equal(got, []string{"fetch " + want.Short()}) {
-			t.Errorf("did %v", got)
+		if got := trees.takeCalls(); !slices.Equal(got, []string{"fetch " + want.Short()}) {
+			t.Errorf("calls %v, want tree %s fetched", got, want.Short())
 		}
-		if known, why := r.Claim(t.Context(), chainID(0), "", more); !known {
-			t.Error("not claimed again:", why)
+		if _, err := r.Claim(t.Context(), base); err != nil {
+			t.Error("not claimed again:", err)
 		}
-		if got := trees.said(); len(got) != 0 {
-			t.Errorf("it is not what starts, and did %v", got)
+		if got := trees.takeCalls(); len(got) != 0 {
+			t.Errorf("calls %v, want none: no start of the base is near", got)
 		}
 	}
 }
@@ -319,22 +315,21 @@ func TestMountOfAClaim(t *testing.T) {
 	}
 	h.tree = func(context.Context, string) (*index.Statement, error) { return nil, errors.New("gone") }
 	if _, err := r.Mount(t.Context(), chainID(1)); err != nil {
-		t.Errorf("a tree that is here needs the hub: %v", err)
+		t.Errorf("mount of a cached tree without the hub: %v", err)
 	}
 	if _, err := r.Mount(t.Context(), chainID(0)); err == nil || !strings.Contains(err.Error(), chainID(0)) {
-		t.Errorf("a claim without a hub: %v", err)
+		t.Errorf("mount of a claimed chain without the hub: %v, want an error that names it", err)
 	}
 	h.tree = func(context.Context, string) (*index.Statement, error) {
 		s := index.Sign(other, chainID(0), treeID(0))
 		return &s, nil
 	}
 	if _, err := r.Mount(t.Context(), chainID(0)); err == nil || !strings.Contains(err.Error(), "refused") || trees.Has(treeID(0)) {
-		t.Errorf("a forged statement: %v", err)
+		t.Errorf("mount by a forged statement: %v, want that it is refused", err)
 	}
 }
 
-// containerd's garbage collector waits for Mount: a hub that never ends its
-// answer must not keep it.
+// Mount is bounded, also if a hub never ends its answer: containerd's garbage collector waits for it.
 func TestMountIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &fakeHub{answer: stack(1), tree: func(ctx context.Context, _ string) (*index.Statement, error) {
@@ -346,7 +341,7 @@ func TestMountIsBounded(t *testing.T) {
 		start := time.Now()
 		_, err := r.Mount(context.Background(), chainID(0))
 		if err == nil || time.Since(start) != treeTimeout {
-			t.Errorf("after %s: %v", time.Since(start), err)
+			t.Errorf("error %v after %s, want one after %s", err, time.Since(start), treeTimeout)
 		}
 		h.tree = func(context.Context, string) (*index.Statement, error) { return statement(0), nil }
 		r.trees.(*fakeTrees).fetch = func(ctx context.Context, _ chunk.ID, begun func()) error {
@@ -355,13 +350,12 @@ func TestMountIsBounded(t *testing.T) {
 			return context.Cause(ctx)
 		}
 		start = time.Now()
-		if _, err := r.Mount(context.Background(), chainID(0)); err == nil || time.Since(start) != fetchTimeout {
-			t.Errorf("after %s: %v", time.Since(start), err)
+		if _, err := r.Mount(context.Background(), chainID(0)); err == nil || time.Since(start) != indexTimeout {
+			t.Errorf("error %v after %s, want one after %s", err, time.Since(start), indexTimeout)
 		}
 	})
 }
 
-// What is refused or fails is told to whoever reads the log.
 func TestRefusalIsInTheLog(t *testing.T) {
 	var log strings.Builder
 	forged := index.Sign(other, chainID(0), treeID(0))
@@ -371,6 +365,6 @@ func TestRefusalIsInTheLog(t *testing.T) {
 	r := restart(t, t.TempDir(), h, &fakeTrees{t: t, here: map[chunk.ID]bool{}}, slog.NewTextHandler(&log, nil))
 	claim(t, r, 0)
 	if !strings.Contains(log.String(), "WARN") || !strings.Contains(log.String(), "refused") {
-		t.Errorf("the log says %q", log.String())
+		t.Errorf("log %q, want a warning that a statement was refused", log.String())
 	}
 }

@@ -13,8 +13,7 @@ import (
 	"lighter/wire"
 )
 
-// A hub that is slow is waited for as long as something comes of it, within bounds:
-// unpacking the image would take the same link longer.
+// A pull waits for a slow hub as long as the hub sends something, within bounds.
 func TestSlowHub(t *testing.T) {
 	answerAfter := func(d time.Duration) func(context.Context, string) (*wire.Chain, error) {
 		return func(ctx context.Context, chain string) (*wire.Chain, error) {
@@ -26,16 +25,16 @@ func TestSlowHub(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name          string
-		lookup, index time.Duration // take so long
-		hears         time.Duration // while the index does not come, something does that often
+		lookup, index time.Duration // how long each takes
+		sends         time.Duration // how often the hub sends something before the index
 		lazy          bool
 		waits         time.Duration
 	}{
-		{"the look-up is slow", 15 * time.Second, 0, 0, true, 15 * time.Second},
-		{"the look-up takes too long", time.Minute, 0, 0, false, lookupTimeout},
-		{"the index is silent", 0, 4 * time.Second, 0, false, beginTimeout},
+		{"the answer is slow", 15 * time.Second, 0, 0, true, 15 * time.Second},
+		{"the answer takes too long", time.Minute, 0, 0, false, lookupTimeout},
+		{"the index is silent", 0, 4 * time.Second, 0, false, silenceTimeout},
 		{"the index trickles", 0, 50 * time.Second, time.Second, true, 50 * time.Second},
-		{"the index trickles for ever", 0, time.Hour, time.Second, false, beginLongest},
+		{"the index trickles for ever", 0, time.Hour, time.Second, false, beginTimeout},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -46,28 +45,29 @@ func TestSlowHub(t *testing.T) {
 						if !sleep(ctx, time.Second) {
 							return context.Cause(ctx)
 						}
-						if c.hears > 0 {
-							h.hear()
+						if c.sends > 0 {
+							h.send()
 						}
 					}
 					begun()
 					return nil
 				}
 				begin := time.Now()
-				lazy, why := claimWhy(t, r, 0)
+				err := claimErr(t, r, 0)
+				lazy := err == nil
 				if lazy != c.lazy || time.Since(begin) != c.waits {
-					t.Errorf("lazy %v after %s (%s), want %v after %s", lazy, time.Since(begin), why, c.lazy, c.waits)
+					t.Errorf("lazy %v after %s (%v), want %v after %s", lazy, time.Since(begin), err, c.lazy, c.waits)
 				}
 				if lazy != (r.Unanswered() == 0) {
-					t.Errorf("%d times a pull went on without the hub", r.Unanswered())
+					t.Errorf("lazy %v, and %d pulls went on without the hub", lazy, r.Unanswered())
 				}
-				time.Sleep(2 * memory)
+				time.Sleep(2 * answerTTL)
 			})
 		})
 	}
 }
 
-// A hub that says when to come back is asked again then, if that is soon.
+// A hub that says when to retry is asked again then, if that is soon.
 func TestBusyHub(t *testing.T) {
 	for after, lazy := range map[time.Duration]bool{2 * time.Second: true, time.Minute: false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -87,16 +87,17 @@ func TestBusyHub(t *testing.T) {
 				return nil
 			}
 			begin := time.Now()
-			got, why := claimWhy(t, r, 0)
+			err := claimErr(t, r, 0)
+			got := err == nil
 			if took := time.Since(begin); got != lazy || lazy && (took < 4*after || asked != 3 || fetched != 3) || !lazy && (took != 0 || asked != 1) {
-				t.Errorf("told to come back after %s: lazy %v after %s, asked %d and %d times: %s", after, got, took, asked, fetched, why)
+				t.Errorf("Retry-After %s: lazy %v after %s, asked %d and %d times: %v", after, got, took, asked, fetched, err)
 			}
-			time.Sleep(2 * memory)
+			time.Sleep(2 * answerTTL)
 		})
 	}
 }
 
-// Being told to come back gives a hub no more time than it has in all.
+// A requested retry does not extend the time of a hub.
 func TestBusyAndSlowHub(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &fakeHub{answer: stack(0)}
@@ -107,21 +108,20 @@ func TestBusyAndSlowHub(t *testing.T) {
 				return &hub.Unavailable{Err: errors.New("too many requests"), After: 20 * time.Second}
 			}
 			for sleep(ctx, time.Second) {
-				h.hear()
+				h.send()
 			}
 			return context.Cause(ctx)
 		}
 		begin := time.Now()
-		lazy, why := claimWhy(t, r, 0)
-		if took := time.Since(begin); lazy || took != beginLongest || asked != 2 {
-			t.Errorf("lazy %v after %s, asked %d times: %s", lazy, took, asked, why)
+		err := claimErr(t, r, 0)
+		if took := time.Since(begin); err == nil || took != beginTimeout || asked != 2 {
+			t.Errorf("error %v after %s, asked %d times; want one after %s, twice", err, took, asked, beginTimeout)
 		}
-		time.Sleep(2 * memory)
+		time.Sleep(2 * answerTTL)
 	})
 }
 
-// An index that was cut off is asked for again, as its pull cannot be plain any more; one
-// that always is, a few times.
+// An index that was cut off is requested again, a few times: its pull has claimed chains already.
 func TestIndexThatIsCutOff(t *testing.T) {
 	for cut, lazy := range map[int]bool{1: true, maxAttempts - 1: true, maxAttempts: false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -136,15 +136,16 @@ func TestIndexThatIsCutOff(t *testing.T) {
 				return nil
 			}
 			if !claim(t, r, 0) {
-				t.Error("what is below is not claimed although the index comes")
+				t.Error("the chain below is not claimed although the index has begun")
 			}
-			if got, why := claimWhy(t, r, 1); got != lazy || !lazy && !strings.Contains(why, "cut off") || fetched != min(cut+1, maxAttempts) {
-				t.Errorf("cut off %d times: lazy %v, fetched %d times: %s", cut, got, fetched, why)
+			err := claimErr(t, r, 1)
+			if (err == nil) != lazy || !lazy && !strings.Contains(err.Error(), "cut off") || fetched != min(cut+1, maxAttempts) {
+				t.Errorf("cut off %d times: error %v, fetched %d times; want lazy %v", cut, err, fetched, lazy)
 			}
-			time.Sleep(2 * memory)
+			time.Sleep(2 * answerTTL)
 		})
 	}
-	synctest.Test(t, func(t *testing.T) { // what is wrong is not asked for again
+	synctest.Test(t, func(t *testing.T) { // an invalid index is not requested again
 		r, trees := newResolver(t, &fakeHub{answer: stack(0)})
 		fetched := 0
 		trees.fetch = func(_ context.Context, _ chunk.ID, begun func()) error {
@@ -153,8 +154,8 @@ func TestIndexThatIsCutOff(t *testing.T) {
 			return &chunk.InvalidError{What: "index", Err: errors.New("damaged")}
 		}
 		if claim(t, r, 0) || fetched != 1 {
-			t.Errorf("fetched %d times", fetched)
+			t.Errorf("an invalid index: claimed, or fetched %d times, want once", fetched)
 		}
-		time.Sleep(2 * memory)
+		time.Sleep(2 * answerTTL)
 	})
 }

@@ -8,12 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// While a statement is written to a disk that does not answer, nobody waits who needs another
-// chain; who needs this one does.
+// While the disk does not answer a write of one chain's statement, other chains are not delayed.
 func TestSlowDiskDelaysNoOtherChain(t *testing.T) {
 	r, _ := newResolver(t, &fakeHub{})
 	slow := statement(0)
-	// Nobody reads what is written there, so writing waits.
+	// A write to a FIFO without a reader blocks.
 	disk := r.path(slow.Chain) + ".new"
 	if err := unix.Mkfifo(disk, 0o600); err != nil {
 		t.Fatal(err)
@@ -33,10 +32,10 @@ func TestSlowDiskDelaysNoOtherChain(t *testing.T) {
 			select {
 			case err := <-kept:
 				if err == nil {
-					t.Error("a statement is kept that was not written")
+					t.Error("keep succeeded, and the statement was not written")
 				}
 			case <-time.After(30 * time.Second):
-				t.Fatal("a statement is still being written")
+				t.Fatal("the statement is still being written after 30 s")
 			}
 		}
 	}
@@ -56,12 +55,12 @@ func TestSlowDiskDelaysNoOtherChain(t *testing.T) {
 			t.Error(err)
 		}
 	case <-time.After(30 * time.Second):
-		t.Fatal("another chain waits for the disk")
+		t.Fatal("another chain waits for the write")
 	}
 }
 
 func (r *Resolver) isWriting(chain string) bool {
-	r.held.Lock()
-	defer r.held.Unlock()
+	r.Chains.mu.Lock()
+	defer r.Chains.mu.Unlock()
 	return r.writing[chain]
 }

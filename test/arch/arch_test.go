@@ -57,7 +57,7 @@ node: durable format/chunk format/index format/trace logqueue node/front/contain
 node/device: format/chunk format/index node/fuse | store store/hub
 node/doctor: format/index format/tree node node/front/containerd node/fuse node/mount proc store/disk store/hub | durable
 node/flight:
-node/front/containerd: durable | socket
+node/front/containerd: durable node/resolver | socket
 node/fuse: format/chunk | node/device store store/hub
 node/health: node/fuse node/mount
 node/keeper:
@@ -75,7 +75,7 @@ store/disk: format/chunk
 store/hub: format/chunk format/index format/pack format/trace proc renewed store wire
 store/registry:
 test/arch:
-test/e2e: | hub hub/startup/guess node/front/containerd node/fuse socket store/hub wire
+test/e2e: | hub hub/startup/guess node/front/containerd node/resolver node/fuse socket store/hub wire
 test/e2e/bench: | bench/starts
 test/e2e/bounds: | node
 test/e2e/commands: | store/hub wire

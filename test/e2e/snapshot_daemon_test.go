@@ -142,7 +142,7 @@ func (d *snapshotDaemon) startContainerd(t *testing.T, config string) {
 func (d *snapshotDaemon) start(t *testing.T) {
 	t.Helper()
 	d.hub.holds = nil // of the one before
-	sn, err := containerd.New(containerd.Config{Dir: d.snapshotWorld.dir}, d.hub)
+	sn, err := containerd.New(containerd.Config{Dir: d.snapshotWorld.dir, Log: discard}, d.hub)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -22,16 +23,19 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"lighter/node/front/containerd"
+	"lighter/node/resolver"
 	"lighter/socket"
 	"lighter/test/testkit/fswalk"
 	"lighter/test/testkit/tarball"
 )
 
-// containerd's own suite, over the socket as containerd has it.
+var discard = slog.New(slog.DiscardHandler)
+
+// containerd's own suite for snapshotters passes, over the socket that containerd uses.
 func TestSnapshotSuite(t *testing.T) {
 	// The suite asks overlayfs under that name alone not to rename directories.
 	testsuite.SnapshotterSuite(t, "overlayfs", func(_ context.Context, root string) (snapshots.Snapshotter, func() error, error) {
-		sn, err := containerd.New(containerd.Config{Dir: root}, &snapshotHub{})
+		sn, err := containerd.New(containerd.Config{Dir: root, Log: discard}, &snapshotHub{})
 		if err != nil {
 			return nil, nil, err
 		}
@@ -71,16 +75,19 @@ type snapshotHub struct {
 	holds    map[string]int
 }
 
-func (h *snapshotHub) Claim(_ context.Context, chain, _ string, _ map[string]string) (known bool, why string) {
+func (h *snapshotHub) Claim(_ context.Context, layer resolver.Request) (why string, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.gone {
-		h.t.Errorf("chain %s is claimed where nothing should be asked for", chain)
+		h.t.Errorf("chain %s is claimed, want no claim", layer.Chain)
 	}
-	return h.known[chain], "it was said so"
+	if !h.known[layer.Chain] {
+		return "", errors.New("it is not ours")
+	}
+	return "it is ours", nil
 }
 
-func (*snapshotHub) Allow(context.Context, string, string, map[string]string) error { return nil }
+func (*snapshotHub) Allow(context.Context, resolver.Request) error { return nil }
 
 func (h *snapshotHub) Mount(_ context.Context, chain string) (string, error) {
 	h.mu.Lock()
@@ -228,7 +235,7 @@ func TestSnapshotInUserNamespace(t *testing.T) {
 		t.Fatal(err)
 	}
 	hub := &snapshotHub{t: t, known: map[string]bool{chain: true}, trees: map[string]string{chain: tree}, mounted: map[string]bool{}}
-	sn, err := containerd.New(containerd.Config{Dir: t.TempDir(), RemapIDs: true}, hub)
+	sn, err := containerd.New(containerd.Config{Dir: t.TempDir(), RemapIDs: true, Log: discard}, hub)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -82,7 +82,7 @@ func shortDir(t *testing.T) string {
 // open starts the snapshotter, a plain overlay snapshotter and the metadata.
 func (w *snapshotWorld) open(t *testing.T) {
 	t.Helper()
-	sn, err := containerd.New(containerd.Config{Dir: w.dir}, w.hub)
+	sn, err := containerd.New(containerd.Config{Dir: w.dir, Log: discard}, w.hub)
 	if err != nil {
 		t.Fatal(err)
 	}

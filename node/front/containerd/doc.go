@@ -1,71 +1,73 @@
-// Package containerd promises containerd a snapshotter: its words in, mounts
-// out. A layer that no hub knows is handled exactly as containerd's own overlay
-// snapshotter handles it. A layer that a hub knows is answered with "already
-// exists", so that containerd never downloads it.
+// Package containerd is the node's front for containerd: a snapshotter that takes containerd's requests
+// and returns mounts. It handles an unknown layer exactly as containerd's own overlay snapshotter does.
+// To a request for a chain of ours it answers "already exists", so that containerd never downloads the
+// layer. A front for another runtime would stand beside this package, on the same resolver.
 //
-// It keeps names, parents and labels in containerd's own metadata store, and
-// one directory a snapshot beside it. It refuses to know what a hub, an index
-// or a mounted tree is: the methods of Chains stand for all that. It calls
-// Claim and Mount, which may wait for the network, while it holds no lock and
-// no transaction; Commit, Update, Remove, Stat, Walk, Usage and Cleanup never
-// lead to the network at all.
+// All labels of containerd are read here (labels.go). Nothing else of the node knows them.
 //
-// A snapshot that stands for a chain of a hub is called lazy. It is laid down in
-// the store under a name that only this package gives out (see lazyName), so
-// that neither a crash nor a client can part a snapshot from its chain, and it
-// has no directory.
+// The package keeps names, parents and labels in containerd's own metadata store, and one directory per
+// snapshot. It knows nothing of hubs, indexes and mounted trees: the methods of Chains stand for them.
+// Claim and Mount may wait for the network, so they are called without a lock or transaction. Commit,
+// Update, Remove, Stat, Walk, Usage and Cleanup never lead to the network.
 //
-//	DIR/metadata.db    what exists (bbolt)
-//	DIR/<id>/fs        what a plain snapshot adds to its parent
-//	DIR/<id>/work      overlayfs' work directory, of active snapshots
-//	DIR/empty          a lower directory where overlayfs wants one: of views of a tree alone, and of layers that
-//	                   are unpacked before their parent is known
-//	DIR/new-*, rm-*    directories on their way in and out; Cleanup deletes them
+// A snapshot that stands for a chain of ours is called lazy. It has no directory. It is recorded in one
+// transaction, under a name that only this package can give (lazyName): neither a crash nor a client can
+// separate a snapshot from its chain.
 //
-// Hazards. "Already exists" cannot be taken back: when the tree of a claimed
-// chain can never be had, Prepare, View and Mounts fail with ErrUnavailable
-// until the images that use the chain are removed. Nothing below DIR that
-// carries a number or one of these names may be created by anybody else.
+//	DIR/metadata.db    the snapshots (bbolt)
+//	DIR/<id>/fs        the files that a plain snapshot adds to its parent
+//	DIR/<id>/work      the work directory of overlayfs, for active snapshots
+//	DIR/empty          a lower directory for overlay mounts that need one more: views of a tree alone, and
+//	                   layers that are unpacked before their parent is known
+//	DIR/new-*, rm-*    directories that are being made or deleted; Cleanup deletes them
+//
+// "Already exists" cannot be taken back. If the tree of a claimed chain can never be fetched, Prepare,
+// View and Mounts fail with ErrUnavailable until the images that use the chain are removed. Nothing else
+// may create a number or one of these names below DIR.
 package containerd
 
-import "context"
+import (
+	"context"
 
-// Chains is what this package needs to know about chains, and it names each by
-// its chainID ("sha256:" and 64 hexadecimal digits). Each lazy snapshot holds its
+	"lighter/node/resolver"
+)
+
+// Chains is what this package needs to know of chains (resolver.Resolver). Each lazy snapshot holds its
 // chain, and so does each call to Claim or Mount while it lasts.
 type Chains interface {
-	// Hold says that a chain is needed, Drop that it is not any more. With the last
-	// Drop its tree is unmounted and removed. Neither leads to the network. They
-	// also come for chains that were never mounted, or never known.
+	Holder
+	Claimer
+	Mounter
+}
+
+// Holder keeps trees. Its methods do not lead to the network.
+type Holder interface {
+	// Hold keeps a chain's tree until Drop is called as often. With the last Drop the tree is unmounted
+	// and removed. Both are also called for chains that were never mounted, or are unknown.
 	Hold(chain string)
 	Drop(chain string)
-
-	// Claim tells whether a hub knows chain, and why it is lazy now, or not, in a
-	// sentence for people; false also means that no hub answered.
-	// What no hub knows costs a pull a second or two, all its Claims taken together,
-	// and a hub that fails halfway ten; a slow one takes its time.
-	// If chain is the top of an image, its tree is verified and on disk before
-	// Claim returns true, which takes as long as it takes to arrive. parent is the
-	// chain below, as far as it is known, else empty; labels are those that
-	// containerd gave. Those that it does not set itself a manifest may have set.
-	Claim(ctx context.Context, chain, parent string, labels map[string]string) (known bool, why string)
-
-	// Allow says why a pull may not have chain though it is known, or nil. The arguments
-	// are those of Claim. It leads to the network at most as Claim does.
-	Allow(ctx context.Context, chain, parent string, labels map[string]string) error
-
-	// Mount makes sure that the tree of chain is on disk and mounted, and returns
-	// where: an absolute path without colons or commas, for it becomes a mount
-	// option. It may take long, but it is bounded, also if a hub never ends its
-	// answer: containerd's garbage collector waits for it, and all that comes
-	// behind that.
-	Mount(ctx context.Context, chain string) (dir string, err error)
-
-	// Starts says that a container is about to start on a chain that Mount has
-	// mounted. It stays on this machine.
-	Starts(chain string)
-
 	// Usage returns the bytes and inodes that the next Drop of chain would free.
-	// It stays on this machine.
 	Usage(chain string) (size, inodes int64)
 }
+
+// Claimer decides which layers need not be downloaded. Its methods wait for the network within the
+// bounds of package resolver.
+type Claimer interface {
+	// Claim says for people why the layer of a pull is ours, or fails if it is not. If the layer is the
+	// top of an image, its tree is on disk when Claim returns.
+	Claim(ctx context.Context, layer resolver.Request) (why string, err error)
+	// Allow says why a pull may not have a chain although another pull claimed it, or nil.
+	Allow(ctx context.Context, layer resolver.Request) error
+}
+
+// Mounter mounts trees.
+type Mounter interface {
+	// Mount mounts the tree of a chain, fetches it before if need be, and returns where: an absolute path
+	// without colons or commas, because it becomes a mount option. Its time is bounded, because
+	// containerd's garbage collector waits for it.
+	Mount(ctx context.Context, chain string) (dir string, err error)
+	// Starts says that a container is about to start on a mounted chain. It does not lead to the network.
+	Starts(chain string)
+}
+
+var _ Chains = (*resolver.Resolver)(nil)

@@ -3,6 +3,7 @@ package containerd
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +13,8 @@ import (
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
+
+	"lighter/node/resolver"
 )
 
 // fakeChains knows the chains that it is told, and has a directory for a tree
@@ -29,17 +32,12 @@ type fakeChains struct {
 	asleep   bool             // nothing that may wait for a network must be called
 	onClaim  func()
 	onMount  func()
-	claims   []claimCall
+	claims   []resolver.Request
 	mounts   []string
 	starts   []string
 	releases []string
 	ready    map[string]bool // claimed or mounted, and not released
 	holds    map[string]int
-}
-
-type claimCall struct {
-	chain, parent string
-	labels        map[string]string
 }
 
 func newFake(t *testing.T) *fakeChains {
@@ -81,21 +79,24 @@ func (f *fakeChains) Drop(chain string) {
 	}
 }
 
-func (f *fakeChains) Claim(ctx context.Context, chain, parent string, labels map[string]string) (bool, string) {
-	f.enter(chain)
+func (f *fakeChains) Claim(_ context.Context, q resolver.Request) (string, error) {
+	f.enter(q.Chain)
 	if f.onClaim != nil {
 		f.onClaim()
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.claims = append(f.claims, claimCall{chain, parent, labels})
-	if f.known[chain] {
-		f.ready[chain] = true
+	f.claims = append(f.claims, q)
+	if !f.known[q.Chain] {
+		return "", errNotOurs
 	}
-	return f.known[chain], "it was said so"
+	f.ready[q.Chain] = true
+	return "it is ours", nil
 }
 
-func (f *fakeChains) Allow(context.Context, string, string, map[string]string) error {
+var errNotOurs = errors.New("it is not ours")
+
+func (f *fakeChains) Allow(context.Context, resolver.Request) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.refused
@@ -154,9 +155,11 @@ func (f *fakeChains) sleep() (wake func()) {
 // chainID returns a chainID that is easily told from others.
 func chainID(digit string) string { return "sha256:" + strings.Repeat(digit, 64) }
 
+var discard = slog.New(slog.DiscardHandler)
+
 func open(t *testing.T, dir string, chains *fakeChains) *Snapshotter {
 	t.Helper()
-	sn, err := New(Config{Dir: dir}, chains)
+	sn, err := New(Config{Dir: dir, Log: discard}, chains)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,38 +3,27 @@ package containerd
 import (
 	"cmp"
 	"context"
-	"log/slog"
 	"maps"
 	"path"
 	"slices"
-	"strings"
 
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/core/snapshots/storage"
 )
 
-// Labels by which containerd, if it is told to, names the image that is pulled,
-// and the layers from this one up, with commas between.
-const (
-	labelImage  = "containerd.io/snapshot/cri.image-ref"
-	labelLayers = "containerd.io/snapshot/cri.image-layers"
-	// labelManifest is the digest of the manifest that was pulled.
-	labelManifest = "containerd.io/snapshot/cri.manifest-digest"
-)
-
-// Layer is a chain of which there is a snapshot.
+// Layer is a chain with a snapshot.
 type Layer struct {
 	Chain string
 	Image string // the reference of the image whose top it is, if containerd named it
 	Lazy  bool
-	Why   string // it is lazy, or not; empty if that is not known any more
-	Top   bool   // no layer stands on it, or containerd has said that an image ends here
+	Why   string // why it is lazy, or not; empty if unknown
+	Top   bool   // no layer stands on it, or containerd said that an image ends here
 }
 
-// Layers lists the chains of which there are snapshots, sorted. Of a pull that
-// goes on the last one counts, though its layer may still be on its way.
+// Layers lists the chains with snapshots, sorted. The last layer of a pull in progress counts, even if
+// it is still being downloaded.
 func (s *Snapshotter) Layers(ctx context.Context) ([]Layer, error) {
-	chains := map[string]string{} // of snapshots, by name
+	chains := map[string]string{} // by the name of the snapshot
 	var infos []snapshots.Info
 	err := s.Walk(ctx, func(_ context.Context, info snapshots.Info) error {
 		if chain := layerOf(info); chain != "" {
@@ -57,7 +46,7 @@ func (s *Snapshotter) Layers(ctx context.Context) ([]Layer, error) {
 			layers[chain] = l
 		}
 		_, lazy := chainOf(info.Name)
-		if lazy || !l.Lazy { // one of another namespace may be otherwise
+		if lazy || !l.Lazy { // another namespace may have a plain snapshot of it
 			l.Why = cmp.Or(whyOf(info), l.Why)
 		}
 		l.Lazy = l.Lazy || lazy
@@ -74,16 +63,10 @@ func (s *Snapshotter) Layers(ctx context.Context) ([]Layer, error) {
 	return list, nil
 }
 
-// isTop tells whether labels say that an image ends with the layer.
-func isTop(labels map[string]string) bool {
-	above := labels[labelLayers]
-	return above != "" && !strings.Contains(above, ",")
-}
-
-// nameTop keeps that an image ends with a layer of which there is a lazy snapshot,
-// made for an image that goes on above it. (containerd asks for that only in another
-// namespace: in the same one it finds the layer itself.) It is for people alone.
-func (s *Snapshotter) nameTop(ctx context.Context, name string, labels map[string]string) {
+// noteTop notes that an image ends with a layer whose lazy snapshot was made for an image with more
+// layers above. (containerd asks for that only in another namespace: in the same one it finds the layer
+// itself.) Only status uses it.
+func (s *Snapshotter) noteTop(ctx context.Context, name string, labels map[string]string) {
 	if !isTop(labels) {
 		return
 	}
@@ -92,30 +75,29 @@ func (s *Snapshotter) nameTop(ctx context.Context, name string, labels map[strin
 		if err != nil || isTop(info.Labels) {
 			return err
 		}
-		said := snapshots.Info{Name: name, Labels: labels}
-		_, err = storage.UpdateInfo(ctx, said, "labels."+labelLayers, "labels."+labelImage)
+		top := snapshots.Info{Name: name, Labels: labels}
+		_, err = storage.UpdateInfo(ctx, top, "labels."+labelLayers, "labels."+labelImage)
 		return err
 	})
 	if err != nil {
-		slog.WarnContext(ctx, "an image has no name", "snapshot", name, "cause", err)
+		s.log.WarnContext(ctx, "cannot note the name of an image", "snapshot", name, "err", err)
 	}
 }
 
-// unsaid is why a layer is not lazy whose client did not say which chain it is.
-const unsaid = "its client did not say which chain it unpacks: ctr 1.x, an import, or an image that was there already"
+// whyUnnamed is why a layer is not lazy if its client did not say which chain it unpacks.
+const whyUnnamed = "its client did not say which chain it unpacks: ctr 1.x, an import, or an image that was there already"
 
 // whyOf returns why the chain of a snapshot is lazy, or not.
 func whyOf(info snapshots.Info) string {
 	why := info.Labels[labelWhy]
 	if why == "" && info.Kind == snapshots.KindCommitted && info.Labels[snapshots.LabelSnapshotRef] == "" {
-		why = unsaid
+		why = whyUnnamed
 	}
 	return why
 }
 
-// layerOf returns the chain that a snapshot is or will be, or nothing. A client
-// that does not label its snapshots calls those that it commits by their chains,
-// to which containerd adds a namespace and a number.
+// layerOf returns the chain that a snapshot is or will be, or "". A client that does not label its
+// snapshots names committed ones by their chains; containerd adds a namespace and a number.
 func layerOf(info snapshots.Info) string {
 	if chain, lazy := chainOf(info.Name); lazy {
 		return chain
@@ -130,8 +112,7 @@ func layerOf(info snapshots.Info) string {
 	return chain
 }
 
-// Users lists the active snapshots and views that stand on each chain: those of
-// containers, mostly.
+// Users lists the active snapshots and views on each chain. Most are those of containers.
 func (s *Snapshotter) Users(ctx context.Context) (map[string][]string, error) {
 	parents := map[string]string{}
 	var users []string
@@ -148,7 +129,7 @@ func (s *Snapshotter) Users(ctx context.Context) (map[string][]string, error) {
 	on := map[string][]string{}
 	for _, user := range users {
 		for parent := parents[user]; parent != ""; parent = parents[parent] {
-			if chain, lazy := chainOf(parent); lazy { // what is below is part of its tree
+			if chain, lazy := chainOf(parent); lazy { // the tree contains everything below
 				on[chain] = append(on[chain], user)
 				break
 			}

@@ -26,13 +26,13 @@ func TestLayers(t *testing.T) {
 	must[any](t)(sn.Prepare(t.Context(), "default/2/extract", below, ref(last)))
 	must[any](t)(sn.Prepare(t.Context(), "default/3/container", below))
 
-	const said = "it was said so"
+	const ours, notOurs = "it is ours", "it is not ours"
 	want := []Layer{
-		{Chain: base, Lazy: true, Why: said},
-		{Chain: mid, Lazy: true, Why: said},
-		{Chain: top, Lazy: true, Why: said, Top: true, Image: "registry.test/image of c"},
-		{Chain: plain, Why: said},
-		{Chain: last, Why: said, Top: true},
+		{Chain: base, Lazy: true, Why: ours},
+		{Chain: mid, Lazy: true, Why: ours},
+		{Chain: top, Lazy: true, Why: ours, Top: true, Image: "registry.test/image of c"},
+		{Chain: plain, Why: notOurs},
+		{Chain: last, Why: notOurs, Top: true},
 	}
 	if got := must[[]Layer](t)(sn.Layers(t.Context())); !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
@@ -61,9 +61,9 @@ func TestWhyIsKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []Layer{
-		{Chain: lazy, Lazy: true, Top: true, Why: "it was said so"},
-		{Chain: plain, Top: true, Why: "it was said so"},
-		{Chain: silent, Top: true, Why: unsaid},
+		{Chain: lazy, Lazy: true, Top: true, Why: "it is ours"},
+		{Chain: plain, Top: true, Why: "it is not ours"},
+		{Chain: silent, Top: true, Why: whyUnnamed},
 	}
 	if got := must[[]Layer](t)(open(t, sn.dir, chains).Layers(t.Context())); !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
@@ -86,8 +86,8 @@ func TestNameOfALowerImage(t *testing.T) {
 		}
 	}
 	want := []Layer{
-		{Chain: base, Lazy: true, Why: "it was said so", Top: true, Image: "lower"},
-		{Chain: top, Lazy: true, Why: "it was said so", Top: true, Image: "above"},
+		{Chain: base, Lazy: true, Why: "it is ours", Top: true, Image: "lower"},
+		{Chain: top, Lazy: true, Why: "it is ours", Top: true, Image: "above"},
 	}
 	if got := must[[]Layer](t)(sn.Layers(t.Context())); !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)

@@ -14,6 +14,8 @@ import (
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/errdefs"
+
+	"lighter/node/resolver"
 )
 
 func TestClaimedLayerIsThereAtOnce(t *testing.T) {
@@ -23,12 +25,11 @@ func TestClaimedLayerIsThereAtOnce(t *testing.T) {
 	top := unpack(t, sn, "b", bottom, two, snapshots.WithLabels(map[string]string{"containerd.io/snapshot/hint": "x"}))
 
 	info := must[snapshots.Info](t)(sn.Stat(t.Context(), top))
-	given := map[string]string{snapshots.LabelSnapshotRef: two, "containerd.io/snapshot/hint": "x"}
-	want := map[string]string{snapshots.LabelSnapshotRef: two, "containerd.io/snapshot/hint": "x", labelWhy: "it was said so"}
+	want := map[string]string{snapshots.LabelSnapshotRef: two, "containerd.io/snapshot/hint": "x", labelWhy: "it is ours"}
 	if info.Kind != snapshots.KindCommitted || info.Parent != bottom || !reflect.DeepEqual(info.Labels, want) {
 		t.Errorf("lazy snapshot: %+v", info)
 	}
-	wantCalls := []claimCall{{one, "", map[string]string{snapshots.LabelSnapshotRef: one}}, {two, one, given}}
+	wantCalls := []resolver.Request{{Chain: one}, {Chain: two, Parent: one}}
 	if !reflect.DeepEqual(chains.claims, wantCalls) {
 		t.Errorf("claims %v, want %v", chains.claims, wantCalls)
 	}

@@ -25,7 +25,7 @@ func TestPlainIsOverlay(t *testing.T) {
 			theirs := must[snapshots.Snapshotter](t)(overlay.NewSnapshotter(root, opts...))
 			defer theirs.Close()
 			chains := newFake(t)
-			ours := must[*Snapshotter](t)(New(Config{Dir: filepath.Join(t.TempDir(), "s"), RemapIDs: remap}, chains))
+			ours := must[*Snapshotter](t)(New(Config{Dir: filepath.Join(t.TempDir(), "s"), RemapIDs: remap, Log: discard}, chains))
 			defer ours.Close()
 			for i, step := range script {
 				want, wantErr := step(t.Context(), theirs)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -40,7 +39,7 @@ func (s *Snapshotter) Prepare(ctx context.Context, key, parent string, opts ...s
 	if err != nil {
 		return nil, err
 	}
-	if chain := labels[snapshots.LabelSnapshotRef]; chainPattern.MatchString(chain) {
+	if chain := chainFrom(labels); chain != "" {
 		claimed, why, err := s.claim(ctx, chain, parent, labels)
 		if err != nil {
 			return nil, err
@@ -60,12 +59,12 @@ func (s *Snapshotter) Prepare(ctx context.Context, key, parent string, opts ...s
 // will be put on with Commit, which must not wait for a hub. (With a parent that
 // is known now, mounting it does the same.)
 func (s *Snapshotter) readyBelow(ctx context.Context, parent string, labels map[string]string) error {
-	below := labels[labelParentChain]
-	if parent != "" || !chainPattern.MatchString(below) {
+	below := parentChainFrom(labels)
+	if parent != "" || below == "" {
 		return nil
 	}
-	_, _, found, err := s.findLazy(ctx, below, "")
-	if err != nil || found == nil {
+	lazy, err := s.findLazy(ctx, below, "")
+	if err != nil || lazy.labels == nil {
 		return err
 	}
 	_, err = s.mountChain(ctx, below)
@@ -285,6 +284,6 @@ func (s *Snapshotter) abandon(ctx context.Context, key, id string) {
 		err = os.RemoveAll(filepath.Join(s.dir, id))
 	}
 	if err != nil && !errdefs.IsNotFound(err) {
-		slog.WarnContext(ctx, "a snapshot that could not be mounted stays until containerd collects garbage", "key", key, "cause", err)
+		s.log.WarnContext(ctx, "cannot remove an unmountable snapshot: it stays until containerd collects garbage", "key", key, "err", err)
 	}
 }

@@ -97,8 +97,8 @@ func TestClaimsAgainstRemovals(t *testing.T) {
 	}
 	wg.Wait()
 	for _, chain := range ids {
-		_, _, labels, err := sn.findLazy(t.Context(), chain, "")
-		found := labels != nil
+		lazy, err := sn.findLazy(t.Context(), chain, "")
+		found := lazy.labels != nil
 		if err != nil || found != chains.ready[chain] || (chains.holds[chain] == 1) != found {
 			t.Errorf("chain %s: in the store %v, has a tree %v, held %d times (%v)", chain, found, chains.ready[chain], chains.holds[chain], err)
 		}

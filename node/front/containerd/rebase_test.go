@@ -30,13 +30,13 @@ func TestParallelUnpackOfKnownLayers(t *testing.T) {
 			t.Fatal(err)
 		}
 		info := must[snapshots.Info](t)(sn.Stat(t.Context(), find(t, sn, chain, "")))
-		if info.Parent != "" || info.Labels[keepBelow] != below {
+		if info.Parent != "" || info.Labels[labelKeepBelow] != below {
 			t.Errorf("chain %s has the parent %q and the labels %v", chain, info.Parent, info.Labels)
 		}
 	}
 	for _, c := range chains.claims {
-		if c.chain == two && c.parent != one {
-			t.Errorf("chain two was claimed on top of %q", c.parent)
+		if c.Chain == two && c.Parent != one {
+			t.Errorf("chain two was claimed on top of %q", c.Parent)
 		}
 	}
 	active := must[[]mount.Mount](t)(sn.Prepare(t.Context(), "key", find(t, sn, two, "")))

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -41,6 +40,8 @@ type Config struct {
 	// Beside is a path beside the mounted trees at which Dir is mounted once more,
 	// read-only, when a user namespace needs it. Only with RemapIDs.
 	Beside string
+
+	Log *slog.Logger
 }
 
 // A Snapshotter implements containerd's snapshots.Snapshotter and its Cleaner.
@@ -50,6 +51,7 @@ type Snapshotter struct {
 	options  []string // of every overlay mount, last
 	store    *storage.MetaStore
 	chains   Chains
+	log      *slog.Logger
 
 	leftovers durable.Leftovers
 
@@ -69,7 +71,7 @@ func New(cfg Config, chains Chains) (*Snapshotter, error) {
 	if err := os.MkdirAll(filepath.Join(cfg.Dir, emptyDir), 0o700); err != nil {
 		return nil, fmt.Errorf("make the snapshot directory: %w", err)
 	}
-	options, err := overlayOptions(cfg.Dir)
+	options, err := overlayOptions(cfg.Dir, cfg.Log)
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +83,7 @@ func New(cfg Config, chains Chains) (*Snapshotter, error) {
 		return nil, fmt.Errorf("open the snapshots in %s: %w", cfg.Dir, err)
 	}
 	s := &Snapshotter{dir: cfg.Dir, remapIDs: cfg.RemapIDs, beside: cfg.Beside, options: options, store: store, chains: chains,
-		leftovers: durable.Leftovers{Log: slog.Default()}}
+		log: cfg.Log, leftovers: durable.Leftovers{Log: cfg.Log}}
 	if err := s.begin(context.Background()); err != nil {
 		return nil, errors.Join(fmt.Errorf("open the snapshots in %s (is another node using them?): %w", cfg.Dir, err), store.Close())
 	}
@@ -112,7 +114,7 @@ func (s *Snapshotter) begin(ctx context.Context) error {
 
 // overlayOptions returns what containerd's overlay snapshotter would append to
 // its mounts on this kernel.
-func overlayOptions(dir string) ([]string, error) {
+func overlayOptions(dir string, log *slog.Logger) ([]string, error) {
 	dtype, err := fs.SupportsDType(dir)
 	if err != nil {
 		return nil, fmt.Errorf("ask the file system of %s for d_type: %w", dir, err)
@@ -126,7 +128,7 @@ func overlayOptions(dir string) ([]string, error) {
 	var options []string
 	userxattr, err := overlayutils.NeedsUserXAttr(dir)
 	if err != nil {
-		slog.Warn("cannot find out whether overlayfs needs userxattr", "assumed", userxattr, "cause", err)
+		log.Warn("cannot find out whether overlayfs needs userxattr", "assumed", userxattr, "err", err)
 	}
 	if userxattr {
 		options = append(options, "userxattr")
@@ -151,7 +153,7 @@ func checkUpper(dir string) error {
 // Close closes the store. Closing twice is fine.
 func (s *Snapshotter) Close() error {
 	if err := s.unmountBeside(); err != nil {
-		slog.Info("the snapshots stay mounted beside the trees", "cause", err)
+		s.log.Info("cannot unmount the snapshots beside the trees", "err", err)
 	}
 	return s.store.Close()
 }
@@ -169,23 +171,13 @@ func (s *Snapshotter) Stat(ctx context.Context, key string) (info snapshots.Info
 // stays as it is.
 func (s *Snapshotter) Update(ctx context.Context, info snapshots.Info, fieldpaths ...string) (updated snapshots.Info, err error) {
 	if chain, ok := chainOf(info.Name); ok {
-		info.Labels = withRef(info.Labels, chain)
+		info.Labels = withLabel(info.Labels, snapshots.LabelSnapshotRef, chain)
 	}
 	err = s.store.WithTransaction(ctx, true, func(ctx context.Context) error {
 		updated, err = storage.UpdateInfo(ctx, info, fieldpaths...)
 		return err
 	})
 	return updated, err
-}
-
-// withRef returns a copy of labels that names chain as the snapshot's own.
-func withRef(labels map[string]string, chain string) map[string]string {
-	out := maps.Clone(labels)
-	if out == nil {
-		out = map[string]string{}
-	}
-	out[snapshots.LabelSnapshotRef] = chain
-	return out
 }
 
 // Usage returns what removing the snapshot would free. Of an active snapshot it

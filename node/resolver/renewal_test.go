@@ -15,7 +15,7 @@ import (
 	"lighter/format/index"
 )
 
-// pinning returns the resolver of a node that starts with root and pins keys.
+// pinning returns the resolver of a node that starts on root and pins keys.
 func pinning(t *testing.T, root string, h *fakeHub, trees *fakeTrees, pinned ...ed25519.PrivateKey) *Resolver {
 	t.Helper()
 	var text []string
@@ -26,15 +26,11 @@ func pinning(t *testing.T, root string, h *fakeHub, trees *fakeTrees, pinned ...
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := New(root, h, trees, keys, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
+	return open(t, h, Config{Root: root, Trees: trees, Keys: keys, Log: slog.New(slog.DiscardHandler)})
 }
 
-// A statement that the hub's old key alone has signed gets the new key's signature as
-// soon as the hub gives it, and then the new key will do.
+// A statement that only the hub's old key signed is replaced as soon as the hub signs with the new
+// key, too. From then on the new key suffices.
 func TestStatementsAreRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		old, replacement := key, other
@@ -53,37 +49,37 @@ func TestStatementsAreRenewed(t *testing.T) {
 		root := t.TempDir()
 		trees := &fakeTrees{t: t, here: map[chunk.ID]bool{}}
 		r := pinning(t, root, h, trees, old, replacement)
-		bring(t, r, statement(0))
+		fetchHeld(t, r, statement(0))
 		missing := func() []string { return r.Signers()[1].Missing }
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { r.RenewStatements(ctx); close(ended) }()
 		synctest.Wait()
 		if !slices.Equal(missing(), []string{chainID(0)}) || r.Signers()[0].Signed != 1 {
-			t.Errorf("the hub has one key: %+v", r.Signers())
+			t.Errorf("the hub has one key: %+v, want a missing signature", r.Signers())
 		}
 		time.Sleep(24 * time.Hour)
 		synctest.Wait()
 		if asked < 5 || asked > 40 {
-			t.Errorf("asked %d times in a day", asked)
+			t.Errorf("asked %d times in a day, want 5 to 40", asked)
 		}
 		change(func() { down, signing = errors.New("down"), append(signing, replacement) })
 		time.Sleep(2 * lastRenewal)
 		synctest.Wait()
 		if len(missing()) != 1 {
-			t.Errorf("the hub is down: %+v", r.Signers())
+			t.Errorf("the hub is down: %+v, want a missing signature", r.Signers())
 		}
 		change(func() { down = nil })
 		time.Sleep(2 * lastRenewal)
 		synctest.Wait()
 		if len(missing()) != 0 {
-			t.Errorf("the hub has both keys: %+v", r.Signers())
+			t.Errorf("the hub has both keys: %+v, want no missing signature", r.Signers())
 		}
 		before := asked
 		time.Sleep(24 * time.Hour)
 		synctest.Wait()
 		if asked != before {
-			t.Errorf("asked %d times for what is complete", asked-before)
+			t.Errorf("asked %d times about a complete statement, want 0", asked-before)
 		}
 		cancel()
 		<-ended
@@ -93,20 +89,20 @@ func TestStatementsAreRenewed(t *testing.T) {
 	})
 }
 
-// What is renewed says the same, and is of a chain that is still here.
+// A statement is not renewed by one about another tree, or if its chain has been dropped.
 func TestStatementsThatAreNotRenewed(t *testing.T) {
 	answer := index.SignAll([]ed25519.PrivateKey{key, other}, chainID(0), treeID(1))
 	h := &fakeHub{tree: func(context.Context, string) (*index.Statement, error) { return &answer, nil }}
 	r := pinning(t, t.TempDir(), h, &fakeTrees{t: t, here: map[chunk.ID]bool{}}, key, other)
-	bring(t, r, statement(0))
+	fetchHeld(t, r, statement(0))
 	r.renewStatement(t.Context(), statement(0))
 	if s := r.statement(chainID(0)); s.Tree != treeID(0) || len(s.Further) > 0 {
-		t.Errorf("another tree is taken: %+v", s)
+		t.Errorf("renewed by a statement about another tree: %+v", s)
 	}
 	answer = index.SignAll([]ed25519.PrivateKey{key, other}, chainID(0), treeID(0))
 	h.tree = func(context.Context, string) (*index.Statement, error) { r.Drop(chainID(0)); return &answer, nil }
 	r.renewStatement(t.Context(), statement(0))
 	if s := r.statement(chainID(0)); s != nil {
-		t.Errorf("a chain that has gone is back: %+v", s)
+		t.Errorf("a dropped chain has a statement again: %+v", s)
 	}
 }

@@ -18,11 +18,11 @@ import (
 	"lighter/format/index"
 )
 
-// bring has a chain's tree here, held once.
-func bring(t *testing.T, r *Resolver, s *index.Statement) {
+// fetchHeld holds a chain and fetches its tree.
+func fetchHeld(t *testing.T, r *Resolver, s *index.Statement) {
 	t.Helper()
 	r.Hold(s.Chain)
-	if err := r.ensure(t.Context(), s, true); err != nil {
+	if err := r.ensure(t.Context(), s, full); err != nil {
 		t.Error(err)
 	}
 }
@@ -33,35 +33,35 @@ func TestLastDropRemovesTheTree(t *testing.T) {
 		claim(t, r, 0)
 		synctest.Wait()
 		if bytes, files := r.Usage(chainID(0)); bytes != 1000 || files != 3 {
-			t.Errorf("usage %d, %d", bytes, files)
+			t.Errorf("usage %d bytes in %d files, want 1000 in 3", bytes, files)
 		}
 		// A second chain with the same tree keeps it.
 		same := index.Sign(key, chainID(1), treeID(0))
-		bring(t, r, &same)
+		fetchHeld(t, r, &same)
 		synctest.Wait()
 		if bytes, _ := r.Usage(chainID(0)); bytes != 0 {
-			t.Errorf("a shared tree counts %d bytes", bytes)
+			t.Errorf("usage of a shared tree: %d bytes, want 0", bytes)
 		}
 		r.Drop(chainID(0))
 		if !trees.Has(treeID(0)) {
-			t.Fatal("a tree that another chain has is gone")
+			t.Fatal("the tree of another chain is gone")
 		}
 		r.Hold(chainID(1))
 		if bytes, _ := r.Usage(chainID(1)); bytes != 0 {
-			t.Errorf("a tree that somebody else holds counts %d bytes", bytes)
+			t.Errorf("usage of a tree with two holders: %d bytes, want 0", bytes)
 		}
 		r.Drop(chainID(1))
 		if !trees.Has(treeID(0)) {
-			t.Fatal("a tree that somebody holds is gone")
+			t.Fatal("a held tree is gone")
 		}
 		r.Drop(chainID(1))
-		if trees.Has(treeID(0)) || len(r.Statements()) != 0 || len(r.uses) != 0 {
+		if trees.Has(treeID(0)) || len(r.Statements()) != 0 || len(r.states) != 0 {
 			t.Error("the tree outlives its chains")
 		}
 		if left, err := os.ReadDir(r.dir); err != nil || len(left) != 0 {
 			t.Errorf("the statements outlive their chains: %v, %v", left, err)
 		}
-		r.Drop(chainID(5)) // never here: no matter
+		r.Drop(chainID(5)) // an unknown chain: no effect
 	})
 }
 
@@ -72,26 +72,25 @@ func TestTwoChainsShareAFetch(t *testing.T) {
 		trees.fetch = func(context.Context, chunk.ID, func()) error { <-arrived; return nil }
 		for n := range 2 {
 			same := index.Sign(key, chainID(n), treeID(0))
-			go bring(t, r, &same)
+			go fetchHeld(t, r, &same)
 		}
 		synctest.Wait()
 		close(arrived)
 		synctest.Wait()
-		if len(trees.said()) != 1 || len(r.Statements()) != 2 {
-			t.Errorf("statements: %v", r.Statements())
+		if len(trees.takeCalls()) != 1 || len(r.Statements()) != 2 {
+			t.Errorf("statements %v, want two, and one fetch", r.Statements())
 		}
 	})
 }
 
-// A bind of a base that is only claimed: when it ends, the containers on the base
-// go on.
-func TestBindOfAClaimedBase(t *testing.T) {
+// The end of an administrative mount of a claimed base leaves the tree to the containers on it.
+func TestMountOfAClaimedBase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &fakeHub{answer: stack(1), tree: func(context.Context, string) (*index.Statement, error) { return statement(0), nil }}
 		r, trees := newResolver(t, h)
 		pull(t, r, 1)      // its snapshots hold both chains
 		r.Hold(chainID(0)) // lighter mount
-		for range 2 {      // and a container on the base
+		for range 2 {      // it, and a container on the base
 			if _, err := r.Mount(t.Context(), chainID(0)); err != nil {
 				t.Fatal(err)
 			}
@@ -99,16 +98,16 @@ func TestBindOfAClaimedBase(t *testing.T) {
 		synctest.Wait()
 		r.Drop(chainID(0)) // lighter unmount
 		if !trees.Has(treeID(0)) {
-			t.Error("the tree is gone below a container")
+			t.Error("the tree of a container is gone")
 		}
 		r.Drop(chainID(0))
 		if trees.Has(treeID(0)) {
-			t.Error("the tree outlives its snapshot")
+			t.Error("the tree stays after the last Drop")
 		}
 	})
 }
 
-// The index of an image that nobody claims in the end stays for a while only.
+// The index of an image whose top is never claimed is removed after a while.
 func TestIndexOfAnAbandonedPull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, trees := newResolver(t, &fakeHub{answer: stack(3)})
@@ -117,25 +116,26 @@ func TestIndexOfAnAbandonedPull(t *testing.T) {
 		if !trees.Has(treeID(3)) {
 			t.Fatal("the index was not fetched")
 		}
-		time.Sleep(memory)
+		time.Sleep(answerTTL)
 		synctest.Wait()
 		if trees.Has(treeID(3)) || len(r.Statements()) != 0 {
-			t.Error("the index stays")
+			t.Error("the index was not removed")
 		}
 	})
 }
 
-func TestTreeThatIsLeavingIsWaitedFor(t *testing.T) {
+// A claim waits while the same tree is being removed.
+func TestClaimDuringRemoval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, trees := newResolver(t, &fakeHub{answer: stack(0)})
-		bring(t, r, statement(0))
+		fetchHeld(t, r, statement(0))
 		synctest.Wait()
 		unmounted := make(chan struct{})
 		trees.removal = func() { <-unmounted }
 		go r.Drop(chainID(0))
 		synctest.Wait()
 		if r.Hold(chainID(3)); r.statement(chainID(3)) != nil { // does not wait
-			t.Error("a chain that nobody fetched is here")
+			t.Error("another chain has a statement")
 		}
 		claimed := false
 		go func() { claimed = claim(t, r, 0) }()
@@ -147,14 +147,13 @@ func TestTreeThatIsLeavingIsWaitedFor(t *testing.T) {
 		close(unmounted)
 		synctest.Wait()
 		if !claimed || !trees.Has(treeID(0)) {
-			t.Error("the chain was not claimed anew")
+			t.Error("the chain was not claimed again")
 		}
 	})
 }
 
-// While chains are claimed, mounted and dropped by many at once, a chain that is
-// held has its tree, and none that nobody holds.
-func TestClaimsAgainstDrops(t *testing.T) {
+// Under concurrent mounts and drops, a held chain has its tree, and a tree without holder is removed.
+func TestMountsAgainstDrops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &fakeHub{tree: func(_ context.Context, chain string) (*index.Statement, error) {
 			s := index.Sign(key, chain, treeID(0)) // all have the same
@@ -172,23 +171,23 @@ func TestClaimsAgainstDrops(t *testing.T) {
 						t.Error(err)
 					}
 					if !trees.Has(treeID(0)) {
-						t.Error("a chain that is held has no tree")
+						t.Error("a held chain has no tree")
 					}
 					r.Drop(chain)
 				}
 			})
 		}
 		wg.Wait()
-		time.Sleep(memory)
+		time.Sleep(answerTTL)
 		synctest.Wait()
-		if len(r.uses) != 0 || trees.Has(treeID(0)) {
-			t.Errorf("left: %v, %v", r.uses, trees.here)
+		if len(r.states) != 0 || trees.Has(treeID(0)) {
+			t.Errorf("left: chains %v, trees %v", r.states, trees.here)
 		}
 	})
 }
 
-// After a restart statements are there, and what nobody holds goes: with its
-// statement or without one, and also the remains of a file.
+// After a restart, Sweep removes chains without holders, trees without statements, and remains of
+// files. A held chain keeps its statement and tree.
 func TestSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &fakeHub{answer: stack(0)}
@@ -199,7 +198,7 @@ func TestSweep(t *testing.T) {
 			t.Fatal(err)
 		}
 		for n := range 3 {
-			bring(t, r, statement(n))
+			fetchHeld(t, r, statement(n))
 		}
 		synctest.Wait()
 		trees.here[treeID(7)] = true
@@ -211,18 +210,18 @@ func TestSweep(t *testing.T) {
 		r.Sweep()
 		left, err := os.ReadDir(r.dir)
 		if err != nil || len(left) != 1 || len(r.Statements()) != 1 || r.Statements()[0].Chain != chainID(1) {
-			t.Errorf("left %v, %v", left, err)
+			t.Errorf("left %v, %v; want the statement of chain 1", left, err)
 		}
 		if len(trees.here) != 1 || !trees.here[treeID(1)] {
-			t.Errorf("left %v", trees.here)
+			t.Errorf("left %v, want tree 1", trees.here)
 		}
 		if !claim(t, r, 1) || len(h.asked) != 0 {
-			t.Error("what is here is not claimed without the hub")
+			t.Error("a cached chain is not claimed without the hub")
 		}
 	})
 }
 
-// A tree that cannot go is swept at the next start.
+// A busy tree is removed by the next Sweep.
 func TestBusyTree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, trees := newResolver(t, &fakeHub{answer: stack(0)})
@@ -231,7 +230,7 @@ func TestBusyTree(t *testing.T) {
 		trees.busy = errors.New("device or resource busy")
 		r.Drop(chainID(0))
 		if !claim(t, r, 0) {
-			t.Error("the chain cannot be claimed any more")
+			t.Error("the chain cannot be claimed again")
 		}
 		r.Drop(chainID(0))
 		trees.busy = nil
@@ -242,8 +241,7 @@ func TestBusyTree(t *testing.T) {
 	})
 }
 
-// Statements on disk are worth what those of a hub are: nothing if the pinned key
-// is not theirs, or if somebody changed them.
+// Statements on disk are verified as those of a hub are.
 func TestStatementsOnDiskAreVerified(t *testing.T) {
 	for name, spoil := range map[string]func(t *testing.T, root string){
 		"the key was replaced": func(t *testing.T, root string) {
@@ -272,7 +270,7 @@ func TestStatementsOnDiskAreVerified(t *testing.T) {
 			if _, err := r.keys.Get(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			bring(t, r, statement(0))
+			fetchHeld(t, r, statement(0))
 			spoil(t, root)
 			trees.here[treeID(1)] = true
 			var log strings.Builder
@@ -281,20 +279,20 @@ func TestStatementsOnDiskAreVerified(t *testing.T) {
 				t.Error("the statement was believed")
 			}
 			if !strings.Contains(log.String(), "WARN") {
-				t.Errorf("the log says %q", log.String())
+				t.Errorf("log %q, want a warning", log.String())
 			}
 		})
 	}
 }
 
-func TestNamesThatAreNoChains(t *testing.T) {
+func TestInvalidChainIDs(t *testing.T) {
 	r, _ := newResolver(t, &fakeHub{answer: stack(0)})
 	for _, bad := range []string{"", "sha256:", "sha256:../../etc/passwd", strings.Repeat("a", 64), "sha512:" + chainID(0)[7:]} {
 		if r.path(bad) != "" {
 			t.Errorf("%q has a path: %s", bad, r.path(bad))
 		}
 		if err := r.keep(&index.Statement{Chain: bad}); err == nil {
-			t.Errorf("a statement about %q was kept", bad)
+			t.Errorf("kept a statement about %q", bad)
 		}
 	}
 }

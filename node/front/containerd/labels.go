@@ -1,0 +1,92 @@
+package containerd
+
+import (
+	"maps"
+	"regexp"
+	"strings"
+
+	"github.com/containerd/containerd/v2/core/snapshots"
+
+	"lighter/node/resolver"
+)
+
+// Labels that containerd sets on the snapshots of a pull, besides snapshots.LabelSnapshotRef. It sets
+// the cri.* labels only if it is configured to. If it is not, a manifest can bring its own, and they
+// prove nothing: lighter doctor reports that as a problem.
+const (
+	// labelImage is the reference that the pull fetches.
+	labelImage = "containerd.io/snapshot/cri.image-ref"
+	// labelManifest is the digest of the manifest that containerd fetched from there.
+	labelManifest = "containerd.io/snapshot/cri.manifest-digest"
+	// labelLayers lists the digests of the layers from this one up, separated by commas.
+	labelLayers = "containerd.io/snapshot/cri.image-layers"
+	// labelParentChain is the chain below the layer that containerd's unpacker prepares. If layers are
+	// unpacked in parallel, nothing else says it: the parent itself comes with Commit. (containerd 2.4,
+	// core/unpack/unpacker.go; the constant there is private.)
+	labelParentChain = "containerd.io/snapshot/parent-chain-id"
+)
+
+// Labels that this package sets on its snapshots.
+const (
+	// labelWhy says for people why a chain is lazy, or not.
+	labelWhy = "containerd.io/snapshot/lighter.why"
+	// labelKeepBelow keeps the chain below a lazy snapshot without parent from containerd's garbage
+	// collector. (containerd copies the label to its own record. The name of the snapshotter is part
+	// of it.) Without it, an image that was unpacked in parallel would lose its lower layers right
+	// after the pull: clients that look at each layer would miss them, and the next pull would ask for
+	// them again.
+	labelKeepBelow = "containerd.io/gc.ref.snapshot.lighter/below"
+)
+
+var chainPattern = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+
+// chainFrom returns the chain that a client unpacks into a snapshot, or "" if it does not say.
+func chainFrom(labels map[string]string) string {
+	chain := labels[snapshots.LabelSnapshotRef]
+	if !chainPattern.MatchString(chain) {
+		return ""
+	}
+	return chain
+}
+
+// parentChainFrom returns the chain below, as far as labels say it.
+func parentChainFrom(labels map[string]string) string {
+	if chain := labels[labelParentChain]; chainPattern.MatchString(chain) {
+		return chain
+	}
+	return ""
+}
+
+// requestFrom returns what the labels of a snapshot say about a pull. below is the chain that the
+// snapshot's parent stands for, if any.
+func requestFrom(labels map[string]string, chain, below string) resolver.Request {
+	if below == "" {
+		below = labels[labelParentChain]
+	}
+	return resolver.Request{
+		Chain: chain, Parent: below,
+		Reference: labels[labelImage], Manifest: labels[labelManifest],
+		MoreAbove: strings.Contains(labels[labelLayers], ","),
+	}
+}
+
+// isTop reports whether labels say that an image ends with the layer.
+func isTop(labels map[string]string) bool {
+	layers := labels[labelLayers]
+	return layers != "" && !strings.Contains(layers, ",")
+}
+
+// isSameImage reports whether the labels of two pulls name the same manifest and reference.
+func isSameImage(a, b map[string]string) bool {
+	return a[labelManifest] != "" && a[labelManifest] == b[labelManifest] && a[labelImage] == b[labelImage]
+}
+
+// withLabel returns a copy of labels with one more.
+func withLabel(labels map[string]string, key, value string) map[string]string {
+	labels = maps.Clone(labels)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	labels[key] = value
+	return labels
+}

@@ -1,0 +1,71 @@
+package resolver
+
+import (
+	"cmp"
+	"context"
+	"errors"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+	"lighter/wire"
+)
+
+// Answerer is a source of images: a hub, an index in a registry, tables of contents in layers. It
+// vouches for nothing: the Resolver verifies the statements in its answers with the pinned keys. An
+// answerer that makes its own indexes signs them with a key of its own, which the node pins too.
+//
+// An error wraps chunk.ErrNotFound if the source does not know the image or chain. Then the next
+// Answerer is asked.
+type Answerer interface {
+	// Answer returns what the source knows of the manifest in a request, or of its chain if the
+	// request has no manifest.
+	Answer(ctx context.Context, q Request) (*Answer, error)
+	// Tree returns the statement of a chain's tree. If the chain has none yet, the source makes it.
+	Tree(ctx context.Context, chain string) (*index.Statement, error)
+}
+
+// Answer is what an Answerer knows. Exactly one of its parts is set.
+type Answer struct {
+	Image *wire.Manifest // of the request's manifest
+	Chain *wire.Chain    // of the request's chain
+}
+
+// HubClient is what NewHub needs of a hub.
+type HubClient interface {
+	Chain(ctx context.Context, chain string) (*wire.Chain, error)
+	Manifest(ctx context.Context, digest string) (*wire.Manifest, error)
+	Tree(ctx context.Context, chain string) (*index.Statement, error)
+}
+
+// NewHub returns the Answerer of a hub, or of several that fail over to each other.
+func NewHub(client HubClient) Answerer { return hubAnswerer{client} }
+
+type hubAnswerer struct{ HubClient }
+
+func (h hubAnswerer) Answer(ctx context.Context, q Request) (*Answer, error) {
+	if q.Manifest != "" {
+		image, err := h.Manifest(ctx, q.Manifest)
+		return &Answer{Image: image}, err
+	}
+	chain, err := h.Chain(ctx, q.Chain)
+	return &Answer{Chain: chain}, err
+}
+
+// askFirst asks one answerer after the other until one answers. If none does, a failure counts more
+// than chunk.ErrNotFound: the answerer that failed may know it.
+func askFirst[T any](answerers []Answerer, ask func(Answerer) (T, error)) (answer T, err error) {
+	var failed error
+	missing := error(errUnknown)
+	for _, a := range answerers {
+		answer, err := ask(a)
+		switch {
+		case err == nil:
+			return answer, nil
+		case errors.Is(err, chunk.ErrNotFound):
+			missing = err
+		default:
+			failed = cmp.Or(failed, err)
+		}
+	}
+	return answer, cmp.Or(failed, missing)
+}

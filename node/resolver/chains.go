@@ -1,0 +1,261 @@
+package resolver
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+)
+
+// Chains are the chains that this machine uses: how many holders each has, and the signed statement
+// of its tree, also on disk. It is safe for concurrent use.
+//
+// Each user of a chain holds it: a snapshot, a call to Claim or Mount, an administrative mount. It
+// calls Hold, and later Drop. With the last Drop the chain's tree is removed.
+type Chains struct {
+	dir   string
+	trees TreeStore
+	keys  *Keys
+	log   *slog.Logger
+
+	mu       sync.Mutex // guards what follows, and the statements on disk
+	states   map[string]*chainState
+	removing map[chunk.ID]bool // trees that are being removed
+	writing  map[string]bool   // chains whose statement is being written
+	finished *sync.Cond        // a removal or a write has ended
+}
+
+// TreeStore is what Chains need of the trees on this machine.
+type TreeStore interface {
+	Has(tree chunk.ID) bool
+	List() ([]chunk.ID, error)
+	Remove(tree chunk.ID) error
+	Size(tree chunk.ID) (bytes, files int64)
+}
+
+// chainState is the state of one chain on this machine.
+type chainState struct {
+	holders int
+	// statement is on disk, and verified unless it is refused. nil: the chain was only claimed, or its
+	// tree is unknown.
+	statement *index.Statement
+	refused   *refusal // why the statement on disk cannot be verified; nil: it can
+}
+
+// openChains reads the statements below root. A statement that cannot be verified is refused, for
+// whatever reason: no pull claims its chain by it, and it is requested again (RenewStatements). But
+// holders of the chain keep the tree.
+func openChains(root string, trees TreeStore, keys *Keys, log *slog.Logger) (*Chains, error) {
+	c := &Chains{dir: filepath.Join(root, "chains"), trees: trees, keys: keys, log: log,
+		states: map[string]*chainState{}, removing: map[chunk.ID]bool{}, writing: map[string]bool{}}
+	c.finished = sync.NewCond(&c.mu)
+	err := os.MkdirAll(c.dir, 0o700)
+	if err == nil {
+		err = c.load()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open the statements of chains: %w", err)
+	}
+	return c, nil
+}
+
+// Hold keeps a chain's tree until Drop is called as often.
+func (c *Chains) Hold(chain string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.state(chain).holders++
+}
+
+// HoldAll holds all chains that were known when the node started, as long as it runs. It is for a
+// node that has lost the list of its mounts.
+func (c *Chains) HoldAll() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.states {
+		s.holders++
+	}
+}
+
+// Drop ends a Hold. With the last one the chain's tree is removed, unless another chain on this
+// machine has the same tree.
+func (c *Chains) Drop(chain string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s := c.states[chain]; s != nil && s.holders > 0 {
+		s.holders--
+		c.release(chain)
+	}
+}
+
+// dropLater ends a Hold. The tree stays for answerTTL, so that another caller can hold the chain.
+func (c *Chains) dropLater(chain string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.states[chain].holders--
+	time.AfterFunc(answerTTL, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.release(chain)
+	})
+}
+
+// state returns the state of a chain, and adds it if need be; mu is held.
+func (c *Chains) state(chain string) *chainState {
+	s := c.states[chain]
+	if s == nil {
+		s = &chainState{}
+		c.states[chain] = s
+	}
+	return s
+}
+
+// isHeld reports whether a chain has a holder.
+func (c *Chains) isHeld(chain string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.states[chain]
+	return s != nil && s.holders > 0
+}
+
+// statement returns the verified statement of a chain on disk, or nil.
+func (c *Chains) statement(chain string) *index.Statement {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s := c.states[chain]; s != nil && s.refused == nil {
+		return s.statement
+	}
+	return nil
+}
+
+// tree returns the tree that a chain has on this machine, or zero if it has none or it is unknown.
+// A refused statement counts: it was verified when it was kept, so holders of the chain go on with
+// its tree.
+func (c *Chains) tree(chain string) chunk.ID {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s := c.states[chain]; s != nil && s.statement != nil {
+		return s.statement.Tree
+	}
+	return chunk.ID{}
+}
+
+// isCached reports whether a chain has a verified statement, and its tree is on this machine.
+func (c *Chains) isCached(chain string) bool {
+	s := c.statement(chain)
+	return s != nil && c.trees.Has(s.Tree)
+}
+
+// release forgets a chain without holders, and removes its tree. mu is held, except while the tree
+// is removed, which may take a moment: keep waits for that.
+func (c *Chains) release(chain string) {
+	s := c.states[chain]
+	if s == nil || s.holders > 0 {
+		return
+	}
+	delete(c.states, chain)
+	if s.statement == nil && s.refused == nil {
+		return
+	}
+	if err := c.removeStatement(chain); err != nil {
+		c.log.Warn("cannot remove the statement of a chain", "chain", chain, "err", err)
+	}
+	if s.refused != nil {
+		c.sweepTrees() // which tree was the chain's may be unknown
+	} else if c.sharers(s.statement.Tree) == 0 {
+		c.remove(s.statement.Tree)
+	}
+}
+
+// sharers returns the number of chains whose statements name a tree; mu is held.
+func (c *Chains) sharers(tree chunk.ID) (n int) {
+	for _, s := range c.states {
+		if s.statement != nil && s.statement.Tree == tree {
+			n++
+		}
+	}
+	return n
+}
+
+// remove removes a tree; mu is held, except during the removal. A busy tree stays until the next
+// Sweep.
+func (c *Chains) remove(tree chunk.ID) {
+	c.removing[tree] = true
+	c.mu.Unlock()
+	err := c.trees.Remove(tree)
+	c.mu.Lock()
+	delete(c.removing, tree)
+	c.finished.Broadcast()
+	if err != nil {
+		c.log.Warn("cannot remove a tree: it stays until the next start", "tree", tree.Short(), "err", err)
+	}
+}
+
+// Sweep removes chains without holders, and all files and trees that belong to no chain: remains of
+// a crash. It is called after the users that outlived the last daemon have called Hold, and before
+// the first request.
+func (c *Chains) Sweep() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, chain := range slices.Collect(maps.Keys(c.states)) {
+		c.release(chain)
+	}
+	c.sweepFiles()
+	c.sweepTrees()
+}
+
+// sweepTrees removes the trees that no chain has. If a held chain's tree is unknown, all trees stay.
+// mu is held, except while a tree is removed.
+func (c *Chains) sweepTrees() {
+	trees, err := c.orphans()
+	if err != nil {
+		c.log.Warn("cannot list the trees", "err", err)
+	}
+	for chain, s := range c.states {
+		if len(trees) > 0 && c.isTreeUnknown(s) {
+			c.log.Warn("unnamed trees stay: a refused statement may have named one of them", "chain", chain, "trees", trees)
+			return
+		}
+	}
+	for _, tree := range trees {
+		if c.sharers(tree) == 0 {
+			c.remove(tree)
+		}
+	}
+}
+
+// orphans returns the trees on this machine that no statement names; mu is held.
+func (c *Chains) orphans() ([]chunk.ID, error) {
+	trees, err := c.trees.List()
+	return slices.DeleteFunc(trees, func(tree chunk.ID) bool { return c.removing[tree] || c.sharers(tree) > 0 }), err
+}
+
+// Statements lists the readable statements on disk. Refused names those of them that are refused.
+func (c *Chains) Statements() (all []index.Statement) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.states {
+		if s.statement != nil {
+			all = append(all, *s.statement)
+		}
+	}
+	return all
+}
+
+// Usage returns the bytes and files that the next Drop of the chain would free on disk.
+func (c *Chains) Usage(chain string) (bytes, files int64) {
+	c.mu.Lock()
+	s := c.states[chain]
+	frees := s != nil && s.holders == 1 && s.statement != nil && c.sharers(s.statement.Tree) == 1
+	c.mu.Unlock()
+	if !frees {
+		return 0, 0
+	}
+	return c.trees.Size(s.statement.Tree)
+}

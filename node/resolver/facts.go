@@ -1,0 +1,165 @@
+package resolver
+
+import (
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/identity"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+	"lighter/wire"
+)
+
+// facts is what a verified answer says of one chain.
+type facts struct {
+	at  time.Time
+	err error // why the chain is not claimed; nil: it may be
+	// complete: all chains above this one that any answerer knows have facts too.
+	complete bool
+	image    *index.ImageStatement // if the question was about a manifest: where the image may be pulled from
+	own      *index.Statement      // nil: no image ends here
+	images   int                   // images that end above, with a verified statement
+	above    *index.Statement      // of one of these images
+	refused  error                 // what is wrong with a statement here or above
+}
+
+func (f *facts) isFresh(now time.Time, ttl time.Duration) bool { return now.Before(f.at.Add(ttl)) }
+
+// A missingError says that no answerer has an image. It is a chunk.ErrNotFound.
+type missingError string
+
+func (e missingError) Error() string        { return string(e) }
+func (e missingError) Is(target error) bool { return target == chunk.ErrNotFound }
+
+const (
+	errUnknown = missingError("the hub does not know it")
+	errNoImage = missingError("the hub knows no image that it is part of")
+)
+
+// A refusedError says what is wrong with the statements of an answer.
+type refusedError struct{ cause error }
+
+func (e refusedError) Error() string { return "refused: " + e.cause.Error() }
+func (e refusedError) Unwrap() error { return e.cause }
+
+// verify returns the facts of an answer by chain. It fails if the requested chain cannot be claimed.
+func (a *Answer) verify(q Request, keys []ed25519.PublicKey) (map[string]*facts, error) {
+	switch {
+	case q.Manifest != "" && a.Image != nil:
+		return verifyImage(a.Image, q.Manifest, keys)
+	case q.Manifest == "" && a.Chain != nil:
+		return verifyChain(a.Chain, q.Chain, keys)
+	}
+	return nil, errors.New("the answer is about something else")
+}
+
+// verifyChain verifies each statement about a chain and the chains above it.
+func verifyChain(answer *wire.Chain, chain string, keys []ed25519.PublicKey) (map[string]*facts, error) {
+	if answer.Chain != chain {
+		return nil, fmt.Errorf("it answers about chain %q", answer.Chain)
+	}
+	above, complete := answer.Above, answer.Complete
+	if len(above) > wire.MaxAbove {
+		above, complete = above[:wire.MaxAbove], false
+	}
+	all := map[string]*facts{}
+	now := time.Now()
+	for _, l := range append([]wire.Link{answer.Link}, above...) {
+		all[l.Chain] = &facts{at: now, complete: complete}
+	}
+	// The nearest chains come first. In reverse order, each chain has its facts before the one below.
+	for i := len(above) - 1; i >= 0; i-- {
+		f := all[above[i].Chain]
+		f.verify(above[i].Chain, above[i].Statement, keys)
+		if below := all[above[i].Parent]; below != nil {
+			below.addAbove(f)
+		}
+	}
+	f := all[chain]
+	f.verify(chain, answer.Statement, keys)
+	return all, f.claimable()
+}
+
+// verifyImage verifies that a key signed which chain and repositories a manifest has, that its
+// diffIDs make this chain, and the statement of the chain's tree.
+func verifyImage(answer *wire.Manifest, manifest string, keys []ed25519.PublicKey) (map[string]*facts, error) {
+	image := &answer.Image
+	if err := image.Verify(manifest, keys); err != nil {
+		return nil, refusedError{err}
+	}
+	chains, err := chainsOf(answer.DiffIDs)
+	if err != nil {
+		return nil, refusedError{err}
+	}
+	if top := chains[len(chains)-1]; top != image.Chain {
+		return nil, refusedError{fmt.Errorf("the diffIDs of manifest %s make chain %s, not %s", manifest, top, image.Chain)}
+	}
+	top := &facts{at: time.Now(), image: image}
+	top.verify(image.Chain, answer.Statement, keys)
+	all := map[string]*facts{}
+	for _, chain := range chains {
+		below := &facts{at: top.at, image: image}
+		below.addAbove(top)
+		all[chain] = below
+	}
+	all[image.Chain] = top
+	return all, top.claimable()
+}
+
+// verify adds the statement about the chain itself. It may be nil.
+func (f *facts) verify(chain string, statement *index.Statement, keys []ed25519.PublicKey) {
+	if statement == nil {
+		return
+	}
+	if err := statement.Verify(chain, keys); err != nil {
+		f.refused = refusedError{err}
+		return
+	}
+	f.own = statement
+}
+
+// addAbove adds the facts of a chain directly above.
+func (f *facts) addAbove(above *facts) {
+	f.images += above.images
+	if above.above != nil {
+		f.above = above.above
+	}
+	if above.own != nil {
+		f.images++
+		f.above = above.own
+	}
+	if f.refused == nil {
+		f.refused = above.refused
+	}
+}
+
+// claimable says why no pull may claim the chain, or nil.
+func (f *facts) claimable() error {
+	switch {
+	case f.own != nil || f.images > 0:
+		return nil
+	case f.refused != nil:
+		return f.refused
+	}
+	return errNoImage
+}
+
+// chainsOf returns the chainIDs of layers, the lowest first.
+func chainsOf(diffIDs []string) ([]string, error) {
+	if len(diffIDs) == 0 || len(diffIDs) > maxLayers {
+		return nil, fmt.Errorf("an image of %d layers: want 1 to %d", len(diffIDs), maxLayers)
+	}
+	var digests []digest.Digest
+	for _, diffID := range diffIDs {
+		digests = append(digests, digest.Digest(diffID))
+	}
+	var chains []string
+	for _, chain := range identity.ChainIDs(digests) {
+		chains = append(chains, chain.String())
+	}
+	return chains, nil
+}

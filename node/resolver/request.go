@@ -1,0 +1,31 @@
+package resolver
+
+import "strings"
+
+// Request is one layer of a pull. A front makes it from the words of its container runtime.
+type Request struct {
+	Chain  string // the chainID of the layer
+	Parent string // the chainID of the layer below; empty if there is none, or it is unknown
+
+	// Reference and Manifest name the image: the reference that the pull fetches, and the digest of
+	// the manifest that the runtime fetched from there, with the credentials of the pull. A front
+	// sets them only if the runtime itself says so. Both are empty if it does not.
+	Reference string
+	Manifest  string
+
+	// MoreAbove says that the image has layers above this one. If it is false, that is unknown.
+	MoreAbove bool
+}
+
+// repository returns HOST[:PORT]/PATH of the reference, or "" if the reference has no host: a hub
+// uses names without a host for its own images. It splits a reference as containerd does, and
+// normalizes nothing: both must see the same repository.
+func (q Request) repository() string {
+	repository, _, _ := strings.Cut(q.Reference, "@")
+	host, path, found := strings.Cut(repository, "/")
+	if !found || host != "localhost" && !strings.ContainsAny(host, ".:") {
+		return ""
+	}
+	path, _, _ = strings.Cut(path, ":")
+	return host + "/" + path
+}

@@ -1,0 +1,43 @@
+package resolver
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"lighter/store/hub"
+)
+
+// retry calls try again as long as pause says how long to wait before that.
+func retry(ctx context.Context, try func() error, pause func(error) (time.Duration, bool)) error {
+	for {
+		err := try()
+		if err == nil {
+			return nil
+		}
+		if wait, again := pause(err); !again || !sleep(ctx, wait) {
+			return err
+		}
+	}
+}
+
+// retryAfter returns how long the hubs ask to be left alone, if an error says so. Jitter spreads the
+// nodes that were told the same.
+func retryAfter(err error) (wait time.Duration, ok bool) {
+	var busy *hub.Unavailable
+	if !errors.As(err, &busy) || busy.After == 0 {
+		return 0, false
+	}
+	return busy.After + rand.N(busy.After/2+1), true
+}
+
+// sleep reports whether d went by before ctx was done.
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,319 @@
+package resolver
+
+import (
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+
+	"lighter/wire"
+)
+
+// fakeImage is an image that a hub knows.
+type fakeImage struct {
+	manifest     string
+	diffIDs      []string
+	repositories []string
+}
+
+func diffIDs(names ...string) (ids []string) {
+	for _, name := range names {
+		ids = append(ids, digest.FromString(name).String())
+	}
+	return ids
+}
+
+func newImage(name string, layers ...string) fakeImage {
+	return fakeImage{manifest: digest.FromString("manifest of " + name).String(), diffIDs: diffIDs(layers...), repositories: []string{"registry.test/" + name}}
+}
+
+func (f fakeImage) chains(t *testing.T) []string {
+	t.Helper()
+	chains, err := chainsOf(f.diffIDs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return chains
+}
+
+func (f fakeImage) tree() chunk.ID { return chunk.Sum([]byte("tree of " + f.manifest)) }
+
+// answer is the hub's answer about the image.
+func (f fakeImage) answer(t *testing.T) *wire.Manifest {
+	t.Helper()
+	chains := f.chains(t)
+	top := chains[len(chains)-1]
+	s := index.Sign(key, top, f.tree())
+	return &wire.Manifest{Image: index.SignImage([]ed25519.PrivateKey{key}, f.manifest, top, f.repositories), DiffIDs: f.diffIDs, Statement: &s}
+}
+
+// from returns what a pull of the image from a repository says of it.
+func (f fakeImage) from(repository string) Request {
+	return Request{Reference: repository + ":1", Manifest: f.manifest}
+}
+
+// knowing answers about some images.
+func knowing(t *testing.T, images ...fakeImage) func(context.Context, string) (*wire.Manifest, error) {
+	return func(_ context.Context, manifest string) (*wire.Manifest, error) {
+		for _, image := range images {
+			if image.manifest == manifest {
+				return image.answer(t), nil
+			}
+		}
+		return nil, chunk.ErrNotFound
+	}
+}
+
+// newTrusting returns a resolver with TrustImage. Its hub knows every chain.
+func newTrusting(t *testing.T, answer func(context.Context, string) (*wire.Manifest, error)) (*Resolver, *fakeHub, *fakeTrees) {
+	t.Helper()
+	h := &fakeHub{image: answer}
+	h.answer = func(_ context.Context, chain string) (*wire.Chain, error) {
+		s := index.Sign(key, chain, chunk.Sum([]byte("by its chain alone")))
+		return &wire.Chain{Link: wire.Link{Chain: chain, Statement: &s}, Complete: true}, nil
+	}
+	r, trees := newResolver(t, h)
+	r.trust = TrustImage
+	return r, h, trees
+}
+
+// claims claims chains, each on the one before, as in a pull of an image.
+func claims(t *testing.T, r *Resolver, chains []string, image Request) (lazy []bool, errs []error) {
+	t.Helper()
+	for n, chain := range chains {
+		q := image
+		if q.Chain = chain; n > 0 {
+			q.Parent = chains[n-1]
+		}
+		q.MoreAbove = n < len(chains)-1
+		r.Hold(chain)
+		_, err := r.Claim(t.Context(), q)
+		if err != nil {
+			r.Drop(chain)
+		}
+		lazy, errs = append(lazy, err == nil), append(errs, err)
+	}
+	return lazy, errs
+}
+
+// A pull of a manifest from a repository that has it is lazy, and asks one question.
+func TestImageIsClaimedByItsPull(t *testing.T) {
+	image := newImage("app", "a", "b", "c")
+	image.repositories = []string{"mirror.test:5000/team/app", "registry.test/app", "tools/app"}
+	for reference, want := range map[string]bool{
+		"registry.test/app:1":            true,
+		"registry.test/app":              true,
+		"registry.test/app@sha256:abc":   true,
+		"registry.test/app:1@sha256:abc": true,
+		"mirror.test:5000/team/app:1":    true,
+		"mirror.test/team/app:1":         false,
+		"registry.test/other:1":          false,
+		"registry.test/app/more:1":       false,
+		"evil.test/registry.test/app:1":  false,
+		"tools/app:1":                    false, // a name that only the hub uses: it has no host
+		"":                               false,
+		"app":                            false,
+		"registry.test/app\nrepository registry.test/x:1": false,
+	} {
+		r, h, trees := newTrusting(t, knowing(t, image))
+		lazy, errs := claims(t, r, image.chains(t), Request{Reference: reference, Manifest: image.manifest})
+		if slices.Contains(lazy, !want) {
+			t.Errorf("%q: lazy %v, want %v: %v", reference, lazy, want, errs)
+		}
+		if len(h.asked) != 0 || len(h.manifests) > 1 || want && len(h.manifests) != 1 {
+			t.Errorf("%q: asked about manifests %d times, about chains %d; want 1 and 0", reference, len(h.manifests), len(h.asked))
+		}
+		if trees.Has(image.tree()) != want {
+			t.Errorf("%q: tree fetched: %v, want %v", reference, !want, want)
+		}
+	}
+}
+
+// A pull claims no chain if it names no image, or one that the hub does not know, although the hub
+// knows each of its chains, and their trees are cached.
+func TestForgedClaims(t *testing.T) {
+	image := newImage("app", "a", "b")
+	other := newImage("other", "x", "y")
+	for name, c := range map[string]struct {
+		image Request
+		why   string
+	}{
+		"no image":                        {Request{}, "does not say of which manifest"},
+		"no manifest":                     {Request{Reference: "registry.test/app:1"}, "does not say of which manifest"},
+		"no valid manifest":               {Request{Reference: "registry.test/app:1", Manifest: "sha256:../../x"}, "does not say of which manifest"},
+		"a manifest of the forger's":      {newImage("forged").from("registry.test/app"), "knows no image with manifest"},
+		"from the forger's repository":    {image.from("evil.test/app"), "not from this repository"},
+		"the manifest of another image":   {other.from("registry.test/other"), "is not one of image manifest"},
+		"a chain of another's repository": {other.from("registry.test/app"), "is not one of image manifest"},
+	} {
+		r, h, trees := newTrusting(t, knowing(t, image, other))
+		if lazy, errs := claims(t, r, image.chains(t), image.from("registry.test/app")); slices.Contains(lazy, false) {
+			t.Fatalf("%s: the image itself is not lazy: %v", name, errs)
+		}
+		lazy, errs := claims(t, r, image.chains(t), c.image)
+		if slices.Contains(lazy, true) || !strings.Contains(errs[0].Error(), c.why) {
+			t.Errorf("%s: claimed %v: %v, want %q", name, lazy, errs, c.why)
+		}
+		if !trees.Has(image.tree()) || len(h.asked) != 0 {
+			t.Errorf("%s: the tree is gone, or the hub was asked about chains: %v", name, h.asked)
+		}
+	}
+}
+
+// A known chain is allowed only to a pull that may claim it.
+func TestAllow(t *testing.T) {
+	image := newImage("app", "a")
+	r, _, _ := newTrusting(t, knowing(t, image))
+	chain := image.chains(t)[0]
+	allow := func(image Request) error {
+		image.Chain = chain
+		return r.Allow(t.Context(), image)
+	}
+	if err := allow(image.from("registry.test/app")); err != nil {
+		t.Error(err)
+	}
+	for name, image := range map[string]Request{
+		"no image":           {},
+		"another repository": image.from("evil.test/app"),
+		"another manifest":   newImage("x").from("registry.test/app"),
+	} {
+		r.trust = TrustImage
+		if allow(image) == nil {
+			t.Errorf("%s: allowed", name)
+		}
+		r.trust = TrustChain
+		if err := allow(image); err != nil {
+			t.Errorf("%s: refused although chains are trusted: %v", name, err)
+		}
+	}
+}
+
+// A hub or mirror without the pinned key cannot give an image more repositories, nor use a signed
+// statement for another manifest or chain.
+func TestLyingMirror(t *testing.T) {
+	image := newImage("app", "a", "b")
+	mine := ed25519.NewKeyFromSeed([]byte(strings.Repeat("m", 32)))
+	for name, lie := range map[string]func(m *wire.Manifest){
+		"one repository more": func(m *wire.Manifest) { m.Image.Repositories = append(m.Image.Repositories, "registry.test/evil") },
+		"its own key": func(m *wire.Manifest) {
+			m.Image = index.SignImage([]ed25519.PrivateKey{mine}, image.manifest, m.Image.Chain, []string{"registry.test/evil"})
+		},
+		"another manifest": func(m *wire.Manifest) {
+			m.Image = index.SignImage([]ed25519.PrivateKey{key}, digest.FromString("x").String(), m.Image.Chain, []string{"registry.test/evil"})
+		},
+		"other diffIDs": func(m *wire.Manifest) { m.DiffIDs = diffIDs("a", "evil") },
+		"no diffIDs":    func(m *wire.Manifest) { m.DiffIDs = nil },
+		"another tree":  func(m *wire.Manifest) { m.Statement.Tree = chunk.Sum(nil) },
+		"no tree":       func(m *wire.Manifest) { m.Statement = nil },
+		"the statement of another chain": func(m *wire.Manifest) {
+			s := index.Sign(key, chainID(1), treeID(1))
+			m.Statement = &s
+		},
+	} {
+		for _, repository := range []string{"registry.test/app", "registry.test/evil"} {
+			r, h, _ := newTrusting(t, func(context.Context, string) (*wire.Manifest, error) {
+				said := image.answer(t)
+				lie(said)
+				return said, nil
+			})
+			lazy, errs := claims(t, r, image.chains(t), image.from(repository))
+			if slices.Contains(lazy, true) {
+				t.Errorf("%s, from %s: claimed %v: %v", name, repository, lazy, errs)
+			}
+			if len(h.manifests) != 1 || len(h.asked) != 0 {
+				t.Errorf("%s: asked about manifests %d times, about chains %d; want 1 and 0", name, len(h.manifests), len(h.asked))
+			}
+		}
+	}
+}
+
+// An image and the base that it stands on get their own trees, in whatever order they are pulled.
+func TestImagesThatShareChains(t *testing.T) {
+	base, app := newImage("base", "a", "b"), newImage("app", "a", "b", "c")
+	for _, order := range [][]fakeImage{{base, app, base}, {app, base, app}} {
+		r, h, trees := newTrusting(t, knowing(t, base, app))
+		for n, image := range order {
+			if n == 2 { // its tree is gone, and the answers about both are remembered
+				trees.mu.Lock()
+				clear(trees.here)
+				trees.mu.Unlock()
+			}
+			lazy, errs := claims(t, r, image.chains(t), image.from(image.repositories[0]))
+			if slices.Contains(lazy, false) || !trees.Has(image.tree()) {
+				t.Errorf("image %d of %q: lazy %v (%v), its tree is cached: %v", n, image.repositories, lazy, errs, trees.Has(image.tree()))
+			}
+		}
+		if len(h.asked) != 0 {
+			t.Errorf("asked about chains %v, want none", h.asked)
+		}
+	}
+}
+
+// A hub that does not answer costs each pull one question, however long its layers take.
+func TestManifestsOfASilentHub(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		image := newImage("app", "a", "b", "c")
+		r, h, _ := newTrusting(t, func(context.Context, string) (*wire.Manifest, error) { return nil, errors.New("it is gone") })
+		parent := ""
+		for _, chain := range image.chains(t) {
+			q := image.from("registry.test/app")
+			q.Chain, q.Parent = chain, parent
+			if _, err := r.Claim(t.Context(), q); err == nil || !strings.Contains(err.Error(), "did not answer: it is gone") {
+				t.Errorf("error %v, want that the hub did not answer", err)
+			}
+			parent = chain
+			time.Sleep(40 * time.Second)
+		}
+		if len(h.manifests) != 1 {
+			t.Errorf("the hub was asked %d times in a pull, want once", len(h.manifests))
+		}
+		h.image = knowing(t, image)
+		if lazy, errs := claims(t, r, image.chains(t), image.from("registry.test/app")); slices.Contains(lazy, false) {
+			t.Errorf("the hub is back, and the image is not lazy: %v", errs)
+		}
+	})
+}
+
+// Pulls of one image at the same time share a question. A cancelled pull does not wait for the answer.
+func TestManyPullsOfAManifest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		image := newImage("app", "a")
+		answer := make(chan struct{})
+		r, h, _ := newTrusting(t, func(ctx context.Context, manifest string) (*wire.Manifest, error) {
+			<-answer
+			return knowing(t, image)(ctx, manifest)
+		})
+		q := image.from("registry.test/app")
+		q.Chain = image.chains(t)[0]
+		gone, cancel := context.WithCancel(t.Context())
+		var group sync.WaitGroup
+		for range 8 {
+			group.Go(func() {
+				r.Hold(q.Chain)
+				if _, err := r.Claim(t.Context(), q); err != nil {
+					t.Errorf("not lazy: %v", err)
+				}
+			})
+		}
+		synctest.Wait()
+		cancel()
+		if _, err := r.Claim(gone, q); !errors.Is(err, context.Canceled) {
+			t.Errorf("a cancelled pull: error %v", err)
+		}
+		close(answer)
+		group.Wait()
+		if len(h.manifests) != 1 {
+			t.Errorf("asked %d times, want once", len(h.manifests))
+		}
+	})
+}

@@ -10,8 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"lighter/store/hub"
 	"lighter/wire"
+	"lighter/wire/client"
 )
 
 const testToken = "a-token-of-the-administrators"
@@ -122,7 +122,7 @@ func TestClientsGiveTheToken(t *testing.T) {
 	if err := h.client.Remove(t.Context(), "a:1"); err == nil || !strings.Contains(err.Error(), "--token-file") {
 		t.Errorf("without a token: %v", err)
 	}
-	client, err := hub.NewClient(hub.Options{URL: h.url, TokenFile: file})
+	client, err := client.New(client.Options{URL: h.url, TokenFile: file})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func TestAdministratorsAreAskedForTheToken(t *testing.T) {
 	if status, _, _ := h.do("POST", "/v2/a/blobs/uploads/", nil, "Authorization", "Bearer "+testToken); status != 403 {
 		t.Errorf("where nobody changes anything: %d", status)
 	}
-	admin, err := hub.NewClient(hub.Options{URL: socket}) // whoever reaches it is who may
+	admin, err := client.New(client.Options{URL: socket}) // whoever reaches it is who may
 	if err != nil {
 		t.Fatal(err)
 	}

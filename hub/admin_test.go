@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"lighter/format/trace"
-	wire "lighter/store/hub"
+	"lighter/wire/client"
 )
 
 // Where there is another address for it, nobody changes anything at the one that
@@ -42,11 +42,11 @@ func TestChangesHaveTheirAddress(t *testing.T) {
 		if err != nil || info.Mode().Perm() != 0o600 {
 			t.Fatalf("the socket: %v, %v", info, err)
 		}
-		admin, err := wire.NewClient(wire.Options{URL: listen})
+		admin, err := client.New(client.Options{URL: listen})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := admin.Remove(t.Context(), "a:1"); err == nil || !strings.Contains(err.Error(), "not found") || !admin.Loopback() || admin.URL() != listen {
+		if err := admin.Remove(t.Context(), "a:1"); err == nil || !strings.Contains(err.Error(), "not found") || !admin.IsLoopback() || admin.URL() != listen {
 			t.Errorf("at the socket, %s: %v", admin.URL(), err)
 		}
 		host, plain, transport := admin.Registry()

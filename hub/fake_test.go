@@ -24,8 +24,8 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"lighter/hub/catalog"
-	"lighter/store/hub"
 	"lighter/wire"
+	"lighter/wire/client"
 )
 
 // testHub is a hub that runs in a directory of the test's own.
@@ -34,7 +34,7 @@ type testHub struct {
 	t      *testing.T
 	url    string
 	config Config
-	client *hub.Client
+	client *client.Client
 	stop   func()
 }
 
@@ -103,7 +103,7 @@ func runHub(t *testing.T, h *Hub) *testHub {
 		}
 	}
 	t.Cleanup(th.stop)
-	if th.client, err = hub.NewClient(hub.Options{URL: th.url}); err != nil {
+	if th.client, err = client.New(client.Options{URL: th.url}); err != nil {
 		t.Fatal(err)
 	}
 	return th

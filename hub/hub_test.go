@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"runtime"
@@ -19,9 +18,10 @@ import (
 	"lighter/format/index"
 	"lighter/format/pack"
 	"lighter/store"
-	"lighter/store/hub"
+	"lighter/store/origin"
 	"lighter/test/testkit/tarball"
 	"lighter/wire"
+	"lighter/wire/client"
 )
 
 // noise is a file's content that does not repeat, the same for the same seed.
@@ -46,10 +46,10 @@ func (h *testHub) fetchTree(chain string) (index.Header, map[chunk.ID][]byte) {
 
 // fetchTree is fetchTree of any origin; byID says that it knows chunks by their
 // IDs too.
-func fetchTree(t *testing.T, client *hub.Client, chain string, byID bool) (index.Header, map[chunk.ID][]byte) {
+func fetchTree(t *testing.T, hub *client.Client, chain string, byID bool) (index.Header, map[chunk.ID][]byte) {
 	t.Helper()
 	ctx := t.Context()
-	from := hub.NewOrigins(slog.New(slog.DiscardHandler), client)
+	from := originsOf(t, hub)
 	keys, err := from.Keys(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -110,7 +110,7 @@ func fetchTree(t *testing.T, client *hub.Client, chain string, byID bool) (index
 	return header, chunks
 }
 
-func fetchLocations(t *testing.T, from *hub.Origins, header index.Header) (locations *index.Locations) {
+func fetchLocations(t *testing.T, from *origin.Failover, header index.Header) (locations *index.Locations) {
 	t.Helper()
 	locations, _ = fetchNewer(t, from, header, chunk.ID{})
 	return locations
@@ -118,7 +118,7 @@ func fetchLocations(t *testing.T, from *hub.Origins, header index.Header) (locat
 
 // fetchNewer returns a tree's locations and their SHA-256, or nothing if the origin
 // says that they are those that the caller has.
-func fetchNewer(t *testing.T, from *hub.Origins, header index.Header, have chunk.ID) (locations *index.Locations, sum chunk.ID) {
+func fetchNewer(t *testing.T, from *origin.Failover, header index.Header, have chunk.ID) (locations *index.Locations, sum chunk.ID) {
 	t.Helper()
 	err := from.Locations(t.Context(), header.ID(), have, func(plain io.Reader) error {
 		b, err := io.ReadAll(plain)

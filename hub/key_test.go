@@ -9,13 +9,13 @@ import (
 	"testing"
 
 	"lighter/format/index"
-	"lighter/store/hub"
 	"lighter/wire"
+	"lighter/wire/client"
 )
 
 // signers returns with which of the keys the hub, or a mirror, has signed what it says
 // of a chain.
-func signers(t *testing.T, client *hub.Client, chain string, keys []string) (all []string) {
+func signers(t *testing.T, client *client.Client, chain string, keys []string) (all []string) {
 	t.Helper()
 	tree, err := client.Tree(t.Context(), chain)
 	if err != nil {
@@ -127,7 +127,7 @@ func TestMirrorOfTwoKeys(t *testing.T) {
 	if served, err := mirror.Keys(t.Context()); err != nil || !slices.Equal(text(served), keys[:1]) {
 		t.Errorf("the mirror believes the keys %q (%v), and was given none", text(served), err)
 	}
-	again := hub.NewMirror(h.client, dir, given, func(wire.Progress) {})
+	again := mirrorOf(t, h.client, dir, given, func(wire.Progress) {})
 	if _, err := again.Copy(t.Context(), []string{"a:1"}); err != nil {
 		t.Fatal(err)
 	}

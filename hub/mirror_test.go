@@ -1,8 +1,10 @@
 package hub
 
 import (
+	"crypto/ed25519"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -15,28 +17,50 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"lighter/format/chunk"
-	"lighter/store/hub"
+	"lighter/mirror"
+	"lighter/store/origin"
 	"lighter/test/testkit/tarball"
 	"lighter/wire"
+	"lighter/wire/client"
 )
 
 // mirror copies images of the hub into dir.
-func (h *testHub) mirror(dir string, names ...string) (hub.Mirrored, []wire.Progress) {
+func (h *testHub) mirror(dir string, names ...string) (mirror.Result, []wire.Progress) {
 	h.t.Helper()
 	var said []wire.Progress
-	done, err := hub.NewMirror(h.client, dir, nil, func(p wire.Progress) { said = append(said, p) }).Copy(h.t.Context(), names)
+	done, err := mirrorOf(h.t, h.client, dir, nil, func(p wire.Progress) { said = append(said, p) }).Copy(h.t.Context(), names)
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	return done, said
 }
 
+// mirrorOf returns a mirror of the hub of a client into dir.
+func mirrorOf(t *testing.T, hub *client.Client, dir string, keys []ed25519.PublicKey, report func(wire.Progress)) *mirror.Mirror {
+	t.Helper()
+	m, err := mirror.New(client.Options{URL: hub.URL()}, dir, keys, report)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// originsOf returns a node's client of the hub of a client.
+func originsOf(t *testing.T, hub *client.Client) *origin.Failover {
+	t.Helper()
+	f, err := origin.New(slog.New(slog.DiscardHandler), client.Options{URL: hub.URL()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
 // serveFiles serves a directory as a plain web server does.
-func serveFiles(t *testing.T, dir string) *hub.Client {
+func serveFiles(t *testing.T, dir string) *client.Client {
 	t.Helper()
 	server := httptest.NewServer(http.FileServer(http.Dir(dir)))
 	t.Cleanup(server.Close)
-	client, err := hub.NewClient(hub.Options{URL: server.URL})
+	client, err := client.New(client.Options{URL: server.URL})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,11 +153,11 @@ func TestMirrorOfABadHub(t *testing.T) {
 			_, _ = w.Write(body)
 		}))
 		defer bad.Close()
-		client, err := hub.NewClient(hub.Options{URL: bad.URL})
+		client, err := client.New(client.Options{URL: bad.URL})
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = hub.NewMirror(client, dir, nil, func(wire.Progress) {}).Copy(t.Context(), []string{"a:1"})
+		_, err = mirrorOf(t, client, dir, nil, func(wire.Progress) {}).Copy(t.Context(), []string{"a:1"})
 		return err
 	}
 	scope := filepath.Join(dir, wire.Prefix, wire.DefaultScope)
@@ -155,7 +179,7 @@ func TestMirrorOfABadHub(t *testing.T) {
 	}
 	fetchTree(t, serveFiles(t, dir), a.Chain, false)
 	for _, names := range [][]string{{"b:1"}, {"a:1", "b:1"}} {
-		if _, err := hub.NewMirror(h.client, dir, nil, func(wire.Progress) {}).Copy(t.Context(), names); err == nil {
+		if _, err := mirrorOf(t, h.client, dir, nil, func(wire.Progress) {}).Copy(t.Context(), names); err == nil {
 			t.Errorf("%v were mirrored", names)
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,7 +14,6 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/trace"
-	"lighter/store/hub"
 	"lighter/wire"
 )
 
@@ -139,7 +137,7 @@ func TestMirrorHasStartupPacks(t *testing.T) {
 	mirror := serveFiles(t, dir)
 	fetchTree(t, mirror, got.Chain, false)
 	packs, _ := h.startups(m)
-	files := hub.NewOrigins(slog.New(slog.DiscardHandler), mirror)
+	files := originsOf(t, mirror)
 	locations, sum := fetchNewer(t, files, m.Header, chunk.ID{})
 	if fmt.Sprint(locations.Startups()) != fmt.Sprint(packs) {
 		t.Errorf("the mirror has %+v, the hub %+v", locations.Startups(), packs)

@@ -3,11 +3,14 @@ package hub
 import (
 	"fmt"
 	"log/slog"
+	"net/http"
 	"testing"
 	"time"
 
 	"lighter/format/index"
-	wire "lighter/store/hub"
+	"lighter/store/origin"
+	"lighter/wire"
+	"lighter/wire/client"
 )
 
 // hubWithRoom runs a hub in which startup packs have so many bytes, and are laid out at
@@ -61,11 +64,12 @@ func TestRoomForStartupPacks(t *testing.T) {
 	}
 	h.startups(trees[0]) // as a node asks when the image is pulled or mounted
 	who()
-	copies, err := wire.NewClient(wire.Options{URL: h.url, Copies: true})
+	copies, err := origin.New(slog.New(slog.DiscardHandler),
+		client.Options{URL: h.url, Header: http.Header{wire.CopyHeader: {"1"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	fetchLocations(t, wire.NewOrigins(slog.New(slog.DiscardHandler), copies), trees[1].Header)
+	fetchLocations(t, copies, trees[1].Header)
 	who()
 	add(4)
 	if have := who(); have != "0234" {

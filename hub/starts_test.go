@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
@@ -17,7 +16,7 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/format/trace"
-	"lighter/store/hub"
+	"lighter/store/origin"
 	"lighter/test/testkit/tarball"
 	"lighter/wire"
 )
@@ -61,8 +60,8 @@ func (h *testHub) extents(tree string) *index.Map {
 	return m
 }
 
-func (h *testHub) origins() *hub.Origins {
-	return hub.NewOrigins(slog.New(slog.DiscardHandler), h.client)
+func (h *testHub) origins() *origin.Failover {
+	return originsOf(h.t, h.client)
 }
 
 // filesOf returns where the files of the tree lie on the device, in its order.

@@ -17,8 +17,9 @@ import (
 	"lighter/node/mount"
 	"lighter/socket"
 	"lighter/store/disk"
-	"lighter/store/hub"
+	"lighter/store/origin"
 	"lighter/wire"
+	"lighter/wire/client"
 )
 
 // Config is a node's configuration, in TOML. `lighter config node` prints it.
@@ -137,19 +138,12 @@ func (c *Config) CheckHubs() error {
 var discarded = slog.New(slog.DiscardHandler)
 
 // origins returns the hubs.
-func (c *Config) origins(log *slog.Logger) (*hub.Origins, error) {
-	var clients []*hub.Client
+func (c *Config) origins(log *slog.Logger) (*origin.Failover, error) {
+	var options []client.Options
 	for _, url := range c.Hubs {
-		client, err := hub.NewClient(hub.Options{URL: url, Scope: c.Scope, PlainHTTP: c.PlainHTTP, CAFile: c.CAFile})
-		if err != nil {
-			return nil, err
-		}
-		if slices.ContainsFunc(clients, func(other *hub.Client) bool { return other.URL() == client.URL() }) {
-			return nil, fmt.Errorf("hub %s is given twice", client.URL())
-		}
-		clients = append(clients, client)
+		options = append(options, client.Options{URL: url, Scope: c.Scope, PlainHTTP: c.PlainHTTP, CAFile: c.CAFile})
 	}
-	return hub.NewOrigins(log, clients...), nil
+	return origin.New(log, options...)
 }
 
 // maxRecordDelay is how long a trace may wait at most: it is in memory.

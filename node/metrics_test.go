@@ -12,7 +12,7 @@ import (
 	"lighter/node/fuse"
 	"lighter/node/mount"
 	"lighter/store"
-	"lighter/store/hub"
+	"lighter/store/origin"
 )
 
 // some are figures in which nothing is nought.
@@ -23,7 +23,7 @@ func some() (figures, bool) {
 	f.status.Mounts = []MountStatus{{Mounted: mount.Mounted{}}}
 	f.status.Fetched.InFlight = store.GateStats{Urgent: 1, Background: 2, UrgentWaiting: 3, BackgroundWaiting: 4}
 	f.status.Images = []ImageStatus{{Lazy: true}, {Lazy: true}, {}}
-	f.status.Hubs = []hub.Health{{URL: "https://one", Up: true, Requests: 5, Failures: 2, Bytes: 700}, {URL: "https://two", Error: "it is gone"}}
+	f.status.Hubs = []origin.Health{{URL: "https://one", Up: true, Requests: 5, Failures: 2, Bytes: 700}, {URL: "https://two", Error: "it is gone"}}
 	return f, true
 }
 

@@ -48,7 +48,7 @@ import (
 	"lighter/socket"
 	"lighter/store"
 	"lighter/store/disk"
-	"lighter/store/hub"
+	"lighter/store/origin"
 )
 
 // Node is a running node.
@@ -59,7 +59,7 @@ type Node struct {
 	lock       *os.File
 	devices    *takeover.Devices
 	health     *health.Check
-	hubs       *hub.Origins
+	hubs       *origin.Failover
 	cache      *disk.Cache
 	units      *store.Units
 	prefetcher *prefetch.Prefetcher

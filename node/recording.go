@@ -9,7 +9,7 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/trace"
 	"lighter/node/record"
-	"lighter/store/hub"
+	"lighter/wire/client"
 )
 
 // RecordingStatus is what a node says of the starts that it records.
@@ -32,7 +32,7 @@ type TraceRecorded struct {
 // newRecorder makes what records starts, and reports them.
 func (n *Node) newRecorder() {
 	spread := time.Duration(n.config.RecordDelay)
-	if n.hubs.Loopback() { // that has no other nodes, or few
+	if n.hubs.HasLoopback() { // that has no other nodes, or few
 		spread = 0
 	}
 	n.reporter = record.NewReporter(n.sendTrace, n.linkIsWanted, spread, n.log)
@@ -41,8 +41,8 @@ func (n *Node) newRecorder() {
 
 func (n *Node) sendTrace(ctx context.Context, t trace.Trace) error {
 	err := n.hubs.SendTrace(ctx, t.Tree, t)
-	var said *hub.Error
-	if errors.As(err, &said) && said.Refusal() {
+	var said *client.Error
+	if errors.As(err, &said) && said.IsRefusal() {
 		err = fmt.Errorf("%w: %w", record.ErrRefused, err)
 	}
 	return err

@@ -16,7 +16,7 @@ import (
 	"lighter/node/takeover"
 	"lighter/store"
 	"lighter/store/disk"
-	"lighter/store/hub"
+	"lighter/store/origin"
 )
 
 // Status is what a node says of itself.
@@ -31,7 +31,7 @@ type Status struct {
 	CAFile    string                `json:"caFile,omitempty"`
 	HubKeys   []string              `json:"hubKeys"`
 	Signers   []resolver.Signer     `json:"signers"` // the same keys, with what they have signed
-	Hubs      []hub.Health          `json:"hubs"`
+	Hubs      []origin.Health       `json:"hubs"`
 	NoHub     int64                 `json:"pullsWithoutHub"`     // look-ups and indexes that did not come in time, or not at all
 	NotLazy   string                `json:"notLazy,omitempty"`   // why no image can be lazy on this machine
 	NoMetrics string                `json:"noMetrics,omitempty"` // why nobody can ask for them, although there is an address

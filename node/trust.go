@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"lighter/node/resolver"
-	"lighter/store/hub"
+	"lighter/store/origin"
 )
 
 // Trust says for which pulls a node takes images from its hubs.
@@ -29,7 +29,7 @@ type TrustStatus struct {
 }
 
 // trust returns what holds with these hubs, and why.
-func (c *Config) trust(hubs *hub.Origins) TrustStatus {
+func (c *Config) trust(hubs *origin.Failover) TrustStatus {
 	switch remote := hubs.Remote(); {
 	case c.Trust != TrustAuto:
 		return TrustStatus{c.Trust, "as configured"}
@@ -64,6 +64,6 @@ func (n *Node) newResolver() (*resolver.Resolver, error) {
 	}
 	return resolver.New(resolver.Config{
 		Root: n.config.Root, Trust: trust, Answerers: []resolver.Answerer{resolver.NewHub(n.hubs)},
-		LastReceived: n.hubs.Heard, Trees: lazyTrees{n.trees, n.mounts}, Keys: n.keys, Log: n.log,
+		LastReceived: n.hubs.LastReceived, Trees: lazyTrees{n.trees, n.mounts}, Keys: n.keys, Log: n.log,
 	})
 }

@@ -1,8 +1,8 @@
 // Package wire holds what a hub and its clients agree on: the paths of the HTTP
 // API, its messages, the names of images, and limits (docs/wire.md describes them).
 //
-// It is pure: it sends nothing and serves nothing. The client is store/hub, the
-// server hub/serve.
+// It is pure: it sends nothing and serves nothing. Clients are the packages client,
+// origin and mirror; the servers are hub/serve and hub/admin.
 package wire
 
 import (

@@ -17,14 +17,15 @@ import (
 	"lighter/node/trees"
 	"lighter/store"
 	"lighter/store/disk"
-	"lighter/store/hub"
+	"lighter/store/origin"
+	"lighter/wire/client"
 )
 
 // node is all of a node but containerd's socket and the kernel: its connections,
 // cache, look-ups, indexes and devices.
 type node struct {
 	plan       Plan
-	hubs       *hub.Origins
+	hubs       *origin.Failover
 	cache      *disk.Cache
 	units      *store.Units
 	prefetcher *prefetch.Prefetcher
@@ -48,11 +49,9 @@ func newNode(p Plan, name string, log *slog.Logger) (_ *node, err error) {
 	if err := mount.Prepare(root); err != nil {
 		return nil, err
 	}
-	client, err := hub.NewClient(hub.Options{URL: p.Hub, PlainHTTP: true})
-	if err != nil {
+	if n.hubs, err = origin.New(log, client.Options{URL: p.Hub, PlainHTTP: true}); err != nil {
 		return nil, err
 	}
-	n.hubs = hub.NewOrigins(log, client)
 	keys, err := resolver.NewKeys(root, []string{p.Key}, n.hubs)
 	if err != nil {
 		return nil, err
@@ -68,7 +67,7 @@ func newNode(p Plan, name string, log *slog.Logger) (_ *node, err error) {
 	n.open = func() (err error) {
 		n.chains, err = resolver.New(resolver.Config{
 			Root: root, Trust: resolver.TrustChain, Answerers: []resolver.Answerer{resolver.NewHub(n.hubs)},
-			LastReceived: n.hubs.Heard, Trees: lazy, Keys: keys, Log: log,
+			LastReceived: n.hubs.LastReceived, Trees: lazy, Keys: keys, Log: log,
 		})
 		return err
 	}

@@ -22,10 +22,10 @@ import (
 	"lighter/format/index"
 	"lighter/format/trace"
 	"lighter/hub"
-	client "lighter/store/hub"
 	"lighter/store/registry"
 	"lighter/test/testkit/layout"
 	"lighter/wire"
+	"lighter/wire/client"
 )
 
 // startHub starts a hub in this process, with an image of two layers, and returns
@@ -52,7 +52,7 @@ func startHub(t *testing.T) Plan {
 		}
 	})
 	p := Plan{Hub: "http://" + listener.Addr().String(), Nodes: 3, Dir: t.TempDir(), Cache: 64 << 20}
-	client, err := client.NewClient(client.Options{URL: p.Hub})
+	client, err := client.New(client.Options{URL: p.Hub})
 	if err != nil {
 		t.Fatal(err)
 	}

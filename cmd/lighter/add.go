@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"lighter/store/hub"
 	"lighter/store/registry"
 	"lighter/wire"
+	"lighter/wire/client"
 )
 
 func addCommand() *cobra.Command {
@@ -34,7 +34,7 @@ NAME is what the hub calls the image; by default it is what SOURCE calls it.`,
   lighter add --platform linux/arm64 docker-archive:image.tar tools/shell:1`,
 		Args: rangeArgs(1, "SOURCE", "NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			client, err := flags.client()
+			hub, err := flags.client()
 			if err != nil {
 				return err
 			}
@@ -43,7 +43,7 @@ NAME is what the hub calls the image; by default it is what SOURCE calls it.`,
 				name = args[1]
 			}
 			bars := newProgress()
-			last, err := add(cmd.Context(), client, source{args[0], name, platform, plainSource}, bars.show)
+			last, err := add(cmd.Context(), hub, source{args[0], name, platform, plainSource}, bars.show)
 			bars.end()
 			if err != nil {
 				return err
@@ -71,13 +71,13 @@ type source struct {
 }
 
 // add hands a registry's image to the hub by its name, and pushes a local one.
-func add(ctx context.Context, client *hub.Client, s source, each func(wire.Progress)) (wire.Progress, error) {
+func add(ctx context.Context, hub *client.Client, s source, each func(wire.Progress)) (wire.Progress, error) {
 	if ref, ok := strings.CutPrefix(s.from, "docker://"); ok {
 		credentials, err := registry.Credentials(ctx, ref)
 		if err != nil {
 			return wire.Progress{}, err
 		}
-		return client.Add(ctx, wire.Add{Source: s.from, Name: s.name, Platform: s.platform, PlainHTTP: s.plainHTTP,
+		return hub.Add(ctx, wire.Add{Source: s.from, Name: s.name, Platform: s.platform, PlainHTTP: s.plainHTTP,
 			Username: credentials.Username, Password: credentials.Password,
 			Token: credentials.IdentityToken, RegistryToken: credentials.RegistryToken}, each)
 	}
@@ -106,11 +106,11 @@ func add(ctx context.Context, client *hub.Client, s source, each func(wire.Progr
 	// Without the tag, which would have the hub take in all that it runs: the name
 	// comes with what is asked for.
 	to := registry.Target{Repository: ref.Repository}
-	to.Host, to.PlainHTTP, to.Transport = client.Registry()
+	to.Host, to.PlainHTTP, to.Transport = hub.Registry()
 	if err := local.Push(ctx, to, func(done, total int64) {
 		each(wire.Progress{Step: "push", Item: name, Bytes: done, Total: total})
 	}); err != nil {
 		return wire.Progress{}, err
 	}
-	return client.Add(ctx, wire.Add{Name: name, Digest: digest, Platform: s.platform}, each)
+	return hub.Add(ctx, wire.Add{Name: name, Digest: digest, Platform: s.platform}, each)
 }

@@ -5,12 +5,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"lighter/store/hub"
 	"lighter/wire"
+	"lighter/wire/client"
 )
 
 // hubFlags are the flags of every command that speaks to a hub.
-type hubFlags struct{ options hub.Options }
+type hubFlags struct{ options client.Options }
 
 func (f *hubFlags) add(cmd *cobra.Command) {
 	url := os.Getenv("LIGHTER_HUB")
@@ -24,10 +24,10 @@ func (f *hubFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.options.CAFile, "ca-file", "", "certificates (PEM `FILE`) to trust for the hub")
 }
 
-func (f *hubFlags) client() (*hub.Client, error) {
-	client, err := hub.NewClient(f.options)
+func (f *hubFlags) client() (*client.Client, error) {
+	hub, err := client.New(f.options)
 	if err != nil {
 		return nil, usageError{err}
 	}
-	return client, nil
+	return hub, nil
 }

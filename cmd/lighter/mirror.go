@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"lighter/format/index"
-	"lighter/store/hub"
+	"lighter/mirror"
 )
 
 func mirrorCommand() *cobra.Command {
@@ -41,11 +41,6 @@ A mirror lists no images: "lighter mount" by name needs a hub.`,
 		"the hub's public `KEY`; may be repeated; default: the one that DIR was made with")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		flags.options.Copies = true
-		client, err := flags.client()
-		if err != nil {
-			return err
-		}
 		var keys []ed25519.PublicKey
 		for _, text := range hubKeys {
 			key, err := index.ParseKey(text)
@@ -55,7 +50,12 @@ A mirror lists no images: "lighter mount" by name needs a hub.`,
 			keys = append(keys, key)
 		}
 		bars := newProgress()
-		done, err := hub.NewMirror(client, args[0], keys, bars.show).Copy(cmd.Context(), args[1:])
+		m, err := mirror.New(flags.options, args[0], keys, bars.show)
+		if err != nil {
+			bars.end()
+			return usageError{err}
+		}
+		done, err := m.Copy(cmd.Context(), args[1:])
 		bars.end()
 		if err != nil {
 			return err

@@ -14,7 +14,7 @@ import (
 	"lighter/node/takeover"
 	"lighter/node/trees"
 	"lighter/store/disk"
-	"lighter/store/hub"
+	"lighter/store/origin"
 )
 
 func someStatus() node.Status {
@@ -22,7 +22,7 @@ func someStatus() node.Status {
 	chain := "sha256:" + strings.Repeat("ab", 32)
 	return node.Status{
 		Version: "v1.2.3", Root: "/var/lib/lighter", Started: time.Now().Add(-90 * time.Second), TakenOver: true, Keeper: takeover.KeeperStatus{Error: "its keeper was killed"},
-		Hubs: []hub.Health{{URL: "https://one.test", Up: true}, {URL: "https://two.test", Error: "connection refused"}},
+		Hubs: []origin.Health{{URL: "https://one.test", Up: true}, {URL: "https://two.test", Error: "connection refused"}},
 		Mounts: []node.MountStatus{{Mounted: mount.Mounted{Tree: tree, Dir: "/var/lib/lighter/mounts/x", Mode: mount.File, Local: true,
 			Device: mount.DeviceStats{
 				Stats: device.Stats{Faults: 203, Bytes: 8 << 20, Missed: 2 << 20},

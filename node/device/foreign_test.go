@@ -15,7 +15,8 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/pack"
 	"lighter/store"
-	"lighter/store/hub"
+	"lighter/store/origin"
+	"lighter/wire/client"
 )
 
 // uncached is a store.Cache that keeps nothing.
@@ -42,11 +43,11 @@ func shelf(t *testing.T) (unit []byte, ref chunk.Ref) {
 // unitsOf returns units of the hub at a URL.
 func unitsOf(t *testing.T, url string) *store.Units {
 	t.Helper()
-	client, err := hub.NewClient(hub.Options{URL: url})
+	hub, err := origin.New(slog.New(slog.DiscardHandler), client.Options{URL: url})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return store.NewUnits(hub.NewOrigins(slog.New(slog.DiscardHandler), client), uncached{})
+	return store.NewUnits(hub, uncached{})
 }
 
 func says(code int, body string) http.HandlerFunc {

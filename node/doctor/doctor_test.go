@@ -18,7 +18,7 @@ import (
 	"lighter/node/front/containerd"
 	"lighter/node/mount"
 	"lighter/store/disk"
-	"lighter/store/hub"
+	"lighter/store/origin"
 )
 
 // sick wants the last finding to be of a level and to say something; what is bad
@@ -270,7 +270,7 @@ func TestNodes(t *testing.T) {
 func TestTheNodeIsBelieved(t *testing.T) {
 	d := system(t, nil)
 	d.believe(&node.Status{Root: "/r", Address: "/a", RemapIDs: true, MountMode: mount.Loop, Scope: "s", CAFile: "/ca", HubKeys: []string{"k"},
-		Hubs: []hub.Health{{URL: "http://hub.test"}}, Cache: disk.Stats{Limit: 7 << 30}})
+		Hubs: []origin.Health{{URL: "http://hub.test"}}, Cache: disk.Stats{Limit: 7 << 30}})
 	c := d.config
 	if c.Root != "/r" || c.Address != "/a" || !c.RemapIDs || c.MountMode != mount.Loop || c.Scope != "s" || c.CAFile != "/ca" || c.CacheSize != 7<<30 ||
 		len(c.Hubs) != 1 || c.Hubs[0] != "http://hub.test" || c.HubKeys[0] != "k" || !c.PlainHTTP {

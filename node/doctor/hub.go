@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -11,7 +12,8 @@ import (
 	"time"
 
 	"lighter/format/index"
-	"lighter/store/hub"
+	"lighter/store/origin"
+	"lighter/wire/client"
 )
 
 const (
@@ -40,12 +42,11 @@ func (d *doctor) lookAtHubs(ctx context.Context) {
 	answers := 0
 	var all []seen
 	for _, url := range d.config.Hubs {
-		client, err := hub.NewClient(hub.Options{URL: url, Scope: d.config.Scope, PlainHTTP: d.config.PlainHTTP, CAFile: d.config.CAFile})
+		s, err := ask(ctx, client.Options{URL: url, Scope: d.config.Scope, PlainHTTP: d.config.PlainHTTP, CAFile: d.config.CAFile})
 		if err != nil {
 			d.add("hub", Problem, err.Error(), "--plain-http if the network is to be trusted, or a hub with tls_cert and tls_key")
 			continue
 		}
-		s := ask(ctx, client)
 		if s.err == nil {
 			answers++
 		}
@@ -57,40 +58,48 @@ func (d *doctor) lookAtHubs(ctx context.Context) {
 	}
 }
 
-// ask asks a hub for its key, and for the time.
-func ask(ctx context.Context, client *hub.Client) seen {
+// ask asks a hub for its key and its time. The error is about the options.
+func ask(ctx context.Context, options client.Options) (s seen, err error) {
+	hub, err := client.New(options)
+	if err != nil {
+		return s, err
+	}
+	node, err := origin.New(slog.New(slog.DiscardHandler), options)
+	if err != nil {
+		return s, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	s := seen{url: client.URL()}
-	keys, err := client.Keys(ctx)
+	s.url = hub.URL()
+	keys, err := hub.Keys(ctx)
 	if err != nil {
 		s.err = err
-		return s
+		return s, nil
 	}
 	for _, key := range keys {
 		s.keys = append(s.keys, index.FormatKey(key))
 	}
-	_, s.unlearnable = client.LocalKeys(ctx)
-	host, plain, transport := client.Registry()
+	_, s.unlearnable = node.Keys(ctx)
+	host, plain, transport := hub.Registry()
 	scheme := "https"
 	if plain {
 		scheme = "http"
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodHead, scheme+"://"+host+"/", nil)
 	if err != nil {
-		return s
+		return s, nil
 	}
 	began := time.Now()
 	res, err := transport.RoundTrip(req)
 	if err != nil {
-		return s // it has just given its key: whether its clock is right can wait
+		return s, nil // it has just given its key: whether its clock is right can wait
 	}
 	res.Body.Close()
 	s.took = time.Since(began)
 	if date, err := http.ParseTime(res.Header.Get("Date")); err == nil {
 		s.offset = date.Sub(time.Now().Truncate(time.Second))
 	}
-	return s
+	return s, nil
 }
 
 // pinned returns the keys that a node believes: those of a running one, the

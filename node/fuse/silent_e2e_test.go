@@ -18,8 +18,9 @@ import (
 	"lighter/node/device"
 	"lighter/node/fuse"
 	"lighter/store"
-	"lighter/store/hub"
+	"lighter/store/origin"
 	"lighter/test/testkit/filetree"
+	"lighter/wire/client"
 )
 
 // nothing is a cache that keeps nothing.
@@ -31,7 +32,7 @@ func (nothing) Load([]chunk.Ref)                 {}
 func (nothing) Put(chunk.Ref, []byte)            {}
 
 // silentHub accepts connections and never says a word.
-func silentHub(t *testing.T) *hub.Origins {
+func silentHub(t *testing.T) *origin.Failover {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -47,11 +48,11 @@ func silentHub(t *testing.T) *hub.Origins {
 			t.Cleanup(func() { conn.Close() })
 		}
 	}()
-	client, err := hub.NewClient(hub.Options{URL: "http://" + listener.Addr().String()})
+	hub, err := origin.New(slog.New(slog.DiscardHandler), client.Options{URL: "http://" + listener.Addr().String()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return hub.NewOrigins(slog.New(slog.DiscardHandler), client)
+	return hub
 }
 
 // page reads one page of a device, as another process.

@@ -10,7 +10,8 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/index"
-	"lighter/store/hub"
+
+	"lighter/store/origin"
 )
 
 // fetch is the fetch of one tree's index, shared by all pulls that wait for it. It runs in the
@@ -141,7 +142,7 @@ func (f *fetch) download(p patience) error {
 		if wait, ok := retryAfter(err); ok && time.Now().Add(wait).Before(end) {
 			return wait, true
 		}
-		if !began.Load() || attempts == maxAttempts || !errors.As(err, new(*hub.Unavailable)) {
+		if !began.Load() || attempts == maxAttempts || !errors.As(err, new(*origin.Unavailable)) {
 			return 0, false
 		}
 		attempts++
@@ -159,7 +160,7 @@ func (f *fetch) attempt(ctx context.Context, p patience, end time.Time, begun fu
 	}
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
-	stop := hub.Watch(r.lastReceived, silenceTimeout, time.Until(end), func(why error) {
+	stop := origin.Watch(r.lastReceived, silenceTimeout, time.Until(end), func(why error) {
 		giveUp(fmt.Errorf("its index did not come: %w", why))
 	})
 	defer stop()

@@ -13,7 +13,8 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/index"
-	"lighter/store/hub"
+	"lighter/store/origin"
+	"lighter/wire/client"
 )
 
 // While one hub is silent or down, another answers pulls, also right after an unknown image.
@@ -35,21 +36,16 @@ func TestAnotherHubAnswers(t *testing.T) {
 				_ = json.NewEncoder(w).Encode(answer) // fails if the client has left
 			}))
 			defer second.Close()
-			var clients []*hub.Client
-			for _, url := range []string{first.URL, second.URL} {
-				client, err := hub.NewClient(hub.Options{URL: url})
-				if err != nil {
-					t.Fatal(err)
-				}
-				clients = append(clients, client)
-			}
 			log := slog.New(slog.DiscardHandler)
-			hubs := hub.NewOrigins(log, clients...)
+			hubs, err := origin.New(log, client.Options{URL: first.URL}, client.Options{URL: second.URL})
+			if err != nil {
+				t.Fatal(err)
+			}
 			keys, err := NewKeys(t.TempDir(), []string{index.FormatKey(key.Public().(ed25519.PublicKey))}, hubs)
 			if err != nil {
 				t.Fatal(err)
 			}
-			r, err := New(Config{Root: t.TempDir(), Trust: TrustChain, Answerers: []Answerer{NewHub(hubs)}, LastReceived: hubs.Heard,
+			r, err := New(Config{Root: t.TempDir(), Trust: TrustChain, Answerers: []Answerer{NewHub(hubs)}, LastReceived: hubs.LastReceived,
 				Trees: &fakeTrees{t: t, here: map[chunk.ID]bool{}}, Keys: keys, Log: log})
 			if err != nil {
 				t.Fatal(err)

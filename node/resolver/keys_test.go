@@ -11,7 +11,8 @@ import (
 	"testing"
 
 	"lighter/format/index"
-	"lighter/store/hub"
+	"lighter/store/origin"
+	"lighter/wire/client"
 )
 
 func TestKeysArePinned(t *testing.T) {
@@ -48,26 +49,29 @@ func TestKeysArePinned(t *testing.T) {
 // With several hubs no key is learned, although each hub is on this machine: while one is down, the
 // others would decide for it.
 func TestKeyIsNotLearnedFromOneOfSeveral(t *testing.T) {
-	var clients []*hub.Client
+	var hubs []client.Options
 	for range 2 {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, index.FormatKey(key.Public().(ed25519.PublicKey))+"\n")
 		}))
 		defer server.Close()
-		client, err := hub.NewClient(hub.Options{URL: server.URL})
-		if err != nil {
-			t.Fatal(err)
-		}
-		clients = append(clients, client)
+		hubs = append(hubs, client.Options{URL: server.URL})
 	}
 	log := slog.New(slog.DiscardHandler)
-	if k, err := NewKeys(t.TempDir(), nil, hub.NewOrigins(log, clients[0])); err != nil {
+	single, err := origin.New(log, hubs[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if k, err := NewKeys(t.TempDir(), nil, single); err != nil {
 		t.Error(err)
 	} else if keys, err := k.Get(t.Context()); err != nil || len(keys) != 1 {
 		t.Errorf("keys of a single hub: %v, %v", keys, err)
 	}
 	root := t.TempDir()
-	several := hub.NewOrigins(log, clients...)
+	several, err := origin.New(log, hubs...)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if _, err := NewKeys(root, nil, several); err == nil || !strings.Contains(err.Error(), "one of several") || !strings.Contains(err.Error(), "--hub-key") {
 		t.Errorf("keys of several hubs: error %v", err)
 	}

@@ -133,7 +133,7 @@ func TestPullIsPlain(t *testing.T) {
 			return answer, err
 		}, why: "no image"},
 		{name: "no index", answer: stack(9), fetch: func(context.Context, chunk.ID, func()) error { return chunk.ErrNotFound }, why: "not found"},
-		{name: "a silent index", answer: stack(9), fetch: func(ctx context.Context, _ chunk.ID, _ func()) error { return stall(ctx) }, why: "nothing came for 2s"},
+		{name: "a silent index", answer: stack(9), fetch: func(ctx context.Context, _ chunk.ID, _ func()) error { return stall(ctx) }, why: "no answer within 2s"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"lighter/store/hub"
+	"lighter/store/origin"
 )
 
 // retry calls try again as long as pause says how long to wait before that.
@@ -25,7 +25,7 @@ func retry(ctx context.Context, try func() error, pause func(error) (time.Durati
 // retryAfter returns how long the hubs ask to be left alone, if an error says so. Jitter spreads the
 // nodes that were told the same.
 func retryAfter(err error) (wait time.Duration, ok bool) {
-	var busy *hub.Unavailable
+	var busy *origin.Unavailable
 	if !errors.As(err, &busy) || busy.After == 0 {
 		return 0, false
 	}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"lighter/format/chunk"
-	"lighter/store/hub"
+	"lighter/store/origin"
 	"lighter/wire"
 )
 
@@ -71,7 +71,7 @@ func TestSlowHub(t *testing.T) {
 func TestBusyHub(t *testing.T) {
 	for after, lazy := range map[time.Duration]bool{2 * time.Second: true, time.Minute: false} {
 		synctest.Test(t, func(t *testing.T) {
-			busy := &hub.Unavailable{Err: errors.New("too many requests"), After: after}
+			busy := &origin.Unavailable{Err: errors.New("too many requests"), After: after}
 			asked, fetched := 0, 0
 			h := &fakeHub{answer: func(ctx context.Context, chain string) (*wire.Chain, error) {
 				if asked++; asked < 3 {
@@ -105,7 +105,7 @@ func TestBusyAndSlowHub(t *testing.T) {
 		asked := 0
 		trees.fetch = func(ctx context.Context, _ chunk.ID, _ func()) error {
 			if asked++; asked == 1 {
-				return &hub.Unavailable{Err: errors.New("too many requests"), After: 20 * time.Second}
+				return &origin.Unavailable{Err: errors.New("too many requests"), After: 20 * time.Second}
 			}
 			for sleep(ctx, time.Second) {
 				h.send()
@@ -131,7 +131,7 @@ func TestIndexThatIsCutOff(t *testing.T) {
 				begun()
 				if fetched++; fetched <= cut {
 					time.Sleep(time.Second)
-					return &hub.Unavailable{Err: errors.New("it was cut off")}
+					return &origin.Unavailable{Err: errors.New("it was cut off")}
 				}
 				return nil
 			}

@@ -25,10 +25,10 @@ const root = "../.."
 const table = `
 bench: test/testkit/layout test/testkit/site wire
 bench/figures: bench format/chunk node node/keeper test/testkit/fswalk test/testkit/layout test/testkit/site
-bench/many: bench format/chunk format/trace node/mount node/prefetch node/record node/resolver node/trees store store/disk store/hub test/testkit/site | hub store/registry wire
+bench/many: bench format/chunk format/trace node/mount node/prefetch node/record node/resolver node/trees store store/disk store/origin test/testkit/site wire/client | hub store/registry wire
 bench/plot:
 bench/starts: bench bench/plot node test/testkit/site
-cmd/lighter: bench bench/figures bench/many bench/starts format/index format/trace hub logqueue node node/doctor node/health node/keeper node/resolver store/disk store/hub store/registry wire | node/device node/fuse node/mount node/takeover node/trees
+cmd/lighter: bench bench/figures bench/many bench/starts format/index format/trace hub logqueue mirror node node/doctor node/health node/keeper node/resolver store/disk store/registry wire wire/client | node/device node/fuse node/mount node/takeover node/trees store/origin
 durable:
 format/chunk:
 format/compress:
@@ -37,7 +37,7 @@ format/index: format/chunk format/erofs format/tree
 format/pack: format/chunk format/compress
 format/trace: format/chunk format/erofs format/index
 format/tree: format/chunk
-hub: format/index format/tree hub/access hub/admin hub/answer hub/catalog hub/encoder hub/ingest hub/objects hub/publish hub/registry hub/serve hub/startup logqueue renewed wire | store store/hub
+hub: format/index format/tree hub/access hub/admin hub/answer hub/catalog hub/encoder hub/ingest hub/objects hub/publish hub/registry hub/serve hub/startup logqueue renewed wire | mirror store store/origin wire/client
 hub/access: wire
 hub/admin: format/chunk format/index format/trace hub/answer hub/catalog hub/report wire
 hub/answer: format/chunk format/trace hub/catalog hub/ingest hub/objects hub/registry hub/report wire
@@ -53,18 +53,19 @@ hub/startup: format/chunk format/compress format/erofs format/index format/pack 
 hub/startup/guess: format/chunk format/erofs format/index format/trace format/tree
 hub/startup/plan: format/chunk format/erofs format/index format/trace
 logqueue:
-node: durable format/chunk format/index format/trace logqueue node/front/containerd node/fuse node/health node/keeper node/mount node/prefetch node/record node/resolver node/takeover node/trees socket store store/disk store/hub wire | node/device
-node/device: format/chunk format/index node/fuse | store store/hub
-node/doctor: format/index format/tree node node/front/containerd node/fuse node/mount proc store/disk store/hub | durable
+mirror: format/chunk format/index format/pack store store/origin wire wire/client
+node: durable format/chunk format/index format/trace logqueue node/front/containerd node/fuse node/health node/keeper node/mount node/prefetch node/record node/resolver node/takeover node/trees socket store store/disk store/origin wire wire/client | node/device
+node/device: format/chunk format/index node/fuse | store store/origin wire/client
+node/doctor: format/index format/tree node node/front/containerd node/fuse node/mount proc store/disk store/origin wire/client | durable
 node/flight:
 node/front/containerd: durable node/resolver | socket
-node/fuse: format/chunk | node/device store store/hub
+node/fuse: format/chunk | node/device store store/origin wire/client
 node/health: node/fuse node/mount
 node/keeper:
 node/mount: format/chunk format/index format/tree node/device node/fuse node/record node/trees | node/prefetch
 node/prefetch: format/chunk format/index node/device | store
 node/record: format/chunk format/trace node/device
-node/resolver: durable format/chunk format/index store/hub wire
+node/resolver: durable format/chunk format/index store/origin wire | wire/client
 node/takeover: durable node/fuse node/keeper node/mount proc
 node/trees: durable format/chunk format/erofs format/index format/trace node/device node/flight node/fuse node/prefetch | store/disk
 proc:
@@ -72,15 +73,15 @@ renewed:
 socket: proc
 store: format/chunk format/pack
 store/disk: format/chunk
-store/hub: format/chunk format/index format/pack format/trace proc renewed store wire
+store/origin: format/chunk format/index format/pack format/trace proc store wire wire/client
 store/registry:
 test/arch:
-test/e2e: | hub hub/startup/guess node/front/containerd node/resolver node/fuse socket store/hub wire
+test/e2e: | hub hub/startup/guess node/front/containerd node/fuse node/resolver socket wire wire/client
 test/e2e/bench: | bench/starts
 test/e2e/bounds: | node
-test/e2e/commands: | store/hub wire
+test/e2e/commands: | mirror wire wire/client
 test/e2e/network: | node
-test/e2e/node: | node node/keeper node/mount node/resolver store/disk store/hub wire
+test/e2e/node: | node node/keeper node/mount node/resolver store/disk wire wire/client
 test/e2e/peers:
 test/e2e/soak: | node node/health node/keeper node/mount
 test/e2e/system: | node node/doctor node/keeper node/mount
@@ -93,10 +94,11 @@ test/testkit/fswalk:
 test/testkit/immutable:
 test/testkit/layout:
 test/testkit/link:
-test/testkit/site: format/index node node/keeper proc store/hub test/testkit/link
+test/testkit/site: format/index node node/keeper proc test/testkit/link wire/client
 test/testkit/sourcetest: format/chunk store test/testkit/cachetest
 test/testkit/tarball:
 wire: format/chunk format/index
+wire/client: format/chunk format/index format/trace renewed wire | store store/origin
 `
 
 // row is one package's line of the table.

@@ -23,10 +23,10 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"lighter/hub"
-	client "lighter/store/hub"
 	"lighter/test/testkit/site"
 	"lighter/test/testkit/tarball"
 	"lighter/wire"
+	"lighter/wire/client"
 )
 
 // runningHub is a hub in this process.
@@ -58,7 +58,7 @@ func startHub(t *testing.T) *runningHub {
 		}
 	})
 	r := &runningHub{t: t, address: listener.Addr().String()}
-	if r.client, err = client.NewClient(client.Options{URL: "http://" + r.address}); err != nil {
+	if r.client, err = client.New(client.Options{URL: "http://" + r.address}); err != nil {
 		t.Fatal(err)
 	}
 	return r

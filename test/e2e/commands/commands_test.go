@@ -16,9 +16,9 @@ import (
 	"testing"
 	"time"
 
-	"lighter/store/hub"
 	"lighter/test/testkit/site"
 	"lighter/wire"
+	"lighter/wire/client"
 )
 
 // What all tests share, in an enclosure of their own: a hub where the commands
@@ -156,12 +156,12 @@ func (r result) bad(t *testing.T, code int, words ...string) {
 	}
 }
 
-func client(t *testing.T, o hub.Options) *hub.Client {
+func hubClient(t *testing.T, o client.Options) *client.Client {
 	t.Helper()
 	if o.URL == "" {
 		o.URL = "http://" + hubAddress
 	}
-	c, err := hub.NewClient(o)
+	c, err := client.New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +171,7 @@ func client(t *testing.T, o hub.Options) *hub.Client {
 // images lists what the hub has under a name.
 func images(t *testing.T, name string) []wire.Image {
 	t.Helper()
-	list, err := client(t, hub.Options{}).Images(t.Context(), name)
+	list, err := hubClient(t, client.Options{}).Images(t.Context(), name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +181,7 @@ func images(t *testing.T, name string) []wire.Image {
 // ready waits until an image that was pushed is ready, and returns it.
 func ready(t *testing.T, name string) wire.Image {
 	t.Helper()
-	last, err := client(t, hub.Options{}).Add(t.Context(), wire.Add{Name: name}, func(wire.Progress) {})
+	last, err := hubClient(t, client.Options{}).Add(t.Context(), wire.Add{Name: name}, func(wire.Progress) {})
 	if err != nil || len(last.Images) != 1 || last.Images[0].State != wire.StateReady {
 		t.Fatalf("%s: %+v, %v", name, last, err)
 	}

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"lighter/store/hub"
+	"lighter/mirror"
 	"lighter/wire"
 )
 
@@ -19,8 +19,8 @@ func TestMirror(t *testing.T) {
 	run(t, nil, lighter, "mirror").bad(t, 2, "DIR")
 	run(t, nil, lighter, "mirror", dir, "no/such:1").bad(t, 1, "no/such:1")
 	run(t, nil, lighter, "mirror", "--hub", "http://127.0.0.1:1", dir, "mirrored/image:1").bad(t, 1, "127.0.0.1:1")
-	var first, second hub.Mirrored
-	for _, into := range []*hub.Mirrored{&first, &second} {
+	var first, second mirror.Result
+	for _, into := range []*mirror.Result{&first, &second} {
 		if err := json.Unmarshal([]byte(good(t, lighter, "mirror", "--json", dir, "mirrored/image:1")), into); err != nil {
 			t.Fatal(err)
 		}

@@ -17,17 +17,17 @@ import (
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"lighter/store/hub"
 	"lighter/test/testkit/layout"
 	"lighter/test/testkit/site"
 	"lighter/wire"
+	"lighter/wire/client"
 )
 
 // With trace_run a hub starts each image once, without network, and so knows what
 // its starts read before anybody has started it; nothing of that is left.
 func TestTraceRun(t *testing.T) {
 	s := startSiteWith(t, site.Options{HubArgs: []string{"--trace-run"}}, "python")
-	client, err := hub.NewClient(hub.Options{URL: s.Hub.URL, PlainHTTP: true})
+	client, err := client.New(client.Options{URL: s.Hub.URL, PlainHTTP: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +110,7 @@ func trialCgroups(t *testing.T, root string) (all []string) {
 }
 
 // awaitStart waits until something is known of how an image starts.
-func awaitStart(t *testing.T, client *hub.Client, name string) (known []wire.Starts) {
+func awaitStart(t *testing.T, client *client.Client, name string) (known []wire.Starts) {
 	t.Helper()
 	for try := 0; len(known) == 0 || len(known[0].Workloads) == 0; try++ {
 		if try == 600 {
@@ -129,7 +129,7 @@ func awaitStart(t *testing.T, client *hub.Client, name string) (known []wire.Sta
 // names nobody whom it has is not started.
 func TestTraceRunAsUser(t *testing.T) {
 	s := startSiteWith(t, site.Options{HubArgs: []string{"--trace-run"}})
-	client, err := hub.NewClient(hub.Options{URL: s.Hub.URL, PlainHTTP: true})
+	client, err := client.New(client.Options{URL: s.Hub.URL, PlainHTTP: true})
 	if err != nil {
 		t.Fatal(err)
 	}

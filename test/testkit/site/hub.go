@@ -10,7 +10,7 @@ import (
 	"syscall"
 
 	"lighter/format/index"
-	"lighter/store/hub"
+	"lighter/wire/client"
 )
 
 // Hub is a running hub.
@@ -28,7 +28,7 @@ type Hub struct {
 // launchHub starts a hub on the registry's side of the link.
 func (s *Site) launchHub(ctx context.Context, name, address string) (*Hub, error) {
 	h := &Hub{URL: "http://" + address, Root: filepath.Join(s.Dir, name), site: s, address: address}
-	client, err := hub.NewClient(hub.Options{URL: h.URL, PlainHTTP: true})
+	client, err := client.New(client.Options{URL: h.URL, PlainHTTP: true})
 	if err != nil {
 		return nil, err
 	}

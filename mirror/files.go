@@ -1,0 +1,248 @@
+package mirror
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"lighter/format/index"
+	"lighter/wire"
+)
+
+// files is a directory with the objects that a hub serves, under the paths of their URLs. A file
+// has its name only when it is complete and synced. Nothing is read or written outside of the
+// directory, whatever the paths and links.
+type files struct {
+	dir  string
+	root *os.Root
+}
+
+// aside is the directory in which files are written before they get their names.
+const aside = ".new"
+
+// fileOf returns the path, below the directory, of a URL's file.
+func fileOf(url string) string { return filepath.FromSlash(strings.TrimPrefix(url, "/")) }
+
+// openFiles opens a directory, which is made if it does not exist. It locks the directory against
+// other writers until close is called, and removes unfinished files of an earlier run.
+func openFiles(dir string) (f files, close func(), err error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return f, nil, fmt.Errorf("write to the mirror: %w", err)
+	}
+	f.dir = dir
+	if f.root, err = os.OpenRoot(dir); err != nil {
+		return f, nil, fmt.Errorf("write to the mirror: %w", err)
+	}
+	locked, err := f.root.Open(".")
+	if err != nil {
+		return f, nil, errors.Join(fmt.Errorf("write to the mirror: %w", err), f.root.Close())
+	}
+	close = func() {
+		_ = f.root.RemoveAll(aside) // the next run removes what is left
+		_ = errors.Join(locked.Close(), f.root.Close())
+	}
+	if err := unix.Flock(int(locked.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return f, nil, errors.Join(fmt.Errorf("another lighter mirror writes to %s", dir), locked.Close(), f.root.Close())
+	}
+	if err := f.root.RemoveAll(aside); err != nil {
+		close()
+		return f, nil, fmt.Errorf("write to the mirror: %w", err)
+	}
+	return f, close, nil
+}
+
+func (f files) has(url string) bool {
+	_, err := f.root.Stat(fileOf(url))
+	return err == nil
+}
+
+// pending is a file that does not have its name yet.
+type pending struct {
+	*os.File
+	name  string // in aside
+	files files
+	done  bool
+}
+
+// create opens a new file for reading and writing. publish or discard closes it.
+func (f files) create() (*pending, error) {
+	if err := f.root.MkdirAll(aside, 0o755); err != nil {
+		return nil, fmt.Errorf("write to the mirror: %w", err)
+	}
+	name := filepath.Join(aside, rand.Text())
+	file, err := f.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("write to the mirror: %w", err)
+	}
+	return &pending{File: file, name: name, files: f}, nil
+}
+
+// createTwo is create of two files.
+func (f files) createTwo() (first, second *pending, err error) {
+	if first, err = f.create(); err != nil {
+		return nil, nil, err
+	}
+	if second, err = f.create(); err != nil {
+		first.discard()
+		return nil, nil, err
+	}
+	return first, second, nil
+}
+
+// publish syncs the file, makes it readable for all users and gives it its name.
+func (p *pending) publish(url string) error {
+	root, name := p.files.root, fileOf(url)
+	p.done = true
+	err := errors.Join(p.Chmod(0o644), p.Sync(), p.Close())
+	if err == nil {
+		err = root.MkdirAll(filepath.Dir(name), 0o755)
+	}
+	if err == nil {
+		err = root.Rename(p.name, name)
+	}
+	if err != nil {
+		return fmt.Errorf("write to the mirror: %w", errors.Join(err, root.Remove(p.name)))
+	}
+	return p.files.syncDir(filepath.Dir(name))
+}
+
+// discard removes the file unless it was published.
+func (p *pending) discard() {
+	if !p.done {
+		_ = errors.Join(p.Close(), p.files.root.Remove(p.name)) // openFiles removes what is left
+	}
+}
+
+func (f files) syncDir(name string) error {
+	dir, err := f.root.Open(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// write publishes a file, unless there is one with the same contents.
+func (f files) write(url string, b []byte) error {
+	if old, err := f.root.ReadFile(fileOf(url)); err == nil && bytes.Equal(old, b) {
+		return nil
+	}
+	file, err := f.create()
+	if err != nil {
+		return err
+	}
+	defer file.discard()
+	if _, err := file.Write(b); err != nil {
+		return fmt.Errorf("write to the mirror: %w", err)
+	}
+	return file.publish(url)
+}
+
+func (f files) writeJSON(url string, value any) error {
+	b, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	return f.write(url, append(b, '\n'))
+}
+
+// keys returns the hub's keys that the mirror has, or nil.
+func (f files) keys(scope string) ([]ed25519.PublicKey, error) {
+	name := fileOf(wire.KeyPath(scope))
+	text, err := f.root.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var keys []ed25519.PublicKey
+	if err == nil {
+		keys, err = wire.ParseKeys(text)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the mirror's keys (%s): %w", filepath.Join(f.dir, name), err)
+	}
+	return keys, nil
+}
+
+// writeKeys publishes the hub's keys.
+func (f files) writeKeys(scope string, keys []ed25519.PublicKey) error {
+	var text []byte
+	for _, key := range keys {
+		text = append(text, index.FormatKey(key)+"\n"...)
+	}
+	return f.write(wire.KeyPath(scope), text)
+}
+
+// addChains adds the chains of an image, the lowest first, to the known ones, and publishes their
+// answers with the chains above them. The answers of other chains do not change. No answer is
+// complete, as the hub may have other images.
+func (f files) addChains(scope string, known map[string]wire.Link, links []wire.Link) error {
+	for _, link := range links {
+		if link.Statement == nil {
+			link.Statement = known[link.Chain].Statement
+		}
+		known[link.Chain] = link
+	}
+	above := map[string][]wire.Link{}
+	for _, chain := range slices.Sorted(maps.Keys(known)) {
+		parent := known[chain].Parent
+		above[parent] = append(above[parent], known[chain])
+	}
+	// From the top down: after a crash, the next run adds what is missing.
+	for _, link := range slices.Backward(links) {
+		answer := wire.Chain{Link: known[link.Chain], Above: chainsAbove(link.Chain, above)}
+		if err := f.writeJSON(wire.ChainPath(scope, link.Chain), answer); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// chainsAbove lists the chains above a chain, the nearest first. on has those directly above each.
+func chainsAbove(chain string, on map[string][]wire.Link) (all []wire.Link) {
+	for level := []string{chain}; len(level) > 0 && len(all) < wire.MaxAbove; {
+		var next []string
+		for _, below := range level {
+			for _, l := range on[below] {
+				all = append(all, l)
+				next = append(next, l.Chain)
+			}
+		}
+		level = next
+	}
+	return all[:min(len(all), wire.MaxAbove)]
+}
+
+// chains reads the chains of the directory.
+func (f files) chains(scope string) (map[string]wire.Link, error) {
+	known := map[string]wire.Link{}
+	top := strings.TrimSuffix(fileOf(wire.ChainPath(scope, "")), "/")
+	err := fs.WalkDir(f.root.FS(), top, func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		var answer wire.Chain
+		b, err := f.root.ReadFile(name)
+		if err == nil {
+			err = json.Unmarshal(b, &answer)
+		}
+		if err != nil {
+			return fmt.Errorf("read the mirror: %s, which may be removed: %w", filepath.Join(f.dir, name), err)
+		}
+		known[answer.Chain] = answer.Link
+		return nil
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return known, err
+}

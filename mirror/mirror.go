@@ -1,0 +1,326 @@
+// Package mirror copies what nodes need of some images from a hub into a directory. A web server
+// that serves the directory is a mirror: the files have the paths of the hub's URLs.
+//
+// Everything is verified before it gets its name, and everything that it refers to has its name
+// before. So the directory can be served while it is written.
+package mirror
+
+import (
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+	"lighter/store/origin"
+	"lighter/wire"
+	"lighter/wire/client"
+)
+
+const (
+	workers = 16 // units that are fetched at a time
+	// tries is how often one object is asked for.
+	tries = 6
+	// treeTimeout bounds the wait for a tree that the hub has to make.
+	treeTimeout = 10 * time.Minute
+)
+
+// Mirror copies from one hub into one directory. Units that the directory has are not fetched
+// again.
+type Mirror struct {
+	client *client.Client
+	hub    *origin.Failover // the same hub
+	dir    string
+	files  files
+	report func(wire.Progress)
+	pinned []ed25519.PublicKey  // by the caller
+	keys   []ed25519.PublicKey  // the hub's keys that are trusted
+	chains map[string]wire.Link // in the directory
+
+	fetched, kept atomic.Int64
+}
+
+// Result says what Copy has done.
+type Result struct {
+	Images  []string `json:"images"`  // names
+	Keys    []string `json:"keys"`    // the hub's trusted keys, as index.FormatKey writes them
+	Trees   int      `json:"trees"`   // of the images' chains
+	Fetched int64    `json:"fetched"` // units
+	Kept    int64    `json:"kept"`    // units that the directory had
+	Bytes   int64    `json:"bytes"`   // received: units, indexes, locations
+}
+
+// New returns a Mirror of a hub into a directory, which is made if it does not exist. The hub has
+// to have one of the keys. Without keys, the key is learned, kept in the directory with the first
+// objects that it signed, and required from then on. report is called by one goroutine at a time.
+func New(hub client.Options, dir string, keys []ed25519.PublicKey, report func(wire.Progress)) (*Mirror, error) {
+	hub.Header = http.Header{wire.CopyHeader: {"1"}}
+	c, err := client.New(hub)
+	if err != nil {
+		return nil, err
+	}
+	o, err := origin.New(slog.New(slog.DiscardHandler), hub)
+	if err != nil {
+		return nil, err
+	}
+	return &Mirror{client: c, hub: o, dir: dir, pinned: keys, report: report}, nil
+}
+
+// Copy copies the images of the names; without names, all images that are ready.
+func (m *Mirror) Copy(ctx context.Context, names []string) (done Result, err error) {
+	files, unlock, err := openFiles(m.dir)
+	if err != nil {
+		return done, err
+	}
+	defer unlock()
+	m.files = files
+	if m.keys, err = m.trustedKeys(ctx); err != nil {
+		return done, err
+	}
+	for _, key := range m.keys {
+		done.Keys = append(done.Keys, index.FormatKey(key))
+	}
+	if m.chains, err = m.files.chains(m.client.Scope()); err != nil {
+		return done, err
+	}
+	if len(names) == 0 {
+		if names, err = m.readyNames(ctx); err != nil {
+			return done, err
+		}
+	}
+	trees := map[string]bool{} // by chain
+	for _, name := range names {
+		if err := m.copyName(ctx, name, trees); err != nil {
+			return done, err
+		}
+		done.Images = append(done.Images, name)
+	}
+	done.Trees, done.Fetched, done.Kept, done.Bytes = len(trees), m.fetched.Load(), m.kept.Load(), m.hub.Health()[0].Bytes
+	return done, nil
+}
+
+// trustedKeys returns the hub's keys that the caller or the directory has pinned; if neither has
+// pinned any, all of the hub's keys.
+func (m *Mirror) trustedKeys(ctx context.Context) ([]ed25519.PublicKey, error) {
+	keys, err := m.client.Keys(ctx)
+	if err != nil {
+		return nil, err
+	}
+	pinned := m.pinned
+	if len(pinned) == 0 {
+		if pinned, err = m.files.keys(m.client.Scope()); err != nil || len(pinned) == 0 {
+			return keys, err
+		}
+	}
+	trusted := slices.DeleteFunc(slices.Clone(keys), func(key ed25519.PublicKey) bool {
+		return !slices.ContainsFunc(pinned, func(k ed25519.PublicKey) bool { return k.Equal(key) })
+	})
+	if len(trusted) == 0 {
+		return nil, fmt.Errorf("hub %s has none of the pinned keys: if the hub's own log shows its key, "+
+			"give --hub-key %s; if not, something else answers in its place", m.client.URL(), index.FormatKey(keys[0]))
+	}
+	return trusted, nil
+}
+
+func (m *Mirror) readyNames(ctx context.Context) (names []string, err error) {
+	images, err := m.client.Images(ctx, "")
+	seen := map[string]bool{}
+	for _, image := range images {
+		if image.State == wire.StateReady && !seen[image.Name] {
+			seen[image.Name] = true
+			names = append(names, image.Name)
+		}
+	}
+	return names, err
+}
+
+// copyName copies the images of one name.
+func (m *Mirror) copyName(ctx context.Context, name string, trees map[string]bool) error {
+	images, err := m.client.Inspect(ctx, name)
+	if err != nil {
+		return err
+	}
+	ready := 0
+	for _, image := range images {
+		if image.State != wire.StateReady || len(image.Layers) == 0 {
+			continue
+		}
+		ready++
+		if err := m.copyImage(ctx, image, trees); err != nil {
+			return fmt.Errorf("mirror image %s: %w", name, err)
+		}
+	}
+	if ready == 0 {
+		return fmt.Errorf("hub %s has no image %q that can be mirrored", m.client.URL(), name)
+	}
+	return nil
+}
+
+// copyImage copies the trees of all chains of an image, as a node may mount any of them: another
+// image, which no hub knows, may share the lower layers.
+func (m *Mirror) copyImage(ctx context.Context, image wire.Inspection, trees map[string]bool) error {
+	// Digests and chains become names of files.
+	if !wire.IsDigest(image.Digest) {
+		return fmt.Errorf("invalid manifest digest %q from the hub: want sha256:HEX", image.Digest)
+	}
+	for _, layer := range image.Layers {
+		if !wire.IsDigest(layer.Chain) || !wire.IsDigest(layer.DiffID) {
+			return fmt.Errorf("invalid layer %q or chain %q from the hub: want sha256:HEX", layer.DiffID, layer.Chain)
+		}
+	}
+	var links []wire.Link
+	parent := ""
+	for i, layer := range image.Layers {
+		link := wire.Link{Chain: layer.Chain, Parent: parent, DiffID: layer.DiffID}
+		parent = layer.Chain
+		top := i == len(image.Layers)-1
+		if !trees[layer.Chain] || top {
+			s, err := m.copyTree(ctx, layer.Chain)
+			if err != nil {
+				return err
+			}
+			if top {
+				link.Statement = s
+			}
+		}
+		trees[layer.Chain] = true
+		links = append(links, link)
+	}
+	if err := m.files.addChains(m.client.Scope(), m.chains, links); err != nil {
+		return err
+	}
+	return m.copyManifest(ctx, image.Digest)
+}
+
+// copyManifest copies the image statement of a manifest. A hub may have none; then nodes with
+// trust = "image" do not take the image from the mirror.
+func (m *Mirror) copyManifest(ctx context.Context, digest string) error {
+	answer, err := m.client.Manifest(ctx, digest)
+	if errors.Is(err, chunk.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := answer.Image.Verify(digest, m.keys); err != nil {
+		return err
+	}
+	return m.files.writeJSON(wire.ManifestPath(m.client.Scope(), digest), answer)
+}
+
+// copyTree copies all objects of a chain's tree, then its statement.
+func (m *Mirror) copyTree(ctx context.Context, chain string) (s *index.Statement, err error) {
+	err = origin.Retry(ctx, tries, func() error {
+		ctx, cancel := context.WithTimeout(ctx, treeTimeout)
+		defer cancel()
+		s, err = m.hub.Tree(ctx, chain)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Verify(chain, m.keys); err != nil {
+		return nil, err
+	}
+	if err := m.files.writeKeys(m.client.Scope(), m.keys); err != nil {
+		return nil, err
+	}
+	stored, plain, err := m.files.createTwo()
+	if err != nil {
+		return nil, err
+	}
+	defer stored.discard()
+	defer plain.discard()
+	if err := m.copyIndex(ctx, s.Tree, stored, plain.File); err != nil {
+		return nil, err
+	}
+	extents, err := index.OpenMap(plain, s.Tree, index.NewPages(1))
+	if err != nil {
+		return nil, err
+	}
+	if err := m.copyLocations(ctx, extents); err != nil {
+		return nil, err
+	}
+	if err := stored.publish(wire.IndexPath(m.client.Scope(), s.Tree)); err != nil {
+		return nil, err
+	}
+	return s, m.files.writeJSON(wire.TreePath(m.client.Scope(), chain), s)
+}
+
+// copyIndex writes an index, compressed as it is served, and its plain extent map.
+func (m *Mirror) copyIndex(ctx context.Context, tree chunk.ID, stored *pending, extents *os.File) error {
+	return origin.Retry(ctx, tries, func() error {
+		return m.hub.Index(ctx, tree, func(plain io.Reader) error {
+			if err := errors.Join(truncate(stored.File), truncate(extents)); err != nil {
+				return err
+			}
+			return compress(stored, plain, func(plain io.Reader) error {
+				_, err := index.Receive(plain, tree, extents, io.Discard)
+				return err
+			})
+		})
+	})
+}
+
+// copyLocations copies the units that hold a tree's chunks, then its locations.
+func (m *Mirror) copyLocations(ctx context.Context, extents *index.Map) error {
+	tree := extents.ID()
+	stored, plain, err := m.files.createTwo()
+	if err != nil {
+		return err
+	}
+	defer stored.discard()
+	defer plain.discard()
+	err = origin.Retry(ctx, tries, func() error {
+		return m.hub.Locations(ctx, tree, chunk.ID{}, func(r io.Reader) error {
+			if err := errors.Join(truncate(stored.File), truncate(plain.File)); err != nil {
+				return err
+			}
+			return compress(stored, r, func(r io.Reader) error {
+				_, err := io.Copy(plain, io.LimitReader(r, index.MaxLocations(extents.Extents)))
+				return err
+			})
+		})
+	})
+	if err != nil {
+		return err
+	}
+	size, err := plain.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
+	locations, err := index.OpenLocations(plain, size, tree, extents.Extents)
+	if err != nil {
+		return err
+	}
+	if err := m.copyUnits(ctx, extents, locations); err != nil {
+		return err
+	}
+	return stored.publish(wire.LocationsPath(m.client.Scope(), tree))
+}
+
+// truncate empties a file.
+func truncate(file *os.File) error {
+	_, err := file.Seek(0, io.SeekStart)
+	return errors.Join(err, file.Truncate(0))
+}
+
+// compress writes what read reads of plain to w, as one zstd stream.
+func compress(w io.Writer, plain io.Reader, read func(plain io.Reader) error) error {
+	z, err := zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedBetterCompression),
+		zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(wire.MaxWindow))
+	if err != nil {
+		return err
+	}
+	return errors.Join(read(io.TeeReader(plain, z)), z.Close())
+}

@@ -1,0 +1,207 @@
+package origin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"lighter/wire/client"
+)
+
+const (
+	// firstPause is how long an origin that failed is passed over. The pause doubles with
+	// each failure, up to maxPause. maxPause also bounds the pause that an origin asks for.
+	firstPause = time.Second
+	maxPause   = 30 * time.Second
+)
+
+// backoff returns the pause after so many failures. It is random, so that nodes that lost a
+// hub together do not come back together.
+func backoff(failures int) time.Duration {
+	pause := min(firstPause<<min(failures, 10), maxPause)
+	return pause/2 + rand.N(pause/2)
+}
+
+// Retry calls ask until it succeeds, at most tries times, as long as its error is an
+// *Unavailable.
+func Retry(ctx context.Context, tries int, ask func() error) error {
+	for failures := 0; ; failures++ {
+		err := ask()
+		var down *Unavailable
+		if err == nil || failures+1 >= tries || !errors.As(err, &down) {
+			return err
+		}
+		select {
+		case <-time.After(max(backoff(failures), down.After)):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// breaker is the circuit breaker of one origin.
+type breaker struct {
+	url string
+	log *slog.Logger
+
+	requests, failed, bytes atomic.Int64
+
+	mu       sync.Mutex // guards what follows
+	down     bool
+	since    time.Time // when down last changed
+	failures int       // in a row
+	again    time.Time // while down: when one request may probe the origin
+	probing  bool      // a probe is in flight
+	busy     time.Time // the origin asked not to be asked before
+	answered time.Time // when it last answered
+	err      error     // why it is down
+}
+
+// attempt is one request to an origin.
+type attempt struct {
+	began   time.Time
+	isProbe bool
+}
+
+// begin starts a request and reports whether it may be made. If the origin is down, it may if
+// anyway is set, or as the one probe after a pause.
+func (b *breaker) begin(anyway bool) (attempt, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	a := attempt{began: time.Now()}
+	switch {
+	case a.began.Before(b.busy):
+		return a, false
+	case !b.down || anyway:
+		return a, true
+	case b.probing || a.began.Before(b.again):
+		return a, false
+	}
+	b.probing, a.isProbe = true, true
+	return a, true
+}
+
+// isUp reports whether the origin would be asked before others.
+func (b *breaker) isUp() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return !b.down && !time.Now().Before(b.busy)
+}
+
+// end ends a request. err is an error for which the origin is to blame, or nil. A hintError is
+// counted and changes nothing else.
+func (b *breaker) end(a attempt, err error) {
+	b.requests.Add(1)
+	if err != nil {
+		b.failed.Add(1)
+	}
+	b.mu.Lock()
+	wasDown, before := b.down, b.since
+	b.update(a, err)
+	down, since := b.down, b.since
+	b.mu.Unlock() // writing the log may block
+	switch {
+	case down && !wasDown:
+		b.log.Warn("hub is down", "hub", b.url, "err", err)
+	case wasDown && !down:
+		b.log.Info("hub is up again", "hub", b.url, "duration", since.Sub(before).Round(time.Millisecond))
+	}
+}
+
+// update applies the end of a request; mu is held.
+func (b *breaker) update(a attempt, err error) {
+	if a.isProbe {
+		b.probing = false
+	}
+	if err == nil {
+		b.succeed()
+		return
+	}
+	var answer *client.Error
+	if errors.As(err, &answer) && answer.RetryAfter > 0 {
+		b.busy = time.Now().Add(min(answer.RetryAfter, maxPause))
+	}
+	if errors.As(err, new(hintError)) {
+		return
+	}
+	// If the origin has answered another request meanwhile, the failure is about the object.
+	// And requests that fail together count as one failure.
+	if b.answered.After(a.began) || b.down && a.began.Before(b.since) {
+		return
+	}
+	b.fail(err)
+	if answer != nil && answer.RetryAfter > 0 {
+		b.again = b.busy
+	}
+}
+
+// abandon ends a request that says nothing about the origin.
+func (b *breaker) abandon(a attempt) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if a.isProbe {
+		b.probing = false
+	}
+}
+
+func (b *breaker) succeed() {
+	b.answered = time.Now()
+	if b.down {
+		b.down, b.since = false, b.answered
+	}
+	b.failures, b.err = 0, nil
+}
+
+func (b *breaker) fail(err error) {
+	now := time.Now()
+	if !b.down {
+		b.since = now
+	}
+	b.down, b.again, b.err = true, now.Add(backoff(b.failures)), err
+	b.failures++
+}
+
+// busyFor returns for how long the origin asked not to be asked.
+func (b *breaker) busyFor() time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return max(0, time.Until(b.busy))
+}
+
+// skipped returns why the origin is not asked.
+func (b *breaker) skipped() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	err := b.err
+	if err == nil {
+		err = errors.New("it answered Retry-After")
+	}
+	return fmt.Errorf("hub %s is not asked for a while: %w", b.url, err)
+}
+
+// Health is what is known of one origin.
+type Health struct {
+	URL      string    `json:"url"`
+	Up       bool      `json:"up"`
+	Since    time.Time `json:"since,omitzero"` // when Up last changed
+	Error    string    `json:"error,omitempty"`
+	Requests int64     `json:"requests"`
+	Failures int64     `json:"failures"`
+	Bytes    int64     `json:"bytes"` // received: units, indexes, locations
+}
+
+func (b *breaker) health() Health {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	h := Health{URL: b.url, Up: !b.down, Since: b.since,
+		Requests: b.requests.Load(), Failures: b.failed.Load(), Bytes: b.bytes.Load()}
+	if b.err != nil {
+		h.Error = b.err.Error()
+	}
+	return h
+}

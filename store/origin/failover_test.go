@@ -1,0 +1,241 @@
+package origin
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+
+	"lighter/format/chunk"
+	"lighter/store"
+	"lighter/wire/client"
+)
+
+var right = bytes.Repeat([]byte("what was asked for\n"), 1000)
+
+// fetchUnit asks for some unit.
+func fetchUnit(t testing.TB, s *Failover, take func(length int64, body io.Reader) error) (from string, err error) {
+	err = s.FetchUnit(t.Context(), chunk.Unit{}, func(a store.Answer) error {
+		from = a.Origin
+		return take(a.Length, a.Body)
+	})
+	return from, err
+}
+
+// takeRight accepts the right bytes alone.
+func takeRight(length int64, body io.Reader) error {
+	got, err := io.ReadAll(io.LimitReader(body, int64(2*len(right))))
+	if err == nil && !bytes.Equal(got, right) {
+		err = &chunk.InvalidError{What: "the answer", Err: fmt.Errorf("%d bytes, %d were promised", len(got), length)}
+	}
+	return err
+}
+
+func good(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(right) }
+
+// over returns a Failover over the origins at some URLs.
+func over(t *testing.T, urls ...string) *Failover {
+	t.Helper()
+	var options []client.Options
+	for _, url := range urls {
+		options = append(options, client.Options{URL: url, PlainHTTP: true})
+	}
+	f, err := New(slog.New(slog.DiscardHandler), options...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func origins(t *testing.T, handlers ...http.HandlerFunc) *Failover {
+	t.Helper()
+	var urls []string
+	for _, handler := range handlers {
+		server := httptest.NewServer(handler)
+		t.Cleanup(server.Close)
+		urls = append(urls, server.URL)
+	}
+	s := over(t, urls...)
+	s.timeout.stall, s.timeout.begin, s.timeout.last, s.timeout.unit = 200*time.Millisecond, 200*time.Millisecond, 5*time.Second, time.Second
+	return s
+}
+
+// drip sends what is right, a byte at a time.
+func drip(b []byte) http.HandlerFunc {
+	return func(w http.ResponseWriter, req *http.Request) {
+		for len(b) > 0 && req.Context().Err() == nil {
+			_, _ = w.Write(b[:1])
+			_ = http.NewResponseController(w).Flush()
+			b = b[1:]
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+}
+
+// An index whose stream turns out bad comes from another origin.
+func TestIndexFromAnotherOrigin(t *testing.T) {
+	encoder, err := zstd.NewWriter(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored := encoder.EncodeAll(right, nil)
+	flipped := bytes.Clone(stored)
+	flipped[len(flipped)/2] ^= 1
+	send := func(b []byte) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(b) }
+	}
+	s := origins(t, send(stored[:len(stored)-9]), send(flipped), send([]byte("<html>")), send(encoder.EncodeAll([]byte("another"), nil)),
+		status(500), func(w http.ResponseWriter, req *http.Request) { _, _ = w.Write(stored[:20]); still(w, req) }, drip(stored), send(stored))
+	err = s.Index(t.Context(), chunk.ID{}, func(plain io.Reader) error { return takeRight(-1, plain) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, h := range s.Health() {
+		if h.Up != (i == len(s.all)-1) || h.Requests != 1 {
+			t.Errorf("%d: %+v", i, h)
+		}
+	}
+}
+
+// A stream whose window is wider than that of any hub's is not decompressed: what decides how much
+// memory that takes is not what an origin says.
+func TestWindowIsBounded(t *testing.T) {
+	for _, window := range []int{8 << 20, 16 << 20} {
+		var stored bytes.Buffer
+		encoder, err := zstd.NewWriter(&stored, zstd.WithWindowSize(window))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = encoder.Write(right)
+		if err := errors.Join(err, encoder.Flush(), encoder.Close()); err != nil { // a flushed stream has the whole window
+			t.Fatal(err)
+		}
+		s := origins(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(stored.Bytes()) })
+		s.timeout.last = time.Minute
+		take := func(plain io.Reader) error { return takeRight(-1, plain) }
+		for what, err := range map[string]error{
+			"index": s.Index(t.Context(), chunk.ID{}, take), "locations": s.Locations(t.Context(), chunk.ID{}, chunk.ID{}, take),
+		} {
+			if invalid := errors.As(err, new(*chunk.InvalidError)); invalid != (window > 8<<20) || !invalid && err != nil {
+				t.Errorf("%s with a window of %d bytes: %v", what, window, err)
+			}
+		}
+	}
+}
+
+// One that wants to be left alone is, for a time that is bounded.
+func TestRetryAfter(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		"7": 7 * time.Second, "100000": maxPause, "-1": 0, "soon": 0, "": 0, "99999999999999999999": 0,
+		time.Now().Add(20 * time.Second).UTC().Format(http.TimeFormat): 20 * time.Second,
+		time.Now().Add(-time.Hour).UTC().Format(http.TimeFormat):       0,
+	} {
+		var asked atomic.Int32
+		s := origins(t, func(w http.ResponseWriter, req *http.Request) {
+			asked.Add(1)
+			status(503, "Retry-After", text)(w, req)
+		})
+		for range 2 {
+			var down *Unavailable
+			_, err := fetchUnit(t, s, takeRight)
+			if !errors.As(err, &down) || down.After > want || want > 0 && down.After < want/2 {
+				t.Errorf("%q: %v, %+v", text, err, down)
+			}
+		}
+		if left := asked.Load() == 1; left != (want > 0) {
+			t.Errorf("%q: asked %d times", text, asked.Load())
+		}
+	}
+}
+
+// Failover that are silent share the time that whoever asks has, and the one that
+// answers is asked in it.
+func TestSilentOriginsShareTheTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakes(t, nil, nil, nil)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		err := f.try(ctx, quick, func(ctx context.Context, o *origin, others int) error {
+			ctx, cancel := share(ctx, others)
+			defer cancel()
+			if o == f.all[2] {
+				return ctx.Err()
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		if err != nil || f.Health()[0].Up || f.Health()[1].Up {
+			t.Errorf("%v, %+v", err, f.Health())
+		}
+		silent := newFakes(t, nil)
+		for range 2 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			start := time.Now()
+			err = silent.try(ctx, quick, func(ctx context.Context, _ *origin, _ int) error { <-ctx.Done(); return ctx.Err() })
+			if err == nil || silent.Health()[0].Up || silent.Health()[0].Requests != 1 {
+				t.Errorf("after %s: %v, %+v", time.Since(start), err, silent.Health())
+			}
+		}
+	})
+}
+
+// As many requests as Units make at a time are on their way at a time.
+func TestConnectionsAreNotTheBottleneck(t *testing.T) {
+	const n = 200
+	var here sync.WaitGroup
+	here.Add(n)
+	s := origins(t, func(w http.ResponseWriter, req *http.Request) {
+		here.Done()
+		here.Wait()
+		good(w, req)
+	})
+	s.timeout.last, s.timeout.unit = time.Minute, time.Minute // however slow the machine is
+	var all sync.WaitGroup
+	for range n {
+		all.Go(func() {
+			if _, err := fetchUnit(t, s, takeRight); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// An origin that fails to give locations is asked for other things as before, pulls
+// too; one that asks to be left alone is.
+func TestLocationsAreAHint(t *testing.T) {
+	for name, fault := range map[string]http.HandlerFunc{
+		"500": status(500), "page": good,
+		"stalls": func(w http.ResponseWriter, req *http.Request) { <-req.Context().Done() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := origins(t, fault)
+			s.timeout.last = s.timeout.stall
+			for range 3 {
+				err := s.Locations(t.Context(), chunk.ID{}, chunk.ID{}, func(plain io.Reader) error {
+					_, err := io.ReadAll(plain)
+					return err
+				})
+				if h := s.Health()[0]; err == nil || !h.Up || h.Failures == 0 {
+					t.Errorf("%v, health %+v", err, h)
+				}
+			}
+		})
+	}
+	s := origins(t, status(503, "Retry-After", "20"))
+	if err := s.Locations(t.Context(), chunk.ID{}, chunk.ID{}, nil); err == nil || s.all[0].busyFor() == 0 {
+		t.Errorf("it is not left alone: %v", err)
+	}
+}

@@ -1,0 +1,119 @@
+package origin
+
+import (
+	"io"
+	"sync"
+	"time"
+)
+
+const (
+	// longRTT is the round-trip time from which it is worth opening connections before they
+	// are needed.
+	longRTT = 4 * time.Millisecond
+	// pathTime is how long the lowest round-trip time and the highest bandwidth stand. A
+	// bandwidth is forgotten after bandwidthTime.
+	pathTime      = 10 * time.Second
+	bandwidthTime = time.Minute
+	// minBurst is how many bytes have to arrive without a pause to measure a bandwidth.
+	// maxGap is what counts as no pause. It is added to the time of the burst: what piled up
+	// while the processors were busy is read at once. On a long path TCP's slow start sends
+	// bursts, each twice as long as the one before.
+	minBurst = 128 << 10
+	maxGap   = 5 * time.Millisecond
+	// minTransfer is how many bytes an answer without such a burst needs to measure a
+	// bandwidth.
+	minTransfer = 256 << 10
+)
+
+// path estimates the network path to an origin.
+type path struct {
+	mu          sync.Mutex    // guards what follows
+	rtt         time.Duration // the lowest of late; 0: not known
+	rttAt       time.Time     // when it was measured
+	bandwidth   float64       // bytes a second, the highest of late; 0: not known
+	bandwidthAt time.Time     // when it was measured
+}
+
+// addRoundTrip adds the time to a first byte; 0: not known.
+func (p *path) addRoundTrip(rtt time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if rtt > 0 && (p.rtt == 0 || rtt < p.rtt || time.Since(p.rttAt) > pathTime) {
+		p.rtt, p.rttAt = rtt, time.Now()
+	}
+}
+
+// addBandwidth adds the bandwidth of an answer, in bytes a second.
+func (p *path) addBandwidth(bandwidth float64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if bandwidth > p.bandwidth || time.Since(p.bandwidthAt) > pathTime {
+		p.bandwidth, p.bandwidthAt = bandwidth, time.Now()
+	}
+}
+
+// estimate returns what is known of the path; 0: not known.
+func (p *path) estimate() (rtt time.Duration, bandwidth float64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if time.Since(p.bandwidthAt) > bandwidthTime {
+		return p.rtt, 0
+	}
+	return p.rtt, p.bandwidth
+}
+
+func (p *path) isLong() bool {
+	rtt, _ := p.estimate()
+	return rtt >= longRTT
+}
+
+// transfer reads the body of an answer and measures the bandwidth at which it arrives.
+type transfer struct {
+	body io.Reader
+	path *path
+
+	burstBegan, last time.Time // when the burst began, and when its last bytes arrived
+	burst            int       // bytes of the burst
+	total            int       // bytes of the answer so far
+	measured         bool      // in a burst
+	marks            [2]mark   // each at least twice as far as the one before
+}
+
+// mark is when so many bytes of an answer had arrived.
+type mark struct {
+	bytes int
+	at    time.Time
+}
+
+func (t *transfer) Read(b []byte) (int, error) {
+	n, err := t.body.Read(b)
+	t.add(n)
+	return n, err
+}
+
+// add notes that n bytes have arrived.
+func (t *transfer) add(n int) {
+	if n <= 0 {
+		return
+	}
+	now := time.Now()
+	if now.Sub(t.last) > maxGap {
+		t.burstBegan, t.burst = now, 0
+	}
+	t.last = now
+	if t.burst += n; t.burst >= minBurst {
+		t.measured = true
+		t.path.addBandwidth(float64(t.burst) / (now.Sub(t.burstBegan) + maxGap).Seconds())
+	}
+	if t.total += n; t.total >= 2*t.marks[1].bytes {
+		t.marks[0], t.marks[1] = t.marks[1], mark{t.total, now}
+	}
+}
+
+// end measures a complete answer that was long and had no burst: the link is slow, or shared by
+// many. Only the last half counts, or a little more, because of TCP's slow start.
+func (t *transfer) end() {
+	if half := t.marks[0]; !t.measured && t.total >= minTransfer {
+		t.path.addBandwidth(float64(t.total-half.bytes) / (t.last.Sub(half.at) + maxGap).Seconds())
+	}
+}

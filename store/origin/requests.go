@@ -1,0 +1,204 @@
+package origin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+	"lighter/format/pack"
+	"lighter/format/trace"
+	"lighter/store"
+	"lighter/wire"
+	"lighter/wire/client"
+)
+
+// FetchUnit implements store.UnitSource.
+func (f *Failover) FetchUnit(ctx context.Context, u chunk.Unit, take func(store.Answer) error) error {
+	return f.fetch(ctx, func(scope string) string { return wire.UnitPath(scope, u) }, take)
+}
+
+// Fetch implements store.Source. The answer is any unit that holds the chunk.
+func (f *Failover) Fetch(ctx context.Context, ref chunk.Ref, take func(store.Answer) error) error {
+	return f.fetch(ctx, func(scope string) string { return wire.ChunkPath(scope, ref.ID) }, take)
+}
+
+func (f *Failover) fetch(ctx context.Context, path func(scope string) string, take func(store.Answer) error) error {
+	return f.try(ctx, thorough, func(ctx context.Context, o *origin, others int) error {
+		ctx, cancel := context.WithTimeoutCause(ctx, f.timeout.unit, fmt.Errorf("hub %s: no unit within %s", o.url, f.timeout.unit))
+		defer cancel()
+		r := request{path: path(o.client.Scope()), patience: patience{f.timeout.last, f.timeout.last}}
+		if others > 0 {
+			r.patience = patience{f.timeout.stall, f.timeout.stall}
+		}
+		return o.get(ctx, r, func(a store.Answer) error {
+			a.Decode = decodeUnit
+			return take(a)
+		})
+	})
+}
+
+func decodeUnit(encoded []byte) (store.Batch, error) { return pack.DecodeUnit(encoded) }
+
+// Index passes the plain bytes of an index to take, from one origin after the other until take
+// returns nil. If the answer is wrong, take returns an error that wraps a *chunk.InvalidError;
+// any other error of take ends Index.
+func (f *Failover) Index(ctx context.Context, tree chunk.ID, take func(plain io.Reader) error) error {
+	return f.try(ctx, thorough, func(ctx context.Context, o *origin, others int) error {
+		r := request{path: wire.IndexPath(o.client.Scope(), tree), patience: f.indexPatience(others)}
+		return o.getCompressed(ctx, r, func(plain io.Reader) error {
+			o.connectForStart()
+			if err := take(plain); err != nil {
+				return err
+			}
+			o.connectForStart() // a long transfer outlives idle connections
+			return nil
+		})
+	})
+}
+
+// Locations does the same with a tree's locations. have is the SHA-256 of the plain bytes that
+// the caller has, or zero: if the origin has the same, Locations returns nil and does not call
+// take. Locations are a hint, which may be asked for again at any time. So an origin that fails
+// to give them is not passed over.
+func (f *Failover) Locations(ctx context.Context, tree, have chunk.ID, take func(plain io.Reader) error) error {
+	etag := ""
+	if !have.IsZero() {
+		etag = `"` + have.String() + `"`
+	}
+	return f.try(ctx, thorough, func(ctx context.Context, o *origin, others int) error {
+		r := request{path: wire.LocationsPath(o.client.Scope(), tree), etag: etag, patience: f.indexPatience(others)}
+		if err := o.getCompressed(ctx, r, take); err != nil {
+			return hintError{err}
+		}
+		return nil
+	})
+}
+
+func (f *Failover) indexPatience(others int) patience {
+	if others > 0 {
+		return patience{f.timeout.begin, f.timeout.stall}
+	}
+	return patience{f.timeout.last, f.timeout.last}
+}
+
+// Chain returns what is known of a chain. A pull waits for the answer: origins that are down
+// are not asked, and the others share a second and a half. The last one to ask has twenty
+// seconds if it is not silent (see Watch).
+func (f *Failover) Chain(ctx context.Context, chain string) (answer *wire.Chain, err error) {
+	err = f.lookUp(ctx, func(ctx context.Context, c *client.Client) (err error) {
+		answer, err = c.Chain(ctx, chain)
+		return err
+	})
+	return answer, err
+}
+
+// Manifest returns what is known of the image with a manifest. It waits as Chain does.
+func (f *Failover) Manifest(ctx context.Context, digest string) (answer *wire.Manifest, err error) {
+	err = f.lookUp(ctx, func(ctx context.Context, c *client.Client) (err error) {
+		answer, err = c.Manifest(ctx, digest)
+		return err
+	})
+	return answer, err
+}
+
+func (f *Failover) lookUp(ctx context.Context, ask func(ctx context.Context, c *client.Client) error) error {
+	deadline := time.Now().Add(f.timeout.lookup)
+	return f.try(ctx, quick, func(ctx context.Context, o *origin, others int) error {
+		silent := max(time.Until(deadline), f.timeout.lookup/4) / time.Duration(others+1)
+		heard, longest := o.dialer.lastReceived, lookupLongest
+		if others > 0 {
+			longest = silent
+		}
+		if !o.isUp() { // a hub that hangs still takes connections
+			heard = o.dialer.received.at
+		}
+		ctx, giveUp := context.WithCancelCause(ctx)
+		defer giveUp(nil)
+		stop := Watch(heard, silent, longest, giveUp)
+		defer stop()
+		done := o.dialer.expectPair()
+		defer done()
+		ctx, trip := timed(ctx)
+		err := ask(ctx, o.client)
+		if err == nil || errors.Is(err, chunk.ErrNotFound) { // other errors often come from a proxy
+			o.path.addRoundTrip(trip.duration())
+		}
+		if err != nil && context.Cause(ctx) != nil {
+			return fmt.Errorf("hub %s: %w", o.url, context.Cause(ctx))
+		}
+		return err
+	})
+}
+
+// Tree returns the statement of a chain's tree. A hub makes the tree first if needed.
+func (f *Failover) Tree(ctx context.Context, chain string) (answer *index.Statement, err error) {
+	err = f.try(ctx, thorough, func(ctx context.Context, o *origin, others int) (err error) {
+		ctx, cancel := share(ctx, others)
+		defer cancel()
+		answer, err = o.client.Tree(ctx, chain)
+		return err
+	})
+	return answer, err
+}
+
+// Images returns the images of one name.
+func (f *Failover) Images(ctx context.Context, name string) (answer []wire.Image, err error) {
+	err = f.try(ctx, thorough, func(ctx context.Context, o *origin, others int) (err error) {
+		ctx, cancel := share(ctx, others)
+		defer cancel()
+		answer, err = o.client.Images(ctx, name)
+		return err
+	})
+	return answer, err
+}
+
+// share gives an origin its share of the remaining time: the others that may be asked after it
+// get as much.
+func share(ctx context.Context, others int) (context.Context, context.CancelFunc) {
+	left := lastTimeout * time.Duration(others+1)
+	if deadline, ok := ctx.Deadline(); ok {
+		left = time.Until(deadline)
+	}
+	return context.WithTimeout(ctx, left/time.Duration(others+1))
+}
+
+// SendTrace reports what a start has read of a tree to the first hub that takes it. Mirrors
+// refuse it. Origins that are down are not asked, and no failure counts against an origin. A
+// hub that finds the trace invalid decides for all. Otherwise the error is a refusal
+// (client.Error.IsRefusal) only if all origins refuse.
+func (f *Failover) SendTrace(ctx context.Context, tree chunk.ID, t trace.Trace) error {
+	var failed, refused error // the last of each
+	for _, o := range f.all {
+		if !o.isUp() {
+			failed = o.skipped()
+			continue
+		}
+		err := o.sendTrace(ctx, tree, t)
+		var answer *client.Error
+		switch {
+		case err == nil || ctx.Err() != nil:
+			return err
+		case !errors.As(err, &answer) || !answer.IsRefusal():
+			failed = err
+		case answer.Status == http.StatusBadRequest || answer.Status == http.StatusRequestEntityTooLarge:
+			return err
+		default:
+			refused = err
+		}
+	}
+	if failed != nil {
+		return failed
+	}
+	return refused
+}
+
+func (o *origin) sendTrace(ctx context.Context, tree chunk.ID, t trace.Trace) error {
+	ctx, cancel := context.WithTimeout(ctx, traceTimeout)
+	defer cancel()
+	return o.client.SendTrace(ctx, tree, t)
+}

@@ -1,0 +1,82 @@
+package origin
+
+import (
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// grace is how long after its last sign of life an origin does not count as silent: it may be
+// busy, or its link full.
+const grace = 10 * time.Second
+
+// Watch calls giveUp once, with the reason, when origins are silent; for callers that can do
+// without an answer. Origins are silent if nothing arrived for the time silent. Once something
+// has arrived, as heard says, they have grace after its last time, and longest in all. No call
+// begins after stop has returned, other than one that runs already.
+func Watch(heard func() time.Time, silent, longest time.Duration, giveUp func(why error)) (stop func()) {
+	stopped := make(chan struct{})
+	began := time.Now()
+	go func() {
+		for {
+			end, why := began.Add(silent), fmt.Errorf("no answer within %s", silent.Round(time.Millisecond))
+			if patient := heard().Add(grace); patient.After(end) {
+				end, why = patient, fmt.Errorf("no more bytes within %s", grace)
+			}
+			if last := began.Add(longest); last.Before(end) {
+				end, why = last, fmt.Errorf("not complete within %s", longest.Round(time.Millisecond))
+			}
+			left := time.Until(end)
+			if left <= 0 {
+				giveUp(why)
+				return
+			}
+			select {
+			case <-stopped:
+				return
+			case <-time.After(left):
+			}
+		}
+	}()
+	return sync.OnceFunc(func() { close(stopped) })
+}
+
+// lastTime is the time of an event's last occurrence. It is safe for concurrent use.
+type lastTime struct {
+	origin time.Time
+	after  atomic.Int64 // nanoseconds since origin; 0: never
+}
+
+func (l *lastTime) note() { l.after.Store(int64(time.Since(l.origin))) }
+
+// at returns the time; zero: never.
+func (l *lastTime) at() time.Time {
+	after := l.after.Load()
+	if after == 0 {
+		return time.Time{}
+	}
+	return l.origin.Add(time.Duration(after))
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// watchedConn is a connection that notes when bytes arrive.
+type watchedConn struct {
+	net.Conn
+	received *lastTime
+}
+
+func (c watchedConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if n > 0 {
+		c.received.note()
+	}
+	return n, err
+}

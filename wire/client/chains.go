@@ -1,0 +1,80 @@
+package client
+
+import (
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+
+	"lighter/format/index"
+	"lighter/wire"
+)
+
+const maxKeys = 4 << 10 // bytes of a hub's public keys
+
+// Chain returns what the hub knows of a chain, or chunk.ErrNotFound. Here every 404 counts,
+// as mirrors have no other: at worst one image is unpacked as usual.
+func (c *Client) Chain(ctx context.Context, chain string) (*wire.Chain, error) {
+	return lookUp[wire.Chain](ctx, c, wire.ChainPath(c.Scope(), chain))
+}
+
+// Manifest returns what the hub knows of the image with a manifest, or chunk.ErrNotFound.
+// Every 404 counts, as for Chain.
+func (c *Client) Manifest(ctx context.Context, digest string) (*wire.Manifest, error) {
+	return lookUp[wire.Manifest](ctx, c, wire.ManifestPath(c.Scope(), digest))
+}
+
+func lookUp[T any](ctx context.Context, c *Client, path string) (*T, error) {
+	answer := new(T)
+	err := c.requestJSON(ctx, http.MethodGet, path, nil, maxAnswer, answer)
+	if refused := new(Error); errors.As(err, &refused) {
+		refused.Missing = refused.Status == http.StatusNotFound || refused.Status == http.StatusGone
+	}
+	if err != nil {
+		return nil, err
+	}
+	return answer, nil
+}
+
+// Tree returns the statement of a chain's tree. The hub makes the tree first if needed.
+func (c *Client) Tree(ctx context.Context, chain string) (*index.Statement, error) {
+	answer := new(index.Statement)
+	if err := c.requestJSON(ctx, http.MethodGet, wire.TreePath(c.Scope(), chain), nil, maxAnswer, answer); err != nil {
+		return nil, err
+	}
+	return answer, nil
+}
+
+// Keys returns the hub's public keys, at least one. A caller that compares them with
+// nothing trusts the network path to the hub.
+func (c *Client) Keys(ctx context.Context) ([]ed25519.PublicKey, error) {
+	return c.KeysFrom(ctx, func(net.Conn) error { return nil })
+}
+
+// KeysFrom returns the keys as Keys does, if verify accepts the connection on which the
+// answer has begun to arrive.
+func (c *Client) KeysFrom(ctx context.Context, verify func(net.Conn) error) ([]ed25519.PublicKey, error) {
+	var conn net.Conn
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) { conn = got.Conn }})
+	res, err := c.Get(ctx, wire.KeyPath(c.Scope()), nil)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	if err := verify(conn); err != nil {
+		return nil, err
+	}
+	text, err := io.ReadAll(io.LimitReader(res.Body, maxKeys))
+	if err != nil {
+		return nil, fmt.Errorf("hub %s: read the key: %w", c.url, err)
+	}
+	keys, err := wire.ParseKeys(text)
+	if err != nil {
+		return nil, fmt.Errorf("hub %s: read the key: %w", c.url, err)
+	}
+	return keys, nil
+}

@@ -1,0 +1,125 @@
+package client_test
+
+import (
+	"context"
+	"encoding/pem"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"lighter/format/chunk"
+	"lighter/store"
+	"lighter/store/origin"
+	"lighter/wire"
+	"lighter/wire/client"
+)
+
+func newClient(t *testing.T, o client.Options) *client.Client {
+	t.Helper()
+	c, err := client.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// calls are requests of each kind.
+func calls(c *client.Client) map[string]func(context.Context) error {
+	ignore := func(wire.Progress) {}
+	return map[string]func(context.Context) error{
+		"key": func(ctx context.Context) error { _, err := c.Keys(ctx); return err },
+		"unit": func(ctx context.Context) error {
+			f, err := origin.New(slog.New(slog.DiscardHandler), client.Options{URL: c.URL()})
+			if err != nil {
+				return err
+			}
+			return f.FetchUnit(ctx, chunk.Unit{}, func(store.Answer) error { return nil })
+		},
+		"images": func(ctx context.Context) error { _, err := c.Images(ctx, ""); return err },
+		"remove": func(ctx context.Context) error { return c.Remove(ctx, "a") },
+		"add": func(ctx context.Context) error {
+			_, err := c.Add(ctx, wire.Add{Password: "secret"}, ignore)
+			return err
+		},
+		"verify": func(ctx context.Context) error { _, err := c.Verify(ctx, "a", ignore); return err },
+	}
+}
+
+// Only answers that are verified, or harmless, may come from another server.
+func TestOnlyReadsAreRedirected(t *testing.T) {
+	asked := make(chan string, 100)
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		body, _ := io.ReadAll(req.Body)
+		asked <- req.Method + " " + string(body)
+		_, _ = w.Write([]byte("[]"))
+	}))
+	defer elsewhere.Close()
+	for _, status := range []int{http.StatusFound, http.StatusTemporaryRedirect, http.StatusPermanentRedirect} {
+		hub := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			http.Redirect(w, req, elsewhere.URL+"/secret?signature=1", status)
+		}))
+		for name, call := range calls(newClient(t, client.Options{URL: hub.URL})) {
+			err := call(t.Context())
+			if followed := len(asked) > 0; followed != (name == "unit" || name == "images") || followed != (err == nil) {
+				t.Errorf("%s after %d: followed %v, %v", name, status, followed, err)
+			}
+			if len(asked) > 0 {
+				<-asked
+			} else if !strings.Contains(err.Error(), elsewhere.URL) || strings.Contains(err.Error(), "signature") {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		hub.Close()
+	}
+}
+
+// With a Unix socket every connection goes to the socket, so a redirect cannot be followed.
+func TestSocketIsNotRedirected(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "hub.sock")
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := 0
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		asked++
+		http.Redirect(w, req, "http://127.0.0.1/elsewhere", http.StatusFound)
+	})}
+	go func() { _ = server.Serve(listener) }()
+	defer server.Close()
+	_, err = newClient(t, client.Options{URL: "unix:" + path}).Images(t.Context(), "")
+	if err == nil || !strings.Contains(err.Error(), "127.0.0.1") || !strings.Contains(err.Error(), path) || asked != 1 {
+		t.Errorf("asked %d times: %v", asked, err)
+	}
+}
+
+func TestRedirectsKeepToTheRulesOfTheURL(t *testing.T) {
+	target := ""
+	handler := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		http.Redirect(w, req, target, http.StatusFound)
+	})
+	plain, secure := httptest.NewServer(handler), httptest.NewTLSServer(handler)
+	defer plain.Close()
+	defer secure.Close()
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ hub, target, want string }{
+		{plain.URL, "http://hub.example.org/", "not on this machine"},
+		{secure.URL, "http://127.0.0.1:1/", "from https to http"},
+		{plain.URL, plain.URL, "more than 3 redirects"},
+	} {
+		target = c.target
+		_, err := newClient(t, client.Options{URL: c.hub, CAFile: ca}).Images(t.Context(), "")
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("from %s to %s: %v", c.hub, c.target, err)
+		}
+	}
+}

@@ -1,0 +1,90 @@
+package client
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+
+	"lighter/wire"
+)
+
+// maxLine bounds a line of Progress, in bytes: the last one lists images and problems.
+const maxLine = 16 << 20
+
+func byName(name string) url.Values {
+	if name == "" {
+		return nil
+	}
+	return url.Values{"name": {name}}
+}
+
+// Images lists the hub's images, or those of one name.
+func (c *Client) Images(ctx context.Context, name string) (images []wire.Image, err error) {
+	var limit int64
+	if name != "" { // nodes ask only by name
+		limit = maxAnswer
+	}
+	err = c.requestJSON(ctx, http.MethodGet, wire.ImagesPath(c.Scope()), byName(name), limit, &images)
+	return images, err
+}
+
+// Inspect returns all that the hub knows of the images of one name.
+func (c *Client) Inspect(ctx context.Context, name string) (found []wire.Inspection, err error) {
+	err = c.requestJSON(ctx, http.MethodGet, wire.ImagesPath(c.Scope())+"/inspect", byName(name), 0, &found)
+	return found, err
+}
+
+// Remove removes the images of one name.
+func (c *Client) Remove(ctx context.Context, name string) error {
+	return c.send(ctx, http.MethodDelete, wire.ImagesPath(c.Scope()), byName(name), nil)
+}
+
+// Add adds an image to the hub and returns when it is ready. It passes the progress to
+// report. A failure on the hub is an error.
+func (c *Client) Add(ctx context.Context, add wire.Add, report func(wire.Progress)) (wire.Progress, error) {
+	body, err := json.Marshal(add)
+	if err != nil {
+		return wire.Progress{}, err
+	}
+	return c.watch(ctx, wire.ImagesPath(c.Scope()), nil, body, report)
+}
+
+// Verify has the hub read back every byte of an image. Progress.Problems of the result says
+// what is wrong.
+func (c *Client) Verify(ctx context.Context, name string, report func(wire.Progress)) (wire.Progress, error) {
+	return c.watch(ctx, wire.ImagesPath(c.Scope())+"/verify", byName(name), []byte("{}"), report)
+}
+
+// watch starts an operation on the hub and follows it to its end.
+func (c *Client) watch(ctx context.Context, path string, query url.Values, body []byte,
+	report func(wire.Progress)) (wire.Progress, error) {
+	res, err := c.do(ctx, http.MethodPost, path, query, nil, body)
+	if err != nil {
+		return wire.Progress{}, err
+	}
+	defer res.Body.Close()
+	lines := bufio.NewScanner(res.Body)
+	lines.Buffer(nil, maxLine)
+	for lines.Scan() {
+		var p wire.Progress
+		if err := json.Unmarshal(lines.Bytes(), &p); err != nil {
+			return p, fmt.Errorf("hub %s: decode the progress: %w", c.url, err)
+		}
+		switch {
+		case !p.Done:
+			report(p)
+		case p.Error != "":
+			return p, errors.New(p.Error)
+		default:
+			return p, nil
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return wire.Progress{}, fmt.Errorf("hub %s: read the progress: %w", c.url, err)
+	}
+	return wire.Progress{}, fmt.Errorf("hub %s: the connection ended before the operation did; `lighter images` shows its state", c.url)
+}

@@ -1,0 +1,62 @@
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+
+	"lighter/renewed"
+)
+
+// trustingTransport trusts the certificates that a file has now, beside the system's. An
+// http.Transport cannot change its roots, so each change of the file makes a new one. The
+// connections of the previous transport are not used again and end after their idle time.
+type trustingTransport struct {
+	now *renewed.Value[*http.Transport]
+}
+
+// trusting returns a trustingTransport whose transports newTransport makes.
+func trusting(log *slog.Logger, file string, newTransport func(*tls.Config) *http.Transport) (http.RoundTripper, error) {
+	read := func() (*http.Transport, error) {
+		config, err := rootsOf(file)
+		if err != nil {
+			return nil, err
+		}
+		return newTransport(config), nil
+	}
+	now, err := renewed.Read(log, read, file)
+	if err != nil {
+		return nil, fmt.Errorf("read the hub's certificates: %w", err)
+	}
+	return trustingTransport{now}, nil
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t trustingTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+	return t.now.Get(req.Context()).RoundTrip(req)
+}
+
+// CloseIdleConnections is called by http.Client.
+func (t trustingTransport) CloseIdleConnections() {
+	t.now.Get(context.Background()).CloseIdleConnections()
+}
+
+// rootsOf returns a TLS configuration that trusts the system's certificates and a file's.
+func rootsOf(file string) (*tls.Config, error) {
+	pem, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	pool, err := x509.SystemCertPool()
+	if err != nil {
+		pool = x509.NewCertPool()
+	}
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("%s holds no certificate in PEM form", file)
+	}
+	return &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, nil
+}

@@ -1,0 +1,64 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+
+	"lighter/format/chunk"
+	"lighter/format/trace"
+	"lighter/wire"
+)
+
+func byPlatform(name, platform string) url.Values {
+	query := byName(name)
+	if platform != "" {
+		query.Set("platform", platform)
+	}
+	return query
+}
+
+// Starts returns what the hub knows of how the images of one name start; only of those that
+// are ready, and of one platform if it is not empty.
+func (c *Client) Starts(ctx context.Context, name, platform string) (found []wire.Starts, err error) {
+	err = c.requestJSON(ctx, http.MethodGet, wire.TracesPath(c.Scope()), byPlatform(name, platform), 0, &found)
+	return found, err
+}
+
+// SendTrace reports what a start has read of a tree.
+func (c *Client) SendTrace(ctx context.Context, tree chunk.ID, t trace.Trace) error {
+	return c.send(ctx, http.MethodPost, wire.TracePath(c.Scope(), tree), nil, t.Encode())
+}
+
+// ExportTraces returns the hub's recordings of the starts of an image, in the text form of
+// package trace. platform may be empty if the name stands for one image.
+func (c *Client) ExportTraces(ctx context.Context, name, platform string) ([]byte, error) {
+	res, err := c.do(ctx, http.MethodGet, wire.TracesPath(c.Scope())+"/export", byPlatform(name, platform), nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(res.Body, trace.MaxText+1))
+	if err != nil {
+		return nil, fmt.Errorf("hub %s: read the traces: %w", c.url, err)
+	}
+	return text, nil
+}
+
+// ImportTraces adds such text to the hub's recordings of the starts of an image.
+func (c *Client) ImportTraces(ctx context.Context, name, platform string, text []byte) error {
+	return c.send(ctx, http.MethodPost, wire.TracesPath(c.Scope())+"/import", byPlatform(name, platform), text)
+}
+
+// ForgetTraces removes a workload from the hub's recordings of the starts of an image. The
+// workload is named by its ID or a prefix of it; empty: all workloads.
+func (c *Client) ForgetTraces(ctx context.Context, name, platform, workload string) (f wire.Forgotten, err error) {
+	query := byPlatform(name, platform)
+	if workload != "" {
+		query.Set("workload", workload)
+	}
+	err = c.requestJSON(ctx, http.MethodDelete, wire.TracesPath(c.Scope()), query, maxAnswer, &f)
+	return f, err
+}

@@ -52,7 +52,7 @@ func badImages() map[string]badImage {
 		"too many in all":      {image(tarball.Of(manyFiles(600)...), tarball.Of(manyFiles(600)...)), []string{second, "more than the limit of 1000 entries"}},
 		"a config that is not": {fakeImage{layers: image(lowerTar).layers, config: []byte("{]")}, []string{"config sha256:", "invalid character"}},
 		"no diffIDs": {fakeImage{layers: image(lowerTar).layers, config: []byte(`{"os":"linux","architecture":"amd64","rootfs":{"type":"layers"}}`)},
-			[]string{"names 0 diffIDs", "1 layers"}},
+			[]string{"has 0 diffIDs", "1 layers"}},
 		"a diffID that is none": {fakeImage{layers: image(lowerTar).layers,
 			config: []byte(`{"os":"linux","architecture":"amd64","rootfs":{"type":"layers","diff_ids":["sha256:12"]}}`)}, []string{"is not a diffID"}},
 		"no layers":                 {image(), []string{"no layers"}},

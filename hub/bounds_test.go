@@ -29,7 +29,7 @@ func TestImagesThatTakeTooLong(t *testing.T) {
 	t.Parallel()
 	c := hubConfig(t)
 	next := openHub(t, c)
-	next.ingest.ImageTime = 300 * time.Millisecond
+	next.images.Queue.ImageTime, next.images.Copies.ImageTime = 300*time.Millisecond, 300*time.Millisecond
 	h := runHub(t, next)
 	r := startRegistry(t, image(lowerTar, upperTar))
 	slow := digest.FromBytes(gzipped(upperTar))
@@ -51,7 +51,7 @@ func TestImagesThatTakeTooLong(t *testing.T) {
 		t.Fatalf("it ends with %v", err)
 	}
 	images := h.settled("slow:1")
-	if len(images) != 1 || images[0].State != wire.StateFailed || !strings.Contains(images[0].Error, "took longer than an image may") {
+	if len(images) != 1 || images[0].State != wire.StateFailed || !strings.Contains(images[0].Error, "took longer than") {
 		t.Fatalf("%+v", images)
 	}
 	h.stop()
@@ -217,7 +217,7 @@ func TestTreesThatAreAskedForAreBounded(t *testing.T) {
 func TestTreesMadeForWhoeverAsksAreBounded(t *testing.T) {
 	t.Parallel()
 	next := openHub(t, hubConfig(t))
-	next.ingest.MaxDerived = 3
+	next.trees.MaxDerived = 3
 	h := runHub(t, next)
 	const all = 8
 	var layers [][]byte
@@ -238,7 +238,7 @@ func TestTreesMadeForWhoeverAsksAreBounded(t *testing.T) {
 	if n := len(files(t, filepath.Join(objectsDir(h.config.Root), "indexes"))); n != before+3 {
 		t.Errorf("%d indexes are kept of %d chains of an image", n, all)
 	}
-	if problems, err := h.ingest.Verify(t.Context(), "a:1", func(wire.Progress) error { return nil }); err != nil || len(problems) > 0 {
+	if problems, err := h.verifier.Verify(t.Context(), "a:1", func(wire.Progress) error { return nil }); err != nil || len(problems) > 0 {
 		t.Errorf("the image afterwards: %q, %v", problems, err)
 	}
 	h.fetchTree(top.Chain)

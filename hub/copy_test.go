@@ -188,7 +188,7 @@ func TestCopyEndsWhenNobodyWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-ended
-	if err := <-added; err == nil || !strings.Contains(err.Error(), "taken away") {
+	if err := <-added; err == nil || !strings.Contains(err.Error(), "removed") {
 		t.Errorf("%v", err)
 	}
 	if images := h.settled("b:1"); len(images) > 0 {

@@ -32,12 +32,14 @@ import (
 	"lighter/hub/answer"
 	"lighter/hub/catalog"
 	"lighter/hub/encoder"
+	"lighter/hub/images"
 	"lighter/hub/ingest"
 	"lighter/hub/objects"
 	"lighter/hub/publish"
 	"lighter/hub/registry"
 	"lighter/hub/serve"
 	"lighter/hub/startup"
+	"lighter/hub/verify"
 )
 
 const (
@@ -61,7 +63,9 @@ type Hub struct {
 	objects  *objects.Store
 	catalog  *catalog.Catalog
 	registry *registry.Registry
-	ingest   *ingest.Service
+	images   *images.Service
+	trees    *ingest.Trees
+	verifier *verify.Verifier
 	starts   *startup.Service
 	keys     signingKeys
 	proxies  []netip.Prefix
@@ -160,12 +164,15 @@ func (h *Hub) open(ctx context.Context) (err error) {
 	if h.registry, err = registry.Open(ctx, registryDir(c.Root), h.log); err != nil {
 		return err
 	}
+	limits := tree.Limits{Entries: c.Limits.Entries, Bytes: c.Limits.LayerBytes}
 	publisher, encoders := publish.New(h.catalog, h.objects, scratch, h.log), encoder.NewPool(runtime.GOMAXPROCS(0))
-	h.ingest = ingest.New(ingest.Config{Platforms: c.Platforms, Keys: h.keys, RegistryHosts: c.RegistryHosts, Log: h.log,
-		Sources: c.Sources, ImageTime: time.Duration(c.Limits.ImageMinutes) * time.Minute,
-		Limits: tree.Limits{Entries: c.Limits.Entries, Bytes: c.Limits.LayerBytes},
-		Ready:  h.imageIsReady}, h.catalog, h.objects, h.registry, publisher, encoders)
-	h.starts = startup.New(h.catalog, h.objects, publisher, encoders, h.ingest, c.StartupBytes, h.log)
+	h.trees = ingest.NewTrees(h.catalog, h.objects, publisher, limits, h.keys, h.log)
+	h.verifier = verify.New(h.catalog, h.objects, h.registry, publisher, h.trees, limits, h.keys)
+	h.images = images.New(images.Config{Platforms: c.Platforms, Sources: c.Sources, MaxBlob: limits.Bytes,
+		ImageTime: time.Duration(c.Limits.ImageMinutes) * time.Minute, Keys: h.keys, RegistryHosts: c.RegistryHosts,
+		Ready: h.imageIsReady, Log: h.log},
+		h.catalog, h.registry, ingest.New(h.catalog, publisher, encoders, h.trees, h.log))
+	h.starts = startup.New(h.catalog, h.objects, publisher, encoders, h.images, c.StartupBytes, h.log)
 	h.view.starts = h.starts
 	if c.TraceRun {
 		if err := checkTrials(ctx); err != nil {
@@ -174,7 +181,7 @@ func (h *Hub) open(ctx context.Context) (err error) {
 		h.trials = &trials{hub: h, cgroup: cgroup, queue: make(chan catalog.Image, maxTrials)}
 	}
 	publisher.Recover(ctx)
-	return h.ingest.Recover(ctx)
+	return h.images.Recover(ctx)
 }
 
 // imageIsReady has an image's first start prepared.
@@ -200,17 +207,29 @@ func (h *Hub) Close() error {
 	return errors.Join(errs...)
 }
 
+// nodeImages answers what nodes ask about images.
+type nodeImages struct {
+	*images.Service
+	*ingest.Trees
+}
+
+// userImages answers what users ask about images.
+type userImages struct {
+	*images.Service
+	*verify.Verifier
+}
+
 // handler answers all requests. It does not ask who may make them.
 func (h *Hub) handler() http.Handler {
 	bodies := answer.NewBodies()
 	api := answer.NewMux(h.log)
-	serve.New(serve.Config{Catalog: h.catalog, Objects: h.objects, Images: h.ingest, Traces: h.starts, Bodies: bodies,
+	serve.New(serve.Config{Catalog: h.catalog, Objects: h.objects, Images: nodeImages{h.images, h.trees}, Traces: h.starts, Bodies: bodies,
 		Keys: h.keys.public(), Proxies: h.proxies, Log: h.log}).Register(api)
-	admin.New(admin.Config{Catalog: h.catalog, Images: h.ingest, Starts: h.starts, Bodies: bodies,
+	admin.New(admin.Config{Catalog: h.catalog, Images: userImages{h.images, h.verifier}, Starts: h.starts, Bodies: bodies,
 		Key: h.keys.public()[0], Log: h.log}).Register(api)
 	mux := http.NewServeMux()
 	h.view.register(mux)
-	mux.Handle("/v2/", h.registry.Handler(h.ingest))
+	mux.Handle("/v2/", h.registry.Handler(h.images))
 	mux.Handle("/", api)
 	return mux
 }
@@ -258,7 +277,9 @@ func (h *Hub) Serve(ctx context.Context, listener net.Listener) error {
 		h.log.Warn("everybody who reaches the hub may change what it has", "address", listener.Addr())
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return h.ingest.Run(ctx) })
+	group.Go(func() error { return h.images.Run(ctx) })
+	group.Go(func() error { return h.trees.Run(ctx) })
+	group.Go(func() error { return h.verifier.Run(ctx) })
 	group.Go(func() error { return h.catalog.KeepSizes(ctx) })
 	group.Go(func() error { return h.starts.Run(ctx) })
 	if h.trials != nil {

@@ -116,7 +116,7 @@ func TestVerifyWhileLayoutsChange(t *testing.T) {
 		}
 	})
 	for h.starts.Counts().Laid < before+5 {
-		problems, err := h.ingest.Verify(t.Context(), "a:1", func(wire.Progress) error { return nil })
+		problems, err := h.verifier.Verify(t.Context(), "a:1", func(wire.Progress) error { return nil })
 		if err != nil || len(problems) != 0 {
 			t.Fatalf("verify: %q, %v", problems, err)
 		}

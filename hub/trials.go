@@ -100,7 +100,7 @@ func (t *trials) start(ctx context.Context, image catalog.Image, url string) (sa
 	if err != nil || known {
 		return "", err
 	}
-	config, err := t.hub.ingest.RunConfig(ctx, image)
+	config, err := t.hub.images.RunConfig(ctx, image)
 	if err != nil {
 		return "", err
 	}

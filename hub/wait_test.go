@@ -96,7 +96,7 @@ func TestImageIsTakenAwayWhileItIsTakenIn(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Whoever waited hears of it at once, though the blobs still do not come.
-	if err := <-added; err == nil || !strings.Contains(err.Error(), "taken away") {
+	if err := <-added; err == nil || !strings.Contains(err.Error(), "removed") {
 		t.Errorf("the one who waited: %v", err)
 	}
 	h.unchanged("taken away", before)

@@ -21,8 +21,8 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/trace"
 	"lighter/hub/catalog"
-	"lighter/hub/ingest"
 	"lighter/hub/objects"
+	"lighter/hub/pull"
 	"lighter/hub/registry"
 	"lighter/hub/report"
 	"lighter/wire"
@@ -93,7 +93,7 @@ func statusOf(err error) int {
 		return http.StatusTooManyRequests
 	case errors.Is(err, report.ErrBusy), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return http.StatusServiceUnavailable
-	case errors.Is(err, ingest.ErrSource):
+	case errors.Is(err, pull.ErrSource):
 		return http.StatusBadGateway
 	}
 	return http.StatusInternalServerError

@@ -9,41 +9,12 @@ import (
 	"github.com/klauspost/compress/gzip"
 
 	"lighter/format/compress"
+	"lighter/hub/oci"
 )
-
-// Media types of layers.
-const (
-	ociLayer    = "application/vnd.oci.image.layer.v1.tar"
-	ociForeign  = "application/vnd.oci.image.layer.nondistributable.v1.tar"
-	dockerLayer = "application/vnd.docker.image.rootfs.diff.tar"
-	dockerOther = "application/vnd.docker.image.rootfs.foreign.diff.tar"
-)
-
-// compression says what a layer's media type lets its bytes be.
-type compression int
-
-const (
-	notALayer  compression = iota
-	foreign                // a layer that is not to be copied
-	plain                  // a tar stream
-	compressed             // whatever its first bytes say, as containerd takes it
-)
-
-func compressionOf(mediaType string) compression {
-	switch mediaType {
-	case ociLayer:
-		return plain
-	case ociLayer + "+gzip", ociLayer + "+zstd", dockerLayer, dockerLayer + ".gzip", dockerLayer + ".zstd":
-		return compressed
-	case ociForeign, ociForeign + "+gzip", ociForeign + "+zstd", dockerOther, dockerOther + ".gzip":
-		return foreign
-	}
-	return notALayer
-}
 
 // decompress returns the tar stream of a layer. The caller closes it.
-func decompress(r io.Reader, c compression) (io.ReadCloser, error) {
-	if c == plain {
+func decompress(r io.Reader, kind oci.Kind) (io.ReadCloser, error) {
+	if kind == oci.Tar {
 		return io.NopCloser(r), nil
 	}
 	in := bufio.NewReaderSize(r, 64<<10)
@@ -68,8 +39,7 @@ func decompress(r io.Reader, c compression) (io.ReadCloser, error) {
 	return io.NopCloser(in), nil
 }
 
-// isZstd tells whether a zstd frame starts with these bytes, or one that
-// decoders skip.
+// isZstd reports whether these bytes begin a zstd frame or a skippable frame.
 func isZstd(magic []byte) bool {
 	return bytes.Equal(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}) ||
 		len(magic) == 4 && magic[0]&0xf0 == 0x50 && bytes.Equal(magic[1:], []byte{0x2a, 0x4d, 0x18})

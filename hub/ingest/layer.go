@@ -1,40 +1,37 @@
 package ingest
 
 import (
-	"bufio"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"hash"
 	"io"
-	"os"
+	"strings"
 
-	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sync/errgroup"
 
 	"lighter/format/chunk"
-	"lighter/format/compress"
 	"lighter/format/tree"
 	"lighter/hub/encoder"
+	"lighter/hub/oci"
 )
 
-// splitLayer is a layer that was read to its end: its digests are verified and
-// its entries written down.
+// splitLayer is a layer that was read to its end and verified.
 type splitLayer struct {
-	record  string // path of its record, zstd-compressed
+	record  string // path of its compressed record
 	bytes   int64  // of the tar stream
 	entries int64
-	places  []uint32 // of its chunks, as claimed, repetitions included
+	chunks  []uint32 // as claimed in the staging, with repetitions
 }
 
-// layerReader reads one layer from its blob: bytes → decompressed → entries and
-// chunks, with both digests.
+// layerReader reads a layer's blob: bytes → tar stream → entries and chunks. It computes both
+// digests on the way.
 type layerReader struct {
-	layer  layer
+	layer  oci.Layer
 	limits tree.Limits
-	read   func(n int) // is told how many bytes of the blob were read
-	keep   func(id chunk.ID, data []byte) error
+	onRead func(n int)                          // receives progress in bytes of the blob
+	keep   func(id chunk.ID, data []byte) error // receives each chunk
 	record *tree.RecordWriter
 
 	blobSum, tarSum   hash.Hash
@@ -43,20 +40,19 @@ type layerReader struct {
 	splitter          chunk.Splitter
 }
 
-// run reads the blob. Reading it and decompressing it have goroutines of their
-// own in group, which end with its context.
+// run reads the blob. Two goroutines in group read and decompress it; they end with ctx.
 func (l *layerReader) run(ctx context.Context, group *errgroup.Group, blob io.Reader) error {
 	l.blobSum, l.tarSum = sha256.New(), sha256.New()
-	raw := newReadAhead(ctx, func(b []byte) { l.read(len(b)) })
-	group.Go(func() error { return raw.fill(&summed{r: blob, sum: l.blobSum, n: &l.blobSize}) })
+	raw := newReadAhead(ctx, func(b []byte) { l.onRead(len(b)) })
+	group.Go(func() error { return raw.fill(&summedReader{r: blob, sum: l.blobSum, n: &l.blobSize}) })
 	tar := newReadAhead(ctx, func(b []byte) {
 		l.tarSum.Write(b)
 		l.tarSize += int64(len(b))
 	})
 	group.Go(func() error {
-		z, err := decompress(raw, compressionOf(l.layer.MediaType))
+		z, err := decompress(raw, oci.KindOf(l.layer.MediaType))
 		if err != nil {
-			return tar.fill(failing{err})
+			return tar.fill(errorReader{err})
 		}
 		defer z.Close()
 		return tar.fill(z)
@@ -73,23 +69,23 @@ func (l *layerReader) run(ctx context.Context, group *errgroup.Group, blob io.Re
 	return nil
 }
 
-// checkBlob compares what was read with what the manifest says. Whoever has
-// reached the end of the decompressed bytes has read all of the blob.
+// checkBlob compares the blob with the manifest. At the end of the tar stream all of the blob has
+// been read.
 func (l *layerReader) checkBlob() error {
 	if l.blobSize != l.layer.Size {
 		return fmt.Errorf("its blob has %d bytes, the manifest says %d", l.blobSize, l.layer.Size)
 	}
 	if got := digestOf(l.blobSum); got != l.layer.Digest {
-		return corrupt(got)
+		return corruptError(got)
 	}
 	return nil
 }
 
-func corrupt(digest string) error {
+func corruptError(digest string) error {
 	return fmt.Errorf("its blob is corrupt: the digest of its bytes is %s", digest)
 }
 
-// content reads a file: small ones whole, others chunk by chunk.
+// content reads a file: a small one whole, a larger one chunk by chunk.
 func (l *layerReader) content(e *tree.Entry, r io.Reader) error {
 	if e.Size <= tree.InlineLimit {
 		e.Content.Inline = make([]byte, e.Size)
@@ -118,9 +114,9 @@ func (l *layerReader) emit(e *tree.Entry) error {
 	return nil
 }
 
-// split reads a layer, stages what is new in it, and fills result.
+// split reads a layer, stages its new chunks and its record, and fills result.
 func (s *staging) split(ctx context.Context, l *layerReader, e *encoder.Pool, result *splitLayer, blob io.Reader) error {
-	result.record = s.path("layer-" + hexOf(l.layer.DiffID))
+	result.record = s.path("layer-" + strings.TrimPrefix(l.layer.DiffID, "sha256:"))
 	record, err := createRecord(result.record)
 	if err != nil {
 		return err
@@ -130,12 +126,12 @@ func (s *staging) split(ctx context.Context, l *layerReader, e *encoder.Pool, re
 	units := newUnitWriter(ctx, group, s, e)
 	l.record = record.RecordWriter
 	l.keep = func(id chunk.ID, data []byte) error {
-		place, fresh := s.claim(id, uint32(len(data)))
-		result.places = append(result.places, place)
-		if !fresh {
+		claimed, isNew := s.claim(id, uint32(len(data)))
+		result.chunks = append(result.chunks, claimed)
+		if !isNew {
 			return nil
 		}
-		return units.add(id, data, place)
+		return units.add(id, data, claimed)
 	}
 	group.Go(func() error {
 		defer units.close()
@@ -149,12 +145,12 @@ func (s *staging) split(ctx context.Context, l *layerReader, e *encoder.Pool, re
 		return err
 	}
 	if err := record.file.Sync(); err != nil {
-		return fmt.Errorf("stage a layer's record: %w", err)
+		return fmt.Errorf("stage a layer record: %w", err)
 	}
 	return nil
 }
 
-// verify reads a layer for its digests and its record; nothing of it is kept.
+// verify reads a layer for its digests and its record and keeps no chunk.
 func (l *layerReader) verify(ctx context.Context, blob io.Reader, record *tree.RecordWriter) error {
 	l.record = record
 	l.keep = func(chunk.ID, []byte) error { return nil }
@@ -163,54 +159,38 @@ func (l *layerReader) verify(ctx context.Context, blob io.Reader, record *tree.R
 	return group.Wait()
 }
 
-// recordFile is a layer record that is being written.
-type recordFile struct {
-	*tree.RecordWriter
-	z    *zstd.Encoder
-	b    *bufio.Writer
-	file *os.File
-}
-
-func createRecord(path string) (*recordFile, error) {
-	file, err := os.Create(path)
+// VerifyLayer reads a layer's blob, checks its digests, and writes its record to a new file.
+func VerifyLayer(ctx context.Context, l oci.Layer, blob io.Reader, limits tree.Limits, record string, onRead func(n int)) error {
+	file, err := createRecord(record)
 	if err != nil {
-		return nil, fmt.Errorf("stage a layer's record: %w", err)
+		return err
 	}
-	b := bufio.NewWriterSize(file, 64<<10)
-	z := compress.RecordEncoder(b)
-	return &recordFile{tree.NewRecordWriter(z), z, b, file}, nil
+	defer file.Close()
+	reader := &layerReader{layer: l, limits: limits, onRead: onRead}
+	if err := reader.verify(ctx, blob, file.RecordWriter); err != nil {
+		return err
+	}
+	return file.finish()
 }
 
-func (r *recordFile) finish() error {
-	for _, step := range []func() error{r.RecordWriter.Close, r.z.Close, r.b.Flush} {
-		if err := step(); err != nil {
-			return fmt.Errorf("stage a layer's record: %w", err)
-		}
-	}
-	return nil
-}
-
-// Close closes the file, finished or not.
-func (r *recordFile) Close() error { return r.file.Close() }
-
-// summed hashes and counts what is read through it.
-type summed struct {
+// summedReader hashes and counts what is read through it.
+type summedReader struct {
 	r   io.Reader
 	sum hash.Hash
 	n   *int64
 }
 
-func (s *summed) Read(b []byte) (int, error) {
+func (s *summedReader) Read(b []byte) (int, error) {
 	n, err := s.r.Read(b)
 	s.sum.Write(b[:n])
 	*s.n += int64(n)
 	return n, err
 }
 
-// failing is a reader that gives nothing but an error.
-type failing struct{ err error }
+// errorReader is a reader whose Read returns an error.
+type errorReader struct{ err error }
 
-func (f failing) Read([]byte) (int, error) { return 0, f.err }
+func (r errorReader) Read([]byte) (int, error) { return 0, r.err }
 
 func digestOfReader(r io.Reader) (string, error) {
 	sum := sha256.New()

@@ -7,16 +7,16 @@ import (
 	"lighter/hub/registry"
 )
 
-// readAhead reads from one goroutine what another one takes, a few blocks
-// ahead: so decompressing, hashing and splitting overlap. Its memory is
+// readAhead passes bytes from one goroutine, which runs fill, to another one, which calls Read, a few
+// blocks ahead. So decompression, hashing and splitting overlap. It holds up to
 // readAheadBlocks × readAheadBlock bytes.
 type readAhead struct {
-	ctx   context.Context
-	full  chan block
-	free  chan []byte
-	taken func(b []byte) // sees each block once, in order, when it is taken
-	now   block
-	rest  []byte // of now
+	ctx     context.Context
+	full    chan block
+	free    chan []byte
+	onBlock func(b []byte) // receives each block once, in order, in the goroutine of Read
+	current block
+	rest    []byte // of current
 }
 
 type block struct {
@@ -30,18 +30,18 @@ const (
 	readAheadBlocks = 6
 )
 
-// newReadAhead returns a reader of what fill delivers. The caller runs fill.
-func newReadAhead(ctx context.Context, taken func(b []byte)) *readAhead {
-	r := &readAhead{ctx: ctx, taken: taken,
+// newReadAhead returns a reader of what fill reads. The caller runs fill.
+func newReadAhead(ctx context.Context, onBlock func(b []byte)) *readAhead {
+	r := &readAhead{ctx: ctx, onBlock: onBlock,
 		full: make(chan block, readAheadBlocks), free: make(chan []byte, readAheadBlocks)}
 	for range readAheadBlocks {
-		r.free <- nil // made when it is needed: many layers are small
+		r.free <- nil // allocated when it is needed: many layers are small
 	}
 	return r
 }
 
-// fill reads from to its end. An error of from is what the reader gets; fill
-// returns none but the context's, when the reader is gone.
+// fill reads from to its end. Read returns an error of from. fill itself only fails with the
+// context, when Read is not called any more.
 func (r *readAhead) fill(from io.Reader) error {
 	for {
 		var buf []byte
@@ -65,23 +65,23 @@ func (r *readAhead) fill(from io.Reader) error {
 	}
 }
 
-// Read gives the bytes that fill has read.
+// Read returns bytes that fill has read.
 func (r *readAhead) Read(b []byte) (int, error) {
 	for len(r.rest) == 0 {
-		if r.now.err != nil {
-			return 0, r.now.err
+		if r.current.err != nil {
+			return 0, r.current.err
 		}
-		if r.now.buf != nil {
-			r.free <- r.now.buf // never waits: there is room for all of them
+		if r.current.buf != nil {
+			r.free <- r.current.buf // never blocks: the channel holds all blocks
 		}
 		select {
-		case r.now = <-r.full:
+		case r.current = <-r.full:
 		case <-r.ctx.Done():
 			return 0, r.ctx.Err()
 		}
-		r.rest = r.now.buf[:r.now.n]
-		if r.taken != nil && r.now.n > 0 {
-			r.taken(r.rest)
+		r.rest = r.current.buf[:r.current.n]
+		if r.onBlock != nil && r.current.n > 0 {
+			r.onBlock(r.rest)
 		}
 	}
 	n := copy(b, r.rest)

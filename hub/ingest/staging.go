@@ -18,17 +18,26 @@ import (
 	"lighter/hub/publish"
 )
 
-// staging holds all that an image brings with it which the hub does not have
-// yet, as files in a directory of its own, until everything was verified. It
-// knows each chunk of the image once, whichever layer it came with first.
-type staging struct {
-	dir     string
-	catalog *catalog.Catalog
-	syncs   errgroup.Group // flushes finished packs to the disk
+// knownChunks says which chunks the hub has. The catalog implements it.
+type knownChunks interface {
+	// Numbers returns the catalog's numbers of those chunks that are known.
+	Numbers(ctx context.Context, ids []chunk.ID) (map[chunk.ID]int64, error)
+	// Units returns the units of those chunks that are known.
+	Units(ctx context.Context, ids []chunk.ID) (map[chunk.ID]chunk.Unit, error)
+}
 
-	mu     sync.Mutex          // guards the following
-	places map[chunk.ID]uint32 // of chunks
-	chunks []stagedChunk
+var _ knownChunks = (*catalog.Catalog)(nil)
+
+// staging holds an image's new chunks as packs in a directory, until everything is verified. It
+// lists each chunk of the image once, whichever layer has it first.
+type staging struct {
+	dir   string
+	known knownChunks
+	syncs errgroup.Group // syncs finished packs to the disk
+
+	mu        sync.Mutex          // guards the following
+	positions map[chunk.ID]uint32 // in chunks
+	chunks    []stagedChunk
 
 	packMu sync.Mutex // guards the following; held while a unit is written
 	packs  []stagedPack
@@ -36,12 +45,12 @@ type staging struct {
 	file   *os.File
 }
 
-// stagedChunk is a chunk that some layer of the image has.
+// stagedChunk is a chunk of the image.
 type stagedChunk struct {
 	id         chunk.ID
 	length     uint32
-	known      int64 // its number in the catalog, 0 if it is new
-	pack, unit uint32
+	known      int64  // its number in the catalog; 0 if it is new
+	pack, unit uint32 // of a new chunk
 }
 
 type stagedPack struct {
@@ -51,58 +60,58 @@ type stagedPack struct {
 	units []catalog.Unit
 }
 
-// flushes bounds how many packs are flushed to the disk at once.
-const flushes = 2
+// syncsAtOnce bounds the packs that are synced to the disk at once.
+const syncsAtOnce = 2
 
-func newStaging(p *publish.Publisher, c *catalog.Catalog) (*staging, error) {
+func newStaging(p *publish.Publisher, known knownChunks) (*staging, error) {
 	dir, err := p.TempDir("image")
 	if err != nil {
 		return nil, err
 	}
-	s := &staging{dir: dir, catalog: c, places: map[chunk.ID]uint32{}}
-	s.syncs.SetLimit(flushes)
+	s := &staging{dir: dir, known: known, positions: map[chunk.ID]uint32{}}
+	s.syncs.SetLimit(syncsAtOnce)
 	return s, nil
 }
 
-// path names a file of the staging.
+// path returns the path of a staged file.
 func (s *staging) path(name string) string { return filepath.Join(s.dir, name) }
 
-// close removes all that was not published.
+// close removes the directory.
 func (s *staging) close() error {
-	_ = s.syncs.Wait() // whoever publishes has asked, nobody else wants to know
+	_ = s.syncs.Wait() // publishing has checked it
 	if s.file != nil {
-		_ = s.file.Close() // an unfinished pack that nobody wants
+		_ = s.file.Close() // an unfinished pack
 	}
 	return os.RemoveAll(s.dir)
 }
 
-// claim notes that the image has a chunk and tells whether that is news, in
-// which case the caller sees to it that the chunk gets stored.
-func (s *staging) claim(id chunk.ID, length uint32) (place uint32, fresh bool) {
+// claim adds a chunk to the image's list and returns its position there. If isNew is true, the
+// caller has to store the chunk.
+func (s *staging) claim(id chunk.ID, length uint32) (position uint32, isNew bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if place, claimed := s.places[id]; claimed {
-		return place, false
+	if position, claimed := s.positions[id]; claimed {
+		return position, false
 	}
-	place = uint32(len(s.chunks))
-	s.places[id] = place
+	position = uint32(len(s.chunks))
+	s.positions[id] = position
 	s.chunks = append(s.chunks, stagedChunk{id: id, length: length})
-	return place, true
+	return position, true
 }
 
 // setKnown notes which of the claimed chunks the catalog has.
-func (s *staging) setKnown(places []uint32, known map[chunk.ID]int64) {
+func (s *staging) setKnown(positions []uint32, known map[chunk.ID]int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, place := range places {
-		c := &s.chunks[place]
+	for _, position := range positions {
+		c := &s.chunks[position]
 		c.known = known[c.id]
 	}
 }
 
-// addUnit appends an encoded unit, of plain bytes in all, to the current pack,
-// and notes that the chunks at places are in it.
-func (s *staging) addUnit(encoded []byte, plain int64, places []uint32) error {
+// addUnit appends an encoded unit to the current pack. plain is its size before compression, and
+// positions are those of its chunks.
+func (s *staging) addUnit(encoded []byte, plain int64, positions []uint32) error {
 	s.packMu.Lock()
 	defer s.packMu.Unlock()
 	if s.open == nil {
@@ -117,8 +126,8 @@ func (s *staging) addUnit(encoded []byte, plain int64, places []uint32) error {
 	n := len(s.packs) - 1
 	s.packs[n].units = append(s.packs[n].units, catalog.Unit{Plain: plain, Stored: int64(len(encoded))})
 	s.mu.Lock()
-	for _, place := range places {
-		s.chunks[place].pack, s.chunks[place].unit = uint32(n), unit
+	for _, position := range positions {
+		s.chunks[position].pack, s.chunks[position].unit = uint32(n), unit
 	}
 	s.mu.Unlock()
 	if s.open.Full() {
@@ -144,10 +153,10 @@ func (s *staging) closePack() error {
 	var err error
 	p.id, p.size, err = s.open.Close()
 	s.open, s.file = nil, nil
-	// Publishing waits for the disk; the sooner that starts, the better.
+	// Publishing waits for the sync, so it begins early.
 	s.syncs.Go(func() error {
 		if err := file.Sync(); err != nil {
-			_ = file.Close() // the first error says it
+			_ = file.Close() // the first error is reported
 			return fmt.Errorf("stage a pack: %w", err)
 		}
 		return file.Close()
@@ -165,25 +174,24 @@ func (s *staging) finish() error {
 	return s.closePack()
 }
 
-// flushed waits until all packs are on the disk. Only the descriptor that wrote a
-// file is sure to hear that this failed.
+// flushed waits until all packs are on the disk. The descriptors that wrote them are synced: on
+// others the kernel may not report a write error.
 func (s *staging) flushed() error { return s.syncs.Wait() }
 
-// units says where the chunks lie that these are, in their order: in the new
-// packs, or where the catalog says. A chunk that nobody has is an error.
+// units returns the units of chunks, in their order: in the new packs, or as the catalog says.
 func (s *staging) units(ctx context.Context, ids []chunk.ID) ([]chunk.Unit, error) {
 	units := make([]chunk.Unit, len(ids))
 	var elsewhere []chunk.ID
 	for i, id := range ids {
-		place, claimed := s.places[id]
-		if !claimed || s.chunks[place].known != 0 {
+		position, claimed := s.positions[id]
+		if !claimed || s.chunks[position].known != 0 {
 			elsewhere = append(elsewhere, id)
 			continue
 		}
-		c := s.chunks[place]
+		c := s.chunks[position]
 		units[i] = chunk.Unit{Pack: s.packs[c.pack].id, N: c.unit}
 	}
-	known, err := s.catalog.Units(ctx, elsewhere)
+	known, err := s.known.Units(ctx, elsewhere)
 	if err != nil {
 		return nil, err
 	}
@@ -198,44 +206,45 @@ func (s *staging) units(ctx context.Context, ids []chunk.ID) ([]chunk.Unit, erro
 	return units, nil
 }
 
-// news returns what of the staging the catalog does not know: packs, chunks,
-// and for each claimed chunk its place among these. The chunks are sorted by
-// their IDs, which lets a database add a million of them in a third of the time.
-func (s *staging) news() (packs []catalog.Pack, chunks []catalog.Chunk, placeOf []uint32) {
+// fresh returns the packs and chunks that the catalog does not have. freshPosition maps the position
+// of a new claimed chunk to that in chunks. The chunks are sorted by ID: the database inserts a
+// million of them in a third of the time then.
+func (s *staging) fresh() (packs []catalog.Pack, chunks []catalog.Chunk, freshPosition []uint32) {
 	for _, p := range s.packs {
 		packs = append(packs, catalog.Pack{ID: p.id, Size: p.size, Units: p.units})
 	}
 	var fresh []uint32
-	for place, c := range s.chunks {
+	for position, c := range s.chunks {
 		if c.known == 0 {
-			fresh = append(fresh, uint32(place))
+			fresh = append(fresh, uint32(position))
 		}
 	}
 	slices.SortFunc(fresh, func(a, b uint32) int { return bytes.Compare(s.chunks[a].id[:], s.chunks[b].id[:]) })
-	placeOf = make([]uint32, len(s.chunks))
+	freshPosition = make([]uint32, len(s.chunks))
 	chunks = make([]catalog.Chunk, len(fresh))
-	for i, place := range fresh {
-		c := s.chunks[place]
-		placeOf[place] = uint32(i)
+	for i, position := range fresh {
+		c := s.chunks[position]
+		freshPosition[position] = uint32(i)
 		chunks[i] = catalog.Chunk{ID: c.id, Length: c.length, Pack: c.pack, Unit: c.unit}
 	}
-	return packs, chunks, placeOf
+	return packs, chunks, freshPosition
 }
 
-// layerChunks turns the claimed places of a layer into what the catalog keeps.
-func (s *staging) layerChunks(places, placeOf []uint32) (known []int64, fresh []uint32) {
-	slices.Sort(places)
-	for _, place := range slices.Compact(places) {
-		if n := s.chunks[place].known; n != 0 {
+// layerChunks returns the chunks of a layer as the catalog has them: the numbers of known chunks, and
+// the positions of new ones.
+func (s *staging) layerChunks(positions, freshPosition []uint32) (known []int64, fresh []uint32) {
+	slices.Sort(positions)
+	for _, position := range slices.Compact(positions) {
+		if n := s.chunks[position].known; n != 0 {
 			known = append(known, n)
 		} else {
-			fresh = append(fresh, placeOf[place])
+			fresh = append(fresh, freshPosition[position])
 		}
 	}
 	return known, fresh
 }
 
-// packFiles lists the new packs as objects to be.
+// packFiles returns the new packs as objects to publish.
 func (s *staging) packFiles() []objects.Staged {
 	var files []objects.Staged
 	for _, p := range s.packs {

@@ -12,18 +12,18 @@ import (
 )
 
 const (
-	batchBytes  = 2 << 20 // holds a longest chunk
-	batchChunks = 500     // one query of the catalog
-	batches     = 2       // one is filled while the other is stored
-	unitsAhead  = 4       // units of a layer that are filled, compressed or written
+	batchBytes  = 2 << 20 // of a batch; a chunk of the maximum length fits
+	batchChunks = 500     // of a batch: one query of the catalog
+	batches     = 2       // of a layer: one is filled while the other is looked up
+	unitsAhead  = 4       // units of a layer that are being filled, compressed or written
 )
 
-// batch is a run of chunks on their way into units.
+// batch is a run of chunks that are not in units yet.
 type batch struct {
-	buf    []byte // their bytes, one behind the other
-	ends   []int  // of each chunk in buf
-	ids    []chunk.ID
-	places []uint32 // as claimed
+	buf       []byte // their bytes
+	ends      []int  // of each chunk in buf
+	ids       []chunk.ID
+	positions []uint32 // in the staging
 }
 
 func (b *batch) fits(n int) bool {
@@ -31,18 +31,17 @@ func (b *batch) fits(n int) bool {
 }
 
 func (b *batch) reset() {
-	b.buf, b.ends, b.ids, b.places = b.buf[:0], b.ends[:0], b.ids[:0], b.places[:0]
+	b.buf, b.ends, b.ids, b.positions = b.buf[:0], b.ends[:0], b.ids[:0], b.positions[:0]
 }
 
-// unitWriter brings the chunks of one layer into units, in their order, and the
-// units into the staging. Looking chunks up, filling units, compressing and
-// writing them happen beside each other; all of it holds a few megabytes.
+// unitWriter packs the chunks of one layer into units, in their order, and adds the units to the
+// staging. Lookup, compression and writing run concurrently, within a few megabytes of memory.
 type unitWriter struct {
 	staging  *staging
 	encoders *encoder.Pool
 	group    *errgroup.Group
-	ctx      context.Context // ends when a part of the layer fails
-	now      *batch
+	ctx      context.Context // ends when any part of the layer fails
+	current  *batch
 	empty    chan *batch
 	full     chan *batch
 	written  chan *unitJob // in order
@@ -51,15 +50,14 @@ type unitWriter struct {
 
 // unitJob is one unit from its first chunk until it is written.
 type unitJob struct {
-	builder pack.UnitBuilder
-	plain   int64
-	places  []uint32
-	encoded []byte
-	done    chan struct{} // receives once encoded is there
+	builder   pack.UnitBuilder
+	plain     int64
+	positions []uint32
+	encoded   []byte
+	done      chan struct{} // receives an element when encoded is set
 }
 
-// newUnitWriter starts a writer whose goroutines belong to group and end with
-// its context.
+// newUnitWriter starts a writer. Its goroutines belong to group and end with ctx.
 func newUnitWriter(ctx context.Context, group *errgroup.Group, s *staging, e *encoder.Pool) *unitWriter {
 	w := &unitWriter{staging: s, encoders: e, group: group, ctx: ctx,
 		empty: make(chan *batch, batches), full: make(chan *batch, batches),
@@ -77,31 +75,31 @@ func newUnitWriter(ctx context.Context, group *errgroup.Group, s *staging, e *en
 
 var errLayerFailed = errors.New("another part of the layer failed")
 
-// add takes a chunk that was claimed and is news. It copies data.
-func (w *unitWriter) add(id chunk.ID, data []byte, place uint32) error {
-	if w.now != nil && !w.now.fits(len(data)) {
-		w.full <- w.now // never waits: there is room for all batches
-		w.now = nil
+// add adds a chunk that is new in the staging. It copies data.
+func (w *unitWriter) add(id chunk.ID, data []byte, position uint32) error {
+	if w.current != nil && !w.current.fits(len(data)) {
+		w.full <- w.current // never blocks: the channel holds all batches
+		w.current = nil
 	}
-	if w.now == nil {
+	if w.current == nil {
 		select {
-		case w.now = <-w.empty:
+		case w.current = <-w.empty:
 		case <-w.ctx.Done():
 			return errLayerFailed
 		}
 	}
-	b := w.now
+	b := w.current
 	b.buf = append(b.buf, data...)
 	b.ends = append(b.ends, len(b.buf))
 	b.ids = append(b.ids, id)
-	b.places = append(b.places, place)
+	b.positions = append(b.positions, position)
 	return nil
 }
 
-// close says that no chunk follows. The group's Wait says how it went.
+// close ends the chunks. The group's Wait returns how the writing ended.
 func (w *unitWriter) close() {
-	if w.now != nil {
-		w.full <- w.now
+	if w.current != nil {
+		w.full <- w.current
 	}
 	close(w.full)
 }
@@ -120,11 +118,11 @@ func (w *unitWriter) fill() error {
 		if b == nil {
 			break
 		}
-		known, err := w.staging.catalog.Numbers(w.ctx, b.ids)
+		known, err := w.staging.known.Numbers(w.ctx, b.ids)
 		if err != nil {
 			return err
 		}
-		w.staging.setKnown(b.places, known)
+		w.staging.setKnown(b.positions, known)
 		if job, err = w.fillFrom(b, known, job); err != nil {
 			return err
 		}
@@ -137,8 +135,7 @@ func (w *unitWriter) fill() error {
 	return nil
 }
 
-// fillFrom goes on with job, which may be nil, and returns the one to go on
-// with.
+// fillFrom continues job, which may be nil, and returns the job to continue with.
 func (w *unitWriter) fillFrom(b *batch, known map[chunk.ID]int64, job *unitJob) (*unitJob, error) {
 	start := 0
 	for i, id := range b.ids {
@@ -156,7 +153,7 @@ func (w *unitWriter) fillFrom(b *batch, known map[chunk.ID]int64, job *unitJob) 
 		}
 		job.builder.Add(id, data)
 		job.plain += int64(len(data))
-		job.places = append(job.places, b.places[i])
+		job.positions = append(job.positions, b.positions[i])
 		if job.builder.Full() {
 			w.compress(job)
 			job = nil
@@ -165,9 +162,9 @@ func (w *unitWriter) fillFrom(b *batch, known map[chunk.ID]int64, job *unitJob) 
 	return job, nil
 }
 
-// compress starts to compress a unit and puts it in line to be written.
+// compress begins to compress a unit and queues it for writing.
 func (w *unitWriter) compress(job *unitJob) {
-	w.written <- job // never waits: there is room for all jobs
+	w.written <- job // never blocks: the channel holds all jobs
 	w.group.Go(func() error {
 		job.encoded = w.encoders.Encode(&job.builder, job.encoded[:0])
 		job.done <- struct{}{}
@@ -175,15 +172,15 @@ func (w *unitWriter) compress(job *unitJob) {
 	})
 }
 
-// write takes the units in their order.
+// write writes the units in their order.
 func (w *unitWriter) write() error {
 	for job := range w.written {
-		<-job.done // comes: compressing only computes
-		if err := w.staging.addUnit(job.encoded, job.plain, job.places); err != nil {
+		<-job.done
+		if err := w.staging.addUnit(job.encoded, job.plain, job.positions); err != nil {
 			return err
 		}
 		job.builder.Reset()
-		job.plain, job.places = 0, job.places[:0]
+		job.plain, job.positions = 0, job.positions[:0]
 		w.jobs <- job
 	}
 	return nil

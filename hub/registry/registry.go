@@ -35,8 +35,12 @@ import (
 // ErrNotFound says that the registry does not have what was asked for.
 var ErrNotFound = errors.New("not in the hub's registry")
 
-// MaxManifest bounds a manifest or index, in bytes.
-const MaxManifest = 4 << 20
+const (
+	// MaxManifest bounds a manifest or index, in bytes.
+	MaxManifest = 4 << 20
+	// MaxConfig bounds an image's config, in bytes.
+	MaxConfig = 8 << 20
+)
 
 // fileThreads bounds how many files the registry works on at once, each of
 // which holds a thread.
@@ -294,3 +298,35 @@ func (r *Registry) ReadBlob(ctx context.Context, repository, blob string, limit 
 	}
 	return b, nil
 }
+
+// Repository is one repository of the registry.
+type Repository struct {
+	registry *Registry
+	name     string
+}
+
+// Repository returns a repository, whether it has anything yet or not.
+func (r *Registry) Repository(name string) Repository { return Repository{r, name} }
+
+// Manifest returns a manifest or index by tag or digest, or an error that wraps ErrNotFound.
+func (r Repository) Manifest(ctx context.Context, ref string) (Manifest, error) {
+	return r.registry.Manifest(ctx, r.name, ref)
+}
+
+// Config returns the bytes of an image's config.
+func (r Repository) Config(ctx context.Context, d v1.Descriptor) ([]byte, error) {
+	return r.registry.ReadBlob(ctx, r.name, d.Digest.String(), MaxConfig)
+}
+
+// Open opens a blob. The caller closes it.
+func (r Repository) Open(ctx context.Context, digest string) (io.ReadCloser, error) {
+	return r.registry.OpenBlob(ctx, r.name, digest)
+}
+
+// Drop deletes a blob whose bytes are corrupt, in all repositories.
+func (r Repository) Drop(ctx context.Context, digest string) error {
+	return r.registry.DropBlob(ctx, digest)
+}
+
+// Wait returns at once: blobs of a repository have arrived.
+func (r Repository) Wait(context.Context) error { return nil }

@@ -4,8 +4,10 @@ package report
 
 import (
 	"errors"
+	"fmt"
 	"regexp"
 	"strings"
+	"time"
 	"unicode"
 )
 
@@ -15,6 +17,13 @@ var (
 	// ErrInvalid marks requests that no hub can fulfil.
 	ErrInvalid = errors.New("invalid request")
 )
+
+// TooLongError ends work on an image that takes longer than an image may.
+type TooLongError struct{ Limit time.Duration }
+
+func (e *TooLongError) Error() string {
+	return fmt.Sprintf("took longer than %v, the limit for an image (limits.image_minutes)", e.Limit)
+}
 
 var (
 	urlQuery = regexp.MustCompile(`(://[^\s"'?]*)\?[^\s"']*`)

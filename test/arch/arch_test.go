@@ -37,21 +37,26 @@ format/index: format/chunk format/erofs format/tree
 format/pack: format/chunk format/compress
 format/trace: format/chunk format/erofs format/index
 format/tree: format/chunk
-hub: format/index format/tree hub/access hub/admin hub/answer hub/catalog hub/encoder hub/ingest hub/objects hub/publish hub/registry hub/serve hub/startup logqueue renewed wire | mirror store store/origin wire/client
+hub: format/index format/tree hub/access hub/admin hub/answer hub/catalog hub/encoder hub/images hub/ingest hub/objects hub/publish hub/registry hub/serve hub/startup hub/verify logqueue renewed wire | mirror store store/origin wire/client
 hub/access: wire
 hub/admin: format/chunk format/index format/trace hub/answer hub/catalog hub/report wire
-hub/answer: format/chunk format/trace hub/catalog hub/ingest hub/objects hub/registry hub/report wire
+hub/answer: format/chunk format/trace hub/catalog hub/objects hub/pull hub/registry hub/report wire
 hub/catalog: format/chunk format/index wire
 hub/encoder: format/compress format/pack
-hub/ingest: format/chunk format/compress format/index format/pack format/tree hub/catalog hub/encoder hub/objects hub/publish hub/registry hub/report wire
+hub/images: format/index hub/catalog hub/ingest hub/oci hub/pull hub/queue hub/registry hub/report wire
+hub/ingest: format/chunk format/compress format/index format/pack format/tree hub/catalog hub/encoder hub/objects hub/oci hub/publish hub/registry hub/report wire
 hub/objects: durable format/chunk format/pack
+hub/oci: hub/registry
 hub/publish: durable format/chunk hub/catalog hub/objects
+hub/pull: hub/catalog hub/oci hub/registry hub/report wire
+hub/queue: hub/catalog hub/oci hub/report wire
 hub/registry: wire
 hub/report: wire
 hub/serve: format/chunk format/index format/trace hub/answer hub/catalog hub/objects hub/startup wire
 hub/startup: format/chunk format/compress format/erofs format/index format/pack format/trace hub/catalog hub/encoder hub/objects hub/publish hub/report hub/startup/guess hub/startup/plan wire
 hub/startup/guess: format/chunk format/erofs format/index format/trace format/tree
 hub/startup/plan: format/chunk format/erofs format/index format/trace
+hub/verify: format/chunk format/compress format/index format/pack format/tree hub/catalog hub/ingest hub/objects hub/oci hub/publish hub/registry hub/report wire
 logqueue:
 mirror: format/chunk format/index format/pack store store/origin wire wire/client
 node: durable format/chunk format/index format/trace logqueue node/front/containerd node/fuse node/health node/keeper node/mount node/prefetch node/record node/resolver node/takeover node/trees socket store store/disk store/origin wire wire/client | node/device

@@ -1,4 +1,4 @@
-package ingest
+package pull
 
 import (
 	"net/netip"
@@ -15,7 +15,7 @@ func TestPublicAddresses(t *testing.T) {
 		"::ffff:127.0.0.1": false, "::ffff:10.0.0.1": false, "::127.0.0.1": false, "64:ff9b::7f00:1": false, "2002:7f00:1::": false, "2001:0:7f00:1::": false,
 	} {
 		if got := isPublic(netip.MustParseAddr(text)); got != want {
-			t.Errorf("%s is public: %t", text, got)
+			t.Errorf("isPublic(%s) = %t, want %t", text, got, want)
 		}
 	}
 }

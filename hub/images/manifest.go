@@ -1,4 +1,4 @@
-package ingest
+package images
 
 import (
 	"context"
@@ -8,9 +8,9 @@ import (
 	"lighter/wire"
 )
 
-// Manifest says what a node has to know of an image by its manifest, signed: its chain,
-// and the repositories of the image's names and of the sources that it was copied from.
-// ErrNotFound of the catalog: no image that is ready has the manifest.
+// Manifest returns what a node needs to know of an image by its manifest, signed: its chain, and
+// the repositories of the image's names and of its sources. The error is catalog.ErrNotFound if no
+// ready image has the manifest.
 func (s *Service) Manifest(ctx context.Context, digest string) (*wire.Manifest, error) {
 	known, err := s.catalog.Manifest(ctx, digest)
 	if err != nil {

@@ -1,0 +1,149 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"golang.org/x/sync/errgroup"
+
+	"lighter/format/tree"
+	"lighter/hub/catalog"
+	"lighter/hub/objects"
+	"lighter/hub/oci"
+	"lighter/hub/publish"
+	"lighter/wire"
+)
+
+// splitLayers splits the new layers, and verifies blobs that are new for a known layer.
+func (t *ingestion) splitLayers(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	seen := map[[2]string]bool{}
+	for _, l := range t.image.Layers {
+		known, verified, err := t.catalog.HasLayer(ctx, l.DiffID, l.Digest)
+		if err != nil {
+			return errors.Join(err, group.Wait())
+		}
+		if verified || seen[[2]string{l.Digest, l.DiffID}] {
+			continue
+		}
+		seen[[2]string{l.Digest, l.DiffID}] = true
+		var result *splitLayer // nil if the layer is only verified
+		if !known && t.split[l.DiffID] == nil {
+			result = &splitLayer{}
+			t.split[l.DiffID] = result
+		}
+		group.Go(func() error {
+			if err := t.readLayer(ctx, l, result); err != nil {
+				return fmt.Errorf("%s: %w", &l, err)
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	return t.staging.finish()
+}
+
+// readLayer verifies a layer and, unless result is nil, splits it.
+func (t *ingestion) readLayer(ctx context.Context, l oci.Layer, result *splitLayer) error {
+	if err := t.layers.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer t.layers.Release(1)
+	blob, err := t.source.Open(ctx, l.Digest)
+	if err != nil {
+		return err
+	}
+	defer blob.Close()
+	reader := &layerReader{layer: l, limits: t.trees.limits, onRead: t.progress.Step("layer", wire.ShortDigest(l.Digest), l.Size).Add}
+	if result != nil {
+		err = t.staging.split(ctx, reader, t.encoders, result, blob)
+	} else {
+		err = reader.verify(ctx, blob, tree.NewRecordWriter(io.Discard))
+	}
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	// A corrupt blob is the cause of any other error.
+	if cause := t.checkBlob(ctx, l); cause != nil {
+		return cause
+	}
+	return err
+}
+
+// checkBlob reads a blob again and checks only its digest.
+func (t *ingestion) checkBlob(ctx context.Context, l oci.Layer) error {
+	blob, err := t.source.Open(ctx, l.Digest)
+	if err != nil {
+		return err
+	}
+	defer blob.Close()
+	got, err := digestOfReader(blob)
+	if err == nil && got != l.Digest {
+		err = errors.Join(corruptError(got), t.source.Drop(context.WithoutCancel(ctx), l.Digest))
+	}
+	return err
+}
+
+// makeTree merges the image's layers and stages the index of their tree.
+func (t *ingestion) makeTree(ctx context.Context) (*madeTree, error) {
+	records := make([]*Record, len(t.image.Layers))
+	for i, l := range t.image.Layers {
+		records[i] = &Record{Open: func() (io.ReadCloser, error) { return t.openRecord(ctx, l.DiffID) }}
+	}
+	made, err := t.trees.make(ctx, t.staging.dir, records, t.staging.units)
+	var refused *tree.EntryError
+	if errors.As(err, &refused) {
+		return nil, fmt.Errorf("%s: entry %q: %w", &t.image.Layers[refused.Layer], refused.Entry, refused.Err)
+	}
+	return made, err
+}
+
+func (t *ingestion) openRecord(ctx context.Context, diffID string) (io.ReadCloser, error) {
+	if l := t.split[diffID]; l != nil {
+		return OpenFile(l.record)
+	}
+	return t.trees.OpenRecord(ctx, diffID)
+}
+
+// publication returns what the catalog gets to know with the image.
+func (t *ingestion) publication(made *madeTree) *catalog.Publication {
+	config := t.image.Config
+	p := &catalog.Publication{Repository: t.repository, Platform: t.image.Platform, Image: t.row.N, Size: t.image.Size(),
+		Tree: made.tree, Statement: made.statement,
+		Blobs: []catalog.Blob{{Digest: config.Digest.String(), MediaType: config.MediaType, Size: config.Size}}}
+	var position []uint32
+	p.Packs, p.Chunks, position = t.staging.fresh()
+	parent := ""
+	for _, l := range t.image.Layers {
+		p.Blobs = append(p.Blobs, catalog.Blob{Digest: l.Digest, MediaType: l.MediaType, Size: l.Size, DiffID: l.DiffID, Chain: l.Chain})
+		p.Chains = append(p.Chains, catalog.Chain{Chain: l.Chain, Parent: parent, DiffID: l.DiffID})
+		parent = l.Chain
+	}
+	for diffID, l := range t.split {
+		known, fresh := t.staging.layerChunks(l.chunks, position)
+		p.Layers = append(p.Layers, catalog.Layer{DiffID: diffID, Bytes: l.bytes, Entries: l.entries, Known: known, New: fresh})
+	}
+	return p
+}
+
+// publish makes the image ready.
+func (t *ingestion) publish(ctx context.Context, made *madeTree) error {
+	made.sign(t.trees.keys, t.image.Layers[len(t.image.Layers)-1].Chain)
+	if err := t.staging.flushed(); err != nil {
+		return err
+	}
+	files := made.files
+	for diffID, l := range t.split {
+		files = append(files, objects.Staged{Key: objects.LayerKey(diffID), Path: l.record})
+	}
+	err := t.publisher.Publish(ctx, publish.Objects{Packs: t.staging.packFiles(), Others: files},
+		func() error { return t.catalog.Publish(ctx, t.publication(made)) })
+	if errors.Is(err, catalog.ErrNotFound) {
+		return errors.New("the image was removed")
+	}
+	return err
+}

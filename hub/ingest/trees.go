@@ -1,0 +1,206 @@
+package ingest
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sync/semaphore"
+	"golang.org/x/sync/singleflight"
+
+	"lighter/format/chunk"
+	"lighter/format/compress"
+	"lighter/format/index"
+	"lighter/format/tree"
+	"lighter/hub/catalog"
+	"lighter/hub/objects"
+	"lighter/hub/publish"
+)
+
+const (
+	mergesAtOnce = 1  // each has a tree in memory: 1 GiB and more for the largest
+	maxRequested = 32 // trees requested by nodes at a time; beyond these the hub is busy
+)
+
+// Trees makes trees from layer records. It is safe for concurrent use.
+type Trees struct {
+	// MaxDerived bounds the trees that are kept only because nodes requested them. It is set
+	// before Run.
+	MaxDerived int
+
+	catalog   *catalog.Catalog
+	objects   *objects.Store
+	publisher *publish.Publisher
+	limits    tree.Limits
+	keys      []ed25519.PrivateKey // each signs
+	log       *slog.Logger
+
+	life context.Context // of requested trees; ends with Run
+	end  context.CancelFunc
+
+	merging   *semaphore.Weighted // all trees
+	requested *semaphore.Weighted // requested trees that run, one at a time
+	waiting   *semaphore.Weighted // requested trees that run or wait
+	flights   singleflight.Group  // requested trees, by chain
+}
+
+// NewTrees returns a maker of trees within the limits, signed with the keys.
+func NewTrees(c *catalog.Catalog, o *objects.Store, p *publish.Publisher, limits tree.Limits, keys []ed25519.PrivateKey, log *slog.Logger) *Trees {
+	t := &Trees{MaxDerived: maxDerived, catalog: c, objects: o, publisher: p, limits: limits, keys: keys, log: log,
+		merging:   semaphore.NewWeighted(mergesAtOnce),
+		requested: semaphore.NewWeighted(1),
+		waiting:   semaphore.NewWeighted(maxRequested)}
+	t.life, t.end = context.WithCancel(context.Background())
+	return t
+}
+
+// Run lets requested trees be made until ctx ends, and waits for the one that is being made.
+func (t *Trees) Run(ctx context.Context) error {
+	<-ctx.Done()
+	t.end()
+	return t.requested.Acquire(context.WithoutCancel(ctx), 1)
+}
+
+// madeTree is a tree whose index and locations are staged.
+type madeTree struct {
+	tree      catalog.Tree
+	statement index.Statement
+	files     []objects.Staged
+}
+
+func (m *madeTree) sign(keys []ed25519.PrivateKey, chain string) {
+	m.statement = index.SignAll(keys, chain, m.tree.ID)
+}
+
+// unitsOf returns the units of chunks, in their order.
+type unitsOf func(ctx context.Context, ids []chunk.ID) ([]chunk.Unit, error)
+
+// make merges layers, and stages the index of their tree and its locations in dir.
+func (t *Trees) make(ctx context.Context, dir string, records []*Record, units unitsOf) (*madeTree, error) {
+	if err := t.merging.Acquire(ctx, 1); err != nil {
+		return nil, err
+	}
+	defer t.merging.Release(1)
+	made, metadata, err := t.makeIndex(ctx, dir, records)
+	if err != nil {
+		return nil, err
+	}
+	defer os.Remove(metadata)
+	id := made.ID()
+	m := &madeTree{tree: catalog.Tree{ID: id, Files: made.Files, Bytes: made.Bytes, Chunks: made.DistinctChunks, IndexBytes: made.Size()}}
+	z := compress.IndexEncoder(nil, made.Size())
+	indexPath, locationsPath := filepath.Join(dir, "index"), filepath.Join(dir, "locations")
+	m.tree.IndexWire, err = compressTo(indexPath, z, func(w io.Writer) error {
+		file, err := os.Open(metadata)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		return made.Write(w, file)
+	})
+	if err != nil {
+		return nil, err
+	}
+	locations, err := m.locate(ctx, made, units)
+	if err != nil {
+		return nil, err
+	}
+	m.tree.Locations = chunk.Sum(locations)
+	m.tree.LocationsWire, err = compressTo(locationsPath, z, func(w io.Writer) error {
+		_, err := w.Write(locations)
+		return err
+	})
+	m.files = []objects.Staged{{Key: objects.IndexKey(id), Path: indexPath}, {Key: objects.LocationsKey(m.tree.Locations), Path: locationsPath}}
+	return m, err
+}
+
+// ID makes the tree of layers again and returns its ID. Files are written to dir.
+func (t *Trees) ID(ctx context.Context, dir string, records []*Record) (chunk.ID, error) {
+	if err := t.merging.Acquire(ctx, 1); err != nil {
+		return chunk.ID{}, err
+	}
+	defer t.merging.Release(1)
+	made, metadata, err := t.makeIndex(ctx, dir, records)
+	if err != nil {
+		return chunk.ID{}, err
+	}
+	return made.ID(), os.Remove(metadata)
+}
+
+// makeIndex merges layers and makes the index of their tree. The metadata image is in a file of
+// dir, whose path it returns.
+func (t *Trees) makeIndex(ctx context.Context, dir string, records []*Record) (*index.Made, string, error) {
+	layers := make([]tree.LayerSource, len(records))
+	for i, r := range records {
+		layers[i] = r
+		defer r.Close()
+	}
+	merged, err := tree.Apply(ctx, layers, t.limits)
+	if err != nil {
+		return nil, "", err
+	}
+	file, err := os.Create(filepath.Join(dir, "metadata"))
+	if err != nil {
+		return nil, "", fmt.Errorf("stage an index: %w", err)
+	}
+	b := bufio.NewWriterSize(file, 1<<20)
+	made, err := index.Make(merged, b)
+	return made, file.Name(), errors.Join(err, b.Flush(), file.Close())
+}
+
+// locate makes the locations, and counts their packs and units.
+func (m *madeTree) locate(ctx context.Context, made *index.Made, units unitsOf) ([]byte, error) {
+	locations := index.NewLocations(m.tree.ID)
+	packs, distinct := map[chunk.ID]struct{}{}, map[chunk.Unit]struct{}{}
+	var ids []chunk.ID
+	flush := func() error {
+		found, err := units(ctx, ids)
+		if err != nil {
+			return err
+		}
+		for _, u := range found {
+			locations.Add(u)
+			packs[u.Pack], distinct[u] = struct{}{}, struct{}{}
+		}
+		ids = ids[:0]
+		return nil
+	}
+	err := made.Refs(func(_ int64, ref chunk.Ref) error {
+		if ids = append(ids, ref.ID); len(ids) < batchChunks {
+			return nil
+		}
+		return flush()
+	})
+	if err := errors.Join(err, flush()); err != nil {
+		return nil, fmt.Errorf("locate the chunks: %w", err)
+	}
+	m.tree.Packs, m.tree.Units = int64(len(packs)), int64(len(distinct))
+	return locations.Encode(), nil
+}
+
+// compressTo compresses what fill writes to a new file, and returns the file's size in bytes.
+func compressTo(path string, z *zstd.Encoder, fill func(w io.Writer) error) (int64, error) {
+	file, err := os.Create(path)
+	if err != nil {
+		return 0, fmt.Errorf("stage an index: %w", err)
+	}
+	defer file.Close()
+	z.Reset(file)
+	if err := cmp.Or(errors.Join(fill(z), z.Close()), file.Sync()); err != nil {
+		return 0, fmt.Errorf("stage an index: %w", err)
+	}
+	return file.Seek(0, io.SeekCurrent)
+}
+
+// OpenRecord opens the compressed record of a known layer. The caller closes it.
+func (t *Trees) OpenRecord(ctx context.Context, diffID string) (io.ReadCloser, error) {
+	return t.objects.Open(ctx, objects.LayerKey(diffID))
+}

@@ -1,0 +1,252 @@
+package oci
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"lighter/hub/registry"
+)
+
+// Reader reads manifests and configs of one repository: of the hub's registry, or of another one.
+type Reader interface {
+	// Manifest returns a manifest or index by its digest, or an error that wraps
+	// registry.ErrNotFound.
+	Manifest(ctx context.Context, digest string) (registry.Manifest, error)
+	// Config returns the bytes of a config, whose digest it has checked.
+	Config(ctx context.Context, d v1.Descriptor) ([]byte, error)
+}
+
+var _ Reader = registry.Repository{}
+
+// Members are all manifests and indexes below the one that a name points to.
+type Members struct {
+	Root      registry.Manifest
+	Manifests []Member            // that are no indexes
+	Indexes   []registry.Manifest // the outermost first
+
+	platforms []string // wanted ones
+	offered   []string // platforms of the images
+}
+
+// Member is one manifest.
+type Member struct {
+	registry.Manifest
+	Platform string // "" if unknown
+	Wanted   bool   // an image for a wanted platform
+	IsImage  bool
+}
+
+const (
+	maxDescriptors = 1000     // in all indexes of a name
+	maxExpanded    = 16 << 20 // bytes of a name's indexes, manifests and configs
+	maxNesting     = 3        // of indexes in indexes
+)
+
+// attested is the annotation of an attestation in an index: the digest of the manifest that it is
+// about.
+const attested = "vnd.docker.reference.digest"
+
+// unknownPlatform is the platform of attestations.
+const unknownPlatform = "unknown/unknown"
+
+// Expand reads the manifests below root. Manifests that from does not have are left out. After an
+// error the result has what was read before.
+func Expand(ctx context.Context, from Reader, root registry.Manifest, platforms []string) (*Members, error) {
+	return expand(ctx, from, root, platforms, false)
+}
+
+// ExpandWanted is Expand without manifests for other platforms than the wanted ones. They are not
+// read at all.
+func ExpandWanted(ctx context.Context, from Reader, root registry.Manifest, platforms []string) (*Members, error) {
+	return expand(ctx, from, root, platforms, true)
+}
+
+func expand(ctx context.Context, from Reader, root registry.Manifest, platforms []string, wantedOnly bool) (*Members, error) {
+	e := &expander{Members: &Members{Root: root, platforms: platforms}, from: from, wantedOnly: wantedOnly, seen: map[string]int{}}
+	return e.Members, e.add(ctx, root, 0)
+}
+
+// Wants reports whether there is an image for a wanted platform.
+func (m *Members) Wants() bool {
+	return slices.ContainsFunc(m.Manifests, func(one Member) bool { return one.Wanted })
+}
+
+// CheckPlatforms returns an error if there are images and none is for a wanted platform.
+func (m *Members) CheckPlatforms() error {
+	if m.Wants() || len(m.Indexes) == 0 && len(m.offered) == 0 {
+		return nil
+	}
+	slices.Sort(m.offered)
+	return fmt.Errorf("no image for %s; there is one for %s",
+		strings.Join(m.platforms, ", "), strings.Join(slices.Compact(m.offered), ", "))
+}
+
+// Platforms returns the wanted platforms as one string.
+func (m *Members) Platforms() string { return strings.Join(m.platforms, ",") }
+
+// Find returns the manifest with that digest.
+func (m *Members) Find(digest string) (registry.Manifest, bool) {
+	for _, one := range m.Manifests {
+		if one.Digest == digest {
+			return one.Manifest, true
+		}
+	}
+	return registry.Manifest{}, false
+}
+
+// expander fills Members. It reads each manifest once, even if several indexes name it.
+type expander struct {
+	*Members
+	from       Reader
+	wantedOnly bool
+
+	seen        map[string]int // positions in Manifests by digest; -1 for an index
+	descriptors int            // in indexes
+	bytes       int64          // that were read
+}
+
+// count checks the bound on bytes.
+func (e *expander) count(b []byte) error {
+	if e.bytes += int64(len(b)); e.bytes > maxExpanded {
+		return fmt.Errorf("manifests and configs are longer than the limit of %d bytes", maxExpanded)
+	}
+	return nil
+}
+
+func (e *expander) add(ctx context.Context, m registry.Manifest, depth int) error {
+	if err := e.count(m.Bytes); err != nil {
+		return err
+	}
+	if !isIndex(m.MediaType) {
+		return e.addManifest(ctx, m, v1.Descriptor{})
+	}
+	if depth >= maxNesting {
+		return fmt.Errorf("index %s: indexes are nested more than %d deep", m.Digest, maxNesting)
+	}
+	var index v1.Index
+	if err := json.Unmarshal(m.Bytes, &index); err != nil {
+		return fmt.Errorf("parse index %s: %w", m.Digest, err)
+	}
+	if e.descriptors += len(index.Manifests); e.descriptors > maxDescriptors {
+		return fmt.Errorf("index %s: more than the limit of %d manifests", m.Digest, maxDescriptors)
+	}
+	e.seen[m.Digest] = -1
+	e.Indexes = append(e.Indexes, m)
+	// Images come before their attestations, as they decide whether these are wanted.
+	slices.SortStableFunc(index.Manifests, func(a, b v1.Descriptor) int {
+		return cmp.Compare(min(len(a.Annotations[attested]), 1), min(len(b.Annotations[attested]), 1))
+	})
+	for _, d := range index.Manifests {
+		if err := e.addDescriptor(ctx, d, depth); err != nil {
+			return fmt.Errorf("index %s: %w", m.Digest, err)
+		}
+	}
+	return nil
+}
+
+// addDescriptor adds the manifest that an index names.
+func (e *expander) addDescriptor(ctx context.Context, d v1.Descriptor, depth int) error {
+	if err := d.Digest.Validate(); err != nil || d.Digest.Algorithm() != digest.SHA256 {
+		return fmt.Errorf("manifest with digest %q: want sha256:…", d.Digest)
+	}
+	var platform string
+	if d.Platform != nil {
+		platform = PlatformName(*d.Platform)
+	}
+	if platform != unknownPlatform {
+		e.offer(platform)
+	}
+	if i, known := e.seen[d.Digest.String()]; known {
+		// A manifest that is named for several platforms is wanted if one of them is.
+		if i >= 0 && platform != "" {
+			m := &e.Manifests[i]
+			m.Wanted = m.Wanted || m.IsImage && matches(platform, e.platforms)
+		}
+		return nil
+	}
+	if e.wantedOnly && !e.wantsDescriptor(d, platform) {
+		return nil
+	}
+	m, err := e.from.Manifest(ctx, d.Digest.String())
+	if errors.Is(err, registry.ErrNotFound) {
+		return nil // an index may name manifests that the registry does not have
+	}
+	if err != nil {
+		return err
+	}
+	if isIndex(m.MediaType) {
+		return e.add(ctx, m, depth+1)
+	}
+	if err := e.count(m.Bytes); err != nil {
+		return err
+	}
+	return e.addManifest(ctx, m, d)
+}
+
+// wantsDescriptor reports whether d is for a wanted platform, or an attestation about a wanted
+// image.
+func (e *expander) wantsDescriptor(d v1.Descriptor, platform string) bool {
+	about := d.Annotations[attested]
+	if about == "" {
+		return matches(platform, e.platforms)
+	}
+	return slices.ContainsFunc(e.Manifests, func(m Member) bool { return m.Wanted && m.Digest == about })
+}
+
+// offer notes a platform that has an image.
+func (e *expander) offer(platform string) {
+	if platform != "" {
+		e.offered = append(e.offered, platform)
+	}
+}
+
+func (e *expander) addManifest(ctx context.Context, m registry.Manifest, d v1.Descriptor) error {
+	one := Member{Manifest: m}
+	if d.Platform != nil {
+		one.Platform = PlatformName(*d.Platform)
+	}
+	e.seen[m.Digest] = len(e.Manifests)
+	manifest, err := ParseManifest(m)
+	switch {
+	case errors.As(err, new(*NotImageError)) || d.Annotations[attested] != "" || one.Platform == unknownPlatform:
+		one.Platform = strings.TrimPrefix(one.Platform, unknownPlatform)
+		e.Manifests = append(e.Manifests, one)
+		return nil
+	case err != nil:
+		return err
+	case one.Platform == "":
+		if one.Platform, err = e.configPlatform(ctx, manifest.Config); err != nil {
+			return err
+		}
+		e.offer(one.Platform)
+	}
+	one.IsImage = true
+	one.Wanted = matches(one.Platform, e.platforms)
+	e.Manifests = append(e.Manifests, one)
+	return nil
+}
+
+// configPlatform reads the platform from a config. It is unknown if the config cannot be parsed:
+// the ingestion reports that.
+func (e *expander) configPlatform(ctx context.Context, d v1.Descriptor) (string, error) {
+	b, err := e.from.Config(ctx, d)
+	if err == nil {
+		err = e.count(b)
+	}
+	if err != nil {
+		return "", err
+	}
+	var c v1.Image
+	if json.Unmarshal(b, &c) != nil {
+		return "", nil
+	}
+	return PlatformName(c.Platform), nil
+}

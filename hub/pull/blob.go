@@ -1,0 +1,120 @@
+package pull
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+)
+
+const (
+	blobTries  = 5 // requests for a blob in a row that bring less than stallBytes
+	retryPause = 500 * time.Millisecond
+	// A blob is requested again if less than stallBytes arrive in a stallWindow: other images wait
+	// for their turn.
+	stallBytes  = 64 << 10
+	stallWindow = 60 * time.Second
+)
+
+var errStalled = fmt.Errorf("stalled: less than %d KiB in %d s", stallBytes>>10, int(stallWindow.Seconds()))
+
+// blobReader reads a blob of a source. If the connection breaks or stalls, it goes on at the same
+// offset with another request.
+type blobReader struct {
+	source *Source
+	ctx    context.Context // of the caller, for the reader's life
+	digest string
+	onRead func(n int)   // receives progress
+	window time.Duration // stallWindow; shorter in tests
+	pause  time.Duration // retryPause, before the second try; doubles
+
+	body     io.ReadCloser
+	cancel   context.CancelCauseFunc // ends the request of body
+	stall    *time.Timer             // ends it if it stalls
+	cause    func() error            // why the request was ended, or nil
+	offset   int64
+	progress int64 // the offset when stallBytes had last arrived
+	tries    int
+}
+
+// Read reads the next bytes.
+func (b *blobReader) Read(p []byte) (int, error) {
+	for {
+		if b.body == nil {
+			if err := b.open(); err != nil {
+				return 0, err
+			}
+		}
+		n, err := b.body.Read(p)
+		b.offset += int64(n)
+		b.onRead(n)
+		if b.offset-b.progress >= stallBytes {
+			b.progress, b.tries = b.offset, 0
+			b.stall.Reset(b.window)
+		}
+		if err == nil && n > 0 || err == io.EOF {
+			return n, err
+		}
+		if err != nil {
+			err = cmp.Or(b.cause(), err)
+			b.Close()
+			err = b.failed(err)
+		}
+		if n > 0 || err != nil {
+			return n, err
+		}
+	}
+}
+
+func (b *blobReader) open() error {
+	for {
+		ctx, cancel := context.WithCancelCause(b.ctx)
+		stall := time.AfterFunc(b.window, func() { cancel(errStalled) })
+		res, err := b.source.get(ctx, "blobs", b.digest, b.offset)
+		if err == nil {
+			b.body, b.cancel, b.stall = res.Body, cancel, stall
+			b.cause = func() error { return context.Cause(ctx) }
+			return nil
+		}
+		stall.Stop()
+		err = cmp.Or(context.Cause(ctx), err)
+		cancel(nil)
+		var status *transport.Error
+		if errors.As(err, &status) && !status.Temporary() {
+			return err
+		}
+		if err := b.failed(err); err != nil {
+			return err
+		}
+	}
+}
+
+// failed waits before the next try. It returns an error if there is none.
+func (b *blobReader) failed(err error) error {
+	if b.ctx.Err() != nil {
+		return b.ctx.Err()
+	}
+	if b.tries++; b.tries >= blobTries {
+		return fmt.Errorf("%d tries: %w", b.tries, err)
+	}
+	select {
+	case <-time.After(b.pause << (b.tries - 1)):
+		return nil
+	case <-b.ctx.Done():
+		return b.ctx.Err()
+	}
+}
+
+// Close ends the current request.
+func (b *blobReader) Close() {
+	if b.body != nil {
+		b.stall.Stop()
+		b.cancel(nil)
+		_ = b.body.Close() // only read
+		b.body = nil
+	}
+}

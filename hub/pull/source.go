@@ -1,0 +1,197 @@
+package pull
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/distribution/reference"
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	"github.com/opencontainers/go-digest"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"lighter/hub/oci"
+	"lighter/hub/registry"
+	"lighter/hub/report"
+	"lighter/wire"
+)
+
+// ErrSource marks errors of the registry that an image is copied from.
+var ErrSource = errors.New("read the source registry")
+
+const (
+	dialTimeout   = 10 * time.Second
+	headerTimeout = 30 * time.Second
+	smallTimeout  = 60 * time.Second // for a login, a manifest or a config
+)
+
+// Source is an image in another registry.
+type Source struct {
+	ref    name.Reference
+	client *http.Client
+}
+
+var _ oci.Reader = (*Source)(nil)
+
+// ParseSource parses docker://HOST/REPO:TAG as skopeo does. imageName is the name that the image
+// has in the hub by default. The error wraps report.ErrInvalid.
+func ParseSource(text string) (ref name.Reference, imageName string, err error) {
+	bare, ok := strings.CutPrefix(text, "docker://")
+	if !ok {
+		return nil, "", fmt.Errorf("%w: source %q: want docker://HOST/REPO:TAG", report.ErrInvalid, text)
+	}
+	named, err := reference.ParseNormalizedNamed(bare)
+	if err == nil {
+		imageName = reference.TagNameOnly(named).String()
+		ref, err = name.ParseReference(imageName)
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("%w: source %q: %w", report.ErrInvalid, text, err)
+	}
+	return ref, imageName, nil
+}
+
+// OpenSource connects to the registry of ref with the credentials of add. The allowed registries
+// need no public address. The error wraps ErrSource.
+func OpenSource(ctx context.Context, allowed []string, ref name.Reference, add wire.Add) (*Source, error) {
+	host := ref.Context().Registry
+	if add.PlainHTTP {
+		var err error
+		if host, err = name.NewRegistry(host.Name(), name.Insecure); err != nil {
+			return nil, fmt.Errorf("%w: %s: %w", ErrSource, ref.Context().RegistryStr(), err)
+		}
+	}
+	auth := authn.Anonymous
+	if login := (authn.AuthConfig{Username: add.Username, Password: add.Password,
+		IdentityToken: add.Token, RegistryToken: add.RegistryToken}); login != (authn.AuthConfig{}) {
+		auth = authn.FromConfig(login)
+	}
+	ctx, cancel := context.WithTimeout(ctx, smallTimeout)
+	defer cancel()
+	public := transport.NewUserAgent(newPublicTransport(allowed, add.PlainHTTP), "lighter")
+	authorized, err := transport.NewWithContext(ctx, host, auth, public, []string{ref.Context().Scope(transport.PullScope)})
+	if err != nil {
+		return nil, fmt.Errorf("%w: log in to %s: %w", ErrSource, host.RegistryStr(), firstLine{err})
+	}
+	return &Source{ref: ref, client: &http.Client{Transport: authorized}}, nil
+}
+
+// firstLine is an error without its further lines, in which the library quotes the token server's
+// response.
+type firstLine struct{ error }
+
+func (f firstLine) Error() string {
+	line, _, _ := strings.Cut(f.error.Error(), "\n")
+	return line
+}
+
+func (f firstLine) Unwrap() error { return f.error }
+
+// Repository returns HOST[:PORT]/PATH in containerd's form: Docker Hub is docker.io.
+func (s *Source) Repository() string {
+	repository := s.ref.Context()
+	if repository.RegistryStr() == name.DefaultRegistry {
+		return "docker.io/" + repository.RepositoryStr()
+	}
+	return repository.RegistryStr() + "/" + repository.RepositoryStr()
+}
+
+// Expand reads the manifest that the source names and those below it that are for the wanted
+// platforms. The error wraps ErrSource.
+func (s *Source) Expand(ctx context.Context, platforms []string) (*oci.Members, error) {
+	root, err := s.Manifest(ctx, s.ref.Identifier())
+	if err == nil {
+		var members *oci.Members
+		if members, err = oci.ExpandWanted(ctx, s, root, platforms); err == nil {
+			return members, nil
+		}
+	}
+	return nil, fmt.Errorf("%w: %w", ErrSource, err)
+}
+
+// get requests something of the source's repository, from offset on.
+func (s *Source) get(ctx context.Context, kind, which string, offset int64) (*http.Response, error) {
+	repository := s.ref.Context()
+	url := fmt.Sprintf("%s://%s/v2/%s/%s/%s", repository.Scheme(), repository.RegistryStr(), repository.RepositoryStr(), kind, which)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	want := http.StatusOK
+	if offset > 0 {
+		req.Header.Set("Range", fmt.Sprintf("bytes=%d-", offset))
+		want = http.StatusPartialContent
+	}
+	if kind == "manifests" {
+		req.Header.Set("Accept", strings.Join(oci.ManifestTypes, ", "))
+	}
+	res, err := s.client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	if err := transport.CheckError(res, want); err != nil {
+		res.Body.Close()
+		return nil, err
+	}
+	return res, nil
+}
+
+// Manifest returns a manifest or index by tag or digest.
+func (s *Source) Manifest(ctx context.Context, which string) (registry.Manifest, error) {
+	m, err := s.manifest(ctx, which)
+	if err != nil {
+		return m, fmt.Errorf("fetch the manifest of %s: %w", s.ref, err)
+	}
+	return m, nil
+}
+
+func (s *Source) manifest(ctx context.Context, which string) (registry.Manifest, error) {
+	b, header, err := s.read(ctx, "manifests", which, registry.MaxManifest)
+	if err != nil {
+		return registry.Manifest{}, err
+	}
+	mediaType, _, _ := strings.Cut(header.Get("Content-Type"), ";")
+	m := registry.Manifest{MediaType: strings.TrimSpace(mediaType), Digest: digest.FromBytes(b).String(), Bytes: b}
+	if !slices.Contains(oci.ManifestTypes, m.MediaType) {
+		return m, fmt.Errorf("the response has media type %q, which is not that of a manifest", m.MediaType)
+	}
+	if strings.HasPrefix(which, "sha256:") && which != m.Digest {
+		return m, fmt.Errorf("the response for %s has digest %s", which, m.Digest)
+	}
+	return m, nil
+}
+
+// Config returns the bytes of a config.
+func (s *Source) Config(ctx context.Context, d v1.Descriptor) ([]byte, error) {
+	b, _, err := s.read(ctx, "blobs", d.Digest.String(), d.Size)
+	if err == nil && digest.FromBytes(b) != d.Digest {
+		err = fmt.Errorf("the response for %s has digest %s", d.Digest, digest.FromBytes(b))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("fetch the config of %s: %w", s.ref, err)
+	}
+	return b, nil
+}
+
+// read requests something of at most limit bytes.
+func (s *Source) read(ctx context.Context, kind, which string, limit int64) ([]byte, http.Header, error) {
+	ctx, cancel := context.WithTimeout(ctx, smallTimeout)
+	defer cancel()
+	res, err := s.get(ctx, kind, which, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(res.Body, limit+1))
+	if err == nil && int64(len(b)) > limit {
+		err = fmt.Errorf("the response is longer than the limit of %d bytes", limit)
+	}
+	return b, res.Header, err
+}

@@ -1,0 +1,98 @@
+package pull
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+)
+
+type answering struct{}
+
+func (answering) RoundTrip(*http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
+}
+
+func TestPlainHTTPHasToBeAllowed(t *testing.T) {
+	for url, want := range map[string]bool{
+		"http://localhost:5000/v2/": true, "http://127.0.0.1/v2/": true, "http://[::1]:1/": true, "https://reg.example/": true,
+		"http://reg.example/v2/": false, "http://10.0.0.1:5000/": false, "http://192.168.1.1/": false, "http://localhost.example/": false, "http://reg.local/": false,
+	} {
+		for _, told := range []bool{false, true} {
+			req, err := http.NewRequest(http.MethodGet, url, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := (&publicTransport{plainHTTP: told, next: answering{}}).RoundTrip(req); (err == nil) != (want || told) {
+				t.Errorf("%s, told %v: %v", url, told, err)
+			}
+		}
+	}
+}
+
+func TestSourcesAreReadAsSkopeoDoes(t *testing.T) {
+	digest := "sha256:" + strings.Repeat("ab", 32)
+	for text, want := range map[string]string{
+		"docker://alpine":                             "docker.io/library/alpine:latest",
+		"docker://rootproject/root:6":                 "docker.io/rootproject/root:6",
+		"docker://reg.example:5000/a/b":               "reg.example:5000/a/b:latest",
+		"docker://localhost/a@" + digest:              "localhost/a@" + digest,
+		"docker://registry.example/a/b:1@" + digest:   "registry.example/a/b:1@" + digest,
+		"reg.example/a":                               "",
+		"oci:/a":                                      "",
+		"docker://reg.example/UPPER":                  "",
+		"docker://reg.example/a:" + "tag with blanks": "",
+	} {
+		_, got, err := ParseSource(text)
+		if got != want || (err == nil) != (want != "") {
+			t.Errorf("%s: %q, %v", text, got, err)
+		}
+	}
+}
+
+// A source that trickles is no better than one that is silent.
+func TestSourceThatTricklesIsGivenUp(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		w.Header().Set("Content-Range", "bytes 0-9/10")
+		if req.Header.Get("Range") != "" {
+			w.WriteHeader(http.StatusPartialContent)
+		}
+		for req.Context().Err() == nil {
+			_, _ = w.Write([]byte("x"))
+			_ = http.NewResponseController(w).Flush()
+			time.Sleep(time.Millisecond)
+		}
+	}))
+	defer server.Close()
+	ref, err := name.ParseReference(strings.TrimPrefix(server.URL, "http://")+"/a:1", name.Insecure)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := &counting{next: server.Client().Transport}
+	b := &blobReader{source: &Source{ref: ref, client: &http.Client{Transport: client}}, ctx: t.Context(), digest: "sha256:1", onRead: func(int) {},
+		window: 10 * time.Millisecond, pause: time.Millisecond}
+	defer b.Close()
+	for err == nil {
+		_, err = b.Read(make([]byte, 100))
+	}
+	if !errors.Is(err, errStalled) || client.requests != blobTries {
+		t.Errorf("after %d requests: %v", client.requests, err)
+	}
+}
+
+// counting counts requests as they are made: a server may not hear of one that is
+// given up.
+type counting struct {
+	next     http.RoundTripper
+	requests int
+}
+
+// RoundTrip makes a request.
+func (c *counting) RoundTrip(req *http.Request) (*http.Response, error) {
+	c.requests++
+	return c.next.RoundTrip(req)
+}

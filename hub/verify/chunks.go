@@ -1,0 +1,156 @@
+package verify
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"runtime"
+	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"lighter/format/chunk"
+	"lighter/format/pack"
+	"lighter/format/tree"
+	"lighter/hub/oci"
+)
+
+// unitCheck is a unit with the chunks that it should hold.
+type unitCheck struct {
+	chunk.Unit
+	refs []chunk.Ref
+}
+
+// checkChunks reads every chunk of the image's layers. Files that upper layers hide are included:
+// they are part of the trees below.
+func (v *verification) checkChunks(ctx context.Context) error {
+	lengths := map[chunk.ID]int64{}
+	if err := v.entries(ctx, func(_ *oci.Layer, e *tree.Entry) {
+		for _, extent := range e.Content.Extents {
+			if extent.ID != (chunk.ID{}) {
+				lengths[extent.ID] = extent.Length
+			}
+		}
+	}); err != nil {
+		return err
+	}
+	units, err := v.unitsOf(ctx, lengths)
+	if err != nil {
+		return err
+	}
+	if err := v.checkUnits(ctx, units); err != nil {
+		return err
+	}
+	return v.noteFiles(ctx)
+}
+
+// unitsOf groups chunks, given with their lengths, by the units that should hold them.
+func (v *verification) unitsOf(ctx context.Context, lengths map[chunk.ID]int64) ([]unitCheck, error) {
+	byUnit := map[chunk.Unit][]chunk.Ref{}
+	for ids := range slices.Chunk(slices.Collect(maps.Keys(lengths)), batchChunks) {
+		known, err := v.catalog.Units(ctx, ids)
+		if err != nil {
+			return nil, err
+		}
+		for _, id := range ids {
+			byUnit[known[id]] = append(byUnit[known[id]], chunk.Ref{ID: id, Length: uint32(lengths[id])})
+		}
+	}
+	var units []unitCheck
+	for unit, refs := range byUnit {
+		units = append(units, unitCheck{unit, refs})
+	}
+	slices.SortFunc(units, func(a, b unitCheck) int {
+		return cmp.Or(bytes.Compare(a.Pack[:], b.Pack[:]), cmp.Compare(a.N, b.N))
+	})
+	return units, nil
+}
+
+// checkUnits reads units and verifies the chunks in them.
+func (v *verification) checkUnits(ctx context.Context, units []unitCheck) error {
+	total := int64(0)
+	for _, u := range units {
+		for _, ref := range u.refs {
+			total += int64(ref.Length)
+		}
+	}
+	progress := v.progress.Step("check", "chunks", total)
+	var mu sync.Mutex // guards v.bad
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for _, u := range units {
+		group.Go(func() error {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			bad := v.checkUnit(ctx, u)
+			mu.Lock()
+			for _, id := range bad {
+				v.bad[id] = true
+			}
+			mu.Unlock()
+			for _, ref := range u.refs {
+				progress.Add(int(ref.Length))
+			}
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+// checkUnit returns the chunks that a unit should hold and does not.
+func (v *verification) checkUnit(ctx context.Context, u unitCheck) (bad []chunk.ID) {
+	if u.IsZero() {
+		for _, ref := range u.refs {
+			v.found.add("chunk %s is in no pack", ref.ID)
+			bad = append(bad, ref.ID)
+		}
+		return bad
+	}
+	decoded, err := v.readUnit(ctx, u.Unit)
+	if err != nil {
+		if v.note(ctx, "unit "+u.String(), err) != nil {
+			return nil // the verification was ended
+		}
+		for _, ref := range u.refs {
+			bad = append(bad, ref.ID)
+		}
+		return bad
+	}
+	positions := make(map[chunk.ID]int, decoded.Len())
+	for i := range decoded.Len() {
+		positions[decoded.Ref(i).ID] = i
+	}
+	for _, ref := range u.refs {
+		i, found := positions[ref.ID]
+		err := fmt.Errorf("it does not hold chunk %s", ref.ID)
+		if found {
+			var plain []byte
+			if plain, err = decoded.Chunk(i); err == nil {
+				err = ref.Check(plain)
+			}
+		}
+		if err != nil {
+			v.found.add("unit %s: %v", u.Unit, err)
+			bad = append(bad, ref.ID)
+		}
+	}
+	return bad
+}
+
+func (v *verification) readUnit(ctx context.Context, u chunk.Unit) (*pack.Unit, error) {
+	o, err := v.objects.OpenUnit(ctx, u)
+	if err != nil {
+		return nil, err
+	}
+	defer o.Close()
+	b, err := io.ReadAll(io.LimitReader(o, pack.MaxStored+1))
+	if err != nil {
+		return nil, err
+	}
+	return pack.DecodeUnit(b)
+}

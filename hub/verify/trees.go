@@ -1,0 +1,231 @@
+package verify
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"lighter/format/chunk"
+	"lighter/format/compress"
+	"lighter/format/index"
+	"lighter/hub/catalog"
+	"lighter/hub/objects"
+)
+
+// checkTrees checks the statements, indexes and layouts of the image's chains that have trees.
+func (v *verification) checkTrees(ctx context.Context) error {
+	for _, l := range v.layers {
+		statement, err := v.catalog.Statement(ctx, l.Chain)
+		if errors.Is(err, catalog.ErrNotFound) && l.Number < l.Of {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		what := ""
+		if l.Number < l.Of {
+			what = fmt.Sprintf("the first %d layers: ", l.Number)
+		}
+		for _, key := range v.keys {
+			if err := statement.Verify(l.Chain, []ed25519.PublicKey{key.Public().(ed25519.PublicKey)}); err != nil {
+				v.found.add("%sstatement about chain %s: %v", what, l.Chain, err)
+			}
+		}
+		if err := v.checkIndex(ctx, what, statement.Tree); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// extentFile is an extent map in a scratch file.
+type extentFile struct {
+	*index.Map
+	file *os.File
+}
+
+func (e *extentFile) close() { _ = e.file.Close() } // removed with the scratch directory
+
+// decompress opens a compressed object.
+func (v *verification) decompress(ctx context.Context, key string) (plain io.Reader, closeAll func(), err error) {
+	o, err := v.objects.Open(ctx, key)
+	if err != nil {
+		return nil, nil, err
+	}
+	z, err := compress.Reader(o)
+	if err != nil {
+		_ = o.Close() // only read
+		return nil, nil, err
+	}
+	return z, func() { z.Close(); _ = o.Close() }, nil
+}
+
+// readIndex reads and verifies an index object. It returns the extent map.
+func (v *verification) readIndex(ctx context.Context, id chunk.ID) (*extentFile, error) {
+	z, closeAll, err := v.decompress(ctx, objects.IndexKey(id))
+	if err != nil {
+		return nil, err
+	}
+	defer closeAll()
+	file, err := os.Create(filepath.Join(v.dir, "map"))
+	if err != nil {
+		return nil, err
+	}
+	_, err = index.Receive(z, id, file, io.Discard)
+	var m *index.Map
+	if err == nil {
+		m, err = index.OpenMap(file, id, index.NewPages(1)) // read from beginning to end
+	}
+	if err != nil {
+		_ = file.Close() // removed with the scratch directory
+		return nil, err
+	}
+	return &extentFile{m, file}, nil
+}
+
+// layoutTries bounds how often a layout is checked that changes meanwhile.
+const layoutTries = 5
+
+// checkIndex checks a tree's index and its layout: startup packs and locations.
+func (v *verification) checkIndex(ctx context.Context, what string, id chunk.ID) error {
+	extents, err := v.readIndex(ctx, id)
+	if err != nil {
+		return v.note(ctx, what+"index", err)
+	}
+	defer extents.close()
+	for range layoutTries {
+		layout, err := v.catalog.Layout(ctx, id)
+		if err != nil {
+			return err
+		}
+		try := *v
+		try.found = &problems{}
+		if err := try.checkLayout(ctx, what, &layout, extents); err != nil {
+			return err
+		}
+		if len(try.found.list) > 0 {
+			now, err := v.catalog.Layout(ctx, id)
+			if err != nil {
+				return err
+			}
+			if now.Locations != layout.Locations {
+				continue // it was replaced meanwhile
+			}
+		}
+		for _, problem := range try.found.list {
+			v.found.add("%s", problem)
+		}
+		return nil
+	}
+	return nil // a layout that is replaced again and again cannot be checked
+}
+
+// checkLayout checks a tree's startup packs, and compares its locations with them and the catalog.
+func (v *verification) checkLayout(ctx context.Context, what string, layout *catalog.Layout, extents *extentFile) error {
+	startup, err := v.checkStartups(ctx, what, layout)
+	if err != nil {
+		return err
+	}
+	locations, err := v.readLocations(ctx, layout, extents)
+	if err != nil {
+		return v.note(ctx, what+"locations", err)
+	}
+	wrong := 0
+	for at := int64(0); at < extents.Extents; at += batchChunks {
+		var ids []chunk.ID
+		for i := at; i < min(at+batchChunks, extents.Extents); i++ {
+			e, err := extents.Extent(i)
+			if err != nil {
+				return err
+			}
+			ids = append(ids, e.ID)
+		}
+		known, err := v.catalog.Units(ctx, ids)
+		if err != nil {
+			return err
+		}
+		for i, chunk := range ids {
+			unit, err := locations.Unit(at + int64(i))
+			if want := startup.unit(chunk, known[chunk]); err != nil || unit != want && !startup.bad[unit.Pack] {
+				wrong++
+			}
+		}
+	}
+	if wrong > 0 {
+		v.found.add("%slocations: %d of %d differ from the catalog", what, wrong, extents.Extents)
+	}
+	return nil
+}
+
+// startupUnits are the contents of a tree's startup packs.
+type startupUnits struct {
+	units map[chunk.ID]chunk.Unit
+	bad   map[chunk.ID]bool // packs that cannot be read
+}
+
+// unit returns the unit that locations should name for a chunk: that of a startup pack, or other.
+func (s *startupUnits) unit(id chunk.ID, other chunk.Unit) chunk.Unit {
+	if u, found := s.units[id]; found {
+		return u
+	}
+	return other
+}
+
+// checkStartups reads the startup packs of a tree. A bad one loses no data: other packs have its
+// chunks, too.
+func (v *verification) checkStartups(ctx context.Context, what string, layout *catalog.Layout) (*startupUnits, error) {
+	found := &startupUnits{units: map[chunk.ID]chunk.Unit{}, bad: map[chunk.ID]bool{}}
+	for _, p := range layout.Packs {
+		if err := v.checkStartup(ctx, p.ID, found.units); err != nil {
+			found.bad[p.ID] = true
+			if err := v.note(ctx, fmt.Sprintf("%sstartup pack %s", what, p.ID), err); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return found, nil
+}
+
+// checkStartup verifies every chunk of a pack and adds its unit to units.
+func (v *verification) checkStartup(ctx context.Context, id chunk.ID, units map[chunk.ID]chunk.Unit) error {
+	n, err := v.objects.CountUnits(ctx, id)
+	if err != nil {
+		return err
+	}
+	for i := range n {
+		at := chunk.Unit{Pack: id, N: uint32(i)}
+		decoded, err := v.readUnit(ctx, at)
+		if err != nil {
+			return fmt.Errorf("unit %d: %w", i, err)
+		}
+		for c := range decoded.Len() {
+			if _, err := decoded.Chunk(c); err != nil {
+				return fmt.Errorf("unit %d: %w", i, err)
+			}
+			units[decoded.Ref(c).ID] = at
+		}
+	}
+	return nil
+}
+
+func (v *verification) readLocations(ctx context.Context, layout *catalog.Layout, extents *extentFile) (*index.Locations, error) {
+	sum := layout.Locations
+	z, closeAll, err := v.decompress(ctx, objects.LocationsKey(sum))
+	if err != nil {
+		return nil, err
+	}
+	defer closeAll()
+	b, err := io.ReadAll(z)
+	if err != nil {
+		return nil, err
+	}
+	if got := chunk.Sum(b); got != sum {
+		return nil, fmt.Errorf("their digest is %s, the catalog has %s", got.Short(), sum.Short())
+	}
+	return index.OpenLocations(bytes.NewReader(b), int64(len(b)), layout.Tree, extents.Extents)
+}

@@ -8,21 +8,21 @@ import (
 	"lighter/format/chunk"
 )
 
-// An Extent says which chunk lies at an offset of the device. Bytes that no
-// extent covers are zero: holes in files, and the rest of a file's last block.
+// An Extent is the place of a chunk on the device. Bytes that no extent covers are zero: holes in
+// files, and the rest of each file's last block.
 type Extent struct {
 	Offset int64 // on the device, in bytes
 	Length uint32
-	First  bool // it begins a file's data: reading ahead stops before it
+	First  bool // it begins a file's data; read-ahead stops before it
 	ID     chunk.ID
 }
 
-// End returns the offset behind the extent.
+// End returns the offset of the extent's end.
 func (e Extent) End() int64 { return e.Offset + int64(e.Length) }
 
 const flagFirst = 1
 
-// append lays an extent out as docs/format.md says.
+// append appends the extent's bytes.
 func (e Extent) append(b []byte) []byte {
 	var flags uint32
 	if e.First {
@@ -48,8 +48,8 @@ func decodeExtent(b []byte) (Extent, error) {
 	return e, nil
 }
 
-// decodePage reads the n extents of a page, which must lie in order, without
-// overlap, from offset first on and below end. What is behind them is zero.
+// decodePage decodes the n extents of a page. They must be in order and not overlap, begin at first,
+// and end at end or before. The rest of the page must be zero.
 func decodePage(b []byte, n int, first, end int64) ([]Extent, error) {
 	extents := make([]Extent, n)
 	at := first
@@ -58,7 +58,7 @@ func decodePage(b []byte, n int, first, end int64) ([]Extent, error) {
 		if err != nil {
 			return nil, err
 		}
-		// In this order nothing overflows: End may, of an offset near 2⁶³.
+		// Not e.End(), which overflows for an offset near 2⁶³.
 		if e.Offset < at || i == 0 && e.Offset != first || e.Offset > end || int64(e.Length) > end-e.Offset {
 			return nil, fmt.Errorf("extent at %d+%d is out of order", e.Offset, e.Length)
 		}
@@ -66,7 +66,7 @@ func decodePage(b []byte, n int, first, end int64) ([]Extent, error) {
 		extents[i] = e
 	}
 	if !allZero(b[n*extentSize:]) {
-		return nil, errors.New("what is behind its extents is not zero")
+		return nil, errors.New("the bytes after its extents are not zero")
 	}
 	return extents, nil
 }

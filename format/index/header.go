@@ -1,20 +1,15 @@
-// Package index promises that one name, the tree ID, stands for everything
-// that a node must know of a chain before it can mount it: the metadata image
-// and the extent map. The same tree gives the same index, byte for byte, on any
-// machine and with any version of any library, and nobody can change a byte of
-// it and keep the name.
+// Package index reads and writes indexes. An index is what a node needs to mount a tree: the
+// metadata image and the extent map. Its name, the tree ID, covers each byte of it. The same tree
+// gives the same index, byte for byte, on any machine and with any version of any library.
 //
-// An index is a header, a page table, the pages of the extent map, and the
-// metadata image; docs/format.md has the bytes. The tree ID is the SHA-256 of the
-// header, which holds the digests of the metadata image and of the page table, as
-// that holds those of the pages. So each part can be verified alone: the metadata
-// image while it arrives, a page when a fault needs it.
-// docs/decisions/tree-id.md says why the tree ID is not simply the digest of
-// all bytes.
+// An index has a header, a page table, the pages of the extent map, and the metadata image;
+// docs/format.md has the bytes. The tree ID is the SHA-256 of the header. The header has the digests
+// of the metadata image and of the page table, and the page table has those of the pages. So each
+// part can be verified alone: the metadata image while it arrives, a page when a fault needs it.
+// docs/decisions/tree-id.md says why the tree ID is not the digest of all bytes.
 //
-// The package also holds what travels beside an index: Locations (where the
-// chunks lie now, a hint) and Statement (who says which chain a tree belongs
-// to). It refuses to know paths, networks and packs' contents.
+// The package also has what a hub sends with an index: Locations (the units of the chunks, a hint)
+// and the signed Statement and ImageStatement. It knows no paths, networks or contents of packs.
 package index
 
 import (
@@ -28,24 +23,19 @@ import (
 	"lighter/format/erofs"
 )
 
-// Format is the number of the format that this package reads and writes: of
-// the splitting rule, the metadata image's layout and the index itself, which
-// decide the tree ID together.
+// Format is the number of the format that this package reads and writes. It covers everything that
+// the tree ID depends on: how files are split, the metadata image and the index itself.
 const Format = 1
 
 const (
-	// headerSize is the length of the header in bytes.
-	headerSize = 256
-	// pageSize is the length of a page of the extent map in bytes.
-	pageSize = 4096
-	// pageExtents is the number of extents that a page holds.
-	pageExtents = pageSize / extentSize
-
-	extentSize    = 48
-	pageEntrySize = 40
 	headerMagic   = "LIGHTER\x00"
-	maxPages      = 1 << 20                // some 5 TB of chunks, and 40 MiB of page table, which a node has in memory
-	maxDevice     = (1<<32 - 1) * pageSize // what EROFS can say of a device
+	headerSize    = 256  // sizes of parts, in bytes
+	pageSize      = 4096 // of a page of the extent map
+	pageEntrySize = 40   // of an entry of the page table
+	extentSize    = 48
+	pageExtents   = pageSize / extentSize
+	maxPages      = 1 << 20                // 5 TB of chunks; a node has the page table in memory, 40 MiB
+	maxDevice     = (1<<32 - 1) * pageSize // EROFS's limit
 )
 
 // Header is the first part of an index.
@@ -57,12 +47,12 @@ type Header struct {
 	Extents        int64    // number of extents
 	DeviceSize     int64    // in bytes, a multiple of pageSize
 	Files          int64    // regular files of the tree, each inode counted once
-	Bytes          int64    // sum of the sizes of those files, in bytes
+	Bytes          int64    // sum of the sizes of those files
 	DistinctChunks int64    // chunks, each counted once
-	DistinctBytes  int64    // sum of their plain lengths, in bytes
+	DistinctBytes  int64    // sum of their plain lengths
 }
 
-// encode lays the header out as docs/format.md says.
+// encode returns the header's bytes.
 func (h *Header) encode() []byte {
 	b := make([]byte, 0, headerSize)
 	b = append(b, headerMagic...)
@@ -81,7 +71,7 @@ func (h *Header) numbers() [8]*int64 {
 		&h.Files, &h.Bytes, &h.DistinctChunks, &h.DistinctBytes}
 }
 
-// decodeHeader reads a header and checks that it does not contradict itself.
+// decodeHeader decodes a header and checks that its numbers are consistent.
 func decodeHeader(b []byte) (Header, error) {
 	var h Header
 	if len(b) != headerSize || string(b[:8]) != headerMagic {
@@ -100,7 +90,7 @@ func decodeHeader(b []byte) (Header, error) {
 	}
 	switch {
 	case !bytes.Equal(h.encode(), b):
-		return h, errors.New("the index header has bytes set that format 1 leaves zero")
+		return h, errors.New("the index header has bytes that format 1 reserves as zero")
 	case h.Pages > maxPages || h.Pages != (h.Extents+pageExtents-1)/pageExtents:
 		return h, fmt.Errorf("an index of %d pages and %d extents is out of bounds", h.Pages, h.Extents)
 	case h.MetadataSize < 2*pageSize || h.MetadataSize > erofs.MaxSize || h.MetadataSize%pageSize != 0:
@@ -114,17 +104,17 @@ func decodeHeader(b []byte) (Header, error) {
 // ID returns the tree ID.
 func (h *Header) ID() chunk.ID { return sha256.Sum256(h.encode()) }
 
-// MapSize returns the length in bytes of the index up to the metadata image:
-// header, page table and pages.
+// MapSize returns the size in bytes of the index without the metadata image: header, page table and
+// pages.
 func (h *Header) MapSize() int64 {
-	return roundUp(headerSize+h.Pages*pageEntrySize) + h.Pages*pageSize
+	return h.pagesOffset() + h.Pages*pageSize
 }
 
-// Size returns the length of the whole index in bytes.
+// Size returns the size in bytes of the whole index.
 func (h *Header) Size() int64 { return h.MapSize() + h.MetadataSize }
 
-// pagesOffset is where the first page lies. Pages are aligned, so that reading
-// one from a disk costs one block.
+// pagesOffset returns the offset of the first page. Pages are aligned, so that a disk reads one block
+// for each.
 func (h *Header) pagesOffset() int64 { return roundUp(headerSize + h.Pages*pageEntrySize) }
 
 func roundUp(n int64) int64 { return (n + pageSize - 1) / pageSize * pageSize }

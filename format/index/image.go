@@ -10,23 +10,21 @@ import (
 	"lighter/format/chunk"
 )
 
-// An ImageStatement is a hub's word that a manifest is that of an image whose layers
-// make a chain, and that the hub knows it from these repositories. Nothing else tells a
-// node from which registries the image can be had, so it is signed.
+// An ImageStatement says that a manifest is that of an image whose layers make a chain, and that the
+// hub knows it from these repositories. The hub signs it: no digest covers the repositories.
 type ImageStatement struct {
 	Manifest string `json:"manifest"` // digest, "sha256:…"
 	Chain    string `json:"chain"`    // the OCI chainID of all its layers, "sha256:…"
-	// Repositories are HOST[:PORT]/PATH, sorted, each once, at most MaxRepositories. Those of
-	// the hub's own registry that have no host are among them, and match no reference.
+	// Repositories are HOST[:PORT]/PATH, sorted, each once, at most MaxRepositories. Those of the
+	// hub's own registry may have no host; they match no reference.
 	Repositories []string `json:"repositories"`
-	Signatures   [][]byte `json:"signatures"` // Ed25519, of what message returns; 1 to MaxKeys
+	Signatures   [][]byte `json:"signatures"` // Ed25519, of message(); 1 to MaxKeys
 }
 
-// MaxRepositories bounds the repositories of a statement.
+// MaxRepositories limits the repositories of a statement.
 const MaxRepositories = 1000
 
-// message is what is signed. The first line keeps the signature from being taken for
-// one of something else.
+// message returns what is signed. The first line tells it apart from other signed messages.
 func (s *ImageStatement) message() []byte {
 	b := fmt.Appendf(nil, "lighter image 1\nmanifest %s\nchain %s\n", s.Manifest, s.Chain)
 	for _, repository := range s.Repositories {
@@ -35,9 +33,8 @@ func (s *ImageStatement) message() []byte {
 	return b
 }
 
-// SignImage makes the statement that a manifest is that of an image, of which chain is
-// the top, and that repositories have it: the first MaxRepositories of them in their order.
-// Each of the keys signs it, of which there are 1 to MaxKeys.
+// SignImage returns the statement for a manifest and the chain of all its layers, with the first
+// MaxRepositories of the sorted repositories. It is signed with each of the 1 to MaxKeys keys.
 func SignImage(keys []ed25519.PrivateKey, manifest, chain string, repositories []string) ImageStatement {
 	sorted := slices.Compact(slices.Sorted(slices.Values(repositories)))
 	s := ImageStatement{Manifest: manifest, Chain: chain, Repositories: sorted[:min(len(sorted), MaxRepositories)]}
@@ -47,21 +44,24 @@ func SignImage(keys []ed25519.PrivateKey, manifest, chain string, repositories [
 	return s
 }
 
-// Verify returns an error unless the statement is about manifest, well-formed, and
-// signed by one of the keys.
+// Verify returns an error unless the statement is about manifest, well-formed, and signed with one of
+// the keys.
 func (s *ImageStatement) Verify(manifest string, keys []ed25519.PublicKey) error {
 	if s.Manifest != manifest {
 		return fmt.Errorf("the image statement is about manifest %q, not %q", s.Manifest, manifest)
 	}
 	if !isDigest(s.Manifest) || !isDigest(s.Chain) {
-		return fmt.Errorf("the image statement is about manifest %q and chain %q: want sha256 digests", s.Manifest, s.Chain)
+		return fmt.Errorf("the image statement is about manifest %q and chain %q: want sha256 digests",
+			s.Manifest, s.Chain)
 	}
 	if len(s.Repositories) > MaxRepositories {
-		return fmt.Errorf("the image statement names %d repositories, the limit is %d", len(s.Repositories), MaxRepositories)
+		return fmt.Errorf("the image statement names %d repositories, the limit is %d",
+			len(s.Repositories), MaxRepositories)
 	}
 	for i, repository := range s.Repositories {
 		if repository == "" || strings.ContainsAny(repository, " \n") || i > 0 && repository <= s.Repositories[i-1] {
-			return fmt.Errorf("the image statement names repository %q, which is malformed or out of order", repository)
+			return fmt.Errorf("the image statement names repository %q, which is malformed or out of order",
+				repository)
 		}
 	}
 	if len(s.Signatures) > MaxKeys {
@@ -73,7 +73,7 @@ func (s *ImageStatement) Verify(manifest string, keys []ed25519.PublicKey) error
 	return nil
 }
 
-// signedBy reports whether one of the signatures is the key's.
+// signedBy reports whether one of the signatures was made with key.
 func (s *ImageStatement) signedBy(key ed25519.PublicKey) bool {
 	message := s.message()
 	return len(key) == ed25519.PublicKeySize && slices.ContainsFunc(s.Signatures, func(signature []byte) bool {

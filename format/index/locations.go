@@ -7,47 +7,42 @@ import (
 	"lighter/format/chunk"
 )
 
-// Locations say in which unit each extent's chunk lies now: record i belongs to
-// extent i. They also name the tree's startup packs. They are a hint: nothing
-// depends on their truth but speed, and a hub may give other ones tomorrow.
+// Locations name the unit of each extent's chunk (record i is of extent i), and the tree's startup
+// packs. They are a hint: only speed depends on them, and a hub may change them at any time.
 // docs/format.md has the bytes.
 const (
 	locationsMagic  = "LIGHTLOC"
 	locationsFormat = 3
-	locationsHeader = 68
+	locationsHeader = 68 // sizes of parts, in bytes
 	startupSize     = 16
 	triggerSize     = 4
 	unitSize        = 4
 	locationSize    = 8
-	unknownPack     = ^uint32(0)
-	maxPacks        = 1 << 20 // 32 MiB of names, which who reads them keeps
-	atMount         = 1       // a startup pack's flag
+	scanRecords     = 8192       // records that are read at a time: 64 KiB
+	unknownPack     = ^uint32(0) // in a record
+	atMount         = 1          // a startup pack's flag
 
-	// MaxStartups bounds the startup packs of one tree, MaxTriggers and MaxUnits the
-	// triggers and the units of all of them.
+	// MaxStartups limits the startup packs of one tree, MaxTriggers and MaxUnits the triggers and
+	// units of all of them.
 	MaxStartups = 64
 	MaxTriggers = 4096
-	MaxUnits    = 65_536 // as many as format/pack has in one
+	MaxUnits    = 65_536 // the limit of one pack, in format/pack
 
-	maxUnitBytes = 4_718_592 // of a whole unit, encoded
+	maxUnitBytes = 4_718_592 // of one unit, encoded
+	maxPacks     = 1 << 20   // 32 MiB of IDs in a reader's memory
 
-	// The format before says of a startup pack only how large all its units are, in an
-	// entry that is longer.
-	formerFormat  = 2
-	formerHeader  = 64
-	formerStartup = 24
 )
 
-// Startup is a pack whose chunks are those that starts of the tree use
-// together, in order of first use: so all of it is worth fetching at once.
+// Startup is a startup pack: its chunks are used together by starts of the tree, and are stored in
+// the order of their first use.
 type Startup struct {
 	Pack     chunk.ID
-	Units    []uint32 // how many bytes each of the pack's units has, encoded; at least one unit
-	AtMount  bool     // fetch it as soon as the tree is wanted
-	Triggers []int64  // extents of whose reading it follows that the pack is wanted, ascending
+	Units    []uint32 // sizes of the pack's units, encoded, in bytes; at least one
+	AtMount  bool     // fetch it when the tree is mounted or sooner
+	Triggers []int64  // fetch it when one of these extents is read; ascending
 }
 
-// Bytes returns how many bytes all units have, encoded.
+// Bytes returns the encoded size of all units.
 func (s *Startup) Bytes() (n int64) {
 	for _, unit := range s.Units {
 		n += int64(unit)
@@ -69,15 +64,15 @@ func NewLocations(tree chunk.ID) *LocationsBuilder {
 	return &LocationsBuilder{tree: tree, packs: map[chunk.ID]uint32{}}
 }
 
-// Add appends the location of the next extent; the zero unit is "unknown", and so is one
-// of more than 2^20 packs.
+// Add appends the location of the next extent. The zero unit means "unknown". A unit is recorded as
+// unknown if the locations name 2^20 other packs already.
 func (b *LocationsBuilder) Add(u chunk.Unit) {
 	which := unknownPack
 	if !u.IsZero() {
 		var known bool
 		switch which, known = b.packs[u.Pack]; {
 		case known:
-		case len(b.packs) == maxPacks: // there is no room for its name
+		case len(b.packs) == maxPacks:
 			which = unknownPack
 		default:
 			which = uint32(len(b.packs))
@@ -89,21 +84,21 @@ func (b *LocationsBuilder) Add(u chunk.Unit) {
 	b.records = binary.LittleEndian.AppendUint32(b.records, u.N)
 }
 
-// Startup appends a startup pack, in the order in which nodes shall fetch them.
-// What the format has no room for is left out when they are encoded, as it is
-// all a hint: packs that no extent lies in or that were named before, packs and
-// triggers beyond the bounds, triggers that are no extent.
+// Startup appends a startup pack. Nodes fetch them in this order. Encode leaves out what the format
+// does not allow: packs that no extent is in or that were appended before, packs and triggers
+// beyond the limits, and triggers that are no extent.
 func (b *LocationsBuilder) Startup(s Startup) { b.startups = append(b.startups, s) }
 
-// Encode returns the locations' bytes.
+// Encode returns the encoded locations.
 func (b *LocationsBuilder) Encode() []byte {
-	startups := b.sound()
+	startups := b.valid()
 	triggers, units := 0, 0
 	for _, s := range startups {
 		triggers += len(s.Triggers)
 		units += len(s.Units)
 	}
-	out := make([]byte, 0, locationsHeader+startupSize*len(startups)+triggerSize*triggers+unitSize*units+len(b.ids)+len(b.records))
+	size := locationsHeader + startupSize*len(startups) + triggerSize*triggers + unitSize*units
+	out := make([]byte, 0, size+len(b.ids)+len(b.records))
 	out = append(out, locationsMagic...)
 	out = binary.LittleEndian.AppendUint32(out, locationsFormat)
 	out = binary.LittleEndian.AppendUint32(out, uint32(len(b.packs)))
@@ -139,13 +134,14 @@ func flagsOf(s Startup) uint32 {
 	return 0
 }
 
-// sound returns the startup packs as the format allows them.
-func (b *LocationsBuilder) sound() []Startup {
+// valid returns the startup packs without what the format does not allow.
+func (b *LocationsBuilder) valid() []Startup {
 	var out []Startup
 	extents, triggersLeft, unitsLeft := int64(len(b.records)/locationSize), MaxTriggers, MaxUnits
 	named := map[chunk.ID]bool{}
 	for _, s := range b.startups {
-		if _, used := b.packs[s.Pack]; !used || named[s.Pack] || len(out) == MaxStartups || !areSound(s.Units) || len(s.Units) > unitsLeft {
+		if _, used := b.packs[s.Pack]; !used || named[s.Pack] || len(out) == MaxStartups ||
+			!areValid(s.Units) || len(s.Units) > unitsLeft {
 			continue
 		}
 		named[s.Pack] = true
@@ -160,7 +156,7 @@ func (b *LocationsBuilder) sound() []Startup {
 	return out
 }
 
-// areSound tells whether a pack may have units of so many bytes.
-func areSound(units []uint32) bool {
+// areValid reports whether a pack may have units of these sizes.
+func areValid(units []uint32) bool {
 	return len(units) > 0 && !slices.ContainsFunc(units, func(n uint32) bool { return n == 0 || n > maxUnitBytes })
 }

@@ -5,11 +5,8 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
-	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
-	"strings"
 	"testing"
 
 	"lighter/format/chunk"
@@ -66,10 +63,10 @@ func TestLocationsThatAreWrong(t *testing.T) {
 	for name, spoil := range map[string]func(b []byte) []byte{
 		"cut":                 func(b []byte) []byte { return b[:len(b)-1] },
 		"not a header":        func(b []byte) []byte { return b[:20] },
-		"a former header":     func(b []byte) []byte { return b[:formerHeader] },
 		"half a number":       func(b []byte) []byte { return b[:locationsHeader-1] },
 		"endless":             func(b []byte) []byte { binary.LittleEndian.PutUint64(b[16:], 1<<63+1); return b },
 		"format 1":            func(b []byte) []byte { b[8] = 1; return b },
+		"format 2":            func(b []byte) []byte { b[8] = 2; return b },
 		"more packs":          func(b []byte) []byte { b[12] = 6; return append(b, make([]byte, 3*chunk.Size)...) },
 		"many startup packs":  func(b []byte) []byte { b[56] = 65; return append(b, make([]byte, 63*startupSize)...) },
 		"more than packs":     func(b []byte) []byte { b[56] = 4; return append(b, make([]byte, 2*startupSize)...) },
@@ -158,56 +155,6 @@ func (head zerosBehind) ReadAt(b []byte, at int64) (int, error) {
 		copy(b, head[at:])
 	}
 	return len(b), nil
-}
-
-// formerLocations are sampleLocations as the format before had them: a startup pack says
-// how large all its units are, and no more. The first has 8 units of 1 MiB.
-func formerLocations(t testing.TB) []byte {
-	t.Helper()
-	dump, err := os.ReadFile(filepath.Join("testdata", "locations-2.golden"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var out []byte
-	for line := range strings.Lines(string(dump)) {
-		b, err := hex.DecodeString(strings.ReplaceAll(line[10:58], " ", ""))
-		if err != nil {
-			t.Fatal(err)
-		}
-		out = append(out, b...)
-	}
-	return out
-}
-
-func TestLocationsOfTheFormatBefore(t *testing.T) {
-	_, units, startups := sampleLocations()
-	old := formerLocations(t)
-	l, err := openBytes(old, id(9), int64(len(units)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, want := range units {
-		if got, err := l.Unit(int64(i)); err != nil || got != want {
-			t.Errorf("location %d is %v, error %v; want %v", i, got, err, want)
-		}
-	}
-	startups[0].Units = slices.Repeat([]uint32{1 << 20 / 8}, 8)
-	if got := l.Startups(); !reflect.DeepEqual(got, startups) {
-		t.Errorf("startup packs %v, want %v", got, startups)
-	}
-	for name, spoil := range map[string]func(b []byte){
-		"no units":           func(b []byte) { b[68] = 0 },
-		"many units":         func(b []byte) { b[70] = 2 },
-		"no bytes":           func(b []byte) { copy(b[80:], make([]byte, 8)) },
-		"bytes beyond units": func(b []byte) { b[84] = 1 },
-		"negative bytes":     func(b []byte) { b[87] = 0x80 },
-	} {
-		b := bytes.Clone(old)
-		spoil(b)
-		if _, err := openBytes(b, id(9), int64(len(units))); err == nil {
-			t.Errorf("%s was accepted", name)
-		}
-	}
 }
 
 // Each says what Unit says, over more extents than it reads at a time.
@@ -309,7 +256,6 @@ func FuzzOpenLocations(f *testing.F) {
 	b := NewLocations(id(9))
 	b.Add(chunk.Unit{Pack: id(1), N: 3})
 	f.Add(b.Encode())
-	f.Add(formerLocations(f))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		l, err := openBytes(b, id(9), -1)
 		if err != nil {

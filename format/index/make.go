@@ -12,19 +12,18 @@ import (
 	"lighter/format/tree"
 )
 
-// Made is an index in the making: all of it but the metadata image, which is
-// large and went to where the caller wanted it.
+// Made is a new index without its metadata image, which is large and was written elsewhere.
 type Made struct {
 	Header
 	table []byte
 	pages []byte
 }
 
-// Make lays the files of t out on the device and writes the metadata image to
-// metadata. The rest of the index stays in memory: 48 bytes a chunk.
+// Make lays out the files of t on the device and writes the metadata image to metadata. The rest of
+// the index stays in memory: 48 bytes a chunk.
 //
-// The files lie in the order of a depth-first walk, names sorted bytewise, each
-// at a multiple of pageSize; files of the same content share their place.
+// The files are in the order of a depth-first walk, names sorted bytewise, each at a multiple of
+// pageSize. Files of the same content share their place.
 func Make(t *tree.Tree, metadata io.Writer) (*Made, error) {
 	l := newLayout()
 	l.reserve(t.Root)
@@ -48,7 +47,7 @@ func Make(t *tree.Tree, metadata io.Writer) (*Made, error) {
 	return m, nil
 }
 
-// Write writes the whole index to w. metadata reads back what Make wrote.
+// Write writes the whole index to w. metadata reads what Make wrote.
 func (m *Made) Write(w io.Writer, metadata io.Reader) error {
 	padding := make([]byte, m.pagesOffset()-headerSize-int64(len(m.table)))
 	parts := io.MultiReader(bytes.NewReader(m.encode()), bytes.NewReader(m.table),
@@ -58,7 +57,7 @@ func (m *Made) Write(w io.Writer, metadata io.Reader) error {
 		return fmt.Errorf("write the index: %w", err)
 	}
 	if n != m.Size() {
-		return fmt.Errorf("write the index: %d bytes where %d belong", n, m.Size())
+		return fmt.Errorf("write the index: %d bytes, want %d", n, m.Size())
 	}
 	return nil
 }
@@ -75,25 +74,23 @@ func (m *Made) Refs(fn func(i int64, ref chunk.Ref) error) error {
 	return nil
 }
 
-// layout gives each distinct file its place on the device, and writes the pages
-// of the extent map on the way.
+// layout gives each distinct file its place on the device, and builds the pages of the extent map.
 type layout struct {
 	header Header
 	next   int64  // first free offset of the device
-	pages  []byte // the last one without the zeros behind its extents
+	pages  []byte // the last one is not padded yet
 	table  []byte
 
-	// Where a content begins: that of a file of exactly one chunk by the chunk,
-	// every other by its list. One map for both would let a file that spells out
-	// another's list take its place. A chunk that is only a part of files is in
-	// singles at partOnly, so that it is counted once.
+	// The offsets of contents: singles has files of exactly one chunk by its ID, lists has all
+	// others. One map would not do: a file could have the bytes of another file's list as its
+	// content, and so share its key. A chunk that is only a part of files is in singles at
+	// partOnly, so that it is counted once.
 	singles map[chunk.ID]int64
 	lists   map[listKey]int64
-	linked  map[*tree.Node]struct{} // nodes with several names that were seen
+	linked  map[*tree.Node]struct{} // nodes with several names that the walk has met
 }
 
-// listKey is the SHA-256 of a list of chunks and holes. It stays within this
-// process: only equality counts.
+// listKey is the SHA-256 of a list of chunks and holes. It is not stored.
 type listKey [sha256.Size]byte
 
 const partOnly = -1
@@ -102,8 +99,7 @@ func newLayout() *layout {
 	return &layout{singles: map[chunk.ID]int64{}, lists: map[listKey]int64{}, linked: map[*tree.Node]struct{}{}}
 }
 
-// reserve makes room for the pages at once: for a million files they are fifty
-// megabytes, which growing would triple.
+// reserve allocates the pages at once: 50 MB for a million files, and growing would triple that.
 func (l *layout) reserve(root *tree.Node) {
 	extents := 0
 	var count func(dir *tree.Node)
@@ -139,7 +135,7 @@ func (l *layout) walk(dir *tree.Node) error {
 	return nil
 }
 
-// first tells whether the walk meets an inode for the first time.
+// first reports whether the walk meets an inode for the first time.
 func (l *layout) first(n *tree.Node) bool {
 	if n.Nlink < 2 {
 		return true
@@ -156,7 +152,7 @@ func (l *layout) file(n *tree.Node) error {
 	l.header.Files++
 	l.header.Bytes += n.Size
 	if len(n.Content.Extents) == 0 {
-		return nil // it lies in the metadata image
+		return nil // its data is in the metadata image
 	}
 	if _, known := l.place(n.Content.Extents); known {
 		return nil
@@ -173,7 +169,7 @@ func (l *layout) file(n *tree.Node) error {
 	return nil
 }
 
-// place returns where a content begins, if it has its place already.
+// place returns the offset of a content, if it has one already.
 func (l *layout) place(extents []tree.Extent) (place int64, known bool) {
 	if id, single := onlyChunk(extents); single {
 		place, known = l.singles[id]
@@ -187,7 +183,7 @@ func onlyChunk(extents []tree.Extent) (id chunk.ID, single bool) {
 	return extents[0].ID, len(extents) == 1 && !extents[0].IsHole()
 }
 
-// add puts a file that is not there yet behind the others.
+// add puts a new content after the others.
 func (l *layout) add(n *tree.Node) error {
 	at := l.next
 	first := true
@@ -213,8 +209,7 @@ func (l *layout) add(n *tree.Node) error {
 	return nil
 }
 
-// extent appends an extent to the pages, and starts a page with it if the last
-// one is full.
+// extent appends an extent to the last page, or to a new one if that is full.
 func (l *layout) extent(e Extent) {
 	if l.header.Extents%pageExtents == 0 {
 		l.closePage()
@@ -225,7 +220,7 @@ func (l *layout) extent(e Extent) {
 	l.header.Extents++
 }
 
-// closePage fills the last page with zeros and completes its entry in the table.
+// closePage pads the last page with zeros and completes its entry in the table.
 func (l *layout) closePage() {
 	if l.header.Pages == 0 {
 		return
@@ -238,7 +233,7 @@ func (l *layout) closePage() {
 func (l *layout) finish() (*Made, error) {
 	l.closePage()
 	if l.header.Pages > maxPages {
-		return nil, fmt.Errorf("an extent map of %d pages, %d are the most", l.header.Pages, maxPages)
+		return nil, fmt.Errorf("an extent map of %d pages, the limit is %d", l.header.Pages, maxPages)
 	}
 	l.header.DeviceSize = l.next
 	l.header.PageTable = sha256.Sum256(l.table)

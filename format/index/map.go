@@ -9,21 +9,20 @@ import (
 	"lighter/format/chunk"
 )
 
-// Map is the extent map of an index on disk. It holds the page table in memory
-// (40 bytes for 85 extents), and shares the pages that were used of late with
-// other maps; every page is verified when it is read, so that a bit that flips on
-// the disk is an error and never another file's bytes. It is safe for concurrent
+// Map is the extent map of an index on the disk. It has the page table in memory (40 bytes for 85
+// extents), and shares a cache of pages with other maps. Each page is verified when it is read from
+// the disk, so a damaged one is an error and never returns wrong bytes. It is safe for concurrent
 // use.
 type Map struct {
 	Header
 	r      io.ReaderAt
 	table  []byte
 	pages  *Pages
-	number uint64 // in pages
+	number uint64 // of this map, in pages
 }
 
-// OpenMap opens the map that Receive wrote, and verifies that it is the one of
-// the tree that id names. Its pages are kept in pages.
+// OpenMap opens the map that Receive wrote, and verifies that it is that of tree id. It caches its
+// pages in pages.
 func OpenMap(r io.ReaderAt, id chunk.ID, pages *Pages) (*Map, error) {
 	b := make([]byte, headerSize)
 	if _, err := r.ReadAt(b, 0); err != nil {
@@ -55,10 +54,10 @@ func (m *Map) Extent(i int64) (Extent, error) {
 	return page[i%pageExtents], nil
 }
 
-// Find returns the first extent that ends behind offset: the one that covers
-// it or, where it lies in zeros, the next. It returns Extents if there is none.
+// Find returns the number of the first extent that ends after offset: the one that covers it, or the
+// next one if none does. It returns Extents if there is none.
 func (m *Map) Find(offset int64) (int64, error) {
-	// The last page that starts at or before offset; all before it end there.
+	// The last page that starts at or before offset; the pages before it end before offset.
 	p := int64(sort.Search(int(m.Pages), func(p int) bool {
 		return int64(binary.LittleEndian.Uint64(m.table[p*pageEntrySize:])) > offset
 	})) - 1
@@ -74,7 +73,7 @@ func (m *Map) Find(offset int64) (int64, error) {
 }
 
 // Range calls fn for the extents that overlap the device range [from, to), in order, until fn returns
-// false. i is an extent's index.
+// false. i is the extent's number.
 func (m *Map) Range(from, to int64, fn func(i int64, x Extent) bool) error {
 	i, err := m.Find(from)
 	if err != nil {
@@ -92,7 +91,7 @@ func (m *Map) Range(from, to int64, fn func(i int64, x Extent) bool) error {
 	return nil
 }
 
-// Verify reads and verifies every page, and leaves those alone that others use.
+// Verify reads and verifies all pages from the disk. It does not use the cache of pages.
 func (m *Map) Verify() error {
 	for p := range m.Pages {
 		if _, err := m.read(p); err != nil {

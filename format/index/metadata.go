@@ -10,14 +10,12 @@ import (
 	"lighter/format/erofs"
 )
 
-// CheckMetadata refuses a metadata image, of h.MetadataSize bytes, that could
-// confuse the kernel, which reads it unverified: one that does not hold what
-// erofs.Image.Walk demands, or not the files that the header counts. Its digest
-// only says that the hub has signed it.
+// CheckMetadata checks a metadata image of h.MetadataSize bytes for what could confuse the kernel,
+// which reads it unchecked: it must pass erofs.Image.Walk, and have the files that the header
+// counts. A correct digest is not enough: it only says that the hub has signed the image.
 //
-// A million inodes take a fraction of a second and some megabytes (BenchmarkWalk
-// in package erofs), and no image more than erofs.Image.Walk says: 145 MiB.
-// Errors are chunk.InvalidError, r's or ctx's.
+// A million inodes take a fraction of a second and a few megabytes (BenchmarkWalk in package erofs),
+// and no image takes more than 145 MiB. The error is a *chunk.InvalidError, or one of r or ctx.
 func (h *Header) CheckMetadata(ctx context.Context, r io.ReaderAt) error {
 	stats, err := h.walk(ctx, r)
 	if err == nil && (stats.Files != h.Files || stats.InlineBytes+stats.DeviceBytes != h.Bytes) {

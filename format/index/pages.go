@@ -2,42 +2,41 @@ package index
 
 import "sync/atomic"
 
-// Pages holds pages of extent maps that were used a while ago at most, verified
-// and decoded: of all maps that share it, so that what it takes does not grow with
-// the maps. It is safe for concurrent use.
+// Pages is a cache of verified and decoded pages, shared by several extent maps, so that its size
+// does not depend on their number. It is safe for concurrent use.
 //
-// A page has one place, which it takes from whatever was there. So looking one up
-// takes no lock, and nothing has to be kept of which was used when. Pages of one
-// map that lie beside each other do not push each other out.
+// It is direct-mapped: each page can be in one slot only, and replaces the page that was there. So a
+// look-up takes no lock and maintains no order of use. Neighbouring pages of a map have different
+// slots.
 type Pages struct {
-	places []atomic.Pointer[page]
-	maps   atomic.Uint64 // the number of the newest map
+	slots []atomic.Pointer[page]
+	maps  atomic.Uint64 // the number of the newest map
 }
 
-// page is one page of the map of that number. Numbers are not given again, so
-// what a map leaves here when it goes is never taken for another's.
+// page is one page of a map. Maps' numbers are not reused, so the pages of a closed map are not
+// taken for those of another.
 type page struct {
-	of      uint64
-	number  int64
+	of      uint64 // the map's number
+	number  int64  // in the map
 	extents []Extent
 }
 
-// NewPages makes room for n pages, of at most 5 kB each.
-func NewPages(n int) *Pages { return &Pages{places: make([]atomic.Pointer[page], n)} }
+// NewPages returns a cache for n pages, of at most 5 kB each.
+func NewPages(n int) *Pages { return &Pages{slots: make([]atomic.Pointer[page], n)} }
 
-func (c *Pages) place(of uint64, number int64) *atomic.Pointer[page] {
-	const spread = 0x9E3779B97F4A7C15 // 2⁶⁴ / φ: maps begin far from each other
-	return &c.places[(of*spread>>16+uint64(number))%uint64(len(c.places))]
+func (c *Pages) slot(of uint64, number int64) *atomic.Pointer[page] {
+	const spread = 0x9E3779B97F4A7C15 // 2⁶⁴ / φ: maps begin at slots far from each other
+	return &c.slots[(of*spread>>16+uint64(number))%uint64(len(c.slots))]
 }
 
 // get returns the extents of a page, or nil.
 func (c *Pages) get(of uint64, number int64) []Extent {
-	if p := c.place(of, number).Load(); p != nil && p.of == of && p.number == number {
+	if p := c.slot(of, number).Load(); p != nil && p.of == of && p.number == number {
 		return p.extents
 	}
 	return nil
 }
 
 func (c *Pages) put(of uint64, number int64, extents []Extent) {
-	c.place(of, number).Store(&page{of, number, extents})
+	c.slot(of, number).Store(&page{of, number, extents})
 }

@@ -12,21 +12,18 @@ import (
 	"lighter/format/erofs"
 )
 
-// Receive reads an index from r, verifies that it is the one that id names, and
-// writes its two parts: the map (header, page table, pages), which OpenMap
-// reads, and the metadata image, which the kernel mounts once CheckMetadata has
-// passed it. Until it returns without an error nothing of what it wrote may be
-// used.
+// Receive reads index id from r, verifies it, and writes its two parts: the map (header, page table,
+// pages) for OpenMap, and the metadata image, which the kernel can mount after CheckMetadata. Neither
+// may be used unless Receive returns no error.
 //
-// It allocates by what it has verified, not by what r claims: a few kilobytes
-// and the page table.
+// It allocates a few kilobytes and the page table, and never trusts a length that it has not
+// verified.
 func Receive(r io.Reader, id chunk.ID, extentMap, metadata io.Writer) (Header, error) {
 	h, err := ReceiveHeader(r, id)
 	if err != nil {
 		return h, err
 	}
-	// Whoever gives the right header can still give wrong bytes behind it, but
-	// each of them is covered by one of the digests that follow.
+	// After the right header, r may still return wrong bytes; the digests cover all of them.
 	table, err := readPart(r, h.Pages*pageEntrySize, h.PageTable, "page table")
 	if err != nil {
 		return h, err
@@ -53,15 +50,15 @@ func Receive(r io.Reader, id chunk.ID, extentMap, metadata io.Writer) (Header, e
 	return h, h.receiveMetadata(r, metadata)
 }
 
-// ReceiveHeader reads the first bytes of the index that id names, and verifies
-// them.
+// ReceiveHeader reads and verifies the header of index id.
 func ReceiveHeader(r io.Reader, id chunk.ID) (Header, error) {
 	b := make([]byte, headerSize)
 	if _, err := io.ReadFull(r, b); err != nil {
 		return Header{}, fmt.Errorf("read the index header: %w", err)
 	}
 	if got := chunk.ID(sha256.Sum256(b)); got != id {
-		return Header{}, &chunk.InvalidError{What: "index " + id.Short(), Err: fmt.Errorf("its tree ID is %s", got.Short())}
+		return Header{}, &chunk.InvalidError{What: "index " + id.Short(),
+			Err: fmt.Errorf("its tree ID is %s", got.Short())}
 	}
 	h, err := decodeHeader(b)
 	if err != nil {
@@ -71,8 +68,8 @@ func ReceiveHeader(r io.Reader, id chunk.ID) (Header, error) {
 }
 
 func (h *Header) receiveMetadata(r io.Reader, metadata io.Writer) error {
-	// Its digest was signed, but nobody has looked at the image before. What it
-	// says of the device is in its first block; for the rest there is CheckMetadata.
+	// The hub has signed the digest, but the image was not checked before. Its first block has what
+	// it says about the device; CheckMetadata checks the rest.
 	first := make([]byte, erofs.BlockSize)
 	if _, err := io.ReadFull(r, first); err != nil {
 		return fmt.Errorf("receive the metadata image: %w", noEOF(err))
@@ -90,13 +87,13 @@ func (h *Header) receiveMetadata(r io.Reader, metadata io.Writer) error {
 	}
 	var one [1]byte
 	if n, err := io.ReadFull(r, one[:]); n != 0 || err != io.EOF {
-		return &chunk.InvalidError{What: "index", Err: fmt.Errorf("it goes on behind its end (%v)", err)}
+		return &chunk.InvalidError{What: "index", Err: fmt.Errorf("it has bytes after its end (%v)", err)}
 	}
 	return nil
 }
 
-// readPart reads n bytes with the given digest, in steps, so that a lying n
-// costs no more memory than there are bytes.
+// readPart reads n bytes and verifies their digest. It allocates in steps, so a wrong n costs no more
+// memory than there are bytes.
 func readPart(r io.Reader, n int64, want chunk.ID, what string) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(r, n))
 	if err == nil && int64(len(b)) < n {
@@ -111,8 +108,8 @@ func readPart(r io.Reader, n int64, want chunk.ID, what string) ([]byte, error) 
 	return b, nil
 }
 
-// decodePage verifies page i against the table and reads its extents, which lie
-// between its own first offset and that of the next page.
+// decodePage verifies page i against the table and decodes its extents. They are between the page's
+// first offset in the table and that of the next page.
 func (h *Header) decodePage(page, table []byte, i int64) ([]Extent, error) {
 	what := fmt.Sprintf("page %d of the extent map", i)
 	if got := chunk.Sum(page); got != chunk.ID(table[i*pageEntrySize+8:(i+1)*pageEntrySize]) {

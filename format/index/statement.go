@@ -11,48 +11,45 @@ import (
 	"lighter/format/chunk"
 )
 
-// A Statement is a hub's word that a chain's merged view is a tree. It is the
-// only link in the chain of trust that no digest makes, so it is signed.
+// A Statement says which tree is a chain's merged view. The hub signs it, because no digest links the
+// two.
 //
-// While a hub's key is replaced, the old key and the new one both sign. Further
-// signatures are in a field of their own, so that readers of one signature find
-// the first key's where it always was.
+// While a hub's key is replaced, it is signed with the old key and the new one. The further
+// signatures have a field of their own, so a reader of one signature finds that of the first key.
 type Statement struct {
 	Chain     string   `json:"chain"`     // the OCI chainID, "sha256:…"
 	Tree      chunk.ID `json:"tree"`      // the tree ID
 	Format    int      `json:"format"`    // the index's format number
-	Signature []byte   `json:"signature"` // Ed25519, of what message returns; by the hub's first key
-	// Further are the signatures of the hub's other keys, MaxKeys-1 at most.
+	Signature []byte   `json:"signature"` // Ed25519, of message(), with the hub's first key
+	// Further are the signatures with the hub's other keys, MaxKeys-1 at most.
 	Further [][]byte `json:"further,omitempty"`
 }
 
-// MaxKeys bounds the keys that a hub signs with at a time.
+// MaxKeys limits the keys that a hub signs with at a time.
 const MaxKeys = 4
 
-// NewerFormatError says that a statement is about an index of a format that a
-// later version has introduced. Such a statement may be well signed.
+// NewerFormatError means that a statement is about an index of a later version's format. Its signature
+// may be valid.
 type NewerFormatError struct{ Format int }
 
 func (e *NewerFormatError) Error() string {
 	return fmt.Sprintf("the statement is about an index of format %d, this version reads formats up to %d", e.Format, Format)
 }
 
-// message is what is signed. The first line keeps the signature from being
-// taken for one of something else.
+// message returns what is signed. The first line tells it apart from other signed messages.
 func (s *Statement) message() []byte {
 	return fmt.Appendf(nil, "lighter statement 1\nchain %s\ntree %s\nformat %d\n", s.Chain, s.Tree, s.Format)
 }
 
-// Sign makes the statement that chain is tree, in this package's format, signed
-// by one key.
+// Sign returns the statement that tree is chain's, in this package's format, signed with one key.
 func Sign(key ed25519.PrivateKey, chain string, tree chunk.ID) Statement {
 	s := Statement{Chain: chain, Tree: tree, Format: Format}
 	s.Signature = ed25519.Sign(key, s.message())
 	return s
 }
 
-// SignAll makes the statement that chain is tree, in this package's format, signed
-// by each of the keys, of which there are 1 to MaxKeys.
+// SignAll returns the statement that tree is chain's, in this package's format, signed with each of
+// the 1 to MaxKeys keys.
 func SignAll(keys []ed25519.PrivateKey, chain string, tree chunk.ID) Statement {
 	s := Sign(keys[0], chain, tree)
 	for _, key := range keys[1:] {
@@ -61,9 +58,8 @@ func SignAll(keys []ed25519.PrivateKey, chain string, tree chunk.ID) Statement {
 	return s
 }
 
-// Verify returns an error unless the statement is about chain, in a format that
-// this package reads, and signed by one of the keys. The error is a
-// *NewerFormatError if the format is a later version's.
+// Verify returns an error unless the statement is about chain, in a format that this package reads,
+// and signed with one of the keys. For a later version's format it is a *NewerFormatError.
 func (s *Statement) Verify(chain string, keys []ed25519.PublicKey) error {
 	switch {
 	case s.Chain != chain:
@@ -71,7 +67,7 @@ func (s *Statement) Verify(chain string, keys []ed25519.PublicKey) error {
 	case s.Format > Format:
 		return &NewerFormatError{s.Format}
 	case s.Format < 1:
-		return fmt.Errorf("the statement is about an index of format %d, which is none", s.Format)
+		return fmt.Errorf("the statement is about an index of format %d, which does not exist", s.Format)
 	case len(s.Further) >= MaxKeys:
 		return fmt.Errorf("the statement has %d signatures, more than %d", 1+len(s.Further), MaxKeys)
 	}
@@ -81,7 +77,7 @@ func (s *Statement) Verify(chain string, keys []ed25519.PublicKey) error {
 	return nil
 }
 
-// SignedBy reports whether one of the signatures is the key's.
+// SignedBy reports whether one of the signatures was made with key.
 func (s *Statement) SignedBy(key ed25519.PublicKey) bool {
 	if len(key) != ed25519.PublicKeySize {
 		return false
@@ -93,13 +89,13 @@ func (s *Statement) SignedBy(key ed25519.PublicKey) bool {
 
 const keyPrefix = "ed25519:"
 
-// FormatKey writes a public key as configuration files and flags hold it:
-// "ed25519:" and base64 with padding (RFC 4648, section 4).
+// FormatKey returns a public key as configuration files and flags have it: "ed25519:" and base64 with
+// padding (RFC 4648, section 4).
 func FormatKey(key ed25519.PublicKey) string {
 	return keyPrefix + base64.StdEncoding.EncodeToString(key)
 }
 
-// ParseKey reads what FormatKey wrote, and nothing else.
+// ParseKey parses what FormatKey returns, and accepts nothing else.
 func ParseKey(s string) (ed25519.PublicKey, error) {
 	b, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(s, keyPrefix))
 	if err != nil || len(b) != ed25519.PublicKeySize || FormatKey(b) != s {

@@ -20,7 +20,7 @@ func LazyMount(path string) (tree string, err error) {
 	if err := unix.Statx(unix.AT_FDCWD, path, 0, unix.STATX_MNT_ID, &stat); err != nil {
 		return "", fmt.Errorf("find the mount of %s: %w", path, err)
 	}
-	mounts, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
+	mounts, err := readTable(func(m *mountinfo.Info) (skip, stop bool) {
 		return uint64(m.ID) != stat.Mnt_id, false
 	})
 	if err != nil {

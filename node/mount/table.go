@@ -2,6 +2,7 @@ package mount
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -25,7 +26,7 @@ func mountPoints(root string) (map[string]tableEntry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list the mounts: %w", err)
 	}
-	list, err := mountinfo.GetMounts(mountinfo.PrefixFilter(strings.TrimSuffix(root, "/")))
+	list, err := readTable(mountinfo.PrefixFilter(strings.TrimSuffix(root, "/")))
 	if err != nil {
 		return nil, fmt.Errorf("list the mounts below %s: %w", root, err)
 	}
@@ -38,6 +39,21 @@ func mountPoints(root string) (map[string]tableEntry, error) {
 		mounts[m.Mountpoint] = entry
 	}
 	return mounts, nil
+}
+
+// readTable returns the mounts of this process's namespace that pass a filter. It reads the table of
+// the process, not that of the calling thread, as mountinfo.GetMounts does.
+func readTable(filter mountinfo.FilterFunc) ([]*mountinfo.Info, error) {
+	file, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	list, err := mountinfo.GetMountsFromReader(file, filter)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", file.Name(), err)
+	}
+	return list, nil
 }
 
 // mountedOn returns the source of the uppermost mount on dir, or "" if nothing is mounted there.

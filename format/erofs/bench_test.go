@@ -12,8 +12,8 @@ import (
 	"lighter/format/tree"
 )
 
-// benchTree makes a tree of n inodes as images have them: 10 names or so in a
-// directory, one file in three inline, some links, names of 6 to 24 bytes.
+// benchTree returns a tree of n inodes like those of images: about 10 names in a directory, one file in
+// three inline, some symlinks, names of 6 to 24 bytes.
 func benchTree(n int) *tree.Tree {
 	r := rand.New(rand.NewPCG(1, 1))
 	var build func(n int) *tree.Node
@@ -41,7 +41,7 @@ func benchTree(n int) *tree.Tree {
 	return &tree.Tree{Root: build(n - 1)}
 }
 
-// What an inode costs, of a million of them.
+// BenchmarkWrite measures the cost of an inode in a tree of a million.
 func BenchmarkWrite(b *testing.B) {
 	const inodes = 1_000_000
 	t := benchTree(inodes)

@@ -11,8 +11,7 @@ import (
 	"lighter/format/tree"
 )
 
-// kinds are the types of directory entries, by the file type of the mode; 0
-// where that is none.
+// kinds are the types of directory entries by the file type of the mode; 0 means no file type.
 var kinds = [16]uint8{
 	tree.ModeRegular >> 12: 1, tree.ModeDir >> 12: 2, tree.ModeChar >> 12: 3, tree.ModeBlock >> 12: 4,
 	tree.ModeFIFO >> 12: 5, tree.ModeSocket >> 12: 6, tree.ModeSymlink >> 12: 7,
@@ -22,8 +21,7 @@ const kindDir = 2
 
 func kindOf(mode uint32) uint8 { return kinds[mode&tree.ModeType>>12] }
 
-// names returns the names of a directory in the image's order, with a nil node
-// for "." and "..".
+// names returns the names of a directory in the image's order. The nodes of "." and ".." are nil.
 func names(n *tree.Node) iter.Seq2[string, *tree.Node] {
 	children := n.Children()
 	before := func(name string) int {
@@ -42,8 +40,8 @@ func names(n *tree.Node) iter.Seq2[string, *tree.Node] {
 	}
 }
 
-// dirSize returns how many blocks of a directory are closed because the next
-// name does not fit, and the bytes in use of the last one.
+// dirSize returns the number of full blocks of a directory, and the bytes used of the last one. A
+// block is full if the next name does not fit.
 func dirSize(n *tree.Node) (closed, last int64) {
 	for name := range names(n) {
 		need := int64(direntSize + len(name))
@@ -63,21 +61,20 @@ type dirent struct {
 	kind uint8
 }
 
-// dirPacker fills one block of a directory after the other. It can be used
-// again after take.
+// dirPacker packs the entries of a directory into blocks. It can be reused after finish.
 type dirPacker struct {
 	entries []dirent
 	used    int
 	buf     []byte
 }
 
-// add appends an entry; if the block has no place for it, flush gets the block
-// first, padded to BlockSize. flush must not keep the slice.
+// add appends an entry. If it does not fit, add first calls flush with the full block, padded to
+// BlockSize. flush must not keep the slice.
 func (p *dirPacker) add(d dirent, flush func([]byte) error) error {
 	need := direntSize + len(d.name)
 	if p.used+need > BlockSize {
 		pad := BlockSize - p.used
-		p.buf = append(p.take(), zeros[:pad]...)
+		p.buf = append(p.finish(), zeros[:pad]...)
 		if err := flush(p.buf); err != nil {
 			return err
 		}
@@ -87,9 +84,9 @@ func (p *dirPacker) add(d dirent, flush func([]byte) error) error {
 	return nil
 }
 
-// take returns the block as it is now, not padded, and starts the next. The
-// slice is valid until the next call of add or take.
-func (p *dirPacker) take() []byte {
+// finish returns the current block, not padded, and starts the next. The slice is valid until the
+// next call of add or finish.
+func (p *dirPacker) finish() []byte {
 	p.buf = p.buf[:0]
 	at := direntSize * len(p.entries)
 	for _, d := range p.entries {
@@ -105,13 +102,12 @@ func (p *dirPacker) take() []byte {
 	return p.buf
 }
 
-// parseDirBlock calls visit for each entry of a block of a directory, of which
-// b is the part in use as the directory's size has it. name is part of b. That
-// the names are in order is the caller's to check.
+// parseDirBlock calls visit for each entry of a directory's block. b is the part of the block that is
+// within the directory's size. name is part of b. The caller checks the order of the names.
 func parseDirBlock(b []byte, visit func(name []byte, nid uint64, kind uint8) error) error {
 	le := binary.LittleEndian
 	if len(b) < direntSize {
-		return fmt.Errorf("block of %d bytes holds no entry", len(b))
+		return fmt.Errorf("block of %d bytes has no entry", len(b))
 	}
 	first := int(le.Uint16(b[8:]))
 	if first < direntSize || first%direntSize != 0 || first >= len(b) {
@@ -123,7 +119,7 @@ func parseDirBlock(b []byte, visit func(name []byte, nid uint64, kind uint8) err
 		if i+direntSize < first {
 			end = int(le.Uint16(b[i+direntSize+8:]))
 		} else if n := bytes.IndexByte(b[at:], 0); n >= 0 {
-			end = at + n // the rest of a block that is not the last
+			end = at + n // a block that is not the last is padded
 		}
 		if end <= at || end > len(b) || end-at > maxName {
 			return fmt.Errorf("entry %d has a name from byte %d to %d", i/direntSize, at, end)
@@ -139,7 +135,7 @@ func parseDirBlock(b []byte, visit func(name []byte, nid uint64, kind uint8) err
 	return nil
 }
 
-// checkName refuses what cannot be the name of a child.
+// checkName returns an error for what cannot be the name of a child.
 func checkName(name []byte) error {
 	switch {
 	case len(name) == 0 || len(name) > maxName:

@@ -10,11 +10,9 @@ import (
 	"math/bits"
 )
 
-// docs/format.md has the layout; the names are those of the kernel's
-// fs/erofs/erofs_fs.h.
+// docs/format.md has the layout; the kernel's names are in fs/erofs/erofs_fs.h.
 const (
-	// BlockSize is the block size in bytes of every image, and the alignment
-	// of files on the device.
+	// BlockSize is the block size of images, and the alignment of files on the device, in bytes.
 	BlockSize = 4096
 
 	blockBits   = 12
@@ -35,25 +33,24 @@ const (
 
 	maxName    = 255
 	maxLink    = 4095
-	maxPath    = 4095           // with its leading slash: what Linux can name
+	maxPath    = 4095           // with its leading slash: Linux's PATH_MAX without the NUL
 	maxXattr   = math.MaxUint16 // value of one, in bytes
 	maxXattrs  = xattrHeadSize + 4*(math.MaxUint16-1)
 	maxFile    = 1 << (blockBits + chunkBitsMask) // one chunk index covers it
-	maxBlocks  = math.MaxUint32                   // of the device; block 2³²-1 means a hole
+	maxBlocks  = math.MaxUint32                   // of the device; block number 2³²-1 means a hole
 	maxNsec    = 999_999_999
-	noID       = math.MaxUint32 // -1, which Linux has for no user at all
+	noID       = math.MaxUint32 // -1, which Linux gives to no user
 	chunkIndex = 0x20           // i_u.c.format: chunk indexes, and log2 of the chunk's blocks in the low bits
 
 	chunkBitsMask = 0x1f
 )
 
-// MaxSize is the size in bytes up to which an image is written and read:
-// 20,000,000 inodes or so, far more than any image has, and a bound on what
-// somebody who signs nonsense can have a node store, and look through.
+// MaxSize limits the size of an image, in bytes. That is about 20,000,000 inodes, far more than any
+// image has. It limits what a malicious hub can make a node store and check.
 const MaxSize = 4 << 30
 
-// Values of i_format: the data layout (FLAT_PLAIN, FLAT_INLINE, CHUNK_BASED), in
-// the bits above the one that says that the inode has 64 bytes.
+// Values of i_format: bit 0 says that the inode has 64 bytes, the bits above are the data layout
+// (FLAT_PLAIN, FLAT_INLINE, CHUNK_BASED).
 const (
 	plain   uint16 = 0<<1 | 1
 	inline  uint16 = 2<<1 | 1
@@ -62,17 +59,17 @@ const (
 
 const (
 	magic          = 0xe0f5e1e2
-	compatFeatures = 0x1 | 0x2 // superblock checksum, inodes have their mtime
+	compatFeatures = 0x1 | 0x2 // superblock checksum; inodes have an mtime
 	needFeatures   = 0x4 | 0x8 // chunk-based files, device table
 	volume         = "lighter"
 )
 
-// zeros is what padding is taken from.
+// zeros is padding.
 var zeros [BlockSize]byte
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// superblock is what differs between the block 0 of two images.
+// superblock has the fields of block 0 that differ between images.
 type superblock struct {
 	inodes       uint64
 	blocks       uint32 // of the image
@@ -105,15 +102,15 @@ func (s *superblock) encode() []byte {
 	return block
 }
 
-// superChecksum is CRC-32C over block 0 from the superblock on, with the
-// checksum's own field as zero and without the usual inversion at the end.
+// superChecksum returns the CRC-32C of block 0 from the superblock on, with a zero checksum field and
+// without the usual final inversion.
 func superChecksum(block []byte) uint32 {
 	b := bytes.Clone(block[superOffset:])
 	clear(b[4:8])
 	return ^crc32.Checksum(b, castagnoli)
 }
 
-// decode reads block 0 and refuses every one that encode does not write.
+// decode decodes block 0. It accepts only what encode writes.
 func (s *superblock) decode(block []byte) error {
 	le := binary.LittleEndian
 	b := block[superOffset:slotOffset]
@@ -131,7 +128,7 @@ func (s *superblock) decode(block []byte) error {
 	copy(s.uuid[:], b[0x30:])
 	s.deviceBlocks = le.Uint32(block[slotOffset+0x40:])
 	want := s.encode()
-	copy(want[superOffset+0x04:superOffset+0x08], b[0x04:]) // is right, whatever else is not
+	copy(want[superOffset+0x04:superOffset+0x08], b[0x04:]) // the checksum was verified above
 	for i := range want {
 		if block[i] != want[i] {
 			return fmt.Errorf("byte %d of the superblock's block is %#x, not %#x", i, block[i], want[i])
@@ -140,7 +137,7 @@ func (s *superblock) decode(block []byte) error {
 	return nil
 }
 
-// header is the 64 bytes of an inode.
+// header is an inode without its extended attributes and data: 64 bytes.
 type header struct {
 	format     uint16 // plain, inline or indexed
 	xattrCount uint16 // i_xattr_icount
@@ -171,7 +168,7 @@ func (h *header) append(b []byte) []byte {
 	return append(b, zeros[:inodeSize-48]...)
 }
 
-// decode reads the 64 bytes of b.
+// decode decodes the first 64 bytes of b.
 func (h *header) decode(b []byte) error {
 	le := binary.LittleEndian
 	_ = b[inodeSize-1]
@@ -194,7 +191,7 @@ func (h *header) decode(b []byte) error {
 	return nil
 }
 
-// xattrSize is the size in bytes of the inode's extended attributes.
+// xattrSize returns the size in bytes of the inode's extended attributes.
 func (h *header) xattrSize() int64 {
 	if h.xattrCount == 0 {
 		return 0
@@ -202,14 +199,13 @@ func (h *header) xattrSize() int64 {
 	return xattrHeadSize + 4*(int64(h.xattrCount)-1)
 }
 
-// chunkFormat is i_u of an indexed file: one chunk, the smallest that covers
-// the file. size is from 1 to maxFile.
+// chunkFormat returns i_u of an indexed file: one chunk, the smallest size that covers the file. size
+// is from 1 to maxFile.
 func chunkFormat(size int64) uint32 {
 	return chunkIndex | uint32(bits.Len64(uint64(size-1)>>blockBits))
 }
 
-// appendIndex appends the chunk index of a file that starts at block of the
-// one device.
+// appendIndex appends the chunk index of a file that starts at block of device 1.
 func appendIndex(b []byte, block uint32) []byte {
 	b = append(b, 0, 0, 1, 0)
 	return binary.LittleEndian.AppendUint32(b, block)

@@ -1,21 +1,17 @@
-// Package erofs promises a metadata image that Linux mounts: a file system in
-// the EROFS format that holds every name, inode, extended attribute and small
-// file of a tree, and says of every other file where on the one data device it
-// lies. The same tree with the same places always gives the same bytes.
+// Package erofs writes and reads metadata images: EROFS file systems, for Linux to mount, with all
+// names, inodes, extended attributes and small files of a tree. Larger files are on one data device;
+// the image has their offsets. The same tree with the same offsets always gives the same bytes.
 //
-// The kernel reads these images, and takes much on trust. So a node checks the
-// first block as it arrives (CheckFirstBlock) and the whole image before it is
-// mounted for the first time (Open, Walk): a hub that signs nonsense shall not get
-// it into a kernel. The same reader is the writer's oracle in the tests, beside
+// The kernel trusts much of what it reads. So a node checks the first block when it arrives
+// (CheckFirstBlock), and the whole image before it is mounted (Open, Walk): a malicious hub must not
+// get an invalid image into a kernel. In the tests the reader also checks the writer, together with
 // the kernel, fsck.erofs and go-erofs.
 //
-// It refuses to hold file data beyond inline files, to compress, to share
-// extended attributes between inodes, and to read or write a file system that
-// is laid out in any other way than docs/format.md says. The format is the
-// kernel's; what is used of it needs Linux 5.16.
+// The package does not compress, does not share extended attributes between inodes, and puts no file
+// data into the image but inline files. It reads only what it writes; docs/format.md has the bytes.
+// The format is the kernel's. The features used need Linux 5.16.
 //
-// Hazards: the bytes are part of the tree ID, so that a change of layout needs
-// a new format number (TestGolden notices). The kernel zeroes nothing behind
-// the end of a file on the device: what the device has there, in the last
-// page, is what a program sees that maps the file.
+// Hazards: the bytes are part of the tree ID, so a change of the layout needs a new format number
+// (TestGolden notices). The kernel does not zero the last page of a file on the device after the
+// file's end: a program that maps the file sees what the device has there.
 package erofs

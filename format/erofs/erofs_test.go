@@ -17,7 +17,7 @@ import (
 	"lighter/format/tree"
 )
 
-// sample has one of each thing.
+// sample has one inode of each kind.
 func sample() *tree.Node {
 	shared := linked(file("two names"), 2)
 	return dirOf(
@@ -62,7 +62,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// deep makes a tree with one path, of that many bytes.
+// deep returns a tree with one path of that many bytes.
 func deep(length int) *tree.Node {
 	n := dirOf()
 	for left := length; left > 0; {
@@ -82,8 +82,8 @@ func TestSizesOfFiles(t *testing.T) {
 	}
 }
 
-// What ends with the block at the latest lies behind the inode, what does not
-// in a block of its own; and nothing overlaps, whatever comes before.
+// Data is inline if it ends within the inode's block, else in a separate block. Nothing overlaps,
+// whatever precedes it.
 func TestEndOfBlock(t *testing.T) {
 	const room = BlockSize - inodeSize
 	for size := room - 70; size <= maxLink; size++ {
@@ -106,8 +106,7 @@ func TestEndOfBlock(t *testing.T) {
 	}
 }
 
-// names4k returns names that take size bytes of directory blocks, with the
-// dots.
+// names4k returns names that, with "." and "..", take size bytes of directory blocks.
 func names4k(size int64) (children []tree.Dirent) {
 	size -= direntSize + 1 + direntSize + 2
 	for i := 0; size > 0; i++ {
@@ -166,7 +165,7 @@ func TestRandomTrees(t *testing.T) {
 	}
 }
 
-// The same tree gives the same bytes, and another one another file system ID.
+// The same tree gives the same bytes. Another tree has another UUID.
 func TestDeterminism(t *testing.T) {
 	one := randomTree(rand.New(rand.NewPCG(5, 5)), 2000)
 	two := randomTree(rand.New(rand.NewPCG(5, 5)), 2000)
@@ -182,7 +181,7 @@ func TestDeterminism(t *testing.T) {
 	}
 }
 
-// The format is part of the tree ID: if this fails, it needs a new number.
+// The bytes are part of the tree ID: a change that breaks this test needs a new format number.
 func TestGolden(t *testing.T) {
 	_, got, _ := image(t, sample())
 	const file = "testdata/sample.golden"
@@ -199,7 +198,7 @@ func TestGolden(t *testing.T) {
 	if dump != string(want) {
 		t.Errorf("the image of the sample is not that of %s", file)
 	}
-	// A larger one, with blocks of directories and links, only by its digest.
+	// Of a larger image, with separate blocks, only the digest is stored.
 	const digest = "f6e5ce1b71e1a59277d625a812e504b4feb315e8f51653a56119fa46d44ee630"
 	_, b, _ := image(t, larger())
 	if sum := sha256.Sum256(b); hex.EncodeToString(sum[:]) != digest {
@@ -220,7 +219,7 @@ func larger() *tree.Node {
 	return dirOf(dirs...)
 }
 
-// hexdump writes 16 bytes a line, without lines that are all zeros.
+// hexdump returns 16 bytes a line, without lines of zeros.
 func hexdump(b []byte) string {
 	var s strings.Builder
 	for i := 0; i < len(b); i += 16 {

@@ -10,14 +10,13 @@ import (
 	"lighter/format/tree"
 )
 
-// Finder looks paths up in an image. It holds a megabyte; one goroutine may use
-// it at a time.
+// Finder looks up paths in an image. It has a cache of 1 MiB. It is not safe for concurrent use.
 type Finder struct {
 	c     *checker
 	found Inode
 }
 
-// Finder returns a finder over the image.
+// Finder returns a new finder.
 func (m *Image) Finder() *Finder {
 	f := &Finder{c: &checker{pager: newPager(m), super: &m.super}}
 	f.c.visit = func(_ string, in Inode) error {
@@ -27,10 +26,9 @@ func (m *Image) Finder() *Finder {
 	return f
 }
 
-// Find returns the inode of an absolute path in which no "." or ".." is. It
-// follows no links: what is below one is not found. Errors are fs.ErrNotExist and
-// ErrInvalid (wrapped), and the reader's. It looks at no more than it needs, so
-// that an image may be invalid elsewhere.
+// Find returns the inode of an absolute path without "." and "..". It follows no symlinks: a path
+// through one is not found. It checks only what it reads; the image may be invalid elsewhere. Errors
+// wrap fs.ErrNotExist or ErrInvalid, or are the reader's.
 func (f *Finder) Find(path string) (Inode, error) {
 	nid := uint64(rootNid)
 	for _, name := range strings.Split(path, "/") {
@@ -53,8 +51,8 @@ func (f *Finder) Find(path string) (Inode, error) {
 	return f.found, nil
 }
 
-// Names returns the names in a directory, sorted, at most limit of them; of what
-// is no directory, none. Errors are as Find's.
+// Names returns the first names in a directory, sorted, at most limit. It returns none if path is not
+// a directory. Errors are those of Find.
 func (f *Finder) Names(path string, limit int) (names []string, err error) {
 	in, err := f.Find(path)
 	if err != nil {
@@ -85,11 +83,11 @@ func (f *Finder) failed(path string, nid uint64, err error) error {
 	return f.c.at(path, nid, err)
 }
 
-// errSeen ends the reading of a block early.
-var errSeen = errors.New("seen")
+// errStop ends the parsing of a block.
+var errStop = errors.New("stop")
 
-// child returns the nid that a directory has for a name. Its blocks are searched
-// for the last that begins at or before the name.
+// child returns the nid of a name in a directory. It searches for the last block whose first name is
+// not after the name.
 func (f *Finder) child(dir uint64, name string) (uint64, error) {
 	h, e, err := f.c.header(dir)
 	if err != nil {
@@ -126,8 +124,7 @@ func (f *Finder) child(dir uint64, name string) (uint64, error) {
 	return nid, failed
 }
 
-// block calls visit with the names of a directory's block i until it returns
-// false.
+// block calls visit with the names in block i of a directory until it returns false.
 func (f *Finder) block(h *header, e extent, i int64, visit func(name []byte, nid uint64) bool) error {
 	from := e.block + i*BlockSize
 	if i >= e.blocks {
@@ -141,9 +138,9 @@ func (f *Finder) block(h *header, e extent, i int64, visit func(name []byte, nid
 		if visit(name, nid) {
 			return nil
 		}
-		return errSeen
+		return errStop
 	})
-	if err != nil && err != errSeen {
+	if err != nil && err != errStop {
 		return bad("%w", err)
 	}
 	return nil

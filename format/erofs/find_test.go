@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// That Find says of every path what Walk says is what roundTrip looks at.
+// roundTrip tests that Find agrees with Walk; this test is about paths that do not exist.
 func TestFindNothing(t *testing.T) {
 	m, _, _ := image(t, dirOf(
 		name("d", dirOf(append(names4k(3*BlockSize), name("zz", file("z")))...)),

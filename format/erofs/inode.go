@@ -9,18 +9,17 @@ import (
 	"lighter/format/tree"
 )
 
-// extent is where the parts of an inode lie, in bytes of the image.
+// extent has the places of an inode's parts, in bytes of the image.
 type extent struct {
-	start  int64 // the inode
-	xattrs int64 // length of the extended attributes, behind the inode's 64 bytes
-	rest   int64 // where the inline data or the chunk index starts
+	start  int64 // of the inode
+	xattrs int64 // length of the extended attributes, after the inode's 64 bytes
+	rest   int64 // start of the inline data or the chunk index
 	tail   int64 // length of that
-	block  int64 // where blocks of its own start
-	blocks int64 // how many of them
+	block  int64 // start of its separate blocks
+	blocks int64 // number of them
 }
 
-// locate finds the parts of an inode, and refuses a layout that does not go
-// with the type.
+// locate returns the places of an inode's parts, or an error for a layout that its type cannot have.
 func (h *header) locate(nid uint64) (extent, error) {
 	e := extent{start: int64(nid) * nidUnit, xattrs: h.xattrSize()}
 	e.rest = e.start + inodeSize + e.xattrs
@@ -48,7 +47,7 @@ func (h *header) locate(nid uint64) (extent, error) {
 		e.blocks = blocksOf(size)
 	case !data && kind != tree.ModeRegular && kinds[kind>>12] != 0 && h.format == plain && size == 0:
 	default:
-		return e, fmt.Errorf("mode %#o, size %d and format %d do not go together", h.mode, size, h.format)
+		return e, fmt.Errorf("mode %#o, size %d and format %d are inconsistent", h.mode, size, h.format)
 	}
 	if kind == tree.ModeRegular && e.tail > BlockSize-inodeSize || e.rest%BlockSize+e.tail > BlockSize {
 		return e, fmt.Errorf("%d bytes of inline data cross the end of a block", e.tail)
@@ -57,10 +56,10 @@ func (h *header) locate(nid uint64) (extent, error) {
 	return e, nil
 }
 
-// header reads an inode and finds its parts.
+// header reads an inode and locates its parts.
 func (c *checker) header(nid uint64) (h header, e extent, err error) {
 	if nid < rootNid || nid >= uint64(c.size/nidUnit) || nid%nidsABlock > nidsABlock-inodeSize/nidUnit {
-		return h, e, bad("there can be no inode at this nid")
+		return h, e, bad("no inode can be at this nid")
 	}
 	b, err := c.bytes(int64(nid)*nidUnit, inodeSize)
 	if err != nil {
@@ -75,7 +74,7 @@ func (c *checker) header(nid uint64) (h header, e extent, err error) {
 	return h, e, nil
 }
 
-// attributes looks at all of an inode but its place.
+// attributes checks everything of an inode but the places of its parts.
 func (c *checker) attributes(h *header, e extent) error {
 	minLinks := uint32(1)
 	if uint32(h.mode)&tree.ModeType == tree.ModeDir {
@@ -112,7 +111,7 @@ func (c *checker) attributes(h *header, e extent) error {
 	return nil
 }
 
-// address returns where on the device a file starts.
+// address returns the offset of a file on the device.
 func (c *checker) address(h *header, e extent) (uint64, error) {
 	b, err := c.bytes(e.rest, indexSize)
 	if err != nil {
@@ -123,7 +122,8 @@ func (c *checker) address(h *header, e extent) (uint64, error) {
 		return 0, bad("chunk index does not name device 1")
 	}
 	if int64(block)+blocksOf(int64(h.size)) > int64(c.super.deviceBlocks) {
-		return 0, bad("%d bytes from block %d on end beyond the device's %d blocks", h.size, block, c.super.deviceBlocks)
+		return 0, bad("%d bytes from block %d on end beyond the device's %d blocks",
+			h.size, block, c.super.deviceBlocks)
 	}
 	return uint64(block) * BlockSize, nil
 }

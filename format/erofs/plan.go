@@ -12,40 +12,37 @@ import (
 	"lighter/format/tree"
 )
 
-// plan is where everything lies in the image: what has to be known before its
-// first byte is written.
+// plan has the place of everything in the image. It must be known before the first byte is written.
 //
-// The order is that of a walk, so that listing a directory and looking at each
-// of its entries reads the image from front to back: the root, then for each
-// directory, parents first and in the order of their names, all of its
-// children that have no place yet. A directory's blocks lie among its
-// children, at the first end of a block.
+// The order is that of a walk, so that listing a directory and reading the inode of each entry reads
+// the image in order: the root, then for each directory, parents first and in the order of their
+// names, all children that have no place yet. A directory's blocks are among its children, at the
+// first block boundary.
 type plan struct {
 	place        func(*tree.Node) uint64
 	deviceBlocks int64
 
-	inodes []spot               // by number, in order of their places
-	links  map[*tree.Node]*link // of those with more than one name
-	end    int64                // first byte that is not given away
-	spills []spill              // blocks that wait for an inode to end a block
+	inodes []spot               // by number, in the order of their places
+	links  map[*tree.Node]*link // inodes with several names
+	end    int64                // first free byte
+	spills []spill              // separate blocks, to be placed at the next block boundary
 	digest hash.Hash
 	buf    []byte
 }
 
-// spot is what is kept of one inode. There may be a million of them.
+// spot is the place of one inode. It is small because there may be millions.
 type spot struct {
 	nid   uint32
-	block uint32 // first block: on the device for a file, in the image for all else
-	first uint32 // of a directory: the number of the first child that has its place there
+	block uint32 // first block: on the device for a file, in the image for others
+	first uint32 // of a directory: the number of the first child that is placed there
 }
 
-// link counts the names of an inode.
+// link is an inode with several names, of which left were not met yet.
 type link struct{ number, left uint32 }
 
-// spill is what lies in blocks of its own: a directory's blocks or a long
-// link's target.
+// spill is data in separate blocks: a directory's entries or a long symlink's target.
 type spill struct {
-	dir    // or in node alone the symlink
+	dir    // for a symlink only node and number are set
 	blocks int64
 }
 
@@ -56,14 +53,14 @@ type dir struct {
 	path           int // length of its path
 }
 
-// shape is how an inode is stored, which follows from the node alone.
+// shape is how an inode is stored. It depends on the node alone.
 type shape struct {
 	format uint16
 	size   int64 // i_size
 	xattrs int64 // bytes
 	head   int64 // bytes of the inode, its xattrs and its chunk index
-	tail   int64 // bytes of inline data behind that
-	blocks int64 // blocks of its own in the image
+	tail   int64 // bytes of inline data after that
+	blocks int64 // separate blocks in the image
 }
 
 func shapeOf(n *tree.Node) (shape, error) {
@@ -92,8 +89,8 @@ func shapeOf(n *tree.Node) (shape, error) {
 	return s, s.check(n)
 }
 
-// split puts the last part of the data behind the inode if both fit into a
-// block, else into a block like the rest.
+// split puts the last part of the data after the inode if both fit into a block, else into a separate
+// block like the rest.
 func (s *shape) split(blocks, last int64) {
 	s.blocks = blocks + 1
 	if s.head+last <= BlockSize {
@@ -101,7 +98,7 @@ func (s *shape) split(blocks, last int64) {
 	}
 }
 
-// check refuses what EROFS cannot hold, and nodes that no Tree has.
+// check returns an error for nodes that EROFS cannot represent, and for invalid ones.
 func (s *shape) check(n *tree.Node) error {
 	minLinks := uint32(1)
 	if n.IsDir() {
@@ -138,9 +135,8 @@ func checkLink(target string) error {
 	return nil
 }
 
-// walk calls enter with each directory and then visit with each of its names,
-// in the image's order. visit gives the inode's number and tells whether this
-// is the first of its names.
+// walk calls enter with each directory and then visit with each of its names, in the image's order.
+// visit returns the inode's number, and whether the name is its first.
 func walk(root *tree.Node, enter func(dir) error,
 	visit func(parent dir, d tree.Dirent) (number uint32, first bool, err error)) error {
 	stack := []dir{{node: root}}
@@ -165,10 +161,10 @@ func walk(root *tree.Node, enter func(dir) error,
 	return nil
 }
 
-// makePlan gives each inode of the tree its place.
+// makePlan places each inode of the tree.
 func makePlan(t *tree.Tree, deviceSize uint64, place func(*tree.Node) uint64) (*plan, error) {
 	if deviceSize%BlockSize != 0 {
-		return nil, fmt.Errorf("device of %d bytes is not of whole blocks", deviceSize)
+		return nil, fmt.Errorf("device of %d bytes does not have whole blocks", deviceSize)
 	}
 	if deviceSize/BlockSize > maxBlocks {
 		return nil, fmt.Errorf("device of %d bytes: %w", deviceSize, ErrTooLarge)
@@ -201,7 +197,7 @@ func makePlan(t *tree.Tree, deviceSize uint64, place func(*tree.Node) uint64) (*
 	return p, p.checkSize()
 }
 
-// enter notes where a directory's children begin and that its blocks are due.
+// enter records the first child of a directory, and queues the directory's blocks.
 func (p *plan) enter(d dir) error {
 	s, err := shapeOf(d.node)
 	if err != nil {
@@ -214,8 +210,7 @@ func (p *plan) enter(d dir) error {
 	return nil
 }
 
-// visit gives the inode behind a name its place, if it has none yet. last is
-// the name before it.
+// visit places the inode of a name, unless it is placed already. last is the previous name.
 func (p *plan) visit(parent dir, d tree.Dirent, last string) (number uint32, first bool, err error) {
 	if err := checkName([]byte(d.Name)); err != nil {
 		return 0, false, err
@@ -241,7 +236,7 @@ func (p *plan) visit(parent dir, d tree.Dirent, last string) (number uint32, fir
 	return number, true, err
 }
 
-// add gives an inode its place.
+// add places an inode.
 func (p *plan) add(n *tree.Node, name string) (number uint32, err error) {
 	s, err := shapeOf(n)
 	if err != nil {
@@ -275,20 +270,19 @@ func (p *plan) checkSize() error {
 	return nil
 }
 
-// deviceBlock asks where on the device a file starts.
+// deviceBlock returns the first block of a file on the device.
 func (p *plan) deviceBlock(n *tree.Node, size int64) (uint32, error) {
 	offset := p.place(n)
 	block := offset / BlockSize
 	if offset%BlockSize != 0 || block > uint64(p.deviceBlocks) || int64(block)+blocksOf(size) > p.deviceBlocks {
-		return 0, fmt.Errorf("%d bytes at %d do not lie in whole blocks of a device of %d",
+		return 0, fmt.Errorf("%d bytes at %d are not in whole blocks of a device of %d bytes",
 			size, offset, p.deviceBlocks*BlockSize)
 	}
 	return uint32(block), nil
 }
 
-// allot returns the offset of an inode. One that a block can hold does not
-// cross the end of a block; of a larger one neither the 64 bytes of the inode
-// nor the inline data do.
+// allot returns the offset for an inode. If the inode and its inline data fit into a block, they do not
+// cross a block boundary. Otherwise neither the 64 bytes of the inode nor the inline data cross one.
 func (p *plan) allot(s shape) int64 {
 	p.end = roundUp(p.end, nidUnit)
 	fits := func() bool {
@@ -309,7 +303,7 @@ func (p *plan) allot(s shape) int64 {
 	return offset
 }
 
-// flush gives the blocks that are due their places.
+// flush places the queued blocks.
 func (p *plan) flush() {
 	for _, s := range p.spills {
 		p.end = roundUp(p.end, BlockSize)
@@ -319,17 +313,17 @@ func (p *plan) flush() {
 	p.spills = p.spills[:0]
 }
 
-// uuid names the file system, for overlayfs and for whoever lists mounts. It
-// follows from what is in the image, or nearly all of that.
+// uuid returns the UUID of the file system, which overlayfs uses. It depends on nearly everything in
+// the image.
 func (p *plan) uuid() (u [16]byte) {
 	copy(u[:], p.digest.Sum(nil))
-	u[6] = u[6]&0x0f | 0x80 // RFC 9562: version 8, of the vendor's making
+	u[6] = u[6]&0x0f | 0x80 // RFC 9562: version 8, vendor-specific
 	u[8] = u[8]&0x3f | 0x80
 	return u
 }
 
-// atPath adds the path of a directory's entry to an error. It searches for the
-// directory, for a plan has no room for paths.
+// atPath adds the path of a directory's entry to an error. It searches for the directory, because a
+// plan does not store paths.
 func atPath(t *tree.Tree, parent *tree.Node, name string, err error) error {
 	type named struct {
 		node *tree.Node

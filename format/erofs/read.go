@@ -8,19 +8,19 @@ import (
 	"lighter/format/tree"
 )
 
-// ErrInvalid says that an image is not one that Write could have written. An
-// error without it means that the image could not be read.
+// ErrInvalid means that Write cannot have written an image. Other errors mean that the image could not
+// be read.
 var ErrInvalid = errors.New("invalid metadata image")
 
-// Image is an opened metadata image. It may be used by several goroutines.
+// Image is an open metadata image. It is safe for concurrent use.
 type Image struct {
 	r     io.ReaderAt
 	size  int64
 	super superblock
 }
 
-// Open reads the superblock of an image of size bytes. Errors are ErrInvalid
-// (wrapped) or the reader's.
+// Open reads and checks the superblock of an image of size bytes. Errors wrap ErrInvalid or are the
+// reader's.
 func Open(r io.ReaderAt, size int64) (*Image, error) {
 	if size < 2*BlockSize || size%BlockSize != 0 || size > MaxSize {
 		return nil, fmt.Errorf("%w: its size is %d bytes", ErrInvalid, size)
@@ -36,9 +36,8 @@ func Open(r io.ReaderAt, size int64) (*Image, error) {
 	return m, nil
 }
 
-// CheckFirstBlock refuses the first block of an image of size bytes that Write
-// would not have written, or not for a device of deviceSize bytes. Errors are
-// ErrInvalid (wrapped).
+// CheckFirstBlock checks the first block of an image of size bytes for a device of deviceSize bytes. It
+// accepts only what Write writes. Errors wrap ErrInvalid.
 func CheckFirstBlock(block []byte, size, deviceSize int64) error {
 	var s superblock
 	if err := s.check(block, size); err != nil {
@@ -63,21 +62,21 @@ func (s *superblock) check(block []byte, size int64) error {
 // DeviceSize returns the size in bytes of the data device that the image needs.
 func (m *Image) DeviceSize() uint64 { return uint64(m.super.deviceBlocks) * BlockSize }
 
-// Inode is what an image says of one inode.
+// Inode is an inode of an image.
 type Inode struct {
-	Nid     uint64 // of hard links the same; what stat(2) calls the inode number
+	Nid     uint64 // the same for all hard links; the inode number of stat(2)
 	Mode    uint32 // type and permissions, as in st_mode
 	UID     uint32
 	GID     uint32
 	Nlink   uint32
 	Mtime   tree.Time
 	Rdev    uint64       // of block and character devices, as in st_rdev
-	Size    int64        // in bytes; of a directory that of its blocks, of devices, FIFOs and sockets 0
+	Size    int64        // in bytes; for a directory that of its entries, for devices, FIFOs and sockets 0
 	Link    string       // target of a symlink
 	Xattrs  []tree.Xattr // sorted by name
 	Inline  []byte       // of a regular file that is not on the device
-	Device  bool         // of a regular file that is
-	Address uint64       // of a regular file on the device: where it starts, in bytes
+	Device  bool         // a regular file on the device
+	Address uint64       // its offset there, in bytes
 }
 
 func readFull(r io.ReaderAt, b []byte, offset int64) error {
@@ -90,12 +89,12 @@ func readFull(r io.ReaderAt, b []byte, offset int64) error {
 	return nil
 }
 
-// pager reads an image through a small cache, because neighbours in a walk
-// share blocks.
+// pager reads an image through a small cache, because neighbours in a walk are often in the same
+// block.
 type pager struct {
 	r       io.ReaderAt
 	size    int64
-	has     []int64 // which block each of blocks is; block 0 is not read through it
+	has     []int64 // the numbers of the cached blocks; 0 means none (block 0 is not cached)
 	blocks  [][BlockSize]byte
 	scratch []byte
 }

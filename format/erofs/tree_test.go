@@ -13,7 +13,7 @@ import (
 	"lighter/format/tree"
 )
 
-// What tests build trees from.
+// These functions build trees.
 
 func when(sec int64, nsec uint32) tree.Time { return tree.Time{Sec: sec, Nsec: nsec} }
 
@@ -29,7 +29,7 @@ func file(content string) *tree.Node {
 	return n
 }
 
-// onDevice is a file of which only the size matters here.
+// onDevice is a file on the device, of one chunk.
 func onDevice(size int64) *tree.Node {
 	n := &tree.Node{Mode: tree.ModeRegular | 0o644, Nlink: 1, Size: size, Mtime: when(1700000000, 1)}
 	n.Content.Extents = []tree.Extent{{ID: chunk.Sum([]byte{1}), Length: size}}
@@ -57,7 +57,7 @@ func linked(n *tree.Node, nlink uint32) *tree.Node {
 
 func x(name, value string) tree.Xattr { return tree.Xattr{Name: name, Value: []byte(value)} }
 
-// device lays files out on the device, one behind the other.
+// device places files on the device, one after the other.
 type device struct {
 	places map[*tree.Node]uint64
 	size   uint64
@@ -81,7 +81,7 @@ func layOut(t *tree.Tree) *device {
 
 func (d *device) place(n *tree.Node) uint64 { return d.places[n] }
 
-// image writes a tree and returns the image, opened.
+// image writes a tree and opens its image.
 func image(t testing.TB, root *tree.Node) (*Image, []byte, *device) {
 	t.Helper()
 	tr := &tree.Tree{Root: root}
@@ -101,7 +101,7 @@ func image(t testing.TB, root *tree.Node) (*Image, []byte, *device) {
 	return m, b.Bytes(), d
 }
 
-// roundTrip fails the test unless the image of a tree says what the tree does.
+// roundTrip fails the test unless the image of a tree has the same content as the tree.
 func roundTrip(t testing.TB, root *tree.Node) ([]byte, Stats) {
 	t.Helper()
 	m, b, d := image(t, root)
@@ -177,7 +177,7 @@ func same(n *tree.Node, in Inode, d *device) error {
 	return nil
 }
 
-// randomTree makes a tree of about n names in which everything occurs.
+// randomTree returns a tree of about n names, with all kinds of inodes.
 func randomTree(r *rand.Rand, n int) *tree.Node {
 	var links []*tree.Node
 	var build func(n, depth int) *tree.Node

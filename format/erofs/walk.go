@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// Stats says how much of what an image has.
+// Stats counts what an image has.
 type Stats struct {
 	Inodes      int64
 	Names       int64 // entries of directories, without "." and ".."
@@ -15,42 +15,41 @@ type Stats struct {
 	Files       int64 // regular files
 	Symlinks    int64
 	Specials    int64 // devices, FIFOs and sockets
-	DeviceFiles int64 // regular files that lie on the device
-	DeviceBytes int64 // their sizes together; what files share counts for each
-	InlineBytes int64 // sizes of all other regular files
+	DeviceFiles int64 // regular files on the device
+	DeviceBytes int64 // the sum of their sizes; shared data counts for each file
+	InlineBytes int64 // the sum of the sizes of all other regular files
 }
 
-// Walk goes through the whole image and refuses one that could confuse the
-// kernel or a program: names that cannot be or are out of order, directories
-// that are in themselves or have two names, parts that overlap or lie outside of
-// the image, files outside of the device, types, layouts and attributes that do
-// not go together, counts that are wrong. What it accepts is a tree that Write
-// could have written.
+// Walk checks the whole image for what could confuse the kernel or a program: names that are invalid
+// or out of order, directories that contain themselves or have two names, parts that overlap or are
+// outside the image, files outside the device, inconsistent types, layouts and attributes, and wrong
+// counts. It accepts only a tree that Write could have written.
 //
-// On the way it calls visit, if that is not nil, with each name: the root as
-// "/", then each directory's names together, in the order of the image. What
-// visit gets it may keep. Walk stops at visit's first error and returns that.
+// It calls visit, if that is not nil, with each name: the root as "/", then the names of each
+// directory, in the order of the image. visit may keep what it gets. Walk stops at visit's first
+// error and returns it.
 //
-// Time is linear in the size of the image; memory is 1 MiB, 1/256 of its size, and
-// what inodes with several names and directories that wait to be visited take,
-// 128 MiB at most: two million of either. An image of more is refused. Errors are ErrInvalid (wrapped, with path and nid),
-// visit's, the reader's or the context's.
+// Time is linear in the size of the image. Memory is 1 MiB, 1/256 of the size, and up to 128 MiB for
+// inodes with several names and for pending directories: two million of either. An image that needs
+// more is rejected. Errors wrap ErrInvalid, with path and nid, or are those of visit, the reader or
+// the context.
 func (m *Image) Walk(ctx context.Context, visit func(path string, in Inode) error) (Stats, error) {
 	c := m.checker(visit)
 	if err := c.run(ctx); err != nil {
 		return Stats{}, err
 	}
 	if uint64(c.stats.Inodes) != m.super.inodes {
-		return Stats{}, fmt.Errorf("%w: it has %d inodes, its superblock says %d", ErrInvalid, c.stats.Inodes, m.super.inodes)
+		return Stats{}, fmt.Errorf("%w: it has %d inodes, its superblock says %d",
+			ErrInvalid, c.stats.Inodes, m.super.inodes)
 	}
 	return c.stats, nil
 }
 
 const (
-	// maxWaiting bounds the memory for links and stack, in bytes.
-	maxWaiting = 128 << 20
-	linkMemory = 48 // a place in the map of links
-	dirMemory  = 48 // one on the stack, without its name
+	// maxMemory limits the memory for links and stack, in bytes.
+	maxMemory  = 128 << 20
+	linkMemory = 48 // of an entry of links
+	dirMemory  = 48 // of an entry of stack, without its name
 )
 
 // checker is one walk over an image.
@@ -58,24 +57,23 @@ type checker struct {
 	*pager
 	super *superblock
 	visit func(string, Inode) error
-	taken []uint64            // a bit per nid: these bytes belong to something
+	used  []uint64            // a bit for each nid: whether something has these bytes
 	links map[uint64]hardLink // inodes that may have more names
 	stack []pendingDir
-	path  []byte // of the directory in hand, with a slash at its end
-	names []byte // of its blocks, the one in hand
+	path  []byte // of the current directory, with a slash at its end
+	names []byte // its current block
 	stats Stats
-	// mayWait is how many bytes links and stack may take yet.
-	mayWait int64
+	free  int64 // bytes left of maxMemory
 }
 
 // hardLink is an inode that has been seen and may be seen again.
 type hardLink struct {
-	left uint32 // how many names more it may have
+	left uint32 // further names that it must have
 	kind uint8
 }
 
-// pendingDir is a directory that has been seen in its parent, of which the
-// path has upTo bytes.
+// pendingDir is a directory that was met in its parent and not read yet. The first upTo bytes of path
+// are the parent's.
 type pendingDir struct {
 	nid, parent uint64
 	name        string
@@ -84,12 +82,12 @@ type pendingDir struct {
 
 func (m *Image) checker(visit func(string, Inode) error) *checker {
 	return &checker{
-		pager:   newPager(m),
-		super:   &m.super,
-		visit:   visit,
-		taken:   make([]uint64, (m.size/nidUnit+63)/64),
-		links:   map[uint64]hardLink{},
-		mayWait: maxWaiting,
+		pager: newPager(m),
+		super: &m.super,
+		visit: visit,
+		used:  make([]uint64, (m.size/nidUnit+63)/64),
+		links: map[uint64]hardLink{},
+		free:  maxMemory,
 	}
 }
 
@@ -97,12 +95,12 @@ func (c *checker) run(ctx context.Context) error {
 	if err := c.inode(rootNid, kindDir, "/"); err != nil {
 		return c.at("/", rootNid, err)
 	}
-	c.mayWait -= dirMemory
+	c.free -= dirMemory
 	c.stack = append(c.stack, pendingDir{nid: rootNid, parent: rootNid})
 	for len(c.stack) > 0 {
 		d := c.stack[len(c.stack)-1]
 		c.stack = c.stack[:len(c.stack)-1]
-		c.mayWait += dirMemory + int64(len(d.name))
+		c.free += dirMemory + int64(len(d.name))
 		c.path = append(append(c.path[:d.upTo], d.name...), '/')
 		base := len(c.stack)
 		if err := c.dir(ctx, d); err != nil {
@@ -113,8 +111,7 @@ func (c *checker) run(ctx context.Context) error {
 	return nil
 }
 
-// at adds the path and nid that an error is about, unless the image has no
-// part in it.
+// at adds path and nid to an error, if it is a badInode.
 func (c *checker) at(name string, nid uint64, err error) error {
 	var bad *badInode
 	if !errors.As(err, &bad) {
@@ -123,14 +120,14 @@ func (c *checker) at(name string, nid uint64, err error) error {
 	return fmt.Errorf("%w: %q (nid %d): %w", ErrInvalid, string(c.path)+name, nid, bad.err)
 }
 
-// badInode is what is wrong with an inode, before it is known how it is called.
+// badInode is an error of an inode whose path is not known yet.
 type badInode struct{ err error }
 
 func (b *badInode) Error() string { return b.err.Error() }
 
 func bad(format string, args ...any) error { return &badInode{fmt.Errorf(format, args...)} }
 
-// dir reads a directory and looks at all inodes in it.
+// dir reads a directory and checks all inodes in it.
 func (c *checker) dir(ctx context.Context, d pendingDir) error {
 	h, e, err := c.header(d.nid)
 	if err != nil {
@@ -149,7 +146,7 @@ func (c *checker) dir(ctx context.Context, d pendingDir) error {
 		if err != nil {
 			return err
 		}
-		c.names = append(c.names[:0], b...) // looking at inodes drops b from the cache
+		c.names = append(c.names[:0], b...) // b is overwritten when inodes are read
 		if err := r.block(c.names); err != nil {
 			return err
 		}
@@ -165,12 +162,12 @@ func (c *checker) dir(ctx context.Context, d pendingDir) error {
 type dirReader struct {
 	*checker
 	dir         pendingDir
-	last        []byte // name before
+	last        []byte // the previous name
 	dot, dotdot bool
 }
 
 func (r *dirReader) block(b []byte) error {
-	var failed error // has its path already
+	var failed error // an error that has its path already
 	err := parseDirBlock(b, func(name []byte, nid uint64, kind uint8) error {
 		if string(name) <= string(r.last) && r.last != nil {
 			return fmt.Errorf("name %q comes after %q", name, r.last)
@@ -200,7 +197,7 @@ func (r *dirReader) self(name []byte, nid, want uint64, kind uint8) error {
 	return nil
 }
 
-// entry looks at what a name stands for.
+// entry checks a name and its inode.
 func (r *dirReader) entry(name []byte, nid uint64, kind uint8) error {
 	if err := checkName(name); err != nil {
 		return r.at("", r.dir.nid, bad("%w", err))
@@ -214,13 +211,13 @@ func (r *dirReader) entry(name []byte, nid uint64, kind uint8) error {
 		path = string(r.path) + string(name)
 	}
 	if l, ok := r.links[nid]; ok {
-		return r.at(string(name), nid, r.another(nid, kind, l, path))
+		return r.at(string(name), nid, r.otherName(nid, kind, l, path))
 	}
 	if err := r.inode(nid, kind, path); err != nil {
 		return r.at(string(name), nid, err)
 	}
 	if kind == kindDir {
-		if err := r.wait(dirMemory + int64(len(name))); err != nil {
+		if err := r.reserve(dirMemory + int64(len(name))); err != nil {
 			return r.at(string(name), nid, err)
 		}
 		r.stack = append(r.stack, pendingDir{nid, r.dir.nid, string(name), len(r.path)})
@@ -228,8 +225,8 @@ func (r *dirReader) entry(name []byte, nid uint64, kind uint8) error {
 	return nil
 }
 
-// another looks at a further name of an inode.
-func (c *checker) another(nid uint64, kind uint8, l hardLink, path string) error {
+// otherName checks a further name of an inode.
+func (c *checker) otherName(nid uint64, kind uint8, l hardLink, path string) error {
 	if l.kind != kind {
 		return bad("has type %d in its directory, elsewhere %d", kind, l.kind)
 	}
@@ -248,7 +245,7 @@ func (c *checker) another(nid uint64, kind uint8, l hardLink, path string) error
 	return c.show(path, nid, &h, e)
 }
 
-// inode looks at an inode for the first time.
+// inode checks an inode at its first name.
 func (c *checker) inode(nid uint64, kind uint8, path string) error {
 	h, e, err := c.header(nid)
 	if err != nil {
@@ -257,10 +254,10 @@ func (c *checker) inode(nid uint64, kind uint8, path string) error {
 	if got := kindOf(uint32(h.mode)); got != kind || got == 0 {
 		return bad("has type %d in its directory, mode %#o", kind, h.mode)
 	}
-	if err := c.take(e.start, e.rest+e.tail-e.start); err != nil {
+	if err := c.claim(e.start, e.rest+e.tail-e.start); err != nil {
 		return err
 	}
-	if err := c.take(e.block, e.blocks*BlockSize); err != nil {
+	if err := c.claim(e.block, e.blocks*BlockSize); err != nil {
 		return err
 	}
 	if err := c.attributes(&h, e); err != nil {
@@ -268,7 +265,7 @@ func (c *checker) inode(nid uint64, kind uint8, path string) error {
 	}
 	c.count(&h)
 	if h.nlink > 1 && kind != kindDir {
-		if err := c.wait(linkMemory); err != nil {
+		if err := c.reserve(linkMemory); err != nil {
 			return err
 		}
 		c.links[nid] = hardLink{h.nlink - 1, kind}
@@ -279,18 +276,17 @@ func (c *checker) inode(nid uint64, kind uint8, path string) error {
 	return c.show(path, nid, &h, e)
 }
 
-// wait takes memory for something that has to be remembered.
-func (c *checker) wait(bytes int64) error {
-	if c.mayWait -= bytes; c.mayWait < 0 {
-		return bad("too many directories, or inodes with several names, to look through in %d bytes of memory", maxWaiting)
+// reserve accounts for memory, and fails if there is none left.
+func (c *checker) reserve(bytes int64) error {
+	if c.free -= bytes; c.free < 0 {
+		return bad("too many directories, or inodes with several names, to check in %d bytes of memory", maxMemory)
 	}
 	return nil
 }
 
-// take marks bytes of the image as belonging to something, in whole units of
-// a nid. Because no two things may overlap, no image makes a walk longer than
-// itself.
-func (c *checker) take(offset, n int64) error {
+// claim marks bytes of the image as used, in units of a nid. It fails if they are used already, so a
+// walk cannot read more than the image's size.
+func (c *checker) claim(offset, n int64) error {
 	if n == 0 {
 		return nil
 	}
@@ -298,7 +294,7 @@ func (c *checker) take(offset, n int64) error {
 		return bad("bytes %d to %d are not in the image", offset, offset+n)
 	}
 	for u := offset / nidUnit; u*nidUnit < offset+n; u++ {
-		word, bit := &c.taken[u/64], uint64(1)<<(u%64)
+		word, bit := &c.used[u/64], uint64(1)<<(u%64)
 		if *word&bit != 0 {
 			return bad("overlaps something else at byte %d", u*nidUnit)
 		}

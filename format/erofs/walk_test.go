@@ -14,7 +14,7 @@ import (
 	"lighter/format/tree"
 )
 
-// edited is an image to break.
+// edited is an image that a test damages.
 type edited struct {
 	*testing.T
 	b    []byte
@@ -34,7 +34,7 @@ func edit(t *testing.T, root *tree.Node) *edited {
 	return e
 }
 
-// at is the inode of a path and all behind it.
+// at returns the image from the inode of a path on.
 func (e *edited) at(path string) []byte {
 	nid, ok := e.nids[path]
 	if !ok {
@@ -43,7 +43,7 @@ func (e *edited) at(path string) []byte {
 	return e.b[nid*nidUnit:]
 }
 
-// entry is the dirent of a path, in a directory that is inline and has no xattrs.
+// entry returns the dirent of a path in an inline directory without xattrs.
 func (e *edited) entry(p string) []byte {
 	dir := e.at(path.Dir(p))[inodeSize:]
 	for i := 0; ; i += direntSize {
@@ -65,7 +65,7 @@ func (e *edited) replace(old, with string) {
 	copy(e.b[i:], with)
 }
 
-// entries gives a directory other entries.
+// entries replaces the entries of a directory.
 func (e *edited) entries(path string, entries ...dirent) {
 	var p dirPacker
 	for _, d := range entries {
@@ -73,7 +73,7 @@ func (e *edited) entries(path string, entries ...dirent) {
 			e.Fatal(err)
 		}
 	}
-	b := p.take()
+	b := p.finish()
 	copy(e.at(path)[inodeSize:], b)
 	e.put64(e.at(path)[8:], uint64(len(b)))
 }
@@ -128,10 +128,10 @@ func TestWalkRefuses(t *testing.T) {
 
 		{"root is a file", `"/" (nid 128): mode`, func(e *edited) { e.put16(e.at("/")[4:], tree.ModeFIFO) }},
 		{"reserved", `"/file" (nid`, func(e *edited) { e.at("/file")[63] = 1 }},
-		{"compact", "do not go together", func(e *edited) { e.at("/file")[0] &^= 1 }},
-		{"compressed", "do not go together", func(e *edited) { e.at("/file")[0] = 3<<1 | 1 }},
-		{"plain file", "do not go together", func(e *edited) { e.at("/file")[0] = byte(plain) }},
-		{"no type", "do not go together", func(e *edited) { e.put16(e.at("/file")[4:], 0o644) }},
+		{"compact", "are inconsistent", func(e *edited) { e.at("/file")[0] &^= 1 }},
+		{"compressed", "are inconsistent", func(e *edited) { e.at("/file")[0] = 3<<1 | 1 }},
+		{"plain file", "are inconsistent", func(e *edited) { e.at("/file")[0] = byte(plain) }},
+		{"no type", "are inconsistent", func(e *edited) { e.put16(e.at("/file")[4:], 0o644) }},
 		{"other type", `"/file" (nid`, func(e *edited) { e.entry("/file")[entryType] = 2 }},
 		{"negative size", "size is", func(e *edited) { e.put64(e.at("/file")[8:], 1<<63) }},
 		{"inline across blocks", "cross the end", func(e *edited) { e.put64(e.at("/file")[8:], 4000) }},
@@ -143,7 +143,7 @@ func TestWalkRefuses(t *testing.T) {
 		{"no group", "owner", func(e *edited) { e.put32(e.at("/file")[28:], 1<<32-1) }},
 		{"time", "time of", func(e *edited) { e.put32(e.at("/file")[40:], 1e9) }},
 		{"negative time", "time of", func(e *edited) { e.put64(e.at("/file")[32:], 1<<63) }},
-		{"FIFO with size", "do not go together", func(e *edited) { e.at("/fifo")[8] = 1 }},
+		{"FIFO with size", "are inconsistent", func(e *edited) { e.at("/fifo")[8] = 1 }},
 		{"FIFO with number", "device number", func(e *edited) { e.at("/fifo")[16] = 1 }},
 
 		{"beyond the device", "beyond the device", func(e *edited) { e.put32(e.at("/large")[68:], 1) }},
@@ -158,14 +158,14 @@ func TestWalkRefuses(t *testing.T) {
 		{"larger than the device", "beyond the device", func(e *edited) { e.put64(e.at("/large")[8:], 3*BlockSize+1) }},
 
 		{"NUL in a target", "NUL", func(e *edited) { e.replace("some/target", "some\x00target") }},
-		{"empty target", "do not go together", func(e *edited) { e.put64(e.at("/link")[8:], 0) }},
+		{"empty target", "are inconsistent", func(e *edited) { e.put64(e.at("/link")[8:], 0) }},
 		{"target of 4096", "target of 4096", func(e *edited) { e.put64(e.at("/long")[8:], 4096) }},
 		{"target outside", "not in the image", func(e *edited) { e.put32(e.at("/long")[16:], 1<<20) }},
 		{"target in block 0", "not in the image", func(e *edited) { e.put32(e.at("/long")[16:], 0) }},
 		{"target over a directory", "overlaps", func(e *edited) { copy(e.at("/more")[16:20], e.at("/long")[16:20]) }},
 
 		{"shared xattrs", "header", func(e *edited) { e.at("/xattrs")[64+4] = 1 }},
-		{"empty xattrs", "without any", func(e *edited) { e.put16(e.at("/xattrs")[2:], 1) }},
+		{"empty xattrs", "for xattrs has none", func(e *edited) { e.put16(e.at("/xattrs")[2:], 1) }},
 		{"xattrs cut", "beyond its inode's", func(e *edited) { e.at("/xattrs")[2]-- }},
 		{"xattr too long", "beyond its inode's", func(e *edited) { e.put16(e.at("/xattrs")[64+12+2:], 60000) }},
 		{"xattr index", "name index 9", func(e *edited) { e.at("/xattrs")[64+12+1] = 9 }},
@@ -174,9 +174,9 @@ func TestWalkRefuses(t *testing.T) {
 		{"xattrs out of order", "comes after", func(e *edited) { e.at("/xattrs")[64+12+1] = 1 }},
 		{"xattrs beyond the image", "not in the image", func(e *edited) { e.put16(e.at("/xattrs")[2:], 65535) }},
 
-		{"nid 0", "no inode at this nid", func(e *edited) { e.put64(e.entry("/file"), 0) }},
-		{"nid outside", "no inode at this nid", func(e *edited) { e.put64(e.entry("/file"), 1<<40) }},
-		{"nid across blocks", "no inode at this nid", func(e *edited) { e.put64(e.entry("/file"), 255) }},
+		{"nid 0", "no inode can be at this nid", func(e *edited) { e.put64(e.entry("/file"), 0) }},
+		{"nid outside", "no inode can be at this nid", func(e *edited) { e.put64(e.entry("/file"), 1<<40) }},
+		{"nid across blocks", "no inode can be at this nid", func(e *edited) { e.put64(e.entry("/file"), 255) }},
 		{"inode in a name", "", func(e *edited) { e.put64(e.entry("/file"), e.nids["/"]+2) }},
 		{"one inode twice", "overlaps", func(e *edited) { e.put64(e.entry("/dir/zz"), e.nids["/file"]) }},
 		{"third name", `more names`, func(e *edited) { e.put64(e.entry("/dir/zz"), e.nids["/two"]) }},
@@ -198,8 +198,8 @@ func TestWalkRefuses(t *testing.T) {
 		{"same name", `comes after`, func(e *edited) { e.replace("subtwozz", "twotwozz") }},
 		{"order across blocks", `comes after`, func(e *edited) { e.replace("0000nnn", "\xff000nnn") }},
 		{"third dots", "", func(e *edited) { e.replace("filelargelink", "..lelargelink") }},
-		{"empty directory", "do not go together", func(e *edited) { e.put64(e.at("/dir")[8:], 0) }},
-		{"directory of a byte", "holds no entry", func(e *edited) { e.put64(e.at("/dir")[8:], 1) }},
+		{"empty directory", "are inconsistent", func(e *edited) { e.put64(e.at("/dir")[8:], 0) }},
+		{"directory of a byte", "has no entry", func(e *edited) { e.put64(e.at("/dir")[8:], 1) }},
 		{"huge directory", "", func(e *edited) { e.put64(e.at("/many")[8:], 1<<62) }},
 		{"names at 0", "names of a block", func(e *edited) { e.put16(e.at("/dir")[64+entryOff:], 0) }},
 		{"names outside", "names of a block", func(e *edited) { e.put16(e.at("/dir")[64+entryOff:], 60000) }},
@@ -216,19 +216,18 @@ func TestWalkRefuses(t *testing.T) {
 	}
 }
 
-// What a walk has to remember is bounded: directories until they were visited, and
-// every inode that may have another name.
+// The memory of a walk is limited: for pending directories, and for inodes with several names.
 func TestWalkBoundsItsMemory(t *testing.T) {
 	two := linked(file("two"), 2)
 	m, _, _ := image(t, dirOf(
 		name("a", dirOf(name("cc", two), name("deep", dirOf(name("f", file("f")))))),
 		name("b", dirOf(name("two", two))),
 	))
-	// At the most, when deep has been seen: b, the link and deep.
+	// The maximum, after deep was met: b, the link and deep.
 	const need = dirMemory + int64(len("b")) + linkMemory + dirMemory + int64(len("deep"))
 	for bound, want := range map[int64]bool{need: true, need - 1: false} {
 		c := m.checker(nil)
-		c.mayWait = bound
+		c.free = bound
 		if err := c.run(context.Background()); (err == nil) != want || err != nil && !errors.Is(err, ErrInvalid) {
 			t.Errorf("with %d bytes: %v", bound, err)
 		}
@@ -247,7 +246,7 @@ func (r failingReader) ReadAt(b []byte, offset int64) (int, error) {
 	return r.Reader.ReadAt(b, offset)
 }
 
-// What cannot be read is not called invalid.
+// An image that cannot be read is not reported as invalid.
 func TestWalkReturnsTheReadersError(t *testing.T) {
 	_, b, _ := image(t, victim())
 	for from := int64(0); from < int64(len(b)); from += BlockSize {
@@ -261,7 +260,7 @@ func TestWalkReturnsTheReadersError(t *testing.T) {
 	}
 }
 
-// rebuild makes the tree of an image.
+// rebuild returns the tree of an image.
 func rebuild(m *Image) (*tree.Node, *device, error) {
 	d := &device{places: map[*tree.Node]uint64{}, size: m.DeviceSize()}
 	children := map[string][]tree.Dirent{}
@@ -296,8 +295,8 @@ func rebuild(m *Image) (*tree.Node, *device, error) {
 	return dirs["/"], d, err
 }
 
-// survives checks a damaged image. Whatever Walk accepts is a tree that Write
-// writes, and Walk then finds the same in it.
+// survives checks a damaged image. If Walk accepts it, Write can write its tree, and Walk finds the
+// same tree in the result.
 func survives(t *testing.T, b []byte) (accepted bool) {
 	t.Helper()
 	seal(b)
@@ -335,8 +334,8 @@ func survives(t *testing.T, b []byte) (accepted bool) {
 	return true
 }
 
-// The input is a list of edits to one of a few images, 4 bytes each (where,
-// and what to put there): fuzzing whole images finds little.
+// The input is a list of edits to one of a few images, 4 bytes each: offset and value. Fuzzing whole
+// images finds little.
 func FuzzWalk(f *testing.F) {
 	var images [][]byte
 	for i, root := range []*tree.Node{dirOf(), sample(), victim(), randomTree(rand.New(rand.NewPCG(1, 9)), 20)} {
@@ -354,8 +353,8 @@ func FuzzWalk(f *testing.F) {
 	})
 }
 
-// Damage where it matters: in the fields of inodes, directory entries and
-// xattrs, with the values of other fields and such as lie at bounds.
+// The test damages fields of inodes, directory entries and xattrs, with values of other fields and
+// values at limits.
 func TestDamage(t *testing.T) {
 	accepted, rounds := 0, 1_000
 	_, whole, _ := image(t, victim())

@@ -9,31 +9,25 @@ import (
 	"lighter/format/tree"
 )
 
-// ErrTooLarge says that a name, a link target, an extended attribute, a path,
-// a file, an owner's number, the device or the image is larger than EROFS or
-// Linux can have it, or is empty where that cannot be.
+// ErrTooLarge means that a name, a symlink's target, an extended attribute, a path, a file, an owner's
+// ID, the device or the image is larger than EROFS or Linux allows, or empty where that is invalid.
 var ErrTooLarge = errors.New("out of the bounds of EROFS")
 
-// ErrXattrName says that EROFS has no place for an extended attribute of this
-// name: it holds user.*, trusted.*, security.* and the two POSIX ACLs.
-var ErrXattrName = errors.New("EROFS holds no extended attribute of that name")
+// ErrXattrName means that EROFS cannot store an extended attribute of this name. It can store user.*,
+// trusted.*, security.* and the two POSIX ACLs.
+var ErrXattrName = errors.New("EROFS cannot store an extended attribute of that name")
 
-// Write writes the metadata image of t to w and returns its size in bytes, a
-// multiple of BlockSize. deviceSize is the size in bytes of the data device,
-// a multiple of BlockSize too.
+// Write writes the metadata image of t to w and returns its size in bytes, a multiple of BlockSize.
+// deviceSize is the size of the data device in bytes, also a multiple of BlockSize.
 //
-// place says where on the device a regular file lies that has extents: at a
-// multiple of BlockSize, the whole file in one run, and zeros from its end to
-// the end of its last block (programs that map the file see them). It is
-// called once for each such node, in the order of the inodes.
+// place returns the offset on the device of a regular file with extents, a multiple of BlockSize. The
+// file is contiguous there, and followed by zeros up to the end of its last block, which programs that
+// map the file can see. place is called once for each such node, in the order of the inodes.
 //
-// What w gets are sequential writes, and nothing before all of the tree is
-// found to fit. A node of which Nlink is 1 is taken to have one name. Beside
-// the tree, memory for 16 bytes an inode is needed, and for 60 more for one
-// with several names.
+// Write checks the whole tree before it writes the first byte. It assumes that a node whose Nlink is 1
+// has one name. It needs 16 bytes of memory for each inode, and 60 more for one with several names.
 //
-// The error is ErrTooLarge or ErrXattrName (wrapped) where EROFS cannot hold
-// the tree.
+// The error wraps ErrTooLarge or ErrXattrName if EROFS cannot represent the tree.
 func Write(w io.Writer, t *tree.Tree, deviceSize uint64, place func(n *tree.Node) uint64) (size int64, err error) {
 	p, err := makePlan(t, deviceSize, place)
 	if err != nil {
@@ -46,14 +40,14 @@ func Write(w io.Writer, t *tree.Tree, deviceSize uint64, place func(n *tree.Node
 	return p.end, nil
 }
 
-// emitter writes what the plan says, in order.
+// emitter writes an image in the order of its plan.
 type emitter struct {
 	*plan
 	w   *bufio.Writer
 	at  int64 // bytes written
 	buf []byte
 	dir dirPacker
-	due []spill // blocks whose places are ahead
+	due []spill // separate blocks that are not written yet
 }
 
 func (e *emitter) emit(root *tree.Node) error {
@@ -86,8 +80,8 @@ func (e *emitter) emit(root *tree.Node) error {
 	return e.w.Flush()
 }
 
-// number returns the number of an inode, and whether this name is where it has
-// its place, given the number of the next inode to have one.
+// number returns the number of a name's inode, and whether the inode is placed at this name. next is
+// the number of the next inode to be placed.
 func (e *emitter) number(n *tree.Node, next uint32) (uint32, bool) {
 	if n.Nlink > 1 && !n.IsDir() {
 		number := e.links[n].number
@@ -96,7 +90,7 @@ func (e *emitter) number(n *tree.Node, next uint32) (uint32, bool) {
 	return next, true
 }
 
-// enter notes the blocks of a directory as due.
+// enter queues a directory's separate blocks.
 func (e *emitter) enter(d dir) error {
 	s, err := shapeOf(d.node)
 	if err == nil && s.blocks > 0 {
@@ -105,7 +99,7 @@ func (e *emitter) enter(d dir) error {
 	return err
 }
 
-// inode writes one inode, and before it the blocks that lie before it.
+// inode writes one inode, and first the separate blocks before it.
 func (e *emitter) inode(parent dir, n *tree.Node, number uint32) error {
 	s, err := shapeOf(n)
 	if err != nil {
@@ -132,7 +126,7 @@ func (e *emitter) inode(parent dir, n *tree.Node, number uint32) error {
 	return e.write(e.buf)
 }
 
-// spillUpTo writes the blocks that are due and lie before offset.
+// spillUpTo writes the queued blocks before offset.
 func (e *emitter) spillUpTo(offset int64) error {
 	for len(e.due) > 0 {
 		s := e.due[0]
@@ -154,21 +148,21 @@ func (e *emitter) spillUpTo(offset int64) error {
 	return nil
 }
 
-// spill writes what lies in blocks of its own.
+// spill writes separate blocks.
 func (e *emitter) spill(s spill) error {
 	if !s.node.IsDir() {
 		return e.write([]byte(s.node.Link))
 	}
 	end := e.at + s.blocks*BlockSize
 	last, err := e.dirBlocks(s.dir, e.write)
-	if err != nil || e.at == end { // the last block lies behind the inode
+	if err != nil || e.at == end { // the last block is inline
 		return err
 	}
 	return e.write(last)
 }
 
-// dirBlocks calls closed with each block of a directory but the last, and
-// returns the used part of that.
+// dirBlocks calls closed with each block of a directory but the last, and returns the used part of the
+// last.
 func (e *emitter) dirBlocks(d dir, closed func([]byte) error) ([]byte, error) {
 	next := e.inodes[d.number].first
 	for name, n := range names(d.node) {
@@ -187,11 +181,11 @@ func (e *emitter) dirBlocks(d dir, closed func([]byte) error) ([]byte, error) {
 			return nil, err
 		}
 	}
-	return e.dir.take(), nil
+	return e.dir.finish(), nil
 }
 
-// appendInode appends an inode with what lies behind it, but for a directory's
-// entries. block is where its data lies that is not inline.
+// appendInode appends an inode with its extended attributes and inline data, but without the entries
+// of a directory. block is the first block of its other data.
 func appendInode(b []byte, n *tree.Node, number uint32, s *shape, block uint32) []byte {
 	h := header{
 		format: s.format,
@@ -214,8 +208,8 @@ func appendInode(b []byte, n *tree.Node, number uint32, s *shape, block uint32) 
 			h.union = chunkFormat(s.size)
 		}
 	case tree.ModeChar, tree.ModeBlock:
-		// The low half of what unix.Mkdev makes is the kernel's new_encode_dev,
-		// and mknod(2) takes no more either: larger numbers lose the same bits.
+		// The low half of unix.Mkdev's result is the kernel's new_encode_dev. mknod(2) takes no
+		// more either, so larger numbers lose the same bits.
 		h.union = uint32(n.Rdev)
 	}
 	start := len(b)

@@ -10,8 +10,7 @@ import (
 	"lighter/format/tree"
 )
 
-// xattrKinds are the names that EROFS can hold: a number for the beginning,
-// and whether there is more to the name.
+// xattrKinds are the names that EROFS can store: an index for the prefix, and whether a suffix follows.
 var xattrKinds = []struct {
 	index  uint8
 	prefix string
@@ -24,7 +23,7 @@ var xattrKinds = []struct {
 	{6, "security.", true},
 }
 
-// splitXattr returns the number of a name's beginning, and the rest of it.
+// splitXattr returns the index of a name's prefix, and the suffix.
 func splitXattr(name string) (index uint8, rest string, err error) {
 	if len(name) > maxName || strings.IndexByte(name, 0) >= 0 {
 		return 0, "", fmt.Errorf("xattr %q: %w", name, ErrXattrName)
@@ -37,8 +36,7 @@ func splitXattr(name string) (index uint8, rest string, err error) {
 	return 0, "", fmt.Errorf("xattr %q: %w", name, ErrXattrName)
 }
 
-// joinXattr is the reverse of splitXattr: it returns "" for what that would
-// not have returned.
+// joinXattr is the reverse of splitXattr. It returns "" for what splitXattr does not return.
 func joinXattr(index uint8, rest []byte) string {
 	for _, k := range xattrKinds {
 		if k.index != index {
@@ -51,8 +49,8 @@ func joinXattr(index uint8, rest []byte) string {
 	return ""
 }
 
-// xattrsSize returns the bytes that a node's extended attributes take behind
-// its inode, and an error if EROFS cannot hold them.
+// xattrsSize returns the encoded size of a node's extended attributes in bytes, or an error if EROFS
+// cannot store them.
 func xattrsSize(xattrs []tree.Xattr) (int64, error) {
 	if len(xattrs) == 0 {
 		return 0, nil
@@ -77,7 +75,7 @@ func xattrsSize(xattrs []tree.Xattr) (int64, error) {
 	return size, nil
 }
 
-// appendXattrs appends what xattrsSize has measured.
+// appendXattrs appends extended attributes for which xattrsSize returned no error.
 func appendXattrs(b []byte, xattrs []tree.Xattr) []byte {
 	if len(xattrs) == 0 {
 		return b
@@ -94,15 +92,14 @@ func appendXattrs(b []byte, xattrs []tree.Xattr) []byte {
 	return b
 }
 
-// parseXattrs calls visit with each attribute of an inode's area, which may be
-// empty. It refuses whatever appendXattrs would not have written; value is
-// part of area.
+// parseXattrs calls visit with each extended attribute of an inode's area, which may be empty. It
+// accepts only what appendXattrs writes. value is part of area.
 func parseXattrs(area []byte, visit func(name string, value []byte)) error {
 	if len(area) == 0 {
 		return nil
 	}
 	if len(area) == xattrHeadSize {
-		return errors.New("an area for xattrs without any")
+		return errors.New("an area for xattrs has none")
 	}
 	for _, b := range area[:xattrHeadSize] {
 		if b != 0 {

@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// BenchmarkMap looks extents up as faults do, all over the device and by several
-// at a time.
+// BenchmarkMap looks up extents as faults do: concurrently, all over the device.
 func BenchmarkMap(b *testing.B) {
 	m, whole := made(b, many(b, 2000))
 	var extents bytes.Buffer

@@ -13,8 +13,7 @@ import (
 	"lighter/format/tree"
 )
 
-// A page with a right digest can still be one that no writer makes: of a hub
-// that signs anything.
+// A page with a correct digest can still be invalid, if a malicious hub has signed it.
 func TestDecodePageRefuses(t *testing.T) {
 	const first, end = 8192, 1 << 30
 	one, two := Extent{Offset: first, Length: 100, First: true, ID: id(1)}, Extent{Offset: 12288, Length: 200, ID: id(2)}
@@ -56,7 +55,7 @@ func TestDecodePageRefuses(t *testing.T) {
 			t.Errorf("%s: accepted", name)
 		}
 	}
-	// As the last thing before the end.
+	// At the end of the device.
 	last := with(two, func(e *Extent) { e.Offset = end - 200 })
 	if _, err := decodePage(page(same, one, last), 2, first, end); err != nil {
 		t.Error(err)
@@ -126,8 +125,8 @@ func TestDecodeHeaderRefuses(t *testing.T) {
 	}
 }
 
-// A metadata image belongs to one device: a hub that signs one beside the extent
-// map of another would have the kernel read what is not there.
+// A metadata image belongs to one device. With the extent map of another, the kernel would read
+// beyond the device's end.
 func TestReceiveComparesTheDevice(t *testing.T) {
 	var metadata, whole bytes.Buffer
 	m, err := Make(&tree.Tree{Root: sample(t)}, &metadata)
@@ -147,7 +146,7 @@ func TestReceiveComparesTheDevice(t *testing.T) {
 	}
 }
 
-// FuzzDecodePage reaches the extents, whose digests a fuzzer cannot guess.
+// FuzzDecodePage fuzzes extents without their digests, which a fuzzer cannot guess.
 func FuzzDecodePage(f *testing.F) {
 	e := Extent{Offset: 4096, Length: 7, First: true, ID: id(1)}
 	f.Add(e.append(nil), int64(4096))

@@ -11,7 +11,7 @@ import (
 
 func digestOf(n int) string { return "sha256:" + id(n).String() }
 
-// imageKeys returns n keys, and their public halves.
+// imageKeys returns n private keys and their public keys.
 func imageKeys(n int) (signers []ed25519.PrivateKey, keys []ed25519.PublicKey) {
 	for i := range n {
 		key := ed25519.NewKeyFromSeed(bytes.Repeat([]byte{byte(i)}, ed25519.SeedSize))
@@ -76,7 +76,7 @@ func TestImageStatement(t *testing.T) {
 	}
 }
 
-// While a key takes the place of another, both sign, and each of them is enough.
+// While a key is replaced, the statement is signed with both, and either suffices.
 func TestImageStatementOfSeveralKeys(t *testing.T) {
 	signers, keys := imageKeys(MaxKeys + 1)
 	s := SignImage(signers[:MaxKeys], digestOf(1), digestOf(2), nil)
@@ -91,7 +91,7 @@ func TestImageStatementOfSeveralKeys(t *testing.T) {
 	}
 }
 
-// A statement about a tree is not taken for one about an image, nor the other way round.
+// A signature of a tree statement is not valid for an image statement, nor the other way round.
 func TestStatementsAreNotMixedUp(t *testing.T) {
 	signers, keys := imageKeys(1)
 	tree := Sign(signers[0], digestOf(1), id(2))
@@ -105,8 +105,7 @@ func TestStatementsAreNotMixedUp(t *testing.T) {
 	}
 }
 
-// FuzzImageStatement reads anything as an image statement. None is believed but the one
-// that was signed.
+// FuzzImageStatement verifies that only the signed image statement is accepted.
 func FuzzImageStatement(f *testing.F) {
 	signers, keys := imageKeys(1)
 	signed := SignImage(signers, digestOf(1), digestOf(2), []string{"registry.test/a", "registry.test/b"})

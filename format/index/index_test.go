@@ -18,8 +18,8 @@ import (
 
 func id(n int) chunk.ID { return chunk.Sum([]byte(fmt.Sprint(n))) }
 
-// file is a regular file of the given pieces: positive a chunk of that length,
-// negative a hole.
+// file returns a regular file of pieces: a positive number is the length of a chunk, a negative one
+// that of a hole.
 func file(pieces ...int64) *tree.Node {
 	n := &tree.Node{Mode: tree.ModeRegular | 0o644, Nlink: 1}
 	for i, p := range pieces {
@@ -42,7 +42,7 @@ func dir(t testing.TB, names map[string]*tree.Node) *tree.Node {
 	return tree.NewDir(tree.Node{Mode: 0o755}, children)
 }
 
-// made makes an index and returns it with its whole bytes.
+// made makes an index, and returns it and its bytes.
 func made(t testing.TB, root *tree.Node) (*Made, []byte) {
 	t.Helper()
 	var metadata, whole bytes.Buffer
@@ -116,7 +116,7 @@ func TestReceiveAndRead(t *testing.T) {
 	}
 }
 
-// many is a tree of n files with one to three chunks each.
+// many returns a tree of n files of one to three chunks each.
 func many(t testing.TB, n int) *tree.Node {
 	names := map[string]*tree.Node{}
 	r := rand.New(rand.NewPCG(1, 1))
@@ -167,7 +167,7 @@ func TestFindAgreesWithASearchFromTheStart(t *testing.T) {
 	}
 }
 
-// Whatever bit flips on the way or on the disk, it is an error.
+// Each flipped bit is an error, whether it is flipped in transit or on the disk.
 func TestEveryBitIsVerified(t *testing.T) {
 	m, whole := made(t, many(t, 60))
 	if m.Pages < 2 {
@@ -221,8 +221,8 @@ func TestEveryBitIsVerified(t *testing.T) {
 	}
 }
 
-// A file can spell out the list by which another is known. Each must have its own
-// place: otherwise it shows the other's bytes, and its chunk is nowhere.
+// The content of a file can be the chunk list of another file, so that their keys are equal. Each must
+// have its own place: otherwise one would show the other's bytes.
 func TestContentsThatSpellOutListsAreNotMistaken(t *testing.T) {
 	listed := file(4096, 4096, 4096, 100)
 	var list []byte
@@ -259,7 +259,7 @@ func TestContentsThatSpellOutListsAreNotMistaken(t *testing.T) {
 	}
 }
 
-// Names cost a hostile layer next to nothing: the room for extents is for inodes.
+// reserve counts inodes, not names: a hostile layer can have many names at little cost.
 func TestReserveCountsInodes(t *testing.T) {
 	n := file(1000, 1000, 1000)
 	n.Nlink = 10_000
@@ -300,14 +300,14 @@ func TestMakeRefuses(t *testing.T) {
 func TestGolden(t *testing.T) {
 	m, whole := made(t, sample(t))
 	golden(t, "index.golden", fmt.Sprintf("tree ID %s\n%s", m.ID(), hex.Dump(whole[:m.MapSize()])))
-	// One of several pages, of which the table has the digests.
+	// A map of several pages.
 	if m, whole = made(t, many(t, 100)); m.Pages < 3 {
 		t.Fatalf("only %d pages", m.Pages)
 	}
 	golden(t, "pages.golden", fmt.Sprintf("tree ID %s\n%s", m.ID(), hex.Dump(whole[:headerSize+len(m.table)])))
 }
 
-// golden compares text with a file of testdata, or makes it that file.
+// golden compares text with a file in testdata, or writes that file.
 func golden(t *testing.T, name, text string) {
 	t.Helper()
 	path := filepath.Join("testdata", name)

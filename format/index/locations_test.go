@@ -12,7 +12,7 @@ import (
 	"lighter/format/chunk"
 )
 
-// sampleLocations are of tree 9, with two startup packs.
+// sampleLocations returns the locations of tree 9, with two startup packs.
 func sampleLocations() (enc []byte, units []chunk.Unit, startups []Startup) {
 	units = []chunk.Unit{{Pack: id(1), N: 0}, {Pack: id(1), N: 1}, {}, {Pack: id(2), N: 7}, {Pack: id(3), N: 0}}
 	startups = []Startup{
@@ -56,7 +56,7 @@ func TestLocations(t *testing.T) {
 	golden(t, "locations.golden", hex.Dump(enc))
 }
 
-// What no hub writes is refused, whole: each case spoils one thing.
+// Invalid locations are rejected. Each case damages one thing.
 func TestLocationsThatAreWrong(t *testing.T) {
 	enc, units, _ := sampleLocations()
 	n := int64(len(units))
@@ -97,7 +97,7 @@ func TestLocationsThatAreWrong(t *testing.T) {
 	}
 }
 
-// As much as the format allows is read, and one more of anything is refused.
+// Locations at the limits of the format are accepted. One more of anything is rejected.
 func TestLocationsAtTheirBounds(t *testing.T) {
 	const extents = MaxTriggers + 1
 	s := Startup{Pack: id(1), Units: slices.Repeat([]uint32{1}, MaxUnits)}
@@ -136,8 +136,7 @@ func TestLocationsAtTheirBounds(t *testing.T) {
 	}
 }
 
-// oneMore returns locations with one element more at a place in one of their lists, which is counted
-// as one of the only startup pack's.
+// oneMore returns locations with one more element in a list of the only startup pack.
 func oneMore(enc []byte, total, own, at int, element uint32) []byte {
 	enc = bytes.Clone(enc)
 	for _, count := range []int{total, own} {
@@ -146,7 +145,7 @@ func oneMore(enc []byte, total, own, at int, element uint32) []byte {
 	return slices.Insert(enc, at, binary.LittleEndian.AppendUint32(nil, element)...)
 }
 
-// zerosBehind reads a head and then zeros without an end.
+// zerosBehind reads a head, and zeros after it without end.
 type zerosBehind []byte
 
 func (head zerosBehind) ReadAt(b []byte, at int64) (int, error) {
@@ -157,7 +156,7 @@ func (head zerosBehind) ReadAt(b []byte, at int64) (int, error) {
 	return len(b), nil
 }
 
-// Each says what Unit says, over more extents than it reads at a time.
+// Each agrees with Unit, for more extents than it reads at a time.
 func TestEachLocation(t *testing.T) {
 	b := NewLocations(id(9))
 	const n = 2*scanRecords + 17
@@ -202,7 +201,7 @@ func TestEachLocation(t *testing.T) {
 	}
 }
 
-// A builder that is given too much writes what a reader takes.
+// A builder leaves out what exceeds the limits, so that a reader accepts the result.
 func TestLocationsWithinBounds(t *testing.T) {
 	b := NewLocations(id(9))
 	for i := range 100 {

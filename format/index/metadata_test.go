@@ -35,7 +35,7 @@ func TestCheckMetadata(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// What cannot be read, and who does not wait, is no fault of the image.
+	// A read error or a cancelled context does not make the image invalid.
 	ended, end := context.WithCancel(t.Context())
 	end()
 	for want, err := range map[error]error{

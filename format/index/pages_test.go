@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// Maps that have far more pages than there are places for get their own, however
-// they push each other out.
+// Maps with far more pages than slots get their own pages, although they replace each other's.
 func TestMapsShareFewPages(t *testing.T) {
 	const maps, places = 4, 3
 	shared := NewPages(places)
@@ -47,8 +46,7 @@ func TestMapsShareFewPages(t *testing.T) {
 	readers.Wait()
 }
 
-// A page is read once, as long as no other takes its place; to verify a map takes
-// nobody's.
+// A page is read once while no other page replaces it. Verify replaces none.
 func TestPagesAreKept(t *testing.T) {
 	m, whole := made(t, many(t, 200))
 	var extents bytes.Buffer

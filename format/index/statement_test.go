@@ -60,7 +60,7 @@ func TestStatement(t *testing.T) {
 	}
 }
 
-// While a key is replaced, two keys sign, and either of them will do.
+// While a key is replaced, the statement is signed with both, and either suffices.
 func TestStatementOfSeveralKeys(t *testing.T) {
 	var keys []ed25519.PrivateKey
 	var public []ed25519.PublicKey
@@ -84,7 +84,7 @@ func TestStatementOfSeveralKeys(t *testing.T) {
 			t.Errorf("key %d: %v, want valid: %v", i, err, want)
 		}
 	}
-	// A reader that knows one signature alone finds the first key's.
+	// A reader of one signature finds that of the first key.
 	var one struct {
 		Chain     string
 		Tree      string
@@ -111,8 +111,7 @@ func TestStatementOfSeveralKeys(t *testing.T) {
 	}
 }
 
-// FuzzStatement reads anything as a statement. None is believed but the one that
-// was signed.
+// FuzzStatement verifies that only the signed statement is accepted.
 func FuzzStatement(f *testing.F) {
 	key := ed25519.NewKeyFromSeed(make([]byte, 32))
 	keys := []ed25519.PublicKey{key.Public().(ed25519.PublicKey)}

@@ -14,8 +14,8 @@ import (
 	"lighter/test/testkit/tarball"
 )
 
-// A chain of layers has one tree ID, on every machine and with every version of
-// this format: whatever changes one of these needs a new format number.
+// A chain of layers has the same tree ID on all machines. A change that breaks this test needs a new
+// format number.
 func TestTreeIDGolden(t *testing.T) {
 	noise := make([]byte, 1<<20)
 	_, _ = rand.NewChaCha8([32]byte{1}).Read(noise)
@@ -39,7 +39,7 @@ func TestTreeIDGolden(t *testing.T) {
 	golden(t, "treeid.golden", out.String())
 }
 
-// applyLayers makes the tree of layers as a hub does.
+// applyLayers returns the tree of layers, made as a hub does.
 func applyLayers(t *testing.T, layers [][]byte) *tree.Tree {
 	t.Helper()
 	var splitter chunk.Splitter

@@ -172,7 +172,8 @@ func (h *Hub) open(ctx context.Context) (err error) {
 		ImageTime: time.Duration(c.Limits.ImageMinutes) * time.Minute, Keys: h.keys, RegistryHosts: c.RegistryHosts,
 		Ready: h.imageIsReady, Log: h.log},
 		h.catalog, h.registry, ingest.New(h.catalog, publisher, encoders, h.trees, h.log))
-	h.starts = startup.New(h.catalog, h.objects, publisher, encoders, h.images, c.StartupBytes, h.log)
+	h.starts = startup.New(startup.Config{Catalog: h.catalog, Objects: h.objects, Publisher: publisher, Encoders: encoders,
+		Images: h.images, Limit: c.StartupBytes, Log: h.log})
 	h.view.starts = h.starts
 	if c.TraceRun {
 		if err := checkTrials(ctx); err != nil {

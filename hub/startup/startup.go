@@ -1,6 +1,13 @@
-// Package starts turns traces that nodes report into startup packs, so that the next starts are
-// faster. It keeps a bounded number of traces of each image and lays the image's chunks out in
-// startup packs accordingly.
+// Package startup makes startup packs from the traces that nodes report, so that the next starts of an
+// image are faster.
+//
+//	recordings    merges traces into the recordings kept of each tree; senders bounds what one sender adds
+//	maker         plans a tree's startup packs (package plan) and publishes them
+//	recompressor  compresses packs again, harder, once their layout has not changed for a while
+//	quota         evicts the startup packs of the least recently used trees
+//	schedule      says when a tree's layout is made again
+//
+// A layout says which startup packs a tree has, and with that where nodes find its chunks.
 //
 // All of it is a hint. Traces are not trusted: one that is absurd, stale or made up wastes a bounded
 // number of bytes, and never changes what a container reads.
@@ -8,6 +15,7 @@ package startup
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -15,75 +23,179 @@ import (
 	"time"
 
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
 
 	"lighter/format/chunk"
-	"lighter/format/compress"
-	"lighter/format/index"
 	"lighter/format/trace"
 	"lighter/hub/catalog"
 	"lighter/hub/encoder"
 	"lighter/hub/objects"
 	"lighter/hub/publish"
 	"lighter/hub/report"
+	"lighter/wire"
 )
 
 const (
-	// atOnce bounds the traces decoded at a time, each of up to some ten megabytes. Others wait for
-	// takeTimeout.
-	atOnce = 4
-	// shownAtOnce bounds the images described or exported at a time. Each needs an index in the
-	// scratch space.
-	shownAtOnce = 2
-	takeTimeout = 5 * time.Second
-	// settling is how long the hub waits for more traces of a tree before it lays the tree out.
-	settling = 3 * time.Second
+	// maxTaking bounds the traces decoded at a time, of up to some ten megabytes each, and maxReading
+	// the images described or exported at a time, each of which needs an index in the scratch space.
+	// Further requests wait for enterTimeout.
+	maxTaking    = 4
+	maxReading   = 2
+	enterTimeout = 5 * time.Second
+
+	// noteEvery is the interval in which last uses of trees are written to the catalog, and
+	// noteTimeout bounds the last write, when the hub ends.
+	noteEvery   = time.Minute
+	noteTimeout = 2 * time.Second
+	// sweepEvery is the interval of Sweep.
+	sweepEvery = 10 * time.Minute
+	// keepBytes bounds the retired startup packs that are kept for Timing.Keep. Others are deleted
+	// after keepLeast, at most dropAtOnce in one step.
+	keepBytes  = 8 << 30
+	keepLeast  = 10 * time.Minute
+	dropAtOnce = 100
 )
+
+// Timing has the service's delays. Tests change them before Run.
+type Timing struct {
+	Settling   time.Duration // how long to wait for more traces of a tree before its layout is made
+	Recompress time.Duration // how long a layout must be unchanged before its packs are recompressed
+	Keep       time.Duration // how long retired startup packs, and traces of removed images, are kept
+	Regain     time.Duration // how long a tree without room has to wait for startup packs
+}
+
+// defaultTiming is the timing in production. With a shorter Regain, a hub that has more trees in use
+// than room for their packs would make packs all the time.
+var defaultTiming = Timing{Settling: 3 * time.Second, Recompress: 20 * time.Second, Keep: 7 * 24 * time.Hour, Regain: time.Hour}
 
 // Images says how the containers of an image run.
 type Images interface {
 	RunConfig(ctx context.Context, image catalog.Image) (v1.ImageConfig, error)
 }
 
+// Config has the parts of a hub that a Service uses.
+type Config struct {
+	Catalog   *catalog.Catalog
+	Objects   *objects.Store
+	Publisher *publish.Publisher
+	Encoders  *encoder.Pool
+	Images    Images
+	Limit     int64 // bytes of all startup packs; 0: as Service.Limit says
+	Log       *slog.Logger
+}
+
 // Service keeps traces and makes startup packs. It is safe for concurrent use.
 type Service struct {
-	catalog   *catalog.Catalog
-	objects   *objects.Store
-	publisher *publish.Publisher
-	encoders  *encoder.Pool
-	images    Images
-	log       *slog.Logger
+	Timing *Timing
 
-	senders senders
+	config       Config
+	trees        *trees
+	recordings   *recordings
+	quota        *quota
+	schedule     *schedule
+	maker        *maker
+	recompressor *recompressor
+	publishing   *sync.Mutex // see maker
 
-	taking  *semaphore.Weighted // places for nodes' traces and administrators' changes
-	reading *semaphore.Weighted // places for descriptions and exports
-	wake    chan struct{}       // has an element if something may be due
-
-	mu      sync.Mutex             // guards the following
-	devices map[chunk.ID]int64     // sizes in bytes, by tree
-	rests   map[chunk.ID]time.Time // trees that are not laid out again before a time
-	loose   map[chunk.ID]*looseLayout
-	used    map[chunk.ID]time.Time // last uses of trees that the catalog does not have yet
-	round   chan struct{}          // closed after each attempt to lay a tree out
-	current chunk.ID               // the tree that is being laid out
-
-	// The constants of these names; shorter in tests.
-	Settling, Keep, PressAfter, Regain time.Duration
-	limit                              int64
-
-	laid, failed   atomic.Int64 // layouts made, and given up
-	taken, refused atomic.Int64 // traces
+	taking, reading *semaphore.Weighted // bounds requests: traces and changes, descriptions and exports
+	taken, refused  atomic.Int64        // traces
 }
 
-// New returns a service over the stores, whose startup packs take limit bytes at most; 0: as Limit
-// computes. Nothing is laid out before Run.
-func New(c *catalog.Catalog, o *objects.Store, p *publish.Publisher, e *encoder.Pool, i Images, limit int64, log *slog.Logger) *Service {
-	return &Service{catalog: c, objects: o, publisher: p, encoders: e, images: i, limit: limit, log: log,
-		taking: semaphore.NewWeighted(atOnce), reading: semaphore.NewWeighted(shownAtOnce), wake: make(chan struct{}, 1), devices: map[chunk.ID]int64{}, rests: map[chunk.ID]time.Time{},
-		loose: map[chunk.ID]*looseLayout{}, used: map[chunk.ID]time.Time{}, round: make(chan struct{}),
-		Settling: settling, Keep: keep, PressAfter: pressAfter, Regain: regain}
+// New returns a service. It makes no layout before Run.
+func New(c Config) *Service {
+	timing := defaultTiming
+	s := &Service{Timing: &timing, config: c, publishing: new(sync.Mutex),
+		taking: semaphore.NewWeighted(maxTaking), reading: semaphore.NewWeighted(maxReading)}
+	s.trees = newTrees(&c)
+	s.recordings = &recordings{catalog: c.Catalog, log: c.Log}
+	s.quota = &quota{catalog: c.Catalog, limit: c.Limit, timing: s.Timing, log: c.Log, used: map[chunk.ID]time.Time{}}
+	s.schedule = newSchedule(s.Timing)
+	s.recompressor = newRecompressor(s)
+	s.maker = &maker{Config: c, trees: s.trees, recordings: s.recordings, quota: s.quota, schedule: s.schedule,
+		recompressor: s.recompressor, publishing: s.publishing, timing: s.Timing}
+	return s
 }
+
+// Run makes layouts that are due, one at a time, recompresses packs and deletes retired ones. It returns
+// when ctx ends.
+func (s *Service) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { s.maker.run(ctx); return nil })
+	group.Go(func() error { s.recompressor.run(ctx); return nil })
+	group.Go(func() error { return s.maintain(ctx) })
+	return group.Wait()
+}
+
+// maintain records uses of trees and sweeps, until ctx ends.
+func (s *Service) maintain(ctx context.Context) error {
+	sweep := time.NewTimer(0)
+	defer sweep.Stop()
+	note := time.NewTicker(noteEvery)
+	defer note.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteTimeout)
+			defer cancel()
+			return s.quota.store(last)
+		case <-note.C:
+			if err := s.quota.store(ctx); err != nil && ctx.Err() == nil {
+				s.config.Log.Error("store uses of trees failed", "err", err)
+			}
+			s.schedule.wakeUp()
+		case <-sweep.C:
+			if err := s.Sweep(ctx, time.Now().Add(-s.Timing.Keep)); err != nil && ctx.Err() == nil {
+				s.config.Log.Error("sweep startup packs failed", "err", err)
+			}
+			sweep.Reset(sweepEvery)
+		}
+	}
+}
+
+// Sweep deletes startup packs that retired before a time. It retires the packs of trees that no image
+// has had since then, and of trees for which there is no room.
+func (s *Service) Sweep(ctx context.Context, before time.Time) error {
+	defer s.schedule.wakeUp()
+	if err := s.config.Catalog.Unserved(ctx, before); err != nil {
+		return err
+	}
+	if err := s.quota.enforce(ctx); err != nil {
+		return err
+	}
+	limit, err := s.Limit(ctx)
+	if err != nil {
+		return err
+	}
+	for more := true; more; {
+		if more, err = s.dropRetired(ctx, before, limit); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// dropRetired deletes some retired startup packs. It returns whether there were any.
+func (s *Service) dropRetired(ctx context.Context, before time.Time, limit int64) (bool, error) {
+	s.publishing.Lock() // a layout could bring a pack back meanwhile
+	defer s.publishing.Unlock()
+	c := s.config.Catalog
+	ids, err := c.Retired(ctx, before, time.Now().Add(-keepLeast), min(keepBytes, limit), dropAtOnce)
+	if err != nil || len(ids) == 0 {
+		return false, err
+	}
+	var keys []string
+	for _, id := range ids {
+		keys = append(keys, objects.PackKey(id))
+	}
+	return true, s.config.Publisher.Delete(ctx, keys, func() error { return c.DropRetired(ctx, ids) })
+}
+
+// Limit returns how many bytes all startup packs together may take. Retired ones do not count.
+func (s *Service) Limit(ctx context.Context) (int64, error) { return s.quota.bytes(ctx) }
+
+// Used records that a tree was used: a start of it is likely.
+func (s *Service) Used(tree chunk.ID) { s.quota.use(tree) }
 
 // Take keeps a trace, as package trace encodes it, of a tree of a ready image. sender is what SenderOf
 // returns. Errors are report.ErrInvalid, report.ErrBusy, catalog.ErrFull if the sender has sent enough
@@ -100,36 +212,96 @@ func (s *Service) Take(ctx context.Context, tree chunk.ID, sender string, body [
 		return err
 	}
 	defer s.taking.Release(1)
-	device, err := s.device(ctx, tree)
+	size, err := s.trees.deviceSize(ctx, tree)
 	if err != nil {
 		return err
 	}
-	t, err := trace.Decode(body, tree, device)
+	t, err := trace.Decode(body, tree, size)
 	if err != nil {
 		return fmt.Errorf("%w: %w", report.ErrInvalid, err)
 	}
 	if len(t.Reads) == 0 {
 		return nil
 	}
-	if !s.senders.count(sender, tree, 1, 0, time.Now()) {
-		return fmt.Errorf("from %s: %w", sender, catalog.ErrFull)
-	}
-	if err := s.catalog.AddTrace(ctx, tree, sender, squeeze(t.Encode()), s.dueAt(tree)); err != nil {
+	if err := s.recordings.add(ctx, tree, sender, t, s.schedule.dueAt(tree)); err != nil {
 		return err
 	}
 	s.Used(tree)
-	s.wakeUp()
+	s.schedule.wakeUp()
 	return nil
 }
 
-// enter acquires n places within takeTimeout. The caller releases them. The error is report.ErrBusy.
-func enter(ctx context.Context, places *semaphore.Weighted, n int64) error {
-	wait, cancel := context.WithTimeout(ctx, takeTimeout)
-	defer cancel()
-	if places.Acquire(wait, n) != nil {
-		return report.ErrBusy
+// Import adds exported recordings, perhaps of another image, to those of a tree. Errors are as for Take.
+func (s *Service) Import(ctx context.Context, tree chunk.ID, text []byte) error {
+	if err := enter(ctx, s.taking, maxTaking); err != nil { // the text may be long
+		return err
 	}
+	defer s.taking.Release(maxTaking)
+	all, err := trace.ParseText(text)
+	if err != nil {
+		return fmt.Errorf("%w: %w", report.ErrInvalid, err)
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	if err := s.config.Catalog.AddRecordings(ctx, tree, compressText(text), time.Now()); err != nil {
+		return err
+	}
+	s.Used(tree)
+	s.schedule.wakeUp()
 	return nil
+}
+
+// Export returns the recordings of a tree in package trace's text encoding, without traces that were
+// not merged yet. Errors are report.ErrBusy and the catalog's.
+func (s *Service) Export(ctx context.Context, tree chunk.ID) ([]byte, error) {
+	if err := enter(ctx, s.reading, 1); err != nil {
+		return nil, err
+	}
+	defer s.reading.Release(1)
+	kept, _, err := s.recordings.load(ctx, tree)
+	return trace.EncodeText(kept), err
+}
+
+// Known reports whether a tree has recordings.
+func (s *Service) Known(ctx context.Context, tree chunk.ID) (bool, error) {
+	kept, _, err := s.recordings.load(ctx, tree)
+	return len(kept) > 0, err
+}
+
+// Forget removes the workload whose ID begins with workload from a tree's recordings. If workload is
+// empty it removes all recordings, and traces that were not merged yet. Errors are report.ErrBusy,
+// report.ErrInvalid if several workloads match, catalog.ErrNotFound if none does, and those of the
+// stores.
+func (s *Service) Forget(ctx context.Context, tree chunk.ID, workload string) (f wire.Forgotten, err error) {
+	if err := enter(ctx, s.taking, 1); err != nil {
+		return f, err
+	}
+	defer s.taking.Release(1)
+	f, err = s.recordings.forget(ctx, tree, workload)
+	s.schedule.wakeUp()
+	return f, err
+}
+
+// Await waits until a tree's layout is up to date, an attempt has failed, or ctx ends. Callers should
+// not wait for long, as layouts are only hints.
+func (s *Service) Await(ctx context.Context, tree chunk.ID) error {
+	for {
+		attempt := s.schedule.attempt()
+		due, err := s.config.Catalog.DueOf(ctx, tree)
+		if err != nil || due.At.IsZero() {
+			return err
+		}
+		if due.Tries > 0 && s.schedule.currentTree() != tree {
+			return nil
+		}
+		s.schedule.wakeUp()
+		select {
+		case <-attempt:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // Counts are the service's figures since the hub started.
@@ -138,49 +310,32 @@ type Counts struct {
 	Laid, Failed   int64 // layouts made, and trees given up
 }
 
-// Counts returns the counts.
+// Counts returns the figures.
 func (s *Service) Counts() Counts {
-	return Counts{s.taken.Load(), s.refused.Load(), s.laid.Load(), s.failed.Load()}
+	return Counts{s.taken.Load(), s.refused.Load(), s.maker.made.Load(), s.maker.givenUp.Load()}
 }
 
-// maxDevices bounds the device sizes in memory, of 40 bytes and more each.
-const maxDevices = 4096
-
-// device returns the size of a tree's device in bytes.
-func (s *Service) device(ctx context.Context, tree chunk.ID) (int64, error) {
-	s.mu.Lock()
-	size, known := s.devices[tree]
-	s.mu.Unlock()
-	if known {
-		return size, nil
+// enter acquires n places within enterTimeout. The caller releases them. The error is report.ErrBusy.
+func enter(ctx context.Context, places *semaphore.Weighted, n int64) error {
+	wait, cancel := context.WithTimeout(ctx, enterTimeout)
+	defer cancel()
+	if places.Acquire(wait, n) != nil {
+		return report.ErrBusy
 	}
-	o, err := s.objects.Open(ctx, objects.IndexKey(tree))
-	if err != nil {
-		return 0, err
-	}
-	defer o.Close()
-	z, err := compress.Reader(o)
-	if err != nil {
-		return 0, err
-	}
-	defer z.Close()
-	header, err := index.ReceiveHeader(z, tree)
-	if err != nil {
-		return 0, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.devices) >= maxDevices {
-		clear(s.devices)
-	}
-	s.devices[tree] = header.DeviceSize
-	return header.DeviceSize, nil
+	return nil
 }
 
-// wakeUp makes Run look for due trees.
-func (s *Service) wakeUp() {
+// sleep waits for d, or returns the context's error.
+func sleep(ctx context.Context, d time.Duration) error {
 	select {
-	case s.wake <- struct{}{}:
-	default:
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
+}
+
+// isMissing reports whether an error of the stores means that there is no such entry.
+func isMissing(err error) bool {
+	return errors.Is(err, catalog.ErrNotFound) || errors.Is(err, objects.ErrNotFound)
 }

@@ -2,20 +2,95 @@ package startup
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"lighter/format/chunk"
 	"lighter/format/compress"
 	"lighter/format/erofs"
 	"lighter/format/index"
+	"lighter/hub/catalog"
 	"lighter/hub/objects"
+	"lighter/hub/publish"
 	"lighter/hub/startup/plan"
 )
+
+// trees reads the indexes and locations of trees. It is safe for concurrent use.
+type trees struct {
+	catalog   *catalog.Catalog
+	objects   *objects.Store
+	publisher *publish.Publisher // has the scratch directory
+
+	mu    sync.Mutex         // guards the following
+	sizes map[chunk.ID]int64 // sizes of devices, in bytes
+}
+
+func newTrees(c *Config) *trees {
+	return &trees{catalog: c.Catalog, objects: c.Objects, publisher: c.Publisher, sizes: map[chunk.ID]int64{}}
+}
+
+// maxSizes bounds the device sizes in memory, of 40 bytes and more each.
+const maxSizes = 4096
+
+// deviceSize returns the size of a tree's device in bytes.
+func (s *trees) deviceSize(ctx context.Context, tree chunk.ID) (int64, error) {
+	s.mu.Lock()
+	size, known := s.sizes[tree]
+	s.mu.Unlock()
+	if known {
+		return size, nil
+	}
+	o, err := s.objects.Open(ctx, objects.IndexKey(tree))
+	if err != nil {
+		return 0, err
+	}
+	defer o.Close()
+	z, err := compress.Reader(o)
+	if err != nil {
+		return 0, err
+	}
+	defer z.Close()
+	header, err := index.ReceiveHeader(z, tree)
+	if err != nil {
+		return 0, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.sizes) >= maxSizes {
+		clear(s.sizes)
+	}
+	s.sizes[tree] = header.DeviceSize
+	return header.DeviceSize, nil
+}
+
+// locations reads the current locations of a tree.
+func (s *trees) locations(ctx context.Context, tree chunk.ID) (*index.Locations, error) {
+	id, err := s.catalog.Locations(ctx, tree)
+	if err != nil {
+		return nil, err
+	}
+	o, err := s.objects.Open(ctx, objects.LocationsKey(id))
+	if err != nil {
+		return nil, err
+	}
+	defer o.Close()
+	z, err := compress.Reader(o)
+	if err != nil {
+		return nil, err
+	}
+	defer z.Close()
+	b, err := io.ReadAll(z)
+	if err != nil {
+		return nil, err
+	}
+	return index.OpenLocations(bytes.NewReader(b), int64(len(b)), tree, -1)
+}
 
 // openTree is a tree with its index in a scratch directory.
 type openTree struct {
@@ -32,7 +107,7 @@ type openTree struct {
 const mapPages = 1024
 
 // open copies a tree's index from the object store to a scratch directory.
-func (s *Service) open(ctx context.Context, tree chunk.ID) (t *openTree, err error) {
+func (s *trees) open(ctx context.Context, tree chunk.ID) (t *openTree, err error) {
 	dir, err := s.publisher.TempDir("starts")
 	if err != nil {
 		return nil, err

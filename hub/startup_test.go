@@ -34,7 +34,7 @@ func startsTar(first uint64) []byte {
 func startsHub(t *testing.T) *testHub {
 	t.Helper()
 	h := openHub(t, hubConfig(t))
-	h.starts.Settling = 0
+	h.starts.Timing.Settling, h.starts.Timing.Recompress = 0, time.Hour
 	return runHub(t, h)
 }
 
@@ -224,7 +224,7 @@ func TestTraceSurvivesTheHub(t *testing.T) {
 	h := startsHub(t)
 	h.push("a:1", image(startsTar(10)))
 	m := h.extents(h.ready("a:1").Tree)
-	h.starts.Settling = time.Hour
+	h.starts.Timing.Settling = time.Hour
 	read := filesOf(t, m)[3]
 	if err := h.origins().SendTrace(t.Context(), m.ID(), trace.Trace{Reads: []trace.Read{read}}); err != nil {
 		t.Fatal(err)

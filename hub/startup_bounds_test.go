@@ -117,7 +117,7 @@ func TestStartupPacksHaveTheirTime(t *testing.T) {
 	if err := h.client.Remove(t.Context(), "a:1"); err != nil {
 		t.Fatal(err)
 	}
-	h.starts.Keep = -time.Hour
+	h.starts.Timing.Keep = -time.Hour
 	sweep(time.Now().Add(time.Hour))
 	h.await(m.ID())
 	sweep(time.Now().Add(time.Hour))

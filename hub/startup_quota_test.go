@@ -20,7 +20,7 @@ func hubWithRoom(t *testing.T, bytes int64) (Config, *testHub) {
 	c := hubConfig(t)
 	c.StartupBytes = bytes
 	h := openHub(t, c)
-	h.starts.Settling = 0
+	h.starts.Timing.Settling, h.starts.Timing.Recompress = 0, time.Hour
 	return c, runHub(t, h)
 }
 
@@ -92,7 +92,7 @@ func TestRoomForStartupPacks(t *testing.T) {
 
 	h.stop()
 	next := openHub(t, c)
-	next.starts.Settling, next.starts.Regain = 0, -time.Hour
+	next.starts.Timing.Settling, next.starts.Timing.Regain = 0, -time.Hour
 	h = runHub(t, next)
 	h.fetchTree(chain)
 	who()

@@ -1,0 +1,180 @@
+package startup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"lighter/format/chunk"
+	"lighter/format/compress"
+	"lighter/format/index"
+	"lighter/format/pack"
+	"lighter/hub/catalog"
+	"lighter/hub/objects"
+	"lighter/hub/publish"
+	"lighter/hub/startup/plan"
+)
+
+// draft is a layout whose objects are made, in the tree's scratch directory, and not published.
+type draft struct {
+	catalog   *catalog.Catalog
+	tree      *openTree
+	layout    catalog.Layout
+	packs     []objects.Staged
+	locations objects.Staged
+	units     map[chunk.ID]chunk.Unit // units of the chunks in the packs
+	startups  []index.Startup
+	encode    encode
+}
+
+// encode appends a builder's compressed unit to dst.
+type encode func(ctx context.Context, b *pack.UnitBuilder, dst []byte) ([]byte, error)
+
+// stage makes a tree's startup packs and the locations that name them.
+func stage(ctx context.Context, c *catalog.Catalog, t *openTree, packs []plan.Pack, digest []byte, encode encode) (*draft, error) {
+	d := &draft{catalog: c, tree: t, encode: encode, units: map[chunk.ID]chunk.Unit{},
+		layout: catalog.Layout{Tree: t.ID(), IndexWire: t.indexLen, Startup: digest}}
+	for i := range packs {
+		if err := d.addPack(ctx, &packs[i]); err != nil {
+			return nil, fmt.Errorf("make startup pack: %w", err)
+		}
+	}
+	if err := d.addLocations(ctx); err != nil {
+		return nil, fmt.Errorf("make locations: %w", err)
+	}
+	return d, nil
+}
+
+// publish replaces the tree's layout, which is before.
+func (d *draft) publish(ctx context.Context, p *publish.Publisher, before catalog.Layout) error {
+	all := publish.Objects{Packs: d.packs, Others: []objects.Staged{d.locations}, Replaced: []string{objects.LocationsKey(before.Locations)}}
+	return p.Publish(ctx, all, func() error { return d.catalog.SetLayout(ctx, &d.layout) })
+}
+
+// addPack stages a startup pack.
+func (d *draft) addPack(ctx context.Context, p *plan.Pack) error {
+	path := filepath.Join(d.tree.dir, fmt.Sprintf("pack-%d", len(d.packs)))
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	writer := pack.NewWriter(file)
+	named := index.Startup{AtMount: p.AtMount, Triggers: p.Triggers}
+	var builder pack.UnitBuilder
+	var encoded []byte
+	for _, refs := range p.Units {
+		if err := d.fillUnit(ctx, refs, &builder); err != nil {
+			return err
+		}
+		if encoded, err = d.encode(ctx, &builder, encoded[:0]); err != nil {
+			return err
+		}
+		if _, err := writer.Add(encoded); err != nil {
+			return err
+		}
+		named.Units = append(named.Units, uint32(len(encoded)))
+	}
+	id, size, err := writer.Close()
+	if err := errors.Join(err, file.Sync()); err != nil {
+		return err
+	}
+	for n, refs := range p.Units {
+		for _, ref := range refs {
+			d.units[ref.ID] = chunk.Unit{Pack: id, N: uint32(n)}
+		}
+	}
+	named.Pack = id
+	d.startups = append(d.startups, named)
+	d.layout.Packs = append(d.layout.Packs, catalog.StartupPack{ID: id, Size: size})
+	d.packs = append(d.packs, objects.Staged{Key: objects.PackKey(id), Path: path})
+	return nil
+}
+
+// fillUnit fills the builder with chunks.
+func (d *draft) fillUnit(ctx context.Context, refs []chunk.Ref, builder *pack.UnitBuilder) error {
+	builder.Reset()
+	ids := make([]chunk.ID, len(refs))
+	for i, ref := range refs {
+		ids[i] = ref.ID
+	}
+	if err := d.tree.chunks.lookUp(ctx, ids); err != nil {
+		return err
+	}
+	for _, id := range ids {
+		plain, err := d.tree.chunks.read(ctx, id)
+		if err != nil {
+			return err
+		}
+		builder.Add(id, plain)
+	}
+	return nil
+}
+
+// locateBatch is the number of chunks looked up with one query.
+const locateBatch = 500
+
+// addLocations stages the tree's locations.
+func (d *draft) addLocations(ctx context.Context) error {
+	b := index.NewLocations(d.tree.ID())
+	batch := make([]chunk.ID, 0, locateBatch)
+	flush := func() error {
+		found, err := d.catalog.Units(ctx, batch)
+		if err != nil {
+			return err
+		}
+		for _, id := range batch {
+			unit, laid := d.units[id]
+			if !laid {
+				unit = found[id] // zero: unknown; nodes then ask for the chunk by its ID
+			}
+			b.Add(unit)
+		}
+		batch = batch[:0]
+		return nil
+	}
+	for i := range d.tree.Extents {
+		e, err := d.tree.Extent(i)
+		if err != nil {
+			return err
+		}
+		if batch = append(batch, e.ID); len(batch) == locateBatch {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+	}
+	if err := flush(); err != nil {
+		return err
+	}
+	for _, s := range d.startups {
+		b.Startup(s)
+	}
+	plain := b.Encode()
+	d.layout.Locations = chunk.Sum(plain)
+	path := filepath.Join(d.tree.dir, "locations")
+	wire, err := compressFile(path, plain)
+	d.layout.Wire = wire
+	d.locations = objects.Staged{Key: objects.LocationsKey(d.layout.Locations), Path: path}
+	return err
+}
+
+// compressFile writes the compressed bytes to a file, syncs it, and returns its size.
+func compressFile(path string, plain []byte) (int64, error) {
+	file, err := os.Create(path)
+	if err != nil {
+		return 0, err
+	}
+	defer file.Close()
+	z := compress.IndexEncoder(file, int64(len(plain)))
+	if _, err := z.Write(plain); err != nil {
+		return 0, err
+	}
+	if err := errors.Join(z.Close(), file.Sync()); err != nil {
+		return 0, err
+	}
+	return file.Seek(0, io.SeekCurrent)
+}

@@ -1,0 +1,80 @@
+package startup
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"lighter/format/chunk"
+	"lighter/hub/catalog"
+)
+
+const (
+	// By default all startup packs together may take 1/ordinaryShare of the bytes of all other packs,
+	// and leastLimit at least.
+	ordinaryShare = 4
+	leastLimit    = 8 << 30
+
+	// maxUsed bounds the last uses of trees in memory.
+	maxUsed = 10_000
+)
+
+// quota bounds the bytes of all startup packs. Trees that were not used for longest lose theirs. It is
+// safe for concurrent use.
+type quota struct {
+	catalog *catalog.Catalog
+	limit   int64 // bytes; 0: the default
+	timing  *Timing
+	log     *slog.Logger
+
+	mu   sync.Mutex             // guards the following
+	used map[chunk.ID]time.Time // last uses of trees that the catalog does not have yet
+}
+
+// bytes returns how many bytes all startup packs may take.
+func (q *quota) bytes(ctx context.Context) (int64, error) {
+	if q.limit > 0 {
+		return q.limit, nil
+	}
+	ordinary, err := q.catalog.PackBytes(ctx)
+	return max(ordinary/ordinaryShare, leastLimit), err
+}
+
+// use records that a tree was used.
+func (q *quota) use(tree chunk.ID) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if _, known := q.used[tree]; known || len(q.used) < maxUsed {
+		q.used[tree] = time.Now()
+	}
+}
+
+// store writes the last uses to the catalog.
+func (q *quota) store(ctx context.Context) error {
+	q.mu.Lock()
+	used := q.used
+	q.used = map[chunk.ID]time.Time{}
+	q.mu.Unlock()
+	if len(used) == 0 {
+		return nil
+	}
+	return q.catalog.Used(ctx, used, time.Now().Add(-q.timing.Regain))
+}
+
+// enforce evicts startup packs of the least recently used trees until the rest is within the quota.
+// These trees become due, to be laid out without packs.
+func (q *quota) enforce(ctx context.Context) error {
+	if err := q.store(ctx); err != nil {
+		return err
+	}
+	limit, err := q.bytes(ctx)
+	if err != nil {
+		return err
+	}
+	lost, err := q.catalog.Lose(ctx, limit)
+	for _, tree := range lost {
+		q.log.Info("startup packs evicted: they exceed startup_bytes", "tree", tree.Short(), "bytes", limit)
+	}
+	return err
+}

@@ -1,0 +1,94 @@
+package startup
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// Whatever the zstd program does, and without it, the result can be decoded.
+func TestBestEncoder(t *testing.T) {
+	content := []byte(strings.Repeat("what compresses, the better the more is tried; ", 10_000))
+	path := os.Getenv("PATH")
+	programs := map[string]string{
+		"none":            "",
+		"fails":           "#!/bin/sh\necho it is broken >&2\nexit 1",
+		"writes nonsense": "#!/bin/sh\necho nonsense",
+		"other content":   "#!/bin/sh\necho other content | PATH=" + path + " zstd --stdout",
+		"writes nothing":  "#!/bin/sh\n",
+		"writes too much": "#!/bin/sh\nPATH=" + path + " exec cat /dev/zero",
+	}
+	for name, script := range programs {
+		t.Run(name, func(t *testing.T) {
+			if _, err := exec.LookPath(zstdProgram); name == "other content" && err != nil {
+				t.Fatal("this test needs the zstd program")
+			}
+			dir := t.TempDir()
+			if script != "" {
+				if err := os.WriteFile(filepath.Join(dir, zstdProgram), []byte(script), 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			t.Setenv("PATH", dir)
+			var log bytes.Buffer
+			got := encodeBest(t, &log, content)
+			if warned := strings.Contains(log.String(), "zstd program failed"); warned != (script != "") {
+				t.Errorf("logged a warning: %v, want %v: %s", warned, script != "", log.String())
+			}
+			if len(got) > len(content)/10 {
+				t.Errorf("%d bytes are compressed to %d, want less than a tenth", len(content), len(got))
+			}
+		})
+	}
+}
+
+// encodeBest compresses the content and decodes it again.
+func encodeBest(t *testing.T, log *bytes.Buffer, content []byte) []byte {
+	t.Helper()
+	p := newBestEncoder(slog.New(slog.NewTextHandler(log, nil)))
+	defer p.close()
+	got, err := p.encode(t.Context(), []byte("before"), content)
+	if err != nil || string(got[:6]) != "before" {
+		t.Fatalf("%q...: %v", got[:min(len(got), 10)], err)
+	}
+	d, err := zstd.NewReader(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if plain, err := d.DecodeAll(got[6:], nil); err != nil || !bytes.Equal(plain, content) {
+		t.Errorf("%d bytes of %d are decoded: %v", len(plain), len(content), err)
+	}
+	return got[6:]
+}
+
+// The program compresses better than the library.
+func TestBestEncoderWithProgram(t *testing.T) {
+	self, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	content := self[:256<<10]
+	var log bytes.Buffer
+	p := newBestEncoder(slog.New(slog.NewTextHandler(&log, nil)))
+	defer p.close()
+	if p.program == "" {
+		t.Fatal("this test needs the zstd program")
+	}
+	library := p.library.EncodeAll(content, nil)
+	if program := encodeBest(t, &log, content); len(program) >= len(library) || log.Len() > 0 {
+		t.Errorf("%d bytes with the program, %d with the library; %s", len(program), len(library), log.String())
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := p.encode(gone, nil, content); err == nil || log.Len() > 0 {
+		t.Errorf("with a cancelled context: %v, %s", err, log.String())
+	}
+}

@@ -1,0 +1,158 @@
+package startup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"lighter/format/chunk"
+	"lighter/format/trace"
+	"lighter/hub/catalog"
+	"lighter/hub/report"
+	"lighter/hub/startup/plan"
+	"lighter/wire"
+)
+
+// maxConflicts bounds how often a change of recordings is tried while others change them.
+const maxConflicts = 3
+
+// recordings keeps what is known about the starts of each tree. It is safe for concurrent use.
+type recordings struct {
+	catalog *catalog.Catalog
+	senders senders
+	log     *slog.Logger
+}
+
+// add stores a trace, to be merged when the tree's layout is made. The error is catalog.ErrFull if the
+// sender has sent enough.
+func (r *recordings) add(ctx context.Context, tree chunk.ID, sender string, t trace.Trace, due time.Time) error {
+	if !r.senders.count(sender, tree, 1, 0, time.Now()) {
+		return fmt.Errorf("from %s: %w", sender, catalog.ErrFull)
+	}
+	return r.catalog.AddTrace(ctx, tree, sender, compressText(t.Encode()), due)
+}
+
+// load returns the recordings of a tree, and their encoded form in the catalog. Unreadable recordings
+// count as none.
+func (r *recordings) load(ctx context.Context, tree chunk.ID) (kept []trace.Recording, body []byte, err error) {
+	body, err = r.catalog.Recordings(ctx, tree)
+	if err != nil || body == nil {
+		return nil, nil, err
+	}
+	plain, err := decompressText(body)
+	if err == nil {
+		kept, err = trace.ParseText(plain)
+	}
+	if err != nil {
+		r.log.Warn("recordings unreadable", "tree", tree.Short(), "err", err)
+	}
+	return kept, body, nil
+}
+
+// merge adds new traces to the recordings of a tree and returns all of them.
+func (r *recordings) merge(ctx context.Context, t *openTree) (kept []trace.Recording, err error) {
+	for range maxConflicts {
+		if kept, err = r.mergeOnce(ctx, t); !errors.Is(err, catalog.ErrChanged) {
+			break
+		}
+	}
+	return kept, err
+}
+
+func (r *recordings) mergeOnce(ctx context.Context, t *openTree) ([]trace.Recording, error) {
+	kept, before, err := r.load(ctx, t.ID())
+	if err != nil {
+		return nil, err
+	}
+	traces, err := r.catalog.Traces(ctx, t.ID())
+	if err != nil || len(traces) == 0 {
+		return kept, err
+	}
+	sorted := plan.Sort(kept)
+	for _, stored := range traces {
+		more, err := decodeTrace(ctx, t, stored)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if err != nil { // it is dropped with the merged ones
+			r.log.Warn("trace dropped", "tree", t.ID().Short(), "err", err)
+		}
+		if !stored.Raw || r.allowNew(t.ID(), stored.Sender, sorted, more) {
+			sorted.Add(more)
+		}
+	}
+	kept = sorted.Recordings()
+	last := traces[len(traces)-1].N
+	return kept, r.catalog.KeepRecordings(ctx, t.ID(), before, compressText(trace.EncodeText(kept)), last)
+}
+
+// allowNew reports whether a sender's recording is kept. Each sender's number of new workloads is
+// limited.
+func (r *recordings) allowNew(tree chunk.ID, sender string, kept *plan.Kept, more []trace.Recording) bool {
+	if sender == "" || len(more) == 0 || !kept.IsNew(more[0]) || r.senders.count(sender, tree, 0, 1, time.Now()) {
+		return true
+	}
+	r.log.Debug("trace dropped: its sender has added enough workloads", "tree", tree.Short(), "sender", sender)
+	return false
+}
+
+// decodeTrace returns the recordings of a stored trace.
+func decodeTrace(ctx context.Context, t *openTree, stored catalog.Trace) ([]trace.Recording, error) {
+	plain, err := decompressText(stored.Body)
+	if err != nil {
+		return nil, err
+	}
+	if !stored.Raw { // imported, perhaps from another image
+		all, err := trace.ParseText(plain)
+		if err != nil {
+			return nil, err
+		}
+		return t.Known(ctx, all)
+	}
+	tr, err := trace.Decode(plain, t.ID(), t.DeviceSize)
+	if err != nil {
+		return nil, err
+	}
+	recording, err := t.Record(ctx, tr)
+	return []trace.Recording{recording}, err
+}
+
+// forget is Service.Forget.
+func (r *recordings) forget(ctx context.Context, tree chunk.ID, workload string) (f wire.Forgotten, err error) {
+	for range maxConflicts {
+		if f, err = r.forgetOnce(ctx, tree, workload); !errors.Is(err, catalog.ErrChanged) {
+			break
+		}
+	}
+	if errors.Is(err, catalog.ErrChanged) {
+		err = report.ErrBusy
+	}
+	if err == nil && workload == "" { // otherwise the limits would refuse new traces
+		r.senders.forget(tree)
+	}
+	return f, err
+}
+
+func (r *recordings) forgetOnce(ctx context.Context, tree chunk.ID, workload string) (f wire.Forgotten, err error) {
+	kept, before, err := r.load(ctx, tree)
+	if err != nil {
+		return f, err
+	}
+	left, removed := plan.Without(kept, workload)
+	f.Workloads = []string{}
+	for _, w := range removed {
+		f.Workloads = append(f.Workloads, w.ID())
+		f.Starts += w.Starts
+	}
+	switch {
+	case workload == "":
+	case len(removed) == 0:
+		return f, fmt.Errorf("workload %s: %w", workload, catalog.ErrNotFound)
+	case len(removed) > 1:
+		return f, fmt.Errorf("%w: %s begins the IDs of %d workloads", report.ErrInvalid, workload, len(removed))
+	}
+	f.Waiting, err = r.catalog.CutRecordings(ctx, tree, before, compressText(trace.EncodeText(left)), workload == "")
+	return f, err
+}

@@ -10,7 +10,7 @@ GO ?= go
 .PHONY: build check test soak demo peers nydus bench fuzz clean
 
 build:
-	$(GO) build -trimpath -o bin/ ./cmd/lighter
+	$(GO) build -trimpath -o bin/ ./cmd/lighter ./cmd/lighter-bench
 
 # Format, vet, staticcheck, the import table and package docs (test/arch), unit
 # tests under the race detector, which needs cgo. It does not watch SQLite, which
@@ -39,7 +39,7 @@ soak:
 demo:
 	test/setup all sci
 	$(MAKE) build
-	bin/lighter bench demo
+	bin/lighter-bench demo
 
 # The snapshotters of others that the benchmark compares with, and that they are what they are taken for.
 peers:
@@ -60,9 +60,9 @@ bench: peers
 	test/setup squid
 	test/setup all base python gcc sci sci2 ml postgres redis nginx tomcat node r
 	$(MAKE) build
-	bin/lighter bench
-	bin/lighter bench many
-	bin/lighter bench figures
+	bin/lighter-bench
+	bin/lighter-bench many
+	bin/lighter-bench figures
 	$(GO) test -run '^$$' -bench . ./format/... ./store/... ./node/...
 
 # Each fuzz target for a while: FUZZTIME=10m make fuzz

@@ -19,6 +19,7 @@ import (
 	"slices"
 	"time"
 
+	"lighter/cmd/command"
 	"lighter/test/testkit/layout"
 	"lighter/test/testkit/site"
 	"lighter/wire"
@@ -37,9 +38,6 @@ func New(s *site.Site, config Config) *Bench {
 	return &Bench{Site: s, Config: config, has: map[string]bool{}}
 }
 
-// ErrReported says that it failed, and that people were told how.
-var ErrReported = errors.New("it was said what failed")
-
 // Enclosed runs measure in an enclosure (see site.Enclosed). An interrupt ends
 // ctx; then what was started is ended.
 func Enclosed(ctx context.Context, measure func(ctx context.Context) error) error {
@@ -49,13 +47,13 @@ func Enclosed(ctx context.Context, measure func(ctx context.Context) error) erro
 			err = errors.New("interrupted") // the errors are those of what was cut off
 		}
 		if err != nil {
-			fmt.Fprintln(os.Stderr, "lighter bench:", err)
+			fmt.Fprintln(os.Stderr, "lighter-bench:", err)
 			return 1
 		}
 		return 0
 	})
 	if code != 0 {
-		return ErrReported
+		return command.ErrReported
 	}
 	return nil
 }

@@ -96,7 +96,11 @@ func (r *run) cell(ctx context.Context, w *workload, way string, nodes int, spre
 	if err != nil {
 		return c, err
 	}
-	out, err := r.Site.Machine.Command(ctx, append(argv, r.options.Lighter, "bench", "nodes", file)...)
+	program, err := os.Executable()
+	if err != nil {
+		return c, err
+	}
+	out, err := r.Site.Machine.Command(ctx, append(argv, program, "nodes", file)...)
 	if err != nil {
 		return c, errors.Join(err, proxy.failure())
 	}

@@ -75,7 +75,7 @@ func Read(path string) (r Result, err error) {
 		return r, fmt.Errorf("%s: %w", path, err)
 	}
 	if r.Format != resultFormat || len(r.Runs) == 0 {
-		return r, fmt.Errorf("%s: it is no result of lighter bench (its format is %q, not %q)", path, r.Format, resultFormat)
+		return r, fmt.Errorf("%s: it is no result of lighter-bench (its format is %q, not %q)", path, r.Format, resultFormat)
 	}
 	return r, nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"lighter/cmd/command"
 	"lighter/store/registry"
 	"lighter/wire"
 	"lighter/wire/client"
@@ -32,7 +33,7 @@ NAME is what the hub calls the image; by default it is what SOURCE calls it.`,
 		Example: `  lighter add docker://registry.example.org/physics/root:6.32
   lighter add --hub https://hub.example.org oci:build/image:latest physics/root:dev
   lighter add --platform linux/arm64 docker-archive:image.tar tools/shell:1`,
-		Args: rangeArgs(1, "SOURCE", "NAME"),
+		Args: command.AtLeast(1, "SOURCE", "NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			hub, err := flags.client()
 			if err != nil {
@@ -83,25 +84,25 @@ func add(ctx context.Context, hub *client.Client, s source, each func(wire.Progr
 	}
 	local, err := registry.OpenLocal(s.from)
 	if err != nil {
-		return wire.Progress{}, usageError{err}
+		return wire.Progress{}, command.Usage(err)
 	}
 	name := s.name
 	if name == "" {
 		name = local.Name
 	}
 	if name == "" {
-		return wire.Progress{}, usageError{fmt.Errorf("%s does not say what the image is called: add a NAME", s.from)}
+		return wire.Progress{}, command.Usage(fmt.Errorf("%s does not say what the image is called: add a NAME", s.from))
 	}
 	ref, err := wire.ParseName(name)
 	if err != nil {
-		return wire.Progress{}, usageError{err}
+		return wire.Progress{}, command.Usage(err)
 	}
 	digest, err := local.Digest()
 	if err != nil {
 		return wire.Progress{}, fmt.Errorf("read %s: %w", s.from, err)
 	}
 	if ref.Digest != "" && ref.Digest != digest {
-		return wire.Progress{}, usageError{fmt.Errorf("%s has the digest %s: give it a name with that, or with a tag", s.from, digest)}
+		return wire.Progress{}, command.Usage(fmt.Errorf("%s has the digest %s: give it a name with that, or with a tag", s.from, digest))
 	}
 	// Without the tag, which would have the hub take in all that it runs: the name
 	// comes with what is asked for.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"lighter/cmd/command"
 	"lighter/node"
 	"lighter/store/disk"
 
@@ -90,7 +91,7 @@ func cacheCommand() *cobra.Command {
 IMAGE is what "lighter status" shows: a reference or its end, a chain or a tree, or
 the first digits of these.`,
 		Example: "  lighter cache\n  lighter cache pin --fetch registry.example.org/tools/shell:1\n  lighter cache prune",
-		Args:    noSuchCommand,
+		Args:    command.Group,
 	}
 	cmd.PersistentFlags().StringVar(&f.root, "root", node.DefaultConfig().Root, "the node's `DIR`")
 	cmd.PersistentFlags().BoolVar(&f.json, "json", false, "print JSON")
@@ -117,7 +118,7 @@ pins may take half of the cache.
 With --fetch what is not there yet is fetched now, behind what containers read. If
 that is interrupted, the pin stays.`,
 		Example: "  lighter cache pin registry.example.org/tools/shell:1\n  lighter cache pin --fetch registry.example.org/tools/shell:1",
-		Args:    exactArgs("IMAGE"),
+		Args:    command.Exactly("IMAGE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, err := f.control().Pin(cmd.Context(), args[0])
 			if err != nil {
@@ -153,7 +154,7 @@ func cacheUnpin(f *cacheFlags) *cobra.Command {
 		Use:     "unpin [flags] IMAGE",
 		Short:   "Let an image's chunks go when room is needed",
 		Example: "  lighter cache unpin registry.example.org/tools/shell:1",
-		Args:    exactArgs("IMAGE"),
+		Args:    command.Exactly("IMAGE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, err := f.control().Unpin(cmd.Context(), args[0])
 			if err != nil {
@@ -171,7 +172,7 @@ func cacheEvict(f *cacheFlags) *cobra.Command {
 		Long: `Free what only this image has of the cache, among the images on this machine. What is
 pinned stays. The image stays too: what its containers read is fetched again.`,
 		Example: "  lighter cache evict registry.example.org/tools/shell:1",
-		Args:    exactArgs("IMAGE"),
+		Args:    command.Exactly("IMAGE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			freed, err := f.control().Evict(cmd.Context(), args[0])
 			if err != nil {
@@ -187,7 +188,7 @@ func cachePrune(f *cacheFlags) *cobra.Command {
 		Use:     "prune [flags]",
 		Short:   "Empty the cache of all that is not pinned; what containers need is fetched again",
 		Example: "  lighter cache prune",
-		Args:    exactArgs(),
+		Args:    command.Exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			freed, err := f.control().Prune(cmd.Context())
 			if err != nil {
@@ -208,7 +209,7 @@ fetched again when it is needed. (What is read is always verified.)
 The metadata images and local devices, which the kernel reads unverified, are
 verified too: "lighter status" names those that are damaged while they are in use.`,
 		Example: "  lighter cache scrub",
-		Args:    exactArgs(),
+		Args:    command.Exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := f.control().Scrub(cmd.Context())
 			if err != nil {

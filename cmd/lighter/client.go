@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"lighter/cmd/command"
 	"lighter/wire"
 	"lighter/wire/client"
 )
@@ -27,7 +28,7 @@ func (f *hubFlags) add(cmd *cobra.Command) {
 func (f *hubFlags) client() (*client.Client, error) {
 	hub, err := client.New(f.options)
 	if err != nil {
-		return nil, usageError{err}
+		return nil, command.Usage(err)
 	}
 	return hub, nil
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"lighter/bench"
+	"lighter/cmd/command"
 	"lighter/hub"
 	"lighter/node"
 )
@@ -34,19 +34,19 @@ func effective(cmd *cobra.Command, file string, config any) error {
 	})
 	b, err := os.ReadFile(file)
 	if err != nil {
-		return usageError{fmt.Errorf("read the configuration: %w", err)}
+		return command.Usage(fmt.Errorf("read the configuration: %w", err))
 	}
 	if err := decodeConfig(b, config); err != nil {
-		return usageError{fmt.Errorf("configuration %s: %w", file, err)}
+		return command.Usage(fmt.Errorf("configuration %s: %w", file, err))
 	}
 	for name, value := range given {
 		if err := cmd.Flags().Lookup(name).Value.Set(value); err != nil {
-			return usageError{err}
+			return command.Usage(err)
 		}
 	}
 	for name, list := range lists {
 		if err := cmd.Flags().Lookup(name).Value.(pflag.SliceValue).Replace(list); err != nil {
-			return usageError{err}
+			return command.Usage(err)
 		}
 	}
 	return nil
@@ -85,28 +85,15 @@ func configCommand() *cobra.Command {
 		Short: "Print the effective configuration, as a file to start from",
 		Example: `  lighter config node > /etc/lighter/node.toml
   lighter config hub --config /etc/lighter/hub.toml`,
-		Args: exactArgs(),
+		Args: command.Exactly(),
 		RunE: func(*cobra.Command, []string) error {
-			return usageError{fmt.Errorf("say which: lighter config node, hub or bench")}
+			return command.Usage(fmt.Errorf("say which: lighter config node or lighter config hub"))
 		},
 	}
 	nodeConfig, hubConfig := node.DefaultConfig(), hub.DefaultConfig()
 	cmd.AddCommand(configOf("node", &nodeConfig, func(c *cobra.Command, file *string) { nodeFlags(c, &nodeConfig, file) }),
-		configOf("hub", &hubConfig, func(c *cobra.Command, file *string) { hubServerFlags(c, &hubConfig, file) }), configBench())
+		configOf("hub", &hubConfig, func(c *cobra.Command, file *string) { hubServerFlags(c, &hubConfig, file) }))
 	return cmd
-}
-
-// configBench prints the default configuration of the benchmark, which has no flags.
-func configBench() *cobra.Command {
-	return &cobra.Command{
-		Use: "bench", Short: "Print the default configuration of the benchmark",
-		Example: "  lighter config bench > bench.toml",
-		Args:    exactArgs(),
-		RunE: func(*cobra.Command, []string) error {
-			_, err := os.Stdout.WriteString(bench.Default)
-			return err
-		},
-	}
 }
 
 // configOf prints the configuration of the command that has those flags.
@@ -116,13 +103,13 @@ func configOf(name string, config interface{ Check() error }, flags func(*cobra.
 		Use: name + " [flags]", Short: "Print the effective configuration of a " + name,
 		Long:    "Print the configuration that \"lighter " + name + "\" would have with these flags: every key, with what it\nmeans. What cannot be is refused.",
 		Example: "  lighter config " + name + " > /etc/lighter/" + name + ".toml\n  lighter config " + name + " --config /etc/lighter/" + name + ".toml --log-level debug",
-		Args:    exactArgs(),
+		Args:    command.Exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := effective(cmd, file, config); err != nil {
 				return err
 			}
 			if err := config.Check(); err != nil {
-				return usageError{err}
+				return command.Usage(err)
 			}
 			value := func(flag string) string { return cmd.Flags().Lookup(flag).Value.String() } // with what the file says
 			if _, err := logFormat(value("log-level"), value("log-format")); err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"lighter/cmd/command"
 	"lighter/node"
 	"lighter/node/doctor"
 )
@@ -31,7 +32,7 @@ itself counts more.
 
 Exit codes: 0 nothing is wrong (there may be warnings), 3 there is a problem.`,
 		Example: "  sudo lighter doctor\n  lighter doctor --config /etc/lighter/node.toml\n  lighter doctor --json | jq '.[] | select(.level == \"problem\")'",
-		Args:    exactArgs(),
+		Args:    command.Exactly(),
 	}
 	nodeFlags(cmd, &config, &file)
 	cmd.Flags().StringVar(&options.Containerd, "containerd", options.Containerd, "containerd's `SOCKET`")
@@ -41,7 +42,7 @@ Exit codes: 0 nothing is wrong (there may be warnings), 3 there is a problem.`,
 			return err
 		}
 		if err := config.Check(); err != nil {
-			return usageError{err}
+			return command.Usage(err)
 		}
 		options.Config = config
 		findings := doctor.Run(cmd.Context(), options)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"lighter/cmd/command"
 	"lighter/hub"
 )
 
@@ -33,7 +34,7 @@ Flags go before the configuration file, the file before the defaults.`,
   lighter hub --root /srv/lighter --listen 0.0.0.0:443 --tls-cert hub.crt --tls-key hub.key \
     --admin-token-file /etc/lighter/token
   lighter hub --config /etc/lighter/hub.toml`,
-		Args: exactArgs(),
+		Args: command.Exactly(),
 	}
 	hubServerFlags(cmd, &config, &file)
 	cmd.AddCommand(hubKeyCommand())
@@ -42,7 +43,7 @@ Flags go before the configuration file, the file before the defaults.`,
 			return err
 		}
 		if err := config.Check(); err != nil {
-			return usageError{err}
+			return command.Usage(err)
 		}
 		log, flush, err := openLog(config.LogLevel, config.LogFormat)
 		if err != nil {

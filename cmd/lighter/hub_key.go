@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"lighter/cmd/command"
 	"lighter/hub"
 )
 
@@ -30,7 +31,7 @@ it was started with.`,
 		Example: `  lighter hub key show --root /srv/lighter
   lighter hub key add --root /srv/lighter
   lighter hub key remove --root /srv/lighter ed25519:...`,
-		Args: noSuchCommand,
+		Args: command.Group,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(hubKeyShowCommand(), hubKeyAddCommand(), hubKeyRemoveCommand())
@@ -56,7 +57,7 @@ func hubKeyShowCommand() *cobra.Command {
 	return onHubRoot(&cobra.Command{
 		Use: "show [flags]", Short: "Print the public keys, the oldest first",
 		Example: "  lighter hub key show --config /etc/lighter/hub.toml",
-		Args:    exactArgs(),
+		Args:    command.Exactly(),
 	}, func(root string, _ []string) error {
 		keys, err := hub.Keys(root)
 		for _, key := range keys {
@@ -72,7 +73,7 @@ func hubKeyAddCommand() *cobra.Command {
 		Long: `Make one more key, and print its public half. From its next start on the hub signs with
 it too, also what it has signed before.`,
 		Example: "  lighter hub key add --root /srv/lighter",
-		Args:    exactArgs(),
+		Args:    command.Exactly(),
 	}, func(root string, _ []string) error {
 		key, err := hub.AddKey(root)
 		if err == nil {
@@ -89,6 +90,6 @@ func hubKeyRemoveCommand() *cobra.Command {
 it; nodes that have pinned no other key of the hub refuse what it says. The only key
 cannot be removed.`,
 		Example: "  lighter hub key remove --root /srv/lighter ed25519:...",
-		Args:    exactArgs("KEY"),
+		Args:    command.Exactly("KEY"),
 	}, func(root string, args []string) error { return hub.RemoveKey(root, args[0]) })
 }

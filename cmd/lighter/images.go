@@ -1,6 +1,7 @@
 package main
 
 import (
+	"lighter/cmd/command"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -19,7 +20,7 @@ image has, and, behind the slash, the stored bytes of those and of its original
 blobs, which the hub keeps.`,
 		Example: `  lighter images
   lighter images --json | jq '.[] | select(.state == "failed")'`,
-		Args: exactArgs(),
+		Args: command.Exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			client, err := flags.client()
 			if err != nil {
@@ -53,7 +54,7 @@ func rmCommand() *cobra.Command {
 another image needs them. Nodes that have mounted it go on as long as its chunks
 are in the hub's packs.`,
 		Example: "  lighter rm physics/root:6.32",
-		Args:    exactArgs("NAME"),
+		Args:    command.Exactly("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			client, err := flags.client()
 			if err != nil {

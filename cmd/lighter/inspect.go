@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"lighter/cmd/command"
 	"lighter/wire"
 )
 
@@ -17,7 +18,7 @@ func inspectCommand() *cobra.Command {
 		Use:     "inspect [flags] NAME",
 		Short:   "Show all that a hub knows of an image",
 		Example: "  lighter inspect physics/root:6.32\n  lighter inspect --json physics/root:6.32 | jq '.[0].layers'",
-		Args:    exactArgs("NAME"),
+		Args:    command.Exactly("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			client, err := flags.client()
 			if err != nil {

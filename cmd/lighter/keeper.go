@@ -3,6 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
+	"lighter/cmd/command"
 	"lighter/node/keeper"
 )
 
@@ -13,7 +14,7 @@ func keeperCommand() *cobra.Command {
 		Short:   "Hold a node's devices while its daemon is replaced; `lighter node` starts it",
 		Example: "  pgrep -af 'lighter keeper'",
 		Hidden:  true,
-		Args:    exactArgs("ROOT"), // it tells people whose it is
+		Args:    command.Exactly("ROOT"), // it tells people whose it is
 		RunE:    func(*cobra.Command, []string) error { return keeper.Run() },
 	}
 }

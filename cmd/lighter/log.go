@@ -5,13 +5,10 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"time"
 
+	"lighter/cmd/command"
 	"lighter/logqueue"
 )
-
-// logFlush is how long a process that ends waits for its log to be read.
-const logFlush = 2 * time.Second
 
 // openLog returns the log of a hub or a node, on standard error, and a function that has to
 // be called in the end. Nobody waits for who reads it: a container's read must not.
@@ -23,7 +20,7 @@ func openLog(level, format string) (log *slog.Logger, flush func(), err error) {
 	queue := logqueue.New(os.Stderr, handler)
 	log = slog.New(queue)
 	slog.SetDefault(log) // for what is not told of any other
-	return log, func() { queue.Close(logFlush) }, nil
+	return log, func() { queue.Close(command.PrintTimeout) }, nil
 }
 
 // logFormat returns what makes a log's lines, as configurations have it. They
@@ -33,7 +30,7 @@ func logFormat(level, format string) (func(io.Writer) slog.Handler, error) {
 	var options slog.HandlerOptions
 	var least slog.Level
 	if err := least.UnmarshalText([]byte(level)); err != nil {
-		return nil, usageError{fmt.Errorf("log_level %q is not one of debug, info, warn, error", level)}
+		return nil, command.Usage(fmt.Errorf("log_level %q is not one of debug, info, warn, error", level))
 	}
 	options.Level = least
 	switch format {
@@ -42,5 +39,5 @@ func logFormat(level, format string) (func(io.Writer) slog.Handler, error) {
 	case "json":
 		return func(w io.Writer) slog.Handler { return slog.NewJSONHandler(w, &options) }, nil
 	}
-	return nil, usageError{fmt.Errorf("log_format %q is not one of text, json", format)}
+	return nil, command.Usage(fmt.Errorf("log_format %q is not one of text, json", format))
 }

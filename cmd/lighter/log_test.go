@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"io"
+	"lighter/cmd/command"
 	"net"
 	"net/http"
 	"os"
@@ -56,7 +57,7 @@ func TestErrorThatNobodyReads(t *testing.T) {
 	defer cancel()
 	hub := exec.CommandContext(ctx, os.Args[0], "hub", "--root", "/dev/null/root", "--listen", "127.0.0.1:0")
 	hub.Env, hub.Stderr = append(os.Environ(), runsMain+"=1"), stderr
-	if err := hub.Run(); hub.ProcessState.ExitCode() != exitFailed {
+	if err := hub.Run(); hub.ProcessState.ExitCode() != command.ExitFailed {
 		t.Errorf("it does not end: %v", err)
 	}
 }

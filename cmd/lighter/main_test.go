@@ -2,47 +2,21 @@ package main
 
 import (
 	"bytes"
-	"io"
+	"lighter/cmd/command"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
+	"lighter/test/testkit/printed"
 )
 
 // lighter runs the command as a shell would and returns what it printed.
 func lighter(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
-	stdout, stderr = printed(t, func() { code = run(t.Context(), args) })
+	stdout, stderr = printed.By(t, func() { code = command.Run(t.Context(), rootCommand(), args, exitCode) })
 	return code, stdout, stderr
-}
-
-// printed runs fn and returns what it printed.
-func printed(t *testing.T, fn func()) (stdout, stderr string) {
-	t.Helper()
-	outs := [2]*os.File{os.Stdout, os.Stderr}
-	var texts [2]chan string
-	var ends [2]*os.File
-	for i := range outs {
-		r, w, err := os.Pipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		ends[i] = w
-		texts[i] = make(chan string, 1)
-		go func() {
-			b, _ := io.ReadAll(r)
-			texts[i] <- string(b)
-		}()
-	}
-	os.Stdout, os.Stderr = ends[0], ends[1]
-	fn()
-	os.Stdout, os.Stderr = outs[0], outs[1]
-	for _, w := range ends {
-		w.Close()
-	}
-	return <-texts[0], <-texts[1]
 }
 
 func TestEveryCommandHasHelpWithAnExample(t *testing.T) {
@@ -79,19 +53,17 @@ func TestWrongArguments(t *testing.T) {
 		{"node", "--address", "relative.sock"}, {"node", "--hub", "ftp://x"}, {"node", "--hub", "http://hub.example.org"}, {"node", "--hub-key", "x"}, {"node", "--hub", "http://127.0.0.1:1", "--hub", "http://127.0.0.1:1/"},
 		{"node", "--disk-free-low", "17"}, {"node", "--disk-free-low", "30%"}, {"node", "--disk-free-low", "2GiB", "--disk-free-high", "1GiB"}, {"config", "node", "--log-format", "xml"},
 		{"hub", "--log-level", "loud"}, {"hub", "--log-format", "xml"}, {"hub", "--listen", "0.0.0.0:7199"}, {"hub", "--listen", "0.0.0.0:7199", "--plain-http"},
-		{"bench", "--merge"}, {"bench", "x"}, {"bench", "--links", "none"}, {"bench", "--only", "base/none"}, {"bench", "--snapshotters", "none"}, {"bench", "--config", "/no/such/file"},
-		{"bench", "figures", "--only", "none"}, {"bench", "figures", "--rounds", "0"}, {"bench", "demo", "x"},
 		{"no-such-command"}, {"config", "no-such"}, {"cache", "no-such"},
 	} {
 		code, _, stderr := lighter(t, args...)
-		if code != exitUsage || !strings.HasPrefix(stderr, "lighter: ") || strings.Count(stderr, "\n") != 1 {
+		if code != command.ExitUsage || !strings.HasPrefix(stderr, "lighter: ") || strings.Count(stderr, "\n") != 1 {
 			t.Errorf("lighter %s: exit %d, %q", strings.Join(args, " "), code, stderr)
 		}
 	}
 }
 
 func TestNoHubAndNoNode(t *testing.T) {
-	if code, _, stderr := lighter(t, "images", "--hub", "http://127.0.0.1:1"); code != exitFailed || !strings.Contains(stderr, "127.0.0.1:1") {
+	if code, _, stderr := lighter(t, "images", "--hub", "http://127.0.0.1:1"); code != command.ExitFailed || !strings.Contains(stderr, "127.0.0.1:1") {
 		t.Errorf("no hub: exit %d, %q", code, stderr)
 	}
 	if code, _, stderr := lighter(t, "status", "--root", t.TempDir()); code != exitNoDaemon || !strings.Contains(stderr, "--root") {
@@ -166,9 +138,9 @@ func TestWrongConfiguration(t *testing.T) {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		for _, command := range [][]string{{"config", "node"}, {"node"}} {
-			code, _, stderr := lighter(t, append(command, "--config", file)...)
-			if code != exitUsage || !strings.Contains(stderr, want) || strings.Contains(stderr, "node.Config") {
+		for _, args := range [][]string{{"config", "node"}, {"node"}} {
+			code, _, stderr := lighter(t, append(args, "--config", file)...)
+			if code != command.ExitUsage || !strings.Contains(stderr, want) || strings.Contains(stderr, "node.Config") {
 				t.Errorf("%q: exit %d, %q", text, code, stderr)
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
 
+	"lighter/cmd/command"
 	"lighter/format/index"
 	"lighter/mirror"
 )
@@ -33,7 +34,7 @@ A mirror lists no images: "lighter mount" by name needs a hub.`,
 		Example: `  lighter mirror --hub https://hub.example.org --hub-key ed25519:... /srv/mirror physics/root:6.32
   lighter node --hub https://hub.example.org --hub https://mirror.example.org --hub-key ed25519:...`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			return exactArgs("DIR")(cmd, args[:min(len(args), 1)])
+			return command.Exactly("DIR")(cmd, args[:min(len(args), 1)])
 		},
 	}
 	flags.add(cmd)
@@ -45,7 +46,7 @@ A mirror lists no images: "lighter mount" by name needs a hub.`,
 		for _, text := range hubKeys {
 			key, err := index.ParseKey(text)
 			if err != nil {
-				return usageError{err}
+				return command.Usage(err)
 			}
 			keys = append(keys, key)
 		}
@@ -53,7 +54,7 @@ A mirror lists no images: "lighter mount" by name needs a hub.`,
 		m, err := mirror.New(flags.options, args[0], keys, bars.show)
 		if err != nil {
 			bars.end()
-			return usageError{err}
+			return command.Usage(err)
 		}
 		done, err := m.Copy(cmd.Context(), args[1:])
 		bars.end()

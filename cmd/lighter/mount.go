@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"lighter/cmd/command"
 	"lighter/node"
 )
 
@@ -29,7 +30,7 @@ If a node with that --root runs here, it mounts the image from its own hub and
 shares its cache. Otherwise a small node is started for this mount alone, with a
 cache of its own, and ends at "lighter unmount DIR".`,
 		Example: "  lighter mount physics/root:6.32 /mnt\n  ls /mnt\n  lighter unmount /mnt",
-		Args:    exactArgs("NAME", "DIR"),
+		Args:    command.Exactly("NAME", "DIR"),
 	}
 	flags.add(cmd)
 	root := rootFlag(cmd)
@@ -39,7 +40,7 @@ cache of its own, and ends at "lighter unmount DIR".`,
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		dir, err := existingDir(args[1])
 		if err != nil {
-			return usageError{err}
+			return command.Usage(err)
 		}
 		mounts, err := mountsOf(*root)
 		if err != nil {
@@ -57,13 +58,13 @@ func unmountCommand() *cobra.Command {
 		Use:     "unmount [flags] DIR",
 		Short:   "Undo a mount",
 		Example: "  lighter unmount /mnt",
-		Args:    exactArgs("DIR"),
+		Args:    command.Exactly("DIR"),
 	}
 	root := rootFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		dir, err := filepath.Abs(args[0])
 		if err != nil {
-			return usageError{err}
+			return command.Usage(err)
 		}
 		mounts, err := mountsOf(*root)
 		if err != nil {

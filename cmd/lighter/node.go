@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"lighter/cmd/command"
 	"lighter/node"
 )
 
@@ -40,7 +41,7 @@ Flags go before the configuration file, the file before the defaults.`,
       --hub https://hub.example.org --hub-key ed25519:... --cache-size 100GiB
   lighter node --hub https://hub.example.org --hub https://mirror.example.org --hub-key ed25519:...
   lighter node --config /etc/lighter/node.toml`,
-		Args: exactArgs(),
+		Args: command.Exactly(),
 	}
 	nodeFlags(cmd, &config, &file)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -48,7 +49,7 @@ Flags go before the configuration file, the file before the defaults.`,
 			return err
 		}
 		if err := errors.Join(config.Check(), config.CheckHubs()); err != nil {
-			return usageError{err}
+			return command.Usage(err)
 		}
 		log, flush, err := openLog(config.LogLevel, config.LogFormat)
 		if err != nil {

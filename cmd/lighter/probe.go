@@ -3,6 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
+	"lighter/cmd/command"
 	"lighter/node/health"
 )
 
@@ -13,7 +14,7 @@ func probeCommand() *cobra.Command {
 		Short:   "Find out whether a node's devices answer; `lighter node` starts it",
 		Example: "  pgrep -af 'lighter probe'",
 		Hidden:  true,
-		Args:    exactArgs("ROOT"),
+		Args:    command.Exactly("ROOT"),
 		RunE:    func(_ *cobra.Command, args []string) error { return health.Probe(args[0]) },
 	}
 }

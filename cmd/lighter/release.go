@@ -3,6 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
+	"lighter/cmd/command"
 	"lighter/node"
 )
 
@@ -21,7 +22,7 @@ What is on the disk stays, and a node that is started later serves new container
 Under systemd, stop the service first; what it kept of the node goes with
 "systemctl clean --what=fdstore lighter-node".`,
 		Example: "  systemctl stop lighter-node\n  lighter release\n  lighter release --root /data/lighter",
-		Args:    exactArgs(),
+		Args:    command.Exactly(),
 	}
 	root := rootFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return node.Release(cmd.Context(), *root) }

@@ -13,6 +13,7 @@ import (
 	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
 
+	"lighter/cmd/command"
 	"lighter/node"
 	"lighter/node/resolver"
 )
@@ -43,7 +44,7 @@ is compressed, and some of it was read ahead; what several images have is counte
 where it was needed first. An image that is not lazy was
 unpacked as usual; WHY says why.`,
 		Example: "  lighter status\n  lighter status physics/root:6.32\n  lighter status --json | jq '.images[] | select(.lazy | not)'",
-		Args:    rangeArgs(0, "IMAGE"),
+		Args:    command.AtLeast(0, "IMAGE"),
 	}
 	root := rootFlag(cmd)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")

@@ -15,6 +15,7 @@ import (
 	"lighter/node/trees"
 	"lighter/store/disk"
 	"lighter/store/origin"
+	"lighter/test/testkit/printed"
 )
 
 func someStatus() node.Status {
@@ -43,7 +44,7 @@ func someStatus() node.Status {
 func TestStatusForPeople(t *testing.T) {
 	s := someStatus()
 	tree := s.Mounts[0].Tree
-	out, _ := printed(t, func() {
+	out, _ := printed.By(t, func() {
 		if err := printStatus(s); err != nil {
 			t.Error(err)
 		}
@@ -59,7 +60,7 @@ func TestStatusForPeople(t *testing.T) {
 
 func TestImageForPeople(t *testing.T) {
 	s := someStatus()
-	out, _ := printed(t, func() {
+	out, _ := printed.By(t, func() {
 		if err := printImage(node.ImageDetail{ImageStatus: s.Images[0], Mount: &s.Mounts[0], Lost: "its map is cut off", Refused: "it is not signed by a pinned key: put the former key back", NoCache: "its disk is gone", Local: 151 << 20, Completes: "waits: it rains", Pin: &disk.Pin{Bytes: 150 << 20, Here: 3 << 20}, Snapshots: []string{"default/7/c1", "default/9/c2"},
 			Binds: s.Binds, Content: trees.Content{Chunks: 100, Bytes: 150 << 20, ChunksHere: 4, BytesHere: 3 << 20}}); err != nil {
 			t.Error(err)
@@ -93,7 +94,7 @@ mounted at   /mnt
 }
 
 func TestFindingsForPeople(t *testing.T) {
-	out, _ := printed(t, func() {
+	out, _ := printed.By(t, func() {
 		printFindings([]doctor.Finding{{Area: "kernel", Level: doctor.OK, What: "it has erofs"}, {Area: "kernel", Level: doctor.Warning, What: "it is\nold", Mend: "a newer one"},
 			{Area: "containerd", Level: doctor.Problem, What: "no plugin", Mend: "[a]\n  b = 1"}})
 	})

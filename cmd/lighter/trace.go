@@ -11,6 +11,7 @@ import (
 	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
 
+	"lighter/cmd/command"
 	"lighter/format/trace"
 
 	"lighter/wire"
@@ -26,7 +27,7 @@ The hub sorts starts that read nearly the same into workloads, and has what they
 share fetched ahead the next time. Nobody has to do anything for that. What ran, and
 where, nobody tells.`,
 		Example: "  lighter trace show physics/root:6.32\n  lighter trace export physics/root:6.32 >root.trace",
-		Args:    noSuchCommand,
+		Args:    command.Group,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(traceShowCommand(), traceRecordCommand(), traceExportCommand(), traceImportCommand(), traceRmCommand())
@@ -54,7 +55,7 @@ func traceShowCommand() *cobra.Command {
 with which file they begin, and which startup packs have it. A pack is fetched at
 each start, or when one of its triggers is read.`,
 		Example: "  lighter trace show physics/root:6.32\n  lighter trace show --json physics/root:6.32 | jq '.[0].workloads'",
-		Args:    exactArgs("NAME"),
+		Args:    command.Exactly("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			client, err := flags.client()
 			if err != nil {
@@ -131,7 +132,7 @@ func traceExportCommand() *cobra.Command {
 paths, as text. It says something of other images that have the same files, too.`,
 		Example: `  lighter trace export physics/root:6.32 >root.trace
   lighter trace export physics/root:6.32 | lighter trace import --hub https://hub2.example.org physics/root:6.34 -`,
-		Args: exactArgs("NAME"),
+		Args: command.Exactly("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			client, err := flags.client()
 			if err != nil {
@@ -162,7 +163,7 @@ func traceImportCommand() *cobra.Command {
 hub keeps of the starts of an image; FILE may be - for standard input. It has effect
 some seconds later. What names nothing that the image has is not kept.`,
 		Example: "  lighter trace import physics/root:6.34 root.trace",
-		Args:    exactArgs("NAME", "FILE"),
+		Args:    command.Exactly("NAME", "FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			client, err := flags.client()
 			if err != nil {
@@ -202,7 +203,7 @@ this one have taken over what was known of it: remove it there, too. To be able 
 it back, export it before.`,
 		Example: `  lighter trace rm physics/root:6.32 3f1c
   lighter trace rm --json physics/root:6.32 | jq .workloads`,
-		Args: rangeArgs(1, "NAME", "WORKLOAD"),
+		Args: command.AtLeast(1, "NAME", "WORKLOAD"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			client, err := flags.client()
 			if err != nil {
@@ -211,7 +212,7 @@ it back, export it before.`,
 			workload := ""
 			if len(args) > 1 {
 				if workload = args[1]; workload == "" {
-					return usageError{errors.New("WORKLOAD is empty: leave it out to remove all")}
+					return command.Usage(errors.New("WORKLOAD is empty: leave it out to remove all"))
 				}
 			}
 			forgotten, err := client.ForgetTraces(cmd.Context(), args[0], flags.platform, workload)

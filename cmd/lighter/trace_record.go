@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"lighter/cmd/command"
 	"lighter/node"
 )
 
@@ -33,7 +34,7 @@ the first digits of these.`,
 		Example: `  lighter trace record registry.example.org/tools/shell:1 &
   ctr run --rm --snapshotter lighter registry.example.org/tools/shell:1 one sh -c true
   lighter trace record --output shell.trace tools/shell:1`,
-		Args: exactArgs("IMAGE"),
+		Args: command.Exactly("IMAGE"),
 	}
 	root := rootFlag(cmd)
 	cmd.Flags().StringVarP(&output, "output", "o", "", "write the trace to `FILE`, and send it to nobody")

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"lighter/cmd/command"
 	"lighter/node"
 )
 
@@ -40,11 +41,11 @@ func trialCommand() *cobra.Command {
 		Short:   "Start an image once and record that; `lighter hub --trace-run` starts it",
 		Example: "  pgrep -af 'lighter trial'",
 		Hidden:  true,
-		Args:    exactArgs("DIR"),
+		Args:    command.Exactly("DIR"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			t.dir = args[0]
 			if os.Getpid() != 1 {
-				return usageError{errors.New("a trial is started by a hub")}
+				return command.Usage(errors.New("a trial is started by a hub"))
 			}
 			var image v1.ImageConfig
 			if err := json.NewDecoder(os.Stdin).Decode(&image); err != nil {

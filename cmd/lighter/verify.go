@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"lighter/cmd/command"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -17,7 +18,7 @@ func verifyCommand() *cobra.Command {
 ID, every layer against its digest and diffID, and the tree ID is made anew from
 the layers. What is wrong is printed, with where it is, and the exit code is 3.`,
 		Example: "  lighter verify physics/root:6.32",
-		Args:    exactArgs("NAME"),
+		Args:    command.Exactly("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			client, err := flags.client()
 			if err != nil {

@@ -23,12 +23,14 @@ const root = "../.."
 // import that is new, or that has gone, changes the table, so that a reviewer sees it. After a bar
 // stands what only its tests import; packages of format and test/testkit need no mention there.
 const table = `
-bench: test/testkit/layout test/testkit/site wire
+bench: cmd/command test/testkit/layout test/testkit/site wire
 bench/figures: bench format/chunk node node/keeper test/testkit/fswalk test/testkit/layout test/testkit/site
 bench/many: bench format/chunk format/trace node/mount node/prefetch node/record node/resolver node/trees store store/disk store/origin test/testkit/site wire/client | hub store/registry wire
 bench/plot:
 bench/starts: bench bench/plot node test/testkit/site
-cmd/lighter: bench bench/figures bench/many bench/starts format/index format/trace hub logqueue mirror node node/doctor node/health node/keeper node/resolver store/disk store/registry wire wire/client | node/device node/fuse node/mount node/takeover node/trees store/origin
+cmd/command:
+cmd/lighter: cmd/command format/index format/trace hub logqueue mirror node node/doctor node/health node/keeper node/resolver store/disk store/registry wire wire/client | node/device node/fuse node/mount node/takeover node/trees store/origin
+cmd/lighter-bench: bench bench/figures bench/many bench/starts cmd/command
 durable:
 format/chunk:
 format/compress:
@@ -99,6 +101,7 @@ test/testkit/fswalk:
 test/testkit/immutable:
 test/testkit/layout:
 test/testkit/link:
+test/testkit/printed:
 test/testkit/site: format/index node node/keeper proc test/testkit/link wire/client
 test/testkit/sourcetest: format/chunk store test/testkit/cachetest
 test/testkit/tarball:
@@ -220,6 +223,29 @@ func TestEachPackageImportsWhatTheTableSays(t *testing.T) {
 		if imported[pkg] == nil {
 			t.Errorf("the import table has a row for %s, which is no package", pkg)
 		}
+	}
+}
+
+// The product carries nothing of what measures and tests it.
+func TestProductImportsNoBenchmarkAndNoTest(t *testing.T) {
+	rows := parseTable(t)
+	seen := map[string]bool{}
+	var visit func(pkg, from string)
+	visit = func(pkg, from string) {
+		if within(pkg, "bench") || within(pkg, "test") {
+			t.Errorf("%s imports %s, and the product imports that", from, pkg)
+		}
+		if seen[pkg] {
+			return
+		}
+		seen[pkg] = true
+		for _, own := range rows[pkg].imports {
+			visit(own, pkg)
+		}
+	}
+	visit("cmd/lighter", "")
+	if len(seen) < 20 {
+		t.Fatalf("the product imports only %d packages: this test looks in the wrong place", len(seen))
 	}
 }
 

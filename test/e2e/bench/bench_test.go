@@ -83,7 +83,7 @@ func benchmark(t *testing.T, args ...string) *exec.Cmd {
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	return exec.CommandContext(t.Context(), lighter, append([]string{"bench", "--config", file}, args...)...)
+	return exec.CommandContext(t.Context(), lighter+"-bench", append([]string{"--config", file}, args...)...)
 }
 
 // measure runs the benchmark and returns the file of its results.
@@ -170,7 +170,7 @@ func TestAnInterruptLeavesNothing(t *testing.T) {
 			}
 		}
 	}
-	if err := cmd.Wait(); err == nil || cmd.ProcessState.ExitCode() != 1 || !strings.HasSuffix(said.String(), "lighter bench: interrupted\n") {
+	if err := cmd.Wait(); err == nil || cmd.ProcessState.ExitCode() != 1 || !strings.HasSuffix(said.String(), "lighter-bench: interrupted\n") {
 		t.Errorf("it ended with %v: %s", err, said.String())
 	}
 	if dir := filepath.Join(work, fmt.Sprintf("site-%d", cmd.Process.Pid)); exists(dir) {

@@ -2,20 +2,19 @@ package main
 
 import (
 	"errors"
-	"os"
-	"path/filepath"
 
 	"github.com/spf13/cobra"
 
 	"lighter/bench/figures"
 	"lighter/bench/starts"
+	"lighter/cmd/command"
 )
 
-func benchCommand() *cobra.Command {
+func startsCommand() *cobra.Command {
 	var o starts.Options
 	var merge bool
 	cmd := &cobra.Command{
-		Use:   "bench [flags] [--merge FILE...]",
+		Use:   "lighter-bench [flags] [--merge FILE...]",
 		Short: "Measure how containers start with Lighter and with other snapshotters",
 		Long: `Measure how containers start with Lighter and with other snapshotters, side by
 side and over links of several latencies, by HelloBench's method: of each workload
@@ -26,30 +25,30 @@ then; and a second container.
 It needs root, and containerd, runc and the images that "test/setup all" makes
 ($LIGHTER_WORK, or work/ in the repository). All of it runs in namespaces of its own:
 nothing of the machine is touched, and nothing is left behind. All of the default
-configuration takes hours; results of parts can be merged. "lighter config bench"
+configuration takes hours; results of parts can be merged. "lighter-bench config"
 prints that configuration, with every key explained.
 
 The results are DIR/starts.json with every sample, starts.md, and plots as SVG.`,
-		Example: `  lighter bench
-  lighter bench --only python,sci/cppyy --links 1gbit-10ms --snapshotters overlayfs,lighter --rounds 1
-  lighter bench --before old/lighter --snapshotters lighter,lighter-before --only python --rounds 12
-  lighter bench --merge --out out monday/starts.json tuesday/starts.json`,
+		Example: `  lighter-bench
+  lighter-bench --only python,sci/cppyy --links 1gbit-10ms --snapshotters overlayfs,lighter --rounds 1
+  lighter-bench --before old/lighter --snapshotters lighter,lighter-before --only python --rounds 12
+  lighter-bench --merge --out out monday/starts.json tuesday/starts.json`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.Before, "before", "", "another build's lighter `FILE`: its node is measured in turn with this one's (lighter-before)")
-	f.StringVar(&o.Config, "config", "", "the configuration `FILE` (see: lighter config bench)")
+	f.StringVar(&o.Config, "config", "", "the configuration `FILE` (see: lighter-bench config)")
 	f.StringSliceVar(&o.Only, "only", nil, "measure these `IMAGE`s or IMAGE/WORKLOADs alone")
 	f.StringSliceVar(&o.Links, "links", nil, "measure over these `LINKS` alone")
 	f.StringSliceVar(&o.Snapshotters, "snapshotters", nil, "measure these `SNAPSHOTTERS` alone: overlayfs, lighter-first (no traces), lighter, lighter-local (the floor), and the configuration's peers")
 	f.IntVar(&o.Rounds, "rounds", 0, "how often each cell is measured; 0: as the configuration says")
 	f.BoolVar(&merge, "merge", false, "measure nothing, and put the results in FILE... together; of what several have, the latest counts")
-	out := benchOut(cmd)
+	out := outFlag(cmd)
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if merge && len(args) == 0 {
-			return usageError{errors.New("say which files to merge")}
+			return command.Usage(errors.New("say which files to merge"))
 		}
 		if !merge {
-			return noSuchCommand(cmd, args)
+			return command.Group(cmd, args)
 		}
 		return nil
 	}
@@ -58,15 +57,14 @@ The results are DIR/starts.json with every sample, starts.md, and plots as SVG.`
 			return mergeResults(*out, args)
 		}
 		if err := o.Check(); err != nil {
-			return usageError{err}
+			return command.Usage(err)
 		}
 		o.Out = *out
-		if o.Lighter, err = program(); err != nil {
+		if o.Lighter, err = measured(cmd); err != nil {
 			return err
 		}
 		return starts.Run(cmd.Context(), o)
 	}
-	cmd.AddCommand(benchFigures(), benchDemo(), benchMany(), benchNodes())
 	return cmd
 }
 
@@ -86,30 +84,30 @@ func mergeResults(out string, files []string) error {
 	return merged.Write(out)
 }
 
-// benchOut is the flag of where results go.
-func benchOut(cmd *cobra.Command) *string {
+// outFlag is the flag of where results go.
+func outFlag(cmd *cobra.Command) *string {
 	return cmd.Flags().String("out", "out", "the `DIR` of the results")
 }
 
-func benchFigures() *cobra.Command {
+func figuresCommand() *cobra.Command {
 	var o figures.Options
 	cmd := &cobra.Command{
 		Use:   "figures [flags]",
 		Short: "Measure what Lighter must reach besides its starts: reads, walks, memory, ingestion ...",
 		Long: `Measure what Lighter must reach besides its starts, against a full pull with
 overlayfs: it takes more than half an hour. bench/README.md says what each figure is.`,
-		Example: "  lighter bench figures\n  lighter bench figures --only walk,reads --rounds 9",
-		Args:    exactArgs(),
+		Example: "  lighter-bench figures\n  lighter-bench figures --only walk,reads --rounds 9",
+		Args:    command.Exactly(),
 	}
-	out := benchOut(cmd)
+	out := outFlag(cmd)
 	cmd.Flags().IntVar(&o.Rounds, "rounds", 5, "how often each thing is measured")
 	cmd.Flags().StringSliceVar(&o.Only, "only", nil, "measure these `FIGURES` alone")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if err := o.Check(); err != nil {
-			return usageError{err}
+			return command.Usage(err)
 		}
 		o.Out = *out
-		if o.Lighter, err = program(); err != nil {
+		if o.Lighter, err = measured(cmd); err != nil {
 			return err
 		}
 		return figures.Run(cmd.Context(), o)
@@ -117,29 +115,20 @@ overlayfs: it takes more than half an hour. bench/README.md says what each figur
 	return cmd
 }
 
-func benchDemo() *cobra.Command {
+func demoCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "demo [flags]",
 		Short:   "Run three commands of a 1.2 GB image by full pull and through Lighter, side by side",
-		Example: "  lighter bench demo",
-		Args:    exactArgs(),
+		Example: "  lighter-bench demo",
+		Args:    command.Exactly(),
 	}
-	out := benchOut(cmd)
+	out := outFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		lighter, err := program()
+		lighter, err := measured(cmd)
 		if err != nil {
 			return err
 		}
 		return figures.Demo(cmd.Context(), figures.Options{Lighter: lighter, Out: *out})
 	}
 	return cmd
-}
-
-// program is this program: what is measured is what measures.
-func program() (string, error) {
-	path, err := os.Executable()
-	if err != nil {
-		return "", err
-	}
-	return filepath.EvalSymlinks(path)
 }

@@ -6,9 +6,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"lighter/bench/many"
+	"lighter/cmd/command"
 )
 
-func benchMany() *cobra.Command {
+func manyCommand() *cobra.Command {
 	o := many.Default()
 	cmd := &cobra.Command{
 		Use:   "many [flags]",
@@ -21,14 +22,14 @@ real container read, recorded a moment before, with the pauses that it made.
 The ways are: direct, without Squid; squid, with one beside the nodes, the link between
 it and the hub; behind, with one beside the hub, the link between the nodes and it.
 
-It needs what "lighter bench" needs, and Squid ("test/setup squid" installs it). Its
+It needs what "lighter-bench" needs, and Squid ("test/setup squid" installs it). Its
 results are DIR/many.json and DIR/many.md; docs/benchmarks-many.md says what they mean.`,
-		Example: `  lighter bench many
-  lighter bench many --workloads python/hello --nodes 1,50 --ways squid`,
-		Args: exactArgs(),
+		Example: `  lighter-bench many
+  lighter-bench many --workloads python/hello --nodes 1,50 --ways squid`,
+		Args: command.Exactly(),
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.Config, "config", "", "the configuration `FILE` of the images (see: lighter config bench)")
+	f.StringVar(&o.Config, "config", "", "the configuration `FILE` of the images (see: lighter-bench config)")
 	f.StringSliceVar(&o.Workloads, "workloads", o.Workloads, "start these `IMAGE/WORKLOAD`s")
 	f.IntSliceVar(&o.Nodes, "nodes", o.Nodes, "so `MANY` nodes start together")
 	f.StringSliceVar(&o.Ways, "ways", o.Ways, "over these `WAYS`")
@@ -36,16 +37,16 @@ results are DIR/many.json and DIR/many.md; docs/benchmarks-many.md says what the
 	f.DurationVar(&o.RTT, "rtt", o.RTT, "a round trip on the link takes this `TIME`")
 	f.DurationVar(&o.Spread, "spread", o.Spread, "all nodes start within this `TIME`; once they all start at the same instant, too")
 	prefetch := f.Bool("prefetch", true, "the nodes fetch startup packs, as nodes do by default")
-	out := benchOut(cmd)
+	out := outFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if !*prefetch {
 			o.Stream = 0
 		}
 		if err := o.Check(); err != nil {
-			return usageError{err}
+			return command.Usage(err)
 		}
 		o.Out = *out
-		if o.Lighter, err = program(); err != nil {
+		if o.Lighter, err = measured(cmd); err != nil {
 			return err
 		}
 		return many.Run(cmd.Context(), o)
@@ -53,16 +54,16 @@ results are DIR/many.json and DIR/many.md; docs/benchmarks-many.md says what the
 	return cmd
 }
 
-// benchNodes is the process of the simulated nodes. People have no use for it.
-func benchNodes() *cobra.Command {
+// nodesCommand is the process of the simulated nodes. People have no use for it.
+func nodesCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "nodes PLAN",
-		Short: "Be the nodes that lighter bench many measures",
-		Long: `Be the simulated nodes that "lighter bench many" measures, which starts this where its
+		Short: "Be the nodes that lighter-bench many measures",
+		Long: `Be the simulated nodes that "lighter-bench many" measures, which starts this where its
 link ends: do what the file PLAN says, and print as JSON what came of it.`,
-		Example: "  lighter bench nodes plan.json",
+		Example: "  lighter-bench nodes plan.json",
 		Hidden:  true,
-		Args:    exactArgs("PLAN"),
+		Args:    command.Exactly("PLAN"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return many.Simulate(cmd.Context(), args[0], os.Stdout)
 		},

@@ -1,0 +1,109 @@
+// Package command promises that every program of this repository behaves alike on a command line:
+// how arguments are counted, how an error is printed, and that wrong arguments end a program with
+// exit code 2.
+//
+// It knows no program's own commands or errors.
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit codes that all programs share. Scripts may rely on them.
+const (
+	ExitFailed = 1 // it did not work
+	ExitUsage  = 2 // the arguments are wrong
+)
+
+// PrintTimeout bounds how long a program that ends waits until its error and its log are read.
+const PrintTimeout = 2 * time.Second
+
+// ErrReported says that a program fails and has already printed why.
+var ErrReported = errors.New("the failure was reported")
+
+// usageError marks wrong arguments.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+// Usage marks err as a fault of the arguments: the program ends with ExitUsage.
+func Usage(err error) error { return usageError{err} }
+
+// Main runs root with the program's arguments, ends it on SIGINT and SIGTERM, and exits. exitCode
+// gives the code of an error that is not one of usage.
+func Main(root *cobra.Command, exitCode func(error) int) {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	os.Exit(Run(ctx, root, os.Args[1:], exitCode))
+}
+
+// Run runs root with args, prints why it failed, if it did, and returns the exit code.
+func Run(ctx context.Context, root *cobra.Command, args []string, exitCode func(error) int) int {
+	root.SilenceUsage, root.SilenceErrors = true, true
+	root.CompletionOptions = cobra.CompletionOptions{HiddenDefaultCmd: true}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return Usage(fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath()))
+	})
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	if !errors.Is(err, ErrReported) {
+		printError(root.Name(), err)
+	}
+	if _, ok := errors.AsType[usageError](err); ok {
+		return ExitUsage
+	}
+	return exitCode(err)
+}
+
+// printError prints why the program fails, as one line. It does not wait for a reader of standard
+// error that has stopped: a daemon has to end, so that another can start.
+func printError(program string, err error) {
+	out, printed := os.Stderr, make(chan struct{})
+	go func() {
+		defer close(printed)
+		fmt.Fprintln(out, program+": "+OneLine(err))
+	}()
+	select {
+	case <-printed:
+	case <-time.After(PrintTimeout):
+	}
+}
+
+// OneLine returns the error's text as one line.
+func OneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
+
+// Group is the Args of a command that only has commands below it.
+func Group(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return Usage(fmt.Errorf("there is no command %q (see %s --help)", args[0], cmd.CommandPath()))
+	}
+	return nil
+}
+
+// Exactly wants one argument for each name, and names what is missing.
+func Exactly(names ...string) cobra.PositionalArgs { return AtLeast(len(names), names...) }
+
+// AtLeast wants the first least of the named arguments; the others are optional.
+func AtLeast(least int, names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) < least:
+			return Usage(fmt.Errorf("%s is missing (see %s --help)", names[len(args)], cmd.CommandPath()))
+		case len(args) > len(names):
+			return Usage(fmt.Errorf("%q is one argument too many (see %s --help)", args[len(names)], cmd.CommandPath()))
+		}
+		return nil
+	}
+}

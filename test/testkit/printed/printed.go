@@ -1,0 +1,36 @@
+// Package printed promises what a function of a program has written to its standard output and its
+// standard error. It replaces both for the whole process meanwhile, so no test that uses it is parallel.
+package printed
+
+import (
+	"io"
+	"os"
+	"testing"
+)
+
+// By runs fn and returns what it printed.
+func By(t testing.TB, fn func()) (stdout, stderr string) {
+	t.Helper()
+	outs := [2]*os.File{os.Stdout, os.Stderr}
+	var texts [2]chan string
+	var ends [2]*os.File
+	for i := range outs {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ends[i] = w
+		texts[i] = make(chan string, 1)
+		go func() {
+			b, _ := io.ReadAll(r)
+			texts[i] <- string(b)
+		}()
+	}
+	os.Stdout, os.Stderr = ends[0], ends[1]
+	fn()
+	os.Stdout, os.Stderr = outs[0], outs[1]
+	for _, w := range ends {
+		w.Close()
+	}
+	return <-texts[0], <-texts[1]
+}

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// makeImage makes a metadata image and a device of a tree that has a file, a
-// device node and a set-user-ID program, in a directory with a blank.
+// makeImage makes the metadata image and the device of a tree with a device node and a set-user-ID
+// program, in a directory whose name has a blank.
 func makeImage(t *testing.T) (metadata, device string) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "with a blank")
@@ -61,8 +61,8 @@ func mountPoint(t *testing.T) string {
 	return dir
 }
 
-// Device nodes and set-user-ID programs work as in an unpacked tree: where the
-// tree itself is bound, and below an overlay.
+// Device nodes and set-user-ID programs work as in an unpacked tree, in a bind mount and in an overlay
+// of the tree.
 func TestMountErofs(t *testing.T) {
 	for _, mode := range []Mode{File, Loop} {
 		t.Run(string(mode), func(t *testing.T) { testMountErofs(t, mode) })

@@ -7,8 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A kernel that cannot read past a file's page cache reads the local device all the
-// same.
+// A kernel without direct I/O for EROFS mounts the local device without it.
 func TestLocalDeviceWithoutDirectIO(t *testing.T) {
 	var options []string
 	k := kernel{Auto, func(_, _, _ string, _ uintptr, data string) error {

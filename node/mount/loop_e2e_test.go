@@ -20,7 +20,7 @@ import (
 	"lighter/format/chunk"
 )
 
-// loopsOn lists the loop devices on files below dir.
+// loopsOn lists the loop devices of files below dir.
 func loopsOn(t *testing.T, dir string) (loops []string) {
 	t.Helper()
 	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
@@ -35,7 +35,7 @@ func loopsOn(t *testing.T, dir string) (loops []string) {
 	return loops
 }
 
-// A loop device goes with its mount, or with the attempt to make it.
+// A loop device is freed with its mount, or if mounting fails.
 func TestLoopDevicesGo(t *testing.T) {
 	metadata, device := makeImage(t)
 	dir, below := mountPoint(t), filepath.Dir(metadata)
@@ -58,7 +58,7 @@ func TestLoopDevicesGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := k.mountErofs(device, metadata, dir); err == nil {
-		t.Error("the device was mounted")
+		t.Error("a device was mounted as a metadata image")
 	}
 	if _, err := k.mountErofs(metadata, device+"-missing", dir); !errors.Is(err, unix.ENOENT) {
 		t.Error(err)
@@ -68,7 +68,7 @@ func TestLoopDevicesGo(t *testing.T) {
 	}
 }
 
-// Many look for a free loop device at the same time, and each gets its own.
+// Concurrent callers get different loop devices.
 func TestLoopDevicesForAll(t *testing.T) {
 	metadata, _ := makeImage(t)
 	var mu sync.Mutex
@@ -88,7 +88,7 @@ func TestLoopDevicesForAll(t *testing.T) {
 	}
 	all.Wait()
 	if loops := loopsOn(t, filepath.Dir(metadata)); len(fds) != 16 || len(loops) != 16 {
-		t.Errorf("loop devices %v, given to %v", loops, fds)
+		t.Errorf("loop devices %v, returned %v", loops, fds)
 	}
 	for device, fd := range fds {
 		if got := backing(device); got != metadata {
@@ -100,8 +100,8 @@ func TestLoopDevicesForAll(t *testing.T) {
 	}
 }
 
-// Where the kernel takes no files, Auto takes loop devices: it says so of tmpfs,
-// and where it has no support for files of all of them.
+// Auto uses loop devices if the kernel cannot mount files: because they are on tmpfs, or because it
+// does not support files at all.
 func TestAutoTakesLoopDevices(t *testing.T) {
 	metadata, device := makeImage(t)
 	tmpfs := mountPoint(t)
@@ -140,7 +140,7 @@ func TestAutoTakesLoopDevices(t *testing.T) {
 	}
 }
 
-// What cannot be mounted is found out with an empty tree, of which nothing is left.
+// Probe finds out why trees cannot be mounted, and leaves nothing behind.
 func TestProbe(t *testing.T) {
 	answer := func(err error) func(string, string, string, uintptr, string) error {
 		return func(string, string, string, uintptr, string) error { return err }
@@ -169,8 +169,7 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// A node that is killed while it tries leaves what the next one, and who removes its
-// root, take away.
+// If a node is killed in Probe, the next Probe or Abandon removes the empty tree.
 func TestKilledWhileProbing(t *testing.T) {
 	metadata, device := makeImage(t)
 	for name, end := range map[string]func(root string) error{
@@ -197,7 +196,7 @@ func TestKilledWhileProbing(t *testing.T) {
 	}
 }
 
-// What may be over is tried again after a while, and no sooner; what is configured is not.
+// A temporary failure is probed again after probePause. Mode None is not.
 func TestProbeAgain(t *testing.T) {
 	for _, failure := range []error{unix.ENOMEM, unix.EBUSY, unix.EMFILE, unix.ENODEV} {
 		synctest.Test(t, func(t *testing.T) {
@@ -222,7 +221,7 @@ func TestProbeAgain(t *testing.T) {
 			fails = false
 			time.Sleep(probePause)
 			if err := mounts.Mountable(); err != nil || tried != 3 || !strings.Contains(said.String(), "trees can be mounted now") {
-				t.Errorf("%v is over, tried %d times: %v, %s", failure, tried, err, &said)
+				t.Errorf("after %v was over, tried %d times: %v, %s", failure, tried, err, &said)
 			}
 			time.Sleep(probePause)
 			if err := mounts.Mountable(); err != nil || tried != 3 {
@@ -240,8 +239,7 @@ func TestProbeAgain(t *testing.T) {
 	})
 }
 
-// A machine without loop devices is told what it lacks,
-// and nothing of the attempt stays.
+// Without loop devices the error says what is missing, and nothing is left of the attempt.
 func TestWithoutLoopDevices(t *testing.T) {
 	metadata, device := makeImage(t)
 	k := kernel{Loop, unix.Mount}

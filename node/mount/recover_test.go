@@ -43,7 +43,7 @@ func TestPrepareAndRecover(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := os.Stat(root); !os.IsNotExist(err) {
-		t.Errorf("abandoned: %v", err)
+		t.Errorf("the root exists after Abandon: %v", err)
 	}
 	if err := Abandon(root); err != nil {
 		t.Error(err)

@@ -8,14 +8,13 @@ import (
 	"lighter/node/prefetch"
 )
 
-// A device that no kernel knows reads a tree that was verified, and fetched once more if it is
-// damaged on the disk.
+// Device opens a verified tree, and fetches it again if it is damaged on the disk.
 func TestDeviceOfATreeThatIsNotMounted(t *testing.T) {
 	h := newHub(t)
 	trees := openTrees(t, h)
 	trees.prefetcher = prefetch.New(func() prefetch.Source { return everyChunk{} }, prefetch.Options{}, trees.log)
 	if _, _, err := trees.Device(t.Context(), chunk.Sum([]byte("no tree"))); err == nil {
-		t.Error("a tree that is not here was opened")
+		t.Error("a missing tree was opened")
 	}
 	if err := trees.Ensure(t.Context(), h.tree, func() {}); err != nil {
 		t.Fatal(err)
@@ -32,11 +31,11 @@ func TestDeviceOfATreeThatIsNotMounted(t *testing.T) {
 		}
 		got := make([]byte, 4096)
 		if _, err := d.ReadAt(t.Context(), got, 7*4096); err != nil || got[0] != chunk.Sum([]byte{7})[0] {
-			t.Errorf("it read %d: %v", got[0], err)
+			t.Errorf("read byte %d: %v", got[0], err)
 		}
 		closeDevice()
 	}
-	if n := h.asked.Load(); n != 2 { // of a tree that is not here nothing is fetched
-		t.Errorf("the hub was asked for %d indexes", n)
+	if n := h.asked.Load(); n != 2 { // a missing tree is not fetched
+		t.Errorf("the hub was asked for %d indexes, want 2", n)
 	}
 }

@@ -12,8 +12,7 @@ import (
 	"lighter/node/prefetch"
 )
 
-// streamed is a Chunks of which nothing comes: it counts what is asked for, and what
-// is still waited for.
+// streamed is a source that returns nothing. It counts the requests, and those in flight.
 type streamed struct {
 	prefetch.Source
 	mu           sync.Mutex // guards what follows
@@ -36,7 +35,7 @@ func (s *streamed) Stream(context.Context, chunk.Ref, int64) (func(context.Conte
 	}, nil
 }
 
-// counts returns them once nothing changes any more.
+// counts returns both when all goroutines wait.
 func (s *streamed) counts() (asked, waits int) {
 	synctest.Wait()
 	s.mu.Lock()
@@ -44,7 +43,7 @@ func (s *streamed) counts() (asked, waits int) {
 	return s.asked, s.waits
 }
 
-// starting is a hub whose tree has one startup pack.
+// starting returns a hub whose tree has one startup pack.
 func starting(t *testing.T, name string) *fakeHub {
 	t.Helper()
 	h := newHubOf(t, name, someChunk)
@@ -57,9 +56,9 @@ func starting(t *testing.T, name string) *fakeHub {
 	return h
 }
 
-// What a start needs is asked for as soon as a tree is here, once, and no longer when
-// the tree goes. Whoever mounts it goes on with what has begun. Of trees that nobody
-// mounts the last ones are kept ready.
+// The startup pack of a tree is requested once, when the tree's index arrives, and cancelled when the
+// tree is removed. Opening the tree takes over what is prefetched. Of trees that are not mounted, the
+// latest stay open.
 func TestStartsBeginEarly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := starting(t, "file")
@@ -75,15 +74,15 @@ func TestStartsBeginEarly(t *testing.T) {
 		ensure(h)
 		ensure(h)
 		if asked, waits := chunks.counts(); asked != 1 || waits != 1 {
-			t.Errorf("asked %d times, %d are on their way", asked, waits)
+			t.Errorf("asked %d times, %d requests in flight; want 1, 1", asked, waits)
 		}
 		m, err := trees.openVerified(t.Context(), h.tree)
 		if asked, waits := chunks.counts(); err != nil || asked != 1 || waits != 1 || len(trees.early) != 0 {
-			t.Errorf("mounted: %v; asked %d times, %d are on their way, %d are early", err, asked, waits, len(trees.early))
+			t.Errorf("opened: %v; asked %d times, %d requests in flight, %d open early; want 1, 1, 0", err, asked, waits, len(trees.early))
 		}
 		m.close()
 		if _, waits := chunks.counts(); waits != 0 {
-			t.Errorf("closed: %d are on their way", waits)
+			t.Errorf("closed: %d requests in flight", waits)
 		}
 		ensure(h)
 		synctest.Wait()
@@ -91,7 +90,7 @@ func TestStartsBeginEarly(t *testing.T) {
 			t.Error(err)
 		}
 		if asked, waits := chunks.counts(); asked != 2 || waits != 0 {
-			t.Errorf("removed: asked %d times, %d are on their way", asked, waits)
+			t.Errorf("removed: asked %d times, %d requests in flight; want 2, 0", asked, waits)
 		}
 		ensure(h)
 		if trees.locals.bytes[h.tree] = 1; !trees.UsesLocal(h.tree) {
@@ -101,35 +100,34 @@ func TestStartsBeginEarly(t *testing.T) {
 		before, _ := chunks.counts()
 		ensure(h)
 		if asked, _ := chunks.counts(); asked != before || len(trees.early) != 0 {
-			t.Errorf("of one with a local device %d are asked for, %d are early", asked-before, len(trees.early))
+			t.Errorf("with a local device: %d requests, %d open early; want 0, 0", asked-before, len(trees.early))
 		}
 		for i := range maxEarly + 3 {
 			ensure(starting(t, fmt.Sprint(i)))
 		}
 		if _, waits := chunks.counts(); waits != maxEarly || len(trees.early) != maxEarly {
-			t.Errorf("of many: %d are on their way, %d are early", waits, len(trees.early))
+			t.Errorf("of many trees: %d requests in flight, %d open early", waits, len(trees.early))
 		}
 		trees.EndStreams()
 		delete(trees.locals.bytes, h.tree)
 		ensure(h)
 		if _, waits := chunks.counts(); waits != 0 {
-			t.Errorf("in the end %d are on their way", waits)
+			t.Errorf("after the end: %d requests in flight, want 0", waits)
 		}
 	})
 }
 
-// A tree of which nothing is known of its starts is opened when it is mounted.
+// A tree without startup packs is not opened before it is mounted.
 func TestNothingToBeginWith(t *testing.T) {
 	h := newHub(t)
 	trees := openTrees(t, h)
 	trees.prefetcher = prefetch.New(func() prefetch.Source { return &streamed{} }, prefetch.Options{Limit: 1 << 30}, trees.log)
 	if err := trees.Ensure(t.Context(), h.tree, func() {}); err != nil || len(trees.early) != 0 {
-		t.Errorf("%v, %d are early", err, len(trees.early))
+		t.Errorf("%v, %d trees open early, want 0", err, len(trees.early))
 	}
 }
 
-// A tree that is here and claimed, of whose starts nothing was known, begins to start
-// with the first locations that say something of them.
+// A tree without startup packs is prefetched when newer locations name some.
 func TestStartsBeginWithNewerLocations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t)
@@ -140,16 +138,16 @@ func TestStartsBeginWithNewerLocations(t *testing.T) {
 				t.Fatal(err)
 			}
 			if asked, waits := chunks.counts(); asked != want || waits != want {
-				t.Errorf("asked %d times, want %d; %d are on their way", asked, want, waits)
+				t.Errorf("asked %d times, want %d; %d requests in flight", asked, want, waits)
 			}
 			h.locations = starting(t, "file").locations
 		}
 		if len(trees.early) != 1 {
-			t.Errorf("%d are early", len(trees.early))
+			t.Errorf("%d trees open early, want 1", len(trees.early))
 		}
 		trees.Close()
 		if _, waits := chunks.counts(); waits != 0 {
-			t.Errorf("in the end %d are on their way", waits)
+			t.Errorf("after the end: %d requests in flight, want 0", waits)
 		}
 	})
 }

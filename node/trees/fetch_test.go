@@ -23,20 +23,20 @@ import (
 	"lighter/node/prefetch"
 )
 
-// fakeHub has the index of one tree, whose map has two pages.
+// fakeHub is a source with the index of one tree, whose extent map has two pages.
 type fakeHub struct {
 	tree       chunk.ID
 	index      []byte
 	locations  []byte
-	otherHints [][]byte // locations of other origins, which are asked before
+	otherHints [][]byte // locations of other origins, which are asked first
 	asked      atomic.Int32
 	askedHints atomic.Int32
 
-	others     [][]byte // what other origins give, before this one is asked
-	hold       int64    // after how many bytes the index stalls; 0: never
+	others     [][]byte // indexes of other origins, which are asked first
+	hold       int64    // the index stalls after this many bytes; 0: never
 	noHint     atomic.Bool
-	knowsSums  bool      // of locations
-	moreHints  io.Reader // comes behind the locations; nil: nothing
+	knowsSums  bool      // it recognises current locations
+	moreHints  io.Reader // follows the locations; nil: nothing
 	hintStalls bool
 }
 
@@ -44,7 +44,7 @@ func newHub(t *testing.T) *fakeHub { return newHubOf(t, "file", someChunk) }
 
 func someChunk(i int) chunk.ID { return chunk.Sum([]byte{byte(i)}) }
 
-// newHubOf has a tree of one file of that name, of 100 chunks of 4 KiB.
+// newHubOf returns a hub with a tree of one file of that name, of 100 chunks of 4 KiB.
 func newHubOf(t *testing.T, name string, id func(i int) chunk.ID) *fakeHub {
 	t.Helper()
 	file := &tree.Node{Mode: tree.ModeRegular | 0o644, Nlink: 1}
@@ -70,8 +70,7 @@ func newHubOf(t *testing.T, name string, id func(i int) chunk.ID) *fakeHub {
 	return h
 }
 
-// sign makes an index of which everything is right but what edit does to the
-// metadata image.
+// sign makes a valid index of an edited metadata image.
 func (h *fakeHub) sign(edit func(metadata []byte)) {
 	size := int(binary.LittleEndian.Uint64(h.index[80:])) // docs/format.md, "Index"
 	metadata := h.index[len(h.index)-size:]
@@ -81,7 +80,7 @@ func (h *fakeHub) sign(edit func(metadata []byte)) {
 	h.tree = sha256.Sum256(h.index[:256])
 }
 
-// stalled gives bytes and then nothing until ctx is done.
+// stalled returns bytes, and then blocks until ctx is done.
 type stalled struct {
 	io.Reader
 	ctx context.Context
@@ -143,7 +142,7 @@ func openTrees(t *testing.T, h *fakeHub) *Store {
 	return openAt(root, h)
 }
 
-// openAt opens trees that are there.
+// openAt opens the store at an existing root.
 func openAt(root string, h *fakeHub) *Store {
 	log := slog.New(slog.DiscardHandler)
 	return Open(root, h, nil, prefetch.New(func() prefetch.Source { return nil }, prefetch.Options{}, log), log)
@@ -155,7 +154,7 @@ func remove(trees *Store, tree chunk.ID) error {
 	return trees.Discard(tree)
 }
 
-// files lists what is below trees/.
+// files lists the files below trees/.
 func files(t *testing.T, trees *Store) (found []string) {
 	t.Helper()
 	top := filepath.Join(trees.root, "trees")
@@ -186,7 +185,7 @@ func TestEnsure(t *testing.T) {
 		}
 	}
 	if h.asked.Load() != 1 || begun.Load() == 0 || !trees.Has(h.tree) {
-		t.Errorf("asked %d times, begun %d times", h.asked.Load(), begun.Load())
+		t.Errorf("asked %d times, begun %d times; want once each", h.asked.Load(), begun.Load())
 	}
 	if got := files(t, trees); !slices.Equal(got, h.whole()) {
 		t.Errorf("files %q", got)
@@ -198,23 +197,23 @@ func TestEnsure(t *testing.T) {
 		t.Errorf("%d bytes, %d files", bytes, n)
 	}
 	if err := remove(trees, h.tree); err != nil || trees.Has(h.tree) || len(files(t, trees)) != 0 {
-		t.Errorf("removed: %v, %q", err, files(t, trees))
+		t.Errorf("after the removal: %v, files %q", err, files(t, trees))
 	}
 	if err := remove(trees, h.tree); err != nil {
-		t.Errorf("removed twice: %v", err)
+		t.Errorf("second removal: %v", err)
 	}
-	if err := trees.Ensure(t.Context(), chunk.Sum(nil), func() { t.Error("begun") }); !errors.Is(err, chunk.ErrNotFound) {
-		t.Errorf("an unknown tree: %v", err)
+	if err := trees.Ensure(t.Context(), chunk.Sum(nil), func() { t.Error("begun was called for an unknown tree") }); !errors.Is(err, chunk.ErrNotFound) {
+		t.Errorf("an unknown tree: got %v", err)
 	}
 }
 
-// Whatever is wrong with an index, nothing of it stays.
+// No file of an invalid index is left.
 func TestIndexThatIsWrong(t *testing.T) {
 	for name, spoil := range map[string]func(h *fakeHub){
 		"header":   func(h *fakeHub) { h.index[20] ^= 1 },
 		"metadata": func(h *fakeHub) { h.index[len(h.index)-1] ^= 1 },
 		"end":      func(h *fakeHub) { h.index = h.index[:len(h.index)-1] },
-		// What the hub has signed, and no kernel should read.
+		// The hub has signed these, but they could confuse a kernel.
 		"signed": func(h *fakeHub) { h.sign(func(metadata []byte) { metadata[4096+8] = 7 }) },
 		"hidden": func(h *fakeHub) {
 			h.sign(func(metadata []byte) { copy(metadata[bytes.Index(metadata, []byte("file")):], "fi/e") })
@@ -225,7 +224,7 @@ func TestIndexThatIsWrong(t *testing.T) {
 		trees := openTrees(t, h)
 		err := trees.Ensure(t.Context(), h.tree, func() {
 			if name == "header" {
-				t.Error("begun with a wrong header")
+				t.Error("begun was called with an invalid header")
 			}
 		})
 		if err == nil || trees.Has(h.tree) || len(files(t, trees)) != 0 {
@@ -234,9 +233,9 @@ func TestIndexThatIsWrong(t *testing.T) {
 	}
 }
 
-// What a daemon fetched that did not look at metadata images is looked at before it is
-// mounted, and not fetched once more: it would be the same.
-func TestIndexThatNobodyLookedAt(t *testing.T) {
+// A metadata image that was not checked when it was fetched is checked when it is opened. An invalid
+// one is not fetched again: it would be the same.
+func TestIndexThatWasNotChecked(t *testing.T) {
 	h := newHub(t)
 	h.sign(func(metadata []byte) { metadata[4096+8] = 7 })
 	trees := openTrees(t, h)
@@ -254,7 +253,7 @@ func TestIndexThatNobodyLookedAt(t *testing.T) {
 	}
 }
 
-// What one origin began and did not end well, another gives from its beginning.
+// An index that one origin sends incompletely or damaged is fetched from another.
 func TestIndexFromAnotherOrigin(t *testing.T) {
 	h := newHub(t)
 	flipped := bytes.Clone(h.index)
@@ -274,8 +273,8 @@ func TestIndexFromAnotherOrigin(t *testing.T) {
 	m.close()
 }
 
-// Who gives up has stopped the download when Ensure returns.
-func TestEnsureIsGivenUp(t *testing.T) {
+// A cancelled caller ends the download.
+func TestEnsureIsCancelled(t *testing.T) {
 	h := newHub(t)
 	h.hold = int64(len(h.index)) - 1
 	trees := openTrees(t, h)
@@ -292,7 +291,7 @@ func TestEnsureIsGivenUp(t *testing.T) {
 	}
 }
 
-// The locations are a hint: without them a tree comes all the same, and soon.
+// Locations are a hint: an index is published without them after a short wait.
 func TestLocationsThatAreWrong(t *testing.T) {
 	for name, spoil := range map[string]func(h *fakeHub){
 		"refused": func(h *fakeHub) { h.noHint.Store(true) },
@@ -324,7 +323,7 @@ func TestLocationsThatAreWrong(t *testing.T) {
 	}
 }
 
-// Locations that are of another tree, or none, come from another origin.
+// Locations that are invalid or of another tree are fetched from another origin.
 func TestLocationsOfAnotherOrigin(t *testing.T) {
 	h := newHub(t)
 	h.otherHints = [][]byte{nil, []byte("<html>"), index.NewLocations(chunk.Sum(nil)).Encode(), h.locations[:len(h.locations)-1]}
@@ -337,7 +336,7 @@ func TestLocationsOfAnotherOrigin(t *testing.T) {
 	}
 }
 
-// zeros is an endless stream that counts what is read of it.
+// zeros is an endless stream that counts the bytes read.
 type zeros struct{ read atomic.Int64 }
 
 func (z *zeros) Read(b []byte) (int, error) {
@@ -346,12 +345,12 @@ func (z *zeros) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// What comes as locations is read when the index's header has come and was verified, and no more
-// of it than the locations of so many extents may have.
+// Locations are read only when the index's header has arrived and was verified, and no more bytes than
+// the locations of that many extents can have.
 func TestLocationsAreBoundedByTheHeader(t *testing.T) {
 	for name, c := range map[string]struct {
-		hold int64 // what comes of the index; 0: all
-		most int64 // what is read as locations
+		hold int64 // bytes of the index that arrive; 0: all
+		most int64 // maximum bytes of locations that are read
 	}{
 		"no header":          {255, 0},
 		"header and no more": {256, index.MaxLocations(100)},
@@ -371,11 +370,11 @@ func TestLocationsAreBoundedByTheHeader(t *testing.T) {
 				}
 			})
 			if n := endless.read.Load(); n > c.most {
-				t.Errorf("%d bytes were read, want %d at most", n, c.most)
+				t.Errorf("%d bytes were read, want at most %d", n, c.most)
 			}
 			for _, name := range files(t, trees) {
 				if strings.HasSuffix(name, "locations") {
-					t.Errorf("they stay: %s", name)
+					t.Errorf("invalid locations are left: %s", name)
 				}
 			}
 		})

@@ -7,9 +7,9 @@ import (
 	"lighter/test/testkit/immutable"
 )
 
-// What cannot be deleted keeps nothing from being recovered, fetched or removed, and is
-// named.
-func TestLeftoversAreInNobodysWay(t *testing.T) {
+// Files that cannot be removed are listed, and do not keep trees from being recovered, fetched or
+// removed.
+func TestLeftovers(t *testing.T) {
 	h := newHub(t)
 	trees := openTrees(t, h)
 	var want []string
@@ -22,9 +22,9 @@ func TestLeftoversAreInNobodysWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := trees.Ensure(t.Context(), h.tree, func() {}); err != nil {
-		t.Errorf("fetch a tree beside its leftovers: %v", err)
+		t.Errorf("fetch a tree that has leftovers: %v", err)
 	}
-	for _, name := range []string{localNew, localOld, localDir} { // a local device without its file is of no use
+	for _, name := range []string{localNew, localOld, localDir} { // a local device without its file is useless
 		path := filepath.Join(trees.dir(h.tree), name)
 		immutable.Dir(t, filepath.Join(path, "below"))
 		want = append(want, path)
@@ -33,7 +33,7 @@ func TestLeftoversAreInNobodysWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, has := trees.HasLocal(h.tree); has {
-		t.Error("a leftover is taken for a local device")
+		t.Error("a leftover counts as a local device")
 	}
 	left := trees.Leftovers()
 	for _, path := range want {
@@ -42,10 +42,10 @@ func TestLeftoversAreInNobodysWay(t *testing.T) {
 			found = found || l.Path == path && l.Cause != ""
 		}
 		if !found {
-			t.Errorf("%s is not named: %+v", path, left)
+			t.Errorf("%s is not listed: %+v", path, left)
 		}
 	}
 	if len(left) != len(want) {
-		t.Errorf("named are %+v, want %q", left, want)
+		t.Errorf("listed: %+v, want %q", left, want)
 	}
 }

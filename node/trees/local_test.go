@@ -12,7 +12,7 @@ import (
 	"lighter/store/disk"
 )
 
-// room has chunks, and counts what is taken of it.
+// room is a Room in memory.
 type room struct {
 	chunks map[chunk.ID][]byte
 	free   int64
@@ -38,7 +38,7 @@ func (r *room) Beside(yield func() int64) { r.yield = yield }
 
 func nth(i int) []byte { return bytes.Repeat([]byte{byte(i), 7}, 2048) }
 
-// openLocal opens a tree all of whose chunks are in a room.
+// openLocal fetches a tree whose chunks are all in a room.
 func openLocal(t *testing.T) (*Store, chunk.ID, *room) {
 	t.Helper()
 	r := &room{chunks: map[chunk.ID][]byte{}, free: 1 << 20}
@@ -56,7 +56,7 @@ func openLocal(t *testing.T) (*Store, chunk.ID, *room) {
 	return trees, h.tree, r
 }
 
-// left tells what there is of a local device, finished or not.
+// left lists the files of local devices, finished or not.
 func left(t *testing.T, trees *Store) []string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(trees.root, "trees/*/local*/*"))
@@ -66,8 +66,8 @@ func left(t *testing.T, trees *Store) []string {
 	return found
 }
 
-// A local device holds what the device does. It counts while it is there, it is found
-// by the next daemon, and goes when room is needed, unless it is mounted.
+// A local device has the bytes of the device. Its size is counted while it exists, also by the next
+// daemon, and it is removed when space is needed, unless it is mounted.
 func TestLocalDevice(t *testing.T) {
 	trees, tree, r := openLocal(t)
 	before, files := trees.Size(tree)
@@ -81,15 +81,15 @@ func TestLocalDevice(t *testing.T) {
 		want = append(want, nth(i)...)
 	}
 	if got, err := os.ReadFile(trees.LocalDevice(tree)); err != nil || !bytes.Equal(got, want) {
-		t.Errorf("it has %d bytes, want %d: %v", len(got), len(want), err)
+		t.Errorf("the local device has %d bytes, want %d: %v", len(got), len(want), err)
 	}
 	if size, ok := trees.HasLocal(tree); !ok || size != 100*4096 || r.taken != size {
-		t.Errorf("it counts %d, %t; taken %d", size, ok, r.taken)
+		t.Errorf("it has size %d, %t; %d bytes are reserved", size, ok, r.taken)
 	}
 	if after, more := trees.Size(tree); after != before+100*4096 || more != files+2 {
-		t.Errorf("with it the tree takes %d bytes in %d files, before %d in %d", after, more, before, files)
+		t.Errorf("the tree has %d bytes in %d files with its local device, before %d in %d", after, more, before, files)
 	}
-	unfinished := filepath.Join(trees.dir(tree), localNew) // of a daemon that was killed
+	unfinished := filepath.Join(trees.dir(tree), localNew) // left by a daemon that was killed
 	if err := errors.Join(os.Mkdir(unfinished, 0o700), os.WriteFile(filepath.Join(unfinished, "device"), nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
@@ -99,22 +99,22 @@ func TestLocalDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	if size, ok := next.HasLocal(tree); !ok || size < 100*4096 || found.taken != size || len(left(t, next)) != 2 {
-		t.Errorf("the next daemon counts %d, %t; taken %d; there is %v", size, ok, found.taken, left(t, next))
+		t.Errorf("the next daemon: size %d, %t; %d bytes are reserved; files %v", size, ok, found.taken, left(t, next))
 	}
 	next.SetLocalMounted(tree, true)
 	if freed := found.yield() + next.DropLocal(tree); freed != 0 || len(left(t, next)) != 2 {
-		t.Errorf("one that is mounted was removed, for %d bytes", freed)
+		t.Errorf("a mounted local device was removed, for %d bytes", freed)
 	}
 	next.SetLocalMounted(tree, false)
 	if freed := found.yield(); freed < 100*4096 || found.taken != 0 || len(left(t, next)) > 0 {
-		t.Errorf("freed %d, taken %d, left %v", freed, found.taken, left(t, next))
+		t.Errorf("freed %d bytes, %d are reserved, files %v", freed, found.taken, left(t, next))
 	}
 	if freed := found.yield() + next.DropLocal(tree); freed != 0 {
-		t.Errorf("freed %d once more", freed)
+		t.Errorf("freed %d bytes again", freed)
 	}
 }
 
-// What goes wrong leaves nothing behind, and nothing counted.
+// A failure leaves no file and no reserved bytes behind.
 func TestLocalDeviceThatCannotBeMade(t *testing.T) {
 	for name, test := range map[string]struct {
 		upset func(trees *Store, tree chunk.ID, r *room) context.Context
@@ -124,7 +124,7 @@ func TestLocalDeviceThatCannotBeMade(t *testing.T) {
 			delete(r.chunks, chunk.Sum(nth(77)))
 			return context.Background()
 		}, func(err error) bool { return errors.Is(err, ErrNotCached) }},
-		"a chunk is another": {func(_ *Store, _ chunk.ID, r *room) context.Context {
+		"a chunk has wrong bytes": {func(_ *Store, _ chunk.ID, r *room) context.Context {
 			r.chunks[chunk.Sum(nth(77))] = nth(78)
 			return context.Background()
 		}, func(err error) bool { return errors.As(err, new(*chunk.InvalidError)) }},
@@ -132,12 +132,12 @@ func TestLocalDeviceThatCannotBeMade(t *testing.T) {
 			r.free = 99 * 4096
 			return context.Background()
 		}, func(err error) bool { return errors.Is(err, disk.ErrFull) }},
-		"it is called off": {func(*Store, chunk.ID, *room) context.Context {
+		"it is cancelled": {func(*Store, chunk.ID, *room) context.Context {
 			ctx, cancel := context.WithCancel(context.Background())
 			cancel()
 			return ctx
 		}, func(err error) bool { return errors.Is(err, context.Canceled) }},
-		"the tree went": {func(trees *Store, tree chunk.ID, _ *room) context.Context {
+		"the tree is removed": {func(trees *Store, tree chunk.ID, _ *room) context.Context {
 			_ = remove(trees, tree)
 			return context.Background()
 		}, func(err error) bool { return errors.Is(err, os.ErrNotExist) }},
@@ -149,7 +149,7 @@ func TestLocalDeviceThatCannotBeMade(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 			if _, ok := trees.HasLocal(tree); ok || r.taken != 0 || len(left(t, trees)) > 0 {
-				t.Errorf("taken %d, left %v", r.taken, left(t, trees))
+				t.Errorf("%d bytes are reserved, files %v", r.taken, left(t, trees))
 			}
 		})
 	}
@@ -172,8 +172,8 @@ func TestDisableLocal(t *testing.T) {
 	}
 }
 
-// A bit that flips is found by the scrub: the file goes, and those who may have read it
-// are named.
+// Scrub finds a flipped bit in a local device and removes the file. If it was mounted, Lost lists its
+// tree.
 func TestScrubOfALocalDevice(t *testing.T) {
 	for _, mounted := range []bool{false, true} {
 		trees, tree, r := openLocal(t)
@@ -188,7 +188,7 @@ func TestScrubOfALocalDevice(t *testing.T) {
 		trees.SetLocalMounted(tree, mounted)
 		trees.served[tree] = m
 		if n, err := trees.Scrub(t.Context(), 0); n != 0 || err != nil || len(left(t, trees)) != 2 {
-			t.Errorf("of a whole one: %d, %v", n, err)
+			t.Errorf("an intact local device: %d damaged, %v", n, err)
 		}
 		b, err := os.ReadFile(trees.LocalDevice(tree))
 		if err != nil {
@@ -199,27 +199,27 @@ func TestScrubOfALocalDevice(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n, err := trees.Scrub(t.Context(), 0); n != 1 || err != nil || r.taken != 0 || len(left(t, trees)) > 0 {
-			t.Errorf("of a damaged one: %d, %v; taken %d, left %v", n, err, r.taken, left(t, trees))
+			t.Errorf("a damaged local device: %d damaged, %v; %d bytes are reserved, files %v", n, err, r.taken, left(t, trees))
 		}
 		if lost := trees.Lost()[tree] != nil; lost != mounted {
-			t.Errorf("mounted: %t, named: %t", mounted, lost)
+			t.Errorf("mounted: %t, listed as lost: %t", mounted, lost)
 		}
 	}
 }
 
-// A tree's local device goes with it, and with an index that is fetched anew.
+// A local device is removed with its tree, and when the index is fetched again.
 func TestLocalDeviceGoesWithItsTree(t *testing.T) {
 	trees, tree, r := openLocal(t)
 	if err := trees.MakeLocal(t.Context(), tree); err != nil {
 		t.Fatal(err)
 	}
 	if err := trees.refetch(t.Context(), tree); err != nil || r.taken != 0 || len(left(t, trees)) > 0 {
-		t.Errorf("fetched anew: %v, taken %d, left %v", err, r.taken, left(t, trees))
+		t.Errorf("fetched again: %v, %d bytes are reserved, files %v", err, r.taken, left(t, trees))
 	}
 	if err := trees.MakeLocal(t.Context(), tree); err != nil || len(left(t, trees)) != 2 {
 		t.Fatal(err)
 	}
 	if err := remove(trees, tree); err != nil || r.taken != 0 {
-		t.Errorf("removed: %v, taken %d", err, r.taken)
+		t.Errorf("removed: %v, %d bytes are reserved", err, r.taken)
 	}
 }

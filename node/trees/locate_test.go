@@ -16,7 +16,7 @@ import (
 	"lighter/node/prefetch"
 )
 
-// packed has every chunk elsewhere, in its unit alone.
+// packed finds a chunk only by its unit.
 type packed struct {
 	prefetch.Source
 	unlocated atomic.Int32 // reads by a chunk's ID
@@ -33,7 +33,7 @@ func (p *packed) Read(_ context.Context, ref chunk.Ref, _ int, dst []byte, _ fun
 	return nil
 }
 
-// openPacked opens a tree of a hub, which has been fetched, over packed chunks.
+// openPacked fetches a tree and opens it over packed chunks.
 func openPacked(t *testing.T, h *fakeHub) (*Store, *OpenTree, *packed) {
 	t.Helper()
 	trees, chunks := openTrees(t, h), &packed{}
@@ -55,8 +55,8 @@ func reads(t *testing.T, m *OpenTree) error {
 	return err
 }
 
-// Locations that did not come with the index come later, from a hub that is asked
-// ever more rarely, into the device that is there.
+// Locations that did not arrive with the index are fetched later, with backoff, and given to the open
+// device.
 func TestLocationsComeLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t)
@@ -68,7 +68,7 @@ func TestLocationsComeLater(t *testing.T) {
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		if n := h.askedHints.Load(); n < 12 || n > 40 {
-			t.Errorf("the hub was asked %d times in an hour", n)
+			t.Errorf("the hub was asked %d times in an hour, want 12 to 40", n)
 		}
 		h.noHint.Store(false)
 		time.Sleep(locateRarest)
@@ -82,14 +82,13 @@ func TestLocationsComeLater(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		if h.askedHints.Load() != n {
-			t.Error("the hub is asked although the locations are there")
+			t.Error("the hub was asked after the locations had arrived")
 		}
 		m.close()
 	})
 }
 
-// A read that needs locations ends a pause, though not again and again, and has its
-// bytes as soon as they come.
+// A read that needs locations ends a pause, but not repeatedly, and continues when they arrive.
 func TestReadWantsLocations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t)
@@ -100,11 +99,11 @@ func TestReadWantsLocations(t *testing.T) {
 		asked := h.askedHints.Load()
 		for range 10 {
 			if err := reads(t, m); err == nil {
-				t.Error("it was read, and nobody has it")
+				t.Error("a read without locations succeeded")
 			}
 		}
 		if n := h.askedHints.Load() - asked; n > 1 {
-			t.Errorf("the hub was asked %d times at once", n)
+			t.Errorf("the hub was asked %d times at once, want at most 1", n)
 		}
 		h.noHint.Store(false)
 		time.Sleep(repairPause)
@@ -115,8 +114,7 @@ func TestReadWantsLocations(t *testing.T) {
 	})
 }
 
-// Locations that the disk damages, before they are opened or after it, are fetched
-// once more.
+// Locations that are damaged on the disk, before or after they are opened, are fetched again.
 func TestLocationsAreDamaged(t *testing.T) {
 	for name, size := range map[string]int64{"emptied": 0, "cut": 100} {
 		t.Run(name, func(t *testing.T) {
@@ -130,7 +128,7 @@ func TestLocationsAreDamaged(t *testing.T) {
 			}
 			damage()
 			if err := reads(t, m); err != nil || chunks.unlocated.Load() != 1 {
-				t.Errorf("damaged under its device: %d reads by ID, %v", chunks.unlocated.Load(), err)
+				t.Errorf("damaged after they were opened: %d reads by ID, want 1: %v", chunks.unlocated.Load(), err)
 			}
 			damage()
 			m.close()
@@ -141,13 +139,13 @@ func TestLocationsAreDamaged(t *testing.T) {
 			defer m.close()
 			<-m.locating.Locate()
 			if err := reads(t, m); err != nil || chunks.unlocated.Load() != 1 {
-				t.Errorf("damaged before: %d reads by ID, %v", chunks.unlocated.Load(), err)
+				t.Errorf("damaged before they were opened: %d reads by ID, want 1: %v", chunks.unlocated.Load(), err)
 			}
 		})
 	}
 }
 
-// Nobody who reads notices that locations are replaced.
+// Replacing locations does not affect concurrent reads.
 func TestLocationsAreReplaced(t *testing.T) {
 	h := newHub(t)
 	_, m, chunks := openPacked(t, h)
@@ -178,11 +176,11 @@ func TestLocationsAreReplaced(t *testing.T) {
 	readers.Wait()
 	m.close()
 	if h.askedHints.Load() != 51 || chunks.unlocated.Load() != 0 {
-		t.Errorf("fetched %d times, %d reads by ID", h.askedHints.Load(), chunks.unlocated.Load())
+		t.Errorf("fetched %d times, want 51; %d reads by ID, want 0", h.askedHints.Load(), chunks.unlocated.Load())
 	}
 }
 
-// A tree that is closed leaves nothing on its way behind, nor does a node that ends.
+// A closed tree, or a node that ends, leaves no fetch in flight.
 func TestLocatingEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t)
@@ -191,7 +189,7 @@ func TestLocatingEnds(t *testing.T) {
 		synctest.Wait()
 		m.close()
 		if _, err := os.Stat(filepath.Join(trees.dir(h.tree), "locations.new")); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("a part of the locations: %v", err)
+			t.Errorf("partial locations are left: %v", err)
 		}
 		asked := h.askedHints.Load()
 		m, err := trees.open(h.tree)
@@ -202,12 +200,12 @@ func TestLocatingEnds(t *testing.T) {
 		trees.served[h.tree] = m
 		trees.Close()
 		if err := reads(t, m); err == nil || h.askedHints.Load() != asked {
-			t.Errorf("after the end the hub was asked %d times, %v", h.askedHints.Load()-asked, err)
+			t.Errorf("after Close the hub was asked %d times, want 0: %v", h.askedHints.Load()-asked, err)
 		}
 	})
 }
 
-// As long as a node that ends is asked, it fetches what its answers need.
+// A node that ends fetches locations as long as reads need them.
 func TestLocatingUntilTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t)

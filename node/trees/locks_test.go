@@ -14,7 +14,7 @@ import (
 	"lighter/format/chunk"
 )
 
-// gatedHub gives no index before open is closed.
+// gatedHub sends no index before open is closed.
 type gatedHub struct {
 	*fakeHub
 	open chan struct{}
@@ -32,8 +32,8 @@ func (h gatedHub) Index(ctx context.Context, tree chunk.ID, take func(io.Reader)
 	}
 }
 
-// An index comes for all callers that wait for it: one that is cancelled leaves the others,
-// also if it came first, and the last one ends the download.
+// Callers share the download of an index. A cancelled caller does not affect the others, even if it was
+// the first. When the last one is cancelled, the download ends.
 func TestFetchOutlivesItsFirstCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := gated(newHub(t))
@@ -51,12 +51,12 @@ func TestFetchOutlivesItsFirstCaller(t *testing.T) {
 		waits, begun := ensure(t.Context())
 		cancelFirst()
 		if err := <-gone; !errors.Is(err, context.Canceled) {
-			t.Errorf("the first caller, which was cancelled: %v", err)
+			t.Errorf("the cancelled first caller got %v", err)
 		}
 		synctest.Wait()
 		close(h.open)
 		if err := <-waits; err != nil || !trees.Has(h.tree) || len(begun) != 1 {
-			t.Errorf("the second caller: %v; told %d times that the index begins", err, len(begun))
+			t.Errorf("the second caller got %v; begun was called %d times, want 1", err, len(begun))
 		}
 
 		h.open = make(chan struct{})
@@ -71,16 +71,16 @@ func TestFetchOutlivesItsFirstCaller(t *testing.T) {
 		<-gone
 		synctest.Wait()
 		if left := files(t, trees); len(left) > 0 {
-			t.Errorf("nobody waits, and there are %q", left)
+			t.Errorf("files are left without a waiting caller: %q", left)
 		}
 		close(h.open)
 		if err := trees.Ensure(t.Context(), h.tree, func() {}); err != nil {
-			t.Errorf("a caller after the last one was cancelled: %v", err)
+			t.Errorf("a new caller after the last one was cancelled got %v", err)
 		}
 	})
 }
 
-// slowHub has two trees: the index of the one comes late.
+// slowHub has two trees. The index of one is slow.
 type slowHub struct {
 	Source
 	slow gatedHub
@@ -93,7 +93,7 @@ func (h slowHub) Index(ctx context.Context, tree chunk.ID, take func(io.Reader) 
 	return h.Source.Index(ctx, tree, take)
 }
 
-// likeTree returns a hub with another tree whose ID begins like the given one's.
+// likeTree returns a hub with another tree whose ID shares the low 6 bits of the first byte with tree's.
 func likeTree(t *testing.T, tree chunk.ID) *fakeHub {
 	t.Helper()
 	for n := 0; ; n++ {
@@ -103,8 +103,8 @@ func likeTree(t *testing.T, tree chunk.ID) *fakeHub {
 	}
 }
 
-// While the damaged index of a tree is fetched once more, for a mount or for readers, no
-// other tree waits, nor does who unmounts or removes this one.
+// While the damaged index of a tree is fetched again, other trees can be used, and this one can be
+// removed.
 func TestSlowTreeDelaysNoOther(t *testing.T) {
 	for name, use := range map[string]func(ctx context.Context, trees *Store, tree chunk.ID) error{
 		"mounted": func(ctx context.Context, trees *Store, tree chunk.ID) error {
@@ -150,17 +150,17 @@ func TestSlowTreeDelaysNoOther(t *testing.T) {
 					t.Error(err)
 				}
 			case <-time.After(30 * time.Second):
-				t.Error("others wait for an index that does not come")
+				t.Error("other trees wait for the slow index")
 			}
 			cancel()
 			if err := <-used; !errors.Is(err, context.Canceled) {
-				t.Errorf("a caller that was cancelled: %v", err)
+				t.Errorf("a cancelled caller got %v", err)
 			}
 		})
 	}
 }
 
-// What is fetched once more for readers of a tree that is removed meanwhile is thrown away.
+// An index that is fetched again is discarded if its tree is removed meanwhile.
 func TestRemovedTreeStaysRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := gated(newHub(t))
@@ -177,22 +177,22 @@ func TestRemovedTreeStaysRemoved(t *testing.T) {
 		}
 		close(h.open)
 		if err := <-renewed; err == nil || len(files(t, trees)) > 0 {
-			t.Errorf("it was published after its removal: %v, %q", err, files(t, trees))
+			t.Errorf("a removed tree was published: %v, %q", err, files(t, trees))
 		}
 	})
 }
 
-// A caller that is cancelled does not wait for the lock of a tree, which others hold.
+// A cancelled caller does not wait for the lock of a tree.
 func TestLockOfATree(t *testing.T) {
 	trees, tree := openTrees(t, newHub(t)), chunk.Sum([]byte("tree"))
 	unlock := trees.locks.lock(tree)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, _, err := trees.Device(ctx, tree); !errors.Is(err, context.Canceled) {
-		t.Errorf("cancelled: %v", err)
+		t.Errorf("a cancelled caller got %v", err)
 	}
 	unlock()
 	if n := len(trees.locks.all); n != 0 {
-		t.Errorf("%d locks are left of trees that nobody uses", n)
+		t.Errorf("%d locks are left without a user", n)
 	}
 }

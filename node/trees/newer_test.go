@@ -14,11 +14,11 @@ import (
 	"lighter/node/prefetch"
 )
 
-// moved has all chunks in one unit, and finds none by its ID.
+// moved has all chunks in one pack, and finds none by its ID.
 type moved struct {
 	prefetch.Source
 	pack    chunk.ID
-	byID    bool // it does find them
+	byID    bool // it does find chunks by their ID
 	located int
 }
 
@@ -37,7 +37,7 @@ func (m *moved) Read(_ context.Context, ref chunk.Ref, _ int, _ []byte, missed f
 	return chunk.ErrNotFound
 }
 
-// relocated gives a hub other locations, which name one pack, and returns it.
+// relocated gives a hub new locations, which name one pack, and returns the pack.
 func (h *fakeHub) relocated(name string) chunk.ID {
 	pack := chunk.Sum([]byte(name))
 	l := index.NewLocations(h.tree)
@@ -48,7 +48,7 @@ func (h *fakeHub) relocated(name string) chunk.ID {
 	return pack
 }
 
-// young makes what was just written young by the test's clock, which is not the disk's.
+// young sets a new file's time to the test's clock, which differs from the disk's.
 func young(t *testing.T, path string) {
 	t.Helper()
 	info, err := os.Stat(path)
@@ -60,7 +60,7 @@ func young(t *testing.T, path string) {
 	}
 }
 
-// servedOf opens a hub's tree as one that is mounted.
+// servedOf opens a hub's tree as a served one.
 func servedOf(t *testing.T, h *fakeHub, chunks prefetch.Source) (*Store, *OpenTree) {
 	t.Helper()
 	trees := openTrees(t, h)
@@ -83,14 +83,13 @@ func servedOf(t *testing.T, h *fakeHub, chunks prefetch.Source) (*Store, *OpenTr
 func (s *Store) hasLocations(tb testing.TB, tree chunk.ID, want []byte) {
 	tb.Helper()
 	if got, err := os.ReadFile(s.locations(tree)); err != nil || !slices.Equal(got, want) {
-		tb.Errorf("%d bytes of locations, want %d others: %v", len(got), len(want), err)
+		tb.Errorf("got %d bytes of locations, want other %d bytes: %v", len(got), len(want), err)
 	}
 }
 
-// A tree that is here and claimed again gets newer locations if there are any: on the
-// disk and into its device. A hub is asked once a minute at most, also one that fails,
-// and whatever the node; nothing is written if they are the same, whether the origin
-// knows that or not.
+// A tree on the disk that is pulled again gets newer locations, on the disk and in its open device. The
+// hub is asked once a minute at most, even if it fails and if the node restarts. Unchanged locations
+// are not written, whether the origin recognises them or not.
 func TestNewerLocations(t *testing.T) {
 	for name, knows := range map[string]bool{"hub": true, "files": false} {
 		t.Run(name, func(t *testing.T) {
@@ -111,7 +110,7 @@ func TestNewerLocations(t *testing.T) {
 						young(t, path)
 					}
 					if n := h.askedHints.Load() - asked; n != 1 {
-						t.Errorf("the hub was asked %d times", n)
+						t.Errorf("the hub was asked %d times, want 1", n)
 					}
 				}
 				claim()
@@ -122,7 +121,7 @@ func TestNewerLocations(t *testing.T) {
 				time.Sleep(refreshAge)
 				claim()
 				if after, err := os.Stat(path); err != nil || !os.SameFile(before, after) {
-					t.Errorf("the same locations were written again, or %v", err)
+					t.Errorf("unchanged locations were written again, or %v", err)
 				}
 				chunks.pack = h.relocated("later")
 				time.Sleep(refreshAge)
@@ -134,7 +133,7 @@ func TestNewerLocations(t *testing.T) {
 				other := openAt(trees.root, h)
 				<-other.refresh(h.tree)
 				if h.askedHints.Load() != asked {
-					t.Error("a hub that fails is asked again at once")
+					t.Error("a hub that failed was asked again at once")
 				}
 				time.Sleep(time.Second)
 				trees.locals.bytes[h.tree] = 1
@@ -143,13 +142,13 @@ func TestNewerLocations(t *testing.T) {
 				}
 				synctest.Wait()
 				if h.askedHints.Load() != asked {
-					t.Error("a hub is asked for a tree with a local device")
+					t.Error("the hub was asked for a tree with a local device")
 				}
 				delete(trees.locals.bytes, h.tree)
 				claim()
 				trees.hasLocations(t, h.tree, h.locations)
 				if err := reads(t, m); err != nil || chunks.located != 1 {
-					t.Errorf("%d reads where the chunks are: %v", chunks.located, err)
+					t.Errorf("%d reads used the current unit, want 1: %v", chunks.located, err)
 				}
 				if got := files(t, trees); !slices.Equal(got, h.whole()) {
 					t.Errorf("files %q", got)
@@ -159,7 +158,7 @@ func TestNewerLocations(t *testing.T) {
 	}
 }
 
-// endless counts what is read of it.
+// endless is an endless stream that counts the bytes read.
 type endless struct{ read int64 }
 
 func (e *endless) Read(b []byte) (int, error) {
@@ -167,7 +166,7 @@ func (e *endless) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// A hub's nonsense is not taken, nor read to an end that does not come.
+// Invalid locations are not used, and endless ones are not read on.
 func TestNewerLocationsAreWrong(t *testing.T) {
 	h := newHub(t)
 	chunks := &moved{pack: chunk.Sum([]byte("pack"))}
@@ -181,7 +180,7 @@ func TestNewerLocationsAreWrong(t *testing.T) {
 	<-trees.refresh(h.tree)
 	trees.hasLocations(t, h.tree, right)
 	if err := reads(t, m); err != nil || h.askedHints.Load() != 2 || chunks.located != 1 {
-		t.Errorf("asked %d times, %d reads where the chunks are: %v", h.askedHints.Load(), chunks.located, err)
+		t.Errorf("asked %d times, want 2; %d reads used the current unit, want 1: %v", h.askedHints.Load(), chunks.located, err)
 	}
 	var more endless
 	h.moreHints = &more
@@ -193,8 +192,8 @@ func TestNewerLocationsAreWrong(t *testing.T) {
 	}
 }
 
-// A chunk that is not where the locations say has newer ones fetched: a read that found
-// it elsewhere does not wait for them, one that nobody could answer does.
+// A chunk that is not in the unit of the locations starts a fetch of newer ones. A read that found the
+// chunk by its ID does not wait for them; a read that did not waits.
 func TestChunksHaveMoved(t *testing.T) {
 	for name, byID := range map[string]bool{"hub": true, "mirror": false} {
 		t.Run(name, func(t *testing.T) {
@@ -208,26 +207,26 @@ func TestChunksHaveMoved(t *testing.T) {
 					located = 0
 				}
 				if err := reads(t, m); err != nil || chunks.located != located {
-					t.Errorf("%v; of the first read %d were where the chunks are", err, chunks.located)
+					t.Errorf("the first read: %v; %d reads used the current unit", err, chunks.located)
 				}
 				synctest.Wait()
 				young(t, trees.locations(h.tree))
 				trees.hasLocations(t, h.tree, h.locations)
 				if err := reads(t, m); err != nil || chunks.located != located+1 {
-					t.Errorf("%v; %d reads were where the chunks are", err, chunks.located)
+					t.Errorf("%v; %d reads used the current unit", err, chunks.located)
 				}
-				// And again, a moment later: nobody is asked, and nobody waits.
+				// The same a moment later: no hub is asked, and no read waits.
 				chunks.pack = h.relocated("latest")
 				asked := h.askedHints.Load()
 				if err := reads(t, m); (err == nil) != byID || h.askedHints.Load() != asked {
-					t.Errorf("%v, asked %d times", err, h.askedHints.Load()-asked)
+					t.Errorf("%v; the hub was asked %d times, want 0", err, h.askedHints.Load()-asked)
 				}
 			})
 		})
 	}
 }
 
-// outage has all chunks in one unit; who asks for another waits.
+// outage has all chunks in one pack. A read of another pack waits.
 type outage struct{ moved }
 
 func (o *outage) Read(ctx context.Context, ref chunk.Ref, _ int, _ []byte, missed func()) error {
@@ -243,8 +242,8 @@ func (o *outage) Read(ctx context.Context, ref chunk.Ref, _ int, _ []byte, misse
 	return nil
 }
 
-// A read that waits, as nobody's word is taken for it that the chunk is gone, goes on with
-// newer locations when they come, also if the hub has none at first.
+// A read that waits for a chunk continues with newer locations when they arrive, even if the hub has
+// none at first.
 func TestNewerLocationsForReadersThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t)
@@ -257,13 +256,12 @@ func TestNewerLocationsForReadersThatWait(t *testing.T) {
 		time.Sleep(refreshAge / 2)
 		h.noHint.Store(false)
 		if err := <-read; err != nil || chunks.located != 1 || h.askedHints.Load() > 4 {
-			t.Errorf("%v; asked %d times, %d reads where the chunks are", err, h.askedHints.Load(), chunks.located)
+			t.Errorf("%v; asked %d times, want at most 4; %d reads used the current unit, want 1", err, h.askedHints.Load(), chunks.located)
 		}
 	})
 }
 
-// A device that was opened before newer locations came, and is served after it, has
-// them.
+// A device that was opened before newer locations arrived, and is served after that, has them.
 func TestLocationsComeBetween(t *testing.T) {
 	h := newHub(t)
 	chunks := &moved{}
@@ -275,11 +273,11 @@ func TestLocationsComeBetween(t *testing.T) {
 	}
 	m.locating.begin()
 	if err := reads(t, m); err != nil || chunks.located != 1 {
-		t.Errorf("%d reads where the chunks are: %v", chunks.located, err)
+		t.Errorf("%d reads used the current unit, want 1: %v", chunks.located, err)
 	}
 }
 
-// A node that ends leaves no attempt behind, and no part of what it fetched.
+// A node that ends leaves no attempt and no partial file behind.
 func TestRefreshEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t)
@@ -297,12 +295,12 @@ func TestRefreshEnds(t *testing.T) {
 		}
 		<-trees.refresh(h.tree)
 		if h.askedHints.Load() != 2 {
-			t.Error("the hub is asked after the end")
+			t.Error("the hub was asked after Close")
 		}
 	})
 }
 
-// Many trees ask few at a time.
+// The locations of a few trees are fetched at a time.
 func TestFewAreRefreshedTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t)
@@ -317,12 +315,12 @@ func TestFewAreRefreshedTogether(t *testing.T) {
 			synctest.Wait()
 		}
 		if n := h.askedHints.Load(); n != 1+locateTogether {
-			t.Errorf("%d at a time", n-1)
+			t.Errorf("%d at a time, want %d", n-1, locateTogether)
 		}
 	})
 }
 
-// Locations that come slowly delay nobody but the readers of their own tree.
+// Locations that arrive slowly delay only the readers of their tree.
 func TestSlowLocationsDelayNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := newHub(t)
@@ -351,7 +349,7 @@ func TestSlowLocationsDelayNoOther(t *testing.T) {
 		}
 		cancel()
 		if err := <-stuck; err == nil {
-			t.Error("locations came that were held back")
+			t.Error("got locations that the hub held back")
 		}
 	})
 }

@@ -19,7 +19,7 @@ import (
 	"lighter/node/prefetch"
 )
 
-// putTree puts a tree with that many extents on the disk, as download does.
+// putTree writes a tree with that many extents to the disk, as download does.
 func putTree(t testing.TB, root string, seed uint32, extents int) chunk.ID {
 	t.Helper()
 	file := &tree.Node{Mode: tree.ModeRegular | 0o644, Nlink: 1}
@@ -60,12 +60,11 @@ func putTree(t testing.TB, root string, seed uint32, extents int) chunk.ID {
 	return made.ID()
 }
 
-// recovered opens the trees below root as a daemon does that takes over the former
-// one's connection.
+// recovered opens the store as a daemon does that takes over the connection of the previous one.
 func recovered(t testing.TB, root string) *Store {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	r, w, err := os.Pipe() // nobody serves it
+	r, w, err := os.Pipe() // a connection without requests
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +83,7 @@ func recovered(t testing.TB, root string) *Store {
 	return trees
 }
 
-// What cannot be brought back is named, stays on the disk, and costs no other.
+// A tree that cannot be recovered is listed, stays on the disk, and does not affect others.
 func TestRecoverSaysWhatIsLost(t *testing.T) {
 	root := t.TempDir()
 	if err := Prepare(root); err != nil {
@@ -100,7 +99,7 @@ func TestRecoverSaysWhatIsLost(t *testing.T) {
 	trees := recovered(t, root)
 	lost := trees.Lost()
 	if len(lost) != 1 || lost[ids[7]] == nil || !trees.Has(ids[7]) {
-		t.Errorf("lost: %v", lost)
+		t.Errorf("lost trees: %v, want one", lost)
 	}
 	for i, id := range ids {
 		if served := trees.Served(id) != nil; served != (i != 7) {
@@ -112,8 +111,7 @@ func TestRecoverSaysWhatIsLost(t *testing.T) {
 	}
 }
 
-// BenchmarkRecover is the part of a restart that grows with the trees that a former
-// daemon served.
+// BenchmarkRecover measures the part of a restart that grows with the number of trees.
 func BenchmarkRecover(b *testing.B) {
 	for _, size := range []struct{ trees, extents int }{{1, 100}, {200, 100}, {1, 20000}, {200, 20000}} {
 		b.Run(fmt.Sprintf("%d trees of %d extents", size.trees, size.extents), func(b *testing.B) {

@@ -13,7 +13,7 @@ import (
 	"lighter/node/prefetch"
 )
 
-// everyChunk has every chunk: the first byte of its ID, all over.
+// everyChunk has every chunk. Its bytes are all the first byte of its ID.
 type everyChunk struct{ prefetch.Source }
 
 func (everyChunk) Has(chunk.ID) bool { return true }
@@ -24,9 +24,8 @@ func (everyChunk) Cached(ref chunk.Ref, _ int, dst []byte) bool {
 	return true
 }
 
-// Extent maps that are damaged, cut or emptied while their device is used: what it
-// answers is right, or an error, and never something else. With a hub the damage
-// is mended.
+// An extent map is damaged, truncated or emptied while its device is used. Reads return correct bytes
+// or an error. With a hub the map is repaired.
 func TestMapIsDamagedUnderItsDevice(t *testing.T) {
 	damages := map[string]func(path string, b []byte) error{
 		"flipped": func(path string, b []byte) error { b[len(b)-100] ^= 1; return write(path, b) },
@@ -58,12 +57,12 @@ func TestMapIsDamagedUnderItsDevice(t *testing.T) {
 			good := h.index
 			h.index = bytes.Repeat([]byte{7}, len(good))
 			if _, err := m.Device.ReadAt(t.Context(), make([]byte, 4096), 90*4096); err == nil {
-				t.Error("a damaged map, and a hub that lies: it was read")
+				t.Error("a read succeeded with a damaged map and a hub that sends wrong bytes")
 			}
 			h.index = good
 			asked := h.asked.Load()
 			if _, err := m.Device.ReadAt(t.Context(), make([]byte, 4096), 90*4096); err == nil || h.asked.Load() != asked {
-				t.Error("the hub is asked again at once")
+				t.Error("the hub was asked again at once, or the read succeeded")
 			}
 			m.repair.next = m.repair.next.Add(-repairPause)
 			var readers sync.WaitGroup
@@ -78,16 +77,16 @@ func TestMapIsDamagedUnderItsDevice(t *testing.T) {
 			}
 			readers.Wait()
 			if n := h.asked.Load() - asked; n != 1 {
-				t.Errorf("the hub was asked %d times", n)
+				t.Errorf("the hub was asked %d times, want 1", n)
 			}
 			if after, err := os.ReadFile(path); err != nil || len(after) != len(b) {
-				t.Errorf("on the disk it is still damaged: %v", err)
+				t.Errorf("the map on the disk was not repaired: %v", err)
 			}
 		})
 	}
 }
 
-// write changes a file in place: it is open.
+// write changes a file in place, because it is open.
 func write(path string, b []byte) error {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {

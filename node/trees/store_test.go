@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// What the disk damages is found before it is mounted, and fetched once more.
+// An index that is damaged on the disk is found when it is opened, and fetched again.
 func TestDamage(t *testing.T) {
 	change := func(name string, at int) func(dir string) error {
 		return func(dir string) error {
@@ -47,12 +47,12 @@ func TestDamage(t *testing.T) {
 			gone := h.index
 			h.index = nil // the hub cannot help
 			if _, _, err := trees.Device(t.Context(), h.tree); err == nil || !trees.Has(h.tree) {
-				t.Errorf("opened with damage: %v", err)
+				t.Errorf("a damaged tree was opened or removed: %v", err)
 			}
 			h.index = gone
 			_, done, err := trees.Device(t.Context(), h.tree)
 			if err != nil || h.asked.Load() != 3 {
-				t.Fatalf("asked %d times: %v", h.asked.Load(), err)
+				t.Fatalf("the hub was asked %d times: %v", h.asked.Load(), err)
 			}
 			done()
 			if got := files(t, trees); !slices.Equal(got, h.whole()) {
@@ -70,12 +70,12 @@ func TestWholeIndexIsNotFetchedAgain(t *testing.T) {
 	}
 	m, err := trees.openVerified(t.Context(), h.tree)
 	if err != nil || h.asked.Load() != 1 {
-		t.Fatalf("asked %d times: %v", h.asked.Load(), err)
+		t.Fatalf("the hub was asked %d times: %v", h.asked.Load(), err)
 	}
 	m.close()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := trees.openVerified(ctx, h.tree); !errors.Is(err, context.Canceled) || h.asked.Load() != 1 {
-		t.Errorf("called off: asked %d times, %v", h.asked.Load(), err)
+		t.Errorf("cancelled: the hub was asked %d times, %v", h.asked.Load(), err)
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"lighter/format/tree"
 )
 
-// benchTree returns a tree of n inodes like those of images: about 10 names in a directory, one file in
-// three inline, some symlinks, names of 6 to 24 bytes.
+// benchTree returns a tree of n inodes like those of images: about 10 names in a directory, one
+// file in three inline, some symlinks, names of 6 to 24 bytes.
 func benchTree(n int) *tree.Tree {
 	r := rand.New(rand.NewPCG(1, 1))
 	var build func(n int) *tree.Node

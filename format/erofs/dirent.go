@@ -102,8 +102,8 @@ func (p *dirPacker) finish() []byte {
 	return p.buf
 }
 
-// parseDirBlock calls visit for each entry of a directory's block. b is the part of the block that is
-// within the directory's size. name is part of b. The caller checks the order of the names.
+// parseDirBlock calls visit for each entry of a directory's block. b is the part of the block that
+// is within the directory's size. name is part of b. The caller checks the order of the names.
 func parseDirBlock(b []byte, visit func(name []byte, nid uint64, kind uint8) error) error {
 	le := binary.LittleEndian
 	if len(b) < direntSize {

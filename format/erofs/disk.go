@@ -102,8 +102,8 @@ func (s *superblock) encode() []byte {
 	return block
 }
 
-// superChecksum returns the CRC-32C of block 0 from the superblock on, with a zero checksum field and
-// without the usual final inversion.
+// superChecksum returns the CRC-32C of block 0 from the superblock on, with a zero checksum field
+// and without the usual final inversion.
 func superChecksum(block []byte) uint32 {
 	b := bytes.Clone(block[superOffset:])
 	clear(b[4:8])
@@ -199,8 +199,8 @@ func (h *header) xattrSize() int64 {
 	return xattrHeadSize + 4*(int64(h.xattrCount)-1)
 }
 
-// chunkFormat returns i_u of an indexed file: one chunk, the smallest size that covers the file. size
-// is from 1 to maxFile.
+// chunkFormat returns i_u of an indexed file: one chunk, the smallest size that covers the file.
+// size is from 1 to maxFile.
 func chunkFormat(size int64) uint32 {
 	return chunkIndex | uint32(bits.Len64(uint64(size-1)>>blockBits))
 }

@@ -32,7 +32,8 @@ func sample() *tree.Node {
 		name("etc", dirOf(name("hostname", file("lighter\n")), name("again", shared))),
 		name("usr", dirOf(
 			name("bin", dirOf(
-				name("ping", with(onDevice(5000), x("security.capability", "\x01\x00\x00\x02\x00\x20"), x("user.empty", ""))),
+				name("ping", with(onDevice(5000), x("security.capability", "\x01\x00\x00\x02\x00\x20"),
+					x("user.empty", ""))),
 				name("shared", shared),
 				name("su", &tree.Node{Mode: tree.ModeRegular | 0o4755, UID: 65534, GID: 1 << 31, Nlink: 1}),
 			)),
@@ -46,15 +47,19 @@ func sample() *tree.Node {
 func TestRoundTrip(t *testing.T) {
 	full := strings.Repeat("v", maxXattr)
 	for name, root := range map[string]*tree.Node{
-		"only a root":  dirOf(),
-		"one of each":  sample(),
-		"xattrs":       dirOf(name("most", with(file("f"), x("user.a", full), x("user.b", full), x("user.c", full), x("user.d", full[:65400])))),
+		"only a root": dirOf(),
+		"one of each": sample(),
+		"xattrs": dirOf(name("most", with(file("f"), x("user.a", full), x("user.b", full), x("user.c", full),
+			x("user.d", full[:65400])))),
 		"long xattr":   dirOf(name("d", with(dirOf(name("f", file("x"))), x("user."+strings.Repeat("n", 250), full)))),
 		"long xattr 2": dirOf(name("l", with(symlink("target"), x("trusted.x", full))), name("z", file("z"))),
 		"long names":   dirOf(name(strings.Repeat("\xff", 255), file("a")), name(strings.Repeat("\xfe", 255), dirOf())),
-		"around dots":  dirOf(name("\x01", file("")), name("-", file("")), name(".\x01", file("")), name("...", file("")), name("..a", file("")), name(".a", file("")), name("/"[:0]+"0", file(""))),
-		"big numbers":  dirOf(name("c", special(tree.ModeChar, unix.Mkdev(4095, 1<<20-1))), name("b", special(tree.ModeBlock, unix.Mkdev(259, 70000)))),
-		"late":         dirOf(name("f", &tree.Node{Mode: tree.ModeRegular | 0o7777, UID: 1<<32 - 2, GID: 1<<32 - 2, Nlink: 1<<32 - 1, Mtime: when(1<<33, 999999999)})),
+		"around dots": dirOf(name("\x01", file("")), name("-", file("")), name(".\x01", file("")),
+			name("...", file("")), name("..a", file("")), name(".a", file("")), name("/"[:0]+"0", file(""))),
+		"big numbers": dirOf(name("c", special(tree.ModeChar, unix.Mkdev(4095, 1<<20-1))),
+			name("b", special(tree.ModeBlock, unix.Mkdev(259, 70000)))),
+		"late": dirOf(name("f", &tree.Node{Mode: tree.ModeRegular | 0o7777, UID: 1<<32 - 2, GID: 1<<32 - 2,
+			Nlink: 1<<32 - 1, Mtime: when(1<<33, 999999999)})),
 		"path of 4095": deep(4095),
 		"larger":       larger(),
 	} {
@@ -77,7 +82,8 @@ func deep(length int) *tree.Node {
 }
 
 func TestSizesOfFiles(t *testing.T) {
-	for _, size := range []int64{1, 4095, 4096, 4097, 8192, 8193, 1<<32 - 1, 1 << 32, 1<<32 + 1, 1 << 40, 1<<40 + 1, maxFile} {
+	for _, size := range []int64{1, 4095, 4096, 4097, 8192, 8193, 1<<32 - 1, 1 << 32, 1<<32 + 1,
+		1 << 40, 1<<40 + 1, maxFile} {
 		roundTrip(t, dirOf(name("before", onDevice(1)), name("f", onDevice(size)), name("z", onDevice(1))))
 	}
 }
@@ -92,10 +98,12 @@ func TestEndOfBlock(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if (size <= room) != (s.format == inline && s.blocks == 0) || (size > room) != (s.format == plain && s.blocks == 1) {
+		if (size <= room) != (s.format == inline && s.blocks == 0) ||
+			(size > room) != (s.format == plain && s.blocks == 1) {
 			t.Errorf("link of %d bytes has format %d and %d blocks", size, s.format, s.blocks)
 		}
-		roundTrip(t, dirOf(name("a", file("a")), name("d", dirOf(names4k(int64(size))...)), name("s", link), name("z", file("z"))))
+		roundTrip(t, dirOf(name("a", file("a")), name("d", dirOf(names4k(int64(size))...)), name("s", link),
+			name("z", file("z"))))
 	}
 	for size := 3900; size <= room; size++ {
 		b, _ := roundTrip(t, dirOf(name("f", file(strings.Repeat("f", size))), name("z", file("z"))))
@@ -138,7 +146,8 @@ func TestDirectoryBlocks(t *testing.T) {
 			t.Fatal(err)
 		}
 		if s.blocks != c.blocks || s.format != c.format {
-			t.Errorf("names of %d bytes: %d blocks in format %d, want %d in %d", c.used, s.blocks, s.format, c.blocks, c.format)
+			t.Errorf("names of %d bytes: %d blocks in format %d, want %d in %d", c.used, s.blocks, s.format,
+				c.blocks, c.format)
 		}
 		roundTrip(t, dirOf(name("d", n)))
 	}
@@ -255,7 +264,8 @@ func TestWriteRefuses(t *testing.T) {
 		{dirOf(name("l", symlink(""))), ErrTooLarge, "0 bytes"},
 		{dirOf(name("l", symlink("a\x00b"))), nil, "NUL"},
 		{dirOf(name("f", with(file(""), x("user.big", strings.Repeat("v", 65536))))), ErrTooLarge, "65536"},
-		{dirOf(name("f", with(file(""), x("user.a", full()), x("user.b", full()), x("user.c", full()), x("user.d", full()), x("user.e", full())))), ErrTooLarge, "together"},
+		{dirOf(name("f", with(file(""), x("user.a", full()), x("user.b", full()), x("user.c", full()),
+			x("user.d", full()), x("user.e", full())))), ErrTooLarge, "together"},
 		{dirOf(name("f", with(file(""), x("user."+strings.Repeat("n", 251), "")))), ErrXattrName, "user.n"},
 		{dirOf(name("f", with(file(""), x("user.", "")))), ErrXattrName, "user."},
 		{dirOf(name("f", with(file(""), x("system.other", "")))), ErrXattrName, "system.other"},
@@ -317,7 +327,8 @@ func TestWriteReturnsTheWritersError(t *testing.T) {
 	root := randomTree(rand.New(rand.NewPCG(3, 3)), 5000)
 	d := layOut(&tree.Tree{Root: root})
 	for _, left := range []int{0, 300 << 10} {
-		if _, err := Write(&failingWriter{left}, &tree.Tree{Root: root}, d.size, d.place); !errors.Is(err, os.ErrClosed) {
+		_, err := Write(&failingWriter{left}, &tree.Tree{Root: root}, d.size, d.place)
+		if !errors.Is(err, os.ErrClosed) {
 			t.Errorf("error is %v", err)
 		}
 	}

@@ -27,8 +27,8 @@ func (m *Image) Finder() *Finder {
 }
 
 // Find returns the inode of an absolute path without "." and "..". It follows no symlinks: a path
-// through one is not found. It checks only what it reads; the image may be invalid elsewhere. Errors
-// wrap fs.ErrNotExist or ErrInvalid, or are the reader's.
+// through one is not found. It checks only what it reads; the image may be invalid elsewhere.
+// Errors wrap fs.ErrNotExist or ErrInvalid, or are the reader's.
 func (f *Finder) Find(path string) (Inode, error) {
 	nid := uint64(rootNid)
 	for _, name := range strings.Split(path, "/") {
@@ -51,8 +51,8 @@ func (f *Finder) Find(path string) (Inode, error) {
 	return f.found, nil
 }
 
-// Names returns the first names in a directory, sorted, at most limit. It returns none if path is not
-// a directory. Errors are those of Find.
+// Names returns the first names in a directory, sorted, at most limit. It returns none if path is
+// not a directory. Errors are those of Find.
 func (f *Finder) Names(path string, limit int) (names []string, err error) {
 	in, err := f.Find(path)
 	if err != nil {
@@ -86,8 +86,8 @@ func (f *Finder) failed(path string, nid uint64, err error) error {
 // errStop ends the parsing of a block.
 var errStop = errors.New("stop")
 
-// child returns the nid of a name in a directory. It searches for the last block whose first name is
-// not after the name.
+// child returns the nid of a name in a directory. It searches for the last block whose first name
+// is not after the name.
 func (f *Finder) child(dir uint64, name string) (uint64, error) {
 	h, e, err := f.c.header(dir)
 	if err != nil {

@@ -12,7 +12,8 @@ func TestFindNothing(t *testing.T) {
 		name("d", dirOf(append(names4k(3*BlockSize), name("zz", file("z")))...)),
 		name("file", file("f")), name("link", symlink("/d"))))
 	f := m.Finder()
-	for _, path := range []string{"/x", "/d/x", "/d/0", "/d/zzz", "/file/x", "/link/zz", "/d/../file", "/./file", "/fil", "/filet", "/\x00", "/d/."} {
+	for _, path := range []string{"/x", "/d/x", "/d/0", "/d/zzz", "/file/x", "/link/zz", "/d/../file", "/./file",
+		"/fil", "/filet", "/\x00", "/d/."} {
 		if in, err := f.Find(path); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%q: %+v, error %v", path, in, err)
 		}

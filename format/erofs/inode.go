@@ -19,7 +19,8 @@ type extent struct {
 	blocks int64 // number of them
 }
 
-// locate returns the places of an inode's parts, or an error for a layout that its type cannot have.
+// locate returns the places of an inode's parts, or an error for a layout that its type cannot
+// have.
 func (h *header) locate(nid uint64) (extent, error) {
 	e := extent{start: int64(nid) * nidUnit, xattrs: h.xattrSize()}
 	e.rest = e.start + inodeSize + e.xattrs

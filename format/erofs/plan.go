@@ -14,10 +14,10 @@ import (
 
 // plan has the place of everything in the image. It must be known before the first byte is written.
 //
-// The order is that of a walk, so that listing a directory and reading the inode of each entry reads
-// the image in order: the root, then for each directory, parents first and in the order of their
-// names, all children that have no place yet. A directory's blocks are among its children, at the
-// first block boundary.
+// The order is that of a walk, so that listing a directory and reading the inode of each entry
+// reads the image in order: the root, then for each directory, parents first and in the order of
+// their names, all children that have no place yet. A directory's blocks are among its children, at
+// the first block boundary.
 type plan struct {
 	place        func(*tree.Node) uint64
 	deviceBlocks int64
@@ -89,8 +89,8 @@ func shapeOf(n *tree.Node) (shape, error) {
 	return s, s.check(n)
 }
 
-// split puts the last part of the data after the inode if both fit into a block, else into a separate
-// block like the rest.
+// split puts the last part of the data after the inode if both fit into a block, else into a
+// separate block like the rest.
 func (s *shape) split(blocks, last int64) {
 	s.blocks = blocks + 1
 	if s.head+last <= BlockSize {
@@ -281,8 +281,9 @@ func (p *plan) deviceBlock(n *tree.Node, size int64) (uint32, error) {
 	return uint32(block), nil
 }
 
-// allot returns the offset for an inode. If the inode and its inline data fit into a block, they do not
-// cross a block boundary. Otherwise neither the 64 bytes of the inode nor the inline data cross one.
+// allot returns the offset for an inode. If the inode and its inline data fit into a block, they do
+// not cross a block boundary. Otherwise neither the 64 bytes of the inode nor the inline data cross
+// one.
 func (p *plan) allot(s shape) int64 {
 	p.end = roundUp(p.end, nidUnit)
 	fits := func() bool {
@@ -313,8 +314,8 @@ func (p *plan) flush() {
 	p.spills = p.spills[:0]
 }
 
-// uuid returns the UUID of the file system, which overlayfs uses. It depends on nearly everything in
-// the image.
+// uuid returns the UUID of the file system, which overlayfs uses. It depends on nearly everything
+// in the image.
 func (p *plan) uuid() (u [16]byte) {
 	copy(u[:], p.digest.Sum(nil))
 	u[6] = u[6]&0x0f | 0x80 // RFC 9562: version 8, vendor-specific

@@ -8,8 +8,8 @@ import (
 	"lighter/format/tree"
 )
 
-// ErrInvalid means that Write cannot have written an image. Other errors mean that the image could not
-// be read.
+// ErrInvalid means that Write cannot have written an image. Other errors mean that the image could
+// not be read.
 var ErrInvalid = errors.New("invalid metadata image")
 
 // Image is an open metadata image. It is safe for concurrent use.
@@ -36,8 +36,8 @@ func Open(r io.ReaderAt, size int64) (*Image, error) {
 	return m, nil
 }
 
-// CheckFirstBlock checks the first block of an image of size bytes for a device of deviceSize bytes. It
-// accepts only what Write writes. Errors wrap ErrInvalid.
+// CheckFirstBlock checks the first block of an image of size bytes for a device of deviceSize
+// bytes. It accepts only what Write writes. Errors wrap ErrInvalid.
 func CheckFirstBlock(block []byte, size, deviceSize int64) error {
 	var s superblock
 	if err := s.check(block, size); err != nil {

@@ -24,7 +24,8 @@ func dirOf(children ...tree.Dirent) *tree.Node {
 func name(name string, n *tree.Node) tree.Dirent { return tree.Dirent{Name: name, Node: n} }
 
 func file(content string) *tree.Node {
-	n := &tree.Node{Mode: tree.ModeRegular | 0o644, Nlink: 1, Size: int64(len(content)), Mtime: when(1700000000, 123456789)}
+	n := &tree.Node{Mode: tree.ModeRegular | 0o644, Nlink: 1, Size: int64(len(content)),
+		Mtime: when(1700000000, 123456789)}
 	n.Content.Inline = []byte(content)
 	return n
 }
@@ -253,7 +254,8 @@ func decorate(r *rand.Rand, n tree.Node) tree.Node {
 	n.UID, n.GID = r.Uint32N(1<<r.IntN(32)), r.Uint32N(1<<r.IntN(32))
 	n.Mtime = when(r.Int64N(1<<r.IntN(40)), r.Uint32N(1e9))
 	if r.IntN(5) == 0 {
-		all := []string{"security.capability", "system.posix_acl_access", "system.posix_acl_default", "trusted.t", "user.\xff\xfe"}
+		all := []string{"security.capability", "system.posix_acl_access", "system.posix_acl_default", "trusted.t",
+			"user.\xff\xfe"}
 		for _, name := range all {
 			if r.IntN(2) == 0 {
 				n.Xattrs = append(n.Xattrs, x(name, string(randomBytes(r, 1<<r.IntN(14)))))

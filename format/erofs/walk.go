@@ -20,19 +20,19 @@ type Stats struct {
 	InlineBytes int64 // the sum of the sizes of all other regular files
 }
 
-// Walk checks the whole image for what could confuse the kernel or a program: names that are invalid
-// or out of order, directories that contain themselves or have two names, parts that overlap or are
-// outside the image, files outside the device, inconsistent types, layouts and attributes, and wrong
-// counts. It accepts only a tree that Write could have written.
+// Walk checks the whole image for what could confuse the kernel or a program: names that are
+// invalid or out of order, directories that contain themselves or have two names, parts that
+// overlap or are outside the image, files outside the device, inconsistent types, layouts and
+// attributes, and wrong counts. It accepts only a tree that Write could have written.
 //
 // It calls visit, if that is not nil, with each name: the root as "/", then the names of each
 // directory, in the order of the image. visit may keep what it gets. Walk stops at visit's first
 // error and returns it.
 //
-// Time is linear in the size of the image. Memory is 1 MiB, 1/256 of the size, and up to 128 MiB for
-// inodes with several names and for pending directories: two million of either. An image that needs
-// more is rejected. Errors wrap ErrInvalid, with path and nid, or are those of visit, the reader or
-// the context.
+// Time is linear in the size of the image. Memory is 1 MiB, 1/256 of the size, and up to 128 MiB
+// for inodes with several names and for pending directories: two million of either. An image that
+// needs more is rejected. Errors wrap ErrInvalid, with path and nid, or are those of visit, the
+// reader or the context.
 func (m *Image) Walk(ctx context.Context, visit func(path string, in Inode) error) (Stats, error) {
 	c := m.checker(visit)
 	if err := c.run(ctx); err != nil {
@@ -72,8 +72,8 @@ type hardLink struct {
 	kind uint8
 }
 
-// pendingDir is a directory that was met in its parent and not read yet. The first upTo bytes of path
-// are the parent's.
+// pendingDir is a directory that was met in its parent and not read yet. The first upTo bytes of
+// path are the parent's.
 type pendingDir struct {
 	nid, parent uint64
 	name        string
@@ -284,8 +284,8 @@ func (c *checker) reserve(bytes int64) error {
 	return nil
 }
 
-// claim marks bytes of the image as used, in units of a nid. It fails if they are used already, so a
-// walk cannot read more than the image's size.
+// claim marks bytes of the image as used, in units of a nid. It fails if they are used already, so
+// a walk cannot read more than the image's size.
 func (c *checker) claim(offset, n int64) error {
 	if n == 0 {
 		return nil

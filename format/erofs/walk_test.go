@@ -334,8 +334,8 @@ func survives(t *testing.T, b []byte) (accepted bool) {
 	return true
 }
 
-// The input is a list of edits to one of a few images, 4 bytes each: offset and value. Fuzzing whole
-// images finds little.
+// The input is a list of edits to one of a few images, 4 bytes each: offset and value. Fuzzing
+// whole images finds little.
 func FuzzWalk(f *testing.F) {
 	var images [][]byte
 	for i, root := range []*tree.Node{dirOf(), sample(), victim(), randomTree(rand.New(rand.NewPCG(1, 9)), 20)} {

@@ -9,23 +9,26 @@ import (
 	"lighter/format/tree"
 )
 
-// ErrTooLarge means that a name, a symlink's target, an extended attribute, a path, a file, an owner's
-// ID, the device or the image is larger than EROFS or Linux allows, or empty where that is invalid.
+// ErrTooLarge means that a name, a symlink's target, an extended attribute, a path, a file, an
+// owner's ID, the device or the image is larger than EROFS or Linux allows, or empty where that is
+// invalid.
 var ErrTooLarge = errors.New("out of the bounds of EROFS")
 
-// ErrXattrName means that EROFS cannot store an extended attribute of this name. It can store user.*,
-// trusted.*, security.* and the two POSIX ACLs.
+// ErrXattrName means that EROFS cannot store an extended attribute of this name. It can store
+// user.*, trusted.*, security.* and the two POSIX ACLs.
 var ErrXattrName = errors.New("EROFS cannot store an extended attribute of that name")
 
 // Write writes the metadata image of t to w and returns its size in bytes, a multiple of BlockSize.
 // deviceSize is the size of the data device in bytes, also a multiple of BlockSize.
 //
-// place returns the offset on the device of a regular file with extents, a multiple of BlockSize. The
-// file is contiguous there, and followed by zeros up to the end of its last block, which programs that
-// map the file can see. place is called once for each such node, in the order of the inodes.
+// place returns the offset on the device of a regular file with extents, a multiple of BlockSize.
+// The file is contiguous there, and followed by zeros up to the end of its last block, which
+// programs that map the file can see. place is called once for each such node, in the order of the
+// inodes.
 //
-// Write checks the whole tree before it writes the first byte. It assumes that a node whose Nlink is 1
-// has one name. It needs 16 bytes of memory for each inode, and 60 more for one with several names.
+// Write checks the whole tree before it writes the first byte. It assumes that a node whose Nlink
+// is 1 has one name. It needs 16 bytes of memory for each inode, and 60 more for one with several
+// names.
 //
 // The error wraps ErrTooLarge or ErrXattrName if EROFS cannot represent the tree.
 func Write(w io.Writer, t *tree.Tree, deviceSize uint64, place func(n *tree.Node) uint64) (size int64, err error) {
@@ -80,8 +83,8 @@ func (e *emitter) emit(root *tree.Node) error {
 	return e.w.Flush()
 }
 
-// number returns the number of a name's inode, and whether the inode is placed at this name. next is
-// the number of the next inode to be placed.
+// number returns the number of a name's inode, and whether the inode is placed at this name. next
+// is the number of the next inode to be placed.
 func (e *emitter) number(n *tree.Node, next uint32) (uint32, bool) {
 	if n.Nlink > 1 && !n.IsDir() {
 		number := e.links[n].number
@@ -161,8 +164,8 @@ func (e *emitter) spill(s spill) error {
 	return e.write(last)
 }
 
-// dirBlocks calls closed with each block of a directory but the last, and returns the used part of the
-// last.
+// dirBlocks calls closed with each block of a directory but the last, and returns the used part of
+// the last.
 func (e *emitter) dirBlocks(d dir, closed func([]byte) error) ([]byte, error) {
 	next := e.inodes[d.number].first
 	for name, n := range names(d.node) {
@@ -184,8 +187,8 @@ func (e *emitter) dirBlocks(d dir, closed func([]byte) error) ([]byte, error) {
 	return e.dir.finish(), nil
 }
 
-// appendInode appends an inode with its extended attributes and inline data, but without the entries
-// of a directory. block is the first block of its other data.
+// appendInode appends an inode with its extended attributes and inline data, but without the
+// entries of a directory. block is the first block of its other data.
 func appendInode(b []byte, n *tree.Node, number uint32, s *shape, block uint32) []byte {
 	h := header{
 		format: s.format,

@@ -10,7 +10,8 @@ import (
 	"lighter/format/tree"
 )
 
-// xattrKinds are the names that EROFS can store: an index for the prefix, and whether a suffix follows.
+// xattrKinds are the names that EROFS can store: an index for the prefix, and whether a suffix
+// follows.
 var xattrKinds = []struct {
 	index  uint8
 	prefix string
@@ -49,8 +50,8 @@ func joinXattr(index uint8, rest []byte) string {
 	return ""
 }
 
-// xattrsSize returns the encoded size of a node's extended attributes in bytes, or an error if EROFS
-// cannot store them.
+// xattrsSize returns the encoded size of a node's extended attributes in bytes, or an error if
+// EROFS cannot store them.
 func xattrsSize(xattrs []tree.Xattr) (int64, error) {
 	if len(xattrs) == 0 {
 		return 0, nil

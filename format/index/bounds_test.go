@@ -16,7 +16,8 @@ import (
 // A page with a correct digest can still be invalid, if a malicious hub has signed it.
 func TestDecodePageRefuses(t *testing.T) {
 	const first, end = 8192, 1 << 30
-	one, two := Extent{Offset: first, Length: 100, First: true, ID: id(1)}, Extent{Offset: 12288, Length: 200, ID: id(2)}
+	one, two := Extent{Offset: first, Length: 100, First: true, ID: id(1)},
+		Extent{Offset: 12288, Length: 200, ID: id(2)}
 	page := func(change func(b []byte), extents ...Extent) []byte {
 		b := make([]byte, 0, pageSize)
 		for _, e := range extents {
@@ -28,7 +29,8 @@ func TestDecodePageRefuses(t *testing.T) {
 	}
 	same := func([]byte) {}
 	with := func(e Extent, change func(e *Extent)) Extent { change(&e); return e }
-	if extents, err := decodePage(page(same, one, two), 2, first, end); err != nil || !slices.Equal(extents, []Extent{one, two}) {
+	if extents, err := decodePage(page(same, one, two), 2, first, end); err != nil ||
+		!slices.Equal(extents, []Extent{one, two}) {
 		t.Fatalf("got %v, %v", extents, err)
 	}
 	for name, b := range map[string][]byte{

@@ -18,7 +18,8 @@ func oneFile() *tree.Tree {
 	return &tree.Tree{Root: tree.NewDir(tree.Node{Mode: 0o755}, []tree.Dirent{{Name: "file", Node: file}})}
 }
 
-// A hub makes an index and signs its tree ID. A node receives it by that ID, and reads its two parts.
+// A hub makes an index and signs its tree ID. A node receives it by that ID, and reads its two
+// parts.
 func Example() {
 	// The hub. It can write the metadata image to a file.
 	var metadata, sent bytes.Buffer
@@ -49,7 +50,8 @@ func Example() {
 	// Output: 1 0 7 true <nil>
 }
 
-// A statement binds a chain to a tree. A node accepts it only with a signature of a key that it knows.
+// A statement binds a chain to a tree. A node accepts it only with a signature of a key that it
+// knows.
 func ExampleStatement() {
 	public, private, _ := ed25519.GenerateKey(nil)
 	s := index.Sign(private, "sha256:chain", chunk.Sum([]byte("a tree")))

@@ -48,8 +48,8 @@ func decodeExtent(b []byte) (Extent, error) {
 	return e, nil
 }
 
-// decodePage decodes the n extents of a page. They must be in order and not overlap, begin at first,
-// and end at end or before. The rest of the page must be zero.
+// decodePage decodes the n extents of a page. They must be in order and not overlap, begin at
+// first, and end at end or before. The rest of the page must be zero.
 func decodePage(b []byte, n int, first, end int64) ([]Extent, error) {
 	extents := make([]Extent, n)
 	at := first

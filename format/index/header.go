@@ -3,10 +3,10 @@
 // gives the same index, byte for byte, on any machine and with any version of any library.
 //
 // An index has a header, a page table, the pages of the extent map, and the metadata image;
-// docs/format.md has the bytes. The tree ID is the SHA-256 of the header. The header has the digests
-// of the metadata image and of the page table, and the page table has those of the pages. So each
-// part can be verified alone: the metadata image while it arrives, a page when a fault needs it.
-// docs/decisions/tree-id.md says why the tree ID is not the digest of all bytes.
+// docs/format.md has the bytes. The tree ID is the SHA-256 of the header. The header has the
+// digests of the metadata image and of the page table, and the page table has those of the pages.
+// So each part can be verified alone: the metadata image while it arrives, a page when a fault
+// needs it. docs/decisions/tree-id.md says why the tree ID is not the digest of all bytes.
 //
 // The package also has what a hub sends with an index: Locations (the units of the chunks, a hint)
 // and the signed Statement and ImageStatement. It knows no paths, networks or contents of packs.
@@ -113,8 +113,8 @@ func (h *Header) MapSize() int64 {
 // Size returns the size in bytes of the whole index.
 func (h *Header) Size() int64 { return h.MapSize() + h.MetadataSize }
 
-// pagesOffset returns the offset of the first page. Pages are aligned, so that a disk reads one block
-// for each.
+// pagesOffset returns the offset of the first page. Pages are aligned, so that a disk reads one
+// block for each.
 func (h *Header) pagesOffset() int64 { return roundUp(headerSize + h.Pages*pageEntrySize) }
 
 func roundUp(n int64) int64 { return (n + pageSize - 1) / pageSize * pageSize }

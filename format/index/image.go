@@ -10,8 +10,8 @@ import (
 	"lighter/format/chunk"
 )
 
-// An ImageStatement says that a manifest is that of an image whose layers make a chain, and that the
-// hub knows it from these repositories. The hub signs it: no digest covers the repositories.
+// An ImageStatement says that a manifest is that of an image whose layers make a chain, and that
+// the hub knows it from these repositories. The hub signs it: no digest covers the repositories.
 type ImageStatement struct {
 	Manifest string `json:"manifest"` // digest, "sha256:…"
 	Chain    string `json:"chain"`    // the OCI chainID of all its layers, "sha256:…"
@@ -44,8 +44,8 @@ func SignImage(keys []ed25519.PrivateKey, manifest, chain string, repositories [
 	return s
 }
 
-// Verify returns an error unless the statement is about manifest, well-formed, and signed with one of
-// the keys.
+// Verify returns an error unless the statement is about manifest, well-formed, and signed with one
+// of the keys.
 func (s *ImageStatement) Verify(manifest string, keys []ed25519.PublicKey) error {
 	if s.Manifest != manifest {
 		return fmt.Errorf("the image statement is about manifest %q, not %q", s.Manifest, manifest)

@@ -44,9 +44,12 @@ func TestImageStatement(t *testing.T) {
 		return c
 	}
 	for name, c := range map[string]ImageStatement{
-		"another chain":        changed(func(s *ImageStatement) { s.Chain = digestOf(3) }),
-		"another repository":   changed(func(s *ImageStatement) { s.Repositories[0] = "registry.test/0" }),
-		"one repository more":  changed(func(s *ImageStatement) { s.Repositories = append(s.Repositories, "registry.test/c") }),
+		"another chain":      changed(func(s *ImageStatement) { s.Chain = digestOf(3) }),
+		"another repository": changed(func(s *ImageStatement) { s.Repositories[0] = "registry.test/0" }),
+		"one repository more": changed(func(s *ImageStatement) {
+			s.Repositories = append(s.Repositories,
+				"registry.test/c")
+		}),
 		"one repository less":  changed(func(s *ImageStatement) { s.Repositories = s.Repositories[:1] }),
 		"two in one":           changed(func(s *ImageStatement) { s.Repositories = []string{"registry.test/a\nrepository registry.test/b"} }),
 		"another order":        changed(func(s *ImageStatement) { slices.Reverse(s.Repositories) }),
@@ -61,7 +64,8 @@ func TestImageStatement(t *testing.T) {
 			t.Errorf("%s: accepted", name)
 		}
 	}
-	for name, keys := range map[string][]ed25519.PublicKey{"another key": {other}, "no key": nil, "a short key": {other[:5]}} {
+	for name, keys := range map[string][]ed25519.PublicKey{"another key": {other}, "no key": nil,
+		"a short key": {other[:5]}} {
 		if err := s.Verify(digestOf(1), keys); err == nil {
 			t.Errorf("%s: accepted", name)
 		}

@@ -59,7 +59,8 @@ func made(t testing.TB, root *tree.Node) (*Made, []byte) {
 func sample(t testing.TB) *tree.Node {
 	twice := file(5000)
 	twice.Nlink = 2
-	inline := &tree.Node{Mode: tree.ModeRegular | 0o600, Nlink: 2, Size: 3, Content: tree.Content{Inline: []byte("abc")}}
+	inline := &tree.Node{Mode: tree.ModeRegular | 0o600, Nlink: 2, Size: 3,
+		Content: tree.Content{Inline: []byte("abc")}}
 	return dir(t, map[string]*tree.Node{
 		"a":     file(100, 4096, 7),
 		"same":  file(100, 4096, 7),
@@ -221,8 +222,8 @@ func TestEveryBitIsVerified(t *testing.T) {
 	}
 }
 
-// The content of a file can be the chunk list of another file, so that their keys are equal. Each must
-// have its own place: otherwise one would show the other's bytes.
+// The content of a file can be the chunk list of another file, so that their keys are equal. Each
+// must have its own place: otherwise one would show the other's bytes.
 func TestContentsThatSpellOutListsAreNotMistaken(t *testing.T) {
 	listed := file(4096, 4096, 4096, 100)
 	var list []byte
@@ -235,7 +236,8 @@ func TestContentsThatSpellOutListsAreNotMistaken(t *testing.T) {
 	for _, names := range [][2]string{{"a", "b"}, {"b", "a"}} {
 		m, whole := made(t, dir(t, map[string]*tree.Node{names[0]: listed, names[1]: spelled}))
 		if want := int64(4*pageSize + pageSize); m.DeviceSize != want || m.Extents != 5 || m.DistinctChunks != 5 {
-			t.Errorf("%v: a device of %d bytes, %d extents and %d chunks", names, m.DeviceSize, m.Extents, m.DistinctChunks)
+			t.Errorf("%v: a device of %d bytes, %d extents and %d chunks", names, m.DeviceSize, m.Extents,
+				m.DistinctChunks)
 		}
 		var extents bytes.Buffer
 		if _, err := Receive(bytes.NewReader(whole), m.ID(), &extents, io.Discard); err != nil {
@@ -270,7 +272,8 @@ func TestReserveCountsInodes(t *testing.T) {
 	l := newLayout()
 	l.reserve(dir(t, names))
 	if cap(l.pages) > pageSize || cap(l.table) > pageEntrySize || len(l.linked) != 0 {
-		t.Errorf("%d bytes of pages for 4 extents, %d of the table; %d nodes are taken as seen", cap(l.pages), cap(l.table), len(l.linked))
+		t.Errorf("%d bytes of pages for 4 extents, %d of the table; %d nodes are taken as seen", cap(l.pages),
+			cap(l.table), len(l.linked))
 	}
 }
 

@@ -87,19 +87,22 @@ func (l *Locations) readStartups(table, triggers, units []byte) error {
 		named[s.Pack] = true
 		count := int64(binary.LittleEndian.Uint32(table[12:]))
 		if count > int64(len(triggers)/triggerSize) {
-			return fmt.Errorf("startup pack %s has %d triggers, only %d are left", s.Pack.Short(), count, len(triggers)/triggerSize)
+			return fmt.Errorf("startup pack %s has %d triggers, only %d are left", s.Pack.Short(), count,
+				len(triggers)/triggerSize)
 		}
 		s.Triggers = slices.Grow(s.Triggers, int(count))
 		for last := int64(-1); count > 0; count-- {
 			t := int64(binary.LittleEndian.Uint32(triggers))
 			if t <= last || t >= l.n {
-				return fmt.Errorf("startup pack %s has trigger %d after %d, of %d extents", s.Pack.Short(), t, last, l.n)
+				return fmt.Errorf("startup pack %s has trigger %d after %d, of %d extents", s.Pack.Short(), t, last,
+					l.n)
 			}
 			s.Triggers = append(s.Triggers, t)
 			last, triggers = t, triggers[triggerSize:]
 		}
 		if count = int64(binary.LittleEndian.Uint32(table[4:])); count > int64(len(units)/unitSize) {
-			return fmt.Errorf("startup pack %s has %d units, only %d are left", s.Pack.Short(), count, len(units)/unitSize)
+			return fmt.Errorf("startup pack %s has %d units, only %d are left", s.Pack.Short(), count,
+				len(units)/unitSize)
 		}
 		s.Units = make([]uint32, count)
 		for i := range s.Units {
@@ -173,8 +176,8 @@ func (l *Locations) Each(fn func(extent int64, u chunk.Unit) error) error {
 	})
 }
 
-// In calls fn for each extent whose chunk is in a pack, in order, with the number of its unit. It is
-// four times as fast as Each.
+// In calls fn for each extent whose chunk is in a pack, in order, with the number of its unit. It
+// is four times as fast as Each.
 func (l *Locations) In(pack chunk.ID, fn func(extent int64, n uint32)) error {
 	wanted := uint32(0)
 	for int64(wanted) < int64(len(l.packs)/chunk.Size) && l.pack(wanted) != pack {

@@ -35,7 +35,8 @@ func OpenMap(r io.ReaderAt, id chunk.ID, pages *Pages) (*Map, error) {
 	if err != nil {
 		return nil, &chunk.InvalidError{What: "index " + id.Short(), Err: err}
 	}
-	table, err := readPart(io.NewSectionReader(r, headerSize, h.Pages*pageEntrySize), h.Pages*pageEntrySize, h.PageTable, "page table")
+	table, err := readPart(io.NewSectionReader(r, headerSize, h.Pages*pageEntrySize), h.Pages*pageEntrySize,
+		h.PageTable, "page table")
 	if err != nil {
 		return nil, err
 	}
@@ -54,8 +55,8 @@ func (m *Map) Extent(i int64) (Extent, error) {
 	return page[i%pageExtents], nil
 }
 
-// Find returns the number of the first extent that ends after offset: the one that covers it, or the
-// next one if none does. It returns Extents if there is none.
+// Find returns the number of the first extent that ends after offset: the one that covers it, or
+// the next one if none does. It returns Extents if there is none.
 func (m *Map) Find(offset int64) (int64, error) {
 	// The last page that starts at or before offset; the pages before it end before offset.
 	p := int64(sort.Search(int(m.Pages), func(p int) bool {
@@ -72,8 +73,8 @@ func (m *Map) Find(offset int64) (int64, error) {
 	return p*pageExtents + int64(i), nil
 }
 
-// Range calls fn for the extents that overlap the device range [from, to), in order, until fn returns
-// false. i is the extent's number.
+// Range calls fn for the extents that overlap the device range [from, to), in order, until fn
+// returns false. i is the extent's number.
 func (m *Map) Range(from, to int64, fn func(i int64, x Extent) bool) error {
 	i, err := m.Find(from)
 	if err != nil {

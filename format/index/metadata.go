@@ -14,8 +14,9 @@ import (
 // which reads it unchecked: it must pass erofs.Image.Walk, and have the files that the header
 // counts. A correct digest is not enough: it only says that the hub has signed the image.
 //
-// A million inodes take a fraction of a second and a few megabytes (BenchmarkWalk in package erofs),
-// and no image takes more than 145 MiB. The error is a *chunk.InvalidError, or one of r or ctx.
+// A million inodes take a fraction of a second and a few megabytes (BenchmarkWalk in package
+// erofs), and no image takes more than 145 MiB. The error is a *chunk.InvalidError, or one of r or
+// ctx.
 func (h *Header) CheckMetadata(ctx context.Context, r io.ReaderAt) error {
 	stats, err := h.walk(ctx, r)
 	if err == nil && (stats.Files != h.Files || stats.InlineBytes+stats.DeviceBytes != h.Bytes) {

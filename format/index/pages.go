@@ -5,8 +5,8 @@ import "sync/atomic"
 // Pages is a cache of verified and decoded pages, shared by several extent maps, so that its size
 // does not depend on their number. It is safe for concurrent use.
 //
-// It is direct-mapped: each page can be in one slot only, and replaces the page that was there. So a
-// look-up takes no lock and maintains no order of use. Neighbouring pages of a map have different
+// It is direct-mapped: each page can be in one slot only, and replaces the page that was there. So
+// a look-up takes no lock and maintains no order of use. Neighbouring pages of a map have different
 // slots.
 type Pages struct {
 	slots []atomic.Pointer[page]

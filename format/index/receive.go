@@ -12,9 +12,9 @@ import (
 	"lighter/format/erofs"
 )
 
-// Receive reads index id from r, verifies it, and writes its two parts: the map (header, page table,
-// pages) for OpenMap, and the metadata image, which the kernel can mount after CheckMetadata. Neither
-// may be used unless Receive returns no error.
+// Receive reads index id from r, verifies it, and writes its two parts: the map (header, page
+// table, pages) for OpenMap, and the metadata image, which the kernel can mount after
+// CheckMetadata. Neither may be used unless Receive returns no error.
 //
 // It allocates a few kilobytes and the page table, and never trusts a length that it has not
 // verified.
@@ -92,8 +92,8 @@ func (h *Header) receiveMetadata(r io.Reader, metadata io.Writer) error {
 	return nil
 }
 
-// readPart reads n bytes and verifies their digest. It allocates in steps, so a wrong n costs no more
-// memory than there are bytes.
+// readPart reads n bytes and verifies their digest. It allocates in steps, so a wrong n costs no
+// more memory than there are bytes.
 func readPart(r io.Reader, n int64, want chunk.ID, what string) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(r, n))
 	if err == nil && int64(len(b)) < n {

@@ -11,8 +11,8 @@ import (
 	"lighter/format/chunk"
 )
 
-// A Statement says which tree is a chain's merged view. The hub signs it, because no digest links the
-// two.
+// A Statement says which tree is a chain's merged view. The hub signs it, because no digest links
+// the two.
 //
 // While a hub's key is replaced, it is signed with the old key and the new one. The further
 // signatures have a field of their own, so a reader of one signature finds that of the first key.
@@ -28,12 +28,13 @@ type Statement struct {
 // MaxKeys limits the keys that a hub signs with at a time.
 const MaxKeys = 4
 
-// NewerFormatError means that a statement is about an index of a later version's format. Its signature
-// may be valid.
+// NewerFormatError means that a statement is about an index of a later version's format. Its
+// signature may be valid.
 type NewerFormatError struct{ Format int }
 
 func (e *NewerFormatError) Error() string {
-	return fmt.Sprintf("the statement is about an index of format %d, this version reads formats up to %d", e.Format, Format)
+	return fmt.Sprintf("the statement is about an index of format %d, this version reads formats up to %d", e.Format,
+		Format)
 }
 
 // message returns what is signed. The first line tells it apart from other signed messages.
@@ -89,8 +90,8 @@ func (s *Statement) SignedBy(key ed25519.PublicKey) bool {
 
 const keyPrefix = "ed25519:"
 
-// FormatKey returns a public key as configuration files and flags have it: "ed25519:" and base64 with
-// padding (RFC 4648, section 4).
+// FormatKey returns a public key as configuration files and flags have it: "ed25519:" and base64
+// with padding (RFC 4648, section 4).
 func FormatKey(key ed25519.PublicKey) string {
 	return keyPrefix + base64.StdEncoding.EncodeToString(key)
 }

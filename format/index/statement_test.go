@@ -53,7 +53,8 @@ func TestStatement(t *testing.T) {
 	if back, err := ParseKey(text); err != nil || !back.Equal(public) {
 		t.Errorf("ParseKey(%q) = %v, %v", text, back, err)
 	}
-	for _, bad := range []string{"", "ed25519:", "ed25519:AAAA", strings.TrimPrefix(text, "ed25519:"), text + "=", text + "\n", text[:len(text)-2] + "1="} {
+	for _, bad := range []string{"", "ed25519:", "ed25519:AAAA", strings.TrimPrefix(text, "ed25519:"), text + "=",
+		text + "\n", text[:len(text)-2] + "1="} {
 		if _, err := ParseKey(bad); err == nil {
 			t.Errorf("ParseKey(%q) succeeded", bad)
 		}
@@ -122,7 +123,8 @@ func FuzzStatement(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(b, chain)
-	if b, err = json.Marshal(SignAll([]ed25519.PrivateKey{ed25519.NewKeyFromSeed(bytes.Repeat([]byte{1}, 32)), key}, chain, id(2))); err != nil {
+	if b, err = json.Marshal(SignAll([]ed25519.PrivateKey{ed25519.NewKeyFromSeed(bytes.Repeat([]byte{1}, 32)), key},
+		chain, id(2))); err != nil {
 		f.Fatal(err)
 	}
 	f.Add(b, chain)

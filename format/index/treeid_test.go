@@ -14,13 +14,14 @@ import (
 	"lighter/test/testkit/tarball"
 )
 
-// A chain of layers has the same tree ID on all machines. A change that breaks this test needs a new
-// format number.
+// A chain of layers has the same tree ID on all machines. A change that breaks this test needs a
+// new format number.
 func TestTreeIDGolden(t *testing.T) {
 	noise := make([]byte, 1<<20)
 	_, _ = rand.NewChaCha8([32]byte{1}).Read(noise)
 	chains := append(tarball.Odd(), tarball.Chain{Name: "contents", Layers: [][]byte{
-		tarball.Of(tarball.File("a", string(noise)), tarball.Link("b", "a"), tarball.File("c", string(noise[:70_000])+string(make([]byte, 1<<18))),
+		tarball.Of(tarball.File("a", string(noise)), tarball.Link("b", "a"),
+			tarball.File("c", string(noise[:70_000])+string(make([]byte, 1<<18))),
 			tarball.File("d/513", string(noise[:513])), tarball.File("d/512", string(noise[:512]))),
 		tarball.Of(tarball.Whiteout("b"), tarball.File("e", string(noise[:300_000])), tarball.File("f", string(noise))),
 	}})

@@ -20,7 +20,8 @@ func Bind(tree, dir string) error {
 		return err
 	}
 	if top != "" {
-		return fmt.Errorf("something is mounted at %s already (%s): unmount it first, or choose another directory", dir, top)
+		return fmt.Errorf("something is mounted at %s already (%s): unmount it first, or choose another directory",
+			dir, top)
 	}
 	if err := bind(tree, dir); err != nil {
 		return fmt.Errorf("mount at %s: %w", dir, err)

@@ -32,7 +32,8 @@ type kernel struct {
 //
 // The kernel's read_ahead_kb stays at its default of 128. With 1024 the kernel requests 1.5 times
 // as many bytes in nearly as many reads (Linux 6.18, importing Python packages). The device reads
-// ahead of sequential readers instead. Loop devices are read in the same way: docs/decisions/loop.md.
+// ahead of sequential readers instead. Loop devices are read in the same way:
+// docs/decisions/loop.md.
 func (k kernel) mountErofs(metadata, device, dir string) (Mode, error) {
 	if strings.Contains(device, ",") {
 		return "", fmt.Errorf("mount %s with EROFS: the kernel takes no path with a comma for a device, "+

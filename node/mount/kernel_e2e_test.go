@@ -32,7 +32,8 @@ func makeImage(t *testing.T) (metadata, device string) {
 	); err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.Command("mkfs.erofs", "--quiet", "--blobdev="+device, "--chunksize=16777216", metadata, source).CombinedOutput()
+	out, err := exec.Command("mkfs.erofs", "--quiet", "--blobdev="+device, "--chunksize=16777216", metadata,
+		source).CombinedOutput()
 	if err != nil {
 		t.Fatalf("mkfs.erofs: %v\n%s", err, out)
 	}
@@ -61,8 +62,8 @@ func mountPoint(t *testing.T) string {
 	return dir
 }
 
-// Device nodes and set-user-ID programs work as in an unpacked tree, in a bind mount and in an overlay
-// of the tree.
+// Device nodes and set-user-ID programs work as in an unpacked tree, in a bind mount and in an
+// overlay of the tree.
 func TestMountErofs(t *testing.T) {
 	for _, mode := range []Mode{File, Loop} {
 		t.Run(string(mode), func(t *testing.T) { testMountErofs(t, mode) })
@@ -84,14 +85,16 @@ func testMountErofs(t *testing.T, mode Mode) {
 	if err := errors.Join(os.Mkdir(upper, 0o755), os.Mkdir(work, 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Mount("overlay", merged, "overlay", 0, "lowerdir="+dir+",upperdir="+upper+",workdir="+work); err != nil {
+	if err := unix.Mount("overlay", merged, "overlay", 0,
+		"lowerdir="+dir+",upperdir="+upper+",workdir="+work); err != nil {
 		t.Fatal(err)
 	}
 	for _, tree := range []string{bound, merged} {
 		if err := os.WriteFile(filepath.Join(tree, "null"), []byte("x"), 0); err != nil {
 			t.Errorf("device node: %v", err)
 		}
-		out, err := exec.Command("setpriv", "--reuid=1000", "--clear-groups", filepath.Join(tree, "id"), "-u").CombinedOutput()
+		out, err := exec.Command("setpriv", "--reuid=1000", "--clear-groups", filepath.Join(tree, "id"),
+			"-u").CombinedOutput()
 		if err != nil || string(out) != "0\n" {
 			t.Errorf("set-user-ID program: %q, %v", out, err)
 		}

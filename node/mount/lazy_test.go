@@ -9,21 +9,24 @@ import (
 )
 
 func TestMountsThatShowATree(t *testing.T) {
-	hex := strings.Repeat("0a", 32)
+	id := strings.NewReplacer("TREE", strings.Repeat("0a", 32))
 	for line, want := range map[string]string{
-		"36 35 0:40 / /n/mounts/" + hex + " ro - erofs /n/trees/" + hex + "/metadata ro,device=/n/devices/1":  "/n/trees/" + hex + "/metadata",
-		"36 35 0:40 / /mnt ro - erofs /n/trees/" + hex + "/local/metadata ro":                                 "/n/trees/" + hex + "/local/metadata",
-		"36 35 0:41 / / rw - overlay overlay rw,lowerdir=/n/mounts/" + hex + ":/n/snapshots/empty":            "/n/mounts/" + hex,
-		`36 35 0:41 / / rw - overlay overlay rw,lowerdir=/n/snapshots/7/fs:/a\040b/mounts/` + hex + `,x=y`:    "/a b/mounts/" + hex,
-		"36 35 0:41 / / rw - overlay overlay rw,lowerdir+=/n/snapshots/7/fs,lowerdir+=/n/mounts/" + hex:       "/n/mounts/" + hex,
-		"36 35 0:40 / / ro - erofs /dev/vda2 ro":                                                              "",
-		"36 35 0:40 / / ro - erofs /images/root/metadata ro":                                                  "",
-		`36 35 0:41 / / rw - overlay overlay rw,lowerdir=/a"\134\040b/mounts/` + hex:                          `/a"\ b/mounts/` + hex,
-		"36 35 0:41 / / rw shared:1 master:2 propagate_from:3 - overlay overlay rw,lowerdir=/n/mounts/" + hex: "/n/mounts/" + hex,
-		`36 35 0:40 / /a\040b ro - erofs /n\134\011x/trees/` + hex + "/metadata ro":                           "/n\\\tx/trees/" + hex + "/metadata",
-		"36 35 0:41 / / rw - overlay overlay rw,lowerdir=/var/lib/images/1/fs":                                "",
-		"36 35 0:41 / /n/mounts/" + hex + " rw - tmpfs tmpfs rw":                                              "",
+		"1 2 0:3 / /n/mounts/TREE ro - erofs /n/trees/TREE/metadata ro,device=/n/devices/1": "/n/trees/TREE/metadata",
+		"1 2 0:3 / /mnt ro - erofs /n/trees/TREE/local/metadata ro":                         "/n/trees/TREE/local/metadata",
+		`1 2 0:3 / /a\040b ro - erofs /n\134\011x/trees/TREE/metadata ro`:                   "/n\\\tx/trees/TREE/metadata",
+		"1 2 0:3 / / ro - erofs /dev/vda2 ro":                                               "",
+		"1 2 0:3 / / ro - erofs /images/root/metadata ro":                                   "",
+
+		"1 2 0:3 / / rw - overlay overlay rw,lowerdir=/n/mounts/TREE:/n/snapshots/empty":           "/n/mounts/TREE",
+		`1 2 0:3 / / rw - overlay overlay rw,lowerdir=/n/snapshots/7/fs:/a\040b/mounts/TREE,x=y`:   "/a b/mounts/TREE",
+		"1 2 0:3 / / rw - overlay overlay rw,lowerdir+=/n/snapshots/7/fs,lowerdir+=/n/mounts/TREE": "/n/mounts/TREE",
+		`1 2 0:3 / / rw - overlay overlay rw,lowerdir=/a"\134\040b/mounts/TREE`:                    `/a"\ b/mounts/TREE`,
+		"1 2 0:3 / / rw shared:1 master:2 - overlay overlay rw,lowerdir=/n/mounts/TREE":            "/n/mounts/TREE",
+		"1 2 0:3 / / rw - overlay overlay rw,lowerdir=/var/lib/images/1/fs":                        "",
+
+		"1 2 0:3 / /n/mounts/TREE rw - tmpfs tmpfs rw": "",
 	} {
+		line, want = id.Replace(line), id.Replace(want)
 		mounts, err := mountinfo.GetMountsFromReader(strings.NewReader(line), nil)
 		if err != nil || len(mounts) != 1 {
 			t.Fatalf("%s: %v", line, err)

@@ -16,7 +16,8 @@ func TestLocalDeviceWithoutDirectIO(t *testing.T) {
 		}
 		return nil
 	}}
-	if mode, err := k.mountLocal("metadata", "file", "dir"); mode != File || err != nil || !slices.Equal(options, []string{"device=file,directio", "device=file"}) {
+	if mode, err := k.mountLocal("metadata", "file", "dir"); mode != File || err != nil ||
+		!slices.Equal(options, []string{"device=file,directio", "device=file"}) {
 		t.Errorf("%s, %v: %q", mode, err, options)
 	}
 }

@@ -13,7 +13,8 @@ import (
 const (
 	// loopPrefix begins the paths of loop devices.
 	loopPrefix = "/dev/loop"
-	// loopTries limits how often a free loop device is requested: another process may take it first.
+	// loopTries limits how often a free loop device is requested: another process may take it
+	// first.
 	loopTries = 64
 	// loopBlock is the block size of loop devices, in bytes: that of both files.
 	loopBlock = 4096

@@ -49,7 +49,8 @@ func TestLoopDevicesGo(t *testing.T) {
 	for _, file := range loopsOn(t, below) {
 		block := filepath.Dir(filepath.Dir(file))
 		for name, want := range map[string]string{"queue/read_ahead_kb": "128", "loop/dio": "1", "ro": "1"} {
-			if got, err := os.ReadFile(filepath.Join(block, name)); err != nil || strings.TrimSpace(string(got)) != want {
+			if got, err := os.ReadFile(filepath.Join(block, name)); err != nil ||
+				strings.TrimSpace(string(got)) != want {
 				t.Errorf("%s/%s: %q, %v; want %s", block, name, got, err, want)
 			}
 		}
@@ -160,10 +161,12 @@ func TestProbe(t *testing.T) {
 		mounts := probing(t.TempDir(), test.kernel, slog.New(slog.DiscardHandler))
 		mounts.Probe()
 		err := mounts.Mountable()
-		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+		if test.want == "" && err != nil || test.want != "" && (err == nil ||
+			!strings.Contains(err.Error(), test.want)) {
 			t.Errorf("%s: %v; want %q", test.kernel.mode, err, test.want)
 		}
-		if entries, err := os.ReadDir(mounts.root); err != nil || len(entries) != 0 || len(loopsOn(t, mounts.root)) != 0 {
+		if entries, err := os.ReadDir(mounts.root); err != nil || len(entries) != 0 ||
+			len(loopsOn(t, mounts.root)) != 0 {
 			t.Errorf("left: %v, %v, %v", entries, err, loopsOn(t, mounts.root))
 		}
 	}
@@ -215,12 +218,14 @@ func TestProbeAgain(t *testing.T) {
 				t.Errorf("%v: tried %d times: %v", failure, tried, err)
 			}
 			time.Sleep(time.Nanosecond)
-			if _, err := mounts.Mount(t.Context(), chunk.ID{}); err == nil || tried != 2 || strings.Count(said.String(), "no image will be lazy") != 1 {
+			if _, err := mounts.Mount(t.Context(), chunk.ID{}); err == nil || tried != 2 ||
+				strings.Count(said.String(), "no image will be lazy") != 1 {
 				t.Errorf("%v: tried %d times: %v, %s", failure, tried, err, &said)
 			}
 			fails = false
 			time.Sleep(probePause)
-			if err := mounts.Mountable(); err != nil || tried != 3 || !strings.Contains(said.String(), "trees can be mounted now") {
+			if err := mounts.Mountable(); err != nil || tried != 3 || !strings.Contains(said.String(),
+				"trees can be mounted now") {
 				t.Errorf("after %v was over, tried %d times: %v, %s", failure, tried, err, &said)
 			}
 			time.Sleep(probePause)

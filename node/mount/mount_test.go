@@ -177,7 +177,8 @@ func TestMountKinds(t *testing.T) {
 		t.Helper()
 		calls.options = nil
 		for range 2 {
-			if dir, err := m.Mount(t.Context(), from.tree); err != nil || dir != filepath.Join(root, "mounts", from.tree.String()) {
+			if dir, err := m.Mount(t.Context(), from.tree); err != nil ||
+				dir != filepath.Join(root, "mounts", from.tree.String()) {
 				t.Fatalf("%s: mounted at %q: %v", what, dir, err)
 			}
 		}

@@ -12,7 +12,8 @@ import (
 func TestPrepareAndRecover(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "root [1]")
 	tree := chunk.Sum(nil).String()
-	for _, dir := range []string{"trees/new-" + tree, "trees/rm-" + tree, "trees/" + tree, "mounts/" + tree, "mounts/foreign/below"} {
+	for _, dir := range []string{"trees/new-" + tree, "trees/rm-" + tree, "trees/" + tree, "mounts/" + tree,
+		"mounts/foreign/below"} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o700); err != nil {
 			t.Fatal(err)
 		}

@@ -41,8 +41,8 @@ func mountPoints(root string) (map[string]tableEntry, error) {
 	return mounts, nil
 }
 
-// readTable returns the mounts of this process's namespace that pass a filter. It reads the table of
-// the process, not that of the calling thread, as mountinfo.GetMounts does.
+// readTable returns the mounts of this process's namespace that pass a filter. It reads the table
+// of the process, not that of the calling thread, as mountinfo.GetMounts does.
 func readTable(filter mountinfo.FilterFunc) ([]*mountinfo.Info, error) {
 	file, err := os.Open("/proc/self/mountinfo")
 	if err != nil {

@@ -56,14 +56,15 @@ func starting(t *testing.T, name string) *fakeHub {
 	return h
 }
 
-// The startup pack of a tree is requested once, when the tree's index arrives, and cancelled when the
-// tree is removed. Opening the tree takes over what is prefetched. Of trees that are not mounted, the
-// latest stay open.
+// The startup pack of a tree is requested once, when the tree's index arrives, and cancelled when
+// the tree is removed. Opening the tree takes over what is prefetched. Of trees that are not
+// mounted, the latest stay open.
 func TestStartsBeginEarly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := starting(t, "file")
 		trees, chunks := openTrees(t, h), &streamed{}
-		trees.prefetcher = prefetch.New(func() prefetch.Source { return chunks }, prefetch.Options{Limit: 1 << 30}, trees.log)
+		trees.prefetcher = prefetch.New(func() prefetch.Source { return chunks }, prefetch.Options{Limit: 1 << 30},
+			trees.log)
 		ensure := func(h *fakeHub) {
 			t.Helper()
 			trees.source = h
@@ -78,7 +79,8 @@ func TestStartsBeginEarly(t *testing.T) {
 		}
 		m, err := trees.openVerified(t.Context(), h.tree)
 		if asked, waits := chunks.counts(); err != nil || asked != 1 || waits != 1 || len(trees.early) != 0 {
-			t.Errorf("opened: %v; asked %d times, %d requests in flight, %d open early; want 1, 1, 0", err, asked, waits, len(trees.early))
+			t.Errorf("opened: %v; asked %d times, %d requests in flight, %d open early; want 1, 1, 0", err, asked,
+				waits, len(trees.early))
 		}
 		m.close()
 		if _, waits := chunks.counts(); waits != 0 {
@@ -121,7 +123,8 @@ func TestStartsBeginEarly(t *testing.T) {
 func TestNothingToBeginWith(t *testing.T) {
 	h := newHub(t)
 	trees := openTrees(t, h)
-	trees.prefetcher = prefetch.New(func() prefetch.Source { return &streamed{} }, prefetch.Options{Limit: 1 << 30}, trees.log)
+	trees.prefetcher = prefetch.New(func() prefetch.Source { return &streamed{} }, prefetch.Options{Limit: 1 << 30},
+		trees.log)
 	if err := trees.Ensure(t.Context(), h.tree, func() {}); err != nil || len(trees.early) != 0 {
 		t.Errorf("%v, %d trees open early, want 0", err, len(trees.early))
 	}
@@ -132,7 +135,8 @@ func TestStartsBeginWithNewerLocations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t)
 		trees, chunks := openTrees(t, h), &streamed{}
-		trees.prefetcher = prefetch.New(func() prefetch.Source { return chunks }, prefetch.Options{Limit: 1 << 30}, trees.log)
+		trees.prefetcher = prefetch.New(func() prefetch.Source { return chunks }, prefetch.Options{Limit: 1 << 30},
+			trees.log)
 		for want := range 2 {
 			if err := trees.Ensure(t.Context(), h.tree, func() {}); err != nil {
 				t.Fatal(err)

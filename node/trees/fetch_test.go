@@ -202,7 +202,8 @@ func TestEnsure(t *testing.T) {
 	if err := remove(trees, h.tree); err != nil {
 		t.Errorf("second removal: %v", err)
 	}
-	if err := trees.Ensure(t.Context(), chunk.Sum(nil), func() { t.Error("begun was called for an unknown tree") }); !errors.Is(err, chunk.ErrNotFound) {
+	begins := func() { t.Error("begun was called for an unknown tree") }
+	if err := trees.Ensure(t.Context(), chunk.Sum(nil), begins); !errors.Is(err, chunk.ErrNotFound) {
 		t.Errorf("an unknown tree: got %v", err)
 	}
 }
@@ -233,8 +234,8 @@ func TestIndexThatIsWrong(t *testing.T) {
 	}
 }
 
-// A metadata image that was not checked when it was fetched is checked when it is opened. An invalid
-// one is not fetched again: it would be the same.
+// A metadata image that was not checked when it was fetched is checked when it is opened. An
+// invalid one is not fetched again: it would be the same.
 func TestIndexThatWasNotChecked(t *testing.T) {
 	h := newHub(t)
 	h.sign(func(metadata []byte) { metadata[4096+8] = 7 })
@@ -248,7 +249,8 @@ func TestIndexThatWasNotChecked(t *testing.T) {
 		os.WriteFile(filepath.Join(dir, "metadata"), metadata.Bytes(), 0o400)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := trees.openVerified(t.Context(), h.tree); err == nil || !strings.Contains(err.Error(), "signed like that") || !trees.Has(h.tree) || h.asked.Load() != 0 {
+	if _, err := trees.openVerified(t.Context(), h.tree); err == nil ||
+		!strings.Contains(err.Error(), "signed like that") || !trees.Has(h.tree) || h.asked.Load() != 0 {
 		t.Errorf("%v, asked %d times", err, h.asked.Load())
 	}
 }
@@ -326,7 +328,8 @@ func TestLocationsThatAreWrong(t *testing.T) {
 // Locations that are invalid or of another tree are fetched from another origin.
 func TestLocationsOfAnotherOrigin(t *testing.T) {
 	h := newHub(t)
-	h.otherHints = [][]byte{nil, []byte("<html>"), index.NewLocations(chunk.Sum(nil)).Encode(), h.locations[:len(h.locations)-1]}
+	h.otherHints = [][]byte{nil, []byte("<html>"), index.NewLocations(chunk.Sum(nil)).Encode(),
+		h.locations[:len(h.locations)-1]}
 	trees := openTrees(t, h)
 	if err := trees.Ensure(t.Context(), h.tree, func() {}); err != nil {
 		t.Fatal(err)
@@ -345,8 +348,8 @@ func (z *zeros) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Locations are read only when the index's header has arrived and was verified, and no more bytes than
-// the locations of that many extents can have.
+// Locations are read only when the index's header has arrived and was verified, and no more bytes
+// than the locations of that many extents can have.
 func TestLocationsAreBoundedByTheHeader(t *testing.T) {
 	for name, c := range map[string]struct {
 		hold int64 // bytes of the index that arrive; 0: all

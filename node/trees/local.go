@@ -250,8 +250,8 @@ func (s *Store) yieldLocal() int64 {
 	return 0
 }
 
-// DropLocal removes the local device of a tree, if there is one that is not mounted, and returns how
-// many bytes that freed.
+// DropLocal removes the local device of a tree, if there is one that is not mounted, and returns
+// how many bytes that freed.
 func (s *Store) DropLocal(tree chunk.ID) (freed int64) {
 	defer s.Lock(tree)()
 	return s.discardUnused(tree)

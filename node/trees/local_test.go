@@ -90,7 +90,8 @@ func TestLocalDevice(t *testing.T) {
 		t.Errorf("the tree has %d bytes in %d files with its local device, before %d in %d", after, more, before, files)
 	}
 	unfinished := filepath.Join(trees.dir(tree), localNew) // left by a daemon that was killed
-	if err := errors.Join(os.Mkdir(unfinished, 0o700), os.WriteFile(filepath.Join(unfinished, "device"), nil, 0o600)); err != nil {
+	if err := errors.Join(os.Mkdir(unfinished, 0o700),
+		os.WriteFile(filepath.Join(unfinished, "device"), nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	next := Open(trees.root, trees.source, nil, trees.prefetcher, trees.log)
@@ -172,8 +173,8 @@ func TestDisableLocal(t *testing.T) {
 	}
 }
 
-// Scrub finds a flipped bit in a local device and removes the file. If it was mounted, Lost lists its
-// tree.
+// Scrub finds a flipped bit in a local device and removes the file. If it was mounted, Lost lists
+// its tree.
 func TestScrubOfALocalDevice(t *testing.T) {
 	for _, mounted := range []bool{false, true} {
 		trees, tree, r := openLocal(t)
@@ -195,11 +196,13 @@ func TestScrubOfALocalDevice(t *testing.T) {
 			t.Fatal(err)
 		}
 		b[50*4096] ^= 1
-		if err := errors.Join(os.Chmod(trees.LocalDevice(tree), 0o600), os.WriteFile(trees.LocalDevice(tree), b, 0o600)); err != nil {
+		if err := errors.Join(os.Chmod(trees.LocalDevice(tree), 0o600),
+			os.WriteFile(trees.LocalDevice(tree), b, 0o600)); err != nil {
 			t.Fatal(err)
 		}
 		if n, err := trees.Scrub(t.Context(), 0); n != 1 || err != nil || r.taken != 0 || len(left(t, trees)) > 0 {
-			t.Errorf("a damaged local device: %d damaged, %v; %d bytes are reserved, files %v", n, err, r.taken, left(t, trees))
+			t.Errorf("a damaged local device: %d damaged, %v; %d bytes are reserved, files %v", n, err, r.taken,
+				left(t, trees))
 		}
 		if lost := trees.Lost()[tree] != nil; lost != mounted {
 			t.Errorf("mounted: %t, listed as lost: %t", mounted, lost)

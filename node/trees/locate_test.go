@@ -55,8 +55,8 @@ func reads(t *testing.T, m *OpenTree) error {
 	return err
 }
 
-// Locations that did not arrive with the index are fetched later, with backoff, and given to the open
-// device.
+// Locations that did not arrive with the index are fetched later, with backoff, and given to the
+// open device.
 func TestLocationsComeLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t)

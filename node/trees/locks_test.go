@@ -32,8 +32,8 @@ func (h gatedHub) Index(ctx context.Context, tree chunk.ID, take func(io.Reader)
 	}
 }
 
-// Callers share the download of an index. A cancelled caller does not affect the others, even if it was
-// the first. When the last one is cancelled, the download ends.
+// Callers share the download of an index. A cancelled caller does not affect the others, even if it
+// was the first. When the last one is cancelled, the download ends.
 func TestFetchOutlivesItsFirstCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := gated(newHub(t))
@@ -93,7 +93,8 @@ func (h slowHub) Index(ctx context.Context, tree chunk.ID, take func(io.Reader) 
 	return h.Source.Index(ctx, tree, take)
 }
 
-// likeTree returns a hub with another tree whose ID shares the low 6 bits of the first byte with tree's.
+// likeTree returns a hub with another tree whose ID shares the low 6 bits of the first byte with
+// tree's.
 func likeTree(t *testing.T, tree chunk.ID) *fakeHub {
 	t.Helper()
 	for n := 0; ; n++ {

@@ -87,9 +87,9 @@ func (s *Store) hasLocations(tb testing.TB, tree chunk.ID, want []byte) {
 	}
 }
 
-// A tree on the disk that is pulled again gets newer locations, on the disk and in its open device. The
-// hub is asked once a minute at most, even if it fails and if the node restarts. Unchanged locations
-// are not written, whether the origin recognises them or not.
+// A tree on the disk that is pulled again gets newer locations, on the disk and in its open device.
+// The hub is asked once a minute at most, even if it fails and if the node restarts. Unchanged
+// locations are not written, whether the origin recognises them or not.
 func TestNewerLocations(t *testing.T) {
 	for name, knows := range map[string]bool{"hub": true, "files": false} {
 		t.Run(name, func(t *testing.T) {
@@ -180,7 +180,8 @@ func TestNewerLocationsAreWrong(t *testing.T) {
 	<-trees.refresh(h.tree)
 	trees.hasLocations(t, h.tree, right)
 	if err := reads(t, m); err != nil || h.askedHints.Load() != 2 || chunks.located != 1 {
-		t.Errorf("asked %d times, want 2; %d reads used the current unit, want 1: %v", h.askedHints.Load(), chunks.located, err)
+		t.Errorf("asked %d times, want 2; %d reads used the current unit, want 1: %v", h.askedHints.Load(),
+			chunks.located, err)
 	}
 	var more endless
 	h.moreHints = &more
@@ -192,8 +193,8 @@ func TestNewerLocationsAreWrong(t *testing.T) {
 	}
 }
 
-// A chunk that is not in the unit of the locations starts a fetch of newer ones. A read that found the
-// chunk by its ID does not wait for them; a read that did not waits.
+// A chunk that is not in the unit of the locations starts a fetch of newer ones. A read that found
+// the chunk by its ID does not wait for them; a read that did not waits.
 func TestChunksHaveMoved(t *testing.T) {
 	for name, byID := range map[string]bool{"hub": true, "mirror": false} {
 		t.Run(name, func(t *testing.T) {
@@ -242,8 +243,8 @@ func (o *outage) Read(ctx context.Context, ref chunk.Ref, _ int, _ []byte, misse
 	return nil
 }
 
-// A read that waits for a chunk continues with newer locations when they arrive, even if the hub has
-// none at first.
+// A read that waits for a chunk continues with newer locations when they arrive, even if the hub
+// has none at first.
 func TestNewerLocationsForReadersThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t)
@@ -256,7 +257,8 @@ func TestNewerLocationsForReadersThatWait(t *testing.T) {
 		time.Sleep(refreshAge / 2)
 		h.noHint.Store(false)
 		if err := <-read; err != nil || chunks.located != 1 || h.askedHints.Load() > 4 {
-			t.Errorf("%v; asked %d times, want at most 4; %d reads used the current unit, want 1", err, h.askedHints.Load(), chunks.located)
+			t.Errorf("%v; asked %d times, want at most 4; %d reads used the current unit, want 1", err,
+				h.askedHints.Load(), chunks.located)
 		}
 	})
 }
@@ -344,7 +346,8 @@ func TestSlowLocationsDelayNoOther(t *testing.T) {
 		trees.source = other
 		other.relocated("elsewhere")
 		begin := time.Now() // by the clock of the test
-		if changed, err := trees.updateLocations(t.Context(), other.tree, 100); !changed || err != nil || time.Since(begin) > 0 {
+		if changed, err := trees.updateLocations(t.Context(), other.tree, 100); !changed || err != nil ||
+			time.Since(begin) > 0 {
 			t.Errorf("after %s: changed %v, %v", time.Since(begin), changed, err)
 		}
 		cancel()

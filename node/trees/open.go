@@ -222,7 +222,8 @@ func (s *Store) open(tree chunk.ID) (*OpenTree, error) {
 	o := &OpenTree{Header: extents.Header, extents: extents}
 	hint, locations, err := openLocations(s.locations(tree), tree, o.Header.Extents)
 	if err != nil {
-		s.log.Warn("no locations: chunks are fetched by their IDs until locations arrive", "tree", tree.Short(), "err", err)
+		s.log.Warn("no locations: chunks are fetched by their IDs until locations arrive", "tree", tree.Short(),
+			"err", err)
 	}
 	o.Device = s.prefetcher.Open(extents, locations, s.log)
 	o.locating = s.locate(tree, o.Header.Extents, o.Device, hint)

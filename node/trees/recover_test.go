@@ -69,7 +69,8 @@ func recovered(t testing.TB, root string) *Store {
 		t.Fatal(err)
 	}
 	w.Close()
-	server, err := fuse.Adopt([]*os.File{r}, filepath.Join(root, "devices"), fuse.State{Flags: gofuse.CAP_HAS_RESEND}, log)
+	server, err := fuse.Adopt([]*os.File{r}, filepath.Join(root, "devices"),
+		fuse.State{Flags: gofuse.CAP_HAS_RESEND}, log)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,8 +24,8 @@ func (everyChunk) Cached(ref chunk.Ref, _ int, dst []byte) bool {
 	return true
 }
 
-// An extent map is damaged, truncated or emptied while its device is used. Reads return correct bytes
-// or an error. With a hub the map is repaired.
+// An extent map is damaged, truncated or emptied while its device is used. Reads return correct
+// bytes or an error. With a hub the map is repaired.
 func TestMapIsDamagedUnderItsDevice(t *testing.T) {
 	damages := map[string]func(path string, b []byte) error{
 		"flipped": func(path string, b []byte) error { b[len(b)-100] ^= 1; return write(path, b) },
@@ -37,7 +37,8 @@ func TestMapIsDamagedUnderItsDevice(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := newHub(t)
 			trees := openTrees(t, h)
-			trees.prefetcher = prefetch.New(func() prefetch.Source { return everyChunk{} }, prefetch.Options{}, trees.log)
+			trees.prefetcher = prefetch.New(func() prefetch.Source { return everyChunk{} }, prefetch.Options{},
+				trees.log)
 			if err := trees.Ensure(t.Context(), h.tree, func() {}); err != nil {
 				t.Fatal(err)
 			}
@@ -61,7 +62,8 @@ func TestMapIsDamagedUnderItsDevice(t *testing.T) {
 			}
 			h.index = good
 			asked := h.asked.Load()
-			if _, err := m.Device.ReadAt(t.Context(), make([]byte, 4096), 90*4096); err == nil || h.asked.Load() != asked {
+			if _, err := m.Device.ReadAt(t.Context(), make([]byte, 4096), 90*4096); err == nil ||
+				h.asked.Load() != asked {
 				t.Error("the hub was asked again at once, or the read succeeded")
 			}
 			m.repair.next = m.repair.next.Add(-repairPause)
@@ -70,7 +72,8 @@ func TestMapIsDamagedUnderItsDevice(t *testing.T) {
 				readers.Go(func() {
 					got := make([]byte, 4096)
 					want := chunk.Sum([]byte{90})[0]
-					if _, err := m.Device.ReadAt(context.Background(), got, 90*4096); err != nil || got[0] != want || got[4095] != want {
+					if _, err := m.Device.ReadAt(context.Background(), got, 90*4096); err != nil || got[0] != want ||
+						got[4095] != want {
 						t.Errorf("read %d, want %d: %v", got[0], want, err)
 					}
 				})

@@ -69,7 +69,8 @@ func Prepare(root string) error {
 func Open(root string, source Source, server *fuse.Server, prefetcher *prefetch.Prefetcher, log *slog.Logger) *Store {
 	return &Store{
 		root: root, source: source, server: server, prefetcher: prefetcher, log: log,
-		leftovers: durable.Leftovers{Log: log}, pages: index.NewPages(cachedPages), locks: newLocks(), newer: newNewer(), locals: newLocals(),
+		leftovers: durable.Leftovers{Log: log}, pages: index.NewPages(cachedPages), locks: newLocks(),
+		newer: newNewer(), locals: newLocals(),
 		served: map[chunk.ID]*OpenTree{}, lost: map[chunk.ID]error{},
 	}
 }

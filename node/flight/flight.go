@@ -15,24 +15,28 @@ var ErrNoWaiter = errors.New("nobody waits for it any more")
 // Group runs at most one call for each key. The zero Group is ready for use, and safe for
 // concurrent use.
 type Group[K comparable] struct {
-	mu    sync.Mutex // guards what follows, and waiters of each call
+	mu    sync.Mutex // guards what follows, and waiters and kept of each call
 	calls map[K]*Call
 }
 
 // Call is a function that runs once for all its waiters.
 type Call struct {
-	leave   func() // removes a waiter
-	begun   chan struct{}
-	done    chan struct{} // closed when err is set
-	err     error
+	mu     *sync.Mutex // the group's
+	forget func()      // makes the next Join start a new call; mu is held
+	cancel context.CancelCauseFunc
+	begin  func() // closes begun
+	begun  chan struct{}
+	done   chan struct{} // closed when err is set
+	err    error
+
 	waiters int
+	kept    bool
 }
 
 // Join joins the running call for key, or runs run as a new one. The caller is one of its waiters
-// until Wait or WaitBegun returns the cause of its context. run calls begun, once or several
-// times, when its result begins to arrive. It may go on for a moment after its context was
-// cancelled; the next Join does not wait for that.
-func (g *Group[K]) Join(key K, run func(ctx context.Context, begun func()) error) *Call {
+// until Wait or WaitBegun returns the cause of its context. run may go on for a moment after its
+// context was cancelled; the next Join does not wait for that.
+func (g *Group[K]) Join(key K, run func(ctx context.Context, c *Call) error) *Call {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	c := g.calls[key]
@@ -44,15 +48,13 @@ func (g *Group[K]) Join(key K, run func(ctx context.Context, begun func()) error
 }
 
 // start starts a new call; g.mu is held.
-func (g *Group[K]) start(key K, run func(ctx context.Context, begun func()) error) *Call {
+func (g *Group[K]) start(key K, run func(ctx context.Context, c *Call) error) *Call {
 	ctx, cancel := context.WithCancelCause(context.Background())
-	c := &Call{begun: make(chan struct{}), done: make(chan struct{})}
-	c.leave = func() {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		if c.waiters--; c.waiters == 0 {
-			g.forget(key, c)
-			cancel(ErrNoWaiter)
+	c := &Call{mu: &g.mu, cancel: cancel, begun: make(chan struct{}), done: make(chan struct{})}
+	c.begin = sync.OnceFunc(func() { close(c.begun) })
+	c.forget = func() {
+		if g.calls[key] == c {
+			delete(g.calls, key)
 		}
 	}
 	if g.calls == nil {
@@ -61,24 +63,39 @@ func (g *Group[K]) start(key K, run func(ctx context.Context, begun func()) erro
 	g.calls[key] = c
 	go func() {
 		defer cancel(nil)
-		c.err = run(ctx, sync.OnceFunc(func() { close(c.begun) }))
+		c.err = run(ctx, c)
 		g.mu.Lock()
-		g.forget(key, c)
+		c.forget()
 		g.mu.Unlock()
 		close(c.done)
 	}()
 	return c
 }
 
-// forget makes the next Join start a new call; g.mu is held.
-func (g *Group[K]) forget(key K, c *Call) {
-	if g.calls[key] == c {
-		delete(g.calls, key)
+// Begin says that the result begins to arrive. run calls it, once or several times.
+func (c *Call) Begin() { c.begin() }
+
+// Keep keeps the call from being cancelled when its last waiter leaves. It reports false if that
+// has happened already. run calls it.
+func (c *Call) Keep() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.kept = c.waiters > 0
+	return c.kept
+}
+
+// leave removes a waiter.
+func (c *Call) leave() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.waiters--; c.waiters == 0 && !c.kept {
+		c.forget()
+		c.cancel(ErrNoWaiter)
 	}
 }
 
-// WaitBegun waits until the call's result begins to arrive, or the call ends without one: then it
-// returns its error.
+// WaitBegun waits until the call's result begins to arrive. If the call ends before, it returns the
+// call's error.
 func (c *Call) WaitBegun(ctx context.Context) error {
 	select {
 	case <-c.begun:
@@ -89,7 +106,7 @@ func (c *Call) WaitBegun(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	select {
-	case <-c.begun: // both
+	case <-c.begun: // and has ended since
 		return nil
 	default:
 		return c.err
@@ -104,5 +121,15 @@ func (c *Call) Wait(ctx context.Context) error {
 	case <-ctx.Done():
 		c.leave()
 		return context.Cause(ctx)
+	}
+}
+
+// Err returns the call's error if it has ended with one, else nil.
+func (c *Call) Err() error {
+	select {
+	case <-c.done:
+		return c.err
+	default:
+		return nil
 	}
 }

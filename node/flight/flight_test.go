@@ -14,8 +14,8 @@ import (
 // Callers share a call while it runs; the next caller starts a new one.
 func ExampleGroup() {
 	var group flight.Group[string]
-	fetch := func(_ context.Context, begun func()) error {
-		begun()
+	fetch := func(_ context.Context, c *flight.Call) error {
+		c.Begin()
 		fmt.Println("fetched")
 		return nil
 	}
@@ -29,10 +29,10 @@ func ExampleGroup() {
 }
 
 // blocked returns a call that ends with result, or when it is cancelled.
-func blocked(result <-chan error, runs *atomic.Int32) func(context.Context, func()) error {
-	return func(ctx context.Context, begun func()) error {
+func blocked(result <-chan error, runs *atomic.Int32) func(context.Context, *flight.Call) error {
+	return func(ctx context.Context, c *flight.Call) error {
 		runs.Add(1)
-		begun()
+		c.Begin()
 		select {
 		case err := <-result:
 			return err
@@ -84,17 +84,62 @@ func TestWaitBegun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var group flight.Group[int]
 		bad := errors.New("bad")
-		never := group.Join(1, func(context.Context, func()) error { return bad })
+		never := group.Join(1, func(context.Context, *flight.Call) error { return bad })
 		if err := never.WaitBegun(t.Context()); err != bad {
 			t.Errorf("a call that failed before it began: %v", err)
 		}
-		begun := group.Join(1, func(_ context.Context, begun func()) error { begun(); begun(); return bad })
+		begun := group.Join(1, func(_ context.Context, c *flight.Call) error {
+			c.Begin()
+			c.Begin()
+			return bad
+		})
+		if err := begun.Err(); err != nil {
+			t.Errorf("a running call has the error %v", err)
+		}
 		synctest.Wait()
+		if err := begun.Err(); err != bad {
+			t.Errorf("got %v, want %v", err, bad)
+		}
 		if err := begun.WaitBegun(t.Context()); err != nil {
 			t.Errorf("a call that failed after it began: %v", err)
 		}
 		if err := begun.Wait(t.Context()); err != bad {
 			t.Errorf("got %v, want %v", err, bad)
+		}
+	})
+}
+
+// A kept call goes on without waiters. A call whose waiters have left cannot be kept.
+func TestKeep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var group flight.Group[int]
+		cancelled, cancel := context.WithCancel(t.Context())
+		cancel()
+		for _, keepsFirst := range []bool{true, false} {
+			keep, kept, end := make(chan struct{}), make(chan bool, 1), make(chan struct{})
+			call := group.Join(1, func(ctx context.Context, c *flight.Call) error {
+				<-keep
+				kept <- c.Keep()
+				<-end
+				return context.Cause(ctx)
+			})
+			if keepsFirst {
+				close(keep)
+				synctest.Wait()
+			}
+			if err := call.Wait(cancelled); !errors.Is(err, context.Canceled) {
+				t.Errorf("a cancelled waiter got %v", err)
+			}
+			if !keepsFirst {
+				close(keep)
+			}
+			if got := <-kept; got != keepsFirst {
+				t.Errorf("Keep returned %t, want %t", got, keepsFirst)
+			}
+			close(end)
+			if err := call.Wait(t.Context()); (err == nil) != keepsFirst {
+				t.Errorf("kept: %t; the call returned %v", keepsFirst, err)
+			}
 		}
 	})
 }

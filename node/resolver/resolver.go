@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/index"
+	"lighter/node/flight"
 )
 
 // Trust says which pulls get an image.
@@ -66,10 +66,8 @@ type Resolver struct {
 	lastReceived func() time.Time
 	memory       *memory
 	slots        slots
+	fetches      flight.Group[chunk.ID] // by tree
 	unanswered   atomic.Int64
-
-	mu      sync.Mutex // guards what follows
-	fetches map[chunk.ID]*fetch
 }
 
 // New returns a resolver with the statements that earlier daemons kept below the node's root.
@@ -79,7 +77,7 @@ func New(c Config) (*Resolver, error) {
 		return nil, err
 	}
 	r := &Resolver{Chains: chains, trust: c.Trust, answerers: c.Answerers, trees: c.Trees,
-		lastReceived: c.LastReceived, slots: newSlots(), fetches: map[chunk.ID]*fetch{}}
+		lastReceived: c.LastReceived, slots: newSlots()}
 	r.memory = newMemory(r.ask)
 	return r, nil
 }
@@ -129,7 +127,7 @@ func (r *Resolver) claim(ctx context.Context, q Request) (why string, err error)
 	case f.own != nil && !(q.MoreAbove && f.images > 0):
 		why, err = "its tree was fetched", r.ensure(ctx, f.own, p)
 	case f.images == 1 && !r.trees.Has(f.above.Tree) && !r.isCached(f.above.Chain):
-		err = r.fetch(f.above, p).waitBegun(ctx)
+		err = waitBegun(ctx, r.fetch(f.above, p))
 		fallthrough
 	default:
 		why = "the hub knows it as part of an image"

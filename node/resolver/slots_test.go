@@ -34,7 +34,7 @@ func TestFetchesWaitForSlots(t *testing.T) {
 		const all = 5 * maxFetches
 		for n := range all {
 			go func() {
-				if err := r.fetch(statement(n), brief).wait(t.Context()); err != nil {
+				if err := r.fetch(statement(n), brief).Wait(t.Context()); err != nil {
 					t.Errorf("fetch %d: %v", n, err)
 				}
 			}()
@@ -62,7 +62,7 @@ func TestSlotsBehindAFailingHub(t *testing.T) {
 		start := time.Now() // the clock of the bubble
 		for n := range 10 * maxFetches {
 			go func() {
-				err := r.fetch(statement(n), brief).wait(t.Context())
+				err := r.fetch(statement(n), brief).Wait(t.Context())
 				if err == nil || errors.Is(err, context.Canceled) || time.Since(start) > silenceTimeout {
 					t.Errorf("fetch %d: error %v after %s, want one of the hub within %s", n, err, time.Since(start), silenceTimeout)
 				}
@@ -100,11 +100,11 @@ func TestSlowIndexesDelayNoOther(t *testing.T) {
 			r, trees := newResolver(t, &fakeHub{})
 			trickle(trees, slow)
 			for n := range slow {
-				go func() { _ = r.fetch(statement(n), full).wait(t.Context()) }()
+				go func() { _ = r.fetch(statement(n), full).Wait(t.Context()) }()
 			}
 			synctest.Wait()
 			begin := time.Now() // the clock of the bubble
-			if err := r.fetch(statement(slow), full).wait(t.Context()); err != nil || time.Since(begin) > waits {
+			if err := r.fetch(statement(slow), full).Wait(t.Context()); err != nil || time.Since(begin) > waits {
 				t.Errorf("behind %d slow indexes: arrived after %s, error %v; want %s at most", slow, time.Since(begin), err, waits)
 			}
 			time.Sleep(2*indexTimeout + 2*answerTTL)
@@ -125,7 +125,7 @@ func TestCancelledBeforeItsSlot(t *testing.T) {
 		}
 		fetch := func(ctx context.Context, n int) <-chan error {
 			done := make(chan error, 1)
-			go func() { done <- r.fetch(statement(n), full).wait(ctx) }()
+			go func() { done <- r.fetch(statement(n), full).Wait(ctx) }()
 			synctest.Wait()
 			return done
 		}

@@ -15,6 +15,7 @@ import (
 	"lighter/durable"
 	"lighter/format/chunk"
 	"lighter/format/index"
+	"lighter/node/flight"
 )
 
 // Source is where indexes and locations are fetched from (a hub).
@@ -94,11 +95,11 @@ type fetchKey struct {
 // when the index begins to arrive.
 func (s *Store) fetch(ctx context.Context, tree chunk.ID, replace bool, begun func()) error {
 	key := fetchKey{tree, replace}
-	call := s.fetches.Join(key, func(ctx context.Context, begun func()) error {
+	call := s.fetches.Join(key, func(ctx context.Context, c *flight.Call) error {
 		if !replace && s.Has(tree) { // fetched since the caller looked
 			return nil
 		}
-		return s.download(ctx, key, begun)
+		return s.download(ctx, key, c.Begin)
 	})
 	err := call.WaitBegun(ctx)
 	if err == nil {

@@ -72,7 +72,7 @@ node/keeper:
 node/mount: format/chunk format/index format/tree node/device node/fuse node/record node/trees | node/prefetch
 node/prefetch: format/chunk format/index node/device | store
 node/record: format/chunk format/trace node/device
-node/resolver: durable format/chunk format/index store/origin wire | wire/client
+node/resolver: durable format/chunk format/index node/flight store/origin wire | wire/client
 node/takeover: durable node/fuse node/keeper node/mount proc
 node/trees: durable format/chunk format/erofs format/index format/trace node/device node/flight node/fuse node/prefetch | store/disk
 proc:

@@ -6,28 +6,26 @@ import (
 	"time"
 )
 
-// again is the time between two attempts to open a cache that is absent.
-const again = time.Minute
-
-// Absent is a cache that Open could not open, for the reason given: it has nothing
-// and takes nothing, until it can be opened after all. Every minute its owner tries.
+// Absent returns a cache that Open could not open, for the given reason. It is empty and stores
+// nothing until it can be opened; it tries to every minute. It is not a wrapper that swaps in
+// another Cache: external files count from the beginning, and callers keep one value.
 func Absent(cause error, dir string, limits Limits, log *slog.Logger) *Cache {
-	return absentFor(again, cause, dir, limits, log)
+	return absentFor(reopenEvery, cause, dir, limits, log)
 }
 
 func absentFor(pause time.Duration, cause error, dir string, limits Limits, log *slog.Logger) *Cache {
 	c := newCache(dir, limits, segmentSizeOf(limits), log)
 	c.absent = cause
 	c.start(func(ctx context.Context) {
-		if c.appear(ctx, pause) {
+		if c.awaitOpen(ctx, pause) {
 			c.takeOver(ctx)
 		}
 	})
 	return c
 }
 
-// appear tells whether the cache could be opened before ctx was done.
-func (c *Cache) appear(ctx context.Context, pause time.Duration) bool {
+// awaitOpen reports whether the cache could be opened before ctx was done.
+func (c *Cache) awaitOpen(ctx context.Context, pause time.Duration) bool {
 	tick := time.NewTicker(pause)
 	defer tick.Stop()
 	for {
@@ -38,7 +36,7 @@ func (c *Cache) appear(ctx context.Context, pause time.Duration) bool {
 		}
 		err := c.open()
 		if err == nil {
-			c.log.Info("there is a cache now", "dir", c.dir)
+			c.log.Info("cache opened", "dir", c.dir)
 			return true
 		}
 		c.mu.Lock()
@@ -47,7 +45,7 @@ func (c *Cache) appear(ctx context.Context, pause time.Duration) bool {
 	}
 }
 
-// isAbsent says why there is no cache, or nothing if there is one.
+// isAbsent returns why there is no cache, or nil if there is one.
 func (c *Cache) isAbsent() error {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

@@ -1,23 +1,3 @@
-// Package disk promises a cache of plain chunks on this machine that all images
-// share, that survives a restart, that stays below its limit, that gives way
-// when the disk runs short, and that never gives back a byte which differs from
-// what was put in. What is pinned stays.
-//
-// It refuses to fail a read: whatever is wrong with the disk, the answer is
-// that the chunk is not here. A cache that cannot be opened is absent until it can be. It refuses to fetch, and to judge what is put in:
-// the caller has verified that.
-//
-// Chunks are appended to segments, files of a fixed size; the segment that was
-// used least recently goes when room is needed, after what is pinned in it was
-// moved to another. So a chunk costs no file, no directory entry and no fsync,
-// neighbours that came together lie together, and freeing is a single unlink.
-// Nothing but the pins is synced: after a crash of the machine whatever did not
-// reach the disk fails its checksum and is fetched again.
-//
-// cache.go is the path of reads and writes (reserve.go: where to). Its owner, a goroutine between Open
-// and Close (owner.go), makes room before it is needed (evict.go). A disk that hangs, rather
-// than fails, is left (hang.go). Risk: a read that the kernel begins although it was told not
-// to wait, and for which the disk's queue has no room.
 package disk
 
 import (
@@ -35,82 +15,63 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lighter/format/chunk"
+	"lighter/store"
 )
 
-// MinLimit is the smallest limit that Open takes, in bytes.
-const MinLimit = 64 << 20
+var _ store.LoadingCache = (*Cache)(nil)
 
-// segments is how many segments a full cache has: what is freed at once is
-// under a hundredth of it, and the open files stay few.
-const segments = 128
-
-// pause is how long a disk that refuses writes is left alone, and one that
-// fails badReads reads in a row: such a disk may take seconds to say so.
-const (
-	pause    = 10 * time.Second
-	badReads = 16
-)
-
-// key is the part of an ID that the index in memory holds. A record's checksums
-// are salted with the whole ID, so a wrong place is found out.
+// key is the part of an ID that the index in memory holds. A record's checksums are salted with
+// the whole ID, so a record of another chunk with the same key is found to be wrong.
 type key [16]byte
 
 func keyOf(id chunk.ID) key { return key(id[:16]) }
 
 // Cache is the cache. It is safe for concurrent use.
 type Cache struct {
-	dir         string
-	limits      Limits
-	segmentSize int64
-	lock        *os.File
-	log         *slog.Logger
+	*External
 
-	wake    chan struct{} // tells the owner that there is work
-	loaded  chan struct{} // closed when all that was there is known, or the owner has ended
+	dir  string
+	lock *os.File
+	log  *slog.Logger
+
+	wake    chan struct{} // wakes the owner
+	loaded  chan struct{} // closed when all that was on disk is known, or the owner has ended
 	stop    context.CancelFunc
 	stopped sync.WaitGroup
 
-	reads, writes *guard
+	reads, writes *breaker
 
 	clock    atomic.Int64 // counts uses: the age of a segment
 	hits     atomic.Int64
 	misses   atomic.Int64
-	damage   atomic.Int64
-	unread   atomic.Int64
-	hung     atomic.Int64 // reads and writes that the disk did not answer in time
-	inARow   atomic.Int64 // reads that failed since one succeeded
-	blindTo  atomic.Int64 // until then nothing is read; Unix nanoseconds, 0: it is
-	fails    atomic.Int64
 	evicted  atomic.Int64
 	scrubbed atomic.Int64
-	stuck    atomic.Int64 // times that a segment could not be freed
+	damaged  tally
+	unread   tally
+	failed   tally
+	hung     tally
+	stuck    tally // segments that could not be freed
 
-	slow  sync.Mutex   // held by who frees or moves records, or changes pins; before mu
-	yield func() int64 // guarded by slow; removes a file beside the chunks; or nil
+	slow sync.Mutex // held while records are freed or moved, or pins change; before mu
 
 	mu     sync.RWMutex // guards what follows
+	space               // but limits and segmentSize
 	index  index
-	left   []leftover // that are not loaded yet, the last one first
+	left   []leftover // not loaded yet, the last one first
 	sealed []*segment
-	active *segment  // takes what is put; nil before the first
-	kept   *segment  // takes what is moved; nil before the first
-	spare  *segment  // an empty file, for whichever is full next; or nil
-	next   uint64    // number of the next segment
-	used   int64     // bytes of all segments with their tables
-	room   int64     // what used may be now: the limit, or less if the disk is short
-	free   int64     // of the disk, as it was measured last
-	absent error     // why there is none
-	off    time.Time // until then the disk is not asked to take anything
-	pins   []*pin    // replaced as a whole
-	pinned int64     // bytes of the records that they keep
-
-	pinFiles int64 // bytes of their own files
-	beside   int64 // bytes of files beside the chunks
+	active *segment // Put writes to it; nil before the first
+	kept   *segment // records that stay move to it; nil before the first
+	spare  *segment // an empty file for the next of either; or nil
+	next   uint64   // number of the next segment
+	absent error    // why there is no cache
+	pins   pins     // replaced as a whole
+	pinned int64    // bytes of the records that they keep
+	files  int64    // bytes of the pins' own files
 }
 
-// Open opens the cache in dir, which it makes if need be. What is there and
-// valid is taken over while the cache is used already: until a segment is loaded, the
-// chunks in it are not here, and nothing is evicted. Only one process can hold a cache open.
+// Open opens the cache in dir, which it makes if need be. What is there is loaded while the cache
+// is in use already: the chunks of a segment that is not loaded yet are missing, and nothing is
+// evicted before all are loaded. Only one process can have a cache open.
 func Open(dir string, limits Limits, log *slog.Logger) (*Cache, error) {
 	if limits.Size < MinLimit {
 		return nil, fmt.Errorf("a cache of %d bytes is too small: the least is %d MiB", limits.Size, MinLimit>>20)
@@ -132,25 +93,26 @@ func openSized(dir string, limits Limits, segmentSize int64, log *slog.Logger) (
 }
 
 func newCache(dir string, limits Limits, segmentSize int64, log *slog.Logger) *Cache {
-	return &Cache{dir: dir, limits: limits, segmentSize: segmentSize, log: log, room: limits.Size, index: indexOf(0),
-		wake: make(chan struct{}, 1), loaded: make(chan struct{}),
-		reads: newGuard(maxReads, readPatience), writes: newGuard(maxWrites, writePatience)}
+	c := &Cache{dir: dir, log: log, space: newSpace(limits, segmentSize), index: indexOf(0),
+		wake: make(chan struct{}, 1), loaded: make(chan struct{}), reads: newReads(), writes: newWrites()}
+	c.External = &External{cache: c}
+	return c
 }
 
-// start has owner run until Close.
+// start runs owner until Close.
 func (c *Cache) start(owner func(context.Context)) {
 	ctx, stop := context.WithCancel(context.Background())
 	c.stop = stop
 	c.stopped.Go(func() { owner(ctx) })
 }
 
-// takeOver is the owner of a cache that is open: it loads what is there, and goes on.
+// takeOver is the owner of an open cache: it loads what is there, then makes room.
 func (c *Cache) takeOver(ctx context.Context) {
 	c.load(ctx)
 	c.own(ctx)
 }
 
-// open takes the directory, and counts what is in it. If it fails, c is as it was.
+// open locks the directory and counts what is in it. If it fails, c is unchanged.
 func (c *Cache) open() error {
 	if err := os.MkdirAll(c.dir, 0o700); err != nil {
 		return fmt.Errorf("make the cache directory: %w", err)
@@ -171,35 +133,30 @@ func (c *Cache) open() error {
 	return nil
 }
 
-// Read fills dst with the bytes of the chunk from offset on, which must lie
-// within the chunk, and tells whether it could.
+// Read fills dst with the bytes of the chunk from offset on, which must lie within the chunk, and
+// reports whether it could.
 func (c *Cache) Read(ref chunk.Ref, offset int, dst []byte) bool {
 	c.mu.RLock()
 	p, ok := c.index.at(keyOf(ref.ID))
 	c.mu.RUnlock()
-	for ok {
-		if c.isBlind() || p.segment.left.Load() > 0 {
-			break
-		}
+	for ok && !c.reads.isOpen() && p.segment.abandoned.Load() == 0 {
 		err := p.segment.read(p.offset, ref, offset, dst)
 		if err == nil {
-			if c.inARow.Load() != 0 {
-				c.inARow.Store(0)
-			}
+			c.reads.succeeded()
 			p.segment.used.Store(c.clock.Add(1))
 			c.hits.Add(1)
 			return true
 		}
 		if err == errHangs {
 			c.unanswered("read", p.segment.path)
-			c.failedRead()
+			c.reads.failed()
 			break
 		}
 		if !errors.Is(err, os.ErrClosed) {
 			c.drop(ref, p, err)
 			break
 		}
-		before := p // evicted meanwhile: it may have been moved
+		before := p // evicted meanwhile: the record may have moved
 		c.mu.RLock()
 		p, ok = c.index.at(keyOf(ref.ID))
 		c.mu.RUnlock()
@@ -209,63 +166,34 @@ func (c *Cache) Read(ref chunk.Ref, offset int, dst []byte) bool {
 	return false
 }
 
-// isBlind tells whether the disk is not read: it fails reads, or has not answered some.
-func (c *Cache) isBlind() bool {
-	return c.reads.left.Load() >= fewLeft || c.blindTo.Load() != 0 && c.isResting()
-}
-
-func (c *Cache) isResting() bool {
-	until := c.blindTo.Load()
-	if time.Now().UnixNano() < until {
-		return true
-	}
-	c.blindTo.CompareAndSwap(until, 0)
-	return false
-}
-
-// Has tells whether the chunk is believed to be here.
+// Has reports whether the chunk is believed to be cached.
 func (c *Cache) Has(id chunk.ID) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.index.has(keyOf(id))
 }
 
-// drop forgets a record that is damaged, or that the disk does not give, unless
-// it has been replaced meanwhile.
+// drop forgets a record that is damaged or cannot be read, unless it was replaced meanwhile.
 func (c *Cache) drop(ref chunk.Ref, p place, cause error) {
 	c.mu.Lock()
 	c.unset(keyOf(ref.ID), p)
 	c.mu.Unlock()
-	n := int64(0)
-	if errors.Is(cause, errDamaged) || errors.Is(cause, io.ErrUnexpectedEOF) {
-		n = c.damage.Add(1)
-	} else {
-		n = c.unread.Add(1)
-		c.failedRead()
+	faults := &c.damaged
+	if !errors.Is(cause, errDamaged) && !errors.Is(cause, io.ErrUnexpectedEOF) {
+		faults = &c.unread
+		c.reads.failed()
 	}
-	if n&(n-1) == 0 { // log 1, 2, 4, 8 …: a dying disk must not fill the log
-		c.log.Warn("a cached chunk cannot be used, it will be fetched anew", "chunk", ref.ID.Short(),
-			"segment", p.segment.path, "cause", cause, "so far", n)
-	}
-}
-
-// failedRead has a disk left alone that fails many reads in a row, or does not answer them.
-func (c *Cache) failedRead() {
-	if c.inARow.Add(1)%badReads == 0 {
-		c.blindTo.Store(time.Now().Add(pause).UnixNano())
-	}
+	faults.warn(c.log, "cached chunk unusable, will be fetched again",
+		"chunk", ref.ID.Short(), "segment", p.segment.path, "err", cause)
 }
 
 // unanswered counts an operation that the disk did not answer in time.
-func (c *Cache) unanswered(what, path string) {
-	n := c.hung.Add(1)
-	if n&(n-1) == 0 { // as in drop
-		c.log.Warn("the cache's disk does not answer, what is read is fetched", "operation", what, "path", path, "so far", n)
-	}
+func (c *Cache) unanswered(operation, path string) {
+	c.hung.warn(c.log, "cache disk does not answer, chunks are fetched", "operation", operation, "path", path)
 }
 
-// Put stores a chunk that the caller has verified, of which it keeps nothing. A disk that
-// refuses it, or does not answer, is counted and otherwise ignored.
+// Put stores a chunk that the caller has verified. It keeps nothing of plain. If the disk fails or
+// hangs, the chunk is not stored.
 func (c *Cache) Put(ref chunk.Ref, plain []byte) {
 	if len(plain) != int(ref.Length) || c.Has(ref.ID) || c.isOff() {
 		return
@@ -278,14 +206,14 @@ func (c *Cache) Put(ref chunk.Ref, plain []byte) {
 	}, new(atomic.Int64))
 	if err != nil {
 		c.unanswered("write", c.dir)
-		c.rest()
+		c.writes.failed()
 	}
 }
 
 // store stores a chunk's record.
 func (c *Cache) store(ref chunk.Ref, record []byte) {
 	s, offset, err := c.reserve(int64(len(record)))
-	if err == errNoRoom && !c.isLoaded() { // nothing goes yet
+	if err == errNoRoom && !c.isLoaded() { // nothing is evicted yet
 		return
 	}
 	if err != nil {
@@ -305,65 +233,52 @@ func (c *Cache) store(ref chunk.Ref, record []byte) {
 	}
 }
 
-// set puts a place into the index, and unset takes it out if it is still the
-// one. The caller holds mu.
+// set puts a place into the index. The caller holds mu.
 func (c *Cache) set(k key, p place) {
 	if old, ok := c.index.at(k); ok {
-		c.dead(old.segment)
+		c.removed(old.segment)
 	}
 	c.index.set(k, p)
 	p.segment.live++
 }
 
+// unset removes a place from the index unless the chunk lies elsewhere by now, and reports
+// whether it did. The caller holds mu.
 func (c *Cache) unset(k key, p place) bool {
 	if !c.index.lies(k, p) {
 		return false
 	}
 	c.index.remove(k)
-	c.dead(p.segment)
+	c.removed(p.segment)
 	return true
 }
 
-func (c *Cache) dead(s *segment) {
+// removed counts a record that the index does not point to any more. The caller holds mu.
+func (c *Cache) removed(s *segment) {
 	s.changed++
 	if s.live--; s.live == 0 {
-		c.call()
+		c.wakeOwner()
 	}
 }
 
-func (c *Cache) isOff() bool {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return c.absent != nil || c.writes.left.Load() > 0 || !c.off.IsZero() && time.Now().Before(c.off)
-}
+// isOff reports whether nothing can be written.
+func (c *Cache) isOff() bool { return c.writes.isOpen() || c.isAbsent() != nil }
 
-// writeFailed makes room if that is what the disk lacks. Otherwise the disk is
-// left alone for a while, and what can be read of it stays.
+// writeFailed makes room if the disk is full. Otherwise writes pause; reads go on.
 func (c *Cache) writeFailed(err error) {
 	if errors.Is(err, os.ErrClosed) { // evicted meanwhile
 		return
 	}
-	n := c.fails.Add(1)
-	if n&(n-1) == 0 {
-		c.log.Warn("the cache cannot be written, reads go on without it", "dir", c.dir, "cause", err, "failed", n)
-	}
+	c.failed.warn(c.log, "cache write failed, reads go on without it", "dir", c.dir, "err", err)
 	full := errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
-	if full && c.evictNow() {
-		return
+	if !full || !c.evictNow() {
+		c.writes.failed()
 	}
-	c.rest()
 }
 
-// rest has the disk left alone for a while by what is put in.
-func (c *Cache) rest() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.off = time.Now().Add(pause)
-}
-
-// Close writes what the next Open needs to start quickly. It ends the loading. A disk that
-// does not answer is an error after ten seconds: what waits for it stays behind, and holds
-// the cache's lock until then, or until the process ends.
+// Close ends the loading and writes what the next Open needs to start quickly. If the disk does
+// not answer for ten seconds, Close returns an error: the operations that wait for the disk hold
+// the cache's lock until they end, or the process does.
 func (c *Cache) Close() error {
 	c.stop()
 	closed := make(chan error, 1)
@@ -384,20 +299,17 @@ func (c *Cache) finish() error {
 	}
 	c.slow.Lock()
 	defer c.slow.Unlock()
-	c.mu.Lock()
-	c.seal(&c.active)
-	c.seal(&c.kept)
-	c.mu.Unlock()
+	c.sealAll()
 	c.writeTables()
 	c.dropSpare()
 	c.mu.Lock()
 	sealed := c.sealed
-	for _, s := range sealed { // a write that was left behind does not get into the index any more
+	for _, s := range sealed { // an abandoned write must not get into the index any more
 		s.gone = true
 	}
 	c.sealed, c.index = nil, indexOf(0)
 	c.mu.Unlock()
-	c.keepAges(sealed)
+	c.saveAges(sealed)
 	for _, s := range sealed {
 		s.file.Close()
 	}

@@ -8,11 +8,11 @@ import (
 	"lighter/format/chunk"
 )
 
-// Freed says what went.
+// Freed is the result of an eviction.
 type Freed struct {
 	Bytes  int64 `json:"freedBytes"` // of the disk
 	Chunks int64 `json:"freedChunks"`
-	Kept   int64 `json:"keptBytes"` // of chunks that went, but in segments that stay until they are old
+	Kept   int64 `json:"keptBytes"` // of evicted chunks in segments that stay until they are old
 }
 
 func (f *Freed) add(other Freed) {
@@ -21,34 +21,35 @@ func (f *Freed) add(other Freed) {
 	f.Kept += other.Kept
 }
 
-// evictNow frees the oldest segment, and tells whether it could.
+// evictNow is evictOldest for a caller that does not hold slow.
 func (c *Cache) evictNow() bool {
 	c.slow.Lock()
 	defer c.slow.Unlock()
 	return c.evictOldest()
 }
 
-// evictOldest frees the sealed segment that was used least recently of those in
-// which little is pinned, and tells whether it could. What the disk does not let
-// go of stays. Before any, what is beside the chunks goes, as far as nobody uses it,
-// unless it is segments of which there are too many. The caller holds slow.
+// evictOldest frees an external file that is not in use, or else the least recently used of the
+// sealed segments in which little is pinned. It reports whether it could. If there are too many
+// segments, it does not free external files. The caller holds slow.
 //
-// There is always room to move what is pinned, unless the limit was larger when the
-// pins or the segments were made: then the limit comes before the pins.
+// There is always room to move pinned records, unless the limit was larger when the pins or the
+// segments were made. In that case the limit comes before the pins.
 //
-// While the cache is loaded nothing goes: what is the oldest is not known.
+// Nothing is evicted before the cache is loaded, because the oldest segment is not known.
 func (c *Cache) evictOldest() bool {
 	if !c.isLoaded() {
 		return false
 	}
-	many := c.areMany()
-	if !many && c.giveWay() > 0 {
+	c.mu.RLock()
+	many := c.tooMany()
+	c.mu.RUnlock()
+	if !many && c.External.evict() > 0 {
 		return true
 	}
 	var stuck *segment
 	for _, s := range c.byAge() {
 		pinned := c.pinnedIn(s)
-		small := many && s.cost() < c.segmentSize/2 // to be made one with others
+		small := many && s.cost() < c.segmentSize/2 // to be merged with others
 		if 4*pinned > 3*s.cost() && !small {
 			continue
 		}
@@ -56,7 +57,7 @@ func (c *Cache) evictOldest() bool {
 			stuck = cmp.Or(stuck, s)
 			continue
 		}
-		if _, ok := c.evict(s, c.isPinned); ok {
+		if _, ok := c.evict(s, c.pins.has); ok {
 			return true
 		}
 	}
@@ -67,7 +68,7 @@ func (c *Cache) evictOldest() bool {
 	return ok
 }
 
-// canMove tells whether there is room for so many bytes of records elsewhere.
+// canMove reports whether there is room for size bytes of records elsewhere.
 func (c *Cache) canMove(size int64) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -75,9 +76,9 @@ func (c *Cache) canMove(size int64) bool {
 	return c.fits(size + files*2*onDisk(1))
 }
 
-// evict moves those records of a sealed segment elsewhere that keep wants (nil:
-// none), and frees it. Its readers go on. The caller holds slow, so nobody else
-// frees it.
+// evict frees a sealed segment after it has moved the records that keep selects (nil: none). Reads
+// of the segment continue. The caller holds slow, so nobody else frees it. It reports whether the
+// segment could be freed.
 func (c *Cache) evict(s *segment, keep func(key) bool) (freed Freed, ok bool) {
 	c.mu.RLock()
 	records := s.records
@@ -88,47 +89,42 @@ func (c *Cache) evict(s *segment, keep func(key) bool) (freed Freed, ok bool) {
 			continue
 		}
 		if err := c.move(s, r); err != nil {
-			c.stays(s, fmt.Errorf("move what is to be kept out of it: %w", err))
+			c.cannotFree(s, fmt.Errorf("move a record: %w", err))
 			return freed, false
 		}
 		moved += recordSize(r.length) + tableEntry
 	}
-	if err := s.unlink(); err != nil { // it is open: who reads it now goes on
-		c.stays(s, err)
+	if err := s.unlink(); err != nil {
+		c.cannotFree(s, err)
 		return freed, false
 	}
 	freed = Freed{Bytes: max(0, s.cost()-moved), Chunks: c.forget(s)}
 	c.evicted.Add(freed.Bytes)
 	if err := s.file.Close(); err != nil {
-		c.log.Warn("close a cache segment", "cause", err)
+		c.log.Warn("cache segment cannot be closed", "segment", s.path, "err", err)
 	}
 	return freed, true
 }
 
-// stays says that a segment cannot be freed.
-func (c *Cache) stays(s *segment, cause error) {
-	n := c.stuck.Add(1)
-	if n&(n-1) == 0 { // as in drop
-		c.log.Warn("a cache segment cannot be freed", "segment", s.path, "cause", cause, "so far", n)
-	}
+func (c *Cache) cannotFree(s *segment, cause error) {
+	c.stuck.warn(c.log, "cache segment cannot be freed", "segment", s.path, "err", cause)
 }
 
-// lies tells whether a chunk lies there.
+// lies reports whether a chunk lies there.
 func (c *Cache) lies(k key, p place) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.index.lies(k, p)
 }
 
-// forget takes a segment out of the books, and counts the chunks that went with
-// it.
+// forget removes a segment and its records from the index, and returns how many chunks that were.
 func (c *Cache) forget(s *segment) (chunks int64) {
 	c.mu.Lock()
 	c.sealed = slices.DeleteFunc(c.sealed, func(other *segment) bool { return other == s })
 	c.used -= s.cost()
 	s.gone = true
 	c.mu.Unlock()
-	c.visit(s, func(r record) {
+	c.forEach(s, func(r record) {
 		c.index.remove(r.key)
 		chunks++
 	})
@@ -138,15 +134,15 @@ func (c *Cache) forget(s *segment) (chunks int64) {
 	return chunks
 }
 
-// visit calls fn, which holds mu, for each record of a segment that the index points
-// to. Readers get their turns meanwhile: there may be half a million.
-func (c *Cache) visit(s *segment, fn func(record)) {
+// forEach calls fn with mu held for each record of a segment that the index points to. It releases
+// mu after each batch.
+func (c *Cache) forEach(s *segment, fn func(record)) {
 	c.mu.RLock()
 	records := s.records
 	c.mu.RUnlock()
-	for some := range slices.Chunk(records, 256) {
+	for batch := range slices.Chunk(records, batchSize) {
 		c.mu.Lock()
-		for _, r := range some {
+		for _, r := range batch {
 			if c.index.lies(r.key, place{s, r.offset}) {
 				fn(r)
 			}
@@ -155,13 +151,13 @@ func (c *Cache) visit(s *segment, fn func(record)) {
 	}
 }
 
-// move copies a record of a segment, which it verifies, to where it can stay. A
-// damaged one is dropped.
+// move verifies a record and copies it to the segment for records that stay. It drops a damaged
+// record.
 func (c *Cache) move(s *segment, r record) error {
 	buffer := buffers.Get().(*[]byte)
 	b := (*buffer)[:recordSize(r.length)]
 	id, err := s.readRecord(r, b)
-	if err == errHangs { // the buffer is the read's that was left behind
+	if err == errHangs { // the abandoned read owns the buffer
 		return err
 	}
 	defer buffers.Put(buffer)
@@ -185,7 +181,7 @@ func (c *Cache) move(s *segment, r record) error {
 	defer c.mu.Unlock()
 	to.pending--
 	if err != nil {
-		c.fails.Add(1)
+		c.failed.Add(1)
 		return err
 	}
 	if c.index.lies(r.key, from) {
@@ -196,15 +192,15 @@ func (c *Cache) move(s *segment, r record) error {
 	return nil
 }
 
-// dropRecord is drop for who does not know the chunk's ID.
+// dropRecord is drop for a caller that does not know the chunk's ID.
 func (c *Cache) dropRecord(r record, p place, cause error) {
 	var id chunk.ID
 	copy(id[:], r.key[:])
 	c.drop(chunk.Ref{ID: id, Length: r.length}, p, cause)
 }
 
-// reserveKept is reserve for what is moved. Put leaves a segment's worth of room
-// for it; and it goes by the limit, as what it comes from is about to be freed.
+// reserveKept is reserve for a record that moves. Put leaves a segment's worth of room for it. Only
+// the limit counts, because the record's old segment is about to be freed.
 func (c *Cache) reserveKept(size int64) (*segment, uint32, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -217,17 +213,17 @@ func (c *Cache) reserveKept(size int64) (*segment, uint32, error) {
 			return nil, 0, err
 		}
 	}
-	return c.kept, c.take(c.kept, size), nil
+	return c.kept, c.allot(c.kept, size), nil
 }
 
-// Prune empties the cache of all that is not pinned, as far as the disk lets it.
+// Prune evicts everything that is not pinned, as far as the disk allows.
 func (c *Cache) Prune() (freed Freed) {
 	if c.isAbsent() != nil {
 		return freed
 	}
 	<-c.loaded
 	c.slow.Lock()
-	for n := c.giveWay(); n > 0; n = c.giveWay() {
+	for n := c.External.evict(); n > 0; n = c.External.evict() {
 		freed.Bytes += n
 	}
 	c.slow.Unlock()
@@ -240,12 +236,12 @@ func (c *Cache) Prune() (freed Freed) {
 		c.mu.RUnlock()
 		switch {
 		case gone:
-		case full: // to move all of it would free next to nothing
+		case full: // moving the pinned records would free next to nothing
 			f := Freed{}
-			c.forgetIn(s, func(k key) bool { return !c.isPinned(k) }, &f)
+			c.forgetIn(s, func(k key) bool { return !c.pins.has(k) }, &f)
 			freed.add(f)
 		default:
-			f, _ := c.evict(s, c.isPinned)
+			f, _ := c.evict(s, c.pins.has)
 			freed.add(f)
 		}
 		c.slow.Unlock()
@@ -253,7 +249,7 @@ func (c *Cache) Prune() (freed Freed) {
 	return freed
 }
 
-// sealAll ends the segments that are written, so that they can be freed.
+// sealAll seals the segments that are being written, so that they can be evicted.
 func (c *Cache) sealAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -261,19 +257,18 @@ func (c *Cache) sealAll() {
 	c.seal(&c.kept)
 }
 
-// forgetIn takes those records of a segment out of the index that which wants.
-func (c *Cache) forgetIn(s *segment, which func(key) bool, freed *Freed) {
-	c.visit(s, func(r record) {
-		if which(r.key) && c.unset(r.key, place{s, r.offset}) {
+// forgetIn removes those records of a segment from the index that match.
+func (c *Cache) forgetIn(s *segment, match func(key) bool, freed *Freed) {
+	c.forEach(s, func(r record) {
+		if match(r.key) && c.unset(r.key, place{s, r.offset}) {
 			freed.Chunks++
 			freed.Kept += recordSize(r.length) + tableEntry
 		}
 	})
 }
 
-// Evict forgets those of the chunks that are here and not pinned, and frees
-// their space: at once where they are a quarter of a segment or more, else when
-// that is old.
+// Evict forgets those of the chunks that are cached and not pinned. It frees their space at once if
+// a quarter of their segment is unused by then, else when the segment is old.
 func (c *Cache) Evict(chunks *Set) (freed Freed) {
 	if c.isAbsent() != nil {
 		return freed
@@ -284,7 +279,7 @@ func (c *Cache) Evict(chunks *Set) (freed Freed) {
 	for _, s := range c.byAge() {
 		c.slow.Lock()
 		f := Freed{}
-		c.forgetIn(s, func(k key) bool { return chunks.has(k) && !c.isPinned(k) }, &f)
+		c.forgetIn(s, func(k key) bool { return chunks.has(k) && !c.pins.has(k) }, &f)
 		if f.Chunks > 0 && c.deadIn(s)*4 >= s.size {
 			if f2, ok := c.evict(s, func(key) bool { return true }); ok {
 				f.Bytes, f.Kept = f2.Bytes, 0
@@ -296,9 +291,9 @@ func (c *Cache) Evict(chunks *Set) (freed Freed) {
 	return freed
 }
 
-// deadIn returns how many bytes of a segment are of no use any more.
+// deadIn returns how many bytes of a segment the index does not point to.
 func (c *Cache) deadIn(s *segment) int64 {
 	dead := s.size
-	c.visit(s, func(r record) { dead -= recordSize(r.length) })
+	c.forEach(s, func(r record) { dead -= recordSize(r.length) })
 	return dead
 }

@@ -81,7 +81,7 @@ func putAll(t *testing.T, c *Cache, from, to int) int {
 // ready ends the time in which the disk is left alone.
 func ready(c *Cache) {
 	c.ask()
-	c.blindTo.Store(0)
+	c.reads.until.Store(0)
 }
 
 // Each file system gives space out in a way of its own: XFS a file that grows more
@@ -323,8 +323,8 @@ func TestDiskHangs(t *testing.T) {
 		}
 		c.Load([]chunk.Ref{first})
 	})
-	if s := c.Stats(); s.Hung != fewLeft || c.reads.left.Load() != fewLeft || s.ReadsHang.IsZero() || s.Off() == "" || s.Chunks != 60 {
-		t.Errorf("%d reads wait for the disk: %+v", c.reads.left.Load(), s)
+	if s := c.Stats(); s.Hung != hungReads || c.reads.abandoned.Load() != hungReads || s.ReadsHang.IsZero() || s.Off() == "" || s.Chunks != 60 {
+		t.Errorf("%d reads wait for the disk: %+v", c.reads.abandoned.Load(), s)
 	}
 	soon(t, disk, "scrub", func() {
 		if _, err := c.Scrub(t.Context(), 0); err == nil {
@@ -333,7 +333,7 @@ func TestDiskHangs(t *testing.T) {
 	})
 	disk.Release()
 	c.reads.patience = time.Minute // machines are slow
-	eventually(t, "the disk is asked again", func() bool { s := c.Stats(); return s.Off() == "" && c.reads.left.Load() == 0 })
+	eventually(t, "the disk is asked again", func() bool { s := c.Stats(); return s.Off() == "" && c.reads.abandoned.Load() == 0 })
 	if n := countRange(t, c, 0, 60, faultLength); n != 60 {
 		t.Errorf("%d of 60 chunks are here when it answers again", n)
 	}
@@ -358,7 +358,7 @@ func TestManyReadersOfADiskThatHangs(t *testing.T) {
 		}
 		readers.Wait()
 	})
-	if n := c.reads.left.Load(); n < fewLeft || n > maxReads || disk.Hanging(faultfs.Read) < int(n) { // it may have got one in parts
+	if n := c.reads.abandoned.Load(); n < hungReads || n > maxReads || disk.Hanging(faultfs.Read) < int(n) { // it may have got one in parts
 		t.Errorf("%d reads are left: %+v", n, c.Stats())
 	}
 }
@@ -378,13 +378,13 @@ func TestWritesHang(t *testing.T) {
 			t.Errorf("%d of 50 chunks can be read", n)
 		}
 	})
-	if n := c.writes.left.Load(); n != 1 {
+	if n := c.writes.abandoned.Load(); n != 1 {
 		t.Errorf("%d writes wait for the disk", n)
 	}
 	disk.Release()
 	ref, plain := data(100, faultLength)
 	eventually(t, "what was left is stored", func() bool { return has(t, c, ref, plain) })
-	eventually(t, "the disk has answered", func() bool { return c.writes.left.Load() == 0 })
+	eventually(t, "the disk has answered", func() bool { return c.writes.abandoned.Load() == 0 })
 	ready(c)
 	if n := putAll(t, c, 200, 210); n != 10 {
 		t.Errorf("when it answers again, %d of 10 chunks are there", n)

@@ -2,27 +2,26 @@ package disk
 
 import "slices"
 
-// place says where a chunk lies.
+// place is where a chunk lies.
 type place struct {
 	segment *segment
 	offset  uint32 // of its record, in bytes
 }
 
-// index says where each chunk lies. It names segments by numbers: without pointers it is
-// smaller, and the garbage collector does not walk through it. The cache's mu guards
-// it.
+// index maps chunks to places. It refers to segments by number: without pointers it is smaller,
+// and the garbage collector does not scan it. The cache's mu guards it.
 type index struct {
 	spots    map[key]spot
 	segments []*segment // by slot; nil: the slot is free
 }
 
-// spot is a place as the index holds it.
+// spot is the index's form of a place.
 type spot struct{ slot, offset uint32 }
 
-// indexOf returns an index with room for so many chunks.
+// indexOf returns an index with room for a number of chunks.
 func indexOf(chunks int64) index { return index{spots: make(map[key]spot, chunks)} }
 
-// include lets places lie in the segment, until exclude.
+// include gives the segment a number, until exclude.
 func (x *index) include(s *segment) {
 	free := slices.Index(x.segments, nil)
 	if free < 0 {
@@ -32,10 +31,10 @@ func (x *index) include(s *segment) {
 	x.segments[free], s.slot = s, uint32(free)
 }
 
-// exclude ends include. No chunk lies in the segment any more.
+// exclude frees the segment's number. No place may refer to it any more.
 func (x *index) exclude(s *segment) { x.segments[s.slot] = nil }
 
-// at returns where a chunk lies, if it is known.
+// at returns where a chunk lies, and whether it is known.
 func (x *index) at(k key) (p place, ok bool) {
 	at, ok := x.spots[k]
 	if ok {
@@ -49,7 +48,7 @@ func (x *index) has(k key) bool {
 	return ok
 }
 
-// lies tells whether a chunk lies there.
+// lies reports whether a chunk lies there.
 func (x *index) lies(k key, p place) bool {
 	at, ok := x.spots[k]
 	return ok && at.offset == p.offset && x.segments[at.slot] == p.segment

@@ -177,7 +177,7 @@ func TestWhatIsBehindIsFreed(t *testing.T) {
 	if n := countRange(t, c, 0, 150, 20_000); n != 15 {
 		t.Errorf("%d chunks were found", n)
 	}
-	if on, used := diskUse(t, dir), c.Stats().Used; on > used+around {
+	if on, used := diskUse(t, dir), c.Stats().Used; on > used+directoryCost {
 		t.Errorf("%d bytes on disk, %d in the books", on, used)
 	}
 }

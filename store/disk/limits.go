@@ -2,17 +2,16 @@ package disk
 
 import (
 	"errors"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// Limits say how much of the disk the cache takes.
+// Limits bound how much of the disk the cache takes.
 type Limits struct {
-	Size int64 // the most that it takes, in bytes
-	// When less than Low is free on its file system, the cache gives way until
-	// High is, or a sixteenth of Size is left of it. By itself it never fills the
-	// disk beyond Low. Zero: it looks at its own size alone.
+	Size int64 // the most that the cache takes, in bytes
+	// If less than Low is free on the file system, the cache evicts until High is free, or a
+	// sixteenth of Size is left of it. By itself it never leaves less than Low free. If both
+	// are zero, only Size counts.
 	Low, High Space
 }
 
@@ -22,81 +21,70 @@ type Space struct {
 	Bytes   int64
 }
 
-// Of returns the part of a file system of that many bytes.
+// Of returns the part of a file system of total bytes.
 func (s Space) Of(total int64) int64 { return s.Bytes + int64(s.Percent/100*float64(total)) }
 
-// Stats are a cache's figures; what is counted is since it was opened.
-type Stats struct {
-	Limit      int64     `json:"limitBytes"`
-	Room       int64     `json:"roomBytes"` // the limit, or less while the disk is short
-	Used       int64     `json:"usedBytes"` // on disk
-	Free       int64     `json:"freeBytes"` // of its file system, for others than root
-	Pinned     int64     `json:"pinnedBytes"`
-	Beside     int64     `json:"localDeviceBytes"` // of it, files beside the chunks
-	Chunks     int64     `json:"chunks"`
-	Loading    int64     `json:"loadingBytes"` // of Used, segments that are not loaded yet: their chunks are not here
-	Hits       int64     `json:"hits"`
-	Misses     int64     `json:"misses"`
-	Evicted    int64     `json:"evictedBytes"` // of the disk
-	Damaged    int64     `json:"damaged"`      // records whose checksum was wrong, or that were cut
-	Unread     int64     `json:"failedReads"`  // records that the disk did not give
-	Failed     int64     `json:"failedWrites"` // chunks that the disk did not take
-	Hung       int64     `json:"unanswered"`   // reads and writes that it did not answer in time
-	Scrubbed   int64     `json:"scrubbedBytes"`
-	OffUntil   time.Time `json:"offUntil,omitzero"`        // it refused writes, and is not asked until then
-	NoReads    time.Time `json:"noReadsUntil,omitzero"`    // it failed many reads, and is not asked until then
-	ReadsHang  time.Time `json:"readsHangSince,omitzero"`  // it has not answered several reads since, and is not read until it does
-	WritesHang time.Time `json:"writesHangSince,omitzero"` // it has not answered a write since
-	Absent     string    `json:"absent,omitempty"`         // why there is no cache
+// space accounts for the bytes that the cache takes. The cache's mu guards all but limits and
+// segmentSize, which do not change.
+type space struct {
+	limits      Limits
+	segmentSize int64
+
+	used int64 // all segments with their tables, pins, and external files
+	room int64 // what used may be now: the limit, or less if the disk is short
+	free int64 // of the file system, as it was measured last
 }
 
-// Off says why the disk is not asked, for reads or for writes, or nothing if it is.
-func (s *Stats) Off() string {
-	switch {
-	case s.Absent != "":
-		return "there is no cache, it is tried again every minute: " + s.Absent
-	case !s.ReadsHang.IsZero():
-		return "its disk does not answer reads: nothing is read from it since " + s.ReadsHang.Local().Format(time.TimeOnly)
-	case !s.WritesHang.IsZero():
-		return "its disk does not answer writes: nothing is put in since " + s.WritesHang.Local().Format(time.TimeOnly)
-	case !s.NoReads.IsZero():
-		return "its disk fails reads: nothing is read from it until " + s.NoReads.Local().Format(time.TimeOnly)
-	case !s.OffUntil.IsZero():
-		return "its disk refuses writes: nothing is put in until " + s.OffUntil.Local().Format(time.TimeOnly)
+func newSpace(limits Limits, segmentSize int64) space {
+	return space{limits: limits, segmentSize: segmentSize, room: limits.Size}
+}
+
+// margin returns n margins in bytes. The owner begins to evict when less than one margin of the
+// room is free, and goes on until two are. Three segments are time enough to free the next, or an
+// eighth of the room if it has few segments.
+func (s *space) margin(n int64) int64 { return n * min(3*s.segmentSize, s.room/8) }
+
+// isShort reports whether fewer than n margins of the room are free.
+func (s *space) isShort(n int64) bool { return s.used > s.room-s.margin(n) }
+
+// hasRoom reports whether bytes more fit without an eviction, now or soon.
+func (s *space) hasRoom(bytes int64) bool { return s.used+bytes <= s.room-s.margin(2) }
+
+// measure sets the room by the free bytes of the file system.
+func (s *space) measure(total, free int64) {
+	s.free = free
+	s.room = s.roomFor(s.limits.Low.Of(total), s.limits.High.Of(total))
+}
+
+// roomFor returns how much the cache may take so that low bytes of the file system stay free, or,
+// if they are not, so that high bytes become free.
+func (s *space) roomFor(low, high int64) int64 {
+	if low == 0 {
+		return s.limits.Size
 	}
-	return ""
+	room := s.used + s.free - low
+	if s.free < low {
+		room = s.used + s.free - max(low, high)
+	}
+	least := max(s.limits.Size/16, 4*s.segmentSize)
+	return min(s.limits.Size, max(room, least))
 }
 
-// Stats returns the figures.
-func (c *Cache) Stats() Stats {
+// HasRoom reports whether bytes more can be put without evicting anything, now or soon.
+func (c *Cache) HasRoom(bytes int64) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	s := Stats{Limit: c.limits.Size, Room: c.room, Used: c.used, Free: c.free, Chunks: c.index.len(), Loading: bytesOf(c.left),
-		Hits: c.hits.Load(), Misses: c.misses.Load(), Evicted: c.evicted.Load(), Damaged: c.damage.Load(),
-		Unread: c.unread.Load(), Failed: c.fails.Load(), Hung: c.hung.Load(), Scrubbed: c.scrubbed.Load(), Pinned: c.pinned, Beside: c.beside}
-	now := time.Now()
-	if c.off.After(now) {
-		s.OffUntil = c.off
-	}
-	if blind := time.Unix(0, c.blindTo.Load()); blind.After(now) {
-		s.NoReads = blind
-	}
-	s.ReadsHang, s.WritesHang = c.reads.hangsSince(fewLeft), c.writes.hangsSince(1)
-	if c.absent != nil {
-		s.Absent = c.absent.Error()
-	}
-	return s
+	return c.absent == nil && c.hasRoom(bytes)
 }
 
-// Short says why the disk has no room for what nobody waits for: it is not asked, or
-// gives way to others.
+// Short returns why the cache has no room for background work, or nil if it has.
 func (c *Cache) Short() error {
 	s := c.Stats()
 	if off := s.Off(); off != "" {
 		return errors.New(off)
 	}
 	if !c.isLoaded() {
-		return errors.New("the cache is loaded, and what is in it is not known yet")
+		return errors.New("the cache is being loaded, so its chunks are not all known")
 	}
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -106,30 +94,13 @@ func (c *Cache) Short() error {
 	return nil
 }
 
-// measure looks at how much of the disk is free, and says by it how much the
-// cache may take now.
+// measure looks at how much of the file system is free.
 func (c *Cache) measure() {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(c.dir, &fs); err != nil {
-		return // it may have been removed: the next segment makes it again
+		return // somebody may have removed the directory: the next segment makes it again
 	}
-	total, free := int64(fs.Blocks)*fs.Bsize, int64(fs.Bavail)*fs.Bsize
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.free = free
-	c.room = c.roomFor(c.limits.Low.Of(total), c.limits.High.Of(total))
-}
-
-// roomFor returns how much the cache may take for low bytes of the disk to stay
-// free, or, if they are not, for high to become so. The caller holds mu.
-func (c *Cache) roomFor(low, high int64) int64 {
-	if low == 0 {
-		return c.limits.Size
-	}
-	room := c.used + c.free - low
-	if c.free < low {
-		room = c.used + c.free - max(low, high)
-	}
-	least := max(c.limits.Size/16, 4*c.segmentSize)
-	return min(c.limits.Size, max(room, least))
+	c.space.measure(int64(fs.Blocks)*fs.Bsize, int64(fs.Bavail)*fs.Bsize)
 }

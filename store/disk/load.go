@@ -4,11 +4,8 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
-	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -22,15 +19,15 @@ import (
 	"lighter/format/chunk"
 )
 
-// leftover is a segment that a former process left, and that is not loaded yet.
+// leftover is a segment of a previous process that is not loaded yet.
 type leftover struct {
 	path    string // without the suffix
 	number  uint64
-	written time.Time // its file, or when it was used last: keepAges has set it
+	written time.Time // the file's time: when it was written, or used last (saveAges)
 	age     int64     // by the cache's clock
-	disk    int64     // bytes that it takes, with its table
-	records int64     // at most, in its table
-	newest  bool      // it was written last
+	disk    int64     // bytes on disk, with its table
+	records int64     // upper bound, by its table
+	newest  bool      // it has the highest number
 }
 
 func bytesOf(list []leftover) (total int64) {
@@ -40,9 +37,9 @@ func bytesOf(list []leftover) (total int64) {
 	return total
 }
 
-// count looks at what a former process left, without opening it: by its size, what is
-// put in from now on keeps to the limit. Files that are not ours are left alone. The cache
-// holds lock from now on.
+// count lists the segments of a previous process and their sizes, without opening them, so that
+// the limit holds from the beginning. It leaves files that are not the cache's. The cache owns lock
+// from now on.
 func (c *Cache) count(lock *os.File) error {
 	entries, err := os.ReadDir(c.dir)
 	if err != nil {
@@ -69,7 +66,7 @@ func (c *Cache) count(lock *os.File) error {
 	for i := range left {
 		left[i].age = c.clock.Add(1)
 	}
-	if len(left) > 0 { // the newest is loaded first: what comes is put into it
+	if len(left) > 0 { // the newest is loaded first, because Put writes to it
 		newest := slices.MaxFunc(left, func(a, b leftover) int { return cmp.Compare(a.number, b.number) })
 		left = append(slices.DeleteFunc(left, func(l leftover) bool { return l == newest }), newest)
 		left[len(left)-1].newest = true
@@ -77,8 +74,8 @@ func (c *Cache) count(lock *os.File) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.lock, c.left, c.next = lock, left, next
-	c.pinFiles = pins
-	c.used = c.beside + pins + bytesOf(left)
+	c.files = pins
+	c.used = c.External.bytes + pins + bytesOf(left)
 	c.absent = nil
 	return nil
 }
@@ -90,8 +87,8 @@ func leftoverAt(path string, number uint64) leftover {
 		records: min(table/tableEntry, size/recordSize(1))}
 }
 
-// lookAt returns when a file was written, how long it is, and what it takes of the disk: of
-// one that cannot be used, nothing.
+// lookAt returns when a file was written, its size, and what it takes of the disk. It returns
+// zeros for a file that cannot be used.
 func lookAt(path string) (written time.Time, size, blocks int64) {
 	var stat unix.Stat_t
 	if err := unix.Lstat(path, &stat); err != nil || stat.Mode&unix.S_IFMT != unix.S_IFREG {
@@ -100,7 +97,7 @@ func lookAt(path string) (written time.Time, size, blocks int64) {
 	return time.Unix(stat.Mtim.Unix()), stat.Size, stat.Blocks * 512
 }
 
-// isLoaded tells whether all is known that was there when the cache was opened.
+// isLoaded reports whether all segments of a previous process are loaded.
 func (c *Cache) isLoaded() bool {
 	select {
 	case <-c.loaded:
@@ -110,12 +107,11 @@ func (c *Cache) isLoaded() bool {
 	}
 }
 
-// IsLoading tells whether there may be chunks that are not known yet: the cache was opened a
-// moment ago.
+// IsLoading reports whether there may be cached chunks that are not known yet.
 func (c *Cache) IsLoading() bool { return c.isAbsent() == nil && !c.isLoaded() }
 
-// load takes over what a former process left, while the cache is used, until ctx is done.
-// What it does not get to stays as it is, for the next Open.
+// load loads the segments of a previous process while the cache is in use. When ctx ends, the
+// remaining segments stay as they are for the next Open.
 func (c *Cache) load(ctx context.Context) {
 	defer close(c.loaded)
 	c.loadPins()
@@ -128,8 +124,8 @@ func (c *Cache) load(ctx context.Context) {
 	}
 }
 
-// sizeIndex makes the index as large as the tables say that it will be: one that grows
-// gets larger than that, and leaves garbage.
+// sizeIndex makes room in the index for all records in the tables. An index that grows becomes
+// larger than that, and leaves garbage.
 func (c *Cache) sizeIndex() {
 	records := int64(0)
 	for _, l := range c.left {
@@ -138,7 +134,7 @@ func (c *Cache) sizeIndex() {
 	if records == 0 {
 		return
 	}
-	large := indexOf(records) // takes a while: nobody waits for it
+	large := indexOf(records) // it takes a while, so not under mu
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	maps.Copy(large.spots, c.index.spots)
@@ -146,8 +142,8 @@ func (c *Cache) sizeIndex() {
 	c.index = large
 }
 
-// loadNext loads the last segment of those that are left, and tells whether there was
-// one. It keeps the table for the next to be read into.
+// loadNext loads the last of the segments that are left, and reports whether there was one. table
+// is a buffer for it.
 func (c *Cache) loadNext(ctx context.Context, table *bytes.Buffer) bool {
 	if len(c.left) == 0 || ctx.Err() != nil {
 		return false
@@ -159,7 +155,7 @@ func (c *Cache) loadNext(ctx context.Context, table *bytes.Buffer) bool {
 		return false
 	}
 	if err != nil {
-		c.log.Warn("a cache segment cannot be used", "segment", l.path, "cause", err)
+		c.log.Warn("cache segment unusable", "segment", l.path, "err", err)
 	}
 	c.mu.Lock()
 	c.used -= l.disk
@@ -167,11 +163,11 @@ func (c *Cache) loadNext(ctx context.Context, table *bytes.Buffer) bool {
 		c.used += s.cost()
 		c.sealed = append(c.sealed, s)
 		c.index.include(s)
-		s.changed++ // what is pinned in it was not counted
+		s.changed++ // its pinned bytes are not counted yet
 	}
 	c.mu.Unlock()
 	if s != nil {
-		c.know(s)
+		c.addAll(s)
 		if l.newest {
 			c.reopen(s)
 		}
@@ -182,12 +178,11 @@ func (c *Cache) loadNext(ctx context.Context, table *bytes.Buffer) bool {
 	return true
 }
 
-// know puts a segment's chunks into the index. A chunk that came while the cache was
-// loaded stays where it is. Readers get their turns meanwhile, as in visit.
-func (c *Cache) know(s *segment) {
-	for some := range slices.Chunk(s.records, 256) {
+// addAll adds a segment's records to the index, except for chunks that were put meanwhile.
+func (c *Cache) addAll(s *segment) {
+	for batch := range slices.Chunk(s.records, batchSize) {
 		c.mu.Lock()
-		for _, r := range some {
+		for _, r := range batch {
 			if !c.index.has(r.key) {
 				c.index.set(r.key, place{s, r.offset})
 				s.live++
@@ -197,8 +192,7 @@ func (c *Cache) know(s *segment) {
 	}
 }
 
-// removeStray removes what a crash has left of a segment that was being removed
-// or of a table that was being written.
+// removeStray removes a table that a crash left without its segment, or unfinished.
 func (c *Cache) removeStray(name string) {
 	number, kind, _ := strings.Cut(name, ".")
 	n, err := strconv.ParseUint(number, 10, 63)
@@ -207,15 +201,15 @@ func (c *Cache) removeStray(name string) {
 		return
 	}
 	_, gone := os.Lstat(path + ".segment")
-	if kind == "table.new" || kind == "table" && errors.Is(gone, os.ErrNotExist) {
+	if kind == "table"+newSuffix || kind == "table" && errors.Is(gone, os.ErrNotExist) {
 		if err := os.Remove(filepath.Join(c.dir, name)); err != nil {
-			c.log.Warn("remove what is left of a cache segment", "cause", err)
+			c.log.Warn("stray cache table cannot be removed", "table", name, "err", err)
 		}
 	}
 }
 
-// shrink gives up what is above the limit, because it was larger before: first
-// where nothing is pinned, but the limit comes before the pins.
+// shrink evicts segments until a limit that was made smaller holds: those without pinned chunks
+// first, but the limit comes before the pins.
 func (c *Cache) shrink() {
 	c.slow.Lock()
 	defer c.slow.Unlock()
@@ -234,8 +228,8 @@ func (c *Cache) shrink() {
 	}
 }
 
-// loadSegment reads what is in a segment, or removes it if there is nothing in it. It
-// returns no segment if ctx was done before it was through.
+// loadSegment reads a segment's table, or scans the segment. It removes an empty segment, and
+// returns nil for it. It also returns nil if ctx ends before.
 func (c *Cache) loadSegment(ctx context.Context, l leftover, table *bytes.Buffer) (*segment, error) {
 	file, err := os.OpenFile(l.path+".segment", os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -263,16 +257,16 @@ func (c *Cache) loadSegment(ctx context.Context, l leftover, table *bytes.Buffer
 			return nil, s.file.Close()
 		}
 		s.dropTorn()
-		if len(s.records) > 0 { // the next start shall not scan again
+		if len(s.records) > 0 { // so that the next start need not scan
 			if err := s.writeTable(s.records, s.ids); err != nil {
-				c.log.Warn("write the table of a cache segment", "cause", err)
+				c.log.Warn("cache table cannot be written", "segment", s.path, "err", err)
 			}
 		}
 	}
 	if len(s.records) == 0 {
 		return nil, errors.Join(s.unlink(), s.file.Close())
 	}
-	if !l.newest { // it has its table
+	if !l.newest { // only writeTable needs them
 		s.ids = nil
 	}
 	s.cutOff()
@@ -280,22 +274,22 @@ func (c *Cache) loadSegment(ctx context.Context, l leftover, table *bytes.Buffer
 	return s, nil
 }
 
-// cutOff frees what is behind the last record, if anything: nobody finds it.
+// cutOff truncates the file after the last record.
 func (s *segment) cutOff() {
 	end := int64(0)
 	for _, r := range s.records {
 		end = max(end, int64(r.offset)+recordSize(r.length))
 	}
-	if end == s.size || s.file.Truncate(end) == nil { // else it counts
+	if end == s.size || s.file.Truncate(end) == nil { // if it fails, the bytes count
 		s.size = end
 	}
 }
 
-// reopen goes on with the newest segment if there is room in it, and no other was begun
-// meanwhile: or else each restart would leave a small one. Its table goes, which would not
-// know of what is added.
+// reopen makes the newest segment the active one if there is room in it and Put has begun no other
+// meanwhile. Otherwise each restart would leave a small segment. It removes the table, because
+// records will be added.
 func (c *Cache) reopen(s *segment) {
-	c.slow.Lock() // so that nobody begins another
+	c.slow.Lock() // so that no other segment begins
 	defer c.slow.Unlock()
 	c.mu.RLock()
 	room := c.active == nil && c.spare == nil && s.size <= c.segmentSize/2 && c.fits(2*c.segmentSize)
@@ -308,7 +302,7 @@ func (c *Cache) reopen(s *segment) {
 		err = os.Remove(s.path + ".table")
 	}
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		c.log.Warn("the newest cache segment stays as it is", "cause", err)
+		c.log.Warn("newest cache segment not continued", "segment", s.path, "err", err)
 		return
 	}
 	c.mu.Lock()
@@ -317,8 +311,8 @@ func (c *Cache) reopen(s *segment) {
 	c.active = s
 }
 
-// scan walks the records of a segment that was not sealed. It ends at the first
-// that is not whole: what lies behind was never reported as stored, or is lost.
+// scan finds the records of a segment without a table. It ends at the first header that is not
+// valid: records after it were never reported as stored, or are lost.
 func (s *segment) scan(ctx context.Context) {
 	var h [recordHeader]byte
 	for at := int64(0); at < s.size && ctx.Err() == nil; {
@@ -334,84 +328,15 @@ func (s *segment) scan(ctx context.Context) {
 	}
 }
 
-// unsure is how many of the last records of a segment that was not sealed may not
-// be whole: as many as were written at a time, and some.
-const unsure = 8
-
-// dropTorn drops the last records that are not whole: who wrote them was killed.
+// dropTorn drops those of the last records that are incomplete because the writer was killed.
 func (s *segment) dropTorn() {
 	for i := len(s.records) - 1; i >= max(0, len(s.records)-unsure); i-- {
 		r := s.records[i]
-		if err := s.verify(r); err == errHangs { // readers find it out
+		if err := s.verify(r); err == errHangs { // readers will find out
 			return
 		} else if err != nil {
 			s.records = slices.Delete(s.records, i, i+1)
 			s.ids = slices.Delete(s.ids, i*chunk.Size, (i+1)*chunk.Size)
 		}
 	}
-}
-
-// writeTable writes the table that spares the next start a scan. ids are the
-// records' whole IDs.
-func (s *segment) writeTable(records []record, ids []byte) error {
-	b := make([]byte, 0, len(records)*tableEntry+tableFooter)
-	for i, r := range records {
-		b = append(b, ids[i*chunk.Size:(i+1)*chunk.Size]...)
-		b = binary.LittleEndian.AppendUint32(b, r.length)
-		b = binary.LittleEndian.AppendUint32(b, r.offset)
-	}
-	b = binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
-	b = binary.LittleEndian.AppendUint32(b, uint32(len(records)))
-	b = binary.LittleEndian.AppendUint32(b, tableMagic)
-	temp := s.path + ".table.new"
-	if err := os.WriteFile(temp, b, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(temp, s.path+".table")
-}
-
-// readTable reads the table of a segment into table, and the records from there.
-func (s *segment) readTable(table *bytes.Buffer) error {
-	file, err := os.Open(s.path + ".table")
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	table.Reset()
-	if _, err := table.ReadFrom(file); err != nil {
-		return err
-	}
-	return s.decodeTable(table.Bytes())
-}
-
-func (s *segment) decodeTable(b []byte) error {
-	if len(b) < tableFooter {
-		return io.ErrUnexpectedEOF
-	}
-	footer := b[len(b)-tableFooter:]
-	entries := b[:len(b)-tableFooter]
-	n := binary.LittleEndian.Uint32(footer[4:])
-	if binary.LittleEndian.Uint32(footer[8:]) != tableMagic || int64(n)*tableEntry != int64(len(entries)) ||
-		crc32.Checksum(entries, castagnoli) != binary.LittleEndian.Uint32(footer) {
-		return errDamaged
-	}
-	s.records = make([]record, 0, n)
-	for ; len(entries) > 0; entries = entries[tableEntry:] {
-		r := record{key: keyOf(chunk.ID(entries[:chunk.Size])),
-			length: binary.LittleEndian.Uint32(entries[chunk.Size:]), offset: binary.LittleEndian.Uint32(entries[chunk.Size+4:])}
-		if r.length == 0 || r.length > chunk.MaxLength || int64(r.offset)+recordSize(r.length) > s.size {
-			return errDamaged
-		}
-		s.records = append(s.records, r)
-	}
-	return nil
-}
-
-// idsIn returns the whole IDs of a table that decodeTable has taken.
-func idsIn(table []byte) []byte {
-	ids := make([]byte, 0, len(table)/tableEntry*chunk.Size)
-	for ; len(table) > tableFooter; table = table[tableEntry:] {
-		ids = append(ids, table[:chunk.Size]...)
-	}
-	return ids
 }

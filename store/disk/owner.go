@@ -8,20 +8,17 @@ import (
 	"time"
 )
 
-// watch is how often the owner looks at the disk without being called.
-const watch = 2 * time.Second
-
-// call wakes the owner.
-func (c *Cache) call() {
+// wakeOwner makes the owner look at the cache now.
+func (c *Cache) wakeOwner() {
 	select {
 	case c.wake <- struct{}{}:
 	default:
 	}
 }
 
-// own does what takes long, so that Put need not, until ctx is done.
+// own maintains the cache until ctx is done: it does what takes long, so that Put need not.
 func (c *Cache) own(ctx context.Context) {
-	tick := time.NewTicker(watch)
+	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	for {
 		select {
@@ -31,16 +28,15 @@ func (c *Cache) own(ctx context.Context) {
 			return
 		}
 		c.measure()
-		c.tend(ctx)
+		c.maintain(ctx)
 	}
 }
 
-// tend has a spare segment, writes tables, removes segments with nothing in them, and
-// makes room.
-func (c *Cache) tend(ctx context.Context) {
+// maintain makes a spare segment, writes tables, removes empty segments, and makes room.
+func (c *Cache) maintain(ctx context.Context) {
 	c.slow.Lock()
 	if c.isUsed() && !c.isOff() {
-		_ = c.prepare() // who needs it tries again, and says what fails
+		_ = c.prepare() // Put tries again, and reports the error
 	}
 	c.writeTables()
 	c.slow.Unlock()
@@ -49,45 +45,32 @@ func (c *Cache) tend(ctx context.Context) {
 	}
 }
 
-// relieve frees something if less than so many margins are free, and tells whether it
-// did. Whether it is needed is asked with slow held: somebody else may have done it.
+// relieve frees something if fewer than that many margins are free, and reports whether it did.
 func (c *Cache) relieve(margins int64) bool {
 	c.slow.Lock()
 	defer c.slow.Unlock()
-	c.mu.RLock()
+	c.mu.RLock() // with slow held, since another caller may just have made room
 	tight := c.isTight(margins)
 	c.mu.RUnlock()
 	return tight && c.evictOldest()
 }
 
-// margin is how much stays free of the room: what is under one is made two.
-// Three segments are time enough to free the next, and an eighth where they are
-// few.
-func (c *Cache) margin(n int64) int64 { return n * min(3*c.segmentSize, c.room/8) }
+// isTight reports whether fewer than n margins of the room are free, or there are too many
+// segments. The caller holds mu.
+func (c *Cache) isTight(n int64) bool { return c.isShort(n) || c.tooMany() }
 
-// isTight tells whether less than n margins are free of the room, or segments are
-// many. The caller holds mu.
-func (c *Cache) isTight(n int64) bool { return c.used > c.room-c.margin(n) || c.tooMany() }
-
-// tooMany tells whether there are more than twice the segments of a full cache: some
-// are small, because Evict and Prune end those that are written, and so does a
-// restart. Each costs an open file. The caller holds mu.
+// tooMany reports whether there are more than twice the segments of a full cache. Some are small,
+// because Evict, Prune and restarts seal them early. Each is an open file. The caller holds mu.
 func (c *Cache) tooMany() bool { return int64(len(c.sealed)) > 2*c.limits.Size/c.segmentSize }
 
-func (c *Cache) areMany() bool {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return c.tooMany()
-}
-
-// isUsed tells whether anything has been put in.
+// isUsed reports whether the cache holds anything.
 func (c *Cache) isUsed() bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.used > 0
 }
 
-// removeEmpty removes the sealed segments of which nothing is in the index.
+// removeEmpty removes the sealed segments to which the index does not point.
 func (c *Cache) removeEmpty() {
 	for _, s := range c.byAge() {
 		c.slow.Lock()
@@ -101,7 +84,7 @@ func (c *Cache) removeEmpty() {
 	}
 }
 
-// byAge returns the sealed segments, the one that was used least recently first.
+// byAge returns the sealed segments, the least recently used one first.
 func (c *Cache) byAge() []*segment {
 	c.mu.RLock()
 	list := slices.Clone(c.sealed)
@@ -114,8 +97,8 @@ func (c *Cache) byAge() []*segment {
 	return list
 }
 
-// writeTables writes the tables of sealed segments that have none, once nothing
-// is on its way into them. The caller holds slow.
+// writeTables writes the tables of sealed segments that have none and to which nothing is being
+// written. The caller holds slow.
 func (c *Cache) writeTables() {
 	for _, s := range c.byAge() {
 		c.mu.Lock()
@@ -127,20 +110,21 @@ func (c *Cache) writeTables() {
 		s.ids = nil
 		c.mu.Unlock()
 		if err := s.writeTable(records, ids); err != nil {
-			c.log.Warn("write the table of a cache segment; the next start will scan it", "cause", err)
+			c.log.Warn("cache table cannot be written, the next start will scan the segment",
+				"segment", s.path, "err", err)
 		}
 	}
 }
 
-// keepAges has the files' times say in which order the segments were used: the
-// next Open goes by them.
-func (c *Cache) keepAges(sealed []*segment) {
+// saveAges stores the order in which the segments were used in their files' times, for the next
+// Open.
+func (c *Cache) saveAges(sealed []*segment) {
 	slices.SortFunc(sealed, func(a, b *segment) int { return cmp.Compare(a.used.Load(), b.used.Load()) })
 	now := time.Now()
 	for i, s := range sealed {
 		at := now.Add(time.Duration(i-len(sealed)) * time.Millisecond)
 		if err := os.Chtimes(s.path+".segment", at, at); err != nil {
-			c.log.Warn("keep the age of a cache segment", "cause", err)
+			c.log.Warn("age of a cache segment cannot be stored", "segment", s.path, "err", err)
 		}
 	}
 }

@@ -57,8 +57,8 @@ func TestRoomFor(t *testing.T) {
 		{1000, 0, 0, 100, 150, 62},
 		{1000, 500, 99, 100, 50, 499}, // high below low counts as low
 	} {
-		c := &Cache{limits: Limits{Size: test.limit * MB}, segmentSize: MB, used: test.used * MB, free: test.free * MB}
-		if got := c.roomFor(test.low*MB, test.high*MB) / MB; got != test.want {
+		s := &space{limits: Limits{Size: test.limit * MB}, segmentSize: MB, used: test.used * MB, free: test.free * MB}
+		if got := s.roomFor(test.low*MB, test.high*MB) / MB; got != test.want {
 			t.Errorf("%+v: the room is %d", test, got)
 		}
 	}

@@ -10,11 +10,16 @@ import (
 	"slices"
 	"strings"
 
+	"lighter/durable"
 	"lighter/format/chunk"
 )
 
-// maxPins bounds the pins: each is asked about each record that is freed.
-const maxPins = 64
+// A pin's file, in the cache's directory. docs/format.md has its bytes.
+const (
+	pinMagic  = 0x3150544c // "LTP1"
+	pinSuffix = ".pin"
+	pinEntry  = len(key{}) + 4
+)
 
 // pin is a set of chunks that are not evicted.
 type pin struct {
@@ -23,25 +28,59 @@ type pin struct {
 	set   *Set
 }
 
-// Pin is what a cache says of one.
+// fileSize is what the pin's file takes of the disk.
+func (p *pin) fileSize() int64 { return onDisk(int64(12 + len(p.label) + len(p.set.chunks)*pinEntry)) }
+
+// pins are all pins of a cache.
+type pins []*pin
+
+// has reports whether a chunk is pinned.
+func (ps pins) has(k key) bool {
+	return slices.ContainsFunc(ps, func(p *pin) bool { return p.set.has(k) })
+}
+
+// without returns a copy of the pins without one.
+func (ps pins) without(id chunk.ID) pins {
+	return slices.DeleteFunc(slices.Clone(ps), func(p *pin) bool { return p.id == id })
+}
+
+// more returns the bytes of p's records that ps does not pin.
+func (ps pins) more(p *pin) (total int64) {
+	for _, m := range p.set.chunks {
+		if !ps.has(m.key) {
+			total += recordSize(m.length) + tableEntry
+		}
+	}
+	return total
+}
+
+// bytes returns the bytes of all pinned records.
+func (ps pins) bytes() (total int64) {
+	for i, p := range ps {
+		total += ps[:i].more(p)
+	}
+	return total
+}
+
+// fileBytes returns what the pins' own files take of the disk.
+func (ps pins) fileBytes() (total int64) {
+	for _, p := range ps {
+		total += p.fileSize()
+	}
+	return total
+}
+
+// Pin describes one pin of a cache.
 type Pin struct {
 	ID    chunk.ID `json:"id"`
 	Label string   `json:"label"`
 	Bytes int64    `json:"bytes"`     // of its chunks
-	Here  int64    `json:"hereBytes"` // of those that are in the cache
+	Here  int64    `json:"hereBytes"` // of those of them that are cached
 }
 
-// Pinning keeps pins in the cache's directory as well as in memory.
-const (
-	pinMagic  = 0x3150544c // "LTP1"
-	pinSuffix = ".pin"
-	pinEntry  = len(key{}) + 4
-	maxLabel  = 4096
-)
-
-// Pin keeps a set of chunks from being evicted, those that are here and those
-// that come, under an ID, across restarts. A former pin of that ID is replaced. All
-// pins may take half of the cache.
+// Pin keeps a set of chunks from being evicted, under an ID and across restarts: cached chunks and
+// those that are put later. It replaces an earlier pin of that ID. All pins together may take half
+// of the cache.
 func (c *Cache) Pin(id chunk.ID, label string, set *Set) error {
 	if cause := c.isAbsent(); cause != nil {
 		return fmt.Errorf("there is no cache: %w", cause)
@@ -54,36 +93,37 @@ func (c *Cache) Pin(id chunk.ID, label string, set *Set) error {
 	<-c.loaded
 	c.slow.Lock()
 	defer c.slow.Unlock()
-	others := c.pinsBut(id)
+	others := c.pins.without(id)
 	if len(others) >= maxPins {
 		return fmt.Errorf("there are %d pins already, which is the most: unpin one", maxPins)
 	}
 	p := &pin{id, label, set}
-	before, more := pinnedBytes(others), pinnedBeside(others, p)
-	if half := (c.limits.Size - c.besides()) / 2; before+more > half {
-		return fmt.Errorf("it takes %d MiB beside the %d MiB that are pinned, and pins may take half of what local devices leave of the cache, %d MiB: "+
-			"unpin something, or make the cache larger", more>>20, before>>20, half>>20)
+	before, more := others.bytes(), others.more(p)
+	if half := c.External.half(); before+more > half {
+		return fmt.Errorf("it takes %d MiB beside the %d MiB that are pinned, and pins may take half of what "+
+			"local devices leave of the cache, %d MiB: unpin something, or make the cache larger",
+			more>>20, before>>20, half>>20)
 	}
-	if !c.takeRoom(p.fileSize()) {
-		return fmt.Errorf("remember a pin: %w", errNoRoom)
+	if !c.reservePin(p.fileSize()) {
+		return fmt.Errorf("write pin %s: %w", id.Short(), errNoRoom)
 	}
-	if err := c.savePin(p); err != nil {
-		c.setPins(c.pins, c.pinned) // the room for its file is free again
-		return fmt.Errorf("remember a pin: %w", err)
+	if err := c.writePin(p); err != nil {
+		c.setPins(c.pins, c.pinned) // frees the room for its file
+		return fmt.Errorf("write pin %s: %w", id.Short(), err)
 	}
 	c.setPins(append(others, p), before+more)
 	return nil
 }
 
-// takeRoom takes room for a pin's file, and sees to it that there is a segment's
-// worth beside it to move what is pinned to. The caller holds slow.
-func (c *Cache) takeRoom(file int64) bool {
+// reservePin makes room for a pin's file, and for a segment to which pinned records can move. The
+// caller holds slow.
+func (c *Cache) reservePin(file int64) bool {
 	for {
 		c.mu.Lock()
 		ok := c.fits(c.segmentSize + file)
 		if ok {
 			c.used += file
-			c.pinFiles += file
+			c.files += file
 		}
 		c.mu.Unlock()
 		if ok || !c.evictOldest() {
@@ -92,7 +132,7 @@ func (c *Cache) takeRoom(file int64) bool {
 	}
 }
 
-// Unpin undoes Pin, and tells whether there was a pin.
+// Unpin undoes Pin, and reports whether there was a pin.
 func (c *Cache) Unpin(id chunk.ID) (bool, error) {
 	if c.isAbsent() != nil {
 		return false, nil
@@ -100,15 +140,15 @@ func (c *Cache) Unpin(id chunk.ID) (bool, error) {
 	<-c.loaded
 	c.slow.Lock()
 	defer c.slow.Unlock()
-	others := c.pinsBut(id)
+	others := c.pins.without(id)
 	if len(others) == len(c.pins) {
 		return false, nil
 	}
 	if err := os.Remove(c.pinPath(id)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return true, fmt.Errorf("forget a pin: %w", err)
+		return true, fmt.Errorf("remove pin %s: %w", id.Short(), err)
 	}
-	c.setPins(others, pinnedBytes(others))
-	return true, c.syncDir()
+	c.setPins(others, others.bytes())
+	return true, durable.SyncDir(c.dir)
 }
 
 // Pins lists the pins, in the order in which they were made or found.
@@ -119,9 +159,9 @@ func (c *Cache) Pins() []Pin {
 	list := make([]Pin, 0, len(pins))
 	for _, p := range pins {
 		one := Pin{ID: p.id, Label: p.label}
-		for some := range slices.Chunk(p.set.chunks, 256) { // as in visit
+		for batch := range slices.Chunk(p.set.chunks, batchSize) {
 			c.mu.RLock()
-			for _, m := range some {
+			for _, m := range batch {
 				one.Bytes += int64(m.length)
 				if c.index.has(m.key) {
 					one.Here += int64(m.length)
@@ -134,55 +174,15 @@ func (c *Cache) Pins() []Pin {
 	return list
 }
 
-// pinsBut returns a copy of the pins without one. The caller holds slow.
-func (c *Cache) pinsBut(id chunk.ID) []*pin {
-	return slices.DeleteFunc(slices.Clone(c.pins), func(p *pin) bool { return p.id == id })
-}
-
-func (c *Cache) setPins(pins []*pin, bytes int64) {
-	files := pinFiles(pins)
+func (c *Cache) setPins(pins pins, bytes int64) {
+	files := pins.fileBytes()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.used += files - c.pinFiles
-	c.pins, c.pinned, c.pinFiles = pins, bytes, files
+	c.used += files - c.files
+	c.pins, c.pinned, c.files = pins, bytes, files
 	for _, s := range c.segments() {
 		s.changed++
 	}
-}
-
-// pinFiles returns what the pins' own files take of the disk.
-func pinFiles(pins []*pin) (total int64) {
-	for _, p := range pins {
-		total += p.fileSize()
-	}
-	return total
-}
-
-func (p *pin) fileSize() int64 { return onDisk(int64(12 + len(p.label) + len(p.set.chunks)*pinEntry)) }
-
-// pinnedBytes returns what all pinned chunks take in the cache; what several pins
-// have counts once.
-func pinnedBytes(pins []*pin) (total int64) {
-	for i, p := range pins {
-		total += pinnedBeside(pins[:i], p)
-	}
-	return total
-}
-
-// pinnedBeside returns what those chunks of p take that others do not have.
-func pinnedBeside(others []*pin, p *pin) (total int64) {
-	for _, m := range p.set.chunks {
-		if !slices.ContainsFunc(others, func(q *pin) bool { return q.set.has(m.key) }) {
-			total += recordSize(m.length) + tableEntry
-		}
-	}
-	return total
-}
-
-// isPinned tells whether a chunk is pinned. The caller holds slow, so that it
-// stays so.
-func (c *Cache) isPinned(k key) bool {
-	return slices.ContainsFunc(c.pins, func(p *pin) bool { return p.set.has(k) })
 }
 
 // pinnedIn returns how many bytes of a segment are pinned. The caller holds slow.
@@ -199,7 +199,7 @@ func (c *Cache) pinnedIn(s *segment) (bytes int64) {
 	}
 	bytes = 0
 	for _, r := range records {
-		if c.isPinned(r.key) && c.lies(r.key, place{s, r.offset}) {
+		if c.pins.has(r.key) && c.lies(r.key, place{s, r.offset}) {
 			bytes += recordSize(r.length) + tableEntry
 		}
 	}
@@ -211,30 +211,15 @@ func (c *Cache) pinnedIn(s *segment) (bytes int64) {
 
 func (c *Cache) pinPath(id chunk.ID) string { return filepath.Join(c.dir, id.String()+pinSuffix) }
 
-// savePin writes a pin, whole or not at all. Unlike the rest of the cache it is
-// somebody's will, so it is synced.
-func (c *Cache) savePin(p *pin) error {
+// writePin writes a pin's file. Unlike the rest of the cache it is synced: nobody can fetch it
+// again.
+func (c *Cache) writePin(p *pin) error {
 	path := c.pinPath(p.id)
-	file, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	err := durable.Replace(path, p.encode())
 	if err != nil {
-		return err
+		_ = os.Remove(path + newSuffix) // it is not counted
 	}
-	_, err = file.Write(p.encode())
-	if err := errors.Join(err, file.Sync(), file.Close()); err != nil {
-		return errors.Join(err, os.Remove(path+".new"))
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		return err
-	}
-	return c.syncDir()
-}
-
-func (c *Cache) syncDir() error {
-	dir, err := os.Open(c.dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
+	return err
 }
 
 func (p *pin) encode() []byte {
@@ -271,19 +256,18 @@ func decodePin(id chunk.ID, b []byte) (*pin, error) {
 	return p, nil
 }
 
-// loadPins reads the pins that a former process left. One that cannot be read is
-// named in the log, and keeps nothing.
+// loadPins reads the pins of a previous process. A pin that cannot be read keeps nothing.
 func (c *Cache) loadPins() {
 	names, err := os.ReadDir(c.dir)
 	if err != nil {
-		c.log.Error("the pins of the cache cannot be listed", "cause", err)
+		c.log.Error("cache pins cannot be listed", "dir", c.dir, "err", err)
 	}
-	var pins []*pin
+	var pins pins
 	total := int64(0)
 	for _, e := range names {
-		if strings.HasSuffix(e.Name(), pinSuffix+".new") { // who wrote it was killed
+		if strings.HasSuffix(e.Name(), pinSuffix+newSuffix) { // its writer was killed
 			if err := os.Remove(filepath.Join(c.dir, e.Name())); err != nil {
-				c.log.Warn("remove what is left of a pin", "cause", err)
+				c.log.Warn("unfinished cache pin cannot be removed", "pin", e.Name(), "err", err)
 			}
 			continue
 		}
@@ -298,12 +282,12 @@ func (c *Cache) loadPins() {
 			p, err = decodePin(id, b)
 		}
 		if err != nil {
-			c.log.Error("a pin is lost: pin it again", "pin", e.Name(), "cause", err)
+			c.log.Error("cache pin lost, pin the image again", "pin", e.Name(), "err", err)
 			continue
 		}
-		more := pinnedBeside(pins, p)
+		more := pins.more(p)
 		if total+more > c.limits.Size/2 || len(pins) >= maxPins {
-			c.log.Error("a pin keeps nothing: with it, more than half of the cache would be pinned", "pin", p.label)
+			c.log.Error("cache pin ignored, it would pin more than half of the cache", "pin", p.label)
 			continue
 		}
 		pins, total = append(pins, p), total+more

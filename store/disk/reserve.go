@@ -5,18 +5,13 @@ import (
 	"os"
 )
 
-// around is what the directory takes itself, and what a file system writes beside
-// the blocks of a file, in bytes.
-const around = 32 << 10
-
 var (
 	errNoRoom  = errors.New("nothing in the cache can be evicted")
-	errNoSpare = errors.New("a segment has to be made")
+	errNoSpare = errors.New("there is no spare segment")
 )
 
-// reserve finds room for size bytes in the active segment, starting another as
-// needed. The owner has made room for it; if it did not keep up, the oldest goes
-// here and now.
+// reserve finds room for size bytes in the active segment, and begins another one as needed. If the
+// owner has not made enough room ahead, reserve evicts the oldest segment.
 func (c *Cache) reserve(size int64) (*segment, uint32, error) {
 	s, offset, err := c.tryReserve(size)
 	if err != errNoRoom && err != errNoSpare {
@@ -25,7 +20,7 @@ func (c *Cache) reserve(size int64) (*segment, uint32, error) {
 	c.slow.Lock()
 	defer c.slow.Unlock()
 	for {
-		s, offset, err = c.tryReserve(size) // the owner may have been at it
+		s, offset, err = c.tryReserve(size) // the owner may have made room meanwhile
 		switch {
 		case err == errNoRoom && c.evictOldest():
 		case err == errNoSpare:
@@ -38,8 +33,8 @@ func (c *Cache) reserve(size int64) (*segment, uint32, error) {
 	}
 }
 
-// tryReserve is reserve without what takes long: it returns errNoRoom if
-// something has to go first, and errNoSpare if a segment has to be made.
+// tryReserve is reserve without evicting or making a segment: it returns errNoRoom or errNoSpare
+// instead.
 func (c *Cache) tryReserve(size int64) (*segment, uint32, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -47,7 +42,7 @@ func (c *Cache) tryReserve(size int64) (*segment, uint32, error) {
 	if c.active == nil {
 		least := c.segmentSize
 		if len(c.pins) > 0 || !c.isLoaded() {
-			least *= 2 // so that what is pinned can always be moved
+			least *= 2 // so that pinned records can always move
 		}
 		if c.used+least > c.room || !c.fits(least) {
 			return nil, 0, errNoRoom
@@ -55,21 +50,21 @@ func (c *Cache) tryReserve(size int64) (*segment, uint32, error) {
 		if err := c.begin(&c.active); err != nil {
 			return nil, 0, err
 		}
-		c.call() // for another spare, and room
+		c.wakeOwner() // for another spare, and room
 	}
-	return c.active, c.take(c.active, size), nil
+	return c.active, c.allot(c.active, size), nil
 }
 
-// fits tells whether size bytes more are within the limit even when the active
-// segment is full. The caller holds mu.
+// fits reports whether size bytes more stay within the limit even when the active segment is full.
+// The caller holds mu.
 func (c *Cache) fits(size int64) bool {
 	if c.active != nil {
 		size += max(0, c.segmentSize-c.active.cost())
 	}
-	return c.used+size+around <= c.limits.Size
+	return c.used+size+directoryCost <= c.limits.Size
 }
 
-// begin starts a segment with the spare. The caller holds mu.
+// begin makes the spare the segment at where. The caller holds mu.
 func (c *Cache) begin(where **segment) error {
 	s := c.spare
 	if s == nil {
@@ -83,8 +78,8 @@ func (c *Cache) begin(where **segment) error {
 	return nil
 }
 
-// prepare makes the spare, if there is none: not under mu, for readers would wait
-// for a disk that is slow to make a file. The caller holds slow.
+// prepare makes the spare if there is none. The caller holds slow, but not mu: readers must not wait
+// for a disk that is slow to make a file.
 func (c *Cache) prepare() error {
 	c.mu.Lock()
 	if c.spare != nil {
@@ -95,7 +90,7 @@ func (c *Cache) prepare() error {
 	c.next++
 	c.mu.Unlock()
 	s, err := createSegment(c.dir, number, c.segmentSize, c.reads)
-	if errors.Is(err, os.ErrNotExist) && os.Mkdir(c.dir, 0o700) == nil { // somebody has removed it
+	if errors.Is(err, os.ErrNotExist) && os.Mkdir(c.dir, 0o700) == nil { // it had been removed
 		s, err = createSegment(c.dir, number, c.segmentSize, c.reads)
 	}
 	if err != nil {
@@ -117,12 +112,12 @@ func (c *Cache) dropSpare() {
 		return
 	}
 	if err := errors.Join(s.unlink(), s.file.Close()); err != nil {
-		c.log.Warn("remove an empty cache segment", "cause", err)
+		c.log.Warn("spare cache segment cannot be removed", "segment", s.path, "err", err)
 	}
 }
 
-// take gives size bytes of a segment away. The caller holds mu.
-func (c *Cache) take(s *segment, size int64) (offset uint32) {
+// allot reserves size bytes of a segment. The caller holds mu.
+func (c *Cache) allot(s *segment, size int64) (offset uint32) {
 	offset = uint32(s.size)
 	c.used -= s.cost()
 	s.size += size
@@ -132,16 +127,15 @@ func (c *Cache) take(s *segment, size int64) (offset uint32) {
 	return offset
 }
 
-// sealFull ends a segment in which there is no room for size bytes. The caller
-// holds mu.
+// sealFull seals a segment that has no room for size bytes. The caller holds mu.
 func (c *Cache) sealFull(where **segment, size int64) {
 	if *where != nil && costOf((*where).size+size, (*where).reserved+1) > c.segmentSize {
 		c.seal(where)
-		c.call() // it wants its table
+		c.wakeOwner() // for its table
 	}
 }
 
-// seal ends a segment. The caller holds mu.
+// seal seals the segment at where, if there is one. The caller holds mu.
 func (c *Cache) seal(where **segment) {
 	if *where != nil {
 		c.sealed = append(c.sealed, *where)

@@ -11,16 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Scrubbed says what a scrub found.
+// Scrubbed is the result of a scrub.
 type Scrubbed struct {
 	Bytes   int64 `json:"scrubbedBytes"`
-	Damaged int64 `json:"damagedChunks"` // they were dropped
+	Damaged int64 `json:"damagedChunks"` // dropped from the cache
 }
 
-// Scrub reads all that is in the cache once, from the disk and not from memory,
-// and drops what is damaged; at most rate bytes a second, or as fast as it goes
-// if rate is 0. It ends when the disk fails many reads in a row: they say nothing of
-// what is on it.
+// Scrub reads each cached chunk once, from the disk and not from memory, and drops damaged ones. It
+// reads at most rate bytes a second, or as fast as possible if rate is 0. It ends with an error when
+// the circuit breaker opens, because failing reads say nothing about the records.
 func (c *Cache) Scrub(ctx context.Context, rate int64) (found Scrubbed, err error) {
 	if c.isAbsent() != nil {
 		return found, nil
@@ -46,16 +45,16 @@ func (c *Cache) Scrub(ctx context.Context, rate int64) (found Scrubbed, err erro
 			}
 			if err == errHangs {
 				c.unanswered("scrub", s.path)
-				return found, fmt.Errorf("verify the cache: %w", err)
+				return found, fmt.Errorf("scrub the cache: %w", err)
 			}
 			if err != nil {
 				found.Damaged++
 				c.dropRecord(r, p, err)
 			} else {
-				c.inARow.Store(0)
+				c.reads.succeeded()
 			}
-			if c.isBlind() {
-				return found, errors.New("verify the cache: its disk fails reads")
+			if c.reads.isOpen() {
+				return found, errors.New("scrub the cache: its disk fails reads")
 			}
 			size := recordSize(r.length)
 			found.Bytes += size
@@ -74,14 +73,14 @@ func (c *Cache) Scrub(ctx context.Context, rate int64) (found Scrubbed, err erro
 	return found, nil
 }
 
-// all returns the segments, those that are written included.
+// all returns all segments, sealed or not.
 func (c *Cache) all() []*segment {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.segments()
 }
 
-// segments is all for who holds mu.
+// segments is all for a caller that holds mu.
 func (c *Cache) segments() []*segment {
 	list := slices.Clone(c.sealed)
 	for _, s := range []*segment{c.active, c.kept} {
@@ -92,8 +91,8 @@ func (c *Cache) segments() []*segment {
 	return list
 }
 
-// scrubRecord verifies a record as it is on the disk: what is in memory of it, and
-// was written, is forgotten first.
+// scrubRecord verifies a record as it is on the disk: it writes it back and drops it from the page
+// cache first.
 func (s *segment) scrubRecord(r record) error {
 	size := recordSize(r.length)
 	hangs := s.reads.do(func() {
@@ -101,18 +100,18 @@ func (s *segment) scrubRecord(r record) error {
 			_ = unix.SyncFileRange(int(fd), int64(r.offset), size, unix.SYNC_FILE_RANGE_WRITE|unix.SYNC_FILE_RANGE_WAIT_AFTER)
 			_ = unix.Fadvise(int(fd), int64(r.offset), size, unix.FADV_DONTNEED)
 		})
-	}, &s.left)
+	}, &s.abandoned)
 	if hangs != nil {
 		return hangs
 	}
 	return s.verify(r)
 }
 
-// verify reads a record, and returns what is wrong with it.
+// verify reads a record and returns what is wrong with it.
 func (s *segment) verify(r record) error {
 	buffer := buffers.Get().(*[]byte)
 	_, err := s.readRecord(r, (*buffer)[:recordSize(r.length)])
-	if err != errHangs { // else the buffer is the read's that was left behind
+	if err != errHangs { // otherwise the abandoned read owns the buffer
 		buffers.Put(buffer)
 	}
 	return err

@@ -8,8 +8,7 @@ import (
 	"lighter/format/chunk"
 )
 
-// Set is a set of chunks, in 20 bytes for each. It is filled with Add first; from
-// the first call of another method on, nothing can be added.
+// Set is a set of chunks. It takes 20 bytes for each. Add must not be called after any other method.
 type Set struct {
 	chunks []member
 	sorted bool
@@ -24,10 +23,10 @@ func (m member) compare(other member) int {
 	return cmp.Or(bytes.Compare(m.key[:], other.key[:]), cmp.Compare(m.length, other.length))
 }
 
-// Add adds a chunk, which may be there already.
+// Add adds a chunk. It may be in the set already.
 func (s *Set) Add(ref chunk.Ref) { s.chunks = append(s.chunks, member{keyOf(ref.ID), ref.Length}) }
 
-// Remove takes a chunk out.
+// Remove removes a chunk.
 func (s *Set) Remove(id chunk.ID) {
 	if i, ok := s.find(keyOf(id)); ok {
 		s.chunks[i].length = 0

@@ -79,7 +79,7 @@ proc:
 renewed:
 socket: proc
 store: format/chunk format/pack
-store/disk: format/chunk
+store/disk: durable format/chunk store
 store/origin: format/chunk format/index format/pack format/trace proc store wire wire/client
 store/registry:
 test/arch:

@@ -61,7 +61,7 @@ func TestFilesBesideManySegments(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Beside(func() int64 {
-		n := c.besides()
+		n := c.External.bytes
 		c.Give(n)
 		return n
 	})
@@ -70,9 +70,9 @@ func TestFilesBesideManySegments(t *testing.T) {
 		c.Put(ref, b)
 		c.sealAll()
 	}
-	c.tend(t.Context())
-	if s := c.Stats(); s.Beside != 1<<20 || c.areMany() {
-		t.Errorf("%+v, many: %t", s, c.areMany())
+	c.maintain(t.Context())
+	if s := c.Stats(); s.Beside != 1<<20 || c.tooMany() {
+		t.Errorf("got %+v, too many segments: %t", s, c.tooMany())
 	}
 }
 

@@ -1,0 +1,79 @@
+package disk
+
+import "errors"
+
+// ErrFull means that there is no room without evicting something.
+var ErrFull = errors.New("the cache is full, and nothing is evicted for background work")
+
+// errHalf means that external files and pins take all that they may.
+var errHalf = errors.New(
+	"local devices may take half of the cache, and less if much is pinned: make the cache larger")
+
+// External accounts for files that are not the cache's own and are on its disk, within its limit.
+// Package trees has such files: local devices, which hold the bytes of chunks in another form. The
+// cache never reads them. It is a part of Cache, and safe for concurrent use.
+type External struct {
+	cache *Cache
+	yield func() int64 // guarded by the cache's slow
+	bytes int64        // guarded by the cache's mu
+}
+
+// Beside registers yield, which the cache calls when it needs room, before it evicts a chunk.
+// yield removes one external file that is not in use, calls Give, and returns how many bytes that
+// freed, or 0. It must not wait for anything that may wait for the cache.
+func (e *External) Beside(yield func() int64) {
+	e.cache.slow.Lock()
+	defer e.cache.slow.Unlock()
+	e.yield = yield
+}
+
+// Take counts bytes of a new external file, if there is room for it without evicting anything.
+func (e *External) Take(bytes int64) error {
+	c := e.cache
+	if cause := c.isAbsent(); cause != nil {
+		return cause
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if after := e.bytes + bytes; after > c.limits.Size/2 || c.pinned > (c.limits.Size-after)/2 {
+		return errHalf
+	}
+	if !c.hasRoom(bytes) {
+		return ErrFull
+	}
+	e.add(bytes)
+	return nil
+}
+
+// Hold counts an external file that exists already.
+func (e *External) Hold(bytes int64) {
+	e.cache.mu.Lock()
+	defer e.cache.mu.Unlock()
+	e.add(bytes)
+}
+
+// Give undoes Take or Hold after the file was removed.
+func (e *External) Give(bytes int64) { e.Hold(-bytes) }
+
+// add changes the counts. The caller holds the cache's mu.
+func (e *External) add(bytes int64) {
+	e.bytes += bytes
+	e.cache.used += bytes
+}
+
+// evict removes one external file, and returns how many bytes that freed. The caller holds the
+// cache's slow.
+func (e *External) evict() (freed int64) {
+	if e.yield != nil {
+		freed = e.yield()
+		e.cache.evicted.Add(freed)
+	}
+	return freed
+}
+
+// half returns how much may be pinned: half of what external files leave of the limit.
+func (e *External) half() int64 {
+	e.cache.mu.RLock()
+	defer e.cache.mu.RUnlock()
+	return (e.cache.limits.Size - e.bytes) / 2
+}

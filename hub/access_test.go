@@ -151,7 +151,7 @@ func TestAdministratorsAreAskedForTheToken(t *testing.T) {
 	if status, _, _ := h.do("POST", "/v2/a/blobs/uploads/", nil, "Authorization", "Bearer "+testToken); status != 403 {
 		t.Errorf("where nobody changes anything: %d", status)
 	}
-	admin, err := client.New(client.Options{URL: socket}) // whoever reaches it is who may
+	admin, err := client.New(client.Options{URL: socket}) // whoever can open the socket is an administrator
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,50 +18,49 @@ import (
 	"lighter/wire"
 )
 
-// Config is a hub's configuration, as its TOML file has it.
+// Config is a hub's configuration file.
 type Config struct {
-	Root   string `toml:"root" comment:"Directory for everything that the hub keeps."`
+	Root   string `toml:"root" comment:"Directory for all files of the hub."`
 	Listen string `toml:"listen" comment:"Address to listen on, HOST:PORT."`
 
-	AdminListen string `toml:"admin_listen" comment:"Where alone images are added, pushed, removed and verified, and traces imported and removed: HOST:PORT, or unix:/PATH, which is of the hub's user alone (lighter --hub unix:/PATH). What is answered at listen is answered there too. Empty: all of it at listen."`
+	AdminListen string `toml:"admin_listen" comment:"The only address for changes: to add, push, remove and verify images, and to import and remove traces. HOST:PORT, or unix:/PATH, which only the hub's user can open (lighter --hub unix:/PATH). Everything else is answered there, too. Empty: changes are made at listen."`
 
-	AdminTokenFile string   `toml:"admin_token_file" comment:"File with one line, the token that is asked for before images and traces are added, pushed, removed or verified (lighter --token-file, or the password of a registry's client), but for a Unix socket. Nobody but the hub's user and group may read it. It is read at the start."`
-	Open           bool     `toml:"open" comment:"Everybody who reaches the hub may change what it has, though others than this machine reach it and there is no token."`
-	Names          []string `toml:"names" comment:"Host names under which the hub is reached by those who change something without TLS and token. Its addresses and localhost need not be named: a web page can give its own name to them, but not theirs to itself."`
+	AdminTokenFile string   `toml:"admin_token_file" comment:"File with one line: the token that changes need (lighter --token-file, or the password of a registry client). A Unix socket needs none. Only the hub's user and group may have access to the file. It is read at the start."`
+	Open           bool     `toml:"open" comment:"Everybody who reaches the hub may make changes, although other machines reach it and there is no token."`
+	Names          []string `toml:"names" comment:"Host names under which changes without TLS and token are accepted. The hub's addresses and localhost need not be listed. This protects against web pages that let their own name point to the hub (DNS rebinding)."`
 
-	Sources []string `toml:"sources" comment:"Registries that images are added from though their addresses are not public ones: HOST or HOST:PORT, as in docker://HOST:PORT/REPO:TAG. Whoever adds images can have the hub connect to them, on any port if there is none."`
+	Sources []string `toml:"sources" comment:"Registries without a public address from which images may be added: HOST or HOST:PORT, as in docker://HOST:PORT/REPO:TAG. HOST allows every port. All who may add images can make the hub connect to them."`
 
-	Proxies []string `toml:"proxies" comment:"Addresses or networks of the proxies before the hub whose X-Forwarded-For is believed, to tell from whom a trace comes: 10.0.0.1, 10.1.0.0/16."`
+	Proxies []string `toml:"proxies" comment:"Addresses or networks of trusted proxies before the hub: 10.0.0.1, 10.1.0.0/16. Their X-Forwarded-For says who has sent a trace."`
 
-	RegistryHosts []string `toml:"registry_hosts" comment:"HOST[:PORT] under which containerd on nodes pulls from this hub's own registry: hub.example.org. Nodes with trust = \"image\" take such pulls for what they are by these names alone."`
+	RegistryHosts []string `toml:"registry_hosts" comment:"HOST[:PORT] under which containerd on nodes pulls from this hub's own registry: hub.example.org. Nodes with trust = \"image\" recognize such pulls only by these names."`
 
-	TLSCert   string `toml:"tls_cert" comment:"Certificate chain (PEM); with it the hub speaks HTTPS."`
+	TLSCert   string `toml:"tls_cert" comment:"Certificate chain (PEM). With it the hub serves HTTPS. A changed file is read again."`
 	TLSKey    string `toml:"tls_key" comment:"Key of the certificate (PEM)."`
-	PlainHTTP bool   `toml:"plain_http" comment:"Allow plain HTTP on an address that is not a loopback one."`
+	PlainHTTP bool   `toml:"plain_http" comment:"Allow plain HTTP on an address that is not a loopback address."`
 
-	Bucket    string   `toml:"bucket" comment:"Where packs and indexes lie: file:///DIR, or a URL of an object store; empty: ROOT/objects."`
-	Platforms []string `toml:"platforms" comment:"Images for these are taken in when they are pushed, and added unless asked otherwise."`
+	Bucket    string   `toml:"bucket" comment:"Where packs and indexes are stored: file:///DIR, or the URL of an object store. Empty: ROOT/objects."`
+	Platforms []string `toml:"platforms" comment:"Platforms of pushed images that are ingested, and the default for added ones."`
 
-	TraceRun bool `toml:"trace_run" comment:"Start each image once when it has just become ready, so that it is known what its first start reads: as its config says (not at all if that names a user whom the image does not have), without network, in a user namespace, with 2 GiB of memory and for four minutes at most. It is code of whoever made the image; otherwise the hub runs none: a bug of the kernel or of runc can give that code the machine. Needs root, runc, Linux 5.19 and what a node needs; see docs/operating.md, also for the systemd unit."`
+	TraceRun bool `toml:"trace_run" comment:"Start each new image once (a trial), to learn what its first start reads. The program is that of the image's config. It runs without network, in a user namespace, with 2 GiB of memory, for four minutes at most. Images whose config names an unknown user are not started. A trial runs code of the image's maker, which the hub does not do otherwise: with a bug of the kernel or of runc, that code can take over the machine. Needs root, runc, Linux 5.19 and what a node needs; see docs/operating.md, also for the systemd unit."`
 
-	StartupBytes int64 `toml:"startup_bytes" comment:"The most that the startup packs of all images take together, in bytes; 0: a quarter of what all other packs take, and 8 GiB at least. Beyond it those images lose theirs that nobody has pulled or started for longest, until somebody does; they start more slowly. Those that are out of use are kept for a while beside it, of the same bytes at most."`
+	StartupBytes int64 `toml:"startup_bytes" comment:"Limit of the startup packs of all images together, in bytes. 0: a quarter of the bytes of all other packs, and at least 8 GiB. Beyond the limit, the images that were not pulled or started for longest lose their startup packs, and start more slowly until they are used again. Retired packs are kept for a while in addition, up to the same limit."`
 
 	LogLevel  string `toml:"log_level" comment:"Debug, info, warn or error."`
 	LogFormat string `toml:"log_format" comment:"Text or json."`
 
-	Limits Limits `toml:"limits" comment:"An image beyond these fails."`
+	Limits Limits `toml:"limits" comment:"An image that exceeds these fails."`
 }
 
-// Limits bound what an image may ask of the hub.
+// Limits bounds the work for one image.
 type Limits struct {
 	LayerBytes int64 `toml:"layer_bytes" comment:"Decompressed bytes of one layer."`
 	Entries    int64 `toml:"entries" comment:"Files, directories and links of all layers of an image."`
 
-	ImageMinutes int64 `toml:"image_minutes" comment:"Minutes that the hub may take to copy an image from another registry, and then to take it in: one is taken in at a time."`
+	ImageMinutes int64 `toml:"image_minutes" comment:"Minutes for copying an image from another registry, and again for ingesting it. One image is ingested at a time."`
 }
 
-// DefaultConfig returns the configuration that is used where nothing else is
-// said.
+// DefaultConfig returns the default configuration.
 func DefaultConfig() Config {
 	return Config{
 		Root:    "/var/lib/lighter-hub",
@@ -79,20 +78,20 @@ func DefaultConfig() Config {
 	}
 }
 
-// Check says in one line what is wrong with the configuration.
+// Check returns an error of one line if the configuration is invalid.
 func (c *Config) Check() error {
 	host, _, err := net.SplitHostPort(c.Listen)
 	switch {
 	case c.Root == "":
-		return errors.New("root is empty: say where the hub keeps its data")
+		return errors.New("root is empty: name the directory for the hub's files")
 	case err != nil:
 		return fmt.Errorf("listen %q: want HOST:PORT", c.Listen)
 	case (c.TLSCert == "") != (c.TLSKey == ""):
-		return errors.New("tls_cert and tls_key belong together: set both or none")
+		return errors.New("tls_cert and tls_key: set both or none")
 	case c.TLSCert == "" && !c.PlainHTTP && !wire.IsLoopback(host):
-		return fmt.Errorf("listen %s is no loopback address: set tls_cert and tls_key, or plain_http if the network is to be trusted", c.Listen)
+		return fmt.Errorf("listen %s is not a loopback address: set tls_cert and tls_key, or plain_http if you trust the network", c.Listen)
 	case c.Limits.LayerBytes <= 0 || c.Limits.Entries <= 0 || c.Limits.ImageMinutes <= 0:
-		return errors.New("limits have to be above zero")
+		return errors.New("limits must be above zero")
 	case c.StartupBytes < 0:
 		return errors.New("startup_bytes is below zero")
 	case len(c.Platforms) == 0 || slices.ContainsFunc(c.Platforms, func(p string) bool { return !strings.Contains(p, "/") }):
@@ -118,8 +117,8 @@ func (c *Config) Check() error {
 	return c.checkWriters()
 }
 
-// checkWriters refuses an address where whoever reaches it could change what the hub
-// has.
+// checkWriters returns an error if everybody who reaches the hub's address could make changes, unless
+// that is configured.
 func (c *Config) checkWriters() error {
 	at := c.Listen
 	if c.AdminListen != "" {
@@ -131,13 +130,13 @@ func (c *Config) checkWriters() error {
 	if host, _, err := net.SplitHostPort(at); err == nil && wire.IsLoopback(host) {
 		return nil
 	}
-	return fmt.Errorf("whoever reaches %s could change what the hub has: set admin_token_file, or admin_listen to unix:/PATH or a loopback address, or open if everybody may", at)
+	return fmt.Errorf("everybody who reaches %s could make changes: set admin_token_file, or admin_listen to unix:/PATH or a loopback address, or open to allow it", at)
 }
 
-// unixPrefix begins an admin_listen that is a Unix socket.
+// unixPrefix marks an admin_listen that is a Unix socket.
 const unixPrefix = "unix:"
 
-// checkAdmin says what is wrong with admin_listen.
+// checkAdmin returns an error if admin_listen is invalid.
 func (c *Config) checkAdmin() error {
 	if path, socket := strings.CutPrefix(c.AdminListen, unixPrefix); socket {
 		if !filepath.IsAbs(path) || len(path) > maxSocketPath {
@@ -153,23 +152,23 @@ func (c *Config) checkAdmin() error {
 	case err != nil:
 		return fmt.Errorf("admin_listen %q: want HOST:PORT or unix:/PATH", c.AdminListen)
 	case c.TLSCert == "" && !c.PlainHTTP && !wire.IsLoopback(host):
-		return fmt.Errorf("admin_listen %s is no loopback address: set tls_cert and tls_key, or plain_http if the network is to be trusted", c.AdminListen)
+		return fmt.Errorf("admin_listen %s is not a loopback address: set tls_cert and tls_key, or plain_http if you trust the network", c.AdminListen)
 	}
 	return nil
 }
 
-// maxSocketPath is the longest path that a Unix socket can have.
+// maxSocketPath is the maximum length of a Unix socket's path on Linux.
 const maxSocketPath = 107
 
-// proxies reads the addresses of proxies.
+// proxies parses the addresses of proxies.
 func (c *Config) proxies() (all []netip.Prefix, err error) {
 	for _, text := range c.Proxies {
 		p, err := netip.ParsePrefix(text)
 		if a, addrErr := netip.ParseAddr(text); addrErr == nil {
 			p, err = netip.PrefixFrom(a, a.BitLen()), nil
 		}
-		// Clients' addresses are compared as IPv4 where they are that.
-		const mapped = 96 // bits of an IPv6 address before those of an IPv4 one
+		// IPv4 addresses are compared in their IPv4 form.
+		const mapped = 96 // length of the prefix ::ffff:0:0/96
 		if err == nil && p.Addr().Is4In6() && p.Bits() >= mapped {
 			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-mapped)
 		}
@@ -181,9 +180,9 @@ func (c *Config) proxies() (all []netip.Prefix, err error) {
 	return all, nil
 }
 
-// certificate loads what the hub speaks HTTPS with, again whenever its files have changed;
-// nil: nothing.
-func (c *Config) certificate(log *slog.Logger) (*tls.Config, error) {
+// tls returns the configuration of HTTPS, or nil for plain HTTP. It reads the certificate again whenever
+// its files have changed.
+func (c *Config) tls(log *slog.Logger) (*tls.Config, error) {
 	if c.TLSCert == "" {
 		return nil, nil
 	}
@@ -198,7 +197,7 @@ func (c *Config) certificate(log *slog.Logger) (*tls.Config, error) {
 	}}, nil
 }
 
-// bucketURL returns where the objects lie.
+// bucketURL returns the URL of the object store.
 func (c *Config) bucketURL() (string, error) {
 	if c.Bucket != "" {
 		return c.Bucket, nil

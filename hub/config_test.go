@@ -68,21 +68,21 @@ func TestOneHubInADirectory(t *testing.T) {
 func TestConfigIsChecked(t *testing.T) {
 	t.Parallel()
 	for want, change := range map[string]func(*Config){
-		"":                        func(*Config) {},
-		"is no loopback address":  func(c *Config) { c.Listen = "0.0.0.0:7070" },
-		"no loopback address: se": func(c *Config) { c.Listen = ":7070" },
-		"want HOST:PORT":          func(c *Config) { c.Listen = "localhost" },
-		"belong together":         func(c *Config) { c.TLSCert = "x" },
-		"root is empty":           func(c *Config) { c.Root = "" },
-		"above zero":              func(c *Config) { c.Limits.Entries = 0 },
-		"admin_listen 10.0.0.1:1": func(c *Config) { c.AdminListen = "10.0.0.1:1" },
-		"admin_listen \"x\"":      func(c *Config) { c.AdminListen = "x" },
-		"an absolute path":        func(c *Config) { c.AdminListen = "unix:x" },
-		"neither an address":      func(c *Config) { c.Proxies = []string{"10.0.0.0/8", "x"} },
-		"startup_bytes is below":  func(c *Config) { c.StartupBytes = -1 },
-		"is no registry":          func(c *Config) { c.Sources = []string{"https://registry.example.org"} },
-		"want OS/ARCH":            func(c *Config) { c.Platforms = []string{"amd64"} },
-		"such as file":            func(c *Config) { c.Bucket = "/srv" },
+		"":                           func(*Config) {},
+		"is not a loopback address":  func(c *Config) { c.Listen = "0.0.0.0:7070" },
+		"not a loopback address: se": func(c *Config) { c.Listen = ":7070" },
+		"want HOST:PORT":             func(c *Config) { c.Listen = "localhost" },
+		"set both or none":           func(c *Config) { c.TLSCert = "x" },
+		"root is empty":              func(c *Config) { c.Root = "" },
+		"must be above zero":         func(c *Config) { c.Limits.Entries = 0 },
+		"admin_listen 10.0.0.1:1":    func(c *Config) { c.AdminListen = "10.0.0.1:1" },
+		"admin_listen \"x\"":         func(c *Config) { c.AdminListen = "x" },
+		"an absolute path":           func(c *Config) { c.AdminListen = "unix:x" },
+		"neither an address":         func(c *Config) { c.Proxies = []string{"10.0.0.0/8", "x"} },
+		"startup_bytes is below":     func(c *Config) { c.StartupBytes = -1 },
+		"is no registry":             func(c *Config) { c.Sources = []string{"https://registry.example.org"} },
+		"want OS/ARCH":               func(c *Config) { c.Platforms = []string{"amd64"} },
+		"such as file":               func(c *Config) { c.Bucket = "/srv" },
 	} {
 		c := DefaultConfig()
 		change(&c)

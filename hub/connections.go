@@ -6,19 +6,19 @@ import (
 	"sync"
 )
 
-// connections bound how many connections of a server are open at a time. The kernel
-// keeps others waiting.
+// connections is a listener that bounds the open connections of a server. Further ones wait in the
+// kernel's queue.
 type connections struct {
 	net.Listener
-	open chan struct{} // has an element for each
-	end  sync.Once
-	over chan struct{} // closed with the listener
+	open chan struct{} // has an element for each open connection
+	once sync.Once
+	done chan struct{} // closed by Close
 }
 
-// newConnections has a server accept at most so many connections of a listener.
-func newConnections(server *http.Server, listener net.Listener, most int) *connections {
-	c := &connections{Listener: listener, open: make(chan struct{}, most), over: make(chan struct{})}
-	// Connections stay as they are: what is wrapped cannot be sent files to by the kernel.
+// newConnections returns a listener for a server. It sets the server's ConnState.
+func newConnections(server *http.Server, listener net.Listener, limit int) *connections {
+	c := &connections{Listener: listener, open: make(chan struct{}, limit), done: make(chan struct{})}
+	// Connections are not wrapped: the kernel could not copy files to wrapped ones (sendfile).
 	server.ConnState = func(_ net.Conn, state http.ConnState) {
 		if state == http.StateClosed || state == http.StateHijacked {
 			<-c.open
@@ -27,11 +27,11 @@ func newConnections(server *http.Server, listener net.Listener, most int) *conne
 	return c
 }
 
-// Accept waits until there is room for a connection, and for one to come.
+// Accept waits for room, then for a connection.
 func (c *connections) Accept() (net.Conn, error) {
 	select {
 	case c.open <- struct{}{}:
-	case <-c.over:
+	case <-c.done:
 		return nil, net.ErrClosed
 	}
 	conn, err := c.Listener.Accept()
@@ -43,6 +43,6 @@ func (c *connections) Accept() (net.Conn, error) {
 
 // Close ends Accept.
 func (c *connections) Close() error {
-	c.end.Do(func() { close(c.over) })
+	c.once.Do(func() { close(c.done) })
 	return c.Listener.Close()
 }

@@ -1,12 +1,9 @@
-// Package hub promises a running hub: one process, one directory, one address
-// that takes images in and answers nodes. It puts the parts together (registry,
-// catalog, objects, ingest, serve) and owns what they share: the layout of the
-// directory, the signing key, the HTTP server and the order of starting and
-// ending.
+// Package hub runs a hub: one process with one directory, which ingests images and answers nodes. It
+// puts the hub's packages together, and owns what they share: the directory, the signing keys, the
+// HTTP servers, metrics, and the order of starting and ending.
 //
-// It refuses to run twice in one directory, and to speak plain HTTP, or to let
-// everybody change what it has, on an address that others can reach unless it is
-// told to.
+// Only one hub runs in a directory. At an address that other machines can reach, a hub serves plain
+// HTTP, or lets everybody make changes, only if its configuration says so.
 package hub
 
 import (
@@ -46,18 +43,17 @@ const (
 	readHeaderTimeout = 10 * time.Second
 	idleTimeout       = 2 * time.Minute
 	maxHeader         = 64 << 10
-	// maxConnections bounds the connections that are open at a time, of some 20 KB each:
-	// a node has 512 at most, and mostly far fewer. Others wait until the kernel's queue
-	// is full.
+	// maxConnections bounds the open connections, of some 20 KB each. A node has at most 512, and
+	// mostly far fewer. Further ones wait in the kernel's queue.
 	maxConnections = 16_384
-	// shutdownTimeout is how long requests under way may take to end.
+	// shutdownTimeout bounds how long requests in flight may take when the hub ends.
 	shutdownTimeout = 5 * time.Second
 )
 
 // Hub is an open hub.
 type Hub struct {
 	config   Config
-	secure   *tls.Config // nil: plain HTTP
+	tls      *tls.Config // nil: plain HTTP
 	log      *slog.Logger
 	lock     *os.File
 	objects  *objects.Store
@@ -71,17 +67,16 @@ type Hub struct {
 	proxies  []netip.Prefix
 	access   *access.Policy
 	view     *view
-	trials   *trials // nil: images are not started
+	trials   *trials // nil: no trials
 
-	maxConnections int // as the constant says, but in tests
+	maxConnections int // the constant; fewer in tests
 }
 
-// memoryTarget is what the garbage collector keeps the process to, in bytes, as
-// long as what is in use leaves it room. An image of a million files needs it:
-// half of it is in use while its tree is made.
+// memoryTarget is the soft memory limit of the Go runtime, in bytes. While the tree of an image of a
+// million files is made, half of it is in use.
 const memoryTarget = 896 << 20
 
-// Run runs a hub until ctx ends, as the one thing that this process does.
+// Run runs a hub until ctx ends. It sets the memory limit of the process.
 func Run(ctx context.Context, c Config, log *slog.Logger) error {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(memoryTarget)
@@ -97,13 +92,13 @@ func Run(ctx context.Context, c Config, log *slog.Logger) error {
 	return errors.Join(h.Serve(ctx, listener), h.Close())
 }
 
-// Open opens the hub's directory, and makes what is missing there. ctx must last
+// Open opens a hub, and makes what is missing in its directory. The caller calls Close. ctx must last
 // as long as the hub.
 func Open(ctx context.Context, c Config, log *slog.Logger) (*Hub, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
 	}
-	secure, err := c.certificate(log)
+	tlsConfig, err := c.tls(log)
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +106,7 @@ func Open(ctx context.Context, c Config, log *slog.Logger) (*Hub, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Hub{config: c, log: log, secure: secure, access: policy, maxConnections: maxConnections}
+	h := &Hub{config: c, log: log, tls: tlsConfig, access: policy, maxConnections: maxConnections}
 	if err := h.open(ctx); err != nil {
 		return nil, errors.Join(err, h.Close())
 	}
@@ -133,7 +128,7 @@ func (h *Hub) open(ctx context.Context) (err error) {
 	if h.objects, err = objects.Open(ctx, bucket); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(trialDir(c.Root)); err != nil { // of a hub that was killed
+	if err := os.RemoveAll(trialDir(c.Root)); err != nil { // left by a killed hub
 		return err
 	}
 	cgroup, err := trialCgroup(c.Root)
@@ -141,7 +136,7 @@ func (h *Hub) open(ctx context.Context) (err error) {
 		return err
 	}
 	if err := removeCgroup(cgroupRoot, cgroup); err != nil { // its processes may hang in the kernel
-		h.log.Warn("a killed trial is not all removed", "err", err)
+		h.log.Warn("remove control group of a killed trial failed", "err", err)
 	}
 	scratch, err := c.prepareScratch()
 	if err != nil {
@@ -185,7 +180,7 @@ func (h *Hub) open(ctx context.Context) (err error) {
 	return h.images.Recover(ctx)
 }
 
-// imageIsReady has an image's first start prepared.
+// imageIsReady prepares the first start of a new image. It waits for its startup packs.
 func (h *Hub) imageIsReady(ctx context.Context, image catalog.Image) error {
 	if h.trials != nil {
 		h.trials.add(image)
@@ -193,7 +188,7 @@ func (h *Hub) imageIsReady(ctx context.Context, image catalog.Image) error {
 	return h.starts.Await(ctx, image.Tree)
 }
 
-// Close closes what Open opened, in turn.
+// Close closes the hub's files.
 func (h *Hub) Close() error {
 	var errs []error
 	if h.catalog != nil {
@@ -252,30 +247,29 @@ func (h *Hub) admin(all http.Handler) http.Handler {
 	return h.watched(h.access.Admin(all))
 }
 
-// watched counts and logs requests, and ends those that stall.
+// watched counts and logs requests, and ends stalled ones.
 func (h *Hub) watched(next http.Handler) http.Handler {
 	return h.view.counted(unstalled(h.logged(next), stallTimeout))
 }
 
-// server makes a server of a handler.
+// server returns an HTTP server for a handler.
 func (h *Hub) server(handler http.Handler) *http.Server {
 	return &http.Server{
-		Handler: handler, TLSConfig: h.secure, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
-		ErrorLog: slog.NewLogLogger(h.log.Handler(), slog.LevelDebug), // clients that break off
+		Handler: handler, TLSConfig: h.tls, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+		ErrorLog: slog.NewLogLogger(h.log.Handler(), slog.LevelDebug), // about broken connections
 	}
 }
 
-// Serve answers on the listener, and where admin_listen says, and takes images in,
-// until ctx ends.
+// Serve answers on the listener and at admin_listen, and does the hub's background work, until ctx ends.
 func (h *Hub) Serve(ctx context.Context, listener net.Listener) error {
 	admin, err := h.config.listenAdmin()
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
 	all := h.handler()
-	h.log.Info("hub starts", "root", h.config.Root, "address", listener.Addr(), "admin", h.config.AdminListen, "keys", h.keys.text())
+	h.log.Info("hub started", "root", h.config.Root, "address", listener.Addr(), "admin", h.config.AdminListen, "keys", h.keys.text())
 	if h.config.Open {
-		h.log.Warn("everybody who reaches the hub may change what it has", "address", listener.Addr())
+		h.log.Warn("everybody who reaches the hub may make changes (open)", "address", listener.Addr())
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return h.images.Run(ctx) })
@@ -297,13 +291,13 @@ func (h *Hub) Serve(ctx context.Context, listener net.Listener) error {
 	return err
 }
 
-// answer has the group answer on a listener until ctx ends.
+// answer adds goroutines to the group that answer on a listener until ctx ends.
 func (h *Hub) answer(ctx context.Context, group *errgroup.Group, listener net.Listener, handler http.Handler) {
 	server := h.server(handler)
 	isUnix := listener.Addr().Network() == "unix"
 	listener = newConnections(server, listener, h.maxConnections)
 	group.Go(func() error {
-		if h.secure != nil && !isUnix {
+		if h.tls != nil && !isUnix {
 			return server.ServeTLS(listener, "", "")
 		}
 		return server.Serve(listener)
@@ -314,14 +308,13 @@ func (h *Hub) answer(ctx context.Context, group *errgroup.Group, listener net.Li
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 		defer cancel()
 		if err := server.Shutdown(end); err != nil {
-			return server.Close() // those who still wait for an image see it end
+			return server.Close() // requests that still wait for an image are cut
 		}
 		return nil
 	})
 }
 
-// logged writes a line for each request, at the level of debugging, without
-// what might be a secret: headers and queries.
+// logged logs each request at the debug level, without headers and query, which may hold secrets.
 func (h *Hub) logged(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if !h.log.Enabled(req.Context(), slog.LevelDebug) {
@@ -330,6 +323,6 @@ func (h *Hub) logged(next http.Handler) http.Handler {
 		}
 		started := time.Now()
 		next.ServeHTTP(w, req)
-		h.log.Debug("request", "method", req.Method, "path", req.URL.Path, "from", req.RemoteAddr, "seconds", time.Since(started).Seconds())
+		h.log.Debug("request", "method", req.Method, "path", req.URL.Path, "from", req.RemoteAddr, "duration", time.Since(started))
 	})
 }

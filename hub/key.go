@@ -18,8 +18,8 @@ import (
 
 const pemType = "PRIVATE KEY"
 
-// signingKeys are the keys that a hub signs with, the oldest first: one, and more while
-// one takes the place of another.
+// signingKeys are the keys that a hub signs with, the oldest first. There are several only while a new
+// key replaces another.
 type signingKeys []ed25519.PrivateKey
 
 // public returns the public keys, in the same order.
@@ -30,7 +30,7 @@ func (k signingKeys) public() (all []ed25519.PublicKey) {
 	return all
 }
 
-// text returns the public keys as index.FormatKey writes them.
+// text returns the public keys in the form of index.FormatKey.
 func (k signingKeys) text() (all []string) {
 	for _, key := range k.public() {
 		all = append(all, index.FormatKey(key))
@@ -38,8 +38,8 @@ func (k signingKeys) text() (all []string) {
 	return all
 }
 
-// loadKeys reads the signing keys, and makes one if there is none and nothing was
-// signed yet: a key file that is gone is more likely lost than unwanted.
+// loadKeys reads the signing keys. It makes one only if nothing was signed yet: a missing file has
+// otherwise been lost.
 func loadKeys(path string, signed bool) (signingKeys, error) {
 	keys, err := readKeys(path)
 	switch {
@@ -50,8 +50,8 @@ func loadKeys(path string, signed bool) (signingKeys, error) {
 		}
 		return signingKeys{key}, writeKeys(path, signingKeys{key})
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("the signing key %s is gone, with which this hub has signed its images: put it back, "+
-			"or make another with lighter hub key add, which all nodes have to pin then", path)
+		return nil, fmt.Errorf("the signing key %s, with which this hub has signed its images, is missing: restore it, "+
+			"or make another one with lighter hub key add and pin that on all nodes", path)
 	}
 	return keys, err
 }
@@ -65,7 +65,7 @@ func readKeys(path string) (keys signingKeys, err error) {
 	for len(bytes.TrimSpace(text)) > 0 {
 		block, rest := pem.Decode(text)
 		if block == nil || block.Type != pemType {
-			return nil, fmt.Errorf("read the signing key: %s holds something else than %s in PEM form", path, pemType)
+			return nil, fmt.Errorf("read the signing key: %s is not a %s in PEM form", path, pemType)
 		}
 		parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 		if err != nil {
@@ -73,12 +73,12 @@ func readKeys(path string) (keys signingKeys, err error) {
 		}
 		key, ok := parsed.(ed25519.PrivateKey)
 		if !ok {
-			return nil, fmt.Errorf("read the signing key: %s holds a key that is not an Ed25519 key", path)
+			return nil, fmt.Errorf("read the signing key: %s has a key that is not an Ed25519 key", path)
 		}
 		keys, text = append(keys, key), rest
 	}
 	if len(keys) == 0 || len(keys) > index.MaxKeys {
-		return nil, fmt.Errorf("read the signing key: %s holds %d keys, want 1 to %d", path, len(keys), index.MaxKeys)
+		return nil, fmt.Errorf("read the signing key: %s has %d keys, want 1 to %d", path, len(keys), index.MaxKeys)
 	}
 	return keys, nil
 }
@@ -91,8 +91,7 @@ func makeKey() (ed25519.PrivateKey, error) {
 	return key, nil
 }
 
-// writeKeys keeps the keys: nodes will pin them, so they must not be lost to a
-// crash after the first statement was signed.
+// writeKeys replaces the key file durably: nodes will pin the keys.
 func writeKeys(path string, keys signingKeys) error {
 	var text []byte
 	for _, key := range keys {
@@ -108,14 +107,14 @@ func writeKeys(path string, keys signingKeys) error {
 	return nil
 }
 
-// writeKeyFile replaces the file. It belongs to the owner of its directory, whoever
-// writes it: root may, and the hub has to read it.
+// writeKeyFile replaces the file. Its owner is that of its directory, even if root writes it: the hub
+// has to read it.
 func writeKeyFile(path string, text []byte) error {
 	file, err := os.CreateTemp(filepath.Dir(path), "hub.key-") // 0600
 	if err != nil {
 		return err
 	}
-	defer os.Remove(file.Name()) // not there any more if all went well
+	defer os.Remove(file.Name()) // fails after the rename
 	dir, err := os.Open(filepath.Dir(path))
 	if err != nil {
 		return errors.Join(err, file.Close())
@@ -138,23 +137,22 @@ func writeKeyFile(path string, text []byte) error {
 	return dir.Sync()
 }
 
-// Keys returns the public keys of the hub in a directory, the oldest first, as
-// index.FormatKey writes them.
+// Keys returns the public keys of the hub in a directory, the oldest first, in the form of
+// index.FormatKey.
 func Keys(root string) ([]string, error) {
 	keys, err := readKeys(keyFile(root))
 	return keys.text(), err
 }
 
-// AddKey makes a further signing key for the hub in a directory, or the first one if
-// there is none, and returns its public half. A running hub signs with it when it
-// was started again.
+// AddKey makes another signing key for the hub in a directory and returns its public half. A running
+// hub uses it after a restart.
 func AddKey(root string) (string, error) {
 	keys, err := readKeys(keyFile(root))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}
 	if len(keys) == index.MaxKeys {
-		return "", fmt.Errorf("the hub has %d keys, and can have no more: remove one first", len(keys))
+		return "", fmt.Errorf("the hub has %d keys, which is the maximum: remove one first", len(keys))
 	}
 	key, err := makeKey()
 	if err != nil {
@@ -164,8 +162,8 @@ func AddKey(root string) (string, error) {
 	return keys.text()[len(keys)-1], writeKeys(keyFile(root), keys)
 }
 
-// RemoveKey removes the signing key with a public half from the hub in a directory,
-// unless it is the only one. A running hub signs with it until it is started again.
+// RemoveKey removes the signing key with that public half from the hub in a directory, unless it is the
+// only one. A running hub uses it until a restart.
 func RemoveKey(root, public string) error {
 	keys, err := readKeys(keyFile(root))
 	if err != nil {

@@ -21,8 +21,7 @@ import (
 	"lighter/wire"
 )
 
-// view tells machines how the hub is: /metrics, /healthz and /readyz, on the
-// address that it has for all else. docs/metrics.md has the metrics.
+// view answers /metrics, /healthz and /readyz. docs/metrics.md describes the metrics.
 type view struct {
 	catalog  *catalog.Catalog
 	starts   *startup.Service
@@ -34,20 +33,19 @@ type view struct {
 
 const metricPrefix = "lighter_hub_"
 
-// requestBuckets are for what is read from a disk and sent over a network, in
-// seconds.
+// requestBuckets are in seconds: from a small read of a disk to a transfer over a slow network.
 var requestBuckets = []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30}
 
 func newView(c *catalog.Catalog, log *slog.Logger) *view {
 	return &view{catalog: c, log: log,
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: metricPrefix + "requests_total",
-			Help: "Requests that were answered, by what was asked for and the status."}, []string{"endpoint", "code"}),
+			Help: "Requests answered, by endpoint and status."}, []string{"endpoint", "code"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: metricPrefix + "request_duration_seconds",
-			Help: "From a request's header to the end of its answer, by what was asked for.", Buckets: requestBuckets}, []string{"endpoint"})}
+			Help: "Time from a request's header to the end of its answer, by endpoint.", Buckets: requestBuckets}, []string{"endpoint"})}
 }
 
-// endpoints are what a request can be about: the words of the paths below a
-// scope, the registry, and the rest. There are no others.
+// endpoints are the values of the label "endpoint": the first path elements below a scope, the registry,
+// and all others.
 var endpoints = []string{"chains", "manifests", "trees", "indexes", "locations", "packs", "chunks", "key", "images", "traces", "registry", "other"}
 
 func endpointOf(path string) string {
@@ -63,7 +61,7 @@ func endpointOf(path string) string {
 	return "other"
 }
 
-// counted counts what next answers.
+// counted counts and times the requests that next answers.
 func (v *view) counted(next http.Handler) http.Handler {
 	handlers := map[string]http.Handler{}
 	for _, endpoint := range endpoints {
@@ -76,11 +74,10 @@ func (v *view) counted(next http.Handler) http.Handler {
 	})
 }
 
-// scrapeTimeout bounds the making of one answer.
+// scrapeTimeout bounds the time for one scrape.
 const scrapeTimeout = 10 * time.Second
 
-// register adds the view's paths. Before the hub answers at all it is not ready,
-// and from then on it is until it stops.
+// register adds the view's paths. The hub is ready as soon as it answers, until it shuts down.
 func (v *view) register(mux *http.ServeMux) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(v, v.requests, v.seconds, collectors.NewGoCollector(), collectors.NewBuildInfoCollector(),
@@ -88,35 +85,35 @@ func (v *view) register(mux *http.ServeMux) {
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{
 		ErrorLog: slog.NewLogLogger(v.log.Handler(), slog.LevelWarn), ErrorHandling: promhttp.ContinueOnError,
 		MaxRequestsInFlight: 4, Timeout: scrapeTimeout}))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, "ok") })
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { sendText(w, http.StatusOK, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if v.stopping.Load() {
-			say(w, http.StatusServiceUnavailable, "it stops")
+			sendText(w, http.StatusServiceUnavailable, "shutting down")
 			return
 		}
-		say(w, http.StatusOK, "ok")
+		sendText(w, http.StatusOK, "ok")
 	})
 }
 
-func say(w http.ResponseWriter, status int, text string) {
+func sendText(w http.ResponseWriter, status int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	_, _ = w.Write([]byte(text + "\n")) // the client is gone: nobody to tell
+	_, _ = w.Write([]byte(text + "\n")) // an error means that the client has gone
 }
 
 var (
-	imagesDesc       = desc("images", "Images that the hub knows, by their state.", "state")
-	tracesDesc       = desc("traces_total", "Traces that nodes have sent, by what became of them.", "result")
-	layoutsDesc      = desc("layouts_total", "Trees for which startup packs were made, and those that were given up.", "result")
-	traceBytesDesc   = desc("trace_bytes", "Bytes that are kept of traces, compressed.")
-	startupPacksDesc = desc("startup_packs", "Startup packs that are served, with those that have retired.")
-	startupBytesDesc = desc("startup_pack_bytes", "Bytes of these packs.")
-	liveBytesDesc    = desc("startup_pack_live_bytes", "Bytes of those of these packs that locations name.")
-	limitBytesDesc   = desc("startup_pack_limit_bytes", "The most that the packs may take that locations name.")
-	lostDesc         = desc("startup_packs_lost", "Trees that have lost their startup packs because others were used more recently.")
-	waitingDesc      = desc("layouts_waiting", "Trees that wait for new startup packs.")
-	droppedDesc      = desc("log_lines_dropped_total", "Lines of the log that were dropped because nobody read it.")
+	imagesDesc       = desc("images", "Images, by state.", "state")
+	tracesDesc       = desc("traces_total", "Traces that nodes have reported, by result.", "result")
+	layoutsDesc      = desc("layouts_total", "Layouts of trees, made or given up.", "result")
+	traceBytesDesc   = desc("trace_bytes", "Bytes of traces and recordings, compressed.")
+	startupPacksDesc = desc("startup_packs", "Startup packs, including retired ones.")
+	startupBytesDesc = desc("startup_pack_bytes", "Bytes of startup packs, including retired ones.")
+	liveBytesDesc    = desc("startup_pack_live_bytes", "Bytes of startup packs that are not retired.")
+	limitBytesDesc   = desc("startup_pack_limit_bytes", "Limit of the bytes of startup packs that are not retired.")
+	lostDesc         = desc("startup_packs_lost", "Trees whose startup packs were evicted because others were used more recently.")
+	waitingDesc      = desc("layouts_waiting", "Trees that wait for a new layout.")
+	droppedDesc      = desc("log_lines_dropped_total", "Log lines dropped because the log was not read.")
 )
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
@@ -138,7 +135,7 @@ func (v *view) Collect(out chan<- prometheus.Metric) {
 	out <- prometheus.MustNewConstMetric(droppedDesc, prometheus.CounterValue, float64(logqueue.Dropped(v.log)))
 	states, err := v.catalog.States(ctx)
 	if err != nil {
-		v.log.Warn("the metrics say nothing of images", "cause", err)
+		v.log.Warn("collect metrics of images failed", "err", err)
 		return
 	}
 	for _, state := range []string{wire.StateQueued, wire.StateActive, wire.StateReady, wire.StateFailed, wire.StateStored} {
@@ -159,7 +156,7 @@ func (v *view) collectStarts(ctx context.Context, out chan<- prometheus.Metric) 
 	held, err := v.catalog.StartHoldings(ctx)
 	limit, limitErr := v.starts.Limit(ctx)
 	if err = errors.Join(err, limitErr); err != nil {
-		v.log.Warn("the metrics say nothing of startup packs", "cause", err)
+		v.log.Warn("collect metrics of startup packs failed", "err", err)
 		return
 	}
 	for d, n := range map[*prometheus.Desc]int64{traceBytesDesc: held.TraceBytes, startupPacksDesc: held.Packs,

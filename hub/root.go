@@ -8,21 +8,20 @@ import (
 	"syscall"
 )
 
-// What a hub keeps below its root:
+// The files of a hub:
 //
 //	ROOT
 //	├── registry      images as they were pushed or copied (distribution's layout)
 //	├── objects       packs, indexes, locations, layer records (package objects),
-//	│                 unless they are in a bucket elsewhere
-//	├── catalog.db    what the hub knows (package catalog); with -wal and -shm
+//	│                 unless bucket is set
+//	├── catalog.db    the database (package catalog); with -wal and -shm
 //	├── hub.key       the Ed25519 keys that sign statements, the oldest first (PEM, PKCS #8, 0600)
-//	├── scratch       what is being made; emptied at each start. For a bucket that
-//	│                 is a directory elsewhere it lies there: objects are renamed
-//	├── trial         where an image is started once, with trace_run
-//	└── lock          held while a hub runs here
+//	├── scratch       unfinished objects; emptied at each start. If bucket is another directory,
+//	│                 scratch is in that, since objects are renamed
+//	├── trial         the running trial of an image (trace_run)
+//	└── lock          locked while a hub runs here
 //
-// To move a hub, move all of it. Without hub.key nodes that have pinned it will
-// not believe the hub any more.
+// To move a hub, move all of it. Without hub.key, nodes that have pinned the key refuse the hub.
 func registryDir(root string) string { return filepath.Join(root, "registry") }
 func objectsDir(root string) string  { return filepath.Join(root, "objects") }
 func catalogFile(root string) string { return filepath.Join(root, "catalog.db") }
@@ -31,8 +30,8 @@ func scratchDir(root string) string  { return filepath.Join(root, "scratch") }
 func trialDir(root string) string    { return filepath.Join(root, "trial") }
 func lockFile(root string) string    { return filepath.Join(root, "lock") }
 
-// prepareRoot makes the directories and takes the lock, which holds until the
-// file is closed or the process ends.
+// prepareRoot makes the directories and locks the hub's directory. Closing the file, or the end of the
+// process, unlocks it.
 func prepareRoot(root string) (lock *os.File, err error) {
 	for _, dir := range []string{root, registryDir(root)} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -44,13 +43,13 @@ func prepareRoot(root string) (lock *os.File, err error) {
 		return nil, fmt.Errorf("lock the hub's directory: %w", err)
 	}
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		_ = lock.Close() // nothing was written
+		_ = lock.Close() // it has no data
 		return nil, fmt.Errorf("another hub runs in %s", root)
 	}
 	return lock, nil
 }
 
-// scratch is the directory of what is being made.
+// scratch returns the directory of unfinished objects.
 func (c *Config) scratch() string {
 	if u, err := url.Parse(c.Bucket); err == nil && u.Scheme == "file" {
 		return scratchDir(u.Path)

@@ -6,25 +6,22 @@ import (
 	"time"
 )
 
-// stallTimeout is how long a client may take to send or to receive the next
-// piece. A slow one gets there; a silent one must not hold a connection, a file
-// and a place among the hub's for ever.
+// stallTimeout bounds how long a client may take for the next piece of a request or an answer. Slow
+// clients are served; silent ones must not keep connections and files open for ever.
 const stallTimeout = time.Minute
 
-// stallPiece is what has to pass within the timeout when a file is sent, in
-// bytes.
+// stallPiece is how many bytes of a file a client has to receive within the timeout.
 const stallPiece = 1 << 20
 
-// unstalled makes requests fail whose clients stall. While next works and
-// neither reads nor writes, there is no limit.
+// unstalled ends requests whose clients stall. The timeout does not run while next neither reads nor
+// writes.
 func unstalled(next http.Handler, timeout time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		// Not all writers know deadlines (those of tests do not), so what the
-		// controller says is of no interest.
+		// Some writers have no deadlines (those of tests), so errors of the controller are ignored.
 		control := http.NewResponseController(w)
 		steady := &steadyWriter{w, control, timeout}
-		steady.deadline(0) // that of an earlier request on this connection
-		defer func() {     // the server still drains and flushes
+		steady.deadline(0) // an earlier request on this connection may have set one
+		defer func() {     // for what the server still reads and flushes
 			_ = control.SetReadDeadline(time.Now().Add(timeout))
 			steady.deadline(timeout)
 		}()
@@ -54,7 +51,7 @@ type steadyWriter struct {
 	timeout time.Duration
 }
 
-// deadline sets when writing has to be done; 0: whenever.
+// deadline sets the time for writing; 0: no limit.
 func (w *steadyWriter) deadline(after time.Duration) {
 	var at time.Time
 	if after > 0 {
@@ -63,7 +60,7 @@ func (w *steadyWriter) deadline(after time.Duration) {
 	_ = w.control.SetWriteDeadline(at)
 }
 
-// Unwrap is how a ResponseController finds the writer below.
+// Unwrap is for http.ResponseController.
 func (w *steadyWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // Write writes within the timeout.
@@ -80,10 +77,10 @@ func (w *steadyWriter) FlushError() error {
 	return w.control.Flush()
 }
 
-// ReadFrom writes a file piece by piece, each of which the kernel copies.
+// ReadFrom writes a file piece by piece. The kernel copies each piece (sendfile).
 func (w *steadyWriter) ReadFrom(from io.Reader) (n int64, err error) {
 	defer w.deadline(0)
-	// The kernel copies from a file, or from a part of one, not from part of a part.
+	// sendfile accepts a file or one LimitedReader of a file, not a LimitedReader of another one.
 	whole, cut := from.(*io.LimitedReader)
 	for {
 		piece := &io.LimitedReader{R: from, N: stallPiece}

@@ -12,8 +12,8 @@ import (
 const (
 	// cgroupRoot is where control groups are mounted.
 	cgroupRoot = "/sys/fs/cgroup"
-	// cgroupTries is how often a control group is removed that still has processes, each
-	// cgroupPause after the one before: those of a killed trial take a moment to end.
+	// The processes of a killed trial take a moment to end. Until then the control group cannot be
+	// removed: that is tried cgroupTries times, with a pause of cgroupPause.
 	cgroupTries = 20
 	cgroupPause = 100 * time.Millisecond
 )
@@ -29,8 +29,8 @@ func trialCgroup(root string) (string, error) {
 	return fmt.Sprintf("lighter-trial-%x-%x", stat.Dev, stat.Ino), nil
 }
 
-// removeCgroup removes the control group that a killed trial has left, below mount and, with
-// version 1, in the hierarchy of each controller.
+// removeCgroup removes the control group of a killed trial, below mount and, with cgroup v1, in the
+// hierarchy of each controller.
 func removeCgroup(mount, name string) (err error) {
 	for try := 0; try < cgroupTries; try++ {
 		if try > 0 {
@@ -46,7 +46,7 @@ func removeCgroup(mount, name string) (err error) {
 func removeCgroupNow(mount, name string) (err error) {
 	left, _ := filepath.Glob(filepath.Join(mount, "*", name)) // the pattern is well formed
 	for _, dir := range append(left, filepath.Join(mount, name)) {
-		// Its files go with it, which Remove, other than RemoveAll, leaves to the kernel.
+		// Remove, unlike RemoveAll, does not try to delete the files in it, which the kernel removes.
 		if e := os.Remove(dir); e != nil && !errors.Is(e, os.ErrNotExist) {
 			err = errors.Join(err, e)
 		}

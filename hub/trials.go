@@ -19,30 +19,28 @@ import (
 )
 
 const (
-	// maxTrials bounds the images that wait for their trial. Of more, their first
-	// start elsewhere will tell as much.
+	// maxTrials bounds the images that wait for their trial. Further ones have none; their first start
+	// on a node will be reported.
 	maxTrials = 100
 	// trialTimeout bounds one trial.
 	trialTimeout = 4 * time.Minute
-	// trialRest is how long what it says is waited for when it has ended.
-	trialRest = 10 * time.Second
+	// trialOutputTimeout bounds the wait for a trial's output after its end.
+	trialOutputTimeout = 10 * time.Second
 )
 
-// trials start each image once that has just become ready, in a sandbox without
-// network, so that its first trace is there before its first start: one at a time.
-// What is started is `lighter trial`, which is a node of this hub, in namespaces
-// that end with it.
+// trials starts each new image once, in a sandbox without network, so that there is a trace before the
+// first start on a node. The trials run one at a time. Each is a process of `lighter trial`, which is a
+// node of this hub, in namespaces that end with it.
 type trials struct {
 	hub    *Hub
-	cgroup string // the control group that each has
+	cgroup string // control group of the running trial
 	queue  chan catalog.Image
 }
 
-// trialNamespaces are those that the node of a trial runs in.
+// trialNamespaces are the namespaces of a trial's node.
 const trialNamespaces = syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC
 
-// checkTrials fails if this hub cannot start images at all, which is then said once, rather than
-// of each image.
+// checkTrials returns an error if this hub can run no trials at all, so that it is reported at the start.
 func checkTrials(ctx context.Context) error {
 	cmd := exec.CommandContext(ctx, "runc", "--version")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: trialNamespaces}
@@ -53,18 +51,18 @@ func checkTrials(ctx context.Context) error {
 	return nil
 }
 
-// add has an image started, if not too many wait.
+// add queues an image for a trial, unless too many are waiting.
 func (t *trials) add(image catalog.Image) {
 	select {
 	case t.queue <- image:
 	default:
-		t.hub.log.Warn("an image is not started for its trace: too many wait", "image", image.Name)
+		t.hub.log.Warn("no trial of an image: too many are waiting", "image", image.Name)
 	}
 }
 
-// run starts images until ctx ends, for a node that asks the handler.
+// run runs trials until ctx ends. Their nodes send requests to the handler.
 func (t *trials) run(ctx context.Context, handler http.Handler) error {
-	// The trial's node learns the hub's key, which it does on this machine alone.
+	// On loopback, the trial's node may learn the hub's key from the hub.
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return fmt.Errorf("listen for trials: %w", err)
@@ -72,7 +70,7 @@ func (t *trials) run(ctx context.Context, handler http.Handler) error {
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: readHeaderTimeout}
 	defer server.Close()
 	go func() { _ = server.Serve(listener) }() // ends with Close
-	// What is started ends with the thread that has started it.
+	// Pdeathsig kills a trial when the thread that has started it ends.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	for {
@@ -80,22 +78,21 @@ func (t *trials) run(ctx context.Context, handler http.Handler) error {
 		case <-ctx.Done():
 			return nil
 		case image := <-t.queue:
-			said, err := t.start(ctx, image, "http://"+listener.Addr().String())
+			recorded, err := t.start(ctx, image, "http://"+listener.Addr().String())
 			switch {
 			case ctx.Err() != nil:
 				return nil
 			case err != nil:
-				t.hub.log.Warn("an image could not be started for its trace", "image", image.Name, "cause", err)
-			case said != "":
-				t.hub.log.Info("an image was started for its trace", "image", image.Name, "recorded", said)
+				t.hub.log.Warn("trial failed", "image", image.Name, "err", err)
+			case recorded != "":
+				t.hub.log.Info("trial ended", "image", image.Name, "recorded", recorded)
 			}
 		}
 	}
 }
 
-// start starts an image, unless something is known of its starts, and returns what
-// the trial says.
-func (t *trials) start(ctx context.Context, image catalog.Image, url string) (said string, err error) {
+// start runs the trial of an image, unless a start of it is known. It returns the trial's output.
+func (t *trials) start(ctx context.Context, image catalog.Image, url string) (output string, err error) {
 	known, err := t.hub.starts.Known(ctx, image.Tree)
 	if err != nil || known {
 		return "", err
@@ -105,7 +102,7 @@ func (t *trials) start(ctx context.Context, image catalog.Image, url string) (sa
 		return "", err
 	}
 	if len(config.Entrypoint)+len(config.Cmd) == 0 {
-		return "", nil // it says nothing of how it starts
+		return "", nil // the image has no program to start
 	}
 	stdin, err := json.Marshal(config)
 	if err != nil {
@@ -126,7 +123,7 @@ func (t *trials) start(ctx context.Context, image catalog.Image, url string) (sa
 		"--cgroup", t.cgroup, dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: trialNamespaces, Pdeathsig: syscall.SIGKILL}
 	var stdout, stderr bytes.Buffer
-	cmd.WaitDelay = trialRest
+	cmd.WaitDelay = trialOutputTimeout
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &stdout, &stderr
 	if err := cmd.Run(); err != nil {
 		lines := strings.Split(strings.TrimSpace(stderr.String()), "\n")

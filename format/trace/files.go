@@ -12,25 +12,25 @@ import (
 	"lighter/format/index"
 )
 
-// span is a run of bytes of the device, placed a file there.
+// span is a range of the device, in bytes.
 type span struct{ from, to int64 }
 
+// placed is a file with its place on the device.
 type placed struct {
 	path string
 	span
 }
 
-// Files says which files of its tree a trace has read, in the order of reading, by
-// the parts of the tree's index. Where files share a place on the device, it names
-// the first. What would take more than limit bytes as text, or more entries than a
-// recording may have, is left out, from the end.
+// Files returns which files a trace has read, in the order of reading. metadata and extents are the index
+// of the trace's tree. If files share a place on the device, the first one counts. Files truncates a
+// recording that exceeds limit bytes as text, or MaxEntries.
 //
-// It goes through the whole metadata image. Errors are erofs.ErrInvalid (wrapped),
-// those of reading either part, or the context's.
+// It reads the whole metadata image. Errors are erofs.ErrInvalid (wrapped), those of reading, or the
+// context's.
 func (t Trace) Files(ctx context.Context, metadata *erofs.Image, extents *index.Map, limit int) (Recording, error) {
-	files, err := under(ctx, t.Reads, metadata)
+	files, err := touched(ctx, t.Reads, metadata)
 	if err != nil {
-		return Recording{}, fmt.Errorf("find the files of a trace: %w", err)
+		return Recording{}, fmt.Errorf("find files of trace: %w", err)
 	}
 	r := Recording{Starts: 1}
 	for _, read := range t.Reads {
@@ -40,7 +40,7 @@ func (t Trace) Files(ctx context.Context, metadata *erofs.Image, extents *index.
 			f := files[i]
 			part := span{max(read.Offset, f.from), min(end, f.to)}
 			before := 0
-			if n := len(r.Entries); n > 0 && r.Entries[n-1].goesOn(f, part) {
+			if n := len(r.Entries); n > 0 && r.Entries[n-1].continues(f, part) {
 				before = r.Entries[n-1].Size()
 				r.Entries[n-1].Length += part.to - part.from
 			} else {
@@ -59,13 +59,12 @@ func (t Trace) Files(ctx context.Context, metadata *erofs.Image, extents *index.
 	return r, nil
 }
 
-// goesOn tells whether a part of a file begins where the entry ends.
-func (e *Entry) goesOn(f placed, part span) bool {
+// continues reports whether a part of a file begins where the entry ends.
+func (e *Entry) continues(f placed, part span) bool {
 	return e.Path == f.path && e.Offset+e.Length == part.from-f.from
 }
 
-// nameChunks appends the chunks in a part of the device to an entry, but no more
-// than make it too long.
+// nameChunks appends the chunks in a part of the device to an entry, until it exceeds the limit.
 func (e *Entry) nameChunks(extents *index.Map, part span, limit int) error {
 	return extents.Range(part.from, part.to, func(_ int64, x index.Extent) bool {
 		if n := len(e.Chunks); n == 0 || e.Chunks[n-1] != x.ID {
@@ -75,8 +74,8 @@ func (e *Entry) nameChunks(extents *index.Map, part span, limit int) error {
 	})
 }
 
-// under returns the files that reads have touched, in the order of the device.
-func under(ctx context.Context, reads []Read, metadata *erofs.Image) ([]placed, error) {
+// touched returns the files in the reads' ranges, in the order of the device.
+func touched(ctx context.Context, reads []Read, metadata *erofs.Image) ([]placed, error) {
 	spans := joined(reads)
 	var files []placed
 	_, err := metadata.Walk(ctx, func(path string, in erofs.Inode) error {
@@ -97,7 +96,7 @@ func under(ctx context.Context, reads []Read, metadata *erofs.Image) ([]placed, 
 	return slices.CompactFunc(files, func(a, b placed) bool { return a.from == b.from }), nil
 }
 
-// joined returns what reads cover, sorted and without overlap.
+// joined returns the ranges of reads, sorted and without overlap.
 func joined(reads []Read) []span {
 	spans := make([]span, 0, len(reads))
 	for _, r := range reads {

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// MaxRecordings bounds the recordings of one text, MaxEntries the entries of
-	// each, MaxText the text in bytes.
+	// MaxRecordings bounds the recordings of a text, MaxEntries the entries of a recording, and
+	// MaxText the text in bytes.
 	MaxRecordings = 256
 	MaxEntries    = 65_536
 	MaxText       = 32 << 20
@@ -28,22 +28,21 @@ const (
 
 // Entry is one range of one file.
 type Entry struct {
-	At     time.Duration // since the tree was mounted, whole milliseconds
+	At     time.Duration // since the mount, in whole milliseconds
 	Path   string        // in the image: absolute and clean, at most 4095 bytes
 	Offset int64         // in the file, in bytes
-	Length int64         // in bytes, not 0; may reach beyond the file's end
-	Chunks []chunk.ID    // those that the range touched, in order; may be empty
+	Length int64         // in bytes, not 0; may exceed the file
+	Chunks []chunk.ID    // chunks of the range, in order; may be empty
 }
 
-// Recording is what starts of an image read: one start, or several that are
-// alike.
+// Recording is what one start of an image reads, or several similar ones.
 type Recording struct {
-	Starts  int64 // how many starts it stands for, at least 1
+	Starts  int64 // number of starts, at least 1
 	Entries []Entry
 }
 
-// EncodeText returns the text of recordings. What is beyond the bounds is left
-// out, from the end; so is an entry that ParseText would refuse.
+// EncodeText returns the text of recordings. It truncates what exceeds the bounds, and leaves out entries
+// that ParseText would refuse.
 func EncodeText(recordings []Recording) []byte {
 	out := []byte(firstLine + "\n")
 	for _, r := range recordings[:min(len(recordings), MaxRecordings)] {
@@ -68,7 +67,7 @@ func EncodeText(recordings []Recording) []byte {
 	return out
 }
 
-// Size is about how long the entry is as text, in bytes.
+// Size returns the approximate length of the entry's text, in bytes.
 func (e *Entry) Size() int { return 32 + len(e.Path) + 65*len(e.Chunks) }
 
 // text returns the entry's line: ms offset length path chunk…
@@ -83,28 +82,28 @@ func (e *Entry) text() string {
 	return b.String()
 }
 
-// check returns an error unless the entry is one that the format allows.
+// check returns an error if the format does not allow the entry.
 func (e *Entry) check() error {
 	switch {
 	case e.At < 0 || e.At > MaxTime:
-		return fmt.Errorf("a time of %s, more than %s", e.At, MaxTime)
+		return fmt.Errorf("time %s, want 0 to %s", e.At, MaxTime)
 	case len(e.Path) > maxPath || !strings.HasPrefix(e.Path, "/") || path.Clean(e.Path) != e.Path || strings.Contains(e.Path, "\x00"):
 		return fmt.Errorf("%.100q is not an absolute, clean path", e.Path)
 	case e.Offset < 0 || e.Length <= 0 || e.Length > maxFile || e.Offset > maxFile-e.Length:
-		return fmt.Errorf("%d bytes at %d of a file", e.Length, e.Offset)
+		return fmt.Errorf("range of %d bytes at %d is invalid", e.Length, e.Offset)
 	}
 	for _, id := range e.Chunks {
 		if id.IsZero() {
-			return errors.New("a chunk without a name")
+			return errors.New("chunk ID is zero")
 		}
 	}
 	return nil
 }
 
-// ParseText reads what EncodeText wrote, and nothing else. Errors name the line.
+// ParseText parses the text of recordings. It accepts only what EncodeText writes. Errors name the line.
 func ParseText(text []byte) ([]Recording, error) {
 	if len(text) > MaxText {
-		return nil, fmt.Errorf("traces of %d bytes, more than %d", len(text), MaxText)
+		return nil, fmt.Errorf("traces of %d bytes, want at most %d", len(text), MaxText)
 	}
 	rest, ok := bytes.CutPrefix(text, []byte(firstLine+"\n"))
 	if !ok {
@@ -114,7 +113,7 @@ func ParseText(text []byte) ([]Recording, error) {
 	for n := 2; len(rest) > 0; n++ {
 		line, tail, whole := bytes.Cut(rest, []byte("\n"))
 		if !whole {
-			return nil, fmt.Errorf("line %d of the traces is not whole", n)
+			return nil, fmt.Errorf("line %d of the traces has no end", n)
 		}
 		var err error
 		if out, err = addLine(out, string(line)); err != nil {
@@ -125,7 +124,7 @@ func ParseText(text []byte) ([]Recording, error) {
 	return out, nil
 }
 
-// addLine takes one line into the recordings.
+// addLine adds a line to the recordings.
 func addLine(out []Recording, line string) ([]Recording, error) {
 	if count, ok := strings.CutPrefix(line, "starts "); ok {
 		n, err := number(count)
@@ -138,7 +137,7 @@ func addLine(out []Recording, line string) ([]Recording, error) {
 		return append(out, Recording{Starts: n}), nil
 	}
 	if len(out) == 0 {
-		return nil, errors.New(`an entry before the first "starts" line`)
+		return nil, errors.New(`entry before the first "starts" line`)
 	}
 	e, err := parseEntry(line)
 	if err != nil {
@@ -149,7 +148,7 @@ func addLine(out []Recording, line string) ([]Recording, error) {
 		return nil, fmt.Errorf("more than %d entries", MaxEntries)
 	}
 	if len(r.Entries) > 0 && e.At < r.Entries[len(r.Entries)-1].At {
-		return nil, fmt.Errorf("an entry of %d ms after one of %d ms", e.At.Milliseconds(), r.Entries[len(r.Entries)-1].At.Milliseconds())
+		return nil, fmt.Errorf("entry at %d ms after one at %d ms", e.At.Milliseconds(), r.Entries[len(r.Entries)-1].At.Milliseconds())
 	}
 	r.Entries = append(r.Entries, e)
 	return out, nil
@@ -169,7 +168,7 @@ func parseEntry(line string) (Entry, error) {
 		numbers[i] = n
 	}
 	if numbers[0] > MaxTime.Milliseconds() {
-		return Entry{}, fmt.Errorf("a time of %d ms, more than %s", numbers[0], MaxTime)
+		return Entry{}, fmt.Errorf("time %d ms, want at most %s", numbers[0], MaxTime)
 	}
 	name, err := unescape(fields[3])
 	if err != nil {
@@ -186,7 +185,7 @@ func parseEntry(line string) (Entry, error) {
 	return e, e.check()
 }
 
-// number reads a decimal number without a sign or needless zeros.
+// number parses a decimal number without sign and leading zeros.
 func number(s string) (int64, error) {
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || n < 0 || strconv.FormatInt(n, 10) != s {
@@ -195,11 +194,11 @@ func number(s string) (int64, error) {
 	return n, nil
 }
 
-// plain tells whether a byte of a path stands for itself in the text.
+// plain reports whether a byte of a path is written as it is.
 func plain(c byte) bool { return c > ' ' && c < 0x7f && c != '%' }
 
-// escape writes a path without white space: bytes that are not printable ASCII,
-// and %, as % and two upper-case hexadecimal digits.
+// escape encodes a path without white space: it replaces %, and bytes that are not printable ASCII, by %
+// and two upper-case hexadecimal digits.
 func escape(name string) string {
 	var b strings.Builder
 	for i := range len(name) {
@@ -212,7 +211,7 @@ func escape(name string) string {
 	return b.String()
 }
 
-// unescape reads what escape wrote, and nothing else.
+// unescape decodes a path. It accepts only what escape writes.
 func unescape(s string) (string, error) {
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {

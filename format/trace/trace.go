@@ -1,16 +1,11 @@
-// Package trace promises that what a start of a container read can be written
-// down, sent and kept in few bytes, and that what is read back is within
-// bounds, whoever wrote it.
+// Package trace encodes what a container reads when it starts, in few bytes and within bounds.
 //
-// There are two forms. A Trace is what a node records: ranges of one tree's
-// device, in the order of reading, on the wire as JSON. A Recording is what a hub
-// keeps and people pass on: ranges of files, by path, with the chunks that lay
-// there, so that it means something for the image's next build too; it is text,
-// one range a line. docs/format.md has both.
+// There are two forms. A node reports a Trace: ranges of one tree's device in the order of reading, as
+// JSON. A hub keeps a Recording: ranges of files by path, with the chunks that they had, so that it
+// also fits the image's next build. Its form is text with one range a line. docs/format.md has both.
 //
-// The package refuses to know what ran: there is no room for arguments, names of
-// hosts or the time of day. It does not check that a range is of any use: a trace
-// is a hint, which may be absurd and then costs bytes, never correctness.
+// Neither form can hold arguments, host names or the time of day. The package checks the form of its
+// input, not its use: a trace is a hint, and an absurd one costs bytes, never correctness.
 package trace
 
 import (
@@ -30,16 +25,16 @@ const (
 	MaxReads = 32_768
 	// MaxBytes bounds a trace on the wire.
 	MaxBytes = 1 << 20
-	// MaxTime is how long after the mount a read may be.
+	// MaxTime bounds the time from the mount to a read.
 	MaxTime = time.Hour
 
 	page      = 4096
 	maxDevice = (1<<32 - 1) * page
 )
 
-// Read is one read of the device, or several that touch each other.
+// Read is one read of the device, or several adjacent ones.
 type Read struct {
-	At     time.Duration // since the tree was mounted, whole milliseconds
+	At     time.Duration // since the mount, in whole milliseconds
 	Offset int64         // on the device, in bytes, a multiple of 4096
 	Length int64         // in bytes, a multiple of 4096, not 0
 }
@@ -50,8 +45,8 @@ type Trace struct {
 	Reads []Read
 }
 
-// Encode returns the trace's JSON: {"reads":[[ms,offset,length],…]}. Of a trace
-// that is too long, its beginning.
+// Encode returns the trace's JSON: {"reads":[[ms,offset,length],…]}. It truncates a trace that exceeds
+// the bounds.
 func (t Trace) Encode() []byte {
 	out := []byte(`{"reads":[`)
 	for _, r := range t.Reads[:min(len(t.Reads), MaxReads)] {
@@ -74,12 +69,12 @@ func (t Trace) Encode() []byte {
 	return append(out, "]}"...)
 }
 
-// Decode reads the JSON of a trace of the tree, whose device has the given
-// number of bytes. It takes nothing that is not as Encode writes it, but for
-// white space: reads in order of time, each a range of whole pages of the device.
+// Decode parses the JSON of a trace. device is the size of the tree's device in bytes. Reads must be in
+// the order of time, and ranges of whole pages of the device. Apart from white space, Decode accepts
+// only what Encode writes.
 func Decode(b []byte, tree chunk.ID, device int64) (Trace, error) {
 	if len(b) > MaxBytes {
-		return Trace{}, fmt.Errorf("a trace of %d bytes, more than %d", len(b), MaxBytes)
+		return Trace{}, fmt.Errorf("decode trace: %d bytes, want at most %d", len(b), MaxBytes)
 	}
 	var body struct {
 		Reads [][]int64 `json:"reads"`
@@ -87,19 +82,19 @@ func Decode(b []byte, tree chunk.ID, device int64) (Trace, error) {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&body); err != nil {
-		return Trace{}, fmt.Errorf("decode a trace: %w", err)
+		return Trace{}, fmt.Errorf("decode trace: %w", err)
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return Trace{}, errors.New("decode a trace: something follows it")
+		return Trace{}, errors.New("decode trace: data after its end")
 	}
 	if len(body.Reads) > MaxReads {
-		return Trace{}, fmt.Errorf("a trace of %d reads, more than %d", len(body.Reads), MaxReads)
+		return Trace{}, fmt.Errorf("decode trace: %d reads, want at most %d", len(body.Reads), MaxReads)
 	}
 	t := Trace{Tree: tree, Reads: make([]Read, 0, len(body.Reads))}
 	last := int64(0)
 	for i, r := range body.Reads {
 		if len(r) != 3 || r[0] < last || r[0] > MaxTime.Milliseconds() || !within(r[1], r[2], device) {
-			return Trace{}, fmt.Errorf("read %d of the trace is %v, on a device of %d bytes: want [ms,offset,length], by time, whole pages", i, r, device)
+			return Trace{}, fmt.Errorf("decode trace: read %d is %v on a device of %d bytes: want [ms,offset,length], ordered by time, whole pages", i, r, device)
 		}
 		last = r[0]
 		t.Reads = append(t.Reads, Read{At: time.Duration(r[0]) * time.Millisecond, Offset: r[1], Length: r[2]})
@@ -107,7 +102,7 @@ func Decode(b []byte, tree chunk.ID, device int64) (Trace, error) {
 	return t, nil
 }
 
-// within tells whether a range is of whole pages of a device.
+// within reports whether a range consists of whole pages of a device.
 func within(offset, length, device int64) bool {
 	device = min(device, maxDevice)
 	return offset >= 0 && length > 0 && offset%page == 0 && length%page == 0 && length <= device && offset <= device-length

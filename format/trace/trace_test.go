@@ -47,12 +47,12 @@ func TestTrace(t *testing.T) {
 		t.Errorf("%v, error %v; want %v", got, err, want)
 	}
 	if got, err := Decode(Trace{}.Encode(), want.Tree, device); err != nil || len(got.Reads) != 0 {
-		t.Errorf("of an empty trace: %v, error %v", got, err)
+		t.Errorf("an empty trace: %v, error %v", got, err)
 	}
 	golden(t, "trace.golden", string(enc)+"\n")
 }
 
-func TestTracesThatAreWrong(t *testing.T) {
+func TestInvalidTraces(t *testing.T) {
 	for _, body := range []string{
 		``, `null x`, `[]`, `{"reads":[]} {}`, `{"reads":[],"host":"a"}`, `{"reads":[[0,0,4096,1]]}`, `{"reads":[[0,0]]}`, `{"reads":[null]}`,
 		`{"reads":[[-1,0,4096]]}`, `{"reads":[[3600001,0,4096]]}`, `{"reads":[[2,0,4096],[1,0,4096]]}`,
@@ -61,12 +61,12 @@ func TestTracesThatAreWrong(t *testing.T) {
 		`{"reads":[[0,0,1e300]]}`, `{"reads":[` + strings.Repeat(`[0,0,4096],`, MaxReads) + `[0,0,4096]]}`, `{"reads":[]}` + strings.Repeat(" ", MaxBytes),
 	} {
 		if got, err := Decode([]byte(body), chunk.ID{}, device); err == nil {
-			t.Errorf("%.60s was taken: %d reads", body, len(got.Reads))
+			t.Errorf("%.60s was accepted, with %d reads", body, len(got.Reads))
 		}
 	}
 }
 
-// However long a trace is, what is sent of it is taken.
+// A trace that is too long is truncated to an acceptable one.
 func TestLongTraces(t *testing.T) {
 	for _, r := range []Read{{At: 0, Offset: 0, Length: 4096}, {At: MaxTime, Offset: 1 << 43, Length: 1 << 30}} {
 		long := Trace{Reads: make([]Read, 2*MaxReads)}
@@ -75,7 +75,7 @@ func TestLongTraces(t *testing.T) {
 		}
 		got, err := Decode(long.Encode(), chunk.ID{}, maxDevice)
 		if err != nil || len(got.Reads) < MaxReads*9/10 {
-			t.Errorf("%d reads, error %v", len(got.Reads), err)
+			t.Errorf("%d reads, error %v, want most of them", len(got.Reads), err)
 		}
 	}
 }
@@ -99,13 +99,13 @@ func TestRecordings(t *testing.T) {
 	golden(t, "recordings.golden", string(text))
 }
 
-func TestTextsThatAreWrong(t *testing.T) {
+func TestInvalidTexts(t *testing.T) {
 	id := chunk.Sum(nil).String()
 	for _, lines := range []string{
 		"", "lighter trace 2\n", "lighter trace 1", "lighter trace 1\n\n", "lighter trace 1\r\n", "lighter trace 1\n0 0 1 /a\n",
 	} {
 		if _, err := ParseText([]byte(lines)); err == nil {
-			t.Errorf("%q was taken", lines)
+			t.Errorf("%q was accepted", lines)
 		}
 	}
 	for _, line := range []string{
@@ -115,19 +115,19 @@ func TestTextsThatAreWrong(t *testing.T) {
 		"0 0 1 /" + strings.Repeat("a", 4095), "1 0 1 /a\n0 0 1 /a",
 	} {
 		if got, err := ParseText([]byte("lighter trace 1\nstarts 1\n" + line + "\n")); err == nil {
-			t.Errorf("%.60q was taken: %v", line, got)
+			t.Errorf("%.60q was accepted: %v", line, got)
 		}
 	}
 	many := "lighter trace 1\n" + strings.Repeat("starts 1\n", MaxRecordings+1)
 	long := "lighter trace 1\nstarts 1\n" + strings.Repeat("0 0 1 /a\n", MaxEntries+1)
 	for _, text := range []string{many, long, strings.Repeat(" ", MaxText+1)} {
 		if _, err := ParseText([]byte(text)); err == nil {
-			t.Errorf("a text of %d bytes was taken", len(text))
+			t.Errorf("a text of %d bytes was accepted", len(text))
 		}
 	}
 }
 
-// What exceeds the bounds is left out, so that what is written can be read.
+// EncodeText leaves out what exceeds the bounds, so that ParseText accepts its output.
 func TestRecordingsWithinBounds(t *testing.T) {
 	var recordings []Recording
 	for range MaxRecordings + 1 {
@@ -174,7 +174,7 @@ func FuzzParseText(f *testing.F) {
 			return
 		}
 		if again := EncodeText(got); !bytes.Equal(again, text) {
-			t.Errorf("%q became %q", text, again)
+			t.Errorf("%q is encoded again as %q", text, again)
 		}
 	})
 }

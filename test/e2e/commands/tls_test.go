@@ -24,7 +24,7 @@ func TestTLS(t *testing.T) {
 	run(t, nil, append([]string{lighter, "hub", "--tls-cert", hubTrust.file}, hub...)...).bad(t, 2, "tls_key")
 	run(t, nil, append([]string{lighter, "hub", "--tls-cert", hubTrust.file, "--tls-key", hubTrust.file, "--open"}, hub...)...).bad(t, 1, hubTrust.file)
 	secure := append(hub, "--tls-cert", hubTrust.file, "--tls-key", hubTrust.key)
-	run(t, nil, append([]string{lighter, "hub"}, secure...)...).bad(t, 2, "whoever reaches "+address, "admin_token_file", "admin_listen", "open")
+	run(t, nil, append([]string{lighter, "hub"}, secure...)...).bad(t, 2, "everybody who reaches "+address, "admin_token_file", "admin_listen", "open")
 	token := filepath.Join(dir, "token")
 	if err := os.WriteFile(token, []byte(administrators+"\n"), 0o600); err != nil {
 		t.Fatal(err)

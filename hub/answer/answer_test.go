@@ -1,0 +1,123 @@
+package answer_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"lighter/format/chunk"
+	"lighter/format/trace"
+	"lighter/hub/answer"
+	"lighter/hub/catalog"
+	"lighter/hub/objects"
+	"lighter/hub/registry"
+	"lighter/hub/report"
+	"lighter/wire"
+)
+
+func do(h http.Handler, method, path string) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(method, path, nil))
+	return w
+}
+
+// Each error has one status. Unexpected errors are logged, without the query.
+func TestStatuses(t *testing.T) {
+	for want, errs := range map[int][]error{
+		400: {report.ErrInvalid, answer.Invalid(errors.New("bad"))},
+		404: {catalog.ErrNotFound, objects.ErrNotFound, registry.ErrNotFound, chunk.ErrNotFound},
+		413: {&http.MaxBytesError{Limit: 1}},
+		429: {catalog.ErrFull},
+		500: {errors.New("disk")},
+		503: {report.ErrBusy, context.Canceled, context.DeadlineExceeded},
+	} {
+		for _, err := range errs {
+			var log bytes.Buffer
+			mux := answer.NewMux(slog.New(slog.NewTextHandler(&log, nil)))
+			mux.Handle("GET", "/thing", func(w http.ResponseWriter, _ *http.Request) error {
+				w.Header().Set("ETag", `"tag"`)
+				return fmt.Errorf("wrapped: %w", err)
+			})
+			w := do(mux, "GET", answer.Base+"/thing?token=secret")
+			var body struct{ Error string }
+			if jsonErr := json.Unmarshal(w.Body.Bytes(), &body); w.Code != want || jsonErr != nil || body.Error != "wrapped: "+err.Error() {
+				t.Errorf("%v: %d %s, want %d", err, w.Code, w.Body, want)
+			}
+			if w.Header().Get("ETag") != "" || w.Header().Get("Cache-Control") != "no-store" {
+				t.Errorf("%v: headers %v, want none for caches", err, w.Header())
+			}
+			if missing := w.Header().Get(wire.MissingHeader) != ""; missing != (want == 404) {
+				t.Errorf("%v: %s is set: %v", err, wire.MissingHeader, missing)
+			}
+			if logged := log.Len() > 0; logged != (want == 500) || strings.Contains(log.String(), "secret") {
+				t.Errorf("%v: the log is %q", err, log.String())
+			}
+		}
+	}
+}
+
+// An unknown path is answered with JSON, and not as a missing object: caches and nodes take that for an
+// answer about the object.
+func TestUnknownPaths(t *testing.T) {
+	mux := answer.NewMux(slog.New(slog.DiscardHandler))
+	mux.Handle("GET", "/thing", func(http.ResponseWriter, *http.Request) error { return nil })
+	for _, request := range []string{"GET /", "POST " + answer.Base + "/thing", "GET /lighter/1/other/thing"} {
+		method, path, _ := strings.Cut(request, " ")
+		w := do(mux, method, path)
+		if w.Code != 404 && w.Code != 405 || w.Header().Get(wire.MissingHeader) != "" || !json.Valid(w.Body.Bytes()) {
+			t.Errorf("%s: %d %v %s", request, w.Code, w.Header(), w.Body)
+		}
+	}
+}
+
+// Bodies are bounded one by one and together.
+func TestBodies(t *testing.T) {
+	bodies := answer.NewBodies()
+	read := func(ctx context.Context, body string, limit int64) ([]byte, func(), error) {
+		req := httptest.NewRequestWithContext(ctx, "POST", "/", strings.NewReader(body))
+		return bodies.Read(httptest.NewRecorder(), req, limit)
+	}
+	if _, _, err := read(t.Context(), "too long", 3); !errors.As(err, new(*http.MaxBytesError)) {
+		t.Errorf("a body that is too long: %v", err)
+	}
+	// A body of unknown length takes all that it may need.
+	unknown := httptest.NewRequest("POST", "/", strings.NewReader("text"))
+	unknown.ContentLength = -1
+	body, release, err := bodies.Read(httptest.NewRecorder(), unknown, 2*trace.MaxText)
+	if err != nil || string(body) != "text" {
+		t.Fatalf("%q, %v", body, err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, _, err := read(ended, "x", 3); !errors.Is(err, report.ErrBusy) {
+		t.Errorf("without room: %v, want ErrBusy", err)
+	}
+	release()
+	if body, _, err := read(t.Context(), "x", 3); err != nil || string(body) != "x" {
+		t.Errorf("with room again: %q, %v", body, err)
+	}
+}
+
+func ExampleMux() {
+	mux := answer.NewMux(slog.New(slog.DiscardHandler))
+	mux.Handle("GET", "/things/{name}", func(w http.ResponseWriter, req *http.Request) error {
+		if name := req.PathValue("name"); name != "known" {
+			return fmt.Errorf("thing %s: %w", name, catalog.ErrNotFound)
+		}
+		return answer.JSON(w, map[string]int{"size": 7}, "no-cache")
+	})
+	for _, name := range []string{"known", "other"} {
+		w := do(mux, "GET", answer.Base+"/things/"+name)
+		fmt.Print(w.Code, " ", w.Body)
+	}
+	// Output:
+	// 200 {"size":7}
+	// 404 {"error":"thing other: not found"}
+}

@@ -1,0 +1,181 @@
+package serve_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+	"lighter/format/trace"
+	"lighter/hub/answer"
+	"lighter/hub/catalog"
+	"lighter/hub/objects"
+	"lighter/hub/serve"
+	"lighter/test/testkit/catalogtest"
+	"lighter/wire"
+)
+
+// traces records the calls of a server.
+type traces struct{ calls []string }
+
+func (r *traces) Take(_ context.Context, _ chunk.ID, sender string, body []byte) error {
+	r.calls = append(r.calls, fmt.Sprintf("trace of %d bytes from %q", len(body), sender))
+	return nil
+}
+
+func (r *traces) Used(tree chunk.ID) { r.calls = append(r.calls, "used "+tree.Short()) }
+
+// images knows nothing.
+type images struct{}
+
+func (images) Manifest(context.Context, string) (*wire.Manifest, error) {
+	return nil, catalog.ErrNotFound
+}
+func (images) Tree(context.Context, string) (*index.Statement, error) {
+	return nil, catalog.ErrNotFound
+}
+
+// server returns a server over a catalog with the image "one" of the layers a and b, and locations of
+// its tree.
+func server(t *testing.T, proxies ...string) (http.Handler, *traces) {
+	t.Helper()
+	dir := t.TempDir()
+	c, err := catalog.Open(t.Context(), filepath.Join(dir, "catalog.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	o, err := objects.Open(t.Context(), "file://"+dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { o.Close() })
+	catalogtest.Publish(t, c, "one", "a", "b")
+	id, err := c.Locations(t.Context(), catalogtest.TreeOf("a/b"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "staged")
+	if err := os.WriteFile(file, []byte("locations"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.Publish(t.Context(), []objects.Staged{{Key: objects.LocationsKey(id), Path: file}}); err != nil {
+		t.Fatal(err)
+	}
+	config := serve.Config{Catalog: c, Objects: o, Images: images{}, Traces: new(traces), Bodies: answer.NewBodies(), Log: slog.New(slog.DiscardHandler)}
+	for _, p := range proxies {
+		config.Proxies = append(config.Proxies, netip.MustParsePrefix(p))
+	}
+	mux := answer.NewMux(config.Log)
+	serve.New(config).Register(mux)
+	return mux, config.Traces.(*traces)
+}
+
+func do(h http.Handler, method, path string, body []byte, change func(*http.Request)) *httptest.ResponseRecorder {
+	req := httptest.NewRequest(method, answer.Base+path, strings.NewReader(string(body)))
+	if change != nil {
+		change(req)
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, req)
+	return w
+}
+
+func TestLookups(t *testing.T) {
+	h, _ := server(t)
+	missing := strings.Repeat("0", 64)
+	for path, want := range map[string]int{
+		"/chains/a/b":               404, // a slash ends the chain
+		"/chains/a":                 200,
+		"/chains/none":              404,
+		"/manifests/none":           404,
+		"/trees/none":               404,
+		"/key":                      200,
+		"/indexes/x":                400,
+		"/indexes/" + missing:       404,
+		"/locations/" + missing:     404,
+		"/packs/" + missing + "/0":  404,
+		"/packs/" + missing + "/00": 400,
+		"/packs/x/0":                400,
+		"/chunks/" + missing:        404,
+	} {
+		if w := do(h, "GET", path, nil, nil); w.Code != want {
+			t.Errorf("GET %s: %d %s, want %d", path, w.Code, w.Body, want)
+		}
+	}
+}
+
+// Locations carry a tag, by which caches and nodes revalidate them, and count as a use of the tree,
+// unless a mirror copies them.
+func TestLocations(t *testing.T) {
+	h, traces := server(t)
+	path := "/locations/" + catalogtest.TreeOf("a/b").String()
+	w := do(h, "GET", path, nil, nil)
+	tag := w.Header().Get("ETag")
+	if w.Code != 200 || w.Body.String() != "locations" || tag == "" || w.Header().Get("Content-Length") != "9" {
+		t.Fatalf("%d %q %v", w.Code, w.Body, w.Header())
+	}
+	for header, want := range map[string]int{
+		"If-None-Match: " + tag:   304,
+		"If-None-Match: \"x\"":    200,
+		"Range: bytes=0-1":        200, // whole: caches keep a 200
+		"Cache-Control: no-cache": 200,
+		wire.CopyHeader + ": 1":   200,
+	} {
+		name, value, _ := strings.Cut(header, ": ")
+		w := do(h, "GET", path, nil, func(req *http.Request) { req.Header.Set(name, value) })
+		if w.Code != want || want == 200 && w.Body.String() != "locations" {
+			t.Errorf("with %s: %d %q, want %d", header, w.Code, w.Body, want)
+		}
+	}
+	w = do(h, "GET", path, nil, func(req *http.Request) {
+		req.Header.Set("If-None-Match", tag)
+		req.Header.Set("Cache-Control", "no-cache")
+	})
+	if w.Code != 200 {
+		t.Errorf("a cache whose copy is damaged: %d, want the object again", w.Code)
+	}
+	if w := do(h, "HEAD", path, nil, nil); w.Code != 200 || w.Body.Len() != 0 || w.Header().Get("Content-Length") != "9" {
+		t.Errorf("HEAD: %d %q %v", w.Code, w.Body, w.Header())
+	}
+	if len(traces.calls) != 7 {
+		t.Errorf("%d uses were recorded, want 7: all but that of the mirror: %q", len(traces.calls), traces.calls)
+	}
+}
+
+// The sender of a trace is the client, seen through trusted proxies only.
+func TestSenders(t *testing.T) {
+	for _, test := range []struct{ from, forwarded, want string }{
+		{"192.0.2.1", "", "192.0.2.1/32"},
+		{"192.0.2.1", "6.6.6.6", "192.0.2.1/32"}, // no trusted proxy
+		{"10.0.0.1", "", "10.0.0.1/32"},
+		{"10.0.0.1", "6.6.6.6, 198.51.100.7, 10.0.0.2", "198.51.100.7/32"},
+		{"10.0.0.1", "nonsense", "10.0.0.1/32"},
+		{"127.0.0.1", "", ""},
+		{"127.0.0.1", "1.2.3.4", "127.0.0.1"}, // an unknown proxy on this machine is one sender
+		{"10.0.0.1", "::1", "::1"},
+		{"[2001:db8:1:2:3::4]", "", "2001:db8:1:2::/64"},
+		{"[::ffff:10.0.0.1]", "198.51.100.7", "198.51.100.7/32"},
+	} {
+		h, traces := server(t, "10.0.0.0/24")
+		body := trace.Trace{}.Encode()
+		w := do(h, "POST", "/traces/"+catalogtest.TreeOf("a/b").String(), body, func(req *http.Request) {
+			req.RemoteAddr = test.from + ":1234"
+			if test.forwarded != "" {
+				req.Header.Set("X-Forwarded-For", test.forwarded)
+			}
+		})
+		want := fmt.Sprintf("trace of %d bytes from %q", len(body), test.want)
+		if w.Code != 204 || len(traces.calls) != 1 || traces.calls[0] != want {
+			t.Errorf("from %s for %q: %d, %q, want %q", test.from, test.forwarded, w.Code, traces.calls, want)
+		}
+	}
+}

@@ -18,9 +18,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/klauspost/compress/zstd"
-
 	"lighter/format/chunk"
+	"lighter/format/compress"
 	"lighter/format/index"
 	"lighter/store/origin"
 	"lighter/wire"
@@ -264,7 +263,7 @@ func (m *Mirror) copyIndex(ctx context.Context, tree chunk.ID, stored *pending, 
 			if err := errors.Join(truncate(stored.File), truncate(extents)); err != nil {
 				return err
 			}
-			return compress(stored, plain, func(plain io.Reader) error {
+			return compressTo(stored, plain, func(plain io.Reader) error {
 				_, err := index.Receive(plain, tree, extents, io.Discard)
 				return err
 			})
@@ -286,7 +285,7 @@ func (m *Mirror) copyLocations(ctx context.Context, extents *index.Map) error {
 			if err := errors.Join(truncate(stored.File), truncate(plain.File)); err != nil {
 				return err
 			}
-			return compress(stored, r, func(r io.Reader) error {
+			return compressTo(stored, r, func(r io.Reader) error {
 				_, err := io.Copy(plain, io.LimitReader(r, index.MaxLocations(extents.Extents)))
 				return err
 			})
@@ -315,12 +314,8 @@ func truncate(file *os.File) error {
 	return errors.Join(err, file.Truncate(0))
 }
 
-// compress writes what read reads of plain to w, as one zstd stream.
-func compress(w io.Writer, plain io.Reader, read func(plain io.Reader) error) error {
-	z, err := zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedBetterCompression),
-		zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(wire.MaxWindow))
-	if err != nil {
-		return err
-	}
+// compressTo writes what read reads of plain to w, as one zstd stream.
+func compressTo(w io.Writer, plain io.Reader, read func(plain io.Reader) error) error {
+	z := compress.IndexEncoder(w, compress.MaxWindow)
 	return errors.Join(read(io.TeeReader(plain, z)), z.Close())
 }

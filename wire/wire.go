@@ -259,7 +259,3 @@ type LayerInfo struct {
 	Bytes     int64  `json:"bytes"` // of its tar stream
 	Entries   int64  `json:"entries"`
 }
-
-// MaxWindow bounds how far back the compression of indexes and locations looks, in bytes: the
-// memory that it takes to read one. Hubs and mirrors use no wider window.
-const MaxWindow = 8 << 20

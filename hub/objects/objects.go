@@ -1,17 +1,19 @@
-// Package objects promises that what was published under a key is there, whole
-// and durable, until it is deleted: the hub's packs, indexes, locations and
-// layer records, which are immutable and named by digests. They lie in a bucket:
-// a directory, or whatever else gocloud.dev/blob opens.
+// Package objects stores the hub's objects: packs, indexes, locations and layer records. They are
+// immutable and named by digests. Once published, an object is complete and durable until it is
+// deleted.
+//
+// Objects are in a bucket: a directory, or another store that gocloud.dev/blob opens.
 //
 //	packs/PACK            a pack
 //	indexes/TREE.zst      an index, zstd-compressed
 //	locations/ID.zst      the locations of a tree, zstd-compressed; ID is the SHA-256 of the plain bytes
 //	layers/DIFFID.zst     the record of a layer, zstd-compressed
 //
-// It refuses to know what is in them (but for the table of a pack, which says
-// where its units lie) and which of them are needed. Hazard: in a directory,
-// objects are moved to their place by rename, so the scratch space where they
-// are made must be on the same file system.
+// The package does not know which objects are needed. Of their contents it reads only the tables of
+// packs, which say where the units are.
+//
+// Hazard: in a directory, objects are renamed to their places. So the scratch directory must be on
+// the same file system.
 package objects
 
 import (
@@ -32,20 +34,19 @@ import (
 	"lighter/format/chunk"
 )
 
-// ErrNotFound says that there is no such object.
+// ErrNotFound marks errors about objects that do not exist.
 var ErrNotFound = errors.New("no such object")
 
-// PackKey is where a pack lies.
+// PackKey returns the key of a pack.
 func PackKey(id chunk.ID) string { return "packs/" + id.String() }
 
-// IndexKey is where the index of a tree lies.
+// IndexKey returns the key of a tree's index.
 func IndexKey(tree chunk.ID) string { return "indexes/" + tree.String() + ".zst" }
 
-// LocationsKey is where the locations of a tree lie whose plain bytes have that
-// SHA-256.
+// LocationsKey returns the key of the locations whose plain bytes have that SHA-256.
 func LocationsKey(id chunk.ID) string { return "locations/" + id.String() + ".zst" }
 
-// LayerKey is where the record of a layer lies.
+// LayerKey returns the key of a layer's record.
 func LayerKey(diffID string) string {
 	return "layers/" + strings.TrimPrefix(diffID, "sha256:") + ".zst"
 }
@@ -53,16 +54,15 @@ func LayerKey(diffID string) string {
 // Store is an open bucket. It is safe for concurrent use.
 type Store struct {
 	bucket *blob.Bucket
-	dir    string // of a bucket that is a directory
-	tables tables
+	dir    string // of the bucket; empty if it is not a directory
+	tables tableCache
 }
 
-// Open opens the bucket that the URL names: file:///DIR, or a scheme of a
-// driver that is built in.
+// Open opens the bucket at a URL: file:///DIR, or a scheme of a driver that is built in.
 func Open(ctx context.Context, bucketURL string) (*Store, error) {
 	u, err := url.Parse(bucketURL)
 	if err != nil {
-		return nil, fmt.Errorf("open the bucket: %w", err)
+		return nil, fmt.Errorf("open bucket: %w", err)
 	}
 	s := &Store{}
 	if u.Scheme == fileblob.Scheme {
@@ -73,7 +73,7 @@ func Open(ctx context.Context, bucketURL string) (*Store, error) {
 		s.bucket, err = blob.OpenBucket(ctx, bucketURL)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open the bucket %s: %w", u.Redacted(), err)
+		return nil, fmt.Errorf("open bucket %s: %w", u.Redacted(), err)
 	}
 	return s, nil
 }
@@ -81,13 +81,12 @@ func Open(ctx context.Context, bucketURL string) (*Store, error) {
 // Close closes the bucket.
 func (s *Store) Close() error { return s.bucket.Close() }
 
-// Staged is a finished file that is to become an object.
+// Staged is a finished file that becomes an object.
 type Staged struct{ Key, Path string }
 
-// Publish makes objects of the files, which are on the disk (whoever wrote them
-// has synced them, and knows how that went) and are gone afterwards. An object
-// that is there already is replaced by what must be as good. On an error some may
-// be there and others not: the caller deletes them.
+// Publish makes objects of files and removes the files. Their writers have synced them. An existing
+// object is replaced by an equivalent one. After an error some of the objects may exist: the caller
+// deletes them.
 func (s *Store) Publish(ctx context.Context, staged []Staged) error {
 	publish := s.upload
 	if s.dir != "" {
@@ -113,7 +112,7 @@ func (s *Store) upload(ctx context.Context, f Staged) error {
 	return os.Remove(f.Path)
 }
 
-// move publishes in a directory.
+// move is upload for a directory.
 func (s *Store) move(ctx context.Context, f Staged) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -125,7 +124,7 @@ func (s *Store) move(ctx context.Context, f Staged) error {
 	return os.Rename(f.Path, to)
 }
 
-// syncDirs makes the names durable.
+// syncDirs makes the names in a directory durable.
 func (s *Store) syncDirs(staged []Staged) error {
 	if s.dir == "" || len(staged) == 0 {
 		return nil
@@ -142,7 +141,7 @@ func (s *Store) syncDirs(staged []Staged) error {
 	return nil
 }
 
-// Delete deletes objects; those that are not there are no error.
+// Delete deletes objects. It is no error if an object does not exist.
 func (s *Store) Delete(ctx context.Context, keys []string) error {
 	var errs []error
 	for _, key := range keys {
@@ -153,13 +152,13 @@ func (s *Store) Delete(ctx context.Context, keys []string) error {
 	return errors.Join(errs...)
 }
 
-// Object is an object, or a part of one, that is being read.
+// Object reads an object or a part of one.
 type Object struct {
 	Size int64 // in bytes
 	r    *blob.Reader
 }
 
-// Open opens an object, or returns ErrNotFound.
+// Open opens an object. The error wraps ErrNotFound if it does not exist.
 func (s *Store) Open(ctx context.Context, key string) (*Object, error) {
 	return s.openRange(ctx, key, 0, -1)
 }
@@ -178,18 +177,17 @@ func (s *Store) openRange(ctx context.Context, key string, offset, length int64)
 	return &Object{Size: length, r: r}, nil
 }
 
-// Read reads the object.
+// Read reads the next bytes.
 func (o *Object) Read(b []byte) (int, error) { return o.r.Read(b) }
 
-// Close must be called.
+// Close ends the reading.
 func (o *Object) Close() error { return o.r.Close() }
 
-// WriteTo writes the object to w. Where it is a file and w a connection, the
-// kernel copies.
+// WriteTo writes the object to w. From a file to a connection the kernel copies the bytes.
 func (o *Object) WriteTo(w io.Writer) (int64, error) {
-	var below io.Reader
-	if o.r.As(&below) && below != nil {
-		return io.Copy(w, below)
+	var file io.Reader
+	if o.r.As(&file) && file != nil {
+		return io.Copy(w, file)
 	}
 	return io.Copy(w, struct{ io.Reader }{o.r})
 }

@@ -10,8 +10,8 @@ import (
 	"lighter/format/pack"
 )
 
-// OpenUnit opens one unit of a pack. An unknown pack is ErrNotFound, a unit
-// that it does not have chunk.ErrNotFound.
+// OpenUnit opens one unit of a pack. The error wraps ErrNotFound if the pack does not exist, and
+// chunk.ErrNotFound if the pack has no such unit.
 func (s *Store) OpenUnit(ctx context.Context, u chunk.Unit) (*Object, error) {
 	table, err := s.table(ctx, u.Pack)
 	if err != nil {
@@ -24,7 +24,8 @@ func (s *Store) OpenUnit(ctx context.Context, u chunk.Unit) (*Object, error) {
 	return s.openRange(ctx, PackKey(u.Pack), offset, length)
 }
 
-// CountUnits returns how many units a pack has. An unknown pack is ErrNotFound.
+// CountUnits returns the number of units of a pack. The error wraps ErrNotFound if the pack does not
+// exist.
 func (s *Store) CountUnits(ctx context.Context, id chunk.ID) (int, error) {
 	table, err := s.table(ctx, id)
 	if err != nil {
@@ -33,42 +34,42 @@ func (s *Store) CountUnits(ctx context.Context, id chunk.ID) (int, error) {
 	return table.Units(), nil
 }
 
-// tables holds the tables of the packs that were read last: 8 bytes a unit.
-type tables struct {
+// tableCache holds the tables of packs that were read last.
+type tableCache struct {
 	mu    sync.Mutex
 	packs map[chunk.ID]*pack.Table
-	order []chunk.ID // of packs, the one read first in front
+	order []chunk.ID // of packs, the oldest first
 }
 
-// cachedTables bounds them: a pack has about a hundred units, so they take a
-// megabyte or two, and stand for 32 GB of packs.
+// cachedTables bounds tableCache. A pack has about a hundred units of 8 bytes in its table, so this
+// is 1 to 2 MB for 32 GB of packs.
 const cachedTables = 2048
 
 func (s *Store) table(ctx context.Context, id chunk.ID) (*pack.Table, error) {
-	s.tables.mu.Lock()
-	table := s.tables.packs[id]
-	s.tables.mu.Unlock()
+	c := &s.tables
+	c.mu.Lock()
+	table := c.packs[id]
+	c.mu.Unlock()
 	if table != nil {
 		return table, nil
 	}
-	// Several may read the same table at once: cheaper than to make them wait.
+	// Concurrent callers may read the same table: that is cheaper than to synchronize them.
 	table, err := s.readTable(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	t := &s.tables
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.packs == nil {
-		t.packs = map[chunk.ID]*pack.Table{}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.packs == nil {
+		c.packs = map[chunk.ID]*pack.Table{}
 	}
-	if t.packs[id] == nil {
-		if len(t.order) >= cachedTables {
-			delete(t.packs, t.order[0])
-			t.order = t.order[1:]
+	if c.packs[id] == nil {
+		if len(c.order) >= cachedTables {
+			delete(c.packs, c.order[0])
+			c.order = c.order[1:]
 		}
-		t.packs[id] = table
-		t.order = append(t.order, id)
+		c.packs[id] = table
+		c.order = append(c.order, id)
 	}
 	return table, nil
 }
@@ -90,8 +91,7 @@ func (s *Store) readTable(ctx context.Context, id chunk.ID) (*pack.Table, error)
 	return table, nil
 }
 
-// rangeReader reads ranges of one object while readTable runs; the context is
-// that of the call.
+// rangeReader reads ranges of one object. Its context is that of readTable.
 type rangeReader struct {
 	ctx   context.Context
 	store *Store

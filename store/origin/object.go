@@ -13,6 +13,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"lighter/format/chunk"
+	"lighter/format/compress"
 	"lighter/store"
 	"lighter/wire"
 	"lighter/wire/client"
@@ -177,7 +178,7 @@ func (o *origin) getCompressed(ctx context.Context, r request, take func(plain i
 	return o.get(ctx, r, func(a store.Answer) error {
 		o.path.addRoundTrip(a.RoundTrip)
 		compressed := &transfer{body: a.Body, path: &o.path}
-		decoder, err := zstd.NewReader(compressed, zstd.WithDecoderMaxWindow(wire.MaxWindow), zstd.WithDecoderConcurrency(2))
+		decoder, err := compress.Reader(compressed)
 		if err != nil {
 			return err
 		}

@@ -210,8 +210,8 @@ func badSources(spoilt digest.Digest) map[string]badSource {
 	}
 	blob := "blob " + spoilt.String()
 	return map[string]badSource{
-		"corrupt":        {answer(func(b []byte) []byte { b[len(b)-1] ^= 1; return b }), blob + " does not have that digest", false},
-		"short":          {answer(func(b []byte) []byte { return b[:1000] }), blob + " is cut short: 1000 of", false},
+		"corrupt":        {answer(func(b []byte) []byte { b[len(b)-1] ^= 1; return b }), blob + " is corrupt", false},
+		"short":          {answer(func(b []byte) []byte { return b[:1000] }), blob + " is truncated: 1000 of", false},
 		"long":           {answer(func(b []byte) []byte { return append(b, 1) }), blob + " is longer than", false},
 		"missing":        {func(r *fakeRegistry) { delete(r.blobs, spoilt) }, "404", false},
 		"no manifest":    {func(r *fakeRegistry) { r.manifest, r.kind = []byte("<html>"), "text/html" }, "text/html", true},

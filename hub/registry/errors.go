@@ -10,7 +10,7 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// known makes ErrNotFound of the library's many ways to say so.
+// known returns ErrNotFound for the errors by which the library says that something does not exist.
 func known(err error) error {
 	var (
 		tag        distribution.ErrTagUnknown
@@ -26,10 +26,9 @@ func known(err error) error {
 	return err
 }
 
-// routeLogs sends what the library has to say at the level of errors to log,
-// for debugging and without its fields, which hold upload tokens and clients'
-// headers. A client's mistakes are errors to it. The library has one logger for
-// the process.
+// routeLogs sends the library's error messages to log at debug level: clients' mistakes are errors,
+// too. Their fields are dropped, as they hold upload tokens and clients' headers. The library has
+// one logger for the process.
 func routeLogs(log *slog.Logger) {
 	logrus.SetOutput(io.Discard)
 	logrus.SetLevel(logrus.ErrorLevel)
@@ -41,6 +40,6 @@ type hook struct{ log *slog.Logger }
 func (h *hook) Levels() []logrus.Level { return []logrus.Level{logrus.ErrorLevel} }
 
 func (h *hook) Fire(entry *logrus.Entry) error {
-	h.log.Debug("registry", "says", entry.Message)
+	h.log.Debug("registry library", "message", entry.Message)
 	return nil
 }

@@ -16,8 +16,8 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Lists come whole, piece by piece, as scanners and mirrors ask for them.
-func TestListsGoOn(t *testing.T) {
+// Scanners and mirrors read lists page by page.
+func TestListsArePaginated(t *testing.T) {
 	r := openTest(t)
 	for _, repository := range []string{"a/one", "b", "c"} {
 		m := manifestOf(t, put(t, r, repository, []byte("{}")), put(t, r, repository, []byte("layer")))
@@ -50,7 +50,7 @@ func TestListsGoOn(t *testing.T) {
 			}
 			path = strings.TrimPrefix(link, server.URL)
 		}
-		t.Fatalf("%s has no end: %q", path, all)
+		t.Fatalf("%s: more than 10 pages: %q", path, all)
 		return nil
 	}
 	for path, want := range map[string][]string{
@@ -62,14 +62,13 @@ func TestListsGoOn(t *testing.T) {
 		"/v2/_catalog?n=1&last=a/": {"a/one", "b", "c"},
 	} {
 		if got := list(path); !slices.Equal(got, want) {
-			t.Errorf("%s: %q, want %q", path, got, want)
+			t.Errorf("%s: got %q, want %q", path, got, want)
 		}
 	}
 }
 
-// A repository whose images could not be named is refused before a byte of it
-// is kept.
-func TestRepositoriesThatCannotBeNamedAreRefused(t *testing.T) {
+// A repository whose images cannot have names is refused before an upload begins.
+func TestInvalidRepositoriesAreRefused(t *testing.T) {
 	r := openTest(t)
 	server := httptest.NewServer(r.Handler(&events{}))
 	defer server.Close()
@@ -93,13 +92,13 @@ func TestRepositoriesThatCannotBeNamedAreRefused(t *testing.T) {
 		body, err := io.ReadAll(res.Body)
 		res.Body.Close()
 		if err != nil || res.StatusCode != want || want == http.StatusBadRequest && !bytes.Contains(body, []byte(`"NAME_INVALID"`)) {
-			t.Errorf("%s %s: %s, %s, %v", method, path, res.Status, body, err)
+			t.Errorf("%s %s: got %s, %s (%v), want %d", method, path, res.Status, body, err, want)
 		}
 	}
 }
 
-// What is pushed and what is copied is judged alike.
-func TestPushesAndCopiesAreJudgedAlike(t *testing.T) {
+// A manifest is accepted from a push if and only if it is from a copy.
+func TestPushesAndCopiesAreCheckedAlike(t *testing.T) {
 	r := openTest(t)
 	server := httptest.NewServer(r.Handler(&events{}))
 	defer server.Close()
@@ -109,7 +108,7 @@ func TestPushesAndCopiesAreJudgedAlike(t *testing.T) {
 	for name, c := range map[string]struct {
 		layer v1.Descriptor
 		good  bool
-	}{"here": {layer, true}, "elsewhere": {elsewhere, true}, "absent": {absent, false}} {
+	}{"stored": {layer, true}, "foreign": {elsewhere, true}, "missing": {absent, false}} {
 		m := manifestOf(t, put(t, r, "a", []byte("{}")), c.layer)
 		copied := r.PutManifest(t.Context(), "a", "1", m)
 		req, err := http.NewRequest(http.MethodPut, server.URL+"/v2/a/manifests/1", bytes.NewReader(m.Bytes))
@@ -123,12 +122,12 @@ func TestPushesAndCopiesAreJudgedAlike(t *testing.T) {
 		}
 		res.Body.Close()
 		if pushed := res.StatusCode == http.StatusCreated; pushed != c.good || (copied == nil) != c.good {
-			t.Errorf("%s: pushed %s, copied %v", name, res.Status, copied)
+			t.Errorf("%s layer: push got %s, copy got %v, want both accepted: %t", name, res.Status, copied, c.good)
 		}
 	}
 }
 
-// slowBody is a body that begins to be read and comes to no end before it is let.
+// slowBody is a body whose first Read blocks until ended is closed.
 type slowBody struct{ begun, ended chan struct{} }
 
 func (b *slowBody) Read([]byte) (int, error) {
@@ -137,8 +136,8 @@ func (b *slowBody) Read([]byte) (int, error) {
 	return 0, io.ErrUnexpectedEOF
 }
 
-// Manifests that are being pushed at the same time take a bounded number of bytes.
-func TestManifestsThatArePushedAreBounded(t *testing.T) {
+// Concurrent pushes of manifests take a bounded number of bytes.
+func TestConcurrentManifestsAreBounded(t *testing.T) {
 	r := openTest(t)
 	handler := r.Handler(&events{})
 	const pushes = maxManifests / MaxManifest
@@ -160,13 +159,13 @@ func TestManifestsThatArePushedAreBounded(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	if code := put(ctx, strings.NewReader(strings.Repeat("x", MaxManifest)), MaxManifest); code != http.StatusServiceUnavailable {
-		t.Errorf("one more than there is room for: %d", code)
+		t.Errorf("push beyond the bound: got %d, want 503", code)
 	}
 	close(slow.ended)
 	for range pushes {
 		<-over
 	}
 	if code := put(t.Context(), strings.NewReader("{"), 1); code != http.StatusBadRequest {
-		t.Errorf("when there is room again: %d", code)
+		t.Errorf("push after the others have ended: got %d, want 400", code)
 	}
 }

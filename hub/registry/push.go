@@ -15,35 +15,35 @@ import (
 	"lighter/wire"
 )
 
-// Events is told what clients change, while the repository is locked.
+// Events receives the changes that clients make. The repository is locked during the calls.
 type Events interface {
-	// Lock keeps others from changing what the names in a repository stand for.
+	// Lock locks the names of a repository against other changes.
 	Lock(repository string) (unlock func())
-	// Pushed says that a tag points to another manifest, or to the same again.
-	// An error goes back to the client, who will push again.
+	// Pushed says that a tag points to a new manifest, or to the same again. After an error the
+	// client is asked to push again.
 	Pushed(ctx context.Context, repository, tag string) error
-	// Deleted says that a tag is gone, or a manifest with all its tags.
+	// Deleted says that a tag was deleted, or a manifest with all its tags.
 	Deleted(ctx context.Context, repository, reference string) error
 }
 
 var (
-	// manifestPath matches the paths of manifests: repository and reference.
+	// manifestPath matches the path of a manifest: repository and reference.
 	manifestPath = regexp.MustCompile(`^/v2/(.+)/manifests/([^/]+)$`)
-	// repositoryPath matches the paths of all that a repository has.
+	// repositoryPath matches a path below a repository.
 	repositoryPath = regexp.MustCompile(`^/v2/(.+)/(?:manifests|blobs|tags)/`)
 )
 
 const (
-	// maxManifests bounds the manifests that are being pushed at the same time, in bytes:
-	// each is in memory several times. Others wait for manifestsTimeout.
+	// maxManifests bounds the manifests that are pushed at a time, in bytes: each is in memory
+	// several times. Further requests wait for manifestsTimeout.
 	maxManifests     = 8 * (MaxManifest + 1)
 	manifestsTimeout = 30 * time.Second
-	// manifestTimeout is how long one may take to come: it has others' room.
+	// manifestTimeout bounds the upload of one, which holds its share of maxManifests.
 	manifestTimeout = time.Minute
 )
 
-// nameable tells whether the images of a repository have names: the registry
-// takes more repositories than there are names for them.
+// nameable reports whether images of a repository can have names: the library accepts more
+// repositories than wire.ParseName.
 func nameable(repository string) bool {
 	const tag = "t"
 	ref := wire.Ref{Repository: repository, Tag: tag}
@@ -51,12 +51,12 @@ func nameable(repository string) bool {
 	return err == nil && parsed == ref
 }
 
-// Handler serves the OCI distribution API below /v2/. What a client is told was
-// done, events has taken note of.
+// Handler serves the OCI distribution API below /v2/. It sends an answer about a change after events
+// has received it.
 func (r *Registry) Handler(events Events) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if path := repositoryPath.FindStringSubmatch(req.URL.Path); path != nil && !nameable(path[1]) {
-			_ = errcode.ServeJSON(w, errcode.ErrorCodeNameInvalid.WithMessage("the hub wants lower case, and an underscore for the colon before a host's port"))
+			_ = errcode.ServeJSON(w, errcode.ErrorCodeNameInvalid.WithMessage("names are lower case, with an underscore for the colon before a host's port"))
 			return
 		}
 		path := manifestPath.FindStringSubmatch(req.URL.Path)
@@ -76,20 +76,20 @@ func (r *Registry) Handler(events Events) http.Handler {
 			return
 		}
 		defer r.manifests.Release(room)
-		// Read before it is locked: nobody waits for a client with it.
+		// The body is read before the lock is taken, as a slow client would hold it.
 		body, err := ReadWithin(io.LimitReader(req.Body, room), manifestTimeout)
 		if err != nil {
-			_ = errcode.ServeJSON(w, errcode.ErrorCodeUnavailable.WithMessage("the manifest did not come whole"))
+			_ = errcode.ServeJSON(w, errcode.ErrorCodeUnavailable.WithMessage("the manifest did not arrive completely"))
 			return
 		}
 		req.Body = io.NopCloser(bytes.NewReader(body))
 		defer events.Lock(path[1])()
-		answer := &heldAnswer{header: http.Header{}, status: http.StatusOK}
+		answer := &answerBuffer{header: http.Header{}, status: http.StatusOK}
 		r.app.ServeHTTP(answer, req)
 		if answer.status < 300 {
-			if err := tell(req, events, path[1], path[2]); err != nil {
-				r.log.Error("take note of a push", "repository", path[1], "reference", path[2], "cause", err)
-				_ = errcode.ServeJSON(w, errcode.ErrorCodeUnavailable.WithMessage("the hub could not take note of it; try again"))
+			if err := notify(req, events, path[1], path[2]); err != nil {
+				r.log.Error("record a push", "repository", path[1], "reference", path[2], "err", err)
+				_ = errcode.ServeJSON(w, errcode.ErrorCodeUnavailable.WithMessage("the hub could not record the change; try again"))
 				return
 			}
 		}
@@ -97,53 +97,51 @@ func (r *Registry) Handler(events Events) http.Handler {
 	})
 }
 
-// ReadWithin reads a body that has others' room, and fails if it takes longer to come.
+// ReadWithin reads a body to its end. It fails if that takes longer than limit.
 func ReadWithin(body io.Reader, limit time.Duration) ([]byte, error) {
-	return io.ReadAll(&timely{body, time.Now().Add(limit)})
+	return io.ReadAll(&deadlineReader{body, time.Now().Add(limit)})
 }
 
-// timely reads until it is too late.
-type timely struct {
+// deadlineReader is a reader that fails after its deadline. A Read that blocks is not interrupted.
+type deadlineReader struct {
 	io.Reader
-	end time.Time
+	deadline time.Time
 }
 
-// Read reads, or fails if it is too late.
-func (r *timely) Read(b []byte) (int, error) {
-	if time.Now().After(r.end) {
-		return 0, errors.New("the body takes too long to come")
+func (r *deadlineReader) Read(b []byte) (int, error) {
+	if time.Now().After(r.deadline) {
+		return 0, errors.New("the request body arrives too slowly")
 	}
 	return r.Reader.Read(b)
 }
 
-// tell goes on when the client is gone: what was pushed is there.
-func tell(req *http.Request, events Events, repository, ref string) error {
+// notify calls events. It goes on if the client has disconnected, as the registry has changed.
+func notify(req *http.Request, events Events, repository, ref string) error {
 	ctx := context.WithoutCancel(req.Context())
 	if req.Method == http.MethodDelete {
 		return events.Deleted(ctx, repository, ref)
 	}
 	if _, err := digest.Parse(ref); err == nil {
-		return nil // a part of an index that comes later: no name, no image
+		return nil // a part of an index that is pushed later: it has no name
 	}
 	return events.Pushed(ctx, repository, ref)
 }
 
-// heldAnswer keeps an answer about a manifest, which is short, until it is
-// known to be true.
-type heldAnswer struct {
+// answerBuffer holds the answer about a manifest, which is short, until events has succeeded.
+type answerBuffer struct {
 	header http.Header
 	status int
 	body   bytes.Buffer
 }
 
-func (a *heldAnswer) Header() http.Header         { return a.header }
-func (a *heldAnswer) WriteHeader(status int)      { a.status = status }
-func (a *heldAnswer) Write(b []byte) (int, error) { return a.body.Write(b) }
+func (a *answerBuffer) Header() http.Header         { return a.header }
+func (a *answerBuffer) WriteHeader(status int)      { a.status = status }
+func (a *answerBuffer) Write(b []byte) (int, error) { return a.body.Write(b) }
 
-func (a *heldAnswer) send(w http.ResponseWriter) {
+func (a *answerBuffer) send(w http.ResponseWriter) {
 	for name, values := range a.header {
 		w.Header()[name] = values
 	}
 	w.WriteHeader(a.status)
-	_, _ = w.Write(a.body.Bytes()) // a client that is gone needs no answer
+	_, _ = w.Write(a.body.Bytes()) // the client may have disconnected
 }

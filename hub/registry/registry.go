@@ -1,11 +1,10 @@
-// Package registry promises that an image that was pushed to the hub, or that
-// the hub copied, is given back to any OCI client byte for byte, with the same
-// digests. Every blob's digest is checked before it is kept, and a blob is kept
-// once, however many repositories have it.
+// Package registry is the hub's OCI registry. Clients get images back byte for byte, with the
+// digests with which they were pushed or copied. A blob's digest is checked before the blob is
+// stored, and a blob is stored once for all repositories.
 //
-// It is distribution/distribution's registry, served over HTTP (Handler) and
-// used in this process (the methods), over the same files. It refuses to know
-// what an image is: it says when a name has got a new manifest (Events).
+// It is the registry of distribution/distribution, served over HTTP (Handler) and used in this
+// process (the methods), over the same files. It does not interpret images. It reports when a name
+// has got a new manifest (Events).
 package registry
 
 import (
@@ -32,7 +31,7 @@ import (
 	_ "github.com/distribution/distribution/v3/manifest/schema2"
 )
 
-// ErrNotFound says that the registry does not have what was asked for.
+// ErrNotFound marks errors about manifests and blobs that the registry does not have.
 var ErrNotFound = errors.New("not in the hub's registry")
 
 const (
@@ -42,8 +41,7 @@ const (
 	MaxConfig = 8 << 20
 )
 
-// fileThreads bounds how many files the registry works on at once, each of
-// which holds a thread.
+// fileThreads bounds the files that are open at once, each of which may hold a thread.
 const fileThreads = 64
 
 // Registry is an open registry. It is safe for concurrent use.
@@ -55,12 +53,11 @@ type Registry struct {
 	manifests *semaphore.Weighted // in bytes; see maxManifests
 }
 
-// maxCatalog bounds the repositories in one answer to /v2/_catalog; where there
-// are more, it says how to go on.
+// maxCatalog bounds the repositories in one answer to /v2/_catalog. A longer list is paginated.
 const maxCatalog = 1000
 
-// Open opens the registry in dir. It works until ctx ends, as does a task of the
-// library that removes uploads nobody has gone on with for a week.
+// Open opens the registry in dir until ctx ends. Meanwhile a task of the library deletes uploads that
+// did not continue for a week.
 func Open(ctx context.Context, dir string, log *slog.Logger) (*Registry, error) {
 	routeLogs(log)
 	files := filesystem.New(filesystem.DriverParameters{RootDirectory: dir, MaxThreads: fileThreads})
@@ -74,9 +71,9 @@ func Open(ctx context.Context, dir string, log *slog.Logger) (*Registry, error) 
 		"redirect":   {"disable": true},
 	}}
 	config.Catalog.MaxEntries = maxCatalog
-	// The app makes a second registry over these files, which no option may set
-	// apart from the first: what is pushed and what is copied is judged alike. An
-	// index may name platforms that nobody has here, a layer lie elsewhere.
+	// The app makes a second registry over these files. It has to have the options of the first, so
+	// that pushed and copied images are checked alike. Without validation an index may name manifests
+	// that are missing here, and foreign layers are accepted.
 	config.Validation.Disabled = true
 	return &Registry{app: handlers.NewApp(ctx, config), driver: files, namespace: namespace, log: log,
 		manifests: semaphore.NewWeighted(maxManifests)}, nil
@@ -89,7 +86,8 @@ type Manifest struct {
 	Bytes     []byte
 }
 
-// Manifest returns what a tag or a digest names in a repository.
+// Manifest returns a manifest or index by tag or digest. The error wraps ErrNotFound if it does not
+// exist.
 func (r *Registry) Manifest(ctx context.Context, repository, ref string) (Manifest, error) {
 	m, err := r.manifest(ctx, repository, ref)
 	if err != nil {
@@ -123,11 +121,10 @@ func (r *Registry) manifest(ctx context.Context, repository, ref string) (Manife
 	return Manifest{MediaType: mediaType, Digest: id.String(), Bytes: payload}, err
 }
 
-// PutManifest keeps a manifest, whose blobs are there, and points the tag to
-// it, if there is one.
+// PutManifest stores a manifest, whose blobs exist, and points the tag to it unless tag is empty.
 func (r *Registry) PutManifest(ctx context.Context, repository, tag string, m Manifest) error {
 	if err := r.putManifest(ctx, repository, tag, m); err != nil {
-		return fmt.Errorf("keep manifest %s in %s: %w", m.Digest, repository, err)
+		return fmt.Errorf("store manifest %s in %s: %w", m.Digest, repository, err)
 	}
 	return nil
 }
@@ -138,7 +135,7 @@ func (r *Registry) putManifest(ctx context.Context, repository, tag string, m Ma
 		return err
 	}
 	if desc.Digest.String() != m.Digest {
-		return fmt.Errorf("its digest is %s", desc.Digest)
+		return fmt.Errorf("the digest of its bytes is %s", desc.Digest)
 	}
 	repo, err := r.repository(ctx, repository)
 	if err != nil {
@@ -170,8 +167,7 @@ func (r *Registry) OpenBlob(ctx context.Context, repository, blob string) (io.Re
 	return opened, nil
 }
 
-// LinkBlob makes a blob that any repository has one of this repository too. It
-// tells whether there is such a blob.
+// LinkBlob adds a blob that any repository has to this one. It reports whether such a blob exists.
 func (r *Registry) LinkBlob(ctx context.Context, repository, blob string) (bool, error) {
 	desc, err := r.namespace.BlobStatter().Stat(ctx, digest.Digest(blob))
 	if errors.Is(known(err), ErrNotFound) {
@@ -192,7 +188,7 @@ func (r *Registry) LinkBlob(ctx context.Context, repository, blob string) (bool,
 		return false, err
 	}
 	w, err := repo.Blobs(ctx).Create(ctx, mount{from: from, stat: desc})
-	if err == nil { // the registry began an upload instead
+	if err == nil { // the library has begun an upload instead
 		return false, errors.Join(fmt.Errorf("blob %s could not be linked to %s", blob, repository), w.Cancel(ctx))
 	}
 	if mounted := (distribution.ErrBlobMounted{}); !errors.As(err, &mounted) {
@@ -201,9 +197,8 @@ func (r *Registry) LinkBlob(ctx context.Context, repository, blob string) (bool,
 	return true, nil
 }
 
-// DropBlob deletes the bytes of a blob that are corrupt, for all repositories: the
-// next that brings the blob brings them too, where the registry would otherwise
-// say that it is there.
+// DropBlob deletes the corrupt bytes of a blob for all repositories. The next push or copy uploads
+// them again; otherwise it would find that the blob exists.
 func (r *Registry) DropBlob(ctx context.Context, blob string) error {
 	id, err := digest.Parse(blob)
 	if err != nil {
@@ -216,8 +211,7 @@ func (r *Registry) DropBlob(ctx context.Context, blob string) error {
 	return nil
 }
 
-// mount is the option to link a blob whose descriptor is known, whichever
-// repository it came with.
+// mount is the option to link a blob of any repository, with a known descriptor.
 type mount struct {
 	from reference.Canonical
 	stat v1.Descriptor
@@ -232,11 +226,11 @@ func (m mount) Apply(options any) error {
 	return nil
 }
 
-// Delete takes a tag away, or a manifest with all tags that point to it. What
-// is not there is no error.
+// Delete deletes a tag, or a manifest with all tags that point to it. It is no error if it does not
+// exist.
 func (r *Registry) Delete(ctx context.Context, repository, ref string) error {
 	if err := r.delete(ctx, repository, ref); err != nil && !errors.Is(known(err), ErrNotFound) {
-		return fmt.Errorf("take %s of %s away: %w", ref, repository, err)
+		return fmt.Errorf("delete %s of %s: %w", ref, repository, err)
 	}
 	return nil
 }
@@ -275,7 +269,7 @@ func (r *Registry) repository(ctx context.Context, name string) (distribution.Re
 	return r.namespace.Repository(ctx, named)
 }
 
-// ReadBlob reads a small blob of at most limit bytes and checks its digest.
+// ReadBlob returns the bytes of a blob of at most limit bytes, whose digest it checks.
 func (r *Registry) ReadBlob(ctx context.Context, repository, blob string, limit int64) ([]byte, error) {
 	repo, err := r.repository(ctx, repository)
 	if err != nil {
@@ -284,17 +278,17 @@ func (r *Registry) ReadBlob(ctx context.Context, repository, blob string, limit 
 	blobs, id := repo.Blobs(ctx), digest.Digest(blob)
 	desc, err := blobs.Stat(ctx, id)
 	if err == nil && desc.Size > limit {
-		err = fmt.Errorf("it is longer than %d bytes", limit)
+		err = fmt.Errorf("its %d bytes exceed the limit of %d", desc.Size, limit)
 	}
 	var b []byte
-	if err == nil { // as a whole: a reader of the registry has a large buffer
+	if err == nil { // Open would allocate a large buffer
 		b, err = blobs.Get(ctx, id)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("blob %s of %s: %w", blob, repository, known(err))
 	}
 	if digest.FromBytes(b) != id {
-		return nil, fmt.Errorf("blob %s does not have that digest: its bytes are corrupt", blob)
+		return nil, fmt.Errorf("blob %s is corrupt: the digest of its bytes is %s", blob, digest.FromBytes(b))
 	}
 	return b, nil
 }

@@ -25,7 +25,7 @@ func openTest(t *testing.T) *Registry {
 	return r
 }
 
-// put keeps b as a blob.
+// put stores b as a blob.
 func put(t *testing.T, r *Registry, repository string, b []byte) v1.Descriptor {
 	t.Helper()
 	d := v1.Descriptor{MediaType: v1.MediaTypeImageLayer, Digest: digest.FromBytes(b), Size: int64(len(b))}
@@ -47,7 +47,7 @@ func manifestOf(t *testing.T, config, layer v1.Descriptor) Manifest {
 	return Manifest{MediaType: m.MediaType, Digest: digest.FromBytes(b).String(), Bytes: b}
 }
 
-// stepReader gives one piece each time that it is told to.
+// stepReader returns one piece of the channel with each Read.
 type stepReader chan []byte
 
 func (s stepReader) Read(b []byte) (int, error) {
@@ -58,7 +58,7 @@ func (s stepReader) Read(b []byte) (int, error) {
 	return copy(b, piece), nil
 }
 
-func TestUploadIsReadWhileItGrows(t *testing.T) {
+func TestUploadIsReadWhileItIsWritten(t *testing.T) {
 	r := openTest(t)
 	whole := bytes.Repeat([]byte("0123456789abcdef"), 3*copyBuffer/16+1)
 	u := r.NewUpload("a/b", digest.FromBytes(whole).String(), int64(len(whole)))
@@ -78,7 +78,7 @@ func TestUploadIsReadWhileItGrows(t *testing.T) {
 		if len(rest) <= copyBuffer {
 			break
 		}
-		// What was put before this piece can be read before the next one comes.
+		// All pieces up to this one can be read before the next one is written.
 		for len(got) < len(whole)-len(rest)+copyBuffer {
 			n, err := early.Read(buf)
 			if err != nil {
@@ -90,7 +90,7 @@ func TestUploadIsReadWhileItGrows(t *testing.T) {
 	close(steps)
 	last, err := io.ReadAll(early)
 	if err != nil || !bytes.Equal(append(got, last...), whole) {
-		t.Errorf("%d bytes, %v", len(got)+len(last), err)
+		t.Errorf("read %d bytes (%v), want %d", len(got)+len(last), err, len(whole))
 	}
 	if err := <-ended; err != nil {
 		t.Fatal(err)
@@ -98,17 +98,17 @@ func TestUploadIsReadWhileItGrows(t *testing.T) {
 	late := u.Open(t.Context())
 	defer late.Close()
 	if b, err := io.ReadAll(late); err != nil || !bytes.Equal(b, whole) {
-		t.Errorf("afterwards: %d bytes, %v", len(b), err)
+		t.Errorf("read %d bytes after the upload (%v), want %d", len(b), err, len(whole))
 	}
 }
 
-func TestUploadThatFailsFailsItsReaders(t *testing.T) {
+func TestFailedUploadFailsItsReaders(t *testing.T) {
 	r := openTest(t)
 	b := bytes.Repeat([]byte("x"), 2*copyBuffer)
 	for want, u := range map[string]*Upload{
-		"does not have that digest": r.NewUpload("a", digest.FromString("else").String(), int64(len(b))),
-		"is cut short":              r.NewUpload("a", digest.FromBytes(b).String(), int64(len(b))+1),
-		"is longer than":            r.NewUpload("a", digest.FromBytes(b).String(), int64(len(b))-1),
+		"is corrupt":     r.NewUpload("a", digest.FromString("else").String(), int64(len(b))),
+		"is truncated":   r.NewUpload("a", digest.FromBytes(b).String(), int64(len(b))+1),
+		"is longer than": r.NewUpload("a", digest.FromBytes(b).String(), int64(len(b))-1),
 	} {
 		read := make(chan error, 1)
 		go func() {
@@ -119,40 +119,40 @@ func TestUploadThatFailsFailsItsReaders(t *testing.T) {
 		u.End(err)
 		for _, err := range []error{err, <-read, u.Wait(t.Context())} {
 			if err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("%q: %v", want, err)
+				t.Errorf("got error %v, want %q", err, want)
 			}
 		}
 		if there, err := r.LinkBlob(t.Context(), "a", digest.FromBytes(b).String()); there || err != nil {
-			t.Errorf("%q: the blob is there: %v, %v", want, there, err)
+			t.Errorf("%s: LinkBlob = %t, %v, want no blob", want, there, err)
 		}
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := io.ReadAll(r.NewUpload("a", "sha256:1", 1).Open(gone)); !errors.Is(err, context.Canceled) {
-		t.Errorf("a reader that gave up: %v", err)
+		t.Errorf("read with a canceled context: %v, want Canceled", err)
 	}
 }
 
-func TestBlobIsKeptOnceForAllRepositories(t *testing.T) {
+func TestBlobIsStoredOnceForAllRepositories(t *testing.T) {
 	r := openTest(t)
 	d := put(t, r, "one", []byte("blob"))
 	if _, err := r.OpenBlob(t.Context(), "two", d.Digest.String()); !errors.Is(err, ErrNotFound) {
-		t.Errorf("another repository's blob: %v", err)
+		t.Errorf("open another repository's blob: %v, want ErrNotFound", err)
 	}
 	for range 2 {
 		if there, err := r.LinkBlob(t.Context(), "two", d.Digest.String()); !there || err != nil {
-			t.Fatalf("link: %v, %v", there, err)
+			t.Fatalf("LinkBlob = %t, %v, want true", there, err)
 		}
 	}
 	if b, err := r.ReadBlob(t.Context(), "two", d.Digest.String(), 4); err != nil || string(b) != "blob" {
-		t.Errorf("%q, %v", b, err)
+		t.Errorf("ReadBlob = %q, %v, want %q", b, err, "blob")
 	}
 	if _, err := r.ReadBlob(t.Context(), "two", d.Digest.String(), 3); err == nil {
-		t.Error("a blob beyond the limit was read")
+		t.Error("ReadBlob beyond the limit: got no error")
 	}
 }
 
-func TestManifestsComeAndGo(t *testing.T) {
+func TestManifestsArePutAndDeleted(t *testing.T) {
 	r := openTest(t)
 	ctx := t.Context()
 	m := manifestOf(t, put(t, r, "a", []byte("{}")), put(t, r, "a", []byte("layer")))
@@ -162,52 +162,52 @@ func TestManifestsComeAndGo(t *testing.T) {
 	for _, ref := range []string{"1", m.Digest} {
 		got, err := r.Manifest(ctx, "a", ref)
 		if err != nil || got.Digest != m.Digest || got.MediaType != m.MediaType || !bytes.Equal(got.Bytes, m.Bytes) {
-			t.Errorf("%s: %+v, %v", ref, got, err)
+			t.Errorf("manifest %s: got %+v, %v, want %+v", ref, got, err, m)
 		}
 	}
 	if err := r.PutManifest(ctx, "b", "1", m); err == nil {
-		t.Error("a manifest was kept whose blobs are not in its repository")
+		t.Error("put a manifest without its blobs: got no error")
 	}
 	wrong := m
 	wrong.Digest = digest.FromString("else").String()
 	if err := r.PutManifest(ctx, "a", "1", wrong); err == nil {
-		t.Error("a manifest was kept under another digest")
+		t.Error("put a manifest with a wrong digest: got no error")
 	}
 	if err := r.Delete(ctx, "a", m.Digest); err != nil {
 		t.Fatal(err)
 	}
 	for _, ref := range []string{"1", m.Digest, "never"} {
 		if _, err := r.Manifest(ctx, "a", ref); !errors.Is(err, ErrNotFound) {
-			t.Errorf("%s: %v", ref, err)
+			t.Errorf("deleted manifest %s: %v, want ErrNotFound", ref, err)
 		}
 		if err := r.Delete(ctx, "a", ref); err != nil {
-			t.Errorf("delete %s once more: %v", ref, err)
+			t.Errorf("delete %s again: %v", ref, err)
 		}
 	}
 	if _, err := r.Manifest(ctx, "No Name", "1"); err == nil {
-		t.Error("a repository without a name")
+		t.Error("manifest of an invalid repository name: got no error")
 	}
 }
 
-// events notes what it is told, and fails if it is to.
+// events records its calls and returns err.
 type events struct {
-	told []string
-	err  error
+	calls []string
+	err   error
 }
 
 func (e *events) Lock(string) (unlock func()) { return func() {} }
 
 func (e *events) Pushed(_ context.Context, repository, tag string) error {
-	e.told = append(e.told, "pushed "+repository+" "+tag)
+	e.calls = append(e.calls, "pushed "+repository+" "+tag)
 	return e.err
 }
 
 func (e *events) Deleted(_ context.Context, repository, reference string) error {
-	e.told = append(e.told, "deleted "+repository+" "+reference)
+	e.calls = append(e.calls, "deleted "+repository+" "+reference)
 	return e.err
 }
 
-func TestClientsHearOnlyWhatWasNoted(t *testing.T) {
+func TestClientsAreAnsweredAfterEvents(t *testing.T) {
 	r := openTest(t)
 	m := manifestOf(t, put(t, r, "a/b", []byte("{}")), put(t, r, "a/b", []byte("layer")))
 	e := &events{}
@@ -227,17 +227,17 @@ func TestClientsHearOnlyWhatWasNoted(t *testing.T) {
 		}
 		defer res.Body.Close()
 		if res.StatusCode != want {
-			t.Errorf("%s %s: %s", method, path, res.Status)
+			t.Errorf("%s %s: got %s, want %d", method, path, res.Status, want)
 		}
 	}
 	do("PUT", "/v2/a/b/manifests/1", http.StatusCreated)
 	do("PUT", "/v2/a/b/manifests/"+m.Digest, http.StatusCreated)
-	do("PUT", "/v2/other/manifests/1", http.StatusBadRequest) // its blobs are not there
+	do("PUT", "/v2/other/manifests/1", http.StatusBadRequest) // its blobs do not exist
 	do("GET", "/v2/a/b/manifests/1", http.StatusOK)
 	do("DELETE", "/v2/a/b/manifests/"+m.Digest, http.StatusAccepted)
 	do("DELETE", "/v2/a/b/manifests/"+m.Digest, http.StatusNotFound)
-	if got := strings.Join(e.told, ", "); got != "pushed a/b 1, deleted a/b "+m.Digest {
-		t.Errorf("told: %s", got)
+	if got := strings.Join(e.calls, ", "); got != "pushed a/b 1, deleted a/b "+m.Digest {
+		t.Errorf("events received %q", got)
 	}
 	e.err = errors.New("the disk is full")
 	do("PUT", "/v2/a/b/manifests/1", http.StatusServiceUnavailable)

@@ -13,24 +13,23 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Upload is a blob on its way into the registry. It can be read while it grows,
-// by any number of readers: so an image is taken in while it is copied.
+// Upload is a blob that is being written to the registry. Any number of readers can read it
+// meanwhile, so that an image is ingested while it is copied.
 type Upload struct {
 	registry   *Registry
 	repository string
 	blob       string
-	size       int64 // that it is to have
+	size       int64 // expected, bytes
 
 	mu      sync.Mutex // guards the following
 	written int64
-	id      string        // of the registry's upload, once it has begun
-	ended   bool          // successfully or not
-	err     error         // why not
+	id      string // of the registry's upload, once it has begun
+	ended   bool   // with or without err
+	err     error
 	changed chan struct{} // closed at the next change
 }
 
-// NewUpload prepares the upload of a blob of size bytes. Nothing happens before
-// Put.
+// NewUpload prepares the upload of a blob of size bytes. Put does it.
 func (r *Registry) NewUpload(repository, blob string, size int64) *Upload {
 	return &Upload{registry: r, repository: repository, blob: blob, size: size, changed: make(chan struct{})}
 }
@@ -43,8 +42,8 @@ func (u *Upload) change(fn func()) {
 	u.changed = make(chan struct{})
 }
 
-// Put keeps the bytes of from as the blob, if they have its digest and size. It
-// may be called once; End says how it went.
+// Put stores the bytes of from as the blob, if they have its digest and size. It is called at most
+// once. The caller then calls End.
 func (u *Upload) Put(ctx context.Context, from io.Reader) error {
 	repo, err := u.registry.repository(ctx, u.repository)
 	if err != nil {
@@ -52,23 +51,23 @@ func (u *Upload) Put(ctx context.Context, from io.Reader) error {
 	}
 	w, err := repo.Blobs(ctx).Create(ctx)
 	if err != nil {
-		return fmt.Errorf("keep blob %s: %w", u.blob, err)
+		return fmt.Errorf("store blob %s: %w", u.blob, err)
 	}
 	if err := u.fill(ctx, w, from); err != nil {
-		// The upload must go even when ctx has ended. Cancel leaves its files where
-		// they are if Commit has refused them; no more than they is in its way.
+		// The files of the upload are deleted even if ctx has ended. Cancel leaves them if Commit has
+		// refused them.
 		ctx := context.WithoutCancel(ctx)
 		_ = w.Cancel(ctx)
 		if err := u.registry.driver.Delete(ctx, path.Dir(uploadPath(u.repository, w.ID()))); err != nil && !errors.Is(known(err), ErrNotFound) {
-			u.registry.log.Error("remove what came of a blob", "blob", u.blob, "cause", err)
+			u.registry.log.Error("delete a failed upload", "blob", u.blob, "err", err)
 		}
 		return err
 	}
 	return nil
 }
 
-// End tells the readers that the blob is there, or with err why not. What has
-// ended stays as it is.
+// End tells the readers that the upload has ended, with or without an error. Only the first call has
+// an effect.
 func (u *Upload) End(err error) {
 	u.change(func() {
 		if !u.ended {
@@ -77,8 +76,8 @@ func (u *Upload) End(err error) {
 	})
 }
 
-// copyBuffer is large, as each write of the registry costs a few calls, and
-// larger than the registry's own buffer, so that what was written can be read.
+// copyBuffer is large, as each write costs a few system calls. It is larger than the library's buffer,
+// so that written bytes can be read at once.
 const copyBuffer = 256 << 10
 
 func (u *Upload) fill(ctx context.Context, w distribution.BlobWriter, from io.Reader) error {
@@ -89,10 +88,10 @@ func (u *Upload) fill(ctx context.Context, w distribution.BlobWriter, from io.Re
 		k, err := ReadFull(from, buf)
 		if k > 0 {
 			if _, err := w.Write(buf[:k]); err != nil {
-				return fmt.Errorf("keep blob %s: %w", u.blob, err)
+				return fmt.Errorf("store blob %s: %w", u.blob, err)
 			}
 			n += int64(k)
-			if k == len(buf) { // a shorter write may wait in a buffer
+			if k == len(buf) { // a shorter write may stay in the library's buffer
 				u.change(func() { u.written, u.id = n, w.ID() })
 			}
 		}
@@ -100,27 +99,27 @@ func (u *Upload) fill(ctx context.Context, w distribution.BlobWriter, from io.Re
 			break
 		}
 		if err != nil {
-			return fmt.Errorf("blob %s: after %d of %d bytes: %w", u.blob, n, u.size, err)
+			return fmt.Errorf("read blob %s: after %d of %d bytes: %w", u.blob, n, u.size, err)
 		}
 	}
 	if n > u.size {
-		return fmt.Errorf("blob %s is longer than the %d bytes that its descriptor says", u.blob, u.size)
+		return fmt.Errorf("blob %s is longer than the %d bytes of its descriptor", u.blob, u.size)
 	}
 	if n < u.size {
-		return fmt.Errorf("blob %s is cut short: %d of %d bytes", u.blob, n, u.size)
+		return fmt.Errorf("blob %s is truncated: %d of %d bytes", u.blob, n, u.size)
 	}
 	_, err := w.Commit(ctx, v1.Descriptor{Digest: digest.Digest(u.blob), Size: u.size})
 	if invalid := (distribution.ErrBlobInvalidDigest{}); errors.As(err, &invalid) {
-		return fmt.Errorf("blob %s does not have that digest: its bytes are corrupt", u.blob)
+		return fmt.Errorf("blob %s is corrupt: its bytes have another digest", u.blob)
 	}
 	if err != nil {
-		return fmt.Errorf("keep blob %s: %w", u.blob, err)
+		return fmt.Errorf("store blob %s: %w", u.blob, err)
 	}
 	return nil
 }
 
-// ReadFull fills buf as far as from goes. Unlike io.ReadFull it leaves the error
-// as it is: an end is not unexpected where blobs are read.
+// ReadFull reads until buf is full or from fails. Unlike io.ReadFull it returns the reader's error as
+// it is, also io.EOF after some bytes.
 func ReadFull(from io.Reader, buf []byte) (n int, err error) {
 	for n < len(buf) && err == nil {
 		var k int
@@ -130,7 +129,7 @@ func ReadFull(from io.Reader, buf []byte) (n int, err error) {
 	return n, err
 }
 
-// Wait waits until the upload has ended, and returns why if it failed.
+// Wait waits for the end of the upload and returns its error.
 func (u *Upload) Wait(ctx context.Context) error {
 	for {
 		u.mu.Lock()
@@ -147,84 +146,81 @@ func (u *Upload) Wait(ctx context.Context) error {
 	}
 }
 
-// Open opens the blob for reading, from its first byte, before it is all there.
-// The bytes are not verified before the reader has come to its end. The caller
-// closes it.
-func (u *Upload) Open(ctx context.Context) io.ReadCloser { return &growing{upload: u, ctx: ctx} }
+// Open returns a reader of the blob that follows the upload. The bytes are verified only when the
+// reader has returned io.EOF. The caller closes it.
+func (u *Upload) Open(ctx context.Context) io.ReadCloser { return &uploadReader{upload: u, ctx: ctx} }
 
-// growing reads an upload as it grows.
-type growing struct {
+// uploadReader reads an upload while it is written.
+type uploadReader struct {
 	upload *Upload
-	ctx    context.Context // of the call that reads the blob
+	ctx    context.Context // of the reader's life
 	file   io.ReadCloser
 	offset int64
 }
 
-// uploadPath is where the registry keeps what has come of a blob
-// (distribution's storage layout, version 2).
+// uploadPath returns the path of an upload's bytes in the library's storage layout, version 2.
 func uploadPath(repository, id string) string {
 	return "/docker/registry/v2/repositories/" + repository + "/_uploads/" + id + "/data"
 }
 
-// Read waits until there is something to read.
-func (g *growing) Read(b []byte) (int, error) {
+// Read waits for the next bytes.
+func (r *uploadReader) Read(b []byte) (int, error) {
 	for {
-		u := g.upload
+		u := r.upload
 		u.mu.Lock()
 		written, id, ended, err, changed := u.written, u.id, u.ended, u.err, u.changed
 		u.mu.Unlock()
 		switch {
 		case ended && err != nil:
 			return 0, err
-		case ended || written > g.offset:
-			return g.read(b, written, id, ended)
+		case ended || written > r.offset:
+			return r.read(b, written, id, ended)
 		}
 		select {
 		case <-changed:
-		case <-g.ctx.Done():
-			return 0, g.ctx.Err()
+		case <-r.ctx.Done():
+			return 0, r.ctx.Err()
 		}
 	}
 }
 
-func (g *growing) read(b []byte, written int64, id string, ended bool) (n int, err error) {
-	if g.file == nil {
-		if g.file, err = g.open(id, ended); err != nil {
+func (r *uploadReader) read(b []byte, written int64, id string, ended bool) (n int, err error) {
+	if r.file == nil {
+		if r.file, err = r.open(id, ended); err != nil {
 			return 0, err
 		}
 	}
 	if !ended {
-		b = b[:min(int64(len(b)), written-g.offset)]
+		b = b[:min(int64(len(b)), written-r.offset)]
 	}
-	n, err = g.file.Read(b)
-	g.offset += int64(n)
+	n, err = r.file.Read(b)
+	r.offset += int64(n)
 	if err == io.EOF && !ended {
-		err = io.ErrUnexpectedEOF // what was written must be there
+		err = io.ErrUnexpectedEOF // the file is shorter than what was written
 	}
 	return n, err
 }
 
-// open opens the file of the upload, which stays the same when the registry
-// moves it to its place.
-func (g *growing) open(id string, ended bool) (io.ReadCloser, error) {
-	u := g.upload
+// open opens the upload's file. It stays open when the library renames it.
+func (r *uploadReader) open(id string, ended bool) (io.ReadCloser, error) {
+	u := r.upload
 	if !ended {
-		file, err := u.registry.driver.Reader(g.ctx, uploadPath(u.repository, id), 0)
+		file, err := u.registry.driver.Reader(r.ctx, uploadPath(u.repository, id), 0)
 		if err == nil || !errors.Is(known(err), ErrNotFound) {
 			return file, err
 		}
-		// It was moved to its place a moment ago, which is as well.
-		if err := u.Wait(g.ctx); err != nil {
+		// The library has just renamed it: the upload is ending.
+		if err := u.Wait(r.ctx); err != nil {
 			return nil, err
 		}
 	}
-	return u.registry.OpenBlob(g.ctx, u.repository, u.blob)
+	return u.registry.OpenBlob(r.ctx, u.repository, u.blob)
 }
 
 // Close closes the file.
-func (g *growing) Close() error {
-	if g.file == nil {
+func (r *uploadReader) Close() error {
+	if r.file == nil {
 		return nil
 	}
-	return g.file.Close()
+	return r.file.Close()
 }

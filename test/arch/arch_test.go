@@ -60,7 +60,7 @@ hub/startup/guess: format/chunk format/erofs format/index format/trace format/tr
 hub/startup/plan: format/chunk format/erofs format/index format/trace
 hub/verify: format/chunk format/compress format/index format/pack format/tree hub/catalog hub/ingest hub/objects hub/oci hub/publish hub/registry hub/report wire
 logqueue:
-mirror: format/chunk format/index format/pack store store/origin wire wire/client
+mirror: format/chunk format/compress format/index format/pack store store/origin wire wire/client
 node: durable format/chunk format/index format/trace logqueue node/front/containerd node/fuse node/health node/keeper node/mount node/prefetch node/record node/resolver node/takeover node/trees socket store store/disk store/origin wire wire/client | node/device
 node/device: format/chunk format/index node/fuse | store store/origin wire/client
 node/doctor: format/index format/tree node node/front/containerd node/fuse node/mount proc store/disk store/origin wire/client | durable
@@ -80,7 +80,7 @@ renewed:
 socket: proc
 store: format/chunk format/pack
 store/disk: durable format/chunk store
-store/origin: format/chunk format/index format/pack format/trace proc store wire wire/client
+store/origin: format/chunk format/compress format/index format/pack format/trace proc store wire wire/client
 store/registry:
 test/arch:
 test/e2e: | hub hub/startup/guess node/front/containerd node/fuse node/resolver socket wire wire/client
@@ -101,6 +101,7 @@ test/testkit/fswalk:
 test/testkit/immutable:
 test/testkit/layout:
 test/testkit/link:
+test/testkit/objectstest: format/chunk format/pack hub/objects
 test/testkit/printed:
 test/testkit/site: format/index node node/keeper proc test/testkit/link wire/client
 test/testkit/sourcetest: format/chunk store test/testkit/cachetest

@@ -45,9 +45,9 @@ var metrics = []metric{
 	{"devices_kept", "0 if nobody keeps the devices: if the daemon ends now, containers get errors.", gauge, func(f *figures) float64 { return truth(f.status.Keeper.Error == "") }},
 	{"keepers_replaced_total", "Keepers that had ended while the daemon ran, and were replaced.", counter, func(f *figures) float64 { return float64(f.status.Keeper.Again) }},
 	{"resent_reads_total", "Reads that a former daemon had not answered, and the kernel sent again.", counter, func(f *figures) float64 { return float64(f.devices.Resent) }},
-	{"reads_in_flight", "Reads that are being answered.", gauge, func(f *figures) float64 { return float64(f.devices.InWork) }},
-	{"reads_in_flight_bytes", "Bytes that reads in flight ask for.", gauge, func(f *figures) float64 { return float64(f.devices.InWorkBytes) }},
-	{"reads_waiting", "Reads that wait for their turn.", gauge, func(f *figures) float64 { return float64(f.devices.Waiting) }},
+	{"reads_in_flight", "Reads that are being answered.", gauge, func(f *figures) float64 { return float64(f.devices.Active) }},
+	{"reads_in_flight_bytes", "Bytes that reads in flight ask for.", gauge, func(f *figures) float64 { return float64(f.devices.ActiveBytes) }},
+	{"reads_waiting", "Reads that wait for their turn.", gauge, func(f *figures) float64 { return float64(f.devices.Queued) }},
 	{"kernel_requests", "Requests that the kernel counts as unanswered, with those that processes wait to make; -1 if it does not say.", gauge, func(f *figures) float64 { return float64(f.devices.InKernel) }},
 	{"oldest_read_seconds", "For how long the oldest unanswered read has been waited for.", gauge, func(f *figures) float64 { return f.devices.Oldest.Seconds() }},
 
@@ -155,9 +155,9 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	put := func(d *prometheus.Desc, kind prometheus.ValueType, value float64, label string) {
 		out <- prometheus.MustNewConstMetric(d, kind, value, label)
 	}
-	out <- histogram(f.devices.Here, fromCache)
+	out <- histogram(f.devices.Cached, fromCache)
 	out <- histogram(f.devices.Fetched, fromHub)
-	put(readBytes, counter, float64(f.devices.HereBytes), fromCache)
+	put(readBytes, counter, float64(f.devices.CachedBytes), fromCache)
 	put(readBytes, counter, float64(f.devices.FetchedBytes), fromHub)
 	for _, reason := range fuse.Reasons {
 		put(failedReads, counter, float64(f.devices.Failed[reason]), reason)

@@ -18,7 +18,7 @@ import (
 // some are figures in which nothing is nought.
 func some() (figures, bool) {
 	f := figures{ready: true, devices: fuse.ServerStats{Failed: map[string]int64{}}}
-	f.devices.Here.Counts[3], f.devices.Here.Sum = 2, 3e6
+	f.devices.Cached.Counts[3], f.devices.Cached.Sum = 2, 3e6
 	f.devices.Fetched.Counts[fuse.LatencyBuckets] = 1
 	f.status.Mounts = []MountStatus{{Mounted: mount.Mounted{}}}
 	f.status.Fetched.InFlight = store.GateStats{Urgent: 1, Background: 2, UrgentWaiting: 3, BackgroundWaiting: 4}

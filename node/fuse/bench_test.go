@@ -12,7 +12,7 @@ func BenchmarkCounting(b *testing.B) {
 	b.RunParallel(func(p *testing.PB) {
 		r := &read{file: f, size: pageSize, since: time.Now()}
 		for p.Next() {
-			c.answered(r, 0)
+			c.countAnswer(r, 0)
 		}
 	})
 }

@@ -6,48 +6,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const (
-	pageSize = 4096
-	// maxRead is the size of the largest read that the kernel is allowed to ask
-	// for, in bytes: 256 pages of 4 KiB, as kernels grant no more by themselves, or 16 of 64 KiB.
-	maxRead = 1 << 20
-
-	// spareBuffers is how many buffers are kept for the next reads.
-	spareBuffers = 16
-)
-
-// buffer is room for the largest answer. The data starts on a page, because the
-// kernel copies an answer page by page and takes twice as many steps for an
-// unaligned one; the header stands right before it, so that one write sends
-// both.
+// buffer has space for the largest answer. The data starts on a page, because the kernel copies an
+// answer page by page and needs twice as many steps for unaligned data. The header is right before
+// it, so that one write sends both.
 //
-// It is mapped memory, outside of Go's heap, so a page of it costs nothing
-// until it is written: a read that waits for the network with an untouched
-// buffer takes no memory, however large it is.
+// It is mapped memory outside of Go's heap, and a page of it takes memory only once it is written. So
+// a read that waits for the network with an untouched buffer takes no memory.
 type buffer []byte
 
-func newBuffer(room int) (buffer, error) {
-	return unix.Mmap(-1, 0, pageSize+room, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+func newBuffer(size int) (buffer, error) {
+	return unix.Mmap(-1, 0, pageSize+size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 }
 
-// data returns room for size bytes of data.
+// data returns the space for size bytes of data.
 func (b buffer) data(size int) []byte { return b[pageSize : pageSize+size : pageSize+size] }
 
-// message returns the header's place and size bytes of data.
+// message returns the space for the header and size bytes of data.
 func (b buffer) message(size int) []byte { return b[pageSize-outHeaderSize : pageSize+size] }
 
 func (b buffer) free() error { return unix.Munmap(b) }
 
-// buffers keeps a few buffers for the next reads. The one that was used last is
-// used first: it is in the processor's cache. How many are in use is bounded by
-// who takes them.
-type buffers struct {
-	room  int        // for data in each, in bytes
+// bufferPool keeps a few buffers for the next reads. It returns the one that was used last, which is
+// in the processor's cache. Its users bound the number of buffers.
+type bufferPool struct {
+	size  int        // of the data in each, in bytes
 	mu    sync.Mutex // guards spare
 	spare []buffer
 }
 
-func (p *buffers) take() (buffer, error) {
+func (p *bufferPool) get() (buffer, error) {
 	p.mu.Lock()
 	if n := len(p.spare); n > 0 {
 		defer p.mu.Unlock()
@@ -56,10 +43,10 @@ func (p *buffers) take() (buffer, error) {
 		return b, nil
 	}
 	p.mu.Unlock()
-	return newBuffer(p.room)
+	return newBuffer(p.size)
 }
 
-func (p *buffers) give(b buffer) error {
+func (p *bufferPool) put(b buffer) error {
 	p.mu.Lock()
 	if len(p.spare) < spareBuffers {
 		defer p.mu.Unlock()
@@ -70,8 +57,8 @@ func (p *buffers) give(b buffer) error {
 	return b.free()
 }
 
-// freeSpare frees the buffers that nobody uses.
-func (p *buffers) freeSpare() error {
+// freeSpare frees the unused buffers.
+func (p *bufferPool) freeSpare() error {
 	p.mu.Lock()
 	spare := p.spare
 	p.spare = nil

@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// control is the kernel's own view of a connection: its directory in the FUSE control file system,
-// which need not be mounted anywhere for that.
+// control is a connection's directory in the FUSE control file system, where the kernel reports its
+// own view of the connection. The file system need not be mounted anywhere. A nil control knows
+// nothing.
 type control struct {
 	root *os.File // of the control file system
 	name string   // of the connection
@@ -20,7 +21,7 @@ type control struct {
 // openControl finds the connection that is mounted on dir.
 func openControl(dir string) (*control, error) {
 	var stat unix.Statx_t
-	// Not stat: that asks whoever serves the connection, and nobody does yet.
+	// Not stat, which would ask the connection's server: none runs yet.
 	if err := unix.Statx(unix.AT_FDCWD, dir, unix.AT_STATX_DONT_SYNC, 0, &stat); err != nil {
 		return nil, fmt.Errorf("find the FUSE connection of %s: %w", dir, err)
 	}
@@ -32,7 +33,8 @@ func openControl(dir string) (*control, error) {
 	if err := unix.FsconfigCreate(context); err != nil {
 		return nil, fmt.Errorf("open the FUSE control file system: %w", err)
 	}
-	fd, err := unix.Fsmount(context, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
+	const attributes = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC
+	fd, err := unix.Fsmount(context, unix.FSMOUNT_CLOEXEC, attributes)
 	if err != nil {
 		return nil, fmt.Errorf("mount the FUSE control file system: %w", err)
 	}
@@ -84,37 +86,37 @@ func (c *control) file(name string, flags int, fn func(fd int)) {
 	open := func(root uintptr) {
 		fd, err = unix.Openat(int(root), c.name+"/"+name, flags|unix.O_CLOEXEC, 0)
 	}
-	if closed := raw.Control(open); closed != nil || err != nil { // not Fd: it may be closed meanwhile
+	if closed := raw.Control(open); closed != nil || err != nil { // not Fd, as close may run meanwhile
 		return
 	}
 	defer unix.Close(fd)
 	fn(fd)
 }
 
-// stall is for how long requests have waited in the kernel although the server reads none.
+// stall measures how long requests have waited in the kernel while the server read none.
 type stall struct {
-	taken int64     // READs that the server had read when it was last looked at
-	since time.Time // zero: there is none
+	received int64     // READs received, at the last check
+	since    time.Time // zero: there is no stall
 }
 
-// look is told how many READs the server has read, and whether the kernel has requests that the
-// server has not.
-func (s *stall) look(now time.Time, taken int64, unread bool) {
+// check updates the stall. received is the number of READs received so far. unread says whether the
+// kernel has requests that the server has not received.
+func (s *stall) check(now time.Time, received int64, unread bool) {
 	switch {
-	case !unread || taken != s.taken:
+	case !unread || received != s.received:
 		s.since = time.Time{}
 	case s.since.IsZero():
 		s.since = now
 	}
-	s.taken = taken
+	s.received = received
 }
 
-// lookForStall is called at each turn of the watch.
-func (s *Server) lookForStall(now time.Time) {
+// checkKernel compares the kernel's view of the connection with the server's.
+func (s *Server) checkKernel(now time.Time) {
 	inKernel := s.control.waiting()
 	s.mu.Lock()
 	known := len(s.reads)
-	s.stall.look(now, s.taken.Load(), inKernel > int64(known))
+	s.stall.check(now, s.received.Load(), inKernel > int64(known))
 	s.mu.Unlock()
 	s.window.repeat(known)
 }

@@ -24,7 +24,7 @@ func TestStall(t *testing.T) {
 		{10, false, 0},
 	} {
 		now := begin.Add(time.Duration(i) * time.Second)
-		s.look(now, step.taken, step.unread)
+		s.check(now, step.taken, step.unread)
 		var stalled time.Duration
 		if !s.since.IsZero() {
 			stalled = now.Sub(s.since) + time.Second

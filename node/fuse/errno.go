@@ -6,31 +6,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a request can be told besides an answer. Everything else that goes
-// wrong is an input/output error to the kernel.
+// Errors with a meaning of their own for the kernel or the statistics. For the kernel, every other
+// error is an input/output error.
 var (
-	// errNoDevice: nothing has that name.
+	// errNoDevice: no device has that name.
 	errNoDevice = errors.New("no such device")
-	// errRemoved: the kernel knows the file, the server does not (any more).
-	// The kernel then looks the name up again where it has one, and finds that
-	// it is gone.
+	// errRemoved: the server no longer has the device. The kernel then looks the name up again where it
+	// has one, and learns that it is gone.
 	errRemoved = errors.New("the device was removed")
-	// errInterrupted: the process that waited got a signal.
+	// errInterrupted: the waiting process got a signal.
 	errInterrupted = errors.New("interrupted")
 	// errReadOnly: the file was opened for writing.
 	errReadOnly = errors.New("devices are read-only")
-	// errNotImplemented: the kernel need not ask again.
+	// errNotImplemented: the kernel does not send this opcode again.
 	errNotImplemented = errors.New("not implemented")
-	// errDetached: this server gives the connection up, and the request is its
-	// successor's.
+	// errDetached: this server gives up the connection, and its successor answers the request.
 	errDetached = errors.New("the server gives up the connection")
-	// errOverloaded: more reads wait than the server keeps.
+	// errOverloaded: too many reads are queued.
 	errOverloaded = errors.New("too many reads are waiting")
-	// errTooLate: no answer came within readDeadline.
+	// errTooLate: there was no answer within readDeadline.
 	errTooLate = errors.New("no answer in time")
 )
 
-// errno is the one place where errors become what a process sees.
+// errno maps an error to what the process sees.
 func errno(err error) unix.Errno {
 	switch {
 	case err == nil:

@@ -38,7 +38,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/hanwen/go-fuse/v2/fuse"
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
 	"lighter/format/chunk"
@@ -55,28 +55,27 @@ type Reader interface {
 	ReadAt(ctx context.Context, dst []byte, off int64) (missed int64, err error)
 }
 
-// State is what a server must know about a connection that another one opened,
-// besides its descriptor. It is the same for the connection's whole life and
-// can be stored as JSON.
+// State is what a server must know of a connection that another server opened, besides its descriptor.
+// It does not change in the connection's life, and can be stored as JSON.
 type State struct {
 	// Minor is the version of the protocol (7.Minor) that the kernel speaks.
 	Minor uint32 `json:"minor"`
-	// Flags are the features that both sides have (fuse.CAP_*).
+	// Flags are the features of both sides (CAP_* of go-fuse).
 	Flags uint64 `json:"flags"`
 	// MaxPages is the size of the largest read, in pages.
 	MaxPages uint16 `json:"maxPages"`
 }
 
-// maxRead returns the size of the largest read, in bytes. On a kernel with pages of 64 KiB it is
-// 16 MiB if an older version opened the connection.
+// maxRead returns the size of the largest read, in bytes. On a kernel with pages of 64 KiB, it is 16 MiB
+// if an older version opened the connection.
 func (s State) maxRead() int { return int(s.MaxPages) * os.Getpagesize() }
 
-// Resends tells whether the kernel sends the requests again that a server has read
-// and not answered, when its successor asks for it.
-func (s State) Resends() bool { return s.Flags&fuse.CAP_HAS_RESEND != 0 }
+// Resends reports whether the kernel can resend the requests that a server has received and not
+// answered.
+func (s State) Resends() bool { return s.Flags&gofuse.CAP_HAS_RESEND != 0 }
 
-// Server serves one FUSE mount: a flat directory with one read-only file a
-// device, named by the tree ID. It is safe for concurrent use.
+// Server serves one FUSE mount: a flat directory with a read-only file for each device, named by its
+// tree ID. It is safe for concurrent use.
 type Server struct {
 	conn  *os.File // /dev/fuse
 	raw   syscall.RawConn
@@ -84,22 +83,22 @@ type Server struct {
 	state State
 	log   *slog.Logger
 
-	deadline time.Duration // readDeadline, but in tests
+	deadline time.Duration // readDeadline; shorter in tests
 
-	buffers buffers
+	buffers bufferPool
 	counters
-	control *control // nil if it cannot be had
+	control *control // nil: not available
 	window  *window
-	journal *journal // nil if the kernel can resend
-	resume  bool     // what is in the journal is to be served
+	journal *journal // nil: the kernel can resend
+	resume  bool     // serve the requests in the journal first
 
-	mu      sync.Mutex       // guards what follows, and what changes in files and reads
-	files   map[uint64]*file // by node ID
-	reads   map[uint64]*read // unanswered, by the request's unique number
-	limits  limits
-	stall   stall
-	served  bool // Serve was called
-	leaving bool // no more requests are taken
+	mu       sync.Mutex       // guards what follows, and the fields of files and reads that change
+	files    map[uint64]*file // by node ID
+	reads    map[uint64]*read // unanswered, by the request's unique number
+	limits   limits
+	stall    stall
+	served   bool // Serve was called
+	stopping bool // no more requests are received
 }
 
 // file is one device in the directory.
@@ -112,8 +111,8 @@ type file struct {
 	fileCounters
 
 	// The server's mu guards what follows.
-	queue      queue
-	complained time.Time // when a failed read was last logged
+	queue  queue
+	logged time.Time // when a failed read was last logged
 }
 
 func newServer(conn *os.File, journal *journal, dir string, state State, log *slog.Logger) (*Server, error) {
@@ -123,19 +122,18 @@ func newServer(conn *os.File, journal *journal, dir string, state State, log *sl
 	}
 	control, err := openControl(dir)
 	if err != nil {
-		log.Info("the metrics do not say how many reads wait in the kernel", "cause", err)
+		log.Info("no FUSE control file system: requests in the kernel are not counted", "err", err)
 	}
-	return &Server{conn: conn, control: control, window: newWindow(control), raw: raw, dir: dir, state: state, log: log, journal: journal, deadline: readDeadline,
-		files: map[uint64]*file{}, reads: map[uint64]*read{}, limits: newLimits(),
-		buffers: buffers{room: state.maxRead()}}, nil
+	return &Server{conn: conn, raw: raw, dir: dir, state: state, log: log, deadline: readDeadline,
+		buffers: bufferPool{size: state.maxRead()}, control: control, window: newWindow(control), journal: journal,
+		files: map[uint64]*file{}, reads: map[uint64]*read{}, limits: newLimits()}, nil
 }
 
-// Adopt makes a server for a connection that another server (of any process)
-// opened and no longer serves, and for what Kept has returned there. It takes kept
-// over. The devices have to be added before Serve; Resend then brings the requests
-// that the other one left unanswered.
+// Adopt returns a server for a connection that another server, of any process, opened and no longer
+// serves. kept is what Descriptors returned there. Adopt takes it over. The devices have to be added
+// before Serve. Resend makes the server answer the requests that the other one left unanswered.
 //
-// The error wraps errors.ErrUnsupported if these could not be brought.
+// The error wraps errors.ErrUnsupported if there is no way to get these requests.
 func Adopt(kept []*os.File, dir string, state State, log *slog.Logger) (*Server, error) {
 	defer func() {
 		for _, file := range kept {
@@ -143,7 +141,8 @@ func Adopt(kept []*os.File, dir string, state State, log *slog.Logger) (*Server,
 		}
 	}()
 	if len(kept) == 0 || len(kept) == 1 && !state.Resends() {
-		return nil, fmt.Errorf("adopt the FUSE connection of %s: %w: the kernel cannot resend what was read from it, and there is no journal", dir, errors.ErrUnsupported)
+		return nil, fmt.Errorf("adopt the FUSE connection of %s: %w: "+
+			"the kernel cannot resend requests, and there is no journal", dir, errors.ErrUnsupported)
 	}
 	conn, err := duplicate(kept[0])
 	if err != nil {
@@ -162,8 +161,8 @@ func Adopt(kept []*os.File, dir string, state State, log *slog.Logger) (*Server,
 	return newServer(conn, j, dir, state, log)
 }
 
-// duplicate gives a descriptor that Go's poller watches, whatever conn is: so a
-// read of it can be called off.
+// duplicate returns a descriptor that Go's poller watches, even if it does not watch conn: so a read of
+// it can be cancelled.
 func duplicate(conn *os.File) (*os.File, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -182,13 +181,13 @@ func duplicate(conn *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(own), conn.Name()), nil
 }
 
-// State returns what a successor must know.
+// State returns what a successor must know of the connection.
 func (s *Server) State() State { return s.state }
 
-// Kept returns what a successor needs besides State, and what keeps the mount
-// alive when this process dies: a descriptor of the connection and, if the kernel
-// cannot resend, of the journal. The caller closes them.
-func (s *Server) Kept() ([]*os.File, error) {
+// Descriptors returns what a successor needs besides State: a descriptor of the connection and, if the
+// kernel cannot resend, one of the journal. A process that holds them keeps the mount alive. The caller
+// closes them.
+func (s *Server) Descriptors() ([]*os.File, error) {
 	from := []*os.File{s.conn}
 	if s.journal != nil {
 		from = append(from, s.journal.file)
@@ -207,14 +206,13 @@ func (s *Server) Kept() ([]*os.File, error) {
 	return kept, nil
 }
 
-// nodeID derives a device's node ID from its tree ID: bit 62, so that it is no
-// root and no end of a directory, and the first 62 bits of the tree ID.
+// nodeID derives a device's node ID from its tree ID: the first 62 bits of the tree ID, and bit 62 so
+// that it is neither the root nor an offset of "." or "..".
 func nodeID(id chunk.ID) uint64 {
 	return 1<<62 | binary.BigEndian.Uint64(id[:])>>2
 }
 
-// Add puts a device of size bytes (a multiple of 4096) into the directory and
-// returns its path.
+// Add adds a device of size bytes, a multiple of 4096, and returns its path.
 func (s *Server) Add(id chunk.ID, size int64, reader Reader) (path string, err error) {
 	if size < 0 || size%pageSize != 0 {
 		return "", fmt.Errorf("add device %s: its size of %d bytes is not a multiple of %d", id.Short(), size, pageSize)
@@ -223,20 +221,15 @@ func (s *Server) Add(id chunk.ID, size int64, reader Reader) (path string, err e
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if other := s.files[f.node]; other != nil {
-		return "", fmt.Errorf("add device %s: the node ID is taken by %s", id.Short(), other.id)
+		return "", fmt.Errorf("add device %s: %s has the same node ID", id.Short(), other.id)
 	}
 	s.files[f.node] = f
 	return filepath.Join(s.dir, f.name), nil
 }
 
-// removeTimeout bounds how long Remove waits for a Reader to return.
-const removeTimeout = 10 * time.Second
-
-// Remove takes a device out of the directory. Reads of it that are in work are
-// called off and fail, as do all reads from then on; a process that has the
-// file open can read on only after the device is added again. When Remove
-// returns nil, no ReadAt of the device runs any more. Removing what is not
-// there is no error.
+// Remove removes a device. Its unanswered reads fail, and all later ones. A process with the file open
+// can read it only after the device was added again. When Remove returns nil, no ReadAt of the device
+// runs. Remove does nothing if the server does not have the device.
 func (s *Server) Remove(id chunk.ID) error {
 	s.mu.Lock()
 	f := s.files[nodeID(id)]
@@ -245,61 +238,58 @@ func (s *Server) Remove(id chunk.ID) error {
 		return nil
 	}
 	delete(s.files, f.node)
-	serving := s.served && !s.leaving
+	serving := s.served && !s.stopping
 	s.mu.Unlock()
-	s.callOff(errRemoved, func(other *file) bool { return other == f })
-	if serving { // otherwise the kernel may wait for an answer that does not come
+	s.cancel(errRemoved, func(other *file) bool { return other == f })
+	if serving { // otherwise the kernel might wait for an answer forever
 		s.forgetName(f.name)
 	}
-	if !s.await(removeTimeout, func() bool { return f.queue.inWork == 0 }) {
-		return fmt.Errorf("remove device %s: its reader still runs, %v after it was told to stop", id.Short(), removeTimeout)
+	if !s.await(removeTimeout, func() bool { return f.queue.active == 0 }) {
+		return fmt.Errorf("remove device %s: its reader still runs %v after it was cancelled", id.Short(), removeTimeout)
 	}
 	return nil
 }
 
-// CallOff fails the reads of a device that are not answered yet. It is for whoever
-// knows that nobody waits for them but the kernel.
-func (s *Server) CallOff(id chunk.ID) {
-	s.callOff(errRemoved, func(f *file) bool { return f.id == id })
+// Cancel fails the unanswered reads of a device. The caller knows that no process waits for them.
+func (s *Server) Cancel(id chunk.ID) {
+	s.cancel(errRemoved, func(f *file) bool { return f.id == id })
 }
 
-// Busy tells whether a read of a device is in work or waits.
+// Busy reports whether a device has unanswered reads.
 func (s *Server) Busy(id chunk.ID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f := s.files[nodeID(id)]
-	return f != nil && f.id == id && (f.queue.inWork > 0 || f.queue.waiting.Len() > 0)
+	return f != nil && f.id == id && (f.queue.active > 0 || f.queue.queued.Len() > 0)
 }
 
-// forgetName makes the kernel drop a name that it has cached. It only saves
-// memory: a name whose device is gone leads to ESTALE, and a new look-up.
+// forgetName makes the kernel drop a cached name. It only saves memory: the name of a removed device
+// leads to ESTALE, and a new look-up.
 func (s *Server) forgetName(name string) {
-	out := fuse.NotifyInvalEntryOut{Parent: fuse.FUSE_ROOT_ID, NameLen: uint32(len(name))}
-	err := s.send(reply(0, -fuse.NOTIFY_INVAL_ENTRY, wire(&out), []byte(name+"\x00")))
+	out := gofuse.NotifyInvalEntryOut{Parent: gofuse.FUSE_ROOT_ID, NameLen: uint32(len(name))}
+	err := s.send(reply(0, -gofuse.NOTIFY_INVAL_ENTRY, wire(&out), []byte(name+"\x00")))
 	if err != nil {
-		s.log.Debug("the kernel keeps the name of a removed device", "device", name, "cause", err)
+		s.log.Debug("name of a removed device stays cached in the kernel", "tree", name, "err", err)
 	}
 }
 
-// Resend brings all requests that were read from the connection and not answered:
-// the kernel sends them again (Linux 6.9), and a predecessor's come that way; its
-// own the server tells from new ones. Where the kernel cannot, Serve begins with
-// those in the journal. So it is called before Serve.
+// Resend makes the server answer the requests that a predecessor received and did not answer. The
+// kernel resends them (Linux 6.9); the server ignores those that it is answering already. If the kernel
+// cannot, Serve first answers the requests in the journal. So Resend is called before Serve.
 func (s *Server) Resend() error {
 	if s.journal != nil {
 		s.resume = true
 		return nil
 	}
-	if err := s.send(reply(0, -fuse.NOTIFY_RESEND)); err != nil {
+	if err := s.send(reply(0, -gofuse.NOTIFY_RESEND)); err != nil {
 		return fmt.Errorf("resend the requests of %s: %w", s.dir, err)
 	}
 	return nil
 }
 
-// await waits until ok, which is called with mu held, or until timeout.
+// await waits until ok returns true, or until timeout. ok is called with mu held.
 func (s *Server) await(timeout time.Duration, ok func() bool) bool {
-	const step = 5 * time.Millisecond // only reads that are being called off are waited for
-	for end := time.Now().Add(timeout); ; time.Sleep(step) {
+	for end := time.Now().Add(timeout); ; time.Sleep(awaitStep) {
 		s.mu.Lock()
 		done := ok()
 		s.mu.Unlock()
@@ -309,7 +299,7 @@ func (s *Server) await(timeout time.Duration, ok func() bool) bool {
 	}
 }
 
-// list returns the files in the order of their node IDs, from one after node on.
+// list returns the files after a node ID, in the order of their node IDs.
 func (s *Server) list(node uint64) []*file {
 	s.mu.Lock()
 	defer s.mu.Unlock()

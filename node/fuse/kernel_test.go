@@ -11,7 +11,7 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/hanwen/go-fuse/v2/fuse"
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
 	"lighter/format/chunk"
@@ -32,7 +32,7 @@ type answer struct {
 }
 
 // resending is the state of a connection to a kernel that can resend.
-var resending = State{Minor: 45, Flags: fuse.CAP_HAS_RESEND, MaxPages: maxRead / pageSize}
+var resending = State{Minor: 45, Flags: gofuse.CAP_HAS_RESEND, MaxPages: maxRead / pageSize}
 
 // journalled is that of one to a kernel that cannot.
 var journalled = State{Minor: 36, MaxPages: maxRead / pageSize}
@@ -71,7 +71,7 @@ func newPair(t testing.TB, state State) (*Server, *kernel) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := j.close(); err != nil {
+		if err := j.unmap(); err != nil {
 			t.Fatal(err)
 		}
 		kept = append(kept, j.file)
@@ -103,7 +103,7 @@ func (k *kernel) receive() {
 		if err != nil {
 			return // the server has closed its end
 		}
-		h, err := decode[fuse.OutHeader](b[:n])
+		h, err := decode[gofuse.OutHeader](b[:n])
 		if err != nil || int(h.Length) != n {
 			k.t.Errorf("an answer of %d bytes with header %+v: %v", n, h, err)
 			continue
@@ -118,7 +118,7 @@ func bodyOf[T any](in T) []byte {
 }
 
 func rawRequest(opcode uint32, unique, node uint64, body []byte) []byte {
-	h := fuse.InHeader{Length: uint32(inHeaderSize + len(body)), Opcode: opcode, Unique: unique, NodeId: node}
+	h := gofuse.InHeader{Length: uint32(inHeaderSize + len(body)), Opcode: opcode, Unique: unique, NodeId: node}
 	return append(bytes.Clone(wire(&h)), body...)
 }
 
@@ -139,7 +139,7 @@ func (k *kernel) send(opcode uint32, unique, node uint64, body []byte) {
 
 func (k *kernel) read(unique uint64, id chunk.ID, offset int64, size uint32) {
 	k.t.Helper()
-	k.send(opRead, unique, nodeID(id), bodyOf(fuse.ReadIn{Offset: uint64(offset), Size: size}))
+	k.send(opRead, unique, nodeID(id), bodyOf(gofuse.ReadIn{Offset: uint64(offset), Size: size}))
 }
 
 // next returns the next answer.
@@ -170,7 +170,7 @@ func (k *kernel) ask(opcode uint32, node uint64, body []byte) answer {
 // none of whose answers may be outstanding.
 func (k *kernel) sync() {
 	k.t.Helper()
-	if a := k.ask(opStatfs, fuse.FUSE_ROOT_ID, nil); a.errno != 0 {
+	if a := k.ask(opStatfs, gofuse.FUSE_ROOT_ID, nil); a.errno != 0 {
 		k.t.Fatalf("statfs: %v", a.errno)
 	}
 }

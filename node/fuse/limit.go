@@ -6,153 +6,133 @@ import (
 	"time"
 )
 
-// A read begins when these limits allow it, and until then waits in its
-// device's queue; nobody else waits for it. The limits on all devices together
-// do not hold back a device's first few reads: so whatever is stuck on others,
-// a device is served.
+// limits decides when a read becomes active. Until then it is queued for its device, so it delays no
+// other device. The limits on all devices together do not apply to the first few reads of a device:
+// a device is served even if the reads of all others are stuck.
 //
-// If more than maxUnanswered reads are in work or wait, the oldest read of the longest queue is
-// answered with an error: so a device that is flooded with reads loses its own, and one with few
-// does not. The oldest, because a process that waits for a page asks for it again when its
-// read-ahead fails, and is then the newest.
-const (
-	// maxPerDevice bounds the reads in work on one device. It is far above what
-	// a disk or a network takes at a time, because many of these may wait for
-	// the network while others find their bytes on this machine.
-	maxPerDevice = 128
-	// maxInWork bounds the reads in work on all devices, maxBytes what they ask
-	// for, in bytes.
-	maxInWork = 512
-	maxBytes  = 64 << 20
-	// alwaysPerDevice is how many reads of a device may be in work whatever the
-	// other devices do.
-	alwaysPerDevice = 4
-	// maxUnanswered bounds the reads in work and those that wait, on all devices. It is below
-	// what the kernel sends (maxBackground): so when the kernel makes processes wait, there are
-	// reads to come, and those that are evicted for them make room for these processes.
-	maxUnanswered = maxBackground - 1024
-)
-
-// limits decides which reads are in work and which wait. It is not safe for
-// concurrent use.
+// If more than maxUnanswered reads are active or queued, the oldest read of the longest queue is
+// evicted: it fails. So a device that is flooded with reads loses its own reads, and one with few
+// loses none. The oldest is evicted because a process that waits for a page repeats the read if its
+// read-ahead fails, and its new read is the newest.
+//
+// It is not safe for concurrent use.
 type limits struct {
-	working map[*read]struct{} // reads in work
-	bytes   int64              // what they ask for
-	waiting int                // reads that wait
-	queues  []*file            // with reads that wait, each once; the first is next
+	active map[*read]struct{}
+	bytes  int64   // that the active reads ask for
+	queued int     // reads
+	queues []*file // with queued reads, each once; the first is next
 }
 
-func newLimits() limits { return limits{working: map[*read]struct{}{}} }
+func newLimits() limits { return limits{active: map[*read]struct{}{}} }
 
 // queue is a device's part of the limits.
 type queue struct {
-	inWork  int
-	waiting list.List // of *read, the oldest first
+	active int       // reads
+	queued list.List // of *read, the oldest first
 }
 
-// oldest returns the read that has waited for the longest time, or nil.
+// oldest returns the read that was queued first, or nil.
 func (q *queue) oldest() *read {
-	if first := q.waiting.Front(); first != nil {
+	if first := q.queued.Front(); first != nil {
 		return first.Value.(*read)
 	}
 	return nil
 }
 
-// enter tells whether a read may begin; if not, it waits. If there are too many reads now, evicted
-// is the one that had to go: it waits no more.
-func (l *limits) enter(r *read) (begins bool, evicted *read) {
-	if begins = l.allow(r); begins {
-		l.begin(r)
+// add makes a read active or queues it, and reports whether it is active. If there are too many reads
+// now, evicted is the queued read that was removed for it.
+func (l *limits) add(r *read) (active bool, evicted *read) {
+	if active = l.allows(r); active {
+		l.activate(r)
 	} else {
-		l.wait(r)
+		l.enqueue(r)
 	}
-	if l.waiting > 0 && l.waiting+len(l.working) > maxUnanswered {
+	if l.queued > 0 && l.queued+len(l.active) > maxUnanswered {
 		evicted = l.longest().oldest()
-		l.drop(evicted)
+		l.dequeue(evicted)
 	}
-	return begins, evicted
+	return active, evicted
 }
 
-func (l *limits) wait(r *read) {
+func (l *limits) enqueue(r *read) {
 	q := &r.file.queue
-	if q.waiting.Len() == 0 {
+	if q.queued.Len() == 0 {
 		l.queues = append(l.queues, r.file)
 	}
-	r.place = q.waiting.PushBack(r)
-	l.waiting++
+	r.place = q.queued.PushBack(r)
+	l.queued++
 }
 
-// longest returns the longest queue of reads that wait, of which there is one.
+// longest returns the longest queue. There must be one.
 func (l *limits) longest() *queue {
 	longest := &l.queues[0].queue
 	for _, f := range l.queues[1:] {
-		if f.queue.waiting.Len() > longest.waiting.Len() {
+		if f.queue.queued.Len() > longest.queued.Len() {
 			longest = &f.queue
 		}
 	}
 	return longest
 }
 
-func (l *limits) allow(r *read) bool {
+func (l *limits) allows(r *read) bool {
 	q := &r.file.queue
 	if first := q.oldest(); first != nil && first != r {
 		return false // first come, first served
 	}
-	if q.inWork < alwaysPerDevice {
+	if q.active < alwaysPerDevice {
 		return true
 	}
-	return q.inWork < maxPerDevice && len(l.working) < maxInWork && l.bytes+int64(r.size) <= maxBytes
+	return q.active < maxPerDevice && len(l.active) < maxActive && l.bytes+int64(r.size) <= maxBytes
 }
 
-func (l *limits) begin(r *read) {
-	r.file.queue.inWork++
-	l.working[r] = struct{}{}
+func (l *limits) activate(r *read) {
+	r.file.queue.active++
+	l.active[r] = struct{}{}
 	l.bytes += int64(r.size)
 }
 
-// leave ends a read that was in work, and returns those that begin now.
-func (l *limits) leave(r *read) (begin []*read) {
-	r.file.queue.inWork--
-	delete(l.working, r)
+// finish ends an active read, and returns the queued reads that became active.
+func (l *limits) finish(r *read) (activated []*read) {
+	r.file.queue.active--
+	delete(l.active, r)
 	l.bytes -= int64(r.size)
-	// One of each device in turn, until a whole round brings none.
+	// One read of each device in turn, until a whole round activates none.
 	for idle := 0; idle < len(l.queues); {
 		f := l.queues[0]
 		l.queues = append(l.queues[1:], f)
 		next := f.queue.oldest()
-		if !l.allow(next) {
+		if !l.allows(next) {
 			idle++
 			continue
 		}
 		idle = 0
-		l.drop(next)
-		l.begin(next)
-		begin = append(begin, next)
+		l.dequeue(next)
+		l.activate(next)
+		activated = append(activated, next)
 	}
-	return begin
+	return activated
 }
 
-// drop takes a read that waits out of its queue.
-func (l *limits) drop(r *read) {
+// dequeue removes a read from its queue.
+func (l *limits) dequeue(r *read) {
 	q := &r.file.queue
-	q.waiting.Remove(r.place)
+	q.queued.Remove(r.place)
 	r.place = nil
-	l.waiting--
-	if q.waiting.Len() == 0 {
+	l.queued--
+	if q.queued.Len() == 0 {
 		l.queues = slices.DeleteFunc(l.queues, func(other *file) bool { return other == r.file })
 	}
 }
 
-// dropOld takes the oldest reads that wait for a device out of its queue, n at most: those that
-// came until then.
-func (l *limits) dropOld(f *file, until time.Time, n int) (dropped []*read) {
-	for len(dropped) < n {
+// dequeueOld removes a device's oldest queued reads, n at most, that arrived until then.
+func (l *limits) dequeueOld(f *file, until time.Time, n int) (removed []*read) {
+	for len(removed) < n {
 		r := f.queue.oldest()
 		if r == nil || r.since.After(until) {
 			break
 		}
-		l.drop(r)
-		dropped = append(dropped, r)
+		l.dequeue(r)
+		removed = append(removed, r)
 	}
-	return dropped
+	return removed
 }

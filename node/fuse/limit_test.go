@@ -37,7 +37,7 @@ func TestLimits(t *testing.T) {
 		switch arrive := r.IntN(100) < 60 && step < 40000; {
 		case arrive:
 			one := &read{file: files[r.IntN(1+r.IntN(len(files)))], size: 4096 << r.IntN(9)}
-			switch begins, evicted := l.enter(one); {
+			switch begins, evicted := l.add(one); {
 			case evicted != nil:
 				t.Fatal("no room")
 			case begins:
@@ -46,14 +46,14 @@ func TestLimits(t *testing.T) {
 				waiting = append(waiting, one)
 			}
 		case len(waiting) > 0 && r.IntN(10) == 0:
-			l.drop(take(&waiting))
+			l.dequeue(take(&waiting))
 		case len(inWork) > 0:
-			begun(l.leave(take(&inWork)))
+			begun(l.finish(take(&inWork)))
 		}
 		checkLimits(t, &l, files, inWork, waiting)
 	}
 	for len(inWork) > 0 {
-		begun(l.leave(take(&inWork)))
+		begun(l.finish(take(&inWork)))
 		checkLimits(t, &l, files, inWork, waiting)
 	}
 	if len(waiting) != 0 {
@@ -71,17 +71,17 @@ func checkLimits(t *testing.T, l *limits, files []*file, inWork, waiting []*read
 			beyond += maxRead
 		}
 	}
-	if len(l.working) != len(inWork) || l.waiting != len(waiting) || l.bytes != bytes {
-		t.Fatalf("%d in work, %d wait, %d bytes; want %d, %d, %d", len(l.working), l.waiting, l.bytes, len(inWork), len(waiting), bytes)
+	if len(l.active) != len(inWork) || l.queued != len(waiting) || l.bytes != bytes {
+		t.Fatalf("%d in work, %d wait, %d bytes; want %d, %d, %d", len(l.active), l.queued, l.bytes, len(inWork), len(waiting), bytes)
 	}
-	if bytes > maxBytes+beyond || len(inWork) > maxInWork+len(files)*alwaysPerDevice {
+	if bytes > maxBytes+beyond || len(inWork) > maxActive+len(files)*alwaysPerDevice {
 		t.Fatalf("%d reads of %d bytes in work", len(inWork), bytes)
 	}
 	for _, f := range files {
-		if count[f] > maxPerDevice || count[f] != f.queue.inWork {
-			t.Fatalf("%d reads of a device in work, it says %d", count[f], f.queue.inWork)
+		if count[f] > maxPerDevice || count[f] != f.queue.active {
+			t.Fatalf("%d reads of a device in work, it says %d", count[f], f.queue.active)
 		}
-		if f.queue.waiting.Len() > 0 && count[f] < alwaysPerDevice {
+		if f.queue.queued.Len() > 0 && count[f] < alwaysPerDevice {
 			t.Fatalf("a device waits with %d reads in work", count[f])
 		}
 	}
@@ -93,7 +93,7 @@ func TestTurns(t *testing.T) {
 	greedy, modest := &file{}, &file{}
 	enter := func(f *file) *read {
 		r := &read{file: f, size: maxRead}
-		l.enter(r)
+		l.add(r)
 		return r
 	}
 	running := []*read{}
@@ -101,18 +101,18 @@ func TestTurns(t *testing.T) {
 		running = append(running, enter(greedy))
 	}
 	for range alwaysPerDevice {
-		if r := enter(modest); modest.queue.waiting.Len() > 0 {
+		if r := enter(modest); modest.queue.queued.Len() > 0 {
 			t.Fatalf("read %+v waits", r)
 		}
 	}
 	last := enter(modest)
-	for i := 0; modest.queue.waiting.Len() > 0; i++ {
+	for i := 0; modest.queue.queued.Len() > 0; i++ {
 		if i > alwaysPerDevice+2 {
 			t.Fatal("it is never its turn")
 		}
-		l.leave(running[i])
+		l.finish(running[i])
 	}
-	if modest.queue.inWork != alwaysPerDevice+1 {
+	if modest.queue.active != alwaysPerDevice+1 {
 		t.Errorf("%+v did not begin", last)
 	}
 }
@@ -124,7 +124,7 @@ func TestFloodedDeviceLosesItsOwn(t *testing.T) {
 	modest, first, second := &file{}, &file{}, &file{}
 	enter := func(f *file, n int) (evicted []*read) {
 		for range n {
-			if _, r := l.enter(&read{file: f, size: 4096}); r != nil {
+			if _, r := l.add(&read{file: f, size: 4096}); r != nil {
 				evicted = append(evicted, r)
 			}
 		}
@@ -135,7 +135,7 @@ func TestFloodedDeviceLosesItsOwn(t *testing.T) {
 	}
 	enter(first, maxPerDevice)
 	oldest := &read{file: first, size: 4096}
-	l.enter(oldest)
+	l.add(oldest)
 	if evicted := enter(first, maxUnanswered-2*maxPerDevice-100); len(evicted) != 1 || evicted[0] != oldest {
 		t.Errorf("%d reads go for the last one, want the oldest", len(evicted))
 	}
@@ -144,9 +144,9 @@ func TestFloodedDeviceLosesItsOwn(t *testing.T) {
 			t.Fatal("a device with few reads lost one")
 		}
 	}
-	a, b := first.queue.waiting.Len(), second.queue.waiting.Len()
-	if modest.queue.waiting.Len() != 100 || a+b+100+3*maxPerDevice != maxUnanswered || max(a, b)-min(a, b) > 1 {
-		t.Errorf("%d, %d and %d reads wait", modest.queue.waiting.Len(), a, b)
+	a, b := first.queue.queued.Len(), second.queue.queued.Len()
+	if modest.queue.queued.Len() != 100 || a+b+100+3*maxPerDevice != maxUnanswered || max(a, b)-min(a, b) > 1 {
+		t.Errorf("%d, %d and %d reads wait", modest.queue.queued.Len(), a, b)
 	}
 }
 
@@ -155,20 +155,20 @@ func TestReadsAreDroppedInBatches(t *testing.T) {
 	l := newLimits()
 	f := &file{}
 	begin := time.Now()
-	const n = 3*callOffBatch + 10
+	const n = 3*cancelBatch + 10
 	for i := range maxPerDevice + n {
-		l.enter(&read{file: f, size: 4096, since: begin.Add(time.Duration(i) * time.Second)})
+		l.add(&read{file: f, size: 4096, since: begin.Add(time.Duration(i) * time.Second)})
 	}
 	until := begin.Add((maxPerDevice + n - 6) * time.Second) // the last five are younger
 	var sizes []int
 	for {
-		batch := l.dropOld(f, until, callOffBatch)
+		batch := l.dequeueOld(f, until, cancelBatch)
 		if len(batch) == 0 {
 			break
 		}
 		sizes = append(sizes, len(batch))
 	}
-	if !slices.Equal(sizes, []int{callOffBatch, callOffBatch, callOffBatch, 5}) || l.waiting != 5 || f.queue.waiting.Len() != 5 {
-		t.Errorf("dropped %v; %d wait", sizes, l.waiting)
+	if !slices.Equal(sizes, []int{cancelBatch, cancelBatch, cancelBatch, 5}) || l.queued != 5 || f.queue.queued.Len() != 5 {
+		t.Errorf("dropped %v; %d wait", sizes, l.queued)
 	}
 }

@@ -7,28 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/hanwen/go-fuse/v2/fuse"
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
-)
-
-const (
-	// readDeadline is how long a Reader has, from when the request was read.
-	// The kernel complains of tasks that hang for 120 s.
-	readDeadline = 100 * time.Second
-	// readGrace is how much later a read fails whose Reader did not return.
-	readGrace = 10 * time.Second
-
-	// callOffBatch bounds how many reads are called off while mu is held: meanwhile no
-	// other read can begin or be answered.
-	callOffBatch = 256
-
-	// logInterval is the least time between two log lines about failed reads of
-	// one device.
-	logInterval = 10 * time.Second
-
-	// resentBit in a request's unique number says that it was sent before
-	// (FUSE_UNIQUE_RESEND).
-	resentBit = 1 << 63
 )
 
 // read is one READ. It is in the server's reads until it is answered.
@@ -38,22 +18,22 @@ type read struct {
 	offset int64
 	size   int // in bytes, more than 0
 	since  time.Time
-	slot   slot // busy until it is answered
+	slot   slot // busy until the read is answered
 
 	// The server's mu guards what follows.
-	place  *list.Element      // in its device's queue while the read waits
-	cancel context.CancelFunc // nil until the read begins
-	why    error              // why it was called off
+	place  *list.Element      // in its device's queue; nil: it is not queued
+	cancel context.CancelFunc // nil until the read is active
+	why    error              // why it was cancelled
 }
 
-// read takes a READ: it begins, waits, or is answered at once.
+// read handles a READ: it becomes active, is queued, or is answered at once.
 func (s *Server) read(work context.Context, req *request) error {
-	s.taken.Add(1)
-	in, err := decode[fuse.ReadIn](req.bytes)
+	s.received.Add(1)
+	in, err := decode[gofuse.ReadIn](req.bytes)
 	if err != nil {
 		return s.send(reply(req.Unique, -int32(errno(err))))
 	}
-	evicted, known, err := s.enter(work, req, in)
+	evicted, known, err := s.admit(work, req, in)
 	s.window.follow(known)
 	if evicted != nil {
 		s.fail(evicted, errOverloaded)
@@ -61,15 +41,15 @@ func (s *Server) read(work context.Context, req *request) error {
 	return err
 }
 
-// enter has a READ begin or wait, or answers it. If another read had to go for it, the caller
-// answers that one. known is the number of unanswered reads then.
-func (s *Server) enter(work context.Context, req *request, in *fuse.ReadIn) (evicted *read, known int, err error) {
+// admit makes a READ active, queues it, or answers it. The caller answers the read that was evicted
+// for it, if any. known is the number of unanswered reads afterwards.
+func (s *Server) admit(work context.Context, req *request, in *gofuse.ReadIn) (evicted *read, known int, err error) {
 	r := &read{unique: req.Unique, offset: int64(in.Offset), since: time.Now()}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer func() { known = len(s.reads) }()
 	if s.reads[r.unique] != nil {
-		return nil, 0, nil // sent again although it is in work here: its answer will do
+		return nil, 0, nil // it was resent, and is answered already
 	}
 	if r.unique&resentBit != 0 {
 		s.resent.Add(1)
@@ -77,7 +57,7 @@ func (s *Server) enter(work context.Context, req *request, in *fuse.ReadIn) (evi
 	if r.file = s.files[req.NodeId]; r.file == nil {
 		return nil, 0, s.send(reply(r.unique, -int32(errno(errRemoved))))
 	}
-	if r.offset < 0 || int64(in.Size) > int64(s.buffers.room) {
+	if r.offset < 0 || int64(in.Size) > int64(s.buffers.size) {
 		return nil, 0, s.send(reply(r.unique, -int32(errno(errMalformed))))
 	}
 	r.size = int(max(0, min(int64(in.Size), r.file.size-r.offset)))
@@ -86,18 +66,18 @@ func (s *Server) enter(work context.Context, req *request, in *fuse.ReadIn) (evi
 	}
 	r.slot, req.slot = req.slot, nil
 	s.reads[r.unique] = r
-	begins, evicted := s.limits.enter(r)
-	if begins {
-		s.begin(work, r)
+	active, evicted := s.limits.add(r)
+	if active {
+		s.start(work, r)
 	}
 	if evicted != nil {
-		s.settleLocked(evicted)
+		s.claimLocked(evicted)
 	}
 	return evicted, 0, nil
 }
 
-// begin has the Reader called. mu is held.
-func (s *Server) begin(work context.Context, r *read) {
+// start calls the Reader of an active read in a goroutine. mu is held.
+func (s *Server) start(work context.Context, r *read) {
 	ctx, cancel := context.WithDeadline(work, r.since.Add(s.deadline))
 	r.cancel = cancel
 	go func() {
@@ -105,27 +85,27 @@ func (s *Server) begin(work context.Context, r *read) {
 		s.answerRead(ctx, r)
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		for _, next := range s.limits.leave(r) {
-			s.begin(work, next)
+		for _, next := range s.limits.finish(r) {
+			s.start(work, next)
 		}
 	}()
 }
 
-// answerRead calls the Reader and sends what it says.
+// answerRead calls the Reader and sends its answer.
 func (s *Server) answerRead(ctx context.Context, r *read) {
 	var missed int64
-	b, err := s.buffers.take()
+	b, err := s.buffers.get()
 	if err == nil {
 		missed, err = r.file.reader.ReadAt(ctx, b.data(r.size), r.offset)
 	}
-	mine, why := s.settle(r)
+	mine, why := s.claim(r)
 	switch {
-	case !mine: // the deadline's watch has answered
+	case !mine: // expire has answered
 	case err == nil:
 		m := b.message(r.size)
-		putHeader(m, fuse.OutHeader{Length: uint32(len(m)), Unique: r.unique})
-		s.deliver(r, m)
-		s.answered(r, missed)
+		putHeader(m, gofuse.OutHeader{Length: uint32(len(m)), Unique: r.unique})
+		s.sendRead(r, m)
+		s.countAnswer(r, missed)
 	case why != nil:
 		s.fail(r, why)
 	default:
@@ -134,24 +114,24 @@ func (s *Server) answerRead(ctx context.Context, r *read) {
 	if b == nil {
 		return
 	}
-	if err := s.buffers.give(b); err != nil {
-		s.log.Error("a buffer is lost", "cause", err)
+	if err := s.buffers.put(b); err != nil {
+		s.log.Error("buffer lost", "err", err)
 	}
 }
 
-// settle makes the caller the one who answers, unless somebody has been. From
-// here on the same request may come again (Resend): it is then a new one.
-func (s *Server) settle(r *read) (mine bool, why error) {
+// claim makes the caller the one that answers a read, unless another goroutine is already. From then
+// on a request with the same number is a new one: a resent one.
+func (s *Server) claim(r *read) (mine bool, why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	mine = s.settleLocked(r)
-	if why = r.why; why == nil && s.leaving {
-		why = errDetached // if it failed, then because everything is being stopped
+	mine = s.claimLocked(r)
+	if why = r.why; why == nil && s.stopping {
+		why = errDetached // if the Reader failed, then because the server stops
 	}
 	return mine, why
 }
 
-func (s *Server) settleLocked(r *read) (mine bool) {
+func (s *Server) claimLocked(r *read) (mine bool) {
 	mine = s.reads[r.unique] == r
 	if mine {
 		delete(s.reads, r.unique)
@@ -159,88 +139,88 @@ func (s *Server) settleLocked(r *read) (mine bool) {
 	return mine
 }
 
-// callOff ends the unanswered reads of the devices that match: those that wait at once, those in
-// work through their contexts.
-func (s *Server) callOff(why error, match func(*file) bool) {
+// cancel ends the unanswered reads of the devices that match: queued reads at once, active ones
+// through their contexts.
+func (s *Server) cancel(why error, match func(*file) bool) {
 	now := time.Now()
-	for _, f := range s.queues() { // first: what waits may begin meanwhile, and is then in work
+	for _, f := range s.queues() { // first, because queued reads may become active meanwhile
 		if match(f) {
 			s.failOld(f, now, why)
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for r := range s.limits.working {
+	for r := range s.limits.active {
 		if match(r.file) {
-			r.callOff(why)
+			r.stop(why)
 		}
 	}
 }
 
-// queues returns the devices for which reads wait.
+// queues returns the devices with queued reads.
 func (s *Server) queues() []*file {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.limits.queues)
 }
 
-// callOff tells the Reader to stop. The server's mu is held.
-func (r *read) callOff(why error) {
+// stop tells the Reader of an active read to return. The server's mu is held.
+func (r *read) stop(why error) {
 	r.why = why
 	r.cancel()
 }
 
-// failOld answers the reads that wait for a device and came until then.
+// failOld fails the queued reads of a device that arrived until then.
 func (s *Server) failOld(f *file, until time.Time, why error) {
 	for {
 		s.mu.Lock()
-		batch := s.limits.dropOld(f, until, callOffBatch)
+		batch := s.limits.dequeueOld(f, until, cancelBatch)
 		for _, r := range batch {
-			s.settleLocked(r)
+			s.claimLocked(r)
 		}
 		s.mu.Unlock()
 		for _, r := range batch {
 			s.fail(r, why)
 		}
-		if len(batch) < callOffBatch {
+		if len(batch) < cancelBatch {
 			return
 		}
 	}
 }
 
-// interrupt calls off one read: the process that waits for it got a signal.
+// interrupt cancels a read whose process got a signal.
 func (s *Server) interrupt(req request) error {
-	in, err := decode[fuse.InterruptIn](req.bytes)
+	in, err := decode[gofuse.InterruptIn](req.bytes)
 	if err != nil {
 		return err
 	}
 	s.mu.Lock()
 	r := s.reads[in.Unique]
-	waited := r != nil && r.place != nil
+	queued := r != nil && r.place != nil
 	switch {
-	case waited:
-		s.limits.drop(r)
-		s.settleLocked(r)
+	case queued:
+		s.limits.dequeue(r)
+		s.claimLocked(r)
 	case r != nil:
-		r.callOff(errInterrupted)
+		r.stop(errInterrupted)
 	}
 	s.mu.Unlock()
-	if waited {
+	if queued {
 		s.fail(r, errInterrupted)
 	}
 	return nil
 }
 
-// expire answers reads that waited until their deadline, and reads whose
-// Readers did not heed it.
+// expire fails reads that were queued until their deadline, and active reads whose Readers did not
+// return at it.
 func (s *Server) expire(now time.Time) {
 	for _, f := range s.queues() {
 		s.failOld(f, now.Add(-s.deadline), errTooLate)
 	}
 	s.mu.Lock()
 	var stuck []*read
-	for r := range s.limits.working {
-		if now.Sub(r.since) >= s.deadline+readGrace && s.settleLocked(r) {
+	for r := range s.limits.active {
+		if now.Sub(r.since) >= s.deadline+readGrace && s.claimLocked(r) {
 			stuck = append(stuck, r)
 		}
 	}
@@ -253,35 +233,35 @@ func (s *Server) expire(now time.Time) {
 // fail answers a read with an error.
 func (s *Server) fail(r *read, err error) {
 	if errors.Is(err, errDetached) {
-		return // the successor gets it again
+		return // the successor answers it
 	}
 	code := errno(err)
 	if code == unix.EIO {
-		s.gaveUp(r.file, err)
-		s.complain(r, err)
+		s.countFailure(r.file, err)
+		s.logFailure(r, err)
 	}
-	s.deliver(r, reply(r.unique, -int32(code)))
+	s.sendRead(r, reply(r.unique, -int32(code)))
 }
 
-// complain logs why a process gets EIO, which cannot say it.
-func (s *Server) complain(r *read, err error) {
+// logFailure logs why a read fails: its process only sees EIO.
+func (s *Server) logFailure(r *read, err error) {
 	s.mu.Lock()
 	now := time.Now()
-	quiet := now.Sub(r.file.complained) < logInterval
-	if !quiet {
-		r.file.complained = now
+	tooSoon := now.Sub(r.file.logged) < logInterval
+	if !tooSoon {
+		r.file.logged = now
 	}
 	s.mu.Unlock()
-	if !quiet {
-		s.log.Error("read failed", "device", r.file.id.Short(), "offset", r.offset, "bytes", r.size, "cause", err)
+	if !tooSoon {
+		s.log.Error("read failed", "tree", r.file.id.Short(), "offset", r.offset, "bytes", r.size, "err", err)
 	}
 }
 
-// deliver sends an answer to a read. An answer that the kernel refuses is a
-// fault of this program, and then no process waits for it any more.
-func (s *Server) deliver(r *read, message []byte) {
+// sendRead sends the answer to a read. The kernel refuses an answer only if this program is at fault;
+// then no process waits for it any more.
+func (s *Server) sendRead(r *read, message []byte) {
 	if err := s.send(message); err != nil {
-		s.log.Error("answer refused by the kernel", "dir", s.dir, "cause", err)
+		s.log.Error("answer refused by the kernel", "dir", s.dir, "err", err)
 	}
-	s.journal.give(r.slot)
+	s.journal.release(r.slot)
 }

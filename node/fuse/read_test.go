@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hanwen/go-fuse/v2/fuse"
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 )
 
@@ -32,12 +32,12 @@ func TestRead(t *testing.T) {
 		{"a negative offset", -1, 4096, nil, unix.EIO},
 		{"more than was agreed", 0, maxRead + 1, nil, unix.EIO},
 	} {
-		a := k.ask(opRead, nodeID(id), bodyOf(fuse.ReadIn{Offset: uint64(test.offset), Size: test.size}))
+		a := k.ask(opRead, nodeID(id), bodyOf(gofuse.ReadIn{Offset: uint64(test.offset), Size: test.size}))
 		if a.errno != test.errno || !bytes.Equal(a.data, test.want) {
 			t.Errorf("%s: %d bytes, %v; want %d, %v", test.name, len(a.data), a.errno, len(test.want), test.errno)
 		}
 	}
-	if a := k.ask(opRead, nodeID(testID("unknown")), bodyOf(fuse.ReadIn{Size: 4096})); a.errno != unix.ESTALE {
+	if a := k.ask(opRead, nodeID(testID("unknown")), bodyOf(gofuse.ReadIn{Size: 4096})); a.errno != unix.ESTALE {
 		t.Errorf("read of an unknown device: %v, want ESTALE", a.errno)
 	}
 	if a := k.ask(opRead, nodeID(id), nil); a.errno != unix.EIO {
@@ -74,26 +74,26 @@ func TestStuckDevicesDelayNoOther(t *testing.T) {
 	}
 	other := k.add(s, "other", ready{})
 	for range 100 {
-		if a := k.ask(opRead, nodeID(other), bodyOf(fuse.ReadIn{Offset: 4096, Size: 4096})); a.errno != 0 || !bytes.Equal(a.data, patterned(4096, 4096)) {
+		if a := k.ask(opRead, nodeID(other), bodyOf(gofuse.ReadIn{Offset: 4096, Size: 4096})); a.errno != 0 || !bytes.Equal(a.data, patterned(4096, 4096)) {
 			t.Fatalf("%d bytes, %v", len(a.data), a.errno)
 		}
 	}
-	if a := k.ask(opStatfs, fuse.FUSE_ROOT_ID, nil); a.errno != 0 { // by which the node sees that it is alive
+	if a := k.ask(opStatfs, gofuse.FUSE_ROOT_ID, nil); a.errno != 0 { // by which the node sees that it is alive
 		t.Fatalf("statfs: %v", a.errno)
 	}
 	eventually(t, "the end of the others' reads", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return len(s.limits.working)+s.limits.waiting == int(unique)
+		return len(s.limits.active)+s.limits.queued == int(unique)
 	})
 	s.mu.Lock()
-	inWork := len(s.limits.working)
+	inWork := len(s.limits.active)
 	s.mu.Unlock()
 	if limit := maxBytes/testSize + 6*alwaysPerDevice; inWork > limit {
 		t.Errorf("%d reads in work, limit %d", inWork, limit)
 	}
 	for ; unique > 0; unique-- { // one by one: a socket holds fewer answers than the kernel
-		k.send(opInterrupt, 0, 0, bodyOf(fuse.InterruptIn{Unique: unique}))
+		k.send(opInterrupt, 0, 0, bodyOf(gofuse.InterruptIn{Unique: unique}))
 		if a := k.next(); a.unique != unique || a.errno != unix.EINTR {
 			t.Fatalf("%+v, want EINTR for %d", a, unique)
 		}
@@ -101,7 +101,7 @@ func TestStuckDevicesDelayNoOther(t *testing.T) {
 	eventually(t, "the end of all reads", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return len(s.limits.working) == 0 && s.limits.waiting == 0 && s.limits.bytes == 0 && len(s.limits.queues) == 0 && len(s.reads) == 0
+		return len(s.limits.active) == 0 && s.limits.queued == 0 && s.limits.bytes == 0 && len(s.limits.queues) == 0 && len(s.reads) == 0
 	})
 }
 
@@ -135,15 +135,15 @@ func TestInterrupt(t *testing.T) {
 	}
 	eventually(t, "the begin of the first reads", func() bool { return r.reads.Load() == maxPerDevice })
 	for _, unique := range []uint64{n - 1, 7} {
-		k.send(opInterrupt, 0, 0, bodyOf(fuse.InterruptIn{Unique: unique}))
+		k.send(opInterrupt, 0, 0, bodyOf(gofuse.InterruptIn{Unique: unique}))
 		if a := k.next(); a.unique != unique || a.errno != unix.EINTR {
 			t.Errorf("%+v, want EINTR for %d", a, unique)
 		}
 	}
 	eventually(t, "the end of the interrupted read", func() bool { return r.stopped.Load() == 1 })
 	eventually(t, "the begin of the one that waited", func() bool { return r.reads.Load() == maxPerDevice+1 })
-	k.send(opInterrupt, 0, 0, bodyOf(fuse.InterruptIn{Unique: 7})) // for a read that is answered
-	k.send(opInterrupt, 0, 0, nil)                                 // malformed
+	k.send(opInterrupt, 0, 0, bodyOf(gofuse.InterruptIn{Unique: 7})) // for a read that is answered
+	k.send(opInterrupt, 0, 0, nil)                                   // malformed
 	k.sync()
 }
 
@@ -178,7 +178,7 @@ func TestDeadline(t *testing.T) {
 	eventually(t, "the end of all reads", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return len(s.limits.working) == 0
+		return len(s.limits.active) == 0
 	})
 	k.sync()
 	k.wantNoAnswer()
@@ -239,7 +239,7 @@ func TestRemove(t *testing.T) {
 		t.Error("removed twice:", err)
 	}
 	k.add(s, "a", ready{})
-	if a := k.ask(opRead, nodeID(id), bodyOf(fuse.ReadIn{Size: 4096})); a.errno != 0 {
+	if a := k.ask(opRead, nodeID(id), bodyOf(gofuse.ReadIn{Size: 4096})); a.errno != 0 {
 		t.Error("added again:", a.errno)
 	}
 }
@@ -255,7 +255,7 @@ func TestStopFinishesReads(t *testing.T) {
 		eventually(t, "leaving", func() bool {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			return s.leaving
+			return s.stopping
 		})
 		close(r.release)
 	}()
@@ -293,7 +293,7 @@ func TestManyReadsExpire(t *testing.T) {
 	r := newStuck()
 	defer close(r.release)
 	id := k.add(s, "a", r)
-	const n = maxPerDevice + 10*callOffBatch + 1
+	const n = maxPerDevice + 10*cancelBatch + 1
 	for i := range uint64(n) {
 		k.read(i, id, 0, small)
 	}
@@ -302,7 +302,7 @@ func TestManyReadsExpire(t *testing.T) {
 	s.mu.Lock()
 	left := len(s.reads)
 	s.mu.Unlock()
-	if st := s.Stats(); left != maxPerDevice || st.InWork != left || st.Waiting != 0 || st.Failed[reasonLate] != n-maxPerDevice {
-		t.Errorf("%d are left, %d in work, %d wait, %d were late", left, st.InWork, st.Waiting, st.Failed[reasonLate])
+	if st := s.Stats(); left != maxPerDevice || st.Active != left || st.Queued != 0 || st.Failed[reasonLate] != n-maxPerDevice {
+		t.Errorf("%d are left, %d in work, %d wait, %d were late", left, st.Active, st.Queued, st.Failed[reasonLate])
 	}
 }

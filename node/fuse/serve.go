@@ -4,45 +4,25 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"sync"
 	"time"
 
-	"github.com/hanwen/go-fuse/v2/fuse"
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
 	"lighter/format/chunk"
 )
 
-const (
-	// forever is how long, in seconds, the kernel may keep what it was told of a
-	// device: nothing about it ever changes. (Larger numbers overflow in some
-	// kernels' arithmetic.)
-	forever = math.MaxInt32
-
-	fileMode = unix.S_IFREG | 0o400
-	dirMode  = unix.S_IFDIR | 0o500
-
-	// watchInterval is how often the deadlines of reads are looked at.
-	watchInterval = time.Second
-
-	// drainTimeout is how long a server that gives up its connection goes on
-	// with the reads that it has begun; stopTimeout, how long it waits for
-	// Readers to return that were then told to stop.
-	drainTimeout = 2 * time.Second
-	stopTimeout  = 5 * time.Second
-)
-
 // errServed says that Serve was called before.
-var errServed = errors.New("a server serves once")
+var errServed = errors.New("a server serves only once")
 
 // Serve answers requests until the directory is unmounted or ctx is done. It is
 // called once.
 //
-// When ctx is done, Serve takes no more requests, finishes the reads that it can
-// finish soon, and returns nil; the mount stays. The remaining requests are left
-// to whoever adopts the connection.
+// When ctx is done, Serve receives no more requests, finishes the reads that it can finish within
+// drainTimeout, and returns nil. The mount stays. A server that adopts the connection answers the
+// remaining requests.
 func (s *Server) Serve(ctx context.Context) error {
 	s.mu.Lock()
 	served := s.served
@@ -51,45 +31,45 @@ func (s *Server) Serve(ctx context.Context) error {
 	if served {
 		return fmt.Errorf("serve %s: %w", s.dir, errServed)
 	}
-	// Reads that have begun outlive ctx, by drainTimeout at most.
+	// Active reads outlive ctx, by drainTimeout at most.
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	var helpers sync.WaitGroup
-	helpers.Go(func() { s.stopLoop(ctx, work) })
-	helpers.Go(func() { s.watch(work) })
+	var background sync.WaitGroup
+	background.Go(func() { s.stopWith(ctx, work) })
+	background.Go(func() { s.watch(work) })
 	err := s.loop(work)
-	s.leave()
+	s.setStopping()
 	if err == nil && ctx.Err() != nil {
 		s.await(drainTimeout, func() bool { return len(s.reads) == 0 })
 	}
-	s.callOff(errDetached, func(*file) bool { return true })
-	if !s.await(stopTimeout, func() bool { return len(s.limits.working) == 0 }) {
-		err = errors.Join(err, fmt.Errorf("serve %s: a reader still runs, %v after it was told to stop", s.dir, stopTimeout))
+	s.cancel(errDetached, func(*file) bool { return true })
+	if !s.await(stopTimeout, func() bool { return len(s.limits.active) == 0 }) {
+		err = errors.Join(err, fmt.Errorf("serve %s: a reader still runs %v after it was cancelled", s.dir, stopTimeout))
 	}
 	stop()
-	helpers.Wait()
-	return errors.Join(err, s.journal.close())
+	background.Wait()
+	return errors.Join(err, s.journal.unmap())
 }
 
-// stopLoop ends the loop when ctx is done.
-func (s *Server) stopLoop(ctx, work context.Context) {
+// stopWith ends the loop when ctx is done.
+func (s *Server) stopWith(ctx, work context.Context) {
 	select {
 	case <-ctx.Done():
-		s.leave()
+		s.setStopping()
 		if err := s.conn.SetReadDeadline(time.Unix(1, 0)); err != nil && !errors.Is(err, os.ErrClosed) {
-			s.log.Error("cannot stop serving", "dir", s.dir, "cause", err)
+			s.log.Error("server not stopped", "dir", s.dir, "err", err)
 		}
 	case <-work.Done():
 	}
 }
 
-func (s *Server) leave() {
+func (s *Server) setStopping() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.leaving = true
+	s.stopping = true
 }
 
-// watch answers for Readers that do not answer in time, and sees requests that stay in the kernel.
+// watch fails expired reads and detects stalls.
 func (s *Server) watch(work context.Context) {
 	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
@@ -97,102 +77,100 @@ func (s *Server) watch(work context.Context) {
 		select {
 		case now := <-tick.C:
 			s.expire(now)
-			s.lookForStall(now)
+			s.checkKernel(now)
 		case <-work.Done():
 			return
 		}
 	}
 }
 
-// loop reads requests. One goroutine does: it takes a microsecond or two a
-// request, and what takes longer it leaves to others. That only one does also
-// means that a request is known before its INTERRUPT is read.
+// loop receives requests in one goroutine, which spends one or two microseconds on each. Longer work
+// is done in other goroutines. As there is only one, a request is known before its INTERRUPT is
+// received.
 func (s *Server) loop(work context.Context) error {
 	if s.resume {
 		if err := s.serveJournal(work); err != nil {
 			return err
 		}
 	}
-	in, place := s.inbox(), s.journal.take()
+	in, slot := s.receiver(), s.journal.acquire()
 	for {
-		place.clear()
-		bytes, err := in.receive(place)
+		slot.clear()
+		bytes, err := in.receive(slot)
 		switch {
 		case err == nil:
 		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
-			continue // the request was called off while we read it
+			continue // the request was cancelled while it was being received
 		case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, os.ErrClosed), errors.Is(err, unix.ENODEV):
-			return nil // told to stop, closed, unmounted
+			return nil // stopped, closed or unmounted
 		default:
-			return fmt.Errorf("read a request of %s: %w", s.dir, err)
+			return fmt.Errorf("receive a request of %s: %w", s.dir, err)
 		}
-		if s.serveOne(work, bytes, place) {
-			place = s.journal.take()
+		if s.serveOne(work, bytes, slot) {
+			slot = s.journal.acquire()
 		}
 	}
 }
 
-// serveOne serves one request. It tells whether the request still needs its slot.
-func (s *Server) serveOne(work context.Context, bytes, place slot) (taken bool) {
+// serveOne serves one request and reports whether the request still needs its slot.
+func (s *Server) serveOne(work context.Context, bytes, slot slot) (kept bool) {
 	req, err := parseRequest(bytes)
 	if err != nil {
-		s.log.Error("request ignored", "dir", s.dir, "cause", err)
+		s.log.Error("request ignored", "dir", s.dir, "err", err)
 		return false
 	}
-	req.slot = place
+	req.slot = slot
 	if err := s.handle(work, &req); err != nil {
-		s.log.Error("answer refused by the kernel", "dir", s.dir, "opcode", req.Opcode, "cause", err)
+		s.log.Error("answer refused by the kernel", "dir", s.dir, "opcode", req.Opcode, "err", err)
 	}
 	return req.slot == nil
 }
 
-// inbox reads requests, one after the other.
-type inbox struct {
+// receiver receives requests, one after the other.
+type receiver struct {
 	server *Server
-	into   [2][]byte // a slot, and what has no place in it
+	into   [2][]byte // a slot, and space for what does not fit into it
 	n      int
 	err    error
 	read   func(fd uintptr) bool
 }
 
-func (s *Server) inbox() *inbox {
-	i := &inbox{server: s, into: [2][]byte{1: make([]byte, requestSize)}}
-	i.read = func(fd uintptr) bool {
-		i.n, i.err = unix.Readv(int(fd), i.into[:])
-		return i.err != unix.EAGAIN
+func (s *Server) receiver() *receiver {
+	r := &receiver{server: s, into: [2][]byte{1: make([]byte, requestSize)}}
+	r.read = func(fd uintptr) bool {
+		r.n, r.err = unix.Readv(int(fd), r.into[:])
+		return r.err != unix.EAGAIN
 	}
-	return i
+	return r
 }
 
-// receive reads one request, its beginning into place. The bytes are good until
-// the next one.
-func (i *inbox) receive(place slot) ([]byte, error) {
-	i.into[0] = place
-	err := i.server.raw.Read(i.read)
+// receive receives one request, its beginning into the slot. The bytes are valid until the next call.
+func (r *receiver) receive(slot slot) ([]byte, error) {
+	r.into[0] = slot
+	err := r.server.raw.Read(r.read)
 	switch {
 	case err == nil:
-		err = i.err
+		err = r.err
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, os.ErrClosed):
 	default:
-		// Go's poller has seen that the connection ended, but not why. The kernel
-		// says it to whoever reads.
-		if i.server.raw.Control(func(fd uintptr) { i.read(fd) }) != nil {
+		// Go's poller knows that the connection has ended, but not why. Another read tells.
+		if r.server.raw.Control(func(fd uintptr) { r.read(fd) }) != nil {
 			return nil, os.ErrClosed
 		}
-		err = i.err
+		err = r.err
 	}
 	if err != nil {
 		return nil, err
 	}
-	rest := i.into[1][:max(0, i.n-len(place))]
-	if place == nil {
+	rest := r.into[1][:max(0, r.n-len(slot))]
+	if slot == nil {
 		return rest, nil
 	}
-	return append(place[:min(i.n, len(place))], rest...), nil // if place has no room for it, a copy
+	return append(slot[:min(r.n, len(slot))], rest...), nil // a copy, if it does not fit into the slot
 }
 
-// handle answers a request, at once if it is not a READ. A READ that is answered
-// later keeps the request's slot.
+// handle answers a request, at once if it is not a READ. A READ that is answered later keeps the
+// request's slot.
 func (s *Server) handle(work context.Context, req *request) error {
 	switch req.Opcode {
 	case opRead:
@@ -200,7 +178,7 @@ func (s *Server) handle(work context.Context, req *request) error {
 	case opInterrupt:
 		return s.interrupt(*req)
 	case opForget, opBatchForget, opNotifyReply:
-		return nil // wants no answer, and look-ups are not counted
+		return nil // they have no answer, and look-ups are not counted
 	}
 	payload, err := s.answer(*req)
 	if err != nil {
@@ -209,7 +187,7 @@ func (s *Server) handle(work context.Context, req *request) error {
 	return s.send(reply(req.Unique, 0, payload))
 }
 
-// answer answers what can be answered without waiting.
+// answer returns the answer to a request that needs no waiting.
 func (s *Server) answer(req request) ([]byte, error) {
 	switch req.Opcode {
 	case opLookup:
@@ -219,11 +197,11 @@ func (s *Server) answer(req request) ([]byte, error) {
 	case opOpen:
 		return s.open(req)
 	case opOpendir:
-		return wire(&fuse.OpenOut{}), nil
+		return wire(&gofuse.OpenOut{}), nil
 	case opReaddir:
 		return s.readdir(req)
 	case opStatfs:
-		return wire(&fuse.StatfsOut{Bsize: pageSize, Frsize: pageSize, NameLen: 255}), nil
+		return wire(&gofuse.StatfsOut{Bsize: pageSize, Frsize: pageSize, NameLen: 255}), nil
 	case opRelease, opReleasedir, opDestroy:
 		return nil, nil
 	default:
@@ -237,33 +215,35 @@ func (s *Server) lookup(req request) ([]byte, error) {
 		return nil, err
 	}
 	id, err := chunk.ParseID(name)
-	if err != nil || req.NodeId != fuse.FUSE_ROOT_ID {
+	if err != nil || req.NodeId != gofuse.FUSE_ROOT_ID {
 		return nil, errNoDevice
 	}
 	f := s.file(nodeID(id))
 	if f == nil || f.id != id {
 		return nil, errNoDevice
 	}
-	return wire(&fuse.EntryOut{NodeId: f.node, EntryValid: forever, AttrValid: forever, Attr: f.attr()}), nil
+	return wire(&gofuse.EntryOut{NodeId: f.node, EntryValid: forever, AttrValid: forever, Attr: f.attr()}), nil
 }
 
-func (f *file) attr() fuse.Attr {
-	return fuse.Attr{Ino: f.node, Size: uint64(f.size), Blocks: uint64(f.size / 512), Mode: fileMode, Nlink: 1, Blksize: pageSize}
+func (f *file) attr() gofuse.Attr {
+	return gofuse.Attr{Ino: f.node, Size: uint64(f.size), Blocks: uint64(f.size / 512),
+		Mode: fileMode, Nlink: 1, Blksize: pageSize}
 }
 
 func (s *Server) getattr(req request) ([]byte, error) {
-	if req.NodeId == fuse.FUSE_ROOT_ID {
-		return wire(&fuse.AttrOut{AttrValid: forever, Attr: fuse.Attr{Ino: fuse.FUSE_ROOT_ID, Mode: dirMode, Nlink: 2, Blksize: pageSize}}), nil
+	if req.NodeId == gofuse.FUSE_ROOT_ID {
+		root := gofuse.Attr{Ino: gofuse.FUSE_ROOT_ID, Mode: dirMode, Nlink: 2, Blksize: pageSize}
+		return wire(&gofuse.AttrOut{AttrValid: forever, Attr: root}), nil
 	}
 	f := s.file(req.NodeId)
 	if f == nil {
 		return nil, errRemoved
 	}
-	return wire(&fuse.AttrOut{AttrValid: forever, Attr: f.attr()}), nil
+	return wire(&gofuse.AttrOut{AttrValid: forever, Attr: f.attr()}), nil
 }
 
 func (s *Server) open(req request) ([]byte, error) {
-	in, err := decode[fuse.OpenIn](req.bytes)
+	in, err := decode[gofuse.OpenIn](req.bytes)
 	if err != nil {
 		return nil, err
 	}
@@ -273,19 +253,20 @@ func (s *Server) open(req request) ([]byte, error) {
 	if in.Flags&unix.O_ACCMODE != unix.O_RDONLY {
 		return nil, errReadOnly
 	}
-	// Direct: the tree's file system caches the pages, a second copy would be
-	// wasted. No flush: there is nothing to do when a descriptor is closed.
-	return wire(&fuse.OpenOut{OpenFlags: fuse.FOPEN_DIRECT_IO | fuse.FOPEN_KEEP_CACHE | fuse.FOPEN_NOFLUSH}), nil
+	// Direct I/O, as the tree's file system caches the pages already. No flush, as closing a descriptor
+	// has no effect.
+	const flags = gofuse.FOPEN_DIRECT_IO | gofuse.FOPEN_KEEP_CACHE | gofuse.FOPEN_NOFLUSH
+	return wire(&gofuse.OpenOut{OpenFlags: flags}), nil
 }
 
-// readdir lists the directory from an offset on: 0 the start, 1 and 2 after "."
-// and "..", otherwise after the device with that node ID.
+// readdir lists the directory from an offset on: 0 is the start, 1 is after ".", 2 is after "..", and a
+// node ID is after that device.
 func (s *Server) readdir(req request) ([]byte, error) {
-	in, err := decode[fuse.ReadIn](req.bytes)
+	in, err := decode[gofuse.ReadIn](req.bytes)
 	if err != nil {
 		return nil, err
 	}
-	if req.NodeId != fuse.FUSE_ROOT_ID {
+	if req.NodeId != gofuse.FUSE_ROOT_ID {
 		return nil, errRemoved
 	}
 	limit := int(min(in.Size, maxRead))
@@ -293,7 +274,7 @@ func (s *Server) readdir(req request) ([]byte, error) {
 	ok := true
 	for i, dots := range []string{".", ".."} {
 		if next := uint64(i) + 1; ok && in.Offset < next {
-			b, ok = appendDirent(b, limit, fuse.FUSE_ROOT_ID, next, unix.DT_DIR, dots)
+			b, ok = appendDirent(b, limit, gofuse.FUSE_ROOT_ID, next, unix.DT_DIR, dots)
 		}
 	}
 	for _, f := range s.list(in.Offset) {
@@ -305,11 +286,11 @@ func (s *Server) readdir(req request) ([]byte, error) {
 	return b, nil
 }
 
-// send writes one message to the kernel. That the kernel no longer wants it is
-// no error: the process may be gone, the mount unmounted, or the request resent.
+// send sends one message to the kernel. It is no error if the kernel no longer wants it: the process
+// may be gone, the mount unmounted, or the request resent.
 func (s *Server) send(message []byte) error {
 	var failed error
-	err := s.raw.Control(func(fd uintptr) { // not conn.Write: that sends one at a time
+	err := s.raw.Control(func(fd uintptr) { // not conn.Write, which locks out other writers
 		for {
 			if _, failed = unix.Write(int(fd), message); failed != unix.EINTR {
 				return

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hanwen/go-fuse/v2/fuse"
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 
 	"lighter/format/chunk"
 )
@@ -69,16 +69,16 @@ func TestReadsAreCounted(t *testing.T) {
 	id := k.add(server, "a", reader)
 	const size, reads = 16 << 10, testSize / (16 << 10)
 	for offset := uint64(0); offset < testSize; offset += size {
-		k.ask(opRead, nodeID(id), bodyOf(fuse.ReadIn{Offset: offset, Size: size}))
+		k.ask(opRead, nodeID(id), bodyOf(gofuse.ReadIn{Offset: offset, Size: size}))
 	}
 	var st ServerStats
 	eventually(t, "counting", func() bool { // after the answer
 		st = server.Stats()
-		return st.Here.Count()+st.Fetched.Count() == reads && server.DeviceStats(id).Waited.Fetched == st.Fetched.Count()
+		return st.Cached.Count()+st.Fetched.Count() == reads && server.DeviceStats(id).Waited.Fetched == st.Fetched.Count()
 	})
-	if st.Here.Count() != 2 || st.HereBytes != 40<<10 || st.FetchedBytes != testSize-40<<10 {
+	if st.Cached.Count() != 2 || st.CachedBytes != 40<<10 || st.FetchedBytes != testSize-40<<10 {
 		t.Errorf("%d local reads, %d local bytes, %d fetched bytes; want 2, %d, %d",
-			st.Here.Count(), st.HereBytes, st.FetchedBytes, 40<<10, testSize-40<<10)
+			st.Cached.Count(), st.CachedBytes, st.FetchedBytes, 40<<10, testSize-40<<10)
 	}
 	if w := server.DeviceStats(id).Waited; w.Total <= 0 || w.P50 > w.P99 || w.P99 > w.Max {
 		t.Errorf("the device's waits are %+v", w)
@@ -106,7 +106,7 @@ func TestUnansweredReadsAreSeen(t *testing.T) {
 		k.read(unique, id, 0, small)
 	}
 	k.sync()
-	if st := server.Stats(); st.InWork != maxPerDevice || st.Waiting != 9 || st.InWorkBytes != maxPerDevice*small || st.Oldest <= 0 {
+	if st := server.Stats(); st.Active != maxPerDevice || st.Queued != 9 || st.ActiveBytes != maxPerDevice*small || st.Oldest <= 0 {
 		t.Errorf("%+v", st)
 	}
 	close(r.release)

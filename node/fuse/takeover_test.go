@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/hanwen/go-fuse/v2/fuse"
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
 	"lighter/format/chunk"
@@ -20,7 +20,7 @@ func TestTakeOver(t *testing.T) {
 	s, k := newPair(t, resending)
 	first := newStuck()
 	id := k.add(s, "a", first)
-	conn, err := s.Kept()
+	conn, err := s.Descriptors()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func TestTakeOver(t *testing.T) {
 	if err := next.Resend(); err != nil {
 		t.Fatal(err)
 	}
-	if a := k.next(); a.unique != 0 || int32(-a.errno) != -fuse.NOTIFY_RESEND {
+	if a := k.next(); a.unique != 0 || int32(-a.errno) != -gofuse.NOTIFY_RESEND {
 		t.Errorf("%+v, want a notification", a)
 	}
 	for unique := range uint64(stopped) {
@@ -84,7 +84,7 @@ func TestTakeOverWithAJournal(t *testing.T) {
 	s, k := newPair(t, journalled)
 	r := newStuck()
 	id := k.add(s, "a", r)
-	kept, err := s.Kept()
+	kept, err := s.Descriptors()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,8 +93,8 @@ func TestTakeOverWithAJournal(t *testing.T) {
 	// As if the server had been killed with more: a name too long for a slot, and
 	// something that wants no answer.
 	for _, request := range [][]byte{
-		rawRequest(opLookup, 1000, fuse.FUSE_ROOT_ID, append(bytes.Repeat([]byte("x"), 250), 0)),
-		rawRequest(opInterrupt, 1001, 0, bodyOf(fuse.InterruptIn{Unique: 5000})),
+		rawRequest(opLookup, 1000, gofuse.FUSE_ROOT_ID, append(bytes.Repeat([]byte("x"), 250), 0)),
+		rawRequest(opInterrupt, 1001, 0, bodyOf(gofuse.InterruptIn{Unique: 5000})),
 	} {
 		j, err := openJournal(kept[1])
 		if err != nil {
@@ -103,8 +103,8 @@ func TestTakeOverWithAJournal(t *testing.T) {
 		if _, err := j.busy(); err != nil {
 			t.Fatal(err)
 		}
-		copy(j.take(), request)
-		if err := j.close(); err != nil {
+		copy(j.acquire(), request)
+		if err := j.unmap(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -153,7 +153,7 @@ func TestTakeOverWithAJournal(t *testing.T) {
 func TestJournalOfAnotherSize(t *testing.T) {
 	for _, slots := range []int64{4, 2 * journalSlots} {
 		s, k := newPair(t, journalled)
-		kept, err := s.Kept()
+		kept, err := s.Descriptors()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -166,8 +166,8 @@ func TestJournalOfAnotherSize(t *testing.T) {
 			t.Fatal(err)
 		}
 		id := testID("a")
-		copy(j.take(), rawRequest(opRead, 1, nodeID(id), bodyOf(fuse.ReadIn{Size: small})))
-		if err := j.close(); err != nil {
+		copy(j.acquire(), rawRequest(opRead, 1, nodeID(id), bodyOf(gofuse.ReadIn{Size: small})))
+		if err := j.unmap(); err != nil {
 			t.Fatal(err)
 		}
 		next, err := Adopt([]*os.File{kept[0], j.file}, s.dir, s.State(), s.log)

@@ -2,16 +2,6 @@ package fuse
 
 import "sync"
 
-const (
-	// windowRoom is how many requests the kernel may send beyond those that the server knows.
-	// All of them may be ahead of a request for another device, in the kernel's only queue: at
-	// 10 us each, 64 delay it by less than a millisecond. Less room means more system calls.
-	windowRoom = 64
-	// The window is moved when the room has become smaller or larger than these.
-	minRoom = windowRoom / 2
-	maxRoom = windowRoom * 2
-)
-
 // window bounds the requests that the kernel has sent and the server has not yet read. It sets the
 // connection's max_background to the number of unanswered reads that the server knows, plus
 // windowRoom. The kernel blocks a process that needs one more. So a process that floods one device

@@ -6,64 +6,35 @@ import (
 	"fmt"
 	"unsafe"
 
-	"github.com/hanwen/go-fuse/v2/fuse"
-)
-
-// Opcodes of include/uapi/linux/fuse.h; go-fuse keeps its own to itself.
-const (
-	opLookup      = 1
-	opForget      = 2
-	opGetattr     = 3
-	opOpen        = 14
-	opRead        = 15
-	opStatfs      = 17
-	opRelease     = 18
-	opInit        = 26
-	opOpendir     = 27
-	opReaddir     = 28
-	opReleasedir  = 29
-	opInterrupt   = 36
-	opDestroy     = 38
-	opNotifyReply = 41
-	opBatchForget = 42
-)
-
-const (
-	inHeaderSize  = int(unsafe.Sizeof(fuse.InHeader{}))
-	outHeaderSize = int(unsafe.Sizeof(fuse.OutHeader{}))
-
-	// requestSize is how many bytes every read of the connection offers: the
-	// least that the kernel accepts (FUSE_MIN_READ_BUFFER), and enough for the
-	// largest request that a read-only directory can get, a name to look up.
-	requestSize = 8192
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 )
 
 // errMalformed says that bytes are not a FUSE request.
 var errMalformed = errors.New("malformed FUSE request")
 
-// request is one request of the kernel; bytes starts with the header.
+// request is one request of the kernel.
 type request struct {
-	fuse.InHeader
-	bytes []byte
-	slot  slot // in which it was read; nil once it is somebody else's, or without a journal
+	gofuse.InHeader
+	bytes []byte // starts with the header
+	slot  slot   // that it was received into; nil: none, or a read has it now
 }
 
-// parseRequest checks that b is one whole request. The request refers to b.
+// parseRequest checks that b is one whole request. The result refers to b.
 func parseRequest(b []byte) (request, error) {
-	header, err := decode[fuse.InHeader](b)
+	header, err := decode[gofuse.InHeader](b)
 	if err != nil {
 		return request{}, err
 	}
 	if int64(header.Length) != int64(len(b)) {
-		return request{}, fmt.Errorf("%w: %d bytes where the header says %d", errMalformed, len(b), header.Length)
+		return request{}, fmt.Errorf("%w: it has %d bytes, its header says %d", errMalformed, len(b), header.Length)
 	}
 	return request{InHeader: *header, bytes: b}, nil
 }
 
-// decode looks at b as the wire struct T, which has no pointers.
+// decode returns the wire struct T at the start of b. T has no pointers.
 func decode[T any](b []byte) (*T, error) {
 	if size := int(unsafe.Sizeof(*new(T))); len(b) < size {
-		return nil, fmt.Errorf("%w: %d bytes where at least %d belong", errMalformed, len(b), size)
+		return nil, fmt.Errorf("%w: it has %d bytes, at least %d are needed", errMalformed, len(b), size)
 	}
 	return (*T)(unsafe.Pointer(unsafe.SliceData(b))), nil
 }
@@ -73,38 +44,35 @@ func wire[T any](v *T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(v)), unsafe.Sizeof(*v))
 }
 
-// name returns the name that a LOOKUP asks for.
+// name returns the name in a LOOKUP.
 func (r request) name() (string, error) {
 	name := r.bytes[inHeaderSize:]
 	if len(name) == 0 || name[len(name)-1] != 0 {
-		return "", fmt.Errorf("%w: a name without an end", errMalformed)
+		return "", fmt.Errorf("%w: a name without a terminator", errMalformed)
 	}
 	return string(name[:len(name)-1]), nil
 }
 
-// reply returns an answer without data beyond payload. Status is an errno, or
-// the code of a notification where unique is 0.
+// reply returns an answer with a payload. status is a negative errno or 0; if unique is 0, it is the
+// code of a notification.
 func reply(unique uint64, status int32, payload ...[]byte) []byte {
 	size := outHeaderSize
 	for _, p := range payload {
 		size += len(p)
 	}
 	b := make([]byte, outHeaderSize, size)
-	putHeader(b, fuse.OutHeader{Length: uint32(size), Status: status, Unique: unique})
+	putHeader(b, gofuse.OutHeader{Length: uint32(size), Status: status, Unique: unique})
 	for _, p := range payload {
 		b = append(b, p...)
 	}
 	return b
 }
 
-func putHeader(b []byte, h fuse.OutHeader) { copy(b, wire(&h)) }
+func putHeader(b []byte, h gofuse.OutHeader) { copy(b, wire(&h)) }
 
-// direntAlign is what the size of each entry of a READDIR answer is a multiple of.
-const direntAlign = 8
-
-// appendDirent appends one directory entry, unless b would grow beyond limit.
-// Next is the offset from which to go on after this entry.
-func appendDirent(b []byte, limit int, node, next uint64, kind uint32, name string) ([]byte, bool) {
+// appendDirent appends one directory entry, unless b would grow beyond limit. next is the offset after
+// this entry.
+func appendDirent(b []byte, limit int, node, next uint64, kind uint32, name string) (_ []byte, ok bool) {
 	size := (24 + len(name) + direntAlign - 1) / direntAlign * direntAlign
 	if len(b)+size > limit {
 		return b, false

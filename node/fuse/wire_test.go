@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hanwen/go-fuse/v2/fuse"
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 )
 
@@ -30,22 +30,22 @@ func TestAnswersAreGolden(t *testing.T) {
 	k.add(s, "b", ready{})
 	var out strings.Builder
 	record := func(name string, a answer) { fmt.Fprintf(&out, "%s: errno %d\n%x\n", name, int32(a.errno), a.data) }
-	root, node := uint64(fuse.FUSE_ROOT_ID), nodeID(id)
+	root, node := uint64(gofuse.FUSE_ROOT_ID), nodeID(id)
 	record("LOOKUP", k.ask(opLookup, root, []byte(id.String()+"\x00")))
 	record("LOOKUP unknown", k.ask(opLookup, root, []byte(testID("c").String()+"\x00")))
 	record("LOOKUP not an ID", k.ask(opLookup, root, []byte("name\x00")))
 	record("LOOKUP in a file", k.ask(opLookup, node, []byte(id.String()+"\x00")))
-	record("GETATTR root", k.ask(opGetattr, root, bodyOf(fuse.GetAttrIn{})))
-	record("GETATTR device", k.ask(opGetattr, node, bodyOf(fuse.GetAttrIn{})))
-	record("GETATTR unknown", k.ask(opGetattr, 5, bodyOf(fuse.GetAttrIn{})))
-	record("OPEN", k.ask(opOpen, node, bodyOf(fuse.OpenIn{Flags: unix.O_RDONLY | unix.O_NOFOLLOW})))
-	record("OPEN to write", k.ask(opOpen, node, bodyOf(fuse.OpenIn{Flags: unix.O_RDWR})))
-	record("OPEN unknown", k.ask(opOpen, 5, bodyOf(fuse.OpenIn{})))
-	record("OPENDIR", k.ask(opOpendir, root, bodyOf(fuse.OpenIn{})))
-	record("READDIR", k.ask(opReaddir, root, bodyOf(fuse.ReadIn{Size: 4096})))
-	record("READDIR on", k.ask(opReaddir, root, bodyOf(fuse.ReadIn{Offset: min(node, nodeID(testID("b"))), Size: 4096})))
+	record("GETATTR root", k.ask(opGetattr, root, bodyOf(gofuse.GetAttrIn{})))
+	record("GETATTR device", k.ask(opGetattr, node, bodyOf(gofuse.GetAttrIn{})))
+	record("GETATTR unknown", k.ask(opGetattr, 5, bodyOf(gofuse.GetAttrIn{})))
+	record("OPEN", k.ask(opOpen, node, bodyOf(gofuse.OpenIn{Flags: unix.O_RDONLY | unix.O_NOFOLLOW})))
+	record("OPEN to write", k.ask(opOpen, node, bodyOf(gofuse.OpenIn{Flags: unix.O_RDWR})))
+	record("OPEN unknown", k.ask(opOpen, 5, bodyOf(gofuse.OpenIn{})))
+	record("OPENDIR", k.ask(opOpendir, root, bodyOf(gofuse.OpenIn{})))
+	record("READDIR", k.ask(opReaddir, root, bodyOf(gofuse.ReadIn{Size: 4096})))
+	record("READDIR on", k.ask(opReaddir, root, bodyOf(gofuse.ReadIn{Offset: min(node, nodeID(testID("b"))), Size: 4096})))
 	record("STATFS", k.ask(opStatfs, root, nil))
-	record("RELEASE", k.ask(opRelease, node, bodyOf(fuse.ReleaseIn{})))
+	record("RELEASE", k.ask(opRelease, node, bodyOf(gofuse.ReleaseIn{})))
 	record("DESTROY", k.ask(opDestroy, root, nil))
 	record("GETXATTR", k.ask(22, node, make([]byte, 16)))
 	record("an opcode to come", k.ask(999, node, nil))
@@ -77,14 +77,14 @@ func golden(t *testing.T, path, got string) {
 }
 
 func TestNegotiate(t *testing.T) {
-	init := func(in fuse.InitIn) request {
+	init := func(in gofuse.InitIn) request {
 		req, err := parseRequest(rawRequest(opInit, 2, 0, bodyOf(in)))
 		if err != nil {
 			t.Fatal(err)
 		}
 		return req
 	}
-	all := fuse.InitIn{Major: 7, Minor: 45, Flags: 1<<32 - 1, Flags2: 1<<32 - 1}
+	all := gofuse.InitIn{Major: 7, Minor: 45, Flags: 1<<32 - 1, Flags2: 1<<32 - 1}
 	out, state, err := negotiate(init(all), wanted, pageSize)
 	if err != nil || state != (State{Minor: 45, Flags: wanted, MaxPages: 256}) {
 		t.Errorf("%+v, %v", state, err)
@@ -96,11 +96,11 @@ func TestNegotiate(t *testing.T) {
 	if _, state, err := negotiate(init(all), wanted, large); err != nil || int(state.MaxPages)*large != maxRead {
 		t.Errorf("with pages of 64 KiB: %+v, %v", state, err)
 	}
-	old := fuse.InitIn{Major: 7, Minor: 31, Flags: fuse.CAP_ASYNC_READ}
-	if _, state, err := negotiate(init(old), wanted, pageSize); err != nil || state != (State{Minor: 31, Flags: fuse.CAP_ASYNC_READ, MaxPages: 32}) {
+	old := gofuse.InitIn{Major: 7, Minor: 31, Flags: gofuse.CAP_ASYNC_READ}
+	if _, state, err := negotiate(init(old), wanted, pageSize); err != nil || state != (State{Minor: 31, Flags: gofuse.CAP_ASYNC_READ, MaxPages: 32}) {
 		t.Errorf("%+v, %v", state, err)
 	}
-	for _, bad := range []fuse.InitIn{{Major: 7, Minor: 30}, {Major: 8}, {Major: 6, Minor: 99}} {
+	for _, bad := range []gofuse.InitIn{{Major: 7, Minor: 30}, {Major: 8}, {Major: 6, Minor: 99}} {
 		if _, _, err := negotiate(init(bad), wanted, pageSize); err == nil {
 			t.Errorf("%d.%d taken", bad.Major, bad.Minor)
 		}
@@ -120,7 +120,7 @@ func TestReaddirInPieces(t *testing.T) {
 	}
 	offset := uint64(0)
 	for {
-		a := k.ask(opReaddir, fuse.FUSE_ROOT_ID, bodyOf(fuse.ReadIn{Offset: offset, Size: 200}))
+		a := k.ask(opReaddir, gofuse.FUSE_ROOT_ID, bodyOf(gofuse.ReadIn{Offset: offset, Size: 200}))
 		if a.errno != 0 {
 			t.Fatal(a.errno)
 		}
@@ -195,8 +195,8 @@ func TestErrno(t *testing.T) {
 func FuzzRequest(f *testing.F) {
 	id := testID("a")
 	for op := range uint32(60) {
-		f.Add(rawRequest(op, 2, fuse.FUSE_ROOT_ID, []byte(id.String()+"\x00")))
-		f.Add(rawRequest(op, 2, nodeID(id), bodyOf(fuse.ReadIn{Offset: 4096, Size: 4096})))
+		f.Add(rawRequest(op, 2, gofuse.FUSE_ROOT_ID, []byte(id.String()+"\x00")))
+		f.Add(rawRequest(op, 2, nodeID(id), bodyOf(gofuse.ReadIn{Offset: 4096, Size: 4096})))
 		f.Add(rawRequest(op, 2, nodeID(id), nil))
 	}
 	f.Add([]byte{})
@@ -215,11 +215,11 @@ func FuzzRequest(f *testing.F) {
 		if err := s.handle(ctx, &req); err != nil && !errors.Is(err, errMalformed) && !errors.Is(err, unix.EMSGSIZE) {
 			t.Fatal(err)
 		}
-		if !s.await(10*time.Second, func() bool { return len(s.reads) == 0 && len(s.limits.working) == 0 }) {
+		if !s.await(10*time.Second, func() bool { return len(s.reads) == 0 && len(s.limits.active) == 0 }) {
 			t.Fatal("the read does not end")
 		}
 		// What the server sent is there by now; a second request marks its end.
-		if err := s.handle(ctx, &request{InHeader: fuse.InHeader{Opcode: opStatfs, Unique: ^req.Unique}}); err != nil {
+		if err := s.handle(ctx, &request{InHeader: gofuse.InHeader{Opcode: opStatfs, Unique: ^req.Unique}}); err != nil {
 			t.Fatal(err)
 		}
 		answers := 0

@@ -39,10 +39,10 @@ func TestOldestRead(t *testing.T) {
 
 // The error for requests that stay in the kernel has their number.
 func TestStall(t *testing.T) {
-	if err := checkStall(fuse.ServerStats{InKernel: 70, InWork: 60, Waiting: 10, Stalled: maxStall}); err != nil {
+	if err := checkStall(fuse.ServerStats{InKernel: 70, Active: 60, Queued: 10, Stalled: maxStall}); err != nil {
 		t.Errorf("at the limit: got %v, want none", err)
 	}
-	err := checkStall(fuse.ServerStats{InKernel: 90, InWork: 60, Waiting: 10, Stalled: maxStall + time.Second})
+	err := checkStall(fuse.ServerStats{InKernel: 90, Active: 60, Queued: 10, Stalled: maxStall + time.Second})
 	if err == nil || !strings.Contains(err.Error(), "wait in the kernel") || !strings.Contains(err.Error(), "90") {
 		t.Errorf("beyond the limit: got %v, want an error with the number of requests", err)
 	}

@@ -67,7 +67,7 @@ func (m *Mounts) interrupt(tree chunk.ID, hidden <-chan struct{}) {
 		}
 		mounts, err := mountPoints(m.root)
 		if _, mounted := mounts[m.point(tree)]; err == nil && !mounted {
-			m.server.CallOff(tree)
+			m.server.Cancel(tree)
 		}
 	}
 }

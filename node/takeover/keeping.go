@@ -94,7 +94,7 @@ func (d *Devices) keep(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	files, err := d.server.Kept()
+	files, err := d.server.Descriptors()
 	if err != nil {
 		return err
 	}

@@ -119,7 +119,7 @@ func benchmarkBesideAFlood(b *testing.B, floods int, endless, stuck bool) {
 		}
 	}
 	st := s.Stats()
-	b.ReportMetric(float64(st.Waiting), "waiting")
+	b.ReportMetric(float64(st.Queued), "queued")
 	b.ReportMetric(float64(st.Failed["overload"]), "refused")
 }
 

@@ -43,7 +43,7 @@ func TestDetachAndAdopt(t *testing.T) {
 	if err := <-served; err != nil {
 		t.Fatal(err)
 	}
-	kept, err := first.Kept()
+	kept, err := first.Descriptors()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func helpDevices(dir, deviceSize, resend string) error {
 	if err != nil {
 		return err
 	}
-	kept, err := s.Kept()
+	kept, err := s.Descriptors()
 	if err != nil {
 		return err
 	}

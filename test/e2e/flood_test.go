@@ -81,10 +81,10 @@ func TestFloodLeavesRoom(t *testing.T) {
 	_, flood := startFlood(t, filepath.Join(floodedTree, "file"), false)
 	eventually(t, "the flood", func() bool {
 		st := s.Stats()
-		return int64(st.InWork+st.Waiting)+st.Failed["overload"] >= 65_000
+		return int64(st.Active+st.Queued)+st.Failed["overload"] >= 65_000
 	})
-	if st := s.Stats(); st.InKernel < int64(st.Waiting) || st.Failed["overload"] == 0 {
-		t.Errorf("the kernel counts %d requests, %d reads wait, %v failed", st.InKernel, st.Waiting, st.Failed)
+	if st := s.Stats(); st.InKernel < int64(st.Queued) || st.Failed["overload"] == 0 {
+		t.Errorf("the kernel counts %d requests, %d reads wait, %v failed", st.InKernel, st.Queued, st.Failed)
 	}
 	_, read := run(t, "cmp", filepath.Join(other.source, "file"), filepath.Join(otherTree, "file"))
 	if out, err := read(); err != nil {
@@ -101,7 +101,7 @@ func TestFloodLeavesRoom(t *testing.T) {
 	}
 	eventually(t, "the end of all reads", func() bool {
 		st := s.Stats()
-		return st.InWork == 0 && st.Waiting == 0 && st.InKernel == 0
+		return st.Active == 0 && st.Queued == 0 && st.InKernel == 0
 	})
 }
 
@@ -137,12 +137,12 @@ func TestEndlessFloodsAreBlocked(t *testing.T) {
 			}()
 			eventually(t, "the floods", func() bool {
 				st := s.Stats()
-				return st.Failed["overload"] > 0 || st.HereBytes > 10_000*4096
+				return st.Failed["overload"] > 0 || st.CachedBytes > 10_000*4096
 			})
 			most := int64(0)
 			for range 500 {
 				st := s.Stats()
-				most = max(most, st.InKernel-int64(st.InWork+st.Waiting))
+				most = max(most, st.InKernel-int64(st.Active+st.Queued))
 				time.Sleep(time.Millisecond)
 			}
 			if most > 2000 {

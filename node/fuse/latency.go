@@ -1,0 +1,93 @@
+package fuse
+
+import (
+	"math/bits"
+	"sync/atomic"
+	"time"
+)
+
+// Latency is a histogram of times. Each bucket is twice as wide as the previous one.
+type Latency struct {
+	Counts [LatencyBuckets + 1]int64 // by bucket; the last has no bound
+	Sum    time.Duration
+	Max    time.Duration
+}
+
+// LatencyBuckets is the number of buckets with a bound: from 16 µs to 134 s, which is beyond the
+// deadline of a read.
+const LatencyBuckets = 24
+
+// LatencyBound returns the longest time in a bucket.
+func LatencyBound(bucket int) time.Duration { return time.Microsecond << (bucket + 4) }
+
+// bucketOf returns the bucket of a time.
+func bucketOf(d time.Duration) int {
+	if d <= LatencyBound(0) {
+		return 0
+	}
+	return min(bits.Len64(uint64((d-1)/LatencyBound(0))), LatencyBuckets)
+}
+
+// Count returns the number of times in the histogram.
+func (l Latency) Count() (n int64) {
+	for _, c := range l.Counts {
+		n += c
+	}
+	return n
+}
+
+// Quantile estimates the time within which a share q of all times lies.
+func (l Latency) Quantile(q float64) time.Duration {
+	rank := q * float64(l.Count())
+	for i, n := range l.Counts {
+		if float64(n) < rank || n == 0 {
+			rank -= float64(n)
+			continue
+		}
+		var from time.Duration
+		if i > 0 {
+			from = LatencyBound(i - 1)
+		}
+		to := l.Max
+		if i < LatencyBuckets {
+			to = min(LatencyBound(i), to)
+		}
+		return from + time.Duration(rank/float64(n)*float64(max(to-from, 0)))
+	}
+	return l.Max
+}
+
+// plus returns the histogram of both.
+func (l Latency) plus(other Latency) Latency {
+	for i, n := range other.Counts {
+		l.Counts[i] += n
+	}
+	l.Sum += other.Sum
+	l.Max = max(l.Max, other.Max)
+	return l
+}
+
+// latency counts a Latency. It is safe for concurrent use.
+type latency struct {
+	counts [LatencyBuckets + 1]atomic.Int64
+	sum    atomic.Int64
+	max    atomic.Int64
+}
+
+func (l *latency) add(took time.Duration) {
+	l.counts[bucketOf(took)].Add(1)
+	l.sum.Add(int64(took))
+	for old := l.max.Load(); int64(took) > old; old = l.max.Load() {
+		if l.max.CompareAndSwap(old, int64(took)) {
+			return
+		}
+	}
+}
+
+func (l *latency) get() (g Latency) {
+	for i := range l.counts {
+		g.Counts[i] = l.counts[i].Load()
+	}
+	g.Sum, g.Max = time.Duration(l.sum.Load()), time.Duration(l.max.Load())
+	return g
+}

@@ -34,8 +34,8 @@ func TestLostKeyIsNotReplaced(t *testing.T) {
 	if err := os.Remove(keyFile(h.config.Root)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(t.Context(), h.config, h.log); err == nil || !strings.Contains(err.Error(), "put it back") {
-		t.Errorf("it opens: %v", err)
+	if _, err := Open(t.Context(), h.config, h.log); err == nil || !strings.Contains(err.Error(), "is missing: restore it") {
+		t.Errorf("open without the key: %v, want an error that says to restore it", err)
 	}
 	if _, err := os.Stat(keyFile(h.config.Root)); err == nil {
 		t.Error("there is a new key")

@@ -69,11 +69,11 @@ func TestHealthAndReadiness(t *testing.T) {
 		}
 	}
 	h.view.stopping.Store(true)
-	if status, body, _ := h.do("GET", "/readyz", nil); status != 503 || !strings.Contains(string(body), "stops") {
-		t.Errorf("while it stops: %d %q", status, body)
+	if status, body, _ := h.do("GET", "/readyz", nil); status != 503 || !strings.Contains(string(body), "shutting down") {
+		t.Errorf("while the hub shuts down: %d %q, want 503", status, body)
 	}
 	if status, _, _ := h.do("GET", "/healthz", nil); status != 200 {
-		t.Errorf("while it stops, /healthz says %d", status)
+		t.Errorf("/healthz while the hub shuts down: %d, want 200", status)
 	}
 }
 

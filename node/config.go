@@ -7,13 +7,11 @@ import (
 	"log/slog"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
-	"github.com/dustin/go-humanize"
-
 	"lighter/format/index"
+	"lighter/node/completion"
+	"lighter/node/control"
 	"lighter/node/mount"
 	"lighter/socket"
 	"lighter/store/disk"
@@ -46,10 +44,10 @@ type Config struct {
 	LogLevel    string     `toml:"log_level" comment:"What is logged: debug, info, warn or error."`
 	LogFormat   string     `toml:"log_format" comment:"How the log is written: text or json."`
 
-	Complete         bool     `toml:"complete" comment:"Fetch all of the images that are run, behind all else, while the cache has room without anything going for it."`
-	CompleteRate     Size     `toml:"complete_rate" comment:"How much is fetched so a second, compressed: 10MiB. 0: as much as is left of the link."`
-	CompleteSchedule Schedule `toml:"complete_schedule" comment:"When that is done, in local time: [\"22:00-06:00\"]. Empty: always."`
-	LocalDevice      bool     `toml:"local_device" comment:"When all of an image is here, write it to a file that its next mounts read instead of asking the node: such containers need no node any more. It takes the image's size of the disk once more, within cache_size (at most half of it); set scrub_rate too, for nothing else verifies that file when it is read."`
+	Complete         bool                `toml:"complete" comment:"Fetch all of the images that are run, behind all else, while the cache has room without anything going for it."`
+	CompleteRate     Size                `toml:"complete_rate" comment:"How much is fetched so a second, compressed: 10MiB. 0: as much as is left of the link."`
+	CompleteSchedule completion.Schedule `toml:"complete_schedule" comment:"When that is done, in local time: [\"22:00-06:00\"]. Empty: always."`
+	LocalDevice      bool                `toml:"local_device" comment:"When all of an image is here, write it to a file that its next mounts read instead of asking the node: such containers need no node any more. It takes the image's size of the disk once more, within cache_size (at most half of it); set scrub_rate too, for nothing else verifies that file when it is read."`
 
 	Resend bool `toml:"resend" comment:"Have the kernel send again what a former daemon had read and not answered (Linux 6.9). Without, as on older kernels, such requests are kept in shared memory. It is of use for tests alone, and holds for devices that are mounted anew."`
 }
@@ -75,7 +73,7 @@ func DefaultConfig() Config {
 		LogFormat:   "text",
 		Resend:      true,
 
-		CompleteSchedule: Schedule{},
+		CompleteSchedule: completion.Schedule{},
 	}
 }
 
@@ -101,7 +99,7 @@ func (c *Config) Check() error {
 	case !slices.Contains(mount.Modes(), c.MountMode):
 		return fmt.Errorf("mount_mode %q is not one of %v", c.MountMode, mount.Modes())
 	}
-	if err := cmp.Or(checkRootPath(c.Root), c.checkTrust()); err != nil {
+	if err := cmp.Or(control.CheckRoot(c.Root), c.checkTrust()); err != nil {
 		return err
 	}
 	if c.Address != "" {
@@ -148,105 +146,3 @@ func (c *Config) origins(log *slog.Logger) (*origin.Failover, error) {
 
 // maxRecordDelay is how long a trace may wait at most: it is in memory.
 const maxRecordDelay = time.Hour
-
-// Delay is a time that people write as 90s or 5m.
-type Delay time.Duration
-
-// String writes the delay as Go does.
-func (d Delay) String() string { return time.Duration(d).String() }
-
-// MarshalText writes what String does.
-func (d Delay) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
-
-// UnmarshalText reads what Go reads: a number with a unit.
-func (d *Delay) UnmarshalText(b []byte) error {
-	n, err := time.ParseDuration(string(b))
-	if err != nil {
-		return fmt.Errorf("%q is not a delay: write 90s or 5m", b)
-	}
-	*d = Delay(n)
-	return nil
-}
-
-// Set implements the flag packages' Value.
-func (d *Delay) Set(text string) error { return d.UnmarshalText([]byte(text)) }
-
-// Type implements pflag's Value.
-func (d *Delay) Type() string { return "delay" }
-
-// Size is a number of bytes that people write as 20GiB or 500MB.
-type Size int64
-
-// String writes the size with a binary unit.
-func (s Size) String() string { return strings.ReplaceAll(humanize.IBytes(uint64(max(s, 0))), " ", "") }
-
-// MarshalText writes what String does.
-func (s Size) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
-
-// UnmarshalText reads a number with a unit, or of bytes.
-func (s *Size) UnmarshalText(b []byte) error {
-	n, err := humanize.ParseBytes(string(b))
-	if err != nil || n > 1<<62 {
-		return fmt.Errorf("%q is not a size: write 20GiB or 500MB", b)
-	}
-	*s = Size(n)
-	return nil
-}
-
-// Set implements the flag packages' Value.
-func (s *Size) Set(text string) error { return s.UnmarshalText([]byte(text)) }
-
-// Type implements pflag's Value.
-func (s *Size) Type() string { return "size" }
-
-// Space is a part of a disk that people write as 17% or as a Size.
-type Space disk.Space
-
-// String writes what UnmarshalText reads.
-func (s Space) String() string {
-	if s.Percent > 0 {
-		return strconv.FormatFloat(s.Percent, 'g', -1, 64) + "%"
-	}
-	return Size(s.Bytes).String()
-}
-
-// MarshalText writes what String does.
-func (s Space) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
-
-// UnmarshalText reads a share in percent, or a size.
-func (s *Space) UnmarshalText(b []byte) error {
-	if share, ok := strings.CutSuffix(string(b), "%"); ok {
-		percent, err := strconv.ParseFloat(strings.TrimSpace(share), 64)
-		if err != nil || !(percent >= 0 && percent < 100) {
-			return fmt.Errorf("%q is not a share of a disk: write 17%%", b)
-		}
-		*s = Space{Percent: percent}
-		return nil
-	}
-	var size Size
-	if err := size.UnmarshalText(b); err != nil {
-		return fmt.Errorf("%q is not a part of a disk: write 17%% or 50GiB", b)
-	}
-	if size > 0 && size < leastSpace {
-		return fmt.Errorf("%q is a few bytes of a disk: write 17%% or 50GiB", b)
-	}
-	*s = Space{Bytes: int64(size)}
-	return nil
-}
-
-// leastSpace is what nobody means who leaves the unit out.
-const leastSpace = 1 << 20
-
-// below tells whether it is less than other on any disk.
-func (s Space) below(other Space) bool {
-	if s == (Space{}) { // the other alone counts
-		return false
-	}
-	return s.Percent < other.Percent && s.Bytes <= other.Bytes || s.Bytes < other.Bytes && s.Percent <= other.Percent
-}
-
-// Set implements the flag packages' Value.
-func (s *Space) Set(text string) error { return s.UnmarshalText([]byte(text)) }
-
-// Type implements pflag's Value.
-func (s *Space) Type() string { return "space" }

@@ -1,25 +1,22 @@
-// Package node promises a node: it puts the parts together (cache, origin,
-// devices, trees, chains, snapshotter, control socket), runs them until its
-// context ends, and leaves nothing mounted behind but what containers still use.
-// What a daemon that was killed left, the next one puts in order.
+// Package node promises a node: it puts the parts together, runs them until its context ends, and
+// leaves nothing mounted but what containers still use. What a daemon that was killed left behind,
+// the next one puts in order.
 //
-// node.go is the drawing; it decides nothing else. The other files are for
-// people: a tree mounted without containerd (bind.go; mounts.go, without a node
-// too), what is kept in the cache (cache.go), what is fetched of images that are in
-// use although nobody reads it (complete.go), and the control socket, with both its
-// ends.
+// node.go shows the parts and how they are wired; the parts are packages below this one. The other
+// files are the configuration (config.go, values.go, trust.go), the root directory (root.go), and
+// what is recorded of starts (recording.go).
 //
-// Below the root, which is root's alone to write:
+// Only root may write to the root directory. It holds
 //
-//	lock            held while a daemon runs; its process ID and PID namespace
-//	control.sock    for `lighter status` and its like; root's alone
+//	lock            held while a daemon runs (package takeover)
+//	control.sock    (package control)
 //	keeper.sock     (package keeper)
-//	binds.json      what is mounted for people; with .broken behind it, one that could not be read
+//	binds.json      (package binds)
 //	cache/          chunks (package disk)
-//	trees/                     (package trees)
+//	trees/          (package trees)
 //	mounts/ devices/ probe/    (package mount)
 //	chains/ hub.keys           (package resolver)
-//	snapshots/                 (package front/containerd)
+//	snapshots/      (package front/containerd)
 package node
 
 import (
@@ -33,15 +30,22 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 
 	"lighter/durable"
+	"lighter/node/binds"
+	"lighter/node/completion"
+	"lighter/node/control"
 	"lighter/node/front/containerd"
 	"lighter/node/health"
+	"lighter/node/imagecache"
 	"lighter/node/keeper"
+	"lighter/node/memory"
+	"lighter/node/monitor"
 	"lighter/node/mount"
+	"lighter/node/ondemand"
 	"lighter/node/prefetch"
 	"lighter/node/record"
+	"lighter/node/report"
 	"lighter/node/resolver"
 	"lighter/node/takeover"
 	"lighter/node/trees"
@@ -53,72 +57,119 @@ import (
 
 // Node is a running node.
 type Node struct {
-	config     Config
-	log        *slog.Logger
-	started    time.Time
-	lock       *os.File
-	devices    *takeover.Devices
-	health     *health.Check
+	config    Config
+	started   time.Time
+	log       *slog.Logger
+	stop      context.CancelCauseFunc
+	manager   *keeper.Manager // the service manager, or nil
+	lock      *os.File        // of the root
+	leftovers *durable.Leftovers
+	monitor   *monitor.Server // nil without an HTTP address
+
 	hubs       *origin.Failover
+	keys       *resolver.Keys
 	cache      *disk.Cache
 	units      *store.Units
+	shortage   *memory.Shortage
 	prefetcher *prefetch.Prefetcher
 	recorder   *record.Recorder
-	reporter   *record.Reporter
-	shortage   shortage
-	manager    *keeper.Manager // the service manager, or nil
+	traces     *record.Reporter
+
+	devices    *takeover.Devices
+	health     *health.Check
 	trees      *trees.Store
 	mounts     *mount.Mounts
-	keys       *resolver.Keys
 	chains     *resolver.Resolver
-	snapshot   *containerd.Snapshotter // nil without an address
-	binds      *binds
-	leftovers  durable.Leftovers // of small files of the node's own
-	web        *web              // nil without an HTTP address
-	noMetrics  error             // why there is none although there is an address
-	controls   net.Listener
-	requests   net.Listener // containerd's; nil without an address
-	stop       context.CancelCauseFunc
+	binds      *binds.Binds
+	completion *completion.Completer
 
-	completion *completion
+	snapshots *containerd.Snapshotter // nil without an address for containerd
+	requests  net.Listener            // containerd's; nil without an address
+	report    *report.Reporter
+	images    *imagecache.Cache
+	controls  net.Listener
 }
 
-// Run runs a node until ctx is done, as the one thing that this process does.
-// ready is called once its sockets are there.
+// Run runs a node until ctx is done. It is the only task of its process. ready is called once the
+// node's sockets exist.
 func Run(ctx context.Context, config Config, log *slog.Logger, ready func()) error {
-	boundGarbage()
+	memory.LimitGarbage()
 	manager := keeper.Environment()
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	n, err := start(ctx, stop, config, manager, log)
-	if err != nil {
-		return err
+	n := &Node{started: time.Now(), config: config, log: log, stop: stop, manager: manager, leftovers: &durable.Leftovers{Log: log}}
+	if err := n.start(ctx); err != nil {
+		return errors.Join(err, n.close())
 	}
-	n.last()
-	err = n.serve(ctx, ready)
+	memory.ProtectProcess(log)
+	err := n.serve(ctx, ready)
 	n.mounts.UnmountIdle()
 	return errors.Join(err, n.close())
 }
 
-// serve answers containerd and people until ctx is done.
-func (n *Node) serve(ctx context.Context, ready func()) error {
-	n.recoverBinds(ctx)
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { n.prefetcher.Run(ctx); return nil })
-	group.Go(func() error { n.recorder.Run(ctx); return nil })
-	group.Go(func() error { n.reporter.Run(ctx); return nil })
-	group.Go(func() error { n.scrub(ctx); return nil })
-	group.Go(func() error { n.chains.RenewStatements(ctx); return nil })
-	group.Go(func() error { n.complete(ctx); return nil })
-	group.Go(func() error { n.devices.WatchKeeper(ctx); return nil })
-	group.Go(func() error { return n.serveControl(ctx) })
-	if n.snapshot != nil {
-		group.Go(func() error { return containerd.Serve(ctx, n.requests, n.snapshot) })
+// start opens the parts, lowest first.
+func (n *Node) start(ctx context.Context) error {
+	inherited, err := n.openRoot()
+	if err != nil {
+		return err
 	}
-	group.Go(func() error { n.health.FeedWatchdog(ctx, n.manager, n.log); return nil })
-	n.announce(ready)
-	group.Go(func() error { <-ctx.Done(); n.withdraw(); return nil })
-	return group.Wait()
+	var noMonitor error // containers come first: the node runs without it
+	if n.monitor, noMonitor = monitor.Open(ctx, n.config.HTTPAddress, n.log); noMonitor != nil {
+		n.log.Error("metrics, health and readiness are not available", "address", n.config.HTTPAddress, "err", noMonitor)
+	}
+	if err := mount.Prepare(n.config.Root); err != nil {
+		return err
+	}
+	if err := n.openChunks(); err != nil {
+		return err
+	}
+	n.monitor.NotReady("it takes over the mounts of a previous daemon")
+	if err := n.openTrees(ctx, inherited); err != nil {
+		return err
+	}
+	if err := n.openSnapshots(ctx); err != nil {
+		return err
+	}
+	if n.binds.Incomplete() { // any tree may be in use
+		n.chains.HoldAll()
+	} else {
+		n.chains.Sweep()
+	}
+	n.openReport(noMonitor)
+	n.report.LogProblems(ctx, n.log)
+	n.monitor.Show(monitor.Node{Healthy: n.health.Healthy, Status: n.report.Status, Devices: n.devices.Stats})
+	n.controls, err = socket.Listen(ctx, control.Socket(n.config.Root))
+	return err
+}
+
+// openChunks opens what chunks come from: the cache, and the hubs.
+func (n *Node) openChunks() (err error) {
+	if n.hubs, err = n.config.origins(n.log); err != nil {
+		return err
+	}
+	if n.keys, err = resolver.NewKeys(n.config.Root, n.config.HubKeys, n.hubs); err != nil {
+		return err
+	}
+	n.cache = openCache(n.config, n.log)
+	n.units = store.NewUnits(n.hubs, n.cache)
+	n.shortage = memory.NewShortage(n.cache.Short)
+	n.prefetcher = prefetch.New(func() prefetch.Source { return n.units.Share() },
+		prefetch.Options{Limit: n.config.prefetchLimit(), Short: n.shortage.Check}, n.log)
+	n.openRecorder()
+	return nil
+}
+
+// openCache opens the cache. Without one the node still serves, more slowly: each read that the
+// kernel does not answer from memory goes over the network.
+func openCache(config Config, log *slog.Logger) *disk.Cache {
+	limits := disk.Limits{Size: int64(config.CacheSize), Low: disk.Space(config.FreeLow), High: disk.Space(config.FreeHigh)}
+	dir := filepath.Join(config.Root, "cache")
+	cache, err := disk.Open(dir, limits, log)
+	if err != nil {
+		log.Error("the node runs without a cache; it tries again every minute", "err", err)
+		return disk.Absent(err, dir, limits, log)
+	}
+	return cache
 }
 
 // lazyTrees is the store of trees with their mounts, as the resolver sees it.
@@ -129,85 +180,53 @@ type lazyTrees struct {
 
 var _ resolver.Trees = lazyTrees{}
 
-// start opens everything, lowest first.
-func start(ctx context.Context, stop context.CancelCauseFunc, config Config, manager *keeper.Manager, log *slog.Logger) (_ *Node, err error) {
-	n := &Node{config: config, log: log, started: time.Now(), manager: manager, stop: stop, leftovers: durable.Leftovers{Log: log}}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, n.close())
-		}
-	}()
-	inherited, err := n.own()
+// openTrees takes over the devices, and opens the trees that they serve.
+func (n *Node) openTrees(ctx context.Context, inherited bool) (err error) {
+	root := n.config.Root
+	n.devices, err = takeover.Open(ctx, takeover.Options{Root: root, Manager: n.manager, Inherited: inherited, Resend: n.config.Resend, Log: n.log})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	config = n.config
-	if n.web, n.noMetrics = openWeb(ctx, config.HTTPAddress, log); n.noMetrics != nil { // containers come first
-		log.Error("nobody can ask for metrics, health or readiness", "address", config.HTTPAddress, "cause", n.noMetrics)
-	}
-	if err := mount.Prepare(config.Root); err != nil {
-		return nil, err
-	}
-	n.binds = openBinds(config.Root, &n.leftovers)
-	if n.hubs, err = config.origins(log); err != nil {
-		return nil, err
-	}
-	if n.keys, err = resolver.NewKeys(config.Root, config.HubKeys, n.hubs); err != nil {
-		return nil, err
-	}
-	n.cache = openCache(config, log)
-	n.units = store.NewUnits(n.hubs, n.cache)
-	n.completion = newCompletion(config)
-	n.prefetcher = prefetch.New(func() prefetch.Source { return n.units.Share() }, prefetch.Options{Limit: config.prefetchLimit(), Short: n.short}, log)
-	n.newRecorder()
-	n.web.notReady("it takes over what a former daemon has mounted")
-	n.devices, err = takeover.Open(ctx, takeover.Options{Root: config.Root, Manager: manager, Inherited: inherited, Resend: config.Resend, Log: log})
-	if err != nil {
-		return nil, err
-	}
-	n.health = health.New(config.Root, n.devices)
-	n.trees = trees.Open(config.Root, n.hubs, n.devices.Server(), n.prefetcher, log)
-	n.mounts = mount.New(config.Root, config.MountMode, n.trees, n.devices.Server(), n.recorder, log)
+	n.health = health.New(root, n.devices)
+	n.trees = trees.Open(root, n.hubs, n.devices.Server(), n.prefetcher, n.log)
+	n.mounts = mount.New(root, n.config.MountMode, n.trees, n.devices.Server(), n.recorder, n.log)
 	if err := n.trees.UseRoom(n.cache); err != nil {
-		return nil, err
+		return err
 	}
 	if err := n.mounts.Recover(n.devices.TakenOver()); err != nil {
-		return nil, err
+		return err
 	}
-	if !config.LocalDevice {
+	if !n.config.LocalDevice {
 		n.trees.DropLocals()
 	}
-	n.devices.Start(ctx, stop)
+	n.devices.Start(ctx, n.stop)
 	n.mounts.Probe()
-	if n.chains, err = n.newResolver(); err != nil {
-		return nil, err
+	n.chains, err = resolver.New(resolver.Config{
+		Root: root, Trust: n.config.trust(n.hubs).resolverTrust(), Answerers: []resolver.Answerer{resolver.NewHub(n.hubs)},
+		LastReceived: n.hubs.LastReceived, Trees: lazyTrees{n.trees, n.mounts}, Keys: n.keys, Log: n.log,
+	})
+	if err != nil {
+		return err
 	}
-	n.holdBinds()
-	if err := n.openSnapshots(ctx); err != nil {
-		return nil, err
-	}
-	if n.binds.unknown { // any tree may be mounted for people
-		n.chains.HoldAll()
-	} else {
-		n.chains.Sweep()
-	}
-	n.reportLost(ctx)
-	n.reportRefused(ctx)
-	if n.controls, err = socket.Listen(ctx, ControlSocket(config.Root)); err != nil {
-		return nil, err
-	}
-	n.web.show(n)
-	return n, nil
+	n.binds = binds.Open(root, n.hubs, n.chains, n.leftovers, n.log)
+	n.completion = completion.New(completion.Options{
+		Complete: n.config.Complete, Local: n.config.LocalDevice, Rate: int64(n.config.CompleteRate),
+		Schedule: n.config.CompleteSchedule, Short: n.shortage.Check,
+	}, completion.Parts{
+		Trees: n.trees, Mounts: n.mounts, Cache: n.cache, Share: func() completion.Share { return n.units.Share() },
+	}, n.log)
+	return nil
 }
 
-// openSnapshots opens the snapshotter and its socket, if there is to be one.
+// openSnapshots opens the snapshotter and its socket, if an address is configured.
 func (n *Node) openSnapshots(ctx context.Context) (err error) {
 	if n.config.Address == "" {
 		return nil
 	}
-	config := containerd.Config{Dir: filepath.Join(n.config.Root, "snapshots"), RemapIDs: n.config.RemapIDs,
-		Beside: filepath.Join(n.config.Root, "mounts", "snapshots"), Log: n.log}
-	n.snapshot, err = containerd.New(config, n.chains)
+	n.snapshots, err = containerd.New(containerd.Config{
+		Dir: filepath.Join(n.config.Root, "snapshots"), RemapIDs: n.config.RemapIDs,
+		Beside: filepath.Join(n.config.Root, "mounts", "snapshots"), Log: n.log,
+	}, n.chains)
 	if err != nil {
 		return err
 	}
@@ -218,75 +237,81 @@ func (n *Node) openSnapshots(ctx context.Context) (err error) {
 	return err
 }
 
-// own makes the root and makes sure that no other daemon uses it.
-func (n *Node) own() (inherited bool, err error) {
-	if os.Geteuid() != 0 {
-		return false, errors.New("a node mounts file systems and must run as root (try: sudo lighter node ...)")
+// openReport opens what administrators see and use.
+func (n *Node) openReport(noMonitor error) {
+	c := &n.config
+	fixed := report.Status{
+		Version: report.Version(), Root: c.Root, Address: c.Address, MountMode: c.MountMode, RemapIDs: c.RemapIDs,
+		Trust: c.trust(n.hubs).report(), Scope: c.Scope, CAFile: c.CAFile, Started: n.started,
 	}
-	err = n.checkProgram()
-	if err == nil {
-		err = n.makeRoot()
+	if noMonitor != nil {
+		fixed.NoMetrics = noMonitor.Error()
 	}
-	if err == nil {
-		n.lock, inherited, err = takeover.Lock(n.config.Root, &n.leftovers)
+	n.report = &report.Reporter{
+		Fixed: fixed, Hubs: n.hubs, Keys: n.keys, Chains: n.chains, Trees: n.trees, Mounts: n.mounts, Snapshots: n.snapshots,
+		Cache: n.cache, Units: n.units, Ahead: n.prefetcher, Recorder: n.recorder, Traces: n.traces,
+		Devices: n.devices, Binds: n.binds, Completion: n.completion, Leftovers: n.leftovers,
 	}
-	if errors.Is(err, unix.EROFS) {
-		err = fmt.Errorf("the node's root %s is on a file system that is read-only, and a node keeps its lock, its sockets and its state there: make it writable (the kernel's log says why it is not), or choose another --root: %w", n.config.Root, err)
-	}
-	return inherited, err
+	n.images = imagecache.New(n.cache, n.trees, n.report, n.completion, n.log)
 }
 
-// checkProgram refuses to run a program that a node serves: it would have to read its own
-// text to answer who reads it, and the one before it could not be replaced. If the mounts
-// cannot be read, the node goes on: what needs them next says what that means for containers.
-func (n *Node) checkProgram() error {
-	tree, err := mount.LazyMount("/proc/self/exe")
-	if err != nil {
-		n.log.Warn("cannot tell whether this program lies on a lazy image", "err", err)
-		return nil
+// serve answers containerd and administrators until ctx is done.
+func (n *Node) serve(ctx context.Context, ready func()) error {
+	n.binds.Recover(ctx, n.devices.TakenOver())
+	group, ctx := errgroup.WithContext(ctx)
+	for _, run := range []func(context.Context){
+		n.prefetcher.Run, n.recorder.Run, n.traces.Run, n.chains.RenewStatements, n.completion.Run, n.devices.WatchKeeper,
+		func(ctx context.Context) { n.images.Run(ctx, int64(n.config.ScrubRate)) },
+		func(ctx context.Context) { n.health.FeedWatchdog(ctx, n.manager, n.log) },
+	} {
+		group.Go(func() error { run(ctx); return nil })
 	}
-	if tree != "" {
-		return fmt.Errorf("this program lies on an image that a lighter node serves (%s), and would wait for itself to read it: "+
-			"install it on the machine's own disk, or pull its image with another snapshotter", tree)
+	server := control.Server{
+		Reporter: n.report, Cache: n.images, Binds: n.binds, Stop: func() { n.stop(nil) },
+		Recorder: &ondemand.Recorder{Starts: n.recorder, Images: n.report, Mounts: n.mounts, Files: n.trees, Send: n.sendTrace},
 	}
-	return nil
+	group.Go(func() error { return server.Serve(ctx, n.controls) })
+	if n.snapshots != nil {
+		group.Go(func() error { return containerd.Serve(ctx, n.requests, n.snapshots) })
+	}
+	n.announce(ready)
+	group.Go(func() error { <-ctx.Done(); n.withdraw(); return nil })
+	return group.Wait()
 }
 
-// makeRoot makes sure of the root: a directory in which only root can change
-// what is believed, under its one name.
-func (n *Node) makeRoot() error {
-	root := n.config.Root
-	if err := os.MkdirAll(root, 0o700); err != nil {
-		return fmt.Errorf("make the node's root: %w", err)
-	}
-	real, err := filepath.EvalSymlinks(root)
-	if err != nil {
-		return fmt.Errorf("make the node's root: %w", err)
-	}
-	if err := checkRootPath(real); err != nil {
-		return err
-	}
-	var stat unix.Stat_t
-	if err := unix.Stat(real, &stat); err != nil {
-		return fmt.Errorf("look at the node's root %s: %w", root, err)
-	}
-	if stat.Uid != 0 || stat.Mode&0o022 != 0 {
-		return fmt.Errorf("others than root can write to %s: `chown root %s; chmod 700 %s`, or give the node another --root", root, root, root)
-	}
-	n.config.Root = real
-	return nil
+// announce reports that the node is ready: its sockets exist, and it serves what a previous daemon
+// served. Readiness is reported here and in withdraw only.
+func (n *Node) announce(ready func()) {
+	n.log.Info("node is ready", "root", n.config.Root, "address", n.config.Address, "hubs", n.hubs.URL())
+	n.monitor.Ready()
+	n.notify(fmt.Sprintf("READY=1\nSTATUS=%d trees served, root %s", len(n.mounts.Mounted()), n.config.Root))
+	ready()
 }
 
-// close closes what was opened, highest first.
+// withdraw reports that the node stops.
+func (n *Node) withdraw() {
+	n.health.Stop()
+	n.monitor.NotReady("it stops")
+	n.notify("STOPPING=1\nSTATUS=stopping")
+}
+
+func (n *Node) notify(lines string) {
+	if err := n.manager.Notify(lines); err != nil {
+		n.log.Warn("cannot notify the service manager", "err", err)
+	}
+}
+
+// close closes what was opened, highest first. The lock is released with the process, so that a
+// process that waits for the lock finds nothing running.
 func (n *Node) close() error {
 	var errs []error
 	for _, listener := range []net.Listener{n.controls, n.requests} {
 		if listener != nil {
-			_ = listener.Close() // whoever served has closed it
+			_ = listener.Close() // its server may have closed it
 		}
 	}
-	if n.snapshot != nil {
-		errs = append(errs, n.snapshot.Close())
+	if n.snapshots != nil {
+		errs = append(errs, n.snapshots.Close())
 	}
 	if n.devices != nil {
 		n.health.Stop()
@@ -301,6 +326,6 @@ func (n *Node) close() error {
 	if n.cache != nil {
 		errs = append(errs, n.cache.Close())
 	}
-	n.web.close()
-	return errors.Join(errs...) // the lock goes with the process: who waits for it finds nothing running
+	n.monitor.Close()
+	return errors.Join(errs...)
 }

@@ -5,30 +5,40 @@ import (
 	"slices"
 	"strings"
 
+	"lighter/node/report"
 	"lighter/node/resolver"
 	"lighter/store/origin"
 )
 
-// Trust says for which pulls a node takes images from its hubs.
+// Trust is for which pulls a node takes images from its hubs.
 type Trust string
 
 // Trusts of a node.
 const (
 	TrustAuto  Trust = "auto"  // chain where all hubs are on this machine, else image
-	TrustChain Trust = "chain" // for those that name a chain that a hub knows
-	TrustImage Trust = "image" // for those of a manifest that a hub knows, from a repository that has it
+	TrustChain Trust = "chain" // for pulls that name a chain that a hub knows
+	TrustImage Trust = "image" // for pulls of a manifest that a hub knows, from a repository that has it
 )
 
-// trusts lists what can be configured.
+// trusts are the values that can be configured.
 var trusts = []Trust{TrustAuto, TrustChain, TrustImage}
 
-// TrustStatus says which trust is in force.
+// TrustStatus is the trust that applies, and why.
 type TrustStatus struct {
-	Trust Trust  `json:"trust"` // TrustChain or TrustImage
-	Why   string `json:"why"`
+	Trust Trust // TrustChain or TrustImage
+	Why   string
 }
 
-// trust returns what holds with these hubs, and why.
+func (t TrustStatus) report() report.Trust { return report.Trust{Trust: string(t.Trust), Why: t.Why} }
+
+func (t TrustStatus) resolverTrust() resolver.Trust {
+	if t.Trust == TrustChain {
+		return resolver.TrustChain
+	}
+	return resolver.TrustImage
+}
+
+// trust returns the trust that applies with these hubs.
 func (c *Config) trust(hubs *origin.Failover) TrustStatus {
 	switch remote := hubs.Remote(); {
 	case c.Trust != TrustAuto:
@@ -40,7 +50,7 @@ func (c *Config) trust(hubs *origin.Failover) TrustStatus {
 	}
 }
 
-// EffectiveTrust says which trust holds with the configured hubs.
+// EffectiveTrust returns the trust that applies with the configured hubs.
 func (c *Config) EffectiveTrust() (TrustStatus, error) {
 	hubs, err := c.origins(discarded)
 	if err != nil {
@@ -54,16 +64,4 @@ func (c *Config) checkTrust() error {
 		return fmt.Errorf("trust %q is not one of %v", c.Trust, trusts)
 	}
 	return nil
-}
-
-// newResolver returns what answers for the chains of this node.
-func (n *Node) newResolver() (*resolver.Resolver, error) {
-	trust := resolver.TrustImage
-	if n.config.trust(n.hubs).Trust == TrustChain {
-		trust = resolver.TrustChain
-	}
-	return resolver.New(resolver.Config{
-		Root: n.config.Root, Trust: trust, Answerers: []resolver.Answerer{resolver.NewHub(n.hubs)},
-		LastReceived: n.hubs.LastReceived, Trees: lazyTrees{n.trees, n.mounts}, Keys: n.keys, Log: n.log,
-	})
 }

@@ -58,7 +58,7 @@ func (b *table) reportDedup(images []string, s *sums) {
 		b.rows = append(b.rows, benchRow{row: row{Workload: "dedup: " + what[i], Mode: mode[i]}, Image: fmt.Sprint(images), Rounds: 1,
 			Values: map[string]float64{"all_bytes": float64(s.all), "unique_bytes": float64(plain[i]), "compressed_bytes": float64(packed[i])}})
 		b.verdicts = append(b.verdicts, verdict{Figure: "dedup", What: what[i] + " of " + bench.Size(s.all),
-			Lighter: bench.Size(plain[i]) + " / " + bench.Size(packed[i]), Value: float64(plain[i]) / float64(s.all), Unit: "ratio", Result: report, Note: note[i]})
+			Lighter: bench.Size(plain[i]) + " / " + bench.Size(packed[i]), Value: float64(plain[i]) / float64(s.all), Unit: "ratio", Result: noTarget, Note: note[i]})
 	}
 }
 

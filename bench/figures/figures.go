@@ -64,9 +64,9 @@ type verdict struct {
 
 // The words of Result.
 const (
-	pass   = "PASS"
-	miss   = "MISS"
-	report = "report"
+	pass     = "PASS"
+	miss     = "MISS"
+	noTarget = "report"
 )
 
 func passed(ok bool) string {

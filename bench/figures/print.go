@@ -31,7 +31,7 @@ func (b *table) printFigures() {
 func (b *table) withTarget() int {
 	n := 0
 	for _, v := range b.verdicts {
-		if v.Result != report {
+		if v.Result != noTarget {
 			n++
 		}
 	}
@@ -51,7 +51,7 @@ func (v verdict) value() string {
 }
 
 func (v verdict) target() string {
-	if v.Result == report {
+	if v.Result == noTarget {
 		return ""
 	}
 	sign := "≤"

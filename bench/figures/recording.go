@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"lighter/bench"
-	"lighter/node"
+	"lighter/node/report"
 	"lighter/test/testkit/site"
 )
 
@@ -86,7 +86,7 @@ func (b *table) startRecorded(ctx context.Context, w bench.Workload, on bool) (f
 	if err != nil {
 		return 0, err
 	}
-	var status node.Status
+	var status report.Status
 	if err := m.NodeStatus(ctx, &status); err != nil {
 		return 0, err
 	}

@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lighter/bench"
-	"lighter/node"
+	"lighter/node/control"
 	"lighter/node/keeper"
+	"lighter/node/report"
 	"lighter/test/testkit/site"
 )
 
@@ -64,7 +65,7 @@ func (b *table) restartRounds(ctx context.Context, what string, mounts int, end 
 	}
 	bench.Say("%s: ready after %s", what, bench.Seconds(bench.Median(times)))
 	b.rows = append(b.rows, timesRow("base", "restart: "+what, site.Lighter, times))
-	b.verdicts = append(b.verdicts, verdict{Figure: "restart", What: what, Value: bench.Median(times), Unit: "s", Result: report})
+	b.verdicts = append(b.verdicts, verdict{Figure: "restart", What: what, Value: bench.Median(times), Unit: "s", Result: noTarget})
 	return nil
 }
 
@@ -74,11 +75,11 @@ func (b *table) startNode(ctx context.Context, mounts int) (float64, error) {
 	start := time.Now()
 	started := make(chan error, 1)
 	go func() { started <- m.StartNode(ctx) }()
-	control := node.NewControl(m.NodeRoot())
-	var status node.Status
+	client := control.New(m.NodeRoot())
+	var status report.Status
 	var err error
 	for {
-		if status, err = control.Status(ctx); !errors.Is(err, node.ErrNoDaemon) {
+		if status, err = client.Status(ctx); !errors.Is(err, control.ErrNoDaemon) {
 			break
 		}
 		if time.Since(start) > time.Minute {

@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"lighter/bench"
-	"lighter/node"
+	"lighter/node/report"
 	"lighter/test/testkit/site"
 )
 
@@ -203,7 +203,7 @@ func Run(ctx context.Context, o Options) error {
 
 // about says of this run where and when it is.
 func about() About {
-	return About{Started: time.Now().UTC().Truncate(time.Second), Version: node.Version(), Kernel: kernel(), Processors: processors(), Memory: memory()}
+	return About{Started: time.Now().UTC().Truncate(time.Second), Version: report.Version(), Kernel: kernel(), Processors: processors(), Memory: memory()}
 }
 
 // all measures image by image. One that fails does not keep the others from being

@@ -9,8 +9,10 @@ import (
 
 	"lighter/cmd/command"
 	"lighter/node"
+	"lighter/node/completion"
+	"lighter/node/control"
+	"lighter/node/imagecache"
 	"lighter/store/disk"
-
 	"lighter/wire"
 )
 
@@ -56,10 +58,10 @@ type cacheFlags struct {
 	json bool
 }
 
-func (f *cacheFlags) control() *node.Control { return node.NewControl(f.root) }
+func (f *cacheFlags) control() *control.Client { return control.New(f.root) }
 
 // show prints how the cache is: as JSON all of value, if that is wanted.
-func (f *cacheFlags) show(value any, s node.CacheStatus) error {
+func (f *cacheFlags) show(value any, s imagecache.Status) error {
 	if f.json {
 		return printJSON(os.Stdout, value)
 	}
@@ -68,7 +70,7 @@ func (f *cacheFlags) show(value any, s node.CacheStatus) error {
 }
 
 // showFreed prints what went first.
-func (f *cacheFlags) showFreed(freed node.CacheFreed) error {
+func (f *cacheFlags) showFreed(freed imagecache.Freed) error {
 	if !f.json {
 		fmt.Printf("freed %s, %d chunks\n", size(freed.Bytes), freed.Chunks)
 		if len(freed.Pins) > 0 {
@@ -78,7 +80,7 @@ func (f *cacheFlags) showFreed(freed node.CacheFreed) error {
 			fmt.Printf("%s more are of no use and go with what lies around them\n", size(freed.Kept))
 		}
 	}
-	return f.show(freed, freed.CacheStatus)
+	return f.show(freed, freed.Status)
 }
 
 func cacheCommand() *cobra.Command {
@@ -139,10 +141,10 @@ that is interrupted, the pin stays.`,
 	return cmd
 }
 
-func fetchPinned(ctx context.Context, control *node.Control, name string) error {
+func fetchPinned(ctx context.Context, control *control.Client, name string) error {
 	p := newProgress()
 	defer p.end()
-	return control.Fetch(ctx, name, func(at node.CacheFetched) {
+	return control.Fetch(ctx, name, func(at completion.Progress) {
 		if at.All > 0 {
 			p.show(wire.Progress{Step: "fetch", Item: name, Bytes: at.Here, Total: at.All})
 		}
@@ -218,7 +220,7 @@ verified too: "lighter status" names those that are damaged while they are in us
 			if !f.json {
 				fmt.Printf("verified %s, %d chunks and %d metadata images and local devices were damaged\n", size(s.Found.Bytes), s.Found.Damaged, s.Files)
 			}
-			return f.show(s, s.CacheStatus)
+			return f.show(s, s.Status)
 		},
 	}
 }

@@ -1,10 +1,11 @@
 package main
 
 import (
-	"lighter/cmd/command"
 	"os"
 
 	"github.com/spf13/cobra"
+
+	"lighter/cmd/command"
 )
 
 func imagesCommand() *cobra.Command {

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"io"
-	"lighter/cmd/command"
 	"net"
 	"net/http"
 	"os"
@@ -14,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"lighter/cmd/command"
 )
 
 // runsMain has the test's own binary be the command.

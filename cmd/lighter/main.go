@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"lighter/cmd/command"
-	"lighter/node"
+	"lighter/node/control"
 )
 
 // Exit codes besides those of package command. Scripts may rely on them.
@@ -27,7 +27,7 @@ func exitCode(err error) int {
 	switch {
 	case errors.Is(err, errProblems), errors.Is(err, errSick):
 		return exitProblems
-	case errors.Is(err, node.ErrNoDaemon):
+	case errors.Is(err, control.ErrNoDaemon):
 		return exitNoDaemon
 	}
 	return command.ExitFailed

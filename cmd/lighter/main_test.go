@@ -2,13 +2,14 @@ package main
 
 import (
 	"bytes"
-	"lighter/cmd/command"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"lighter/cmd/command"
 	"lighter/test/testkit/printed"
 )
 

@@ -11,6 +11,7 @@ import (
 
 	"lighter/cmd/command"
 	"lighter/node"
+	"lighter/node/standalone"
 )
 
 // mountRoots is where mounts without a running node have their roots.
@@ -75,12 +76,12 @@ func unmountCommand() *cobra.Command {
 	return cmd
 }
 
-func mountsOf(root string) (node.Mounts, error) {
+func mountsOf(root string) (standalone.Mounts, error) {
 	self, err := os.Executable()
 	if err != nil {
-		return node.Mounts{}, fmt.Errorf("find this program: %w", err)
+		return standalone.Mounts{}, fmt.Errorf("find this program: %w", err)
 	}
-	return node.Mounts{Root: root, Own: mountRoots, Program: self}, nil
+	return standalone.Mounts{Root: root, Own: mountRoots, Program: self}, nil
 }
 
 func existingDir(dir string) (string, error) {

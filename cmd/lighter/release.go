@@ -1,6 +1,9 @@
 package main
 
 import (
+	"log/slog"
+	"os"
+
 	"github.com/spf13/cobra"
 
 	"lighter/cmd/command"
@@ -25,6 +28,8 @@ Under systemd, stop the service first; what it kept of the node goes with
 		Args:    command.Exactly(),
 	}
 	root := rootFlag(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return node.Release(cmd.Context(), *root) }
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return node.Release(cmd.Context(), *root, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	}
 	return cmd
 }

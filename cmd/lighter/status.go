@@ -15,6 +15,8 @@ import (
 
 	"lighter/cmd/command"
 	"lighter/node"
+	"lighter/node/control"
+	"lighter/node/report"
 	"lighter/node/resolver"
 )
 
@@ -52,7 +54,7 @@ unpacked as usual; WHY says why.`,
 		if len(args) > 0 {
 			return showImages(cmd.Context(), *root, args[0], asJSON)
 		}
-		s, err := node.NewControl(*root).Status(cmd.Context())
+		s, err := control.New(*root).Status(cmd.Context())
 		if err != nil {
 			return err
 		}
@@ -64,7 +66,7 @@ unpacked as usual; WHY says why.`,
 	return cmd
 }
 
-func printStatus(s node.Status) error {
+func printStatus(s report.Status) error {
 	taken := ""
 	if s.TakenOver {
 		taken = ", devices taken over"
@@ -133,7 +135,7 @@ func printStatus(s node.Status) error {
 }
 
 // printRefused names the statements that are refused, and says below the table what to do.
-func printRefused(refused []node.RefusedStatus) error {
+func printRefused(refused []report.Refused) error {
 	var rows [][]any
 	var mend []string
 	for _, r := range refused {
@@ -170,7 +172,7 @@ func printSigners(signers []resolver.Signer) {
 	}
 }
 
-func printRecording(r node.RecordingStatus) {
+func printRecording(r report.Recording) {
 	if !r.On && r.Recorded == 0 {
 		fmt.Println("starts are not recorded")
 		return
@@ -187,14 +189,14 @@ func tableOf(rows [][]any, header string) error {
 }
 
 // modeOf says how the kernel gets at a tree.
-func modeOf(m node.MountStatus) string {
+func modeOf(m report.MountStatus) string {
 	if m.Local {
 		return "local"
 	}
 	return string(m.Mode)
 }
 
-func laziness(image node.ImageStatus) string {
+func laziness(image report.ImageStatus) string {
 	if image.Lazy {
 		return "lazy"
 	}
@@ -214,7 +216,7 @@ func seconds(s float64) string {
 }
 
 func showImages(ctx context.Context, root, word string, asJSON bool) error {
-	images, err := node.NewControl(root).Images(ctx, word)
+	images, err := control.New(root).Images(ctx, word)
 	if err != nil {
 		return err
 	}
@@ -232,7 +234,7 @@ func showImages(ctx context.Context, root, word string, asJSON bool) error {
 	return nil
 }
 
-func printImage(d node.ImageDetail) error {
+func printImage(d report.ImageDetail) error {
 	rows := [][]any{{laziness(d.ImageStatus), d.Why}, {"chain", d.Chain}}
 	add := func(key string, values ...string) {
 		for _, value := range values {
@@ -295,7 +297,7 @@ func printImage(d node.ImageDetail) error {
 	return table(os.Stdout, cmp.Or(d.Image, d.Chain), rows)
 }
 
-func printHubs(s node.Status) {
+func printHubs(s report.Status) {
 	for _, h := range s.Hubs {
 		state := "up"
 		if !h.Up {

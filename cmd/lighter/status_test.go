@@ -6,11 +6,12 @@ import (
 	"time"
 
 	"lighter/format/chunk"
-	"lighter/node"
+	"lighter/node/binds"
 	"lighter/node/device"
 	"lighter/node/doctor"
 	"lighter/node/fuse"
 	"lighter/node/mount"
+	"lighter/node/report"
 	"lighter/node/takeover"
 	"lighter/node/trees"
 	"lighter/store/disk"
@@ -18,25 +19,25 @@ import (
 	"lighter/test/testkit/printed"
 )
 
-func someStatus() node.Status {
+func someStatus() report.Status {
 	tree := chunk.Sum([]byte("tree"))
 	chain := "sha256:" + strings.Repeat("ab", 32)
-	return node.Status{
+	return report.Status{
 		Version: "v1.2.3", Root: "/var/lib/lighter", Started: time.Now().Add(-90 * time.Second), TakenOver: true, Keeper: takeover.KeeperStatus{Error: "its keeper was killed"},
 		Hubs: []origin.Health{{URL: "https://one.test", Up: true}, {URL: "https://two.test", Error: "connection refused"}},
-		Mounts: []node.MountStatus{{Mounted: mount.Mounted{Tree: tree, Dir: "/var/lib/lighter/mounts/x", Mode: mount.File, Local: true,
+		Mounts: []report.MountStatus{{Mounted: mount.Mounted{Tree: tree, Dir: "/var/lib/lighter/mounts/x", Mode: mount.File, Local: true,
 			Device: mount.DeviceStats{
 				Stats: device.Stats{Faults: 203, Bytes: 8 << 20, Missed: 2 << 20},
 				DeviceStats: fuse.DeviceStats{Failed: 3, Refused: 2,
 					Waited: fuse.Wait{Fetched: 21, Total: 1.5, P50: 0.00004, P99: 0.042, Max: 0.1234}},
 				Received: map[string]int64{"https://two.test": 1 << 20, "https://one.test": 3 << 20}}},
 			Chains: []string{chain}, Files: 5500, Bytes: 190 << 20}},
-		Images: []node.ImageStatus{{Chain: chain, Image: "registry.test/tools/python:3.13", Tree: tree, Lazy: true, Why: "its tree was fetched"},
+		Images: []report.ImageStatus{{Chain: chain, Image: "registry.test/tools/python:3.13", Tree: tree, Lazy: true, Why: "its tree was fetched"},
 			{Chain: "sha256:" + strings.Repeat("cd", 32), Image: "registry.test/other:1", Why: "the hub does not know it"}},
-		Binds: []node.Bind{{Dir: "/mnt", Name: "tools:1", Chain: chain}, {Dir: "/gone", Name: "x:1", Chain: chain, Lost: "no tree"}},
+		Binds: []binds.Bind{{Dir: "/mnt", Name: "tools:1", Chain: chain}, {Dir: "/gone", Name: "x:1", Chain: chain, Lost: "no tree"}},
 		Cache: disk.Stats{Limit: 20 << 30, Room: 20 << 30, Pinned: 1 << 30, Evicted: 2 << 30, Loading: 4 << 30, Hung: 6, Damaged: 3, Unread: 2, Failed: 1, OffUntil: time.Now().Add(time.Minute)},
-		Lost:  []node.LostStatus{{Tree: tree, Chains: []string{chain}, Cause: "its map is cut off"}},
-		Refused: []node.RefusedStatus{{Chain: chain, Trees: []chunk.ID{tree}, Images: []string{"tools:1"}, Cause: "it is not signed by a pinned key", Hub: "connection refused", Mend: "put the former key back"},
+		Lost:  []report.Lost{{Tree: tree, Chains: []string{chain}, Cause: "its map is cut off"}},
+		Refused: []report.Refused{{Chain: chain, Trees: []chunk.ID{tree}, Images: []string{"tools:1"}, Cause: "it is not signed by a pinned key", Hub: "connection refused", Mend: "put the former key back"},
 			{Chain: "sha256:" + strings.Repeat("cd", 32), Cause: "it is not signed by a pinned key", Mend: "put the former key back"}},
 	}
 }
@@ -61,7 +62,7 @@ func TestStatusForPeople(t *testing.T) {
 func TestImageForPeople(t *testing.T) {
 	s := someStatus()
 	out, _ := printed.By(t, func() {
-		if err := printImage(node.ImageDetail{ImageStatus: s.Images[0], Mount: &s.Mounts[0], Lost: "its map is cut off", Refused: "it is not signed by a pinned key: put the former key back", NoCache: "its disk is gone", Local: 151 << 20, Completes: "waits: it rains", Pin: &disk.Pin{Bytes: 150 << 20, Here: 3 << 20}, Snapshots: []string{"default/7/c1", "default/9/c2"},
+		if err := printImage(report.ImageDetail{ImageStatus: s.Images[0], Mount: &s.Mounts[0], Lost: "its map is cut off", Refused: "it is not signed by a pinned key: put the former key back", NoCache: "its disk is gone", Local: 151 << 20, Completes: "waits: it rains", Pin: &disk.Pin{Bytes: 150 << 20, Here: 3 << 20}, Snapshots: []string{"default/7/c1", "default/9/c2"},
 			Binds: s.Binds, Content: trees.Content{Chunks: 100, Bytes: 150 << 20, ChunksHere: 4, BytesHere: 3 << 20}}); err != nil {
 			t.Error(err)
 		}

@@ -13,7 +13,6 @@ import (
 
 	"lighter/cmd/command"
 	"lighter/format/trace"
-
 	"lighter/wire"
 )
 

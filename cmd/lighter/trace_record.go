@@ -11,7 +11,8 @@ import (
 	"golang.org/x/term"
 
 	"lighter/cmd/command"
-	"lighter/node"
+	"lighter/node/control"
+	"lighter/node/ondemand"
 )
 
 func traceRecordCommand() *cobra.Command {
@@ -40,7 +41,7 @@ the first digits of these.`,
 	cmd.Flags().StringVarP(&output, "output", "o", "", "write the trace to `FILE`, and send it to nobody")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		recorded, err := recordStart(cmd.Context(), node.NewControl(*root), args[0], output)
+		recorded, err := recordStart(cmd.Context(), control.New(*root), args[0], output)
 		if err != nil {
 			return err
 		}
@@ -60,7 +61,7 @@ the first digits of these.`,
 }
 
 // recordStart records a start and writes it to the file, if there is to be one.
-func recordStart(ctx context.Context, control *node.Control, name, output string) (last node.TraceRecorded, err error) {
+func recordStart(ctx context.Context, control *control.Client, name, output string) (last ondemand.Progress, err error) {
 	var file *os.File
 	if output != "" { // before anything is waited for
 		if file, err = os.OpenFile(output, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644); err != nil {
@@ -73,10 +74,9 @@ func recordStart(ctx context.Context, control *node.Control, name, output string
 		}()
 	}
 	waiting := waitingLine{out: os.Stderr, terminal: term.IsTerminal(int(os.Stderr.Fd())), name: name}
-	err = control.Record(ctx, name, file != nil, func(at node.TraceRecorded) {
-		if last = at; at.Error == "" {
-			waiting.show(at)
-		}
+	err = control.Record(ctx, name, file != nil, func(at ondemand.Progress) {
+		last = at
+		waiting.show(at)
 	})
 	waiting.end()
 	if ctx.Err() != nil {
@@ -96,7 +96,7 @@ type waitingLine struct {
 	said     string
 }
 
-func (w *waitingLine) show(at node.TraceRecorded) {
+func (w *waitingLine) show(at ondemand.Progress) {
 	line := fmt.Sprintf("waiting for a start of %s", w.name)
 	if at.Reads > 0 && w.terminal {
 		line = fmt.Sprintf("%s starts: %d reads", w.name, at.Reads)

@@ -18,6 +18,8 @@ import (
 
 	"lighter/cmd/command"
 	"lighter/node"
+	"lighter/node/control"
+	"lighter/node/ondemand"
 )
 
 const (
@@ -96,9 +98,9 @@ func (t *trial) run(ctx context.Context, image v1.ImageConfig) error {
 	box := sandbox{args: append(append([]string{}, image.Entrypoint...), image.Cmd...), env: image.Env, dir: dir, user: user,
 		cgroup: t.cgroup, swap: countsSwap(cgroupRoot)}
 	waits, over := make(chan struct{}), make(chan error, 1)
-	var recorded node.TraceRecorded
+	var recorded ondemand.Progress
 	go func() {
-		over <- control.Record(ctx, t.tree, false, func(at node.TraceRecorded) {
+		over <- control.Record(ctx, t.tree, false, func(at ondemand.Progress) {
 			if recorded = at; at.Reads == 0 && !at.Over {
 				select {
 				case <-waits:
@@ -157,7 +159,7 @@ func (t *trial) prepare() error {
 }
 
 // startNode runs a node in this process.
-func (t *trial) startNode(ctx context.Context) (*node.Control, error) {
+func (t *trial) startNode(ctx context.Context) (*control.Client, error) {
 	config := node.DefaultConfig()
 	config.Root, config.Address, config.Hubs, config.CacheSize, config.Record = t.path("node"), "", []string{t.hub}, trialCache, false
 	ready, ended := make(chan struct{}), make(chan error, 1)
@@ -165,7 +167,7 @@ func (t *trial) startNode(ctx context.Context) (*node.Control, error) {
 	go func() { ended <- node.Run(ctx, config, log, func() { close(ready) }) }()
 	select {
 	case <-ready:
-		return node.NewControl(config.Root), nil
+		return control.New(config.Root), nil
 	case err := <-ended:
 		return nil, fmt.Errorf("start a node: %w", err)
 	case <-time.After(trialReady):

@@ -2,10 +2,11 @@ package main
 
 import (
 	"fmt"
-	"lighter/cmd/command"
 	"os"
 
 	"github.com/spf13/cobra"
+
+	"lighter/cmd/command"
 )
 
 func verifyCommand() *cobra.Command {

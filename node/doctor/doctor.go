@@ -17,7 +17,9 @@ import (
 	"time"
 
 	"lighter/node"
+	"lighter/node/control"
 	"lighter/node/mount"
+	"lighter/node/report"
 )
 
 // Level says how bad a finding is.
@@ -80,9 +82,9 @@ func Worst(findings []Finding) Level {
 // doctor is one look at a machine.
 type doctor struct {
 	config   node.Config
-	system   string       // where /proc, /sys and /lib are; "/" but in tests
-	status   *node.Status // of the node that runs; nil: none does, or it does not say
-	asked    error        // why it does not say
+	system   string         // where /proc, /sys and /lib are; "/" but in tests
+	status   *report.Status // of the node that runs; nil: none does, or it does not say
+	asked    error          // why it does not say
 	findings []Finding
 }
 
@@ -95,7 +97,7 @@ func (d *doctor) add(area string, level Level, what, mend string) {
 func (d *doctor) askNode(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	status, err := node.NewControl(d.config.Root).Status(ctx)
+	status, err := control.New(d.config.Root).Status(ctx)
 	if err != nil {
 		d.asked = err
 		return
@@ -104,12 +106,12 @@ func (d *doctor) askNode(ctx context.Context) {
 }
 
 // believe puts what a node says of itself in the place of what is configured.
-func (d *doctor) believe(s *node.Status) {
+func (d *doctor) believe(s *report.Status) {
 	d.status = s
 	d.config.Root, d.config.Address, d.config.MountMode, d.config.RemapIDs = s.Root, s.Address, s.MountMode, s.RemapIDs
 	d.config.CacheSize = node.Size(s.Cache.Limit)
 	if s.Trust.Trust != "" { // one of a version before does not say it
-		d.config.Trust = s.Trust.Trust
+		d.config.Trust = node.Trust(s.Trust.Trust)
 	}
 	d.config.Hubs, d.config.Scope, d.config.CAFile = nil, s.Scope, s.CAFile
 	d.config.PlainHTTP = true // it would not run with hubs that it may not ask
@@ -125,7 +127,7 @@ func (d *doctor) believe(s *node.Status) {
 func (d *doctor) lookAtNode() {
 	const area = "node"
 	switch {
-	case errors.Is(d.asked, node.ErrNoDaemon):
+	case errors.Is(d.asked, control.ErrNoDaemon):
 		d.lookAtAbsence()
 		return
 	case d.asked != nil:
@@ -133,7 +135,7 @@ func (d *doctor) lookAtNode() {
 		return
 	}
 	s := d.status
-	if mine := node.Version(); mine != s.Version {
+	if mine := report.Version(); mine != s.Version {
 		d.add(area, Warning, "the node that runs is version "+s.Version+", and this program is "+mine, "restart the node: containers go on meanwhile")
 	} else {
 		d.add(area, OK, "it runs since "+s.Started.Local().Format(time.DateTime)+", version "+s.Version, "")

@@ -15,8 +15,11 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/node"
+	"lighter/node/binds"
+	"lighter/node/control"
 	"lighter/node/front/containerd"
 	"lighter/node/mount"
+	"lighter/node/report"
 	"lighter/store/disk"
 	"lighter/store/origin"
 )
@@ -232,7 +235,7 @@ func TestLearnedKeysArePinned(t *testing.T) {
 
 func TestNodes(t *testing.T) {
 	d := system(t, nil)
-	d.asked = node.ErrNoDaemon
+	d.asked = control.ErrNoDaemon
 	d.config.Root = t.TempDir()
 	d.lookAtNode()
 	sick(t, "no node", d.findings, Problem, "lighter node --root "+d.config.Root)
@@ -240,23 +243,25 @@ func TestNodes(t *testing.T) {
 	d.asked = errors.New("it is root's alone")
 	d.lookAtNode()
 	sick(t, "not for us", d.findings, Unchecked, "root's alone")
-	fine := node.Status{Version: node.Version(), Cache: disk.Stats{}}
+	fine := report.Status{Version: report.Version(), Cache: disk.Stats{}}
 	for what, c := range map[string]struct {
-		change func(*node.Status)
+		change func(*report.Status)
 		level  Level
 		words  string
 	}{
-		"all is well": {func(*node.Status) {}, OK, "runs since"},
-		"another":     {func(s *node.Status) { s.Version = "v0.0.1" }, Warning, "v0.0.1"},
-		"lost":        {func(s *node.Status) { s.Lost = []node.LostStatus{{Tree: chunk.Sum(nil), Cause: "its map is cut off"}} }, Problem, "cut off"},
-		"refused": {func(s *node.Status) {
-			s.Refused = []node.RefusedStatus{{Chain: "sha256:ab", Images: []string{"a:1"}, Cause: "it is not signed by a pinned key", Mend: "put the former key back"}}
+		"all is well": {func(*report.Status) {}, OK, "runs since"},
+		"another":     {func(s *report.Status) { s.Version = "v0.0.1" }, Warning, "v0.0.1"},
+		"lost":        {func(s *report.Status) { s.Lost = []report.Lost{{Tree: chunk.Sum(nil), Cause: "its map is cut off"}} }, Problem, "cut off"},
+		"refused": {func(s *report.Status) {
+			s.Refused = []report.Refused{{Chain: "sha256:ab", Images: []string{"a:1"}, Cause: "it is not signed by a pinned key", Mend: "put the former key back"}}
 		}, Problem, "former key"},
-		"a leftover": {func(s *node.Status) { s.Leftovers = []durable.Leftover{{Path: "/n/x", Cause: "not permitted"}} }, Warning, "lsattr -d /n/x"},
-		"no bind":    {func(s *node.Status) { s.Binds = []node.Bind{{Dir: "/mnt", Name: "a:1", Lost: "no tree"}} }, Problem, "lighter unmount /mnt"},
-		"not kept":   {func(s *node.Status) { s.Keeper.Error = "it does not start" }, Problem, "nobody keeps the devices"},
-		"no metrics": {func(s *node.Status) { s.NoMetrics = "address already in use" }, Warning, "already in use"},
-		"not lazy":   {func(s *node.Status) { s.Images = []node.ImageStatus{{Image: "a/b:1", Why: "the hub does not know it"}} }, Warning, "lighter add docker://a/b:1"},
+		"a leftover": {func(s *report.Status) { s.Leftovers = []durable.Leftover{{Path: "/n/x", Cause: "not permitted"}} }, Warning, "lsattr -d /n/x"},
+		"no bind":    {func(s *report.Status) { s.Binds = []binds.Bind{{Dir: "/mnt", Name: "a:1", Lost: "no tree"}} }, Problem, "lighter unmount /mnt"},
+		"not kept":   {func(s *report.Status) { s.Keeper.Error = "it does not start" }, Problem, "nobody keeps the devices"},
+		"no metrics": {func(s *report.Status) { s.NoMetrics = "address already in use" }, Warning, "already in use"},
+		"not lazy": {func(s *report.Status) {
+			s.Images = []report.ImageStatus{{Image: "a/b:1", Why: "the hub does not know it"}}
+		}, Warning, "lighter add docker://a/b:1"},
 	} {
 		d, s := system(t, nil), fine
 		c.change(&s)
@@ -269,7 +274,7 @@ func TestNodes(t *testing.T) {
 // A node that runs has the flags that it has, whatever this one was given.
 func TestTheNodeIsBelieved(t *testing.T) {
 	d := system(t, nil)
-	d.believe(&node.Status{Root: "/r", Address: "/a", RemapIDs: true, MountMode: mount.Loop, Scope: "s", CAFile: "/ca", HubKeys: []string{"k"},
+	d.believe(&report.Status{Root: "/r", Address: "/a", RemapIDs: true, MountMode: mount.Loop, Scope: "s", CAFile: "/ca", HubKeys: []string{"k"},
 		Hubs: []origin.Health{{URL: "http://hub.test"}}, Cache: disk.Stats{Limit: 7 << 30}})
 	c := d.config
 	if c.Root != "/r" || c.Address != "/a" || !c.RemapIDs || c.MountMode != mount.Loop || c.Scope != "s" || c.CAFile != "/ca" || c.CacheSize != 7<<30 ||

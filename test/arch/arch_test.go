@@ -24,12 +24,12 @@ const root = "../.."
 // stands what only its tests import; packages of format and test/testkit need no mention there.
 const table = `
 bench: cmd/command test/testkit/layout test/testkit/site wire
-bench/figures: bench format/chunk node node/keeper test/testkit/fswalk test/testkit/layout test/testkit/site
+bench/figures: bench format/chunk node/control node/keeper node/report test/testkit/fswalk test/testkit/layout test/testkit/site
 bench/many: bench format/chunk format/trace node/mount node/prefetch node/record node/resolver node/trees store store/disk store/origin test/testkit/site wire/client | hub store/registry wire
 bench/plot:
-bench/starts: bench bench/plot node test/testkit/site
+bench/starts: bench bench/plot node/report test/testkit/site
 cmd/command:
-cmd/lighter: cmd/command format/index format/trace hub logqueue mirror node node/doctor node/health node/keeper node/resolver store/disk store/registry wire wire/client | node/device node/fuse node/mount node/takeover node/trees store/origin
+cmd/lighter: cmd/command format/index format/trace hub logqueue mirror node node/completion node/control node/doctor node/health node/imagecache node/keeper node/ondemand node/report node/resolver node/standalone store/disk store/registry wire wire/client | node/binds node/device node/fuse node/mount node/takeover node/trees store/origin
 cmd/lighter-bench: bench bench/figures bench/many bench/starts cmd/command
 durable:
 format/chunk:
@@ -61,18 +61,27 @@ hub/startup/plan: format/chunk format/erofs format/index format/trace
 hub/verify: format/chunk format/compress format/index format/pack format/tree hub/catalog hub/ingest hub/objects hub/oci hub/publish hub/registry hub/report wire
 logqueue:
 mirror: format/chunk format/compress format/index format/pack store store/origin wire wire/client
-node: durable format/chunk format/index format/trace logqueue node/front/containerd node/fuse node/health node/keeper node/mount node/prefetch node/record node/resolver node/takeover node/trees socket store store/disk store/origin wire wire/client | node/device
+node: durable format/index format/trace node/binds node/completion node/control node/front/containerd node/health node/imagecache node/keeper node/memory node/monitor node/mount node/ondemand node/prefetch node/record node/report node/resolver node/takeover node/trees socket store store/disk store/origin wire wire/client
+node/binds: durable node/mount wire
+node/completion: format/chunk node/mount node/trees store/disk
+node/control: durable node/binds node/completion node/imagecache node/keeper node/ondemand node/report node/takeover socket
 node/device: format/chunk format/index node/fuse | store store/origin wire/client
-node/doctor: format/index format/tree node node/front/containerd node/fuse node/mount proc store/disk store/origin wire/client | durable
+node/doctor: format/index format/tree node node/control node/front/containerd node/fuse node/mount node/report proc store/disk store/origin wire/client | durable node/binds
 node/flight:
 node/front/containerd: durable node/resolver | socket
 node/fuse: format/chunk | node/device store store/origin wire/client
 node/health: node/fuse node/mount
+node/imagecache: format/chunk node/completion store/disk
 node/keeper:
+node/memory:
+node/monitor: logqueue node/fuse node/mount node/report socket | store store/origin
 node/mount: format/chunk format/index format/tree node/device node/fuse node/record node/trees | node/prefetch
+node/ondemand: format/chunk format/trace node/record
 node/prefetch: format/chunk format/index node/device | store
 node/record: format/chunk format/trace node/device
+node/report: durable format/chunk node/binds node/completion node/front/containerd node/mount node/prefetch node/record node/resolver node/takeover node/trees store store/disk store/origin | node/device
 node/resolver: durable format/chunk format/index node/flight store/origin wire | wire/client
+node/standalone: durable format/chunk node node/binds node/control node/keeper node/mount
 node/takeover: durable node/fuse node/keeper node/mount proc
 node/trees: durable format/chunk format/erofs format/index format/trace node/device node/flight node/fuse node/prefetch | store/disk
 proc:
@@ -85,13 +94,13 @@ store/registry:
 test/arch:
 test/e2e: | hub hub/startup/guess node/front/containerd node/fuse node/resolver socket wire wire/client
 test/e2e/bench: | bench/starts
-test/e2e/bounds: | node
+test/e2e/bounds: | node/control node/report
 test/e2e/commands: | mirror wire wire/client
-test/e2e/network: | node
-test/e2e/node: | node node/keeper node/mount node/resolver store/disk wire wire/client
+test/e2e/network: | node/report
+test/e2e/node: | node/binds node/control node/imagecache node/keeper node/mount node/report node/resolver store/disk wire wire/client
 test/e2e/peers:
-test/e2e/soak: | node node/health node/keeper node/mount
-test/e2e/system: | node node/doctor node/keeper node/mount
+test/e2e/soak: | node/control node/health node/keeper node/mount node/report
+test/e2e/system: | node/doctor node/keeper node/mount node/report
 test/testkit/cachetest: format/chunk store
 test/testkit/catalogtest: format/chunk format/index hub/catalog wire
 test/testkit/certificate:
@@ -103,7 +112,7 @@ test/testkit/layout:
 test/testkit/link:
 test/testkit/objectstest: format/chunk format/pack hub/objects
 test/testkit/printed:
-test/testkit/site: format/index node node/keeper proc test/testkit/link wire/client
+test/testkit/site: format/index node/control node/keeper proc test/testkit/link wire/client
 test/testkit/sourcetest: format/chunk store test/testkit/cachetest
 test/testkit/tarball:
 wire: format/chunk format/index

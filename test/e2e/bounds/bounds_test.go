@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"lighter/node"
+	"lighter/node/report"
 	"lighter/test/testkit/layout"
 	"lighter/test/testkit/site"
 )
@@ -88,7 +88,7 @@ func take(t *testing.T, s *site.Site, layouts ...string) (images []string) {
 	return images
 }
 
-func status(t *testing.T, s *site.Site) (st node.Status) {
+func status(t *testing.T, s *site.Site) (st report.Status) {
 	t.Helper()
 	if err := s.Machine.NodeStatus(t.Context(), &st); err != nil {
 		t.Fatal(err)

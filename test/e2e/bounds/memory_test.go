@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"lighter/node"
+	"lighter/node/control"
 	"lighter/test/testkit/site"
 )
 
@@ -44,7 +44,7 @@ func TestMemoryWithManyTrees(t *testing.T) {
 // mountAll mounts images all at once, until the test ends, and returns where.
 func mountAll(t *testing.T, s *site.Site, images []string) []string {
 	t.Helper()
-	control := node.NewControl(s.Machine.NodeRoot())
+	control := control.New(s.Machine.NodeRoot())
 	dirs := make([]string, len(images))
 	var group errgroup.Group
 	for i, image := range images {

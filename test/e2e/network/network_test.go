@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"lighter/node"
+	"lighter/node/report"
 	"lighter/test/testkit/site"
 )
 
@@ -90,7 +90,7 @@ func run(t *testing.T, s *site.Site, snapshotter, name string, argv ...string) s
 	return ran.Output
 }
 
-func status(t *testing.T, s *site.Site) (st node.Status) {
+func status(t *testing.T, s *site.Site) (st report.Status) {
 	t.Helper()
 	if err := s.Machine.NodeStatus(t.Context(), &st); err != nil {
 		t.Fatal(err)
@@ -99,7 +99,7 @@ func status(t *testing.T, s *site.Site) (st node.Status) {
 }
 
 // until waits for the status to be so.
-func until(t *testing.T, s *site.Site, what string, ok func(node.Status) bool) {
+func until(t *testing.T, s *site.Site, what string, ok func(report.Status) bool) {
 	t.Helper()
 	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); {
 		if ok(status(t, s)) {
@@ -117,7 +117,7 @@ func during(t *testing.T, s *site.Site, fn func()) string {
 	before := status(t, s).Fetched.Bytes
 	said := make(chan string)
 	go func() { said <- run(t, s, site.Lighter, "python", much...) }()
-	until(t, s, "a fetch of some megabytes", func(st node.Status) bool { return st.Fetched.Bytes > before+4<<20 })
+	until(t, s, "a fetch of some megabytes", func(st report.Status) bool { return st.Fetched.Bytes > before+4<<20 })
 	fn()
 	return <-said
 }
@@ -228,7 +228,7 @@ func takesOver(t *testing.T, s *site.Site, want string, freeze func()) {
 		t.Fatal(err)
 	}
 	before := status(t, s).Hubs[0].Bytes
-	until(t, s, "the hub's recovery", func(st node.Status) bool {
+	until(t, s, "the hub's recovery", func(st report.Status) bool {
 		hello() // one of its reads finds out
 		return st.Hubs[0].Up
 	})

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"lighter/node"
+	"lighter/node/imagecache"
 	"lighter/test/testkit/faultfs"
 	"lighter/test/testkit/site"
 )
@@ -48,11 +48,11 @@ func TestCacheCommands(t *testing.T) {
 	run(t, "cache", "pin", "--root", d.root).bad(2, "IMAGE")
 	run(t, "cache", "unpin", "--root", d.root, "tools:1").bad(1, "not pinned", "none")
 
-	pinned := cache[node.CacheStatus](t, d, "pin", "tools:1")
+	pinned := cache[imagecache.Status](t, d, "pin", "tools:1")
 	if len(pinned.Pins) != 1 || pinned.Pins[0].Label != "tools:1" || pinned.Pins[0].Bytes < int64(len(large)) || pinned.Pins[0].Here > 0 {
 		t.Errorf("pins: %+v", pinned.Pins)
 	}
-	pinned = cache[node.CacheStatus](t, d, "pin", "--fetch", tools.Chain)
+	pinned = cache[imagecache.Status](t, d, "pin", "--fetch", tools.Chain)
 	if len(pinned.Pins) != 1 || pinned.Pins[0].Here != pinned.Pins[0].Bytes {
 		t.Errorf("fetched: %+v", pinned.Pins)
 	}
@@ -60,13 +60,13 @@ func TestCacheCommands(t *testing.T) {
 	if fetched := status(t, d.root).Fetched; fetched.Bytes < int64(len(large)) {
 		t.Errorf("fetched %+v", fetched)
 	}
-	pruned := cache[node.CacheFreed](t, d, "prune")
+	pruned := cache[imagecache.Freed](t, d, "prune")
 	if pruned.Pins[0].Here != pruned.Pins[0].Bytes {
 		t.Errorf("pruned %+v", pruned)
 	}
 	d.end(syscall.SIGKILL)
 	d.start()
-	if pins := cache[node.CacheStatus](t, d).Pins; len(pins) != 1 || pins[0] != pinned.Pins[0] {
+	if pins := cache[imagecache.Status](t, d).Pins; len(pins) != 1 || pins[0] != pinned.Pins[0] {
 		t.Errorf("after a restart: %+v", pins)
 	}
 	text := run(t, "cache", "--root", d.root).good()
@@ -77,22 +77,22 @@ func TestCacheCommands(t *testing.T) {
 	}
 	// Its last 12 digits are no name, its first are.
 	run(t, "cache", "unpin", "--root", d.root, id.String()[52:]).bad(1, "tools:1")
-	if left := cache[node.CacheStatus](t, d, "unpin", id.Short()); len(left.Pins) > 0 {
+	if left := cache[imagecache.Status](t, d, "unpin", id.Short()); len(left.Pins) > 0 {
 		t.Errorf("unpinned: %+v", left.Pins)
 	}
 	// The other image has the large file too, so next to nothing is this one's alone.
-	if freed := cache[node.CacheFreed](t, d, "evict", id.String()); freed.Freed.Chunks > 3 || freed.Used < int64(len(large)) {
+	if freed := cache[imagecache.Freed](t, d, "evict", id.String()); freed.Freed.Chunks > 3 || freed.Used < int64(len(large)) {
 		t.Errorf("freed %+v", freed)
 	}
 	run(t, "unmount", "--root", d.root, both).good()
-	if freed := cache[node.CacheFreed](t, d, "evict", "tools:1"); freed.Freed.Bytes < int64(len(large)) {
+	if freed := cache[imagecache.Freed](t, d, "evict", "tools:1"); freed.Freed.Bytes < int64(len(large)) {
 		t.Errorf("freed %+v", freed)
 	}
 	if err := site.DropCaches(); err != nil {
 		t.Fatal(err)
 	}
 	shows(t, dir)
-	scrubbed := cache[node.CacheScrubbed](t, d, "scrub")
+	scrubbed := cache[imagecache.Scrubbed](t, d, "scrub")
 	if scrubbed.Found.Bytes < int64(len(large)) || scrubbed.Found.Damaged > 0 {
 		t.Errorf("scrubbed %+v", scrubbed)
 	}
@@ -100,7 +100,7 @@ func TestCacheCommands(t *testing.T) {
 	for _, segment := range segments {
 		flipEvery(t, segment, 64<<10)
 	}
-	if scrubbed := cache[node.CacheScrubbed](t, d, "scrub"); scrubbed.Found.Damaged == 0 || scrubbed.Damaged != scrubbed.Found.Damaged {
+	if scrubbed := cache[imagecache.Scrubbed](t, d, "scrub"); scrubbed.Found.Damaged == 0 || scrubbed.Damaged != scrubbed.Found.Damaged {
 		t.Errorf("scrubbed %+v", scrubbed)
 	}
 	shows(t, dir)
@@ -159,13 +159,13 @@ func TestDiskFailsUnderAMount(t *testing.T) {
 			t.Errorf("%s does not show: %+v", what, status(t, d.root).Cache)
 		}
 	}
-	reread := func() node.CacheStatus {
+	reread := func() imagecache.Status {
 		t.Helper()
 		if err := site.DropCaches(); err != nil {
 			t.Fatal(err)
 		}
 		shows(t, dir)
-		return cache[node.CacheStatus](t, d)
+		return cache[imagecache.Status](t, d)
 	}
 	s := reread()
 	check("what was read", s.Used > int64(len(large)))
@@ -185,7 +185,7 @@ func TestDiskFailsUnderAMount(t *testing.T) {
 	cut := reread()
 	check("cut files", cut.Damaged > s.Damaged)
 
-	cache[node.CacheFreed](t, d, "prune")
+	cache[imagecache.Freed](t, d, "prune")
 	out, _ := exec.Command("dd", "if=/dev/zero", "of="+filepath.Join(disk, "full"), "bs=64k").CombinedOutput()
 	if !strings.Contains(string(out), "No space left") {
 		t.Fatalf("the disk is not full: %s", out)
@@ -250,7 +250,7 @@ func TestBadSectors(t *testing.T) {
 		shows(t, dir)
 		faulty.Fail(0, faultfs.Read)
 	}
-	if s := cache[node.CacheStatus](t, d); s.Unread == 0 || s.Damaged > 0 {
+	if s := cache[imagecache.Status](t, d); s.Unread == 0 || s.Damaged > 0 {
 		t.Errorf("it does not show: %+v", s)
 	}
 	faulty.Fail(unix.EROFS, faultfs.Open)
@@ -260,7 +260,7 @@ func TestBadSectors(t *testing.T) {
 		t.Fatal(err)
 	}
 	shows(t, dir)
-	if s := cache[node.CacheStatus](t, d); !strings.Contains(s.Absent, "read-only") {
+	if s := cache[imagecache.Status](t, d); !strings.Contains(s.Absent, "read-only") {
 		t.Errorf("it does not show that there is no cache: %+v", s)
 	}
 	if out := run(t, "cache", "--root", d.root).good(); !strings.Contains(out, "cache off: there is no cache") || !strings.Contains(d.said(), "without a cache") {

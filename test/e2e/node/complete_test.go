@@ -16,7 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"lighter/node"
+	"lighter/node/control"
+	"lighter/node/imagecache"
 	"lighter/test/testkit/site"
 )
 
@@ -54,8 +55,8 @@ func TestImageIsCompleted(t *testing.T) {
 	d := startNode(t, newRoot(t), "--address", "", "--complete", "--complete-rate", "2MiB", "--complete-schedule", window(3))
 	dir := t.TempDir()
 	run(t, "mount", "--root", d.root, "tools:1", dir).good()
-	eventually(t, "a reason to wait", func() bool { return strings.Contains(status(t, d.root).Completion.Waits, "alone") })
-	if text := run(t, "status", "--root", d.root, "tools:1").good(); !strings.Contains(text, "waits: it is done at") {
+	eventually(t, "a reason to wait", func() bool { return strings.Contains(status(t, d.root).Completion.Waits, "schedule") })
+	if text := run(t, "status", "--root", d.root, "tools:1").good(); !strings.Contains(text, "waits: the schedule is") {
 		t.Errorf("the status says\n%s", text)
 	}
 	if s := status(t, d.root); s.Fetched.Requests > 0 || s.Cache.Chunks > 0 {
@@ -78,7 +79,7 @@ func TestImageIsCompleted(t *testing.T) {
 	d.start()
 	whole := func() bool {
 		s := status(t, d.root).Completion
-		images, err := node.NewControl(d.root).Images(t.Context(), "tools:1")
+		images, err := control.New(d.root).Images(t.Context(), "tools:1")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -170,7 +171,7 @@ func TestLocalDevice(t *testing.T) {
 			}
 
 			flipEvery(t, device, 3<<20)
-			found := cache[node.CacheScrubbed](t, d, "scrub")
+			found := cache[imagecache.Scrubbed](t, d, "scrub")
 			s := status(t, d.root)
 			if found.Files != 1 || len(localFiles(t, d.root)) > 1 || len(s.Lost) != 1 || !strings.Contains(s.Lost[0].Cause, "wrong bytes") {
 				t.Errorf("the damage was found as %+v, %+v; left: %v", found, s.Lost, localFiles(t, d.root))
@@ -206,7 +207,7 @@ func TestLocalDeviceIsNotFinished(t *testing.T) {
 	d := startNode(t, root, "--address", "", "--cache-size", "64MiB", "--disk-free-low", "0")
 	dir := t.TempDir()
 	run(t, "mount", "--root", d.root, "tools:1", dir).good()
-	cache[node.CacheStatus](t, d, "pin", "--fetch", "tools:1")
+	cache[imagecache.Status](t, d, "pin", "--fetch", "tools:1")
 	d.end(syscall.SIGKILL)
 
 	trees, err := filepath.Glob(filepath.Join(root, "trees/*"))

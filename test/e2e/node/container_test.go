@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"lighter/node"
+	"lighter/node/report"
 	"lighter/test/testkit/site"
 )
 
@@ -100,7 +100,7 @@ func TestNodeRestartsUnderARunningContainer(t *testing.T) {
 	}
 }
 
-func nodeStatus(t *testing.T, s *site.Site) (st node.Status) {
+func nodeStatus(t *testing.T, s *site.Site) (st report.Status) {
 	t.Helper()
 	if err := s.Machine.NodeStatus(t.Context(), &st); err != nil {
 		t.Fatal(err)
@@ -114,9 +114,9 @@ func TestStatusOfImages(t *testing.T) {
 	s := startSite(t, "base")
 	pull(t, s, "base")
 	pull(t, s, "python") // which stands on it, and no hub knows
-	check := func() []node.ImageStatus {
+	check := func() []report.ImageStatus {
 		t.Helper()
-		got := map[string]node.ImageStatus{}
+		got := map[string]report.ImageStatus{}
 		images := nodeStatus(t, s).Images
 		for _, image := range images {
 			got[image.Image] = image

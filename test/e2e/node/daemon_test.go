@@ -17,8 +17,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"lighter/node"
 	"lighter/node/mount"
+	"lighter/node/report"
 	"lighter/store/disk"
 	"lighter/test/testkit/site"
 )
@@ -64,7 +64,7 @@ func TestSecondNodeIsRefused(t *testing.T) {
 	// On the same socket.
 	address := filepath.Join(shortDir(t), "s.sock")
 	startNode(t, newRoot(t), "--address", address)
-	run(t, "node", "--root", newRoot(t), "--address", address).bad(1, address, "somebody listens")
+	run(t, "node", "--root", newRoot(t), "--address", address).bad(1, address, "another process listens")
 }
 
 // A root in which others could change what is believed.
@@ -90,11 +90,11 @@ func TestCommandsWithoutRightsOrNode(t *testing.T) {
 	nobody := []string{"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"}
 	dir, none := t.TempDir(), filepath.Join(t.TempDir(), "none")
 	for _, line := range [][]string{{"status"}, {"status", "--json"}, {"cache"}, {"cache", "prune"}} {
-		runAs(t, nobody, append(line, "--root", d.root)...).bad(1, "root's alone", "sudo")
+		runAs(t, nobody, append(line, "--root", d.root)...).bad(1, "only root may use", "sudo")
 		run(t, append(line, "--root", none)...).bad(4, "no lighter node is running", none, "--root")
 	}
-	runAs(t, nobody, "mount", "--root", d.root, "tools:1", "/").bad(1, "root's alone", "sudo")
-	runAs(t, nobody, "unmount", "--root", d.root, "/").bad(1, "root's alone", "sudo")
+	runAs(t, nobody, "mount", "--root", d.root, "tools:1", "/").bad(1, "only root may use", "sudo")
+	runAs(t, nobody, "unmount", "--root", d.root, "/").bad(1, "only root may use", "sudo")
 	runAs(t, nobody, "mount", "--root", none, "tools:1", "/").bad(1, "root", "sudo")
 	runAs(t, nobody, "node", "--root", none).bad(1, "root", "sudo")
 	run(t, "unmount", "--root", none, dir).bad(1, "not mounted by lighter")
@@ -105,7 +105,7 @@ func TestStatusAndCache(t *testing.T) {
 	dir := t.TempDir()
 	run(t, "mount", "--root", d.root, "tools:1", dir).good()
 	shows(t, dir)
-	var s node.Status
+	var s report.Status
 	if err := json.Unmarshal([]byte(run(t, "status", "--root", d.root, "--json").good()), &s); err != nil {
 		t.Fatal(err)
 	}
@@ -362,7 +362,7 @@ func TestTreeThatIsLost(t *testing.T) {
 	if len(s.Lost) != 1 || s.Lost[0].Tree.String() != tree || len(s.Lost[0].Chains) != 1 || len(s.Lost[0].Images) != 1 || s.Lost[0].Images[0] != "tools:1" || s.Lost[0].Cause == "" {
 		t.Errorf("lost: %+v", s.Lost)
 	}
-	if !strings.Contains(d.said(), "tools:1") || !strings.Contains(d.said(), "could not be brought back") {
+	if !strings.Contains(d.said(), "tools:1") || !strings.Contains(d.said(), "could not be recovered") {
 		t.Errorf("it said\n%s", d.said())
 	}
 	if out := run(t, "status", "--root", d.root).good(); !strings.Contains(out, "BROKEN TREE") {

@@ -14,7 +14,8 @@ import (
 	"syscall"
 	"testing"
 
-	"lighter/node"
+	"lighter/node/binds"
+	"lighter/node/report"
 	"lighter/test/testkit/immutable"
 	"lighter/test/testkit/site"
 )
@@ -31,7 +32,7 @@ func reads(t *testing.T, d *daemon, merged string) {
 	}
 }
 
-func leftPaths(s node.Status) (paths []string) {
+func leftPaths(s report.Status) (paths []string) {
 	for _, left := range s.Leftovers {
 		paths = append(paths, left.Path)
 	}
@@ -113,8 +114,8 @@ func nodeStartsOnAFullDisk(t *testing.T, script string) {
 	chain := status(t, root).Binds[0].Chain
 	d.end(syscall.SIGKILL)
 	// What is mounted for people is written down anew, in several blocks.
-	lost := node.Bind{Dir: t.TempDir(), Name: strings.Repeat("x", 1<<18), Chain: "sha256:" + strings.Repeat("a", 64), Lost: "a test"}
-	text, err := json.Marshal([]node.Bind{{Dir: dir, Name: "tools:1", Chain: chain}, lost})
+	lost := binds.Bind{Dir: t.TempDir(), Name: strings.Repeat("x", 1<<18), Chain: "sha256:" + strings.Repeat("a", 64), Lost: "a test"}
+	text, err := json.Marshal([]binds.Bind{{Dir: dir, Name: "tools:1", Chain: chain}, lost})
 	if err != nil {
 		t.Fatal(err)
 	}

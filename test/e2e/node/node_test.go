@@ -24,8 +24,9 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
-	"lighter/node"
+	"lighter/node/control"
 	"lighter/node/keeper"
+	"lighter/node/report"
 	"lighter/test/testkit/site"
 	tars "lighter/test/testkit/tarball"
 )
@@ -348,9 +349,9 @@ func mountsOn(t *testing.T, dir string) (n int) {
 	return n
 }
 
-func status(t *testing.T, root string) node.Status {
+func status(t *testing.T, root string) report.Status {
 	t.Helper()
-	s, err := node.NewControl(root).Status(t.Context())
+	s, err := control.New(root).Status(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

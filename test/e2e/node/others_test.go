@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"lighter/node"
+	"lighter/node/report"
 )
 
 // readable returns those of the paths that nobody, the user, can read, list or
@@ -142,7 +142,7 @@ func pastTheRoot(t *testing.T, d *daemon) {
 
 // Whoever makes a user namespace is root in it, and may mount; nothing of the
 // node's.
-func byMounting(t *testing.T, root string, m node.MountStatus) {
+func byMounting(t *testing.T, root string, m report.MountStatus) {
 	at := openDir(t)
 	metadata := filepath.Join(root, "trees", m.Tree.String(), "metadata")
 	for name, mount := range map[string]string{

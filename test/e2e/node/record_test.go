@@ -16,7 +16,7 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/trace"
-	"lighter/node"
+	"lighter/node/report"
 	"lighter/test/testkit/site"
 )
 
@@ -79,7 +79,7 @@ func look(t *testing.T, s *site.Site, chain string) {
 	}
 }
 
-func recording(t *testing.T, s *site.Site) node.RecordingStatus {
+func recording(t *testing.T, s *site.Site) report.Recording {
 	t.Helper()
 	return nodeStatus(t, s).Recording
 }

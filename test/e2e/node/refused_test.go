@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"lighter/format/index"
-	"lighter/node"
+	"lighter/node/control"
 	"lighter/test/testkit/site"
 )
 
@@ -58,7 +58,7 @@ func TestRefusedStatement(t *testing.T) {
 // isHere tells whether all chunks of tools:1 are in the cache of the node.
 func isHere(t *testing.T, d *daemon) bool {
 	t.Helper()
-	images, err := node.NewControl(d.root).Images(t.Context(), "tools:1")
+	images, err := control.New(d.root).Images(t.Context(), "tools:1")
 	if err != nil || len(images) != 1 {
 		t.Fatalf("images: %+v, %v", images, err)
 	}

@@ -15,7 +15,7 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/format/pack"
-	"lighter/node"
+	"lighter/node/report"
 	"lighter/test/testkit/site"
 )
 
@@ -234,7 +234,7 @@ func TestStartThatIsKnown(t *testing.T) {
 			t.Errorf("%q, %v", ran.Output, err)
 		}
 	}
-	mounted := func(t *testing.T) node.MountStatus {
+	mounted := func(t *testing.T) report.MountStatus {
 		t.Helper()
 		st := nodeStatus(t, s)
 		if len(st.Mounts) != 1 {

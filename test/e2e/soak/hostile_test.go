@@ -16,7 +16,8 @@ import (
 	"testing"
 	"time"
 
-	"lighter/node"
+	"lighter/node/control"
+	"lighter/node/report"
 	"lighter/test/testkit/faultfs"
 	"lighter/test/testkit/site"
 )
@@ -165,9 +166,9 @@ func (h *hostile) damage() {
 	}
 }
 
-func (h *hostile) status() node.Status {
+func (h *hostile) status() report.Status {
 	h.t.Helper()
-	s, err := node.NewControl(h.Machine.NodeRoot()).Status(h.t.Context())
+	s, err := control.New(h.Machine.NodeRoot()).Status(h.t.Context())
 	if err != nil {
 		h.t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"lighter/node"
+	"lighter/node/control"
 )
 
 // A keeper that is killed while its daemon lives has a successor before the daemon
@@ -24,7 +24,7 @@ func TestKeeperAloneIsKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 		for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
-			status, err := node.NewControl(root).Status(t.Context())
+			status, err := control.New(root).Status(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}

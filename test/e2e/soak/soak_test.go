@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"lighter/node"
+	"lighter/node/control"
 	"lighter/node/mount"
 	"lighter/test/testkit/site"
 )
@@ -89,7 +89,7 @@ func disturb(t *testing.T, options site.Options) *disturbed {
 // emptyCaches has readers need the hub again.
 func (d *disturbed) emptyCaches() {
 	d.t.Helper()
-	if _, err := node.NewControl(d.Machine.NodeRoot()).Prune(d.t.Context()); err != nil {
+	if _, err := control.New(d.Machine.NodeRoot()).Prune(d.t.Context()); err != nil {
 		d.t.Fatal(err)
 	}
 	if err := site.DropCaches(); err != nil {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"lighter/node"
+	"lighter/node/report"
 	"lighter/test/testkit/site"
 )
 
@@ -21,9 +21,9 @@ func lighter(t testing.TB, s *site.Site, command string, args ...string) string 
 	return out
 }
 
-func details(t testing.TB, s *site.Site, word string) node.ImageDetail {
+func details(t testing.TB, s *site.Site, word string) report.ImageDetail {
 	t.Helper()
-	var found []node.ImageDetail
+	var found []report.ImageDetail
 	if err := json.Unmarshal([]byte(lighter(t, s, "status", "--json", word)), &found); err != nil || len(found) != 1 {
 		t.Fatalf("%q stands for %+v, %v", word, found, err)
 	}

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"lighter/node"
+	"lighter/node/report"
 	"lighter/test/testkit/fswalk"
 	"lighter/test/testkit/site"
 )
@@ -68,9 +68,9 @@ func ctr(t testing.TB, s *site.Site, args ...string) string {
 	return out
 }
 
-func status(t testing.TB, s *site.Site) node.Status {
+func status(t testing.TB, s *site.Site) report.Status {
 	t.Helper()
-	var st node.Status
+	var st report.Status
 	if err := s.Machine.NodeStatus(t.Context(), &st); err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 	"strings"
 	"syscall"
 
-	"lighter/node"
+	"lighter/node/control"
 )
 
 // Bytes returns what the machine has received over the link since it was made,
@@ -110,7 +110,7 @@ func (m *Machine) NodeStatus(ctx context.Context, into any) error {
 // "heap", "goroutine?debug=1", "profile?seconds=5".
 func (m *Machine) NodeProfile(ctx context.Context, name string) ([]byte, error) {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", node.ControlSocket(m.NodeRoot()))
+		return (&net.Dialer{}).DialContext(ctx, "unix", control.Socket(m.NodeRoot()))
 	}
 	client := http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://node/debug/pprof/"+name, nil)

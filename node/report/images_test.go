@@ -1,10 +1,11 @@
-package node
+package report
 
 import (
 	"strings"
 	"testing"
 
 	"lighter/format/chunk"
+	"lighter/node/binds"
 	"lighter/node/device"
 	"lighter/node/mount"
 	"lighter/store/disk"
@@ -20,12 +21,12 @@ func TestWordsForImages(t *testing.T) {
 		tree.String(): true, tree.Short(): true, tree.String()[:6]: true, "sha256:": false,
 	} {
 		if image.is(word) != is {
-			t.Errorf("%q stands for it: %v", word, !is)
+			t.Errorf("%q: got %t, want %t", word, !is, is)
 		}
 	}
 	plain := ImageStatus{Chain: "sha256:" + strings.Repeat("cd", 32)}
-	if plain.is("000000") { // of a tree that is not there
-		t.Error("no tree is taken for one of zeros")
+	if plain.is("000000") { // a tree that is not known
+		t.Error("a word of zeros names an image without a tree")
 	}
 }
 
@@ -35,21 +36,21 @@ func TestDetailsOfAnImage(t *testing.T) {
 		Images: []ImageStatus{{Chain: "a", Tree: trees[0]}, {Chain: "plain"}},
 		Mounts: []MountStatus{{Mounted: mount.Mounted{Tree: trees[0], Device: mount.DeviceStats{Stats: device.Stats{Faults: 7}}}, Chains: []string{"a"}},
 			{Mounted: mount.Mounted{Tree: trees[1]}, Chains: []string{"b"}}},
-		Binds: []Bind{{Dir: "/one", Name: "b:1", Chain: "b"}, {Dir: "/two", Name: "a:1", Chain: "a"}},
-		Lost:  []LostStatus{{Tree: trees[1], Cause: "it is damaged"}},
+		Binds: []binds.Bind{{Dir: "/one", Name: "b:1", Chain: "b"}, {Dir: "/two", Name: "a:1", Chain: "a"}},
+		Lost:  []Lost{{Tree: trees[1], Cause: "it is damaged"}},
 	}
 	s.Cache.Absent = "its disk is gone"
-	known := s.known()
+	known := s.images()
 	if len(known) != 3 || known[2].Image != "b:1" || known[2].Tree != trees[1] {
-		t.Fatalf("known: %+v", known)
+		t.Fatalf("got images %+v, want three", known)
 	}
 	if d := s.detail(known[0], []disk.Pin{{ID: trees[0], Bytes: 9}}); d.Mount == nil || d.Mount.Device.Faults != 7 || len(d.Binds) != 1 || d.Binds[0].Dir != "/two" || d.Lost != "" || d.Pin == nil || d.Pin.Bytes != 9 {
-		t.Errorf("of the first: %+v", d)
+		t.Errorf("the first image: got %+v", d)
 	}
 	if d := s.detail(known[1], nil); d.Mount != nil || d.Pin != nil || len(d.Binds) != 0 || d.Lost != "" {
-		t.Errorf("of one that is not lazy: %+v", d)
+		t.Errorf("an image that is not lazy: got %+v", d)
 	}
 	if d := s.detail(known[2], nil); d.Mount == nil || d.Lost != "it is damaged" || !strings.Contains(d.NoCache, "its disk is gone") {
-		t.Errorf("of the last: %+v", d)
+		t.Errorf("the last image: got %+v", d)
 	}
 }

@@ -1,4 +1,4 @@
-package node
+package monitor
 
 import (
 	"os"
@@ -11,6 +11,7 @@ import (
 
 	"lighter/node/fuse"
 	"lighter/node/mount"
+	"lighter/node/report"
 	"lighter/store"
 	"lighter/store/origin"
 )
@@ -20,16 +21,16 @@ func some() (figures, bool) {
 	f := figures{ready: true, devices: fuse.ServerStats{Failed: map[string]int64{}}}
 	f.devices.Cached.Counts[3], f.devices.Cached.Sum = 2, 3e6
 	f.devices.Fetched.Counts[fuse.LatencyBuckets] = 1
-	f.status.Mounts = []MountStatus{{Mounted: mount.Mounted{}}}
+	f.status.Mounts = []report.MountStatus{{Mounted: mount.Mounted{}}}
 	f.status.Fetched.InFlight = store.GateStats{Urgent: 1, Background: 2, UrgentWaiting: 3, BackgroundWaiting: 4}
-	f.status.Images = []ImageStatus{{Lazy: true}, {Lazy: true}, {}}
+	f.status.Images = []report.ImageStatus{{Lazy: true}, {Lazy: true}, {}}
 	f.status.Hubs = []origin.Health{{URL: "https://one", Up: true, Requests: 5, Failures: 2, Bytes: 700}, {URL: "https://two", Error: "it is gone"}}
 	return f, true
 }
 
 // docs/metrics.md has each metric, with its type, and no other.
 func TestMetricsAreDocumented(t *testing.T) {
-	text, err := os.ReadFile("../docs/metrics.md")
+	text, err := os.ReadFile("../../docs/metrics.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,10 +115,10 @@ lighter_node_units_waiting{for="reader"} 3
 }
 
 // While a node starts there is nothing to say of it but that it lives.
-func TestWebBeforeTheNodeIsThere(t *testing.T) {
-	w := someWeb(t, "127.0.0.1:0")
-	defer w.close()
-	if f, ok := w.figures(); ok {
+func TestNoFiguresBeforeTheNodeExists(t *testing.T) {
+	s := someServer(t, "127.0.0.1:0")
+	defer s.Close()
+	if f, ok := s.figures(); ok {
 		t.Errorf("figures of nothing: %+v", f)
 	}
 }

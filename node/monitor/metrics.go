@@ -1,10 +1,9 @@
-package node
+package monitor
 
 import (
 	"context"
 	"log/slog"
 	"net/http"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -12,6 +11,8 @@ import (
 
 	"lighter/logqueue"
 	"lighter/node/fuse"
+	"lighter/node/mount"
+	"lighter/node/report"
 )
 
 // metricPrefix begins the name of each of the node's own metrics. docs/metrics.md
@@ -20,7 +21,7 @@ const metricPrefix = "lighter_node_"
 
 // figures are what one scrape shows.
 type figures struct {
-	status  Status
+	status  report.Status
 	devices fuse.ServerStats
 	ready   bool
 	dropped int64 // lines of the log
@@ -93,9 +94,9 @@ var metrics = []metric{
 	{"completion_left_bytes", "Bytes of chunks that the image whose turn it is to be completed lacks.", gauge, func(f *figures) float64 { return float64(f.status.Completion.Left) }},
 	{"completion_waits", "1 while nothing may be fetched to complete images: by the schedule, or because disk, cache or memory are short.", gauge, func(f *figures) float64 { return truth(f.status.Completion.Waits != "") }},
 	{"local_device_bytes", "Bytes of the disk that local devices take, as part of the cache's.", gauge, func(f *figures) float64 { return float64(f.status.Cache.Beside) }},
-	{"local_mounts", "Mounted trees whose newest mount reads a local device.", gauge, func(f *figures) float64 { return float64(f.status.localMounts()) }},
+	{"local_mounts", "Mounted trees whose newest mount reads a local device.", gauge, func(f *figures) float64 { return float64(localMounts(&f.status)) }},
 	{"leftovers", "Files and directories of the node that could not be cleaned up or written.", gauge, func(f *figures) float64 { return float64(len(f.status.Leftovers)) }},
-	{"unsigned_statements", "Statements that one of the pinned keys has not signed, of the key that lacks most.", gauge, func(f *figures) float64 { return float64(f.status.unsigned()) }},
+	{"unsigned_statements", "Statements that one of the pinned keys has not signed, of the key that lacks most.", gauge, func(f *figures) float64 { return float64(unsigned(&f.status)) }},
 	{"log_lines_dropped_total", "Lines of the log that were dropped because nobody read it.", counter, func(f *figures) float64 { return float64(f.dropped) }},
 	{"broken_trees", "Trees that could not be brought back, or whose metadata image is damaged under its mount.", gauge, func(f *figures) float64 { return float64(len(f.status.Lost)) }},
 	{"refused_statements", "Chains in use whose statement on the disk cannot be verified: their trees are served, and no new pull uses them.", gauge, func(f *figures) float64 { return float64(len(f.status.Refused)) }},
@@ -162,7 +163,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	for _, reason := range fuse.Reasons {
 		put(failedReads, counter, float64(f.devices.Failed[reason]), reason)
 	}
-	for mode, n := range f.status.modes() {
+	for mode, n := range mountModes(&f.status) {
 		put(mounts, gauge, float64(n), mode)
 	}
 	var lazy, plain int
@@ -200,9 +201,6 @@ func histogram(l fuse.Latency, origin string) prometheus.Metric {
 	return prometheus.MustNewConstHistogram(faultSeconds, uint64(l.Count()), l.Sum.Seconds(), buckets, origin)
 }
 
-// scrapeTimeout bounds the making of one answer.
-const scrapeTimeout = 10 * time.Second
-
 // newRegistry returns what a scrape asks: the node's own metrics, and those of the
 // process and of Go.
 func newRegistry(figures func() (figures, bool)) *prometheus.Registry {
@@ -212,16 +210,16 @@ func newRegistry(figures func() (figures, bool)) *prometheus.Registry {
 	return registry
 }
 
-func metricsHandler(w *web, log *slog.Logger) http.Handler {
-	return promhttp.HandlerFor(newRegistry(w.figures), promhttp.HandlerOpts{
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn), ErrorHandling: promhttp.ContinueOnError,
-		MaxRequestsInFlight: 4, Timeout: scrapeTimeout,
+func (s *Server) metricsHandler() http.Handler {
+	return promhttp.HandlerFor(newRegistry(s.figures), promhttp.HandlerOpts{
+		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn), ErrorHandling: promhttp.ContinueOnError,
+		MaxRequestsInFlight: maxScrapes, Timeout: scrapeTimeout,
 	})
 }
 
-// figures gathers what a scrape shows, once the node's parts are there.
-func (w *web) figures() (figures, bool) {
-	n := w.node.Load()
+// figures gathers the figures of a scrape, once the node's parts exist.
+func (s *Server) figures() (figures, bool) {
+	n := s.node.Load()
 	if n == nil {
 		return figures{}, false
 	}
@@ -229,7 +227,37 @@ func (w *web) figures() (figures, bool) {
 	defer cancel()
 	status, err := n.Status(ctx)
 	if err != nil {
-		n.log.Warn("the metrics say nothing of images", "cause", err)
+		s.log.Warn("metrics of images are missing", "err", err)
 	}
-	return figures{status: status, devices: n.devices.Stats(), ready: w.why.Load() == nil, dropped: logqueue.Dropped(n.log)}, true
+	return figures{status: status, devices: n.Devices(), ready: s.reason.Load() == nil, dropped: logqueue.Dropped(s.log)}, true
+}
+
+// mountModes counts the mounted trees by mount mode.
+func mountModes(s *report.Status) map[string]int {
+	modes := map[string]int{}
+	for _, mode := range []mount.Mode{mount.File, mount.Loop} {
+		modes[string(mode)] = 0
+	}
+	for _, m := range s.Mounts {
+		modes[string(m.Mode)]++
+	}
+	return modes
+}
+
+// unsigned counts the statements that a pinned key has not signed, for the key that lacks most.
+func unsigned(s *report.Status) (most int) {
+	for _, signer := range s.Signers {
+		most = max(most, len(signer.Missing))
+	}
+	return most
+}
+
+// localMounts counts the mounted trees that the kernel reads without the daemon.
+func localMounts(s *report.Status) (n int) {
+	for _, m := range s.Mounts {
+		if m.Local {
+			n++
+		}
+	}
+	return n
 }

@@ -1,4 +1,4 @@
-package node
+package completion
 
 import (
 	"testing"
@@ -16,22 +16,22 @@ func TestSchedule(t *testing.T) {
 	} {
 		var s Schedule
 		if err := s.Set(test.windows); err != nil || s.String() != test.windows {
-			t.Fatalf("%s: %v, and again %s", test.windows, err, s.String())
+			t.Fatalf("parse %s: got %s, %v", test.windows, s.String(), err)
 		}
 		at, err := time.Parse("15:04", test.at)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if s.Open(at) != test.open {
-			t.Errorf("%s at %s: %t", test.windows, test.at, !test.open)
+			t.Errorf("%s at %s: got open %t, want %t", test.windows, test.at, !test.open, test.open)
 		}
 	}
 	if !(Schedule{}).Open(time.Now()) {
-		t.Error("without windows it is not always")
+		t.Error("no windows: got closed, want always open")
 	}
 	for _, wrong := range []string{"", "22:00", "22:00-", "25:00-06:00", "22-6", "06:00-06:00", "22:00-06:00-07:00"} {
 		if err := new(Schedule).Set(wrong); err == nil {
-			t.Errorf("%q is taken", wrong)
+			t.Errorf("%q: got no error", wrong)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package node
+package memory
 
 import (
 	"os"
@@ -8,20 +8,20 @@ import (
 	"testing"
 )
 
-func TestGarbageIsBounded(t *testing.T) {
+func TestGrowth(t *testing.T) {
 	for live, want := range map[uint64]int{0: 300, 10 << 20: 300, 32 << 20: 200, 64 << 20: 100, 1 << 30: 50} {
 		if got := growth(live); got != want {
-			t.Errorf("a heap of %d bytes may grow by %d %%, want %d", live, got, want)
+			t.Errorf("a heap of %d bytes: got growth %d %%, want %d", live, got, want)
 		}
 	}
 }
 
-// The rule follows what is in use, collection after collection.
-func TestGarbageIsBoundedAnew(t *testing.T) {
+// The limit follows the memory in use, collection after collection.
+func TestLimitGarbage(t *testing.T) {
 	before := debug.SetGCPercent(100)
 	t.Cleanup(func() { debug.SetGCPercent(before) })
 	t.Setenv("GOGC", "") // as if it were not set
-	boundGarbage()
+	LimitGarbage()
 	use := func(live []byte, want func(percent int) bool) {
 		t.Helper()
 		var percent int
@@ -33,10 +33,10 @@ func TestGarbageIsBoundedAnew(t *testing.T) {
 				return
 			}
 		}
-		t.Errorf("with %d MB in use the heap may grow by %d %%", len(live)>>20, percent)
+		t.Errorf("%d MB in use: got growth %d %%", len(live)>>20, percent)
 	}
-	use(make([]byte, 200<<20), func(percent int) bool { return percent == leastGrowth })
-	use(nil, func(percent int) bool { return percent == mostGrowth })
+	use(make([]byte, 200<<20), func(percent int) bool { return percent == minGrowth })
+	use(nil, func(percent int) bool { return percent == maxGrowth })
 }
 
 // current returns the collector's percentage.
@@ -46,7 +46,7 @@ func current() int {
 	return percent
 }
 
-func TestMemoryIsShort(t *testing.T) {
+func TestCheckMemory(t *testing.T) {
 	for text, short := range map[string]bool{
 		"MemTotal:       16000000 kB\nMemFree:  10 kB\nMemAvailable:   1000000 kB\n": false,
 		"MemTotal:       16000000 kB\nMemAvailable:   300000 kB\n":                   true,
@@ -58,11 +58,11 @@ func TestMemoryIsShort(t *testing.T) {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := memoryShort(file); (err != nil) != short {
-			t.Errorf("%q: %v", text, err)
+		if err := checkMemory(file); (err != nil) != short {
+			t.Errorf("%q: got %v, want short %t", text, err, short)
 		}
 	}
-	if err := memoryShort(filepath.Join(t.TempDir(), "none")); err != nil {
-		t.Error(err)
+	if err := checkMemory(filepath.Join(t.TempDir(), "none")); err != nil {
+		t.Errorf("no file: got %v, want none", err)
 	}
 }

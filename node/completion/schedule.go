@@ -1,4 +1,4 @@
-package node
+package completion
 
 import (
 	"fmt"
@@ -7,14 +7,13 @@ import (
 	"time"
 )
 
-// Schedule says when something may be done: in any of some parts of the day, or always
-// if there is none.
+// Schedule is when completion may fetch: in any of its windows, or always if it has none.
 type Schedule []Window
 
-// Window is a part of each day, in local time, that people write as 22:00-06:00.
-type Window struct{ from, to int } // minutes of the day; to is not in it
+// Window is a part of each day, in local time, written as 22:00-06:00.
+type Window struct{ from, to int } // minutes of the day, without to
 
-// UnmarshalText reads what String writes.
+// UnmarshalText parses what String returns.
 func (w *Window) UnmarshalText(b []byte) error {
 	from, to, ok := strings.Cut(string(b), "-")
 	begins, err := time.Parse("15:04", strings.TrimSpace(from))
@@ -24,22 +23,22 @@ func (w *Window) UnmarshalText(b []byte) error {
 		*w = Window{minute(begins), minute(ends)}
 	}
 	if !ok || err != nil || w.from == w.to {
-		return fmt.Errorf("%q is not a part of the day: write 22:00-06:00, and nothing for the whole day", b)
+		return fmt.Errorf("%q is not a part of the day: write 22:00-06:00, or nothing for the whole day", b)
 	}
 	return nil
 }
 
 func minute(t time.Time) int { return 60*t.Hour() + t.Minute() }
 
-// String writes 22:00-06:00.
+// String returns the window as 22:00-06:00.
 func (w Window) String() string {
 	return fmt.Sprintf("%02d:%02d-%02d:%02d", w.from/60, w.from%60, w.to/60, w.to%60)
 }
 
-// MarshalText writes what String does.
+// MarshalText implements encoding.TextMarshaler.
 func (w Window) MarshalText() ([]byte, error) { return []byte(w.String()), nil }
 
-// Open tells whether it may be done at that time, by its clock.
+// Open reports whether the time is in a window, by the time's own clock.
 func (s Schedule) Open(at time.Time) bool {
 	now := minute(at)
 	return len(s) == 0 || slices.ContainsFunc(s, func(w Window) bool {
@@ -50,7 +49,7 @@ func (s Schedule) Open(at time.Time) bool {
 	})
 }
 
-// String writes the windows, with commas between them.
+// String returns the windows, separated by commas.
 func (s *Schedule) String() string { return strings.Join(s.GetSlice(), ",") }
 
 // Set implements the flag packages' Value.

@@ -1,4 +1,4 @@
-package node
+package standalone
 
 import (
 	"context"
@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"lighter/node"
 )
 
 // program writes a shell script that stands for the lighter command.
@@ -25,11 +27,11 @@ func program(t *testing.T, script string) string {
 func TestOwnNodeThatEnds(t *testing.T) {
 	for script, want := range map[string]string{
 		"echo no matter; echo 'lighter: no kernel'; echo; exit 1": "start a node for the mount: no kernel",
-		"exit 1": "start a node for the mount: it ended and said nothing",
+		"exit 1": "start a node for the mount: it ended without output",
 	} {
 		m := Mounts{Own: t.TempDir(), Program: program(t, script)}
 		root := m.root("/mnt")
-		if err := m.start(t.Context(), Config{Root: root}, "/mnt"); err == nil || err.Error() != want {
+		if err := m.start(t.Context(), node.Config{Root: root}, "/mnt"); err == nil || err.Error() != want {
 			t.Errorf("error %v, want %s", err, want)
 		}
 		if _, err := os.Stat(root); !os.IsNotExist(err) {
@@ -58,7 +60,7 @@ func TestOwnNodeIsGivenUp(t *testing.T) {
 			}
 		}
 	}()
-	if err := m.start(ctx, Config{Root: root}, "/mnt"); !errors.Is(err, why) {
+	if err := m.start(ctx, node.Config{Root: root}, "/mnt"); !errors.Is(err, why) {
 		t.Errorf("error %v", err)
 	}
 	text, err := os.ReadFile(pidFile)
@@ -80,42 +82,21 @@ func TestOwnNodeIsGivenUp(t *testing.T) {
 	}
 }
 
-// Two mounts at a time wait for each other to start, not for ever.
-func TestMountsTakeTurns(t *testing.T) {
+// A mount waits until another one has started, or until its context is done.
+func TestOnlyOneMountStarts(t *testing.T) {
 	m := Mounts{Own: filepath.Join(t.TempDir(), "own")}
-	end, err := m.turn(t.Context())
+	unlock, err := m.lock(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := m.turn(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("two at a time: %v", err)
+	if _, err := m.lock(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("a second mount: got %v", err)
 	}
-	end()
-	if end, err = m.turn(t.Context()); err != nil {
+	unlock()
+	if unlock, err = m.lock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	end()
-}
-
-func TestRealDir(t *testing.T) {
-	dir, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	link, file := filepath.Join(dir, "link"), filepath.Join(dir, "file")
-	if err := errors.Join(os.Symlink(dir, link), os.WriteFile(file, nil, 0o600)); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{dir, dir + "/", link, link + "/link/."} {
-		if got, err := realDir(name); err != nil || got != dir {
-			t.Errorf("%s is %s, %v", name, got, err)
-		}
-	}
-	for name, want := range map[string]string{"relative": "absolute", file: "not a directory", dir + "/missing": "missing"} {
-		if _, err := realDir(name); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
+	unlock()
 }

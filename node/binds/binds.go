@@ -1,0 +1,230 @@
+// Package binds promises that an image's tree which `lighter mount` mounted through a running
+// node stays mounted, without containerd, until `lighter unmount`: the next daemon mounts it
+// again if the connection to the kernel was lost. The tree's chain is held as long.
+//
+// Where no node runs, `lighter mount` uses package standalone.
+package binds
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"lighter/durable"
+	"lighter/node/mount"
+	"lighter/wire"
+)
+
+// Bind is an image's tree that is mounted at a directory.
+type Bind struct {
+	Dir   string `json:"dir"` // absolute, without symbolic links
+	Name  string `json:"name"`
+	Chain string `json:"chain"`
+	Lost  string `json:"lost,omitempty"` // why it could not be mounted again; each start tries
+}
+
+// Chains mounts the trees of chains, and holds chains that are in use.
+type Chains interface {
+	Mount(ctx context.Context, chain string) (tree string, err error)
+	Hold(chain string)
+	Drop(chain string)
+}
+
+// Hub knows images by name.
+type Hub interface {
+	Images(ctx context.Context, name string) ([]wire.Image, error)
+	URL() string
+}
+
+// ErrNotBound reports that the node has mounted nothing at a directory.
+var ErrNotBound = errors.New("this node has mounted nothing there")
+
+// ErrTaken returns the error for a directory at which something is mounted.
+func ErrTaken(dir string) error {
+	return fmt.Errorf("something is mounted at %s already: `lighter unmount %s` first", dir, dir)
+}
+
+// Binds are the binds of one node. It is safe for concurrent use.
+type Binds struct {
+	root   string
+	list   *list
+	hub    Hub
+	chains Chains
+	log    *slog.Logger
+}
+
+// Open reads what previous daemons have mounted, and holds the chains of it. A list that cannot
+// be read is a leftover: the node goes on without it, and Incomplete is true.
+func Open(root string, hub Hub, chains Chains, leftovers *durable.Leftovers, log *slog.Logger) *Binds {
+	b := &Binds{root: root, list: openList(root, leftovers), hub: hub, chains: chains, log: log}
+	for _, one := range b.list.all() {
+		chains.Hold(one.Chain)
+	}
+	return b
+}
+
+// Incomplete reports that previous daemons may have made other binds: any tree may be in use.
+func (b *Binds) Incomplete() bool { return b.list.incomplete }
+
+// List returns the binds, by directory.
+func (b *Binds) List() []Bind { return b.list.all() }
+
+// Bind mounts the tree of the named image at dir, read-only. An empty platform stands for the
+// image's only one.
+func (b *Binds) Bind(ctx context.Context, name, platform, dir string) (Bind, error) {
+	one := Bind{Name: name}
+	var err error
+	if one.Dir, err = RealDir(dir); err != nil {
+		return one, err
+	}
+	image, err := b.findImage(ctx, name, platform)
+	if err != nil {
+		return one, err
+	}
+	one.Chain = image.Chain
+	if err := b.list.add(one); err != nil {
+		return one, err
+	}
+	b.chains.Hold(one.Chain)
+	err = b.mount(ctx, one, mount.Bind)
+	if err == nil {
+		if err = ctx.Err(); err == nil {
+			return one, nil
+		}
+		// The client is gone and will not unmount it.
+		_, failed := mount.Unbind(b.root, one.Dir)
+		err = errors.Join(err, failed)
+	}
+	return one, errors.Join(err, b.forget(one))
+}
+
+// RealDir returns the one name of a directory: absolute, and without symbolic links, which mount
+// and unmount would resolve differently.
+func RealDir(dir string) (string, error) {
+	if !filepath.IsAbs(dir) {
+		return "", fmt.Errorf("%q is not an absolute path", dir)
+	}
+	real, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return "", fmt.Errorf("mount at %s: %w", dir, err)
+	}
+	info, err := os.Stat(real)
+	if err == nil && !info.IsDir() {
+		err = errors.New("it is not a directory")
+	}
+	if err != nil {
+		return "", fmt.Errorf("mount at %s: %w", dir, err)
+	}
+	return real, nil
+}
+
+// mount mounts the tree and calls bind to make it visible at the directory.
+func (b *Binds) mount(ctx context.Context, one Bind, bind func(tree, dir string) error) error {
+	tree, err := b.chains.Mount(ctx, one.Chain)
+	if err != nil {
+		return err
+	}
+	return bind(tree, one.Dir)
+}
+
+// findImage asks the hub for the only image of that name that can be mounted.
+func (b *Binds) findImage(ctx context.Context, name, platform string) (wire.Image, error) {
+	images, err := b.hub.Images(ctx, name)
+	if err != nil {
+		return wire.Image{}, err
+	}
+	var found []wire.Image
+	var seen string
+	for _, image := range images {
+		if platform != "" && image.Platform != platform {
+			continue
+		}
+		seen = fmt.Sprintf(" (it is %s there: %s)", image.State, image.Error)
+		if image.State == wire.StateReady && image.Chain != "" {
+			found = append(found, image)
+		}
+	}
+	switch {
+	case len(found) == 0:
+		return wire.Image{}, fmt.Errorf("hub %s has no image %q that can be mounted%s", b.hub.URL(), name, seen)
+	case len(found) > 1:
+		return wire.Image{}, fmt.Errorf("image %q has several platforms: choose one with --platform", name)
+	}
+	return found[0], nil
+}
+
+// Unbind undoes Bind. A mount that another program has made there since stays.
+func (b *Binds) Unbind(dir string) error {
+	if real, err := filepath.EvalSymlinks(dir); err == nil {
+		dir = real
+	}
+	one, ok := b.list.get(filepath.Clean(dir))
+	if !ok {
+		return fmt.Errorf("unmount %s: %w", dir, ErrNotBound)
+	}
+	if _, err := mount.Unbind(b.root, one.Dir); err != nil {
+		return err
+	}
+	return b.forget(one)
+}
+
+func (b *Binds) forget(one Bind) error {
+	err := b.list.remove(one.Dir)
+	b.chains.Drop(one.Chain)
+	return err
+}
+
+// recoverTimeout bounds Recover, for which containerd waits. Recover needs no network unless an
+// index is damaged.
+const recoverTimeout = 5 * time.Second
+
+// Recover mounts trees again where they still are, if the previous daemon's connection was not
+// taken over. A tree that cannot be mounted again is unmounted; its bind stays in the list.
+func (b *Binds) Recover(ctx context.Context, takenOver bool) {
+	ctx, cancel := context.WithTimeout(ctx, recoverTimeout)
+	defer cancel()
+	for _, one := range b.list.all() {
+		b.recover(ctx, one, takenOver)
+	}
+}
+
+func (b *Binds) recover(ctx context.Context, one Bind, takenOver bool) {
+	bound, err := mount.Bound(b.root, one.Dir)
+	switch {
+	case err != nil:
+	case !bound && one.Lost == "":
+		_ = b.forget(one) // it was unmounted by someone else; a failure is a leftover
+		return
+	case bound && takenOver:
+		return
+	case bound:
+		err = b.mount(ctx, one, mount.Rebind)
+	default:
+		err = b.mount(ctx, one, mount.Bind)
+	}
+	one.Lost = ""
+	if err != nil {
+		_, failed := mount.Unbind(b.root, one.Dir)
+		err = errors.Join(err, failed)
+		one.Lost = err.Error()
+		b.log.Error("an image of lighter mount is not mounted any more", "image", one.Name, "dir", one.Dir, "err", err)
+	}
+	b.list.replace(one)
+}
+
+// Release unmounts the binds of a node that does not run. The next node forgets them.
+func Release(root string, leftovers *durable.Leftovers) (err error) {
+	l := openList(root, leftovers)
+	for _, one := range l.all() {
+		_, failed := mount.Unbind(root, one.Dir)
+		err = errors.Join(err, failed)
+	}
+	if l.incomplete {
+		err = errors.Join(err, fmt.Errorf("the list of images mounted by lighter mount in %s cannot be read: unmount them by hand", root))
+	}
+	return err
+}

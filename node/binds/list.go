@@ -1,0 +1,119 @@
+package binds
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"lighter/durable"
+)
+
+// brokenSuffix is the suffix of a list that could not be read.
+const brokenSuffix = ".broken"
+
+// list is the list of binds. It is in a file, too, for the next daemon.
+type list struct {
+	path      string
+	leftovers *durable.Leftovers
+	// incomplete reports that a previous daemon may have made other binds: the file could not
+	// be read.
+	incomplete bool
+
+	mu   sync.Mutex // guards dirs, and the file
+	dirs map[string]Bind
+}
+
+// openList reads the list. A file that cannot be read is renamed, and the list starts empty.
+func openList(root string, leftovers *durable.Leftovers) *list {
+	l := &list{path: filepath.Join(root, "binds.json"), leftovers: leftovers, dirs: map[string]Bind{}}
+	text, err := os.ReadFile(l.path)
+	var binds []Bind
+	if err == nil {
+		err = json.Unmarshal(text, &binds)
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		l.incomplete, binds = true, nil
+		leftovers.Note(l.path, errors.Join(err, os.Rename(l.path, l.path+brokenSuffix)))
+	}
+	if _, err := os.Lstat(l.path + brokenSuffix); err == nil {
+		l.incomplete = true
+		leftovers.Note(l.path+brokenSuffix, errors.New("the list of images mounted by lighter mount cannot be read: while this "+
+			"file exists, no tree is removed that was there when the node started; unmount these images, and remove the file"))
+	}
+	for _, b := range binds {
+		l.dirs[b.Dir] = b
+	}
+	return l
+}
+
+// add adds a bind, unless its directory is taken.
+func (l *list) add(b Bind) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, taken := l.dirs[b.Dir]; taken {
+		return ErrTaken(b.Dir)
+	}
+	l.dirs[b.Dir] = b
+	if err := l.save(); err != nil {
+		delete(l.dirs, b.Dir)
+		return err
+	}
+	return nil
+}
+
+// replace changes a bind. If the change cannot be saved, it becomes a leftover, and the next
+// daemon finds out again.
+func (l *list) replace(b Bind) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.dirs[b.Dir] = b
+	_ = l.save() // it is a leftover now
+}
+
+func (l *list) remove(dir string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.dirs, dir)
+	return l.save()
+}
+
+// save writes the file. l.mu is held.
+func (l *list) save() error {
+	text, err := json.Marshal(l.sorted())
+	if err == nil {
+		err = durable.Replace(l.path, text)
+	}
+	if err != nil {
+		err = fmt.Errorf("save the list of images mounted by lighter mount: %w", err)
+	}
+	l.leftovers.Note(l.path, err)
+	return err
+}
+
+func (l *list) get(dir string) (Bind, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b, ok := l.dirs[dir]
+	return b, ok
+}
+
+func (l *list) all() []Bind {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.sorted()
+}
+
+// sorted returns the binds by directory. l.mu is held.
+func (l *list) sorted() []Bind {
+	all := make([]Bind, 0, len(l.dirs))
+	for _, b := range l.dirs {
+		all = append(all, b)
+	}
+	slices.SortFunc(all, func(a, b Bind) int { return cmp.Compare(a.Dir, b.Dir) })
+	return all
+}

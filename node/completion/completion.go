@@ -1,0 +1,330 @@
+// Package completion promises all chunks of an image in the cache: in the background, for
+// images that are mounted (Run), or at once, for one image (Fetch). It also makes the local
+// devices of complete images.
+//
+// Background work waits for its schedule, stays within its rate, and never evicts anything:
+// what it would fetch, nobody has read. It works on one tree at a time, one unit at a time, and
+// fetches only missing units, so it goes on where it ended.
+package completion
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"golang.org/x/time/rate"
+
+	"lighter/format/chunk"
+	"lighter/node/mount"
+	"lighter/node/trees"
+	"lighter/store/disk"
+)
+
+const (
+	lookInterval = 2 * time.Second  // between two looks at the mounted trees
+	retryDelay   = time.Minute      // before the next look after a failure
+	maxFailures  = 3                // units that fail in a row before a tree is left alone
+	burst        = 256 << 10        // bytes that may arrive at once, whatever the rate
+	steadyTime   = 10 * time.Minute // without evictions, before anything is fetched: evicted chunks were read by someone
+	unitRoom     = 4 << 20          // bytes that have to be free in the cache for another unit
+)
+
+// Options say what is completed.
+type Options struct {
+	Complete bool  // fetch missing chunks of mounted trees
+	Local    bool  // make local devices of complete trees
+	Rate     int64 // bytes a second, compressed; 0: no limit
+	Schedule Schedule
+	// Short returns why the machine is short of memory or disk; nil: it is not.
+	Short func() error
+}
+
+// Parts are the parts of a node that completion uses.
+type Parts struct {
+	Trees  Trees
+	Mounts Mounts
+	Cache  Cache
+	Share  func() Share // returns a new share
+}
+
+// Trees are the trees on this machine.
+type Trees interface {
+	Has(tree chunk.ID) bool
+	Chunks(ctx context.Context, tree chunk.ID, fn func(chunk.Ref)) error
+	HasLocal(tree chunk.ID) (bytes int64, ok bool)
+	MakeLocal(ctx context.Context, tree chunk.ID) error
+}
+
+// Mounts are the mounted trees.
+type Mounts interface {
+	Mounted() []mount.Mounted
+}
+
+// Cache is the chunk cache.
+type Cache interface {
+	Has(id chunk.ID) bool
+	HasRoom(bytes int64) bool
+	Stats() disk.Stats
+}
+
+// Share is a share of what the node fetches.
+type Share interface {
+	// Warm fetches a chunk's unit into the cache, in the background.
+	Warm(ctx context.Context, ref chunk.Ref) error
+	// Received returns the bytes that arrived for the share, by origin.
+	Received() map[string]int64
+}
+
+// Status is the state of completion.
+type Status struct {
+	On      bool     `json:"on"`               // it is configured
+	Tree    chunk.ID `json:"tree,omitzero"`    // in work
+	Left    int64    `json:"leftBytes"`        // of its chunks that are missing
+	Fetched int64    `json:"fetchedBytes"`     // since the start, compressed
+	Waits   string   `json:"waits,omitempty"`  // why nothing is fetched now
+	Failed  string   `json:"failed,omitempty"` // the last failure
+	Devices int64    `json:"localDevicesMade"` // since the start
+}
+
+// Of returns the progress of a mounted tree, or why there is none.
+func (s *Status) Of(tree chunk.ID) string {
+	switch {
+	case s.Tree == tree && s.Left > 0:
+		return fmt.Sprintf("%s to fetch", humanize.IBytes(uint64(s.Left)))
+	case s.Tree == tree:
+		return "its local device is made"
+	case s.Failed != "":
+		return "failed: " + s.Failed
+	case s.Waits != "":
+		return "waits: " + s.Waits
+	}
+	return ""
+}
+
+// Completer completes images. It is safe for concurrent use.
+type Completer struct {
+	options Options
+	parts   Parts
+	limiter *rate.Limiter // of received bytes
+	log     *slog.Logger
+
+	mu      sync.Mutex // guards what follows
+	status  Status
+	evicted int64     // bytes that the cache has evicted so far
+	steady  time.Time // when the cache will have evicted nothing for steadyTime
+}
+
+// New returns a completer.
+func New(o Options, p Parts, log *slog.Logger) *Completer {
+	limit := rate.Inf
+	if o.Rate > 0 {
+		limit = rate.Limit(o.Rate)
+	}
+	return &Completer{options: o, parts: p, limiter: rate.NewLimiter(limit, burst), log: log, status: Status{On: o.Complete}}
+}
+
+// Status returns the state of completion.
+func (c *Completer) Status() Status {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.status
+}
+
+func (c *Completer) update(fn func(*Status)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	fn(&c.status)
+}
+
+// visit is the result of the last look at a tree.
+type visit struct {
+	lost int64     // chunks that the cache had lost when the tree was complete; -1: it was not complete
+	next time.Time // not before
+}
+
+// Run completes mounted trees until ctx is done. Trees that were pulled and never mounted are
+// left alone: nothing has read a byte of them.
+func (c *Completer) Run(ctx context.Context) {
+	if !c.options.Complete && !c.options.Local {
+		return
+	}
+	visits := map[chunk.ID]visit{}
+	failed := ""
+	for ctx.Err() == nil {
+		before := failed
+		waits := ""
+		failed = ""
+		err := c.completeAll(ctx, visits)
+		if not := (errNotNow{}); errors.As(err, &not) {
+			waits = not.Error()
+		} else if err != nil {
+			failed = err.Error()
+		}
+		c.update(func(s *Status) { s.Tree, s.Left, s.Waits, s.Failed = chunk.ID{}, 0, waits, failed })
+		wait := lookInterval
+		if failed != "" && ctx.Err() == nil {
+			wait = retryDelay
+			if failed != before {
+				c.log.Warn("cannot complete all mounted images", "retry", wait, "err", failed)
+			}
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// completeAll completes the mounted trees that are due, and makes their local devices.
+func (c *Completer) completeAll(ctx context.Context, visits map[chunk.ID]visit) error {
+	trees := c.mounted()
+	maps.DeleteFunc(visits, func(tree chunk.ID, _ visit) bool { return !slices.Contains(trees, tree) })
+	var failed error
+	for _, tree := range trees {
+		if !c.isDue(tree, visits[tree]) {
+			continue
+		}
+		if err := c.mayFetch(); err != nil {
+			return err
+		}
+		now := visit{lost: c.lost()}
+		complete, err := c.completeTree(ctx, tree)
+		if !complete {
+			now.lost = -1
+		}
+		if !c.options.Complete || complete {
+			now.next = time.Now().Add(retryDelay)
+		}
+		if complete && c.options.Local {
+			err = c.makeLocal(ctx, tree)
+		}
+		if not := (errNotNow{}); errors.As(err, &not) || ctx.Err() != nil {
+			return err
+		}
+		visits[tree] = now
+		failed = errors.Join(failed, err)
+	}
+	return failed
+}
+
+// isDue reports whether to look at a tree. A tree with a local device needs no chunks.
+func (c *Completer) isDue(tree chunk.ID, v visit) bool {
+	if _, local := c.parts.Trees.HasLocal(tree); local {
+		return false
+	}
+	if time.Now().Before(v.next) {
+		return v.lost >= 0 && v.lost != c.lost()
+	}
+	return c.options.Local || v == (visit{}) || v.lost != c.lost()
+}
+
+func (c *Completer) mounted() (trees []chunk.ID) {
+	for _, m := range c.parts.Mounts.Mounted() {
+		trees = append(trees, m.Tree)
+	}
+	slices.SortFunc(trees, func(a, b chunk.ID) int { return slices.Compare(a[:], b[:]) })
+	return trees
+}
+
+// lost changes whenever the cache may have lost chunks.
+func (c *Completer) lost() int64 {
+	s := c.parts.Cache.Stats()
+	return s.Evicted + s.Damaged + s.Unread
+}
+
+// errNotNow is why nothing is fetched for now. It is no failure.
+type errNotNow struct{ why string }
+
+func (e errNotNow) Error() string { return e.why }
+
+// mayFetch returns why nothing may be fetched in the background now.
+func (c *Completer) mayFetch() error {
+	if !c.options.Schedule.Open(time.Now()) {
+		return errNotNow{"the schedule is " + c.options.Schedule.String()}
+	}
+	if err := c.options.Short(); err != nil {
+		return errNotNow{err.Error()}
+	}
+	if !c.parts.Cache.HasRoom(unitRoom) {
+		return errNotNow{"the cache is full, and nothing is evicted for completion"}
+	}
+	if !c.isSteady(c.parts.Cache.Stats().Evicted, time.Now()) {
+		return errNotNow{"the cache has evicted chunks for what is read"}
+	}
+	return nil
+}
+
+// isSteady reports whether the cache, which has evicted that many bytes so far, has evicted
+// nothing for steadyTime.
+func (c *Completer) isSteady(evicted int64, now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if evicted != c.evicted {
+		c.evicted, c.steady = evicted, now.Add(steadyTime)
+	}
+	return !now.Before(c.steady)
+}
+
+// completeTree fetches the missing units of a tree, and reports whether none is missing any more.
+func (c *Completer) completeTree(ctx context.Context, tree chunk.ID) (complete bool, err error) {
+	missing, _, err := c.missing(ctx, tree)
+	left := total(missing)
+	if err != nil || left == 0 || !c.options.Complete {
+		return err == nil && left == 0, err
+	}
+	share := c.parts.Share()
+	received, failures := int64(0), 0
+	for _, u := range missing {
+		c.update(func(s *Status) { s.Tree, s.Left, s.Waits = tree, left, "" })
+		if err := c.mayFetch(); err != nil {
+			return false, err
+		}
+		if !c.parts.Trees.Has(tree) {
+			return false, nil
+		}
+		if err = share.Warm(ctx, u.ref); err == nil {
+			failures = 0
+			left -= u.bytes
+		} else if failures++; failures == maxFailures || ctx.Err() != nil {
+			return false, fmt.Errorf("complete tree %s: %w", tree.Short(), err)
+		}
+		if received, err = c.pace(ctx, share, received); err != nil {
+			return false, err
+		}
+	}
+	missing, _, err = c.missing(ctx, tree)
+	return err == nil && len(missing) == 0, err
+}
+
+// pace waits until the bytes that arrived since before are within the rate, and returns how many
+// have arrived in total.
+func (c *Completer) pace(ctx context.Context, share Share, before int64) (total int64, err error) {
+	for _, bytes := range share.Received() {
+		total += bytes
+	}
+	c.update(func(s *Status) { s.Fetched += total - before })
+	for due := total - before; due > 0 && err == nil; due -= burst {
+		err = c.limiter.WaitN(ctx, int(min(due, burst)))
+	}
+	return total, err
+}
+
+// makeLocal makes a tree's local device.
+func (c *Completer) makeLocal(ctx context.Context, tree chunk.ID) error {
+	c.update(func(s *Status) { s.Tree, s.Left, s.Waits = tree, 0, "" })
+	err := c.parts.Trees.MakeLocal(ctx, tree)
+	switch {
+	case err == nil:
+		c.update(func(s *Status) { s.Devices++ })
+		c.log.Info("made a local device: new mounts of the tree do not need the daemon", "tree", tree.Short())
+	case errors.Is(err, trees.ErrNotCached):
+		return nil // chunks were evicted meanwhile
+	}
+	return err
+}

@@ -1,0 +1,57 @@
+package completion
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"lighter/format/chunk"
+)
+
+// Each unit occurs once, pack after pack. Chunks without a known location stay apart.
+func TestInPackOrder(t *testing.T) {
+	at := func(pack string, n uint32) unit {
+		u := unit{bytes: 10}
+		if pack != "" {
+			u.ref.Unit = chunk.Unit{Pack: chunk.Sum([]byte(pack)), N: n}
+		}
+		return u
+	}
+	got := inPackOrder([]unit{at("b", 3), at("a", 1), at("", 0), at("b", 2), at("a", 0), at("b", 3), at("", 0)})
+	want := []unit{at("b", 2), at("b", 3), at("a", 0), at("a", 1), at("", 0), at("", 0)}
+	want[1].bytes = 20
+	if !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// Nothing is completed for a while after an eviction.
+func TestSteadyCache(t *testing.T) {
+	c, now := New(Options{}, Parts{}, nil), time.Now()
+	for _, step := range []struct {
+		evicted int64
+		after   time.Duration
+		steady  bool
+	}{{0, 0, true}, {5, time.Minute, false}, {5, steadyTime, false}, {9, steadyTime, false}, {9, 2*steadyTime - 1, false}, {9, 2 * steadyTime, true}} {
+		if got := c.isSteady(step.evicted, now.Add(step.after)); got != step.steady {
+			t.Errorf("%d bytes evicted, after %s: got steady %t, want %t", step.evicted, step.after, got, step.steady)
+		}
+	}
+}
+
+func TestStatusOfATree(t *testing.T) {
+	mine, other := chunk.Sum([]byte("mine")), chunk.Sum([]byte("other"))
+	for _, test := range []struct {
+		s    Status
+		want string
+	}{
+		{Status{}, ""}, {Status{Tree: mine, Left: 3 << 20}, "3.0 MiB to fetch"}, {Status{Tree: mine}, "is made"},
+		{Status{Tree: other, Left: 3 << 20}, ""}, {Status{Waits: "it rains"}, "waits: it rains"},
+		{Status{Failed: "no space"}, "failed: no space"},
+	} {
+		if got := test.s.Of(mine); !strings.Contains(got, test.want) || test.want == "" && got != "" {
+			t.Errorf("%+v: got %q, want %q", test.s, got, test.want)
+		}
+	}
+}

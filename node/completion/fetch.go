@@ -1,0 +1,161 @@
+package completion
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"lighter/format/chunk"
+)
+
+const (
+	fetchParallel    = 8                      // units that Fetch asks for at a time
+	fetchRounds      = 3                      // how often Fetch tries to get missing units
+	progressInterval = 200 * time.Millisecond // between two reports of Fetch
+)
+
+// Progress is how much of a tree's chunks is cached, in bytes.
+type Progress struct {
+	Here int64 `json:"hereBytes"`
+	All  int64 `json:"bytes"`
+}
+
+// errNotKept reports that fetched chunks are not in the cache. The cache's status has the reason.
+var errNotKept = errors.New("some of it did not arrive or was not kept, see `lighter cache`")
+
+// Fetch fetches all chunks of a tree into the cache, at lower priority than reads, and reports
+// its progress until it returns. Neither schedule nor rate apply.
+func (c *Completer) Fetch(ctx context.Context, tree chunk.ID, report func(Progress)) error {
+	var all int64
+	var here atomic.Int64
+	progress := func() { report(Progress{Here: here.Load(), All: all}) }
+	defer progress()
+	var err error
+	for range fetchRounds {
+		var missing []unit
+		if missing, all, err = c.missing(ctx, tree); err != nil {
+			return err
+		}
+		here.Store(all - total(missing))
+		if len(missing) == 0 {
+			c.makeFetchedLocal(ctx, tree)
+			return nil
+		}
+		if err = c.fetchUnits(ctx, missing, &here, progress); ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+	missing, _, failed := c.missing(ctx, tree)
+	if len(missing) > 0 || failed != nil {
+		return errors.Join(err, failed, errNotKept)
+	}
+	return nil
+}
+
+// makeFetchedLocal makes the local device of a tree that was fetched. A failure does not matter
+// to the fetch, which is done.
+func (c *Completer) makeFetchedLocal(ctx context.Context, tree chunk.ID) {
+	if !c.options.Local {
+		return
+	}
+	if err := c.makeLocal(ctx, tree); err != nil {
+		c.log.Warn("cannot make the local device of a complete image", "tree", tree.Short(), "err", err)
+	}
+}
+
+// fetchUnits fetches units in parallel. A unit that fails does not end the others.
+func (c *Completer) fetchUnits(ctx context.Context, missing []unit, here *atomic.Int64, progress func()) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	reported := make(chan struct{})
+	go func() {
+		defer close(reported)
+		for {
+			progress()
+			select {
+			case <-time.After(progressInterval):
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	share := c.parts.Share()
+	var group errgroup.Group
+	group.SetLimit(fetchParallel)
+	for _, u := range missing {
+		group.Go(func() error {
+			if err := share.Warm(ctx, u.ref); err != nil {
+				return err
+			}
+			here.Add(u.bytes)
+			return nil
+		})
+	}
+	err := group.Wait()
+	cancel()
+	<-reported
+	return err
+}
+
+// unit is a unit with missing chunks.
+type unit struct {
+	ref   chunk.Ref // of one of them, which stands for the unit
+	bytes int64     // of all of them
+}
+
+// total returns the bytes of the units' missing chunks.
+func total(units []unit) (bytes int64) {
+	for _, u := range units {
+		bytes += u.bytes
+	}
+	return bytes
+}
+
+// missing returns the units of a tree with missing chunks, in the order of their packs, and the
+// bytes of all of the tree's chunks.
+func (c *Completer) missing(ctx context.Context, tree chunk.ID) (missing []unit, all int64, err error) {
+	err = c.parts.Trees.Chunks(ctx, tree, func(ref chunk.Ref) {
+		all += int64(ref.Length)
+		if !c.parts.Cache.Has(ref.ID) {
+			missing = appendChunk(missing, ref, int64(ref.Length))
+		}
+	})
+	if err != nil {
+		err = fmt.Errorf("list the chunks of tree %s: %w", tree.Short(), err)
+	}
+	return inPackOrder(missing), all, err
+}
+
+// appendChunk appends a chunk, or adds it to the last unit if that is the chunk's.
+func appendChunk(units []unit, ref chunk.Ref, bytes int64) []unit {
+	if last := len(units) - 1; last >= 0 && !ref.Unit.IsZero() && units[last].ref.Unit == ref.Unit {
+		units[last].bytes += bytes
+		return units
+	}
+	return append(units, unit{ref, bytes})
+}
+
+// inPackOrder sorts units by pack and number, and merges those that occur several times. They
+// come in the order of the device, and the packs keep the order in which the device has them.
+func inPackOrder(units []unit) []unit {
+	packs := map[chunk.ID]int{}
+	for _, u := range units {
+		if _, known := packs[u.ref.Unit.Pack]; !known {
+			packs[u.ref.Unit.Pack] = len(packs)
+		}
+	}
+	slices.SortStableFunc(units, func(a, b unit) int {
+		return cmp.Or(cmp.Compare(packs[a.ref.Unit.Pack], packs[b.ref.Unit.Pack]), cmp.Compare(a.ref.Unit.N, b.ref.Unit.N))
+	})
+	merged := units[:0]
+	for _, u := range units {
+		merged = appendChunk(merged, u.ref, u.bytes)
+	}
+	return merged
+}

@@ -1,0 +1,216 @@
+package control
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"lighter/durable"
+	"lighter/node/binds"
+	"lighter/node/completion"
+	"lighter/node/imagecache"
+	"lighter/node/ondemand"
+	"lighter/node/report"
+	"lighter/node/takeover"
+)
+
+var (
+	// ErrNoDaemon reports that no daemon runs with that root.
+	ErrNoDaemon = errors.New("no lighter node is running")
+	// ErrNotMounted reports that the daemon has mounted nothing at that directory.
+	ErrNotMounted = errors.New("not mounted by lighter")
+
+	errEnded = errors.New("the node ended meanwhile")
+)
+
+// notFound is the error for something that the daemon does not have.
+type notFound struct{ message string }
+
+func (e *notFound) Error() string { return e.message }
+
+// Client asks the daemon that uses a root. It is safe for concurrent use.
+type Client struct {
+	root string
+	http *http.Client
+}
+
+// New returns a client for the daemon with that root.
+func New(root string) *Client {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", Socket(root))
+	}
+	return &Client{root: root, http: &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}}
+}
+
+// Running reports whether a daemon uses the root.
+func Running(root string) bool {
+	conn, err := net.Dial("unix", Socket(root))
+	if err != nil {
+		return errors.Is(err, os.ErrPermission)
+	}
+	conn.Close()
+	return true
+}
+
+// send returns the answer's body, or the error that the daemon answers with.
+func (c *Client) send(ctx context.Context, method, path string, r request) (io.ReadCloser, error) {
+	if err := CheckRoot(c.root); err != nil {
+		return nil, err
+	}
+	body, err := json.Marshal(r)
+	if err != nil {
+		return nil, err
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://control"+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	res, err := c.http.Do(req)
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return nil, fmt.Errorf("only root may use %s: run this as root (try sudo)", Socket(c.root))
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return nil, fmt.Errorf("%w with root %s: start it, or choose another --root", ErrNoDaemon, c.root)
+	case err != nil:
+		return nil, fmt.Errorf("ask the node: %w", err)
+	}
+	if res.StatusCode == http.StatusOK {
+		return res.Body, nil
+	}
+	defer res.Body.Close()
+	var failed struct{ Error string }
+	if err := json.NewDecoder(res.Body).Decode(&failed); err != nil || failed.Error == "" {
+		failed.Error = res.Status
+	}
+	if res.StatusCode == http.StatusNotFound {
+		return nil, &notFound{failed.Error}
+	}
+	return nil, errors.New(failed.Error)
+}
+
+// ask returns the one answer to a request.
+func ask[T any](ctx context.Context, c *Client, method, path string, r request) (value T, err error) {
+	body, err := c.send(ctx, method, path, r)
+	if err != nil {
+		return value, err
+	}
+	defer body.Close()
+	return value, json.NewDecoder(body).Decode(&value)
+}
+
+// follow calls progress for each report of a stream.
+func follow[T any](ctx context.Context, c *Client, path string, r request, progress func(T)) error {
+	body, err := c.send(ctx, http.MethodPost, path, r)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	lines := json.NewDecoder(body)
+	for {
+		var u update[T]
+		switch err := lines.Decode(&u); {
+		case errors.Is(err, io.EOF):
+			return errEnded
+		case err != nil:
+			return fmt.Errorf("ask the node: %w", err)
+		case u.Error != "":
+			return errors.New(u.Error)
+		case u.Done:
+			return nil
+		}
+		progress(u.Progress)
+	}
+}
+
+// Status returns the state of the node.
+func (c *Client) Status(ctx context.Context) (report.Status, error) {
+	return ask[report.Status](ctx, c, http.MethodGet, "/status", request{})
+}
+
+// Images returns the images that a word names, of which there is at least one.
+func (c *Client) Images(ctx context.Context, word string) ([]report.ImageDetail, error) {
+	return ask[[]report.ImageDetail](ctx, c, http.MethodPost, "/status/images", request{Name: word})
+}
+
+// Cache returns the state of the cache.
+func (c *Client) Cache(ctx context.Context) (imagecache.Status, error) {
+	return ask[imagecache.Status](ctx, c, http.MethodGet, "/cache", request{})
+}
+
+// Prune evicts all chunks that are not pinned.
+func (c *Client) Prune(ctx context.Context) (imagecache.Freed, error) {
+	return ask[imagecache.Freed](ctx, c, http.MethodPost, "/cache/prune", request{})
+}
+
+// Scrub verifies everything in the cache.
+func (c *Client) Scrub(ctx context.Context) (imagecache.Scrubbed, error) {
+	return ask[imagecache.Scrubbed](ctx, c, http.MethodPost, "/cache/scrub", request{})
+}
+
+// Pin keeps the chunks of an image in the cache: those that are cached, and those that arrive. name
+// is a reference, a chain or a tree, as the status shows them.
+func (c *Client) Pin(ctx context.Context, name string) (imagecache.Status, error) {
+	return ask[imagecache.Status](ctx, c, http.MethodPost, "/cache/pin", request{Name: name})
+}
+
+// Unpin undoes Pin.
+func (c *Client) Unpin(ctx context.Context, name string) (imagecache.Status, error) {
+	return ask[imagecache.Status](ctx, c, http.MethodPost, "/cache/unpin", request{Name: name})
+}
+
+// Evict frees the chunks that only this image has.
+func (c *Client) Evict(ctx context.Context, name string) (imagecache.Freed, error) {
+	return ask[imagecache.Freed](ctx, c, http.MethodPost, "/cache/evict", request{Name: name})
+}
+
+// Fetch fetches all chunks of an image into the cache, and reports its progress.
+func (c *Client) Fetch(ctx context.Context, name string, progress func(completion.Progress)) error {
+	return follow(ctx, c, "/cache/fetch", request{Name: name}, progress)
+}
+
+// Record records the next start of an image, whether the node records starts or not, and reports
+// its progress. The trace goes to a hub, or, if text is true, only into the last report.
+func (c *Client) Record(ctx context.Context, name string, text bool, progress func(ondemand.Progress)) error {
+	return follow(ctx, c, "/trace/record", request{Name: name, Text: text}, progress)
+}
+
+// Mount mounts the tree of an image of the hub at dir.
+func (c *Client) Mount(ctx context.Context, name, platform, dir string) error {
+	_, err := ask[binds.Bind](ctx, c, http.MethodPost, "/mount", request{Name: name, Platform: platform, Dir: dir})
+	return err
+}
+
+// Unmount undoes Mount. If this daemon has mounted nothing there, the error is ErrNotMounted.
+func (c *Client) Unmount(ctx context.Context, dir string) error {
+	_, err := ask[none](ctx, c, http.MethodPost, "/unmount", request{Dir: dir})
+	if gone := (*notFound)(nil); errors.As(err, &gone) {
+		return fmt.Errorf("unmount %s: %w", dir, ErrNotMounted)
+	}
+	return err
+}
+
+// Stop ends the daemon, and returns when it has ended, or ctx is done.
+func (c *Client) Stop(ctx context.Context) error {
+	if _, err := ask[none](ctx, c, http.MethodPost, "/stop", request{}); err != nil {
+		return err
+	}
+	lock, err := os.Open(takeover.LockFile(c.root))
+	if err != nil {
+		return fmt.Errorf("wait for the node to end: %w", err)
+	}
+	defer lock.Close()
+	if err := durable.Flock(ctx, lock, unix.LOCK_SH); err != nil {
+		return fmt.Errorf("wait for the node to end: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,118 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+
+	"lighter/node/binds"
+	"lighter/node/ondemand"
+)
+
+// shortDir is t.TempDir for sockets: its path does not grow with the test's name.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+// serve answers as a daemon would, and returns its client.
+func serve(t *testing.T, s *Server) *Client {
+	t.Helper()
+	root := shortDir(t)
+	listener, err := net.Listen("unix", Socket(root))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(ctx, listener) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("serve: %v", err)
+		}
+	})
+	return New(root)
+}
+
+// binder fails with an error, or binds.
+type binder struct{ err error }
+
+func (b *binder) Bind(context.Context, string, string, string) (binds.Bind, error) {
+	return binds.Bind{}, b.err
+}
+func (b *binder) Unbind(string) error { return b.err }
+
+// Only a directory without a mount of the node is ErrNotMounted. Other errors about something
+// missing keep their text.
+func TestErrors(t *testing.T) {
+	b := &binder{fmt.Errorf("unmount /x: %w", binds.ErrNotBound)}
+	c := serve(t, &Server{Binds: b})
+	if err := c.Unmount(t.Context(), "/x"); !errors.Is(err, ErrNotMounted) || !strings.Contains(err.Error(), "/x") {
+		t.Errorf("unmount: got %v, want %v with the directory", err, ErrNotMounted)
+	}
+	b.err = fmt.Errorf("mount at /x: %w", fs.ErrNotExist)
+	if err := c.Mount(t.Context(), "name", "", "/x"); errors.Is(err, ErrNotMounted) || err == nil || err.Error() != b.err.Error() {
+		t.Errorf("mount: got %v, want %v", err, b.err)
+	}
+	b.err = nil
+	if err := c.Mount(t.Context(), "name", "", "/x"); err != nil {
+		t.Errorf("mount: got %v, want none", err)
+	}
+	if _, err := New(t.TempDir()).Status(t.Context()); !errors.Is(err, ErrNoDaemon) {
+		t.Errorf("without a daemon: got %v, want %v", err, ErrNoDaemon)
+	}
+}
+
+// recorder reports twice, and then ends with an error.
+type recorder struct{ err error }
+
+func (r *recorder) Record(_ context.Context, _ string, text bool, report func(ondemand.Progress)) error {
+	report(ondemand.Progress{Reads: 1})
+	end := ondemand.Progress{Reads: 2, Over: true}
+	if text {
+		end.Text = "trace"
+	}
+	report(end)
+	return r.err
+}
+
+// A stream has all reports, and the error at its end.
+func TestStream(t *testing.T) {
+	r := &recorder{}
+	c := serve(t, &Server{Recorder: r})
+	for _, want := range []error{nil, errors.New("no hub")} {
+		r.err = want
+		var got []ondemand.Progress
+		err := c.Record(t.Context(), "name", true, func(p ondemand.Progress) { got = append(got, p) })
+		if fmt.Sprint(err) != fmt.Sprint(want) || len(got) != 2 || got[1].Text != "trace" {
+			t.Errorf("got %+v, %v; want two reports, %v", got, err, want)
+		}
+	}
+}
+
+// A daemon that ends in the middle of a stream is an error.
+func TestStreamThatEndsEarly(t *testing.T) {
+	root := shortDir(t)
+	listener, err := net.Listen("unix", Socket(root))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})}
+	go server.Serve(listener)
+	defer server.Close()
+	if err := New(root).Record(t.Context(), "name", false, func(ondemand.Progress) {}); !errors.Is(err, errEnded) {
+		t.Errorf("got %v, want %v", err, errEnded)
+	}
+}

@@ -1,0 +1,198 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"time"
+
+	"lighter/node/binds"
+	"lighter/node/completion"
+	"lighter/node/imagecache"
+	"lighter/node/ondemand"
+	"lighter/node/report"
+)
+
+const (
+	maxRequest      = 64 << 10         // bytes of a request's body
+	headerTimeout   = 10 * time.Second // to read a request's header
+	idleTimeout     = time.Minute      // of a connection
+	shutdownTimeout = 5 * time.Second  // for requests in flight when the node stops
+)
+
+// Reporter reports the state of the node.
+type Reporter interface {
+	Status(ctx context.Context) (report.Status, error)
+	Images(ctx context.Context, word string) ([]report.ImageDetail, error)
+}
+
+// Binder mounts images without containerd.
+type Binder interface {
+	Bind(ctx context.Context, name, platform, dir string) (binds.Bind, error)
+	Unbind(dir string) error
+}
+
+// Recorder records the next start of an image.
+type Recorder interface {
+	Record(ctx context.Context, image string, text bool, report func(ondemand.Progress)) error
+}
+
+// Server answers on the control socket.
+type Server struct {
+	Reporter Reporter
+	Cache    *imagecache.Cache
+	Binds    Binder
+	Recorder Recorder
+	Stop     func() // ends the daemon
+}
+
+// Serve answers on listener until ctx is done.
+func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
+	server := &http.Server{
+		Handler: s.handler(), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
+		BaseContext: func(net.Listener) context.Context { return ctx },
+	}
+	stopped := make(chan error, 1)
+	go func() {
+		<-ctx.Done()
+		ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
+		defer cancel()
+		stopped <- server.Shutdown(ctx)
+	}()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve the control socket: %w", err)
+	}
+	return <-stopped
+}
+
+// request is the body of any request.
+type request struct {
+	Name     string `json:"name,omitempty"`
+	Platform string `json:"platform,omitempty"`
+	Dir      string `json:"dir,omitempty"`
+	Text     bool   `json:"text,omitempty"` // return the trace, instead of sending it to a hub
+}
+
+// none is an answer without content.
+type none struct{}
+
+func (s *Server) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /status", answer(func(ctx context.Context, _ request) (report.Status, error) {
+		return s.Reporter.Status(ctx)
+	}))
+	mux.HandleFunc("POST /status/images", answer(func(ctx context.Context, r request) ([]report.ImageDetail, error) {
+		return s.Reporter.Images(ctx, r.Name)
+	}))
+	mux.HandleFunc("POST /mount", answer(func(ctx context.Context, r request) (binds.Bind, error) {
+		return s.Binds.Bind(ctx, r.Name, r.Platform, r.Dir)
+	}))
+	mux.HandleFunc("POST /unmount", answer(func(_ context.Context, r request) (none, error) {
+		return none{}, s.Binds.Unbind(r.Dir)
+	}))
+	mux.HandleFunc("POST /stop", func(w http.ResponseWriter, _ *http.Request) {
+		reply(w, none{}, nil)
+		s.Stop()
+	})
+	mux.HandleFunc("POST /trace/record", stream(func(ctx context.Context, r request, report func(ondemand.Progress)) error {
+		return s.Recorder.Record(ctx, r.Name, r.Text, report)
+	}))
+	// Memory, goroutines and CPU time, for `go tool pprof`.
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	s.handleCache(mux)
+	return mux
+}
+
+func (s *Server) handleCache(mux *http.ServeMux) {
+	status := func(err error) (imagecache.Status, error) { return s.Cache.Status(), err }
+	mux.HandleFunc("GET /cache", answer(func(context.Context, request) (imagecache.Status, error) {
+		return status(nil)
+	}))
+	mux.HandleFunc("POST /cache/pin", answer(func(ctx context.Context, r request) (imagecache.Status, error) {
+		return status(s.Cache.Pin(ctx, r.Name))
+	}))
+	mux.HandleFunc("POST /cache/unpin", answer(func(ctx context.Context, r request) (imagecache.Status, error) {
+		return status(s.Cache.Unpin(ctx, r.Name))
+	}))
+	mux.HandleFunc("POST /cache/evict", answer(func(ctx context.Context, r request) (imagecache.Freed, error) {
+		return s.Cache.Evict(ctx, r.Name)
+	}))
+	mux.HandleFunc("POST /cache/prune", answer(func(context.Context, request) (imagecache.Freed, error) {
+		return s.Cache.Prune(), nil
+	}))
+	mux.HandleFunc("POST /cache/scrub", answer(func(ctx context.Context, _ request) (imagecache.Scrubbed, error) {
+		return s.Cache.Scrub(ctx)
+	}))
+	mux.HandleFunc("POST /cache/fetch", stream(func(ctx context.Context, r request, report func(completion.Progress)) error {
+		return s.Cache.Fetch(ctx, r.Name, report)
+	}))
+}
+
+// answer handles requests that have one answer.
+func answer[T any](do func(ctx context.Context, r request) (T, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, in *http.Request) {
+		r, err := decode(in)
+		if err != nil {
+			reply(w, nil, err)
+			return
+		}
+		value, err := do(in.Context(), r)
+		reply(w, value, err)
+	}
+}
+
+// update is one line of a stream: a report, or the end.
+type update[T any] struct {
+	Progress T      `json:"progress"`
+	Done     bool   `json:"done,omitempty"`
+	Error    string `json:"error,omitempty"` // why it failed
+}
+
+// stream handles requests whose answer is a line for each report, and one for the end.
+func stream[T any](do func(ctx context.Context, r request, report func(T)) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, in *http.Request) {
+		r, err := decode(in)
+		if err != nil {
+			reply(w, nil, err)
+			return
+		}
+		write := func(u update[T]) {
+			_ = json.NewEncoder(w).Encode(u) // fails if the client is gone, which ends the context, too
+			_ = http.NewResponseController(w).Flush()
+		}
+		end := update[T]{Done: true}
+		if err := do(in.Context(), r, func(at T) { write(update[T]{Progress: at}) }); err != nil {
+			end.Error = err.Error()
+		}
+		write(end)
+	}
+}
+
+// decode reads a request's body. A request without a body is empty.
+func decode(in *http.Request) (r request, err error) {
+	err = json.NewDecoder(io.LimitReader(in.Body, maxRequest)).Decode(&r)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return r, err
+}
+
+// reply sends a value, or an error as {"error": …}.
+func reply(w http.ResponseWriter, value any, err error) {
+	w.Header().Set("Content-Type", "application/json")
+	if err != nil {
+		status := http.StatusBadGateway
+		if errors.Is(err, binds.ErrNotBound) || errors.Is(err, report.ErrNoImage) {
+			status = http.StatusNotFound
+		}
+		w.WriteHeader(status)
+		value = map[string]string{"error": err.Error()}
+	}
+	_ = json.NewEncoder(w).Encode(value) // fails if the client is gone
+}

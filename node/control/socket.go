@@ -1,0 +1,29 @@
+// Package control promises control over a node that runs, to root on the same machine: its state,
+// its cache, mounts without containerd, recordings, and its end. It has both ends of the control
+// socket: the daemon's Server and the commands' Client.
+//
+// The socket speaks HTTP with JSON, and is no public interface: both ends are of one version.
+package control
+
+import (
+	"fmt"
+	"path/filepath"
+
+	"lighter/node/keeper"
+	"lighter/socket"
+)
+
+// Socket returns the path of the control socket of the daemon with that root.
+func Socket(root string) string { return filepath.Join(root, "control.sock") }
+
+// CheckRoot returns why there cannot be a node with that root: the path of one of its sockets is
+// too long.
+func CheckRoot(root string) error {
+	for _, path := range []string{Socket(root), keeper.Socket(root)} {
+		if len(path) > socket.MaxPath {
+			return fmt.Errorf("root %s: its socket %s has %d bytes, and the kernel allows %d: choose a shorter --root",
+				root, path, len(path), socket.MaxPath)
+		}
+	}
+	return nil
+}

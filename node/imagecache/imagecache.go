@@ -1,0 +1,179 @@
+// Package imagecache promises the chunk cache by image: an administrator pins, evicts and
+// verifies what an image has in it. Images are named by a word, as `lighter status` shows them.
+package imagecache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"lighter/format/chunk"
+	"lighter/node/completion"
+	"lighter/store/disk"
+)
+
+// scrubPause is the time between two background scrubs.
+const scrubPause = time.Hour
+
+// Status is the state of the cache.
+type Status struct {
+	disk.Stats
+	Pins []disk.Pin `json:"pins"`
+}
+
+// Freed is what was evicted, and the state of the cache after it.
+type Freed struct {
+	disk.Freed
+	Status
+}
+
+// Scrubbed is the result of a scrub, and the state of the cache after it.
+type Scrubbed struct {
+	Found disk.Scrubbed `json:"found"`
+	Files int           `json:"damagedFiles"` // metadata images, and local devices
+	Status
+}
+
+// Finder finds the tree of an image by a word.
+type Finder interface {
+	// FindTree returns the tree, and the image's name.
+	FindTree(ctx context.Context, word string) (tree chunk.ID, label string, err error)
+	// FindPin returns the pin that a word names, which may outlive its image.
+	FindPin(ctx context.Context, word string, pins []disk.Pin) (chunk.ID, error)
+}
+
+// Trees are the trees on this machine.
+type Trees interface {
+	List() ([]chunk.ID, error)
+	Has(tree chunk.ID) bool
+	Chunks(ctx context.Context, tree chunk.ID, fn func(chunk.Ref)) error
+	DropLocal(tree chunk.ID) (freed int64)
+	Scrub(ctx context.Context, bytesPerSecond int64) (damaged int, err error)
+}
+
+// Fetcher fetches all chunks of a tree into the cache.
+type Fetcher interface {
+	Fetch(ctx context.Context, tree chunk.ID, report func(completion.Progress)) error
+}
+
+// Cache is the chunk cache, by image. It is safe for concurrent use.
+type Cache struct {
+	chunks  *disk.Cache
+	trees   Trees
+	images  Finder
+	fetcher Fetcher
+	log     *slog.Logger
+}
+
+// New returns the cache by image.
+func New(chunks *disk.Cache, trees Trees, images Finder, fetcher Fetcher, log *slog.Logger) *Cache {
+	return &Cache{chunks: chunks, trees: trees, images: images, fetcher: fetcher, log: log}
+}
+
+// Status returns the state of the cache.
+func (c *Cache) Status() Status { return Status{c.chunks.Stats(), c.chunks.Pins()} }
+
+// Pin keeps the chunks of an image in the cache: those that are cached, and those that arrive.
+func (c *Cache) Pin(ctx context.Context, image string) error {
+	tree, label, err := c.images.FindTree(ctx, image)
+	if err != nil {
+		return err
+	}
+	set, err := c.chunksOf(ctx, tree)
+	if err != nil {
+		return err
+	}
+	if err := c.chunks.Pin(tree, label, set); err != nil {
+		return fmt.Errorf("pin %s: %w", image, err)
+	}
+	return nil
+}
+
+// Unpin undoes Pin, also if the image was removed since.
+func (c *Cache) Unpin(ctx context.Context, image string) error {
+	tree, err := c.images.FindPin(ctx, image, c.chunks.Pins())
+	if err != nil {
+		return err
+	}
+	_, err = c.chunks.Unpin(tree)
+	return err
+}
+
+// Fetch fetches all chunks of an image into the cache, and reports its progress.
+func (c *Cache) Fetch(ctx context.Context, image string, report func(completion.Progress)) error {
+	tree, _, err := c.images.FindTree(ctx, image)
+	if err != nil {
+		return err
+	}
+	if err := c.fetcher.Fetch(ctx, tree, report); err != nil {
+		return fmt.Errorf("fetch %s: %w", image, err)
+	}
+	return nil
+}
+
+// Evict frees the chunks that only this image has, among the images on this machine.
+func (c *Cache) Evict(ctx context.Context, image string) (Freed, error) {
+	tree, _, err := c.images.FindTree(ctx, image)
+	if err != nil {
+		return Freed{}, err
+	}
+	set, err := c.chunksOf(ctx, tree)
+	if err != nil {
+		return Freed{}, err
+	}
+	trees, err := c.trees.List()
+	if err != nil {
+		return Freed{}, err
+	}
+	for _, other := range trees {
+		if other == tree {
+			continue
+		}
+		err := c.trees.Chunks(ctx, other, func(ref chunk.Ref) { set.Remove(ref.ID) })
+		if err != nil && c.trees.Has(other) {
+			return Freed{}, fmt.Errorf("find out which chunks only %s has: %w", image, err)
+		}
+	}
+	freed := c.chunks.Evict(set)
+	freed.Bytes += c.trees.DropLocal(tree)
+	return Freed{freed, c.Status()}, nil
+}
+
+// Prune evicts all chunks that are not pinned.
+func (c *Cache) Prune() Freed {
+	freed := c.chunks.Prune()
+	return Freed{freed, c.Status()}
+}
+
+// Scrub verifies the cached chunks, and the metadata images and local devices of mounted trees.
+func (c *Cache) Scrub(ctx context.Context) (Scrubbed, error) {
+	found, err := c.chunks.Scrub(ctx, 0)
+	files, failed := c.trees.Scrub(ctx, 0)
+	return Scrubbed{found, files, c.Status()}, errors.Join(err, failed)
+}
+
+// Run scrubs again and again, at that many bytes a second, until ctx is done. 0: never.
+func (c *Cache) Run(ctx context.Context, rate int64) {
+	for rate > 0 && ctx.Err() == nil {
+		if found, err := c.chunks.Scrub(ctx, rate); err == nil {
+			c.log.Info("verified the cache", "bytes", found.Bytes, "damaged", found.Damaged)
+		} else if ctx.Err() == nil {
+			c.log.Warn("cannot verify all of the cache", "bytes", found.Bytes, "err", err)
+		}
+		if _, err := c.trees.Scrub(ctx, rate); err != nil {
+			return
+		}
+		select {
+		case <-time.After(scrubPause):
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (c *Cache) chunksOf(ctx context.Context, tree chunk.ID) (*disk.Set, error) {
+	set := &disk.Set{}
+	err := c.trees.Chunks(ctx, tree, set.Add)
+	return set, err
+}

@@ -1,0 +1,123 @@
+// Package memory promises that a node uses little memory, yields when the machine is short of it,
+// and is among the last processes that the kernel kills.
+package memory
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dustin/go-humanize"
+)
+
+const (
+	// garbageLimit is how much garbage may gather between two collections, in bytes. A node
+	// has little memory in use and produces much garbage, a unit at a time: with Go's own
+	// rule, as much garbage as is in use, a fifth of a first read of a large file went into
+	// collections.
+	garbageLimit = 64 << 20
+	// minGrowth and maxGrowth bound the resulting growth of the heap, in percent of what is in
+	// use. The index of a large cache must not be scanned all the time, and a new daemon has
+	// next to nothing in use.
+	minGrowth = 50
+	maxGrowth = 300
+	// minAvailable is how much of the machine's memory has to be available for background
+	// fetches, in bytes, or 1/minPart of it if that is more.
+	minAvailable = 128 << 20
+	minPart      = 40
+	// checkInterval is how long the result of a check is used.
+	checkInterval = time.Second
+	// oomScore makes the kernel choose the node among the last, because all containers depend
+	// on it. The keeper comes after it.
+	oomScore = -999
+)
+
+// LimitGarbage runs the garbage collector whenever garbageLimit is used up, as long as the process
+// lives. With a limit in percent alone, as GOGC is, the garbage would grow with the memory in use.
+func LimitGarbage() {
+	if os.Getenv("GOGC") != "" {
+		return
+	}
+	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	metrics.Read(live)
+	debug.SetGCPercent(growth(live[0].Value.Uint64()))
+	// An unreachable object is cleaned up by the next collection. Then the limit is set again.
+	runtime.AddCleanup(new([16]byte), func(struct{}) { LimitGarbage() }, struct{}{})
+}
+
+// growth returns by how many percent a heap with that many bytes in use may grow.
+func growth(live uint64) int {
+	return int(min(max(100*garbageLimit/max(live, 1), minGrowth), maxGrowth))
+}
+
+// Shortage checks whether the machine is short of memory or disk. It is safe for concurrent use.
+type Shortage struct {
+	disk func() error
+
+	mu      sync.Mutex // guards what follows
+	checked time.Time
+	err     error
+}
+
+// NewShortage returns a check of the machine's memory, and of a disk: disk returns why it is short.
+func NewShortage(disk func() error) *Shortage { return &Shortage{disk: disk} }
+
+// Check returns why nothing should be fetched in the background now. It looks once a second.
+func (s *Shortage) Check() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if time.Since(s.checked) >= checkInterval {
+		s.checked = time.Now()
+		s.err = errors.Join(checkMemory("/proc/meminfo"), s.disk())
+	}
+	return s.err
+}
+
+// checkMemory fails if little memory is available. A file that cannot be read is no failure.
+func checkMemory(meminfo string) error {
+	file, err := os.Open(meminfo)
+	if err != nil {
+		return nil
+	}
+	defer file.Close()
+	total, available := uint64(0), ^uint64(0)
+	for lines := bufio.NewScanner(file); lines.Scan(); {
+		var kB uint64
+		name, value, _ := strings.Cut(lines.Text(), ":")
+		if _, err := fmt.Sscan(value, &kB); err != nil {
+			continue
+		}
+		switch name {
+		case "MemTotal":
+			total = kB << 10
+		case "MemAvailable":
+			available = kB << 10
+		}
+	}
+	if available < max(minAvailable, total/minPart) {
+		return fmt.Errorf("of the machine's memory only %s are available", humanize.IBytes(available))
+	}
+	return nil
+}
+
+// ProtectProcess makes this process one of the last that the kernel kills when memory is short,
+// unless the service manager has set a score.
+func ProtectProcess(log *slog.Logger) {
+	const path = "/proc/self/oom_score_adj"
+	text, err := os.ReadFile(path)
+	if err == nil && strings.TrimSpace(string(text)) == "0" {
+		err = os.WriteFile(path, []byte(strconv.Itoa(oomScore)), 0)
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		log.Info("cannot protect the node from the OOM killer", "err", err)
+	}
+}

@@ -1,0 +1,115 @@
+// Package ondemand promises a recording of the next start of an image, whether the node records
+// starts or not (`lighter trace record`). The trace goes to a hub, or is returned as text.
+package ondemand
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"lighter/format/chunk"
+	"lighter/format/trace"
+	"lighter/node/record"
+)
+
+// Progress is the progress of a recording.
+type Progress struct {
+	Tree  chunk.ID `json:"tree"`
+	Reads int      `json:"reads"`           // so far; at the end, those that do not continue the read before
+	Bytes int64    `json:"bytes,omitempty"` // of the device, at the end
+	Over  bool     `json:"over"`            // the start has ended
+	Sent  bool     `json:"sent"`            // the trace was sent to a hub
+	Text  string   `json:"text,omitempty"`  // the trace in the format of package trace, if it was asked for
+}
+
+// interval is the time between two reports.
+const interval = 500 * time.Millisecond
+
+// errNoStart reports that nothing was recorded.
+var errNoStart = errors.New("its tree went before anything was read of it: was the image removed?")
+
+// Finder finds the tree of an image by a word.
+type Finder interface {
+	FindTree(ctx context.Context, word string) (tree chunk.ID, label string, err error)
+}
+
+// Mounts mounts a tree once more, so that its next start reads what is in memory, too.
+type Mounts interface {
+	MountAgain(ctx context.Context, tree chunk.ID) error
+	Unwatch(tree chunk.ID)
+}
+
+// Files translates a trace into ranges of files.
+type Files interface {
+	Files(ctx context.Context, of trace.Trace) (trace.Recording, error)
+}
+
+// Recorder records starts on demand.
+type Recorder struct {
+	Starts *record.Recorder
+	Images Finder
+	Mounts Mounts
+	Files  Files
+	Send   func(ctx context.Context, t trace.Trace) error // to a hub
+}
+
+// Record records the next start of an image and reports its progress. The trace goes to a hub, or,
+// if text is true, is in the last report and goes nowhere else.
+func (r *Recorder) Record(ctx context.Context, image string, text bool, report func(Progress)) error {
+	tree, _, err := r.Images.FindTree(ctx, image)
+	if err != nil {
+		return err
+	}
+	t, err := r.recordTree(ctx, tree, report)
+	if err != nil {
+		return fmt.Errorf("record %s: %w", image, err)
+	}
+	end := Progress{Tree: tree, Reads: len(t.Reads), Over: true}
+	for _, read := range t.Reads {
+		end.Bytes += read.Length
+	}
+	if text {
+		files, err := r.Files.Files(ctx, t)
+		if err != nil {
+			return fmt.Errorf("find the files that %s has read: %w", image, err)
+		}
+		end.Text = string(trace.EncodeText([]trace.Recording{files}))
+	} else {
+		if err := r.Send(ctx, t); err != nil {
+			return fmt.Errorf("send the trace of %s to a hub: %w (with --output it is written to a file, for `lighter trace import`)", image, err)
+		}
+		end.Sent = true
+	}
+	report(end)
+	return nil
+}
+
+// recordTree returns the trace of the next start on a tree, which is not empty.
+func (r *Recorder) recordTree(ctx context.Context, tree chunk.ID, report func(Progress)) (trace.Trace, error) {
+	next, err := r.Starts.Next(tree)
+	if err != nil {
+		return trace.Trace{}, err
+	}
+	defer next.End()
+	defer r.Mounts.Unwatch(tree)
+	if err := r.Mounts.MountAgain(ctx, tree); err != nil {
+		return trace.Trace{}, err
+	}
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for over := false; !over; {
+		report(Progress{Tree: tree, Reads: next.Seen()})
+		select {
+		case <-next.Done():
+			over = true
+		case <-tick.C:
+		case <-ctx.Done():
+			return trace.Trace{}, context.Cause(ctx)
+		}
+	}
+	if len(next.Trace().Reads) == 0 {
+		return trace.Trace{}, errNoStart
+	}
+	return next.Trace(), nil
+}

@@ -1,0 +1,229 @@
+package report
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"lighter/format/chunk"
+	"lighter/node/binds"
+	"lighter/node/trees"
+	"lighter/store/disk"
+)
+
+// ImageDetail is everything that a node knows of one image.
+type ImageDetail struct {
+	ImageStatus
+	Mount     *MountStatus  `json:"mount,omitempty"` // if its tree is mounted
+	Content   trees.Content `json:"content"`         // how much of it is cached, if its tree is on this machine
+	Snapshots []string      `json:"snapshots"`       // active snapshots and views on top of it: containers
+	Binds     []binds.Bind  `json:"binds"`
+	Local     int64         `json:"localDeviceBytes"`     // of its local device on the disk, if it has one
+	Completes string        `json:"completion,omitempty"` // progress of completion, or why there is none
+	Lost      string        `json:"lost,omitempty"`       // why it could not be recovered, or how it is damaged
+	Refused   string        `json:"refused,omitempty"`    // why its statement on the disk cannot be verified, and what to do
+	Pin       *disk.Pin     `json:"pin,omitempty"`        // if it is pinned
+	NoCache   string        `json:"noCache,omitempty"`    // why the cache is not used now
+}
+
+// ErrNoImage reports that no image on this machine has a name.
+var ErrNoImage = errors.New("there is no such image here")
+
+// Images returns the images that a word names: a reference or the end of one, a chain or a tree,
+// or the first digits of these. If there is none, the error is ErrNoImage.
+func (r *Reporter) Images(ctx context.Context, word string) ([]ImageDetail, error) {
+	s, err := r.Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var details []ImageDetail
+	var names []string
+	pins := r.Cache.Pins()
+	for _, image := range s.images() {
+		if !image.is(word) {
+			names = append(names, cmp.Or(image.Image, image.Chain))
+			continue
+		}
+		d := s.detail(image, pins)
+		if !image.Tree.IsZero() {
+			d.Local, _ = r.Trees.HasLocal(image.Tree)
+			if d.Content, err = r.Trees.Content(ctx, image.Tree, r.Cache.Has); err != nil {
+				return nil, fmt.Errorf("count the chunks of tree %s: %w", image.Tree.Short(), err)
+			}
+		}
+		details = append(details, d)
+	}
+	if details == nil {
+		return nil, noImage(word, names)
+	}
+	return details, r.addUsers(ctx, details)
+}
+
+// FindTree returns the tree of the only image that a word names, as in Images, and the image's
+// label: its reference, if it has one.
+func (r *Reporter) FindTree(ctx context.Context, word string) (tree chunk.ID, label string, err error) {
+	s, err := r.Status(ctx)
+	if err != nil {
+		return tree, "", err
+	}
+	cached := r.cachedTrees() // of a bind the status may have only the chain
+	var names []string
+	known := false
+	for _, image := range s.images() {
+		found := cached[image.Chain]
+		if !found.IsZero() {
+			names = append(names, cmp.Or(image.Image, image.Chain))
+		}
+		if image.Tree = found; !image.is(word) {
+			continue
+		}
+		known = true
+		switch {
+		case found.IsZero():
+		case tree.IsZero():
+			tree, label = found, image.Image
+		case tree != found:
+			return chunk.ID{}, "", fmt.Errorf("%q names several trees: write more of its name", word)
+		default:
+			label = cmp.Or(label, image.Image)
+		}
+	}
+	switch {
+	case !tree.IsZero():
+		return tree, cmp.Or(label, word), nil
+	case known:
+		return tree, "", fmt.Errorf("the tree of %q is not on this machine, so none of it is in the cache; there are: %s", word, list(names))
+	}
+	return tree, "", noImage(word, names)
+}
+
+// FindPin returns the pinned tree that a word names, also if its image was removed.
+func (r *Reporter) FindPin(ctx context.Context, word string, pins []disk.Pin) (chunk.ID, error) {
+	var tree chunk.ID
+	var labels []string
+	for _, p := range pins {
+		if pinned := (ImageStatus{Image: p.Label, Tree: p.ID}); pinned.is(word) {
+			tree = p.ID
+		}
+		labels = append(labels, p.Label)
+	}
+	if tree.IsZero() {
+		var err error
+		if tree, _, err = r.FindTree(ctx, word); err != nil && !errors.Is(err, ErrNoImage) {
+			return tree, err
+		}
+	}
+	if !slices.ContainsFunc(pins, func(p disk.Pin) bool { return p.ID == tree }) {
+		return tree, fmt.Errorf("%q is not pinned; pinned: %s", word, list(labels))
+	}
+	return tree, nil
+}
+
+// noImage returns the error for a word that names no image.
+func noImage(word string, names []string) error {
+	return fmt.Errorf("%q: %w; there are: %s", word, ErrNoImage, list(names))
+}
+
+// list returns names for an error, not too many of them.
+func list(names []string) string {
+	const most = 20
+	slices.Sort(names)
+	names = slices.Compact(names)
+	switch {
+	case len(names) == 0:
+		return "none"
+	case len(names) > most:
+		return strings.Join(names[:most], ", ") + fmt.Sprintf(", and %d more", len(names)-most)
+	}
+	return strings.Join(names, ", ")
+}
+
+// images returns the pulled images, and the binds that are none of them.
+func (s *Status) images() []ImageStatus {
+	all := slices.Clone(s.Images)
+	for _, b := range s.Binds {
+		if slices.ContainsFunc(all, func(i ImageStatus) bool { return i.Chain == b.Chain }) {
+			continue
+		}
+		image := ImageStatus{Chain: b.Chain, Image: b.Name, Lazy: true, Why: "it is mounted without containerd"}
+		for _, m := range s.Mounts {
+			if slices.Contains(m.Chains, b.Chain) {
+				image.Tree = m.Tree
+			}
+		}
+		all = append(all, image)
+	}
+	return all
+}
+
+// minDigits is the smallest number of an ID's digits that name an image.
+const minDigits = 6
+
+// is reports whether a word names the image.
+func (i *ImageStatus) is(word string) bool {
+	if word == "" {
+		return false
+	}
+	if i.Image == word || strings.HasSuffix(i.Image, "/"+word) {
+		return true
+	}
+	hex := strings.TrimPrefix(word, "sha256:")
+	if len(hex) < minDigits {
+		return false
+	}
+	return strings.HasPrefix(strings.TrimPrefix(i.Chain, "sha256:"), hex) ||
+		!i.Tree.IsZero() && strings.HasPrefix(i.Tree.String(), hex)
+}
+
+// detail returns what the status and the pins have of an image.
+func (s *Status) detail(image ImageStatus, pins []disk.Pin) ImageDetail {
+	d := ImageDetail{ImageStatus: image, Snapshots: []string{}, Binds: []binds.Bind{}, NoCache: s.Cache.Off()}
+	for _, p := range pins {
+		if p.ID == image.Tree {
+			d.Pin = &p
+		}
+	}
+	for _, m := range s.Mounts {
+		if m.Tree == image.Tree && !image.Tree.IsZero() {
+			d.Mount = &m
+			d.Completes = s.Completion.Of(m.Tree)
+		}
+	}
+	for _, b := range s.Binds {
+		if b.Chain == image.Chain {
+			d.Binds = append(d.Binds, b)
+		}
+	}
+	for _, l := range s.Lost {
+		if l.Tree == image.Tree {
+			d.Lost = l.Cause
+		}
+	}
+	for _, r := range s.Refused {
+		if r.Chain == image.Chain {
+			d.Refused = r.Cause + ": " + r.Mend
+		}
+	}
+	return d
+}
+
+// addUsers adds the snapshots on top of each image.
+func (r *Reporter) addUsers(ctx context.Context, details []ImageDetail) error {
+	if r.Snapshots == nil {
+		return nil
+	}
+	users, err := r.Snapshots.Users(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range details {
+		if snapshots := users[details[i].Chain]; snapshots != nil {
+			slices.Sort(snapshots)
+			details[i].Snapshots = snapshots
+		}
+	}
+	return nil
+}

@@ -1,0 +1,206 @@
+// Package report promises the state of a node, as administrators and monitoring see it: in
+// `lighter status`, `lighter doctor` and the metrics, which agree. It also finds images by the
+// words that administrators use for them.
+//
+// It changes nothing. Its JSON is printed by `lighter status --json`.
+package report
+
+import (
+	"cmp"
+	"context"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"lighter/durable"
+	"lighter/format/chunk"
+	"lighter/node/binds"
+	"lighter/node/completion"
+	"lighter/node/front/containerd"
+	"lighter/node/mount"
+	"lighter/node/prefetch"
+	"lighter/node/record"
+	"lighter/node/resolver"
+	"lighter/node/takeover"
+	"lighter/node/trees"
+	"lighter/store"
+	"lighter/store/disk"
+	"lighter/store/origin"
+)
+
+// Status is the state of a node.
+type Status struct {
+	Version   string                `json:"version"` // of the program
+	Root      string                `json:"root"`
+	Address   string                `json:"address"`
+	MountMode mount.Mode            `json:"mountMode"` // as configured
+	RemapIDs  bool                  `json:"remapIDs"`
+	Trust     Trust                 `json:"trust"`
+	Scope     string                `json:"scope"`
+	CAFile    string                `json:"caFile,omitempty"`
+	HubKeys   []string              `json:"hubKeys"`
+	Signers   []resolver.Signer     `json:"signers"` // the same keys, with what they have signed
+	Hubs      []origin.Health       `json:"hubs"`
+	NoHub     int64                 `json:"pullsWithoutHub"`     // lookups and indexes that did not arrive in time, or not at all
+	NotLazy   string                `json:"notLazy,omitempty"`   // why no image can be lazy on this machine
+	NoMetrics string                `json:"noMetrics,omitempty"` // why nothing listens at the configured address
+	Started   time.Time             `json:"started"`
+	TakenOver bool                  `json:"takenOver"` // the devices are a previous daemon's
+	Keeper    takeover.KeeperStatus `json:"keeper"`
+	Cache     disk.Stats            `json:"cache"`
+	Fetched   store.UnitsStats      `json:"fetched"`
+	Recording Recording             `json:"recording"`
+	Ahead     prefetch.Stats        `json:"ahead"` // what was fetched before it was read
+	Mounts    []MountStatus         `json:"mounts"`
+	Images    []ImageStatus         `json:"images"`
+	Binds     []binds.Bind          `json:"binds"`
+	Lost      []Lost                `json:"lost"`
+	Refused   []Refused             `json:"refused"`   // statements on the disk that cannot be verified
+	Leftovers []durable.Leftover    `json:"leftovers"` // paths that could not be cleaned up or written
+
+	Completion completion.Status `json:"completion"`
+}
+
+// Trust is for which pulls a node takes images from its hubs, and why.
+type Trust struct {
+	Trust string `json:"trust"` // chain or image
+	Why   string `json:"why"`
+}
+
+// Recording is the state of recorded starts.
+type Recording struct {
+	record.Stats
+	record.ReportStats
+}
+
+// Lost is a tree that a previous daemon served and this one cannot, or that is damaged on the
+// disk under its mount.
+type Lost struct {
+	Tree   chunk.ID `json:"tree"`
+	Chains []string `json:"chains"`
+	Images []string `json:"images"` // whose top chain is one of these, as far as their names are known
+	Cause  string   `json:"cause"`
+}
+
+// MountStatus is a mounted tree.
+type MountStatus struct {
+	mount.Mounted
+	Chains []string `json:"chains"`
+	Files  int64    `json:"files"`
+	Bytes  int64    `json:"bytes"` // of its files
+}
+
+// ImageStatus is an image that was pulled. An image that is the base of another one is listed only if
+// containerd named it, or if its tree is on this machine. It exists as long as its top layer's
+// snapshot.
+type ImageStatus struct {
+	Chain string   `json:"chain"`           // its top chain
+	Image string   `json:"image,omitempty"` // its reference, if containerd named it
+	Tree  chunk.ID `json:"tree,omitzero"`   // if it is on this machine
+	Lazy  bool     `json:"lazy"`
+	Why   string   `json:"why"` // it is lazy, or not
+}
+
+// Reporter reports the state of a node. Its fields are the node's parts, and do not change.
+type Reporter struct {
+	Fixed      Status // fields that do not change while the node runs
+	Hubs       *origin.Failover
+	Keys       *resolver.Keys
+	Chains     *resolver.Resolver
+	Trees      *trees.Store
+	Mounts     *mount.Mounts
+	Snapshots  *containerd.Snapshotter // nil without an address for containerd
+	Cache      *disk.Cache
+	Units      *store.Units
+	Ahead      *prefetch.Prefetcher
+	Recorder   *record.Recorder
+	Traces     *record.Reporter
+	Devices    *takeover.Devices
+	Binds      *binds.Binds
+	Completion *completion.Completer
+	Leftovers  *durable.Leftovers
+}
+
+// Status returns the state of the node. If it fails, images are missing in it.
+func (r *Reporter) Status(ctx context.Context) (Status, error) {
+	s := r.Fixed
+	s.HubKeys, s.Signers, s.Hubs, s.NoHub = r.Keys.List(), r.Chains.Signers(), r.Hubs.Health(), r.Chains.Unanswered()
+	s.TakenOver, s.Keeper = r.Devices.TakenOver(), r.Devices.Keeper()
+	s.Cache, s.Fetched, s.Ahead, s.Completion = r.Cache.Stats(), r.Units.Stats(), r.Ahead.Stats(), r.Completion.Status()
+	s.Recording = Recording{r.Recorder.Stats(), r.Traces.Stats()}
+	s.Binds, s.Mounts, s.Images, s.Lost, s.Refused = r.Binds.List(), []MountStatus{}, []ImageStatus{}, []Lost{}, r.refused(ctx)
+	s.Leftovers = append(r.Leftovers.List(), r.Trees.Leftovers()...)
+	if err := r.Mounts.Mountable(); err != nil {
+		s.NotLazy = err.Error()
+	}
+	cached := r.cachedTrees()
+	r.addTrees(ctx, &s, cached)
+	if r.Snapshots == nil {
+		return s, nil
+	}
+	s.Leftovers = append(s.Leftovers, r.Snapshots.Leftovers()...)
+	layers, err := r.Snapshots.Layers(ctx)
+	if err != nil {
+		return s, err
+	}
+	for _, layer := range layers {
+		if tree := cached[layer.Chain]; layer.Top || !tree.IsZero() {
+			s.Images = append(s.Images, imageOf(layer, tree))
+		}
+	}
+	return s, nil
+}
+
+// cachedTrees returns the trees that are complete on this machine, by chain.
+func (r *Reporter) cachedTrees() map[string]chunk.ID {
+	trees := map[string]chunk.ID{}
+	for _, statement := range r.Chains.Statements() {
+		if r.Trees.Has(statement.Tree) {
+			trees[statement.Chain] = statement.Tree
+		}
+	}
+	return trees
+}
+
+// addTrees adds the trees that are mounted or lost.
+func (r *Reporter) addTrees(ctx context.Context, s *Status, cached map[string]chunk.ID) {
+	chains := map[chunk.ID][]string{}
+	for chain, tree := range cached {
+		chains[tree] = append(chains[tree], chain)
+	}
+	for _, of := range chains {
+		slices.Sort(of)
+	}
+	for _, m := range r.Mounts.Mounted() {
+		s.Mounts = append(s.Mounts, MountStatus{Mounted: m, Chains: chains[m.Tree], Files: m.Header.Files, Bytes: m.Header.Bytes})
+	}
+	for tree, cause := range r.Trees.Lost() {
+		s.Lost = append(s.Lost, Lost{Tree: tree, Chains: chains[tree], Images: r.imagesOf(ctx, chains[tree]), Cause: cause.Error()})
+	}
+	slices.SortFunc(s.Mounts, func(a, b MountStatus) int { return cmp.Compare(a.Tree.String(), b.Tree.String()) })
+	slices.SortFunc(s.Lost, func(a, b Lost) int { return cmp.Compare(a.Tree.String(), b.Tree.String()) })
+}
+
+// imageOf returns the image that ends with a layer.
+func imageOf(layer containerd.Layer, tree chunk.ID) ImageStatus {
+	i := ImageStatus{Chain: layer.Chain, Image: layer.Image, Tree: tree, Lazy: layer.Lazy, Why: layer.Why}
+	switch {
+	case i.Why != "":
+	case !layer.Lazy:
+		i.Why = "not known: it was unpacked by a version of the node that did not record why"
+	case tree.IsZero():
+		i.Why = "the hub knows it as part of an image"
+	default:
+		i.Why = "its tree is on this machine"
+	}
+	return i
+}
+
+// Version returns the version of this program, as the Go tool has stamped it.
+func Version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok || info.Main.Version == "" {
+		return "unknown"
+	}
+	return info.Main.Version
+}

@@ -1,0 +1,111 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"lighter/durable"
+	"lighter/node/binds"
+	"lighter/node/control"
+	"lighter/node/keeper"
+	"lighter/node/mount"
+	"lighter/node/takeover"
+)
+
+// openRoot makes the root directory, and makes sure that no other daemon uses it. inherited is as
+// in takeover.Lock.
+func (n *Node) openRoot() (inherited bool, err error) {
+	if os.Geteuid() != 0 {
+		return false, errors.New("a node mounts file systems and must run as root (try: sudo lighter node ...)")
+	}
+	if err := n.checkProgram(); err != nil {
+		return false, err
+	}
+	err = n.makeRoot()
+	if err == nil {
+		n.lock, inherited, err = takeover.Lock(n.config.Root, n.leftovers)
+	}
+	if errors.Is(err, unix.EROFS) {
+		err = fmt.Errorf("the node's root %s is on a file system that is read-only, and a node keeps its lock, its sockets and "+
+			"its state there: make it writable (the kernel's log says why it is not), or choose another --root: %w", n.config.Root, err)
+	}
+	return inherited, err
+}
+
+// checkProgram refuses to run a program that a node serves: it would have to read its own text to
+// answer reads of it, and the daemon before it could not be replaced. If the mounts cannot be read,
+// the node goes on: the part that needs them next reports what that means for containers.
+func (n *Node) checkProgram() error {
+	tree, err := mount.LazyMount("/proc/self/exe")
+	if err != nil {
+		n.log.Warn("cannot tell whether this program lies on a lazy image", "err", err)
+		return nil
+	}
+	if tree != "" {
+		return fmt.Errorf("this program lies on an image that a lighter node serves (%s), and would wait for itself to read it: "+
+			"install it on the machine's own disk, or pull its image with another snapshotter", tree)
+	}
+	return nil
+}
+
+// makeRoot makes the root, a directory that only root can change, and resolves its name.
+func (n *Node) makeRoot() error {
+	root := n.config.Root
+	if err := os.MkdirAll(root, 0o700); err != nil {
+		return fmt.Errorf("make the node's root: %w", err)
+	}
+	real, err := filepath.EvalSymlinks(root)
+	if err != nil {
+		return fmt.Errorf("make the node's root: %w", err)
+	}
+	if err := control.CheckRoot(real); err != nil {
+		return err
+	}
+	var stat unix.Stat_t
+	if err := unix.Stat(real, &stat); err != nil {
+		return fmt.Errorf("look at the node's root %s: %w", root, err)
+	}
+	if stat.Uid != 0 || stat.Mode&0o022 != 0 {
+		return fmt.Errorf("others than root can write to %s: `chown root %s; chmod 700 %s`, or give the node another --root", root, root, root)
+	}
+	n.config.Root = real
+	return nil
+}
+
+// RealRoot returns the name of a root by which the kernel knows its mounts: without symbolic links.
+func RealRoot(root string) string {
+	if real, err := filepath.EvalSymlinks(root); err == nil {
+		return real
+	}
+	return root
+}
+
+// Release gives up the devices of a node that will not come back. The keeper drops the connection,
+// so reads that wait for the node fail, as do all later ones of data that is not in memory. Its
+// mounts are removed, those of lighter mount, too. Files on the disk stay. Release refuses while a
+// node runs with that root.
+func Release(ctx context.Context, root string, log *slog.Logger) error {
+	if os.Geteuid() != 0 {
+		return errors.New("only root may release devices: run this as root (try sudo)")
+	}
+	root = RealRoot(root)
+	if _, err := os.Stat(takeover.LockFile(root)); err != nil {
+		return fmt.Errorf("%s is not the root of a node: choose another --root: %w", root, err)
+	}
+	leftovers := &durable.Leftovers{Log: log}
+	lock, _, err := takeover.Lock(root, leftovers)
+	if errors.Is(err, takeover.ErrInUse) {
+		return fmt.Errorf("a node runs with root %s: stop it first", root)
+	}
+	if err != nil {
+		return fmt.Errorf("release the devices: %w", err)
+	}
+	defer lock.Close()
+	return errors.Join(keeper.Process{Root: root}.Drop(ctx), mount.Release(root), binds.Release(root, leftovers))
+}

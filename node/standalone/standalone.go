@@ -1,0 +1,232 @@
+// Package standalone promises that an image can be mounted whether a node runs or not (`lighter
+// mount`). If one runs, it mounts the image. Otherwise each mount has a node of its own, with a
+// cache of its own, which ends with `lighter unmount`.
+package standalone
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/pelletier/go-toml/v2"
+	"golang.org/x/sys/unix"
+
+	"lighter/durable"
+	"lighter/format/chunk"
+	"lighter/node"
+	"lighter/node/binds"
+	"lighter/node/control"
+	"lighter/node/keeper"
+	"lighter/node/mount"
+)
+
+const (
+	startTimeout  = 15 * time.Second      // until a node of its own answers
+	stopTimeout   = time.Minute           // until it has ended
+	startInterval = 20 * time.Millisecond // between two attempts to reach it
+)
+
+// Mounts mounts images, with or without a node that runs.
+type Mounts struct {
+	Root    string // of the node that is used if it runs
+	Own     string // the directory for the roots of nodes with one mount
+	Program string // the lighter command, which runs such nodes
+}
+
+// Mount mounts the tree of an image at dir, read-only. config is for a node of its own. If it
+// fails, or ctx is done, nothing remains.
+func (m Mounts) Mount(ctx context.Context, config node.Config, name, platform, dir string) error {
+	dir, err := binds.RealDir(dir)
+	if err != nil {
+		return err
+	}
+	if control.Running(m.Root) {
+		return control.New(m.Root).Mount(ctx, name, platform, dir)
+	}
+	if os.Geteuid() != 0 {
+		return errors.New("mounting needs root (try: sudo lighter mount ...)")
+	}
+	config.Root, config.Address = m.root(dir), ""
+	if err := m.start(ctx, config, dir); err != nil {
+		return err
+	}
+	if err := control.New(config.Root).Mount(ctx, name, platform, dir); err != nil {
+		return errors.Join(err, m.stop(context.WithoutCancel(ctx), config.Root))
+	}
+	return nil
+}
+
+// Unmount undoes Mount, also if the node that served it is gone.
+func (m Mounts) Unmount(ctx context.Context, dir string) error {
+	if real, err := filepath.EvalSymlinks(dir); err == nil {
+		dir = real
+	}
+	own := m.root(dir)
+	err := control.New(own).Unmount(ctx, dir)
+	if err == nil {
+		return m.stop(ctx, own)
+	}
+	if !errors.Is(err, control.ErrNoDaemon) {
+		return err
+	}
+	if _, err := os.Stat(own); err == nil {
+		return m.removeDead(ctx, own, dir)
+	}
+	err = control.New(m.Root).Unmount(ctx, dir)
+	if !errors.Is(err, control.ErrNoDaemon) {
+		return err
+	}
+	found, err := mount.Unbind(node.RealRoot(m.Root), dir)
+	if err == nil && !found {
+		err = fmt.Errorf("unmount %s: %w", dir, control.ErrNotMounted)
+	}
+	return err
+}
+
+// root returns the root of the node that serves only the mount at dir.
+func (m Mounts) root(dir string) string {
+	return filepath.Join(node.RealRoot(m.Own), chunk.Sum([]byte(dir)).Short())
+}
+
+// lock keeps other processes from making and removing roots below m.Own until unlock is called.
+func (m Mounts) lock(ctx context.Context) (unlock func(), err error) {
+	if err := os.MkdirAll(m.Own, 0o700); err != nil {
+		return nil, err
+	}
+	dir, err := os.Open(m.Own)
+	if err != nil {
+		return nil, err
+	}
+	if err := durable.Flock(ctx, dir, unix.LOCK_EX); err != nil {
+		return nil, errors.Join(fmt.Errorf("wait for another mount to start: %w", err), dir.Close())
+	}
+	return func() { dir.Close() }, nil
+}
+
+// start starts a node in the background and returns when it answers.
+func (m Mounts) start(ctx context.Context, config node.Config, dir string) (err error) {
+	unlock, err := m.lock(ctx)
+	if err != nil {
+		return fmt.Errorf("start a node for the mount: %w", err)
+	}
+	defer unlock()
+	if control.Running(config.Root) {
+		return binds.ErrTaken(dir)
+	}
+	if err := remove(config.Root, dir); err != nil { // of a node that was killed
+		return err
+	}
+	if err := m.startIn(ctx, config); err != nil {
+		return errors.Join(fmt.Errorf("start a node for the mount: %w", err), remove(config.Root, dir))
+	}
+	return nil
+}
+
+// startIn makes the root with the node's configuration, and runs the node.
+func (m Mounts) startIn(ctx context.Context, config node.Config) error {
+	text, err := toml.Marshal(config)
+	if err != nil {
+		return err
+	}
+	if err := os.Mkdir(config.Root, 0o700); err != nil {
+		return err
+	}
+	file := filepath.Join(config.Root, "node.toml")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		return err
+	}
+	return m.run(ctx, config.Root, file, filepath.Join(config.Root, "node.log"))
+}
+
+// run starts the program, and leaves it running once it answers. If it does not answer in time, it
+// is killed.
+func (m Mounts) run(ctx context.Context, root, config, log string) error {
+	output, err := os.Create(log)
+	if err != nil {
+		return err
+	}
+	defer output.Close()
+	cmd := exec.Command(m.Program, "node", "--config", config)
+	cmd.Stdout, cmd.Stderr = output, output
+	cmd.Env = keeper.WithoutManager(os.Environ())        // this process may belong to a service
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // an interrupt from the terminal does not reach it
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("it does not answer within %s", startTimeout))
+	defer cancel()
+	for !control.Running(root) {
+		select {
+		case <-ended:
+			return errors.New(lastLine(log))
+		case <-ctx.Done():
+			_ = cmd.Process.Kill() // it may just have ended
+			<-ended
+			return context.Cause(ctx)
+		case <-time.After(startInterval):
+		}
+	}
+	return nil
+}
+
+// stop ends the node that served one mount, and removes its root.
+func (m Mounts) stop(ctx context.Context, root string) error {
+	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
+	defer cancel()
+	if err := control.New(root).Stop(ctx); err != nil && !errors.Is(err, control.ErrNoDaemon) {
+		return err
+	}
+	return m.removeDead(ctx, root, "")
+}
+
+// removeDead removes a root whose node has ended, and the mount at dir.
+func (m Mounts) removeDead(ctx context.Context, root, dir string) error {
+	unlock, err := m.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if control.Running(root) {
+		return nil // another mount at the same directory has started
+	}
+	return remove(root, dir)
+}
+
+// remove removes a root without a node, and its tree that is mounted at dir.
+func remove(root, dir string) error {
+	if dir != "" {
+		if _, err := mount.Unbind(root, dir); err != nil {
+			return err
+		}
+	}
+	if err := (keeper.Process{Root: root}).Drop(context.Background()); err != nil { // it takes a moment, and is bounded
+		return err
+	}
+	return mount.Abandon(root)
+}
+
+// lastLine returns the last line of a log.
+func lastLine(path string) string {
+	const maxLog = 64 << 10 // bytes
+	file, err := os.Open(path)
+	if err != nil {
+		return err.Error()
+	}
+	defer file.Close()
+	b, err := io.ReadAll(io.LimitReader(file, maxLog))
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+	return cmp.Or(strings.TrimPrefix(lines[len(lines)-1], "lighter: "), "it ended without output")
+}

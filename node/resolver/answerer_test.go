@@ -1,0 +1,204 @@
+package resolver
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+	"lighter/wire"
+)
+
+// directory is an Answerer without a hub: a directory with one JSON file per chain or manifest, named
+// by its digest. An index in a registry, or tables of contents in layers, would answer the same way.
+type directory string
+
+var _ Answerer = directory("")
+
+func (d directory) Answer(_ context.Context, q Request) (*Answer, error) {
+	if q.Manifest != "" {
+		image := &wire.Manifest{}
+		return &Answer{Image: image}, d.read(q.Manifest, image)
+	}
+	chain := &wire.Chain{Complete: true}
+	return &Answer{Chain: chain}, d.read(q.Chain, chain)
+}
+
+func (d directory) Tree(_ context.Context, chain string) (*index.Statement, error) {
+	var answer wire.Chain
+	err := d.read(chain, &answer)
+	return answer.Statement, err
+}
+
+func (d directory) read(digest string, into any) error {
+	b, err := os.ReadFile(filepath.Join(string(d), digest))
+	if errors.Is(err, os.ErrNotExist) {
+		return chunk.ErrNotFound
+	}
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(b, into)
+}
+
+// add puts an answer into the directory.
+func (d directory) add(t *testing.T, digest string, answer any) {
+	t.Helper()
+	b, err := json.Marshal(answer)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(string(d), digest), b, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// addImage adds an image of two layers, the chains 0 and 1.
+func (d directory) addImage(t *testing.T, s *index.Statement) {
+	t.Helper()
+	base := wire.Link{Chain: chainID(0), DiffID: chainID(0)}
+	top := wire.Link{Chain: chainID(1), DiffID: chainID(1), Parent: chainID(0), Statement: s}
+	d.add(t, chainID(0), wire.Chain{Link: base, Above: []wire.Link{top}, Complete: true})
+	d.add(t, chainID(1), wire.Chain{Link: top, Complete: true})
+}
+
+// Every Answerer knows the image that its source has, and nothing else.
+func TestAnswerers(t *testing.T) {
+	image := newImage("app", "a", "b")
+	top := image.chains(t)[1]
+	answer := image.answer(t)
+	chain := wire.Chain{Link: wire.Link{Chain: top, Statement: answer.Statement}, Complete: true}
+	files := directory(t.TempDir())
+	files.add(t, image.manifest, answer)
+	files.add(t, top, chain)
+	hub := &fakeHub{
+		image: knowing(t, image),
+		answer: func(_ context.Context, asked string) (*wire.Chain, error) {
+			if asked != top {
+				return nil, chunk.ErrNotFound
+			}
+			return &chain, nil
+		},
+		tree: func(_ context.Context, asked string) (*index.Statement, error) {
+			if asked != top {
+				return nil, chunk.ErrNotFound
+			}
+			return answer.Statement, nil
+		},
+	}
+	for name, a := range map[string]Answerer{"hub": NewHub(hub), "directory": files} {
+		t.Run(name, func(t *testing.T) { testAnswerer(t, a, image.manifest, top) })
+	}
+}
+
+// testAnswerer is the suite for Answerers. a has one image, whose statements key has signed.
+func testAnswerer(t *testing.T, a Answerer, manifest, top string) {
+	keys := []ed25519.PublicKey{key.Public().(ed25519.PublicKey)}
+	for _, q := range []Request{{Chain: top}, {Chain: top, Manifest: manifest, Reference: "registry.test/app:1"}} {
+		answer, err := a.Answer(t.Context(), q)
+		if err != nil {
+			t.Fatalf("%+v: %v", q, err)
+		}
+		if (answer.Image != nil) == (answer.Chain != nil) || (answer.Image != nil) != (q.Manifest != "") {
+			t.Errorf("%+v: the answer has a manifest: %v, a chain: %v", q, answer.Image != nil, answer.Chain != nil)
+		}
+		if facts, err := answer.verify(q, keys); err != nil || facts[top] == nil || facts[top].own == nil {
+			t.Errorf("%+v: facts %+v, error %v; want a verified statement", q, facts[top], err)
+		}
+	}
+	if s, err := a.Tree(t.Context(), top); err != nil || s.Verify(top, keys) != nil {
+		t.Errorf("statement %+v of the tree, error %v", s, err)
+	}
+	for _, q := range []Request{{Chain: chainID(9)}, {Chain: top, Manifest: chainID(9)}} {
+		if _, err := a.Answer(t.Context(), q); !errors.Is(err, chunk.ErrNotFound) {
+			t.Errorf("%+v: error %v, want chunk.ErrNotFound", q, err)
+		}
+	}
+	if _, err := a.Tree(t.Context(), chainID(9)); !errors.Is(err, chunk.ErrNotFound) {
+		t.Errorf("tree of an unknown chain: error %v, want chunk.ErrNotFound", err)
+	}
+}
+
+// The next answerer is asked if one does not know an image, fails, or gives a statement that no pinned
+// key has signed.
+func TestSecondAnswerer(t *testing.T) {
+	forged := index.Sign(ed25519.NewKeyFromSeed([]byte(strings.Repeat("f", 32))), chainID(1), treeID(1))
+	for name, c := range map[string]struct {
+		hub    func(context.Context, string) (*wire.Chain, error)
+		signed *index.Statement // by the second answerer
+		why    string           // empty: lazy
+	}{
+		"the hub does not know it": {stack(-1), statement(1), ""},
+		"the hub fails":            {broken, statement(1), ""},
+		"the hub's is forged": {func(ctx context.Context, chain string) (*wire.Chain, error) {
+			answer, err := stack(1)(ctx, chain)
+			if err == nil && len(answer.Above) > 0 {
+				answer.Above[0].Statement = &forged
+			}
+			return answer, err
+		}, statement(1), ""},
+		"the hub knows it":            {stack(1), &forged, ""},
+		"no answerer knows it":        {stack(-1), nil, "does not know it"},
+		"one fails, one does not":     {broken, nil, "did not answer: the hub is broken"},
+		"the second one's is forged":  {stack(-1), &forged, "refused"},
+		"both answerers' are invalid": {broken, &forged, "did not answer"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				files := directory(t.TempDir())
+				if c.signed != nil {
+					files.addImage(t, c.signed)
+				}
+				h := &fakeHub{answer: c.hub, key: key, local: true}
+				trees := &fakeTrees{t: t, here: map[chunk.ID]bool{}}
+				root := t.TempDir()
+				keys, err := NewKeys(root, nil, h)
+				if err != nil {
+					t.Fatal(err)
+				}
+				r := open(t, h, Config{Root: root, Trust: TrustChain, Answerers: []Answerer{NewHub(h), files},
+					Trees: trees, Keys: keys, Log: slog.New(slog.DiscardHandler)})
+				for n := range 2 {
+					err := claimErr(t, r, n)
+					if (err == nil) != (c.why == "") || err != nil && !strings.Contains(err.Error(), c.why) {
+						t.Errorf("chain %d: error %v, want %q", n, err, c.why)
+					}
+				}
+				if trees.Has(treeID(1)) != (c.why == "") || len(h.asked) != 1 {
+					t.Errorf("tree fetched: %v, hub asked %d times; want one question", trees.Has(treeID(1)), len(h.asked))
+				}
+			})
+		})
+	}
+}
+
+func broken(context.Context, string) (*wire.Chain, error) {
+	return nil, errors.New("the hub is broken")
+}
+
+// Trees that are mounted after a claim come from the answerer that has them.
+func TestMountAsksEachAnswerer(t *testing.T) {
+	files := directory(t.TempDir())
+	files.addImage(t, statement(1))
+	h := &fakeHub{answer: stack(-1), key: key, local: true, tree: func(context.Context, string) (*index.Statement, error) {
+		return nil, chunk.ErrNotFound
+	}}
+	r, trees := newResolver(t, h)
+	r.answerers = append(r.answerers, files)
+	r.Hold(chainID(1))
+	if dir, err := r.Mount(t.Context(), chainID(1)); err != nil || !trees.Has(treeID(1)) {
+		t.Errorf("mounted at %q, error %v", dir, err)
+	}
+	r.Hold(chainID(5))
+	if _, err := r.Mount(t.Context(), chainID(5)); !errors.Is(err, chunk.ErrNotFound) {
+		t.Errorf("an unknown chain: error %v, want chunk.ErrNotFound", err)
+	}
+}

@@ -17,8 +17,9 @@ import (
 	"lighter/wire"
 )
 
-// directory is an Answerer without a hub: a directory with one JSON file per chain or manifest, named
-// by its digest. An index in a registry, or tables of contents in layers, would answer the same way.
+// directory is an Answerer without a hub: a directory with one JSON file per chain or manifest,
+// named by its digest. An index in a registry, or tables of contents in layers, would answer the
+// same way.
 type directory string
 
 var _ Answerer = directory("")
@@ -127,8 +128,8 @@ func testAnswerer(t *testing.T, a Answerer, manifest, top string) {
 	}
 }
 
-// The next answerer is asked if one does not know an image, fails, or gives a statement that no pinned
-// key has signed.
+// The next answerer is asked if one does not know an image, fails, or gives a statement that no
+// pinned key has signed.
 func TestSecondAnswerer(t *testing.T) {
 	forged := index.Sign(ed25519.NewKeyFromSeed([]byte(strings.Repeat("f", 32))), chainID(1), treeID(1))
 	for name, c := range map[string]struct {

@@ -43,8 +43,8 @@ type TreeStore interface {
 // chainState is the state of one chain on this machine.
 type chainState struct {
 	holders int
-	// statement is on disk, and verified unless it is refused. nil: the chain was only claimed, or its
-	// tree is unknown.
+	// statement is on disk, and verified unless it is refused. nil: the chain was only claimed, or
+	// its tree is unknown.
 	statement *index.Statement
 	refused   *refusal // why the statement on disk cannot be verified; nil: it can
 }
@@ -210,8 +210,8 @@ func (c *Chains) Sweep() {
 	c.sweepTrees()
 }
 
-// sweepTrees removes the trees that no chain has. If a held chain's tree is unknown, all trees stay.
-// mu is held, except while a tree is removed.
+// sweepTrees removes the trees that no chain has. If a held chain's tree is unknown, all trees
+// stay. mu is held, except while a tree is removed.
 func (c *Chains) sweepTrees() {
 	trees, err := c.orphans()
 	if err != nil {
@@ -219,7 +219,8 @@ func (c *Chains) sweepTrees() {
 	}
 	for chain, s := range c.states {
 		if len(trees) > 0 && c.isTreeUnknown(s) {
-			c.log.Warn("unnamed trees stay: a refused statement may have named one of them", "chain", chain, "trees", trees)
+			c.log.Warn("unnamed trees stay: a refused statement may have named one of them",
+				"chain", chain, "trees", trees)
 			return
 		}
 	}

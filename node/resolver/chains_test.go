@@ -152,7 +152,8 @@ func TestClaimDuringRemoval(t *testing.T) {
 	})
 }
 
-// Under concurrent mounts and drops, a held chain has its tree, and a tree without holder is removed.
+// Under concurrent mounts and drops, a held chain has its tree, and a tree without holder is
+// removed.
 func TestMountsAgainstDrops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &fakeHub{tree: func(_ context.Context, chain string) (*index.Statement, error) {

@@ -46,7 +46,8 @@ type refusedError struct{ cause error }
 func (e refusedError) Error() string { return "refused: " + e.cause.Error() }
 func (e refusedError) Unwrap() error { return e.cause }
 
-// verify returns the facts of an answer by chain. It fails if the requested chain cannot be claimed.
+// verify returns the facts of an answer by chain. It fails if the requested chain cannot be
+// claimed.
 func (a *Answer) verify(q Request, keys []ed25519.PublicKey) (map[string]*facts, error) {
 	switch {
 	case q.Manifest != "" && a.Image != nil:
@@ -71,7 +72,8 @@ func verifyChain(answer *wire.Chain, chain string, keys []ed25519.PublicKey) (ma
 	for _, l := range append([]wire.Link{answer.Link}, above...) {
 		all[l.Chain] = &facts{at: now, complete: complete}
 	}
-	// The nearest chains come first. In reverse order, each chain has its facts before the one below.
+	// The nearest chains come first. In reverse order, each chain has its facts before the one
+	// below.
 	for i := len(above) - 1; i >= 0; i-- {
 		f := all[above[i].Chain]
 		f.verify(above[i].Chain, above[i].Statement, keys)
@@ -95,8 +97,9 @@ func verifyImage(answer *wire.Manifest, manifest string, keys []ed25519.PublicKe
 	if err != nil {
 		return nil, refusedError{err}
 	}
-	if top := chains[len(chains)-1]; top != image.Chain {
-		return nil, refusedError{fmt.Errorf("the diffIDs of manifest %s make chain %s, not %s", manifest, top, image.Chain)}
+	if last := chains[len(chains)-1]; last != image.Chain {
+		err := fmt.Errorf("the diffIDs of manifest %s make chain %s, not %s", manifest, last, image.Chain)
+		return nil, refusedError{err}
 	}
 	top := &facts{at: time.Now(), image: image}
 	top.verify(image.Chain, answer.Statement, keys)

@@ -23,8 +23,8 @@ type KeySource interface {
 }
 
 // Keys are the public keys whose statements a node believes. They are configured. If none is, they
-// are learned when first needed, and pinned from then on: only from a node's single hub, and only if
-// it is on the same machine and runs as root or as the node's own user.
+// are learned when first needed, and pinned from then on: only from a node's single hub, and only
+// if it is on the same machine and runs as root or as the node's own user.
 type Keys struct {
 	source KeySource
 	path   string // of the file for learned keys

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sync/singleflight"
 )
 
-// memory remembers the answers of a node's answerers, so that a pull asks one question. Pulls of the
-// same image at the same time share the question.
+// memory remembers the answers of a node's answerers, so that a pull asks one question. Pulls of
+// the same image at the same time share the question.
 type memory struct {
 	// ask returns the facts of an answer by chain, or why the requested chain is not claimed.
 	ask       func(q Request) (map[string]*facts, error)
@@ -24,8 +24,9 @@ type memory struct {
 	pauseCause  error
 }
 
-// memoryKey names facts. The same chain may have other facts as part of another manifest's image. Without
-// a manifest, the facts are those of the chain alone. Without a chain, they are about the manifest.
+// memoryKey names facts. The same chain may have other facts as part of another manifest's image.
+// Without a manifest, the facts are those of the chain alone. Without a chain, they are about the
+// manifest.
 type memoryKey struct{ manifest, chain string }
 
 func newMemory(ask func(q Request) (map[string]*facts, error)) *memory {
@@ -68,7 +69,8 @@ func (m *memory) recall(q Request, p patience) (*facts, <-chan singleflight.Resu
 	case q.Parent != "" && below.complete && below.isFresh(now, unknownTTL):
 		f = facts{at: now, err: errUnknown}
 		m.known[this] = f
-	case manifest.err != nil && manifest.isFresh(now, unknownTTL), manifest.err == nil && manifest.isFresh(now, answerTTL):
+	case manifest.err != nil && manifest.isFresh(now, unknownTTL),
+		manifest.err == nil && manifest.isFresh(now, answerTTL):
 		f = facts{at: now, err: manifest.err}
 		if f.err == nil {
 			f.err = fmt.Errorf("chain %s is not one of image manifest %s", q.Chain, q.Manifest)

@@ -10,8 +10,8 @@ import (
 	"lighter/format/index"
 )
 
-// refusal says why a statement on disk cannot be verified: the pinned keys have changed, the disk has
-// damaged it, or a newer version of the node wrote it.
+// refusal says why a statement on disk cannot be verified: the pinned keys have changed, the disk
+// has damaged it, or a newer version of the node wrote it.
 type refusal struct {
 	cause error
 	hub   error // why no answerer has given another one; nil: none was asked yet
@@ -66,8 +66,8 @@ func (s *chainState) remedy() string {
 	case s.statement.Format > index.Format:
 		return "start a lighter node of the version that pulled the image, or of a newer one"
 	}
-	return "if the hub's key was changed, pin the old key beside the new one (hub_keys, --hub-key, or the file hub.keys) " +
-		"and restart the node; " + again
+	return "if the hub's key was changed, pin the old key beside the new one " +
+		"(hub_keys, --hub-key, or the file hub.keys) and restart the node; " + again
 }
 
 // refusedFor returns why the statement of a chain on disk is refused, or nil.
@@ -119,8 +119,8 @@ func (c *Chains) holdRefused(chain string) bool {
 	return true
 }
 
-// verifyAgain reports whether the statement on disk can be verified now. When it was refused, no key
-// may have been pinned, and one may have been learned since.
+// verifyAgain reports whether the statement on disk can be verified now. When it was refused, no
+// key may have been pinned, and one may have been learned since.
 func (c *Chains) verifyAgain(ctx context.Context, chain string) bool {
 	keys, err := c.keys.Get(ctx)
 	if err != nil {

@@ -101,8 +101,8 @@ func restartHeld(t *testing.T, root string, h *fakeHub, trees *fakeTrees) *Resol
 	return r
 }
 
-// A container runs on a tree whose chain's statement cannot be verified when the node starts. Tree and
-// statement stay.
+// A container runs on a tree whose chain's statement cannot be verified when the node starts. Tree
+// and statement stay.
 func TestRefusedStatementKeepsTheTree(t *testing.T) {
 	for name, refuse := range refusals {
 		t.Run(name, func(t *testing.T) {
@@ -289,8 +289,8 @@ func signer(r *Resolver) ed25519.PrivateKey {
 	return key
 }
 
-// With the last holder, a refused chain's tree and statement are removed, and the trees that were kept
-// because its tree was unknown.
+// With the last holder, a refused chain's tree and statement are removed, and the trees that were
+// kept because its tree was unknown.
 func TestRefusedStatementIsRemovedWithItsChain(t *testing.T) {
 	for name, refuse := range refusals {
 		t.Run(name, func(t *testing.T) {
@@ -327,8 +327,8 @@ func TestRefusedStatementWithoutHolder(t *testing.T) {
 	}
 }
 
-// A hub of a later version names other trees of the same chains. The trees on this machine keep their
-// statements, or the next start would sweep them.
+// A hub of a later version names other trees of the same chains. The trees on this machine keep
+// their statements, or the next start would sweep them.
 func TestAnotherTreeOfAHeldChain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &fakeHub{answer: stack(1)}

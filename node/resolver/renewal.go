@@ -40,7 +40,8 @@ func (c *Chains) Signers() []Signer {
 
 // RenewStatements asks again for refused statements, and for statements that a pinned key has not
 // signed, until ctx ends. While a hub's key is replaced, the hub signs with both keys: once each
-// statement has the new key's signature, the old key need not stay pinned. It is called after Sweep.
+// statement has the new key's signature, the old key need not stay pinned. It is called after
+// Sweep.
 func (r *Resolver) RenewStatements(ctx context.Context) {
 	// Jitter spreads nodes that were restarted together.
 	for pause := firstRenewal; sleep(ctx, pause+rand.N(pause/4)); pause = min(2*pause, lastRenewal) {
@@ -60,8 +61,8 @@ func lacksSignature(s *index.Statement, keys []ed25519.PublicKey) bool {
 	return slices.ContainsFunc(keys, func(key ed25519.PublicKey) bool { return !s.SignedBy(key) })
 }
 
-// renewStatement asks for one statement, and keeps the answer if it has the signature of a pinned key
-// that the old one lacks.
+// renewStatement asks for one statement, and keeps the answer if it has the signature of a pinned
+// key that the old one lacks.
 func (r *Resolver) renewStatement(ctx context.Context, old *index.Statement) {
 	s, err := r.askTree(ctx, old.Chain)
 	if err == nil && s.Tree != old.Tree {
@@ -84,7 +85,10 @@ func (c *Chains) replaceSigned(s *index.Statement) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	state := c.states[s.Chain]
-	if state == nil || state.holders == 0 || state.statement == nil || state.statement.Tree != s.Tree || c.writing[s.Chain] {
+	if state == nil || state.holders == 0 || c.writing[s.Chain] {
+		return nil
+	}
+	if state.statement == nil || state.statement.Tree != s.Tree {
 		return nil
 	}
 	state.holders++

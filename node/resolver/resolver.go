@@ -21,9 +21,9 @@ type Trust int
 
 const (
 	// TrustImage gives a chain only to the pull of an image that an answerer knows: by the same
-	// manifest, from a repository that has it. A chainID proves nothing, because anybody can put the
-	// layer digests of an image into the config of another one. A manifest can be fetched from its
-	// repository only with the registry's permission.
+	// manifest, from a repository that has it. A chainID proves nothing, because anybody can put
+	// the layer digests of an image into the config of another one. A manifest can be fetched from
+	// its repository only with the registry's permission.
 	TrustImage Trust = iota
 	// TrustChain gives a chain to every pull that names it.
 	TrustChain
@@ -48,8 +48,8 @@ type Config struct {
 	Root      string // the node's root
 	Trust     Trust
 	Answerers []Answerer // in order of preference
-	// LastReceived returns when the source of indexes last sent anything, or zero if it never did. It
-	// tells a slow source from a dead one.
+	// LastReceived returns when the source of indexes last sent anything, or zero if it never did.
+	// It tells a slow source from a dead one.
 	LastReceived func() time.Time
 	Trees        Trees
 	Keys         *Keys
@@ -82,9 +82,9 @@ func New(c Config) (*Resolver, error) {
 	return r, nil
 }
 
-// Claim decides whether the chain of a layer is ours, so that the layer need not be downloaded. If it
-// is, why says for people why it is lazy; else the error says why it is not. If the chain is the top
-// of an image, its tree is on disk when Claim returns. The caller holds the chain.
+// Claim decides whether the chain of a layer is ours, so that the layer need not be downloaded. If
+// it is, why says for people why it is lazy; else the error says why it is not. If the chain is the
+// top of an image, its tree is on disk when Claim returns. The caller holds the chain.
 func (r *Resolver) Claim(ctx context.Context, q Request) (why string, err error) {
 	why, err = r.claim(ctx, q)
 	if cause := r.refusedFor(q.Chain); err != nil && cause != nil {
@@ -166,7 +166,8 @@ func (r *Resolver) Allow(ctx context.Context, q Request) error {
 	case f.image == nil:
 		return err
 	case !f.image.Allows(repository):
-		return fmt.Errorf("the hub has this chain, but not from this repository: manifest %s is that of an image in %s, and is pulled from %s (if that is the hub's registry, name it in the hub's registry_hosts)",
+		return fmt.Errorf("the hub has this chain, but not from this repository: manifest %s is that of an image in %s, "+
+			"and is pulled from %s (if that is the hub's registry, name it in the hub's registry_hosts)",
 			q.Manifest, abbreviate(f.image.Repositories), repository)
 	}
 	return nil
@@ -250,8 +251,8 @@ func (r *Resolver) pause(cause error) {
 	r.log.Warn("pulls go on without the hub for a while", "duration", hubPause, "err", cause)
 }
 
-// Unanswered returns how often pulls went on without a hub since the node started, because a question
-// was not answered or an index did not come.
+// Unanswered returns how often pulls went on without a hub since the node started, because a
+// question was not answered or an index did not come.
 func (r *Resolver) Unanswered() int64 { return r.unanswered.Load() }
 
 // Mount mounts a chain's tree and returns where. If the chain was only claimed, Mount asks for its

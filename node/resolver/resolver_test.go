@@ -46,7 +46,8 @@ func TestOneLookupAPull(t *testing.T) {
 	}
 }
 
-// If no tree can be mounted, no chain is claimed, not even of a cached tree, and the hub is not asked.
+// If no tree can be mounted, no chain is claimed, not even of a cached tree, and the hub is not
+// asked.
 func TestNoClaimIfNothingCanBeMounted(t *testing.T) {
 	h := &fakeHub{answer: stack(1)}
 	r, trees := newResolver(t, h)
@@ -279,7 +280,8 @@ func TestBaseOfSeveralImages(t *testing.T) {
 	})
 }
 
-// If the image has more layers above a base, its own index is fetched only if no image above is known.
+// If the image has more layers above a base, its own index is fetched only if no image above is
+// known.
 func TestMoreLayersAbove(t *testing.T) {
 	base := Request{Chain: chainID(0), MoreAbove: true}
 	both := func(_ context.Context, chain string) (*wire.Chain, error) {
@@ -329,7 +331,8 @@ func TestMountOfAClaim(t *testing.T) {
 	}
 }
 
-// Mount is bounded, also if a hub never ends its answer: containerd's garbage collector waits for it.
+// Mount is bounded, also if a hub never ends its answer: containerd's garbage collector waits for
+// it.
 func TestMountIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &fakeHub{answer: stack(1), tree: func(ctx context.Context, _ string) (*index.Statement, error) {

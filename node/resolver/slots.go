@@ -2,8 +2,8 @@ package resolver
 
 import "time"
 
-// slots bounds the number of indexes that arrive at a time, and how long a slow index delays others.
-// Each channel holds one value per index.
+// slots bounds the number of indexes that arrive at a time, and how long a slow index delays
+// others. Each channel holds one value per index.
 type slots struct {
 	regular chan struct{} // indexes within their slotTime
 	late    chan struct{} // indexes that took longer and have given their slot to another
@@ -26,7 +26,8 @@ func (s slots) acquire(giveUp <-chan struct{}) (release func(), ok bool) {
 	return func() { close(done) }, true
 }
 
-// watch frees a slot when its index is done, or after slotTime if fewer than maxLate others are late.
+// watch frees a slot when its index is done, or after slotTime if fewer than maxLate others are
+// late.
 func (s slots) watch(done <-chan struct{}) {
 	timer := time.NewTimer(slotTime)
 	defer timer.Stop()

@@ -11,8 +11,8 @@ import (
 	"lighter/format/chunk"
 )
 
-// Few indexes arrive at a time, however many are wanted. Waiting for a slot does not count as waiting
-// for the hub.
+// Few indexes arrive at a time, however many are wanted. Waiting for a slot does not count as
+// waiting for the hub.
 func TestFetchesWaitForSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, trees := newResolver(t, &fakeHub{})
@@ -89,7 +89,8 @@ func trickle(trees *fakeTrees, slow int) {
 	}
 }
 
-// Slow indexes delay others by slotTime at most, as long as the bound of late indexes is not reached.
+// Slow indexes delay others by slotTime at most, as long as the bound of late indexes is not
+// reached.
 func TestSlowIndexesDelayNoOther(t *testing.T) {
 	for slow, waits := range map[int]time.Duration{
 		1: 0, maxFetches - 1: 0, maxFetches: slotTime, 2 * maxFetches: 2 * slotTime,
@@ -112,8 +113,8 @@ func TestSlowIndexesDelayNoOther(t *testing.T) {
 	}
 }
 
-// A caller that is cancelled while the fetch waits for a slot returns at once, and does not fail other
-// waiters. An index without a waiter is not fetched.
+// A caller that is cancelled while the fetch waits for a slot returns at once, and does not fail
+// other waiters. An index without a waiter is not fetched.
 func TestCancelledBeforeItsSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, trees := newResolver(t, &fakeHub{})

@@ -24,8 +24,8 @@ func (c *Chains) path(chain string) string {
 	return filepath.Join(c.dir, hex)
 }
 
-// load reads the statements that an earlier daemon kept, and verifies them again: the pinned keys may
-// have changed.
+// load reads the statements that an earlier daemon kept, and verifies them again: the pinned keys
+// may have changed.
 func (c *Chains) load() error {
 	entries, err := os.ReadDir(c.dir)
 	if err != nil {
@@ -65,8 +65,8 @@ func (c *Chains) read(chain string) (*index.Statement, error) {
 }
 
 // keep puts a verified statement on disk and into memory. The caller holds the chain. When keep
-// returns, no removal of the tree is in progress, and none begins while the chain is held. The error
-// wraps errOtherTree if holders of the chain use, or may use, another tree.
+// returns, no removal of the tree is in progress, and none begins while the chain is held. The
+// error wraps errOtherTree if holders of the chain use, or may use, another tree.
 func (c *Chains) keep(s *index.Statement) error {
 	if c.path(s.Chain) == "" {
 		return fmt.Errorf("%q is not a chainID", s.Chain)

@@ -284,7 +284,8 @@ func TestManifestsOfASilentHub(t *testing.T) {
 	})
 }
 
-// Pulls of one image at the same time share a question. A cancelled pull does not wait for the answer.
+// Pulls of one image at the same time share a question. A cancelled pull does not wait for the
+// answer.
 func TestManyPullsOfAManifest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		image := newImage("app", "a")

@@ -9,14 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mappable returns the lower directories, of which one is a mounted tree, by paths
-// that can be mapped together.
+// mappable returns paths of the lower directories, one of which is a mounted tree, that can be
+// ID-mapped together.
 //
-// For a user namespace containerd clones the nearest directory that all lower
-// directories have in common, with all that is mounted below it, and maps the
-// clones. For a tree and something of ours that would be the node's root, with the
-// devices' FUSE mount, which cannot be mapped. So there ours is named by paths
-// beside the tree's.
+// For a user namespace, containerd clones the nearest common parent of all lower directories, with
+// all mounts below it, and maps the clones. For a tree and a snapshot directory that parent is the
+// node's root. It contains the devices' FUSE mount, which cannot be mapped. So the snapshots are
+// also mounted next to the trees.
 func (s *Snapshotter) mappable(lower []string) ([]string, error) {
 	if err := s.mountBeside(); err != nil {
 		return nil, fmt.Errorf("mount the snapshots at %s, for a user namespace: %w", s.beside, err)
@@ -31,7 +30,7 @@ func (s *Snapshotter) mappable(lower []string) ([]string, error) {
 	return dirs, nil
 }
 
-// mountBeside shows the snapshots beside the trees, unless that was done before.
+// mountBeside mounts the snapshots beside the trees, unless they are mounted there already.
 func (s *Snapshotter) mountBeside() error {
 	s.besideMu.Lock()
 	defer s.besideMu.Unlock()
@@ -58,7 +57,7 @@ func (s *Snapshotter) mountBeside() error {
 	return errors.Join(err, unix.Close(fd))
 }
 
-// unmountBeside undoes mountBeside, of a former daemon as well.
+// unmountBeside undoes mountBeside, also that of an earlier daemon.
 func (s *Snapshotter) unmountBeside() error {
 	if s.beside == "" {
 		return nil

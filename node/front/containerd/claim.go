@@ -13,10 +13,10 @@ import (
 	"lighter/node/resolver"
 )
 
-// lazyPrefix begins the names of lazy snapshots. The names that containerd gives begin with a namespace,
-// and so with a letter or digit. This keeps the two apart, and sorts lazy snapshots before all others.
-// The order counts: containerd takes the first snapshot in Walk with the right reference and parent, and
-// another namespace may have a plain one with both.
+// lazyPrefix begins the names of lazy snapshots. The names that containerd gives begin with a
+// namespace, and so with a letter or digit. This keeps the two apart, and sorts lazy snapshots
+// before all others. The order counts: containerd takes the first snapshot in Walk with the right
+// reference and parent, and another namespace may have a plain one with both.
 const lazyPrefix = "*lazy/"
 
 // draftKey is the key of a lazy snapshot within the transaction that makes it.
@@ -43,7 +43,8 @@ func chainOf(name string) (chain string, lazy bool) {
 // checkName refuses a client's name that would make a snapshot lazy.
 func checkName(name string) error {
 	if strings.HasPrefix(name, lazyPrefix) {
-		return fmt.Errorf("snapshot name %q: names that begin with %q are reserved: %w", name, lazyPrefix, errdefs.ErrInvalidArgument)
+		return fmt.Errorf("snapshot name %q: names that begin with %q are reserved: %w",
+			name, lazyPrefix, errdefs.ErrInvalidArgument)
 	}
 	return nil
 }
@@ -55,9 +56,11 @@ type lazySnapshot struct {
 	labels map[string]string // nil: there is no such snapshot yet
 }
 
-// claim makes sure that there is a lazy snapshot of chain on the snapshot parent. If the chain is not
-// ours, it returns why.
-func (s *Snapshotter) claim(ctx context.Context, chain, parent string, labels map[string]string) (claimed bool, why string, err error) {
+// claim makes sure that there is a lazy snapshot of chain on the snapshot parent. If the chain is
+// not ours, it returns why.
+func (s *Snapshotter) claim(
+	ctx context.Context, chain, parent string, labels map[string]string,
+) (claimed bool, why string, err error) {
 	lazy, err := s.findLazy(ctx, chain, parent)
 	if err != nil {
 		return false, "", err
@@ -90,7 +93,8 @@ func (s *Snapshotter) claim(ctx context.Context, chain, parent string, labels ma
 // reason says for people why a chain is not lazy.
 func reason(err error) string {
 	if errors.Is(err, resolver.ErrUnnamed) {
-		return err.Error() + " (containerd names it with enable_remote_snapshot_annotations, and CRI without disable_snapshot_annotations)"
+		return err.Error() + " (containerd names it with enable_remote_snapshot_annotations, " +
+			"and CRI without disable_snapshot_annotations)"
 	}
 	return err.Error()
 }
@@ -136,9 +140,11 @@ func (s *Snapshotter) findLazy(ctx context.Context, chain, parent string) (lazy 
 	return lazy, err
 }
 
-// putLazy records a lazy snapshot in one transaction, so that there is never an active one to mount or
-// to clean up. made is false if another request has recorded it first.
-func (s *Snapshotter) putLazy(ctx context.Context, name, parent string, labels map[string]string) (made bool, err error) {
+// putLazy records a lazy snapshot in one transaction, so that there is never an active one to mount
+// or to clean up. made is false if another request has recorded it first.
+func (s *Snapshotter) putLazy(
+	ctx context.Context, name, parent string, labels map[string]string,
+) (made bool, err error) {
 	err = s.store.WithTransaction(ctx, true, func(ctx context.Context) error {
 		if _, err := storage.CreateSnapshot(ctx, snapshots.KindActive, draftKey, parent); err != nil {
 			return err
@@ -167,8 +173,9 @@ func (s *Snapshotter) mountChain(ctx context.Context, chain string) (dir string,
 	if ctx.Err() != nil {
 		return "", fmt.Errorf("mount chain %s: %w", chain, err)
 	}
-	// The cause is quoted, not wrapped: containerd must see that the chain is unavailable, and not, for
-	// example, that something was not found.
-	return "", fmt.Errorf("mount chain %s: %v: try again when the cause is gone (the hub is reachable, the kernel has what it needs), "+
-		"or remove the images that use the chain (ctr images rm --sync IMAGE) and pull them again: %w", chain, err, errdefs.ErrUnavailable)
+	// The cause is quoted, not wrapped: containerd must see that the chain is unavailable, and not,
+	// for example, that something was not found.
+	return "", fmt.Errorf("mount chain %s: %v: try again when the cause is gone "+
+		"(the hub is reachable, the kernel has what it needs), or remove the images that use the chain "+
+		"(ctr images rm --sync IMAGE) and pull them again: %w", chain, err, errdefs.ErrUnavailable)
 }

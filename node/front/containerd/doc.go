@@ -1,29 +1,30 @@
-// Package containerd is the node's front for containerd: a snapshotter that takes containerd's requests
-// and returns mounts. It handles an unknown layer exactly as containerd's own overlay snapshotter does.
-// To a request for a chain of ours it answers "already exists", so that containerd never downloads the
-// layer. A front for another runtime would stand beside this package, on the same resolver.
+// Package containerd is the node's front for containerd: a snapshotter that takes containerd's
+// requests and returns mounts. It handles an unknown layer exactly as containerd's own overlay
+// snapshotter does. To a request for a chain of ours it answers "already exists", so that
+// containerd never downloads the layer. A front for another runtime would stand beside this
+// package, on the same resolver.
 //
 // All labels of containerd are read here (labels.go). Nothing else of the node knows them.
 //
-// The package keeps names, parents and labels in containerd's own metadata store, and one directory per
-// snapshot. It knows nothing of hubs, indexes and mounted trees: the methods of Chains stand for them.
-// Claim and Mount may wait for the network, so they are called without a lock or transaction. Commit,
-// Update, Remove, Stat, Walk, Usage and Cleanup never lead to the network.
+// The package keeps names, parents and labels in containerd's own metadata store, and one directory
+// per snapshot. It knows nothing of hubs, indexes and mounted trees: the methods of Chains stand
+// for them. Claim and Mount may wait for the network, so they are called without a lock or
+// transaction. Commit, Update, Remove, Stat, Walk, Usage and Cleanup never lead to the network.
 //
-// A snapshot that stands for a chain of ours is called lazy. It has no directory. It is recorded in one
-// transaction, under a name that only this package can give (lazyName): neither a crash nor a client can
-// separate a snapshot from its chain.
+// A snapshot that stands for a chain of ours is called lazy. It has no directory. It is recorded in
+// one transaction, under a name that only this package can give (lazyName): neither a crash nor a
+// client can separate a snapshot from its chain.
 //
 //	DIR/metadata.db    the snapshots (bbolt)
 //	DIR/<id>/fs        the files that a plain snapshot adds to its parent
 //	DIR/<id>/work      the work directory of overlayfs, for active snapshots
-//	DIR/empty          a lower directory for overlay mounts that need one more: views of a tree alone, and
-//	                   layers that are unpacked before their parent is known
+//	DIR/empty          a lower directory for overlay mounts that need one more: views of a tree
+//	                   alone, and layers that are unpacked before their parent is known
 //	DIR/new-*, rm-*    directories that are being made or deleted; Cleanup deletes them
 //
-// "Already exists" cannot be taken back. If the tree of a claimed chain can never be fetched, Prepare,
-// View and Mounts fail with ErrUnavailable until the images that use the chain are removed. Nothing else
-// may create a number or one of these names below DIR.
+// "Already exists" cannot be taken back. If the tree of a claimed chain can never be fetched,
+// Prepare, View and Mounts fail with ErrUnavailable until the images that use the chain are
+// removed. Nothing else may create a number or one of these names below DIR.
 package containerd
 
 import (
@@ -32,8 +33,8 @@ import (
 	"lighter/node/resolver"
 )
 
-// Chains is what this package needs to know of chains (resolver.Resolver). Each lazy snapshot holds its
-// chain, and so does each call to Claim or Mount while it lasts.
+// Chains is what this package needs to know of chains (resolver.Resolver). Each lazy snapshot holds
+// its chain, and so does each call to Claim or Mount while it lasts.
 type Chains interface {
 	Holder
 	Claimer
@@ -42,8 +43,9 @@ type Chains interface {
 
 // Holder keeps trees. Its methods do not lead to the network.
 type Holder interface {
-	// Hold keeps a chain's tree until Drop is called as often. With the last Drop the tree is unmounted
-	// and removed. Both are also called for chains that were never mounted, or are unknown.
+	// Hold keeps a chain's tree until Drop is called as often. With the last Drop the tree is
+	// unmounted and removed. Both are also called for chains that were never mounted, or are
+	// unknown.
 	Hold(chain string)
 	Drop(chain string)
 	// Usage returns the bytes and inodes that the next Drop of chain would free.
@@ -53,8 +55,8 @@ type Holder interface {
 // Claimer decides which layers need not be downloaded. Its methods wait for the network within the
 // bounds of package resolver.
 type Claimer interface {
-	// Claim says for people why the layer of a pull is ours, or fails if it is not. If the layer is the
-	// top of an image, its tree is on disk when Claim returns.
+	// Claim says for people why the layer of a pull is ours, or fails if it is not. If the layer is
+	// the top of an image, its tree is on disk when Claim returns.
 	Claim(ctx context.Context, layer resolver.Request) (why string, err error)
 	// Allow says why a pull may not have a chain although another pull claimed it, or nil.
 	Allow(ctx context.Context, layer resolver.Request) error
@@ -62,11 +64,12 @@ type Claimer interface {
 
 // Mounter mounts trees.
 type Mounter interface {
-	// Mount mounts the tree of a chain, fetches it before if need be, and returns where: an absolute path
-	// without colons or commas, because it becomes a mount option. Its time is bounded, because
-	// containerd's garbage collector waits for it.
+	// Mount mounts the tree of a chain, fetches it before if need be, and returns where: an
+	// absolute path without colons or commas, because it becomes a mount option. Its time is
+	// bounded, because containerd's garbage collector waits for it.
 	Mount(ctx context.Context, chain string) (dir string, err error)
-	// Starts says that a container is about to start on a mounted chain. It does not lead to the network.
+	// Starts says that a container is about to start on a mounted chain. It does not lead to the
+	// network.
 	Starts(chain string)
 }
 

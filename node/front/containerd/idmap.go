@@ -9,8 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// mapOptions hands a user namespace's mappings on to the mount, if that is
-// wanted.
+// mapOptions returns the mount options for a user namespace's mappings, if RemapIDs is set.
 func (s *Snapshotter) mapOptions(labels map[string]string) (options []string) {
 	if !s.remapIDs {
 		return nil
@@ -30,7 +29,7 @@ func isMapped(labels map[string]string) bool {
 	return uid || gid
 }
 
-// mappedRoot returns whom the mappings in the labels make of root.
+// mappedRoot returns the host's IDs of the container's root.
 func mappedRoot(labels map[string]string) (uid, gid int, err error) {
 	if uid, err = rootOf(labels[snapshots.LabelSnapshotUIDMapping]); err != nil {
 		return 0, 0, err
@@ -39,9 +38,8 @@ func mappedRoot(labels map[string]string) (uid, gid int, err error) {
 	return uid, gid, err
 }
 
-// rootOf returns the host's ID for the container's ID 0. A mapping is a list of
-// CONTAINER:HOST:LENGTH, with commas between; an empty one maps each ID to
-// itself.
+// rootOf returns the host's ID for the container's ID 0. A mapping is a comma-separated list of
+// CONTAINER:HOST:LENGTH. An empty mapping maps each ID to itself.
 func rootOf(mapping string) (int, error) {
 	if mapping == "" {
 		return 0, nil
@@ -66,7 +64,7 @@ func rootOf(mapping string) (int, error) {
 		}
 	}
 	if root < 0 {
-		return 0, fmt.Errorf("ID mapping %q has nothing for root: %w", mapping, errdefs.ErrInvalidArgument)
+		return 0, fmt.Errorf("ID mapping %q does not map root: %w", mapping, errdefs.ErrInvalidArgument)
 	}
 	return root, nil
 }

@@ -10,9 +10,9 @@ import (
 	"lighter/node/resolver"
 )
 
-// Labels that containerd sets on the snapshots of a pull, besides snapshots.LabelSnapshotRef. It sets
-// the cri.* labels only if it is configured to. If it is not, a manifest can bring its own, and they
-// prove nothing: lighter doctor reports that as a problem.
+// Labels that containerd sets on the snapshots of a pull, besides snapshots.LabelSnapshotRef. It
+// sets the cri.* labels only if it is configured to. If it is not, a manifest can bring its own,
+// and they prove nothing: lighter doctor reports that as a problem.
 const (
 	// labelImage is the reference that the pull fetches.
 	labelImage = "containerd.io/snapshot/cri.image-ref"
@@ -20,9 +20,9 @@ const (
 	labelManifest = "containerd.io/snapshot/cri.manifest-digest"
 	// labelLayers lists the digests of the layers from this one up, separated by commas.
 	labelLayers = "containerd.io/snapshot/cri.image-layers"
-	// labelParentChain is the chain below the layer that containerd's unpacker prepares. If layers are
-	// unpacked in parallel, nothing else says it: the parent itself comes with Commit. (containerd 2.4,
-	// core/unpack/unpacker.go; the constant there is private.)
+	// labelParentChain is the chain below the layer that containerd's unpacker prepares. If layers
+	// are unpacked in parallel, nothing else says it: the parent itself comes with Commit.
+	// (containerd 2.4, core/unpack/unpacker.go; the constant there is private.)
 	labelParentChain = "containerd.io/snapshot/parent-chain-id"
 )
 
@@ -31,10 +31,10 @@ const (
 	// labelWhy says for people why a chain is lazy, or not.
 	labelWhy = "containerd.io/snapshot/lighter.why"
 	// labelKeepBelow keeps the chain below a lazy snapshot without parent from containerd's garbage
-	// collector. (containerd copies the label to its own record. The name of the snapshotter is part
-	// of it.) Without it, an image that was unpacked in parallel would lose its lower layers right
-	// after the pull: clients that look at each layer would miss them, and the next pull would ask for
-	// them again.
+	// collector. (containerd copies the label to its own record. The name of the snapshotter is
+	// part of it.) Without it, an image that was unpacked in parallel would lose its lower layers
+	// right after the pull: clients that look at each layer would miss them, and the next pull
+	// would ask for them again.
 	labelKeepBelow = "containerd.io/gc.ref.snapshot.lighter/below"
 )
 

@@ -20,8 +20,8 @@ type Layer struct {
 	Top   bool   // no layer stands on it, or containerd said that an image ends here
 }
 
-// Layers lists the chains with snapshots, sorted. The last layer of a pull in progress counts, even if
-// it is still being downloaded.
+// Layers lists the chains with snapshots, sorted. The last layer of a pull in progress counts, even
+// if it is still being downloaded.
 func (s *Snapshotter) Layers(ctx context.Context) ([]Layer, error) {
 	chains := map[string]string{} // by the name of the snapshot
 	var infos []snapshots.Info
@@ -64,8 +64,8 @@ func (s *Snapshotter) Layers(ctx context.Context) ([]Layer, error) {
 }
 
 // noteTop notes that an image ends with a layer whose lazy snapshot was made for an image with more
-// layers above. (containerd asks for that only in another namespace: in the same one it finds the layer
-// itself.) Only status uses it.
+// layers above. (containerd asks for that only in another namespace: in the same one it finds the
+// layer itself.) Only status uses it.
 func (s *Snapshotter) noteTop(ctx context.Context, name string, labels map[string]string) {
 	if !isTop(labels) {
 		return
@@ -85,7 +85,8 @@ func (s *Snapshotter) noteTop(ctx context.Context, name string, labels map[strin
 }
 
 // whyUnnamed is why a layer is not lazy if its client did not say which chain it unpacks.
-const whyUnnamed = "its client did not say which chain it unpacks: ctr 1.x, an import, or an image that was there already"
+const whyUnnamed = "its client did not say which chain it unpacks: " +
+	"ctr 1.x, an import, or an image that was there already"
 
 // whyOf returns why the chain of a snapshot is lazy, or not.
 func whyOf(info snapshots.Info) string {

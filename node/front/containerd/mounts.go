@@ -11,12 +11,11 @@ import (
 
 func (s *Snapshotter) fsPath(id string) string { return filepath.Join(s.dir, id, "fs") }
 
-// lower returns the lower directories of f, topmost first, and mounts the tree among
-// them.
+// lower returns the lower directories of f, topmost first, and mounts the tree among them.
 //
-// A view of a tree alone has an empty one more: to be an overlay, as a view of the
-// tree's many layers would be. The label that containerd adds for SELinux (context=)
-// has no effect on a bind mount.
+// A view of a tree alone gets an empty directory as well, so that it is an overlay, as a view of
+// many layers would be: the option that containerd adds for SELinux (context=) has no effect on a
+// bind mount.
 func (s *Snapshotter) lower(ctx context.Context, f frame) ([]string, error) {
 	st := f.stack
 	var dirs []string
@@ -42,8 +41,8 @@ func (s *Snapshotter) lower(ctx context.Context, f frame) ([]string, error) {
 	return dirs, nil
 }
 
-// mounts says how to mount f over the lower directories: with the very mounts,
-// to the order of the options, of containerd's overlay snapshotter.
+// mounts returns the mounts of f over the lower directories: the same as those of containerd's
+// overlay snapshotter, down to the order of the options.
 func (s *Snapshotter) mounts(f frame, lower []string) []mount.Mount {
 	options := s.mapOptions(f.labels)
 	if f.isRebased() {
@@ -68,11 +67,11 @@ func bind(source string, options []string) []mount.Mount {
 	return []mount.Mount{{Type: "bind", Source: source, Options: append(options, "rbind")}}
 }
 
-// isRebased tells a layer that is unpacked before its parent is known. It must
-// be an overlay mount even so: over a bind mount, containerd's differ would carry
-// the layer's whiteouts out instead of writing them down. (For its own overlay
-// snapshotter, the unpacker turns the bind mount into one; it knows that
-// snapshotter by name.)
+// isRebased reports whether f is a layer that is unpacked before its parent is known. It must be an
+// overlay mount: on a bind mount, containerd's differ would apply the layer's whiteouts instead of
+// recording them. (For its own overlay snapshotter, which it knows by name, containerd's unpacker
+// replaces the bind mount by an overlay.)
 func (f frame) isRebased() bool {
-	return f.kind == snapshots.KindActive && len(f.stack.plain) == 0 && f.stack.chain == "" && f.labels[labelParentChain] != ""
+	isLowest := len(f.stack.plain) == 0 && f.stack.chain == ""
+	return f.kind == snapshots.KindActive && isLowest && f.labels[labelParentChain] != ""
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// A frame is an active snapshot or a view, and what it stands on.
+// A frame is an active snapshot or a view, with the stack below it.
 type frame struct {
 	id     string
 	kind   snapshots.Kind
@@ -24,16 +24,16 @@ type frame struct {
 	stack  stack
 }
 
-// A stack is what a snapshot stands on: plain snapshots, and below them at most
-// one chain, whose tree is the merged view of everything further down.
+// A stack is the layers below a snapshot: plain snapshots, and below them at most one chain. The
+// chain's tree is the merged view of all layers further down.
 type stack struct {
 	plain []string // IDs, topmost first
-	chain string   // empty if plain snapshots are all there is
+	chain string   // empty if there are only plain snapshots
 }
 
-// Prepare makes an active snapshot on top of parent. When containerd says that
-// it is about to unpack a chain, and a hub knows the chain, the answer is a lazy
-// snapshot and ErrAlreadyExists instead.
+// Prepare makes an active snapshot on parent. If containerd names the chain that it is about to
+// unpack, and the chain is ours, Prepare makes a lazy snapshot instead and returns
+// ErrAlreadyExists.
 func (s *Snapshotter) Prepare(ctx context.Context, key, parent string, opts ...snapshots.Opt) ([]mount.Mount, error) {
 	labels, err := labelsOf(opts)
 	if err != nil {
@@ -55,9 +55,9 @@ func (s *Snapshotter) Prepare(ctx context.Context, key, parent string, opts ...s
 	return s.create(ctx, snapshots.KindActive, key, parent, labels)
 }
 
-// readyBelow makes sure, before an unknown layer is unpacked, of the tree that it
-// will be put on with Commit, which must not wait for a hub. (With a parent that
-// is known now, mounting it does the same.)
+// readyBelow mounts the tree below an unknown layer before the layer is unpacked: Commit, which
+// puts the layer on this tree, must not wait for a hub. (If the parent is known already, its mount
+// does that.)
 func (s *Snapshotter) readyBelow(ctx context.Context, parent string, labels map[string]string) error {
 	below := parentChainFrom(labels)
 	if parent != "" || below == "" {
@@ -80,8 +80,8 @@ func (s *Snapshotter) View(ctx context.Context, key, parent string, opts ...snap
 	return s.create(ctx, snapshots.KindView, key, parent, labels)
 }
 
-// Mounts returns the mounts of an active snapshot or a view again, and mounts
-// the tree below again if need be, as after a reboot.
+// Mounts returns the mounts of an active snapshot or a view. If the tree below is not mounted, for
+// example after a reboot, Mounts mounts it.
 func (s *Snapshotter) Mounts(ctx context.Context, key string) ([]mount.Mount, error) {
 	var f frame
 	err := s.store.WithTransaction(ctx, false, func(ctx context.Context) error {
@@ -107,7 +107,7 @@ func (s *Snapshotter) Mounts(ctx context.Context, key string) ([]mount.Mount, er
 	return s.mounts(f, lower), nil
 }
 
-// labelsOf returns the labels that opts give, for the caller to change.
+// labelsOf returns a copy of the labels in opts.
 func labelsOf(opts []snapshots.Opt) (map[string]string, error) {
 	var info snapshots.Info
 	for _, opt := range opts {
@@ -115,15 +115,13 @@ func labelsOf(opts []snapshots.Opt) (map[string]string, error) {
 			return nil, err
 		}
 	}
-	labels := maps.Clone(info.Labels)
-	if labels == nil {
-		labels = map[string]string{}
-	}
+	labels := map[string]string{}
+	maps.Copy(labels, info.Labels)
 	return labels, nil
 }
 
-// stackOn returns the stack whose top is the committed snapshot parent. The
-// context carries a transaction.
+// stackOn returns the stack with the committed snapshot parent on top. The context carries a
+// transaction.
 func stackOn(ctx context.Context, parent string) (stack, error) {
 	var st stack
 	for parent != "" {
@@ -141,10 +139,12 @@ func stackOn(ctx context.Context, parent string) (stack, error) {
 	return st, nil
 }
 
-// create makes an active snapshot or a view. The snapshot is in the store before
-// the tree below it is asked for, so that nobody can remove that tree meanwhile;
-// if it cannot be had, the snapshot goes again.
-func (s *Snapshotter) create(ctx context.Context, kind snapshots.Kind, key, parent string, labels map[string]string) ([]mount.Mount, error) {
+// create makes an active snapshot or a view. It records the snapshot before it mounts the tree
+// below, so that this tree cannot be removed meanwhile. If the mount fails, it removes the snapshot
+// again.
+func (s *Snapshotter) create(
+	ctx context.Context, kind snapshots.Kind, key, parent string, labels map[string]string,
+) ([]mount.Mount, error) {
 	if err := checkName(key); err != nil {
 		return nil, err
 	}
@@ -167,10 +167,11 @@ func (s *Snapshotter) create(ctx context.Context, kind snapshots.Kind, key, pare
 	return s.mounts(f, lower), nil
 }
 
-// insert records the snapshot and puts its directory in place. The context
-// carries a writable transaction, which is also what keeps Cleanup away from the
-// directory until the store knows it.
-func (s *Snapshotter) insert(ctx context.Context, kind snapshots.Kind, key, parent string, labels map[string]string) (_ frame, err error) {
+// insert records the snapshot and puts its directory in place. The context carries a writable
+// transaction, which also keeps Cleanup away from the directory until the store knows it.
+func (s *Snapshotter) insert(
+	ctx context.Context, kind snapshots.Kind, key, parent string, labels map[string]string,
+) (_ frame, err error) {
 	dir, err := s.newDir(kind)
 	defer func() {
 		if err != nil && dir != "" {
@@ -202,15 +203,15 @@ func (s *Snapshotter) insert(ctx context.Context, kind snapshots.Kind, key, pare
 			return frame{}, fmt.Errorf("create snapshot %s: %w", key, err)
 		}
 	}
-	return frame{}, fmt.Errorf("create snapshot %s: the directories of its ID and of the %d before, such as %s, are taken by what cannot be moved away: delete them",
-		key, takenIDs-1, filepath.Join(s.dir, f.id))
+	return frame{}, fmt.Errorf("create snapshot %s: leftovers that cannot be moved occupy the directories "+
+		"of %d IDs, the last of them %s: delete them", key, takenIDs, filepath.Join(s.dir, f.id))
 }
 
-// takenIDs is how many IDs are tried whose directories are taken by leftovers.
+// takenIDs is the number of IDs that are tried if leftovers occupy their directories.
 const takenIDs = 64
 
-// newDir makes a snapshot's directory under a passing name, and returns its path
-// (also along with an error, once there is one).
+// newDir makes a snapshot's directory under a temporary name, and returns its path. It may return a
+// path and an error.
 func (s *Snapshotter) newDir(kind snapshots.Kind) (string, error) {
 	dir, err := os.MkdirTemp(s.dir, newPrefix)
 	if err != nil {
@@ -225,10 +226,9 @@ func (s *Snapshotter) newDir(kind snapshots.Kind) (string, error) {
 	return dir, err
 }
 
-// place gives the directory its final name. Something may stand there: the store
-// hands an ID out again when the transaction that took it first was not
-// committed. Nobody refers to that, and it makes way; if it cannot, the name is not
-// free.
+// place gives a directory its final name. Leftovers may have that name: the store hands out an ID
+// again if the first transaction with it was not committed. They are moved aside. If that fails,
+// the name is not free.
 func (s *Snapshotter) place(dir, id string) (free bool, err error) {
 	err = os.Rename(dir, filepath.Join(s.dir, id))
 	if errors.Is(err, fs.ErrExist) {
@@ -241,9 +241,9 @@ func (s *Snapshotter) place(dir, id string) (free bool, err error) {
 	return true, err
 }
 
-// ownAsParent gives the root of the new upper directory the owner that overlayfs
-// must show: the root of the user namespace if there is one, else that of the
-// parent's root. If the parent is a tree, ownAsTree does that later.
+// ownAsParent gives the root of the new upper directory the owner that overlayfs must show: root of
+// the user namespace if there is one, or else the owner of the parent's root. If the parent is a
+// tree, ownAsTree does that later.
 func (s *Snapshotter) ownAsParent(dir string, f frame) error {
 	if isMapped(f.labels) {
 		uid, gid, err := mappedRoot(f.labels)
@@ -258,8 +258,7 @@ func (s *Snapshotter) ownAsParent(dir string, f frame) error {
 	return copyOwner(filepath.Join(dir, "fs"), s.fsPath(f.stack.plain[0]))
 }
 
-// ownAsTree does what ownAsParent does, for a parent that is lazy: its root can
-// be looked at only now that it is mounted.
+// ownAsTree does the same as ownAsParent if the parent is lazy: now its tree is mounted.
 func (s *Snapshotter) ownAsTree(f frame, lower []string) error {
 	if f.stack.chain == "" || len(f.stack.plain) > 0 || isMapped(f.labels) {
 		return nil
@@ -270,20 +269,21 @@ func (s *Snapshotter) ownAsTree(f frame, lower []string) error {
 func copyOwner(dst, src string) error {
 	info, err := os.Stat(src)
 	if err != nil {
-		return fmt.Errorf("look at the parent's root: %w", err)
+		return fmt.Errorf("read the owner of the parent's root: %w", err)
 	}
 	stat := info.Sys().(*syscall.Stat_t)
 	return os.Lchown(dst, int(stat.Uid), int(stat.Gid))
 }
 
-// abandon takes a snapshot back that nobody was told of. Its ID is not handed out
-// again, so its directory can go without a transaction.
+// abandon removes a snapshot whose client gets an error. Its ID is not handed out again, so its
+// directory can be deleted without a transaction.
 func (s *Snapshotter) abandon(ctx context.Context, key, id string) {
 	err := s.Remove(context.WithoutCancel(ctx), key)
 	if err == nil {
 		err = os.RemoveAll(filepath.Join(s.dir, id))
 	}
 	if err != nil && !errdefs.IsNotFound(err) {
-		s.log.WarnContext(ctx, "cannot remove an unmountable snapshot: it stays until containerd collects garbage", "key", key, "err", err)
+		s.log.WarnContext(ctx, "cannot remove an unmountable snapshot: it stays until containerd collects garbage",
+			"key", key, "err", err)
 	}
 }

@@ -22,15 +22,16 @@ type Info struct {
 func Query(ctx context.Context, socket string) (Info, error) {
 	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
-		return Info{}, fmt.Errorf("reach containerd: %w", err)
+		return Info{}, fmt.Errorf("connect to containerd at %s: %w", socket, err)
 	}
 	defer conn.Close()
-	said, err := version.NewVersionClient(conn).Version(ctx, &emptypb.Empty{})
+	answer, err := version.NewVersionClient(conn).Version(ctx, &emptypb.Empty{})
 	if err != nil {
 		return Info{}, fmt.Errorf("ask containerd at %s for its version: %w", socket, err)
 	}
-	c := Info{Version: "v" + strings.TrimPrefix(said.Version, "v"), Snapshotters: map[string]string{}}
-	plugins, err := introspection.NewIntrospectionClient(conn).Plugins(ctx, &introspection.PluginsRequest{Filters: []string{"type==io.containerd.snapshotter.v1"}})
+	c := Info{Version: "v" + strings.TrimPrefix(answer.Version, "v"), Snapshotters: map[string]string{}}
+	request := &introspection.PluginsRequest{Filters: []string{"type==io.containerd.snapshotter.v1"}}
+	plugins, err := introspection.NewIntrospectionClient(conn).Plugins(ctx, request)
 	if err != nil {
 		return c, fmt.Errorf("ask containerd at %s for its plugins: %w", socket, err)
 	}

@@ -18,15 +18,15 @@ import (
 	"lighter/durable"
 )
 
-// What lies in Config.Dir beside metadata.db and the directories with numbers.
+// Names in Config.Dir, besides metadata.db and the snapshots' numbers.
 const (
 	emptyDir  = "empty"
 	newPrefix = "new-"
 	oldPrefix = "rm-"
 )
 
-// Commit makes a committed snapshot of an active one. The upper directory is
-// measured before the transaction, which others wait for.
+// Commit commits an active snapshot. It measures the upper directory before the transaction, which
+// blocks others.
 func (s *Snapshotter) Commit(ctx context.Context, name, key string, opts ...snapshots.Opt) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -57,8 +57,8 @@ func (s *Snapshotter) Commit(ctx context.Context, name, key string, opts ...snap
 	})
 }
 
-// Remove takes a snapshot out of the store. Its directory goes with the next
-// Cleanup, a chain that nothing else refers to at once.
+// Remove removes a snapshot from the store. The next Cleanup deletes its directory. A chain without
+// other holders is removed at once.
 func (s *Snapshotter) Remove(ctx context.Context, key string) error {
 	err := s.store.WithTransaction(ctx, true, func(ctx context.Context) error {
 		_, _, err := storage.Remove(ctx, key)
@@ -73,9 +73,9 @@ func (s *Snapshotter) Remove(ctx context.Context, key string) error {
 	return nil
 }
 
-// Cleanup deletes the directories that the store does not know. They are moved
-// aside while a transaction keeps new ones from appearing, and deleted after. What
-// cannot be moved or deleted is listed by Leftovers until a later Cleanup can.
+// Cleanup deletes the directories that the store does not know. It moves them aside within a
+// transaction, so that no new one appears meanwhile, and deletes them afterwards. If that fails,
+// Leftovers lists them, and the next Cleanup tries again.
 func (s *Snapshotter) Cleanup(ctx context.Context) error {
 	var aside []string
 	err := s.store.WithTransaction(ctx, true, func(ctx context.Context) error {
@@ -111,9 +111,9 @@ func (s *Snapshotter) asides() (all []string, err error) {
 // Leftovers lists what could not be cleaned up.
 func (s *Snapshotter) Leftovers() []durable.Leftover { return s.leftovers.List() }
 
-// orphans lists the entries of the directory that are this package's, that the store
-// does not know, and that were not moved aside yet. The context carries a writable transaction: what is
-// on its way in now is not in the directory yet, or not any more.
+// orphans lists the entries of the directory that belong to this package but are unknown to the
+// store, and are not moved aside yet. The context carries a writable transaction, so no snapshot is
+// being made.
 func (s *Snapshotter) orphans(ctx context.Context) ([]string, error) {
 	names, err := idMap(ctx)
 	if err != nil {
@@ -139,9 +139,9 @@ func isOurs(name string) bool {
 	return name != "" && strings.Trim(name, "0123456789") == ""
 }
 
-// moveAside moves entries of the directory into a new one, whose name says that
-// it may be deleted at any time. An entry that is gone is no loss: two calls may
-// have had the same idea. One that cannot be moved stays, and is returned.
+// moveAside moves entries of the directory into a new one, which may be deleted at any time. It
+// ignores missing entries, because a concurrent call may have moved them, and returns entries that
+// it could not move.
 func (s *Snapshotter) moveAside(entries []string) (stay []string, err error) {
 	aside, err := os.MkdirTemp(s.dir, oldPrefix)
 	if err != nil {

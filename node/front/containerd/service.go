@@ -12,12 +12,10 @@ import (
 	"google.golang.org/grpc"
 )
 
-// stopTimeout bounds how long Serve waits, when it is told to stop, for the
-// requests that it is answering.
+// stopTimeout bounds how long Serve waits for requests in flight when it stops.
 const stopTimeout = 10 * time.Second
 
-// maxRequests bounds the requests of one connection that are answered at once;
-// containerd keeps the others waiting.
+// maxRequests bounds the requests in flight of one connection. containerd queues the others.
 const maxRequests = 1024
 
 // NewService returns a gRPC server that speaks containerd's snapshots API for sn.
@@ -27,8 +25,8 @@ func NewService(sn snapshots.Snapshotter) *grpc.Server {
 	return server
 }
 
-// Serve answers requests for sn on listener until ctx ends. Then it lets those
-// under way finish, for a while, closes the listener and returns nil.
+// Serve answers requests for sn on listener until ctx ends. Then it waits for requests in flight,
+// for stopTimeout at most, closes the listener and returns nil.
 func Serve(ctx context.Context, listener net.Listener, sn snapshots.Snapshotter) error {
 	server := NewService(sn)
 	ended := make(chan error, 1)

@@ -21,24 +21,23 @@ import (
 	"lighter/durable"
 )
 
-// openTimeout bounds the wait for the lock on metadata.db. A daemon that is
-// being replaced gives it up well before; bbolt's own default is for ever.
+// openTimeout bounds the wait for the lock on metadata.db. A daemon that is being replaced releases
+// it well before. By default bbolt waits without limit.
 const openTimeout = 10 * time.Second
 
 // Config says where the snapshots are and how they are mounted.
 type Config struct {
-	// Dir holds metadata.db and one directory a snapshot. It is made if it is
-	// missing. Its file system must be one that overlayfs takes as an upper
-	// directory.
+	// Dir holds metadata.db and one directory per snapshot. It is created if it is missing. Its
+	// file system must support overlayfs upper directories.
 	Dir string
 
-	// RemapIDs hands the ID mappings of user namespaces on to the mount. It must
-	// be set exactly when containerd's configuration declares the capability
-	// "remap-ids" for this snapshotter, or files are mapped twice, or not at all.
+	// RemapIDs passes the ID mappings of user namespaces to the mount. It must be set if, and only
+	// if, containerd's configuration declares the capability "remap-ids" for this snapshotter.
+	// Otherwise files are mapped twice, or not at all.
 	RemapIDs bool
 
-	// Beside is a path beside the mounted trees at which Dir is mounted once more,
-	// read-only, when a user namespace needs it. Only with RemapIDs.
+	// Beside is a path next to the mounted trees. If a user namespace needs it, Dir is mounted
+	// there too, read-only. It is used only with RemapIDs.
 	Beside string
 
 	Log *slog.Logger
@@ -48,7 +47,7 @@ type Config struct {
 type Snapshotter struct {
 	dir      string
 	remapIDs bool
-	options  []string // of every overlay mount, last
+	options  []string // appended to those of every overlay mount
 	store    *storage.MetaStore
 	chains   Chains
 	log      *slog.Logger
@@ -56,7 +55,7 @@ type Snapshotter struct {
 	leftovers durable.Leftovers
 
 	beside   string
-	besideMu sync.Mutex // held while something is mounted there
+	besideMu sync.Mutex // held while beside is mounted or unmounted
 }
 
 var (
@@ -64,9 +63,8 @@ var (
 	_ snapshots.Cleaner     = (*Snapshotter)(nil)
 )
 
-// New opens the snapshots below cfg.Dir, or begins with none. It deletes what an
-// interrupted predecessor left half made or half removed. Of chains it calls Hold,
-// for each lazy snapshot, and nothing else.
+// New opens the snapshots below cfg.Dir, or begins with none. It cleans up after an interrupted
+// daemon. It holds the chain of each lazy snapshot, and calls no other method of chains.
 func New(cfg Config, chains Chains) (*Snapshotter, error) {
 	if err := os.MkdirAll(filepath.Join(cfg.Dir, emptyDir), 0o700); err != nil {
 		return nil, fmt.Errorf("make the snapshot directory: %w", err)
@@ -82,16 +80,19 @@ func New(cfg Config, chains Chains) (*Snapshotter, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the snapshots in %s: %w", cfg.Dir, err)
 	}
-	s := &Snapshotter{dir: cfg.Dir, remapIDs: cfg.RemapIDs, beside: cfg.Beside, options: options, store: store, chains: chains,
-		log: cfg.Log, leftovers: durable.Leftovers{Log: cfg.Log}}
+	s := &Snapshotter{
+		dir: cfg.Dir, remapIDs: cfg.RemapIDs, beside: cfg.Beside, options: options,
+		store: store, chains: chains, log: cfg.Log, leftovers: durable.Leftovers{Log: cfg.Log},
+	}
 	if err := s.begin(context.Background()); err != nil {
-		return nil, errors.Join(fmt.Errorf("open the snapshots in %s (is another node using them?): %w", cfg.Dir, err), store.Close())
+		err = fmt.Errorf("open the snapshots in %s (is another node using them?): %w", cfg.Dir, err)
+		return nil, errors.Join(err, store.Close())
 	}
 	return s, nil
 }
 
-// begin holds the chains of the lazy snapshots in the store, and cleans up as far as
-// that can be done: the store may be on a disk that is full.
+// begin holds the chains of the lazy snapshots in the store, and cleans up. A failed cleanup is no
+// error: the disk may be full.
 func (s *Snapshotter) begin(ctx context.Context) error {
 	err := s.store.WithTransaction(ctx, false, func(ctx context.Context) error {
 		names, err := idMap(ctx)
@@ -108,19 +109,20 @@ func (s *Snapshotter) begin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_ = s.Cleanup(ctx) // Leftovers lists why, and containerd calls it again
+	_ = s.Cleanup(ctx) // Leftovers has the cause, and containerd calls it again
 	return nil
 }
 
-// overlayOptions returns what containerd's overlay snapshotter would append to
-// its mounts on this kernel.
+// overlayOptions returns the options that containerd's overlay snapshotter appends to its mounts on
+// this kernel.
 func overlayOptions(dir string, log *slog.Logger) ([]string, error) {
 	dtype, err := fs.SupportsDType(dir)
 	if err != nil {
-		return nil, fmt.Errorf("ask the file system of %s for d_type: %w", dir, err)
+		return nil, fmt.Errorf("check the file system of %s for d_type: %w", dir, err)
 	}
 	if !dtype {
-		return nil, fmt.Errorf("the file system of %s has no d_type, which overlayfs needs: use another one (xfs: format it with ftype=1)", dir)
+		return nil, fmt.Errorf("the file system of %s has no d_type, which overlayfs needs: "+
+			"use another one (xfs: format it with ftype=1)", dir)
 	}
 	if err := checkUpper(dir); err != nil {
 		return nil, err
@@ -139,18 +141,18 @@ func overlayOptions(dir string, log *slog.Logger) ([]string, error) {
 	return options, nil
 }
 
-// checkUpper refuses a file system that overlayfs does not take for an upper
-// directory, which it says with EINVAL: no container could start. Whatever else
-// goes wrong may be over when one does.
+// checkUpper refuses a file system that overlayfs rejects for upper directories, with EINVAL: no
+// container could start. Other errors may be temporary.
 func checkUpper(dir string) error {
 	if err := overlayutils.SupportsMultipleLowerDir(dir); errors.Is(err, unix.EINVAL) {
-		return fmt.Errorf("the file system of %s cannot hold what containers write, for overlayfs takes it for no upper directory "+
-			"(another overlayfs is one such, as a container's own root has): give the node a --root on an ordinary local file system, or on tmpfs", dir)
+		return fmt.Errorf("overlayfs does not take the file system of %s for an upper directory, "+
+			"so containers cannot write there (a container's root, itself an overlayfs, is an example): "+
+			"give the node a --root on an ordinary local file system, or on tmpfs", dir)
 	}
 	return nil
 }
 
-// Close closes the store. Closing twice is fine.
+// Close closes the store. It may be called twice.
 func (s *Snapshotter) Close() error {
 	if err := s.unmountBeside(); err != nil {
 		s.log.Info("cannot unmount the snapshots beside the trees", "err", err)
@@ -158,7 +160,7 @@ func (s *Snapshotter) Close() error {
 	return s.store.Close()
 }
 
-// Stat returns what the store has under key.
+// Stat returns the snapshot with the name key.
 func (s *Snapshotter) Stat(ctx context.Context, key string) (info snapshots.Info, err error) {
 	err = s.store.WithTransaction(ctx, false, func(ctx context.Context) error {
 		_, info, _, err = storage.GetInfo(ctx, key)
@@ -167,9 +169,10 @@ func (s *Snapshotter) Stat(ctx context.Context, key string) (info snapshots.Info
 	return info, err
 }
 
-// Update changes labels. The label by which containerd finds a lazy snapshot
-// stays as it is.
-func (s *Snapshotter) Update(ctx context.Context, info snapshots.Info, fieldpaths ...string) (updated snapshots.Info, err error) {
+// Update changes labels, except the label by which containerd finds a lazy snapshot.
+func (s *Snapshotter) Update(
+	ctx context.Context, info snapshots.Info, fieldpaths ...string,
+) (updated snapshots.Info, err error) {
 	if chain, ok := chainOf(info.Name); ok {
 		info.Labels = withLabel(info.Labels, snapshots.LabelSnapshotRef, chain)
 	}
@@ -180,8 +183,8 @@ func (s *Snapshotter) Update(ctx context.Context, info snapshots.Info, fieldpath
 	return updated, err
 }
 
-// Usage returns what removing the snapshot would free. Of an active snapshot it
-// reads the upper directory.
+// Usage returns what the removal of a snapshot would free. For an active snapshot it reads the
+// upper directory.
 func (s *Snapshotter) Usage(ctx context.Context, key string) (usage snapshots.Usage, err error) {
 	var id string
 	var info snapshots.Info
@@ -206,9 +209,8 @@ func (s *Snapshotter) Usage(ctx context.Context, key string) (usage snapshots.Us
 	return snapshots.Usage(du), nil
 }
 
-// Walk calls fn for each snapshot that matches the filters. It reads them all
-// first: fn may be at the mercy of a slow client, and a read transaction that
-// stays open holds up the writers.
+// Walk calls fn for each snapshot that matches the filters. It reads all of them first: fn may wait
+// for a slow client, and an open read transaction delays writers.
 func (s *Snapshotter) Walk(ctx context.Context, fn snapshots.WalkFunc, filters ...string) error {
 	var infos []snapshots.Info
 	err := s.store.WithTransaction(ctx, false, func(ctx context.Context) error {
@@ -228,8 +230,7 @@ func (s *Snapshotter) Walk(ctx context.Context, fn snapshots.WalkFunc, filters .
 	return nil
 }
 
-// walkInfo is storage.WalkInfo, but a store that nothing was ever put in is
-// empty, not missing.
+// walkInfo is storage.WalkInfo, but a store without any snapshot yet is empty, not missing.
 func walkInfo(ctx context.Context, fn func(snapshots.Info) error, filters ...string) error {
 	err := storage.WalkInfo(ctx, func(_ context.Context, info snapshots.Info) error { return fn(info) }, filters...)
 	if errdefs.IsNotFound(err) {
@@ -238,7 +239,7 @@ func walkInfo(ctx context.Context, fn func(snapshots.Info) error, filters ...str
 	return err
 }
 
-// idMap is storage.IDMap (ID to name), with the same amendment.
+// idMap is storage.IDMap (ID to name), with the same exception.
 func idMap(ctx context.Context) (map[string]string, error) {
 	names, err := storage.IDMap(ctx)
 	if errdefs.IsNotFound(err) {

@@ -36,20 +36,20 @@ func TestReopen(t *testing.T) {
 		t.Fatal(err)
 	}
 	chains.sn = nil
-	clear(chains.holds) // as the next process finds it
+	clear(chains.holds) // the next process starts without holds
 	wake := chains.sleep()
 	sn = open(t, sn.dir, chains)
 	if got := entries(t, sn); !slices.Equal(got, before) {
 		t.Errorf("entries %v, before %v", got, before)
 	}
 	if chains.holds[one] != 1 || chains.holds[chainID("2")] != 1 {
-		t.Errorf("held after the start: %v", chains.holds)
+		t.Errorf("holds after the start: %v, want one per chain", chains.holds)
 	}
 	for _, name := range append(all, unused) {
 		must[snapshots.Info](t)(sn.Stat(t.Context(), name))
 	}
 	if usage := must[snapshots.Usage](t)(sn.Usage(t.Context(), lazy)); usage.Size != 4711 {
-		t.Errorf("usage %+v", usage)
+		t.Errorf("usage %+v, want that of the chain", usage)
 	}
 	wake()
 	if got := must[[]mount.Mount](t)(sn.Mounts(t.Context(), "active")); option(t, got, "lowerdir") != option(t, mounts, "lowerdir") {
@@ -61,23 +61,23 @@ func TestReopen(t *testing.T) {
 		}
 	}
 	if !slices.Contains(chains.releases, one) || !slices.Contains(chains.releases, chainID("2")) {
-		t.Errorf("released %v", chains.releases)
+		t.Errorf("released %v, want both chains", chains.releases)
 	}
 }
 
 func TestFreshStoreIsEmpty(t *testing.T) {
 	sn, chains := newTest(t)
 	if len(chains.holds) != 0 {
-		t.Errorf("held: %v", chains.holds)
+		t.Errorf("holds %v, want none", chains.holds)
 	}
 	if err := errors.Join(sn.Cleanup(t.Context()), sn.Walk(t.Context(), nil)); err != nil {
 		t.Error(err)
 	}
 }
 
-// A process that is killed leaves directories under a passing name, or under a
-// number that the store hands out again.
-func TestWhatAKilledProcessLeaves(t *testing.T) {
+// A killed process leaves directories with a temporary name, or with an ID that the store hands out
+// again. They are deleted, and no others.
+func TestRemainsOfAKilledProcess(t *testing.T) {
 	sn, chains := newTest(t, chainID("1"))
 	_, all := populate(t, sn)
 	before := entries(t, sn)
@@ -102,29 +102,30 @@ func TestWhatAKilledProcessLeaves(t *testing.T) {
 	must[[]mount.Mount](t)(sn.Mounts(t.Context(), "active"))
 }
 
-func TestNumberThatIsHandedOutAgain(t *testing.T) {
+// A directory of an ID that the store hands out again is replaced by an empty one.
+func TestReusedID(t *testing.T) {
 	sn, _ := newTest(t)
-	// The store is new: its first ID will be 1.
+	// The first ID of a new store is 1.
 	if err := os.MkdirAll(filepath.Join(sn.dir, "1", "fs", "old"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	mounts := must[[]mount.Mount](t)(sn.Prepare(t.Context(), "key", ""))
 	if mounts[0].Source != filepath.Join(sn.dir, "1", "fs") {
-		t.Fatalf("mounts %v", mounts)
+		t.Fatalf("mounts %v, want ID 1", mounts)
 	}
 	if left := must[[]os.DirEntry](t)(os.ReadDir(mounts[0].Source)); len(left) != 0 {
-		t.Errorf("a new snapshot begins with %v", left)
+		t.Errorf("a new snapshot contains %v", left)
 	}
 	if err := sn.Cleanup(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if got := entries(t, sn); !slices.Equal(got, []string{"1", emptyDir, "metadata.db"}) {
-		t.Errorf("entries %v", got)
+		t.Errorf("entries %v, want only snapshot 1", got)
 	}
 }
 
-// What cannot be deleted keeps neither the node from starting nor other leftovers from
-// going. It is named, and goes as soon as it can.
+// Leftovers that cannot be deleted do not prevent the start, nor the cleanup of others. They are
+// listed, and deleted as soon as possible.
 func TestLeftoversThatCannotBeDeleted(t *testing.T) {
 	sn, chains := newTest(t, chainID("1"))
 	_, all := populate(t, sn)
@@ -152,10 +153,10 @@ func TestLeftoversThatCannotBeDeleted(t *testing.T) {
 		}
 	}
 	if want := []string{taken, filepath.Join(sn.dir, "rm-1")}; !slices.Equal(paths, want) {
-		t.Errorf("left %q, want %q", paths, want)
+		t.Errorf("leftovers %q, want %q", paths, want)
 	}
 	if got, err := filepath.Glob(filepath.Join(sn.dir, "rm-*")); err != nil || len(got) != 1 {
-		t.Errorf("aside lie %q, %v", got, err)
+		t.Errorf("moved aside: %q, error %v; want one", got, err)
 	}
 	for _, name := range all {
 		must[snapshots.Info](t)(sn.Stat(t.Context(), name))
@@ -165,12 +166,12 @@ func TestLeftoversThatCannotBeDeleted(t *testing.T) {
 		immutable.Set(t, path, false)
 	}
 	if err := sn.Cleanup(t.Context()); err != nil || len(sn.Leftovers()) > 0 {
-		t.Errorf("left when it can be deleted: %v, %v", sn.Leftovers(), err)
+		t.Errorf("leftovers that can be deleted stay: %v, error %v", sn.Leftovers(), err)
 	}
 }
 
-// IDs that the store is about to hand out have directories that cannot be moved away.
-// Snapshots get others.
+// If leftovers that cannot be moved occupy the directories of the next IDs, snapshots get other
+// IDs.
 func TestSnapshotDirectoriesThatAreTaken(t *testing.T) {
 	sn, _ := newTest(t)
 	for _, id := range []string{"1", "2", "4"} {
@@ -186,17 +187,17 @@ func TestSnapshotDirectoriesThatAreTaken(t *testing.T) {
 		t.Errorf("entries %q, want %q", got, want)
 	}
 	if left := sn.Leftovers(); len(left) != 3 {
-		t.Errorf("named: %+v", left)
+		t.Errorf("leftovers %+v, want three", left)
 	}
 	for n := range takenIDs + 1 {
 		immutable.Dir(t, filepath.Join(sn.dir, strconv.Itoa(7+n)))
 	}
 	if _, err := sn.Prepare(t.Context(), "none", ""); err == nil || !strings.Contains(err.Error(), filepath.Join(sn.dir)) {
-		t.Errorf("the IDs that are tried have no bound: %v", err)
+		t.Errorf("error %v, want one that names the directory after %d IDs", err, takenIDs)
 	}
 }
 
-func TestCleanupDeletesWhatWasRemoved(t *testing.T) {
+func TestCleanupAfterRemove(t *testing.T) {
 	sn, _ := newTest(t)
 	for _, key := range []string{"a", "b"} {
 		mounts := must[[]mount.Mount](t)(sn.Prepare(t.Context(), key, ""))
@@ -208,9 +209,9 @@ func TestCleanupDeletesWhatWasRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := entries(t, sn); !slices.Equal(got, []string{"2", emptyDir, "metadata.db"}) {
-		t.Errorf("entries %v", got)
+		t.Errorf("entries %v, want only snapshot 2", got)
 	}
 	if usage := must[snapshots.Usage](t)(sn.Usage(t.Context(), "b")); usage.Inodes != 2 {
-		t.Errorf("usage %+v", usage)
+		t.Errorf("usage %+v, want 2 inodes", usage)
 	}
 }

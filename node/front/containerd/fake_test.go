@@ -17,26 +17,25 @@ import (
 	"lighter/node/resolver"
 )
 
-// fakeChains knows the chains that it is told, and has a directory for a tree
-// instead of a mount. Each Claim and Mount also proves that no transaction is
-// open: it begins one, which would wait for ever.
+// fakeChains implements Chains, with directories instead of mounted trees. Each Claim and Mount
+// begins a transaction, which would block if the caller had one open.
 type fakeChains struct {
 	t   *testing.T
 	dir string
 	sn  *Snapshotter
 
-	mu       sync.Mutex // guards the following
-	known    map[string]bool
-	fails    map[string]error // Mount
-	refused  error            // Allow
-	asleep   bool             // nothing that may wait for a network must be called
+	mu       sync.Mutex       // guards the following
+	known    map[string]bool  // chains that are ours
+	fails    map[string]error // returned by Mount, by chain
+	refused  error            // returned by Allow
+	asleep   bool             // Claim and Mount must not be called
 	onClaim  func()
 	onMount  func()
 	claims   []resolver.Request
 	mounts   []string
 	starts   []string
 	releases []string
-	ready    map[string]bool // claimed or mounted, and not released
+	ready    map[string]bool // claimed or mounted, and still held
 	holds    map[string]int
 }
 
@@ -53,10 +52,10 @@ func (f *fakeChains) enter(chain string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.asleep {
-		f.t.Errorf("asked for chain %s where nothing may wait for a hub", chain)
+		f.t.Errorf("chain %s is claimed or mounted by a call that must not wait for a hub", chain)
 	}
 	if f.holds[chain] == 0 {
-		f.t.Errorf("chain %s is claimed or mounted and nobody holds it", chain)
+		f.t.Errorf("chain %s is claimed or mounted, and not held", chain)
 	}
 }
 
@@ -139,8 +138,7 @@ func (f *fakeChains) Usage(chain string) (size, inodes int64) {
 	return 4711, 1
 }
 
-// sleep makes calls to Claim and Mount errors, until the function that it returns
-// is called.
+// sleep makes calls to Claim and Mount fail the test until wake is called.
 func (f *fakeChains) sleep() (wake func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -152,7 +150,7 @@ func (f *fakeChains) sleep() (wake func()) {
 	}
 }
 
-// chainID returns a chainID that is easily told from others.
+// chainID returns a chainID of one repeated digit.
 func chainID(digit string) string { return "sha256:" + strings.Repeat(digit, 64) }
 
 var discard = slog.New(slog.DiscardHandler)
@@ -181,8 +179,8 @@ func ref(chain string) snapshots.Opt {
 	return snapshots.WithLabels(map[string]string{snapshots.LabelSnapshotRef: chain})
 }
 
-// unpack does with one layer what containerd does, and returns the name of the
-// committed snapshot: the one that Walk finds if the layer exists, or name.
+// unpack unpacks one layer as containerd does, and returns the name of the committed snapshot: the
+// one that Walk finds if the layer exists, or else name.
 func unpack(t *testing.T, sn *Snapshotter, name, parent, chain string, opts ...snapshots.Opt) string {
 	t.Helper()
 	ctx := t.Context()
@@ -200,7 +198,7 @@ func unpack(t *testing.T, sn *Snapshotter, name, parent, chain string, opts ...s
 	return name
 }
 
-// find looks for a chain as containerd's metadata does.
+// find returns the snapshot of a chain that containerd's metadata store would find.
 func find(t *testing.T, sn *Snapshotter, chain, parent string) (name string) {
 	t.Helper()
 	filter := `labels."containerd.io/snapshot.ref"==` + chain + `,parent=="` + parent + `"`
@@ -214,7 +212,7 @@ func find(t *testing.T, sn *Snapshotter, chain, parent string) (name string) {
 		t.Fatal(err)
 	}
 	if name == "" {
-		t.Fatalf("nothing has reference %s and parent %q", chain, parent)
+		t.Fatalf("no snapshot has reference %s and parent %q", chain, parent)
 	}
 	return name
 }
@@ -222,7 +220,7 @@ func find(t *testing.T, sn *Snapshotter, chain, parent string) (name string) {
 func option(t *testing.T, mounts []mount.Mount, key string) string {
 	t.Helper()
 	if len(mounts) != 1 {
-		t.Fatalf("%d mounts: %v", len(mounts), mounts)
+		t.Fatalf("%d mounts, want one: %v", len(mounts), mounts)
 	}
 	for _, o := range mounts[0].Options {
 		if v, ok := strings.CutPrefix(o, key+"="); ok {

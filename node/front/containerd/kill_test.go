@@ -13,12 +13,11 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// killDir is the environment variable that makes TestKilled the process to kill.
+// killDir is the environment variable that makes TestKilled the process that is killed.
 const killDir = "LIGHTER_TEST_KILL_DIR"
 
-// A process that makes and removes snapshots is killed in the middle of it, each
-// time a little later. What the store says is there when the next one starts,
-// is: nothing is lost, and nothing is left over.
+// A process is killed while it makes and removes snapshots, each time a little later. When the next
+// one starts, the directories match the store.
 func TestKilled(t *testing.T) {
 	if dir := os.Getenv(killDir); dir != "" {
 		churn(t, dir)
@@ -30,7 +29,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// churn makes and removes snapshots for ever, and says so before each step.
+// churn makes and removes snapshots without end, and prints a line before each step.
 func churn(t *testing.T, dir string) {
 	chains := newFake(t)
 	chains.known[chainID("1")] = true
@@ -49,7 +48,7 @@ func churn(t *testing.T, dir string) {
 	}
 }
 
-// killAfter kills a process that churns when it has said so many lines.
+// killAfter runs churn in a process and kills it after so many lines.
 func killAfter(t *testing.T, dir string, lines int) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestKilled$")
@@ -64,17 +63,18 @@ func killAfter(t *testing.T, dir string, lines int) {
 	scanner := bufio.NewScanner(out)
 	for ; lines > 0; lines-- {
 		if !scanner.Scan() || scanner.Text() != "next" {
-			t.Errorf("the process says %q (%v)", scanner.Text(), scanner.Err())
+			t.Errorf("the process printed %q (%v), want next", scanner.Text(), scanner.Err())
 			break
 		}
 	}
 	if err := cmd.Process.Kill(); err != nil {
 		t.Error(err)
 	}
-	cmd.Wait() // killed, and that is no news
+	_ = cmd.Wait() // it was killed
 }
 
-// checkStore opens the store, and removes what the killed process was busy with.
+// checkStore opens the store, checks the directories, and removes the snapshots of the killed
+// process.
 func checkStore(t *testing.T, dir string) {
 	t.Helper()
 	chains := newFake(t)
@@ -93,7 +93,7 @@ func checkStore(t *testing.T, dir string) {
 		t.Error(err)
 	}
 	if found := len(entries(t, sn)); found != directories+2 {
-		t.Errorf("%d directories of snapshots, and in all %v", directories, entries(t, sn))
+		t.Errorf("%d snapshots have directories, and the entries are %v", directories, entries(t, sn))
 	}
 	for _, key := range []string{"a", "b", "c", lazyName(chainID("1"), noParent)} {
 		if err := sn.Remove(t.Context(), key); err != nil && !errdefs.IsNotFound(err) {

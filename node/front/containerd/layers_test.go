@@ -16,8 +16,8 @@ func TestLayers(t *testing.T) {
 	below := unpack(t, sn, "one", "", base, labels("a,b,c"))
 	below = unpack(t, sn, "one", below, mid, labels("b,c"))
 	unpack(t, sn, "one", below, top, labels("c"))
-	// Another image, without labels, of which the last layer is on its way. Its
-	// client calls what it commits as containerd hands it on.
+	// Another image, without labels, whose last layer is still being unpacked. Its client names
+	// committed snapshots by their chains.
 	below = "default/1/" + plain
 	must[any](t)(sn.Prepare(t.Context(), "default/1/extract", "", ref(plain)))
 	if err := sn.Commit(t.Context(), below, "default/1/extract"); err != nil {
@@ -42,19 +42,19 @@ func TestLayers(t *testing.T) {
 	}
 	got := must[[]Layer](t)(sn.Layers(t.Context()))
 	if len(got) != 4 || !got[3].Top || got[3].Lazy {
-		t.Errorf("without its last layer: %+v", got)
+		t.Errorf("without the last layer: %+v, want the one below on top", got)
 	}
 }
 
-// Why an image is lazy, or not, outlives the daemon, and clients that say nothing
-// are named as the reason.
+// The reason why an image is lazy, or not, survives a restart. For a client that does not name its
+// chain, that is the reason.
 func TestWhyIsKept(t *testing.T) {
-	lazy, plain, silent := chainID("1"), chainID("2"), chainID("3")
+	lazy, plain, nameless := chainID("1"), chainID("2"), chainID("3")
 	sn, chains := newTest(t, lazy)
 	unpack(t, sn, "lazy", "", lazy)
 	unpack(t, sn, "plain", "", plain)
 	must[any](t)(sn.Prepare(t.Context(), "default/1/extract", ""))
-	if err := sn.Commit(t.Context(), "default/1/"+silent, "default/1/extract"); err != nil {
+	if err := sn.Commit(t.Context(), "default/1/"+nameless, "default/1/extract"); err != nil {
 		t.Fatal(err)
 	}
 	if err := sn.Close(); err != nil {
@@ -63,15 +63,15 @@ func TestWhyIsKept(t *testing.T) {
 	want := []Layer{
 		{Chain: lazy, Lazy: true, Top: true, Why: "it is ours"},
 		{Chain: plain, Top: true, Why: "it is not ours"},
-		{Chain: silent, Top: true, Why: whyUnnamed},
+		{Chain: nameless, Top: true, Why: whyUnnamed},
 	}
 	if got := must[[]Layer](t)(open(t, sn.dir, chains).Layers(t.Context())); !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
 }
 
-// An image that is the lower part of another one, which was pulled first, has a name
-// once a pull in another namespace has told it. The image above keeps its own.
+// An image that is the lower part of another image, which was pulled first, gets its name from a
+// pull in another namespace. The image above keeps its own name.
 func TestNameOfALowerImage(t *testing.T) {
 	base, top := chainID("1"), chainID("2")
 	sn, _ := newTest(t, base, top)
@@ -82,7 +82,7 @@ func TestNameOfALowerImage(t *testing.T) {
 	unpack(t, sn, "one", below, top, labels("above", "b"))
 	for _, pull := range []struct{ image, layers string }{{"another", "a,c"}, {"lower", "a"}, {"again", "a"}} {
 		if name := unpack(t, sn, "two", "", base, labels(pull.image, pull.layers)); name != below {
-			t.Errorf("unpacked as %q, not %q", name, below)
+			t.Errorf("unpacked as %q, want %q", name, below)
 		}
 	}
 	want := []Layer{

@@ -18,7 +18,7 @@ import (
 	"lighter/node/resolver"
 )
 
-func TestClaimedLayerIsThereAtOnce(t *testing.T) {
+func TestClaimedLayerExistsAtOnce(t *testing.T) {
 	one, two := chainID("1"), chainID("2")
 	sn, chains := newTest(t, one, two)
 	bottom := unpack(t, sn, "a", "", one)
@@ -27,14 +27,14 @@ func TestClaimedLayerIsThereAtOnce(t *testing.T) {
 	info := must[snapshots.Info](t)(sn.Stat(t.Context(), top))
 	want := map[string]string{snapshots.LabelSnapshotRef: two, "containerd.io/snapshot/hint": "x", labelWhy: "it is ours"}
 	if info.Kind != snapshots.KindCommitted || info.Parent != bottom || !reflect.DeepEqual(info.Labels, want) {
-		t.Errorf("lazy snapshot: %+v", info)
+		t.Errorf("lazy snapshot %+v, want parent %q and labels %v", info, bottom, want)
 	}
 	wantCalls := []resolver.Request{{Chain: one}, {Chain: two, Parent: one}}
 	if !reflect.DeepEqual(chains.claims, wantCalls) {
 		t.Errorf("claims %v, want %v", chains.claims, wantCalls)
 	}
 	if len(chains.mounts)+len(chains.releases) != 0 {
-		t.Errorf("claiming mounted %v and released %v", chains.mounts, chains.releases)
+		t.Errorf("claims mounted %v and released %v, want neither", chains.mounts, chains.releases)
 	}
 }
 
@@ -45,24 +45,24 @@ func TestOneSnapshotPerChainAndParent(t *testing.T) {
 	chains.known[one] = true
 	lazy := unpack(t, sn, "z/2/lazy", "", one)
 	if lazy == plain {
-		t.Fatal("the plain snapshot of another namespace came before the lazy one")
+		t.Fatal("Walk lists the plain snapshot of another namespace before the lazy one")
 	}
 	names := map[string]bool{}
 	for _, parent := range []string{plain, lazy, ""} {
 		names[unpack(t, sn, "x", parent, two)] = true
 	}
 	if len(names) != 3 {
-		t.Errorf("three parents have %d snapshots", len(names))
+		t.Errorf("three parents have %d snapshots, want 3", len(names))
 	}
 	defer chains.sleep()()
 	for _, parent := range []string{plain, lazy, ""} {
 		if name := unpack(t, sn, "y", parent, two); !names[name] {
-			t.Errorf("another namespace was given another snapshot: %s", name)
+			t.Errorf("another namespace got another snapshot: %s", name)
 		}
 	}
 }
 
-func TestOnlyChainIDsAreAskedFor(t *testing.T) {
+func TestOnlyChainIDsAreClaimed(t *testing.T) {
 	sn, chains := newTest(t)
 	for _, ref := range []string{"", "x", "sha512:" + strings.Repeat("1", 128), "sha256:" + strings.Repeat("A", 64), chainID("1") + "0", " " + chainID("1")} {
 		labels := map[string]string{}
@@ -77,7 +77,7 @@ func TestOnlyChainIDsAreAskedFor(t *testing.T) {
 		t.Error(err)
 	}
 	if len(chains.claims) != 0 {
-		t.Errorf("claims %v", chains.claims)
+		t.Errorf("claims %v, want none", chains.claims)
 	}
 }
 
@@ -85,11 +85,11 @@ func TestMissingParent(t *testing.T) {
 	sn, chains := newTest(t, chainID("1"))
 	defer chains.sleep()()
 	if _, err := sn.Prepare(t.Context(), "key", "missing", ref(chainID("1"))); !errdefs.IsNotFound(err) {
-		t.Errorf("error %v", err)
+		t.Errorf("error %v, want not found", err)
 	}
 }
 
-func TestWhatLiesBelow(t *testing.T) {
+func TestLowerDirectories(t *testing.T) {
 	one, two, three := chainID("1"), chainID("2"), chainID("3")
 	sn, chains := newTest(t, one, three)
 	lazy1 := unpack(t, sn, "1", "", one)
@@ -110,7 +110,7 @@ func TestWhatLiesBelow(t *testing.T) {
 			t.Errorf("active on %s: %v, want lower directories %v", parent, active, want)
 		}
 		view := must[[]mount.Mount](t)(sn.View(t.Context(), "view of "+parent, parent))
-		if len(want) == 1 { // an overlay all the same: what a view is labelled with is an option of it
+		if len(want) == 1 { // an overlay nevertheless: the SELinux label is one of its options
 			want = append(want, filepath.Join(sn.dir, emptyDir))
 		}
 		if got := option(t, view, "lowerdir"); got != strings.Join(want, ":") || view[0].Type != "overlay" || option(t, view, "upperdir") != "" {
@@ -118,14 +118,14 @@ func TestWhatLiesBelow(t *testing.T) {
 		}
 		for key, first := range map[string][]mount.Mount{"active on " + parent: active, "view of " + parent: view} {
 			if again := must[[]mount.Mount](t)(sn.Mounts(t.Context(), key)); !reflect.DeepEqual(again, first) {
-				t.Errorf("Mounts says %v, at first it was %v", again, first)
+				t.Errorf("Mounts returns %v, at first %v", again, first)
 			}
 		}
 	}
 }
 
-// What containers write to starts; a view is only looked at.
-func TestWhatStarts(t *testing.T) {
+// An active snapshot announces a start, a view does not.
+func TestStarts(t *testing.T) {
 	one := chainID("1")
 	sn, chains := newTest(t, one)
 	lazy := unpack(t, sn, "1", "", one)
@@ -133,19 +133,19 @@ func TestWhatStarts(t *testing.T) {
 	must[[]mount.Mount](t)(sn.View(t.Context(), "view", lazy))
 	must[[]mount.Mount](t)(sn.Prepare(t.Context(), "plain", plain))
 	if len(chains.starts) > 0 {
-		t.Errorf("starts: %v", chains.starts)
+		t.Errorf("starts %v, want none", chains.starts)
 	}
 	must[[]mount.Mount](t)(sn.Prepare(t.Context(), "active", lazy))
-	must[[]mount.Mount](t)(sn.Mounts(t.Context(), "active")) // it may have stopped, and its tree have been unmounted
+	must[[]mount.Mount](t)(sn.Mounts(t.Context(), "active")) // the container may start again
 	if !slices.Equal(chains.starts, []string{one, one}) {
-		t.Errorf("starts: %v", chains.starts)
+		t.Errorf("starts %v, want two", chains.starts)
 	}
 }
 
-// upper returns the directory with what a committed plain snapshot adds.
+// upper returns the directory of a committed plain snapshot.
 func upper(t *testing.T, sn *Snapshotter, name string) string {
 	t.Helper()
-	key := "only to look at " + name
+	key := "temporary view of " + name
 	mounts := must[[]mount.Mount](t)(sn.View(t.Context(), key, name))
 	if err := sn.Remove(t.Context(), key); err != nil {
 		t.Fatal(err)
@@ -157,11 +157,11 @@ func upper(t *testing.T, sn *Snapshotter, name string) string {
 	return first
 }
 
-func TestUpperRootBelongsToTheTreesRoot(t *testing.T) {
+func TestUpperRootHasOwnerOfTheTree(t *testing.T) {
 	one := chainID("1")
 	sn, chains := newTest(t, one)
 	lazy := unpack(t, sn, "1", "", one)
-	// Without root, the group is all that can be changed, if there is a second one.
+	// A user other than root can only change the group, and only to another one of its own.
 	uid, gid := os.Getuid(), os.Getgid()
 	if uid == 0 {
 		uid, gid = 1234, 5678
@@ -182,11 +182,11 @@ func TestUpperRootBelongsToTheTreesRoot(t *testing.T) {
 	}
 }
 
-func TestTreeThatCannotBeHad(t *testing.T) {
+func TestUnavailableTree(t *testing.T) {
 	one := chainID("1")
 	sn, chains := newTest(t, one)
 	lazy := unpack(t, sn, "1", "", one)
-	// errdefs' errors in the cause must not shine through.
+	// The kind of the cause must not become the kind of the error.
 	chains.fails[one] = errors.Join(errHubGone, errdefs.ErrNotFound)
 	before := entries(t, sn)
 	for _, do := range []func() error{
@@ -196,25 +196,25 @@ func TestTreeThatCannotBeHad(t *testing.T) {
 	} {
 		err := do()
 		if !errdefs.IsUnavailable(err) || errdefs.IsNotFound(err) {
-			t.Errorf("error %v", err)
+			t.Errorf("error %v, want unavailable", err)
 		}
 		for _, word := range []string{one, errHubGone.Error(), "ctr images rm"} {
 			if !strings.Contains(err.Error(), word) {
-				t.Errorf("error %q does not say %q", err, word)
+				t.Errorf("error %q, want %q in it", err, word)
 			}
 		}
 	}
 	if _, err := sn.Stat(t.Context(), "key"); !errdefs.IsNotFound(err) {
-		t.Errorf("the snapshot is still there: %v", err)
+		t.Errorf("the snapshot was not removed: %v", err)
 	}
 	if after := entries(t, sn); !slices.Equal(before, after) {
-		t.Errorf("left behind: %v, before there was %v", after, before)
+		t.Errorf("entries %v, want %v as before", after, before)
 	}
 	chains.fails[one] = nil
 	must[[]mount.Mount](t)(sn.Prepare(t.Context(), "key", lazy))
 	chains.fails[one] = errHubGone
 	if _, err := sn.Mounts(t.Context(), "key"); !errdefs.IsUnavailable(err) {
-		t.Errorf("Mounts: error %v", err)
+		t.Errorf("Mounts: error %v, want unavailable", err)
 	}
 }
 
@@ -226,16 +226,16 @@ func entries(t *testing.T, sn *Snapshotter) (names []string) {
 	return names
 }
 
-func TestClientThatLeaves(t *testing.T) {
+func TestCancelledClient(t *testing.T) {
 	one := chainID("1")
 	sn, chains := newTest(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	chains.onClaim = cancel
 	if _, err := sn.Prepare(ctx, "key", "", ref(one)); !errors.Is(err, context.Canceled) {
-		t.Errorf("error %v", err)
+		t.Errorf("error %v, want canceled", err)
 	}
 	if _, err := sn.Stat(t.Context(), "key"); !errdefs.IsNotFound(err) {
-		t.Errorf("a snapshot for nobody: %v", err)
+		t.Errorf("the cancelled client has a snapshot: %v", err)
 	}
 }
 
@@ -258,7 +258,7 @@ func TestLocalWorkNeedsNoHub(t *testing.T) {
 		t.Error(err)
 	}
 	if got := entries(t, sn); !slices.Equal(got, []string{emptyDir, "metadata.db"}) {
-		t.Errorf("left behind: %v", got)
+		t.Errorf("entries %v, want none of snapshots", got)
 	}
 }
 
@@ -270,26 +270,26 @@ func TestLastSnapshotReleasesItsChain(t *testing.T) {
 	chains.releases = nil
 	usage := func(name string) snapshots.Usage { return must[snapshots.Usage](t)(sn.Usage(t.Context(), name)) }
 	if usage(first) != (snapshots.Usage{}) || usage(second) != (snapshots.Usage{}) {
-		t.Error("removing one of two snapshots of a chain frees nothing, but Usage says otherwise")
+		t.Error("usage of one of two snapshots of a chain, want 0: its removal frees nothing")
 	}
 	must[[]mount.Mount](t)(sn.Prepare(t.Context(), "key", second))
 	if err := sn.Remove(t.Context(), second); !errdefs.IsFailedPrecondition(err) {
-		t.Errorf("removing a parent: %v", err)
+		t.Errorf("removal of a parent: error %v, want failed precondition", err)
 	}
 	if err := errors.Join(sn.Remove(t.Context(), "key"), sn.Remove(t.Context(), second)); err != nil {
 		t.Fatal(err)
 	}
 	if len(chains.releases) != 0 {
-		t.Errorf("released %v while a snapshot refers to it", chains.releases)
+		t.Errorf("released %v while it has a snapshot", chains.releases)
 	}
 	if usage(first) != (snapshots.Usage{Size: 4711, Inodes: 1}) {
-		t.Errorf("usage %+v", usage(first))
+		t.Errorf("usage %+v, want that of the chain", usage(first))
 	}
 	if err := sn.Remove(t.Context(), first); err != nil {
 		t.Fatal(err)
 	}
 	if !slices.Equal(chains.releases, []string{one}) {
-		t.Errorf("released %v", chains.releases)
+		t.Errorf("released %v, want chain one", chains.releases)
 	}
 }
 
@@ -304,7 +304,7 @@ func TestClientsCannotMakeOrBreakLaziness(t *testing.T) {
 	must[[]mount.Mount](t)(sn.Prepare(ctx, "key", ""))
 	for _, err := range []error{err, err2, sn.Commit(ctx, forged, "key")} {
 		if !errdefs.IsInvalidArgument(err) {
-			t.Errorf("a reserved name: %v", err)
+			t.Errorf("a reserved name: error %v, want invalid argument", err)
 		}
 	}
 	for _, paths := range [][]string{nil, {"labels"}, {"labels." + snapshots.LabelSnapshotRef}} {
@@ -333,8 +333,8 @@ func TestNamesRoundTrip(t *testing.T) {
 	}
 }
 
-// What one namespace has lazily another has too, for the same image; for another one only if
-// that may have the chain. Else it is unpacked.
+// Another namespace gets the lazy snapshot of a chain for the same image, and for another image
+// that may have the chain. Otherwise the layer is unpacked.
 func TestLazySnapshotsOfOtherImages(t *testing.T) {
 	chain := chainID("1")
 	sn, chains := newTest(t, chain)
@@ -349,7 +349,7 @@ func TestLazySnapshotsOfOtherImages(t *testing.T) {
 	for _, forged := range []snapshots.Opt{pull("registry.test/app:1", "sha256:forged"), pull("registry.test/forged:1", "sha256:app"), pull("", "")} {
 		mounts, err := sn.Prepare(t.Context(), "three/1", "", forged, ref(chain))
 		if err != nil || len(mounts) == 0 {
-			t.Errorf("what is not allowed is not unpacked: %v, %v", mounts, err)
+			t.Errorf("mounts %v, error %v; want the layer unpacked", mounts, err)
 		}
 		if err := sn.Remove(t.Context(), "three/1"); err != nil {
 			t.Fatal(err)
@@ -357,6 +357,6 @@ func TestLazySnapshotsOfOtherImages(t *testing.T) {
 	}
 	chains.refused = nil
 	if got := unpack(t, sn, "four/1", "", chain, pull("registry.test/other:1", "sha256:other")); got != lazy {
-		t.Errorf("another image that may have it got %s, want %s", got, lazy)
+		t.Errorf("an image that may have the chain got %s, want %s", got, lazy)
 	}
 }

@@ -12,8 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// For what no hub knows, each answer is the one that containerd's overlay
-// snapshotter gives to the same request.
+// For chains that are not ours, each answer equals that of containerd's overlay snapshotter.
 func TestPlainIsOverlay(t *testing.T) {
 	for _, remap := range []bool{false, true} {
 		t.Run(fmt.Sprint("remap ", remap), func(t *testing.T) {
@@ -32,20 +31,20 @@ func TestPlainIsOverlay(t *testing.T) {
 				got, gotErr := step(t.Context(), ours)
 				gotText := strings.ReplaceAll(fmt.Sprint(got), ours.dir, filepath.Join(root, "snapshots"))
 				if gotText != fmt.Sprint(want) {
-					t.Errorf("step %d: %s, overlay has %v", i, gotText, want)
+					t.Errorf("step %d: %s, want %v as from overlay", i, gotText, want)
 				}
 				if k := kind(wantErr); k != kind(gotErr) && (k != unnamed || gotErr == nil) {
-					t.Errorf("step %d: error %v, overlay has %v", i, gotErr, wantErr)
+					t.Errorf("step %d: error %v, want %v as from overlay", i, gotErr, wantErr)
 				}
 			}
 		})
 	}
 }
 
-// unnamed is the kind of an error that containerd can tell nothing of. Ours may say more.
+// unnamed is the kind of errors that containerd does not distinguish. Ours may be of a better kind.
 const unnamed = "some error"
 
-// kind names what containerd can tell of an error.
+// kind names the kind of an error that containerd distinguishes.
 func kind(err error) string {
 	for name, is := range map[string]func(error) bool{
 		"not found": errdefs.IsNotFound, "already exists": errdefs.IsAlreadyExists, "failed precondition": errdefs.IsFailedPrecondition,

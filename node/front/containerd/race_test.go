@@ -25,15 +25,15 @@ func TestManyPreparesOfOneChain(t *testing.T) {
 	}
 	wg.Wait()
 	if n := chains.holds[one]; n != 1 {
-		t.Errorf("one snapshot holds its chain %d times", n)
+		t.Errorf("one snapshot holds its chain %d times, want once", n)
 	}
 	if len(chains.releases) != 0 {
-		t.Errorf("released %v", chains.releases)
+		t.Errorf("released %v, want nothing", chains.releases)
 	}
 }
 
-// A snapshot of a chain is removed while the chain is claimed on top of another
-// one: the tree must be there after, if the claim is good, and only then.
+// A snapshot of a chain is removed while the chain is claimed on another parent. Afterwards the
+// tree is held if, and only if, the claim succeeded.
 func TestRemovalDuringClaim(t *testing.T) {
 	for _, known := range []bool{true, false} {
 		one := chainID("1")
@@ -48,7 +48,7 @@ func TestRemovalDuringClaim(t *testing.T) {
 		}
 		_, err := sn.Prepare(t.Context(), "key", base, ref(one))
 		if errdefs.IsAlreadyExists(err) != known || chains.ready[one] != known {
-			t.Errorf("known %v: %v, the tree is there: %v", known, err, chains.ready[one])
+			t.Errorf("known %v: error %v, tree held: %v", known, err, chains.ready[one])
 		}
 	}
 }
@@ -67,12 +67,12 @@ func TestRemovalDuringMounts(t *testing.T) {
 		t.Error(err)
 	}
 	if chains.ready[one] {
-		t.Error("the tree stays, and no snapshot refers to it")
+		t.Error("the tree is held without a snapshot")
 	}
 }
 
-// While chains are claimed, mounted and removed by many at once, a chain that a
-// snapshot refers to has its tree, and one that nothing refers to was released.
+// Under concurrent claims, mounts and removals, a chain with a snapshot has its tree, and a chain
+// without was released.
 func TestClaimsAgainstRemovals(t *testing.T) {
 	ids := []string{chainID("1"), chainID("2"), chainID("3")}
 	sn, chains := newTest(t, ids[:2]...)
@@ -84,7 +84,7 @@ func TestClaimsAgainstRemovals(t *testing.T) {
 				chain := ids[random.IntN(len(ids))]
 				key := fmt.Sprintf("key %d %d", g, i)
 				_, err := sn.Prepare(t.Context(), key, "", ref(chain))
-				if err == nil { // the chain that no hub knows
+				if err == nil { // the chain is not ours
 					err = sn.Remove(t.Context(), key)
 				} else if errdefs.IsAlreadyExists(err) {
 					err = useAndRemove(t, sn, chain, key)
@@ -100,7 +100,7 @@ func TestClaimsAgainstRemovals(t *testing.T) {
 		lazy, err := sn.findLazy(t.Context(), chain, "")
 		found := lazy.labels != nil
 		if err != nil || found != chains.ready[chain] || (chains.holds[chain] == 1) != found {
-			t.Errorf("chain %s: in the store %v, has a tree %v, held %d times (%v)", chain, found, chains.ready[chain], chains.holds[chain], err)
+			t.Errorf("chain %s: snapshot %v, tree %v, holds %d, error %v", chain, found, chains.ready[chain], chains.holds[chain], err)
 		}
 	}
 	if err := sn.Cleanup(t.Context()); err != nil {
@@ -108,8 +108,8 @@ func TestClaimsAgainstRemovals(t *testing.T) {
 	}
 }
 
-// useAndRemove stands a snapshot on a lazy one, and removes both; others may be
-// faster in removing the lazy one, or still need it.
+// useAndRemove makes a snapshot on a lazy one, and removes both. Another goroutine may have removed
+// the lazy one already, or still use it.
 func useAndRemove(t *testing.T, sn *Snapshotter, chain, key string) error {
 	name := lazyName(chain, noParent)
 	_, err := sn.Prepare(t.Context(), key, name)

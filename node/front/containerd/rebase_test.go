@@ -11,8 +11,8 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// layer is what containerd's unpacker says of a layer that it unpacks beside the
-// others: its chain, and the chain below.
+// layer returns the labels that containerd's unpacker sets if it unpacks layers in parallel: the
+// layer's chain, and the chain below.
 func layer(chain, below string) snapshots.Opt {
 	labels := map[string]string{snapshots.LabelSnapshotRef: chain}
 	if below != "" {
@@ -31,17 +31,17 @@ func TestParallelUnpackOfKnownLayers(t *testing.T) {
 		}
 		info := must[snapshots.Info](t)(sn.Stat(t.Context(), find(t, sn, chain, "")))
 		if info.Parent != "" || info.Labels[labelKeepBelow] != below {
-			t.Errorf("chain %s has the parent %q and the labels %v", chain, info.Parent, info.Labels)
+			t.Errorf("chain %s: parent %q, labels %v; want no parent, and the chain below kept", chain, info.Parent, info.Labels)
 		}
 	}
 	for _, c := range chains.claims {
 		if c.Chain == two && c.Parent != one {
-			t.Errorf("chain two was claimed on top of %q", c.Parent)
+			t.Errorf("chain two was claimed on %q, want chain one", c.Parent)
 		}
 	}
 	active := must[[]mount.Mount](t)(sn.Prepare(t.Context(), "key", find(t, sn, two, "")))
 	if got := option(t, active, "lowerdir"); got != chains.tree(two) {
-		t.Errorf("lower directory %s", got)
+		t.Errorf("lower directory %s, want the tree of chain two", got)
 	}
 }
 
@@ -55,17 +55,16 @@ func TestParallelUnpackOnKnownLayers(t *testing.T) {
 	m2 := must[[]mount.Mount](t)(sn.Prepare(ctx, "extract 2", "", layer(two, one)))
 	m3 := must[[]mount.Mount](t)(sn.Prepare(ctx, "extract 3", "", layer(three, two)))
 	if !slices.Equal(chains.mounts, []string{one}) {
-		t.Errorf("made ready for what will be put on it: %v", chains.mounts)
+		t.Errorf("mounted %v before the unpack, want chain one", chains.mounts)
 	}
 	for _, m := range [][]mount.Mount{m2, m3} {
-		// What containerd's differ needs to write whiteouts down, and something
-		// that can be mounted.
+		// containerd's differ records whiteouts only on an overlay mount.
 		if m[0].Type != "overlay" || option(t, m, "lowerdir") != filepath.Join(sn.dir, emptyDir) || option(t, m, "workdir") == "" {
-			t.Errorf("mounts to unpack to: %v", m)
+			t.Errorf("mounts to unpack to %v, want an overlay on the empty directory", m)
 		}
 	}
 	if again := must[[]mount.Mount](t)(sn.Mounts(ctx, "extract 2")); option(t, again, "upperdir") != option(t, m2, "upperdir") || again[0].Type != "overlay" {
-		t.Errorf("Mounts says %v", again)
+		t.Errorf("Mounts returns %v, Prepare returned %v", again, m2)
 	}
 	wake := chains.sleep()
 	for _, c := range []struct{ name, key, parent, chain string }{
@@ -83,7 +82,7 @@ func TestParallelUnpackOnKnownLayers(t *testing.T) {
 	}
 }
 
-func TestParallelUnpackOnATreeThatCannotBeHad(t *testing.T) {
+func TestParallelUnpackOnAnUnavailableTree(t *testing.T) {
 	one, two := chainID("1"), chainID("2")
 	sn, chains := newTest(t, one)
 	if _, err := sn.Prepare(t.Context(), "extract 1", "", layer(one, "")); !errdefs.IsAlreadyExists(err) {
@@ -91,18 +90,18 @@ func TestParallelUnpackOnATreeThatCannotBeHad(t *testing.T) {
 	}
 	chains.fails[one] = errHubGone
 	if _, err := sn.Prepare(t.Context(), "extract 2", "", layer(two, one)); !errdefs.IsUnavailable(err) {
-		t.Errorf("error %v", err)
+		t.Errorf("error %v, want unavailable", err)
 	}
 }
 
-func TestParallelUnpackOfUnknownLayersAsksNothingMore(t *testing.T) {
+func TestParallelUnpackOfUnknownLayersMountsNothing(t *testing.T) {
 	sn, chains := newTest(t)
 	bottom := must[[]mount.Mount](t)(sn.Prepare(t.Context(), "extract 1", "", layer(chainID("1"), "")))
 	if bottom[0].Type != "bind" {
-		t.Errorf("bottom layer: %v", bottom)
+		t.Errorf("mounts of the lowest layer %v, want a bind mount", bottom)
 	}
 	must[[]mount.Mount](t)(sn.Prepare(t.Context(), "extract 2", "", layer(chainID("2"), chainID("1"))))
 	if len(chains.mounts) != 0 {
-		t.Errorf("mounted %v", chains.mounts)
+		t.Errorf("mounted %v, want nothing", chains.mounts)
 	}
 }

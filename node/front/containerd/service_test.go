@@ -18,7 +18,7 @@ import (
 	"lighter/socket"
 )
 
-// shortDir is t.TempDir for sockets: its path does not grow with the test's name.
+// shortDir is t.TempDir with a short path, for sockets.
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "s")
@@ -29,7 +29,7 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
-// serve returns what containerd has: a snapshotter at the other end of a socket.
+// serve returns a client of a snapshotter over a socket, as containerd has it.
 func serve(t *testing.T, sn snapshots.Snapshotter) (client snapshots.Snapshotter, path string, stop func()) {
 	t.Helper()
 	path = filepath.Join(shortDir(t), "s.sock")
@@ -52,23 +52,23 @@ func TestOverTheSocket(t *testing.T) {
 	sn, chains := newTest(t, one)
 	client, path, stop := serve(t, sn)
 	if _, err := client.Prepare(t.Context(), "extract", "", ref(one)); !errdefs.IsAlreadyExists(err) {
-		t.Errorf("error %v", err)
+		t.Errorf("error %v, want already exists", err)
 	}
 	lazy := find(t, sn, one, "")
 	mounts := must[[]mount.Mount](t)(client.Prepare(t.Context(), "key", lazy))
 	if option(t, mounts, "lowerdir") != chains.tree(one) {
-		t.Errorf("mounts %v", mounts)
+		t.Errorf("mounts %v, want the tree", mounts)
 	}
 	chains.fails[one] = errHubGone
 	if _, err := client.Mounts(t.Context(), "key"); !errdefs.IsUnavailable(err) {
-		t.Errorf("error %v", err)
+		t.Errorf("error %v, want unavailable", err)
 	}
 	if err := client.(snapshots.Cleaner).Cleanup(t.Context()); err != nil {
 		t.Error(err)
 	}
 	stop()
 	if _, err := os.Lstat(path); !os.IsNotExist(err) {
-		t.Errorf("the socket stays: %v", err)
+		t.Errorf("the socket was not removed: %v", err)
 	}
 }
 
@@ -88,7 +88,7 @@ func TestStopLetsRequestsFinish(t *testing.T) {
 	go func() { stop(); close(stopped) }()
 	close(answer)
 	if err := <-result; !errdefs.IsAlreadyExists(err) {
-		t.Errorf("error %v", err)
+		t.Errorf("error %v, want already exists", err)
 	}
 	<-stopped
 }

@@ -28,7 +28,7 @@ func tokenFile(t *testing.T) string {
 
 // A hub that others reach does not start if they could change what it has, unless
 // that is said, and one line says what to do.
-func TestOthersCannotChangeTheHub(t *testing.T) {
+func TestStrangersCannotChangeTheHub(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		listen, admin, token string

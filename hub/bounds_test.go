@@ -106,7 +106,7 @@ func (h *testHub) get(path string, statuses chan<- *http.Response) {
 }
 
 // Those who look at traces have places of their own: nodes are heard beside them.
-func TestTracesAreTakenWhileTheyAreShown(t *testing.T) {
+func TestTracesAreAcceptedWhileOthersAreShown(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	h.push("a:1", image(startsTar(10)))
@@ -178,7 +178,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 
 // Trees that are asked for wait for their turn, a bounded number of them: others are
 // told that the hub is busy. An image is taken in beside them.
-func TestTreesThatAreAskedForAreBounded(t *testing.T) {
+func TestRequestsForTreesAreBounded(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	const all = 40
@@ -214,7 +214,7 @@ func TestTreesThatAreAskedForAreBounded(t *testing.T) {
 
 // The trees of chains that no image ends with are made for whoever asks, and a bounded
 // number of them is kept: those that were made or used last. They are made again.
-func TestTreesMadeForWhoeverAsksAreBounded(t *testing.T) {
+func TestDerivedTreesAreBounded(t *testing.T) {
 	t.Parallel()
 	next := openHub(t, hubConfig(t))
 	next.trees.MaxDerived = 3

@@ -49,7 +49,7 @@ func TestCgroupOfAKilledTrialIsRemoved(t *testing.T) {
 }
 
 // A hub that cannot start images says so when it starts, not of each image.
-func TestTrialsThatCannotBe(t *testing.T) {
+func TestTrialsAreImpossible(t *testing.T) {
 	t.Setenv("PATH", t.TempDir()) // without runc
 	config := DefaultConfig()
 	config.Root, config.TraceRun = t.TempDir(), true

@@ -7,7 +7,7 @@ export CGO_ENABLED := 0
 export LIGHTER_WORK ?= $(CURDIR)/work
 GO ?= go
 
-.PHONY: build check test soak demo peers nydus bench fuzz clean
+.PHONY: build check house test soak demo peers nydus bench fuzz clean
 
 build:
 	$(GO) build -trimpath -o bin/ ./cmd/lighter ./cmd/lighter-bench
@@ -22,6 +22,10 @@ check:
 	$(GO) vet ./... && $(GO) vet -tags e2e,peers,nydus ./...
 	$(GO) tool -modfile=test/tools/go.mod staticcheck ./...
 	CGO_ENABLED=1 $(GO) test -race '-gcflags=modernc.org/sqlite/lib=-race=false' '-gcflags=modernc.org/libc=-race=false' -timeout 5m ./...
+
+# Figures of how the code is built, beside those of projects that it learns from.
+house:
+	@$(GO) run ./test/house
 
 # Everything, kernel mounts and containerd included.
 test:

@@ -1,13 +1,11 @@
-// Package chunk promises one thing: a run of a file's bytes has one name, the
-// SHA-256 of those bytes, wherever it lies and however it travels.
+// Package chunk names runs of file contents. A chunk's ID is the SHA-256 of its plain bytes, wherever
+// and however it is stored.
 //
-// It holds the nouns that every other package shares (ID, Unit, Ref), the
-// rule by which a file is split, and the errors that a caller must be able to
-// tell apart. It refuses to know where chunks are stored, how they are
-// compressed, or that there is a network.
+// It has the types that all other packages share (ID, Unit, Ref), the rule by which a file is split,
+// and the errors that callers distinguish. It knows nothing of storage, compression and networks.
 //
-// Hazard: the splitting rule is part of the tree ID. Changing a constant in
-// split.go changes the tree ID of every image, so it needs a new format number.
+// Hazard: the splitting rule determines tree IDs. A changed constant in split.go changes the tree ID
+// of every image, so it needs a new format number.
 package chunk
 
 import (
@@ -20,21 +18,21 @@ import (
 // Size is the length of an ID in bytes.
 const Size = sha256.Size
 
-// ID is the SHA-256 of a chunk's plain bytes. Packs and trees are named the
-// same way, each by the SHA-256 of bytes that docs/format.md defines.
+// ID is the SHA-256 of a chunk's plain bytes. Packs and trees have IDs of the same type; docs/format.md
+// defines which of their bytes are hashed.
 type ID [Size]byte
 
 // Sum returns the ID of plain.
 func Sum(plain []byte) ID { return sha256.Sum256(plain) }
 
-// ParseID reads 64 lower-case hexadecimal digits.
+// ParseID parses 64 lower-case hexadecimal digits.
 func ParseID(s string) (ID, error) {
 	var id ID
 	if len(s) != 2*Size {
-		return ID{}, fmt.Errorf("%q is not an ID: want %d hexadecimal digits", s, 2*Size)
+		return ID{}, fmt.Errorf("parse ID %q: want %d hexadecimal digits", s, 2*Size)
 	}
 	if _, err := hex.Decode(id[:], []byte(s)); err != nil || hex.EncodeToString(id[:]) != s {
-		return ID{}, fmt.Errorf("%q is not an ID: want %d lower-case hexadecimal digits", s, 2*Size)
+		return ID{}, fmt.Errorf("parse ID %q: want %d lower-case hexadecimal digits", s, 2*Size)
 	}
 	return id, nil
 }
@@ -42,63 +40,60 @@ func ParseID(s string) (ID, error) {
 // String returns the ID as 64 lower-case hexadecimal digits.
 func (id ID) String() string { return hex.EncodeToString(id[:]) }
 
-// Short returns the first 12 digits, for logs that people read.
+// Short returns the first 12 digits, for logs.
 func (id ID) Short() string { return hex.EncodeToString(id[:6]) }
 
-// IsZero tells whether id is the zero value, which names nothing.
+// IsZero reports whether id is the zero value, which names no chunk.
 func (id ID) IsZero() bool { return id == ID{} }
 
 // MarshalText writes the ID as String does.
 func (id ID) MarshalText() ([]byte, error) { return []byte(id.String()), nil }
 
-// UnmarshalText reads what MarshalText wrote.
+// UnmarshalText parses what MarshalText writes.
 func (id *ID) UnmarshalText(b []byte) (err error) {
 	*id, err = ParseID(string(b))
 	return err
 }
 
-// Unit names one unit: the N-th (from 0) of a pack. The zero value means that
-// nobody knows in which unit a chunk lies.
+// Unit names a unit: number N, from 0, of a pack. The zero value is an unknown unit.
 type Unit struct {
 	Pack ID
 	N    uint32
 }
 
-// IsZero tells whether the unit is unknown.
+// IsZero reports whether the unit is unknown.
 func (u Unit) IsZero() bool { return u.Pack.IsZero() }
 
-// String names the unit as its path on a hub ends: PACK/N.
+// String returns PACK/N, the end of the unit's path on a hub.
 func (u Unit) String() string { return fmt.Sprintf("%s/%d", u.Pack, u.N) }
 
-// Ref says which chunk is meant and how long its plain bytes are. Unit is a
-// hint where to look first; it may be old, wrong or zero, and never decides
-// what the bytes are.
+// Ref refers to a chunk.
 type Ref struct {
 	ID     ID
-	Length uint32
-	Unit   Unit
+	Length uint32 // of the plain bytes
+	Unit   Unit   // a hint where the chunk is; may be outdated, wrong or zero
 }
 
-// ErrNotFound says that a source works but does not have the chunk.
+// ErrNotFound says that a source works and does not have the chunk.
 var ErrNotFound = errors.New("not found")
 
-// InvalidError says that a source gave bytes which are not what was asked
-// for: of the wrong length, of another digest, or not decodable.
+// InvalidError says that a source returned wrong bytes: of another length or digest, or bytes that
+// cannot be decoded.
 type InvalidError struct {
-	What string // what was asked for: "chunk 1f2e…", "unit 1f2e…/3"
-	Err  error  // what is wrong with it
+	What string // the requested object: "chunk 1f2e…", "unit 1f2e…/3"
+	Err  error
 }
 
 func (e *InvalidError) Error() string { return e.What + " is invalid: " + e.Err.Error() }
 
-// Unwrap returns the cause.
+// Unwrap returns Err.
 func (e *InvalidError) Unwrap() error { return e.Err }
 
-// Check returns an *InvalidError unless plain is the chunk that ref names.
+// Check returns an *InvalidError unless plain are the bytes of the chunk.
 func (ref Ref) Check(plain []byte) error {
 	if len(plain) != int(ref.Length) {
 		return &InvalidError{What: "chunk " + ref.ID.Short(),
-			Err: fmt.Errorf("%d bytes where %d belong", len(plain), ref.Length)}
+			Err: fmt.Errorf("it has %d bytes, want %d", len(plain), ref.Length)}
 	}
 	if got := Sum(plain); got != ref.ID {
 		return &InvalidError{What: "chunk " + ref.ID.Short(), Err: fmt.Errorf("its digest is %s", got.Short())}

@@ -8,29 +8,25 @@ import (
 	"io"
 )
 
-// The splitting rule, format 1. docs/format.md states it in words and
-// docs/decisions/chunk-size.md has the measurements behind the numbers.
+// The splitting rule of format 1, in bytes. docs/format.md specifies it, and
+// docs/decisions/chunk-size.md has the measurements.
 const (
-	// zeroBlock is the granularity, aligned to the file's start, at which
-	// zeros are looked for; zeroRun is the shortest run that leaves a hole in
-	// place of chunks. Shorter runs stay in the data: cutting there would cost
-	// an extent and win nothing, for zstd turns them into a few bytes.
+	// Holes are runs of at least zeroRun zeros that consist of whole blocks of the file, of zeroBlock
+	// bytes. Shorter runs stay in chunks: zstd compresses them to a few bytes, and a hole would cost
+	// an extent.
 	zeroBlock = 4096
 	zeroRun   = 16 * zeroBlock
 
-	// MaxLength bounds every chunk, of either rule, in bytes.
+	// MaxLength bounds the length of a chunk.
 	MaxLength = 1 << 20
 
-	// smallFile is the size up to which a file is one chunk, and largeFile the
-	// size above which the rule for large files applies.
-	smallFile = 64 << 10
-	largeFile = 64 << 20
+	smallFile = 64 << 10 // files up to this size are one chunk
+	largeFile = 64 << 20 // files above this size have largeRule
 )
 
-// rule is one set of FastCDC parameters: no cut before min, a strict mask up
-// to avg, a loose one from there, a forced cut at max. strict has two bits
-// more than the average asks for, loose two fewer (FastCDC's normalisation
-// level 2), both taken from the top of the hash, which has seen 64 bytes.
+// rule has the parameters of FastCDC in bytes: no cut up to min, the strict mask up to avg, the loose
+// mask from there, and a forced cut at max. strict has two bits more than avg needs, loose two fewer
+// (normalization level 2). Both use the top bits of the hash, which depend on the last 64 bytes.
 type rule struct {
 	min, avg, max int
 	strict, loose uint64
@@ -57,9 +53,8 @@ func ruleFor(size int64) rule {
 	return largeRule
 }
 
-// gear is FastCDC's table of 256 random words. It is made from SHA-256 so that
-// it can be written down in a line: gear[i] is the first eight bytes,
-// little-endian, of SHA-256("lighter gear" ‖ byte i).
+// gear is FastCDC's table of 256 random words. gear[i] is the first eight bytes, little-endian, of
+// SHA-256("lighter gear" ‖ byte i).
 var gear = func() (t [256]uint64) {
 	for i := range t {
 		sum := sha256.Sum256(append([]byte("lighter gear"), byte(i)))
@@ -68,8 +63,8 @@ var gear = func() (t [256]uint64) {
 	return t
 }()
 
-// cut returns the length of the first chunk of b. All that is left of the run
-// must be in b, or at least r.max bytes of it.
+// cut returns the length of the first chunk of b. b has the rest of the data up to the next hole, or
+// at least max bytes of it.
 func (r rule) cut(b []byte) int {
 	n := min(len(b), r.max)
 	if n <= r.min {
@@ -92,18 +87,17 @@ func (r rule) cut(b []byte) int {
 	return n
 }
 
-// A Splitter splits files. It holds a buffer of a few megabytes that is used
-// again for each file, so it serves one goroutine at a time. The zero value is
-// ready to use.
+// Splitter splits files. It keeps a buffer of 4 MiB between files, so it is for one goroutine at a time.
+// The zero value is ready to use.
 type Splitter struct{ buf []byte }
 
-// Emit takes one piece of a file: either data, which is one chunk and valid
-// only until Emit returns, or (data nil) a run of zeros, in bytes.
+// Emit receives one piece of a file: the data of a chunk, which is valid only until Emit returns, or,
+// if data is nil, the length of a hole in bytes.
 type Emit func(data []byte, zeros int64) error
 
-// Split reads exactly size bytes from r and hands the pieces of the file to
-// emit, in order. A file that ends early is io.ErrUnexpectedEOF. The same bytes
-// always give the same pieces, however r delivers them.
+// Split reads exactly size bytes from r and calls emit for each piece of the file, in order. The error
+// is io.ErrUnexpectedEOF if the file is shorter. The pieces depend only on the bytes, not on the sizes
+// of r's reads.
 func (s *Splitter) Split(r io.Reader, size int64, emit Emit) error {
 	if size < 0 {
 		return fmt.Errorf("split a file of %d bytes", size)
@@ -137,10 +131,10 @@ func (s *Splitter) Split(r io.Reader, size int64, emit Emit) error {
 	}
 }
 
-// window is the part of a file that is in memory.
+// window is the part of a file in memory.
 type window struct {
 	r          io.Reader
-	left       int64 // not yet read from r
+	left       int64 // bytes that were not read from r
 	pos        int64 // offset of buf[start] in the file
 	buf        []byte
 	start, end int
@@ -150,8 +144,8 @@ func (w *window) bytes() []byte { return w.buf[w.start:w.end] }
 
 func (w *window) advance(n int) { w.start += n; w.pos += int64(n) }
 
-// fill makes sure that the window holds a longest chunk and a longest run of
-// zeros behind it, or all that is left.
+// fill reads until the window has a chunk of the maximum length with a zeroRun behind it, or the rest
+// of the file.
 func (w *window) fill() error {
 	if w.left == 0 || w.end-w.start >= MaxLength+zeroRun+2*zeroBlock {
 		return nil
@@ -172,8 +166,8 @@ func (w *window) fill() error {
 
 var zeroBytes [zeroBlock]byte
 
-// isZero tells whether the block of the file at buf offset i is all zeros. Only
-// whole blocks count, and the file's last one, however short.
+// isZero reports whether the file's block at buf[i] is all zeros. The file's last block may be shorter
+// than the others.
 func (w *window) isZero(i int) bool {
 	n := w.end - i
 	if n <= 0 || n < zeroBlock && w.left > 0 {
@@ -183,10 +177,9 @@ func (w *window) isZero(i int) bool {
 	return bytes.Equal(w.buf[i:i+n], zeroBytes[:n])
 }
 
-// zeroRunAt tells whether a run of at least zeroRun zeros starts at buf offset
-// i, which must be aligned in the file.
+// zeroRunAt reports whether zeroRun zeros begin at buf[i], which is the start of a block.
 func (w *window) zeroRunAt(i int) bool {
-	// The last block first: in ordinary data it decides at once.
+	// The last block comes first: data there rules out a run without a look at the others.
 	for k := zeroRun/zeroBlock - 1; k >= 0; k-- {
 		at := i + k*zeroBlock
 		if at >= w.end || w.end-at < zeroBlock || !w.isZero(at) {
@@ -196,8 +189,7 @@ func (w *window) zeroRunAt(i int) bool {
 	return true
 }
 
-// skipZeros moves past a run of zeros that starts here, if one does, and
-// returns its length.
+// skipZeros skips a hole, if one begins at the window's start, and returns its length.
 func (w *window) skipZeros() (int64, error) {
 	if w.pos%zeroBlock != 0 || !w.zeroRunAt(w.start) {
 		return 0, nil
@@ -212,8 +204,7 @@ func (w *window) skipZeros() (int64, error) {
 	return w.pos - from, nil
 }
 
-// dataLength returns how many bytes from here, at most limit, come before the
-// next long run of zeros.
+// dataLength returns the number of bytes before the next hole, at most limit.
 func (w *window) dataLength(limit int) int {
 	n := min(limit, w.end-w.start)
 	first := int((zeroBlock - w.pos%zeroBlock) % zeroBlock)

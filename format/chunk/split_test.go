@@ -14,7 +14,7 @@ import (
 	"testing/iotest"
 )
 
-// noise is n bytes that do not repeat, the same for the same seed.
+// noise returns n random bytes, the same for the same seed.
 func noise(seed uint64, n int) []byte {
 	r := rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8)})
 	b := make([]byte, n)
@@ -46,7 +46,7 @@ func split(t testing.TB, r io.Reader, size int64) []piece {
 	return got
 }
 
-func TestSplitGivesTheFileBack(t *testing.T) {
+func TestPiecesAreTheFile(t *testing.T) {
 	hole := make([]byte, 5*zeroRun+123)
 	files := map[string][]byte{
 		"empty":              nil,
@@ -65,18 +65,18 @@ func TestSplitGivesTheFileBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var back []byte
 			var s Splitter
-			r := iotest.HalfReader(bytes.NewReader(file)) // never as much as was asked for
+			r := iotest.HalfReader(bytes.NewReader(file)) // short reads
 			err := s.Split(r, int64(len(file)), func(data []byte, zeros int64) error {
 				if data == nil {
 					data = make([]byte, zeros)
 				} else if len(data) > MaxLength || len(data) == 0 {
-					t.Errorf("chunk of %d bytes", len(data))
+					t.Errorf("got a chunk of %d bytes, want 1 to %d", len(data), MaxLength)
 				}
 				back = append(back, data...)
 				return nil
 			})
 			if err != nil || !bytes.Equal(back, file) {
-				t.Fatalf("%d bytes came back as %d, error %v", len(file), len(back), err)
+				t.Fatalf("the pieces of %d bytes have %d bytes (%v), want the same bytes", len(file), len(back), err)
 			}
 		})
 	}
@@ -91,22 +91,21 @@ func TestSplitFindsHoles(t *testing.T) {
 			zeros += p.length
 		}
 	}
-	// The first 3192 zeros share a block with data, and so do the last 4096-3192.
+	// The first 3192 zeros and the last 904 share blocks with data.
 	if want := int64(19 * zeroBlock); zeros != want {
-		t.Errorf("%d zeros found, want %d (%v)", zeros, want, got)
+		t.Errorf("holes have %d bytes, want %d: %v", zeros, want, got)
 	}
 }
 
 func TestSmallFilesAreOneChunk(t *testing.T) {
 	for _, n := range []int{1, 4096, smallFile} {
 		if got := split(t, bytes.NewReader(noise(9, n)), int64(n)); len(got) != 1 {
-			t.Errorf("%d bytes became %d chunks", n, len(got))
+			t.Errorf("%d bytes were split into %d chunks, want 1", n, len(got))
 		}
 	}
 }
 
-// An insertion must leave most chunks as they were: the reason for splitting by
-// content at all.
+// An insertion changes only the chunks around it: that is why files are split by content.
 func TestSplitSurvivesInsertions(t *testing.T) {
 	old := noise(11, 8<<20)
 	edited := bytes.Join([][]byte{old[:1<<20], []byte("inserted"), old[1<<20:]}, nil)
@@ -121,29 +120,29 @@ func TestSplitSurvivesInsertions(t *testing.T) {
 		}
 	}
 	if fresh == 0 || fresh > 3 {
-		t.Errorf("%d chunks are new after an insertion of 8 bytes; want 1 to 3", fresh)
+		t.Errorf("an insertion of 8 bytes changed %d chunks, want 1 to 3", fresh)
 	}
 }
 
-func TestSplitReportsWhatGoesWrong(t *testing.T) {
+func TestSplitReturnsErrors(t *testing.T) {
 	var s Splitter
 	keep := func([]byte, int64) error { return nil }
 	if err := s.Split(strings.NewReader("short"), 10, keep); !errors.Is(err, io.ErrUnexpectedEOF) {
-		t.Errorf("a file that ends early: %v", err)
+		t.Errorf("split a truncated file: %v, want ErrUnexpectedEOF", err)
 	}
 	if err := s.Split(strings.NewReader(""), 10, keep); !errors.Is(err, io.ErrUnexpectedEOF) {
-		t.Errorf("a file that never starts: %v", err)
+		t.Errorf("split an empty reader: %v, want ErrUnexpectedEOF", err)
 	}
 	if err := s.Split(strings.NewReader(""), -1, keep); err == nil {
-		t.Error("a negative size was accepted")
+		t.Error("split a file of negative size: got no error")
 	}
 	stop := errors.New("stop")
 	if err := s.Split(strings.NewReader("abc"), 3, func([]byte, int64) error { return stop }); err != stop {
-		t.Errorf("emit's error became %v", err)
+		t.Errorf("Split returned %v, want emit's error", err)
 	}
 }
 
-// The golden file pins the rule: other cuts mean another format number.
+// The golden file pins the rule: other cuts need another format number.
 func TestSplitGolden(t *testing.T) {
 	var out strings.Builder
 	for _, size := range []int{smallFile, smallFile + 1, 2 << 20, largeFile + 1} {
@@ -155,8 +154,8 @@ func TestSplitGolden(t *testing.T) {
 	golden(t, "split.golden", out.String())
 }
 
-// The same for holes: runs about as long as the shortest that is one, at all
-// places of a file, however the file is read.
+// The golden file pins the holes: runs of about the minimum length, in all parts of a file. They do not
+// depend on the sizes of reads.
 func TestHolesGolden(t *testing.T) {
 	var out strings.Builder
 	data := func(n int) []byte { return noise(42, n) }
@@ -190,7 +189,7 @@ func TestHolesGolden(t *testing.T) {
 		for name, r := range map[string]io.Reader{"halves": iotest.HalfReader(bytes.NewReader(file)),
 			"data with its error": iotest.DataErrReader(bytes.NewReader(file))} {
 			if got := split(t, r, int64(len(file))); !slices.Equal(got, pieces) {
-				t.Errorf("%s: read in %s it becomes %v, not %v", c.name, name, got, pieces)
+				t.Errorf("%s, read as %s: got %v, want %v", c.name, name, got, pieces)
 			}
 		}
 	}
@@ -210,7 +209,7 @@ func golden(t *testing.T, name, text string) {
 		t.Fatal(err)
 	}
 	if text != string(want) {
-		t.Errorf("%s: the splitting rule changed; got\n%s", name, text)
+		t.Errorf("%s: the splitting rule has changed; got\n%s", name, text)
 	}
 }
 
@@ -227,7 +226,7 @@ func FuzzSplit(f *testing.F) {
 			back = append(append(back, data...), make([]byte, zeros)...)
 			return nil
 		}); err != nil || !bytes.Equal(back, file) {
-			t.Fatalf("%d bytes came back as %d, error %v", len(file), len(back), err)
+			t.Fatalf("the pieces of %d bytes have %d bytes (%v), want the same bytes", len(file), len(back), err)
 		}
 	})
 }
@@ -239,7 +238,7 @@ func TestParseID(t *testing.T) {
 	}
 	for _, bad := range []string{"", "ab", strings.ToUpper(id.String()), id.String() + "0", strings.Repeat("g", 64)} {
 		if _, err := ParseID(bad); err == nil {
-			t.Errorf("ParseID(%q) succeeded", bad)
+			t.Errorf("ParseID(%q): got no error", bad)
 		}
 	}
 }
@@ -249,7 +248,7 @@ func FuzzParseID(f *testing.F) {
 	f.Add(strings.ToUpper(Sum(nil).String()))
 	f.Fuzz(func(t *testing.T, s string) {
 		if id, err := ParseID(s); err == nil && id.String() != s {
-			t.Fatalf("%q is read as %s", s, id)
+			t.Fatalf("ParseID(%q) = %s", s, id)
 		}
 	})
 }
@@ -262,7 +261,7 @@ func TestRefCheck(t *testing.T) {
 	for _, bad := range []string{"", "y", "xx"} {
 		var invalid *InvalidError
 		if err := ref.Check([]byte(bad)); !errors.As(err, &invalid) {
-			t.Errorf("Check(%q) = %v", bad, err)
+			t.Errorf("Check(%q) = %v, want an InvalidError", bad, err)
 		}
 	}
 }

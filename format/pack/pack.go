@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// targetSize is the length in bytes at which a pack is full.
+	// targetSize is the size in bytes at which a pack is full.
 	targetSize = 16 << 20
 
 	packMagic  = "LTP1"
@@ -23,7 +23,7 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// A Writer writes one pack, as docs/format.md says.
+// Writer writes one pack.
 type Writer struct {
 	w       io.Writer
 	sum     hash.Hash
@@ -31,7 +31,7 @@ type Writer struct {
 	size    int64
 }
 
-// NewWriter starts a pack on w.
+// NewWriter returns a writer of a pack to w.
 func NewWriter(w io.Writer) *Writer {
 	sum := sha256.New()
 	return &Writer{w: io.MultiWriter(w, sum), sum: sum}
@@ -51,55 +51,55 @@ func (w *Writer) Add(unit []byte) (n uint32, err error) {
 // Units returns the number of units so far.
 func (w *Writer) Units() int { return len(w.lengths) / 4 }
 
-// Full tells whether the pack should be closed.
+// Full reports whether the pack should be closed.
 func (w *Writer) Full() bool { return w.size >= targetSize || w.Units() >= maxUnits }
 
-// Close writes the table and returns the pack's ID and its whole length in
-// bytes. It does not close the writer below.
+// Close writes the table. It returns the pack's ID and its size in bytes. It does not close the
+// underlying writer.
 func (w *Writer) Close() (chunk.ID, int64, error) {
 	tail := binary.LittleEndian.AppendUint32(w.lengths, crc32.Checksum(w.lengths, castagnoli))
 	tail = binary.LittleEndian.AppendUint32(tail, uint32(w.Units()))
 	tail = append(tail, packMagic...)
 	if _, err := w.w.Write(tail); err != nil {
-		return chunk.ID{}, 0, fmt.Errorf("write the pack's table: %w", err)
+		return chunk.ID{}, 0, fmt.Errorf("write table of pack: %w", err)
 	}
 	return chunk.ID(w.sum.Sum(nil)), w.size + int64(len(tail)), nil
 }
 
-// Table says where the units of a pack lie.
+// Table has the positions of a pack's units.
 type Table struct{ offsets []int64 }
 
-// ReadTable reads the table of a pack of size bytes. It allocates at most a
-// megabyte, whatever the pack claims.
+// ReadTable reads the table of a pack of size bytes, which is not trusted. It allocates at most a
+// megabyte.
 func ReadTable(r io.ReaderAt, size int64) (*Table, error) {
 	var footer [packFooter]byte
 	if size < packFooter {
-		return nil, errors.New("not a pack: too short")
+		return nil, errors.New("read table of pack: it is too short")
 	}
 	if _, err := r.ReadAt(footer[:], size-packFooter); err != nil {
-		return nil, fmt.Errorf("read the pack's footer: %w", err)
+		return nil, fmt.Errorf("read table of pack: footer: %w", err)
 	}
 	n := binary.LittleEndian.Uint32(footer[4:])
 	if string(footer[8:]) != packMagic || n > maxUnits || int64(n)*4+packFooter > size {
-		return nil, errors.New("not a pack: its footer is invalid")
+		return nil, errors.New("read table of pack: the footer is invalid")
 	}
 	lengths := make([]byte, 4*n)
 	if _, err := r.ReadAt(lengths, size-packFooter-int64(len(lengths))); err != nil {
-		return nil, fmt.Errorf("read the pack's table: %w", err)
+		return nil, fmt.Errorf("read table of pack: %w", err)
 	}
 	if crc32.Checksum(lengths, castagnoli) != binary.LittleEndian.Uint32(footer[:]) {
-		return nil, errors.New("the pack's table is damaged")
+		return nil, errors.New("read table of pack: the checksum is wrong")
 	}
 	t := &Table{offsets: make([]int64, n+1)}
 	for i := range n {
 		length := binary.LittleEndian.Uint32(lengths[4*i:])
 		if length == 0 || length > MaxStored {
-			return nil, fmt.Errorf("unit %d of the pack has a length of %d bytes", i, length)
+			return nil, fmt.Errorf("read table of pack: unit %d has %d bytes", i, length)
 		}
 		t.offsets[i+1] = t.offsets[i] + int64(length)
 	}
 	if t.offsets[n] != size-packFooter-int64(len(lengths)) {
-		return nil, errors.New("the pack's units do not add up to its length")
+		return nil, errors.New("read table of pack: the units do not fill the pack")
 	}
 	return t, nil
 }
@@ -107,7 +107,8 @@ func ReadTable(r io.ReaderAt, size int64) (*Table, error) {
 // Units returns the number of units.
 func (t *Table) Units() int { return len(t.offsets) - 1 }
 
-// Unit returns where unit n lies in the pack, in bytes.
+// Unit returns the position of unit n in bytes. The error wraps chunk.ErrNotFound if there is no such
+// unit.
 func (t *Table) Unit(n uint32) (offset, length int64, err error) {
 	if int64(n) >= int64(t.Units()) {
 		return 0, 0, fmt.Errorf("unit %d of a pack of %d units: %w", n, t.Units(), chunk.ErrNotFound)

@@ -27,19 +27,19 @@ func encoder(t testing.TB) *zstd.Encoder {
 	return enc
 }
 
-// encodeUnit makes a unit of the given chunks.
+// encodeUnit returns a unit of these chunks.
 func encodeUnit(t testing.TB, chunks ...string) []byte {
 	t.Helper()
 	var b UnitBuilder
 	for i, c := range chunks {
 		if got := b.Add(chunk.Sum([]byte(c)), []byte(c)); got != i {
-			t.Fatalf("chunk %d got place %d", i, got)
+			t.Fatalf("Add of chunk %d = %d, want %d", i, got, i)
 		}
 	}
 	return b.Encode(nil, encoder(t))
 }
 
-func TestUnitGivesChunksBack(t *testing.T) {
+func TestUnitReturnsItsChunks(t *testing.T) {
 	chunks := []string{"hello", "", "world", string(make([]byte, chunk.MaxLength))}
 	chunks[1] = "x"
 	u, err := DecodeUnit(encodeUnit(t, chunks...))
@@ -47,23 +47,23 @@ func TestUnitGivesChunksBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	if u.Len() != len(chunks) {
-		t.Fatalf("%d chunks, want %d", u.Len(), len(chunks))
+		t.Fatalf("Len = %d, want %d", u.Len(), len(chunks))
 	}
 	for i, c := range chunks {
 		if ref := u.Ref(i); ref.ID != chunk.Sum([]byte(c)) || int(ref.Length) != len(c) {
-			t.Errorf("chunk %d is %v", i, ref)
+			t.Errorf("Ref(%d) = %v", i, ref)
 		}
-		for range 2 { // the second time it is known to be good
+		for range 2 { // verified, and already verified
 			if plain, err := u.Chunk(i); err != nil || string(plain) != c {
-				t.Errorf("chunk %d: %d bytes, error %v", i, len(plain), err)
+				t.Errorf("Chunk(%d): got %d bytes (%v), want %d", i, len(plain), err, len(c))
 			}
 		}
 		if plain, err := u.Lookup(chunk.Sum([]byte(c))); err != nil || string(plain) != c {
-			t.Errorf("chunk %d by its ID: %d bytes, error %v", i, len(plain), err)
+			t.Errorf("Lookup of chunk %d: got %d bytes (%v), want %d", i, len(plain), err, len(c))
 		}
 	}
 	if _, err := u.Lookup(chunk.Sum([]byte("another"))); !errors.Is(err, chunk.ErrNotFound) {
-		t.Errorf("a chunk that is not there: %v", err)
+		t.Errorf("Lookup of another chunk: %v, want ErrNotFound", err)
 	}
 }
 
@@ -76,11 +76,11 @@ func TestChunkIsVerified(t *testing.T) {
 	}
 	var invalid *chunk.InvalidError
 	if plain, err := u.Chunk(0); !errors.As(err, &invalid) || plain != nil {
-		t.Errorf("a forged chunk came back as %q, error %v", plain, err)
+		t.Errorf("read a forged chunk: got %q, %v, want an InvalidError", plain, err)
 	}
 }
 
-func TestDecodeUnitRefuses(t *testing.T) {
+func TestDecodeUnitFails(t *testing.T) {
 	good := encodeUnit(t, "hello", "world")
 	patch := func(at int, v uint32) []byte {
 		b := bytes.Clone(good)
@@ -88,25 +88,25 @@ func TestDecodeUnitRefuses(t *testing.T) {
 		return b
 	}
 	bad := map[string][]byte{
-		"nothing":               nil,
-		"half a header":         good[:10],
-		"another magic":         patch(0, 1),
-		"no chunks":             patch(4, 0),
-		"too many chunks":       patch(4, maxChunks+1),
-		"unknown flags":         patch(4, 2|2<<24),
-		"too many bytes":        patch(8, MaxPlain+1),
-		"a wrong sum":           patch(8, 11),
-		"a wrong frame length":  patch(12, 1),
-		"a chunk of length 0":   patch(unitHeader+chunk.Size, 0),
-		"a chunk that is long":  patch(unitHeader+chunk.Size, chunk.MaxLength+1),
-		"cut":                   good[:len(good)-1],
-		"a byte too many":       append(bytes.Clone(good), 0),
-		"larger than any":       manySmall(t),
-		"a frame that is noise": append(bytes.Clone(good[:len(good)-8]), "notzstd!"...),
+		"empty":                nil,
+		"half a header":        good[:10],
+		"another magic":        patch(0, 1),
+		"no chunks":            patch(4, 0),
+		"too many chunks":      patch(4, maxChunks+1),
+		"unknown flags":        patch(4, 2|2<<24),
+		"too many bytes":       patch(8, MaxPlain+1),
+		"a wrong plain length": patch(8, 11),
+		"a wrong frame length": patch(12, 1),
+		"a chunk of length 0":  patch(unitHeader+chunk.Size, 0),
+		"a chunk too long":     patch(unitHeader+chunk.Size, chunk.MaxLength+1),
+		"truncated":            good[:len(good)-1],
+		"a byte too many":      append(bytes.Clone(good), 0),
+		"too large":            manySmall(t),
+		"a frame of noise":     append(bytes.Clone(good[:len(good)-8]), "notzstd!"...),
 	}
 	for name, b := range bad {
 		if _, err := DecodeUnit(b); err == nil {
-			t.Errorf("%s was accepted", name)
+			t.Errorf("decode unit, %s: got no error", name)
 		}
 	}
 	if _, err := DecodeUnit(good); err != nil {
@@ -114,7 +114,7 @@ func TestDecodeUnitRefuses(t *testing.T) {
 	}
 }
 
-// manySmall is a unit whose table alone makes it larger than any may be.
+// manySmall returns a unit that is larger than MaxStored because of its table.
 func manySmall(t *testing.T) []byte {
 	var b UnitBuilder
 	plain := make([]byte, MaxPlain/maxChunks)
@@ -125,7 +125,7 @@ func manySmall(t *testing.T) []byte {
 	}
 	unit := b.Encode(nil, encoder(t))
 	if len(unit) <= MaxStored {
-		t.Fatalf("it has %d bytes", len(unit))
+		t.Fatalf("the unit has %d bytes, want more than %d", len(unit), MaxStored)
 	}
 	return unit
 }
@@ -136,49 +136,49 @@ func TestPack(t *testing.T) {
 	units := [][]byte{encodeUnit(t, "a"), encodeUnit(t, "b", "c"), encodeUnit(t, "d")}
 	for i, u := range units {
 		if n, err := w.Add(u); err != nil || int(n) != i {
-			t.Fatalf("unit %d got number %d, error %v", i, n, err)
+			t.Fatalf("Add of unit %d = %d, %v", i, n, err)
 		}
 	}
 	id, size, err := w.Close()
 	if err != nil || size != int64(file.Len()) || id != chunk.Sum(file.Bytes()) {
-		t.Fatalf("id %s size %d (of %d), error %v", id, size, file.Len(), err)
+		t.Fatalf("Close = %s, %d, %v, want %s, %d", id, size, err, chunk.Sum(file.Bytes()), file.Len())
 	}
 	table, err := ReadTable(bytes.NewReader(file.Bytes()), size)
 	if err != nil || table.Units() != len(units) {
-		t.Fatalf("table %v, error %v", table, err)
+		t.Fatalf("ReadTable = %v, %v, want %d units", table, err, len(units))
 	}
 	for i, u := range units {
 		offset, length, err := table.Unit(uint32(i))
 		if err != nil || !bytes.Equal(file.Bytes()[offset:offset+length], u) {
-			t.Errorf("unit %d at %d+%d, error %v", i, offset, length, err)
+			t.Errorf("Unit(%d) = %d, %d, %v: other bytes than were added", i, offset, length, err)
 		}
 	}
 	if _, _, err := table.Unit(3); !errors.Is(err, chunk.ErrNotFound) {
-		t.Errorf("a unit that is not there: %v", err)
+		t.Errorf("Unit(3): %v, want ErrNotFound", err)
 	}
 	for i := range file.Len() {
 		if i < int(table.offsets[3]) {
-			continue // units check themselves
+			continue // units have their own checks
 		}
 		b := bytes.Clone(file.Bytes())
 		b[i] ^= 0x40
 		if _, err := ReadTable(bytes.NewReader(b), size); err == nil {
-			t.Errorf("a table with byte %d flipped was accepted", i)
+			t.Errorf("read a table with byte %d flipped: got no error", i)
 		}
 	}
 	for _, n := range []int64{0, packFooter - 1, size - 1} {
 		if _, err := ReadTable(bytes.NewReader(file.Bytes()[:n]), n); err == nil {
-			t.Errorf("a pack cut to %d bytes was accepted", n)
+			t.Errorf("read the table of a pack truncated to %d bytes: got no error", n)
 		}
 	}
 }
 
-// A table can say of units what no writer does, with a right checksum.
-func TestReadTableRefusesLengths(t *testing.T) {
+// A table with a correct checksum can have lengths that are out of bounds.
+func TestReadTableChecksLengths(t *testing.T) {
 	for name, c := range map[string]struct {
 		unit int
 		ok   bool
-	}{"no bytes": {0, false}, "one": {1, true}, "as many as can be": {MaxStored, true}, "one more": {MaxStored + 1, false}} {
+	}{"0": {0, false}, "1": {1, true}, "MaxStored": {MaxStored, true}, "MaxStored+1": {MaxStored + 1, false}} {
 		var file bytes.Buffer
 		w := NewWriter(&file)
 		if _, err := w.Add(make([]byte, c.unit)); err != nil {
@@ -189,7 +189,7 @@ func TestReadTableRefusesLengths(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := ReadTable(bytes.NewReader(file.Bytes()), size); (err == nil) != c.ok {
-			t.Errorf("a unit of %s: %v", name, err)
+			t.Errorf("table with a unit of %s bytes: %v, want accepted: %t", name, err, c.ok)
 		}
 	}
 }
@@ -199,28 +199,28 @@ func TestWriterIsFull(t *testing.T) {
 	unit := make([]byte, targetSize/2)
 	for _, want := range []bool{false, true} {
 		if _, err := w.Add(unit); err != nil || w.Full() != want {
-			t.Fatalf("after %d bytes Full is %v, error %v", w.size, w.Full(), err)
+			t.Fatalf("after %d bytes: Full = %t (%v), want %t", w.size, w.Full(), err, want)
 		}
 	}
 	var b UnitBuilder
 	b.Add(chunk.ID{1}, make([]byte, targetPlain-1))
 	if b.Full() {
-		t.Error("full below the target")
+		t.Error("unit below the target: Full = true, want false")
 	}
 	b.Add(chunk.ID{2}, make([]byte, 1))
 	if !b.Full() || b.Len() != 2 {
-		t.Error("not full at the target")
+		t.Error("unit at the target: Full = false, want true")
 	}
 	if b.Reset(); b.Len() != 0 || b.Full() {
-		t.Error("not empty after Reset")
+		t.Error("unit is not empty after Reset")
 	}
 }
 
-// The golden files are a unit and a pack that every later version must read.
-// They are read, not written again: other versions of zstd make other bytes.
+// Every later version must read the golden files. They are not compared with new ones, as other versions
+// of zstd write other bytes.
 func TestGolden(t *testing.T) {
 	unitFile, packFile := filepath.Join("testdata", "unit.golden"), filepath.Join("testdata", "pack.golden")
-	turnedFile := filepath.Join("testdata", "turned.golden")
+	filteredFile := filepath.Join("testdata", "filtered.golden")
 	if os.Getenv("UPDATE_GOLDEN") != "" {
 		unit := encodeUnit(t, "hello", "world", "hello, world")
 		var file bytes.Buffer
@@ -228,7 +228,7 @@ func TestGolden(t *testing.T) {
 		_, _ = w.Add(unit)
 		_, _ = w.Add(encodeUnit(t, "the second unit"))
 		_, _, _ = w.Close()
-		for path, b := range map[string][]byte{unitFile: unit, turnedFile: encodeUnit(t, string(code(500))), packFile: file.Bytes()} {
+		for path, b := range map[string][]byte{unitFile: unit, filteredFile: encodeUnit(t, string(code(500))), packFile: file.Bytes()} {
 			if err := os.WriteFile(path, []byte(hex.Dump(b)), 0o644); err != nil {
 				t.Fatal(err)
 			}
@@ -236,22 +236,22 @@ func TestGolden(t *testing.T) {
 	}
 	u, err := DecodeUnit(readDump(t, unitFile))
 	if err != nil || u.Len() != 3 {
-		t.Fatalf("unit %v, error %v", u, err)
+		t.Fatalf("DecodeUnit = %v, %v, want 3 chunks", u, err)
 	}
 	if plain, err := u.Chunk(2); err != nil || string(plain) != "hello, world" {
-		t.Errorf("chunk 2 is %q, error %v", plain, err)
+		t.Errorf("Chunk(2) = %q, %v", plain, err)
 	}
-	turned := readDump(t, turnedFile)
-	if u, err = DecodeUnit(turned); err != nil || turned[unitFlags] != flagTurned {
-		t.Fatalf("flags %d, error %v", turned[unitFlags], err)
+	filtered := readDump(t, filteredFile)
+	if u, err = DecodeUnit(filtered); err != nil || filtered[unitFlags] != flagFiltered {
+		t.Fatalf("filtered unit with flags %d: %v", filtered[unitFlags], err)
 	}
 	if plain, err := u.Chunk(0); err != nil || !bytes.Equal(plain, code(500)) {
-		t.Errorf("%d bytes of code, error %v", len(plain), err)
+		t.Errorf("filtered chunk: got %d other bytes (%v)", len(plain), err)
 	}
 	file := readDump(t, packFile)
 	table, err := ReadTable(bytes.NewReader(file), int64(len(file)))
 	if err != nil || table.Units() != 2 {
-		t.Fatalf("pack %v, error %v", table, err)
+		t.Fatalf("ReadTable = %v, %v, want 2 units", table, err)
 	}
 	offset, length, _ := table.Unit(1)
 	u, err = DecodeUnit(file[offset : offset+length])
@@ -259,11 +259,11 @@ func TestGolden(t *testing.T) {
 		t.Fatal(err)
 	}
 	if plain, err := u.Chunk(0); err != nil || string(plain) != "the second unit" {
-		t.Errorf("the second unit holds %q, error %v", plain, err)
+		t.Errorf("Chunk(0) of the second unit = %q, %v", plain, err)
 	}
 }
 
-// readDump reads what hex.Dump wrote.
+// readDump parses the output of hex.Dump.
 func readDump(t *testing.T, path string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -295,7 +295,7 @@ func FuzzDecodeUnit(f *testing.F) {
 		}
 		for i := range u.Len() {
 			if plain, err := u.Chunk(i); err == nil && chunk.Sum(plain) != u.Ref(i).ID {
-				t.Fatal("an unverified chunk was handed out")
+				t.Fatalf("Chunk(%d) does not match its ID", i)
 			}
 		}
 	})
@@ -314,14 +314,14 @@ func FuzzReadTable(f *testing.F) {
 		}
 		for i := range table.Units() {
 			if offset, length, err := table.Unit(uint32(i)); err != nil || offset < 0 || offset+length > int64(len(b)) {
-				t.Fatalf("unit %d at %d+%d of %d, error %v", i, offset, length, len(b), err)
+				t.Fatalf("Unit(%d) = %d, %d, %v in a pack of %d bytes", i, offset, length, err, len(b))
 			}
 		}
 	})
 }
 
 func BenchmarkDecodeUnit(b *testing.B) {
-	// Half noise, half text: about what libraries compress to.
+	// A quarter noise, the rest text: about as compressible as libraries.
 	r := rand.New(rand.NewPCG(1, 2))
 	plain := make([]byte, targetPlain)
 	for i := range plain {

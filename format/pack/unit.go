@@ -1,17 +1,15 @@
-// Package pack promises that many chunks can lie in one immutable object and
-// travel as a few: a pack is cut into units when it is made, and a unit says
-// itself which chunks it holds, so whoever has a unit needs nothing else.
+// Package pack encodes many chunks as one immutable object, a pack, that is fetched in parts, its units.
+// A unit lists its chunks, so that it can be read without the rest of the pack.
 //
-// The chunks of a unit are compressed together, as one zstd frame: small files
-// compress with their neighbours, and a node that asks for one gets them all. What
-// looks like x86 code is made to compress better before. docs/decisions/units.md and
-// bytes.md have the measurements.
+// The chunks of a unit are compressed together, as one zstd frame. So small files compress with their
+// neighbours, and a node that requests one of them gets them all. x86 code is filtered first, so that
+// it compresses better. docs/decisions/units.md and bytes.md have the measurements.
 //
-// It refuses to decide which chunk goes where, to store anything, and to hand
-// out a byte that is not what its ID says.
+// Callers decide which chunk is in which unit, and store the bytes. A Unit returns only chunks whose
+// bytes match their IDs.
 //
-// Hazard: a unit's bytes depend on the version of the zstd library. Nothing
-// that has to be reproduced (tree IDs above all) may depend on a pack's ID.
+// Hazard: a unit's bytes depend on the version of the zstd library. Nothing that has to be
+// reproducible, such as a tree ID, may depend on a pack's ID.
 package pack
 
 import (
@@ -28,33 +26,31 @@ import (
 )
 
 const (
-	// targetPlain is the number of plain bytes at which a unit is full. The
-	// chunk that crosses it still belongs to the unit.
+	// targetPlain is the number of plain bytes at which a unit is full. The chunk that reaches it
+	// still belongs to the unit.
 	targetPlain = 96 << 10
 
-	// MaxPlain bounds the plain bytes of any unit, MaxStored its encoded
-	// length, maxChunks the number of its chunks: what a decoder allocates.
-	MaxPlain  = 4 << 20
-	MaxStored = MaxPlain + MaxPlain/8
+	// Bounds of all units, which bound the memory of a decoder.
+	MaxPlain  = 4 << 20               // plain bytes
+	MaxStored = MaxPlain + MaxPlain/8 // encoded bytes
 	maxChunks = 1 << 16
 
-	unitMagic  = "LTU1"
-	unitHeader = 16
-	unitFlags  = 7 // where they are: a byte
-	flagTurned = 1 // the frame holds what turn made of the plain bytes
-	unitEntry  = chunk.Size + 4
+	unitMagic    = "LTU1"
+	unitHeader   = 16 // bytes
+	unitFlags    = 7  // offset of the flags, a byte
+	flagFiltered = 1  // the frame holds the filtered plain bytes
+	unitEntry    = chunk.Size + 4
 )
 
 // UnitBuilder collects the chunks of one unit. The zero value is ready to use.
 type UnitBuilder struct {
-	table  []byte
-	plain  []byte
-	turned []byte // of Encode
-	n      int
+	table    []byte
+	plain    []byte
+	filtered []byte // scratch space of Encode
+	n        int
 }
 
-// Add appends a chunk, whose bytes are copied, and returns its place in the
-// unit, from 0.
+// Add appends a chunk and returns its position in the unit, from 0. It copies plain.
 func (b *UnitBuilder) Add(id chunk.ID, plain []byte) int {
 	b.table = append(b.table, id[:]...)
 	b.table = binary.LittleEndian.AppendUint32(b.table, uint32(len(plain)))
@@ -66,25 +62,25 @@ func (b *UnitBuilder) Add(id chunk.ID, plain []byte) int {
 // Len returns the number of chunks.
 func (b *UnitBuilder) Len() int { return b.n }
 
-// Full tells whether the unit should be closed.
+// Full reports whether the unit should be encoded.
 func (b *UnitBuilder) Full() bool { return len(b.plain) >= targetPlain || b.n >= maxChunks }
 
 // Reset empties the builder and keeps its memory.
 func (b *UnitBuilder) Reset() { b.table, b.plain, b.n = b.table[:0], b.plain[:0], 0 }
 
-// Encode appends the unit to dst, as docs/format.md says.
+// Encode appends the encoded unit to dst.
 func (b *UnitBuilder) Encode(dst []byte, enc *zstd.Encoder) []byte {
 	dst, _ = b.EncodeWith(dst, func(dst, content []byte) ([]byte, error) { return enc.EncodeAll(content, dst), nil })
 	return dst
 }
 
-// EncodeWith is Encode with another compressor, which appends the content to dst as one
-// zstd frame. Its error is returned.
+// EncodeWith is Encode with another compressor, which appends content to dst as one zstd frame. The
+// error is that of the compressor.
 func (b *UnitBuilder) EncodeWith(dst []byte, compressor func(dst, content []byte) ([]byte, error)) (_ []byte, err error) {
 	content, flags := b.plain, uint32(0)
-	b.turned = append(b.turned[:0], b.plain...)
-	if turn(b.turned) {
-		content, flags = b.turned, flagTurned
+	b.filtered = append(b.filtered[:0], b.plain...)
+	if filter(b.filtered) {
+		content, flags = b.filtered, flagFiltered
 	}
 	at := len(dst)
 	dst = append(dst, unitMagic...)
@@ -100,72 +96,70 @@ func (b *UnitBuilder) EncodeWith(dst []byte, compressor func(dst, content []byte
 	return dst, nil
 }
 
-// Unit is a decoded unit: the plain bytes of its chunks, none of them verified
-// before Chunk does it.
+// Unit is a decoded unit. Its chunks are verified when they are read. It is safe for concurrent use.
 type Unit struct {
-	table []byte
-	plain []byte
-	ends  []uint32
-	good  []atomic.Bool // chunks that were verified
+	table    []byte
+	plain    []byte
+	ends     []uint32 // of the chunks in plain
+	verified []atomic.Bool
 }
 
 var decoder = compress.UnitDecoder(MaxPlain)
 
-// DecodeUnit reads an encoded unit. Whatever b holds, it returns an error or a
-// unit, and allocates at most MaxPlain bytes beyond what b's length accounts
-// for. It keeps nothing of b.
+// DecodeUnit decodes a unit of untrusted bytes. It allocates at most MaxPlain bytes plus about the
+// length of b. It does not keep b.
 func DecodeUnit(b []byte) (*Unit, error) {
 	if len(b) < unitHeader || string(b[:4]) != unitMagic {
-		return nil, errors.New("not a unit")
+		return nil, errors.New("decode unit: wrong magic")
 	}
 	n, flags := binary.LittleEndian.Uint32(b[4:])&(1<<24-1), b[unitFlags]
 	plain := binary.LittleEndian.Uint32(b[8:])
 	frame := binary.LittleEndian.Uint32(b[12:])
-	if flags&^flagTurned != 0 {
-		return nil, fmt.Errorf("a unit with flags %#x, which this version does not know", flags)
+	if flags&^flagFiltered != 0 {
+		return nil, fmt.Errorf("decode unit: unknown flags %#x", flags)
 	}
 	if n == 0 || n > maxChunks || plain > MaxPlain || len(b) > MaxStored {
-		return nil, fmt.Errorf("a unit of %d chunks and %d bytes, stored as %d, is beyond the format's bounds", n, plain, len(b))
+		return nil, fmt.Errorf("decode unit: %d chunks and %d plain bytes in %d bytes exceed the bounds of the format", n, plain, len(b))
 	}
 	if want := unitHeader + uint64(n)*unitEntry + uint64(frame); want != uint64(len(b)) {
-		return nil, fmt.Errorf("a unit of %d bytes where its header says %d", len(b), want)
+		return nil, fmt.Errorf("decode unit: it has %d bytes, its header says %d", len(b), want)
 	}
-	u := &Unit{table: bytes.Clone(b[unitHeader : unitHeader+int(n)*unitEntry]), ends: make([]uint32, n), good: make([]atomic.Bool, n)}
+	u := &Unit{table: bytes.Clone(b[unitHeader : unitHeader+int(n)*unitEntry]), ends: make([]uint32, n), verified: make([]atomic.Bool, n)}
 	var end uint64
 	for i := range u.ends {
 		length := binary.LittleEndian.Uint32(u.table[i*unitEntry+chunk.Size:])
 		end += uint64(length)
 		if length == 0 || length > chunk.MaxLength || end > uint64(plain) {
-			return nil, fmt.Errorf("chunk %d of the unit has a length of %d bytes", i, length)
+			return nil, fmt.Errorf("decode unit: chunk %d has %d bytes", i, length)
 		}
 		u.ends[i] = uint32(end)
 	}
 	if end != uint64(plain) {
-		return nil, fmt.Errorf("the unit's chunks add up to %d bytes, not %d", end, plain)
+		return nil, fmt.Errorf("decode unit: its chunks have %d bytes, its header says %d", end, plain)
 	}
 	var err error
 	if u.plain, err = decoder.DecodeAll(b[len(b)-int(frame):], make([]byte, 0, plain)); err != nil {
-		return nil, fmt.Errorf("decompress the unit: %w", err)
+		return nil, fmt.Errorf("decode unit: decompress: %w", err)
 	}
 	if len(u.plain) != int(plain) {
-		return nil, fmt.Errorf("the unit decompresses to %d bytes, not %d", len(u.plain), plain)
+		return nil, fmt.Errorf("decode unit: its frame has %d plain bytes, its header says %d", len(u.plain), plain)
 	}
-	if flags&flagTurned != 0 {
-		turnBack(u.plain)
+	if flags&flagFiltered != 0 {
+		unfilter(u.plain)
 	}
 	return u, nil
 }
 
-// Memory returns how many bytes a unit holds.
+// Memory returns the bytes of memory that a unit takes.
 func (u *Unit) Memory() int64 {
-	const end, good = 4, 4
-	return int64(len(u.plain) + len(u.table) + u.Len()*(end+good))
+	const end, verified = 4, 4
+	return int64(len(u.plain) + len(u.table) + u.Len()*(end+verified))
 }
 
 // Len returns the number of chunks.
 func (u *Unit) Len() int { return len(u.ends) }
 
-// Ref returns what the table says of chunk i, without a hint.
+// Ref returns the ID and the length of chunk i from the unit's table.
 func (u *Unit) Ref(i int) chunk.Ref {
 	return chunk.Ref{ID: chunk.ID(u.table[i*unitEntry : i*unitEntry+chunk.Size]), Length: u.ends[i] - u.start(i)}
 }
@@ -177,8 +171,8 @@ func (u *Unit) start(i int) uint32 {
 	return u.ends[i-1]
 }
 
-// Lookup returns the verified plain bytes of the chunk with that ID, or an error
-// that wraps chunk.ErrNotFound if the unit does not hold it.
+// Lookup is Chunk for the chunk with that ID. The error wraps chunk.ErrNotFound if the unit does not
+// have it.
 func (u *Unit) Lookup(id chunk.ID) ([]byte, error) {
 	for i := range u.ends {
 		if chunk.ID(u.table[i*unitEntry:i*unitEntry+chunk.Size]) == id {
@@ -188,17 +182,16 @@ func (u *Unit) Lookup(id chunk.ID) ([]byte, error) {
 	return nil, fmt.Errorf("chunk %s in the unit: %w", id.Short(), chunk.ErrNotFound)
 }
 
-// Chunk returns the plain bytes of chunk i once it has verified them, which it
-// does once, or an *InvalidError. The bytes are the unit's own: valid as long
-// as it is, and not to be changed.
+// Chunk returns the plain bytes of chunk i, or a *chunk.InvalidError if they do not match its ID. The
+// bytes belong to the unit and must not be changed.
 func (u *Unit) Chunk(i int) ([]byte, error) {
 	plain := u.plain[u.start(i):u.ends[i]:u.ends[i]]
-	if u.good[i].Load() {
+	if u.verified[i].Load() {
 		return plain, nil
 	}
 	if err := u.Ref(i).Check(plain); err != nil {
 		return nil, err
 	}
-	u.good[i].Store(true)
+	u.verified[i].Store(true)
 	return plain, nil
 }

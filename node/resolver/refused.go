@@ -2,7 +2,6 @@ package resolver
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"slices"
 
@@ -78,61 +77,4 @@ func (c *Chains) refusedFor(chain string) error {
 		return s.refused.cause
 	}
 	return nil
-}
-
-// replaceRefused asks for a refused statement again.
-func (r *Resolver) replaceRefused(ctx context.Context, chain string) {
-	if ctx.Err() != nil || !r.holdRefused(chain) {
-		return
-	}
-	defer r.Drop(chain)
-	if r.verifyAgain(ctx, chain) {
-		return
-	}
-	s, err := r.askTree(ctx, chain)
-	if err == nil {
-		err = r.keep(s)
-	}
-	if err != nil && ctx.Err() == nil {
-		r.noteRefused(chain, err)
-	}
-}
-
-// noteRefused notes why no answerer has given a chain another statement.
-func (c *Chains) noteRefused(chain string, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if refused := c.state(chain).refused; refused != nil {
-		refused.hub = err
-	}
-}
-
-// holdRefused holds a chain if its statement is still refused, and the chain has another holder.
-func (c *Chains) holdRefused(chain string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s := c.states[chain]
-	if s == nil || s.refused == nil || s.holders == 0 {
-		return false
-	}
-	s.holders++
-	return true
-}
-
-// verifyAgain reports whether the statement on disk can be verified now. When it was refused, no
-// key may have been pinned, and one may have been learned since.
-func (c *Chains) verifyAgain(ctx context.Context, chain string) bool {
-	keys, err := c.keys.Get(ctx)
-	if err != nil {
-		return false // askTree fails for the same reason
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s := c.state(chain)
-	if s.statement == nil || s.statement.Verify(chain, keys) != nil {
-		return false
-	}
-	s.refused = nil
-	c.log.Info("verified a statement that was refused", "chain", chain)
-	return true
 }

@@ -371,8 +371,7 @@ func TestHoldAllKeepsEveryTree(t *testing.T) {
 		for _, pinned := range [][]ed25519.PrivateKey{{key, other}, {other}} { // verified, and refused
 			r := pinning(t, root, h, trees, pinned...)
 			r.HoldAll()
-			r.renewStatement(t.Context(), statement(0))
-			r.replaceRefused(t.Context(), chainID(0))
+			r.renewStatement(t.Context(), chainID(0))
 			r.Hold(chainID(0))
 			r.Drop(chainID(0))
 			if _, err := os.Stat(statementFile(root)); err != nil || !trees.Has(treeID(0)) {

@@ -3,7 +3,6 @@ package resolver
 import (
 	"context"
 	"crypto/ed25519"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 
@@ -45,55 +44,80 @@ func (c *Chains) Signers() []Signer {
 func (r *Resolver) RenewStatements(ctx context.Context) {
 	// Jitter spreads nodes that were restarted together.
 	for pause := firstRenewal; sleep(ctx, pause+rand.N(pause/4)); pause = min(2*pause, lastRenewal) {
-		for _, refused := range r.Refused() {
-			r.replaceRefused(ctx, refused.Chain)
-		}
-		for _, s := range r.Statements() {
-			if ctx.Err() == nil && r.refusedFor(s.Chain) == nil && lacksSignature(&s, r.keys.pinned()) {
-				r.renewStatement(ctx, &s)
-			}
+		for _, chain := range r.toRenew() {
+			r.renewStatement(ctx, chain)
 		}
 	}
 }
 
-// lacksSignature reports whether one of the keys has not signed a statement.
-func lacksSignature(s *index.Statement, keys []ed25519.PublicKey) bool {
-	return slices.ContainsFunc(keys, func(key ed25519.PublicKey) bool { return !s.SignedBy(key) })
-}
-
-// renewStatement asks for one statement, and keeps the answer if it has the signature of a pinned
-// key that the old one lacks.
-func (r *Resolver) renewStatement(ctx context.Context, old *index.Statement) {
-	s, err := r.askTree(ctx, old.Chain)
-	if err == nil && s.Tree != old.Tree {
-		err = fmt.Errorf("the hub names tree %s now, not %s", s.Tree.Short(), old.Tree.Short())
-	}
-	if err == nil {
-		adds := func(key ed25519.PublicKey) bool { return s.SignedBy(key) && !old.SignedBy(key) }
-		if !slices.ContainsFunc(r.keys.pinned(), adds) {
-			return
-		}
-		err = r.replaceSigned(s)
-	}
-	if err != nil {
-		r.log.Debug("cannot renew a statement", "chain", old.Chain, "err", err)
-	}
-}
-
-// replaceSigned replaces a statement with one about the same tree, if the chain is still held.
-func (c *Chains) replaceSigned(s *index.Statement) error {
+// toRenew lists the chains whose statement is refused, or lacks the signature of a pinned key.
+func (c *Chains) toRenew() (chains []string) {
+	keys := c.keys.pinned()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	state := c.states[s.Chain]
-	if state == nil || state.holders == 0 || c.writing[s.Chain] {
-		return nil
+	for chain, s := range c.states {
+		lacks := func(key ed25519.PublicKey) bool { return s.statement != nil && !s.statement.SignedBy(key) }
+		if s.refused != nil || slices.ContainsFunc(keys, lacks) {
+			chains = append(chains, chain)
+		}
 	}
-	if state.statement == nil || state.statement.Tree != s.Tree {
-		return nil
+	return chains
+}
+
+// renewStatement asks for one statement, and keeps the answer if it is better.
+func (r *Resolver) renewStatement(ctx context.Context, chain string) {
+	if ctx.Err() != nil || !r.holdAgain(chain) {
+		return
 	}
-	state.holders++
-	err := c.write(s)
-	state.holders--
-	c.release(s.Chain)
-	return err
+	defer r.Drop(chain)
+	if r.refusedFor(chain) != nil && r.verifyAgain(ctx, chain) {
+		return
+	}
+	s, err := r.askTree(ctx, chain)
+	if err == nil {
+		err = r.keep(s)
+	}
+	if err != nil && ctx.Err() == nil {
+		r.noteRefused(chain, err)
+		r.log.Debug("cannot renew a statement", "chain", chain, "err", err)
+	}
+}
+
+// holdAgain holds a chain if it has another holder.
+func (c *Chains) holdAgain(chain string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.states[chain]
+	if s == nil || s.holders == 0 {
+		return false
+	}
+	s.holders++
+	return true
+}
+
+// verifyAgain reports whether the statement on disk can be verified now. When it was refused, no
+// key may have been pinned, and one may have been learned since.
+func (c *Chains) verifyAgain(ctx context.Context, chain string) bool {
+	keys, err := c.keys.Get(ctx)
+	if err != nil {
+		return false // askTree fails for the same reason
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.state(chain)
+	if s.statement == nil || s.statement.Verify(chain, keys) != nil {
+		return false
+	}
+	s.refused = nil
+	c.log.Info("verified a statement that was refused", "chain", chain)
+	return true
+}
+
+// noteRefused notes why a refused statement was not replaced.
+func (c *Chains) noteRefused(chain string, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if refused := c.state(chain).refused; refused != nil {
+		refused.hub = err
+	}
 }

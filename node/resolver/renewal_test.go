@@ -95,13 +95,13 @@ func TestStatementsThatAreNotRenewed(t *testing.T) {
 	h := &fakeHub{tree: func(context.Context, string) (*index.Statement, error) { return &answer, nil }}
 	r := pinning(t, t.TempDir(), h, &fakeTrees{t: t, here: map[chunk.ID]bool{}}, key, other)
 	fetchHeld(t, r, statement(0))
-	r.renewStatement(t.Context(), statement(0))
+	r.renewStatement(t.Context(), chainID(0))
 	if s := r.statement(chainID(0)); s.Tree != treeID(0) || len(s.Further) > 0 {
 		t.Errorf("renewed by a statement about another tree: %+v", s)
 	}
 	answer = index.SignAll([]ed25519.PrivateKey{key, other}, chainID(0), treeID(0))
 	h.tree = func(context.Context, string) (*index.Statement, error) { r.Drop(chainID(0)); return &answer, nil }
-	r.renewStatement(t.Context(), statement(0))
+	r.renewStatement(t.Context(), chainID(0))
 	if s := r.statement(chainID(0)); s != nil {
 		t.Errorf("a dropped chain has a statement again: %+v", s)
 	}

@@ -2,6 +2,7 @@ package resolver
 
 import (
 	"cmp"
+	"crypto/ed25519"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -77,13 +78,24 @@ func (c *Chains) keep(s *index.Statement) error {
 		c.finished.Wait()
 	}
 	state := c.state(s.Chain)
-	if state.refused == nil && state.statement != nil && state.statement.Tree == s.Tree {
+	if !c.isBetter(s, state) {
 		return nil
 	}
 	if err := c.checkReplace(state, s); err != nil {
 		return fmt.Errorf("keep the statement of chain %s: %w", s.Chain, err)
 	}
 	return c.write(s)
+}
+
+// isBetter reports whether a statement says more than a chain's statement on disk: it names another
+// tree, or a pinned key has signed it that has not signed the other; mu is held.
+func (c *Chains) isBetter(s *index.Statement, state *chainState) bool {
+	old := state.statement
+	if state.refused != nil || old == nil || old.Tree != s.Tree {
+		return true
+	}
+	signsOnlyNew := func(key ed25519.PublicKey) bool { return s.SignedBy(key) && !old.SignedBy(key) }
+	return slices.ContainsFunc(c.keys.pinned(), signsOnlyNew)
 }
 
 // write replaces a chain's statement on disk. The chain is held, and no other write of it is in

@@ -1,4 +1,4 @@
-package hub
+package hub_test
 
 import (
 	"fmt"
@@ -12,6 +12,8 @@ import (
 
 	"lighter/wire"
 	"lighter/wire/client"
+
+	"lighter/hub"
 )
 
 const testToken = "a-token-of-the-administrators"
@@ -48,7 +50,7 @@ func TestStrangersCannotChangeTheHub(t *testing.T) {
 		{listen: "0.0.0.0:7070", admin: "0.0.0.0:7071", token: "/etc/lighter/token"},
 		{listen: "0.0.0.0:7070", open: true},
 	} {
-		config := DefaultConfig()
+		config := hub.DefaultConfig()
 		config.Listen, config.AdminListen, config.AdminTokenFile, config.Open = c.listen, c.admin, c.token, c.open
 		config.PlainHTTP = true
 		err := config.Check()
@@ -81,7 +83,7 @@ var noDigest = strings.Repeat("0", 64)
 // What changes something needs the token where there is one; what nodes do does not.
 func TestChangesNeedTheToken(t *testing.T) {
 	t.Parallel()
-	h := startHub(t, func(c *Config) { c.AdminTokenFile = tokenFile(t) })
+	h := startHub(t, func(c *hub.Config) { c.AdminTokenFile = tokenFile(t) })
 	basic := func(password string) string {
 		req, _ := http.NewRequest("GET", "/", nil) // cannot fail
 		req.SetBasicAuth("anybody", password)
@@ -118,7 +120,7 @@ func TestChangesNeedTheToken(t *testing.T) {
 func TestClientsGiveTheToken(t *testing.T) {
 	t.Parallel()
 	file := tokenFile(t)
-	h := startHub(t, func(c *Config) { c.AdminTokenFile = file })
+	h := startHub(t, func(c *hub.Config) { c.AdminTokenFile = file })
 	if err := h.client.Remove(t.Context(), "a:1"); err == nil || !strings.Contains(err.Error(), "--token-file") {
 		t.Errorf("without a token: %v", err)
 	}
@@ -145,9 +147,9 @@ func TestClientsGiveTheToken(t *testing.T) {
 // and remember the answer are asked for it there.
 func TestAdministratorsAreAskedForTheToken(t *testing.T) {
 	t.Parallel()
-	socket := unixPrefix + filepath.Join(t.TempDir(), "admin.sock")
+	socket := hub.UnixPrefix + filepath.Join(t.TempDir(), "admin.sock")
 	file := tokenFile(t)
-	h := startHub(t, func(c *Config) { c.AdminTokenFile, c.AdminListen = file, socket })
+	h := startHub(t, func(c *hub.Config) { c.AdminTokenFile, c.AdminListen = file, socket })
 	if status, _, _ := h.do("POST", "/v2/a/blobs/uploads/", nil, "Authorization", "Bearer "+testToken); status != 403 {
 		t.Errorf("where nobody changes anything: %d", status)
 	}
@@ -158,7 +160,7 @@ func TestAdministratorsAreAskedForTheToken(t *testing.T) {
 	if err := admin.Remove(t.Context(), "a:1"); err == nil || !strings.Contains(err.Error(), "not found") {
 		t.Errorf("at the socket: %v", err)
 	}
-	handler := h.access.Admin(h.handler())
+	handler := h.AdminHandler()
 	for with, want := range map[string]int{"": 401, "Bearer " + testToken: 200} {
 		req, w := httptest.NewRequest("GET", "/v2/", nil), httptest.NewRecorder()
 		req.Header.Set("Authorization", with)
@@ -192,7 +194,7 @@ func TestTokensThatAreNone(t *testing.T) {
 		}
 		config := hubConfig(t)
 		config.AdminTokenFile = file
-		if h, err := Open(t.Context(), config, logOf(t)); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), file) {
+		if h, err := hub.Open(t.Context(), config, logOf(t)); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), file) {
 			t.Errorf("%s: %v does not say %q", name, err, c.want)
 			if err == nil {
 				_ = h.Close()
@@ -205,7 +207,7 @@ func TestTokensThatAreNone(t *testing.T) {
 // whether it sends requests there or has its own name point there.
 func TestWebPagesChangeNothing(t *testing.T) {
 	t.Parallel()
-	h := startHub(t, func(c *Config) { c.Names = []string{"hub.example.org"} })
+	h := startHub(t, func(c *hub.Config) { c.Names = []string{"hub.example.org"} })
 	at := strings.TrimPrefix(h.url, "http://")
 	_, port, _ := strings.Cut(at, ":")
 	send := func(method, path, host string, header ...string) int {
@@ -299,7 +301,7 @@ func TestSourcesInTheHubsNetwork(t *testing.T) {
 	}))
 	defer tokens.Close()
 	host := func(s *httptest.Server) string { return strings.TrimPrefix(s.URL, "http://") }
-	h := startHub(t, func(c *Config) { c.Sources = []string{host(inner), host(redirects), host(realm), host(tokens)} })
+	h := startHub(t, func(c *hub.Config) { c.Sources = []string{host(inner), host(redirects), host(realm), host(tokens)} })
 	for source, wants := range map[string][]string{
 		"127.0.0.1:" + countedPort: {"127.0.0.1", "not a public address", "--source 127.0.0.1:" + countedPort},
 		"localhost:" + countedPort: {"not a public address", "--source localhost:" + countedPort},

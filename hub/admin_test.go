@@ -1,4 +1,4 @@
-package hub
+package hub_test
 
 import (
 	"encoding/json"
@@ -12,6 +12,8 @@ import (
 
 	"lighter/format/trace"
 	"lighter/wire/client"
+
+	"lighter/hub"
 )
 
 // Where there is another address for it, nobody changes anything at the one that
@@ -19,8 +21,8 @@ import (
 func TestChangesHaveTheirAddress(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "admin.sock")
-	for _, listen := range []string{unixPrefix + socket, "127.0.0.1:0"} {
-		h := startHub(t, func(c *Config) { c.AdminListen = listen })
+	for _, listen := range []string{hub.UnixPrefix + socket, "127.0.0.1:0"} {
+		h := startHub(t, func(c *hub.Config) { c.AdminListen = listen })
 		for path, want := range map[string]int{"POST /lighter/1/default/images": 403, "DELETE /lighter/1/default/images?name=a:1": 403,
 			"POST /lighter/1/default/images/verify?name=a:1": 403, "POST /lighter/1/default/traces/import?name=a:1": 403,
 			"DELETE /lighter/1/default/traces?name=a:1": 403, "POST /v2/a/blobs/uploads/": 403, "PUT /v2/a/manifests/1": 403,
@@ -35,7 +37,7 @@ func TestChangesHaveTheirAddress(t *testing.T) {
 				t.Errorf("%s %s: %q of type %s", method, path, said, header.Get("Content-Type"))
 			}
 		}
-		if h.config.AdminListen != unixPrefix+socket {
+		if h.config.AdminListen != hub.UnixPrefix+socket {
 			continue
 		}
 		info, err := os.Stat(socket)
@@ -57,12 +59,12 @@ func TestChangesHaveTheirAddress(t *testing.T) {
 		if res, err := transport.RoundTrip(req); err != nil || res.StatusCode != 202 {
 			t.Errorf("a push at the socket: %v, %v", res, err)
 		}
-		if _, err := h.config.listenAdmin(); err == nil || !strings.Contains(err.Error(), "another process listens") {
+		if _, err := h.config.ListenAdmin(); err == nil || !strings.Contains(err.Error(), "another process listens") {
 			t.Errorf("another hub at the same socket: %v", err)
 		}
 		h.stop()
 		write(t, socket, nil)
-		if _, err := h.config.listenAdmin(); err == nil {
+		if _, err := h.config.ListenAdmin(); err == nil {
 			t.Error("a file was taken for a socket")
 		}
 	}
@@ -75,12 +77,12 @@ func TestOneSenderAmongOthers(t *testing.T) {
 	c := hubConfig(t)
 	c.Proxies = []string{"10.0.0.0/24"}
 	next := openHub(t, c)
-	next.starts.Timing.Settling = 0
+	next.Starts().Timing.Settling = 0
 	h := runHub(t, next)
 	h.push("a:1", image(startsTar(10)))
 	m := h.extents(h.ready("a:1").Tree)
 	all := filesOf(t, m)
-	handler := next.public(next.handler())
+	handler := next.PublicHandler()
 	send := func(from, forwarded string, reads ...trace.Read) int {
 		req := httptest.NewRequest("POST", "/lighter/1/default/traces/"+m.ID().String(), strings.NewReader(string(trace.Trace{Tree: m.ID(), Reads: reads}.Encode())))
 		req.RemoteAddr = from + ":1234"
@@ -143,7 +145,7 @@ func TestOneSenderAmongOthers(t *testing.T) {
 			t.Errorf("another machine, %s: %d", from, code)
 		}
 	}
-	waiting, err := h.catalog.Traces(t.Context(), m.ID())
+	waiting, err := h.Catalog().Traces(t.Context(), m.ID())
 	if err != nil || len(waiting) != 0 {
 		t.Errorf("%+v wait, %v", waiting, err)
 	}

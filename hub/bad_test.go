@@ -1,4 +1,4 @@
-package hub
+package hub_test
 
 import (
 	"bytes"
@@ -15,6 +15,8 @@ import (
 
 	"lighter/test/testkit/tarball"
 	"lighter/wire"
+
+	"lighter/hub"
 )
 
 // badImage is an image that cannot be taken in, and what the reason must say.
@@ -80,7 +82,7 @@ func manyFiles(n int) []tarball.Item {
 	return items
 }
 
-func small(c *Config) { c.Limits.LayerBytes, c.Limits.Entries = 1<<20, 1000 }
+func small(c *hub.Config) { c.Limits.LayerBytes, c.Limits.Entries = 1<<20, 1000 }
 
 // What cannot be taken in fails with a reason, and leaves nothing behind.
 func TestBadImagesFailAndLeaveNothing(t *testing.T) {
@@ -122,7 +124,7 @@ func (h *testHub) unchanged(what string, before holdings) {
 	if now := h.holdings(); fmt.Sprint(now) != fmt.Sprint(before) {
 		h.t.Errorf("%s: the hub holds\n%v\nafter\n%v", what, now, before)
 	}
-	if left := files(h.t, scratchDir(h.config.Root)); len(left) > 0 {
+	if left := files(h.t, hub.ScratchDir(h.config.Root)); len(left) > 0 {
 		h.t.Errorf("%s: left in the scratch space: %v", what, left)
 	}
 	// A copy that has to end cleans up behind whoever ends it.
@@ -137,7 +139,7 @@ func (h *testHub) unchanged(what string, before holdings) {
 
 // uploads lists the files of blobs that are on their way into the registry.
 func (h *testHub) uploads() string {
-	left := slices.DeleteFunc(files(h.t, registryDir(h.config.Root)), func(f string) bool { return !strings.Contains(f, "/_uploads/") })
+	left := slices.DeleteFunc(files(h.t, hub.RegistryDir(h.config.Root)), func(f string) bool { return !strings.Contains(f, "/_uploads/") })
 	return strings.Join(left, " ")
 }
 
@@ -206,11 +208,11 @@ func TestImageThatEndsTheHubIsGivenUp(t *testing.T) {
 	for try := range 5 {
 		c := openHub(t, h.config)
 		if try == 0 {
-			if _, _, err := c.catalog.Name(ctx, "a:1", []catalogImage{{Root: "sha256:1", Digest: "sha256:1", State: wire.StateQueued}}, nil); err != nil {
+			if _, _, err := c.Catalog().Name(ctx, "a:1", []catalogImage{{Root: "sha256:1", Digest: "sha256:1", State: wire.StateQueued}}, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
-		_, err := c.catalog.Next(ctx, func(catalogImage) bool { return true }) // and the hub dies
+		_, err := c.Catalog().Next(ctx, func(catalogImage) bool { return true }) // and the hub dies
 		if given := err != nil; given != (try >= 3) {
 			t.Errorf("try %d: %v", try, err)
 		}

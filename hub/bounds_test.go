@@ -1,4 +1,4 @@
-package hub
+package hub_test
 
 import (
 	"bufio"
@@ -21,6 +21,8 @@ import (
 
 	"lighter/test/testkit/tarball"
 	"lighter/wire"
+
+	"lighter/hub"
 )
 
 // An image that would keep others from their turn for too long fails, with that reason,
@@ -29,7 +31,7 @@ func TestImagesThatTakeTooLong(t *testing.T) {
 	t.Parallel()
 	c := hubConfig(t)
 	next := openHub(t, c)
-	next.images.Queue.ImageTime, next.images.Copies.ImageTime = 300*time.Millisecond, 300*time.Millisecond
+	next.Images().Queue.ImageTime, next.Images().Copies.ImageTime = 300*time.Millisecond, 300*time.Millisecond
 	h := runHub(t, next)
 	r := startRegistry(t, image(lowerTar, upperTar))
 	slow := digest.FromBytes(gzipped(upperTar))
@@ -111,11 +113,11 @@ func TestTracesAreAcceptedWhileOthersAreShown(t *testing.T) {
 	h := startHub(t)
 	h.push("a:1", image(startsTar(10)))
 	m := h.extents(h.ready("a:1").Tree)
-	id, err := h.catalog.Locations(t.Context(), m.ID())
+	id, err := h.Catalog().Locations(t.Context(), m.ID())
 	if err != nil {
 		t.Fatal(err)
 	}
-	release := stuck(t, filepath.Join(objectsDir(h.config.Root), objects.LocationsKey(id)))
+	release := stuck(t, filepath.Join(hub.ObjectsDir(h.config.Root), objects.LocationsKey(id)))
 	const readers = 8
 	answers := make(chan *http.Response, readers)
 	for range readers {
@@ -138,7 +140,7 @@ func TestTracesAreAcceptedWhileOthersAreShown(t *testing.T) {
 func TestConnectionsAreBounded(t *testing.T) {
 	t.Parallel()
 	next := openHub(t, hubConfig(t))
-	next.maxConnections = 2
+	next.SetMaxConnections(2)
 	h := runHub(t, next)
 	address := strings.TrimPrefix(h.url, "http://")
 	ask := func() net.Conn {
@@ -192,7 +194,7 @@ func TestRequestsForTreesAreBounded(t *testing.T) {
 	for _, l := range layers {
 		diffIDs = append(diffIDs, digest.FromBytes(l))
 	}
-	release := stuck(t, filepath.Join(objectsDir(h.config.Root), objects.LayerKey(diffIDs[0].String())))
+	release := stuck(t, filepath.Join(hub.ObjectsDir(h.config.Root), objects.LayerKey(diffIDs[0].String())))
 	answers := make(chan *http.Response, all)
 	asked := 0
 	for _, chain := range identity.ChainIDs(diffIDs)[:all-1] {
@@ -217,7 +219,7 @@ func TestRequestsForTreesAreBounded(t *testing.T) {
 func TestDerivedTreesAreBounded(t *testing.T) {
 	t.Parallel()
 	next := openHub(t, hubConfig(t))
-	next.trees.MaxDerived = 3
+	next.Trees().MaxDerived = 3
 	h := runHub(t, next)
 	const all = 8
 	var layers [][]byte
@@ -228,17 +230,17 @@ func TestDerivedTreesAreBounded(t *testing.T) {
 	}
 	h.push("a:1", image(layers...))
 	top := h.ready("a:1")
-	before := len(files(t, filepath.Join(objectsDir(h.config.Root), "indexes")))
+	before := len(files(t, filepath.Join(hub.ObjectsDir(h.config.Root), "indexes")))
 	chains := identity.ChainIDs(diffIDs)
 	for range 2 {
 		for _, chain := range chains {
 			h.fetchTree(chain.String())
 		}
 	}
-	if n := len(files(t, filepath.Join(objectsDir(h.config.Root), "indexes"))); n != before+3 {
+	if n := len(files(t, filepath.Join(hub.ObjectsDir(h.config.Root), "indexes"))); n != before+3 {
 		t.Errorf("%d indexes are kept of %d chains of an image", n, all)
 	}
-	if problems, err := h.verifier.Verify(t.Context(), "a:1", func(wire.Progress) error { return nil }); err != nil || len(problems) > 0 {
+	if problems, err := h.Verifier().Verify(t.Context(), "a:1", func(wire.Progress) error { return nil }); err != nil || len(problems) > 0 {
 		t.Errorf("the image afterwards: %q, %v", problems, err)
 	}
 	h.fetchTree(top.Chain)
@@ -249,10 +251,10 @@ func TestDerivedTreesAreBounded(t *testing.T) {
 		h.fetchTree(chain.String())
 	}
 	h.fetchTree(b.Chain)
-	if _, err := h.catalog.Statement(t.Context(), b.Chain); err != nil {
+	if _, err := h.Catalog().Statement(t.Context(), b.Chain); err != nil {
 		t.Error(err)
 	}
-	if n := len(files(t, filepath.Join(objectsDir(h.config.Root), "indexes"))); n != before+1+3 {
+	if n := len(files(t, filepath.Join(hub.ObjectsDir(h.config.Root), "indexes"))); n != before+1+3 {
 		t.Errorf("%d indexes are kept of %d chains of two images", n, all)
 	}
 }

@@ -1,4 +1,4 @@
-package hub
+package hub_test
 
 import (
 	"bytes"
@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"lighter/test/testkit/certificate"
+
+	"lighter/hub"
 )
 
 // lockedBuffer is a log that tests read while it is written.
@@ -44,7 +46,7 @@ func TestCertificatesAreRenewed(t *testing.T) {
 	first, second := certificate.New(t, "first"), certificate.New(t, "second")
 	first.Write(t, c.TLSCert, c.TLSKey)
 	var log lockedBuffer
-	h, err := Open(t.Context(), c, slog.New(slog.NewTextHandler(&log, nil)))
+	h, err := hub.Open(t.Context(), c, slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,15 +1,17 @@
-package hub
+package hub_test
 
 import (
 	"os"
 	"strings"
 	"testing"
+
+	"lighter/hub"
 )
 
 func TestKeyIsKept(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
-	info, err := os.Stat(keyFile(h.config.Root))
+	info, err := os.Stat(hub.KeyFile(h.config.Root))
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the key: %v, %v", info, err)
 	}
@@ -31,13 +33,13 @@ func TestLostKeyIsNotReplaced(t *testing.T) {
 	h.push("a:1", image(lowerTar))
 	h.ready("a:1")
 	h.stop()
-	if err := os.Remove(keyFile(h.config.Root)); err != nil {
+	if err := os.Remove(hub.KeyFile(h.config.Root)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(t.Context(), h.config, h.log); err == nil || !strings.Contains(err.Error(), "is missing: restore it") {
+	if _, err := hub.Open(t.Context(), h.config, h.Log()); err == nil || !strings.Contains(err.Error(), "is missing: restore it") {
 		t.Errorf("open without the key: %v, want an error that says to restore it", err)
 	}
-	if _, err := os.Stat(keyFile(h.config.Root)); err == nil {
+	if _, err := os.Stat(hub.KeyFile(h.config.Root)); err == nil {
 		t.Error("there is a new key")
 	}
 }
@@ -46,10 +48,10 @@ func TestLostKeyIsNotReplaced(t *testing.T) {
 func TestScratchIsWhereTheObjectsGo(t *testing.T) {
 	t.Parallel()
 	bucket := t.TempDir()
-	h := startHub(t, func(c *Config) { c.Bucket = "file://" + bucket })
+	h := startHub(t, func(c *hub.Config) { c.Bucket = "file://" + bucket })
 	h.push("a:1", image(lowerTar))
 	h.ready("a:1")
-	if _, err := os.Stat(scratchDir(h.config.Root)); err == nil {
+	if _, err := os.Stat(hub.ScratchDir(h.config.Root)); err == nil {
 		t.Error("there is scratch space elsewhere")
 	}
 	if got := files(t, bucket+"/packs"); len(got) == 0 {
@@ -60,38 +62,38 @@ func TestScratchIsWhereTheObjectsGo(t *testing.T) {
 func TestOneHubInADirectory(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
-	if _, err := Open(t.Context(), h.config, h.log); err == nil || !strings.Contains(err.Error(), "another hub runs") {
+	if _, err := hub.Open(t.Context(), h.config, h.Log()); err == nil || !strings.Contains(err.Error(), "another hub runs") {
 		t.Errorf("a second hub: %v", err)
 	}
 }
 
 func TestConfigIsChecked(t *testing.T) {
 	t.Parallel()
-	for want, change := range map[string]func(*Config){
-		"":                           func(*Config) {},
-		"is not a loopback address":  func(c *Config) { c.Listen = "0.0.0.0:7070" },
-		"not a loopback address: se": func(c *Config) { c.Listen = ":7070" },
-		"want HOST:PORT":             func(c *Config) { c.Listen = "localhost" },
-		"set both or none":           func(c *Config) { c.TLSCert = "x" },
-		"root is empty":              func(c *Config) { c.Root = "" },
-		"must be above zero":         func(c *Config) { c.Limits.Entries = 0 },
-		"admin_listen 10.0.0.1:1":    func(c *Config) { c.AdminListen = "10.0.0.1:1" },
-		"admin_listen \"x\"":         func(c *Config) { c.AdminListen = "x" },
-		"an absolute path":           func(c *Config) { c.AdminListen = "unix:x" },
-		"neither an address":         func(c *Config) { c.Proxies = []string{"10.0.0.0/8", "x"} },
-		"startup_bytes is below":     func(c *Config) { c.StartupBytes = -1 },
-		"is no registry":             func(c *Config) { c.Sources = []string{"https://registry.example.org"} },
-		"want OS/ARCH":               func(c *Config) { c.Platforms = []string{"amd64"} },
-		"such as file":               func(c *Config) { c.Bucket = "/srv" },
+	for want, change := range map[string]func(*hub.Config){
+		"":                           func(*hub.Config) {},
+		"is not a loopback address":  func(c *hub.Config) { c.Listen = "0.0.0.0:7070" },
+		"not a loopback address: se": func(c *hub.Config) { c.Listen = ":7070" },
+		"want HOST:PORT":             func(c *hub.Config) { c.Listen = "localhost" },
+		"set both or none":           func(c *hub.Config) { c.TLSCert = "x" },
+		"root is empty":              func(c *hub.Config) { c.Root = "" },
+		"must be above zero":         func(c *hub.Config) { c.Limits.Entries = 0 },
+		"admin_listen 10.0.0.1:1":    func(c *hub.Config) { c.AdminListen = "10.0.0.1:1" },
+		"admin_listen \"x\"":         func(c *hub.Config) { c.AdminListen = "x" },
+		"an absolute path":           func(c *hub.Config) { c.AdminListen = "unix:x" },
+		"neither an address":         func(c *hub.Config) { c.Proxies = []string{"10.0.0.0/8", "x"} },
+		"startup_bytes is below":     func(c *hub.Config) { c.StartupBytes = -1 },
+		"is no registry":             func(c *hub.Config) { c.Sources = []string{"https://registry.example.org"} },
+		"want OS/ARCH":               func(c *hub.Config) { c.Platforms = []string{"amd64"} },
+		"such as file":               func(c *hub.Config) { c.Bucket = "/srv" },
 	} {
-		c := DefaultConfig()
+		c := hub.DefaultConfig()
 		change(&c)
 		err := c.Check()
 		if want == "" != (err == nil) || err != nil && (!strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n")) {
 			t.Errorf("want %q, got %v", want, err)
 		}
 	}
-	open := DefaultConfig()
+	open := hub.DefaultConfig()
 	open.Listen, open.PlainHTTP, open.Open = "0.0.0.0:7070", true, true
 	if err := open.Check(); err != nil {
 		t.Errorf("plain HTTP that was allowed: %v", err)
@@ -105,8 +107,8 @@ func TestProxiesAreReadInOneForm(t *testing.T) {
 		"10.0.0.1": "10.0.0.1/32", "::ffff:10.0.0.1": "10.0.0.1/32", "::ffff:10.0.3.0/118": "10.0.0.0/22",
 		"10.0.0.1/8": "10.0.0.0/8", "fd00::1/8": "fd00::/8", "::/0": "::/0",
 	} {
-		c := Config{Proxies: []string{text}}
-		got, err := c.proxies()
+		c := hub.Config{Proxies: []string{text}}
+		got, err := c.ParseProxies()
 		if err != nil || got[0].String() != want {
 			t.Errorf("%s is read as %v (%v), want %s", text, got, err, want)
 		}

@@ -1,4 +1,4 @@
-package hub
+package hub_test
 
 import (
 	"encoding/json"
@@ -13,6 +13,8 @@ import (
 
 	"lighter/test/testkit/tarball"
 	"lighter/wire"
+
+	"lighter/hub"
 )
 
 var armTar = tarball.Of(tarball.File("arm", noise(5, 5000)))
@@ -83,7 +85,7 @@ func TestNameMovesToAnIndexWithTheSameImage(t *testing.T) {
 
 func TestIndexThatNamesAManifestTwice(t *testing.T) {
 	t.Parallel()
-	h := startHub(t, func(c *Config) { c.Platforms = []string{"linux/arm64"} })
+	h := startHub(t, func(c *hub.Config) { c.Platforms = []string{"linux/arm64"} })
 	r := startRegistry(t, image())
 	same := fakeImage{layers: image(armTar).layers, platform: v1.Platform{OS: "linux", Architecture: "arm64"}}
 	r.serveIndex(t, part{image: same, platform: &same.platform}, part{image: same, platform: arm64})

@@ -1,4 +1,4 @@
-package hub
+package hub_test
 
 import (
 	"bytes"
@@ -26,21 +26,23 @@ import (
 	"lighter/hub/catalog"
 	"lighter/wire"
 	"lighter/wire/client"
+
+	"lighter/hub"
 )
 
 // testHub is a hub that runs in a directory of the test's own.
 type testHub struct {
-	*Hub
+	*hub.Hub
 	t      *testing.T
 	url    string
-	config Config
+	config hub.Config
 	client *client.Client
 	stop   func()
 }
 
 // startHub runs a hub until the test ends or stop is called. change may change
 // its configuration.
-func startHub(t *testing.T, change ...func(*Config)) *testHub {
+func startHub(t *testing.T, change ...func(*hub.Config)) *testHub {
 	t.Helper()
 	c := hubConfig(t)
 	for _, f := range change {
@@ -49,8 +51,8 @@ func startHub(t *testing.T, change ...func(*Config)) *testHub {
 	return runHub(t, openHub(t, c))
 }
 
-func hubConfig(t *testing.T) Config {
-	c := DefaultConfig()
+func hubConfig(t *testing.T) hub.Config {
+	c := hub.DefaultConfig()
 	c.Root = t.TempDir()
 	c.Listen = "127.0.0.1:0"
 	c.Platforms = []string{"linux/amd64"}
@@ -58,9 +60,9 @@ func hubConfig(t *testing.T) Config {
 	return c
 }
 
-func openHub(t *testing.T, c Config) *Hub {
+func openHub(t *testing.T, c hub.Config) *hub.Hub {
 	t.Helper()
-	h, err := Open(t.Context(), c, logOf(t))
+	h, err := hub.Open(t.Context(), c, logOf(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,16 +83,16 @@ func (w logWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func runHub(t *testing.T, h *Hub) *testHub {
+func runHub(t *testing.T, h *hub.Hub) *testHub {
 	t.Helper()
-	listener, err := net.Listen("tcp", h.config.Listen)
+	listener, err := net.Listen("tcp", h.Config().Listen)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- errors.Join(h.Serve(ctx, listener), h.Close()) }()
-	th := &testHub{Hub: h, t: t, url: "http://" + listener.Addr().String(), config: h.config}
+	th := &testHub{Hub: h, t: t, url: "http://" + listener.Addr().String(), config: h.Config()}
 	stopped := false
 	th.stop = func() {
 		if stopped {
@@ -317,12 +319,12 @@ type holdings struct {
 
 func (h *testHub) holdings() holdings {
 	h.t.Helper()
-	inventory, err := h.catalog.Inventory(h.t.Context())
+	inventory, err := h.Catalog().Inventory(h.t.Context())
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	inventory.Images = 0
-	return holdings{objects: files(h.t, objectsDir(h.config.Root)), inventory: inventory}
+	return holdings{objects: files(h.t, hub.ObjectsDir(h.config.Root)), inventory: inventory}
 }
 
 // files lists the files below dir.
@@ -343,5 +345,5 @@ func files(t *testing.T, dir string) []string {
 
 // blobFile is where the registry keeps a blob.
 func (h *testHub) blobFile(d digest.Digest) string {
-	return filepath.Join(registryDir(h.config.Root), "docker/registry/v2/blobs/sha256", d.Encoded()[:2], d.Encoded(), "data")
+	return filepath.Join(hub.RegistryDir(h.config.Root), "docker/registry/v2/blobs/sha256", d.Encoded()[:2], d.Encoded(), "data")
 }

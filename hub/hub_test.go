@@ -1,4 +1,4 @@
-package hub
+package hub_test
 
 import (
 	"bytes"
@@ -22,6 +22,8 @@ import (
 	"lighter/test/testkit/tarball"
 	"lighter/wire"
 	"lighter/wire/client"
+
+	"lighter/hub"
 )
 
 // noise is a file's content that does not repeat, the same for the same seed.
@@ -315,7 +317,7 @@ func TestImmutableObjectsSayThatTheyAre(t *testing.T) {
 	h := startHub(t)
 	h.push("a:1", image(lowerTar))
 	got := h.ready("a:1")
-	packs := files(t, objectsDir(h.config.Root)+"/packs")
+	packs := files(t, hub.ObjectsDir(h.config.Root)+"/packs")
 	for path, immutable := range map[string]bool{
 		"/lighter/1/default/indexes/" + got.Tree:      true,
 		"/lighter/1/default/packs/" + packs[0] + "/0": true,

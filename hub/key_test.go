@@ -1,4 +1,4 @@
-package hub
+package hub_test
 
 import (
 	"crypto/ed25519"
@@ -11,6 +11,8 @@ import (
 	"lighter/format/index"
 	"lighter/wire"
 	"lighter/wire/client"
+
+	"lighter/hub"
 )
 
 // signers returns with which of the keys the hub, or a mirror, has signed what it says
@@ -50,11 +52,11 @@ func TestKeyRotation(t *testing.T) {
 	h.push("a:1", image(lowerTar))
 	before := h.ready("a:1").Chain
 	root := h.config.Root
-	keys, err := Keys(root)
+	keys, err := hub.Keys(root)
 	if err != nil || len(keys) != 1 {
 		t.Fatalf("keys: %q, %v", keys, err)
 	}
-	added, err := AddKey(root)
+	added, err := hub.AddKey(root)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,15 +80,15 @@ func TestKeyRotation(t *testing.T) {
 			t.Errorf("step %d: a verification finds %q", step, problems)
 		}
 		if step == 0 {
-			if err := RemoveKey(root, keys[0]); err != nil {
+			if err := hub.RemoveKey(root, keys[0]); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	if err := RemoveKey(root, keys[1]); err == nil || !strings.Contains(err.Error(), "only key") {
+	if err := hub.RemoveKey(root, keys[1]); err == nil || !strings.Contains(err.Error(), "only key") {
 		t.Errorf("the only key can be removed: %v", err)
 	}
-	if err := RemoveKey(root, keys[0]); err == nil || !strings.Contains(err.Error(), "has no key") {
+	if err := hub.RemoveKey(root, keys[0]); err == nil || !strings.Contains(err.Error(), "has no key") {
 		t.Errorf("a key can be removed twice: %v", err)
 	}
 }
@@ -106,11 +108,11 @@ func TestMirrorOfTwoKeys(t *testing.T) {
 	chain := h.ready("a:1").Chain
 	dir := t.TempDir()
 	h.mirror(dir)
-	if _, err := AddKey(h.config.Root); err != nil {
+	if _, err := hub.AddKey(h.config.Root); err != nil {
 		t.Fatal(err)
 	}
 	h = h.restart()
-	keys, err := Keys(h.config.Root)
+	keys, err := hub.Keys(h.config.Root)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,18 +146,18 @@ func TestKeyFileIsChecked(t *testing.T) {
 	root := t.TempDir()
 	var all []string
 	for n := range index.MaxKeys {
-		key, err := AddKey(root)
+		key, err := hub.AddKey(root)
 		if all = append(all, key); err != nil {
 			t.Fatalf("key %d: %v", n, err)
 		}
 	}
-	if got, err := Keys(root); err != nil || !slices.Equal(got, all) {
+	if got, err := hub.Keys(root); err != nil || !slices.Equal(got, all) {
 		t.Errorf("keys %q (%v), want %q", got, err, all)
 	}
-	if _, err := AddKey(root); err == nil {
+	if _, err := hub.AddKey(root); err == nil {
 		t.Error("there is no bound on the keys")
 	}
-	path := keyFile(root)
+	path := hub.KeyFile(root)
 	good, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -164,7 +166,7 @@ func TestKeyFileIsChecked(t *testing.T) {
 		if err := os.WriteFile(path, []byte(bad), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := AddKey(root); err == nil {
+		if _, err := hub.AddKey(root); err == nil {
 			t.Errorf("%s: a key is added", what)
 		}
 	}

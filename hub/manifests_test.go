@@ -1,4 +1,4 @@
-package hub
+package hub_test
 
 import (
 	"errors"
@@ -13,6 +13,8 @@ import (
 	"lighter/format/chunk"
 
 	"lighter/wire"
+
+	"lighter/hub"
 )
 
 // repositoriesOf asks the hub about a manifest, verifies the answer, and returns the
@@ -23,7 +25,7 @@ func (h *testHub) repositoriesOf(manifest string) []string {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	keys := h.keys.public()
+	keys := h.PublicKeys()
 	if err := errors.Join(said.Image.Verify(manifest, keys), said.Statement.Verify(said.Image.Chain, keys)); err != nil {
 		h.t.Fatal(err)
 	}
@@ -108,7 +110,7 @@ func TestManifestsThatAreNotKnown(t *testing.T) {
 // The hub's own registry is a repository under the hosts that its configuration names.
 func TestManifestsOfTheHubsRegistry(t *testing.T) {
 	t.Parallel()
-	h := startHub(t, func(c *Config) { c.RegistryHosts = []string{"hub.test", "hub.test:5000"} })
+	h := startHub(t, func(c *hub.Config) { c.RegistryHosts = []string{"hub.test", "hub.test:5000"} })
 	r := startRegistry(t, image(lowerTar))
 	last, err := h.add(wire.Add{Source: r.source()})
 	if err != nil {
@@ -120,7 +122,7 @@ func TestManifestsOfTheHubsRegistry(t *testing.T) {
 	}
 	h.names(last.Images[0].Digest, strings.TrimSuffix(r.name(), ":1"), "hub.test/"+ref.Repository, "hub.test:5000/"+ref.Repository)
 	for _, host := range []string{"", "hub.test/", "https://hub.test", "Hub.test", "hub.test:", "hub.test:x", "a b"} {
-		c := DefaultConfig()
+		c := hub.DefaultConfig()
 		if c.RegistryHosts = []string{host}; c.Check() == nil {
 			t.Errorf("%q is taken for a host", host)
 		}
@@ -140,7 +142,7 @@ func TestMirrorHasManifests(t *testing.T) {
 	mirror := serveFiles(t, dir)
 	a, b := h.ready("a:1"), h.ready("b:1")
 	said, err := mirror.Manifest(t.Context(), a.Digest)
-	if err != nil || said.Image.Verify(a.Digest, h.keys.public()) != nil || said.Image.Chain != a.Chain || said.Statement == nil {
+	if err != nil || said.Image.Verify(a.Digest, h.PublicKeys()) != nil || said.Image.Chain != a.Chain || said.Statement == nil {
 		t.Errorf("the mirror says %+v, %v", said, err)
 	}
 	if _, err := mirror.Manifest(t.Context(), b.Digest); !errors.Is(err, chunk.ErrNotFound) {

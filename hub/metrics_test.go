@@ -1,4 +1,4 @@
-package hub
+package hub_test
 
 import (
 	"os"
@@ -10,6 +10,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"lighter/hub"
 )
 
 // What a hub answered is counted, under few names whatever is asked for.
@@ -34,7 +36,7 @@ func TestMetrics(t *testing.T) {
 	}
 	documented(t, string(body))
 	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(h.view, h.view.requests, h.view.seconds)
+	registry.MustRegister(h.Collectors()...)
 	problems, err := testutil.GatherAndLint(registry)
 	if err != nil || len(problems) > 0 {
 		t.Errorf("%v, %v", problems, err)
@@ -55,8 +57,8 @@ func documented(t *testing.T, exposed string) {
 		slices.Sort(names)
 		return names
 	}
-	want := names("(?m)^\\| `("+metricPrefix+"\\w+)` \\| (\\w+)", string(text))
-	if got := names("(?m)^# TYPE ("+metricPrefix+"\\w+) (\\w+)", exposed); !slices.Equal(got, want) || len(got) < 3 {
+	want := names("(?m)^\\| `("+hub.MetricPrefix+"\\w+)` \\| (\\w+)", string(text))
+	if got := names("(?m)^# TYPE ("+hub.MetricPrefix+"\\w+) (\\w+)", exposed); !slices.Equal(got, want) || len(got) < 3 {
 		t.Errorf("exposed %v, documented %v", got, want)
 	}
 }
@@ -68,26 +70,11 @@ func TestHealthAndReadiness(t *testing.T) {
 			t.Errorf("%s: %d %q", path, status, body)
 		}
 	}
-	h.view.stopping.Store(true)
+	h.SetStopping()
 	if status, body, _ := h.do("GET", "/readyz", nil); status != 503 || !strings.Contains(string(body), "shutting down") {
 		t.Errorf("while the hub shuts down: %d %q, want 503", status, body)
 	}
 	if status, _, _ := h.do("GET", "/healthz", nil); status != 200 {
 		t.Errorf("/healthz while the hub shuts down: %d, want 200", status)
-	}
-}
-
-func TestEndpointOf(t *testing.T) {
-	for path, want := range map[string]string{
-		"/lighter/1/default/trees/sha256:ab":     "trees",
-		"/lighter/1/default/manifests/sha256:ab": "manifests",
-		"/lighter/1/default/packs/ab/3":          "packs",
-		"/lighter/1/default/nonsense":            "other",
-		"/v2/a/manifests/1":                      "registry",
-		"/metrics":                               "other",
-	} {
-		if got := endpointOf(path); got != want {
-			t.Errorf("endpoint of %s: %s, want %s", path, got, want)
-		}
 	}
 }

@@ -1,4 +1,4 @@
-package hub
+package hub_test
 
 import (
 	"context"
@@ -14,6 +14,8 @@ import (
 	"lighter/hub/objects"
 
 	"lighter/wire"
+
+	"lighter/hub"
 )
 
 type catalogImage = catalog.Image
@@ -29,11 +31,11 @@ func TestKilledHubGoesOn(t *testing.T) {
 
 	// A hub that takes pushes, but dies in the middle of taking the image in.
 	dying := openHub(t, h.config)
-	server := httptest.NewServer(dying.handler())
+	server := httptest.NewServer(dying.PublicHandler())
 	pushing := &testHub{Hub: dying, t: t, url: server.URL, config: h.config}
 	before := pushing.holdings()
 	pushing.push("a:1", image(lowerTar, upperTar))
-	row, err := dying.catalog.Next(t.Context(), func(catalogImage) bool { return true })
+	row, err := dying.Catalog().Next(t.Context(), func(catalogImage) bool { return true })
 	if err != nil || row.Name != "a:1" {
 		t.Fatalf("%+v, %v", row, err)
 	}
@@ -54,7 +56,7 @@ func TestKilledHubGoesOn(t *testing.T) {
 	if firstWith(now, known) == "" {
 		t.Error("a record that was known is gone")
 	}
-	if left := files(t, scratchDir(h.config.Root)); len(left) > 0 {
+	if left := files(t, hub.ScratchDir(h.config.Root)); len(left) > 0 {
 		t.Errorf("left in the scratch space: %v", left)
 	}
 	// It has what a hub has that was never killed.
@@ -79,9 +81,9 @@ func TestKilledHubComparesNames(t *testing.T) {
 	h.ready("a:1")
 	h.stop()
 	dying := openHub(t, h.config)
-	moved, err := dying.registry.Manifest(t.Context(), "a", "2")
+	moved, err := dying.Registry().Manifest(t.Context(), "a", "2")
 	if err == nil {
-		err = dying.registry.PutManifest(t.Context(), "a", "1", moved)
+		err = dying.Registry().PutManifest(t.Context(), "a", "1", moved)
 	}
 	if err := errors.Join(err, dying.Close()); err != nil {
 		t.Fatal(err)
@@ -100,14 +102,14 @@ func TestKilledHubComparesNames(t *testing.T) {
 // nobody. It returns the keys of a record that was known before, and of a pack.
 func leaveHalf(t *testing.T, root string, objectsBefore []string) (known, fresh string) {
 	t.Helper()
-	dir := filepath.Join(scratchDir(root), "image-1")
+	dir := filepath.Join(hub.ScratchDir(root), "image-1")
 	known = firstWith(objectsBefore, "layers/")
 	fresh = objects.PackKey([32]byte{1, 2, 3})
 	for path, text := range map[string]string{
-		filepath.Join(scratchDir(root), "journal-1"): known + "\n" + fresh + "\npacks/ab12", // torn
-		filepath.Join(dir, "pack-7"):                 "half a pack",
-		filepath.Join(objectsDir(root), fresh):       "a pack that nobody knows",
-		filepath.Join(scratchDir(root), "anything"):  "",
+		filepath.Join(hub.ScratchDir(root), "journal-1"): known + "\n" + fresh + "\npacks/ab12", // torn
+		filepath.Join(dir, "pack-7"):                     "half a pack",
+		filepath.Join(hub.ObjectsDir(root), fresh):       "a pack that nobody knows",
+		filepath.Join(hub.ScratchDir(root), "anything"):  "",
 	} {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)

@@ -56,7 +56,9 @@ func TestSlowAnswersAreWhole(t *testing.T) {
 	t.Parallel()
 	want := bytes.Repeat([]byte("0123456789abcdef"), (2*stallPiece+999)/16)
 	file := filepath.Join(t.TempDir(), "file")
-	write(t, file, want)
+	if err := os.WriteFile(file, want, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	const timeout = 30 * time.Millisecond
 	server := httptest.NewServer(unstalled(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		f, err := os.Open(file)

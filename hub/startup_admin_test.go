@@ -1,4 +1,4 @@
-package hub
+package hub_test
 
 import (
 	"bytes"
@@ -15,6 +15,8 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/trace"
 	"lighter/wire"
+
+	"lighter/hub"
 )
 
 // What was exported does the same for an image that has the files, on another hub.
@@ -75,7 +77,7 @@ func TestVerifyReadsStartupPacks(t *testing.T) {
 	m := h.extents(h.ready("a:1").Tree)
 	h.traced(m, 1, 2, 3)
 	packs, _ := h.startups(m)
-	file := filepath.Join(objectsDir(h.config.Root), "packs", packs[0].Pack.String())
+	file := filepath.Join(hub.ObjectsDir(h.config.Root), "packs", packs[0].Pack.String())
 	good, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -107,16 +109,16 @@ func TestVerifyWhileLayoutsChange(t *testing.T) {
 	defer sender.Wait()
 	defer cancel()
 	all := filesOf(t, m)
-	before := h.starts.Counts().Laid
+	before := h.Starts().Counts().Laid
 	sender.Go(func() {
 		for i := 0; ctx.Err() == nil; i++ {
 			reads := []trace.Read{all[i%10], all[(i/10+i)%10], all[i*7%10]}
-			_ = h.starts.Take(ctx, m.ID(), "", trace.Trace{Reads: reads}.Encode()) // too many may wait
+			_ = h.Starts().Take(ctx, m.ID(), "", trace.Trace{Reads: reads}.Encode()) // too many may wait
 			time.Sleep(time.Millisecond)
 		}
 	})
-	for h.starts.Counts().Laid < before+5 {
-		problems, err := h.verifier.Verify(t.Context(), "a:1", func(wire.Progress) error { return nil })
+	for h.Starts().Counts().Laid < before+5 {
+		problems, err := h.Verifier().Verify(t.Context(), "a:1", func(wire.Progress) error { return nil })
 		if err != nil || len(problems) != 0 {
 			t.Fatalf("verify: %q, %v", problems, err)
 		}
@@ -207,7 +209,7 @@ func TestTracesAreRemoved(t *testing.T) {
 	h.push("a:2", image(startsTar(10), startsTar(40)))
 	next := h.extents(h.ready("a:2").Tree)
 	for _, tree := range []chunk.ID{m.ID(), next.ID()} {
-		if known, err := h.starts.Known(t.Context(), tree); err != nil || known {
+		if known, err := h.Starts().Known(t.Context(), tree); err != nil || known {
 			t.Errorf("tree %s is known: %v, %v", tree.Short(), known, err)
 		}
 	}

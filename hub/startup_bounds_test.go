@@ -1,4 +1,4 @@
-package hub
+package hub_test
 
 import (
 	"fmt"
@@ -71,7 +71,7 @@ func TestAbsurdTraces(t *testing.T) {
 	if _, in := h.startups(unharmed); fmt.Sprint(in) != fmt.Sprint(want) {
 		t.Errorf("another image's startup packs have the files %v, and had %v", in, want)
 	}
-	if held, err := h.catalog.StartHoldings(t.Context()); err != nil || held.TraceBytes > 1<<20 || held.PackBytes > 32<<20 {
+	if held, err := h.Catalog().StartHoldings(t.Context()); err != nil || held.TraceBytes > 1<<20 || held.PackBytes > 32<<20 {
 		t.Errorf("%+v is kept, %v", held, err)
 	}
 }
@@ -95,7 +95,7 @@ func TestStartupPacksHaveTheirTime(t *testing.T) {
 	}
 	unit := func(s index.Startup) string { return "/lighter/1/default/packs/" + s.Pack.String() + "/0" }
 	sweep := func(before time.Time) {
-		if err := h.starts.Sweep(t.Context(), before); err != nil {
+		if err := h.Starts().Sweep(t.Context(), before); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -117,12 +117,12 @@ func TestStartupPacksHaveTheirTime(t *testing.T) {
 	if err := h.client.Remove(t.Context(), "a:1"); err != nil {
 		t.Fatal(err)
 	}
-	h.starts.Timing.Keep = -time.Hour
+	h.Starts().Timing.Keep = -time.Hour
 	sweep(time.Now().Add(time.Hour))
 	h.await(m.ID())
 	sweep(time.Now().Add(time.Hour))
 	h.expect(unit(second[0]), 404)
-	if held, err := h.catalog.StartHoldings(t.Context()); err != nil || held != (catalog.StartHoldings{}) {
+	if held, err := h.Catalog().StartHoldings(t.Context()); err != nil || held != (catalog.StartHoldings{}) {
 		t.Errorf("left: %+v, %v", held, err)
 	}
 }

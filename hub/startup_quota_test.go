@@ -1,4 +1,4 @@
-package hub
+package hub_test
 
 import (
 	"fmt"
@@ -11,16 +11,18 @@ import (
 	"lighter/store/origin"
 	"lighter/wire"
 	"lighter/wire/client"
+
+	"lighter/hub"
 )
 
 // hubWithRoom runs a hub in which startup packs have so many bytes, and are laid out at
 // once.
-func hubWithRoom(t *testing.T, bytes int64) (Config, *testHub) {
+func hubWithRoom(t *testing.T, bytes int64) (hub.Config, *testHub) {
 	t.Helper()
 	c := hubConfig(t)
 	c.StartupBytes = bytes
 	h := openHub(t, c)
-	h.starts.Timing.Settling, h.starts.Timing.Recompress = 0, time.Hour
+	h.Starts().Timing.Settling, h.Starts().Timing.Recompress = 0, time.Hour
 	return c, runHub(t, h)
 }
 
@@ -41,12 +43,12 @@ func TestRoomForStartupPacks(t *testing.T) {
 	// who says which of the trees have startup packs, when all is laid out as it is to be.
 	who := func() (have string) {
 		h.t.Helper()
-		if err := h.starts.Sweep(t.Context(), time.Now().Add(-time.Hour)); err != nil {
+		if err := h.Starts().Sweep(t.Context(), time.Now().Add(-time.Hour)); err != nil {
 			t.Fatal(err)
 		}
 		for i, m := range trees {
 			h.await(m.ID())
-			layout, err := h.catalog.Layout(t.Context(), m.ID())
+			layout, err := h.Catalog().Layout(t.Context(), m.ID())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -75,7 +77,7 @@ func TestRoomForStartupPacks(t *testing.T) {
 	if have := who(); have != "0234" {
 		t.Fatalf("packs have %s, but 1 was used least recently", have)
 	}
-	if held, err := h.catalog.StartHoldings(t.Context()); err != nil || held.Live > limit || held.Lost != 1 {
+	if held, err := h.Catalog().StartHoldings(t.Context()); err != nil || held.Live > limit || held.Lost != 1 {
 		t.Errorf("%+v is kept, %v", held, err)
 	}
 	chain := h.ready("a1:1").Chain
@@ -92,7 +94,7 @@ func TestRoomForStartupPacks(t *testing.T) {
 
 	h.stop()
 	next := openHub(t, c)
-	next.starts.Timing.Settling, next.starts.Timing.Regain = 0, -time.Hour
+	next.Starts().Timing.Settling, next.Starts().Timing.Regain = 0, -time.Hour
 	h = runHub(t, next)
 	h.fetchTree(chain)
 	who()
@@ -121,12 +123,12 @@ func TestRoomOfImagesThatWereRemoved(t *testing.T) {
 		if err := h.client.Remove(t.Context(), name); err != nil {
 			t.Fatal(err)
 		}
-		if err := h.starts.Sweep(t.Context(), time.Now().Add(-time.Hour)); err != nil {
+		if err := h.Starts().Sweep(t.Context(), time.Now().Add(-time.Hour)); err != nil {
 			t.Fatal(err)
 		}
 		h.await(first.ID())
 	}
-	if held, err := h.catalog.StartHoldings(t.Context()); err != nil || held.Live > limit {
+	if held, err := h.Catalog().StartHoldings(t.Context()); err != nil || held.Live > limit {
 		t.Errorf("%+v is kept, %v", held, err)
 	}
 	h.push("a0:1", image(startsTar(10)))

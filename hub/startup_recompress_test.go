@@ -1,4 +1,4 @@
-package hub
+package hub_test
 
 import (
 	"fmt"
@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"lighter/test/testkit/tarball"
+
+	"lighter/hub"
 )
 
 // words returns text that higher levels compress better.
@@ -46,7 +48,7 @@ func (h *testHub) recompressed(name string) {
 func TestStartupPacksAreRecompressed(t *testing.T) {
 	t.Parallel()
 	h := openHub(t, hubConfig(t))
-	h.starts.Timing.Settling, h.starts.Timing.Recompress = 0, 0
+	h.Starts().Timing.Settling, h.Starts().Timing.Recompress = 0, 0
 	th := runHub(t, h)
 	entries := []tarball.Item{tarball.Dir("d")}
 	for i := range uint64(6) {
@@ -55,7 +57,7 @@ func TestStartupPacksAreRecompressed(t *testing.T) {
 	th.push("a:1", image(tarball.Of(entries...)))
 	got := th.ready("a:1")
 	m := th.extents(got.Tree)
-	before := files(t, objectsDir(h.config.Root))
+	before := files(t, hub.ObjectsDir(h.Config().Root))
 	th.traced(m, 4, 2, 1)
 	th.recompressed("a:1")
 	packs, in := th.startups(m)
@@ -63,12 +65,12 @@ func TestStartupPacksAreRecompressed(t *testing.T) {
 		t.Fatalf("startup packs %+v with the files %v", packs, in)
 	}
 	previous := ""
-	for _, name := range files(t, objectsDir(h.config.Root)) {
+	for _, name := range files(t, hub.ObjectsDir(h.Config().Root)) {
 		if strings.HasPrefix(name, "packs/") && !slices.Contains(before, name) && name != "packs/"+packs[0].Pack.String() {
 			previous += name
 		}
 	}
-	info, err := os.Stat(filepath.Join(objectsDir(h.config.Root), previous))
+	info, err := os.Stat(filepath.Join(hub.ObjectsDir(h.Config().Root), previous))
 	if err != nil || previous == "" {
 		t.Fatalf("there are no packs from before recompression: %q, %v", previous, err)
 	}
@@ -82,10 +84,10 @@ func TestStartupPacksAreRecompressed(t *testing.T) {
 	if status, _, _ := th.do("GET", "/lighter/1/default/"+previous+"/0", nil); status != 200 {
 		t.Errorf("a unit of the previous packs: %d, want 200", status)
 	}
-	laid := h.starts.Counts().Laid
+	laid := h.Starts().Counts().Laid
 	th.traced(m, 4, 2, 1)
 	th.recompressed("a:1")
-	if again, _ := th.startups(m); h.starts.Counts().Laid != laid || again[0].Pack != packs[0].Pack {
+	if again, _ := th.startups(m); h.Starts().Counts().Laid != laid || again[0].Pack != packs[0].Pack {
 		t.Error("the same trace again leads to another layout")
 	}
 }
@@ -94,21 +96,21 @@ func TestStartupPacksAreRecompressed(t *testing.T) {
 func TestNewerLayoutIsNotRecompressed(t *testing.T) {
 	t.Parallel()
 	h := openHub(t, hubConfig(t))
-	h.starts.Timing.Settling, h.starts.Timing.Recompress = 0, time.Second
+	h.Starts().Timing.Settling, h.Starts().Timing.Recompress = 0, time.Second
 	th := runHub(t, h)
 	th.push("a:1", image(startsTar(10)))
 	m := th.extents(th.ready("a:1").Tree)
 	th.traced(m, 1, 2)
-	newer, err := h.catalog.Layout(t.Context(), m.ID())
+	newer, err := h.Catalog().Layout(t.Context(), m.ID())
 	if err != nil {
 		t.Fatal(err)
 	}
 	newer.Startup = []byte("newer")
-	if err := h.catalog.SetLayout(t.Context(), &newer); err != nil {
+	if err := h.Catalog().SetLayout(t.Context(), &newer); err != nil {
 		t.Fatal(err)
 	}
 	th.recompressed("a:1")
-	if got, err := h.catalog.Layout(t.Context(), m.ID()); err != nil || string(got.Startup) != "newer" || got.Locations != newer.Locations {
+	if got, err := h.Catalog().Layout(t.Context(), m.ID()); err != nil || string(got.Startup) != "newer" || got.Locations != newer.Locations {
 		t.Errorf("the layout is %+v, %v, want the newer one", got, err)
 	}
 }
@@ -118,7 +120,7 @@ func TestNewerLayoutIsNotRecompressed(t *testing.T) {
 func TestRecompressionAfterRestart(t *testing.T) {
 	t.Parallel()
 	h := openHub(t, hubConfig(t))
-	h.starts.Timing.Settling, h.starts.Timing.Recompress = 0, time.Hour
+	h.Starts().Timing.Settling, h.Starts().Timing.Recompress = 0, time.Hour
 	th := runHub(t, h)
 	var entries []tarball.Item
 	for i := range uint64(4) {
@@ -129,14 +131,14 @@ func TestRecompressionAfterRestart(t *testing.T) {
 	th.traced(m, 2, 1)
 	before, _ := th.startups(m)
 	th.stop()
-	h = openHub(t, h.config)
-	h.starts.Timing.Settling, h.starts.Timing.Recompress = 0, 0
+	h = openHub(t, h.Config())
+	h.Starts().Timing.Settling, h.Starts().Timing.Recompress = 0, 0
 	th = runHub(t, h)
 	for range 2 {
 		th.traced(m, 2, 1)
 		th.recompressed("a:1")
 	}
-	if after, _ := th.startups(m); len(after) != len(before) || after[0].Bytes() >= before[0].Bytes() || h.starts.Counts().Laid != 0 {
+	if after, _ := th.startups(m); len(after) != len(before) || after[0].Bytes() >= before[0].Bytes() || h.Starts().Counts().Laid != 0 {
 		t.Errorf("startup packs before %+v, after %+v", before, after)
 	}
 }
@@ -154,7 +156,7 @@ func TestLayoutsDoNotWaitForRecompression(t *testing.T) {
 	}
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	h := openHub(t, hubConfig(t))
-	h.starts.Timing.Settling, h.starts.Timing.Recompress = 0, 0
+	h.Starts().Timing.Settling, h.Starts().Timing.Recompress = 0, 0
 	th := runHub(t, h)
 	th.push("a:1", image(startsTar(10)))
 	th.traced(th.extents(th.ready("a:1").Tree), 1, 2)
@@ -172,7 +174,7 @@ func TestLayoutsDoNotWaitForRecompression(t *testing.T) {
 	if packs, in := th.startups(m); len(packs) != 1 || in[3] != 0 {
 		t.Errorf("while a tree is recompressed, another one has the packs %+v with the files %v", packs, in)
 	}
-	if err := h.starts.Sweep(t.Context(), time.Now().Add(-time.Hour)); err != nil {
+	if err := h.Starts().Sweep(t.Context(), time.Now().Add(-time.Hour)); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(begun); err != nil {

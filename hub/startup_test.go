@@ -1,4 +1,4 @@
-package hub
+package hub_test
 
 import (
 	"bytes"
@@ -19,6 +19,8 @@ import (
 	"lighter/store/origin"
 	"lighter/test/testkit/tarball"
 	"lighter/wire"
+
+	"lighter/hub"
 )
 
 // startsTar is a layer of files that are a few chunks each, f0 to f9.
@@ -34,7 +36,7 @@ func startsTar(first uint64) []byte {
 func startsHub(t *testing.T) *testHub {
 	t.Helper()
 	h := openHub(t, hubConfig(t))
-	h.starts.Timing.Settling, h.starts.Timing.Recompress = 0, time.Hour
+	h.Starts().Timing.Settling, h.Starts().Timing.Recompress = 0, time.Hour
 	return runHub(t, h)
 }
 
@@ -101,7 +103,7 @@ func (h *testHub) await(tree chunk.ID) {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(h.t.Context(), 30*time.Second)
 	defer cancel()
-	if err := h.starts.Await(ctx, tree); err != nil {
+	if err := h.Starts().Await(ctx, tree); err != nil {
 		h.t.Fatal(err)
 	}
 }
@@ -179,9 +181,9 @@ func TestTraceBecomesStartupPack(t *testing.T) {
 	}
 
 	// The same again changes nothing; the hub that is started anew neither.
-	list, laid := files(t, objectsDir(h.config.Root)), h.starts.Counts().Laid
+	list, laid := files(t, hub.ObjectsDir(h.config.Root)), h.Starts().Counts().Laid
 	h.traced(m, 7, 2, 4)
-	if again := files(t, objectsDir(h.config.Root)); !slices.Equal(list, again) || h.starts.Counts().Laid != laid {
+	if again := files(t, hub.ObjectsDir(h.config.Root)); !slices.Equal(list, again) || h.Starts().Counts().Laid != laid {
 		t.Errorf("the same trace again: there was\n%q, is\n%q", list, again)
 	}
 	h = h.restart()
@@ -224,17 +226,17 @@ func TestTraceSurvivesTheHub(t *testing.T) {
 	h := startsHub(t)
 	h.push("a:1", image(startsTar(10)))
 	m := h.extents(h.ready("a:1").Tree)
-	h.starts.Timing.Settling = time.Hour
+	h.Starts().Timing.Settling = time.Hour
 	read := filesOf(t, m)[3]
 	if err := h.origins().SendTrace(t.Context(), m.ID(), trace.Trace{Reads: []trace.Read{read}}); err != nil {
 		t.Fatal(err)
 	}
 	h.stop()
 	next := openHub(t, h.config)
-	if due, err := next.catalog.DueOf(t.Context(), m.ID()); err != nil || due.At.IsZero() {
+	if due, err := next.Catalog().DueOf(t.Context(), m.ID()); err != nil || due.At.IsZero() {
 		t.Fatalf("due is %+v, %v", due, err)
 	}
-	if err := next.catalog.Settle(t.Context(), m.ID(), -1, time.Now()); err != nil { // an hour later
+	if err := next.Catalog().Settle(t.Context(), m.ID(), -1, time.Now()); err != nil { // an hour later
 		t.Fatal(err)
 	}
 	h = runHub(t, next)

@@ -1,4 +1,4 @@
-package hub
+package hub_test
 
 import (
 	"bytes"
@@ -11,6 +11,8 @@ import (
 
 	"lighter/test/testkit/tarball"
 	"lighter/wire"
+
+	"lighter/hub"
 )
 
 func (h *testHub) problems(name string) string {
@@ -19,7 +21,7 @@ func (h *testHub) problems(name string) string {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	if left := files(h.t, scratchDir(h.config.Root)); len(left) > 0 {
+	if left := files(h.t, hub.ScratchDir(h.config.Root)); len(left) > 0 {
 		h.t.Errorf("left in the scratch space: %v", left)
 	}
 	return strings.Join(last.Problems, "\n")
@@ -40,7 +42,7 @@ func TestVerifySaysWhatIsWrongAndWhere(t *testing.T) {
 	if problems := h.problems("a:1"); problems != "" {
 		t.Fatalf("of a whole image it says: %s", problems)
 	}
-	dir := objectsDir(h.config.Root)
+	dir := hub.ObjectsDir(h.config.Root)
 	list := files(t, dir)
 	manifest, _, _ := image(lowerTar, upperTar).build()
 	flip := func(b []byte) []byte { b[len(b)/2] ^= 0x40; return b }
@@ -91,7 +93,7 @@ func TestVerifyReadsEverythingAndGoesOn(t *testing.T) {
 	if problems := h.problems("a:1"); problems != "" {
 		t.Fatalf("of a whole image it says: %s", problems)
 	}
-	dir := objectsDir(h.config.Root)
+	dir := hub.ObjectsDir(h.config.Root)
 	manifest, _, _ := image(lowerTar).build()
 	for _, file := range []string{filepath.Join(dir, "indexes", below.Tree.String()+".zst"), h.blobFile(manifest.Layers[0].Digest)} {
 		damage(t, file)

@@ -1,9 +1,11 @@
-package hub
+package hub_test
 
 import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"lighter/hub"
 )
 
 // docs/wire.md, as far as no other test has it.
@@ -12,7 +14,7 @@ func TestAnswersAreAsThePageSays(t *testing.T) {
 	h := startHub(t)
 	h.push("a:1", image(lowerTar, upperTar))
 	got := h.ready("a:1")
-	list := files(t, objectsDir(h.config.Root))
+	list := files(t, hub.ObjectsDir(h.config.Root))
 	const base = "/lighter/1/default"
 	unit := base + "/" + firstWith(list, "packs/") + "/0"
 	for path, want := range map[string]string{

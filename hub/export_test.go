@@ -1,0 +1,61 @@
+package hub
+
+import (
+	"crypto/ed25519"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"lighter/hub/catalog"
+	"lighter/hub/images"
+	"lighter/hub/ingest"
+	"lighter/hub/registry"
+	"lighter/hub/startup"
+	"lighter/hub/verify"
+)
+
+// External tests see a hub's parts through these.
+
+func (h *Hub) Catalog() *catalog.Catalog       { return h.catalog }
+func (h *Hub) Starts() *startup.Service        { return h.starts }
+func (h *Hub) Verifier() *verify.Verifier      { return h.verifier }
+func (h *Hub) PublicKeys() []ed25519.PublicKey { return h.keys.public() }
+func (h *Hub) Log() *slog.Logger               { return h.log }
+
+func (h *Hub) Images() *images.Service      { return h.images }
+func (h *Hub) Trees() *ingest.Trees         { return h.trees }
+func (h *Hub) Registry() *registry.Registry { return h.registry }
+func (h *Hub) Config() Config               { return h.config }
+
+// PublicHandler and AdminHandler answer as the hub does at listen and at an admin_listen with TCP.
+func (h *Hub) PublicHandler() http.Handler { return h.public(h.handler()) }
+func (h *Hub) AdminHandler() http.Handler  { return h.access.Admin(h.handler()) }
+
+// Collectors are the hub's own metrics.
+func (h *Hub) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{h.view, h.view.requests, h.view.seconds}
+}
+
+// SetStopping makes the hub unready, as at its end.
+func (h *Hub) SetStopping() { h.view.stopping.Store(true) }
+
+// SetMaxConnections sets the bound of open connections, before Serve.
+func (h *Hub) SetMaxConnections(n int) { h.maxConnections = n }
+
+func (c *Config) ParseProxies() ([]netip.Prefix, error) { return c.proxies() }
+func (c *Config) ListenAdmin() (net.Listener, error)    { return c.listenAdmin() }
+
+const (
+	UnixPrefix   = unixPrefix
+	MetricPrefix = metricPrefix
+)
+
+var (
+	ObjectsDir  = objectsDir
+	ScratchDir  = scratchDir
+	RegistryDir = registryDir
+	KeyFile     = keyFile
+)

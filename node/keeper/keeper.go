@@ -1,21 +1,20 @@
-// Package keeper promises that the kernel's descriptors outlive the daemon: the
-// service manager holds them, if it can (manager.go), or a process of its own, which
-// does nothing else and so has no reason to end, and the next daemon takes them
-// over. What waits in the kernel for the dead daemon waits for the next one.
+// Package keeper promises that the kernel's descriptors outlive the daemon, so that the next one
+// can take them over. The service manager holds copies of them, if it can (manager.go);
+// otherwise a keeper process does, which has no other task and so no reason to end (run.go).
+// Requests that wait in the kernel for a dead daemon wait for the next one.
 //
-// It refuses to serve, and to know what it keeps: a few descriptors, and a few
-// bytes that go with them. What is kept replaces what was.
+// A keeper does not serve, and knows nothing of what it holds: a few descriptors, and a note of
+// a few bytes. What is given to it replaces what it held.
 //
-// A keeper process ends by itself when what it keeps is of no use any more: when the
-// kernel has ended the connection, because everything is unmounted. If it is
-// killed while no daemon runs, the connection ends, and reads fail.
+// A keeper process ends by itself when the kernel has ended the connection, because everything
+// is unmounted. If it is killed while no daemon runs, the connection ends, and reads fail.
 //
-// It listens on a Unix socket (SOCK_SEQPACKET) that only root can reach, and
-// answers one message a connection:
+// It listens on a Unix socket (SOCK_SEQPACKET) that only root can use, and answers one message a
+// connection:
 //
-//	K note + descriptors  →  K                       keep this instead of what was kept
-//	T                     →  T note + descriptors    give a copy; without a descriptor: nothing is kept
-//	D                     →  the end                 drop it
+//	K note + descriptors  →  K                       hold these, and drop what was held
+//	T                     →  T note + descriptors    copies; no descriptor: nothing is held
+//	D                     →  end of the process      drop
 package keeper
 
 import (
@@ -41,44 +40,42 @@ const (
 	opTake = 'T'
 	opDrop = 'D'
 
-	// maxNote bounds a note, in bytes, maxFiles what it goes with.
-	maxNote  = 4096
-	maxFiles = 4
-	// patience bounds each wait for the other side: a keeper answers at once.
-	patience = 5 * time.Second
+	maxNote  = 4096            // bytes of a note
+	maxFiles = 4               // descriptors that go with it
+	timeout  = 5 * time.Second // of each wait for the other side; a keeper answers at once
 )
 
 // Socket returns the path of the socket of root's keeper.
 func Socket(root string) string { return filepath.Join(root, "keeper.sock") }
 
-// Keeper is who keeps descriptors from one daemon to the next.
+// Keeper holds descriptors from one daemon to the next.
 type Keeper interface {
-	// Keep has copies of files kept, with note, instead of what was kept. The
-	// first of files is the connection, whose end ends the keeping.
+	// Keep makes the keeper hold copies of files, with note, instead of what it held. The
+	// first of files is the connection: when it ends, the keeper drops everything.
 	Keep(ctx context.Context, files []*os.File, note []byte) error
-	// Take returns copies of what is kept, and its note. It stays kept. If nothing
-	// is, the error wraps fs.ErrNotExist.
+	// Take returns copies of what the keeper holds, and the note. The keeper still holds
+	// them. If it holds nothing, the error wraps fs.ErrNotExist.
 	Take(ctx context.Context) (files []*os.File, note []byte, err error)
-	// Holds fails if what was kept with note is not kept any more, as far as can be
-	// found out; if so for sure, the error wraps fs.ErrNotExist.
+	// Holds fails unless the keeper holds what was given to it with note. If it certainly
+	// does not, the error wraps fs.ErrNotExist.
 	Holds(ctx context.Context, note []byte) error
-	// Drop lets go of what is kept. That nothing is, is no error.
+	// Drop makes the keeper let go of what it holds, if anything.
 	Drop(ctx context.Context) error
-	// String says who it is.
+	// String returns the keeper's name, for status and log.
 	String() string
 }
 
 var _, _ Keeper = Process{}, (*Manager)(nil)
 
-// Process is a keeper that is a process of its own.
+// Process is a keeper process.
 type Process struct {
-	Root string // of the node whose it is
-	// Command is a program and its arguments that calls Run; its descriptor 3 is
-	// then the listening socket. Without, no keeper can be started.
+	Root string // of its node
+	// Command is a program with its arguments that calls Run. Its descriptor 3 is the
+	// listening socket. Without a command, no keeper can be started.
 	Command []string
 }
 
-// Keep implements Keeper. If no keeper runs it starts one.
+// Keep implements Keeper. It starts a keeper process if none runs.
 func (p Process) Keep(ctx context.Context, files []*os.File, note []byte) error {
 	if len(note) > maxNote || len(files) == 0 || len(files) > maxFiles {
 		return fmt.Errorf("keep %d descriptors and a note of %d bytes: the most are %d and %d", len(files), len(note), maxFiles, maxNote)
@@ -87,7 +84,7 @@ func (p Process) Keep(ctx context.Context, files []*os.File, note []byte) error 
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, io.EOF): // an older one, which holds no more than one
+	case errors.Is(err, io.EOF): // of an older version, which holds only one descriptor
 		if err := p.Drop(ctx); err != nil {
 			return err
 		}
@@ -112,16 +109,16 @@ func give(ctx context.Context, root string, files []*os.File, note []byte) error
 	}
 	runtime.KeepAlive(files)
 	if err != nil {
-		return fmt.Errorf("give the keeper a descriptor: %w", err)
+		return fmt.Errorf("send descriptors to the keeper: %w", err)
 	}
 	if _, _, err = receive(conn, opKeep); err != nil {
-		return fmt.Errorf("the keeper does not confirm: %w", err)
+		return fmt.Errorf("wait for the keeper's confirmation: %w", err)
 	}
 	return nil
 }
 
-// numbers returns the descriptors of files, and leaves them as they are: os.File's
-// Fd makes them block, in this process and in every other.
+// numbers returns the descriptors of files, without changing them: os.File's Fd would make them
+// blocking, in every process that has them.
 func numbers(files []*os.File) (fds []int, err error) {
 	for _, file := range files {
 		raw, err := file.SyscallConn()
@@ -161,10 +158,10 @@ func (p Process) Holds(ctx context.Context, note []byte) error {
 // String implements Keeper.
 func (Process) String() string { return "a process of its own" }
 
-// ask returns copies of what is kept.
+// ask returns copies of what the keeper process holds.
 func (p Process) ask(ctx context.Context) (note []byte, fds []int, err error) {
 	note, fds, err = p.askOnce(ctx)
-	if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) { // it may just be ending
+	if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) { // the process may be just ending
 		note, fds, err = p.askOnce(ctx)
 	}
 	return note, fds, err
@@ -204,26 +201,26 @@ func (p Process) Drop(ctx context.Context) error {
 	defer conn.Close()
 	err = send(conn, opDrop, nil)
 	if err == nil {
-		_, err = conn.Read(make([]byte, 1)) // until it has ended
+		_, err = conn.Read(make([]byte, 1)) // until the process has ended
 	}
 	if err != io.EOF && !errors.Is(err, unix.ECONNRESET) {
-		return fmt.Errorf("have the keeper let go: %w", err)
+		return fmt.Errorf("make the keeper drop its descriptors: %w", err)
 	}
 	return nil
 }
 
 func dial(ctx context.Context, root string) (*net.UnixConn, error) {
-	dialer := net.Dialer{Timeout: patience}
+	dialer := net.Dialer{Timeout: timeout}
 	conn, err := dialer.DialContext(ctx, "unixpacket", Socket(root))
 	if err != nil {
 		return nil, err
 	}
 	c := conn.(*net.UnixConn)
-	return c, c.SetDeadline(time.Now().Add(patience))
+	return c, c.SetDeadline(time.Now().Add(timeout))
 }
 
-// start starts a keeper. The socket is there when it returns, so that nobody has
-// to wait for it, and so that of two who start one the second fails.
+// start starts a keeper process. The socket exists when it returns: its users need not wait, and of
+// two that start one at the same time, the second fails.
 func start(root string, command []string) error {
 	if len(command) == 0 {
 		return errors.New("no command is known that is one")
@@ -237,7 +234,7 @@ func start(root string, command []string) error {
 	}
 	listener.SetUnlinkOnClose(false)
 	defer listener.Close()
-	if err := os.Chmod(Socket(root), 0o600); err != nil { // root's directory is root's alone
+	if err := os.Chmod(Socket(root), 0o600); err != nil { // only root can reach the directory
 		return err
 	}
 	file, err := listener.File()
@@ -248,13 +245,13 @@ func start(root string, command []string) error {
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.ExtraFiles = []*os.File{file}
 	cmd.Dir = "/"
-	// A session of its own: what ends the daemon's terminal or process group does
-	// not end the keeper.
+	// A session of its own: signals to the daemon's terminal or process group do not
+	// reach the keeper.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	go func() { _ = cmd.Wait() }() // how it ended is nobody's business; without this it would stay a zombie
+	go func() { _ = cmd.Wait() }() // otherwise it would stay a zombie
 	return nil
 }
 
@@ -267,13 +264,12 @@ func send(conn *net.UnixConn, op byte, note []byte, fds ...int) error {
 	return err
 }
 
-// receive returns one message, which has to be op's, and the descriptors that came
-// with it.
+// receive returns one message, whose operation has to be op, and its descriptors.
 func receive(conn *net.UnixConn, op byte) (note []byte, fds []int, err error) {
 	got, note, fds, err := receiveAny(conn)
 	if err == nil && got != op {
 		closeAll(fds)
-		return nil, nil, fmt.Errorf("it says %q where %q was expected", got, op)
+		return nil, nil, fmt.Errorf("got message %q, want %q", got, op)
 	}
 	return note, fds, err
 }
@@ -289,7 +285,7 @@ func receiveAny(conn *net.UnixConn) (op byte, note []byte, fds []int, err error)
 	}
 	fds, err = descriptors(oob[:oobn])
 	if err == nil && flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
-		err = errors.New("a message that is cut: no descriptors are left here, or it is none")
+		err = errors.New("message truncated: out of descriptors, or not a message of a keeper")
 	}
 	if err != nil {
 		closeAll(fds)

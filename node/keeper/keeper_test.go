@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Whoever gave something finds out that it is not kept any more.
+// Holds compares the note, and fails when nothing is held any more.
 func TestHolds(t *testing.T) {
 	root := shortDir(t)
 	_, w := pipe(t)
@@ -20,7 +20,7 @@ func TestHolds(t *testing.T) {
 	holds := func(note string, want bool) {
 		t.Helper()
 		if err := p.Holds(t.Context(), []byte(note)); want != (err == nil) || !want && !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("%q: %v", note, err)
+			t.Errorf("note %q: got %v, want held %t", note, err, want)
 		}
 	}
 	holds("", false)
@@ -38,7 +38,7 @@ func TestHolds(t *testing.T) {
 	holds("second", false)
 }
 
-// The test binary is the keeper too.
+// The test binary is the keeper process, too.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "keep" {
 		if err := Run(); err != nil {
@@ -69,8 +69,8 @@ func keep(t *testing.T, root string, file *os.File, note string) error {
 	return Process{root, []string{self, "keep"}}.Keep(t.Context(), []*os.File{file}, []byte(note))
 }
 
-// pipe returns the ends of a pipe. The keeper ends when the reading end is closed
-// everywhere: to poll the writing end is an error then.
+// pipe returns the ends of a pipe. The keeper ends when the reading end is closed in all processes,
+// because polling the writing end is an error then.
 func pipe(t *testing.T) (r, w *os.File) {
 	t.Helper()
 	r, w, err := os.Pipe()
@@ -92,17 +92,17 @@ func gone(t *testing.T, root string) {
 	}
 }
 
-func TestKept(t *testing.T) {
+func TestKeepTakeDrop(t *testing.T) {
 	root := shortDir(t)
 	if _, _, err := (Process{Root: root}).Take(t.Context()); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("without a keeper: %v", err)
+		t.Errorf("take without a keeper: got %v, want %v", err, fs.ErrNotExist)
 	}
 	r, w := pipe(t)
 	if err := keep(t, root, w, "first"); err != nil {
 		t.Fatal(err)
 	}
 	w.Close()
-	for range 3 { // as often as one likes
+	for range 3 { // any number of times
 		files, note, err := Process{Root: root}.Take(t.Context())
 		if err != nil || string(note) != "first" || len(files) != 1 {
 			t.Fatalf("%q, %v", note, err)
@@ -118,16 +118,16 @@ func TestKept(t *testing.T) {
 	}
 	info, err := os.Stat(Socket(root))
 	if err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("the socket: %v, %v", info, err)
+		t.Errorf("the socket: got %v, %v; want mode 0600", info, err)
 	}
 
-	// Another takes the first one's place, in the same keeper.
+	// Another file replaces the first one, in the same keeper.
 	r2, w2 := pipe(t)
 	if err := keep(t, root, w2, "second"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := r.Read(make([]byte, 1)); err != io.EOF {
-		t.Errorf("the first one is still held: %v", err)
+		t.Errorf("the first file is still held: %v", err)
 	}
 	files, note, err := Process{Root: root}.Take(t.Context())
 	if err != nil || string(note) != "second" {
@@ -135,7 +135,7 @@ func TestKept(t *testing.T) {
 	}
 	files[0].Close()
 
-	// What is of no use ends it, and leaves its socket to the next one.
+	// The keeper ends with its connection, and leaves the socket to the next one.
 	r2.Close()
 	gone(t, root)
 	r3, w3 := pipe(t)
@@ -147,32 +147,32 @@ func TestKept(t *testing.T) {
 	}
 	w3.Close()
 	if _, err := r3.Read(make([]byte, 1)); err != io.EOF {
-		t.Errorf("what was dropped is still held: %v", err)
+		t.Errorf("a dropped file is still held: %v", err)
 	}
 	gone(t, root)
 	if err := (Process{Root: root}).Drop(t.Context()); err != nil {
-		t.Errorf("without a keeper: %v", err)
+		t.Errorf("drop without a keeper: got %v, want none", err)
 	}
 }
 
 func TestNoteTooLong(t *testing.T) {
 	_, w := pipe(t)
 	if err := keep(t, shortDir(t), w, string(make([]byte, maxNote+1))); err == nil {
-		t.Error("accepted")
+		t.Error("got no error")
 	}
 }
 
-func TestProgramThatIsNone(t *testing.T) {
+func TestProgramThatIsNoKeeper(t *testing.T) {
 	_, w := pipe(t)
 	if err := (Process{shortDir(t), []string{"/no/such/program"}}).Keep(t.Context(), []*os.File{w}, nil); err == nil {
-		t.Error("kept by nobody")
+		t.Error("got no error")
 	}
 	if err := (Process{shortDir(t), []string{"/bin/true"}}).Keep(t.Context(), []*os.File{w}, nil); err == nil {
-		t.Error("kept by nobody")
+		t.Error("got no error")
 	}
 }
 
-func TestSeveralAreKept(t *testing.T) {
+func TestKeepSeveral(t *testing.T) {
 	root := shortDir(t)
 	self, err := os.Executable()
 	if err != nil {
@@ -188,19 +188,19 @@ func TestSeveralAreKept(t *testing.T) {
 	if err != nil || len(files) != 2 || string(note) != "two" {
 		t.Fatalf("%d, %q, %v", len(files), note, err)
 	}
-	for i, r := range []*os.File{r1, r2} { // in their order
+	for i, r := range []*os.File{r1, r2} { // in the same order
 		b := make([]byte, 1)
 		if _, err := files[i].Write([]byte{byte(i)}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := io.ReadFull(r, b); err != nil || b[0] != byte(i) {
-			t.Errorf("%d: %v, %v", i, b, err)
+			t.Errorf("file %d: got %v, %v", i, b, err)
 		}
 		files[i].Close()
 	}
 	for _, files := range [][]*os.File{nil, {w1, w1, w1, w1, w1}} {
 		if err := p.Keep(t.Context(), files, nil); err == nil {
-			t.Errorf("%d descriptors are kept", len(files))
+			t.Errorf("%d descriptors: got no error", len(files))
 		}
 	}
 	if err := p.Drop(t.Context()); err != nil {
@@ -208,8 +208,7 @@ func TestSeveralAreKept(t *testing.T) {
 	}
 }
 
-// A keeper of an older version does not answer to several descriptors. Another one
-// takes its place.
+// A keeper of an older version does not answer to several descriptors, and is replaced.
 func TestOlderKeeperIsReplaced(t *testing.T) {
 	root := shortDir(t)
 	old, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: Socket(root), Net: "unixpacket"})
@@ -257,8 +256,8 @@ func TestOlderKeeperIsReplaced(t *testing.T) {
 	}
 }
 
-// Who has no descriptors left to take what is kept does not find that nothing is.
-func TestTakenWithoutDescriptors(t *testing.T) {
+// A process without free descriptors gets an error, and not the answer that nothing is held.
+func TestTakeWithoutFreeDescriptors(t *testing.T) {
 	root := shortDir(t)
 	_, w := pipe(t)
 	if err := keep(t, root, w, "kept"); err != nil {
@@ -271,7 +270,7 @@ func TestTakenWithoutDescriptors(t *testing.T) {
 		}
 		return err
 	}
-	if err := take(); err != nil { // what the runtime needs is open
+	if err := take(); err != nil { // opens what the runtime needs
 		t.Fatal(err)
 	}
 	var limit unix.Rlimit
@@ -294,9 +293,9 @@ func TestTakenWithoutDescriptors(t *testing.T) {
 		}
 		all = append(all, fd)
 	}
-	for free := range 2 { // none for the socket; one for that, and none for what is kept
+	for free := range 2 { // none for the socket; one for it, and none for the files
 		if err := take(); err == nil || errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("with %d descriptors: %v", free, err)
+			t.Errorf("with %d free descriptors: got %v, want another error than %v", free, err, fs.ErrNotExist)
 		}
 		closeAll(all[free : free+1])
 	}

@@ -15,32 +15,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Manager is the service manager that has started this process (systemd). It is
-// told how the process is, and keeps descriptors for the next one if the service
-// has a descriptor store. A nil Manager is none: what it is told is lost.
+// Manager is the service manager that started this process (systemd). It takes reports about the
+// process, and holds descriptors for the next one if the service has a descriptor store. A nil
+// Manager stands for none, and reports are lost.
 type Manager struct {
 	socket   string // NOTIFY_SOCKET
-	stores   int    // how many descriptors it keeps
+	stores   int    // how many descriptors it can hold
 	watchdog time.Duration
-	kept     map[string]int // what it has handed over, by name
-	note     *os.File       // shared memory that the manager keeps too
-	holds    []byte         // the note that was last kept
+	kept     map[string]int // descriptors that it has passed, by name
+	note     *os.File       // shared memory, which the manager holds, too
+	holds    []byte         // the note that was last given to it
 }
 
-// Names of what the manager keeps. The files are name + their number.
+// Names of descriptors that the manager holds. The files are managedFile and their number.
 const (
 	managedFile = "lighter-"
 	managedNote = "lighter-note"
 )
 
-// firstPassed is the first of the descriptors that a manager hands over.
+// firstPassed is the first descriptor that a manager passes.
 const firstPassed = 3
 
-// variables are how a manager speaks to the process that it starts.
+// variables are the environment variables that a manager sets for the process that it starts.
 var variables = []string{"LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "FDSTORE", "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"}
 
-// WithoutManager returns an environment without what a manager has said in it, for
-// a process that is not the manager's.
+// WithoutManager returns an environment without the variables of a service manager, for a process
+// that is not the manager's.
 func WithoutManager(environment []string) []string {
 	return slices.DeleteFunc(slices.Clone(environment), func(entry string) bool {
 		name, _, _ := strings.Cut(entry, "=")
@@ -48,16 +48,16 @@ func WithoutManager(environment []string) []string {
 	})
 }
 
-// Environment returns the service manager of this process, or nil. It takes over
-// what that hands over, and is called once, before anything is started.
+// Environment returns the service manager of this process, or nil. It takes the descriptors that
+// the manager passes, and is called once, before any child process is started.
 //
-// See sd_notify(3), sd_listen_fds(3) and FDSTORE in systemd.exec(5): from systemd
-// 254 on a service is told that it has a store. On an older one a keeper of its own
-// does the same, if the unit lets it live (KillMode=process).
+// See sd_notify(3), sd_listen_fds(3) and FDSTORE in systemd.exec(5): since systemd 254 a service
+// knows whether it has a store. With an older one a keeper process is used, if the unit lets it
+// live (KillMode=process).
 func Environment() *Manager {
 	defer func() {
 		for _, name := range variables {
-			_ = os.Unsetenv(name) // they are for this process alone
+			_ = os.Unsetenv(name) // they are for this process only
 		}
 	}()
 	m := &Manager{socket: os.Getenv("NOTIFY_SOCKET"), kept: map[string]int{}}
@@ -81,16 +81,16 @@ func Environment() *Manager {
 	return m
 }
 
-// ours tells whether a variable that names a process names this one, or is not set.
+// ours reports whether a variable names this process, or is not set.
 func ours(variable string) bool {
 	pid := os.Getenv(variable)
 	return pid == "" || pid == strconv.Itoa(os.Getpid())
 }
 
-// Stores tells whether the manager keeps what a node needs.
+// Stores reports whether the manager can hold what a node needs.
 func (m *Manager) Stores() bool { return m != nil && m.stores > maxFiles }
 
-// Watchdog is how often the manager wants to hear "WATCHDOG=1" at least; 0: never.
+// Watchdog returns the longest time between two reports of "WATCHDOG=1"; 0: none are expected.
 func (m *Manager) Watchdog() time.Duration {
 	if m == nil {
 		return 0
@@ -98,7 +98,7 @@ func (m *Manager) Watchdog() time.Duration {
 	return m.watchdog
 }
 
-// Notify tells the manager something: lines of sd_notify(3), as "READY=1".
+// Notify reports lines of sd_notify(3), as "READY=1".
 func (m *Manager) Notify(lines string) error {
 	if m == nil {
 		return nil
@@ -107,29 +107,29 @@ func (m *Manager) Notify(lines string) error {
 }
 
 func (m *Manager) send(lines string, fds ...int) error {
-	// Not net's: it sends no descriptors through a connected datagram socket.
+	// Package net cannot send descriptors through a connected datagram socket.
 	socket, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("tell the service manager: %w", err)
+		return fmt.Errorf("notify the service manager: %w", err)
 	}
 	defer unix.Close(socket)
 	var rights []byte
 	if len(fds) > 0 {
 		rights = unix.UnixRights(fds...)
 	}
-	wait := unix.NsecToTimeval(patience.Nanoseconds())
+	wait := unix.NsecToTimeval(timeout.Nanoseconds())
 	err = unix.SetsockoptTimeval(socket, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &wait)
 	if err == nil {
 		err = unix.Sendmsg(socket, []byte(lines), rights, &unix.SockaddrUnix{Name: m.socket}, unix.MSG_NOSIGNAL) // @name is an abstract one
 	}
 	if err != nil {
-		return fmt.Errorf("tell the service manager at %s: %w", m.socket, err)
+		return fmt.Errorf("notify the service manager at %s: %w", m.socket, err)
 	}
 	return nil
 }
 
-// Keep has the manager keep copies of files, with note, for the next process.
-// After Take, files has to begin with what that returned.
+// Keep implements Keeper, for the next process. After Take, files has to begin with what Take
+// returned.
 func (m *Manager) Keep(ctx context.Context, files []*os.File, note []byte) error {
 	if len(note) > maxNote || len(files) == 0 || len(files) > maxFiles {
 		return fmt.Errorf("keep %d descriptors and a note of %d bytes: the most are %d and %d", len(files), len(note), maxFiles, maxNote)
@@ -140,7 +140,7 @@ func (m *Manager) Keep(ctx context.Context, files []*os.File, note []byte) error
 	files = append(files[:len(files):len(files)], m.note)
 	for i, file := range files {
 		name := managedFile + strconv.Itoa(i)
-		if i == len(files)-1 { // the last: without it nothing counts
+		if i == len(files)-1 { // the last: files without a note do not count
 			name = managedNote
 		}
 		fds, err := numbers([]*os.File{file})
@@ -149,7 +149,7 @@ func (m *Manager) Keep(ctx context.Context, files []*os.File, note []byte) error
 			err = m.send("FDSTORE=1\nFDPOLL=0\nFDNAME="+name, fds...)
 		}
 		if err != nil {
-			return fmt.Errorf("give the service manager a descriptor: %w", err)
+			return fmt.Errorf("send descriptors to the service manager: %w", err)
 		}
 	}
 	if err := m.barrier(ctx); err != nil {
@@ -159,11 +159,11 @@ func (m *Manager) Keep(ctx context.Context, files []*os.File, note []byte) error
 	return nil
 }
 
-// Holds implements Keeper. A manager does not say what it keeps: it is believed,
-// once it has confirmed it.
+// Holds implements Keeper. A manager cannot be asked what it holds: its confirmation in Keep
+// counts.
 func (m *Manager) Holds(_ context.Context, note []byte) error {
 	if m.holds == nil || !bytes.Equal(m.holds, note) {
-		return fmt.Errorf("the service manager was not given it: %w", fs.ErrNotExist)
+		return fmt.Errorf("the service manager does not hold the devices: %w", fs.ErrNotExist)
 	}
 	return nil
 }
@@ -171,7 +171,7 @@ func (m *Manager) Holds(_ context.Context, note []byte) error {
 // String implements Keeper.
 func (*Manager) String() string { return "the service manager" }
 
-// write writes the note, in one write: whoever reads it sees one note or another.
+// write writes the note in one write, so that a reader sees the old one or the new one.
 func (m *Manager) write(note []byte) error {
 	if m.note == nil {
 		fd, err := unix.MemfdCreate("lighter-note", unix.MFD_CLOEXEC)
@@ -186,7 +186,7 @@ func (m *Manager) write(note []byte) error {
 	return err
 }
 
-// barrier waits until the manager has read all that it was told: it closes a pipe.
+// barrier waits until the manager has read all messages: then it closes a pipe.
 func (m *Manager) barrier(ctx context.Context) error {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -200,7 +200,7 @@ func (m *Manager) barrier(ctx context.Context) error {
 	if err := errors.Join(err, w.Close()); err != nil {
 		return err
 	}
-	end := time.Now().Add(patience)
+	end := time.Now().Add(timeout)
 	if deadline, ok := ctx.Deadline(); ok && deadline.Before(end) {
 		end = deadline
 	}
@@ -208,17 +208,17 @@ func (m *Manager) barrier(ctx context.Context) error {
 		return err
 	}
 	if _, err := r.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
-		return errors.New("the service manager does not confirm that it keeps the descriptors")
+		return errors.New("the service manager does not confirm that it holds the descriptors")
 	}
 	return nil
 }
 
-// Take returns what the manager has handed over, and the note. If that was
-// nothing, the error wraps fs.ErrNotExist. It is called once.
+// Take implements Keeper, with the descriptors that the manager has passed to this process. It is
+// called once.
 func (m *Manager) Take(ctx context.Context) ([]*os.File, []byte, error) {
 	fd, ok := m.kept[managedNote]
 	if !ok {
-		err := fmt.Errorf("the service manager kept nothing: %w", fs.ErrNotExist)
+		err := fmt.Errorf("the service manager holds nothing: %w", fs.ErrNotExist)
 		return nil, nil, errors.Join(err, m.dropRest(ctx))
 	}
 	var files []*os.File
@@ -233,13 +233,13 @@ func (m *Manager) Take(ctx context.Context) ([]*os.File, []byte, error) {
 	m.kept = nil
 	page := make([]byte, maxNote)
 	if _, err := m.note.ReadAt(page, 0); err != nil {
-		return nil, nil, fmt.Errorf("read the note that the service manager kept: %w", err)
+		return nil, nil, fmt.Errorf("read the note from the service manager: %w", err)
 	}
 	return files, bytes.TrimRight(page, "\x00"), nil
 }
 
-// dropRest lets go of files without a note, of a daemon that was killed before it
-// had handed over everything. They would keep the connection from ending.
+// dropRest drops files without a note, of a daemon that was killed before it had sent everything.
+// They would keep the connection open.
 func (m *Manager) dropRest(ctx context.Context) error {
 	rest := 0
 	for name, fd := range m.kept {
@@ -255,7 +255,7 @@ func (m *Manager) dropRest(ctx context.Context) error {
 	return m.Drop(ctx)
 }
 
-// Drop has the manager let go of all that it keeps.
+// Drop implements Keeper.
 func (m *Manager) Drop(ctx context.Context) error {
 	for i := range maxFiles {
 		if err := m.send("FDSTOREREMOVE=1\nFDNAME=" + managedFile + strconv.Itoa(i)); err != nil {

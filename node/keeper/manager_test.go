@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// startManager starts a service manager that keeps nothing and confirms everything. end
-// ends it, and returns what it was told.
+// startManager starts a service manager that holds nothing and confirms everything. end ends it, and
+// returns the messages that it received.
 func startManager(t *testing.T) (path string, end func() string) {
 	t.Helper()
 	path = filepath.Join(shortDir(t), "notify")
@@ -48,8 +48,7 @@ func startManager(t *testing.T) (path string, end func() string) {
 	}
 }
 
-// systemd polls what it keeps unless it is told otherwise, and would be woken for each
-// request on the connection.
+// systemd polls stored descriptors by default, and would be woken for each request on the connection.
 func TestManagerDoesNotPoll(t *testing.T) {
 	path, end := startManager(t)
 	r, _ := pipe(t)
@@ -59,12 +58,12 @@ func TestManagerDoesNotPoll(t *testing.T) {
 	}
 	told := end()
 	if stored, polled := strings.Count(told, "FDSTORE=1\n"), strings.Count(told, "FDSTORE=1\nFDPOLL=0\n"); stored != 2 || polled != stored {
-		t.Errorf("of %d descriptors %d are not polled: the manager was told\n%s", stored, polled, told)
+		t.Errorf("got %d descriptors, %d with FDPOLL=0; want 2 and 2:\n%s", stored, polled, told)
 	}
 }
 
-// A daemon that was killed before it had handed over everything leaves files without
-// a note: nobody may hold them, or who waits for an answer waits for ever.
+// A daemon that was killed before it had sent everything leaves files without a note. They have to
+// be closed everywhere, or readers would wait for ever.
 func TestFilesWithoutANote(t *testing.T) {
 	path, end := startManager(t)
 	r, w := pipe(t)
@@ -79,7 +78,7 @@ func TestFilesWithoutANote(t *testing.T) {
 	w.Close()
 	m := &Manager{socket: path, kept: map[string]int{managedFile + "0": fd}}
 	if _, _, err := m.Take(t.Context()); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("without a note: %v", err)
+		t.Errorf("without a note: got %v, want %v", err, fs.ErrNotExist)
 	}
 	if err := r.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
 		t.Fatal(err)
@@ -88,6 +87,6 @@ func TestFilesWithoutANote(t *testing.T) {
 		t.Errorf("a file without a note is still open: %v", err)
 	}
 	if told := end(); !strings.Contains(told, "FDSTOREREMOVE=1\nFDNAME=lighter-0\n") {
-		t.Errorf("the manager was told:\n%s", told)
+		t.Errorf("want FDSTOREREMOVE for the file, got:\n%s", told)
 	}
 }

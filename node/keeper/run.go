@@ -10,24 +10,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// listenerFD is the descriptor that a keeper inherits: its socket, listening.
+// listenerFD is the descriptor of the listening socket that a keeper process inherits.
 const listenerFD = 3
 
-// idle is how long a keeper waits for the first descriptor.
+// idle is how long a keeper process waits for the first descriptor.
 const idle = 10 * time.Second
 
-// keeper is what one holds. The descriptors are none of os's: Go's poller would
-// watch them, and the keeper would wake with each request that it is not to answer.
+// keeper is what a keeper process holds. The descriptors are no os.Files: Go's poller would
+// watch them, and wake the keeper with each request of the kernel.
 type keeper struct {
-	fds  []int // the first one is the connection; empty: nothing is held
+	fds  []int // the first is the connection; empty: nothing is held
 	note []byte
 }
 
-// Run is a keeper's life: it answers on the socket that Keep has given the
-// process, until what it holds is of no use any more.
+// Run is a keeper process. It answers on the socket that Keep has given to the process, until the
+// connection that it holds has ended.
 func Run() error {
-	// When memory is short it is the last to be killed, and has next to none. Where
-	// that is not allowed it is as the daemon is.
+	// The keeper is the last process that the kernel kills when memory is short, and uses
+	// next to none itself. Where this is not allowed it keeps the daemon's score.
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("-1000"), 0)
 	file := os.NewFile(listenerFD, "socket")
 	inherited, err := net.FileListener(file)
@@ -43,8 +43,8 @@ func Run() error {
 	return serve(listener)
 }
 
-// serve answers one after the other. Between them it looks whether the kernel
-// still wants the connection.
+// serve answers one message after the other. In between it checks whether the kernel has ended the
+// connection.
 func serve(listener *net.UnixListener) error {
 	k := &keeper{}
 	defer k.drop()
@@ -56,7 +56,7 @@ func serve(listener *net.UnixListener) error {
 		switch {
 		case err == nil:
 			if dropped := k.answer(conn); dropped {
-				return nil // whoever wanted it waits until the process has ended
+				return nil // the client waits until the process has ended
 			}
 			conn.Close()
 		case !errors.Is(err, os.ErrDeadlineExceeded):
@@ -68,10 +68,9 @@ func serve(listener *net.UnixListener) error {
 	}
 }
 
-// answer answers one message; what goes wrong with it is for whoever sent it to
-// see.
+// answer answers one message. Failures are for its sender to see.
 func (k *keeper) answer(conn *net.UnixConn) (dropped bool) {
-	if conn.SetDeadline(time.Now().Add(patience)) != nil {
+	if conn.SetDeadline(time.Now().Add(timeout)) != nil {
 		return false
 	}
 	op, note, fds, err := receiveAny(conn)
@@ -96,8 +95,7 @@ func (k *keeper) drop() {
 	k.fds, k.note = nil, nil
 }
 
-// ended tells whether the kernel has ended a FUSE connection: then to poll it is
-// an error.
+// ended reports whether the kernel has ended a FUSE connection: poll returns an error for it.
 func ended(fd int) bool {
 	poll := []unix.PollFd{{Fd: int32(fd)}}
 	_, err := unix.Poll(poll, 0)

@@ -15,23 +15,23 @@ import (
 	"lighter/node/report"
 )
 
-// metricPrefix begins the name of each of the node's own metrics. docs/metrics.md
-// has them all.
+// metricPrefix is the prefix of the node's own metrics. docs/metrics.md describes them all.
 const metricPrefix = "lighter_node_"
 
-// figures are what one scrape shows.
+// figures are the values of one scrape.
 type figures struct {
 	status  report.Status
 	devices fuse.ServerStats
 	ready   bool
-	dropped int64 // lines of the log
+	dropped int64 // log lines
 }
 
-// metric is one that is a single figure.
+// metric is a metric without labels.
 type metric struct {
-	name, help string
-	kind       prometheus.ValueType
-	of         func(f *figures) float64
+	name string
+	kind prometheus.ValueType
+	help string
+	of   func(f *figures) float64
 }
 
 const (
@@ -39,67 +39,122 @@ const (
 	gauge   = prometheus.GaugeValue
 )
 
-// metrics are those that have no labels.
 var metrics = []metric{
-	{"ready", "1 if the node is ready, as /readyz says.", gauge, func(f *figures) float64 { return truth(f.ready) }},
-	{"taken_over", "1 if this daemon took the devices of a former one over.", gauge, func(f *figures) float64 { return truth(f.status.TakenOver) }},
-	{"devices_kept", "0 if nobody keeps the devices: if the daemon ends now, containers get errors.", gauge, func(f *figures) float64 { return truth(f.status.Keeper.Error == "") }},
-	{"keepers_replaced_total", "Keepers that had ended while the daemon ran, and were replaced.", counter, func(f *figures) float64 { return float64(f.status.Keeper.Again) }},
-	{"resent_reads_total", "Reads that a former daemon had not answered, and the kernel sent again.", counter, func(f *figures) float64 { return float64(f.devices.Resent) }},
-	{"reads_in_flight", "Reads that are being answered.", gauge, func(f *figures) float64 { return float64(f.devices.Active) }},
-	{"reads_in_flight_bytes", "Bytes that reads in flight ask for.", gauge, func(f *figures) float64 { return float64(f.devices.ActiveBytes) }},
-	{"reads_waiting", "Reads that wait for their turn.", gauge, func(f *figures) float64 { return float64(f.devices.Queued) }},
-	{"kernel_requests", "Requests that the kernel counts as unanswered, with those that processes wait to make; -1 if it does not say.", gauge, func(f *figures) float64 { return float64(f.devices.InKernel) }},
-	{"oldest_read_seconds", "For how long the oldest unanswered read has been waited for.", gauge, func(f *figures) float64 { return f.devices.Oldest.Seconds() }},
+	{"ready", gauge, "1 if the node is ready, as /readyz says.",
+		func(f *figures) float64 { return truth(f.ready) }},
+	{"taken_over", gauge, "1 if this daemon took over a previous daemon's devices.",
+		func(f *figures) float64 { return truth(f.status.TakenOver) }},
+	{"devices_kept", gauge, "0 if no keeper holds the devices: if the daemon ends now, containers get errors.",
+		func(f *figures) float64 { return truth(f.status.Keeper.Error == "") }},
+	{"keepers_replaced_total", counter, "Keepers that ended while the daemon ran, and were replaced.",
+		func(f *figures) float64 { return float64(f.status.Keeper.Again) }},
+	{"resent_reads_total", counter, "Reads that a previous daemon had not answered, and the kernel sent again.",
+		func(f *figures) float64 { return float64(f.devices.Resent) }},
+	{"reads_in_flight", gauge, "Reads that are being answered.",
+		func(f *figures) float64 { return float64(f.devices.Active) }},
+	{"reads_in_flight_bytes", gauge, "Bytes that reads in flight ask for.",
+		func(f *figures) float64 { return float64(f.devices.ActiveBytes) }},
+	{"reads_waiting", gauge, "Reads that wait for admission.",
+		func(f *figures) float64 { return float64(f.devices.Queued) }},
+	{"kernel_requests", gauge, "Requests that the kernel counts as unanswered, including blocked ones; -1 if unknown.",
+		func(f *figures) float64 { return float64(f.devices.InKernel) }},
+	{"oldest_read_seconds", gauge, "Age of the oldest unanswered read.",
+		func(f *figures) float64 { return f.devices.Oldest.Seconds() }},
 
-	{"pulls_without_hub_total", "Look-ups that no hub answered in time, and indexes that did not come: images were unpacked as usual.", counter, func(f *figures) float64 { return float64(f.status.NoHub) }},
-	{"unit_requests_total", "Units and chunks asked for.", counter, func(f *figures) float64 { return float64(f.status.Fetched.Requests) }},
-	{"unit_received_bytes_total", "Bytes of units received, as they came (compressed).", counter, func(f *figures) float64 { return float64(f.status.Fetched.Bytes) }},
-	{"unit_retries_total", "Requests for units that were made again.", counter, func(f *figures) float64 { return float64(f.status.Fetched.Retries) }},
-	{"verification_failures_total", "Answers whose bytes were not what was asked for. None of them reached a reader.", counter, func(f *figures) float64 { return float64(f.status.Fetched.Invalid) }},
-	{"unit_bytes_in_flight", "Bytes of units that arrive, compressed.", gauge, func(f *figures) float64 { return float64(f.status.Fetched.InFlight.Bytes) }},
-	{"unit_bytes_unstored", "Bytes of units that have arrived and are not stored yet, plain.", gauge, func(f *figures) float64 { return float64(f.status.Fetched.Storing) }},
-	{"unstored_units_total", "Units that the cache was too slow for; they are fetched again when they are needed again.", counter, func(f *figures) float64 { return float64(f.status.Fetched.Unstored) }},
+	{"pulls_without_hub_total", counter, "Lookups and indexes that no hub delivered in time: images were unpacked as usual.",
+		func(f *figures) float64 { return float64(f.status.NoHub) }},
+	{"unit_requests_total", counter, "Requests for units and chunks.",
+		func(f *figures) float64 { return float64(f.status.Fetched.Requests) }},
+	{"unit_received_bytes_total", counter, "Bytes of units received, compressed.",
+		func(f *figures) float64 { return float64(f.status.Fetched.Bytes) }},
+	{"unit_retries_total", counter, "Requests for units that were repeated.",
+		func(f *figures) float64 { return float64(f.status.Fetched.Retries) }},
+	{"verification_failures_total", counter, "Answers with wrong bytes. None of them reached a reader.",
+		func(f *figures) float64 { return float64(f.status.Fetched.Invalid) }},
+	{"unit_bytes_in_flight", gauge, "Bytes of units in flight, compressed.",
+		func(f *figures) float64 { return float64(f.status.Fetched.InFlight.Bytes) }},
+	{"unit_bytes_unstored", gauge, "Bytes of units that have arrived and are not stored yet, uncompressed.",
+		func(f *figures) float64 { return float64(f.status.Fetched.Storing) }},
+	{"unstored_units_total", counter, "Units that the cache was too slow to store; they are fetched again when needed.",
+		func(f *figures) float64 { return float64(f.status.Fetched.Unstored) }},
 
-	{"starts_recorded_total", "Starts of containers of which it was recorded what they read.", counter, func(f *figures) float64 { return float64(f.status.Recording.Recorded) }},
-	{"starts_in_recording", "Starts that are being recorded.", gauge, func(f *figures) float64 { return float64(f.status.Recording.InWork) }},
-	{"traces_reported_total", "Traces of starts that a hub has taken.", counter, func(f *figures) float64 { return float64(f.status.Recording.Reported) }},
-	{"traces_dropped_total", "Traces of starts that no hub has taken, or that there was no room for.", counter, func(f *figures) float64 { return float64(f.status.Recording.Dropped) }},
-	{"startup_received_bytes_total", "Bytes of startup packs received, as they came (compressed).", counter, func(f *figures) float64 { return float64(f.status.Ahead.Startup.Fetched) }},
-	{"startup_brought_bytes_total", "Bytes of chunks that startup packs were to bring, plain.", counter, func(f *figures) float64 { return float64(f.status.Ahead.Startup.Brought) }},
-	{"startup_used_bytes_total", "Bytes of those chunks that were read later.", counter, func(f *figures) float64 { return float64(f.status.Ahead.Startup.Used) }},
-	{"startup_loaded_bytes_total", "Bytes of startup packs' chunks that were on the disk and read ahead into memory, plain.", counter, func(f *figures) float64 { return float64(f.status.Ahead.Loaded) }},
-	{"around_brought_bytes_total", "Bytes of chunks that were to come with a miss, from around it, plain.", counter, func(f *figures) float64 { return float64(f.status.Ahead.Neighbours.Brought) }},
-	{"around_used_bytes_total", "Bytes of those chunks that were read later.", counter, func(f *figures) float64 { return float64(f.status.Ahead.Neighbours.Used) }},
-	{"link_bytes_per_second", "The most that came from the hubs of late.", gauge, func(f *figures) float64 { return float64(f.status.Fetched.Link.Rate) }},
-	{"link_round_trip_seconds", "The least that a first byte took of late.", gauge, func(f *figures) float64 { return f.status.Fetched.Link.RoundTrip.Seconds() }},
+	{"starts_recorded_total", counter, "Starts of containers whose reads were recorded.",
+		func(f *figures) float64 { return float64(f.status.Recording.Recorded) }},
+	{"starts_in_recording", gauge, "Starts that are being recorded.",
+		func(f *figures) float64 { return float64(f.status.Recording.InWork) }},
+	{"traces_reported_total", counter, "Traces of starts that a hub accepted.",
+		func(f *figures) float64 { return float64(f.status.Recording.Reported) }},
+	{"traces_dropped_total", counter, "Traces of starts that no hub accepted, or that exceeded the queue.",
+		func(f *figures) float64 { return float64(f.status.Recording.Dropped) }},
+	{"startup_received_bytes_total", counter, "Bytes of startup packs received, compressed.",
+		func(f *figures) float64 { return float64(f.status.Ahead.Startup.Fetched) }},
+	{"startup_brought_bytes_total", counter, "Bytes of chunks for which startup packs were fetched, uncompressed.",
+		func(f *figures) float64 { return float64(f.status.Ahead.Startup.Brought) }},
+	{"startup_used_bytes_total", counter, "Bytes of those chunks that were read later.",
+		func(f *figures) float64 { return float64(f.status.Ahead.Startup.Used) }},
+	{"startup_loaded_bytes_total", counter, "Bytes of startup packs' cached chunks that were read ahead into memory, uncompressed.",
+		func(f *figures) float64 { return float64(f.status.Ahead.Loaded) }},
+	{"around_brought_bytes_total", counter, "Bytes of neighbouring chunks that were fetched with a miss, uncompressed.",
+		func(f *figures) float64 { return float64(f.status.Ahead.Neighbours.Brought) }},
+	{"around_used_bytes_total", counter, "Bytes of those chunks that were read later.",
+		func(f *figures) float64 { return float64(f.status.Ahead.Neighbours.Used) }},
+	{"link_bytes_per_second", gauge, "Estimated bandwidth of the hubs: the highest recent rate.",
+		func(f *figures) float64 { return float64(f.status.Fetched.Link.Rate) }},
+	{"link_round_trip_seconds", gauge, "Estimated round-trip time: the lowest recent time to the first byte.",
+		func(f *figures) float64 { return f.status.Fetched.Link.RoundTrip.Seconds() }},
 
-	{"cache_bytes", "Bytes that the cache takes on the disk.", gauge, func(f *figures) float64 { return float64(f.status.Cache.Used) }},
-	{"cache_limit_bytes", "The most that the cache may take.", gauge, func(f *figures) float64 { return float64(f.status.Cache.Limit) }},
-	{"cache_room_bytes", "What the cache may take now: its limit, or less while its disk is short.", gauge, func(f *figures) float64 { return float64(f.status.Cache.Room) }},
-	{"cache_disk_free_bytes", "Bytes that are free of the cache's disk.", gauge, func(f *figures) float64 { return float64(f.status.Cache.Free) }},
-	{"cache_loading_bytes", "Bytes of the cache that are not loaded yet, after a start; what is read of them is fetched.", gauge, func(f *figures) float64 { return float64(f.status.Cache.Loading) }},
-	{"cache_pinned_bytes", "Bytes of the cache that are pinned, when all of the pinned images is here.", gauge, func(f *figures) float64 { return float64(f.status.Cache.Pinned) }},
-	{"cache_off", "1 if there is no cache, or its disk refuses writes, fails reads or does not answer and is left alone.", gauge, func(f *figures) float64 { return truth(f.status.Cache.Off() != "") }},
-	{"cache_evicted_bytes_total", "Bytes of the disk that were freed.", counter, func(f *figures) float64 { return float64(f.status.Cache.Evicted) }},
-	{"cache_failed_reads_total", "Chunks that the disk did not give; they are fetched again.", counter, func(f *figures) float64 { return float64(f.status.Cache.Unread) }},
-	{"cache_unanswered_total", "Reads and writes that the disk did not answer in time; what is read is fetched.", counter, func(f *figures) float64 { return float64(f.status.Cache.Hung) }},
-	{"cache_chunks", "Chunks in the cache.", gauge, func(f *figures) float64 { return float64(f.status.Cache.Chunks) }},
-	{"cache_hits_total", "Chunks that were looked for in the cache and found.", counter, func(f *figures) float64 { return float64(f.status.Cache.Hits) }},
-	{"cache_misses_total", "Chunks that were looked for in the cache and not found.", counter, func(f *figures) float64 { return float64(f.status.Cache.Misses) }},
-	{"cache_damaged_chunks_total", "Chunks that the disk gave back wrong; they are fetched again.", counter, func(f *figures) float64 { return float64(f.status.Cache.Damaged) }},
-	{"cache_scrubbed_bytes_total", "Bytes that were verified for nobody who waits.", counter, func(f *figures) float64 { return float64(f.status.Cache.Scrubbed) }},
-	{"cache_failed_writes_total", "Chunks that the disk did not take.", counter, func(f *figures) float64 { return float64(f.status.Cache.Failed) }},
-	{"completion_received_bytes_total", "Bytes of units received to complete images, as they came (compressed).", counter, func(f *figures) float64 { return float64(f.status.Completion.Fetched) }},
-	{"completion_left_bytes", "Bytes of chunks that the image whose turn it is to be completed lacks.", gauge, func(f *figures) float64 { return float64(f.status.Completion.Left) }},
-	{"completion_waits", "1 while nothing may be fetched to complete images: by the schedule, or because disk, cache or memory are short.", gauge, func(f *figures) float64 { return truth(f.status.Completion.Waits != "") }},
-	{"local_device_bytes", "Bytes of the disk that local devices take, as part of the cache's.", gauge, func(f *figures) float64 { return float64(f.status.Cache.Beside) }},
-	{"local_mounts", "Mounted trees whose newest mount reads a local device.", gauge, func(f *figures) float64 { return float64(localMounts(&f.status)) }},
-	{"leftovers", "Files and directories of the node that could not be cleaned up or written.", gauge, func(f *figures) float64 { return float64(len(f.status.Leftovers)) }},
-	{"unsigned_statements", "Statements that one of the pinned keys has not signed, of the key that lacks most.", gauge, func(f *figures) float64 { return float64(unsigned(&f.status)) }},
-	{"log_lines_dropped_total", "Lines of the log that were dropped because nobody read it.", counter, func(f *figures) float64 { return float64(f.dropped) }},
-	{"broken_trees", "Trees that could not be brought back, or whose metadata image is damaged under its mount.", gauge, func(f *figures) float64 { return float64(len(f.status.Lost)) }},
-	{"refused_statements", "Chains in use whose statement on the disk cannot be verified: their trees are served, and no new pull uses them.", gauge, func(f *figures) float64 { return float64(len(f.status.Refused)) }},
+	{"cache_bytes", gauge, "Bytes that the cache takes on the disk.",
+		func(f *figures) float64 { return float64(f.status.Cache.Used) }},
+	{"cache_limit_bytes", gauge, "Maximum of cache_bytes.",
+		func(f *figures) float64 { return float64(f.status.Cache.Limit) }},
+	{"cache_room_bytes", gauge, "Bytes that the cache may take now: its limit, or less while its disk is short.",
+		func(f *figures) float64 { return float64(f.status.Cache.Room) }},
+	{"cache_disk_free_bytes", gauge, "Free bytes of the cache's disk.",
+		func(f *figures) float64 { return float64(f.status.Cache.Free) }},
+	{"cache_loading_bytes", gauge, "Bytes of the cache that are not loaded yet after a start; reads of them are fetched.",
+		func(f *figures) float64 { return float64(f.status.Cache.Loading) }},
+	{"cache_pinned_bytes", gauge, "Bytes of the cache that are pinned, once all pinned images are complete.",
+		func(f *figures) float64 { return float64(f.status.Cache.Pinned) }},
+	{"cache_off", gauge, "1 if there is no cache, or its disk refuses writes, fails reads or does not answer.",
+		func(f *figures) float64 { return truth(f.status.Cache.Off() != "") }},
+	{"cache_evicted_bytes_total", counter, "Bytes of the disk that evictions freed.",
+		func(f *figures) float64 { return float64(f.status.Cache.Evicted) }},
+	{"cache_failed_reads_total", counter, "Chunks that the disk failed to read; they are fetched again.",
+		func(f *figures) float64 { return float64(f.status.Cache.Unread) }},
+	{"cache_unanswered_total", counter, "Reads and writes that the disk did not answer in time; reads are fetched.",
+		func(f *figures) float64 { return float64(f.status.Cache.Hung) }},
+	{"cache_chunks", gauge, "Chunks in the cache.",
+		func(f *figures) float64 { return float64(f.status.Cache.Chunks) }},
+	{"cache_hits_total", counter, "Lookups of chunks in the cache that found them.",
+		func(f *figures) float64 { return float64(f.status.Cache.Hits) }},
+	{"cache_misses_total", counter, "Lookups of chunks in the cache that did not find them.",
+		func(f *figures) float64 { return float64(f.status.Cache.Misses) }},
+	{"cache_damaged_chunks_total", counter, "Chunks that the disk returned damaged; they are fetched again.",
+		func(f *figures) float64 { return float64(f.status.Cache.Damaged) }},
+	{"cache_scrubbed_bytes_total", counter, "Bytes that scrubs verified.",
+		func(f *figures) float64 { return float64(f.status.Cache.Scrubbed) }},
+	{"cache_failed_writes_total", counter, "Chunks that the disk failed to write.",
+		func(f *figures) float64 { return float64(f.status.Cache.Failed) }},
+	{"completion_received_bytes_total", counter, "Bytes of units received to complete images, compressed.",
+		func(f *figures) float64 { return float64(f.status.Completion.Fetched) }},
+	{"completion_left_bytes", gauge, "Bytes of missing chunks of the image that is being completed.",
+		func(f *figures) float64 { return float64(f.status.Completion.Left) }},
+	{"completion_waits", gauge, "1 while completion waits: for its schedule, or because disk, cache or memory are short.",
+		func(f *figures) float64 { return truth(f.status.Completion.Waits != "") }},
+	{"local_device_bytes", gauge, "Bytes of the disk that local devices take, as part of the cache's.",
+		func(f *figures) float64 { return float64(f.status.Cache.Beside) }},
+	{"local_mounts", gauge, "Mounted trees whose newest mount reads a local device.",
+		func(f *figures) float64 { return float64(localMounts(&f.status)) }},
+	{"leftovers", gauge, "Files and directories of the node that could not be cleaned up or written.",
+		func(f *figures) float64 { return float64(len(f.status.Leftovers)) }},
+	{"unsigned_statements", gauge, "Statements that a pinned key has not signed, for the key that lacks most.",
+		func(f *figures) float64 { return float64(unsigned(&f.status)) }},
+	{"log_lines_dropped_total", counter, "Log lines that were dropped because nothing read the log.",
+		func(f *figures) float64 { return float64(f.dropped) }},
+	{"broken_trees", gauge, "Trees that could not be recovered, or whose metadata image is damaged under its mount.",
+		func(f *figures) float64 { return float64(len(f.status.Lost)) }},
+	{"refused_statements", gauge, "Chains in use whose statement on the disk cannot be verified; no new pull uses them.",
+		func(f *figures) float64 { return float64(len(f.status.Refused)) }},
 }
 
 func truth(yes bool) float64 {
@@ -109,7 +164,7 @@ func truth(yes bool) float64 {
 	return 0
 }
 
-// The values of labels. There are no others: nothing here grows with what is run.
+// Values of labels. Their number does not grow with the containers that run.
 const (
 	fromCache = "cache"
 	fromHub   = "hub"
@@ -118,30 +173,30 @@ const (
 )
 
 var (
-	faultSeconds = describe("fault_duration_seconds", "From the kernel's request to the answer, by where the bytes came from.", "origin")
-	readBytes    = describe("read_bytes_total", "Bytes that the kernel read, by where they came from.", "origin")
+	faultSeconds = describe("fault_duration_seconds", "Time from the kernel's request to the answer, by origin of the bytes.", "origin")
+	readBytes    = describe("read_bytes_total", "Bytes that the kernel read, by origin.", "origin")
 	failedReads  = describe("failed_reads_total", "Reads that ended with an input/output error, by reason.", "reason")
-	mounts       = describe("mounts", "Mounted trees, by how the kernel gets at them.", "mode")
-	images       = describe("images", "Images whose snapshots are here, by whether they are lazy.", "lazy")
-	inFlight     = describe("units_in_flight", "Requests for units that are on their way, by whom they are for: a reader who waits, or nobody yet.", "for")
-	waiting      = describe("units_waiting", "Units that wait for their turn to be asked for.", "for")
-	hubUp        = describe("hub_up", "0 while a hub is not asked because it failed.", "hub")
-	hubRequests  = describe("hub_requests_total", "Requests to a hub: look-ups, indexes, locations, units.", "hub")
-	hubFailures  = describe("hub_failures_total", "Requests that a hub failed: no answer, or not what was asked for.", "hub")
-	hubBytes     = describe("hub_received_bytes_total", "Bytes received of a hub, as they came: units, indexes, locations.", "hub")
+	mounts       = describe("mounts", "Mounted trees, by mount mode.", "mode")
+	images       = describe("images", "Images with snapshots on this machine, by whether they are lazy.", "lazy")
+	inFlight     = describe("units_in_flight", "Requests for units in flight, for waiting readers or ahead of reads.", "for")
+	waiting      = describe("units_waiting", "Units that wait to be requested.", "for")
+	hubUp        = describe("hub_up", "0 while a hub is not used because it failed.", "hub")
+	hubRequests  = describe("hub_requests_total", "Requests to a hub: lookups, indexes, locations, units.", "hub")
+	hubFailures  = describe("hub_failures_total", "Requests that a hub failed: no answer, or a wrong one.", "hub")
+	hubBytes     = describe("hub_received_bytes_total", "Bytes received from a hub, compressed: units, indexes, locations.", "hub")
 )
 
 func describe(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(metricPrefix+name, help, labels, nil)
 }
 
-// collector makes metrics of the figures when they are asked for.
+// collector turns figures into metrics for each scrape.
 type collector struct {
 	figures func() (figures, bool)
 }
 
-// Describe implements prometheus.Collector. It says nothing, as it does not know
-// which modes there are.
+// Describe implements prometheus.Collector. It describes nothing: the mount modes are not known in
+// advance.
 func (c collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
@@ -189,8 +244,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// histogram writes a Latency as Prometheus wants it: each bucket holds those
-// before it too.
+// histogram converts a Latency: a Prometheus bucket includes those before it.
 func histogram(l fuse.Latency, origin string) prometheus.Metric {
 	buckets := make(map[float64]uint64, fuse.LatencyBuckets)
 	var sum uint64
@@ -201,8 +255,7 @@ func histogram(l fuse.Latency, origin string) prometheus.Metric {
 	return prometheus.MustNewConstHistogram(faultSeconds, uint64(l.Count()), l.Sum.Seconds(), buckets, origin)
 }
 
-// newRegistry returns what a scrape asks: the node's own metrics, and those of the
-// process and of Go.
+// newRegistry returns the registry of a node: its own metrics, and those of the process and of Go.
 func newRegistry(figures func() (figures, bool)) *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collector{figures}, collectors.NewGoCollector(), collectors.NewBuildInfoCollector(),

@@ -16,7 +16,7 @@ import (
 	"lighter/store/origin"
 )
 
-// some are figures in which nothing is nought.
+// some returns figures that are not zero.
 func some() (figures, bool) {
 	f := figures{ready: true, devices: fuse.ServerStats{Failed: map[string]int64{}}}
 	f.devices.Cached.Counts[3], f.devices.Cached.Sum = 2, 3e6
@@ -28,7 +28,7 @@ func some() (figures, bool) {
 	return f, true
 }
 
-// docs/metrics.md has each metric, with its type, and no other.
+// docs/metrics.md has each metric with its type, and no other.
 func TestMetricsAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/metrics.md")
 	if err != nil {
@@ -46,13 +46,13 @@ func TestMetricsAreDocumented(t *testing.T) {
 		if strings.HasPrefix(f.GetName(), metricPrefix) {
 			exposed = append(exposed, f.GetName()+" "+strings.ToLower(f.GetType().String()))
 		} else if !regexp.MustCompile("^(go|process)_").MatchString(f.GetName()) {
-			t.Errorf("%s is not a node's", f.GetName())
+			t.Errorf("%s is not a metric of a node", f.GetName())
 		}
 	}
 	slices.Sort(documented)
 	slices.Sort(exposed)
 	if !slices.Equal(documented, exposed) || len(exposed) < 20 {
-		t.Errorf("documented:\n%s\nexposed:\n%s", strings.Join(documented, "\n"), strings.Join(exposed, "\n"))
+		t.Errorf("documented metrics:\n%s\nexposed metrics:\n%s", strings.Join(documented, "\n"), strings.Join(exposed, "\n"))
 	}
 }
 
@@ -68,25 +68,25 @@ func TestMetricsFollowTheConventions(t *testing.T) {
 	}
 }
 
-func TestMetricsSayWhatIsSo(t *testing.T) {
+func TestMetricValues(t *testing.T) {
 	want := `
-# HELP lighter_node_hub_failures_total Requests that a hub failed: no answer, or not what was asked for.
+# HELP lighter_node_hub_failures_total Requests that a hub failed: no answer, or a wrong one.
 # TYPE lighter_node_hub_failures_total counter
 lighter_node_hub_failures_total{hub="https://one"} 2
 lighter_node_hub_failures_total{hub="https://two"} 0
-# HELP lighter_node_hub_up 0 while a hub is not asked because it failed.
+# HELP lighter_node_hub_up 0 while a hub is not used because it failed.
 # TYPE lighter_node_hub_up gauge
 lighter_node_hub_up{hub="https://one"} 1
 lighter_node_hub_up{hub="https://two"} 0
-# HELP lighter_node_images Images whose snapshots are here, by whether they are lazy.
+# HELP lighter_node_images Images with snapshots on this machine, by whether they are lazy.
 # TYPE lighter_node_images gauge
 lighter_node_images{lazy="false"} 1
 lighter_node_images{lazy="true"} 2
-# HELP lighter_node_units_in_flight Requests for units that are on their way, by whom they are for: a reader who waits, or nobody yet.
+# HELP lighter_node_units_in_flight Requests for units in flight, for waiting readers or ahead of reads.
 # TYPE lighter_node_units_in_flight gauge
 lighter_node_units_in_flight{for="ahead"} 2
 lighter_node_units_in_flight{for="reader"} 1
-# HELP lighter_node_units_waiting Units that wait for their turn to be asked for.
+# HELP lighter_node_units_waiting Units that wait to be requested.
 # TYPE lighter_node_units_waiting gauge
 lighter_node_units_waiting{for="ahead"} 4
 lighter_node_units_waiting{for="reader"} 3
@@ -106,19 +106,19 @@ lighter_node_units_waiting{for="reader"} 3
 		}
 		here, fetched := f.Metric[0].Histogram, f.Metric[1].Histogram
 		if here.GetSampleCount() != 2 || here.GetSampleSum() != 0.003 || here.Bucket[2].GetCumulativeCount() != 0 || here.Bucket[3].GetCumulativeCount() != 2 {
-			t.Errorf("of the cache: %v", here)
+			t.Errorf("reads from the cache: got %v", here)
 		}
 		if last := len(fetched.Bucket) - 1; fetched.GetSampleCount() != 1 || fetched.Bucket[last].GetCumulativeCount() != 0 {
-			t.Errorf("of the hub: %v", fetched)
+			t.Errorf("reads from the hub: got %v", fetched)
 		}
 	}
 }
 
-// While a node starts there is nothing to say of it but that it lives.
+// A node that starts has no figures yet.
 func TestNoFiguresBeforeTheNodeExists(t *testing.T) {
 	s := someServer(t, "127.0.0.1:0")
 	defer s.Close()
 	if f, ok := s.figures(); ok {
-		t.Errorf("figures of nothing: %+v", f)
+		t.Errorf("got %+v, want none", f)
 	}
 }

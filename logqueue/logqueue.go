@@ -1,8 +1,8 @@
-// Package logqueue promises a log that never makes its writers wait: a handler puts lines
-// into a queue, and one goroutine writes them. When whoever reads the log does not, and the
-// queue is full, lines are dropped and counted; the log says how many once it is read again.
+// Package logqueue promises a log that never blocks its writers: a handler puts lines into a queue,
+// and one goroutine writes them. If nothing reads the log and the queue is full, lines are dropped
+// and counted; the log reports their number once it is read again.
 //
-// It risks the last lines: those in the queue are lost when the process crashes or is killed.
+// Lines in the queue are lost when the process crashes or is killed.
 package logqueue
 
 import (
@@ -16,9 +16,8 @@ import (
 )
 
 const (
-	// maxLines and maxBytes bound what waits to be written.
-	maxLines = 1024
-	maxBytes = 1 << 20
+	maxLines = 1024    // lines in the queue
+	maxBytes = 1 << 20 // bytes in the queue
 )
 
 // Handler is a slog.Handler whose lines are queued. It is safe for concurrent use.
@@ -27,8 +26,8 @@ type Handler struct {
 	queue *queue
 }
 
-// New returns a handler that writes to out, as the handlers that format returns do. Close
-// ends its goroutine.
+// New returns a handler that writes lines to out in the format of the handlers that format returns.
+// Close ends its goroutine.
 func New(out io.Writer, format func(io.Writer) slog.Handler) *Handler {
 	q := &queue{out: out, direct: slog.New(format(out)), lines: make(chan []byte, maxLines), done: make(chan struct{})}
 	go q.run()
@@ -45,8 +44,7 @@ func (h *Handler) WithGroup(name string) slog.Handler {
 	return &Handler{h.Handler.WithGroup(name), h.queue}
 }
 
-// Close waits until what is queued is written, or limit has passed. Later lines are
-// dropped.
+// Close waits until the queue is written, at most for the time limit. Later lines are dropped.
 func (h *Handler) Close(limit time.Duration) {
 	h.queue.close()
 	select {
@@ -55,7 +53,7 @@ func (h *Handler) Close(limit time.Duration) {
 	}
 }
 
-// Dropped returns how many lines of a log were dropped, if its handler is a Handler.
+// Dropped returns how many lines of a log were dropped. It is 0 unless the log's handler is a Handler.
 func Dropped(log *slog.Logger) int64 {
 	if h, ok := log.Handler().(*Handler); ok {
 		return h.queue.dropped.Load()
@@ -63,17 +61,17 @@ func Dropped(log *slog.Logger) int64 {
 	return 0
 }
 
-// queue is a writer that does not wait.
+// queue is a writer that does not block.
 type queue struct {
 	out    io.Writer
-	direct *slog.Logger // to out; for run alone
+	direct *slog.Logger // to out; used by run only
 	lines  chan []byte
 	done   chan struct{} // closed when run has ended
 
-	dropped atomic.Int64 // in all
-	held    atomic.Int64 // bytes that wait
+	dropped atomic.Int64 // lines, since the start
+	held    atomic.Int64 // bytes in the queue
 
-	mu     sync.Mutex // guards closed, and that nobody sends afterwards
+	mu     sync.Mutex // guards closed, and sending to lines
 	closed bool
 }
 
@@ -106,7 +104,8 @@ func (q *queue) run() {
 			continue
 		}
 		if dropped := q.dropped.Load(); dropped > reported {
-			q.direct.LogAttrs(context.Background(), slog.LevelWarn, "lines of this log were dropped, as nobody read it", slog.Int64("lines", dropped-reported))
+			q.direct.LogAttrs(context.Background(), slog.LevelWarn, "log lines were dropped because nothing read the log",
+				slog.Int64("lines", dropped-reported))
 			reported = dropped
 		}
 	}

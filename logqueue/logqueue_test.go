@@ -13,8 +13,8 @@ import (
 
 func text(w io.Writer) slog.Handler { return slog.NewTextHandler(w, nil) }
 
-// A log that nobody reads holds nobody up, and a bounded number of bytes. Once it is read it
-// says what is missing.
+// A log that nothing reads blocks no writer and holds a bounded number of bytes. Once it is read, it
+// reports how many lines are missing.
 func TestLogThatNobodyReads(t *testing.T) {
 	for name, c := range map[string]struct {
 		line  string
@@ -38,11 +38,11 @@ func TestLogThatNobodyReads(t *testing.T) {
 			}
 			all.Wait()
 			if held := h.queue.held.Load(); held > maxBytes || len(h.queue.lines) > maxLines {
-				t.Errorf("%d bytes in %d lines wait", held, len(h.queue.lines))
+				t.Errorf("got %d bytes in %d lines in the queue, want at most %d and %d", held, len(h.queue.lines), maxBytes, maxLines)
 			}
 			dropped := Dropped(log.With("a", "b"))
 			if dropped == 0 {
-				t.Error("nothing is dropped")
+				t.Error("got no dropped lines")
 			}
 			h.Close(time.Millisecond)
 			log.Info("too late")
@@ -68,13 +68,13 @@ func TestLogThatNobodyReads(t *testing.T) {
 				lines++
 			}
 			if want := int64(4*c.count + 1); lines+said != want || said != dropped+1 {
-				t.Errorf("of %d lines %d came and %d are said to be dropped, before the end %d", want, lines, said, dropped)
+				t.Errorf("got %d lines and %d reported as dropped (%d before the end), want %d in total", lines, said, dropped, want)
 			}
 		})
 	}
 }
 
-// Lines come in their order, and all of them if somebody reads.
+// All lines are written in order if something reads the log.
 func TestLinesAreWritten(t *testing.T) {
 	var out strings.Builder
 	h := New(&out, text)
@@ -86,11 +86,11 @@ func TestLinesAreWritten(t *testing.T) {
 	h.Close(time.Minute)
 	got := strings.Split(strings.TrimSpace(out.String()), "\n")
 	if len(got) != 100 || Dropped(log) != 0 || Dropped(slog.New(text(io.Discard))) != 0 {
-		t.Fatalf("%d lines, %d dropped", len(got), Dropped(log))
+		t.Fatalf("got %d lines, %d dropped; want 100 and 0", len(got), Dropped(log))
 	}
 	for i, line := range got {
 		if !strings.HasSuffix(line, fmt.Sprintf("n=%d", i)) {
-			t.Errorf("line %d: %s", i, line)
+			t.Errorf("line %d: got %s", i, line)
 		}
 	}
 }

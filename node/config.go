@@ -52,7 +52,7 @@ type Config struct {
 	Resend bool `toml:"resend" comment:"Have the kernel send again what a former daemon had read and not answered (Linux 6.9). Without, as on older kernels, such requests are kept in shared memory. It is of use for tests alone, and holds for devices that are mounted anew."`
 }
 
-// DefaultConfig returns what is configured where nothing is said.
+// DefaultConfig returns the default configuration.
 func DefaultConfig() Config {
 	return Config{
 		Root:        "/var/lib/lighter",
@@ -77,7 +77,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// Check says what in the configuration cannot be.
+// Check returns what is wrong with the configuration.
 func (c *Config) Check() error {
 	switch {
 	case !filepath.IsAbs(c.Root):
@@ -89,7 +89,7 @@ func (c *Config) Check() error {
 	case c.PrefetchMax < 0:
 		return errors.New("prefetch_limit is below zero: to fetch nothing, set prefetch to false")
 	case c.FreeHigh.below(c.FreeLow):
-		return fmt.Errorf("disk_free_high %s is less than disk_free_low %s: it is where the cache stops giving way", c.FreeHigh, c.FreeLow)
+		return fmt.Errorf("disk_free_high %s is less than disk_free_low %s: it is where evictions stop", c.FreeHigh, c.FreeLow)
 	case c.CompleteRate < 0:
 		return errors.New("complete_rate is below zero")
 	case c.ScrubRate < 0:
@@ -118,7 +118,7 @@ func (c *Config) Check() error {
 	return nil
 }
 
-// prefetchLimit returns how many bytes may be fetched for one image's start.
+// prefetchLimit returns how many bytes may be prefetched for one image's start.
 func (c *Config) prefetchLimit() int64 {
 	if !c.Prefetch {
 		return 0
@@ -126,8 +126,7 @@ func (c *Config) prefetchLimit() int64 {
 	return int64(min(c.PrefetchMax, c.CacheSize/2))
 }
 
-// CheckHubs says which hub cannot be asked as the configuration has it. It asks
-// none.
+// CheckHubs returns what is wrong with the hubs' settings. It connects to none of them.
 func (c *Config) CheckHubs() error {
 	_, err := c.origins(discarded)
 	return err
@@ -135,7 +134,7 @@ func (c *Config) CheckHubs() error {
 
 var discarded = slog.New(slog.DiscardHandler)
 
-// origins returns the hubs.
+// origins returns the client of the configured hubs.
 func (c *Config) origins(log *slog.Logger) (*origin.Failover, error) {
 	var options []client.Options
 	for _, url := range c.Hubs {
@@ -144,5 +143,5 @@ func (c *Config) origins(log *slog.Logger) (*origin.Failover, error) {
 	return origin.New(log, options...)
 }
 
-// maxRecordDelay is how long a trace may wait at most: it is in memory.
+// maxRecordDelay bounds how long a trace waits in memory.
 const maxRecordDelay = time.Hour

@@ -11,16 +11,16 @@ import (
 	"lighter/store/disk"
 )
 
-// Delay is a time that people write as 90s or 5m.
+// Delay is a duration, written as 90s or 5m.
 type Delay time.Duration
 
-// String writes the delay as Go does.
+// String returns the delay as Go writes it.
 func (d Delay) String() string { return time.Duration(d).String() }
 
-// MarshalText writes what String does.
+// MarshalText implements encoding.TextMarshaler.
 func (d Delay) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
-// UnmarshalText reads what Go reads: a number with a unit.
+// UnmarshalText parses numbers with units, as Go does.
 func (d *Delay) UnmarshalText(b []byte) error {
 	n, err := time.ParseDuration(string(b))
 	if err != nil {
@@ -36,16 +36,16 @@ func (d *Delay) Set(text string) error { return d.UnmarshalText([]byte(text)) }
 // Type implements pflag's Value.
 func (d *Delay) Type() string { return "delay" }
 
-// Size is a number of bytes that people write as 20GiB or 500MB.
+// Size is a number of bytes, written as 20GiB or 500MB.
 type Size int64
 
-// String writes the size with a binary unit.
+// String returns the size with a binary unit.
 func (s Size) String() string { return strings.ReplaceAll(humanize.IBytes(uint64(max(s, 0))), " ", "") }
 
-// MarshalText writes what String does.
+// MarshalText implements encoding.TextMarshaler.
 func (s Size) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText reads a number with a unit, or of bytes.
+// UnmarshalText parses a number with a unit, or a number of bytes.
 func (s *Size) UnmarshalText(b []byte) error {
 	n, err := humanize.ParseBytes(string(b))
 	if err != nil || n > 1<<62 {
@@ -61,10 +61,10 @@ func (s *Size) Set(text string) error { return s.UnmarshalText([]byte(text)) }
 // Type implements pflag's Value.
 func (s *Size) Type() string { return "size" }
 
-// Space is a part of a disk that people write as 17% or as a Size.
+// Space is a part of a disk, written as 17% or as a Size.
 type Space disk.Space
 
-// String writes what UnmarshalText reads.
+// String returns what UnmarshalText parses.
 func (s Space) String() string {
 	if s.Percent > 0 {
 		return strconv.FormatFloat(s.Percent, 'g', -1, 64) + "%"
@@ -72,10 +72,10 @@ func (s Space) String() string {
 	return Size(s.Bytes).String()
 }
 
-// MarshalText writes what String does.
+// MarshalText implements encoding.TextMarshaler.
 func (s Space) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText reads a share in percent, or a size.
+// UnmarshalText parses a percentage, or a size.
 func (s *Space) UnmarshalText(b []byte) error {
 	if share, ok := strings.CutSuffix(string(b), "%"); ok {
 		percent, err := strconv.ParseFloat(strings.TrimSpace(share), 64)
@@ -89,19 +89,19 @@ func (s *Space) UnmarshalText(b []byte) error {
 	if err := size.UnmarshalText(b); err != nil {
 		return fmt.Errorf("%q is not a part of a disk: write 17%% or 50GiB", b)
 	}
-	if size > 0 && size < leastSpace {
+	if size > 0 && size < minSpace {
 		return fmt.Errorf("%q is a few bytes of a disk: write 17%% or 50GiB", b)
 	}
 	*s = Space{Bytes: int64(size)}
 	return nil
 }
 
-// leastSpace is what nobody means who leaves the unit out.
-const leastSpace = 1 << 20
+// minSpace is the smallest space in bytes. A smaller one is a number whose unit was forgotten.
+const minSpace = 1 << 20
 
-// below tells whether it is less than other on any disk.
+// below reports whether the space is less than other on any disk.
 func (s Space) below(other Space) bool {
-	if s == (Space{}) { // the other alone counts
+	if s == (Space{}) { // only the other one counts
 		return false
 	}
 	return s.Percent < other.Percent && s.Bytes <= other.Bytes || s.Bytes < other.Bytes && s.Percent <= other.Percent

@@ -1,9 +1,9 @@
-// Package renewed promises values that are read from files, as the files are now: a
-// certificate that is renewed on the disk is used without a restart.
+// Package renewed promises values that follow the files they are read from: a certificate that is
+// renewed on the disk is used without a restart.
 //
-// It looks at the files when somebody asks for the value, every few seconds at most. Files
-// that cannot be read or make no value leave the value as it was, and are logged once. A
-// disk that does not answer delays one caller by a second.
+// It checks the files when the value is used, every few seconds at most. If the files cannot be
+// read, or have no valid value, the old value stays in use, and the failure is logged once. A disk
+// that does not answer delays one caller by a second.
 package renewed
 
 import (
@@ -16,13 +16,11 @@ import (
 )
 
 const (
-	// interval is how often files are looked at, at most.
-	interval = 2 * time.Second
-	// patience is how long a caller waits for the disk.
-	patience = time.Second
+	interval = 2 * time.Second // between two checks of the files, at least
+	timeout  = time.Second     // of a caller's wait for the disk
 )
 
-// Value is a value of files. It is safe for concurrent use.
+// Value is a value that is read from files. It is safe for concurrent use.
 type Value[T any] struct {
 	files []string
 	read  func() (T, error)
@@ -30,14 +28,14 @@ type Value[T any] struct {
 
 	mu      sync.Mutex // guards what follows
 	value   T
-	seen    []os.FileInfo // of the files that value is of
+	seen    []os.FileInfo // of the files from which value was read
 	checked time.Time
-	busy    bool // somebody looks at the files
-	broken  bool // the files that are there now make no value
+	busy    bool // a goroutine checks the files
+	broken  bool // the current files have no valid value
 }
 
-// Read reads a value from files for the first time. read is called again when they have
-// changed, by one goroutine at a time.
+// Read reads a value from files for the first time. When the files have changed, read is called again,
+// by one goroutine at a time.
 func Read[T any](log *slog.Logger, read func() (T, error), files ...string) (*Value[T], error) {
 	v := &Value[T]{files: files, read: read, log: log, checked: time.Now()}
 	var err error
@@ -50,11 +48,11 @@ func Read[T any](log *slog.Logger, read func() (T, error), files ...string) (*Va
 	return v, nil
 }
 
-// Get returns the value. It looks at the files if nobody has for some seconds, and waits
-// for that until ctx is done.
+// Get returns the value. If the last check of the files is some seconds ago, it checks them, and waits
+// for the result until ctx is done.
 func (v *Value[T]) Get(ctx context.Context) T {
 	v.mu.Lock()
-	if look := !v.busy && time.Since(v.checked) >= interval; look {
+	if !v.busy && time.Since(v.checked) >= interval {
 		v.busy = true
 		done := make(chan struct{})
 		go func() {
@@ -65,7 +63,7 @@ func (v *Value[T]) Get(ctx context.Context) T {
 		select {
 		case <-done:
 		case <-ctx.Done():
-		case <-time.After(patience):
+		case <-time.After(timeout):
 		}
 		v.mu.Lock()
 	}
@@ -73,7 +71,7 @@ func (v *Value[T]) Get(ctx context.Context) T {
 	return v.value
 }
 
-// renew reads the value again if the files have changed. It is called by one at a time.
+// renew reads the value again if the files have changed. One goroutine calls it at a time.
 func (v *Value[T]) renew() {
 	v.mu.Lock()
 	seen, broken := v.seen, v.broken
@@ -86,9 +84,9 @@ func (v *Value[T]) renew() {
 	}
 	switch {
 	case err != nil && !broken:
-		v.log.Error("files have changed and cannot be used; what they held before stays in use", "files", v.files, "cause", err)
+		v.log.Error("cannot use changed files: their previous contents stay in use", "files", v.files, "err", err)
 	case changed && err == nil:
-		v.log.Info("files have been renewed and are used from now on", "files", v.files)
+		v.log.Info("renewed files are in use", "files", v.files)
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -102,14 +100,14 @@ func (v *Value[T]) stat() (all []os.FileInfo, err error) {
 	for _, file := range v.files {
 		info, err := os.Stat(file)
 		if err != nil {
-			return nil, fmt.Errorf("look at %s: %w", file, err)
+			return nil, fmt.Errorf("check %s: %w", file, err)
 		}
 		all = append(all, info)
 	}
 	return all, nil
 }
 
-// same reports whether the files are those that were there, and unchanged.
+// same reports whether the files are the same as before, and unchanged.
 func same(before, now []os.FileInfo) bool {
 	for i, b := range before {
 		if n := now[i]; !os.SameFile(b, n) || b.Size() != n.Size() || !b.ModTime().Equal(n.ModTime()) {

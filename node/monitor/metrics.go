@@ -92,7 +92,7 @@ var metrics = []metric{
 		func(f *figures) float64 { return float64(f.status.Ahead.Startup.Brought) }},
 	{"startup_used_bytes_total", counter, "Bytes of those chunks that were read later.",
 		func(f *figures) float64 { return float64(f.status.Ahead.Startup.Used) }},
-	{"startup_loaded_bytes_total", counter, "Bytes of startup packs' cached chunks that were read ahead into memory, uncompressed.",
+	{"startup_loaded_bytes_total", counter, "Bytes of startup packs' cached chunks that were read ahead into memory.",
 		func(f *figures) float64 { return float64(f.status.Ahead.Loaded) }},
 	{"around_brought_bytes_total", counter, "Bytes of neighbouring chunks that were fetched with a miss, uncompressed.",
 		func(f *figures) float64 { return float64(f.status.Ahead.Neighbours.Brought) }},
@@ -173,17 +173,20 @@ const (
 )
 
 var (
-	faultSeconds = describe("fault_duration_seconds", "Time from the kernel's request to the answer, by origin of the bytes.", "origin")
-	readBytes    = describe("read_bytes_total", "Bytes that the kernel read, by origin.", "origin")
-	failedReads  = describe("failed_reads_total", "Reads that ended with an input/output error, by reason.", "reason")
-	mounts       = describe("mounts", "Mounted trees, by mount mode.", "mode")
-	images       = describe("images", "Images with snapshots on this machine, by whether they are lazy.", "lazy")
-	inFlight     = describe("units_in_flight", "Requests for units in flight, for waiting readers or ahead of reads.", "for")
-	waiting      = describe("units_waiting", "Units that wait to be requested.", "for")
-	hubUp        = describe("hub_up", "0 while a hub is not used because it failed.", "hub")
-	hubRequests  = describe("hub_requests_total", "Requests to a hub: lookups, indexes, locations, units.", "hub")
-	hubFailures  = describe("hub_failures_total", "Requests that a hub failed: no answer, or a wrong one.", "hub")
-	hubBytes     = describe("hub_received_bytes_total", "Bytes received from a hub, compressed: units, indexes, locations.", "hub")
+	faultSeconds = describe("fault_duration_seconds",
+		"Time from the kernel's request to the answer, by origin of the bytes.", "origin")
+	readBytes   = describe("read_bytes_total", "Bytes that the kernel read, by origin.", "origin")
+	failedReads = describe("failed_reads_total", "Reads that ended with an input/output error, by reason.", "reason")
+	mounts      = describe("mounts", "Mounted trees, by mount mode.", "mode")
+	images      = describe("images", "Images with snapshots on this machine, by whether they are lazy.", "lazy")
+	inFlight    = describe("units_in_flight",
+		"Requests for units in flight, for waiting readers or ahead of reads.", "for")
+	waiting     = describe("units_waiting", "Units that wait to be requested.", "for")
+	hubUp       = describe("hub_up", "0 while a hub is not used because it failed.", "hub")
+	hubRequests = describe("hub_requests_total", "Requests to a hub: lookups, indexes, locations, units.", "hub")
+	hubFailures = describe("hub_failures_total", "Requests that a hub failed: no answer, or a wrong one.", "hub")
+	hubBytes    = describe("hub_received_bytes_total",
+		"Bytes received from a hub, compressed: units, indexes, locations.", "hub")
 )
 
 func describe(name, help string, labels ...string) *prometheus.Desc {
@@ -282,7 +285,8 @@ func (s *Server) figures() (figures, bool) {
 	if err != nil {
 		s.log.Warn("metrics of images are missing", "err", err)
 	}
-	return figures{status: status, devices: n.Devices(), ready: s.reason.Load() == nil, dropped: logqueue.Dropped(s.log)}, true
+	ready := s.reason.Load() == nil
+	return figures{status: status, devices: n.Devices(), ready: ready, dropped: logqueue.Dropped(s.log)}, true
 }
 
 // mountModes counts the mounted trees by mount mode.

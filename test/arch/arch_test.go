@@ -101,9 +101,9 @@ test/e2e/node: | node/binds node/control node/imagecache node/keeper node/mount 
 test/e2e/peers:
 test/e2e/soak: | node/control node/health node/keeper node/mount node/report
 test/e2e/system: | node/doctor node/keeper node/mount node/report
+test/house:
 test/testkit/cachetest: format/chunk store
 test/testkit/catalogtest: format/chunk format/index hub/catalog wire
-test/house:
 test/testkit/certificate:
 test/testkit/faultfs:
 test/testkit/filetree: format/chunk format/index format/tree

@@ -4,11 +4,13 @@ import "time"
 
 // The time that a pull gives its answerers and the sources of indexes.
 //
-// A pull can unpack its layers itself, so it waits long only for a hub that is alive. If a hub
-// sends nothing at all, a pull loses at most silenceTimeout, once: then all pulls go on without the
-// hub for hubPause. If a hub sends something, however slowly, waiting for it is cheaper than
-// unpacking the image over the same link. Then the longer bounds apply, and the hub counts as
-// silent 10 s after its last byte (hub.Watch).
+// A pull can unpack its layers itself, so it waits long only for a hub that is alive. A silent hub
+// costs a pull 1.5 s if it does not answer the question (package origin), or silenceTimeout if it
+// does not send the index. After that all pulls go on without the hub for a while.
+//
+// If a hub sends something, however slowly, waiting for it is cheaper than unpacking the image over
+// the same link. Then the longer bounds apply, and the hub counts as silent 10 s after its last
+// byte (origin.Watch).
 const (
 	// One question.
 	lookupTimeout = 20 * time.Second // all answerers together, with the retries they ask for

@@ -105,7 +105,7 @@ func (r *Resolver) attempt(
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
 	stop := origin.Watch(r.lastReceived, silenceTimeout, time.Until(end), func(why error) {
-		giveUp(fmt.Errorf("its index did not come: %w", why))
+		giveUp(fmt.Errorf("the index did not arrive: %w", why))
 	})
 	defer stop()
 	return r.trees.Ensure(ctx, tree, func() { stop(); begun() })

@@ -1,6 +1,7 @@
 package resolver
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -49,7 +50,8 @@ func (m *memory) lookup(ctx context.Context, q Request, p patience) (facts, erro
 	}
 }
 
-// recall returns remembered facts, or asks and returns a channel that signals the answer.
+// recall returns remembered facts. If there are none, it asks, and returns a channel that signals
+// the answer.
 func (m *memory) recall(q Request, p patience) (*facts, <-chan singleflight.Result) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -78,17 +80,9 @@ func (m *memory) recall(q Request, p patience) (*facts, <-chan singleflight.Resu
 		m.known[this] = f
 	default:
 		// mu is held: if an answer had come since known was read, it would be in known.
-		return nil, m.questions.DoChan(q.Manifest+" "+q.question(), func() (any, error) { m.learn(q); return nil, nil })
+		return nil, m.questions.DoChan(cmp.Or(q.Manifest, q.Chain), func() (any, error) { m.learn(q); return nil, nil })
 	}
 	return &f, nil
-}
-
-// question returns the part of a request that the answer depends on.
-func (q Request) question() string {
-	if q.Manifest != "" {
-		return ""
-	}
-	return q.Chain
 }
 
 // learn asks and remembers the answer.
@@ -125,14 +119,14 @@ func (m *memory) refuse(q Request, why error) {
 	m.known[k] = f
 }
 
-// pause has pulls go on without a hub for a while.
+// pause makes pulls go on without a hub for a while.
 func (m *memory) pause(cause error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.pausedUntil, m.pauseCause = time.Now().Add(hubPause), cause
 }
 
-// paused says why a pull that is not committed to a hub goes on without it now, or nil.
+// paused returns why brief pulls go on without a hub now, or nil.
 func (m *memory) paused() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

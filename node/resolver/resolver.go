@@ -82,9 +82,9 @@ func New(c Config) (*Resolver, error) {
 	return r, nil
 }
 
-// Claim decides whether the chain of a layer is ours, so that the layer need not be downloaded. If
-// it is, why says for people why it is lazy; else the error says why it is not. If the chain is the
-// top of an image, its tree is on disk when Claim returns. The caller holds the chain.
+// Claim decides whether the chain of a layer is ours, so that the layer need not be downloaded. why
+// is the reason for users if it is; otherwise the error is. If the chain is the top of an image,
+// its tree is on disk when Claim returns. The caller holds the chain.
 func (r *Resolver) Claim(ctx context.Context, q Request) (why string, err error) {
 	why, err = r.claim(ctx, q)
 	if cause := r.refusedFor(q.Chain); err != nil && cause != nil {
@@ -148,7 +148,7 @@ func (r *Resolver) patience(q Request) patience {
 }
 
 // ErrUnnamed says that a pull does not name its image, and that TrustImage requires it.
-var ErrUnnamed = errors.New("its client does not say of which manifest it is, and trust is image")
+var ErrUnnamed = errors.New("its client does not name the manifest of the image, and trust is image")
 
 // Allow says why a pull may not have a chain even if the chain is on this machine, or nil.
 func (r *Resolver) Allow(ctx context.Context, q Request) error {
@@ -188,7 +188,8 @@ func (r *Resolver) lookup(ctx context.Context, q Request) (facts, error) {
 	return r.memory.lookup(ctx, r.question(q), r.patience(q))
 }
 
-// question removes what answers do not depend on: the manifest if chains alone are trusted.
+// question returns a request without the manifest if chains alone are trusted. Answers do not
+// depend on it then.
 func (r *Resolver) question(q Request) Request {
 	if r.trust == TrustChain {
 		q.Manifest = ""
@@ -196,7 +197,7 @@ func (r *Resolver) question(q Request) Request {
 	return q
 }
 
-// ask asks the answerers and verifies the answer.
+// ask asks the answerers. It logs failures, and returns them as reasons for users.
 func (r *Resolver) ask(q Request) (answer map[string]*facts, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
 	defer cancel()
@@ -223,11 +224,12 @@ func (r *Resolver) ask(q Request) (answer map[string]*facts, err error) {
 	default:
 		err = fmt.Errorf("the hub did not answer: %w", err)
 		r.unanswered.Add(1)
-		r.log.Warn("no hub answered a pull", "chain", q.Chain, "manifest", q.Manifest, "err", err)
+		r.log.Warn("no hub answered the question of a pull", "chain", q.Chain, "manifest", q.Manifest, "err", err)
 	}
 	return answer, err
 }
 
+// askOne asks one answerer and verifies the answer.
 func (r *Resolver) askOne(ctx context.Context, a Answerer, q Request) (map[string]*facts, error) {
 	answer, err := a.Answer(ctx, q)
 	if err != nil {
@@ -244,7 +246,7 @@ func (r *Resolver) askOne(ctx context.Context, a Answerer, q Request) (map[strin
 	return all, err
 }
 
-// pause has pulls go on without a hub for a while, because an index did not come.
+// pause makes pulls go on without a hub for a while, because an index did not arrive.
 func (r *Resolver) pause(cause error) {
 	r.memory.pause(cause)
 	r.unanswered.Add(1)
@@ -252,7 +254,7 @@ func (r *Resolver) pause(cause error) {
 }
 
 // Unanswered returns how often pulls went on without a hub since the node started, because a
-// question was not answered or an index did not come.
+// question was not answered or an index did not arrive.
 func (r *Resolver) Unanswered() int64 { return r.unanswered.Load() }
 
 // Mount mounts a chain's tree and returns where. If the chain was only claimed, Mount asks for its
@@ -265,7 +267,7 @@ func (r *Resolver) Mount(ctx context.Context, chain string) (string, error) {
 		if err == nil {
 			tree, err = s.Tree, r.ensure(ctx, s, full)
 		} else {
-			err = fmt.Errorf("the tree of chain %s is not on this machine and the hub does not give it: %w", chain, err)
+			err = fmt.Errorf("get the statement of chain %s, whose tree is not on this machine: %w", chain, err)
 		}
 		if cause := r.refusedFor(chain); err != nil && cause != nil {
 			err = fmt.Errorf("the statement of chain %s on this machine is refused: %v; and %w", chain, cause, err)

@@ -148,9 +148,9 @@ func TestForgedClaims(t *testing.T) {
 		image Request
 		why   string
 	}{
-		"no image":                        {Request{}, "does not say of which manifest"},
-		"no manifest":                     {Request{Reference: "registry.test/app:1"}, "does not say of which manifest"},
-		"no valid manifest":               {Request{Reference: "registry.test/app:1", Manifest: "sha256:../../x"}, "does not say of which manifest"},
+		"no image":                        {Request{}, "does not name the manifest"},
+		"no manifest":                     {Request{Reference: "registry.test/app:1"}, "does not name the manifest"},
+		"no valid manifest":               {Request{Reference: "registry.test/app:1", Manifest: "sha256:../../x"}, "does not name the manifest"},
 		"a manifest of the forger's":      {newImage("forged").from("registry.test/app"), "knows no image with manifest"},
 		"from the forger's repository":    {image.from("evil.test/app"), "not from this repository"},
 		"the manifest of another image":   {other.from("registry.test/other"), "is not one of image manifest"},

@@ -24,7 +24,7 @@ type facts struct {
 	own      *index.Statement      // nil: no image ends here
 	images   int                   // images that end above, with a verified statement
 	above    *index.Statement      // of one of these images
-	refused  error                 // what is wrong with a statement here or above
+	refused  error                 // why a statement of this chain, or one above, is refused
 }
 
 func (f *facts) isFresh(now time.Time, ttl time.Duration) bool { return now.Before(f.at.Add(ttl)) }
@@ -40,7 +40,7 @@ const (
 	errNoImage = missingError("the hub knows no image that it is part of")
 )
 
-// A refusedError says what is wrong with the statements of an answer.
+// A refusedError is why the statements of an answer are refused.
 type refusedError struct{ cause error }
 
 func (e refusedError) Error() string { return "refused: " + e.cause.Error() }

@@ -43,8 +43,8 @@ func (r *Resolver) ensure(ctx context.Context, s *index.Statement, p patience) e
 
 var errAbandoned = errors.New("the fetch was cancelled while it waited for a slot")
 
-// fetchInSlot fetches a tree. If it fails, pulls go on without the hub for a while. So does a brief
-// fetch that has waited for its slot meanwhile.
+// fetchInSlot fetches a tree. If it fails, pulls go on without the hub for a while. A
+// brief fetch then fails at once when it gets its slot.
 func (r *Resolver) fetchInSlot(c *flight.Call, s *index.Statement, p patience) error {
 	// The hub's time begins now.
 	if err := r.keep(s); err != nil {

@@ -23,7 +23,7 @@ func retry(ctx context.Context, try func() error, pause func(error) (time.Durati
 }
 
 // retryAfter returns how long the hubs ask to be left alone, if an error says so. Jitter spreads
-// the nodes that were told the same.
+// the retries of nodes that got the same answer.
 func retryAfter(err error) (wait time.Duration, ok bool) {
 	var busy *origin.Unavailable
 	if !errors.As(err, &busy) || busy.After == 0 {

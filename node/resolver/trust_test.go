@@ -222,9 +222,9 @@ func TestLyingMirror(t *testing.T) {
 	} {
 		for _, repository := range []string{"registry.test/app", "registry.test/evil"} {
 			r, h, _ := newTrusting(t, func(context.Context, string) (*wire.Manifest, error) {
-				said := image.answer(t)
-				lie(said)
-				return said, nil
+				answer := image.answer(t)
+				lie(answer)
+				return answer, nil
 			})
 			lazy, errs := claims(t, r, image.chains(t), image.from(repository))
 			if slices.Contains(lazy, true) {

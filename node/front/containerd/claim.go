@@ -90,7 +90,7 @@ func (s *Snapshotter) claim(
 	return err == nil, why, err
 }
 
-// reason says for people why a chain is not lazy.
+// reason returns why a chain is not lazy, for users.
 func reason(err error) string {
 	if errors.Is(err, resolver.ErrUnnamed) {
 		return err.Error() + " (containerd names it with enable_remote_snapshot_annotations, " +

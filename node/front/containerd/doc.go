@@ -55,8 +55,9 @@ type Holder interface {
 // Claimer decides which layers need not be downloaded. Its methods wait for the network within the
 // bounds of package resolver.
 type Claimer interface {
-	// Claim says for people why the layer of a pull is ours, or fails if it is not. If the layer is
-	// the top of an image, its tree is on disk when Claim returns.
+	// Claim decides whether the layer of a pull is ours. why is the reason for users if it is;
+	// otherwise the error is. If the layer is the top of an image, its tree is on disk when Claim
+	// returns.
 	Claim(ctx context.Context, layer resolver.Request) (why string, err error)
 	// Allow says why a pull may not have a chain although another pull claimed it, or nil.
 	Allow(ctx context.Context, layer resolver.Request) error

@@ -28,7 +28,7 @@ const (
 
 // Labels that this package sets on its snapshots.
 const (
-	// labelWhy says for people why a chain is lazy, or not.
+	// labelWhy is the reason why a chain is lazy, or not, for users.
 	labelWhy = "containerd.io/snapshot/lighter.why"
 	// labelKeepBelow keeps the chain below a lazy snapshot without parent from containerd's garbage
 	// collector. (containerd copies the label to its own record. The name of the snapshotter is

@@ -7,7 +7,7 @@ import (
 	"lighter/format/index"
 )
 
-// ParseKeys parses public keys, one a line, of which there is one at least.
+// ParseKeys parses public keys, one per line and at least one.
 func ParseKeys(text []byte) (keys []ed25519.PublicKey, err error) {
 	for _, line := range strings.Split(strings.TrimSpace(string(text)), "\n") {
 		key, err := index.ParseKey(line)

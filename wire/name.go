@@ -1,28 +1,72 @@
 package wire
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"regexp"
 	"strings"
+
+	"github.com/distribution/reference"
 )
 
-// A Ref says where an image of some name lies in the hub's registry.
+// Ref is the place of an image in the hub's registry.
 type Ref struct {
-	Repository string // its path behind /v2/
-	Tag        string // empty if Digest is there
+	Repository string // path after /v2/
+	Tag        string // empty if Digest is set
 	Digest     string // "sha256:…"
 }
 
-// Reference returns what follows manifests/ in the registry: tag or digest.
-func (r Ref) Reference() string {
-	if r.Digest != "" {
-		return r.Digest
+const (
+	defaultTag    = "latest"
+	maxRepository = 255 // bytes, in the OCI distribution spec
+	shortDigest   = 12  // hexadecimal digits that ShortDigest keeps
+)
+
+var (
+	// hostInPath matches the first part of a repository's path that stands for HOST:PORT.
+	// The path cannot hold a colon, and a host name holds no underscore.
+	hostInPath = regexp.MustCompile(`^([a-z0-9.-]+)_([0-9]+)$`)
+
+	digestPattern = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+)
+
+// ParseName returns the place of the image [HOST[:PORT]/]REPOSITORY[:TAG|@DIGEST]. The default
+// tag is "latest"; with a digest, a tag is ignored. The repository's path in the hub's registry
+// includes the host, with an underscore before the port: localhost:5000/a/b:1 is tag 1 of
+// localhost_5000/a/b.
+func ParseName(name string) (Ref, error) {
+	parsed, err := reference.Parse(name)
+	if err != nil {
+		return Ref{}, fmt.Errorf("image name %q: %w", name, err)
 	}
-	return r.Tag
+	named, ok := parsed.(reference.Named)
+	if !ok {
+		return Ref{}, fmt.Errorf("image name %q: want [HOST/]REPOSITORY[:TAG]", name)
+	}
+	r := Ref{Repository: strings.Replace(named.Name(), ":", "_", 1), Tag: defaultTag}
+	if tagged, ok := parsed.(reference.Tagged); ok {
+		r.Tag = tagged.Tag()
+	}
+	if digested, ok := parsed.(reference.Digested); ok {
+		r.Tag, r.Digest = "", digested.Digest().String()
+	}
+	switch host := reference.Domain(named); {
+	case host != strings.ToLower(host):
+		err = errors.New("the host has to be in lower case")
+	case strings.HasPrefix(host, "["):
+		err = errors.New("the host cannot be an IPv6 address")
+	case len(r.Repository) > maxRepository:
+		err = reference.ErrNameTooLong
+	case r.Digest != "" && !IsDigest(r.Digest):
+		err = errors.New("the digest has to be sha256:HEX")
+	default:
+		return r, nil
+	}
+	return Ref{}, fmt.Errorf("image name %q: %w", name, err)
 }
 
-// Name writes the name that ParseName reads.
+// Name returns the name that ParseName parses.
 func (r Ref) Name() string {
 	if r.Digest != "" {
 		return r.NamedRepository() + "@" + r.Digest
@@ -30,78 +74,33 @@ func (r Ref) Name() string {
 	return r.NamedRepository() + ":" + r.Tag
 }
 
-// NamedRepository is the name without tag and digest: [HOST[:PORT]/]PATH.
+// NamedRepository returns the name without tag and digest: [HOST[:PORT]/]REPOSITORY.
 func (r Ref) NamedRepository() string {
-	first, rest, found := strings.Cut(r.Repository, "/")
-	if host := mappedHost.FindStringSubmatch(first); found && host != nil {
-		first = host[1] + ":" + host[2]
+	host, path, found := strings.Cut(r.Repository, "/")
+	if !found {
+		return r.Repository
 	}
-	if found {
-		first += "/"
-	}
-	return first + rest
+	return hostInPath.ReplaceAllString(host, "$1:$2") + "/" + path
 }
 
-var (
-	// A repository's name cannot hold a colon, so that of a host with a port
-	// is written as an underscore, which no host name has.
-	mappedHost = regexp.MustCompile(`^([a-z0-9.-]+)_([0-9]{1,5})$`)
-	namedHost  = regexp.MustCompile(`^([a-z0-9.-]+):([0-9]{1,5})$`)
-
-	repositoryName = regexp.MustCompile(`^[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*$`)
-	tagName        = regexp.MustCompile(`^[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127}$`)
-	digestName     = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
-)
-
-const maxRepository = 255
-
-// ParseName reads an image's name, HOST/REPO:TAG, HOST/REPO@DIGEST or without
-// HOST/, and says where the image lies in the hub's registry. The repository is
-// the name without its tag, with the colon before a host's port written as an
-// underscore: localhost:5000/a/b:1 is tag 1 of repository localhost_5000/a/b.
-// A name without tag or digest means the tag "latest".
-func ParseName(name string) (Ref, error) {
-	r := Ref{Repository: name}
-	if repository, digest, found := strings.Cut(name, "@"); found {
-		r.Repository, r.Digest = repository, digest
-	}
-	first, rest, found := strings.Cut(r.Repository, "/")
-	if host := namedHost.FindStringSubmatch(first); found && host != nil {
-		first = host[1] + "_" + host[2]
-	}
-	r.Repository = first
-	if found {
-		r.Repository += "/" + rest
-	}
-	if i := strings.LastIndexByte(r.Repository, ':'); i >= 0 {
-		r.Repository, r.Tag = r.Repository[:i], r.Repository[i+1:]
-	} else if r.Digest == "" {
-		r.Tag = "latest"
-	}
+// Reference returns the last part of the manifest's URL in the registry: digest or tag.
+func (r Ref) Reference() string {
 	if r.Digest != "" {
-		r.Tag = "" // the digest says more
+		return r.Digest
 	}
-	switch {
-	case !repositoryName.MatchString(r.Repository) || len(r.Repository) > maxRepository:
-		return r, fmt.Errorf("%q is not an image's name: want [HOST/]REPOSITORY[:TAG] in lower case", name)
-	case r.Digest == "" && !tagName.MatchString(r.Tag):
-		return r, fmt.Errorf("%q is not an image's name: its tag is invalid", name)
-	case r.Digest != "" && !digestName.MatchString(r.Digest):
-		return r, fmt.Errorf("%q is not an image's name: its digest is invalid", name)
-	}
-	return r, nil
+	return r.Tag
 }
 
-// IsDigest reports whether text is a digest as images have it: sha256:HEX.
-func IsDigest(text string) bool { return digestName.MatchString(text) }
+// IsDigest reports whether text is a digest of the form sha256:HEX.
+func IsDigest(text string) bool { return digestPattern.MatchString(text) }
 
-// ShortDigest is how people see a digest.
+// ShortDigest returns the beginning of a digest's hexadecimal digits, for users.
 func ShortDigest(digest string) string {
 	digits := strings.TrimPrefix(digest, "sha256:")
-	return digits[:min(len(digits), 12)]
+	return digits[:min(len(digits), shortDigest)]
 }
 
-// IsLoopback tells whether host is this machine without asking a name server.
+// IsLoopback reports whether a host is this machine. It asks no name server.
 func IsLoopback(host string) bool {
 	if host == "localhost" {
 		return true

@@ -1,0 +1,171 @@
+package wire
+
+import (
+	"time"
+
+	"lighter/format/index"
+)
+
+// Chain is what the hub knows of a chain and of those above it. It answers all questions of the
+// pull of an image on that chain.
+type Chain struct {
+	Link
+	// Above lists known chains that build on this one, the nearest first, at most MaxAbove.
+	Above []Link `json:"above,omitempty"`
+	// Complete says that Above lists all of them: the hub knows no other chain on this one.
+	Complete bool `json:"complete"`
+}
+
+// Link is one chain: a layer on a parent.
+type Link struct {
+	Chain  string `json:"chain"`            // OCI chainID, "sha256:…"
+	Parent string `json:"parent,omitempty"` // chainID of the chain below; empty for the lowest
+	DiffID string `json:"diffID"`           // of the chain's top layer
+	// Statement is set if the chain is the top of an image.
+	Statement *index.Statement `json:"statement,omitempty"`
+}
+
+// Manifest is what the hub knows of the image with a manifest. It answers all questions of its
+// pull.
+type Manifest struct {
+	Image     index.ImageStatement `json:"image"`
+	DiffIDs   []string             `json:"diffIDs"`   // of the layers, the lowest first
+	Statement *index.Statement     `json:"statement"` // of the image's tree
+}
+
+// States of an image.
+const (
+	StateQueued = "queued" // waits to be ingested
+	StateActive = "active" // is being ingested
+	StateReady  = "ready"  // can be started
+	StateFailed = "failed" // Image.Error says why; adding or pushing it again retries
+	StateStored = "stored" // is kept and served as pushed: an attestation, a signature, another platform
+)
+
+// Image is one image, of one platform.
+type Image struct {
+	Name     string `json:"name"`               // [HOST/]REPO:TAG, or [HOST/]REPO@DIGEST
+	Digest   string `json:"digest"`             // of its manifest
+	Platform string `json:"platform,omitempty"` // os/arch[/variant]
+	State    string `json:"state"`
+	Error    string `json:"error,omitempty"`
+
+	// The following is zero until the image is ready. Unique and Blobs are computed in the
+	// background, on a large hub for seconds, and are out of date until then.
+
+	Size   int64  `json:"size"`           // bytes of the compressed layers and the config
+	Bytes  int64  `json:"bytes"`          // of all files, plain
+	Unique int64  `json:"uniqueBytes"`    // plain bytes of chunks that no other image has
+	Blobs  int64  `json:"uniqueAllBytes"` // stored bytes, of chunks and original blobs, that no other image needs
+	Chain  string `json:"chain,omitempty"`
+	Tree   string `json:"tree,omitempty"`
+
+	Updated time.Time `json:"updated"` // when State last changed
+}
+
+// Add asks the hub to add an image.
+type Add struct {
+	Source   string `json:"source"`             // docker://HOST/REPO:TAG; empty: the image Name that was pushed to the hub
+	Name     string `json:"name,omitempty"`     // of the image on the hub; default: the source's reference
+	Digest   string `json:"digest,omitempty"`   // without a source: of the pushed manifest that Name shall name
+	Platform string `json:"platform,omitempty"` // os/arch[/variant]; default: all that run on the hub's architecture
+
+	// Credentials for the source's registry. The hub uses them for this image and does not
+	// store them.
+
+	Username      string `json:"username,omitempty"`
+	Password      string `json:"password,omitempty"`
+	Token         string `json:"token,omitempty"`         // an identity token, which is exchanged for others
+	RegistryToken string `json:"registryToken,omitempty"` // a bearer token, which is sent as it is
+
+	PlainHTTP bool `json:"plainHTTP,omitempty"` // allow HTTP to a registry on another machine
+}
+
+// Progress is one line of the answer to a long operation. The last line has Done set.
+type Progress struct {
+	// Step is "copy" (a blob from its source), "layer" (a layer is ingested), "check" (a layer,
+	// or all chunks, are read back) or "wait" (nothing new: the connection is kept open). Clients
+	// add "push" and "mirror".
+	Step     string   `json:"step,omitempty"`
+	Item     string   `json:"item,omitempty"`  // of the step: a short digest, a name
+	Bytes    int64    `json:"bytes,omitempty"` // done so far
+	Total    int64    `json:"total,omitempty"` // 0: not known
+	Done     bool     `json:"done,omitempty"`
+	Error    string   `json:"error,omitempty"`
+	Problems []string `json:"problems,omitempty"` // that a verification found
+	Images   []Image  `json:"images,omitempty"`
+}
+
+// Inspection is all that the hub knows of one image. Except for Format and Key, which are the
+// hub's, the fields beside Image are zero until the image is ready.
+type Inspection struct {
+	Image
+	Layers    []LayerInfo `json:"layers"`
+	Files     int64       `json:"files"`
+	Chunks    int64       `json:"chunks"`
+	Packs     int64       `json:"packs"`      // without startup packs
+	Units     int64       `json:"units"`      // of these packs
+	IndexSize int64       `json:"indexBytes"` // plain
+	IndexWire int64       `json:"indexWire"`  // as sent, with the locations
+
+	StartupPacks int64 `json:"startupPacks"` // they repeat chunks of other packs
+	StartupBytes int64 `json:"startupBytes"` // stored; other images may share them
+
+	Format int    `json:"format"` // of indexes that the hub makes
+	Key    string `json:"key"`    // the first key that the hub signs with, as index.FormatKey writes it
+}
+
+// LayerInfo is one layer of an Inspection.
+type LayerInfo struct {
+	Digest    string `json:"digest"`
+	DiffID    string `json:"diffID"`
+	Chain     string `json:"chain"`
+	MediaType string `json:"mediaType"`
+	Size      int64  `json:"size"`  // compressed bytes
+	Bytes     int64  `json:"bytes"` // of the tar stream
+	Entries   int64  `json:"entries"`
+}
+
+// Starts is what the hub knows of how an image starts. The image is ready.
+type Starts struct {
+	Name      string        `json:"name"`
+	Digest    string        `json:"digest"` // of its manifest
+	Platform  string        `json:"platform,omitempty"`
+	Tree      string        `json:"tree"`
+	Workloads []Workload    `json:"workloads"` // the most frequent first; empty: no start was reported
+	Packs     []StartupPack `json:"packs"`     // in the order in which nodes fetch them
+	// Pending says that the startup packs will soon be replaced, for newer traces or by better
+	// compressed ones.
+	Pending bool `json:"pending,omitempty"`
+	// Lost is since when the image has no startup packs because those of more recently used
+	// images take all the space; zero: it may have some.
+	Lost time.Time `json:"lost,omitzero"`
+}
+
+// Workload is a group of starts that read nearly the same. Files, ranges and bytes are those of
+// one of these starts.
+type Workload struct {
+	ID     string   `json:"id"`     // unique within the image
+	Starts int64    `json:"starts"` // of late
+	Files  int64    `json:"files"`  // read
+	Ranges int64    `json:"ranges"` // of these files
+	Bytes  int64    `json:"bytes"`  // of these ranges, plain
+	First  []string `json:"first"`  // paths of the first files that are read
+	Packs  []int    `json:"packs"`  // indexes into Starts.Packs
+}
+
+// StartupPack is a pack whose chunks are used together.
+type StartupPack struct {
+	Pack     string `json:"pack"`
+	Units    int    `json:"units"`
+	Bytes    int64  `json:"bytes"`    // as sent
+	AtMount  bool   `json:"atMount"`  // fetched at every mount
+	Triggers int    `json:"triggers"` // number of chunks whose read starts the fetch
+}
+
+// Forgotten says which recordings of an image the hub has removed.
+type Forgotten struct {
+	Workloads []string `json:"workloads"` // IDs
+	Starts    int64    `json:"starts"`    // of these workloads
+	Waiting   int64    `json:"waiting"`   // traces that were not processed yet
+}

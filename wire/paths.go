@@ -1,0 +1,91 @@
+package wire
+
+import (
+	"net/http"
+	"strings"
+
+	"lighter/format/chunk"
+)
+
+const (
+	// Prefix begins every path and is followed by the scope. It ends in the version of the
+	// wire, of which a hub may serve several.
+	Prefix = "/lighter/1"
+	// DefaultScope is the scope if none is configured.
+	DefaultScope = "default"
+)
+
+// The paths below Prefix/SCOPE. The method is GET unless another is named.
+//
+//	/key                   the hub's public keys, one per line, as index.FormatKey writes them
+//	/chains/CHAIN          Chain; 404 if the hub does not know the chain
+//	/manifests/DIGEST      Manifest; 404 if no image that is ready has it
+//	/trees/CHAIN           index.Statement of the chain's tree, which the hub makes if needed
+//	/indexes/TREE          an index, compressed with zstd
+//	/locations/TREE        a tree's locations, compressed with zstd
+//	/packs/PACK/N          unit N of a pack
+//	/chunks/ID             any unit that holds the chunk
+//	/images                []Image;  ?name=NAME: those of one name
+//	/images POST           Add: adds an image; the answer is a stream of Progress
+//	/images?name= DELETE   removes an image
+//	/images/inspect?name=  []Inspection: all images of the name
+//	/images/verify?name= POST   the answer is a stream of Progress
+//	/traces?name=          []Starts: how the images of the name start
+//	/traces?name= DELETE   Forgotten: removes recordings;  &workload=ID: of one workload
+//	/traces/export?name=   recordings, in the text form of package trace
+//	/traces/import?name= POST   recordings, in the same form
+//	/traces/TREE POST      a trace, as package trace encodes it: what a start has read
+//
+// Messages are JSON. A stream has one message per line. An error has a status of 400 or more and
+// the body {"error": "…"}; in a stream that has begun, it is in the last line.
+
+// ChainPath is the path of a Chain.
+func ChainPath(scope, chain string) string { return below(scope, "chains", chain) }
+
+// ManifestPath is the path of a Manifest.
+func ManifestPath(scope, digest string) string { return below(scope, "manifests", digest) }
+
+// TreePath is the path of the statement of a chain's tree.
+func TreePath(scope, chain string) string { return below(scope, "trees", chain) }
+
+// IndexPath is the path of an index.
+func IndexPath(scope string, tree chunk.ID) string { return below(scope, "indexes", tree.String()) }
+
+// LocationsPath is the path of a tree's locations.
+func LocationsPath(scope string, tree chunk.ID) string {
+	return below(scope, "locations", tree.String())
+}
+
+// UnitPath is the path of a unit.
+func UnitPath(scope string, u chunk.Unit) string { return below(scope, "packs", u.String()) }
+
+// ChunkPath is the path of any unit that holds a chunk.
+func ChunkPath(scope string, id chunk.ID) string { return below(scope, "chunks", id.String()) }
+
+// KeyPath is the path of the hub's public keys.
+func KeyPath(scope string) string { return below(scope, "key") }
+
+// ImagesPath is the path of the images.
+func ImagesPath(scope string) string { return below(scope, "images") }
+
+// TracesPath is the path of the traces.
+func TracesPath(scope string) string { return below(scope, "traces") }
+
+// TracePath is the path to which nodes send traces of a tree.
+func TracePath(scope string, tree chunk.ID) string { return below(scope, "traces", tree.String()) }
+
+func below(scope string, parts ...string) string {
+	return Prefix + "/" + scope + "/" + strings.Join(parts, "/")
+}
+
+// IsTrace reports whether a request sends a trace to TracePath. It is the only request of a node
+// that changes something.
+func IsTrace(method, path string) bool {
+	rest, ok := strings.CutPrefix(path, Prefix+"/")
+	parts := strings.Split(rest, "/")
+	if !ok || method != http.MethodPost || len(parts) != 3 || parts[1] != "traces" {
+		return false
+	}
+	_, err := chunk.ParseID(parts[2])
+	return err == nil
+}

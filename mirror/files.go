@@ -53,7 +53,7 @@ func openFiles(dir string) (f files, close func(), err error) {
 		_ = errors.Join(locked.Close(), f.root.Close())
 	}
 	if err := unix.Flock(int(locked.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return f, nil, errors.Join(fmt.Errorf("another lighter mirror writes to %s", dir), locked.Close(), f.root.Close())
+		return f, nil, errors.Join(fmt.Errorf("%s is in use by another lighter mirror", dir), locked.Close(), f.root.Close())
 	}
 	if err := f.root.RemoveAll(aside); err != nil {
 		close()

@@ -104,7 +104,8 @@ func (m *Mirror) Copy(ctx context.Context, names []string) (done Result, err err
 		}
 		done.Images = append(done.Images, name)
 	}
-	done.Trees, done.Fetched, done.Kept, done.Bytes = len(trees), m.fetched.Load(), m.kept.Load(), m.hub.Health()[0].Bytes
+	done.Trees, done.Bytes = len(trees), m.hub.Health()[0].Bytes
+	done.Fetched, done.Kept = m.fetched.Load(), m.kept.Load()
 	return done, nil
 }
 

@@ -26,7 +26,7 @@ type fakeHub struct {
 	key     ed25519.PrivateKey
 	layer   wire.LayerInfo
 	digest  string            // of its manifest
-	objects map[string][]byte // by the end of their paths
+	objects map[string][]byte // by the ends of their paths
 }
 
 func newFakeHub(t *testing.T, seed byte, chain string) *fakeHub {
@@ -101,8 +101,8 @@ var (
 	goodManifest = "sha256:" + strings.Repeat("0b", 32)
 )
 
-// Whatever names a hub gives to its chains, and whatever links lie in the directory: nothing is
-// written anywhere else.
+// Nothing is written outside of the directory, whatever names the hub gives to its chains and
+// whatever links are in the directory.
 func TestMirrorWritesBelowItsDirectoryAlone(t *testing.T) {
 	outside := func(t *testing.T, top, dir string) {
 		t.Helper()
@@ -111,7 +111,7 @@ func TestMirrorWritesBelowItsDirectoryAlone(t *testing.T) {
 				return fs.SkipDir
 			}
 			if err == nil && !entry.IsDir() {
-				t.Errorf("it wrote %s", path)
+				t.Errorf("%s was written", path)
 			}
 			return err
 		})
@@ -134,12 +134,12 @@ func TestMirrorWritesBelowItsDirectoryAlone(t *testing.T) {
 	h := newFakeHub(t, 1, goodChain)
 	h.layer.DiffID = "../victim"
 	if err := h.mirror(t, t.TempDir()); err == nil || !strings.Contains(err.Error(), "../victim") {
-		t.Errorf("a layer that is not named by its digest: %v", err)
+		t.Errorf("an invalid diffID: %v", err)
 	}
 	h = newFakeHub(t, 1, goodChain)
 	h.digest = "../../../../../victim"
 	if err := h.mirror(t, t.TempDir()); err == nil || !strings.Contains(err.Error(), h.digest) {
-		t.Errorf("a manifest that is not named by its digest: %v", err)
+		t.Errorf("an invalid manifest digest: %v", err)
 	}
 
 	top := t.TempDir()
@@ -153,12 +153,12 @@ func TestMirrorWritesBelowItsDirectoryAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := newFakeHub(t, 1, goodChain).mirror(t, dir); err == nil {
-		t.Error("it followed a link out of its directory")
+		t.Error("a link out of the directory was followed")
 	}
 	outside(t, top, dir)
 }
 
-// A mirror believes the keys that it was given, or the one that signed what it copied first.
+// A mirror trusts the keys that it was given, or the one that signed what it copied first.
 func TestMirrorPinsTheKey(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "mirror")
 	first, second := newFakeHub(t, 1, goodChain), newFakeHub(t, 2, goodChain)
@@ -178,7 +178,7 @@ func TestMirrorPinsTheKey(t *testing.T) {
 	liar := newFakeHub(t, 1, goodChain)
 	liar.objects["/key"] = []byte(second.publicKey())
 	if err := liar.mirror(t, dir); err == nil {
-		t.Error("a key was pinned that did not sign")
+		t.Error("a key that signed nothing was trusted")
 	}
 	refused(first.mirror(t, dir, second.publicKey()), first)
 	for range 2 { // also after a key that signed nothing
@@ -191,7 +191,7 @@ func TestMirrorPinsTheKey(t *testing.T) {
 	published(first)
 	refused(second.mirror(t, dir, first.publicKey()), second)
 	if err := second.mirror(t, dir, first.publicKey(), second.publicKey()); err != nil {
-		t.Errorf("a key that was given: %v", err)
+		t.Errorf("a pinned key: %v", err)
 	}
 	published(second)
 	refused(first.mirror(t, dir), first)
@@ -200,14 +200,14 @@ func TestMirrorPinsTheKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := second.mirror(t, dir); err == nil || !strings.Contains(err.Error(), file) {
-		t.Errorf("a key that cannot be read: %v", err)
+		t.Errorf("an invalid key file: %v", err)
 	}
 }
 
-// What a hub says of a manifest is copied as it has signed it. A hub of a version before says
-// nothing; a statement that no trusted key has signed is refused.
+// The image statement of a manifest is copied. A hub may have none. One that no trusted key has
+// signed is refused.
 func TestMirrorOfManifests(t *testing.T) {
-	said := func(signer ed25519.PrivateKey) []byte {
+	sign := func(signer ed25519.PrivateKey) []byte {
 		image := index.SignImage([]ed25519.PrivateKey{signer}, goodManifest, goodChain, []string{"registry.test/a"})
 		text, err := json.Marshal(wire.Manifest{Image: image, DiffIDs: []string{goodChain}})
 		if err != nil {
@@ -222,13 +222,13 @@ func TestMirrorOfManifests(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the hub said nothing, and the mirror has %v", err)
+		t.Errorf("the hub has no statement, the mirror has one: %v", err)
 	}
-	h.objects[wire.ManifestPath(wire.DefaultScope, goodManifest)] = said(ed25519.NewKeyFromSeed(bytes.Repeat([]byte{2}, 32)))
+	h.objects[wire.ManifestPath(wire.DefaultScope, goodManifest)] = sign(ed25519.NewKeyFromSeed(bytes.Repeat([]byte{2}, 32)))
 	if err := h.mirror(t, dir); err == nil || !strings.Contains(err.Error(), "not signed") {
-		t.Errorf("another's statement: %v", err)
+		t.Errorf("a statement with an unknown key: %v", err)
 	}
-	h.objects[wire.ManifestPath(wire.DefaultScope, goodManifest)] = said(h.key)
+	h.objects[wire.ManifestPath(wire.DefaultScope, goodManifest)] = sign(h.key)
 	if err := h.mirror(t, dir); err != nil {
 		t.Fatal(err)
 	}

@@ -65,10 +65,10 @@ type Image struct {
 
 // Add asks the hub to add an image.
 type Add struct {
-	Source   string `json:"source"`             // docker://HOST/REPO:TAG; empty: the image Name that was pushed to the hub
+	Source   string `json:"source"`             // docker://HOST/REPO:TAG; empty: Name was pushed to the hub
 	Name     string `json:"name,omitempty"`     // of the image on the hub; default: the source's reference
 	Digest   string `json:"digest,omitempty"`   // without a source: of the pushed manifest that Name shall name
-	Platform string `json:"platform,omitempty"` // os/arch[/variant]; default: all that run on the hub's architecture
+	Platform string `json:"platform,omitempty"` // os/arch[/variant]; default: all for the hub's architecture
 
 	// Credentials for the source's registry. The hub uses them for this image and does not
 	// store them.

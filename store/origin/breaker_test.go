@@ -15,7 +15,7 @@ import (
 	"lighter/wire/client"
 )
 
-// fakes are origins that answer as they are told.
+// fakes are origins with scripted answers.
 type fakes struct {
 	*Failover
 	mu     sync.Mutex // guards what follows
@@ -24,8 +24,8 @@ type fakes struct {
 	takes  time.Duration
 }
 
-// from has all requests from now on answered so.
-func (f *fakes) from(takes time.Duration, answer ...error) {
+// script sets the answers of all requests from now on, one per origin.
+func (f *fakes) script(takes time.Duration, answer ...error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.takes, f.answer, f.asked = takes, answer, make([]int, len(answer))
@@ -66,8 +66,9 @@ var (
 	errForbid = &client.Error{Status: http.StatusForbidden, Message: "no"}
 )
 
-// What is there decides, then what may be; only what all do not have is not there.
-func TestWhatCounts(t *testing.T) {
+// A success counts more than a failure, and a failure more than a missing object. An object is
+// missing only if no origin failed.
+func TestOutcome(t *testing.T) {
 	for _, c := range []struct {
 		answers               []error
 		unavailable, notFound bool
@@ -92,7 +93,7 @@ func TestWhatCounts(t *testing.T) {
 		}
 		said := errors.Join(c.answers...)
 		if down != nil && down.Missed() != (errors.Is(said, chunk.ErrNotFound) || errors.As(said, new(*chunk.InvalidError))) {
-			t.Errorf("%v: missed %v", c.answers, down.Missed())
+			t.Errorf("%v: got missed %v", c.answers, down.Missed())
 		}
 		up := 0
 		for _, h := range f.Health() {
@@ -101,14 +102,14 @@ func TestWhatCounts(t *testing.T) {
 			}
 		}
 		if up != c.up {
-			t.Errorf("%v: %d are up, want %d", c.answers, up, c.up)
+			t.Errorf("%v: %d origins are up, want %d", c.answers, up, c.up)
 		}
 	}
 }
 
-// The first is passed over while it fails, asked by one at a time after pauses
-// that grow, and used again by all once it answers.
-func TestTheFirstIsUsedAgain(t *testing.T) {
+// An origin that fails is passed over, probed by one request after growing pauses, and preferred
+// again once it answers.
+func TestProbes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakes(t, errBroken, nil)
 		last, longest := time.Now(), time.Duration(0)
@@ -123,13 +124,13 @@ func TestTheFirstIsUsedAgain(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 		}
 		if n := f.asked[0]; n < 10 || n > 60 || f.asked[1] != 6000 {
-			t.Errorf("asked %d times", f.asked)
+			t.Errorf("requests: %d, want 10 to 60 of the first origin and 6000 of the second", f.asked)
 		}
 		if longest > maxPause+time.Second || longest < maxPause/2 {
-			t.Errorf("the longest pause was %s", longest)
+			t.Errorf("the longest pause was %s, want up to %s", longest, maxPause)
 		}
-		// It answers slowly: one finds out, the others do not wait for it.
-		f.from(time.Second, nil, nil)
+		// It answers slowly: one request probes it, and the others do not wait.
+		f.script(time.Second, nil, nil)
 		time.Sleep(maxPause)
 		var all sync.WaitGroup
 		for range 10 {
@@ -142,15 +143,15 @@ func TestTheFirstIsUsedAgain(t *testing.T) {
 		}
 		all.Wait()
 		if f.asked[0] != 1 || f.asked[1] != 9 {
-			t.Errorf("while one finds out: %d", f.asked)
+			t.Errorf("requests during the probe: %d, want 1 and 9", f.asked)
 		}
 		if err := f.call(t, thorough); err != nil || f.asked[0] != 2 || !f.Health()[0].Up {
-			t.Errorf("once it is back: %d, %v", f.asked, err)
+			t.Errorf("requests after the probe: %d, %v, want 2 of the first origin", f.asked, err)
 		}
 	})
 }
 
-// Where none is up, a reader's request is made anyway, and a pull's is not.
+// If no origin is up, a reader's request is sent, and a pull's is not.
 func TestAllAreDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakes(t, errBroken, errBroken)
@@ -160,32 +161,32 @@ func TestAllAreDown(t *testing.T) {
 			}
 		}
 		if f.asked[0] != 1 || f.asked[1] != 1 {
-			t.Errorf("a pull asked %d times", f.asked)
+			t.Errorf("requests of a pull: %d, want one each", f.asked)
 		}
 		f.answer[1] = nil
 		if err := f.call(t, thorough); err != nil || f.asked[0] != 2 || f.asked[1] != 2 {
-			t.Errorf("a reader: %d, %v", f.asked, err)
+			t.Errorf("requests after a reader: %d, %v, want 2 each", f.asked, err)
 		}
 		if err := f.call(t, quick); err != nil || f.asked[0] != 2 {
-			t.Errorf("a pull once one is back: %d, %v", f.asked, err)
+			t.Errorf("requests of a pull with one origin up: %d, %v, want 2 of the first", f.asked, err)
 		}
-		// The one that is up goes, and the other one is back, which nobody knows yet.
-		f.from(0, nil, errBroken)
+		// The origin that is up fails, and the other works again without having been probed.
+		f.script(0, nil, errBroken)
 		if err := f.call(t, quick); err != nil || f.asked[0] != 1 || f.asked[1] != 1 {
-			t.Errorf("a pull when the other one is back: %d, %v", f.asked, err)
+			t.Errorf("requests of a pull with the other origin working: %d, %v, want one each", f.asked, err)
 		}
 	})
 }
 
-// One object that cannot be had from an origin which gives others says nothing
-// about the origin; nor do those who do not wait for an answer.
-func TestOneObjectIsNotTheOrigin(t *testing.T) {
+// An origin that fails to give one object, and gives others, stays up. So does one whose request
+// was cancelled by the caller, or whose answer the caller could not store.
+func TestOriginStaysUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakes(t, errBroken)
-		f.from(2*time.Second, errBroken)
+		f.script(2*time.Second, errBroken)
 		go f.call(t, thorough)
 		time.Sleep(time.Second)
-		f.from(0, nil)
+		f.script(0, nil)
 		if err := f.call(t, thorough); err != nil {
 			t.Error(err)
 		}
@@ -207,7 +208,7 @@ func TestOneObjectIsNotTheOrigin(t *testing.T) {
 	})
 }
 
-// stuckLog is a log whose lines nobody takes until it is freed.
+// stuckLog is a log handler that blocks until it is freed.
 type stuckLog struct {
 	slog.Handler
 	waits, freed chan struct{}
@@ -219,29 +220,29 @@ func (s stuckLog) Handle(context.Context, slog.Record) error {
 	return nil
 }
 
-// While a line of the log is written, others see an origin and ask it.
+// While a log line is being written, other callers can see and ask the origin.
 func TestLogHoldsNobodyUp(t *testing.T) {
 	f := newFakes(t, errBroken)
 	log := stuckLog{slog.New(slog.DiscardHandler).Handler(), make(chan struct{}), make(chan struct{})}
 	f.all[0].log = slog.New(enabled{log})
 	var all sync.WaitGroup
 	ask := func() { all.Go(func() { _ = f.call(t, thorough) }) }
-	for _, answer := range []error{errBroken, nil} { // it goes down, and comes back
-		f.from(0, answer)
+	for _, answer := range []error{errBroken, nil} { // it goes down and up again
+		f.script(0, answer)
 		ask()
 		<-log.waits
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
 			if up := f.Health()[0].Up; up != (answer == nil) {
-				t.Errorf("up %v after %v", up, answer)
+				t.Errorf("after the answer %v: up is %v", answer, up)
 			}
 			_ = f.call(t, thorough)
 		}()
 		select {
 		case <-done:
 		case <-time.After(30 * time.Second):
-			t.Error("others wait for the log")
+			t.Error("other callers wait for the log")
 		}
 		log.freed <- struct{}{}
 		<-done
@@ -249,7 +250,7 @@ func TestLogHoldsNobodyUp(t *testing.T) {
 	all.Wait()
 }
 
-// enabled has every line be of interest.
+// enabled enables all levels.
 type enabled struct{ slog.Handler }
 
 func (enabled) Enabled(context.Context, slog.Level) bool { return true }

@@ -131,9 +131,12 @@ const (
 	thorough effort = true  // after those that are up
 )
 
+// ask sends one request to an origin. others is how many origins that are up would be asked next.
+type ask func(ctx context.Context, o *origin, others int) error
+
 // try calls ask for one origin after the other until it returns nil: first for those that are
-// up, in their order, then for the others. others is how many that are up would be asked next.
-func (f *Failover) try(ctx context.Context, e effort, ask func(ctx context.Context, o *origin, others int) error) error {
+// up, in their order, then for the others.
+func (f *Failover) try(ctx context.Context, e effort, ask ask) error {
 	var got outcome
 	asked := make([]bool, len(f.all))
 	for _, all := range []bool{false, true} {

@@ -22,9 +22,9 @@ import (
 	"lighter/wire/client"
 )
 
-var right = bytes.Repeat([]byte("what was asked for\n"), 1000)
+var right = bytes.Repeat([]byte("the right bytes..\n"), 1000)
 
-// fetchUnit asks for some unit.
+// fetchUnit fetches a unit and returns the origin that gave it.
 func fetchUnit(t testing.TB, s *Failover, take func(length int64, body io.Reader) error) (from string, err error) {
 	err = s.FetchUnit(t.Context(), chunk.Unit{}, func(a store.Answer) error {
 		from = a.Origin
@@ -33,11 +33,11 @@ func fetchUnit(t testing.TB, s *Failover, take func(length int64, body io.Reader
 	return from, err
 }
 
-// takeRight accepts the right bytes alone.
+// takeRight rejects all but the right bytes.
 func takeRight(length int64, body io.Reader) error {
 	got, err := io.ReadAll(io.LimitReader(body, int64(2*len(right))))
 	if err == nil && !bytes.Equal(got, right) {
-		err = &chunk.InvalidError{What: "the answer", Err: fmt.Errorf("%d bytes, %d were promised", len(got), length)}
+		err = &chunk.InvalidError{What: "answer", Err: fmt.Errorf("%d bytes of %d", len(got), length)}
 	}
 	return err
 }
@@ -58,6 +58,7 @@ func over(t *testing.T, urls ...string) *Failover {
 	return f
 }
 
+// origins returns a Failover, with short timeouts, over servers with some handlers.
 func origins(t *testing.T, handlers ...http.HandlerFunc) *Failover {
 	t.Helper()
 	var urls []string
@@ -67,11 +68,12 @@ func origins(t *testing.T, handlers ...http.HandlerFunc) *Failover {
 		urls = append(urls, server.URL)
 	}
 	s := over(t, urls...)
-	s.timeout.stall, s.timeout.begin, s.timeout.last, s.timeout.unit = 200*time.Millisecond, 200*time.Millisecond, 5*time.Second, time.Second
+	s.timeout = timeouts{stall: 200 * time.Millisecond, begin: 200 * time.Millisecond, last: 5 * time.Second,
+		unit: time.Second, lookup: lookupTimeout}
 	return s
 }
 
-// drip sends what is right, a byte at a time.
+// drip sends bytes one by one.
 func drip(b []byte) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		for len(b) > 0 && req.Context().Err() == nil {
@@ -83,7 +85,7 @@ func drip(b []byte) http.HandlerFunc {
 	}
 }
 
-// An index whose stream turns out bad comes from another origin.
+// An index whose stream is invalid is fetched from another origin.
 func TestIndexFromAnotherOrigin(t *testing.T) {
 	encoder, err := zstd.NewWriter(nil)
 	if err != nil {
@@ -108,8 +110,8 @@ func TestIndexFromAnotherOrigin(t *testing.T) {
 	}
 }
 
-// A stream whose window is wider than that of any hub's is not decompressed: what decides how much
-// memory that takes is not what an origin says.
+// A stream with a wider window than hubs use is not decompressed, as an origin must not decide how
+// much memory that takes.
 func TestWindowIsBounded(t *testing.T) {
 	for _, window := range []int{8 << 20, 16 << 20} {
 		var stored bytes.Buffer
@@ -118,7 +120,7 @@ func TestWindowIsBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err = encoder.Write(right)
-		if err := errors.Join(err, encoder.Flush(), encoder.Close()); err != nil { // a flushed stream has the whole window
+		if err := errors.Join(err, encoder.Flush(), encoder.Close()); err != nil { // without the flush the window would be smaller
 			t.Fatal(err)
 		}
 		s := origins(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(stored.Bytes()) })
@@ -134,7 +136,7 @@ func TestWindowIsBounded(t *testing.T) {
 	}
 }
 
-// One that wants to be left alone is, for a time that is bounded.
+// Retry-After is honoured, up to a bound.
 func TestRetryAfter(t *testing.T) {
 	for text, want := range map[string]time.Duration{
 		"7": 7 * time.Second, "100000": maxPause, "-1": 0, "soon": 0, "": 0, "99999999999999999999": 0,
@@ -154,13 +156,12 @@ func TestRetryAfter(t *testing.T) {
 			}
 		}
 		if left := asked.Load() == 1; left != (want > 0) {
-			t.Errorf("%q: asked %d times", text, asked.Load())
+			t.Errorf("Retry-After %q: %d requests", text, asked.Load())
 		}
 	}
 }
 
-// Failover that are silent share the time that whoever asks has, and the one that
-// answers is asked in it.
+// Silent origins share the time of the caller, and one that answers is asked within it.
 func TestSilentOriginsShareTheTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakes(t, nil, nil, nil)
@@ -191,17 +192,17 @@ func TestSilentOriginsShareTheTime(t *testing.T) {
 	})
 }
 
-// As many requests as Units make at a time are on their way at a time.
+// All requests that package store makes at a time are in flight at a time.
 func TestConnectionsAreNotTheBottleneck(t *testing.T) {
 	const n = 200
-	var here sync.WaitGroup
-	here.Add(n)
+	var arrived sync.WaitGroup
+	arrived.Add(n)
 	s := origins(t, func(w http.ResponseWriter, req *http.Request) {
-		here.Done()
-		here.Wait()
+		arrived.Done()
+		arrived.Wait()
 		good(w, req)
 	})
-	s.timeout.last, s.timeout.unit = time.Minute, time.Minute // however slow the machine is
+	s.timeout.last, s.timeout.unit = time.Minute, time.Minute // machines may be slow
 	var all sync.WaitGroup
 	for range n {
 		all.Go(func() {
@@ -213,8 +214,7 @@ func TestConnectionsAreNotTheBottleneck(t *testing.T) {
 	all.Wait()
 }
 
-// An origin that fails to give locations is asked for other things as before, pulls
-// too; one that asks to be left alone is.
+// An origin that fails to give locations stays up. Its Retry-After is honoured.
 func TestLocationsAreAHint(t *testing.T) {
 	for name, fault := range map[string]http.HandlerFunc{
 		"500": status(500), "page": good,
@@ -236,6 +236,6 @@ func TestLocationsAreAHint(t *testing.T) {
 	}
 	s := origins(t, status(503, "Retry-After", "20"))
 	if err := s.Locations(t.Context(), chunk.ID{}, chunk.ID{}, nil); err == nil || s.all[0].busyFor() == 0 {
-		t.Errorf("it is not left alone: %v", err)
+		t.Errorf("Retry-After is ignored: %v", err)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"lighter/format/chunk"
 )
 
-// raw answers with what write sends on the connection itself, until it is closed.
+// raw answers with the bytes that write sends on the connection.
 func raw(write func(conn net.Conn)) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		conn, _, err := http.NewResponseController(w).Hijack()
@@ -26,9 +26,9 @@ func raw(write func(conn net.Conn)) http.HandlerFunc {
 	}
 }
 
-// still says nothing until the client has gone.
+// still sends nothing more until the client has gone.
 func still(w http.ResponseWriter, req *http.Request) {
-	_ = http.NewResponseController(w).Flush() // what cannot be sent is not missed
+	_ = http.NewResponseController(w).Flush() // an error changes nothing
 	<-req.Context().Done()
 }
 
@@ -41,7 +41,7 @@ func status(code int, header ...string) http.HandlerFunc {
 	}
 }
 
-// faults are all the ways in which an origin may fail us.
+// faults are the ways in which an origin may fail.
 var faults = map[string]http.HandlerFunc{
 	"page":  func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>log in</html>") },
 	"empty": func(http.ResponseWriter, *http.Request) {},
@@ -110,36 +110,36 @@ var faults = map[string]http.HandlerFunc{
 	},
 }
 
-// Whatever is wrong with an origin, the next one gives what was asked for, and is
-// preferred from then on. Alone it is an error, and never another answer.
+// If an origin fails in any way, the next one gives the object and is preferred from then on. A
+// single origin that fails is an error, never a wrong answer.
 func TestFaults(t *testing.T) {
 	for name, fault := range faults {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := origins(t, fault, good)
-			s.timeout.last, s.timeout.unit = time.Minute, time.Minute // for the one that is good, however slow the machine is
+			s.timeout.last, s.timeout.unit = time.Minute, time.Minute // for the good origin, as machines may be slow
 			if from, err := fetchUnit(t, s, takeRight); err != nil || from != s.all[1].client.URL() {
-				t.Fatalf("with another: from %s, %v", from, err)
+				t.Fatalf("with a good origin: from %s, %v", from, err)
 			}
 			if h := s.Health(); h[0].Up || h[0].Error == "" || h[0].Failures != 1 || !h[1].Up || h[1].Failures != 0 {
 				t.Errorf("health: %+v", h)
 			}
 			s.all[0].again = time.Now().Add(time.Hour)
 			if _, err := fetchUnit(t, s, takeRight); err != nil || s.Health()[0].Requests != 1 {
-				t.Errorf("it is asked again: %v", err)
+				t.Errorf("the failed origin is asked again: %v", err)
 			}
 			s = origins(t, fault)
-			lies := strings.Contains("page empty half more flipped longer than promised", name)
-			if s.timeout.last, s.timeout.unit = s.timeout.stall, time.Minute; lies {
-				s.timeout.last = time.Minute // they are told from those that say nothing
+			isWrong := strings.Contains("page empty half more flipped longer than promised", name)
+			if s.timeout.last, s.timeout.unit = s.timeout.stall, time.Minute; isWrong {
+				s.timeout.last = time.Minute // wrong answers, not silence
 			}
 			_, err := fetchUnit(t, s, takeRight)
 			invalid := errors.As(err, new(*chunk.InvalidError))
-			if lies != invalid || err == nil {
-				t.Errorf("alone: %v", err)
+			if isWrong != invalid || err == nil {
+				t.Errorf("a single origin: %v", err)
 			}
 			if err != nil && !strings.Contains(err.Error(), s.URL()) && !strings.Contains(name, "redirects") {
-				t.Errorf("it does not name the hub: %v", err)
+				t.Errorf("the error does not name the hub: %v", err)
 			}
 		})
 	}

@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// strangerEnv has this test's program be a hub at an address, which is a path or a port.
+// strangerEnv makes this test's program a hub that listens at an address: a path or a port.
 const strangerEnv = "LIGHTER_TEST_STRANGER"
 
 func TestMain(m *testing.M) {
@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// serveStranger says where it serves a key, and serves it.
+// serveStranger prints its address and serves a key.
 func serveStranger(address string) error {
 	network := "tcp"
 	if filepath.IsAbs(address) {
@@ -39,10 +39,10 @@ func serveStranger(address string) error {
 	return http.Serve(listener, http.HandlerFunc(serveKey))
 }
 
-// stranger runs a hub as another user, and returns where it listens.
+// stranger runs a hub as another user and returns its address.
 func stranger(t *testing.T, uid uint32, address string) string {
 	t.Helper()
-	program, err := os.Open("/proc/self/exe") // whose directory that user may not search
+	program, err := os.Open("/proc/self/exe") // that user may not search the program's directory
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,12 +70,12 @@ func stranger(t *testing.T, uid uint32, address string) string {
 	return said
 }
 
-// Who listens on a hub's port first, or at the path of its socket, does not become what a
-// node believes: its key is refused, with the user who runs it.
+// The key of a process of another user, which listens on the hub's port or at the path of its
+// socket, is refused. The error names that user.
 func TestKeyOfAnotherUsersHub(t *testing.T) {
 	const nobody = 65534
 	dir := t.TempDir()
-	for _, path := range []string{dir, filepath.Dir(dir)} { // for all to search
+	for _, path := range []string{dir, filepath.Dir(dir)} { // searchable for all
 		if err := os.Chmod(path, 0o777); err != nil {
 			t.Fatal(err)
 		}
@@ -85,12 +85,12 @@ func TestKeyOfAnotherUsersHub(t *testing.T) {
 		if uid != 0 {
 			words = fmt.Sprintf("is run by user %d", uid)
 		}
-		learns(t, words, "http://"+stranger(t, uid, "127.0.0.1:0"))
+		checkKeys(t, words, "http://"+stranger(t, uid, "127.0.0.1:0"))
 		_, port, err := net.SplitHostPort(stranger(t, uid, ":0"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		learns(t, words, "http://127.0.0.1:"+port)
-		learns(t, words, "unix:"+stranger(t, uid, filepath.Join(dir, fmt.Sprint("hub-", uid, ".sock"))))
+		checkKeys(t, words, "http://127.0.0.1:"+port)
+		checkKeys(t, words, "unix:"+stranger(t, uid, filepath.Join(dir, fmt.Sprint("hub-", uid, ".sock"))))
 	}
 }

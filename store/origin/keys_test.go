@@ -14,26 +14,26 @@ import (
 	"lighter/format/index"
 )
 
-var hubsKey = ed25519.PublicKey(make([]byte, ed25519.PublicKeySize))
+var hubKey = ed25519.PublicKey(make([]byte, ed25519.PublicKeySize))
 
 func serveKey(w http.ResponseWriter, _ *http.Request) {
-	_, _ = io.WriteString(w, index.FormatKey(hubsKey)+"\n")
+	_, _ = io.WriteString(w, index.FormatKey(hubKey)+"\n")
 }
 
-// learns asks the origins for their key, and wants it or an error that has the words.
-func learns(t *testing.T, words string, urls ...string) {
+// checkKeys asks the origins for their key and wants it, or an error that contains text.
+func checkKeys(t *testing.T, text string, urls ...string) {
 	t.Helper()
 	keys, err := over(t, urls...).Keys(t.Context())
 	switch {
-	case words == "" && (err != nil || len(keys) != 1 || !keys[0].Equal(hubsKey)):
+	case text == "" && (err != nil || len(keys) != 1 || !keys[0].Equal(hubKey)):
 		t.Errorf("%s: %v, %v", urls, keys, err)
-	case words != "" && (err == nil || !strings.Contains(err.Error(), words)):
-		t.Errorf("%s: %v, %v, want an error with %q", urls, keys, err, words)
+	case text != "" && (err == nil || !strings.Contains(err.Error(), text)):
+		t.Errorf("%s: %v, %v, want an error with %q", urls, keys, err, text)
 	}
 }
 
-// The key of a hub that this process's user runs is learned, by IPv4, by IPv6, where it
-// listens for both, and over a Unix socket; from one alone.
+// The key of a hub of this process's user is learned over IPv4, IPv6, a listener for both, and a
+// Unix socket; but not from one of several hubs.
 func TestKeyOfOurOwnHub(t *testing.T) {
 	sockets := map[string]net.Listener{}
 	for name, at := range map[string][2]string{"IPv4": {"tcp4", "127.0.0.1:0"}, "both": {"tcp", ":0"}, "Unix": {"unix", filepath.Join(t.TempDir(), "hub.sock")}} {
@@ -47,16 +47,16 @@ func TestKeyOfOurOwnHub(t *testing.T) {
 		sockets[name] = listener
 	}
 	port := func(name string) string { _, port, _ := net.SplitHostPort(sockets[name].Addr().String()); return port }
-	learns(t, "", "http://127.0.0.1:"+port("IPv4"))
-	learns(t, "", "http://127.0.0.1:"+port("both"))
-	learns(t, "", "http://localhost:"+port("both"))
-	learns(t, "", "unix:"+sockets["Unix"].Addr().String())
-	learns(t, "one of several", "http://127.0.0.1:"+port("IPv4"), "unix:"+sockets["Unix"].Addr().String())
-	learns(t, "one of several", "http://10.255.255.1:1", "unix:"+sockets["Unix"].Addr().String())
-	learns(t, "not on this machine", "http://10.255.255.1:1")
+	checkKeys(t, "", "http://127.0.0.1:"+port("IPv4"))
+	checkKeys(t, "", "http://127.0.0.1:"+port("both"))
+	checkKeys(t, "", "http://localhost:"+port("both"))
+	checkKeys(t, "", "unix:"+sockets["Unix"].Addr().String())
+	checkKeys(t, "one of several", "http://127.0.0.1:"+port("IPv4"), "unix:"+sockets["Unix"].Addr().String())
+	checkKeys(t, "one of several", "http://10.255.255.1:1", "unix:"+sockets["Unix"].Addr().String())
+	checkKeys(t, "not on this machine", "http://10.255.255.1:1")
 }
 
-// The table of sockets as the kernel prints it on a machine with little-endian words.
+// The table has the format of /proc/net/tcp on a little-endian machine.
 func TestFindOwner(t *testing.T) {
 	const table = `  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
    0: 0100007F:1B9E 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 41 1 0000000000000000 100 0 0 10 0
@@ -73,7 +73,7 @@ func TestFindOwner(t *testing.T) {
 		at := netip.MustParseAddrPort(remote)
 		local := netip.AddrPortFrom(at.Addr(), 7070)
 		if uid, found, err := findOwner(strings.NewReader(table), local, at); err != nil || found != (want >= 0) || found && uid != want {
-			t.Errorf("%s: %d, %v, %v, want %d", remote, uid, found, err, want)
+			t.Errorf("%s: got %d, %v, %v, want %d", remote, uid, found, err, want)
 		}
 	}
 }

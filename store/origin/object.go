@@ -10,8 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/klauspost/compress/zstd"
-
 	"lighter/format/chunk"
 	"lighter/format/compress"
 	"lighter/store"
@@ -74,8 +72,8 @@ func (o *origin) get(ctx context.Context, r request, take func(store.Answer) err
 		return nil
 	case answer.IsRefusal() && !answer.Missing:
 		o.wrong.add(r.path)
-		return &chunk.InvalidError{What: "answer", Err: fmt.Errorf("status %d without the header %s, so not from the hub: %w",
-			answer.Status, wire.MissingHeader, answer)}
+		err := fmt.Errorf("status %d without the header %s, so not from the hub: %w", answer.Status, wire.MissingHeader, answer)
+		return &chunk.InvalidError{What: "answer", Err: err}
 	default:
 		return err
 	}
@@ -115,7 +113,8 @@ type progressReader struct {
 }
 
 func newProgressReader(body io.Reader, patience time.Duration, bytes *atomic.Int64, giveUp func()) *progressReader {
-	r := &progressReader{body: body, patience: patience, bytes: bytes, timer: time.AfterFunc(patience, giveUp), left: patience}
+	r := &progressReader{body: body, patience: patience, bytes: bytes, left: patience}
+	r.timer = time.AfterFunc(patience, giveUp)
 	r.timer.Stop()
 	return r
 }
@@ -197,7 +196,7 @@ func (o *origin) getCompressed(ctx context.Context, r request, take func(plain i
 
 // plainReader remembers the error of a decoder, other than io.EOF.
 type plainReader struct {
-	decoder *zstd.Decoder
+	decoder io.Reader
 	err     error
 }
 

@@ -29,7 +29,8 @@ func (f *Failover) Fetch(ctx context.Context, ref chunk.Ref, take func(store.Ans
 
 func (f *Failover) fetch(ctx context.Context, path func(scope string) string, take func(store.Answer) error) error {
 	return f.try(ctx, thorough, func(ctx context.Context, o *origin, others int) error {
-		ctx, cancel := context.WithTimeoutCause(ctx, f.timeout.unit, fmt.Errorf("hub %s: no unit within %s", o.url, f.timeout.unit))
+		late := fmt.Errorf("hub %s: no unit within %s", o.url, f.timeout.unit)
+		ctx, cancel := context.WithTimeoutCause(ctx, f.timeout.unit, late)
 		defer cancel()
 		r := request{path: path(o.client.Scope()), patience: patience{f.timeout.last, f.timeout.last}}
 		if others > 0 {

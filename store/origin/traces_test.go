@@ -14,8 +14,8 @@ import (
 
 var someTrace = trace.Trace{Tree: chunk.ID{1}, Reads: []trace.Read{{At: time.Millisecond, Offset: 4096, Length: 8192}}}
 
-// A trace goes to the first origin that takes it. What mirrors, and hubs that do
-// not know the tree, say to it does not count against them.
+// A trace goes to the first origin that accepts it. The refusals of mirrors, and of hubs that do
+// not know the tree, do not count against them.
 func TestSendTrace(t *testing.T) {
 	var got []string
 	takes := func(w http.ResponseWriter, req *http.Request) {
@@ -46,18 +46,18 @@ func TestSendTrace(t *testing.T) {
 	}
 	refused := new(client.Error)
 	if err := origins(t, status(404)).SendTrace(t.Context(), someTrace.Tree, someTrace); !errors.As(err, &refused) || !refused.IsRefusal() {
-		t.Errorf("where nobody takes it: %v", err)
+		t.Errorf("no origin accepts it: %v", err)
 	}
-	// A hub that may take it later counts more than a mirror that never will.
+	// A hub that may accept it later counts more than a mirror that never will.
 	for _, later := range []int{429, 503} {
 		err := origins(t, status(later), status(405)).SendTrace(t.Context(), someTrace.Tree, someTrace)
 		if said := new(client.Error); !errors.As(err, &said) || said.IsRefusal() {
-			t.Errorf("a hub says %d, and a mirror no: %v", later, err)
+			t.Errorf("a hub answers %d and a mirror refuses: %v", later, err)
 		}
 	}
 	s := origins(t, takes, status(405))
 	s.all[0].fail(errors.New("it is down"))
 	if err := s.SendTrace(t.Context(), someTrace.Tree, someTrace); err == nil || errors.As(err, new(*client.Error)) {
-		t.Errorf("a hub is down, and a mirror says no: %v", err)
+		t.Errorf("a hub is down and a mirror refuses: %v", err)
 	}
 }

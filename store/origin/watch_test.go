@@ -17,16 +17,15 @@ import (
 	"lighter/wire/client"
 )
 
-// Who can do without hubs waits longer for those of which something comes, and never
-// for ever.
+// Callers wait longer for origins that send something, up to a limit.
 func TestWatch(t *testing.T) {
 	const silent, longest = time.Second, 20 * time.Second
 	for name, c := range map[string]struct {
-		heard []time.Duration // when something comes, from the beginning on
+		heard []time.Duration // when bytes arrive, since the beginning
 		end   time.Duration
 		why   string
 	}{
-		"nothing ever came":       {nil, silent, "no answer within 1s"},
+		"nothing ever arrived":    {nil, silent, "no answer within 1s"},
 		"nothing for long":        {[]time.Duration{-time.Minute}, silent, "no answer within 1s"},
 		"others were answered":    {[]time.Duration{-2 * time.Second}, grace - 2*time.Second, "no more bytes within 10s"},
 		"it takes the connection": {[]time.Duration{silent / 2}, silent/2 + grace, "no more bytes within 10s"},
@@ -49,20 +48,20 @@ func TestWatch(t *testing.T) {
 				gaveUp := make(chan error)
 				defer Watch(heard, silent, longest, func(why error) { gaveUp <- why })()
 				if why := <-gaveUp; time.Since(begin) != c.end || why.Error() != c.why {
-					t.Errorf("after %s: %v; want %s: %s", time.Since(begin), why, c.end, c.why)
+					t.Errorf("gave up after %s: %v; want %s: %s", time.Since(begin), why, c.end, c.why)
 				}
 			})
 		})
 	}
 	synctest.Test(t, func(t *testing.T) {
-		stop := Watch(func() time.Time { return time.Time{} }, silent, longest, func(why error) { t.Errorf("gave up, although stopped: %v", why) })
+		stop := Watch(func() time.Time { return time.Time{} }, silent, longest, func(why error) { t.Errorf("gave up after stop: %v", why) })
 		stop()
 		stop()
 		time.Sleep(2 * longest)
 	})
 }
 
-// unreachable is the URL of a hub that takes no connection, and refuses none.
+// unreachable returns the URL of a hub that neither accepts nor refuses connections.
 func unreachable(t *testing.T) string {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -78,18 +77,18 @@ func unreachable(t *testing.T) string {
 		t.Fatal(err)
 	}
 	address := fmt.Sprintf("127.0.0.1:%d", name.(*unix.SockaddrInet4).Port)
-	for range 10 { // until its queue is full
+	for range 10 { // fill its backlog
 		conn, err := net.DialTimeout("tcp", address, 200*time.Millisecond)
 		if err != nil {
 			return "http://" + address
 		}
 		t.Cleanup(func() { conn.Close() })
 	}
-	t.Fatal("it takes any number of connections")
+	t.Fatal("the backlog does not fill")
 	return ""
 }
 
-// known answers a look-up after a while, in pieces.
+// known answers a look-up after a while, byte by byte.
 func known(after time.Duration) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		time.Sleep(after)
@@ -104,31 +103,31 @@ func known(after time.Duration) http.HandlerFunc {
 
 func mute(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() }
 
-// A look-up waits for a hub that is slow, not for one that is not there, nor for one
-// that was found to hang.
+// A look-up waits for a slow hub, but not for an unreachable one, nor for one that is known to
+// hang.
 func TestLookupOfASlowHub(t *testing.T) {
 	const short = 100 * time.Millisecond
 	s := origins(t, known(3*short))
 	s.timeout.lookup = short
 	if answer, err := s.Chain(t.Context(), ""); err != nil || !answer.Complete || !s.Health()[0].Up {
-		t.Errorf("one that answers late: %v, %+v", err, s.Health())
+		t.Errorf("a slow hub: %v, %+v", err, s.Health())
 	}
 	if s.LastReceived().IsZero() {
-		t.Error("nothing was heard of it")
+		t.Error("LastReceived of a hub that answered is zero")
 	}
 	s = over(t, unreachable(t))
 	s.timeout.lookup = short
 	if _, err := s.Chain(t.Context(), ""); err == nil || !strings.Contains(err.Error(), s.URL()+": no answer within 100ms") || s.Health()[0].Up {
-		t.Errorf("one that is not there: %v, %+v", err, s.Health())
+		t.Errorf("an unreachable hub: %v, %+v", err, s.Health())
 	}
 	if !s.LastReceived().IsZero() {
-		t.Error("something was heard of what is not there")
+		t.Error("LastReceived of an unreachable hub is not zero")
 	}
 	s = origins(t, mute)
 	s.timeout.lookup = short
 	s.all[0].down = true
 	if _, err := s.Chain(t.Context(), ""); err == nil || !strings.Contains(err.Error(), "no answer within 100ms") {
-		t.Errorf("one that hangs, as is known: %v", err)
+		t.Errorf("a hub that is known to hang: %v", err)
 	}
 	slow := known(3 * short)
 	s = origins(t, func(w http.ResponseWriter, req *http.Request) {
@@ -138,28 +137,28 @@ func TestLookupOfASlowHub(t *testing.T) {
 	})
 	s.timeout.lookup = short
 	if _, err := s.all[0].client.Keys(t.Context()); err == nil || s.all[0].dialer.received.at().IsZero() {
-		t.Fatalf("a key that is none: %v", err)
+		t.Fatalf("an invalid key: %v", err)
 	}
 	s.all[0].down = true
 	if answer, err := s.Chain(t.Context(), ""); err != nil || !answer.Complete {
-		t.Errorf("one that is down, as is thought, and gave others something a moment ago: %v", err)
+		t.Errorf("a hub that counts as down and has just answered another request: %v", err)
 	}
 	s = origins(t, mute, mute, known(0))
 	s.timeout.lookup = 3 * short
 	if answer, err := s.Chain(t.Context(), ""); err != nil || !answer.Complete || s.Health()[0].Up || s.Health()[1].Up {
-		t.Errorf("another that answers: %v, %+v", err, s.Health())
+		t.Errorf("a hub behind two silent ones: %v, %+v", err, s.Health())
 	}
 }
 
-// One that says when to come back is asked again then, however often it did.
-func TestAskedAgainWhenItSaid(t *testing.T) {
+// A hub with Retry-After is asked again at that time, whatever the number of failures.
+func TestRetryAfterEndsThePause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		busy := &client.Error{Status: http.StatusServiceUnavailable, RetryAfter: time.Second}
 		f := newFakes(t, busy)
 		for n := range 20 {
 			var down *Unavailable
 			if err := f.call(t, false); !errors.As(err, &down) || down.After != time.Second || f.asked[0] != n+1 {
-				t.Errorf("asked %d times: %v", f.asked[0], err)
+				t.Errorf("%d requests: %v", f.asked[0], err)
 			}
 			time.Sleep(time.Second)
 		}

@@ -19,14 +19,14 @@ import (
 	"lighter/wire"
 )
 
-// missing is a hub's own 404.
+// missing answers with a hub's own 404.
 func missing(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set(wire.MissingHeader, "1")
-	http.Error(w, `{"error":"it is not here"}`, http.StatusNotFound)
+	http.Error(w, `{"error":"not found"}`, http.StatusNotFound)
 }
 
-// Only a hub's own answer says that there is no such object, and what others answer is not
-// held against a hub: a mirror's 404 is that of any web server.
+// Only a hub's own answer says that an object does not exist. Other answers do not count against
+// an origin: a mirror's 404 is that of any web server.
 func TestWhoSaysThatThereIsNone(t *testing.T) {
 	proxy := status(http.StatusNotFound)
 	for _, c := range []struct {
@@ -43,7 +43,7 @@ func TestWhoSaysThatThereIsNone(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := origins(t, c.handlers...)
-			s.timeout.stall, s.timeout.begin, s.timeout.last, s.timeout.unit, s.timeout.lookup = time.Minute, time.Minute, time.Minute, time.Minute, time.Minute // machines are slow
+			s.timeout = timeouts{time.Minute, time.Minute, time.Minute, time.Minute, time.Minute} // machines may be slow
 			ask := map[string]func() error{
 				"unit":  func() error { _, err := fetchUnit(t, s, takeRight); return err },
 				"index": func() error { return s.Index(t.Context(), chunk.ID{}, nil) },
@@ -60,7 +60,7 @@ func TestWhoSaysThatThereIsNone(t *testing.T) {
 					t.Errorf("origin %d: %+v", i, h)
 				}
 			}
-			// A pull goes on without a hub at once, whoever does not know the chain.
+			// For a look-up, any 404 counts, so that a pull goes on at once.
 			if _, err := s.Chain(t.Context(), "sha256:0"); strings.Contains(c.name, "403") == errors.Is(err, chunk.ErrNotFound) || err == nil {
 				t.Errorf("chain: %v", err)
 			}
@@ -68,7 +68,7 @@ func TestWhoSaysThatThereIsNone(t *testing.T) {
 	}
 }
 
-// keeping is an HTTP cache that keeps every answer, as long as nobody asks for another.
+// keeping is an HTTP cache that keeps every answer until a request bypasses it.
 type keeping struct {
 	origin http.Handler
 
@@ -89,7 +89,7 @@ func (k *keeping) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	_, _ = w.Write(kept.Body.Bytes())
 }
 
-// An HTTP cache that has kept a wrong answer is asked past it the next time, and only then.
+// After a wrong answer, the next request bypasses HTTP caches, and only that one.
 func TestCacheThatKeptAWrongAnswer(t *testing.T) {
 	encoder, err := zstd.NewWriter(nil)
 	if err != nil {
@@ -130,9 +130,9 @@ func TestCacheThatKeptAWrongAnswer(t *testing.T) {
 					_, _ = w.Write(stored)
 				})}
 				s := origins(t, cache.ServeHTTP)
-				s.timeout.last, s.timeout.unit = time.Minute, time.Minute // nothing is silent, and machines are slow
+				s.timeout.last, s.timeout.unit = time.Minute, time.Minute // machines may be slow
 				if err := ask(s); err == nil {
-					t.Fatal("the wrong answer is believed")
+					t.Fatal("the wrong answer is accepted")
 				}
 				for range 3 {
 					if err := ask(s); err != nil {
@@ -140,33 +140,33 @@ func TestCacheThatKeptAWrongAnswer(t *testing.T) {
 					}
 				}
 				if asked != 2 {
-					t.Errorf("the cache asked %d times", asked)
+					t.Errorf("the cache sent %d requests, want 2", asked)
 				}
 			})
 		}
 	}
 }
 
-// The paths that are remembered are bounded.
+// The number of remembered paths is bounded.
 func TestWrongAnswersAreBounded(t *testing.T) {
 	var w wrongAnswers
 	for i := range 3 * maxWrong {
 		w.add(fmt.Sprint(i))
 		if len(w.paths) > maxWrong || !w.has(fmt.Sprint(i)) {
-			t.Fatalf("after %d: %d are remembered", i+1, len(w.paths))
+			t.Fatalf("after %d paths: %d are remembered", i+1, len(w.paths))
 		}
 	}
 }
 
-// After a wrong answer the object is asked for on another connection: what comes late of the
-// first answer is no part of the second.
+// After a wrong answer, the next request uses another connection, so that late bytes of the first
+// answer do not become part of the second.
 func TestLateBytesOfAWrongAnswer(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var served sync.WaitGroup
-	again := make(chan bool, 1) // whether the first connection had another request
+	again := make(chan bool, 1) // whether the first connection carried a second request
 	serve := func(conn net.Conn, first bool) {
 		defer conn.Close()
 		in := bufio.NewReader(conn)
@@ -204,6 +204,6 @@ func TestLateBytesOfAWrongAnswer(t *testing.T) {
 		t.Error(err)
 	}
 	if <-again {
-		t.Error("the second request was on the connection of the first")
+		t.Error("the second request used the connection of the first")
 	}
 }

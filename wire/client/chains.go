@@ -30,7 +30,7 @@ func (c *Client) Manifest(ctx context.Context, digest string) (*wire.Manifest, e
 
 func lookUp[T any](ctx context.Context, c *Client, path string) (*T, error) {
 	answer := new(T)
-	err := c.requestJSON(ctx, http.MethodGet, path, nil, maxAnswer, answer)
+	err := c.requestJSON(ctx, request{method: http.MethodGet, path: path}, maxAnswer, answer)
 	if refused := new(Error); errors.As(err, &refused) {
 		refused.Missing = refused.Status == http.StatusNotFound || refused.Status == http.StatusGone
 	}
@@ -43,7 +43,8 @@ func lookUp[T any](ctx context.Context, c *Client, path string) (*T, error) {
 // Tree returns the statement of a chain's tree. The hub makes the tree first if needed.
 func (c *Client) Tree(ctx context.Context, chain string) (*index.Statement, error) {
 	answer := new(index.Statement)
-	if err := c.requestJSON(ctx, http.MethodGet, wire.TreePath(c.Scope(), chain), nil, maxAnswer, answer); err != nil {
+	r := request{method: http.MethodGet, path: wire.TreePath(c.Scope(), chain)}
+	if err := c.requestJSON(ctx, r, maxAnswer, answer); err != nil {
 		return nil, err
 	}
 	return answer, nil
@@ -59,7 +60,9 @@ func (c *Client) Keys(ctx context.Context) ([]ed25519.PublicKey, error) {
 // answer has begun to arrive.
 func (c *Client) KeysFrom(ctx context.Context, verify func(net.Conn) error) ([]ed25519.PublicKey, error) {
 	var conn net.Conn
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) { conn = got.Conn }})
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn: func(got httptrace.GotConnInfo) { conn = got.Conn },
+	})
 	res, err := c.Get(ctx, wire.KeyPath(c.Scope()), nil)
 	if err != nil {
 		return nil, err

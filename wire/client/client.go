@@ -82,7 +82,8 @@ func New(o Options) (*Client, error) {
 	}
 	base, err := url.Parse(address)
 	if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
-		return nil, fmt.Errorf("%q is not the URL of a hub: want http://HOST:PORT, https://HOST or unix:/PATH", redacted(o.URL))
+		return nil, fmt.Errorf("%q is not the URL of a hub: want http://HOST:PORT, https://HOST or unix:/PATH",
+			redacted(o.URL))
 	}
 	if err := o.allows(base); err != nil {
 		return nil, err
@@ -103,9 +104,11 @@ func New(o Options) (*Client, error) {
 	}
 	c.http = &http.Client{Transport: c.transport(nil), CheckRedirect: c.follow}
 	if o.CAFile != "" {
-		if c.http.Transport, err = trusting(o.Log, o.CAFile, c.transport); err != nil {
+		trusting, err := trusting(o.Log, o.CAFile, c.transport)
+		if err != nil {
 			return nil, err
 		}
+		c.http.Transport = trusting
 	}
 	if o.TokenFile != "" {
 		token, err := wire.ReadToken(o.TokenFile)
@@ -147,7 +150,8 @@ func (c *Client) dial(ctx context.Context, network, address string) (net.Conn, e
 // allows refuses plain HTTP to another machine unless the options allow it.
 func (o *Options) allows(u *url.URL) error {
 	if u.Scheme == "http" && !o.PlainHTTP && !wire.IsLoopback(u.Hostname()) {
-		return fmt.Errorf("%s://%s is not on this machine: use https, or allow plain HTTP with --plain-http", u.Scheme, u.Host)
+		return fmt.Errorf("%s://%s is not on this machine: use https, or allow plain HTTP with --plain-http",
+			u.Scheme, u.Host)
 	}
 	return nil
 }
@@ -192,22 +196,30 @@ func (c *Client) CloseIdleConnections() { c.http.CloseIdleConnections() }
 // Get requests a path of package wire and returns the answer if its status is below 300.
 // Any other status is an *Error.
 func (c *Client) Get(ctx context.Context, path string, header http.Header) (*http.Response, error) {
-	return c.do(ctx, http.MethodGet, path, nil, header, nil)
+	return c.do(ctx, request{method: http.MethodGet, path: path, header: header})
 }
 
-func (c *Client) do(ctx context.Context, method, path string, query url.Values, header http.Header, body []byte) (*http.Response, error) {
+// request is a request to the hub.
+type request struct {
+	method, path string
+	query        url.Values
+	header       http.Header
+	body         []byte // JSON; nil: none
+}
+
+func (c *Client) do(ctx context.Context, r request) (*http.Response, error) {
 	u := *c.base
-	u.Path += path
-	u.RawQuery = query.Encode()
-	req, err := http.NewRequestWithContext(ctx, method, u.String(), bytes.NewReader(body))
+	u.Path += r.path
+	u.RawQuery = r.query.Encode()
+	req, err := http.NewRequestWithContext(ctx, r.method, u.String(), bytes.NewReader(r.body))
 	if err != nil {
 		return nil, err
 	}
-	if body != nil {
+	if r.body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
 	maps.Copy(req.Header, c.options.Header)
-	maps.Copy(req.Header, header)
+	maps.Copy(req.Header, r.header)
 	req.Header.Set("Accept-Encoding", "identity") // the bytes as the hub stores them
 	res, err := c.http.Do(req)
 	if err != nil {
@@ -221,8 +233,8 @@ func (c *Client) do(ctx context.Context, method, path string, query url.Values, 
 }
 
 // send sends a request whose answer has no body.
-func (c *Client) send(ctx context.Context, method, path string, query url.Values, body []byte) error {
-	res, err := c.do(ctx, method, path, query, nil, body)
+func (c *Client) send(ctx context.Context, r request) error {
+	res, err := c.do(ctx, r)
 	if err != nil {
 		return err
 	}
@@ -231,8 +243,8 @@ func (c *Client) send(ctx context.Context, method, path string, query url.Values
 
 // requestJSON decodes an answer of at most limit bytes; 0: of any length, for the commands,
 // whose lists may be long.
-func (c *Client) requestJSON(ctx context.Context, method, path string, query url.Values, limit int64, into any) error {
-	res, err := c.do(ctx, method, path, query, nil, nil)
+func (c *Client) requestJSON(ctx context.Context, r request, limit int64, into any) error {
+	res, err := c.do(ctx, r)
 	if err != nil {
 		return err
 	}
@@ -242,7 +254,7 @@ func (c *Client) requestJSON(ctx context.Context, method, path string, query url
 		body = io.LimitReader(body, limit)
 	}
 	if err := json.NewDecoder(body).Decode(into); err != nil {
-		return fmt.Errorf("hub %s: decode the answer to %s %s: %w", c.url, method, path, err)
+		return fmt.Errorf("hub %s: decode the answer to %s %s: %w", c.url, r.method, r.path, err)
 	}
 	return nil
 }

@@ -95,7 +95,7 @@ func TestSocketIsNotRedirected(t *testing.T) {
 	defer server.Close()
 	_, err = newClient(t, client.Options{URL: "unix:" + path}).Images(t.Context(), "")
 	if err == nil || !strings.Contains(err.Error(), "127.0.0.1") || !strings.Contains(err.Error(), path) || asked != 1 {
-		t.Errorf("asked %d times: %v", asked, err)
+		t.Errorf("%d requests: %v, want 1 and a refused redirect", asked, err)
 	}
 }
 

@@ -40,7 +40,11 @@ func (e *Error) Is(target error) bool { return target == chunk.ErrNotFound && e.
 // IsRefusal reports whether the hub works and would give the same answer again: the object
 // does not exist, or this client may not have it.
 func (e *Error) IsRefusal() bool {
-	return e.Status >= 400 && e.Status < 500 && e.Status != http.StatusRequestTimeout && e.Status != http.StatusTooManyRequests
+	switch e.Status {
+	case http.StatusRequestTimeout, http.StatusTooManyRequests:
+		return false
+	}
+	return e.Status >= 400 && e.Status < 500
 }
 
 // retryAfter reads the Retry-After header: seconds, or a date.

@@ -28,19 +28,21 @@ func (c *Client) Images(ctx context.Context, name string) (images []wire.Image, 
 	if name != "" { // nodes ask only by name
 		limit = maxAnswer
 	}
-	err = c.requestJSON(ctx, http.MethodGet, wire.ImagesPath(c.Scope()), byName(name), limit, &images)
+	r := request{method: http.MethodGet, path: wire.ImagesPath(c.Scope()), query: byName(name)}
+	err = c.requestJSON(ctx, r, limit, &images)
 	return images, err
 }
 
 // Inspect returns all that the hub knows of the images of one name.
 func (c *Client) Inspect(ctx context.Context, name string) (found []wire.Inspection, err error) {
-	err = c.requestJSON(ctx, http.MethodGet, wire.ImagesPath(c.Scope())+"/inspect", byName(name), 0, &found)
+	r := request{method: http.MethodGet, path: wire.ImagesPath(c.Scope()) + "/inspect", query: byName(name)}
+	err = c.requestJSON(ctx, r, 0, &found)
 	return found, err
 }
 
 // Remove removes the images of one name.
 func (c *Client) Remove(ctx context.Context, name string) error {
-	return c.send(ctx, http.MethodDelete, wire.ImagesPath(c.Scope()), byName(name), nil)
+	return c.send(ctx, request{method: http.MethodDelete, path: wire.ImagesPath(c.Scope()), query: byName(name)})
 }
 
 // Add adds an image to the hub and returns when it is ready. It passes the progress to
@@ -50,19 +52,19 @@ func (c *Client) Add(ctx context.Context, add wire.Add, report func(wire.Progres
 	if err != nil {
 		return wire.Progress{}, err
 	}
-	return c.watch(ctx, wire.ImagesPath(c.Scope()), nil, body, report)
+	return c.watch(ctx, request{method: http.MethodPost, path: wire.ImagesPath(c.Scope()), body: body}, report)
 }
 
 // Verify has the hub read back every byte of an image. Progress.Problems of the result says
 // what is wrong.
 func (c *Client) Verify(ctx context.Context, name string, report func(wire.Progress)) (wire.Progress, error) {
-	return c.watch(ctx, wire.ImagesPath(c.Scope())+"/verify", byName(name), []byte("{}"), report)
+	return c.watch(ctx, request{method: http.MethodPost, path: wire.ImagesPath(c.Scope()) + "/verify",
+		query: byName(name), body: []byte("{}")}, report)
 }
 
 // watch starts an operation on the hub and follows it to its end.
-func (c *Client) watch(ctx context.Context, path string, query url.Values, body []byte,
-	report func(wire.Progress)) (wire.Progress, error) {
-	res, err := c.do(ctx, http.MethodPost, path, query, nil, body)
+func (c *Client) watch(ctx context.Context, r request, report func(wire.Progress)) (wire.Progress, error) {
+	res, err := c.do(ctx, r)
 	if err != nil {
 		return wire.Progress{}, err
 	}
@@ -86,5 +88,6 @@ func (c *Client) watch(ctx context.Context, path string, query url.Values, body 
 	if err := lines.Err(); err != nil {
 		return wire.Progress{}, fmt.Errorf("hub %s: read the progress: %w", c.url, err)
 	}
-	return wire.Progress{}, fmt.Errorf("hub %s: the connection ended before the operation did; `lighter images` shows its state", c.url)
+	return wire.Progress{}, fmt.Errorf("hub %s: the answer ended before the operation; `lighter images` shows its state",
+		c.url)
 }

@@ -21,8 +21,8 @@ const (
 	signature = "the-secret-signature"
 )
 
-// Whatever goes wrong, an error shows nothing of a password in the hub's URL, nor
-// of the signature in that of a store that it redirects to.
+// No error shows the password in the hub's URL, or the signature in the URL of a store that the hub
+// redirects to.
 func TestErrorsShowNoSecret(t *testing.T) {
 	for _, raw := range []string{"ftp://user:" + secret + "@hub", "http://user:" + secret + "@hub", "http://user:" + secret + "@",
 		"http://user:" + secret + "@hub:port", "//user:" + secret + "@hub", "user:" + secret + "@hub", "http://user:" + secret + "@a b/%zz",
@@ -34,7 +34,7 @@ func TestErrorsShowNoSecret(t *testing.T) {
 	}
 	for _, raw := range []string{"http://" + secret + "@localhost:7070/a/", "http://user:" + secret + "@localhost:7070/a?token=" + secret + "#" + secret} {
 		if got := newClient(t, client.Options{URL: raw}).URL(); got != "http://localhost:7070/a" {
-			t.Errorf("the URL is shown as %s", got)
+			t.Errorf("got the URL %s, want http://localhost:7070/a", got)
 		}
 	}
 	answers := map[string]http.HandlerFunc{

@@ -19,8 +19,8 @@ type trustingTransport struct {
 	now *renewed.Value[*http.Transport]
 }
 
-// trusting returns a trustingTransport whose transports newTransport makes.
-func trusting(log *slog.Logger, file string, newTransport func(*tls.Config) *http.Transport) (http.RoundTripper, error) {
+// trusting returns a trustingTransport. newTransport makes its transports.
+func trusting(log *slog.Logger, file string, newTransport func(*tls.Config) *http.Transport) (*trustingTransport, error) {
 	read := func() (*http.Transport, error) {
 		config, err := rootsOf(file)
 		if err != nil {
@@ -32,16 +32,16 @@ func trusting(log *slog.Logger, file string, newTransport func(*tls.Config) *htt
 	if err != nil {
 		return nil, fmt.Errorf("read the hub's certificates: %w", err)
 	}
-	return trustingTransport{now}, nil
+	return &trustingTransport{now}, nil
 }
 
 // RoundTrip implements http.RoundTripper.
-func (t trustingTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+func (t *trustingTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return t.now.Get(req.Context()).RoundTrip(req)
 }
 
 // CloseIdleConnections is called by http.Client.
-func (t trustingTransport) CloseIdleConnections() {
+func (t *trustingTransport) CloseIdleConnections() {
 	t.now.Get(context.Background()).CloseIdleConnections()
 }
 

@@ -16,8 +16,7 @@ import (
 	"lighter/wire/client"
 )
 
-// A client trusts the certificates that its file holds now. A file that is of no use leaves
-// it those that it had.
+// A client trusts the certificates that its file has now. An invalid file changes nothing.
 func TestCertificatesAreRenewed(t *testing.T) {
 	t.Parallel()
 	first, second := certificate.New(t, "first"), certificate.New(t, "second")
@@ -28,7 +27,7 @@ func TestCertificatesAreRenewed(t *testing.T) {
 	server.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		return &tls.Config{Certificates: []tls.Certificate{*shown.Load()}}, nil
 	}}
-	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug) // of handshakes that shall fail
+	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug) // handshakes are to fail
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	file := filepath.Join(t.TempDir(), "ca.pem")
@@ -41,7 +40,7 @@ func TestCertificatesAreRenewed(t *testing.T) {
 	trust(first.Cert)
 	c := newClient(t, client.Options{URL: server.URL, CAFile: file})
 	ask := func() error {
-		server.CloseClientConnections() // each time there is a handshake
+		server.CloseClientConnections() // so that each request has a handshake
 		_, err := c.Images(t.Context(), "")
 		return err
 	}
@@ -53,7 +52,7 @@ func TestCertificatesAreRenewed(t *testing.T) {
 				return
 			}
 			if time.Now().After(end) {
-				t.Fatalf("%s: not in a minute: %v", what, err)
+				t.Fatalf("%s: not within a minute: %v", what, err)
 			}
 		}
 	}
@@ -67,10 +66,10 @@ func TestCertificatesAreRenewed(t *testing.T) {
 	until("the second is trusted", works)
 	trust([]byte("no certificate"))
 	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-		until("the second is trusted, as the file is of no use", works)
+		until("the second is trusted while the file is invalid", works)
 	}
 	trust(first.Cert)
-	until("the second is trusted no more", func(err error) bool { return err != nil })
+	until("the second is no longer trusted", func(err error) bool { return err != nil })
 	show(first)
 	until("the first is trusted again", works)
 }

@@ -23,19 +23,21 @@ func byPlatform(name, platform string) url.Values {
 // Starts returns what the hub knows of how the images of one name start; only of those that
 // are ready, and of one platform if it is not empty.
 func (c *Client) Starts(ctx context.Context, name, platform string) (found []wire.Starts, err error) {
-	err = c.requestJSON(ctx, http.MethodGet, wire.TracesPath(c.Scope()), byPlatform(name, platform), 0, &found)
+	r := request{method: http.MethodGet, path: wire.TracesPath(c.Scope()), query: byPlatform(name, platform)}
+	err = c.requestJSON(ctx, r, 0, &found)
 	return found, err
 }
 
 // SendTrace reports what a start has read of a tree.
 func (c *Client) SendTrace(ctx context.Context, tree chunk.ID, t trace.Trace) error {
-	return c.send(ctx, http.MethodPost, wire.TracePath(c.Scope(), tree), nil, t.Encode())
+	return c.send(ctx, request{method: http.MethodPost, path: wire.TracePath(c.Scope(), tree), body: t.Encode()})
 }
 
 // ExportTraces returns the hub's recordings of the starts of an image, in the text form of
 // package trace. platform may be empty if the name stands for one image.
 func (c *Client) ExportTraces(ctx context.Context, name, platform string) ([]byte, error) {
-	res, err := c.do(ctx, http.MethodGet, wire.TracesPath(c.Scope())+"/export", byPlatform(name, platform), nil, nil)
+	res, err := c.do(ctx, request{method: http.MethodGet, path: wire.TracesPath(c.Scope()) + "/export",
+		query: byPlatform(name, platform)})
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +51,8 @@ func (c *Client) ExportTraces(ctx context.Context, name, platform string) ([]byt
 
 // ImportTraces adds such text to the hub's recordings of the starts of an image.
 func (c *Client) ImportTraces(ctx context.Context, name, platform string, text []byte) error {
-	return c.send(ctx, http.MethodPost, wire.TracesPath(c.Scope())+"/import", byPlatform(name, platform), text)
+	return c.send(ctx, request{method: http.MethodPost, path: wire.TracesPath(c.Scope()) + "/import",
+		query: byPlatform(name, platform), body: text})
 }
 
 // ForgetTraces removes a workload from the hub's recordings of the starts of an image. The
@@ -59,6 +62,7 @@ func (c *Client) ForgetTraces(ctx context.Context, name, platform, workload stri
 	if workload != "" {
 		query.Set("workload", workload)
 	}
-	err = c.requestJSON(ctx, http.MethodDelete, wire.TracesPath(c.Scope()), query, maxAnswer, &f)
+	r := request{method: http.MethodDelete, path: wire.TracesPath(c.Scope()), query: query}
+	err = c.requestJSON(ctx, r, maxAnswer, &f)
 	return f, err
 }

@@ -15,63 +15,81 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// Local is an image, or an index of several, on this machine.
-type Local struct {
-	// Name is what the source itself calls the image, or "".
-	Name  string
-	image v1.Image
-	index v1.ImageIndex
-}
+const (
+	// refNameAnnotation is where an OCI layout keeps an image's tag.
+	refNameAnnotation = "org.opencontainers.image.ref.name"
+	// pushJobs is how many blobs are pushed at a time.
+	pushJobs = 2
+	// progressBuffer is how many reports of progress may wait.
+	progressBuffer = 16
+)
 
-// refNameAnnotation is where an OCI layout keeps an image's tag.
-const refNameAnnotation = "org.opencontainers.image.ref.name"
+// Local is an image of this machine, or an index of several.
+type Local struct {
+	// Name is the image's name in its source, or empty.
+	Name string
+
+	image v1.Image
+	index v1.ImageIndex // if not nil, image is nil
+}
 
 // OpenLocal opens oci:DIR[:TAG] or docker-archive:FILE.
 func OpenLocal(source string) (*Local, error) {
-	kind, where, _ := strings.Cut(source, ":")
+	kind, path, _ := strings.Cut(source, ":")
 	switch {
-	case kind == "oci" && where != "":
-		dir, tag, _ := strings.Cut(where, ":")
+	case kind == "oci" && path != "":
+		dir, tag, _ := strings.Cut(path, ":")
 		return openLayout(dir, tag)
-	case kind == "docker-archive" && where != "":
-		return openArchive(where)
+	case kind == "docker-archive" && path != "":
+		return openArchive(path)
 	}
-	return nil, fmt.Errorf("%q is not a source: want docker://HOST/REPO:TAG, oci:DIR[:TAG] or docker-archive:FILE", source)
+	return nil, fmt.Errorf("%q is not a source: want docker://HOST/REPO:TAG, oci:DIR[:TAG] or docker-archive:FILE",
+		source)
 }
 
 func openLayout(dir, tag string) (*Local, error) {
-	index, err := layout.ImageIndexFromPath(dir)
+	root, err := layout.ImageIndexFromPath(dir)
 	if err != nil {
 		return nil, fmt.Errorf("%s is not an OCI layout: %w", dir, err)
 	}
-	manifest, err := index.IndexManifest()
+	found, err := findImage(root, dir, tag)
 	if err != nil {
-		return nil, fmt.Errorf("read the OCI layout %s: %w", dir, err)
-	}
-	var found []v1.Descriptor
-	var tags []string
-	for _, d := range manifest.Manifests {
-		if tag == "" || d.Annotations[refNameAnnotation] == tag {
-			found = append(found, d)
-		}
-		tags = append(tags, d.Annotations[refNameAnnotation])
-	}
-	switch {
-	case len(found) == 0:
-		return nil, fmt.Errorf("%s has no image %q; it has: %s", dir, tag, strings.Join(tags, " "))
-	case len(found) > 1:
-		return nil, fmt.Errorf("%s has several images: choose one of %s with oci:%s:TAG", dir, strings.Join(tags, " "), dir)
+		return nil, err
 	}
 	l := &Local{}
-	if found[0].MediaType.IsIndex() {
-		l.index, err = index.ImageIndex(found[0].Digest)
+	if found.MediaType.IsIndex() {
+		l.index, err = root.ImageIndex(found.Digest)
 	} else {
-		l.image, err = index.Image(found[0].Digest)
+		l.image, err = root.Image(found.Digest)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the OCI layout %s: %w", dir, err)
 	}
 	return l, nil
+}
+
+// findImage returns the image of the layout in dir that has the tag; without a tag, the only image.
+func findImage(root v1.ImageIndex, dir, tag string) (found v1.Descriptor, err error) {
+	manifest, err := root.IndexManifest()
+	if err != nil {
+		return found, fmt.Errorf("read the OCI layout %s: %w", dir, err)
+	}
+	matches := 0
+	var tags []string
+	for _, d := range manifest.Manifests {
+		if tag == "" || d.Annotations[refNameAnnotation] == tag {
+			found = d
+			matches++
+		}
+		tags = append(tags, d.Annotations[refNameAnnotation])
+	}
+	switch {
+	case matches == 0:
+		return found, fmt.Errorf("%s has no image %q; it has: %s", dir, tag, strings.Join(tags, " "))
+	case matches > 1:
+		return found, fmt.Errorf("%s has several images: choose one of %s with oci:%s:TAG", dir, strings.Join(tags, " "), dir)
+	}
+	return found, nil
 }
 
 func openArchive(file string) (*Local, error) {
@@ -93,14 +111,6 @@ func openArchive(file string) (*Local, error) {
 	return l, nil
 }
 
-// Target is a registry to push to.
-type Target struct {
-	Host       string // HOST[:PORT]
-	Repository string
-	PlainHTTP  bool
-	Transport  http.RoundTripper
-}
-
 // Digest returns the digest of the image, or of the index.
 func (l *Local) Digest() (string, error) {
 	var of interface{ Digest() (v1.Hash, error) } = l.image
@@ -111,40 +121,51 @@ func (l *Local) Digest() (string, error) {
 	return digest.String(), err
 }
 
-// Push pushes the image by its digest, without a tag. each is told of the bytes
-// that have been pushed, and of how many there are.
-func (l *Local) Push(ctx context.Context, to Target, each func(done, total int64)) error {
-	var options []name.Option
-	if to.PlainHTTP {
-		options = append(options, name.Insecure)
-	}
+// Target is a repository to push to.
+type Target struct {
+	Host       string // HOST[:PORT]
+	Repository string
+	PlainHTTP  bool
+	Transport  http.RoundTripper
+}
+
+// Push pushes the image by its digest, without a tag. It reports how many bytes are done, of how
+// many.
+func (l *Local) Push(ctx context.Context, to Target, report func(done, total int64)) error {
 	digest, err := l.Digest()
 	if err != nil {
 		return fmt.Errorf("push to %s: %w", to.Host, err)
+	}
+	var options []name.Option
+	if to.PlainHTTP {
+		options = append(options, name.Insecure)
 	}
 	ref, err := name.NewDigest(to.Host+"/"+to.Repository+"@"+digest, options...)
 	if err != nil {
 		return fmt.Errorf("push to %s: %w", to.Host, err)
 	}
-	updates := make(chan v1.Update, 16)
-	told := make(chan struct{})
+	updates := make(chan v1.Update, progressBuffer)
+	reported := make(chan struct{})
 	go func() {
-		defer close(told)
+		defer close(reported)
 		for u := range updates {
 			if u.Error == nil {
-				each(u.Complete, u.Total)
+				report(u.Complete, u.Total)
 			}
 		}
 	}()
-	remoteOptions := []remote.Option{remote.WithContext(ctx), remote.WithTransport(to.Transport), remote.WithProgress(updates), remote.WithJobs(2)}
-	if l.index != nil {
-		err = remote.WriteIndex(ref, l.index, remoteOptions...)
-	} else {
-		err = remote.Write(ref, l.image, remoteOptions...)
-	}
-	<-told // the library closes updates
+	err = l.write(ref, remote.WithContext(ctx), remote.WithTransport(to.Transport), remote.WithProgress(updates),
+		remote.WithJobs(pushJobs))
+	<-reported // the library closes updates
 	if err != nil {
 		return fmt.Errorf("push to %s: %w", ref, err)
 	}
 	return nil
+}
+
+func (l *Local) write(ref name.Reference, options ...remote.Option) error {
+	if l.index != nil {
+		return remote.WriteIndex(ref, l.index, options...)
+	}
+	return remote.Write(ref, l.image, options...)
 }

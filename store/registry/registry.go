@@ -1,11 +1,11 @@
-// Package registry promises the client side of OCI registries: references as
-// people write them, credentials from docker's configuration, and images on
-// this machine pushed to a hub: OCI layouts as they are, every digest kept;
-// docker archives, which have no digests and no compression, as images that are
-// made of them.
+// Package registry is the commands' client of OCI registries: it finds credentials in Docker's
+// configuration, and pushes images of this machine to a hub.
 //
-// It refuses to keep a credential. Hazard: what digests the image of an archive
-// gets depends on the version of the library that compresses its layers.
+// An OCI layout is pushed as it is, with all its digests. A docker archive has no digests and no
+// compressed layers, so an image is made of it. Its digest depends on the version of the library
+// that compresses the layers.
+//
+// The package stores no credentials.
 package registry
 
 import (
@@ -16,27 +16,29 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 )
 
-// Login is what a registry asks for. All empty: nothing.
+// Login holds the credentials for a registry. If all fields are empty, there are none.
 type Login struct {
 	Username, Password string
 	IdentityToken      string // is exchanged for others
 	RegistryToken      string // is sent as it is
 }
 
-// Credentials returns what docker's configuration of this user has for the
-// registry of ref, HOST/REPO:TAG. Helpers are asked.
+// Credentials returns the credentials that this user's Docker configuration has for the registry
+// of ref, HOST/REPO:TAG. It runs credential helpers.
 func Credentials(ctx context.Context, ref string) (Login, error) {
 	parsed, err := name.ParseReference(ref)
 	if err != nil {
 		return Login{}, fmt.Errorf("%q is not an image in a registry: want HOST/REPO:TAG: %w", ref, err)
 	}
-	auth, err := authn.Resolve(ctx, authn.DefaultKeychain, parsed.Context())
+	registry := parsed.Context()
+	auth, err := authn.Resolve(ctx, authn.DefaultKeychain, registry)
 	if err != nil {
-		return Login{}, fmt.Errorf("credentials for %s: %w", parsed.Context().RegistryStr(), err)
+		return Login{}, fmt.Errorf("find credentials for %s: %w", registry.RegistryStr(), err)
 	}
 	config, err := authn.Authorization(ctx, auth)
 	if err != nil {
-		return Login{}, fmt.Errorf("credentials for %s: %w", parsed.Context().RegistryStr(), err)
+		return Login{}, fmt.Errorf("find credentials for %s: %w", registry.RegistryStr(), err)
 	}
-	return Login{config.Username, config.Password, config.IdentityToken, config.RegistryToken}, nil
+	return Login{Username: config.Username, Password: config.Password,
+		IdentityToken: config.IdentityToken, RegistryToken: config.RegistryToken}, nil
 }

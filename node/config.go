@@ -89,7 +89,8 @@ func (c *Config) Check() error {
 	case c.PrefetchMax < 0:
 		return errors.New("prefetch_limit is below zero: to fetch nothing, set prefetch to false")
 	case c.FreeHigh.below(c.FreeLow):
-		return fmt.Errorf("disk_free_high %s is less than disk_free_low %s: it is where evictions stop", c.FreeHigh, c.FreeLow)
+		return fmt.Errorf("disk_free_high %s is less than disk_free_low %s: it is where evictions stop", c.FreeHigh,
+			c.FreeLow)
 	case c.CompleteRate < 0:
 		return errors.New("complete_rate is below zero")
 	case c.ScrubRate < 0:

@@ -97,7 +97,8 @@ func Run(ctx context.Context, config Config, log *slog.Logger, ready func()) err
 	manager := keeper.Environment()
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	n := &Node{started: time.Now(), config: config, log: log, stop: stop, manager: manager, leftovers: &durable.Leftovers{Log: log}}
+	n := &Node{started: time.Now(), config: config, log: log, stop: stop, manager: manager,
+		leftovers: &durable.Leftovers{Log: log}}
 	if err := n.start(ctx); err != nil {
 		return errors.Join(err, n.close())
 	}
@@ -162,7 +163,8 @@ func (n *Node) openChunks() (err error) {
 // openCache opens the cache. Without one the node still serves, more slowly: each read that the
 // kernel does not answer from memory goes over the network.
 func openCache(config Config, log *slog.Logger) *disk.Cache {
-	limits := disk.Limits{Size: int64(config.CacheSize), Low: disk.Space(config.FreeLow), High: disk.Space(config.FreeHigh)}
+	limits := disk.Limits{Size: int64(config.CacheSize), Low: disk.Space(config.FreeLow),
+		High: disk.Space(config.FreeHigh)}
 	dir := filepath.Join(config.Root, "cache")
 	cache, err := disk.Open(dir, limits, log)
 	if err != nil {
@@ -183,7 +185,8 @@ var _ resolver.Trees = lazyTrees{}
 // openTrees takes over the devices, and opens the trees that they serve.
 func (n *Node) openTrees(ctx context.Context, inherited bool) (err error) {
 	root := n.config.Root
-	n.devices, err = takeover.Open(ctx, takeover.Options{Root: root, Manager: n.manager, Inherited: inherited, Resend: n.config.Resend, Log: n.log})
+	n.devices, err = takeover.Open(ctx, takeover.Options{Root: root, Manager: n.manager, Inherited: inherited,
+		Resend: n.config.Resend, Log: n.log})
 	if err != nil {
 		return err
 	}
@@ -268,7 +271,8 @@ func (n *Node) serve(ctx context.Context, ready func()) error {
 	}
 	server := control.Server{
 		Reporter: n.report, Cache: n.images, Binds: n.binds, Stop: func() { n.stop(nil) },
-		Recorder: &ondemand.Recorder{Starts: n.recorder, Images: n.report, Mounts: n.mounts, Files: n.trees, Send: n.sendTrace},
+		Recorder: &ondemand.Recorder{Starts: n.recorder, Images: n.report, Mounts: n.mounts, Files: n.trees,
+			Send: n.sendTrace},
 	}
 	group.Go(func() error { return server.Serve(ctx, n.controls) })
 	if n.snapshots != nil {

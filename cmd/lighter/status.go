@@ -73,7 +73,7 @@ func printStatus(s report.Status) error {
 	}
 	fmt.Printf("node %s, version %s, up %s%s\n", s.Root, s.Version, time.Since(s.Started).Round(time.Second), taken)
 	if s.Keeper.Error != "" {
-		fmt.Printf("nobody keeps the devices, if the node ends containers get errors: %s\n", s.Keeper.Error)
+		fmt.Printf("no keeper holds the devices, if the node ends containers get errors: %s\n", s.Keeper.Error)
 	} else {
 		fmt.Printf("devices kept by %s\n", s.Keeper.Who)
 	}

@@ -50,7 +50,7 @@ func TestStatusForPeople(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	for _, want := range []string{"version v1.2.3", "devices taken over", "nobody keeps the devices", "keeper was killed", "https://one.test up", "https://two.test down since", "connection refused", "1.5s", "42ms",
+	for _, want := range []string{"version v1.2.3", "devices taken over", "no keeper holds the devices", "keeper was killed", "https://one.test up", "https://two.test down since", "connection refused", "1.5s", "42ms",
 		"1.0 GiB pinned, 2.0 GiB evicted", "4.0 GiB are not loaded yet", "did not answer 6 reads", "3 chunks back wrong and 2 not at all, and did not take 1", "cache off: its disk refuses writes", "/gone", "not brought back: no tree", "not lazy   the hub does not know it", "/mnt", "BROKEN TREE", "its map is cut off",
 		"REFUSED STATEMENT", tree.Short() + "   it is not signed by a pinned key; the hub gives no other one: connection refused\n", "\nwhat to do: put the former key back\n"} {
 		if !strings.Contains(out, want) {

@@ -54,7 +54,8 @@ func TestRealDir(t *testing.T) {
 			t.Errorf("%s: got %s, %v; want %s", name, got, err, dir)
 		}
 	}
-	for name, want := range map[string]string{"relative": "absolute", file: "not a directory", dir + "/missing": "missing"} {
+	for name, want := range map[string]string{"relative": "absolute", file: "not a directory",
+		dir + "/missing": "missing"} {
 		if _, err := RealDir(name); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want an error with %q", name, err, want)
 		}

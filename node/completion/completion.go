@@ -126,7 +126,8 @@ func New(o Options, p Parts, log *slog.Logger) *Completer {
 	if o.Rate > 0 {
 		limit = rate.Limit(o.Rate)
 	}
-	return &Completer{options: o, parts: p, limiter: rate.NewLimiter(limit, burst), log: log, status: Status{On: o.Complete}}
+	return &Completer{options: o, parts: p, limiter: rate.NewLimiter(limit, burst), log: log,
+		status: Status{On: o.Complete}}
 }
 
 // Status returns the state of completion.

@@ -33,7 +33,8 @@ func TestSteadyCache(t *testing.T) {
 		evicted int64
 		after   time.Duration
 		steady  bool
-	}{{0, 0, true}, {5, time.Minute, false}, {5, steadyTime, false}, {9, steadyTime, false}, {9, 2*steadyTime - 1, false}, {9, 2 * steadyTime, true}} {
+	}{{0, 0, true}, {5, time.Minute, false}, {5, steadyTime, false}, {9, steadyTime, false}, {9, 2*steadyTime - 1,
+		false}, {9, 2 * steadyTime, true}} {
 		if got := c.isSteady(step.evicted, now.Add(step.after)); got != step.steady {
 			t.Errorf("%d bytes evicted, after %s: got steady %t, want %t", step.evicted, step.after, got, step.steady)
 		}

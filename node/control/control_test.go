@@ -63,7 +63,8 @@ func TestErrors(t *testing.T) {
 		t.Errorf("unmount: got %v, want %v with the directory", err, ErrNotMounted)
 	}
 	b.err = fmt.Errorf("mount at /x: %w", fs.ErrNotExist)
-	if err := c.Mount(t.Context(), "name", "", "/x"); errors.Is(err, ErrNotMounted) || err == nil || err.Error() != b.err.Error() {
+	if err := c.Mount(t.Context(), "name", "", "/x"); errors.Is(err,
+		ErrNotMounted) || err == nil || err.Error() != b.err.Error() {
 		t.Errorf("mount: got %v, want %v", err, b.err)
 	}
 	b.err = nil

@@ -99,7 +99,8 @@ func (s *Server) handler() http.Handler {
 		reply(w, none{}, nil)
 		s.Stop()
 	})
-	mux.HandleFunc("POST /trace/record", stream(func(ctx context.Context, r request, report func(ondemand.Progress)) error {
+	mux.HandleFunc("POST /trace/record", stream(func(ctx context.Context, r request,
+		report func(ondemand.Progress)) error {
 		return s.Recorder.Record(ctx, r.Name, r.Text, report)
 	}))
 	// Memory, goroutines and CPU time, for `go tool pprof`.
@@ -129,7 +130,8 @@ func (s *Server) handleCache(mux *http.ServeMux) {
 	mux.HandleFunc("POST /cache/scrub", answer(func(ctx context.Context, _ request) (imagecache.Scrubbed, error) {
 		return s.Cache.Scrub(ctx)
 	}))
-	mux.HandleFunc("POST /cache/fetch", stream(func(ctx context.Context, r request, report func(completion.Progress)) error {
+	mux.HandleFunc("POST /cache/fetch", stream(func(ctx context.Context, r request,
+		report func(completion.Progress)) error {
 		return s.Cache.Fetch(ctx, r.Name, report)
 	}))
 }

@@ -17,23 +17,24 @@ import (
 	"lighter/proc"
 )
 
-// lookAtContainerd says whether containerd uses the node, and as it should.
+// lookAtContainerd examines whether containerd uses the node, and is configured for it.
 func (d *doctor) lookAtContainerd(ctx context.Context, socket string) {
 	const area = "containerd"
 	if d.config.Address == "" {
 		d.add(area, OK, "the node has no address for containerd, and needs none", "")
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	d.lookAtSocket(ctx)
 	pid, err := peer(socket)
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		d.add(area, Unchecked, socket+" is root's alone", "sudo lighter doctor")
+		d.add(area, Unchecked, "only root may use "+socket, "sudo lighter doctor")
 		return
 	case err != nil:
-		d.add(area, Problem, "containerd cannot be reached: "+err.Error(), "systemctl start containerd, or --containerd SOCKET")
+		d.add(area, Problem, "containerd cannot be reached: "+err.Error(),
+			"systemctl start containerd, or --containerd SOCKET")
 		d.lookAtFile(ctx, "containerd", defaultConfig, "")
 		return
 	}
@@ -47,7 +48,7 @@ func (d *doctor) lookAtContainerd(ctx context.Context, socket string) {
 	d.lookAtFile(ctx, program, config, said.Version)
 }
 
-// lookAtSocket says whether somebody listens where containerd is told to look.
+// lookAtSocket examines whether a node listens on the socket that containerd uses.
 func (d *doctor) lookAtSocket(ctx context.Context) {
 	const area = "containerd"
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", d.config.Address)
@@ -56,9 +57,10 @@ func (d *doctor) lookAtSocket(ctx context.Context) {
 		conn.Close()
 		d.add(area, OK, "a node listens on "+d.config.Address, "")
 	case errors.Is(err, fs.ErrPermission):
-		d.add(area, Unchecked, d.config.Address+" is root's alone", "sudo lighter doctor")
+		d.add(area, Unchecked, "only root may use "+d.config.Address, "sudo lighter doctor")
 	default:
-		d.add(area, Problem, "no node listens on "+d.config.Address+": containerd cannot use it", "lighter node --address "+d.config.Address)
+		d.add(area, Problem, "no node listens on "+d.config.Address+": containerd cannot use it",
+			"lighter node --address "+d.config.Address)
 	}
 }
 
@@ -67,21 +69,22 @@ func (d *doctor) judgeContainerd(c containerd.Info) {
 	why, known := c.Snapshotters[pluginName]
 	switch {
 	case !known:
-		d.add(area, Problem, "containerd "+c.Version+" runs without a snapshotter that is called "+pluginName, "the [proxy_plugins] below in its configuration; systemctl restart containerd")
+		d.add(area, Problem, "containerd "+c.Version+" runs without a snapshotter named "+pluginName,
+			"the [proxy_plugins] below in its configuration; systemctl restart containerd")
 	case why != "":
-		d.add(area, Problem, "containerd "+c.Version+" could not start its snapshotter "+pluginName+": "+why, "systemctl restart containerd, once the node runs")
+		d.add(area, Problem, "containerd "+c.Version+" could not start its snapshotter "+pluginName+": "+why,
+			"systemctl restart containerd, once the node runs")
 	default:
-		d.add(area, OK, "containerd "+c.Version+" runs, with a snapshotter that is called "+pluginName, "")
+		d.add(area, OK, "containerd "+c.Version+" runs, with a snapshotter named "+pluginName, "")
 	}
 }
 
-// defaultConfig is where containerd looks for its configuration.
+// defaultConfig is the path of containerd's configuration.
 const defaultConfig = "/etc/containerd/config.toml"
 
-// peer returns the process that listens on a Unix socket; 0 if it cannot be seen
-// from here.
+// peer returns the process that listens on a Unix socket; 0 if it is not visible from here.
 func peer(socket string) (pid int, err error) {
-	conn, err := net.DialTimeout("unix", socket, patience)
+	conn, err := net.DialTimeout("unix", socket, timeout)
 	if err != nil {
 		return 0, err
 	}
@@ -93,8 +96,8 @@ func peer(socket string) (pid int, err error) {
 	return int(cred.Pid), nil
 }
 
-// commandOf returns the program of a containerd, and its configuration. A program
-// of another name, which does more than that, is not run: none is returned.
+// commandOf returns the program of a containerd process, and its configuration. For a program of
+// another name, which contains containerd, no program is returned: it is not run.
 func commandOf(pid int) (program, config string) {
 	proc := filepath.Join("/proc", strconv.Itoa(pid))
 	line, err := os.ReadFile(filepath.Join(proc, "cmdline"))
@@ -110,7 +113,7 @@ func commandOf(pid int) (program, config string) {
 	return exe, config
 }
 
-// configOf returns the configuration that a containerd was started with.
+// configOf returns the path of the configuration that a containerd was started with.
 func configOf(argv []string) string {
 	for i, arg := range argv {
 		name, value, given := strings.Cut(strings.TrimLeft(arg, "-"), "=")
@@ -125,21 +128,21 @@ func configOf(argv []string) string {
 	return defaultConfig
 }
 
-// lookAtFile says whether containerd's configuration is right: as containerd itself
-// understands it, or, without its program, as it is written. version is that of the
-// one that runs, if it has said it.
+// lookAtFile examines containerd's configuration: as containerd itself dumps it, or, without its
+// program, the file. version is the running containerd's, if it is known.
 func (d *doctor) lookAtFile(ctx context.Context, program, file, version string) {
 	const area = "containerd"
 	text, err := exec.CommandContext(ctx, program, "--config", file, "config", "dump").Output()
 	if err != nil {
 		if text, err = os.ReadFile(file); err != nil {
-			d.add(area, Unchecked, "containerd's configuration cannot be read: "+err.Error(), "--containerd SOCKET, as root, where containerd runs")
+			d.add(area, Unchecked, "containerd's configuration cannot be read: "+err.Error(),
+				"--containerd SOCKET, as root, where containerd runs")
 			return
 		}
 	}
 	if version == "" {
-		if said, err := exec.CommandContext(ctx, program, "--version").Output(); err == nil {
-			version = versionOf(string(said))
+		if output, err := exec.CommandContext(ctx, program, "--version").Output(); err == nil {
+			version = versionOf(string(output))
 		}
 	}
 	trust, err := d.config.EffectiveTrust()
@@ -147,9 +150,10 @@ func (d *doctor) lookAtFile(ctx context.Context, program, file, version string) 
 		d.add(area, Unchecked, err.Error(), "")
 		return
 	}
-	findings, err := judgeConfig(text, version, d.config.Address, d.config.Root, d.config.RemapIDs, trust.Trust == node.TrustImage)
+	findings, err := judgeConfig(text, version, d.config.Address, d.config.Root, d.config.RemapIDs,
+		trust.Trust == node.TrustImage)
 	if err != nil {
-		d.add(area, Unchecked, fmt.Sprintf("%s cannot be understood: %v", file, err), "containerd --config "+file+" config dump")
+		d.add(area, Unchecked, fmt.Sprintf("%s cannot be parsed: %v", file, err), "containerd --config "+file+" config dump")
 		return
 	}
 	for _, f := range findings {
@@ -158,10 +162,10 @@ func (d *doctor) lookAtFile(ctx context.Context, program, file, version string) 
 	}
 }
 
-// versionOf returns the version in what containerd says of itself: its name, where
-// it comes from, its version, its revision.
-func versionOf(said string) string {
-	fields := strings.Fields(said)
+// versionOf returns the version in the output of containerd --version: name, origin, version,
+// revision.
+func versionOf(output string) string {
+	fields := strings.Fields(output)
 	if len(fields) < 3 {
 		return ""
 	}

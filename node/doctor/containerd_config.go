@@ -8,12 +8,12 @@ import (
 	"github.com/pelletier/go-toml/v2"
 )
 
-// pluginName is what containerd has to call the snapshotter: labels by which it
-// keeps snapshots name it (package front/containerd).
+// pluginName is the name that containerd has to use for the snapshotter: the labels by which
+// containerd keeps snapshots contain it (package front/containerd).
 const pluginName = "lighter"
 
-// containerdConfig is what is looked at of containerd's configuration, in the
-// versions 2 (containerd 1.6 and 1.7), 3 (from 2.0) and 4.
+// containerdConfig is the part of containerd's configuration that is examined, in versions 2
+// (containerd 1.6 and 1.7), 3 (since 2.0) and 4.
 type containerdConfig struct {
 	Version  int                    `toml:"version"`
 	Disabled []string               `toml:"disabled_plugins"`
@@ -47,7 +47,7 @@ type criImages struct {
 	Local              bool   `toml:"use_local_image_pull"`
 }
 
-// proxyLines are the lines that tell containerd of a node.
+// proxyLines returns the lines that configure a node in containerd.
 func proxyLines(address, root string, remapIDs bool) string {
 	capabilities := `"rebase"`
 	if remapIDs {
@@ -66,10 +66,9 @@ const unpackLines = `[[plugins."io.containerd.transfer.v1.local".unpack_config]]
   platform = "linux"
   snapshotter = "lighter"`
 
-// judgeConfig says what is wrong with a configuration for a containerd of that
-// version (vMAJOR.MINOR.PATCH, empty: not known) and a node with that address and
-// root, which maps owners into user namespaces or does not, and trusts the pulls of images
-// alone or of all chains.
+// judgeConfig judges the configuration of a containerd of that version (vMAJOR.MINOR.PATCH; empty:
+// unknown) for a node with that address and root. remapIDs is the node's setting; imagesAlone
+// reports that its trust is image.
 func judgeConfig(text []byte, version, address, root string, remapIDs, imagesAlone bool) ([]Finding, error) {
 	var c containerdConfig
 	if err := toml.Unmarshal(text, &c); err != nil {
@@ -84,8 +83,8 @@ func judgeConfig(text []byte, version, address, root string, remapIDs, imagesAlo
 	return j.findings, nil
 }
 
-// release returns a version as a number, 2.1 as 201. If it is not known, the
-// newest that writes its configuration like this counts.
+// release returns a version as a number, 2.1 as 201. For an unknown version it returns the newest one
+// with this version of the configuration.
 func release(version string, config int) int {
 	var major, minor int
 	if n, err := fmt.Sscanf(version, "v%d.%d", &major, &minor); n == 2 && err == nil {
@@ -97,7 +96,7 @@ func release(version string, config int) int {
 	return 2_03
 }
 
-// judgement is one look at a configuration.
+// judgement is one examination of a configuration.
 type judgement struct {
 	c        containerdConfig
 	version  int
@@ -107,13 +106,15 @@ type judgement struct {
 	imagesAlone bool // the node's trust is image
 }
 
-// unnamed is what comes of a client that does not say of a layer which image it is of.
+// unnamed adds the finding for a client that does not report the image of a layer.
 func (j *judgement) unnamed(who, mend string) {
 	if !j.imagesAlone {
-		j.add(Warning, who+" does not name images to the node: lighter status cannot say which is which, and an index more is fetched where they stand on each other", mend)
+		j.add(Warning, who+" does not name images to the node: lighter status cannot name them, and for an image with a base "+
+			"in the hub one more index is fetched", mend)
 		return
 	}
-	j.add(Problem, who+` does not name images to the node, whose trust is "image": no image is lazy, but one whose manifest claims to be another, which then gets the files of that one`, mend)
+	j.add(Problem, who+` does not name images to the node, whose trust is "image": no image is lazy, except one whose `+
+		`manifest claims to be another, which then gets that one's files`, mend)
 }
 
 func (j *judgement) add(level Level, what, mend string) {
@@ -127,7 +128,8 @@ func (j *judgement) proxy(address, root string) {
 		what := "there is no proxy plugin " + pluginName
 		for name, other := range j.c.Proxies {
 			if other.Address == address {
-				what = "the node's proxy plugin is called " + name + ": its name has to be " + pluginName + ", or containerd does not keep all layers of an image"
+				what = "the node's proxy plugin is called " + name + ": its name has to be " + pluginName +
+					", or containerd does not keep all layers of an image"
 			}
 		}
 		j.add(Problem, what, lines)
@@ -138,7 +140,8 @@ func (j *judgement) proxy(address, root string) {
 		j.add(Problem, fmt.Sprintf("the proxy plugin %s has the type %q", pluginName, p.Type), lines)
 	}
 	if p.Address != address {
-		j.add(Problem, fmt.Sprintf("the proxy plugin %s has the address %q, and the node listens on %q", pluginName, p.Address, address), lines)
+		j.add(Problem, fmt.Sprintf("the proxy plugin %s has the address %q, and the node listens on %q",
+			pluginName, p.Address, address), lines)
 	}
 	j.extras(p, root, lines)
 	if len(j.findings) == found {
@@ -146,29 +149,34 @@ func (j *judgement) proxy(address, root string) {
 	}
 }
 
-// extras looks at what containerd came to know of proxy plugins with its versions.
+// extras examines the settings of proxy plugins that later versions of containerd added.
 func (j *judgement) extras(p proxyPlugin, root, lines string) {
 	if j.version >= 2_01 && !slices.Contains(p.Capabilities, "rebase") {
-		j.add(Warning, "the proxy plugin "+pluginName+` has not the capability "rebase": containerd unpacks one layer after the other`, lines)
+		j.add(Warning, "the proxy plugin "+pluginName+` lacks the capability "rebase": containerd unpacks one layer after the other`, lines)
 	}
 	switch remapIDs := slices.Contains(p.Capabilities, "remap-ids"); {
 	case remapIDs && !j.remapIDs:
-		j.add(Problem, "the proxy plugin "+pluginName+` has the capability "remap-ids", and the node runs without remap_ids: files would have wrong owners`, lines)
+		j.add(Problem, "the proxy plugin "+pluginName+
+			` has the capability "remap-ids", and the node runs without remap_ids: files would have wrong owners`, lines)
 	case !remapIDs && j.remapIDs:
-		j.add(Problem, "the proxy plugin "+pluginName+` has not the capability "remap-ids", and the node runs with remap_ids: owners would be mapped twice`, lines)
+		j.add(Problem, "the proxy plugin "+pluginName+
+			` lacks the capability "remap-ids", and the node runs with remap_ids: owners would be mapped twice`, lines)
 	}
 	if j.version >= 1_07 && p.Exports["root"] != root {
-		j.add(Warning, fmt.Sprintf("the proxy plugin %s exports the root %q, and the node's is %q: the kubelet does not see the disk that images take", pluginName, p.Exports["root"], root), lines)
+		j.add(Warning, fmt.Sprintf("the proxy plugin %s exports the root %q, and the node's is %q: the kubelet does not see the disk that images use",
+			pluginName, p.Exports["root"], root), lines)
 	}
 	if j.version >= 2_00 && p.Exports["enable_remote_snapshot_annotations"] != "true" {
-		j.unnamed("the proxy plugin "+pluginName+" does not export enable_remote_snapshot_annotations: containerd's transfer service", lines)
+		j.unnamed("the proxy plugin "+pluginName+" does not export enable_remote_snapshot_annotations: containerd's transfer service",
+			lines)
 	}
 }
 
-// transfer looks at what ctr and nerdctl go through from containerd 2.0 on.
+// transfer examines the transfer service, which ctr and nerdctl use since containerd 2.0.
 func (j *judgement) transfer() {
 	if slices.Contains(j.c.Disabled, "io.containerd.transfer.v1.local") {
-		j.add(Warning, "the transfer service is disabled: ctr images pull needs --local, and fetches all layers first", `remove "io.containerd.transfer.v1.local" from disabled_plugins`)
+		j.add(Warning, "the transfer service is disabled: ctr images pull needs --local, and fetches all layers first",
+			`remove "io.containerd.transfer.v1.local" from disabled_plugins`)
 		return
 	}
 	for _, u := range j.c.Plugins.Transfer.Unpack {
@@ -180,7 +188,7 @@ func (j *judgement) transfer() {
 	j.add(Problem, "the transfer service has no unpack_config for "+pluginName+": ctr images pull --snapshotter lighter fails", unpackLines)
 }
 
-// cri looks at what the kubelet goes through.
+// cri examines CRI, which the kubelet uses.
 func (j *judgement) cri() {
 	images, table := j.c.Plugins.CRI.Containerd, `plugins."io.containerd.grpc.v1.cri".containerd`
 	if j.c.Version >= 3 {
@@ -192,7 +200,7 @@ func (j *judgement) cri() {
 	case images.Snapshotter != pluginName:
 		j.add(OK, fmt.Sprintf("Kubernetes' images are not the node's: CRI uses %q (for %s: [%s] snapshotter = %q, disable_snapshot_annotations = false)",
 			images.Snapshotter, pluginName, table, pluginName), "")
-	case j.version >= 2_01 && !images.Local: // CRI pulls through the transfer service, and that is told by the plugin's exports
+	case j.version >= 2_01 && !images.Local: // CRI uses the transfer service, which the plugin's exports configure
 		j.add(OK, "CRI uses "+pluginName, "")
 	case images.DisableAnnotations == nil || *images.DisableAnnotations:
 		j.unnamed("CRI uses "+pluginName+" and", "["+table+"]\n  disable_snapshot_annotations = false")

@@ -11,7 +11,7 @@ const (
 	testRoot    = "/var/lib/lighter"
 )
 
-// What the README says is right, for each version of the configuration.
+// rightConfig returns the configuration that the README recommends, for a version of the format.
 func rightConfig(version string) string {
 	return "version = " + version + "\n" + proxyLines(testAddress, testRoot, false) + "\n" + unpackLines + "\n"
 }
@@ -27,15 +27,18 @@ func bad(findings []Finding) (bad []Finding) {
 
 func TestRightConfigs(t *testing.T) {
 	for version, text := range map[string]string{
-		"v2.4.2": rightConfig("4"), "v2.1.0": rightConfig("3") + "[plugins.'io.containerd.cri.v1.images']\nsnapshotter = 'lighter'\n",
-		"v2.0.1": rightConfig("3"), "v1.7.24": "version = 2\n" + proxyLines(testAddress, testRoot, false), "v1.6.20": "version = 2\n" + proxyLines(testAddress, testRoot, false),
+		"v2.4.2": rightConfig("4"), "v2.1.0": rightConfig("3") +
+			"[plugins.'io.containerd.cri.v1.images']\nsnapshotter = 'lighter'\n",
+		"v2.0.1": rightConfig("3"), "v1.7.24": "version = 2\n" +
+			proxyLines(testAddress, testRoot, false), "v1.6.20": "version = 2\n" + proxyLines(testAddress, testRoot, false),
 		"": "version = 2\n" + proxyLines(testAddress, testRoot, false),
-		// What 1.6 makes of it when it dumps its configuration.
-		"v1.6.20~ds1": "version = 2\n[proxy_plugins]\n  [proxy_plugins.lighter]\n    address = \"" + testAddress + "\"\n    type = \"snapshot\"\n",
+		// The dump of containerd 1.6.
+		"v1.6.20~ds1": "version = 2\n[proxy_plugins]\n  [proxy_plugins.lighter]\n    address = \"" + testAddress +
+			"\"\n    type = \"snapshot\"\n",
 	} {
 		findings, err := judgeConfig([]byte(text), version, testAddress, testRoot, false, true)
 		if err != nil || len(bad(findings)) > 0 || len(findings) == 0 {
-			t.Errorf("%s: %+v, %v", version, findings, err)
+			t.Errorf("%s: got %+v, %v; want only ok", version, findings, err)
 		}
 	}
 }
@@ -63,44 +66,58 @@ func TestWrongConfigs(t *testing.T) {
 		level         Level
 		words, mend   string
 	}{
-		"nothing":              {"version = 3\n" + unpackLines, "v2.0.0", Problem, "no proxy plugin lighter", testAddress},
-		"another name":         {instead("proxy_plugins.lighter", "proxy_plugins.lazy"), "v2.0.0", Problem, "is called lazy", "[proxy_plugins.lighter]"},
-		"another address":      {instead(testAddress, "/run/x.sock"), "v2.0.0", Problem, "/run/x.sock", testAddress},
-		"another type":         {instead(`type = "snapshot"`, `type = "content"`), "v2.0.0", Problem, `"content"`, `type = "snapshot"`},
-		"no rebase":            {without(`capabilities = ["rebase"]`), "v2.1.0", Warning, "rebase", "rebase"},
-		"remap-ids":            {instead(`["rebase"]`, `["rebase", "remap-ids"]`), "v2.0.0", Problem, "wrong owners", "rebase"},
-		"no exported root":     {without(`root = "` + testRoot + `"`), "v2.0.0", Warning, "kubelet", testRoot},
-		"no annotations":       {without(`enable_remote_snapshot_annotations = "true"`), "v2.0.0", Warning, "name images", "enable_remote"},
-		"not unpacked":         {without(unpackLines), "v2.1.0", Problem, "unpack_config", unpackLines},
-		"for another platform": {instead(`platform = "linux"`, `platform = "windows"`), "v2.1.0", Problem, "unpack_config", unpackLines},
-		"no transfer service":  {"disabled_plugins = ['io.containerd.transfer.v1.local']\n" + right, "v2.0.0", Warning, "--local", "disabled_plugins"},
-		"CRI without names":    {right + cri3 + "disable_snapshot_annotations = true", "v2.0.0", Warning, "CRI uses lighter and does not name images", "disable_snapshot_annotations = false"},
-		"CRI says nothing":     {right + cri3, "v2.0.0", Warning, "CRI uses lighter and does not name images", "io.containerd.cri.v1.images"},
-		"CRI pulls by itself":  {right + cri3 + "use_local_image_pull = true", "v2.1.0", Warning, "CRI uses lighter and does not name images", "io.containerd.cri.v1.images"},
-		"1.7 without a root":   {"version = 2\n" + strings.ReplaceAll(proxyLines(testAddress, testRoot, false), testRoot, "/x"), "v1.7.0", Warning, "kubelet", testRoot},
-		"old CRI":              {"version = 2\n" + proxyLines(testAddress, testRoot, false) + "\n" + cri2, "v1.7.0", Warning, "CRI uses lighter and does not name images", "io.containerd.grpc.v1.cri"},
+		"nothing": {"version = 3\n" + unpackLines, "v2.0.0", Problem, "no proxy plugin lighter", testAddress},
+		"another name": {instead("proxy_plugins.lighter", "proxy_plugins.lazy"), "v2.0.0", Problem,
+			"is called lazy", "[proxy_plugins.lighter]"},
+		"another address": {instead(testAddress, "/run/x.sock"), "v2.0.0", Problem, "/run/x.sock", testAddress},
+		"another type": {instead(`type = "snapshot"`, `type = "content"`), "v2.0.0", Problem, `"content"`,
+			`type = "snapshot"`},
+		"no rebase": {without(`capabilities = ["rebase"]`), "v2.1.0", Warning, "rebase", "rebase"},
+		"remap-ids": {instead(`["rebase"]`, `["rebase", "remap-ids"]`), "v2.0.0", Problem, "wrong owners",
+			"rebase"},
+		"no exported root": {without(`root = "` + testRoot + `"`), "v2.0.0", Warning, "kubelet", testRoot},
+		"no annotations": {without(`enable_remote_snapshot_annotations = "true"`), "v2.0.0", Warning, "name images",
+			"enable_remote"},
+		"not unpacked": {without(unpackLines), "v2.1.0", Problem, "unpack_config", unpackLines},
+		"for another platform": {instead(`platform = "linux"`, `platform = "windows"`), "v2.1.0", Problem, "unpack_config",
+			unpackLines},
+		"no transfer service": {"disabled_plugins = ['io.containerd.transfer.v1.local']\n" + right, "v2.0.0", Warning,
+			"--local", "disabled_plugins"},
+		"CRI without names": {right + cri3 + "disable_snapshot_annotations = true", "v2.0.0", Warning,
+			"CRI uses lighter and does not name images", "disable_snapshot_annotations = false"},
+		"CRI says nothing": {right + cri3, "v2.0.0", Warning, "CRI uses lighter and does not name images",
+			"io.containerd.cri.v1.images"},
+		"CRI pulls by itself": {right + cri3 + "use_local_image_pull = true", "v2.1.0", Warning,
+			"CRI uses lighter and does not name images", "io.containerd.cri.v1.images"},
+		"1.7 without a root": {"version = 2\n" +
+			strings.ReplaceAll(proxyLines(testAddress, testRoot, false), testRoot,
+				"/x"), "v1.7.0", Warning, "kubelet", testRoot},
+		"old CRI": {"version = 2\n" + proxyLines(testAddress, testRoot, false) + "\n" + cri2, "v1.7.0",
+			Warning, "CRI uses lighter and does not name images", "io.containerd.grpc.v1.cri"},
 	} {
 		for _, imagesAlone := range []bool{false, true} {
 			level := c.level
-			if imagesAlone && strings.Contains(c.words, "name images") { // then no image is lazy, or a forged one is
+			if imagesAlone && strings.Contains(c.words, "name images") { // no image is lazy, or a forged one is
 				level = Problem
 			}
 			findings, err := judgeConfig([]byte(c.text), c.version, testAddress, testRoot, false, imagesAlone)
 			wrong := bad(findings)
-			if err != nil || len(wrong) != 1 || wrong[0].Level != level || !strings.Contains(wrong[0].What, c.words) || !strings.Contains(wrong[0].Mend, c.mend) {
-				t.Errorf("%s, images alone %v: %+v, %v", what, imagesAlone, wrong, err)
+			if err != nil || len(wrong) != 1 || wrong[0].Level != level || !strings.Contains(wrong[0].What,
+				c.words) || !strings.Contains(wrong[0].Mend, c.mend) {
+				t.Errorf("%s, images alone %v: got %+v, %v; want %s with %q", what, imagesAlone, wrong, err, level, c.words)
 			}
 		}
 	}
 	if _, err := judgeConfig([]byte("version = = 3"), "", testAddress, testRoot, false, false); err == nil {
-		t.Error("no TOML is understood")
+		t.Error("invalid TOML: got no error")
 	}
 }
 
-// What we ship is right for the versions that it is for; and owners are mapped by
-// both sides, or by none.
+// The shipped configurations are right for their versions. Owners have to be mapped by both sides, or
+// by none.
 func TestShippedConfigs(t *testing.T) {
-	for name, versions := range map[string][]string{"1.6": {"v1.6.20"}, "1.7": {"v1.7.29"}, "2.0": {"v2.0.7"}, "2.1": {"v2.1.5", "v2.4.2"}} {
+	for name, versions := range map[string][]string{"1.6": {"v1.6.20"}, "1.7": {"v1.7.29"}, "2.0": {"v2.0.7"},
+		"2.1": {"v2.1.5", "v2.4.2"}} {
 		text, err := os.ReadFile("../../deploy/containerd/config-" + name + ".toml")
 		if err != nil {
 			t.Fatal(err)
@@ -108,7 +125,7 @@ func TestShippedConfigs(t *testing.T) {
 		for _, version := range versions {
 			findings, err := judgeConfig(text, version, "/run/lighter/lighter.sock", "/var/lib/lighter", false, true)
 			if wrong := bad(findings); err != nil || len(wrong) != 0 {
-				t.Errorf("%s, containerd %s: %+v, %v", name, version, wrong, err)
+				t.Errorf("%s, containerd %s: got %+v, %v; want only ok", name, version, wrong, err)
 			}
 		}
 	}
@@ -117,7 +134,7 @@ func TestShippedConfigs(t *testing.T) {
 			text := "version = 3\n" + proxyLines(testAddress, testRoot, theirs) + "\n" + unpackLines
 			findings, err := judgeConfig([]byte(text), "v2.4.2", testAddress, testRoot, ours, false)
 			if wrong := bad(findings); err != nil || (len(wrong) == 0) != (ours == theirs) {
-				t.Errorf("node %v, containerd %v: %+v, %v", ours, theirs, wrong, err)
+				t.Errorf("remap-ids of node %v, of containerd %v: got %+v, %v", ours, theirs, wrong, err)
 			}
 		}
 	}
@@ -129,7 +146,7 @@ func TestContainerdsArguments(t *testing.T) {
 		"containerd --log-level debug": defaultConfig, "containerd --log-level debug -c /a --root /b": "/a", "containerd --config": defaultConfig,
 	} {
 		if got := configOf(strings.Fields(line)); got != want {
-			t.Errorf("%s: %s, want %s", line, got, want)
+			t.Errorf("%s: got %s, want %s", line, got, want)
 		}
 	}
 }
@@ -141,18 +158,19 @@ func TestContainerdsVersion(t *testing.T) {
 		"": "", "what?": "",
 	} {
 		if got := versionOf(said); got != want {
-			t.Errorf("%q: %q, want %q", said, got, want)
+			t.Errorf("%q: got %q, want %q", said, got, want)
 		}
 	}
 }
 
 func TestReleases(t *testing.T) {
-	for version, want := range map[string]int{"v2.1.4": 2_01, "v1.6.20~ds1": 1_06, "v2.10.0-rc.1": 2_10, "": 2_03, "dev": 2_03} {
+	for version, want := range map[string]int{"v2.1.4": 2_01, "v1.6.20~ds1": 1_06, "v2.10.0-rc.1": 2_10, "": 2_03,
+		"dev": 2_03} {
 		if got := release(version, 3); got != want {
-			t.Errorf("%q: %d, want %d", version, got, want)
+			t.Errorf("%q: got %d, want %d", version, got, want)
 		}
 	}
 	if got := release("", 2); got != 1_07 {
-		t.Errorf("a configuration of version 2: %d", got)
+		t.Errorf("a configuration of version 2: got %d, want 107", got)
 	}
 }

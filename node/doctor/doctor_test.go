@@ -24,24 +24,23 @@ import (
 	"lighter/store/origin"
 )
 
-// sick wants the last finding to be of a level and to say something; what is bad
-// has to say how to mend it.
-func sick(t *testing.T, what string, findings []Finding, level Level, words string) {
+// check checks the level and the text of the last finding. Bad findings have to say how to repair them.
+func check(t *testing.T, what string, findings []Finding, level Level, words string) {
 	t.Helper()
 	for _, f := range findings {
 		if f.Level != OK && f.Level != Unchecked && f.Mend == "" || strings.Contains(f.What, "\n") {
-			t.Errorf("%s: how is this mended: %+v", what, f)
+			t.Errorf("%s: got no repair in %+v", what, f)
 		}
 	}
 	if len(findings) == 0 {
-		t.Fatalf("%s: nothing is said", what)
+		t.Fatalf("%s: got no finding", what)
 	}
 	if last := findings[len(findings)-1]; last.Level != level || !strings.Contains(last.What+last.Mend, words) {
-		t.Errorf("%s: %+v, want %s and %q", what, last, level, words)
+		t.Errorf("%s: got %+v, want %s with %q", what, last, level, words)
 	}
 }
 
-// system makes files where a doctor looks for those of the machine.
+// system returns a doctor that sees these files of the machine.
 func system(t *testing.T, files map[string]string) *doctor {
 	t.Helper()
 	d := &doctor{config: node.DefaultConfig(), system: t.TempDir()}
@@ -61,16 +60,20 @@ func TestFileSystemsOfTheKernel(t *testing.T) {
 		level Level
 		words string
 	}{
-		"built in":          {map[string]string{"proc/filesystems": "nodev\tproc\n\text4\n\terofs\n"}, OK, "has erofs"},
-		"a module":          {map[string]string{release: "6.1\n", "lib/modules/6.1/modules.dep": "kernel/fs/xerofs/x.ko:\nkernel/fs/erofs/erofs.ko.xz: kernel/lib/x.ko\n"}, OK, "module"},
-		"built in, unused":  {map[string]string{release: "6.1", "lib/modules/6.1/modules.builtin": "kernel/fs/erofs/erofs.ko\n"}, OK, "module"},
-		"none":              {map[string]string{release: "6.1", "proc/filesystems": "\terofsish\n", "lib/modules/6.1/modules.dep": "kernel/fs/noterofs.ko: erofs.ko\n"}, Problem, "6.1 has no erofs"},
-		"of another kernel": {map[string]string{release: "6.2", "lib/modules/6.1/modules.dep": "kernel/fs/erofs/erofs.ko:\n"}, Problem, "CONFIG_EROFS_FS"},
-		"nothing is known":  {nil, Problem, "modprobe erofs"},
+		"built in": {map[string]string{"proc/filesystems": "nodev\tproc\n\text4\n\terofs\n"}, OK, "has erofs"},
+		"a module": {map[string]string{release: "6.1\n",
+			"lib/modules/6.1/modules.dep": "kernel/fs/xerofs/x.ko:\nkernel/fs/erofs/erofs.ko.xz: kernel/lib/x.ko\n"}, OK, "module"},
+		"built in, unused": {map[string]string{release: "6.1",
+			"lib/modules/6.1/modules.builtin": "kernel/fs/erofs/erofs.ko\n"}, OK, "module"},
+		"none": {map[string]string{release: "6.1", "proc/filesystems": "\terofsish\n",
+			"lib/modules/6.1/modules.dep": "kernel/fs/noterofs.ko: erofs.ko\n"}, Problem, "6.1 has no erofs"},
+		"of another kernel": {map[string]string{release: "6.2",
+			"lib/modules/6.1/modules.dep": "kernel/fs/erofs/erofs.ko:\n"}, Problem, "CONFIG_EROFS_FS"},
+		"nothing is known": {nil, Problem, "modprobe erofs"},
 	} {
 		d := system(t, c.files)
 		d.lookAtFileSystem("erofs")
-		sick(t, what, d.findings, c.level, c.words)
+		check(t, what, d.findings, c.level, c.words)
 	}
 }
 
@@ -96,7 +99,7 @@ func TestTrials(t *testing.T) {
 		d, tried := system(t, map[string]string{"dev/loop-control": ""}), fine
 		c.change(&tried)
 		d.judge(tried)
-		sick(t, what, d.findings[:len(d.findings)-c.behind], c.level, c.words)
+		check(t, what, d.findings[:len(d.findings)-c.behind], c.level, c.words)
 	}
 }
 
@@ -108,8 +111,8 @@ func TestLoopDevices(t *testing.T) {
 		level Level
 		words string
 	}{
-		"taken":           {loops, mount.Auto, Warning, "are taken"},
-		"wanted":          {loops, mount.Loop, Warning, "are taken"},
+		"taken":           {loops, mount.Auto, Warning, "are used"},
+		"wanted":          {loops, mount.Loop, Warning, "are used"},
 		"missing":         {nil, mount.Auto, Problem, "modprobe loop"},
 		"not to be taken": {loops, mount.File, Problem, `mount_mode = "auto"`},
 		"nothing":         {loops, mount.None, Warning, "mount_mode is none"},
@@ -117,7 +120,7 @@ func TestLoopDevices(t *testing.T) {
 		d := system(t, c.files)
 		d.config.MountMode = c.mode
 		d.judgeLoops()
-		sick(t, what, d.findings, c.level, c.words)
+		check(t, what, d.findings, c.level, c.words)
 	}
 }
 
@@ -127,7 +130,7 @@ func TestOwnerOfTheRoot(t *testing.T) {
 		level     Level
 		words     string
 	}{
-		"root's alone":   {0, unix.S_IFDIR | 0o700, OK, "alone"},
+		"root's alone":   {0, unix.S_IFDIR | 0o700, OK, "only root"},
 		"another's":      {1000, unix.S_IFDIR | 0o700, Problem, "chown root /r; chmod 700 /r"},
 		"everybody's":    {0, unix.S_IFDIR | 0o1777, Problem, "mode 1777"},
 		"to be seen":     {0, unix.S_IFDIR | 0o755, Warning, "chmod 700"},
@@ -136,29 +139,30 @@ func TestOwnerOfTheRoot(t *testing.T) {
 	} {
 		d := system(t, nil)
 		d.judgeOwner("/r", unix.Stat_t{Uid: c.uid, Mode: c.mode})
-		sick(t, what, d.findings, c.level, c.words)
+		check(t, what, d.findings, c.level, c.words)
 	}
 }
 
 func TestSecurityModules(t *testing.T) {
 	d := system(t, map[string]string{"sys/fs/selinux/enforce": "1"})
 	d.judgeSecurity()
-	sick(t, "SELinux enforces", d.findings, Warning, "ausearch")
+	check(t, "SELinux enforces", d.findings, Warning, "ausearch")
 	d = system(t, map[string]string{"sys/fs/selinux/enforce": "0", "sys/module/apparmor/parameters/enabled": "Y\n"})
 	d.judgeSecurity()
-	sick(t, "AppArmor", d.findings, OK, "AppArmor")
+	check(t, "AppArmor", d.findings, OK, "AppArmor")
 	if len(d.findings) != 2 {
 		t.Errorf("%+v", d.findings)
 	}
 	d = system(t, nil)
 	if d.judgeSecurity(); len(d.findings) != 0 {
-		t.Errorf("neither: %+v", d.findings)
+		t.Errorf("no security module: got %+v", d.findings)
 	}
 }
 
 func TestSpace(t *testing.T) {
 	const gib = 1 << 30
-	fine := space{kind: unix.EXT4_SUPER_MAGIC, size: 100 * gib, free: 60 * gib, files: 1e6, freeFiles: 9e5, limit: 20 * gib}
+	fine := space{kind: unix.EXT4_SUPER_MAGIC, size: 100 * gib, free: 60 * gib, files: 1e6, freeFiles: 9e5,
+		limit: 20 * gib}
 	for what, c := range map[string]struct {
 		change func(*space)
 		level  Level
@@ -172,21 +176,22 @@ func TestSpace(t *testing.T) {
 		"read-only":     {func(s *space) { s.readOnly = true }, Problem, "remount"},
 		"it gives way":  {func(s *space) { s.free, s.low = 20*gib, 17*gib }, OK, "grow by 3.0GiB"},
 		"too late":      {func(s *space) { s.free, s.low = 20*gib, 5*gib }, Warning, "--disk-free-low 17%"},
-		"others":        {func(s *space) { s.free, s.low = 10*gib, 17*gib }, Warning, "what else fills it"},
+		"others":        {func(s *space) { s.free, s.low = 10*gib, 17*gib }, Warning, "less other data"},
 	} {
 		d, now := system(t, nil), fine
 		c.change(&now)
 		d.judgeSpace(now)
-		sick(t, what, d.findings, c.level, c.words)
+		check(t, what, d.findings, c.level, c.words)
 		if d.findings[0].Level != OK {
-			t.Errorf("%s: ext4 is %+v", what, d.findings[0])
+			t.Errorf("%s: ext4: got %+v, want ok", what, d.findings[0])
 		}
 	}
-	for kind, level := range map[int64]Level{unix.XFS_SUPER_MAGIC: OK, unix.TMPFS_MAGIC: Warning, unix.OVERLAYFS_SUPER_MAGIC: Problem, unix.NFS_SUPER_MAGIC: Problem, 0x1234: Warning} {
+	for kind, level := range map[int64]Level{unix.XFS_SUPER_MAGIC: OK, unix.TMPFS_MAGIC: Warning,
+		unix.OVERLAYFS_SUPER_MAGIC: Problem, unix.NFS_SUPER_MAGIC: Problem, 0x1234: Warning} {
 		d, now := system(t, nil), fine
 		now.kind = kind
 		d.judgeSpace(now)
-		sick(t, "file system", d.findings[:1], level, d.config.Root)
+		check(t, "file system", d.findings[:1], level, d.config.Root)
 	}
 }
 
@@ -194,42 +199,44 @@ func TestHubs(t *testing.T) {
 	key := ed25519.PublicKey(make([]byte, ed25519.PublicKeySize))
 	name, other := index.FormatKey(key), "ed25519:other"
 	for what, c := range map[string]struct {
-		seen   seen
+		seen   observation
 		pinned []string
 		level  Level
 		words  string
 	}{
-		"pinned":      {seen{keys: []string{name}}, []string{other, name}, OK, "pinned"},
-		"wrong key":   {seen{keys: []string{name}}, []string{other}, Problem, "--hub-key " + name},
-		"no key":      {seen{keys: []string{name}, unlearnable: errors.New("not on this machine")}, nil, Problem, "--hub-key " + name},
-		"to be known": {seen{keys: []string{name}}, nil, OK, "learned"},
-		"gone":        {seen{url: "http://x", err: unix.ECONNREFUSED}, nil, Problem, "curl -v http://x"},
-		"one of two":  {seen{url: "http://x", err: unix.ECONNREFUSED, others: true}, nil, Warning, "another one answers"},
-		"slow":        {seen{keys: []string{name}, took: time.Second}, []string{name}, Warning, "needs 1s"},
-		"fast clock":  {seen{keys: []string{name}, offset: 5 * time.Minute}, []string{name}, Warning, "5m0s"},
-		"slow clock":  {seen{keys: []string{name}, offset: -time.Hour}, []string{name}, Warning, "1h0m0s"},
+		"pinned":    {observation{keys: []string{name}}, []string{other, name}, OK, "pinned"},
+		"wrong key": {observation{keys: []string{name}}, []string{other}, Problem, "--hub-key " + name},
+		"no key": {observation{keys: []string{name}, unlearnable: errors.New("not on this machine")}, nil, Problem,
+			"--hub-key " + name},
+		"to be known": {observation{keys: []string{name}}, nil, OK, "learned"},
+		"gone":        {observation{url: "http://x", err: unix.ECONNREFUSED}, nil, Problem, "curl -v http://x"},
+		"one of two": {observation{url: "http://x", err: unix.ECONNREFUSED, others: true}, nil, Warning,
+			"another one answers"},
+		"slow":       {observation{keys: []string{name}, took: time.Second}, []string{name}, Warning, "needs 1s"},
+		"fast clock": {observation{keys: []string{name}, offset: 5 * time.Minute}, []string{name}, Warning, "5m0s"},
+		"slow clock": {observation{keys: []string{name}, offset: -time.Hour}, []string{name}, Warning, "1h0m0s"},
 	} {
 		d := system(t, nil)
 		d.judgeHub(c.seen, c.pinned)
-		sick(t, what, d.findings, c.level, c.words)
+		check(t, what, d.findings, c.level, c.words)
 	}
 	d := system(t, nil)
 	d.config.Hubs = []string{"http://127.0.0.1:7070", "http://127.0.0.1:7071"}
-	d.judgeHub(seen{keys: []string{name}}, nil)
-	sick(t, "one of several", d.findings, Problem, "--hub-key "+name)
+	d.judgeHub(observation{keys: []string{name}}, nil)
+	check(t, "one of several", d.findings, Problem, "--hub-key "+name)
 }
 
 func TestLearnedKeysArePinned(t *testing.T) {
 	d := system(t, nil)
 	d.config.Root = t.TempDir()
 	if keys := d.pinned(); keys != nil {
-		t.Errorf("without any: %v", keys)
+		t.Errorf("no keys: got %v", keys)
 	}
 	if err := os.WriteFile(filepath.Join(d.config.Root, "hub.keys"), []byte("ed25519:a\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if keys := d.pinned(); len(keys) != 1 || keys[0] != "ed25519:a" {
-		t.Errorf("learned: %v", keys)
+		t.Errorf("learned keys: got %v", keys)
 	}
 }
 
@@ -238,11 +245,11 @@ func TestNodes(t *testing.T) {
 	d.asked = control.ErrNoDaemon
 	d.config.Root = t.TempDir()
 	d.lookAtNode()
-	sick(t, "no node", d.findings, Problem, "lighter node --root "+d.config.Root)
+	check(t, "no node", d.findings, Problem, "lighter node --root "+d.config.Root)
 	d = system(t, nil)
-	d.asked = errors.New("it is root's alone")
+	d.asked = errors.New("only root may use it")
 	d.lookAtNode()
-	sick(t, "not for us", d.findings, Unchecked, "root's alone")
+	check(t, "not for us", d.findings, Unchecked, "only root")
 	fine := report.Status{Version: report.Version(), Cache: disk.Stats{}}
 	for what, c := range map[string]struct {
 		change func(*report.Status)
@@ -251,13 +258,20 @@ func TestNodes(t *testing.T) {
 	}{
 		"all is well": {func(*report.Status) {}, OK, "runs since"},
 		"another":     {func(s *report.Status) { s.Version = "v0.0.1" }, Warning, "v0.0.1"},
-		"lost":        {func(s *report.Status) { s.Lost = []report.Lost{{Tree: chunk.Sum(nil), Cause: "its map is cut off"}} }, Problem, "cut off"},
+		"lost": {func(s *report.Status) {
+			s.Lost = []report.Lost{{Tree: chunk.Sum(nil),
+				Cause: "its map is cut off"}}
+		}, Problem, "cut off"},
 		"refused": {func(s *report.Status) {
-			s.Refused = []report.Refused{{Chain: "sha256:ab", Images: []string{"a:1"}, Cause: "it is not signed by a pinned key", Mend: "put the former key back"}}
+			s.Refused = []report.Refused{{Chain: "sha256:ab", Images: []string{"a:1"},
+				Cause: "it is not signed by a pinned key", Mend: "put the former key back"}}
 		}, Problem, "former key"},
-		"a leftover": {func(s *report.Status) { s.Leftovers = []durable.Leftover{{Path: "/n/x", Cause: "not permitted"}} }, Warning, "lsattr -d /n/x"},
-		"no bind":    {func(s *report.Status) { s.Binds = []binds.Bind{{Dir: "/mnt", Name: "a:1", Lost: "no tree"}} }, Problem, "lighter unmount /mnt"},
-		"not kept":   {func(s *report.Status) { s.Keeper.Error = "it does not start" }, Problem, "nobody keeps the devices"},
+		"a leftover": {func(s *report.Status) { s.Leftovers = []durable.Leftover{{Path: "/n/x", Cause: "not permitted"}} },
+			Warning, "lsattr -d /n/x"},
+		"no bind": {func(s *report.Status) { s.Binds = []binds.Bind{{Dir: "/mnt", Name: "a:1", Lost: "no tree"}} },
+			Problem, "lighter unmount /mnt"},
+		"not kept": {func(s *report.Status) { s.Keeper.Error = "it does not start" }, Problem,
+			"no keeper holds the devices"},
 		"no metrics": {func(s *report.Status) { s.NoMetrics = "address already in use" }, Warning, "already in use"},
 		"not lazy": {func(s *report.Status) {
 			s.Images = []report.ImageStatus{{Image: "a/b:1", Why: "the hub does not know it"}}
@@ -267,14 +281,15 @@ func TestNodes(t *testing.T) {
 		c.change(&s)
 		d.status = &s
 		d.lookAtNode()
-		sick(t, what, d.findings, c.level, c.words)
+		check(t, what, d.findings, c.level, c.words)
 	}
 }
 
-// A node that runs has the flags that it has, whatever this one was given.
-func TestTheNodeIsBelieved(t *testing.T) {
+// The settings of a running node replace those of the command line.
+func TestStatusReplacesSettings(t *testing.T) {
 	d := system(t, nil)
-	d.believe(&report.Status{Root: "/r", Address: "/a", RemapIDs: true, MountMode: mount.Loop, Scope: "s", CAFile: "/ca", HubKeys: []string{"k"},
+	d.useStatus(&report.Status{Root: "/r", Address: "/a", RemapIDs: true, MountMode: mount.Loop, Scope: "s",
+		CAFile: "/ca", HubKeys: []string{"k"},
 		Hubs: []origin.Health{{URL: "http://hub.test"}}, Cache: disk.Stats{Limit: 7 << 30}})
 	c := d.config
 	if c.Root != "/r" || c.Address != "/a" || !c.RemapIDs || c.MountMode != mount.Loop || c.Scope != "s" || c.CAFile != "/ca" || c.CacheSize != 7<<30 ||
@@ -297,17 +312,17 @@ func TestCaches(t *testing.T) {
 		"short":       {func(c *disk.Stats) { c.Room = 9 * gib }, Warning, "leaves it 9.0GiB of 20GiB"},
 		"pins":        {func(c *disk.Stats) { c.Pinned = 21 * gib }, Warning, "lighter cache unpin"},
 		"too small":   {func(c *disk.Stats) { c.Evicted = 50 * gib }, Warning, "--cache-size 40GiB"},
-		"damaged":     {func(c *disk.Stats) { c.Damaged, c.Unread = 3, 4 }, Warning, "3 chunks back wrong and 4 not"},
+		"damaged":     {func(c *disk.Stats) { c.Damaged, c.Unread = 3, 4 }, Warning, "3 chunks damaged and failed to read 4"},
 		"hangs":       {func(c *disk.Stats) { c.ReadsHang = time.Now() }, Problem, "does not answer reads"},
 		"writes hang": {func(c *disk.Stats) { c.WritesHang = time.Now() }, Problem, "does not answer writes"},
 		"has hung":    {func(c *disk.Stats) { c.Hung = 6 }, Warning, "did not answer 6"},
-		"writes fail": {func(c *disk.Stats) { c.Failed = 5 }, Warning, "did not take 5"},
+		"writes fail": {func(c *disk.Stats) { c.Failed = 5 }, Warning, "failed to write 5"},
 	} {
 		d := system(t, nil)
 		stats := disk.Stats{Limit: 20 * gib, Room: 20 * gib, Used: 3 * gib, Pinned: gib, Evicted: 2 * gib}
 		c.change(&stats)
 		d.judgeCache(stats, time.Now())
-		sick(t, what, d.findings, c.level, c.words)
+		check(t, what, d.findings, c.level, c.words)
 	}
 }
 
@@ -323,18 +338,18 @@ func TestContainerdsOwnWord(t *testing.T) {
 	} {
 		d := system(t, nil)
 		d.judgeContainerd(containerd.Info{Version: "v2.4.2", Snapshotters: c.snapshotters})
-		sick(t, what, d.findings, c.level, c.words)
+		check(t, what, d.findings, c.level, c.words)
 	}
 }
 
 func TestWorst(t *testing.T) {
 	if w := Worst(nil); w != OK {
-		t.Errorf("of nothing: %s", w)
+		t.Errorf("no findings: got %s", w)
 	}
 	if w := Worst([]Finding{{Level: Warning}, {Level: Problem}, {Level: OK}}); w != Problem {
-		t.Errorf("with a problem: %s", w)
+		t.Errorf("with a problem: got %s", w)
 	}
 	if w := Worst([]Finding{{Level: Unchecked}, {Level: Warning}}); w != Warning {
-		t.Errorf("with a warning: %s", w)
+		t.Errorf("with a warning: got %s", w)
 	}
 }

@@ -17,32 +17,29 @@ import (
 )
 
 const (
-	// slowHub is the time to an answer from which a hub is called slow: a pull waits
-	// a second in all.
-	slowHub = 300 * time.Millisecond
-	// skew is by how much clocks may differ. HTTPS fails with much more, and logs
-	// cannot be compared.
-	skew = 30 * time.Second
+	slowHub = 300 * time.Millisecond // to an answer; a pull waits a second in total
+	maxSkew = 30 * time.Second       // between clocks; HTTPS fails with much more, and logs cannot be compared
 )
 
-// seen is what was seen of a hub.
-type seen struct {
+// observation is what a hub answered.
+type observation struct {
 	url    string
 	err    error
-	keys   []string // that it signs with
+	keys   []string // with which it signs
 	took   time.Duration
-	offset time.Duration // its clock is ahead by so much; as far as it says
+	offset time.Duration // by which its clock is ahead; 0 if it does not say
 
-	unlearnable error // why no node learns its key; nil: one does
-	others      bool  // another one answers
+	unlearnable error // why no node learns its key; nil: a node does
+	others      bool  // another hub answers
 }
 
-// lookAtHubs says whether the hubs can be asked and believed.
+// lookAtHubs examines whether the hubs answer, and sign with trusted keys.
 func (d *doctor) lookAtHubs(ctx context.Context) {
 	answers := 0
-	var all []seen
+	var all []observation
 	for _, url := range d.config.Hubs {
-		s, err := ask(ctx, client.Options{URL: url, Scope: d.config.Scope, PlainHTTP: d.config.PlainHTTP, CAFile: d.config.CAFile})
+		s, err := ask(ctx, client.Options{URL: url, Scope: d.config.Scope, PlainHTTP: d.config.PlainHTTP,
+			CAFile: d.config.CAFile})
 		if err != nil {
 			d.add("hub", Problem, err.Error(), "--plain-http if the network is to be trusted, or a hub with tls_cert and tls_key")
 			continue
@@ -58,8 +55,8 @@ func (d *doctor) lookAtHubs(ctx context.Context) {
 	}
 }
 
-// ask asks a hub for its key and its time. The error is about the options.
-func ask(ctx context.Context, options client.Options) (s seen, err error) {
+// ask asks a hub for its keys and its time. An error is about the options.
+func ask(ctx context.Context, options client.Options) (s observation, err error) {
 	hub, err := client.New(options)
 	if err != nil {
 		return s, err
@@ -68,7 +65,7 @@ func ask(ctx context.Context, options client.Options) (s seen, err error) {
 	if err != nil {
 		return s, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	s.url = hub.URL()
 	keys, err := hub.Keys(ctx)
@@ -92,7 +89,7 @@ func ask(ctx context.Context, options client.Options) (s seen, err error) {
 	began := time.Now()
 	res, err := transport.RoundTrip(req)
 	if err != nil {
-		return s, nil // it has just given its key: whether its clock is right can wait
+		return s, nil // the hub has just sent its keys: its clock does not matter now
 	}
 	res.Body.Close()
 	s.took = time.Since(began)
@@ -102,8 +99,8 @@ func ask(ctx context.Context, options client.Options) (s seen, err error) {
 	return s, nil
 }
 
-// pinned returns the keys that a node believes: those of a running one, the
-// configured ones, or those that one has learned.
+// pinned returns the keys that a node trusts: those of the running node, the configured ones, or the
+// learned ones.
 func (d *doctor) pinned() []string {
 	if len(d.config.HubKeys) > 0 {
 		return d.config.HubKeys
@@ -115,14 +112,14 @@ func (d *doctor) pinned() []string {
 	return strings.Fields(string(text))
 }
 
-func (d *doctor) judgeHub(s seen, pinned []string) {
+func (d *doctor) judgeHub(s observation, pinned []string) {
 	const area = "hub"
 	if s.err != nil {
 		level, what := Problem, s.err.Error()
 		if s.others {
 			level, what = Warning, what+"; another one answers"
 		}
-		d.add(area, level, what, "lighter hub there; curl -v "+s.url+"/readyz, and the way to it (proxy, firewall)")
+		d.add(area, level, what, "lighter hub there; curl -v "+s.url+"/readyz, and the path to it (proxy, firewall)")
 		return
 	}
 	keys := strings.Join(s.keys, ", ")
@@ -131,19 +128,24 @@ func (d *doctor) judgeHub(s seen, pinned []string) {
 	case len(pinned) == 0 && s.unlearnable == nil && len(d.config.Hubs) == 1:
 		d.add(area, OK, s.url+" answers; its key will be learned by the first node that needs it", "")
 	case len(pinned) == 0 && s.unlearnable == nil:
-		d.add(area, Problem, s.url+" is one of several hubs and no key of it is pinned: the node does not start", "--hub-key "+keys+" (if the hub's own log has the same)")
+		d.add(area, Problem, s.url+" is one of several hubs and no key of it is pinned: the node does not start",
+			"--hub-key "+keys+" (if the hub's own log has the same)")
 	case len(pinned) == 0:
-		d.add(area, Problem, fmt.Sprintf("no key of %s is pinned, and none is learned (%v): no image is lazy, or the node does not start", s.url, s.unlearnable), "--hub-key "+keys+" (if the hub's own log has the same)")
+		d.add(area, Problem, fmt.Sprintf("no key of %s is pinned, and none is learned (%v): no image is lazy, or the node does not start",
+			s.url, s.unlearnable), "--hub-key "+keys+" (if the hub's own log has the same)")
 	case !believed:
 		d.add(area, Problem, fmt.Sprintf("%s signs with %s, which is not pinned: no image is lazy", s.url, keys),
-			"if the hub's own log has the same: --hub-key "+keys+" (or hub_keys), or remove "+filepath.Join(d.config.Root, "hub.keys")+" of a hub on this machine; then restart the node")
+			"if the hub's own log has the same: --hub-key "+keys+" (or hub_keys), or remove "+
+				filepath.Join(d.config.Root, "hub.keys")+" of a hub on this machine; then restart the node")
 	default:
 		d.add(area, OK, s.url+" answers, and signs with a key that is pinned", "")
 	}
 	if s.took > slowHub {
-		d.add(area, Warning, fmt.Sprintf("%s needs %s for an answer: a pull waits a second in all, and then goes on without it", s.url, s.took.Round(time.Millisecond)), "a hub, or a mirror of it, nearer to this machine")
+		d.add(area, Warning, fmt.Sprintf("%s needs %s for an answer: a pull waits a second in total, and then goes on without it",
+			s.url, s.took.Round(time.Millisecond)), "a hub, or a mirror of it, nearer to this machine")
 	}
-	if s.offset.Abs() > skew {
-		d.add(area, Warning, fmt.Sprintf("the clock of %s differs by %s", s.url, s.offset.Abs().Round(time.Second)), "timedatectl set-ntp true, here and there")
+	if s.offset.Abs() > maxSkew {
+		d.add(area, Warning, fmt.Sprintf("the clock of %s differs by %s", s.url, s.offset.Abs().Round(time.Second)),
+			"timedatectl set-ntp true, on both machines")
 	}
 }

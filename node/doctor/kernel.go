@@ -13,27 +13,26 @@ import (
 	"lighter/node/mount"
 )
 
-// lookAtKernel says whether this kernel can mount images.
+// lookAtKernel examines whether this kernel can mount images.
 func (d *doctor) lookAtKernel() {
 	const area = "kernel"
 	for _, name := range []string{"erofs", "overlay", "fuse"} {
 		d.lookAtFileSystem(name)
 	}
 	if os.Geteuid() != 0 {
-		d.add(area, Unchecked, "whether images can be mounted is only tried as root", "sudo lighter doctor")
+		d.add(area, Unchecked, "only root can try whether images can be mounted", "sudo lighter doctor")
 		return
 	}
 	dir, err := d.scratch()
 	if err != nil {
-		d.add(area, Unchecked, "there is no place to try a mount in: "+err.Error(), "")
+		d.add(area, Unchecked, "no directory to try a mount in: "+err.Error(), "")
 		return
 	}
-	defer os.RemoveAll(dir) // an empty directory more is no harm
+	defer os.RemoveAll(dir) // an empty directory that remains does no harm
 	d.judge(try(dir))
 }
 
-// needs says what each file system is for, and the option of the kernel that
-// brings it.
+// needs are the file systems that a node needs, with the kernel's option of each.
 var needs = map[string]struct{ why, option string }{
 	"erofs":   {"without it no image is lazy: all are unpacked", "CONFIG_EROFS_FS"},
 	"overlay": {"without it no container can be started on an image", "CONFIG_OVERLAY_FS"},
@@ -49,11 +48,12 @@ func (d *doctor) lookAtFileSystem(name string) {
 		d.add(area, OK, "it has "+name+" as a module, which is loaded when it is needed", "")
 	default:
 		n := needs[name]
-		d.add(area, Problem, fmt.Sprintf("%s has no %s (%s)", d.release(), name, n.why), "modprobe "+name+", or a kernel with "+n.option)
+		d.add(area, Problem, fmt.Sprintf("%s has no %s (%s)", d.release(), name, n.why),
+			"modprobe "+name+", or a kernel with "+n.option)
 	}
 }
 
-// hasFileSystem tells whether the kernel has a file system, or a module of it.
+// hasFileSystem reports whether the kernel has a file system, or a module of it.
 func (d *doctor) hasFileSystem(name string) (built, module bool) {
 	if text, err := os.ReadFile(d.path("proc/filesystems")); err == nil {
 		for line := range strings.Lines(string(text)) {
@@ -78,10 +78,10 @@ func (d *doctor) hasFileSystem(name string) (built, module bool) {
 	return false, module
 }
 
-// path is where a file of the system is.
+// path returns the path of a file of the system.
 func (d *doctor) path(name string) string { return filepath.Join(d.system, name) }
 
-// release is the kernel's, as uname -r says it.
+// release returns the kernel's release, as uname -r prints it.
 func (d *doctor) release() string {
 	text, err := os.ReadFile(d.path("proc/sys/kernel/osrelease"))
 	if err != nil {
@@ -90,11 +90,11 @@ func (d *doctor) release() string {
 	return strings.TrimSpace(string(text))
 }
 
-// judge says what came of trying to mount.
+// judge adds the findings of a trial.
 func (d *doctor) judge(t trial) {
 	const area = "kernel"
 	if t.begin != nil {
-		d.add(area, Unchecked, "a mount cannot be tried: "+t.begin.Error(), "")
+		d.add(area, Unchecked, "cannot try a mount: "+t.begin.Error(), "")
 		return
 	}
 	switch {
@@ -112,26 +112,30 @@ func (d *doctor) judge(t trial) {
 	case t.fuse != nil:
 		d.add(area, Problem, t.fuse.Error(), "modprobe fuse; ls -l /dev/fuse (mknod /dev/fuse c 10 229)")
 	case !t.resends:
-		d.add(area, OK, "FUSE works; "+d.release()+" does not send reads again, so the node keeps a journal of those that it has begun", "")
+		d.add(area, OK, "FUSE works; "+d.release()+" does not resend reads, so the node keeps a journal of reads in flight",
+			"")
 	default:
-		d.add(area, OK, "FUSE works, and reads that a killed daemon had begun are sent again", "")
+		d.add(area, OK, "FUSE works, and the kernel resends reads of a killed daemon", "")
 	}
 }
 
-// judgeLoops says what it means that EROFS is only mounted from block devices.
+// judgeLoops adds the finding for a kernel that mounts EROFS from block devices only.
 func (d *doctor) judgeLoops() {
 	const area = "kernel"
 	what := d.release() + " mounts EROFS from block devices only, or not from the file system of " + d.config.Root
 	_, err := os.Stat(d.path("dev/loop-control"))
 	switch {
 	case d.config.MountMode == mount.File:
-		d.add(area, Problem, what+", and mount_mode is file: no image is lazy", "mount_mode = \"auto\", which takes loop devices then")
+		d.add(area, Problem, what+", and mount_mode is file: no image is lazy",
+			"mount_mode = \"auto\", which uses loop devices then")
 	case d.config.MountMode == mount.None:
-		d.add(area, Warning, what+"; mount_mode is none, and no image is lazy", "mount_mode = \"auto\", which takes loop devices then")
+		d.add(area, Warning, what+"; mount_mode is none, and no image is lazy",
+			"mount_mode = \"auto\", which uses loop devices then")
 	case err != nil:
 		d.add(area, Problem, what+", and there are no loop devices: no image is lazy", "modprobe loop")
 	default:
-		d.add(area, Warning, what+": loop devices are taken", "Linux 6.12 with CONFIG_EROFS_FS_BACKED_BY_FILE, and a --root on ext4, xfs or btrfs")
+		d.add(area, Warning, what+": loop devices are used",
+			"Linux 6.12 with CONFIG_EROFS_FS_BACKED_BY_FILE, and a --root on ext4, xfs or btrfs")
 	}
 }
 
@@ -139,14 +143,15 @@ func (d *doctor) judgeOverlay(t trial) {
 	const area = "kernel"
 	switch {
 	case t.overlay != nil:
-		d.add(area, Problem, "overlayfs on EROFS, with its upper directory below "+d.config.Root+", cannot be mounted: "+t.overlay.Error(), "a --root on ext4, xfs (ftype=1) or btrfs")
+		d.add(area, Problem, "overlayfs on EROFS, with its upper directory below "+d.config.Root+", cannot be mounted: "+t.overlay.Error(),
+			"a --root on ext4, xfs (ftype=1) or btrfs")
 	case t.userxattr != nil:
 		d.add(area, OK, "overlayfs works on it, but not with userxattr, which only a node in a user namespace needs", "")
 	default:
 		d.add(area, OK, "overlayfs works on it, with userxattr too", "")
 	}
 	if on, err := os.ReadFile(d.path("sys/module/overlay/parameters/metacopy")); err == nil && strings.TrimSpace(string(on)) == "Y" {
-		d.add(area, OK, "overlayfs copies metadata alone when a file's owner or mode is changed (metacopy)", "")
+		d.add(area, OK, "overlayfs copies only metadata when a file's owner or mode is changed (metacopy)", "")
 	}
 	if t.idmap != nil {
 		d.add(area, OK, "idmapped mounts of EROFS do not work here, which only user namespaces need: "+t.idmap.Error(), "")

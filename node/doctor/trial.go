@@ -18,19 +18,18 @@ import (
 	"lighter/node/fuse"
 )
 
-// trial is what came of trying to mount an empty tree.
+// trial is the result of trying to mount an empty tree.
 type trial struct {
-	begin     error // why nothing was tried
+	begin     error // why nothing could be tried
 	erofs     error // from plain files
 	overlay   error
 	userxattr error
 	idmap     error
 	fuse      error
-	resends   bool // FUSE sends reads again
+	resends   bool // the kernel resends FUSE requests
 }
 
-// scratch makes a directory on the file system of the node's root, which need not
-// be there yet.
+// scratch makes a directory on the file system of the node's root, which need not exist yet.
 func (d *doctor) scratch() (string, error) {
 	for dir := d.config.Root; ; dir = filepath.Dir(dir) {
 		made, err := os.MkdirTemp(dir, "doctor-")
@@ -40,7 +39,7 @@ func (d *doctor) scratch() (string, error) {
 	}
 }
 
-// try tries it below dir, in a mount namespace that goes with the thread.
+// try tries mounts below dir, in a mount namespace that ends with the thread.
 func try(dir string) trial {
 	result := make(chan trial)
 	go func() {
@@ -54,7 +53,7 @@ func try(dir string) trial {
 	return <-result
 }
 
-// isolate gives the thread mounts of its own.
+// isolate gives the thread a mount namespace of its own.
 func isolate() error {
 	if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("make a mount namespace: %w", err)
@@ -76,7 +75,8 @@ func (t *trial) run(dir string) error {
 			return err
 		}
 	}
-	if err := errors.Join(os.WriteFile(at("metadata"), image.Bytes(), 0o400), os.WriteFile(at("device"), nil, 0o400)); err != nil {
+	if err := errors.Join(os.WriteFile(at("metadata"), image.Bytes(), 0o400),
+		os.WriteFile(at("device"), nil, 0o400)); err != nil {
 		return err
 	}
 	if t.erofs = unix.Mount(at("metadata"), at("tree"), "erofs", unix.MS_RDONLY, "device="+at("device")); t.erofs == nil {
@@ -90,7 +90,7 @@ func (t *trial) run(dir string) error {
 	return nil
 }
 
-// mountOnce mounts an overlay and takes it away again.
+// mountOnce mounts an overlay and unmounts it.
 func mountOnce(dir, options string) error {
 	if err := unix.Mount("overlay", dir, "overlay", 0, options); err != nil {
 		return err
@@ -108,14 +108,14 @@ func (t *trial) tryFUSE(dir string) {
 	t.fuse = errors.Join(unix.Unmount(dir, unix.MNT_DETACH), server.Detach())
 }
 
-// tryIDMap tries to show a mount with the IDs of a user namespace.
+// tryIDMap tries to map the owners of a mount into a user namespace.
 func tryIDMap(dir string) error {
 	clone, err := unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
 		return fmt.Errorf("copy a mount: %w", err)
 	}
 	defer unix.Close(clone)
-	cat := exec.Command("cat") // it waits for its input while its namespace is used
+	cat := exec.Command("cat") // it waits for input while its namespace is used
 	input, err := cat.StdinPipe()
 	if err != nil {
 		return err
@@ -127,7 +127,7 @@ func tryIDMap(dir string) error {
 	}
 	defer func() {
 		input.Close()
-		_ = cat.Wait() // it did its part
+		_ = cat.Wait() // its result does not matter
 	}()
 	users, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", cat.Process.Pid))
 	if err != nil {

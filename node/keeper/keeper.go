@@ -78,7 +78,8 @@ type Process struct {
 // Keep implements Keeper. It starts a keeper process if none runs.
 func (p Process) Keep(ctx context.Context, files []*os.File, note []byte) error {
 	if len(note) > maxNote || len(files) == 0 || len(files) > maxFiles {
-		return fmt.Errorf("keep %d descriptors and a note of %d bytes: the most are %d and %d", len(files), len(note), maxFiles, maxNote)
+		return fmt.Errorf("keep %d descriptors and a note of %d bytes: the most are %d and %d", len(files), len(note),
+			maxFiles, maxNote)
 	}
 	err := give(ctx, p.Root, files, note)
 	switch {

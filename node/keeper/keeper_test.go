@@ -85,7 +85,8 @@ func pipe(t *testing.T) (r, w *os.File) {
 func gone(t *testing.T, root string) {
 	t.Helper()
 	for {
-		if _, _, err := (Process{Root: root}).Take(t.Context()); errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) {
+		if _, _, err := (Process{Root: root}).Take(t.Context()); errors.Is(err, unix.ECONNREFUSED) || errors.Is(err,
+			fs.ErrNotExist) {
 			return
 		}
 		time.Sleep(10 * time.Millisecond)

@@ -37,7 +37,8 @@ const (
 const firstPassed = 3
 
 // variables are the environment variables that a manager sets for the process that it starts.
-var variables = []string{"LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "FDSTORE", "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"}
+var variables = []string{"LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "FDSTORE", "NOTIFY_SOCKET", "WATCHDOG_USEC",
+	"WATCHDOG_PID"}
 
 // WithoutManager returns an environment without the variables of a service manager, for a process
 // that is not the manager's.
@@ -120,7 +121,8 @@ func (m *Manager) send(lines string, fds ...int) error {
 	wait := unix.NsecToTimeval(timeout.Nanoseconds())
 	err = unix.SetsockoptTimeval(socket, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &wait)
 	if err == nil {
-		err = unix.Sendmsg(socket, []byte(lines), rights, &unix.SockaddrUnix{Name: m.socket}, unix.MSG_NOSIGNAL) // @name is an abstract one
+		err = unix.Sendmsg(socket, []byte(lines), rights, &unix.SockaddrUnix{Name: m.socket},
+			unix.MSG_NOSIGNAL) // @name is an abstract one
 	}
 	if err != nil {
 		return fmt.Errorf("notify the service manager at %s: %w", m.socket, err)
@@ -132,7 +134,8 @@ func (m *Manager) send(lines string, fds ...int) error {
 // returned.
 func (m *Manager) Keep(ctx context.Context, files []*os.File, note []byte) error {
 	if len(note) > maxNote || len(files) == 0 || len(files) > maxFiles {
-		return fmt.Errorf("keep %d descriptors and a note of %d bytes: the most are %d and %d", len(files), len(note), maxFiles, maxNote)
+		return fmt.Errorf("keep %d descriptors and a note of %d bytes: the most are %d and %d", len(files), len(note),
+			maxFiles, maxNote)
 	}
 	if err := m.write(note); err != nil {
 		return fmt.Errorf("write the note for the next daemon: %w", err)

@@ -57,7 +57,8 @@ func TestManagerDoesNotPoll(t *testing.T) {
 		t.Fatal(err)
 	}
 	told := end()
-	if stored, polled := strings.Count(told, "FDSTORE=1\n"), strings.Count(told, "FDSTORE=1\nFDPOLL=0\n"); stored != 2 || polled != stored {
+	if stored, polled := strings.Count(told, "FDSTORE=1\n"), strings.Count(told,
+		"FDSTORE=1\nFDPOLL=0\n"); stored != 2 || polled != stored {
 		t.Errorf("got %d descriptors, %d with FDPOLL=0; want 2 and 2:\n%s", stored, polled, told)
 	}
 }

@@ -24,7 +24,8 @@ func some() (figures, bool) {
 	f.status.Mounts = []report.MountStatus{{Mounted: mount.Mounted{}}}
 	f.status.Fetched.InFlight = store.GateStats{Urgent: 1, Background: 2, UrgentWaiting: 3, BackgroundWaiting: 4}
 	f.status.Images = []report.ImageStatus{{Lazy: true}, {Lazy: true}, {}}
-	f.status.Hubs = []origin.Health{{URL: "https://one", Up: true, Requests: 5, Failures: 2, Bytes: 700}, {URL: "https://two", Error: "it is gone"}}
+	f.status.Hubs = []origin.Health{{URL: "https://one", Up: true, Requests: 5, Failures: 2, Bytes: 700},
+		{URL: "https://two", Error: "it is gone"}}
 	return f, true
 }
 

@@ -95,7 +95,8 @@ func (r *Reporter) FindTree(ctx context.Context, word string) (tree chunk.ID, la
 	case !tree.IsZero():
 		return tree, cmp.Or(label, word), nil
 	case known:
-		return tree, "", fmt.Errorf("the tree of %q is not on this machine, so none of it is in the cache; there are: %s", word, list(names))
+		return tree, "", fmt.Errorf("the tree of %q is not on this machine, so none of it is in the cache; there are: %s",
+			word, list(names))
 	}
 	return tree, "", noImage(word, names)
 }

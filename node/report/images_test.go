@@ -13,7 +13,8 @@ import (
 
 func TestWordsForImages(t *testing.T) {
 	tree := chunk.Sum([]byte("tree"))
-	image := ImageStatus{Image: "registry.test:5000/physics/root:6.32", Chain: "sha256:" + strings.Repeat("ab", 32), Tree: tree}
+	image := ImageStatus{Image: "registry.test:5000/physics/root:6.32", Chain: "sha256:" + strings.Repeat("ab", 32),
+		Tree: tree}
 	for word, is := range map[string]bool{
 		"registry.test:5000/physics/root:6.32": true, "physics/root:6.32": true, "root:6.32": true,
 		"oot:6.32": false, "physics/root": false, "": false, "registry.test:5000": false,
@@ -34,7 +35,8 @@ func TestDetailsOfAnImage(t *testing.T) {
 	trees := []chunk.ID{chunk.Sum([]byte("a")), chunk.Sum([]byte("b"))}
 	s := Status{
 		Images: []ImageStatus{{Chain: "a", Tree: trees[0]}, {Chain: "plain"}},
-		Mounts: []MountStatus{{Mounted: mount.Mounted{Tree: trees[0], Device: mount.DeviceStats{Stats: device.Stats{Faults: 7}}}, Chains: []string{"a"}},
+		Mounts: []MountStatus{{Mounted: mount.Mounted{Tree: trees[0],
+			Device: mount.DeviceStats{Stats: device.Stats{Faults: 7}}}, Chains: []string{"a"}},
 			{Mounted: mount.Mounted{Tree: trees[1]}, Chains: []string{"b"}}},
 		Binds: []binds.Bind{{Dir: "/one", Name: "b:1", Chain: "b"}, {Dir: "/two", Name: "a:1", Chain: "a"}},
 		Lost:  []Lost{{Tree: trees[1], Cause: "it is damaged"}},
@@ -44,13 +46,15 @@ func TestDetailsOfAnImage(t *testing.T) {
 	if len(known) != 3 || known[2].Image != "b:1" || known[2].Tree != trees[1] {
 		t.Fatalf("got images %+v, want three", known)
 	}
-	if d := s.detail(known[0], []disk.Pin{{ID: trees[0], Bytes: 9}}); d.Mount == nil || d.Mount.Device.Faults != 7 || len(d.Binds) != 1 || d.Binds[0].Dir != "/two" || d.Lost != "" || d.Pin == nil || d.Pin.Bytes != 9 {
+	if d := s.detail(known[0], []disk.Pin{{ID: trees[0],
+		Bytes: 9}}); d.Mount == nil || d.Mount.Device.Faults != 7 || len(d.Binds) != 1 || d.Binds[0].Dir != "/two" || d.Lost != "" || d.Pin == nil || d.Pin.Bytes != 9 {
 		t.Errorf("the first image: got %+v", d)
 	}
 	if d := s.detail(known[1], nil); d.Mount != nil || d.Pin != nil || len(d.Binds) != 0 || d.Lost != "" {
 		t.Errorf("an image that is not lazy: got %+v", d)
 	}
-	if d := s.detail(known[2], nil); d.Mount == nil || d.Lost != "it is damaged" || !strings.Contains(d.NoCache, "its disk is gone") {
+	if d := s.detail(known[2], nil); d.Mount == nil || d.Lost != "it is damaged" || !strings.Contains(d.NoCache,
+		"its disk is gone") {
 		t.Errorf("the last image: got %+v", d)
 	}
 }

@@ -172,10 +172,12 @@ func (r *Reporter) addTrees(ctx context.Context, s *Status, cached map[string]ch
 		slices.Sort(of)
 	}
 	for _, m := range r.Mounts.Mounted() {
-		s.Mounts = append(s.Mounts, MountStatus{Mounted: m, Chains: chains[m.Tree], Files: m.Header.Files, Bytes: m.Header.Bytes})
+		s.Mounts = append(s.Mounts, MountStatus{Mounted: m, Chains: chains[m.Tree], Files: m.Header.Files,
+			Bytes: m.Header.Bytes})
 	}
 	for tree, cause := range r.Trees.Lost() {
-		s.Lost = append(s.Lost, Lost{Tree: tree, Chains: chains[tree], Images: r.imagesOf(ctx, chains[tree]), Cause: cause.Error()})
+		s.Lost = append(s.Lost, Lost{Tree: tree, Chains: chains[tree], Images: r.imagesOf(ctx, chains[tree]),
+			Cause: cause.Error()})
 	}
 	slices.SortFunc(s.Mounts, func(a, b MountStatus) int { return cmp.Compare(a.Tree.String(), b.Tree.String()) })
 	slices.SortFunc(s.Lost, func(a, b Lost) int { return cmp.Compare(a.Tree.String(), b.Tree.String()) })

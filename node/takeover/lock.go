@@ -43,7 +43,8 @@ func Lock(root string, leftovers *durable.Leftovers) (lock *os.File, inherited b
 	}
 	path := LockFile(root)
 	lock, err = tryLock(path, leftovers)
-	for end := time.Now().Add(killTimeout); errors.Is(err, unix.EWOULDBLOCK) && isDead(path); lock, err = tryLock(path, leftovers) {
+	for end := time.Now().Add(killTimeout); errors.Is(err, unix.EWOULDBLOCK) && isDead(path); lock, err = tryLock(path,
+		leftovers) {
 		if time.Now().Before(end) {
 			time.Sleep(10 * time.Millisecond) // it may be just ending
 			continue

@@ -120,7 +120,8 @@ func Open(ctx context.Context, o Options) (*Devices, error) {
 		return nil, fmt.Errorf("take over a previous daemon's devices: %w: they stay kept, and containers that read from "+
 			"them wait: start the node again, or, to give up these reads, run `lighter release --root %s` first", err, o.Root)
 	default:
-		d.log.Error("cannot take over a previous daemon's devices: containers get errors for what is not in memory", "err", err)
+		d.log.Error("cannot take over a previous daemon's devices: containers get errors for what is not in memory", "err",
+			err)
 		// While a keeper holds the connection it does not end, and readers wait.
 		if err := d.drop(ctx); err != nil {
 			return nil, err
@@ -191,7 +192,8 @@ func (d *Devices) takeOver(ctx context.Context) (*fuse.Server, error) {
 		return nil, err
 	}
 	if now != kept.Mount {
-		return nil, fmt.Errorf("%w: it belongs to mount %s, and %s is mount %q", errUnusable, kept.Mount, mount.Devices(d.root), now)
+		return nil, fmt.Errorf("%w: it belongs to mount %s, and %s is mount %q", errUnusable, kept.Mount,
+			mount.Devices(d.root), now)
 	}
 	server, err := fuse.Adopt(files, mount.Devices(d.root), kept.State, d.log)
 	if errors.Is(err, errors.ErrUnsupported) {

@@ -18,7 +18,7 @@ import (
 
 const testToken = "a-token-of-the-administrators"
 
-// tokenFile makes a file with the administrators' token.
+// tokenFile returns a file with the administrators' token.
 func tokenFile(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "token")
@@ -28,8 +28,8 @@ func tokenFile(t *testing.T) string {
 	return file
 }
 
-// A hub that others reach does not start if they could change what it has, unless
-// that is said, and one line says what to do.
+// A hub that strangers can reach and change does not start, unless its configuration allows that. The
+// error says in one line what to do.
 func TestStrangersCannotChangeTheHub(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -55,16 +55,15 @@ func TestStrangersCannotChangeTheHub(t *testing.T) {
 		config.PlainHTTP = true
 		err := config.Check()
 		if c.refused != (err != nil) {
-			t.Errorf("%+v: %v", c, err)
+			t.Errorf("%+v: %v, want it to be accepted", c, err)
 		}
 		if err != nil && (!strings.Contains(err.Error(), "set admin_token_file") || strings.Contains(err.Error(), "\n")) {
-			t.Errorf("%+v: %v does not say what to do in one line", c, err)
+			t.Errorf("%+v: error %v, want one line that says what to do", c, err)
 		}
 	}
 }
 
-// changing are requests that change what the hub has, with the status that they get
-// from a hub that lets them.
+// changing has requests that change what the hub has, with their status if they are allowed.
 var changing = map[string]int{
 	"POST /lighter/1/default/images":                    400,
 	"DELETE /lighter/1/default/images?name=a:1":         404,
@@ -80,7 +79,7 @@ var changing = map[string]int{
 
 var noDigest = strings.Repeat("0", 64)
 
-// What changes something needs the token where there is one; what nodes do does not.
+// Changes need the token, if there is one. Requests of nodes do not.
 func TestChangesNeedTheToken(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, func(c *hub.Config) { c.AdminTokenFile = tokenFile(t) })
@@ -94,7 +93,7 @@ func TestChangesNeedTheToken(t *testing.T) {
 		for _, with := range []string{"", "Bearer " + testToken + "x", "Bearer", basic(""), basic("wrong"), "Token " + testToken} {
 			status, body, header := h.do(method, path, []byte("{"), "Authorization", with, "Content-Type", "application/json")
 			if status != http.StatusUnauthorized || !strings.HasPrefix(header.Get("WWW-Authenticate"), "Basic ") || !strings.Contains(string(body), "token") {
-				t.Errorf("%s with %q: %d %s, %v", request, with, status, body, header)
+				t.Errorf("%s with %q: %d %s, %v, want 401", request, with, status, body, header)
 			}
 		}
 		for _, with := range []string{"Bearer " + testToken, "bearer " + testToken, basic(testToken)} {
@@ -107,16 +106,16 @@ func TestChangesNeedTheToken(t *testing.T) {
 	for request, want := range map[string]int{"GET /lighter/1/default/images": 200, "HEAD /lighter/1/default/key": 200, "GET /v2/": 200, "POST " + trace: 404} {
 		method, path, _ := strings.Cut(request, " ")
 		if status, body, _ := h.do(method, path, nil); status != want {
-			t.Errorf("%s without a token: %d %s", request, status, body)
+			t.Errorf("%s without a token: %d %s, want it answered", request, status, body)
 		}
 	}
-	// Clients that ask for /v2/ first learn there what to send later.
+	// Some registry clients look for the challenge only at /v2/.
 	if _, _, header := h.do("GET", "/v2/", nil); header.Get("WWW-Authenticate") == "" {
-		t.Error("/v2/ does not say that there is a password")
+		t.Error("/v2/ sends no challenge")
 	}
 }
 
-// Clients of the hub give the token, and only with what changes something.
+// The client sends the token, and only with changes.
 func TestClientsGiveTheToken(t *testing.T) {
 	t.Parallel()
 	file := tokenFile(t)
@@ -143,22 +142,22 @@ func TestClientsGiveTheToken(t *testing.T) {
 	res.Body.Close()
 }
 
-// At an address for administrators alone, clients that ask for /v2/ without a password
-// and remember the answer are asked for it there.
-func TestAdministratorsAreAskedForTheToken(t *testing.T) {
+// At an address for administrators, /v2/ itself asks for the token: some registry clients remember that
+// answer.
+func TestAdminAddressAsksForTheToken(t *testing.T) {
 	t.Parallel()
 	socket := hub.UnixPrefix + filepath.Join(t.TempDir(), "admin.sock")
 	file := tokenFile(t)
 	h := startHub(t, func(c *hub.Config) { c.AdminTokenFile, c.AdminListen = file, socket })
 	if status, _, _ := h.do("POST", "/v2/a/blobs/uploads/", nil, "Authorization", "Bearer "+testToken); status != 403 {
-		t.Errorf("where nobody changes anything: %d", status)
+		t.Errorf("a push at the public address: %d, want 403", status)
 	}
 	admin, err := client.New(client.Options{URL: socket}) // whoever can open the socket is an administrator
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := admin.Remove(t.Context(), "a:1"); err == nil || !strings.Contains(err.Error(), "not found") {
-		t.Errorf("at the socket: %v", err)
+		t.Errorf("remove a missing image at the socket: %v, want not found", err)
 	}
 	handler := h.AdminHandler()
 	for with, want := range map[string]int{"": 401, "Bearer " + testToken: 200} {
@@ -170,8 +169,8 @@ func TestAdministratorsAreAskedForTheToken(t *testing.T) {
 	}
 }
 
-// A token that others may read, or that can be guessed, is none.
-func TestTokensThatAreNone(t *testing.T) {
+// Tokens that others can read or guess are refused.
+func TestBadTokens(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		text string
@@ -195,7 +194,7 @@ func TestTokensThatAreNone(t *testing.T) {
 		config := hubConfig(t)
 		config.AdminTokenFile = file
 		if h, err := hub.Open(t.Context(), config, logOf(t)); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), file) {
-			t.Errorf("%s: %v does not say %q", name, err, c.want)
+			t.Errorf("%s: error %v, want it to mention %q", name, err, c.want)
 			if err == nil {
 				_ = h.Close()
 			}
@@ -203,8 +202,8 @@ func TestTokensThatAreNone(t *testing.T) {
 	}
 }
 
-// A web page that a developer looks at cannot change the hub on the developer's machine,
-// whether it sends requests there or has its own name point there.
+// A web page in a developer's browser cannot change the hub on the developer's machine, neither by
+// requests from another site nor by DNS rebinding.
 func TestWebPagesChangeNothing(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, func(c *hub.Config) { c.Names = []string{"hub.example.org"} })
@@ -232,32 +231,32 @@ func TestWebPagesChangeNothing(t *testing.T) {
 		method, path, _ := strings.Cut(request, " ")
 		for _, origin := range []string{"https://evil.example.com", "http://127.0.0.1:1", "null"} {
 			if status := send(method, path, at, "Origin", origin, "Content-Type", json); status != 403 {
-				t.Errorf("%s of a page of %s: %d", request, origin, status)
+				t.Errorf("%s from a page of %s: %d, want 403", request, origin, status)
 			}
 		}
 		if status := send(method, path, at, "Sec-Fetch-Site", "cross-site", "Content-Type", json); status != 403 {
-			t.Errorf("%s of a page elsewhere: %d", request, status)
+			t.Errorf("%s from a page of another site: %d, want 403", request, status)
 		}
 		for _, host := range []string{"evil.example.com", "evil.example.com:" + port, "localhost.example.com"} {
 			if status := send(method, path, host, "Origin", "http://"+host, "Content-Type", json); status != 403 {
-				t.Errorf("%s of a page whose name %s points here: %d", request, host, status)
+				t.Errorf("%s from a page whose name %s points to the hub: %d, want 403", request, host, status)
 			}
 		}
 		for _, host := range []string{at, "localhost:" + port, "[::1]:" + port, "hub.example.org", "HUB.example.org:443"} {
 			if status := send(method, path, host, "Content-Type", json); status == 403 {
-				t.Errorf("%s at %s: %d", request, host, status)
+				t.Errorf("%s at %s: %d, want it allowed", request, host, status)
 			}
 		}
 	}
-	// What a form sends needs no leave of the browser.
+	// Browsers send forms without asking the other site first.
 	for _, path := range []string{"/images", "/images/verify?name=a:1", "/traces/import?name=a:1"} {
 		for _, kind := range []string{"text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""} {
 			if status := send("POST", "/lighter/1/default"+path, at, "Content-Type", kind); status != http.StatusUnsupportedMediaType {
-				t.Errorf("POST %s of type %q: %d", path, kind, status)
+				t.Errorf("POST %s of type %q: %d, want 415", path, kind, status)
 			}
 		}
 	}
-	// Nodes call a hub what they like.
+	// Nodes may use any name of the hub.
 	for _, request := range []string{"GET /lighter/1/default/images", fmt.Sprintf("POST /lighter/1/default/traces/%s", noDigest)} {
 		method, path, _ := strings.Cut(request, " ")
 		if status := send(method, path, "any.example.com", "Content-Type", json); status == 403 {
@@ -266,8 +265,8 @@ func TestWebPagesChangeNothing(t *testing.T) {
 	}
 }
 
-// Whoever adds images has the hub connect to nothing of its own network, whatever names,
-// redirects and token servers say, unless it is named; and is told what to name.
+// A client that adds images cannot make the hub connect to its own network, whatever names, redirects
+// and token servers say, except to configured registries. The error says what to configure.
 func TestSourcesInTheHubsNetwork(t *testing.T) {
 	t.Parallel()
 	const secret = "what the hub's network says of itself"
@@ -278,7 +277,7 @@ func TestSourcesInTheHubsNetwork(t *testing.T) {
 	defer counted.Close()
 	_, countedPort, _ := strings.Cut(strings.TrimPrefix(counted.URL, "http://"), ":")
 	hidden := "http://localhost:" + countedPort + "/"
-	// It redirects elsewhere, or sends for a token to elsewhere.
+	// The registry redirects to another server, or names one for tokens.
 	redirects := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if req.URL.Path != "/v2/" {
 			http.Redirect(w, req, hidden, http.StatusFound)
@@ -316,14 +315,14 @@ func TestSourcesInTheHubsNetwork(t *testing.T) {
 		_, err := h.add(wire.Add{Source: "docker://" + source + "/a/b:1", Name: "x:1", PlainHTTP: true})
 		for _, want := range wants {
 			if err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("%s: %v does not say %q", source, err, want)
+				t.Errorf("%s: error %v, want it to mention %q", source, err, want)
 			}
 		}
 		if err != nil && strings.Contains(err.Error(), secret) {
-			t.Errorf("%s: the error hands on the answer: %v", source, err)
+			t.Errorf("%s: the error reveals the answer: %v", source, err)
 		}
 	}
 	if n := asked.Load(); n > 0 {
-		t.Errorf("what is not named was asked %d times", n)
+		t.Errorf("a server that is not configured was asked %d times", n)
 	}
 }

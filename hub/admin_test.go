@@ -16,9 +16,8 @@ import (
 	"lighter/hub"
 )
 
-// Where there is another address for it, nobody changes anything at the one that
-// nodes use.
-func TestChangesHaveTheirAddress(t *testing.T) {
+// With admin_listen, changes are refused at the address for nodes.
+func TestAdminListen(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "admin.sock")
 	for _, listen := range []string{hub.UnixPrefix + socket, "127.0.0.1:0"} {
@@ -34,7 +33,7 @@ func TestChangesHaveTheirAddress(t *testing.T) {
 				t.Errorf("%s %s: %d %s, want %d", method, path, got, said, want)
 			}
 			if !json.Valid(said) && method != "HEAD" || header.Get("Content-Type") != "application/json" && got == 403 {
-				t.Errorf("%s %s: %q of type %s", method, path, said, header.Get("Content-Type"))
+				t.Errorf("%s %s: %q of type %s, want JSON", method, path, said, header.Get("Content-Type"))
 			}
 		}
 		if h.config.AdminListen != hub.UnixPrefix+socket {
@@ -42,14 +41,14 @@ func TestChangesHaveTheirAddress(t *testing.T) {
 		}
 		info, err := os.Stat(socket)
 		if err != nil || info.Mode().Perm() != 0o600 {
-			t.Fatalf("the socket: %v, %v", info, err)
+			t.Fatalf("the socket: %v, %v, want mode 0600", info, err)
 		}
 		admin, err := client.New(client.Options{URL: listen})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if err := admin.Remove(t.Context(), "a:1"); err == nil || !strings.Contains(err.Error(), "not found") || !admin.IsLoopback() || admin.URL() != listen {
-			t.Errorf("at the socket, %s: %v", admin.URL(), err)
+			t.Errorf("remove a missing image at the socket %s: %v, want not found", admin.URL(), err)
 		}
 		host, plain, transport := admin.Registry()
 		req, err := http.NewRequest("POST", "http://"+host+"/v2/a/blobs/uploads/", nil)
@@ -57,22 +56,22 @@ func TestChangesHaveTheirAddress(t *testing.T) {
 			t.Fatal(err, plain)
 		}
 		if res, err := transport.RoundTrip(req); err != nil || res.StatusCode != 202 {
-			t.Errorf("a push at the socket: %v, %v", res, err)
+			t.Errorf("a push at the socket: %v, %v, want 202", res, err)
 		}
 		if _, err := h.config.ListenAdmin(); err == nil || !strings.Contains(err.Error(), "another process listens") {
-			t.Errorf("another hub at the same socket: %v", err)
+			t.Errorf("another hub at the same socket: %v, want an error", err)
 		}
 		h.stop()
 		write(t, socket, nil)
 		if _, err := h.config.ListenAdmin(); err == nil {
-			t.Error("a file was taken for a socket")
+			t.Error("a file at the socket's path was replaced")
 		}
 	}
 }
 
-// A machine that tells of absurd starts does not push out those of others, and its
-// traces are refused in the end; as a proxy says that is believed.
-func TestOneSenderAmongOthers(t *testing.T) {
+// A machine that reports absurd starts does not push out the workloads of others, and its traces are
+// refused in the end. A trusted proxy says which machine it is.
+func TestSendersAreLimited(t *testing.T) {
 	t.Parallel()
 	c := hubConfig(t)
 	c.Proxies = []string{"10.0.0.0/24"}
@@ -94,7 +93,7 @@ func TestOneSenderAmongOthers(t *testing.T) {
 		h.await(m.ID())
 		return w.Code
 	}
-	// Eight ways to start, of which each was seen once.
+	// Eight workloads, with one start each.
 	for i := range 8 {
 		if code := send(fmt.Sprintf("192.0.2.%d", i), "", all[i], all[i+1]); code != 204 {
 			t.Fatal(code)
@@ -108,10 +107,10 @@ func TestOneSenderAmongOthers(t *testing.T) {
 		return len(shown[0].Workloads)
 	}
 	if known() != 8 {
-		t.Fatalf("%d workloads are known", known())
+		t.Fatalf("%d workloads are known, want 8", known())
 	}
 	first, _ := h.client.Starts(t.Context(), "a:1", "")
-	// One more machine tells of something else each time, behind a proxy.
+	// Another machine, behind the proxy, reports another workload each time.
 	for i := range 12 {
 		if code := send("10.0.0.1", "6.6.6.6, 198.51.100.7, 10.0.0.2", all[i%6], all[2+i%6+i/6]); code != 204 {
 			t.Fatal(code)
@@ -119,16 +118,16 @@ func TestOneSenderAmongOthers(t *testing.T) {
 	}
 	shown, err := h.client.Starts(t.Context(), "a:1", "")
 	if err != nil || len(shown[0].Workloads) != 16 {
-		t.Fatalf("%d workloads are known, %v", len(shown[0].Workloads), err)
+		t.Fatalf("%d workloads are known, %v, want 16", len(shown[0].Workloads), err)
 	}
 	ids := fmt.Sprint(shown[0].Workloads)
 	for _, w := range first[0].Workloads {
 		if !strings.Contains(ids, w.ID) {
-			t.Errorf("%+v was pushed out", w)
+			t.Errorf("workload %+v was pushed out", w)
 		}
 	}
-	// Of what is known one may tell more, but not without end; nor may a proxy on the
-	// hub's machine that is not believed, or that is beside one that is.
+	// The traces of known workloads are limited, too: for a machine, for an untrusted proxy on the hub's
+	// machine, and for an unknown client behind a trusted proxy.
 	for _, from := range [][2]string{{"198.51.100.7", "1.2.3.4"}, {"127.0.0.1", "1.2.3.4"}, {"10.0.0.1", "::1"}} {
 		code := 0
 		for range 65 {
@@ -137,23 +136,23 @@ func TestOneSenderAmongOthers(t *testing.T) {
 			}
 		}
 		if code != 429 {
-			t.Errorf("after 64 traces of %s for %s: %d", from[0], from[1], code)
+			t.Errorf("after 64 traces of %s for %s: %d, want 429", from[0], from[1], code)
 		}
 	}
 	for _, from := range []string{"198.51.100.8", "127.0.0.1"} {
 		if code := send(from, "", all[0], all[1]); code != 204 {
-			t.Errorf("another machine, %s: %d", from, code)
+			t.Errorf("a trace of another machine, %s: %d, want 204", from, code)
 		}
 	}
 	waiting, err := h.Catalog().Traces(t.Context(), m.ID())
 	if err != nil || len(waiting) != 0 {
-		t.Errorf("%+v wait, %v", waiting, err)
+		t.Errorf("traces %+v wait, %v, want none", waiting, err)
 	}
-	// When all was removed, whoever has told of it may do so again.
+	// After the removal of all workloads, limited senders may report again.
 	if _, err := h.client.ForgetTraces(t.Context(), "a:1", "", ""); err != nil {
 		t.Fatal(err)
 	}
 	if code := send("198.51.100.7", "", all[0], all[1]); code != 204 || known() != 1 {
-		t.Errorf("after all was removed: %d, and %d workloads are known", code, known())
+		t.Errorf("after the removal: %d, %d workloads are known, want 204 and 1", code, known())
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"lighter/hub"
 )
 
-// badImage is an image that cannot be taken in, and what the reason must say.
+// badImage is an image that cannot be ingested, and what the reason must mention.
 type badImage struct {
 	image   fakeImage
 	reasons []string
@@ -84,7 +84,7 @@ func manyFiles(n int) []tarball.Item {
 
 func small(c *hub.Config) { c.Limits.LayerBytes, c.Limits.Entries = 1<<20, 1000 }
 
-// What cannot be taken in fails with a reason, and leaves nothing behind.
+// An image that cannot be ingested fails with a reason, and leaves nothing behind.
 func TestBadImagesFailAndLeaveNothing(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, small)
@@ -97,12 +97,12 @@ func TestBadImagesFailAndLeaveNothing(t *testing.T) {
 		h.push(repository+":1", bad.image)
 		images := h.settled(repository + ":1")
 		if len(images) != 1 || images[0].State != wire.StateFailed {
-			t.Errorf("%s: %+v", name, images)
+			t.Errorf("%s: %+v, want one failed image", name, images)
 			continue
 		}
 		for _, want := range append(bad.reasons, "image "+repository+":1: ") {
 			if !strings.Contains(images[0].Error, want) {
-				t.Errorf("%s: the reason %q does not say %q", name, images[0].Error, want)
+				t.Errorf("%s: the reason is %q, want it to mention %q", name, images[0].Error, want)
 			}
 		}
 		if strings.Count(images[0].Error, "\n") > 0 {
@@ -110,7 +110,7 @@ func TestBadImagesFailAndLeaveNothing(t *testing.T) {
 		}
 		h.unchanged(name, before)
 		if _, err := h.add(wire.Add{Name: repository + ":1"}); err == nil || !strings.Contains(err.Error(), bad.reasons[0]) {
-			t.Errorf("%s: once more: %v", name, err)
+			t.Errorf("%s, pushed again: %v", name, err)
 		}
 		h.unchanged(name+", once more", before)
 	}
@@ -118,16 +118,16 @@ func TestBadImagesFailAndLeaveNothing(t *testing.T) {
 	h.ready("good:2")
 }
 
-// unchanged checks that the hub holds what it held, and that no file is left.
+// unchanged checks that the hub has what it had before, and that no other file is left.
 func (h *testHub) unchanged(what string, before holdings) {
 	h.t.Helper()
 	if now := h.holdings(); fmt.Sprint(now) != fmt.Sprint(before) {
-		h.t.Errorf("%s: the hub holds\n%v\nafter\n%v", what, now, before)
+		h.t.Errorf("%s: the hub has\n%v\nwant\n%v", what, now, before)
 	}
 	if left := files(h.t, hub.ScratchDir(h.config.Root)); len(left) > 0 {
 		h.t.Errorf("%s: left in the scratch space: %v", what, left)
 	}
-	// A copy that has to end cleans up behind whoever ends it.
+	// A copy that is ended cleans up in the background.
 	for range 500 {
 		if h.uploads() == "" {
 			return
@@ -137,13 +137,13 @@ func (h *testHub) unchanged(what string, before holdings) {
 	h.t.Errorf("%s: left in the registry: %s", what, h.uploads())
 }
 
-// uploads lists the files of blobs that are on their way into the registry.
+// uploads lists the files of unfinished uploads to the registry.
 func (h *testHub) uploads() string {
 	left := slices.DeleteFunc(files(h.t, hub.RegistryDir(h.config.Root)), func(f string) bool { return !strings.Contains(f, "/_uploads/") })
 	return strings.Join(left, " ")
 }
 
-func TestManifestsThatAreNoneAreRefused(t *testing.T) {
+func TestBadManifestsAreRefused(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	for mediaType, body := range map[string]string{
@@ -153,17 +153,17 @@ func TestManifestsThatAreNoneAreRefused(t *testing.T) {
 		"application/vnd.docker.distribution.manifest.v2+json": strings.Repeat(" ", 5<<20),
 	} {
 		if status, b, _ := h.do("PUT", "/v2/a/manifests/1", []byte(body), "Content-Type", mediaType); status < 400 {
-			t.Errorf("%s: %d %s", mediaType, status, b)
+			t.Errorf("%s: %d %s, want it refused", mediaType, status, b)
 		}
 	}
 	if images := h.settled(""); len(images) != 0 {
-		t.Errorf("images: %+v", images)
+		t.Errorf("images: %+v, want none", images)
 	}
 }
 
-// A blob that rots in the registry is found out, and the next push brings it
-// again: the registry does not go on saying that it is there.
-func TestCorruptBlobIsFoundOutAndComesAgain(t *testing.T) {
+// A damaged blob in the registry is found when an image needs it, and deleted: the next push uploads it
+// again.
+func TestDamagedBlobIsReplaced(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	manifest, config, blobs := image(lowerTar, upperTar).build()
@@ -186,21 +186,21 @@ func TestCorruptBlobIsFoundOutAndComesAgain(t *testing.T) {
 		h.pushManifest("a", "1", manifest.MediaType, manifest)
 		images := h.settled("a:1")
 		if len(images) != 1 || images[0].State != wire.StateFailed || !strings.Contains(images[0].Error, bad.want) || strings.Contains(images[0].Error, "\n") {
-			t.Errorf("%s: %+v", name, images)
+			t.Errorf("%s: %+v, want one failed image", name, images)
 		}
 		h.unchanged(name, before)
 		if status, _, _ := h.do("HEAD", "/v2/a/blobs/"+layer.String(), nil); status != http.StatusNotFound {
-			t.Errorf("%s: the registry says %d of the blob", name, status)
+			t.Errorf("%s: the registry answers %d for the blob, want 404", name, status)
 		}
 	}
 	h.push("a:1", image(lowerTar, upperTar))
 	if got := h.ready("a:1"); got.Error != "" {
-		t.Errorf("a ready image with the error %q", got.Error)
+		t.Errorf("a ready image has the error %q", got.Error)
 	}
 }
 
-// An image that the hub dies of must not keep it from starting for ever.
-func TestImageThatEndsTheHubIsGivenUp(t *testing.T) {
+// An image that crashes the hub is given up after some tries.
+func TestImageThatCrashesTheHub(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	h.stop()
@@ -222,6 +222,6 @@ func TestImageThatEndsTheHubIsGivenUp(t *testing.T) {
 	}
 	images := runHub(t, openHub(t, h.config)).settled("a:1")
 	if len(images) != 1 || images[0].State != wire.StateFailed || !strings.Contains(images[0].Error, "the hub ended") {
-		t.Errorf("%+v", images)
+		t.Errorf("images %+v, want it failed", images)
 	}
 }

@@ -25,8 +25,8 @@ import (
 	"lighter/hub"
 )
 
-// An image that would keep others from their turn for too long fails, with that reason,
-// and is not tried again; so does the copying of one, and the next is taken in.
+// An image whose copying or ingestion takes too long fails with that reason, and is not retried. The
+// next image is ingested.
 func TestImagesThatTakeTooLong(t *testing.T) {
 	t.Parallel()
 	c := hubConfig(t)
@@ -50,23 +50,23 @@ func TestImagesThatTakeTooLong(t *testing.T) {
 	}
 	_, err := h.add(wire.Add{Source: r.source(), Name: "slow:1"})
 	if err == nil || !strings.Contains(err.Error(), "image_minutes") {
-		t.Fatalf("it ends with %v", err)
+		t.Fatalf("add ended with %v", err)
 	}
 	images := h.settled("slow:1")
 	if len(images) != 1 || images[0].State != wire.StateFailed || !strings.Contains(images[0].Error, "took longer than") {
-		t.Fatalf("%+v", images)
+		t.Fatalf("images %+v", images)
 	}
 	h.stop()
 	again := runHub(t, openHub(t, c)) // with as much time as usual
 	if images := again.settled("slow:1"); len(images) != 1 || images[0].State != wire.StateFailed {
-		t.Errorf("after a restart: %+v", images)
+		t.Errorf("after a restart: %+v, want it failed still", images)
 	}
 	again.push("next:1", image(lowerTar))
 	again.ready("next:1")
 }
 
-// stuck has whoever opens a file wait until the function is called that it returns,
-// which then waits until done holds.
+// stuck replaces a file by a pipe: readers that open it wait until release is called. release waits until
+// done returns true.
 func stuck(t *testing.T, file string) (release func(done func() bool)) {
 	t.Helper()
 	aside, fifo := file+".aside", file+".fifo"
@@ -95,7 +95,7 @@ func stuck(t *testing.T, file string) (release func(done func() bool)) {
 	return release
 }
 
-// get asks for a path, and sends the answer's status.
+// get requests a path, and sends the response without its body.
 func (h *testHub) get(path string, statuses chan<- *http.Response) {
 	res, err := http.Get(h.url + path)
 	if err != nil {
@@ -107,7 +107,7 @@ func (h *testHub) get(path string, statuses chan<- *http.Response) {
 	statuses <- res
 }
 
-// Those who look at traces have places of their own: nodes are heard beside them.
+// Requests that show traces are bounded apart from those that report traces.
 func TestTracesAreAcceptedWhileOthersAreShown(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -125,18 +125,17 @@ func TestTracesAreAcceptedWhileOthersAreShown(t *testing.T) {
 	}
 	first := <-answers // when all places are taken, and have been for a while
 	if first.StatusCode != http.StatusServiceUnavailable || first.Header.Get("Retry-After") == "" {
-		t.Errorf("without a place: %s, %v", first.Status, first.Header)
+		t.Errorf("a request beyond the bound: %s, %v, want 503 with Retry-After", first.Status, first.Header)
 	}
 	all := filesOf(t, m)
 	body := trace.Trace{Tree: m.ID(), Reads: all[:2]}.Encode()
 	if status, said, _ := h.do("POST", "/lighter/1/default/traces/"+m.ID().String(), body); status != http.StatusNoContent {
-		t.Errorf("a trace: %d %s", status, said)
+		t.Errorf("a trace meanwhile: %d %s, want 204", status, said)
 	}
 	release(func() bool { return len(answers) == readers-1 })
 }
 
-// There is a limit to the connections that are open at a time; who waits gets in when
-// another one goes.
+// Open connections are bounded. A waiting connection is accepted when another one is closed.
 func TestConnectionsAreBounded(t *testing.T) {
 	t.Parallel()
 	next := openHub(t, hubConfig(t))
@@ -170,16 +169,16 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 	third := ask()
 	if err := answered(third, 300*time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("one more than there may be: %v", err)
+		t.Errorf("one connection more: %v, want it to wait", err)
 	}
 	first.Close()
 	if err := answered(third, time.Minute); err != nil {
-		t.Errorf("when another one was closed: %v", err)
+		t.Errorf("after another one was closed: %v, want an answer", err)
 	}
 }
 
-// Trees that are asked for wait for their turn, a bounded number of them: others are
-// told that the hub is busy. An image is taken in beside them.
+// A bounded number of requests for trees wait for their turn; further ones get 503. Images are ingested
+// meanwhile.
 func TestRequestsForTreesAreBounded(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -205,17 +204,17 @@ func TestRequestsForTreesAreBounded(t *testing.T) {
 		select {
 		case res := <-answers:
 			if res.StatusCode != http.StatusServiceUnavailable || res.Header.Get("Retry-After") != "" {
-				t.Errorf("beyond those that may wait: %s, %v", res.Status, res.Header)
+				t.Errorf("a request beyond the bound: %s, %v, want 503", res.Status, res.Header)
 			}
 		case <-time.After(time.Minute):
-			t.Fatal("all of them wait")
+			t.Fatal("all requests wait, want some refused")
 		}
 	}
 	release(func() bool { return len(answers) == 32 })
 }
 
-// The trees of chains that no image ends with are made for whoever asks, and a bounded
-// number of them is kept: those that were made or used last. They are made again.
+// Trees of chains that are not the top of an image are made on request. A bounded number of them is kept,
+// the most recently used. Others are made again on request.
 func TestDerivedTreesAreBounded(t *testing.T) {
 	t.Parallel()
 	next := openHub(t, hubConfig(t))
@@ -238,13 +237,13 @@ func TestDerivedTreesAreBounded(t *testing.T) {
 		}
 	}
 	if n := len(files(t, filepath.Join(hub.ObjectsDir(h.config.Root), "indexes"))); n != before+3 {
-		t.Errorf("%d indexes are kept of %d chains of an image", n, all)
+		t.Errorf("%d indexes are kept for the %d chains of an image", n, all)
 	}
 	if problems, err := h.Verifier().Verify(t.Context(), "a:1", func(wire.Progress) error { return nil }); err != nil || len(problems) > 0 {
-		t.Errorf("the image afterwards: %q, %v", problems, err)
+		t.Errorf("verify the image afterwards: %q, %v", problems, err)
 	}
 	h.fetchTree(top.Chain)
-	// An image that ends with one keeps it.
+	// A tree that becomes the top of an image is kept.
 	h.push("b:1", image(layers[:2]...))
 	b := h.ready("b:1")
 	for _, chain := range chains {
@@ -255,6 +254,6 @@ func TestDerivedTreesAreBounded(t *testing.T) {
 		t.Error(err)
 	}
 	if n := len(files(t, filepath.Join(hub.ObjectsDir(h.config.Root), "indexes"))); n != before+1+3 {
-		t.Errorf("%d indexes are kept of %d chains of two images", n, all)
+		t.Errorf("%d indexes are kept for the %d chains of two images", n, all)
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"lighter/hub"
 )
 
-// lockedBuffer is a log that tests read while it is written.
+// lockedBuffer is a buffer for a log that is read while it is written.
 type lockedBuffer struct {
 	mu sync.Mutex // guards b
 	b  bytes.Buffer
@@ -36,8 +36,8 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// A hub shows the certificate that its files hold now. A pair that is of no use leaves it
-// the last good one, and is logged.
+// A hub uses the current certificate in its files. If that is unusable, it logs an error and keeps the last
+// good one.
 func TestCertificatesAreRenewed(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -78,22 +78,22 @@ func TestCertificatesAreRenewed(t *testing.T) {
 		t.Helper()
 		for end := time.Now().Add(time.Minute); !is(); time.Sleep(100 * time.Millisecond) {
 			if time.Now().After(end) {
-				t.Fatalf("%s: not in a minute; it shows %q, the log says\n%s", what, shown(), log.String())
+				t.Fatalf("%s: not within a minute; the hub uses %q, its log is\n%s", what, shown(), log.String())
 			}
 		}
 	}
 	if name := shown(); name != "first" {
-		t.Fatalf("it shows %q", name)
+		t.Fatalf("the hub uses the certificate of %q", name)
 	}
 	second.Write(t, c.TLSCert, c.TLSKey)
-	until("the second is shown", func() bool { return shown() == "second" })
+	until("the second certificate is used", func() bool { return shown() == "second" })
 	if err := os.WriteFile(c.TLSKey, []byte("no key"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	until("that a pair is of no use is logged", func() bool { return shown() == "second" && strings.Contains(log.String(), "cannot be used") })
+	until("the unusable pair is logged", func() bool { return shown() == "second" && strings.Contains(log.String(), "cannot use changed files") })
 	first.Write(t, c.TLSCert, c.TLSKey)
-	until("the first is shown again", func() bool { return shown() == "first" })
-	if n := strings.Count(log.String(), "cannot be used"); n > 2 { // a pair is looked at between its files, too
-		t.Errorf("it is logged %d times", n)
+	until("the first certificate is used again", func() bool { return shown() == "first" })
+	if n := strings.Count(log.String(), "cannot use changed files"); n > 2 { // once between the writing of the two files
+		t.Errorf("it is logged %d times, want once", n)
 	}
 }

@@ -13,7 +13,7 @@ func TestKeyIsKept(t *testing.T) {
 	h := startHub(t)
 	info, err := os.Stat(hub.KeyFile(h.config.Root))
 	if err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("the key: %v, %v", info, err)
+		t.Errorf("key file: %v, %v, want mode 0600", info, err)
 	}
 	first, err := h.client.Keys(t.Context())
 	if err != nil {
@@ -22,11 +22,11 @@ func TestKeyIsKept(t *testing.T) {
 	again := h.restart()
 	second, err := again.client.Keys(t.Context())
 	if err != nil || len(first) != 1 || len(second) != 1 || !first[0].Equal(second[0]) {
-		t.Errorf("after a restart the keys are %v, %v; were %v", second, err, first)
+		t.Errorf("keys after a restart: %v, %v, want %v", second, err, first)
 	}
 }
 
-// A hub that has signed something does not begin anew with another key.
+// A hub that has signed statements does not make another key if its own is missing.
 func TestLostKeyIsNotReplaced(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -40,22 +40,22 @@ func TestLostKeyIsNotReplaced(t *testing.T) {
 		t.Errorf("open without the key: %v, want an error that says to restore it", err)
 	}
 	if _, err := os.Stat(hub.KeyFile(h.config.Root)); err == nil {
-		t.Error("there is a new key")
+		t.Error("a new key was made")
 	}
 }
 
-// Objects are renamed to their place, so they are made on its file system.
-func TestScratchIsWhereTheObjectsGo(t *testing.T) {
+// Objects are renamed to their place, so the scratch directory is on the same file system.
+func TestScratchIsBesideTheObjects(t *testing.T) {
 	t.Parallel()
 	bucket := t.TempDir()
 	h := startHub(t, func(c *hub.Config) { c.Bucket = "file://" + bucket })
 	h.push("a:1", image(lowerTar))
 	h.ready("a:1")
 	if _, err := os.Stat(hub.ScratchDir(h.config.Root)); err == nil {
-		t.Error("there is scratch space elsewhere")
+		t.Error("there is a scratch directory in the root, too")
 	}
 	if got := files(t, bucket+"/packs"); len(got) == 0 {
-		t.Error("there is no pack in the bucket")
+		t.Error("no pack in the bucket")
 	}
 }
 
@@ -63,7 +63,7 @@ func TestOneHubInADirectory(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	if _, err := hub.Open(t.Context(), h.config, h.Log()); err == nil || !strings.Contains(err.Error(), "another hub runs") {
-		t.Errorf("a second hub: %v", err)
+		t.Errorf("open a second hub: %v, want an error", err)
 	}
 }
 
@@ -90,18 +90,18 @@ func TestConfigIsChecked(t *testing.T) {
 		change(&c)
 		err := c.Check()
 		if want == "" != (err == nil) || err != nil && (!strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n")) {
-			t.Errorf("want %q, got %v", want, err)
+			t.Errorf("error %v, want %q", err, want)
 		}
 	}
 	open := hub.DefaultConfig()
 	open.Listen, open.PlainHTTP, open.Open = "0.0.0.0:7070", true, true
 	if err := open.Check(); err != nil {
-		t.Errorf("plain HTTP that was allowed: %v", err)
+		t.Errorf("plain HTTP with plain_http: %v", err)
 	}
 }
 
-// Clients' addresses have one form, whatever form the proxies' are given in.
-func TestProxiesAreReadInOneForm(t *testing.T) {
+// Proxies are converted to the form of clients' addresses, whatever their form in the configuration.
+func TestProxies(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"10.0.0.1": "10.0.0.1/32", "::ffff:10.0.0.1": "10.0.0.1/32", "::ffff:10.0.3.0/118": "10.0.0.0/22",
@@ -110,7 +110,7 @@ func TestProxiesAreReadInOneForm(t *testing.T) {
 		c := hub.Config{Proxies: []string{text}}
 		got, err := c.ParseProxies()
 		if err != nil || got[0].String() != want {
-			t.Errorf("%s is read as %v (%v), want %s", text, got, err, want)
+			t.Errorf("%s is parsed as %v, %v, want %s", text, got, err, want)
 		}
 	}
 }

@@ -19,8 +19,8 @@ import (
 
 var armTar = tarball.Of(tarball.File("arm", noise(5, 5000)))
 
-// A name has all platforms of what it stands for that were asked for.
-func TestPlatformsAreAddedToEachOther(t *testing.T) {
+// Platforms of an image that are added one by one are all kept.
+func TestPlatformsAccumulate(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	r := startRegistry(t, image())
@@ -34,29 +34,29 @@ func TestPlatformsAreAddedToEachOther(t *testing.T) {
 	}
 	images := h.settled("a:1")
 	if got := states(images); got != "linux/amd64=ready linux/arm64/v8=ready" {
-		t.Errorf("the name stands for %s", got)
+		t.Errorf("the name refers to %s", got)
 	}
 	for _, i := range images {
 		h.fetchTree(i.Chain)
 	}
-	// What cannot be run has failed, but not for those who want the other one.
+	// An invalid platform fails, and does not affect the others.
 	r.serveIndex(t, part{image: image(tarball.Of(tarball.Link("a", "b"))), platform: amd64}, part{image: image(armTar), platform: arm64})
 	if _, err := h.add(wire.Add{Source: r.source(), Name: "b:1"}); err == nil {
-		t.Error("a bad image was added")
+		t.Error("an invalid image was added")
 	}
 	if last, err := h.add(wire.Add{Source: r.source(), Name: "b:1", Platform: "linux/arm64"}); err != nil || states(last.Images) != "linux/arm64/v8=ready" {
-		t.Errorf("beside a bad one: %s, %v", states(last.Images), err)
+		t.Errorf("a platform beside an invalid one: %s, %v", states(last.Images), err)
 	}
 }
 
-func TestImagesOfOtherPlatformsAreNoAnswer(t *testing.T) {
+func TestMissingPlatform(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	r := startRegistry(t, fakeImage{layers: image(armTar).layers, platform: *arm64})
 	for _, add := range []wire.Add{{Source: r.source(), Name: "a:1"}, {Name: "pushed:1"}} {
 		h.push("pushed:1", fakeImage{layers: image(armTar).layers, platform: *arm64})
 		if _, err := h.add(add); err == nil || !strings.Contains(err.Error(), "no image for linux/amd64; there is one for linux/arm64/v8") {
-			t.Errorf("%+v: %v", add, err)
+			t.Errorf("%+v: %v, want an error that names the platforms", add, err)
 		}
 	}
 	if images := h.settled("a:1"); len(images) > 0 {
@@ -64,7 +64,7 @@ func TestImagesOfOtherPlatformsAreNoAnswer(t *testing.T) {
 	}
 }
 
-// The same image under a new root: the name moves, though nothing is to be done.
+// If a known image gets another root, the name moves without any ingestion.
 func TestNameMovesToAnIndexWithTheSameImage(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -79,7 +79,7 @@ func TestNameMovesToAnIndexWithTheSameImage(t *testing.T) {
 		t.Errorf("%s, %v", states(last.Images), err)
 	}
 	if _, body, _ := h.do("GET", "/v2/a/manifests/1", nil, "Accept", v1.MediaTypeImageIndex); string(body) != string(r.manifest) {
-		t.Errorf("the registry serves %s", body)
+		t.Errorf("the registry serves %s, want the new root", body)
 	}
 }
 
@@ -91,12 +91,12 @@ func TestIndexThatNamesAManifestTwice(t *testing.T) {
 	r.serveIndex(t, part{image: same, platform: &same.platform}, part{image: same, platform: arm64})
 	for range 2 {
 		if last, err := h.add(wire.Add{Source: r.source(), Name: "a:1"}); err != nil || len(last.Images) != 1 || last.Images[0].State != wire.StateReady {
-			t.Errorf("%+v, %v", last, err)
+			t.Errorf("%+v, %v, want it ready", last, err)
 		}
 	}
 }
 
-// Indexes that name each other a thousand times are not followed.
+// Deeply nested indexes are not followed.
 func TestIndexBombIsRefused(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -121,7 +121,7 @@ func TestIndexBombIsRefused(t *testing.T) {
 	}
 }
 
-// What a descriptor says that is beyond the limits is not asked for.
+// Blobs whose descriptors exceed the limits are not requested.
 func TestDescriptorsBeyondTheLimitsAreRefused(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, small)
@@ -136,7 +136,7 @@ func TestDescriptorsBeyondTheLimitsAreRefused(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 		if n := r.asked[digest.FromBytes(gzipped(lowerTar)).String()]; n > 0 {
-			t.Errorf("the blob was asked for %d times", n)
+			t.Errorf("the blob was requested %d times, want none", n)
 		}
 	}
 	if images := h.settled(""); len(images) > 0 {
@@ -144,7 +144,7 @@ func TestDescriptorsBeyondTheLimitsAreRefused(t *testing.T) {
 	}
 }
 
-// endless makes one blob come for ever, and others not before that has begun.
+// endless makes the transfer of one blob endless, and delays the others until it has begun.
 func (r *fakeRegistry) endless(blob, others digest.Digest) (begun, ended chan struct{}) {
 	begun, ended = make(chan struct{}), make(chan struct{})
 	r.spoil = func(w http.ResponseWriter, req *http.Request, d digest.Digest, b []byte) bool {
@@ -164,8 +164,8 @@ func (r *fakeRegistry) endless(blob, others digest.Digest) (begun, ended chan st
 	return begun, ended
 }
 
-// Nothing is copied for which nobody waits: the image has failed, or is gone.
-func TestCopyEndsWhenNobodyWaits(t *testing.T) {
+// A copy ends when its image has failed or was removed.
+func TestCopyEndsWithItsImage(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	held := digest.FromBytes(gzipped(upperTar))
@@ -198,7 +198,7 @@ func TestCopyEndsWhenNobodyWaits(t *testing.T) {
 	}
 }
 
-// A source that takes its time is nobody else's trouble.
+// A slow source does not delay pushes.
 func TestPushesDoNotWaitForASource(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -222,9 +222,8 @@ func TestPushesDoNotWaitForASource(t *testing.T) {
 	h.fetchTree(h.ready("slow:1").Chain)
 }
 
-// Of two who give a name to different images, the one who asked last is right,
-// whichever comes first.
-func TestNameStandsForWhatWasAskedForLast(t *testing.T) {
+// If two clients add different images under a name, the later request wins, whichever copy ends first.
+func TestLaterAddWins(t *testing.T) {
 	t.Parallel()
 	for _, last := range []string{"added", "pushed"} {
 		t.Run(last, func(t *testing.T) {
@@ -247,21 +246,21 @@ func TestNameStandsForWhatWasAskedForLast(t *testing.T) {
 			}
 			release()
 			if err := <-first; err == nil {
-				t.Error("the first was told that all is well")
+				t.Error("the first add succeeded, want an error")
 			}
 			images := h.settled("a:1")
 			if len(images) != 1 || images[0].State != wire.StateReady || images[0].Digest != digest.FromBytes(now.manifest).String() {
-				t.Errorf("the name stands for %+v", images)
+				t.Errorf("the name refers to %+v", images)
 			}
 			if _, body, _ := h.do("GET", "/v2/a/manifests/1", nil, "Accept", v1.MediaTypeImageManifest); string(body) != string(now.manifest) {
-				t.Errorf("the registry serves %s", body)
+				t.Errorf("the registry serves %s, want the new root", body)
 			}
 		})
 	}
 }
 
-// What was pushed by digest gets its name with what is asked of it.
-func TestNameComesWithTheDigest(t *testing.T) {
+// An image that was pushed by digest can be added under a name.
+func TestAddByDigest(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	digests := h.pushIndex("a", part{image: image(lowerTar), platform: amd64}, part{image: image(armTar), platform: arm64})
@@ -270,18 +269,17 @@ func TestNameComesWithTheDigest(t *testing.T) {
 		t.Errorf("%s, %v", states(last.Images), err)
 	}
 	if got := states(h.settled("a:1")); got != "linux/amd64=stored linux/arm64/v8=ready" {
-		t.Errorf("the name stands for %s", got)
+		t.Errorf("the name refers to %s", got)
 	}
 	h.expect("/v2/a/manifests/1", http.StatusOK)
 	for _, bad := range []wire.Add{{Name: "a:1", Digest: "1"}, {Name: "a:1", Digest: digest.FromString("absent").String()}, {Name: "a@" + digests[0].String(), Digest: digests[1].String()}} {
 		if _, err := h.add(bad); err == nil {
-			t.Errorf("%+v was added", bad)
+			t.Errorf("%+v was added, want an error", bad)
 		}
 	}
 }
 
-// Whoever pushes, adds and removes beside each other: in the end the catalog says
-// of each name what the registry says.
+// After concurrent pushes, adds and removals, the catalog and the registry agree about each name.
 func TestRegistryAndCatalogAgree(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -316,9 +314,9 @@ func TestRegistryAndCatalogAgree(t *testing.T) {
 		status, body, _ := h.do("GET", "/v2/a/manifests/"+tag, nil, "Accept", v1.MediaTypeImageManifest)
 		switch {
 		case status == http.StatusOK && (len(named) != 1 || named[0].Digest != digest.FromBytes(body).String()):
-			t.Errorf("tag %s is %s, the catalog says %+v", tag, digest.FromBytes(body), named)
+			t.Errorf("tag %s is %s in the registry, %+v in the catalog", tag, digest.FromBytes(body), named)
 		case status != http.StatusOK && len(named) > 0:
-			t.Errorf("tag %s: %d, the catalog says %+v", tag, status, named)
+			t.Errorf("tag %s: %d in the registry, %+v in the catalog", tag, status, named)
 		}
 	}
 }

@@ -30,7 +30,7 @@ import (
 	"lighter/hub"
 )
 
-// testHub is a hub that runs in a directory of the test's own.
+// testHub is a running hub in a temporary directory.
 type testHub struct {
 	*hub.Hub
 	t      *testing.T
@@ -40,8 +40,7 @@ type testHub struct {
 	stop   func()
 }
 
-// startHub runs a hub until the test ends or stop is called. change may change
-// its configuration.
+// startHub runs a hub until the test ends or stop is called. change changes its configuration.
 func startHub(t *testing.T, change ...func(*hub.Config)) *testHub {
 	t.Helper()
 	c := hubConfig(t)
@@ -73,7 +72,7 @@ func logOf(t *testing.T) *slog.Logger {
 	return slog.New(slog.NewTextHandler(logWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// logWriter makes the hub's log part of a failed test's.
+// logWriter writes the hub's log to standard error if HUB_LOG is set.
 type logWriter struct{ t *testing.T }
 
 func (w logWriter) Write(b []byte) (int, error) {
@@ -101,7 +100,7 @@ func runHub(t *testing.T, h *hub.Hub) *testHub {
 		stopped = true
 		cancel()
 		if err := <-done; err != nil {
-			t.Errorf("the hub ended with: %v", err)
+			t.Errorf("the hub ended with error %v", err)
 		}
 	}
 	t.Cleanup(th.stop)
@@ -111,14 +110,14 @@ func runHub(t *testing.T, h *hub.Hub) *testHub {
 	return th
 }
 
-// restart ends the hub and runs another one in the same directory.
+// restart stops the hub and runs another one in the same directory.
 func (h *testHub) restart() *testHub {
 	h.t.Helper()
 	h.stop()
 	return runHub(h.t, openHub(h.t, h.config))
 }
 
-// do sends a request and returns status and body.
+// do sends a request and returns status, body and header.
 func (h *testHub) do(method, path string, body []byte, header ...string) (int, []byte, http.Header) {
 	h.t.Helper()
 	req, err := http.NewRequest(method, h.url+path, bytes.NewReader(body))
@@ -180,7 +179,7 @@ func (h *testHub) pushManifest(repository, reference, mediaType string, m any) d
 	return d
 }
 
-// fakeLayer is a layer as it is put into a fakeImage.
+// fakeLayer is a layer of a fakeImage.
 type fakeLayer struct {
 	tar       []byte
 	blob      []byte // default: tar, compressed with gzip
@@ -189,7 +188,7 @@ type fakeLayer struct {
 	size      int64
 }
 
-// fakeImage is an image that a test makes up.
+// fakeImage is an image made by a test.
 type fakeImage struct {
 	layers   []fakeLayer
 	platform v1.Platform // default: linux/amd64
@@ -199,7 +198,7 @@ type fakeImage struct {
 	change   func(*v1.Manifest)
 }
 
-// image is a plain image of these tar streams.
+// image returns an image with these layers.
 func image(tars ...[]byte) fakeImage {
 	var i fakeImage
 	for _, t := range tars {
@@ -216,7 +215,7 @@ func gzipped(b []byte) []byte {
 	return out.Bytes()
 }
 
-// build returns manifest, config and blobs.
+// build returns the image's manifest, config and blobs.
 func (i fakeImage) build() (v1.Manifest, []byte, [][]byte) {
 	if i.platform.OS == "" {
 		i.platform = v1.Platform{OS: "linux", Architecture: "amd64"}
@@ -258,8 +257,7 @@ func (i fakeImage) build() (v1.Manifest, []byte, [][]byte) {
 	return manifest, b, blobs
 }
 
-// push pushes an image to NAME (REPO:TAG; REPO alone: by digest) and returns the
-// digest of its manifest.
+// push pushes an image to REPO:TAG, or by digest to REPO, and returns the digest of its manifest.
 func (h *testHub) push(name string, i fakeImage) digest.Digest {
 	h.t.Helper()
 	repository, tag, _ := strings.Cut(name, ":")
@@ -270,7 +268,7 @@ func (h *testHub) push(name string, i fakeImage) digest.Digest {
 	return h.pushManifest(repository, tag, manifest.MediaType, manifest)
 }
 
-// add waits until the image is ready or failed, and returns the last line.
+// add adds an image, and returns the last line of the answer: the image is ready or failed.
 func (h *testHub) add(add wire.Add) (wire.Progress, error) {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(h.t.Context(), 30*time.Second)
@@ -278,7 +276,7 @@ func (h *testHub) add(add wire.Add) (wire.Progress, error) {
 	return h.client.Add(ctx, add, func(wire.Progress) {})
 }
 
-// ready waits until an image that was pushed is ready, and returns it.
+// ready waits until a pushed image is ready, and returns it.
 func (h *testHub) ready(name string) wire.Image {
 	h.t.Helper()
 	last, err := h.add(wire.Add{Name: name})
@@ -294,7 +292,7 @@ func (h *testHub) ready(name string) wire.Image {
 	return wire.Image{}
 }
 
-// settled waits until nothing of a name is queued or active.
+// settled waits until no image of a name is queued or active, and returns the images.
 func (h *testHub) settled(name string) []wire.Image {
 	h.t.Helper()
 	for range 600 {
@@ -307,11 +305,11 @@ func (h *testHub) settled(name string) []wire.Image {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	h.t.Fatalf("%s does not settle", name)
+	h.t.Fatalf("%s is still queued or active", name)
 	return nil
 }
 
-// holdings is all that the hub keeps of images, but for the list of their names.
+// holdings is everything that the hub stores for images, except their names.
 type holdings struct {
 	objects   []string
 	inventory catalog.Inventory
@@ -343,7 +341,7 @@ func files(t *testing.T, dir string) []string {
 	return list
 }
 
-// blobFile is where the registry keeps a blob.
+// blobFile returns the registry's file of a blob.
 func (h *testHub) blobFile(d digest.Digest) string {
 	return filepath.Join(hub.RegistryDir(h.config.Root), "docker/registry/v2/blobs/sha256", d.Encoded()[:2], d.Encoded(), "data")
 }

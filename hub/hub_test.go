@@ -26,7 +26,7 @@ import (
 	"lighter/hub"
 )
 
-// noise is a file's content that does not repeat, the same for the same seed.
+// noise returns incompressible bytes, the same for the same seed.
 func noise(seed uint64, n int) string {
 	b := make([]byte, n)
 	_, _ = rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8)}).Read(b)
@@ -39,15 +39,14 @@ var (
 	upperTar = tarball.Of(tarball.File("etc/new", noise(3, 30_000)), tarball.Whiteout("etc/small"), tarball.File("copy", noise(2, 20_000)))
 )
 
-// fetchTree reads a whole tree as a node does: statement, index, locations,
-// units, each verified. It returns the bytes of all chunks by ID.
+// fetchTree reads a whole tree as a node does, and verifies it: statement, index, locations, units. It
+// returns the bytes of all chunks by ID.
 func (h *testHub) fetchTree(chain string) (index.Header, map[chunk.ID][]byte) {
 	h.t.Helper()
 	return fetchTree(h.t, h.client, chain, true)
 }
 
-// fetchTree is fetchTree of any origin; byID says that it knows chunks by their
-// IDs too.
+// fetchTree reads a whole tree from any origin. With byID it requests each chunk by its ID, too.
 func fetchTree(t *testing.T, hub *client.Client, chain string, byID bool) (index.Header, map[chunk.ID][]byte) {
 	t.Helper()
 	ctx := t.Context()
@@ -118,8 +117,7 @@ func fetchLocations(t *testing.T, from *origin.Failover, header index.Header) (l
 	return locations
 }
 
-// fetchNewer returns a tree's locations and their SHA-256, or nothing if the origin
-// says that they are those that the caller has.
+// fetchNewer returns a tree's locations and their SHA-256, or nothing if the caller has the current ones.
 func fetchNewer(t *testing.T, from *origin.Failover, header index.Header, have chunk.ID) (locations *index.Locations, sum chunk.ID) {
 	t.Helper()
 	err := from.Locations(t.Context(), header.ID(), have, func(plain io.Reader) error {
@@ -142,22 +140,22 @@ func TestPushedImageCanBeRead(t *testing.T) {
 	digest := h.push("foo/bar:1", image(lowerTar, upperTar))
 	got := h.ready("foo/bar:1")
 	if got.Name != "foo/bar:1" || got.Digest != digest.String() || got.Platform != "linux/amd64" || got.Error != "" {
-		t.Errorf("the image is %+v", got)
+		t.Errorf("image %+v", got)
 	}
 	header, chunks := h.fetchTree(got.Chain)
 	if header.ID().String() != got.Tree {
-		t.Errorf("tree %s where the image says %s", header.ID(), got.Tree)
+		t.Errorf("tree %s, want the image's, %s", header.ID(), got.Tree)
 	}
 	var all int
 	for _, b := range chunks {
 		all += len(b)
 	}
 	if want := 60_000 + 20_000 + 30_000; all != want || header.DistinctBytes != int64(want) {
-		t.Errorf("%d bytes of chunks, and %d in the header; want %d", all, header.DistinctBytes, want)
+		t.Errorf("%d bytes of chunks, %d in the header, want %d", all, header.DistinctBytes, want)
 	}
 }
 
-func TestImagesOfAllKindsAreTakenIn(t *testing.T) {
+func TestImagesOfAllKinds(t *testing.T) {
 	t.Parallel()
 	zstdEncoder, _ := zstd.NewWriter(nil)
 	half := len(lowerTar) / 2
@@ -200,20 +198,20 @@ func TestNothingIsStoredTwice(t *testing.T) {
 			t.Errorf("%s is tree %s of chain %s", name, got.Tree, got.Chain)
 		}
 		if now := h.holdings(); fmt.Sprint(now) != fmt.Sprint(once) {
-			t.Errorf("%s: the hub holds\n%v\nafter\n%v", name, now, once)
+			t.Errorf("%s: the hub has\n%v\nwant\n%v", name, now, once)
 		}
 	}
-	// Another layer with the same files brings a record and a tree, but no chunk.
+	// Another layer with the same files adds a record and a tree, but no chunk.
 	h.push("moved:1", image(tarball.Of(tarball.File("moved", noise(1, 60_000)), tarball.File("small", "small"))))
 	h.ready("moved:1")
 	now := h.holdings()
 	if now.inventory.Chunks != once.inventory.Chunks || now.inventory.Packs != once.inventory.Packs || now.inventory.Layers != once.inventory.Layers+1 {
-		t.Errorf("the hub holds %+v after %+v", now.inventory, once.inventory)
+		t.Errorf("the hub has %+v, before %+v", now.inventory, once.inventory)
 	}
 }
 
-// The tree ID depends on the image alone.
-func TestTreeIDIsTheImages(t *testing.T) {
+// The tree ID depends only on the image.
+func TestTreeIDIsReproducible(t *testing.T) {
 	i := image(lowerTar, upperTar)
 	empty := startHub(t)
 	empty.push("a:1", i)
@@ -225,7 +223,7 @@ func TestTreeIDIsTheImages(t *testing.T) {
 	full.ready("before:2")
 	full.push("b:1", i)
 	if got := full.ready("b:1").Tree; got != want {
-		t.Errorf("tree %s on a hub that held others, %s on an empty one", got, want)
+		t.Errorf("tree %s on a hub with other images, %s on an empty one", got, want)
 	}
 
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
@@ -236,7 +234,7 @@ func TestTreeIDIsTheImages(t *testing.T) {
 	}
 }
 
-func TestPrefixChainsHaveTrees(t *testing.T) {
+func TestTreesOnRequest(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	h.push("a:1", image(lowerTar, upperTar))
@@ -248,27 +246,27 @@ func TestPrefixChainsHaveTrees(t *testing.T) {
 	}
 	if chain.DiffID != lower || chain.Parent != "" || chain.Statement != nil || !chain.Complete || len(chain.Above) != 1 ||
 		chain.Above[0].Chain != top.Chain || chain.Above[0].Parent != lower || chain.Above[0].Statement == nil {
-		t.Errorf("the prefix is %+v", chain)
+		t.Errorf("the lower chain is %+v", chain)
 	}
 	header, _ := h.fetchTree(lower)
 
 	other := startHub(t)
 	other.push("b:1", image(lowerTar))
 	if want := other.ready("b:1").Tree; header.ID().String() != want {
-		t.Errorf("the prefix has tree %s, an image of that layer %s", header.ID(), want)
+		t.Errorf("the lower chain has tree %s, want that of an image of that layer, %s", header.ID(), want)
 	}
-	// Now it is made; but pulls are told of images alone.
+	// The tree is made now, but only tops of images are announced.
 	if chain, err = h.client.Chain(t.Context(), lower); err != nil || chain.Statement != nil {
-		t.Errorf("the prefix is %+v, %v", chain, err)
+		t.Errorf("the lower chain is %+v, %v, want no statement", chain, err)
 	}
 	h.push("base:1", image(lowerTar))
 	h.ready("base:1")
 	if chain, err = h.client.Chain(t.Context(), lower); err != nil || chain.Statement == nil || chain.Statement.Tree != header.ID() {
-		t.Errorf("once it is an image the prefix is %+v, %v", chain, err)
+		t.Errorf("as an image's top, the chain is %+v, %v, want a statement", chain, err)
 	}
 }
 
-func TestWhatIsUnknownIsNotFound(t *testing.T) {
+func TestNotFound(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	h.push("a:1", image(lowerTar))
@@ -300,7 +298,7 @@ func TestWhatIsUnknownIsNotFound(t *testing.T) {
 		}
 		served := strings.HasPrefix(path, "/lighter/1/default/") && !strings.Contains(path, "..")
 		if own := header.Get(wire.MissingHeader) != ""; own != (want == 404 && served) {
-			t.Errorf("%s: that the hub itself says so is said: %v", path, own)
+			t.Errorf("%s: the header that marks the hub's own 404 is set: %v", path, own)
 		}
 	}
 	for path, want := range map[string]int{"DELETE /lighter/1/default/images?name=b": 404, "DELETE /lighter/1/default/images": 400,
@@ -312,7 +310,7 @@ func TestWhatIsUnknownIsNotFound(t *testing.T) {
 	}
 }
 
-func TestImmutableObjectsSayThatTheyAre(t *testing.T) {
+func TestImmutableObjects(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	h.push("a:1", image(lowerTar))
@@ -334,16 +332,16 @@ func TestImmutableObjectsSayThatTheyAre(t *testing.T) {
 		}
 		if tag := header.Get("ETag"); immutable {
 			if status, body, _ := h.do("GET", path, nil, "If-None-Match", tag); status != http.StatusNotModified || len(body) > 0 {
-				t.Errorf("%s: %d for what was not modified", path, status)
+				t.Errorf("%s: %d for an unchanged object, want 304", path, status)
 			}
 		}
 		if _, body, head := h.do("HEAD", path, nil); len(body) > 0 || head.Get("Content-Length") != header.Get("Content-Length") {
-			t.Errorf("%s: HEAD says %q", path, head.Get("Content-Length"))
+			t.Errorf("%s: HEAD answers with Content-Length %q", path, head.Get("Content-Length"))
 		}
 	}
 }
 
-func TestSizesSayWhatIsUnique(t *testing.T) {
+func TestUniqueSizes(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	h.push("a:1", image(lowerTar))
@@ -357,11 +355,11 @@ func TestSizesSayWhatIsUnique(t *testing.T) {
 		t.Fatalf("%+v, %v", images, err)
 	}
 	if images[0].Unique != 0 {
-		t.Errorf("%s has %d bytes alone; the other has all of them", images[0].Name, images[0].Unique)
+		t.Errorf("%s has %d unique bytes, want none: the other image has all of them", images[0].Name, images[0].Unique)
 	}
 	for _, i := range images[1:] { // the same image under two names
 		if i.Unique != 30_000 || i.Blobs < 30_000+int64(len(gzipped(upperTar))) || i.Blobs > 90_000 {
-			t.Errorf("%s has %d bytes alone, %d stored", i.Name, i.Unique, i.Blobs)
+			t.Errorf("%s has %d unique bytes, %d stored", i.Name, i.Unique, i.Blobs)
 		}
 	}
 	found, err := h.client.Inspect(t.Context(), "b:1")
@@ -370,6 +368,6 @@ func TestSizesSayWhatIsUnique(t *testing.T) {
 	}
 	if i := found[0]; len(i.Layers) != 2 || i.Layers[1].DiffID != digest.FromBytes(upperTar).String() || i.Layers[1].Entries != 3 ||
 		i.Layers[0].Bytes != int64(len(lowerTar)) || i.Files != 4 || i.Chunks == 0 || i.Packs == 0 || i.Units == 0 || i.IndexSize == 0 || i.IndexWire == 0 {
-		t.Errorf("inspect says %+v", i)
+		t.Errorf("inspect shows %+v", i)
 	}
 }

@@ -18,7 +18,7 @@ var (
 	noneSuch = &v1.Platform{OS: "unknown", Architecture: "unknown"}
 )
 
-// part is a manifest of an index.
+// part is an entry of an index.
 type part struct {
 	image    fakeImage
 	platform *v1.Platform
@@ -26,8 +26,8 @@ type part struct {
 	absent   bool
 }
 
-// pushIndex pushes parts, and an index of them under NAME. It returns their
-// digests, that of the index last.
+// pushIndex pushes parts, and an index of them under NAME. It returns the digests of the parts, then that
+// of the index.
 func (h *testHub) pushIndex(name string, parts ...part) []digest.Digest {
 	h.t.Helper()
 	repository, tag, _ := strings.Cut(name, ":")
@@ -56,15 +56,14 @@ func (h *testHub) pushIndex(name string, parts ...part) []digest.Digest {
 	return append(digests, h.pushManifest(repository, tag, index.MediaType, index))
 }
 
-// attestation is what BuildKit puts beside an image: a manifest with the media
-// types of one.
+// attestation returns a manifest as BuildKit adds it to an image, with the media types of an image.
 func attestation() fakeImage {
 	return fakeImage{layers: []fakeLayer{{tar: []byte(`{"_type":"https://in-toto.io/Statement/v0.1"}`),
 		blob: []byte(`{"_type":"https://in-toto.io/Statement/v0.1"}`), mediaType: "application/vnd.in-toto+json"}},
 		platform: v1.Platform{OS: "unknown", Architecture: "unknown"}}
 }
 
-// states lists what a name stands for, as PLATFORM=STATE, sorted.
+// states returns PLATFORM=STATE of images, sorted.
 func states(images []wire.Image) string {
 	var list []string
 	for _, i := range images {
@@ -74,7 +73,7 @@ func states(images []wire.Image) string {
 	return strings.Join(list, " ")
 }
 
-func TestIndexesBringTheImagesThatCanBeRun(t *testing.T) {
+func TestImagesOfAnIndex(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	other := tarball.Of(tarball.File("arm", noise(5, 5000)))
@@ -87,32 +86,32 @@ func TestIndexesBringTheImagesThatCanBeRun(t *testing.T) {
 	if got := states(images); got != "=stored linux/amd64=ready linux/arm64/v8=stored" {
 		t.Errorf("states: %s (%+v)", got, images)
 	}
-	// All of it is served, as it was pushed.
+	// Everything is served as it was pushed.
 	for _, d := range append(digests[:3:3], digests[4]) {
 		status, body, _ := h.do("GET", "/v2/multi/manifests/"+d.String(), nil, "Accept", v1.MediaTypeImageIndex+", "+v1.MediaTypeImageManifest)
 		if status != 200 || digest.FromBytes(body) != d {
 			t.Errorf("%s: %d, digest %s", d, status, digest.FromBytes(body))
 		}
 	}
-	// The other platform is taken in when it is asked for.
+	// The other platform is ingested on request.
 	last, err := h.add(wire.Add{Name: "multi:1", Platform: "linux/arm64"})
 	if err != nil || !strings.Contains(states(last.Images), "linux/arm64/v8=ready") {
 		t.Errorf("%s, %v", states(last.Images), err)
 	}
 	if _, err := h.add(wire.Add{Name: "multi:1", Platform: "linux/riscv64"}); err == nil || !strings.Contains(err.Error(), "linux/arm64/v8") {
-		t.Errorf("a platform that is not there: %v", err)
+		t.Errorf("a missing platform: %v, want an error", err)
 	}
 	if err := h.client.Remove(t.Context(), "multi:1"); err != nil {
 		t.Fatal(err)
 	}
 	for _, d := range append(digests[:3:3], digests[4]) {
 		if status, _, _ := h.do("GET", "/v2/multi/manifests/"+d.String(), nil); status != 404 {
-			t.Errorf("%s is still served: %d", d, status)
+			t.Errorf("%s is served after its removal: %d", d, status)
 		}
 	}
 }
 
-func TestIndexOfIndexesAndOfUnsaidPlatforms(t *testing.T) {
+func TestNestedIndexAndMissingPlatforms(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	inner := h.pushIndex("nested", part{image: image(lowerTar), platform: amd64})
@@ -127,7 +126,7 @@ func TestIndexOfIndexesAndOfUnsaidPlatforms(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoImageIsStored(t *testing.T) {
+func TestArtifactsAreStored(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	signature := fakeImage{config: []byte(`{"architecture":"","os":"","config":{},"rootfs":{"type":"layers","diff_ids":["sha256:` + strings.Repeat("1", 64) + `"]}}`),
@@ -153,9 +152,9 @@ func TestWhatIsNoImageIsStored(t *testing.T) {
 		}
 	}
 	if inventory := h.holdings().inventory; inventory.Layers != 0 || inventory.Chains != 0 {
-		t.Errorf("the hub holds %+v", inventory)
+		t.Errorf("the hub has %+v", inventory)
 	}
-	// A part of an index is no image before the index comes.
+	// A manifest pushed by digest is no image before an index names it.
 	h.push("parts", image(lowerTar))
 	if images := h.settled("parts"); len(images) != 0 {
 		t.Errorf("%+v", images)

@@ -15,8 +15,7 @@ import (
 	"lighter/hub"
 )
 
-// signers returns with which of the keys the hub, or a mirror, has signed what it says
-// of a chain.
+// signers returns which of the keys have signed the statement about a chain.
 func signers(t *testing.T, client *client.Client, chain string, keys []string) (all []string) {
 	t.Helper()
 	tree, err := client.Tree(t.Context(), chain)
@@ -35,7 +34,7 @@ func signers(t *testing.T, client *client.Client, chain string, keys []string) (
 		one := []ed25519.PublicKey{key}
 		signed := tree.Verify(chain, one) == nil
 		if answer.Statement == nil || answer.Statement.Verify(chain, one) == nil != signed {
-			t.Errorf("the answers about trees and chains are signed by different keys: %+v, %+v", tree, answer.Statement)
+			t.Errorf("statements of trees and chains are signed by different keys: %+v, %+v", tree, answer.Statement)
 		}
 		if signed {
 			all = append(all, text)
@@ -44,8 +43,7 @@ func signers(t *testing.T, client *client.Client, chain string, keys []string) (
 	return all
 }
 
-// A key takes the place of another: what was signed before is signed by the keys that
-// the hub has now, and what is new too.
+// While one key replaces another, new and old statements are signed by all keys that the hub has now.
 func TestKeyRotation(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -61,7 +59,7 @@ func TestKeyRotation(t *testing.T) {
 		t.Fatal(err)
 	}
 	if keys = append(keys, added); !slices.Equal(signers(t, h.client, before, keys), keys[:1]) {
-		t.Error("the hub signs with a key that it was not started with")
+		t.Error("the hub signs with a key that was added after its start")
 	}
 	for step, want := range [][]string{keys, keys[1:]} {
 		h = h.restart()
@@ -77,7 +75,7 @@ func TestKeyRotation(t *testing.T) {
 			t.Errorf("step %d: GET /key answers %q (%v), want %q", step, text(served), err, want)
 		}
 		if problems := h.problems("a:1"); problems != "" {
-			t.Errorf("step %d: a verification finds %q", step, problems)
+			t.Errorf("step %d: verify finds %q", step, problems)
 		}
 		if step == 0 {
 			if err := hub.RemoveKey(root, keys[0]); err != nil {
@@ -86,10 +84,10 @@ func TestKeyRotation(t *testing.T) {
 		}
 	}
 	if err := hub.RemoveKey(root, keys[1]); err == nil || !strings.Contains(err.Error(), "only key") {
-		t.Errorf("the only key can be removed: %v", err)
+		t.Errorf("remove the only key: %v, want an error", err)
 	}
 	if err := hub.RemoveKey(root, keys[0]); err == nil || !strings.Contains(err.Error(), "has no key") {
-		t.Errorf("a key can be removed twice: %v", err)
+		t.Errorf("remove a key twice: %v, want an error", err)
 	}
 }
 
@@ -100,7 +98,7 @@ func text(keys []ed25519.PublicKey) (all []string) {
 	return all
 }
 
-// A mirror that is made again has the signatures of both keys, and both keys once it was given them.
+// A mirror that is made again has the signatures of both keys. It trusts both only if it was given both.
 func TestMirrorOfTwoKeys(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -127,7 +125,7 @@ func TestMirrorOfTwoKeys(t *testing.T) {
 	mirror := serveFiles(t, dir)
 	h.mirror(dir)
 	if served, err := mirror.Keys(t.Context()); err != nil || !slices.Equal(text(served), keys[:1]) {
-		t.Errorf("the mirror believes the keys %q (%v), and was given none", text(served), err)
+		t.Errorf("the mirror trusts the keys %q, %v, but was given none", text(served), err)
 	}
 	again := mirrorOf(t, h.client, dir, given, func(wire.Progress) {})
 	if _, err := again.Copy(t.Context(), []string{"a:1"}); err != nil {
@@ -155,7 +153,7 @@ func TestKeyFileIsChecked(t *testing.T) {
 		t.Errorf("keys %q (%v), want %q", got, err, all)
 	}
 	if _, err := hub.AddKey(root); err == nil {
-		t.Error("there is no bound on the keys")
+		t.Error("more keys than the maximum were added")
 	}
 	path := hub.KeyFile(root)
 	good, err := os.ReadFile(path)
@@ -167,10 +165,10 @@ func TestKeyFileIsChecked(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := hub.AddKey(root); err == nil {
-			t.Errorf("%s: a key is added", what)
+			t.Errorf("%s: a key was added, want an error", what)
 		}
 	}
 	if left, err := filepath.Glob(path + "-*"); err != nil || len(left) > 0 {
-		t.Errorf("left behind: %q, %v", left, err)
+		t.Errorf("files left: %q, %v", left, err)
 	}
 }

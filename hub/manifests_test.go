@@ -17,8 +17,7 @@ import (
 	"lighter/hub"
 )
 
-// repositoriesOf asks the hub about a manifest, verifies the answer, and returns the
-// repositories that it names.
+// repositoriesOf requests a manifest's statement, verifies it, and returns its repositories.
 func (h *testHub) repositoriesOf(manifest string) []string {
 	h.t.Helper()
 	said, err := h.client.Manifest(h.t.Context(), manifest)
@@ -36,12 +35,12 @@ func (h *testHub) names(manifest string, want ...string) {
 	h.t.Helper()
 	slices.Sort(want)
 	if got := h.repositoriesOf(manifest); !slices.Equal(got, want) {
-		h.t.Errorf("the repositories are %q, want %q", got, want)
+		h.t.Errorf("repositories %q, want %q", got, want)
 	}
 }
 
-// What the hub says of a manifest is signed: its chain, and the repositories of all names of
-// the image and of all sources, as long as it has them.
+// The statement about a manifest is signed. It has the chain, and the repositories of all names and
+// sources of the image.
 func TestManifestsOfImages(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -56,10 +55,10 @@ func TestManifestsOfImages(t *testing.T) {
 	said, err := h.client.Manifest(t.Context(), manifest)
 	if want := []string{digest.FromBytes(lowerTar).String(), digest.FromBytes(upperTar).String()}; err != nil || !slices.Equal(said.DiffIDs, want) ||
 		said.Image.Chain != last.Images[0].Chain || said.Statement.Tree.String() != last.Images[0].Tree {
-		t.Errorf("it says %+v, %v", said, err)
+		t.Errorf("statement %+v, %v", said, err)
 	}
 
-	// From another registry under the same name, which asks for no blob; and under two names more.
+	// Added from another registry under the same name, which copies no blob, and under two other names.
 	again := startRegistry(t, image(lowerTar, upperTar))
 	other := strings.TrimSuffix(again.name(), ":1")
 	for _, add := range []wire.Add{{Source: again.source(), Name: "registry.test:5000/renamed:1"}, {Source: r.source()}} {
@@ -72,7 +71,7 @@ func TestManifestsOfImages(t *testing.T) {
 	all := []string{repository, other, "registry.test:5000/renamed", "pushed/here"}
 	h.names(manifest, all...)
 
-	// All of it is there after the hub has ended, and goes with the names.
+	// The repositories are the same after a restart, and go with the names.
 	h = h.restart()
 	h.names(manifest, all...)
 	if err := h.client.Remove(t.Context(), "registry.test:5000/renamed:1"); err != nil {
@@ -85,15 +84,15 @@ func TestManifestsOfImages(t *testing.T) {
 		}
 	}
 	if _, err := h.client.Manifest(t.Context(), manifest); !errors.Is(err, chunk.ErrNotFound) {
-		t.Errorf("an image that is gone: %v", err)
+		t.Errorf("a removed image: %v, want not found", err)
 	}
 	h.push("pushed/here:1", image(lowerTar, upperTar))
 	h.ready("pushed/here:1")
 	h.names(manifest, "pushed/here")
 }
 
-// An image that failed, that is no digest, or that nobody has, is not known.
-func TestManifestsThatAreNotKnown(t *testing.T) {
+// Manifests of failed and missing images, and invalid digests, are not found.
+func TestUnknownManifests(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	broken := image(lowerTar)
@@ -107,7 +106,7 @@ func TestManifestsThatAreNotKnown(t *testing.T) {
 	}
 }
 
-// The hub's own registry is a repository under the hosts that its configuration names.
+// The repositories of the hub's own registry are named by the configured hosts.
 func TestManifestsOfTheHubsRegistry(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, func(c *hub.Config) { c.RegistryHosts = []string{"hub.test", "hub.test:5000"} })
@@ -124,12 +123,12 @@ func TestManifestsOfTheHubsRegistry(t *testing.T) {
 	for _, host := range []string{"", "hub.test/", "https://hub.test", "Hub.test", "hub.test:", "hub.test:x", "a b"} {
 		c := hub.DefaultConfig()
 		if c.RegistryHosts = []string{host}; c.Check() == nil {
-			t.Errorf("%q is taken for a host", host)
+			t.Errorf("%q is accepted as a host", host)
 		}
 	}
 }
 
-// A mirror has what the hub says of the manifests of its images, as the hub has signed it.
+// A mirror has the hub's statements about the manifests of its images.
 func TestMirrorHasManifests(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -143,9 +142,9 @@ func TestMirrorHasManifests(t *testing.T) {
 	a, b := h.ready("a:1"), h.ready("b:1")
 	said, err := mirror.Manifest(t.Context(), a.Digest)
 	if err != nil || said.Image.Verify(a.Digest, h.PublicKeys()) != nil || said.Image.Chain != a.Chain || said.Statement == nil {
-		t.Errorf("the mirror says %+v, %v", said, err)
+		t.Errorf("the mirror answers %+v, %v", said, err)
 	}
 	if _, err := mirror.Manifest(t.Context(), b.Digest); !errors.Is(err, chunk.ErrNotFound) {
-		t.Errorf("an image that was not asked for: %v", err)
+		t.Errorf("an image that was not mirrored: %v, want not found", err)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"lighter/hub"
 )
 
-// What a hub answered is counted, under few names whatever is asked for.
+// Requests are counted by few endpoints, whatever their paths.
 func TestMetrics(t *testing.T) {
 	h := startHub(t)
 	h.push("tools/shell:1", image(lowerTar))
@@ -28,7 +28,7 @@ func TestMetrics(t *testing.T) {
 		`lighter_hub_request_duration_seconds_count{endpoint="registry"}`, `lighter_hub_images{state="ready"} 1`, `lighter_hub_images{state="failed"} 0`, "go_build_info"} {
 		for try := 0; !strings.Contains(string(body), want); try++ { // a request is counted after it was answered
 			if try > 500 {
-				t.Fatalf("there is no %s in:\n%s", want, body)
+				t.Fatalf("no %s in:\n%s", want, body)
 			}
 			time.Sleep(10 * time.Millisecond)
 			_, body, _ = h.do("GET", "/metrics", nil)
@@ -39,11 +39,11 @@ func TestMetrics(t *testing.T) {
 	registry.MustRegister(h.Collectors()...)
 	problems, err := testutil.GatherAndLint(registry)
 	if err != nil || len(problems) > 0 {
-		t.Errorf("%v, %v", problems, err)
+		t.Errorf("lint: %v, %v", problems, err)
 	}
 }
 
-// documented wants docs/metrics.md to have each of the hub's metrics and no other.
+// documented checks that docs/metrics.md has all of the hub's metrics and no others.
 func documented(t *testing.T, exposed string) {
 	t.Helper()
 	text, err := os.ReadFile("../docs/metrics.md")
@@ -67,7 +67,7 @@ func TestHealthAndReadiness(t *testing.T) {
 	h := startHub(t)
 	for _, path := range []string{"/healthz", "/readyz"} {
 		if status, body, _ := h.do("GET", path, nil); status != 200 || string(body) != "ok\n" {
-			t.Errorf("%s: %d %q", path, status, body)
+			t.Errorf("%s: %d %q, want 200 ok", path, status, body)
 		}
 	}
 	h.SetStopping()

@@ -35,7 +35,7 @@ func (h *testHub) mirror(dir string, names ...string) (mirror.Result, []wire.Pro
 	return done, said
 }
 
-// mirrorOf returns a mirror of the hub of a client into dir.
+// mirrorOf returns a mirror in dir of a client's hub.
 func mirrorOf(t *testing.T, hub *client.Client, dir string, keys []ed25519.PublicKey, report func(wire.Progress)) *mirror.Mirror {
 	t.Helper()
 	m, err := mirror.New(client.Options{URL: hub.URL()}, dir, keys, report)
@@ -45,7 +45,7 @@ func mirrorOf(t *testing.T, hub *client.Client, dir string, keys []ed25519.Publi
 	return m
 }
 
-// originsOf returns a node's client of the hub of a client.
+// originsOf returns a node's client for a client's hub.
 func originsOf(t *testing.T, hub *client.Client) *origin.Failover {
 	t.Helper()
 	f, err := origin.New(slog.New(slog.DiscardHandler), client.Options{URL: hub.URL()})
@@ -55,7 +55,7 @@ func originsOf(t *testing.T, hub *client.Client) *origin.Failover {
 	return f
 }
 
-// serveFiles serves a directory as a plain web server does.
+// serveFiles serves a directory like any web server.
 func serveFiles(t *testing.T, dir string) *client.Client {
 	t.Helper()
 	server := httptest.NewServer(http.FileServer(http.Dir(dir)))
@@ -67,8 +67,8 @@ func serveFiles(t *testing.T, dir string) *client.Client {
 	return client
 }
 
-// A mirror has all of every chain of its images, names the images that it has and
-// no others, and says that there may be more. What is there is not fetched again.
+// A mirror has every chain of its images, and names only images that it has. Its answers are never
+// complete. It does not fetch existing files again.
 func TestMirror(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -88,7 +88,7 @@ func TestMirror(t *testing.T) {
 	for _, chain := range []string{lower, a.Chain} {
 		want, chunks := h.fetchTree(chain)
 		if got, copied := fetchTree(t, mirror, chain, false); got != want || !maps.EqualFunc(chunks, copied, slices.Equal) {
-			t.Errorf("chain %s: %+v in the mirror, %+v on the hub", chain, got, want)
+			t.Errorf("chain %s: %+v in the mirror, want %+v as on the hub", chain, got, want)
 		}
 	}
 	above := func(want ...string) {
@@ -106,37 +106,37 @@ func TestMirror(t *testing.T) {
 		slices.Sort(tops)
 		slices.Sort(want)
 		if answer.Complete || answer.Chain != lower || answer.DiffID != lower || answer.Statement != nil || !slices.Equal(tops, want) {
-			t.Errorf("the mirror says %+v", answer)
+			t.Errorf("the mirror answers %+v", answer)
 		}
 	}
 	above(a.Chain)
 	if _, err := mirror.Chain(t.Context(), c.Chain); !errors.Is(err, chunk.ErrNotFound) {
-		t.Errorf("an image that was not asked for: %v", err)
+		t.Errorf("an image that was not mirrored: %v, want not found", err)
 	}
 	if again, _ := h.mirror(dir, "a:1"); again.Fetched != 0 || again.Kept != done.Fetched+done.Kept {
-		t.Errorf("again: %+v, at first %+v", again, done)
+		t.Errorf("second run: %+v, first run %+v", again, done)
 	}
 	if rest, _ := h.mirror(dir, "b:1"); rest.Kept == 0 || rest.Fetched == 0 {
-		t.Errorf("one more: %+v", rest)
+		t.Errorf("run with another image: %+v", rest)
 	}
 	above(a.Chain, b.Chain)
-	// A crash before the lowest chain was written again costs no image.
+	// After a crash that has lost the lowest chain, the mirror still knows all images.
 	if err := os.Remove(filepath.Join(dir, wire.Prefix, wire.DefaultScope, "chains", lower)); err != nil {
 		t.Fatal(err)
 	}
 	h.mirror(dir, "b:1")
 	above(a.Chain, b.Chain)
 	if all, _ := h.mirror(dir); len(all.Images) != 3 {
-		t.Errorf("all: %+v", all)
+		t.Errorf("images after the crash: %+v", all)
 	}
 	above(a.Chain, b.Chain, c.Chain)
 	if _, err := os.Stat(filepath.Join(dir, ".new")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("left behind: %v", err)
+		t.Errorf("files left: %v", err)
 	}
 }
 
-// What cannot be verified or was cut off gets no name, and nothing names it; the
-// next run mends it.
+// Answers that cannot be verified or were cut off are not mirrored, nor anything that refers to them. The
+// next run repairs the mirror.
 func TestMirrorOfABadHub(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -166,7 +166,7 @@ func TestMirrorOfABadHub(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := copyFrom(spoil); err == nil {
-			t.Errorf("%s: no error", spoil)
+			t.Errorf("%s: the mirror succeeded, want an error", spoil)
 		}
 		for _, name := range []string{absent, "chains"} {
 			if files, err := os.ReadDir(filepath.Join(scope, name)); len(files) > 0 || err == nil {
@@ -180,17 +180,17 @@ func TestMirrorOfABadHub(t *testing.T) {
 	fetchTree(t, serveFiles(t, dir), a.Chain, false)
 	for _, names := range [][]string{{"b:1"}, {"a:1", "b:1"}} {
 		if _, err := mirrorOf(t, h.client, dir, nil, func(wire.Progress) {}).Copy(t.Context(), names); err == nil {
-			t.Errorf("%v were mirrored", names)
+			t.Errorf("images %v were mirrored", names)
 		}
 	}
 	if err := os.WriteFile(filepath.Join(scope, "chains", a.Chain), []byte("{"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if err := copyFrom(""); err == nil || !strings.Contains(err.Error(), a.Chain) {
-		t.Errorf("over a damaged chain: %v", err)
+		t.Errorf("run over a damaged chain: %v", err)
 	}
 	b, err := os.ReadFile(filepath.Join(scope, "trees", a.Chain))
 	if err != nil || !json.Valid(b) {
-		t.Errorf("the statement is %q, %v", b, err)
+		t.Errorf("statement %q, %v", b, err)
 	}
 }

@@ -18,8 +18,8 @@ func (h *testHub) pushIndexOf(repository, tag string, below ...digest.Digest) di
 	return h.pushManifest(repository, tag, index.MediaType, index)
 }
 
-// With an index go the indexes below it, but for those that another name needs.
-func TestNestedIndexesGoWithTheirName(t *testing.T) {
+// The removal of an index removes nested indexes, except those that another name needs.
+func TestNestedIndexesAreRemoved(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	list := h.pushIndex("a:list", part{image: image(lowerTar), platform: amd64})

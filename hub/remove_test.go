@@ -15,7 +15,7 @@ func (h *testHub) expect(path string, want int) {
 	}
 }
 
-func TestRemovedImageIsNoLongerServed(t *testing.T) {
+func TestRemovedImage(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	both := h.push("a:1", image(lowerTar, upperTar))
@@ -44,11 +44,11 @@ func TestRemovedImageIsNoLongerServed(t *testing.T) {
 	h.expect("/lighter/1/default/chains/"+low.Chain, 200)
 	chain, err := h.client.Chain(t.Context(), low.Chain)
 	if err != nil || len(chain.Above) != 0 {
-		t.Errorf("above the lower layer: %+v, %v", chain, err)
+		t.Errorf("chains above the lower layer: %+v, %v, want none", chain, err)
 	}
 }
 
-func TestRemovedImageComesBackWithoutWork(t *testing.T) {
+func TestRemovedImageIsAddedAgain(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	digest := h.push("a:1", image(lowerTar, upperTar))
@@ -59,18 +59,18 @@ func TestRemovedImageComesBackWithoutWork(t *testing.T) {
 	}
 	h.push("a:1", image(lowerTar, upperTar))
 	if got := h.ready("a:1"); got.Tree != top.Tree || fmt.Sprint(h.holdings()) != fmt.Sprint(before) {
-		t.Errorf("came back as %+v, the hub holds %v after %v", got, h.holdings(), before)
+		t.Errorf("added again as %+v; the hub has %v, before %v", got, h.holdings(), before)
 	}
-	// What a client deletes in the registry is gone here too.
+	// Deleting the manifest in the registry removes the image from the hub.
 	if status, body, _ := h.do("DELETE", "/v2/a/manifests/"+digest.String(), nil); status != http.StatusAccepted {
-		t.Fatalf("delete: %d %s", status, body)
+		t.Fatalf("delete: %d %s, want 202", status, body)
 	}
 	if images := h.settled("a:1"); len(images) != 0 {
-		t.Errorf("still there: %+v", images)
+		t.Errorf("images after the deletion: %+v", images)
 	}
 }
 
-func TestTagThatMovesTakesItsOldImageAway(t *testing.T) {
+func TestMovedTagRemovesPreviousImage(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	h.push("a:1", image(upperTar))
@@ -78,9 +78,9 @@ func TestTagThatMovesTakesItsOldImageAway(t *testing.T) {
 	h.push("a:1", image(lowerTar))
 	now := h.ready("a:1")
 	if images := h.settled("a:1"); len(images) != 1 || images[0].Digest != now.Digest {
-		t.Errorf("the name stands for %+v", images)
+		t.Errorf("the name refers to %+v", images)
 	}
 	if _, err := h.client.Chain(t.Context(), old.Chain); err == nil {
-		t.Error("the old chain is still known")
+		t.Error("the previous image's chain is still known")
 	}
 }

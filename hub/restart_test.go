@@ -20,8 +20,7 @@ import (
 
 type catalogImage = catalog.Image
 
-// A hub that was killed in the middle of its work goes on where it was, and
-// nothing of what it had begun is left.
+// After a kill during ingestion, the next hub ingests the image again, and leaves no unfinished objects.
 func TestKilledHubGoesOn(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -29,7 +28,7 @@ func TestKilledHubGoesOn(t *testing.T) {
 	h.ready("before:1")
 	h.stop()
 
-	// A hub that takes pushes, but dies in the middle of taking the image in.
+	// This hub receives a push, and is killed while it ingests the image.
 	dying := openHub(t, h.config)
 	server := httptest.NewServer(dying.PublicHandler())
 	pushing := &testHub{Hub: dying, t: t, url: server.URL, config: h.config}
@@ -51,27 +50,26 @@ func TestKilledHubGoesOn(t *testing.T) {
 	again.ready("before:1")
 	now := again.holdings().objects
 	if firstWith(now, fresh) != "" {
-		t.Error("the unknown pack is still there")
+		t.Error("the unpublished pack was not deleted")
 	}
 	if firstWith(now, known) == "" {
-		t.Error("a record that was known is gone")
+		t.Error("a published record was deleted")
 	}
 	if left := files(t, hub.ScratchDir(h.config.Root)); len(left) > 0 {
-		t.Errorf("left in the scratch space: %v", left)
+		t.Errorf("files in the scratch directory: %v", left)
 	}
-	// It has what a hub has that was never killed.
+	// It has the same as a hub that was never killed.
 	other := startHub(t)
 	other.push("before:1", image(upperTar))
 	other.ready("before:1")
 	other.push("a:1", image(lowerTar, upperTar))
 	other.ready("a:1")
 	if got, want := again.holdings().inventory, other.holdings().inventory; got != want {
-		t.Errorf("after the restart the hub holds %+v, want %+v", got, want)
+		t.Errorf("after the restart the hub has %+v, want %+v", got, want)
 	}
 }
 
-// A hub that was killed between its registry and its catalog believes the
-// registry.
+// A hub that was killed after a change of its registry updates its catalog at the next start.
 func TestKilledHubComparesNames(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -95,11 +93,11 @@ func TestKilledHubComparesNames(t *testing.T) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	t.Errorf("the name stands for %+v", again.settled("a:1"))
+	t.Errorf("the name refers to %+v, want the registry's image", again.settled("a:1"))
 }
 
-// leaveHalf leaves what a hub does that dies while it publishes: it has told
-// nobody. It returns the keys of a record that was known before, and of a pack.
+// leaveHalf leaves the files of a hub that was killed between storing objects and the catalog's commit. It
+// returns the keys of a published record and of an unpublished pack.
 func leaveHalf(t *testing.T, root string, objectsBefore []string) (known, fresh string) {
 	t.Helper()
 	dir := filepath.Join(hub.ScratchDir(root), "image-1")
@@ -130,7 +128,7 @@ func firstWith(list []string, prefix string) string {
 	return ""
 }
 
-// Whoever waits may go; the work goes on.
+// Ingestion continues after the client has gone.
 func TestWorkGoesOnWithoutTheClient(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -146,7 +144,7 @@ func TestWorkGoesOnWithoutTheClient(t *testing.T) {
 	h.known("a:1")
 	cancel()
 	if err := <-gone; err == nil {
-		t.Fatal("it did not wait")
+		t.Fatal("the request did not wait for the image")
 	}
 	release()
 	if images := h.settled("a:1"); len(images) != 1 || images[0].State != wire.StateReady {

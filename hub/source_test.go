@@ -19,7 +19,7 @@ import (
 	"lighter/wire"
 )
 
-// fakeRegistry is another registry, which does to a blob what a test wants.
+// fakeRegistry is another registry. A test can spoil its blobs.
 type fakeRegistry struct {
 	server   *httptest.Server
 	user     string // to ask for; password "secret"
@@ -54,8 +54,7 @@ type registryPart struct {
 	bytes []byte
 }
 
-// serveIndex makes the registry serve an index of images, by their platforms in
-// their order, under its tag.
+// serveIndex makes the registry serve an index of images under its tag.
 func (r *fakeRegistry) serveIndex(t *testing.T, parts ...part) (digests []digest.Digest) {
 	t.Helper()
 	index := v1.Index{MediaType: v1.MediaTypeImageIndex}
@@ -91,7 +90,7 @@ func (r *fakeRegistry) source() string {
 	return "docker://" + strings.TrimPrefix(r.server.URL, "http://") + "/some/image:1"
 }
 
-// name is what the image is called if nobody says otherwise.
+// name returns the image's default name.
 func (r *fakeRegistry) name() string { return strings.TrimPrefix(r.source(), "docker://") }
 
 func (r *fakeRegistry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
@@ -124,13 +123,13 @@ func (r *fakeRegistry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-func TestAddCopiesAndTakesIn(t *testing.T) {
+func TestAddFromARegistry(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	r := startRegistry(t, image(lowerTar, upperTar))
 	r.user = "somebody"
 	if _, err := h.add(wire.Add{Source: r.source()}); err == nil || !strings.Contains(err.Error(), "401") {
-		t.Errorf("without a password: %v", err)
+		t.Errorf("without a password: %v, want an error", err)
 	}
 	add := wire.Add{Source: r.source(), Username: "somebody", Password: "secret"}
 	last, err := h.add(add)
@@ -138,7 +137,7 @@ func TestAddCopiesAndTakesIn(t *testing.T) {
 		t.Fatalf("%+v, %v", last, err)
 	}
 	h.fetchTree(last.Images[0].Chain)
-	// It is in the hub's registry, under a name without a colon.
+	// The hub's registry has it, under a name without a colon.
 	ref, err := wire.ParseName(r.name())
 	if err != nil || strings.Contains(ref.Repository, ":") {
 		t.Fatalf("%+v, %v", ref, err)
@@ -148,7 +147,7 @@ func TestAddCopiesAndTakesIn(t *testing.T) {
 			t.Errorf("%s: %d, %d bytes of %d", path, status, len(body), len(want))
 		}
 	}
-	// Once more, and under another name: nothing is downloaded again.
+	// Added again, and under another name: no blob is downloaded again.
 	r.asked = map[string]int{}
 	for _, name := range []string{"", "mine:1"} {
 		add.Name = name
@@ -158,13 +157,13 @@ func TestAddCopiesAndTakesIn(t *testing.T) {
 	}
 	for d := range r.blobs {
 		if n := r.asked[d.String()]; n > 0 && len(r.blobs[d]) > 1000 {
-			t.Errorf("blob %s was asked for %d times more", d, n)
+			t.Errorf("blob %s was requested %d more times", d, n)
 		}
 	}
 }
 
-// A connection that breaks is taken up again where it was.
-func TestAddGoesOnAfterABreak(t *testing.T) {
+// After a broken connection, a download continues where it ended.
+func TestAddResumesDownloads(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	r := startRegistry(t, image(lowerTar, upperTar))
@@ -189,14 +188,14 @@ func TestAddGoesOnAfterABreak(t *testing.T) {
 	}
 }
 
-// badSource is what a registry can do wrong, and what is said of it.
+// badSource is a registry that misbehaves, and what the error must mention.
 type badSource struct {
 	change  func(r *fakeRegistry)
 	want    string
 	noImage bool // it fails before anything is known of an image
 }
 
-// badSources are registries that have trouble with the spoilt blob, or others.
+// badSources returns registries that misbehave, mostly with the spoilt blob.
 func badSources(spoilt digest.Digest) map[string]badSource {
 	answer := func(with func(b []byte) []byte) func(r *fakeRegistry) {
 		return func(r *fakeRegistry) {
@@ -221,7 +220,7 @@ func badSources(spoilt digest.Digest) map[string]badSource {
 	}
 }
 
-func TestAddOfWhatIsBadFails(t *testing.T) {
+func TestAddFromBadSources(t *testing.T) {
 	t.Parallel()
 	h := startHub(t, small)
 	before := h.holdings()
@@ -230,7 +229,7 @@ func TestAddOfWhatIsBadFails(t *testing.T) {
 		bad.change(r)
 		_, err := h.add(wire.Add{Source: r.source(), Name: "bad:1"})
 		if err == nil || !strings.Contains(err.Error(), bad.want) {
-			t.Errorf("%s: %v does not say %q", name, err, bad.want)
+			t.Errorf("%s: error %v, want it to mention %q", name, err, bad.want)
 		}
 		images := h.settled("bad:1")
 		if bad.noImage != (len(images) == 0) || len(images) > 0 && images[0].State != wire.StateFailed {
@@ -239,7 +238,7 @@ func TestAddOfWhatIsBadFails(t *testing.T) {
 		h.unchanged(name, before)
 		if len(images) > 0 {
 			if status, _, _ := h.do("GET", "/v2/bad/manifests/1", nil); status != 404 {
-				t.Errorf("%s: the registry serves it: %d", name, status)
+				t.Errorf("%s: the hub's registry serves it: %d", name, status)
 			}
 			if err := h.client.Remove(t.Context(), "bad:1"); err != nil {
 				t.Fatal(err)
@@ -248,7 +247,7 @@ func TestAddOfWhatIsBadFails(t *testing.T) {
 	}
 	r := startRegistry(t, image(tarball.Of(tarball.File("a", noise(1, 30_000)))))
 	if _, err := h.add(wire.Add{Source: r.source(), Name: "bad:1"}); err != nil {
-		t.Errorf("a good one afterwards: %v", err)
+		t.Errorf("a good image afterwards: %v", err)
 	}
 }
 
@@ -259,7 +258,7 @@ func dropConfig(r *fakeRegistry) {
 	}
 }
 
-func TestSourcesThatAreNone(t *testing.T) {
+func TestInvalidSources(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	for source, want := range map[string]string{
@@ -270,19 +269,19 @@ func TestSourcesThatAreNone(t *testing.T) {
 		"docker://localhost:1/a:1@bad": "invalid",
 	} {
 		if _, err := h.add(wire.Add{Source: source}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", source, err)
+			t.Errorf("%s: %v, want an error", source, err)
 		}
 	}
 	if _, err := h.add(wire.Add{Name: "not/there:1"}); err == nil || !strings.Contains(err.Error(), "not in the hub's registry") {
-		t.Errorf("a name that is not there: %v", err)
+		t.Errorf("a missing name: %v, want an error", err)
 	}
 	if images := h.settled(""); len(images) != 0 {
 		t.Errorf("%+v", images)
 	}
 }
 
-// What is no image is copied and kept, if somebody asks for it.
-func TestAddOfAnArtifactKeepsIt(t *testing.T) {
+// An added artifact that is no image is copied and stored.
+func TestAddOfAnArtifact(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	r := startRegistry(t, fakeImage{layers: []fakeLayer{{blob: []byte("data"), mediaType: "text/plain"}},

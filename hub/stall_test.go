@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// A client that neither sends nor takes what it is to is let go.
-func TestStalledClientsAreLetGo(t *testing.T) {
+// Requests of clients that neither send nor receive are ended.
+func TestStalledClients(t *testing.T) {
 	t.Parallel()
 	ended := make(chan error)
 	server := httptest.NewServer(unstalled(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -51,7 +51,7 @@ type zeros struct{}
 
 func (zeros) Read(b []byte) (int, error) { return len(b), nil }
 
-// Who takes a while between the pieces, hub or client, loses nothing.
+// Pauses between pieces, of the hub or of the client, lose no bytes.
 func TestSlowAnswersAreWhole(t *testing.T) {
 	t.Parallel()
 	want := bytes.Repeat([]byte("0123456789abcdef"), (2*stallPiece+999)/16)

@@ -19,7 +19,7 @@ import (
 	"lighter/hub"
 )
 
-// What was exported does the same for an image that has the files, on another hub.
+// Exported recordings have the same effect for an image with these files on another hub.
 func TestTracesAreShownExportedAndImported(t *testing.T) {
 	t.Parallel()
 	h := startsHub(t)
@@ -34,7 +34,7 @@ func TestTracesAreShownExportedAndImported(t *testing.T) {
 	}
 	first := shown[0].Workloads[0]
 	if first.Starts != 2 || first.Files != 3 || first.Ranges != 3 || first.Bytes < 600_000 || first.First[0] != "/d/f2" || len(first.Packs) == 0 {
-		t.Errorf("the first workload is %+v", first)
+		t.Errorf("first workload %+v", first)
 	}
 	text, err := h.client.ExportTraces(t.Context(), "a:1", "")
 	if err != nil || !strings.Contains(string(text), " /d/f7 ") {
@@ -50,7 +50,7 @@ func TestTracesAreShownExportedAndImported(t *testing.T) {
 	other.await(got.ID())
 	_, want := h.startups(m)
 	if _, in := other.startups(got); fmt.Sprint(in) != fmt.Sprint(want) {
-		t.Errorf("startup packs have the files %v, on the first hub %v", in, want)
+		t.Errorf("startup packs with the files %v, want %v as on the first hub", in, want)
 	}
 	again, err := other.client.ExportTraces(t.Context(), "b:1", "")
 	if err != nil || string(again) != string(text) {
@@ -64,12 +64,12 @@ func TestTracesAreShownExportedAndImported(t *testing.T) {
 	}
 	for body, status := range map[string]int{"": 400, "lighter trace 1\n": 204, "lighter trace 1\nstarts 0\n": 400, strings.Repeat("x", trace.MaxText+1): 413} {
 		if got, said, _ := h.do("POST", "/lighter/1/default/traces/import?name=a:1", []byte(body)); got != status {
-			t.Errorf("import of %.40q: %d %s", body, got, said)
+			t.Errorf("import of %.40q: %d %s, want an error", body, got, said)
 		}
 	}
 }
 
-// A startup pack that is damaged is found, and nothing else is wrong for it.
+// Verification finds a damaged startup pack, and no other problem.
 func TestVerifyReadsStartupPacks(t *testing.T) {
 	t.Parallel()
 	h := startsHub(t)
@@ -89,7 +89,7 @@ func TestVerifyReadsStartupPacks(t *testing.T) {
 		t.Errorf("verify: %q", problems)
 	}
 	if shown, err := h.client.Starts(t.Context(), "a:1", ""); err != nil || len(shown[0].Workloads) != 1 || len(shown[0].Workloads[0].Packs) == 0 {
-		t.Errorf("%+v, %v: who only asks needs none of it", shown, err)
+		t.Errorf("%+v, %v: want the description without reading packs", shown, err)
 	}
 	write(t, file, good)
 	if problems := h.problems("a:1"); problems != "" {
@@ -97,7 +97,7 @@ func TestVerifyReadsStartupPacks(t *testing.T) {
 	}
 }
 
-// Layouts that change while an image is verified are no problem of it.
+// Verification reports no problem if layouts change meanwhile.
 func TestVerifyWhileLayoutsChange(t *testing.T) {
 	t.Parallel()
 	h := startsHub(t)
@@ -125,7 +125,7 @@ func TestVerifyWhileLayoutsChange(t *testing.T) {
 	}
 }
 
-// A mirror has the startup packs too, and after the next copy those of now.
+// A mirror has the startup packs, and after the next run the current ones.
 func TestMirrorHasStartupPacks(t *testing.T) {
 	t.Parallel()
 	h := startsHub(t)
@@ -145,24 +145,24 @@ func TestMirrorHasStartupPacks(t *testing.T) {
 		t.Errorf("the mirror has %+v, the hub %+v", locations.Startups(), packs)
 	}
 	if again, same := fetchNewer(t, files, m.Header, sum); again == nil || same != sum {
-		t.Error("whoever has the mirror's locations does not get the same")
+		t.Error("the mirror's locations are not recognized as current")
 	}
 	if len(packs[0].Units) < 2 {
-		t.Error("one unit is in no order")
+		t.Error("a pack has one unit only: its order is not tested")
 	}
 	for n, size := range packs[0].Units {
 		unit, err := os.Stat(filepath.Join(dir, "lighter/1/default/packs", chunk.Unit{Pack: packs[0].Pack, N: uint32(n)}.String()))
 		if err != nil || unit.Size() != int64(size) {
-			t.Errorf("unit %d is not as the locations say, %d bytes: %v", n, size, err)
+			t.Errorf("unit %d has %d bytes, want the length in the locations: %v", n, size, err)
 		}
 	}
-	// Nodes whose cache has chunks of ordinary units, and whose locations are older.
+	// Nodes may have chunks of ordinary units, and older locations.
 	if status, _, _ := h.do("GET", "/lighter/1/default/packs/"+packs[0].Pack.String()+"/0", nil); status != 200 {
-		t.Error("the hub does not have it")
+		t.Error("the hub does not have the ordinary unit")
 	}
 }
 
-// What was removed has no startup packs, and what is left has its own.
+// A removed workload loses its startup packs. The others keep theirs.
 func TestTracesAreRemoved(t *testing.T) {
 	t.Parallel()
 	h := startsHub(t)
@@ -184,10 +184,10 @@ func TestTracesAreRemoved(t *testing.T) {
 	}
 	h.await(m.ID())
 	if after, err := h.client.ExportTraces(t.Context(), "a:1", ""); err != nil || string(after) != string(before) {
-		t.Errorf("left is\n%s\n%v, there was\n%s", after, err, before)
+		t.Errorf("recordings after the removal\n%s\n%v, before\n%s", after, err, before)
 	}
 	if _, in := h.startups(m); fmt.Sprint(in) != fmt.Sprint(want) {
-		t.Errorf("startup packs have the files %v, and had %v", in, want)
+		t.Errorf("startup packs with the files %v, want %v", in, want)
 	}
 	for query, status := range map[string]int{"": 400, "?name=b:1": 404, "?name=a:1&workload=" + bad: 404, "?name=a:1&platform=linux/s390x": 404} {
 		if got, said, _ := h.do("DELETE", "/lighter/1/default/traces"+query, nil); got != status {
@@ -200,21 +200,21 @@ func TestTracesAreRemoved(t *testing.T) {
 	}
 	h.await(m.ID())
 	if packs, in := h.startups(m); slices.Max(in) >= 0 {
-		t.Errorf("startup packs are %+v with the files %v", packs, in)
+		t.Errorf("startup packs %+v with the files %v", packs, in)
 	}
 	if text, err := h.client.ExportTraces(t.Context(), "a:1", ""); err != nil || string(text) != "lighter trace 1\n" {
-		t.Errorf("left is %q, %v", text, err)
+		t.Errorf("recordings after the removal of all: %q, %v", text, err)
 	}
-	// Nor does the next image in the repository know it.
+	// The next image in the repository does not inherit it.
 	h.push("a:2", image(startsTar(10), startsTar(40)))
 	next := h.extents(h.ready("a:2").Tree)
 	for _, tree := range []chunk.ID{m.ID(), next.ID()} {
 		if known, err := h.Starts().Known(t.Context(), tree); err != nil || known {
-			t.Errorf("tree %s is known: %v, %v", tree.Short(), known, err)
+			t.Errorf("starts of tree %s are known: %v, %v", tree.Short(), known, err)
 		}
 	}
 	h.traced(m, 1)
 	if shown, err := h.client.Starts(t.Context(), "a:1", ""); err != nil || len(shown[0].Workloads) != 1 {
-		t.Errorf("later starts are not kept: %+v, %v", shown, err)
+		t.Errorf("later starts: %+v, %v, want them kept", shown, err)
 	}
 }

@@ -14,8 +14,7 @@ import (
 	"lighter/hub/catalog"
 )
 
-// Whatever nodes send costs bounded bytes of its own image, and no other image
-// anything.
+// Absurd traces waste a bounded number of bytes of their own image, and do not affect others.
 func TestAbsurdTraces(t *testing.T) {
 	t.Parallel()
 	h := startsHub(t)
@@ -26,11 +25,11 @@ func TestAbsurdTraces(t *testing.T) {
 	h.traced(unharmed, 3)
 	_, want := h.startups(unharmed)
 
-	// The whole image, of which much is read twice.
+	// A trace of the whole image, with repeated reads.
 	all := []int{9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 1, 2, 3}
 	h.traced(m, all...)
 	h.fetchTree(got.Chain)
-	// Nonsense: each page of the device, in an order that nothing has.
+	// Nonsense: all pages of the device, in a random order.
 	tr := trace.Trace{Tree: m.ID()}
 	for i := range int64(20_000) {
 		tr.Reads = append(tr.Reads, trace.Read{Offset: i * 7919 % (m.DeviceSize / 4096) * 4096, Length: 4096})
@@ -41,7 +40,7 @@ func TestAbsurdTraces(t *testing.T) {
 	h.await(m.ID())
 	h.fetchTree(got.Chain)
 
-	// Thousands at once, while the image is taken away and comes back.
+	// Hundreds at once, while the image is removed and pushed again.
 	var senders sync.WaitGroup
 	statuses := make([]int, 600)
 	body := trace.Trace{Reads: filesOf(t, m)[:3]}.Encode()
@@ -69,16 +68,16 @@ func TestAbsurdTraces(t *testing.T) {
 		t.Errorf("verify: %s", problems)
 	}
 	if _, in := h.startups(unharmed); fmt.Sprint(in) != fmt.Sprint(want) {
-		t.Errorf("another image's startup packs have the files %v, and had %v", in, want)
+		t.Errorf("another image has startup packs with the files %v, want %v", in, want)
 	}
 	if held, err := h.Catalog().StartHoldings(t.Context()); err != nil || held.TraceBytes > 1<<20 || held.PackBytes > 32<<20 {
-		t.Errorf("%+v is kept, %v", held, err)
+		t.Errorf("kept: %+v, %v", held, err)
 	}
 }
 
-// Packs that no locations name any more are served for a while and then go, with
-// the traces of images that were taken away. What is there once more stays.
-func TestStartupPacksHaveTheirTime(t *testing.T) {
+// Retired startup packs are served for a while and then deleted, with the traces of removed images. Packs
+// that are in use again stay.
+func TestRetiredStartupPacks(t *testing.T) {
 	t.Parallel()
 	h := startsHub(t)
 	h.push("a:1", image(startsTar(10)))
@@ -91,7 +90,7 @@ func TestStartupPacksHaveTheirTime(t *testing.T) {
 	}
 	second, _ := h.startups(m)
 	if len(first) != 1 || slices.ContainsFunc(second, func(s index.Startup) bool { return s.Pack == first[0].Pack }) {
-		t.Fatalf("there was %+v, is %+v", first, second)
+		t.Fatalf("startup packs before %+v, after %+v, want others", first, second)
 	}
 	unit := func(s index.Startup) string { return "/lighter/1/default/packs/" + s.Pack.String() + "/0" }
 	sweep := func(before time.Time) {
@@ -112,7 +111,7 @@ func TestStartupPacksHaveTheirTime(t *testing.T) {
 	h.push("a:1", image(startsTar(10)))
 	h.ready("a:1")
 	if again, _ := h.startups(m); fmt.Sprint(again) != fmt.Sprint(second) {
-		t.Errorf("the image came back with %+v, and had %+v", again, second)
+		t.Errorf("the image was added again with the packs %+v, want %+v", again, second)
 	}
 	if err := h.client.Remove(t.Context(), "a:1"); err != nil {
 		t.Fatal(err)
@@ -123,13 +122,13 @@ func TestStartupPacksHaveTheirTime(t *testing.T) {
 	sweep(time.Now().Add(time.Hour))
 	h.expect(unit(second[0]), 404)
 	if held, err := h.Catalog().StartHoldings(t.Context()); err != nil || held != (catalog.StartHoldings{}) {
-		t.Errorf("left: %+v, %v", held, err)
+		t.Errorf("kept: %+v, %v, want nothing", held, err)
 	}
 }
 
-// Clients that announce traces and do not send them take a bounded room, and the
-// hub says so to the others: it does not wait for them, nor hold what they announce.
-func TestTracesThatDoNotCome(t *testing.T) {
+// Clients that announce traces and do not send them reserve a bounded number of bytes. Other requests get
+// 503 meanwhile.
+func TestAnnouncedTraces(t *testing.T) {
 	t.Parallel()
 	h := startsHub(t)
 	h.push("a:1", image(startsTar(10)))
@@ -155,7 +154,7 @@ func TestTracesThatDoNotCome(t *testing.T) {
 		}
 	}
 	if status != 503 {
-		t.Errorf("while 64 announce all that there is room for: %d, want 503", status)
+		t.Errorf("while 64 clients announce traces: %d, want 503", status)
 	}
 	for _, c := range silent {
 		c.Close()
@@ -165,5 +164,5 @@ func TestTracesThatDoNotCome(t *testing.T) {
 			return
 		}
 	}
-	t.Errorf("when they are gone: %d, want 204", status)
+	t.Errorf("after they have gone: %d, want 204", status)
 }

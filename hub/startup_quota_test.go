@@ -15,8 +15,8 @@ import (
 	"lighter/hub"
 )
 
-// hubWithRoom runs a hub in which startup packs have so many bytes, and are laid out at
-// once.
+// hubWithRoom runs a hub with a quota for startup packs that makes layouts as soon as there is a trace, and
+// does not recompress.
 func hubWithRoom(t *testing.T, bytes int64) (hub.Config, *testHub) {
 	t.Helper()
 	c := hubConfig(t)
@@ -26,10 +26,9 @@ func hubWithRoom(t *testing.T, bytes int64) (hub.Config, *testHub) {
 	return c, runHub(t, h)
 }
 
-// Where there is no room for the startup packs of all images, those lose theirs that
-// were not used for longest. They can be read as before, and get some again when they
-// are used.
-func TestRoomForStartupPacks(t *testing.T) {
+// Without room for all startup packs, the least recently used images lose theirs. They can be read as
+// before, and get startup packs again when they are used.
+func TestQuota(t *testing.T) {
 	t.Parallel()
 	const limit = 3_400_000 // of 800,000 each, four
 	c, h := hubWithRoom(t, limit)
@@ -40,7 +39,7 @@ func TestRoomForStartupPacks(t *testing.T) {
 		trees = append(trees, h.extents(h.ready(name).Tree))
 		h.traced(trees[i], 1, 2, 3, 4)
 	}
-	// who says which of the trees have startup packs, when all is laid out as it is to be.
+	// who waits until all layouts are made, and returns which trees have startup packs.
 	who := func() (have string) {
 		h.t.Helper()
 		if err := h.Starts().Sweep(t.Context(), time.Now().Add(-time.Hour)); err != nil {
@@ -62,7 +61,7 @@ func TestRoomForStartupPacks(t *testing.T) {
 		add(i)
 	}
 	if have := who(); have != "0123" {
-		t.Fatalf("packs have %s", have)
+		t.Fatalf("trees %s have packs, want 0123", have)
 	}
 	h.startups(trees[0]) // as a node asks when the image is pulled or mounted
 	who()
@@ -75,10 +74,10 @@ func TestRoomForStartupPacks(t *testing.T) {
 	who()
 	add(4)
 	if have := who(); have != "0234" {
-		t.Fatalf("packs have %s, but 1 was used least recently", have)
+		t.Fatalf("trees %s have packs, want 0234: 1 was used least recently", have)
 	}
 	if held, err := h.Catalog().StartHoldings(t.Context()); err != nil || held.Live > limit || held.Lost != 1 {
-		t.Errorf("%+v is kept, %v", held, err)
+		t.Errorf("kept: %+v, %v", held, err)
 	}
 	chain := h.ready("a1:1").Chain
 	h.fetchTree(chain)
@@ -86,10 +85,10 @@ func TestRoomForStartupPacks(t *testing.T) {
 		t.Errorf("verify: %s", problems)
 	}
 	if have := who(); have != "0234" {
-		t.Errorf("packs have %s: it must not get them again so soon", have)
+		t.Errorf("trees %s have packs, want 0234: 1 was used too soon", have)
 	}
 	if shown, err := h.client.Starts(t.Context(), "a1:1", ""); err != nil || shown[0].Lost.IsZero() || len(shown[0].Workloads) != 1 || len(shown[0].Packs) != 0 {
-		t.Errorf("it is shown as %+v, %v", shown, err)
+		t.Errorf("description %+v, %v", shown, err)
 	}
 
 	h.stop()
@@ -99,15 +98,15 @@ func TestRoomForStartupPacks(t *testing.T) {
 	h.fetchTree(chain)
 	who()
 	if have := who(); have != "0134" {
-		t.Errorf("packs have %s, but 1 was used since, and 2 not for longest", have)
+		t.Errorf("trees %s have packs, want 0134: 1 was used, and 2 was used least recently", have)
 	}
 	if shown, err := h.client.Starts(t.Context(), "a1:1", ""); err != nil || !shown[0].Lost.IsZero() || len(shown[0].Packs) == 0 {
-		t.Errorf("it is shown as %+v, %v", shown, err)
+		t.Errorf("description %+v, %v", shown, err)
 	}
 }
 
-// Images that were taken away, and may come back, do not take more room.
-func TestRoomOfImagesThatWereRemoved(t *testing.T) {
+// The startup packs of removed images count, too.
+func TestQuotaWithRemovedImages(t *testing.T) {
 	t.Parallel()
 	const limit = 2_500_000 // of 800,000 each, three
 	_, h := hubWithRoom(t, limit)
@@ -129,18 +128,18 @@ func TestRoomOfImagesThatWereRemoved(t *testing.T) {
 		h.await(first.ID())
 	}
 	if held, err := h.Catalog().StartHoldings(t.Context()); err != nil || held.Live > limit {
-		t.Errorf("%+v is kept, %v", held, err)
+		t.Errorf("kept: %+v, %v", held, err)
 	}
 	h.push("a0:1", image(startsTar(10)))
 	h.ready("a0:1")
 	h.await(first.ID())
 	if packs, in := h.startups(first); len(packs) == 0 || in[1] < 0 {
-		t.Errorf("the image came back with %+v, which have the files %v", packs, in)
+		t.Errorf("the image was added again with the packs %+v with the files %v", packs, in)
 	}
 }
 
-// The startup packs of one image do not take the place of all others.
-func TestRoomForOneImagesStartupPacks(t *testing.T) {
+// One image gets a part of the quota only.
+func TestQuotaOfOneImage(t *testing.T) {
 	t.Parallel()
 	c, h := hubWithRoom(t, 2_000_000)
 	h.push("a:1", image(startsTar(10)))
@@ -157,6 +156,6 @@ func TestRoomForOneImagesStartupPacks(t *testing.T) {
 		bytes += p.Bytes()
 	}
 	if bytes == 0 || bytes > c.StartupBytes/4+10_000 || in[0] != 0 {
-		t.Errorf("it has %d bytes of packs, which have the files %v", bytes, in)
+		t.Errorf("%d bytes of packs with the files %v, want at most a quarter of the quota", bytes, in)
 	}
 }

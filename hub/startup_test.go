@@ -23,7 +23,7 @@ import (
 	"lighter/hub"
 )
 
-// startsTar is a layer of files that are a few chunks each, f0 to f9.
+// startsTar returns a layer with the files f0 to f9, of a few chunks each.
 func startsTar(first uint64) []byte {
 	entries := []tarball.Item{tarball.Dir("d")}
 	for i := range uint64(10) {
@@ -32,7 +32,7 @@ func startsTar(first uint64) []byte {
 	return tarball.Of(entries...)
 }
 
-// startsHub is a hub that lays trees out as soon as there is a trace.
+// startsHub runs a hub that makes layouts as soon as there is a trace, and does not recompress.
 func startsHub(t *testing.T) *testHub {
 	t.Helper()
 	h := openHub(t, hubConfig(t))
@@ -40,7 +40,7 @@ func startsHub(t *testing.T) *testHub {
 	return runHub(t, h)
 }
 
-// extents returns the extent map of a tree, as a node gets it.
+// extents fetches the extent map of a tree as a node does.
 func (h *testHub) extents(tree string) *index.Map {
 	h.t.Helper()
 	id, err := chunk.ParseID(tree)
@@ -66,7 +66,7 @@ func (h *testHub) origins() *origin.Failover {
 	return originsOf(h.t, h.client)
 }
 
-// filesOf returns where the files of the tree lie on the device, in its order.
+// filesOf returns the device ranges of the tree's files, in the order of the device.
 func filesOf(t *testing.T, m *index.Map) (files []trace.Read) {
 	t.Helper()
 	for i := range m.Extents {
@@ -83,7 +83,7 @@ func filesOf(t *testing.T, m *index.Map) (files []trace.Read) {
 	return files
 }
 
-// traced sends a trace of these files of the tree, and waits for the layout.
+// traced reports a trace of these files of the tree, and waits for the layout.
 func (h *testHub) traced(m *index.Map, which ...int) {
 	h.t.Helper()
 	files := filesOf(h.t, m)
@@ -108,8 +108,8 @@ func (h *testHub) await(tree chunk.ID) {
 	}
 }
 
-// startups returns the startup packs of a tree, and for each file the pack that
-// has all of it, -1: none.
+// startups returns the startup packs of a tree, and for each file the pack that has it: -1 if none has
+// it, -2 if several have parts.
 func (h *testHub) startups(m *index.Map) ([]index.Startup, []int) {
 	h.t.Helper()
 	locations := fetchLocations(h.t, h.origins(), m.Header)
@@ -134,8 +134,7 @@ func (h *testHub) startups(m *index.Map) ([]index.Startup, []int) {
 	return packs, in
 }
 
-// What a start has read is in a startup pack afterwards, of which every chunk is
-// what it was; what was counted of the image does not change.
+// After a trace, a startup pack has the chunks that the start has read. The image's other figures stay.
 func TestTraceBecomesStartupPack(t *testing.T) {
 	t.Parallel()
 	h := startsHub(t)
@@ -151,7 +150,7 @@ func TestTraceBecomesStartupPack(t *testing.T) {
 	h.traced(m, 7, 2, 4)
 	packs, in := h.startups(m)
 	if len(packs) != 1 || !packs[0].AtMount || len(packs[0].Triggers) != 0 || fmt.Sprint(in) != "[-1 -1 0 -1 0 -1 -1 0 -1 -1]" {
-		t.Fatalf("after %d packs there are %+v, which have the files %v", guess, packs, in)
+		t.Fatalf("%d packs of the guess; after the trace %+v with the files %v", guess, packs, in)
 	}
 	h.fetchTree(got.Chain)
 	if problems := h.problems("a:1"); problems != "" {
@@ -159,39 +158,39 @@ func TestTraceBecomesStartupPack(t *testing.T) {
 	}
 	after := h.inspect("a:1")
 	if after.StartupPacks != 1 || after.StartupBytes < packs[0].Bytes() || after.StartupBytes > packs[0].Bytes()+1000 {
-		t.Errorf("inspect says %d startup packs of %d bytes, the locations %+v", after.StartupPacks, after.StartupBytes, packs)
+		t.Errorf("inspect shows %d startup packs of %d bytes, the locations have %+v", after.StartupPacks, after.StartupBytes, packs)
 	}
 	after.StartupPacks, after.StartupBytes, after.IndexWire = inspected.StartupPacks, inspected.StartupBytes, inspected.IndexWire
 	if fmt.Sprintf("%+v", after) != fmt.Sprintf("%+v", inspected) {
-		t.Errorf("inspect said\n%+v, now\n%+v", inspected, after)
+		t.Errorf("inspect showed\n%+v, now\n%+v", inspected, after)
 	}
 	_, _, now := h.do("GET", path, nil)
 	if status, _, _ := h.do("GET", path, nil, "If-None-Match", before.Get("ETag")); status != 200 || now.Get("ETag") == before.Get("ETag") {
-		t.Errorf("whoever has the former locations gets %d", status)
+		t.Errorf("with the tag of the previous locations: %d, want 200 and another tag", status)
 	}
 	if status, _, _ := h.do("GET", path, nil, "If-None-Match", now.Get("ETag")); status != http.StatusNotModified {
-		t.Errorf("whoever has these locations gets %d", status)
+		t.Errorf("with the current tag: %d, want 304", status)
 	}
 
-	// As nodes ask.
+	// The same with a node's client.
 	if l, sum := fetchNewer(t, h.origins(), m.Header, chunk.ID{1}); l == nil {
-		t.Error("whoever has others gets none")
+		t.Error("a node with other locations gets none")
 	} else if l, _ := fetchNewer(t, h.origins(), m.Header, sum); l != nil {
-		t.Error("whoever has these gets them again")
+		t.Error("a node with these locations gets them again")
 	}
 
-	// The same again changes nothing; the hub that is started anew neither.
+	// The same trace again changes nothing, nor does a restart.
 	list, laid := files(t, hub.ObjectsDir(h.config.Root)), h.Starts().Counts().Laid
 	h.traced(m, 7, 2, 4)
 	if again := files(t, hub.ObjectsDir(h.config.Root)); !slices.Equal(list, again) || h.Starts().Counts().Laid != laid {
-		t.Errorf("the same trace again: there was\n%q, is\n%q", list, again)
+		t.Errorf("after the same trace: objects\n%q, before\n%q", list, again)
 	}
 	h = h.restart()
 	if packs, again := h.startups(m); len(packs) != 1 || fmt.Sprint(in) != fmt.Sprint(again) {
 		t.Errorf("after a restart: %+v, %v", packs, again)
 	}
 	if n := countWith(list, "locations/"); n != 1 {
-		t.Errorf("%d locations are there for one tree: %q", n, list)
+		t.Errorf("%d locations of one tree: %q", n, list)
 	}
 }
 
@@ -207,7 +206,7 @@ func (h *testHub) inspect(name string) wire.Inspection {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	h.t.Fatal("the image's sizes are not counted")
+	h.t.Fatal("the image's sizes are not computed")
 	return wire.Inspection{}
 }
 
@@ -220,7 +219,7 @@ func countWith(list []string, prefix string) (n int) {
 	return n
 }
 
-// A trace that came just before the hub ended is looked at after it.
+// A trace that arrived just before the hub ended is merged after its restart.
 func TestTraceSurvivesTheHub(t *testing.T) {
 	t.Parallel()
 	h := startsHub(t)
@@ -234,7 +233,7 @@ func TestTraceSurvivesTheHub(t *testing.T) {
 	h.stop()
 	next := openHub(t, h.config)
 	if due, err := next.Catalog().DueOf(t.Context(), m.ID()); err != nil || due.At.IsZero() {
-		t.Fatalf("due is %+v, %v", due, err)
+		t.Fatalf("due: %+v, %v, want the tree due", due, err)
 	}
 	if err := next.Catalog().Settle(t.Context(), m.ID(), -1, time.Now()); err != nil { // an hour later
 		t.Fatal(err)
@@ -246,8 +245,8 @@ func TestTraceSurvivesTheHub(t *testing.T) {
 	}
 }
 
-// The next image in a repository starts as the former did: files of the same path,
-// and those that have moved, are in its startup pack before anything has run.
+// The next image in a repository inherits the recordings: its first startup pack has the recorded files,
+// also those that have moved.
 func TestNextImageInheritsTraces(t *testing.T) {
 	t.Parallel()
 	h := startsHub(t)
@@ -268,9 +267,8 @@ func TestNextImageInheritsTraces(t *testing.T) {
 	}
 }
 
-// An image of which nothing is known begins with what its config and its files say:
-// here a script, and what it is interpreted by. Once starts are known, they decide
-// what is fetched at mount.
+// A new image gets startup packs from a guess by its config and its files: here a script and its
+// interpreter. Once starts are known, they decide what is fetched at mount.
 func TestGuess(t *testing.T) {
 	t.Parallel()
 	h := startsHub(t)
@@ -282,7 +280,7 @@ func TestGuess(t *testing.T) {
 	m := h.extents(h.ready("a:1").Tree)
 	packs, in := h.startups(m)
 	if len(packs) != 1 || !packs[0].AtMount || fmt.Sprint(in) != "[-1 0 0]" {
-		t.Errorf("guessed: %+v, %v", packs, in)
+		t.Errorf("packs of the guess: %+v with the files %v", packs, in)
 	}
 	h.traced(m, 0)
 	if packs, in = h.startups(m); in[0] != 0 || !packs[0].AtMount || in[1] == 0 || in[2] == 0 {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// The control group of a killed trial is removed from each hierarchy, also if its last process ends
-// only now; others' are kept.
+// The control group of a killed trial is removed from each hierarchy, even if its last process ends only
+// now. Those of other hubs are kept.
 func TestCgroupOfAKilledTrialIsRemoved(t *testing.T) {
 	root, mount := t.TempDir(), t.TempDir()
 	name, err := trialCgroup(root)
@@ -28,7 +28,7 @@ func TestCgroupOfAKilledTrialIsRemoved(t *testing.T) {
 		}
 	}
 	if err := removeCgroupNow(mount, name); err == nil {
-		t.Error("one that has processes is removed")
+		t.Error("a control group with processes was removed")
 	}
 	ended := make(chan error, 1)
 	time.AfterFunc(cgroupPause, func() { ended <- os.Remove(busy) })
@@ -48,7 +48,7 @@ func TestCgroupOfAKilledTrialIsRemoved(t *testing.T) {
 	}
 }
 
-// A hub that cannot start images says so when it starts, not of each image.
+// A hub that cannot run trials does not start with trace_run.
 func TestTrialsAreImpossible(t *testing.T) {
 	t.Setenv("PATH", t.TempDir()) // without runc
 	config := DefaultConfig()
@@ -58,6 +58,6 @@ func TestTrialsAreImpossible(t *testing.T) {
 		h.Close()
 	}
 	if err == nil || !strings.Contains(err.Error(), "trace_run") || !strings.Contains(err.Error(), "runc") {
-		t.Errorf("without runc: %v", err)
+		t.Errorf("open without runc: %v, want an error that names trace_run and runc", err)
 	}
 }

@@ -22,7 +22,7 @@ func (h *testHub) problems(name string) string {
 		h.t.Fatal(err)
 	}
 	if left := files(h.t, hub.ScratchDir(h.config.Root)); len(left) > 0 {
-		h.t.Errorf("left in the scratch space: %v", left)
+		h.t.Errorf("files in the scratch directory: %v", left)
 	}
 	return strings.Join(last.Problems, "\n")
 }
@@ -34,13 +34,13 @@ func write(t *testing.T, path string, b []byte) {
 	}
 }
 
-func TestVerifySaysWhatIsWrongAndWhere(t *testing.T) {
+func TestVerifyNamesDamage(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	h.push("a:1", image(lowerTar, upperTar))
 	got := h.ready("a:1")
 	if problems := h.problems("a:1"); problems != "" {
-		t.Fatalf("of a whole image it says: %s", problems)
+		t.Fatalf("verify of an undamaged image: %s", problems)
 	}
 	dir := hub.ObjectsDir(h.config.Root)
 	list := files(t, dir)
@@ -68,19 +68,18 @@ func TestVerifySaysWhatIsWrongAndWhere(t *testing.T) {
 		problems := h.problems("a:1")
 		for _, want := range c.want {
 			if !strings.Contains(problems, want) {
-				t.Errorf("%s: %q does not say %q", name, problems, want)
+				t.Errorf("%s: problems %q, want %q among them", name, problems, want)
 			}
 		}
 		write(t, c.file, good)
 	}
 	if problems := h.problems("a:1"); problems != "" {
-		t.Errorf("of an image that is whole again it says: %s", problems)
+		t.Errorf("verify after the repair: %s", problems)
 	}
 }
 
-// What upper layers hide is read too, as the trees below have it, and so are
-// these; the first damage does not hide the next.
-func TestVerifyReadsEverythingAndGoesOn(t *testing.T) {
+// Verification reads files that upper layers hide, too, and reports all damage.
+func TestVerifyReadsEverything(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	h.push("a:1", image(lowerTar, tarball.Of(tarball.Whiteout("etc"), tarball.Whiteout("link"), tarball.File("top", noise(6, 3000)))))
@@ -91,7 +90,7 @@ func TestVerifyReadsEverythingAndGoesOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	if problems := h.problems("a:1"); problems != "" {
-		t.Fatalf("of a whole image it says: %s", problems)
+		t.Fatalf("verify of an undamaged image: %s", problems)
 	}
 	dir := hub.ObjectsDir(h.config.Root)
 	manifest, _, _ := image(lowerTar).build()
@@ -104,7 +103,7 @@ func TestVerifyReadsEverythingAndGoesOn(t *testing.T) {
 	problems := h.problems("a:1")
 	for _, want := range []string{"layer 1 of 2 (" + manifest.Layers[0].Digest.String(), "the first 1 layers: index: ", "unit ", `layer 1 of 2: file "/etc/large": chunk `} {
 		if !strings.Contains(problems, want) {
-			t.Errorf("%q does not say %q", problems, want)
+			t.Errorf("problems %q, want %q among them", problems, want)
 		}
 	}
 }

@@ -12,8 +12,7 @@ import (
 	"lighter/wire"
 )
 
-// holdBlobs makes a registry give half of each large blob and wait with the
-// rest until release is called.
+// holdBlobs makes a registry send half of each large blob, and the rest after release was called.
 func (r *fakeRegistry) holdBlobs(t *testing.T) (held chan struct{}, release func()) {
 	held, released := make(chan struct{}, 100), make(chan struct{})
 	release = sync.OnceFunc(func() { close(released) })
@@ -35,7 +34,7 @@ func (r *fakeRegistry) holdBlobs(t *testing.T) (held chan struct{}, release func
 	return held, release
 }
 
-// known waits until there is an image of that name.
+// known waits until the hub has an image of that name.
 func (h *testHub) known(name string) {
 	h.t.Helper()
 	for range 600 {
@@ -48,10 +47,10 @@ func (h *testHub) known(name string) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	h.t.Fatalf("%s does not become known", name)
+	h.t.Fatalf("%s is still unknown", name)
 }
 
-func TestManyWhoAskForTheSameCauseOneCopy(t *testing.T) {
+func TestConcurrentAddsCopyOnce(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	r := startRegistry(t, image(lowerTar, upperTar))
@@ -78,8 +77,8 @@ func TestManyWhoAskForTheSameCauseOneCopy(t *testing.T) {
 	}
 }
 
-// An image can be taken away while it is taken in, and asked for again.
-func TestImageIsTakenAwayWhileItIsTakenIn(t *testing.T) {
+// An image can be removed while it is copied, and added again.
+func TestRemovalDuringCopy(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	r := startRegistry(t, image(lowerTar, upperTar))
@@ -95,21 +94,21 @@ func TestImageIsTakenAwayWhileItIsTakenIn(t *testing.T) {
 	if err := h.client.Remove(t.Context(), "a:1"); err != nil {
 		t.Fatal(err)
 	}
-	// Whoever waited hears of it at once, though the blobs still do not come.
+	// The waiting request ends at once, although the blobs are still held.
 	if err := <-added; err == nil || !strings.Contains(err.Error(), "removed") {
-		t.Errorf("the one who waited: %v", err)
+		t.Errorf("the waiting request: %v, want an error", err)
 	}
 	h.unchanged("taken away", before)
 	go add()
 	h.known("a:1")
 	release()
 	if err := <-added; err != nil {
-		t.Errorf("asked for again: %v", err)
+		t.Errorf("added again: %v", err)
 	}
 	h.fetchTree(h.ready("a:1").Chain)
 }
 
-// A hub that ends while it copies says so afterwards; the password is gone.
+// A copy that the end of the hub has interrupted has failed afterwards: its password is not stored.
 func TestHubEndsWhileItCopies(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -125,7 +124,7 @@ func TestHubEndsWhileItCopies(t *testing.T) {
 	again := h.restart()
 	release()
 	if err := <-ended; err == nil {
-		t.Error("whoever waited for the hub that ended heard nothing")
+		t.Error("the waiting request got no answer when the hub ended")
 	}
 	images := again.settled("a:1")
 	if len(images) != 1 || images[0].State != wire.StateFailed || !strings.Contains(images[0].Error, "again") {

@@ -8,8 +8,8 @@ import (
 	"lighter/hub"
 )
 
-// docs/wire.md, as far as no other test has it.
-func TestAnswersAreAsThePageSays(t *testing.T) {
+// These are promises of docs/wire.md that no other test has.
+func TestWirePage(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	h.push("a:1", image(lowerTar, upperTar))
@@ -34,17 +34,17 @@ func TestAnswersAreAsThePageSays(t *testing.T) {
 		}
 		tag := header.Get("ETag")
 		if (tag != "") != strings.Contains(want, "public") {
-			t.Errorf("%s has the tag %q", path, tag)
+			t.Errorf("%s has the ETag %q", path, tag)
 		}
 		if tag != "" {
 			if status, _, _ := h.do("GET", path, nil, "If-None-Match", tag); status != http.StatusNotModified {
-				t.Errorf("%s again: %d", path, status)
+				t.Errorf("%s with its tag: %d, want 304", path, status)
 			}
 			if status, _, _ := h.do("GET", path, nil, "If-None-Match", tag, "Cache-Control", "no-cache"); status != http.StatusOK {
-				t.Errorf("%s past a cache that has it: %d", path, status)
+				t.Errorf("%s with its tag and no-cache: %d, want 200", path, status)
 			}
 			if status, whole, _ := h.do("GET", path, nil, "Range", "bytes=0-9"); status != http.StatusOK || len(whole) != len(body) {
-				t.Errorf("a range of %s: %d, %d bytes", path, status, len(whole))
+				t.Errorf("a range of %s: %d, %d bytes, want 200 and all bytes", path, status, len(whole))
 			}
 		}
 	}
@@ -52,7 +52,7 @@ func TestAnswersAreAsThePageSays(t *testing.T) {
 	h.ready("b:1")
 	_, all, _ := h.do("GET", base+"/images", nil)
 	if _, empty, _ := h.do("GET", base+"/images?name=", nil); string(empty) != string(all) {
-		t.Errorf("with an empty name the list is %s, without one %s", empty, all)
+		t.Errorf("the list with an empty name is %s, without one %s", empty, all)
 	}
 	long := `{"name":"` + strings.Repeat("a", 64<<10) + `"}`
 	for _, c := range []struct {
@@ -92,9 +92,9 @@ func TestAnswersAreAsThePageSays(t *testing.T) {
 		}
 	}
 	if status, _, header := h.do("POST", base+"/images", []byte(`{"name":"a:1"}`)); status != 200 || header.Get("Content-Type") != "application/x-ndjson" {
-		t.Errorf("a stream of progress: %d, %s", status, header)
+		t.Errorf("stream of progress: %d, %s", status, header)
 	}
 	if status, body, _ := h.do("DELETE", base+"/images?name=a:1", nil); status != http.StatusNoContent || len(body) != 0 {
-		t.Errorf("delete: %d, %s", status, body)
+		t.Errorf("delete: %d, %s, want 204", status, body)
 	}
 }

@@ -13,13 +13,6 @@ import (
 	"lighter/wire/client"
 )
 
-const (
-	// firstPause is how long an origin that failed is passed over. The pause doubles with
-	// each failure, up to maxPause. maxPause also bounds the pause that an origin asks for.
-	firstPause = time.Second
-	maxPause   = 30 * time.Second
-)
-
 // backoff returns the pause after so many failures. It is random, so that nodes that lost a
 // hub together do not come back together.
 func backoff(failures int) time.Duration {

@@ -13,17 +13,6 @@ import (
 	"lighter/wire/client"
 )
 
-const (
-	// maxSpares bounds the spare connections of one origin.
-	maxSpares = 24
-	// startSpares is how many are opened for a start of which nothing is known. More would be
-	// too many for a hub when many nodes start at once.
-	startSpares = 4
-	// spareTime is how long a spare connection stays open. Hubs and proxies close connections
-	// that carry no request after some 10 s, and wait for them when they shut down.
-	spareTime = 2 * time.Second
-)
-
 // dialer connects to an origin, or to the proxy before it. Where the round trip is long it keeps
 // spare connections open, as a request that waits for a new connection takes twice as long.
 // With TLS all requests share one connection, so there are no spares.

@@ -22,27 +22,6 @@ import (
 	"lighter/wire/client"
 )
 
-const (
-	// stallTimeout is how long an origin may be silent while another one can be asked,
-	// lastTimeout if none can. beginTimeout is the stallTimeout until the first byte of an
-	// index, for which a pull waits.
-	stallTimeout = 3 * time.Second
-	beginTimeout = time.Second
-	lastTimeout  = 15 * time.Second
-	// lookupTimeout is what silent origins get for a look-up, all together. It is longer than
-	// the second after which TCP sends a lost SYN again. The last origin to ask gets
-	// lookupLongest if it is not silent.
-	lookupTimeout = 1500 * time.Millisecond
-	lookupLongest = 20 * time.Second
-	// unitTimeout bounds the fetch of one unit. A link that needs longer for 4 MiB is as good
-	// as down.
-	unitTimeout = 30 * time.Second
-	// indexTimeout bounds the fetch of an index, or of locations.
-	indexTimeout = 5 * time.Minute
-	// traceTimeout bounds the sending of a trace to one hub.
-	traceTimeout = 10 * time.Second
-)
-
 // Failover asks several origins for the same objects, the preferred one first. It is safe for
 // concurrent use.
 //

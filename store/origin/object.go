@@ -28,11 +28,6 @@ type request struct {
 // of the body have arrived, or its end.
 type patience struct{ header, body time.Duration }
 
-// minProgress is how many bytes of a body have to arrive within patience.body. Without it, an
-// origin that sends single bytes could block a reader until the unit's timeout, and a pull until
-// that of an index.
-const minProgress = 4 << 10
-
 // callerError is an error of the caller's take that no other origin can prevent.
 type callerError struct{ error }
 

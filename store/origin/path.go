@@ -6,25 +6,6 @@ import (
 	"time"
 )
 
-const (
-	// longRTT is the round-trip time from which it is worth opening connections before they
-	// are needed.
-	longRTT = 4 * time.Millisecond
-	// pathTime is how long the lowest round-trip time and the highest bandwidth stand. A
-	// bandwidth is forgotten after bandwidthTime.
-	pathTime      = 10 * time.Second
-	bandwidthTime = time.Minute
-	// minBurst is how many bytes have to arrive without a pause to measure a bandwidth.
-	// maxGap is what counts as no pause. It is added to the time of the burst: what piled up
-	// while the processors were busy is read at once. On a long path TCP's slow start sends
-	// bursts, each twice as long as the one before.
-	minBurst = 128 << 10
-	maxGap   = 5 * time.Millisecond
-	// minTransfer is how many bytes an answer without such a burst needs to measure a
-	// bandwidth.
-	minTransfer = 256 << 10
-)
-
 // path estimates the network path to an origin.
 type path struct {
 	mu          sync.Mutex    // guards what follows

@@ -8,10 +8,6 @@ import (
 	"time"
 )
 
-// grace is how long after its last sign of life an origin does not count as silent: it may be
-// busy, or its link full.
-const grace = 10 * time.Second
-
 // Watch calls giveUp once, with the reason, when origins are silent; for callers that can do
 // without an answer. Origins are silent if nothing arrived for the time silent. Once something
 // has arrived, as heard says, they have grace after its last time, and longest in all. No call

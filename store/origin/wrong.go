@@ -2,9 +2,6 @@ package origin
 
 import "sync"
 
-// maxWrong bounds the paths that wrongAnswers remembers.
-const maxWrong = 1024
-
 // wrongAnswers are the paths for which an origin last gave something that is not the object. An
 // HTTP cache may keep such an answer, so the next request for the path bypasses caches.
 type wrongAnswers struct {

@@ -14,8 +14,6 @@ import (
 	"lighter/wire"
 )
 
-const maxKeys = 4 << 10 // bytes of a hub's public keys
-
 // Chain returns what the hub knows of a chain, or chunk.ErrNotFound. Here every 404 counts,
 // as mirrors have no other: at worst one image is unpacked as usual.
 func (c *Client) Chain(ctx context.Context, chain string) (*wire.Chain, error) {

@@ -40,10 +40,12 @@ const (
 	// maxRedirects is how many redirects one request follows.
 	maxRedirects = 3
 
-	maxHeader  = 64 << 10 // bytes of an answer's header
 	readBuffer = 64 << 10 // bytes
-	maxAnswer  = 4 << 20  // bytes of a JSON answer to a node
+	maxHeader  = 64 << 10 // bytes of an answer's header
 	maxMessage = 16 << 10 // bytes of an error's body
+	maxKeys    = 4 << 10  // bytes of the hub's public keys
+	maxAnswer  = 4 << 20  // bytes of a JSON answer to a node
+	maxLine    = 16 << 20 // bytes of a line of wire.Progress: the last one lists images and problems
 )
 
 // Client speaks to one hub. It is safe for concurrent use.

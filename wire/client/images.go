@@ -12,9 +12,6 @@ import (
 	"lighter/wire"
 )
 
-// maxLine bounds a line of Progress, in bytes: the last one lists images and problems.
-const maxLine = 16 << 20
-
 func byName(name string) url.Values {
 	if name == "" {
 		return nil

@@ -1,0 +1,73 @@
+package origin
+
+import "time"
+
+// Timeouts of requests.
+const (
+	// stallTimeout is how long an origin may be silent while another one can be asked,
+	// lastTimeout if none can. beginTimeout is the stallTimeout until the first byte of an
+	// index, for which a pull waits.
+	stallTimeout = 3 * time.Second
+	beginTimeout = time.Second
+	lastTimeout  = 15 * time.Second
+	// minProgress is how many bytes of a body have to arrive within these times. Without it, an
+	// origin that sends single bytes could block a reader for unitTimeout, and a pull for
+	// indexTimeout.
+	minProgress = 4 << 10
+	// lookupTimeout is what silent origins get for a look-up, all together. It is longer than
+	// the second after which TCP sends a lost SYN again. The last origin to ask gets
+	// lookupLongest if it is not silent.
+	lookupTimeout = 1500 * time.Millisecond
+	lookupLongest = 20 * time.Second
+	// grace is how long after its last sign of life an origin does not count as silent: it may
+	// be busy, or its link full.
+	grace = 10 * time.Second
+	// unitTimeout bounds the fetch of one unit. A link that needs longer for 4 MiB is as good
+	// as down.
+	unitTimeout = 30 * time.Second
+	// indexTimeout bounds the fetch of an index, or of locations.
+	indexTimeout = 5 * time.Minute
+	// traceTimeout bounds the sending of a trace to one hub.
+	traceTimeout = 10 * time.Second
+)
+
+// Failures.
+const (
+	// firstPause is how long an origin that failed is passed over. The pause doubles with
+	// each failure, up to maxPause. maxPause also bounds the pause that an origin asks for.
+	firstPause = time.Second
+	maxPause   = 30 * time.Second
+	// maxWrong bounds the paths that wrongAnswers remembers.
+	maxWrong = 1024
+)
+
+// Spare connections.
+const (
+	// longRTT is the round-trip time from which spares are worth opening.
+	longRTT = 4 * time.Millisecond
+	// maxSpares bounds the spares of one origin.
+	maxSpares = 24
+	// startSpares is how many are opened for a start of which nothing is known. More would be
+	// too many for a hub when many nodes start at once.
+	startSpares = 4
+	// spareTime is how long a spare stays open. Hubs and proxies close connections that carry
+	// no request after some 10 s, and wait for them when they shut down.
+	spareTime = 2 * time.Second
+)
+
+// The estimate of the path.
+const (
+	// pathTime is how long the lowest round-trip time and the highest bandwidth stand. A
+	// bandwidth is forgotten after bandwidthTime.
+	pathTime      = 10 * time.Second
+	bandwidthTime = time.Minute
+	// minBurst is how many bytes have to arrive without a pause to measure a bandwidth.
+	// maxGap is what counts as no pause. It is added to the time of the burst: what piled up
+	// while the processors were busy is read at once. On a long path TCP's slow start sends
+	// bursts, each twice as long as the one before.
+	minBurst = 128 << 10
+	maxGap   = 5 * time.Millisecond
+	// minTransfer is how many bytes an answer without such a burst needs to measure a
+	// bandwidth.
+	minTransfer = 256 << 10
+)

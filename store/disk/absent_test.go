@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// A cache that cannot be opened at first is there when it can, with all that was in
-// it.
+// A cache that cannot be opened at first has all its chunks once it can.
 func TestAbsentCacheComesBack(t *testing.T) {
 	dir := t.TempDir()
 	c := open(t, dir, MinLimit)
@@ -18,41 +17,41 @@ func TestAbsentCacheComesBack(t *testing.T) {
 	}
 	_, err := Open(dir, Limits{Size: MinLimit}, quiet)
 	if err == nil {
-		t.Fatal("opened twice")
+		t.Fatal("Open of a cache that is in use: got no error")
 	}
 	absent := absentFor(time.Millisecond, err, dir, Limits{Size: MinLimit}, quiet)
 	absent.Put(data(10, 10_000))
 	if s := absent.Stats(); s.Absent == "" || s.Chunks > 0 || s.Off() == "" {
-		t.Fatalf("%+v", s)
+		t.Fatalf("stats of an absent cache: got %+v", s)
 	}
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "there is a cache", func() bool { s := absent.Stats(); return s.Off() == "" })
+	eventually(t, "the cache is open", func() bool { s := absent.Stats(); return s.Off() == "" })
 	absent.Put(data(5, 10_000))
 	if err := absent.Pin([32]byte{1}, "x", setOf(0, 6, 10_000)); err != nil {
 		t.Error(err)
 	}
 	if n := countRange(t, absent, 0, 6, 10_000); n != 6 {
-		t.Errorf("%d of 6 chunks are here", n)
+		t.Errorf("got %d chunks, want 6", n)
 	}
 	if err := absent.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if n := countRange(t, open(t, dir, MinLimit), 0, 6, 10_000); n != 6 {
-		t.Errorf("started again: %d of 6 chunks are here", n)
+		t.Errorf("after a restart: got %d chunks, want 6", n)
 	}
 }
 
-// It can be closed while there is none.
+// An absent cache can be closed.
 func TestAbsentCacheIsClosed(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "file", "cache")
 	if err := os.WriteFile(filepath.Dir(dir), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	c := absentFor(time.Millisecond, errors.New("not yet"), dir, Limits{Size: MinLimit}, quiet)
-	eventually(t, "it was tried", func() bool { return c.Stats().Absent != "not yet" })
+	eventually(t, "opening was tried", func() bool { return c.Stats().Absent != "not yet" })
 	if err := c.Close(); err != nil || c.Stats().Absent == "" {
-		t.Error(err, "closed")
+		t.Errorf("Close of an absent cache: got %v, %+v", err, c.Stats())
 	}
 }

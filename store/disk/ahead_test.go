@@ -8,7 +8,7 @@ import (
 	"lighter/format/chunk"
 )
 
-// What was loaded is in memory; what is not here, or was evicted, disturbs nobody.
+// Loaded chunks are in memory. Missing and evicted chunks are ignored.
 func TestLoad(t *testing.T) {
 	c := open(t, t.TempDir(), MinLimit)
 	var refs []chunk.Ref
@@ -33,7 +33,7 @@ func TestLoad(t *testing.T) {
 	c.Load(append(refs[:10:10], unknown))
 	for i, ref := range refs[:10] {
 		if !inMemory(ref) {
-			t.Errorf("chunk %d is not in memory", i)
+			t.Errorf("chunk %d was loaded, and is not in memory", i)
 		}
 	}
 	c.active.file.Close()

@@ -19,7 +19,7 @@ import (
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// data is chunk n: its bytes and what names it.
+// data returns chunk n: a reference to it, and its bytes.
 func data(n, length int) (chunk.Ref, []byte) {
 	r := rand.NewChaCha8([32]byte{byte(n), byte(n >> 8), byte(n >> 16)})
 	b := make([]byte, length)
@@ -27,15 +27,15 @@ func data(n, length int) (chunk.Ref, []byte) {
 	return chunk.Ref{ID: chunk.Sum(b), Length: uint32(length)}, b
 }
 
-// open opens a cache, and returns when what was in it is loaded.
+// open opens a cache, and returns when it is loaded.
 func open(t testing.TB, dir string, limit int64) *Cache {
 	t.Helper()
 	limits := Limits{Size: limit}
 	return openSmall(t, dir, limits, segmentSizeOf(limits))
 }
 
-// openSmall opens a cache as open does, with a limit and segments that Open would not take. Its
-// disk may be slow: it is not taken for one that hangs.
+// openSmall is open with a limit and segments that are too small for Open. A slow disk does not
+// count as one that hangs.
 func openSmall(t testing.TB, dir string, limits Limits, segmentSize int64) *Cache {
 	t.Helper()
 	c := newCache(dir, limits, segmentSize, quiet)
@@ -49,7 +49,7 @@ func openSmall(t testing.TB, dir string, limits Limits, segmentSize int64) *Cach
 	return c
 }
 
-// crash ends a cache as kill -9 would.
+// crash ends a cache as SIGKILL would.
 func crash(c *Cache) {
 	c.stop()
 	c.stopped.Wait()
@@ -62,8 +62,7 @@ func crash(c *Cache) {
 	c.lock.Close()
 }
 
-// has tells whether the cache gives the whole chunk back, and fails on a wrong
-// byte.
+// has reports whether the whole chunk can be read. A wrong byte fails the test.
 func has(t testing.TB, c *Cache, ref chunk.Ref, want []byte) bool {
 	t.Helper()
 	got := make([]byte, ref.Length)
@@ -71,7 +70,7 @@ func has(t testing.TB, c *Cache, ref chunk.Ref, want []byte) bool {
 		return false
 	}
 	if !bytes.Equal(got, want) {
-		t.Fatalf("chunk %s came back wrong", ref.ID.Short())
+		t.Fatalf("Read of chunk %s: got wrong bytes", ref.ID.Short())
 	}
 	return true
 }
@@ -81,11 +80,11 @@ func TestCacheGivesBackWhatWasPut(t *testing.T) {
 	for i, length := range []int{1, 4095, 4096, 4097, 65536, chunk.MaxLength} {
 		ref, plain := data(i, length)
 		if c.Has(ref.ID) || has(t, c, ref, plain) {
-			t.Errorf("%d bytes are here before they were put", length)
+			t.Errorf("a chunk of %d bytes is cached before it was put", length)
 		}
 		c.Put(ref, plain)
 		if !c.Has(ref.ID) || !has(t, c, ref, plain) {
-			t.Errorf("%d bytes are not here", length)
+			t.Errorf("a chunk of %d bytes was put, and is missing", length)
 		}
 		r := rand.New(rand.NewPCG(1, 1))
 		for range 200 {
@@ -93,14 +92,14 @@ func TestCacheGivesBackWhatWasPut(t *testing.T) {
 			to := from + r.IntN(length-from+1)
 			got := make([]byte, to-from)
 			if !c.Read(ref, from, got) || !bytes.Equal(got, plain[from:to]) {
-				t.Fatalf("bytes %d to %d of %d came back wrong", from, to, length)
+				t.Fatalf("Read of bytes %d to %d of %d: got wrong bytes", from, to, length)
 			}
 		}
 	}
 	ref, _ := data(3, 4097)
 	for _, outside := range [][2]int{{-1, 1}, {4097, 1}, {4000, 98}} {
 		if c.Read(ref, outside[0], make([]byte, outside[1])) {
-			t.Errorf("%d bytes at %d of 4097 were read", outside[1], outside[0])
+			t.Errorf("Read of %d bytes at %d of 4097: got true, want false", outside[1], outside[0])
 		}
 	}
 }
@@ -125,12 +124,12 @@ func TestCacheSurvivesARestart(t *testing.T) {
 			for i := range 40 {
 				ref, plain := data(i, 100_000)
 				if !has(t, again, ref, plain) {
-					t.Errorf("chunk %d is lost", i)
+					t.Errorf("after a restart chunk %d is missing", i)
 				}
 			}
 			again.Put(data(100, 5000))
 			if ref, plain := data(100, 5000); !has(t, again, ref, plain) {
-				t.Error("the reopened cache takes nothing")
+				t.Error("the reopened cache stores nothing")
 			}
 		})
 	}
@@ -140,14 +139,14 @@ func TestCacheIsOneProcess(t *testing.T) {
 	dir := t.TempDir()
 	open(t, dir, MinLimit)
 	if _, err := Open(dir, Limits{Size: MinLimit}, quiet); err == nil {
-		t.Error("the cache was opened twice")
+		t.Error("Open of a cache that is in use: got no error")
 	}
 	if _, err := Open(t.TempDir(), Limits{Size: MinLimit - 1}, quiet); err == nil {
-		t.Error("a limit that is too small was accepted")
+		t.Error("Open with a limit that is too small: got no error")
 	}
 }
 
-// diskUse returns what a directory takes of the disk, as du does.
+// diskUse returns how many bytes of the disk a directory takes, as du does.
 func diskUse(t testing.TB, dir string) (total int64) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -160,7 +159,7 @@ func diskUse(t testing.TB, dir string) (total int64) {
 			path = filepath.Join(dir, name.Name())
 		}
 		var stat unix.Stat_t
-		if err := unix.Lstat(path, &stat); err == nil { // else it was evicted
+		if err := unix.Lstat(path, &stat); err == nil { // otherwise it was evicted
 			total += stat.Blocks * 512
 		}
 	}
@@ -175,28 +174,28 @@ func TestCacheStaysBelowItsLimit(t *testing.T) {
 	for i := range 250 {
 		if i%10 == 0 && i > 0 {
 			if !has(t, c, first, firstPlain) {
-				t.Fatalf("what is used all the time was evicted after %d chunks", i)
+				t.Fatalf("a chunk in constant use was evicted after %d chunks", i)
 			}
 		} else if i == 0 {
 			c.Put(first, firstPlain)
 		}
 		c.Put(data(i+1, 64<<10))
 		if used := c.Stats().Used; used > limit {
-			t.Fatalf("%d bytes used of %d", used, limit)
+			t.Fatalf("got %d bytes used, want at most %d", used, limit)
 		}
 	}
 	if on := diskUse(t, dir); on > limit {
-		t.Errorf("%d bytes on disk, limit %d", on, limit)
+		t.Errorf("got %d bytes on disk, want at most %d", on, limit)
 	}
 	if ref, plain := data(250, 64<<10); !has(t, c, ref, plain) {
 		t.Error("the latest chunk was evicted")
 	}
 	if ref, plain := data(15, 64<<10); has(t, c, ref, plain) {
-		t.Error("an old chunk that nobody used is still here")
+		t.Error("the oldest unused chunk is still cached")
 	}
 	c.Prune()
 	if s := c.Stats(); s.Used != 0 || s.Chunks != 0 {
-		t.Errorf("pruned, but %+v", s)
+		t.Errorf("after Prune: got %+v", s)
 	}
 	smaller := t.TempDir()
 	big := open(t, smaller, 2*MinLimit)
@@ -205,11 +204,11 @@ func TestCacheStaysBelowItsLimit(t *testing.T) {
 	}
 	big.Close()
 	if used := open(t, smaller, MinLimit).Stats().Used; used > MinLimit {
-		t.Errorf("reopened with a smaller limit: %d bytes used", used)
+		t.Errorf("reopened with a smaller limit: got %d bytes used", used)
 	}
 }
 
-// Tables count: of tiny chunks they are a quarter of what is on the disk.
+// Tables count within the limit. With tiny chunks they are a quarter of the bytes on disk.
 func TestTablesCount(t *testing.T) {
 	dir := t.TempDir()
 	const limit = 128 << 10
@@ -217,16 +216,15 @@ func TestTablesCount(t *testing.T) {
 	for i := range 3_000 {
 		c.Put(data(i, 20))
 	}
-	c.stop() // the owner has nothing more to write
+	c.stop() // so that the owner writes nothing more
 	c.stopped.Wait()
 	c.writeTables()
 	if used, on := c.Stats().Used, diskUse(t, dir); on > limit || used < on || used > on+c.segmentSize {
-		t.Errorf("%d bytes on disk, %d in the books, limit %d", on, used, limit)
+		t.Errorf("got %d bytes on disk, %d counted, limit %d", on, used, limit)
 	}
 }
 
-// What was used last stays, across restarts too; and these leave no small
-// segments behind.
+// Recently used chunks stay, also across restarts. Restarts do not leave small segments.
 func TestRestartsKeepOrder(t *testing.T) {
 	dir := t.TempDir()
 	c, refs := fill(t, dir)
@@ -234,7 +232,7 @@ func TestRestartsKeepOrder(t *testing.T) {
 	c.Close()
 	c = open(t, dir, MinLimit)
 	if !c.evictNow() || countThere(c, refs[:2]) != 2 {
-		t.Error("what was used last went first")
+		t.Error("the most recently used chunk was evicted first")
 	}
 	for i := range 10 {
 		c.Put(data(i+100, 100))
@@ -242,11 +240,11 @@ func TestRestartsKeepOrder(t *testing.T) {
 		c = open(t, dir, MinLimit)
 	}
 	if names, _ := filepath.Glob(filepath.Join(dir, "*.segment")); len(names) != 4 {
-		t.Errorf("%d segments after ten restarts, 4 before", len(names))
+		t.Errorf("got %d segments after ten restarts, want 4 as before", len(names))
 	}
 	for i := range 10 {
 		if ref, plain := data(i+100, 100); !has(t, c, ref, plain) {
-			t.Errorf("chunk %d was lost at a restart", i)
+			t.Errorf("after a restart chunk %d is missing", i)
 		}
 	}
 }
@@ -256,7 +254,7 @@ func TestCacheInAnOddDirectory(t *testing.T) {
 	c, refs := fill(t, dir)
 	c.Close()
 	if n := countThere(open(t, dir, MinLimit), refs); n != len(refs) {
-		t.Errorf("%d of %d chunks were found again", n, len(refs))
+		t.Errorf("after a restart: got %d chunks, want %d", n, len(refs))
 	}
 }
 
@@ -269,7 +267,7 @@ func TestCacheUnderConcurrency(t *testing.T) {
 				ref, plain := data((w*13+i)%100, 500_000)
 				got := make([]byte, 1000)
 				if c.Read(ref, 1234, got) && !bytes.Equal(got, plain[1234:2234]) {
-					t.Error("wrong bytes")
+					t.Error("Read: got wrong bytes")
 				}
 				c.Put(ref, plain)
 			}
@@ -277,7 +275,7 @@ func TestCacheUnderConcurrency(t *testing.T) {
 	}
 	wg.Wait()
 	if used := c.Stats().Used; used > MinLimit {
-		t.Errorf("%d bytes used", used)
+		t.Errorf("got %d bytes used", used)
 	}
 }
 
@@ -299,7 +297,7 @@ func FuzzDecodeTable(f *testing.F) {
 		}
 		for _, r := range s.records {
 			if int64(r.offset)+recordSize(r.length) > s.size {
-				t.Fatal("a record beyond the segment was accepted")
+				t.Fatal("a table with a record beyond the segment was accepted")
 			}
 		}
 	})
@@ -323,7 +321,7 @@ func BenchmarkCache(b *testing.B) {
 			dst := make([]byte, length)
 			for b.Loop() {
 				if !c.Read(ref, 0, dst) {
-					b.Fatal("not here")
+					b.Fatal("the chunk is missing")
 				}
 			}
 		})
@@ -338,30 +336,30 @@ func BenchmarkCache(b *testing.B) {
 					b.Fatal(err)
 				}
 				if !c.Read(ref, 0, dst) {
-					b.Fatal("not here")
+					b.Fatal("the chunk is missing")
 				}
 			}
 		})
 	}
 }
 
-// Readers who wait for a disk hold what they read at a time, not the longest record.
+// A read that waits for the disk holds a buffer of one piece, not of the longest record.
 func TestReadersHoldLittleMemory(t *testing.T) {
 	c := open(t, t.TempDir(), MinLimit)
 	ref, plain := data(1, chunk.MaxLength)
 	c.Put(ref, plain)
 	for _, length := range []int{4096, chunk.MaxLength} {
 		dst := make([]byte, length)
-		runtime.GC() // twice empties the pools
+		runtime.GC() // two collections empty the pools
 		runtime.GC()
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		if !c.Read(ref, 0, dst) {
-			t.Fatal("not here")
+			t.Fatal("the chunk is missing")
 		}
 		runtime.ReadMemStats(&after)
 		if took := after.TotalAlloc - before.TotalAlloc; took > 128<<10 {
-			t.Errorf("reading %d bytes took %d of memory", length, took)
+			t.Errorf("a read of %d bytes allocated %d bytes", length, took)
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Flipped bits, cut files, foreign files: found out, and a miss.
+// Chunks with flipped bits and in cut files are missing. Foreign files do no harm.
 func TestCacheFindsDamage(t *testing.T) {
 	segmentsOf := func(dir string) []string {
 		names, _ := filepath.Glob(filepath.Join(dir, "*.segment"))
@@ -43,16 +43,16 @@ func TestCacheFindsDamage(t *testing.T) {
 		}
 		c := open(t, dir, MinLimit)
 		if n := count(t, c); n < 20 || n == 30 {
-			t.Errorf("%d of 30 chunks survived 10 flipped bits", n)
+			t.Errorf("after 10 flipped bits: got %d of 30 chunks", n)
 		}
 		if c.Stats().Damaged == 0 {
-			t.Error("the damage does not show")
+			t.Error("the stats do not show the damage")
 		}
 		for i := range 30 {
 			c.Put(data(i, 50_000))
 		}
 		if n := count(t, c); n != 30 {
-			t.Errorf("after fetching anew %d of 30 are here", n)
+			t.Errorf("after damaged chunks were put again: got %d chunks, want 30", n)
 		}
 	})
 	t.Run("cut while it runs", func(t *testing.T) {
@@ -63,7 +63,7 @@ func TestCacheFindsDamage(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n := count(t, c); n == 0 || n == 30 {
-			t.Errorf("%d of 30 chunks survived a cut", n)
+			t.Errorf("after a cut: got %d of 30 chunks", n)
 		}
 	})
 	t.Run("records swapped", func(t *testing.T) {
@@ -77,7 +77,7 @@ func TestCacheFindsDamage(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n := count(t, open(t, dir, MinLimit)); n != 28 {
-			t.Errorf("%d of 30 chunks survived, want 28", n)
+			t.Errorf("got %d of 30 chunks, want 28", n)
 		}
 	})
 	t.Run("table damaged", func(t *testing.T) {
@@ -90,7 +90,7 @@ func TestCacheFindsDamage(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n := count(t, open(t, dir, MinLimit)); n != 30 {
-			t.Errorf("%d of 30 chunks found by a scan", n)
+			t.Errorf("after a scan: got %d chunks, want 30", n)
 		}
 	})
 	t.Run("foreign files", func(t *testing.T) {
@@ -105,7 +105,7 @@ func TestCacheFindsDamage(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n := count(t, open(t, dir, MinLimit)); n != 30 {
-			t.Errorf("%d of 30 chunks are here beside foreign files", n)
+			t.Errorf("beside foreign files: got %d chunks, want 30", n)
 		}
 		if _, err := os.Stat(filepath.Join(dir, "notes.txt")); err != nil {
 			t.Error("a foreign file was removed")

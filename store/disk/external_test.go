@@ -8,13 +8,13 @@ import (
 	"lighter/format/chunk"
 )
 
-// Files beside the chunks count within the limit: none is taken for which something
-// had to go, and when room is needed they go before any chunk.
-func TestFilesBesideTheChunks(t *testing.T) {
+// External files count within the limit. None is accepted if something had to be evicted for it, and
+// they are removed before any chunk is evicted.
+func TestExternalFiles(t *testing.T) {
 	const limit = 16 << 20
 	c := openSmall(t, t.TempDir(), Limits{Size: limit}, 1<<20)
 	if err := c.Take(limit/2 + 1); !errors.Is(err, errHalf) {
-		t.Errorf("more than half: %v", err)
+		t.Errorf("Take of more than half: got %v, want errHalf", err)
 	}
 	if err := c.Take(4 << 20); err != nil {
 		t.Fatal(err)
@@ -38,24 +38,24 @@ func TestFilesBesideTheChunks(t *testing.T) {
 	}
 	put(8 << 20)
 	if s := c.Stats(); s.Beside != 4<<20 || s.Used < 8<<20 || yields.Load() > 0 {
-		t.Errorf("half full: %+v, yielded %d times", s, yields.Load())
+		t.Errorf("half full: got %+v, yielded %d times", s, yields.Load())
 	}
 	if err := c.Take(4 << 20); !errors.Is(err, ErrFull) || c.HasRoom(4<<20) || !c.HasRoom(1<<20) {
-		t.Errorf("what does not fit: %v, %t, %t", err, c.HasRoom(4<<20), c.HasRoom(1<<20))
+		t.Errorf("Take of too much: got %v; HasRoom of as much: %t, of less: %t", err, c.HasRoom(4<<20), c.HasRoom(1<<20))
 	}
 	put(limit)
 	if s := c.Stats(); yields.Load() == 0 || s.Beside != 0 || s.Used > limit {
-		t.Errorf("full: %+v, yielded %d times", s, yields.Load())
+		t.Errorf("full: got %+v, yielded %d times", s, yields.Load())
 	}
 	for _, ref := range refs {
 		if !c.Has(ref.ID) {
-			t.Fatal("a chunk went before what is beside the chunks")
+			t.Fatal("a chunk was evicted before the external file")
 		}
 	}
 }
 
-// Too many segments are no reason for what is beside the chunks to go.
-func TestFilesBesideManySegments(t *testing.T) {
+// Too many segments do not evict external files.
+func TestExternalFilesAndManySegments(t *testing.T) {
 	c := openSmall(t, t.TempDir(), Limits{Size: 16 << 20}, 1<<20)
 	if err := c.Take(1 << 20); err != nil {
 		t.Fatal(err)
@@ -65,7 +65,7 @@ func TestFilesBesideManySegments(t *testing.T) {
 		c.Give(n)
 		return n
 	})
-	for n := range 40 { // of which each is small
+	for n := range 40 { // each in a small segment
 		ref, b := data(n, 1000)
 		c.Put(ref, b)
 		c.sealAll()
@@ -76,8 +76,8 @@ func TestFilesBesideManySegments(t *testing.T) {
 	}
 }
 
-// What is pinned and what is beside the chunks leave room for what moves.
-func TestPinsLeaveRoomBesideFiles(t *testing.T) {
+// Pins and external files together leave room for records that move.
+func TestPinsAndExternalFiles(t *testing.T) {
 	const limit = 16 << 20
 	c := openSmall(t, t.TempDir(), Limits{Size: limit}, 1<<20)
 	if err := c.Take(6 << 20); err != nil {
@@ -92,28 +92,28 @@ func TestPinsLeaveRoomBesideFiles(t *testing.T) {
 		return s
 	}
 	if err := c.Pin(chunk.Sum([]byte("a")), "a", set(6<<20)); err == nil {
-		t.Error("pins take half of what is not theirs")
+		t.Error("Pin of more than half of what external files leave: got no error")
 	}
 	if err := c.Pin(chunk.Sum([]byte("a")), "a", set(48<<20/10)); err != nil {
 		t.Error(err)
 	}
 	if err := c.Take(2 << 20); !errors.Is(err, errHalf) {
-		t.Errorf("what the pins' room is taken for: %v", err)
+		t.Errorf("Take of the pins' room: got %v, want errHalf", err)
 	}
 }
 
-// A cache that could not be opened at first counts what was there all the same.
-func TestFilesBesideAnAbsentCache(t *testing.T) {
+// An absent cache counts external files that exist already.
+func TestExternalFilesOfAnAbsentCache(t *testing.T) {
 	c := Absent(errors.New("no disk"), t.TempDir(), Limits{Size: MinLimit}, quiet)
 	defer c.Close()
 	c.Hold(1 << 20)
 	if err := c.Take(1); err == nil || c.HasRoom(1) {
-		t.Errorf("a cache that is not there has room: %v", err)
+		t.Errorf("Take of an absent cache: got %v, or room", err)
 	}
 	if err := c.open(); err != nil {
 		t.Fatal(err)
 	}
 	if s := c.Stats(); s.Beside != 1<<20 || s.Used != 1<<20 {
-		t.Errorf("when it is: %+v", s)
+		t.Errorf("once the cache is open: got %+v", s)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"lighter/format/chunk"
 )
 
-// fill makes a cache of a few sealed segments and returns their chunks.
+// fill makes a cache with a few sealed segments, and returns its chunks.
 func fill(t *testing.T, dir string) (*Cache, []chunk.Ref) {
 	c := openSmall(t, dir, Limits{Size: MinLimit}, 100_000)
 	var refs []chunk.Ref
@@ -17,17 +17,15 @@ func fill(t *testing.T, dir string) (*Cache, []chunk.Ref) {
 		refs = append(refs, ref)
 	}
 	if len(c.sealed) != 4 {
-		t.Fatalf("%d sealed segments", len(c.sealed))
+		t.Fatalf("got %d sealed segments, want 4", len(c.sealed))
 	}
 	return c, refs
 }
 
-// ask ends the time in which a disk that refused is left alone.
-func (c *Cache) ask() {
-	c.writes.until.Store(0)
-}
+// closeBreaker lets a disk whose writes failed be written at once.
+func (c *Cache) closeBreaker() { c.writes.until.Store(0) }
 
-// countThere tells how many of the chunks can be read.
+// countThere returns how many of the chunks can be read.
 func countThere(c *Cache, refs []chunk.Ref) (n int) {
 	for _, ref := range refs {
 		if c.Read(ref, 0, make([]byte, ref.Length)) {
@@ -46,18 +44,18 @@ func TestDiskThatCannotBeWrittenIsRead(t *testing.T) {
 	defer readOnly.Close()
 	c.active.file = readOnly
 	for i := range 20 {
-		c.ask()
+		c.closeBreaker()
 		c.Put(data(i+100, 100))
 	}
 	if c.Stats().Failed != 20 {
-		t.Errorf("of 20 failures show %d", c.Stats().Failed)
+		t.Errorf("got %d failures in the stats, want 20", c.Stats().Failed)
 	}
 	if n := countThere(c, refs); n != len(refs) {
-		t.Errorf("of %d chunks that were there %d are left", len(refs), n)
+		t.Errorf("of %d chunks got %d", len(refs), n)
 	}
 }
 
-func TestFullDiskTakesWhatIsOldest(t *testing.T) {
+func TestFullDiskEvicts(t *testing.T) {
 	c, refs := fill(t, t.TempDir())
 	full, err := os.OpenFile("/dev/full", os.O_RDWR, 0)
 	if err != nil {
@@ -67,20 +65,20 @@ func TestFullDiskTakesWhatIsOldest(t *testing.T) {
 	c.active.file = full
 	c.Put(data(100, 100))
 	if n := countThere(c, refs); n != len(refs)-2 || len(c.sealed) != 3 {
-		t.Errorf("%d chunks and %d sealed segments are left", n, len(c.sealed))
+		t.Errorf("got %d chunks and %d sealed segments left", n, len(c.sealed))
 	}
 	for range 3 {
 		c.Put(data(100, 100))
 	}
 	if c.isOff() {
-		t.Error("the disk is left alone although something could go")
+		t.Error("the breaker is open although something could be evicted")
 	}
 	if c.Put(data(100, 100)); !c.isOff() {
-		t.Error("with nothing left to go, the disk is asked again and again")
+		t.Error("the breaker is closed although nothing can be evicted")
 	}
 }
 
-func TestWhatCannotBeRemovedStaysInTheBooks(t *testing.T) {
+func TestSegmentsThatCannotBeRemovedCount(t *testing.T) {
 	c, refs := fill(t, t.TempDir())
 	used := c.Stats().Used
 	c.slow.Lock()
@@ -92,13 +90,13 @@ func TestWhatCannotBeRemovedStaysInTheBooks(t *testing.T) {
 	c.mu.Unlock()
 	c.slow.Unlock()
 	for i := range 10 {
-		c.ask()
+		c.closeBreaker()
 		c.Put(data(i+100, 40_000))
 	}
 	if c.Stats().Used < used {
-		t.Error("bytes that are on the disk are not counted")
+		t.Error("a segment that cannot be removed is not counted")
 	}
 	if n := countThere(c, refs); n != len(refs) {
-		t.Errorf("of %d chunks that were there %d are left", len(refs), n)
+		t.Errorf("of %d chunks got %d", len(refs), n)
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"lighter/format/chunk"
 )
 
-// Whatever goes on at a time, and however it ends and starts again, the directory
-// takes no more of the disk than the limit, and what is put in next is taken.
+// Whatever happens at a time, and however the cache ends and starts again, the directory never takes
+// more of the disk than the limit, and the cache still stores chunks.
 func TestLimitAtEachMoment(t *testing.T) {
 	limitAtEachMoment(t, t.TempDir())
 }
@@ -33,13 +33,13 @@ func limitAtEachMoment(t *testing.T, dir string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if limit < before { // what is too much for the limit goes when all is loaded
+		if limit < before { // the excess is evicted when all is loaded
 			<-c.loaded
 		}
 		before = limit
 		atOnce(t, c, r.Uint64())
 		if t.Failed() {
-			t.Fatalf("round %d, limit %d: %+v", round, limit, c.Stats())
+			t.Fatalf("round %d, limit %d: got %+v", round, limit, c.Stats())
 		}
 		if r.IntN(2) == 0 {
 			crash(c)
@@ -49,7 +49,7 @@ func limitAtEachMoment(t *testing.T, dir string) {
 	}
 }
 
-// some is a chunk of one of many sizes.
+// some returns a chunk of one of many sizes.
 func some(r *rand.Rand) (chunk.Ref, []byte) {
 	n := r.IntN(400)
 	return data(n, 1+n*n*n%100_000)
@@ -64,7 +64,7 @@ func someSet(r *rand.Rand) *Set {
 	return set
 }
 
-// atOnce does all that can be done with a cache, all at once, for a while.
+// atOnce calls all methods of a cache at once, for a while.
 func atOnce(t *testing.T, c *Cache, seed uint64) {
 	var work sync.WaitGroup
 	var over atomic.Bool
@@ -85,7 +85,7 @@ func atOnce(t *testing.T, c *Cache, seed uint64) {
 	begin(4, func(r *rand.Rand) {
 		id := chunk.ID{byte(r.IntN(4))}
 		if r.IntN(2) == 0 {
-			_ = c.Pin(id, "x", someSet(r)) // it may be too much
+			_ = c.Pin(id, "x", someSet(r)) // it may exceed the bound of pins
 		} else if _, err := c.Unpin(id); err != nil {
 			t.Error(err)
 		}
@@ -98,36 +98,35 @@ func atOnce(t *testing.T, c *Cache, seed uint64) {
 		time.Sleep(time.Millisecond)
 	})
 	for range 100 {
-		c.mu.Lock() // so that nothing grows while it is looked at
+		c.mu.Lock() // so that nothing grows meanwhile
 		on, used := diskUse(t, c.dir), c.used
 		c.mu.Unlock()
 		if on > c.limits.Size || used > c.limits.Size {
-			t.Errorf("%d bytes on disk, %d in the books, limit %d", on, used, c.limits.Size)
+			t.Errorf("got %d bytes on disk, %d counted, limit %d", on, used, c.limits.Size)
 		}
 		time.Sleep(time.Millisecond)
 	}
 	over.Store(true)
 	work.Wait()
 	if s := c.Stats(); s.Failed+s.Unread > 0 {
-		t.Errorf("something failed: %+v", s)
+		t.Errorf("got failed reads or writes: %+v", s)
 	}
 	r := rand.New(rand.NewPCG(seed, 7))
 	for i := range 50 {
-		// One that was here might go between Put, which leaves it where it is, and
-		// the look at it.
+		// A chunk that was cached before could be evicted between Put and Read.
 		ref, plain := data(1000+i, 1+r.IntN(100_000))
 		if c.Put(ref, plain); !has(t, c, ref, plain) {
-			t.Error("nothing can be put in any more")
+			t.Error("a new chunk cannot be stored")
 			return
 		}
 	}
 }
 
-// A limit that was much larger when the segments were made and much was pinned in
-// each: the cache still takes what is put in.
+// The cache still stores chunks if its limit was much larger when the segments were made and much of
+// each was pinned.
 func TestSmallerLimitWithPins(t *testing.T) {
 	dir := t.TempDir()
-	const length, limit = 20_000, 4_500_000 // two of the segments, and some
+	const length, limit = 20_000, 4_500_000 // two segments and a little more
 	c := openSmall(t, dir, Limits{Size: 16 << 20}, 2<<20)
 	set := &Set{}
 	for i := range 624 {
@@ -145,17 +144,16 @@ func TestSmallerLimitWithPins(t *testing.T) {
 	for i := range 600 {
 		ref, plain := data(1000+i, length)
 		if c.Put(ref, plain); !has(t, c, ref, plain) {
-			t.Fatalf("chunk %d was not taken: %+v", i, c.Stats())
+			t.Fatalf("chunk %d was not stored: %+v", i, c.Stats())
 		}
 	}
 	if on := diskUse(t, dir); on > limit {
-		t.Errorf("%d bytes on disk", on)
+		t.Errorf("got %d bytes on disk", on)
 	}
 }
 
-// What a crash has left behind the last record that can be found is not on the disk
-// any more, or it would not count.
-func TestWhatIsBehindIsFreed(t *testing.T) {
+// Bytes after the last valid record of a segment are freed, because they are not counted.
+func TestTailOfASegmentIsFreed(t *testing.T) {
 	dir := t.TempDir()
 	c := openSmall(t, dir, Limits{Size: 16 << 20}, 1<<20)
 	for i := range 150 {
@@ -163,7 +161,7 @@ func TestWhatIsBehindIsFreed(t *testing.T) {
 	}
 	crash(c)
 	for _, s := range c.all() {
-		_ = os.Remove(s.path + ".table") // of the first it may be there
+		_ = os.Remove(s.path + ".table") // the first may have one
 		file, err := os.OpenFile(s.path+".segment", os.O_WRONLY, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -175,14 +173,14 @@ func TestWhatIsBehindIsFreed(t *testing.T) {
 	}
 	c = openSmall(t, dir, Limits{Size: 16 << 20}, 1<<20)
 	if n := countRange(t, c, 0, 150, 20_000); n != 15 {
-		t.Errorf("%d chunks were found", n)
+		t.Errorf("got %d chunks", n)
 	}
 	if on, used := diskUse(t, dir), c.Stats().Used; on > used+directoryCost {
-		t.Errorf("%d bytes on disk, %d in the books", on, used)
+		t.Errorf("got %d bytes on disk, %d counted", on, used)
 	}
 }
 
-// However often segments are ended early, they stay few: each is an open file.
+// Segments stay few, however often they are sealed early: each is an open file.
 func TestSegmentsStayFew(t *testing.T) {
 	c := openSmall(t, t.TempDir(), Limits{Size: 4 << 20}, 256<<10)
 	set := setOf(0, 300, 100)
@@ -195,6 +193,6 @@ func TestSegmentsStayFew(t *testing.T) {
 	}
 	eventually(t, "segments are few", func() bool { return len(c.all()) <= 34 })
 	if n := countRange(t, c, 0, 300, 100); n != 300 {
-		t.Errorf("%d of 300 pinned chunks are here", n)
+		t.Errorf("got %d of 300 pinned chunks", n)
 	}
 }

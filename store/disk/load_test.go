@@ -16,8 +16,8 @@ import (
 	"lighter/format/chunk"
 )
 
-// leftBy returns a directory in which a former process has left chunks of 40,000 bytes, in
-// several segments.
+// leftBy returns a directory in which a previous process has left chunks of 40,000 bytes, in several
+// segments.
 func leftBy(t *testing.T) (dir string, chunks int) {
 	t.Helper()
 	dir, chunks = t.TempDir(), 150
@@ -31,8 +31,8 @@ func leftBy(t *testing.T) (dir string, chunks int) {
 	return dir, chunks
 }
 
-// Chunks that are not loaded yet are missing, and what arrives is stored. What arrives and
-// was there counts once.
+// Chunks that are not loaded yet are missing, and can be put. A chunk that was there and was put
+// counts once.
 func TestCacheIsUsedWhileItLoads(t *testing.T) {
 	dir, chunks := leftBy(t)
 	c := newCache(dir, Limits{Size: 16 << 20}, 1<<20, quiet)
@@ -41,15 +41,15 @@ func TestCacheIsUsedWhileItLoads(t *testing.T) {
 	}
 	on := diskUse(t, dir)
 	if s := c.Stats(); s.Chunks != 0 || s.Loading == 0 || s.Used < s.Loading || s.Used > on || on > s.Used+directoryCost {
-		t.Errorf("%d bytes on disk, %+v", on, s)
+		t.Errorf("got %d bytes on disk, %+v", on, s)
 	}
 	if err := c.Short(); err == nil {
-		t.Error("what nobody waits for would be fetched, and it may be here")
+		t.Error("Short of a cache that loads: got nil")
 	}
-	for _, i := range []int{0, chunks - 1, chunks} { // of the first and the last segment, and another
+	for _, i := range []int{0, chunks - 1, chunks} { // in the first and the last segment, and a new one
 		ref, plain := data(i, 40_000)
 		if c.Has(ref.ID) || has(t, c, ref, plain) {
-			t.Errorf("chunk %d is here, and nothing was loaded", i)
+			t.Errorf("chunk %d is cached before anything was loaded", i)
 		}
 		c.Put(ref, plain)
 		if !has(t, c, ref, plain) {
@@ -60,24 +60,24 @@ func TestCacheIsUsedWhileItLoads(t *testing.T) {
 	t.Cleanup(func() { c.Close() })
 	<-c.loaded
 	if s := c.Stats(); s.Chunks != int64(chunks)+1 || s.Loading != 0 || s.Damaged+s.Failed > 0 {
-		t.Errorf("loaded: %+v", s)
+		t.Errorf("after loading: got %+v", s)
 	}
 	if n := countRange(t, c, 0, chunks+1, 40_000); n != chunks+1 {
-		t.Errorf("%d of %d chunks are here", n, chunks+1)
+		t.Errorf("got %d of %d chunks", n, chunks+1)
 	}
 	live := 0
 	for _, s := range c.all() {
 		live += s.live
 	}
 	if live != chunks+1 {
-		t.Errorf("segments count %d chunks that are used, there are %d", live, chunks+1)
+		t.Errorf("the segments count %d live records, want %d", live, chunks+1)
 	}
 	if err := c.Short(); err != nil {
 		t.Error(err)
 	}
 }
 
-// Nothing is evicted before all is known, and the limit holds.
+// Nothing is evicted before all is loaded, and the limit holds.
 func TestFullCacheWhileItLoads(t *testing.T) {
 	const limit, segment = 4 << 20, 64 << 10
 	dir := t.TempDir()
@@ -85,7 +85,7 @@ func TestFullCacheWhileItLoads(t *testing.T) {
 	for i := range 200 {
 		c.Put(data(i, 20_000))
 	}
-	eventually(t, "there is room for what comes next", func() bool {
+	eventually(t, "there is room for further chunks", func() bool {
 		c.mu.RLock()
 		defer c.mu.RUnlock()
 		return !c.isTight(1)
@@ -103,19 +103,18 @@ func TestFullCacheWhileItLoads(t *testing.T) {
 	}
 	s, on := c.Stats(), diskUse(t, dir)
 	if s.Chunks == 0 || s.Failed > 0 || s.Evicted > 0 || s.Loading != before || !s.OffUntil.IsZero() || on > limit {
-		t.Errorf("%d bytes on disk, %+v", on, s)
+		t.Errorf("got %d bytes on disk, %+v", on, s)
 	}
 	c.start(c.takeOver)
 	t.Cleanup(func() { c.Close() })
 	<-c.loaded
 	c.Put(data(2000, 20_000))
 	if ref, plain := data(2000, 20_000); !has(t, c, ref, plain) {
-		t.Error("a full cache takes nothing when it is loaded")
+		t.Error("a full cache stores nothing after loading")
 	}
 }
 
-// A cache that is closed while it loads loses nothing, and keeps the order in which its
-// segments were used.
+// Close during loading loses no chunk, and not the order in which the segments were used.
 func TestCloseWhileLoading(t *testing.T) {
 	dir, chunks := leftBy(t)
 	c := newCache(dir, Limits{Size: 16 << 20}, 1<<20, quiet)
@@ -130,23 +129,23 @@ func TestCloseWhileLoading(t *testing.T) {
 	}
 	c.start(func(context.Context) { c.load(ended) })
 	if n := len(c.left); n == 0 {
-		t.Fatal("it is loaded")
+		t.Fatal("got loaded, want loading")
 	}
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
 	c = openSmall(t, dir, Limits{Size: 16 << 20}, 1<<20)
 	if got := c.byAge()[0].path; got != oldest {
-		t.Errorf("segment %s was used least recently, not %s", got, oldest)
+		t.Errorf("the least recently used segment: got %s, want %s", got, oldest)
 	}
 	if n := countRange(t, c, 0, chunks, 40_000); n != chunks {
-		t.Errorf("%d of %d chunks are here", n, chunks)
+		t.Errorf("got %d of %d chunks", n, chunks)
 	}
 }
 
-// BenchmarkOpen opens caches of many chunks of 64 KiB, whose tables are in the page
-// cache and whose segments have no bytes. B/chunk is the memory in use when all chunks are
-// known, peak-B/chunk the most until then, with what was not collected yet.
+// BenchmarkOpen opens caches of many chunks of 64 KiB. Their tables are in the page cache, and their
+// segments are sparse. B/chunk is the memory in use when all chunks are known, peak-B/chunk the most
+// until then, garbage included.
 func BenchmarkOpen(b *testing.B) {
 	for _, chunks := range []int{1 << 20, 4 << 20, 16 << 20} {
 		b.Run(fmt.Sprintf("chunks=%d", chunks), func(b *testing.B) {
@@ -182,7 +181,7 @@ func BenchmarkOpen(b *testing.B) {
 	}
 }
 
-// makeSegments makes segments of 2 GiB that are full of chunks, as their tables say.
+// makeSegments makes sparse segments of 2 GiB, with tables that list chunks.
 func makeSegments(b *testing.B, dir string, chunks int) {
 	const length = 64 << 10
 	var id [chunk.Size]byte
@@ -209,7 +208,7 @@ func makeSegments(b *testing.B, dir string, chunks int) {
 	}
 }
 
-// heap returns the bytes of the heap's objects, garbage included.
+// heap returns the bytes of all objects on the heap, garbage included.
 func heap() int64 {
 	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
 	metrics.Read(sample)
@@ -222,8 +221,7 @@ func collected() int64 {
 	return heap()
 }
 
-// watchHeap looks at the heap until the function that it returns is called, which returns
-// the most that it saw.
+// watchHeap samples the heap until the returned function is called, which returns the maximum.
 func watchHeap(b *testing.B) (most func() int64) {
 	stop, result := make(chan struct{}), make(chan int64)
 	go func() {

@@ -12,7 +12,7 @@ import (
 	"lighter/format/chunk"
 )
 
-// eventually waits for the owner to have done something.
+// eventually fails the test unless done returns true after a while.
 func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for range 3000 {
@@ -21,10 +21,10 @@ func eventually(t *testing.T, what string, done func() bool) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	t.Fatal("it never came to be that " + what)
+	t.Fatalf("timed out: want that %s", what)
 }
 
-// The owner makes room before anybody needs it.
+// The owner makes room ahead of need.
 func TestOwnerMakesRoom(t *testing.T) {
 	c := openSmall(t, t.TempDir(), Limits{Size: 6400 << 10}, 100<<10)
 	for i := range 400 {
@@ -38,12 +38,12 @@ func TestOwnerMakesRoom(t *testing.T) {
 		}
 	}
 	if s := c.Stats(); s.Evicted == 0 || s.Failed > 0 {
-		t.Errorf("evicted %d bytes, %d failed writes", s.Evicted, s.Failed)
+		t.Errorf("got %d bytes evicted, %d failed writes", s.Evicted, s.Failed)
 	}
 }
 
-// What the room is, by what is free of the disk. A cache that fills the disk
-// itself stops at low; others that do make it give way until high, but not of all.
+// The room depends on the free bytes of the disk. A cache alone stops at the low mark. If others fill
+// the disk, the cache shrinks until the high mark is free, but not to nothing.
 func TestRoomFor(t *testing.T) {
 	const MB = 1 << 20
 	for _, test := range []struct{ limit, used, free, low, high, want int64 }{
@@ -59,16 +59,15 @@ func TestRoomFor(t *testing.T) {
 	} {
 		s := &space{limits: Limits{Size: test.limit * MB}, segmentSize: MB, used: test.used * MB, free: test.free * MB}
 		if got := s.roomFor(test.low*MB, test.high*MB) / MB; got != test.want {
-			t.Errorf("%+v: the room is %d", test, got)
+			t.Errorf("%+v: got a room of %d", test, got)
 		}
 	}
 	if s := (Space{Percent: 12.5}); s.Of(800) != 100 {
-		t.Errorf("12.5 %% of 800 are %d", s.Of(800))
+		t.Errorf("12.5 %% of 800: got %d, want 100", s.Of(800))
 	}
 }
 
-// However many put at once, and whatever they read at that, the files never take
-// more than the limit.
+// The files never take more than the limit, however many chunks are put and read at once.
 func TestLimitHoldsAtEveryInstant(t *testing.T) {
 	for name, pinned := range map[string]int{"": 0, "with pins": 40} {
 		t.Run(name, func(t *testing.T) {
@@ -89,7 +88,7 @@ func TestLimitHoldsAtEveryInstant(t *testing.T) {
 					for i := range 250 {
 						c.Put(data(i*(w%2*4+1)+w%3, 20_000))
 						if used := c.Stats().Used; used > limit {
-							t.Errorf("%d bytes used of %d", used, limit)
+							t.Errorf("got %d bytes used, want at most %d", used, limit)
 							return
 						}
 					}
@@ -104,29 +103,29 @@ func TestLimitHoldsAtEveryInstant(t *testing.T) {
 				default:
 				}
 				if on := diskUse(t, dir); on > limit {
-					t.Fatalf("%d bytes on disk of %d", on, limit)
+					t.Fatalf("got %d bytes on disk, want at most %d", on, limit)
 				}
 			}
 			if s := c.Stats(); s.Evicted == 0 || s.Chunks == 0 || s.Failed > 0 {
-				t.Errorf("%+v", s)
+				t.Errorf("got %+v", s)
 			}
 		})
 	}
 }
 
-// Ever smaller limits, pins included: each holds from the start on.
+// Each of several smaller and smaller limits holds from the start on, also with pins.
 func TestSmallerLimits(t *testing.T) {
 	dir := t.TempDir()
 	var set Set
 	for limit := int64(8 << 20); limit >= 512<<10; limit /= 2 {
 		c := openSmall(t, dir, Limits{Size: limit}, limit/16)
 		if used := max(c.Stats().Used, diskUse(t, dir)); used > limit {
-			t.Fatalf("%d bytes used of %d", used, limit)
+			t.Fatalf("got %d bytes used, want at most %d", used, limit)
 		}
 		for i := range 400 {
 			c.Put(data(i, 30_000))
 			if used := c.Stats().Used; used > limit {
-				t.Fatalf("%d bytes used of %d", used, limit)
+				t.Fatalf("got %d bytes used, want at most %d", used, limit)
 			}
 		}
 		if set.chunks == nil {
@@ -142,8 +141,8 @@ func TestSmallerLimits(t *testing.T) {
 	}
 }
 
-// Who reads while all is evicted again and again gets the right bytes or none.
-func TestReadersOfWhatIsEvicted(t *testing.T) {
+// Readers get the right bytes or none while chunks are evicted and put again.
+func TestReadDuringEviction(t *testing.T) {
 	c := openSmall(t, t.TempDir(), Limits{Size: 1 << 20}, 1<<16)
 	var work sync.WaitGroup
 	for w := range 4 {
@@ -152,7 +151,7 @@ func TestReadersOfWhatIsEvicted(t *testing.T) {
 				ref, plain := data((i*7+w)%40, 10_000)
 				got := make([]byte, 5000)
 				if c.Read(ref, 2500, got) && !bytes.Equal(got, plain[2500:7500]) {
-					t.Error("wrong bytes")
+					t.Error("Read: got wrong bytes")
 				}
 				if w == 0 && i%20 == 0 {
 					c.Prune()
@@ -163,12 +162,12 @@ func TestReadersOfWhatIsEvicted(t *testing.T) {
 	}
 	work.Wait()
 	if s := c.Stats(); s.Damaged > 0 || s.Unread > 0 || s.Hits == 0 {
-		t.Errorf("%+v", s)
+		t.Errorf("got %+v", s)
 	}
 }
 
-// A working set three times the cache's size streams through: each round every
-// chunk is put or read, right, and those in use stay.
+// A working set of three times the cache's size is put or read in each round. Reads are right, and a
+// chunk in constant use stays.
 func TestWorkingSetThreeTimesTheSize(t *testing.T) {
 	const limit, length, chunks = 4 << 20, 40_000, 3 * (4 << 20) / 40_000
 	c := openSmall(t, t.TempDir(), Limits{Size: limit}, limit/32)
@@ -180,21 +179,21 @@ func TestWorkingSetThreeTimesTheSize(t *testing.T) {
 			if !has(t, c, ref, plain) {
 				c.Put(ref, plain)
 				if !has(t, c, ref, plain) {
-					t.Fatalf("chunk %d was put, and is not there", i)
+					t.Fatalf("chunk %d was put, and is missing", i)
 				}
 			}
 			if i%5 == 0 && !has(t, c, hot, hotPlain) {
-				t.Fatal("what is read all the time was evicted")
+				t.Fatal("a chunk in constant use was evicted")
 			}
 		}
 	}
 	if s := c.Stats(); s.Failed > 0 || s.Evicted < 5*limit {
-		t.Errorf("%+v", s)
+		t.Errorf("got %+v", s)
 	}
 }
 
-// A segment in which nothing is of use any more goes at once.
-func TestEmptySegmentsGo(t *testing.T) {
+// A segment is removed as soon as no chunk in it is indexed.
+func TestEmptySegmentsAreRemoved(t *testing.T) {
 	dir := t.TempDir()
 	c, refs := fill(t, dir)
 	used := c.Stats().Used
@@ -203,16 +202,16 @@ func TestEmptySegmentsGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := countThere(c, refs); n != len(refs)-2 {
-		t.Fatalf("%d chunks are left", n)
+		t.Fatalf("got %d chunks left", n)
 	}
 	eventually(t, "the segment is gone", func() bool { return c.Stats().Used < used-80_000 })
 	if _, err := os.Stat(path); err == nil {
-		t.Error("its file is still there")
+		t.Error("the segment's file was not removed")
 	}
 }
 
-// The directory is removed under the cache's feet: what is open is still read, and
-// what comes goes into a new one.
+// Somebody removes the cache's directory: open segments can still be read, and chunks are stored in a
+// new directory.
 func TestDirectoryIsRemoved(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cache")
 	c, refs := fill(t, dir)
@@ -220,23 +219,23 @@ func TestDirectoryIsRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := countThere(c, refs); n != len(refs) {
-		t.Errorf("%d of %d chunks can be read", n, len(refs))
+		t.Errorf("got %d of %d chunks", n, len(refs))
 	}
 	for i := range 10 {
 		c.Put(data(100+i, 40_000))
 	}
 	made, _ := filepath.Glob(filepath.Join(dir, "*.segment"))
 	if s := c.Stats(); s.Failed > 0 || len(made) == 0 {
-		t.Errorf("%+v", s)
+		t.Errorf("got %+v", s)
 	}
 	c.Prune()
 	if s := c.Stats(); s.Used != 0 {
-		t.Errorf("of what is gone %d bytes are left in the books", s.Used)
+		t.Errorf("after Prune: got %d bytes counted, want 0", s.Used)
 	}
 	for i := range 10 {
 		ref, plain := data(200+i, 40_000)
 		if c.Put(ref, plain); !has(t, c, ref, plain) {
-			t.Errorf("chunk %d is not there", i)
+			t.Errorf("chunk %d is missing", i)
 		}
 	}
 }

@@ -14,13 +14,13 @@ import (
 	"lighter/format/chunk"
 )
 
-// setOf is a set of the chunks from to to.
+// setOf returns the set of chunks from (included) to to (excluded).
 func setOf(from, to, length int) *Set {
 	s := &Set{}
 	for i := from; i < to; i++ {
 		ref, _ := data(i, length)
 		s.Add(ref)
-		s.Add(ref) // what an image has twice counts once
+		s.Add(ref) // a chunk that was added twice counts once
 	}
 	return s
 }
@@ -34,8 +34,8 @@ func countRange(t *testing.T, c *Cache, from, to, length int) (n int) {
 	return n
 }
 
-// What is pinned stays, wherever it lies and whatever comes, across restarts and
-// Prune; what comes later as well; and no longer than it is pinned.
+// Pinned chunks stay until they are unpinned, across restarts and Prune, wherever they lie and
+// whatever is put. Chunks that are put after they were pinned stay as well.
 func TestPinnedStays(t *testing.T) {
 	dir := t.TempDir()
 	const limit, length = 4 << 20, 20_000
@@ -48,7 +48,7 @@ func TestPinnedStays(t *testing.T) {
 				c.Put(data(i/10+20, length)) // pinned, among others
 			}
 			if used := c.Stats().Used; used > limit {
-				t.Fatalf("%d bytes used", used)
+				t.Fatalf("got %d bytes used", used)
 			}
 		}
 	}
@@ -61,40 +61,40 @@ func TestPinnedStays(t *testing.T) {
 	for round := range 3 {
 		stream(1000 * (round + 1))
 		if n := countRange(t, c, 0, 60, length); n != 60 {
-			t.Fatalf("round %d: %d of 60 pinned chunks are here", round, n)
+			t.Fatalf("round %d: got %d of 60 pinned chunks", round, n)
 		}
 		if round == 1 {
 			if freed := c.Prune(); freed.Bytes == 0 || freed.Chunks == 0 {
-				t.Errorf("pruned %+v", freed)
+				t.Errorf("Prune: got %+v", freed)
 			}
 			if s := c.Stats(); s.Chunks != 60 || s.Used > 2*s.Pinned {
-				t.Errorf("pruned: %+v", s)
+				t.Errorf("after Prune: got %+v", s)
 			}
 		}
 		c.Close()
 		c = reopen()
 		if pins := c.Pins(); len(pins) != 1 || pins[0] != (Pin{chunk.ID{1}, "an image", 60 * length, 60 * length}) {
-			t.Fatalf("pins: %+v", pins)
+			t.Fatalf("Pins: got %+v", pins)
 		}
 	}
-	// Of what is moved again and again nothing is left behind.
+	// Moving leaves nothing behind.
 	if s := c.Stats(); s.Failed+s.Damaged+s.Unread > 0 || s.Pinned != 60*(recordSize(length)+tableEntry) {
-		t.Errorf("%+v", s)
+		t.Errorf("got %+v", s)
 	}
 	if was, err := c.Unpin(chunk.ID{1}); !was || err != nil {
-		t.Errorf("unpinned: %v, %v", was, err)
+		t.Errorf("Unpin: got %v, %v", was, err)
 	}
 	if was, err := c.Unpin(chunk.ID{1}); was || err != nil {
-		t.Errorf("unpinned twice: %v, %v", was, err)
+		t.Errorf("second Unpin: got %v, %v", was, err)
 	}
 	c.Prune()
 	if s := c.Stats(); s.Chunks != 0 || s.Used != 0 || s.Pinned != 0 {
-		t.Errorf("%+v", s)
+		t.Errorf("got %+v", s)
 	}
 	c.Close()
 	c = reopen()
 	if len(c.Pins()) != 0 {
-		t.Error("the pin came back")
+		t.Error("after a restart the pin is back")
 	}
 }
 
@@ -105,9 +105,9 @@ func TestPinsAreBounded(t *testing.T) {
 	}
 	err := c.Pin(chunk.ID{2}, "b", setOf(100, 200, 20_000))
 	if err == nil || !strings.Contains(err.Error(), "half") {
-		t.Errorf("more than half can be pinned: %v", err)
+		t.Errorf("Pin of more than half: got %v", err)
 	}
-	// The same chunks again cost nothing, and the same ID replaces.
+	// Chunks that are pinned already cost nothing, and the same ID replaces a pin.
 	if err := c.Pin(chunk.ID{2}, "b", setOf(0, 50, 20_000)); err != nil {
 		t.Error(err)
 	}
@@ -115,7 +115,7 @@ func TestPinsAreBounded(t *testing.T) {
 		t.Error(err)
 	}
 	if s := c.Stats(); s.Pinned != 90*(recordSize(20_000)+tableEntry) {
-		t.Errorf("%d bytes are pinned", s.Pinned)
+		t.Errorf("got %d bytes pinned", s.Pinned)
 	}
 	for i := range maxPins - 2 {
 		if err := c.Pin(chunk.ID{9, byte(i)}, "x", &Set{}); err != nil {
@@ -123,11 +123,11 @@ func TestPinsAreBounded(t *testing.T) {
 		}
 	}
 	if err := c.Pin(chunk.ID{10}, "x", &Set{}); err == nil {
-		t.Error("there is no end of pins")
+		t.Error("the number of pins is not bounded")
 	}
 }
 
-// A pin file that is not what was written keeps nothing, and nothing else is lost.
+// A damaged pin pins nothing, and nothing else is lost.
 func TestDamagedPin(t *testing.T) {
 	dir := t.TempDir()
 	c := open(t, dir, MinLimit)
@@ -150,14 +150,14 @@ func TestDamagedPin(t *testing.T) {
 		}
 		c := open(t, dir, MinLimit)
 		if pins := c.Pins(); len(pins) != 1 || pins[0].Label != "1" {
-			t.Errorf("pins: %+v", pins)
+			t.Errorf("Pins: got %+v", pins)
 		}
 		c.Close()
 	}
 }
 
-// Evict frees what is named and not pinned, and moves the rest of its segments
-// where it is worth it.
+// Evict frees the given chunks unless they are pinned. It moves the rest of a segment if that is worth
+// it.
 func TestEvict(t *testing.T) {
 	dir := t.TempDir()
 	c := openSmall(t, dir, Limits{Size: 8 << 20}, 200_000)
@@ -174,28 +174,28 @@ func TestEvict(t *testing.T) {
 			gone.Add(ref)
 		}
 	}
-	for _, i := range []int{4, 5} { // another image has them
+	for _, i := range []int{4, 5} { // another image uses them
 		ref, _ := data(i, length)
 		gone.Remove(ref.ID)
 	}
 	before := c.Stats()
 	freed := c.Evict(gone)
 	after := c.Stats()
-	if freed.Chunks != 56 || after.Chunks != 34 || freed.Kept != 2*(recordSize(length)+tableEntry) { // of the first segment, a fifth
-		t.Errorf("%+v freed, %d chunks left", freed, after.Chunks)
+	if freed.Chunks != 56 || after.Chunks != 34 || freed.Kept != 2*(recordSize(length)+tableEntry) { // a fifth of the first segment
+		t.Errorf("Evict: got %+v, %d chunks left", freed, after.Chunks)
 	}
-	if less := before.Used - after.Used; less < 54*length || max(less, freed.Bytes)-min(less, freed.Bytes) > 32<<10 { // of blocks
-		t.Errorf("%d bytes freed, %+v", before.Used-after.Used, freed)
+	if less := before.Used - after.Used; less < 54*length || max(less, freed.Bytes)-min(less, freed.Bytes) > 32<<10 { // whole blocks
+		t.Errorf("Evict: got %d bytes freed on disk, %+v", before.Used-after.Used, freed)
 	}
 	for i := range 90 {
 		want := i%3 == 0 || i < 6
 		if ref, plain := data(i, length); has(t, c, ref, plain) != want {
-			t.Errorf("chunk %d is here: %v", i, !want)
+			t.Errorf("chunk %d cached: got %v", i, !want)
 		}
 	}
 }
 
-// What is damaged is not carried on.
+// A damaged record does not move.
 func TestDamageIsNotMoved(t *testing.T) {
 	c := openSmall(t, t.TempDir(), Limits{Size: 4 << 20}, 100_000)
 	for i := range 8 {
@@ -209,15 +209,15 @@ func TestDamageIsNotMoved(t *testing.T) {
 	}
 	c.Prune()
 	if s := c.Stats(); s.Chunks != 1 || s.Damaged != 1 {
-		t.Errorf("%+v", s)
+		t.Errorf("got %+v", s)
 	}
 	if ref, plain := data(1, 20_000); !has(t, c, ref, plain) {
-		t.Error("the one that is right is gone")
+		t.Error("the undamaged chunk is missing")
 	}
 }
 
-// A cache that is killed at any moment, of what is pinned included, has all that
-// was pinned, and nothing wrong. The victim is this program.
+// A cache that was killed at any moment, also while pinned records move, has all pinned chunks and no
+// wrong byte. The process that is killed is this program.
 func TestKilled(t *testing.T) {
 	const limit, segment, length = 2 << 20, 1 << 17, 10_000
 	if dir := os.Getenv("LIGHTER_TEST_KILLED"); dir != "" {
@@ -263,21 +263,21 @@ func TestKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := cmd.Wait(); err == nil {
-			t.Fatal("it ended by itself")
+			t.Fatal("the process ended by itself")
 		}
 		c := openSmall(t, dir, Limits{Size: limit}, segment)
 		if used := max(c.Stats().Used, diskUse(t, dir)); used > limit {
-			t.Fatalf("%d bytes used", used)
+			t.Fatalf("got %d bytes used", used)
 		}
 		if n := countRange(t, c, 0, 50, length); n != 50 {
-			t.Fatalf("round %d: %d of 50 pinned chunks are here", round, n)
+			t.Fatalf("round %d: got %d of 50 pinned chunks", round, n)
 		}
 		if s := c.Stats(); s.Damaged > 0 {
-			t.Errorf("round %d: %+v", round, s)
+			t.Errorf("round %d: got %+v", round, s)
 		}
 		c.Close()
 	}
 	if left, _ := filepath.Glob(filepath.Join(dir, "*.new")); len(left) > 0 {
-		t.Errorf("left: %v", left)
+		t.Errorf("got files left: %v", left)
 	}
 }

@@ -9,9 +9,8 @@ import (
 	"lighter/format/chunk"
 )
 
-// BenchmarkStream is a working set that never fits: the cache is full, and each
-// chunk that is put has another one evicted. Beside the throughput: how long one Put
-// takes, as the others of its unit wait for it.
+// BenchmarkStream puts a working set that does not fit into a full cache: each chunk evicts another.
+// It reports how long one Put takes as well, since the other chunks of a unit wait for it.
 func BenchmarkStream(b *testing.B) {
 	for name, pinned := range map[string]int64{"": 0, "half-pinned": 1 << 28} {
 		b.Run(name, func(b *testing.B) {
@@ -53,8 +52,7 @@ func BenchmarkStream(b *testing.B) {
 	}
 }
 
-// BenchmarkReadWhileFull reads a chunk that is in the cache, while others are put
-// into it and evicted as fast as it goes.
+// BenchmarkReadWhileFull reads a cached chunk while others are put and evicted as fast as possible.
 func BenchmarkReadWhileFull(b *testing.B) {
 	c := open(b, b.TempDir(), 1<<30)
 	_, plain := data(1, 64<<10)

@@ -15,7 +15,7 @@ import (
 	"lighter/format/pack"
 )
 
-// memory is a Cache that forgets nothing.
+// memory is a Cache without a bound.
 type memory struct {
 	mu     sync.Mutex
 	chunks map[chunk.ID][]byte
@@ -45,12 +45,12 @@ func (m *memory) Put(ref chunk.Ref, plain []byte) {
 	m.chunks[ref.ID] = bytes.Clone(plain)
 }
 
-// source is a Source whose answers a test decides.
+// source is a Source with the answers of two functions.
 type source struct {
 	unit  func(ctx context.Context, u chunk.Unit) ([]byte, error)
 	chunk func(ctx context.Context, id chunk.ID) ([]byte, error)
 	asked atomic.Int64
-	from  string // what it calls its origin
+	from  string // name of its origin
 }
 
 func (s *source) FetchUnit(ctx context.Context, u chunk.Unit, take func(Answer) error) error {
@@ -81,15 +81,15 @@ func unitAnswer(b []byte, origin string) Answer {
 		Decode: func(b []byte) (Batch, error) { return pack.DecodeUnit(b) }}
 }
 
-// nothing is a Cache that keeps nothing.
-type nothing struct{}
+// noCache is a Cache that stores nothing.
+type noCache struct{}
 
-func (nothing) Read(chunk.Ref, int, []byte) bool { return false }
-func (nothing) Load([]chunk.Ref)                 {}
-func (nothing) Has(chunk.ID) bool                { return false }
-func (nothing) Put(chunk.Ref, []byte)            {}
+func (noCache) Read(chunk.Ref, int, []byte) bool { return false }
+func (noCache) Load([]chunk.Ref)                 {}
+func (noCache) Has(chunk.ID) bool                { return false }
+func (noCache) Put(chunk.Ref, []byte)            {}
 
-// newUnits returns Units that do not pause for long.
+// newUnits returns Units with short pauses between tries.
 func newUnits(source Source, cache Cache) *Units {
 	u := NewUnits(source, cache)
 	u.retry.pause = time.Millisecond
@@ -100,7 +100,7 @@ var where = chunk.Unit{Pack: chunk.ID{7}, N: 3}
 
 var encoder, _ = zstd.NewWriter(nil)
 
-// encode makes a unit of the chunks, and refs with the hint where.
+// encode returns a unit with the chunks, and references to them in the unit where.
 func encode(t testing.TB, chunks ...string) (unit []byte, refs []chunk.Ref) {
 	t.Helper()
 	var b pack.UnitBuilder

@@ -12,19 +12,18 @@ import (
 	"lighter/format/pack"
 )
 
-// hold is a Source whose units with N below stuck never come, and that counts what
-// it is asked for.
+// hold is a Source whose units with N below stuck never arrive. It counts requests in flight.
 type hold struct {
-	answer      []byte
-	stuck       uint32
-	inWork, max atomic.Int64
+	answer       []byte
+	stuck        uint32
+	running, max atomic.Int64
 }
 
 func (h *hold) FetchUnit(ctx context.Context, u chunk.Unit, take func(Answer) error) error {
-	if n := h.inWork.Add(1); n > h.max.Load() {
+	if n := h.running.Add(1); n > h.max.Load() {
 		h.max.Store(n)
 	}
-	defer h.inWork.Add(-1)
+	defer h.running.Add(-1)
 	if u.N < h.stuck {
 		<-ctx.Done()
 		return context.Cause(ctx)
@@ -42,9 +41,8 @@ func at(ref chunk.Ref, n int) chunk.Ref {
 	return ref
 }
 
-// Readers and reading ahead that are stuck on some devices do not delay a read of
-// another, however many they are, nor its reading ahead; what is asked for at a
-// time is bounded.
+// Requests that hang in some shares do not delay readers and background requests of another share,
+// however many they are. The number of requests in flight is bounded.
 func TestStuckSharesDoNotDelayOthers(t *testing.T) {
 	for name, shares := range map[string]int{"one": 1, "many": 40} {
 		t.Run(name, func(t *testing.T) {
@@ -52,7 +50,7 @@ func TestStuckSharesDoNotDelayOthers(t *testing.T) {
 			unit, refs := encode(t, "one")
 			synctest.Test(t, func(t *testing.T) {
 				src := &hold{answer: unit, stuck: uint32(shares * each)}
-				u := NewUnits(src, nothing{})
+				u := NewUnits(src, noCache{})
 				ctx, cancel := context.WithCancel(t.Context())
 				for i := range shares {
 					s := u.Share()
@@ -66,12 +64,12 @@ func TestStuckSharesDoNotDelayOthers(t *testing.T) {
 				}
 				synctest.Wait()
 				st := u.Stats().InFlight
-				if sum := st.Urgent + st.Background + st.UrgentWaiting + st.BackgroundWaiting; int64(st.Urgent+st.Background) != src.inWork.Load() ||
+				if sum := st.Urgent + st.Background + st.UrgentWaiting + st.BackgroundWaiting; int64(st.Urgent+st.Background) != src.running.Load() ||
 					sum != shares*each || st.UrgentWaiting+st.Urgent != shares*each/2 {
-					t.Errorf("%d requests of %d: %+v", src.inWork.Load(), shares*each, st)
+					t.Errorf("got %d requests of %d: %+v", src.running.Load(), shares*each, st)
 				}
-				if n, most := src.inWork.Load(), int64(max(maxPerShare, min(shares*maxPerShare, maxFlights+shares*alwaysPerShare))); n > most || n < alwaysPerShare {
-					t.Errorf("%d requests, at most %d belong", n, most)
+				if n, most := src.running.Load(), int64(max(maxPerShare, min(shares*maxPerShare, maxFlights+shares*alwaysPerShare))); n > most || n < alwaysPerShare {
+					t.Errorf("got %d requests in flight, want at most %d", n, most)
 				}
 				other := u.Share()
 				for n := range 3 * maxFlights {
@@ -87,14 +85,14 @@ func TestStuckSharesDoNotDelayOthers(t *testing.T) {
 				cancel()
 				u.Wait()
 				if u.gate.running != (counts{}) || len(u.gate.queues) != 0 {
-					t.Errorf("left: %+v, %d queues", u.gate.running, len(u.gate.queues))
+					t.Errorf("in the end: got %+v, %d queues, want none", u.gate.running, len(u.gate.queues))
 				}
 			})
 		})
 	}
 }
 
-// begun tells how many of the flights have begun.
+// begun returns how many of the flights have begun.
 func begun(flights []*flight) (n int) {
 	for _, f := range flights {
 		select {
@@ -106,8 +104,7 @@ func begun(flights []*flight) (n int) {
 	return n
 }
 
-// What readers wait for begins before what nobody waits for, also when a reader
-// comes later to what was asked for ahead.
+// Urgent flights begin before background flights, also if a background flight becomes urgent.
 func TestReadersGoFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g gate
@@ -137,13 +134,13 @@ func TestReadersGoFirst(t *testing.T) {
 			g.leave(&full[i])
 			synctest.Wait()
 			if begun(waiting) != i+1 || begun(waiting[want:want+1]) != 1 {
-				t.Errorf("after %d have left, %d began, and %d has not", i+1, begun(waiting), want)
+				t.Errorf("after %d have left: got %d begun, and %d not", i+1, begun(waiting), want)
 			}
 		}
 	})
 }
 
-// The bytes that arrive are bounded, but for one unit a share; all get their turn.
+// The bytes being received are bounded, except for one answer of each share. All flights get a turn.
 func TestBytesInFlight(t *testing.T) {
 	for _, urgent := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -171,7 +168,7 @@ func TestBytesInFlight(t *testing.T) {
 			}
 			synctest.Wait()
 			if n := g.running.bytes; n > limit || n < limit-pack.MaxStored {
-				t.Errorf("urgent %v: %d bytes arrive", urgent, n)
+				t.Errorf("urgent %v: got %d bytes being received", urgent, n)
 			}
 			start := time.Now()
 			fly(two)
@@ -180,30 +177,30 @@ func TestBytesInFlight(t *testing.T) {
 			}
 			done.Wait()
 			if g.running != (counts{}) || one.running != (counts{}) {
-				t.Errorf("left: %+v, %+v", g.running, one.running)
+				t.Errorf("in the end: got %+v, %+v, want none", g.running, one.running)
 			}
 		})
 	}
 }
 
-// A unit that two devices want comes by the part of the one that has room,
-// whatever is stuck in the other, which asked first.
+// A unit that two shares want begins with the one that has room, whatever hangs in the other, which
+// asked first.
 func TestWantedByTwoShares(t *testing.T) {
 	const stuck = 2 * maxPerShare
 	unit, refs := encode(t, "one")
 	for _, ahead := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			u := NewUnits(&hold{answer: unit, stuck: stuck}, nothing{})
+			u := NewUnits(&hold{answer: unit, stuck: stuck}, noCache{})
 			ctx, cancel := context.WithCancel(t.Context())
 			defer u.Wait()
 			defer cancel()
 			one, other := u.Share(), u.Share()
-			for n := range stuck + 1 { // the last would come
+			for n := range stuck + 1 { // the last one would arrive
 				go one.Read(ctx, at(refs[0], n), 0, make([]byte, 3), nil)
 				synctest.Wait()
 			}
 			if st := u.Stats().InFlight; st != (GateStats{Urgent: maxPerShare, UrgentWaiting: stuck + 1 - maxPerShare}) {
-				t.Errorf("%+v", st)
+				t.Errorf("got %+v", st)
 			}
 			mine, done := context.WithTimeout(ctx, time.Second)
 			defer done()
@@ -215,13 +212,13 @@ func TestWantedByTwoShares(t *testing.T) {
 				t.Errorf("ahead %v: %v", ahead, err)
 			}
 			if n := u.gate.running.flights(); n != maxPerShare || other.running != (counts{}) || len(other.waiting) != 0 {
-				t.Errorf("ahead %v: %d in work, of the other %+v", ahead, n, other.running)
+				t.Errorf("ahead %v: got %d running, %+v of the other share", ahead, n, other.running)
 			}
 		})
 	}
 }
 
-// The same of the bytes that may arrive.
+// Bytes of a flight that two shares want count for the one that receives nothing else.
 func TestBytesOfTwoShares(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g gate
@@ -242,21 +239,21 @@ func TestBytesOfTwoShares(t *testing.T) {
 		go func() { arrived <- g.grow(t.Context(), p, 1) }()
 		synctest.Wait()
 		if len(arrived) > 0 {
-			t.Error("there was no room")
+			t.Error("grow beyond maxBytes: got room, want none")
 		}
 		g.want(other, p, true)
 		synctest.Wait()
 		if len(arrived) == 0 || other.running != (counts{urgent: 1, bytes: 1}) || one.running != (counts{urgent: 1, bytes: maxBytes}) {
-			t.Errorf("one %+v, other %+v", one.running, other.running)
+			t.Errorf("got one %+v, other %+v", one.running, other.running)
 		}
 		g.leave(full)
 		g.leave(p)
 		if g.running != (counts{}) || one.running != (counts{}) || other.running != (counts{}) {
-			t.Errorf("left: %+v, %+v, %+v", g.running, one.running, other.running)
+			t.Errorf("in the end: got %+v, %+v, %+v, want none", g.running, one.running, other.running)
 		}
 		g.want(one, p, true)
 		if len(one.waiting) > 0 {
-			t.Error("what is over waits")
+			t.Error("a flight that has ended waits")
 		}
 	})
 }

@@ -10,21 +10,21 @@ import (
 	"lighter/format/chunk"
 )
 
-// However many devices stream at the same time, each gets its part in its turn, and a
-// fault of another waits no longer behind all of them than behind one.
+// Shares that stream at the same time get equal parts of the link. A fault of another share waits no
+// longer behind all of them than behind one.
 func TestManyStreamsTakeTurns(t *testing.T) {
 	const shares, each, large, small = 64, 10, 200_000, 40_000
 	unit, refs := encode(t, noise(large/2, 1), noise(large/2, 2))
 	wanted, faults := encode(t, noise(small, 3))
 	synctest.Test(t, func(t *testing.T) {
-		w := &wire{rate: 100e6 / 8, trip: 10 * time.Millisecond, asked: map[uint32]int{}}
+		w := &path{rate: 100e6 / 8, rtt: 10 * time.Millisecond, asked: map[uint32]int{}}
 		w.answer = func(u chunk.Unit) []byte {
 			if u.N >= shares*each {
 				return wanted
 			}
 			return unit
 		}
-		u := NewUnits(w, nothing{})
+		u := NewUnits(w, noCache{})
 		begun := time.Now()
 		var streams, reads sync.WaitGroup
 		for i := range shares {
@@ -42,7 +42,7 @@ func TestManyStreamsTakeTurns(t *testing.T) {
 						}
 						round := w.takes(large * shares)
 						if took, ideal := time.Since(begun), round*time.Duration(n+1); took > ideal+round/2 {
-							t.Errorf("unit %d of share %d came after %v, in its turn after %v", n, i, took, ideal)
+							t.Errorf("unit %d of share %d: got it after %v, want %v", n, i, took, ideal)
 						}
 					})
 				}
@@ -60,8 +60,8 @@ func TestManyStreamsTakeTurns(t *testing.T) {
 				if err := other.Read(t.Context(), at(faults[0], n), 0, make([]byte, 10), nil); err != nil {
 					t.Error(err)
 				}
-				if late := time.Since(asked) - w.trip - w.takes(small); late > w.takes(large+minWindow)+w.trip/2 {
-					t.Errorf("a fault waited for %v behind %d streams", late, shares)
+				if late := time.Since(asked) - w.rtt - w.takes(small); late > w.takes(large+minWindow)+w.rtt/2 {
+					t.Errorf("a fault was delayed by %v behind %d streams", late, shares)
 				}
 			}
 		})
@@ -69,19 +69,19 @@ func TestManyStreamsTakeTurns(t *testing.T) {
 		close(ended)
 		reads.Wait()
 		if used := w.used(0); used < 0.97 {
-			t.Errorf("%.2f of the link was used", used)
+			t.Errorf("got %.2f of the link used", used)
 		}
 		if u.link.inStartup() {
-			t.Error("what the link carries is not known in the end")
+			t.Error("the link is in startup in the end")
 		}
 		if len(u.link.queue) > 0 || u.link.paced != 0 {
-			t.Errorf("%d shares wait in the end, for %d bytes", len(u.link.queue), u.link.paced)
+			t.Errorf("in the end: got %d waiting shares, %d paced bytes, want none", len(u.link.queue), u.link.paced)
 		}
 	})
 }
 
-// What is stuck in one stream keeps another waiting for seconds, not for ever.
-func TestStuckStreamLeavesOthersATurn(t *testing.T) {
+// A stream that hangs delays another one for seconds, not for ever.
+func TestStreamBesideOneThatHangs(t *testing.T) {
 	unit, refs := encode(t, noise(100_000, 1), noise(100_000, 2))
 	synctest.Test(t, func(t *testing.T) {
 		src := &source{unit: func(ctx context.Context, u chunk.Unit) ([]byte, error) {
@@ -91,7 +91,7 @@ func TestStuckStreamLeavesOthersATurn(t *testing.T) {
 			}
 			return unit, nil
 		}}
-		u := NewUnits(src, nothing{})
+		u := NewUnits(src, noCache{})
 		stuck, end := context.WithCancel(t.Context())
 		var work sync.WaitGroup
 		s := u.Share()
@@ -116,7 +116,7 @@ func TestStuckStreamLeavesOthersATurn(t *testing.T) {
 			}
 		}
 		if took := time.Since(begun); took > 3*maxIdleWait {
-			t.Errorf("three units took %v beside what is stuck", took)
+			t.Errorf("three units took %v beside a stream that hangs", took)
 		}
 		end()
 		work.Wait()
@@ -124,7 +124,7 @@ func TestStuckStreamLeavesOthersATurn(t *testing.T) {
 	})
 }
 
-// However much was asked for, the next request is not put off for longer than that.
+// The pause before the next request is bounded, however much was asked for.
 func TestPauseIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l link
@@ -137,7 +137,7 @@ func TestPauseIsBounded(t *testing.T) {
 		}
 		time.Sleep(maxPacingPause)
 		if now, in := l.hasRoom(false); !now {
-			t.Errorf("after %v another %v is to be waited", maxPacingPause, in)
+			t.Errorf("after %v: got another pause of %v", maxPacingPause, in)
 		}
 	})
 }

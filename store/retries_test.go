@@ -36,15 +36,15 @@ func TestWrongHintFallsBackToTheID(t *testing.T) {
 				t.Errorf("got %q, %v", got, err)
 			}
 			if missed != 1 {
-				t.Errorf("that the hint was wrong is said %d times", missed)
+				t.Errorf("missed was called %d times, want once", missed)
 			}
 			u.Wait()
 		})
 	}
 }
 
-// What all origins say that they do not have is asked for again for some seconds, and has
-// the same time anew once one of them says something else.
+// A reader asks again for missingTime if no origin has the chunk, and for as long anew once an origin
+// answered something else.
 func TestNobodyHasIt(t *testing.T) {
 	_, refs := encode(t, "one")
 	gone := func(context.Context, chunk.Unit) ([]byte, error) { return nil, chunk.ErrNotFound }
@@ -55,10 +55,10 @@ func TestNobodyHasIt(t *testing.T) {
 			src := &source{unit: gone}
 			err := NewUnits(src, newMemory()).Share().Read(t.Context(), refs[0], 0, make([]byte, 3), func() { missed++ })
 			if took := time.Since(start); !errors.Is(err, chunk.ErrNotFound) || took < missingTime || took > missingTime+maxPause {
-				t.Errorf("%s: after %s: %v", name, took, err)
+				t.Errorf("%s: after %s got %v", name, took, err)
 			}
 			if missed < 5 || int64(missed) != src.asked.Load() {
-				t.Errorf("%s: asked %d times, of which %d missed", name, src.asked.Load(), missed)
+				t.Errorf("%s: got %d requests, %d calls of missed", name, src.asked.Load(), missed)
 			}
 		})
 	}
@@ -73,14 +73,14 @@ func TestNobodyHasIt(t *testing.T) {
 			}
 			return gone(ctx, u)
 		}
-		_, err := fetch(t, NewUnits(src, nothing{}), refs[0])
+		_, err := fetch(t, NewUnits(src, noCache{}), refs[0])
 		if took := time.Since(start); !errors.Is(err, chunk.ErrNotFound) || !failed || took < missingTime+missingTime/2 {
-			t.Errorf("failed %v, after %s: %v", failed, took, err)
+			t.Errorf("failed %v, after %s got %v", failed, took, err)
 		}
 	})
 }
 
-// loading is a cache in which a chunk turns up that nobody has put there.
+// loading is a LoadingCache.
 type loading struct {
 	*memory
 	ended atomic.Bool
@@ -88,13 +88,13 @@ type loading struct {
 
 func (l *loading) IsLoading() bool { return !l.ended.Load() }
 
-// No origin has the chunk any more, and the cache, which is loaded still, has it.
+// No origin has the chunk any more, and the cache, which is still loading, has it.
 func TestNobodyHasItAndTheCacheLoads(t *testing.T) {
 	_, refs := encode(t, "one")
 	cache := &loading{memory: newMemory()}
 	src := &source{}
 	src.unit = func(context.Context, chunk.Unit) ([]byte, error) {
-		if src.asked.Load() > 10 { // as often as the unit, the chunk is asked for by its ID
+		if src.asked.Load() > 10 { // half of them by ID
 			cache.Put(refs[0], []byte("one"))
 			cache.ended.Store(true)
 		}
@@ -105,8 +105,8 @@ func TestNobodyHasItAndTheCacheLoads(t *testing.T) {
 	}
 }
 
-// A source that lies for a while costs retries, one that never stops an error at the
-// reader's deadline; never a wrong byte.
+// A source that lies for a while costs retries. One that always lies costs an error at the reader's
+// deadline. Neither costs a wrong byte.
 func TestLiesCostRetries(t *testing.T) {
 	const tries = 3
 	unit, refs := encode(t, "one", "two")
@@ -142,25 +142,25 @@ func TestLiesCostRetries(t *testing.T) {
 			start, u := time.Now(), NewUnits(src, newMemory())
 			err := u.Share().Read(ctx, refs[0], 0, make([]byte, 3), nil)
 			if !errors.As(err, new(*chunk.InvalidError)) || time.Since(start) != 100*time.Second {
-				t.Errorf("%s for ever: after %s: %v", name, time.Since(start), err)
+				t.Errorf("%s for ever: after %s got %v", name, time.Since(start), err)
 			}
 			if n := src.asked.Load(); n < 40 || n > 100 {
-				t.Errorf("%s: asked %d times", name, n)
+				t.Errorf("%s: got %d requests", name, n)
 			}
 			u.Wait()
 		})
 	}
 }
 
-// leaveAlone is a source's error that says how long to wait.
+// leaveAlone is an Unavailable error that says how long to wait.
 type leaveAlone time.Duration
 
 func (leaveAlone) Error() string               { return "busy" }
 func (d leaveAlone) RetryAfter() time.Duration { return time.Duration(d) }
 func (leaveAlone) Missed() bool                { return false }
 
-// A reader waits for a source that fails as long as its context allows, and asks
-// neither too often nor too seldom; one that wants to be left alone is.
+// A reader waits for a failing source until its context ends, and asks neither too often nor too
+// rarely. It respects RetryAfter.
 func TestReadersWaitForTheSource(t *testing.T) {
 	unit, refs := encode(t, "one")
 	for _, c := range []struct {
@@ -181,14 +181,13 @@ func TestReadersWaitForTheSource(t *testing.T) {
 			}
 			u.Wait()
 			if late := time.Since(start) - time.Minute; late > 15*time.Second || src.asked.Load() < c.asked-2 || src.asked.Load() > c.asked+10 {
-				t.Errorf("%v: %s late, asked %d times", c.failure, late, src.asked.Load())
+				t.Errorf("%v: got the chunk %s late, after %d requests", c.failure, late, src.asked.Load())
 			}
 		})
 	}
 }
 
-// When nothing comes until the reader's deadline, it gets an error then, which
-// says what was wrong.
+// A reader that gets nothing has an error at its deadline that says what went wrong.
 func TestReadersWaitUntilTheirDeadline(t *testing.T) {
 	_, refs := encode(t, "one")
 	refused := errors.New("connection refused")
@@ -211,23 +210,22 @@ func TestReadersWaitUntilTheirDeadline(t *testing.T) {
 			u := NewUnits(&source{unit: unit}, newMemory())
 			err := u.Share().Read(ctx, refs[0], 0, make([]byte, 3), nil)
 			if !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != 100*time.Second || name != "silent" && !errors.Is(err, refused) {
-				t.Errorf("%s: after %s: %v", name, time.Since(start), err)
+				t.Errorf("%s: after %s got %v", name, time.Since(start), err)
 			}
 			u.Wait()
 		})
 	}
 }
 
-// Where one origin fails that may have the unit and another does not have it, the
-// chunk is asked for by its ID.
-func TestUnitThatSomeDoNotHave(t *testing.T) {
+// If one origin fails and another does not have the unit, the chunk is asked for by its ID.
+func TestUnitThatOneOriginLacks(t *testing.T) {
 	unit, refs := encode(t, "one")
 	src := &source{
 		unit:  func(context.Context, chunk.Unit) ([]byte, error) { return nil, missed{} },
 		chunk: func(context.Context, chunk.ID) ([]byte, error) { return unit, nil },
 	}
 	share, got := newUnits(src, newMemory()).Share(), make([]byte, refs[0].Length)
-	called := func() { t.Error("a hint is called wrong, and the origin that may have it is down") }
+	called := func() { t.Error("missed was called, although the origin that may have the unit is down") }
 	if err := share.Read(t.Context(), refs[0], 0, got, called); string(got) != "one" || err != nil || src.asked.Load() != 2 {
 		t.Errorf("got %q, %v", got, err)
 	}
@@ -239,8 +237,7 @@ func (missed) Error() string             { return "one is down, one does not hav
 func (missed) Missed() bool              { return true }
 func (missed) RetryAfter() time.Duration { return 0 }
 
-// A unit that stays damaged where it is stored does not keep the chunk away:
-// another unit may hold it.
+// If a unit is damaged, the chunk is read from another unit that holds it.
 func TestDamagedUnitFallsBackToTheID(t *testing.T) {
 	unit, refs := encode(t, "one")
 	src := &source{

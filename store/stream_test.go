@@ -12,31 +12,30 @@ import (
 	"lighter/format/chunk"
 )
 
-// wire is a Source behind a link of that many bytes a second, on which a round trip
-// takes trip: answers queue before it, in the order in which they were asked for.
-type wire struct {
+// path is a Source behind a simulated link. Answers queue in the order of the requests.
+type path struct {
 	answer func(u chunk.Unit) []byte
-	rate   float64
-	trip   time.Duration
+	rate   float64 // bytes a second
+	rtt    time.Duration
 
 	mu      sync.Mutex
-	busy    time.Time // it has something to do until then
+	busy    time.Time // the queue is empty then
 	arrived []arrival
 	asked   map[uint32]int
 }
 
-func (w *wire) FetchUnit(ctx context.Context, u chunk.Unit, take func(Answer) error) error {
+func (w *path) FetchUnit(ctx context.Context, u chunk.Unit, take func(Answer) error) error {
 	b := w.answer(u)
 	w.mu.Lock()
 	w.asked[u.N]++
 	sent := time.Now()
-	begins := sent.Add(w.trip / 2)
+	begins := sent.Add(w.rtt / 2)
 	if w.busy.After(begins) {
 		begins = w.busy
 	}
 	w.busy = begins.Add(w.takes(len(b)))
 	w.mu.Unlock()
-	begins = begins.Add(w.trip / 2)
+	begins = begins.Add(w.rtt / 2)
 	time.Sleep(time.Until(begins))
 	a := unitAnswer(b, "")
 	a.Body = &crossed{w: w, left: b, begins: begins}
@@ -53,8 +52,8 @@ type arrival struct {
 	bytes int
 }
 
-// used returns which part of the time after the given arrival something arrived in.
-func (w *wire) used(from int) float64 {
+// used returns for which part of the time after the given arrival the link was in use.
+func (w *path) used(from int) float64 {
 	bytes := 0
 	for _, a := range w.arrived[from+1:] {
 		bytes += a.bytes
@@ -62,24 +61,24 @@ func (w *wire) used(from int) float64 {
 	return float64(w.takes(bytes)) / float64(w.arrived[len(w.arrived)-1].at.Sub(w.arrived[from].at))
 }
 
-// times tells how many times a unit was asked for.
-func (w *wire) times(n uint32) int {
+// times returns how often a unit was asked for.
+func (w *path) times(n uint32) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.asked[n]
 }
 
-func (w *wire) takes(n int) time.Duration {
+func (w *path) takes(n int) time.Duration {
 	return time.Duration(float64(n) / w.rate * float64(time.Second))
 }
 
-func (w *wire) Fetch(context.Context, chunk.Ref, func(Answer) error) error {
+func (w *path) Fetch(context.Context, chunk.Ref, func(Answer) error) error {
 	return chunk.ErrNotFound
 }
 
-// crossed is an answer that arrives as fast as the link carries it.
+// crossed is an answer that arrives at the link's rate.
 type crossed struct {
-	w      *wire
+	w      *path
 	left   []byte
 	came   int
 	begins time.Time
@@ -96,7 +95,7 @@ func (c *crossed) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// noise returns n bytes that do not compress.
+// noise returns n incompressible bytes.
 func noise(n int, seed uint64) string {
 	r := rand.New(rand.NewPCG(seed, seed))
 	b := make([]byte, n)
@@ -106,15 +105,15 @@ func noise(n int, seed uint64) string {
 	return string(b)
 }
 
-// A stream fills a link of any delay, and a fault that comes in between waits for
-// little: a unit, the least window, and what the link holds in half a round trip.
+// A stream fills a link of any RTT. A fault meanwhile is delayed by at most a unit, the smallest
+// window, and half of the bandwidth-delay product.
 func TestStreamFillsTheLink(t *testing.T) {
 	const large, small = 200_000, 40_000
 	unit, refs := encode(t, noise(large/2, 1), noise(large/2, 2))
 	wanted, faults := encode(t, noise(small, 3))
 	for name, link := range map[string]struct {
 		mbit  float64
-		trip  time.Duration
+		rtt   time.Duration
 		units int
 	}{
 		"1 Gbit/s, 0.5 ms":  {1000, 500 * time.Microsecond, 300},
@@ -124,14 +123,14 @@ func TestStreamFillsTheLink(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := &wire{rate: link.mbit * 1e6 / 8, trip: link.trip, asked: map[uint32]int{}}
+				w := &path{rate: link.mbit * 1e6 / 8, rtt: link.rtt, asked: map[uint32]int{}}
 				w.answer = func(u chunk.Unit) []byte {
 					if int(u.N) >= link.units {
 						return wanted
 					}
 					return unit
 				}
-				u := NewUnits(w, nothing{})
+				u := NewUnits(w, noCache{})
 				stream, other := u.Share(), u.Share()
 				var waits sync.WaitGroup
 				begun := time.Now()
@@ -143,7 +142,7 @@ func TestStreamFillsTheLink(t *testing.T) {
 					}
 					waits.Go(func() {
 						if came, err := wait(t.Context()); err != nil || came != int64(len(unit)) {
-							t.Errorf("unit %d: %d bytes, %v", n, came, err)
+							t.Errorf("unit %d: got %d bytes, %v", n, came, err)
 						}
 					})
 					if n > link.units/2 && n%10 == 0 {
@@ -155,20 +154,20 @@ func TestStreamFillsTheLink(t *testing.T) {
 							}
 							w.mu.Lock()
 							defer w.mu.Unlock()
-							late = max(late, time.Since(asked)-link.trip-w.takes(small))
+							late = max(late, time.Since(asked)-link.rtt-w.takes(small))
 						})
 					}
 				}
 				waits.Wait()
 				if used := w.used(link.units / 2); used < 0.97 {
-					t.Errorf("%.2f of the link was used", used)
+					t.Errorf("got %.2f of the link used", used)
 				}
-				half, ideal := w.arrived[link.units/2].at.Sub(begun), link.trip+w.takes(large*link.units/2)
+				half, ideal := w.arrived[link.units/2].at.Sub(begun), link.rtt+w.takes(large*link.units/2)
 				if half > ideal*5/4 {
-					t.Errorf("the first half took %v, %v when the link is full from the start", half, ideal)
+					t.Errorf("the first half took %v, want about %v", half, ideal)
 				}
-				if most := w.takes(large+minWindow) + link.trip/2; late > most {
-					t.Errorf("a fault waited for %v behind the stream", late)
+				if most := w.takes(large+minWindow) + link.rtt/2; late > most {
+					t.Errorf("a fault was delayed by %v behind the stream", late)
 				}
 				t.Logf("first unit %v, half %v of %v, used %.3f, a fault late by %v, %+v", w.arrived[0].at.Sub(begun), half, ideal, w.used(link.units/2), late, u.Stats().Link)
 			})
@@ -176,10 +175,10 @@ func TestStreamFillsTheLink(t *testing.T) {
 	}
 }
 
-// known is a wire whose way was seen before.
+// known is a path with an Estimate.
 type known struct {
-	*wire
-	seenTrip time.Duration
+	*path
+	seenRTT  time.Duration
 	seenRate float64 // bytes a second
 }
 
@@ -188,18 +187,18 @@ var (
 	_ Connector = (*readied)(nil)
 )
 
-func (k known) Estimate() (time.Duration, float64) { return k.seenTrip, k.seenRate }
+func (k known) Estimate() (time.Duration, float64) { return k.seenRTT, k.seenRate }
 
-// A source that has seen the way spares a stream the time to find out. What it has seen
-// wrongly costs little, and makes no queue beyond that of any beginning.
-func TestStreamOverAWayThatWasSeen(t *testing.T) {
+// A source's estimate saves a stream the startup. A wrong estimate costs little, and makes no longer
+// queue than any startup.
+func TestStreamWithPriorEstimate(t *testing.T) {
 	const large, units = 200_000, 60
 	unit, refs := encode(t, noise(large, 1))
-	const trip = 50 * time.Millisecond
-	took := func(t *testing.T, mbit float64, seenTrip time.Duration, seenMbit float64) (took, ideal time.Duration, most int64) {
+	const rtt = 50 * time.Millisecond
+	took := func(t *testing.T, mbit float64, seenRTT time.Duration, seenMbit float64) (took, ideal time.Duration, most int64) {
 		synctest.Test(t, func(t *testing.T) {
-			w := &wire{rate: mbit * 1e6 / 8, trip: trip, asked: map[uint32]int{}, answer: func(chunk.Unit) []byte { return unit }}
-			u := NewUnits(known{w, seenTrip, seenMbit * 1e6 / 8}, nothing{})
+			w := &path{rate: mbit * 1e6 / 8, rtt: rtt, asked: map[uint32]int{}, answer: func(chunk.Unit) []byte { return unit }}
+			u := NewUnits(known{w, seenRTT, seenMbit * 1e6 / 8}, noCache{})
 			stream := u.Share()
 			var waits sync.WaitGroup
 			begun := time.Now()
@@ -216,49 +215,48 @@ func TestStreamOverAWayThatWasSeen(t *testing.T) {
 				})
 			}
 			waits.Wait()
-			took, ideal = time.Since(begun), w.trip+w.takes(units*len(unit))
+			took, ideal = time.Since(begun), w.rtt+w.takes(units*len(unit))
 		})
 		return took, ideal, most
 	}
 	unknown, ideal, _ := took(t, 1000, 0, 0)
-	if seen, _, _ := took(t, 1000, trip, 900); seen > ideal*21/20 || seen+25*time.Millisecond > unknown {
-		t.Errorf("it took %v, %v of a way that was not seen, and can take %v", seen, unknown, ideal)
+	if seen, _, _ := took(t, 1000, rtt, 900); seen > ideal*21/20 || seen+25*time.Millisecond > unknown {
+		t.Errorf("with an estimate: got %v, want less than %v without, and about %v", seen, unknown, ideal)
 	}
 	for name, wrong := range map[string]struct {
-		trip time.Duration
+		rtt  time.Duration
 		mbit float64
-	}{"slow": {trip, 1}, "fast": {trip, 1e6}, "near": {trip / 100, 100}, "near and fast": {trip / 100, 1e6}, "far": {10 * trip, 100}, "far and fast": {10 * trip, 1e6}} {
-		if took, ideal, most := took(t, 100, wrong.trip, wrong.mbit); took > ideal*5/4 || most > maxStartupWindow+large {
-			t.Errorf("100 Mbit/s taken for %s: %v, %v is possible, and %d bytes on their way", name, took, ideal, most)
+	}{"slow": {rtt, 1}, "fast": {rtt, 1e6}, "near": {rtt / 100, 100}, "near and fast": {rtt / 100, 1e6}, "far": {10 * rtt, 100}, "far and fast": {10 * rtt, 1e6}} {
+		if took, ideal, most := took(t, 100, wrong.rtt, wrong.mbit); took > ideal*5/4 || most > maxStartupWindow+large {
+			t.Errorf("100 Mbit/s estimated as %s: got %v, want about %v; %d bytes in flight", name, took, ideal, most)
 		}
-		if took, _, _ := took(t, 1000, wrong.trip, wrong.mbit); took > unknown*13/10 {
-			t.Errorf("1 Gbit/s taken for %s: %v, %v of a way that was not seen", name, took, unknown)
+		if took, _, _ := took(t, 1000, wrong.rtt, wrong.mbit); took > unknown*13/10 {
+			t.Errorf("1 Gbit/s estimated as %s: got %v, want about %v as without an estimate", name, took, unknown)
 		}
 	}
 }
 
-// readied is a wire that notes how many connections it was told to make.
+// readied is a path that records the calls of Connect.
 type readied struct {
-	*wire
-	mu   sync.Mutex
-	told []int
+	*path
+	mu    sync.Mutex
+	calls []int
 }
 
 func (r *readied) Connect(n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.told = append(r.told, n)
+	r.calls = append(r.calls, n)
 }
 
-// Over a long way a stream says how many connections it has use for, by its window; over a
-// short one it does not.
-func TestStreamHasConnectionsMade(t *testing.T) {
+// With a long RTT a stream has connections opened, by its window; with a short RTT it has not.
+func TestStreamConnects(t *testing.T) {
 	const large, units = 200_000, 60
 	unit, refs := encode(t, noise(large, 1))
-	for trip, want := range map[time.Duration]int{500 * time.Microsecond: 0, 10 * time.Millisecond: maxStartupWindow / bytesPerConnection} {
+	for rtt, want := range map[time.Duration]int{500 * time.Microsecond: 0, 10 * time.Millisecond: maxStartupWindow / bytesPerConnection} {
 		synctest.Test(t, func(t *testing.T) {
-			w := &readied{wire: &wire{rate: 1e8, trip: trip, asked: map[uint32]int{}, answer: func(chunk.Unit) []byte { return unit }}}
-			u := NewUnits(w, nothing{})
+			w := &readied{path: &path{rate: 1e8, rtt: rtt, asked: map[uint32]int{}, answer: func(chunk.Unit) []byte { return unit }}}
+			u := NewUnits(w, noCache{})
 			stream := u.Share()
 			for n := range units {
 				wait, err := stream.Stream(t.Context(), at(refs[0], n), int64(len(unit)))
@@ -270,24 +268,23 @@ func TestStreamHasConnectionsMade(t *testing.T) {
 			time.Sleep(time.Minute)
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			for _, n := range w.told {
+			for _, n := range w.calls {
 				if n < 1 || n > want {
-					t.Errorf("%v: it wants %d connections", trip, n)
+					t.Errorf("RTT %v: got Connect(%d)", rtt, n)
 				}
 			}
-			if (len(w.told) > 0) != (want > 0) {
-				t.Errorf("%v: it said %d times how many it wants", trip, len(w.told))
+			if (len(w.calls) > 0) != (want > 0) {
+				t.Errorf("RTT %v: got %d calls of Connect", rtt, len(w.calls))
 			}
 		})
 	}
 }
 
-// What a stream asks for, a reader joins, and the other way round: nothing is asked
-// for twice, and what is here is not asked for at all.
+// Streams and readers share requests: nothing is asked for twice, and cached chunks are not asked for.
 func TestStreamAndReadersShareRequests(t *testing.T) {
 	unit, refs := encode(t, "one", "two")
 	synctest.Test(t, func(t *testing.T) {
-		w := &wire{rate: 1e6, trip: time.Second, asked: map[uint32]int{}, answer: func(chunk.Unit) []byte { return unit }}
+		w := &path{rate: 1e6, rtt: time.Second, asked: map[uint32]int{}, answer: func(chunk.Unit) []byte { return unit }}
 		u := NewUnits(w, newMemory())
 		s := u.Share()
 		read := func(ref chunk.Ref) {
@@ -306,33 +303,33 @@ func TestStreamAndReadersShareRequests(t *testing.T) {
 		read(refs[1])
 		for i, wait := range []func(context.Context) (int64, error){first, second} {
 			if n, err := wait(t.Context()); err != nil || n != int64(len(unit))*int64(1-i) {
-				t.Errorf("call %d: %d bytes came, %v", i, n, err)
+				t.Errorf("call %d: got %d bytes, %v", i, n, err)
 			}
 		}
 		if wait, err := s.Stream(t.Context(), refs[0], 100); wait != nil || err != nil {
-			t.Error("asked for what is here", err)
+			t.Errorf("Stream of a cached chunk: got %v or a request", err)
 		}
 		if w.times(where.N) != 1 || u.link.inFlight != 0 || s.streams.Load() != 0 {
-			t.Errorf("asked %d times; left: %d bytes, %d units", w.times(where.N), u.link.inFlight, s.streams.Load())
+			t.Errorf("got %d requests; in the end %d bytes, %d units in flight, want none", w.times(where.N), u.link.inFlight, s.streams.Load())
 		}
 	})
 }
 
-// While a reader waits for something that was not on its way, a stream of the same
-// share makes no queue, and fills the link all the same.
+// While a reader waits for a request of its own, a stream of the same share makes no queue, and still
+// fills the link.
 func TestReadersMeetNoQueue(t *testing.T) {
 	const large, late = 40_000, 1 << 20
 	unit, refs := encode(t, noise(large, 1))
 	synctest.Test(t, func(t *testing.T) {
-		w := &wire{rate: 10e6, trip: 100 * time.Millisecond, asked: map[uint32]int{}}
-		holds, answer := int64(w.rate*w.trip.Seconds()), make(chan struct{})
+		w := &path{rate: 10e6, rtt: 100 * time.Millisecond, asked: map[uint32]int{}}
+		holds, answer := int64(w.rate*w.rtt.Seconds()), make(chan struct{})
 		w.answer = func(u chunk.Unit) []byte {
 			if u.N == late {
 				<-answer
 			}
 			return unit
 		}
-		u := NewUnits(w, nothing{})
+		u := NewUnits(w, noCache{})
 		s := u.Share()
 		var waits sync.WaitGroup
 		defer waits.Wait()
@@ -354,7 +351,7 @@ func TestReadersMeetNoQueue(t *testing.T) {
 			return most
 		}
 		if most := stream(0, 400); most < holds*6/5 {
-			t.Errorf("while nobody waits %d bytes are on their way, the link holds %d", most, holds)
+			t.Errorf("while no reader waits: got %d bytes in flight, bandwidth-delay product %d", most, holds)
 		}
 		waits.Go(func() {
 			if err := s.Read(t.Context(), at(refs[0], late), 0, make([]byte, 10), nil); err != nil {
@@ -363,7 +360,7 @@ func TestReadersMeetNoQueue(t *testing.T) {
 		})
 		before := len(w.arrived)
 		if most := stream(400, 800); most > holds+large+typicalUnit {
-			t.Errorf("while a reader waits %d bytes are on their way, the link holds %d", most, holds)
+			t.Errorf("while a reader waits: got %d bytes in flight, bandwidth-delay product %d", most, holds)
 		}
 		if used := w.used(before); used < 0.9 {
 			t.Errorf("%.2f of the link was used while a reader waited", used)
@@ -371,13 +368,13 @@ func TestReadersMeetNoQueue(t *testing.T) {
 		close(answer)
 		waits.Wait()
 		if s.faults != 0 {
-			t.Errorf("%d faults in the end", s.faults)
+			t.Errorf("got %d faults in the end", s.faults)
 		}
 	})
 }
 
-// A source that fails is left alone, and the stream goes on when it is back.
-func TestStreamLeavesAFailingSourceAlone(t *testing.T) {
+// A stream pauses while the source fails, and goes on afterwards.
+func TestStreamPausesWhileTheSourceFails(t *testing.T) {
 	unit, refs := encode(t, "one")
 	synctest.Test(t, func(t *testing.T) {
 		fails := true
@@ -387,7 +384,7 @@ func TestStreamLeavesAFailingSourceAlone(t *testing.T) {
 			}
 			return unit, nil
 		}}
-		u := NewUnits(src, nothing{})
+		u := NewUnits(src, noCache{})
 		s := u.Share()
 		try := func() error {
 			wait, err := s.Stream(t.Context(), refs[0], 100)
@@ -397,26 +394,25 @@ func TestStreamLeavesAFailingSourceAlone(t *testing.T) {
 			return err
 		}
 		if try() == nil {
-			t.Error("no error")
+			t.Error("Stream from a failing source: got no error")
 		}
 		begun := time.Now()
 		fails = false
 		if err := try(); err != nil || time.Since(begun) < maxPause {
-			t.Errorf("asked again after %v: %v", time.Since(begun), err)
+			t.Errorf("got the next request after %v: %v", time.Since(begun), err)
 		}
 		if u.link.inFlight != 0 || u.gate.running != (counts{}) {
-			t.Errorf("left: %d bytes, %+v", u.link.inFlight, u.gate.running)
+			t.Errorf("in the end: got %d bytes, %+v in flight, want none", u.link.inFlight, u.gate.running)
 		}
 	})
 }
 
-// That little is asked for says nothing of what the link holds; that little comes of
-// much does.
+// Low rates count only while the window is full.
 func TestLinkIsMeasuredWhenItIsFull(t *testing.T) {
 	unit, refs := encode(t, noise(100_000, 1), noise(100_000, 2))
 	synctest.Test(t, func(t *testing.T) {
-		w := &wire{rate: 100e6, trip: 10 * time.Millisecond, asked: map[uint32]int{}, answer: func(chunk.Unit) []byte { return unit }}
-		u := NewUnits(w, nothing{})
+		w := &path{rate: 100e6, rtt: 10 * time.Millisecond, asked: map[uint32]int{}, answer: func(chunk.Unit) []byte { return unit }}
+		u := NewUnits(w, noCache{})
 		s, n := u.Share(), 0
 		stream := func(units int) {
 			var waits sync.WaitGroup
@@ -436,8 +432,8 @@ func TestLinkIsMeasuredWhenItIsFull(t *testing.T) {
 		}
 		rate := func() float64 { return float64(u.Stats().Link.Rate) }
 		stream(200)
-		if rate() < 0.9*w.rate || s.Reach() < int64(0.9*w.rate*w.trip.Seconds()) {
-			t.Errorf("a rate of %.0f, %d in reach", rate(), s.Reach())
+		if rate() < 0.9*w.rate || s.Reach() < int64(0.9*w.rate*w.rtt.Seconds()) {
+			t.Errorf("got a rate of %.0f, a reach of %d", rate(), s.Reach())
 		}
 		for range 1000 {
 			n++
@@ -446,26 +442,26 @@ func TestLinkIsMeasuredWhenItIsFull(t *testing.T) {
 			}
 		}
 		if rate() < 0.9*w.rate {
-			t.Errorf("a rate of %.0f when little is asked for", rate())
+			t.Errorf("while little is asked for: got a rate of %.0f", rate())
 		}
 		w.mu.Lock()
 		w.rate /= 10
 		w.mu.Unlock()
 		stream(300)
 		if rate() > 1.2*w.rate {
-			t.Errorf("a rate of %.0f when the link has become slow", rate())
+			t.Errorf("after the link became slow: got a rate of %.0f", rate())
 		}
 	})
 }
 
-// However long a stream takes, what may be on its way does not grow: the queue that it
-// makes itself is not taken for a longer way.
-func TestLongStreamStaysCalm(t *testing.T) {
+// The window does not grow during a long stream: the stream's own queue does not count as a longer
+// RTT.
+func TestWindowDoesNotGrow(t *testing.T) {
 	const large = 200_000
 	unit, refs := encode(t, noise(large/2, 1), noise(large/2, 2))
 	synctest.Test(t, func(t *testing.T) {
-		w := &wire{rate: 100e6 / 8, trip: 10 * time.Millisecond, asked: map[uint32]int{}, answer: func(chunk.Unit) []byte { return unit }}
-		u := NewUnits(w, nothing{})
+		w := &path{rate: 100e6 / 8, rtt: 10 * time.Millisecond, asked: map[uint32]int{}, answer: func(chunk.Unit) []byte { return unit }}
+		u := NewUnits(w, noCache{})
 		s := u.Share()
 		var waits sync.WaitGroup
 		for n := range 4000 { // 64 s
@@ -480,11 +476,11 @@ func TestLongStreamStaysCalm(t *testing.T) {
 			})
 		}
 		waits.Wait()
-		if st := u.Stats().Link; st.RoundTrip > w.trip*11/10 {
-			t.Errorf("after a minute a round trip is taken for %v, and %d bytes may be on their way", st.RoundTrip, st.Window)
+		if st := u.Stats().Link; st.RoundTrip > w.rtt*11/10 {
+			t.Errorf("after a minute: got an RTT of %v, a window of %d bytes", st.RoundTrip, st.Window)
 		}
 		if used := w.used(100); used < 0.97 {
-			t.Errorf("%.3f of the link was used", used)
+			t.Errorf("got %.3f of the link used", used)
 		}
 	})
 }

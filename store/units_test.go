@@ -13,7 +13,8 @@ import (
 	"lighter/format/chunk"
 )
 
-func TestFetchBringsTheNeighbours(t *testing.T) {
+// A read stores all chunks of the unit.
+func TestReadStoresTheUnit(t *testing.T) {
 	unit, refs := encode(t, "one", "two", "three")
 	cache := newMemory()
 	src := &source{unit: func(_ context.Context, u chunk.Unit) ([]byte, error) {
@@ -29,11 +30,11 @@ func TestFetchBringsTheNeighbours(t *testing.T) {
 	u.Wait()
 	for i, want := range []string{"one", "two", "three"} {
 		if string(cache.chunks[refs[i].ID]) != want {
-			t.Errorf("%q was not stored", want)
+			t.Errorf("chunk %q was not stored", want)
 		}
 	}
 	if s := u.Stats(); s.Requests != 1 || s.Bytes != int64(len(unit)) {
-		t.Errorf("stats %+v", s)
+		t.Errorf("got stats %+v", s)
 	}
 }
 
@@ -50,7 +51,7 @@ func TestReadersShareARequest(t *testing.T) {
 			}
 		})
 	}
-	for { // until all wait for the one flight
+	for { // until all wait for the same flight
 		u.flights.mu.Lock()
 		f := u.flights.byKey[flightKey{unit: where}]
 		all := f != nil && f.waiters == 20
@@ -63,7 +64,7 @@ func TestReadersShareARequest(t *testing.T) {
 	close(release)
 	wg.Wait()
 	if n := src.asked.Load(); n != 1 {
-		t.Errorf("%d requests for one unit", n)
+		t.Errorf("got %d requests for one unit, want 1", n)
 	}
 }
 
@@ -92,7 +93,7 @@ func TestLastWaiterCancels(t *testing.T) {
 	<-cancelled
 	u.Wait()
 	if len(u.flights.byKey) != 0 {
-		t.Error("a cancelled flight is still known")
+		t.Error("a cancelled flight can be joined")
 	}
 }
 
@@ -102,29 +103,29 @@ func TestReadsPartsOfChunks(t *testing.T) {
 	u := newUnits(src, newMemory())
 	got := make([]byte, 5)
 	if u.Share().Cached(refs[0], 2, got) {
-		t.Error("cached before it was fetched")
+		t.Error("Cached before Read: got true, want false")
 	}
 	if err := u.Share().Read(t.Context(), refs[0], 2, got, nil); err != nil || string(got) != "chunk" {
 		t.Errorf("got %q, %v", got, err)
 	}
 	u.Wait()
 	if !u.Share().Cached(refs[1], 4, got) || string(got) != "neigh" {
-		t.Errorf("the neighbour is not cached: %q", got)
+		t.Errorf("the next chunk of the unit is not cached: got %q", got)
 	}
 	for _, offset := range []int{20, -1} {
 		if u.Share().Read(t.Context(), refs[0], offset, got, nil) == nil {
-			t.Errorf("a read of 5 bytes at %d of 22 was accepted", offset)
+			t.Errorf("Read of 5 bytes at %d of 22: got no error", offset)
 		}
 	}
 	refs[0].Length = 40
-	if newUnits(src, nothing{}).Share().Read(t.Context(), refs[0], 30, got, nil) == nil {
-		t.Error("a wrong length was accepted")
+	if newUnits(src, noCache{}).Share().Read(t.Context(), refs[0], 30, got, nil) == nil {
+		t.Error("Read with a wrong length: got no error")
 	}
 }
 
-// A fault that missed the cache while the chunk was on its way into it finds it
-// there, and does not fetch it again.
-func TestWhatIsThereIsNotFetched(t *testing.T) {
+// A reader that missed the cache while the chunk was being stored finds it there, and does not fetch
+// it again.
+func TestStoredChunksAreNotFetched(t *testing.T) {
 	unit, refs := encode(t, "one", "two")
 	src := &source{unit: func(context.Context, chunk.Unit) ([]byte, error) { return unit, nil }}
 	u := newUnits(src, newMemory())
@@ -137,11 +138,11 @@ func TestWhatIsThereIsNotFetched(t *testing.T) {
 		}
 	}
 	if n := src.asked.Load(); n != 1 {
-		t.Errorf("asked %d times", n)
+		t.Errorf("got %d requests", n)
 	}
 }
 
-// slow is a cache whose disk hangs until it is told to go on.
+// slow is a cache whose Put hangs until goOn is closed.
 type slow struct {
 	*memory
 	goOn chan struct{}
@@ -159,7 +160,7 @@ func TestReadersDoNotWaitForASlowCache(t *testing.T) {
 	units := map[chunk.Unit][]byte{}
 	var refs []chunk.Ref
 	for i := range n {
-		unit, r := encode(t, fmt.Sprint(strings.Repeat(" ", size-128), i)) // with its ID and the like, somewhat less than size
+		unit, r := encode(t, fmt.Sprint(strings.Repeat(" ", size-128), i)) // somewhat less than size, with the ID
 		r[0].Unit.N = uint32(i)
 		units[r[0].Unit], refs = unit, append(refs, r[0])
 	}
@@ -169,7 +170,7 @@ func TestReadersDoNotWaitForASlowCache(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for u.Stats().Unstored < n-fit { // they are counted after the readers were answered
+	for u.Stats().Unstored < n-fit { // answers are counted after the readers have them
 		time.Sleep(time.Millisecond)
 	}
 	close(cache.goOn)
@@ -178,7 +179,7 @@ func TestReadersDoNotWaitForASlowCache(t *testing.T) {
 		t.Errorf("%d chunks were stored, want %d", got, fit)
 	}
 	if n := u.storage.unstored.Load(); n != 0 {
-		t.Errorf("%d bytes are left", n)
+		t.Errorf("in the end: got %d unstored bytes, want 0", n)
 	}
 }
 
@@ -190,12 +191,12 @@ func TestWarmStores(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !cache.Has(refs[0].ID) || !cache.Has(refs[1].ID) {
-		t.Error("warmed, but not stored")
+		t.Error("Warm returned, and the unit is not stored")
 	}
 }
 
-// While the source fails it is asked for readers alone.
-func TestWarmLeavesAFailingSourceAlone(t *testing.T) {
+// While the source fails it is asked for readers only.
+func TestWarmPausesWhileTheSourceFails(t *testing.T) {
 	unit, refs := encode(t, "one")
 	broken := true
 	src := &source{unit: func(context.Context, chunk.Unit) ([]byte, error) {
@@ -208,11 +209,11 @@ func TestWarmLeavesAFailingSourceAlone(t *testing.T) {
 	s := newUnits(src, cache).Share()
 	for range 5 {
 		if s.Warm(t.Context(), refs[0]) == nil {
-			t.Error("warm without a source")
+			t.Error("Warm from a failing source: got no error")
 		}
 	}
 	if n := src.asked.Load(); n != 1 {
-		t.Errorf("asked %d times", n)
+		t.Errorf("got %d requests", n)
 	}
 	broken = false
 	if err := s.Read(t.Context(), refs[0], 0, make([]byte, 3), nil); err != nil {
@@ -221,12 +222,11 @@ func TestWarmLeavesAFailingSourceAlone(t *testing.T) {
 	s.units.Wait()
 	clear(cache.chunks)
 	if err := s.Warm(t.Context(), refs[0]); err != nil || !cache.Has(refs[0].ID) {
-		t.Errorf("once it is back: %v", err)
+		t.Errorf("Warm once the source works: got %v, or not stored", err)
 	}
 }
 
-// What came is counted once, for the share that asked first, by the origin that gave
-// it.
+// Received bytes count once, for the share that asked first, by origin.
 func TestReceived(t *testing.T) {
 	unit, refs := encode(t, "chunk", "neighbour")
 	synctest.Test(t, func(t *testing.T) {
@@ -235,7 +235,7 @@ func TestReceived(t *testing.T) {
 			time.Sleep(time.Second)
 			return unit, nil
 		}
-		u := newUnits(src, nothing{})
+		u := newUnits(src, noCache{})
 		first, second := u.Share(), u.Share()
 		read := func(s *Share) {
 			if err := s.Read(t.Context(), refs[0], 0, make([]byte, 5), nil); err != nil {
@@ -247,17 +247,17 @@ func TestReceived(t *testing.T) {
 		read(second) // joins
 		u.Wait()
 		if a, b := first.Received(), second.Received(); len(a) != 1 || a[src.from] != int64(len(unit)) || len(b) != 0 {
-			t.Errorf("of %d bytes the first received %v, the second %v", len(unit), a, b)
+			t.Errorf("of %d bytes got %v for the first share, %v for the second", len(unit), a, b)
 		}
 		src.from = "https://two.test"
 		read(second)
-		u.Wait() // or it would be joined
+		u.Wait() // otherwise Warm would join the flight
 		if err := second.Warm(t.Context(), refs[1]); err != nil {
 			t.Error(err)
 		}
 		u.Wait()
 		if b := second.Received(); len(b) != 1 || b[src.from] != 2*int64(len(unit)) {
-			t.Errorf("of %d bytes twice the second received %v", len(unit), b)
+			t.Errorf("of twice %d bytes got %v for the second share", len(unit), b)
 		}
 	})
 }

@@ -64,11 +64,13 @@ func TestStuckSharesDoNotDelayOthers(t *testing.T) {
 				}
 				synctest.Wait()
 				st := u.Stats().InFlight
-				if sum := st.Urgent + st.Background + st.UrgentWaiting + st.BackgroundWaiting; int64(st.Urgent+st.Background) != src.running.Load() ||
+				sum := st.Urgent + st.Background + st.UrgentWaiting + st.BackgroundWaiting
+				if int64(st.Urgent+st.Background) != src.running.Load() ||
 					sum != shares*each || st.UrgentWaiting+st.Urgent != shares*each/2 {
 					t.Errorf("got %d requests of %d: %+v", src.running.Load(), shares*each, st)
 				}
-				if n, most := src.running.Load(), int64(max(maxPerShare, min(shares*maxPerShare, maxFlights+shares*alwaysPerShare))); n > most || n < alwaysPerShare {
+				if n, most := src.running.Load(), int64(max(maxPerShare, min(shares*maxPerShare,
+					maxFlights+shares*alwaysPerShare))); n > most || n < alwaysPerShare {
 					t.Errorf("got %d requests in flight, want at most %d", n, most)
 				}
 				other := u.Share()
@@ -140,7 +142,8 @@ func TestReadersGoFirst(t *testing.T) {
 	})
 }
 
-// The bytes being received are bounded, except for one answer of each share. All flights get a turn.
+// The bytes being received are bounded, except for one answer of each share. All flights get a
+// turn.
 func TestBytesInFlight(t *testing.T) {
 	for _, urgent := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -243,7 +246,8 @@ func TestBytesOfTwoShares(t *testing.T) {
 		}
 		g.want(other, p, true)
 		synctest.Wait()
-		if len(arrived) == 0 || other.running != (counts{urgent: 1, bytes: 1}) || one.running != (counts{urgent: 1, bytes: maxBytes}) {
+		if len(arrived) == 0 || other.running != (counts{urgent: 1, bytes: 1}) ||
+			one.running != (counts{urgent: 1, bytes: maxBytes}) {
 			t.Errorf("got one %+v, other %+v", one.running, other.running)
 		}
 		g.leave(full)

@@ -284,13 +284,13 @@ type LinkStats struct {
 	Rate      int64         `json:"bytesPerSecond"` // bandwidth
 	RoundTrip time.Duration `json:"roundTripNs"`
 	Window    int64         `json:"windowBytes"` // background requests start while less is in flight
-	OnTheWay  int64         `json:"onTheWayBytes"`
+	InFlight  int64         `json:"onTheWayBytes"`
 }
 
 func (l *link) stats() LinkStats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return LinkStats{Rate: int64(l.rate.max()), RoundTrip: l.roundTrip(), Window: l.window(), OnTheWay: l.inFlight}
+	return LinkStats{Rate: int64(l.rate.max()), RoundTrip: l.roundTrip(), Window: l.window(), InFlight: l.inFlight}
 }
 
 // recent is the highest of the recent samples. If no new ones arrive it keeps the last ones.

@@ -10,8 +10,8 @@ import (
 	"lighter/format/chunk"
 )
 
-// Shares that stream at the same time get equal parts of the link. A fault of another share waits no
-// longer behind all of them than behind one.
+// Shares that stream at the same time get equal parts of the link. A fault of another share waits
+// no longer behind all of them than behind one.
 func TestManyStreamsTakeTurns(t *testing.T) {
 	const shares, each, large, small = 64, 10, 200_000, 40_000
 	unit, refs := encode(t, noise(large/2, 1), noise(large/2, 2))

@@ -43,8 +43,8 @@ func TestWrongHintFallsBackToTheID(t *testing.T) {
 	}
 }
 
-// A reader asks again for missingTime if no origin has the chunk, and for as long anew once an origin
-// answered something else.
+// A reader asks again for missingTime if no origin has the chunk, and for as long anew once an
+// origin answered something else.
 func TestNobodyHasIt(t *testing.T) {
 	_, refs := encode(t, "one")
 	gone := func(context.Context, chunk.Unit) ([]byte, error) { return nil, chunk.ErrNotFound }
@@ -54,7 +54,8 @@ func TestNobodyHasIt(t *testing.T) {
 			start, missed := time.Now(), 0
 			src := &source{unit: gone}
 			err := NewUnits(src, newMemory()).Share().Read(t.Context(), refs[0], 0, make([]byte, 3), func() { missed++ })
-			if took := time.Since(start); !errors.Is(err, chunk.ErrNotFound) || took < missingTime || took > missingTime+maxPause {
+			if took := time.Since(start); !errors.Is(err, chunk.ErrNotFound) || took < missingTime ||
+				took > missingTime+maxPause {
 				t.Errorf("%s: after %s got %v", name, took, err)
 			}
 			if missed < 5 || int64(missed) != src.asked.Load() {
@@ -113,7 +114,8 @@ func TestLiesCostRetries(t *testing.T) {
 	other, _ := encode(t, "three")
 	flipped := bytes.Clone(unit)
 	flipped[len(flipped)-3] ^= 0x10
-	for name, lie := range map[string][]byte{"page": []byte("<html>503</html>"), "half": unit[:len(unit)/2], "empty": nil, "other": other,
+	for name, lie := range map[string][]byte{"page": []byte("<html>503</html>"), "half": unit[:len(unit)/2],
+		"empty": nil, "other": other,
 		"flipped": flipped, "longer": append(bytes.Clone(unit), 0), "longest": make([]byte, pack.MaxStored+1)} {
 		lies := 2 * (tries - 1)
 		answer := func() ([]byte, error) {
@@ -180,7 +182,8 @@ func TestReadersWaitForTheSource(t *testing.T) {
 				t.Errorf("got %q, %v", got, err)
 			}
 			u.Wait()
-			if late := time.Since(start) - time.Minute; late > 15*time.Second || src.asked.Load() < c.asked-2 || src.asked.Load() > c.asked+10 {
+			if late := time.Since(start) - time.Minute; late > 15*time.Second || src.asked.Load() < c.asked-2 ||
+				src.asked.Load() > c.asked+10 {
 				t.Errorf("%v: got the chunk %s late, after %d requests", c.failure, late, src.asked.Load())
 			}
 		})
@@ -209,7 +212,8 @@ func TestReadersWaitUntilTheirDeadline(t *testing.T) {
 			start := time.Now()
 			u := NewUnits(&source{unit: unit}, newMemory())
 			err := u.Share().Read(ctx, refs[0], 0, make([]byte, 3), nil)
-			if !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != 100*time.Second || name != "silent" && !errors.Is(err, refused) {
+			if !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != 100*time.Second || name != "silent" &&
+				!errors.Is(err, refused) {
 				t.Errorf("%s: after %s got %v", name, time.Since(start), err)
 			}
 			u.Wait()
@@ -226,7 +230,8 @@ func TestUnitThatOneOriginLacks(t *testing.T) {
 	}
 	share, got := newUnits(src, newMemory()).Share(), make([]byte, refs[0].Length)
 	called := func() { t.Error("missed was called, although the origin that may have the unit is down") }
-	if err := share.Read(t.Context(), refs[0], 0, got, called); string(got) != "one" || err != nil || src.asked.Load() != 2 {
+	if err := share.Read(t.Context(), refs[0], 0, got, called); string(got) != "one" || err != nil ||
+		src.asked.Load() != 2 {
 		t.Errorf("got %q, %v", got, err)
 	}
 }

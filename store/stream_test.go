@@ -169,7 +169,8 @@ func TestStreamFillsTheLink(t *testing.T) {
 				if most := w.takes(large+minWindow) + link.rtt/2; late > most {
 					t.Errorf("a fault was delayed by %v behind the stream", late)
 				}
-				t.Logf("first unit %v, half %v of %v, used %.3f, a fault late by %v, %+v", w.arrived[0].at.Sub(begun), half, ideal, w.used(link.units/2), late, u.Stats().Link)
+				t.Logf("first unit %v, half %v of %v, used %.3f, a fault late by %v, %+v",
+					w.arrived[0].at.Sub(begun), half, ideal, w.used(link.units/2), late, u.Stats().Link)
 			})
 		})
 	}
@@ -189,13 +190,14 @@ var (
 
 func (k known) Estimate() (time.Duration, float64) { return k.seenRTT, k.seenRate }
 
-// A source's estimate saves a stream the startup. A wrong estimate costs little, and makes no longer
-// queue than any startup.
+// A source's estimate saves a stream the startup. A wrong estimate costs little, and makes no
+// longer queue than any startup.
 func TestStreamWithPriorEstimate(t *testing.T) {
 	const large, units = 200_000, 60
 	unit, refs := encode(t, noise(large, 1))
 	const rtt = 50 * time.Millisecond
-	took := func(t *testing.T, mbit float64, seenRTT time.Duration, seenMbit float64) (took, ideal time.Duration, most int64) {
+	took := func(t *testing.T, mbit float64, seenRTT time.Duration, seenMbit float64) (took, ideal time.Duration,
+		most int64) {
 		synctest.Test(t, func(t *testing.T) {
 			w := &path{rate: mbit * 1e6 / 8, rtt: rtt, asked: map[uint32]int{}, answer: func(chunk.Unit) []byte { return unit }}
 			u := NewUnits(known{w, seenRTT, seenMbit * 1e6 / 8}, noCache{})
@@ -207,7 +209,7 @@ func TestStreamWithPriorEstimate(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				most = max(most, u.Stats().Link.OnTheWay)
+				most = max(most, u.Stats().Link.InFlight)
 				waits.Go(func() {
 					if _, err := wait(t.Context()); err != nil {
 						t.Error(err)
@@ -226,7 +228,8 @@ func TestStreamWithPriorEstimate(t *testing.T) {
 	for name, wrong := range map[string]struct {
 		rtt  time.Duration
 		mbit float64
-	}{"slow": {rtt, 1}, "fast": {rtt, 1e6}, "near": {rtt / 100, 100}, "near and fast": {rtt / 100, 1e6}, "far": {10 * rtt, 100}, "far and fast": {10 * rtt, 1e6}} {
+	}{"slow": {rtt, 1}, "fast": {rtt, 1e6}, "near": {rtt / 100, 100}, "near and fast": {rtt / 100, 1e6},
+		"far": {10 * rtt, 100}, "far and fast": {10 * rtt, 1e6}} {
 		if took, ideal, most := took(t, 100, wrong.rtt, wrong.mbit); took > ideal*5/4 || most > maxStartupWindow+large {
 			t.Errorf("100 Mbit/s estimated as %s: got %v, want about %v; %d bytes in flight", name, took, ideal, most)
 		}
@@ -253,9 +256,11 @@ func (r *readied) Connect(n int) {
 func TestStreamConnects(t *testing.T) {
 	const large, units = 200_000, 60
 	unit, refs := encode(t, noise(large, 1))
-	for rtt, want := range map[time.Duration]int{500 * time.Microsecond: 0, 10 * time.Millisecond: maxStartupWindow / bytesPerConnection} {
+	for rtt, want := range map[time.Duration]int{500 * time.Microsecond: 0,
+		10 * time.Millisecond: maxStartupWindow / bytesPerConnection} {
 		synctest.Test(t, func(t *testing.T) {
-			w := &readied{path: &path{rate: 1e8, rtt: rtt, asked: map[uint32]int{}, answer: func(chunk.Unit) []byte { return unit }}}
+			w := &readied{path: &path{rate: 1e8, rtt: rtt, asked: map[uint32]int{},
+				answer: func(chunk.Unit) []byte { return unit }}}
 			u := NewUnits(w, noCache{})
 			stream := u.Share()
 			for n := range units {
@@ -280,7 +285,8 @@ func TestStreamConnects(t *testing.T) {
 	}
 }
 
-// Streams and readers share requests: nothing is asked for twice, and cached chunks are not asked for.
+// Streams and readers share requests: nothing is asked for twice, and cached chunks are not asked
+// for.
 func TestStreamAndReadersShareRequests(t *testing.T) {
 	unit, refs := encode(t, "one", "two")
 	synctest.Test(t, func(t *testing.T) {
@@ -310,13 +316,14 @@ func TestStreamAndReadersShareRequests(t *testing.T) {
 			t.Errorf("Stream of a cached chunk: got %v or a request", err)
 		}
 		if w.times(where.N) != 1 || u.link.inFlight != 0 || s.streams.Load() != 0 {
-			t.Errorf("got %d requests; in the end %d bytes, %d units in flight, want none", w.times(where.N), u.link.inFlight, s.streams.Load())
+			t.Errorf("got %d requests; in the end %d bytes, %d units in flight, want none",
+				w.times(where.N), u.link.inFlight, s.streams.Load())
 		}
 	})
 }
 
-// While a reader waits for a request of its own, a stream of the same share makes no queue, and still
-// fills the link.
+// While a reader waits for a request of its own, a stream of the same share makes no queue, and
+// still fills the link.
 func TestReadersMeetNoQueue(t *testing.T) {
 	const large, late = 40_000, 1 << 20
 	unit, refs := encode(t, noise(large, 1))
@@ -340,7 +347,7 @@ func TestReadersMeetNoQueue(t *testing.T) {
 					t.Fatal(err)
 				}
 				if n > (from+to)/2 {
-					most = max(most, u.Stats().Link.OnTheWay)
+					most = max(most, u.Stats().Link.InFlight)
 				}
 				waits.Go(func() {
 					if _, err := wait(t.Context()); err != nil {
@@ -411,7 +418,8 @@ func TestStreamPausesWhileTheSourceFails(t *testing.T) {
 func TestLinkIsMeasuredWhenItIsFull(t *testing.T) {
 	unit, refs := encode(t, noise(100_000, 1), noise(100_000, 2))
 	synctest.Test(t, func(t *testing.T) {
-		w := &path{rate: 100e6, rtt: 10 * time.Millisecond, asked: map[uint32]int{}, answer: func(chunk.Unit) []byte { return unit }}
+		w := &path{rate: 100e6, rtt: 10 * time.Millisecond, asked: map[uint32]int{},
+			answer: func(chunk.Unit) []byte { return unit }}
 		u := NewUnits(w, noCache{})
 		s, n := u.Share(), 0
 		stream := func(units int) {
@@ -460,7 +468,8 @@ func TestWindowDoesNotGrow(t *testing.T) {
 	const large = 200_000
 	unit, refs := encode(t, noise(large/2, 1), noise(large/2, 2))
 	synctest.Test(t, func(t *testing.T) {
-		w := &path{rate: 100e6 / 8, rtt: 10 * time.Millisecond, asked: map[uint32]int{}, answer: func(chunk.Unit) []byte { return unit }}
+		w := &path{rate: 100e6 / 8, rtt: 10 * time.Millisecond, asked: map[uint32]int{},
+			answer: func(chunk.Unit) []byte { return unit }}
 		u := NewUnits(w, noCache{})
 		s := u.Share()
 		var waits sync.WaitGroup

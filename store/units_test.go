@@ -123,8 +123,8 @@ func TestReadsPartsOfChunks(t *testing.T) {
 	}
 }
 
-// A reader that missed the cache while the chunk was being stored finds it there, and does not fetch
-// it again.
+// A reader that missed the cache while the chunk was being stored finds it there, and does not
+// fetch it again.
 func TestStoredChunksAreNotFetched(t *testing.T) {
 	unit, refs := encode(t, "one", "two")
 	src := &source{unit: func(context.Context, chunk.Unit) ([]byte, error) { return unit, nil }}

@@ -264,7 +264,7 @@ func (b *begun) left(t *testing.T) {
 		t.Error(err)
 	}
 	b.units.Wait()
-	if s := b.units.Stats(); s.InFlight != (store.GateStats{}) || s.Link.OnTheWay != 0 {
+	if s := b.units.Stats(); s.InFlight != (store.GateStats{}) || s.Link.InFlight != 0 {
 		t.Errorf("left: %+v", s)
 	}
 }

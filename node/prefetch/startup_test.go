@@ -86,7 +86,7 @@ func TestStreamCountsEachUnit(t *testing.T) {
 		for _, size := range h.startups[0].Units[:maxUnits] {
 			want += int64(size)
 		}
-		if got := b.units.Stats().Link.OnTheWay; got != want {
+		if got := b.units.Stats().Link.InFlight; got != want {
 			t.Errorf("%d bytes are on their way, not %d", got, want)
 		}
 		b.left(t)

@@ -56,7 +56,8 @@ func TestFailuresOpenTheBreaker(t *testing.T) {
 			b.failed()
 		}
 		if until := b.openUntil(); !b.isOpen() || time.Until(until) != pause {
-			t.Errorf("after %d failures in a row: got open %t for %v, want for %v", badReads, b.isOpen(), time.Until(until), pause)
+			t.Errorf("after %d failures in a row: got open %t for %v, want for %v",
+				badReads, b.isOpen(), time.Until(until), pause)
 		}
 		time.Sleep(pause)
 		if b.isOpen() || !b.openUntil().IsZero() {

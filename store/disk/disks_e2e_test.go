@@ -16,8 +16,8 @@ import (
 	"lighter/test/testkit/faultfs"
 )
 
-// In these tests the disk below the cache fails, in each way that a disk can. The tests check that no
-// wrong byte is read, and that the cache works again afterwards.
+// In these tests the disk below the cache fails, in each way that a disk can. The tests check that
+// no wrong byte is read, and that the cache works again afterwards.
 
 const faultLength = 50_000
 

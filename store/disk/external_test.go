@@ -8,8 +8,8 @@ import (
 	"lighter/format/chunk"
 )
 
-// External files count within the limit. None is accepted if something had to be evicted for it, and
-// they are removed before any chunk is evicted.
+// External files count within the limit. None is accepted if something had to be evicted for it,
+// and they are removed before any chunk is evicted.
 func TestExternalFiles(t *testing.T) {
 	const limit = 16 << 20
 	c := openSmall(t, t.TempDir(), Limits{Size: limit}, 1<<20)

@@ -104,7 +104,8 @@ func TestFaultsThatComeAndGo(t *testing.T) {
 	}
 }
 
-// A cache on a read-only disk cannot be opened. An absent cache has no chunks, and its methods work.
+// A cache on a read-only disk cannot be opened. An absent cache has no chunks, and its methods
+// work.
 func TestNoCache(t *testing.T) {
 	dir := ram(t, "ro")
 	_, err := Open(filepath.Join(dir, "cache"), Limits{Size: MinLimit}, quiet)
@@ -118,7 +119,8 @@ func TestNoCache(t *testing.T) {
 	c.Prune()
 	c.Evict(&Set{})
 	_, failed := c.Unpin([32]byte{})
-	if _, err := c.Scrub(t.Context(), 0); err != nil || failed != nil || len(c.Pins()) > 0 || c.Pin([32]byte{}, "x", &Set{}) == nil {
+	if _, err := c.Scrub(t.Context(), 0); err != nil || failed != nil || len(c.Pins()) > 0 ||
+		c.Pin([32]byte{}, "x", &Set{}) == nil {
 		t.Error("an absent cache was scrubbed, unpinned or pinned")
 	}
 	if s := c.Stats(); !strings.Contains(s.Absent, "read-only") || s.Misses != 3 {

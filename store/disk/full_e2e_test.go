@@ -45,7 +45,8 @@ func TestFullDisk(t *testing.T) {
 func TestDiskRunsShort(t *testing.T) {
 	dir := ram(t, "size=64m")
 	const MB = 1 << 20
-	c := openSmall(t, filepath.Join(dir, "cache"), Limits{Size: MinLimit, Low: Space{Percent: 25}, High: Space{Bytes: 24 * MB}}, MB)
+	limits := Limits{Size: MinLimit, Low: Space{Percent: 25}, High: Space{Bytes: 24 * MB}}
+	c := openSmall(t, filepath.Join(dir, "cache"), limits, MB)
 	putAll(t, c, 0, 1500) // 75 MB: more than there is
 	s := c.Stats()
 	if s.Failed > 0 || s.Used < 30*MB || s.Used > 48*MB {
@@ -87,7 +88,9 @@ func TestDiskRunsShort(t *testing.T) {
 		info, err := others.Stat()
 		return err == nil && info.Size() > 58*MB
 	})
-	eventually(t, "the cache has shrunk to its minimum", func() bool { return c.Stats().Room == 4*MB && c.Stats().Used <= 4*MB })
+	eventually(t, "the cache has shrunk to its minimum", func() bool {
+		return c.Stats().Room == 4*MB && c.Stats().Used <= 4*MB
+	})
 	if putAll(t, c, 4000, 4040) == 0 {
 		t.Error("on a disk that others have filled: got no chunk stored")
 	}

@@ -88,7 +88,8 @@ func TestDiskHangs(t *testing.T) {
 		}
 		c.Load([]chunk.Ref{first})
 	})
-	if s := c.Stats(); s.Hung != hungReads || c.reads.abandoned.Load() != hungReads || s.ReadsHang.IsZero() || s.Off() == "" || s.Chunks != 60 {
+	if s := c.Stats(); s.Hung != hungReads || c.reads.abandoned.Load() != hungReads || s.ReadsHang.IsZero() ||
+		s.Off() == "" || s.Chunks != 60 {
 		t.Errorf("got %d abandoned reads, want %d: %+v", c.reads.abandoned.Load(), hungReads, s)
 	}
 	soon(t, disk, "scrub", func() {
@@ -98,7 +99,10 @@ func TestDiskHangs(t *testing.T) {
 	})
 	disk.Release()
 	c.reads.patience = time.Minute // machines are slow
-	eventually(t, "the breaker is closed", func() bool { s := c.Stats(); return s.Off() == "" && c.reads.abandoned.Load() == 0 })
+	eventually(t, "the breaker is closed", func() bool {
+		s := c.Stats()
+		return s.Off() == "" && c.reads.abandoned.Load() == 0
+	})
 	if n := countRange(t, c, 0, 60, faultLength); n != 60 {
 		t.Errorf("when the disk answers again: got %d chunks, want 60", n)
 	}
@@ -123,7 +127,8 @@ func TestManyReadersOfADiskThatHangs(t *testing.T) {
 		}
 		readers.Wait()
 	})
-	if n := c.reads.abandoned.Load(); n < hungReads || n > maxReads || disk.Hanging(faultfs.Read) < int(n) { // FUSE may split a read
+	if n := c.reads.abandoned.Load(); n < hungReads || n > maxReads ||
+		disk.Hanging(faultfs.Read) < int(n) { // FUSE may split a read
 		t.Errorf("got %d abandoned reads, want %d to %d: %+v", n, hungReads, maxReads, c.Stats())
 	}
 }
@@ -156,8 +161,8 @@ func TestWritesHang(t *testing.T) {
 	}
 }
 
-// Close does not wait for a disk that hangs, not even while the cache loads. The cache can be opened
-// again when the disk answers.
+// Close does not wait for a disk that hangs, not even while the cache loads. The cache can be
+// opened again when the disk answers.
 func TestCloseOfADiskThatHangs(t *testing.T) {
 	c, disk := hangs(t)
 	disk.Hang("", faultfs.Open, faultfs.Read, faultfs.Write, faultfs.Unlink)

@@ -12,8 +12,8 @@ import (
 	"lighter/format/chunk"
 )
 
-// Whatever happens at a time, and however the cache ends and starts again, the directory never takes
-// more of the disk than the limit, and the cache still stores chunks.
+// Whatever happens at a time, and however the cache ends and starts again, the directory never
+// takes more of the disk than the limit, and the cache still stores chunks.
 func TestLimitAtEachMoment(t *testing.T) {
 	limitAtEachMoment(t, t.TempDir())
 }
@@ -122,8 +122,8 @@ func atOnce(t *testing.T, c *Cache, seed uint64) {
 	}
 }
 
-// The cache still stores chunks if its limit was much larger when the segments were made and much of
-// each was pinned.
+// The cache still stores chunks if its limit was much larger when the segments were made and much
+// of each was pinned.
 func TestSmallerLimitWithPins(t *testing.T) {
 	dir := t.TempDir()
 	const length, limit = 20_000, 4_500_000 // two segments and a little more

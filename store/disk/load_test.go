@@ -16,8 +16,8 @@ import (
 	"lighter/format/chunk"
 )
 
-// leftBy returns a directory in which a previous process has left chunks of 40,000 bytes, in several
-// segments.
+// leftBy returns a directory in which a previous process has left chunks of 40,000 bytes, in
+// several segments.
 func leftBy(t *testing.T) (dir string, chunks int) {
 	t.Helper()
 	dir, chunks = t.TempDir(), 150
@@ -143,9 +143,9 @@ func TestCloseWhileLoading(t *testing.T) {
 	}
 }
 
-// BenchmarkOpen opens caches of many chunks of 64 KiB. Their tables are in the page cache, and their
-// segments are sparse. B/chunk is the memory in use when all chunks are known, peak-B/chunk the most
-// until then, garbage included.
+// BenchmarkOpen opens caches of many chunks of 64 KiB. Their tables are in the page cache, and
+// their segments are sparse. B/chunk is the memory in use when all chunks are known, peak-B/chunk
+// the most until then, garbage included.
 func BenchmarkOpen(b *testing.B) {
 	for _, chunks := range []int{1 << 20, 4 << 20, 16 << 20} {
 		b.Run(fmt.Sprintf("chunks=%d", chunks), func(b *testing.B) {

@@ -42,8 +42,8 @@ func TestOwnerMakesRoom(t *testing.T) {
 	}
 }
 
-// The room depends on the free bytes of the disk. A cache alone stops at the low mark. If others fill
-// the disk, the cache shrinks until the high mark is free, but not to nothing.
+// The room depends on the free bytes of the disk. A cache alone stops at the low mark. If others
+// fill the disk, the cache shrinks until the high mark is free, but not to nothing.
 func TestRoomFor(t *testing.T) {
 	const MB = 1 << 20
 	for _, test := range []struct{ limit, used, free, low, high, want int64 }{
@@ -166,8 +166,8 @@ func TestReadDuringEviction(t *testing.T) {
 	}
 }
 
-// A working set of three times the cache's size is put or read in each round. Reads are right, and a
-// chunk in constant use stays.
+// A working set of three times the cache's size is put or read in each round. Reads are right, and
+// a chunk in constant use stays.
 func TestWorkingSetThreeTimesTheSize(t *testing.T) {
 	const limit, length, chunks = 4 << 20, 40_000, 3 * (4 << 20) / 40_000
 	c := openSmall(t, t.TempDir(), Limits{Size: limit}, limit/32)
@@ -210,8 +210,8 @@ func TestEmptySegmentsAreRemoved(t *testing.T) {
 	}
 }
 
-// Somebody removes the cache's directory: open segments can still be read, and chunks are stored in a
-// new directory.
+// Somebody removes the cache's directory: open segments can still be read, and chunks are stored in
+// a new directory.
 func TestDirectoryIsRemoved(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cache")
 	c, refs := fill(t, dir)

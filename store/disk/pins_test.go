@@ -156,8 +156,8 @@ func TestDamagedPin(t *testing.T) {
 	}
 }
 
-// Evict frees the given chunks unless they are pinned. It moves the rest of a segment if that is worth
-// it.
+// Evict frees the given chunks unless they are pinned. It moves the rest of a segment if that is
+// worth it.
 func TestEvict(t *testing.T) {
 	dir := t.TempDir()
 	c := openSmall(t, dir, Limits{Size: 8 << 20}, 200_000)
@@ -181,10 +181,12 @@ func TestEvict(t *testing.T) {
 	before := c.Stats()
 	freed := c.Evict(gone)
 	after := c.Stats()
-	if freed.Chunks != 56 || after.Chunks != 34 || freed.Kept != 2*(recordSize(length)+tableEntry) { // a fifth of the first segment
+	if freed.Chunks != 56 || after.Chunks != 34 ||
+		freed.Kept != 2*(recordSize(length)+tableEntry) { // a fifth of the first segment
 		t.Errorf("Evict: got %+v, %d chunks left", freed, after.Chunks)
 	}
-	if less := before.Used - after.Used; less < 54*length || max(less, freed.Bytes)-min(less, freed.Bytes) > 32<<10 { // whole blocks
+	if less := before.Used - after.Used; less < 54*length || max(less, freed.Bytes)-min(less,
+		freed.Bytes) > 32<<10 { // whole blocks
 		t.Errorf("Evict: got %d bytes freed on disk, %+v", before.Used-after.Used, freed)
 	}
 	for i := range 90 {
@@ -216,8 +218,8 @@ func TestDamageIsNotMoved(t *testing.T) {
 	}
 }
 
-// A cache that was killed at any moment, also while pinned records move, has all pinned chunks and no
-// wrong byte. The process that is killed is this program.
+// A cache that was killed at any moment, also while pinned records move, has all pinned chunks and
+// no wrong byte. The process that is killed is this program.
 func TestKilled(t *testing.T) {
 	const limit, segment, length = 2 << 20, 1 << 17, 10_000
 	if dir := os.Getenv("LIGHTER_TEST_KILLED"); dir != "" {

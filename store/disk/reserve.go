@@ -78,8 +78,8 @@ func (c *Cache) begin(where **segment) error {
 	return nil
 }
 
-// prepare makes the spare if there is none. The caller holds slow, but not mu: readers must not wait
-// for a disk that is slow to make a file.
+// prepare makes the spare if there is none. The caller holds slow, but not mu: readers must not
+// wait for a disk that is slow to make a file.
 func (c *Cache) prepare() error {
 	c.mu.Lock()
 	if c.spare != nil {

@@ -18,8 +18,8 @@ type Scrubbed struct {
 }
 
 // Scrub reads each cached chunk once, from the disk and not from memory, and drops damaged ones. It
-// reads at most rate bytes a second, or as fast as possible if rate is 0. It ends with an error when
-// the circuit breaker opens, because failing reads say nothing about the records.
+// reads at most rate bytes a second, or as fast as possible if rate is 0. It ends with an error
+// when the circuit breaker opens, because failing reads say nothing about the records.
 func (c *Cache) Scrub(ctx context.Context, rate int64) (found Scrubbed, err error) {
 	if c.isAbsent() != nil {
 		return found, nil

@@ -8,7 +8,8 @@ import (
 	"lighter/format/chunk"
 )
 
-// Set is a set of chunks. It takes 20 bytes for each. Add must not be called after any other method.
+// Set is a set of chunks. It takes 20 bytes for each. Add must not be called after any other
+// method.
 type Set struct {
 	chunks []member
 	sorted bool

@@ -9,8 +9,8 @@ import (
 	"lighter/format/chunk"
 )
 
-// BenchmarkStream puts a working set that does not fit into a full cache: each chunk evicts another.
-// It reports how long one Put takes as well, since the other chunks of a unit wait for it.
+// BenchmarkStream puts a working set that does not fit into a full cache: each chunk evicts
+// another. It reports how long one Put takes as well, since the other chunks of a unit wait for it.
 func BenchmarkStream(b *testing.B) {
 	for name, pinned := range map[string]int64{"": 0, "half-pinned": 1 << 28} {
 		b.Run(name, func(b *testing.B) {

@@ -310,7 +310,7 @@ func TestStartThatIsKnown(t *testing.T) {
 		}
 		eventually(t, "its end", func() bool {
 			st := nodeStatus(t, s).Fetched
-			return st.InFlight.Background == 0 && st.Link.OnTheWay == 0
+			return st.InFlight.Background == 0 && st.Link.InFlight == 0
 		})
 		known.setHold(false)
 		pull(t, s, "python")

@@ -149,7 +149,8 @@ func (f fixture) units(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := units.Share().Read(ctx, f.refs[0], 0, make([]byte, 1), nil); err != nil && !errors.Is(err, context.Canceled) {
+	if err := units.Share().Read(ctx, f.refs[0], 0, make([]byte, 1), nil); err != nil &&
+		!errors.Is(err, context.Canceled) {
 		t.Errorf("Read with a context that has ended: got %v, want %v", err, context.Canceled)
 	}
 }

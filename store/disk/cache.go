@@ -108,7 +108,7 @@ func (c *Cache) start(owner func(context.Context)) {
 
 // takeOver is the owner of an open cache: it loads what is there, then makes room.
 func (c *Cache) takeOver(ctx context.Context) {
-	c.load(ctx)
+	(&loader{Cache: c}).run(ctx)
 	c.own(ctx)
 }
 

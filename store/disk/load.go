@@ -110,14 +110,19 @@ func (c *Cache) isLoaded() bool {
 // IsLoading reports whether there may be cached chunks that are not known yet.
 func (c *Cache) IsLoading() bool { return c.isAbsent() == nil && !c.isLoaded() }
 
-// load loads the segments of a previous process while the cache is in use. When ctx ends, the
-// remaining segments stay as they are for the next Open.
-func (c *Cache) load(ctx context.Context) {
+// loader loads what a previous process left, while the cache is in use.
+type loader struct {
+	*Cache
+	table bytes.Buffer // of the segment that is being loaded
+}
+
+// run loads the pins and the segments. When ctx ends, the remaining segments stay as they are for
+// the next Open.
+func (c *loader) run(ctx context.Context) {
 	defer close(c.loaded)
 	c.loadPins()
 	c.sizeIndex()
-	var table bytes.Buffer
-	for c.loadNext(ctx, &table) {
+	for c.loadNext(ctx) {
 	}
 	if ctx.Err() == nil {
 		c.shrink()
@@ -126,7 +131,7 @@ func (c *Cache) load(ctx context.Context) {
 
 // sizeIndex makes room in the index for all records in the tables. An index that grows becomes
 // larger than that, and leaves garbage.
-func (c *Cache) sizeIndex() {
+func (c *loader) sizeIndex() {
 	records := int64(0)
 	for _, l := range c.left {
 		records += l.records
@@ -142,15 +147,14 @@ func (c *Cache) sizeIndex() {
 	c.index = large
 }
 
-// loadNext loads the last of the segments that are left, and reports whether there was one. table
-// is a buffer for it.
-func (c *Cache) loadNext(ctx context.Context, table *bytes.Buffer) bool {
+// loadNext loads the last of the segments that are left, and reports whether there was one.
+func (c *loader) loadNext(ctx context.Context) bool {
 	if len(c.left) == 0 || ctx.Err() != nil {
 		return false
 	}
 	last := len(c.left) - 1
 	l := c.left[last]
-	s, err := c.loadSegment(ctx, l, table)
+	s, err := c.loadSegment(ctx, l)
 	if s == nil && ctx.Err() != nil {
 		return false
 	}
@@ -179,7 +183,7 @@ func (c *Cache) loadNext(ctx context.Context, table *bytes.Buffer) bool {
 }
 
 // addAll adds a segment's records to the index, except for chunks that were put meanwhile.
-func (c *Cache) addAll(s *segment) {
+func (c *loader) addAll(s *segment) {
 	for batch := range slices.Chunk(s.records, batchSize) {
 		c.mu.Lock()
 		for _, r := range batch {
@@ -210,7 +214,7 @@ func (c *Cache) removeStray(name string) {
 
 // shrink evicts segments until a limit that was made smaller holds: those without pinned chunks
 // first, but the limit comes before the pins.
-func (c *Cache) shrink() {
+func (c *loader) shrink() {
 	c.slow.Lock()
 	defer c.slow.Unlock()
 	for _, evenPinned := range []bool{false, true} {
@@ -230,7 +234,7 @@ func (c *Cache) shrink() {
 
 // loadSegment reads a segment's table, or scans the segment. It removes an empty segment, and
 // returns nil for it. It also returns nil if ctx ends before.
-func (c *Cache) loadSegment(ctx context.Context, l leftover, table *bytes.Buffer) (*segment, error) {
+func (c *loader) loadSegment(ctx context.Context, l leftover) (*segment, error) {
 	file, err := os.OpenFile(l.path+".segment", os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
@@ -246,9 +250,9 @@ func (c *Cache) loadSegment(ctx context.Context, l leftover, table *bytes.Buffer
 	}
 	s.size = info.Size()
 	s.used.Store(l.age)
-	if s.readTable(table) == nil {
+	if s.readTable(&c.table) == nil {
 		if l.newest {
-			s.ids = idsIn(table.Bytes())
+			s.ids = idsIn(c.table.Bytes())
 		}
 	} else {
 		s.records, s.ids = nil, nil
@@ -288,7 +292,7 @@ func (s *segment) cutOff() {
 // reopen makes the newest segment the active one if there is room in it and Put has begun no other
 // meanwhile. Otherwise each restart would leave a small segment. It removes the table, because
 // records will be added.
-func (c *Cache) reopen(s *segment) {
+func (c *loader) reopen(s *segment) {
 	c.slow.Lock() // so that no other segment begins
 	defer c.slow.Unlock()
 	c.mu.RLock()

@@ -1,7 +1,6 @@
 package disk
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -121,13 +120,13 @@ func TestCloseWhileLoading(t *testing.T) {
 	if err := c.open(); err != nil {
 		t.Fatal(err)
 	}
-	oldest := c.left[0].path
+	oldest, l := c.left[0].path, &loader{Cache: c}
 	ended, stop := context.WithCancel(t.Context())
 	stop()
 	for range 2 {
-		c.loadNext(t.Context(), &bytes.Buffer{})
+		l.loadNext(t.Context())
 	}
-	c.start(func(context.Context) { c.load(ended) })
+	c.start(func(context.Context) { l.run(ended) })
 	if n := len(c.left); n == 0 {
 		t.Fatal("got loaded, want loading")
 	}

@@ -257,7 +257,7 @@ func decodePin(id chunk.ID, b []byte) (*pin, error) {
 }
 
 // loadPins reads the pins of a previous process. A pin that cannot be read keeps nothing.
-func (c *Cache) loadPins() {
+func (c *loader) loadPins() {
 	names, err := os.ReadDir(c.dir)
 	if err != nil {
 		c.log.Error("cache pins cannot be listed", "dir", c.dir, "err", err)

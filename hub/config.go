@@ -14,7 +14,7 @@ import (
 	"strings"
 
 	"lighter/renewed"
-
+	"lighter/socket"
 	"lighter/wire"
 )
 
@@ -138,27 +138,18 @@ const unixPrefix = "unix:"
 
 // checkAdmin returns an error if admin_listen is invalid.
 func (c *Config) checkAdmin() error {
-	if path, socket := strings.CutPrefix(c.AdminListen, unixPrefix); socket {
-		if !filepath.IsAbs(path) || len(path) > maxSocketPath {
-			return fmt.Errorf("admin_listen %s: want unix: and an absolute path of at most %d bytes", c.AdminListen, maxSocketPath)
-		}
-		return nil
-	}
 	if c.AdminListen == "" {
 		return nil
 	}
-	host, _, err := net.SplitHostPort(c.AdminListen)
-	switch {
-	case err != nil:
-		return fmt.Errorf("admin_listen %q: want HOST:PORT or unix:/PATH", c.AdminListen)
-	case c.TLSCert == "" && !c.PlainHTTP && !wire.IsLoopback(host):
+	if err := socket.CheckAddress("admin_listen", c.AdminListen); err != nil {
+		return err
+	}
+	host, _, _ := net.SplitHostPort(c.AdminListen)
+	if !strings.HasPrefix(c.AdminListen, unixPrefix) && c.TLSCert == "" && !c.PlainHTTP && !wire.IsLoopback(host) {
 		return fmt.Errorf("admin_listen %s is not a loopback address: set tls_cert and tls_key, or plain_http if you trust the network", c.AdminListen)
 	}
 	return nil
 }
-
-// maxSocketPath is the maximum length of a Unix socket's path on Linux.
-const maxSocketPath = 107
 
 // proxies parses the addresses of proxies.
 func (c *Config) proxies() (all []netip.Prefix, err error) {

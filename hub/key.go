@@ -13,6 +13,7 @@ import (
 	"slices"
 	"syscall"
 
+	"lighter/durable"
 	"lighter/format/index"
 )
 
@@ -115,12 +116,7 @@ func writeKeyFile(path string, text []byte) error {
 		return err
 	}
 	defer os.Remove(file.Name()) // fails after the rename
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return errors.Join(err, file.Close())
-	}
-	defer dir.Close()
-	info, err := dir.Stat()
+	info, err := os.Stat(filepath.Dir(path))
 	if err == nil {
 		owner := info.Sys().(*syscall.Stat_t)
 		err = file.Chown(int(owner.Uid), int(owner.Gid))
@@ -131,10 +127,7 @@ func writeKeyFile(path string, text []byte) error {
 	if err := errors.Join(err, file.Sync(), file.Close()); err != nil {
 		return err
 	}
-	if err := os.Rename(file.Name(), path); err != nil {
-		return err
-	}
-	return dir.Sync()
+	return durable.Publish(file.Name(), path)
 }
 
 // Keys returns the public keys of the hub in a directory, the oldest first, in the form of

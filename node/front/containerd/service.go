@@ -18,17 +18,11 @@ const stopTimeout = 10 * time.Second
 // maxRequests bounds the requests in flight of one connection. containerd queues the others.
 const maxRequests = 1024
 
-// NewService returns a gRPC server that speaks containerd's snapshots API for sn.
-func NewService(sn snapshots.Snapshotter) *grpc.Server {
+// Serve speaks containerd's snapshots API for sn on listener until ctx ends. Then it waits for
+// requests in flight, for stopTimeout at most, closes the listener and returns nil.
+func Serve(ctx context.Context, listener net.Listener, sn snapshots.Snapshotter) error {
 	server := grpc.NewServer(grpc.MaxConcurrentStreams(maxRequests))
 	snapshotsapi.RegisterSnapshotsServer(server, snapshotservice.FromSnapshotter(sn))
-	return server
-}
-
-// Serve answers requests for sn on listener until ctx ends. Then it waits for requests in flight,
-// for stopTimeout at most, closes the listener and returns nil.
-func Serve(ctx context.Context, listener net.Listener, sn snapshots.Snapshotter) error {
-	server := NewService(sn)
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(listener) }()
 	select {

@@ -7,9 +7,6 @@ import (
 	"lighter/format/chunk"
 )
 
-// maxAgain limits how many mounts MountAgain puts over the first mount of a tree.
-const maxAgain = 16
-
 // MountAgain puts a new mount of a mounted tree over the existing one. A process that starts from
 // now on finds none of the tree's data in the page cache, so all its reads can be recorded. Users
 // of the existing mount keep it. A tree that is not mounted is not mounted either. Until Unwatch,

@@ -10,18 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const (
-	// loopPrefix begins the paths of loop devices.
-	loopPrefix = "/dev/loop"
-	// loopTries limits how often a free loop device is requested: another process may take it
-	// first.
-	loopTries = 64
-	// loopBlock is the block size of loop devices, in bytes: that of both files.
-	loopBlock = 4096
-	// loopReadAhead is how far the kernel reads ahead, in units of 512 bytes: as far as without a
-	// loop device, which may read ahead 20 times as far by default.
-	loopReadAhead = 128 << 10 / 512
-)
+// loopPrefix begins the paths of loop devices.
+const loopPrefix = "/dev/loop"
 
 // attach makes a read-only loop device of a file. The kernel frees it with its last user. The
 // caller closes fd when the device is mounted.

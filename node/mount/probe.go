@@ -20,9 +20,6 @@ var (
 	errModeNone = errors.New("this node is configured to mount no trees (mount_mode is none)")
 )
 
-// probePause is the least time between two attempts to mount an empty tree.
-const probePause = 10 * time.Second
-
 // Probe finds out whether trees can be mounted, by mounting an empty one, and keeps the result for
 // Mountable. It is called once, before the first Mount.
 func (m *Mounts) Probe() {

@@ -12,17 +12,6 @@ import (
 	"lighter/node/trees"
 )
 
-const (
-	// hideTimeout is how long the kernel may wait for reads of a tree that it unmounts, before they
-	// are interrupted; hideAgain is the pause before that is repeated.
-	hideTimeout = 2 * time.Second
-	hideAgain   = 100 * time.Millisecond
-	// idleTimeout is how long UnmountIdle waits for reads; idlePause is how often it checks whether
-	// they are answered.
-	idleTimeout = 2 * time.Second
-	idlePause   = 20 * time.Millisecond
-)
-
 // Unmount undoes Mount and ends the tree's device. Containers that still use the tree keep its
 // mount, but their reads fail, so the caller makes sure that there are none.
 func (m *Mounts) Unmount(tree chunk.ID) error {

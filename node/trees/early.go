@@ -6,10 +6,6 @@ import (
 	"lighter/format/chunk"
 )
 
-// maxEarly limits how many trees are open before they are mounted. The oldest is closed for a new
-// one; its start is prefetched when it is mounted.
-const maxEarly = 16
-
 // early is a tree that is open before it is mounted, so that the chunks of its start are
 // prefetched.
 type early struct {

@@ -28,13 +28,6 @@ type Source interface {
 	Locations(ctx context.Context, tree, have chunk.ID, take func(plain io.Reader) error) error
 }
 
-const (
-	// fetchTimeout limits the download of one index.
-	fetchTimeout = 5 * time.Minute
-	// hintTimeout is how long a verified index waits for its locations, which are only a hint.
-	hintTimeout = 2 * time.Second
-)
-
 // Ensure fetches a tree's index unless it is on this machine, verified and synced to the disk, and
 // prefetches the chunks of the tree's start. It fails if nothing arrives for a while. It calls
 // begun when the first bytes are verified to be of the tree's index.

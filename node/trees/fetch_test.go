@@ -250,7 +250,7 @@ func TestIndexThatWasNotChecked(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := trees.openVerified(t.Context(), h.tree); err == nil ||
-		!strings.Contains(err.Error(), "signed like that") || !trees.Has(h.tree) || h.asked.Load() != 0 {
+		!strings.Contains(err.Error(), "has signed an invalid index") || !trees.Has(h.tree) || h.asked.Load() != 0 {
 		t.Errorf("%v, asked %d times", err, h.asked.Load())
 	}
 }

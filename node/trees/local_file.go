@@ -15,15 +15,8 @@ import (
 	"lighter/format/index"
 )
 
-const (
-	// localRate limits how fast a local device is written and verified, in bytes a second:
-	// containers use the same disk.
-	localRate rate.Limit = 256 << 20
-	// localStride limits how much of it is in the page cache, in bytes.
-	localStride = 16 << 20
-	// diskBlock is the unit in which a disk is allocated, in bytes.
-	diskBlock = 4096
-)
+// diskBlock is the unit in which a disk is allocated, in bytes.
+const diskBlock = 4096
 
 // eachExtent calls fn for each extent in order, with a buffer of its length, for at most limit
 // bytes a second.

@@ -11,13 +11,6 @@ import (
 	"lighter/node/prefetch"
 )
 
-const (
-	// locateFirst and locateRarest limit the backoff between attempts to fetch the locations of
-	// one tree. A fault that needs them ends a pause after repairPause at most.
-	locateFirst  = time.Second
-	locateRarest = 5 * time.Minute
-)
-
 // locating holds the locations of an open tree's device. If they are missing or damaged, it
 // fetches them in the background until they arrive or the tree is closed. Newer ones come by
 // Store.refresh.

@@ -13,15 +13,6 @@ import (
 	"lighter/format/chunk"
 )
 
-const (
-	// refreshAge is the age at which locations are refreshed. An attempt renews the age even if it
-	// fails: the locations on the disk can still be used.
-	refreshAge = time.Minute
-	// locateTogether is for how many trees locations are fetched at a time, apart from those that
-	// are fetched with an index.
-	locateTogether = 4
-)
-
 // newer fetches locations of trees that are on this machine, because the hub may have better ones.
 type newer struct {
 	locks locks         // held while a tree's locations are fetched, so that they are fetched once

@@ -20,9 +20,6 @@ import (
 	"lighter/node/prefetch"
 )
 
-// recoverTogether is how many trees Recover opens at a time. Opening one waits for the disk.
-const recoverTogether = 16
-
 // OpenTree is an open tree: its device, and the files that the device reads.
 type OpenTree struct {
 	Header index.Header
@@ -195,7 +192,8 @@ func (s *Store) verify(ctx context.Context, tree chunk.ID, o *OpenTree) error {
 	}
 	err := checkMetadata(ctx, s.Metadata(tree), o.Header)
 	if invalid := new(chunk.InvalidError); errors.As(err, &invalid) {
-		return fmt.Errorf("%v, and was signed like that", err) // not damaged: another download would be the same
+		// Not a damaged file: another download would be the same.
+		return fmt.Errorf("the hub has signed an invalid index: %v", err)
 	}
 	return err
 }

@@ -13,9 +13,6 @@ import (
 	"lighter/format/index"
 )
 
-// repairPause is the least time between two attempts to repair one tree.
-const repairPause = 10 * time.Second
-
 // repair fetches a tree's index again if its extent map is damaged on the disk under its device.
 // Faults that need the map wait. It cannot repair the metadata image, which the kernel reads.
 type repair struct {

@@ -45,10 +45,6 @@ type Store struct {
 	lost   map[chunk.ID]error // trees that could not be served again or are damaged, and why
 }
 
-// cachedPages limits how many pages of extent maps are in memory: 10 MB, enough to locate 170,000
-// chunks.
-const cachedPages = 2048
-
 // Names in trees/ that begin like this are indexes that are being added or removed.
 const (
 	newPrefix = "new-"

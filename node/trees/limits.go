@@ -1,0 +1,41 @@
+package trees
+
+import (
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+// The limits of this package. ARCHITECTURE.md lists those that bound a node's memory.
+const (
+	// cachedPages limits the pages of extent maps in memory: 10 MB, enough to locate 170,000 chunks.
+	cachedPages = 2048
+	// maxEarly limits the trees that are open before they are mounted. The oldest is closed for a new
+	// one; its start is prefetched when it is mounted.
+	maxEarly = 16
+	// recoverTogether is how many trees Recover opens at a time. Opening one waits for the disk.
+	recoverTogether = 16
+
+	// fetchTimeout limits the download of one index, or of one tree's locations.
+	fetchTimeout = 5 * time.Minute
+	// hintTimeout is how long a verified index waits for its locations, which are only a hint.
+	hintTimeout = 2 * time.Second
+	// locateFirst and locateRarest limit the backoff between attempts to fetch the locations of
+	// one tree. A fault that needs them ends a pause after repairPause at most.
+	locateFirst  = time.Second
+	locateRarest = 5 * time.Minute
+	// locateTogether is for how many trees locations are fetched at a time, apart from those that
+	// are fetched with an index.
+	locateTogether = 4
+	// refreshAge is the age at which locations are refreshed. An attempt renews the age even if it
+	// fails: the locations on the disk can still be used.
+	refreshAge = time.Minute
+	// repairPause is the least time between two attempts to repair one tree.
+	repairPause = 10 * time.Second
+
+	// localRate limits how fast a local device is written and verified, in bytes a second:
+	// containers use the same disk.
+	localRate rate.Limit = 256 << 20
+	// localStride limits how much of a local device is in the page cache, in bytes.
+	localStride = 16 << 20
+)

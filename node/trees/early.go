@@ -1,21 +1,10 @@
 package trees
 
-import (
-	"slices"
-
-	"lighter/format/chunk"
-)
-
-// early is a tree that is open before it is mounted, so that the chunks of its start are
-// prefetched.
-type early struct {
-	tree chunk.ID
-	open *OpenTree
-}
+import "lighter/format/chunk"
 
 // prefetchStart opens a tree that is not mounted yet and prefetches the chunks of its start.
 func (s *Store) prefetchStart(tree chunk.ID) {
-	if s.UsesLocal(tree) || s.Served(tree) != nil || s.hasEarly(tree) {
+	if s.UsesLocal(tree) || len(s.opened(tree)) > 0 {
 		return // a local device needs no prefetched chunks
 	}
 	o, err := s.open(tree)
@@ -30,46 +19,6 @@ func (s *Store) prefetchStart(tree chunk.ID) {
 	}
 }
 
-// addEarly keeps a tree open for Serve, and returns the one to close: this one, the oldest, or
-// none.
-func (s *Store) addEarly(tree chunk.ID, o *OpenTree) (closing *OpenTree) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ended || s.served[tree] != nil || s.findEarly(tree) >= 0 || !o.Device.Begin() {
-		return o
-	}
-	s.early = append(s.early, early{tree, o})
-	if len(s.early) > maxEarly {
-		closing = s.early[0].open
-		s.early = slices.Delete(s.early, 0, 1)
-	}
-	return closing
-}
-
-// findEarly returns the position of a tree in s.early, or -1; s.mu is held.
-func (s *Store) findEarly(tree chunk.ID) int {
-	return slices.IndexFunc(s.early, func(e early) bool { return e.tree == tree })
-}
-
-func (s *Store) hasEarly(tree chunk.ID) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.findEarly(tree) >= 0
-}
-
-// takeEarly returns a tree that is open before it is mounted, or nil. The caller owns it.
-func (s *Store) takeEarly(tree chunk.ID) *OpenTree {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	i := s.findEarly(tree)
-	if i < 0 {
-		return nil
-	}
-	o := s.early[i].open
-	s.early = slices.Delete(s.early, i, i+1)
-	return o
-}
-
 // closeEarly closes what prefetchStart opened of a tree, if Serve has not taken it.
 func (s *Store) closeEarly(tree chunk.ID) {
 	if o := s.takeEarly(tree); o != nil {
@@ -79,11 +28,7 @@ func (s *Store) closeEarly(tree chunk.ID) {
 
 // EndStreams ends the prefetching of starts for good.
 func (s *Store) EndStreams() {
-	s.mu.Lock()
-	before := s.early
-	s.early, s.ended = nil, true
-	s.mu.Unlock()
-	for _, e := range before {
+	for _, e := range s.endEarly() {
 		e.open.close()
 	}
 	for _, o := range s.allServed() {

@@ -6,32 +6,35 @@ import (
 	"lighter/format/chunk"
 )
 
-// This file has all paths of the store; the package's doc shows them.
+// layout has all paths of a store; the package's doc shows them.
+type layout struct {
+	root string // the node's
+}
 
 // Dir returns the directory below root that has the trees.
 func Dir(root string) string { return filepath.Join(root, "trees") }
 
-func (s *Store) dir(tree chunk.ID) string       { return filepath.Join(Dir(s.root), tree.String()) }
-func (s *Store) mapFile(tree chunk.ID) string   { return filepath.Join(s.dir(tree), "map") }
-func (s *Store) locations(tree chunk.ID) string { return filepath.Join(s.dir(tree), "locations") }
+func (l layout) dir(tree chunk.ID) string       { return filepath.Join(Dir(l.root), tree.String()) }
+func (l layout) mapFile(tree chunk.ID) string   { return filepath.Join(l.dir(tree), "map") }
+func (l layout) locations(tree chunk.ID) string { return filepath.Join(l.dir(tree), "locations") }
 
 // removing returns where a tree's index is moved before it is removed.
-func (s *Store) removing(tree chunk.ID) string {
-	return filepath.Join(Dir(s.root), oldPrefix+tree.String())
+func (l layout) removing(tree chunk.ID) string {
+	return filepath.Join(Dir(l.root), oldPrefix+tree.String())
 }
 
 // Metadata returns the path of a tree's metadata image.
-func (s *Store) Metadata(tree chunk.ID) string { return filepath.Join(s.dir(tree), "metadata") }
+func (l layout) Metadata(tree chunk.ID) string { return filepath.Join(l.dir(tree), "metadata") }
 
 // LocalMetadata returns the other name of the metadata image, used with the local device.
-func (s *Store) LocalMetadata(tree chunk.ID) string {
-	return filepath.Join(s.localDir(tree), "metadata")
+func (l layout) LocalMetadata(tree chunk.ID) string {
+	return filepath.Join(l.localDir(tree), "metadata")
 }
 
 // LocalDevice returns the path of a tree's local device.
-func (s *Store) LocalDevice(tree chunk.ID) string { return filepath.Join(s.localDir(tree), "device") }
+func (l layout) LocalDevice(tree chunk.ID) string { return filepath.Join(l.localDir(tree), "device") }
 
-func (s *Store) localDir(tree chunk.ID) string { return filepath.Join(s.dir(tree), localDir) }
+func (l layout) localDir(tree chunk.ID) string { return filepath.Join(l.dir(tree), localDir) }
 
 // IsTree reports whether the last element of a path is a tree ID.
 func IsTree(path string) bool {

@@ -4,30 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"lighter/durable"
 	"lighter/format/chunk"
 )
-
-// Room has the chunks that local devices are made of, and a limit for the bytes on the disk that
-// the local devices count against (store/disk.Cache).
-type Room interface {
-	// Read fills dst with a chunk's bytes from offset on, and reports whether it has them.
-	Read(ref chunk.Ref, offset int, dst []byte) bool
-	// Take reserves bytes, unless something would have to be evicted for them. Hold counts bytes
-	// that exist already. Give undoes either.
-	Take(bytes int64) error
-	Hold(bytes int64)
-	Give(bytes int64)
-	// Beside registers yield, which is called when space is needed. It returns the bytes it freed.
-	Beside(yield func() int64)
-}
 
 // A local device is a directory with a file that has the bytes of the tree's device, and another
 // name of the metadata image. A mount that reads the file is known by that name.
@@ -39,20 +23,6 @@ const (
 
 // ErrNotCached means that a chunk of a tree is not in the cache.
 var ErrNotCached = errors.New("not all of its chunks are cached")
-
-// locals are the local devices on this machine. Store.mu guards the maps.
-type locals struct {
-	room     Room
-	making   chan struct{}      // has one slot: they are made one at a time
-	bytes    map[chunk.ID]int64 // what each takes of the disk
-	mounted  map[chunk.ID]bool  // read by a tree's newest mount
-	disabled map[chunk.ID]bool  // not to be used by mounts
-}
-
-func newLocals() locals {
-	return locals{making: make(chan struct{}, 1),
-		bytes: map[chunk.ID]int64{}, mounted: map[chunk.ID]bool{}, disabled: map[chunk.ID]bool{}}
-}
 
 // UseRoom enables local devices, and counts those on the disk. It is called once, before the
 // first Serve.
@@ -72,58 +42,9 @@ func (s *Store) UseRoom(room Room) error {
 		s.countLocal(tree, stat.Blocks*512)
 		room.Hold(stat.Blocks * 512)
 	}
-	s.locals.room = room
+	s.room = room
 	room.Beside(s.yieldLocal)
 	return nil
-}
-
-func (s *Store) countLocal(tree chunk.ID, size int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.locals.bytes[tree] = size
-}
-
-// HasLocal reports whether a tree has a local device, and its size on the disk.
-func (s *Store) HasLocal(tree chunk.ID) (bytes int64, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	bytes, ok = s.locals.bytes[tree]
-	return bytes, ok
-}
-
-// UsesLocal reports whether a new mount of a tree is to read its local device: the tree has one,
-// and it is not disabled.
-func (s *Store) UsesLocal(tree chunk.ID) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, has := s.locals.bytes[tree]
-	return has && !s.locals.disabled[tree]
-}
-
-// DisableLocal has new mounts of a tree not use a local device until EnableLocal.
-func (s *Store) DisableLocal(tree chunk.ID) { s.mark(s.locals.disabled, tree, true) }
-
-// EnableLocal undoes DisableLocal.
-func (s *Store) EnableLocal(tree chunk.ID) { s.mark(s.locals.disabled, tree, false) }
-
-// SetLocalMounted says whether the newest mount of a tree reads its local device. A mounted local
-// device is not removed, unless it is damaged.
-func (s *Store) SetLocalMounted(tree chunk.ID, mounted bool) { s.mark(s.locals.mounted, tree, mounted) }
-
-func (s *Store) mark(set map[chunk.ID]bool, tree chunk.ID, marked bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if marked {
-		set[tree] = true
-	} else {
-		delete(set, tree)
-	}
-}
-
-func (s *Store) isLocalMounted(tree chunk.ID) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.locals.mounted[tree]
 }
 
 // MakeLocal makes the local device of a tree from cached chunks, unless the tree has one. Later
@@ -131,12 +52,12 @@ func (s *Store) isLocalMounted(tree chunk.ID) bool {
 // the disk before the file gets its name, because the kernel reads it unverified. If MakeLocal
 // fails, it leaves nothing behind.
 func (s *Store) MakeLocal(ctx context.Context, tree chunk.ID) error {
-	if _, ok := s.HasLocal(tree); ok || s.locals.room == nil {
+	if _, ok := s.HasLocal(tree); ok || s.room == nil {
 		return nil
 	}
 	select {
-	case s.locals.making <- struct{}{}:
-		defer func() { <-s.locals.making }()
+	case s.making <- struct{}{}:
+		defer func() { <-s.making }()
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -156,13 +77,13 @@ func (s *Store) makeLocal(ctx context.Context, tree chunk.ID) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := s.locals.room.Take(size); err != nil {
+	if err := s.room.Take(size); err != nil {
 		return err
 	}
 	fresh := filepath.Join(s.dir(tree), localNew)
 	defer func() {
 		if err != nil {
-			s.locals.room.Give(size)
+			s.room.Give(size)
 			err = errors.Join(err, os.RemoveAll(fresh))
 		}
 	}()
@@ -170,7 +91,7 @@ func (s *Store) makeLocal(ctx context.Context, tree chunk.ID) (err error) {
 		return err
 	}
 	device := filepath.Join(fresh, "device")
-	if err := fillLocal(ctx, device, extents, s.locals.room); err != nil {
+	if err := fillLocal(ctx, device, extents, s.room); err != nil {
 		return err
 	}
 	if err := verifyLocal(ctx, device, extents, localRate); err != nil {
@@ -190,18 +111,6 @@ func (s *Store) publishLocal(tree chunk.ID, fresh string, size int64) error {
 	}
 	s.countLocal(tree, size)
 	return nil
-}
-
-// forgetLocal stops counting the local device of a tree, which was removed.
-func (s *Store) forgetLocal(tree chunk.ID) (freed int64) {
-	s.mu.Lock()
-	freed = s.locals.bytes[tree]
-	delete(s.locals.bytes, tree)
-	s.mu.Unlock()
-	if freed > 0 {
-		s.locals.room.Give(freed)
-	}
-	return freed
 }
 
 // DiscardLocal removes the local device of a tree and returns how many bytes that freed. A mount
@@ -224,12 +133,6 @@ func (s *Store) discardUnused(tree chunk.ID) (freed int64) {
 		s.log.Warn("cannot remove a local device", "tree", tree.Short(), "err", err)
 	}
 	return freed
-}
-
-func (s *Store) allLocals() []chunk.ID {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Collect(maps.Keys(s.locals.bytes))
 }
 
 // yieldLocal removes one local device that is not mounted, and returns how many bytes that freed.

@@ -46,14 +46,14 @@ func (l *locks) unlock(tree chunk.ID, one *treeLock) {
 	l.leave(tree, one)
 }
 
-// lock waits for a tree's lock.
-func (l *locks) lock(tree chunk.ID) (unlock func()) {
-	unlock, _ = l.lockContext(context.Background(), tree) // no error: the context never ends
+// Lock waits for a tree's lock.
+func (l *locks) Lock(tree chunk.ID) (unlock func()) {
+	unlock, _ = l.LockContext(context.Background(), tree) // no error: the context never ends
 	return unlock
 }
 
-// lockContext waits for a tree's lock until ctx is done.
-func (l *locks) lockContext(ctx context.Context, tree chunk.ID) (unlock func(), err error) {
+// LockContext waits for a tree's lock until ctx is done.
+func (l *locks) LockContext(ctx context.Context, tree chunk.ID) (unlock func(), err error) {
 	one := l.join(tree)
 	select {
 	case one.held <- struct{}{}:
@@ -64,8 +64,8 @@ func (l *locks) lockContext(ctx context.Context, tree chunk.ID) (unlock func(), 
 	}
 }
 
-// tryLock takes a tree's lock if it is free.
-func (l *locks) tryLock(tree chunk.ID) (unlock func(), ok bool) {
+// TryLock takes a tree's lock if it is free.
+func (l *locks) TryLock(tree chunk.ID) (unlock func(), ok bool) {
 	one := l.join(tree)
 	select {
 	case one.held <- struct{}{}:

@@ -186,7 +186,7 @@ func TestRemovedTreeStaysRemoved(t *testing.T) {
 // A cancelled caller does not wait for the lock of a tree.
 func TestLockOfATree(t *testing.T) {
 	trees, tree := openTrees(t, newHub(t)), chunk.Sum([]byte("tree"))
-	unlock := trees.locks.lock(tree)
+	unlock := trees.Lock(tree)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, _, err := trees.Device(ctx, tree); !errors.Is(err, context.Canceled) {

@@ -101,19 +101,6 @@ func (s *Store) relocate(tree chunk.ID) (err error) {
 	return err
 }
 
-// opened returns what is open of a tree: served, or before it is mounted.
-func (s *Store) opened(tree chunk.ID) (list []*OpenTree) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if o := s.served[tree]; o != nil {
-		list = append(list, o)
-	}
-	if i := s.findEarly(tree); i >= 0 {
-		list = append(list, s.early[i].open)
-	}
-	return list
-}
-
 // isOld reports whether locations were neither fetched nor refreshed for a while.
 func isOld(path string) (bool, error) {
 	info, err := os.Stat(path)
@@ -127,7 +114,7 @@ func isOld(path string) (bool, error) {
 // updateLocations fetches the locations of a tree that is on this machine. If they differ from
 // those on the disk, it checks them and puts them in their place.
 func (s *Store) updateLocations(ctx context.Context, tree chunk.ID, extents int64) (changed bool, err error) {
-	unlock, err := s.newer.locks.lockContext(ctx, tree)
+	unlock, err := s.newer.locks.LockContext(ctx, tree)
 	if err != nil {
 		return false, err
 	}

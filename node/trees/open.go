@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
-	"slices"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
@@ -65,39 +63,20 @@ func (s *Store) serve(tree chunk.ID, o *OpenTree) error {
 		o.close()
 		return err
 	}
-	s.mu.Lock()
-	s.served[tree] = o
-	delete(s.lost, tree)
-	s.mu.Unlock()
+	s.addServed(tree, o)
 	o.locating.begin()
 	return nil
 }
 
 // Unserve undoes Serve. Reads of the device fail from then on. The caller holds the tree's lock.
 func (s *Store) Unserve(tree chunk.ID) error {
-	s.mu.Lock()
-	o := s.served[tree]
-	delete(s.served, tree)
-	s.mu.Unlock()
+	o := s.takeServed(tree)
 	if o == nil {
 		return nil
 	}
 	err := s.server.Remove(tree)
 	o.close()
 	return err
-}
-
-// Served returns a tree whose device is served, or nil.
-func (s *Store) Served(tree chunk.ID) *OpenTree {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.served[tree]
-}
-
-func (s *Store) allServed() []*OpenTree {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Collect(maps.Values(s.served))
 }
 
 // Device opens and verifies a tree for a caller that reads its device in this process. The kernel
@@ -150,20 +129,6 @@ func (s *Store) Recover(serve bool) error {
 		})
 	}
 	return group.Wait()
-}
-
-func (s *Store) lose(tree chunk.ID, cause error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.lost[tree] = cause
-}
-
-// Lost returns trees that Recover could not serve or Scrub found damaged, with the causes. A tree
-// leaves the list when it is served anew or removed.
-func (s *Store) Lost() map[chunk.ID]error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return maps.Clone(s.lost)
 }
 
 // openVerified opens a tree and verifies its extent map and metadata image. It returns a

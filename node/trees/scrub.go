@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 
 	"golang.org/x/time/rate"
@@ -33,10 +32,7 @@ func (s *Store) Scrub(ctx context.Context, bytesPerSecond int64) (damaged int, e
 			damaged++
 		}
 	}
-	s.mu.Lock()
-	served := maps.Clone(s.served)
-	s.mu.Unlock()
-	for tree, o := range served {
+	for tree, o := range s.allServed() {
 		err := verifyMetadata(ctx, s.Metadata(tree), o.Header, limit)
 		if ctx.Err() != nil {
 			return damaged, context.Cause(ctx)

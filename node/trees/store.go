@@ -1,7 +1,6 @@
 package trees
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 
 	"lighter/durable"
 	"lighter/format/chunk"
@@ -25,24 +23,19 @@ import (
 // Several methods need a tree's lock (Lock, LockContext, TryLock), and say so. It is held to
 // mount, unmount, publish or remove a tree, and never while something is fetched.
 type Store struct {
-	root       string
-	source     Source
+	layout   // paths
+	locks    // one for each tree
+	locals   // the local devices
+	registry // the open trees
+	fetcher  // of indexes and locations
+
 	server     *fuse.Server
 	prefetcher *prefetch.Prefetcher
 	log        *slog.Logger
 	pages      *index.Pages // of all extent maps
-	locks      locks
-
-	fetches   flight.Group[fetchKey]
-	newer     *newer
-	locals    locals
-	leftovers durable.Leftovers
-
-	mu     sync.Mutex // guards what follows
-	served map[chunk.ID]*OpenTree
-	early  []early            // oldest first
-	ended  bool               // no start is prefetched any more
-	lost   map[chunk.ID]error // trees that could not be served again or are damaged, and why
+	fetches    flight.Group[fetchKey]
+	newer      *newer
+	leftovers  durable.Leftovers
 }
 
 // Names in trees/ that begin like this are indexes that are being added or removed.
@@ -64,10 +57,9 @@ func Prepare(root string) error {
 // called.
 func Open(root string, source Source, server *fuse.Server, prefetcher *prefetch.Prefetcher, log *slog.Logger) *Store {
 	return &Store{
-		root: root, source: source, server: server, prefetcher: prefetcher, log: log,
-		leftovers: durable.Leftovers{Log: log}, pages: index.NewPages(cachedPages), locks: newLocks(),
-		newer: newNewer(), locals: newLocals(),
-		served: map[chunk.ID]*OpenTree{}, lost: map[chunk.ID]error{},
+		layout: layout{root}, locks: newLocks(), locals: newLocals(), registry: newRegistry(),
+		fetcher: fetcher{source, log}, server: server, prefetcher: prefetcher, log: log,
+		pages: index.NewPages(cachedPages), newer: newNewer(), leftovers: durable.Leftovers{Log: log},
 	}
 }
 
@@ -87,17 +79,6 @@ func (s *Store) removeUnfinished() error {
 
 // Leftovers lists files that could not be removed.
 func (s *Store) Leftovers() []durable.Leftover { return s.leftovers.List() }
-
-// Lock waits for a tree's lock.
-func (s *Store) Lock(tree chunk.ID) (unlock func()) { return s.locks.lock(tree) }
-
-// LockContext waits for a tree's lock until ctx is done.
-func (s *Store) LockContext(ctx context.Context, tree chunk.ID) (unlock func(), err error) {
-	return s.locks.lockContext(ctx, tree)
-}
-
-// TryLock takes a tree's lock if it is free.
-func (s *Store) TryLock(tree chunk.ID) (unlock func(), ok bool) { return s.locks.tryLock(tree) }
 
 // Has reports whether the tree's index is on this machine.
 func (s *Store) Has(tree chunk.ID) bool {
@@ -152,9 +133,7 @@ func (s *Store) Discard(tree chunk.ID) error {
 	}
 	s.closeEarly(tree) // after the removal: begin checks last whether the tree exists
 	s.forgetLocal(tree)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.lost, tree)
+	s.find(tree)
 	return nil
 }
 

@@ -1,0 +1,182 @@
+package trees
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"lighter/format/chunk"
+	"lighter/format/index"
+)
+
+// Source is where indexes and locations are fetched from (a hub).
+type Source interface {
+	// Index calls take with the plain bytes of an index, unverified. If take returns that they are
+	// invalid or end too early, take is called again with those of another origin, if there is one.
+	Index(ctx context.Context, tree chunk.ID, take func(plain io.Reader) error) error
+	// Locations does the same with a tree's locations. have is the SHA-256 of the known ones, or
+	// zero: take need not be called if they are current.
+	Locations(ctx context.Context, tree, have chunk.ID, take func(plain io.Reader) error) error
+}
+
+// fetcher fetches indexes and locations from a source to files, verified and synced.
+type fetcher struct {
+	source Source
+	log    *slog.Logger
+}
+
+// fetchParts fetches an index and its locations at the same time. Locations may be missing. They
+// are requested at once, and read when the verified header of the index limits their size.
+func (f fetcher) fetchParts(ctx context.Context, tree chunk.ID, dir string, begun func()) error {
+	hint, giveUp := context.WithCancel(ctx)
+	defer giveUp()
+	var header index.Header
+	verified := make(chan struct{}) // closed when header is set
+	setHeader := func(h index.Header) { header = h; close(verified) }
+	extents := func() (int64, error) {
+		select {
+		case <-verified:
+			return header.Extents, nil
+		case <-hint.Done():
+			return 0, context.Cause(hint)
+		}
+	}
+	arrived := make(chan error, 1)
+	locations := filepath.Join(dir, "locations")
+	go func() { arrived <- f.fetchLocations(hint, tree, chunk.ID{}, locations, extents) }()
+	if err := f.fetchIndex(ctx, tree, dir, setHeader, begun); err != nil {
+		giveUp()
+		<-arrived
+		return err
+	}
+	defer time.AfterFunc(hintTimeout, giveUp).Stop()
+	err := <-arrived
+	if err == nil {
+		return nil
+	}
+	f.log.Warn("no locations: chunks are fetched by their IDs until locations arrive", "tree", tree.Short(), "err", err)
+	return removeIfExists(locations)
+}
+
+// fetchIndex writes the two parts of an index to dir. It calls setHeader once, with the verified
+// header, and begun when the first bytes after the header are verified.
+func (f fetcher) fetchIndex(
+	ctx context.Context, tree chunk.ID, dir string, setHeader func(index.Header), begun func(),
+) error {
+	extents, metadata := filepath.Join(dir, "map"), filepath.Join(dir, "metadata")
+	var header index.Header
+	first := sync.OnceFunc(func() { setHeader(header) }) // all origins have the same
+	err := f.source.Index(ctx, tree, func(plain io.Reader) error {
+		// Another origin's index may have been damaged.
+		if err := errors.Join(removeIfExists(extents), removeIfExists(metadata)); err != nil {
+			return err
+		}
+		var head bytes.Buffer
+		var err error
+		if header, err = index.ReceiveHeader(io.TeeReader(plain, &head), tree); err != nil {
+			return err
+		}
+		first()
+		return writeSynced(extents, func(extents io.Writer) error {
+			return writeSynced(metadata, func(metadata io.Writer) error {
+				_, err := index.Receive(io.MultiReader(&head, plain), tree, writerFunc(func(b []byte) (int, error) {
+					begun()
+					return extents.Write(b)
+				}), metadata)
+				return err
+			})
+		})
+	})
+	if err == nil {
+		err = checkMetadata(ctx, metadata, header)
+	}
+	return err
+}
+
+// checkMetadata checks a metadata image for what could confuse the kernel.
+func checkMetadata(ctx context.Context, path string, header index.Header) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	return header.CheckMetadata(ctx, file)
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
+
+// fetchLocations writes the locations of a tree to a new file and syncs it. It writes no file if
+// the origin has those whose SHA-256 is have, or none. extents waits for the number of the tree's
+// extents, which limits the size: nothing is read before.
+func (f fetcher) fetchLocations(
+	ctx context.Context, tree, have chunk.ID, path string, extents func() (int64, error),
+) error {
+	return f.source.Locations(ctx, tree, have, func(plain io.Reader) error {
+		n, err := extents()
+		if err != nil {
+			return err
+		}
+		if err := removeIfExists(path); err != nil {
+			return err
+		}
+		err = writeSynced(path, func(w io.Writer) error {
+			_, err := io.Copy(w, io.LimitReader(plain, index.MaxLocations(n)))
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		file, _, err := openLocations(path, tree, n)
+		if err != nil { // another origin may have valid ones
+			return &chunk.InvalidError{What: "the locations of tree " + tree.Short(), Err: err}
+		}
+		return file.Close()
+	})
+}
+
+// openLocations opens a file of locations, and checks that they are the tree's.
+func openLocations(path string, tree chunk.ID, extents int64) (*os.File, *index.Locations, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	info, err := file.Stat()
+	if err != nil {
+		return nil, nil, errors.Join(err, file.Close())
+	}
+	locations, err := index.OpenLocations(file, info.Size(), tree, extents)
+	if err != nil {
+		return nil, nil, errors.Join(err, file.Close())
+	}
+	return file, locations, nil
+}
+
+// writeSynced writes a new file and syncs it.
+func writeSynced(path string, write func(io.Writer) error) error {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o400)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	buffered := bufio.NewWriterSize(file, 256<<10)
+	if err := write(buffered); err != nil {
+		return err
+	}
+	return errors.Join(buffered.Flush(), file.Sync(), file.Close())
+}
+
+func removeIfExists(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}

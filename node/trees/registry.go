@@ -1,0 +1,140 @@
+package trees
+
+import (
+	"maps"
+	"slices"
+	"sync"
+
+	"lighter/format/chunk"
+)
+
+// registry has the open trees of a Store, and the trees that are lost. The zero registry is not
+// ready for use.
+type registry struct {
+	mu     sync.Mutex // guards what follows
+	served map[chunk.ID]*OpenTree
+	early  []early            // oldest first
+	ended  bool               // no start is prefetched any more
+	lost   map[chunk.ID]error // trees that could not be served again or are damaged, and why
+}
+
+// early is a tree that is open before it is mounted, so that the chunks of its start are
+// prefetched.
+type early struct {
+	tree chunk.ID
+	open *OpenTree
+}
+
+func newRegistry() registry {
+	return registry{served: map[chunk.ID]*OpenTree{}, lost: map[chunk.ID]error{}}
+}
+
+// Served returns a tree whose device is served, or nil.
+func (r *registry) Served(tree chunk.ID) *OpenTree {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.served[tree]
+}
+
+// allServed returns the served trees.
+func (r *registry) allServed() map[chunk.ID]*OpenTree {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.served)
+}
+
+// addServed adds a served tree, which is not lost any more.
+func (r *registry) addServed(tree chunk.ID, o *OpenTree) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.served[tree] = o
+	delete(r.lost, tree)
+}
+
+// takeServed removes a served tree and returns it, or nil. The caller owns it.
+func (r *registry) takeServed(tree chunk.ID) *OpenTree {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	o := r.served[tree]
+	delete(r.served, tree)
+	return o
+}
+
+// addEarly keeps a tree open for takeEarly, and returns the one to close: this one, the oldest, or
+// none.
+func (r *registry) addEarly(tree chunk.ID, o *OpenTree) (closing *OpenTree) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ended || r.served[tree] != nil || r.findEarly(tree) >= 0 || !o.Device.Begin() {
+		return o
+	}
+	r.early = append(r.early, early{tree, o})
+	if len(r.early) > maxEarly {
+		closing = r.early[0].open
+		r.early = slices.Delete(r.early, 0, 1)
+	}
+	return closing
+}
+
+// findEarly returns the position of a tree in r.early, or -1; r.mu is held.
+func (r *registry) findEarly(tree chunk.ID) int {
+	return slices.IndexFunc(r.early, func(e early) bool { return e.tree == tree })
+}
+
+// takeEarly removes a tree that is open before it is mounted, and returns it, or nil. The caller
+// owns it.
+func (r *registry) takeEarly(tree chunk.ID) *OpenTree {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i := r.findEarly(tree)
+	if i < 0 {
+		return nil
+	}
+	o := r.early[i].open
+	r.early = slices.Delete(r.early, i, i+1)
+	return o
+}
+
+// endEarly removes all trees that are open before they are mounted, for good, and returns them. The
+// caller owns them.
+func (r *registry) endEarly() []early {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	list := r.early
+	r.early, r.ended = nil, true
+	return list
+}
+
+// opened returns what is open of a tree: served, or before it is mounted.
+func (r *registry) opened(tree chunk.ID) (list []*OpenTree) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if o := r.served[tree]; o != nil {
+		list = append(list, o)
+	}
+	if i := r.findEarly(tree); i >= 0 {
+		list = append(list, r.early[i].open)
+	}
+	return list
+}
+
+// lose adds a tree to those that Lost returns; find removes it.
+func (r *registry) lose(tree chunk.ID, cause error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lost[tree] = cause
+}
+
+func (r *registry) find(tree chunk.ID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.lost, tree)
+}
+
+// Lost returns trees that Recover could not serve or Scrub found damaged, with the causes. A tree
+// leaves the list when it is served anew or removed.
+func (r *registry) Lost() map[chunk.ID]error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.lost)
+}

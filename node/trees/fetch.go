@@ -118,8 +118,12 @@ func (s *Store) publish(ctx context.Context, key fetchKey, fresh string) error {
 		return err
 	}
 	defer unlock()
-	if key.replace && !s.Has(tree) {
+	switch has := s.Has(tree); {
+	case key.replace && !has:
 		return errRemoved
+	case !key.replace && has: // it was fetched meanwhile
+		s.leftovers.Remove(fresh)
+		return nil
 	}
 	if err := durable.Discard(s.dir(tree), s.removing(tree)); err != nil {
 		return err

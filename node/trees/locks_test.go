@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -180,6 +181,37 @@ func TestRemovedTreeStaysRemoved(t *testing.T) {
 		if err := <-renewed; err == nil || len(files(t, trees)) > 0 {
 			t.Errorf("a removed tree was published: %v, %q", err, files(t, trees))
 		}
+	})
+}
+
+// A tree that is removed while its index is fetched again can be fetched at the same time.
+func TestRemovedTreeIsFetchedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := gated(newHub(t))
+		trees := openTrees(t, h.fakeHub)
+		if err := trees.Ensure(t.Context(), h.tree, func() {}); err != nil {
+			t.Fatal(err)
+		}
+		trees.source = h
+		refetched, ensured := make(chan error, 1), make(chan error, 1)
+		go func() { refetched <- trees.refetch(t.Context(), h.tree) }()
+		synctest.Wait()
+		if err := remove(trees, h.tree); err != nil {
+			t.Fatal(err)
+		}
+		go func() { ensured <- trees.Ensure(t.Context(), h.tree, func() {}) }()
+		synctest.Wait()
+		close(h.open)
+		if err := <-refetched; err != nil && !errors.Is(err, errRemoved) {
+			t.Errorf("the index that was fetched again: %v", err)
+		}
+		if err := <-ensured; err != nil {
+			t.Errorf("the index of the removed tree: %v", err)
+		}
+		if got := files(t, trees); !slices.Equal(got, h.whole()) {
+			t.Errorf("files %q, want %q", got, h.whole())
+		}
+		trees.Close()
 	})
 }
 

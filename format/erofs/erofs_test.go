@@ -73,7 +73,7 @@ func deep(length int) *tree.Node {
 	for left := length; left > 0; {
 		take := min(left, 256)
 		if left-take == 1 {
-			take-- // a slash alone is no name
+			take-- // a slash alone is not a name
 		}
 		n = dirOf(name(strings.Repeat("d", take-1), n))
 		left -= take
@@ -107,7 +107,7 @@ func TestEndOfBlock(t *testing.T) {
 	}
 	for size := 3900; size <= room; size++ {
 		b, _ := roundTrip(t, dirOf(name("f", file(strings.Repeat("f", size))), name("z", file("z"))))
-		// Root, f and z: z shares the root's block or has one for itself.
+		// The root, f and z: z is in the root's block or in the next one.
 		if want := 4; len(b) != want*BlockSize && size > room-96 {
 			t.Errorf("inline file of %d bytes: image has %d blocks, want %d", size, len(b)/BlockSize, want)
 		}
@@ -132,7 +132,7 @@ func names4k(size int64) (children []tree.Dirent) {
 
 func TestDirectoryBlocks(t *testing.T) {
 	for _, c := range []struct {
-		used, blocks int64 // blocks of its own
+		used, blocks int64 // separate blocks
 		format       uint16
 	}{
 		{BlockSize - inodeSize, 0, inline},
@@ -292,7 +292,7 @@ func TestWriteRefuses(t *testing.T) {
 			t.Errorf("error is %v, want %q and %v", err, c.text, c.want)
 		}
 		if b.Len() > 0 {
-			t.Errorf("%v, but %d bytes are written", err, b.Len())
+			t.Errorf("%v, but %d bytes were written", err, b.Len())
 		}
 	}
 }

@@ -121,7 +121,7 @@ func roundTrip(t testing.TB, root *tree.Node) ([]byte, Stats) {
 			return fmt.Errorf("%q is not in the tree", path)
 		}
 		if nodes[in.Nid] != nil && nodes[in.Nid] != n || nids[n] != 0 && nids[n] != in.Nid {
-			return fmt.Errorf("%q: nid %d and its node are not one to one", path, in.Nid)
+			return fmt.Errorf("%q: nid %d stands for several nodes, or its node for several nids", path, in.Nid)
 		}
 		nodes[in.Nid], nids[n] = n, in.Nid
 		if found, err := finder.Find(path); err != nil || !reflect.DeepEqual(found, in) {
@@ -143,7 +143,7 @@ func roundTrip(t testing.TB, root *tree.Node) ([]byte, Stats) {
 	}
 	checked, err := m.Walk(context.Background(), nil)
 	if err != nil || checked != stats {
-		t.Errorf("Check says %+v, %v; Walk said %+v", checked, err, stats)
+		t.Errorf("Walk without visit returns %+v, %v; with visit %+v", checked, err, stats)
 	}
 	return b, stats
 }

@@ -255,7 +255,7 @@ func TestWalkReturnsTheReadersError(t *testing.T) {
 			_, err = m.Walk(context.Background(), nil)
 		}
 		if !errors.Is(err, io.ErrClosedPipe) || errors.Is(err, ErrInvalid) {
-			t.Errorf("without what follows %d: error is %v", from, err)
+			t.Errorf("truncated at %d: error is %v", from, err)
 		}
 	}
 }
@@ -305,7 +305,7 @@ func survives(t *testing.T, b []byte) (accepted bool) {
 		return false
 	}
 	finder := m.Finder()
-	for _, path := range []string{"/", "/a/b", "/d/x/y"} { // any answer will do
+	for _, path := range []string{"/", "/a/b", "/d/x/y"} { // must not panic
 		_, _ = finder.Find(path)
 		_, _ = finder.Names(path, 10)
 	}
@@ -323,13 +323,13 @@ func survives(t *testing.T, b []byte) (accepted bool) {
 	var again bytes.Buffer
 	size, err := Write(&again, &tree.Tree{Root: root}, d.size, d.place)
 	if err != nil {
-		t.Fatalf("Write does not take what Walk accepts: %v", err)
+		t.Fatalf("Write rejects a tree that Walk accepts: %v", err)
 	}
 	if m, err = Open(bytes.NewReader(again.Bytes()), size); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := m.Walk(context.Background(), nil); err != nil || got != stats {
-		t.Fatalf("written again it has %+v, %v; it had %+v", got, err, stats)
+		t.Fatalf("the rewritten image has %+v, %v; want %+v", got, err, stats)
 	}
 	return true
 }
@@ -386,7 +386,7 @@ func TestDamage(t *testing.T) {
 		}
 	}
 	if accepted == 0 || accepted == rounds {
-		t.Errorf("%d of %d are accepted", accepted, rounds)
+		t.Errorf("%d of %d damaged images were accepted", accepted, rounds)
 	}
-	t.Logf("%d of %d are accepted", accepted, rounds)
+	t.Logf("%d of %d damaged images were accepted", accepted, rounds)
 }

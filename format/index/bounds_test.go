@@ -164,7 +164,7 @@ func FuzzDecodePage(f *testing.F) {
 		at := int64(0)
 		for _, e := range extents {
 			if e.Offset < at || e.Length == 0 || e.Offset > end || int64(e.Length) > end-e.Offset {
-				t.Fatalf("extent %v behind %d was accepted", e, at)
+				t.Fatalf("extent %v after offset %d was accepted", e, at)
 			}
 			at = e.End()
 		}

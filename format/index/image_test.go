@@ -29,7 +29,7 @@ func TestImageStatement(t *testing.T) {
 		t.Error(err)
 	}
 	if !s.Allows("registry.test/a") || s.Allows("registry.test/c") || s.Allows("registry.test") {
-		t.Errorf("it allows others than %q", s.Repositories)
+		t.Errorf("the statement allows repositories other than %q", s.Repositories)
 	}
 	encoded, err := json.Marshal(s)
 	if err != nil {
@@ -76,7 +76,7 @@ func TestImageStatement(t *testing.T) {
 	}
 	long := SignImage(signers, digestOf(1), digestOf(2), many)
 	if err := long.Verify(digestOf(1), keys); err != nil || len(long.Repositories) != MaxRepositories {
-		t.Errorf("of too many repositories it names %d: %v", len(long.Repositories), err)
+		t.Errorf("of too many repositories the statement names %d: %v", len(long.Repositories), err)
 	}
 }
 
@@ -125,7 +125,7 @@ func FuzzImageStatement(f *testing.F) {
 			return
 		}
 		if asked != signed.Manifest || s.Chain != signed.Chain || !slices.Equal(s.Repositories, signed.Repositories) {
-			t.Fatalf("%+v is believed of %q", s, asked)
+			t.Fatalf("%+v was accepted for %q", s, asked)
 		}
 	})
 }

@@ -79,7 +79,7 @@ func TestMakeLaysFilesOut(t *testing.T) {
 		t.Errorf("the device has %d bytes, want %d", m.DeviceSize, want)
 	}
 	if m.Files != 7 || m.Bytes != 2*4203+78392+5000+65536+3 {
-		t.Errorf("%d files of %d bytes", m.Files, m.Bytes)
+		t.Errorf("the header counts %d files of %d bytes", m.Files, m.Bytes)
 	}
 	if m.Extents != 5 || m.DistinctChunks != 5 || m.DistinctBytes != 4203+200+5000 {
 		t.Errorf("%d extents, %d chunks of %d bytes", m.Extents, m.DistinctChunks, m.DistinctBytes)
@@ -97,7 +97,7 @@ func TestReceiveAndRead(t *testing.T) {
 		t.Errorf("received %+v with %d and %d bytes", h, extents.Len(), metadata.Len())
 	}
 	if chunk.Sum(metadata.Bytes()) != h.Metadata {
-		t.Error("another metadata image came out")
+		t.Error("the received metadata image differs")
 	}
 	x, err := OpenMap(bytes.NewReader(extents.Bytes()), m.ID(), NewPages(64))
 	if err != nil {
@@ -113,7 +113,7 @@ func TestReceiveAndRead(t *testing.T) {
 		}
 	}
 	if _, err := x.Extent(5); !errors.Is(err, chunk.ErrNotFound) {
-		t.Errorf("an extent that is not there: %v", err)
+		t.Errorf("a missing extent: %v", err)
 	}
 }
 
@@ -188,7 +188,7 @@ func TestEveryBitIsVerified(t *testing.T) {
 		}
 	}
 	if _, err := Receive(bytes.NewReader(append(whole, 0)), m.ID(), io.Discard, io.Discard); err == nil {
-		t.Error("a byte too many was accepted")
+		t.Error("an additional byte was accepted")
 	}
 	if _, err := Receive(bytes.NewReader(whole), id(1), io.Discard, io.Discard); err == nil {
 		t.Error("another tree was accepted")
@@ -202,7 +202,7 @@ func TestEveryBitIsVerified(t *testing.T) {
 		b := bytes.Clone(extents.Bytes())
 		at := r.IntN(len(b))
 		if at >= headerSize+len(m.table) && at < pageSize {
-			continue // padding before the pages: nobody reads it
+			continue // padding before the pages is not read
 		}
 		b[at] ^= 1 << r.IntN(8)
 		x, err := OpenMap(bytes.NewReader(b), m.ID(), NewPages(64))
@@ -256,7 +256,7 @@ func TestContentsThatSpellOutListsAreNotMistaken(t *testing.T) {
 			found = found || e.First && e.ID == chunk.Sum(list)
 		}
 		if !found {
-			t.Errorf("%v: the chunk of the file that spells out a list is nowhere", names)
+			t.Errorf("%v: the file whose content is a chunk list is not on the device", names)
 		}
 	}
 }
@@ -272,7 +272,7 @@ func TestReserveCountsInodes(t *testing.T) {
 	l := newLayout()
 	l.reserve(dir(t, names))
 	if cap(l.pages) > pageSize || cap(l.table) > pageEntrySize || len(l.linked) != 0 {
-		t.Errorf("%d bytes of pages for 4 extents, %d of the table; %d nodes are taken as seen", cap(l.pages),
+		t.Errorf("%d bytes of pages for 4 extents, %d of the table; %d nodes count as met", cap(l.pages),
 			cap(l.table), len(l.linked))
 	}
 }
@@ -333,8 +333,7 @@ func FuzzReceive(f *testing.F) {
 	f.Add(whole)
 	f.Add(whole[:headerSize])
 	f.Fuzz(func(t *testing.T, b []byte) {
-		// The right name for whatever header comes: so the parts behind it are
-		// reached.
+		// The right tree ID for any header, so that the parts after it are reached.
 		name := m.ID()
 		if len(b) >= headerSize {
 			name = chunk.Sum(b[:headerSize])

@@ -20,7 +20,7 @@ func sampleLocations() (enc []byte, units []chunk.Unit, startups []Startup) {
 		{Pack: id(3), Units: []uint32{4711}, Triggers: []int64{0, 4}},
 	}
 	b := NewLocations(id(9))
-	for _, s := range startups { // their packs may be named before any extent lies in them
+	for _, s := range startups { // a pack can be appended before its extents
 		b.Startup(s)
 	}
 	for _, u := range units {
@@ -45,13 +45,13 @@ func TestLocations(t *testing.T) {
 		}
 	}
 	if _, err := l.Unit(5); !errors.Is(err, chunk.ErrNotFound) {
-		t.Errorf("a location that is not there: %v", err)
+		t.Errorf("a missing location: %v", err)
 	}
 	if got := l.Startups(); !reflect.DeepEqual(got, startups) {
 		t.Errorf("startup packs %v, want %v", got, startups)
 	}
 	if _, err := openBytes(enc, id(9), -1); err != nil {
-		t.Errorf("as many as there are: %v", err)
+		t.Errorf("locations of an unknown number of extents: %v", err)
 	}
 	golden(t, "locations.golden", hex.Dump(enc))
 }
@@ -109,17 +109,17 @@ func TestLocationsAtTheirBounds(t *testing.T) {
 	s.Triggers = s.Triggers[:MaxTriggers]
 	b.Startup(s)
 	enc := b.Encode()
-	triggers := locationsHeader + startupSize + MaxTriggers*triggerSize // where they end
+	triggers := locationsHeader + startupSize + MaxTriggers*triggerSize // their end
 	units := triggers + MaxUnits*unitSize
 	for _, n := range []int64{extents, -1} {
 		if l, err := openBytes(enc, id(9), n); err != nil || !reflect.DeepEqual(l.Startups(), []Startup{s}) {
-			t.Errorf("as much as is allowed (%d extents): %v", n, err)
+			t.Errorf("locations at the limits (%d extents): %v", n, err)
 		}
 		if _, err := openBytes(oneMore(enc, 60, locationsHeader+12, triggers, MaxTriggers), id(9), n); err == nil {
-			t.Errorf("one trigger more than is allowed (%d extents) was accepted", n)
+			t.Errorf("one trigger too many (%d extents) was accepted", n)
 		}
 		if _, err := openBytes(oneMore(enc, 64, locationsHeader+4, units, 1), id(9), n); err == nil {
-			t.Errorf("one unit more than is allowed (%d extents) was accepted", n)
+			t.Errorf("one unit too many (%d extents) was accepted", n)
 		}
 	}
 	for _, packs := range []int64{maxPacks, maxPacks + 1} {
@@ -178,7 +178,7 @@ func TestEachLocation(t *testing.T) {
 	if err != nil || next != n {
 		t.Errorf("%d extents of %d, error %v", next, n, err)
 	}
-	for pack := range 4 { // of which one is not there
+	for pack := range 4 { // one of them is missing
 		var got, want []int64
 		for i := range int64(n) {
 			if i%3 == int64(pack) {
@@ -197,7 +197,7 @@ func TestEachLocation(t *testing.T) {
 	}
 	enough := errors.New("enough")
 	if err := l.Each(func(int64, chunk.Unit) error { return enough }); err != enough {
-		t.Errorf("an error of fn became %v", err)
+		t.Errorf("got %v, want the error of fn", err)
 	}
 }
 
@@ -220,9 +220,9 @@ func TestLocationsWithinBounds(t *testing.T) {
 		b.Startup(s)
 		b.Startup(s)
 	}
-	encoded := b.Encode() // of as much as there can be of all
+	encoded := b.Encode() // at all limits
 	if n := MaxLocations(100); n != int64(len(encoded)) {
-		t.Errorf("%d bytes, %d are the most", len(encoded), n)
+		t.Errorf("%d bytes, want at most %d", len(encoded), n)
 	}
 	l, err := openBytes(encoded, id(9), 100)
 	if err != nil {
@@ -237,7 +237,7 @@ func TestLocationsWithinBounds(t *testing.T) {
 	}
 
 	b.startups = nil
-	for i, n := range []int{MaxUnits - 10, 11, 10} { // of which the second has no room
+	for i, n := range []int{MaxUnits - 10, 11, 10} { // the second one exceeds the limit
 		b.Startup(Startup{Pack: id(1 + i), Units: slices.Repeat([]uint32{1}, n)})
 	}
 	encoded = b.Encode()
@@ -245,7 +245,7 @@ func TestLocationsWithinBounds(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got = l.Startups(); len(got) != 2 || got[1].Pack != id(3) || len(got[1].Units) != 10 {
-		t.Errorf("%d startup packs, where one has as many units as there may be but 10", len(got))
+		t.Errorf("got %d startup packs, want 2: those that fit into the limit", len(got))
 	}
 }
 

@@ -97,12 +97,12 @@ func TestStatementOfSeveralKeys(t *testing.T) {
 	}
 	old := Statement{Chain: one.Chain, Tree: id(2), Format: one.Format, Signature: one.Signature}
 	if err := old.Verify(chain, public[:1]); err != nil || one.Tree != id(2).String() {
-		t.Errorf("what has one signature does not read it: %v", err)
+		t.Errorf("a reader of one signature: %v", err)
 	}
 	forged := decoded
 	forged.Tree = id(3)
 	if err := forged.Verify(chain, public); err == nil {
-		t.Error("another tree is accepted")
+		t.Error("another tree was accepted")
 	}
 	if many := SignAll(keys, chain, id(2)); many.Verify(chain, public) == nil {
 		t.Errorf("%d signatures are accepted", len(keys))
@@ -135,7 +135,7 @@ func FuzzStatement(f *testing.F) {
 			return
 		}
 		if asked != chain || s.Chain != chain || s.Tree != signed.Tree || s.Format != Format {
-			t.Fatalf("%+v is believed of %q", s, asked)
+			t.Fatalf("%+v was accepted for %q", s, asked)
 		}
 	})
 }

@@ -115,7 +115,7 @@ func testMountErofs(t *testing.T, mode Mode) {
 func TestUnmount(t *testing.T) {
 	metadata, device := makeImage(t)
 	dir := mountPoint(t)
-	for range 2 { // on each other, as after a crash
+	for range 2 { // one over the other, as after a crash
 		if _, err := (kernel{Auto, unix.Mount}).mountErofs(metadata, device, dir); err != nil {
 			t.Fatal(err)
 		}

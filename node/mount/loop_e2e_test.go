@@ -135,7 +135,7 @@ func TestAutoTakesLoopDevices(t *testing.T) {
 		if _, err := os.ReadFile(filepath.Join(dir, "id")); err != nil {
 			t.Error(err)
 		}
-		if err := unmount(dir); err != nil { // before tmpfs
+		if err := unmount(dir); err != nil { // before tmpfs is unmounted
 			t.Error(err)
 		}
 	}

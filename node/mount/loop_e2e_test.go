@@ -141,6 +141,13 @@ func TestAutoTakesLoopDevices(t *testing.T) {
 	}
 }
 
+// probing returns mounts that can only be probed.
+func probing(root string, k kernel, log *slog.Logger) *Mounts {
+	m := openMounts(root, nil)
+	m.kernel, m.log = k, log
+	return m
+}
+
 // Probe finds out why trees cannot be mounted, and leaves nothing behind.
 func TestProbe(t *testing.T) {
 	answer := func(err error) func(string, string, string, uintptr, string) error {

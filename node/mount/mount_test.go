@@ -35,13 +35,6 @@ func openMounts(root string, server *fuse.Server, index ...source) *Mounts {
 	return New(root, Auto, trees.Open(root, from, server, ahead, discard), server, record.New(false, nil), discard)
 }
 
-// probing returns mounts that can only be probed.
-func probing(root string, k kernel, log *slog.Logger) *Mounts {
-	m := openMounts(root, nil)
-	m.kernel, m.log = k, log
-	return m
-}
-
 // noChunks has no chunk.
 type noChunks struct{ prefetch.Source }
 

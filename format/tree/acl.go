@@ -7,9 +7,8 @@ import (
 	"math"
 )
 
-// A POSIX ACL as an extended attribute (include/uapi/linux/posix_acl_xattr.h):
-// a word that is 2, and for each entry a tag, permissions (16 bits each) and an
-// ID (32 bits), all little-endian.
+// A POSIX ACL as an extended attribute (include/uapi/linux/posix_acl_xattr.h): the version as 32 bits,
+// and for each entry a tag and permissions of 16 bits each and an ID of 32 bits, all little-endian.
 const (
 	aclVersion   = 2
 	aclHeader    = 4
@@ -17,7 +16,7 @@ const (
 	noID         = math.MaxUint32
 )
 
-// Tags of ACL entries, in the order in which they must come.
+// Tags of ACL entries, in their required order.
 const (
 	aclUserObj  = 0x01
 	aclUser     = 0x02
@@ -34,10 +33,10 @@ type aclEntry struct {
 	id        uint32 // of aclUser and aclGroup
 }
 
-// errACLVersion is not the entry's fault: containerd leaves such an ACL out.
-var errACLVersion = errors.New("an ACL of an unknown version")
+// errACLVersion does not fail the entry: containerd drops such an ACL.
+var errACLVersion = errors.New("ACL of an unknown version")
 
-// parseACL reads an ACL. None at all, or one without entries, is nil.
+// parseACL parses an ACL. The result is nil if there are no entries.
 func parseACL(value []byte) (acl, error) {
 	if len(value) == 0 {
 		return nil, nil
@@ -67,7 +66,7 @@ func parseACL(value []byte) (acl, error) {
 		case aclUserObj, aclGroupObj, aclMask, aclOther:
 			e.id = noID
 		default:
-			return nil, fmt.Errorf("an ACL entry of tag %#x", e.tag)
+			return nil, fmt.Errorf("ACL entry with unknown tag %#x", e.tag)
 		}
 		a = append(a, e)
 	}
@@ -84,8 +83,8 @@ func (a acl) encode() []byte {
 	return b
 }
 
-// check tells whether the entries are what the kernel accepts: the owner, any
-// users, the group, any groups, a mask (which users and groups need), others.
+// check checks the order that the kernel requires: the owner, any users, the group, any groups, a mask
+// (required if there are users or groups), others.
 func (a acl) check() error {
 	next, needsMask := uint16(aclUserObj), false
 	for _, e := range a {
@@ -113,7 +112,7 @@ func (a acl) check() error {
 	return nil
 }
 
-// mask returns the mask, or nil. An ACL without one says no more than a mode.
+// mask returns the mask, or nil. An ACL without a mask is equivalent to a mode.
 func (a acl) mask() *aclEntry { return a.find(aclMask) }
 
 func (a acl) find(tag uint16) *aclEntry {
@@ -125,7 +124,7 @@ func (a acl) find(tag uint16) *aclEntry {
 	return nil
 }
 
-// group returns the entry that the mode's group bits stand for.
+// group returns the entry for the group bits of a mode.
 func (a acl) group() *aclEntry {
 	if m := a.mask(); m != nil {
 		return m
@@ -133,15 +132,14 @@ func (a acl) group() *aclEntry {
 	return a.find(aclGroupObj)
 }
 
-// chmod sets the permissions that the mode repeats.
+// chmod sets the permissions that a mode has, too.
 func (a acl) chmod(mode uint32) {
 	a.find(aclUserObj).perm = uint16(mode >> 6 & 7)
 	a.group().perm = uint16(mode >> 3 & 7)
 	a.find(aclOther).perm = uint16(mode & 7)
 }
 
-// setACL sets an access or default ACL. An access ACL that says no more than
-// the mode becomes the mode.
+// setACL sets an access or default ACL. An access ACL that is equivalent to a mode only sets the mode.
 func (n *Node) setACL(name string, value []byte) error {
 	a, err := parseACL(value)
 	switch {
@@ -150,7 +148,7 @@ func (n *Node) setACL(name string, value []byte) error {
 	case err != nil:
 		return err
 	case name == defaultACL && !n.IsDir() && a != nil:
-		return errors.New("a default ACL on something else than a directory")
+		return errors.New("default ACL of a file that is not a directory")
 	case a == nil:
 		n.removeXattr(name)
 		return nil

@@ -10,35 +10,36 @@ import (
 	"lighter/format/chunk"
 )
 
-// A LayerSource gives the entries of one layer in their order, and io.EOF
-// after the last. What it gave is the receiver's to keep.
+// LayerSource reads the entries of one layer.
 type LayerSource interface {
+	// Next returns the next entry, which the caller may keep, or io.EOF after the last one.
 	Next() (*Entry, error)
 }
 
-// maxSteps bounds the names that are looked up for one chain. A chain of a
-// million entries takes some ten million; links upon links could ask for
-// thousands of times as many.
-const maxSteps = 1 << 28
+const (
+	// maxSteps bounds the name lookups of a chain. A million entries need about ten million; links
+	// to links could need thousands of times as many.
+	maxSteps = 1 << 28
+	// maxKept bounds the bytes that a chain's entries leave in memory: names, link targets, extended
+	// attributes, inline contents and lists of chunks, including those of replaced files. A million
+	// entries have about 100 MB.
+	maxKept = 1 << 30
+	// extentMemory is the size of an Extent in bytes.
+	extentMemory = chunk.Size + 8
+	// checkEvery is the number of steps between checks of the context: some milliseconds.
+	checkEvery = 1 << 14
+)
 
-// maxKept bounds the bytes that a chain's entries leave in memory: names, link
-// targets, extended attributes, inline contents and lists of chunks, of what is
-// replaced later too. A million entries have some 100 MB.
-const maxKept = 1 << 30
-
-// extentMemory is what an Extent takes, in bytes.
-const extentMemory = chunk.Size + 8
-
-// budget is what a chain has left of its limits, and of its time.
+// budget counts the resources of one Apply.
 type budget struct {
-	ctx context.Context // of the one Apply that the budget is for
+	ctx context.Context // of Apply
 
 	limit, entries int64
 	steps          int64
 	kept           int64
 }
 
-// entry counts one entry, or one directory that an entry makes on its way.
+// entry counts an entry, or a parent directory that has no entry.
 func (b *budget) entry() error {
 	if b.entries++; b.limit > 0 && b.entries > b.limit {
 		return &LimitError{What: "entries", Limit: b.limit}
@@ -46,22 +47,18 @@ func (b *budget) entry() error {
 	return nil
 }
 
-// stepsUnseen is how many steps are taken until the next look at the context: some
-// milliseconds.
-const stepsUnseen = 1 << 14
-
-// step counts a name that is looked up, a node that is visited.
+// step counts a name lookup or a visited node.
 func (b *budget) step() error {
 	if b.steps++; b.steps > maxSteps {
-		return &LimitError{What: "names to look up", Limit: maxSteps}
+		return &LimitError{What: "name lookups", Limit: maxSteps}
 	}
-	if b.steps%stepsUnseen == 0 {
+	if b.steps%checkEvery == 0 {
 		return b.ctx.Err()
 	}
 	return nil
 }
 
-// keep counts bytes that stay in memory as long as the tree.
+// keep counts bytes that stay in memory with the tree.
 func (b *budget) keep(n int64) error {
 	if b.kept += n; b.kept > maxKept {
 		return &LimitError{What: "bytes of names, links, attributes and small files", Limit: maxKept}
@@ -69,17 +66,15 @@ func (b *budget) keep(n int64) error {
 	return nil
 }
 
-// Apply merges the layers of a chain, the lowest first. Each is read once, to
-// its end, before the next. An entry that containerd would not unpack is an
-// *EntryError, and one beyond the limits is one that wraps a *LimitError;
-// errors of a LayerSource are passed on.
+// Apply merges the layers of a chain, the lowest first. It reads each layer once, to its end, before the
+// next. The error is an *EntryError for an entry that containerd would not unpack, and wraps a
+// *LimitError if the chain exceeds a limit. Errors of a LayerSource are returned.
 //
-// The tree takes about 260 bytes of memory an entry, of which Limits has the
-// number, and at most 1 GiB for what entries bring with them: names, link targets,
-// attributes, inline contents, lists of chunks. Beyond that is a *LimitError too.
+// The tree takes about 260 bytes of memory an entry, and at most 1 GiB for names, link targets,
+// attributes, inline contents and lists of chunks. Limits bounds the number of entries.
 func Apply(ctx context.Context, layers []LayerSource, limits Limits) (*Tree, error) {
 	if len(layers) == 0 {
-		return nil, errors.New("a chain of no layers")
+		return nil, errors.New("a chain without layers")
 	}
 	b := &budget{ctx: ctx, limit: limits.Entries}
 	var volumes []*volume // topmost first
@@ -87,7 +82,7 @@ func Apply(ctx context.Context, layers []LayerSource, limits Limits) (*Tree, err
 		u := newUnpacker(b, volumes)
 		if err := u.layer(ctx, layer); err != nil {
 			if ctx.Err() != nil {
-				return nil, ctx.Err() // it is no fault of the entry
+				return nil, ctx.Err() // not an error of the entry
 			}
 			var refused *EntryError
 			if errors.As(err, &refused) {

@@ -16,20 +16,16 @@ const (
 
 	setGID = 0o2000
 
-	// maxXattrName and maxXattrValue are the kernel's bounds in bytes, and
-	// maxKeptValue the longest value that EROFS can hold.
-	maxXattrName  = 255
-	maxXattrValue = 1 << 16
-	maxKeptValue  = 1<<16 - 1
+	maxXattrName  = 255       // bytes of a name, in the kernel
+	maxXattrValue = 1 << 16   // bytes of a value, in the kernel
+	maxKeptValue  = 1<<16 - 1 // bytes of a value, in EROFS
 
-	// maxXattrs bounds the number of an inode's attributes, and maxXattrsSize
-	// their bytes as EROFS lays them out, which it cannot have more of.
-	maxXattrs     = 1024
-	maxXattrsSize = 12 + 4*(1<<16-2)
+	maxXattrs     = 1024             // of an inode
+	maxXattrsSize = 12 + 4*(1<<16-2) // bytes of an inode's attributes, in EROFS
 )
 
-// setAttributes gives n the attributes of an entry in containerd's order:
-// owner, extended attributes, mode, time. Each may change what came before.
+// setAttributes sets the attributes of an entry in containerd's order: owner, extended attributes, mode,
+// time. Each may change the previous ones.
 func (n *Node) setAttributes(e *Entry) error {
 	n.chown(uint32(e.UID), uint32(e.GID))
 	for _, x := range e.Xattrs {
@@ -44,8 +40,8 @@ func (n *Node) setAttributes(e *Entry) error {
 	return nil
 }
 
-// inherit gives a new inode what the directory hands down in which it is made:
-// its group if it is a set-GID directory, and its default ACL.
+// inherit sets what a new inode inherits from its directory: the group if that has the set-GID bit, and
+// the default ACL.
 func (n *Node) inherit(dir *Node) {
 	if dir.Mode&setGID != 0 {
 		n.GID = dir.GID
@@ -54,7 +50,7 @@ func (n *Node) inherit(dir *Node) {
 	if value == nil || n.Mode&ModeType == ModeSymlink {
 		return
 	}
-	// The caller's chmod makes the permissions in it what they have to be.
+	// The caller's chmod sets the permissions in it.
 	if a, _ := parseACL(value); a.mask() != nil {
 		n.storeXattr(accessACL, value)
 	}
@@ -63,8 +59,8 @@ func (n *Node) inherit(dir *Node) {
 	}
 }
 
-// chown sets the owner. All ones mean to leave it. The kernel takes a file's
-// capabilities away, whoever the new owner is.
+// chown sets the owner. All ones leave it unchanged. As in the kernel, any chown removes a file's
+// capabilities.
 func (n *Node) chown(uid, gid uint32) {
 	if uid != math.MaxUint32 {
 		n.UID = uid
@@ -77,8 +73,7 @@ func (n *Node) chown(uid, gid uint32) {
 	}
 }
 
-// chmod sets the low 12 bits of the mode, and the permissions that an ACL
-// repeats.
+// chmod sets the low 12 bits of the mode, and the same permissions in an ACL.
 func (n *Node) chmod(mode uint32) {
 	n.Mode = n.Mode&ModeType | mode&maxMode
 	if value := n.xattr(accessACL); value != nil {
@@ -88,17 +83,17 @@ func (n *Node) chmod(mode uint32) {
 	}
 }
 
-// setXattr does what the kernel and containerd do together: some attributes
-// are refused, some silently left out, and some come out changed.
+// setXattr sets an extended attribute as containerd and the kernel do: some attributes are refused, some
+// are dropped silently, and some are changed.
 func (n *Node) setXattr(name string, value []byte) error {
 	kind := n.Mode & ModeType
 	switch {
 	case strings.HasPrefix(name, "trusted."):
 		return nil
 	case name == "" || len(name) > maxXattrName:
-		return fmt.Errorf("a name of %d bytes", len(name))
+		return fmt.Errorf("name of %d bytes", len(name))
 	case len(value) > maxXattrValue:
-		return fmt.Errorf("a value of %d bytes", len(value))
+		return fmt.Errorf("value of %d bytes", len(value))
 	case name == accessACL || name == defaultACL:
 		return n.setACL(name, value)
 	case strings.HasPrefix(name, "user."):
@@ -118,7 +113,7 @@ func (n *Node) setXattr(name string, value []byte) error {
 		}
 	}
 	if len(value) > maxKeptValue {
-		return fmt.Errorf("a value of %d bytes, which EROFS cannot hold", len(value))
+		return fmt.Errorf("value of %d bytes, the limit of EROFS is %d", len(value), maxKeptValue)
 	}
 	n.storeXattr(name, value)
 	return nil
@@ -147,20 +142,20 @@ func (n *Node) storeXattr(name string, value []byte) {
 	n.Xattrs[i].Value = value
 }
 
-// keepXattrs counts by how much an inode's attributes have grown, and refuses
-// more of them than an image can hold. Whoever has stored some calls it: an entry
-// has a megabyte of them at most, but a file has as many entries as it has links.
+// keepXattrs counts the growth of an inode's attributes from before, in bytes, and checks their limits.
+// It is called after attributes were stored: an entry has at most 1 MB of them, but a file has as many
+// entries as it has links.
 func (b *budget) keepXattrs(n *Node, before int64) error {
 	if len(n.Xattrs) > maxXattrs {
-		return fmt.Errorf("%d extended attributes, of which a file can have %d", len(n.Xattrs), maxXattrs)
+		return fmt.Errorf("%d extended attributes, the limit is %d", len(n.Xattrs), maxXattrs)
 	}
 	if size := n.xattrsSize(); size > maxXattrsSize {
-		return fmt.Errorf("extended attributes of %d bytes, of which EROFS can hold %d", size, maxXattrsSize)
+		return fmt.Errorf("extended attributes of %d bytes, the limit of EROFS is %d", size, maxXattrsSize)
 	}
 	return b.keep(max(0, n.xattrsMemory()-before))
 }
 
-// xattrsMemory is about what an inode's attributes take in memory, in bytes.
+// xattrsMemory returns the approximate size of an inode's attributes in memory, in bytes.
 func (n *Node) xattrsMemory() (bytes int64) {
 	for _, x := range n.Xattrs {
 		bytes += int64(64 + len(x.Name) + len(x.Value))
@@ -168,12 +163,12 @@ func (n *Node) xattrsMemory() (bytes int64) {
 	return bytes
 }
 
-// xattrsSize is what they take in EROFS, in bytes.
+// xattrsSize returns the size of an inode's attributes in EROFS, in bytes.
 func (n *Node) xattrsSize() int {
 	size := 12
 	for _, x := range n.Xattrs {
 		size += 4 + len(x.Value)
-		if x.Name != accessACL && x.Name != defaultACL { // those are only a number
+		if x.Name != accessACL && x.Name != defaultACL { // their names take no space
 			_, rest, _ := strings.Cut(x.Name, ".")
 			size += len(rest)
 		}
@@ -188,18 +183,16 @@ func (n *Node) removeXattr(name string) {
 	}
 }
 
-// The kernel's struct vfs_cap_data (include/uapi/linux/capability.h): a word
-// of version and flags, four words of bits, and in version 3 the user ID of
-// the namespace's root.
+// The kernel's struct vfs_cap_data (include/uapi/linux/capability.h): 32 bits of version and flags, four
+// times 32 bits of capabilities, and in version 3 the user ID of the namespace's root.
 const (
 	capV2, capV2Size = 0x02000000, 20
 	capV3, capV3Size = 0x03000000, 24
 	capEffective     = 1
 )
 
-// canonicalCapability checks file capabilities and returns them as they are
-// read back: those of version 3 that belong to the machine's own root are those
-// of version 2.
+// canonicalCapability checks file capabilities and returns them as the kernel does: version 3 with the
+// machine's own root becomes version 2.
 func canonicalCapability(value []byte) ([]byte, error) {
 	if len(value) < 4 {
 		return nil, errInvalid
@@ -219,5 +212,5 @@ func canonicalCapability(value []byte) ([]byte, error) {
 		v2 := binary.LittleEndian.AppendUint32(nil, capV2|word&capEffective)
 		return append(v2, value[4:capV2Size]...), nil
 	}
-	return nil, errors.New("capabilities of an unknown form")
+	return nil, errors.New("capabilities of an unknown version")
 }

@@ -10,8 +10,8 @@ import (
 	"lighter/format/chunk"
 )
 
-// manyEntries writes the record of a layer of n entries such as images have:
-// directories of 20, names of 8 to 40 bytes, a chunk a file.
+// manyEntries writes the record of a layer of n entries that are typical for images: directories of 20
+// files, names of 8 to 40 bytes, one chunk a file.
 func manyEntries(b *testing.B, n int) []byte {
 	b.Helper()
 	var out bytes.Buffer
@@ -39,8 +39,7 @@ func manyEntries(b *testing.B, n int) []byte {
 	return out.Bytes()
 }
 
-// BenchmarkApply reports, for each entry of a chain of two layers, the time and
-// the memory that the tree holds in the end.
+// BenchmarkApply reports the time and the tree's memory for each entry of a chain of two layers.
 func BenchmarkApply(b *testing.B) {
 	const n = 1_000_000
 	record := manyEntries(b, n)
@@ -65,8 +64,8 @@ func BenchmarkApply(b *testing.B) {
 	b.ReportMetric(float64(len(record))/n, "record-B/entry")
 }
 
-// BenchmarkOneDirectory has all names in one directory, which must not take
-// longer for each of them.
+// BenchmarkOneDirectory has all names in one directory. The time for a name must not depend on their
+// number.
 func BenchmarkOneDirectory(b *testing.B) {
 	const n = 1_000_000
 	for b.Loop() {

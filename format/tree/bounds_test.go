@@ -10,7 +10,7 @@ import (
 	"lighter/test/testkit/tarball"
 )
 
-// attributes are n extended attributes that no other number has.
+// attributes returns n extended attributes; different n have different names.
 func attributes(from, n int, value string) []tarball.Option {
 	var options []tarball.Option
 	for i := range n {
@@ -19,8 +19,7 @@ func attributes(from, n int, value string) []tarball.Option {
 	return options
 }
 
-// links are a file and hard links to it, each of which adds n attributes before
-// those that are there.
+// links returns a file and hard links to it, each of which adds n attributes that sort first.
 func links(count, n int, value string) []byte {
 	items := []tarball.Item{tarball.File("f", "")}
 	for i := range count {
@@ -31,7 +30,8 @@ func links(count, n int, value string) []byte {
 
 func TestAttributesOfOneInodeAreBounded(t *testing.T) {
 	full := strings.Repeat("v", maxKeptValue)
-	// What EROFS takes for an attribute of six digits: 4 bytes, the digits, the value, to a multiple of 4.
+	// The size of an attribute of six digits in EROFS: 4 bytes, the digits and the value, padded to a
+	// multiple of 4.
 	last := func(value int) []byte {
 		return tarball.Of(tarball.File("f", "", append(attributes(0, 3, full), tarball.Xattr("user.000009", full[:value]))...))
 	}
@@ -56,9 +56,8 @@ func TestAttributesOfOneInodeAreBounded(t *testing.T) {
 	}
 }
 
-// TestWhatAChainKeepsIsBounded has each kind of bytes go just beyond what is
-// left of the budget.
-func TestWhatAChainKeepsIsBounded(t *testing.T) {
+// TestMemoryOfAChainIsBounded exceeds the budget by one byte with each kind of bytes.
+func TestMemoryOfAChainIsBounded(t *testing.T) {
 	acl := "\x02\x00\x00\x00" + "\x01\x00\x07\x00\xff\xff\xff\xff" + "\x04\x00\x05\x00\xff\xff\xff\xff" +
 		"\x10\x00\x05\x00\xff\xff\xff\xff" + "\x20\x00\x04\x00\xff\xff\xff\xff"
 	withACL := &Entry{Type: '5', Name: "d", Mode: 0o755, Xattrs: []Xattr{{Name: defaultACL, Value: []byte(acl)}}}
@@ -92,14 +91,14 @@ func TestWhatAChainKeepsIsBounded(t *testing.T) {
 			}
 			var beyond *LimitError
 			if over == 0 && err != nil || over == 1 && c.bytes > 0 && (!errors.As(err, &beyond) || beyond.Limit != maxKept) {
-				t.Errorf("%s, %d bytes too many: %v", name, over, err)
+				t.Errorf("%s, %d bytes over the budget: got %v", name, over, err)
 			}
 		}
 	}
 }
 
-// The same of what a directory takes from its like in a layer below.
-func TestWhatAChainKeepsIsBoundedAcrossLayers(t *testing.T) {
+// Attributes that a directory copies from a lower layer count, too.
+func TestMemoryOfCopiedAttributesIsBounded(t *testing.T) {
 	for _, over := range []int64{0, 1} {
 		b := &budget{ctx: t.Context()}
 		lower := newUnpacker(b, nil)
@@ -112,12 +111,12 @@ func TestWhatAChainKeepsIsBoundedAcrossLayers(t *testing.T) {
 		err := newUnpacker(b, []*volume{lower.volume}).unpack(&Entry{Type: '0', Name: "d/f"})
 		var beyond *LimitError
 		if over == 0 && err != nil || over == 1 && !errors.As(err, &beyond) {
-			t.Errorf("%d bytes too many: %v", over, err)
+			t.Errorf("%d bytes over the budget: got %v", over, err)
 		}
 	}
 }
 
-func TestTimesAreRefusedByTheEntrysName(t *testing.T) {
+func TestErrorOfATimeNamesItsEntry(t *testing.T) {
 	_, err := Apply(context.Background(), []LayerSource{&entries{list: []*Entry{
 		{Type: '5', Name: "./a/"}, {Type: '2', Name: "a", Linkname: "b"}}}}, Limits{})
 	var refused *EntryError
@@ -126,8 +125,8 @@ func TestTimesAreRefusedByTheEntrysName(t *testing.T) {
 	}
 }
 
-// opaqueMarkers are a deep path with many files at its end, and markers that make each
-// directory on it opaque, of which each looks at all of the files.
+// opaqueMarkers returns a deep path with many files at its end, and a marker that makes each directory of
+// the path opaque. Each marker visits all of the files.
 func opaqueMarkers(depth, files int) []*Entry {
 	var entries []*Entry
 	dir := ""
@@ -144,9 +143,8 @@ func opaqueMarkers(depth, files int) []*Entry {
 	return entries
 }
 
-// Opaque markers above each other cost names to look up, of which there is a limit, and
-// end when nobody waits for them any more.
-func TestOpaqueMarkersEnd(t *testing.T) {
+// Nested opaque markers are bounded by the limit of lookups, and end with the context.
+func TestOpaqueMarkersAreBounded(t *testing.T) {
 	const depth, files = 100, 10_000
 	b := &budget{ctx: t.Context()}
 	u := newUnpacker(b, nil)
@@ -164,10 +162,10 @@ func TestOpaqueMarkersEnd(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 
-	// One marker looks at more than goes unseen.
+	// One marker visits more nodes than there are steps between two checks of the context.
 	b = &budget{ctx: t.Context()}
 	u = newUnpacker(b, nil)
-	entries := opaqueMarkers(1, 2*stepsUnseen)
+	entries := opaqueMarkers(1, 2*checkEvery)
 	for _, e := range entries[:len(entries)-1] {
 		if err := u.unpack(e); err != nil {
 			t.Fatal(err)
@@ -177,11 +175,11 @@ func TestOpaqueMarkersEnd(t *testing.T) {
 	cancel()
 	b.ctx = ctx
 	if err := u.unpack(entries[len(entries)-1]); !errors.Is(err, context.Canceled) {
-		t.Errorf("for nobody who waits: %v", err)
+		t.Errorf("canceled context: got %v, want Canceled", err)
 	}
 }
 
-// What a layer takes away again is remembered, within the limit of what a chain keeps.
+// The marks of removed paths count as memory of the chain.
 func TestMarksAreBounded(t *testing.T) {
 	b := &budget{ctx: t.Context(), kept: maxKept - 1<<20}
 	u := newUnpacker(b, nil)
@@ -196,6 +194,6 @@ func TestMarksAreBounded(t *testing.T) {
 	}
 	var beyond *LimitError
 	if !errors.As(err, &beyond) || beyond.Limit != maxKept {
-		t.Errorf("10,000 marks: %v", err)
+		t.Errorf("10,000 marks: got %v", err)
 	}
 }

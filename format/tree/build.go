@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// NewDir returns n as a directory that holds children, which it keeps and
-// sorts. It is for tests, which need trees without layers. It sets the type and the link count (2 plus the subdirectories); the
-// names must differ from each other and be such as Dirent demands.
+// NewDir returns n as a directory with these children. It sets the type and the link count, and keeps
+// and sorts the slice. The names are distinct and valid. It is for tests that make trees without
+// layers.
 func NewDir(n Node, children []Dirent) *Node {
 	n.Mode = ModeDir | n.Mode&^ModeType
 	n.Nlink = 2

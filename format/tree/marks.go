@@ -5,17 +5,16 @@ import (
 	"strings"
 )
 
-// marks remember, in the lowest layer, what containerd remembers of paths and
-// not of files, as a tree of names. They are few: paths that the layer has
-// unpacked and taken away again, and directories that it has made opaque. A layer that
-// does much of that comes to the limit of what a chain keeps.
+// marks are what containerd remembers of the lowest layer's paths, not of its files, as a tree of names.
+// They exist for paths that the layer has unpacked and removed again, and for opaque directories. Usually
+// that is few; maxKept bounds them.
 type marks struct {
 	below    map[string]*marks
 	unpacked bool // an entry was unpacked at this path
 	opaque   bool // the directory at this path was cleared
 }
 
-// marksMemory is what the marks of one path take, in bytes, with a map of their own.
+// marksMemory is the size of one path's marks in bytes, with their map.
 const marksMemory = 320
 
 // find returns the marks of a path, or nil.
@@ -28,7 +27,7 @@ func (m *marks) find(p string) *marks {
 	return m
 }
 
-// mark keeps in mind that an entry was unpacked at a path where nothing is.
+// mark notes that an entry was unpacked at a path that does not exist.
 func (u *unpacker) mark(dir, name string) error {
 	if !u.lowest() {
 		return nil
@@ -43,7 +42,7 @@ func (u *unpacker) mark(dir, name string) error {
 	return err
 }
 
-// marksAt returns the marks of a path, made if need be.
+// marksAt returns the marks of a path, and creates them if necessary.
 func (u *unpacker) marksAt(p string) (m *marks, err error) {
 	if u.marks == nil {
 		u.marks = &marks{}
@@ -57,7 +56,7 @@ func (u *unpacker) marksAt(p string) (m *marks, err error) {
 	return m, err
 }
 
-// marksBelow returns the marks of a name in the directory of m, made if need be.
+// marksBelow returns the marks of a name in the directory of m, and creates them if necessary.
 func (u *unpacker) marksBelow(m *marks, name string) (*marks, error) {
 	if err := u.budget.step(); err != nil {
 		return nil, err
@@ -76,15 +75,14 @@ func (u *unpacker) marksBelow(m *marks, name string) (*marks, error) {
 	return next, nil
 }
 
-// wasUnpacked tells whether an entry was unpacked at a path where nothing is.
+// wasUnpacked reports whether an entry was unpacked at a path that does not exist.
 func (u *unpacker) wasUnpacked(p string) bool {
 	m := u.marks.find(p)
 	return m != nil && m.unpacked
 }
 
-// firstOpaque tells whether it is the first time that it is asked about the
-// directory at p. containerd clears a path only once, even if what stands
-// there is not the same directory any more.
+// firstOpaque reports whether this is its first call for the path. containerd clears a path only once,
+// even if it is another directory later.
 func (u *unpacker) firstOpaque(p string) (bool, error) {
 	m, err := u.marksAt(p)
 	if err != nil {
@@ -95,8 +93,7 @@ func (u *unpacker) firstOpaque(p string) (bool, error) {
 	return first, nil
 }
 
-// clear removes from a directory, at any depth, what no entry has put there:
-// directories that were only made for what is in them, with all of that.
+// clear removes the implicit directories below a directory, at any depth, with all of their contents.
 func (u *unpacker) clear(at place) error {
 	for i := 0; i < len(at.node.children); {
 		if err := u.budget.step(); err != nil {
@@ -104,7 +101,7 @@ func (u *unpacker) clear(at place) error {
 		}
 		child := at.node.children[i]
 		if _, implicit := u.implicit[child.Node]; implicit {
-			if err := u.removeMarked(at, child.Name); err != nil { // puts another child in its place
+			if err := u.removeMarked(at, child.Name); err != nil { // moves another child to position i
 				return err
 			}
 			continue
@@ -119,8 +116,8 @@ func (u *unpacker) clear(at place) error {
 	return nil
 }
 
-// removeMarked removes a name that is there, with all below it, and marks what
-// entries have put there.
+// removeMarked removes an existing name, with all names below it, and marks the paths that entries have
+// created.
 func (u *unpacker) removeMarked(at place, name string) error {
 	if u.lowest() {
 		m, err := u.marksAt(at.path)

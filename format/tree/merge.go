@@ -6,8 +6,7 @@ import (
 	"strings"
 )
 
-// merge lays volumes over each other as overlayfs does, the topmost first. The
-// volumes are used up.
+// merge merges volumes as overlayfs does, the topmost first. It reuses their nodes.
 func merge(b *budget, volumes []*volume) (*Tree, error) {
 	roots := make([]*Node, len(volumes))
 	m := merger{budget: b, opaque: map[*Node]struct{}{}, single: len(volumes) == 1}
@@ -15,7 +14,7 @@ func merge(b *budget, volumes []*volume) (*Tree, error) {
 		roots[i] = v.root
 		maps.Copy(m.opaque, v.opaque)
 	}
-	// All roots, for overlayfs never asks whether a layer's root is opaque.
+	// All roots are merged: overlayfs does not check whether a layer's root is opaque.
 	if err := m.merge(roots); err != nil {
 		return nil, err
 	}
@@ -26,18 +25,18 @@ func merge(b *budget, volumes []*volume) (*Tree, error) {
 type merger struct {
 	budget *budget
 	opaque map[*Node]struct{}
-	// single says that there is one layer. containerd shows that as it is, so
-	// what would be a whiteout is a device node there.
+	// single means that there is one layer. containerd shows it without overlayfs, so a whiteout is a
+	// device node there.
 	single bool
 }
 
-// layered is a name in one of the directories that are merged.
+// layered is a name in one of the merged directories.
 type layered struct {
 	Dirent
 	layer int
 }
 
-// merge makes the first of the directories the merged view of all of them.
+// merge turns the first of the directories into the merged view of all of them.
 func (m *merger) merge(dirs []*Node) (err error) {
 	if err := m.budget.step(); err != nil {
 		return err
@@ -57,7 +56,7 @@ func (m *merger) merge(dirs []*Node) (err error) {
 	return err
 }
 
-// visible leaves the whiteouts of a directory out that has nothing below it.
+// visible returns the children of a directory that is in one layer only, without whiteouts.
 func (m *merger) visible(children []Dirent) ([]Dirent, error) {
 	kept := children[:0]
 	for _, child := range children {
@@ -109,8 +108,7 @@ func (m *merger) union(dirs []*Node) ([]Dirent, error) {
 	return merged, nil
 }
 
-// pick returns what is seen of those that have the same name, the topmost
-// first, or nil.
+// pick returns the node that is visible among those of the same name, the topmost first, or nil.
 func (m *merger) pick(same []layered) (*Node, error) {
 	top := same[0].Node
 	if m.isWhiteout(top) {

@@ -14,16 +14,15 @@ import (
 	"lighter/test/testkit/tarball"
 )
 
-// TestOddChains compares the trees of the odd chains with testdata/odd.txt.
-// That this file is right is what the oracle test in test/e2e shows, which
-// compares the same trees with containerd's; here the same needs no root.
+// TestOddChains compares the trees of the odd chains with testdata/odd.txt. The oracle test in test/e2e
+// compares the same trees with containerd's, but needs root.
 func TestOddChains(t *testing.T) {
 	var got strings.Builder
 	for _, c := range tarball.Odd() {
 		fmt.Fprintf(&got, "== %s\n", c.Name)
 		tr, err := applyTar(Limits{}, c.Layers...)
 		if (err != nil) != c.Refused {
-			t.Errorf("%s: refused is %v, error is %v", c.Name, c.Refused, err)
+			t.Errorf("%s: want refused: %v, got error %v", c.Name, c.Refused, err)
 		}
 		if err != nil {
 			fmt.Fprintf(&got, "refused: %s\n", abbreviate(err.Error()))
@@ -34,7 +33,7 @@ func TestOddChains(t *testing.T) {
 	golden(t, "testdata/odd.txt", []byte(got.String()))
 }
 
-// golden compares got with a file, or makes it that file.
+// golden compares got with a file, or writes that file.
 func golden(t *testing.T, file string, got []byte) {
 	t.Helper()
 	if os.Getenv("UPDATE_GOLDEN") != "" {
@@ -89,7 +88,7 @@ func abbreviate(s string) string {
 	return fmt.Sprintf("%s…(%d bytes, %s)", s[:20], len(s), chunk.Sum([]byte(s)).Short())
 }
 
-// wholeFile takes a file as a single chunk, whatever its size.
+// wholeFile makes a file of any size a single chunk.
 func wholeFile(e *Entry, r io.Reader) error {
 	content, err := io.ReadAll(io.LimitReader(r, e.Size))
 	if err != nil {
@@ -123,19 +122,19 @@ func applyTar(limits Limits, layers ...[]byte) (*Tree, error) {
 	return Apply(context.Background(), sources, limits)
 }
 
-func TestRefusalsNameLayerAndEntry(t *testing.T) {
+func TestErrorNamesLayerAndEntry(t *testing.T) {
 	_, err := applyTar(Limits{}, tarball.Of(tarball.Dir("a")), tarball.Of(tarball.File("b", ""), tarball.Link("./c", "nothing")))
 	var refused *EntryError
 	if !errors.As(err, &refused) {
 		t.Fatalf("got %v, want an EntryError", err)
 	}
 	if refused.Layer != 1 || refused.Entry != "./c" {
-		t.Errorf("layer %d, entry %q", refused.Layer, refused.Entry)
+		t.Errorf("got layer %d, entry %q", refused.Layer, refused.Entry)
 	}
 }
 
 func TestLimitOfEntries(t *testing.T) {
-	// Each entry makes eleven directories that it does not name.
+	// Each entry creates eleven parent directories.
 	items := make([]tarball.Item, 10)
 	for i := range items {
 		items[i] = tarball.File(fmt.Sprintf("%d/a/b/c/d/e/f/g/h/i/j/k", i), "")
@@ -148,12 +147,12 @@ func TestLimitOfEntries(t *testing.T) {
 		_, err := applyTar(Limits{Entries: c.limit}, layer)
 		var beyond *LimitError
 		if ok := err == nil; ok != c.ok || !ok && (!errors.As(err, &beyond) || beyond.Limit != c.limit) {
-			t.Errorf("limit %d: %v", c.limit, err)
+			t.Errorf("limit %d: got %v", c.limit, err)
 		}
 	}
 }
 
-func TestApplyStopsWhenToldTo(t *testing.T) {
+func TestApplyEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	if _, err := Apply(ctx, []LayerSource{&entries{}}, Limits{}); !errors.Is(err, context.Canceled) {
@@ -161,12 +160,12 @@ func TestApplyStopsWhenToldTo(t *testing.T) {
 	}
 }
 
-func TestApplyPassesErrorsOn(t *testing.T) {
+func TestApplyReturnsErrorsOfLayers(t *testing.T) {
 	if _, err := Apply(context.Background(), []LayerSource{&entries{err: errTest}}, Limits{}); !errors.Is(err, errTest) {
 		t.Errorf("got %v", err)
 	}
 	if _, err := Apply(context.Background(), nil, Limits{}); err == nil {
-		t.Error("a chain of no layers is taken")
+		t.Error("apply a chain without layers: got no error")
 	}
 }
 

@@ -2,9 +2,8 @@ package tree
 
 import "strings"
 
-// parent returns the directory at a place. What is missing of it is made, each
-// directory with the attributes of its like in the first layer below that has
-// one there.
+// parent returns the directory at a place and creates missing directories. They get the attributes of
+// the directory at the same path in the next lower layer that has one.
 func (u *unpacker) parent(at place) (*Node, error) {
 	if at.node != nil {
 		if !at.node.IsDir() {
@@ -35,7 +34,7 @@ func (u *unpacker) parent(at place) (*Node, error) {
 	return dir, nil
 }
 
-// makeParent makes one directory that no entry names.
+// makeParent creates a directory that has no entry.
 func (u *unpacker) makeParent(dir *Node, path string, searches []search) (*Node, error) {
 	if err := u.budget.entry(); err != nil {
 		return nil, err
@@ -62,7 +61,7 @@ func (u *unpacker) makeParent(dir *Node, path string, searches []search) (*Node,
 			return nil, err
 		}
 		if !like.IsDir() {
-			break // replaced by something else, so there is nothing to inherit
+			break // replaced by another file, so there are no attributes to copy
 		}
 		before := n.xattrsMemory()
 		if err := n.copyAttributes(like); err != nil {
@@ -73,14 +72,14 @@ func (u *unpacker) makeParent(dir *Node, path string, searches []search) (*Node,
 	return n, nil
 }
 
-// copyAttributes gives a new directory the attributes of another.
+// copyAttributes sets the attributes of a new directory to those of another.
 func (n *Node) copyAttributes(like *Node) error {
 	n.UID, n.GID = like.UID, like.GID
 	n.chmod(like.Mode)
 	n.Mtime = like.Mtime
 	for _, x := range like.Xattrs {
 		if x.Name == capability && len(x.Value) == 0 {
-			return errInvalid // the kernel lists it but does not give it out
+			return errInvalid // the kernel lists it, but cannot read it
 		}
 		if err := n.setXattr(x.Name, x.Value); err != nil {
 			return err
@@ -89,12 +88,12 @@ func (n *Node) copyAttributes(like *Node) error {
 	return nil
 }
 
-// A search goes along one path through a layer below, a name at a time.
+// search looks up one path in a lower layer, a name at a time.
 type search struct {
 	volume *volume
-	node   *Node // what is at the path so far, nil if nothing
-	linked bool  // a link was met: the path must be resolved as a whole
-	err    error // why nothing can be at the path
+	node   *Node // at the path so far, or nil
+	linked bool  // the path has a symlink and must be resolved as a whole
+	err    error // why the path cannot exist
 }
 
 func newSearches(volumes []*volume) []search {
@@ -105,8 +104,7 @@ func newSearches(volumes []*volume) []search {
 	return searches
 }
 
-// advance goes one name further. Its error is one of the budget alone: what
-// the layer has to say waits for result.
+// advance looks up the next name. It returns only errors of the budget; result returns the others.
 func (s *search) advance(name string) error {
 	if err := s.volume.budget.step(); err != nil {
 		return err
@@ -119,13 +117,13 @@ func (s *search) advance(name string) error {
 	return nil
 }
 
-// result returns what is at the path.
+// result returns the node at the path.
 func (s *search) result(path string) (*Node, error) {
 	if !s.linked {
 		return s.node, s.err
 	}
-	// With a slash in front, as containerd has it: a link at the start of a
-	// path without one is followed a little differently.
+	// containerd puts a slash in front. Without it, a symlink as the first element would be resolved
+	// differently.
 	at, err := s.volume.resolve("/" + path)
 	if err == nil && at.node == nil {
 		err = errNotExist

@@ -11,18 +11,17 @@ import (
 	"math"
 )
 
-// A layer record is the list of a layer's entries without the contents of its
-// files: what Apply needs to know of a layer, written once and read for each
-// tree that the layer is part of. docs/format.md has the bytes; a list of
-// entries has one record only.
+// A layer record is the list of a layer's entries without the contents of its files. It is written once,
+// and Apply reads it for each tree of which the layer is a part. docs/format.md specifies its bytes. The
+// encoding of a list of entries is unique.
 const recordMagic = "LGTRREC\x01"
 
 const (
-	// maxString is what archive/tar lets a name, a link target or all PAX
-	// records of an entry have, in bytes.
+	// maxString bounds a name, a link target and all attributes of an entry in bytes, as archive/tar
+	// does.
 	maxString = 1 << 20
 	maxMode   = 0o7777
-	// maxSeconds is the last second whose nanoseconds fit 63 bits.
+	// maxSeconds is the last second whose nanoseconds since 1970 fit 63 bits.
 	maxSeconds = math.MaxInt64 / 1_000_000_000
 )
 
@@ -33,7 +32,7 @@ type RecordWriter struct {
 	w     *bufio.Writer
 	crc   uint32
 	buf   []byte
-	name  string // of the entry before
+	name  string // of the previous entry
 	count uint64
 }
 
@@ -42,10 +41,10 @@ func NewRecordWriter(w io.Writer) *RecordWriter {
 	return &RecordWriter{w: bufio.NewWriterSize(w, 64<<10), buf: []byte(recordMagic)}
 }
 
-// Add appends an entry. It refuses what RecordReader would not give back.
+// Add appends an entry. It fails if a RecordReader could not return the same entry.
 func (w *RecordWriter) Add(e *Entry) error {
 	if err := e.check(); err != nil {
-		return fmt.Errorf("record entry %q: %w", e.Name, err)
+		return fmt.Errorf("write record of entry %q: %w", e.Name, err)
 	}
 	shared := 0
 	for shared < len(w.name) && shared < len(e.Name) && w.name[shared] == e.Name[shared] {
@@ -70,8 +69,7 @@ func (w *RecordWriter) Add(e *Entry) error {
 	return w.flush()
 }
 
-// Close writes the trailer. A record without it is refused by RecordReader. It
-// does not close the underlying writer.
+// Close writes the trailer, which every record must have. It does not close the underlying writer.
 func (w *RecordWriter) Close() error {
 	w.buf = binary.AppendUvarint(append(w.buf, 0), w.count)
 	w.buf = binary.LittleEndian.AppendUint32(w.buf, crc32.Update(w.crc, castagnoli, w.buf))
@@ -114,24 +112,24 @@ func appendBody(b []byte, e *Entry) []byte {
 	return b
 }
 
-// check tells whether e is one that Scan can emit.
+// check checks that Scan can emit e.
 func (e *Entry) check() error {
 	switch {
 	case e.Type == 0:
-		return errors.New("an entry without a type")
+		return errors.New("no type")
 	case len(e.Name) > maxString:
-		return fmt.Errorf("a name of %d bytes", len(e.Name))
+		return fmt.Errorf("name of %d bytes", len(e.Name))
 	case len(e.Linkname) > maxString:
-		return fmt.Errorf("a link target of %d bytes", len(e.Linkname))
+		return fmt.Errorf("link target of %d bytes", len(e.Linkname))
 	case e.Mode < 0 || e.Mode > maxMode:
 		return fmt.Errorf("mode %#o", e.Mode)
 	case e.Mtime.Sec < 0 || e.Mtime.Sec > maxSeconds || e.Mtime.Nsec >= 1e9:
-		return fmt.Errorf("a time of %d s %d ns", e.Mtime.Sec, e.Mtime.Nsec)
+		return fmt.Errorf("time of %d s %d ns", e.Mtime.Sec, e.Mtime.Nsec)
 	}
 	total := 0
 	for i, x := range e.Xattrs {
 		if i > 0 && x.Name <= e.Xattrs[i-1].Name {
-			return fmt.Errorf("attribute %q comes after %q", x.Name, e.Xattrs[i-1].Name)
+			return fmt.Errorf("attributes are not sorted: %q after %q", x.Name, e.Xattrs[i-1].Name)
 		}
 		total += len(x.Name) + len(x.Value)
 	}

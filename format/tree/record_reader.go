@@ -16,22 +16,21 @@ import (
 // RecordReader reads a layer record. It is a LayerSource.
 type RecordReader struct {
 	in    recordInput
-	name  []byte // of the entry before
+	name  []byte // of the previous entry
 	count uint64
-	err   error // that ended the reading, io.EOF if all was well
+	err   error // of all further calls; io.EOF after a valid trailer
 }
 
 var _ LayerSource = (*RecordReader)(nil)
 
-// NewRecordReader returns a reader of the record that r gives.
+// NewRecordReader returns a reader of the record in r.
 func NewRecordReader(r io.Reader) *RecordReader {
 	return &RecordReader{in: recordInput{r: r}}
 }
 
-// Next returns the next entry, which is the caller's to keep. At the end, when
-// the number of entries and the checksum have proved right, it is io.EOF. A
-// record that is cut short is io.ErrUnexpectedEOF; whatever else is wrong is
-// an error too, and so is every call after it.
+// Next returns the next entry, which the caller may keep. After the last one it checks the number of
+// entries and the checksum, and returns io.EOF. The error wraps io.ErrUnexpectedEOF if the record is
+// truncated. After an error, every call returns it.
 func (r *RecordReader) Next() (*Entry, error) {
 	if r.err != nil {
 		return nil, r.err
@@ -53,7 +52,7 @@ func (r *RecordReader) next() (*Entry, error) {
 	if r.in.buf == nil {
 		r.in.buf = make([]byte, 64<<10)
 		if magic := r.in.bytes(len(recordMagic)); r.in.err == nil && string(magic) != recordMagic {
-			return nil, errors.New("it does not start as a layer record does")
+			return nil, errors.New("wrong magic")
 		}
 	}
 	kind := r.in.byte()
@@ -79,10 +78,10 @@ func (r *RecordReader) header(e *Entry) error {
 	shared := r.in.uvarint(maxString)
 	rest := r.in.string()
 	if shared > uint64(len(r.name)) {
-		return fmt.Errorf("a name that shares %d bytes with one of %d", shared, len(r.name))
+		return fmt.Errorf("name shares %d bytes with the previous name of %d bytes", shared, len(r.name))
 	}
 	if shared < uint64(len(r.name)) && len(rest) > 0 && rest[0] == r.name[shared] {
-		return errors.New("a name that repeats what it could share")
+		return errors.New("name shares fewer bytes with the previous name than it could")
 	}
 	r.name = append(r.name[:shared], rest...)
 	e.Name = string(r.name)
@@ -122,7 +121,7 @@ func (r *RecordReader) content(e *Entry) {
 			copy(x.ID[:], r.in.bytes(chunk.Size))
 		}
 		if x.Length == 0 || x.IsHole() != (length&1 == 1) {
-			r.in.fail(errors.New("an extent of no bytes, or without an ID"))
+			r.in.fail(errors.New("extent without bytes or without an ID"))
 		}
 		e.Content.Extents = append(e.Content.Extents, x)
 		left -= length >> 1
@@ -141,7 +140,7 @@ func (r *RecordReader) xattrs(e *Entry) {
 	}
 }
 
-// trailer returns io.EOF if the record ends as it should.
+// trailer returns io.EOF if the trailer is valid.
 func (r *RecordReader) trailer() error {
 	count := r.in.uvarint(math.MaxUint64)
 	if r.in.err != nil {
@@ -153,7 +152,7 @@ func (r *RecordReader) trailer() error {
 	case r.in.err != nil:
 		return r.in.err
 	case count != r.count:
-		return fmt.Errorf("the trailer counts %d entries", count)
+		return fmt.Errorf("the trailer has a count of %d entries, want %d", count, r.count)
 	case binary.LittleEndian.Uint32(stored) != sum:
 		return errors.New("the checksum does not match")
 	}
@@ -162,20 +161,20 @@ func (r *RecordReader) trailer() error {
 	case io.ErrUnexpectedEOF:
 		return io.EOF
 	case nil:
-		return errors.New("something follows the trailer")
+		return errors.New("bytes after the trailer")
 	}
 	return r.in.err
 }
 
-// recordInput reads what records are made of. After an error it returns zeros
-// and keeps the error, so that a caller looks at it once for each entry.
+// recordInput reads the fields of a record. After an error it returns zeros and keeps the error, so that
+// callers can check it once an entry.
 type recordInput struct {
 	r          io.Reader
 	buf        []byte
-	start, end int    // buf[start:end] is read and not used yet
-	summed     int    // buf[summed:start] is used and not in crc yet
-	crc        uint32 // of all that was used before buf[summed]
-	long       []byte // what does not fit into buf
+	start, end int    // buf[start:end] is buffered
+	summed     int    // buf[summed:start] was returned and is not in crc yet
+	crc        uint32 // of all bytes before buf[summed]
+	long       []byte // for fields that do not fit into buf
 	err        error
 }
 
@@ -185,14 +184,14 @@ func (in *recordInput) fail(err error) {
 	}
 }
 
-// checksum returns the CRC of everything used so far.
+// checksum returns the CRC of all bytes that were returned.
 func (in *recordInput) checksum() uint32 {
 	in.crc = crc32.Update(in.crc, castagnoli, in.buf[in.summed:in.start])
 	in.summed = in.start
 	return in.crc
 }
 
-// fill makes sure that n bytes are in buf, which must be able to hold them.
+// fill buffers at least n bytes, which fit into buf.
 func (in *recordInput) fill(n int) bool {
 	if in.err != nil {
 		return false
@@ -245,11 +244,11 @@ func (in *recordInput) uvarint(limit uint64) uint64 {
 	for shift := 0; ; shift += 7 {
 		b := in.byte()
 		if shift == 63 && b > 1 {
-			in.fail(errors.New("a number of more than 64 bits"))
+			in.fail(errors.New("number of more than 64 bits"))
 			return 0
 		}
 		if shift > 0 && b == 0 {
-			in.fail(errors.New("a number in more bytes than it needs"))
+			in.fail(errors.New("number in more bytes than necessary"))
 			return 0
 		}
 		v |= uint64(b&0x7f) << shift
@@ -258,7 +257,7 @@ func (in *recordInput) uvarint(limit uint64) uint64 {
 		}
 	}
 	if v > limit {
-		in.fail(fmt.Errorf("%d where at most %d can be", v, limit))
+		in.fail(fmt.Errorf("number %d exceeds the limit of %d", v, limit))
 		return 0
 	}
 	return v

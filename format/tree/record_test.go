@@ -16,7 +16,7 @@ import (
 	"lighter/test/testkit/tarball"
 )
 
-// allKinds has every part of the format in it.
+// allKinds returns entries with every part of the format.
 func allKinds() []*Entry {
 	return []*Entry{
 		{Type: '5', Name: "usr/", Mode: 0o755, Mtime: Time{1600000000, 0}},
@@ -69,7 +69,7 @@ func TestRecordGolden(t *testing.T) {
 	golden(t, "testdata/layer.record", writeRecord(t, list[:len(list)-1]))
 }
 
-func TestRecordGivesEntriesBack(t *testing.T) {
+func TestRecordReturnsItsEntries(t *testing.T) {
 	want := allKinds()
 	record := writeRecord(t, want)
 	for name, r := range map[string]io.Reader{
@@ -88,22 +88,22 @@ func TestRecordGivesEntriesBack(t *testing.T) {
 	}
 }
 
-func TestRecordOfNothing(t *testing.T) {
+func TestEmptyRecord(t *testing.T) {
 	if list, err := readRecord(bytes.NewReader(writeRecord(t, nil))); err != nil || len(list) != 0 {
 		t.Errorf("got %d entries, %v", len(list), err)
 	}
 }
 
-func TestRecordCutShort(t *testing.T) {
+func TestTruncatedRecord(t *testing.T) {
 	list := allKinds()
 	record := writeRecord(t, list[:len(list)-1])
 	for n := range record {
 		if _, err := readRecord(bytes.NewReader(record[:n])); !errors.Is(err, io.ErrUnexpectedEOF) {
-			t.Fatalf("%d of %d bytes: %v", n, len(record), err)
+			t.Fatalf("%d of %d bytes: got %v", n, len(record), err)
 		}
 	}
 	if _, err := readRecord(bytes.NewReader(append(record, 0))); err == nil {
-		t.Error("a byte behind the trailer is taken")
+		t.Error("read a record with a byte after the trailer: got no error")
 	}
 }
 
@@ -114,12 +114,12 @@ func TestRecordWithFlippedBits(t *testing.T) {
 		bad := bytes.Clone(record)
 		bad[n/8] ^= 1 << (n % 8)
 		if _, err := readRecord(bytes.NewReader(bad)); err == nil {
-			t.Fatalf("bit %d of byte %d is flipped and nobody notices", n%8, n/8)
+			t.Fatalf("flipped bit %d of byte %d: got no error", n%8, n/8)
 		}
 	}
 }
 
-func TestRecordPassesErrorsOn(t *testing.T) {
+func TestRecordReturnsErrorsOfItsReader(t *testing.T) {
 	r := NewRecordReader(iotest.ErrReader(errTest))
 	for range 2 {
 		if _, err := r.Next(); !errors.Is(err, errTest) {
@@ -128,7 +128,7 @@ func TestRecordPassesErrorsOn(t *testing.T) {
 	}
 }
 
-func TestRecordRefusesEntries(t *testing.T) {
+func TestRecordChecksEntries(t *testing.T) {
 	for name, e := range map[string]*Entry{
 		"no type":                {},
 		"a mode":                 {Type: '5', Mode: 1 << 12},
@@ -151,13 +151,13 @@ func TestRecordRefusesEntries(t *testing.T) {
 		"both":                   {Type: '0', Size: 601, Content: Content{Inline: []byte{1}, Extents: []Extent{{Length: 600}}}},
 	} {
 		if err := NewRecordWriter(io.Discard).Add(e); err == nil {
-			t.Errorf("%s: taken", name)
+			t.Errorf("%s: got no error", name)
 		}
 	}
 }
 
-// Entries have one record: a longer way to write the same is refused.
-func TestRecordHasOneForm(t *testing.T) {
+// The encoding of entries is unique: longer encodings are refused.
+func TestRecordEncodingIsUnique(t *testing.T) {
 	entry := func(shared, rest string, mode string) []byte {
 		return []byte("5" + shared + rest + mode + "\x00\x00\x00\x00\x00")
 	}
@@ -186,18 +186,17 @@ func TestRecordHasOneForm(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if err == nil && !bytes.Equal(writeRecord(t, list), c.record) {
-			t.Errorf("%s: it is written in another way", name)
+			t.Errorf("%s: the writer encodes it differently", name)
 		}
 	}
 }
 
-// reseal gives a record that ends before its checksum the right one.
+// reseal appends the checksum to a record without one.
 func reseal(b []byte) []byte {
 	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
 }
 
-// FuzzRecord reads anything as a record. What is taken must be what the writer
-// makes of those entries, and of no others.
+// FuzzRecord reads any bytes as a record. Accepted bytes must be the writer's encoding of the entries.
 func FuzzRecord(f *testing.F) {
 	list := allKinds()
 	f.Add(writeRecord(f, list[:len(list)-1]))
@@ -209,13 +208,12 @@ func FuzzRecord(f *testing.F) {
 			return
 		}
 		if again := writeRecord(t, list); !bytes.Equal(again, record) {
-			t.Fatalf("it is written as %x, not as %x", again, record)
+			t.Fatalf("the writer encodes it as %x, not as %x", again, record)
 		}
 	})
 }
 
-// FuzzApply takes anything as the layers of a chain, cut where the magic of a
-// record would be.
+// FuzzApply reads any bytes as the records of a chain, separated by the magic of records.
 func FuzzApply(f *testing.F) {
 	const border = "\x00layer\x00"
 	for _, c := range tarball.Odd() {
@@ -232,11 +230,11 @@ func FuzzApply(f *testing.F) {
 	})
 }
 
-// checkTree tells whether a tree is one: names are sorted and possible, each
-// directory has one name, and every node is of a known type.
+// checkTree checks a tree: names are sorted and valid, each directory has one name, and each node is of
+// a known type.
 func checkTree(t *testing.T, n *Node, dirs map[*Node]struct{}) {
 	if _, again := dirs[n]; again {
-		t.Fatal("a directory under two names")
+		t.Fatal("a directory has two names")
 	}
 	dirs[n] = struct{}{}
 	last := ""
@@ -267,7 +265,7 @@ func TestSameRecordsGiveTheSameTree(t *testing.T) {
 			}
 		}
 		if first.String() != second.String() {
-			t.Errorf("%s: two trees", c.Name)
+			t.Errorf("%s: the same records gave two trees", c.Name)
 		}
 	}
 }

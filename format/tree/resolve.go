@@ -6,19 +6,18 @@ import (
 )
 
 const (
-	maxLinks       = 255 // that containerd follows to resolve one path
-	maxKernelLinks = 40  // that the kernel follows in one look-up
+	maxLinks       = 255 // symlinks that containerd follows in a path
+	maxKernelLinks = 40  // symlinks that the kernel follows in a lookup
 )
 
-// A place is a path within a volume in which no link is left to follow.
+// place is a path within a volume without symlinks.
 type place struct {
-	path string // clean, without a slash at the start; the root is ""
-	node *Node  // what is there, or nil
+	path string // clean, without a leading slash; the root is ""
+	node *Node  // at the path, or nil
 }
 
-// resolve follows a path as containerd does (continuity's fs.RootPath): every
-// link on it, the last one included, is followed as if the volume's root were
-// the root of everything, and what does not exist is taken as it is written.
+// resolve resolves a path as containerd does (fs.RootPath of continuity). All symlinks are followed,
+// including the last element, with the volume as root. Elements that do not exist stay as they are.
 func (v *volume) resolve(p string) (place, error) {
 	if at, plain, err := v.walk(p); plain || err != nil {
 		return at, err
@@ -37,14 +36,13 @@ func (v *volume) resolve(p string) (place, error) {
 			break
 		}
 	}
-	// Nothing to follow is left now.
+	// No symlink is left.
 	at, _, err := v.walk(p)
 	at.path = p[1:]
 	return at, err
 }
 
-// walk resolves a path that has neither links nor ".." in it, as nearly all
-// have not. Where it has, plain is false.
+// walk resolves a path without symlinks and "..", as most are. Otherwise plain is false.
 func (v *volume) walk(p string) (at place, plain bool, err error) {
 	at.path = strings.Trim(p, "/")
 	dir := v.root
@@ -76,7 +74,7 @@ func (v *volume) walk(p string) (at place, plain bool, err error) {
 	return at, true, nil
 }
 
-// step looks one name up, with the kernel's errors.
+// step looks up a name, with the kernel's errors.
 func (v *volume) step(dir *Node, name string) (*Node, error) {
 	if !dir.IsDir() {
 		return nil, errNotDir
@@ -90,10 +88,9 @@ func (v *volume) step(dir *Node, name string) (*Node, error) {
 	return nil, errNotExist
 }
 
-// followLinks goes along a path once and replaces each link that it meets by
-// its target, but does not look into the target: where that has links of its
-// own they are met at the next pass, or, if ".." comes after them, never. That
-// is not what a kernel would do, but it is what containerd does.
+// followLinks replaces the symlinks of a path by their targets, in one pass. Symlinks within a target are
+// replaced in the next pass, or never if ".." follows them. The kernel would resolve such a path
+// differently, but containerd does this.
 func (v *volume) followLinks(p string, links *int) (string, error) {
 	w := linkWalk{volume: v}
 	if strings.HasPrefix(p, "/") {
@@ -119,17 +116,16 @@ func (v *volume) followLinks(p string, links *int) (string, error) {
 	return string(w.reached), nil
 }
 
-// A linkWalk goes along a path a name at a time.
+// linkWalk is the state of one pass.
 type linkWalk struct {
 	volume  *volume
-	reached []byte // the path so far; clean and absolute, or as a link has it
-	clean   bool
-	node    *Node // what lstat finds at reached if that is clean, or nil
+	reached []byte // the path so far
+	clean   bool   // reached is clean and absolute; otherwise it is the target of a symlink
+	node    *Node  // lstat of reached if that is clean, or nil
 }
 
-// next goes one name further and tells whether there was a link. Nearly all
-// names only lead from one directory to the next; going from the root again for
-// each of them would take long for the paths that links can make.
+// next appends a name and reports whether it was a symlink. A lookup from the root for each name would
+// be slow for the long paths that symlinks can make.
 func (w *linkWalk) next(name string) (link bool, err error) {
 	before := len(w.reached)
 	var n *Node
@@ -161,7 +157,7 @@ func (w *linkWalk) next(name string) (link bool, err error) {
 	return true, nil
 }
 
-// child is lstat of reached, which is now the name in node.
+// child returns lstat of reached, which is now a name in node.
 func (w *linkWalk) child(name string) (*Node, error) {
 	if len(w.reached) > maxPath {
 		return nil, errNameTooLong
@@ -175,9 +171,8 @@ func (w *linkWalk) child(name string) (*Node, error) {
 	return w.volume.step(w.node, name)
 }
 
-// lstat looks a clean absolute path up as the kernel does, which follows links
-// on the way but not the last. A link that leads out of the volume leads to the
-// files of the machine on which containerd runs; nothing is there for us.
+// lstat looks up a clean absolute path as the kernel does: it follows symlinks, except the last element.
+// A symlink out of the volume leads to files of containerd's machine, so here it leads to nothing.
 func (v *volume) lstat(p string) (*Node, error) {
 	if len(p) > maxPath {
 		return nil, errNameTooLong

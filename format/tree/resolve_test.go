@@ -10,12 +10,12 @@ import (
 	"github.com/containerd/continuity/fs"
 )
 
-// TestResolveIsRootPath compares resolve with continuity's fs.RootPath, the
-// function that containerd resolves names with, on random forests of links.
+// TestResolveIsRootPath compares resolve with continuity's fs.RootPath, which containerd uses, on random
+// trees with symlinks.
 func TestResolveIsRootPath(t *testing.T) {
 	const seed = 7
 	r := rand.New(rand.NewPCG(seed, seed))
-	// No link may lead to files of this machine, which containerd would look at.
+	// No symlink may lead to files of this machine, which fs.RootPath would read.
 	words := []string{"tree-a", "tree-b", "tree-c", "tree-d", "tree-a", "tree-b", "..", ".", "tree-a/tree-b"}
 	word := func() string { return words[r.IntN(len(words))] }
 	name := func(most int) string {
@@ -46,26 +46,26 @@ func TestResolveIsRootPath(t *testing.T) {
 			}
 			want, wantErr := fs.RootPath(root, p)
 			if (gotErr != nil) != (wantErr != nil) {
-				t.Fatalf("%q: %v, want %v", p, gotErr, wantErr)
+				t.Fatalf("resolve %q: error %v, want %v", p, gotErr, wantErr)
 			}
 			if gotErr != nil {
 				refused++
 				continue
 			}
 			if path := filepath.Join(root, got.path); path != want {
-				t.Fatalf("%q: %q, want %q", p, path, want)
+				t.Fatalf("resolve %q: got %q, want %q", p, path, want)
 			}
 			if _, err := os.Lstat(want); (err == nil) != (got.node != nil) {
-				t.Fatalf("%q: found is %v: %v", p, got.node != nil, err)
+				t.Fatalf("resolve %q: found: %v, lstat: %v", p, got.node != nil, err)
 			}
 		}
 	}
 	if refused < 100 {
-		t.Errorf("only %d paths were refused", refused)
+		t.Errorf("only %d paths had errors", refused)
 	}
 }
 
-// grow makes the same directories, files and links in both.
+// grow creates the same directories, files and symlinks in both.
 func grow(t *testing.T, r *rand.Rand, root string, u *unpacker, word func() string, name func(int) string) {
 	t.Helper()
 	for range 12 {

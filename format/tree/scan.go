@@ -19,22 +19,19 @@ const (
 	xattrPrefix    = "SCHILY.xattr."
 )
 
-// maxFileSize is the largest file that ext4 holds, in bytes: containerd cannot
-// unpack a larger one, and a sparse header can claim one for free.
+// maxFileSize is ext4's largest file size in bytes. containerd cannot unpack a larger file, and a
+// sparse header can claim any size.
 const maxFileSize = 1<<44 - 4096
 
-// Scan reads an uncompressed tar stream to its end and calls emit for each
-// entry, in order. For a regular file that is not empty content is called
-// first; it reads the file's bytes from r, exactly e.Size of them, and fills
-// e.Content. Files that no layer can leave behind (the content of a whiteout)
-// are emitted empty, without a call to content.
+// Scan reads an uncompressed tar stream to its end and calls emit for each entry, in order. For a
+// regular file that is not empty it first calls content, which reads exactly e.Size bytes from r and
+// sets e.Content. Files that do not become part of the layer, such as whiteouts, are emitted as empty
+// ones, without a call of content.
 //
-// Headers mean what archive/tar makes of them, as for containerd: ustar, GNU
-// and PAX, sparse files expanded. What archive/tar rejects is an error, a
-// stream that ends within an entry is io.ErrUnexpectedEOF, and one beyond
-// limits is a *LimitError. Errors of content and emit are passed on. Bytes
-// behind the end of the archive are read and ignored, so that whoever hashes
-// the stream has seen all of it.
+// archive/tar parses the headers, as in containerd: ustar, GNU and PAX, with sparse files expanded. Its
+// errors are returned. The error is io.ErrUnexpectedEOF if the stream ends within an entry, and a
+// *LimitError if it exceeds the limits. Errors of content and emit are returned. Scan also reads the
+// bytes after the end of the archive, so that a hash of the stream covers all of it.
 func Scan(r io.Reader, limits Limits, content func(e *Entry, r io.Reader) error, emit func(e *Entry) error) error {
 	in := &meter{r: r, limit: limits.Bytes}
 	s := scanner{tar: tar.NewReader(in), limits: limits, content: content}
@@ -51,7 +48,7 @@ func Scan(r io.Reader, limits Limits, content func(e *Entry, r io.Reader) error,
 		}
 	}
 	if _, err := io.Copy(io.Discard, in); err != nil {
-		return fmt.Errorf("read behind the end of the archive: %w", err)
+		return fmt.Errorf("read after the end of the archive: %w", err)
 	}
 	return nil
 }
@@ -63,7 +60,7 @@ type scanner struct {
 
 	entries int64
 	bytes   int64  // of files
-	last    string // name of the entry before, to say where the stream breaks
+	last    string // name of the previous entry, for errors
 }
 
 func (s *scanner) next() (*Entry, error) {
@@ -90,14 +87,14 @@ func (s *scanner) next() (*Entry, error) {
 
 func (s *scanner) readContent(e *Entry) error {
 	if e.Size > maxFileSize {
-		return fmt.Errorf("a file of %d bytes", e.Size)
+		return fmt.Errorf("file of %d bytes, the limit is %d", e.Size, int64(maxFileSize))
 	}
-	// Sparse files are the reason to count here what meter counts too.
+	// meter counts the stream. Expanded sparse files are larger.
 	if s.bytes += e.Size; s.limits.Bytes > 0 && s.bytes > s.limits.Bytes {
 		return &LimitError{What: "bytes", Limit: s.limits.Bytes}
 	}
 	if err := s.content(e, s.tar); err != nil {
-		return fmt.Errorf("read its content: %w", err)
+		return fmt.Errorf("read the content: %w", err)
 	}
 	return e.checkContent()
 }
@@ -121,8 +118,8 @@ func newEntry(h *tar.Header) *Entry {
 	return e
 }
 
-// leavesFile tells whether an entry of that name can become a file: it is
-// neither the root nor a whiteout.
+// leavesFile reports whether an entry of that name becomes a file: it is neither the root nor a
+// whiteout.
 func leavesFile(name string) bool {
 	base := path.Base(path.Clean(name))
 	return base != "." && base != ".." && base != "/" && !strings.HasPrefix(base, whiteoutPrefix)
@@ -139,11 +136,11 @@ func xattrRecords(records map[string]string) []Xattr {
 	return xattrs
 }
 
-// maxTime is the last nanosecond that fits 63 bits.
+// maxTime is the last time whose nanoseconds since 1970 fit 63 bits.
 var maxTime = time.Unix(0, math.MaxInt64)
 
-// boundTime keeps a time as containerd sets it: what its clock arithmetic
-// cannot hold becomes 1970.
+// boundTime returns the time that containerd sets: 1970 for times that its arithmetic cannot
+// represent.
 func boundTime(t time.Time) Time {
 	if t.Before(time.Unix(0, 0)) || t.After(maxTime) {
 		return Time{}
@@ -151,32 +148,31 @@ func boundTime(t time.Time) Time {
 	return Time{Sec: t.Unix(), Nsec: uint32(t.Nanosecond())}
 }
 
-// checkContent tells whether Content is what Size says and of the form that
-// its length asks for.
+// checkContent checks that Content has Size bytes, in the form for that size.
 func (e *Entry) checkContent() error {
 	if e.Size < 0 || e.Size > maxFileSize {
-		return fmt.Errorf("a file of %d bytes", e.Size)
+		return fmt.Errorf("file of %d bytes, the limit is %d", e.Size, int64(maxFileSize))
 	}
 	c := e.Content
 	have := int64(len(c.Inline))
 	for _, x := range c.Extents {
 		if x.Length <= 0 || x.Length > e.Size {
-			return fmt.Errorf("an extent of %d bytes in a file of %d", x.Length, e.Size)
+			return fmt.Errorf("extent of %d bytes in a file of %d", x.Length, e.Size)
 		}
 		if have += x.Length; have > e.Size {
 			break
 		}
 	}
 	if have != e.Size {
-		return fmt.Errorf("%d bytes of content where %d belong", have, e.Size)
+		return fmt.Errorf("%d bytes of content, want %d", have, e.Size)
 	}
 	if (e.Size <= InlineLimit) != (len(c.Extents) == 0) || e.Size > InlineLimit && c.Inline != nil {
-		return fmt.Errorf("a file of %d bytes in %d extents and %d bytes inline", e.Size, len(c.Extents), len(c.Inline))
+		return fmt.Errorf("file of %d bytes in %d extents and %d bytes inline", e.Size, len(c.Extents), len(c.Inline))
 	}
 	return nil
 }
 
-// meter refuses to read more than limit bytes, where there is a limit.
+// meter is a reader that fails after limit bytes, unless limit is 0.
 type meter struct {
 	r           io.Reader
 	limit, read int64

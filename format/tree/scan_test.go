@@ -44,8 +44,8 @@ func TestScanEntry(t *testing.T) {
 	}
 }
 
-// TestScanAsksForContent shows for which entries a content is asked for.
-func TestScanAsksForContent(t *testing.T) {
+// content is called for regular files that are not empty and become part of the layer.
+func TestScanCallsContent(t *testing.T) {
 	stream := tarball.Of(
 		tarball.File("a", "content"), tarball.File("empty", ""), tarball.File(".wh.b", "content"),
 		tarball.File("c/.wh..wh..opq", "content"), tarball.File(".", "content"), tarball.File("../..", "content"),
@@ -57,7 +57,7 @@ func TestScanAsksForContent(t *testing.T) {
 		return wholeFile(e, r)
 	}, func(e *Entry) error {
 		if have := int64(len(e.Content.Inline)); have != e.Size {
-			t.Errorf("%q: %d bytes of %d", e.Name, have, e.Size)
+			t.Errorf("%q: got %d bytes, want %d", e.Name, have, e.Size)
 		}
 		return nil
 	})
@@ -65,7 +65,7 @@ func TestScanAsksForContent(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := strings.Join(asked, " "); got != "a c/../d/ e/.wh/g" {
-		t.Errorf("content of %s", got)
+		t.Errorf("content was called for %s", got)
 	}
 }
 
@@ -94,46 +94,46 @@ func TestScanLimits(t *testing.T) {
 	}
 }
 
-func TestScanRefusesAbsurdSizes(t *testing.T) {
+func TestScanRefusesHugeFiles(t *testing.T) {
 	huge := tarball.File("a", "", tarball.PAX("GNU.sparse.size", "9223372036854775807"),
 		tarball.PAX("GNU.sparse.major", "0"), tarball.PAX("GNU.sparse.minor", "1"), tarball.PAX("GNU.sparse.numblocks", "0"), tarball.PAX("GNU.sparse.map", ""))
 	asked := false
 	err := Scan(bytes.NewReader(tarball.Of(huge)), Limits{}, func(*Entry, io.Reader) error { asked = true; return nil },
 		func(*Entry) error { return nil })
 	if err == nil || asked {
-		t.Errorf("got %v, content asked for: %v", err, asked)
+		t.Errorf("got %v, content called: %v", err, asked)
 	}
 }
 
-func TestScanCutShort(t *testing.T) {
+func TestScanTruncated(t *testing.T) {
 	stream := tarball.Of(tarball.File("a", strings.Repeat("x", 2000)))
 	for n := 1; n < 512+2000; n++ {
 		if _, err := scan(stream[:n], Limits{}); !errors.Is(err, io.ErrUnexpectedEOF) {
-			t.Fatalf("%d bytes: %v", n, err)
+			t.Fatalf("%d bytes: got %v", n, err)
 		}
 	}
 }
 
-func TestScanPassesErrorsOn(t *testing.T) {
+func TestScanReturnsErrors(t *testing.T) {
 	stream := bytes.NewReader(tarball.Of(tarball.File("a", "x")))
 	fail := func(*Entry) error { return errTest }
 	if err := Scan(stream, Limits{}, wholeFile, fail); !errors.Is(err, errTest) {
-		t.Errorf("of emit: %v", err)
+		t.Errorf("got %v, want emit's error", err)
 	}
 	stream.Seek(0, io.SeekStart)
 	if err := Scan(stream, Limits{}, func(e *Entry, _ io.Reader) error { return fail(e) }, nil); !errors.Is(err, errTest) {
-		t.Errorf("of content: %v", err)
+		t.Errorf("got %v, want content's error", err)
 	}
 	stream.Seek(0, io.SeekStart)
 	if err := Scan(stream, Limits{}, func(*Entry, io.Reader) error { return nil }, nil); err == nil {
-		t.Error("a content that was not read is taken")
+		t.Error("content that was not set: got no error")
 	}
 }
 
-// TestScanReadsToTheEnd matters to whoever hashes the stream.
+// A hash of the stream must cover all of it.
 func TestScanReadsToTheEnd(t *testing.T) {
 	stream := bytes.NewReader(append(tarball.Of(tarball.Dir("a")), "anything"...))
 	if err := Scan(stream, Limits{}, wholeFile, func(*Entry) error { return nil }); err != nil || stream.Len() != 0 {
-		t.Errorf("%d bytes are left, %v", stream.Len(), err)
+		t.Errorf("%d bytes were not read (%v)", stream.Len(), err)
 	}
 }

@@ -9,24 +9,24 @@ import (
 	"strings"
 )
 
-// An unpacker does to a volume what containerd's archive.Apply does to a
-// directory, entry by entry. Layers above the lowest know nothing of those
-// below but the attributes of directories, and leave whiteouts behind.
+// unpacker applies entries to a volume as containerd's archive.Apply does to a directory. In layers
+// above the lowest it uses the layers below only for attributes of directories, and creates
+// whiteouts.
 type unpacker struct {
 	*volume
 	lower []*volume // of the layers below, topmost first
 
 	dirs []namedDir
 
-	// Of the lowest layer only, which carries its whiteouts out itself.
-	implicit map[*Node]struct{} // directories that no entry has named so far
-	marks    *marks             // of paths that are not there any more
+	// Used only in the lowest layer, where whiteouts remove files.
+	implicit map[*Node]struct{} // directories that have no entry so far
+	marks    *marks             // of removed paths
 }
 
-// namedDir is an entry for a directory, whose time is set at the end because
-// what happens in the directory changes it.
+// namedDir is an entry for a directory. Its time is set at the end, as changes in the directory change
+// the time.
 type namedDir struct {
-	name  string // as the entry has it
+	name  string // of the entry
 	mtime Time
 }
 
@@ -36,7 +36,7 @@ func newUnpacker(b *budget, lower []*volume) *unpacker {
 
 func (u *unpacker) lowest() bool { return len(u.lower) == 0 }
 
-// unpack does what one entry asks for.
+// unpack applies one entry.
 func (u *unpacker) unpack(e *Entry) error {
 	if err := u.budget.entry(); err != nil {
 		return err
@@ -44,10 +44,10 @@ func (u *unpacker) unpack(e *Entry) error {
 	name := path.Clean(e.Name)
 	dirName, base := path.Split(name)
 	if base == "" || base == "." || base == ".." {
-		return nil // the root, which belongs to no layer
+		return nil // the root is not part of any layer
 	}
 	if strings.IndexByte(name, 0) >= 0 {
-		return errors.New("a NUL in its name")
+		return errors.New("NUL in the name")
 	}
 	at, err := u.resolve(dirName)
 	if err != nil {
@@ -70,11 +70,11 @@ func (u *unpacker) unpack(e *Entry) error {
 	return u.create(at, base, e)
 }
 
-// whiteout hides what is below under the name. The lowest layer has nothing
-// below, so there it removes what the layer itself has put there.
+// whiteout hides a name of the layers below. In the lowest layer it removes what the layer itself has
+// created there.
 func (u *unpacker) whiteout(at place, victim string) error {
 	if victim == "" || victim == "." || victim == ".." {
-		return errors.New("a whiteout of no name")
+		return errors.New("whiteout without a name")
 	}
 	if !u.lowest() {
 		if u.lookup(at.node, victim) != nil {
@@ -91,7 +91,7 @@ func (u *unpacker) whiteout(at place, victim string) error {
 	return nil
 }
 
-// makeOpaque hides everything below a directory.
+// makeOpaque hides the directory's contents in the layers below.
 func (u *unpacker) makeOpaque(at place) error {
 	if !u.lowest() {
 		u.opaque[at.node] = struct{}{}
@@ -104,7 +104,7 @@ func (u *unpacker) makeOpaque(at place) error {
 	return u.clear(at)
 }
 
-// create puts what e describes at a name, in place of what is there.
+// create creates the file of an entry, in place of an existing one.
 func (u *unpacker) create(at place, base string, e *Entry) error {
 	old := u.lookup(at.node, base)
 	if old != nil && !(old.IsDir() && e.Type == tar.TypeDir) {
@@ -139,14 +139,14 @@ func (u *unpacker) create(at place, base string, e *Entry) error {
 	return nil
 }
 
-// keepDir remembers to set a directory's time at the end.
+// keepDir notes a directory whose time is set at the end.
 func (u *unpacker) keepDir(e *Entry) error {
 	u.dirs = append(u.dirs, namedDir{e.Name, e.Mtime})
 	return u.budget.keep(int64(len(e.Name)))
 }
 
-// node returns the inode that e is to name: old, the one that it links to, or
-// a new one, which is not filled with attributes yet.
+// node returns the inode of an entry: old, the target of a hard link, or a new one without the entry's
+// attributes.
 func (u *unpacker) node(dir, old *Node, e *Entry) (*Node, error) {
 	n := &Node{}
 	switch e.Type {
@@ -161,9 +161,9 @@ func (u *unpacker) node(dir, old *Node, e *Entry) (*Node, error) {
 		}
 		n.Mode, n.Size, n.Content = ModeRegular, e.Size, e.Content
 	case tar.TypeSymlink:
-		// The kernel takes 4,095 bytes, and no link to nothing.
+		// The kernel allows 4,095 bytes and no empty target.
 		if e.Linkname == "" || len(e.Linkname) > 4095 || strings.IndexByte(e.Linkname, 0) >= 0 {
-			return nil, fmt.Errorf("a link to a path of %d bytes: %w", len(e.Linkname), errInvalid)
+			return nil, fmt.Errorf("link target of %d bytes: %w", len(e.Linkname), errInvalid)
 		}
 		n.Mode, n.Size, n.Link = ModeSymlink|0o777, int64(len(e.Linkname)), e.Linkname
 	case tar.TypeLink:
@@ -177,7 +177,7 @@ func (u *unpacker) node(dir, old *Node, e *Entry) (*Node, error) {
 			return nil, err
 		}
 	default:
-		return nil, fmt.Errorf("an entry of type %q", e.Type)
+		return nil, fmt.Errorf("unknown entry type %q", e.Type)
 	}
 	if err := u.budget.keep(int64(len(n.Link) + len(n.Content.Inline) + extentMemory*len(n.Content.Extents))); err != nil {
 		return nil, err
@@ -186,8 +186,8 @@ func (u *unpacker) node(dir, old *Node, e *Entry) (*Node, error) {
 	return n, u.budget.keepXattrs(n, 0)
 }
 
-// setDevice makes n a device node or a FIFO. mknod takes 32 bits of a device
-// number: 12 of the major and 20 of the minor remain.
+// setDevice makes n a device node or a FIFO. As in mknod, a device number has 12 bits of the major and
+// 20 bits of the minor number.
 func (n *Node) setDevice(e *Entry) error {
 	if e.Major < 0 || e.Major > math.MaxUint32 || e.Minor < 0 || e.Minor > math.MaxUint32 {
 		return fmt.Errorf("device number %d:%d", e.Major, e.Minor)
@@ -205,8 +205,8 @@ func (n *Node) setDevice(e *Entry) error {
 	return nil
 }
 
-// linkTarget finds what a hard link names: links on the way are followed, the
-// last part is taken as it is.
+// linkTarget returns the target of a hard link. Symlinks in its directory are followed, its last element
+// is not.
 func (u *unpacker) linkTarget(linkname string) (*Node, error) {
 	dirName, base := path.Split(linkname)
 	at, err := u.resolve(dirName)
@@ -230,8 +230,8 @@ func (u *unpacker) linkTarget(linkname string) (*Node, error) {
 	return target, nil
 }
 
-// finish sets the times of the directories that had an entry. Their names are
-// resolved anew, and what stands there now need not be what the entry made.
+// finish sets the times of the directories that had an entry. Their names are resolved again, as later
+// entries may have replaced them.
 func (u *unpacker) finish() error {
 	for _, dir := range u.dirs {
 		at, err := u.resolve(path.Clean(dir.name))
@@ -239,7 +239,7 @@ func (u *unpacker) finish() error {
 			err = errNotExist
 		}
 		if err != nil {
-			return &EntryError{Entry: dir.name, Err: fmt.Errorf("set its time: %w", err)}
+			return &EntryError{Entry: dir.name, Err: fmt.Errorf("set the time: %w", err)}
 		}
 		at.node.Mtime = dir.mtime
 	}

@@ -6,37 +6,35 @@ import (
 	"strings"
 )
 
-// What a file system says where it refuses something.
+// Errors of the simulated file system.
 var (
 	errNotExist    = errors.New("no such file or directory")
-	errExist       = errors.New("it exists already")
+	errExist       = errors.New("file exists")
 	errNotDir      = errors.New("not a directory")
 	errNameTooLong = errors.New("file name too long")
-	errLinkLoop    = errors.New("too many links")
+	errLinkLoop    = errors.New("too many levels of symbolic links")
 	errInvalid     = errors.New("invalid argument")
 )
 
 const (
-	// maxName is the length of the longest name of a file, in bytes.
+	// maxName bounds a file name in bytes.
 	maxName = 255
-	// maxPath is the length of the longest path from the root, in bytes. The
-	// kernel takes 4,095 with the root's own path in front, so the exact value
-	// depends on where containerd keeps its snapshots.
+	// maxPath bounds a path from the root in bytes. The kernel's 4,095 include the path of the root,
+	// which depends on containerd's configuration.
 	maxPath = 4000
-	// smallDir is the number of names up to which a directory is searched from
-	// end to end.
+	// smallDir is the maximum number of names in a directory without an index.
 	smallDir = 16
 )
 
-// A volume is the file system that one layer alone is unpacked into: the
-// directory that containerd gives to overlayfs as the layer's upper directory.
+// volume is the simulated directory into which containerd unpacks one layer, for use as an overlayfs
+// layer.
 type volume struct {
 	root   *Node
-	opaque map[*Node]struct{} // directories that hide what is below them
+	opaque map[*Node]struct{} // directories that hide those of lower layers
 	budget *budget
 
-	sealed  bool                       // names are sorted, nothing changes any more
-	indexes map[*Node]map[string]int32 // place of each name in directories of more than smallDir
+	sealed  bool                       // names are sorted and do not change any more
+	indexes map[*Node]map[string]int32 // positions of names in directories of more than smallDir
 }
 
 func newVolume(b *budget) *volume {
@@ -48,7 +46,7 @@ func newVolume(b *budget) *volume {
 	}
 }
 
-// find returns the place of a name in a directory, or -1.
+// find returns the position of a name in a directory, or -1.
 func (v *volume) find(dir *Node, name string) int {
 	switch {
 	case len(dir.children) <= smallDir:
@@ -73,7 +71,7 @@ func (v *volume) find(dir *Node, name string) int {
 	return -1
 }
 
-// lookup returns what has the name in the directory, or nil.
+// lookup returns the node of a name in a directory, or nil.
 func (v *volume) lookup(dir *Node, name string) *Node {
 	if i := v.find(dir, name); i >= 0 {
 		return dir.children[i].Node
@@ -81,7 +79,7 @@ func (v *volume) lookup(dir *Node, name string) *Node {
 	return nil
 }
 
-// insert gives n a name that nothing has yet in the directory.
+// insert adds a new name to a directory.
 func (v *volume) insert(dir *Node, name string, n *Node) error {
 	if len(name) > maxName {
 		return errNameTooLong
@@ -89,7 +87,7 @@ func (v *volume) insert(dir *Node, name string, n *Node) error {
 	if err := v.budget.keep(int64(len(name))); err != nil {
 		return err
 	}
-	// The entry's whole path must not stay in memory because of its last part.
+	// A clone: the entry's whole path would stay in memory otherwise.
 	name = strings.Clone(name)
 	dir.children = append(dir.children, Dirent{Name: name, Node: n})
 	if !n.IsDir() {
@@ -108,7 +106,7 @@ func (v *volume) insert(dir *Node, name string, n *Node) error {
 	return nil
 }
 
-// remove takes a name that is there out of a directory, with all that is below.
+// remove removes an existing name from a directory, with all names below it.
 func (v *volume) remove(dir *Node, name string) {
 	i := v.find(dir, name)
 	n := dir.children[i].Node
@@ -140,8 +138,7 @@ func (v *volume) drop(n *Node) {
 	}
 }
 
-// seal ends the unpacking: it sorts every directory and gives back what only
-// changes need.
+// seal ends the unpacking. It sorts every directory and frees the indexes.
 func (v *volume) seal() {
 	v.indexes = nil
 	v.sealed = true

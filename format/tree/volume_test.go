@@ -8,17 +8,17 @@ import (
 	"testing"
 )
 
-// TestDirectory compares a directory with a map, through all its sizes.
+// TestDirectory compares a directory with a map, for all kinds of sizes.
 func TestDirectory(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	v := newVolume(&budget{ctx: t.Context()})
 	want := map[string]*Node{}
 	for i := range 20_000 {
-		// More and more names first, then fewer and fewer, and again.
+		// The number of names grows and shrinks repeatedly.
 		name := fmt.Sprint(r.IntN(60))
 		n := want[name]
 		if got := v.lookup(v.root, name); got != n {
-			t.Fatalf("step %d: %q is %p, want %p", i, name, got, n)
+			t.Fatalf("step %d: lookup of %q = %p, want %p", i, name, got, n)
 		}
 		grow := i/500%2 == 0
 		switch {
@@ -31,7 +31,7 @@ func TestDirectory(t *testing.T) {
 			v.remove(v.root, name)
 			delete(want, name)
 			if n.Nlink != 0 {
-				t.Fatalf("%d links are left", n.Nlink)
+				t.Fatalf("%d links after removal, want 0", n.Nlink)
 			}
 		}
 		if len(v.root.children) != len(want) {
@@ -44,7 +44,7 @@ func TestDirectory(t *testing.T) {
 	}
 	for i := range 60 {
 		if name := fmt.Sprint(i); v.lookup(v.root, name) != want[name] {
-			t.Errorf("%q is not what it was", name)
+			t.Errorf("%q is another node", name)
 		}
 	}
 }

@@ -36,15 +36,23 @@ var (
 // includes the host, with an underscore before the port: localhost:5000/a/b:1 is tag 1 of
 // localhost_5000/a/b.
 func ParseName(name string) (Ref, error) {
+	r, err := parseName(name)
+	if err != nil {
+		return Ref{}, fmt.Errorf("image name %q: %w; want [HOST/]REPOSITORY[:TAG] in lower case", name, err)
+	}
+	return r, nil
+}
+
+func parseName(name string) (r Ref, err error) {
 	parsed, err := reference.Parse(name)
 	if err != nil {
-		return Ref{}, fmt.Errorf("image name %q: %w", name, err)
+		return r, err
 	}
 	named, ok := parsed.(reference.Named)
 	if !ok {
-		return Ref{}, fmt.Errorf("image name %q: want [HOST/]REPOSITORY[:TAG]", name)
+		return r, reference.ErrNameEmpty
 	}
-	r := Ref{Repository: strings.Replace(named.Name(), ":", "_", 1), Tag: defaultTag}
+	r = Ref{Repository: strings.Replace(named.Name(), ":", "_", 1), Tag: defaultTag}
 	if tagged, ok := parsed.(reference.Tagged); ok {
 		r.Tag = tagged.Tag()
 	}
@@ -53,17 +61,15 @@ func ParseName(name string) (Ref, error) {
 	}
 	switch host := reference.Domain(named); {
 	case host != strings.ToLower(host):
-		err = errors.New("the host has to be in lower case")
+		return r, errors.New("upper case in the host")
 	case strings.HasPrefix(host, "["):
-		err = errors.New("the host cannot be an IPv6 address")
+		return r, errors.New("an IPv6 address as host")
 	case len(r.Repository) > maxRepository:
-		err = reference.ErrNameTooLong
+		return r, reference.ErrNameTooLong
 	case r.Digest != "" && !IsDigest(r.Digest):
-		err = errors.New("the digest has to be sha256:HEX")
-	default:
-		return r, nil
+		return r, errors.New("a digest other than SHA-256")
 	}
-	return Ref{}, fmt.Errorf("image name %q: %w", name, err)
+	return r, nil
 }
 
 // Name returns the name that ParseName parses.

@@ -7,6 +7,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"lighter/format/chunk"
+	"lighter/format/compress"
 	"lighter/format/pack"
 	"lighter/store"
 	"lighter/test/testkit/sourcetest"
@@ -15,14 +16,7 @@ import (
 
 // A hub passes the suite for sources, also behind another hub that has nothing.
 func TestConformance(t *testing.T) {
-	encoder, err := zstd.NewWriter(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	missing := func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set(wire.MissingHeader, "1")
-		w.WriteHeader(http.StatusNotFound)
-	}
+	encoder := compress.UnitEncoder(zstd.SpeedFastest, pack.MaxPlain)
 	serve := func(chunks [][]byte) (http.HandlerFunc, []chunk.Ref) {
 		var unit pack.UnitBuilder
 		var refs []chunk.Ref

@@ -150,7 +150,7 @@ func TestLayoutsDoNotWaitForRecompression(t *testing.T) {
 	if err := syscall.Mkfifo(blocked, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	script := "#!/bin/sh\n/bin/touch " + begun + "\n/bin/cat " + blocked + "\nexit 1\n" // until the test opens the pipe
+	script := "#!/bin/sh\n/bin/touch " + begun + "\nread _ <" + blocked + "\nexit 1\n" // until the test opens the pipe
 	if err := os.WriteFile(filepath.Join(dir, "zstd"), []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -20,16 +20,16 @@ func addCommand() *cobra.Command {
 	var plainSource, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "add [flags] SOURCE [NAME]",
-		Short: "Take an image into a hub; ends when the image can be run",
-		Long: `Take an image into a hub. The command ends when the image can be run.
+		Short: "Add an image to a hub, and wait until it can be run",
+		Long: `Add an image to a hub. The command ends when the image can be run.
 
 SOURCE is one of
   docker://HOST/REPO:TAG     an image in a registry; the hub fetches it itself, with
                              the credentials of this user's docker configuration
   oci:DIR[:TAG]              an OCI layout on this machine
-  docker-archive:FILE        what "docker save" wrote
+  docker-archive:FILE        a file that "docker save" wrote
 
-NAME is what the hub calls the image; by default it is what SOURCE calls it.`,
+NAME is the image's name on the hub; the default is its name in SOURCE.`,
 		Example: `  lighter add docker://registry.example.org/physics/root:6.32
   lighter add --hub https://hub.example.org oci:build/image:latest physics/root:dev
   lighter add --platform linux/arm64 docker-archive:image.tar tools/shell:1`,
@@ -59,19 +59,19 @@ NAME is what the hub calls the image; by default it is what SOURCE calls it.`,
 		},
 	}
 	flags.add(cmd)
-	cmd.Flags().StringVar(&platform, "platform", "", "take `OS/ARCH[/VARIANT]` alone; by default all that the hub is configured to take")
+	cmd.Flags().StringVar(&platform, "platform", "", "add only `OS/ARCH[/VARIANT]`; the default is each platform in the hub's configuration")
 	cmd.Flags().BoolVar(&plainSource, "source-plain-http", false, "allow plain HTTP to a source registry that is not on this machine")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the images as JSON")
 	return cmd
 }
 
-// source is what to take in.
+// source is the image to add.
 type source struct {
 	from, name, platform string
 	plainHTTP            bool
 }
 
-// add hands a registry's image to the hub by its name, and pushes a local one.
+// add has the hub fetch an image from a registry, or pushes a local image to it.
 func add(ctx context.Context, hub *client.Client, s source, each func(wire.Progress)) (wire.Progress, error) {
 	if ref, ok := strings.CutPrefix(s.from, "docker://"); ok {
 		credentials, err := registry.Credentials(ctx, ref)
@@ -91,7 +91,7 @@ func add(ctx context.Context, hub *client.Client, s source, each func(wire.Progr
 		name = local.Name
 	}
 	if name == "" {
-		return wire.Progress{}, command.Usage(fmt.Errorf("%s does not say what the image is called: add a NAME", s.from))
+		return wire.Progress{}, command.Usage(fmt.Errorf("%s contains no name for the image: add a NAME", s.from))
 	}
 	ref, err := wire.ParseName(name)
 	if err != nil {
@@ -102,10 +102,10 @@ func add(ctx context.Context, hub *client.Client, s source, each func(wire.Progr
 		return wire.Progress{}, fmt.Errorf("read %s: %w", s.from, err)
 	}
 	if ref.Digest != "" && ref.Digest != digest {
-		return wire.Progress{}, command.Usage(fmt.Errorf("%s has the digest %s: give it a name with that, or with a tag", s.from, digest))
+		return wire.Progress{}, command.Usage(fmt.Errorf("%s has the digest %s: use that digest in NAME, or a tag", s.from, digest))
 	}
-	// Without the tag, which would have the hub take in all that it runs: the name
-	// comes with what is asked for.
+	// It is pushed without the tag, for which the hub would add every platform. The name comes with
+	// the request to add it.
 	to := registry.Target{Repository: ref.Repository}
 	to.Host, to.PlainHTTP, to.Transport = hub.Registry()
 	if err := local.Push(ctx, to, func(done, total int64) {

@@ -22,19 +22,19 @@ func printCache(s disk.Stats) {
 			size(s.Used), size(s.Limit), s.Chunks, size(s.Pinned), size(s.Evicted), s.Hits, s.Misses)
 	}
 	if s.Loading > 0 {
-		fmt.Printf("      of it %s are not loaded yet: what is read of them is fetched\n", size(s.Loading))
+		fmt.Printf("      %s of it are not loaded yet; reads of them are fetched\n", size(s.Loading))
 	}
 	if s.Beside > 0 {
-		fmt.Printf("      of it %s are local devices\n", size(s.Beside))
+		fmt.Printf("      %s of it are local devices\n", size(s.Beside))
 	}
 	if s.Absent == "" && s.Room < s.Limit {
-		fmt.Printf("      of its disk %s are free, which leaves the cache %s\n", size(s.Free), size(s.Room))
+		fmt.Printf("      its disk has %s free, which limits the cache to %s\n", size(s.Free), size(s.Room))
 	}
 	if s.Damaged+s.Unread+s.Failed > 0 {
-		fmt.Printf("      its disk gave %d chunks back wrong and %d not at all, and did not take %d\n", s.Damaged, s.Unread, s.Failed)
+		fmt.Printf("      its disk returned %d damaged chunks, failed to read %d and to write %d\n", s.Damaged, s.Unread, s.Failed)
 	}
 	if s.Hung > 0 {
-		fmt.Printf("      its disk did not answer %d reads and writes in time\n", s.Hung)
+		fmt.Printf("      its disk left %d reads and writes unanswered\n", s.Hung)
 	}
 	if off := s.Off(); off != "" {
 		fmt.Printf("cache off: %s\n", off)
@@ -49,7 +49,7 @@ func printPins(pins []disk.Pin) error {
 	for _, p := range pins {
 		rows = append(rows, []any{p.Label, p.ID.Short(), size(p.Bytes), size(p.Here)})
 	}
-	return table(os.Stdout, "\nPINNED\tTREE\tSIZE\tHERE", rows)
+	return table(os.Stdout, "\nPINNED\tTREE\tSIZE\tCACHED", rows)
 }
 
 // cacheFlags are the flags of every command about the cache.
@@ -60,7 +60,7 @@ type cacheFlags struct {
 
 func (f *cacheFlags) control() *control.Client { return control.New(f.root) }
 
-// show prints how the cache is: as JSON all of value, if that is wanted.
+// show prints the state of the cache, or value as JSON.
 func (f *cacheFlags) show(value any, s imagecache.Status) error {
 	if f.json {
 		return printJSON(os.Stdout, value)
@@ -69,15 +69,15 @@ func (f *cacheFlags) show(value any, s imagecache.Status) error {
 	return printPins(s.Pins)
 }
 
-// showFreed prints what went first.
+// showFreed prints how much was evicted, then the state of the cache.
 func (f *cacheFlags) showFreed(freed imagecache.Freed) error {
 	if !f.json {
 		fmt.Printf("freed %s, %d chunks\n", size(freed.Bytes), freed.Chunks)
 		if len(freed.Pins) > 0 {
-			fmt.Println("what is pinned stays")
+			fmt.Println("pinned chunks stay")
 		}
 		if freed.Kept > 0 {
-			fmt.Printf("%s more are of no use and go with what lies around them\n", size(freed.Kept))
+			fmt.Printf("%s more are unused and go with their neighbours\n", size(freed.Kept))
 		}
 	}
 	return f.show(freed, freed.Status)
@@ -90,8 +90,8 @@ func cacheCommand() *cobra.Command {
 		Short: "Show the node's chunk cache, and what is pinned in it",
 		Long: `Show the node's chunk cache, and what is pinned in it.
 
-IMAGE is what "lighter status" shows: a reference or its end, a chain or a tree, or
-the first digits of these.`,
+IMAGE is a name that "lighter status" shows: a reference or its end, a chain or a tree,
+or the first digits of these.`,
 		Example: "  lighter cache\n  lighter cache pin --fetch registry.example.org/tools/shell:1\n  lighter cache prune",
 		Args:    command.Group,
 	}
@@ -113,12 +113,12 @@ func cachePin(f *cacheFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pin [flags] IMAGE",
 		Short: "Keep an image's chunks in the cache",
-		Long: `Keep an image's chunks in the cache, those that are there and those that come. The
-pin holds across restarts, and also when the image is removed, until "unpin". All
-pins may take half of the cache.
+		Long: `Keep an image's chunks in the cache, also those that are fetched later. The pin holds
+across restarts and after the image is removed, until "unpin". Pinned chunks may use
+half of the cache.
 
-With --fetch what is not there yet is fetched now, behind what containers read. If
-that is interrupted, the pin stays.`,
+--fetch fetches the missing chunks now, at a lower priority than containers' reads. An
+interrupt ends the fetch; the pin stays.`,
 		Example: "  lighter cache pin registry.example.org/tools/shell:1\n  lighter cache pin --fetch registry.example.org/tools/shell:1",
 		Args:    command.Exactly("IMAGE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -137,7 +137,7 @@ that is interrupted, the pin stays.`,
 			return f.show(s, s)
 		},
 	}
-	cmd.Flags().BoolVar(&fetch, "fetch", false, "fetch what is not there")
+	cmd.Flags().BoolVar(&fetch, "fetch", false, "fetch the missing chunks")
 	return cmd
 }
 
@@ -154,7 +154,7 @@ func fetchPinned(ctx context.Context, control *control.Client, name string) erro
 func cacheUnpin(f *cacheFlags) *cobra.Command {
 	return &cobra.Command{
 		Use:     "unpin [flags] IMAGE",
-		Short:   "Let an image's chunks go when room is needed",
+		Short:   "Let the cache evict an image's chunks again",
 		Example: "  lighter cache unpin registry.example.org/tools/shell:1",
 		Args:    command.Exactly("IMAGE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -170,9 +170,9 @@ func cacheUnpin(f *cacheFlags) *cobra.Command {
 func cacheEvict(f *cacheFlags) *cobra.Command {
 	return &cobra.Command{
 		Use:   "evict [flags] IMAGE",
-		Short: "Free what only this image has of the cache",
-		Long: `Free what only this image has of the cache, among the images on this machine. What is
-pinned stays. The image stays too: what its containers read is fetched again.`,
+		Short: "Evict the chunks that only this image uses",
+		Long: `Evict the chunks that only this image uses, of all images on this machine. Pinned chunks
+stay. The image stays, too: its containers fetch again what they read.`,
 		Example: "  lighter cache evict registry.example.org/tools/shell:1",
 		Args:    command.Exactly("IMAGE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -188,7 +188,7 @@ pinned stays. The image stays too: what its containers read is fetched again.`,
 func cachePrune(f *cacheFlags) *cobra.Command {
 	return &cobra.Command{
 		Use:     "prune [flags]",
-		Short:   "Empty the cache of all that is not pinned; what containers need is fetched again",
+		Short:   "Evict all chunks that are not pinned; containers fetch what they need again",
 		Example: "  lighter cache prune",
 		Args:    command.Exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -204,12 +204,12 @@ func cachePrune(f *cacheFlags) *cobra.Command {
 func cacheScrub(f *cacheFlags) *cobra.Command {
 	return &cobra.Command{
 		Use:   "scrub [flags]",
-		Short: "Verify all that is in the cache, on the disk",
-		Long: `Verify all that is in the cache, on the disk, and drop what is damaged, which is
-fetched again when it is needed. (What is read is always verified.)
+		Short: "Verify all cached chunks on the disk",
+		Long: `Verify all cached chunks on the disk, and evict damaged ones, which are fetched again
+when they are needed. (Each read is verified in any case.)
 
-The metadata images and local devices, which the kernel reads unverified, are
-verified too: "lighter status" names those that are damaged while they are in use.`,
+Metadata images and local devices, which the kernel reads unverified, are verified,
+too. "lighter status" names those that are damaged and in use.`,
 		Example: "  lighter cache scrub",
 		Args:    command.Exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -218,7 +218,7 @@ verified too: "lighter status" names those that are damaged while they are in us
 				return err
 			}
 			if !f.json {
-				fmt.Printf("verified %s, %d chunks and %d metadata images and local devices were damaged\n", size(s.Found.Bytes), s.Found.Damaged, s.Files)
+				fmt.Printf("verified %s; %d chunks and %d metadata images and local devices were damaged\n", size(s.Found.Bytes), s.Found.Damaged, s.Files)
 			}
 			return f.show(s, s.Status)
 		},

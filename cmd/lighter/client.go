@@ -10,7 +10,7 @@ import (
 	"lighter/wire/client"
 )
 
-// hubFlags are the flags of every command that speaks to a hub.
+// hubFlags are the flags of every command that is a hub's client.
 type hubFlags struct{ options client.Options }
 
 func (f *hubFlags) add(cmd *cobra.Command) {
@@ -21,7 +21,7 @@ func (f *hubFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.options.URL, "hub", url, "the hub's `URL`, or unix:/PATH (environment: LIGHTER_HUB)")
 	cmd.Flags().StringVar(&f.options.Scope, "scope", wire.DefaultScope, "the `SCOPE` on the hub")
 	cmd.Flags().BoolVar(&f.options.PlainHTTP, "plain-http", false, "allow plain HTTP to a hub that is not on this machine")
-	cmd.Flags().StringVar(&f.options.TokenFile, "token-file", os.Getenv("LIGHTER_TOKEN_FILE"), "the `FILE` with the token that the hub wants of who changes something (environment: LIGHTER_TOKEN_FILE)")
+	cmd.Flags().StringVar(&f.options.TokenFile, "token-file", os.Getenv("LIGHTER_TOKEN_FILE"), "the `FILE` with the token that the hub requires for changes (environment: LIGHTER_TOKEN_FILE)")
 	cmd.Flags().StringVar(&f.options.CAFile, "ca-file", "", "certificates (PEM `FILE`) to trust for the hub")
 }
 

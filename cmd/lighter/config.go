@@ -17,8 +17,8 @@ import (
 	"lighter/node"
 )
 
-// effective puts a configuration together: defaults, then the file, then the
-// flags that were given. config holds defaults and flags when it comes in.
+// effective makes the effective configuration: the defaults, overridden by the file, overridden by
+// the flags that were given. Before the call config holds defaults and flags.
 func effective(cmd *cobra.Command, file string, config any) error {
 	if file == "" {
 		return nil
@@ -52,8 +52,7 @@ func effective(cmd *cobra.Command, file string, config any) error {
 	return nil
 }
 
-// decodeConfig reads TOML. A key that does not exist is an error: it is a
-// mistake that would otherwise stay unseen.
+// decodeConfig reads TOML. An unknown key is an error, because a misspelt key would have no effect.
 func decodeConfig(b []byte, config any) error {
 	dec := toml.NewDecoder(bytes.NewReader(b))
 	dec.DisallowUnknownFields()
@@ -63,7 +62,7 @@ func decodeConfig(b []byte, config any) error {
 	switch {
 	case errors.As(err, &missing) && len(missing.Errors) > 0:
 		line, _ := missing.Errors[0].Position()
-		return fmt.Errorf("line %d: there is no key %q", line, strings.Join(missing.Errors[0].Key(), "."))
+		return fmt.Errorf("line %d: unknown key %q", line, strings.Join(missing.Errors[0].Key(), "."))
 	case errors.As(err, &wrong):
 		line, _ := wrong.Position()
 		said := strings.TrimPrefix(wrong.Error(), "toml: ")
@@ -76,7 +75,7 @@ func decodeConfig(b []byte, config any) error {
 	return err
 }
 
-// wrongType is how the library says it, with names of this program.
+// wrongType matches the library's text, which names identifiers of this program.
 var wrongType = regexp.MustCompile(`^cannot decode TOML (\S+) into struct field \S+ of type (\S+)$`)
 
 func configCommand() *cobra.Command {
@@ -101,7 +100,7 @@ func configOf(name string, config interface{ Check() error }, flags func(*cobra.
 	var file string
 	cmd := &cobra.Command{
 		Use: name + " [flags]", Short: "Print the effective configuration of a " + name,
-		Long:    "Print the configuration that \"lighter " + name + "\" would have with these flags: every key, with what it\nmeans. What cannot be is refused.",
+		Long:    "Print the configuration that \"lighter " + name + "\" would have with these flags: every key, with its\nexplanation. Invalid values are refused.",
 		Example: "  lighter config " + name + " > /etc/lighter/" + name + ".toml\n  lighter config " + name + " --config /etc/lighter/" + name + ".toml --log-level debug",
 		Args:    command.Exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -111,7 +110,7 @@ func configOf(name string, config interface{ Check() error }, flags func(*cobra.
 			if err := config.Check(); err != nil {
 				return command.Usage(err)
 			}
-			value := func(flag string) string { return cmd.Flags().Lookup(flag).Value.String() } // with what the file says
+			value := func(flag string) string { return cmd.Flags().Lookup(flag).Value.String() } // with the file's value
 			if _, err := logFormat(value("log-level"), value("log-format")); err != nil {
 				return err
 			}
@@ -127,8 +126,7 @@ func configOf(name string, config interface{ Check() error }, flags func(*cobra.
 	return cmd
 }
 
-// readable breaks the comments of a configuration into lines that people read, and
-// sets its keys apart.
+// readable wraps the comments of a configuration, and puts a blank line between keys.
 func readable(config string) string {
 	const width = 100
 	var out strings.Builder

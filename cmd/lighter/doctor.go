@@ -20,17 +20,16 @@ func doctorCommand() *cobra.Command {
 	options := doctor.Options{Containerd: "/run/containerd/containerd.sock"}
 	cmd := &cobra.Command{
 		Use:   "doctor [flags]",
-		Short: "Look for what keeps the node on this machine from working, and say how to mend it",
-		Long: `Look for what keeps the node on this machine from working, or its images from being
-lazy: in the kernel, the node's directory, its disk, its hub, containerd and the node
-itself. It works with and without a node that runs. Nothing is changed; what is tried,
-mounts among it, nobody else sees. Some of it needs root, and is said to be unchecked
-otherwise.
+		Short: "Find what keeps the node on this machine from working, and how to repair it",
+		Long: `Find what keeps the node on this machine from working, or its images from being lazy:
+in the kernel, the node's directory, its disk, its hub, containerd and the node itself.
+It works whether or not a node runs. It changes nothing: its trial mounts are invisible
+to others. Some checks need root, and are reported as unchecked without it.
 
-Give it the same flags or the same file as the node. What a node that runs says of
-itself counts more.
+Give it the node's flags or configuration file. The settings of a running node take
+precedence.
 
-Exit codes: 0 nothing is wrong (there may be warnings), 3 there is a problem.`,
+Exit codes: 0 no problem (there may be warnings), 3 a problem.`,
 		Example: "  sudo lighter doctor\n  lighter doctor --config /etc/lighter/node.toml\n  lighter doctor --json | jq '.[] | select(.level == \"problem\")'",
 		Args:    command.Exactly(),
 	}

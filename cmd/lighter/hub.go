@@ -17,17 +17,17 @@ func hubCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "hub [flags]",
 		Short: "Run a hub: a registry whose images nodes start without pulling them",
-		Long: `Run a hub. It takes images in, by a push to its OCI registry or by "lighter add",
-splits them into chunks, and serves their indexes and units to nodes.
+		Long: `Run a hub. It ingests images that are pushed to its OCI registry or added by
+"lighter add", splits them into chunks, and serves their indexes and units to nodes.
 
-Everything is kept below the root directory. The hub signs what it says with a key
-that it makes at its first start; it prints the public key, for nodes to pin.
+The hub keeps everything below its root directory. It signs its statements with a key
+that it makes at its first start, and prints the public key, for nodes to pin.
 
-Whoever reaches a hub can read all of it. Where others than this machine reach it, it
-has to be said who may add and remove images: --admin-listen, --admin-token-file or
---open. It fetches images from public addresses, and from registries named by --source.
+Every client that reaches a hub can read all of it. If other machines can reach it, say
+which clients may add and remove images: --admin-listen, --admin-token-file or --open.
+The hub fetches images from public addresses, and from registries named by --source.
 
-Flags go before the configuration file, the file before the defaults.`,
+Flags override the configuration file, and the file overrides the defaults.`,
 		Example: `  lighter hub --root /srv/lighter
   lighter hub --root /srv/lighter --listen 0.0.0.0:443 --tls-cert hub.crt --tls-key hub.key \
     --admin-listen unix:/run/lighter-hub/admin.sock
@@ -59,23 +59,23 @@ Flags go before the configuration file, the file before the defaults.`,
 	return cmd
 }
 
-// hubServerFlags are the flags of a hub, whose defaults are in config. Where objects
-// lie, platforms, proxies, names and limits are for the file.
+// hubServerFlags are the flags of a hub, whose defaults are in config. The bucket, platforms,
+// proxies, names and limits are set by the file alone.
 func hubServerFlags(cmd *cobra.Command, config *hub.Config, file *string) {
 	f := cmd.Flags()
 	f.StringVar(file, "config", "", "the configuration `FILE` (see: lighter config hub)")
-	f.StringVar(&config.Root, "root", config.Root, "where the hub keeps everything (`DIR`)")
+	f.StringVar(&config.Root, "root", config.Root, "the hub's directory (`DIR`)")
 	f.StringVar(&config.Listen, "listen", config.Listen, "the `ADDRESS` to listen on")
 	f.StringVar(&config.AdminListen, "admin-listen", config.AdminListen, "the only `ADDRESS` where images and traces are added and removed (HOST:PORT or unix:/PATH; empty: --listen)")
 	f.StringVar(&config.AdminTokenFile, "admin-token-file", config.AdminTokenFile, "the `FILE` with the token that adding and removing images and traces needs")
-	f.BoolVar(&config.Open, "open", config.Open, "let everybody who reaches the hub add and remove images and traces")
+	f.BoolVar(&config.Open, "open", config.Open, "let every client that reaches the hub add and remove images and traces")
 	f.StringSliceVar(&config.Sources, "source", config.Sources, "a registry (`HOST[:PORT]`) that images may be added from though its address is not a public one; may be repeated")
 	f.StringSliceVar(&config.RegistryHosts, "registry-host", config.RegistryHosts, "the `HOST[:PORT]` under which nodes pull from the hub's own registry; may be repeated")
 	f.StringVar(&config.TLSCert, "tls-cert", config.TLSCert, "the certificate (PEM `FILE`) to serve HTTPS with")
 	f.StringVar(&config.TLSKey, "tls-key", config.TLSKey, "its private key (PEM `FILE`)")
 	f.BoolVar(&config.PlainHTTP, "plain-http", config.PlainHTTP, "serve plain HTTP on an address that is not loopback")
-	f.BoolVar(&config.TraceRun, "trace-run", config.TraceRun, "start each new image once, in a sandbox without network, to learn what its start reads (the image's code runs on this kernel: see docs/operating.md)")
-	f.Int64Var(&config.StartupBytes, "startup-bytes", config.StartupBytes, "the most that the startup packs of all images take together, in `BYTES` (0: a quarter of the other packs, 8 GiB at least)")
+	f.BoolVar(&config.TraceRun, "trace-run", config.TraceRun, "start each new image once, in a sandbox without network, to record what its start reads (the image's code runs on this kernel: see docs/operating.md)")
+	f.Int64Var(&config.StartupBytes, "startup-bytes", config.StartupBytes, "the largest size of all startup packs together, in `BYTES` (0: a quarter of the other packs, 8 GiB at least)")
 	f.StringVar(&config.LogLevel, "log-level", config.LogLevel, "`LEVEL`: debug, info, warn or error")
 	f.StringVar(&config.LogFormat, "log-format", config.LogFormat, "`FORMAT`: text or json")
 }

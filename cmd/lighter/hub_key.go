@@ -24,10 +24,10 @@ in this order:
   4. lighter hub key remove  the old key, restart the hub, and make mirrors again
   5. hub_keys of each node   the new key alone, and restart the node
 
-Containers run on meanwhile. docs/operating.md says more.
+Containers keep running. docs/operating.md explains the procedure.
 
-These commands change the hub's directory. A running hub goes on with the keys that
-it was started with.`,
+These commands change the hub's directory. A running hub keeps using the keys that it
+was started with.`,
 		Example: `  lighter hub key show --root /srv/lighter
   lighter hub key add --root /srv/lighter
   lighter hub key remove --root /srv/lighter ed25519:...`,
@@ -38,12 +38,12 @@ it was started with.`,
 	return cmd
 }
 
-// onHubRoot gives a command the flags that name a hub's directory, and has it run with the
-// directory that they, or the hub's configuration, say.
+// onHubRoot gives a command the flags that name a hub's directory, and runs it with the directory
+// from the flags or the hub's configuration.
 func onHubRoot(cmd *cobra.Command, run func(root string, args []string) error) *cobra.Command {
 	config, file := hub.DefaultConfig(), ""
-	cmd.Flags().StringVar(&config.Root, "root", config.Root, "where the hub keeps everything (`DIR`)")
-	cmd.Flags().StringVar(&file, "config", "", "the hub's configuration `FILE`, which may say so")
+	cmd.Flags().StringVar(&config.Root, "root", config.Root, "the hub's directory (`DIR`)")
+	cmd.Flags().StringVar(&file, "config", "", "the hub's configuration `FILE`, which may name the directory")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := effective(cmd, file, &config); err != nil {
 			return err
@@ -69,9 +69,9 @@ func hubKeyShowCommand() *cobra.Command {
 
 func hubKeyAddCommand() *cobra.Command {
 	return onHubRoot(&cobra.Command{
-		Use: "add [flags]", Short: "Make one more key, with which the hub signs too from its next start on",
-		Long: `Make one more key, and print its public half. From its next start on the hub signs with
-it too, also what it has signed before.`,
+		Use: "add [flags]", Short: "Make one more key, which the hub also uses from its next start on",
+		Long: `Make one more key, and print its public half. From its next start on the hub signs all
+its statements with this key, too.`,
 		Example: "  lighter hub key add --root /srv/lighter",
 		Args:    command.Exactly(),
 	}, func(root string, _ []string) error {
@@ -85,10 +85,10 @@ it too, also what it has signed before.`,
 
 func hubKeyRemoveCommand() *cobra.Command {
 	return onHubRoot(&cobra.Command{
-		Use: "remove [flags] KEY", Short: "Remove a key, with which the hub does not sign from its next start on",
+		Use: "remove [flags] KEY", Short: "Remove a key, which the hub no longer uses from its next start on",
 		Long: `Remove the key with this public half. From its next start on the hub does not sign with
-it; nodes that have pinned no other key of the hub refuse what it says. The only key
-cannot be removed.`,
+it. Nodes that have pinned no other key of the hub then refuse its statements. The only
+key cannot be removed.`,
 		Example: "  lighter hub key remove --root /srv/lighter ed25519:...",
 		Args:    command.Exactly("KEY"),
 	}, func(root string, args []string) error { return hub.RemoveKey(root, args[0]) })

@@ -14,11 +14,11 @@ func imagesCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "images [flags]",
 		Short: "List a hub's images",
-		Long: `List a hub's images, those that failed included.
+		Long: `List a hub's images, also those that failed.
 
-UNIQUE is what only this image needs: the plain bytes of its chunks that no other
-image has, and, behind the slash, the stored bytes of those and of its original
-blobs, which the hub keeps.`,
+UNIQUE is the size of what only this image needs: before the slash the plain bytes of
+chunks that no other image has, behind it the stored bytes of these chunks and of the
+image's original blobs.`,
 		Example: `  lighter images
   lighter images --json | jq '.[] | select(.state == "failed")'`,
 		Args: command.Exactly(),
@@ -50,10 +50,10 @@ func rmCommand() *cobra.Command {
 	var flags hubFlags
 	cmd := &cobra.Command{
 		Use:   "rm [flags] NAME",
-		Short: "Take an image away from a hub",
-		Long: `Take an image away from a hub: it is no longer served, nor are its chains, unless
-another image needs them. Nodes that have mounted it go on as long as its chunks
-are in the hub's packs.`,
+		Short: "Remove an image from a hub",
+		Long: `Remove an image from a hub. The hub no longer serves it, nor its chains, unless another
+image needs them. Nodes that have mounted it keep working as long as its chunks are in
+the hub's packs.`,
 		Example: "  lighter rm physics/root:6.32",
 		Args:    command.Exactly("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -16,7 +16,7 @@ func inspectCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:     "inspect [flags] NAME",
-		Short:   "Show all that a hub knows of an image",
+		Short:   "Show everything that a hub knows about an image",
 		Example: "  lighter inspect physics/root:6.32\n  lighter inspect --json physics/root:6.32 | jq '.[0].layers'",
 		Args:    command.Exactly("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -50,8 +50,8 @@ func printInspection(w io.Writer, i wire.Inspection) error {
 		{"chain", i.Chain}, {"tree", i.Tree}, {"signed by", i.Key},
 		{"size", fmt.Sprintf("%s compressed, %s in %d files", size(i.Size), size(i.Bytes), i.Files)},
 		{"chunks", fmt.Sprintf("%d in %d units of %d packs", i.Chunks, i.Units, i.Packs)},
-		{"startup", fmt.Sprintf("%d packs, %s, beside these", i.StartupPacks, size(i.StartupBytes))},
-		{"index", fmt.Sprintf("%s, %s as it is sent with its locations", size(i.IndexSize), size(i.IndexWire))},
+		{"startup", fmt.Sprintf("%d packs, %s, in addition", i.StartupPacks, size(i.StartupBytes))},
+		{"index", fmt.Sprintf("%s; %s compressed, with its locations", size(i.IndexSize), size(i.IndexWire))},
 	}
 	if err := table(w, i.Name, fields); err != nil {
 		return err

@@ -14,7 +14,7 @@ func keeperCommand() *cobra.Command {
 		Short:   "Hold a node's devices while its daemon is replaced; `lighter node` starts it",
 		Example: "  pgrep -af 'lighter keeper'",
 		Hidden:  true,
-		Args:    command.Exactly("ROOT"), // it tells people whose it is
+		Args:    command.Exactly("ROOT"), // shows in ps which node it belongs to
 		RunE:    func(*cobra.Command, []string) error { return keeper.Run() },
 	}
 }

@@ -10,8 +10,9 @@ import (
 	"lighter/logqueue"
 )
 
-// openLog returns the log of a hub or a node, on standard error, and a function that has to
-// be called in the end. Nobody waits for who reads it: a container's read must not.
+// openLog returns the log of a hub or a node, on standard error, and a function that has to be
+// called in the end. Logging never waits for a reader of standard error, because containers' reads
+// would wait with it.
 func openLog(level, format string) (log *slog.Logger, flush func(), err error) {
 	handler, err := logFormat(level, format)
 	if err != nil {
@@ -19,13 +20,12 @@ func openLog(level, format string) (log *slog.Logger, flush func(), err error) {
 	}
 	queue := logqueue.New(os.Stderr, handler)
 	log = slog.New(queue)
-	slog.SetDefault(log) // for what is not told of any other
+	slog.SetDefault(log) // for libraries
 	return log, func() { queue.Close(command.PrintTimeout) }, nil
 }
 
-// logFormat returns what makes a log's lines, as configurations have it. They
-// say what happened, and the things that it happened to under the same keys
-// everywhere: image, chain, tree, device, hub, root, address, cause.
+// logFormat returns the handler that formats the log's lines, by the configuration's keys. Lines
+// have the same keys everywhere: image, chain, tree, device, hub, root, address, err.
 func logFormat(level, format string) (func(io.Writer) slog.Handler, error) {
 	var options slog.HandlerOptions
 	var least slog.Level

@@ -122,8 +122,8 @@ func TestKeysHaveFlags(t *testing.T) {
 // key, and in no word of this program's.
 func TestWrongConfiguration(t *testing.T) {
 	for text, want := range map[string]string{
-		"\nrooot = '/x'":          `line 2: there is no key "rooot"`,
-		"[a.b]\nc = 1":            `line 1: there is no key "a.b"`,
+		"\nrooot = '/x'":          `line 2: unknown key "rooot"`,
+		"[a.b]\nc = 1":            `line 1: unknown key "a.b"`,
 		"root = 5":                "line 1: root: it is of type integer, and has to be of type string",
 		"cache_size = '20 miles'": `line 1: cache_size: "20 miles" is not a size`,
 		"disk_free_low = 17":      `"17" is a few bytes of a disk`,

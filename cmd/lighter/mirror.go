@@ -21,14 +21,14 @@ func mirrorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "mirror [flags] DIR [NAME...]",
 		Short: "Copy images from a hub into a directory that any web server can serve to nodes",
-		Long: `Copy what nodes need of the named images, or of all, from a hub into a directory.
-A web server or object store that serves DIR at its root is a mirror: give its URL
-to nodes with one more --hub. Nodes believe what the hub has signed and verify the
-rest, so a mirror need not be trusted. Units that are there already are not fetched
-again. Nodes whose index of an image is of another hub need that one too.
+		Long: `Copy everything that nodes need for the named images, or for all images, from a hub into
+a directory. A web server or object store that serves DIR at its root is a mirror: give
+its URL to nodes with one more --hub. Nodes verify signatures and digests, so a mirror
+need not be trusted. Units that DIR has are not fetched again. Nodes that have an
+image's index from another hub need that hub, too.
 
-What the hub has signed is believed: give its key, or it is learned at the first run,
-kept in DIR and has to be the same from then on.
+Give the hub's key with --hub-key. Otherwise the first run learns it and keeps it in DIR,
+and later runs accept no other.
 
 A mirror lists no images: "lighter mount" by name needs a hub.`,
 		Example: `  lighter mirror --hub https://hub.example.org --hub-key ed25519:... /srv/mirror physics/root:6.32
@@ -39,7 +39,7 @@ A mirror lists no images: "lighter mount" by name needs a hub.`,
 	}
 	flags.add(cmd)
 	cmd.Flags().StringSliceVar(&hubKeys, "hub-key", nil,
-		"the hub's public `KEY`; may be repeated; default: the one that DIR was made with")
+		"the hub's public `KEY`; may be repeated; default: the one in DIR")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		var keys []ed25519.PublicKey
@@ -64,7 +64,7 @@ A mirror lists no images: "lighter mount" by name needs a hub.`,
 		if asJSON {
 			return printJSON(os.Stdout, done)
 		}
-		fmt.Printf("%s has %s with %s, signed with %s: %d units fetched, %d were there, %s received\n", args[0],
+		fmt.Printf("%s has %s with %s, signed with %s: %d units fetched, %d kept, %s received\n", args[0],
 			english.Plural(len(done.Images), "image", ""), english.Plural(done.Trees, "tree", ""), strings.Join(done.Keys, " and "),
 			done.Fetched, done.Kept, size(done.Bytes))
 		return nil

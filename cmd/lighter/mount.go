@@ -14,7 +14,7 @@ import (
 	"lighter/node/standalone"
 )
 
-// mountRoots is where mounts without a running node have their roots.
+// mountRoots holds the root directories of mounts without a running node.
 const mountRoots = "/var/lib/lighter-mounts"
 
 func mountCommand() *cobra.Command {
@@ -25,19 +25,19 @@ func mountCommand() *cobra.Command {
 		Use:   "mount [flags] NAME DIR",
 		Short: "Mount an image's tree, read-only, without containerd",
 		Long: `Mount an image's tree at DIR, read-only. The command returns when it is mounted.
-Set-user-ID programs and device nodes in it have no effect.
+Its set-user-ID programs and device nodes have no effect.
 
-If a node with that --root runs here, it mounts the image from its own hub and
-shares its cache. Otherwise a small node is started for this mount alone, with a
-cache of its own, and ends at "lighter unmount DIR".`,
+If a node with this --root runs on the machine, it mounts the image from its own hub and
+shares its cache. Otherwise the command starts a small node for this mount alone, with
+a cache of its own, which ends at "lighter unmount DIR".`,
 		Example: "  lighter mount physics/root:6.32 /mnt\n  ls /mnt\n  lighter unmount /mnt",
 		Args:    command.Exactly("NAME", "DIR"),
 	}
 	flags.add(cmd)
 	root := rootFlag(cmd)
-	cmd.Flags().StringVar(&platform, "platform", "", "which `OS/ARCH[/VARIANT]`, if the image has several")
+	cmd.Flags().StringVar(&platform, "platform", "", "the `OS/ARCH[/VARIANT]` to mount, if the image has several")
 	cmd.Flags().StringSliceVar(&config.HubKeys, "hub-key", nil, "the hub's public `KEY`; needed for a hub that is not on this machine")
-	cmd.Flags().Var(&config.CacheSize, "cache-size", "the most that a cache of its own takes on the disk (`SIZE`)")
+	cmd.Flags().Var(&config.CacheSize, "cache-size", "the largest size of the mount's own cache (`SIZE`)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		dir, err := existingDir(args[1])
 		if err != nil {
@@ -92,7 +92,7 @@ func existingDir(dir string) (string, error) {
 	info, err := os.Stat(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		err = errors.New(dir + " is not there: make it first")
+		err = errors.New(dir + " does not exist: make it first")
 	case err == nil && !info.IsDir():
 		err = errors.New(dir + " is not a directory")
 	}

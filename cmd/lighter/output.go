@@ -21,10 +21,10 @@ func printJSON(w io.Writer, value any) error {
 	return enc.Encode(value)
 }
 
-// size writes bytes for people.
+// size formats a number of bytes.
 func size(n int64) string { return humanize.IBytes(uint64(max(n, 0))) }
 
-// short cuts a digest or an ID to what people compare.
+// short returns the first digits of a digest or an ID.
 func short(digest string) string {
 	if len(digest) > 19 && digest[:7] == "sha256:" {
 		return digest[:19]
@@ -51,7 +51,7 @@ func table(w io.Writer, header string, rows [][]any) error {
 	return t.Flush()
 }
 
-// progress shows what goes on: bars on a terminal, a line per finished item
+// progress prints the progress of long operations: bars on a terminal, a line per finished item
 // elsewhere.
 type progress struct {
 	bars *mpb.Progress
@@ -87,10 +87,10 @@ func (p *progress) show(step wire.Progress) {
 	bar.SetCurrent(step.Bytes)
 }
 
-// end leaves the terminal in order, also when something failed half-way.
+// end restores the terminal, also after a failure.
 func (p *progress) end() {
 	for _, bar := range p.all {
-		bar.Abort(false) // of no effect on those that are complete
+		bar.Abort(false) // has no effect on complete bars
 	}
 	if p.bars != nil {
 		p.bars.Wait()

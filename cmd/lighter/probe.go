@@ -11,7 +11,7 @@ import (
 func probeCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "probe ROOT",
-		Short:   "Find out whether a node's devices answer; `lighter node` starts it",
+		Short:   "Check that a node's devices answer; `lighter node` starts it",
 		Example: "  pgrep -af 'lighter probe'",
 		Hidden:  true,
 		Args:    command.Exactly("ROOT"),

@@ -13,17 +13,17 @@ import (
 func releaseCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "release [flags]",
-		Short: "Give up the devices of a node that will not come back, so that nothing waits for it",
-		Long: `Give up the devices of a node that will not come back, so that nothing waits for it.
+		Short: "Give up the devices of a node that will not come back, so that no read waits for it",
+		Long: `Give up the devices of a node that will not come back, so that no read waits for it.
 
-While a node is replaced, or after it was killed, what containers read of its
-images waits for the next one. This ends the waiting: those reads fail, as do all
-others that are not in memory, and the node's mounts are taken away. It is for
-whoever removes Lighter, or cannot start a node again; it refuses while one runs.
-What is on the disk stays, and a node that is started later serves new containers.
+While a node is replaced, or after it was killed, containers' reads of its images wait
+for the next node. This command ends the waiting: these reads fail, and so do all later
+ones that miss the page cache. The node's mounts are removed. Use it to remove Lighter,
+or if no node can be started again. It refuses while a node runs. Files on the disk
+stay, and a later node serves new containers.
 
-Under systemd, stop the service first; what it kept of the node goes with
-"systemctl clean --what=fdstore lighter-node".`,
+Under systemd, stop the service first. "systemctl clean --what=fdstore lighter-node"
+drops the descriptors that systemd holds for the node.`,
 		Example: "  systemctl stop lighter-node\n  lighter release\n  lighter release --root /data/lighter",
 		Args:    command.Exactly(),
 	}

@@ -20,7 +20,7 @@ import (
 	"lighter/node/resolver"
 )
 
-// rootFlag is the flag of every command that speaks to a node.
+// rootFlag is the flag of every command that is a node's client.
 func rootFlag(cmd *cobra.Command) *string {
 	return cmd.Flags().String("root", node.DefaultConfig().Root, "the node's `DIR`")
 }
@@ -30,21 +30,19 @@ func statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status [flags] [IMAGE]",
 		Short: "Show what the node on this machine has mounted and fetched, and which images are lazy",
-		Long: `Show what the node on this machine has mounted and fetched, and which images are
-lazy; or all that it knows of one: what it read and received, from which hub or
-mirror, how long its readers waited, how much of it is on this machine, and who uses
-it. IMAGE is a reference or the
-end of one, a chain or a tree, or at least 6 digits that they begin with. (An image
-that is a lower part of another one is there once its tree is, and without a name if
-containerd did not say it: give its chain.)
+		Long: `Show what the node on this machine has mounted and fetched, and which images are lazy.
+With IMAGE, show the bytes that it read and received, from which hub or mirror, how
+long its readers waited, how much of it is cached, and what uses it. IMAGE is a
+reference or its end, a chain or a tree, or at least 6 first digits of these. (An image
+on which another one is built appears once its tree is on this machine. It has no name
+if containerd did not give one: use its chain.)
 
-Of each mounted tree: MODE is how the kernel gets at it (file, or loop for loop
-devices; local if its newest mount reads a local device, without the node), FAULTS are the reads that the kernel asked for, READ their bytes, MISSED
-those of them that were not on this machine; WAITED is what their readers waited for
-answers in all, and 99 of 100 answers came within P99. Of an image, what it received
-is compressed, and some of it was read ahead; what several images have is counted
-where it was needed first. An image that is not lazy was
-unpacked as usual; WHY says why.`,
+For each mounted tree, MODE is file, loop (loop devices), or local (its newest mount
+reads a local device, without the node). FAULTS counts the kernel's reads, READ their
+bytes, and MISSED those bytes that were not cached. WAITED is the total waiting time of
+readers, and 99 of 100 answers took at most P99. Received bytes are compressed, and some
+of them were prefetched. Bytes that several images share count for the image that needed
+them first. An image that is not lazy was unpacked as usual; WHY gives the reason.`,
 		Example: "  lighter status\n  lighter status physics/root:6.32\n  lighter status --json | jq '.images[] | select(.lazy | not)'",
 		Args:    command.AtLeast(0, "IMAGE"),
 	}
@@ -73,7 +71,7 @@ func printStatus(s report.Status) error {
 	}
 	fmt.Printf("node %s, version %s, up %s%s\n", s.Root, s.Version, time.Since(s.Started).Round(time.Second), taken)
 	if s.Keeper.Error != "" {
-		fmt.Printf("no keeper holds the devices, if the node ends containers get errors: %s\n", s.Keeper.Error)
+		fmt.Printf("no keeper holds the devices: if the node ends, containers get errors: %s\n", s.Keeper.Error)
 	} else {
 		fmt.Printf("devices kept by %s\n", s.Keeper.Who)
 	}
@@ -81,12 +79,12 @@ func printStatus(s report.Status) error {
 	printSigners(s.Signers)
 	fmt.Printf("fetched %s in %d requests (%d again, %d invalid)\n", size(s.Fetched.Bytes), s.Fetched.Requests, s.Fetched.Retries, s.Fetched.Invalid)
 	if y := s.Ahead.Startup; y.Brought > 0 {
-		fmt.Printf("of startup packs %s came, for %s of chunks, of which %s were read\n", size(y.Fetched), size(y.Brought), size(y.Used))
+		fmt.Printf("startup packs: %s fetched, %s of chunks, of which %s were read\n", size(y.Fetched), size(y.Brought), size(y.Used))
 	}
 	printCache(s.Cache)
 	printRecording(s.Recording)
 	if s.NoMetrics != "" {
-		fmt.Printf("nobody can ask for metrics, health or readiness: %s\n", s.NoMetrics)
+		fmt.Printf("metrics, health and readiness are not served: %s\n", s.NoMetrics)
 	}
 	if s.NotLazy != "" {
 		fmt.Printf("no image is lazy: %s\n", s.NotLazy)
@@ -134,7 +132,7 @@ func printStatus(s report.Status) error {
 	return tableOf(rows, "\nNOT CLEANED UP\tCAUSE")
 }
 
-// printRefused names the statements that are refused, and says below the table what to do.
+// printRefused prints the refused statements, and below the table how to repair them.
 func printRefused(refused []report.Refused) error {
 	var rows [][]any
 	var mend []string
@@ -161,8 +159,8 @@ func printRefused(refused []report.Refused) error {
 	return nil
 }
 
-// printSigners prints what each key has signed, where there are several: one takes the
-// place of another.
+// printSigners prints the number of statements that each key has signed. With one key it prints
+// nothing: the figures are for a replacement of the key.
 func printSigners(signers []resolver.Signer) {
 	if len(signers) < 2 {
 		return
@@ -180,7 +178,7 @@ func printRecording(r report.Recording) {
 	fmt.Printf("%d starts recorded, %d reported, %d dropped; %d are being recorded\n", r.Recorded, r.Reported, r.Dropped, r.InWork)
 }
 
-// tableOf prints a table that has rows.
+// tableOf prints a table, unless it has no rows.
 func tableOf(rows [][]any, header string) error {
 	if len(rows) == 0 {
 		return nil
@@ -188,7 +186,7 @@ func tableOf(rows [][]any, header string) error {
 	return table(os.Stdout, header, rows)
 }
 
-// modeOf says how the kernel gets at a tree.
+// modeOf returns how the kernel reads a tree: file, loop or local.
 func modeOf(m report.MountStatus) string {
 	if m.Local {
 		return "local"
@@ -203,7 +201,7 @@ func laziness(image report.ImageStatus) string {
 	return "not lazy"
 }
 
-// seconds writes a time for people.
+// seconds formats a time in seconds.
 func seconds(s float64) string {
 	d := time.Duration(s * float64(time.Second))
 	switch {
@@ -245,12 +243,12 @@ func printImage(d report.ImageDetail) error {
 	if !d.Tree.IsZero() {
 		add("tree", d.Tree.String())
 		c := d.Content
-		add("here", fmt.Sprintf("%s of %s (%d of %d chunks)", size(c.BytesHere), size(c.Bytes), c.ChunksHere, c.Chunks))
+		add("cached", fmt.Sprintf("%s of %s (%d of %d chunks)", size(c.BytesHere), size(c.Bytes), c.ChunksHere, c.Chunks))
 	}
 	if d.Local > 0 {
-		goes := "it goes when the cache needs room"
+		goes := "it is evicted when the cache needs room"
 		if d.Mount != nil && d.Mount.Local {
-			goes = "it is mounted, so it goes with the image"
+			goes = "it is mounted, and stays as long as the image"
 		}
 		add("local", size(d.Local)+" in a file that new mounts read without the node; "+goes)
 	}
@@ -258,7 +256,7 @@ func printImage(d report.ImageDetail) error {
 		add("completion", d.Completes)
 	}
 	if d.Pin != nil {
-		add("pinned", fmt.Sprintf("%s, of which %s are here", size(d.Pin.Bytes), size(d.Pin.Here)))
+		add("pinned", fmt.Sprintf("%s, of which %s are cached", size(d.Pin.Bytes), size(d.Pin.Here)))
 	}
 	if d.NoCache != "" {
 		add("cache off", d.NoCache)
@@ -283,7 +281,7 @@ func printImage(d report.ImageDetail) error {
 			received = append(received, fmt.Sprintf("%s from %s", size(v.Received[origin]), origin))
 		}
 		add("received", received...)
-		add("waited", fmt.Sprintf("%s in all, half of the answers within %s, 99 of 100 within %s, the last within %s",
+		add("waited", fmt.Sprintf("%s in all, half of the answers within %s, 99 of 100 within %s, the longest %s",
 			seconds(v.Waited.Total), seconds(v.Waited.P50), seconds(v.Waited.P99), seconds(v.Waited.Max)))
 	}
 	add("snapshots", d.Snapshots...)

@@ -51,7 +51,7 @@ func TestStatusForPeople(t *testing.T) {
 		}
 	})
 	for _, want := range []string{"version v1.2.3", "devices taken over", "no keeper holds the devices", "keeper was killed", "https://one.test up", "https://two.test down since", "connection refused", "1.5s", "42ms",
-		"1.0 GiB pinned, 2.0 GiB evicted", "4.0 GiB are not loaded yet", "did not answer 6 reads", "3 chunks back wrong and 2 not at all, and did not take 1", "cache off: its disk refuses writes", "/gone", "not brought back: no tree", "not lazy   the hub does not know it", "/mnt", "BROKEN TREE", "its map is cut off",
+		"1.0 GiB pinned, 2.0 GiB evicted", "4.0 GiB of it are not loaded yet", "left 6 reads", "returned 3 damaged chunks, failed to read 2 and to write 1", "cache off: its disk refuses writes", "/gone", "not brought back: no tree", "not lazy   the hub does not know it", "/mnt", "BROKEN TREE", "its map is cut off",
 		"REFUSED STATEMENT", tree.Short() + "   it is not signed by a pinned key; the hub gives no other one: connection refused\n", "\nwhat to do: put the former key back\n"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("there is no %q in:\n%s", want, out)
@@ -71,10 +71,10 @@ func TestImageForPeople(t *testing.T) {
 lazy         its tree was fetched
 chain        sha256:` + strings.Repeat("ab", 32) + `
 tree         ` + s.Images[0].Tree.String() + `
-here         3.0 MiB of 150 MiB (4 of 100 chunks)
-local        151 MiB in a file that new mounts read without the node; it is mounted, so it goes with the image
+cached       3.0 MiB of 150 MiB (4 of 100 chunks)
+local        151 MiB in a file that new mounts read without the node; it is mounted, and stays as long as the image
 completion   waits: it rains
-pinned       150 MiB, of which 3.0 MiB are here
+pinned       150 MiB, of which 3.0 MiB are cached
 cache off    its disk is gone
 broken       its map is cut off
 refused      its statement: it is not signed by a pinned key: put the former key back
@@ -83,7 +83,7 @@ faults       203, of which 21 waited for a hub and 3 failed, 2 of them because t
 read         8.0 MiB: 6.0 MiB from the cache, 2.0 MiB fetched
 received     3.0 MiB from https://one.test
              1.0 MiB from https://two.test
-waited       1.5s in all, half of the answers within 40µs, 99 of 100 within 42ms, the last within 123ms
+waited       1.5s in all, half of the answers within 40µs, 99 of 100 within 42ms, the longest 123ms
 snapshots    default/7/c1
              default/9/c2
 mounted at   /mnt

@@ -19,12 +19,12 @@ import (
 func traceCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "trace",
-		Short: "Show, save, restore and remove what a hub knows of how images start",
-		Long: `Show, save, restore and remove what a hub knows of how images start.
-Nodes tell their hub which parts of which files each start of a container has read.
-The hub sorts starts that read nearly the same into workloads, and has what they
-share fetched ahead the next time. Nobody has to do anything for that. What ran, and
-where, nobody tells.`,
+		Short: "Show, save, restore and remove what a hub knows about the starts of images",
+		Long: `Show, save, restore and remove what a hub knows about the starts of images.
+Nodes report to their hub which parts of which files each start of a container has read.
+The hub groups starts that read nearly the same into workloads, and puts what they share
+into startup packs, which nodes prefetch. This happens by itself. A report does not say
+what ran, or where.`,
 		Example: "  lighter trace show physics/root:6.32\n  lighter trace export physics/root:6.32 >root.trace",
 		Args:    command.Group,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -41,7 +41,7 @@ type traceFlags struct {
 
 func (f *traceFlags) add(cmd *cobra.Command) {
 	f.hubFlags.add(cmd)
-	cmd.Flags().StringVar(&f.platform, "platform", "", "of the image for this `OS/ARCH`, if the name stands for several")
+	cmd.Flags().StringVar(&f.platform, "platform", "", "use the image for this `OS/ARCH`, if the name has several")
 }
 
 func traceShowCommand() *cobra.Command {
@@ -50,9 +50,9 @@ func traceShowCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show [flags] NAME",
 		Short: "Show the workloads of an image, and its startup packs",
-		Long: `Show the workloads of an image: how many starts each stands for, how much they read,
-with which file they begin, and which startup packs have it. A pack is fetched at
-each start, or when one of its triggers is read.`,
+		Long: `Show the workloads of an image: the number of starts of each, how much they read, their
+first file, and the startup packs that contain it. A pack is fetched at each start, or
+when one of its triggers is read.`,
 		Example: "  lighter trace show physics/root:6.32\n  lighter trace show --json physics/root:6.32 | jq '.[0].workloads'",
 		Args:    command.Exactly("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -68,7 +68,7 @@ each start, or when one of its triggers is read.`,
 				return printJSON(os.Stdout, found)
 			}
 			for _, s := range found {
-				if len(found) > 1 && len(s.Workloads) > 0 { // otherwise it is said
+				if len(found) > 1 && len(s.Workloads) > 0 { // otherwise printStarts prints it
 					fmt.Printf("%s %s\n", s.Name, s.Platform)
 				}
 				if err := printStarts(os.Stdout, s); err != nil {
@@ -85,7 +85,7 @@ each start, or when one of its triggers is read.`,
 
 func printStarts(w io.Writer, s wire.Starts) error {
 	if len(s.Workloads) == 0 {
-		fmt.Fprintf(w, "%s %s: no start was seen yet\n", s.Name, s.Platform)
+		fmt.Fprintf(w, "%s %s: no start has been reported yet\n", s.Name, s.Platform)
 	} else {
 		var rows [][]any
 		for _, l := range s.Workloads {
@@ -100,7 +100,7 @@ func printStarts(w io.Writer, s wire.Starts) error {
 		}
 	}
 	if !s.Lost.IsZero() {
-		fmt.Fprintf(w, "its startup packs went at %s, for there is no room for those of all images (startup_bytes); they come back when it is pulled or started\n",
+		fmt.Fprintf(w, "its startup packs were evicted at %s for lack of room (startup_bytes); they are made again when it is pulled or started\n",
 			s.Lost.Local().Format(time.DateTime))
 	}
 	var rows [][]any
@@ -126,9 +126,9 @@ func traceExportCommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "export [flags] NAME",
-		Short: "Write down what a hub keeps of the starts of an image",
-		Long: `Write down what a hub keeps of the starts of an image: parts of files, by their
-paths, as text. It says something of other images that have the same files, too.`,
+		Short: "Print what a hub knows about the starts of an image",
+		Long: `Print what a hub knows about the starts of an image: parts of files, by their paths, as
+text. It also applies to other images with the same files.`,
 		Example: `  lighter trace export physics/root:6.32 >root.trace
   lighter trace export physics/root:6.32 | lighter trace import --hub https://hub2.example.org physics/root:6.34 -`,
 		Args: command.Exactly("NAME"),
@@ -157,10 +157,10 @@ func traceImportCommand() *cobra.Command {
 	var flags traceFlags
 	cmd := &cobra.Command{
 		Use:   "import [flags] NAME FILE",
-		Short: "Add what was exported to what a hub keeps of the starts of an image",
-		Long: `Add what "lighter trace export" has written, perhaps of another image, to what a
-hub keeps of the starts of an image; FILE may be - for standard input. It has effect
-some seconds later. What names nothing that the image has is not kept.`,
+		Short: "Add exported recordings to those of an image",
+		Long: `Add the output of "lighter trace export", of this image or another one, to what a hub
+knows about the starts of an image. FILE may be - for standard input. It takes effect
+some seconds later. Recordings that name no file of the image are dropped.`,
 		Example: "  lighter trace import physics/root:6.34 root.trace",
 		Args:    command.Exactly("NAME", "FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -179,7 +179,7 @@ some seconds later. What names nothing that the image has is not kept.`,
 			if err := client.ImportTraces(cmd.Context(), args[0], flags.platform, text); err != nil {
 				return err
 			}
-			fmt.Printf("%s sent: the hub keeps what says something of %s\n", english.Plural(len(recordings), "recording", ""), args[0])
+			fmt.Printf("%s sent: the hub keeps those that apply to %s\n", english.Plural(len(recordings), "recording", ""), args[0])
 			return nil
 		},
 	}
@@ -192,14 +192,13 @@ func traceRmCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "rm [flags] NAME [WORKLOAD]",
-		Short: "Remove what a hub knows of how an image starts, or one workload of it",
-		Long: `Remove a workload from what a hub keeps of the starts of an image, by its ID as
-"lighter trace show" has it, or what that begins with; without one, all that is kept.
-Some seconds later startup packs are made anew of what is left, or of a guess.
+		Short: "Remove what a hub knows about the starts of an image, or one workload",
+		Long: `Remove a workload of an image by its ID, or the beginning of its ID, as "lighter trace
+show" prints it. Without WORKLOAD, remove all workloads. Some seconds later the hub makes
+new startup packs from the remaining workloads, or from a guess.
 
-What later starts read is kept again. Images of the same repository that came after
-this one have taken over what was known of it: remove it there, too. To be able to put
-it back, export it before.`,
+Later starts are recorded again. Newer images of the same repository have inherited the
+workloads: remove them there, too. To restore workloads later, export them before.`,
 		Example: `  lighter trace rm physics/root:6.32 3f1c
   lighter trace rm --json physics/root:6.32 | jq .workloads`,
 		Args: command.AtLeast(1, "NAME", "WORKLOAD"),
@@ -223,7 +222,7 @@ it back, export it before.`,
 			}
 			fmt.Printf("removed %s of %s", english.Plural(len(forgotten.Workloads), "workload", ""), english.Plural(int(forgotten.Starts), "start", ""))
 			if forgotten.Waiting > 0 {
-				fmt.Printf(", and %s that nobody had looked at", english.Plural(int(forgotten.Waiting), "trace", ""))
+				fmt.Printf(", and %s that were not yet merged", english.Plural(int(forgotten.Waiting), "trace", ""))
 			}
 			fmt.Println()
 			return nil

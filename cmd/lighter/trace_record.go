@@ -21,24 +21,24 @@ func traceRecordCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "record [flags] IMAGE",
 		Short: "Record the next start of an image on this machine",
-		Long: `Record what the next start of an image on this machine reads, also where the node
-records nothing by itself: wait until a container of it is started and reads nothing
-any more (for 10 seconds; 2 minutes at most), then send the trace to the hub, or, with
---output, write it to a file for "lighter trace import". Interrupted, it records nothing.
+		Long: `Record what the next start of an image on this machine reads, also if the node records
+nothing by itself. The command waits until a container is started and has read nothing
+for 10 seconds (2 minutes at most). Then it sends the trace to the hub, or writes it to
+a file for "lighter trace import" (--output). If interrupted, it records nothing.
 
-What is in memory is not read again. So the image is mounted once more, for the
-containers that start from now on. What others of its containers read meanwhile is in
-the trace as well.
+Pages in memory are not read again. So the node mounts the image once more, for
+containers that start from now on. The trace also has what other containers of the
+image read meanwhile.
 
-IMAGE is what "lighter status" shows: a reference or its end, a chain or a tree, or
-the first digits of these.`,
+IMAGE is a name that "lighter status" shows: a reference or its end, a chain or a tree,
+or the first digits of these.`,
 		Example: `  lighter trace record registry.example.org/tools/shell:1 &
   ctr run --rm --snapshotter lighter registry.example.org/tools/shell:1 one sh -c true
   lighter trace record --output shell.trace tools/shell:1`,
 		Args: command.Exactly("IMAGE"),
 	}
 	root := rootFlag(cmd)
-	cmd.Flags().StringVarP(&output, "output", "o", "", "write the trace to `FILE`, and send it to nobody")
+	cmd.Flags().StringVarP(&output, "output", "o", "", "write the trace to `FILE` instead of sending it")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		recorded, err := recordStart(cmd.Context(), control.New(*root), args[0], output)
@@ -60,10 +60,10 @@ the first digits of these.`,
 	return cmd
 }
 
-// recordStart records a start and writes it to the file, if there is to be one.
+// recordStart records a start, and writes it to the file output, if that is not empty.
 func recordStart(ctx context.Context, control *control.Client, name, output string) (last ondemand.Progress, err error) {
 	var file *os.File
-	if output != "" { // before anything is waited for
+	if output != "" { // before the wait
 		if file, err = os.OpenFile(output, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644); err != nil {
 			return last, fmt.Errorf("write the trace: %w (choose another --output)", err)
 		}
@@ -88,7 +88,7 @@ func recordStart(ctx context.Context, control *control.Client, name, output stri
 	return last, err
 }
 
-// waitingLine says how far a recording is: on a terminal always on the same line.
+// waitingLine prints the progress of a recording: on a terminal always on the same line.
 type waitingLine struct {
 	out      io.Writer
 	terminal bool

@@ -15,9 +15,9 @@ func verifyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify [flags] NAME",
 		Short: "Read every byte of an image back on the hub and check it",
-		Long: `Read every byte of an image back on the hub: every chunk is checked against its
-ID, every layer against its digest and diffID, and the tree ID is made anew from
-the layers. What is wrong is printed, with where it is, and the exit code is 3.`,
+		Long: `Read every byte of an image back on the hub. The hub checks each chunk against its ID and
+each layer against its digest and diffID, and makes the tree ID again from the layers.
+If something is wrong, the command prints what and where, and exits with 3.`,
 		Example: "  lighter verify physics/root:6.32",
 		Args:    command.Exactly("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -174,7 +174,8 @@ func TestSecondAnswerer(t *testing.T) {
 					}
 				}
 				if trees.Has(treeID(1)) != (c.why == "") || len(h.asked) != 1 {
-					t.Errorf("tree fetched: %v, hub asked %d times; want one question", trees.Has(treeID(1)), len(h.asked))
+					t.Errorf("tree fetched: %v, hub asked %d times; want one question",
+						trees.Has(treeID(1)), len(h.asked))
 				}
 			})
 		})
@@ -189,9 +190,10 @@ func broken(context.Context, string) (*wire.Chain, error) {
 func TestMountAsksEachAnswerer(t *testing.T) {
 	files := directory(t.TempDir())
 	files.addImage(t, statement(1))
-	h := &fakeHub{answer: stack(-1), key: key, local: true, tree: func(context.Context, string) (*index.Statement, error) {
-		return nil, chunk.ErrNotFound
-	}}
+	h := &fakeHub{answer: stack(-1), key: key, local: true,
+		tree: func(context.Context, string) (*index.Statement, error) {
+			return nil, chunk.ErrNotFound
+		}}
 	r, trees := newResolver(t, h)
 	r.answerers = append(r.answerers, files)
 	r.Hold(chainID(1))

@@ -86,7 +86,8 @@ func TestTwoChainsShareAFetch(t *testing.T) {
 // The end of an administrative mount of a claimed base leaves the tree to the containers on it.
 func TestMountOfAClaimedBase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := &fakeHub{answer: stack(1), tree: func(context.Context, string) (*index.Statement, error) { return statement(0), nil }}
+		h := &fakeHub{answer: stack(1)}
+		h.tree = func(context.Context, string) (*index.Statement, error) { return statement(0), nil }
 		r, trees := newResolver(t, h)
 		pull(t, r, 1)      // its snapshots hold both chains
 		r.Hold(chainID(0)) // lighter mount
@@ -288,7 +289,8 @@ func TestStatementsOnDiskAreVerified(t *testing.T) {
 
 func TestInvalidChainIDs(t *testing.T) {
 	r, _ := newResolver(t, &fakeHub{answer: stack(0)})
-	for _, bad := range []string{"", "sha256:", "sha256:../../etc/passwd", strings.Repeat("a", 64), "sha512:" + chainID(0)[7:]} {
+	for _, bad := range []string{"", "sha256:", "sha256:../../etc/passwd", strings.Repeat("a", 64),
+		"sha512:" + chainID(0)[7:]} {
 		if r.path(bad) != "" {
 			t.Errorf("%q has a path: %s", bad, r.path(bad))
 		}

@@ -41,7 +41,11 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	for _, layer := range []resolver.Request{{Chain: base, MoreAbove: true}, {Chain: top, Parent: base}, {Chain: other}} {
+	for _, layer := range []resolver.Request{
+		{Chain: base, MoreAbove: true},
+		{Chain: top, Parent: base},
+		{Chain: other},
+	} {
 		r.Hold(layer.Chain)
 		defer r.Drop(layer.Chain)
 		why, err := r.Claim(context.Background(), layer)

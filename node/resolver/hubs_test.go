@@ -45,8 +45,11 @@ func TestAnotherHubAnswers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r, err := New(Config{Root: t.TempDir(), Trust: TrustChain, Answerers: []Answerer{NewHub(hubs)}, LastReceived: hubs.LastReceived,
-				Trees: &fakeTrees{t: t, here: map[chunk.ID]bool{}}, Keys: keys, Log: log})
+			r, err := New(Config{
+				Root: t.TempDir(), Trust: TrustChain, Answerers: []Answerer{NewHub(hubs)},
+				LastReceived: hubs.LastReceived, Keys: keys, Log: log,
+				Trees: &fakeTrees{t: t, here: map[chunk.ID]bool{}},
+			})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -72,7 +72,8 @@ func TestKeyIsNotLearnedFromOneOfSeveral(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := NewKeys(root, nil, several); err == nil || !strings.Contains(err.Error(), "one of several") || !strings.Contains(err.Error(), "--hub-key") {
+	if _, err := NewKeys(root, nil, several); err == nil || !strings.Contains(err.Error(), "one of several") ||
+		!strings.Contains(err.Error(), "--hub-key") {
 		t.Errorf("keys of several hubs: error %v", err)
 	}
 	if _, err := several.Keys(t.Context()); err == nil {

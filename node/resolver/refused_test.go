@@ -118,10 +118,12 @@ func TestRefusedStatementKeepsTheTree(t *testing.T) {
 					t.Fatal(err)
 				}
 				refused := r.Refused()
-				if len(refused) != 1 || refused[0].Chain != chainID(0) || refused[0].Cause == nil || refused[0].Remedy == "" || !slices.Equal(refused[0].Trees, []chunk.ID{treeID(0)}) {
+				if len(refused) != 1 || refused[0].Chain != chainID(0) || refused[0].Cause == nil ||
+					refused[0].Remedy == "" || !slices.Equal(refused[0].Trees, []chunk.ID{treeID(0)}) {
 					t.Errorf("refused %+v, want chain 0 with its tree", refused)
 				}
-				if _, err := r.Claim(t.Context(), Request{Chain: chainID(0)}); err == nil || !strings.Contains(err.Error(), "is refused") {
+				if _, err := r.Claim(t.Context(), Request{Chain: chainID(0)}); err == nil ||
+					!strings.Contains(err.Error(), "is refused") {
 					t.Errorf("claim: error %v, want that the statement is refused", err)
 				}
 			}
@@ -166,7 +168,8 @@ func TestMountOfARefusedStatement(t *testing.T) {
 			r := restartHeld(t, root, h, trees)
 			dir, err := r.Mount(t.Context(), chainID(0))
 			if slices.Contains([]string{"truncated", "empty", "not JSON", "the statement of another chain"}, name) {
-				if err == nil || !strings.Contains(err.Error(), "is refused") || !strings.Contains(err.Error(), "the hub is gone") {
+				if err == nil || !strings.Contains(err.Error(), "is refused") ||
+					!strings.Contains(err.Error(), "the hub is gone") {
 					t.Errorf("mounted at %q, error %v; want both causes", dir, err)
 				}
 				h.tree = func(context.Context, string) (*index.Statement, error) { return statement(0), nil }
@@ -213,7 +216,8 @@ func TestRefusedStatementIsFetchedAgain(t *testing.T) {
 					}
 					return
 				}
-				if refused := r.Refused(); len(refused) != 1 || refused[0].Hub == nil || !strings.Contains(refused[0].Hub.Error(), "is gone") {
+				if refused := r.Refused(); len(refused) != 1 || refused[0].Hub == nil ||
+					!strings.Contains(refused[0].Hub.Error(), "is gone") {
 					t.Fatalf("refused %+v, want one with the hub's error", refused)
 				}
 				back.Store(true)
@@ -321,7 +325,8 @@ func TestRefusedStatementWithoutHolder(t *testing.T) {
 		refuse(t, root)
 		r := restart(t, root, h, trees, slog.DiscardHandler)
 		r.Sweep()
-		if left, err := os.ReadDir(r.dir); err != nil || len(left) != 0 || len(trees.here) != 0 || len(r.Refused()) != 0 {
+		if left, err := os.ReadDir(r.dir); err != nil || len(left) != 0 || len(trees.here) != 0 ||
+			len(r.Refused()) != 0 {
 			t.Errorf("%s: left: %v, %v, %v", name, left, trees.here, err)
 		}
 	}

@@ -166,8 +166,9 @@ func (r *Resolver) Allow(ctx context.Context, q Request) error {
 	case f.image == nil:
 		return err
 	case !f.image.Allows(repository):
-		return fmt.Errorf("the hub has this chain, but not from this repository: manifest %s is that of an image in %s, "+
-			"and is pulled from %s (if that is the hub's registry, name it in the hub's registry_hosts)",
+		return fmt.Errorf("the hub has this chain, but not from this repository: "+
+			"manifest %s is that of an image in %s, and is pulled from %s "+
+			"(if that is the hub's registry, name it in the hub's registry_hosts)",
 			q.Manifest, abbreviate(f.image.Repositories), repository)
 	}
 	return nil

@@ -32,7 +32,8 @@ func TestOneLookupAPull(t *testing.T) {
 	}
 	// If the tree was cached before the top was claimed, its start is announced as well.
 	top := treeID(5).Short()
-	if got := trees.takeCalls(); !slices.Equal(got, []string{"fetch " + top, "start " + top}) && !slices.Equal(got, []string{"fetch " + top}) {
+	if got := trees.takeCalls(); !slices.Equal(got, []string{"fetch " + top, "start " + top}) &&
+		!slices.Equal(got, []string{"fetch " + top}) {
 		t.Errorf("calls %v, want only the top's tree fetched", got)
 	}
 	// Another pull finds the top's tree cached.
@@ -119,13 +120,18 @@ func TestPullIsPlain(t *testing.T) {
 			time.Sleep(900 * time.Millisecond)
 			return nil, chunk.ErrNotFound
 		}, why: "does not know"},
-		{name: "silent", answer: func(ctx context.Context, _ string) (*wire.Chain, error) { return nil, stall(ctx) }, why: "did not answer"},
+		{name: "silent", answer: func(ctx context.Context, _ string) (*wire.Chain, error) { return nil, stall(ctx) },
+			why: "did not answer"},
 		{name: "another chain", answer: func(ctx context.Context, chain string) (*wire.Chain, error) {
 			return stack(9)(ctx, chainID(1))
 		}, why: "answers about chain"},
-		{name: "another key", answer: lie(func(n int) index.Statement { return index.Sign(other, chainID(n), treeID(n)) }), why: "refused"},
-		{name: "another format", answer: lie(func(n int) index.Statement { s := *statement(n); s.Format++; return s }), why: "refused"},
-		{name: "a statement about another chain", answer: lie(func(int) index.Statement { return *statement(1) }), why: "refused"},
+		{name: "another key",
+			answer: lie(func(n int) index.Statement { return index.Sign(other, chainID(n), treeID(n)) }),
+			why:    "refused"},
+		{name: "another format",
+			answer: lie(func(n int) index.Statement { s := *statement(n); s.Format++; return s }), why: "refused"},
+		{name: "a statement about another chain", answer: lie(func(int) index.Statement { return *statement(1) }),
+			why: "refused"},
 		{name: "no image", answer: func(ctx context.Context, chain string) (*wire.Chain, error) {
 			answer, err := stack(9)(ctx, chain)
 			if err == nil {
@@ -133,8 +139,11 @@ func TestPullIsPlain(t *testing.T) {
 			}
 			return answer, err
 		}, why: "no image"},
-		{name: "no index", answer: stack(9), fetch: func(context.Context, chunk.ID, func()) error { return chunk.ErrNotFound }, why: "not found"},
-		{name: "a silent index", answer: stack(9), fetch: func(ctx context.Context, _ chunk.ID, _ func()) error { return stall(ctx) }, why: "no answer within 2s"},
+		{name: "no index", answer: stack(9),
+			fetch: func(context.Context, chunk.ID, func()) error { return chunk.ErrNotFound }, why: "not found"},
+		{name: "a silent index", answer: stack(9),
+			fetch: func(ctx context.Context, _ chunk.ID, _ func()) error { return stall(ctx) },
+			why:   "no answer within 2s"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -186,9 +195,11 @@ func TestPullsOfOneImageAskOnce(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		fetched := slices.DeleteFunc(trees.takeCalls(), func(call string) bool { return call == "start "+treeID(0).Short() })
+		fetched := slices.DeleteFunc(trees.takeCalls(),
+			func(call string) bool { return call == "start "+treeID(0).Short() })
 		if len(h.asked) != 1 || len(fetched) != 1 || r.states[chainID(0)].holders != 5 {
-			t.Errorf("asked %d times, fetched %v, %d holders; want 1, one fetch, 5", len(h.asked), fetched, r.states[chainID(0)].holders)
+			t.Errorf("asked %d times, fetched %v, %d holders; want 1, one fetch, 5",
+				len(h.asked), fetched, r.states[chainID(0)].holders)
 		}
 	})
 }
@@ -288,7 +299,9 @@ func TestMoreLayersAbove(t *testing.T) {
 		return &wire.Chain{Link: wire.Link{Chain: chain, Statement: statement(0)}, Complete: true,
 			Above: []wire.Link{{Chain: chainID(1), Parent: chain, Statement: statement(1)}}}, nil
 	}
-	for want, answer := range map[chunk.ID]func(context.Context, string) (*wire.Chain, error){treeID(1): both, treeID(0): stack(0)} {
+	for want, answer := range map[chunk.ID]func(context.Context, string) (*wire.Chain, error){
+		treeID(1): both, treeID(0): stack(0),
+	} {
 		r, trees := newResolver(t, &fakeHub{answer: answer})
 		r.Hold(chainID(0))
 		if _, err := r.Claim(t.Context(), base); err != nil {
@@ -326,7 +339,8 @@ func TestMountOfAClaim(t *testing.T) {
 		s := index.Sign(other, chainID(0), treeID(0))
 		return &s, nil
 	}
-	if _, err := r.Mount(t.Context(), chainID(0)); err == nil || !strings.Contains(err.Error(), "refused") || trees.Has(treeID(0)) {
+	if _, err := r.Mount(t.Context(), chainID(0)); err == nil || !strings.Contains(err.Error(), "refused") ||
+		trees.Has(treeID(0)) {
 		t.Errorf("mount by a forged statement: %v, want that it is refused", err)
 	}
 }

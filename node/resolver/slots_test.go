@@ -45,7 +45,8 @@ func TestFetchesWaitForSlots(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		if most != maxFetches || now != 0 || len(here) != all {
-			t.Errorf("%d at a time at most, %d in flight, %d cached; want %d, 0, %d", most, now, len(here), maxFetches, all)
+			t.Errorf("%d at a time at most, %d in flight, %d cached; want %d, 0, %d",
+				most, now, len(here), maxFetches, all)
 		}
 		time.Sleep(2 * answerTTL) // until all delayed drops are done
 	})
@@ -64,7 +65,8 @@ func TestSlotsBehindAFailingHub(t *testing.T) {
 			go func() {
 				err := r.fetch(statement(n), brief).Wait(t.Context())
 				if err == nil || errors.Is(err, context.Canceled) || time.Since(start) > silenceTimeout {
-					t.Errorf("fetch %d: error %v after %s, want one of the hub within %s", n, err, time.Since(start), silenceTimeout)
+					t.Errorf("fetch %d: error %v after %s, want one of the hub within %s",
+						n, err, time.Since(start), silenceTimeout)
 				}
 			}()
 		}
@@ -106,7 +108,8 @@ func TestSlowIndexesDelayNoOther(t *testing.T) {
 			synctest.Wait()
 			begin := time.Now() // the clock of the bubble
 			if err := r.fetch(statement(slow), full).Wait(t.Context()); err != nil || time.Since(begin) > waits {
-				t.Errorf("behind %d slow indexes: arrived after %s, error %v; want %s at most", slow, time.Since(begin), err, waits)
+				t.Errorf("behind %d slow indexes: arrived after %s, error %v; want %s at most",
+					slow, time.Since(begin), err, waits)
 			}
 			time.Sleep(2*indexTimeout + 2*answerTTL)
 		})

@@ -89,8 +89,10 @@ func TestBusyHub(t *testing.T) {
 			begin := time.Now()
 			err := claimErr(t, r, 0)
 			got := err == nil
-			if took := time.Since(begin); got != lazy || lazy && (took < 4*after || asked != 3 || fetched != 3) || !lazy && (took != 0 || asked != 1) {
-				t.Errorf("Retry-After %s: lazy %v after %s, asked %d and %d times: %v", after, got, took, asked, fetched, err)
+			if took := time.Since(begin); got != lazy || lazy && (took < 4*after || asked != 3 || fetched != 3) ||
+				!lazy && (took != 0 || asked != 1) {
+				t.Errorf("Retry-After %s: lazy %v after %s, asked %d and %d times: %v",
+					after, got, took, asked, fetched, err)
 			}
 			time.Sleep(2 * answerTTL)
 		})
@@ -139,7 +141,8 @@ func TestIndexThatIsCutOff(t *testing.T) {
 				t.Error("the chain below is not claimed although the index has begun")
 			}
 			err := claimErr(t, r, 1)
-			if (err == nil) != lazy || !lazy && !strings.Contains(err.Error(), "cut off") || fetched != min(cut+1, maxAttempts) {
+			if (err == nil) != lazy || !lazy && !strings.Contains(err.Error(), "cut off") ||
+				fetched != min(cut+1, maxAttempts) {
 				t.Errorf("cut off %d times: error %v, fetched %d times; want lazy %v", cut, err, fetched, lazy)
 			}
 			time.Sleep(2 * answerTTL)

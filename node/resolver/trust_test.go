@@ -34,7 +34,8 @@ func diffIDs(names ...string) (ids []string) {
 }
 
 func newImage(name string, layers ...string) fakeImage {
-	return fakeImage{manifest: digest.FromString("manifest of " + name).String(), diffIDs: diffIDs(layers...), repositories: []string{"registry.test/" + name}}
+	return fakeImage{manifest: digest.FromString("manifest of " + name).String(), diffIDs: diffIDs(layers...),
+		repositories: []string{"registry.test/" + name}}
 }
 
 func (f fakeImage) chains(t *testing.T) []string {
@@ -54,7 +55,8 @@ func (f fakeImage) answer(t *testing.T) *wire.Manifest {
 	chains := f.chains(t)
 	top := chains[len(chains)-1]
 	s := index.Sign(key, top, f.tree())
-	return &wire.Manifest{Image: index.SignImage([]ed25519.PrivateKey{key}, f.manifest, top, f.repositories), DiffIDs: f.diffIDs, Statement: &s}
+	return &wire.Manifest{Image: index.SignImage([]ed25519.PrivateKey{key}, f.manifest, top, f.repositories),
+		DiffIDs: f.diffIDs, Statement: &s}
 }
 
 // from returns what a pull of the image from a repository says of it.
@@ -75,7 +77,9 @@ func knowing(t *testing.T, images ...fakeImage) func(context.Context, string) (*
 }
 
 // newTrusting returns a resolver with TrustImage. Its hub knows every chain.
-func newTrusting(t *testing.T, answer func(context.Context, string) (*wire.Manifest, error)) (*Resolver, *fakeHub, *fakeTrees) {
+func newTrusting(
+	t *testing.T, answer func(context.Context, string) (*wire.Manifest, error),
+) (*Resolver, *fakeHub, *fakeTrees) {
 	t.Helper()
 	h := &fakeHub{image: answer}
 	h.answer = func(_ context.Context, chain string) (*wire.Chain, error) {
@@ -131,7 +135,8 @@ func TestImageIsClaimedByItsPull(t *testing.T) {
 			t.Errorf("%q: lazy %v, want %v: %v", reference, lazy, want, errs)
 		}
 		if len(h.asked) != 0 || len(h.manifests) > 1 || want && len(h.manifests) != 1 {
-			t.Errorf("%q: asked about manifests %d times, about chains %d; want 1 and 0", reference, len(h.manifests), len(h.asked))
+			t.Errorf("%q: asked about manifests %d times, about chains %d; want 1 and 0",
+				reference, len(h.manifests), len(h.asked))
 		}
 		if trees.Has(image.tree()) != want {
 			t.Errorf("%q: tree fetched: %v, want %v", reference, !want, want)
@@ -148,10 +153,12 @@ func TestForgedClaims(t *testing.T) {
 		image Request
 		why   string
 	}{
-		"no image":                        {Request{}, "does not name the manifest"},
-		"no manifest":                     {Request{Reference: "registry.test/app:1"}, "does not name the manifest"},
-		"no valid manifest":               {Request{Reference: "registry.test/app:1", Manifest: "sha256:../../x"}, "does not name the manifest"},
-		"a manifest of the forger's":      {newImage("forged").from("registry.test/app"), "knows no image with manifest"},
+		"no image":    {Request{}, "does not name the manifest"},
+		"no manifest": {Request{Reference: "registry.test/app:1"}, "does not name the manifest"},
+		"no valid manifest": {Request{Reference: "registry.test/app:1", Manifest: "sha256:../../x"},
+			"does not name the manifest"},
+		"a manifest of the forger's": {newImage("forged").from("registry.test/app"),
+			"knows no image with manifest"},
 		"from the forger's repository":    {image.from("evil.test/app"), "not from this repository"},
 		"the manifest of another image":   {other.from("registry.test/other"), "is not one of image manifest"},
 		"a chain of another's repository": {other.from("registry.test/app"), "is not one of image manifest"},
@@ -204,12 +211,16 @@ func TestLyingMirror(t *testing.T) {
 	image := newImage("app", "a", "b")
 	mine := ed25519.NewKeyFromSeed([]byte(strings.Repeat("m", 32)))
 	for name, lie := range map[string]func(m *wire.Manifest){
-		"one repository more": func(m *wire.Manifest) { m.Image.Repositories = append(m.Image.Repositories, "registry.test/evil") },
+		"one repository more": func(m *wire.Manifest) {
+			m.Image.Repositories = append(m.Image.Repositories, "registry.test/evil")
+		},
 		"its own key": func(m *wire.Manifest) {
-			m.Image = index.SignImage([]ed25519.PrivateKey{mine}, image.manifest, m.Image.Chain, []string{"registry.test/evil"})
+			m.Image = index.SignImage([]ed25519.PrivateKey{mine}, image.manifest, m.Image.Chain,
+				[]string{"registry.test/evil"})
 		},
 		"another manifest": func(m *wire.Manifest) {
-			m.Image = index.SignImage([]ed25519.PrivateKey{key}, digest.FromString("x").String(), m.Image.Chain, []string{"registry.test/evil"})
+			m.Image = index.SignImage([]ed25519.PrivateKey{key}, digest.FromString("x").String(), m.Image.Chain,
+				[]string{"registry.test/evil"})
 		},
 		"other diffIDs": func(m *wire.Manifest) { m.DiffIDs = diffIDs("a", "evil") },
 		"no diffIDs":    func(m *wire.Manifest) { m.DiffIDs = nil },
@@ -231,7 +242,8 @@ func TestLyingMirror(t *testing.T) {
 				t.Errorf("%s, from %s: claimed %v: %v", name, repository, lazy, errs)
 			}
 			if len(h.manifests) != 1 || len(h.asked) != 0 {
-				t.Errorf("%s: asked about manifests %d times, about chains %d; want 1 and 0", name, len(h.manifests), len(h.asked))
+				t.Errorf("%s: asked about manifests %d times, about chains %d; want 1 and 0",
+					name, len(h.manifests), len(h.asked))
 			}
 		}
 	}
@@ -250,7 +262,8 @@ func TestImagesThatShareChains(t *testing.T) {
 			}
 			lazy, errs := claims(t, r, image.chains(t), image.from(image.repositories[0]))
 			if slices.Contains(lazy, false) || !trees.Has(image.tree()) {
-				t.Errorf("image %d of %q: lazy %v (%v), its tree is cached: %v", n, image.repositories, lazy, errs, trees.Has(image.tree()))
+				t.Errorf("image %d of %q: lazy %v (%v), its tree is cached: %v",
+					n, image.repositories, lazy, errs, trees.Has(image.tree()))
 			}
 		}
 		if len(h.asked) != 0 {
@@ -263,12 +276,15 @@ func TestImagesThatShareChains(t *testing.T) {
 func TestManifestsOfASilentHub(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		image := newImage("app", "a", "b", "c")
-		r, h, _ := newTrusting(t, func(context.Context, string) (*wire.Manifest, error) { return nil, errors.New("it is gone") })
+		r, h, _ := newTrusting(t, func(context.Context, string) (*wire.Manifest, error) {
+			return nil, errors.New("it is gone")
+		})
 		parent := ""
 		for _, chain := range image.chains(t) {
 			q := image.from("registry.test/app")
 			q.Chain, q.Parent = chain, parent
-			if _, err := r.Claim(t.Context(), q); err == nil || !strings.Contains(err.Error(), "did not answer: it is gone") {
+			if _, err := r.Claim(t.Context(), q); err == nil ||
+				!strings.Contains(err.Error(), "did not answer: it is gone") {
 				t.Errorf("error %v, want that the hub did not answer", err)
 			}
 			parent = chain

@@ -52,7 +52,8 @@ func TestReopen(t *testing.T) {
 		t.Errorf("usage %+v, want that of the chain", usage)
 	}
 	wake()
-	if got := must[[]mount.Mount](t)(sn.Mounts(t.Context(), "active")); option(t, got, "lowerdir") != option(t, mounts, "lowerdir") {
+	got := must[[]mount.Mount](t)(sn.Mounts(t.Context(), "active"))
+	if option(t, got, "lowerdir") != option(t, mounts, "lowerdir") {
 		t.Errorf("mounts %v, before %v", got, mounts)
 	}
 	for _, name := range []string{"active", "view", "plain", unused, lazy} {
@@ -183,7 +184,8 @@ func TestSnapshotDirectoriesThatAreTaken(t *testing.T) {
 			t.Errorf("mounts %v, want directory %s", mounts, want)
 		}
 	}
-	if got, want := entries(t, sn), []string{"1", "2", "3", "4", "5", "6", emptyDir, "metadata.db"}; !slices.Equal(got, want) {
+	want := []string{"1", "2", "3", "4", "5", "6", emptyDir, "metadata.db"}
+	if got := entries(t, sn); !slices.Equal(got, want) {
 		t.Errorf("entries %q, want %q", got, want)
 	}
 	if left := sn.Leftovers(); len(left) != 3 {
@@ -192,7 +194,8 @@ func TestSnapshotDirectoriesThatAreTaken(t *testing.T) {
 	for n := range takenIDs + 1 {
 		immutable.Dir(t, filepath.Join(sn.dir, strconv.Itoa(7+n)))
 	}
-	if _, err := sn.Prepare(t.Context(), "none", ""); err == nil || !strings.Contains(err.Error(), filepath.Join(sn.dir)) {
+	if _, err := sn.Prepare(t.Context(), "none", ""); err == nil ||
+		!strings.Contains(err.Error(), filepath.Join(sn.dir)) {
 		t.Errorf("error %v, want one that names the directory after %d IDs", err, takenIDs)
 	}
 }

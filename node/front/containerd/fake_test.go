@@ -40,12 +40,14 @@ type fakeChains struct {
 }
 
 func newFake(t *testing.T) *fakeChains {
-	return &fakeChains{t: t, dir: t.TempDir(), known: map[string]bool{}, fails: map[string]error{}, ready: map[string]bool{}, holds: map[string]int{}}
+	return &fakeChains{t: t, dir: t.TempDir(), known: map[string]bool{}, fails: map[string]error{},
+		ready: map[string]bool{}, holds: map[string]int{}}
 }
 
 func (f *fakeChains) enter(chain string) {
 	if f.sn != nil {
-		if err := f.sn.store.WithTransaction(context.Background(), true, func(context.Context) error { return nil }); err != nil {
+		if err := f.sn.store.WithTransaction(context.Background(), true,
+			func(context.Context) error { return nil }); err != nil {
 			f.t.Error(err)
 		}
 	}

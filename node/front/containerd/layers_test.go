@@ -11,7 +11,8 @@ func TestLayers(t *testing.T) {
 	base, mid, top, plain, last := chainID("1"), chainID("2"), chainID("3"), chainID("4"), chainID("5")
 	sn, _ := newTest(t, base, mid, top)
 	labels := func(layers string) snapshots.Opt {
-		return snapshots.WithLabels(map[string]string{labelLayers: layers, labelImage: "registry.test/image of " + layers})
+		return snapshots.WithLabels(map[string]string{labelLayers: layers,
+			labelImage: "registry.test/image of " + layers})
 	}
 	below := unpack(t, sn, "one", "", base, labels("a,b,c"))
 	below = unpack(t, sn, "one", below, mid, labels("b,c"))

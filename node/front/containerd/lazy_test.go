@@ -25,7 +25,8 @@ func TestClaimedLayerExistsAtOnce(t *testing.T) {
 	top := unpack(t, sn, "b", bottom, two, snapshots.WithLabels(map[string]string{"containerd.io/snapshot/hint": "x"}))
 
 	info := must[snapshots.Info](t)(sn.Stat(t.Context(), top))
-	want := map[string]string{snapshots.LabelSnapshotRef: two, "containerd.io/snapshot/hint": "x", labelWhy: "it is ours"}
+	want := map[string]string{snapshots.LabelSnapshotRef: two, "containerd.io/snapshot/hint": "x",
+		labelWhy: "it is ours"}
 	if info.Kind != snapshots.KindCommitted || info.Parent != bottom || !reflect.DeepEqual(info.Labels, want) {
 		t.Errorf("lazy snapshot %+v, want parent %q and labels %v", info, bottom, want)
 	}
@@ -64,7 +65,8 @@ func TestOneSnapshotPerChainAndParent(t *testing.T) {
 
 func TestOnlyChainIDsAreClaimed(t *testing.T) {
 	sn, chains := newTest(t)
-	for _, ref := range []string{"", "x", "sha512:" + strings.Repeat("1", 128), "sha256:" + strings.Repeat("A", 64), chainID("1") + "0", " " + chainID("1")} {
+	for _, ref := range []string{"", "x", "sha512:" + strings.Repeat("1", 128), "sha256:" + strings.Repeat("A", 64),
+		chainID("1") + "0", " " + chainID("1")} {
 		labels := map[string]string{}
 		if ref != "" {
 			labels[snapshots.LabelSnapshotRef] = ref
@@ -113,7 +115,8 @@ func TestLowerDirectories(t *testing.T) {
 		if len(want) == 1 { // an overlay nevertheless: the SELinux label is one of its options
 			want = append(want, filepath.Join(sn.dir, emptyDir))
 		}
-		if got := option(t, view, "lowerdir"); got != strings.Join(want, ":") || view[0].Type != "overlay" || option(t, view, "upperdir") != "" {
+		if got := option(t, view, "lowerdir"); got != strings.Join(want, ":") || view[0].Type != "overlay" ||
+			option(t, view, "upperdir") != "" {
 			t.Errorf("view of %s: %v, want lower directories %v", parent, view, want)
 		}
 		for key, first := range map[string][]mount.Mount{"active on " + parent: active, "view of " + parent: view} {
@@ -326,7 +329,8 @@ func TestNamesRoundTrip(t *testing.T) {
 			t.Errorf("%s: %q, %v", lazyName(chainID("a"), parentID), chain, ok)
 		}
 	}
-	for _, name := range []string{"", "default/1/" + chainID("a"), chainID("a"), "*lazy", filepath.Join("x", lazyPrefix, chainID("a"), "0")} {
+	for _, name := range []string{"", "default/1/" + chainID("a"), chainID("a"), "*lazy",
+		filepath.Join("x", lazyPrefix, chainID("a"), "0")} {
 		if chain, ok := chainOf(name); ok {
 			t.Errorf("%q is lazy: %s", name, chain)
 		}
@@ -346,7 +350,8 @@ func TestLazySnapshotsOfOtherImages(t *testing.T) {
 	if got := unpack(t, sn, "two/1", "", chain, pull("registry.test/app:1", "sha256:app")); got != lazy {
 		t.Errorf("the same image got %s, want %s", got, lazy)
 	}
-	for _, forged := range []snapshots.Opt{pull("registry.test/app:1", "sha256:forged"), pull("registry.test/forged:1", "sha256:app"), pull("", "")} {
+	for _, forged := range []snapshots.Opt{pull("registry.test/app:1", "sha256:forged"),
+		pull("registry.test/forged:1", "sha256:app"), pull("", "")} {
 		mounts, err := sn.Prepare(t.Context(), "three/1", "", forged, ref(chain))
 		if err != nil || len(mounts) == 0 {
 			t.Errorf("mounts %v, error %v; want the layer unpacked", mounts, err)

@@ -24,7 +24,8 @@ func TestPlainIsOverlay(t *testing.T) {
 			theirs := must[snapshots.Snapshotter](t)(overlay.NewSnapshotter(root, opts...))
 			defer theirs.Close()
 			chains := newFake(t)
-			ours := must[*Snapshotter](t)(New(Config{Dir: filepath.Join(t.TempDir(), "s"), RemapIDs: remap, Log: discard}, chains))
+			config := Config{Dir: filepath.Join(t.TempDir(), "s"), RemapIDs: remap, Log: discard}
+			ours := must[*Snapshotter](t)(New(config, chains))
 			defer ours.Close()
 			for i, step := range script {
 				want, wantErr := step(t.Context(), theirs)
@@ -47,8 +48,11 @@ const unnamed = "some error"
 // kind names the kind of an error that containerd distinguishes.
 func kind(err error) string {
 	for name, is := range map[string]func(error) bool{
-		"not found": errdefs.IsNotFound, "already exists": errdefs.IsAlreadyExists, "failed precondition": errdefs.IsFailedPrecondition,
-		"invalid argument": errdefs.IsInvalidArgument, "unavailable": errdefs.IsUnavailable,
+		"not found":           errdefs.IsNotFound,
+		"already exists":      errdefs.IsAlreadyExists,
+		"failed precondition": errdefs.IsFailedPrecondition,
+		"invalid argument":    errdefs.IsInvalidArgument,
+		"unavailable":         errdefs.IsUnavailable,
 	} {
 		if is(err) {
 			return name
@@ -132,17 +136,20 @@ var (
 
 	script = []step{
 		prepare("a", ""), mounts("a"), prepare("a", ""), usage("a"), stat("a"), prepare("b", "a"),
-		commit("A", "a", ref(chainID("a"))), commit("A", "a"), stat("a"), stat("A"), usage("A"), mounts("A"), mounts("nothing"),
+		commit("A", "a", ref(chainID("a"))), commit("A", "a"), stat("a"), stat("A"), usage("A"), mounts("A"),
+		mounts("nothing"),
 		prepare("b", "A"), mounts("b"), prepare("x", "nothing"), view("v", "A"), mounts("v"), view("v0", ""),
 		commit("B", "b"), commit("V", "v"), prepare("c", "B"), commit("C", "c"),
 		prepare("d", "C", ref("odd")), view("vC", "C"), mounts("vC"), mounts("d"), view("vB", "B"),
-		prepare("r", ""), commit("R", "r", snapshots.WithParent("nothing")), commit("R", "r", snapshots.WithParent("C")),
+		prepare("r", ""), commit("R", "r", snapshots.WithParent("nothing")),
+		commit("R", "r", snapshots.WithParent("C")),
 		view("vR", "R"), stat("R"), prepare("s", "B"), commit("S", "s", snapshots.WithParent("C")), commit("C", "s"),
 		update("C", map[string]string{"l": "1", "m": "2"}), update("C", map[string]string{"l": "3"}, "labels.l"),
 		update("C", nil, "labels"), update("C", nil, "parent"), update("nothing", nil),
 		walk(), walk("kind==committed"), walk("parent==B"), walk("no filter ("),
 		remove("C"), remove("nothing"), remove("vC"), remove("d"), remove("d"), cleanup, usage("nothing"),
-		prepare("e", "C", mapping), mounts("e"), view("ve", "A", mapping), prepare("f", "", mapping), prepare("g", "", badMapping), walk(),
+		prepare("e", "C", mapping), mounts("e"), view("ve", "A", mapping), prepare("f", "", mapping),
+		prepare("g", "", badMapping), walk(),
 		commit("E", "e", mapping), prepare("h", "E"), mounts("h"), usage("h"), cleanup,
 	}
 )

@@ -100,7 +100,8 @@ func TestClaimsAgainstRemovals(t *testing.T) {
 		lazy, err := sn.findLazy(t.Context(), chain, "")
 		found := lazy.labels != nil
 		if err != nil || found != chains.ready[chain] || (chains.holds[chain] == 1) != found {
-			t.Errorf("chain %s: snapshot %v, tree %v, holds %d, error %v", chain, found, chains.ready[chain], chains.holds[chain], err)
+			t.Errorf("chain %s: snapshot %v, tree %v, holds %d, error %v",
+				chain, found, chains.ready[chain], chains.holds[chain], err)
 		}
 	}
 	if err := sn.Cleanup(t.Context()); err != nil {

@@ -31,7 +31,8 @@ func TestParallelUnpackOfKnownLayers(t *testing.T) {
 		}
 		info := must[snapshots.Info](t)(sn.Stat(t.Context(), find(t, sn, chain, "")))
 		if info.Parent != "" || info.Labels[labelKeepBelow] != below {
-			t.Errorf("chain %s: parent %q, labels %v; want no parent, and the chain below kept", chain, info.Parent, info.Labels)
+			t.Errorf("chain %s: parent %q, labels %v; want no parent, and the chain below kept",
+				chain, info.Parent, info.Labels)
 		}
 	}
 	for _, c := range chains.claims {
@@ -59,11 +60,13 @@ func TestParallelUnpackOnKnownLayers(t *testing.T) {
 	}
 	for _, m := range [][]mount.Mount{m2, m3} {
 		// containerd's differ records whiteouts only on an overlay mount.
-		if m[0].Type != "overlay" || option(t, m, "lowerdir") != filepath.Join(sn.dir, emptyDir) || option(t, m, "workdir") == "" {
+		if m[0].Type != "overlay" || option(t, m, "lowerdir") != filepath.Join(sn.dir, emptyDir) ||
+			option(t, m, "workdir") == "" {
 			t.Errorf("mounts to unpack to %v, want an overlay on the empty directory", m)
 		}
 	}
-	if again := must[[]mount.Mount](t)(sn.Mounts(ctx, "extract 2")); option(t, again, "upperdir") != option(t, m2, "upperdir") || again[0].Type != "overlay" {
+	again := must[[]mount.Mount](t)(sn.Mounts(ctx, "extract 2"))
+	if option(t, again, "upperdir") != option(t, m2, "upperdir") || again[0].Type != "overlay" {
 		t.Errorf("Mounts returns %v, Prepare returned %v", again, m2)
 	}
 	wake := chains.sleep()

@@ -37,7 +37,8 @@ func serve(t *testing.T, sn snapshots.Snapshotter) (client snapshots.Snapshotter
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- Serve(ctx, listener, sn) }()
-	conn := must[*grpc.ClientConn](t)(grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials())))
+	conn := must[*grpc.ClientConn](t)(grpc.NewClient("unix://"+path,
+		grpc.WithTransportCredentials(insecure.NewCredentials())))
 	t.Cleanup(func() { conn.Close() })
 	return proxy.NewSnapshotter(snapshotsapi.NewSnapshotsClient(conn), "lighter"), path, func() {
 		cancel()

@@ -17,8 +17,8 @@ import (
 	"lighter/format/chunk"
 )
 
-// kernel is the other end of a server's connection: it sends requests and sees
-// answers, as the kernel does.
+// kernel is the other end of a server's connection. Like the kernel, it sends requests and receives
+// answers.
 type kernel struct {
 	t       testing.TB
 	conn    *os.File
@@ -37,8 +37,8 @@ var resending = State{Minor: 45, Flags: gofuse.CAP_HAS_RESEND, MaxPages: maxRead
 // journalled is that of one to a kernel that cannot.
 var journalled = State{Minor: 36, MaxPages: maxRead / pageSize}
 
-// connect makes a server that serves until the test ends, and its kernel. stop
-// makes it give the connection up and returns what Serve says.
+// connect returns a server that serves until the test ends, and its kernel. stop makes the server give
+// up the connection, and returns the result of Serve.
 func connect(t testing.TB, state State) (s *Server, k *kernel, stop func() error) {
 	t.Helper()
 	s, k = newPair(t, state)
@@ -105,14 +105,14 @@ func (k *kernel) receive() {
 		}
 		h, err := decode[gofuse.OutHeader](b[:n])
 		if err != nil || int(h.Length) != n {
-			k.t.Errorf("an answer of %d bytes with header %+v: %v", n, h, err)
+			k.t.Errorf("answer of %d bytes with header %+v: %v", n, h, err)
 			continue
 		}
 		k.answers <- answer{h.Unique, unix.Errno(-h.Status), bytes.Clone(b[outHeaderSize:n])}
 	}
 }
 
-// bodyOf returns the bytes of a request that follow the header that T begins with.
+// bodyOf returns the bytes of a request after the header that T begins with.
 func bodyOf[T any](in T) []byte {
 	return bytes.Clone(unsafe.Slice((*byte)(unsafe.Pointer(&in)), unsafe.Sizeof(in))[inHeaderSize:])
 }
@@ -126,7 +126,7 @@ func (k *kernel) send(opcode uint32, unique, node uint64, body []byte) {
 	k.t.Helper()
 	raw, err := k.conn.SyscallConn()
 	var failed error
-	if err == nil { // as the server reads: so the race detector sees what is before what
+	if err == nil { // like the server, so that the race detector sees the order
 		err = raw.Write(func(fd uintptr) bool {
 			_, failed = unix.Write(int(fd), rawRequest(opcode, unique, node, body))
 			return failed != unix.EAGAIN
@@ -154,7 +154,7 @@ func (k *kernel) next() answer {
 	}
 }
 
-// ask sends a request and returns its answer, which is the next.
+// ask sends a request and returns its answer, which must be the next one.
 func (k *kernel) ask(opcode uint32, node uint64, body []byte) answer {
 	k.t.Helper()
 	const unique = 1 << 40
@@ -166,8 +166,7 @@ func (k *kernel) ask(opcode uint32, node uint64, body []byte) answer {
 	return a
 }
 
-// sync returns when the server has taken all requests that were sent before,
-// none of whose answers may be outstanding.
+// sync returns when the server has received all previous requests. None of their answers may be due.
 func (k *kernel) sync() {
 	k.t.Helper()
 	if a := k.ask(opStatfs, gofuse.FUSE_ROOT_ID, nil); a.errno != 0 {
@@ -195,7 +194,7 @@ func patterned(offset int64, size int) []byte {
 	return b
 }
 
-// ready is a Reader that has everything at hand.
+// ready is a Reader that answers at once.
 type ready struct{}
 
 func (ready) ReadAt(_ context.Context, dst []byte, off int64) (missed int64, err error) {
@@ -203,12 +202,12 @@ func (ready) ReadAt(_ context.Context, dst []byte, off int64) (missed int64, err
 	return 0, nil
 }
 
-// stuck is a Reader that waits, for all reads, until it is released or told to stop.
+// stuck is a Reader whose reads wait until they are released or cancelled.
 type stuck struct {
 	reads   atomic.Int32
 	stopped atomic.Int32
 	release chan error // closed: all reads succeed
-	deaf    bool       // does not heed its context
+	deaf    bool       // ignores its context
 }
 
 func newStuck() *stuck { return &stuck{release: make(chan error)} }
@@ -227,7 +226,7 @@ func (s *stuck) ReadAt(ctx context.Context, dst []byte, off int64) (missed int64
 		return ready{}.ReadAt(ctx, dst, off)
 	case <-done:
 		s.stopped.Add(1)
-		return 0, errors.Join(errors.New("gave up"), ctx.Err())
+		return 0, errors.Join(errors.New("cancelled"), ctx.Err())
 	}
 }
 
@@ -244,7 +243,7 @@ func (k *kernel) add(s *Server, name string, r Reader) chunk.ID {
 	return id
 }
 
-// eventually waits for what other goroutines are about to do.
+// eventually waits until ok returns true.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {

@@ -30,7 +30,7 @@ func TestRead(t *testing.T) {
 		{"far beyond the end", 1 << 62, 4096, nil, 0},
 		{"nothing", 0, 0, nil, 0},
 		{"a negative offset", -1, 4096, nil, unix.EIO},
-		{"more than was agreed", 0, maxRead + 1, nil, unix.EIO},
+		{"more than the negotiated size", 0, maxRead + 1, nil, unix.EIO},
 	} {
 		a := k.ask(opRead, nodeID(id), bodyOf(gofuse.ReadIn{Offset: uint64(test.offset), Size: test.size}))
 		if a.errno != test.errno || !bytes.Equal(a.data, test.want) {
@@ -56,11 +56,10 @@ func TestFailedReadIsEIO(t *testing.T) {
 	}
 }
 
-// small is the size of reads of which there are many at a time: their answers
-// have to fit into a socket.
+// small is the size of reads in tests with many at a time: their answers have to fit into a socket.
 const small = 64
 
-// Whatever is stuck on other devices, a device is served.
+// A device is served although all reads of the others are stuck.
 func TestStuckDevicesDelayNoOther(t *testing.T) {
 	s, k, _ := connect(t, resending)
 	unique := uint64(0)
@@ -74,23 +73,24 @@ func TestStuckDevicesDelayNoOther(t *testing.T) {
 	}
 	other := k.add(s, "other", ready{})
 	for range 100 {
-		if a := k.ask(opRead, nodeID(other), bodyOf(gofuse.ReadIn{Offset: 4096, Size: 4096})); a.errno != 0 || !bytes.Equal(a.data, patterned(4096, 4096)) {
-			t.Fatalf("%d bytes, %v", len(a.data), a.errno)
+		a := k.ask(opRead, nodeID(other), bodyOf(gofuse.ReadIn{Offset: 4096, Size: 4096}))
+		if a.errno != 0 || !bytes.Equal(a.data, patterned(4096, 4096)) {
+			t.Fatalf("read of the other device: %d bytes, %v", len(a.data), a.errno)
 		}
 	}
-	if a := k.ask(opStatfs, gofuse.FUSE_ROOT_ID, nil); a.errno != 0 { // by which the node sees that it is alive
+	if a := k.ask(opStatfs, gofuse.FUSE_ROOT_ID, nil); a.errno != 0 { // the node's health check
 		t.Fatalf("statfs: %v", a.errno)
 	}
-	eventually(t, "the end of the others' reads", func() bool {
+	eventually(t, "arrival of all reads", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return len(s.limits.active)+s.limits.queued == int(unique)
 	})
 	s.mu.Lock()
-	inWork := len(s.limits.active)
+	active := len(s.limits.active)
 	s.mu.Unlock()
-	if limit := maxBytes/testSize + 6*alwaysPerDevice; inWork > limit {
-		t.Errorf("%d reads in work, limit %d", inWork, limit)
+	if limit := maxBytes/testSize + 6*alwaysPerDevice; active > limit {
+		t.Errorf("%d reads are active, want at most %d", active, limit)
 	}
 	for ; unique > 0; unique-- { // one by one: a socket holds fewer answers than the kernel
 		k.send(opInterrupt, 0, 0, bodyOf(gofuse.InterruptIn{Unique: unique}))
@@ -98,15 +98,16 @@ func TestStuckDevicesDelayNoOther(t *testing.T) {
 			t.Fatalf("%+v, want EINTR for %d", a, unique)
 		}
 	}
-	eventually(t, "the end of all reads", func() bool {
+	eventually(t, "end of all reads", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return len(s.limits.active) == 0 && s.limits.queued == 0 && s.limits.bytes == 0 && len(s.limits.queues) == 0 && len(s.reads) == 0
+		l := &s.limits
+		return len(l.active) == 0 && l.queued == 0 && l.bytes == 0 && len(l.queues) == 0 && len(s.reads) == 0
 	})
 }
 
-// Reads that waited begin when others end, in the order in which they came.
-func TestWaitingReadsBegin(t *testing.T) {
+// Queued reads become active when others end, in the order of their arrival.
+func TestQueuedReadsStart(t *testing.T) {
 	s, k, _ := connect(t, resending)
 	r := newStuck()
 	id := k.add(s, "a", r)
@@ -115,7 +116,7 @@ func TestWaitingReadsBegin(t *testing.T) {
 		k.read(i, id, 0, small)
 	}
 	k.sync()
-	eventually(t, "the begin of the first reads", func() bool { return r.reads.Load() == maxPerDevice })
+	eventually(t, "start of the first reads", func() bool { return r.reads.Load() == maxPerDevice })
 	close(r.release)
 	for range n {
 		if a := k.next(); a.errno != 0 || !bytes.Equal(a.data, patterned(0, small)) {
@@ -129,20 +130,20 @@ func TestInterrupt(t *testing.T) {
 	r := newStuck()
 	defer close(r.release)
 	id := k.add(s, "a", r)
-	const n = maxPerDevice + 2 // the last two wait
+	const n = maxPerDevice + 2 // the last two are queued
 	for i := range uint64(n) {
 		k.read(i, id, 0, small)
 	}
-	eventually(t, "the begin of the first reads", func() bool { return r.reads.Load() == maxPerDevice })
+	eventually(t, "start of the first reads", func() bool { return r.reads.Load() == maxPerDevice })
 	for _, unique := range []uint64{n - 1, 7} {
 		k.send(opInterrupt, 0, 0, bodyOf(gofuse.InterruptIn{Unique: unique}))
 		if a := k.next(); a.unique != unique || a.errno != unix.EINTR {
 			t.Errorf("%+v, want EINTR for %d", a, unique)
 		}
 	}
-	eventually(t, "the end of the interrupted read", func() bool { return r.stopped.Load() == 1 })
-	eventually(t, "the begin of the one that waited", func() bool { return r.reads.Load() == maxPerDevice+1 })
-	k.send(opInterrupt, 0, 0, bodyOf(gofuse.InterruptIn{Unique: 7})) // for a read that is answered
+	eventually(t, "end of the interrupted read", func() bool { return r.stopped.Load() == 1 })
+	eventually(t, "start of the queued read", func() bool { return r.reads.Load() == maxPerDevice+1 })
+	k.send(opInterrupt, 0, 0, bodyOf(gofuse.InterruptIn{Unique: 7})) // for an answered read
 	k.send(opInterrupt, 0, 0, nil)                                   // malformed
 	k.sync()
 }
@@ -160,22 +161,22 @@ func TestDeadline(t *testing.T) {
 	now := time.Now()
 	s.expire(now.Add(readDeadline - time.Minute))
 	k.wantNoAnswer()
-	s.expire(now.Add(readDeadline)) // for those that wait
+	s.expire(now.Add(readDeadline)) // for the queued reads
 	for range 3 {
 		if a := k.next(); a.unique < maxPerDevice || a.errno != unix.EIO {
-			t.Errorf("%+v, want EIO for one that waited", a)
+			t.Errorf("%+v, want EIO for a queued read", a)
 		}
 	}
 	k.sync()
 	k.wantNoAnswer()
-	s.expire(now.Add(readDeadline + readGrace)) // for those whose Reader is deaf
+	s.expire(now.Add(readDeadline + readGrace)) // for those whose Readers ignore the deadline
 	for range maxPerDevice {
 		if a := k.next(); a.unique >= maxPerDevice || a.errno != unix.EIO {
-			t.Errorf("%+v, want EIO for one in work", a)
+			t.Errorf("%+v, want EIO for an active read", a)
 		}
 	}
-	close(r.release) // what the Readers say now is late
-	eventually(t, "the end of all reads", func() bool {
+	close(r.release) // the Readers' answers are too late now
+	eventually(t, "end of all reads", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return len(s.limits.active) == 0
@@ -184,7 +185,7 @@ func TestDeadline(t *testing.T) {
 	k.wantNoAnswer()
 }
 
-// timed is a Reader that tells its deadline.
+// timed is a Reader that reports its deadline.
 type timed chan time.Time
 
 func (d timed) ReadAt(ctx context.Context, _ []byte, _ int64) (missed int64, err error) {
@@ -204,7 +205,7 @@ func TestReadHasADeadline(t *testing.T) {
 		t.Errorf("the deadline is %v after the request, want %v", d.Sub(before), readDeadline)
 	}
 	if readDeadline+readGrace+watchInterval >= 120*time.Second {
-		t.Error("a read may hang for longer than the kernel likes")
+		t.Error("a read may take so long that the kernel reports a hung task")
 	}
 }
 
@@ -228,7 +229,7 @@ func TestRemove(t *testing.T) {
 		switch a := k.next(); {
 		case a.errno == unix.ESTALE:
 			stale++
-		case a.unique != 0: // else it is the notification that the name is gone
+		case a.unique != 0: // otherwise it is the notification about the name
 			t.Errorf("%+v, want ESTALE", a)
 		}
 	}
@@ -236,23 +237,23 @@ func TestRemove(t *testing.T) {
 		t.Errorf("%d reads failed, want %d", stale, n)
 	}
 	if err := s.Remove(id); err != nil {
-		t.Error("removed twice:", err)
+		t.Error("second Remove:", err)
 	}
 	k.add(s, "a", ready{})
 	if a := k.ask(opRead, nodeID(id), bodyOf(gofuse.ReadIn{Size: 4096})); a.errno != 0 {
-		t.Error("added again:", a.errno)
+		t.Error("read after the device was added again:", a.errno)
 	}
 }
 
-// A read whose Reader can still answer is answered before the server stops.
+// A server that stops answers the reads whose Readers answer soon.
 func TestStopFinishesReads(t *testing.T) {
 	s, k, stop := connect(t, resending)
 	r := newStuck()
 	id := k.add(s, "a", r)
 	k.read(1, id, 0, 4096)
-	eventually(t, "the begin of the read", func() bool { return r.reads.Load() == 1 })
+	eventually(t, "start of the read", func() bool { return r.reads.Load() == 1 })
 	go func() {
-		eventually(t, "leaving", func() bool {
+		eventually(t, "stopping", func() bool {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			return s.stopping
@@ -267,8 +268,8 @@ func TestStopFinishesReads(t *testing.T) {
 	}
 }
 
-// A request that comes twice, because somebody had it resent, is read once.
-func TestSameRequestTwice(t *testing.T) {
+// A request that is resent while it is active is read once.
+func TestResentRequestIsReadOnce(t *testing.T) {
 	s, k, _ := connect(t, resending)
 	r := newStuck()
 	id := k.add(s, "a", r)
@@ -283,11 +284,11 @@ func TestSameRequestTwice(t *testing.T) {
 	k.sync()
 	k.wantNoAnswer()
 	if n := r.reads.Load(); n != 1 {
-		t.Errorf("read %d times", n)
+		t.Errorf("the device was read %d times, want once", n)
 	}
 }
 
-// Many reads expire, each once. Their answers are not looked at: the socket does not hold them all.
+// Many reads expire, each once. The test does not look at the answers: the socket cannot hold them all.
 func TestManyReadsExpire(t *testing.T) {
 	s, k, _ := connect(t, resending)
 	r := newStuck()
@@ -302,7 +303,8 @@ func TestManyReadsExpire(t *testing.T) {
 	s.mu.Lock()
 	left := len(s.reads)
 	s.mu.Unlock()
-	if st := s.Stats(); left != maxPerDevice || st.Active != left || st.Queued != 0 || st.Failed[reasonLate] != n-maxPerDevice {
-		t.Errorf("%d are left, %d in work, %d wait, %d were late", left, st.Active, st.Queued, st.Failed[reasonLate])
+	st := s.Stats()
+	if left != maxPerDevice || st.Active != left || st.Queued != 0 || st.Failed[reasonLate] != n-maxPerDevice {
+		t.Errorf("%d reads are left, %d active, %d queued, %d late", left, st.Active, st.Queued, st.Failed[reasonLate])
 	}
 }

@@ -23,7 +23,7 @@ import (
 	"lighter/wire/client"
 )
 
-// nothing is a cache that keeps nothing.
+// nothing is a cache that stores nothing.
 type nothing struct{}
 
 func (nothing) Read(chunk.Ref, int, []byte) bool { return false }
@@ -31,7 +31,7 @@ func (nothing) Has(chunk.ID) bool                { return false }
 func (nothing) Load([]chunk.Ref)                 {}
 func (nothing) Put(chunk.Ref, []byte)            {}
 
-// silentHub accepts connections and never says a word.
+// silentHub returns origins that accept connections and never answer.
 func silentHub(t *testing.T) *origin.Failover {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -55,9 +55,10 @@ func silentHub(t *testing.T) *origin.Failover {
 	return hub
 }
 
-// page reads one page of a device, as another process.
+// page reads one page of a device in another process.
 func page(ctx context.Context, path string, n int64) (string, error) {
-	out, err := exec.CommandContext(ctx, "dd", "if="+path, "of=/dev/null", "bs=4096", "count=1", fmt.Sprintf("skip=%d", n)).CombinedOutput()
+	args := []string{"if=" + path, "of=/dev/null", "bs=4096", "count=1", fmt.Sprintf("skip=%d", n)}
+	out, err := exec.CommandContext(ctx, "dd", args...).CombinedOutput()
 	return string(out), err
 }
 

@@ -16,33 +16,35 @@ func TestLatencyBuckets(t *testing.T) {
 	for bucket := range LatencyBuckets {
 		bound := LatencyBound(bucket)
 		if bucketOf(bound) != bucket || bucketOf(bound+1) != bucket+1 {
-			t.Errorf("%v is in bucket %d and %v in %d, want %d and %d", bound, bucketOf(bound), bound+1, bucketOf(bound+1), bucket, bucket+1)
+			t.Errorf("%v is in bucket %d and %v in %d, want %d and %d",
+				bound, bucketOf(bound), bound+1, bucketOf(bound+1), bucket, bucket+1)
 		}
 	}
 	if bucketOf(0) != 0 || bucketOf(time.Hour) != LatencyBuckets {
 		t.Errorf("0 is in bucket %d, an hour in %d", bucketOf(0), bucketOf(time.Hour))
 	}
 	if last := LatencyBound(LatencyBuckets - 1); last < readDeadline+readGrace {
-		t.Errorf("the last bound is %v: reads may take longer", last)
+		t.Errorf("the last bound is %v, but reads may take longer", last)
 	}
 }
 
 func TestLatencyQuantiles(t *testing.T) {
 	var l latency
 	if q := l.get().Quantile(0.5); q != 0 {
-		t.Errorf("of nothing, half came within %v", q)
+		t.Errorf("the median of no times is %v", q)
 	}
 	for i := range 1000 {
 		l.add(time.Duration(i+1) * time.Millisecond)
 	}
 	got := l.get()
-	for q, want := range map[float64]time.Duration{0.5: 500 * time.Millisecond, 0.99: 990 * time.Millisecond, 1: time.Second} {
+	const ms = time.Millisecond
+	for q, want := range map[float64]time.Duration{0.5: 500 * ms, 0.99: 990 * ms, 1: time.Second} {
 		if is := got.Quantile(q); is < want*9/10 || is > want*11/10 {
 			t.Errorf("quantile %v is %v, want about %v", q, is, want)
 		}
 	}
 	if got.Count() != 1000 || got.Max != time.Second || got.Sum != 500500*time.Millisecond {
-		t.Errorf("%d answers, at most %v, %v in all", got.Count(), got.Max, got.Sum)
+		t.Errorf("%d times, maximum %v, sum %v", got.Count(), got.Max, got.Sum)
 	}
 }
 
@@ -98,7 +100,7 @@ func TestReadsAreCounted(t *testing.T) {
 	})
 }
 
-func TestUnansweredReadsAreSeen(t *testing.T) {
+func TestUnansweredReadsAreCounted(t *testing.T) {
 	server, k, _ := connect(t, resending)
 	r := newStuck()
 	id := k.add(server, "a", r)
@@ -106,20 +108,22 @@ func TestUnansweredReadsAreSeen(t *testing.T) {
 		k.read(unique, id, 0, small)
 	}
 	k.sync()
-	if st := server.Stats(); st.Active != maxPerDevice || st.Queued != 9 || st.ActiveBytes != maxPerDevice*small || st.Oldest <= 0 {
-		t.Errorf("%+v", st)
+	st := server.Stats()
+	if st.Active != maxPerDevice || st.Queued != 9 || st.ActiveBytes != maxPerDevice*small || st.Oldest <= 0 {
+		t.Errorf("stats %+v, want %d active and 9 queued reads", st, maxPerDevice)
 	}
 	close(r.release)
 }
 
 func TestReasons(t *testing.T) {
 	for want, err := range map[string]error{
-		reasonLate: errTooLate, reasonOverload: errOverloaded, reasonNotFound: chunk.ErrNotFound, reasonOrigin: errors.New("connection refused"),
+		reasonLate: errTooLate, reasonOverload: errOverloaded,
+		reasonNotFound: chunk.ErrNotFound, reasonOrigin: errors.New("connection refused"),
 		reasonInvalid: &chunk.InvalidError{What: "unit", Err: errors.New("wrong")},
 		reasonIndex:   fmt.Errorf("%w: %w", ErrIndex, &chunk.InvalidError{What: "page", Err: errors.New("wrong")}),
 	} {
 		if got := reasonOf(fmt.Errorf("read: %w", err)); got != want {
-			t.Errorf("%v: %s, want %s", err, got, want)
+			t.Errorf("reason of %v: %s, want %s", err, got, want)
 		}
 	}
 }

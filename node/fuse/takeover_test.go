@@ -15,7 +15,7 @@ import (
 
 const resent = 1 << 63
 
-// A successor answers what its predecessor left.
+// A successor answers the reads that its predecessor left unanswered.
 func TestTakeOver(t *testing.T) {
 	s, k := newPair(t, resending)
 	first := newStuck()
@@ -57,7 +57,7 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
-// serveUntilStuck has s begin reads that do not end, then stops it.
+// serveUntilStuck makes s serve reads that do not end, then stops it.
 func serveUntilStuck(t *testing.T, s *Server, k *kernel, id chunk.ID, r *stuck) (reads int) {
 	t.Helper()
 	ctx, cancel := testContext(t)
@@ -68,18 +68,18 @@ func serveUntilStuck(t *testing.T, s *Server, k *kernel, id chunk.ID, r *stuck) 
 		k.read(i, id, 0, small)
 	}
 	k.sync()
-	eventually(t, "the begin of the reads", func() bool { return r.reads.Load() == maxPerDevice })
+	eventually(t, "start of the reads", func() bool { return r.reads.Load() == maxPerDevice })
 	cancel()
 	if err := <-served; err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Serve(ctx); !errors.Is(err, errServed) {
-		t.Errorf("served again: %v", err)
+		t.Errorf("second Serve: %v", err)
 	}
 	return n
 }
 
-// Without resending, a successor finds what its predecessor left in the journal.
+// If the kernel cannot resend, a successor finds the unanswered reads in the journal.
 func TestTakeOverWithAJournal(t *testing.T) {
 	s, k := newPair(t, journalled)
 	r := newStuck()
@@ -90,8 +90,8 @@ func TestTakeOverWithAJournal(t *testing.T) {
 	}
 	stopped := serveUntilStuck(t, s, k, id, r)
 	k.wantNoAnswer()
-	// As if the server had been killed with more: a name too long for a slot, and
-	// something that wants no answer.
+	// As if the server had been killed with two more requests: one with a name that is too long for a
+	// slot, and one without an answer.
 	for _, request := range [][]byte{
 		rawRequest(opLookup, 1000, gofuse.FUSE_ROOT_ID, append(bytes.Repeat([]byte("x"), 250), 0)),
 		rawRequest(opInterrupt, 1001, 0, bodyOf(gofuse.InterruptIn{Unique: 5000})),
@@ -112,7 +112,7 @@ func TestTakeOverWithAJournal(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Adopt(nil, s.dir, s.State(), s.log); !errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("adopted nothing: %v", err)
+		t.Errorf("Adopt without descriptors: %v", err)
 	}
 	next, err := Adopt(kept, s.dir, s.State(), s.log)
 	if err != nil {
@@ -134,7 +134,7 @@ func TestTakeOverWithAJournal(t *testing.T) {
 		}
 	}
 	if len(got) != stopped+1 {
-		t.Errorf("answers to %d requests, want %d", len(got), stopped+1)
+		t.Errorf("%d requests were answered, want %d", len(got), stopped+1)
 	}
 	// All slots are free again, and few were ever used.
 	eventually(t, "free slots", func() bool {
@@ -148,8 +148,8 @@ func TestTakeOverWithAJournal(t *testing.T) {
 	}
 }
 
-// A version with other limits than this one's has made a journal of another size. What waits in
-// its slots is answered, and it goes on being used.
+// A version with other limits has made a journal of another size. The requests in it are answered, and
+// it stays in use.
 func TestJournalOfAnotherSize(t *testing.T) {
 	for _, slots := range []int64{4, 2 * journalSlots} {
 		s, k := newPair(t, journalled)
@@ -157,7 +157,7 @@ func TestJournalOfAnotherSize(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { kept[0].Close() }) // if the test fails: else the kernel's end waits for it
+		t.Cleanup(func() { kept[0].Close() }) // if the test fails, the kernel's end would wait for it
 		if err := errors.Join(s.Detach(), kept[1].Close()); err != nil {
 			t.Fatal(err)
 		}
@@ -186,7 +186,7 @@ func TestJournalOfAnotherSize(t *testing.T) {
 		for unique := range uint64(reads - 1) {
 			k.read(2+unique, id, 0, small)
 		}
-		eventually(t, "the begin of all reads", func() bool { return r.reads.Load() == reads })
+		eventually(t, "start of all reads", func() bool { return r.reads.Load() == reads })
 		close(r.release)
 		for range reads {
 			if a := k.next(); a.errno != 0 || !bytes.Equal(a.data, patterned(0, small)) {
@@ -206,6 +206,6 @@ func TestJournalOfAnotherSize(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := openJournal(file); !errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("opened what is no journal: %v", err)
+		t.Errorf("openJournal of another file: %v", err)
 	}
 }

@@ -22,8 +22,7 @@ func testContext(t *testing.T) (context.Context, context.CancelFunc) {
 	return ctx, cancel
 }
 
-// The golden file has the bytes of each answer, so that they can be compared by
-// eye with include/uapi/linux/fuse.h.
+// The golden file has the bytes of each answer, to be compared with include/uapi/linux/fuse.h.
 func TestAnswersAreGolden(t *testing.T) {
 	s, k, _ := connect(t, resending)
 	id := k.add(s, "a", ready{})
@@ -72,7 +71,7 @@ func golden(t *testing.T, path, got string) {
 		t.Fatal(err)
 	}
 	if got != string(want) {
-		t.Errorf("answers differ from %s; they are\n%s", path, got)
+		t.Errorf("answers differ from %s, got\n%s", path, got)
 	}
 }
 
@@ -97,21 +96,22 @@ func TestNegotiate(t *testing.T) {
 		t.Errorf("with pages of 64 KiB: %+v, %v", state, err)
 	}
 	old := gofuse.InitIn{Major: 7, Minor: 31, Flags: gofuse.CAP_ASYNC_READ}
-	if _, state, err := negotiate(init(old), wanted, pageSize); err != nil || state != (State{Minor: 31, Flags: gofuse.CAP_ASYNC_READ, MaxPages: 32}) {
-		t.Errorf("%+v, %v", state, err)
+	_, state, err = negotiate(init(old), wanted, pageSize)
+	if want := (State{Minor: 31, Flags: gofuse.CAP_ASYNC_READ, MaxPages: 32}); err != nil || state != want {
+		t.Errorf("an old kernel: %+v, %v; want %+v", state, err, want)
 	}
 	for _, bad := range []gofuse.InitIn{{Major: 7, Minor: 30}, {Major: 8}, {Major: 6, Minor: 99}} {
 		if _, _, err := negotiate(init(bad), wanted, pageSize); err == nil {
-			t.Errorf("%d.%d taken", bad.Major, bad.Minor)
+			t.Errorf("negotiated with protocol %d.%d", bad.Major, bad.Minor)
 		}
 	}
 	req, _ := parseRequest(rawRequest(opLookup, 2, 0, bodyOf(all)))
 	if _, _, err := negotiate(req, wanted, pageSize); !errors.Is(err, errMalformed) {
-		t.Errorf("no INIT: %v", err)
+		t.Errorf("negotiate without INIT: %v", err)
 	}
 }
 
-// Many devices are listed once each, however small the pieces are.
+// Each of many devices is listed once, in pieces of any size.
 func TestReaddirInPieces(t *testing.T) {
 	s, k, _ := connect(t, resending)
 	want := map[string]bool{".": true, "..": true}
@@ -137,7 +137,7 @@ func TestReaddirInPieces(t *testing.T) {
 			}
 			name := string(b[24 : 24+entry.Length])
 			if !want[name] {
-				t.Fatalf("%q listed twice, or not there", name)
+				t.Fatalf("%q was listed twice, or does not exist", name)
 			}
 			delete(want, name)
 			offset = entry.Off
@@ -153,19 +153,19 @@ func TestAddRefuses(t *testing.T) {
 	s, k := newPair(t, resending)
 	id := k.add(s, "a", ready{})
 	if _, err := s.Add(id, testSize, ready{}); err == nil {
-		t.Error("added twice")
+		t.Error("a device was added twice")
 	}
 	twin := id
-	twin[31]++ // the node ID is of the first bytes
+	twin[31]++ // the node ID depends on the first bytes
 	if _, err := s.Add(twin, testSize, ready{}); err == nil {
-		t.Error("two devices with one node ID")
+		t.Error("two devices with the same node ID were added")
 	}
 	if err := s.Remove(twin); err != nil || s.file(nodeID(id)) == nil {
-		t.Error("removing what is not there removed its twin:", err)
+		t.Error("Remove of an unknown device removed the one with its node ID:", err)
 	}
 	for _, size := range []int64{-4096, 1, 4095} {
 		if _, err := s.Add(testID("b"), size, ready{}); err == nil {
-			t.Errorf("a device of %d bytes", size)
+			t.Errorf("a device of %d bytes was added", size)
 		}
 	}
 }
@@ -179,19 +179,19 @@ func TestErrno(t *testing.T) {
 		{nil, 0}, {errInterrupted, unix.EINTR}, {errNoDevice, unix.ENOENT}, {errRemoved, unix.ESTALE},
 		{errReadOnly, unix.EROFS}, {errNotImplemented, unix.ENOSYS}, {errDetached, unix.EIO},
 		{errOverloaded, unix.EIO}, {errTooLate, unix.EIO}, {errMalformed, unix.EIO},
-		{context.DeadlineExceeded, unix.EIO}, {context.Canceled, unix.EIO}, {unix.EINTR, unix.EIO}, {os.ErrNotExist, unix.EIO},
+		{context.DeadlineExceeded, unix.EIO}, {context.Canceled, unix.EIO},
+		{unix.EINTR, unix.EIO}, {os.ErrNotExist, unix.EIO},
 	} {
 		if got := errno(test.err); got != test.want {
-			t.Errorf("%v: %v, want %v", test.err, got, test.want)
+			t.Errorf("errno of %v: %v, want %v", test.err, got, test.want)
 		}
 		if test.err != nil && errno(wrap(test.err)) != test.want {
-			t.Errorf("%v, wrapped: not %v", test.err, test.want)
+			t.Errorf("errno of %v, wrapped: not %v", test.err, test.want)
 		}
 	}
 }
 
-// FuzzRequest: whatever comes as a request, there is at most one answer, it is
-// one for this request, and nothing breaks.
+// Any request gets at most one answer, which is for this request.
 func FuzzRequest(f *testing.F) {
 	id := testID("a")
 	for op := range uint32(60) {
@@ -201,12 +201,12 @@ func FuzzRequest(f *testing.F) {
 	}
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		req, err := parseRequest(bytes.Clone(b)) // cloned: aligned as a real one is
+		req, err := parseRequest(bytes.Clone(b)) // cloned, so that it is aligned like a real one
 		if err != nil {
 			return
 		}
 		if _, _, err := negotiate(req, wanted, pageSize); err == nil && req.Opcode != opInit {
-			t.Error("negotiated without INIT")
+			t.Error("negotiate accepted a request that is not INIT")
 		}
 		s, k := newPair(t, resending)
 		s.log = slog.New(slog.DiscardHandler)
@@ -216,16 +216,16 @@ func FuzzRequest(f *testing.F) {
 			t.Fatal(err)
 		}
 		if !s.await(10*time.Second, func() bool { return len(s.reads) == 0 && len(s.limits.active) == 0 }) {
-			t.Fatal("the read does not end")
+			t.Fatal("the read did not end")
 		}
-		// What the server sent is there by now; a second request marks its end.
+		// All answers were sent by now. That to a second request marks their end.
 		if err := s.handle(ctx, &request{InHeader: gofuse.InHeader{Opcode: opStatfs, Unique: ^req.Unique}}); err != nil {
 			t.Fatal(err)
 		}
 		answers := 0
 		for a := k.next(); a.unique != ^req.Unique; a = k.next() {
 			if answers++; a.unique != req.Unique || answers > 1 {
-				t.Errorf("%d answers, the last to %d, want one to %d", answers, a.unique, req.Unique)
+				t.Errorf("%d answers, the last to request %d; want one to %d", answers, a.unique, req.Unique)
 			}
 		}
 	})

@@ -10,12 +10,12 @@ import (
 	"lighter/format/index"
 )
 
-// A start that leaves the way of those before it gets no more than a bounded multiple of
-// what it reads; one that stays on it gets all; and the next one begins anew.
+// A start that differs from those before it gets a bounded multiple of what it reads. One that does not
+// gets all. The next start has its own credit.
 func TestStreamWaitsForReaders(t *testing.T) {
 	h := newStartHub(t)
 	synctest.Test(t, func(t *testing.T) {
-		b := newBegun(t, h, Options{Limit: plenty})
+		b := openStart(t, h, Options{Limit: plenty})
 		var order []index.Extent
 		all, largest := int64(0), int64(0)
 		for i := range h.extents.Extents / 3 {
@@ -25,7 +25,7 @@ func TestStreamWaitsForReaders(t *testing.T) {
 				largest = max(largest, int64(e.Length))
 			}
 		}
-		came := func() (n int64) {
+		fetched := func() (n int64) {
 			for _, e := range order {
 				if b.cache.Has(e.ID) {
 					n += int64(e.Length)
@@ -38,13 +38,15 @@ func TestStreamWaitsForReaders(t *testing.T) {
 			b.evict(0)
 			b.Begin()
 			time.Sleep(time.Minute)
-			if n := came(); n < b.startup.credit.perPack || n > b.startup.credit.perPack+largest || b.startup.isRunning() {
-				t.Errorf("start %d, nothing is read: %d of %d bytes came, %d may", start, n, all, b.startup.credit.perPack)
+			if n := fetched(); n < b.startup.credit.perPack || n > b.startup.credit.perPack+largest || b.startup.isRunning() {
+				t.Errorf("start %d, nothing is read: %d of %d bytes were fetched, want about %d",
+					start, n, all, b.startup.credit.perPack)
 			}
 			b.Begin()
 			time.Sleep(time.Minute)
-			if n := came(); n > b.startup.credit.perPack+largest {
-				t.Errorf("start %d, nothing is read, begun again: %d of %d bytes came, %d may", start, n, all, b.startup.credit.perPack)
+			if n := fetched(); n > b.startup.credit.perPack+largest {
+				t.Errorf("start %d, nothing is read, Begin was called again: %d of %d bytes were fetched, want about %d",
+					start, n, all, b.startup.credit.perPack)
 			}
 			if _, err := b.ReadAt(t.Context(), make([]byte, 10), int64(len(h.image))-10); err != nil {
 				t.Fatal(err)
@@ -57,52 +59,52 @@ func TestStreamWaitsForReaders(t *testing.T) {
 			}
 			read += int64(e.Length)
 			time.Sleep(time.Second)
-			if n, most := came(), b.startup.credit.perPack+startupPart*read; n < min(most, all) || n > most+largest {
-				t.Fatalf("%d bytes are read: %d of %d came, %d may", read, n, all, most)
+			if n, most := fetched(), b.startup.credit.perPack+startupPart*read; n < min(most, all) || n > most+largest {
+				t.Fatalf("%d bytes are read: %d of %d were fetched, want about %d", read, n, all, most)
 			}
 		}
-		b.left(t)
+		b.close(t)
 	})
 }
 
-// cameOf returns how many bytes of a group are here, and how many it has.
-func (b *begun) cameOf(group int) (came, all int64) {
+// bytesOf returns the cached bytes of a group, and all of its bytes.
+func (b *startDevice) bytesOf(group int) (cached, all int64) {
 	for i := range b.hub.extents.Extents {
 		if e, err := b.hub.extents.Extent(i); err == nil && b.hub.group[e.ID] == group {
 			all += int64(e.Length)
 			if b.cache.Has(e.ID) {
-				came += int64(e.Length)
+				cached += int64(e.Length)
 			}
 		}
 	}
-	return came, all
+	return cached, all
 }
 
-// Newer locations are followed, also by a stream that waits for readers.
-func TestStreamThatWaitsIsReplaced(t *testing.T) {
+// A stream without credit follows newer locations, too.
+func TestHeldStreamIsReplaced(t *testing.T) {
 	h := newStartHub(t)
 	synctest.Test(t, func(t *testing.T) {
-		b := newBegun(t, h, Options{Limit: plenty})
-		_, all := b.cameOf(0)
+		b := openStart(t, h, Options{Limit: plenty})
+		_, all := b.bytesOf(0)
 		b.startup.credit.perPack = all / 10
 		b.Begin()
 		time.Sleep(time.Minute)
-		before, _ := b.cameOf(0)
+		before, _ := b.bytesOf(0)
 		b.SetLocations(h.open(t))
 		time.Sleep(time.Minute)
-		if after, _ := b.cameOf(0); after < before+all/10 {
-			t.Errorf("%d of %d bytes came, and %d with newer locations", before, all, after)
+		if after, _ := b.bytesOf(0); after < before+all/10 {
+			t.Errorf("%d of %d bytes were fetched, and %d with newer locations; want more", before, all, after)
 		}
-		b.left(t)
+		b.close(t)
 	})
 }
 
-// What did not come uses up no credit.
+// Failed requests use up no credit.
 func TestFailuresUseUpNoCredit(t *testing.T) {
 	h := newStartHub(t)
 	synctest.Test(t, func(t *testing.T) {
-		b := newBegun(t, h, Options{Limit: plenty})
-		_, all := b.cameOf(0)
+		b := openStart(t, h, Options{Limit: plenty})
+		_, all := b.bytesOf(0)
 		b.startup.credit.perPack = 1
 		h.fail = func(chunk.Unit) ([]byte, error) { return nil, errors.New("no route") }
 		b.Begin()
@@ -111,9 +113,9 @@ func TestFailuresUseUpNoCredit(t *testing.T) {
 		h.fail = nil
 		h.mu.Unlock()
 		time.Sleep(time.Minute)
-		if came, _ := b.cameOf(0); came == 0 {
-			t.Errorf("after a failure nothing came of %d bytes", all)
+		if cached, _ := b.bytesOf(0); cached == 0 {
+			t.Errorf("after a failure none of %d bytes were fetched", all)
 		}
-		b.left(t)
+		b.close(t)
 	})
 }

@@ -19,9 +19,9 @@ import (
 	"lighter/test/testkit/filetree"
 )
 
-// startHub is a Source with the units of one tree: a third of its chunks is in a startup
-// pack that is wanted at mount, a third in one that its first extent triggers, and a
-// third in an ordinary pack.
+// startHub is a store.Source with the units of one tree. A third of its chunks is in a startup pack
+// that is wanted at mount, a third in one that is triggered by its first extent, and a third in an
+// ordinary pack.
 type startHub struct {
 	extents   *index.Map
 	locations *index.LocationsBuilder
@@ -34,7 +34,7 @@ type startHub struct {
 
 	mu    sync.Mutex // guards what follows
 	asked map[chunk.Unit]int
-	fail  func(u chunk.Unit) ([]byte, error) // answers instead, if it is not nil and has anything to say
+	fail  func(u chunk.Unit) ([]byte, error) // answers instead, unless it is nil or returns nothing
 	hang  bool
 }
 
@@ -43,7 +43,8 @@ var zstdEncoder, _ = zstd.NewWriter(nil)
 func newStartHub(t testing.TB) *startHub {
 	t.Helper()
 	tree := filetree.New(t, 200, 3000)
-	h := &startHub{extents: tree.Extents, image: tree.Image, units: map[chunk.Unit][]byte{}, group: map[chunk.ID]int{}, asked: map[chunk.Unit]int{}}
+	h := &startHub{extents: tree.Extents, image: tree.Image,
+		units: map[chunk.Unit][]byte{}, group: map[chunk.ID]int{}, asked: map[chunk.Unit]int{}}
 	n := h.extents.Extents
 	places := map[chunk.ID]chunk.Unit{}
 	for g := range 3 {
@@ -93,12 +94,12 @@ func newStartHub(t testing.TB) *startHub {
 	return h
 }
 
-// sized has the locations say that each unit of a startup pack has n bytes.
+// sized sets the size, in the locations, of each unit of a startup pack.
 func (h *startHub) sized(pack, n int) {
 	h.startups[pack].Units = slices.Repeat([]uint32{uint32(n)}, len(h.startups[pack].Units))
 }
 
-// open returns the tree's locations, as startups has them.
+// open returns locations with the packs in startups.
 func (h *startHub) open(t testing.TB) *index.Locations {
 	t.Helper()
 	for _, s := range h.startups {
@@ -154,9 +155,8 @@ func unitAnswer(b []byte) store.Answer {
 		Decode: func(b []byte) (store.Batch, error) { return pack.DecodeUnit(b) }}
 }
 
-// most returns how often the unit was asked for that was most often, and how many
-// requests there were.
-func (h *startHub) most() (most, all int) {
+// requests returns the number of requests for the unit with most of them, and the number of all.
+func (h *startHub) requests() (most, all int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for n := range maps.Values(h.asked) {
@@ -165,15 +165,15 @@ func (h *startHub) most() (most, all int) {
 	return most, all
 }
 
-// keep is a store.Cache in memory, which can refuse what is put in.
-type keep struct {
+// memoryCache is a store.Cache in memory. If it is full, it stores nothing.
+type memoryCache struct {
 	mu     sync.Mutex
 	chunks map[chunk.ID][]byte
 	full   bool
-	loaded map[chunk.ID]int // how often each was read ahead from the disk
+	loaded map[chunk.ID]int // how often each was loaded
 }
 
-func (k *keep) Load(refs []chunk.Ref) {
+func (k *memoryCache) Load(refs []chunk.Ref) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, ref := range refs {
@@ -181,21 +181,21 @@ func (k *keep) Load(refs []chunk.Ref) {
 	}
 }
 
-func (k *keep) Read(ref chunk.Ref, offset int, dst []byte) bool {
+func (k *memoryCache) Read(ref chunk.Ref, offset int, dst []byte) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	b, ok := k.chunks[ref.ID]
 	return ok && copy(dst, b[offset:]) == len(dst)
 }
 
-func (k *keep) Has(id chunk.ID) bool {
+func (k *memoryCache) Has(id chunk.ID) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	_, ok := k.chunks[id]
 	return ok
 }
 
-func (k *keep) Put(ref chunk.Ref, plain []byte) {
+func (k *memoryCache) Put(ref chunk.Ref, plain []byte) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !k.full {
@@ -203,47 +203,47 @@ func (k *keep) Put(ref chunk.Ref, plain []byte) {
 	}
 }
 
-// begun is a device of a hub's tree.
-type begun struct {
+// startDevice is a device of a hub's tree.
+type startDevice struct {
 	*Device
 	hub        *startHub
-	cache      *keep
+	cache      *memoryCache
 	units      *store.Units
 	prefetcher *Prefetcher
 }
 
-func newBegun(t testing.TB, h *startHub, options Options) *begun {
+func openStart(t testing.TB, h *startHub, options Options) *startDevice {
 	t.Helper()
-	b := &begun{hub: h, cache: &keep{chunks: map[chunk.ID][]byte{}, loaded: map[chunk.ID]int{}}}
+	b := &startDevice{hub: h, cache: &memoryCache{chunks: map[chunk.ID][]byte{}, loaded: map[chunk.ID]int{}}}
 	b.units = store.NewUnits(h, b.cache)
 	b.prefetcher = New(func() Source { return b.units.Share() }, options, quiet)
 	b.Device = b.prefetcher.Open(h.extents, h.open(t), quiet)
 	return b
 }
 
-// here counts the chunks of a group that are here, and are not.
-func (b *begun) here(group int) (here, missing int) {
+// count returns how many chunks of a group are cached, and how many are missing.
+func (b *startDevice) count(group int) (cached, missing int) {
 	for id, g := range b.hub.group {
 		switch {
 		case g != group:
 		case b.cache.Has(id):
-			here++
+			cached++
 		default:
 			missing++
 		}
 	}
-	return here, missing
+	return cached, missing
 }
 
-// evict has a group not be here any more.
-func (b *begun) evict(group int) {
+// evict removes a group from the cache.
+func (b *startDevice) evict(group int) {
 	b.cache.mu.Lock()
 	defer b.cache.mu.Unlock()
 	maps.DeleteFunc(b.cache.chunks, func(id chunk.ID, _ []byte) bool { return b.hub.group[id] == group })
 }
 
 // readAll reads the whole device.
-func (b *begun) readAll(t *testing.T) {
+func (b *startDevice) readAll(t *testing.T) {
 	t.Helper()
 	got := make([]byte, len(b.hub.image))
 	for from := 0; from < len(got); from += 128 << 10 {
@@ -257,22 +257,22 @@ func (b *begun) readAll(t *testing.T) {
 	}
 }
 
-// left ends the device and says what it leaves.
-func (b *begun) left(t *testing.T) {
+// close closes the device and fails if anything stays in flight.
+func (b *startDevice) close(t *testing.T) {
 	t.Helper()
 	if err := b.Close(); err != nil {
 		t.Error(err)
 	}
 	b.units.Wait()
 	if s := b.units.Stats(); s.InFlight != (store.GateStats{}) || s.Link.InFlight != 0 {
-		t.Errorf("left: %+v", s)
+		t.Errorf("left in flight: %+v", s)
 	}
 }
 
 const plenty = 1 << 30
 
-// bring puts what a group has into the cache.
-func (b *begun) bring(group int) {
+// putGroup puts the chunks of a group into the cache.
+func (b *startDevice) putGroup(group int) {
 	for i := range b.hub.extents.Extents {
 		if e, err := b.hub.extents.Extent(i); err == nil && b.hub.group[e.ID] == group {
 			b.cache.Put(chunk.Ref{ID: e.ID, Length: e.Length}, b.hub.image[e.Offset:e.End()])
@@ -280,9 +280,8 @@ func (b *begun) bring(group int) {
 	}
 }
 
-// loads returns how many chunks of each group were read ahead from the disk, each as
-// often as it was.
-func (b *begun) loads() (chunks [3]int) {
+// loads returns how many chunks of each group were loaded, counting each as often as it was.
+func (b *startDevice) loads() (chunks [3]int) {
 	b.cache.mu.Lock()
 	defer b.cache.mu.Unlock()
 	for id, n := range b.cache.loaded {

@@ -9,49 +9,49 @@ import (
 	"lighter/format/chunk"
 )
 
-// What a start needs and is here is read from the disk before it asks: what is wanted at
-// mount at the device's first start alone, what is triggered at each that triggers it.
+// Cached chunks of startup packs are loaded into memory: those for the mount at the device's first
+// start, the others at each start that triggers them.
 func TestLoad(t *testing.T) {
 	h := newStartHub(t)
 	synctest.Test(t, func(t *testing.T) {
-		b := newBegun(t, h, Options{Limit: plenty})
+		b := openStart(t, h, Options{Limit: plenty})
 		for group := range 3 {
-			b.bring(group)
+			b.putGroup(group)
 		}
-		atMount, _ := b.here(0)
-		triggered, _ := b.here(1)
+		atMount, _ := b.count(0)
+		triggered, _ := b.count(1)
 		for start := range 2 {
 			b.Begin()
 			time.Sleep(time.Second)
 			if loads := b.loads(); loads != [3]int{atMount, start * triggered} {
-				t.Errorf("at start %d: %v were loaded of %d and %d", start, loads, atMount, triggered)
+				t.Errorf("at start %d: %v chunks were loaded, of %d and %d", start, loads, atMount, triggered)
 			}
 			if _, err := b.ReadAt(t.Context(), make([]byte, 10), h.trigger.Offset); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Second)
 			if loads := b.loads(); loads != [3]int{atMount, (start + 1) * triggered} {
-				t.Errorf("after the trigger of start %d: %v were loaded of %d and %d", start, loads, atMount, triggered)
+				t.Errorf("after the trigger of start %d: %v chunks were loaded, of %d and %d", start, loads, atMount, triggered)
 			}
 		}
 		if b.prefetcher.Stats().Loaded == 0 {
-			t.Error("nothing is said to have been loaded")
+			t.Error("the statistics have no loaded bytes")
 		}
-		if _, all := h.most(); all != 0 {
-			t.Errorf("%d requests for what is here", all)
+		if _, all := h.requests(); all != 0 {
+			t.Errorf("%d requests for cached chunks, want none", all)
 		}
-		b.left(t)
+		b.close(t)
 	})
 }
 
-// A read that comes before it is known what there is to load changes nothing, and a
-// stream that has to try again reads nothing again.
+// A read before the units are listed does not prevent loading, and a stream that tries again loads
+// nothing twice.
 func TestLoadOnce(t *testing.T) {
 	h := newStartHub(t)
 	synctest.Test(t, func(t *testing.T) {
-		b := newBegun(t, h, Options{Limit: plenty})
-		b.bring(0)
-		all, _ := b.here(0)
+		b := openStart(t, h, Options{Limit: plenty})
+		b.putGroup(0)
+		all, _ := b.count(0)
 		delete(b.cache.chunks, h.first.ID)
 		h.fail = func(chunk.Unit) ([]byte, error) { return nil, errors.New("no route") }
 		for range maxPlans {
@@ -65,17 +65,17 @@ func TestLoadOnce(t *testing.T) {
 			<-b.prefetcher.plans
 		}
 		time.Sleep(time.Hour)
-		if most, _ := h.most(); most < 2 {
-			t.Errorf("what is missing was asked for %d times", most)
+		if most, _ := h.requests(); most < 2 {
+			t.Errorf("the missing unit was requested %d times, want several", most)
 		}
 		if loads := b.loads(); loads != [3]int{all - 1} {
-			t.Errorf("%v were loaded of %d", loads, all-1)
+			t.Errorf("%v chunks were loaded, want %d", loads, all-1)
 		}
-		b.left(t)
+		b.close(t)
 	})
 }
 
-// Nothing is read ahead without memory for it, and no more than the limit.
+// Nothing is loaded while memory is short, and no more than the limit.
 func TestLoadIsBounded(t *testing.T) {
 	h := newStartHub(t)
 	for name, options := range map[string]Options{
@@ -84,15 +84,15 @@ func TestLoadIsBounded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := newBegun(t, h, options)
-				b.bring(0)
+				b := openStart(t, h, options)
+				b.putGroup(0)
 				b.Begin()
 				time.Sleep(time.Second)
 				loads := b.loads()
 				if few := name == "limit"; loads[0] > 10 || few != (loads[0] > 0) {
-					t.Errorf("%d chunks were loaded", loads[0])
+					t.Errorf("%d chunks were loaded, want none if memory is short, and few otherwise", loads[0])
 				}
-				b.left(t)
+				b.close(t)
 			})
 		})
 	}

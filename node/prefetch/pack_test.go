@@ -3,7 +3,7 @@ package prefetch
 import (
 	"bytes"
 	"math/rand/v2"
-	"slices"
+	"reflect"
 	"testing"
 
 	"lighter/format/chunk"
@@ -13,7 +13,8 @@ import (
 func TestUnits(t *testing.T) {
 	id, startup, other := chunk.Sum([]byte("tree")), chunk.Sum([]byte("startup")), chunk.Sum([]byte("other"))
 	b := index.NewLocations(id)
-	for _, u := range []chunk.Unit{{Pack: startup, N: 2}, {Pack: other}, {}, {Pack: startup, N: 0}, {Pack: startup, N: 2}, {Pack: startup, N: 9}} {
+	for _, u := range []chunk.Unit{{Pack: startup, N: 2}, {Pack: other}, {},
+		{Pack: startup, N: 0}, {Pack: startup, N: 2}, {Pack: startup, N: 9}} {
 		b.Add(u)
 	}
 	bytes, n := encoded(b), int64(6)
@@ -22,10 +23,12 @@ func TestUnits(t *testing.T) {
 		t.Fatal(err)
 	}
 	units, err := unitsOf(l, index.Startup{Pack: startup, Units: make([]uint32, 3)})
-	if err != nil || len(units) != 2 || units[0].n != 0 || !slices.Equal(units[0].extents, []int64{3}) || units[1].n != 2 || !slices.Equal(units[1].extents, []int64{0, 4}) {
-		t.Errorf("%+v, %v", units, err)
+	want := []unit{{0, []int64{3}}, {2, []int64{0, 4}}}
+	if err != nil || !reflect.DeepEqual(units, want) {
+		t.Errorf("units %+v, %v; want %+v", units, err, want)
 	}
-	if units, err := unitsOf(l, index.Startup{Pack: chunk.Sum(nil), Units: make([]uint32, 3)}); err != nil || len(units) != 0 {
+	units, err = unitsOf(l, index.Startup{Pack: chunk.Sum(nil), Units: make([]uint32, 3)})
+	if err != nil || len(units) != 0 {
 		t.Errorf("units of an unknown pack: %+v, %v", units, err)
 	}
 }

@@ -103,7 +103,7 @@ func TestSequentialLeavesOtherStarts(t *testing.T) {
 func TestSequentialInStartupPacks(t *testing.T) {
 	h := newStartHub(t)
 	synctest.Test(t, func(t *testing.T) {
-		b := newBegun(t, h, Options{Limit: plenty})
+		b := openStart(t, h, Options{Limit: plenty})
 		read := func(group int) (requested [3]int) {
 			for i := range h.extents.Extents {
 				if e, err := h.extents.Extent(i); err == nil && h.group[e.ID] == group {
@@ -132,6 +132,6 @@ func TestSequentialInStartupPacks(t *testing.T) {
 		if requested := read(2); requested[2] == 0 {
 			t.Errorf("a reader outside of startup packs: %v chunks are requested, want some", requested)
 		}
-		b.left(t)
+		b.close(t)
 	})
 }

@@ -11,120 +11,119 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/format/pack"
-	"lighter/node/device"
 )
 
-// Startup packs come when they are wanted and not before, each unit once; what came is
-// here when it is read, and nobody waits.
+// Startup packs are fetched once they are wanted and not before, each unit once. Reads of their chunks
+// then find them cached.
 func TestStartupPacks(t *testing.T) {
 	h := newStartHub(t)
 	synctest.Test(t, func(t *testing.T) {
-		b := newBegun(t, h, Options{Limit: plenty})
+		b := openStart(t, h, Options{Limit: plenty})
 		time.Sleep(time.Minute)
-		if _, all := h.most(); all != 0 {
-			t.Errorf("%d requests before it began", all)
+		if _, all := h.requests(); all != 0 {
+			t.Errorf("%d requests before the first Begin, want none", all)
 		}
 		if !b.Begin() {
-			t.Error("nothing is wanted at mount")
+			t.Error("Begin: no pack is wanted at mount")
 		}
 		time.Sleep(time.Minute)
-		atMount, missing := b.here(0)
-		if others, _ := b.here(1); missing != 0 || others != 0 {
-			t.Errorf("at mount: %d are here and %d missing, and %d of the other", atMount, missing, others)
+		atMount, missing := b.count(0)
+		if others, _ := b.count(1); missing != 0 || others != 0 {
+			t.Errorf("at mount: of its pack %d chunks are cached and %d missing, of the other pack %d are cached",
+				atMount, missing, others)
 		}
 		b.cache.Put(chunk.Ref{ID: h.trigger.ID, Length: h.trigger.Length}, h.image[h.trigger.Offset:h.trigger.End()])
 		if _, err := b.ReadAt(t.Context(), make([]byte, 10), h.trigger.Offset); err != nil || b.Stats().Missed != 0 {
-			t.Errorf("the trigger: %v, %+v", err, b.Stats())
+			t.Errorf("a read of the trigger: %v, %+v", err, b.Stats())
 		}
 		time.Sleep(time.Minute)
-		if _, missing := b.here(1); missing != 0 {
-			t.Errorf("after the trigger %d are missing", missing)
+		if _, missing := b.count(1); missing != 0 {
+			t.Errorf("after the trigger %d chunks are missing", missing)
 		}
-		if others, _ := b.here(2); others != 0 || b.startup.triggers.Load() != nil {
-			t.Errorf("%d of the ordinary pack are here", others)
+		if others, _ := b.count(2); others != 0 || b.startup.triggers.Load() != nil {
+			t.Errorf("%d chunks of the ordinary pack are cached, want none", others)
 		}
 		b.readAll(t)
-		if most, _ := h.most(); most != 1 {
-			t.Errorf("a unit was asked for %d times", most)
+		if most, _ := h.requests(); most != 1 {
+			t.Errorf("a unit was requested %d times, want once", most)
 		}
 		b.evict(0)
 		b.evict(1)
 		b.Begin()
 		time.Sleep(time.Minute)
-		if others, _ := b.here(1); others != 0 {
-			t.Errorf("at the next start: %d of the other are here", others)
+		if others, _ := b.count(1); others != 0 {
+			t.Errorf("at the next start: %d chunks of the other pack are cached, want none", others)
 		}
 		if _, err := b.ReadAt(t.Context(), make([]byte, 10), h.trigger.Offset); err != nil {
 			t.Error(err)
 		}
 		time.Sleep(time.Minute)
 		for group := range 2 {
-			if _, missing := b.here(group); missing != 0 {
-				t.Errorf("after the next start %d of group %d are missing", missing, group)
+			if _, missing := b.count(group); missing != 0 {
+				t.Errorf("after the next start %d chunks of group %d are missing", missing, group)
 			}
 		}
 		b.readAll(t)
 		if y := b.prefetcher.Stats().Startup; y.Fetched == 0 || y.Brought == 0 || y.Used != y.Brought {
-			t.Errorf("yield %+v", y)
+			t.Errorf("yield %+v, want all to be used", y)
 		}
-		b.left(t)
+		b.close(t)
 	})
 }
 
-// As much counts as being on its way as the locations say of each unit.
-func TestStreamCountsEachUnit(t *testing.T) {
+// The sizes in the locations count as bytes in flight.
+func TestStreamCountsUnitSizes(t *testing.T) {
 	h := newStartHub(t)
 	h.hang = true
 	for n := range h.startups[0].Units {
 		h.startups[0].Units[n] = 10_000 + uint32(100*n)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		b := newBegun(t, h, Options{Limit: plenty})
+		b := openStart(t, h, Options{Limit: plenty})
 		b.Begin()
-		time.Sleep(time.Second) // they are paced
+		time.Sleep(time.Second) // requests are paced
 		want := int64(0)
 		for _, size := range h.startups[0].Units[:maxUnits] {
 			want += int64(size)
 		}
 		if got := b.units.Stats().Link.InFlight; got != want {
-			t.Errorf("%d bytes are on their way, not %d", got, want)
+			t.Errorf("%d bytes are in flight, want %d", got, want)
 		}
-		b.left(t)
+		b.close(t)
 	})
 }
 
-// A device that was not told to begin does with its first read: so of what a former
-// daemon mounted.
+// Without Begin, the first read does the same: a previous daemon may have mounted the tree.
 func TestStreamBeginsWithARead(t *testing.T) {
 	h := newStartHub(t)
 	synctest.Test(t, func(t *testing.T) {
-		b := newBegun(t, h, Options{Limit: plenty})
+		b := openStart(t, h, Options{Limit: plenty})
 		if _, err := b.ReadAt(t.Context(), make([]byte, 10), h.trigger.Offset); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
 		for group := range 2 {
-			if _, missing := b.here(group); missing != 0 {
-				t.Errorf("of group %d %d are missing", group, missing)
+			if _, missing := b.count(group); missing != 0 {
+				t.Errorf("of group %d, %d chunks are missing", group, missing)
 			}
 		}
-		b.left(t)
+		b.close(t)
 	})
 }
 
-// Whatever an origin or the locations say, readers get the right bytes, and what is
-// asked for in vain is bounded.
-func TestStreamOfLies(t *testing.T) {
-	for name, lie := range map[string]func(h *startHub){
-		"not there": func(h *startHub) { h.fail = func(chunk.Unit) ([]byte, error) { return nil, chunk.ErrNotFound } },
+// Whatever an origin or the locations say, readers get the right bytes, and the requests in vain are
+// bounded.
+func TestStreamOfInvalidUnits(t *testing.T) {
+	for name, spoil := range map[string]func(h *startHub){
+		"missing": func(h *startHub) { h.fail = func(chunk.Unit) ([]byte, error) { return nil, chunk.ErrNotFound } },
 		"another unit": func(h *startHub) {
 			var b pack.UnitBuilder
 			b.Add(chunk.Sum([]byte("other")), []byte("other"))
 			other := b.Encode(nil, zstdEncoder)
 			h.fail = func(chunk.Unit) ([]byte, error) { return other, nil }
 		},
-		"no unit": func(h *startHub) { h.fail = func(chunk.Unit) ([]byte, error) { return []byte("garbage"), nil } },
-		"no end": func(h *startHub) {
+		"garbage": func(h *startHub) { h.fail = func(chunk.Unit) ([]byte, error) { return []byte("garbage"), nil } },
+		"endless": func(h *startHub) {
 			h.fail = func(chunk.Unit) ([]byte, error) { return make([]byte, pack.MaxStored+1), nil }
 		},
 		"fewer units": func(h *startHub) { h.startups[0].Units = h.startups[0].Units[:1] },
@@ -133,16 +132,16 @@ func TestStreamOfLies(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newStartHub(t)
-			lie(h)
+			spoil(h)
 			synctest.Test(t, func(t *testing.T) {
-				b := newBegun(t, h, Options{Limit: plenty})
+				b := openStart(t, h, Options{Limit: plenty})
 				b.Begin()
 				time.Sleep(time.Hour)
-				if _, all := h.most(); h.fail != nil && all > maxInvalid+maxUnits {
-					t.Errorf("%d requests for nothing", all)
+				if _, all := h.requests(); h.fail != nil && all > maxInvalid+maxUnits {
+					t.Errorf("%d requests in vain, want at most maxInvalid+maxUnits", all)
 				}
 				h.mu.Lock()
-				h.fail = func(u chunk.Unit) ([]byte, error) { // readers ask by the chunks' IDs
+				h.fail = func(u chunk.Unit) ([]byte, error) { // readers request chunks by their IDs
 					if u.Pack == h.startups[0].Pack {
 						return nil, chunk.ErrNotFound
 					}
@@ -150,30 +149,30 @@ func TestStreamOfLies(t *testing.T) {
 				}
 				h.mu.Unlock()
 				b.readAll(t)
-				b.left(t)
+				b.close(t)
 			})
 		})
 	}
 }
 
-// While the source fails, the cache takes nothing or something is short, little is
-// asked for. Then the stream goes on.
+// While the source fails, the cache stores nothing, or memory is short, the stream requests little. It
+// continues afterwards.
 func TestStreamGoesOn(t *testing.T) {
 	var short atomic.Bool
-	for name, trouble := range map[string]func(b *begun, on bool){
-		"failing": func(b *begun, on bool) {
+	for name, fault := range map[string]func(b *startDevice, on bool){
+		"failing": func(b *startDevice, on bool) {
 			b.hub.fail = nil
 			if on {
 				b.hub.fail = func(chunk.Unit) ([]byte, error) { return nil, errors.New("no route") }
 			}
 		},
-		"full":  func(b *begun, on bool) { b.cache.full = on },
-		"short": func(_ *begun, on bool) { short.Store(on) },
+		"full":  func(b *startDevice, on bool) { b.cache.full = on },
+		"short": func(_ *startDevice, on bool) { short.Store(on) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newStartHub(t)
 			synctest.Test(t, func(t *testing.T) {
-				b := newBegun(t, h, Options{Limit: plenty, Short: func() error {
+				b := openStart(t, h, Options{Limit: plenty, Short: func() error {
 					if short.Load() {
 						return errors.New("short")
 					}
@@ -184,56 +183,57 @@ func TestStreamGoesOn(t *testing.T) {
 					defer h.mu.Unlock()
 					b.cache.mu.Lock()
 					defer b.cache.mu.Unlock()
-					trouble(b, on)
+					fault(b, on)
 				}
 				set(true)
 				b.Begin()
 				time.Sleep(30 * time.Second)
-				if most, all := h.most(); most > 5 || all > 2*maxUnits || short.Load() && all > 0 {
-					t.Errorf("%d requests in 30 s, %d for one unit", all, most)
+				if most, all := h.requests(); most > 5 || all > 2*maxUnits || short.Load() && all > 0 {
+					t.Errorf("%d requests in 30 s, %d of them for one unit", all, most)
 				}
 				if running := b.startup.isRunning(); running != (name == "short") {
-					t.Errorf("it keeps others from reading ahead: %v", running)
+					t.Errorf("isRunning: %v, which keeps the other observers from fetching", running)
 				}
 				set(false)
 				time.Sleep(2 * maxPause)
-				if _, missing := b.here(0); missing != 0 {
-					t.Errorf("%d are missing", missing)
+				if _, missing := b.count(0); missing != 0 {
+					t.Errorf("%d chunks are missing", missing)
 				}
-				b.left(t)
+				b.close(t)
 			})
 		})
 	}
 }
 
-// What is wrong for ever ends the stream.
+// A permanent failure ends the stream.
 func TestStreamGivesUp(t *testing.T) {
 	h := newStartHub(t)
 	synctest.Test(t, func(t *testing.T) {
-		b := newBegun(t, h, Options{Limit: 1 << 40})
+		b := openStart(t, h, Options{Limit: 1 << 40})
 		b.cache.full = true
 		b.Begin()
 		time.Sleep(24 * time.Hour)
-		_, before := h.most()
+		_, before := h.requests()
 		time.Sleep(24 * time.Hour)
-		if _, after := h.most(); after != before || b.startup.isRunning() {
-			t.Errorf("%d requests, and %d a day later", before, after)
+		if _, after := h.requests(); after != before || b.startup.isRunning() {
+			t.Errorf("%d requests, and %d a day later; want no more", before, after)
 		}
-		b.left(t)
+		b.close(t)
 	})
 }
 
-// No more is fetched than is allowed, however many packs there are and whatever they
-// say of themselves; nothing at all if that is nothing.
+// No more bytes are fetched than the limit, however many packs there are and whatever their sizes.
 func TestStreamIsBounded(t *testing.T) {
 	for _, limit := range []int64{0, 1, 300_000} {
 		h := newStartHub(t)
 		for i := range index.MaxStartups {
-			h.startups = append(h.startups, index.Startup{Pack: chunk.Sum([]byte{2, byte(i)}), Units: slices.Repeat([]uint32{4 << 20}, index.MaxUnits/index.MaxStartups), AtMount: true})
+			units := slices.Repeat([]uint32{4 << 20}, index.MaxUnits/index.MaxStartups)
+			pack := chunk.Sum([]byte{2, byte(i)})
+			h.startups = append(h.startups, index.Startup{Pack: pack, Units: units, AtMount: true})
 		}
 		h.startups[1].AtMount = true
 		synctest.Test(t, func(t *testing.T) {
-			b := newBegun(t, h, Options{Limit: limit})
+			b := openStart(t, h, Options{Limit: limit})
 			b.Begin()
 			time.Sleep(time.Hour)
 			var came int64
@@ -243,78 +243,58 @@ func TestStreamIsBounded(t *testing.T) {
 			}
 			b.cache.mu.Unlock()
 			if came > limit || limit > 1<<17 && came == 0 {
-				t.Errorf("%d bytes came, %d may", came, limit)
+				t.Errorf("%d bytes were fetched, the limit is %d", came, limit)
 			}
 			b.readAll(t)
-			b.left(t)
+			b.close(t)
 		})
 	}
 }
 
-// A device that is closed, and locations that are replaced, while a stream runs leave
-// nothing on its way.
+// Nothing stays in flight after a device was closed, or its locations were replaced, during a stream.
 func TestStreamEnds(t *testing.T) {
 	for _, hang := range []bool{false, true} {
 		h := newStartHub(t)
 		h.hang = hang
 		synctest.Test(t, func(t *testing.T) {
-			b := newBegun(t, h, Options{Limit: plenty})
+			b := openStart(t, h, Options{Limit: plenty})
 			b.Begin()
 			time.Sleep(1500 * time.Microsecond)
-			if _, all := h.most(); all == 0 {
-				t.Error("it has not begun")
+			if _, all := h.requests(); all == 0 {
+				t.Error("no requests after Begin")
 			}
-			b.left(t)
+			b.close(t)
 		})
 	}
 	h := newStartHub(t)
 	synctest.Test(t, func(t *testing.T) {
-		b := newBegun(t, h, Options{Limit: plenty})
+		b := openStart(t, h, Options{Limit: plenty})
 		b.SetLocations(nil)
 		b.Begin()
 		time.Sleep(time.Second)
-		if _, all := h.most(); all != 0 {
-			t.Errorf("%d requests without locations", all)
+		if _, all := h.requests(); all != 0 {
+			t.Errorf("%d requests without locations, want none", all)
 		}
 		for range 3 {
 			b.SetLocations(h.open(t))
 			time.Sleep(1500 * time.Microsecond)
 		}
 		time.Sleep(time.Second)
-		if most, _ := h.most(); most != 1 {
-			t.Errorf("a unit was asked for %d times", most)
+		if most, _ := h.requests(); most != 1 {
+			t.Errorf("a unit was requested %d times, want once", most)
 		}
-		if _, missing := b.here(0); missing != 0 {
-			t.Errorf("%d are missing", missing)
+		if _, missing := b.count(0); missing != 0 {
+			t.Errorf("%d chunks are missing", missing)
 		}
-		b.left(t)
+		b.close(t)
 	})
 }
 
-// The read path asks whether a read triggers anything: that costs nanoseconds.
-func BenchmarkTriggers(b *testing.B) {
-	h := newStartHub(b)
-	d := newBegun(b, h, Options{Limit: plenty})
-	for name, armed := range map[string]bool{"none": false, "some": true} {
-		b.Run(name, func(b *testing.B) {
-			d.startup.begun = true
-			d.startup.triggers.Store(nil)
-			if armed {
-				d.startup.arm()
-				d.startup.end()
-			}
-			for b.Loop() {
-				d.startup.Observe(device.Read{Length: 4096, Missing: -1})
-			}
-		})
-	}
-}
-
-// What was wanted last is what is being read: it comes first.
-func TestStreamGoesWhereReadersAre(t *testing.T) {
+// The pack that was wanted last is fetched first, as it is being read.
+func TestStreamFollowsReaders(t *testing.T) {
 	h := newStartHub(t)
 	synctest.Test(t, func(t *testing.T) {
-		b := newBegun(t, h, Options{Limit: plenty})
+		b := openStart(t, h, Options{Limit: plenty})
 		b.Begin()
 		time.Sleep(1500 * time.Microsecond)
 		if _, err := b.ReadAt(t.Context(), make([]byte, 10), h.trigger.Offset); err != nil {
@@ -322,23 +302,22 @@ func TestStreamGoesWhereReadersAre(t *testing.T) {
 		}
 		for {
 			time.Sleep(time.Millisecond)
-			if _, missing := b.here(1); missing == 0 {
+			if _, missing := b.count(1); missing == 0 {
 				break
 			}
 		}
-		if _, missing := b.here(0); missing == 0 {
-			t.Error("what was wanted before came first")
+		if _, missing := b.count(0); missing == 0 {
+			t.Error("the pack that was wanted before was fetched first")
 		}
 		time.Sleep(time.Minute)
-		if _, missing := b.here(0); missing > 0 {
-			t.Errorf("%d of what was wanted before never came", missing)
+		if _, missing := b.count(0); missing > 0 {
+			t.Errorf("%d chunks of the pack that was wanted before are missing", missing)
 		}
-		b.left(t)
+		b.close(t)
 	})
 }
 
-// Of packs that one read wants a small one comes first, and else the one that the hub
-// names first.
+// Of the packs that one read wants, a small one is fetched first. Otherwise the hub's order counts.
 func TestSmallPacksComeFirst(t *testing.T) {
 	for name, test := range map[string]struct {
 		bytes [2]int
@@ -354,30 +333,30 @@ func TestSmallPacksComeFirst(t *testing.T) {
 		h.sized(0, test.bytes[0])
 		h.sized(1, test.bytes[1])
 		synctest.Test(t, func(t *testing.T) {
-			b := newBegun(t, h, Options{Limit: plenty})
+			b := openStart(t, h, Options{Limit: plenty})
 			if _, err := b.ReadAt(t.Context(), make([]byte, 10), h.trigger.Offset); err != nil {
 				t.Fatal(err)
 			}
-			for missing := 1; missing > 0; _, missing = b.here(first) {
+			for missing := 1; missing > 0; _, missing = b.count(first) {
 				time.Sleep(time.Millisecond)
 			}
-			if _, missing := b.here(1 - first); missing == 0 {
-				t.Errorf("%s: the other one was not later than pack %d", name, first)
+			if _, missing := b.count(1 - first); missing == 0 {
+				t.Errorf("%s: the other pack was not fetched after pack %d", name, first)
 			}
 			time.Sleep(time.Minute)
-			if _, missing := b.here(1 - first); missing > 0 {
-				t.Errorf("%s: %d of the other one never came", name, missing)
+			if _, missing := b.count(1 - first); missing > 0 {
+				t.Errorf("%s: %d chunks of the other pack are missing", name, missing)
 			}
-			b.left(t)
+			b.close(t)
 		})
 	}
 }
 
-// With newer locations nothing more is asked for that former ones named.
+// With newer locations, nothing is requested that only the previous ones named.
 func TestStreamIsReplaced(t *testing.T) {
 	h := newStartHub(t)
 	synctest.Test(t, func(t *testing.T) {
-		b := newBegun(t, h, Options{Limit: plenty})
+		b := openStart(t, h, Options{Limit: plenty})
 		var asked atomic.Int32
 		h.fail = func(chunk.Unit) ([]byte, error) {
 			if asked.Add(1) == 2 {
@@ -387,10 +366,10 @@ func TestStreamIsReplaced(t *testing.T) {
 		}
 		b.Begin()
 		time.Sleep(time.Minute)
-		if _, missing := b.here(0); missing == 0 {
-			t.Error("all came of a startup pack that is not named any more")
+		if _, missing := b.count(0); missing == 0 {
+			t.Error("a startup pack was fetched wholly although the new locations do not name it")
 		}
 		b.readAll(t)
-		b.left(t)
+		b.close(t)
 	})
 }

@@ -13,22 +13,24 @@ type Next struct {
 	tree     chunk.ID
 	done     chan struct{}
 	trace    trace.Trace // valid once done is closed
-	work     *work       // guarded by the recorder's mu; nil: the tree is not mounted yet
+
+	recording *active // guarded by the recorder's mu; nil: the tree is not mounted yet
 }
 
-// errAsked means that another caller has requested the same recording.
-var errAsked = errors.New("the next start of this image is already being recorded: wait for that recording, or end it")
+// errRequested means that another caller has requested the same recording.
+var errRequested = errors.New("the next start of this image is already being recorded: " +
+	"wait for that recording, or end it")
 
 // Next records the next start of a tree, whether the recorder is on or not. The recording begins with
 // the tree's next mount. The caller must call End.
 func (r *Recorder) Next(tree chunk.ID) (*Next, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.wishes[tree] != nil {
-		return nil, errAsked
+	if r.requests[tree] != nil {
+		return nil, errRequested
 	}
 	n := &Next{recorder: r, tree: tree, done: make(chan struct{})}
-	r.wishes[tree] = n
+	r.requests[tree] = n
 	return n, nil
 }
 
@@ -42,10 +44,10 @@ func (n *Next) Trace() trace.Trace { return n.trace }
 func (n *Next) Seen() int {
 	n.recorder.mu.Lock()
 	defer n.recorder.mu.Unlock()
-	if n.work == nil {
+	if n.recording == nil {
 		return 0
 	}
-	return n.work.recording.count()
+	return n.recording.recording.count()
 }
 
 // End cancels the recording if it is not done.
@@ -53,12 +55,12 @@ func (n *Next) End() {
 	r := n.recorder
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.wishes[n.tree] != n {
+	if r.requests[n.tree] != n {
 		return
 	}
-	delete(r.wishes, n.tree)
-	if w := n.work; w != nil {
-		w.next = nil
-		r.finish(w, false)
+	delete(r.requests, n.tree)
+	if a := n.recording; a != nil {
+		a.next = nil
+		r.finish(a, false)
 	}
 }

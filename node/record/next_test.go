@@ -18,7 +18,7 @@ func TestTheNextStart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.Next(one); !errors.Is(err, errAsked) {
+	if _, err := r.Next(one); !errors.Is(err, errRequested) {
 		t.Errorf("a second one: %v", err)
 	}
 	d, other := &fakeDevice{}, &fakeDevice{}
@@ -26,11 +26,11 @@ func TestTheNextStart(t *testing.T) {
 	r.Mounted(one, d)
 	d.read(0, 4096)
 	now := time.Now()
-	r.look(now)
+	r.check(now)
 	if next.Seen() != 1 || other.recording != nil {
 		t.Errorf("%d seen", next.Seen())
 	}
-	r.look(now.Add(quiet))
+	r.check(now.Add(idleTime))
 	select {
 	case <-next.Done():
 	default:
@@ -57,10 +57,10 @@ func TestTheNextStartIsWaitedFor(t *testing.T) {
 	for i := range maxAtOnce {
 		d := &fakeDevice{}
 		r.Starts(chunk.Sum(fmt.Append(nil, i)), d)
-		d.read(0, least)
+		d.read(0, minBytes)
 	}
 	now := time.Now()
-	r.look(now)
+	r.check(now)
 	next, err := r.Next(one)
 	if err != nil {
 		t.Fatal(err)
@@ -74,14 +74,14 @@ func TestTheNextStartIsWaitedFor(t *testing.T) {
 	if d.recording == nil {
 		t.Error("it was replaced")
 	}
-	r.look(now.Add(2 * patience))
+	r.check(now.Add(2 * startTimeout))
 	if d.recording == nil {
 		t.Error("it was not waited for")
 	}
 	// An earlier request ends its own recording only.
-	d.read(0, least)
-	r.look(now.Add(3 * patience))
-	r.look(now.Add(3*patience + quiet))
+	d.read(0, minBytes)
+	r.check(now.Add(3 * startTimeout))
+	r.check(now.Add(3*startTimeout + idleTime))
 	<-next.Done()
 	other, err := r.Next(one)
 	if err != nil {

@@ -132,38 +132,38 @@ func TestNotingAllocatesNothing(t *testing.T) {
 	}
 }
 
-// A start ends when nothing is read for quiet, and after longest at the latest. Later reads are not
+// A start ends when nothing is read for idleTime, and after maxTime at the latest. Later reads are not
 // noted.
 func TestTheEndOfAStart(t *testing.T) {
 	r, got := recorded(true)
 	d := &fakeDevice{}
 	r.Starts(one, d)
 	began := time.Now()
-	d.read(0, least)
-	r.look(began)
-	r.look(began.Add(quiet - time.Second))
+	d.read(0, minBytes)
+	r.check(began)
+	r.check(began.Add(idleTime - time.Second))
 	if len(*got) > 0 {
 		t.Fatal("it is over before it is quiet")
 	}
-	d.read(least, least)
-	r.look(began.Add(quiet))
-	r.look(began.Add(2*quiet - time.Second))
+	d.read(minBytes, minBytes)
+	r.check(began.Add(idleTime))
+	r.check(began.Add(2*idleTime - time.Second))
 	if len(*got) > 0 || r.Stats().InWork != 1 {
 		t.Fatal("it is over although something was read")
 	}
-	r.look(began.Add(2 * quiet))
-	if d.recording != nil || len(*got) != 1 || (*got)[0].Tree != one || !reflect.DeepEqual(ranges((*got)[0]), [][2]int64{{0, 2 * least / kib}}) {
+	r.check(began.Add(2 * idleTime))
+	if d.recording != nil || len(*got) != 1 || (*got)[0].Tree != one || !reflect.DeepEqual(ranges((*got)[0]), [][2]int64{{0, 2 * minBytes / kib}}) {
 		t.Errorf("recorded: %v", *got)
 	}
 	r.Starts(two, d)
-	for at := time.Duration(0); at < longest; at += time.Second {
-		d.read(int64(at), least)
-		r.look(began.Add(at))
+	for at := time.Duration(0); at < maxTime; at += time.Second {
+		d.read(int64(at), minBytes)
+		r.check(began.Add(at))
 	}
 	if len(*got) != 1 {
 		t.Error("it is over too early")
 	}
-	r.look(began.Add(longest))
+	r.check(began.Add(maxTime))
 	if s := r.Stats(); len(*got) != 2 || s.Recorded != 2 || s.InWork != 0 {
 		t.Errorf("%d recorded, %+v", len(*got), s)
 	}
@@ -176,24 +176,24 @@ func TestHardlyAnythingIsNoStart(t *testing.T) {
 	r.Starts(one, d)
 	began := time.Now()
 	d.read(0, 4096) // containerd looks up a user, say
-	r.look(began)
-	r.look(began.Add(10 * time.Minute))
+	r.check(began)
+	r.check(began.Add(10 * time.Minute))
 	if len(*got) > 0 || d.recording == nil {
 		t.Fatal("it was not waited for")
 	}
-	d.read(1<<20, least) // the container starts after all
-	r.look(began.Add(10 * time.Minute))
+	d.read(1<<20, minBytes) // the container starts after all
+	r.check(began.Add(10 * time.Minute))
 	if len(*got) > 0 {
 		t.Fatal("it is over when it begins")
 	}
-	r.look(began.Add(10*time.Minute + quiet))
+	r.check(began.Add(10*time.Minute + idleTime))
 	if len(*got) != 1 {
 		t.Fatal("the start was not recorded")
 	}
 	r.Starts(two, d)
-	d.read(0, least-4096)
-	r.look(time.Now())
-	r.look(time.Now().Add(patience))
+	d.read(0, minBytes-4096)
+	r.check(time.Now())
+	r.check(time.Now().Add(startTimeout))
 	if len(*got) != 1 || d.recording != nil || r.Stats().Skipped != 1 {
 		t.Errorf("%d recorded, %+v", len(*got), r.Stats())
 	}
@@ -205,7 +205,7 @@ func TestUnmountingEndsAStart(t *testing.T) {
 	d, other := &fakeDevice{}, &fakeDevice{}
 	r.Starts(one, d)
 	r.Starts(two, other)
-	d.read(0, least)
+	d.read(0, minBytes)
 	r.Unmounted(one)
 	r.Unmounted(two)
 	if len(*got) != 1 || (*got)[0].Tree != one || d.recording != nil || other.recording != nil {
@@ -243,9 +243,9 @@ func TestAMountEndsTheOneBefore(t *testing.T) {
 	before, after := &fakeDevice{}, &fakeDevice{}
 	r.Starts(one, before)
 	before.recording.(*Recording).began = time.Now().Add(-time.Minute)
-	before.read(0, least)
+	before.read(0, minBytes)
 	before.recording.(*Recording).began = time.Now().Add(-time.Second)
-	before.read(8*least, least)
+	before.read(8*minBytes, minBytes)
 	r.Mounted(one, after)
 	if before.recording != nil || len(*got) != 1 || r.Stats().InWork != 0 {
 		t.Fatalf("%d were recorded, %+v", len(*got), r.Stats())
@@ -269,14 +269,14 @@ func TestRecordingsAreBounded(t *testing.T) {
 		mounted()
 	}
 	for _, d := range devices[1:] {
-		d.read(0, least)
+		d.read(0, minBytes)
 	}
-	r.look(time.Now())
+	r.check(time.Now())
 	if d := mounted(); d.recording == nil || devices[0].recording != nil {
 		t.Error("the recording without reads was not replaced")
 	}
-	devices[maxAtOnce].read(0, least)
-	r.look(time.Now())
+	devices[maxAtOnce].read(0, minBytes)
+	r.check(time.Now())
 	if d := mounted(); d.recording != nil || r.Stats().InWork != maxAtOnce {
 		t.Errorf("too many: %+v", r.Stats())
 	}
@@ -302,7 +302,7 @@ func (h *hub) send(_ context.Context, t trace.Trace) error {
 
 func reporter(h *hub, busy func() bool) *Reporter {
 	r := NewReporter(h.send, busy, 0, slog.New(slog.DiscardHandler))
-	r.pause = [tries - 1]time.Duration{}
+	r.pause = [maxTries - 1]time.Duration{}
 	return r
 }
 

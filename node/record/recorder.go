@@ -21,21 +21,6 @@ import (
 	"lighter/node/device"
 )
 
-const (
-	// maxAtOnce bounds concurrent recordings, of 256 KiB each. A new one replaces the oldest that
-	// has seen nearly nothing.
-	maxAtOnce = 16
-	// A start ends when nothing is read for quiet, and after longest at the latest.
-	quiet   = 10 * time.Second
-	longest = 2 * time.Minute
-	// A start reads at least least bytes. containerd, for example, reads less when it looks up a
-	// user before the start. The recording then waits for patience.
-	least    = 64 << 10
-	patience = 30 * time.Minute
-	// tick is the interval at which recordings are checked for their end.
-	tick = time.Second
-)
-
 // Device is a device whose reads can be recorded.
 type Device interface {
 	// Observe makes the device report its reads to o until stop is called.
@@ -55,27 +40,27 @@ type Recorder struct {
 	on   bool
 	done func(trace.Trace)
 
-	mu     sync.Mutex // guards what follows
-	works  []*work    // the oldest first
-	wishes map[chunk.ID]*Next
-	stats  Stats
+	mu       sync.Mutex // guards what follows
+	active   []*active  // the oldest first
+	requests map[chunk.ID]*Next
+	stats    Stats
 }
 
-// work is a recording in progress.
-type work struct {
+// active is a recording in progress.
+type active struct {
 	recording *Recording
 	stop      func() // detaches the recording from the device
 	next      *Next  // receives the trace; nil: done does
 
-	seen    int       // reads at the last check
-	changed time.Time // the last check that found more of them
-	since   time.Time // when reads began; zero: the start has not begun
+	reads    int       // at the last check
+	lastRead time.Time // the last check that found more of them
+	began    time.Time // when the reads of the start began; zero: they have not
 }
 
 // New returns a recorder that passes traces to done, which must not block. If on is false, only
 // starts requested by Next are recorded.
 func New(on bool, done func(trace.Trace)) *Recorder {
-	return &Recorder{on: on, done: done, wishes: map[chunk.ID]*Next{}}
+	return &Recorder{on: on, done: done, requests: map[chunk.ID]*Next{}}
 }
 
 // Starts begins a recording: a container is about to start on a tree of which nothing was read since
@@ -83,7 +68,7 @@ func New(on bool, done func(trace.Trace)) *Recorder {
 func (r *Recorder) Starts(tree chunk.ID, device Device) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.on && !slices.ContainsFunc(r.works, func(w *work) bool { return w.recording.tree == tree }) {
+	if r.on && !slices.ContainsFunc(r.active, func(a *active) bool { return a.recording.tree == tree }) {
 		r.begin(tree, device, nil)
 	}
 }
@@ -93,32 +78,32 @@ func (r *Recorder) Mounted(tree chunk.ID, device Device) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.end(tree) // of the previous mount
-	if next := r.wishes[tree]; next != nil {
+	if next := r.requests[tree]; next != nil {
 		r.begin(tree, device, next)
 	}
 }
 
 func (r *Recorder) begin(tree chunk.ID, device Device, next *Next) {
-	if next == nil && len(r.works) >= maxAtOnce && !r.makeRoom() {
+	if next == nil && len(r.active) >= maxAtOnce && !r.makeRoom() {
 		r.stats.Skipped++
 		return
 	}
 	now := time.Now() // a moment after the mount
 	recording := newRecording(tree, now)
-	w := &work{recording: recording, stop: device.Observe(recording), next: next, changed: now}
-	r.works = append(r.works, w)
+	a := &active{recording: recording, stop: device.Observe(recording), next: next, lastRead: now}
+	r.active = append(r.active, a)
 	if next != nil {
-		next.work = w
+		next.recording = a
 	}
 }
 
-// makeRoom ends the oldest recording that has seen nearly nothing.
+// makeRoom ends the oldest recording whose start has not begun.
 func (r *Recorder) makeRoom() bool {
-	i := slices.IndexFunc(r.works, func(w *work) bool { return w.next == nil && w.since.IsZero() })
+	i := slices.IndexFunc(r.active, func(a *active) bool { return a.next == nil && a.began.IsZero() })
 	if i < 0 {
 		return false
 	}
-	r.finish(r.works[i], false)
+	r.finish(r.active[i], false)
 	return true
 }
 
@@ -130,76 +115,76 @@ func (r *Recorder) Unmounted(tree chunk.ID) {
 }
 
 func (r *Recorder) end(tree chunk.ID) {
-	for _, w := range slices.Clone(r.works) {
-		if w.recording.tree == tree {
-			r.finish(w, w.recording.bytes() >= least)
+	for _, a := range slices.Clone(r.active) {
+		if a.recording.tree == tree {
+			r.finish(a, a.recording.bytes() >= minBytes)
 		}
 	}
 }
 
-// finish ends a recording. whole says whether it has a complete start.
-func (r *Recorder) finish(w *work, whole bool) {
-	w.stop()
-	r.works = slices.DeleteFunc(r.works, func(other *work) bool { return other == w })
-	if !whole {
+// finish ends a recording. complete says whether it has a complete start.
+func (r *Recorder) finish(a *active, complete bool) {
+	a.stop()
+	r.active = slices.DeleteFunc(r.active, func(other *active) bool { return other == a })
+	if !complete {
 		r.stats.Skipped++
 	} else {
 		r.stats.Recorded++
 	}
 	switch {
-	case w.next != nil:
-		delete(r.wishes, w.recording.tree)
-		w.next.trace = w.recording.trace()
-		close(w.next.done)
-	case whole:
-		r.done(w.recording.trace())
+	case a.next != nil:
+		delete(r.requests, a.recording.tree)
+		a.next.trace = a.recording.trace()
+		close(a.next.done)
+	case complete:
+		r.done(a.recording.trace())
 	}
 }
 
 // Run ends recordings when their starts are over, until ctx is done. Recordings in progress are then
 // lost.
 func (r *Recorder) Run(ctx context.Context) {
-	ticks := time.NewTicker(tick)
+	ticks := time.NewTicker(checkInterval)
 	defer ticks.Stop()
 	for {
 		select {
 		case now := <-ticks.C:
-			r.look(now)
+			r.check(now)
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-func (r *Recorder) look(now time.Time) {
+func (r *Recorder) check(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, w := range slices.Clone(r.works) {
-		if over, whole := w.look(now); over {
-			r.finish(w, whole)
+	for _, a := range slices.Clone(r.active) {
+		if over, complete := a.check(now); over {
+			r.finish(a, complete)
 		}
 	}
 }
 
-// look reports whether a recording is over, and whether it has a complete start.
-func (w *work) look(now time.Time) (over, whole bool) {
-	if n := w.recording.count(); n != w.seen {
-		w.seen, w.changed = n, now
-		if w.since.IsZero() {
-			w.since = now
+// check reports whether a recording is over, and whether it has a complete start.
+func (a *active) check(now time.Time) (over, complete bool) {
+	if n := a.recording.count(); n != a.reads {
+		a.reads, a.lastRead = n, now
+		if a.began.IsZero() {
+			a.began = now
 		}
 	}
 	switch {
-	case w.seen == trace.MaxReads:
+	case a.reads == trace.MaxReads:
 		return true, true
-	case now.Sub(w.changed) < quiet:
-		over = !w.since.IsZero() && now.Sub(w.since) >= longest
+	case now.Sub(a.lastRead) < idleTime:
+		over = !a.began.IsZero() && now.Sub(a.began) >= maxTime
 		return over, over
-	case w.seen > 0 && (w.next != nil || w.recording.bytes() >= least):
+	case a.reads > 0 && (a.next != nil || a.recording.bytes() >= minBytes):
 		return true, true
 	}
-	w.since = time.Time{}
-	return w.next == nil && now.Sub(w.changed) >= patience, false
+	a.began = time.Time{}
+	return a.next == nil && now.Sub(a.lastRead) >= startTimeout, false
 }
 
 // Stats returns the recorder's figures.
@@ -207,6 +192,6 @@ func (r *Recorder) Stats() Stats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.stats
-	s.On, s.InWork = r.on, len(r.works)
+	s.On, s.InWork = r.on, len(r.active)
 	return s
 }

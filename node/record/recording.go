@@ -11,18 +11,6 @@ import (
 	"lighter/node/device"
 )
 
-// pageSize is the unit of a device's ranges, in bytes.
-const pageSize = 4096
-
-// A note holds one read in eight bytes: its first page, the number of pages, and the time in
-// milliseconds since the mount. 0 means no read.
-const (
-	pageBits, countBits, timeBits = 32, 10, 22
-
-	maxPages = 1<<countBits - 1
-	timeMask = 1<<timeBits - 1
-)
-
 // Recording holds the reads of one device since its mount. It is an observer that never blocks and
 // allocates nothing.
 type Recording struct {

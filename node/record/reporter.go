@@ -11,19 +11,6 @@ import (
 	"lighter/format/trace"
 )
 
-const (
-	// maxQueued bounds the queued traces, each of less than 1 MiB.
-	maxQueued = 32
-	// A trace is sent tries times at most. pauses are the pauses between them, to which up to as
-	// much is added at random.
-	tries = 3
-	// A report waits for this node's readers for maxYield at most, and checks every yieldStep.
-	maxYield  = time.Minute
-	yieldStep = 200 * time.Millisecond
-)
-
-var pauses = [tries - 1]time.Duration{10 * time.Second, time.Minute}
-
 // ErrRefused means that no hub accepts the trace. Sending it again does not help.
 var ErrRefused = errors.New("refused")
 
@@ -35,7 +22,7 @@ type Reporter struct {
 	after time.Duration // largest random delay
 	log   *slog.Logger
 	queue chan waiting
-	pause [tries - 1]time.Duration // pauses; shorter in tests
+	pause [maxTries - 1]time.Duration // pauses; shorter in tests
 
 	reported, dropped atomic.Int64
 }
@@ -49,7 +36,8 @@ type waiting struct {
 // NewReporter returns a reporter that sends traces with send, whose error wraps ErrRefused if the trace
 // was refused. It delays each by a random time up to spread, as thousands of nodes may start the
 // same image at the same second, and longer while busy reports that readers use the link.
-func NewReporter(send func(ctx context.Context, t trace.Trace) error, busy func() bool, spread time.Duration, log *slog.Logger) *Reporter {
+func NewReporter(send func(ctx context.Context, t trace.Trace) error, busy func() bool,
+	spread time.Duration, log *slog.Logger) *Reporter {
 	return &Reporter{send: send, busy: busy, after: spread, log: log, queue: make(chan waiting, maxQueued), pause: pauses}
 }
 
@@ -95,7 +83,7 @@ func (r *Reporter) report(ctx context.Context, t trace.Trace) {
 			return
 		case ctx.Err() != nil:
 			return
-		case try == tries-1, errors.Is(err, ErrRefused):
+		case try == maxTries-1, errors.Is(err, ErrRefused):
 			r.drop(t, err)
 			return
 		}
@@ -106,7 +94,7 @@ func (r *Reporter) report(ctx context.Context, t trace.Trace) {
 // wait waits until no reader of this node waits for the link, for maxYield at most.
 func (r *Reporter) wait(ctx context.Context) {
 	for end := time.Now().Add(maxYield); r.busy() && ctx.Err() == nil && time.Now().Before(end); {
-		sleep(ctx, yieldStep)
+		sleep(ctx, yieldInterval)
 	}
 }
 

@@ -1,0 +1,43 @@
+package record
+
+import "time"
+
+const (
+	// Recordings.
+
+	// maxAtOnce bounds concurrent recordings, of 256 KiB each. A new one replaces the oldest whose start
+	// has not begun.
+	maxAtOnce = 16
+	// A start is over when nothing was read for idleTime, and after maxTime at the latest.
+	idleTime = 10 * time.Second
+	maxTime  = 2 * time.Minute
+	// minBytes is the least that a start reads. containerd, for example, reads less when it looks up a
+	// user before the start. The recording then goes on for up to startTimeout.
+	minBytes     = 64 << 10
+	startTimeout = 30 * time.Minute
+	// checkInterval is the interval of the checks for starts that are over.
+	checkInterval = time.Second
+
+	// pageSize is the unit of a device's ranges, in bytes.
+	pageSize = 4096
+
+	// A note holds one read in 64 bits: its first page, the number of pages, and the time in
+	// milliseconds since the mount. 0 means no read.
+	pageBits, countBits, timeBits = 32, 10, 22
+
+	maxPages = 1<<countBits - 1
+	timeMask = 1<<timeBits - 1
+
+	// Reports.
+
+	// maxQueued bounds the queued traces, each of less than 1 MiB.
+	maxQueued = 32
+	// maxTries is how often a trace is sent, with the pauses in between.
+	maxTries = 3
+	// A report waits for this node's readers for up to maxYield, and checks every yieldInterval.
+	maxYield      = time.Minute
+	yieldInterval = 200 * time.Millisecond
+)
+
+// pauses are the pauses between two tries to send a trace. Up to as much is added at random.
+var pauses = [maxTries - 1]time.Duration{10 * time.Second, time.Minute}

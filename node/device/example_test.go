@@ -38,6 +38,6 @@ func Example() {
 	stop()
 	fmt.Println("missed:", missed, "error:", err)
 	// Output:
-	// 131072 bytes at 1048576, extents 25 to 29
+	// 131072 bytes at 1048576, extents 30 to 34
 	// missed: 0 error: <nil>
 }

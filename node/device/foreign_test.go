@@ -19,7 +19,7 @@ import (
 	"lighter/wire/client"
 )
 
-// uncached is a store.Cache that keeps nothing.
+// uncached is a store.Cache that stores nothing.
 type uncached struct{}
 
 func (uncached) Read(chunk.Ref, int, []byte) bool { return false }
@@ -27,8 +27,8 @@ func (uncached) Load([]chunk.Ref)                 {}
 func (uncached) Has(chunk.ID) bool                { return false }
 func (uncached) Put(chunk.Ref, []byte)            {}
 
-// shelf returns a unit as hubs send it, and where its one chunk, "right", is said to be.
-func shelf(t *testing.T) (unit []byte, ref chunk.Ref) {
+// encodeUnit returns a unit as hubs send it, and the reference of its only chunk, "right".
+func encodeUnit(t *testing.T) (unit []byte, ref chunk.Ref) {
 	t.Helper()
 	encoder, err := zstd.NewWriter(nil)
 	if err != nil {
@@ -40,7 +40,7 @@ func shelf(t *testing.T) (unit []byte, ref chunk.Ref) {
 	return b.Encode(nil, encoder), ref
 }
 
-// unitsOf returns units of the hub at a URL.
+// unitsOf returns the units of the hub at a URL.
 func unitsOf(t *testing.T, url string) *store.Units {
 	t.Helper()
 	hub, err := origin.New(slog.New(slog.DiscardHandler), client.Options{URL: url})
@@ -50,41 +50,41 @@ func unitsOf(t *testing.T, url string) *store.Units {
 	return store.NewUnits(hub, uncached{})
 }
 
-func says(code int, body string) http.HandlerFunc {
+func answer(code int, body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(code)
 		_, _ = io.WriteString(w, body)
 	}
 }
 
-// Whatever answers in the hub's place for a while, a read waits for the hub: no such answer
-// is one that nobody has the chunk.
+// If something else answers in the hub's place for a while, a read waits for the hub. None of the answers
+// counts as "the chunk does not exist".
 func TestForeignAnswers(t *testing.T) {
-	const wrongAnswers = 6 // a try makes one request or two
+	const wrongAnswers = 6 // each try makes one or two requests
 	page := "<html>default backend</html>"
 	for name, wrong := range map[string]http.HandlerFunc{
-		"404":        says(404, ""),
-		"404, HTML":  says(404, page),
-		"404, JSON":  says(404, `{"error":"Not Found","path":"/"}`),
-		"200, HTML":  says(200, page),
-		"200, empty": says(200, ""),
-		"410":        says(410, page),
-		"403":        says(403, page),
-		"502":        says(502, page),
-		"503":        says(503, page),
-		"to a login": func(w http.ResponseWriter, req *http.Request) { http.Redirect(w, req, "/login", http.StatusFound) },
-		"to the outside": func(w http.ResponseWriter, req *http.Request) {
+		"404":                 answer(404, ""),
+		"404, HTML":           answer(404, page),
+		"404, JSON":           answer(404, `{"error":"Not Found","path":"/"}`),
+		"200, HTML":           answer(200, page),
+		"200, empty":          answer(200, ""),
+		"410":                 answer(410, page),
+		"403":                 answer(403, page),
+		"502":                 answer(502, page),
+		"503":                 answer(503, page),
+		"redirect to a login": func(w http.ResponseWriter, req *http.Request) { http.Redirect(w, req, "/login", http.StatusFound) },
+		"redirect to another host": func(w http.ResponseWriter, req *http.Request) {
 			http.Redirect(w, req, "http://login.example.org/", http.StatusFound)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			unit, ref := shelf(t)
+			unit, ref := encodeUnit(t)
 			var asked atomic.Int64
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 				switch {
 				case req.URL.Path == "/login":
-					says(200, page)(w, req)
+					answer(200, page)(w, req)
 				case asked.Add(1) <= wrongAnswers:
 					wrong(w, req)
 				default:

@@ -11,7 +11,7 @@ import (
 	"lighter/format/trace"
 )
 
-// A requested start is recorded whatever is configured, and only the caller gets the trace.
+// A requested start is recorded even if recording is off, and only the caller gets the trace.
 func TestTheNextStart(t *testing.T) {
 	r, got := recorded(false)
 	next, err := r.Next(one)
@@ -19,7 +19,7 @@ func TestTheNextStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := r.Next(one); !errors.Is(err, errRequested) {
-		t.Errorf("a second one: %v", err)
+		t.Errorf("a second request: %v", err)
 	}
 	d, other := &fakeDevice{}, &fakeDevice{}
 	r.Starts(two, other)
@@ -28,7 +28,7 @@ func TestTheNextStart(t *testing.T) {
 	now := time.Now()
 	r.check(now)
 	if next.Seen() != 1 || other.recording != nil {
-		t.Errorf("%d seen", next.Seen())
+		t.Errorf("%d reads seen", next.Seen())
 	}
 	r.check(now.Add(idleTime))
 	select {
@@ -37,7 +37,7 @@ func TestTheNextStart(t *testing.T) {
 		t.Fatal("it is not done")
 	}
 	if len(next.Trace().Reads) != 1 || len(*got) > 0 || d.recording != nil {
-		t.Errorf("%v, others got %v", next.Trace(), *got)
+		t.Errorf("the caller got %v, done got %v", next.Trace(), *got)
 	}
 	next.End()
 	if next, err = r.Next(one); err != nil {
@@ -50,8 +50,7 @@ func TestTheNextStart(t *testing.T) {
 	}
 }
 
-// A requested recording has room beside any number of others, is not replaced, and waits without a
-// limit.
+// A requested recording is made however many others there are, is not replaced, and waits without limit.
 func TestTheNextStartIsWaitedFor(t *testing.T) {
 	r, _ := recorded(true)
 	for i := range maxAtOnce {
@@ -68,7 +67,7 @@ func TestTheNextStartIsWaitedFor(t *testing.T) {
 	d := &fakeDevice{}
 	r.Mounted(one, d)
 	if d.recording == nil || r.Stats().InWork != maxAtOnce+1 {
-		t.Fatalf("there was no room: %+v", r.Stats())
+		t.Fatalf("the requested recording was not made: %+v", r.Stats())
 	}
 	r.Starts(two, &fakeDevice{})
 	if d.recording == nil {

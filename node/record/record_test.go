@@ -62,7 +62,7 @@ func TestPagesAreRecordedOnceInTheOrderOfReading(t *testing.T) {
 	}
 	want := [][2]int64{{400, 12}, {0, 4}, {396, 4}, {412, 8}, {100, 4}, {108, 4}, {104, 4}, {112, 116}, {4, 12}}
 	if got := ranges(r.trace()); !reflect.DeepEqual(got, want) {
-		t.Errorf("%v, want %v", got, want)
+		t.Errorf("the trace has %v, want %v", got, want)
 	}
 }
 
@@ -88,7 +88,7 @@ func TestSpans(t *testing.T) {
 				seen[p] = true
 			}
 			if !reflect.DeepEqual(fresh, want) {
-				t.Fatalf("%d to %d: fresh %v, want %v", from, to, fresh, want)
+				t.Fatalf("pages %d to %d: fresh %v, want %v", from, to, fresh, want)
 			}
 		}
 		for i := 1; i < len(s); i++ {
@@ -99,14 +99,14 @@ func TestSpans(t *testing.T) {
 	}
 }
 
-// A trace is well formed whatever was read: the hub accepts it.
+// A trace of any reads is valid: the hub accepts it.
 func TestWhatIsRecordedIsWellFormed(t *testing.T) {
-	r := newRecording(one, time.Now().Add(-2*time.Hour)) // later than there is room for
+	r := newRecording(one, time.Now().Add(-2*time.Hour)) // more than a note can hold
 	var readers sync.WaitGroup
 	for i := range 8 {
 		readers.Go(func() {
 			random := rand.New(rand.NewPCG(1, uint64(i)))
-			for range 2 * trace.MaxReads / 8 { // more than there is room for
+			for range 2 * trace.MaxReads / 8 { // more than a recording can hold
 				r.Observe(device.Read{Offset: random.Int64N(1<<20) * 4 * kib, Length: (1 + random.Int64N(32)) * 4 * kib})
 			}
 		})
@@ -118,17 +118,17 @@ func TestWhatIsRecordedIsWellFormed(t *testing.T) {
 	readers.Wait()
 	got := r.trace()
 	if len(got.Reads) == 0 || len(got.Reads) > trace.MaxReads {
-		t.Fatalf("%d reads", len(got.Reads))
+		t.Fatalf("the trace has %d reads", len(got.Reads))
 	}
 	if back, err := trace.Decode(got.Encode(), one, 1<<40); err != nil || len(back.Reads) == 0 {
-		t.Errorf("%d reads, error %v", len(back.Reads), err)
+		t.Errorf("decoded %d reads, error %v", len(back.Reads), err)
 	}
 }
 
 func TestNotingAllocatesNothing(t *testing.T) {
 	r := newRecording(one, time.Now())
 	if n := testing.AllocsPerRun(100, func() { r.Observe(device.Read{Offset: 4096, Length: 4096}) }); n > 0 {
-		t.Errorf("%v allocations", n)
+		t.Errorf("a read costs %v allocations, want none", n)
 	}
 }
 
@@ -278,7 +278,7 @@ func TestRecordingsAreBounded(t *testing.T) {
 	devices[maxAtOnce].read(0, minBytes)
 	r.check(time.Now())
 	if d := mounted(); d.recording != nil || r.Stats().InWork != maxAtOnce {
-		t.Errorf("too many: %+v", r.Stats())
+		t.Errorf("too many recordings: %+v", r.Stats())
 	}
 }
 
@@ -323,7 +323,7 @@ func TestReportingTriesAFewTimes(t *testing.T) {
 		r := reporter(h, never)
 		r.report(t.Context(), trace.Trace{Tree: one})
 		if s := r.Stats(); h.tried != test.tried || len(h.took) != test.took || s.Reported != int64(test.took) || s.Dropped != 1-int64(test.took) {
-			t.Errorf("%v: tried %d times, took %d, %+v", test.fail, h.tried, len(h.took), s)
+			t.Errorf("errors %v: tried %d times, the hub got %d, %+v", test.fail, h.tried, len(h.took), s)
 		}
 	}
 }
@@ -334,7 +334,7 @@ func TestReportingWaitsForReaders(t *testing.T) {
 	r := reporter(h, func() bool { asked++; return asked < 3 })
 	r.report(t.Context(), trace.Trace{Tree: one})
 	if asked != 3 || len(h.took) != 1 {
-		t.Errorf("asked %d times, took %d", asked, len(h.took))
+		t.Errorf("busy was called %d times, the hub got %d", asked, len(h.took))
 	}
 }
 
@@ -348,7 +348,7 @@ func TestReportsAreSpread(t *testing.T) {
 	}
 	slices.Sort(times)
 	if first, last := times[0], times[len(times)-1]; last > time.Hour || last-first < 10*time.Minute {
-		t.Errorf("reports wait for %v to %v", first, last)
+		t.Errorf("the delays of reports are %v to %v", first, last)
 	}
 	// Run waits for the time that a trace has.
 	h := &hub{}

@@ -28,8 +28,8 @@ func tokenFile(t *testing.T) string {
 	return file
 }
 
-// A hub that strangers can reach and change does not start, unless its configuration allows that. The
-// error says in one line what to do.
+// A hub that strangers can reach and change does not start, unless its configuration allows that.
+// The error says in one line what to do.
 func TestStrangersCannotChangeTheHub(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -57,7 +57,8 @@ func TestStrangersCannotChangeTheHub(t *testing.T) {
 		if c.refused != (err != nil) {
 			t.Errorf("%+v: %v, want it to be accepted", c, err)
 		}
-		if err != nil && (!strings.Contains(err.Error(), "set admin_token_file") || strings.Contains(err.Error(), "\n")) {
+		if err != nil && (!strings.Contains(err.Error(), "set admin_token_file") ||
+			strings.Contains(err.Error(), "\n")) {
 			t.Errorf("%+v: error %v, want one line that says what to do", c, err)
 		}
 	}
@@ -90,20 +91,25 @@ func TestChangesNeedTheToken(t *testing.T) {
 	}
 	for request, want := range changing {
 		method, path, _ := strings.Cut(request, " ")
-		for _, with := range []string{"", "Bearer " + testToken + "x", "Bearer", basic(""), basic("wrong"), "Token " + testToken} {
-			status, body, header := h.do(method, path, []byte("{"), "Authorization", with, "Content-Type", "application/json")
-			if status != http.StatusUnauthorized || !strings.HasPrefix(header.Get("WWW-Authenticate"), "Basic ") || !strings.Contains(string(body), "token") {
+		for _, with := range []string{"", "Bearer " + testToken + "x", "Bearer", basic(""), basic("wrong"),
+			"Token " + testToken} {
+			status, body, header := h.do(method, path, []byte("{"), "Authorization", with, "Content-Type",
+				"application/json")
+			if status != http.StatusUnauthorized || !strings.HasPrefix(header.Get("WWW-Authenticate"), "Basic ") ||
+				!strings.Contains(string(body), "token") {
 				t.Errorf("%s with %q: %d %s, %v, want 401", request, with, status, body, header)
 			}
 		}
 		for _, with := range []string{"Bearer " + testToken, "bearer " + testToken, basic(testToken)} {
-			if status, body, _ := h.do(method, path, []byte("{"), "Authorization", with, "Content-Type", "application/json"); status == http.StatusUnauthorized || status == http.StatusForbidden {
+			if status, body, _ := h.do(method, path, []byte("{"), "Authorization", with, "Content-Type",
+				"application/json"); status == http.StatusUnauthorized || status == http.StatusForbidden {
 				t.Errorf("%s with %q: %d %s, want %d", request, with, status, body, want)
 			}
 		}
 	}
 	trace := "/lighter/1/default/traces/" + noDigest
-	for request, want := range map[string]int{"GET /lighter/1/default/images": 200, "HEAD /lighter/1/default/key": 200, "GET /v2/": 200, "POST " + trace: 404} {
+	for request, want := range map[string]int{"GET /lighter/1/default/images": 200,
+		"HEAD /lighter/1/default/key": 200, "GET /v2/": 200, "POST " + trace: 404} {
 		method, path, _ := strings.Cut(request, " ")
 		if status, body, _ := h.do(method, path, nil); status != want {
 			t.Errorf("%s without a token: %d %s, want it answered", request, status, body)
@@ -142,8 +148,8 @@ func TestClientsGiveTheToken(t *testing.T) {
 	res.Body.Close()
 }
 
-// At an address for administrators, /v2/ itself asks for the token: some registry clients remember that
-// answer.
+// At an address for administrators, /v2/ itself asks for the token: some registry clients remember
+// that answer.
 func TestAdminAddressAsksForTheToken(t *testing.T) {
 	t.Parallel()
 	socket := hub.UnixPrefix + filepath.Join(t.TempDir(), "admin.sock")
@@ -193,7 +199,8 @@ func TestBadTokens(t *testing.T) {
 		}
 		config := hubConfig(t)
 		config.AdminTokenFile = file
-		if h, err := hub.Open(t.Context(), config, logOf(t)); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), file) {
+		if h, err := hub.Open(t.Context(), config, logOf(t)); err == nil || !strings.Contains(err.Error(), c.want) ||
+			!strings.Contains(err.Error(), file) {
 			t.Errorf("%s: error %v, want it to mention %q", name, err, c.want)
 			if err == nil {
 				_ = h.Close()
@@ -242,7 +249,8 @@ func TestWebPagesChangeNothing(t *testing.T) {
 				t.Errorf("%s from a page whose name %s points to the hub: %d, want 403", request, host, status)
 			}
 		}
-		for _, host := range []string{at, "localhost:" + port, "[::1]:" + port, "hub.example.org", "HUB.example.org:443"} {
+		for _, host := range []string{at, "localhost:" + port, "[::1]:" + port, "hub.example.org",
+			"HUB.example.org:443"} {
 			if status := send(method, path, host, "Content-Type", json); status == 403 {
 				t.Errorf("%s at %s: %d, want it allowed", request, host, status)
 			}
@@ -250,14 +258,17 @@ func TestWebPagesChangeNothing(t *testing.T) {
 	}
 	// Browsers send forms without asking the other site first.
 	for _, path := range []string{"/images", "/images/verify?name=a:1", "/traces/import?name=a:1"} {
-		for _, kind := range []string{"text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""} {
-			if status := send("POST", "/lighter/1/default"+path, at, "Content-Type", kind); status != http.StatusUnsupportedMediaType {
+		for _, kind := range []string{"text/plain", "application/x-www-form-urlencoded",
+			"multipart/form-data; boundary=x", ""} {
+			if status := send("POST", "/lighter/1/default"+path, at, "Content-Type",
+				kind); status != http.StatusUnsupportedMediaType {
 				t.Errorf("POST %s of type %q: %d, want 415", path, kind, status)
 			}
 		}
 	}
 	// Nodes may use any name of the hub.
-	for _, request := range []string{"GET /lighter/1/default/images", fmt.Sprintf("POST /lighter/1/default/traces/%s", noDigest)} {
+	for _, request := range []string{"GET /lighter/1/default/images",
+		fmt.Sprintf("POST /lighter/1/default/traces/%s", noDigest)} {
 		method, path, _ := strings.Cut(request, " ")
 		if status := send(method, path, "any.example.com", "Content-Type", json); status == 403 {
 			t.Errorf("%s: %d", request, status)
@@ -265,12 +276,15 @@ func TestWebPagesChangeNothing(t *testing.T) {
 	}
 }
 
-// A client that adds images cannot make the hub connect to its own network, whatever names, redirects
-// and token servers say, except to configured registries. The error says what to configure.
+// A client that adds images cannot make the hub connect to its own network, whatever names,
+// redirects and token servers say, except to configured registries. The error says what to
+// configure.
 func TestSourcesInTheHubsNetwork(t *testing.T) {
 	t.Parallel()
 	const secret = "what the hub's network says of itself"
-	inner := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, secret, http.StatusForbidden) }))
+	inner := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, secret, http.StatusForbidden)
+	}))
 	defer inner.Close()
 	var asked atomic.Int64
 	counted := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))
@@ -300,7 +314,9 @@ func TestSourcesInTheHubsNetwork(t *testing.T) {
 	}))
 	defer tokens.Close()
 	host := func(s *httptest.Server) string { return strings.TrimPrefix(s.URL, "http://") }
-	h := startHub(t, func(c *hub.Config) { c.Sources = []string{host(inner), host(redirects), host(realm), host(tokens)} })
+	h := startHub(t, func(c *hub.Config) {
+		c.Sources = []string{host(inner), host(redirects), host(realm), host(tokens)}
+	})
 	for source, wants := range map[string][]string{
 		"127.0.0.1:" + countedPort: {"127.0.0.1", "not a public address", "--source 127.0.0.1:" + countedPort},
 		"localhost:" + countedPort: {"not a public address", "--source localhost:" + countedPort},

@@ -22,11 +22,13 @@ func TestAdminListen(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "admin.sock")
 	for _, listen := range []string{hub.UnixPrefix + socket, "127.0.0.1:0"} {
 		h := startHub(t, func(c *hub.Config) { c.AdminListen = listen })
-		for path, want := range map[string]int{"POST /lighter/1/default/images": 403, "DELETE /lighter/1/default/images?name=a:1": 403,
+		for path, want := range map[string]int{"POST /lighter/1/default/images": 403,
+			"DELETE /lighter/1/default/images?name=a:1":      403,
 			"POST /lighter/1/default/images/verify?name=a:1": 403, "POST /lighter/1/default/traces/import?name=a:1": 403,
 			"DELETE /lighter/1/default/traces?name=a:1": 403, "POST /v2/a/blobs/uploads/": 403, "PUT /v2/a/manifests/1": 403,
 			"GET /lighter/1/default/images": 200, "GET /v2/": 200, "HEAD /lighter/1/default/key": 200,
-			"POST /lighter/1/default/traces/" + strings.Repeat("0", 64): 404, "POST /lighter/1/default/traces/" + strings.Repeat("0", 64) + "/x": 403} {
+			"POST /lighter/1/default/traces/" + strings.Repeat("0", 64):        404,
+			"POST /lighter/1/default/traces/" + strings.Repeat("0", 64) + "/x": 403} {
 			method, path, _ := strings.Cut(path, " ")
 			got, said, header := h.do(method, path, nil)
 			if got != want {
@@ -47,7 +49,8 @@ func TestAdminListen(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := admin.Remove(t.Context(), "a:1"); err == nil || !strings.Contains(err.Error(), "not found") || !admin.IsLoopback() || admin.URL() != listen {
+		if err := admin.Remove(t.Context(), "a:1"); err == nil || !strings.Contains(err.Error(), "not found") ||
+			!admin.IsLoopback() || admin.URL() != listen {
 			t.Errorf("remove a missing image at the socket %s: %v, want not found", admin.URL(), err)
 		}
 		host, plain, transport := admin.Registry()
@@ -69,8 +72,8 @@ func TestAdminListen(t *testing.T) {
 	}
 }
 
-// A machine that reports absurd starts does not push out the workloads of others, and its traces are
-// refused in the end. A trusted proxy says which machine it is.
+// A machine that reports absurd starts does not push out the workloads of others, and its traces
+// are refused in the end. A trusted proxy says which machine it is.
 func TestSendersAreLimited(t *testing.T) {
 	t.Parallel()
 	c := hubConfig(t)
@@ -83,7 +86,8 @@ func TestSendersAreLimited(t *testing.T) {
 	all := filesOf(t, m)
 	handler := next.PublicHandler()
 	send := func(from, forwarded string, reads ...trace.Read) int {
-		req := httptest.NewRequest("POST", "/lighter/1/default/traces/"+m.ID().String(), strings.NewReader(string(trace.Trace{Tree: m.ID(), Reads: reads}.Encode())))
+		req := httptest.NewRequest("POST", "/lighter/1/default/traces/"+m.ID().String(),
+			strings.NewReader(string(trace.Trace{Tree: m.ID(), Reads: reads}.Encode())))
 		req.RemoteAddr = from + ":1234"
 		if forwarded != "" {
 			req.Header.Set("X-Forwarded-For", forwarded)
@@ -126,8 +130,8 @@ func TestSendersAreLimited(t *testing.T) {
 			t.Errorf("workload %+v was pushed out", w)
 		}
 	}
-	// The traces of known workloads are limited, too: for a machine, for an untrusted proxy on the hub's
-	// machine, and for an unknown client behind a trusted proxy.
+	// The traces of known workloads are limited, too: for a machine, for an untrusted proxy on the
+	// hub's machine, and for an unknown client behind a trusted proxy.
 	for _, from := range [][2]string{{"198.51.100.7", "1.2.3.4"}, {"127.0.0.1", "1.2.3.4"}, {"10.0.0.1", "::1"}} {
 		code := 0
 		for range 65 {

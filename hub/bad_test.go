@@ -30,35 +30,52 @@ func badImages() map[string]badImage {
 	second := "layer 2 of 2 (sha256:"
 	other := digest.FromString("something else")
 	return map[string]badImage{
-		"another diffID":     {of(fakeLayer{tar: upperTar, diffID: other}), []string{second, "diffID", other.String()}},
-		"not gzip inside":    {of(fakeLayer{tar: upperTar, blob: append([]byte{0x1f, 0x8b}, noise(7, 3000)...)}), []string{second, "gzip"}},
-		"gzip cut short":     {of(fakeLayer{tar: upperTar, blob: gzipped(upperTar)[:5000]}), []string{second, "unexpected EOF"}},
-		"no tar":             {of(fakeLayer{tar: []byte(strings.Repeat("not a tar stream ", 100))}), []string{second, "tar"}},
-		"tar cut short":      {of(fakeLayer{tar: upperTar[:5000]}), []string{second, `entry "etc/new"`, "unexpected EOF"}},
-		"another size":       {of(fakeLayer{tar: upperTar, size: 12}), []string{second, "the manifest says 12"}},
-		"unknown media type": {of(fakeLayer{tar: upperTar, mediaType: "application/vnd.example.layer.v7"}), []string{second, "application/vnd.example.layer.v7", "unknown"}},
-		"foreign layer":      {of(fakeLayer{tar: upperTar, mediaType: "application/vnd.oci.image.layer.nondistributable.v1.tar+gzip"}), []string{second, "must not be copied"}},
-		"zstd cut short":     {of(fakeLayer{tar: upperTar, blob: zstded(upperTar)[:5000], mediaType: v1.MediaTypeImageLayerZstd}), []string{second, "unexpected EOF"}},
-		"zstd damaged":       {of(fakeLayer{tar: upperTar, blob: damaged(zstded(upperTar)), mediaType: v1.MediaTypeImageLayerZstd}), []string{second}},
+		"another diffID": {of(fakeLayer{tar: upperTar, diffID: other}), []string{second, "diffID", other.String()}},
+		"not gzip inside": {of(fakeLayer{tar: upperTar, blob: append([]byte{0x1f, 0x8b}, noise(7, 3000)...)}),
+			[]string{second, "gzip"}},
+		"gzip cut short": {of(fakeLayer{tar: upperTar, blob: gzipped(upperTar)[:5000]}),
+			[]string{second, "unexpected EOF"}},
+		"no tar": {of(fakeLayer{tar: []byte(strings.Repeat("not a tar stream ", 100))}),
+			[]string{second, "tar"}},
+		"tar cut short": {of(fakeLayer{tar: upperTar[:5000]}),
+			[]string{second, `entry "etc/new"`, "unexpected EOF"}},
+		"another size": {of(fakeLayer{tar: upperTar, size: 12}), []string{second, "the manifest says 12"}},
+		"unknown media type": {of(fakeLayer{tar: upperTar, mediaType: "application/vnd.example.layer.v7"}),
+			[]string{second, "application/vnd.example.layer.v7", "unknown"}},
+		"foreign layer": {of(fakeLayer{tar: upperTar,
+			mediaType: "application/vnd.oci.image.layer.nondistributable.v1.tar+gzip"}), []string{second, "must not be copied"}},
+		"zstd cut short": {of(fakeLayer{tar: upperTar, blob: zstded(upperTar)[:5000],
+			mediaType: v1.MediaTypeImageLayerZstd}), []string{second, "unexpected EOF"}},
+		"zstd damaged": {of(fakeLayer{tar: upperTar, blob: damaged(zstded(upperTar)),
+			mediaType: v1.MediaTypeImageLayerZstd}), []string{second}},
 		"a loop of hard links": {image(tarball.Of(tarball.Link("a", "b"), tarball.Link("b", "a"))),
 			[]string{"layer 1 of 1 (sha256:", `entry "a"`, "no such file"}},
 		"a hard link to nothing": {image(lowerTar, tarball.Of(tarball.Link("etc/link", "etc/nothing"))),
 			[]string{second, `entry "etc/link"`, "no such file"}},
 		"a refused name": {image(lowerTar, tarball.Of(tarball.File(strings.Repeat("n", 256), "x"))),
 			[]string{second, `entry "nnn`, "name too long"}},
-		"a negative size":      {image(tarball.Of(tarball.File("a", "x", tarball.Claim(-5)))), []string{"layer 1 of 1 (sha256:", "invalid tar header"}},
-		"an absurd size":       {image(tarball.Of(tarball.File("a", "x", tarball.Claim(1<<50)))), []string{"layer 1 of 1 (sha256:", `entry "a"`}},
-		"a file without data":  {image(tarball.Of(tarball.File("a", "x", tarball.Claim(1<<20)))), []string{"layer 1 of 1 (sha256:", `entry "a"`, "unexpected EOF"}},
-		"too many bytes":       {image(tarball.Of(tarball.File("a", noise(1, 2<<20)))), []string{"layer 1 of 1 (sha256:", "more than the limit of 1048576 bytes"}},
-		"too many entries":     {image(tarball.Of(manyFiles(1001)...)), []string{"layer 1 of 1 (sha256:", "more than the limit of 1000 entries"}},
-		"too many in all":      {image(tarball.Of(manyFiles(600)...), tarball.Of(manyFiles(600)...)), []string{second, "more than the limit of 1000 entries"}},
-		"a config that is not": {fakeImage{layers: image(lowerTar).layers, config: []byte("{]")}, []string{"config sha256:", "invalid character"}},
-		"no diffIDs": {fakeImage{layers: image(lowerTar).layers, config: []byte(`{"os":"linux","architecture":"amd64","rootfs":{"type":"layers"}}`)},
+		"a negative size": {image(tarball.Of(tarball.File("a", "x", tarball.Claim(-5)))),
+			[]string{"layer 1 of 1 (sha256:", "invalid tar header"}},
+		"an absurd size": {image(tarball.Of(tarball.File("a", "x", tarball.Claim(1<<50)))),
+			[]string{"layer 1 of 1 (sha256:", `entry "a"`}},
+		"a file without data": {image(tarball.Of(tarball.File("a", "x", tarball.Claim(1<<20)))),
+			[]string{"layer 1 of 1 (sha256:", `entry "a"`, "unexpected EOF"}},
+		"too many bytes": {image(tarball.Of(tarball.File("a", noise(1, 2<<20)))),
+			[]string{"layer 1 of 1 (sha256:", "more than the limit of 1048576 bytes"}},
+		"too many entries": {image(tarball.Of(manyFiles(1001)...)),
+			[]string{"layer 1 of 1 (sha256:", "more than the limit of 1000 entries"}},
+		"too many in all": {image(tarball.Of(manyFiles(600)...), tarball.Of(manyFiles(600)...)),
+			[]string{second, "more than the limit of 1000 entries"}},
+		"a config that is not": {fakeImage{layers: image(lowerTar).layers, config: []byte("{]")},
+			[]string{"config sha256:", "invalid character"}},
+		"no diffIDs": {fakeImage{layers: image(lowerTar).layers,
+			config: []byte(`{"os":"linux","architecture":"amd64","rootfs":{"type":"layers"}}`)},
 			[]string{"has 0 diffIDs", "1 layers"}},
 		"a diffID that is none": {fakeImage{layers: image(lowerTar).layers,
 			config: []byte(`{"os":"linux","architecture":"amd64","rootfs":{"type":"layers","diff_ids":["sha256:12"]}}`)}, []string{"is not a diffID"}},
-		"no layers":                 {image(), []string{"no layers"}},
-		"a manifest that cannot be": {fakeImage{layers: image(lowerTar).layers, change: func(m *v1.Manifest) { m.Layers[0].Size = -1 }}, []string{"size -1"}},
+		"no layers": {image(), []string{"no layers"}},
+		"a manifest that cannot be": {fakeImage{layers: image(lowerTar).layers,
+			change: func(m *v1.Manifest) { m.Layers[0].Size = -1 }}, []string{"size -1"}},
 	}
 }
 
@@ -109,7 +126,8 @@ func TestBadImagesFailAndLeaveNothing(t *testing.T) {
 			t.Errorf("%s: the reason has several lines: %q", name, images[0].Error)
 		}
 		h.unchanged(name, before)
-		if _, err := h.add(wire.Add{Name: repository + ":1"}); err == nil || !strings.Contains(err.Error(), bad.reasons[0]) {
+		if _, err := h.add(wire.Add{Name: repository + ":1"}); err == nil ||
+			!strings.Contains(err.Error(), bad.reasons[0]) {
 			t.Errorf("%s, pushed again: %v", name, err)
 		}
 		h.unchanged(name+", once more", before)
@@ -139,7 +157,8 @@ func (h *testHub) unchanged(what string, before holdings) {
 
 // uploads lists the files of unfinished uploads to the registry.
 func (h *testHub) uploads() string {
-	left := slices.DeleteFunc(files(h.t, hub.RegistryDir(h.config.Root)), func(f string) bool { return !strings.Contains(f, "/_uploads/") })
+	left := slices.DeleteFunc(files(h.t, hub.RegistryDir(h.config.Root)),
+		func(f string) bool { return !strings.Contains(f, "/_uploads/") })
 	return strings.Join(left, " ")
 }
 
@@ -161,8 +180,8 @@ func TestBadManifestsAreRefused(t *testing.T) {
 	}
 }
 
-// A damaged blob in the registry is found when an image needs it, and deleted: the next push uploads it
-// again.
+// A damaged blob in the registry is found when an image needs it, and deleted: the next push
+// uploads it again.
 func TestDamagedBlobIsReplaced(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -185,7 +204,8 @@ func TestDamagedBlobIsReplaced(t *testing.T) {
 		write(t, h.blobFile(layer), bad.bytes)
 		h.pushManifest("a", "1", manifest.MediaType, manifest)
 		images := h.settled("a:1")
-		if len(images) != 1 || images[0].State != wire.StateFailed || !strings.Contains(images[0].Error, bad.want) || strings.Contains(images[0].Error, "\n") {
+		if len(images) != 1 || images[0].State != wire.StateFailed || !strings.Contains(images[0].Error, bad.want) ||
+			strings.Contains(images[0].Error, "\n") {
 			t.Errorf("%s: %+v, want one failed image", name, images)
 		}
 		h.unchanged(name, before)
@@ -208,7 +228,8 @@ func TestImageThatCrashesTheHub(t *testing.T) {
 	for try := range 5 {
 		c := openHub(t, h.config)
 		if try == 0 {
-			if _, _, err := c.Catalog().Name(ctx, "a:1", []catalogImage{{Root: "sha256:1", Digest: "sha256:1", State: wire.StateQueued}}, nil); err != nil {
+			if _, _, err := c.Catalog().Name(ctx, "a:1", []catalogImage{{Root: "sha256:1", Digest: "sha256:1",
+				State: wire.StateQueued}}, nil); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -25,8 +25,8 @@ import (
 	"lighter/hub"
 )
 
-// An image whose copying or ingestion takes too long fails with that reason, and is not retried. The
-// next image is ingested.
+// An image whose copying or ingestion takes too long fails with that reason, and is not retried.
+// The next image is ingested.
 func TestImagesThatTakeTooLong(t *testing.T) {
 	t.Parallel()
 	c := hubConfig(t)
@@ -53,7 +53,8 @@ func TestImagesThatTakeTooLong(t *testing.T) {
 		t.Fatalf("add ended with %v", err)
 	}
 	images := h.settled("slow:1")
-	if len(images) != 1 || images[0].State != wire.StateFailed || !strings.Contains(images[0].Error, "took longer than") {
+	if len(images) != 1 || images[0].State != wire.StateFailed ||
+		!strings.Contains(images[0].Error, "took longer than") {
 		t.Fatalf("images %+v", images)
 	}
 	h.stop()
@@ -65,8 +66,8 @@ func TestImagesThatTakeTooLong(t *testing.T) {
 	again.ready("next:1")
 }
 
-// stuck replaces a file by a pipe: readers that open it wait until release is called. release waits until
-// done returns true.
+// stuck replaces a file by a pipe: readers that open it wait until release is called. release waits
+// until done returns true.
 func stuck(t *testing.T, file string) (release func(done func() bool)) {
 	t.Helper()
 	aside, fifo := file+".aside", file+".fifo"
@@ -129,7 +130,8 @@ func TestTracesAreAcceptedWhileOthersAreShown(t *testing.T) {
 	}
 	all := filesOf(t, m)
 	body := trace.Trace{Tree: m.ID(), Reads: all[:2]}.Encode()
-	if status, said, _ := h.do("POST", "/lighter/1/default/traces/"+m.ID().String(), body); status != http.StatusNoContent {
+	if status, said, _ := h.do("POST", "/lighter/1/default/traces/"+m.ID().String(),
+		body); status != http.StatusNoContent {
 		t.Errorf("a trace meanwhile: %d %s, want 204", status, said)
 	}
 	release(func() bool { return len(answers) == readers-1 })
@@ -177,8 +179,8 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 }
 
-// A bounded number of requests for trees wait for their turn; further ones get 503. Images are ingested
-// meanwhile.
+// A bounded number of requests for trees wait for their turn; further ones get 503. Images are
+// ingested meanwhile.
 func TestRequestsForTreesAreBounded(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -213,8 +215,8 @@ func TestRequestsForTreesAreBounded(t *testing.T) {
 	release(func() bool { return len(answers) == 32 })
 }
 
-// Trees of chains that are not the top of an image are made on request. A bounded number of them is kept,
-// the most recently used. Others are made again on request.
+// Trees of chains that are not the top of an image are made on request. A bounded number of them is
+// kept, the most recently used. Others are made again on request.
 func TestDerivedTreesAreBounded(t *testing.T) {
 	t.Parallel()
 	next := openHub(t, hubConfig(t))
@@ -239,7 +241,8 @@ func TestDerivedTreesAreBounded(t *testing.T) {
 	if n := len(files(t, filepath.Join(hub.ObjectsDir(h.config.Root), "indexes"))); n != before+3 {
 		t.Errorf("%d indexes are kept for the %d chains of an image", n, all)
 	}
-	if problems, err := h.Verifier().Verify(t.Context(), "a:1", func(wire.Progress) error { return nil }); err != nil || len(problems) > 0 {
+	if problems, err := h.Verifier().Verify(t.Context(), "a:1",
+		func(wire.Progress) error { return nil }); err != nil || len(problems) > 0 {
 		t.Errorf("verify the image afterwards: %q, %v", problems, err)
 	}
 	h.fetchTree(top.Chain)

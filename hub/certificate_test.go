@@ -36,8 +36,8 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// A hub uses the current certificate in its files. If that is unusable, it logs an error and keeps the last
-// good one.
+// A hub uses the current certificate in its files. If that is unusable, it logs an error and keeps
+// the last good one.
 func TestCertificatesAreRenewed(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -67,7 +67,8 @@ func TestCertificatesAreRenewed(t *testing.T) {
 		}
 	})
 	shown := func() string {
-		conn, err := tls.Dial("tcp", listener.Addr().String(), &tls.Config{InsecureSkipVerify: true}) // what is shown is looked at
+		// what is shown is looked at
+		conn, err := tls.Dial("tcp", listener.Addr().String(), &tls.Config{InsecureSkipVerify: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -90,10 +91,14 @@ func TestCertificatesAreRenewed(t *testing.T) {
 	if err := os.WriteFile(c.TLSKey, []byte("no key"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	until("the unusable pair is logged", func() bool { return shown() == "second" && strings.Contains(log.String(), "cannot use changed files") })
+	until("the unusable pair is logged", func() bool {
+		return shown() == "second" &&
+			strings.Contains(log.String(), "cannot use changed files")
+	})
 	first.Write(t, c.TLSCert, c.TLSKey)
 	until("the first certificate is used again", func() bool { return shown() == "first" })
-	if n := strings.Count(log.String(), "cannot use changed files"); n > 2 { // once between the writing of the two files
+	// once between the writing of the two files
+	if n := strings.Count(log.String(), "cannot use changed files"); n > 2 {
 		t.Errorf("it is logged %d times, want once", n)
 	}
 }

@@ -36,7 +36,8 @@ func TestLostKeyIsNotReplaced(t *testing.T) {
 	if err := os.Remove(hub.KeyFile(h.config.Root)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := hub.Open(t.Context(), h.config, h.Log()); err == nil || !strings.Contains(err.Error(), "is missing: restore it") {
+	if _, err := hub.Open(t.Context(), h.config, h.Log()); err == nil ||
+		!strings.Contains(err.Error(), "is missing: restore it") {
 		t.Errorf("open without the key: %v, want an error that says to restore it", err)
 	}
 	if _, err := os.Stat(hub.KeyFile(h.config.Root)); err == nil {
@@ -62,7 +63,8 @@ func TestScratchIsBesideTheObjects(t *testing.T) {
 func TestOneHubInADirectory(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
-	if _, err := hub.Open(t.Context(), h.config, h.Log()); err == nil || !strings.Contains(err.Error(), "another hub runs") {
+	if _, err := hub.Open(t.Context(), h.config, h.Log()); err == nil ||
+		!strings.Contains(err.Error(), "another hub runs") {
 		t.Errorf("open a second hub: %v, want an error", err)
 	}
 }
@@ -89,7 +91,8 @@ func TestConfigIsChecked(t *testing.T) {
 		c := hub.DefaultConfig()
 		change(&c)
 		err := c.Check()
-		if want == "" != (err == nil) || err != nil && (!strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n")) {
+		if want == "" != (err == nil) || err != nil && (!strings.Contains(err.Error(), want) ||
+			strings.Contains(err.Error(), "\n")) {
 			t.Errorf("error %v, want %q", err, want)
 		}
 	}
@@ -100,7 +103,8 @@ func TestConfigIsChecked(t *testing.T) {
 	}
 }
 
-// Proxies are converted to the form of clients' addresses, whatever their form in the configuration.
+// Proxies are converted to the form of clients' addresses, whatever their form in the
+// configuration.
 func TestProxies(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{

@@ -26,7 +26,8 @@ func TestPlatformsAccumulate(t *testing.T) {
 	r := startRegistry(t, image())
 	r.serveIndex(t, part{image: image(lowerTar), platform: amd64}, part{image: image(armTar), platform: arm64})
 	for _, add := range []struct{ platform, came string }{
-		{"", "linux/amd64=ready"}, {"linux/arm64", "linux/arm64/v8=ready"}, {"linux/amd64", "linux/amd64=ready"}, {"linux/arm64/v8", "linux/arm64/v8=ready"}} {
+		{"", "linux/amd64=ready"}, {"linux/arm64", "linux/arm64/v8=ready"}, {"linux/amd64",
+			"linux/amd64=ready"}, {"linux/arm64/v8", "linux/arm64/v8=ready"}} {
 		last, err := h.add(wire.Add{Source: r.source(), Name: "a:1", Platform: add.platform})
 		if err != nil || states(last.Images) != add.came {
 			t.Errorf("%q: %s, %v", add.platform, states(last.Images), err)
@@ -40,11 +41,13 @@ func TestPlatformsAccumulate(t *testing.T) {
 		h.fetchTree(i.Chain)
 	}
 	// An invalid platform fails, and does not affect the others.
-	r.serveIndex(t, part{image: image(tarball.Of(tarball.Link("a", "b"))), platform: amd64}, part{image: image(armTar), platform: arm64})
+	r.serveIndex(t, part{image: image(tarball.Of(tarball.Link("a", "b"))), platform: amd64},
+		part{image: image(armTar), platform: arm64})
 	if _, err := h.add(wire.Add{Source: r.source(), Name: "b:1"}); err == nil {
 		t.Error("an invalid image was added")
 	}
-	if last, err := h.add(wire.Add{Source: r.source(), Name: "b:1", Platform: "linux/arm64"}); err != nil || states(last.Images) != "linux/arm64/v8=ready" {
+	if last, err := h.add(wire.Add{Source: r.source(), Name: "b:1", Platform: "linux/arm64"}); err != nil ||
+		states(last.Images) != "linux/arm64/v8=ready" {
 		t.Errorf("a platform beside an invalid one: %s, %v", states(last.Images), err)
 	}
 }
@@ -55,7 +58,8 @@ func TestMissingPlatform(t *testing.T) {
 	r := startRegistry(t, fakeImage{layers: image(armTar).layers, platform: *arm64})
 	for _, add := range []wire.Add{{Source: r.source(), Name: "a:1"}, {Name: "pushed:1"}} {
 		h.push("pushed:1", fakeImage{layers: image(armTar).layers, platform: *arm64})
-		if _, err := h.add(add); err == nil || !strings.Contains(err.Error(), "no image for linux/amd64; there is one for linux/arm64/v8") {
+		if _, err := h.add(add); err == nil || !strings.Contains(err.Error(),
+			"no image for linux/amd64; there is one for linux/arm64/v8") {
 			t.Errorf("%+v: %v, want an error that names the platforms", add, err)
 		}
 	}
@@ -78,7 +82,8 @@ func TestNameMovesToAnIndexWithTheSameImage(t *testing.T) {
 	if last, err := h.add(add); err != nil || states(last.Images) != "linux/amd64=ready" {
 		t.Errorf("%s, %v", states(last.Images), err)
 	}
-	if _, body, _ := h.do("GET", "/v2/a/manifests/1", nil, "Accept", v1.MediaTypeImageIndex); string(body) != string(r.manifest) {
+	if _, body, _ := h.do("GET", "/v2/a/manifests/1", nil, "Accept",
+		v1.MediaTypeImageIndex); string(body) != string(r.manifest) {
 		t.Errorf("the registry serves %s, want the new root", body)
 	}
 }
@@ -90,7 +95,8 @@ func TestIndexThatNamesAManifestTwice(t *testing.T) {
 	same := fakeImage{layers: image(armTar).layers, platform: v1.Platform{OS: "linux", Architecture: "arm64"}}
 	r.serveIndex(t, part{image: same, platform: &same.platform}, part{image: same, platform: arm64})
 	for range 2 {
-		if last, err := h.add(wire.Add{Source: r.source(), Name: "a:1"}); err != nil || len(last.Images) != 1 || last.Images[0].State != wire.StateReady {
+		if last, err := h.add(wire.Add{Source: r.source(), Name: "a:1"}); err != nil || len(last.Images) != 1 ||
+			last.Images[0].State != wire.StateReady {
 			t.Errorf("%+v, %v, want it ready", last, err)
 		}
 	}
@@ -113,10 +119,12 @@ func TestIndexBombIsRefused(t *testing.T) {
 		if i == 2 {
 			tag = "1"
 		}
-		bomb = v1.Descriptor{MediaType: index.MediaType, Digest: h.pushManifest("bomb", tag, index.MediaType, index), Size: 1}
+		bomb = v1.Descriptor{MediaType: index.MediaType, Digest: h.pushManifest("bomb", tag, index.MediaType, index),
+			Size: 1}
 	}
 	images := h.settled("bomb:1")
-	if len(images) != 1 || images[0].State != wire.StateFailed || !strings.Contains(images[0].Error, "more than the limit of 1000 manifests") {
+	if len(images) != 1 || images[0].State != wire.StateFailed ||
+		!strings.Contains(images[0].Error, "more than the limit of 1000 manifests") {
 		t.Errorf("%+v", images)
 	}
 }
@@ -132,7 +140,8 @@ func TestDescriptorsBeyondTheLimitsAreRefused(t *testing.T) {
 		func(m *v1.Manifest) { m.Config.Size = 1 << 60 },
 	} {
 		r := startRegistry(t, fakeImage{layers: image(lowerTar).layers, change: change})
-		if _, err := h.add(wire.Add{Source: r.source(), Name: "a:1"}); err == nil || !strings.Contains(err.Error(), "limit") && !strings.Contains(err.Error(), "size") {
+		if _, err := h.add(wire.Add{Source: r.source(), Name: "a:1"}); err == nil ||
+			!strings.Contains(err.Error(), "limit") && !strings.Contains(err.Error(), "size") {
 			t.Errorf("%v", err)
 		}
 		if n := r.asked[digest.FromBytes(gzipped(lowerTar)).String()]; n > 0 {
@@ -172,7 +181,8 @@ func TestCopyEndsWithItsImage(t *testing.T) {
 	bad := []byte("\x1f\x8bwhich is no gzip")
 	r := startRegistry(t, fakeImage{layers: []fakeLayer{{tar: lowerTar, blob: bad}, {tar: upperTar}}})
 	_, ended := r.endless(held, digest.FromBytes(bad))
-	if _, err := h.add(wire.Add{Source: r.source(), Name: "a:1"}); err == nil || !strings.Contains(err.Error(), "layer 1 of 2") {
+	if _, err := h.add(wire.Add{Source: r.source(), Name: "a:1"}); err == nil ||
+		!strings.Contains(err.Error(), "layer 1 of 2") {
 		t.Errorf("%v", err)
 	}
 	<-ended
@@ -222,7 +232,8 @@ func TestPushesDoNotWaitForASource(t *testing.T) {
 	h.fetchTree(h.ready("slow:1").Chain)
 }
 
-// If two clients add different images under a name, the later request wins, whichever copy ends first.
+// If two clients add different images under a name, the later request wins, whichever copy ends
+// first.
 func TestLaterAddWins(t *testing.T) {
 	t.Parallel()
 	for _, last := range []string{"added", "pushed"} {
@@ -249,10 +260,12 @@ func TestLaterAddWins(t *testing.T) {
 				t.Error("the first add succeeded, want an error")
 			}
 			images := h.settled("a:1")
-			if len(images) != 1 || images[0].State != wire.StateReady || images[0].Digest != digest.FromBytes(now.manifest).String() {
+			if len(images) != 1 || images[0].State != wire.StateReady ||
+				images[0].Digest != digest.FromBytes(now.manifest).String() {
 				t.Errorf("the name refers to %+v", images)
 			}
-			if _, body, _ := h.do("GET", "/v2/a/manifests/1", nil, "Accept", v1.MediaTypeImageManifest); string(body) != string(now.manifest) {
+			if _, body, _ := h.do("GET", "/v2/a/manifests/1", nil, "Accept",
+				v1.MediaTypeImageManifest); string(body) != string(now.manifest) {
 				t.Errorf("the registry serves %s, want the new root", body)
 			}
 		})
@@ -263,7 +276,8 @@ func TestLaterAddWins(t *testing.T) {
 func TestAddByDigest(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
-	digests := h.pushIndex("a", part{image: image(lowerTar), platform: amd64}, part{image: image(armTar), platform: arm64})
+	digests := h.pushIndex("a", part{image: image(lowerTar), platform: amd64},
+		part{image: image(armTar), platform: arm64})
 	last, err := h.add(wire.Add{Name: "a:1", Digest: digests[2].String(), Platform: "linux/arm64"})
 	if err != nil || states(last.Images) != "linux/arm64/v8=ready" {
 		t.Errorf("%s, %v", states(last.Images), err)
@@ -272,7 +286,9 @@ func TestAddByDigest(t *testing.T) {
 		t.Errorf("the name refers to %s", got)
 	}
 	h.expect("/v2/a/manifests/1", http.StatusOK)
-	for _, bad := range []wire.Add{{Name: "a:1", Digest: "1"}, {Name: "a:1", Digest: digest.FromString("absent").String()}, {Name: "a@" + digests[0].String(), Digest: digests[1].String()}} {
+	for _, bad := range []wire.Add{{Name: "a:1", Digest: "1"}, {Name: "a:1",
+		Digest: digest.FromString("absent").String()}, {Name: "a@" +
+		digests[0].String(), Digest: digests[1].String()}} {
 		if _, err := h.add(bad); err == nil {
 			t.Errorf("%+v was added, want an error", bad)
 		}
@@ -295,7 +311,8 @@ func TestRegistryAndCatalogAgree(t *testing.T) {
 		for _, tag := range []string{"1", "2"} {
 			all.Go(func() {
 				for range 20 {
-					status, body, _ := h.do("PUT", "/v2/a/manifests/"+tag, manifest, "Content-Type", v1.MediaTypeImageManifest)
+					status, body, _ := h.do("PUT", "/v2/a/manifests/"+tag, manifest, "Content-Type",
+						v1.MediaTypeImageManifest)
 					if status != http.StatusCreated {
 						t.Errorf("push %d to %s: %d %s", i, tag, status, body)
 					}

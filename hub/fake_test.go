@@ -244,7 +244,8 @@ func (i fakeImage) build() (v1.Manifest, []byte, [][]byte) {
 		}
 		blobs = append(blobs, l.blob)
 		config.RootFS.DiffIDs = append(config.RootFS.DiffIDs, l.diffID)
-		manifest.Layers = append(manifest.Layers, v1.Descriptor{MediaType: l.mediaType, Digest: digest.FromBytes(l.blob), Size: l.size})
+		manifest.Layers = append(manifest.Layers, v1.Descriptor{MediaType: l.mediaType,
+			Digest: digest.FromBytes(l.blob), Size: l.size})
 	}
 	b := i.config
 	if b == nil {
@@ -300,7 +301,10 @@ func (h *testHub) settled(name string) []wire.Image {
 		if err != nil {
 			h.t.Fatal(err)
 		}
-		if !slices.ContainsFunc(images, func(i wire.Image) bool { return i.State == wire.StateQueued || i.State == wire.StateActive }) {
+		if !slices.ContainsFunc(images, func(i wire.Image) bool {
+			return i.State == wire.StateQueued ||
+				i.State == wire.StateActive
+		}) {
 			return images
 		}
 		time.Sleep(20 * time.Millisecond)
@@ -343,5 +347,6 @@ func files(t *testing.T, dir string) []string {
 
 // blobFile returns the registry's file of a blob.
 func (h *testHub) blobFile(d digest.Digest) string {
-	return filepath.Join(hub.RegistryDir(h.config.Root), "docker/registry/v2/blobs/sha256", d.Encoded()[:2], d.Encoded(), "data")
+	return filepath.Join(hub.RegistryDir(h.config.Root), "docker/registry/v2/blobs/sha256", d.Encoded()[:2],
+		d.Encoded(), "data")
 }

@@ -1,6 +1,6 @@
-// Package hub runs a hub: one process with one directory, which ingests images and answers nodes. It
-// puts the hub's packages together, and owns what they share: the directory, the signing keys, the
-// HTTP servers, metrics, and the order of starting and ending.
+// Package hub runs a hub: one process with one directory, which ingests images and answers nodes.
+// It puts the hub's packages together, and owns what they share: the directory, the signing keys,
+// the HTTP servers, metrics, and the order of starting and ending.
 //
 // Only one hub runs in a directory. At an address that other machines can reach, a hub serves plain
 // HTTP, or lets everybody make changes, only if its configuration says so.
@@ -72,8 +72,8 @@ type Hub struct {
 	maxConnections int // the constant; fewer in tests
 }
 
-// memoryTarget is the soft memory limit of the Go runtime, in bytes. While the tree of an image of a
-// million files is made, half of it is in use.
+// memoryTarget is the soft memory limit of the Go runtime, in bytes. While the tree of an image of
+// a million files is made, half of it is in use.
 const memoryTarget = 896 << 20
 
 // Run runs a hub until ctx ends. It sets the memory limit of the process.
@@ -92,8 +92,8 @@ func Run(ctx context.Context, c Config, log *slog.Logger) error {
 	return errors.Join(h.Serve(ctx, listener), h.Close())
 }
 
-// Open opens a hub, and makes what is missing in its directory. The caller calls Close. ctx must last
-// as long as the hub.
+// Open opens a hub, and makes what is missing in its directory. The caller calls Close. ctx must
+// last as long as the hub.
 func Open(ctx context.Context, c Config, log *slog.Logger) (*Hub, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
@@ -167,8 +167,9 @@ func (h *Hub) open(ctx context.Context) (err error) {
 		ImageTime: time.Duration(c.Limits.ImageMinutes) * time.Minute, Keys: h.keys, RegistryHosts: c.RegistryHosts,
 		Ready: h.imageIsReady, Log: h.log},
 		h.catalog, h.registry, ingest.New(h.catalog, publisher, encoders, h.trees, h.log))
-	h.starts = startup.New(startup.Config{Catalog: h.catalog, Objects: h.objects, Publisher: publisher, Encoders: encoders,
-		Images: h.images, Limit: c.StartupBytes, Log: h.log})
+	h.starts = startup.New(startup.Config{Catalog: h.catalog, Objects: h.objects, Publisher: publisher,
+		Encoders: encoders,
+		Images:   h.images, Limit: c.StartupBytes, Log: h.log})
 	h.view.starts = h.starts
 	if c.TraceRun {
 		if err := checkTrials(ctx); err != nil {
@@ -219,10 +220,12 @@ type userImages struct {
 func (h *Hub) handler() http.Handler {
 	bodies := answer.NewBodies()
 	api := answer.NewMux(h.log)
-	serve.New(serve.Config{Catalog: h.catalog, Objects: h.objects, Images: nodeImages{h.images, h.trees}, Traces: h.starts, Bodies: bodies,
+	serve.New(serve.Config{Catalog: h.catalog, Objects: h.objects, Images: nodeImages{h.images, h.trees},
+		Traces: h.starts, Bodies: bodies,
 		Keys: h.keys.public(), Proxies: h.proxies, Log: h.log}).Register(api)
-	admin.New(admin.Config{Catalog: h.catalog, Images: userImages{h.images, h.verifier}, Starts: h.starts, Bodies: bodies,
-		Key: h.keys.public()[0], Log: h.log}).Register(api)
+	admin.New(admin.Config{Catalog: h.catalog, Images: userImages{h.images, h.verifier}, Starts: h.starts,
+		Bodies: bodies,
+		Key:    h.keys.public()[0], Log: h.log}).Register(api)
 	mux := http.NewServeMux()
 	h.view.register(mux)
 	mux.Handle("/v2/", h.registry.Handler(h.images))
@@ -260,14 +263,16 @@ func (h *Hub) server(handler http.Handler) *http.Server {
 	}
 }
 
-// Serve answers on the listener and at admin_listen, and does the hub's background work, until ctx ends.
+// Serve answers on the listener and at admin_listen, and does the hub's background work, until ctx
+// ends.
 func (h *Hub) Serve(ctx context.Context, listener net.Listener) error {
 	admin, err := h.config.listenAdmin()
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
 	all := h.handler()
-	h.log.Info("hub started", "root", h.config.Root, "address", listener.Addr(), "admin", h.config.AdminListen, "keys", h.keys.text())
+	h.log.Info("hub started", "root", h.config.Root, "address", listener.Addr(), "admin", h.config.AdminListen,
+		"keys", h.keys.text())
 	if h.config.Open {
 		h.log.Warn("everybody who reaches the hub may make changes (open)", "address", listener.Addr())
 	}
@@ -323,6 +328,7 @@ func (h *Hub) logged(next http.Handler) http.Handler {
 		}
 		started := time.Now()
 		next.ServeHTTP(w, req)
-		h.log.Debug("request", "method", req.Method, "path", req.URL.Path, "from", req.RemoteAddr, "duration", time.Since(started))
+		h.log.Debug("request", "method", req.Method, "path", req.URL.Path, "from", req.RemoteAddr, "duration",
+			time.Since(started))
 	})
 }

@@ -34,13 +34,15 @@ func noise(seed uint64, n int) string {
 }
 
 var (
-	lowerTar = tarball.Of(tarball.Dir("etc"), tarball.File("etc/small", "small"), tarball.File("etc/large", noise(1, 60_000)),
+	lowerTar = tarball.Of(tarball.Dir("etc"), tarball.File("etc/small", "small"),
+		tarball.File("etc/large", noise(1, 60_000)),
 		tarball.File("etc/same", noise(2, 20_000)), tarball.Symlink("link", "etc/large"))
-	upperTar = tarball.Of(tarball.File("etc/new", noise(3, 30_000)), tarball.Whiteout("etc/small"), tarball.File("copy", noise(2, 20_000)))
+	upperTar = tarball.Of(tarball.File("etc/new", noise(3, 30_000)), tarball.Whiteout("etc/small"),
+		tarball.File("copy", noise(2, 20_000)))
 )
 
-// fetchTree reads a whole tree as a node does, and verifies it: statement, index, locations, units. It
-// returns the bytes of all chunks by ID.
+// fetchTree reads a whole tree as a node does, and verifies it: statement, index, locations, units.
+// It returns the bytes of all chunks by ID.
 func (h *testHub) fetchTree(chain string) (index.Header, map[chunk.ID][]byte) {
 	h.t.Helper()
 	return fetchTree(h.t, h.client, chain, true)
@@ -117,8 +119,10 @@ func fetchLocations(t *testing.T, from *origin.Failover, header index.Header) (l
 	return locations
 }
 
-// fetchNewer returns a tree's locations and their SHA-256, or nothing if the caller has the current ones.
-func fetchNewer(t *testing.T, from *origin.Failover, header index.Header, have chunk.ID) (locations *index.Locations, sum chunk.ID) {
+// fetchNewer returns a tree's locations and their SHA-256, or nothing if the caller has the current
+// ones.
+func fetchNewer(t *testing.T, from *origin.Failover, header index.Header, have chunk.ID) (locations *index.Locations,
+	sum chunk.ID) {
 	t.Helper()
 	err := from.Locations(t.Context(), header.ID(), have, func(plain io.Reader) error {
 		b, err := io.ReadAll(plain)
@@ -160,14 +164,18 @@ func TestImagesOfAllKinds(t *testing.T) {
 	zstdEncoder, _ := zstd.NewWriter(nil)
 	half := len(lowerTar) / 2
 	for name, i := range map[string]fakeImage{
-		"docker":            {layers: []fakeLayer{{tar: lowerTar}}, docker: true},
-		"plain":             {layers: []fakeLayer{{tar: lowerTar, blob: lowerTar, mediaType: v1.MediaTypeImageLayer}}},
-		"zstd":              {layers: []fakeLayer{{tar: lowerTar, blob: zstdEncoder.EncodeAll(lowerTar, nil), mediaType: v1.MediaTypeImageLayerZstd}}},
-		"zstd with a skip":  {layers: []fakeLayer{{tar: lowerTar, blob: zstdEncoder.EncodeAll(lowerTar, []byte{0x50, 0x2a, 0x4d, 0x18, 1, 0, 0, 0, 9}), mediaType: v1.MediaTypeImageLayerZstd}}},
-		"gzip, two members": {layers: []fakeLayer{{tar: lowerTar, blob: append(gzipped(lowerTar[:half]), gzipped(lowerTar[half:])...)}}},
-		"plain, said gzip":  {layers: []fakeLayer{{tar: lowerTar, blob: lowerTar, mediaType: v1.MediaTypeImageLayerGzip}}},
-		"an empty layer":    image(lowerTar, tarball.Of()),
-		"the same twice":    image(lowerTar, lowerTar),
+		"docker": {layers: []fakeLayer{{tar: lowerTar}}, docker: true},
+		"plain":  {layers: []fakeLayer{{tar: lowerTar, blob: lowerTar, mediaType: v1.MediaTypeImageLayer}}},
+		"zstd": {layers: []fakeLayer{{tar: lowerTar, blob: zstdEncoder.EncodeAll(lowerTar, nil),
+			mediaType: v1.MediaTypeImageLayerZstd}}},
+		"zstd with a skip": {layers: []fakeLayer{{tar: lowerTar, blob: zstdEncoder.EncodeAll(lowerTar,
+			[]byte{0x50, 0x2a, 0x4d, 0x18, 1, 0, 0, 0, 9}), mediaType: v1.MediaTypeImageLayerZstd}}},
+		"gzip, two members": {layers: []fakeLayer{{tar: lowerTar,
+			blob: append(gzipped(lowerTar[:half]), gzipped(lowerTar[half:])...)}}},
+		"plain, said gzip": {layers: []fakeLayer{{tar: lowerTar, blob: lowerTar,
+			mediaType: v1.MediaTypeImageLayerGzip}}},
+		"an empty layer": image(lowerTar, tarball.Of()),
+		"the same twice": image(lowerTar, lowerTar),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -188,9 +196,10 @@ func TestNothingIsStoredTwice(t *testing.T) {
 	first := h.ready("a:1")
 	once := h.holdings()
 	for name, i := range map[string]fakeImage{
-		"a:2":                   image(lowerTar, upperTar),
-		"b:1":                   {layers: image(lowerTar, upperTar).layers, docker: true},
-		"other/compression:1":   {layers: []fakeLayer{{tar: lowerTar, blob: lowerTar, mediaType: v1.MediaTypeImageLayer}, {tar: upperTar}}},
+		"a:2": image(lowerTar, upperTar),
+		"b:1": {layers: image(lowerTar, upperTar).layers, docker: true},
+		"other/compression:1": {layers: []fakeLayer{{tar: lowerTar, blob: lowerTar,
+			mediaType: v1.MediaTypeImageLayer}, {tar: upperTar}}},
 		"in/another/registry:1": image(lowerTar, upperTar),
 	} {
 		h.push(name, i)
@@ -205,7 +214,8 @@ func TestNothingIsStoredTwice(t *testing.T) {
 	h.push("moved:1", image(tarball.Of(tarball.File("moved", noise(1, 60_000)), tarball.File("small", "small"))))
 	h.ready("moved:1")
 	now := h.holdings()
-	if now.inventory.Chunks != once.inventory.Chunks || now.inventory.Packs != once.inventory.Packs || now.inventory.Layers != once.inventory.Layers+1 {
+	if now.inventory.Chunks != once.inventory.Chunks || now.inventory.Packs != once.inventory.Packs ||
+		now.inventory.Layers != once.inventory.Layers+1 {
 		t.Errorf("the hub has %+v, before %+v", now.inventory, once.inventory)
 	}
 }
@@ -244,7 +254,8 @@ func TestTreesOnRequest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if chain.DiffID != lower || chain.Parent != "" || chain.Statement != nil || !chain.Complete || len(chain.Above) != 1 ||
+	if chain.DiffID != lower || chain.Parent != "" || chain.Statement != nil || !chain.Complete ||
+		len(chain.Above) != 1 ||
 		chain.Above[0].Chain != top.Chain || chain.Above[0].Parent != lower || chain.Above[0].Statement == nil {
 		t.Errorf("the lower chain is %+v", chain)
 	}
@@ -261,7 +272,8 @@ func TestTreesOnRequest(t *testing.T) {
 	}
 	h.push("base:1", image(lowerTar))
 	h.ready("base:1")
-	if chain, err = h.client.Chain(t.Context(), lower); err != nil || chain.Statement == nil || chain.Statement.Tree != header.ID() {
+	if chain, err = h.client.Chain(t.Context(), lower); err != nil || chain.Statement == nil ||
+		chain.Statement.Tree != header.ID() {
 		t.Errorf("as an image's top, the chain is %+v, %v, want a statement", chain, err)
 	}
 }
@@ -301,8 +313,9 @@ func TestNotFound(t *testing.T) {
 			t.Errorf("%s: the header that marks the hub's own 404 is set: %v", path, own)
 		}
 	}
-	for path, want := range map[string]int{"DELETE /lighter/1/default/images?name=b": 404, "DELETE /lighter/1/default/images": 400,
-		"POST /lighter/1/default/images": 400, "POST /lighter/1/default/images/verify?name=b": 404, "PUT /lighter/1/default/key": 404} {
+	for path, want := range map[string]int{"DELETE /lighter/1/default/images?name=b": 404,
+		"DELETE /lighter/1/default/images": 400,
+		"POST /lighter/1/default/images":   400, "POST /lighter/1/default/images/verify?name=b": 404, "PUT /lighter/1/default/key": 404} {
 		method, path, _ := strings.Cut(path, " ")
 		if status, body, _ := h.do(method, path, []byte("{")); status != want {
 			t.Errorf("%s %s: %d %s, want %d", method, path, status, body, want)
@@ -331,11 +344,13 @@ func TestImmutableObjects(t *testing.T) {
 			t.Errorf("%s: Cache-Control is %q", path, header.Get("Cache-Control"))
 		}
 		if tag := header.Get("ETag"); immutable {
-			if status, body, _ := h.do("GET", path, nil, "If-None-Match", tag); status != http.StatusNotModified || len(body) > 0 {
+			if status, body, _ := h.do("GET", path, nil, "If-None-Match", tag); status != http.StatusNotModified ||
+				len(body) > 0 {
 				t.Errorf("%s: %d for an unchanged object, want 304", path, status)
 			}
 		}
-		if _, body, head := h.do("HEAD", path, nil); len(body) > 0 || head.Get("Content-Length") != header.Get("Content-Length") {
+		if _, body, head := h.do("HEAD", path, nil); len(body) > 0 ||
+			head.Get("Content-Length") != header.Get("Content-Length") {
 			t.Errorf("%s: HEAD answers with Content-Length %q", path, head.Get("Content-Length"))
 		}
 	}
@@ -366,8 +381,10 @@ func TestUniqueSizes(t *testing.T) {
 	if err != nil || len(found) != 1 {
 		t.Fatalf("%+v, %v", found, err)
 	}
-	if i := found[0]; len(i.Layers) != 2 || i.Layers[1].DiffID != digest.FromBytes(upperTar).String() || i.Layers[1].Entries != 3 ||
-		i.Layers[0].Bytes != int64(len(lowerTar)) || i.Files != 4 || i.Chunks == 0 || i.Packs == 0 || i.Units == 0 || i.IndexSize == 0 || i.IndexWire == 0 {
+	if i := found[0]; len(i.Layers) != 2 || i.Layers[1].DiffID != digest.FromBytes(upperTar).String() ||
+		i.Layers[1].Entries != 3 ||
+		i.Layers[0].Bytes != int64(len(lowerTar)) || i.Files != 4 || i.Chunks == 0 || i.Packs == 0 || i.Units == 0 ||
+		i.IndexSize == 0 || i.IndexWire == 0 {
 		t.Errorf("inspect shows %+v", i)
 	}
 }

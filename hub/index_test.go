@@ -26,8 +26,8 @@ type part struct {
 	absent   bool
 }
 
-// pushIndex pushes parts, and an index of them under NAME. It returns the digests of the parts, then that
-// of the index.
+// pushIndex pushes parts, and an index of them under NAME. It returns the digests of the parts,
+// then that of the index.
 func (h *testHub) pushIndex(name string, parts ...part) []digest.Digest {
 	h.t.Helper()
 	repository, tag, _ := strings.Cut(name, ":")
@@ -88,7 +88,8 @@ func TestImagesOfAnIndex(t *testing.T) {
 	}
 	// Everything is served as it was pushed.
 	for _, d := range append(digests[:3:3], digests[4]) {
-		status, body, _ := h.do("GET", "/v2/multi/manifests/"+d.String(), nil, "Accept", v1.MediaTypeImageIndex+", "+v1.MediaTypeImageManifest)
+		status, body, _ := h.do("GET", "/v2/multi/manifests/"+d.String(), nil, "Accept",
+			v1.MediaTypeImageIndex+", "+v1.MediaTypeImageManifest)
 		if status != 200 || digest.FromBytes(body) != d {
 			t.Errorf("%s: %d, digest %s", d, status, digest.FromBytes(body))
 		}
@@ -98,7 +99,8 @@ func TestImagesOfAnIndex(t *testing.T) {
 	if err != nil || !strings.Contains(states(last.Images), "linux/arm64/v8=ready") {
 		t.Errorf("%s, %v", states(last.Images), err)
 	}
-	if _, err := h.add(wire.Add{Name: "multi:1", Platform: "linux/riscv64"}); err == nil || !strings.Contains(err.Error(), "linux/arm64/v8") {
+	if _, err := h.add(wire.Add{Name: "multi:1", Platform: "linux/riscv64"}); err == nil ||
+		!strings.Contains(err.Error(), "linux/arm64/v8") {
 		t.Errorf("a missing platform: %v, want an error", err)
 	}
 	if err := h.client.Remove(t.Context(), "multi:1"); err != nil {
@@ -117,7 +119,8 @@ func TestNestedIndexAndMissingPlatforms(t *testing.T) {
 	inner := h.pushIndex("nested", part{image: image(lowerTar), platform: amd64})
 	outer := v1.Index{MediaType: v1.MediaTypeImageIndex, Manifests: []v1.Descriptor{
 		{MediaType: v1.MediaTypeImageIndex, Digest: inner[1], Size: 500},
-		{MediaType: v1.MediaTypeImageManifest, Digest: h.push("nested", fakeImage{layers: image(upperTar).layers, platform: *arm64}), Size: 500},
+		{MediaType: v1.MediaTypeImageManifest, Digest: h.push("nested",
+			fakeImage{layers: image(upperTar).layers, platform: *arm64}), Size: 500},
 	}}
 	outer.SchemaVersion = 2
 	h.pushManifest("nested", "1", outer.MediaType, outer)
@@ -133,9 +136,10 @@ func TestArtifactsAreStored(t *testing.T) {
 		layers: []fakeLayer{{blob: []byte("{}"), mediaType: "application/vnd.dev.cosign.simplesigning.v1+json"}}}
 	for name, i := range map[string]fakeImage{
 		"signed:sha256-" + strings.Repeat("a", 64) + ".sig": signature,
-		"artifact:1": {layers: []fakeLayer{{blob: []byte("data"), mediaType: "text/plain"}}, change: func(m *v1.Manifest) {
-			m.ArtifactType = "application/vnd.example"
-		}},
+		"artifact:1": {layers: []fakeLayer{{blob: []byte("data"), mediaType: "text/plain"}},
+			change: func(m *v1.Manifest) {
+				m.ArtifactType = "application/vnd.example"
+			}},
 		"helm:1": {layers: []fakeLayer{{tar: lowerTar}}, change: func(m *v1.Manifest) {
 			m.Config.MediaType = "application/vnd.cncf.helm.config.v1+json"
 		}},
@@ -147,7 +151,8 @@ func TestArtifactsAreStored(t *testing.T) {
 			t.Errorf("%s: %+v", name, images)
 		}
 		repository, tag, _ := strings.Cut(name, ":")
-		if status, body, _ := h.do("GET", "/v2/"+repository+"/manifests/"+tag, nil, "Accept", v1.MediaTypeImageManifest); status != 200 || digest.FromBytes(body) != d {
+		if status, body, _ := h.do("GET", "/v2/"+repository+"/manifests/"+tag, nil, "Accept",
+			v1.MediaTypeImageManifest); status != 200 || digest.FromBytes(body) != d {
 			t.Errorf("%s: %d %s", name, status, body)
 		}
 	}

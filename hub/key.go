@@ -19,8 +19,8 @@ import (
 
 const pemType = "PRIVATE KEY"
 
-// signingKeys are the keys that a hub signs with, the oldest first. There are several only while a new
-// key replaces another.
+// signingKeys are the keys that a hub signs with, the oldest first. There are several only while a
+// new key replaces another.
 type signingKeys []ed25519.PrivateKey
 
 // public returns the public keys, in the same order.
@@ -108,8 +108,8 @@ func writeKeys(path string, keys signingKeys) error {
 	return nil
 }
 
-// writeKeyFile replaces the file. Its owner is that of its directory, even if root writes it: the hub
-// has to read it.
+// writeKeyFile replaces the file. Its owner is that of its directory, even if root writes it: the
+// hub has to read it.
 func writeKeyFile(path string, text []byte) error {
 	file, err := os.CreateTemp(filepath.Dir(path), "hub.key-") // 0600
 	if err != nil {
@@ -137,8 +137,8 @@ func Keys(root string) ([]string, error) {
 	return keys.text(), err
 }
 
-// AddKey makes another signing key for the hub in a directory and returns its public half. A running
-// hub uses it after a restart.
+// AddKey makes another signing key for the hub in a directory and returns its public half. A
+// running hub uses it after a restart.
 func AddKey(root string) (string, error) {
 	keys, err := readKeys(keyFile(root))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -155,8 +155,8 @@ func AddKey(root string) (string, error) {
 	return keys.text()[len(keys)-1], writeKeys(keyFile(root), keys)
 }
 
-// RemoveKey removes the signing key with that public half from the hub in a directory, unless it is the
-// only one. A running hub uses it until a restart.
+// RemoveKey removes the signing key with that public half from the hub in a directory, unless it is
+// the only one. A running hub uses it until a restart.
 func RemoveKey(root, public string) error {
 	keys, err := readKeys(keyFile(root))
 	if err != nil {

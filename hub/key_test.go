@@ -43,7 +43,8 @@ func signers(t *testing.T, client *client.Client, chain string, keys []string) (
 	return all
 }
 
-// While one key replaces another, new and old statements are signed by all keys that the hub has now.
+// While one key replaces another, new and old statements are signed by all keys that the hub has
+// now.
 func TestKeyRotation(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -98,7 +99,8 @@ func text(keys []ed25519.PublicKey) (all []string) {
 	return all
 }
 
-// A mirror that is made again has the signatures of both keys. It trusts both only if it was given both.
+// A mirror that is made again has the signatures of both keys. It trusts both only if it was given
+// both.
 func TestMirrorOfTwoKeys(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -160,7 +162,8 @@ func TestKeyFileIsChecked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for what, bad := range map[string]string{"empty": "", "no PEM": "x\n", "something behind the keys": string(good) + "x\n", "cut": string(good[:len(good)-10])} {
+	for what, bad := range map[string]string{"empty": "", "no PEM": "x\n",
+		"something behind the keys": string(good) + "x\n", "cut": string(good[:len(good)-10])} {
 		if err := os.WriteFile(path, []byte(bad), 0o600); err != nil {
 			t.Fatal(err)
 		}

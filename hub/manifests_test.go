@@ -25,7 +25,8 @@ func (h *testHub) repositoriesOf(manifest string) []string {
 		h.t.Fatal(err)
 	}
 	keys := h.PublicKeys()
-	if err := errors.Join(said.Image.Verify(manifest, keys), said.Statement.Verify(said.Image.Chain, keys)); err != nil {
+	if err := errors.Join(said.Image.Verify(manifest, keys), said.Statement.Verify(said.Image.Chain,
+		keys)); err != nil {
 		h.t.Fatal(err)
 	}
 	return said.Image.Repositories
@@ -53,15 +54,18 @@ func TestManifestsOfImages(t *testing.T) {
 	manifest := last.Images[0].Digest
 	h.names(manifest, repository, "registry.test:5000/renamed")
 	said, err := h.client.Manifest(t.Context(), manifest)
-	if want := []string{digest.FromBytes(lowerTar).String(), digest.FromBytes(upperTar).String()}; err != nil || !slices.Equal(said.DiffIDs, want) ||
+	if want := []string{digest.FromBytes(lowerTar).String(), digest.FromBytes(upperTar).String()}; err != nil ||
+		!slices.Equal(said.DiffIDs, want) ||
 		said.Image.Chain != last.Images[0].Chain || said.Statement.Tree.String() != last.Images[0].Tree {
 		t.Errorf("statement %+v, %v", said, err)
 	}
 
-	// Added from another registry under the same name, which copies no blob, and under two other names.
+	// Added from another registry under the same name, which copies no blob, and under two other
+	// names.
 	again := startRegistry(t, image(lowerTar, upperTar))
 	other := strings.TrimSuffix(again.name(), ":1")
-	for _, add := range []wire.Add{{Source: again.source(), Name: "registry.test:5000/renamed:1"}, {Source: r.source()}} {
+	for _, add := range []wire.Add{{Source: again.source(), Name: "registry.test:5000/renamed:1"},
+		{Source: r.source()}} {
 		if _, err := h.add(add); err != nil {
 			t.Fatal(err)
 		}
@@ -100,7 +104,8 @@ func TestUnknownManifests(t *testing.T) {
 	failed := h.push("broken:1", broken)
 	h.settled("broken:1")
 	for _, path := range []string{failed.String(), digest.FromString("x").String(), "sha256:zz", "x"} {
-		if status, body, header := h.do("GET", wire.Prefix+"/"+wire.DefaultScope+"/manifests/"+path, nil); status != http.StatusNotFound || header.Get("Cache-Control") != "no-store" {
+		if status, body, header := h.do("GET", wire.Prefix+"/"+wire.DefaultScope+"/manifests/"+path,
+			nil); status != http.StatusNotFound || header.Get("Cache-Control") != "no-store" {
 			t.Errorf("%s: %d %s, %q", path, status, body, header.Get("Cache-Control"))
 		}
 	}
@@ -119,7 +124,8 @@ func TestManifestsOfTheHubsRegistry(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.names(last.Images[0].Digest, strings.TrimSuffix(r.name(), ":1"), "hub.test/"+ref.Repository, "hub.test:5000/"+ref.Repository)
+	h.names(last.Images[0].Digest, strings.TrimSuffix(r.name(), ":1"), "hub.test/"+ref.Repository,
+		"hub.test:5000/"+ref.Repository)
 	for _, host := range []string{"", "hub.test/", "https://hub.test", "Hub.test", "hub.test:", "hub.test:x", "a b"} {
 		c := hub.DefaultConfig()
 		if c.RegistryHosts = []string{host}; c.Check() == nil {
@@ -141,7 +147,8 @@ func TestMirrorHasManifests(t *testing.T) {
 	mirror := serveFiles(t, dir)
 	a, b := h.ready("a:1"), h.ready("b:1")
 	said, err := mirror.Manifest(t.Context(), a.Digest)
-	if err != nil || said.Image.Verify(a.Digest, h.PublicKeys()) != nil || said.Image.Chain != a.Chain || said.Statement == nil {
+	if err != nil || said.Image.Verify(a.Digest, h.PublicKeys()) != nil || said.Image.Chain != a.Chain ||
+		said.Statement == nil {
 		t.Errorf("the mirror answers %+v, %v", said, err)
 	}
 	if _, err := mirror.Manifest(t.Context(), b.Digest); !errors.Is(err, chunk.ErrNotFound) {

@@ -44,9 +44,10 @@ func newView(c *catalog.Catalog, log *slog.Logger) *view {
 			Help: "Time from a request's header to the end of its answer, by endpoint.", Buckets: requestBuckets}, []string{"endpoint"})}
 }
 
-// endpoints are the values of the label "endpoint": the first path elements below a scope, the registry,
-// and all others.
-var endpoints = []string{"chains", "manifests", "trees", "indexes", "locations", "packs", "chunks", "key", "images", "traces", "registry", "other"}
+// endpoints are the values of the label "endpoint": the first path elements below a scope, the
+// registry, and all others.
+var endpoints = []string{"chains", "manifests", "trees", "indexes", "locations", "packs", "chunks", "key", "images",
+	"traces", "registry", "other"}
 
 func endpointOf(path string) string {
 	if strings.HasPrefix(path, "/v2/") {
@@ -111,9 +112,10 @@ var (
 	startupBytesDesc = desc("startup_pack_bytes", "Bytes of startup packs, including retired ones.")
 	liveBytesDesc    = desc("startup_pack_live_bytes", "Bytes of startup packs that are not retired.")
 	limitBytesDesc   = desc("startup_pack_limit_bytes", "Limit of the bytes of startup packs that are not retired.")
-	lostDesc         = desc("startup_packs_lost", "Trees whose startup packs were evicted because others were used more recently.")
-	waitingDesc      = desc("layouts_waiting", "Trees that wait for a new layout.")
-	droppedDesc      = desc("log_lines_dropped_total", "Log lines dropped because the log was not read.")
+	lostDesc         = desc("startup_packs_lost",
+		"Trees whose startup packs were evicted because others were used more recently.")
+	waitingDesc = desc("layouts_waiting", "Trees that wait for a new layout.")
+	droppedDesc = desc("log_lines_dropped_total", "Log lines dropped because the log was not read.")
 )
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
@@ -122,7 +124,8 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 
 // Describe implements prometheus.Collector.
 func (v *view) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{imagesDesc, tracesDesc, layoutsDesc, traceBytesDesc, startupPacksDesc, startupBytesDesc,
+	for _, d := range []*prometheus.Desc{imagesDesc, tracesDesc, layoutsDesc, traceBytesDesc, startupPacksDesc,
+		startupBytesDesc,
 		liveBytesDesc, limitBytesDesc, lostDesc, waitingDesc, droppedDesc} {
 		out <- d
 	}
@@ -138,7 +141,8 @@ func (v *view) Collect(out chan<- prometheus.Metric) {
 		v.log.Warn("collect metrics of images failed", "err", err)
 		return
 	}
-	for _, state := range []string{wire.StateQueued, wire.StateActive, wire.StateReady, wire.StateFailed, wire.StateStored} {
+	for _, state := range []string{wire.StateQueued, wire.StateActive, wire.StateReady, wire.StateFailed,
+		wire.StateStored} {
 		out <- prometheus.MustNewConstMetric(imagesDesc, prometheus.GaugeValue, float64(states[state]), state)
 	}
 	v.collectStarts(ctx, out)

@@ -19,11 +19,13 @@ func TestMetrics(t *testing.T) {
 	h := startHub(t)
 	h.push("tools/shell:1", image(lowerTar))
 	h.ready("tools/shell:1")
-	for _, path := range []string{"/lighter/1/default/key", "/lighter/1/default/packs/none/1", "/lighter/1/default/secret", "/x", "/lighter/1/other/key"} {
+	for _, path := range []string{"/lighter/1/default/key", "/lighter/1/default/packs/none/1",
+		"/lighter/1/default/secret", "/x", "/lighter/1/other/key"} {
 		h.do("GET", path, nil)
 	}
 	var body []byte
-	for _, want := range []string{`lighter_hub_requests_total{code="200",endpoint="key"} 1`, `lighter_hub_requests_total{code="400",endpoint="packs"} 1`,
+	for _, want := range []string{`lighter_hub_requests_total{code="200",endpoint="key"} 1`,
+		`lighter_hub_requests_total{code="400",endpoint="packs"} 1`,
 		`lighter_hub_requests_total{code="404",endpoint="other"} 2`, `lighter_hub_requests_total{code="404",endpoint="key"} 1`,
 		`lighter_hub_request_duration_seconds_count{endpoint="registry"}`, `lighter_hub_images{state="ready"} 1`, `lighter_hub_images{state="failed"} 0`, "go_build_info"} {
 		for try := 0; !strings.Contains(string(body), want); try++ { // a request is counted after it was answered
@@ -58,7 +60,8 @@ func documented(t *testing.T, exposed string) {
 		return names
 	}
 	want := names("(?m)^\\| `("+hub.MetricPrefix+"\\w+)` \\| (\\w+)", string(text))
-	if got := names("(?m)^# TYPE ("+hub.MetricPrefix+"\\w+) (\\w+)", exposed); !slices.Equal(got, want) || len(got) < 3 {
+	if got := names("(?m)^# TYPE ("+hub.MetricPrefix+"\\w+) (\\w+)", exposed); !slices.Equal(got, want) ||
+		len(got) < 3 {
 		t.Errorf("exposed %v, documented %v", got, want)
 	}
 }
@@ -71,7 +74,8 @@ func TestHealthAndReadiness(t *testing.T) {
 		}
 	}
 	h.SetStopping()
-	if status, body, _ := h.do("GET", "/readyz", nil); status != 503 || !strings.Contains(string(body), "shutting down") {
+	if status, body, _ := h.do("GET", "/readyz", nil); status != 503 ||
+		!strings.Contains(string(body), "shutting down") {
 		t.Errorf("while the hub shuts down: %d %q, want 503", status, body)
 	}
 	if status, _, _ := h.do("GET", "/healthz", nil); status != 200 {

@@ -28,7 +28,10 @@ import (
 func (h *testHub) mirror(dir string, names ...string) (mirror.Result, []wire.Progress) {
 	h.t.Helper()
 	var said []wire.Progress
-	done, err := mirrorOf(h.t, h.client, dir, nil, func(p wire.Progress) { said = append(said, p) }).Copy(h.t.Context(), names)
+	done, err := mirrorOf(h.t, h.client, dir, nil, func(p wire.Progress) {
+		said = append(said,
+			p)
+	}).Copy(h.t.Context(), names)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -36,7 +39,8 @@ func (h *testHub) mirror(dir string, names ...string) (mirror.Result, []wire.Pro
 }
 
 // mirrorOf returns a mirror in dir of a client's hub.
-func mirrorOf(t *testing.T, hub *client.Client, dir string, keys []ed25519.PublicKey, report func(wire.Progress)) *mirror.Mirror {
+func mirrorOf(t *testing.T, hub *client.Client, dir string, keys []ed25519.PublicKey,
+	report func(wire.Progress)) *mirror.Mirror {
 	t.Helper()
 	m, err := mirror.New(client.Options{URL: hub.URL()}, dir, keys, report)
 	if err != nil {
@@ -73,13 +77,15 @@ func TestMirror(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
 	third := tarball.Of(tarball.File("third", noise(4, 20_000)))
-	for name, tars := range map[string][][]byte{"a:1": {lowerTar, upperTar}, "b:1": {lowerTar, third}, "c:1": {lowerTar, upperTar, third}} {
+	for name, tars := range map[string][][]byte{"a:1": {lowerTar, upperTar}, "b:1": {lowerTar, third},
+		"c:1": {lowerTar, upperTar, third}} {
 		h.push(name, image(tars...))
 		h.ready(name)
 	}
 	dir := filepath.Join(t.TempDir(), "mirror")
 	done, said := h.mirror(dir, "a:1")
-	if done.Trees != 2 || done.Fetched == 0 || done.Bytes == 0 || len(said) == 0 || said[len(said)-1].Bytes != said[len(said)-1].Total {
+	if done.Trees != 2 || done.Fetched == 0 || done.Bytes == 0 || len(said) == 0 ||
+		said[len(said)-1].Bytes != said[len(said)-1].Total {
 		t.Errorf("%+v, %+v", done, said)
 	}
 	mirror := serveFiles(t, dir)
@@ -87,7 +93,8 @@ func TestMirror(t *testing.T) {
 	lower := digest.FromBytes(lowerTar).String()
 	for _, chain := range []string{lower, a.Chain} {
 		want, chunks := h.fetchTree(chain)
-		if got, copied := fetchTree(t, mirror, chain, false); got != want || !maps.EqualFunc(chunks, copied, slices.Equal) {
+		if got, copied := fetchTree(t, mirror, chain, false); got != want ||
+			!maps.EqualFunc(chunks, copied, slices.Equal) {
 			t.Errorf("chain %s: %+v in the mirror, want %+v as on the hub", chain, got, want)
 		}
 	}
@@ -105,7 +112,8 @@ func TestMirror(t *testing.T) {
 		}
 		slices.Sort(tops)
 		slices.Sort(want)
-		if answer.Complete || answer.Chain != lower || answer.DiffID != lower || answer.Statement != nil || !slices.Equal(tops, want) {
+		if answer.Complete || answer.Chain != lower || answer.DiffID != lower || answer.Statement != nil ||
+			!slices.Equal(tops, want) {
 			t.Errorf("the mirror answers %+v", answer)
 		}
 	}
@@ -135,8 +143,8 @@ func TestMirror(t *testing.T) {
 	}
 }
 
-// Answers that cannot be verified or were cut off are not mirrored, nor anything that refers to them. The
-// next run repairs the mirror.
+// Answers that cannot be verified or were cut off are not mirrored, nor anything that refers to
+// them. The next run repairs the mirror.
 func TestMirrorOfABadHub(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -161,7 +169,8 @@ func TestMirrorOfABadHub(t *testing.T) {
 		return err
 	}
 	scope := filepath.Join(dir, wire.Prefix, wire.DefaultScope)
-	for spoil, absent := range map[string]string{"/packs/": "locations", "/locations/": "indexes", "/indexes/": "trees", "/trees/": "chains", "/key": "packs"} {
+	for spoil, absent := range map[string]string{"/packs/": "locations", "/locations/": "indexes",
+		"/indexes/": "trees", "/trees/": "chains", "/key": "packs"} {
 		if err := os.RemoveAll(scope); err != nil {
 			t.Fatal(err)
 		}

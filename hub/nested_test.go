@@ -13,7 +13,8 @@ func (h *testHub) pushIndexOf(repository, tag string, below ...digest.Digest) di
 	index := v1.Index{MediaType: v1.MediaTypeImageIndex}
 	index.SchemaVersion = 2
 	for _, d := range below {
-		index.Manifests = append(index.Manifests, v1.Descriptor{MediaType: v1.MediaTypeImageIndex, Digest: d, Size: 500})
+		index.Manifests = append(index.Manifests, v1.Descriptor{MediaType: v1.MediaTypeImageIndex, Digest: d,
+			Size: 500})
 	}
 	return h.pushManifest(repository, tag, index.MediaType, index)
 }
@@ -28,7 +29,8 @@ func TestNestedIndexesAreRemoved(t *testing.T) {
 	top := h.pushIndexOf("a", "top", middle)
 	expect := func(d digest.Digest, want int) {
 		t.Helper()
-		if status, _, _ := h.do("GET", "/v2/a/manifests/"+d.String(), nil, "Accept", v1.MediaTypeImageIndex); status != want {
+		if status, _, _ := h.do("GET", "/v2/a/manifests/"+d.String(), nil, "Accept",
+			v1.MediaTypeImageIndex); status != want {
 			t.Errorf("%s: %d, want %d", d, status, want)
 		}
 	}

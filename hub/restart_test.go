@@ -20,7 +20,8 @@ import (
 
 type catalogImage = catalog.Image
 
-// After a kill during ingestion, the next hub ingests the image again, and leaves no unfinished objects.
+// After a kill during ingestion, the next hub ingests the image again, and leaves no unfinished
+// objects.
 func TestKilledHubGoesOn(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
@@ -88,7 +89,8 @@ func TestKilledHubComparesNames(t *testing.T) {
 	}
 	again := runHub(t, openHub(t, h.config))
 	for range 500 {
-		if images := again.settled("a:1"); len(images) == 1 && images[0].Digest == want && images[0].State == wire.StateReady {
+		if images := again.settled("a:1"); len(images) == 1 && images[0].Digest == want &&
+			images[0].State == wire.StateReady {
 			return
 		}
 		time.Sleep(10 * time.Millisecond)
@@ -96,8 +98,8 @@ func TestKilledHubComparesNames(t *testing.T) {
 	t.Errorf("the name refers to %+v, want the registry's image", again.settled("a:1"))
 }
 
-// leaveHalf leaves the files of a hub that was killed between storing objects and the catalog's commit. It
-// returns the keys of a published record and of an unpublished pack.
+// leaveHalf leaves the files of a hub that was killed between storing objects and the catalog's
+// commit. It returns the keys of a published record and of an unpublished pack.
 func leaveHalf(t *testing.T, root string, objectsBefore []string) (known, fresh string) {
 	t.Helper()
 	dir := filepath.Join(hub.ScratchDir(root), "image-1")

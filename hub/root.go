@@ -30,8 +30,8 @@ func scratchDir(root string) string  { return filepath.Join(root, "scratch") }
 func trialDir(root string) string    { return filepath.Join(root, "trial") }
 func lockFile(root string) string    { return filepath.Join(root, "lock") }
 
-// prepareRoot makes the directories and locks the hub's directory. Closing the file, or the end of the
-// process, unlocks it.
+// prepareRoot makes the directories and locks the hub's directory. Closing the file, or the end of
+// the process, unlocks it.
 func prepareRoot(root string) (lock *os.File, err error) {
 	for _, dir := range []string{root, registryDir(root)} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {

@@ -36,7 +36,8 @@ type fakeRegistry struct {
 func startRegistry(t *testing.T, i fakeImage) *fakeRegistry {
 	t.Helper()
 	manifest, config, blobs := i.build()
-	r := &fakeRegistry{kind: manifest.MediaType, blobs: map[digest.Digest][]byte{}, parts: map[string]registryPart{}, asked: map[string]int{}}
+	r := &fakeRegistry{kind: manifest.MediaType, blobs: map[digest.Digest][]byte{}, parts: map[string]registryPart{},
+		asked: map[string]int{}}
 	var err error
 	if r.manifest, err = json.Marshal(manifest); err != nil {
 		t.Fatal(err)
@@ -73,7 +74,8 @@ func (r *fakeRegistry) serveIndex(t *testing.T, parts ...part) (digests []digest
 		for _, blob := range append(blobs, config) {
 			r.blobs[digest.FromBytes(blob)] = blob
 		}
-		d := v1.Descriptor{MediaType: manifest.MediaType, Digest: digest.FromBytes(b), Size: int64(len(b)), Platform: p.platform}
+		d := v1.Descriptor{MediaType: manifest.MediaType, Digest: digest.FromBytes(b), Size: int64(len(b)),
+			Platform: p.platform}
 		r.parts[d.Digest.String()] = registryPart{manifest.MediaType, b}
 		index.Manifests = append(index.Manifests, d)
 		digests = append(digests, d.Digest)
@@ -133,7 +135,8 @@ func TestAddFromARegistry(t *testing.T) {
 	}
 	add := wire.Add{Source: r.source(), Username: "somebody", Password: "secret"}
 	last, err := h.add(add)
-	if err != nil || len(last.Images) != 1 || last.Images[0].State != wire.StateReady || last.Images[0].Name != r.name() {
+	if err != nil || len(last.Images) != 1 || last.Images[0].State != wire.StateReady ||
+		last.Images[0].Name != r.name() {
 		t.Fatalf("%+v, %v", last, err)
 	}
 	h.fetchTree(last.Images[0].Chain)
@@ -142,8 +145,10 @@ func TestAddFromARegistry(t *testing.T) {
 	if err != nil || strings.Contains(ref.Repository, ":") {
 		t.Fatalf("%+v, %v", ref, err)
 	}
-	for path, want := range map[string][]byte{"manifests/1": r.manifest, "blobs/" + digest.FromBytes(gzipped(upperTar)).String(): gzipped(upperTar)} {
-		if status, body, _ := h.do("GET", "/v2/"+ref.Repository+"/"+path, nil, "Accept", r.kind); status != 200 || !bytes.Equal(body, want) {
+	for path, want := range map[string][]byte{"manifests/1": r.manifest,
+		"blobs/" + digest.FromBytes(gzipped(upperTar)).String(): gzipped(upperTar)} {
+		if status, body, _ := h.do("GET", "/v2/"+ref.Repository+"/"+path, nil, "Accept", r.kind); status != 200 ||
+			!bytes.Equal(body, want) {
 			t.Errorf("%s: %d, %d bytes of %d", path, status, len(body), len(want))
 		}
 	}
@@ -209,12 +214,14 @@ func badSources(spoilt digest.Digest) map[string]badSource {
 	}
 	blob := "blob " + spoilt.String()
 	return map[string]badSource{
-		"corrupt":        {answer(func(b []byte) []byte { b[len(b)-1] ^= 1; return b }), blob + " is corrupt", false},
-		"short":          {answer(func(b []byte) []byte { return b[:1000] }), blob + " is truncated: 1000 of", false},
-		"long":           {answer(func(b []byte) []byte { return append(b, 1) }), blob + " is longer than", false},
-		"missing":        {func(r *fakeRegistry) { delete(r.blobs, spoilt) }, "404", false},
-		"no manifest":    {func(r *fakeRegistry) { r.manifest, r.kind = []byte("<html>"), "text/html" }, "text/html", true},
-		"half a one":     {func(r *fakeRegistry) { r.manifest = r.manifest[:len(r.manifest)-1] }, "unexpected end of JSON", true},
+		"corrupt": {answer(func(b []byte) []byte { b[len(b)-1] ^= 1; return b }), blob + " is corrupt", false},
+		"short":   {answer(func(b []byte) []byte { return b[:1000] }), blob + " is truncated: 1000 of", false},
+		"long":    {answer(func(b []byte) []byte { return append(b, 1) }), blob + " is longer than", false},
+		"missing": {func(r *fakeRegistry) { delete(r.blobs, spoilt) }, "404", false},
+		"no manifest": {func(r *fakeRegistry) { r.manifest, r.kind = []byte("<html>"), "text/html" }, "text/html",
+			true},
+		"half a one": {func(r *fakeRegistry) { r.manifest = r.manifest[:len(r.manifest)-1] },
+			"unexpected end of JSON", true},
 		"a huge one":     {func(r *fakeRegistry) { r.manifest = make([]byte, 5<<20) }, "longer than the limit", true},
 		"config missing": {func(r *fakeRegistry) { dropConfig(r) }, "404", true},
 	}
@@ -272,7 +279,8 @@ func TestInvalidSources(t *testing.T) {
 			t.Errorf("%s: %v, want an error", source, err)
 		}
 	}
-	if _, err := h.add(wire.Add{Name: "not/there:1"}); err == nil || !strings.Contains(err.Error(), "not in the hub's registry") {
+	if _, err := h.add(wire.Add{Name: "not/there:1"}); err == nil ||
+		!strings.Contains(err.Error(), "not in the hub's registry") {
 		t.Errorf("a missing name: %v, want an error", err)
 	}
 	if images := h.settled(""); len(images) != 0 {

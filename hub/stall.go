@@ -13,8 +13,8 @@ const stallTimeout = time.Minute
 // stallPiece is how many bytes of a file a client has to receive within the timeout.
 const stallPiece = 1 << 20
 
-// unstalled ends requests whose clients stall. The timeout does not run while next neither reads nor
-// writes.
+// unstalled ends requests whose clients stall. The timeout does not run while next neither reads
+// nor writes.
 func unstalled(next http.Handler, timeout time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		// Some writers have no deadlines (those of tests), so errors of the controller are ignored.

@@ -33,7 +33,8 @@ func TestTracesAreShownExportedAndImported(t *testing.T) {
 		t.Fatalf("%+v, %v", shown, err)
 	}
 	first := shown[0].Workloads[0]
-	if first.Starts != 2 || first.Files != 3 || first.Ranges != 3 || first.Bytes < 600_000 || first.First[0] != "/d/f2" || len(first.Packs) == 0 {
+	if first.Starts != 2 || first.Files != 3 || first.Ranges != 3 || first.Bytes < 600_000 ||
+		first.First[0] != "/d/f2" || len(first.Packs) == 0 {
 		t.Errorf("first workload %+v", first)
 	}
 	text, err := h.client.ExportTraces(t.Context(), "a:1", "")
@@ -62,7 +63,8 @@ func TestTracesAreShownExportedAndImported(t *testing.T) {
 	} {
 		h.expect("/lighter/1/default/"+path, status)
 	}
-	for body, status := range map[string]int{"": 400, "lighter trace 1\n": 204, "lighter trace 1\nstarts 0\n": 400, strings.Repeat("x", trace.MaxText+1): 413} {
+	for body, status := range map[string]int{"": 400, "lighter trace 1\n": 204, "lighter trace 1\nstarts 0\n": 400,
+		strings.Repeat("x", trace.MaxText+1): 413} {
 		if got, said, _ := h.do("POST", "/lighter/1/default/traces/import?name=a:1", []byte(body)); got != status {
 			t.Errorf("import of %.40q: %d %s, want an error", body, got, said)
 		}
@@ -85,10 +87,12 @@ func TestVerifyReadsStartupPacks(t *testing.T) {
 	bad := bytes.Clone(good)
 	bad[len(bad)/2] ^= 1
 	write(t, file, bad)
-	if problems := h.problems("a:1"); !strings.HasPrefix(problems, "startup pack "+packs[0].Pack.String()) || strings.Contains(problems, "locations") {
+	if problems := h.problems("a:1"); !strings.HasPrefix(problems, "startup pack "+packs[0].Pack.String()) ||
+		strings.Contains(problems, "locations") {
 		t.Errorf("verify: %q", problems)
 	}
-	if shown, err := h.client.Starts(t.Context(), "a:1", ""); err != nil || len(shown[0].Workloads) != 1 || len(shown[0].Workloads[0].Packs) == 0 {
+	if shown, err := h.client.Starts(t.Context(), "a:1", ""); err != nil || len(shown[0].Workloads) != 1 ||
+		len(shown[0].Workloads[0].Packs) == 0 {
 		t.Errorf("%+v, %v: want the description without reading packs", shown, err)
 	}
 	write(t, file, good)
@@ -151,7 +155,8 @@ func TestMirrorHasStartupPacks(t *testing.T) {
 		t.Error("a pack has one unit only: its order is not tested")
 	}
 	for n, size := range packs[0].Units {
-		unit, err := os.Stat(filepath.Join(dir, "lighter/1/default/packs", chunk.Unit{Pack: packs[0].Pack, N: uint32(n)}.String()))
+		unit, err := os.Stat(filepath.Join(dir, "lighter/1/default/packs",
+			chunk.Unit{Pack: packs[0].Pack, N: uint32(n)}.String()))
 		if err != nil || unit.Size() != int64(size) {
 			t.Errorf("unit %d has %d bytes, want the length in the locations: %v", n, size, err)
 		}
@@ -189,13 +194,15 @@ func TestTracesAreRemoved(t *testing.T) {
 	if _, in := h.startups(m); fmt.Sprint(in) != fmt.Sprint(want) {
 		t.Errorf("startup packs with the files %v, want %v", in, want)
 	}
-	for query, status := range map[string]int{"": 400, "?name=b:1": 404, "?name=a:1&workload=" + bad: 404, "?name=a:1&platform=linux/s390x": 404} {
+	for query, status := range map[string]int{"": 400, "?name=b:1": 404, "?name=a:1&workload=" + bad: 404,
+		"?name=a:1&platform=linux/s390x": 404} {
 		if got, said, _ := h.do("DELETE", "/lighter/1/default/traces"+query, nil); got != status {
 			t.Errorf("%q: %d %s, want %d", query, got, said, status)
 		}
 	}
 	h.traced(m, 4, 5)
-	if got, err := h.client.ForgetTraces(t.Context(), "a:1", "", ""); err != nil || len(got.Workloads) != 2 || got.Starts != 3 {
+	if got, err := h.client.ForgetTraces(t.Context(), "a:1", "", ""); err != nil || len(got.Workloads) != 2 ||
+		got.Starts != 3 {
 		t.Errorf("removed %+v, %v", got, err)
 	}
 	h.await(m.ID())

@@ -70,13 +70,14 @@ func TestAbsurdTraces(t *testing.T) {
 	if _, in := h.startups(unharmed); fmt.Sprint(in) != fmt.Sprint(want) {
 		t.Errorf("another image has startup packs with the files %v, want %v", in, want)
 	}
-	if held, err := h.Catalog().StartHoldings(t.Context()); err != nil || held.TraceBytes > 1<<20 || held.PackBytes > 32<<20 {
+	if held, err := h.Catalog().StartHoldings(t.Context()); err != nil || held.TraceBytes > 1<<20 ||
+		held.PackBytes > 32<<20 {
 		t.Errorf("kept: %+v, %v", held, err)
 	}
 }
 
-// Retired startup packs are served for a while and then deleted, with the traces of removed images. Packs
-// that are in use again stay.
+// Retired startup packs are served for a while and then deleted, with the traces of removed images.
+// Packs that are in use again stay.
 func TestRetiredStartupPacks(t *testing.T) {
 	t.Parallel()
 	h := startsHub(t)
@@ -126,8 +127,8 @@ func TestRetiredStartupPacks(t *testing.T) {
 	}
 }
 
-// Clients that announce traces and do not send them reserve a bounded number of bytes. Other requests get
-// 503 meanwhile.
+// Clients that announce traces and do not send them reserve a bounded number of bytes. Other
+// requests get 503 meanwhile.
 func TestAnnouncedTraces(t *testing.T) {
 	t.Parallel()
 	h := startsHub(t)
@@ -142,7 +143,8 @@ func TestAnnouncedTraces(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		if _, err := fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n\r\n{", path, address, trace.MaxBytes); err != nil {
+		if _, err := fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n\r\n{", path, address,
+			trace.MaxBytes); err != nil {
 			t.Fatal(err)
 		}
 		silent = append(silent, c)

@@ -15,8 +15,8 @@ import (
 	"lighter/hub"
 )
 
-// hubWithRoom runs a hub with a quota for startup packs that makes layouts as soon as there is a trace, and
-// does not recompress.
+// hubWithRoom runs a hub with a quota for startup packs that makes layouts as soon as there is a
+// trace, and does not recompress.
 func hubWithRoom(t *testing.T, bytes int64) (hub.Config, *testHub) {
 	t.Helper()
 	c := hubConfig(t)
@@ -26,8 +26,8 @@ func hubWithRoom(t *testing.T, bytes int64) (hub.Config, *testHub) {
 	return c, runHub(t, h)
 }
 
-// Without room for all startup packs, the least recently used images lose theirs. They can be read as
-// before, and get startup packs again when they are used.
+// Without room for all startup packs, the least recently used images lose theirs. They can be read
+// as before, and get startup packs again when they are used.
 func TestQuota(t *testing.T) {
 	t.Parallel()
 	const limit = 3_400_000 // of 800,000 each, four
@@ -87,7 +87,8 @@ func TestQuota(t *testing.T) {
 	if have := who(); have != "0234" {
 		t.Errorf("trees %s have packs, want 0234: 1 was used too soon", have)
 	}
-	if shown, err := h.client.Starts(t.Context(), "a1:1", ""); err != nil || shown[0].Lost.IsZero() || len(shown[0].Workloads) != 1 || len(shown[0].Packs) != 0 {
+	if shown, err := h.client.Starts(t.Context(), "a1:1", ""); err != nil || shown[0].Lost.IsZero() ||
+		len(shown[0].Workloads) != 1 || len(shown[0].Packs) != 0 {
 		t.Errorf("description %+v, %v", shown, err)
 	}
 
@@ -100,7 +101,8 @@ func TestQuota(t *testing.T) {
 	if have := who(); have != "0134" {
 		t.Errorf("trees %s have packs, want 0134: 1 was used, and 2 was used least recently", have)
 	}
-	if shown, err := h.client.Starts(t.Context(), "a1:1", ""); err != nil || !shown[0].Lost.IsZero() || len(shown[0].Packs) == 0 {
+	if shown, err := h.client.Starts(t.Context(), "a1:1", ""); err != nil || !shown[0].Lost.IsZero() ||
+		len(shown[0].Packs) == 0 {
 		t.Errorf("description %+v, %v", shown, err)
 	}
 }

@@ -66,7 +66,8 @@ func TestStartupPacksAreRecompressed(t *testing.T) {
 	}
 	previous := ""
 	for _, name := range files(t, hub.ObjectsDir(h.Config().Root)) {
-		if strings.HasPrefix(name, "packs/") && !slices.Contains(before, name) && name != "packs/"+packs[0].Pack.String() {
+		if strings.HasPrefix(name, "packs/") && !slices.Contains(before, name) &&
+			name != "packs/"+packs[0].Pack.String() {
 			previous += name
 		}
 	}
@@ -110,13 +111,14 @@ func TestNewerLayoutIsNotRecompressed(t *testing.T) {
 		t.Fatal(err)
 	}
 	th.recompressed("a:1")
-	if got, err := h.Catalog().Layout(t.Context(), m.ID()); err != nil || string(got.Startup) != "newer" || got.Locations != newer.Locations {
+	if got, err := h.Catalog().Layout(t.Context(), m.ID()); err != nil || string(got.Startup) != "newer" ||
+		got.Locations != newer.Locations {
 		t.Errorf("the layout is %+v, %v, want the newer one", got, err)
 	}
 }
 
-// Packs whose recompression was pending when the hub ended are recompressed after the next trace, even if
-// that changes nothing.
+// Packs whose recompression was pending when the hub ended are recompressed after the next trace,
+// even if that changes nothing.
 func TestRecompressionAfterRestart(t *testing.T) {
 	t.Parallel()
 	h := openHub(t, hubConfig(t))
@@ -138,7 +140,8 @@ func TestRecompressionAfterRestart(t *testing.T) {
 		th.traced(m, 2, 1)
 		th.recompressed("a:1")
 	}
-	if after, _ := th.startups(m); len(after) != len(before) || after[0].Bytes() >= before[0].Bytes() || h.Starts().Counts().Laid != 0 {
+	if after, _ := th.startups(m); len(after) != len(before) || after[0].Bytes() >= before[0].Bytes() ||
+		h.Starts().Counts().Laid != 0 {
 		t.Errorf("startup packs before %+v, after %+v", before, after)
 	}
 }

@@ -108,8 +108,8 @@ func (h *testHub) await(tree chunk.ID) {
 	}
 }
 
-// startups returns the startup packs of a tree, and for each file the pack that has it: -1 if none has
-// it, -2 if several have parts.
+// startups returns the startup packs of a tree, and for each file the pack that has it: -1 if none
+// has it, -2 if several have parts.
 func (h *testHub) startups(m *index.Map) ([]index.Startup, []int) {
 	h.t.Helper()
 	locations := fetchLocations(h.t, h.origins(), m.Header)
@@ -134,7 +134,8 @@ func (h *testHub) startups(m *index.Map) ([]index.Startup, []int) {
 	return packs, in
 }
 
-// After a trace, a startup pack has the chunks that the start has read. The image's other figures stay.
+// After a trace, a startup pack has the chunks that the start has read. The image's other figures
+// stay.
 func TestTraceBecomesStartupPack(t *testing.T) {
 	t.Parallel()
 	h := startsHub(t)
@@ -149,7 +150,8 @@ func TestTraceBecomesStartupPack(t *testing.T) {
 
 	h.traced(m, 7, 2, 4)
 	packs, in := h.startups(m)
-	if len(packs) != 1 || !packs[0].AtMount || len(packs[0].Triggers) != 0 || fmt.Sprint(in) != "[-1 -1 0 -1 0 -1 -1 0 -1 -1]" {
+	if len(packs) != 1 || !packs[0].AtMount || len(packs[0].Triggers) != 0 ||
+		fmt.Sprint(in) != "[-1 -1 0 -1 0 -1 -1 0 -1 -1]" {
 		t.Fatalf("%d packs of the guess; after the trace %+v with the files %v", guess, packs, in)
 	}
 	h.fetchTree(got.Chain)
@@ -158,14 +160,16 @@ func TestTraceBecomesStartupPack(t *testing.T) {
 	}
 	after := h.inspect("a:1")
 	if after.StartupPacks != 1 || after.StartupBytes < packs[0].Bytes() || after.StartupBytes > packs[0].Bytes()+1000 {
-		t.Errorf("inspect shows %d startup packs of %d bytes, the locations have %+v", after.StartupPacks, after.StartupBytes, packs)
+		t.Errorf("inspect shows %d startup packs of %d bytes, the locations have %+v", after.StartupPacks,
+			after.StartupBytes, packs)
 	}
 	after.StartupPacks, after.StartupBytes, after.IndexWire = inspected.StartupPacks, inspected.StartupBytes, inspected.IndexWire
 	if fmt.Sprintf("%+v", after) != fmt.Sprintf("%+v", inspected) {
 		t.Errorf("inspect showed\n%+v, now\n%+v", inspected, after)
 	}
 	_, _, now := h.do("GET", path, nil)
-	if status, _, _ := h.do("GET", path, nil, "If-None-Match", before.Get("ETag")); status != 200 || now.Get("ETag") == before.Get("ETag") {
+	if status, _, _ := h.do("GET", path, nil, "If-None-Match", before.Get("ETag")); status != 200 ||
+		now.Get("ETag") == before.Get("ETag") {
 		t.Errorf("with the tag of the previous locations: %d, want 200 and another tag", status)
 	}
 	if status, _, _ := h.do("GET", path, nil, "If-None-Match", now.Get("ETag")); status != http.StatusNotModified {
@@ -182,7 +186,8 @@ func TestTraceBecomesStartupPack(t *testing.T) {
 	// The same trace again changes nothing, nor does a restart.
 	list, laid := files(t, hub.ObjectsDir(h.config.Root)), h.Starts().Counts().Laid
 	h.traced(m, 7, 2, 4)
-	if again := files(t, hub.ObjectsDir(h.config.Root)); !slices.Equal(list, again) || h.Starts().Counts().Laid != laid {
+	if again := files(t, hub.ObjectsDir(h.config.Root)); !slices.Equal(list, again) ||
+		h.Starts().Counts().Laid != laid {
 		t.Errorf("after the same trace: objects\n%q, before\n%q", list, again)
 	}
 	h = h.restart()
@@ -245,15 +250,16 @@ func TestTraceSurvivesTheHub(t *testing.T) {
 	}
 }
 
-// The next image in a repository inherits the recordings: its first startup pack has the recorded files,
-// also those that have moved.
+// The next image in a repository inherits the recordings: its first startup pack has the recorded
+// files, also those that have moved.
 func TestNextImageInheritsTraces(t *testing.T) {
 	t.Parallel()
 	h := startsHub(t)
 	h.push("a:1", image(startsTar(10)))
 	m := h.extents(h.ready("a:1").Tree)
 	h.traced(m, 1, 5, 8)
-	change := tarball.Of(tarball.Dir("c"), tarball.File("c/moved", noise(15, 200_000)), tarball.Whiteout("d/f5"), tarball.File("d/f8", noise(99, 200_000)))
+	change := tarball.Of(tarball.Dir("c"), tarball.File("c/moved", noise(15, 200_000)), tarball.Whiteout("d/f5"),
+		tarball.File("d/f8", noise(99, 200_000)))
 	h.push("a:2", image(startsTar(10), change))
 	next := h.extents(h.ready("a:2").Tree)
 	// c/moved, d/f0 to f4, d/f6 to f9
@@ -273,7 +279,8 @@ func TestGuess(t *testing.T) {
 	t.Parallel()
 	h := startsHub(t)
 	program := func(name, text string) tarball.Item { return tarball.File(name, text, tarball.Mode(0o755)) }
-	i := image(tarball.Of(tarball.Dir("bin"), program("bin/other", "#!/bin/none\n"+noise(1, 30_000)), program("bin/run", "#!/bin/tool -x\n"+noise(2, 30_000)),
+	i := image(tarball.Of(tarball.Dir("bin"), program("bin/other", "#!/bin/none\n"+noise(1, 30_000)),
+		program("bin/run", "#!/bin/tool -x\n"+noise(2, 30_000)),
 		program("bin/tool", "#!/bin/none\n"+noise(3, 30_000))))
 	i.runs = v1.ImageConfig{Entrypoint: []string{"run"}, Env: []string{"PATH=/none:/bin"}}
 	h.push("a:1", i)

@@ -46,7 +46,8 @@ func removeCgroup(mount, name string) (err error) {
 func removeCgroupNow(mount, name string) (err error) {
 	left, _ := filepath.Glob(filepath.Join(mount, "*", name)) // the pattern is well formed
 	for _, dir := range append(left, filepath.Join(mount, name)) {
-		// Remove, unlike RemoveAll, does not try to delete the files in it, which the kernel removes.
+		// Remove, unlike RemoveAll, does not try to delete the files in it, which the kernel
+		// removes.
 		if e := os.Remove(dir); e != nil && !errors.Is(e, os.ErrNotExist) {
 			err = errors.Join(err, e)
 		}

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// maxTrials bounds the images that wait for their trial. Further ones have none; their first start
-	// on a node will be reported.
+	// maxTrials bounds the images that wait for their trial. Further ones have none; their first
+	// start on a node will be reported.
 	maxTrials = 100
 	// trialTimeout bounds one trial.
 	trialTimeout = 4 * time.Minute
@@ -28,9 +28,9 @@ const (
 	trialOutputTimeout = 10 * time.Second
 )
 
-// trials starts each new image once, in a sandbox without network, so that there is a trace before the
-// first start on a node. The trials run one at a time. Each is a process of `lighter trial`, which is a
-// node of this hub, in namespaces that end with it.
+// trials starts each new image once, in a sandbox without network, so that there is a trace before
+// the first start on a node. The trials run one at a time. Each is a process of `lighter trial`,
+// which is a node of this hub, in namespaces that end with it.
 type trials struct {
 	hub    *Hub
 	cgroup string // control group of the running trial
@@ -40,7 +40,8 @@ type trials struct {
 // trialNamespaces are the namespaces of a trial's node.
 const trialNamespaces = syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC
 
-// checkTrials returns an error if this hub can run no trials at all, so that it is reported at the start.
+// checkTrials returns an error if this hub can run no trials at all, so that it is reported at the
+// start.
 func checkTrials(ctx context.Context) error {
 	cmd := exec.CommandContext(ctx, "runc", "--version")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: trialNamespaces}
@@ -119,7 +120,8 @@ func (t *trials) start(ctx context.Context, image catalog.Image, url string) (ou
 	defer func() { err = errors.Join(err, os.RemoveAll(dir), removeCgroup(cgroupRoot, t.cgroup)) }()
 	ctx, cancel := context.WithTimeout(ctx, trialTimeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, self, "trial", "--hub", url, "--name", image.Name, "--platform", image.Platform, "--tree", image.Tree.String(),
+	cmd := exec.CommandContext(ctx, self, "trial", "--hub", url, "--name", image.Name, "--platform", image.Platform,
+		"--tree", image.Tree.String(),
 		"--cgroup", t.cgroup, dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: trialNamespaces, Pdeathsig: syscall.SIGKILL}
 	var stdout, stderr bytes.Buffer

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// The control group of a killed trial is removed from each hierarchy, even if its last process ends only
-// now. Those of other hubs are kept.
+// The control group of a killed trial is removed from each hierarchy, even if its last process ends
+// only now. Those of other hubs are kept.
 func TestCgroupOfAKilledTrialIsRemoved(t *testing.T) {
 	root, mount := t.TempDir(), t.TempDir()
 	name, err := trialCgroup(root)
@@ -22,7 +22,8 @@ func TestCgroupOfAKilledTrialIsRemoved(t *testing.T) {
 		t.Fatalf("two hubs have %q and %q, %v", name, other, err)
 	}
 	busy := filepath.Join(mount, "pids", name, "process") // it cannot be removed either
-	for _, dir := range []string{filepath.Join(mount, "memory", name), busy, filepath.Join(mount, name), filepath.Join(mount, "pids", other)} {
+	for _, dir := range []string{filepath.Join(mount, "memory", name), busy, filepath.Join(mount, name),
+		filepath.Join(mount, "pids", other)} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}

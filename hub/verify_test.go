@@ -52,13 +52,16 @@ func TestVerifyNamesDamage(t *testing.T) {
 		change func([]byte) []byte
 		want   []string
 	}{
-		"a pack":        {filepath.Join(dir, firstWith(list, "packs/")), flip, []string{"unit ", "cannot be read back", `file "/`}},
-		"half a pack":   {filepath.Join(dir, firstWith(list, "packs/")), half, []string{"unit ", `file "/etc/large": chunk `}},
+		"a pack": {filepath.Join(dir, firstWith(list, "packs/")), flip,
+			[]string{"unit ", "cannot be read back", `file "/`}},
+		"half a pack": {filepath.Join(dir, firstWith(list, "packs/")), half,
+			[]string{"unit ", `file "/etc/large": chunk `}},
 		"the index":     {filepath.Join(dir, "indexes/"+got.Tree+".zst"), flip, []string{"index: "}},
 		"the locations": {filepath.Join(dir, firstWith(list, "locations/")), half, []string{"locations: "}},
 		"a record":      {filepath.Join(dir, firstWith(list, "layers/")), flip, []string{"layer ", "its record"}},
-		"a blob":        {h.blobFile(manifest.Layers[1].Digest), flip, []string{"layer 2 of 2 (" + manifest.Layers[1].Digest.String()}},
-		"the config":    {h.blobFile(manifest.Config.Digest), flip, []string{"config: "}},
+		"a blob": {h.blobFile(manifest.Layers[1].Digest), flip,
+			[]string{"layer 2 of 2 (" + manifest.Layers[1].Digest.String()}},
+		"the config": {h.blobFile(manifest.Config.Digest), flip, []string{"config: "}},
 	} {
 		good, err := os.ReadFile(c.file)
 		if err != nil {
@@ -82,7 +85,8 @@ func TestVerifyNamesDamage(t *testing.T) {
 func TestVerifyReadsEverything(t *testing.T) {
 	t.Parallel()
 	h := startHub(t)
-	h.push("a:1", image(lowerTar, tarball.Of(tarball.Whiteout("etc"), tarball.Whiteout("link"), tarball.File("top", noise(6, 3000)))))
+	h.push("a:1", image(lowerTar, tarball.Of(tarball.Whiteout("etc"), tarball.Whiteout("link"),
+		tarball.File("top", noise(6, 3000)))))
 	h.ready("a:1")
 	lower := digest.FromBytes(lowerTar).String()
 	below, err := h.client.Tree(t.Context(), lower)
@@ -94,14 +98,16 @@ func TestVerifyReadsEverything(t *testing.T) {
 	}
 	dir := hub.ObjectsDir(h.config.Root)
 	manifest, _, _ := image(lowerTar).build()
-	for _, file := range []string{filepath.Join(dir, "indexes", below.Tree.String()+".zst"), h.blobFile(manifest.Layers[0].Digest)} {
+	for _, file := range []string{filepath.Join(dir, "indexes", below.Tree.String()+".zst"),
+		h.blobFile(manifest.Layers[0].Digest)} {
 		damage(t, file)
 	}
 	for _, pack := range files(t, filepath.Join(dir, "packs")) {
 		damage(t, filepath.Join(dir, "packs", pack))
 	}
 	problems := h.problems("a:1")
-	for _, want := range []string{"layer 1 of 2 (" + manifest.Layers[0].Digest.String(), "the first 1 layers: index: ", "unit ", `layer 1 of 2: file "/etc/large": chunk `} {
+	for _, want := range []string{"layer 1 of 2 (" + manifest.Layers[0].Digest.String(),
+		"the first 1 layers: index: ", "unit ", `layer 1 of 2: file "/etc/large": chunk `} {
 		if !strings.Contains(problems, want) {
 			t.Errorf("problems %q, want %q among them", problems, want)
 		}

@@ -131,7 +131,8 @@ func TestHubEndsWhileItCopies(t *testing.T) {
 		t.Errorf("%+v", images)
 	}
 	again.unchanged("after the restart", before)
-	if last, err := again.add(wire.Add{Source: r.source(), Name: "a:1"}); err != nil || last.Images[0].State != wire.StateReady {
+	if last, err := again.add(wire.Add{Source: r.source(), Name: "a:1"}); err != nil ||
+		last.Images[0].State != wire.StateReady {
 		t.Errorf("%+v, %v", last, err)
 	}
 }

@@ -29,7 +29,8 @@ func TestWirePage(t *testing.T) {
 		if status != http.StatusOK || header.Get("Cache-Control") != want {
 			t.Errorf("%s: %d, %s", path, status, header)
 		}
-		if status, none, head := h.do("HEAD", path, nil); status != http.StatusOK || len(none) != 0 || head.Get("Content-Length") != header.Get("Content-Length") {
+		if status, none, head := h.do("HEAD", path, nil); status != http.StatusOK || len(none) != 0 ||
+			head.Get("Content-Length") != header.Get("Content-Length") {
 			t.Errorf("HEAD %s: %d, %d bytes, %s", path, status, len(none), head)
 		}
 		tag := header.Get("ETag")
@@ -40,10 +41,12 @@ func TestWirePage(t *testing.T) {
 			if status, _, _ := h.do("GET", path, nil, "If-None-Match", tag); status != http.StatusNotModified {
 				t.Errorf("%s with its tag: %d, want 304", path, status)
 			}
-			if status, _, _ := h.do("GET", path, nil, "If-None-Match", tag, "Cache-Control", "no-cache"); status != http.StatusOK {
+			if status, _, _ := h.do("GET", path, nil, "If-None-Match", tag, "Cache-Control",
+				"no-cache"); status != http.StatusOK {
 				t.Errorf("%s with its tag and no-cache: %d, want 200", path, status)
 			}
-			if status, whole, _ := h.do("GET", path, nil, "Range", "bytes=0-9"); status != http.StatusOK || len(whole) != len(body) {
+			if status, whole, _ := h.do("GET", path, nil, "Range", "bytes=0-9"); status != http.StatusOK ||
+				len(whole) != len(body) {
 				t.Errorf("a range of %s: %d, %d bytes, want 200 and all bytes", path, status, len(whole))
 			}
 		}
@@ -87,14 +90,17 @@ func TestWirePage(t *testing.T) {
 		{"GET", base + "/trees/sha256:0", "", 404},
 	} {
 		status, body, header := h.do(c.method, c.path, []byte(c.body))
-		if status != c.status || status >= 400 && (!strings.HasPrefix(string(body), `{"error":"`) || header.Get("Cache-Control") != "no-store") {
+		if status != c.status || status >= 400 && (!strings.HasPrefix(string(body), `{"error":"`) ||
+			header.Get("Cache-Control") != "no-store") {
 			t.Errorf("%s %s: %d, %.200s", c.method, c.path, status, body)
 		}
 	}
-	if status, _, header := h.do("POST", base+"/images", []byte(`{"name":"a:1"}`)); status != 200 || header.Get("Content-Type") != "application/x-ndjson" {
+	if status, _, header := h.do("POST", base+"/images", []byte(`{"name":"a:1"}`)); status != 200 ||
+		header.Get("Content-Type") != "application/x-ndjson" {
 		t.Errorf("stream of progress: %d, %s", status, header)
 	}
-	if status, body, _ := h.do("DELETE", base+"/images?name=a:1", nil); status != http.StatusNoContent || len(body) != 0 {
+	if status, body, _ := h.do("DELETE", base+"/images?name=a:1", nil); status != http.StatusNoContent ||
+		len(body) != 0 {
 		t.Errorf("delete: %d, %s, want 204", status, body)
 	}
 }

@@ -21,12 +21,12 @@ type placed struct {
 	span
 }
 
-// Files returns which files a trace has read, in the order of reading. metadata and extents are the index
-// of the trace's tree. If files share a place on the device, the first one counts. Files truncates a
-// recording that exceeds limit bytes as text, or MaxEntries.
+// Files returns which files a trace has read, in the order of reading. metadata and extents are the
+// index of the trace's tree. If files share a place on the device, the first one counts. Files
+// truncates a recording that exceeds limit bytes as text, or MaxEntries.
 //
-// It reads the whole metadata image. Errors are erofs.ErrInvalid (wrapped), those of reading, or the
-// context's.
+// It reads the whole metadata image. Errors are erofs.ErrInvalid (wrapped), those of reading, or
+// the context's.
 func (t Trace) Files(ctx context.Context, metadata *erofs.Image, extents *index.Map, limit int) (Recording, error) {
 	files, err := touched(ctx, t.Reads, metadata)
 	if err != nil {
@@ -44,7 +44,8 @@ func (t Trace) Files(ctx context.Context, metadata *erofs.Image, extents *index.
 				before = r.Entries[n-1].Size()
 				r.Entries[n-1].Length += part.to - part.from
 			} else {
-				r.Entries = append(r.Entries, Entry{At: read.At, Path: f.path, Offset: part.from - f.from, Length: part.to - part.from})
+				r.Entries = append(r.Entries, Entry{At: read.At, Path: f.path, Offset: part.from - f.from,
+					Length: part.to - part.from})
 			}
 			last := &r.Entries[len(r.Entries)-1]
 			if err := last.nameChunks(extents, part, limit); err != nil {

@@ -85,10 +85,12 @@ func TestFilesOfATrace(t *testing.T) {
 		if len(e.Chunks) == 0 {
 			t.Errorf("no chunks: %v", e)
 		}
-		got = append(got, fmt.Sprint(e.At.Milliseconds(), " ", e.Path, " ", e.Offset, " ", e.Length, " ", len(e.Chunks)))
+		got = append(got, fmt.Sprint(e.At.Milliseconds(), " ", e.Path, " ", e.Offset, " ", e.Length, " ",
+			len(e.Chunks)))
 	}
 	all := strings.Join(got, "\n")
-	for _, want := range []string{"0 /lib/link 4096 4096 1", "1 /bin/large 98304 12288 2", "2 /bin/large 126976 3031 2", "3 /bin/other 0 6000 1"} {
+	for _, want := range []string{"0 /lib/link 4096 4096 1", "1 /bin/large 98304 12288 2",
+		"2 /bin/large 126976 3031 2", "3 /bin/other 0 6000 1"} {
 		if !strings.Contains(all, want) {
 			t.Errorf("%q is not among\n%s", want, all)
 		}
@@ -96,7 +98,8 @@ func TestFilesOfATrace(t *testing.T) {
 	if r.Starts != 1 || r.Entries[1].Chunks[0] != piece("large", 0) || r.Entries[1].Chunks[1] != piece("large", 1) {
 		t.Errorf("%d starts, chunks %v", r.Starts, r.Entries[1].Chunks)
 	}
-	if back, err := ParseText(EncodeText([]Recording{r})); err != nil || len(back) != 1 || len(back[0].Entries) != len(r.Entries) {
+	if back, err := ParseText(EncodeText([]Recording{r})); err != nil || len(back) != 1 ||
+		len(back[0].Entries) != len(r.Entries) {
 		t.Errorf("as text: %v, error %v", back, err)
 	}
 	if short, err := of.Files(t.Context(), image, extents, r.Entries[0].Size()); err != nil || len(short.Entries) != 1 {

@@ -41,8 +41,8 @@ type Recording struct {
 	Entries []Entry
 }
 
-// EncodeText returns the text of recordings. It truncates what exceeds the bounds, and leaves out entries
-// that ParseText would refuse.
+// EncodeText returns the text of recordings. It truncates what exceeds the bounds, and leaves out
+// entries that ParseText would refuse.
 func EncodeText(recordings []Recording) []byte {
 	out := []byte(firstLine + "\n")
 	for _, r := range recordings[:min(len(recordings), MaxRecordings)] {
@@ -87,7 +87,8 @@ func (e *Entry) check() error {
 	switch {
 	case e.At < 0 || e.At > MaxTime:
 		return fmt.Errorf("time %s, want 0 to %s", e.At, MaxTime)
-	case len(e.Path) > maxPath || !strings.HasPrefix(e.Path, "/") || path.Clean(e.Path) != e.Path || strings.Contains(e.Path, "\x00"):
+	case len(e.Path) > maxPath || !strings.HasPrefix(e.Path, "/") || path.Clean(e.Path) != e.Path ||
+		strings.Contains(e.Path, "\x00"):
 		return fmt.Errorf("%.100q is not an absolute, clean path", e.Path)
 	case e.Offset < 0 || e.Length <= 0 || e.Length > maxFile || e.Offset > maxFile-e.Length:
 		return fmt.Errorf("range of %d bytes at %d is invalid", e.Length, e.Offset)
@@ -100,7 +101,8 @@ func (e *Entry) check() error {
 	return nil
 }
 
-// ParseText parses the text of recordings. It accepts only what EncodeText writes. Errors name the line.
+// ParseText parses the text of recordings. It accepts only what EncodeText writes. Errors name the
+// line.
 func ParseText(text []byte) ([]Recording, error) {
 	if len(text) > MaxText {
 		return nil, fmt.Errorf("traces of %d bytes, want at most %d", len(text), MaxText)
@@ -148,7 +150,8 @@ func addLine(out []Recording, line string) ([]Recording, error) {
 		return nil, fmt.Errorf("more than %d entries", MaxEntries)
 	}
 	if len(r.Entries) > 0 && e.At < r.Entries[len(r.Entries)-1].At {
-		return nil, fmt.Errorf("entry at %d ms after one at %d ms", e.At.Milliseconds(), r.Entries[len(r.Entries)-1].At.Milliseconds())
+		return nil, fmt.Errorf("entry at %d ms after one at %d ms", e.At.Milliseconds(),
+			r.Entries[len(r.Entries)-1].At.Milliseconds())
 	}
 	r.Entries = append(r.Entries, e)
 	return out, nil
@@ -197,8 +200,8 @@ func number(s string) (int64, error) {
 // plain reports whether a byte of a path is written as it is.
 func plain(c byte) bool { return c > ' ' && c < 0x7f && c != '%' }
 
-// escape encodes a path without white space: it replaces %, and bytes that are not printable ASCII, by %
-// and two upper-case hexadecimal digits.
+// escape encodes a path without white space: it replaces %, and bytes that are not printable ASCII,
+// by % and two upper-case hexadecimal digits.
 func escape(name string) string {
 	var b strings.Builder
 	for i := range len(name) {

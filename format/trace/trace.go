@@ -1,11 +1,12 @@
 // Package trace encodes what a container reads when it starts, in few bytes and within bounds.
 //
-// There are two forms. A node reports a Trace: ranges of one tree's device in the order of reading, as
-// JSON. A hub keeps a Recording: ranges of files by path, with the chunks that they had, so that it
-// also fits the image's next build. Its form is text with one range a line. docs/format.md has both.
+// There are two forms. A node reports a Trace: ranges of one tree's device in the order of reading,
+// as JSON. A hub keeps a Recording: ranges of files by path, with the chunks that they had, so that
+// it also fits the image's next build. Its form is text with one range a line. docs/format.md has
+// both.
 //
-// Neither form can hold arguments, host names or the time of day. The package checks the form of its
-// input, not its use: a trace is a hint, and an absurd one costs bytes, never correctness.
+// Neither form can hold arguments, host names or the time of day. The package checks the form of
+// its input, not its use: a trace is a hint, and an absurd one costs bytes, never correctness.
 package trace
 
 import (
@@ -45,8 +46,8 @@ type Trace struct {
 	Reads []Read
 }
 
-// Encode returns the trace's JSON: {"reads":[[ms,offset,length],…]}. It truncates a trace that exceeds
-// the bounds.
+// Encode returns the trace's JSON: {"reads":[[ms,offset,length],…]}. It truncates a trace that
+// exceeds the bounds.
 func (t Trace) Encode() []byte {
 	out := []byte(`{"reads":[`)
 	for _, r := range t.Reads[:min(len(t.Reads), MaxReads)] {
@@ -69,9 +70,9 @@ func (t Trace) Encode() []byte {
 	return append(out, "]}"...)
 }
 
-// Decode parses the JSON of a trace. device is the size of the tree's device in bytes. Reads must be in
-// the order of time, and ranges of whole pages of the device. Apart from white space, Decode accepts
-// only what Encode writes.
+// Decode parses the JSON of a trace. device is the size of the tree's device in bytes. Reads must
+// be in the order of time, and ranges of whole pages of the device. Apart from white space, Decode
+// accepts only what Encode writes.
 func Decode(b []byte, tree chunk.ID, device int64) (Trace, error) {
 	if len(b) > MaxBytes {
 		return Trace{}, fmt.Errorf("decode trace: %d bytes, want at most %d", len(b), MaxBytes)
@@ -105,5 +106,6 @@ func Decode(b []byte, tree chunk.ID, device int64) (Trace, error) {
 // within reports whether a range consists of whole pages of a device.
 func within(offset, length, device int64) bool {
 	device = min(device, maxDevice)
-	return offset >= 0 && length > 0 && offset%page == 0 && length%page == 0 && length <= device && offset <= device-length
+	return offset >= 0 && length > 0 && offset%page == 0 && length%page == 0 && length <= device &&
+		offset <= device-length
 }

@@ -58,7 +58,8 @@ func TestInvalidTraces(t *testing.T) {
 		`{"reads":[[-1,0,4096]]}`, `{"reads":[[3600001,0,4096]]}`, `{"reads":[[2,0,4096],[1,0,4096]]}`,
 		`{"reads":[[0,0,0]]}`, `{"reads":[[0,0,-4096]]}`, `{"reads":[[0,1,4096]]}`, `{"reads":[[0,0,4095]]}`, `{"reads":[[0,-4096,4096]]}`,
 		`{"reads":[[0,1073741824,4096]]}`, `{"reads":[[0,4096,1073741824]]}`, `{"reads":[[0,9223372036854771712,9223372036854771712]]}`,
-		`{"reads":[[0,0,1e300]]}`, `{"reads":[` + strings.Repeat(`[0,0,4096],`, MaxReads) + `[0,0,4096]]}`, `{"reads":[]}` + strings.Repeat(" ", MaxBytes),
+		`{"reads":[[0,0,1e300]]}`, `{"reads":[` + strings.Repeat(`[0,0,4096],`,
+			MaxReads) + `[0,0,4096]]}`, `{"reads":[]}` + strings.Repeat(" ", MaxBytes),
 	} {
 		if got, err := Decode([]byte(body), chunk.ID{}, device); err == nil {
 			t.Errorf("%.60s was accepted, with %d reads", body, len(got.Reads))
@@ -83,7 +84,8 @@ func TestLongTraces(t *testing.T) {
 func sampleRecordings() []Recording {
 	return []Recording{
 		{Starts: 12, Entries: []Entry{
-			{At: 0, Path: "/usr/bin/bash", Offset: 0, Length: 131072, Chunks: []chunk.ID{chunk.Sum([]byte("a")), chunk.Sum([]byte("b"))}},
+			{At: 0, Path: "/usr/bin/bash", Offset: 0, Length: 131072,
+				Chunks: []chunk.ID{chunk.Sum([]byte("a")), chunk.Sum([]byte("b"))}},
 			{At: 3 * time.Millisecond, Path: "/odd name/100%\n\xff", Offset: 4096, Length: 1},
 		}},
 		{Starts: 1},
@@ -110,7 +112,8 @@ func TestInvalidTexts(t *testing.T) {
 	}
 	for _, line := range []string{
 		"starts 0", "starts -1", "starts 01", "starts 2147483649", "starts", "starts ", "", "0 0 1", "0 0 1 ", "0 0 1 a", "0 0 1 /a/", "0 0 1 //a", "0 0 1 /a/../b",
-		"0 0 1 /a ", "0 0 1 /a x", "0 0 1 /a " + id[1:], "0 0 1 /a " + strings.Repeat("0", 64), "0  0 1 /a", "-1 0 1 /a", "3600001 0 1 /a", "0 -1 1 /a", "0 0 0 /a",
+		"0 0 1 /a ", "0 0 1 /a x", "0 0 1 /a " + id[1:], "0 0 1 /a " + strings.Repeat("0",
+			64), "0  0 1 /a", "-1 0 1 /a", "3600001 0 1 /a", "0 -1 1 /a", "0 0 0 /a",
 		"0 8796093022208 1 /a", "0 0 8796093022209 /a", "0 9223372036854775807 9223372036854775807 /a", "0 0 1 /%", "0 0 1 /%4", "0 0 1 /%61", "0 0 1 /%0a", "0 0 1 /%00", "0 0 1 /a\t",
 		"0 0 1 /" + strings.Repeat("a", 4095), "1 0 1 /a\n0 0 1 /a",
 	} {
@@ -133,12 +136,14 @@ func TestRecordingsWithinBounds(t *testing.T) {
 	for range MaxRecordings + 1 {
 		recordings = append(recordings, Recording{})
 	}
-	recordings[0].Entries = []Entry{{Path: "relative", Length: 1}, {At: time.Second, Path: "/b", Length: 1}, {Path: "/before", Length: 1}, {At: time.Second, Path: "/c", Length: 1}}
+	recordings[0].Entries = []Entry{{Path: "relative", Length: 1}, {At: time.Second, Path: "/b", Length: 1},
+		{Path: "/before", Length: 1}, {At: time.Second, Path: "/c", Length: 1}}
 	for i := range MaxEntries + 1 {
 		recordings[1].Entries = append(recordings[1].Entries, Entry{Path: fmt.Sprint("/", i), Length: 1})
 	}
 	for range 1000 {
-		recordings[2].Entries = append(recordings[2].Entries, Entry{Path: "/big", Length: 1, Chunks: make([]chunk.ID, 1000)})
+		recordings[2].Entries = append(recordings[2].Entries, Entry{Path: "/big", Length: 1,
+			Chunks: make([]chunk.ID, 1000)})
 		for i := range recordings[2].Entries[len(recordings[2].Entries)-1].Chunks {
 			recordings[2].Entries[len(recordings[2].Entries)-1].Chunks[i] = chunk.Sum(nil)
 		}
@@ -148,8 +153,10 @@ func TestRecordingsWithinBounds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(got[0].Entries) != 2 || len(got[1].Entries) != MaxEntries || len(got[2].Entries) < 400 || got[2].Starts != 1 {
-		t.Errorf("%d recordings, with %d, %d and %d entries", len(got), len(got[0].Entries), len(got[1].Entries), len(got[2].Entries))
+	if len(got[0].Entries) != 2 || len(got[1].Entries) != MaxEntries || len(got[2].Entries) < 400 ||
+		got[2].Starts != 1 {
+		t.Errorf("%d recordings, with %d, %d and %d entries", len(got), len(got[0].Entries), len(got[1].Entries),
+			len(got[2].Entries))
 	}
 }
 

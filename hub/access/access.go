@@ -2,7 +2,8 @@
 // that is decided, for the hub's API and for its registry.
 //
 // Everybody who reaches the hub may read, and nodes may report traces: their number is bounded.
-// Changes need the administrators' token, if there is one. Pages of other web sites never make changes.
+// Changes need the administrators' token, if there is one. Pages of other web sites never make
+// changes.
 package access
 
 import (
@@ -88,8 +89,8 @@ func (p *Policy) Public(next http.Handler) http.Handler {
 }
 
 // Admin is Public for an address of administrators only. There /v2/ itself needs the token, because
-// some registry clients send a password only if /v2/ asks for it. At a public address that would break
-// anonymous pulls.
+// some registry clients send a password only if /v2/ asks for it. At a public address that would
+// break anonymous pulls.
 func (p *Policy) Admin(next http.Handler) http.Handler {
 	next = p.Public(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -117,7 +118,8 @@ func (p *Policy) sameSite(next http.HandlerFunc) http.Handler {
 // takes the same time for every wrong token.
 func (p *Policy) isAuthorized(req *http.Request) bool {
 	_, token, ok := req.BasicAuth()
-	if scheme, bearer, found := strings.Cut(req.Header.Get("Authorization"), " "); found && strings.EqualFold(scheme, "Bearer") {
+	if scheme, bearer, found := strings.Cut(req.Header.Get("Authorization"), " "); found &&
+		strings.EqualFold(scheme, "Bearer") {
 		token, ok = bearer, true
 	}
 	sum := sha256.Sum256([]byte(token))

@@ -81,7 +81,8 @@ func TestPolicy(t *testing.T) {
 		w := httptest.NewRecorder()
 		test.handler.ServeHTTP(w, req)
 		if w.Code != test.want {
-			t.Errorf("%s %s at %q with %q: %d %s, want %d", test.method, test.path, test.host, test.header, w.Code, w.Body, test.want)
+			t.Errorf("%s %s at %q with %q: %d %s, want %d", test.method, test.path, test.host, test.header, w.Code,
+				w.Body, test.want)
 		}
 		if w.Code == 401 && w.Header().Get("WWW-Authenticate") == "" {
 			t.Errorf("%s %s: 401 without a challenge", test.method, test.path)

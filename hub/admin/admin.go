@@ -1,5 +1,5 @@
-// Package admin answers what people ask the hub, through the lighter command: which images and traces
-// it has, and to add, verify and remove them. docs/wire.md describes the paths.
+// Package admin answers what people ask the hub, through the lighter command: which images and
+// traces it has, and to add, verify and remove them. docs/wire.md describes the paths.
 //
 // Package access decides who may make changes, before a request comes here. Handlers only parse the
 // request and call one part of the hub.
@@ -16,8 +16,8 @@ import (
 	"lighter/wire"
 )
 
-// Images adds, verifies and removes images. Both reporting methods call report for each step, and end
-// early with its error.
+// Images adds, verifies and removes images. Both reporting methods call report for each step, and
+// end early with its error.
 type Images interface {
 	Add(ctx context.Context, add wire.Add, report func(wire.Progress) error) ([]catalog.Image, error)
 	// Verify returns the problems found.

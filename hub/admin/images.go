@@ -51,7 +51,8 @@ func (s *Server) getInspections(w http.ResponseWriter, req *http.Request) error 
 			return err
 		}
 	}
-	if err := s.addSizes(req.Context(), images[0].Name, images, func(i int) *wire.Image { return &list[i].Image }); err != nil {
+	if err := s.addSizes(req.Context(), images[0].Name, images,
+		func(i int) *wire.Image { return &list[i].Image }); err != nil {
 		return err
 	}
 	return answer.JSON(w, list, uncached)
@@ -86,8 +87,8 @@ func (s *Server) named(req *http.Request) ([]catalog.Image, error) {
 	return images, err
 }
 
-// addSizes sets the bytes that no other image shares, for the ready ones of the images of a name, or
-// of all images if the name is empty. at returns the i-th image's description.
+// addSizes sets the bytes that no other image shares, for the ready ones of the images of a name,
+// or of all images if the name is empty. at returns the i-th image's description.
 func (s *Server) addSizes(ctx context.Context, name string, images []catalog.Image, at func(i int) *wire.Image) error {
 	if !slices.ContainsFunc(images, func(i catalog.Image) bool { return i.State == wire.StateReady }) {
 		return nil // computing sizes may take seconds
@@ -106,8 +107,9 @@ func (s *Server) addSizes(ctx context.Context, name string, images []catalog.Ima
 }
 
 func describe(image catalog.Image) wire.Image {
-	d := wire.Image{Name: image.Name, Digest: image.Digest, Platform: image.Platform, State: image.State, Error: image.Error,
-		Size: image.Size, Bytes: image.Bytes, Chain: image.Chain, Updated: image.Updated}
+	d := wire.Image{Name: image.Name, Digest: image.Digest, Platform: image.Platform, State: image.State,
+		Error: image.Error,
+		Size:  image.Size, Bytes: image.Bytes, Chain: image.Chain, Updated: image.Updated}
 	if image.Tree != (chunk.ID{}) {
 		d.Tree = image.Tree.String()
 	}
@@ -115,7 +117,8 @@ func describe(image catalog.Image) wire.Image {
 }
 
 func (s *Server) inspect(ctx context.Context, image catalog.Image) (wire.Inspection, error) {
-	i := wire.Inspection{Image: describe(image), Layers: []wire.LayerInfo{}, Format: index.Format, Key: index.FormatKey(s.Key)}
+	i := wire.Inspection{Image: describe(image), Layers: []wire.LayerInfo{}, Format: index.Format,
+		Key: index.FormatKey(s.Key)}
 	if image.State != wire.StateReady {
 		return i, nil
 	}

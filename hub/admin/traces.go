@@ -109,7 +109,8 @@ func (s *Server) readyImage(req *http.Request) (catalog.Image, error) {
 		return catalog.Image{}, err
 	}
 	if len(images) > 1 {
-		return catalog.Image{}, answer.Invalid(fmt.Errorf("the name stands for %d images: give the platform", len(images)))
+		return catalog.Image{}, answer.Invalid(fmt.Errorf("the name stands for %d images: give the platform",
+			len(images)))
 	}
 	return images[0], nil
 }

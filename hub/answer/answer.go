@@ -146,8 +146,8 @@ type Bodies struct{ room *semaphore.Weighted }
 // NewBodies returns a reader of bodies.
 func NewBodies() *Bodies { return &Bodies{semaphore.NewWeighted(maxBodies)} }
 
-// Read reads a body of at most limit bytes. The caller calls release when it no longer needs the body.
-// Without room in time, the error is report.ErrBusy.
+// Read reads a body of at most limit bytes. The caller calls release when it no longer needs the
+// body. Without room in time, the error is report.ErrBusy.
 func (b *Bodies) Read(w http.ResponseWriter, req *http.Request, limit int64) (body []byte, release func(), err error) {
 	room := limit
 	if req.ContentLength >= 0 {

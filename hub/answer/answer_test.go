@@ -47,7 +47,8 @@ func TestStatuses(t *testing.T) {
 			})
 			w := do(mux, "GET", answer.Base+"/thing?token=secret")
 			var body struct{ Error string }
-			if jsonErr := json.Unmarshal(w.Body.Bytes(), &body); w.Code != want || jsonErr != nil || body.Error != "wrapped: "+err.Error() {
+			if jsonErr := json.Unmarshal(w.Body.Bytes(), &body); w.Code != want || jsonErr != nil ||
+				body.Error != "wrapped: "+err.Error() {
 				t.Errorf("%v: %d %s, want %d", err, w.Code, w.Body, want)
 			}
 			if w.Header().Get("ETag") != "" || w.Header().Get("Cache-Control") != "no-store" {
@@ -63,8 +64,8 @@ func TestStatuses(t *testing.T) {
 	}
 }
 
-// An unknown path is answered with JSON, and not as a missing object: caches and nodes take that for an
-// answer about the object.
+// An unknown path is answered with JSON, and not as a missing object: caches and nodes take that
+// for an answer about the object.
 func TestUnknownPaths(t *testing.T) {
 	mux := answer.NewMux(slog.New(slog.DiscardHandler))
 	mux.Handle("GET", "/thing", func(http.ResponseWriter, *http.Request) error { return nil })

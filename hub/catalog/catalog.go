@@ -4,8 +4,8 @@
 // A row exists only after the object that it names was stored and verified. An image becomes ready
 // together with all its rows, in one transaction.
 //
-// All SQL of the hub is in this package; directory migrations has the tables. The database is SQLite,
-// and only one process may write to it.
+// All SQL of the hub is in this package; directory migrations has the tables. The database is
+// SQLite, and only one process may write to it.
 package catalog
 
 import (
@@ -34,8 +34,8 @@ type Catalog struct {
 	sizes   sizesState
 }
 
-// Open opens the catalog in the file at path. It makes a new one if the file is missing, and migrates
-// an older one.
+// Open opens the catalog in the file at path. It makes a new one if the file is missing, and
+// migrates an older one.
 func Open(ctx context.Context, path string) (*Catalog, error) {
 	write, err := open(path, "&_txlock=immediate", 1)
 	if err != nil {
@@ -83,8 +83,8 @@ func (c *Catalog) update(ctx context.Context, fn func(tx *sql.Tx) error) error {
 	return nil
 }
 
-// ignoreDone drops the error of a rollback after the driver itself has rolled back, because the context
-// ended.
+// ignoreDone drops the error of a rollback after the driver itself has rolled back, because the
+// context ended.
 func ignoreDone(err error) error {
 	if errors.Is(err, sql.ErrTxDone) {
 		return nil

@@ -11,16 +11,18 @@ import (
 )
 
 // served is the condition that a ready image has chain c.
-const served = `EXISTS (SELECT 1 FROM image_blobs b JOIN images i ON i.n = b.image WHERE b.chain = c.chain AND i.state = '` + wire.StateReady + `')`
+const served = `EXISTS (SELECT 1 FROM image_blobs b JOIN images i ON i.n = b.image
+	WHERE b.chain = c.chain AND i.state = '` + wire.StateReady + `')`
 
-// top is the condition that chain c is the top of a ready image. Only these are announced with their
-// trees. Other trees are made on request: if all were announced, a pull would fetch the index of every
-// layer.
-const top = `EXISTS (SELECT 1 FROM image_blobs b JOIN images i ON i.n = b.image WHERE b.chain = c.chain AND i.state = '` + wire.StateReady + `'
+// top is the condition that chain c is the top of a ready image. Only these are announced with
+// their trees. Other trees are made on request: if all were announced, a pull would fetch the index
+// of every layer.
+const top = `EXISTS (SELECT 1 FROM image_blobs b JOIN images i ON i.n = b.image
+	WHERE b.chain = c.chain AND i.state = '` + wire.StateReady + `'
 	AND b.position = (SELECT max(position) FROM image_blobs WHERE image = b.image))`
 
-// Chain describes a chain, and at most wire.MaxAbove chains above it. The error is ErrNotFound if no
-// ready image has the chain.
+// Chain describes a chain, and at most wire.MaxAbove chains above it. The error is ErrNotFound if
+// no ready image has the chain.
 func (c *Catalog) Chain(ctx context.Context, chain string) (*wire.Chain, error) {
 	found, err := c.links(ctx, `c.chain = ?`, 1, chain)
 	if err != nil {
@@ -30,7 +32,8 @@ func (c *Catalog) Chain(ctx context.Context, chain string) (*wire.Chain, error) 
 		return nil, fmt.Errorf("chain %s: %w", chain, ErrNotFound)
 	}
 	answer := &wire.Chain{Link: found[0], Complete: true}
-	// Level by level: the nearest chains come first, and the cost is bounded by the answer's length.
+	// Level by level: the nearest chains come first, and the cost is bounded by the answer's
+	// length.
 	for level := []any{chain}; len(level) > 0; {
 		room := wire.MaxAbove - len(answer.Above)
 		if found, err = c.links(ctx, `c.parent IN `+places(1, len(level)), room+1, level...); err != nil {
@@ -111,7 +114,8 @@ func (c *Catalog) Layers(ctx context.Context, chain string) ([]string, error) {
 // decompress to it.
 func (c *Catalog) HasLayer(ctx context.Context, diffID, digest string) (layer, blob bool, err error) {
 	err = c.read.QueryRowContext(ctx, `
-		SELECT EXISTS (SELECT 1 FROM layers WHERE diff_id = ?), EXISTS (SELECT 1 FROM blobs WHERE digest = ? AND diff_id = ?)`,
+		SELECT EXISTS (SELECT 1 FROM layers WHERE diff_id = ?), EXISTS (SELECT 1 FROM blobs
+			WHERE digest = ? AND diff_id = ?)`,
 		diffID, digest, diffID).Scan(&layer, &blob)
 	if err != nil {
 		return false, false, fmt.Errorf("look up layer %s: %w", wire.ShortDigest(diffID), err)

@@ -8,8 +8,8 @@ import (
 	"lighter/format/chunk"
 )
 
-// lookupBatch is the number of chunks in one query. More would not be faster, and databases limit the
-// number of arguments.
+// lookupBatch is the number of chunks in one query. More would not be faster, and databases limit
+// the number of arguments.
 const lookupBatch = 500
 
 // Numbers returns the numbers of the known ones among the chunks.
@@ -31,7 +31,8 @@ func (c *Catalog) Numbers(ctx context.Context, ids []chunk.ID) (map[chunk.ID]int
 func (c *Catalog) Units(ctx context.Context, ids []chunk.ID) (map[chunk.ID]chunk.Unit, error) {
 	found := map[chunk.ID]chunk.Unit{}
 	err := c.lookUp(ctx, ids, `
-		SELECT c.id, p.id, u.place FROM chunks c JOIN units u ON u.n = c.unit JOIN packs p ON p.n = u.pack WHERE c.id IN `,
+		SELECT c.id, p.id, u.place FROM chunks c JOIN units u ON u.n = c.unit JOIN packs p ON p.n = u.pack
+			WHERE c.id IN `,
 		func(rows *sql.Rows) error {
 			var id, pack []byte
 			var place uint32

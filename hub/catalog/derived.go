@@ -19,12 +19,14 @@ type Derived struct {
 const derived = `SELECT t.tree, l.locations, t.index_wire + l.wire FROM trees t JOIN layouts l ON l.tree = t.tree
 	WHERE NOT EXISTS (SELECT 1 FROM statements s JOIN image_blobs b ON b.chain = s.chain WHERE s.tree = t.tree
 		AND b.position = (SELECT max(position) FROM image_blobs WHERE image = b.image))
-	AND NOT EXISTS (SELECT 1 FROM startups x WHERE x.tree = t.tree) AND NOT EXISTS (SELECT 1 FROM traces x WHERE x.tree = t.tree)
-	AND NOT EXISTS (SELECT 1 FROM recordings x WHERE x.tree = t.tree) AND NOT EXISTS (SELECT 1 FROM formers x WHERE x.tree = t.tree)
+	AND NOT EXISTS (SELECT 1 FROM startups x WHERE x.tree = t.tree) AND NOT EXISTS (SELECT 1 FROM traces x
+		WHERE x.tree = t.tree)
+	AND NOT EXISTS (SELECT 1 FROM recordings x WHERE x.tree = t.tree) AND NOT EXISTS (SELECT 1 FROM formers x
+		WHERE x.tree = t.tree)
 	ORDER BY l.used DESC, t.tree`
 
-// SurplusDerived returns the derived trees to evict: all but the most recently used ones, of which most
-// trees and limit bytes may stay.
+// SurplusDerived returns the derived trees to evict: all but the most recently used ones, of which
+// most trees and limit bytes may stay.
 func (c *Catalog) SurplusDerived(ctx context.Context, most int, limit int64) (surplus []Derived, err error) {
 	kept, bytes := 0, int64(0)
 	err = each(ctx, c.read, func(rows *sql.Rows) error {

@@ -44,10 +44,11 @@ func (c *Catalog) States(ctx context.Context) (map[string]int64, error) {
 }
 
 // Name makes a name refer to these images, in the states that they have in images. It removes the
-// name's other images, except those with the digests in coming. A known image keeps its state; but if
-// it is to be queued and has failed or was only stored, it is queued again. Name returns the images as
-// they are now, in the same order, and the removed ones.
-func (c *Catalog) Name(ctx context.Context, name string, images []Image, coming []string) (now, gone []Image, err error) {
+// name's other images, except those with the digests in coming. A known image keeps its state; but
+// if it is to be queued and has failed or was only stored, it is queued again. Name returns the
+// images as they are now, in the same order, and the removed ones.
+func (c *Catalog) Name(ctx context.Context, name string, images []Image, coming []string) (
+	now, gone []Image, err error) {
 	now = make([]Image, len(images))
 	args := []any{name}
 	for _, digest := range coming {
@@ -56,7 +57,8 @@ func (c *Catalog) Name(ctx context.Context, name string, images []Image, coming 
 	err = c.update(ctx, func(tx *sql.Tx) error {
 		for i, image := range images {
 			image.Name = name
-			if err := setImage(ctx, tx, &image, `DO UPDATE SET root = excluded.root, platform = excluded.platform`); err != nil {
+			if err := setImage(ctx, tx, &image, `DO UPDATE
+				SET root = excluded.root, platform = excluded.platform`); err != nil {
 				return err
 			}
 			now[i] = image
@@ -72,9 +74,9 @@ func (c *Catalog) Name(ctx context.Context, name string, images []Image, coming 
 	return now, gone, nil
 }
 
-// Expect queues images that are being copied to a name. The name refers to its previous images until
-// Name is called. Expect returns the images as they are now, in the same order. A ready image stays
-// ready.
+// Expect queues images that are being copied to a name. The name refers to its previous images
+// until Name is called. Expect returns the images as they are now, in the same order. A ready image
+// stays ready.
 func (c *Catalog) Expect(ctx context.Context, name string, images []Image) ([]Image, error) {
 	now := make([]Image, len(images))
 	err := c.update(ctx, func(tx *sql.Tx) error {
@@ -93,15 +95,16 @@ func (c *Catalog) Expect(ctx context.Context, name string, images []Image) ([]Im
 	return now, nil
 }
 
-// setImage adds an image. If there is a row, it applies onConflict to it, and queues the image again if
-// that is wanted. It sets the image's number and state.
+// setImage adds an image. If there is a row, it applies onConflict to it, and queues the image
+// again if that is wanted. It sets the image's number and state.
 func setImage(ctx context.Context, tx *sql.Tx, image *Image, onConflict string) error {
 	n, err := newImageNumber(ctx, tx)
 	if err != nil {
 		return err
 	}
 	_, err = tx.ExecContext(ctx, `
-		INSERT INTO images (n, name, root, digest, platform, state, error, size, turn, tries, updated) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?)
+		INSERT INTO images (n, name, root, digest, platform, state, error, size, turn, tries, updated)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?)
 		ON CONFLICT (name, digest) `+onConflict,
 		n, image.Name, image.Root, image.Digest, image.Platform, image.State, image.Error, image.Size, n, time.Now().UnixMilli())
 	if err != nil {
@@ -109,7 +112,8 @@ func setImage(ctx context.Context, tx *sql.Tx, image *Image, onConflict string) 
 	}
 	if image.State == wire.StateQueued {
 		_, err = tx.ExecContext(ctx, `
-			UPDATE images SET state = ?, error = '', updated = ?, turn = ?, tries = 0 WHERE name = ? AND digest = ? AND state IN (?, ?)`,
+			UPDATE images SET state = ?, error = '', updated = ?, turn = ?, tries = 0
+				WHERE name = ? AND digest = ? AND state IN (?, ?)`,
 			wire.StateQueued, time.Now().UnixMilli(), n, image.Name, image.Digest, wire.StateFailed, wire.StateStored)
 		if err != nil {
 			return err
@@ -124,19 +128,22 @@ func setImage(ctx context.Context, tx *sql.Tx, image *Image, onConflict string) 
 func newImageNumber(ctx context.Context, tx *sql.Tx) (n int64, err error) {
 	err = tx.QueryRowContext(ctx, `
 		INSERT INTO meta (name, value) VALUES ('images', '1')
-		ON CONFLICT (name) DO UPDATE SET value = CAST(CAST(meta.value AS BIGINT) + 1 AS TEXT) RETURNING CAST(value AS BIGINT)`).Scan(&n)
+		ON CONFLICT (name) DO UPDATE SET value = CAST(CAST(meta.value AS BIGINT) + 1 AS TEXT)
+			RETURNING CAST(value AS BIGINT)`).Scan(&n)
 	return n, err
 }
 
-// maxTries is how often a process may end while it ingests an image. Then the image fails, since it may
-// be the cause.
+// maxTries is how often a process may end while it ingests an image. Then the image fails, since it
+// may be the cause.
 const maxTries = 3
 
-// Requeue puts the images that were active when the process ended back into the queue. Those to which
-// that happened maxTries times fail.
+// Requeue puts the images that were active when the process ended back into the queue. Those to
+// which that happened maxTries times fail.
 func (c *Catalog) Requeue(ctx context.Context) error {
 	return c.update(ctx, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `UPDATE images SET state = ?, error = 'image ' || name || ': the hub ended each time that it was ingested' WHERE state = ? AND tries >= ?`,
+		_, err := tx.ExecContext(ctx, `UPDATE images
+			SET state = ?, error = 'image ' || name || ': the hub ended each time that it was ingested'
+			WHERE state = ? AND tries >= ?`,
 			wire.StateFailed, wire.StateActive, maxTries)
 		if err != nil {
 			return err
@@ -150,7 +157,8 @@ func (c *Catalog) Requeue(ctx context.Context) error {
 // ErrNotFound if the image was removed meanwhile.
 func (c *Catalog) Release(ctx context.Context, n int64) error {
 	return c.update(ctx, func(tx *sql.Tx) error {
-		done, err := tx.ExecContext(ctx, `UPDATE images SET state = ?, tries = 0 WHERE n = ? AND state = ?`, wire.StateQueued, n, wire.StateActive)
+		done, err := tx.ExecContext(ctx, `UPDATE images SET state = ?, tries = 0
+			WHERE n = ? AND state = ?`, wire.StateQueued, n, wire.StateActive)
 		if err != nil {
 			return err
 		}
@@ -161,22 +169,24 @@ func (c *Catalog) Release(ctx context.Context, n int64) error {
 	})
 }
 
-// Next makes the first suitable image of the queue active and returns it. The error is ErrNotFound if
-// there is none.
+// Next makes the first suitable image of the queue active and returns it. The error is ErrNotFound
+// if there is none.
 func (c *Catalog) Next(ctx context.Context, suits func(Image) bool) (image Image, err error) {
 	err = c.update(ctx, func(tx *sql.Tx) error {
 		if image, err = firstQueued(ctx, tx, suits); err != nil {
 			return err
 		}
 		image.State = wire.StateActive
-		_, err = tx.ExecContext(ctx, `UPDATE images SET state = ?, tries = tries + 1, updated = ? WHERE n = ?`, image.State, time.Now().UnixMilli(), image.N)
+		_, err = tx.ExecContext(ctx, `UPDATE images SET state = ?, tries = tries + 1, updated = ?
+			WHERE n = ?`, image.State, time.Now().UnixMilli(), image.N)
 		return err
 	})
 	return image, err
 }
 
 func firstQueued(ctx context.Context, tx *sql.Tx, suits func(Image) bool) (Image, error) {
-	rows, err := tx.QueryContext(ctx, `SELECT n, name, root, digest, platform FROM images WHERE state = ? ORDER BY turn`, wire.StateQueued)
+	rows, err := tx.QueryContext(ctx, `SELECT n, name, root, digest, platform FROM images WHERE state = ?
+		ORDER BY turn`, wire.StateQueued)
 	if err != nil {
 		return Image{}, err
 	}
@@ -193,8 +203,8 @@ func firstQueued(ctx context.Context, tx *sql.Tx, suits func(Image) bool) (Image
 	return Image{}, cmp.Or(rows.Err(), ErrNotFound)
 }
 
-// End sets the state of an active image: failed with the reason, or stored. It does nothing if the image
-// was removed meanwhile.
+// End sets the state of an active image: failed with the reason, or stored. It does nothing if the
+// image was removed meanwhile.
 func (c *Catalog) End(ctx context.Context, n int64, state, reason string) error {
 	err := c.update(ctx, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, `UPDATE images SET state = ?, error = ?, updated = ? WHERE n = ? AND state = ?`,
@@ -211,7 +221,8 @@ func (c *Catalog) End(ctx context.Context, n int64, state, reason string) error 
 func (c *Catalog) FailQueued(ctx context.Context, images []Image, reason string) error {
 	return c.update(ctx, func(tx *sql.Tx) error {
 		for _, image := range images {
-			if _, err := tx.ExecContext(ctx, `UPDATE images SET state = ?, error = ?, updated = ? WHERE n = ? AND state = ?`,
+			if _, err := tx.ExecContext(ctx, `UPDATE images SET state = ?, error = ?, updated = ?
+				WHERE n = ? AND state = ?`,
 				wire.StateFailed, reason, time.Now().UnixMilli(), image.N, wire.StateQueued); err != nil {
 				return fmt.Errorf("set state of image %d: %w", image.N, err)
 			}
@@ -248,7 +259,8 @@ func (c *Catalog) Numbered(ctx context.Context, numbers []int64) ([]Image, error
 	for _, n := range numbers {
 		args = append(args, n)
 	}
-	return c.images(ctx, selectImages+` WHERE i.n IN `+places(1, len(numbers))+` ORDER BY i.name, i.platform, i.digest`, args...)
+	return c.images(ctx, selectImages+` WHERE i.n IN `+places(1, len(numbers))+`
+		ORDER BY i.name, i.platform, i.digest`, args...)
 }
 
 func (c *Catalog) images(ctx context.Context, query string, args ...any) ([]Image, error) {
@@ -257,7 +269,8 @@ func (c *Catalog) images(ctx context.Context, query string, args ...any) ([]Imag
 		var image Image
 		var updated int64
 		var tree []byte
-		if err := rows.Scan(&image.N, &image.Name, &image.Root, &image.Digest, &image.Platform, &image.State, &image.Error,
+		if err := rows.Scan(&image.N, &image.Name, &image.Root, &image.Digest, &image.Platform, &image.State,
+			&image.Error,
 			&image.Size, &updated, &image.Chain, &tree, &image.Bytes); err != nil {
 			return err
 		}
@@ -269,8 +282,8 @@ func (c *Catalog) images(ctx context.Context, query string, args ...any) ([]Imag
 	return images, err
 }
 
-// Remove removes the images of a name and returns them. If digest is not empty, it removes only those
-// with this digest or root.
+// Remove removes the images of a name and returns them. If digest is not empty, it removes only
+// those with this digest or root.
 func (c *Catalog) Remove(ctx context.Context, name, digest string) (gone []Image, err error) {
 	condition, args := "", []any{name}
 	if digest != "" {

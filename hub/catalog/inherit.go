@@ -16,7 +16,8 @@ func publishLayout(ctx context.Context, tx *sql.Tx, p *Publication) error {
 		due = now
 	}
 	if _, err := tx.ExecContext(ctx, `
-		INSERT INTO layouts (tree, locations, wire, startup, due, changes, tries, unserved, used, lost) VALUES (?, ?, ?, ?, ?, 1, 0, 0, ?, 0)
+		INSERT INTO layouts (tree, locations, wire, startup, due, changes, tries, unserved, used, lost)
+			VALUES (?, ?, ?, ?, ?, 1, 0, 0, ?, 0)
 		ON CONFLICT (tree) DO UPDATE SET due = CASE WHEN excluded.due > 0 THEN excluded.due ELSE layouts.due END,
 			changes = layouts.changes + 1, tries = 0, unserved = 0, used = excluded.used,
 			lost = CASE WHEN excluded.due > 0 THEN 0 ELSE layouts.lost END`,
@@ -37,7 +38,8 @@ func publishLayout(ctx context.Context, tx *sql.Tx, p *Publication) error {
 // inherit copies the recordings of the repository's previous image, unless the tree has recordings.
 func inherit(ctx context.Context, tx *sql.Tx, p *Publication) error {
 	var former []byte
-	err := tx.QueryRowContext(ctx, `SELECT tree FROM formers WHERE repository = ? AND platform = ?`, p.Repository, p.Platform).Scan(&former)
+	err := tx.QueryRowContext(ctx, `SELECT tree FROM formers WHERE repository = ? AND platform = ?`, p.Repository,
+		p.Platform).Scan(&former)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil
 	}

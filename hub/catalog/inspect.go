@@ -16,7 +16,8 @@ func (c *Catalog) Tree(ctx context.Context, id chunk.ID) (Tree, error) {
 	err := c.read.QueryRowContext(ctx, `
 		SELECT t.files, t.bytes, t.chunks, t.packs, t.units, t.index_bytes, t.index_wire, l.locations, l.wire
 		FROM trees t JOIN layouts l ON l.tree = t.tree WHERE t.tree = ?`, id[:]).
-		Scan(&t.Files, &t.Bytes, &t.Chunks, &t.Packs, &t.Units, &t.IndexBytes, &t.IndexWire, &locations, &t.LocationsWire)
+		Scan(&t.Files, &t.Bytes, &t.Chunks, &t.Packs, &t.Units, &t.IndexBytes, &t.IndexWire, &locations,
+			&t.LocationsWire)
 	copy(t.Locations[:], locations) // none after an error
 	return t, notFound(err)
 }

@@ -47,7 +47,8 @@ func (c *Catalog) Layout(ctx context.Context, tree chunk.ID) (Layout, error) {
 	l := Layout{Tree: tree}
 	var digest []byte
 	err := c.read.QueryRowContext(ctx, `
-		SELECT l.locations, l.wire, l.startup, t.index_wire FROM layouts l JOIN trees t ON t.tree = l.tree WHERE l.tree = ?`, tree[:]).
+		SELECT l.locations, l.wire, l.startup, t.index_wire FROM layouts l JOIN trees t ON t.tree = l.tree
+			WHERE l.tree = ?`, tree[:]).
 		Scan(&digest, &l.Wire, &l.Startup, &l.IndexWire)
 	if err != nil {
 		return l, fmt.Errorf("layout of tree %s: %w", tree.Short(), notFound(err))
@@ -62,15 +63,18 @@ func (c *Catalog) Layout(ctx context.Context, tree chunk.ID) (Layout, error) {
 		p.ID = chunk.ID(id)
 		l.Packs = append(l.Packs, p)
 		return nil
-	}, `SELECT p.id, p.size FROM startups s JOIN startup_packs p ON p.id = s.pack WHERE s.tree = ? ORDER BY s.position`, tree[:])
+	}, `SELECT p.id, p.size FROM startups s JOIN startup_packs p ON p.id = s.pack WHERE s.tree = ?
+		ORDER BY s.position`, tree[:])
 	return l, err
 }
 
 // SetLayout replaces a tree's layout. Startup packs that no tree has any more retire.
 func (c *Catalog) SetLayout(ctx context.Context, l *Layout) error {
 	err := c.update(ctx, func(tx *sql.Tx) error {
-		if _, err := tx.ExecContext(ctx, `UPDATE startup_packs AS p SET retired = ? WHERE retired = 0 AND id IN (SELECT pack FROM startups WHERE tree = ?)
-			AND NOT EXISTS (SELECT 1 FROM startups s WHERE s.pack = p.id AND s.tree <> ?)`, time.Now().UnixMilli(), l.Tree[:], l.Tree[:]); err != nil {
+		if _, err := tx.ExecContext(ctx, `UPDATE startup_packs AS p SET retired = ?
+			WHERE retired = 0 AND id IN (SELECT pack FROM startups WHERE tree = ?)
+			AND NOT EXISTS (SELECT 1 FROM startups s WHERE s.pack = p.id
+				AND s.tree <> ?)`, time.Now().UnixMilli(), l.Tree[:], l.Tree[:]); err != nil {
 			return err
 		}
 		if _, err := tx.ExecContext(ctx, `DELETE FROM startups WHERE tree = ?`, l.Tree[:]); err != nil {
@@ -78,14 +82,17 @@ func (c *Catalog) SetLayout(ctx context.Context, l *Layout) error {
 		}
 		for i, p := range l.Packs {
 			if _, err := tx.ExecContext(ctx, `
-				INSERT INTO startup_packs (id, size, retired) VALUES (?, ?, 0) ON CONFLICT (id) DO UPDATE SET retired = 0`, p.ID[:], p.Size); err != nil {
+				INSERT INTO startup_packs (id, size, retired) VALUES (?, ?, 0) ON CONFLICT (id) DO UPDATE
+					SET retired = 0`, p.ID[:], p.Size); err != nil {
 				return err
 			}
-			if _, err := tx.ExecContext(ctx, `INSERT INTO startups (tree, position, pack) VALUES (?, ?, ?)`, l.Tree[:], i, p.ID[:]); err != nil {
+			if _, err := tx.ExecContext(ctx, `INSERT INTO startups (tree, position, pack)
+				VALUES (?, ?, ?)`, l.Tree[:], i, p.ID[:]); err != nil {
 				return err
 			}
 		}
-		if _, err := tx.ExecContext(ctx, `UPDATE trees SET index_wire = ? WHERE tree = ?`, l.IndexWire, l.Tree[:]); err != nil {
+		if _, err := tx.ExecContext(ctx, `UPDATE trees SET index_wire = ?
+			WHERE tree = ?`, l.IndexWire, l.Tree[:]); err != nil {
 			return err
 		}
 		_, err := tx.ExecContext(ctx, `UPDATE layouts SET locations = ?, wire = ?, startup = ? WHERE tree = ?`,
@@ -103,9 +110,11 @@ func (c *Catalog) HasStartupPack(ctx context.Context, id chunk.ID) (bool, error)
 	return c.exists(ctx, `SELECT EXISTS (SELECT 1 FROM startup_packs WHERE id = ?)`, id[:])
 }
 
-// Retired returns at most limit retired startup packs to delete, the longest retired first: those that
-// retired before a time, and those that retired before a later time and exceed the given bytes.
-func (c *Catalog) Retired(ctx context.Context, before, later time.Time, bytes int64, limit int) (ids []chunk.ID, err error) {
+// Retired returns at most limit retired startup packs to delete, the longest retired first: those
+// that retired before a time, and those that retired before a later time and exceed the given
+// bytes.
+func (c *Catalog) Retired(ctx context.Context, before, later time.Time, bytes int64, limit int) (
+	ids []chunk.ID, err error) {
 	return ids, each(ctx, c.read, func(rows *sql.Rows) error {
 		var id []byte
 		if err := rows.Scan(&id); err != nil {
@@ -113,15 +122,18 @@ func (c *Catalog) Retired(ctx context.Context, before, later time.Time, bytes in
 		}
 		ids = append(ids, chunk.ID(id))
 		return nil
-	}, `SELECT id FROM (SELECT id, retired, SUM(size) OVER (ORDER BY retired DESC, id) AS younger FROM startup_packs WHERE retired > 0) AS r
-		WHERE retired < ? OR retired < ? AND younger > ? ORDER BY retired LIMIT ?`, before.UnixMilli(), later.UnixMilli(), bytes, limit)
+	}, `SELECT id FROM (SELECT id, retired, SUM(size) OVER (ORDER BY retired DESC, id) AS younger FROM startup_packs
+		WHERE retired > 0) AS r
+		WHERE retired < ? OR retired < ? AND younger > ? ORDER BY retired
+			LIMIT ?`, before.UnixMilli(), later.UnixMilli(), bytes, limit)
 }
 
 // DropRetired removes the retired ones among the startup packs.
 func (c *Catalog) DropRetired(ctx context.Context, ids []chunk.ID) error {
 	return c.update(ctx, func(tx *sql.Tx) error {
 		for _, id := range ids {
-			if _, err := tx.ExecContext(ctx, `DELETE FROM startup_packs WHERE id = ? AND retired > 0`, id[:]); err != nil {
+			if _, err := tx.ExecContext(ctx, `DELETE FROM startup_packs
+				WHERE id = ? AND retired > 0`, id[:]); err != nil {
 				return fmt.Errorf("drop pack %s: %w", id.Short(), err)
 			}
 		}
@@ -155,7 +167,8 @@ func (c *Catalog) due(ctx context.Context, condition string, args ...any) (Due, 
 	var tree []byte
 	var at, unserved, lost int64
 	err := c.read.QueryRowContext(ctx, `SELECT l.tree, l.due, l.changes, l.tries, l.unserved, l.lost, `+servedTree+`
-		FROM layouts l WHERE `+condition+` LIMIT 1`, args...).Scan(&tree, &at, &d.Changes, &d.Tries, &unserved, &lost, &d.Served)
+		FROM layouts l WHERE `+condition+`
+			LIMIT 1`, args...).Scan(&tree, &at, &d.Changes, &d.Tries, &unserved, &lost, &d.Served)
 	if err != nil {
 		return d, fmt.Errorf("find due layout: %w", notFound(err))
 	}
@@ -173,14 +186,16 @@ func timeOf(milliseconds int64) time.Time {
 }
 
 // servedTree is the condition that the tree of layout l belongs to a chain of a ready image.
-const servedTree = `EXISTS (SELECT 1 FROM statements s JOIN image_blobs b ON b.chain = s.chain JOIN images i ON i.n = b.image
+const servedTree = `EXISTS (SELECT 1 FROM statements s JOIN image_blobs b ON b.chain = s.chain
+	JOIN images i ON i.n = b.image
 	WHERE s.tree = l.tree AND i.state = '` + wire.StateReady + `')`
 
-// Try counts an attempt to make a tree's layout, before it begins. If the process ends meanwhile, the
-// tree is due again at the given time.
+// Try counts an attempt to make a tree's layout, before it begins. If the process ends meanwhile,
+// the tree is due again at the given time.
 func (c *Catalog) Try(ctx context.Context, tree chunk.ID, again time.Time) error {
 	return c.update(ctx, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `UPDATE layouts SET tries = tries + 1, due = ? WHERE tree = ?`, again.UnixMilli(), tree[:])
+		_, err := tx.ExecContext(ctx, `UPDATE layouts SET tries = tries + 1, due = ?
+			WHERE tree = ?`, again.UnixMilli(), tree[:])
 		return err
 	})
 }
@@ -189,7 +204,8 @@ func (c *Catalog) Try(ctx context.Context, tree chunk.ID, again time.Time) error
 // Changes was read; then it is due at the given time.
 func (c *Catalog) Settle(ctx context.Context, tree chunk.ID, changes int64, again time.Time) error {
 	return c.update(ctx, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `UPDATE layouts SET tries = 0, due = CASE WHEN changes = ? THEN 0 ELSE ? END WHERE tree = ?`,
+		_, err := tx.ExecContext(ctx, `UPDATE layouts SET tries = 0, due = CASE WHEN changes = ? THEN 0 ELSE ? END
+			WHERE tree = ?`,
 			changes, again.UnixMilli(), tree[:])
 		return err
 	})
@@ -197,11 +213,13 @@ func (c *Catalog) Settle(ctx context.Context, tree chunk.ID, changes int64, agai
 
 // TreeImages returns the ready images with that tree, the newest first.
 func (c *Catalog) TreeImages(ctx context.Context, tree chunk.ID) ([]Image, error) {
-	return c.images(ctx, selectImages+` WHERE i.state = ? AND s.tree = ? ORDER BY i.n DESC`, index.Format, wire.StateReady, tree[:])
+	return c.images(ctx, selectImages+` WHERE i.state = ? AND s.tree = ?
+		ORDER BY i.n DESC`, index.Format, wire.StateReady, tree[:])
 }
 
 // Unserved updates since when each tree has had no ready image. Trees without one since before the
-// given time lose their traces and recordings, and become due, to be laid out without startup packs.
+// given time lose their traces and recordings, and become due, to be laid out without startup
+// packs.
 func (c *Catalog) Unserved(ctx context.Context, before time.Time) error {
 	now := time.Now().UnixMilli()
 	return c.update(ctx, func(tx *sql.Tx) error {
@@ -211,10 +229,14 @@ func (c *Catalog) Unserved(ctx context.Context, before time.Time) error {
 		}{
 			{`UPDATE layouts AS l SET unserved = 0 WHERE unserved > 0 AND ` + servedTree, nil},
 			{`UPDATE layouts AS l SET unserved = ? WHERE unserved = 0 AND NOT ` + servedTree, []any{now}},
-			{`DELETE FROM formers WHERE tree IN (SELECT tree FROM layouts WHERE unserved > 0 AND unserved < ?)`, []any{before.UnixMilli()}},
-			{`DELETE FROM traces WHERE tree IN (SELECT tree FROM layouts WHERE unserved > 0 AND unserved < ?)`, []any{before.UnixMilli()}},
-			{`DELETE FROM recordings WHERE tree IN (SELECT tree FROM layouts WHERE unserved > 0 AND unserved < ?)`, []any{before.UnixMilli()}},
-			{`UPDATE layouts SET due = ?, changes = changes + 1, tries = 0 WHERE unserved > 0 AND unserved < ? AND due = 0 AND length(startup) > 0`,
+			{`DELETE FROM formers WHERE tree IN (SELECT tree FROM layouts
+				WHERE unserved > 0 AND unserved < ?)`, []any{before.UnixMilli()}},
+			{`DELETE FROM traces WHERE tree IN (SELECT tree FROM layouts
+				WHERE unserved > 0 AND unserved < ?)`, []any{before.UnixMilli()}},
+			{`DELETE FROM recordings WHERE tree IN (SELECT tree FROM layouts
+				WHERE unserved > 0 AND unserved < ?)`, []any{before.UnixMilli()}},
+			{`UPDATE layouts SET due = ?, changes = changes + 1, tries = 0
+				WHERE unserved > 0 AND unserved < ? AND due = 0 AND length(startup) > 0`,
 				[]any{now, before.UnixMilli()}},
 		} {
 			if _, err := tx.ExecContext(ctx, step.query, step.args...); err != nil {

@@ -38,7 +38,8 @@ type Manifest struct {
 
 // Manifest returns what is known of a manifest. The error is ErrNotFound if no ready image has it.
 func (c *Catalog) Manifest(ctx context.Context, digest string) (*Manifest, error) {
-	images, err := c.images(ctx, selectImages+` WHERE i.digest = ? AND i.state = ? ORDER BY i.n`, index.Format, digest, wire.StateReady)
+	images, err := c.images(ctx, selectImages+` WHERE i.digest = ? AND i.state = ?
+		ORDER BY i.n`, index.Format, digest, wire.StateReady)
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +55,8 @@ func (c *Catalog) Manifest(ctx context.Context, digest string) (*Manifest, error
 		err := rows.Scan(&source)
 		m.Sources = append(m.Sources, source)
 		return err
-	}, `SELECT DISTINCT s.repository FROM image_sources s JOIN images i ON i.n = s.image WHERE i.digest = ? AND i.state = ?`, digest, wire.StateReady)
+	}, `SELECT DISTINCT s.repository FROM image_sources s JOIN images i ON i.n = s.image
+		WHERE i.digest = ? AND i.state = ?`, digest, wire.StateReady)
 	if err != nil {
 		return nil, err
 	}

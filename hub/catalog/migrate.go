@@ -6,13 +6,12 @@ import (
 	"embed"
 	"fmt"
 	"io/fs"
-	"slices"
 
 	"github.com/pressly/goose/v3"
 )
 
-// The schema is made by migrations, each in a transaction of its own. A migration that was released is
-// never changed.
+// The schema is made by migrations, each in a transaction of its own. A migration that was released
+// is never changed.
 //
 //go:embed migrations/*.sql
 var migrations embed.FS
@@ -31,8 +30,11 @@ func migrate(ctx context.Context, db *sql.DB) error {
 	if err != nil {
 		return err
 	}
-	sources := provider.ListSources()
-	if newest := slices.MaxFunc(sources, func(a, b *goose.Source) int { return int(a.Version - b.Version) }).Version; has > newest {
+	newest := int64(0)
+	for _, source := range provider.ListSources() {
+		newest = max(newest, source.Version)
+	}
+	if has > newest {
 		return fmt.Errorf("its schema is %d, but this version knows only schemas up to %d: it was opened by a newer hub", has, newest)
 	}
 	_, err = provider.Up(ctx)

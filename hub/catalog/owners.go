@@ -17,8 +17,8 @@ type sharedBlob struct {
 	images []int32
 }
 
-// imageBlobs returns the digests of the ready images, and for each blob which of them have it, by their
-// position in digests + 1.
+// imageBlobs returns the digests of the ready images, and for each blob which of them have it, by
+// their position in digests + 1.
 func (c *Catalog) imageBlobs(ctx context.Context) ([]string, map[string]*sharedBlob, error) {
 	var digests []string
 	numbers := map[string]int32{}

@@ -12,8 +12,8 @@ import (
 	"lighter/wire"
 )
 
-// Publication has all rows that are added when an image becomes ready, or when the tree of a chain was
-// made. Its objects are stored already.
+// Publication has all rows that are added when an image becomes ready, or when the tree of a chain
+// was made. Its objects are stored already.
 type Publication struct {
 	// The recordings of the previous image of these are inherited, if there is an image.
 	Repository, Platform string
@@ -84,7 +84,8 @@ type Tree struct {
 	LocationsWire int64
 }
 
-// Publish adds all rows in one transaction. The error is ErrNotFound if the image was removed meanwhile.
+// Publish adds all rows in one transaction. The error is ErrNotFound if the image was removed
+// meanwhile.
 func (c *Catalog) Publish(ctx context.Context, p *Publication) error {
 	err := c.update(ctx, func(tx *sql.Tx) error {
 		for _, step := range []func(context.Context, *sql.Tx, *Publication) error{
@@ -107,7 +108,8 @@ func publishImage(ctx context.Context, tx *sql.Tx, p *Publication) error {
 	if p.Image == 0 {
 		return nil
 	}
-	done, err := tx.ExecContext(ctx, `UPDATE images SET state = ?, error = '', size = ?, updated = ? WHERE n = ? AND state = ?`,
+	done, err := tx.ExecContext(ctx, `UPDATE images SET state = ?, error = '', size = ?, updated = ?
+		WHERE n = ? AND state = ?`,
 		wire.StateReady, p.Size, time.Now().UnixMilli(), p.Image, wire.StateActive)
 	if err != nil {
 		return err
@@ -125,7 +127,8 @@ func publishImage(ctx context.Context, tx *sql.Tx, p *Publication) error {
 			at = position
 			position++
 		}
-		if _, err := tx.ExecContext(ctx, `INSERT INTO image_blobs (image, position, chain, digest, media_type, size) VALUES (?, ?, ?, ?, ?, ?)`,
+		if _, err := tx.ExecContext(ctx, `INSERT INTO image_blobs (image, position, chain, digest, media_type, size)
+			VALUES (?, ?, ?, ?, ?, ?)`,
 			p.Image, at, b.Chain, b.Digest, b.MediaType, b.Size); err != nil {
 			return err
 		}
@@ -178,7 +181,8 @@ func insertPacks(ctx context.Context, tx *sql.Tx, packs []Pack) ([]int64, error)
 	first := make([]int64, len(packs))
 	add := inserter{tx: tx, into: `units (n, pack, place, plain, stored)`, columns: 5}
 	for i, pack := range packs {
-		if _, err := tx.ExecContext(ctx, `INSERT INTO packs (n, id, size) VALUES (?, ?, ?)`, n+int64(i), pack.ID[:], pack.Size); err != nil {
+		if _, err := tx.ExecContext(ctx, `INSERT INTO packs (n, id, size)
+			VALUES (?, ?, ?)`, n+int64(i), pack.ID[:], pack.Size); err != nil {
 			return nil, err
 		}
 		first[i] = unit
@@ -194,7 +198,8 @@ func insertPacks(ctx context.Context, tx *sql.Tx, packs []Pack) ([]int64, error)
 
 func publishChains(ctx context.Context, tx *sql.Tx, p *Publication) error {
 	for _, c := range p.Chains {
-		if _, err := tx.ExecContext(ctx, `INSERT INTO chains (chain, parent, diff_id) VALUES (?, ?, ?) ON CONFLICT (chain) DO NOTHING`,
+		if _, err := tx.ExecContext(ctx, `INSERT INTO chains (chain, parent, diff_id) VALUES (?, ?, ?)
+			ON CONFLICT (chain) DO NOTHING`,
 			c.Chain, c.Parent, c.DiffID); err != nil {
 			return err
 		}
@@ -203,7 +208,8 @@ func publishChains(ctx context.Context, tx *sql.Tx, p *Publication) error {
 		if b.DiffID == "" {
 			continue
 		}
-		if _, err := tx.ExecContext(ctx, `INSERT INTO blobs (digest, diff_id) VALUES (?, ?) ON CONFLICT (digest) DO NOTHING`,
+		if _, err := tx.ExecContext(ctx, `INSERT INTO blobs (digest, diff_id) VALUES (?, ?)
+			ON CONFLICT (digest) DO NOTHING`,
 			b.Digest, b.DiffID); err != nil {
 			return err
 		}
@@ -214,8 +220,10 @@ func publishChains(ctx context.Context, tx *sql.Tx, p *Publication) error {
 func publishTree(ctx context.Context, tx *sql.Tx, p *Publication) error {
 	t := p.Tree
 	if _, err := tx.ExecContext(ctx, `
-		INSERT INTO trees (tree, files, bytes, chunks, packs, units, index_bytes, index_wire) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
-		ON CONFLICT (tree) DO UPDATE SET packs = excluded.packs, units = excluded.units, index_wire = excluded.index_wire`,
+		INSERT INTO trees (tree, files, bytes, chunks, packs, units, index_bytes, index_wire)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+		ON CONFLICT (tree) DO UPDATE
+			SET packs = excluded.packs, units = excluded.units, index_wire = excluded.index_wire`,
 		t.ID[:], t.Files, t.Bytes, t.Chunks, t.Packs, t.Units, t.IndexBytes, t.IndexWire); err != nil {
 		return err
 	}
@@ -250,7 +258,8 @@ func (i *inserter) row(ctx context.Context, values ...any) (err error) {
 		return nil
 	}
 	if i.full == nil {
-		if i.full, err = i.tx.PrepareContext(ctx, `INSERT INTO `+i.into+` VALUES `+places(rowsPerInsert, i.columns)); err != nil {
+		if i.full, err = i.tx.PrepareContext(ctx, `INSERT INTO `+i.into+`
+			VALUES `+places(rowsPerInsert, i.columns)); err != nil {
 			return err
 		}
 	}
@@ -267,6 +276,7 @@ func (i *inserter) flush(ctx context.Context) error {
 	if len(i.args) == 0 {
 		return nil
 	}
-	_, err := i.tx.ExecContext(ctx, `INSERT INTO `+i.into+` VALUES `+places(len(i.args)/i.columns, i.columns), i.args...)
+	_, err := i.tx.ExecContext(ctx, `INSERT INTO `+i.into+` VALUES `+places(len(i.args)/i.columns, i.columns),
+		i.args...)
 	return err
 }

@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// encodeRuns encodes a set of numbers as runs: for each run, its distance from the end of the previous
-// one and its length, as varints. The new chunks of a layer are one run, so a few bytes hold thousands
-// of them. encodeRuns sorts numbers.
+// encodeRuns encodes a set of numbers as runs: for each run, its distance from the end of the
+// previous one and its length, as varints. The new chunks of a layer are one run, so a few bytes
+// hold thousands of them. encodeRuns sorts numbers.
 func encodeRuns(numbers []int64) []byte {
 	slices.Sort(numbers)
 	numbers = slices.Compact(numbers)

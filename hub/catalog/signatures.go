@@ -50,7 +50,8 @@ func (c *Catalog) Resign(ctx context.Context, keys []ed25519.PrivateKey) error {
 		if err := resign(ctx, tx, keys); err != nil {
 			return fmt.Errorf("sign the statements again: %w", err)
 		}
-		_, err = tx.ExecContext(ctx, `INSERT INTO meta (name, value) VALUES ('keys', ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value`,
+		_, err = tx.ExecContext(ctx, `INSERT INTO meta (name, value) VALUES ('keys', ?) ON CONFLICT (name) DO UPDATE
+			SET value = excluded.value`,
 			strings.Join(text, " "))
 		return err
 	})
@@ -71,7 +72,8 @@ func resign(ctx context.Context, tx *sql.Tx, keys []ed25519.PrivateKey) error {
 		return err
 	}
 	for _, s := range all {
-		if _, err := tx.ExecContext(ctx, `UPDATE statements SET signature = ? WHERE chain = ? AND format = ?`, signatures(&s), s.Chain, s.Format); err != nil {
+		if _, err := tx.ExecContext(ctx, `UPDATE statements SET signature = ?
+			WHERE chain = ? AND format = ?`, signatures(&s), s.Chain, s.Format); err != nil {
 			return err
 		}
 	}

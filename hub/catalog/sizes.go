@@ -71,8 +71,8 @@ func (c *Catalog) KeepSizes(ctx context.Context) error {
 	}
 }
 
-// Sizes returns the sizes of the images of a name, or of all ready images if name is empty, by digest.
-// It waits for KeepSizes for sizesWait; then sizes may be missing or outdated.
+// Sizes returns the sizes of the images of a name, or of all ready images if name is empty, by
+// digest. It waits for KeepSizes for sizesWait; then sizes may be missing or outdated.
 func (c *Catalog) Sizes(ctx context.Context, name string) (map[string]Sizes, error) {
 	if err := c.awaitSizes(ctx); err != nil {
 		return nil, fmt.Errorf("compute the images' sizes: %w", err)
@@ -126,8 +126,8 @@ type imageSize struct {
 	plain, stored, blobs int64
 }
 
-// countSizes brings image_sizes up to date. It reads all layers, but only the chunks of images whose
-// set of own chunks has changed.
+// countSizes brings image_sizes up to date. It reads all layers, but only the chunks of images
+// whose set of own chunks has changed.
 func (c *Catalog) countSizes(ctx context.Context) error {
 	digests, blobs, err := c.imageBlobs(ctx)
 	if err != nil {
@@ -244,7 +244,8 @@ func (c *Catalog) storeSizes(ctx context.Context, changed, gone map[string]image
 		for digest, s := range changed {
 			if _, err := tx.ExecContext(ctx, `
 				INSERT INTO image_sizes (digest, alone, plain, stored, blobs) VALUES (?, ?, ?, ?, ?)
-				ON CONFLICT (digest) DO UPDATE SET alone = excluded.alone, plain = excluded.plain, stored = excluded.stored, blobs = excluded.blobs`,
+				ON CONFLICT (digest) DO UPDATE
+					SET alone = excluded.alone, plain = excluded.plain, stored = excluded.stored, blobs = excluded.blobs`,
 				digest, []byte(s.alone), s.plain, s.stored, s.blobs); err != nil {
 				return err
 			}

@@ -22,15 +22,15 @@ type Trace struct {
 	Body   []byte
 }
 
-// Bounds of the traces that wait to be merged, of one tree and of all, in number and bytes. The first
-// trace of a tree may exceed the tree's bytes.
+// Bounds of the traces that wait to be merged, of one tree and of all, in number and bytes. The
+// first trace of a tree may exceed the tree's bytes.
 const (
 	maxWaiting, maxWaitingBytes       = 64, 32 << 20
 	maxAllWaiting, maxAllWaitingBytes = 4096, 256 << 20
 )
 
-// AddTrace stores a node's trace, and makes the tree due at the given time, unless it is due already.
-// Errors are ErrNotFound if no ready image has the tree, and ErrFull.
+// AddTrace stores a node's trace, and makes the tree due at the given time, unless it is due
+// already. Errors are ErrNotFound if no ready image has the tree, and ErrFull.
 func (c *Catalog) AddTrace(ctx context.Context, tree chunk.ID, sender string, body []byte, at time.Time) error {
 	return c.addTrace(ctx, tree, Trace{Raw: true, Sender: sender, Body: body}, at)
 }
@@ -48,9 +48,11 @@ func (c *Catalog) addTrace(ctx context.Context, tree chunk.ID, t Trace, at time.
 		}
 		set := `changes = changes + 1, tries = 0, due = CASE WHEN due = 0 THEN ? ELSE due END`
 		if full { // those that wait may be from before the hub gave the tree up
-			set = `due = CASE WHEN due = 0 AND EXISTS (SELECT 1 FROM traces t WHERE t.tree = l.tree) THEN ? ELSE due END`
+			set = `due = CASE WHEN due = 0 AND EXISTS (SELECT 1 FROM traces t
+				WHERE t.tree = l.tree) THEN ? ELSE due END`
 		}
-		done, err := tx.ExecContext(ctx, `UPDATE layouts AS l SET `+set+` WHERE l.tree = ? AND `+servedTree, at.UnixMilli(), tree[:])
+		done, err := tx.ExecContext(ctx, `UPDATE layouts AS l SET `+set+`
+			WHERE l.tree = ? AND `+servedTree, at.UnixMilli(), tree[:])
 		if err != nil {
 			return err
 		}
@@ -80,7 +82,8 @@ func (c *Catalog) addTrace(ctx context.Context, tree chunk.ID, t Trace, at time.
 // waitEnough reports whether one more trace of that size would exceed a bound.
 func waitEnough(ctx context.Context, tx *sql.Tx, tree chunk.ID, size int) (bool, error) {
 	var waiting, all struct{ count, bytes int }
-	err := tx.QueryRowContext(ctx, `SELECT COUNT(*), COALESCE(SUM(length(body)), 0), COUNT(CASE WHEN tree = ? THEN 1 END),
+	err := tx.QueryRowContext(ctx,
+		`SELECT COUNT(*), COALESCE(SUM(length(body)), 0), COUNT(CASE WHEN tree = ? THEN 1 END),
 		COALESCE(SUM(CASE WHEN tree = ? THEN length(body) END), 0) FROM traces`, tree[:], tree[:]).
 		Scan(&all.count, &all.bytes, &waiting.count, &waiting.bytes)
 	return waiting.count >= maxWaiting || waiting.count > 0 && waiting.bytes+size > maxWaitingBytes ||
@@ -111,12 +114,13 @@ func (c *Catalog) Recordings(ctx context.Context, tree chunk.ID) (body []byte, e
 	return body, nil
 }
 
-// ErrChanged means that somebody else has changed a tree's recordings or traces since they were read.
+// ErrChanged means that somebody else has changed a tree's recordings or traces since they were
+// read.
 var ErrChanged = errors.New("its recordings have changed meanwhile")
 
-// KeepRecordings replaces the recordings of a tree, and removes the traces up to number last, which are
-// merged into them. before is what Recordings has returned. If that or the traces have changed, the
-// error is ErrChanged.
+// KeepRecordings replaces the recordings of a tree, and removes the traces up to number last, which
+// are merged into them. before is what Recordings has returned. If that or the traces have changed,
+// the error is ErrChanged.
 func (c *Catalog) KeepRecordings(ctx context.Context, tree chunk.ID, before, body []byte, last int64) error {
 	err := c.update(ctx, func(tx *sql.Tx) error {
 		if err := replace(ctx, tx, tree, before, body); err != nil {
@@ -131,10 +135,11 @@ func (c *Catalog) KeepRecordings(ctx context.Context, tree chunk.ID, before, bod
 	return nil
 }
 
-// CutRecordings replaces the recordings of a tree by some of them, and makes the tree due. With all, it
-// also removes the traces that are to be merged, and returns their number. before and ErrChanged are as
-// for KeepRecordings.
-func (c *Catalog) CutRecordings(ctx context.Context, tree chunk.ID, before, body []byte, all bool) (waiting int64, err error) {
+// CutRecordings replaces the recordings of a tree by some of them, and makes the tree due. With
+// all, it also removes the traces that are to be merged, and returns their number. before and
+// ErrChanged are as for KeepRecordings.
+func (c *Catalog) CutRecordings(ctx context.Context, tree chunk.ID, before, body []byte, all bool) (
+	waiting int64, err error) {
 	err = c.update(ctx, func(tx *sql.Tx) error {
 		if err := replace(ctx, tx, tree, before, body); err != nil {
 			return err
@@ -148,7 +153,8 @@ func (c *Catalog) CutRecordings(ctx context.Context, tree chunk.ID, before, body
 				return err
 			}
 		}
-		_, err := tx.ExecContext(ctx, `UPDATE layouts SET due = ?, changes = changes + 1, tries = 0 WHERE tree = ?`, time.Now().UnixMilli(), tree[:])
+		_, err := tx.ExecContext(ctx, `UPDATE layouts SET due = ?, changes = changes + 1, tries = 0
+			WHERE tree = ?`, time.Now().UnixMilli(), tree[:])
 		return err
 	})
 	if err != nil {
@@ -160,9 +166,11 @@ func (c *Catalog) CutRecordings(ctx context.Context, tree chunk.ID, before, body
 // replace replaces a tree's recordings if they are equal to before; nil means that there are none.
 func replace(ctx context.Context, tx *sql.Tx, tree chunk.ID, before, body []byte) error {
 	if before == nil {
-		return changedIfNone(tx.ExecContext(ctx, `INSERT INTO recordings (tree, body) VALUES (?, ?) ON CONFLICT (tree) DO NOTHING`, tree[:], body))
+		return changedIfNone(tx.ExecContext(ctx, `INSERT INTO recordings (tree, body) VALUES (?, ?)
+			ON CONFLICT (tree) DO NOTHING`, tree[:], body))
 	}
-	return changedIfNone(tx.ExecContext(ctx, `UPDATE recordings SET body = ? WHERE tree = ? AND body = ?`, body, tree[:], before))
+	return changedIfNone(tx.ExecContext(ctx, `UPDATE recordings SET body = ?
+		WHERE tree = ? AND body = ?`, body, tree[:], before))
 }
 
 func changedIfNone(done sql.Result, err error) error {
@@ -188,9 +196,11 @@ type StartHoldings struct {
 func (c *Catalog) StartHoldings(ctx context.Context) (h StartHoldings, err error) {
 	err = c.read.QueryRowContext(ctx, `SELECT
 		(SELECT COUNT(*) FROM startup_packs), (SELECT COALESCE(SUM(size), 0) FROM startup_packs),
-		(SELECT COALESCE(SUM(size), 0) FROM startup_packs WHERE retired = 0), (SELECT COUNT(*) FROM layouts WHERE lost > 0 AND unserved = 0),
+		(SELECT COALESCE(SUM(size), 0) FROM startup_packs WHERE retired = 0), (SELECT COUNT(*) FROM layouts
+			WHERE lost > 0 AND unserved = 0),
 		(SELECT COALESCE(SUM(length(body)), 0) FROM traces) + (SELECT COALESCE(SUM(length(body)), 0) FROM recordings),
-		(SELECT COUNT(*) FROM layouts WHERE due > 0)`).Scan(&h.Packs, &h.PackBytes, &h.Live, &h.Lost, &h.TraceBytes, &h.Waiting)
+		(SELECT COUNT(*) FROM layouts
+			WHERE due > 0)`).Scan(&h.Packs, &h.PackBytes, &h.Live, &h.Lost, &h.TraceBytes, &h.Waiting)
 	if err != nil {
 		return h, fmt.Errorf("read the catalog: %w", err)
 	}

@@ -20,8 +20,8 @@ func senderOf(req *http.Request, proxies []netip.Prefix) string {
 	return startup.SenderOf(client)
 }
 
-// clientOf returns the address of a request's client, seen through trusted proxies. A request over a
-// Unix socket has none.
+// clientOf returns the address of a request's client, seen through trusted proxies. A request over
+// a Unix socket has none.
 func clientOf(req *http.Request, proxies []netip.Prefix) netip.Addr {
 	from, err := netip.ParseAddrPort(req.RemoteAddr)
 	if err != nil {

@@ -1,8 +1,8 @@
 // Package serve answers what nodes, caches and mirrors ask the hub (docs/wire.md): statements,
 // indexes, locations and units. It also receives the traces that nodes report.
 //
-// Immutable objects are sent whole, with their length and a long lifetime, so that any HTTP cache can
-// keep them. Handlers only parse the request and call one part of the hub; they decide nothing.
+// Immutable objects are sent whole, with their length and a long lifetime, so that any HTTP cache
+// can keep them. Handlers only parse the request and call one part of the hub; they decide nothing.
 package serve
 
 import (
@@ -71,9 +71,10 @@ func (s *Server) Register(mux *answer.Mux) {
 	mux.Handle("POST", "/traces/{tree}", s.postTrace)
 }
 
-// Cache-Control headers. Objects named by their digest never change. A stale hint (chunks, locations)
-// costs one request more; locations soon improve after an image's first starts. Look-ups may be cached
-// for as long as nodes remember the answer, so that a cache answers many nodes that pull at once.
+// Cache-Control headers. Objects named by their digest never change. A stale hint (chunks,
+// locations) costs one request more; locations soon improve after an image's first starts. Look-ups
+// may be cached for as long as nodes remember the answer, so that a cache answers many nodes that
+// pull at once.
 const (
 	forever  = "public, max-age=31536000, immutable"
 	anHour   = "public, max-age=3600"
@@ -211,15 +212,16 @@ func (s *Server) postTrace(w http.ResponseWriter, req *http.Request) error {
 	return nil
 }
 
-// send sends a whole object. Ranges are not offered: caches keep a 200, but not a 206. tag identifies
-// the bytes; if it is empty there is no ETag.
+// send sends a whole object. Ranges are not offered: caches keep a 200, but not a 206. tag
+// identifies the bytes; if it is empty there is no ETag.
 func (s *Server) send(w http.ResponseWriter, req *http.Request, o *objects.Object, cache, tag string) {
 	h := w.Header()
 	h.Set("Content-Type", "application/octet-stream")
 	h.Set("Cache-Control", cache)
 	if tag != "" {
 		h.Set("ETag", `"`+tag+`"`)
-		// With no-cache the node has found the cache's copy damaged: the cache must get the bytes again.
+		// With no-cache the node has found the cache's copy damaged: the cache must get the bytes
+		// again.
 		if req.Header.Get("If-None-Match") == `"`+tag+`"` && req.Header.Get("Cache-Control") != "no-cache" {
 			w.WriteHeader(http.StatusNotModified)
 			return

@@ -43,8 +43,8 @@ func (images) Tree(context.Context, string) (*index.Statement, error) {
 	return nil, catalog.ErrNotFound
 }
 
-// server returns a server over a catalog with the image "one" of the layers a and b, and locations of
-// its tree.
+// server returns a server over a catalog with the image "one" of the layers a and b, and locations
+// of its tree.
 func server(t *testing.T, proxies ...string) (http.Handler, *traces) {
 	t.Helper()
 	dir := t.TempDir()
@@ -70,7 +70,8 @@ func server(t *testing.T, proxies ...string) (http.Handler, *traces) {
 	if err := o.Publish(t.Context(), []objects.Staged{{Key: objects.LocationsKey(id), Path: file}}); err != nil {
 		t.Fatal(err)
 	}
-	config := serve.Config{Catalog: c, Objects: o, Images: images{}, Traces: new(traces), Bodies: answer.NewBodies(), Log: slog.New(slog.DiscardHandler)}
+	config := serve.Config{Catalog: c, Objects: o, Images: images{}, Traces: new(traces), Bodies: answer.NewBodies(),
+		Log: slog.New(slog.DiscardHandler)}
 	for _, p := range proxies {
 		config.Proxies = append(config.Proxies, netip.MustParsePrefix(p))
 	}
@@ -143,7 +144,8 @@ func TestLocations(t *testing.T) {
 	if w.Code != 200 {
 		t.Errorf("a cache whose copy is damaged: %d, want the object again", w.Code)
 	}
-	if w := do(h, "HEAD", path, nil, nil); w.Code != 200 || w.Body.Len() != 0 || w.Header().Get("Content-Length") != "9" {
+	if w := do(h, "HEAD", path, nil, nil); w.Code != 200 || w.Body.Len() != 0 ||
+		w.Header().Get("Content-Length") != "9" {
 		t.Errorf("HEAD: %d %q %v", w.Code, w.Body, w.Header())
 	}
 	if len(traces.calls) != 7 {

@@ -14,8 +14,8 @@ import (
 // heldUnits bounds the decoded units in a chunkReader, in bytes.
 const heldUnits = 32 << 20
 
-// chunkReader reads chunks from the hub's own packs. It caches the last decoded units, since the next
-// chunk often lies in the same unit. It is for one goroutine.
+// chunkReader reads chunks from the hub's own packs. It caches the last decoded units, since the
+// next chunk often lies in the same unit. It is for one goroutine.
 type chunkReader struct {
 	catalog *catalog.Catalog
 	objects *objects.Store

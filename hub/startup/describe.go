@@ -12,8 +12,8 @@ import (
 	"lighter/wire"
 )
 
-// Describe returns the workloads and startup packs of a ready image. Errors are report.ErrBusy and those
-// of the stores.
+// Describe returns the workloads and startup packs of a ready image. Errors are report.ErrBusy and
+// those of the stores.
 func (s *Service) Describe(ctx context.Context, image catalog.Image) (wire.Starts, error) {
 	d := wire.Starts{Name: image.Name, Digest: image.Digest, Platform: image.Platform, Tree: image.Tree.String(),
 		Workloads: []wire.Workload{}, Packs: []wire.StartupPack{}}
@@ -40,7 +40,8 @@ func (s *Service) Describe(ctx context.Context, image catalog.Image) (wire.Start
 	packed := map[chunk.ID]int{}
 	if locations != nil {
 		for _, p := range locations.Startups() {
-			d.Packs = append(d.Packs, wire.StartupPack{Pack: p.Pack.String(), Units: len(p.Units), Bytes: p.Bytes(), AtMount: p.AtMount, Triggers: len(p.Triggers)})
+			d.Packs = append(d.Packs, wire.StartupPack{Pack: p.Pack.String(), Units: len(p.Units), Bytes: p.Bytes(),
+				AtMount: p.AtMount, Triggers: len(p.Triggers)})
 		}
 		if len(kept) > 0 {
 			if packed, err = s.packed(ctx, image.Tree, locations); err != nil {
@@ -60,7 +61,8 @@ const firstFiles = 8
 // describe returns what a workload reads, and which packs have it.
 func describe(w plan.Workload, packed map[chunk.ID]int) wire.Workload {
 	sample := w.Samples[len(w.Samples)-1]
-	d := wire.Workload{ID: w.ID(), Starts: w.Starts, Ranges: int64(len(sample.Entries)), First: []string{}, Packs: []int{}}
+	d := wire.Workload{ID: w.ID(), Starts: w.Starts, Ranges: int64(len(sample.Entries)), First: []string{},
+		Packs: []int{}}
 	files := map[string]bool{}
 	for _, e := range sample.Entries {
 		if !files[e.Path] && len(d.First) < firstFiles {
@@ -79,8 +81,10 @@ func describe(w plan.Workload, packed map[chunk.ID]int) wire.Workload {
 	return d
 }
 
-// packed returns the position of the startup pack that has each chunk of a tree, for those in packs.
-func (s *Service) packed(ctx context.Context, tree chunk.ID, locations *index.Locations) (chunks map[chunk.ID]int, err error) {
+// packed returns the position of the startup pack that has each chunk of a tree, for those in
+// packs.
+func (s *Service) packed(ctx context.Context, tree chunk.ID, locations *index.Locations) (chunks map[chunk.ID]int,
+	err error) {
 	t, err := s.trees.open(ctx, tree)
 	if err != nil {
 		return nil, err

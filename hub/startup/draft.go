@@ -34,7 +34,8 @@ type draft struct {
 type encode func(ctx context.Context, b *pack.UnitBuilder, dst []byte) ([]byte, error)
 
 // stage makes a tree's startup packs and the locations that name them.
-func stage(ctx context.Context, c *catalog.Catalog, t *openTree, packs []plan.Pack, digest []byte, encode encode) (*draft, error) {
+func stage(ctx context.Context, c *catalog.Catalog, t *openTree, packs []plan.Pack, digest []byte,
+	encode encode) (*draft, error) {
 	d := &draft{catalog: c, tree: t, encode: encode, units: map[chunk.ID]chunk.Unit{},
 		layout: catalog.Layout{Tree: t.ID(), IndexWire: t.indexLen, Startup: digest}}
 	for i := range packs {
@@ -50,7 +51,8 @@ func stage(ctx context.Context, c *catalog.Catalog, t *openTree, packs []plan.Pa
 
 // publish replaces the tree's layout, which is before.
 func (d *draft) publish(ctx context.Context, p *publish.Publisher, before catalog.Layout) error {
-	all := publish.Objects{Packs: d.packs, Others: []objects.Staged{d.locations}, Replaced: []string{objects.LocationsKey(before.Locations)}}
+	all := publish.Objects{Packs: d.packs, Others: []objects.Staged{d.locations},
+		Replaced: []string{objects.LocationsKey(before.Locations)}}
 	return p.Publish(ctx, all, func() error { return d.catalog.SetLayout(ctx, &d.layout) })
 }
 

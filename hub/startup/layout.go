@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	// The hub tries to make a layout maxTries times; an end of the hub counts as a failure. Then the
-	// tree keeps its layout until there are new traces. firstPause is the pause before the second
-	// attempt; it doubles.
+	// The hub tries to make a layout maxTries times; an end of the hub counts as a failure. Then
+	// the tree keeps its layout until there are new traces. firstPause is the pause before the
+	// second attempt; it doubles.
 	maxTries   = 3
 	firstPause = time.Minute
 	// layoutTimeout bounds the time for one layout, since further ones wait for it.
@@ -169,8 +169,8 @@ func (m *maker) make(ctx context.Context, due catalog.Due) (packs []plan.Pack, c
 	return packs, true, nil
 }
 
-// plan returns the packs that a tree should have, none if they were evicted. started reports whether
-// there are recordings of real starts.
+// plan returns the packs that a tree should have, none if they were evicted. started reports
+// whether there are recordings of real starts.
 func (m *maker) plan(ctx context.Context, t *openTree, evicted bool) (packs []plan.Pack, started bool, err error) {
 	kept, err := m.recordings.merge(ctx, t)
 	if err != nil || evicted {
@@ -242,8 +242,8 @@ func digestOf(packs []plan.Pack) []byte {
 // recompressedMark follows the digest of a layout in the catalog once its packs are recompressed.
 const recompressedMark = 1
 
-// hasLayout reports whether stored, from the catalog, is the layout with that digest, and whether it is
-// recompressed.
+// hasLayout reports whether stored, from the catalog, is the layout with that digest, and whether
+// it is recompressed.
 func hasLayout(stored, digest []byte) (is, recompressed bool) {
 	if len(digest) > 0 && bytes.Equal(stored, append(slices.Clone(digest), recompressedMark)) {
 		return true, true

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// By default all startup packs together may take 1/ordinaryShare of the bytes of all other packs,
-	// and leastLimit at least.
+	// By default all startup packs together may take 1/ordinaryShare of the bytes of all other
+	// packs, and leastLimit at least.
 	ordinaryShare = 4
 	leastLimit    = 8 << 30
 
@@ -20,8 +20,8 @@ const (
 	maxUsed = 10_000
 )
 
-// quota bounds the bytes of all startup packs. Trees that were not used for longest lose theirs. It is
-// safe for concurrent use.
+// quota bounds the bytes of all startup packs. Trees that were not used for longest lose theirs. It
+// is safe for concurrent use.
 type quota struct {
 	catalog *catalog.Catalog
 	limit   int64 // bytes; 0: the default

@@ -19,24 +19,25 @@ import (
 	"lighter/hub/startup/plan"
 )
 
-// A container may be waiting for new startup packs, so they are made as fast as other packs. Every node
-// that starts the image fetches them, so once their layout has not changed for a while they are
-// recompressed at the highest level. docs/decisions/bytes.md has the cost and the gain.
+// A container may be waiting for new startup packs, so they are made as fast as other packs. Every
+// node that starts the image fetches them, so once their layout has not changed for a while they
+// are recompressed at the highest level. docs/decisions/bytes.md has the cost and the gain.
 const (
 	// recompressTimeout bounds the work on one tree: 2 GiB at 4 MB/s, on busy processors.
 	recompressTimeout = 2 * time.Hour
-	// While images are ingested, a pause follows each unit, restFactor times as long as the unit took.
+	// While images are ingested, a pause follows each unit, restFactor times as long as the unit
+	// took.
 	restFactor = 9
-	// maxPending bounds the layouts in memory until they are recompressed, of 40 bytes a chunk. Other
-	// packs stay as they are until the next trace, as do all when the hub ends.
+	// maxPending bounds the layouts in memory until they are recompressed, of 40 bytes a chunk.
+	// Other packs stay as they are until the next trace, as do all when the hub ends.
 	maxPending = 64
 )
 
 // errSuperseded means that a tree got another layout while its packs were recompressed.
 var errSuperseded = errors.New("superseded by another layout")
 
-// recompressor makes the startup packs of unchanged layouts smaller, one tree at a time. It is safe for
-// concurrent use.
+// recompressor makes the startup packs of unchanged layouts smaller, one tree at a time. It is safe
+// for concurrent use.
 type recompressor struct {
 	catalog    *catalog.Catalog
 	trees      *trees
@@ -59,7 +60,8 @@ type pendingLayout struct {
 }
 
 func newRecompressor(s *Service) *recompressor {
-	return &recompressor{catalog: s.config.Catalog, trees: s.trees, publisher: s.config.Publisher, encoders: s.config.Encoders,
+	return &recompressor{catalog: s.config.Catalog, trees: s.trees, publisher: s.config.Publisher,
+		encoders: s.config.Encoders,
 		schedule: s.schedule, publishing: s.publishing, timing: s.Timing, log: s.config.Log,
 		added: make(chan struct{}, 1), pending: map[chunk.ID]*pendingLayout{}}
 }
@@ -105,8 +107,8 @@ func (r *recompressor) run(ctx context.Context) {
 	}
 }
 
-// next recompresses the packs of the tree that is due first, if any. It returns the time until the next
-// one is due.
+// next recompresses the packs of the tree that is due first, if any. It returns the time until the
+// next one is due.
 func (r *recompressor) next(ctx context.Context) time.Duration {
 	tree, l := r.first()
 	if l == nil {
@@ -145,7 +147,8 @@ func (r *recompressor) first() (tree chunk.ID, first *pendingLayout) {
 	return tree, first
 }
 
-// recompress makes a tree's startup packs again, and publishes them if the layout is still the same.
+// recompress makes a tree's startup packs again, and publishes them if the layout is still the
+// same.
 func (r *recompressor) recompress(ctx context.Context, tree chunk.ID, l *pendingLayout) (err error) {
 	if _, err := r.unchanged(ctx, tree, l); err != nil {
 		return err
@@ -164,7 +167,10 @@ func (r *recompressor) recompress(ctx context.Context, tree chunk.ID, l *pending
 			}
 			var failed error
 			delayed, err := r.encoders.Background(ctx, func(*zstd.Encoder) {
-				dst, failed = b.EncodeWith(dst, func(dst, content []byte) ([]byte, error) { return best.encode(ctx, dst, content) })
+				dst, failed = b.EncodeWith(dst, func(dst, content []byte) ([]byte,
+					error) {
+					return best.encode(ctx, dst, content)
+				})
 			})
 			if err := errors.Join(err, failed); err != nil {
 				return nil, err
@@ -183,8 +189,8 @@ func (r *recompressor) recompress(ctx context.Context, tree chunk.ID, l *pending
 	return d.publish(ctx, r.publisher, before)
 }
 
-// pause waits while a layout is being made: that is more urgent. The error is errSuperseded if it was
-// this tree's.
+// pause waits while a layout is being made: that is more urgent. The error is errSuperseded if it
+// was this tree's.
 func (r *recompressor) pause(ctx context.Context, tree chunk.ID, l *pendingLayout) error {
 	for attempt := r.schedule.attempt(); !r.schedule.currentTree().IsZero(); attempt = r.schedule.attempt() {
 		select {

@@ -18,8 +18,8 @@ import (
 )
 
 // The Go library for zstd has no level that comes near the highest ones of the zstd program, so the
-// program is used where it is installed. Its output is decoded and compared, since nodes would notice
-// an error too late.
+// program is used where it is installed. Its output is decoded and compared, since nodes would
+// notice an error too late.
 const (
 	zstdProgram  = "zstd"
 	programLevel = "-18"

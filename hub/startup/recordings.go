@@ -25,8 +25,8 @@ type recordings struct {
 	log     *slog.Logger
 }
 
-// add stores a trace, to be merged when the tree's layout is made. The error is catalog.ErrFull if the
-// sender has sent enough.
+// add stores a trace, to be merged when the tree's layout is made. The error is catalog.ErrFull if
+// the sender has sent enough.
 func (r *recordings) add(ctx context.Context, tree chunk.ID, sender string, t trace.Trace, due time.Time) error {
 	if !r.senders.count(sender, tree, 1, 0, time.Now()) {
 		return fmt.Errorf("from %s: %w", sender, catalog.ErrFull)
@@ -34,8 +34,8 @@ func (r *recordings) add(ctx context.Context, tree chunk.ID, sender string, t tr
 	return r.catalog.AddTrace(ctx, tree, sender, compressText(t.Encode()), due)
 }
 
-// load returns the recordings of a tree, and their encoded form in the catalog. Unreadable recordings
-// count as none.
+// load returns the recordings of a tree, and their encoded form in the catalog. Unreadable
+// recordings count as none.
 func (r *recordings) load(ctx context.Context, tree chunk.ID) (kept []trace.Recording, body []byte, err error) {
 	body, err = r.catalog.Recordings(ctx, tree)
 	if err != nil || body == nil {

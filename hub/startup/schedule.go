@@ -8,8 +8,8 @@ import (
 	"lighter/format/chunk"
 )
 
-// restShare times as long as a layout took, the same tree gets no other one. So layouts take a bounded
-// part of the hub's time, whatever nodes send.
+// restShare times as long as a layout took, the same tree gets no other one. So layouts take a
+// bounded part of the hub's time, whatever nodes send.
 const restShare = 4
 
 // schedule says when layouts are made, and which one is being made. It is safe for concurrent use.
@@ -24,7 +24,8 @@ type schedule struct {
 }
 
 func newSchedule(timing *Timing) *schedule {
-	return &schedule{timing: timing, wake: make(chan struct{}, 1), rests: map[chunk.ID]time.Time{}, done: make(chan struct{})}
+	return &schedule{timing: timing, wake: make(chan struct{}, 1), rests: map[chunk.ID]time.Time{},
+		done: make(chan struct{})}
 }
 
 // wakeUp makes the maker look for due layouts.
@@ -57,7 +58,8 @@ func (s *schedule) rest(tree chunk.ID, took time.Duration) {
 	s.rests[tree] = time.Now().Add(restShare * took)
 }
 
-// begin begins an attempt to make a tree's layout. The caller calls end, which wakes waiting callers.
+// begin begins an attempt to make a tree's layout. The caller calls end, which wakes waiting
+// callers.
 func (s *schedule) begin(tree chunk.ID) (end func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,8 +72,8 @@ func (s *schedule) begin(tree chunk.ID) (end func()) {
 	}
 }
 
-// attempt returns a channel that is closed when the current attempt ends, or the next one if there is
-// none.
+// attempt returns a channel that is closed when the current attempt ends, or the next one if there
+// is none.
 func (s *schedule) attempt() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()

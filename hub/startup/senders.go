@@ -9,8 +9,8 @@ import (
 	"lighter/format/chunk"
 )
 
-// A sender's limits for one tree in each senderWindow. It may begin fewer workloads than are kept, so it
-// cannot push out all of the others'.
+// A sender's limits for one tree in each senderWindow. It may begin fewer workloads than are kept,
+// so it cannot push out all of the others'.
 const (
 	senderWindow    = 7 * 24 * time.Hour
 	senderTraces    = 64
@@ -19,8 +19,8 @@ const (
 	maxSenders = 20_000
 )
 
-// SenderOf returns the sender that an address belongs to. An IPv6 network of 64 bits is one sender. For
-// loopback and unknown addresses it returns "", which has no limits.
+// SenderOf returns the sender that an address belongs to. An IPv6 network of 64 bits is one sender.
+// For loopback and unknown addresses it returns "", which has no limits.
 func SenderOf(address netip.Addr) string {
 	address = address.Unmap().WithZone("")
 	if !address.IsValid() || address.IsLoopback() {
@@ -37,8 +37,8 @@ func SenderOf(address netip.Addr) string {
 	return network.Masked().String()
 }
 
-// senders counts the contributions of senders. The zero value is ready to use. It is safe for concurrent
-// use.
+// senders counts the contributions of senders. The zero value is ready to use. It is safe for
+// concurrent use.
 type senders struct {
 	mu  sync.Mutex // guards the following
 	all map[senderTree]contribution
@@ -61,8 +61,8 @@ func (s *senders) forget(tree chunk.ID) {
 	maps.DeleteFunc(s.all, func(key senderTree, _ contribution) bool { return key.tree == tree })
 }
 
-// count adds traces of a tree, and workloads that they began, to a sender's contribution. It returns
-// false, and adds nothing, if that would exceed the limits.
+// count adds traces of a tree, and workloads that they began, to a sender's contribution. It
+// returns false, and adds nothing, if that would exceed the limits.
 func (s *senders) count(sender string, tree chunk.ID, traces, workloads int, now time.Time) bool {
 	if sender == "" {
 		return true

@@ -8,48 +8,49 @@ import (
 	"lighter/format/chunk"
 )
 
-// One sender may tell of an image so much a week, and begin so many workloads; of
-// other images, and by others, as if it had not.
+// A sender's traces and new workloads of an image are limited. Other images and senders have limits
+// of their own.
 func TestSenders(t *testing.T) {
 	var s senders
 	a, b, now := chunk.Sum([]byte("a")), chunk.Sum([]byte("b")), time.UnixMilli(1)
 	for i := range senderTraces + 5 {
 		if got, want := s.count("10.0.0.1/32", a, 1, 0, now), i < senderTraces; got != want {
-			t.Fatalf("trace %d is taken: %v", i+1, got)
+			t.Fatalf("trace %d is accepted: %v, want %v", i+1, got, want)
 		}
 	}
 	for i := range senderWorkloads + 5 {
 		if got, want := s.count("10.0.0.1/32", b, 0, 1, now), i < senderWorkloads; got != want {
-			t.Fatalf("workload %d is taken: %v", i+1, got)
+			t.Fatalf("workload %d is accepted: %v, want %v", i+1, got, want)
 		}
 	}
 	if !s.count("10.0.0.2/32", a, 1, 1, now) {
-		t.Error("another sender's is not taken")
+		t.Error("another sender's trace is refused")
 	}
 	for range 2 * senderTraces {
 		if !s.count("", a, 1, 1, now) {
-			t.Fatal("what this machine sends is not taken")
+			t.Fatal("a trace of the hub's own machine is refused")
 		}
 	}
 	if !s.count("10.0.0.1/32", a, 1, 1, now.Add(senderWindow+1)) {
-		t.Error("a week later it is not taken")
+		t.Error("a trace a week later is refused")
 	}
 	for i := range 2 * maxSenders {
 		s.count(netip.AddrFrom4([4]byte{1, byte(i >> 16), byte(i >> 8), byte(i)}).String(), a, 1, 0, now)
 	}
 	if len(s.all) > maxSenders {
-		t.Errorf("%d senders are remembered", len(s.all))
+		t.Errorf("%d senders in memory, want at most %d", len(s.all), maxSenders)
 	}
 }
 
 func TestSenderOf(t *testing.T) {
-	for address, want := range map[string]string{"10.1.2.3": "10.1.2.3/32", "::ffff:10.1.2.3": "10.1.2.3/32", "127.0.0.2": "", "::1": "",
+	for address, want := range map[string]string{"10.1.2.3": "10.1.2.3/32", "::ffff:10.1.2.3": "10.1.2.3/32",
+		"127.0.0.2": "", "::1": "",
 		"2001:db8:1:2:3::4": "2001:db8:1:2::/64", "fe80::1%eth0": "fe80::/64"} {
 		if got := SenderOf(netip.MustParseAddr(address)); got != want {
-			t.Errorf("%s is %q, want %q", address, got, want)
+			t.Errorf("sender of %s: %q, want %q", address, got, want)
 		}
 	}
 	if got := SenderOf(netip.Addr{}); got != "" {
-		t.Errorf("no address is %q", got)
+		t.Errorf("sender of an unknown address: %q, want none", got)
 	}
 }

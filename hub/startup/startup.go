@@ -1,5 +1,5 @@
-// Package startup makes startup packs from the traces that nodes report, so that the next starts of an
-// image are faster.
+// Package startup makes startup packs from the traces that nodes report, so that the next starts of
+// an image are faster.
 //
 //	recordings    merges traces into the recordings kept of each tree; senders bounds what one sender adds
 //	maker         plans a tree's startup packs (package plan) and publishes them
@@ -9,8 +9,8 @@
 //
 // A layout says which startup packs a tree has, and with that where nodes find its chunks.
 //
-// All of it is a hint. Traces are not trusted: one that is absurd, stale or made up wastes a bounded
-// number of bytes, and never changes what a container reads.
+// All of it is a hint. Traces are not trusted: one that is absurd, stale or made up wastes a
+// bounded number of bytes, and never changes what a container reads.
 package startup
 
 import (
@@ -37,9 +37,9 @@ import (
 )
 
 const (
-	// maxTaking bounds the traces decoded at a time, of up to some ten megabytes each, and maxReading
-	// the images described or exported at a time, each of which needs an index in the scratch space.
-	// Further requests wait for enterTimeout.
+	// maxTaking bounds the traces decoded at a time, of up to some ten megabytes each, and
+	// maxReading the images described or exported at a time, each of which needs an index in the
+	// scratch space. Further requests wait for enterTimeout.
 	maxTaking    = 4
 	maxReading   = 2
 	enterTimeout = 5 * time.Second
@@ -65,9 +65,10 @@ type Timing struct {
 	Regain     time.Duration // how long a tree without room has to wait for startup packs
 }
 
-// defaultTiming is the timing in production. With a shorter Regain, a hub that has more trees in use
-// than room for their packs would make packs all the time.
-var defaultTiming = Timing{Settling: 3 * time.Second, Recompress: 20 * time.Second, Keep: 7 * 24 * time.Hour, Regain: time.Hour}
+// defaultTiming is the timing in production. With a shorter Regain, a hub that has more trees in
+// use than room for their packs would make packs all the time.
+var defaultTiming = Timing{Settling: 3 * time.Second, Recompress: 20 * time.Second, Keep: 7 * 24 * time.Hour,
+	Regain: time.Hour}
 
 // Images says how the containers of an image run.
 type Images interface {
@@ -117,8 +118,8 @@ func New(c Config) *Service {
 	return s
 }
 
-// Run makes layouts that are due, one at a time, recompresses packs and deletes retired ones. It returns
-// when ctx ends.
+// Run makes layouts that are due, one at a time, recompresses packs and deletes retired ones. It
+// returns when ctx ends.
 func (s *Service) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { s.maker.run(ctx); return nil })
@@ -153,8 +154,8 @@ func (s *Service) maintain(ctx context.Context) error {
 	}
 }
 
-// Sweep deletes startup packs that retired before a time. It retires the packs of trees that no image
-// has had since then, and of trees for which there is no room.
+// Sweep deletes startup packs that retired before a time. It retires the packs of trees that no
+// image has had since then, and of trees for which there is no room.
 func (s *Service) Sweep(ctx context.Context, before time.Time) error {
 	defer s.schedule.wakeUp()
 	if err := s.config.Catalog.Unserved(ctx, before); err != nil {
@@ -197,9 +198,9 @@ func (s *Service) Limit(ctx context.Context) (int64, error) { return s.quota.byt
 // Used records that a tree was used: a start of it is likely.
 func (s *Service) Used(tree chunk.ID) { s.quota.use(tree) }
 
-// Take keeps a trace, as package trace encodes it, of a tree of a ready image. sender is what SenderOf
-// returns. Errors are report.ErrInvalid, report.ErrBusy, catalog.ErrFull if the sender has sent enough
-// of this tree, catalog.ErrNotFound and objects.ErrNotFound.
+// Take keeps a trace, as package trace encodes it, of a tree of a ready image. sender is what
+// SenderOf returns. Errors are report.ErrInvalid, report.ErrBusy, catalog.ErrFull if the sender has
+// sent enough of this tree, catalog.ErrNotFound and objects.ErrNotFound.
 func (s *Service) Take(ctx context.Context, tree chunk.ID, sender string, body []byte) (err error) {
 	defer func() {
 		if err != nil {
@@ -231,7 +232,8 @@ func (s *Service) Take(ctx context.Context, tree chunk.ID, sender string, body [
 	return nil
 }
 
-// Import adds exported recordings, perhaps of another image, to those of a tree. Errors are as for Take.
+// Import adds exported recordings, perhaps of another image, to those of a tree. Errors are as for
+// Take.
 func (s *Service) Import(ctx context.Context, tree chunk.ID, text []byte) error {
 	if err := enter(ctx, s.taking, maxTaking); err != nil { // the text may be long
 		return err
@@ -252,8 +254,8 @@ func (s *Service) Import(ctx context.Context, tree chunk.ID, text []byte) error 
 	return nil
 }
 
-// Export returns the recordings of a tree in package trace's text encoding, without traces that were
-// not merged yet. Errors are report.ErrBusy and the catalog's.
+// Export returns the recordings of a tree in package trace's text encoding, without traces that
+// were not merged yet. Errors are report.ErrBusy and the catalog's.
 func (s *Service) Export(ctx context.Context, tree chunk.ID) ([]byte, error) {
 	if err := enter(ctx, s.reading, 1); err != nil {
 		return nil, err
@@ -269,10 +271,10 @@ func (s *Service) Known(ctx context.Context, tree chunk.ID) (bool, error) {
 	return len(kept) > 0, err
 }
 
-// Forget removes the workload whose ID begins with workload from a tree's recordings. If workload is
-// empty it removes all recordings, and traces that were not merged yet. Errors are report.ErrBusy,
-// report.ErrInvalid if several workloads match, catalog.ErrNotFound if none does, and those of the
-// stores.
+// Forget removes the workload whose ID begins with workload from a tree's recordings. If workload
+// is empty it removes all recordings, and traces that were not merged yet. Errors are
+// report.ErrBusy, report.ErrInvalid if several workloads match, catalog.ErrNotFound if none does,
+// and those of the stores.
 func (s *Service) Forget(ctx context.Context, tree chunk.ID, workload string) (f wire.Forgotten, err error) {
 	if err := enter(ctx, s.taking, 1); err != nil {
 		return f, err
@@ -283,8 +285,8 @@ func (s *Service) Forget(ctx context.Context, tree chunk.ID, workload string) (f
 	return f, err
 }
 
-// Await waits until a tree's layout is up to date, an attempt has failed, or ctx ends. Callers should
-// not wait for long, as layouts are only hints.
+// Await waits until a tree's layout is up to date, an attempt has failed, or ctx ends. Callers
+// should not wait for long, as layouts are only hints.
 func (s *Service) Await(ctx context.Context, tree chunk.ID) error {
 	for {
 		attempt := s.schedule.attempt()
@@ -315,7 +317,8 @@ func (s *Service) Counts() Counts {
 	return Counts{s.taken.Load(), s.refused.Load(), s.maker.made.Load(), s.maker.givenUp.Load()}
 }
 
-// enter acquires n places within enterTimeout. The caller releases them. The error is report.ErrBusy.
+// enter acquires n places within enterTimeout. The caller releases them. The error is
+// report.ErrBusy.
 func enter(ctx context.Context, places *semaphore.Weighted, n int64) error {
 	wait, cancel := context.WithTimeout(ctx, enterTimeout)
 	defer cancel()

@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// Sizes and tags of an ELF file (System V ABI). debug/elf does not promise to withstand hostile files.
+// Sizes and tags of an ELF file (System V ABI). debug/elf does not promise to withstand hostile
+// files.
 const (
 	elfHeader  = 64
 	elfProgram = 56
@@ -40,8 +41,8 @@ type load struct {
 	written bool // writable
 }
 
-// parseELF reads a little-endian 64-bit ELF file. It returns nil for any other file, and what can be
-// read of a broken one.
+// parseELF reads a little-endian 64-bit ELF file. It returns nil for any other file, and what can
+// be read of a broken one.
 func parseELF(size int64, read func(offset, n int64) []byte) *binaryFile {
 	h := read(0, elfHeader)
 	if len(h) < elfHeader || string(h[:6]) != "\x7fELF\x02\x01" {
@@ -61,7 +62,8 @@ func parseELF(size int64, read func(offset, n int64) []byte) *binaryFile {
 		switch {
 		case !ok:
 		case kind == ptLoad:
-			f.loads = append(f.loads, load{part, le.Uint64(programs[16:]), flags&elfExecutable != 0, flags&elfWritable != 0})
+			f.loads = append(f.loads, load{part, le.Uint64(programs[16:]), flags&elfExecutable != 0,
+				flags&elfWritable != 0})
 		case kind == ptDynamic:
 			dynamic = part
 		case kind == ptInterp:

@@ -28,7 +28,8 @@ type regular struct {
 	in   erofs.Inode
 }
 
-// files reads a tree's files. A missing or unreadable file is empty, since a guess can do without it.
+// files reads a tree's files. A missing or unreadable file is empty, since a guess can do without
+// it.
 type files struct {
 	*Image
 	ctx    context.Context // of the one guess that the value is made for
@@ -42,11 +43,12 @@ type files struct {
 }
 
 func newFiles(ctx context.Context, i *Image) *files {
-	return &files{Image: i, ctx: ctx, finder: i.Metadata.Finder(), dirs: map[string]string{}, plain: map[chunk.ID][]byte{}}
+	return &files{Image: i, ctx: ctx, finder: i.Metadata.Finder(), dirs: map[string]string{},
+		plain: map[chunk.ID][]byte{}}
 }
 
-// resolve follows a path from the root as the kernel does. It returns the inode, and its path without
-// symbolic links.
+// resolve follows a path from the root as the kernel does. It returns the inode, and its path
+// without symbolic links.
 func (f *files) resolve(name string) (string, erofs.Inode, bool) {
 	name = path.Join("/", name) // the kernel resolves ".." behind a link otherwise; such names do not occur
 	dir, base := path.Split(name)

@@ -46,13 +46,13 @@ type Image struct {
 	Config Config
 }
 
-// Recordings returns recordings of what starts of the image are likely to read. The first recording is
-// that of the program that the config names; then follow programs that users often run instead, and
-// the largest Python packages. Their Starts is 0.
+// Recordings returns recordings of what starts of the image are likely to read. The first recording
+// is that of the program that the config names; then follow programs that users often run instead,
+// and the largest Python packages. Their Starts is 0.
 //
-// A recording has a program, its loader, all its libraries, what these read when they begin, and the
-// scripts and programs that the arguments name. Recordings reads at most 8,192 chunks. It leaves out
-// what it cannot find, read or understand. Its only error is the context's.
+// A recording has a program, its loader, all its libraries, what these read when they begin, and
+// the scripts and programs that the arguments name. Recordings reads at most 8,192 chunks. It
+// leaves out what it cannot find, read or understand. Its only error is the context's.
 func (i *Image) Recordings(ctx context.Context) ([]trace.Recording, error) {
 	g := newGuesser(newFiles(ctx, i))
 	var out []trace.Recording
@@ -93,8 +93,8 @@ func (i *Image) Recordings(ctx context.Context) ([]trace.Recording, error) {
 	return out, ctx.Err()
 }
 
-// runtimes are programs that users run although the image's config names another one, by name, or by
-// a path of which a part may be *.
+// runtimes are programs that users run although the image's config names another one, by name, or
+// by a path of which a part may be *.
 var runtimes = []string{
 	"bash", "sh", "python3", "python", "node", "java", "/usr/lib/gcc/*/*/cc1", "/usr/lib/gcc/*/*/cc1plus", "gcc",
 	"/usr/lib/R/bin/exec/R", "perl", "ruby", "php", "julia", "/usr/lib/postgresql/*/bin/postgres", "postgres", "nginx", "redis-server", "mysqld", "httpd",
@@ -196,8 +196,8 @@ func (g *guesser) run(program regular, argv []string) {
 	g.arguments(program, argv)
 }
 
-// shebang returns the interpreter that a script's first line names, and the beginning of its command
-// line.
+// shebang returns the interpreter that a script's first line names, and the beginning of its
+// command line.
 func (g *guesser) shebang(r *regular) (interpreter regular, argv []string, ok bool) {
 	head := string(g.bytes(r, 0, 256))
 	line, isScript := strings.CutPrefix(head, "#!")

@@ -173,11 +173,12 @@ func linux() contents {
 		"/usr/lib/python3.11/encodings/__pycache__/utf_8.cpython-311.pyc": long("utf_8"),
 		"/usr/lib/python3.11/encodings/utf_8.py":                          "import codecs\n",
 		"/usr/lib/python3.11/encodings/aliases.py":                        long("aliases"),
-		"/etc/ld.so.cache":              long("cache"),
-		"/etc/ld.so.conf":               "include /etc/ld.so.conf.d/*.conf\n",
-		"/etc/ld.so.conf.d/own.conf":    "# own\n/opt/own/lib\n",
-		"/opt/own/lib/libown.so":        elf("", "", "libxy.so.1"),
-		"/opt/server/bin/server":        elf(loaderPath, "$ORIGIN/../lib", "libprivate.so", "libown.so", "libgone.so", "libc.so.6"),
+		"/etc/ld.so.cache":           long("cache"),
+		"/etc/ld.so.conf":            "include /etc/ld.so.conf.d/*.conf\n",
+		"/etc/ld.so.conf.d/own.conf": "# own\n/opt/own/lib\n",
+		"/opt/own/lib/libown.so":     elf("", "", "libxy.so.1"),
+		"/opt/server/bin/server": elf(loaderPath, "$ORIGIN/../lib", "libprivate.so", "libown.so", "libgone.so",
+			"libc.so.6"),
 		"/opt/server/lib/libprivate.so": elf("", "", "libm.so.6"),
 		"/opt/server/server.conf":       long("port = 1"),
 		"/entry.sh":                     long("#!/bin/sh -e\nset -x\nif [ \"$1\" = server ]; then exec gosu user \"$@\"; fi\nPORT=1 exec \"$@\"\n"),
@@ -193,17 +194,24 @@ func TestGuess(t *testing.T) {
 		config Config
 		want   []string
 	}{
-		"a program": {Config{Cmd: []string{"sh"}}, []string{"/usr/bin/sh", lib + "ld-linux-x86-64.so.2", "/etc/ld.so.cache", lib + "libc.so.6"}},
-		"libraries": {Config{Cmd: []string{"server", "--config", "server.conf"}, Env: path, WorkingDir: "/opt/server"}, []string{"/opt/server/bin/server",
+		"a program": {Config{Cmd: []string{"sh"}}, []string{"/usr/bin/sh", lib + "ld-linux-x86-64.so.2",
+			"/etc/ld.so.cache", lib + "libc.so.6"}},
+		"libraries": {Config{Cmd: []string{"server", "--config", "server.conf"}, Env: path,
+			WorkingDir: "/opt/server"}, []string{"/opt/server/bin/server",
 			lib + "ld-linux-x86-64.so.2", "/etc/ld.so.cache", "/opt/server/lib/libprivate.so", "/opt/own/lib/libown.so", lib + "libc.so.6", lib + "libm-2.so", lib + "libxy.so.1",
 			"/opt/server/server.conf"}},
-		"LD_LIBRARY_PATH": {Config{Cmd: []string{"/opt/own/lib/libown.so"}, Env: []string{"LD_LIBRARY_PATH=:relative:/opt/server/lib"}}, []string{"/opt/own/lib/libown.so",
+		"LD_LIBRARY_PATH": {Config{Cmd: []string{"/opt/own/lib/libown.so"},
+			Env: []string{"LD_LIBRARY_PATH=:relative:/opt/server/lib"}}, []string{"/opt/own/lib/libown.so",
 			lib + "libxy.so.1", "/etc/ld.so.cache", lib + "libc.so.6", lib + "ld-linux-x86-64.so.2"}},
-		"a script": {Config{Entrypoint: []string{"/entry.sh"}, Cmd: []string{"server"}, Env: path}, []string{"/entry.sh", "/usr/bin/sh",
-			lib + "ld-linux-x86-64.so.2", "/etc/ld.so.cache", lib + "libc.so.6", "/usr/local/bin/gosu", "/opt/server/bin/server", "/opt/server/lib/libprivate.so"}},
-		"a command line": {Config{Entrypoint: []string{"/bin/sh", "-c"}, Cmd: []string{"cd /app && exec ./main.py"}, Env: path, WorkingDir: "/app"}, []string{
+		"a script": {Config{Entrypoint: []string{"/entry.sh"}, Cmd: []string{"server"}, Env: path},
+			[]string{"/entry.sh", "/usr/bin/sh",
+				lib + "ld-linux-x86-64.so.2", "/etc/ld.so.cache", lib +
+					"libc.so.6", "/usr/local/bin/gosu", "/opt/server/bin/server", "/opt/server/lib/libprivate.so"}},
+		"a command line": {Config{Entrypoint: []string{"/bin/sh", "-c"}, Cmd: []string{"cd /app && exec ./main.py"},
+			Env: path, WorkingDir: "/app"}, []string{
 			"/usr/bin/sh", "/app/main.py", "/usr/bin/python3.11"}},
-		"Python": {Config{Cmd: []string{"/app/main.py"}, Env: path}, []string{"/app/main.py", "/usr/bin/python3.11", lib + "ld-linux-x86-64.so.2", "/etc/ld.so.cache", lib + "libm-2.so",
+		"Python": {Config{Cmd: []string{"/app/main.py"}, Env: path}, []string{"/app/main.py", "/usr/bin/python3.11",
+			lib + "ld-linux-x86-64.so.2", "/etc/ld.so.cache", lib + "libm-2.so",
 			lib + "libc.so.6", "/usr/lib/python3.11/encodings/aliases.py", "/usr/lib/python3.11/encodings/__pycache__/utf_8.cpython-311.pyc"}},
 	} {
 		_, got := linux().guess(t, c.config)
@@ -233,9 +241,12 @@ func TestGuessOfPython(t *testing.T) {
 	}
 	files[site+"pkg/native.cpython-311-x86_64-linux-gnu.so"] = elf("", "", "libxy.so.1")
 	files[site+"pkg/native.py"] = long("import hidden")
-	want := []string{site + "hook.py", site + "late.py", site + "pkg/__init__.py", site + "pkg/core.py", lib + "json/__init__.py", lib + "json/decoder.py", lib + "json/scanner.py",
-		site + "pkg/sub/__init__.py", site + "pkg/other.py", site + "pkg/native.cpython-311-x86_64-linux-gnu.so", "/usr/lib/x86_64-linux-gnu/libxy.so.1"}
-	for _, argv := range [][]string{{"python3", "-c", "import pkg"}, {"python3", "-u", "-W", "x", "-m", "pkg"}, {"python3", "/app/main.py", "pkg"}} {
+	want := []string{site + "hook.py", site + "late.py", site + "pkg/__init__.py", site + "pkg/core.py",
+		lib + "json/__init__.py", lib + "json/decoder.py", lib + "json/scanner.py",
+		site + "pkg/sub/__init__.py", site + "pkg/other.py", site +
+			"pkg/native.cpython-311-x86_64-linux-gnu.so", "/usr/lib/x86_64-linux-gnu/libxy.so.1"}
+	for _, argv := range [][]string{{"python3", "-c", "import pkg"}, {"python3", "-u", "-W", "x", "-m", "pkg"},
+		{"python3", "/app/main.py", "pkg"}} {
 		files["/app/main.py"] = long("#!/usr/bin/env python3\nimport beside\nfrom pkg import value\n")
 		files["/app/beside.py"] = long("")
 		_, got := files.guess(t, Config{Cmd: argv})
@@ -244,7 +255,8 @@ func TestGuessOfPython(t *testing.T) {
 				t.Errorf("%q: %s is not among %q", argv, name, got)
 			}
 		}
-		if slices.Contains(got, site+"hidden.py") || slices.Contains(got, "/app/beside.py") != (argv[1] == "/app/main.py") || slices.Contains(got, lib+"os.py") {
+		if slices.Contains(got, site+"hidden.py") || slices.Contains(got,
+			"/app/beside.py") != (argv[1] == "/app/main.py") || slices.Contains(got, lib+"os.py") {
 			t.Errorf("%q: %q", argv, got)
 		}
 	}
@@ -260,20 +272,27 @@ func TestGuessOfPython(t *testing.T) {
 // Odd and hostile images get smaller guesses, and no errors.
 func TestGuessOfOddImages(t *testing.T) {
 	loop := contents{"/a": "-> b", "/b": "-> a", "/c": "-> c/c/c/c", "/d": "-> " + strings.Repeat("d/", 2000)}
-	shebangs := contents{"/s": long("#!/s"), "/e": long("#!/usr/bin/env env env"), "/n": long("#!"), "/m": long("#!/missing x")}
-	needs := contents{"/lib/liba.so": elf("/lib/liba.so", "/lib:$ORIGIN", "libb.so", "liba.so"), "/lib/libb.so": elf("/lib/liba.so", "", "liba.so", "libb.so", "/lib/libb.so")}
-	shells := contents{"/bin/sh": elf("", ""), "/x": long("#!/bin/sh\n/x; /y; sh -c /x; sh /y /x"), "/y": long("#!/bin/sh\n/x /y && /y")}
-	confs := contents{"/etc/ld.so.conf": "include /etc/ld.so.conf\ninclude *\ninclude [\n/lib\nrelative\n", "/bin/sh": elf("", "", "none.so")}
+	shebangs := contents{"/s": long("#!/s"), "/e": long("#!/usr/bin/env env env"), "/n": long("#!"),
+		"/m": long("#!/missing x")}
+	needs := contents{"/lib/liba.so": elf("/lib/liba.so", "/lib:$ORIGIN", "libb.so", "liba.so"),
+		"/lib/libb.so": elf("/lib/liba.so", "", "liba.so", "libb.so", "/lib/libb.so")}
+	shells := contents{"/bin/sh": elf("", ""), "/x": long("#!/bin/sh\n/x; /y; sh -c /x; sh /y /x"),
+		"/y": long("#!/bin/sh\n/x /y && /y")}
+	confs := contents{"/etc/ld.so.conf": "include /etc/ld.so.conf\ninclude *\ninclude [\n/lib\nrelative\n",
+		"/bin/sh": elf("", "", "none.so")}
 	for _, c := range []struct {
 		files contents
 		argv  []string
 		most  int // entries of a guess
 	}{
-		{contents{}, nil, 0}, {contents{}, []string{""}, 0}, {contents{}, []string{"missing"}, 0}, {contents{"/x/y": "z"}, []string{"/x"}, 0},
+		{contents{}, nil, 0}, {contents{}, []string{""}, 0}, {contents{}, []string{"missing"},
+			0}, {contents{"/x/y": "z"}, []string{"/x"}, 0},
 		{loop, []string{"/a"}, 0}, {loop, []string{"/c"}, 0}, {loop, []string{"/d"}, 0}, {loop, []string{"a"}, 0},
-		{shebangs, []string{"/s"}, 20}, {shebangs, []string{"/e"}, 20}, {shebangs, []string{"/n"}, 4}, {shebangs, []string{"/m"}, 4},
+		{shebangs, []string{"/s"}, 20}, {shebangs, []string{"/e"}, 20}, {shebangs, []string{"/n"}, 4}, {shebangs,
+			[]string{"/m"}, 4},
 		{needs, []string{"/lib/liba.so"}, 20}, {shells, []string{"/x"}, 200}, {confs, []string{"sh"}, 10},
-		{linux(), []string{"../../usr/bin/../bin/sh"}, 20}, {linux(), []string{"python3", "-c", strings.Repeat("import "+strings.Repeat("a.", 100)+"b\nfrom ....... import c\n", 1000)}, 20},
+		{linux(), []string{"../../usr/bin/../bin/sh"}, 20}, {linux(), []string{"python3", "-c",
+			strings.Repeat("import "+strings.Repeat("a.", 100)+"b\nfrom ....... import c\n", 1000)}, 20},
 	} {
 		recordings, paths := c.files.guess(t, Config{Cmd: c.argv, WorkingDir: "."})
 		if len(recordings) > 0 && len(recordings[0].Entries) > c.most {

@@ -64,8 +64,8 @@ func (l *loader) config(name string, configs *int) {
 	}
 }
 
-// load returns a program and all that it loads, in the loader's order: the program, the loader, then
-// the libraries that each needs.
+// load returns a program and all that it loads, in the loader's order: the program, the loader,
+// then the libraries that each needs.
 func (l *loader) load(program regular) []object {
 	first := object{program, l.elf(program)}
 	all := []object{first}
@@ -115,7 +115,8 @@ func (l *loader) library(name string, of, program *object) (regular, bool) {
 			dirs = append(dirs, origin(program.elf.rpath, program.path)...)
 		}
 	}
-	dirs = append(dirs, strings.FieldsFunc(l.env["LD_LIBRARY_PATH"], func(r rune) bool { return r == ':' || r == ';' })...)
+	dirs = append(dirs, strings.FieldsFunc(l.env["LD_LIBRARY_PATH"],
+		func(r rune) bool { return r == ':' || r == ';' })...)
 	dirs = append(dirs, origin(of.elf.runpath, of.path)...)
 	for _, dir := range append(dirs, l.libs...) {
 		if !path.IsAbs(dir) {

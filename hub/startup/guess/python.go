@@ -50,7 +50,8 @@ func (g *guesser) python(program regular, argv []string) *python {
 		prefixes = append([]string{path.Dir(path.Dir(g.absolute(argv[0])))}, prefixes...)
 	}
 	for _, prefix := range prefixes {
-		for _, dir := range []string{"lib/python" + version + "/site-packages", "lib/python" + version + "/dist-packages", "lib/python3/dist-packages"} {
+		for _, dir := range []string{"lib/python" + version + "/site-packages",
+			"lib/python" + version + "/dist-packages", "lib/python3/dist-packages"} {
 			at, _, ok := g.resolve(path.Join(prefix, dir))
 			if ok && !slices.Contains(p.site, at) {
 				p.site = append(p.site, at)
@@ -63,7 +64,8 @@ func (g *guesser) python(program regular, argv []string) *python {
 }
 
 // frozen are modules that are part of the interpreter since Python 3.11.
-var frozen = []string{"abc", "codecs", "io", "_collections_abc", "_sitebuiltins", "genericpath", "ntpath", "posixpath", "os", "site", "stat",
+var frozen = []string{"abc", "codecs", "io", "_collections_abc", "_sitebuiltins", "genericpath", "ntpath",
+	"posixpath", "os", "site", "stat",
 	"importlib._bootstrap", "importlib._bootstrap_external", "importlib.util", "importlib.machinery", "runpy", "zipimport"}
 
 // begin adds what every start imports, and what .pth files name.
@@ -72,7 +74,8 @@ func (p *python) begin() {
 	for _, name := range frozen {
 		p.seen[name] = minor >= 11
 	}
-	for _, name := range []string{"encodings", "encodings.aliases", "encodings.utf_8", "codecs", "io", "abc", "site", "os", "sitecustomize", "usercustomize"} {
+	for _, name := range []string{"encodings", "encodings.aliases", "encodings.utf_8", "codecs", "io", "abc", "site",
+		"os", "sitecustomize", "usercustomize"} {
 		p.module(name, 0)
 	}
 	for _, dir := range p.site {
@@ -138,7 +141,8 @@ func (p *python) module(name string, depth int) {
 		return
 	}
 	for _, dir := range dirs {
-		if p.source(path.Join(dir, last), "__init__", name, depth) || p.extension(dir, last) || p.source(dir, last, parent, depth) {
+		if p.source(path.Join(dir, last), "__init__", name, depth) || p.extension(dir, last) ||
+			p.source(dir, last, parent, depth) {
 			return
 		}
 	}
@@ -161,7 +165,8 @@ func (p *python) source(dir, name, pkg string, depth int) bool {
 
 // extension adds a module that is a shared library.
 func (p *python) extension(dir, name string) bool {
-	for _, suffix := range []string{"." + p.tag + "-x86_64-linux-gnu.so", "." + p.tag + "-aarch64-linux-gnu.so", ".abi3.so", ".so"} {
+	for _, suffix := range []string{"." + p.tag + "-x86_64-linux-gnu.so", "." + p.tag + "-aarch64-linux-gnu.so",
+		".abi3.so", ".so"} {
 		if r, ok := p.open(path.Join(dir, name+suffix)); ok {
 			p.binary(r, maxExtra)
 			return true
@@ -170,14 +175,15 @@ func (p *python) extension(dir, name string) bool {
 	return false
 }
 
-// scan adds what a source file imports at module level, outside of functions and classes. pkg is the
-// file's package.
+// scan adds what a source file imports at module level, outside of functions and classes. pkg is
+// the file's package.
 func (p *python) scan(source, pkg string, depth int) {
 	inside := false // a function, a class, or an import for type checkers only
 	for line := range strings.Lines(source) {
 		text := strings.TrimLeft(line, " \t")
 		first, rest, _ := strings.Cut(strings.TrimRight(text, "\r\n"), " ")
-		if len(text) == len(line) && strings.TrimSpace(text) != "" && !strings.HasPrefix(text, "#") && !strings.HasPrefix(text, ")") {
+		if len(text) == len(line) && strings.TrimSpace(text) != "" && !strings.HasPrefix(text, "#") &&
+			!strings.HasPrefix(text, ")") {
 			inside = first == "def" || first == "class" || first == "async" || strings.Contains(text, "TYPE_CHECKING")
 		}
 		if inside || first != "import" && first != "from" {
@@ -234,7 +240,8 @@ func (p *python) below(pkg, name string) bool {
 		if _, ok := p.find(at); !ok {
 			continue
 		}
-		for _, file := range []string{name + ".py", name + "/__init__.py", name + "." + p.tag + "-x86_64-linux-gnu.so"} {
+		for _, file := range []string{name + ".py", name + "/__init__.py",
+			name + "." + p.tag + "-x86_64-linux-gnu.so"} {
 			if _, ok := p.find(path.Join(at, file)); ok {
 				return true
 			}

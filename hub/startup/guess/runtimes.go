@@ -87,7 +87,8 @@ func (g *guesser) shell(argv []string) {
 
 var (
 	separators = regexp.MustCompile("[;&|\n(){}`]+")
-	builtins   = map[string]bool{"echo": true, "test": true, "[": true, "printf": true, "true": true, "false": true, "kill": true, "pwd": true}
+	builtins   = map[string]bool{"echo": true, "test": true, "[": true, "printf": true, "true": true, "false": true,
+		"kill": true, "pwd": true}
 )
 
 // commands splits a shell script into possible command lines. It knows only separators and quotes.
@@ -121,7 +122,8 @@ func skipped(word string) bool {
 // its modules.
 func (g *guesser) java(program regular) {
 	home := path.Dir(path.Dir(program.path))
-	for _, name := range []string{"lib/jvm.cfg", "lib/server/libjvm.so", "lib/libjimage.so", "lib/libjava.so", "lib/libnio.so", "lib/libnet.so",
+	for _, name := range []string{"lib/jvm.cfg", "lib/server/libjvm.so", "lib/libjimage.so", "lib/libjava.so",
+		"lib/libnio.so", "lib/libnet.so",
 		"lib/libzip.so", "lib/libverify.so", "lib/server/classes.jsa", "lib/modules", "conf/security/java.security", "lib/tzdb.dat"} {
 		r, ok := g.open(path.Join(home, name))
 		switch {
@@ -138,7 +140,8 @@ func (g *guesser) java(program regular) {
 
 // gcc adds the programs that the compiler driver runs besides the compilers.
 func (g *guesser) gcc() {
-	for _, pattern := range []string{"/usr/bin/as", "/usr/lib/gcc/*/*/collect2", "/usr/bin/ld", "/usr/lib/gcc/*/*/liblto_plugin.so"} {
+	for _, pattern := range []string{"/usr/bin/as", "/usr/lib/gcc/*/*/collect2", "/usr/bin/ld",
+		"/usr/lib/gcc/*/*/liblto_plugin.so"} {
 		for _, found := range g.glob(pattern) {
 			if r, ok := g.open(found); ok {
 				g.binary(r, maxCode)
@@ -151,8 +154,10 @@ func (g *guesser) gcc() {
 func (g *guesser) r() {
 	for _, home := range []string{"/usr/lib/R", "/usr/local/lib/R"} {
 		if _, ok := g.open(path.Join(home, "bin/exec/R")); ok {
-			for _, pkg := range []string{"compiler", "base", "methods", "datasets", "utils", "grDevices", "graphics", "stats"} {
-				for _, file := range []string{"R/" + pkg, "R/" + pkg + ".rdx", "R/" + pkg + ".rdb", "Meta/package.rds"} {
+			for _, pkg := range []string{"compiler", "base", "methods", "datasets", "utils", "grDevices", "graphics",
+				"stats"} {
+				for _, file := range []string{"R/" + pkg, "R/" + pkg + ".rdx", "R/" + pkg + ".rdb",
+					"Meta/package.rds"} {
 					g.takeFile(path.Join(home, "library", pkg, file))
 				}
 				if r, ok := g.open(path.Join(home, "library", pkg, "libs", pkg+".so")); ok {

@@ -1,7 +1,7 @@
 // Package plan decides which startup packs an image should have: it predicts what the next start
 // will read, and groups those chunks into packs that are worth fetching whole. It turns traces into
-// recordings, keeps a bounded number of them, sorts them into workloads (starts that read nearly the
-// same), and lays out the chunks that workloads share.
+// recordings, keeps a bounded number of them, sorts them into workloads (starts that read nearly
+// the same), and lays out the chunks that workloads share.
 //
 //	Tree.Record   a trace of one tree's device → a recording, which names files
 //	Tree.Known    recordings, perhaps of another tree → those that name something in this one
@@ -13,7 +13,7 @@
 // The package is pure: the same input gives the same output. It reads a tree's
 // index. It knows nothing of catalogs, objects and networks.
 //
-// A recording need not be right. One that is absurd, stale or made up wastes bytes only: chunks that
-// it alone names get packs of their own, which only their readers fetch, and its weight in what is
-// fetched at mount is bounded.
+// A recording need not be right. One that is absurd, stale or made up wastes bytes only: chunks
+// that it alone names get packs of their own, which only their readers fetch, and its weight in
+// what is fetched at mount is bounded.
 package plan

@@ -39,7 +39,8 @@ type Workload struct {
 // ID names a workload among those of an image: 12 hexadecimal digits, derived from its oldest
 // sample.
 func (w Workload) ID() string {
-	text := trace.EncodeText([]trace.Recording{{Starts: 1, Entries: w.Samples[0].Entries}}) // without the count, which changes
+	// without the count, which changes
+	text := trace.EncodeText([]trace.Recording{{Starts: 1, Entries: w.Samples[0].Entries}})
 	return chunk.Sum(text).String()[:12]
 }
 
@@ -56,8 +57,8 @@ func Without(kept []trace.Recording, id string) (left []trace.Recording, removed
 	return left, removed
 }
 
-// Kept holds the recordings kept of an image, sorted into workloads. Sorting takes seconds for images
-// of many gigabytes, so sort once and add several.
+// Kept holds the recordings kept of an image, sorted into workloads. Sorting takes seconds for
+// images of many gigabytes, so sort once and add several.
 type Kept struct{ all []workload }
 
 // Sort sorts the recordings kept of an image, which are in the order of Recordings.
@@ -97,7 +98,8 @@ func Workloads(kept []trace.Recording) []Workload {
 	return out[:min(len(out), maxWorkloads)]
 }
 
-// workload is a workload with the profile of its first sample. Other recordings are compared with it.
+// workload is a workload with the profile of its first sample. Other recordings are compared with
+// it.
 type workload struct {
 	Workload
 	profile profile

@@ -45,8 +45,8 @@ func noisy(r *rand.Rand, sizes map[string]int, names, others []string) trace.Rec
 	return rec
 }
 
-// Starts that differ in a few files, in order and in time are one workload. Once three are known, one
-// more does not change the layout.
+// Starts that differ in a few files, in order and in time are one workload. Once three are known,
+// one more does not change the layout.
 func TestNoise(t *testing.T) {
 	sizes, names := program(200)
 	tr := sampleTree(t, sizes)
@@ -57,7 +57,8 @@ func TestNoise(t *testing.T) {
 		kept = Keep(kept, []trace.Recording{noisy(r, sizes, names[:60], names[100:])})
 		all := Workloads(kept)
 		if len(all) != 1 || all[0].Starts != int64(i+1) || len(kept) > samples {
-			t.Fatalf("after %d starts: %d workloads, of %d starts, %d recordings", i+1, len(all), all[0].Starts, len(kept))
+			t.Fatalf("after %d starts: %d workloads, of %d starts, %d recordings", i+1, len(all), all[0].Starts,
+				len(kept))
 		}
 		packs := lay(t, tr, kept)
 		if i >= samples && !reflect.DeepEqual(packs, before) {
@@ -117,14 +118,16 @@ func TestNegligibleWorkload(t *testing.T) {
 	if packs := lay(t, tr, []trace.Recording{gone, program}); len(packs) == 0 || !packs[0].AtMount {
 		t.Errorf("recordings that name nothing in the tree gave %d packs", len(packs))
 	}
-	if known, err := tr.Known(t.Context(), []trace.Recording{gone, program}); err != nil || len(known) != 1 || known[0].Entries[0].Path != "/d/program" {
+	if known, err := tr.Known(t.Context(), []trace.Recording{gone, program}); err != nil || len(known) != 1 ||
+		known[0].Entries[0].Path != "/d/program" {
 		t.Errorf("the tree knows %v, %v", known, err)
 	}
 	for starts, atMount := range map[int64]bool{outlierShare: false, 4 * outlierShare: true, 40 * outlierShare: true} {
 		program, page := reading(sizes, "/d/program"), reading(sizes, "/d/page", "/d/other")
 		program.Starts, page.Starts = starts, 2
 		packs := lay(t, tr, []trace.Recording{program, page})
-		if got := len(packs) > 0 && packs[0].AtMount && has(packs, "/d/program", sizes["/d/program"]) == 0; got != atMount {
+		if got := len(packs) > 0 && packs[0].AtMount && has(packs, "/d/program",
+			sizes["/d/program"]) == 0; got != atMount {
 			t.Errorf("%d starts, and two: at mount: %v, want %v", starts, got, atMount)
 		}
 		if at := has(packs, "/d/other", sizes["/d/other"]); at < 0 || atMount && packs[at].AtMount {
@@ -133,7 +136,8 @@ func TestNegligibleWorkload(t *testing.T) {
 	}
 }
 
-// A recording that names the same file very often is read within a bound. Without it this takes hours.
+// A recording that names the same file very often is read within a bound. Without it this takes
+// hours.
 func TestRecordingsThatRepeatThemselves(t *testing.T) {
 	sizes := map[string]int{"/d/large": 12_000}
 	tr := sampleTree(t, sizes)
@@ -214,7 +218,8 @@ func TestKeepWithinBounds(t *testing.T) {
 	}
 	long := trace.Recording{Starts: 1}
 	for j := range 20_000 {
-		long.Entries = append(long.Entries, trace.Entry{Path: fmt.Sprintf("/long/%d", j), Length: 1, Chunks: make([]chunk.ID, 3)})
+		long.Entries = append(long.Entries, trace.Entry{Path: fmt.Sprintf("/long/%d", j), Length: 1,
+			Chunks: make([]chunk.ID, 3)})
 	}
 	for i := range 9 {
 		long.Entries[0] = trace.Entry{Path: fmt.Sprint("/", i), Length: 1 << 42}
@@ -239,7 +244,8 @@ func TestKeepWithinBounds(t *testing.T) {
 	}
 }
 
-// The early exit of similar agrees with the full comparison, and adding one by one with adding at once.
+// The early exit of similar agrees with the full comparison, and adding one by one with adding at
+// once.
 func TestSimilar(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 3))
 	var all []trace.Recording
@@ -247,7 +253,8 @@ func TestSimilar(t *testing.T) {
 	for range 200 {
 		var x trace.Recording
 		for _, n := range base[:40+r.IntN(20)] {
-			x.Entries = append(x.Entries, trace.Entry{Path: fmt.Sprint("/f", n), Offset: 4096 * r.Int64N(2), Length: 81920 + 4096*r.Int64N(10)})
+			x.Entries = append(x.Entries, trace.Entry{Path: fmt.Sprint("/f", n), Offset: 4096 * r.Int64N(2),
+				Length: 81920 + 4096*r.Int64N(10)})
 		}
 		x.Starts = 1
 		all = append(all, x)

@@ -26,8 +26,8 @@ type Pack struct {
 
 // Layout returns the startup packs of the tree. kept has the recordings kept of an image, in the
 // order of Kept.Recordings, and guesses those of package guess, the likeliest first. Layout returns
-// at most index.MaxStartups packs of at most limit plain bytes, in the order in which to fetch them.
-// Each chunk is in at most one of them. Without recordings there are no packs.
+// at most index.MaxStartups packs of at most limit plain bytes, in the order in which to fetch
+// them. Each chunk is in at most one of them. Without recordings there are no packs.
 //
 // If there are recordings of real starts, guesses only add packs for starts that were never
 // reported. They change neither what is fetched at mount nor the packs of what real starts use. The
@@ -119,7 +119,10 @@ func merged(samples [][]use) []use {
 		}
 	}
 	order = slices.DeleteFunc(order, func(u use) bool { return 2*len(places[u.ref.ID]) < len(samples) })
-	slices.SortStableFunc(order, func(a, b use) int { return cmp.Compare(median(places[a.ref.ID]), median(places[b.ref.ID])) })
+	slices.SortStableFunc(order, func(a, b use) int {
+		return cmp.Compare(median(places[a.ref.ID]),
+			median(places[b.ref.ID]))
+	})
 	return order
 }
 

@@ -48,8 +48,8 @@ func discountOutliers(all []starts) {
 	})
 }
 
-// findOutlier returns the one workload that shares next to nothing with the others, or -1 if there is
-// none, or more than one.
+// findOutlier returns the one workload that shares next to nothing with the others, or -1 if there
+// is none, or more than one.
 func findOutlier(all []starts) int {
 	users := map[chunk.ID]int{}
 	for _, s := range all {

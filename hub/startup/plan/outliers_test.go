@@ -51,7 +51,8 @@ func TestOneOddStartAmongOthers(t *testing.T) {
 	sizes, names := program(400)
 	sizes["/big/file"] = 300
 	tr := sampleTree(t, sizes)
-	python, root, server := reading(sizes, names[:100]...), reading(sizes, names[:160]...), reading(sizes, slices.Concat(names[:60], names[300:340])...)
+	python, root, server := reading(sizes, names[:100]...), reading(sizes, names[:160]...), reading(sizes,
+		slices.Concat(names[:60], names[300:340])...)
 	for others, kept := range map[string][]trace.Recording{
 		"three of one kind":     {python, python, python},
 		"two of two kinds":      {python, root, python, root},
@@ -69,7 +70,8 @@ func TestOneOddStartAmongOthers(t *testing.T) {
 				t.Errorf("%s, and one that is %s: the first have other packs than before", others, what)
 			}
 			if what == "nothing in common" && has(packs, "/big/file", sizes["/big/file"]) < 1 {
-				t.Errorf("%s, and one that is %s: what it reads is in pack %d", others, what, has(packs, "/big/file", sizes["/big/file"]))
+				t.Errorf("%s, and one that is %s: what it reads is in pack %d", others, what,
+					has(packs, "/big/file", sizes["/big/file"]))
 			}
 		}
 	}
@@ -94,7 +96,8 @@ func TestOddOneOfSingleStarts(t *testing.T) {
 	sizes, names := program(400)
 	sizes["/big/file"] = 300
 	tr := sampleTree(t, sizes)
-	kinds := []trace.Recording{reading(sizes, names[:60]...), reading(sizes, names[:120]...), reading(sizes, slices.Concat(names[:70], names[130:200])...),
+	kinds := []trace.Recording{reading(sizes, names[:60]...), reading(sizes, names[:120]...),
+		reading(sizes, slices.Concat(names[:70], names[130:200])...),
 		reading(sizes, slices.Concat(names[:60], names[210:240])...)}
 	kept := Keep(nil, kinds)
 	alone := lay(t, tr, kept)
@@ -106,7 +109,8 @@ func TestOddOneOfSingleStarts(t *testing.T) {
 	for what, odd := range absurd(sizes, names) {
 		packs := lay(t, tr, Keep(kept, []trace.Recording{odd}))
 		if what != "an early end" && !(packs[0].AtMount && has(packs[:1], names[59], sizes[names[59]]) == 0) {
-			t.Errorf("beside one that is %s the common files are in pack %d", what, has(packs, names[59], sizes[names[59]]))
+			t.Errorf("beside one that is %s the common files are in pack %d", what,
+				has(packs, names[59], sizes[names[59]]))
 		}
 	}
 	// Nor does it matter whether it was the first, where others read the same in other orders.
@@ -119,17 +123,20 @@ func TestOddOneOfSingleStarts(t *testing.T) {
 	}
 	alone = lay(t, tr, Keep(nil, shuffled))
 	for _, at := range []int{0, 4} {
-		if packs := lay(t, tr, Keep(nil, slices.Insert(slices.Clone(shuffled), at, absurd(sizes, names)["random files"]))); !alsoIn(alone, packs) {
+		if packs := lay(t, tr, Keep(nil, slices.Insert(slices.Clone(shuffled), at,
+			absurd(sizes, names)["random files"]))); !alsoIn(alone, packs) {
 			t.Errorf("beside an odd one at %d the others have other packs than before", at)
 		}
 	}
 	// Those that are a part of others are no odd ones, and of two nobody knows which is.
-	for _, all := range [][]trace.Recording{{kinds[0], kinds[1], kinds[2], reading(sizes, names[:20]...)}, {kinds[1], reading(sizes, names[300:390]...)},
+	for _, all := range [][]trace.Recording{{kinds[0], kinds[1], kinds[2], reading(sizes, names[:20]...)},
+		{kinds[1], reading(sizes, names[300:390]...)},
 		{kinds[0], reading(sizes, "/big/file"), kinds[1], reading(sizes, names[300:390]...)}} {
 		last, packs := all[len(all)-1], lay(t, tr, Keep(nil, all))
 		for i, r := range all {
 			if fetched, used := fetch(packs, tr, r); fetched > used*11/10 {
-				t.Errorf("beside one of %d files, start %d gets %d bytes and uses %d", len(last.Entries), i, fetched, used)
+				t.Errorf("beside one of %d files, start %d gets %d bytes and uses %d", len(last.Entries), i, fetched,
+					used)
 			}
 		}
 	}

@@ -57,9 +57,9 @@ func (p *plan) packs() []Pack {
 	return out
 }
 
-// triggers returns the extents whose read starts the fetch of a group. own has each workload's first
-// chunks in the group. before has its first chunks in groups that only users of this group use, and
-// that it reads before this one: the earlier trigger saves a round trip.
+// triggers returns the extents whose read starts the fetch of a group. own has each workload's
+// first chunks in the group. before has its first chunks in groups that only users of this group
+// use, and that it reads before this one: the earlier trigger saves a round trip.
 func (p *plan) triggers(g *group, in map[chunk.ID]*group) (own, before []int64) {
 	for w, s := range p.all {
 		if !g.users.has(w) {

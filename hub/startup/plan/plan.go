@@ -24,7 +24,8 @@ const (
 
 	// maxGroups bounds the groups of which all pairs are compared.
 	maxGroups = 96
-	// minChunks is the least number of chunks in a pack. In a smaller one, the triggers are most of it.
+	// minChunks is the least number of chunks in a pack. In a smaller one, the triggers are most of
+	// it.
 	minChunks = 3
 )
 
@@ -96,7 +97,8 @@ func (p *plan) group(items []*item) {
 	}
 }
 
-// mergeGroups merges pairs of groups as long as a merge is worth more than the bytes that it wastes.
+// mergeGroups merges pairs of groups as long as a merge is worth more than the bytes that it
+// wastes.
 func (p *plan) mergeGroups() {
 	rest := p.groups[1:]
 	slices.SortStableFunc(rest, func(a, b *group) int { return cmp.Compare(b.bytes, a.bytes) })

@@ -16,8 +16,8 @@ import (
 
 const kib = 1024
 
-// sampleTree has the named files, each with that many chunks of 64 KiB. No two files share a chunk. A
-// file without chunks is an inline one.
+// sampleTree has the named files, each with that many chunks of 64 KiB. No two files share a chunk.
+// A file without chunks is an inline one.
 func sampleTree(t testing.TB, files map[string]int) *Tree {
 	t.Helper()
 	return open(t, rootOf(files))
@@ -125,7 +125,8 @@ func layWithGuesses(t testing.TB, tr *Tree, kept []trace.Recording, guesses ...t
 		}
 		triggers += len(p.Triggers)
 		if size != p.Bytes || size == 0 || p.AtMount == (len(p.Triggers) > 0) {
-			t.Errorf("pack %d has %d bytes of %d, at mount %v, %d triggers", i, size, p.Bytes, p.AtMount, len(p.Triggers))
+			t.Errorf("pack %d has %d bytes of %d, at mount %v, %d triggers", i, size, p.Bytes, p.AtMount,
+				len(p.Triggers))
 		}
 	}
 	if len(packs) > index.MaxStartups || triggers > index.MaxTriggers {
@@ -167,15 +168,20 @@ func TestRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := trace.Recording{Starts: 1, Entries: []trace.Entry{
-		{At: 1 * time.Millisecond, Path: "/bin/c", Offset: 0, Length: 4 * kib, Chunks: []chunk.ID{chunkOf("/bin/c", 0)}},
-		{At: 2 * time.Millisecond, Path: "/bin/a", Offset: 60 * kib, Length: 68 * kib, Chunks: []chunk.ID{chunkOf("/bin/a", 0), chunkOf("/bin/a", 1)}},
-		{At: 2 * time.Millisecond, Path: "/bin/b", Offset: 0, Length: 60 * kib, Chunks: []chunk.ID{chunkOf("/bin/b", 0)}},
-		{At: 3 * time.Millisecond, Path: "/bin/c", Offset: 4 * kib, Length: 104 * kib, Chunks: []chunk.ID{chunkOf("/bin/c", 0), chunkOf("/bin/c", 1)}},
+		{At: 1 * time.Millisecond, Path: "/bin/c", Offset: 0, Length: 4 * kib,
+			Chunks: []chunk.ID{chunkOf("/bin/c", 0)}},
+		{At: 2 * time.Millisecond, Path: "/bin/a", Offset: 60 * kib, Length: 68 * kib,
+			Chunks: []chunk.ID{chunkOf("/bin/a", 0), chunkOf("/bin/a", 1)}},
+		{At: 2 * time.Millisecond, Path: "/bin/b", Offset: 0, Length: 60 * kib,
+			Chunks: []chunk.ID{chunkOf("/bin/b", 0)}},
+		{At: 3 * time.Millisecond, Path: "/bin/c", Offset: 4 * kib, Length: 104 * kib,
+			Chunks: []chunk.ID{chunkOf("/bin/c", 0), chunkOf("/bin/c", 1)}},
 	}}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("%v\nwant %v", got, want)
 	}
-	if again, err := trace.ParseText(trace.EncodeText([]trace.Recording{got})); err != nil || fmt.Sprint(again[0]) != fmt.Sprint(got) {
+	if again, err := trace.ParseText(trace.EncodeText([]trace.Recording{got})); err != nil ||
+		fmt.Sprint(again[0]) != fmt.Sprint(got) {
 		t.Errorf("as text it is %v, error %v", again, err)
 	}
 }
@@ -185,7 +191,8 @@ func TestOneWorkload(t *testing.T) {
 	files := map[string]int{"/bin/a": 2, "/bin/b": 1, "/bin/c": 3, "/bin/inline": 0}
 	tr := sampleTree(t, files)
 	packs := lay(t, tr, Keep(nil, []trace.Recording{reading(files, "/bin/c", "/bin/gone", "/bin/inline", "/bin/a")}))
-	if len(packs) != 1 || !packs[0].AtMount || packs[0].Bytes != 5*64*kib || packs[0].Units[0][0].ID != chunkOf("/bin/c", 0) {
+	if len(packs) != 1 || !packs[0].AtMount || packs[0].Bytes != 5*64*kib ||
+		packs[0].Units[0][0].ID != chunkOf("/bin/c", 0) {
 		t.Errorf("%+v", packs)
 	}
 }
@@ -220,7 +227,8 @@ func TestWhatFollowsComesAtOnce(t *testing.T) {
 		reading(files, "/bin/sh", "/lib/root", "/lib/numbers"),
 		reading(files, "/bin/sh", "/lib/numbers", "/lib/uproot"),
 	}))
-	root, numbers, uproot := has(packs, "/lib/root", 200), has(packs, "/lib/numbers", 150), has(packs, "/lib/uproot", 120)
+	root, numbers, uproot := has(packs, "/lib/root", 200), has(packs, "/lib/numbers", 150), has(packs, "/lib/uproot",
+		120)
 	if len(packs) != 4 || root < 1 || numbers < 1 || uproot < 1 {
 		t.Fatalf("%d packs: root is in %d, numbers in %d, uproot in %d", len(packs), root, numbers, uproot)
 	}

@@ -75,8 +75,8 @@ type resolver struct {
 	places map[string]span // device ranges of files, by path; empty: no file on the device
 }
 
-// maxExtents bounds the extents looked at for one recording, repeated ones included: a recording may
-// name the same large file many times.
+// maxExtents bounds the extents looked at for one recording, repeated ones included: a recording
+// may name the same large file many times.
 const maxExtents = 1 << 20
 
 // unplaced is the extent of a chunk whose place is not known yet.
@@ -111,7 +111,10 @@ func (r *resolver) uses(ctx context.Context, recording *trace.Recording) ([]use,
 			continue
 		}
 		from, to := f.from+min(e.Offset, f.to-f.from), f.from+min(e.Offset+e.Length, f.to-f.from)
-		err = r.extents.Range(from, to, func(i int64, x index.Extent) bool { return add(i, chunk.Ref{ID: x.ID, Length: x.Length}) })
+		err = r.extents.Range(from, to, func(i int64, x index.Extent) bool {
+			return add(i,
+				chunk.Ref{ID: x.ID, Length: x.Length})
+		})
 		if err != nil || left <= 0 || looks <= 0 {
 			return out, err
 		}

@@ -1,5 +1,5 @@
-// Package catalogtest is the conformance suite for a hub's catalog: whatever database it runs on must
-// pass it.
+// Package catalogtest is the conformance suite for a hub's catalog: whatever database it runs on
+// must pass it.
 package catalogtest
 
 import (
@@ -46,8 +46,8 @@ func Test(t *testing.T, open func(t *testing.T) *catalog.Catalog) {
 	}
 }
 
-// Publish makes an image of layers with one chunk each ready. Layer "b" on "a" has the chain "a/b", and
-// a tree of that name (TreeOf).
+// Publish makes an image of layers with one chunk each ready. Layer "b" on "a" has the chain "a/b",
+// and a tree of that name (TreeOf).
 func Publish(t *testing.T, c *catalog.Catalog, name string, layers ...string) catalog.Image {
 	t.Helper()
 	image := queue(t, c, name)
@@ -109,7 +109,8 @@ func publication(t *testing.T, c *catalog.Catalog, image catalog.Image, layers .
 			p.Packs[0].Units[i] = catalog.Unit{Plain: 1000, Stored: 400}
 		}
 	}
-	p.Tree = catalog.Tree{ID: TreeOf(parent), Files: 1, Bytes: 1000, Locations: chunk.Sum([]byte("locations of " + parent))}
+	p.Tree = catalog.Tree{ID: TreeOf(parent), Files: 1, Bytes: 1000,
+		Locations: chunk.Sum([]byte("locations of " + parent))}
 	p.Statement = index.Statement{Chain: parent, Tree: p.Tree.ID, Format: index.Format, Signature: make([]byte, 64)}
 	return p
 }

@@ -40,7 +40,8 @@ func testQueue(t *testing.T, c *catalog.Catalog) {
 		t.Errorf("Next of an empty queue: %v, want ErrNotFound", err)
 	}
 	for name, reason := range map[string]string{"one": "reason", "three": "other reason"} {
-		if images, err := c.Images(ctx, name); err != nil || images[0].State != wire.StateFailed || images[0].Error != reason {
+		if images, err := c.Images(ctx, name); err != nil || images[0].State != wire.StateFailed ||
+			images[0].Error != reason {
 			t.Errorf("image %s: %+v, %v, want it failed with %q", name, images, err, reason)
 		}
 	}
@@ -52,7 +53,8 @@ func testQueue(t *testing.T, c *catalog.Catalog) {
 		t.Errorf("a failed image that was named again: %+v, %v, want it queued", again, err)
 	}
 	counts, err := c.States(ctx)
-	if want := map[string]int64{wire.StateActive: 2, wire.StateFailed: 1}; err != nil || !reflect.DeepEqual(counts, want) {
+	if want := map[string]int64{wire.StateActive: 2, wire.StateFailed: 1}; err != nil ||
+		!reflect.DeepEqual(counts, want) {
 		t.Errorf("states: %v, %v, want %v", counts, err, want)
 	}
 }
@@ -132,7 +134,8 @@ func testNames(t *testing.T, c *catalog.Catalog) {
 	if _, err := c.Expect(ctx, "a:1", []catalog.Image{queued("coming")}); err != nil {
 		t.Fatal(err)
 	}
-	if _, gone, err = c.Name(ctx, "a:1", []catalog.Image{queued("new")}, []string{"coming"}); err != nil || len(gone) != 1 {
+	if _, gone, err = c.Name(ctx, "a:1", []catalog.Image{queued("new")}, []string{"coming"}); err != nil ||
+		len(gone) != 1 {
 		t.Errorf("Name with an expected image: gone %+v, %v, want the third image only", gone, err)
 	}
 	for digest, want := range map[string][]string{"new": {"a:1"}, "coming": {"a:1"}, "third": nil} {
@@ -290,7 +293,8 @@ func testChunks(t *testing.T, c *catalog.Catalog) {
 	if _, err := c.Unit(ctx, unknown); !errors.Is(err, catalog.ErrNotFound) {
 		t.Errorf("unit of an unknown chunk: %v, want ErrNotFound", err)
 	}
-	if got, err := c.Inventory(ctx); err != nil || got.Chunks != 601 || got.Packs != 2 || got.Images != 2 || got.Layers != 601 {
+	if got, err := c.Inventory(ctx); err != nil || got.Chunks != 601 || got.Packs != 2 || got.Images != 2 ||
+		got.Layers != 601 {
 		t.Errorf("inventory: %+v, %v", got, err)
 	}
 	if bytes, err := c.PackBytes(ctx); err != nil || bytes != 1000 {
@@ -315,11 +319,13 @@ func testManifests(t *testing.T, c *catalog.Catalog) {
 	}
 	m, err := c.Manifest(ctx, "one")
 	if err != nil || !slices.Equal(m.Names, []string{"one"}) || !slices.Equal(m.Sources, []string{"example.org/a"}) ||
-		!slices.Equal(m.DiffIDs, []string{"a", "b"}) || m.Statement.Tree != TreeOf("a/b") || m.Statement.Format != index.Format {
+		!slices.Equal(m.DiffIDs, []string{"a", "b"}) || m.Statement.Tree != TreeOf("a/b") ||
+		m.Statement.Format != index.Format {
 		t.Errorf("manifest: %+v, %v", m, err)
 	}
 	layers, err := c.ImageLayers(ctx, image.N)
-	if err != nil || len(layers) != 2 || layers[0].DiffID != "a" || layers[1].Chain != "a/b" || layers[1].Digest != "blob of b" {
+	if err != nil || len(layers) != 2 || layers[0].DiffID != "a" || layers[1].Chain != "a/b" ||
+		layers[1].Digest != "blob of b" {
 		t.Errorf("layers: %+v, %v", layers, err)
 	}
 }

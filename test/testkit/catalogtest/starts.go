@@ -38,7 +38,8 @@ func testLocations(t *testing.T, c *catalog.Catalog) {
 	must(t, err)
 	// Publishing a known tree again does not replace its locations.
 	Publish(t, c, "two", "a")
-	if got, err := c.Layout(ctx, tree); err != nil || got.Locations != second || len(got.Packs) != 1 || got.Packs[0].ID != pack {
+	if got, err := c.Layout(ctx, tree); err != nil || got.Locations != second || len(got.Packs) != 1 ||
+		got.Packs[0].ID != pack {
 		t.Errorf("layout: %+v, %v", got, err)
 	}
 	for id, want := range map[chunk.ID]bool{first: false, second: true} {
@@ -183,7 +184,8 @@ func testUnserved(t *testing.T, c *catalog.Catalog) {
 	due, err = c.DueOf(ctx, tree)
 	traces, tracesErr := c.Traces(ctx, tree)
 	if err != nil || tracesErr != nil || due.At.IsZero() || len(traces) != 0 {
-		t.Errorf("removed for long: %+v, %v, %d traces, %v, want it due, without traces", due, err, len(traces), tracesErr)
+		t.Errorf("removed for long: %+v, %v, %d traces, %v, want it due, without traces", due, err, len(traces),
+			tracesErr)
 	}
 	Publish(t, c, "one", "a")
 	must(t, c.Unserved(ctx, time.Now()))
@@ -257,7 +259,8 @@ func testTraces(t *testing.T, c *catalog.Catalog) {
 		}
 	}
 	traces, err := c.Traces(ctx, tree)
-	if err != nil || len(traces) != most || !traces[0].Raw || traces[0].Sender != "sender" || string(traces[0].Body) != "trace" {
+	if err != nil || len(traces) != most || !traces[0].Raw || traces[0].Sender != "sender" ||
+		string(traces[0].Body) != "trace" {
 		t.Fatalf("%d traces wait, %v, want %d", len(traces), err, most)
 	}
 	must(t, c.KeepRecordings(ctx, tree, nil, []byte("kept"), traces[9].N))
@@ -268,8 +271,8 @@ func testTraces(t *testing.T, c *catalog.Catalog) {
 	}
 }
 
-// The traces that wait are bounded in bytes, too: for each tree, where the first may be longer, and for
-// all trees.
+// The traces that wait are bounded in bytes, too: for each tree, where the first may be longer, and
+// for all trees.
 func testLongTraces(t *testing.T, c *catalog.Catalog) {
 	long := make([]byte, 32<<20)
 	trees := 0
@@ -280,7 +283,8 @@ func testLongTraces(t *testing.T, c *catalog.Catalog) {
 		if err := c.AddRecordings(t.Context(), TreeOf(name), long, someTime); err != nil {
 			return err
 		}
-		if err := c.AddTrace(t.Context(), TreeOf(name), "", []byte("trace"), someTime); !errors.Is(err, catalog.ErrFull) {
+		if err := c.AddTrace(t.Context(), TreeOf(name), "", []byte("trace"), someTime); !errors.Is(err,
+			catalog.ErrFull) {
 			t.Errorf("a trace after a long one: %v, want ErrFull", err)
 		}
 		return nil
@@ -312,7 +316,8 @@ func testRecordings(t *testing.T, c *catalog.Catalog) {
 	traces := add()
 	must(t, c.KeepRecordings(ctx, tree, []byte("none"), []byte("some"), traces[0].N))
 	for _, all := range []bool{false, true} {
-		if _, err := c.CutRecordings(ctx, tree, []byte("none"), []byte("less"), all); !errors.Is(err, catalog.ErrChanged) {
+		if _, err := c.CutRecordings(ctx, tree, []byte("none"), []byte("less"), all); !errors.Is(err,
+			catalog.ErrChanged) {
 			t.Errorf("new recordings are removed: %v, want ErrChanged", err)
 		}
 	}

@@ -332,7 +332,7 @@ func TestDamagedIndexWithoutAHub(t *testing.T) {
 	with := d.args
 	d.args = append(d.args, "--hub", "http://127.0.0.1:1")
 	d.start()
-	if s := status(t, d.root); len(s.Binds) != 1 || s.Binds[0].Lost == "" || mountsOn(t, dir) != 0 || !strings.Contains(d.said(), "is not any more") {
+	if s := status(t, d.root); len(s.Binds) != 1 || s.Binds[0].Lost == "" || mountsOn(t, dir) != 0 || !strings.Contains(d.said(), "is not mounted any more") {
 		t.Errorf("%+v, %d mounts; it said\n%s", s.Binds, mountsOn(t, dir), d.said())
 	}
 	d.end(syscall.SIGTERM)

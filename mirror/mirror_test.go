@@ -62,7 +62,8 @@ func (h *fakeHub) publicKey() string { return index.FormatKey(h.key.Public().(ed
 
 func (h *fakeHub) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if strings.HasSuffix(req.URL.Path, "/inspect") {
-		image := wire.Inspection{Image: wire.Image{Name: "a:1", Digest: h.digest, State: wire.StateReady}, Layers: []wire.LayerInfo{h.layer}}
+		image := wire.Inspection{Layers: []wire.LayerInfo{h.layer},
+			Image: wire.Image{Name: "a:1", Digest: h.digest, State: wire.StateReady}}
 		_ = json.NewEncoder(w).Encode([]wire.Inspection{image})
 		return
 	}
@@ -224,7 +225,8 @@ func TestMirrorOfManifests(t *testing.T) {
 	if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the hub has no statement, the mirror has one: %v", err)
 	}
-	h.objects[wire.ManifestPath(wire.DefaultScope, goodManifest)] = sign(ed25519.NewKeyFromSeed(bytes.Repeat([]byte{2}, 32)))
+	other := ed25519.NewKeyFromSeed(bytes.Repeat([]byte{2}, 32))
+	h.objects[wire.ManifestPath(wire.DefaultScope, goodManifest)] = sign(other)
 	if err := h.mirror(t, dir); err == nil || !strings.Contains(err.Error(), "not signed") {
 		t.Errorf("a statement with an unknown key: %v", err)
 	}

@@ -146,7 +146,7 @@ type Starts struct {
 // one of these starts.
 type Workload struct {
 	ID     string   `json:"id"`     // unique within the image
-	Starts int64    `json:"starts"` // of late
+	Starts int64    `json:"starts"` // recent ones
 	Files  int64    `json:"files"`  // read
 	Ranges int64    `json:"ranges"` // of these files
 	Bytes  int64    `json:"bytes"`  // of these ranges, plain

@@ -22,7 +22,8 @@ func TestParseName(t *testing.T) {
 	} {
 		ref, err := ParseName(c.name)
 		if err != nil || ref.Repository != c.repository || ref.Reference() != c.reference {
-			t.Errorf("%s: got %q %q, %v; want %q %q", c.name, ref.Repository, ref.Reference(), err, c.repository, c.reference)
+			t.Errorf("%s: got %q %q, %v; want %q %q", c.name,
+				ref.Repository, ref.Reference(), err, c.repository, c.reference)
 			continue
 		}
 		if back := ref.Name(); back != c.back {
@@ -32,8 +33,10 @@ func TestParseName(t *testing.T) {
 }
 
 func TestInvalidNames(t *testing.T) {
-	for _, name := range []string{"", ":1", "a:", "A/b", "a/B", "Reg.example:5000/b", "a//b", "../b", "a/../b", "a:b:c", "a@sha256:12", "a@md5:12",
-		"a@sha512:" + strings.Repeat("ab", 64), "a@sha256:" + strings.Repeat("AB", 32), "@sha256:" + strings.Repeat("ab", 32),
+	for _, name := range []string{"", ":1", "a:", "A/b", "a/B", "Reg.example:5000/b", "a//b", "../b", "a/../b", "a:b:c",
+		"a@sha256:12", "a@md5:12",
+		"a@sha512:" + strings.Repeat("ab", 64), "a@sha256:" + strings.Repeat("AB", 32),
+		"@sha256:" + strings.Repeat("ab", 32),
 		"[::1]:5000/a", "[::1]/a", "a b", "http://a/b", "a:" + strings.Repeat("x", 129), strings.Repeat("a", 256),
 		"reg.example/" + strings.Repeat("a", 250), "a/b\x00", "a:5000:5000/b", "a/b\n"} {
 		if ref, err := ParseName(name); err == nil {

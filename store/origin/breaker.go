@@ -172,7 +172,7 @@ func (b *breaker) skipped() error {
 	defer b.mu.Unlock()
 	err := b.err
 	if err == nil {
-		err = errors.New("it answered Retry-After")
+		err = errors.New("it answered with Retry-After")
 	}
 	return fmt.Errorf("hub %s is not asked for a while: %w", b.url, err)
 }

@@ -88,11 +88,13 @@ func TestOutcome(t *testing.T) {
 		f := newFakes(t, c.answers...)
 		err := f.call(t, thorough)
 		var down *Unavailable
-		if errors.As(err, &down) != c.unavailable || errors.Is(err, chunk.ErrNotFound) != c.notFound || (err == nil) != (c.answers[len(c.answers)-1] == nil) {
+		succeeds := c.answers[len(c.answers)-1] == nil
+		if errors.As(err, &down) != c.unavailable || errors.Is(err, chunk.ErrNotFound) != c.notFound || (err == nil) != succeeds {
 			t.Errorf("%v: %v", c.answers, err)
 		}
 		said := errors.Join(c.answers...)
-		if down != nil && down.Missed() != (errors.Is(said, chunk.ErrNotFound) || errors.As(said, new(*chunk.InvalidError))) {
+		missed := errors.Is(said, chunk.ErrNotFound) || errors.As(said, new(*chunk.InvalidError))
+		if down != nil && down.Missed() != missed {
 			t.Errorf("%v: got missed %v", c.answers, down.Missed())
 		}
 		up := 0

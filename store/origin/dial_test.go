@@ -24,7 +24,8 @@ type counted struct{ taken, open atomic.Int32 }
 
 func (c *counted) server(t *testing.T) *httptest.Server {
 	t.Helper()
-	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("[]")) }))
+	answer := func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("[]")) }
+	s := httptest.NewUnstartedServer(http.HandlerFunc(answer))
 	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
 		switch state {
 		case http.StateNew:
@@ -76,7 +77,9 @@ func TestSpares(t *testing.T) {
 	}
 	ask(1)
 	d.connectIfWanted(2 * maxSpares)
-	await(t, "the spares are not open", func() bool { return len(spares()) == maxSpares && conns.taken.Load() == 1+maxSpares })
+	await(t, "the spares are not open", func() bool {
+		return len(spares()) == maxSpares && conns.taken.Load() == 1+maxSpares
+	})
 	first := spares()[0]
 	d.expire(first)
 	d.connectIfWanted(maxSpares)
@@ -90,7 +93,9 @@ func TestSpares(t *testing.T) {
 	for _, s := range spares() {
 		d.expire(s)
 	}
-	await(t, "an expired spare is open", func() bool { return len(spares()) == 0 && conns.open.Load() <= 1+maxSpares/2 })
+	await(t, "an expired spare is open", func() bool {
+		return len(spares()) == 0 && conns.open.Load() <= 1+maxSpares/2
+	})
 	ask(1)
 }
 

@@ -25,7 +25,8 @@ func ExampleFailover() {
 	}))
 	defer mirror.Close()
 
-	hubs, err := origin.New(slog.New(slog.DiscardHandler), client.Options{URL: broken.URL}, client.Options{URL: mirror.URL})
+	log := slog.New(slog.DiscardHandler)
+	hubs, err := origin.New(log, client.Options{URL: broken.URL}, client.Options{URL: mirror.URL})
 	if err != nil {
 		panic(err)
 	}

@@ -97,8 +97,12 @@ func TestIndexFromAnotherOrigin(t *testing.T) {
 	send := func(b []byte) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(b) }
 	}
-	s := origins(t, send(stored[:len(stored)-9]), send(flipped), send([]byte("<html>")), send(encoder.EncodeAll([]byte("another"), nil)),
-		status(500), func(w http.ResponseWriter, req *http.Request) { _, _ = w.Write(stored[:20]); still(w, req) }, drip(stored), send(stored))
+	stalled := func(w http.ResponseWriter, req *http.Request) {
+		_, _ = w.Write(stored[:20])
+		still(w, req)
+	}
+	s := origins(t, send(stored[:len(stored)-9]), send(flipped), send([]byte("<html>")),
+		send(encoder.EncodeAll([]byte("another"), nil)), status(500), stalled, drip(stored), send(stored))
 	err = s.Index(t.Context(), chunk.ID{}, func(plain io.Reader) error { return takeRight(-1, plain) })
 	if err != nil {
 		t.Fatal(err)
@@ -120,14 +124,16 @@ func TestWindowIsBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err = encoder.Write(right)
-		if err := errors.Join(err, encoder.Flush(), encoder.Close()); err != nil { // without the flush the window would be smaller
+		// Without the flush the window would be smaller.
+		if err := errors.Join(err, encoder.Flush(), encoder.Close()); err != nil {
 			t.Fatal(err)
 		}
 		s := origins(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(stored.Bytes()) })
 		s.timeout.last = time.Minute
 		take := func(plain io.Reader) error { return takeRight(-1, plain) }
 		for what, err := range map[string]error{
-			"index": s.Index(t.Context(), chunk.ID{}, take), "locations": s.Locations(t.Context(), chunk.ID{}, chunk.ID{}, take),
+			"index":     s.Index(t.Context(), chunk.ID{}, take),
+			"locations": s.Locations(t.Context(), chunk.ID{}, chunk.ID{}, take),
 		} {
 			if invalid := errors.As(err, new(*chunk.InvalidError)); invalid != (window > 8<<20) || !invalid && err != nil {
 				t.Errorf("%s with a window of %d bytes: %v", what, window, err)
@@ -184,7 +190,10 @@ func TestSilentOriginsShareTheTime(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			start := time.Now()
-			err = silent.try(ctx, quick, func(ctx context.Context, _ *origin, _ int) error { <-ctx.Done(); return ctx.Err() })
+			err = silent.try(ctx, quick, func(ctx context.Context, _ *origin, _ int) error {
+				<-ctx.Done()
+				return ctx.Err()
+			})
 			if err == nil || silent.Health()[0].Up || silent.Health()[0].Requests != 1 {
 				t.Errorf("after %s: %v, %+v", time.Since(start), err, silent.Health())
 			}

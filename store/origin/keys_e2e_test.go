@@ -51,7 +51,8 @@ func stranger(t *testing.T, uid uint32, address string) string {
 	cmd.ExtraFiles = []*os.File{program}
 	cmd.Env = append(os.Environ(), strangerEnv+"="+address)
 	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL,
+		Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -36,7 +36,9 @@ func checkKeys(t *testing.T, text string, urls ...string) {
 // Unix socket; but not from one of several hubs.
 func TestKeyOfOurOwnHub(t *testing.T) {
 	sockets := map[string]net.Listener{}
-	for name, at := range map[string][2]string{"IPv4": {"tcp4", "127.0.0.1:0"}, "both": {"tcp", ":0"}, "Unix": {"unix", filepath.Join(t.TempDir(), "hub.sock")}} {
+	for name, at := range map[string][2]string{
+		"IPv4": {"tcp4", "127.0.0.1:0"}, "both": {"tcp", ":0"}, "Unix": {"unix", filepath.Join(t.TempDir(), "hub.sock")},
+	} {
 		listener, err := net.Listen(at[0], at[1])
 		if err != nil {
 			t.Fatal(err)
@@ -68,11 +70,14 @@ func TestFindOwner(t *testing.T) {
    6: 00000000000000000000000001000000:1B9E 00000000000000000000000001000000:C005 01 00000000:00000000 00:00000000 00000000  1005        0 46 1 0000000000000000
    7: nonsense
 `
-	for remote, want := range map[string]int{"127.0.0.1:49153": 1001, "127.0.0.1:49154": -1, "127.0.0.1:49155": -1, "127.0.0.1:49156": 1004,
-		"[::1]:49157": 1005, "127.0.0.1:49158": -1, "127.0.0.2:49153": -1} {
+	for remote, want := range map[string]int{
+		"127.0.0.1:49153": 1001, "127.0.0.1:49154": -1, "127.0.0.1:49155": -1, "127.0.0.1:49156": 1004,
+		"[::1]:49157": 1005, "127.0.0.1:49158": -1, "127.0.0.2:49153": -1,
+	} {
 		at := netip.MustParseAddrPort(remote)
 		local := netip.AddrPortFrom(at.Addr(), 7070)
-		if uid, found, err := findOwner(strings.NewReader(table), local, at); err != nil || found != (want >= 0) || found && uid != want {
+		uid, found, err := findOwner(strings.NewReader(table), local, at)
+		if err != nil || found != (want >= 0) || found && uid != want {
 			t.Errorf("%s: got %d, %v, %v, want %d", remote, uid, found, err, want)
 		}
 	}

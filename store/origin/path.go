@@ -9,9 +9,9 @@ import (
 // path estimates the network path to an origin.
 type path struct {
 	mu          sync.Mutex    // guards what follows
-	rtt         time.Duration // the lowest of late; 0: not known
+	rtt         time.Duration // the lowest in pathTime; 0: not known
 	rttAt       time.Time     // when it was measured
-	bandwidth   float64       // bytes a second, the highest of late; 0: not known
+	bandwidth   float64       // bytes a second, the highest in pathTime; 0: not known
 	bandwidthAt time.Time     // when it was measured
 }
 

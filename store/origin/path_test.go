@@ -71,7 +71,8 @@ func TestBandwidth(t *testing.T) {
 			window, left := 10, 0
 			for sent := 0; sent < c.bytes; sent += packet {
 				if left == 0 { // a round trip later the window is twice as large
-					if in := time.Duration(float64(window*packet*8) / c.mbit * float64(time.Microsecond)); sent > 0 && in < c.trip {
+					in := time.Duration(float64(window*packet*8) / c.mbit * float64(time.Microsecond))
+					if sent > 0 && in < c.trip {
 						time.Sleep(c.trip - in/2)
 					}
 					left, window = window, 2*window
@@ -211,7 +212,8 @@ func TestPathIsMeasured(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if rtt, bandwidth := f.Estimate(); rtt > lookUp || bandwidth <= 0 || bandwidth > float64(len(index))/maxGap.Seconds() {
+	most := float64(len(index)) / maxGap.Seconds()
+	if rtt, bandwidth := f.Estimate(); rtt > lookUp || bandwidth <= 0 || bandwidth > most {
 		t.Errorf("after a look-up of %v and an index: %v and %v", lookUp, rtt, bandwidth)
 	}
 }

@@ -45,7 +45,8 @@ func TestSendTrace(t *testing.T) {
 		}
 	}
 	refused := new(client.Error)
-	if err := origins(t, status(404)).SendTrace(t.Context(), someTrace.Tree, someTrace); !errors.As(err, &refused) || !refused.IsRefusal() {
+	err := origins(t, status(404)).SendTrace(t.Context(), someTrace.Tree, someTrace)
+	if !errors.As(err, &refused) || !refused.IsRefusal() {
 		t.Errorf("no origin accepts it: %v", err)
 	}
 	// A hub that may accept it later counts more than a mirror that never will.

@@ -54,7 +54,8 @@ func TestWatch(t *testing.T) {
 		})
 	}
 	synctest.Test(t, func(t *testing.T) {
-		stop := Watch(func() time.Time { return time.Time{} }, silent, longest, func(why error) { t.Errorf("gave up after stop: %v", why) })
+		never := func() time.Time { return time.Time{} }
+		stop := Watch(never, silent, longest, func(why error) { t.Errorf("gave up after stop: %v", why) })
 		stop()
 		stop()
 		time.Sleep(2 * longest)
@@ -69,7 +70,8 @@ func unreachable(t *testing.T) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { unix.Close(fd) })
-	if err := errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), unix.Listen(fd, 0)); err != nil {
+	loopback := &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}
+	if err := errors.Join(unix.Bind(fd, loopback), unix.Listen(fd, 0)); err != nil {
 		t.Fatal(err)
 	}
 	name, err := unix.Getsockname(fd)
@@ -117,7 +119,8 @@ func TestLookupOfASlowHub(t *testing.T) {
 	}
 	s = over(t, unreachable(t))
 	s.timeout.lookup = short
-	if _, err := s.Chain(t.Context(), ""); err == nil || !strings.Contains(err.Error(), s.URL()+": no answer within 100ms") || s.Health()[0].Up {
+	_, err := s.Chain(t.Context(), "")
+	if err == nil || !strings.Contains(err.Error(), s.URL()+": no answer within 100ms") || s.Health()[0].Up {
 		t.Errorf("an unreachable hub: %v, %+v", err, s.Health())
 	}
 	if !s.LastReceived().IsZero() {

@@ -61,7 +61,8 @@ func TestWhoSaysThatThereIsNone(t *testing.T) {
 				}
 			}
 			// For a look-up, any 404 counts, so that a pull goes on at once.
-			if _, err := s.Chain(t.Context(), "sha256:0"); strings.Contains(c.name, "403") == errors.Is(err, chunk.ErrNotFound) || err == nil {
+			_, err := s.Chain(t.Context(), "sha256:0")
+			if err == nil || strings.Contains(c.name, "403") == errors.Is(err, chunk.ErrNotFound) {
 				t.Errorf("chain: %v", err)
 			}
 		})
@@ -122,13 +123,14 @@ func TestCacheThatKeptAWrongAnswer(t *testing.T) {
 		} {
 			t.Run(wrong+" for "+what, func(t *testing.T) {
 				asked := 0
-				cache := &keeping{kept: map[string]*httptest.ResponseRecorder{}, origin: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+				hub := func(w http.ResponseWriter, req *http.Request) {
 					if asked++; asked == 1 {
 						answer(w, req)
 						return
 					}
 					_, _ = w.Write(stored)
-				})}
+				}
+				cache := &keeping{kept: map[string]*httptest.ResponseRecorder{}, origin: http.HandlerFunc(hub)}
 				s := origins(t, cache.ServeHTTP)
 				s.timeout.last, s.timeout.unit = time.Minute, time.Minute // machines may be slow
 				if err := ask(s); err == nil {

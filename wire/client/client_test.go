@@ -66,7 +66,8 @@ func TestOnlyReadsAreRedirected(t *testing.T) {
 		}))
 		for name, call := range calls(newClient(t, client.Options{URL: hub.URL})) {
 			err := call(t.Context())
-			if followed := len(asked) > 0; followed != (name == "unit" || name == "images") || followed != (err == nil) {
+			isRead := name == "unit" || name == "images"
+			if followed := len(asked) > 0; followed != isRead || followed != (err == nil) {
 				t.Errorf("%s after %d: followed %v, %v", name, status, followed, err)
 			}
 			if len(asked) > 0 {
@@ -108,7 +109,8 @@ func TestRedirectsKeepToTheRulesOfTheURL(t *testing.T) {
 	defer plain.Close()
 	defer secure.Close()
 	ca := filepath.Join(t.TempDir(), "ca.pem")
-	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw}), 0o600); err != nil {
+	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw})
+	if err := os.WriteFile(ca, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ hub, target, want string }{

@@ -24,15 +24,18 @@ const (
 // No error shows the password in the hub's URL, or the signature in the URL of a store that the hub
 // redirects to.
 func TestErrorsShowNoSecret(t *testing.T) {
-	for _, raw := range []string{"ftp://user:" + secret + "@hub", "http://user:" + secret + "@hub", "http://user:" + secret + "@",
-		"http://user:" + secret + "@hub:port", "//user:" + secret + "@hub", "user:" + secret + "@hub", "http://user:" + secret + "@a b/%zz",
+	for _, raw := range []string{"ftp://user:" + secret + "@hub", "http://user:" + secret + "@hub",
+		"http://user:" + secret + "@",
+		"http://user:" + secret + "@hub:port", "//user:" + secret + "@hub", "user:" + secret + "@hub",
+		"http://user:" + secret + "@a b/%zz",
 		"https://hub?token=" + secret + "%zz", "x?" + secret} {
 		_, err := client.New(client.Options{URL: raw})
 		if err != nil && strings.Contains(err.Error(), secret) {
 			t.Errorf("%v", err)
 		}
 	}
-	for _, raw := range []string{"http://" + secret + "@localhost:7070/a/", "http://user:" + secret + "@localhost:7070/a?token=" + secret + "#" + secret} {
+	for _, raw := range []string{"http://" + secret + "@localhost:7070/a/",
+		"http://user:" + secret + "@localhost:7070/a?token=" + secret + "#" + secret} {
 		if got := newClient(t, client.Options{URL: raw}).URL(); got != "http://localhost:7070/a" {
 			t.Errorf("got the URL %s, want http://localhost:7070/a", got)
 		}

@@ -23,7 +23,8 @@ func TestCertificatesAreRenewed(t *testing.T) {
 	var shown atomic.Pointer[tls.Certificate]
 	show := func(c certificate.Certificate) { pair := c.Pair(t); shown.Store(&pair) }
 	show(first)
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "[]") }))
+	answer := func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "[]") }
+	server := httptest.NewUnstartedServer(http.HandlerFunc(answer))
 	server.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		return &tls.Config{Certificates: []tls.Certificate{*shown.Load()}}, nil
 	}}

@@ -76,7 +76,9 @@ func (b *UnitBuilder) Encode(dst []byte, enc *zstd.Encoder) []byte {
 
 // EncodeWith is Encode with another compressor, which appends content to dst as one zstd frame. The
 // error is that of the compressor.
-func (b *UnitBuilder) EncodeWith(dst []byte, compressor func(dst, content []byte) ([]byte, error)) (_ []byte, err error) {
+func (b *UnitBuilder) EncodeWith(
+	dst []byte, compressor func(dst, content []byte) ([]byte, error),
+) (_ []byte, err error) {
 	content, flags := b.plain, uint32(0)
 	b.filtered = append(b.filtered[:0], b.plain...)
 	if filter(b.filtered) {
@@ -119,12 +121,14 @@ func DecodeUnit(b []byte) (*Unit, error) {
 		return nil, fmt.Errorf("decode unit: unknown flags %#x", flags)
 	}
 	if n == 0 || n > maxChunks || plain > MaxPlain || len(b) > MaxStored {
-		return nil, fmt.Errorf("decode unit: %d chunks and %d plain bytes in %d bytes exceed the bounds of the format", n, plain, len(b))
+		return nil, fmt.Errorf("decode unit: %d chunks and %d plain bytes in %d bytes exceed the bounds of the format",
+			n, plain, len(b))
 	}
 	if want := unitHeader + uint64(n)*unitEntry + uint64(frame); want != uint64(len(b)) {
 		return nil, fmt.Errorf("decode unit: it has %d bytes, its header says %d", len(b), want)
 	}
-	u := &Unit{table: bytes.Clone(b[unitHeader : unitHeader+int(n)*unitEntry]), ends: make([]uint32, n), verified: make([]atomic.Bool, n)}
+	u := &Unit{table: bytes.Clone(b[unitHeader : unitHeader+int(n)*unitEntry]),
+		ends: make([]uint32, n), verified: make([]atomic.Bool, n)}
 	var end uint64
 	for i := range u.ends {
 		length := binary.LittleEndian.Uint32(u.table[i*unitEntry+chunk.Size:])

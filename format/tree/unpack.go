@@ -179,7 +179,8 @@ func (u *unpacker) node(dir, old *Node, e *Entry) (*Node, error) {
 	default:
 		return nil, fmt.Errorf("unknown entry type %q", e.Type)
 	}
-	if err := u.budget.keep(int64(len(n.Link) + len(n.Content.Inline) + extentMemory*len(n.Content.Extents))); err != nil {
+	size := len(n.Link) + len(n.Content.Inline) + extentMemory*len(n.Content.Extents)
+	if err := u.budget.keep(int64(size)); err != nil {
 		return nil, err
 	}
 	n.inherit(dir)

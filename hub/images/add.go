@@ -17,8 +17,8 @@ import (
 )
 
 // errHubEnds is the error of waiting clients when the hub ends.
-var errHubEnds = fmt.Errorf("the hub is stopping; "+
-	"it ingests pushed images at its next start, images that were being copied have to be added again (%w)", context.Canceled)
+var errHubEnds = fmt.Errorf("the hub is stopping; it ingests pushed images at its next start, "+
+	"images that were being copied have to be added again (%w)", context.Canceled)
 
 // request is what a client waits for.
 type request struct {
@@ -30,7 +30,9 @@ type request struct {
 // Add adds an image and returns the requested images when each is ready, failed or stored. Until
 // then it reports progress to send. The work goes on if ctx ends or send fails. Errors are
 // report.ErrBusy, report.ErrInvalid, pull.ErrSource and those of the stores.
-func (s *Service) Add(ctx context.Context, add wire.Add, send func(wire.Progress) error) (images []catalog.Image, err error) {
+func (s *Service) Add(
+	ctx context.Context, add wire.Add, send func(wire.Progress) error,
+) (images []catalog.Image, err error) {
 	defer func() { err = report.Error(err) }()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -140,7 +142,9 @@ func (s *Service) beginOwn(ctx context.Context, add wire.Add, platforms []string
 
 // beginCopy queues the wanted images of a source and the copy that brings them, unless they are
 // ready.
-func (s *Service) beginCopy(ctx context.Context, ref wire.Ref, from *pull.Source, members *oci.Members) (*request, error) {
+func (s *Service) beginCopy(
+	ctx context.Context, ref wire.Ref, from *pull.Source, members *oci.Members,
+) (*request, error) {
 	if err := members.CheckPlatforms(); err != nil {
 		return nil, fmt.Errorf("%w: %w", report.ErrInvalid, err)
 	}

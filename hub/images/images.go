@@ -111,7 +111,9 @@ func (s *Service) RunConfig(ctx context.Context, image catalog.Image) (v1.ImageC
 func (s *Service) Transfer(image catalog.Image) queue.Transfer { return s.Copies.Of(image) }
 
 // Ingest ingests an image, from its copy if there is one.
-func (s *Service) Ingest(ctx context.Context, image catalog.Image, from queue.Transfer, progress *report.Progress) error {
+func (s *Service) Ingest(
+	ctx context.Context, image catalog.Image, from queue.Transfer, progress *report.Progress,
+) error {
 	if c := from.(*pull.Copy); c != nil {
 		return s.ingester.Ingest(ctx, image, c, progress)
 	}

@@ -242,7 +242,8 @@ func (s *Service) unsharedIndexes(ctx context.Context, ref wire.Ref, root regist
 		members, err := oci.Expand(ctx, from, m, nil)
 		for digest := range unshared {
 			// A name that cannot be read may need any index.
-			needed := err != nil || slices.ContainsFunc(members.Indexes, func(m registry.Manifest) bool { return m.Digest == digest })
+			isDigest := func(m registry.Manifest) bool { return m.Digest == digest }
+			needed := err != nil || slices.ContainsFunc(members.Indexes, isDigest)
 			unshared[digest] = unshared[digest] && !needed
 		}
 	}

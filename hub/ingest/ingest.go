@@ -85,7 +85,8 @@ func (i *Ingester) Ingest(ctx context.Context, row catalog.Image, from Source, p
 		return err
 	}
 	defer i.encoders.Ingest()()
-	t := &ingestion{Ingester: i, row: row, repository: ref.Repository, source: from, progress: progress, split: map[string]*splitLayer{}}
+	t := &ingestion{Ingester: i, row: row, repository: ref.Repository, source: from, progress: progress,
+		split: map[string]*splitLayer{}}
 	if t.image, err = oci.Read(ctx, from, row.Digest); err != nil {
 		return err
 	}

@@ -115,7 +115,9 @@ func (l *layerReader) emit(e *tree.Entry) error {
 }
 
 // split reads a layer, stages its new chunks and its record, and fills result.
-func (s *staging) split(ctx context.Context, l *layerReader, e *encoder.Pool, result *splitLayer, blob io.Reader) error {
+func (s *staging) split(
+	ctx context.Context, l *layerReader, e *encoder.Pool, result *splitLayer, blob io.Reader,
+) error {
 	result.record = s.path("layer-" + strings.TrimPrefix(l.layer.DiffID, "sha256:"))
 	record, err := createRecord(result.record)
 	if err != nil {
@@ -160,7 +162,9 @@ func (l *layerReader) verify(ctx context.Context, blob io.Reader, record *tree.R
 }
 
 // VerifyLayer reads a layer's blob, checks its digests, and writes its record to a new file.
-func VerifyLayer(ctx context.Context, l oci.Layer, blob io.Reader, limits tree.Limits, record string, onRead func(n int)) error {
+func VerifyLayer(
+	ctx context.Context, l oci.Layer, blob io.Reader, limits tree.Limits, record string, onRead func(n int),
+) error {
 	file, err := createRecord(record)
 	if err != nil {
 		return err

@@ -58,7 +58,8 @@ func (t *ingestion) readLayer(ctx context.Context, l oci.Layer, result *splitLay
 		return err
 	}
 	defer blob.Close()
-	reader := &layerReader{layer: l, limits: t.trees.limits, onRead: t.progress.Step("layer", wire.ShortDigest(l.Digest), l.Size).Add}
+	step := t.progress.Step("layer", wire.ShortDigest(l.Digest), l.Size)
+	reader := &layerReader{layer: l, limits: t.trees.limits, onRead: step.Add}
 	if result != nil {
 		err = t.staging.split(ctx, reader, t.encoders, result, blob)
 	} else {
@@ -112,20 +113,22 @@ func (t *ingestion) openRecord(ctx context.Context, diffID string) (io.ReadClose
 // publication returns what the catalog gets to know with the image.
 func (t *ingestion) publication(made *madeTree) *catalog.Publication {
 	config := t.image.Config
-	p := &catalog.Publication{Repository: t.repository, Platform: t.image.Platform, Image: t.row.N, Size: t.image.Size(),
-		Tree: made.tree, Statement: made.statement,
+	p := &catalog.Publication{Repository: t.repository, Platform: t.image.Platform,
+		Image: t.row.N, Size: t.image.Size(), Tree: made.tree, Statement: made.statement,
 		Blobs: []catalog.Blob{{Digest: config.Digest.String(), MediaType: config.MediaType, Size: config.Size}}}
 	var position []uint32
 	p.Packs, p.Chunks, position = t.staging.fresh()
 	parent := ""
 	for _, l := range t.image.Layers {
-		p.Blobs = append(p.Blobs, catalog.Blob{Digest: l.Digest, MediaType: l.MediaType, Size: l.Size, DiffID: l.DiffID, Chain: l.Chain})
+		p.Blobs = append(p.Blobs, catalog.Blob{
+			Digest: l.Digest, MediaType: l.MediaType, Size: l.Size, DiffID: l.DiffID, Chain: l.Chain})
 		p.Chains = append(p.Chains, catalog.Chain{Chain: l.Chain, Parent: parent, DiffID: l.DiffID})
 		parent = l.Chain
 	}
 	for diffID, l := range t.split {
 		known, fresh := t.staging.layerChunks(l.chunks, position)
-		p.Layers = append(p.Layers, catalog.Layer{DiffID: diffID, Bytes: l.bytes, Entries: l.entries, Known: known, New: fresh})
+		p.Layers = append(p.Layers, catalog.Layer{
+			DiffID: diffID, Bytes: l.bytes, Entries: l.entries, Known: known, New: fresh})
 	}
 	return p
 }

@@ -53,7 +53,10 @@ type Trees struct {
 }
 
 // NewTrees returns a maker of trees within the limits, signed with the keys.
-func NewTrees(c *catalog.Catalog, o *objects.Store, p *publish.Publisher, limits tree.Limits, keys []ed25519.PrivateKey, log *slog.Logger) *Trees {
+func NewTrees(
+	c *catalog.Catalog, o *objects.Store, p *publish.Publisher, limits tree.Limits,
+	keys []ed25519.PrivateKey, log *slog.Logger,
+) *Trees {
 	t := &Trees{MaxDerived: maxDerived, catalog: c, objects: o, publisher: p, limits: limits, keys: keys, log: log,
 		merging:   semaphore.NewWeighted(mergesAtOnce),
 		requested: semaphore.NewWeighted(1),
@@ -95,7 +98,8 @@ func (t *Trees) make(ctx context.Context, dir string, records []*Record, units u
 	}
 	defer os.Remove(metadata)
 	id := made.ID()
-	m := &madeTree{tree: catalog.Tree{ID: id, Files: made.Files, Bytes: made.Bytes, Chunks: made.DistinctChunks, IndexBytes: made.Size()}}
+	m := &madeTree{tree: catalog.Tree{
+		ID: id, Files: made.Files, Bytes: made.Bytes, Chunks: made.DistinctChunks, IndexBytes: made.Size()}}
 	z := compress.IndexEncoder(nil, made.Size())
 	indexPath, locationsPath := filepath.Join(dir, "index"), filepath.Join(dir, "locations")
 	m.tree.IndexWire, err = compressTo(indexPath, z, func(w io.Writer) error {
@@ -118,7 +122,10 @@ func (t *Trees) make(ctx context.Context, dir string, records []*Record, units u
 		_, err := w.Write(locations)
 		return err
 	})
-	m.files = []objects.Staged{{Key: objects.IndexKey(id), Path: indexPath}, {Key: objects.LocationsKey(m.tree.Locations), Path: locationsPath}}
+	m.files = []objects.Staged{
+		{Key: objects.IndexKey(id), Path: indexPath},
+		{Key: objects.LocationsKey(m.tree.Locations), Path: locationsPath},
+	}
 	return m, err
 }
 

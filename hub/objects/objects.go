@@ -106,7 +106,8 @@ func (s *Store) upload(ctx context.Context, f Staged) error {
 		return err
 	}
 	defer file.Close()
-	if err := s.bucket.Upload(ctx, f.Key, file, &blob.WriterOptions{ContentType: "application/octet-stream"}); err != nil {
+	options := &blob.WriterOptions{ContentType: "application/octet-stream"}
+	if err := s.bucket.Upload(ctx, f.Key, file, options); err != nil {
 		return err
 	}
 	return os.Remove(f.Path)

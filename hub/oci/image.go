@@ -77,7 +77,8 @@ func ParseManifest(m registry.Manifest) (*v1.Manifest, error) {
 		return nil, &NotImageError{"the media type of its config is " + t}
 	}
 	for _, d := range append(slices.Clone(manifest.Layers), manifest.Config) {
-		if err := d.Digest.Validate(); err != nil || d.Digest.Algorithm() != digest.SHA256 || d.Size < 0 || d.Size > maxBlob {
+		if err := d.Digest.Validate(); err != nil || d.Digest.Algorithm() != digest.SHA256 ||
+			d.Size < 0 || d.Size > maxBlob {
 			return nil, fmt.Errorf("manifest %s: blob with digest %q and size %d: want sha256 and a valid size",
 				m.Digest, d.Digest, d.Size)
 		}
@@ -86,7 +87,8 @@ func ParseManifest(m registry.Manifest) (*v1.Manifest, error) {
 		return nil, fmt.Errorf("manifest %s: %d layers, the limit is %d", m.Digest, len(manifest.Layers), maxLayers)
 	}
 	if manifest.Config.Size > registry.MaxConfig {
-		return nil, fmt.Errorf("manifest %s: config of %d bytes, the limit is %d", m.Digest, manifest.Config.Size, registry.MaxConfig)
+		return nil, fmt.Errorf("manifest %s: config of %d bytes, the limit is %d",
+			m.Digest, manifest.Config.Size, registry.MaxConfig)
 	}
 	return &manifest, nil
 }

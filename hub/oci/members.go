@@ -69,8 +69,11 @@ func ExpandWanted(ctx context.Context, from Reader, root registry.Manifest, plat
 	return expand(ctx, from, root, platforms, true)
 }
 
-func expand(ctx context.Context, from Reader, root registry.Manifest, platforms []string, wantedOnly bool) (*Members, error) {
-	e := &expander{Members: &Members{Root: root, platforms: platforms}, from: from, wantedOnly: wantedOnly, seen: map[string]int{}}
+func expand(
+	ctx context.Context, from Reader, root registry.Manifest, platforms []string, wantedOnly bool,
+) (*Members, error) {
+	e := &expander{Members: &Members{Root: root, platforms: platforms},
+		from: from, wantedOnly: wantedOnly, seen: map[string]int{}}
 	return e.Members, e.add(ctx, root, 0)
 }
 

@@ -42,7 +42,7 @@ func open(t *testing.T, dir string) hub {
 	return hub{New(c, o, scratch, slog.New(slog.DiscardHandler)), c}
 }
 
-// staged makes files that are to become a pack and an index.
+// staged writes the files of a pack and an index.
 func staged(t *testing.T, s hub) (packs, others []objects.Staged, id chunk.ID) {
 	t.Helper()
 	id = chunk.Sum([]byte(t.Name()))
@@ -75,10 +75,10 @@ func leftIn(t *testing.T, dir string) []os.DirEntry {
 	return left
 }
 
-// A hub that is killed between the objects and the catalog finds the objects at
-// its next start, and what the catalog knows it keeps.
+// After a crash between the two phases, Recover deletes the objects that the catalog does not know, and
+// keeps the others.
 func TestKilledBetweenObjectsAndCatalog(t *testing.T) {
-	for name, known := range map[string]bool{"before the catalog": false, "behind the catalog": true} {
+	for name, known := range map[string]bool{"before the commit": false, "after the commit": true} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			s := open(t, dir)
@@ -100,25 +100,24 @@ func TestKilledBetweenObjectsAndCatalog(t *testing.T) {
 			}()
 			<-died
 			if n := s.published(id); n != 2 {
-				t.Fatalf("%d objects were published", n)
+				t.Fatalf("%d objects were published, want 2", n)
 			}
 			again := open(t, dir)
 			again.Recover(t.Context())
 			if n := again.published(id); known && n != 2 || !known && n != 0 {
-				t.Errorf("%d of 2 objects are there after the restart", n)
+				t.Errorf("%d of 2 objects exist after the restart", n)
 			}
 			if left := leftIn(t, s.scratch); len(left) > 0 {
-				t.Errorf("left in the scratch space: %v", left)
+				t.Errorf("scratch directory has %v, want it empty", left)
 			}
 		})
 	}
 }
 
-// A hub that is killed while it replaces a tree's startup packs, or deletes some
-// that have had their time, has after its next start what the catalog names, and
-// nothing else.
+// The same holds for a crash while a tree's startup packs are replaced, or while retired ones are
+// deleted.
 func TestKilledBetweenStartupPacksAndCatalog(t *testing.T) {
-	for name, known := range map[string]bool{"before the catalog": false, "behind the catalog": true} {
+	for name, known := range map[string]bool{"before the commit": false, "after the commit": true} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			s := open(t, dir)
@@ -166,7 +165,7 @@ func TestKilledBetweenStartupPacksAndCatalog(t *testing.T) {
 	}
 }
 
-// killed runs fn until it ends its goroutine, as a process ends.
+// killed runs fn until fn ends its goroutine, as a crash does.
 func killed(fn func()) {
 	died := make(chan struct{})
 	go func() {
@@ -181,7 +180,7 @@ func recovered(t *testing.T, dir string) hub {
 	s := open(t, dir)
 	s.Recover(t.Context())
 	if left := leftIn(t, s.scratch); len(left) > 0 {
-		t.Errorf("left in the scratch space: %v", left)
+		t.Errorf("scratch directory has %v, want it empty", left)
 	}
 	return s
 }
@@ -194,12 +193,12 @@ func wantObjects(t *testing.T, s hub, want map[string]bool) {
 			_ = o.Close()
 		}
 		if (err == nil) != there {
-			t.Errorf("%s is there: %v, want %v", key, err == nil, there)
+			t.Errorf("%s exists: %t, want %t", key, err == nil, there)
 		}
 	}
 }
 
-// layTree makes a tree known.
+// layTree adds a tree to the catalog.
 func layTree(t *testing.T, s hub) chunk.ID {
 	t.Helper()
 	tree := chunk.Sum([]byte("tree"))
@@ -231,8 +230,8 @@ func layout(t *testing.T, s hub, tree chunk.ID, name string) (l stagedLayout, pa
 	return l, pack
 }
 
-// What cannot be published leaves nothing, wherever it fails.
-func TestPublicationThatFailsLeavesNothing(t *testing.T) {
+// A failed publication leaves no objects, in both phases.
+func TestFailedPublicationLeavesNothing(t *testing.T) {
 	s := open(t, t.TempDir())
 	for name, fail := range map[string]func() error{
 		"catalog": func() error { return syscall.ENOSPC },
@@ -247,19 +246,19 @@ func TestPublicationThatFailsLeavesNothing(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if n := s.published(id); n != 0 {
-			t.Errorf("%s: %d objects are there", name, n)
+			t.Errorf("%s: %d objects exist, want none", name, n)
 		}
 		_ = os.Remove(packs[0].Path)
 		_ = os.Remove(strings.TrimSuffix(others[0].Path, "-gone"))
 	}
 	if left := leftIn(t, s.scratch); len(left) > 0 {
-		t.Errorf("left in the scratch space: %v", left)
+		t.Errorf("scratch directory has %v, want it empty", left)
 	}
 }
 
-// A journal that cannot be worked off stays, and does not stop the start; one
-// that is torn costs nothing that is known.
-func TestSweepIsCareful(t *testing.T) {
+// A journal whose objects cannot be deleted stays and does not fail Recover. A torn journal deletes no
+// known object.
+func TestRecoverIsCareful(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
 	packs, others, id := staged(t, s)
@@ -273,7 +272,7 @@ func TestSweepIsCareful(t *testing.T) {
 	}
 	s.Recover(t.Context())
 	if left := leftIn(t, s.scratch); len(left) > 0 || s.published(id) != 2 {
-		t.Errorf("left: %v, and %d of 2 objects", left, s.published(id))
+		t.Errorf("scratch directory has %v, want it empty; %d of 2 objects exist", left, s.published(id))
 	}
 	journal, err := writeJournal(s.scratch, []string{packs[0].Key})
 	if err != nil {
@@ -283,6 +282,6 @@ func TestSweepIsCareful(t *testing.T) {
 	cancel()
 	s.Recover(gone)
 	if _, err := os.Stat(journal); err != nil {
-		t.Errorf("a journal that was not worked off: %v", err)
+		t.Errorf("journal after a failed Recover: %v, want it to stay", err)
 	}
 }

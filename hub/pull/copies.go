@@ -86,8 +86,10 @@ func (s *Copies) Run(ctx context.Context) error {
 // Prepare returns a copy of what a source has to ref. It does nothing before Join. The error
 // wraps report.ErrInvalid.
 func (s *Copies) Prepare(ref wire.Ref, from *Source, members *oci.Members) (*Copy, error) {
-	c := &Copy{key: copyKey{ref.Name(), members.Root.Digest, members.Platforms()}, Ref: ref, Source: from, Members: members,
-		registry: s.registry, uploads: map[string]*registry.Upload{}, begun: make(chan struct{}), done: make(chan struct{})}
+	c := &Copy{Ref: ref, Source: from, Members: members,
+		key:      copyKey{ref.Name(), members.Root.Digest, members.Platforms()},
+		registry: s.registry, uploads: map[string]*registry.Upload{},
+		begun: make(chan struct{}), done: make(chan struct{})}
 	if err := c.addBlobs(s.maxBlob); err != nil {
 		return nil, fmt.Errorf("%w: %w", report.ErrInvalid, err)
 	}

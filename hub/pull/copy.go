@@ -64,7 +64,8 @@ func (c *Copy) addBlobs(limit int64) error {
 				return fmt.Errorf("manifest %s: blob %q: %w", m.Digest, d.Digest, err)
 			}
 			if d.Size < 0 || d.Size > limit {
-				return fmt.Errorf("manifest %s: blob %s has %d bytes, the limit is %d", m.Digest, d.Digest, d.Size, limit)
+				return fmt.Errorf("manifest %s: blob %s has %d bytes, the limit is %d",
+					m.Digest, d.Digest, d.Size, limit)
 			}
 			c.blobs = append(c.blobs, d)
 			c.uploads[d.Digest.String()] = c.registry.NewUpload(c.Ref.Repository, d.Digest.String(), d.Size)

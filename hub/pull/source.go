@@ -76,7 +76,8 @@ func OpenSource(ctx context.Context, allowed []string, ref name.Reference, add w
 	ctx, cancel := context.WithTimeout(ctx, smallTimeout)
 	defer cancel()
 	public := transport.NewUserAgent(newPublicTransport(allowed, add.PlainHTTP), "lighter")
-	authorized, err := transport.NewWithContext(ctx, host, auth, public, []string{ref.Context().Scope(transport.PullScope)})
+	scopes := []string{ref.Context().Scope(transport.PullScope)}
+	authorized, err := transport.NewWithContext(ctx, host, auth, public, scopes)
 	if err != nil {
 		return nil, fmt.Errorf("%w: log in to %s: %w", ErrSource, host.RegistryStr(), firstLine{err})
 	}
@@ -119,7 +120,8 @@ func (s *Source) Expand(ctx context.Context, platforms []string) (*oci.Members, 
 // get requests something of the source's repository, from offset on.
 func (s *Source) get(ctx context.Context, kind, which string, offset int64) (*http.Response, error) {
 	repository := s.ref.Context()
-	url := fmt.Sprintf("%s://%s/v2/%s/%s/%s", repository.Scheme(), repository.RegistryStr(), repository.RepositoryStr(), kind, which)
+	url := fmt.Sprintf("%s://%s/v2/%s/%s/%s",
+		repository.Scheme(), repository.RegistryStr(), repository.RepositoryStr(), kind, which)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err

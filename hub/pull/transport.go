@@ -51,7 +51,8 @@ func (t *publicTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	if proxy != nil {
 		// The proxy resolves names. Its operator decides which addresses it connects to.
-		if address, err := netip.ParseAddr(req.URL.Hostname()); err == nil && !isPublic(address) && !t.allows(hostPort(req)) {
+		address, err := netip.ParseAddr(req.URL.Hostname())
+		if err == nil && !isPublic(address) && !t.allows(hostPort(req)) {
 			return nil, &privateError{hostPort(req), address}
 		}
 		req = req.WithContext(context.WithValue(req.Context(), viaProxy{}, true))

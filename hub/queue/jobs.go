@@ -41,7 +41,9 @@ func (q *Queue) Finish(image catalog.Image) {
 
 // Await waits until none of the images is queued or active, and returns them as they are then. It
 // sends their progress, and the other progress that is given, to s.
-func (q *Queue) Await(ctx context.Context, images []catalog.Image, s *report.Sender, other ...*report.Progress) ([]catalog.Image, error) {
+func (q *Queue) Await(
+	ctx context.Context, images []catalog.Image, s *report.Sender, other ...*report.Progress,
+) ([]catalog.Image, error) {
 	for {
 		now, err := q.Reload(ctx, images)
 		if err != nil {

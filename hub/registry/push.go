@@ -56,7 +56,8 @@ func nameable(repository string) bool {
 func (r *Registry) Handler(events Events) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if path := repositoryPath.FindStringSubmatch(req.URL.Path); path != nil && !nameable(path[1]) {
-			_ = errcode.ServeJSON(w, errcode.ErrorCodeNameInvalid.WithMessage("names are lower case, with an underscore for the colon before a host's port"))
+			_ = errcode.ServeJSON(w, errcode.ErrorCodeNameInvalid.WithMessage(
+				"names are lower case, with an underscore for the colon before a host's port"))
 			return
 		}
 		path := manifestPath.FindStringSubmatch(req.URL.Path)
@@ -72,7 +73,8 @@ func (r *Registry) Handler(events Events) http.Handler {
 		defer cancel()
 		if err := r.manifests.Acquire(wait, room); err != nil {
 			w.Header().Set("Retry-After", "5")
-			_ = errcode.ServeJSON(w, errcode.ErrorCodeUnavailable.WithMessage("too many manifests are being pushed; try again"))
+			_ = errcode.ServeJSON(w, errcode.ErrorCodeUnavailable.WithMessage(
+				"too many manifests are being pushed; try again"))
 			return
 		}
 		defer r.manifests.Release(room)
@@ -89,7 +91,8 @@ func (r *Registry) Handler(events Events) http.Handler {
 		if answer.status < 300 {
 			if err := notify(req, events, path[1], path[2]); err != nil {
 				r.log.Error("record a push", "repository", path[1], "reference", path[2], "err", err)
-				_ = errcode.ServeJSON(w, errcode.ErrorCodeUnavailable.WithMessage("the hub could not record the change; try again"))
+				_ = errcode.ServeJSON(w, errcode.ErrorCodeUnavailable.WithMessage(
+					"the hub could not record the change; try again"))
 				return
 			}
 		}

@@ -204,7 +204,8 @@ func (r *Registry) DropBlob(ctx context.Context, blob string) error {
 	if err != nil {
 		return fmt.Errorf("drop blob %q: %w", blob, err)
 	}
-	err = r.driver.Delete(ctx, "/docker/registry/v2/blobs/"+id.Algorithm().String()+"/"+id.Encoded()[:2]+"/"+id.Encoded())
+	dir := "/docker/registry/v2/blobs/" + id.Algorithm().String() + "/" + id.Encoded()[:2] + "/" + id.Encoded()
+	err = r.driver.Delete(ctx, dir)
 	if err != nil && !errors.Is(known(err), ErrNotFound) {
 		return fmt.Errorf("drop blob %s: %w", blob, err)
 	}

@@ -58,8 +58,9 @@ func (u *Upload) Put(ctx context.Context, from io.Reader) error {
 		// refused them.
 		ctx := context.WithoutCancel(ctx)
 		_ = w.Cancel(ctx)
-		if err := u.registry.driver.Delete(ctx, path.Dir(uploadPath(u.repository, w.ID()))); err != nil && !errors.Is(known(err), ErrNotFound) {
-			u.registry.log.Error("delete a failed upload", "blob", u.blob, "err", err)
+		deleteErr := u.registry.driver.Delete(ctx, path.Dir(uploadPath(u.repository, w.ID())))
+		if deleteErr != nil && !errors.Is(known(deleteErr), ErrNotFound) {
+			u.registry.log.Error("delete a failed upload", "blob", u.blob, "err", deleteErr)
 		}
 		return err
 	}

@@ -126,7 +126,9 @@ func (v *verification) checkIndex(ctx context.Context, what string, id chunk.ID)
 }
 
 // checkLayout checks a tree's startup packs, and compares its locations with them and the catalog.
-func (v *verification) checkLayout(ctx context.Context, what string, layout *catalog.Layout, extents *extentFile) error {
+func (v *verification) checkLayout(
+	ctx context.Context, what string, layout *catalog.Layout, extents *extentFile,
+) error {
 	startup, err := v.checkStartups(ctx, what, layout)
 	if err != nil {
 		return err
@@ -213,7 +215,9 @@ func (v *verification) checkStartup(ctx context.Context, id chunk.ID, units map[
 	return nil
 }
 
-func (v *verification) readLocations(ctx context.Context, layout *catalog.Layout, extents *extentFile) (*index.Locations, error) {
+func (v *verification) readLocations(
+	ctx context.Context, layout *catalog.Layout, extents *extentFile,
+) (*index.Locations, error) {
 	sum := layout.Locations
 	z, closeAll, err := v.decompress(ctx, objects.LocationsKey(sum))
 	if err != nil {

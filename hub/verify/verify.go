@@ -49,7 +49,10 @@ type Verifier struct {
 }
 
 // New returns a verifier over the hub's stores.
-func New(c *catalog.Catalog, o *objects.Store, r *registry.Registry, p *publish.Publisher, trees *ingest.Trees, limits tree.Limits, keys []ed25519.PrivateKey) *Verifier {
+func New(
+	c *catalog.Catalog, o *objects.Store, r *registry.Registry, p *publish.Publisher, trees *ingest.Trees,
+	limits tree.Limits, keys []ed25519.PrivateKey,
+) *Verifier {
 	return &Verifier{catalog: c, objects: o, registry: r, publisher: p, trees: trees, limits: limits, keys: keys,
 		slots: semaphore.NewWeighted(atOnce)}
 }
@@ -121,7 +124,9 @@ type verification struct {
 	bad      map[chunk.ID]bool
 }
 
-func (v *Verifier) verify(ctx context.Context, ref wire.Ref, image catalog.Image, progress *report.Progress, found *problems) (err error) {
+func (v *Verifier) verify(
+	ctx context.Context, ref wire.Ref, image catalog.Image, progress *report.Progress, found *problems,
+) (err error) {
 	if err := v.slots.Acquire(ctx, 1); err != nil {
 		return err
 	}
@@ -133,7 +138,8 @@ func (v *Verifier) verify(ctx context.Context, ref wire.Ref, image catalog.Image
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	one := &verification{Verifier: v, image: image, from: v.registry.Repository(ref.Repository), dir: dir,
 		progress: progress, found: found, bad: map[chunk.ID]bool{}}
-	for _, check := range []func(context.Context) error{one.checkManifest, one.checkLayers, one.checkTrees, one.checkChunks} {
+	checks := []func(context.Context) error{one.checkManifest, one.checkLayers, one.checkTrees, one.checkChunks}
+	for _, check := range checks {
 		if err := check(ctx); err != nil {
 			return err
 		}
@@ -179,7 +185,8 @@ func (v *verification) checkLayers(ctx context.Context) error {
 	}
 	whole := true
 	for i, l := range known {
-		l := oci.Layer{Digest: l.Digest, MediaType: l.MediaType, Size: l.Size, DiffID: l.DiffID, Chain: l.Chain, Number: i + 1, Of: len(known)}
+		l := oci.Layer{Digest: l.Digest, MediaType: l.MediaType, Size: l.Size, DiffID: l.DiffID, Chain: l.Chain,
+			Number: i + 1, Of: len(known)}
 		v.layers = append(v.layers, l)
 		open := func() (io.ReadCloser, error) { return v.trees.OpenRecord(ctx, l.DiffID) }
 		path := filepath.Join(v.dir, fmt.Sprintf("layer-%d", l.Number))
@@ -262,7 +269,9 @@ func (v *verification) entries(ctx context.Context, fn func(l *oci.Layer, e *tre
 	return nil
 }
 
-func (v *verification) layerEntries(ctx context.Context, l *oci.Layer, record *ingest.Record, fn func(l *oci.Layer, e *tree.Entry)) error {
+func (v *verification) layerEntries(
+	ctx context.Context, l *oci.Layer, record *ingest.Record, fn func(l *oci.Layer, e *tree.Entry),
+) error {
 	defer record.Close()
 	for {
 		e, err := record.Next()
@@ -284,7 +293,8 @@ func (v *verification) noteFiles(ctx context.Context) error {
 	return v.entries(ctx, func(l *oci.Layer, e *tree.Entry) {
 		for _, extent := range e.Content.Extents {
 			if v.bad[extent.ID] {
-				v.found.add("layer %d of %d: file %q: chunk %s cannot be read back", l.Number, l.Of, path.Join("/", e.Name), extent.ID.Short())
+				v.found.add("layer %d of %d: file %q: chunk %s cannot be read back",
+					l.Number, l.Of, path.Join("/", e.Name), extent.ID.Short())
 				break
 			}
 		}

@@ -39,7 +39,7 @@ func (p *Pool) Ingest() (end func()) {
 
 // Encode appends a unit of an image that is being ingested to dst.
 func (p *Pool) Encode(b *pack.UnitBuilder, dst []byte) []byte {
-	enc := <-p.free // soon: whoever holds one only computes
+	enc := <-p.free // soon: holders of an encoder only compute
 	dst = b.Encode(dst, enc)
 	p.free <- enc
 	return dst

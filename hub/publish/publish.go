@@ -3,7 +3,7 @@
 // Publishing has two phases: the objects are stored, then the catalog commits. A journal in the
 // scratch directory lists the objects before they are stored. If the commit fails, or the process
 // ends before it, the objects that the catalog does not know are deleted: at once, or by Recover
-// at the next start. Deletion is the same with the phases' meaning reversed.
+// at the next start. Delete works alike: the catalog forgets the objects, then they are deleted.
 package publish
 
 import (

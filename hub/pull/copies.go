@@ -37,7 +37,7 @@ type Images interface {
 	CopyFailed(c *Copy, err error)
 	// CopyEnded is called after a copy that did not fail.
 	CopyEnded(c *Copy)
-	// Superseded is called before a copy is ended by Supersede.
+	// Superseded is called before Supersede ends a copy.
 	Superseded(c *Copy)
 }
 

@@ -52,9 +52,9 @@ type Images interface {
 	// Ingest ingests an image and makes it ready. The error is an *oci.NotImageError if the image
 	// is only to be stored.
 	Ingest(ctx context.Context, image catalog.Image, from Transfer, progress *report.Progress) error
-	// Ready is called when an image has become ready, before its clients are told.
+	// Ready is called when an image has become ready, before Await returns to its clients.
 	Ready(ctx context.Context, image catalog.Image)
-	// Finished is called after the clients of an image were told.
+	// Finished is called after an image has reached its final state.
 	Finished(image catalog.Image)
 	// BeforeNext is called before the queue is read.
 	BeforeNext(ctx context.Context)

@@ -24,8 +24,8 @@ func printCache(s disk.Stats) {
 	if s.Loading > 0 {
 		fmt.Printf("      %s of it are not loaded yet; reads of them are fetched\n", size(s.Loading))
 	}
-	if s.Beside > 0 {
-		fmt.Printf("      %s of it are local devices\n", size(s.Beside))
+	if s.External > 0 {
+		fmt.Printf("      %s of it are local devices\n", size(s.External))
 	}
 	if s.Absent == "" && s.Room < s.Limit {
 		fmt.Printf("      its disk has %s free, which limits the cache to %s\n", size(s.Free), size(s.Room))

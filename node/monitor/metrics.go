@@ -142,7 +142,7 @@ var metrics = []metric{
 	{"completion_waits", gauge, "1 while completion waits: for its schedule, or because disk, cache or memory are short.",
 		func(f *figures) float64 { return truth(f.status.Completion.Waits != "") }},
 	{"local_device_bytes", gauge, "Bytes of the disk that local devices take, as part of the cache's.",
-		func(f *figures) float64 { return float64(f.status.Cache.Beside) }},
+		func(f *figures) float64 { return float64(f.status.Cache.External) }},
 	{"local_mounts", gauge, "Mounted trees whose newest mount reads a local device.",
 		func(f *figures) float64 { return float64(localMounts(&f.status)) }},
 	{"leftovers", gauge, "Files and directories of the node that could not be cleaned up or written.",

@@ -151,10 +151,10 @@ type room struct{ data []byte }
 func (r room) Read(_ chunk.Ref, offset int, dst []byte) bool {
 	return copy(dst, r.data[offset:]) == len(dst)
 }
-func (room) Take(int64) error    { return nil }
-func (room) Hold(int64)          {}
-func (room) Give(int64)          {}
-func (room) Beside(func() int64) {}
+func (room) Reserve(int64) error  { return nil }
+func (room) Count(int64)          {}
+func (room) Release(int64)        {}
+func (room) OnShort(func() int64) {}
 
 // A tree is mounted once for all callers, again over the existing mount when it gets a local device
 // or loses it, and while it is watched.

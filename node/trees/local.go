@@ -40,10 +40,10 @@ func (s *Store) UseRoom(room Room) error {
 			continue
 		}
 		s.countLocal(tree, stat.Blocks*512)
-		room.Hold(stat.Blocks * 512)
+		room.Count(stat.Blocks * 512)
 	}
 	s.room = room
-	room.Beside(s.yieldLocal)
+	room.OnShort(s.yieldLocal)
 	return nil
 }
 
@@ -77,13 +77,13 @@ func (s *Store) makeLocal(ctx context.Context, tree chunk.ID) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := s.room.Take(size); err != nil {
+	if err := s.room.Reserve(size); err != nil {
 		return err
 	}
 	fresh := filepath.Join(s.dir(tree), localNew)
 	defer func() {
 		if err != nil {
-			s.room.Give(size)
+			s.room.Release(size)
 			err = errors.Join(err, os.RemoveAll(fresh))
 		}
 	}()

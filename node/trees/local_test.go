@@ -24,7 +24,7 @@ func (r *room) Read(ref chunk.Ref, offset int, dst []byte) bool {
 	return copy(dst, r.chunks[ref.ID][min(offset, len(r.chunks[ref.ID])):]) == len(dst)
 }
 
-func (r *room) Take(bytes int64) error {
+func (r *room) Reserve(bytes int64) error {
 	if r.taken+bytes > r.free {
 		return disk.ErrFull
 	}
@@ -32,9 +32,9 @@ func (r *room) Take(bytes int64) error {
 	return nil
 }
 
-func (r *room) Hold(bytes int64)          { r.taken += bytes }
-func (r *room) Give(bytes int64)          { r.taken -= bytes }
-func (r *room) Beside(yield func() int64) { r.yield = yield }
+func (r *room) Count(bytes int64)          { r.taken += bytes }
+func (r *room) Release(bytes int64)        { r.taken -= bytes }
+func (r *room) OnShort(yield func() int64) { r.yield = yield }
 
 func nth(i int) []byte { return bytes.Repeat([]byte{byte(i), 7}, 2048) }
 

@@ -13,13 +13,13 @@ import (
 type Room interface {
 	// Read fills dst with a chunk's bytes from offset on, and reports whether it has them.
 	Read(ref chunk.Ref, offset int, dst []byte) bool
-	// Take reserves bytes, unless something would have to be evicted for them. Hold counts bytes
-	// that exist already. Give undoes either.
-	Take(bytes int64) error
-	Hold(bytes int64)
-	Give(bytes int64)
-	// Beside registers yield, which is called when space is needed. It returns the bytes it freed.
-	Beside(yield func() int64)
+	// Reserve counts bytes of a new file, unless something would have to be evicted for them.
+	// Count counts bytes that exist already. Release undoes either.
+	Reserve(bytes int64) error
+	Count(bytes int64)
+	Release(bytes int64)
+	// OnShort registers yield, which is called when space is needed. It returns the bytes it freed.
+	OnShort(yield func() int64)
 }
 
 // locals counts the local devices on this machine, and says which of them mounts are to use.
@@ -52,7 +52,7 @@ func (l *locals) forgetLocal(tree chunk.ID) (freed int64) {
 	delete(l.bytes, tree)
 	l.mu.Unlock()
 	if freed > 0 {
-		l.room.Give(freed)
+		l.room.Release(freed)
 	}
 	return freed
 }

@@ -18,17 +18,17 @@ type External struct {
 	bytes int64        // guarded by the cache's mu
 }
 
-// Beside registers yield, which the cache calls when it needs room, before it evicts a chunk.
-// yield removes one external file that is not in use, calls Give, and returns how many bytes that
+// OnShort registers yield, which the cache calls when it needs room, before it evicts a chunk.
+// yield removes one external file that is not in use, calls Release, and returns how many bytes that
 // freed, or 0. It must not wait for anything that may wait for the cache.
-func (e *External) Beside(yield func() int64) {
+func (e *External) OnShort(yield func() int64) {
 	e.cache.slow.Lock()
 	defer e.cache.slow.Unlock()
 	e.yield = yield
 }
 
-// Take counts bytes of a new external file, if there is room for it without evicting anything.
-func (e *External) Take(bytes int64) error {
+// Reserve counts bytes of a new external file, if there is room for it without evicting anything.
+func (e *External) Reserve(bytes int64) error {
 	c := e.cache
 	if cause := c.isAbsent(); cause != nil {
 		return cause
@@ -45,15 +45,15 @@ func (e *External) Take(bytes int64) error {
 	return nil
 }
 
-// Hold counts an external file that exists already.
-func (e *External) Hold(bytes int64) {
+// Count counts an external file that exists already.
+func (e *External) Count(bytes int64) {
 	e.cache.mu.Lock()
 	defer e.cache.mu.Unlock()
 	e.add(bytes)
 }
 
-// Give undoes Take or Hold after the file was removed.
-func (e *External) Give(bytes int64) { e.Hold(-bytes) }
+// Release undoes Reserve or Count after the file was removed.
+func (e *External) Release(bytes int64) { e.Count(-bytes) }
 
 // add changes the counts. The caller holds the cache's mu.
 func (e *External) add(bytes int64) {

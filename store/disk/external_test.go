@@ -13,18 +13,18 @@ import (
 func TestExternalFiles(t *testing.T) {
 	const limit = 16 << 20
 	c := openSmall(t, t.TempDir(), Limits{Size: limit}, 1<<20)
-	if err := c.Take(limit/2 + 1); !errors.Is(err, errHalf) {
-		t.Errorf("Take of more than half: got %v, want errHalf", err)
+	if err := c.Reserve(limit/2 + 1); !errors.Is(err, errHalf) {
+		t.Errorf("Reserve of more than half: got %v, want errHalf", err)
 	}
-	if err := c.Take(4 << 20); err != nil {
+	if err := c.Reserve(4 << 20); err != nil {
 		t.Fatal(err)
 	}
 	var freed, yields atomic.Int64
 	freed.Store(4 << 20)
-	c.Beside(func() int64 {
+	c.OnShort(func() int64 {
 		yields.Add(1)
 		n := freed.Swap(0)
-		c.Give(n)
+		c.Release(n)
 		return n
 	})
 	var refs []chunk.Ref
@@ -37,14 +37,14 @@ func TestExternalFiles(t *testing.T) {
 		}
 	}
 	put(8 << 20)
-	if s := c.Stats(); s.Beside != 4<<20 || s.Used < 8<<20 || yields.Load() > 0 {
+	if s := c.Stats(); s.External != 4<<20 || s.Used < 8<<20 || yields.Load() > 0 {
 		t.Errorf("half full: got %+v, yielded %d times", s, yields.Load())
 	}
-	if err := c.Take(4 << 20); !errors.Is(err, ErrFull) || c.HasRoom(4<<20) || !c.HasRoom(1<<20) {
-		t.Errorf("Take of too much: got %v; HasRoom of as much: %t, of less: %t", err, c.HasRoom(4<<20), c.HasRoom(1<<20))
+	if err := c.Reserve(4 << 20); !errors.Is(err, ErrFull) || c.HasRoom(4<<20) || !c.HasRoom(1<<20) {
+		t.Errorf("Reserve of too much: got %v; HasRoom of as much: %t, of less: %t", err, c.HasRoom(4<<20), c.HasRoom(1<<20))
 	}
 	put(limit)
-	if s := c.Stats(); yields.Load() == 0 || s.Beside != 0 || s.Used > limit {
+	if s := c.Stats(); yields.Load() == 0 || s.External != 0 || s.Used > limit {
 		t.Errorf("full: got %+v, yielded %d times", s, yields.Load())
 	}
 	for _, ref := range refs {
@@ -57,12 +57,12 @@ func TestExternalFiles(t *testing.T) {
 // Too many segments do not evict external files.
 func TestExternalFilesAndManySegments(t *testing.T) {
 	c := openSmall(t, t.TempDir(), Limits{Size: 16 << 20}, 1<<20)
-	if err := c.Take(1 << 20); err != nil {
+	if err := c.Reserve(1 << 20); err != nil {
 		t.Fatal(err)
 	}
-	c.Beside(func() int64 {
+	c.OnShort(func() int64 {
 		n := c.External.bytes
-		c.Give(n)
+		c.Release(n)
 		return n
 	})
 	for n := range 40 { // each in a small segment
@@ -71,7 +71,7 @@ func TestExternalFilesAndManySegments(t *testing.T) {
 		c.sealAll()
 	}
 	c.maintain(t.Context())
-	if s := c.Stats(); s.Beside != 1<<20 || c.tooMany() {
+	if s := c.Stats(); s.External != 1<<20 || c.tooMany() {
 		t.Errorf("got %+v, too many segments: %t", s, c.tooMany())
 	}
 }
@@ -80,7 +80,7 @@ func TestExternalFilesAndManySegments(t *testing.T) {
 func TestPinsAndExternalFiles(t *testing.T) {
 	const limit = 16 << 20
 	c := openSmall(t, t.TempDir(), Limits{Size: limit}, 1<<20)
-	if err := c.Take(6 << 20); err != nil {
+	if err := c.Reserve(6 << 20); err != nil {
 		t.Fatal(err)
 	}
 	set := func(bytes int) *Set {
@@ -97,8 +97,8 @@ func TestPinsAndExternalFiles(t *testing.T) {
 	if err := c.Pin(chunk.Sum([]byte("a")), "a", set(48<<20/10)); err != nil {
 		t.Error(err)
 	}
-	if err := c.Take(2 << 20); !errors.Is(err, errHalf) {
-		t.Errorf("Take of the pins' room: got %v, want errHalf", err)
+	if err := c.Reserve(2 << 20); !errors.Is(err, errHalf) {
+		t.Errorf("Reserve of the pins' room: got %v, want errHalf", err)
 	}
 }
 
@@ -106,14 +106,14 @@ func TestPinsAndExternalFiles(t *testing.T) {
 func TestExternalFilesOfAnAbsentCache(t *testing.T) {
 	c := Absent(errors.New("no disk"), t.TempDir(), Limits{Size: MinLimit}, quiet)
 	defer c.Close()
-	c.Hold(1 << 20)
-	if err := c.Take(1); err == nil || c.HasRoom(1) {
-		t.Errorf("Take of an absent cache: got %v, or room", err)
+	c.Count(1 << 20)
+	if err := c.Reserve(1); err == nil || c.HasRoom(1) {
+		t.Errorf("Reserve of an absent cache: got %v, or room", err)
 	}
 	if err := c.open(); err != nil {
 		t.Fatal(err)
 	}
-	if s := c.Stats(); s.Beside != 1<<20 || s.Used != 1<<20 {
+	if s := c.Stats(); s.External != 1<<20 || s.Used != 1<<20 {
 		t.Errorf("once the cache is open: got %+v", s)
 	}
 }

@@ -9,7 +9,7 @@ type Stats struct {
 	Used       int64     `json:"usedBytes"` // of the disk
 	Free       int64     `json:"freeBytes"` // of its file system, for users other than root
 	Pinned     int64     `json:"pinnedBytes"`
-	Beside     int64     `json:"localDeviceBytes"` // of Used, external files
+	External   int64     `json:"localDeviceBytes"` // of Used, external files: local devices
 	Chunks     int64     `json:"chunks"`
 	Loading    int64     `json:"loadingBytes"` // of Used, segments whose chunks are not known yet
 	Hits       int64     `json:"hits"`
@@ -50,7 +50,7 @@ func (c *Cache) Stats() Stats {
 	defer c.mu.RUnlock()
 	s := Stats{
 		Limit: c.limits.Size, Room: c.room, Used: c.used, Free: c.free,
-		Pinned: c.pinned, Beside: c.External.bytes, Chunks: c.index.len(), Loading: bytesOf(c.left),
+		Pinned: c.pinned, External: c.External.bytes, Chunks: c.index.len(), Loading: bytesOf(c.left),
 		Hits: c.hits.Load(), Misses: c.misses.Load(), Evicted: c.evicted.Load(), Scrubbed: c.scrubbed.Load(),
 		Damaged: c.damaged.Load(), Unread: c.unread.Load(), Failed: c.failed.Load(), Hung: c.hung.Load(),
 		OffUntil: c.writes.openUntil(), NoReads: c.reads.openUntil(),

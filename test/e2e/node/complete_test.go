@@ -253,7 +253,7 @@ func TestLocalDeviceIsNotFinished(t *testing.T) {
 	if left := localFiles(t, root); len(left) > 0 || is(fresh) {
 		t.Errorf("left: %v", left)
 	}
-	if got := status(t, root).Cache.Beside; got != 0 {
+	if got := status(t, root).Cache.External; got != 0 {
 		t.Errorf("%d bytes are counted of what is not there", got)
 	}
 	shows(t, dir)
@@ -263,7 +263,7 @@ func TestLocalDeviceIsNotFinished(t *testing.T) {
 	}
 	d.start()
 	awaitLocal(t, d)
-	if got := status(t, root).Cache.Beside; got < int64(len(large)) {
+	if got := status(t, root).Cache.External; got < int64(len(large)) {
 		t.Errorf("%d bytes are counted of the local device", got)
 	}
 	run(t, "unmount", "--root", d.root, dir).good()

@@ -75,7 +75,7 @@ func TestContainerWithALocalDevice(t *testing.T) {
 	if out, err := s.Machine.Lighter(t.Context(), "cache", "prune"); err != nil || !strings.Contains(out, "freed") {
 		t.Errorf("prune said %q, %v", out, err)
 	}
-	if _, err := os.Stat(device); err == nil || status(t, s).Cache.Beside != 0 {
+	if _, err := os.Stat(device); err == nil || status(t, s).Cache.External != 0 {
 		t.Errorf("a local device that nobody uses stays: %v", err)
 	}
 }

@@ -56,6 +56,7 @@ func TestKilledHubGoesOn(t *testing.T) {
 	if firstWith(now, known) == "" {
 		t.Error("a published record was deleted")
 	}
+	again.await(again.extents(got.Tree).ID()) // an image is ready before its layout is made
 	if left := files(t, hub.ScratchDir(h.config.Root)); len(left) > 0 {
 		t.Errorf("files in the scratch directory: %v", left)
 	}

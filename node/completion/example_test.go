@@ -1,0 +1,24 @@
+package completion_test
+
+import (
+	"fmt"
+	"time"
+
+	"lighter/node/completion"
+)
+
+// A schedule has windows in local time, which may cross midnight.
+func ExampleSchedule() {
+	var s completion.Schedule
+	if err := s.Set("22:00-06:00,12:00-13:00"); err != nil {
+		panic(err)
+	}
+	for _, hour := range []int{3, 9, 12, 23} {
+		fmt.Println(hour, s.Open(time.Date(2026, time.May, 1, hour, 30, 0, 0, time.UTC)))
+	}
+	// Output:
+	// 3 true
+	// 9 false
+	// 12 true
+	// 23 true
+}

@@ -1,0 +1,44 @@
+package ondemand
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"lighter/format/chunk"
+	"lighter/format/trace"
+	"lighter/node/record"
+)
+
+// finder knows one image.
+type finder struct{ tree chunk.ID }
+
+func (f finder) FindTree(_ context.Context, word string) (chunk.ID, string, error) {
+	if word != "tools:1" {
+		return chunk.ID{}, "", errors.New("no such image")
+	}
+	return f.tree, word, nil
+}
+
+// mounts counts the trees that are watched.
+type mounts struct{ watched int }
+
+func (m *mounts) MountAgain(context.Context, chunk.ID) error { m.watched++; return nil }
+func (m *mounts) Unwatch(chunk.ID)                           { m.watched-- }
+
+// A recording that is cancelled leaves nothing watched, and sends nothing.
+func TestCancelledRecording(t *testing.T) {
+	m := &mounts{}
+	r := &Recorder{
+		Starts: record.New(false, func(trace.Trace) {}), Images: finder{chunk.Sum([]byte("tree"))}, Mounts: m,
+		Send: func(context.Context, trace.Trace) error { t.Error("a trace was sent"); return nil },
+	}
+	if err := r.Record(t.Context(), "other:1", false, func(Progress) {}); err == nil {
+		t.Error("an unknown image: got no error")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	err := r.Record(ctx, "tools:1", false, func(Progress) { cancel() })
+	if !errors.Is(err, context.Canceled) || m.watched != 0 {
+		t.Errorf("got %v, %d trees watched; want %v, 0", err, m.watched, context.Canceled)
+	}
+}

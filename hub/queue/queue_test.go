@@ -34,6 +34,12 @@ func (s *store) Next(_ context.Context, suits func(catalog.Image) bool) (catalog
 	return catalog.Image{}, catalog.ErrNotFound
 }
 
+func (s *store) all() []catalog.Image {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.images)
+}
+
 // set changes the state of an active image.
 func (s *store) set(n int64, state, reason string) error {
 	s.mu.Lock()
@@ -138,7 +144,7 @@ func TestImagesGetToTheirEnd(t *testing.T) {
 	i := &images{store: s, errs: map[string]error{
 		"bad": errors.New("its blob is corrupt"), "signature": &oci.NotImageError{Why: "an artifact"}}}
 	run(t, i, func(t *testing.T, q *Queue) {
-		got, err := q.Await(t.Context(), slices.Clone(s.images), report.NewSender(nil))
+		got, err := q.Await(t.Context(), s.all(), report.NewSender(nil))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -162,7 +168,7 @@ func TestArrivedImageComesFirst(t *testing.T) {
 		q.Arrived()
 		synctest.Wait()
 		close(i.transfers["copied"])
-		if _, err := q.Await(t.Context(), slices.Clone(s.images), report.NewSender(nil)); err != nil {
+		if _, err := q.Await(t.Context(), s.all(), report.NewSender(nil)); err != nil {
 			t.Fatal(err)
 		}
 	}, "copied")
@@ -175,7 +181,7 @@ func TestRemovedImageEnds(t *testing.T) {
 	s := queued("copied")
 	i := &images{store: s}
 	run(t, i, func(t *testing.T, q *Queue) {
-		removed := slices.Clone(s.images)
+		removed := s.all()
 		synctest.Wait()
 		s.mu.Lock()
 		s.images = nil
@@ -192,7 +198,7 @@ func TestLongIngestionFails(t *testing.T) {
 	i := &images{store: s}
 	run(t, i, func(t *testing.T, q *Queue) {
 		begin := time.Now()
-		got, err := q.Await(t.Context(), slices.Clone(s.images), report.NewSender(nil))
+		got, err := q.Await(t.Context(), s.all(), report.NewSender(nil))
 		if err != nil || got[0].State != wire.StateFailed || time.Since(begin) < time.Hour {
 			t.Errorf("after %v: %+v (%v), want failed after 1h", time.Since(begin), got, err)
 		}

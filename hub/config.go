@@ -117,8 +117,8 @@ func (c *Config) Check() error {
 	return c.checkWriters()
 }
 
-// checkWriters returns an error if everybody who reaches the hub's address could make changes, unless
-// that is configured.
+// checkWriters returns an error if everybody who reaches the hub's address could make changes,
+// unless that is configured.
 func (c *Config) checkWriters() error {
 	at := c.Listen
 	if c.AdminListen != "" {
@@ -171,8 +171,8 @@ func (c *Config) proxies() (all []netip.Prefix, err error) {
 	return all, nil
 }
 
-// tls returns the configuration of HTTPS, or nil for plain HTTP. It reads the certificate again whenever
-// its files have changed.
+// tls returns the configuration of HTTPS, or nil for plain HTTP. It reads the certificate again
+// whenever its files have changed.
 func (c *Config) tls(log *slog.Logger) (*tls.Config, error) {
 	if c.TLSCert == "" {
 		return nil, nil

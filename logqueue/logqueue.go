@@ -53,7 +53,8 @@ func (h *Handler) Close(limit time.Duration) {
 	}
 }
 
-// Dropped returns how many lines of a log were dropped. It is 0 unless the log's handler is a Handler.
+// Dropped returns how many lines of a log were dropped. It is 0 unless the log's handler is a
+// Handler.
 func Dropped(log *slog.Logger) int64 {
 	if h, ok := log.Handler().(*Handler); ok {
 		return h.queue.dropped.Load()

@@ -13,8 +13,8 @@ import (
 
 func text(w io.Writer) slog.Handler { return slog.NewTextHandler(w, nil) }
 
-// A log that nothing reads blocks no writer and holds a bounded number of bytes. Once it is read, it
-// reports how many lines are missing.
+// A log that nothing reads blocks no writer and holds a bounded number of bytes. Once it is read,
+// it reports how many lines are missing.
 func TestLogThatNobodyReads(t *testing.T) {
 	for name, c := range map[string]struct {
 		line  string

@@ -34,8 +34,8 @@ type Value[T any] struct {
 	broken  bool // the current files have no valid value
 }
 
-// Read reads a value from files for the first time. When the files have changed, read is called again,
-// by one goroutine at a time.
+// Read reads a value from files for the first time. When the files have changed, read is called
+// again, by one goroutine at a time.
 func Read[T any](log *slog.Logger, read func() (T, error), files ...string) (*Value[T], error) {
 	v := &Value[T]{files: files, read: read, log: log, checked: time.Now()}
 	var err error
@@ -48,8 +48,8 @@ func Read[T any](log *slog.Logger, read func() (T, error), files ...string) (*Va
 	return v, nil
 }
 
-// Get returns the value. If the last check of the files is some seconds ago, it checks them, and waits
-// for the result until ctx is done.
+// Get returns the value. If the last check of the files is some seconds ago, it checks them, and
+// waits for the result until ctx is done.
 func (v *Value[T]) Get(ctx context.Context) T {
 	v.mu.Lock()
 	if !v.busy && time.Since(v.checked) >= interval {

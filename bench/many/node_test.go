@@ -148,7 +148,8 @@ func TestNodesStartAnImage(t *testing.T) {
 		if s.Error != "" || s.Refused != 0 || s.Reads != 9 || s.Failed != 0 {
 			t.Errorf("node %d: %+v", i, s)
 		}
-		// A file that does not compress, a chunk of the other, and one look-up, index and locations.
+		// A file that does not compress, a chunk of the other, and one look-up, index and
+		// locations.
 		if s.Bytes < 1<<20 || s.Units == 0 || s.Requests != s.Units+3 {
 			t.Errorf("node %d fetched %d bytes, %d units in %d requests", i, s.Bytes, s.Units, s.Requests)
 		}

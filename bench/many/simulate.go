@@ -66,7 +66,8 @@ func openNodes(p Plan) (nodes []*node, err error) {
 	return nodes, nil
 }
 
-// startAll has every node start the image, each at its time, and waits until nothing is fetched any more.
+// startAll has every node start the image, each at its time, and waits until nothing is fetched any
+// more.
 func startAll(ctx context.Context, p Plan, nodes []*node, t trace.Trace) (Outcome, error) {
 	o := Outcome{Starts: make([]Start, len(nodes))}
 	reads := make([][]float64, len(nodes))

@@ -16,8 +16,8 @@ type paired struct {
 
 func (p paired) String() string { return fmt.Sprintf("%.3f ± %.3f", p.mean, p.error) }
 
-// pairs compares the two builds' rounds of one workload over one link. A round that only one of them
-// has, or in which a figure is zero, does not count.
+// pairs compares the two builds' rounds of one workload over one link. A round that only one of
+// them has, or in which a figure is zero, does not count.
 func (s summary) pairs(link string, w workload, part func(Sample) float64) paired {
 	other := map[int]float64{}
 	for _, x := range s.Samples {

@@ -32,7 +32,8 @@ const (
 	Lighter      = "lighter"
 	LighterLocal = "lighter-local"
 
-	// LighterBefore is Lighter with another build's node. It is measured if Options.Before names one.
+	// LighterBefore is Lighter with another build's node. It is measured if Options.Before names
+	// one.
 	LighterBefore = "lighter-before"
 )
 
@@ -257,7 +258,8 @@ func (r *run) image(ctx context.Context, image string) (failed int, err error) {
 		}
 		for round := range r.Rounds {
 			for n := range ways {
-				// Each round begins with another one: what one leaves behind must not always meet the same other.
+				// Each round begins with another one: what one leaves behind must not always meet
+				// the same other.
 				v := visit{link: link, way: ways[(n+round)%len(ways)], image: image, workloads: workloads, round: round}
 				if err := r.turn(ctx, v); err != nil && ctx.Err() == nil {
 					bench.Say("%s of %s over %s: %v", v.way, image, link.Name, err)

@@ -29,8 +29,9 @@ const (
 	trialName = "trial"
 	// trialCache is what its cache may hold.
 	trialCache = 2 << 30
-	// trialFiles is where a trial mounts a tmpfs for what the image writes and for its root. Users of
-	// the sandbox cannot pass the hub's directory. Every machine has this one, and a trial its own.
+	// trialFiles is where a trial mounts a tmpfs for what the image writes and for its root. Users
+	// of the sandbox cannot pass the hub's directory. Every machine has this one, and a trial its
+	// own.
 	trialFiles = "/dev/shm"
 )
 

@@ -1,11 +1,12 @@
-// Package chunk names runs of file contents. A chunk's ID is the SHA-256 of its plain bytes, wherever
-// and however it is stored.
+// Package chunk names runs of file contents. A chunk's ID is the SHA-256 of its plain bytes,
+// wherever and however it is stored.
 //
-// It has the types that all other packages share (ID, Unit, Ref), the rule by which a file is split,
-// and the errors that callers distinguish. It knows nothing of storage, compression and networks.
+// It has the types that all other packages share (ID, Unit, Ref), the rule by which a file is
+// split, and the errors that callers distinguish. It knows nothing of storage, compression and
+// networks.
 //
-// Hazard: the splitting rule determines tree IDs. A changed constant in split.go changes the tree ID
-// of every image, so it needs a new format number.
+// Hazard: the splitting rule determines tree IDs. A changed constant in split.go changes the tree
+// ID of every image, so it needs a new format number.
 package chunk
 
 import (
@@ -18,8 +19,8 @@ import (
 // Size is the length of an ID in bytes.
 const Size = sha256.Size
 
-// ID is the SHA-256 of a chunk's plain bytes. Packs and trees have IDs of the same type; docs/format.md
-// defines which of their bytes are hashed.
+// ID is the SHA-256 of a chunk's plain bytes. Packs and trees have IDs of the same type;
+// docs/format.md defines which of their bytes are hashed.
 type ID [Size]byte
 
 // Sum returns the ID of plain.

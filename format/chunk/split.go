@@ -11,9 +11,9 @@ import (
 // The splitting rule of format 1, in bytes. docs/format.md specifies it, and
 // docs/decisions/chunk-size.md has the measurements.
 const (
-	// Holes are runs of at least zeroRun zeros that consist of whole blocks of the file, of zeroBlock
-	// bytes. Shorter runs stay in chunks: zstd compresses them to a few bytes, and a hole would cost
-	// an extent.
+	// Holes are runs of at least zeroRun zeros that consist of whole blocks of the file, of
+	// zeroBlock bytes. Shorter runs stay in chunks: zstd compresses them to a few bytes, and a hole
+	// would cost an extent.
 	zeroBlock = 4096
 	zeroRun   = 16 * zeroBlock
 
@@ -24,9 +24,10 @@ const (
 	largeFile = 64 << 20 // files above this size have largeRule
 )
 
-// rule has the parameters of FastCDC in bytes: no cut up to min, the strict mask up to avg, the loose
-// mask from there, and a forced cut at max. strict has two bits more than avg needs, loose two fewer
-// (normalization level 2). Both use the top bits of the hash, which depend on the last 64 bytes.
+// rule has the parameters of FastCDC in bytes: no cut up to min, the strict mask up to avg, the
+// loose mask from there, and a forced cut at max. strict has two bits more than avg needs, loose
+// two fewer (normalization level 2). Both use the top bits of the hash, which depend on the last 64
+// bytes.
 type rule struct {
 	min, avg, max int
 	strict, loose uint64
@@ -63,8 +64,8 @@ var gear = func() (t [256]uint64) {
 	return t
 }()
 
-// cut returns the length of the first chunk of b. b has the rest of the data up to the next hole, or
-// at least max bytes of it.
+// cut returns the length of the first chunk of b. b has the rest of the data up to the next hole,
+// or at least max bytes of it.
 func (r rule) cut(b []byte) int {
 	n := min(len(b), r.max)
 	if n <= r.min {
@@ -87,17 +88,17 @@ func (r rule) cut(b []byte) int {
 	return n
 }
 
-// Splitter splits files. It keeps a buffer of 4 MiB between files, so it is for one goroutine at a time.
-// The zero value is ready to use.
+// Splitter splits files. It keeps a buffer of 4 MiB between files, so it is for one goroutine at a
+// time. The zero value is ready to use.
 type Splitter struct{ buf []byte }
 
-// Emit receives one piece of a file: the data of a chunk, which is valid only until Emit returns, or,
-// if data is nil, the length of a hole in bytes.
+// Emit receives one piece of a file: the data of a chunk, which is valid only until Emit returns,
+// or, if data is nil, the length of a hole in bytes.
 type Emit func(data []byte, zeros int64) error
 
-// Split reads exactly size bytes from r and calls emit for each piece of the file, in order. The error
-// is io.ErrUnexpectedEOF if the file is shorter. The pieces depend only on the bytes, not on the sizes
-// of r's reads.
+// Split reads exactly size bytes from r and calls emit for each piece of the file, in order. The
+// error is io.ErrUnexpectedEOF if the file is shorter. The pieces depend only on the bytes, not on
+// the sizes of r's reads.
 func (s *Splitter) Split(r io.Reader, size int64, emit Emit) error {
 	if size < 0 {
 		return fmt.Errorf("split a file of %d bytes", size)
@@ -144,8 +145,8 @@ func (w *window) bytes() []byte { return w.buf[w.start:w.end] }
 
 func (w *window) advance(n int) { w.start += n; w.pos += int64(n) }
 
-// fill reads until the window has a chunk of the maximum length with a zeroRun behind it, or the rest
-// of the file.
+// fill reads until the window has a chunk of the maximum length with a zeroRun behind it, or the
+// rest of the file.
 func (w *window) fill() error {
 	if w.left == 0 || w.end-w.start >= MaxLength+zeroRun+2*zeroBlock {
 		return nil
@@ -166,8 +167,8 @@ func (w *window) fill() error {
 
 var zeroBytes [zeroBlock]byte
 
-// isZero reports whether the file's block at buf[i] is all zeros. The file's last block may be shorter
-// than the others.
+// isZero reports whether the file's block at buf[i] is all zeros. The file's last block may be
+// shorter than the others.
 func (w *window) isZero(i int) bool {
 	n := w.end - i
 	if n <= 0 || n < zeroBlock && w.left > 0 {

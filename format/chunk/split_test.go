@@ -154,8 +154,8 @@ func TestSplitGolden(t *testing.T) {
 	golden(t, "split.golden", out.String())
 }
 
-// The golden file pins the holes: runs of about the minimum length, in all parts of a file. They do not
-// depend on the sizes of reads.
+// The golden file pins the holes: runs of about the minimum length, in all parts of a file. They do
+// not depend on the sizes of reads.
 func TestHolesGolden(t *testing.T) {
 	var out strings.Builder
 	data := func(n int) []byte { return noise(42, n) }

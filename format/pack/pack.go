@@ -107,8 +107,8 @@ func ReadTable(r io.ReaderAt, size int64) (*Table, error) {
 // Units returns the number of units.
 func (t *Table) Units() int { return len(t.offsets) - 1 }
 
-// Unit returns the position of unit n in bytes. The error wraps chunk.ErrNotFound if there is no such
-// unit.
+// Unit returns the position of unit n in bytes. The error wraps chunk.ErrNotFound if there is no
+// such unit.
 func (t *Table) Unit(n uint32) (offset, length int64, err error) {
 	if int64(n) >= int64(t.Units()) {
 		return 0, 0, fmt.Errorf("unit %d of a pack of %d units: %w", n, t.Units(), chunk.ErrNotFound)

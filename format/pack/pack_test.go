@@ -216,8 +216,8 @@ func TestWriterIsFull(t *testing.T) {
 	}
 }
 
-// Every later version must read the golden files. They are not compared with new ones, as other versions
-// of zstd write other bytes.
+// Every later version must read the golden files. They are not compared with new ones, as other
+// versions of zstd write other bytes.
 func TestGolden(t *testing.T) {
 	unitFile, packFile := filepath.Join("testdata", "unit.golden"), filepath.Join("testdata", "pack.golden")
 	filteredFile := filepath.Join("testdata", "filtered.golden")

@@ -1,12 +1,12 @@
-// Package pack encodes many chunks as one immutable object, a pack, that is fetched in parts, its units.
-// A unit lists its chunks, so that it can be read without the rest of the pack.
+// Package pack encodes many chunks as one immutable object, a pack, that is fetched in parts, its
+// units. A unit lists its chunks, so that it can be read without the rest of the pack.
 //
-// The chunks of a unit are compressed together, as one zstd frame. So small files compress with their
-// neighbours, and a node that requests one of them gets them all. x86 code is filtered first, so that
-// it compresses better. docs/decisions/units.md and bytes.md have the measurements.
+// The chunks of a unit are compressed together, as one zstd frame. So small files compress with
+// their neighbours, and a node that requests one of them gets them all. x86 code is filtered first,
+// so that it compresses better. docs/decisions/units.md and bytes.md have the measurements.
 //
-// Callers decide which chunk is in which unit, and store the bytes. A Unit returns only chunks whose
-// bytes match their IDs.
+// Callers decide which chunk is in which unit, and store the bytes. A Unit returns only chunks
+// whose bytes match their IDs.
 //
 // Hazard: a unit's bytes depend on the version of the zstd library. Nothing that has to be
 // reproducible, such as a tree ID, may depend on a pack's ID.
@@ -98,7 +98,8 @@ func (b *UnitBuilder) EncodeWith(
 	return dst, nil
 }
 
-// Unit is a decoded unit. Its chunks are verified when they are read. It is safe for concurrent use.
+// Unit is a decoded unit. Its chunks are verified when they are read. It is safe for concurrent
+// use.
 type Unit struct {
 	table    []byte
 	plain    []byte
@@ -175,8 +176,8 @@ func (u *Unit) start(i int) uint32 {
 	return u.ends[i-1]
 }
 
-// Lookup is Chunk for the chunk with that ID. The error wraps chunk.ErrNotFound if the unit does not
-// have it.
+// Lookup is Chunk for the chunk with that ID. The error wraps chunk.ErrNotFound if the unit does
+// not have it.
 func (u *Unit) Lookup(id chunk.ID) ([]byte, error) {
 	for i := range u.ends {
 		if chunk.ID(u.table[i*unitEntry:i*unitEntry+chunk.Size]) == id {
@@ -186,8 +187,8 @@ func (u *Unit) Lookup(id chunk.ID) ([]byte, error) {
 	return nil, fmt.Errorf("chunk %s in the unit: %w", id.Short(), chunk.ErrNotFound)
 }
 
-// Chunk returns the plain bytes of chunk i, or a *chunk.InvalidError if they do not match its ID. The
-// bytes belong to the unit and must not be changed.
+// Chunk returns the plain bytes of chunk i, or a *chunk.InvalidError if they do not match its ID.
+// The bytes belong to the unit and must not be changed.
 func (u *Unit) Chunk(i int) ([]byte, error) {
 	plain := u.plain[u.start(i):u.ends[i]:u.ends[i]]
 	if u.verified[i].Load() {

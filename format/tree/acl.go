@@ -7,8 +7,9 @@ import (
 	"math"
 )
 
-// A POSIX ACL as an extended attribute (include/uapi/linux/posix_acl_xattr.h): the version as 32 bits,
-// and for each entry a tag and permissions of 16 bits each and an ID of 32 bits, all little-endian.
+// A POSIX ACL as an extended attribute (include/uapi/linux/posix_acl_xattr.h): the version as 32
+// bits, and for each entry a tag and permissions of 16 bits each and an ID of 32 bits, all
+// little-endian.
 const (
 	aclVersion   = 2
 	aclHeader    = 4
@@ -83,8 +84,8 @@ func (a acl) encode() []byte {
 	return b
 }
 
-// check checks the order that the kernel requires: the owner, any users, the group, any groups, a mask
-// (required if there are users or groups), others.
+// check checks the order that the kernel requires: the owner, any users, the group, any groups, a
+// mask (required if there are users or groups), others.
 func (a acl) check() error {
 	next, needsMask := uint16(aclUserObj), false
 	for _, e := range a {
@@ -139,7 +140,8 @@ func (a acl) chmod(mode uint32) {
 	a.find(aclOther).perm = uint16(mode & 7)
 }
 
-// setACL sets an access or default ACL. An access ACL that is equivalent to a mode only sets the mode.
+// setACL sets an access or default ACL. An access ACL that is equivalent to a mode only sets the
+// mode.
 func (n *Node) setACL(name string, value []byte) error {
 	a, err := parseACL(value)
 	switch {

@@ -20,9 +20,9 @@ const (
 	// maxSteps bounds the name lookups of a chain. A million entries need about ten million; links
 	// to links could need thousands of times as many.
 	maxSteps = 1 << 28
-	// maxKept bounds the bytes that a chain's entries leave in memory: names, link targets, extended
-	// attributes, inline contents and lists of chunks, including those of replaced files. A million
-	// entries have about 100 MB.
+	// maxKept bounds the bytes that a chain's entries leave in memory: names, link targets,
+	// extended attributes, inline contents and lists of chunks, including those of replaced files.
+	// A million entries have about 100 MB.
 	maxKept = 1 << 30
 	// extentMemory is the size of an Extent in bytes.
 	extentMemory = chunk.Size + 8
@@ -66,9 +66,9 @@ func (b *budget) keep(n int64) error {
 	return nil
 }
 
-// Apply merges the layers of a chain, the lowest first. It reads each layer once, to its end, before the
-// next. The error is an *EntryError for an entry that containerd would not unpack, and wraps a
-// *LimitError if the chain exceeds a limit. Errors of a LayerSource are returned.
+// Apply merges the layers of a chain, the lowest first. It reads each layer once, to its end,
+// before the next. The error is an *EntryError for an entry that containerd would not unpack, and
+// wraps a *LimitError if the chain exceeds a limit. Errors of a LayerSource are returned.
 //
 // The tree takes about 260 bytes of memory an entry, and at most 1 GiB for names, link targets,
 // attributes, inline contents and lists of chunks. Limits bounds the number of entries.

@@ -24,8 +24,8 @@ const (
 	maxXattrsSize = 12 + 4*(1<<16-2) // bytes of an inode's attributes, in EROFS
 )
 
-// setAttributes sets the attributes of an entry in containerd's order: owner, extended attributes, mode,
-// time. Each may change the previous ones.
+// setAttributes sets the attributes of an entry in containerd's order: owner, extended attributes,
+// mode, time. Each may change the previous ones.
 func (n *Node) setAttributes(e *Entry) error {
 	n.chown(uint32(e.UID), uint32(e.GID))
 	for _, x := range e.Xattrs {
@@ -40,8 +40,8 @@ func (n *Node) setAttributes(e *Entry) error {
 	return nil
 }
 
-// inherit sets what a new inode inherits from its directory: the group if that has the set-GID bit, and
-// the default ACL.
+// inherit sets what a new inode inherits from its directory: the group if that has the set-GID bit,
+// and the default ACL.
 func (n *Node) inherit(dir *Node) {
 	if dir.Mode&setGID != 0 {
 		n.GID = dir.GID
@@ -83,8 +83,8 @@ func (n *Node) chmod(mode uint32) {
 	}
 }
 
-// setXattr sets an extended attribute as containerd and the kernel do: some attributes are refused, some
-// are dropped silently, and some are changed.
+// setXattr sets an extended attribute as containerd and the kernel do: some attributes are refused,
+// some are dropped silently, and some are changed.
 func (n *Node) setXattr(name string, value []byte) error {
 	kind := n.Mode & ModeType
 	switch {
@@ -142,9 +142,9 @@ func (n *Node) storeXattr(name string, value []byte) {
 	n.Xattrs[i].Value = value
 }
 
-// keepXattrs counts the growth of an inode's attributes from before, in bytes, and checks their limits.
-// It is called after attributes were stored: an entry has at most 1 MB of them, but a file has as many
-// entries as it has links.
+// keepXattrs counts the growth of an inode's attributes from before, in bytes, and checks their
+// limits. It is called after attributes were stored: an entry has at most 1 MB of them, but a file
+// has as many entries as it has links.
 func (b *budget) keepXattrs(n *Node, before int64) error {
 	if len(n.Xattrs) > maxXattrs {
 		return fmt.Errorf("%d extended attributes, the limit is %d", len(n.Xattrs), maxXattrs)
@@ -183,16 +183,16 @@ func (n *Node) removeXattr(name string) {
 	}
 }
 
-// The kernel's struct vfs_cap_data (include/uapi/linux/capability.h): 32 bits of version and flags, four
-// times 32 bits of capabilities, and in version 3 the user ID of the namespace's root.
+// The kernel's struct vfs_cap_data (include/uapi/linux/capability.h): 32 bits of version and flags,
+// four times 32 bits of capabilities, and in version 3 the user ID of the namespace's root.
 const (
 	capV2, capV2Size = 0x02000000, 20
 	capV3, capV3Size = 0x03000000, 24
 	capEffective     = 1
 )
 
-// canonicalCapability checks file capabilities and returns them as the kernel does: version 3 with the
-// machine's own root becomes version 2.
+// canonicalCapability checks file capabilities and returns them as the kernel does: version 3 with
+// the machine's own root becomes version 2.
 func canonicalCapability(value []byte) ([]byte, error) {
 	if len(value) < 4 {
 		return nil, errInvalid

@@ -10,8 +10,8 @@ import (
 	"lighter/format/chunk"
 )
 
-// manyEntries writes the record of a layer of n entries that are typical for images: directories of 20
-// files, names of 8 to 40 bytes, one chunk a file.
+// manyEntries writes the record of a layer of n entries that are typical for images: directories of
+// 20 files, names of 8 to 40 bytes, one chunk a file.
 func manyEntries(b *testing.B, n int) []byte {
 	b.Helper()
 	var out bytes.Buffer
@@ -64,8 +64,8 @@ func BenchmarkApply(b *testing.B) {
 	b.ReportMetric(float64(len(record))/n, "record-B/entry")
 }
 
-// BenchmarkOneDirectory has all names in one directory. The time for a name must not depend on their
-// number.
+// BenchmarkOneDirectory has all names in one directory. The time for a name must not depend on
+// their number.
 func BenchmarkOneDirectory(b *testing.B) {
 	const n = 1_000_000
 	for b.Loop() {

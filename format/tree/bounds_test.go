@@ -30,8 +30,8 @@ func links(count, n int, value string) []byte {
 
 func TestAttributesOfOneInodeAreBounded(t *testing.T) {
 	full := strings.Repeat("v", maxKeptValue)
-	// The size of an attribute of six digits in EROFS: 4 bytes, the digits and the value, padded to a
-	// multiple of 4.
+	// The size of an attribute of six digits in EROFS: 4 bytes, the digits and the value, padded to
+	// a multiple of 4.
 	last := func(value int) []byte {
 		return tarball.Of(tarball.File("f", "", append(attributes(0, 3, full), tarball.Xattr("user.000009", full[:value]))...))
 	}
@@ -125,8 +125,8 @@ func TestErrorOfATimeNamesItsEntry(t *testing.T) {
 	}
 }
 
-// opaqueMarkers returns a deep path with many files at its end, and a marker that makes each directory of
-// the path opaque. Each marker visits all of the files.
+// opaqueMarkers returns a deep path with many files at its end, and a marker that makes each
+// directory of the path opaque. Each marker visits all of the files.
 func opaqueMarkers(depth, files int) []*Entry {
 	var entries []*Entry
 	dir := ""

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// marks are what containerd remembers of the lowest layer's paths, not of its files, as a tree of names.
-// They exist for paths that the layer has unpacked and removed again, and for opaque directories. Usually
-// that is few; maxKept bounds them.
+// marks are what containerd remembers of the lowest layer's paths, not of its files, as a tree of
+// names. They exist for paths that the layer has unpacked and removed again, and for opaque
+// directories. Usually that is few; maxKept bounds them.
 type marks struct {
 	below    map[string]*marks
 	unpacked bool // an entry was unpacked at this path
@@ -81,8 +81,8 @@ func (u *unpacker) wasUnpacked(p string) bool {
 	return m != nil && m.unpacked
 }
 
-// firstOpaque reports whether this is its first call for the path. containerd clears a path only once,
-// even if it is another directory later.
+// firstOpaque reports whether this is its first call for the path. containerd clears a path only
+// once, even if it is another directory later.
 func (u *unpacker) firstOpaque(p string) (bool, error) {
 	m, err := u.marksAt(p)
 	if err != nil {
@@ -93,7 +93,8 @@ func (u *unpacker) firstOpaque(p string) (bool, error) {
 	return first, nil
 }
 
-// clear removes the implicit directories below a directory, at any depth, with all of their contents.
+// clear removes the implicit directories below a directory, at any depth, with all of their
+// contents.
 func (u *unpacker) clear(at place) error {
 	for i := 0; i < len(at.node.children); {
 		if err := u.budget.step(); err != nil {
@@ -116,8 +117,8 @@ func (u *unpacker) clear(at place) error {
 	return nil
 }
 
-// removeMarked removes an existing name, with all names below it, and marks the paths that entries have
-// created.
+// removeMarked removes an existing name, with all names below it, and marks the paths that entries
+// have created.
 func (u *unpacker) removeMarked(at place, name string) error {
 	if u.lowest() {
 		m, err := u.marksAt(at.path)

@@ -25,8 +25,8 @@ func merge(b *budget, volumes []*volume) (*Tree, error) {
 type merger struct {
 	budget *budget
 	opaque map[*Node]struct{}
-	// single means that there is one layer. containerd shows it without overlayfs, so a whiteout is a
-	// device node there.
+	// single means that there is one layer. containerd shows it without overlayfs, so a whiteout is
+	// a device node there.
 	single bool
 }
 

@@ -14,8 +14,8 @@ import (
 	"lighter/test/testkit/tarball"
 )
 
-// TestOddChains compares the trees of the odd chains with testdata/odd.txt. The oracle test in test/e2e
-// compares the same trees with containerd's, but needs root.
+// TestOddChains compares the trees of the odd chains with testdata/odd.txt. The oracle test in
+// test/e2e compares the same trees with containerd's, but needs root.
 func TestOddChains(t *testing.T) {
 	var got strings.Builder
 	for _, c := range tarball.Odd() {
@@ -197,8 +197,8 @@ func (s *entries) Next() (*Entry, error) {
 	return e, nil
 }
 
-// Nested symlinks in a small layer are bounded by the limit of lookups: each entry resolves a long path
-// 255 times.
+// Nested symlinks in a small layer are bounded by the limit of lookups: each entry resolves a long
+// path 255 times.
 func TestNestedLinksAreBounded(t *testing.T) {
 	deep := strings.Repeat("d/", 1900)
 	items := []tarball.Item{tarball.Dir(deep)}

@@ -2,8 +2,8 @@ package tree
 
 import "strings"
 
-// parent returns the directory at a place and creates missing directories. They get the attributes of
-// the directory at the same path in the next lower layer that has one.
+// parent returns the directory at a place and creates missing directories. They get the attributes
+// of the directory at the same path in the next lower layer that has one.
 func (u *unpacker) parent(at place) (*Node, error) {
 	if at.node != nil {
 		if !at.node.IsDir() {
@@ -122,8 +122,8 @@ func (s *search) result(path string) (*Node, error) {
 	if !s.linked {
 		return s.node, s.err
 	}
-	// containerd puts a slash in front. Without it, a symlink as the first element would be resolved
-	// differently.
+	// containerd puts a slash in front. Without it, a symlink as the first element would be
+	// resolved differently.
 	at, err := s.volume.resolve("/" + path)
 	if err == nil && at.node == nil {
 		err = errNotExist

@@ -11,14 +11,14 @@ import (
 	"math"
 )
 
-// A layer record is the list of a layer's entries without the contents of its files. It is written once,
-// and Apply reads it for each tree of which the layer is a part. docs/format.md specifies its bytes. The
-// encoding of a list of entries is unique.
+// A layer record is the list of a layer's entries without the contents of its files. It is written
+// once, and Apply reads it for each tree of which the layer is a part. docs/format.md specifies its
+// bytes. The encoding of a list of entries is unique.
 const recordMagic = "LGTRREC\x01"
 
 const (
-	// maxString bounds a name, a link target and all attributes of an entry in bytes, as archive/tar
-	// does.
+	// maxString bounds a name, a link target and all attributes of an entry in bytes, as
+	// archive/tar does.
 	maxString = 1 << 20
 	maxMode   = 0o7777
 	// maxSeconds is the last second whose nanoseconds since 1970 fit 63 bits.

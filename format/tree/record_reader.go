@@ -28,9 +28,9 @@ func NewRecordReader(r io.Reader) *RecordReader {
 	return &RecordReader{in: recordInput{r: r}}
 }
 
-// Next returns the next entry, which the caller may keep. After the last one it checks the number of
-// entries and the checksum, and returns io.EOF. The error wraps io.ErrUnexpectedEOF if the record is
-// truncated. After an error, every call returns it.
+// Next returns the next entry, which the caller may keep. After the last one it checks the number
+// of entries and the checksum, and returns io.EOF. The error wraps io.ErrUnexpectedEOF if the
+// record is truncated. After an error, every call returns it.
 func (r *RecordReader) Next() (*Entry, error) {
 	if r.err != nil {
 		return nil, r.err
@@ -166,8 +166,8 @@ func (r *RecordReader) trailer() error {
 	return r.in.err
 }
 
-// recordInput reads the fields of a record. After an error it returns zeros and keeps the error, so that
-// callers can check it once an entry.
+// recordInput reads the fields of a record. After an error it returns zeros and keeps the error, so
+// that callers can check it once an entry.
 type recordInput struct {
 	r          io.Reader
 	buf        []byte

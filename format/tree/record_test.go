@@ -196,7 +196,8 @@ func reseal(b []byte) []byte {
 	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
 }
 
-// FuzzRecord reads any bytes as a record. Accepted bytes must be the writer's encoding of the entries.
+// FuzzRecord reads any bytes as a record. Accepted bytes must be the writer's encoding of the
+// entries.
 func FuzzRecord(f *testing.F) {
 	list := allKinds()
 	f.Add(writeRecord(f, list[:len(list)-1]))
@@ -230,8 +231,8 @@ func FuzzApply(f *testing.F) {
 	})
 }
 
-// checkTree checks a tree: names are sorted and valid, each directory has one name, and each node is of
-// a known type.
+// checkTree checks a tree: names are sorted and valid, each directory has one name, and each node
+// is of a known type.
 func checkTree(t *testing.T, n *Node, dirs map[*Node]struct{}) {
 	if _, again := dirs[n]; again {
 		t.Fatal("a directory has two names")

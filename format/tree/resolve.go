@@ -16,8 +16,9 @@ type place struct {
 	node *Node  // at the path, or nil
 }
 
-// resolve resolves a path as containerd does (fs.RootPath of continuity). All symlinks are followed,
-// including the last element, with the volume as root. Elements that do not exist stay as they are.
+// resolve resolves a path as containerd does (fs.RootPath of continuity). All symlinks are
+// followed, including the last element, with the volume as root. Elements that do not exist stay as
+// they are.
 func (v *volume) resolve(p string) (place, error) {
 	if at, plain, err := v.walk(p); plain || err != nil {
 		return at, err
@@ -88,9 +89,9 @@ func (v *volume) step(dir *Node, name string) (*Node, error) {
 	return nil, errNotExist
 }
 
-// followLinks replaces the symlinks of a path by their targets, in one pass. Symlinks within a target are
-// replaced in the next pass, or never if ".." follows them. The kernel would resolve such a path
-// differently, but containerd does this.
+// followLinks replaces the symlinks of a path by their targets, in one pass. Symlinks within a
+// target are replaced in the next pass, or never if ".." follows them. The kernel would resolve
+// such a path differently, but containerd does this.
 func (v *volume) followLinks(p string, links *int) (string, error) {
 	w := linkWalk{volume: v}
 	if strings.HasPrefix(p, "/") {
@@ -124,8 +125,8 @@ type linkWalk struct {
 	node    *Node  // lstat of reached if that is clean, or nil
 }
 
-// next appends a name and reports whether it was a symlink. A lookup from the root for each name would
-// be slow for the long paths that symlinks can make.
+// next appends a name and reports whether it was a symlink. A lookup from the root for each name
+// would be slow for the long paths that symlinks can make.
 func (w *linkWalk) next(name string) (link bool, err error) {
 	before := len(w.reached)
 	var n *Node
@@ -171,8 +172,9 @@ func (w *linkWalk) child(name string) (*Node, error) {
 	return w.volume.step(w.node, name)
 }
 
-// lstat looks up a clean absolute path as the kernel does: it follows symlinks, except the last element.
-// A symlink out of the volume leads to files of containerd's machine, so here it leads to nothing.
+// lstat looks up a clean absolute path as the kernel does: it follows symlinks, except the last
+// element. A symlink out of the volume leads to files of containerd's machine, so here it leads to
+// nothing.
 func (v *volume) lstat(p string) (*Node, error) {
 	if len(p) > maxPath {
 		return nil, errNameTooLong

@@ -10,8 +10,8 @@ import (
 	"github.com/containerd/continuity/fs"
 )
 
-// TestResolveIsRootPath compares resolve with continuity's fs.RootPath, which containerd uses, on random
-// trees with symlinks.
+// TestResolveIsRootPath compares resolve with continuity's fs.RootPath, which containerd uses, on
+// random trees with symlinks.
 func TestResolveIsRootPath(t *testing.T) {
 	const seed = 7
 	r := rand.New(rand.NewPCG(seed, seed))

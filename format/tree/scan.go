@@ -24,14 +24,14 @@ const (
 const maxFileSize = 1<<44 - 4096
 
 // Scan reads an uncompressed tar stream to its end and calls emit for each entry, in order. For a
-// regular file that is not empty it first calls content, which reads exactly e.Size bytes from r and
-// sets e.Content. Files that do not become part of the layer, such as whiteouts, are emitted as empty
-// ones, without a call of content.
+// regular file that is not empty it first calls content, which reads exactly e.Size bytes from r
+// and sets e.Content. Files that do not become part of the layer, such as whiteouts, are emitted as
+// empty ones, without a call of content.
 //
-// archive/tar parses the headers, as in containerd: ustar, GNU and PAX, with sparse files expanded. Its
-// errors are returned. The error is io.ErrUnexpectedEOF if the stream ends within an entry, and a
-// *LimitError if it exceeds the limits. Errors of content and emit are returned. Scan also reads the
-// bytes after the end of the archive, so that a hash of the stream covers all of it.
+// archive/tar parses the headers, as in containerd: ustar, GNU and PAX, with sparse files expanded.
+// Its errors are returned. The error is io.ErrUnexpectedEOF if the stream ends within an entry, and
+// a *LimitError if it exceeds the limits. Errors of content and emit are returned. Scan also reads
+// the bytes after the end of the archive, so that a hash of the stream covers all of it.
 func Scan(r io.Reader, limits Limits, content func(e *Entry, r io.Reader) error, emit func(e *Entry) error) error {
 	in := &meter{r: r, limit: limits.Bytes}
 	s := scanner{tar: tar.NewReader(in), limits: limits, content: content}

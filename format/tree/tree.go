@@ -1,11 +1,11 @@
 // Package tree merges the layers of a chain in memory, with the result that containerd's overlayfs
-// snapshotter shows: the same names, types, modes, owners, sizes, times, link targets, device numbers,
-// hard-link groups, extended attributes and contents. Layers that containerd refuses to unpack are
-// refused here, too.
+// snapshotter shows: the same names, types, modes, owners, sizes, times, link targets, device
+// numbers, hard-link groups, extended attributes and contents. Layers that containerd refuses to
+// unpack are refused here, too.
 //
-// Scan reads a layer, RecordWriter and RecordReader store its entries without the contents, and Apply
-// merges records into a Tree. The package uses no file system, network or clock: the same records
-// always give the same tree.
+// Scan reads a layer, RecordWriter and RecordReader store its entries without the contents, and
+// Apply merges records into a Tree. The package uses no file system, network or clock: the same
+// records always give the same tree.
 //
 // Intentional differences from an unpacked image:
 //   - Sizes, link counts and inode numbers of directories differ.
@@ -37,8 +37,8 @@ const (
 	ModeFIFO    = 0o010000
 )
 
-// InlineLimit is the maximum size in bytes of a file whose content is in the metadata image and not in
-// chunks. It determines tree IDs. docs/decisions/small-files.md has the measurements.
+// InlineLimit is the maximum size in bytes of a file whose content is in the metadata image and not
+// in chunks. It determines tree IDs. docs/decisions/small-files.md has the measurements.
 const InlineLimit = 512
 
 // Extent is a run of a file's bytes: a chunk or, if ID is the zero value, a hole of Length bytes.
@@ -50,8 +50,8 @@ type Extent struct {
 // IsHole reports whether the extent is a hole.
 func (e Extent) IsHole() bool { return e.ID.IsZero() }
 
-// Content is the content of a regular file: Inline for a file of at most InlineLimit bytes, otherwise
-// Extents, in order and without gaps.
+// Content is the content of a regular file: Inline for a file of at most InlineLimit bytes,
+// otherwise Extents, in order and without gaps.
 type Content struct {
 	Inline  []byte
 	Extents []Extent

@@ -23,8 +23,8 @@ type unpacker struct {
 	marks    *marks             // of removed paths
 }
 
-// namedDir is an entry for a directory. Its time is set at the end, as changes in the directory change
-// the time.
+// namedDir is an entry for a directory. Its time is set at the end, as changes in the directory
+// change the time.
 type namedDir struct {
 	name  string // of the entry
 	mtime Time
@@ -70,8 +70,8 @@ func (u *unpacker) unpack(e *Entry) error {
 	return u.create(at, base, e)
 }
 
-// whiteout hides a name of the layers below. In the lowest layer it removes what the layer itself has
-// created there.
+// whiteout hides a name of the layers below. In the lowest layer it removes what the layer itself
+// has created there.
 func (u *unpacker) whiteout(at place, victim string) error {
 	if victim == "" || victim == "." || victim == ".." {
 		return errors.New("whiteout without a name")
@@ -145,8 +145,8 @@ func (u *unpacker) keepDir(e *Entry) error {
 	return u.budget.keep(int64(len(e.Name)))
 }
 
-// node returns the inode of an entry: old, the target of a hard link, or a new one without the entry's
-// attributes.
+// node returns the inode of an entry: old, the target of a hard link, or a new one without the
+// entry's attributes.
 func (u *unpacker) node(dir, old *Node, e *Entry) (*Node, error) {
 	n := &Node{}
 	switch e.Type {
@@ -187,8 +187,8 @@ func (u *unpacker) node(dir, old *Node, e *Entry) (*Node, error) {
 	return n, u.budget.keepXattrs(n, 0)
 }
 
-// setDevice makes n a device node or a FIFO. As in mknod, a device number has 12 bits of the major and
-// 20 bits of the minor number.
+// setDevice makes n a device node or a FIFO. As in mknod, a device number has 12 bits of the major
+// and 20 bits of the minor number.
 func (n *Node) setDevice(e *Entry) error {
 	if e.Major < 0 || e.Major > math.MaxUint32 || e.Minor < 0 || e.Minor > math.MaxUint32 {
 		return fmt.Errorf("device number %d:%d", e.Major, e.Minor)
@@ -206,8 +206,8 @@ func (n *Node) setDevice(e *Entry) error {
 	return nil
 }
 
-// linkTarget returns the target of a hard link. Symlinks in its directory are followed, its last element
-// is not.
+// linkTarget returns the target of a hard link. Symlinks in its directory are followed, its last
+// element is not.
 func (u *unpacker) linkTarget(linkname string) (*Node, error) {
 	dirName, base := path.Split(linkname)
 	at, err := u.resolve(dirName)
@@ -231,8 +231,8 @@ func (u *unpacker) linkTarget(linkname string) (*Node, error) {
 	return target, nil
 }
 
-// finish sets the times of the directories that had an entry. Their names are resolved again, as later
-// entries may have replaced them.
+// finish sets the times of the directories that had an entry. Their names are resolved again, as
+// later entries may have replaced them.
 func (u *unpacker) finish() error {
 	for _, dir := range u.dirs {
 		at, err := u.resolve(path.Clean(dir.name))

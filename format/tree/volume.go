@@ -19,15 +19,15 @@ var (
 const (
 	// maxName bounds a file name in bytes.
 	maxName = 255
-	// maxPath bounds a path from the root in bytes. The kernel's 4,095 include the path of the root,
-	// which depends on containerd's configuration.
+	// maxPath bounds a path from the root in bytes. The kernel's 4,095 include the path of the
+	// root, which depends on containerd's configuration.
 	maxPath = 4000
 	// smallDir is the maximum number of names in a directory without an index.
 	smallDir = 16
 )
 
-// volume is the simulated directory into which containerd unpacks one layer, for use as an overlayfs
-// layer.
+// volume is the simulated directory into which containerd unpacks one layer, for use as an
+// overlayfs layer.
 type volume struct {
 	root   *Node
 	opaque map[*Node]struct{} // directories that hide those of lower layers

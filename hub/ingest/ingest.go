@@ -34,8 +34,8 @@ import (
 // maxLayersAtOnce bounds the layers that are read at once, of about 20 MB memory each.
 const maxLayersAtOnce = 4
 
-// Ingester ingests images, one at a time. So an image's new chunks are not added to the catalog by another
-// image meanwhile.
+// Ingester ingests images, one at a time. So an image's new chunks are not added to the catalog by
+// another image meanwhile.
 type Ingester struct {
 	catalog   *catalog.Catalog
 	publisher *publish.Publisher

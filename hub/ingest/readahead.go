@@ -7,9 +7,9 @@ import (
 	"lighter/hub/registry"
 )
 
-// readAhead passes bytes from one goroutine, which runs fill, to another one, which calls Read, a few
-// blocks ahead. So decompression, hashing and splitting overlap. It holds up to
-// readAheadBlocks × readAheadBlock bytes.
+// readAhead passes bytes from one goroutine, which runs fill, to another one, which calls Read, a
+// few blocks ahead. So decompression, hashing and splitting overlap. It holds up to readAheadBlocks
+// × readAheadBlock bytes.
 type readAhead struct {
 	ctx     context.Context
 	full    chan block

@@ -206,9 +206,9 @@ func (s *staging) units(ctx context.Context, ids []chunk.ID) ([]chunk.Unit, erro
 	return units, nil
 }
 
-// fresh returns the packs and chunks that the catalog does not have. freshPosition maps the position
-// of a new claimed chunk to that in chunks. The chunks are sorted by ID: the database inserts a
-// million of them in a third of the time then.
+// fresh returns the packs and chunks that the catalog does not have. freshPosition maps the
+// position of a new claimed chunk to that in chunks. The chunks are sorted by ID: the database
+// inserts a million of them in a third of the time then.
 func (s *staging) fresh() (packs []catalog.Pack, chunks []catalog.Chunk, freshPosition []uint32) {
 	for _, p := range s.packs {
 		packs = append(packs, catalog.Pack{ID: p.id, Size: p.size, Units: p.units})
@@ -230,8 +230,8 @@ func (s *staging) fresh() (packs []catalog.Pack, chunks []catalog.Chunk, freshPo
 	return packs, chunks, freshPosition
 }
 
-// layerChunks returns the chunks of a layer as the catalog has them: the numbers of known chunks, and
-// the positions of new ones.
+// layerChunks returns the chunks of a layer as the catalog has them: the numbers of known chunks,
+// and the positions of new ones.
 func (s *staging) layerChunks(positions, freshPosition []uint32) (known []int64, fresh []uint32) {
 	slices.Sort(positions)
 	for _, position := range slices.Compact(positions) {

@@ -24,8 +24,8 @@ func (s *Store) OpenUnit(ctx context.Context, u chunk.Unit) (*Object, error) {
 	return s.openRange(ctx, PackKey(u.Pack), offset, length)
 }
 
-// CountUnits returns the number of units of a pack. The error wraps ErrNotFound if the pack does not
-// exist.
+// CountUnits returns the number of units of a pack. The error wraps ErrNotFound if the pack does
+// not exist.
 func (s *Store) CountUnits(ctx context.Context, id chunk.ID) (int, error) {
 	table, err := s.table(ctx, id)
 	if err != nil {

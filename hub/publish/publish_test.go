@@ -75,8 +75,8 @@ func leftIn(t *testing.T, dir string) []os.DirEntry {
 	return left
 }
 
-// After a crash between the two phases, Recover deletes the objects that the catalog does not know, and
-// keeps the others.
+// After a crash between the two phases, Recover deletes the objects that the catalog does not know,
+// and keeps the others.
 func TestKilledBetweenObjectsAndCatalog(t *testing.T) {
 	for name, known := range map[string]bool{"before the commit": false, "after the commit": true} {
 		t.Run(name, func(t *testing.T) {
@@ -256,8 +256,8 @@ func TestFailedPublicationLeavesNothing(t *testing.T) {
 	}
 }
 
-// A journal whose objects cannot be deleted stays and does not fail Recover. A torn journal deletes no
-// known object.
+// A journal whose objects cannot be deleted stays and does not fail Recover. A torn journal deletes
+// no known object.
 func TestRecoverIsCareful(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)

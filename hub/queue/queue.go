@@ -3,8 +3,8 @@
 //
 // Images whose blobs are all in the registry come first: an image that is still being copied may
 // depend on a slow source, so it goes back to the queue when another one has arrived. An image that
-// fails has a reason and can be queued again. Images that were interrupted by the end of the hub are
-// queued again at its next start.
+// fails has a reason and can be queued again. Images that were interrupted by the end of the hub
+// are queued again at its next start.
 //
 // The queue itself is in the catalog. In memory are the active image and the clients that wait.
 package queue

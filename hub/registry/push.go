@@ -51,8 +51,8 @@ func nameable(repository string) bool {
 	return err == nil && parsed == ref
 }
 
-// Handler serves the OCI distribution API below /v2/. It sends an answer about a change after events
-// has received it.
+// Handler serves the OCI distribution API below /v2/. It sends an answer about a change after
+// events has received it.
 func (r *Registry) Handler(events Events) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if path := repositoryPath.FindStringSubmatch(req.URL.Path); path != nil && !nameable(path[1]) {

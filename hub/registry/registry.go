@@ -56,8 +56,8 @@ type Registry struct {
 // maxCatalog bounds the repositories in one answer to /v2/_catalog. A longer list is paginated.
 const maxCatalog = 1000
 
-// Open opens the registry in dir until ctx ends. Meanwhile a task of the library deletes uploads that
-// did not continue for a week.
+// Open opens the registry in dir until ctx ends. Meanwhile a task of the library deletes uploads
+// that did not continue for a week.
 func Open(ctx context.Context, dir string, log *slog.Logger) (*Registry, error) {
 	routeLogs(log)
 	files := filesystem.New(filesystem.DriverParameters{RootDirectory: dir, MaxThreads: fileThreads})
@@ -72,8 +72,8 @@ func Open(ctx context.Context, dir string, log *slog.Logger) (*Registry, error) 
 	}}
 	config.Catalog.MaxEntries = maxCatalog
 	// The app makes a second registry over these files. It has to have the options of the first, so
-	// that pushed and copied images are checked alike. Without validation an index may name manifests
-	// that are missing here, and foreign layers are accepted.
+	// that pushed and copied images are checked alike. Without validation an index may name
+	// manifests that are missing here, and foreign layers are accepted.
 	config.Validation.Disabled = true
 	return &Registry{app: handlers.NewApp(ctx, config), driver: files, namespace: namespace, log: log,
 		manifests: semaphore.NewWeighted(maxManifests)}, nil

@@ -54,8 +54,8 @@ func (u *Upload) Put(ctx context.Context, from io.Reader) error {
 		return fmt.Errorf("store blob %s: %w", u.blob, err)
 	}
 	if err := u.fill(ctx, w, from); err != nil {
-		// The files of the upload are deleted even if ctx has ended. Cancel leaves them if Commit has
-		// refused them.
+		// The files of the upload are deleted even if ctx has ended. Cancel leaves them if Commit
+		// has refused them.
 		ctx := context.WithoutCancel(ctx)
 		_ = w.Cancel(ctx)
 		deleteErr := u.registry.driver.Delete(ctx, path.Dir(uploadPath(u.repository, w.ID())))
@@ -67,8 +67,8 @@ func (u *Upload) Put(ctx context.Context, from io.Reader) error {
 	return nil
 }
 
-// End tells the readers that the upload has ended, with or without an error. Only the first call has
-// an effect.
+// End tells the readers that the upload has ended, with or without an error. Only the first call
+// has an effect.
 func (u *Upload) End(err error) {
 	u.change(func() {
 		if !u.ended {
@@ -77,8 +77,8 @@ func (u *Upload) End(err error) {
 	})
 }
 
-// copyBuffer is large, as each write costs a few system calls. It is larger than the library's buffer,
-// so that written bytes can be read at once.
+// copyBuffer is large, as each write costs a few system calls. It is larger than the library's
+// buffer, so that written bytes can be read at once.
 const copyBuffer = 256 << 10
 
 func (u *Upload) fill(ctx context.Context, w distribution.BlobWriter, from io.Reader) error {
@@ -119,8 +119,8 @@ func (u *Upload) fill(ctx context.Context, w distribution.BlobWriter, from io.Re
 	return nil
 }
 
-// ReadFull reads until buf is full or from fails. Unlike io.ReadFull it returns the reader's error as
-// it is, also io.EOF after some bytes.
+// ReadFull reads until buf is full or from fails. Unlike io.ReadFull it returns the reader's error
+// as it is, also io.EOF after some bytes.
 func ReadFull(from io.Reader, buf []byte) (n int, err error) {
 	for n < len(buf) && err == nil {
 		var k int

@@ -23,8 +23,8 @@ import (
 type Chunks interface {
 	// Cached fills dst with the chunk's bytes from offset on, if the chunk is cached.
 	Cached(ref chunk.Ref, offset int, dst []byte) bool
-	// Read fills dst with the chunk's bytes from offset on, from an origin. Each time that the origins
-	// answer and the chunk is not where ref.Unit says, Read calls missed and goes on.
+	// Read fills dst with the chunk's bytes from offset on, from an origin. Each time that the
+	// origins answer and the chunk is not where ref.Unit says, Read calls missed and goes on.
 	Read(ctx context.Context, ref chunk.Ref, offset int, dst []byte, missed func()) error
 }
 
@@ -88,8 +88,8 @@ type part struct {
 	dst    []byte
 }
 
-// ReadAt fills dst with the bytes from offset on, or returns an error. missed is how many of them were
-// not cached.
+// ReadAt fills dst with the bytes from offset on, or returns an error. missed is how many of them
+// were not cached.
 func (d *Device) ReadAt(ctx context.Context, dst []byte, offset int64) (missed int64, err error) {
 	d.reads.Add(1)
 	d.bytes.Add(int64(len(dst)))

@@ -57,8 +57,8 @@ func answer(code int, body string) http.HandlerFunc {
 	}
 }
 
-// If something else answers in the hub's place for a while, a read waits for the hub. None of the answers
-// counts as "the chunk does not exist".
+// If something else answers in the hub's place for a while, a read waits for the hub. None of the
+// answers counts as "the chunk does not exist".
 func TestForeignAnswers(t *testing.T) {
 	const wrongAnswers = 6 // each try makes one or two requests
 	page := "<html>default backend</html>"

@@ -21,14 +21,14 @@ func newLayout(locations *index.Locations) *layout {
 	return l
 }
 
-// SetLocations replaces the device's locations. Once it has returned, the previous ones are no longer
-// needed: a read that would use them fails over to the new ones.
+// SetLocations replaces the device's locations. Once it has returned, the previous ones are no
+// longer needed: a read that would use them fails over to the new ones.
 func (d *Device) SetLocations(locations *index.Locations) {
 	d.layout.Swap(newLayout(locations)).replace()
 }
 
-// Locator fetches a device's locations. Its methods do not block. They return a channel that is closed
-// when the attempt has ended, successfully or not, or at once if none is made now.
+// Locator fetches a device's locations. Its methods do not block. They return a channel that is
+// closed when the attempt has ended, successfully or not, or at once if none is made now.
 type Locator interface {
 	// Locate is called when a chunk is needed and the locations are missing or unreadable.
 	Locate() <-chan struct{}
@@ -36,11 +36,12 @@ type Locator interface {
 	Relocate() <-chan struct{}
 }
 
-// LocateWith sets the device's locator. It is called before the device is added to a server, or never.
+// LocateWith sets the device's locator. It is called before the device is added to a server, or
+// never.
 func (d *Device) LocateWith(l Locator) { d.locator = l }
 
-// Unit returns the unit that holds the chunk of an extent. ok is false if the locations are missing or
-// unreadable. They are a hint: without them the chunk is requested by its ID.
+// Unit returns the unit that holds the chunk of an extent. ok is false if the locations are missing
+// or unreadable. They are a hint: without them the chunk is requested by its ID.
 func (d *Device) Unit(extent int64) (unit chunk.Unit, ok bool) {
 	for {
 		l := d.layout.Load()
@@ -78,9 +79,9 @@ func (d *Device) fetchOne(ctx context.Context, p part) error {
 	}
 }
 
-// fetchLocated reads a chunk from the unit in p.ref. Each time that the chunk is not there, it requests
-// newer locations, and stops if there are some already. If no origin has the chunk, it waits for the
-// request in flight.
+// fetchLocated reads a chunk from the unit in p.ref. Each time that the chunk is not there, it
+// requests newer locations, and stops if there are some already. If no origin has the chunk, it
+// waits for the request in flight.
 func (d *Device) fetchLocated(ctx context.Context, p part, l *layout) error {
 	reading, stop := context.WithCancel(ctx)
 	defer stop()
@@ -94,8 +95,8 @@ func (d *Device) fetchLocated(ctx context.Context, p part, l *layout) error {
 	return awaitLocations(reading, newer, err)
 }
 
-// fetchUnlocated reads a chunk by its ID, until there are locations newer than l. If no origin finds
-// the chunk, it waits for the locations in flight.
+// fetchUnlocated reads a chunk by its ID, until there are locations newer than l. If no origin
+// finds the chunk, it waits for the locations in flight.
 func (d *Device) fetchUnlocated(ctx context.Context, p part, l *layout) error {
 	reading, stop := context.WithCancel(ctx)
 	defer stop()
@@ -105,8 +106,8 @@ func (d *Device) fetchUnlocated(ctx context.Context, p part, l *layout) error {
 	return awaitLocations(reading, tried, err)
 }
 
-// awaitLocations waits until an attempt to fetch locations has ended, if err says that no origin has
-// the chunk. It returns err.
+// awaitLocations waits until an attempt to fetch locations has ended, if err says that no origin
+// has the chunk. It returns err.
 func awaitLocations(ctx context.Context, tried <-chan struct{}, err error) error {
 	if errors.Is(err, chunk.ErrNotFound) {
 		select {

@@ -34,8 +34,8 @@ type silent struct{}
 func (silent) Locate() <-chan struct{}   { return nil }
 func (silent) Relocate() <-chan struct{} { return nil }
 
-// A read that waits for a chunk by its ID goes on once there are locations. Later reads use the newest
-// ones.
+// A read that waits for a chunk by its ID goes on once there are locations. Later reads use the
+// newest ones.
 func TestLocationsArriveDuringARead(t *testing.T) {
 	d, m, image := newDevice(t)
 	s := &remote{m, make(chan struct{}, 100), make(chan chunk.Unit, 100)}

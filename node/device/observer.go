@@ -4,8 +4,9 @@ import "slices"
 
 // Observer learns what is read of a device.
 type Observer interface {
-	// Observe reports a read, in the order of the observers. It is called for each read, concurrently,
-	// before missing chunks are fetched. The reader waits for it, so it must not block.
+	// Observe reports a read, in the order of the observers. It is called for each read,
+	// concurrently, before missing chunks are fetched. The reader waits for it, so it must not
+	// block.
 	Observe(Read)
 }
 

@@ -83,8 +83,8 @@ func judgeConfig(text []byte, version, address, root string, remapIDs, imagesAlo
 	return j.findings, nil
 }
 
-// release returns a version as a number, 2.1 as 201. For an unknown version it returns the newest one
-// with this version of the configuration.
+// release returns a version as a number, 2.1 as 201. For an unknown version it returns the newest
+// one with this version of the configuration.
 func release(version string, config int) int {
 	var major, minor int
 	if n, err := fmt.Sscanf(version, "v%d.%d", &major, &minor); n == 2 && err == nil {

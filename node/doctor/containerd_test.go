@@ -113,8 +113,8 @@ func TestWrongConfigs(t *testing.T) {
 	}
 }
 
-// The shipped configurations are right for their versions. Owners have to be mapped by both sides, or
-// by none.
+// The shipped configurations are right for their versions. Owners have to be mapped by both sides,
+// or by none.
 func TestShippedConfigs(t *testing.T) {
 	for name, versions := range map[string][]string{"1.6": {"v1.6.20"}, "1.7": {"v1.7.29"}, "2.0": {"v2.0.7"},
 		"2.1": {"v2.1.5", "v2.4.2"}} {

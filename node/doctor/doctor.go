@@ -3,8 +3,8 @@
 // examines kernel, permissions, disk, hub, containerd, and the node itself, whether it runs or not,
 // and reports what it could not examine.
 //
-// It repairs nothing itself. It tries mounts in a mount namespace of its own and in a directory that
-// it removes, so a running node and containers are not affected.
+// It repairs nothing itself. It tries mounts in a mount namespace of its own and in a directory
+// that it removes, so a running node and containers are not affected.
 package doctor
 
 import (

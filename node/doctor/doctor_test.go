@@ -24,7 +24,8 @@ import (
 	"lighter/store/origin"
 )
 
-// check checks the level and the text of the last finding. Bad findings have to say how to repair them.
+// check checks the level and the text of the last finding. Bad findings have to say how to repair
+// them.
 func check(t *testing.T, what string, findings []Finding, level Level, words string) {
 	t.Helper()
 	for _, f := range findings {

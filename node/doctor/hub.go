@@ -99,8 +99,8 @@ func ask(ctx context.Context, options client.Options) (s observation, err error)
 	return s, nil
 }
 
-// pinned returns the keys that a node trusts: those of the running node, the configured ones, or the
-// learned ones.
+// pinned returns the keys that a node trusts: those of the running node, the configured ones, or
+// the learned ones.
 func (d *doctor) pinned() []string {
 	if len(d.config.HubKeys) > 0 {
 		return d.config.HubKeys

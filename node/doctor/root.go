@@ -130,8 +130,8 @@ func (d *doctor) lookAtDisk() {
 	}
 }
 
-// full is the used part of a disk above which it counts as full: the kubelet begins to evict pods at
-// 15 % of free space.
+// full is the used part of a disk above which it counts as full: the kubelet begins to evict pods
+// at 15 % of free space.
 const full = 0.85
 
 func (d *doctor) judgeSpace(s space) {

@@ -10,8 +10,8 @@ import (
 // answer page by page and needs twice as many steps for unaligned data. The header is right before
 // it, so that one write sends both.
 //
-// It is mapped memory outside of Go's heap, and a page of it takes memory only once it is written. So
-// a read that waits for the network with an untouched buffer takes no memory.
+// It is mapped memory outside of Go's heap, and a page of it takes memory only once it is written.
+// So a read that waits for the network with an untouched buffer takes no memory.
 type buffer []byte
 
 func newBuffer(size int) (buffer, error) {
@@ -26,8 +26,8 @@ func (b buffer) message(size int) []byte { return b[pageSize-outHeaderSize : pag
 
 func (b buffer) free() error { return unix.Munmap(b) }
 
-// bufferPool keeps a few buffers for the next reads. It returns the one that was used last, which is
-// in the processor's cache. Its users bound the number of buffers.
+// bufferPool keeps a few buffers for the next reads. It returns the one that was used last, which
+// is in the processor's cache. Its users bound the number of buffers.
 type bufferPool struct {
 	size  int        // of the data in each, in bytes
 	mu    sync.Mutex // guards spare

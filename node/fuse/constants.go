@@ -12,17 +12,18 @@ import (
 const (
 	// The protocol.
 
-	// minMinor is the oldest protocol (7.minMinor) with the wire structs used here, that of Linux 5.4.
-	// All kernels that can mount a tree are newer.
+	// minMinor is the oldest protocol (7.minMinor) with the wire structs used here, that of Linux
+	// 5.4. All kernels that can mount a tree are newer.
 	minMinor = 31
 	// wanted are the requested features: concurrent reads of a file, of up to maxRead, concurrent
-	// look-ups, an error that distinguishes an aborted connection from an unmounted one, and resending.
+	// look-ups, an error that distinguishes an aborted connection from an unmounted one, and
+	// resending.
 	wanted = gofuse.CAP_ASYNC_READ | gofuse.CAP_ASYNC_DIO | gofuse.CAP_MAX_PAGES | gofuse.CAP_PARALLEL_DIROPS |
 		gofuse.CAP_ABORT_ERROR | gofuse.CAP_INIT_EXT | gofuse.CAP_HAS_RESEND
 	// resentBit in a request's unique number says that it was sent before (FUSE_UNIQUE_RESEND).
 	resentBit = 1 << 63
-	// forever is how long, in seconds, the kernel may cache what it knows of a device: a device never
-	// changes. Larger numbers overflow in the arithmetic of some kernels.
+	// forever is how long, in seconds, the kernel may cache what it knows of a device: a device
+	// never changes. Larger numbers overflow in the arithmetic of some kernels.
 	forever = math.MaxInt32
 
 	// Sizes, in bytes.
@@ -32,8 +33,8 @@ const (
 	outHeaderSize = int(unsafe.Sizeof(gofuse.OutHeader{}))
 	// direntAlign divides the size of each entry of a READDIR answer.
 	direntAlign = 8
-	// maxRead is the size of the largest read that the kernel may send: 256 pages of 4 KiB, the most
-	// that kernels allow by default, or 16 pages of 64 KiB.
+	// maxRead is the size of the largest read that the kernel may send: 256 pages of 4 KiB, the
+	// most that kernels allow by default, or 16 pages of 64 KiB.
 	maxRead = 1 << 20
 	// requestSize is the space offered for each request: the least that the kernel accepts
 	// (FUSE_MIN_READ_BUFFER). The largest request for a read-only directory fits: a LOOKUP.
@@ -51,8 +52,8 @@ const (
 	// Admission.
 
 	// maxPerDevice bounds the active reads of one device. It is far above what a disk or a network
-	// handles at a time, because many of them may wait for the network while others find their bytes
-	// on this machine.
+	// handles at a time, because many of them may wait for the network while others find their
+	// bytes on this machine.
 	maxPerDevice = 128
 	// maxActive bounds the active reads of all devices, and maxBytes the bytes that they ask for.
 	maxActive = 512
@@ -60,17 +61,17 @@ const (
 	// alwaysPerDevice is how many reads of a device may be active whatever the other devices do.
 	alwaysPerDevice = 4
 	// maxBackground bounds the reads that the kernel sends before it blocks the processes that need
-	// more. That bound is not per device: with the kernel's default of 12, stuck readers of one device
-	// would block the readers of all. So the server answers some reads before it is reached
+	// more. That bound is not per device: with the kernel's default of 12, stuck readers of one
+	// device would block the readers of all. So the server answers some reads before it is reached
 	// (maxUnanswered). While fewer reads are unanswered, the window is smaller.
 	maxBackground = 1 << 14
-	// maxUnanswered bounds the active and the queued reads of all devices. It is below maxBackground:
-	// when the kernel blocks processes, further reads have been sent, and each of them evicts a read,
-	// which unblocks a process.
+	// maxUnanswered bounds the active and the queued reads of all devices. It is below
+	// maxBackground: when the kernel blocks processes, further reads have been sent, and each of
+	// them evicts a read, which unblocks a process.
 	maxUnanswered = maxBackground - 1024
-	// windowRoom is how many requests the kernel may send beyond those that the server knows. They may
-	// all precede a request for another device in the kernel's single queue. At 10 µs each, 64 of them
-	// delay it by less than 1 ms. Less room means more system calls.
+	// windowRoom is how many requests the kernel may send beyond those that the server knows. They
+	// may all precede a request for another device in the kernel's single queue. At 10 µs each, 64
+	// of them delay it by less than 1 ms. Less room means more system calls.
 	windowRoom = 64
 	// minRoom and maxRoom are the bounds of the room at which the window is moved.
 	minRoom = windowRoom / 2
@@ -80,11 +81,11 @@ const (
 
 	// spareBuffers is how many unused buffers are kept for the next reads.
 	spareBuffers = 16
-	// journalSlots is how many requests can be unanswered in a new journal. It is above what the kernel
-	// sends; further requests are served, but not kept. Only used slots take memory.
+	// journalSlots is how many requests can be unanswered in a new journal. It is above what the
+	// kernel sends; further requests are served, but not kept. Only used slots take memory.
 	journalSlots = 1 << 17
-	// cancelBatch bounds the reads that are cancelled under one hold of the server's mutex, which other
-	// reads need to start and to end.
+	// cancelBatch bounds the reads that are cancelled under one hold of the server's mutex, which
+	// other reads need to start and to end.
 	cancelBatch = 256
 
 	// Times.
@@ -102,8 +103,8 @@ const (
 	stopTimeout  = 5 * time.Second
 	// removeTimeout is how long Remove waits for a Reader to return.
 	removeTimeout = 10 * time.Second
-	// initTimeout is how long Mount waits for the kernel's first request, and statTimeout how long for
-	// the server of a file system that is already mounted.
+	// initTimeout is how long Mount waits for the kernel's first request, and statTimeout how long
+	// for the server of a file system that is already mounted.
 	initTimeout = 10 * time.Second
 	statTimeout = 5 * time.Second
 	// unmountPause is the interval of attempts to unmount a busy directory.

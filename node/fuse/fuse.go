@@ -3,11 +3,11 @@
 // hangs forever.
 //
 // It is not a file system for users. Containers get names, permissions and everything else from a
-// tree's metadata image, and only the kernel opens the files here. The package knows no chunks, cache
-// or hub: a Reader has the bytes.
+// tree's metadata image, and only the kernel opens the files here. The package knows no chunks,
+// cache or hub: a Reader has the bytes.
 //
-// The Server speaks the kernel's FUSE protocol (include/uapi/linux/fuse.h) itself. It keeps no state
-// that the kernel refers to: a device's node ID is derived from its tree ID, file handles and
+// The Server speaks the kernel's FUSE protocol (include/uapi/linux/fuse.h) itself. It keeps no
+// state that the kernel refers to: a device's node ID is derived from its tree ID, file handles and
 // generations are 0, and look-ups are not counted. So every process that holds the connection gives
 // the same answers, and a process that never saw the connection's INIT can continue it (Adopt).
 // Read serve.go first (how requests arrive), then read.go (how a READ is answered) and limit.go
@@ -47,16 +47,16 @@ import (
 // Reader has the bytes of one device. It is safe for concurrent use.
 type Reader interface {
 	// ReadAt fills dst with the bytes from off on, or returns an error. It never fills less: the
-	// kernel would treat the rest as zeros. missed is how many of the bytes were not on this machine.
-	// The error wraps ErrIndex if the device's own files cannot be read.
+	// kernel would treat the rest as zeros. missed is how many of the bytes were not on this
+	// machine. The error wraps ErrIndex if the device's own files cannot be read.
 	//
-	// ReadAt returns soon after ctx is done, and does not touch dst afterwards. dst takes memory only
-	// once it is written, so a Reader that has to wait does so before it writes.
+	// ReadAt returns soon after ctx is done, and does not touch dst afterwards. dst takes memory
+	// only once it is written, so a Reader that has to wait does so before it writes.
 	ReadAt(ctx context.Context, dst []byte, off int64) (missed int64, err error)
 }
 
-// State is what a server must know of a connection that another server opened, besides its descriptor.
-// It does not change in the connection's life, and can be stored as JSON.
+// State is what a server must know of a connection that another server opened, besides its
+// descriptor. It does not change in the connection's life, and can be stored as JSON.
 type State struct {
 	// Minor is the version of the protocol (7.Minor) that the kernel speaks.
 	Minor uint32 `json:"minor"`
@@ -66,16 +66,16 @@ type State struct {
 	MaxPages uint16 `json:"maxPages"`
 }
 
-// maxRead returns the size of the largest read, in bytes. On a kernel with pages of 64 KiB, it is 16 MiB
-// if an older version opened the connection.
+// maxRead returns the size of the largest read, in bytes. On a kernel with pages of 64 KiB, it is
+// 16 MiB if an older version opened the connection.
 func (s State) maxRead() int { return int(s.MaxPages) * os.Getpagesize() }
 
 // Resends reports whether the kernel can resend the requests that a server has received and not
 // answered.
 func (s State) Resends() bool { return s.Flags&gofuse.CAP_HAS_RESEND != 0 }
 
-// Server serves one FUSE mount: a flat directory with a read-only file for each device, named by its
-// tree ID. It is safe for concurrent use.
+// Server serves one FUSE mount: a flat directory with a read-only file for each device, named by
+// its tree ID. It is safe for concurrent use.
 type Server struct {
 	conn  *os.File // /dev/fuse
 	raw   syscall.RawConn
@@ -130,8 +130,9 @@ func newServer(conn *os.File, journal *journal, dir string, state State, log *sl
 }
 
 // Adopt returns a server for a connection that another server, of any process, opened and no longer
-// serves. kept is what Descriptors returned there. Adopt takes it over. The devices have to be added
-// before Serve. Resend makes the server answer the requests that the other one left unanswered.
+// serves. kept is what Descriptors returned there. Adopt takes it over. The devices have to be
+// added before Serve. Resend makes the server answer the requests that the other one left
+// unanswered.
 //
 // The error wraps errors.ErrUnsupported if there is no way to get these requests.
 func Adopt(kept []*os.File, dir string, state State, log *slog.Logger) (*Server, error) {
@@ -161,8 +162,8 @@ func Adopt(kept []*os.File, dir string, state State, log *slog.Logger) (*Server,
 	return newServer(conn, j, dir, state, log)
 }
 
-// duplicate returns a descriptor that Go's poller watches, even if it does not watch conn: so a read of
-// it can be cancelled.
+// duplicate returns a descriptor that Go's poller watches, even if it does not watch conn: so a
+// read of it can be cancelled.
 func duplicate(conn *os.File) (*os.File, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -184,9 +185,9 @@ func duplicate(conn *os.File) (*os.File, error) {
 // State returns what a successor must know of the connection.
 func (s *Server) State() State { return s.state }
 
-// Descriptors returns what a successor needs besides State: a descriptor of the connection and, if the
-// kernel cannot resend, one of the journal. A process that holds them keeps the mount alive. The caller
-// closes them.
+// Descriptors returns what a successor needs besides State: a descriptor of the connection and, if
+// the kernel cannot resend, one of the journal. A process that holds them keeps the mount alive.
+// The caller closes them.
 func (s *Server) Descriptors() ([]*os.File, error) {
 	from := []*os.File{s.conn}
 	if s.journal != nil {
@@ -206,8 +207,8 @@ func (s *Server) Descriptors() ([]*os.File, error) {
 	return kept, nil
 }
 
-// nodeID derives a device's node ID from its tree ID: the first 62 bits of the tree ID, and bit 62 so
-// that it is neither the root nor an offset of "." or "..".
+// nodeID derives a device's node ID from its tree ID: the first 62 bits of the tree ID, and bit 62
+// so that it is neither the root nor an offset of "." or "..".
 func nodeID(id chunk.ID) uint64 {
 	return 1<<62 | binary.BigEndian.Uint64(id[:])>>2
 }
@@ -227,9 +228,9 @@ func (s *Server) Add(id chunk.ID, size int64, reader Reader) (path string, err e
 	return filepath.Join(s.dir, f.name), nil
 }
 
-// Remove removes a device. Its unanswered reads fail, and all later ones. A process with the file open
-// can read it only after the device was added again. When Remove returns nil, no ReadAt of the device
-// runs. Remove does nothing if the server does not have the device.
+// Remove removes a device. Its unanswered reads fail, and all later ones. A process with the file
+// open can read it only after the device was added again. When Remove returns nil, no ReadAt of the
+// device runs. Remove does nothing if the server does not have the device.
 func (s *Server) Remove(id chunk.ID) error {
 	s.mu.Lock()
 	f := s.files[nodeID(id)]
@@ -263,8 +264,8 @@ func (s *Server) Busy(id chunk.ID) bool {
 	return f != nil && f.id == id && (f.queue.active > 0 || f.queue.queued.Len() > 0)
 }
 
-// forgetName makes the kernel drop a cached name. It only saves memory: the name of a removed device
-// leads to ESTALE, and a new look-up.
+// forgetName makes the kernel drop a cached name. It only saves memory: the name of a removed
+// device leads to ESTALE, and a new look-up.
 func (s *Server) forgetName(name string) {
 	out := gofuse.NotifyInvalEntryOut{Parent: gofuse.FUSE_ROOT_ID, NameLen: uint32(len(name))}
 	err := s.send(reply(0, -gofuse.NOTIFY_INVAL_ENTRY, wire(&out), []byte(name+"\x00")))
@@ -274,8 +275,8 @@ func (s *Server) forgetName(name string) {
 }
 
 // Resend makes the server answer the requests that a predecessor received and did not answer. The
-// kernel resends them (Linux 6.9); the server ignores those that it is answering already. If the kernel
-// cannot, Serve first answers the requests in the journal. So Resend is called before Serve.
+// kernel resends them (Linux 6.9); the server ignores those that it is answering already. If the
+// kernel cannot, Serve first answers the requests in the journal. So Resend is called before Serve.
 func (s *Server) Resend() error {
 	if s.journal != nil {
 		s.resume = true

@@ -18,12 +18,13 @@ import (
 
 // journal is memory that outlives the server. The kernel writes each request that it sends directly
 // into a slot, and the slot is busy until the request is answered. So a successor finds there all
-// requests that its predecessor had received and not answered. It is for kernels that cannot resend.
+// requests that its predecessor had received and not answered. It is for kernels that cannot
+// resend.
 //
-// A slot is busy while the first field of its request, the length, is not 0. At each moment a request
-// is the kernel's to send, or in a slot: the kernel fills the slot before it counts the request as
-// sent, even if the process is being killed. If a request was answered but its slot is still busy, the
-// successor answers it again, and the kernel refuses the second answer.
+// A slot is busy while the first field of its request, the length, is not 0. At each moment a
+// request is the kernel's to send, or in a slot: the kernel fills the slot before it counts the
+// request as sent, even if the process is being killed. If a request was answered but its slot is
+// still busy, the successor answers it again, and the kernel refuses the second answer.
 type journal struct {
 	file *os.File
 	mem  []byte
@@ -54,8 +55,8 @@ func newJournal(slots int64) (*journal, error) {
 	return openJournal(file)
 }
 
-// openJournal opens what newJournal has made in any process, of any version. It takes over file. The
-// error wraps errors.ErrUnsupported if the file is not a journal.
+// openJournal opens what newJournal has made in any process, of any version. It takes over file.
+// The error wraps errors.ErrUnsupported if the file is not a journal.
 func openJournal(file *os.File) (*journal, error) {
 	info, err := file.Stat()
 	var mem []byte
@@ -162,8 +163,8 @@ func (s slot) clear() {
 	}
 }
 
-// serveJournal serves the requests that a predecessor had received and not answered. INTERRUPTs come
-// last, as they refer to the others.
+// serveJournal serves the requests that a predecessor had received and not answered. INTERRUPTs
+// come last, as they refer to the others.
 func (s *Server) serveJournal(work context.Context) error {
 	busy, err := s.journal.busy()
 	if err != nil {

@@ -37,8 +37,8 @@ var resending = State{Minor: 45, Flags: gofuse.CAP_HAS_RESEND, MaxPages: maxRead
 // journalled is that of one to a kernel that cannot.
 var journalled = State{Minor: 36, MaxPages: maxRead / pageSize}
 
-// connect returns a server that serves until the test ends, and its kernel. stop makes the server give
-// up the connection, and returns the result of Serve.
+// connect returns a server that serves until the test ends, and its kernel. stop makes the server
+// give up the connection, and returns the result of Serve.
 func connect(t testing.TB, state State) (s *Server, k *kernel, stop func() error) {
 	t.Helper()
 	s, k = newPair(t, state)
@@ -166,7 +166,8 @@ func (k *kernel) ask(opcode uint32, node uint64, body []byte) answer {
 	return a
 }
 
-// sync returns when the server has received all previous requests. None of their answers may be due.
+// sync returns when the server has received all previous requests. None of their answers may be
+// due.
 func (k *kernel) sync() {
 	k.t.Helper()
 	if a := k.ask(opStatfs, gofuse.FUSE_ROOT_ID, nil); a.errno != 0 {

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// limits decides when a read becomes active. Until then it is queued for its device, so it delays no
-// other device. The limits on all devices together do not apply to the first few reads of a device:
-// a device is served even if the reads of all others are stuck.
+// limits decides when a read becomes active. Until then it is queued for its device, so it delays
+// no other device. The limits on all devices together do not apply to the first few reads of a
+// device: a device is served even if the reads of all others are stuck.
 //
 // If more than maxUnanswered reads are active or queued, the oldest read of the longest queue is
 // evicted: it fails. So a device that is flooded with reads loses its own reads, and one with few
@@ -39,8 +39,8 @@ func (q *queue) oldest() *read {
 	return nil
 }
 
-// add makes a read active or queues it, and reports whether it is active. If there are too many reads
-// now, evicted is the queued read that was removed for it.
+// add makes a read active or queues it, and reports whether it is active. If there are too many
+// reads now, evicted is the queued read that was removed for it.
 func (l *limits) add(r *read) (active bool, evicted *read) {
 	if active = l.allows(r); active {
 		l.activate(r)

@@ -118,8 +118,8 @@ func TestDevicesTakeTurns(t *testing.T) {
 	}
 }
 
-// A device that is flooded with reads loses its own oldest reads. The others lose none. Flooded devices
-// have equal shares.
+// A device that is flooded with reads loses its own oldest reads. The others lose none. Flooded
+// devices have equal shares.
 func TestFloodedDeviceLosesItsOwn(t *testing.T) {
 	l := newLimits()
 	modest, first, second := &file{}, &file{}, &file{}

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mount mounts a new FUSE file system on the directory dir, and returns its server. Nothing is served
-// before Serve. Only root can use the files: the kernel reads a device with the rights of the process
-// that mounted the tree.
+// Mount mounts a new FUSE file system on the directory dir, and returns its server. Nothing is
+// served before Serve. Only root can use the files: the kernel reads a device with the rights of
+// the process that mounted the tree.
 //
 // Mount first removes dead mounts of previous servers. Without resend, the server does not use the
 // kernel's ability to resend requests.
@@ -58,8 +58,8 @@ func mountHint(err error) string {
 	return ""
 }
 
-// removeDead removes FUSE mounts from dir whose connections have ended. It detaches them, because trees
-// may still be mounted over their devices. All reads of these fail already.
+// removeDead removes FUSE mounts from dir whose connections have ended. It detaches them, because
+// trees may still be mounted over their devices. All reads of these fail already.
 func removeDead(dir string) error {
 	for {
 		result := make(chan error, 1)
@@ -139,16 +139,17 @@ func negotiate(req request, features uint64, kernelPage int) (gofuse.InitOut, St
 	out := gofuse.InitOut{
 		Major: 7, Minor: in.Minor, Flags: uint32(state.Flags), Flags2: uint32(state.Flags >> 32),
 		MaxBackground: maxBackground, CongestionThreshold: maxBackground,
-		// Nothing is ever written. This is the kernel's minimum, so that requests fit into requestSize.
+		// Nothing is ever written. This is the kernel's minimum, so that requests fit into
+		// requestSize.
 		MaxWrite: pageSize, MaxPages: state.MaxPages, MaxReadAhead: in.MaxReadAhead, TimeGran: 1,
 	}
 	return out, state, nil
 }
 
-// Unmount unmounts the directory. While the directory is busy, Unmount tries again until timeout: the
-// kernel releases a device a moment after its tree was unmounted, and each pending request holds the
-// mount. So it is best called while Serve runs. If Unmount fails, with EBUSY for example, the server
-// continues. If nothing is mounted, Unmount does nothing.
+// Unmount unmounts the directory. While the directory is busy, Unmount tries again until timeout:
+// the kernel releases a device a moment after its tree was unmounted, and each pending request
+// holds the mount. So it is best called while Serve runs. If Unmount fails, with EBUSY for example,
+// the server continues. If nothing is mounted, Unmount does nothing.
 func (s *Server) Unmount(timeout time.Duration) error {
 	for end := time.Now().Add(timeout); ; time.Sleep(unmountPause) {
 		err := unix.Unmount(s.dir, unix.UMOUNT_NOFOLLOW)
@@ -163,8 +164,8 @@ func (s *Server) Unmount(timeout time.Duration) error {
 	}
 }
 
-// Detach closes the connection and leaves the mount. The mount stays alive while another process has a
-// descriptor of the connection (Descriptors). Without one, all later reads fail.
+// Detach closes the connection and leaves the mount. The mount stays alive while another process
+// has a descriptor of the connection (Descriptors). Without one, all later reads fail.
 func (s *Server) Detach() error {
 	if err := s.conn.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
 		return fmt.Errorf("close the FUSE connection of %s: %w", s.dir, err)

@@ -119,8 +119,8 @@ func (s *Server) answerRead(ctx context.Context, r *read) {
 	}
 }
 
-// claim makes the caller the one that answers a read, unless another goroutine is already. From then
-// on a request with the same number is a new one: a resent one.
+// claim makes the caller the one that answers a read, unless another goroutine is already. From
+// then on a request with the same number is a new one: a resent one.
 func (s *Server) claim(r *read) (mine bool, why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -257,8 +257,8 @@ func (s *Server) logFailure(r *read, err error) {
 	}
 }
 
-// sendRead sends the answer to a read. The kernel refuses an answer only if this program is at fault;
-// then no process waits for it any more.
+// sendRead sends the answer to a read. The kernel refuses an answer only if this program is at
+// fault; then no process waits for it any more.
 func (s *Server) sendRead(r *read, message []byte) {
 	if err := s.send(message); err != nil {
 		s.log.Error("answer refused by the kernel", "dir", s.dir, "err", err)

@@ -288,7 +288,8 @@ func TestResentRequestIsReadOnce(t *testing.T) {
 	}
 }
 
-// Many reads expire, each once. The test does not look at the answers: the socket cannot hold them all.
+// Many reads expire, each once. The test does not look at the answers: the socket cannot hold them
+// all.
 func TestManyReadsExpire(t *testing.T) {
 	s, k, _ := connect(t, resending)
 	r := newStuck()

@@ -84,9 +84,9 @@ func (s *Server) watch(work context.Context) {
 	}
 }
 
-// loop receives requests in one goroutine, which spends one or two microseconds on each. Longer work
-// is done in other goroutines. As there is only one, a request is known before its INTERRUPT is
-// received.
+// loop receives requests in one goroutine, which spends one or two microseconds on each. Longer
+// work is done in other goroutines. As there is only one, a request is known before its INTERRUPT
+// is received.
 func (s *Server) loop(work context.Context) error {
 	if s.resume {
 		if err := s.serveJournal(work); err != nil {
@@ -144,7 +144,8 @@ func (s *Server) receiver() *receiver {
 	return r
 }
 
-// receive receives one request, its beginning into the slot. The bytes are valid until the next call.
+// receive receives one request, its beginning into the slot. The bytes are valid until the next
+// call.
 func (r *receiver) receive(slot slot) ([]byte, error) {
 	r.into[0] = slot
 	err := r.server.raw.Read(r.read)
@@ -253,14 +254,14 @@ func (s *Server) open(req request) ([]byte, error) {
 	if in.Flags&unix.O_ACCMODE != unix.O_RDONLY {
 		return nil, errReadOnly
 	}
-	// Direct I/O, as the tree's file system caches the pages already. No flush, as closing a descriptor
-	// has no effect.
+	// Direct I/O, as the tree's file system caches the pages already. No flush, as closing a
+	// descriptor has no effect.
 	const flags = gofuse.FOPEN_DIRECT_IO | gofuse.FOPEN_KEEP_CACHE | gofuse.FOPEN_NOFLUSH
 	return wire(&gofuse.OpenOut{OpenFlags: flags}), nil
 }
 
-// readdir lists the directory from an offset on: 0 is the start, 1 is after ".", 2 is after "..", and a
-// node ID is after that device.
+// readdir lists the directory from an offset on: 0 is the start, 1 is after ".", 2 is after "..",
+// and a node ID is after that device.
 func (s *Server) readdir(req request) ([]byte, error) {
 	in, err := decode[gofuse.ReadIn](req.bytes)
 	if err != nil {
@@ -286,8 +287,8 @@ func (s *Server) readdir(req request) ([]byte, error) {
 	return b, nil
 }
 
-// send sends one message to the kernel. It is no error if the kernel no longer wants it: the process
-// may be gone, the mount unmounted, or the request resent.
+// send sends one message to the kernel. It is no error if the kernel no longer wants it: the
+// process may be gone, the mount unmounted, or the request resent.
 func (s *Server) send(message []byte) error {
 	var failed error
 	err := s.raw.Control(func(fd uintptr) { // not conn.Write, which locks out other writers

@@ -71,8 +71,8 @@ func (local) ReadAt(_ context.Context, dst []byte, _ int64) (missed int64, err e
 }
 
 // Processes read chunks that only a silent hub has, more of them than are requested at a time. Each
-// gets an error at its deadline and not before. Readers of another device notice nothing, and nothing
-// stays in flight.
+// gets an error at its deadline and not before. Readers of another device notice nothing, and
+// nothing stays in flight.
 func TestSilentHub(t *testing.T) {
 	const deadline = 5 * time.Second
 	log := slog.New(slog.DiscardHandler)

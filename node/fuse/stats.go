@@ -44,10 +44,11 @@ func reasonOf(err error) string {
 
 // ServerStats are a server's figures since it was made, of all devices together.
 type ServerStats struct {
-	// Cached and Fetched are the times from the request to the answer: of reads whose bytes were all on
-	// this machine, and of the others.
+	// Cached and Fetched are the times from the request to the answer: of reads whose bytes were
+	// all on this machine, and of the others.
 	Cached, Fetched Latency
-	// CachedBytes and FetchedBytes are the answered bytes that were on this machine, and the others.
+	// CachedBytes and FetchedBytes are the answered bytes that were on this machine, and the
+	// others.
 	CachedBytes, FetchedBytes int64
 
 	Failed map[string]int64 // reads that failed with an input/output error, by reason
@@ -90,8 +91,8 @@ func (s *Server) Stats() ServerStats {
 // DeviceStats are a server's figures of one device since it was added.
 type DeviceStats struct {
 	Failed int64 `json:"failed"` // reads that failed with an input/output error
-	// Refused is how many of the failed reads were evicted because too many were queued. Most are the
-	// kernel's read-ahead, which processes repeat if they need the data.
+	// Refused is how many of the failed reads were evicted because too many were queued. Most are
+	// the kernel's read-ahead, which processes repeat if they need the data.
 	Refused int64 `json:"refused"`
 	Waited  Wait  `json:"waited"` // by processes that read it
 }

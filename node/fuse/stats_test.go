@@ -48,7 +48,8 @@ func TestLatencyQuantiles(t *testing.T) {
 	}
 }
 
-// remote is a Reader whose bytes are not on this machine from an offset on. It fails if fail is set.
+// remote is a Reader whose bytes are not on this machine from an offset on. It fails if fail is
+// set.
 type remote struct {
 	from int64
 	fail error

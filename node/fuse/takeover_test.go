@@ -90,8 +90,8 @@ func TestTakeOverWithAJournal(t *testing.T) {
 	}
 	stopped := serveUntilStuck(t, s, k, id, r)
 	k.wantNoAnswer()
-	// As if the server had been killed with two more requests: one with a name that is too long for a
-	// slot, and one without an answer.
+	// As if the server had been killed with two more requests: one with a name that is too long for
+	// a slot, and one without an answer.
 	for _, request := range [][]byte{
 		rawRequest(opLookup, 1000, gofuse.FUSE_ROOT_ID, append(bytes.Repeat([]byte("x"), 250), 0)),
 		rawRequest(opInterrupt, 1001, 0, bodyOf(gofuse.InterruptIn{Unique: 5000})),
@@ -148,8 +148,8 @@ func TestTakeOverWithAJournal(t *testing.T) {
 	}
 }
 
-// A version with other limits has made a journal of another size. The requests in it are answered, and
-// it stays in use.
+// A version with other limits has made a journal of another size. The requests in it are answered,
+// and it stays in use.
 func TestJournalOfAnotherSize(t *testing.T) {
 	for _, slots := range []int64{4, 2 * journalSlots} {
 		s, k := newPair(t, journalled)

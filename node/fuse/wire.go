@@ -53,8 +53,8 @@ func (r request) name() (string, error) {
 	return string(name[:len(name)-1]), nil
 }
 
-// reply returns an answer with a payload. status is a negative errno or 0; if unique is 0, it is the
-// code of a notification.
+// reply returns an answer with a payload. status is a negative errno or 0; if unique is 0, it is
+// the code of a notification.
 func reply(unique uint64, status int32, payload ...[]byte) []byte {
 	size := outHeaderSize
 	for _, p := range payload {
@@ -70,8 +70,8 @@ func reply(unique uint64, status int32, payload ...[]byte) []byte {
 
 func putHeader(b []byte, h gofuse.OutHeader) { copy(b, wire(&h)) }
 
-// appendDirent appends one directory entry, unless b would grow beyond limit. next is the offset after
-// this entry.
+// appendDirent appends one directory entry, unless b would grow beyond limit. next is the offset
+// after this entry.
 func appendDirent(b []byte, limit int, node, next uint64, kind uint32, name string) (_ []byte, ok bool) {
 	size := (24 + len(name) + direntAlign - 1) / direntAlign * direntAlign
 	if len(b)+size > limit {

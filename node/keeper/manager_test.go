@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// startManager starts a service manager that holds nothing and confirms everything. end ends it, and
-// returns the messages that it received.
+// startManager starts a service manager that holds nothing and confirms everything. end ends it,
+// and returns the messages that it received.
 func startManager(t *testing.T) (path string, end func() string) {
 	t.Helper()
 	path = filepath.Join(shortDir(t), "notify")
@@ -48,7 +48,8 @@ func startManager(t *testing.T) (path string, end func() string) {
 	}
 }
 
-// systemd polls stored descriptors by default, and would be woken for each request on the connection.
+// systemd polls stored descriptors by default, and would be woken for each request on the
+// connection.
 func TestManagerDoesNotPoll(t *testing.T) {
 	path, end := startManager(t)
 	r, _ := pipe(t)

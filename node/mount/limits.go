@@ -17,7 +17,8 @@ const (
 	idleTimeout = 2 * time.Second
 	idlePause   = 20 * time.Millisecond
 
-	// loopTries limits how often a free loop device is requested: another process may take it first.
+	// loopTries limits how often a free loop device is requested: another process may take it
+	// first.
 	loopTries = 64
 	// loopBlock is the block size of loop devices, in bytes: that of both files.
 	loopBlock = 4096

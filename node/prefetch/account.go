@@ -64,7 +64,8 @@ func (a *account) use(r device.Read) (any bool) {
 // debt returns by how many bytes what was brought exceeds part times what was used of it.
 func (a *account) debt(part int64) int64 { return a.brought.Load() - part*a.used.Load() }
 
-// forget restarts the account for a new start. Chunks requested before that are read now count as used.
+// forget restarts the account for a new start. Chunks requested before that are read now count as
+// used.
 func (a *account) forget() {
 	a.brought.Store(0)
 	a.used.Store(0)

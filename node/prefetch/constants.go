@@ -5,25 +5,26 @@ import "time"
 const (
 	// Sequential readers.
 
-	// maxReaders is how many sequential readers of one device are tracked, each of startup packs and
-	// of the rest.
+	// maxReaders is how many sequential readers of one device are tracked, each of startup packs
+	// and of the rest.
 	maxReaders = 16
-	// minWindow and maxWindow bound how far ahead of a sequential reader data is fetched, in bytes. The
-	// largest window keeps a link of 1 Gbit/s busy while the reader stalls, as on a busy machine.
+	// minWindow and maxWindow bound how far ahead of a sequential reader data is fetched, in bytes.
+	// The largest window keeps a link of 1 Gbit/s busy while the reader stalls, as on a busy
+	// machine.
 	minWindow = 256 << 10
 	maxWindow = 64 << 20
 	// windowSteps is the number of requests that make up a window, so that most of it is in flight.
 	windowSteps = 8
-	// slack is the largest distance, in bytes, between a read and the end of its reader's previous one.
-	// The kernel sends the parts of one large read in any order.
+	// slack is the largest distance, in bytes, between a read and the end of its reader's previous
+	// one. The kernel sends the parts of one large read in any order.
 	slack = 2 << 20
 
 	// The queue of speculative requests for units, which sequential readers and neighbours share.
 
 	// maxQueued bounds the queued requests of one device. Further ones are dropped.
 	maxQueued = 1024
-	// maxFetches bounds the requests in flight, and maxDeviceFetches those of one device: other devices
-	// still make progress if one is stuck.
+	// maxFetches bounds the requests in flight, and maxDeviceFetches those of one device: other
+	// devices still make progress if one is stuck.
 	maxFetches       = 96
 	maxDeviceFetches = 48
 
@@ -32,13 +33,14 @@ const (
 	// maxPlans bounds how many startup packs have their units listed at a time. Listing reads all
 	// locations of a tree.
 	maxPlans = 4
-	// maxPlanned bounds the extents considered of one startup pack. Further ones are fetched on demand.
+	// maxPlanned bounds the extents considered of one startup pack. Further ones are fetched on
+	// demand.
 	maxPlanned = 1 << 16
-	// maxUnits bounds the units of one device that were requested and are not stored yet. The link's
-	// window bounds the bytes in flight.
+	// maxUnits bounds the units of one device that were requested and are not stored yet. The
+	// link's window bounds the bytes in flight.
 	maxUnits = 64
-	// maxRetries is how often a pass is repeated after the source has failed or the cache has not stored
-	// a unit. The pauses before that double from minPause to maxPause.
+	// maxRetries is how often a pass is repeated after the source has failed or the cache has not
+	// stored a unit. The pauses before that double from minPause to maxPause.
 	maxRetries = 8
 	minPause   = time.Second
 	maxPause   = time.Minute
@@ -46,14 +48,14 @@ const (
 	shortPause = time.Second
 	// maxEarly bounds the reads kept until the triggers are known.
 	maxEarly = 256
-	// A pack is small, and fetched first, if it has at most one part in smallPart of the bytes of the
-	// largest pack that the same read wants. It delays the others by next to nothing.
+	// A pack is small, and fetched first, if it has at most one part in smallPart of the bytes of
+	// the largest pack that the same read wants. It delays the others by next to nothing.
 	smallPart = 16
 	// maxInvalid is how many units in a row may be missing or invalid before a pack is given up.
 	maxInvalid = 8
-	// startupCredit is how many bytes, uncompressed, a pack may bring before any of them is read. Of
-	// what comes beyond it, one part in startupPart has to be read. So a start that differs from those
-	// before it gets a bounded multiple of what it uses.
+	// startupCredit is how many bytes, uncompressed, a pack may bring before any of them is read.
+	// Of what comes beyond it, one part in startupPart has to be read. So a start that differs from
+	// those before it gets a bounded multiple of what it uses.
 	startupCredit = 32 << 20
 	startupPart   = 4
 	// maxLoads bounds the units of startup packs that are read from the disk into memory at a time:
@@ -66,12 +68,12 @@ const (
 	neighbourUnit = 64 << 10
 	// neighbourSpan bounds the extents looked at in each direction.
 	neighbourSpan = 2048
-	// neighbourProbe is how many units of other files are requested with a miss while it is not known
-	// whether such units are read.
+	// neighbourProbe is how many units of other files are requested with a miss while it is not
+	// known whether such units are read.
 	neighbourProbe = 4
 	// neighbourCredit is how many bytes, uncompressed, may come before any of them is read. Of what
-	// comes beyond it, one part in filePart has to be read of the same file, and one in otherPart of
-	// other files.
+	// comes beyond it, one part in filePart has to be read of the same file, and one in otherPart
+	// of other files.
 	neighbourCredit = 8 << 20
 	filePart        = 4
 	otherPart       = 8

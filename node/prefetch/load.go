@@ -18,8 +18,8 @@ type loads struct {
 
 func newLoads() loads { return loads{slots: make(chan struct{}, maxLoads)} }
 
-// loader loads the cached chunks of startup packs, in the order in which a start will read them. That
-// is faster than the kernel's reads, which come one after the other.
+// loader loads the cached chunks of startup packs, in the order in which a start will read them.
+// That is faster than the kernel's reads, which come one after the other.
 type loader struct {
 	loads   *loads
 	cache   Cache

@@ -9,10 +9,10 @@ import (
 	"lighter/node/device"
 )
 
-// neighbours fetches the units around a missing chunk. While a reader waits one RTT for a unit, a long
-// path could deliver many. So the rest of the file is requested as well, as much as arrives in one
-// RTT; if the file is smaller than that, then some chunks of neighbouring files. It stops if little
-// of it is read.
+// neighbours fetches the units around a missing chunk. While a reader waits one RTT for a unit, a
+// long path could deliver many. So the rest of the file is requested as well, as much as arrives in
+// one RTT; if the file is smaller than that, then some chunks of neighbouring files. It stops if
+// little of it is read.
 type neighbours struct {
 	device   *device.Device
 	source   Source
@@ -66,8 +66,8 @@ type search struct {
 	requested map[chunk.Unit]bool
 }
 
-// run requests the extents after the given one up to the end of the file, then those before it, then
-// those of neighbouring files.
+// run requests the extents after the given one up to the end of the file, then those before it,
+// then those of neighbouring files.
 func (s *search) run(extent int64) {
 	s.own, _ = s.device.Unit(extent) // the reader requests it
 	after, before := extent+1, extent

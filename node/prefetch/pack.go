@@ -13,8 +13,8 @@ type unit struct {
 	extents []int64
 }
 
-// unitsOf lists the units of a startup pack in order. It leaves out units without chunks of any extent.
-// It reads all of the locations once.
+// unitsOf lists the units of a startup pack in order. It leaves out units without chunks of any
+// extent. It reads all of the locations once.
 func unitsOf(locations *index.Locations, pack index.Startup) ([]unit, error) {
 	type place struct {
 		n      uint32
@@ -41,8 +41,8 @@ func unitsOf(locations *index.Locations, pack index.Startup) ([]unit, error) {
 	return units, nil
 }
 
-// triggers are ranges of a device whose reads start the fetch of packs. They are immutable, and safe
-// for concurrent use.
+// triggers are ranges of a device whose reads start the fetch of packs. They are immutable, and
+// safe for concurrent use.
 type triggers struct{ ranges []trigger } // by from
 
 type trigger struct {
@@ -50,8 +50,8 @@ type trigger struct {
 	pack int
 }
 
-// newTriggers returns the triggers of packs, given by pack number. The ranges are extents: two of them
-// are the same or do not overlap.
+// newTriggers returns the triggers of packs, given by pack number. The ranges are extents: two of
+// them are the same or do not overlap.
 func newTriggers(packs map[int][]span) *triggers {
 	t := &triggers{}
 	for pack, ranges := range packs {

@@ -57,8 +57,8 @@ func (p *pass) reset() error {
 	return err
 }
 
-// fetch requests one unit of a pack, unless it is cached. It returns when the unit is in flight, and
-// reports whether to go on with the pack.
+// fetch requests one unit of a pack, unless it is cached. It returns when the unit is in flight,
+// and reports whether to go on with the pack.
 func (s *startup) fetch(t *task, u unit, p *pass) bool {
 	ref, bytes := s.missing(chunk.Unit{Pack: t.pack.Pack, N: u.n}, u.extents)
 	if bytes == 0 {
@@ -108,8 +108,8 @@ func (s *startup) fetch(t *task, u unit, p *pass) bool {
 	return true
 }
 
-// missing returns one of the extents' chunks that are not cached, as part of the unit, and the bytes of
-// all of them.
+// missing returns one of the extents' chunks that are not cached, as part of the unit, and the
+// bytes of all of them.
 func (s *startup) missing(u chunk.Unit, extents []int64) (ref chunk.Ref, bytes int64) {
 	for _, i := range extents {
 		e, err := s.device.Extents().Extent(i)

@@ -34,7 +34,8 @@ type Source interface {
 type Cache interface {
 	// Has reports whether a chunk is probably cached.
 	Has(id chunk.ID) bool
-	// Load reads those of the chunks that are cached from the disk into memory. It returns when it has.
+	// Load reads those of the chunks that are cached from the disk into memory. It returns when it
+	// has.
 	Load(refs []chunk.Ref)
 }
 
@@ -46,15 +47,16 @@ type Fetcher interface {
 
 // Streamer is the part of a Source that fetches units one after the other.
 type Streamer interface {
-	// Stream requests the chunk's unit, of about size bytes. It returns when the link has room and the
-	// unit is in flight. The caller must call wait, which returns when the unit is cached, with the
-	// number of bytes received for this call. wait is nil if nothing had to be requested.
+	// Stream requests the chunk's unit, of about size bytes. It returns when the link has room and
+	// the unit is in flight. The caller must call wait, which returns when the unit is cached, with
+	// the number of bytes received for this call. wait is nil if nothing had to be requested.
 	Stream(ctx context.Context, ref chunk.Ref, size int64) (wait func(context.Context) (int64, error), err error)
 }
 
 // Link is the part of a Source that knows the path to the origin.
 type Link interface {
-	// Reach returns how many bytes arrive in one RTT, if the RTT is long; 0 if it is short or unknown.
+	// Reach returns how many bytes arrive in one RTT, if the RTT is long; 0 if it is short or
+	// unknown.
 	Reach() int64
 }
 
@@ -66,11 +68,11 @@ type Meter interface {
 
 // Options bound what is prefetched.
 type Options struct {
-	// Limit is how many bytes of startup packs, uncompressed, may be fetched for one start of a device.
-	// With 0, neither startup packs nor neighbours are fetched.
+	// Limit is how many bytes of startup packs, uncompressed, may be fetched for one start of a
+	// device. With 0, neither startup packs nor neighbours are fetched.
 	Limit int64
-	// Short returns why nothing may be fetched now, such as a lack of memory or disk; nil: nothing is
-	// short. It may be nil itself.
+	// Short returns why nothing may be fetched now, such as a lack of memory or disk; nil: nothing
+	// is short. It may be nil itself.
 	Short func() error
 }
 
@@ -87,8 +89,8 @@ type Prefetcher struct {
 	neighbours yield
 }
 
-// New returns a prefetcher. source returns the source of a new device. Requests of sequential readers
-// and neighbours are fetched while Run runs.
+// New returns a prefetcher. source returns the source of a new device. Requests of sequential
+// readers and neighbours are fetched while Run runs.
 func New(source func() Source, options Options, log *slog.Logger) *Prefetcher {
 	if options.Short == nil {
 		options.Short = func() error { return nil }
@@ -123,8 +125,8 @@ type Device struct {
 	neighbours *neighbours
 }
 
-// Open returns the device of the tree that extents belongs to. locations may be nil. The caller must
-// call Close.
+// Open returns the device of the tree that extents belongs to. locations may be nil. The caller
+// must call Close.
 func (p *Prefetcher) Open(extents *index.Map, locations *index.Locations, log *slog.Logger) *Device {
 	source := p.source()
 	d := &Device{Device: device.New(extents, locations, source, log), source: source}
@@ -139,8 +141,8 @@ func (p *Prefetcher) Open(extents *index.Map, locations *index.Locations, log *s
 	return d
 }
 
-// SetLocations replaces the device's locations. Once it has returned, the previous ones are no longer
-// needed.
+// SetLocations replaces the device's locations. Once it has returned, the previous ones are no
+// longer needed.
 func (d *Device) SetLocations(locations *index.Locations) {
 	d.Device.SetLocations(locations)
 	d.startup.follow(locations)
@@ -159,8 +161,8 @@ func (d *Device) Begin() bool {
 // EndStartup ends the fetch of startup packs, for ever, and waits until none is in flight.
 func (d *Device) EndStartup() { d.startup.end() }
 
-// Received returns the bytes received for the device, by the URL of the hub or mirror that sent them.
-// Bytes that were received for another device first are counted there.
+// Received returns the bytes received for the device, by the URL of the hub or mirror that sent
+// them. Bytes that were received for another device first are counted there.
 func (d *Device) Received() map[string]int64 { return d.source.Received() }
 
 // Close ends all prefetching for the device. It is called when no more reads come.

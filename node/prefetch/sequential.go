@@ -6,9 +6,9 @@ import (
 	"lighter/node/device"
 )
 
-// sequential fetches data ahead of sequential readers. In startup packs it fetches only packs that are
-// wanted, and nothing while startup fetches them itself: which other chunks such a reader needs is
-// known there.
+// sequential fetches data ahead of sequential readers. In startup packs it fetches only packs that
+// are wanted, and nothing while startup fetches them itself: which other chunks such a reader needs
+// is known there.
 type sequential struct {
 	device   *device.Device
 	cache    Cache

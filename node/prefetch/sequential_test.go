@@ -55,8 +55,8 @@ func TestSequentialStaysWithinTheFile(t *testing.T) {
 	}
 }
 
-// A sequential reader of a startup pack gets nothing of a pack that belongs to other starts, until one
-// of that pack's triggers is read.
+// A sequential reader of a startup pack gets nothing of a pack that belongs to other starts, until
+// one of that pack's triggers is read.
 func TestSequentialLeavesOtherStarts(t *testing.T) {
 	without, s := shelved(t, Options{})
 	clear(s.cached)
@@ -98,8 +98,8 @@ func TestSequentialLeavesOtherStarts(t *testing.T) {
 	}
 }
 
-// A sequential reader of startup packs gets only chunks of wanted startup packs, and only while they
-// are not being streamed.
+// A sequential reader of startup packs gets only chunks of wanted startup packs, and only while
+// they are not being streamed.
 func TestSequentialInStartupPacks(t *testing.T) {
 	h := newStartHub(t)
 	synctest.Test(t, func(t *testing.T) {

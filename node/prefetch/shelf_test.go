@@ -12,8 +12,8 @@ import (
 	"lighter/test/testkit/filetree"
 )
 
-// shelf is a Source in memory, some of whose chunks count as cached. It only counts what it is asked to
-// fetch.
+// shelf is a Source in memory, some of whose chunks count as cached. It only counts what it is
+// asked to fetch.
 type shelf struct {
 	mu     sync.Mutex
 	chunks map[chunk.ID][]byte

@@ -14,8 +14,8 @@ import (
 )
 
 // startup fetches a device's startup packs once they are wanted: at mount, or when a read triggers
-// them. The pack that was wanted last goes first, as its chunks are being read now. It has a goroutine
-// while there is something to fetch.
+// them. The pack that was wanted last goes first, as its chunks are being read now. It has a
+// goroutine while there is something to fetch.
 type startup struct {
 	device   *device.Device
 	cache    Cache
@@ -65,8 +65,8 @@ func newStartup(p *Prefetcher, d *device.Device, source Source) *startup {
 	return s
 }
 
-// follow replaces the locations. From now on only packs that they name are fetched. Cached chunks and
-// units in flight are not requested again.
+// follow replaces the locations. From now on only packs that they name are fetched. Cached chunks
+// and units in flight are not requested again.
 func (s *startup) follow(locations *index.Locations) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,9 +92,10 @@ func (s *startup) follow(locations *index.Locations) {
 	}
 }
 
-// begin requests the packs that are wanted at mount. It is called when a start is likely to follow. If
-// it is not called before the device's first read, that read does the same. isNew reports whether the
-// device was read since the last call, and hasPacks whether any pack is wanted at mount.
+// begin requests the packs that are wanted at mount. It is called when a start is likely to follow.
+// If it is not called before the device's first read, that read does the same. isNew reports
+// whether the device was read since the last call, and hasPacks whether any pack is wanted at
+// mount.
 func (s *startup) begin() (isNew, hasPacks bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -181,8 +182,8 @@ func (s *startup) wantLocked(packs []int) {
 	s.start()
 }
 
-// smallFirst moves small packs to the front. The others stay in the hub's order, which is that of their
-// first use.
+// smallFirst moves small packs to the front. The others stay in the hub's order, which is that of
+// their first use.
 func smallFirst(tasks []*task) []*task {
 	var largest int64
 	for _, t := range tasks {
@@ -381,7 +382,8 @@ func (s *startup) pause(d time.Duration) bool {
 	return sleep(s.ctx, d)
 }
 
-// spend reports whether so many bytes more may be fetched. It gives back a negative number of bytes.
+// spend reports whether so many bytes more may be fetched. It gives back a negative number of
+// bytes.
 func (s *startup) spend(bytes int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 	"lighter/format/pack"
 )
 
-// Startup packs are fetched once they are wanted and not before, each unit once. Reads of their chunks
-// then find them cached.
+// Startup packs are fetched once they are wanted and not before, each unit once. Reads of their
+// chunks then find them cached.
 func TestStartupPacks(t *testing.T) {
 	h := newStartHub(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -111,8 +111,8 @@ func TestStreamBeginsWithARead(t *testing.T) {
 	})
 }
 
-// Whatever an origin or the locations say, readers get the right bytes, and the requests in vain are
-// bounded.
+// Whatever an origin or the locations say, readers get the right bytes, and the requests in vain
+// are bounded.
 func TestStreamOfInvalidUnits(t *testing.T) {
 	for name, spoil := range map[string]func(h *startHub){
 		"missing": func(h *startHub) { h.fail = func(chunk.Unit) ([]byte, error) { return nil, chunk.ErrNotFound } },
@@ -155,8 +155,8 @@ func TestStreamOfInvalidUnits(t *testing.T) {
 	}
 }
 
-// While the source fails, the cache stores nothing, or memory is short, the stream requests little. It
-// continues afterwards.
+// While the source fails, the cache stores nothing, or memory is short, the stream requests little.
+// It continues afterwards.
 func TestStreamGoesOn(t *testing.T) {
 	var short atomic.Bool
 	for name, fault := range map[string]func(b *startDevice, on bool){
@@ -251,7 +251,8 @@ func TestStreamIsBounded(t *testing.T) {
 	}
 }
 
-// Nothing stays in flight after a device was closed, or its locations were replaced, during a stream.
+// Nothing stays in flight after a device was closed, or its locations were replaced, during a
+// stream.
 func TestStreamEnds(t *testing.T) {
 	for _, hang := range []bool{false, true} {
 		h := newStartHub(t)

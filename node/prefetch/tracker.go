@@ -5,8 +5,8 @@ import "sync"
 // span is a part of a device: the bytes from, up to but not including, to.
 type span struct{ from, to int64 }
 
-// tracker finds the sequential readers of one device. The zero value is ready to use. It is safe for
-// concurrent use.
+// tracker finds the sequential readers of one device. The zero value is ready to use. It is safe
+// for concurrent use.
 type tracker struct {
 	mu      sync.Mutex // guards readers and clock
 	readers [maxReaders]reader
@@ -23,8 +23,9 @@ type reader struct {
 	used   int64 // tracker.clock at its last read; 0: a free entry
 }
 
-// read notes a read and returns the range to request now, which is mostly empty. end(to) returns the
-// smaller of to and the end of the file that is read; it is called only if there may be a range.
+// read notes a read and returns the range to request now, which is mostly empty. end(to) returns
+// the smaller of to and the end of the file that is read; it is called only if there may be a
+// range.
 func (t *tracker) read(offset, length int64, end func(to int64) int64) span {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -5,14 +5,14 @@ import "time"
 const (
 	// Recordings.
 
-	// maxAtOnce bounds concurrent recordings, of 256 KiB each. A new one replaces the oldest whose start
-	// has not begun.
+	// maxAtOnce bounds concurrent recordings, of 256 KiB each. A new one replaces the oldest whose
+	// start has not begun.
 	maxAtOnce = 16
 	// A start is over when nothing was read for idleTime, and after maxTime at the latest.
 	idleTime = 10 * time.Second
 	maxTime  = 2 * time.Minute
-	// minBytes is the least that a start reads. containerd, for example, reads less when it looks up a
-	// user before the start. The recording then goes on for up to startTimeout.
+	// minBytes is the least that a start reads. containerd, for example, reads less when it looks
+	// up a user before the start. The recording then goes on for up to startTimeout.
 	minBytes     = 64 << 10
 	startTimeout = 30 * time.Minute
 	// checkInterval is the interval of the checks for starts that are over.

@@ -17,7 +17,8 @@ func (o *observable) Observe(observer device.Observer) (stop func()) {
 	return func() { o.observer = nil }
 }
 
-// A recorder passes the trace of a start on when the start is over, here because its tree is unmounted.
+// A recorder passes the trace of a start on when the start is over, here because its tree is
+// unmounted.
 func Example() {
 	recorder := record.New(true, func(t trace.Trace) {
 		for _, r := range t.Reads {

@@ -21,8 +21,8 @@ type Next struct {
 var errRequested = errors.New("the next start of this image is already being recorded: " +
 	"wait for that recording, or end it")
 
-// Next records the next start of a tree, whether the recorder is on or not. The recording begins with
-// the tree's next mount. The caller must call End.
+// Next records the next start of a tree, whether the recorder is on or not. The recording begins
+// with the tree's next mount. The caller must call End.
 func (r *Recorder) Next(tree chunk.ID) (*Next, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -50,7 +50,8 @@ func TestTheNextStart(t *testing.T) {
 	}
 }
 
-// A requested recording is made however many others there are, is not replaced, and waits without limit.
+// A requested recording is made however many others there are, is not replaced, and waits without
+// limit.
 func TestTheNextStartIsWaitedFor(t *testing.T) {
 	r, _ := recorded(true)
 	for i := range maxAtOnce {

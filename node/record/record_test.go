@@ -132,8 +132,8 @@ func TestNotingAllocatesNothing(t *testing.T) {
 	}
 }
 
-// A start ends when nothing is read for idleTime, and after maxTime at the latest. Later reads are not
-// noted.
+// A start ends when nothing is read for idleTime, and after maxTime at the latest. Later reads are
+// not noted.
 func TestTheEndOfAStart(t *testing.T) {
 	r, got := recorded(true)
 	d := &fakeDevice{}
@@ -213,8 +213,8 @@ func TestUnmountingEndsAStart(t *testing.T) {
 	}
 }
 
-// A mount alone is not recorded, nor is anything while recording is off. A second container does not
-// restart a recording.
+// A mount alone is not recorded, nor is anything while recording is off. A second container does
+// not restart a recording.
 func TestWhatIsNotRecorded(t *testing.T) {
 	r, _ := recorded(true)
 	d := &fakeDevice{}

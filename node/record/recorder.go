@@ -2,10 +2,11 @@
 // order, from the mount until the reads die down. It costs a read some tens of nanoseconds. A
 // failure here costs the trace, and nothing else.
 //
-// It records the first container on a fresh mount only. The page cache then has nothing of the tree,
-// so everything that the container uses is read. A later container reads only what is not in memory
-// yet, and such a trace would be wrong. The same holds for a device that served earlier mounts, and
-// for administrative mounts. Next records a start all the same: it has the tree mounted once more.
+// It records the first container on a fresh mount only. The page cache then has nothing of the
+// tree, so everything that the container uses is read. A later container reads only what is not in
+// memory yet, and such a trace would be wrong. The same holds for a device that served earlier
+// mounts, and for administrative mounts. Next records a start all the same: it has the tree mounted
+// once more.
 //
 // A trace has ranges and times since the mount. It does not say what ran, where or when.
 package record
@@ -63,8 +64,8 @@ func New(on bool, done func(trace.Trace)) *Recorder {
 	return &Recorder{on: on, done: done, requests: map[chunk.ID]*Next{}}
 }
 
-// Starts begins a recording: a container is about to start on a tree of which nothing was read since
-// it was mounted.
+// Starts begins a recording: a container is about to start on a tree of which nothing was read
+// since it was mounted.
 func (r *Recorder) Starts(tree chunk.ID, device Device) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -141,8 +142,8 @@ func (r *Recorder) finish(a *active, complete bool) {
 	}
 }
 
-// Run ends recordings when their starts are over, until ctx is done. Recordings in progress are then
-// lost.
+// Run ends recordings when their starts are over, until ctx is done. Recordings in progress are
+// then lost.
 func (r *Recorder) Run(ctx context.Context) {
 	ticks := time.NewTicker(checkInterval)
 	defer ticks.Stop()

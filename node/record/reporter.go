@@ -14,8 +14,8 @@ import (
 // ErrRefused means that no hub accepts the trace. Sending it again does not help.
 var ErrRefused = errors.New("refused")
 
-// Reporter sends traces to a hub, one at a time and at low priority. It drops a trace that it cannot
-// send: another start of the image will do.
+// Reporter sends traces to a hub, one at a time and at low priority. It drops a trace that it
+// cannot send: another start of the image will do.
 type Reporter struct {
 	send  func(ctx context.Context, t trace.Trace) error
 	busy  func() bool
@@ -33,9 +33,9 @@ type waiting struct {
 	at time.Time
 }
 
-// NewReporter returns a reporter that sends traces with send, whose error wraps ErrRefused if the trace
-// was refused. It delays each by a random time up to spread, as thousands of nodes may start the
-// same image at the same second, and longer while busy reports that readers use the link.
+// NewReporter returns a reporter that sends traces with send, whose error wraps ErrRefused if the
+// trace was refused. It delays each by a random time up to spread, as thousands of nodes may start
+// the same image at the same second, and longer while busy reports that readers use the link.
 func NewReporter(send func(ctx context.Context, t trace.Trace) error, busy func() bool,
 	spread time.Duration, log *slog.Logger) *Reporter {
 	return &Reporter{send: send, busy: busy, after: spread, log: log, queue: make(chan waiting, maxQueued), pause: pauses}

@@ -90,8 +90,8 @@ type MountStatus struct {
 	Bytes  int64    `json:"bytes"` // of its files
 }
 
-// ImageStatus is an image that was pulled. An image that is the base of another one is listed only if
-// containerd named it, or if its tree is on this machine. It exists as long as its top layer's
+// ImageStatus is an image that was pulled. An image that is the base of another one is listed only
+// if containerd named it, or if its tree is on this machine. It exists as long as its top layer's
 // snapshot.
 type ImageStatus struct {
 	Chain string   `json:"chain"`           // its top chain

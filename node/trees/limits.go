@@ -8,10 +8,11 @@ import (
 
 // The limits of this package. ARCHITECTURE.md lists those that bound a node's memory.
 const (
-	// cachedPages limits the pages of extent maps in memory: 10 MB, enough to locate 170,000 chunks.
+	// cachedPages limits the pages of extent maps in memory: 10 MB, enough to locate 170,000
+	// chunks.
 	cachedPages = 2048
-	// maxEarly limits the trees that are open before they are mounted. The oldest is closed for a new
-	// one; its start is prefetched when it is mounted.
+	// maxEarly limits the trees that are open before they are mounted. The oldest is closed for a
+	// new one; its start is prefetched when it is mounted.
 	maxEarly = 16
 	// recoverTogether is how many trees Recover opens at a time. Opening one waits for the disk.
 	recoverTogether = 16

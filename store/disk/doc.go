@@ -20,8 +20,8 @@
 //	segment.go   the files; index.go where each chunk lies
 //
 // Cache is one type with many methods, because index, segments and used bytes change together under
-// one mutex. What has a state of its own is a type of its own: breaker, space, External, pins, loader,
-// segment, index.
+// one mutex. What has a state of its own is a type of its own: breaker, space, External, pins,
+// loader, segment, index.
 //
 // A known risk: RWF_NOWAIT makes the kernel begin to read ahead, and that waits if the disk's queue
 // is full.

@@ -19,8 +19,8 @@ type External struct {
 }
 
 // OnShort registers yield, which the cache calls when it needs room, before it evicts a chunk.
-// yield removes one external file that is not in use, calls Release, and returns how many bytes that
-// freed, or 0. It must not wait for anything that may wait for the cache.
+// yield removes one external file that is not in use, calls Release, and returns how many bytes
+// that freed, or 0. It must not wait for anything that may wait for the cache.
 func (e *External) OnShort(yield func() int64) {
 	e.cache.slow.Lock()
 	defer e.cache.slow.Unlock()

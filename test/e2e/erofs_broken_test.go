@@ -58,7 +58,8 @@ func TestErofsBrokenImages(t *testing.T) {
 		t.Errorf("%d of %d were accepted: this tests little", accepted, 2*rounds)
 	}
 	for _, line := range log.lines(t) {
-		// Other tests may mount what has no superblock meanwhile; all of these images have a good one.
+		// Other tests may mount what has no superblock meanwhile; all of these images have a good
+		// one.
 		if strings.Contains(line, "erofs") && !strings.Contains(line, "mounted with root inode") && !strings.Contains(line, "superblock") {
 			t.Errorf("the kernel said: %s", line)
 		}

@@ -118,8 +118,8 @@ func skipped(word string) bool {
 	return assigned && !strings.ContainsAny(name, "/.-$")
 }
 
-// java adds what a Java virtual machine reads first: libraries that it loads by name, and the index of
-// its modules.
+// java adds what a Java virtual machine reads first: libraries that it loads by name, and the index
+// of its modules.
 func (g *guesser) java(program regular) {
 	home := path.Dir(path.Dir(program.path))
 	for _, name := range []string{"lib/jvm.cfg", "lib/server/libjvm.so", "lib/libjimage.so", "lib/libjava.so",

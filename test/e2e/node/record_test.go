@@ -131,7 +131,8 @@ func TestStartsAreRecorded(t *testing.T) {
 	for _, r := range got.Reads {
 		sum += r.Length
 	}
-	// What was read twice is there once: tests beside this one drop the page cache, which is the whole machine's.
+	// What was read twice is there once: tests beside this one drop the page cache, which is the
+	// whole machine's.
 	if sum == 0 || sum > m.Device.Bytes || sum < m.Device.Bytes/2 {
 		t.Errorf("the trace is of %d bytes, the start read %d", sum, m.Device.Bytes)
 	}

@@ -21,8 +21,8 @@ type Tree struct {
 	Half    map[chunk.ID]bool   // for each chunk, whether it is in a random half of them
 }
 
-// New makes a tree of so many files, each of 1 to 5 parts: chunks of at most largest bytes, and holes.
-// It makes the same tree each time.
+// New makes a tree of so many files, each of 1 to 5 parts: chunks of at most largest bytes, and
+// holes. It makes the same tree each time.
 func New(t testing.TB, files, largest int) *Tree {
 	t.Helper()
 	r := rand.New(rand.NewPCG(1, 1))

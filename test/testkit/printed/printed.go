@@ -1,5 +1,6 @@
 // Package printed promises what a function of a program has written to its standard output and its
-// standard error. It replaces both for the whole process meanwhile, so no test that uses it is parallel.
+// standard error. It replaces both for the whole process meanwhile, so no test that uses it is
+// parallel.
 package printed
 
 import (

@@ -97,9 +97,9 @@ func (s *Site) shape(ctx context.Context, m *Machine, rate string) error {
 	if err != nil {
 		return err
 	}
-	// The burst is what passes unhindered after a pause. It must hold the 64 KB that the kernel hands over
-	// at once; a bigger one would make short transfers faster than the link. The limit is a queue of some
-	// 25 ms: TCP keeps the link full and loses nothing.
+	// The burst is what passes unhindered after a pause. It must hold the 64 KB that the kernel
+	// hands over at once; a bigger one would make short transfers faster than the link. The limit
+	// is a queue of some 25 ms: TCP keeps the link full and loses nothing.
 	shape := fmt.Sprintf(" root tbf rate %s burst 128k limit %d", rate, max(int64(256<<10), bits/8/40))
 	return s.commands(ctx, s.farEnd("tc qdisc replace dev "+s.linkName()+shape), m.inside("tc qdisc replace dev eth0"+shape))
 }

@@ -13,8 +13,9 @@ import (
 // and Lighter's.
 type Peer struct {
 	Snapshotter string // what containerd calls it
-	// Command starts it; {socket} is where it has to listen, {root} an empty directory for all that it keeps,
-	// {registry} the registry's host and port, {containerd} containerd's socket. Empty: containerd has it built in.
+	// Command starts it; {socket} is where it has to listen, {root} an empty directory for all that
+	// it keeps, {registry} the registry's host and port, {containerd} containerd's socket. Empty:
+	// containerd has it built in.
 	Command      []string
 	Capabilities []string          // of the proxy plugin
 	Exports      map[string]string // of the proxy plugin, besides root

@@ -4,7 +4,8 @@
 //
 // LOWER are the directories below UPPER, topmost first, as the mount option lowerdir has them.
 // Entries are written by containerd's own archive.ChangeWriter, so the result is what a client that
-// builds images with containerd would push: times in whole seconds, and of xattrs only security.capability.
+// builds images with containerd would push: times in whole seconds, and of xattrs only
+// security.capability.
 //
 // It refuses nothing and trusts UPPER to come from a mount with redirect_dir=off, metacopy=off and
 // index=off: with those on, an upper directory does not hold all that changed.
@@ -38,8 +39,9 @@ func main() {
 }
 
 // writeLayer walks upper in lexical order, so that the same directory gives the same tar.
-// containerd's own walk of an upper directory (continuity's DiffDirChanges) is not used: it looks for the deleted file
-// with a stat that follows links, and writes the whiteout of a dangling link as a device 0/0.
+// containerd's own walk of an upper directory (continuity's DiffDirChanges) is not used: it looks
+// for the deleted file with a stat that follows links, and writes the whiteout of a dangling link
+// as a device 0/0.
 func writeLayer(w io.Writer, lowers []string, upper string) error {
 	buffered := bufio.NewWriterSize(w, 1<<20)
 	layer := archive.NewChangeWriter(buffered, upper)
@@ -79,8 +81,9 @@ func isWhiteout(info fs.FileInfo) bool {
 	return info.Mode()&fs.ModeCharDevice != 0 && info.Sys().(*syscall.Stat_t).Rdev == 0
 }
 
-// hidesLower tells whether a directory is opaque and there is something for it to hide. Overlayfs also marks
-// directories opaque that are simply new, only to save itself a look-up: those are no change to write down.
+// hidesLower tells whether a directory is opaque and there is something for it to hide. Overlayfs
+// also marks directories opaque that are simply new, only to save itself a look-up: those are no
+// change to write down.
 func hidesLower(lowers []string, path, name string, info fs.FileInfo) (bool, error) {
 	if !info.IsDir() {
 		return false, nil

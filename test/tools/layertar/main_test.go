@@ -14,7 +14,8 @@ import (
 	"testing"
 )
 
-// TestWriteLayer changes an overlay by the commands that people use, and reads back what the layer says.
+// TestWriteLayer changes an overlay by the commands that people use, and reads back what the layer
+// says.
 func TestWriteLayer(t *testing.T) {
 	dir := t.TempDir()
 	lower, upper := filepath.Join(dir, "lower"), filepath.Join(dir, "upper")

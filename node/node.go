@@ -266,6 +266,7 @@ func (n *Node) serve(ctx context.Context, ready func()) error {
 		n.prefetcher.Run, n.recorder.Run, n.traces.Run, n.chains.RenewStatements, n.completion.Run, n.devices.WatchKeeper,
 		func(ctx context.Context) { n.images.Run(ctx, int64(n.config.ScrubRate)) },
 		func(ctx context.Context) { n.health.FeedWatchdog(ctx, n.manager, n.log) },
+		func(ctx context.Context) { n.health.Flush(ctx, n.log) },
 	} {
 		group.Go(func() error { run(ctx); return nil })
 	}

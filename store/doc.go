@@ -15,7 +15,7 @@
 //	Source         source.go    a chunk by reference, or a whole unit; failover is the source's own
 //
 // The steps from retry to flights belong to one reader, those below to a request that several
-// readers may share. This is why retry is outside: each reader has its own deadline. Decoding is
-// inside the source's failover, because a wrong answer must lead to the next origin: so a step
-// wraps the callback that takes the answer as well as the request.
+// readers may share. This is why retry is outside: each reader has its own deadline. A wrong
+// answer must lead to the next origin, so decoding happens inside the source's failover: a step
+// wraps both the request and the callback that receives the answer.
 package store

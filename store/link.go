@@ -27,7 +27,7 @@ type link struct {
 	inFlight int64      // bytes that were asked for and have not arrived
 	paced    int64      // those of them that are a stream's
 	rate     recent     // bytes a second
-	rtt      recent     // in ns, negative: the highest is the shortest
+	rtt      recent     // negated RTTs in ns: their maximum is the shortest RTT
 	rtts     int        // RTTs measured
 	prior    prior
 	sample   sample

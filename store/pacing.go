@@ -66,9 +66,9 @@ func (l *link) pace(t *transfer) {
 	l.pacingDelay(t.left)
 }
 
-// pacingDelay notes that n bytes more, or fewer, were asked for. It returns how long to wait until
-// the next request, so that its answer meets a free link. It counts bytes, not time: a higher
-// estimate counts at once.
+// pacingDelay records that n more bytes were requested, or fewer if n is negative. It returns how
+// long to wait until the next request, so that its answer meets a free link. The debt is kept in
+// bytes, not as a time, so a higher estimate shortens the wait at once.
 func (l *link) pacingDelay(n int64) time.Duration {
 	now, pace := time.Now(), max(l.gain()*l.bandwidth(), 1)
 	l.lead = max(l.lead-pace*now.Sub(l.leadAt).Seconds(), 0)

@@ -63,7 +63,7 @@ type Answer struct {
 	// the body is the plain bytes of the chunk.
 	Decode func(body []byte) (Batch, error)
 
-	RoundTrip time.Duration // to the first byte; 0: Units measures it
+	RoundTrip time.Duration // to the first byte; 0: Units measures it; negative: not known
 	Reused    bool          // the connection had been used before, so RoundTrip includes no handshake
 }
 

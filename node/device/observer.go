@@ -4,9 +4,9 @@ import "slices"
 
 // Observer learns what is read of a device.
 type Observer interface {
-	// Observe reports a read, in the order of the observers. It is called for each read,
-	// concurrently, before missing chunks are fetched. The reader waits for it, so it must not
-	// block.
+	// Observe reports a read. A device calls its observers in the order in which they were added,
+	// for each read, after it has looked for cached chunks and before it fetches missing ones.
+	// Calls are concurrent. The reader waits for them, so Observe must not block.
 	Observe(Read)
 }
 

@@ -66,16 +66,21 @@ const (
 	// (maxUnanswered). While fewer reads are unanswered, the window is smaller.
 	maxBackground = 1 << 14
 	// maxUnanswered bounds the active and the queued reads of all devices. It is below
-	// maxBackground: when the kernel blocks processes, further reads have been sent, and each of
-	// them evicts a read, which unblocks a process.
+	// maxBackground, so that the server evicts reads before the kernel's own bound blocks the
+	// readers of all devices.
 	maxUnanswered = maxBackground - 1024
-	// windowRoom is how many requests the kernel may send beyond those that the server knows. They
-	// may all precede a request for another device in the kernel's single queue. At 10 µs each, 64
-	// of them delay it by less than 1 ms. Less room means more system calls.
+	// windowRoom is how many requests the kernel may send beyond those that the server knows, after
+	// each move of the window. Between moves it is minRoom to maxRoom. These requests may all
+	// precede a request for another device in the kernel's single queue. At 10 µs each, 64 of them
+	// delay it by less than 1 ms. Less room means more system calls.
 	windowRoom = 64
 	// minRoom and maxRoom are the bounds of the room at which the window is moved.
 	minRoom = windowRoom / 2
 	maxRoom = windowRoom * 2
+	// lostAfter is how long requests wait in the kernel, while the server reads none, until they
+	// count as lost. A server reads requests within microseconds. health.Check has those sent that
+	// only the kernel's queue holds back, in less time.
+	lostAfter = 6 * time.Second
 
 	// Memory.
 

@@ -2,6 +2,7 @@ package fuse
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -14,8 +15,9 @@ import (
 // own view of the connection. The file system need not be mounted anywhere. A nil control knows
 // nothing.
 type control struct {
-	root *os.File // of the control file system
-	name string   // of the connection
+	root       *os.File // of the control file system
+	name       string   // of the connection
+	background *os.File // its max_background
 }
 
 // openControl finds the connection that is mounted on dir.
@@ -38,59 +40,58 @@ func openControl(dir string) (*control, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mount the FUSE control file system: %w", err)
 	}
-	return &control{os.NewFile(uintptr(fd), "fusectl"), strconv.Itoa(int(stat.Dev_minor))}, nil
+	c := &control{root: os.NewFile(uintptr(fd), "fusectl"), name: strconv.Itoa(int(stat.Dev_minor))}
+	background, err := unix.Openat(fd, c.name+"/max_background", unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		err = fmt.Errorf("open max_background of the FUSE connection of %s: %w", dir, err)
+		return nil, errors.Join(err, c.root.Close())
+	}
+	c.background = os.NewFile(uintptr(background), "max_background")
+	return c, nil
 }
 
 func (c *control) close() error {
 	if c == nil {
 		return nil
 	}
-	return c.root.Close()
+	return errors.Join(c.root.Close(), c.background.Close())
 }
 
 // waiting returns the number of requests that the kernel counts as unanswered, including those that
 // it has not sent yet and those that processes are blocked on; -1 if it is unknown.
 func (c *control) waiting() int64 {
-	count := int64(-1)
-	c.file("waiting", unix.O_RDONLY, func(fd int) {
-		b := make([]byte, 32)
-		n, err := unix.Read(fd, b)
-		if err != nil {
-			return
-		}
-		if n, err := strconv.ParseInt(string(bytes.TrimSpace(b[:n])), 10, 64); err == nil {
-			count = n // otherwise the connection has ended
-		}
-	})
-	return count
-}
-
-// setMaxBackground sets how many background requests may be unanswered before the kernel blocks
-// the processes that need more. It fails only if the connection has ended.
-func (c *control) setMaxBackground(n int) {
-	c.file("max_background", unix.O_WRONLY, func(fd int) {
-		_, _ = unix.Write(fd, strconv.AppendInt(nil, int64(n), 10))
-	})
-}
-
-// file opens one of the connection's control files for fn, if it can be opened.
-func (c *control) file(name string, flags int, fn func(fd int)) {
 	if c == nil {
-		return
+		return -1
 	}
 	raw, err := c.root.SyscallConn()
 	if err != nil {
-		return
+		return -1
 	}
 	fd := -1
 	open := func(root uintptr) {
-		fd, err = unix.Openat(int(root), c.name+"/"+name, flags|unix.O_CLOEXEC, 0)
+		fd, err = unix.Openat(int(root), c.name+"/waiting", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	}
 	if closed := raw.Control(open); closed != nil || err != nil { // not Fd, as close may run meanwhile
-		return
+		return -1
 	}
 	defer unix.Close(fd)
-	fn(fd)
+	b := make([]byte, 32)
+	n, err := unix.Read(fd, b)
+	if err != nil {
+		return -1
+	}
+	count, err := strconv.ParseInt(string(bytes.TrimSpace(b[:n])), 10, 64)
+	if err != nil {
+		return -1 // the connection has ended
+	}
+	return count
+}
+
+// setMaxBackground implements connection. It fails only if the connection has ended.
+func (c *control) setMaxBackground(n int) {
+	if c != nil {
+		_, _ = c.background.Write(strconv.AppendInt(nil, int64(n), 10)) // its offset stays 0
+	}
 }
 
 // stall measures how long requests have waited in the kernel while the server read none.
@@ -111,12 +112,21 @@ func (s *stall) check(now time.Time, received int64, unread bool) {
 	s.received = received
 }
 
+// duration returns how long the stall lasts; 0: there is none.
+func (s *stall) duration(now time.Time) time.Duration {
+	if s.since.IsZero() {
+		return 0
+	}
+	return now.Sub(s.since)
+}
+
 // checkKernel compares the kernel's view of the connection with the server's.
 func (s *Server) checkKernel(now time.Time) {
 	inKernel := s.control.waiting()
 	s.mu.Lock()
 	known := len(s.reads)
 	s.stall.check(now, s.received.Load(), inKernel > int64(known))
+	stalled := s.stall.duration(now)
 	s.mu.Unlock()
-	s.window.repeat(known)
+	s.window.check(inKernel, known, stalled)
 }

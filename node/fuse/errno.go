@@ -11,8 +11,8 @@ import (
 var (
 	// errNoDevice: no device has that name.
 	errNoDevice = errors.New("no such device")
-	// errRemoved: the server no longer has the device. The kernel then looks the name up again
-	// where it has one, and learns that it is gone.
+	// errRemoved: the server no longer has the device. If the kernel knows the file's name, it
+	// looks the name up again and finds that it is gone.
 	errRemoved = errors.New("the device was removed")
 	// errInterrupted: the waiting process got a signal.
 	errInterrupted = errors.New("interrupted")

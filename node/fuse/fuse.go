@@ -122,7 +122,7 @@ func newServer(conn *os.File, journal *journal, dir string, state State, log *sl
 	}
 	control, err := openControl(dir)
 	if err != nil {
-		log.Info("no FUSE control file system: requests in the kernel are not counted", "err", err)
+		log.Warn("no FUSE control file system: requests in the kernel are neither counted nor bounded", "err", err)
 	}
 	return &Server{conn: conn, raw: raw, dir: dir, state: state, log: log, deadline: readDeadline,
 		buffers: bufferPool{size: state.maxRead()}, control: control, window: newWindow(control), journal: journal,

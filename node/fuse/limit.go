@@ -12,8 +12,8 @@ import (
 //
 // If more than maxUnanswered reads are active or queued, the oldest read of the longest queue is
 // evicted: it fails. So a device that is flooded with reads loses its own reads, and one with few
-// loses none. The oldest is evicted because a process that waits for a page repeats the read if its
-// read-ahead fails, and its new read is the newest.
+// loses none. The oldest is evicted because it is probably read-ahead: a process that needs the
+// page reads it again, and that read is the newest.
 //
 // It is not safe for concurrent use.
 type limits struct {

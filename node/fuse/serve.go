@@ -37,6 +37,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	var background sync.WaitGroup
 	background.Go(func() { s.stopWith(ctx, work) })
 	background.Go(func() { s.watch(work) })
+	s.window.follow(0)
 	err := s.loop(work)
 	s.setStopping()
 	if err == nil && ctx.Err() != nil {
@@ -48,6 +49,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	}
 	stop()
 	background.Wait()
+	s.window.open()
 	return errors.Join(err, s.journal.unmap())
 }
 

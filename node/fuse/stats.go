@@ -79,9 +79,7 @@ func (s *Server) Stats() ServerStats {
 			st.Oldest = max(st.Oldest, now.Sub(r.since))
 		}
 	}
-	if !s.stall.since.IsZero() {
-		st.Stalled = now.Sub(s.stall.since)
-	}
+	st.Stalled = s.stall.duration(now)
 	for _, f := range s.limits.queues {
 		st.Oldest = max(st.Oldest, now.Sub(f.queue.oldest().since))
 	}

@@ -1,54 +1,91 @@
 package fuse
 
-import "sync"
+import (
+	"sync"
+	"time"
+)
+
+// connection is the kernel's side of a FUSE connection, as far as the window needs it.
+type connection interface {
+	// setMaxBackground sets how many background requests may be unanswered. The kernel then wakes
+	// one process that is blocked, if there is room for its request.
+	setMaxBackground(n int)
+	// waiting returns the number of unanswered requests, including those of blocked processes; -1
+	// if it is unknown.
+	waiting() int64
+}
+
+var _ connection = (*control)(nil)
 
 // window bounds the requests that the kernel has sent and the server has not yet read. It sets the
 // connection's max_background to the number of unanswered reads that the server knows, plus
-// windowRoom. The kernel blocks a process that needs one more. So a process that floods one device
-// waits, and the requests of others stand behind a short queue. Reads that are stuck in the server
-// do not count: the window grows by each of them, up to maxBackground.
+// windowRoom. The kernel blocks each process that needs one more. So a process that floods one
+// device waits, and only a short queue precedes a request of another process. A read that is stuck
+// in the server widens the window by one, up to maxBackground.
 //
-// It is safe for concurrent use. Without a control file system the window stays at maxBackground.
+// It is safe for concurrent use. Without a control file system it has no effect.
 type window struct {
-	control *control
+	connection connection
 
 	mu   sync.Mutex
 	size int
+	lost int // requests that the kernel counts, and that no server will answer
 }
 
-func newWindow(c *control) *window {
-	w := &window{control: c, size: maxBackground}
-	w.follow(0)
-	return w
-}
+func newWindow(c connection) *window { return &window{connection: c, size: maxBackground} }
 
-// follow moves the window for this number of unanswered reads, if it has to be moved.
+// follow moves the window for this number of unanswered reads, if the room is too small or too
+// large.
 func (w *window) follow(known int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if room := w.size - known; minRoom <= room && room <= maxRoom {
+	if room := w.size - known - w.lost; minRoom <= room && room <= maxRoom {
 		return
 	}
-	before := w.size
-	if w.size = min(known+windowRoom, maxBackground); w.size == before {
-		return
-	}
-	w.control.setMaxBackground(w.size)
-	// The kernel wakes one blocked process each time the value is written, and one each time a
-	// request ends. If all requests are stuck, only the writes wake.
-	w.wake(min(w.size-before, int(w.control.waiting())-before))
+	w.resize(min(known+w.lost+windowRoom, maxBackground))
 }
 
-// repeat wakes processes that the kernel may have left blocked: those whose wake-up went to a
-// process that then died. It is called once in a while.
-func (w *window) repeat(known int) {
+// open gives the kernel its largest window. It is for a connection that this server leaves: its
+// successor may be a build that sets no window.
+func (w *window) open() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.wake(min(windowRoom, int(w.control.waiting())-known))
+	w.resize(maxBackground)
+}
+
+// resize sets the size. The caller holds mu.
+func (w *window) resize(size int) {
+	before := w.size
+	if w.size = size; size == before {
+		return
+	}
+	w.connection.setMaxBackground(size)
+	// The kernel wakes one blocked process for each write, and one for each request that ends. If
+	// all requests are stuck, only writes wake.
+	w.wake(min(size-before, int(w.connection.waiting())-before))
 }
 
 func (w *window) wake(processes int) {
 	for range processes {
-		w.control.setMaxBackground(w.size)
+		w.connection.setMaxBackground(w.size)
 	}
+}
+
+// check is called from time to time with the kernel's number of unanswered requests, the server's
+// number of unanswered reads, and how long the server has read none although the kernel has some.
+//
+// A previous server may have lost requests. The kernel counts them for ever, so they would use up
+// the room. A long stall shows them. check also wakes processes whose wake-up went to a process
+// that was then killed.
+func (w *window) check(inKernel int64, known int, stalled time.Duration) {
+	w.mu.Lock()
+	switch {
+	case inKernel <= int64(known):
+		w.lost = 0
+	case stalled >= lostAfter:
+		w.lost = int(inKernel) - known
+	}
+	w.wake(min(windowRoom, int(inKernel)-known-w.lost))
+	w.mu.Unlock()
+	w.follow(known)
 }

@@ -30,6 +30,9 @@ const (
 	// maxStall is the longest that requests wait in the kernel while a healthy node reads
 	// none: it reads them within microseconds.
 	maxStall = 10 * time.Second
+	// flushInterval is how often Flush looks, and how long requests wait in the kernel before it
+	// probes.
+	flushInterval = 2 * time.Second
 	// checkTimeout bounds the wait for the kernel's answer in Healthy.
 	checkTimeout = 10 * time.Second
 )
@@ -122,11 +125,36 @@ func (c *Check) answers(ctx context.Context, timeout time.Duration) error {
 	}
 }
 
-// Probe makes a request of the kernel to the node with that root, and returns when the node has
-// answered.
+// Probe makes the kernel send requests to the node with that root, and returns when the node has
+// answered. Closing the directory is a background request, with which the kernel also sends others
+// that it has queued.
 func Probe(root string) error {
-	var stat unix.Statfs_t
-	return unix.Statfs(mount.Devices(root), &stat)
+	fd, err := unix.Open(mount.Devices(root), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	return unix.Close(fd)
+}
+
+// Flush probes the node when requests stay in the kernel, until ctx is done. The kernel queues
+// background requests above max_background, and does not send them when max_background is raised,
+// but with the next background request.
+func (c *Check) Flush(ctx context.Context, log *slog.Logger) {
+	tick := time.NewTicker(flushInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		if c.stopped.Load() || c.devices.Stats().Stalled < flushInterval {
+			continue
+		}
+		if err := c.answers(ctx, checkTimeout); err != nil && ctx.Err() == nil {
+			log.Warn("requests stay in the kernel, and a probe failed", "err", err)
+		}
+	}
 }
 
 // Watchdog is a service manager that restarts a node that does not report in time.

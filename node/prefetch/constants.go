@@ -48,8 +48,8 @@ const (
 	shortPause = time.Second
 	// maxEarly bounds the reads kept until the triggers are known.
 	maxEarly = 256
-	// A pack is small, and fetched first, if it has at most one part in smallPart of the bytes of
-	// the largest pack that the same read wants. It delays the others by next to nothing.
+	// A pack is small, and fetched first, if it has at most 1/smallPart of the bytes of the largest
+	// pack that the same read wants. It hardly delays the others.
 	smallPart = 16
 	// maxInvalid is how many units in a row may be missing or invalid before a pack is given up.
 	maxInvalid = 8

@@ -5,8 +5,8 @@
 //   - neighbours fetches the rest of the file around a miss, if the RTT is long.
 //   - startup fetches startup packs, which hold chunks that starts use together.
 //
-// All of it is speculative. It is bounded in bytes and requests, readers go first, and what is not
-// read stops it. A failure costs nothing but the prefetched data.
+// All of it is speculative. It is bounded in bytes and requests, readers go first, and it stops if
+// too little of it is read. A failure costs only the prefetched data.
 //
 // The Prefetcher has what the devices of a node share: the queue of requests, and the counters.
 package prefetch

@@ -61,10 +61,10 @@ const (
 	// bandwidth is forgotten after bandwidthTime.
 	pathTime      = 10 * time.Second
 	bandwidthTime = time.Minute
-	// minBurst is how many bytes have to arrive without a pause to measure a bandwidth.
-	// maxGap is what counts as no pause. It is added to the time of the burst: what piled up
-	// while the processors were busy is read at once. On a long path TCP's slow start sends
-	// bursts, each twice as long as the one before.
+	// minBurst is how many bytes have to arrive without a pause to measure a bandwidth. A pause
+	// longer than maxGap ends a burst. maxGap is also added to the burst's time, because bytes that
+	// piled up while the processors were busy are read in no time. On a long path TCP's slow start
+	// sends bursts, each twice as long as the one before.
 	minBurst = 128 << 10
 	maxGap   = 5 * time.Millisecond
 	// minTransfer is how many bytes an answer without such a burst needs to measure a

@@ -83,8 +83,7 @@ func newOrigin(log *slog.Logger, options client.Options) (*origin, error) {
 	return o, nil
 }
 
-// Unavailable is an error about an object that no origin gave, and that an origin which failed
-// may have.
+// Unavailable means that no origin gave the object, and that at least one failed that may have it.
 type Unavailable struct {
 	Err    error
 	After  time.Duration // all origins asked not to be asked again before

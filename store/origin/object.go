@@ -147,11 +147,12 @@ func timed(ctx context.Context) (context.Context, *roundTrip) {
 	}), r
 }
 
-// duration returns the time from the end of the request to the answer's first byte; 0: not known.
+// duration returns the time from the end of the request to the answer's first byte; -1: not
+// known.
 func (r *roundTrip) duration() time.Duration {
 	sent, first := r.sent.Load(), r.first.Load()
 	if sent == 0 || first == 0 {
-		return 0
+		return -1
 	}
 	return time.Duration(first - sent)
 }

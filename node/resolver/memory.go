@@ -60,9 +60,9 @@ func (m *memory) recall(q Request, p patience) (*facts, <-chan singleflight.Resu
 	f, below, manifest := m.known[this], m.known[memoryKey{q.Manifest, q.Parent}], m.known[memoryKey{q.Manifest, ""}]
 	switch {
 	case q.Parent != "" && below.err != nil && below.isFresh(now, answerTTL):
-		// No layer above an unclaimed one is claimed. This counts for longer than another negative
-		// answer, and anew with each layer: a pull that asked once does not ask again.
-		f = facts{at: now, err: below.err}
+		// No layer above an unclaimed one is claimed. A refusal of the layer below counts for
+		// answerTTL, and each layer renews it, so that a pull asks once.
+		f.at, f.err = now, below.err
 		m.known[this] = f
 	case f.err == nil && f.isFresh(now, answerTTL):
 	case f.err != nil && f.isFresh(now, unknownTTL):
@@ -71,8 +71,8 @@ func (m *memory) recall(q Request, p patience) (*facts, <-chan singleflight.Resu
 	case q.Parent != "" && below.complete && below.isFresh(now, unknownTTL):
 		f = facts{at: now, err: errUnknown}
 		m.known[this] = f
-	case manifest.err != nil && manifest.isFresh(now, unknownTTL),
-		manifest.err == nil && manifest.isFresh(now, answerTTL):
+	case f.image == nil && (manifest.err != nil && manifest.isFresh(now, unknownTTL) ||
+		manifest.err == nil && manifest.isFresh(now, answerTTL)):
 		f = facts{at: now, err: manifest.err}
 		if f.err == nil {
 			f.err = fmt.Errorf("chain %s is not one of image manifest %s", q.Chain, q.Manifest)

@@ -120,6 +120,9 @@ func (r *Resolver) claim(ctx context.Context, q Request) (why string, err error)
 	if err == nil && p == brief {
 		err = r.memory.paused()
 	}
+	if err == nil { // an answer about a lower chain may have brought facts without a verified statement
+		err = f.claimable()
+	}
 	if err != nil {
 		return "", err
 	}

@@ -385,3 +385,22 @@ func TestRefusalIsInTheLog(t *testing.T) {
 		t.Errorf("log %q, want a warning that a statement was refused", log.String())
 	}
 }
+
+// A chain above an image's last one is not claimed unless a statement about it, or one above, was
+// verified: no tree could be mounted for it.
+func TestChainsWithoutAStatementAreNotClaimed(t *testing.T) {
+	h := &fakeHub{answer: func(ctx context.Context, chain string) (*wire.Chain, error) {
+		answer, err := stack(2)(ctx, chain)
+		if err != nil {
+			return nil, err
+		}
+		answer.Statement = statement(0)
+		forged := index.Sign(other, chainID(2), treeID(2))
+		answer.Above[len(answer.Above)-1].Statement = &forged
+		return answer, nil
+	}}
+	r, _ := newResolver(t, h)
+	if got, want := pull(t, r, 2), []bool{true, false, false}; !slices.Equal(got, want) {
+		t.Errorf("lazy %v, want %v", got, want)
+	}
+}

@@ -15,7 +15,7 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/index"
-
+	"lighter/store/origin"
 	"lighter/wire"
 )
 
@@ -332,5 +332,35 @@ func TestManyPullsOfAManifest(t *testing.T) {
 		if len(h.manifests) != 1 {
 			t.Errorf("asked %d times, want once", len(h.manifests))
 		}
+	})
+}
+
+// If the index of an image fails once its lower chains were claimed, its top chain can be claimed
+// again soon: the hub's answer about the manifest still holds.
+func TestTopIsClaimedAfterAFailedIndex(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		image := newImage("app", "a", "b")
+		r, _, trees := newTrusting(t, knowing(t, image))
+		broken := true
+		trees.fetch = func(_ context.Context, _ chunk.ID, begun func()) error {
+			begun()
+			if broken {
+				time.Sleep(time.Second)
+				return &origin.Unavailable{Err: errors.New("it was cut off")}
+			}
+			return nil
+		}
+		chains, q := image.chains(t), image.from("registry.test/app")
+		if lazy, errs := claims(t, r, chains, q); !slices.Equal(lazy, []bool{true, false}) {
+			t.Fatalf("while its index fails: lazy %v, want only the lower chain: %v", lazy, errs)
+		}
+		broken = false
+		time.Sleep(2 * unknownTTL)
+		q.Chain, q.Parent = chains[1], chains[0]
+		r.Hold(q.Chain)
+		if why, err := r.Claim(t.Context(), q); err != nil {
+			t.Errorf("once its index can be fetched: %q, %v; want it claimed", why, err)
+		}
+		time.Sleep(2 * answerTTL)
 	})
 }

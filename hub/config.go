@@ -42,8 +42,6 @@ type Config struct {
 	Bucket    string   `toml:"bucket" comment:"Where packs and indexes are stored: file:///DIR, or the URL of an object store. Empty: ROOT/objects."`
 	Platforms []string `toml:"platforms" comment:"Platforms of pushed images that are ingested, and the default for added ones."`
 
-	TraceRun bool `toml:"trace_run" comment:"Start each new image once (a trial), to learn what its first start reads. The program is that of the image's config. It runs without network, in a user namespace, with 2 GiB of memory, for four minutes at most. Images whose config names an unknown user are not started. A trial runs code of the image's maker, which the hub does not do otherwise: with a bug of the kernel or of runc, that code can take over the machine. Needs root, runc, Linux 5.19 and what a node needs; see docs/operating.md, also for the systemd unit."`
-
 	StartupBytes int64 `toml:"startup_bytes" comment:"Limit of the startup packs of all images together, in bytes. 0: a quarter of the bytes of all other packs, and at least 8 GiB. Beyond the limit, the images that were not pulled or started for longest lose their startup packs, and start more slowly until they are used again. Retired packs are kept for a while in addition, up to the same limit."`
 
 	LogLevel  string `toml:"log_level" comment:"Debug, info, warn or error."`

@@ -67,7 +67,6 @@ type Hub struct {
 	proxies  []netip.Prefix
 	access   *access.Policy
 	view     *view
-	trials   *trials // nil: no trials
 
 	maxConnections int // the constant; fewer in tests
 }
@@ -128,16 +127,6 @@ func (h *Hub) open(ctx context.Context) (err error) {
 	if h.objects, err = objects.Open(ctx, bucket); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(trialDir(c.Root)); err != nil { // left by a killed hub
-		return err
-	}
-	cgroup, err := trialCgroup(c.Root)
-	if err != nil {
-		return err
-	}
-	if err := removeCgroup(cgroupRoot, cgroup); err != nil { // its processes may hang in the kernel
-		h.log.Warn("remove control group of a killed trial failed", "err", err)
-	}
 	scratch, err := c.prepareScratch()
 	if err != nil {
 		return err
@@ -171,21 +160,12 @@ func (h *Hub) open(ctx context.Context) (err error) {
 		Encoders: encoders,
 		Images:   h.images, Limit: c.StartupBytes, Log: h.log})
 	h.view.starts = h.starts
-	if c.TraceRun {
-		if err := checkTrials(ctx); err != nil {
-			return err
-		}
-		h.trials = &trials{hub: h, cgroup: cgroup, queue: make(chan catalog.Image, maxTrials)}
-	}
 	publisher.Recover(ctx)
 	return h.images.Recover(ctx)
 }
 
 // imageIsReady prepares the first start of a new image. It waits for its startup packs.
 func (h *Hub) imageIsReady(ctx context.Context, image catalog.Image) error {
-	if h.trials != nil {
-		h.trials.add(image)
-	}
 	return h.starts.Await(ctx, image.Tree)
 }
 
@@ -282,9 +262,6 @@ func (h *Hub) Serve(ctx context.Context, listener net.Listener) error {
 	group.Go(func() error { return h.verifier.Run(ctx) })
 	group.Go(func() error { return h.catalog.KeepSizes(ctx) })
 	group.Go(func() error { return h.starts.Run(ctx) })
-	if h.trials != nil {
-		group.Go(func() error { return h.trials.run(ctx, h.watched(h.access.ReadOnly(all))) })
-	}
 	h.answer(ctx, group, listener, h.public(all))
 	if admin != nil {
 		h.answer(ctx, group, admin, h.admin(all))

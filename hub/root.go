@@ -18,7 +18,6 @@ import (
 //	├── hub.key       the Ed25519 keys that sign statements, the oldest first (PEM, PKCS #8, 0600)
 //	├── scratch       unfinished objects; emptied at each start. If bucket is another directory,
 //	│                 scratch is in that, since objects are renamed
-//	├── trial         the running trial of an image (trace_run)
 //	└── lock          locked while a hub runs here
 //
 // To move a hub, move all of it. Without hub.key, nodes that have pinned the key refuse the hub.
@@ -27,7 +26,6 @@ func objectsDir(root string) string  { return filepath.Join(root, "objects") }
 func catalogFile(root string) string { return filepath.Join(root, "catalog.db") }
 func keyFile(root string) string     { return filepath.Join(root, "hub.key") }
 func scratchDir(root string) string  { return filepath.Join(root, "scratch") }
-func trialDir(root string) string    { return filepath.Join(root, "trial") }
 func lockFile(root string) string    { return filepath.Join(root, "lock") }
 
 // prepareRoot makes the directories and locks the hub's directory. Closing the file, or the end of

@@ -74,7 +74,6 @@ func hubServerFlags(cmd *cobra.Command, config *hub.Config, file *string) {
 	f.StringVar(&config.TLSCert, "tls-cert", config.TLSCert, "the certificate (PEM `FILE`) to serve HTTPS with")
 	f.StringVar(&config.TLSKey, "tls-key", config.TLSKey, "its private key (PEM `FILE`)")
 	f.BoolVar(&config.PlainHTTP, "plain-http", config.PlainHTTP, "serve plain HTTP on an address that is not loopback")
-	f.BoolVar(&config.TraceRun, "trace-run", config.TraceRun, "start each new image once, in a sandbox without network, to record what its start reads (the image's code runs on this kernel: see docs/operating.md)")
 	f.Int64Var(&config.StartupBytes, "startup-bytes", config.StartupBytes, "the largest size of all startup packs together, in `BYTES` (0: a quarter of the other packs, 8 GiB at least)")
 	f.StringVar(&config.LogLevel, "log-level", config.LogLevel, "`LEVEL`: debug, info, warn or error")
 	f.StringVar(&config.LogFormat, "log-format", config.LogFormat, "`FORMAT`: text or json")

@@ -265,12 +265,6 @@ func (s *Service) Export(ctx context.Context, tree chunk.ID) ([]byte, error) {
 	return trace.EncodeText(kept), err
 }
 
-// Known reports whether a tree has recordings.
-func (s *Service) Known(ctx context.Context, tree chunk.ID) (bool, error) {
-	kept, _, err := s.recordings.load(ctx, tree)
-	return len(kept) > 0, err
-}
-
 // Forget removes the workload whose ID begins with workload from a tree's recordings. If workload
 // is empty it removes all recordings, and traces that were not merged yet. Errors are
 // report.ErrBusy, report.ErrInvalid if several workloads match, catalog.ErrNotFound if none does,

@@ -142,7 +142,6 @@ func parseTable(t *testing.T) map[string]row {
 var confined = []struct {
 	path, only, why string
 }{
-	{"github.com/containerd/containerd/v2/contrib/seccomp", "cmd", "it has no types of containerd, and is for trials"},
 	{"github.com/containerd/containerd", "node/front/containerd", "containerd's types stop at the snapshotter"},
 	{"database/sql", "hub/catalog", "SQL is the catalog's"},
 	{"modernc.org/sqlite", "hub/catalog", "SQL is the catalog's"},

@@ -17,6 +17,9 @@ const (
 	idleTimeout = 2 * time.Second
 	idlePause   = 20 * time.Millisecond
 
+	// maxLine is the longest line of the mount table that is parsed, in bytes.
+	maxLine = 32 << 10
+
 	// loopTries limits how often a free loop device is requested: another process may take it
 	// first.
 	loopTries = 64

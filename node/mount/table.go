@@ -1,6 +1,7 @@
 package mount
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -44,16 +45,23 @@ func mountPoints(root string) (map[string]tableEntry, error) {
 // readTable returns the mounts of this process's namespace that pass a filter. It reads the table
 // of the process, not that of the calling thread, as mountinfo.GetMounts does.
 func readTable(filter mountinfo.FilterFunc) ([]*mountinfo.Info, error) {
-	file, err := os.Open("/proc/self/mountinfo")
+	table, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return nil, err
 	}
-	defer file.Close()
-	list, err := mountinfo.GetMountsFromReader(file, filter)
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", file.Name(), err)
+	return parseTable(table, filter)
+}
+
+// parseTable returns the mounts of a table that pass a filter. It skips lines above maxLine, which
+// no mount of a node has: package mountinfo would reject the whole table for one of 64 KiB.
+func parseTable(table []byte, filter mountinfo.FilterFunc) ([]*mountinfo.Info, error) {
+	var short bytes.Buffer
+	for line := range bytes.Lines(table) {
+		if len(line) <= maxLine {
+			short.Write(line)
+		}
 	}
-	return list, nil
+	return mountinfo.GetMountsFromReader(&short, filter)
 }
 
 // mountedOn returns the source of the uppermost mount on dir, or "" if nothing is mounted there.

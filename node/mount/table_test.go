@@ -1,6 +1,10 @@
 package mount
 
-import "testing"
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
 
 func TestMountPointsSeesTheRoot(t *testing.T) {
 	mounts, err := mountPoints("/")
@@ -18,5 +22,21 @@ func TestMountPointsSeesTheRoot(t *testing.T) {
 	}
 	if _, err := mountPoints("/does/not/exist"); err == nil {
 		t.Error("want an error for a root that does not exist")
+	}
+}
+
+// A line that is too long for the parser, such as that of an overlay of many layers, is skipped.
+func TestLongLineOfTheMountTable(t *testing.T) {
+	const short = "22 1 0:20 / /proc rw - proc proc rw\n"
+	for _, size := range []int{100, maxLine, 1 << 20} {
+		long := fmt.Sprintf("23 1 0:21 / /long rw - overlay overlay lowerdir=%s\n", strings.Repeat("a", size))
+		list, err := parseTable([]byte(short+long+short), nil)
+		want := 2
+		if len(long) <= maxLine {
+			want = 3
+		}
+		if err != nil || len(list) != want {
+			t.Errorf("line of %d bytes: got %d mounts, %v; want %d", len(long), len(list), err, want)
+		}
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"lighter/format/chunk"
 	"lighter/node/completion"
 	"lighter/store/disk"
@@ -149,20 +151,20 @@ func (c *Cache) Prune() Freed {
 
 // Scrub verifies the cached chunks, and the metadata images and local devices of mounted trees.
 func (c *Cache) Scrub(ctx context.Context) (Scrubbed, error) {
-	found, err := c.chunks.Scrub(ctx, 0)
+	found, err := c.chunks.Scrub(ctx, rate.Inf)
 	files, failed := c.trees.Scrub(ctx, 0)
 	return Scrubbed{found, files, c.Status()}, errors.Join(err, failed)
 }
 
 // Run scrubs again and again, at that many bytes a second, until ctx is done. 0: never.
-func (c *Cache) Run(ctx context.Context, rate int64) {
-	for rate > 0 && ctx.Err() == nil {
-		if found, err := c.chunks.Scrub(ctx, rate); err == nil {
+func (c *Cache) Run(ctx context.Context, bytesPerSecond int64) {
+	for bytesPerSecond > 0 && ctx.Err() == nil {
+		if found, err := c.chunks.Scrub(ctx, rate.Limit(bytesPerSecond)); err == nil {
 			c.log.Info("verified the cache", "bytes", found.Bytes, "damaged", found.Damaged)
 		} else if ctx.Err() == nil {
 			c.log.Warn("cannot verify all of the cache", "bytes", found.Bytes, "err", err)
 		}
-		if _, err := c.trees.Scrub(ctx, rate); err != nil {
+		if _, err := c.trees.Scrub(ctx, bytesPerSecond); err != nil {
 			return
 		}
 		select {

@@ -14,7 +14,7 @@ func Absent(cause error, dir string, limits Limits, log *slog.Logger) *Cache {
 }
 
 func absentFor(pause time.Duration, cause error, dir string, limits Limits, log *slog.Logger) *Cache {
-	c := newCache(dir, limits, segmentSizeOf(limits), log)
+	c := newCache(dir, limits, log)
 	c.absent = cause
 	c.start(func(ctx context.Context) {
 		if c.awaitOpen(ctx, pause) {

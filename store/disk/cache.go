@@ -2,6 +2,7 @@ package disk
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -52,7 +53,8 @@ type Cache struct {
 	hung     tally
 	stuck    tally // segments that could not be freed
 
-	slow sync.Mutex // held while records are freed or moved, or pins change; before mu
+	slow sync.Mutex // held while records are freed or moved, or pins or segments change; before mu
+	next uint64     // number of the next segment; guarded by slow
 
 	mu     sync.RWMutex // guards what follows
 	space               // but limits and segmentSize
@@ -61,8 +63,6 @@ type Cache struct {
 	sealed []*segment
 	active *segment // Put writes to it; nil before the first
 	kept   *segment // records that stay move to it; nil before the first
-	spare  *segment // an empty file for the next of either; or nil
-	next   uint64   // number of the next segment
 	absent error    // why there is no cache
 	pins   pins     // replaced as a whole
 	pinned int64    // bytes of the records that they keep
@@ -76,15 +76,7 @@ func Open(dir string, limits Limits, log *slog.Logger) (*Cache, error) {
 	if limits.Size < MinLimit {
 		return nil, fmt.Errorf("a cache of %d bytes is too small: the least is %d MiB", limits.Size, MinLimit>>20)
 	}
-	return openSized(dir, limits, segmentSizeOf(limits), log)
-}
-
-func segmentSizeOf(limits Limits) int64 {
-	return min(max(limits.Size/segments, 4*chunk.MaxLength), 1<<31)
-}
-
-func openSized(dir string, limits Limits, segmentSize int64, log *slog.Logger) (*Cache, error) {
-	c := newCache(dir, limits, segmentSize, log)
+	c := newCache(dir, limits, log)
 	if err := c.open(); err != nil {
 		return nil, err
 	}
@@ -92,8 +84,8 @@ func openSized(dir string, limits Limits, segmentSize int64, log *slog.Logger) (
 	return c, nil
 }
 
-func newCache(dir string, limits Limits, segmentSize int64, log *slog.Logger) *Cache {
-	c := &Cache{dir: dir, log: log, space: newSpace(limits, segmentSize), index: indexOf(0),
+func newCache(dir string, limits Limits, log *slog.Logger) *Cache {
+	c := &Cache{dir: dir, log: log, space: newSpace(limits), index: indexOf(0),
 		wake: make(chan struct{}, 1), loaded: make(chan struct{}), reads: newReads(), writes: newWrites()}
 	c.External = &External{cache: c}
 	return c
@@ -153,7 +145,7 @@ func (c *Cache) Read(ref chunk.Ref, offset int, dst []byte) bool {
 			break
 		}
 		if !errors.Is(err, os.ErrClosed) {
-			c.drop(ref, p, err)
+			c.drop(keyOf(ref.ID), p, err)
 			break
 		}
 		before := p // evicted meanwhile: the record may have moved
@@ -174,9 +166,9 @@ func (c *Cache) Has(id chunk.ID) bool {
 }
 
 // drop forgets a record that is damaged or cannot be read, unless it was replaced meanwhile.
-func (c *Cache) drop(ref chunk.Ref, p place, cause error) {
+func (c *Cache) drop(k key, p place, cause error) {
 	c.mu.Lock()
-	c.unset(keyOf(ref.ID), p)
+	c.index.unset(k, p)
 	c.mu.Unlock()
 	faults := &c.damaged
 	if !errors.Is(cause, errDamaged) && !errors.Is(cause, io.ErrUnexpectedEOF) {
@@ -184,7 +176,7 @@ func (c *Cache) drop(ref chunk.Ref, p place, cause error) {
 		c.reads.failed()
 	}
 	faults.warn(c.log, "cached chunk unusable, will be fetched again",
-		"chunk", ref.ID.Short(), "segment", p.segment.path, "err", cause)
+		"chunk", hex.EncodeToString(k[:6]), "segment", p.segment.path, "err", cause)
 }
 
 // unanswered counts an operation that the disk did not answer in time.
@@ -224,40 +216,12 @@ func (c *Cache) store(ref chunk.Ref, record []byte) {
 	c.mu.Lock()
 	s.pending--
 	if err == nil && !s.gone {
-		c.set(keyOf(ref.ID), place{s, offset})
+		c.index.set(keyOf(ref.ID), place{s, offset})
 		s.add(ref, offset)
 	}
 	c.mu.Unlock()
 	if err != nil {
 		c.writeFailed(err)
-	}
-}
-
-// set puts a place into the index. The caller holds mu.
-func (c *Cache) set(k key, p place) {
-	if old, ok := c.index.at(k); ok {
-		c.removed(old.segment)
-	}
-	c.index.set(k, p)
-	p.segment.live++
-}
-
-// unset removes a place from the index unless the chunk lies elsewhere by now, and reports
-// whether it did. The caller holds mu.
-func (c *Cache) unset(k key, p place) bool {
-	if !c.index.lies(k, p) {
-		return false
-	}
-	c.index.remove(k)
-	c.removed(p.segment)
-	return true
-}
-
-// removed counts a record that the index does not point to any more. The caller holds mu.
-func (c *Cache) removed(s *segment) {
-	s.changed++
-	if s.live--; s.live == 0 {
-		c.wakeOwner()
 	}
 }
 
@@ -301,7 +265,6 @@ func (c *Cache) finish() error {
 	defer c.slow.Unlock()
 	c.sealAll()
 	c.writeTables()
-	c.dropSpare()
 	c.mu.Lock()
 	sealed := c.sealed
 	for _, s := range sealed { // an abandoned write must not get into the index any more

@@ -31,14 +31,14 @@ func data(n, length int) (chunk.Ref, []byte) {
 func open(t testing.TB, dir string, limit int64) *Cache {
 	t.Helper()
 	limits := Limits{Size: limit}
-	return openSmall(t, dir, limits, segmentSizeOf(limits))
+	return openSmall(t, dir, limits, newSpace(limits).segmentSize)
 }
 
 // openSmall is open with a limit and segments that are too small for Open. A slow disk does not
 // count as one that hangs.
 func openSmall(t testing.TB, dir string, limits Limits, segmentSize int64) *Cache {
 	t.Helper()
-	c := newCache(dir, limits, segmentSize, quiet)
+	c := newSmall(dir, limits, segmentSize)
 	c.reads.patience, c.writes.patience = time.Minute, time.Minute
 	if err := c.open(); err != nil {
 		t.Fatal(err)
@@ -49,15 +49,19 @@ func openSmall(t testing.TB, dir string, limits Limits, segmentSize int64) *Cach
 	return c
 }
 
+// newSmall is newCache with segments of that size.
+func newSmall(dir string, limits Limits, segmentSize int64) *Cache {
+	c := newCache(dir, limits, quiet)
+	c.segmentSize = segmentSize
+	return c
+}
+
 // crash ends a cache as SIGKILL would.
 func crash(c *Cache) {
 	c.stop()
 	c.stopped.Wait()
-	for _, s := range c.all() {
+	for _, s := range c.segments() {
 		s.file.Close()
-	}
-	if c.spare != nil {
-		c.spare.file.Close()
 	}
 	c.lock.Close()
 }

@@ -125,7 +125,7 @@ func (c *Cache) forget(s *segment) (chunks int64) {
 	s.gone = true
 	c.mu.Unlock()
 	c.forEach(s, func(r record) {
-		c.index.remove(r.key)
+		c.index.unset(r.key, place{s, r.offset})
 		chunks++
 	})
 	c.mu.Lock()
@@ -161,18 +161,12 @@ func (c *Cache) move(s *segment, r record) error {
 		return err
 	}
 	defer buffers.Put(buffer)
-	ref := chunk.Ref{ID: id, Length: r.length}
 	from := place{s, r.offset}
 	if err != nil {
-		c.dropRecord(r, from, err)
+		c.drop(r.key, from, err)
 		return nil
 	}
 	to, offset, err := c.reserveKept(int64(len(b)))
-	if err == errNoSpare {
-		if err = c.prepare(); err == nil {
-			to, offset, err = c.reserveKept(int64(len(b)))
-		}
-	}
 	if err != nil {
 		return err
 	}
@@ -185,38 +179,15 @@ func (c *Cache) move(s *segment, r record) error {
 		return err
 	}
 	if c.index.lies(r.key, from) {
-		c.set(r.key, place{to, offset})
-		to.add(ref, offset)
+		c.index.set(r.key, place{to, offset})
+		to.add(chunk.Ref{ID: id, Length: r.length}, offset)
 		to.used.Store(max(to.used.Load(), s.used.Load()))
 	}
 	return nil
 }
 
-// dropRecord is drop for a caller that does not know the chunk's ID.
-func (c *Cache) dropRecord(r record, p place, cause error) {
-	var id chunk.ID
-	copy(id[:], r.key[:])
-	c.drop(chunk.Ref{ID: id, Length: r.length}, p, cause)
-}
-
-// reserveKept is reserve for a record that moves. Put leaves a segment's worth of room for it. Only
-// the limit counts, because the record's old segment is about to be freed.
-func (c *Cache) reserveKept(size int64) (*segment, uint32, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.sealFull(&c.kept, size)
-	if !c.fits(onDisk(size) + onDisk(tableEntry)) {
-		return nil, 0, fmt.Errorf("no room within the cache's limit of %d bytes", c.limits.Size)
-	}
-	if c.kept == nil {
-		if err := c.begin(&c.kept); err != nil {
-			return nil, 0, err
-		}
-	}
-	return c.kept, c.allot(c.kept, size), nil
-}
-
-// Prune evicts everything that is not pinned, as far as the disk allows.
+// Prune evicts everything that is not pinned, as far as the disk allows. It leaves unused space only
+// in segments of which hardly anything is unused.
 func (c *Cache) Prune() (freed Freed) {
 	if c.isAbsent() != nil {
 		return freed
@@ -227,44 +198,8 @@ func (c *Cache) Prune() (freed Freed) {
 		freed.Bytes += n
 	}
 	c.slow.Unlock()
-	c.sealAll()
-	for _, s := range c.byAge() {
-		c.slow.Lock()
-		pinned := c.pinnedIn(s)
-		c.mu.RLock()
-		gone, full := s.gone, 16*pinned > 15*s.cost()
-		c.mu.RUnlock()
-		switch {
-		case gone:
-		case full: // moving the pinned records would free next to nothing
-			f := Freed{}
-			c.forgetIn(s, func(k key) bool { return !c.pins.has(k) }, &f)
-			freed.add(f)
-		default:
-			f, _ := c.evict(s, c.pins.has)
-			freed.add(f)
-		}
-		c.slow.Unlock()
-	}
+	freed.add(c.evictChunks(func(key) bool { return true }, 16))
 	return freed
-}
-
-// sealAll seals the segments that are being written, so that they can be evicted.
-func (c *Cache) sealAll() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.seal(&c.active)
-	c.seal(&c.kept)
-}
-
-// forgetIn removes those records of a segment from the index that match.
-func (c *Cache) forgetIn(s *segment, match func(key) bool, freed *Freed) {
-	c.forEach(s, func(r record) {
-		if match(r.key) && c.unset(r.key, place{s, r.offset}) {
-			freed.Chunks++
-			freed.Kept += recordSize(r.length) + tableEntry
-		}
-	})
 }
 
 // Evict forgets those of the chunks that are cached and not pinned. It frees their space at once if
@@ -274,26 +209,41 @@ func (c *Cache) Evict(chunks *Set) (freed Freed) {
 		return freed
 	}
 	<-c.loaded
-	chunks.sort()
+	return c.evictChunks(chunks.has, 4)
+}
+
+// evictChunks forgets the chunks that match and are not pinned. It frees the space of a segment of
+// which one part in parts is unused.
+func (c *Cache) evictChunks(match func(key) bool, parts int64) (freed Freed) {
 	c.sealAll()
 	for _, s := range c.byAge() {
-		c.slow.Lock()
-		f := Freed{}
-		c.forgetIn(s, func(k key) bool { return chunks.has(k) && !c.pins.has(k) }, &f)
-		if f.Chunks > 0 && c.deadIn(s)*4 >= s.size {
-			if f2, ok := c.evict(s, func(key) bool { return true }); ok {
-				f.Bytes, f.Kept = f2.Bytes, 0
-			}
-		}
-		freed.add(f)
-		c.slow.Unlock()
+		freed.add(c.evictIn(s, match, parts))
 	}
 	return freed
 }
 
-// deadIn returns how many bytes of a segment the index does not point to.
-func (c *Cache) deadIn(s *segment) int64 {
-	dead := s.size
-	c.forEach(s, func(r record) { dead -= recordSize(r.length) })
-	return dead
+// evictIn is evictChunks for one sealed segment.
+func (c *Cache) evictIn(s *segment, match func(key) bool, parts int64) (freed Freed) {
+	c.slow.Lock()
+	defer c.slow.Unlock()
+	if s.gone {
+		return freed
+	}
+	unused := s.size
+	c.forEach(s, func(r record) {
+		if !match(r.key) || c.pins.has(r.key) {
+			unused -= recordSize(r.length)
+			return
+		}
+		c.index.unset(r.key, place{s, r.offset})
+		freed.Chunks++
+		freed.Kept += recordSize(r.length) + tableEntry
+	})
+	if unused*parts < s.size {
+		return freed
+	}
+	if f, ok := c.evict(s, func(key) bool { return true }); ok {
+		freed.Bytes, freed.Kept = f.Bytes, 0
+	}
+	return freed
 }

@@ -13,6 +13,7 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
 
 	"lighter/test/testkit/faultfs"
 )
@@ -51,7 +52,7 @@ func TestScrubOfADiskThatFails(t *testing.T) {
 	c := open(t, filepath.Join(dir, "cache"), MinLimit)
 	putAll(t, c, 0, 60)
 	disk.Fail(unix.EIO, faultfs.Read)
-	if found, err := c.Scrub(t.Context(), 0); err == nil || found.Damaged != badReads {
+	if found, err := c.Scrub(t.Context(), rate.Inf); err == nil || found.Damaged != badReads {
 		t.Errorf("Scrub: got %+v, %v, want %d damaged chunks and an error", found, err, badReads)
 	}
 	disk.Fail(0, faultfs.Read)
@@ -119,7 +120,7 @@ func TestNoCache(t *testing.T) {
 	c.Prune()
 	c.Evict(&Set{})
 	_, failed := c.Unpin([32]byte{})
-	if _, err := c.Scrub(t.Context(), 0); err != nil || failed != nil || len(c.Pins()) > 0 ||
+	if _, err := c.Scrub(t.Context(), rate.Inf); err != nil || failed != nil || len(c.Pins()) > 0 ||
 		c.Pin([32]byte{}, "x", &Set{}) == nil {
 		t.Error("an absent cache was scrubbed, unpinned or pinned")
 	}

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"lighter/format/chunk"
 	"lighter/test/testkit/faultfs"
 )
@@ -42,10 +44,11 @@ func TestOpenDelaysNoRead(t *testing.T) {
 	}
 	disk.Hang(".table", faultfs.Open)
 	soon(t, disk, "open", func() {
-		var err error
-		if c, err = openSized(filepath.Join(dir, "cache"), limits, segment, quiet); err != nil {
+		c = newSmall(filepath.Join(dir, "cache"), limits, segment)
+		if err := c.open(); err != nil {
 			t.Error(err)
 		}
+		c.start(c.takeOver)
 	})
 	t.Cleanup(func() { c.Close() })
 	eventually(t, "a table is read", func() bool { return disk.Hanging(faultfs.Open) == 1 })
@@ -93,7 +96,7 @@ func TestDiskHangs(t *testing.T) {
 		t.Errorf("got %d abandoned reads, want %d: %+v", c.reads.abandoned.Load(), hungReads, s)
 	}
 	soon(t, disk, "scrub", func() {
-		if _, err := c.Scrub(t.Context(), 0); err == nil {
+		if _, err := c.Scrub(t.Context(), rate.Inf); err == nil {
 			t.Error("Scrub of a disk that hangs: got no error")
 		}
 	})
@@ -173,9 +176,13 @@ func TestCloseOfADiskThatHangs(t *testing.T) {
 	})
 	disk.Release()
 	var again *Cache
-	reopen := func() (err error) {
-		again, err = openSized(c.dir, c.limits, c.segmentSize, quiet)
-		return err
+	reopen := func() error {
+		again = newSmall(c.dir, c.limits, c.segmentSize)
+		if err := again.open(); err != nil {
+			return err
+		}
+		again.start(again.takeOver)
+		return nil
 	}
 	eventually(t, "it is closed", func() bool { return reopen() == nil })
 	<-again.loaded

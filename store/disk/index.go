@@ -54,8 +54,24 @@ func (x *index) lies(k key, p place) bool {
 	return ok && at.offset == p.offset && x.segments[at.slot] == p.segment
 }
 
-func (x *index) set(k key, p place) { x.spots[k] = spot{p.segment.slot, p.offset} }
+// set puts a place into the index, instead of an earlier one of the chunk.
+func (x *index) set(k key, p place) {
+	if old, ok := x.at(k); ok {
+		old.segment.lost()
+	}
+	x.spots[k] = spot{p.segment.slot, p.offset}
+	p.segment.live++
+}
 
-func (x *index) remove(k key) { delete(x.spots, k) }
+// unset removes a place from the index, and reports whether it did: the chunk may lie elsewhere by
+// now.
+func (x *index) unset(k key, p place) bool {
+	if !x.lies(k, p) {
+		return false
+	}
+	delete(x.spots, k)
+	p.segment.lost()
+	return true
+}
 
 func (x *index) len() int64 { return int64(len(x.spots)) }

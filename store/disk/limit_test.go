@@ -29,10 +29,11 @@ func limitAtEachMoment(t *testing.T, dir string) {
 	before := int64(0)
 	for round := range rounds {
 		limit := int64(4<<20) + r.Int64N(12<<20)
-		c, err := openSized(dir, Limits{Size: limit}, limit/16, quiet)
-		if err != nil {
+		c := newSmall(dir, Limits{Size: limit}, limit/16)
+		if err := c.open(); err != nil {
 			t.Fatal(err)
 		}
+		c.start(c.takeOver)
 		if limit < before { // the excess is evicted when all is loaded
 			<-c.loaded
 		}
@@ -160,7 +161,7 @@ func TestTailOfASegmentIsFreed(t *testing.T) {
 		c.Put(data(i, 20_000))
 	}
 	crash(c)
-	for _, s := range c.all() {
+	for _, s := range c.segments() {
 		_ = os.Remove(s.path + ".table") // the first may have one
 		file, err := os.OpenFile(s.path+".segment", os.O_WRONLY, 0)
 		if err != nil {
@@ -191,7 +192,11 @@ func TestSegmentsStayFew(t *testing.T) {
 		c.Put(data(i, 100))
 		c.Evict(&Set{})
 	}
-	eventually(t, "segments are few", func() bool { return len(c.all()) <= 34 })
+	eventually(t, "segments are few", func() bool {
+		c.mu.RLock()
+		defer c.mu.RUnlock()
+		return len(c.segments()) <= 34
+	})
 	if n := countRange(t, c, 0, 300, 100); n != 300 {
 		t.Errorf("got %d of 300 pinned chunks", n)
 	}

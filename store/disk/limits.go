@@ -4,6 +4,8 @@ import (
 	"errors"
 
 	"golang.org/x/sys/unix"
+
+	"lighter/format/chunk"
 )
 
 // Limits bound how much of the disk the cache takes.
@@ -35,7 +37,8 @@ type space struct {
 	free int64 // of the file system, as it was measured last
 }
 
-func newSpace(limits Limits, segmentSize int64) space {
+func newSpace(limits Limits) space {
+	segmentSize := min(max(limits.Size/segments, 4*chunk.MaxLength), 1<<31)
 	return space{limits: limits, segmentSize: segmentSize, room: limits.Size}
 }
 

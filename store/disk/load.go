@@ -73,7 +73,7 @@ func (c *Cache) count(lock *os.File) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.lock, c.left, c.next = lock, left, next
+	c.lock, c.left, c.next = lock, left, next // nothing makes segments yet
 	c.files = pins
 	c.used = c.External.bytes + pins + bytesOf(left)
 	c.absent = nil
@@ -167,7 +167,6 @@ func (c *loader) loadNext(ctx context.Context) bool {
 		c.used += s.cost()
 		c.sealed = append(c.sealed, s)
 		c.index.include(s)
-		s.changed++ // its pinned bytes are not counted yet
 	}
 	c.mu.Unlock()
 	if s != nil {
@@ -189,7 +188,6 @@ func (c *loader) addAll(s *segment) {
 		for _, r := range batch {
 			if !c.index.has(r.key) {
 				c.index.set(r.key, place{s, r.offset})
-				s.live++
 			}
 		}
 		c.mu.Unlock()
@@ -274,7 +272,7 @@ func (c *loader) loadSegment(ctx context.Context, l leftover) (*segment, error) 
 		s.ids = nil
 	}
 	s.cutOff()
-	s.reserved = int64(len(s.records))
+	s.reserved, s.pinned = int64(len(s.records)), uncounted
 	return s, nil
 }
 
@@ -296,7 +294,7 @@ func (c *loader) reopen(s *segment) {
 	c.slow.Lock() // so that no other segment begins
 	defer c.slow.Unlock()
 	c.mu.RLock()
-	room := c.active == nil && c.spare == nil && s.size <= c.segmentSize/2 && c.fits(2*c.segmentSize)
+	room := c.active == nil && s.size <= c.segmentSize/2 && c.fits(2*c.segmentSize)
 	c.mu.RUnlock()
 	if !room {
 		return

@@ -34,7 +34,7 @@ func leftBy(t *testing.T) (dir string, chunks int) {
 // counts once.
 func TestCacheIsUsedWhileItLoads(t *testing.T) {
 	dir, chunks := leftBy(t)
-	c := newCache(dir, Limits{Size: 16 << 20}, 1<<20, quiet)
+	c := newSmall(dir, Limits{Size: 16 << 20}, 1<<20)
 	if err := c.open(); err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func TestCacheIsUsedWhileItLoads(t *testing.T) {
 		t.Errorf("got %d of %d chunks", n, chunks+1)
 	}
 	live := 0
-	for _, s := range c.all() {
+	for _, s := range c.segments() {
 		live += s.live
 	}
 	if live != chunks+1 {
@@ -92,7 +92,7 @@ func TestFullCacheWhileItLoads(t *testing.T) {
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
-	c = newCache(dir, Limits{Size: limit}, segment, quiet)
+	c = newSmall(dir, Limits{Size: limit}, segment)
 	if err := c.open(); err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func TestFullCacheWhileItLoads(t *testing.T) {
 // Close during loading loses no chunk, and not the order in which the segments were used.
 func TestCloseWhileLoading(t *testing.T) {
 	dir, chunks := leftBy(t)
-	c := newCache(dir, Limits{Size: 16 << 20}, 1<<20, quiet)
+	c := newSmall(dir, Limits{Size: 16 << 20}, 1<<20)
 	if err := c.open(); err != nil {
 		t.Fatal(err)
 	}

@@ -32,12 +32,9 @@ func (c *Cache) own(ctx context.Context) {
 	}
 }
 
-// maintain makes a spare segment, writes tables, removes empty segments, and makes room.
+// maintain writes tables, removes empty segments, and makes room.
 func (c *Cache) maintain(ctx context.Context) {
 	c.slow.Lock()
-	if c.isUsed() && !c.isOff() {
-		_ = c.prepare() // Put tries again, and reports the error
-	}
 	c.writeTables()
 	c.slow.Unlock()
 	c.removeEmpty()
@@ -62,13 +59,6 @@ func (c *Cache) isTight(n int64) bool { return c.isShort(n) || c.tooMany() }
 // tooMany reports whether there are more than twice the segments of a full cache. Some are small,
 // because Evict, Prune and restarts seal them early. Each is an open file. The caller holds mu.
 func (c *Cache) tooMany() bool { return int64(len(c.sealed)) > 2*c.limits.Size/c.segmentSize }
-
-// isUsed reports whether the cache holds anything.
-func (c *Cache) isUsed() bool {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return c.used > 0
-}
 
 // removeEmpty removes the sealed segments to which the index does not point.
 func (c *Cache) removeEmpty() {

@@ -181,7 +181,7 @@ func (c *Cache) setPins(pins pins, bytes int64) {
 	c.used += files - c.files
 	c.pins, c.pinned, c.files = pins, bytes, files
 	for _, s := range c.segments() {
-		s.changed++
+		s.pinned = uncounted
 	}
 }
 
@@ -191,21 +191,20 @@ func (c *Cache) pinnedIn(s *segment) (bytes int64) {
 		return 0
 	}
 	c.mu.RLock()
-	records, changed := s.records, s.changed
-	known, bytes := changed == s.counted, s.pinned
+	bytes = s.pinned
 	c.mu.RUnlock()
-	if known {
+	if bytes != uncounted {
 		return bytes
 	}
 	bytes = 0
-	for _, r := range records {
-		if c.pins.has(r.key) && c.lies(r.key, place{s, r.offset}) {
+	c.forEach(s, func(r record) {
+		if c.pins.has(r.key) {
 			bytes += recordSize(r.length) + tableEntry
 		}
-	}
+	})
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s.counted, s.pinned = changed, bytes
+	s.pinned = bytes // a record that was lost meanwhile may count: this is an estimate
 	return bytes
 }
 

@@ -2,57 +2,87 @@ package disk
 
 import (
 	"errors"
+	"fmt"
 	"os"
+	"slices"
 )
 
-var (
-	errNoRoom  = errors.New("nothing in the cache can be evicted")
-	errNoSpare = errors.New("there is no spare segment")
-)
+var errNoRoom = errors.New("nothing in the cache can be evicted")
 
 // reserve finds room for size bytes in the active segment, and begins another one as needed. If the
 // owner has not made enough room ahead, reserve evicts the oldest segment.
 func (c *Cache) reserve(size int64) (*segment, uint32, error) {
-	s, offset, err := c.tryReserve(size)
-	if err != errNoRoom && err != errNoSpare {
-		return s, offset, err
+	if s, offset, ok := c.allot(&c.active, size); ok {
+		return s, offset, nil
 	}
 	c.slow.Lock()
 	defer c.slow.Unlock()
 	for {
-		s, offset, err = c.tryReserve(size) // the owner may have made room meanwhile
+		s, offset, ok := c.allot(&c.active, size) // another caller may have begun a segment
 		switch {
-		case err == errNoRoom && c.evictOldest():
-		case err == errNoSpare:
-			if err := c.prepare(); err != nil {
+		case ok:
+			return s, offset, nil
+		case c.fitsSegment():
+			if err := c.begin(&c.active); err != nil {
 				return nil, 0, err
 			}
-		default:
-			return s, offset, err
+		case !c.evictOldest():
+			return nil, 0, errNoRoom
 		}
 	}
 }
 
-// tryReserve is reserve without evicting or making a segment: it returns errNoRoom or errNoSpare
-// instead.
-func (c *Cache) tryReserve(size int64) (*segment, uint32, error) {
+// reserveKept is reserve for a record that moves. Put leaves a segment's worth of room for it. Only
+// the limit counts, because the record's old segment is about to be freed. The caller holds slow.
+func (c *Cache) reserveKept(size int64) (*segment, uint32, error) {
+	c.mu.RLock()
+	fits := c.fits(onDisk(size) + onDisk(tableEntry))
+	c.mu.RUnlock()
+	if !fits {
+		return nil, 0, fmt.Errorf("no room within the cache's limit of %d bytes", c.limits.Size)
+	}
+	s, offset, ok := c.allot(&c.kept, size)
+	if ok {
+		return s, offset, nil
+	}
+	if err := c.begin(&c.kept); err != nil {
+		return nil, 0, err
+	}
+	s, offset, _ = c.allot(&c.kept, size)
+	return s, offset, nil
+}
+
+// allot reserves size bytes of the segment at where. If there is none with that much room, it
+// reports false.
+func (c *Cache) allot(where **segment, size int64) (s *segment, offset uint32, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.sealFull(&c.active, size)
-	if c.active == nil {
-		least := c.segmentSize
-		if len(c.pins) > 0 || !c.isLoaded() {
-			least *= 2 // so that pinned records can always move
-		}
-		if c.used+least > c.room || !c.fits(least) {
-			return nil, 0, errNoRoom
-		}
-		if err := c.begin(&c.active); err != nil {
-			return nil, 0, err
-		}
-		c.wakeOwner() // for another spare, and room
+	s = *where
+	if s != nil && costOf(s.size+size, s.reserved+1) > c.segmentSize {
+		c.seal(where)
+		c.wakeOwner() // for its table
 	}
-	return c.active, c.allot(c.active, size), nil
+	if *where == nil {
+		return nil, 0, false
+	}
+	offset = uint32(s.size)
+	c.used -= s.cost()
+	s.size += size
+	s.reserved++
+	s.pending++
+	c.used += s.cost()
+	return s, offset, true
+}
+
+// fitsSegment reports whether there is room for another active segment.
+func (c *Cache) fitsSegment() bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	least := c.segmentSize
+	if len(c.pins) > 0 || !c.isLoaded() {
+		least *= 2 // so that pinned records can always move
+	}
+	return c.used+least <= c.room && c.fits(least)
 }
 
 // fits reports whether size bytes more stay within the limit even when the active segment is full.
@@ -64,31 +94,11 @@ func (c *Cache) fits(size int64) bool {
 	return c.used+size+directoryCost <= c.limits.Size
 }
 
-// begin makes the spare the segment at where. The caller holds mu.
-func (c *Cache) begin(where **segment) error {
-	s := c.spare
-	if s == nil {
-		return errNoSpare
-	}
-	c.spare = nil
-	c.index.include(s)
-	s.used.Store(c.clock.Add(1))
-	*where = s
-	c.used += s.cost()
-	return nil
-}
-
-// prepare makes the spare if there is none. The caller holds slow, but not mu: readers must not
+// begin makes a segment and puts it at where. The caller holds slow, but not mu: readers must not
 // wait for a disk that is slow to make a file.
-func (c *Cache) prepare() error {
-	c.mu.Lock()
-	if c.spare != nil {
-		c.mu.Unlock()
-		return nil
-	}
+func (c *Cache) begin(where **segment) error {
 	number := c.next
 	c.next++
-	c.mu.Unlock()
 	s, err := createSegment(c.dir, number, c.segmentSize, c.reads)
 	if errors.Is(err, os.ErrNotExist) && os.Mkdir(c.dir, 0o700) == nil { // it had been removed
 		s, err = createSegment(c.dir, number, c.segmentSize, c.reads)
@@ -96,43 +106,13 @@ func (c *Cache) prepare() error {
 	if err != nil {
 		return err
 	}
+	s.used.Store(c.clock.Add(1))
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.spare = s
+	c.index.include(s)
+	*where = s
+	c.wakeOwner() // for room
 	return nil
-}
-
-// dropSpare removes the spare. The caller holds slow.
-func (c *Cache) dropSpare() {
-	c.mu.Lock()
-	s := c.spare
-	c.spare = nil
-	c.mu.Unlock()
-	if s == nil {
-		return
-	}
-	if err := errors.Join(s.unlink(), s.file.Close()); err != nil {
-		c.log.Warn("spare cache segment cannot be removed", "segment", s.path, "err", err)
-	}
-}
-
-// allot reserves size bytes of a segment. The caller holds mu.
-func (c *Cache) allot(s *segment, size int64) (offset uint32) {
-	offset = uint32(s.size)
-	c.used -= s.cost()
-	s.size += size
-	s.reserved++
-	s.pending++
-	c.used += s.cost()
-	return offset
-}
-
-// sealFull seals a segment that has no room for size bytes. The caller holds mu.
-func (c *Cache) sealFull(where **segment, size int64) {
-	if *where != nil && costOf((*where).size+size, (*where).reserved+1) > c.segmentSize {
-		c.seal(where)
-		c.wakeOwner() // for its table
-	}
 }
 
 // seal seals the segment at where, if there is one. The caller holds mu.
@@ -141,4 +121,17 @@ func (c *Cache) seal(where **segment) {
 		c.sealed = append(c.sealed, *where)
 		*where = nil
 	}
+}
+
+// sealAll seals the segments that are being written, so that they can be evicted.
+func (c *Cache) sealAll() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.seal(&c.active)
+	c.seal(&c.kept)
+}
+
+// segments returns all segments, sealed or not. The caller holds mu.
+func (c *Cache) segments() []*segment {
+	return slices.DeleteFunc(slices.Clone(c.index.segments), func(s *segment) bool { return s == nil })
 }

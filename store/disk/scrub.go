@@ -1,14 +1,16 @@
 package disk
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
-	"slices"
-	"time"
 
 	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
+
+	"lighter/format/chunk"
 )
 
 // Scrubbed is the result of a scrub.
@@ -18,9 +20,9 @@ type Scrubbed struct {
 }
 
 // Scrub reads each cached chunk once, from the disk and not from memory, and drops damaged ones. It
-// reads at most rate bytes a second, or as fast as possible if rate is 0. It ends with an error
-// when the circuit breaker opens, because failing reads say nothing about the records.
-func (c *Cache) Scrub(ctx context.Context, rate int64) (found Scrubbed, err error) {
+// reads at most limit bytes a second. It ends with an error when the circuit breaker opens, because
+// failing reads say nothing about the records.
+func (c *Cache) Scrub(ctx context.Context, limit rate.Limit) (found Scrubbed, err error) {
 	if c.isAbsent() != nil {
 		return found, nil
 	}
@@ -29,66 +31,50 @@ func (c *Cache) Scrub(ctx context.Context, rate int64) (found Scrubbed, err erro
 	case <-ctx.Done():
 		return found, context.Cause(ctx)
 	}
-	for _, s := range c.all() {
+	limiter := rate.NewLimiter(limit, int(recordSize(chunk.MaxLength)))
+	c.mu.RLock()
+	all := c.segments()
+	c.mu.RUnlock()
+	for _, s := range all {
 		c.mu.RLock()
 		records := s.records
 		c.mu.RUnlock()
 		for _, r := range records {
-			begun := time.Now()
-			p := place{s, r.offset}
-			if !c.lies(r.key, p) {
-				continue
+			if err := limiter.WaitN(ctx, int(recordSize(r.length))); err != nil {
+				return found, cmp.Or(context.Cause(ctx), err)
 			}
-			err := s.scrubRecord(r)
-			if errors.Is(err, os.ErrClosed) { // evicted meanwhile
-				break
-			}
-			if err == errHangs {
-				c.unanswered("scrub", s.path)
+			if err := c.scrub(s, r, &found); err != nil {
 				return found, fmt.Errorf("scrub the cache: %w", err)
-			}
-			if err != nil {
-				found.Damaged++
-				c.dropRecord(r, p, err)
-			} else {
-				c.reads.succeeded()
-			}
-			if c.reads.isOpen() {
-				return found, errors.New("scrub the cache: its disk fails reads")
-			}
-			size := recordSize(r.length)
-			found.Bytes += size
-			c.scrubbed.Add(size)
-			wait := time.Duration(0)
-			if rate > 0 {
-				wait = time.Duration(float64(size)/float64(rate)*float64(time.Second)) - time.Since(begun)
-			}
-			select {
-			case <-ctx.Done():
-				return found, context.Cause(ctx)
-			case <-time.After(max(wait, 0)):
 			}
 		}
 	}
 	return found, nil
 }
 
-// all returns all segments, sealed or not.
-func (c *Cache) all() []*segment {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return c.segments()
-}
-
-// segments is all for a caller that holds mu.
-func (c *Cache) segments() []*segment {
-	list := slices.Clone(c.sealed)
-	for _, s := range []*segment{c.active, c.kept} {
-		if s != nil {
-			list = append(list, s)
-		}
+// scrub verifies a record if it is still in use. It returns an error if the disk does not work.
+func (c *Cache) scrub(s *segment, r record, found *Scrubbed) error {
+	p := place{s, r.offset}
+	if !c.lies(r.key, p) {
+		return nil
 	}
-	return list
+	switch err := s.scrubRecord(r); {
+	case err == nil:
+		c.reads.succeeded()
+	case errors.Is(err, os.ErrClosed): // evicted meanwhile
+		return nil
+	case err == errHangs:
+		c.unanswered("scrub", s.path)
+		return err
+	default:
+		found.Damaged++
+		c.drop(r.key, p, err)
+	}
+	found.Bytes += recordSize(r.length)
+	c.scrubbed.Add(recordSize(r.length))
+	if c.reads.isOpen() {
+		return errors.New("the disk fails reads")
+	}
+	return nil
 }
 
 // scrubRecord verifies a record as it is on the disk: it writes it back and drops it from the page

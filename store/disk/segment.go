@@ -74,10 +74,11 @@ type segment struct {
 	records  []record
 	ids      []byte // whole IDs of the records, until the table is written
 	gone     bool   // it was evicted
-	changed  int64  // counts changes of what pinned depends on
-	counted  int64  // changed when pinned was counted
-	pinned   int64  // bytes of the pinned records, when they were counted last
+	pinned   int64  // bytes of the pinned records; uncounted: something has changed
 }
+
+// uncounted is the pinned bytes of a segment that have to be counted again.
+const uncounted = -1
 
 // newSegment takes over file, and closes it if it fails.
 func newSegment(path string, file *os.File, reads *breaker) (*segment, error) {
@@ -121,7 +122,14 @@ func createSegment(dir string, n uint64, size int64, reads *breaker) (*segment, 
 func (s *segment) add(ref chunk.Ref, offset uint32) {
 	s.records = append(s.records, record{keyOf(ref.ID), offset, ref.Length})
 	s.ids = append(s.ids, ref.ID[:]...)
-	s.changed++
+	s.pinned = uncounted
+}
+
+// lost notes that the index does not point to one of the records any more. The caller holds the
+// cache's mu.
+func (s *segment) lost() {
+	s.live--
+	s.pinned = uncounted
 }
 
 // unlink removes the segment's files, the table last: removeStray finds a table without a segment.

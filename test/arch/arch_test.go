@@ -92,6 +92,7 @@ store/disk: durable format/chunk store
 store/origin: format/chunk format/compress format/index format/pack format/trace proc store wire wire/client
 store/registry:
 test/arch:
+test/compat: | durable hub node/binds node/prefetch node/resolver node/trees store store/disk store/origin wire wire/client
 test/e2e: | hub hub/startup/guess node/front/containerd node/fuse node/resolver socket wire wire/client
 test/e2e/bench: | bench/starts
 test/e2e/bounds: | node/control node/report
@@ -107,6 +108,7 @@ test/testkit/catalogtest: format/chunk format/index hub/catalog wire
 test/testkit/certificate:
 test/testkit/faultfs:
 test/testkit/filetree: format/chunk format/index format/tree
+test/testkit/example:
 test/testkit/fswalk:
 test/testkit/immutable:
 test/testkit/layout:

@@ -1,0 +1,32 @@
+package takeover
+
+import (
+	"encoding/json"
+	"testing"
+
+	"lighter/node/fuse"
+	"lighter/test/testkit/example"
+)
+
+// What an earlier daemon has left with the keeper: this one reads it. A daemon that reads version 1
+// alone reads it, too, unless a journal goes with it.
+func TestStoredNote(t *testing.T) {
+	want := note{Version: 2, Oldest: 1, Mount: "0:52", State: fuse.State{Minor: 45, Flags: 1 << 39, MaxPages: 256}}
+	stored := example.Stored(t, "note-2.json", func() []byte {
+		text, err := json.Marshal(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	})
+	var got note
+	if err := json.Unmarshal(stored, &got); err != nil {
+		t.Fatal(err)
+	}
+	if got != want {
+		t.Errorf("got note %+v, want %+v", got, want)
+	}
+	if known := number(keptVersion); got.Oldest > known {
+		t.Errorf("the note is for daemons from version %d on, this one has %d", got.Oldest, known)
+	}
+}

@@ -2,8 +2,8 @@
 // units. A unit lists its chunks, so that it can be read without the rest of the pack.
 //
 // The chunks of a unit are compressed together, as one zstd frame. So small files compress with
-// their neighbours, and a node that requests one of them gets them all. x86 code is filtered first,
-// so that it compresses better. docs/decisions/units.md and bytes.md have the measurements.
+// their neighbours, and a node that requests one of them gets them all. docs/decisions/units.md and
+// bytes.md have the measurements.
 //
 // Callers decide which chunk is in which unit, and store the bytes. A Unit returns only chunks
 // whose bytes match their IDs.
@@ -35,19 +35,16 @@ const (
 	MaxStored = MaxPlain + MaxPlain/8 // encoded bytes
 	maxChunks = 1 << 16
 
-	unitMagic    = "LTU1"
-	unitHeader   = 16 // bytes
-	unitFlags    = 7  // offset of the flags, a byte
-	flagFiltered = 1  // the frame holds the filtered plain bytes
-	unitEntry    = chunk.Size + 4
+	unitMagic  = "LTU1"
+	unitHeader = 16 // bytes
+	unitEntry  = chunk.Size + 4
 )
 
 // UnitBuilder collects the chunks of one unit. The zero value is ready to use.
 type UnitBuilder struct {
-	table    []byte
-	plain    []byte
-	filtered []byte // scratch space of Encode
-	n        int
+	table []byte
+	plain []byte
+	n     int
 }
 
 // Add appends a chunk and returns its position in the unit, from 0. It copies plain.
@@ -79,19 +76,14 @@ func (b *UnitBuilder) Encode(dst []byte, enc *zstd.Encoder) []byte {
 func (b *UnitBuilder) EncodeWith(
 	dst []byte, compressor func(dst, content []byte) ([]byte, error),
 ) (_ []byte, err error) {
-	content, flags := b.plain, uint32(0)
-	b.filtered = append(b.filtered[:0], b.plain...)
-	if filter(b.filtered) {
-		content, flags = b.filtered, flagFiltered
-	}
 	at := len(dst)
 	dst = append(dst, unitMagic...)
-	dst = binary.LittleEndian.AppendUint32(dst, uint32(b.n)|flags<<24)
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(b.n))
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(b.plain)))
 	dst = binary.LittleEndian.AppendUint32(dst, 0)
 	dst = append(dst, b.table...)
 	frame := len(dst)
-	if dst, err = compressor(dst, content); err != nil {
+	if dst, err = compressor(dst, b.plain); err != nil {
 		return nil, err
 	}
 	binary.LittleEndian.PutUint32(dst[at+12:], uint32(len(dst)-frame))
@@ -115,12 +107,9 @@ func DecodeUnit(b []byte) (*Unit, error) {
 	if len(b) < unitHeader || string(b[:4]) != unitMagic {
 		return nil, errors.New("decode unit: wrong magic")
 	}
-	n, flags := binary.LittleEndian.Uint32(b[4:])&(1<<24-1), b[unitFlags]
+	n := binary.LittleEndian.Uint32(b[4:])
 	plain := binary.LittleEndian.Uint32(b[8:])
 	frame := binary.LittleEndian.Uint32(b[12:])
-	if flags&^flagFiltered != 0 {
-		return nil, fmt.Errorf("decode unit: unknown flags %#x", flags)
-	}
 	if n == 0 || n > maxChunks || plain > MaxPlain || len(b) > MaxStored {
 		return nil, fmt.Errorf("decode unit: %d chunks and %d plain bytes in %d bytes exceed the bounds of the format",
 			n, plain, len(b))
@@ -148,9 +137,6 @@ func DecodeUnit(b []byte) (*Unit, error) {
 	}
 	if len(u.plain) != int(plain) {
 		return nil, fmt.Errorf("decode unit: its frame has %d plain bytes, its header says %d", len(u.plain), plain)
-	}
-	if flags&flagFiltered != 0 {
-		unfilter(u.plain)
 	}
 	return u, nil
 }

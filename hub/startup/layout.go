@@ -212,7 +212,7 @@ func (m *maker) guess(ctx context.Context, t *openTree) ([]trace.Recording, erro
 }
 
 // layoutVersion changes whenever the same packs are to be written in another way.
-const layoutVersion = 2
+const layoutVersion = 3
 
 // digestOf returns a digest that identifies a layout. It is empty without packs.
 func digestOf(packs []plan.Pack) []byte {

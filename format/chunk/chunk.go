@@ -56,6 +56,16 @@ func (id *ID) UnmarshalText(b []byte) (err error) {
 	return err
 }
 
+// Scan reads an ID of Size bytes from a database. It implements sql.Scanner.
+func (id *ID) Scan(stored any) error {
+	b, _ := stored.([]byte)
+	if len(b) != Size {
+		return fmt.Errorf("scan ID: %T of %d bytes, want %d bytes", stored, len(b), Size)
+	}
+	*id = ID(b)
+	return nil
+}
+
 // Unit names a unit: number N, from 0, of a pack. The zero value is an unknown unit.
 type Unit struct {
 	Pack ID

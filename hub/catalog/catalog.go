@@ -4,8 +4,20 @@
 // A row exists only after the object that it names was stored and verified. An image becomes ready
 // together with all its rows, in one transaction.
 //
-// All SQL of the hub is in this package; directory migrations has the tables. The database is
-// SQLite, and only one process may write to it.
+// Each part of the hub uses a few methods of Catalog and names them in an interface of its own. The
+// parts are:
+//
+//   - images.go: names, states and the queue; manifests.go: what nodes ask about a manifest;
+//     inspect.go: what users ask about an image.
+//   - chains.go: chains, statements and layers; signatures.go: statements that are signed again.
+//   - chunks.go: the unit of each chunk; publish.go and inherit.go: the rows of a new image;
+//     derived.go: trees that were made on request.
+//   - layouts.go: locations, startup packs, and which trees are due for a layout; traces.go: traces
+//     and recordings; used.go: the eviction of startup packs.
+//   - sizes.go, owners.go and runs.go: the bytes that no other image shares.
+//
+// All SQL of the hub is in this package; directory migrations has the tables, and sql.go the
+// functions that run statements. The database is SQLite, and only one process may write to it.
 package catalog
 
 import (
@@ -14,7 +26,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"strings"
 
 	_ "modernc.org/sqlite" // the driver "sqlite"
 )
@@ -69,54 +80,26 @@ func open(path, options string, connections int) (*sql.DB, error) {
 func (c *Catalog) Close() error { return errors.Join(c.read.Close(), c.write.Close()) }
 
 // update runs fn in a transaction for writing. Other writers wait meanwhile, so fn must be short.
-func (c *Catalog) update(ctx context.Context, fn func(tx *sql.Tx) error) error {
+// Errors say what was to be done.
+func (c *Catalog) update(ctx context.Context, what string, fn func(tx *sql.Tx) error) error {
 	tx, err := c.write.BeginTx(ctx, nil)
 	if err != nil {
-		return fmt.Errorf("write to the catalog: %w", err)
+		return fmt.Errorf("%s: %w", what, err)
 	}
-	if err := fn(tx); err != nil {
-		return errors.Join(err, ignoreDone(tx.Rollback()))
+	defer tx.Rollback() // does nothing after Commit
+	if err = fn(tx); err == nil {
+		err = tx.Commit()
 	}
-	if err := tx.Commit(); err != nil {
-		return fmt.Errorf("write to the catalog: %w", err)
-	}
-	return nil
-}
-
-// ignoreDone drops the error of a rollback after the driver itself has rolled back, because the
-// context ended.
-func ignoreDone(err error) error {
-	if errors.Is(err, sql.ErrTxDone) {
-		return nil
-	}
-	return err
-}
-
-// each runs a query and calls scan for each row of the result.
-func each(ctx context.Context, db querier, scan func(*sql.Rows) error, query string, args ...any) error {
-	rows, err := db.QueryContext(ctx, query, args...)
 	if err != nil {
-		return fmt.Errorf("read the catalog: %w", err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		if err := scan(rows); err != nil {
-			return fmt.Errorf("read the catalog: %w", err)
-		}
-	}
-	if err := rows.Err(); err != nil {
-		return fmt.Errorf("read the catalog: %w", err)
+		return fmt.Errorf("%s: %w", what, err)
 	}
 	return nil
 }
 
-// querier is a database or a transaction.
-type querier interface {
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-}
-
-// places returns n rows of k placeholders: (?,?),(?,?).
-func places(n, k int) string {
-	row := "(" + strings.TrimSuffix(strings.Repeat("?,", k), ",") + ")"
-	return strings.TrimSuffix(strings.Repeat(row+",", n), ",")
+// exec runs one statement in a transaction of its own.
+func (c *Catalog) exec(ctx context.Context, what, statement string, args ...any) error {
+	if err := exec(ctx, c.write, statement, args...); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
 }

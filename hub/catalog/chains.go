@@ -3,9 +3,9 @@ package catalog
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 
+	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/wire"
 )
@@ -54,56 +54,53 @@ func (c *Catalog) Chain(ctx context.Context, chain string) (*wire.Chain, error) 
 }
 
 // links returns at most limit chains that meet the condition. Tops of images come with statements.
-func (c *Catalog) links(ctx context.Context, condition string, limit int, args ...any) ([]wire.Link, error) {
-	var links []wire.Link
+func (c *Catalog) links(ctx context.Context, condition string, limit int, args ...any) (links []wire.Link, err error) {
+	type row struct {
+		wire.Link
+		tree       sql.Null[chunk.ID]
+		signatures []byte
+	}
 	args = append(append([]any{index.Format}, args...), limit)
-	err := each(ctx, c.read, func(rows *sql.Rows) error {
-		var link wire.Link
-		var tree, signatures []byte
-		if err := rows.Scan(&link.Chain, &link.Parent, &link.DiffID, &tree, &signatures); err != nil {
-			return err
-		}
-		if tree != nil {
-			link.Statement = newStatement(link.Chain, tree, signatures)
-		}
-		links = append(links, link)
-		return nil
+	for r, err := range rows(ctx, c.read, func(r *row) []any {
+		return []any{&r.Chain, &r.Parent, &r.DiffID, &r.tree, &r.signatures}
 	}, `SELECT c.chain, c.parent, c.diff_id, s.tree, s.signature FROM chains c
 		LEFT JOIN statements s ON s.chain = c.chain AND s.format = ? AND `+top+`
-		WHERE `+condition+` AND `+served+` LIMIT ?`, args...)
-	return links, err
+		WHERE `+condition+` AND `+served+` LIMIT ?`, args...) {
+		if err != nil {
+			return nil, err
+		}
+		if r.tree.Valid {
+			r.Statement = newStatement(r.Chain, r.tree.V, r.signatures)
+		}
+		links = append(links, r.Link)
+	}
+	return links, nil
 }
 
 // Statement returns the statement about a chain, even if no image has the chain. The error is
 // ErrNotFound if its tree was not made.
 func (c *Catalog) Statement(ctx context.Context, chain string) (*index.Statement, error) {
-	var tree, signatures []byte
-	err := c.read.QueryRowContext(ctx, `SELECT tree, signature FROM statements WHERE chain = ? AND format = ?`,
-		chain, index.Format).Scan(&tree, &signatures)
-	if err != nil {
-		return nil, fmt.Errorf("statement about chain %s: %w", chain, notFound(err))
+	type row struct {
+		tree       chunk.ID
+		signatures []byte
 	}
-	return newStatement(chain, tree, signatures), nil
+	r, err := get(ctx, c.read, func(r *row) []any { return []any{&r.tree, &r.signatures} },
+		`SELECT tree, signature FROM statements WHERE chain = ? AND format = ?`, chain, index.Format)
+	if err != nil {
+		return nil, fmt.Errorf("statement about chain %s: %w", chain, err)
+	}
+	return newStatement(chain, r.tree, r.signatures), nil
 }
 
 // Layers returns the diffIDs of a chain that a ready image has, the lowest first.
 func (c *Catalog) Layers(ctx context.Context, chain string) ([]string, error) {
-	var diffIDs []string
-	err := each(ctx, c.read, func(rows *sql.Rows) error {
-		var diffID string
-		var depth int
-		if err := rows.Scan(&diffID, &depth); err != nil {
-			return err
-		}
-		diffIDs = append(diffIDs, diffID)
-		return nil
-	}, `
+	diffIDs, err := list(ctx, c.read, value[string], `
 		WITH RECURSIVE below (parent, diff_id, depth) AS (
 			SELECT c.parent, c.diff_id, 0 FROM chains c WHERE c.chain = ? AND `+served+`
 			UNION ALL
 			SELECT c.parent, c.diff_id, b.depth + 1 FROM chains c JOIN below b ON c.chain = b.parent
 		)
-		SELECT diff_id, depth FROM below ORDER BY depth DESC`, chain)
+		SELECT diff_id FROM below ORDER BY depth DESC`, chain)
 	if err == nil && len(diffIDs) == 0 {
 		err = fmt.Errorf("chain %s: %w", chain, ErrNotFound)
 	}
@@ -121,11 +118,4 @@ func (c *Catalog) HasLayer(ctx context.Context, diffID, digest string) (layer, b
 		return false, false, fmt.Errorf("look up layer %s: %w", wire.ShortDigest(diffID), err)
 	}
 	return layer, blob, nil
-}
-
-func notFound(err error) error {
-	if errors.Is(err, sql.ErrNoRows) {
-		return ErrNotFound
-	}
-	return err
 }

@@ -2,8 +2,9 @@ package catalog
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
+	"maps"
+	"slices"
 
 	"lighter/format/chunk"
 )
@@ -14,35 +15,33 @@ const lookupBatch = 500
 
 // Numbers returns the numbers of the known ones among the chunks.
 func (c *Catalog) Numbers(ctx context.Context, ids []chunk.ID) (map[chunk.ID]int64, error) {
-	found := map[chunk.ID]int64{}
-	err := c.lookUp(ctx, ids, `SELECT c.id, c.n FROM chunks c WHERE c.id IN `, func(rows *sql.Rows) error {
-		var id []byte
-		var n int64
-		if err := rows.Scan(&id, &n); err != nil {
-			return err
-		}
-		found[chunk.ID(id)] = n
-		return nil
-	})
-	return found, err
+	return lookUp(ctx, c.read, ids, keyValue[chunk.ID, int64], `SELECT c.id, c.n FROM chunks c WHERE c.id IN `)
 }
 
 // Units returns the units of the known ones among the chunks.
 func (c *Catalog) Units(ctx context.Context, ids []chunk.ID) (map[chunk.ID]chunk.Unit, error) {
-	found := map[chunk.ID]chunk.Unit{}
-	err := c.lookUp(ctx, ids, `
-		SELECT c.id, p.id, u.place FROM chunks c JOIN units u ON u.n = c.unit JOIN packs p ON p.n = u.pack
-			WHERE c.id IN `,
-		func(rows *sql.Rows) error {
-			var id, pack []byte
-			var place uint32
-			if err := rows.Scan(&id, &pack, &place); err != nil {
-				return err
-			}
-			found[chunk.ID(id)] = chunk.Unit{Pack: chunk.ID(pack), N: place}
-			return nil
-		})
-	return found, err
+	fields := func(id *chunk.ID, u *chunk.Unit) []any { return []any{id, &u.Pack, &u.N} }
+	return lookUp(ctx, c.read, ids, fields, `SELECT c.id, p.id, u.place
+		FROM chunks c JOIN units u ON u.n = c.unit JOIN packs p ON p.n = u.pack WHERE c.id IN `)
+}
+
+// lookUp returns the rows of the known ones among the chunks. The query ends before their list.
+func lookUp[V any](
+	ctx context.Context, db querier, ids []chunk.ID, fields func(*chunk.ID, *V) []any, query string,
+) (map[chunk.ID]V, error) {
+	found := map[chunk.ID]V{}
+	for batch := range slices.Chunk(ids, lookupBatch) {
+		args := make([]any, len(batch))
+		for i := range batch {
+			args[i] = batch[i][:]
+		}
+		some, err := mapOf(ctx, db, fields, query+places(1, len(batch)), args...)
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(found, some)
+	}
+	return found, nil
 }
 
 // Unit returns the unit that holds a chunk, or ErrNotFound.
@@ -58,40 +57,18 @@ func (c *Catalog) Unit(ctx context.Context, id chunk.ID) (chunk.Unit, error) {
 	return unit, nil
 }
 
-func (c *Catalog) lookUp(ctx context.Context, ids []chunk.ID, query string, scan func(*sql.Rows) error) error {
-	for len(ids) > 0 {
-		batch := ids[:min(len(ids), lookupBatch)]
-		ids = ids[len(batch):]
-		args := make([]any, len(batch))
-		for i := range batch {
-			args[i] = batch[i][:]
-		}
-		if err := each(ctx, c.read, scan, query+places(1, len(batch)), args...); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// HasPack reports whether a pack is known. Startup packs do not count.
+// HasPack reports whether a pack or startup pack is known.
 func (c *Catalog) HasPack(ctx context.Context, id chunk.ID) (bool, error) {
-	return c.exists(ctx, `SELECT EXISTS (SELECT 1 FROM packs WHERE id = ?)`, id[:])
+	return get(ctx, c.read, value[bool], `SELECT EXISTS (SELECT 1 FROM packs WHERE id = ?)
+		OR EXISTS (SELECT 1 FROM startup_packs WHERE id = ?)`, id[:], id[:])
 }
 
 // HasTree reports whether a tree is known.
 func (c *Catalog) HasTree(ctx context.Context, id chunk.ID) (bool, error) {
-	return c.exists(ctx, `SELECT EXISTS (SELECT 1 FROM trees WHERE tree = ?)`, id[:])
+	return get(ctx, c.read, value[bool], `SELECT EXISTS (SELECT 1 FROM trees WHERE tree = ?)`, id[:])
 }
 
 // HasStatements reports whether the hub has signed any statement.
 func (c *Catalog) HasStatements(ctx context.Context) (bool, error) {
-	return c.exists(ctx, `SELECT EXISTS (SELECT 1 FROM statements)`)
-}
-
-func (c *Catalog) exists(ctx context.Context, query string, args ...any) (bool, error) {
-	var yes bool
-	if err := c.read.QueryRowContext(ctx, query, args...).Scan(&yes); err != nil {
-		return false, fmt.Errorf("read the catalog: %w", err)
-	}
-	return yes, nil
+	return get(ctx, c.read, value[bool], `SELECT EXISTS (SELECT 1 FROM statements)`)
 }

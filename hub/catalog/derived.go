@@ -25,61 +25,50 @@ const derived = `SELECT t.tree, l.locations, t.index_wire + l.wire FROM trees t 
 		WHERE x.tree = t.tree)
 	ORDER BY l.used DESC, t.tree`
 
+func (d *Derived) fields() []any { return []any{&d.Tree, &d.Locations, &d.stored} }
+
 // SurplusDerived returns the derived trees to evict: all but the most recently used ones, of which
 // most trees and limit bytes may stay.
 func (c *Catalog) SurplusDerived(ctx context.Context, most int, limit int64) (surplus []Derived, err error) {
 	kept, bytes := 0, int64(0)
-	err = each(ctx, c.read, func(rows *sql.Rows) error {
-		var tree, locations []byte
-		var d Derived
-		if err := rows.Scan(&tree, &locations, &d.stored); err != nil {
-			return err
+	for d, err := range rows(ctx, c.read, (*Derived).fields, derived) {
+		if err != nil {
+			return nil, fmt.Errorf("find derived trees: %w", err)
 		}
-		d.Tree, d.Locations = chunk.ID(tree), chunk.ID(locations)
 		if kept++; kept > most || bytes+d.stored > limit {
 			surplus = append(surplus, d)
-			return nil
+		} else {
+			bytes += d.stored
 		}
-		bytes += d.stored
-		return nil
-	}, derived)
-	if err != nil {
-		return nil, fmt.Errorf("find derived trees: %w", err)
 	}
 	return surplus, nil
 }
 
 // ForgetDerived removes trees, except those that have become the top of an image meanwhile.
 func (c *Catalog) ForgetDerived(ctx context.Context, surplus []Derived) error {
-	err := c.update(ctx, func(tx *sql.Tx) error {
-		still := map[chunk.ID]bool{}
-		err := each(ctx, tx, func(rows *sql.Rows) error {
-			var tree, locations []byte
-			var stored int64
-			err := rows.Scan(&tree, &locations, &stored)
-			if err == nil {
-				still[chunk.ID(tree)] = true
-			}
-			return err
-		}, derived)
+	err := c.update(ctx, "remove derived trees", func(tx *sql.Tx) error {
+		now, err := list(ctx, tx, (*Derived).fields, derived)
 		if err != nil {
 			return err
+		}
+		still := map[chunk.ID]bool{}
+		for _, d := range now {
+			still[d.Tree] = true
 		}
 		for _, d := range surplus {
 			if !still[d.Tree] {
 				continue
 			}
 			for _, table := range []string{"statements", "layouts", "trees"} {
-				if _, err := tx.ExecContext(ctx, `DELETE FROM `+table+` WHERE tree = ?`, d.Tree[:]); err != nil {
+				if err := exec(ctx, tx, `DELETE FROM `+table+` WHERE tree = ?`, d.Tree[:]); err != nil {
 					return err
 				}
 			}
 		}
 		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("remove derived trees: %w", err)
+	if err == nil {
+		c.changes.Add(1)
 	}
-	c.changes.Add(1)
-	return nil
+	return err
 }

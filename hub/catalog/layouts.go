@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"lighter/format/chunk"
-	"lighter/format/index"
 	"lighter/wire"
 )
 
@@ -29,112 +28,80 @@ type StartupPack struct {
 
 // Locations returns the digest that names a tree's locations, or ErrNotFound.
 func (c *Catalog) Locations(ctx context.Context, tree chunk.ID) (chunk.ID, error) {
-	var digest []byte
-	err := c.read.QueryRowContext(ctx, `SELECT locations FROM layouts WHERE tree = ?`, tree[:]).Scan(&digest)
+	id, err := get(ctx, c.read, value[chunk.ID], `SELECT locations FROM layouts WHERE tree = ?`, tree[:])
 	if err != nil {
-		return chunk.ID{}, fmt.Errorf("locations of tree %s: %w", tree.Short(), notFound(err))
+		return id, fmt.Errorf("locations of tree %s: %w", tree.Short(), err)
 	}
-	return chunk.ID(digest), nil
+	return id, nil
 }
 
 // HasLocations reports whether a tree has the locations with that digest.
 func (c *Catalog) HasLocations(ctx context.Context, digest chunk.ID) (bool, error) {
-	return c.exists(ctx, `SELECT EXISTS (SELECT 1 FROM layouts WHERE locations = ?)`, digest[:])
+	return get(ctx, c.read, value[bool], `SELECT EXISTS (SELECT 1 FROM layouts WHERE locations = ?)`, digest[:])
 }
 
 // Layout returns a tree's layout, or ErrNotFound.
 func (c *Catalog) Layout(ctx context.Context, tree chunk.ID) (Layout, error) {
-	l := Layout{Tree: tree}
-	var digest []byte
-	err := c.read.QueryRowContext(ctx, `
-		SELECT l.locations, l.wire, l.startup, t.index_wire FROM layouts l JOIN trees t ON t.tree = l.tree
-			WHERE l.tree = ?`, tree[:]).
-		Scan(&digest, &l.Wire, &l.Startup, &l.IndexWire)
+	l, err := get(ctx, c.read, func(l *Layout) []any {
+		return []any{&l.Tree, &l.Locations, &l.Wire, &l.Startup, &l.IndexWire}
+	}, `SELECT l.tree, l.locations, l.wire, l.startup, t.index_wire FROM layouts l JOIN trees t ON t.tree = l.tree
+			WHERE l.tree = ?`, tree[:])
 	if err != nil {
-		return l, fmt.Errorf("layout of tree %s: %w", tree.Short(), notFound(err))
+		return l, fmt.Errorf("layout of tree %s: %w", tree.Short(), err)
 	}
-	l.Locations = chunk.ID(digest)
-	err = each(ctx, c.read, func(rows *sql.Rows) error {
-		var id []byte
-		var p StartupPack
-		if err := rows.Scan(&id, &p.Size); err != nil {
-			return err
-		}
-		p.ID = chunk.ID(id)
-		l.Packs = append(l.Packs, p)
-		return nil
-	}, `SELECT p.id, p.size FROM startups s JOIN startup_packs p ON p.id = s.pack WHERE s.tree = ?
-		ORDER BY s.position`, tree[:])
+	l.Packs, err = list(ctx, c.read, func(p *StartupPack) []any { return []any{&p.ID, &p.Size} },
+		`SELECT p.id, p.size FROM startups s JOIN startup_packs p ON p.id = s.pack WHERE s.tree = ?
+			ORDER BY s.position`, tree[:])
 	return l, err
 }
 
 // SetLayout replaces a tree's layout. Startup packs that no tree has any more retire.
 func (c *Catalog) SetLayout(ctx context.Context, l *Layout) error {
-	err := c.update(ctx, func(tx *sql.Tx) error {
-		if _, err := tx.ExecContext(ctx, `UPDATE startup_packs AS p SET retired = ?
+	return c.update(ctx, "set layout of tree "+l.Tree.Short(), func(tx *sql.Tx) error {
+		if err := exec(ctx, tx, `UPDATE startup_packs AS p SET retired = ?
 			WHERE retired = 0 AND id IN (SELECT pack FROM startups WHERE tree = ?)
-			AND NOT EXISTS (SELECT 1 FROM startups s WHERE s.pack = p.id
-				AND s.tree <> ?)`, time.Now().UnixMilli(), l.Tree[:], l.Tree[:]); err != nil {
+			AND NOT EXISTS (SELECT 1 FROM startups s WHERE s.pack = p.id AND s.tree <> ?)`,
+			now(), l.Tree[:], l.Tree[:]); err != nil {
 			return err
 		}
-		if _, err := tx.ExecContext(ctx, `DELETE FROM startups WHERE tree = ?`, l.Tree[:]); err != nil {
+		if err := exec(ctx, tx, `DELETE FROM startups WHERE tree = ?`, l.Tree[:]); err != nil {
 			return err
 		}
 		for i, p := range l.Packs {
-			if _, err := tx.ExecContext(ctx, `
-				INSERT INTO startup_packs (id, size, retired) VALUES (?, ?, 0) ON CONFLICT (id) DO UPDATE
-					SET retired = 0`, p.ID[:], p.Size); err != nil {
+			if err := exec(ctx, tx, `INSERT INTO startup_packs (id, size, retired) VALUES (?, ?, 0)
+				ON CONFLICT (id) DO UPDATE SET retired = 0`, p.ID[:], p.Size); err != nil {
 				return err
 			}
-			if _, err := tx.ExecContext(ctx, `INSERT INTO startups (tree, position, pack)
-				VALUES (?, ?, ?)`, l.Tree[:], i, p.ID[:]); err != nil {
+			if err := exec(ctx, tx, `INSERT INTO startups (tree, position, pack) VALUES (?, ?, ?)`,
+				l.Tree[:], i, p.ID[:]); err != nil {
 				return err
 			}
 		}
-		if _, err := tx.ExecContext(ctx, `UPDATE trees SET index_wire = ?
-			WHERE tree = ?`, l.IndexWire, l.Tree[:]); err != nil {
+		if err := exec(ctx, tx, `UPDATE trees SET index_wire = ? WHERE tree = ?`, l.IndexWire, l.Tree[:]); err != nil {
 			return err
 		}
-		_, err := tx.ExecContext(ctx, `UPDATE layouts SET locations = ?, wire = ?, startup = ? WHERE tree = ?`,
+		return exec(ctx, tx, `UPDATE layouts SET locations = ?, wire = ?, startup = ? WHERE tree = ?`,
 			l.Locations[:], l.Wire, append([]byte{}, l.Startup...), l.Tree[:])
-		return err
 	})
-	if err != nil {
-		return fmt.Errorf("set layout of tree %s: %w", l.Tree.Short(), err)
-	}
-	return nil
-}
-
-// HasStartupPack reports whether a startup pack is known.
-func (c *Catalog) HasStartupPack(ctx context.Context, id chunk.ID) (bool, error) {
-	return c.exists(ctx, `SELECT EXISTS (SELECT 1 FROM startup_packs WHERE id = ?)`, id[:])
 }
 
 // Retired returns at most limit retired startup packs to delete, the longest retired first: those
 // that retired before a time, and those that retired before a later time and exceed the given
 // bytes.
-func (c *Catalog) Retired(ctx context.Context, before, later time.Time, bytes int64, limit int) (
-	ids []chunk.ID, err error) {
-	return ids, each(ctx, c.read, func(rows *sql.Rows) error {
-		var id []byte
-		if err := rows.Scan(&id); err != nil {
-			return err
-		}
-		ids = append(ids, chunk.ID(id))
-		return nil
-	}, `SELECT id FROM (SELECT id, retired, SUM(size) OVER (ORDER BY retired DESC, id) AS younger FROM startup_packs
-		WHERE retired > 0) AS r
-		WHERE retired < ? OR retired < ? AND younger > ? ORDER BY retired
-			LIMIT ?`, before.UnixMilli(), later.UnixMilli(), bytes, limit)
+func (c *Catalog) Retired(ctx context.Context, before, later time.Time, bytes int64, limit int) ([]chunk.ID, error) {
+	return list(ctx, c.read, value[chunk.ID], `SELECT id FROM (
+			SELECT id, retired, SUM(size) OVER (ORDER BY retired DESC, id) AS younger FROM startup_packs
+			WHERE retired > 0) AS r
+		WHERE retired < ? OR retired < ? AND younger > ? ORDER BY retired LIMIT ?`,
+		before.UnixMilli(), later.UnixMilli(), bytes, limit)
 }
 
 // DropRetired removes the retired ones among the startup packs.
 func (c *Catalog) DropRetired(ctx context.Context, ids []chunk.ID) error {
-	return c.update(ctx, func(tx *sql.Tx) error {
+	return c.update(ctx, "drop retired packs", func(tx *sql.Tx) error {
 		for _, id := range ids {
-			if _, err := tx.ExecContext(ctx, `DELETE FROM startup_packs
-				WHERE id = ? AND retired > 0`, id[:]); err != nil {
-				return fmt.Errorf("drop pack %s: %w", id.Short(), err)
+			if err := exec(ctx, tx, `DELETE FROM startup_packs WHERE id = ? AND retired > 0`, id[:]); err != nil {
+				return fmt.Errorf("pack %s: %w", id.Short(), err)
 			}
 		}
 		return nil
@@ -163,26 +130,14 @@ func (c *Catalog) DueOf(ctx context.Context, tree chunk.ID) (Due, error) {
 }
 
 func (c *Catalog) due(ctx context.Context, condition string, args ...any) (Due, error) {
-	var d Due
-	var tree []byte
-	var at, unserved, lost int64
-	err := c.read.QueryRowContext(ctx, `SELECT l.tree, l.due, l.changes, l.tries, l.unserved, l.lost, `+servedTree+`
-		FROM layouts l WHERE `+condition+`
-			LIMIT 1`, args...).Scan(&tree, &at, &d.Changes, &d.Tries, &unserved, &lost, &d.Served)
+	d, err := get(ctx, c.read, func(d *Due) []any {
+		return []any{&d.Tree, stamp{&d.At}, &d.Changes, &d.Tries, stamp{&d.Unserved}, stamp{&d.Lost}, &d.Served}
+	}, `SELECT l.tree, l.due, l.changes, l.tries, l.unserved, l.lost, `+servedTree+`
+		FROM layouts l WHERE `+condition+` LIMIT 1`, args...)
 	if err != nil {
-		return d, fmt.Errorf("find due layout: %w", notFound(err))
+		return d, fmt.Errorf("find due layout: %w", err)
 	}
-	d.Tree = chunk.ID(tree)
-	d.At, d.Unserved, d.Lost = timeOf(at), timeOf(unserved), timeOf(lost)
 	return d, nil
-}
-
-// timeOf converts a stored time; 0 is none.
-func timeOf(milliseconds int64) time.Time {
-	if milliseconds == 0 {
-		return time.Time{}
-	}
-	return time.UnixMilli(milliseconds)
 }
 
 // servedTree is the condition that the tree of layout l belongs to a chain of a ready image.
@@ -193,54 +148,42 @@ const servedTree = `EXISTS (SELECT 1 FROM statements s JOIN image_blobs b ON b.c
 // Try counts an attempt to make a tree's layout, before it begins. If the process ends meanwhile,
 // the tree is due again at the given time.
 func (c *Catalog) Try(ctx context.Context, tree chunk.ID, again time.Time) error {
-	return c.update(ctx, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `UPDATE layouts SET tries = tries + 1, due = ?
-			WHERE tree = ?`, again.UnixMilli(), tree[:])
-		return err
-	})
+	return c.exec(ctx, "begin layout of tree "+tree.Short(),
+		`UPDATE layouts SET tries = tries + 1, due = ? WHERE tree = ?`, again.UnixMilli(), tree[:])
 }
 
 // Settle ends an attempt. The tree is no longer due, unless it has changed since Due with the given
 // Changes was read; then it is due at the given time.
 func (c *Catalog) Settle(ctx context.Context, tree chunk.ID, changes int64, again time.Time) error {
-	return c.update(ctx, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `UPDATE layouts SET tries = 0, due = CASE WHEN changes = ? THEN 0 ELSE ? END
-			WHERE tree = ?`,
-			changes, again.UnixMilli(), tree[:])
-		return err
-	})
+	return c.exec(ctx, "end layout of tree "+tree.Short(),
+		`UPDATE layouts SET tries = 0, due = CASE WHEN changes = ? THEN 0 ELSE ? END WHERE tree = ?`,
+		changes, again.UnixMilli(), tree[:])
 }
 
 // TreeImages returns the ready images with that tree, the newest first.
 func (c *Catalog) TreeImages(ctx context.Context, tree chunk.ID) ([]Image, error) {
-	return c.images(ctx, selectImages+` WHERE i.state = ? AND s.tree = ?
-		ORDER BY i.n DESC`, index.Format, wire.StateReady, tree[:])
+	return c.images(ctx, `WHERE i.state = ? AND s.tree = ? ORDER BY i.n DESC`, wire.StateReady, tree[:])
 }
 
 // Unserved updates since when each tree has had no ready image. Trees without one since before the
 // given time lose their traces and recordings, and become due, to be laid out without startup
 // packs.
 func (c *Catalog) Unserved(ctx context.Context, before time.Time) error {
-	now := time.Now().UnixMilli()
-	return c.update(ctx, func(tx *sql.Tx) error {
-		for _, step := range []struct {
-			query string
-			args  []any
-		}{
-			{`UPDATE layouts AS l SET unserved = 0 WHERE unserved > 0 AND ` + servedTree, nil},
-			{`UPDATE layouts AS l SET unserved = ? WHERE unserved = 0 AND NOT ` + servedTree, []any{now}},
-			{`DELETE FROM formers WHERE tree IN (SELECT tree FROM layouts
-				WHERE unserved > 0 AND unserved < ?)`, []any{before.UnixMilli()}},
-			{`DELETE FROM traces WHERE tree IN (SELECT tree FROM layouts
-				WHERE unserved > 0 AND unserved < ?)`, []any{before.UnixMilli()}},
-			{`DELETE FROM recordings WHERE tree IN (SELECT tree FROM layouts
-				WHERE unserved > 0 AND unserved < ?)`, []any{before.UnixMilli()}},
-			{`UPDATE layouts SET due = ?, changes = changes + 1, tries = 0
-				WHERE unserved > 0 AND unserved < ? AND due = 0 AND length(startup) > 0`,
-				[]any{now, before.UnixMilli()}},
+	long := fmt.Sprintf(`unserved > 0 AND unserved < %d`, before.UnixMilli())
+	inLong := ` WHERE tree IN (SELECT tree FROM layouts WHERE ` + long + `)`
+	since := fmt.Sprint(now())
+	return c.update(ctx, "find trees without an image", func(tx *sql.Tx) error {
+		for _, statement := range []string{
+			`UPDATE layouts AS l SET unserved = 0 WHERE unserved > 0 AND ` + servedTree,
+			`UPDATE layouts AS l SET unserved = ` + since + ` WHERE unserved = 0 AND NOT ` + servedTree,
+			`DELETE FROM formers` + inLong,
+			`DELETE FROM traces` + inLong,
+			`DELETE FROM recordings` + inLong,
+			`UPDATE layouts SET due = ` + since + `, changes = changes + 1, tries = 0
+				WHERE ` + long + ` AND due = 0 AND length(startup) > 0`,
 		} {
-			if _, err := tx.ExecContext(ctx, step.query, step.args...); err != nil {
-				return fmt.Errorf("find trees without an image: %w", err)
+			if err := exec(ctx, tx, statement); err != nil {
+				return err
 			}
 		}
 		return nil

@@ -11,10 +11,10 @@ import (
 
 // AddSource records that the images were copied from a repository of another registry.
 func (c *Catalog) AddSource(ctx context.Context, images []Image, repository string) error {
-	err := c.update(ctx, func(tx *sql.Tx) error {
+	return c.update(ctx, "add source "+repository, func(tx *sql.Tx) error {
 		for _, image := range images {
 			// A removed image gets no source.
-			if _, err := tx.ExecContext(ctx, `
+			if err := exec(ctx, tx, `
 				INSERT INTO image_sources (image, repository) SELECT n, ? FROM images WHERE n = ?
 				ON CONFLICT (image, repository) DO NOTHING`, repository, image.N); err != nil {
 				return err
@@ -22,10 +22,6 @@ func (c *Catalog) AddSource(ctx context.Context, images []Image, repository stri
 		}
 		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("add source %s: %w", repository, err)
-	}
-	return nil
 }
 
 // Manifest has what is known of a manifest, from all ready images with it.
@@ -38,8 +34,7 @@ type Manifest struct {
 
 // Manifest returns what is known of a manifest. The error is ErrNotFound if no ready image has it.
 func (c *Catalog) Manifest(ctx context.Context, digest string) (*Manifest, error) {
-	images, err := c.images(ctx, selectImages+` WHERE i.digest = ? AND i.state = ?
-		ORDER BY i.n`, index.Format, digest, wire.StateReady)
+	images, err := c.images(ctx, `WHERE i.digest = ? AND i.state = ? ORDER BY i.n`, digest, wire.StateReady)
 	if err != nil {
 		return nil, err
 	}
@@ -50,13 +45,9 @@ func (c *Catalog) Manifest(ctx context.Context, digest string) (*Manifest, error
 	for _, image := range images {
 		m.Names = append(m.Names, image.Name)
 	}
-	err = each(ctx, c.read, func(rows *sql.Rows) error {
-		var source string
-		err := rows.Scan(&source)
-		m.Sources = append(m.Sources, source)
-		return err
-	}, `SELECT DISTINCT s.repository FROM image_sources s JOIN images i ON i.n = s.image
-		WHERE i.digest = ? AND i.state = ?`, digest, wire.StateReady)
+	m.Sources, err = list(ctx, c.read, value[string], `SELECT DISTINCT s.repository
+		FROM image_sources s JOIN images i ON i.n = s.image WHERE i.digest = ? AND i.state = ?`,
+		digest, wire.StateReady)
 	if err != nil {
 		return nil, err
 	}

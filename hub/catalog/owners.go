@@ -2,7 +2,9 @@ package catalog
 
 import (
 	"context"
-	"database/sql"
+	"fmt"
+
+	"lighter/wire"
 )
 
 // Owners of blobs and chunks. Images count from 1.
@@ -23,26 +25,28 @@ func (c *Catalog) imageBlobs(ctx context.Context) ([]string, map[string]*sharedB
 	var digests []string
 	numbers := map[string]int32{}
 	blobs := map[string]*sharedBlob{}
-	err := each(ctx, c.read, func(rows *sql.Rows) error {
-		var image, digest, diffID string
-		var size int64
-		if err := rows.Scan(&image, &digest, &size, &diffID); err != nil {
-			return err
+	type row struct {
+		image, digest, diffID string
+		size                  int64
+	}
+	for r, err := range rows(ctx, c.read, func(r *row) []any { return []any{&r.image, &r.digest, &r.size, &r.diffID} },
+		`SELECT i.digest, b.digest, b.size, COALESCE(c.diff_id, '') FROM image_blobs b JOIN images i ON i.n = b.image
+			LEFT JOIN chains c ON c.chain = b.chain ORDER BY i.n`) {
+		if err != nil {
+			return nil, nil, err
 		}
-		if numbers[image] == 0 {
-			digests = append(digests, image)
-			numbers[image] = int32(len(digests))
+		if numbers[r.image] == 0 {
+			digests = append(digests, r.image)
+			numbers[r.image] = int32(len(digests))
 		}
-		b := blobs[digest]
+		b := blobs[r.digest]
 		if b == nil {
-			b = &sharedBlob{size: size, diffID: diffID}
-			blobs[digest] = b
+			b = &sharedBlob{size: r.size, diffID: r.diffID}
+			blobs[r.digest] = b
 		}
-		b.images = append(b.images, numbers[image])
-		return nil
-	}, `SELECT i.digest, b.digest, b.size, COALESCE(c.diff_id, '') FROM image_blobs b JOIN images i ON i.n = b.image
-		LEFT JOIN chains c ON c.chain = b.chain ORDER BY i.n`)
-	return digests, blobs, err
+		b.images = append(b.images, numbers[r.image])
+	}
+	return digests, blobs, nil
 }
 
 // ownerOf returns the image if all are the same, or severalImages.
@@ -57,23 +61,26 @@ func ownerOf(images []int32) int32 {
 
 // chunkOwners returns, by a chunk's number, the only image that has it, noImage or severalImages.
 func (c *Catalog) chunkOwners(ctx context.Context, layers map[string][]int32) ([]int32, error) {
-	var last int64
-	if err := c.read.QueryRowContext(ctx, `SELECT COALESCE(MAX(n), 0) FROM chunks`).Scan(&last); err != nil {
+	last, err := get(ctx, c.read, value[int64], `SELECT COALESCE(MAX(n), 0) FROM chunks`)
+	if err != nil {
 		return nil, err
 	}
 	owners := make([]int32, last+1)
-	err := each(ctx, c.read, func(rows *sql.Rows) error {
-		var diffID string
-		var chunks []byte
-		if err := rows.Scan(&diffID, &chunks); err != nil {
-			return err
+	type row struct {
+		diffID string
+		chunks []byte
+	}
+	for r, err := range rows(ctx, c.read, func(r *row) []any { return []any{&r.diffID, &r.chunks} },
+		`SELECT diff_id, chunks FROM layers`) {
+		if err != nil {
+			return nil, err
 		}
-		images := layers[diffID]
+		images := layers[r.diffID]
 		if len(images) == 0 {
-			return nil
+			continue
 		}
 		owner := ownerOf(images)
-		return decodeRuns(chunks, func(first, end int64) {
+		if err := decodeRuns(r.chunks, func(first, end int64) error {
 			for n := first; n < min(end, int64(len(owners))); n++ {
 				if owners[n] == noImage {
 					owners[n] = owner
@@ -81,7 +88,10 @@ func (c *Catalog) chunkOwners(ctx context.Context, layers map[string][]int32) ([
 					owners[n] = severalImages
 				}
 			}
-		})
-	}, `SELECT diff_id, chunks FROM layers`)
-	return owners, err
+			return nil
+		}); err != nil {
+			return nil, fmt.Errorf("layer %s: %w", wire.ShortDigest(r.diffID), err)
+		}
+	}
+	return owners, nil
 }

@@ -3,9 +3,7 @@ package catalog
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
-	"time"
 
 	"lighter/format/chunk"
 	"lighter/format/index"
@@ -87,7 +85,7 @@ type Tree struct {
 // Publish adds all rows in one transaction. The error is ErrNotFound if the image was removed
 // meanwhile.
 func (c *Catalog) Publish(ctx context.Context, p *Publication) error {
-	err := c.update(ctx, func(tx *sql.Tx) error {
+	err := c.update(ctx, "publish tree "+p.Tree.ID.Short(), func(tx *sql.Tx) error {
 		for _, step := range []func(context.Context, *sql.Tx, *Publication) error{
 			publishImage, publishChunks, publishChains, publishTree, publishLayout,
 		} {
@@ -97,27 +95,21 @@ func (c *Catalog) Publish(ctx context.Context, p *Publication) error {
 		}
 		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("publish tree %s: %w", p.Tree.ID.Short(), err)
+	if err == nil {
+		c.changes.Add(1)
 	}
-	c.changes.Add(1)
-	return nil
+	return err
 }
 
 func publishImage(ctx context.Context, tx *sql.Tx, p *Publication) error {
 	if p.Image == 0 {
 		return nil
 	}
-	done, err := tx.ExecContext(ctx, `UPDATE images SET state = ?, error = '', size = ?, updated = ?
-		WHERE n = ? AND state = ?`,
-		wire.StateReady, p.Size, time.Now().UnixMilli(), p.Image, wire.StateActive)
-	if err != nil {
-		return err
+	if err := change(ctx, tx, ErrNotFound, `UPDATE images SET state = ?, error = '', size = ?, updated = ?
+		WHERE n = ? AND state = ?`, wire.StateReady, p.Size, now(), p.Image, wire.StateActive); err != nil {
+		return fmt.Errorf("image %d: %w", p.Image, err)
 	}
-	if n, err := done.RowsAffected(); err != nil || n == 0 {
-		return errors.Join(fmt.Errorf("image %d: %w", p.Image, ErrNotFound), err)
-	}
-	if _, err := tx.ExecContext(ctx, `DELETE FROM image_blobs WHERE image = ?`, p.Image); err != nil {
+	if err := exec(ctx, tx, `DELETE FROM image_blobs WHERE image = ?`, p.Image); err != nil {
 		return err
 	}
 	position := 0
@@ -127,9 +119,8 @@ func publishImage(ctx context.Context, tx *sql.Tx, p *Publication) error {
 			at = position
 			position++
 		}
-		if _, err := tx.ExecContext(ctx, `INSERT INTO image_blobs (image, position, chain, digest, media_type, size)
-			VALUES (?, ?, ?, ?, ?, ?)`,
-			p.Image, at, b.Chain, b.Digest, b.MediaType, b.Size); err != nil {
+		if err := exec(ctx, tx, `INSERT INTO image_blobs (image, position, chain, digest, media_type, size)
+			VALUES (?, ?, ?, ?, ?, ?)`, p.Image, at, b.Chain, b.Digest, b.MediaType, b.Size); err != nil {
 			return err
 		}
 	}
@@ -160,7 +151,7 @@ func publishChunks(ctx context.Context, tx *sql.Tx, p *Publication) error {
 		for _, i := range layer.New {
 			numbers = append(numbers, next+int64(i))
 		}
-		if _, err := tx.ExecContext(ctx, `INSERT INTO layers (diff_id, bytes, entries, chunks) VALUES (?, ?, ?, ?)`,
+		if err := exec(ctx, tx, `INSERT INTO layers (diff_id, bytes, entries, chunks) VALUES (?, ?, ?, ?)`,
 			layer.DiffID, layer.Bytes, layer.Entries, encodeRuns(numbers)); err != nil {
 			return err
 		}
@@ -181,8 +172,8 @@ func insertPacks(ctx context.Context, tx *sql.Tx, packs []Pack) ([]int64, error)
 	first := make([]int64, len(packs))
 	add := inserter{tx: tx, into: `units (n, pack, place, plain, stored)`, columns: 5}
 	for i, pack := range packs {
-		if _, err := tx.ExecContext(ctx, `INSERT INTO packs (n, id, size)
-			VALUES (?, ?, ?)`, n+int64(i), pack.ID[:], pack.Size); err != nil {
+		if err := exec(ctx, tx, `INSERT INTO packs (n, id, size) VALUES (?, ?, ?)`,
+			n+int64(i), pack.ID[:], pack.Size); err != nil {
 			return nil, err
 		}
 		first[i] = unit
@@ -198,9 +189,8 @@ func insertPacks(ctx context.Context, tx *sql.Tx, packs []Pack) ([]int64, error)
 
 func publishChains(ctx context.Context, tx *sql.Tx, p *Publication) error {
 	for _, c := range p.Chains {
-		if _, err := tx.ExecContext(ctx, `INSERT INTO chains (chain, parent, diff_id) VALUES (?, ?, ?)
-			ON CONFLICT (chain) DO NOTHING`,
-			c.Chain, c.Parent, c.DiffID); err != nil {
+		if err := exec(ctx, tx, `INSERT INTO chains (chain, parent, diff_id) VALUES (?, ?, ?)
+			ON CONFLICT (chain) DO NOTHING`, c.Chain, c.Parent, c.DiffID); err != nil {
 			return err
 		}
 	}
@@ -208,9 +198,8 @@ func publishChains(ctx context.Context, tx *sql.Tx, p *Publication) error {
 		if b.DiffID == "" {
 			continue
 		}
-		if _, err := tx.ExecContext(ctx, `INSERT INTO blobs (digest, diff_id) VALUES (?, ?)
-			ON CONFLICT (digest) DO NOTHING`,
-			b.Digest, b.DiffID); err != nil {
+		if err := exec(ctx, tx, `INSERT INTO blobs (digest, diff_id) VALUES (?, ?)
+			ON CONFLICT (digest) DO NOTHING`, b.Digest, b.DiffID); err != nil {
 			return err
 		}
 	}
@@ -219,7 +208,7 @@ func publishChains(ctx context.Context, tx *sql.Tx, p *Publication) error {
 
 func publishTree(ctx context.Context, tx *sql.Tx, p *Publication) error {
 	t := p.Tree
-	if _, err := tx.ExecContext(ctx, `
+	if err := exec(ctx, tx, `
 		INSERT INTO trees (tree, files, bytes, chunks, packs, units, index_bytes, index_wire)
 			VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 		ON CONFLICT (tree) DO UPDATE
@@ -228,17 +217,15 @@ func publishTree(ctx context.Context, tx *sql.Tx, p *Publication) error {
 		return err
 	}
 	s := p.Statement
-	_, err := tx.ExecContext(ctx, `
+	return exec(ctx, tx, `
 		INSERT INTO statements (chain, format, tree, signature) VALUES (?, ?, ?, ?)
 		ON CONFLICT (chain, format) DO UPDATE SET tree = excluded.tree, signature = excluded.signature`,
 		s.Chain, s.Format, s.Tree[:], signatures(&s))
-	return err
 }
 
 // nextNumber returns the number of a table's next row. It is safe because there is one writer.
-func nextNumber(ctx context.Context, tx *sql.Tx, table string) (n int64, err error) {
-	err = tx.QueryRowContext(ctx, `SELECT COALESCE(MAX(n), 0) + 1 FROM `+table).Scan(&n)
-	return n, err
+func nextNumber(ctx context.Context, tx *sql.Tx, table string) (int64, error) {
+	return get(ctx, tx, value[int64], `SELECT COALESCE(MAX(n), 0) + 1 FROM `+table)
 }
 
 // inserter adds rows to a table, several in each statement.
@@ -258,8 +245,7 @@ func (i *inserter) row(ctx context.Context, values ...any) (err error) {
 		return nil
 	}
 	if i.full == nil {
-		if i.full, err = i.tx.PrepareContext(ctx, `INSERT INTO `+i.into+`
-			VALUES `+places(rowsPerInsert, i.columns)); err != nil {
+		if i.full, err = i.tx.PrepareContext(ctx, i.statement()); err != nil {
 			return err
 		}
 	}
@@ -268,15 +254,14 @@ func (i *inserter) row(ctx context.Context, values ...any) (err error) {
 	return err
 }
 
-// flush adds the remaining rows.
+func (i *inserter) statement() string {
+	return `INSERT INTO ` + i.into + ` VALUES ` + places(len(i.args)/i.columns, i.columns)
+}
+
+// flush adds the remaining rows. The transaction closes the prepared statement.
 func (i *inserter) flush(ctx context.Context) error {
-	if i.full != nil {
-		defer i.full.Close()
-	}
 	if len(i.args) == 0 {
 		return nil
 	}
-	_, err := i.tx.ExecContext(ctx, `INSERT INTO `+i.into+` VALUES `+places(len(i.args)/i.columns, i.columns),
-		i.args...)
-	return err
+	return exec(ctx, i.tx, i.statement(), i.args...)
 }

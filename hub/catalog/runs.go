@@ -31,24 +31,28 @@ func appendRun(b []byte, before, first, end int64) []byte {
 	return binary.AppendUvarint(binary.AppendUvarint(b, uint64(first-before)), uint64(end-first))
 }
 
-// decodeRuns calls fn for each run [first, end).
-func decodeRuns(b []byte, fn func(first, end int64)) error {
+// decodeRuns calls fn for each run [first, end), until it fails.
+func decodeRuns(b []byte, fn func(first, end int64) error) error {
 	end := uint64(0)
 	for len(b) > 0 {
 		skip, i := binary.Uvarint(b)
 		if i <= 0 {
-			return errors.New("set of chunks is damaged")
+			return errRuns
 		}
 		count, j := binary.Uvarint(b[i:])
 		if j <= 0 || skip > maxNumber || count > maxNumber || end+skip+count > maxNumber {
-			return errors.New("set of chunks is damaged")
+			return errRuns
 		}
 		first := end + skip
 		end = first + count
-		fn(int64(first), int64(end))
+		if err := fn(int64(first), int64(end)); err != nil {
+			return err
+		}
 		b = b[i+j:]
 	}
 	return nil
 }
 
 const maxNumber = 1 << 40
+
+var errRuns = errors.New("set of chunks is damaged")

@@ -6,7 +6,6 @@ import (
 	"crypto/ed25519"
 	"database/sql"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -15,8 +14,8 @@ import (
 )
 
 // newStatement returns the statement of a row.
-func newStatement(chain string, tree, signatures []byte) *index.Statement {
-	s := &index.Statement{Chain: chain, Tree: chunk.ID(tree), Format: index.Format}
+func newStatement(chain string, tree chunk.ID, signatures []byte) *index.Statement {
+	s := &index.Statement{Chain: chain, Tree: tree, Format: index.Format}
 	for signature := range slices.Chunk(signatures, ed25519.SignatureSize) {
 		if s.Signature == nil {
 			s.Signature = signature
@@ -34,46 +33,34 @@ func signatures(s *index.Statement) []byte {
 
 // Resign signs all statements again if they were signed with other keys than these.
 func (c *Catalog) Resign(ctx context.Context, keys []ed25519.PrivateKey) error {
-	var text []string
+	var public []string
 	for _, key := range keys {
-		text = append(text, index.FormatKey(key.Public().(ed25519.PublicKey)))
+		public = append(public, index.FormatKey(key.Public().(ed25519.PublicKey)))
 	}
-	return c.update(ctx, func(tx *sql.Tx) error {
-		var signedBy string
-		err := tx.QueryRowContext(ctx, `SELECT value FROM meta WHERE name = 'keys'`).Scan(&signedBy)
-		if err != nil && !errors.Is(err, sql.ErrNoRows) {
-			return fmt.Errorf("read the catalog: %w", err)
-		}
-		if signedBy == strings.Join(text, " ") {
-			return nil
+	text := strings.Join(public, " ")
+	return c.update(ctx, "sign the statements again", func(tx *sql.Tx) error {
+		signedBy, err := get(ctx, tx, value[string], `SELECT value FROM meta WHERE name = 'keys'`)
+		if err != nil && !errors.Is(err, ErrNotFound) || signedBy == text {
+			return err
 		}
 		if err := resign(ctx, tx, keys); err != nil {
-			return fmt.Errorf("sign the statements again: %w", err)
+			return err
 		}
-		_, err = tx.ExecContext(ctx, `INSERT INTO meta (name, value) VALUES ('keys', ?) ON CONFLICT (name) DO UPDATE
-			SET value = excluded.value`,
-			strings.Join(text, " "))
-		return err
+		return exec(ctx, tx, `INSERT INTO meta (name, value) VALUES ('keys', ?)
+			ON CONFLICT (name) DO UPDATE SET value = excluded.value`, text)
 	})
 }
 
 func resign(ctx context.Context, tx *sql.Tx, keys []ed25519.PrivateKey) error {
-	var all []index.Statement
-	err := each(ctx, tx, func(rows *sql.Rows) error {
-		var chain string
-		var tree []byte
-		if err := rows.Scan(&chain, &tree); err != nil {
-			return err
-		}
-		all = append(all, index.SignAll(keys, chain, chunk.ID(tree)))
-		return nil
-	}, `SELECT chain, tree FROM statements WHERE format = ?`, index.Format)
+	trees, err := mapOf(ctx, tx, keyValue[string, chunk.ID],
+		`SELECT chain, tree FROM statements WHERE format = ?`, index.Format)
 	if err != nil {
 		return err
 	}
-	for _, s := range all {
-		if _, err := tx.ExecContext(ctx, `UPDATE statements SET signature = ?
-			WHERE chain = ? AND format = ?`, signatures(&s), s.Chain, s.Format); err != nil {
+	for chain, tree := range trees {
+		s := index.SignAll(keys, chain, tree)
+		if err := exec(ctx, tx, `UPDATE statements SET signature = ? WHERE chain = ? AND format = ?`,
+			signatures(&s), s.Chain, s.Format); err != nil {
 			return err
 		}
 	}

@@ -77,19 +77,12 @@ func (c *Catalog) Sizes(ctx context.Context, name string) (map[string]Sizes, err
 	if err := c.awaitSizes(ctx); err != nil {
 		return nil, fmt.Errorf("compute the images' sizes: %w", err)
 	}
-	query, args := `SELECT digest, plain, stored + blobs FROM image_sizes`, []any{}
-	if name != "" {
-		query, args = query+` WHERE digest IN (SELECT digest FROM images WHERE name = ?)`, append(args, name)
+	fields := func(digest *string, s *Sizes) []any { return []any{digest, &s.Chunks, &s.Stored} }
+	const query = `SELECT digest, plain, stored + blobs FROM image_sizes`
+	if name == "" {
+		return mapOf(ctx, c.read, fields, query)
 	}
-	sizes := map[string]Sizes{}
-	err := each(ctx, c.read, func(rows *sql.Rows) error {
-		var digest string
-		var s Sizes
-		err := rows.Scan(&digest, &s.Chunks, &s.Stored)
-		sizes[digest] = s
-		return err
-	}, query, args...)
-	return sizes, err
+	return mapOf(ctx, c.read, fields, query+` WHERE digest IN (SELECT digest FROM images WHERE name = ?)`, name)
 }
 
 // awaitSizes waits until the sizes include the changes until now, for a bounded time.
@@ -199,35 +192,22 @@ func (c *Catalog) sumChunks(ctx context.Context, size *imageSize) error {
 		return fmt.Errorf("read the catalog: %w", err)
 	}
 	defer sum.Close()
-	var failed error
-	err = decodeRuns([]byte(size.alone), func(first, end int64) {
-		if failed != nil {
-			return
-		}
+	return decodeRuns([]byte(size.alone), func(first, end int64) error {
 		var plain, stored int64
-		failed = sum.QueryRowContext(ctx, first, end).Scan(&plain, &stored)
+		if err := sum.QueryRowContext(ctx, first, end).Scan(&plain, &stored); err != nil {
+			return fmt.Errorf("read the catalog: %w", err)
+		}
 		size.plain += plain
 		size.stored += stored
+		return nil
 	})
-	if failed != nil {
-		return fmt.Errorf("read the catalog: %w", failed)
-	}
-	return err
 }
 
 // storedSizes returns the rows of image_sizes, by digest.
 func (c *Catalog) storedSizes(ctx context.Context) (map[string]imageSize, error) {
-	sizes := map[string]imageSize{}
-	err := each(ctx, c.read, func(rows *sql.Rows) error {
-		var digest string
-		var alone []byte
-		var s imageSize
-		err := rows.Scan(&digest, &alone, &s.plain, &s.stored, &s.blobs)
-		s.alone = string(alone)
-		sizes[digest] = s
-		return err
+	return mapOf(ctx, c.read, func(digest *string, s *imageSize) []any {
+		return []any{digest, &s.alone, &s.plain, &s.stored, &s.blobs}
 	}, `SELECT digest, alone, plain, stored, blobs FROM image_sizes`)
-	return sizes, err
 }
 
 // storeSizes writes changed rows of image_sizes, and deletes others.
@@ -235,14 +215,14 @@ func (c *Catalog) storeSizes(ctx context.Context, changed, gone map[string]image
 	if len(changed) == 0 && len(gone) == 0 {
 		return nil
 	}
-	return c.update(ctx, func(tx *sql.Tx) error {
+	return c.update(ctx, "store the images' sizes", func(tx *sql.Tx) error {
 		for digest := range gone {
-			if _, err := tx.ExecContext(ctx, `DELETE FROM image_sizes WHERE digest = ?`, digest); err != nil {
+			if err := exec(ctx, tx, `DELETE FROM image_sizes WHERE digest = ?`, digest); err != nil {
 				return err
 			}
 		}
 		for digest, s := range changed {
-			if _, err := tx.ExecContext(ctx, `
+			if err := exec(ctx, tx, `
 				INSERT INTO image_sizes (digest, alone, plain, stored, blobs) VALUES (?, ?, ?, ?, ?)
 				ON CONFLICT (digest) DO UPDATE
 					SET alone = excluded.alone, plain = excluded.plain, stored = excluded.stored, blobs = excluded.blobs`,

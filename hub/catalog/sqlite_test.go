@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/hub/catalog"
 	"lighter/test/testkit/catalogtest"
@@ -114,6 +115,23 @@ func TestCatalogOfAnotherVersion(t *testing.T) {
 			if !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), name) {
 				t.Errorf("%s: the error is %v", name, err)
 			}
+		}
+	}
+}
+
+// A damaged row is an error of the request that reads it, and the hub goes on.
+func TestDamagedIDs(t *testing.T) {
+	c := openNew(t)
+	catalogtest.Publish(t, c, "one", "a")
+	tree := catalogtest.TreeOf("a")
+	for name, id := range map[string]string{"empty": `x''`, "short": `x'00ff'`, "text": `'a'`} {
+		c.Exec(t, `UPDATE layouts SET locations = `+id)
+		c.Exec(t, `UPDATE packs SET id = `+id)
+		if got, err := c.Locations(t.Context(), tree); err == nil || !strings.Contains(err.Error(), "want 32") {
+			t.Errorf("%s ID: locations %s, %v, want an error", name, got, err)
+		}
+		if got, err := c.Units(t.Context(), []chunk.ID{chunk.Sum([]byte("a"))}); err == nil {
+			t.Errorf("%s ID: units %v, want an error", name, got)
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package catalog
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -42,7 +41,7 @@ func (c *Catalog) AddRecordings(ctx context.Context, tree chunk.ID, body []byte,
 
 func (c *Catalog) addTrace(ctx context.Context, tree chunk.ID, t Trace, at time.Time) error {
 	full := false
-	err := c.update(ctx, func(tx *sql.Tx) (err error) {
+	err := c.update(ctx, "add trace of tree "+tree.Short(), func(tx *sql.Tx) (err error) {
 		if full, err = waitEnough(ctx, tx, tree, len(t.Body)); err != nil {
 			return err
 		}
@@ -51,32 +50,22 @@ func (c *Catalog) addTrace(ctx context.Context, tree chunk.ID, t Trace, at time.
 			set = `due = CASE WHEN due = 0 AND EXISTS (SELECT 1 FROM traces t
 				WHERE t.tree = l.tree) THEN ? ELSE due END`
 		}
-		done, err := tx.ExecContext(ctx, `UPDATE layouts AS l SET `+set+`
-			WHERE l.tree = ? AND `+servedTree, at.UnixMilli(), tree[:])
-		if err != nil {
+		err = change(ctx, tx, ErrNotFound, `UPDATE layouts AS l SET `+set+` WHERE l.tree = ? AND `+servedTree,
+			at.UnixMilli(), tree[:])
+		if err != nil || full {
 			return err
-		}
-		if n, err := done.RowsAffected(); err != nil || n == 0 {
-			return errors.Join(ErrNotFound, err)
-		}
-		if full {
-			return nil
 		}
 		next, err := nextNumber(ctx, tx, "traces")
 		if err != nil {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, `INSERT INTO traces (n, tree, raw, sender, body) VALUES (?, ?, ?, ?, ?)`,
-			next, tree[:], map[bool]int{true: 1}[t.Raw], t.Sender, t.Body)
-		return err
+		return exec(ctx, tx, `INSERT INTO traces (n, tree, raw, sender, body) VALUES (?, ?, ?, ?, ?)`,
+			next, tree[:], t.Raw, t.Sender, t.Body)
 	})
-	if err == nil && full {
-		err = ErrFull
+	if err == nil && full { // the change of the due time is committed
+		err = fmt.Errorf("add trace of tree %s: %w", tree.Short(), ErrFull)
 	}
-	if err != nil {
-		return fmt.Errorf("add trace of tree %s: %w", tree.Short(), err)
-	}
-	return nil
+	return err
 }
 
 // waitEnough reports whether one more trace of that size would exceed a bound.
@@ -91,27 +80,18 @@ func waitEnough(ctx context.Context, tx *sql.Tx, tree chunk.ID, size int) (bool,
 }
 
 // Traces returns the traces of a tree that are to be merged, the oldest first.
-func (c *Catalog) Traces(ctx context.Context, tree chunk.ID) (traces []Trace, err error) {
-	return traces, each(ctx, c.read, func(rows *sql.Rows) error {
-		var t Trace
-		var raw int
-		err := rows.Scan(&t.N, &raw, &t.Sender, &t.Body)
-		t.Raw = raw != 0
-		traces = append(traces, t)
-		return err
-	}, `SELECT n, raw, sender, body FROM traces WHERE tree = ? ORDER BY n`, tree[:])
+func (c *Catalog) Traces(ctx context.Context, tree chunk.ID) ([]Trace, error) {
+	return list(ctx, c.read, func(t *Trace) []any { return []any{&t.N, &t.Raw, &t.Sender, &t.Body} },
+		`SELECT n, raw, sender, body FROM traces WHERE tree = ? ORDER BY n`, tree[:])
 }
 
 // Recordings returns the recordings of a tree, or nil.
-func (c *Catalog) Recordings(ctx context.Context, tree chunk.ID) (body []byte, err error) {
-	err = c.read.QueryRowContext(ctx, `SELECT body FROM recordings WHERE tree = ?`, tree[:]).Scan(&body)
-	if errors.Is(err, sql.ErrNoRows) {
+func (c *Catalog) Recordings(ctx context.Context, tree chunk.ID) ([]byte, error) {
+	body, err := get(ctx, c.read, value[[]byte], `SELECT body FROM recordings WHERE tree = ?`, tree[:])
+	if errors.Is(err, ErrNotFound) {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, fmt.Errorf("read the recordings of tree %s: %w", tree.Short(), err)
-	}
-	return body, nil
+	return body, err
 }
 
 // ErrChanged means that somebody else has changed a tree's recordings or traces since they were
@@ -122,17 +102,12 @@ var ErrChanged = errors.New("its recordings have changed meanwhile")
 // are merged into them. before is what Recordings has returned. If that or the traces have changed,
 // the error is ErrChanged.
 func (c *Catalog) KeepRecordings(ctx context.Context, tree chunk.ID, before, body []byte, last int64) error {
-	err := c.update(ctx, func(tx *sql.Tx) error {
+	return c.update(ctx, "replace recordings of tree "+tree.Short(), func(tx *sql.Tx) error {
 		if err := replace(ctx, tx, tree, before, body); err != nil {
 			return err
 		}
-		done, err := tx.ExecContext(ctx, `DELETE FROM traces WHERE tree = ? AND n <= ?`, tree[:], last)
-		return changedIfNone(done, err)
+		return change(ctx, tx, ErrChanged, `DELETE FROM traces WHERE tree = ? AND n <= ?`, tree[:], last)
 	})
-	if err != nil {
-		return fmt.Errorf("replace recordings of tree %s: %w", tree.Short(), err)
-	}
-	return nil
 }
 
 // CutRecordings replaces the recordings of a tree by some of them, and makes the tree due. With
@@ -140,7 +115,7 @@ func (c *Catalog) KeepRecordings(ctx context.Context, tree chunk.ID, before, bod
 // ErrChanged are as for KeepRecordings.
 func (c *Catalog) CutRecordings(ctx context.Context, tree chunk.ID, before, body []byte, all bool) (
 	waiting int64, err error) {
-	err = c.update(ctx, func(tx *sql.Tx) error {
+	err = c.update(ctx, "remove recordings of tree "+tree.Short(), func(tx *sql.Tx) error {
 		if err := replace(ctx, tx, tree, before, body); err != nil {
 			return err
 		}
@@ -153,34 +128,20 @@ func (c *Catalog) CutRecordings(ctx context.Context, tree chunk.ID, before, body
 				return err
 			}
 		}
-		_, err := tx.ExecContext(ctx, `UPDATE layouts SET due = ?, changes = changes + 1, tries = 0
-			WHERE tree = ?`, time.Now().UnixMilli(), tree[:])
-		return err
+		return exec(ctx, tx, `UPDATE layouts SET due = ?, changes = changes + 1, tries = 0 WHERE tree = ?`,
+			now(), tree[:])
 	})
-	if err != nil {
-		return 0, fmt.Errorf("remove recordings of tree %s: %w", tree.Short(), err)
-	}
-	return waiting, nil
+	return waiting, err
 }
 
 // replace replaces a tree's recordings if they are equal to before; nil means that there are none.
 func replace(ctx context.Context, tx *sql.Tx, tree chunk.ID, before, body []byte) error {
 	if before == nil {
-		return changedIfNone(tx.ExecContext(ctx, `INSERT INTO recordings (tree, body) VALUES (?, ?)
-			ON CONFLICT (tree) DO NOTHING`, tree[:], body))
+		return change(ctx, tx, ErrChanged, `INSERT INTO recordings (tree, body) VALUES (?, ?)
+			ON CONFLICT (tree) DO NOTHING`, tree[:], body)
 	}
-	return changedIfNone(tx.ExecContext(ctx, `UPDATE recordings SET body = ?
-		WHERE tree = ? AND body = ?`, body, tree[:], before))
-}
-
-func changedIfNone(done sql.Result, err error) error {
-	if err != nil {
-		return err
-	}
-	if n, err := done.RowsAffected(); err != nil || n == 0 {
-		return cmp.Or(err, ErrChanged)
-	}
-	return nil
+	return change(ctx, tx, ErrChanged, `UPDATE recordings SET body = ? WHERE tree = ? AND body = ?`,
+		body, tree[:], before)
 }
 
 // StartHoldings has the numbers and sizes of what is kept for starts, of all trees.
@@ -193,16 +154,13 @@ type StartHoldings struct {
 }
 
 // StartHoldings returns the current figures.
-func (c *Catalog) StartHoldings(ctx context.Context) (h StartHoldings, err error) {
-	err = c.read.QueryRowContext(ctx, `SELECT
+func (c *Catalog) StartHoldings(ctx context.Context) (StartHoldings, error) {
+	return get(ctx, c.read, func(h *StartHoldings) []any {
+		return []any{&h.Packs, &h.PackBytes, &h.Live, &h.Lost, &h.TraceBytes, &h.Waiting}
+	}, `SELECT
 		(SELECT COUNT(*) FROM startup_packs), (SELECT COALESCE(SUM(size), 0) FROM startup_packs),
-		(SELECT COALESCE(SUM(size), 0) FROM startup_packs WHERE retired = 0), (SELECT COUNT(*) FROM layouts
-			WHERE lost > 0 AND unserved = 0),
+		(SELECT COALESCE(SUM(size), 0) FROM startup_packs WHERE retired = 0),
+		(SELECT COUNT(*) FROM layouts WHERE lost > 0 AND unserved = 0),
 		(SELECT COALESCE(SUM(length(body)), 0) FROM traces) + (SELECT COALESCE(SUM(length(body)), 0) FROM recordings),
-		(SELECT COUNT(*) FROM layouts
-			WHERE due > 0)`).Scan(&h.Packs, &h.PackBytes, &h.Live, &h.Lost, &h.TraceBytes, &h.Waiting)
-	if err != nil {
-		return h, fmt.Errorf("read the catalog: %w", err)
-	}
-	return h, nil
+		(SELECT COUNT(*) FROM layouts WHERE due > 0)`)
 }

@@ -29,7 +29,6 @@ import (
 // Catalog says which objects are known. The hub's catalog implements it.
 type Catalog interface {
 	HasPack(ctx context.Context, id chunk.ID) (bool, error)
-	HasStartupPack(ctx context.Context, id chunk.ID) (bool, error)
 	HasTree(ctx context.Context, tree chunk.ID) (bool, error)
 	HasLocations(ctx context.Context, id chunk.ID) (bool, error)
 	HasLayer(ctx context.Context, diffID, digest string) (layer, blob bool, err error)
@@ -146,10 +145,7 @@ func (p *Publisher) knows(ctx context.Context, key string) (bool, error) {
 	}
 	switch kind {
 	case "packs":
-		if known, err := p.catalog.HasPack(ctx, id); known || err != nil {
-			return known, err
-		}
-		return p.catalog.HasStartupPack(ctx, id)
+		return p.catalog.HasPack(ctx, id)
 	case "indexes":
 		return p.catalog.HasTree(ctx, id)
 	case "locations":

@@ -24,7 +24,7 @@ CREATE TABLE IF NOT EXISTS images (
 	error    TEXT NOT NULL,
 	size     BIGINT NOT NULL,
 	turn     BIGINT NOT NULL, -- place in the queue, while it is queued
-	tries    BIGINT NOT NULL, -- how often its ingestion was begun and not ended
+	tries    BIGINT NOT NULL, -- ingestions begun since it was queued
 	updated  BIGINT NOT NULL,
 	UNIQUE (name, digest)
 );
@@ -130,9 +130,9 @@ CREATE TABLE IF NOT EXISTS layouts (
 	wire      BIGINT NOT NULL, -- its length
 	startup   BLOB NOT NULL,   -- digest of the layout, and one more byte if it is recompressed; empty: no startup packs
 	due       BIGINT NOT NULL, -- when to make the layout again; 0: never
-	changes   BIGINT NOT NULL, -- number of reasons to do so, ever
-	tries     BIGINT NOT NULL, -- how often that was begun since the last one, and not ended
-	unserved  BIGINT NOT NULL, -- since when no ready image has the tree, as far as somebody looked; 0: one has it
+	changes   BIGINT NOT NULL, -- counts the reasons to make it again
+	tries     BIGINT NOT NULL, -- attempts since the last reason that did not succeed
+	unserved  BIGINT NOT NULL, -- when it was first found that no ready image has the tree; 0: one has it
 	used      BIGINT NOT NULL DEFAULT 0, -- when a node last asked for the locations or reported a start
 	lost      BIGINT NOT NULL DEFAULT 0  -- since when the tree has no startup packs for lack of room; 0: it may have some
 );

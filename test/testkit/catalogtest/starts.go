@@ -47,7 +47,7 @@ func testLocations(t *testing.T, c *catalog.Catalog) {
 			t.Errorf("locations %s are known: %v, %v, want %v", id.Short(), got, err, want)
 		}
 	}
-	if known, err := c.HasStartupPack(ctx, pack); err != nil || !known {
+	if known, err := c.HasPack(ctx, pack); err != nil || !known {
 		t.Errorf("the startup pack is known: %v, %v", known, err)
 	}
 }

@@ -9,7 +9,9 @@ import (
 	"path/filepath"
 	"time"
 
+	"lighter/format/chunk"
 	"lighter/format/trace"
+	"lighter/node/fuse"
 	"lighter/node/mount"
 	"lighter/node/prefetch"
 	"lighter/node/record"
@@ -62,7 +64,7 @@ func newNode(p Plan, name string, log *slog.Logger) (_ *node, err error) {
 	n.units = store.NewUnits(n.hubs, n.cache)
 	n.prefetcher = prefetch.New(func() prefetch.Source { return n.units.Share() }, prefetch.Options{Limit: p.Stream}, log)
 	recorder := record.New(false, func(trace.Trace) {})
-	n.trees = trees.Open(root, n.hubs, nil, n.prefetcher, log)
+	n.trees = trees.Open(root, n.hubs, noKernel{}, n.prefetcher, log)
 	lazy := lazyTrees{n.trees, mount.New(root, mount.Auto, n.trees, nil, recorder, log)}
 	n.open = func() (err error) {
 		n.chains, err = resolver.New(resolver.Config{
@@ -146,16 +148,24 @@ func (n *node) pull(ctx context.Context) error {
 // read reads all of the trace, says that it is done, and goes on to fetch what a node
 // would fetch while the container runs.
 func (n *node) read(ctx context.Context, t trace.Trace, took []float64, done func()) ([]float64, error) {
-	d, closeDevice, err := n.trees.Device(ctx, n.plan.Tree)
+	unlock := n.trees.Lock(n.plan.Tree)
+	defer unlock()
+	open, _, err := n.trees.Serve(ctx, n.plan.Tree)
 	if err != nil {
 		return took, err
 	}
-	defer closeDevice()
-	took, err = replay(ctx, d, t, took)
+	open.Device.Begin()
+	took, err = replay(ctx, open.Device, t, took)
 	done()
 	n.settle(ctx)
-	return took, err
+	return took, errors.Join(err, n.trees.Unserve(n.plan.Tree))
 }
+
+// noKernel stands for the server of devices: the reads of a replay do not come from a kernel.
+type noKernel struct{}
+
+func (noKernel) Add(chunk.ID, int64, fuse.Reader) (string, error) { return "", nil }
+func (noKernel) Remove(chunk.ID) error                            { return nil }
 
 const (
 	// settlePoll is how often it is looked whether something is fetched, settled how

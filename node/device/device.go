@@ -37,7 +37,7 @@ type Device struct {
 	chunks  Chunks
 	layout  atomic.Pointer[layout]
 	repair  func(ctx context.Context, cause error) bool // nil: not possible
-	locator Locator                                     // nil: there is none
+	locate  func() <-chan struct{}                      // nil: not possible
 	log     *slog.Logger
 
 	mu        sync.Mutex // guards changes of observers

@@ -27,18 +27,11 @@ func (d *Device) SetLocations(locations *index.Locations) {
 	d.layout.Swap(newLayout(locations)).replace()
 }
 
-// Locator fetches a device's locations. Its methods do not block. They return a channel that is
-// closed when the attempt has ended, successfully or not, or at once if none is made now.
-type Locator interface {
-	// Locate is called when a chunk is needed and the locations are missing or unreadable.
-	Locate() <-chan struct{}
-	// Relocate is called when a chunk was not where the locations say.
-	Relocate() <-chan struct{}
-}
-
-// LocateWith sets the device's locator. It is called before the device is added to a server, or
-// never.
-func (d *Device) LocateWith(l Locator) { d.locator = l }
+// LocateWith sets what is called if a chunk is needed and the locations are missing, unreadable or
+// wrong. locate fetches others and does not block. It returns a channel that is closed when the
+// attempt has ended, successfully or not, or at once if none is made now. LocateWith is called
+// before the device is added to a server, or never.
+func (d *Device) LocateWith(locate func() <-chan struct{}) { d.locate = locate }
 
 // Unit returns the unit that holds the chunk of an extent. ok is false if the locations are missing
 // or unreadable. They are a hint: without them the chunk is requested by its ID.
@@ -66,7 +59,7 @@ func (d *Device) fetchOne(ctx context.Context, p part) error {
 		var err error
 		l, ok := d.layout.Load(), false
 		switch p.ref.Unit, ok = d.Unit(p.extent); {
-		case d.locator == nil:
+		case d.locate == nil:
 			return d.chunks.Read(ctx, p.ref, p.offset, p.dst, nil)
 		case ok:
 			err = d.fetchLocated(ctx, p, l)
@@ -87,7 +80,7 @@ func (d *Device) fetchLocated(ctx context.Context, p part, l *layout) error {
 	defer stop()
 	var newer <-chan struct{}
 	err := d.chunks.Read(reading, p.ref, p.offset, p.dst, func() {
-		newer = d.locator.Relocate()
+		newer = d.locate()
 		if l.replaced.Err() != nil {
 			stop()
 		}
@@ -101,8 +94,8 @@ func (d *Device) fetchUnlocated(ctx context.Context, p part, l *layout) error {
 	reading, stop := context.WithCancel(ctx)
 	defer stop()
 	defer context.AfterFunc(l.replaced, stop)()
-	tried := d.locator.Locate()
-	err := d.chunks.Read(reading, p.ref, p.offset, p.dst, func() { tried = d.locator.Locate() })
+	tried := d.locate()
+	err := d.chunks.Read(reading, p.ref, p.offset, p.dst, func() { tried = d.locate() })
 	return awaitLocations(reading, tried, err)
 }
 

@@ -28,19 +28,13 @@ func (s *remote) Read(ctx context.Context, ref chunk.Ref, offset int, dst []byte
 	return s.memory.Read(ctx, ref, offset, dst, missed)
 }
 
-// silent is a locator that gets no locations.
-type silent struct{}
-
-func (silent) Locate() <-chan struct{}   { return nil }
-func (silent) Relocate() <-chan struct{} { return nil }
-
 // A read that waits for a chunk by its ID goes on once there are locations. Later reads use the
 // newest ones.
 func TestLocationsArriveDuringARead(t *testing.T) {
 	d, m, image := newDevice(t)
 	s := &remote{m, make(chan struct{}, 100), make(chan chunk.Unit, 100)}
 	d.chunks = s
-	d.LocateWith(silent{})
+	d.LocateWith(func() <-chan struct{} { return nil }) // it gets no locations
 	at := bytes.IndexFunc(image, func(r rune) bool { return r != 0 })
 	got, done := make([]byte, 100), make(chan error)
 	read := func() {

@@ -1,19 +1,41 @@
 package trees
 
 import (
+	"context"
 	"os"
 	"testing"
 
 	"lighter/format/chunk"
+	"lighter/node/fuse"
 	"lighter/node/prefetch"
 )
 
-// Device opens a verified tree, and fetches it again if it is damaged on the disk.
-func TestDeviceOfATreeThatIsNotMounted(t *testing.T) {
+// noServer is a server without a kernel.
+type noServer struct{}
+
+func (noServer) Add(chunk.ID, int64, fuse.Reader) (string, error) { return "", nil }
+func (noServer) Remove(chunk.ID) error                            { return nil }
+
+// serveAny serves a tree, which is repaired if need be. The caller calls end after its last read.
+func (s *Store) serveAny(ctx context.Context, tree chunk.ID) (o *OpenTree, end func(), err error) {
+	err = s.WithRepair(ctx, tree, func() error {
+		unlock, err := s.LockContext(ctx, tree)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+		o, _, err = s.Serve(ctx, tree)
+		return err
+	})
+	return o, func() { _ = s.Unserve(tree) }, err
+}
+
+// Serve opens a verified tree, and fetches it again if it is damaged on the disk.
+func TestServe(t *testing.T) {
 	h := newHub(t)
 	trees := openTrees(t, h)
 	trees.prefetcher = prefetch.New(func() prefetch.Source { return everyChunk{} }, prefetch.Options{}, trees.log)
-	if _, _, err := trees.Device(t.Context(), chunk.Sum([]byte("no tree"))); err == nil {
+	if _, _, err := trees.serveAny(t.Context(), chunk.Sum([]byte("no tree"))); err == nil {
 		t.Error("a missing tree was opened")
 	}
 	if err := trees.Ensure(t.Context(), h.tree, func() {}); err != nil {
@@ -25,12 +47,12 @@ func TestDeviceOfATreeThatIsNotMounted(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		d, closeDevice, err := trees.Device(t.Context(), h.tree)
+		d, closeDevice, err := trees.serveAny(t.Context(), h.tree)
 		if err != nil {
 			t.Fatal(err)
 		}
 		got := make([]byte, 4096)
-		if _, err := d.ReadAt(t.Context(), got, 7*4096); err != nil || got[0] != chunk.Sum([]byte{7})[0] {
+		if _, err := d.Device.ReadAt(t.Context(), got, 7*4096); err != nil || got[0] != chunk.Sum([]byte{7})[0] {
 			t.Errorf("read byte %d: %v", got[0], err)
 		}
 		closeDevice()

@@ -145,7 +145,7 @@ func openTrees(t *testing.T, h *fakeHub) *Store {
 // openAt opens the store at an existing root.
 func openAt(root string, h *fakeHub) *Store {
 	log := slog.New(slog.DiscardHandler)
-	return Open(root, h, nil, prefetch.New(func() prefetch.Source { return nil }, prefetch.Options{}, log), log)
+	return Open(root, h, noServer{}, prefetch.New(func() prefetch.Source { return nil }, prefetch.Options{}, log), log)
 }
 
 // remove removes a tree as package mount does.

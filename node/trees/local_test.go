@@ -94,7 +94,7 @@ func TestLocalDevice(t *testing.T) {
 		os.WriteFile(filepath.Join(unfinished, "device"), nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	next := Open(trees.root, trees.source, nil, trees.prefetcher, trees.log)
+	next := Open(trees.root, trees.source, noServer{}, trees.prefetcher, trees.log)
 	found := &room{}
 	if err := next.UseRoom(found); err != nil {
 		t.Fatal(err)

@@ -2,170 +2,277 @@ package trees
 
 import (
 	"context"
+	"crypto/sha256"
+	"errors"
+	"io"
 	"math/rand/v2"
 	"os"
 	"sync"
 	"time"
 
+	"lighter/durable"
 	"lighter/format/chunk"
-	"lighter/node/prefetch"
 )
 
-// locating holds the locations of an open tree's device. If they are missing or damaged, it
-// fetches them in the background until they arrive or the tree is closed. Newer ones come by
-// Store.refresh.
-type locating struct {
-	store   *Store
-	tree    chunk.ID
-	extents int64
-	device  *prefetch.Device
-	ctx     context.Context
-	stop    context.CancelFunc
-	work    sync.WaitGroup
+// locator fetches locations of trees on this machine in the background: missing or damaged ones
+// until they arrive or the tree is closed, and newer ones, because the hub may have better ones.
+type locator struct {
+	slots chan struct{} // has a value for each tree whose locations are being fetched
+	ctx   context.Context
+	stop  context.CancelFunc
+	work  sync.WaitGroup
 
-	mu     sync.Mutex    // guards what follows
-	file   *os.File      // nil: the device has no locations
-	tried  chan struct{} // closed when the attempt in flight ends; nil: none is
-	failed int           // attempts in a row
-	next   time.Time     // before it no fault starts another attempt
-	again  *time.Timer   // starts the next attempt
-	ended  bool
+	mu    sync.Mutex // guards what follows
+	trees map[chunk.ID]*locating
 }
 
-// locate returns the locating of a device that has the locations in file, which may be nil.
-func (s *Store) locate(tree chunk.ID, extents int64, of *prefetch.Device, file *os.File) *locating {
-	l := &locating{store: s, tree: tree, extents: extents, device: of, file: file}
+// locating is what a locator knows of an open tree, or of one with an attempt in flight.
+type locating struct {
+	ctx    context.Context // of its attempts
+	stop   context.CancelFunc
+	busy   bool          // an attempt is in flight
+	tried  chan struct{} // closed when the last attempt has ended
+	next   time.Time     // before it no other attempt starts
+	failed int           // attempts in a row that have left the tree without locations
+	retry  *time.Timer   // nil: none is pending
+}
+
+func newLocator() *locator {
+	l := &locator{slots: make(chan struct{}, locateTogether), trees: map[chunk.ID]*locating{}}
 	l.ctx, l.stop = context.WithCancel(context.Background())
-	of.LocateWith(l)
 	return l
 }
 
-// begin fetches locations if there are none, and reopens the file if it was replaced since it was
-// opened. It is called when relocate can find the tree, so no later locations are missed.
-func (l *locating) begin() {
-	l.mu.Lock()
-	file := l.file
-	l.mu.Unlock()
-	if file == nil {
-		l.Locate()
-	} else if !isAt(file, l.store.locations(l.tree)) {
-		l.reopen()
-	}
-}
-
-// isAt reports whether an open file has that path. It reports true if that cannot be found out.
-func isAt(file *os.File, path string) bool {
-	mine, err := file.Stat()
-	if err != nil {
-		return true
-	}
-	current, err := os.Stat(path)
-	return err != nil || os.SameFile(mine, current)
-}
-
-// Relocate fetches newer locations in the background, unless that was tried lately. The channel
-// is closed when the attempt has ended.
-func (l *locating) Relocate() <-chan struct{} { return l.store.refresh(l.tree) }
-
-// closed is returned where there is nothing to wait for.
-var closed = func() chan struct{} {
-	c := make(chan struct{})
-	close(c)
-	return c
-}()
-
-// Locate fetches locations in the background, unless that was tried a moment ago. The channel is
-// closed when the attempt has ended.
-func (l *locating) Locate() <-chan struct{} {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch {
-	case l.tried != nil:
-		return l.tried
-	case l.ended || time.Now().Before(l.next):
-		return closed
-	}
-	l.stopTimer()
-	tried := make(chan struct{})
-	l.tried = tried
-	l.work.Go(func() {
-		l.finish(l.fetch())
-		close(tried)
-	})
-	return tried
-}
-
-// stopTimer cancels the next attempt; mu is held.
-func (l *locating) stopTimer() {
-	if l.again != nil {
-		l.again.Stop()
-		l.again = nil
-	}
-}
-
-// finish ends an attempt, and schedules the next one if it failed.
-func (l *locating) finish(err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.tried = nil
-	log := l.store.log.With("tree", l.tree.Short())
-	switch {
-	case l.ended:
-	case err == nil:
-		l.failed, l.next = 0, time.Now().Add(repairPause)
-		log.Info("fetched locations")
-	default:
-		pause := min(locateFirst<<min(l.failed, 10), locateRarest)
-		pause = pause/2 + rand.N(pause/2) // jitter: many nodes may have failed at the same time
-		l.failed++
-		l.next = time.Now().Add(min(pause, repairPause))
-		l.again = time.AfterFunc(pause, func() { l.Locate() })
-		log.Debug("cannot fetch locations", "retry", pause, "err", err)
-	}
-}
-
-// fetch fetches locations to the disk and gives them to the device.
-func (l *locating) fetch() error {
-	if _, err := l.store.updateLocations(l.ctx, l.tree, l.extents); err != nil {
-		return err
-	}
-	return l.reopen()
-}
-
-// reopen gives the device the locations on the disk.
-func (l *locating) reopen() error {
-	file, locations, err := openLocations(l.store.locations(l.tree), l.tree, l.extents)
-	if err != nil {
-		return err
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.ended {
-		return file.Close()
-	}
-	l.device.SetLocations(locations)
-	if l.file != nil {
-		l.file.Close() // it was only read: no error matters
-	}
-	l.file = file
-	return nil
-}
-
 // end ends all fetches, and waits until none is in flight.
-func (l *locating) end() {
+func (l *locator) end() {
 	l.mu.Lock()
-	l.ended = true
-	l.stopTimer()
-	l.mu.Unlock()
 	l.stop()
+	l.mu.Unlock()
 	l.work.Wait()
 }
 
-// Close ends all fetches and closes the file. It is called after the device's last read.
-func (l *locating) Close() error {
-	l.end()
-	if l.file != nil {
-		l.file.Close() // it was only read: no error matters
+// forget ends the attempts for a tree that was closed.
+func (l *locator) forget(tree chunk.ID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if one := l.trees[tree]; one != nil {
+		one.stop()
+		one.stopRetry()
+		delete(l.trees, tree)
+	}
+}
+
+// stopRetry cancels the pending attempt; the locator's mu is held.
+func (l *locating) stopRetry() {
+	if l.retry != nil {
+		l.retry.Stop()
+	}
+}
+
+// Refresh fetches newer locations of a tree in the background, unless that was tried lately. It
+// is called when the tree is about to start. A tree with a local device needs no locations.
+func (s *Store) Refresh(tree chunk.ID) {
+	if _, local := s.HasLocal(tree); !local {
+		s.refresh(tree)
+	}
+}
+
+// refresh fetches missing, damaged or old locations in the background, unless that was tried
+// lately, and gives them to the tree's devices. The channel is closed when the attempt has ended.
+func (s *Store) refresh(tree chunk.ID) <-chan struct{} {
+	l := s.locator
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	one := l.trees[tree]
+	switch {
+	case l.ctx.Err() != nil:
+		return l.ctx.Done()
+	case one == nil:
+		one = &locating{}
+		one.ctx, one.stop = context.WithCancel(l.ctx)
+		l.trees[tree] = one
+	case one.busy || time.Now().Before(one.next):
+		return one.tried
+	}
+	one.busy, one.tried = true, make(chan struct{})
+	l.work.Go(func() {
+		next, err := s.tryRefresh(one.ctx, tree)
+		if err != nil {
+			s.log.Debug("cannot fetch locations", "tree", tree.Short(), "err", err)
+		}
+		s.finish(tree, one, next)
+	})
+	return one.tried
+}
+
+// finish ends an attempt. If the tree has no locations (next is zero) and is open, it schedules
+// another one.
+func (s *Store) finish(tree chunk.ID, one *locating, next time.Time) {
+	l := s.locator
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	one.busy, one.next = false, next
+	close(one.tried)
+	one.stopRetry()
+	switch {
+	case one.ctx.Err() != nil:
+	case len(s.opened(tree)) == 0:
+		one.stop()
+		delete(l.trees, tree)
+	case !next.IsZero():
+		one.failed = 0
+	default:
+		pause := min(locateFirst<<min(one.failed, 10), locateRarest)
+		pause = pause/2 + rand.N(pause/2) // jitter: many nodes may have failed at the same time
+		one.failed++
+		one.next = time.Now().Add(min(pause, repairPause))
+		one.retry = time.AfterFunc(pause, func() { s.refresh(tree) })
+	}
+}
+
+// tryRefresh fetches locations if those on the disk are missing, damaged or old. next is when they
+// will be old; zero: there are none.
+func (s *Store) tryRefresh(ctx context.Context, tree chunk.ID) (next time.Time, err error) {
+	extents, file, err := s.openMap(tree)
+	if err != nil {
+		return next, err
+	}
+	if err := file.Close(); err != nil {
+		return next, err
+	}
+	path := s.locations(tree)
+	if hint, _, err := openLocations(path, tree, extents.Extents); err == nil {
+		info, err := hint.Stat()
+		if err := errors.Join(err, hint.Close()); err != nil {
+			return next, err
+		}
+		if age := time.Since(info.ModTime()); 0 <= age && age < refreshAge { // below 0: the clock was set back
+			return info.ModTime().Add(refreshAge), nil
+		}
+		// Before the attempt and on the disk, so that a node that restarts does not ask again.
+		if err := os.Chtimes(path, time.Time{}, time.Now()); err != nil {
+			return next, err
+		}
+		next = time.Now().Add(refreshAge)
+	}
+	changed, err := s.updateLocations(ctx, tree, extents.Extents)
+	if err == nil {
+		err = s.relocate(tree)
+	}
+	if err != nil {
+		return next, err
+	}
+	if changed {
+		s.log.Info("fetched locations", "tree", tree.Short())
+		s.prefetchStart(tree) // they may be the first that name startup packs
+	}
+	return time.Now().Add(refreshAge), nil
+}
+
+// relocate gives the locations on the disk to the tree's open devices.
+func (s *Store) relocate(tree chunk.ID) (err error) {
+	for _, o := range s.opened(tree) {
+		err = errors.Join(err, o.locate(tree, s.locations(tree)))
+	}
+	return err
+}
+
+// updateLocations fetches the locations of a tree that is on this machine. If they differ from
+// those on the disk, it checks them and puts them in their place.
+func (s *Store) updateLocations(ctx context.Context, tree chunk.ID, extents int64) (changed bool, err error) {
+	select {
+	case s.locator.slots <- struct{}{}:
+		defer func() { <-s.locator.slots }()
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
+	}
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
+	path := s.locations(tree)
+	fresh := path + ".new"
+	if err := removeIfExists(fresh); err != nil { // left by a crash
+		return false, err
+	}
+	defer func() {
+		if !changed {
+			err = errors.Join(err, removeIfExists(fresh))
+		}
+	}()
+	have, err := sumOf(path)
+	if err != nil {
+		have = chunk.ID{} // missing or unreadable
+	}
+	known := func() (int64, error) { return extents, nil }
+	if err := s.fetchLocations(ctx, tree, have, fresh, known); err != nil {
+		return false, err
+	}
+	fetched, err := sumOf(fresh)
+	if errors.Is(err, os.ErrNotExist) || err == nil && fetched == have {
+		return false, nil
+	}
+	if err == nil {
+		err = durable.Publish(fresh, path)
+	}
+	return err == nil, err
+}
+
+func sumOf(path string) (sum chunk.ID, err error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return sum, err
+	}
+	defer file.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, file); err != nil {
+		return sum, err
+	}
+	return chunk.ID(h.Sum(nil)), nil
+}
+
+// hint is the open file of the locations that a device has.
+type hint struct {
+	mu     sync.Mutex // guards what follows
+	file   *os.File   // nil: the device has no locations
+	closed bool
+}
+
+// locate gives the device the locations at path, unless it has them.
+func (o *OpenTree) locate(tree chunk.ID, path string) error {
+	file, locations, err := openLocations(path, tree, o.Header.Extents)
+	if err != nil {
+		return err
+	}
+	h := o.hint
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed || isSame(h.file, file) {
+		return file.Close()
+	}
+	o.Device.SetLocations(locations)
+	if h.file != nil {
+		h.file.Close() // it was only read: no error matters
+	}
+	h.file = file
+	return nil
+}
+
+// isSame reports whether an open file is another one, too.
+func isSame(file, other *os.File) bool {
+	if file == nil {
+		return false
+	}
+	a, failedA := file.Stat()
+	b, failedB := other.Stat()
+	return failedA == nil && failedB == nil && os.SameFile(a, b)
+}
+
+// Close closes the file. It is called after the device's last read.
+func (h *hint) Close() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.closed = true
+	if h.file != nil {
+		return h.file.Close()
 	}
 	return nil
 }

@@ -41,11 +41,10 @@ func openPacked(t *testing.T, h *fakeHub) (*Store, *OpenTree, *packed) {
 	if err := trees.Ensure(t.Context(), h.tree, func() {}); err != nil {
 		t.Fatal(err)
 	}
-	m, err := trees.open(h.tree)
+	m, _, err := trees.serveAny(t.Context(), h.tree)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.locating.begin()
 	return trees, m, chunks
 }
 
@@ -93,7 +92,7 @@ func TestReadWantsLocations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(t)
 		h.noHint.Store(true)
-		_, m, _ := openPacked(t, h)
+		trees, m, _ := openPacked(t, h)
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		asked := h.askedHints.Load()
@@ -110,7 +109,7 @@ func TestReadWantsLocations(t *testing.T) {
 		if err := reads(t, m); err != nil {
 			t.Error(err)
 		}
-		m.close()
+		trees.Close()
 	})
 }
 
@@ -131,13 +130,17 @@ func TestLocationsAreDamaged(t *testing.T) {
 				t.Errorf("damaged after they were opened: %d reads by ID, want 1: %v", chunks.unlocated.Load(), err)
 			}
 			damage()
-			m.close()
-			m, err := trees.open(h.tree)
+			if err := trees.Unserve(h.tree); err != nil {
+				t.Fatal(err)
+			}
+			next := openAt(trees.root, h)
+			next.prefetcher = trees.prefetcher
+			m, end, err := next.serveAny(t.Context(), h.tree)
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer m.close()
-			<-m.locating.Locate()
+			defer end()
+			<-next.refresh(h.tree)
 			if err := reads(t, m); err != nil || chunks.unlocated.Load() != 1 {
 				t.Errorf("damaged before they were opened: %d reads by ID, want 1: %v", chunks.unlocated.Load(), err)
 			}
@@ -148,7 +151,7 @@ func TestLocationsAreDamaged(t *testing.T) {
 // Replacing locations does not affect concurrent reads.
 func TestLocationsAreReplaced(t *testing.T) {
 	h := newHub(t)
-	_, m, chunks := openPacked(t, h)
+	trees, m, chunks := openPacked(t, h)
 	stop := make(chan struct{})
 	var readers sync.WaitGroup
 	for range 4 {
@@ -167,10 +170,14 @@ func TestLocationsAreReplaced(t *testing.T) {
 		})
 	}
 	for range 50 {
-		m.locating.mu.Lock()
-		m.locating.next = time.Time{}
-		m.locating.mu.Unlock()
-		<-m.locating.Locate()
+		old := time.Now().Add(-refreshAge)
+		if err := os.Chtimes(trees.locations(h.tree), old, old); err != nil {
+			t.Fatal(err)
+		}
+		trees.locator.mu.Lock()
+		clear(trees.locator.trees)
+		trees.locator.mu.Unlock()
+		<-trees.refresh(h.tree)
 	}
 	close(stop)
 	readers.Wait()
@@ -187,7 +194,10 @@ func TestLocatingEnds(t *testing.T) {
 		h.hintStalls = true
 		trees, m, _ := openPacked(t, h)
 		synctest.Wait()
-		m.close()
+		if err := trees.Unserve(h.tree); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
 		if _, err := os.Stat(filepath.Join(trees.dir(h.tree), "locations.new")); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("partial locations are left: %v", err)
 		}

@@ -7,43 +7,30 @@ import (
 	"lighter/format/chunk"
 )
 
-// locks has one lock for each tree. A lock exists only while it is held or waited for.
+// locks has one lock for each tree.
 type locks struct {
-	mu  sync.Mutex // guards what follows
-	all map[chunk.ID]*treeLock
+	mu   sync.Mutex                 // guards held
+	held map[chunk.ID]chan struct{} // the locks that are held; each is closed when it is released
 }
 
-type treeLock struct {
-	held  chan struct{} // has one slot, full while the lock is held
-	users int           // holder and waiters; guarded by locks.mu
-}
+func newLocks() locks { return locks{held: map[chunk.ID]chan struct{}{}} }
 
-func newLocks() locks { return locks{all: map[chunk.ID]*treeLock{}} }
-
-// join adds a user of a tree's lock; leave removes one.
-func (l *locks) join(tree chunk.ID) *treeLock {
+// try takes a tree's lock if it is free. Otherwise it returns a channel that is closed when the lock
+// is released.
+func (l *locks) try(tree chunk.ID) (unlock func(), released <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	one := l.all[tree]
-	if one == nil {
-		one = &treeLock{held: make(chan struct{}, 1)}
-		l.all[tree] = one
+	if held := l.held[tree]; held != nil {
+		return nil, held
 	}
-	one.users++
-	return one
-}
-
-func (l *locks) leave(tree chunk.ID, one *treeLock) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if one.users--; one.users == 0 {
-		delete(l.all, tree)
-	}
-}
-
-func (l *locks) unlock(tree chunk.ID, one *treeLock) {
-	<-one.held
-	l.leave(tree, one)
+	held := make(chan struct{})
+	l.held[tree] = held
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.held, tree)
+		close(held)
+	}, nil
 }
 
 // Lock waits for a tree's lock.
@@ -54,24 +41,21 @@ func (l *locks) Lock(tree chunk.ID) (unlock func()) {
 
 // LockContext waits for a tree's lock until ctx is done.
 func (l *locks) LockContext(ctx context.Context, tree chunk.ID) (unlock func(), err error) {
-	one := l.join(tree)
-	select {
-	case one.held <- struct{}{}:
-		return func() { l.unlock(tree, one) }, nil
-	case <-ctx.Done():
-		l.leave(tree, one)
-		return nil, context.Cause(ctx)
+	for {
+		unlock, released := l.try(tree)
+		if unlock != nil {
+			return unlock, nil
+		}
+		select {
+		case <-released:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
 	}
 }
 
 // TryLock takes a tree's lock if it is free.
 func (l *locks) TryLock(tree chunk.ID) (unlock func(), ok bool) {
-	one := l.join(tree)
-	select {
-	case one.held <- struct{}{}:
-		return func() { l.unlock(tree, one) }, true
-	default:
-		l.leave(tree, one)
-		return nil, false
-	}
+	unlock, _ = l.try(tree)
+	return unlock, unlock != nil
 }

@@ -110,7 +110,7 @@ func likeTree(t *testing.T, tree chunk.ID) *fakeHub {
 func TestSlowTreeDelaysNoOther(t *testing.T) {
 	for name, use := range map[string]func(ctx context.Context, trees *Store, tree chunk.ID) error{
 		"mounted": func(ctx context.Context, trees *Store, tree chunk.ID) error {
-			_, _, err := trees.Device(ctx, tree)
+			_, _, err := trees.serveAny(ctx, tree)
 			return err
 		},
 		"read": func(ctx context.Context, trees *Store, tree chunk.ID) error { return trees.refetch(ctx, tree) },
@@ -140,7 +140,7 @@ func TestSlowTreeDelaysNoOther(t *testing.T) {
 			}
 			free := make(chan error, 1)
 			go func() {
-				_, done, err := trees.Device(ctx, other.tree)
+				_, done, err := trees.serveAny(ctx, other.tree)
 				if err == nil {
 					done()
 				}
@@ -221,11 +221,11 @@ func TestLockOfATree(t *testing.T) {
 	unlock := trees.Lock(tree)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, _, err := trees.Device(ctx, tree); !errors.Is(err, context.Canceled) {
+	if _, _, err := trees.serveAny(ctx, tree); !errors.Is(err, context.Canceled) {
 		t.Errorf("a cancelled caller got %v", err)
 	}
 	unlock()
-	if n := len(trees.locks.all); n != 0 {
+	if n := len(trees.locks.held); n != 0 {
 		t.Errorf("%d locks are left without a user", n)
 	}
 }

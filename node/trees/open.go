@@ -14,7 +14,6 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/format/index"
-	"lighter/node/device"
 	"lighter/node/prefetch"
 )
 
@@ -24,10 +23,10 @@ type OpenTree struct {
 	Device *prefetch.Device
 	Path   string // of the device, if it is served
 
-	extents  *index.Map
-	repair   *repair
-	locating *locating
-	files    []io.Closer
+	extents *index.Map
+	repair  *repair
+	hint    *hint
+	files   []io.Closer
 }
 
 func (o *OpenTree) close() {
@@ -64,7 +63,9 @@ func (s *Store) serve(tree chunk.ID, o *OpenTree) error {
 		return err
 	}
 	s.addServed(tree, o)
-	o.locating.begin()
+	if o.locate(tree, s.locations(tree)) != nil { // there are none, or they were replaced since it was opened
+		s.refresh(tree)
+	}
 	return nil
 }
 
@@ -74,31 +75,10 @@ func (s *Store) Unserve(tree chunk.ID) error {
 	if o == nil {
 		return nil
 	}
+	s.locator.forget(tree)
 	err := s.server.Remove(tree)
 	o.close()
 	return err
-}
-
-// Device opens and verifies a tree for a caller that reads its device in this process. The kernel
-// does not know the device. The chunks of the tree's start are prefetched. The caller calls
-// close after its last read.
-func (s *Store) Device(ctx context.Context, tree chunk.ID) (d *device.Device, close func(), err error) {
-	var o *OpenTree
-	err = s.WithRepair(ctx, tree, func() error {
-		unlock, err := s.LockContext(ctx, tree)
-		if err != nil {
-			return err
-		}
-		defer unlock()
-		o, err = s.openVerified(ctx, tree)
-		return err
-	})
-	if err != nil {
-		return nil, nil, fmt.Errorf("open tree %s: %w", tree.Short(), err)
-	}
-	o.locating.begin()
-	o.Device.Begin()
-	return o.Device.Device, o.close, nil
 }
 
 // Recover puts the store in order when a daemon starts, before the first Serve. It removes
@@ -123,7 +103,7 @@ func (s *Store) Recover(serve bool) error {
 				err = s.serve(tree, o)
 			}
 			if err != nil {
-				s.lose(tree, err)
+				s.setLost(tree, err)
 			}
 			return nil
 		})
@@ -177,21 +157,23 @@ func (s *Store) open(tree chunk.ID) (*OpenTree, error) {
 	if err != nil {
 		return nil, err
 	}
-	read := &replaceable{file: file}
+	read := &replaceable{}
+	read.Store(file)
 	extents, err := index.OpenMap(read, tree, s.pages)
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
-	o := &OpenTree{Header: extents.Header, extents: extents}
-	hint, locations, err := openLocations(s.locations(tree), tree, o.Header.Extents)
+	o := &OpenTree{Header: extents.Header, extents: extents, hint: &hint{}}
+	var locations *index.Locations
+	o.hint.file, locations, err = openLocations(s.locations(tree), tree, o.Header.Extents)
 	if err != nil {
 		s.log.Warn("no locations: chunks are fetched by their IDs until locations arrive", "tree", tree.Short(),
 			"err", err)
 	}
 	o.Device = s.prefetcher.Open(extents, locations, s.log)
-	o.locating = s.locate(tree, o.Header.Extents, o.Device, hint)
+	o.Device.LocateWith(func() <-chan struct{} { return s.refresh(tree) })
 	o.repair = newRepair(s, tree, extents, read)
-	o.files = []io.Closer{read, o.locating, o.repair, o.Device}
+	o.files = []io.Closer{read, o.hint, o.repair, o.Device}
 	o.Device.RepairWith(o.repair.run)
 	return o, nil
 }

@@ -118,17 +118,15 @@ func (r *registry) opened(tree chunk.ID) (list []*OpenTree) {
 	return list
 }
 
-// lose adds a tree to those that Lost returns; find removes it.
-func (r *registry) lose(tree chunk.ID, cause error) {
+// setLost adds a tree to those that Lost returns, or removes it if cause is nil.
+func (r *registry) setLost(tree chunk.ID, cause error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.lost[tree] = cause
-}
-
-func (r *registry) find(tree chunk.ID) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.lost, tree)
+	if cause == nil {
+		delete(r.lost, tree)
+	} else {
+		r.lost[tree] = cause
+	}
 }
 
 // Lost returns trees that Recover could not serve or Scrub found damaged, with the causes. A tree

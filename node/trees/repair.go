@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/singleflight"
@@ -65,7 +65,7 @@ func (r *repair) runOnce(cause error) error {
 	if err == nil {
 		var file *os.File
 		if file, err = os.Open(r.store.mapFile(r.tree)); err == nil {
-			r.file.replace(file)
+			r.file.Store(file)
 			return nil
 		}
 	}
@@ -74,34 +74,9 @@ func (r *repair) runOnce(cause error) error {
 }
 
 // replaceable is an open file that can be replaced by another while it is read.
-type replaceable struct {
-	mu     sync.Mutex // guards what follows
-	file   *os.File
-	before *os.File // the replaced one; it may still be read
-}
+type replaceable struct{ atomic.Pointer[os.File] }
 
-func (r *replaceable) ReadAt(b []byte, at int64) (int, error) {
-	r.mu.Lock()
-	file := r.file
-	r.mu.Unlock()
-	return file.ReadAt(b, at)
-}
+func (r *replaceable) ReadAt(b []byte, at int64) (int, error) { return r.Load().ReadAt(b, at) }
 
-func (r *replaceable) replace(file *os.File) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.before != nil {
-		r.before.Close() // it was only read: no error matters
-	}
-	r.before, r.file = r.file, file
-}
-
-// Close closes the file.
-func (r *replaceable) Close() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.before != nil {
-		r.before.Close()
-	}
-	return r.file.Close()
-}
+// Close closes the file. A replaced one, which may still be read, is closed when it is collected.
+func (r *replaceable) Close() error { return r.Load().Close() }

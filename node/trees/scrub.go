@@ -52,7 +52,7 @@ func (s *Store) loseServed(tree chunk.ID, o *OpenTree, cause error) bool {
 	if s.Served(tree) != o || errors.Is(cause, os.ErrNotExist) {
 		return false
 	}
-	s.lose(tree, fmt.Errorf("its containers may see wrong names and attributes, "+
+	s.setLost(tree, fmt.Errorf("its containers may see wrong names and attributes, "+
 		"remove them before others are started: %w", cause))
 	return true
 }
@@ -74,7 +74,7 @@ func (s *Store) scrubLocal(ctx context.Context, tree chunk.ID, limit rate.Limit)
 	}
 	s.log.Error("removing a local device that is damaged on the disk", "tree", tree, "err", cause)
 	if s.isLocalMounted(tree) {
-		s.lose(tree, fmt.Errorf("its containers may read wrong bytes, "+
+		s.setLost(tree, fmt.Errorf("its containers may read wrong bytes, "+
 			"remove those that were started before others are: %w", cause))
 	}
 	_, err = s.DiscardLocal(tree)

@@ -29,13 +29,21 @@ type Store struct {
 	registry // the open trees
 	fetcher  // of indexes and locations
 
-	server     *fuse.Server
+	server     Server
 	prefetcher *prefetch.Prefetcher
 	log        *slog.Logger
 	pages      *index.Pages // of all extent maps
 	fetches    flight.Group[fetchKey]
-	newer      *newer
+	locator    *locator
 	leftovers  durable.Leftovers
+}
+
+// Server serves devices (fuse.Server).
+type Server interface {
+	// Add adds a device of size bytes, and returns its path.
+	Add(tree chunk.ID, size int64, device fuse.Reader) (path string, err error)
+	// Remove undoes Add. No read of the device runs when it returns nil.
+	Remove(tree chunk.ID) error
 }
 
 // Names in trees/ that begin like this are indexes that are being added or removed.
@@ -53,13 +61,12 @@ func Prepare(root string) error {
 }
 
 // Open returns the store below root, which Prepare has prepared. root is absolute and has no
-// symbolic links. server serves the trees' devices; it may be nil if Serve and Recover are not
-// called.
-func Open(root string, source Source, server *fuse.Server, prefetcher *prefetch.Prefetcher, log *slog.Logger) *Store {
+// symbolic links. server serves the trees' devices.
+func Open(root string, source Source, server Server, prefetcher *prefetch.Prefetcher, log *slog.Logger) *Store {
 	return &Store{
 		layout: layout{root}, locks: newLocks(), locals: newLocals(), registry: newRegistry(),
 		fetcher: fetcher{source, log}, server: server, prefetcher: prefetcher, log: log,
-		pages: index.NewPages(cachedPages), newer: newNewer(), leftovers: durable.Leftovers{Log: log},
+		pages: index.NewPages(cachedPages), locator: newLocator(), leftovers: durable.Leftovers{Log: log},
 	}
 }
 
@@ -131,9 +138,9 @@ func (s *Store) Discard(tree chunk.ID) error {
 	if err := durable.Discard(s.dir(tree), s.removing(tree)); err != nil {
 		return fmt.Errorf("remove tree %s: %w", tree.Short(), err)
 	}
-	s.closeEarly(tree) // after the removal: begin checks last whether the tree exists
+	s.closeEarly(tree) // after the removal: prefetchStart checks last whether the tree exists
 	s.forgetLocal(tree)
-	s.find(tree)
+	s.setLost(tree, nil)
 	return nil
 }
 
@@ -141,8 +148,5 @@ func (s *Store) Discard(tree chunk.ID) error {
 // read could need newer locations.
 func (s *Store) Close() {
 	s.EndStreams()
-	s.newer.end()
-	for _, o := range s.allServed() {
-		o.locating.end()
-	}
+	s.locator.end()
 }

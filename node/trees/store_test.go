@@ -46,11 +46,11 @@ func TestDamage(t *testing.T) {
 			}
 			gone := h.index
 			h.index = nil // the hub cannot help
-			if _, _, err := trees.Device(t.Context(), h.tree); err == nil || !trees.Has(h.tree) {
+			if _, _, err := trees.serveAny(t.Context(), h.tree); err == nil || !trees.Has(h.tree) {
 				t.Errorf("a damaged tree was opened or removed: %v", err)
 			}
 			h.index = gone
-			_, done, err := trees.Device(t.Context(), h.tree)
+			_, done, err := trees.serveAny(t.Context(), h.tree)
 			if err != nil || h.asked.Load() != 3 {
 				t.Fatalf("the hub was asked %d times: %v", h.asked.Load(), err)
 			}

@@ -273,7 +273,9 @@ func TestLocationsComeBetween(t *testing.T) {
 	if changed, err := trees.updateLocations(t.Context(), h.tree, 100); err != nil || !changed {
 		t.Fatal(changed, err)
 	}
-	m.locating.begin()
+	if err := trees.serve(h.tree, m); err != nil {
+		t.Fatal(err)
+	}
 	if err := reads(t, m); err != nil || chunks.located != 1 {
 		t.Errorf("%d reads used the current unit, want 1: %v", chunks.located, err)
 	}
@@ -313,7 +315,7 @@ func TestFewAreRefreshedTogether(t *testing.T) {
 			if err := os.Mkdir(filepath.Dir(trees.locations(h.tree)), 0o700); err != nil {
 				t.Fatal(err)
 			}
-			go func() { _, _ = trees.updateLocations(trees.newer.ctx, h.tree, 100) }()
+			go func() { _, _ = trees.updateLocations(trees.locator.ctx, h.tree, 100) }()
 			synctest.Wait()
 		}
 		if n := h.askedHints.Load(); n != 1+locateTogether {

@@ -83,7 +83,7 @@ node/report: durable format/chunk node/binds node/completion node/front/containe
 node/resolver: durable format/chunk format/index node/flight store/origin wire | wire/client
 node/standalone: durable format/chunk node node/binds node/control node/keeper node/mount
 node/takeover: durable node/fuse node/keeper node/mount proc
-node/trees: durable format/chunk format/erofs format/index format/trace node/device node/flight node/fuse node/prefetch | store/disk
+node/trees: durable format/chunk format/erofs format/index format/trace node/flight node/fuse node/prefetch | store/disk
 proc:
 renewed:
 socket: proc
@@ -92,7 +92,7 @@ store/disk: durable format/chunk store
 store/origin: format/chunk format/compress format/index format/pack format/trace proc store wire wire/client
 store/registry:
 test/arch:
-test/compat: | durable hub node/binds node/prefetch node/resolver node/trees store store/disk store/origin wire wire/client
+test/compat: | durable hub node/binds node/fuse node/prefetch node/resolver node/trees store store/disk store/origin wire wire/client
 test/e2e: | hub hub/startup/guess node/front/containerd node/fuse node/resolver socket wire wire/client
 test/e2e/bench: | bench/starts
 test/e2e/bounds: | node/control node/report

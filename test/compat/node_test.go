@@ -11,6 +11,7 @@ import (
 	"lighter/durable"
 	"lighter/format/chunk"
 	"lighter/node/binds"
+	"lighter/node/fuse"
 	"lighter/node/prefetch"
 	"lighter/node/resolver"
 	"lighter/node/trees"
@@ -67,7 +68,7 @@ func openNode(t *testing.T, root string, hub *origin.Failover) *node {
 	n.units = store.NewUnits(hub, n.cache)
 	noError(t, trees.Prepare(root))
 	ahead := prefetch.New(func() prefetch.Source { return n.units.Share() }, prefetch.Options{}, quiet)
-	n.trees = trees.Open(root, hub, nil, ahead, quiet)
+	n.trees = trees.Open(root, hub, noKernel{}, ahead, quiet)
 	noError(t, n.trees.UseRoom(n.cache))
 	keys, err := resolver.NewKeys(root, nil, hub)
 	noError(t, err)
@@ -89,11 +90,11 @@ func (n *node) close() {
 // checkDevice reads the device of a tree, as the kernel would.
 func (n *node) checkDevice(tree chunk.ID) {
 	n.t.Helper()
-	device, closeDevice, err := n.trees.Device(n.t.Context(), tree)
+	defer n.trees.Lock(tree)()
+	open, _, err := n.trees.Serve(n.t.Context(), tree)
 	noError(n.t, err)
-	defer closeDevice()
 	got := make([]byte, 8192)
-	_, err = device.ReadAt(n.t.Context(), got, 0)
+	_, err = open.Device.ReadAt(n.t.Context(), got, 0)
 	noError(n.t, err)
 	want := make([]byte, 8192)
 	copy(want, noise(6000)[3000:]) // etc/large
@@ -101,7 +102,14 @@ func (n *node) checkDevice(tree chunk.ID) {
 	if !slices.Equal(got, want) {
 		n.t.Error("the device has other bytes than the image's files")
 	}
+	noError(n.t, n.trees.Unserve(tree))
 }
+
+// noKernel stands for the server of devices.
+type noKernel struct{}
+
+func (noKernel) Add(chunk.ID, int64, fuse.Reader) (string, error) { return "", nil }
+func (noKernel) Remove(chunk.ID) error                            { return nil }
 
 // mounts mounts nothing, and notes which tree it should have mounted.
 type mounts struct {

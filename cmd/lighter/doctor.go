@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -17,7 +18,7 @@ func doctorCommand() *cobra.Command {
 	config := node.DefaultConfig()
 	var file string
 	var asJSON bool
-	options := doctor.Options{Containerd: "/run/containerd/containerd.sock"}
+	var containerd string
 	cmd := &cobra.Command{
 		Use:   "doctor [flags]",
 		Short: "Find what keeps the node on this machine from working, and how to repair it",
@@ -34,7 +35,7 @@ Exit codes: 0 no problem (there may be warnings), 3 a problem.`,
 		Args:    command.Exactly(),
 	}
 	nodeFlags(cmd, &config, &file)
-	cmd.Flags().StringVar(&options.Containerd, "containerd", options.Containerd, "containerd's `SOCKET`")
+	cmd.Flags().StringVar(&containerd, "containerd", "/run/containerd/containerd.sock", "containerd's `SOCKET`")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := effective(cmd, file, &config); err != nil {
@@ -43,8 +44,7 @@ Exit codes: 0 no problem (there may be warnings), 3 a problem.`,
 		if err := config.Check(); err != nil {
 			return command.Usage(err)
 		}
-		options.Config = config
-		findings := doctor.Run(cmd.Context(), options)
+		findings := doctor.Run(cmd.Context(), config, containerd)
 		if asJSON {
 			if err := printJSON(os.Stdout, findings); err != nil {
 				return err
@@ -52,7 +52,7 @@ Exit codes: 0 no problem (there may be warnings), 3 a problem.`,
 		} else {
 			printFindings(findings)
 		}
-		if doctor.Worst(findings) == doctor.Problem {
+		if slices.ContainsFunc(findings, func(f doctor.Finding) bool { return f.Level == doctor.Problem }) {
 			return errSick
 		}
 		return nil
@@ -71,14 +71,8 @@ func printFindings(findings []doctor.Finding) {
 			fmt.Println(area)
 		}
 		fmt.Printf("  %-9s  %s\n", f.Level, strings.ReplaceAll(f.What, "\n", "; "))
-		for i, line := range strings.Split(f.Mend, "\n") {
-			switch {
-			case f.Mend == "":
-			case i == 0:
-				fmt.Printf("             mend: %s\n", line)
-			default:
-				fmt.Printf("                   %s\n", line)
-			}
+		if f.Repair != "" {
+			fmt.Printf("             repair: %s\n", strings.ReplaceAll(f.Repair, "\n", "\n"+strings.Repeat(" ", 21)))
 		}
 	}
 }

@@ -135,7 +135,7 @@ func printStatus(s report.Status) error {
 // printRefused prints the refused statements, and below the table how to repair them.
 func printRefused(refused []report.Refused) error {
 	var rows [][]any
-	var mend []string
+	var repairs []string
 	for _, r := range refused {
 		var trees []string
 		for _, tree := range r.Trees {
@@ -146,14 +146,14 @@ func printRefused(refused []report.Refused) error {
 			cause += "; the hub gives no other one: " + r.Hub
 		}
 		rows = append(rows, []any{short(r.Chain), cmp.Or(strings.Join(r.Images, " "), "-"), cmp.Or(strings.Join(trees, " "), "-"), cause})
-		if !slices.Contains(mend, r.Mend) {
-			mend = append(mend, r.Mend)
+		if !slices.Contains(repairs, r.Repair) {
+			repairs = append(repairs, r.Repair)
 		}
 	}
 	if err := tableOf(rows, "\nREFUSED STATEMENT\tIMAGES\tTREES\tCAUSE"); err != nil {
 		return err
 	}
-	for _, what := range mend {
+	for _, what := range repairs {
 		fmt.Printf("what to do: %s\n", what)
 	}
 	return nil

@@ -37,8 +37,8 @@ func someStatus() report.Status {
 		Binds: []binds.Bind{{Dir: "/mnt", Name: "tools:1", Chain: chain}, {Dir: "/gone", Name: "x:1", Chain: chain, Lost: "no tree"}},
 		Cache: disk.Stats{Limit: 20 << 30, Room: 20 << 30, Pinned: 1 << 30, Evicted: 2 << 30, Loading: 4 << 30, Hung: 6, Damaged: 3, Unread: 2, Failed: 1, OffUntil: time.Now().Add(time.Minute)},
 		Lost:  []report.Lost{{Tree: tree, Chains: []string{chain}, Cause: "its map is cut off"}},
-		Refused: []report.Refused{{Chain: chain, Trees: []chunk.ID{tree}, Images: []string{"tools:1"}, Cause: "it is not signed by a pinned key", Hub: "connection refused", Mend: "put the former key back"},
-			{Chain: "sha256:" + strings.Repeat("cd", 32), Cause: "it is not signed by a pinned key", Mend: "put the former key back"}},
+		Refused: []report.Refused{{Chain: chain, Trees: []chunk.ID{tree}, Images: []string{"tools:1"}, Cause: "it is not signed by a pinned key", Hub: "connection refused", Repair: "put the former key back"},
+			{Chain: "sha256:" + strings.Repeat("cd", 32), Cause: "it is not signed by a pinned key", Repair: "put the former key back"}},
 	}
 }
 
@@ -96,17 +96,17 @@ mounted at   /mnt
 
 func TestFindingsForPeople(t *testing.T) {
 	out, _ := printed.By(t, func() {
-		printFindings([]doctor.Finding{{Area: "kernel", Level: doctor.OK, What: "it has erofs"}, {Area: "kernel", Level: doctor.Warning, What: "it is\nold", Mend: "a newer one"},
-			{Area: "containerd", Level: doctor.Problem, What: "no plugin", Mend: "[a]\n  b = 1"}})
+		printFindings([]doctor.Finding{{Area: "kernel", Level: doctor.OK, What: "it has erofs"}, {Area: "kernel", Level: doctor.Warning, What: "it is\nold", Repair: "a newer one"},
+			{Area: "containerd", Level: doctor.Problem, What: "no plugin", Repair: "[a]\n  b = 1"}})
 	})
 	want := `kernel
   ok         it has erofs
   warning    it is; old
-             mend: a newer one
+             repair: a newer one
 containerd
   problem    no plugin
-             mend: [a]
-                     b = 1
+             repair: [a]
+                       b = 1
 `
 	if out != want {
 		t.Errorf("got\n%s\nwant\n%s", out, want)

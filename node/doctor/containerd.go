@@ -17,66 +17,61 @@ import (
 	"lighter/proc"
 )
 
-// lookAtContainerd examines whether containerd uses the node, and is configured for it.
-func (d *doctor) lookAtContainerd(ctx context.Context, socket string) {
-	const area = "containerd"
-	if d.config.Address == "" {
-		d.add(area, OK, "the node has no address for containerd, and needs none", "")
-		return
+// nodeSocket checks whether a node listens on the socket that containerd uses.
+func (m *machine) nodeSocket(ctx context.Context) []Finding {
+	socket := m.config.Address
+	if socket == "" {
+		return []Finding{{Level: OK, What: "the node has no address for containerd, and needs none"}}
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	d.lookAtSocket(ctx)
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	if err == nil {
+		conn.Close()
+	}
+	return first([]rule{
+		{err == nil, OK, "a node listens on " + socket, ""},
+		{errors.Is(err, fs.ErrPermission), Unchecked, "only root may use " + socket, asRoot},
+		{true, Problem, "no node listens on " + socket + ": containerd cannot use it",
+			"lighter node --address " + socket},
+	})
+}
+
+// containerd checks whether containerd uses the node, and is configured for it.
+func (m *machine) containerd(ctx context.Context) []Finding {
+	if m.config.Address == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	socket := m.containerdSocket
 	pid, err := peer(socket)
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		d.add(area, Unchecked, "only root may use "+socket, "sudo lighter doctor")
-		return
+		return unchecked("only root may use "+socket, asRoot)
 	case err != nil:
-		d.add(area, Problem, "containerd cannot be reached: "+err.Error(),
-			"systemctl start containerd, or --containerd SOCKET")
-		d.lookAtFile(ctx, "containerd", defaultConfig, "")
-		return
+		return append([]Finding{{Level: Problem, What: "containerd cannot be reached: " + err.Error(),
+			Repair: "systemctl start containerd, or --containerd SOCKET"}},
+			m.containerdConfig(ctx, "containerd", defaultConfig, "")...)
 	}
-	said, err := containerd.Query(ctx, socket)
+	info, err := containerd.Query(ctx, socket)
+	found := judgeContainerd(info)
 	if err != nil {
-		d.add(area, Unchecked, err.Error(), "")
-	} else {
-		d.judgeContainerd(said)
+		found = unchecked(err.Error(), "")
 	}
 	program, config := commandOf(pid)
-	d.lookAtFile(ctx, program, config, said.Version)
+	return append(found, m.containerdConfig(ctx, program, config, info.Version)...)
 }
 
-// lookAtSocket examines whether a node listens on the socket that containerd uses.
-func (d *doctor) lookAtSocket(ctx context.Context) {
-	const area = "containerd"
-	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", d.config.Address)
-	switch {
-	case err == nil:
-		conn.Close()
-		d.add(area, OK, "a node listens on "+d.config.Address, "")
-	case errors.Is(err, fs.ErrPermission):
-		d.add(area, Unchecked, "only root may use "+d.config.Address, "sudo lighter doctor")
-	default:
-		d.add(area, Problem, "no node listens on "+d.config.Address+": containerd cannot use it",
-			"lighter node --address "+d.config.Address)
-	}
-}
-
-func (d *doctor) judgeContainerd(c containerd.Info) {
-	const area = "containerd"
-	why, known := c.Snapshotters[pluginName]
-	switch {
-	case !known:
-		d.add(area, Problem, "containerd "+c.Version+" runs without a snapshotter named "+pluginName,
-			"the [proxy_plugins] below in its configuration; systemctl restart containerd")
-	case why != "":
-		d.add(area, Problem, "containerd "+c.Version+" could not start its snapshotter "+pluginName+": "+why,
-			"systemctl restart containerd, once the node runs")
-	default:
-		d.add(area, OK, "containerd "+c.Version+" runs, with a snapshotter named "+pluginName, "")
-	}
+func judgeContainerd(c containerd.Info) []Finding {
+	err, known := c.Snapshotters[pluginName]
+	return first([]rule{
+		{!known, Problem, "containerd " + c.Version + " runs without a snapshotter named " + pluginName,
+			"the [proxy_plugins] below in its configuration; systemctl restart containerd"},
+		{err != "", Problem, "containerd " + c.Version + " could not start its snapshotter " + pluginName + ": " + err,
+			"systemctl restart containerd, once the node runs"},
+		{true, OK, "containerd " + c.Version + " runs, with a snapshotter named " + pluginName, ""},
+	})
 }
 
 // defaultConfig is the path of containerd's configuration.
@@ -128,46 +123,28 @@ func configOf(argv []string) string {
 	return defaultConfig
 }
 
-// lookAtFile examines containerd's configuration: as containerd itself dumps it, or, without its
+// containerdConfig checks containerd's configuration: as containerd itself dumps it, or, without its
 // program, the file. version is the running containerd's, if it is known.
-func (d *doctor) lookAtFile(ctx context.Context, program, file, version string) {
-	const area = "containerd"
+func (m *machine) containerdConfig(ctx context.Context, program, file, version string) []Finding {
 	text, err := exec.CommandContext(ctx, program, "--config", file, "config", "dump").Output()
 	if err != nil {
-		if text, err = os.ReadFile(file); err != nil {
-			d.add(area, Unchecked, "containerd's configuration cannot be read: "+err.Error(),
-				"--containerd SOCKET, as root, where containerd runs")
-			return
-		}
+		text, err = os.ReadFile(file)
 	}
-	if version == "" {
-		if output, err := exec.CommandContext(ctx, program, "--version").Output(); err == nil {
-			version = versionOf(string(output))
-		}
-	}
-	trust, err := d.config.EffectiveTrust()
 	if err != nil {
-		d.add(area, Unchecked, err.Error(), "")
-		return
+		return unchecked("containerd's configuration cannot be read: "+err.Error(),
+			"--containerd SOCKET, as root, where containerd runs")
 	}
-	findings, err := judgeConfig(text, version, d.config.Address, d.config.Root, d.config.RemapIDs,
-		trust.Trust == node.TrustImage)
+	trust, err := m.config.EffectiveTrust()
 	if err != nil {
-		d.add(area, Unchecked, fmt.Sprintf("%s cannot be parsed: %v", file, err), "containerd --config "+file+" config dump")
-		return
+		return unchecked(err.Error(), "")
 	}
-	for _, f := range findings {
-		f.What = file + ": " + f.What
-		d.findings = append(d.findings, f)
+	found, err := judgeConfig(text, version, nodeSettings{address: m.config.Address, root: m.config.Root,
+		remapIDs: m.config.RemapIDs, onlyImages: trust.Trust == node.TrustImage})
+	if err != nil {
+		return unchecked(fmt.Sprintf("%s cannot be parsed: %v", file, err), "containerd --config "+file+" config dump")
 	}
-}
-
-// versionOf returns the version in the output of containerd --version: name, origin, version,
-// revision.
-func versionOf(output string) string {
-	fields := strings.Fields(output)
-	if len(fields) < 3 {
-		return ""
+	for i := range found {
+		found[i].What = file + ": " + found[i].What
 	}
-	return "v" + strings.TrimPrefix(fields[2], "v")
+	return found
 }

@@ -11,9 +11,11 @@ const (
 	testRoot    = "/var/lib/lighter"
 )
 
+var testSettings = nodeSettings{address: testAddress, root: testRoot}
+
 // rightConfig returns the configuration that the README recommends, for a version of the format.
 func rightConfig(version string) string {
-	return "version = " + version + "\n" + proxyLines(testAddress, testRoot, false) + "\n" + unpackLines + "\n"
+	return "version = " + version + "\n" + proxyLines(testSettings) + "\n" + unpackLines + "\n"
 }
 
 func bad(findings []Finding) (bad []Finding) {
@@ -30,13 +32,13 @@ func TestRightConfigs(t *testing.T) {
 		"v2.4.2": rightConfig("4"), "v2.1.0": rightConfig("3") +
 			"[plugins.'io.containerd.cri.v1.images']\nsnapshotter = 'lighter'\n",
 		"v2.0.1": rightConfig("3"), "v1.7.24": "version = 2\n" +
-			proxyLines(testAddress, testRoot, false), "v1.6.20": "version = 2\n" + proxyLines(testAddress, testRoot, false),
-		"": "version = 2\n" + proxyLines(testAddress, testRoot, false),
+			proxyLines(testSettings), "v1.6.20": "version = 2\n" + proxyLines(testSettings),
+		"": "version = 2\n" + proxyLines(testSettings),
 		// The dump of containerd 1.6.
 		"v1.6.20~ds1": "version = 2\n[proxy_plugins]\n  [proxy_plugins.lighter]\n    address = \"" + testAddress +
 			"\"\n    type = \"snapshot\"\n",
 	} {
-		findings, err := judgeConfig([]byte(text), version, testAddress, testRoot, false, true)
+		findings, err := judgeConfig([]byte(text), version, nodeSettings{address: testAddress, root: testRoot, onlyImages: true})
 		if err != nil || len(bad(findings)) > 0 || len(findings) == 0 {
 			t.Errorf("%s: got %+v, %v; want only ok", version, findings, err)
 		}
@@ -64,7 +66,7 @@ func TestWrongConfigs(t *testing.T) {
 	for what, c := range map[string]struct {
 		text, version string
 		level         Level
-		words, mend   string
+		words, repair string
 	}{
 		"nothing": {"version = 3\n" + unpackLines, "v2.0.0", Problem, "no proxy plugin lighter", testAddress},
 		"another name": {instead("proxy_plugins.lighter", "proxy_plugins.lazy"), "v2.0.0", Problem,
@@ -90,25 +92,26 @@ func TestWrongConfigs(t *testing.T) {
 		"CRI pulls by itself": {right + cri3 + "use_local_image_pull = true", "v2.1.0", Warning,
 			"CRI uses lighter and does not name images", "io.containerd.cri.v1.images"},
 		"1.7 without a root": {"version = 2\n" +
-			strings.ReplaceAll(proxyLines(testAddress, testRoot, false), testRoot,
+			strings.ReplaceAll(proxyLines(testSettings), testRoot,
 				"/x"), "v1.7.0", Warning, "kubelet", testRoot},
-		"old CRI": {"version = 2\n" + proxyLines(testAddress, testRoot, false) + "\n" + cri2, "v1.7.0",
+		"old CRI": {"version = 2\n" + proxyLines(testSettings) + "\n" + cri2, "v1.7.0",
 			Warning, "CRI uses lighter and does not name images", "io.containerd.grpc.v1.cri"},
 	} {
-		for _, imagesAlone := range []bool{false, true} {
+		for _, onlyImages := range []bool{false, true} {
 			level := c.level
-			if imagesAlone && strings.Contains(c.words, "name images") { // no image is lazy, or a forged one is
+			if onlyImages && strings.Contains(c.words, "name images") { // no image is lazy, or a forged one is
 				level = Problem
 			}
-			findings, err := judgeConfig([]byte(c.text), c.version, testAddress, testRoot, false, imagesAlone)
+			findings, err := judgeConfig([]byte(c.text), c.version,
+				nodeSettings{address: testAddress, root: testRoot, onlyImages: onlyImages})
 			wrong := bad(findings)
 			if err != nil || len(wrong) != 1 || wrong[0].Level != level || !strings.Contains(wrong[0].What,
-				c.words) || !strings.Contains(wrong[0].Mend, c.mend) {
-				t.Errorf("%s, images alone %v: got %+v, %v; want %s with %q", what, imagesAlone, wrong, err, level, c.words)
+				c.words) || !strings.Contains(wrong[0].Repair, c.repair) {
+				t.Errorf("%s, only images %v: got %+v, %v; want %s with %q", what, onlyImages, wrong, err, level, c.words)
 			}
 		}
 	}
-	if _, err := judgeConfig([]byte("version = = 3"), "", testAddress, testRoot, false, false); err == nil {
+	if _, err := judgeConfig([]byte("version = = 3"), "", testSettings); err == nil {
 		t.Error("invalid TOML: got no error")
 	}
 }
@@ -123,7 +126,7 @@ func TestShippedConfigs(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, version := range versions {
-			findings, err := judgeConfig(text, version, "/run/lighter/lighter.sock", "/var/lib/lighter", false, true)
+			findings, err := judgeConfig(text, version, nodeSettings{address: testAddress, root: testRoot, onlyImages: true})
 			if wrong := bad(findings); err != nil || len(wrong) != 0 {
 				t.Errorf("%s, containerd %s: got %+v, %v; want only ok", name, version, wrong, err)
 			}
@@ -131,8 +134,9 @@ func TestShippedConfigs(t *testing.T) {
 	}
 	for _, ours := range []bool{false, true} {
 		for _, theirs := range []bool{false, true} {
-			text := "version = 3\n" + proxyLines(testAddress, testRoot, theirs) + "\n" + unpackLines
-			findings, err := judgeConfig([]byte(text), "v2.4.2", testAddress, testRoot, ours, false)
+			text := "version = 3\n" + proxyLines(nodeSettings{address: testAddress, root: testRoot, remapIDs: theirs}) + "\n" + unpackLines
+			findings, err := judgeConfig([]byte(text), "v2.4.2",
+				nodeSettings{address: testAddress, root: testRoot, remapIDs: ours})
 			if wrong := bad(findings); err != nil || (len(wrong) == 0) != (ours == theirs) {
 				t.Errorf("remap-ids of node %v, of containerd %v: got %+v, %v", ours, theirs, wrong, err)
 			}
@@ -147,18 +151,6 @@ func TestContainerdsArguments(t *testing.T) {
 	} {
 		if got := configOf(strings.Fields(line)); got != want {
 			t.Errorf("%s: got %s, want %s", line, got, want)
-		}
-	}
-}
-
-func TestContainerdsVersion(t *testing.T) {
-	for said, want := range map[string]string{
-		"containerd github.com/containerd/containerd/v2 v2.4.2 0123abc\n":               "v2.4.2",
-		"containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3\n": "v1.6.20~ds1",
-		"": "", "what?": "",
-	} {
-		if got := versionOf(said); got != want {
-			t.Errorf("%q: got %q, want %q", said, got, want)
 		}
 	}
 }

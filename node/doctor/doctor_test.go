@@ -29,53 +29,29 @@ import (
 func check(t *testing.T, what string, findings []Finding, level Level, words string) {
 	t.Helper()
 	for _, f := range findings {
-		if f.Level != OK && f.Level != Unchecked && f.Mend == "" || strings.Contains(f.What, "\n") {
+		if f.Level != OK && f.Level != Unchecked && f.Repair == "" || strings.Contains(f.What, "\n") {
 			t.Errorf("%s: got no repair in %+v", what, f)
 		}
 	}
 	if len(findings) == 0 {
 		t.Fatalf("%s: got no finding", what)
 	}
-	if last := findings[len(findings)-1]; last.Level != level || !strings.Contains(last.What+last.Mend, words) {
+	if last := findings[len(findings)-1]; last.Level != level || !strings.Contains(last.What+last.Repair, words) {
 		t.Errorf("%s: got %+v, want %s with %q", what, last, level, words)
 	}
 }
 
-// system returns a doctor that sees these files of the machine.
-func system(t *testing.T, files map[string]string) *doctor {
+// system returns a machine with these files.
+func system(t *testing.T, files map[string]string) *machine {
 	t.Helper()
-	d := &doctor{config: node.DefaultConfig(), system: t.TempDir()}
+	m := &machine{config: node.DefaultConfig(), system: t.TempDir()}
 	for name, text := range files {
-		path := d.path(name)
+		path := m.path(name)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return d
-}
-
-func TestFileSystemsOfTheKernel(t *testing.T) {
-	const release = "proc/sys/kernel/osrelease"
-	for what, c := range map[string]struct {
-		files map[string]string
-		level Level
-		words string
-	}{
-		"built in": {map[string]string{"proc/filesystems": "nodev\tproc\n\text4\n\terofs\n"}, OK, "has erofs"},
-		"a module": {map[string]string{release: "6.1\n",
-			"lib/modules/6.1/modules.dep": "kernel/fs/xerofs/x.ko:\nkernel/fs/erofs/erofs.ko.xz: kernel/lib/x.ko\n"}, OK, "module"},
-		"built in, unused": {map[string]string{release: "6.1",
-			"lib/modules/6.1/modules.builtin": "kernel/fs/erofs/erofs.ko\n"}, OK, "module"},
-		"none": {map[string]string{release: "6.1", "proc/filesystems": "\terofsish\n",
-			"lib/modules/6.1/modules.dep": "kernel/fs/noterofs.ko: erofs.ko\n"}, Problem, "6.1 has no erofs"},
-		"of another kernel": {map[string]string{release: "6.2",
-			"lib/modules/6.1/modules.dep": "kernel/fs/erofs/erofs.ko:\n"}, Problem, "CONFIG_EROFS_FS"},
-		"nothing is known": {nil, Problem, "modprobe erofs"},
-	} {
-		d := system(t, c.files)
-		d.lookAtFileSystem("erofs")
-		check(t, what, d.findings, c.level, c.words)
-	}
+	return m
 }
 
 func TestTrials(t *testing.T) {
@@ -86,21 +62,19 @@ func TestTrials(t *testing.T) {
 		words  string
 		behind int // findings that come after it
 	}{
-		"all is well":    {func(*trial) {}, OK, "FUSE works", 0},
-		"not root":       {func(t *trial) { t.begin = unix.EPERM }, Unchecked, "not permitted", 0},
-		"blocks only":    {func(t *trial) { t.erofs = unix.ENOTBLK }, Warning, "block devices", 1},
-		"stacked":        {func(t *trial) { t.erofs = unix.ELOOP }, Warning, "--root on ext4", 1},
-		"no EROFS":       {func(t *trial) { t.erofs = unix.ENODEV }, Problem, "cannot be mounted", 1},
-		"no overlay":     {func(t *trial) { t.overlay = unix.EINVAL }, Problem, "upper directory", 2},
-		"no userxattr":   {func(t *trial) { t.userxattr = unix.EINVAL }, OK, "user namespace", 2},
-		"no ID mappings": {func(t *trial) { t.idmap = unix.EINVAL }, OK, "do not work", 1},
-		"no FUSE":        {func(t *trial) { t.fuse = unix.ENOENT }, Problem, "mknod /dev/fuse", 0},
-		"an old FUSE":    {func(t *trial) { t.resends = false }, OK, "journal", 0},
+		"all is well": {func(*trial) {}, OK, "FUSE works", 0},
+		"not root":    {func(t *trial) { t.failed = unix.EPERM }, Unchecked, "not permitted", 0},
+		"blocks only": {func(t *trial) { t.erofs = unix.ENOTBLK }, Warning, "block devices", 2},
+		"stacked":     {func(t *trial) { t.erofs = unix.ELOOP }, Warning, "--root on ext4", 2},
+		"no EROFS":    {func(t *trial) { t.erofs = unix.ENODEV }, Problem, "cannot be mounted", 2},
+		"no overlay":  {func(t *trial) { t.overlay = unix.EINVAL }, Problem, "upper directory", 1},
+		"no FUSE":     {func(t *trial) { t.fuse = unix.ENOENT }, Problem, "mknod /dev/fuse", 0},
+		"an old FUSE": {func(t *trial) { t.resends = false }, OK, "journal", 0},
 	} {
-		d, tried := system(t, map[string]string{"dev/loop-control": ""}), fine
+		m, tried := system(t, map[string]string{"dev/loop-control": ""}), fine
 		c.change(&tried)
-		d.judge(tried)
-		check(t, what, d.findings[:len(d.findings)-c.behind], c.level, c.words)
+		found := m.judgeTrial(tried)
+		check(t, what, found[:len(found)-c.behind], c.level, c.words)
 	}
 }
 
@@ -118,10 +92,9 @@ func TestLoopDevices(t *testing.T) {
 		"not to be taken": {loops, mount.File, Problem, `mount_mode = "auto"`},
 		"nothing":         {loops, mount.None, Warning, "mount_mode is none"},
 	} {
-		d := system(t, c.files)
-		d.config.MountMode = c.mode
-		d.judgeLoops()
-		check(t, what, d.findings, c.level, c.words)
+		m := system(t, c.files)
+		m.config.MountMode = c.mode
+		check(t, what, m.judgeErofs(unix.ENOTBLK), c.level, c.words)
 	}
 }
 
@@ -138,31 +111,28 @@ func TestOwnerOfTheRoot(t *testing.T) {
 		"no directory":   {0, unix.S_IFREG | 0o600, Problem, "not a directory"},
 		"a group's work": {0, unix.S_IFDIR | 0o770, Problem, "others than root"},
 	} {
-		d := system(t, nil)
-		d.judgeOwner("/r", unix.Stat_t{Uid: c.uid, Mode: c.mode})
-		check(t, what, d.findings, c.level, c.words)
+		m := system(t, nil)
+		m.config.Root = "/r"
+		check(t, what, m.judgeDirectory(unix.Stat_t{Uid: c.uid, Mode: c.mode}, nil), c.level, c.words)
 	}
 }
 
 func TestSecurityModules(t *testing.T) {
-	d := system(t, map[string]string{"sys/fs/selinux/enforce": "1"})
-	d.judgeSecurity()
-	check(t, "SELinux enforces", d.findings, Warning, "ausearch")
-	d = system(t, map[string]string{"sys/fs/selinux/enforce": "0", "sys/module/apparmor/parameters/enabled": "Y\n"})
-	d.judgeSecurity()
-	check(t, "AppArmor", d.findings, OK, "AppArmor")
-	if len(d.findings) != 2 {
-		t.Errorf("%+v", d.findings)
-	}
-	d = system(t, nil)
-	if d.judgeSecurity(); len(d.findings) != 0 {
-		t.Errorf("no security module: got %+v", d.findings)
+	const enforce = "sys/fs/selinux/enforce"
+	m := system(t, map[string]string{enforce: "1"})
+	check(t, "SELinux enforces", m.securityModules(t.Context()), Warning, "ausearch")
+	m = system(t, map[string]string{enforce: "0"})
+	check(t, "SELinux permits", m.securityModules(t.Context()), OK, "permissive")
+	m = system(t, map[string]string{"sys/module/apparmor/parameters/enabled": "Y\n"})
+	check(t, "AppArmor", m.securityModules(t.Context()), OK, "AppArmor")
+	if found := system(t, nil).securityModules(t.Context()); len(found) != 0 {
+		t.Errorf("no security module: got %+v, want nothing", found)
 	}
 }
 
 func TestSpace(t *testing.T) {
 	const gib = 1 << 30
-	fine := space{kind: unix.EXT4_SUPER_MAGIC, size: 100 * gib, free: 60 * gib, files: 1e6, freeFiles: 9e5,
+	fine := space{size: 100 * gib, free: 60 * gib, files: 1e6, freeFiles: 9e5,
 		limit: 20 * gib}
 	for what, c := range map[string]struct {
 		change func(*space)
@@ -179,20 +149,14 @@ func TestSpace(t *testing.T) {
 		"too late":      {func(s *space) { s.free, s.low = 20*gib, 5*gib }, Warning, "--disk-free-low 17%"},
 		"others":        {func(s *space) { s.free, s.low = 10*gib, 17*gib }, Warning, "less other data"},
 	} {
-		d, now := system(t, nil), fine
+		m, now := system(t, nil), fine
 		c.change(&now)
-		d.judgeSpace(now)
-		check(t, what, d.findings, c.level, c.words)
-		if d.findings[0].Level != OK {
-			t.Errorf("%s: ext4: got %+v, want ok", what, d.findings[0])
-		}
+		check(t, what, m.judgeSpace(now), c.level, c.words)
 	}
-	for kind, level := range map[int64]Level{unix.XFS_SUPER_MAGIC: OK, unix.TMPFS_MAGIC: Warning,
+	for kind, level := range map[int64]Level{unix.EXT4_SUPER_MAGIC: OK, unix.XFS_SUPER_MAGIC: OK, unix.TMPFS_MAGIC: Warning,
 		unix.OVERLAYFS_SUPER_MAGIC: Problem, unix.NFS_SUPER_MAGIC: Problem, 0x1234: Warning} {
-		d, now := system(t, nil), fine
-		now.kind = kind
-		d.judgeSpace(now)
-		check(t, "file system", d.findings[:1], level, d.config.Root)
+		m := system(t, nil)
+		check(t, "file system", m.judgeFileSystem(kind), level, m.config.Root)
 	}
 }
 
@@ -211,46 +175,44 @@ func TestHubs(t *testing.T) {
 			"--hub-key " + name},
 		"to be known": {observation{keys: []string{name}}, nil, OK, "learned"},
 		"gone":        {observation{url: "http://x", err: unix.ECONNREFUSED}, nil, Problem, "curl -v http://x"},
-		"one of two": {observation{url: "http://x", err: unix.ECONNREFUSED, others: true}, nil, Warning,
+		"one of two": {observation{url: "http://x", err: unix.ECONNREFUSED}, nil, Warning,
 			"another one answers"},
 		"slow":       {observation{keys: []string{name}, took: time.Second}, []string{name}, Warning, "needs 1s"},
 		"fast clock": {observation{keys: []string{name}, offset: 5 * time.Minute}, []string{name}, Warning, "5m0s"},
 		"slow clock": {observation{keys: []string{name}, offset: -time.Hour}, []string{name}, Warning, "1h0m0s"},
 	} {
-		d := system(t, nil)
-		d.judgeHub(c.seen, c.pinned)
-		check(t, what, d.findings, c.level, c.words)
+		m := system(t, nil)
+		m.config.HubKeys, m.config.Root = c.pinned, t.TempDir()
+		check(t, what, m.judgeHub(c.seen, what == "one of two"), c.level, c.words)
 	}
-	d := system(t, nil)
-	d.config.Hubs = []string{"http://127.0.0.1:7070", "http://127.0.0.1:7071"}
-	d.judgeHub(observation{keys: []string{name}}, nil)
-	check(t, "one of several", d.findings, Problem, "--hub-key "+name)
+	m := system(t, nil)
+	m.config.Hubs = []string{"http://127.0.0.1:7070", "http://127.0.0.1:7071"}
+	m.config.Root = t.TempDir()
+	check(t, "one of several", m.judgeHub(observation{keys: []string{name}}, true), Problem, "--hub-key "+name)
 }
 
 func TestLearnedKeysArePinned(t *testing.T) {
-	d := system(t, nil)
-	d.config.Root = t.TempDir()
-	if keys := d.pinned(); keys != nil {
+	m := system(t, nil)
+	m.config.Root = t.TempDir()
+	if keys := m.pinned(); keys != nil {
 		t.Errorf("no keys: got %v", keys)
 	}
-	if err := os.WriteFile(filepath.Join(d.config.Root, "hub.keys"), []byte("ed25519:a\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(m.config.Root, "hub.keys"), []byte("ed25519:a\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if keys := d.pinned(); len(keys) != 1 || keys[0] != "ed25519:a" {
+	if keys := m.pinned(); len(keys) != 1 || keys[0] != "ed25519:a" {
 		t.Errorf("learned keys: got %v", keys)
 	}
 }
 
 func TestNodes(t *testing.T) {
-	d := system(t, nil)
-	d.asked = control.ErrNoDaemon
-	d.config.Root = t.TempDir()
-	d.lookAtNode()
-	check(t, "no node", d.findings, Problem, "lighter node --root "+d.config.Root)
-	d = system(t, nil)
-	d.asked = errors.New("only root may use it")
-	d.lookAtNode()
-	check(t, "not for us", d.findings, Unchecked, "only root")
+	m := system(t, nil)
+	m.noStatus = control.ErrNoDaemon
+	m.config.Root = t.TempDir()
+	check(t, "no node", m.node(t.Context()), Problem, "lighter node --root "+m.config.Root)
+	m = system(t, nil)
+	m.noStatus = errors.New("only root may use it")
+	check(t, "not for us", m.node(t.Context()), Unchecked, "only root")
 	fine := report.Status{Version: report.Version(), Cache: disk.Stats{}}
 	for what, c := range map[string]struct {
 		change func(*report.Status)
@@ -265,7 +227,7 @@ func TestNodes(t *testing.T) {
 		}, Problem, "cut off"},
 		"refused": {func(s *report.Status) {
 			s.Refused = []report.Refused{{Chain: "sha256:ab", Images: []string{"a:1"},
-				Cause: "it is not signed by a pinned key", Mend: "put the former key back"}}
+				Cause: "it is not signed by a pinned key", Repair: "put the former key back"}}
 		}, Problem, "former key"},
 		"a leftover": {func(s *report.Status) { s.Leftovers = []durable.Leftover{{Path: "/n/x", Cause: "not permitted"}} },
 			Warning, "lsattr -d /n/x"},
@@ -278,21 +240,19 @@ func TestNodes(t *testing.T) {
 			s.Images = []report.ImageStatus{{Image: "a/b:1", Why: "the hub does not know it"}}
 		}, Warning, "lighter add docker://a/b:1"},
 	} {
-		d, s := system(t, nil), fine
+		s := fine
 		c.change(&s)
-		d.status = &s
-		d.lookAtNode()
-		check(t, what, d.findings, c.level, c.words)
+		check(t, what, system(t, nil).judgeNode(&s), c.level, c.words)
 	}
 }
 
 // The settings of a running node replace those of the command line.
 func TestStatusReplacesSettings(t *testing.T) {
-	d := system(t, nil)
-	d.useStatus(&report.Status{Root: "/r", Address: "/a", RemapIDs: true, MountMode: mount.Loop, Scope: "s",
+	m := system(t, nil)
+	m.useStatus(&report.Status{Root: "/r", Address: "/a", RemapIDs: true, MountMode: mount.Loop, Scope: "s",
 		CAFile: "/ca", HubKeys: []string{"k"},
 		Hubs: []origin.Health{{URL: "http://hub.test"}}, Cache: disk.Stats{Limit: 7 << 30}})
-	c := d.config
+	c := m.config
 	if c.Root != "/r" || c.Address != "/a" || !c.RemapIDs || c.MountMode != mount.Loop || c.Scope != "s" || c.CAFile != "/ca" || c.CacheSize != 7<<30 ||
 		len(c.Hubs) != 1 || c.Hubs[0] != "http://hub.test" || c.HubKeys[0] != "k" || !c.PlainHTTP {
 		t.Errorf("%+v", c)
@@ -319,11 +279,9 @@ func TestCaches(t *testing.T) {
 		"has hung":    {func(c *disk.Stats) { c.Hung = 6 }, Warning, "did not answer 6"},
 		"writes fail": {func(c *disk.Stats) { c.Failed = 5 }, Warning, "failed to write 5"},
 	} {
-		d := system(t, nil)
 		stats := disk.Stats{Limit: 20 * gib, Room: 20 * gib, Used: 3 * gib, Pinned: gib, Evicted: 2 * gib}
 		c.change(&stats)
-		d.judgeCache(stats, time.Now())
-		check(t, what, d.findings, c.level, c.words)
+		check(t, what, judgeCache(stats, time.Now()), c.level, c.words)
 	}
 }
 
@@ -337,20 +295,6 @@ func TestContainerdsOwnWord(t *testing.T) {
 		"missing": {map[string]string{"overlayfs": ""}, Problem, "[proxy_plugins]"},
 		"failed":  {map[string]string{"lighter": "no such file"}, Problem, "no such file"},
 	} {
-		d := system(t, nil)
-		d.judgeContainerd(containerd.Info{Version: "v2.4.2", Snapshotters: c.snapshotters})
-		check(t, what, d.findings, c.level, c.words)
-	}
-}
-
-func TestWorst(t *testing.T) {
-	if w := Worst(nil); w != OK {
-		t.Errorf("no findings: got %s", w)
-	}
-	if w := Worst([]Finding{{Level: Warning}, {Level: Problem}, {Level: OK}}); w != Problem {
-		t.Errorf("with a problem: got %s", w)
-	}
-	if w := Worst([]Finding{{Level: Unchecked}, {Level: Warning}}); w != Warning {
-		t.Errorf("with a warning: got %s", w)
+		check(t, what, judgeContainerd(containerd.Info{Version: "v2.4.2", Snapshotters: c.snapshotters}), c.level, c.words)
 	}
 }

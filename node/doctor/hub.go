@@ -13,6 +13,7 @@ import (
 
 	"lighter/format/index"
 	"lighter/store/origin"
+	"lighter/wire"
 	"lighter/wire/client"
 )
 
@@ -30,122 +31,110 @@ type observation struct {
 	offset time.Duration // by which its clock is ahead; 0 if it does not say
 
 	unlearnable error // why no node learns its key; nil: a node does
-	others      bool  // another hub answers
 }
 
-// lookAtHubs examines whether the hubs answer, and sign with trusted keys.
-func (d *doctor) lookAtHubs(ctx context.Context) {
-	answers := 0
-	var all []observation
-	for _, url := range d.config.Hubs {
-		s, err := ask(ctx, client.Options{URL: url, Scope: d.config.Scope, PlainHTTP: d.config.PlainHTTP,
-			CAFile: d.config.CAFile})
+// hubs checks whether the hubs answer, and sign with trusted keys.
+func (m *machine) hubs(ctx context.Context) (found []Finding) {
+	var seen []observation
+	for _, url := range m.config.Hubs {
+		o, err := observe(ctx, client.Options{URL: url, Scope: m.config.Scope, PlainHTTP: m.config.PlainHTTP,
+			CAFile: m.config.CAFile})
 		if err != nil {
-			d.add("hub", Problem, err.Error(), "--plain-http if the network is to be trusted, or a hub with tls_cert and tls_key")
+			found = append(found, Finding{Level: Problem, What: err.Error(),
+				Repair: "--plain-http if the network is to be trusted, or a hub with tls_cert and tls_key"})
 			continue
 		}
-		if s.err == nil {
-			answers++
-		}
-		all = append(all, s)
+		seen = append(seen, o)
 	}
-	for _, s := range all {
-		s.others = answers > 0
-		d.judgeHub(s, d.pinned())
+	answers := slices.ContainsFunc(seen, func(o observation) bool { return o.err == nil })
+	for _, o := range seen {
+		found = append(found, m.judgeHub(o, answers)...)
 	}
+	return found
 }
 
-// ask asks a hub for its keys and its time. An error is about the options.
-func ask(ctx context.Context, options client.Options) (s observation, err error) {
+// observe asks a hub for its keys and its time. An error is about the options.
+func observe(ctx context.Context, options client.Options) (o observation, err error) {
 	hub, err := client.New(options)
 	if err != nil {
-		return s, err
+		return o, err
 	}
 	node, err := origin.New(slog.New(slog.DiscardHandler), options)
 	if err != nil {
-		return s, err
+		return o, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	s.url = hub.URL()
+	o.url = hub.URL()
 	keys, err := hub.Keys(ctx)
 	if err != nil {
-		s.err = err
-		return s, nil
+		o.err = err
+		return o, nil
 	}
 	for _, key := range keys {
-		s.keys = append(s.keys, index.FormatKey(key))
+		o.keys = append(o.keys, index.FormatKey(key))
 	}
-	_, s.unlearnable = node.Keys(ctx)
-	host, plain, transport := hub.Registry()
-	scheme := "https"
-	if plain {
-		scheme = "http"
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodHead, scheme+"://"+host+"/", nil)
-	if err != nil {
-		return s, nil
-	}
+	_, o.unlearnable = node.Keys(ctx)
 	began := time.Now()
-	res, err := transport.RoundTrip(req)
+	res, err := hub.Get(ctx, wire.KeyPath(hub.Scope()), nil)
 	if err != nil {
-		return s, nil // the hub has just sent its keys: its clock does not matter now
+		return o, nil // the hub has just sent its keys: its clock does not matter now
 	}
 	res.Body.Close()
-	s.took = time.Since(began)
+	o.took = time.Since(began)
 	if date, err := http.ParseTime(res.Header.Get("Date")); err == nil {
-		s.offset = date.Sub(time.Now().Truncate(time.Second))
+		o.offset = date.Sub(time.Now().Truncate(time.Second))
 	}
-	return s, nil
+	return o, nil
 }
 
 // pinned returns the keys that a node trusts: those of the running node, the configured ones, or
 // the learned ones.
-func (d *doctor) pinned() []string {
-	if len(d.config.HubKeys) > 0 {
-		return d.config.HubKeys
+func (m *machine) pinned() []string {
+	if len(m.config.HubKeys) > 0 {
+		return m.config.HubKeys
 	}
-	text, err := os.ReadFile(filepath.Join(d.config.Root, "hub.keys"))
+	text, err := os.ReadFile(m.learnedKeys())
 	if err != nil {
 		return nil
 	}
 	return strings.Fields(string(text))
 }
 
-func (d *doctor) judgeHub(s observation, pinned []string) {
-	const area = "hub"
-	if s.err != nil {
-		level, what := Problem, s.err.Error()
-		if s.others {
-			level, what = Warning, what+"; another one answers"
-		}
-		d.add(area, level, what, "lighter hub there; curl -v "+s.url+"/readyz, and the path to it (proxy, firewall)")
-		return
+// learnedKeys returns the path of the file with the keys that the node has learned.
+func (m *machine) learnedKeys() string { return filepath.Join(m.config.Root, "hub.keys") }
+
+// judgeHub judges what a hub answered. answers reports that some hub does.
+func (m *machine) judgeHub(o observation, answers bool) []Finding {
+	if o.err != nil {
+		repair := "lighter hub there; curl -v " + o.url + "/readyz, and the path to it (proxy, firewall)"
+		return first([]rule{
+			{answers, Warning, o.err.Error() + "; another one answers", repair},
+			{true, Problem, o.err.Error(), repair},
+		})
 	}
-	keys := strings.Join(s.keys, ", ")
-	believed := slices.ContainsFunc(s.keys, func(key string) bool { return slices.Contains(pinned, key) })
-	switch {
-	case len(pinned) == 0 && s.unlearnable == nil && len(d.config.Hubs) == 1:
-		d.add(area, OK, s.url+" answers; its key will be learned by the first node that needs it", "")
-	case len(pinned) == 0 && s.unlearnable == nil:
-		d.add(area, Problem, s.url+" is one of several hubs and no key of it is pinned: the node does not start",
-			"--hub-key "+keys+" (if the hub's own log has the same)")
-	case len(pinned) == 0:
-		d.add(area, Problem, fmt.Sprintf("no key of %s is pinned, and none is learned (%v): no image is lazy, or the node does not start",
-			s.url, s.unlearnable), "--hub-key "+keys+" (if the hub's own log has the same)")
-	case !believed:
-		d.add(area, Problem, fmt.Sprintf("%s signs with %s, which is not pinned: no image is lazy", s.url, keys),
-			"if the hub's own log has the same: --hub-key "+keys+" (or hub_keys), or remove "+
-				filepath.Join(d.config.Root, "hub.keys")+" of a hub on this machine; then restart the node")
-	default:
-		d.add(area, OK, s.url+" answers, and signs with a key that is pinned", "")
-	}
-	if s.took > slowHub {
-		d.add(area, Warning, fmt.Sprintf("%s needs %s for an answer: a pull waits a second in total, and then goes on without it",
-			s.url, s.took.Round(time.Millisecond)), "a hub, or a mirror of it, nearer to this machine")
-	}
-	if s.offset.Abs() > maxSkew {
-		d.add(area, Warning, fmt.Sprintf("the clock of %s differs by %s", s.url, s.offset.Abs().Round(time.Second)),
-			"timedatectl set-ntp true, on both machines")
-	}
+	keys, pinned := strings.Join(o.keys, ", "), m.pinned()
+	pin := "--hub-key " + keys + " (if the hub's own log has the same)"
+	learnable := len(pinned) == 0 && o.unlearnable == nil
+	believed := slices.ContainsFunc(o.keys, func(key string) bool { return slices.Contains(pinned, key) })
+	return append(first([]rule{
+		{believed, OK, o.url + " answers, and signs with a key that is pinned", ""},
+		{learnable && len(m.config.Hubs) == 1, OK,
+			o.url + " answers; its key will be learned by the first node that needs it", ""},
+		{learnable, Problem,
+			o.url + " is one of several hubs and no key of it is pinned: the node does not start", pin},
+		{len(pinned) == 0, Problem,
+			fmt.Sprintf("no key of %s is pinned, and none is learned (%v): "+
+				"no image is lazy, or the node does not start", o.url, o.unlearnable), pin},
+		{true, Problem, fmt.Sprintf("%s signs with %s, which is not pinned: no image is lazy", o.url, keys),
+			"if the hub's own log has the same: --hub-key " + keys + " (or hub_keys), or remove " + m.learnedKeys() +
+				" of a hub on this machine; then restart the node"},
+	}), all("", []rule{
+		{o.took > slowHub, Warning,
+			fmt.Sprintf("%s needs %s for an answer: a pull waits a second in total, and then goes on without it",
+				o.url, o.took.Round(time.Millisecond)), "a hub, or a mirror of it, nearer to this machine"},
+		{o.offset.Abs() > maxSkew, Warning,
+			fmt.Sprintf("the clock of %s differs by %s", o.url, o.offset.Abs().Round(time.Second)),
+			"timedatectl set-ntp true, on both machines"},
+	})...)
 }

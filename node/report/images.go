@@ -205,7 +205,7 @@ func (s *Status) detail(image ImageStatus, pins []disk.Pin) ImageDetail {
 	}
 	for _, r := range s.Refused {
 		if r.Chain == image.Chain {
-			d.Refused = r.Cause + ": " + r.Mend
+			d.Refused = r.Cause + ": " + r.Repair
 		}
 	}
 	return d

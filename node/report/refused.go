@@ -15,14 +15,14 @@ type Refused struct {
 	Images []string   `json:"images"` // whose top chain it is, as far as their names are known
 	Cause  string     `json:"cause"`
 	Hub    string     `json:"hub,omitempty"` // why no hub has given another statement; empty: none was asked yet
-	Mend   string     `json:"mend"`          // what to do
+	Repair string     `json:"repair"`        // what to do
 }
 
 // refused returns the statements that are refused.
 func (r *Reporter) refused(ctx context.Context) []Refused {
 	all := []Refused{}
 	for _, found := range r.Chains.Refused() {
-		refused := Refused{Chain: found.Chain, Trees: found.Trees, Cause: found.Cause.Error(), Mend: found.Remedy}
+		refused := Refused{Chain: found.Chain, Trees: found.Trees, Cause: found.Cause.Error(), Repair: found.Remedy}
 		if found.Hub != nil {
 			refused.Hub = found.Hub.Error()
 		}
@@ -52,7 +52,7 @@ func (r *Reporter) LogProblems(ctx context.Context, log *slog.Logger) {
 	}
 	for _, refused := range r.refused(ctx) {
 		log.Error("a statement is refused: its tree stays mounted and served, and no new pull uses it",
-			"chain", refused.Chain, "trees", refused.Trees, "images", refused.Images, "err", refused.Cause, "repair", refused.Mend)
+			"chain", refused.Chain, "trees", refused.Trees, "images", refused.Images, "err", refused.Cause, "repair", refused.Repair)
 	}
 }
 

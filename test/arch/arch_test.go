@@ -66,7 +66,7 @@ node/binds: durable node/mount wire
 node/completion: format/chunk node/mount node/trees store/disk
 node/control: durable node/binds node/completion node/imagecache node/keeper node/ondemand node/report node/takeover socket
 node/device: format/chunk format/index node/fuse | store store/origin wire/client
-node/doctor: format/index format/tree node node/control node/front/containerd node/fuse node/mount node/report proc store/disk store/origin wire/client | durable node/binds
+node/doctor: format/index format/tree node node/control node/front/containerd node/fuse node/mount node/report proc store/disk store/origin wire wire/client | durable node/binds
 node/flight:
 node/front/containerd: durable node/resolver | socket
 node/fuse: format/chunk | node/device store store/origin wire/client

@@ -70,7 +70,7 @@ func refused(t *testing.T, d *daemon) {
 	t.Helper()
 	s := status(t, d.root)
 	if len(s.Refused) != 1 || len(s.Binds) != 1 || s.Refused[0].Chain != s.Binds[0].Chain || len(s.Refused[0].Trees) != 1 ||
-		!slices.Equal(s.Refused[0].Images, []string{"tools:1"}) || s.Refused[0].Cause == "" || s.Refused[0].Mend == "" {
+		!slices.Equal(s.Refused[0].Images, []string{"tools:1"}) || s.Refused[0].Cause == "" || s.Refused[0].Repair == "" {
 		t.Errorf("refused: %+v, mounted: %+v", s.Refused, s.Binds)
 	}
 	for line, words := range map[string][]string{"status": {"REFUSED STATEMENT", "tools:1", "what to do"}, "doctor": {"the statement of tools:1 is refused"}} {

@@ -1,0 +1,70 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"lighter/node/control"
+	"lighter/node/mount"
+	"lighter/node/report"
+)
+
+// node checks whether a node runs, and what it reports.
+func (m *machine) node(context.Context) []Finding {
+	if s := m.status; s != nil {
+		return m.judgeNode(s)
+	}
+	connection, err := mount.Connection(m.config.Root)
+	start := "lighter node --root " + m.config.Root
+	return first([]rule{
+		{!errors.Is(m.noStatus, control.ErrNoDaemon), Unchecked, "the node does not answer: " + m.noStatus.Error(), ""},
+		{err == nil && connection != "", Problem, "no node runs, and reads of its containers wait for it", start},
+		{true, Problem, "no node runs with root " + m.config.Root, start},
+	})
+}
+
+func (m *machine) judgeNode(s *report.Status) []Finding {
+	version := report.Version()
+	rules := []rule{
+		{s.Version == version, OK,
+			"it runs since " + s.Started.Local().Format(time.DateTime) + ", version " + version, ""},
+		{s.Version != version, Warning, "the running node is version " + s.Version + ", and this program is " + version,
+			"restart the node: containers continue meanwhile"},
+		{s.NotLazy != "", Problem, "no image is lazy: " + s.NotLazy,
+			`see the findings about the kernel above, and set mount_mode = "auto"; then restart the node`},
+		{s.Keeper.Error != "", Problem,
+			"no keeper holds the devices, containers get errors when this node ends: " + s.Keeper.Error,
+			"restart the node when no container uses it"},
+		{s.NoMetrics != "", Warning, "metrics, health and readiness are not available: " + s.NoMetrics,
+			"another http_address; then restart the node"},
+	}
+	for _, lost := range s.Lost {
+		image := cmp.Or(strings.Join(lost.Images, ", "), "an image without a name")
+		rules = append(rules, rule{true, Problem,
+			"tree " + lost.Tree.Short() + " of " + image + " is broken: " + lost.Cause,
+			"ctr images rm --sync IMAGE, and pull it again (its chains: lighter status)"})
+	}
+	for _, r := range s.Refused {
+		image := cmp.Or(strings.Join(r.Images, ", "), "chain "+r.Chain)
+		rules = append(rules, rule{true, Problem,
+			"the statement of " + image + " is refused: its tree is served, but no new pull uses it: " + r.Cause,
+			r.Repair})
+	}
+	for _, left := range s.Leftovers {
+		rules = append(rules, rule{true, Warning, left.Path + " could not be cleaned up: " + left.Cause,
+			"df -h " + s.Root + "; lsattr -d " + left.Path + "; then restart the node"})
+	}
+	for _, b := range s.Binds {
+		rules = append(rules, rule{b.Lost != "", Problem,
+			"image " + b.Name + " is not mounted at " + b.Dir + " any more: " + b.Lost,
+			"lighter unmount " + b.Dir + ", and mount it again"})
+	}
+	for _, i := range s.Images {
+		rules = append(rules, rule{!i.Lazy && i.Image != "", Warning, "image " + i.Image + " is not lazy: " + i.Why,
+			"lighter add docker://" + i.Image + ", then remove the image here and pull it again"})
+	}
+	return all("", rules)
+}

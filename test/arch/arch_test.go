@@ -102,6 +102,7 @@ test/e2e/node: | node/binds node/control node/imagecache node/keeper node/mount 
 test/e2e/peers:
 test/e2e/soak: | node/control node/health node/keeper node/mount node/report
 test/e2e/system: | node/doctor node/keeper node/mount node/report
+test/e2e/versions:
 test/house:
 test/testkit/cachetest: format/chunk store
 test/testkit/catalogtest: format/chunk format/index hub/catalog wire
@@ -110,6 +111,7 @@ test/testkit/faultfs:
 test/testkit/filetree: format/chunk format/index format/tree
 test/testkit/example:
 test/testkit/fswalk:
+test/testkit/history: test/testkit/site
 test/testkit/immutable:
 test/testkit/layout:
 test/testkit/link:

@@ -10,13 +10,14 @@ import (
 	"strings"
 	"testing"
 
+	"lighter/test/testkit/history"
 	"lighter/test/testkit/site"
 )
 
 // unit is a service's file as it is shipped.
 func unit(t *testing.T, name string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(module(t), "deploy/systemd", name))
+	text, err := os.ReadFile(filepath.Join(history.Module(t), "deploy/systemd", name))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package site
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -77,7 +78,7 @@ func (m *Machine) StartHub(ctx context.Context, name string) (*Hub, error) {
 }
 
 func (h *Hub) argv(address string) []string {
-	return []string{h.site.options.Lighter, "hub", "--root", h.Root, "--listen", address, "--plain-http", "--open",
+	return []string{cmp.Or(h.site.options.Hub, h.site.options.Lighter), "hub", "--root", h.Root, "--listen", address, "--plain-http", "--open",
 		"--source", HubIP}
 }
 

@@ -38,6 +38,7 @@ type Options struct {
 	Delayed  bool     // a proxy on the link gives it latency, as SetLink says; at first next to none
 	HubArgs  []string // more flags for the hub
 	NodeArgs []string // more flags for the node
+	Hub      string   // another binary for the hub; empty: Lighter
 	Node     string   // another binary for the node; empty: Lighter
 	Hubs     []string // URLs of what the node asks; empty: the hub
 	HubKey   string   // the key that the node pins; empty: the hub's
@@ -123,6 +124,9 @@ func (s *Site) SetNodeArgs(args ...string) { s.options.NodeArgs = args }
 
 // SetNode makes nodes that are started from now on run this binary; empty: Options.Lighter.
 func (s *Site) SetNode(lighter string) { s.options.Node = lighter }
+
+// SetHub makes hubs that are started from now on run this binary; empty: Options.Lighter.
+func (s *Site) SetHub(lighter string) { s.options.Hub = lighter }
 
 // Close stops everything, the machine first, and removes the site's directory.
 // What is then still running or mounted is an error.

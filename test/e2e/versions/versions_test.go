@@ -1,0 +1,131 @@
+//go:build e2e
+
+package versions
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"lighter/test/testkit/history"
+	"lighter/test/testkit/site"
+)
+
+// firstKept is the commit from which on formats are kept.
+const firstKept = "52c0c92"
+
+func TestMain(m *testing.M) { os.Exit(site.Enclosed(m.Run)) }
+
+// Hub and node have different versions. While a container runs, they change their versions.
+func TestVersionsWorkTogether(t *testing.T) {
+	earlier := history.Build(t, firstKept)
+	if earlier == "" {
+		t.Skipf("history without commit %s", firstKept)
+	}
+	today, err := site.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Run("hub of an earlier version", func(t *testing.T) { change(t, earlier, today) })
+	t.Run("node of an earlier version", func(t *testing.T) { change(t, today, earlier) })
+}
+
+// change starts a hub and a node of two versions, which then swap their versions.
+func change(t *testing.T, hub, node string) {
+	s := start(t, hub, node)
+	if want == "" {
+		want = read(t, s, site.Overlayfs)
+	}
+	if got := read(t, s, site.Lighter); got != want {
+		t.Errorf("got files %s, want %s", got, want)
+	}
+	c, err := s.Machine.StartContainer(t.Context(), site.Lighter, image, "sleep", "infinity")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Machine.KillNode()
+	s.SetNode(hub)
+	if err := site.DropCaches(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Machine.StartNode(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := c.Exec(t.Context(), reading...); err != nil || got != want {
+		t.Errorf("after the node was replaced: got files %s, want %s, error %v", got, want, err)
+	}
+
+	s.Hub.Kill()
+	s.SetHub(node)
+	if err := s.Hub.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Remove(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Machine.RemoveImage(t.Context(), image); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Machine.Command(t.Context(), hub, "cache", "prune", "--root", s.Machine.NodeRoot()); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(t, s, site.Lighter); got != want {
+		t.Errorf("after the hub was replaced: got files %s, want %s", got, want)
+	}
+}
+
+var (
+	want    string // a digest of the image's files
+	image   = site.Reference("base")
+	reading = []string{"sh", "-c", "find /usr/bin /etc -xdev -type f -print0 | sort -z | xargs -0 cat | sha256sum"}
+)
+
+func start(t *testing.T, hub, node string) *site.Site {
+	t.Helper()
+	today, err := site.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := site.Start(t.Context(), site.Options{Lighter: today, Hub: hub, Node: node})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			log, _ := os.ReadFile(s.Machine.NodeLog()) // what there is
+			t.Logf("the node's log:\n%s", log)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	work, err := site.Work()
+	if err == nil {
+		err = s.Push(t.Context(), filepath.Join(work, "images", "base"), "base")
+	}
+	if err == nil {
+		err = s.Hub.Add(t.Context(), "base")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// read pulls the image and returns a digest of its files, as a container sees them.
+func read(t *testing.T, s *site.Site, snapshotter string) string {
+	t.Helper()
+	if _, err := s.Machine.Pull(t.Context(), snapshotter, image); err != nil {
+		t.Fatal(err)
+	}
+	ran, err := s.Machine.Run(t.Context(), snapshotter, image, reading...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if snapshotter == site.Lighter {
+		if trees, err := filepath.Glob(filepath.Join(s.Machine.NodeRoot(), "trees/*/map")); len(trees) != 1 {
+			t.Errorf("got trees %q, want that of the image, error %v: was it unpacked?", trees, err)
+		}
+	}
+	return ran.Output
+}

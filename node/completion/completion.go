@@ -23,13 +23,13 @@ import (
 	"lighter/format/chunk"
 	"lighter/node/mount"
 	"lighter/node/trees"
+	"lighter/sleep"
 	"lighter/store/disk"
 )
 
 const (
 	lookInterval = 2 * time.Second  // between two looks at the mounted trees
 	retryDelay   = time.Minute      // before the next look after a failure
-	maxFailures  = 3                // units that fail in a row before a tree is left alone
 	burst        = 256 << 10        // bytes that may arrive at once, whatever the rate
 	steadyTime   = 10 * time.Minute // without evictions, before anything is fetched: evicted chunks were read by someone
 	unitRoom     = 4 << 20          // bytes that have to be free in the cache for another unit
@@ -145,8 +145,8 @@ func (c *Completer) update(fn func(*Status)) {
 
 // visit is the result of the last look at a tree.
 type visit struct {
-	lost int64     // chunks that the cache had lost when the tree was complete; -1: it was not complete
-	next time.Time // not before
+	lost int64     // chunks that the cache had lost before, if the tree was complete; else -1
+	next time.Time // no other look before it
 }
 
 // Run completes mounted trees until ctx is done. Trees that were pulled and never mounted are
@@ -175,10 +175,7 @@ func (c *Completer) Run(ctx context.Context) {
 				c.log.Warn("cannot complete all mounted images", "retry", wait, "err", failed)
 			}
 		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-		}
+		sleep.For(ctx, wait)
 	}
 }
 
@@ -188,25 +185,22 @@ func (c *Completer) completeAll(ctx context.Context, visits map[chunk.ID]visit) 
 	maps.DeleteFunc(visits, func(tree chunk.ID, _ visit) bool { return !slices.Contains(trees, tree) })
 	var failed error
 	for _, tree := range trees {
-		if !c.isDue(tree, visits[tree]) {
+		if !c.isDue(tree, visits) {
 			continue
 		}
 		if err := c.mayFetch(); err != nil {
 			return err
 		}
-		now := visit{lost: c.lost()}
+		now := visit{lost: c.lost(), next: time.Now().Add(retryDelay)}
 		complete, err := c.completeTree(ctx, tree)
-		if !complete {
-			now.lost = -1
-		}
-		if !c.options.Complete || complete {
-			now.next = time.Now().Add(retryDelay)
-		}
 		if complete && c.options.Local {
 			err = c.makeLocal(ctx, tree)
 		}
-		if not := (errNotNow{}); errors.As(err, &not) || ctx.Err() != nil {
+		if errors.As(err, new(errNotNow)) || ctx.Err() != nil {
 			return err
+		}
+		if !complete || c.options.Local {
+			now.lost = -1
 		}
 		visits[tree] = now
 		failed = errors.Join(failed, err)
@@ -215,14 +209,12 @@ func (c *Completer) completeAll(ctx context.Context, visits map[chunk.ID]visit) 
 }
 
 // isDue reports whether to look at a tree. A tree with a local device needs no chunks.
-func (c *Completer) isDue(tree chunk.ID, v visit) bool {
+func (c *Completer) isDue(tree chunk.ID, visits map[chunk.ID]visit) bool {
 	if _, local := c.parts.Trees.HasLocal(tree); local {
 		return false
 	}
-	if time.Now().Before(v.next) {
-		return v.lost >= 0 && v.lost != c.lost()
-	}
-	return c.options.Local || v == (visit{}) || v.lost != c.lost()
+	v, seen := visits[tree]
+	return !seen || time.Now().After(v.next) && v.lost != c.lost()
 }
 
 func (c *Completer) mounted() (trees []chunk.ID) {
@@ -272,35 +264,28 @@ func (c *Completer) isSteady(evicted int64, now time.Time) bool {
 	return !now.Before(c.steady)
 }
 
-// completeTree fetches the missing units of a tree, and reports whether none is missing any more.
+// completeTree fetches the missing units of a tree in the background, and reports whether none is
+// missing any more.
 func (c *Completer) completeTree(ctx context.Context, tree chunk.ID) (complete bool, err error) {
-	missing, _, err := c.missing(ctx, tree)
-	left := total(missing)
-	if err != nil || left == 0 || !c.options.Complete {
-		return err == nil && left == 0, err
+	if !c.options.Complete {
+		missing, _, err := c.missing(ctx, tree)
+		return err == nil && len(missing) == 0, err
 	}
-	share := c.parts.Share()
-	received, failures := int64(0), 0
-	for _, u := range missing {
+	share, received := c.parts.Share(), int64(0)
+	complete, err = c.fetchMissing(ctx, tree, share, 1, func(left, _ int64) (err error) {
 		c.update(func(s *Status) { s.Tree, s.Left, s.Waits = tree, left, "" })
-		if err := c.mayFetch(); err != nil {
-			return false, err
+		if received, err = c.pace(ctx, share, received); err != nil {
+			return err
 		}
 		if !c.parts.Trees.Has(tree) {
-			return false, nil
+			return errNotNow{"its image was removed"}
 		}
-		if err = share.Warm(ctx, u.ref); err == nil {
-			failures = 0
-			left -= u.bytes
-		} else if failures++; failures == maxFailures || ctx.Err() != nil {
-			return false, fmt.Errorf("complete tree %s: %w", tree.Short(), err)
-		}
-		if received, err = c.pace(ctx, share, received); err != nil {
-			return false, err
-		}
+		return c.mayFetch()
+	})
+	if err != nil {
+		err = fmt.Errorf("complete tree %s: %w", tree.Short(), err)
 	}
-	missing, _, err = c.missing(ctx, tree)
-	return err == nil && len(missing) == 0, err
+	return complete, err
 }
 
 // pace waits until the bytes that arrived since before are within the rate, and returns how many

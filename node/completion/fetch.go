@@ -15,8 +15,9 @@ import (
 )
 
 const (
-	fetchParallel    = 8                      // units that Fetch asks for at a time
-	fetchRounds      = 3                      // how often Fetch tries to get missing units
+	fetchParallel    = 8                      // units that Fetch requests at a time
+	fetchRounds      = 3                      // how often Fetch requests missing units
+	maxFailures      = 3                      // units that fail in a row, of each that is requested at a time
 	progressInterval = 200 * time.Millisecond // between two reports of Fetch
 )
 
@@ -32,30 +33,29 @@ var errNotKept = errors.New("some of it did not arrive or was not kept, see `lig
 // Fetch fetches all chunks of a tree into the cache, at lower priority than reads, and reports
 // its progress until it returns. Neither schedule nor rate apply.
 func (c *Completer) Fetch(ctx context.Context, tree chunk.ID, report func(Progress)) error {
-	var all int64
-	var here atomic.Int64
-	progress := func() { report(Progress{Here: here.Load(), All: all}) }
-	defer progress()
-	var err error
+	var now Progress
+	var reported time.Time
+	defer func() { report(now) }()
+	var failed error
 	for range fetchRounds {
-		var missing []unit
-		if missing, all, err = c.missing(ctx, tree); err != nil {
-			return err
-		}
-		here.Store(all - total(missing))
-		if len(missing) == 0 {
+		complete, err := c.fetchMissing(ctx, tree, c.parts.Share(), fetchParallel, func(left, all int64) error {
+			now = Progress{Here: all - left, All: all}
+			if time.Since(reported) >= progressInterval {
+				reported = time.Now()
+				report(now)
+			}
+			return context.Cause(ctx)
+		})
+		if complete {
 			c.makeFetchedLocal(ctx, tree)
 			return nil
 		}
-		if err = c.fetchUnits(ctx, missing, &here, progress); ctx.Err() != nil {
+		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
+		failed = err
 	}
-	missing, _, failed := c.missing(ctx, tree)
-	if len(missing) > 0 || failed != nil {
-		return errors.Join(err, failed, errNotKept)
-	}
-	return nil
+	return errors.Join(failed, errNotKept)
 }
 
 // makeFetchedLocal makes the local device of a tree that was fetched. A failure does not matter
@@ -69,38 +69,44 @@ func (c *Completer) makeFetchedLocal(ctx context.Context, tree chunk.ID) {
 	}
 }
 
-// fetchUnits fetches units in parallel. A unit that fails does not end the others.
-func (c *Completer) fetchUnits(ctx context.Context, missing []unit, here *atomic.Int64, progress func()) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	reported := make(chan struct{})
-	go func() {
-		defer close(reported)
-		for {
-			progress()
-			select {
-			case <-time.After(progressInterval):
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	share := c.parts.Share()
+// fetchMissing fetches the missing units of a tree, and reports whether none is missing any more. It
+// calls next before each unit and at the end, with the bytes of the missing chunks and of all. An
+// error of next ends the fetch, and so do maxFailures.
+func (c *Completer) fetchMissing(
+	ctx context.Context, tree chunk.ID, share Share, parallel int, next func(left, all int64) error,
+) (complete bool, err error) {
+	missing, all, err := c.missing(ctx, tree)
+	if err != nil {
+		return false, err
+	}
+	var left, failures atomic.Int64
+	left.Store(total(missing))
 	var group errgroup.Group
-	group.SetLimit(fetchParallel)
+	group.SetLimit(parallel)
 	for _, u := range missing {
+		if err = next(left.Load(), all); err != nil || failures.Load() >= maxFailures*int64(parallel) {
+			break
+		}
 		group.Go(func() error {
 			if err := share.Warm(ctx, u.ref); err != nil {
+				failures.Add(1)
 				return err
 			}
-			here.Add(u.bytes)
+			failures.Store(0)
+			left.Add(-u.bytes)
 			return nil
 		})
 	}
-	err := group.Wait()
-	cancel()
-	<-reported
-	return err
+	err = cmp.Or(err, group.Wait())
+	missing, all, failed := c.missing(ctx, tree)
+	if failed != nil {
+		return false, cmp.Or(err, failed)
+	}
+	_ = next(total(missing), all) // nothing is left to be ended
+	if len(missing) == 0 {
+		return true, nil
+	}
+	return false, err
 }
 
 // unit is a unit with missing chunks.

@@ -13,6 +13,7 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/node/completion"
+	"lighter/sleep"
 	"lighter/store/disk"
 )
 
@@ -167,10 +168,7 @@ func (c *Cache) Run(ctx context.Context, bytesPerSecond int64) {
 		if _, err := c.trees.Scrub(ctx, bytesPerSecond); err != nil {
 			return
 		}
-		select {
-		case <-time.After(scrubPause):
-		case <-ctx.Done():
-		}
+		sleep.For(ctx, scrubPause)
 	}
 }
 

@@ -1,14 +1,13 @@
 package prefetch
 
 import (
-	"context"
 	"errors"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"lighter/format/chunk"
 	"lighter/format/index"
+	"lighter/sleep"
 )
 
 // task is a wanted startup pack.
@@ -65,7 +64,7 @@ func (s *startup) fetch(t *task, u unit, p *pass) bool {
 		return true
 	}
 	for s.short() != nil {
-		if !sleep(s.ctx, shortPause) {
+		if !sleep.For(s.ctx, shortPause) {
 			return false
 		}
 	}
@@ -150,14 +149,4 @@ func (s *startup) note(t *task, u chunk.Unit, p *pass, err error) {
 		p.fail(err)
 	}
 	s.log.Debug("unit of a startup pack not fetched", "unit", u, "err", err)
-}
-
-// sleep waits for d and reports whether ctx is not done by then.
-func sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -11,6 +11,7 @@ import (
 	"lighter/format/chunk"
 	"lighter/format/index"
 	"lighter/node/device"
+	"lighter/sleep"
 )
 
 // startup fetches a device's startup packs once they are wanted: at mount, or when a read triggers
@@ -379,7 +380,7 @@ func (s *startup) isRunning() bool {
 func (s *startup) pause(d time.Duration) bool {
 	s.paused.Store(true)
 	defer s.paused.Store(false)
-	return sleep(s.ctx, d)
+	return sleep.For(s.ctx, d)
 }
 
 // spend reports whether so many bytes more may be fetched. It gives back a negative number of

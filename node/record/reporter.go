@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"lighter/format/trace"
+	"lighter/sleep"
 )
 
 // ErrRefused means that no hub accepts the trace. Sending it again does not help.
@@ -63,7 +64,7 @@ func (r *Reporter) Run(ctx context.Context) {
 	for {
 		select {
 		case t := <-r.queue:
-			if sleep(ctx, time.Until(t.at)); ctx.Err() == nil {
+			if sleep.For(ctx, time.Until(t.at)); ctx.Err() == nil {
 				r.report(ctx, t.Trace)
 			}
 		case <-ctx.Done():
@@ -87,21 +88,14 @@ func (r *Reporter) report(ctx context.Context, t trace.Trace) {
 			r.drop(t, err)
 			return
 		}
-		sleep(ctx, r.pause[try]+random(r.pause[try]))
+		sleep.For(ctx, r.pause[try]+random(r.pause[try]))
 	}
 }
 
 // wait waits until no reader of this node waits for the link, for maxYield at most.
 func (r *Reporter) wait(ctx context.Context) {
 	for end := time.Now().Add(maxYield); r.busy() && ctx.Err() == nil && time.Now().Before(end); {
-		sleep(ctx, yieldInterval)
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
+		sleep.For(ctx, yieldInterval)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"lighter/format/index"
+	"lighter/sleep"
 )
 
 // Signer is a pinned key, with the statements on this machine that it has signed.
@@ -43,7 +44,7 @@ func (c *Chains) Signers() []Signer {
 // Sweep.
 func (r *Resolver) RenewStatements(ctx context.Context) {
 	// Jitter spreads nodes that were restarted together.
-	for pause := firstRenewal; sleep(ctx, pause+rand.N(pause/4)); pause = min(2*pause, lastRenewal) {
+	for pause := firstRenewal; sleep.For(ctx, pause+rand.N(pause/4)); pause = min(2*pause, lastRenewal) {
 		for _, chain := range r.toRenew() {
 			r.renewStatement(ctx, chain)
 		}

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"lighter/sleep"
 	"lighter/store/origin"
 )
 
@@ -16,7 +17,7 @@ func retry(ctx context.Context, try func() error, pause func(error) (time.Durati
 		if err == nil {
 			return nil
 		}
-		if wait, again := pause(err); !again || !sleep(ctx, wait) {
+		if wait, again := pause(err); !again || !sleep.For(ctx, wait) {
 			return err
 		}
 	}
@@ -30,14 +31,4 @@ func retryAfter(err error) (wait time.Duration, ok bool) {
 		return 0, false
 	}
 	return busy.After + rand.N(busy.After/2+1), true
-}
-
-// sleep reports whether d went by before ctx was done.
-func sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

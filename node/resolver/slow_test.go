@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"lighter/format/chunk"
+	"lighter/sleep"
 	"lighter/store/origin"
 	"lighter/wire"
 )
@@ -17,7 +18,7 @@ import (
 func TestSlowHub(t *testing.T) {
 	answerAfter := func(d time.Duration) func(context.Context, string) (*wire.Chain, error) {
 		return func(ctx context.Context, chain string) (*wire.Chain, error) {
-			if !sleep(ctx, d) {
+			if !sleep.For(ctx, d) {
 				return nil, context.Cause(ctx)
 			}
 			return stack(1)(ctx, chain)
@@ -42,7 +43,7 @@ func TestSlowHub(t *testing.T) {
 				r, trees := newResolver(t, h)
 				trees.fetch = func(ctx context.Context, _ chunk.ID, begun func()) error {
 					for left := c.index; left > 0; left -= time.Second {
-						if !sleep(ctx, time.Second) {
+						if !sleep.For(ctx, time.Second) {
 							return context.Cause(ctx)
 						}
 						if c.sends > 0 {
@@ -109,7 +110,7 @@ func TestBusyAndSlowHub(t *testing.T) {
 			if asked++; asked == 1 {
 				return &origin.Unavailable{Err: errors.New("too many requests"), After: 20 * time.Second}
 			}
-			for sleep(ctx, time.Second) {
+			for sleep.For(ctx, time.Second) {
 				h.send()
 			}
 			return context.Cause(ctx)

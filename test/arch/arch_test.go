@@ -63,7 +63,7 @@ logqueue:
 mirror: format/chunk format/compress format/index format/pack store store/origin wire wire/client
 node: durable format/index format/trace node/binds node/completion node/control node/front/containerd node/health node/imagecache node/keeper node/memory node/monitor node/mount node/ondemand node/prefetch node/record node/report node/resolver node/takeover node/trees socket store store/disk store/origin wire wire/client
 node/binds: durable node/mount wire
-node/completion: format/chunk node/mount node/trees store/disk
+node/completion: format/chunk node/mount node/trees sleep store/disk
 node/control: durable node/binds node/completion node/imagecache node/keeper node/ondemand node/report node/takeover socket
 node/device: format/chunk format/index node/fuse | store store/origin wire/client
 node/doctor: format/index format/tree node node/control node/front/containerd node/fuse node/mount node/report proc store/disk store/origin wire wire/client | durable node/binds
@@ -71,21 +71,22 @@ node/flight:
 node/front/containerd: durable node/resolver | socket
 node/fuse: format/chunk | node/device store store/origin wire/client
 node/health: node/fuse node/mount
-node/imagecache: format/chunk node/completion store/disk
+node/imagecache: format/chunk node/completion sleep store/disk
 node/keeper:
 node/memory:
 node/monitor: logqueue node/fuse node/mount node/report socket | store store/origin
 node/mount: format/chunk format/index format/tree node/device node/fuse node/record node/trees | node/prefetch
 node/ondemand: format/chunk format/trace node/record
-node/prefetch: format/chunk format/index node/device | store
-node/record: format/chunk format/trace node/device
+node/prefetch: format/chunk format/index node/device sleep | store
+node/record: format/chunk format/trace node/device sleep
 node/report: durable format/chunk node/binds node/completion node/front/containerd node/mount node/prefetch node/record node/resolver node/takeover node/trees store store/disk store/origin | node/device
-node/resolver: durable format/chunk format/index node/flight store/origin wire | wire/client
+node/resolver: durable format/chunk format/index node/flight sleep store/origin wire | wire/client
 node/standalone: durable format/chunk node node/binds node/control node/keeper node/mount
 node/takeover: durable node/fuse node/keeper node/mount proc
 node/trees: durable format/chunk format/erofs format/index format/trace node/flight node/fuse node/prefetch | store/disk
 proc:
 renewed:
+sleep:
 socket: proc
 store: format/chunk format/pack
 store/disk: durable format/chunk store

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -22,32 +21,32 @@ import (
 
 // Config is a node's configuration, in TOML. `lighter config node` prints it.
 type Config struct {
-	Root        string     `toml:"root" comment:"Where the node keeps its cache, trees and mounts. On an ordinary local file system."`
-	Address     string     `toml:"address" comment:"The Unix socket on which containerd reaches the snapshotter. Empty: no snapshotter."`
-	Hubs        []string   `toml:"hubs" comment:"URLs of hubs, and of mirrors that hold the same; the first that works is asked."`
-	HubKeys     []string   `toml:"hub_keys" comment:"The public keys (ed25519:...) whose statements are believed, of whatever hub they come. Empty: learned when it is first needed from the node's only hub, if that is on this machine and run by root (or by the node's own user); otherwise the node needs them here."`
-	Trust       Trust      `toml:"trust" comment:"For which pulls images come from the hubs. image: for those of a manifest that a hub knows, from a repository that it knows the image from, as containerd says with enable_remote_snapshot_annotations; so only with the leave of that registry. chain: for all that name a chain of layers that a hub knows: whoever may start containers on this machine can start any image of the hub, with credentials for it or without. auto: chain where all hubs are on this machine, else image."`
-	Scope       string     `toml:"scope" comment:"The scope on every hub."`
+	Root        string     `toml:"root" comment:"Directory for the node's cache, trees and mounts. It must be on an ordinary local file system."`
+	Address     string     `toml:"address" comment:"Unix socket on which containerd reaches the snapshotter. Empty: no snapshotter."`
+	Hubs        []string   `toml:"hubs" comment:"URLs of hubs, and of mirrors with the same content. The node asks the first one that works."`
+	HubKeys     []string   `toml:"hub_keys" comment:"Public keys (ed25519:...) of the hubs. The node believes only statements that one of them has signed. Empty: the node learns the keys of its hub when it first needs them. It can do that only if it has a single hub, on this machine, which root or the node's own user runs. Otherwise set the keys here."`
+	Trust       Trust      `toml:"trust" comment:"Which pulls get their images from the hubs. image: pulls of a manifest that a hub knows, from a repository where the hub knows it. containerd names both if enable_remote_snapshot_annotations is set. So the pull needs the registry's permission. chain: all pulls of layers that a hub knows. Everybody who may start containers on this machine can then start every image of the hub, even without credentials for it. auto: chain if all hubs are on this machine, else image."`
+	Scope       string     `toml:"scope" comment:"Scope on every hub."`
 	PlainHTTP   bool       `toml:"plain_http" comment:"Allow plain HTTP to a hub that is not on this machine."`
-	CAFile      string     `toml:"ca_file" comment:"Certificates (PEM) to trust for the hub, beside the system's."`
-	MountMode   mount.Mode `toml:"mount_mode" comment:"How the kernel gets at images: auto, file (Linux 6.12), loop (behind loop devices, Linux 5.16), or none (every image is unpacked). auto: file where the kernel can, else loop, else none."`
-	RemapIDs    bool       `toml:"remap_ids" comment:"Map file owners into user namespaces by idmapped mounts (Linux 5.19). Set it exactly when containerd is told of the capability remap-ids."`
-	CacheSize   Size       `toml:"cache_size" comment:"The most that the chunk cache takes on the disk: 20GiB or 500MB. In memory it takes some 100 bytes a chunk, which has 64 KiB on average, or less where files are small: 30 to 60 MB for a full cache of 20 GiB, 1.6 to 3 GB for one of 1 TiB."`
-	Prefetch    bool       `toml:"prefetch" comment:"Fetch what starts of an image need before they ask for it, or read it from the disk, as far as the hub knows; and, where a hub is far away, more of a file than was asked for."`
-	PrefetchMax Size       `toml:"prefetch_limit" comment:"The most that is fetched so for one image, uncompressed, and never more than half of cache_size."`
-	FreeLow     Space      `toml:"disk_free_low" comment:"When less than this is free of the disk that the cache is on, the cache gives way, down to a sixteenth of its size; by itself it never fills the disk beyond this. A share (17%) or a size (50GiB); 0: it does not look.\nThe kubelet removes unused images when 15 % are free (imageGCHighThresholdPercent 85) and evicts pods at imagefs.available<15% and nodefs.available<10%: stay above what it is told."`
-	FreeHigh    Space      `toml:"disk_free_high" comment:"It gives way until this much is free."`
-	ScrubRate   Size       `toml:"scrub_rate" comment:"How much of the cache, and of the metadata images that are mounted and the local devices, is read and verified a second, behind all else: 10MiB. 0: none. What is damaged in the cache is noticed when it is read; a metadata image, which the kernel reads, when it is mounted, and while it is by this alone; a local device when it is made, and then by this alone."`
-	Record      bool       `toml:"record" comment:"Record which parts of an image are read when its first container starts, and report that to a hub, which has them fetched together from then on. It says nothing of what was run, where or when. (lighter trace record does it once.)"`
-	RecordDelay Delay      `toml:"record_delay" comment:"How long a trace waits at most before it is reported, by chance: of thousands of nodes that start the same at the same time a hub then hears in turn. With a hub on this machine it does not wait."`
-	HTTPAddress string     `toml:"http_address" comment:"Where /metrics, /healthz and /readyz are answered: HOST:PORT, or unix:/PATH, which is root's alone. Empty: nowhere."`
+	CAFile      string     `toml:"ca_file" comment:"Certificates (PEM) to trust for the hubs, in addition to those of the system."`
+	MountMode   mount.Mode `toml:"mount_mode" comment:"How the kernel reads images. file: as files (Linux 6.12). loop: through loop devices (Linux 5.16). none: not at all, so every image is unpacked. auto: file if the kernel can, else loop, else none."`
+	RemapIDs    bool       `toml:"remap_ids" comment:"Map file owners into user namespaces with ID-mapped mounts (Linux 5.19). Set it if, and only if, containerd's configuration declares the capability remap-ids for the snapshotter."`
+	CacheSize   Size       `toml:"cache_size" comment:"Limit of the chunk cache on the disk: 20GiB or 500MB. Its table takes about 100 bytes of memory a chunk. A chunk has 64 KiB on average, and less if files are small. So a full cache of 20 GiB takes 30 to 60 MB of memory, and one of 1 TiB takes 1.6 to 3 GB."`
+	Prefetch    bool       `toml:"prefetch" comment:"Fetch what the start of an image is expected to read, as far as the hub knows it, or load it from the disk. If a hub is far away, also fetch the rest of a file that is read."`
+	PrefetchMax Size       `toml:"prefetch_limit" comment:"Limit of what is prefetched for one start, in uncompressed bytes. It is never more than half of cache_size."`
+	FreeLow     Space      `toml:"disk_free_low" comment:"If less than this is free on the cache's disk, the cache evicts chunks, down to a sixteenth of its size. It never fills the disk beyond this itself. A share (17%) or a size (50GiB). 0: ignore the disk's free space.\nThe kubelet removes unused images when 15 % are free (imageGCHighThresholdPercent 85), and evicts pods at imagefs.available<15% and nodefs.available<10%. Keep this value above the kubelet's."`
+	FreeHigh    Space      `toml:"disk_free_high" comment:"The cache evicts chunks until this much is free."`
+	ScrubRate   Size       `toml:"scrub_rate" comment:"How many bytes a second are read and verified in the background: the cache, the metadata images that are mounted, and the local devices. 10MiB, for example. 0: none. Damaged chunks are also noticed when they are read, and damaged metadata images when they are mounted. Without scrubbing, nothing notices damage of a mounted metadata image or of a finished local device."`
+	Record      bool       `toml:"record" comment:"Record which parts of an image its first container reads when it starts, and report them to a hub. Later starts then fetch these parts together. The report does not say what ran, where or when. (lighter trace record records one start.)"`
+	RecordDelay Delay      `toml:"record_delay" comment:"A trace is reported after a random delay of at most this long. So a hub does not get the traces of thousands of nodes at the same time. If a hub is on this machine, there is no delay."`
+	HTTPAddress string     `toml:"http_address" comment:"Address of /metrics, /healthz and /readyz: HOST:PORT, or unix:/PATH, which only root can open. Empty: none."`
 	LogLevel    string     `toml:"log_level" comment:"What is logged: debug, info, warn or error."`
-	LogFormat   string     `toml:"log_format" comment:"How the log is written: text or json."`
+	LogFormat   string     `toml:"log_format" comment:"Format of the log: text or json."`
 
-	Complete         bool                `toml:"complete" comment:"Fetch all of the images that are run, behind all else, while the cache has room without anything going for it."`
-	CompleteRate     Size                `toml:"complete_rate" comment:"How much is fetched so a second, compressed: 10MiB. 0: as much as is left of the link."`
-	CompleteSchedule completion.Schedule `toml:"complete_schedule" comment:"When that is done, in local time: [\"22:00-06:00\"]. Empty: always."`
-	LocalDevice      bool                `toml:"local_device" comment:"When all of an image is here, write it to a file that its next mounts read instead of asking the node: such containers need no node any more. It takes the image's size of the disk once more, within cache_size (at most half of it); set scrub_rate too, for nothing else verifies that file when it is read."`
+	Complete         bool                `toml:"complete" comment:"Fetch the rest of running images in the background. It stops while the cache has no room without evictions."`
+	CompleteRate     Size                `toml:"complete_rate" comment:"Limit of this background fetch, in compressed bytes a second: 10MiB. 0: no limit, but readers go first."`
+	CompleteSchedule completion.Schedule `toml:"complete_schedule" comment:"When the background fetch runs, in local time: [\"22:00-06:00\"]. Empty: always."`
+	LocalDevice      bool                `toml:"local_device" comment:"When all chunks of an image are cached, write them to a file. Later mounts read this file, and need no daemon. It takes the image's size on the disk once more, at most half of cache_size in all, and counts as part of it. Set scrub_rate, too: nothing else verifies the file when it is read."`
 
 	Resend bool `toml:"resend" comment:"Have the kernel send again what a former daemon had read and not answered (Linux 6.9). Without, as on older kernels, such requests are kept in shared memory. It is of use for tests alone, and holds for devices that are mounted anew."`
 }
@@ -97,10 +96,12 @@ func (c *Config) Check() error {
 		return errors.New("scrub_rate is below zero")
 	case c.RecordDelay < 0 || time.Duration(c.RecordDelay) > maxRecordDelay:
 		return fmt.Errorf("record_delay %s is not between 0s and %s", c.RecordDelay, maxRecordDelay)
+	case !slices.Contains(trusts, c.Trust):
+		return fmt.Errorf("trust %q is not one of %v", c.Trust, trusts)
 	case !slices.Contains(mount.Modes(), c.MountMode):
 		return fmt.Errorf("mount_mode %q is not one of %v", c.MountMode, mount.Modes())
 	}
-	if err := cmp.Or(control.CheckRoot(c.Root), c.checkTrust()); err != nil {
+	if err := control.CheckRoot(c.Root); err != nil {
 		return err
 	}
 	if c.Address != "" {

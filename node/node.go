@@ -205,7 +205,7 @@ func (n *Node) openTrees(ctx context.Context, inherited bool) (err error) {
 	n.devices.Start(ctx, n.stop)
 	n.mounts.Probe()
 	n.chains, err = resolver.New(resolver.Config{
-		Root: root, Trust: n.config.trust(n.hubs).resolverTrust(), Answerers: []resolver.Answerer{resolver.NewHub(n.hubs)},
+		Root: root, Trust: n.config.trust(n.hubs).Trust, Answerers: []resolver.Answerer{resolver.NewHub(n.hubs)},
 		LastReceived: n.hubs.LastReceived, Trees: lazyTrees{n.trees, n.mounts}, Keys: n.keys, Log: n.log,
 	})
 	if err != nil {
@@ -245,7 +245,7 @@ func (n *Node) openReport(noMonitor error) {
 	c := &n.config
 	fixed := report.Status{
 		Version: report.Version(), Root: c.Root, Address: c.Address, MountMode: c.MountMode, RemapIDs: c.RemapIDs,
-		Trust: c.trust(n.hubs).report(), Scope: c.Scope, CAFile: c.CAFile, Started: n.started,
+		Trust: c.trust(n.hubs), Scope: c.Scope, CAFile: c.CAFile, Started: n.started,
 	}
 	if noMonitor != nil {
 		fixed.NoMetrics = noMonitor.Error()

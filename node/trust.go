@@ -2,7 +2,6 @@ package node
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"lighter/node/report"
@@ -11,57 +10,35 @@ import (
 )
 
 // Trust is for which pulls a node takes images from its hubs.
-type Trust string
+type Trust = resolver.Trust
 
-// Trusts of a node.
+// Trusts that can be configured.
 const (
-	TrustAuto  Trust = "auto"  // chain where all hubs are on this machine, else image
-	TrustChain Trust = "chain" // for pulls that name a chain that a hub knows
-	TrustImage Trust = "image" // for pulls of a manifest that a hub knows, from a repository that has it
+	TrustAuto  Trust = "auto" // chain where all hubs are on this machine, else image
+	TrustChain       = resolver.TrustChain
+	TrustImage       = resolver.TrustImage
 )
 
-// trusts are the values that can be configured.
 var trusts = []Trust{TrustAuto, TrustChain, TrustImage}
 
-// TrustStatus is the trust that applies, and why.
-type TrustStatus struct {
-	Trust Trust // TrustChain or TrustImage
-	Why   string
-}
-
-func (t TrustStatus) report() report.Trust { return report.Trust{Trust: string(t.Trust), Why: t.Why} }
-
-func (t TrustStatus) resolverTrust() resolver.Trust {
-	if t.Trust == TrustChain {
-		return resolver.TrustChain
-	}
-	return resolver.TrustImage
-}
-
 // trust returns the trust that applies with these hubs.
-func (c *Config) trust(hubs *origin.Failover) TrustStatus {
+func (c *Config) trust(hubs *origin.Failover) report.Trust {
 	switch remote := hubs.Remote(); {
 	case c.Trust != TrustAuto:
-		return TrustStatus{c.Trust, "as configured"}
+		return report.Trust{Trust: c.Trust, Why: "as configured"}
 	case len(remote) == 0:
-		return TrustStatus{TrustChain, "every hub is on this machine"}
+		return report.Trust{Trust: TrustChain, Why: "every hub is on this machine"}
 	default:
-		return TrustStatus{TrustImage, fmt.Sprintf("hub %s is not on this machine", strings.Join(remote, ", "))}
+		return report.Trust{Trust: TrustImage,
+			Why: fmt.Sprintf("hub %s is not on this machine", strings.Join(remote, ", "))}
 	}
 }
 
-// EffectiveTrust returns the trust that applies with the configured hubs.
-func (c *Config) EffectiveTrust() (TrustStatus, error) {
+// EffectiveTrust returns the trust that applies with the configured hubs, and why.
+func (c *Config) EffectiveTrust() (report.Trust, error) {
 	hubs, err := c.origins(discarded)
 	if err != nil {
-		return TrustStatus{}, err
+		return report.Trust{}, err
 	}
 	return c.trust(hubs), nil
-}
-
-func (c *Config) checkTrust() error {
-	if !slices.Contains(trusts, c.Trust) {
-		return fmt.Errorf("trust %q is not one of %v", c.Trust, trusts)
-	}
-	return nil
 }

@@ -63,8 +63,8 @@ type Status struct {
 
 // Trust is for which pulls a node takes images from its hubs, and why.
 type Trust struct {
-	Trust string `json:"trust"` // chain or image
-	Why   string `json:"why"`
+	Trust resolver.Trust `json:"trust"` // chain or image
+	Why   string         `json:"why"`
 }
 
 // Recording is the state of recorded starts.

@@ -17,16 +17,16 @@ import (
 )
 
 // Trust says which pulls get an image.
-type Trust int
+type Trust string
 
 const (
 	// TrustImage gives a chain only to the pull of an image that an answerer knows: by the same
 	// manifest, from a repository that has it. A chainID proves nothing, because anybody can put
 	// the layer digests of an image into the config of another one. A manifest can be fetched from
 	// its repository only with the registry's permission.
-	TrustImage Trust = iota
+	TrustImage Trust = "image"
 	// TrustChain gives a chain to every pull that names it.
-	TrustChain
+	TrustChain Trust = "chain"
 )
 
 // Trees is what a Resolver needs of the trees on this machine.

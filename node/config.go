@@ -47,8 +47,6 @@ type Config struct {
 	CompleteRate     Size                `toml:"complete_rate" comment:"Limit of this background fetch, in compressed bytes a second: 10MiB. 0: no limit, but readers go first."`
 	CompleteSchedule completion.Schedule `toml:"complete_schedule" comment:"When the background fetch runs, in local time: [\"22:00-06:00\"]. Empty: always."`
 	LocalDevice      bool                `toml:"local_device" comment:"When all chunks of an image are cached, write them to a file. Later mounts read this file, and need no daemon. It takes the image's size on the disk once more, at most half of cache_size in all, and counts as part of it. Set scrub_rate, too: nothing else verifies the file when it is read."`
-
-	Resend bool `toml:"resend" comment:"Have the kernel send again what a former daemon had read and not answered (Linux 6.9). Without, as on older kernels, such requests are kept in shared memory. It is of use for tests alone, and holds for devices that are mounted anew."`
 }
 
 // DefaultConfig returns the default configuration.
@@ -70,7 +68,6 @@ func DefaultConfig() Config {
 		RecordDelay: Delay(time.Minute),
 		LogLevel:    "info",
 		LogFormat:   "text",
-		Resend:      true,
 
 		CompleteSchedule: completion.Schedule{},
 	}

@@ -88,8 +88,6 @@ func nodeFlags(cmd *cobra.Command, config *node.Config, file *string) {
 	f.Var(&config.ScrubRate, "scrub-rate", "the rate at which the cache is verified in the background, in bytes a second (`SIZE`; 0: not at all)")
 	f.BoolVar(&config.Record, "record", config.Record, "record what starts read, and report it to a hub")
 	f.Var(&config.RecordDelay, "record-delay", "the longest random delay of a report (`DELAY`: 90s)")
-	f.BoolVar(&config.Resend, "resend", config.Resend, "have the kernel resend the requests that a previous daemon left unanswered, if it can")
-	cobra.CheckErr(f.MarkHidden("resend")) // for tests
 	f.StringVar(&config.LogLevel, "log-level", config.LogLevel, "`LEVEL`: debug, info, warn or error")
 	f.StringVar(&config.LogFormat, "log-format", config.LogFormat, "`FORMAT`: text or json")
 }

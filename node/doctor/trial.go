@@ -88,7 +88,7 @@ func (t *trial) run(dir string) error {
 }
 
 func (t *trial) tryFUSE(dir string) {
-	server, err := fuse.Mount(dir, true, slog.New(slog.DiscardHandler))
+	server, err := fuse.Mount(dir, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.fuse = err
 		return

@@ -20,7 +20,7 @@ func (zeros) ReadAt(_ context.Context, dst []byte, _ int64) (missed int64, err e
 // A server mounts a directory, serves one device in it, and unmounts it again. This needs root.
 func ExampleMount() {
 	log := slog.Default()
-	server, err := fuse.Mount("/run/devices", true, log)
+	server, err := fuse.Mount("/run/devices", log)
 	if err != nil {
 		log.Error("not mounted", "err", err)
 		return
@@ -45,7 +45,7 @@ func ExampleMount() {
 // answered are answered by the successor.
 func ExampleAdopt() {
 	log := slog.Default()
-	first, err := fuse.Mount("/run/devices", true, log)
+	first, err := fuse.Mount("/run/devices", log)
 	if err != nil {
 		log.Error("not mounted", "err", err)
 		return

@@ -15,9 +15,8 @@ import (
 // served before Serve. Only root can use the files: the kernel reads a device with the rights of
 // the process that mounted the tree.
 //
-// Mount first removes dead mounts of previous servers. Without resend, the server does not use the
-// kernel's ability to resend requests.
-func Mount(dir string, resend bool, log *slog.Logger) (*Server, error) {
+// Mount first removes dead mounts of previous servers.
+func Mount(dir string, log *slog.Logger) (*Server, error) {
 	if err := removeDead(dir); err != nil {
 		return nil, fmt.Errorf("mount FUSE on %s: %w", dir, err)
 	}
@@ -33,7 +32,7 @@ func Mount(dir string, resend bool, log *slog.Logger) (*Server, error) {
 	// Not before the mount: a descriptor that Go's poller watches before it is a connection never
 	// becomes readable.
 	conn := os.NewFile(uintptr(fd), "/dev/fuse")
-	state, err := initialize(conn, resend)
+	state, err := initialize(conn)
 	if err != nil {
 		err = fmt.Errorf("initialize FUSE on %s: %w", dir, err)
 		return nil, errors.Join(err, unix.Unmount(dir, unix.MNT_DETACH), conn.Close())
@@ -88,7 +87,7 @@ func removeDead(dir string) error {
 
 // initialize answers the kernel's first request, INIT. Each connection has only one, however many
 // servers it has.
-func initialize(conn *os.File, resend bool) (State, error) {
+func initialize(conn *os.File) (State, error) {
 	if err := conn.SetReadDeadline(time.Now().Add(initTimeout)); err != nil {
 		return State{}, err
 	}
@@ -104,11 +103,7 @@ func initialize(conn *os.File, resend bool) (State, error) {
 	if err != nil {
 		return State{}, err
 	}
-	features := uint64(wanted)
-	if !resend {
-		features &^= gofuse.CAP_HAS_RESEND
-	}
-	out, state, err := negotiate(req, features, os.Getpagesize())
+	out, state, err := negotiate(req, os.Getpagesize())
 	if err != nil {
 		return State{}, err
 	}
@@ -118,9 +113,9 @@ func initialize(conn *os.File, resend bool) (State, error) {
 	return state, nil
 }
 
-// negotiate returns the answer to INIT: those of the features that the kernel offers. The kernel's
-// pages have kernelPage bytes.
-func negotiate(req request, features uint64, kernelPage int) (gofuse.InitOut, State, error) {
+// negotiate returns the answer to INIT: those of the wanted features that the kernel offers. The
+// kernel's pages have kernelPage bytes.
+func negotiate(req request, kernelPage int) (gofuse.InitOut, State, error) {
 	if req.Opcode != opInit {
 		return gofuse.InitOut{}, State{}, fmt.Errorf("%w: opcode %d instead of INIT", errMalformed, req.Opcode)
 	}
@@ -132,7 +127,7 @@ func negotiate(req request, features uint64, kernelPage int) (gofuse.InitOut, St
 		return gofuse.InitOut{}, State{}, fmt.Errorf("the kernel speaks FUSE %d.%d, but 7.%d is needed (Linux 5.4)",
 			in.Major, in.Minor, minMinor)
 	}
-	state := State{Minor: in.Minor, Flags: in.Flags64() & features, MaxPages: uint16(maxRead / kernelPage)}
+	state := State{Minor: in.Minor, Flags: in.Flags64() & wanted, MaxPages: uint16(maxRead / kernelPage)}
 	if state.Flags&gofuse.CAP_MAX_PAGES == 0 {
 		state.MaxPages = 32 // fixed in such kernels
 	}

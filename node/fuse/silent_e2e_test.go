@@ -76,7 +76,7 @@ func (local) ReadAt(_ context.Context, dst []byte, _ int64) (missed int64, err e
 func TestSilentHub(t *testing.T) {
 	const deadline = 5 * time.Second
 	log := slog.New(slog.DiscardHandler)
-	server, err := fuse.Mount(t.TempDir(), true, log)
+	server, err := fuse.Mount(t.TempDir(), log)
 	if err != nil {
 		t.Fatal(err)
 	}

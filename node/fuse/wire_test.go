@@ -84,7 +84,7 @@ func TestNegotiate(t *testing.T) {
 		return req
 	}
 	all := gofuse.InitIn{Major: 7, Minor: 45, Flags: 1<<32 - 1, Flags2: 1<<32 - 1}
-	out, state, err := negotiate(init(all), wanted, pageSize)
+	out, state, err := negotiate(init(all), pageSize)
 	if err != nil || state != (State{Minor: 45, Flags: wanted, MaxPages: 256}) {
 		t.Errorf("%+v, %v", state, err)
 	}
@@ -92,21 +92,21 @@ func TestNegotiate(t *testing.T) {
 		t.Errorf("%+v", out)
 	}
 	const large = 64 << 10 // the pages of some arm64 kernels
-	if _, state, err := negotiate(init(all), wanted, large); err != nil || int(state.MaxPages)*large != maxRead {
+	if _, state, err := negotiate(init(all), large); err != nil || int(state.MaxPages)*large != maxRead {
 		t.Errorf("with pages of 64 KiB: %+v, %v", state, err)
 	}
 	old := gofuse.InitIn{Major: 7, Minor: 31, Flags: gofuse.CAP_ASYNC_READ}
-	_, state, err = negotiate(init(old), wanted, pageSize)
+	_, state, err = negotiate(init(old), pageSize)
 	if want := (State{Minor: 31, Flags: gofuse.CAP_ASYNC_READ, MaxPages: 32}); err != nil || state != want {
 		t.Errorf("an old kernel: %+v, %v; want %+v", state, err, want)
 	}
 	for _, bad := range []gofuse.InitIn{{Major: 7, Minor: 30}, {Major: 8}, {Major: 6, Minor: 99}} {
-		if _, _, err := negotiate(init(bad), wanted, pageSize); err == nil {
+		if _, _, err := negotiate(init(bad), pageSize); err == nil {
 			t.Errorf("negotiated with protocol %d.%d", bad.Major, bad.Minor)
 		}
 	}
 	req, _ := parseRequest(rawRequest(opLookup, 2, 0, bodyOf(all)))
-	if _, _, err := negotiate(req, wanted, pageSize); !errors.Is(err, errMalformed) {
+	if _, _, err := negotiate(req, pageSize); !errors.Is(err, errMalformed) {
 		t.Errorf("negotiate without INIT: %v", err)
 	}
 }
@@ -205,7 +205,7 @@ func FuzzRequest(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if _, _, err := negotiate(req, wanted, pageSize); err == nil && req.Opcode != opInit {
+		if _, _, err := negotiate(req, pageSize); err == nil && req.Opcode != opInit {
 			t.Error("negotiate accepted a request that is not INIT")
 		}
 		s, k := newPair(t, resending)

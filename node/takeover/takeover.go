@@ -73,7 +73,6 @@ type Options struct {
 	Manager *keeper.Manager // the service manager, or nil
 	// Inherited is the result of Lock: a dead daemon still holds its connection.
 	Inherited bool
-	Resend    bool // of devices that are mounted anew: see fuse.Mount
 	Log       *slog.Logger
 }
 
@@ -142,7 +141,7 @@ func (d *Devices) mount(ctx context.Context, o Options) (err error) {
 			return err
 		}
 	}
-	if d.server, err = fuse.Mount(mount.Devices(d.root), o.Resend, d.log); err != nil {
+	if d.server, err = fuse.Mount(mount.Devices(d.root), d.log); err != nil {
 		return fmt.Errorf("%w (if nothing else serves it, `lighter release --root %s` gives it up)", err, d.root)
 	}
 	d.keepAgain(ctx)

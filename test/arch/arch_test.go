@@ -114,6 +114,7 @@ test/testkit/example:
 test/testkit/fswalk:
 test/testkit/history: test/testkit/site
 test/testkit/immutable:
+test/testkit/journal: node/fuse
 test/testkit/layout:
 test/testkit/link:
 test/testkit/objectstest: format/chunk format/pack hub/objects

@@ -19,15 +19,17 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lighter/node/fuse"
+	"lighter/test/testkit/journal"
 )
 
 // BenchmarkDeviceRead measures the kernel's way to a device and back, 4 KiB at a
 // time, with the kernel's help after a crash (resend) and with a journal.
 func BenchmarkDeviceRead(b *testing.B) {
-	for name, resend := range map[string]bool{"resend": true, "journal": false} {
+	type mounter func(dir string, log *slog.Logger) (*fuse.Server, error)
+	for name, mount := range map[string]mounter{"resend": fuse.Mount, "journal": journal.Mount} {
 		b.Run(name, func(b *testing.B) {
 			dir := b.TempDir()
-			s, err := fuse.Mount(dir, resend, slog.New(slog.DiscardHandler))
+			s, err := mount(dir, slog.New(slog.DiscardHandler))
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -74,7 +76,7 @@ func BenchmarkReadBesideAFlood(b *testing.B) {
 }
 
 func benchmarkBesideAFlood(b *testing.B, floods int, endless, stuck bool) {
-	s, err := fuse.Mount(b.TempDir(), true, slog.New(slog.DiscardHandler))
+	s, err := fuse.Mount(b.TempDir(), slog.New(slog.DiscardHandler))
 	if err != nil {
 		b.Fatal(err)
 	}

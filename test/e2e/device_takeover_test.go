@@ -20,6 +20,7 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/node/fuse"
+	"lighter/test/testkit/journal"
 )
 
 // A server stops in the middle of a read; another one, in the same process,
@@ -27,7 +28,7 @@ import (
 func TestDetachAndAdopt(t *testing.T) {
 	dir := t.TempDir()
 	log := slog.New(slog.DiscardHandler)
-	first, err := fuse.Mount(dir, true, log)
+	first, err := fuse.Mount(dir, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +115,11 @@ func helpDevices(dir, deviceSize, resend string) error {
 	if err != nil {
 		return err
 	}
-	s, err := fuse.Mount(dir, resend == "true", slog.Default())
+	mount := fuse.Mount
+	if resend != "true" {
+		mount = journal.Mount
+	}
+	s, err := mount(dir, slog.Default())
 	if err != nil {
 		return err
 	}
@@ -245,7 +250,7 @@ func TestDeadMountIsReplaced(t *testing.T) {
 	dir := t.TempDir()
 	helper, kept, _ := startHelper(t, dir, len(image.data), true)
 	tree := mountImage(t, image, filepath.Join(dir, chunk.Sum([]byte("a")).String()))
-	if _, err := fuse.Mount(dir, true, slog.Default()); err == nil {
+	if _, err := fuse.Mount(dir, slog.Default()); err == nil {
 		t.Error("mounted over a server that lives")
 	}
 	if err := errors.Join(helper.Process.Kill(), kept[0].Close()); err != nil {
@@ -255,7 +260,7 @@ func TestDeadMountIsReplaced(t *testing.T) {
 	if _, err := os.ReadFile(filepath.Join(tree, "file")); !errors.Is(err, unix.EIO) {
 		t.Errorf("read over a dead server: %v", err)
 	}
-	s, err := fuse.Mount(dir, true, slog.New(slog.DiscardHandler))
+	s, err := fuse.Mount(dir, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -62,7 +62,7 @@ func (h *hanging) ReadAt(ctx context.Context, dst []byte, off int64) (missed int
 func serveDevices(t *testing.T) (*fuse.Server, string) {
 	t.Helper()
 	dir := t.TempDir()
-	s, err := fuse.Mount(dir, true, slog.New(slog.DiscardHandler))
+	s, err := fuse.Mount(dir, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

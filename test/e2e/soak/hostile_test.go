@@ -90,7 +90,7 @@ func startHostile(t *testing.T) *hostile {
 	if err := os.WriteFile(filepath.Join(h.group, "memory.limit_in_bytes"), []byte("0"), 0); err != nil {
 		t.Fatal(err)
 	}
-	h.disturbed = disturb(t, site.Options{NodeRoot: root, Hubs: []string{address}})
+	h.disturbed = disturb(t, site.Options{NodeRoot: root, Hubs: []string{address}}, unprepared)
 	t.Cleanup(h.disk.Release) // before the site ends
 	// More pages than the reads that a node lets wait.
 	addFile(t, h.Site, "python", "flood", "big", strings.Repeat(noise(1<<20), 300))

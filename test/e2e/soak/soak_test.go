@@ -14,7 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lighter/node/control"
+	"lighter/node/keeper"
 	"lighter/node/mount"
+	"lighter/test/testkit/journal"
 	"lighter/test/testkit/site"
 )
 
@@ -42,7 +44,8 @@ type disturbed struct {
 	kills  int
 }
 
-func disturb(t *testing.T, options site.Options) *disturbed {
+// disturb starts a site and its readers. It calls prepare before the first read.
+func disturb(t *testing.T, options site.Options, prepare func(*site.Site)) *disturbed {
 	t.Helper()
 	lighter, err := site.Binary()
 	if err != nil {
@@ -82,8 +85,41 @@ func disturb(t *testing.T, options site.Options) *disturbed {
 			t.Fatal(err)
 		}
 	}
+	prepare(s)
 	d.whole, d.random = readWhole(t, s, "python", layout), readRandomly(t, s, data)
 	return d
+}
+
+// unprepared is for disturb without preparations.
+func unprepared(*site.Site) {}
+
+// useJournal makes the node keep a journal, as on a kernel that cannot resend requests. No reads
+// are in flight.
+func useJournal(t *testing.T, s *site.Site) {
+	t.Helper()
+	s.Machine.KillNode()
+	kept := keeper.Process{Root: s.Machine.NodeRoot()}
+	files, note, err := kept.Take(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	empty, err := journal.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if note, err = journal.Note(note); err != nil {
+		t.Fatal(err)
+	}
+	files = append(files, empty)
+	if err := kept.Keep(t.Context(), files, note); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		file.Close()
+	}
+	if err := s.Machine.StartNode(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // emptyCaches has readers need the hub again.
@@ -197,7 +233,7 @@ func (d *disturbed) end() {
 // restarted, while two containers read: no error, no wrong byte, nothing hangs.
 func TestSoakDaemon(t *testing.T) {
 	older, newer := buildOlder(t), buildNewer(t, "99", "1")
-	d := disturb(t, site.Options{})
+	d := disturb(t, site.Options{}, unprepared)
 	for i := range times(6, 50) {
 		d.kill()
 		d.start("")
@@ -222,9 +258,9 @@ func TestSoakDaemon(t *testing.T) {
 	d.end()
 }
 
-// Without the kernel's help (resend), what a killed daemon had taken is in a journal.
+// On a kernel that cannot resend, the requests that a killed daemon had received are in a journal.
 func TestSoakJournal(t *testing.T) {
-	d := disturb(t, site.Options{NodeArgs: []string{"--resend=false"}})
+	d := disturb(t, site.Options{}, func(s *site.Site) { useJournal(t, s) })
 	for range times(4, 20) {
 		d.kill()
 		d.start("")

@@ -1,0 +1,69 @@
+// Package journal makes a connection to the kernel look as if the kernel could not resend requests
+// (before Linux 6.9), so that its next server keeps a journal. The kernel itself does not behave
+// differently: resending is only something that a server may ask for.
+package journal
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+
+	gofuse "github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"lighter/node/fuse"
+)
+
+// size is a whole number of slots, in bytes. Only used slots take memory.
+const size = 16 << 20
+
+// New returns an empty journal, as a server keeps it beside its connection.
+func New() (*os.File, error) {
+	fd, err := unix.MemfdCreate("lighter-journal", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("make a journal: %w", err)
+	}
+	file := os.NewFile(uintptr(fd), "journal")
+	return file, file.Truncate(size)
+}
+
+// State returns the state of the connection if the kernel could not resend.
+func State(s fuse.State) fuse.State {
+	s.Flags &^= gofuse.CAP_HAS_RESEND
+	return s
+}
+
+// Note returns the note of a keeper with the state that State returns.
+func Note(note []byte) ([]byte, error) {
+	fields := map[string]any{}
+	var kept struct{ State fuse.State }
+	if err := json.Unmarshal(note, &fields); err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(note, &kept); err != nil {
+		return nil, err
+	}
+	fields["state"] = State(kept.State)
+	return json.Marshal(fields)
+}
+
+// Mount is fuse.Mount for such a kernel.
+func Mount(dir string, log *slog.Logger) (*fuse.Server, error) {
+	mounted, err := fuse.Mount(dir, log)
+	if err != nil {
+		return nil, err
+	}
+	journal, err := New()
+	if err != nil {
+		return nil, err
+	}
+	kept, err := mounted.Descriptors()
+	if err == nil {
+		err = mounted.Detach()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return fuse.Adopt(append(kept, journal), dir, State(mounted.State()), log)
+}

@@ -185,7 +185,8 @@ var _ resolver.Trees = lazyTrees{}
 // openTrees takes over the devices, and opens the trees that they serve.
 func (n *Node) openTrees(ctx context.Context, inherited bool) (err error) {
 	root := n.config.Root
-	n.devices, err = takeover.Open(ctx, takeover.Options{Root: root, Manager: n.manager, Inherited: inherited, Log: n.log})
+	n.devices, err = takeover.Open(ctx,
+		takeover.Options{Root: root, Manager: n.manager, Inherited: inherited, Log: n.log})
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,6 @@ package fuse
 
 import "time"
 
-const ReasonLate = reasonLate
+var ReasonLate = Reasons[reasonLate]
 
 func (s *Server) SetDeadline(d time.Duration) { s.deadline = d }

@@ -232,12 +232,11 @@ func (s *Server) Add(id chunk.ID, size int64, reader Reader) (path string, err e
 // open can read it only after the device was added again. When Remove returns nil, no ReadAt of the
 // device runs. Remove does nothing if the server does not have the device.
 func (s *Server) Remove(id chunk.ID) error {
-	s.mu.Lock()
-	f := s.files[nodeID(id)]
-	if f == nil || f.id != id {
-		s.mu.Unlock()
+	f := s.device(id)
+	if f == nil {
 		return nil
 	}
+	s.mu.Lock()
 	delete(s.files, f.node)
 	serving := s.served && !s.stopping
 	s.mu.Unlock()
@@ -258,10 +257,10 @@ func (s *Server) Cancel(id chunk.ID) {
 
 // Busy reports whether a device has unanswered reads.
 func (s *Server) Busy(id chunk.ID) bool {
+	f := s.device(id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f := s.files[nodeID(id)]
-	return f != nil && f.id == id && (f.queue.active > 0 || f.queue.queued.Len() > 0)
+	return f != nil && (f.queue.active > 0 || f.queue.queued.Len() > 0)
 }
 
 // forgetName makes the kernel drop a cached name. It only saves memory: the name of a removed
@@ -312,6 +311,14 @@ func (s *Server) list(node uint64) []*file {
 	}
 	slices.SortFunc(files, func(a, b *file) int { return cmp.Compare(a.node, b.node) })
 	return files
+}
+
+// device returns the file of a device, or nil.
+func (s *Server) device(id chunk.ID) *file {
+	if f := s.file(nodeID(id)); f != nil && f.id == id {
+		return f
+	}
+	return nil
 }
 
 func (s *Server) file(node uint64) *file {

@@ -2,7 +2,7 @@ package fuse
 
 import (
 	"math/bits"
-	"sync/atomic"
+	"sync"
 	"time"
 )
 
@@ -69,25 +69,20 @@ func (l Latency) plus(other Latency) Latency {
 
 // latency counts a Latency. It is safe for concurrent use.
 type latency struct {
-	counts [LatencyBuckets + 1]atomic.Int64
-	sum    atomic.Int64
-	max    atomic.Int64
+	mu  sync.Mutex
+	all Latency
 }
 
 func (l *latency) add(took time.Duration) {
-	l.counts[bucketOf(took)].Add(1)
-	l.sum.Add(int64(took))
-	for old := l.max.Load(); int64(took) > old; old = l.max.Load() {
-		if l.max.CompareAndSwap(old, int64(took)) {
-			return
-		}
-	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all.Counts[bucketOf(took)]++
+	l.all.Sum += took
+	l.all.Max = max(l.all.Max, took)
 }
 
-func (l *latency) get() (g Latency) {
-	for i := range l.counts {
-		g.Counts[i] = l.counts[i].Load()
-	}
-	g.Sum, g.Max = time.Duration(l.sum.Load()), time.Duration(l.max.Load())
-	return g
+func (l *latency) get() Latency {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all
 }

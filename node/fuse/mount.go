@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"time"
 
 	gofuse "github.com/hanwen/go-fuse/v2/fuse"
@@ -162,27 +163,19 @@ func (s *Server) Unmount(timeout time.Duration) error {
 // Detach closes the connection and leaves the mount. The mount stays alive while another process
 // has a descriptor of the connection (Descriptors). Without one, all later reads fail.
 func (s *Server) Detach() error {
-	if err := s.conn.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
-		return fmt.Errorf("close the FUSE connection of %s: %w", s.dir, err)
-	}
-	if err := s.control.close(); err != nil && !errors.Is(err, os.ErrClosed) {
-		return fmt.Errorf("close the FUSE control file of %s: %w", s.dir, err)
-	}
 	s.mu.Lock()
 	served := s.served
 	s.mu.Unlock()
-	var err error
+	errs := []error{s.conn.Close(), s.control.close(), s.buffers.freeSpare()}
 	if s.journal != nil {
-		err = s.journal.file.Close()
+		errs = append(errs, s.journal.file.Close())
 		if !served { // otherwise Serve does, once no read needs it
-			err = errors.Join(err, s.journal.unmap())
+			errs = append(errs, s.journal.unmap())
 		}
 	}
-	if err != nil && !errors.Is(err, os.ErrClosed) {
-		return fmt.Errorf("close the journal of %s: %w", s.dir, err)
-	}
-	if err := s.buffers.freeSpare(); err != nil {
-		return fmt.Errorf("free the buffers of %s: %w", s.dir, err)
+	errs = slices.DeleteFunc(errs, func(err error) bool { return errors.Is(err, os.ErrClosed) })
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("detach from the FUSE connection of %s: %w", s.dir, err)
 	}
 	return nil
 }

@@ -14,23 +14,15 @@ import (
 	"lighter/format/chunk"
 )
 
-// errServed says that Serve was called before.
-var errServed = errors.New("a server serves only once")
-
-// Serve answers requests until the directory is unmounted or ctx is done. It is
-// called once.
+// Serve answers requests until the directory is unmounted or ctx is done. It is called once.
 //
 // When ctx is done, Serve receives no more requests, finishes the reads that it can finish within
 // drainTimeout, and returns nil. The mount stays. A server that adopts the connection answers the
 // remaining requests.
 func (s *Server) Serve(ctx context.Context) error {
 	s.mu.Lock()
-	served := s.served
 	s.served = true
 	s.mu.Unlock()
-	if served {
-		return fmt.Errorf("serve %s: %w", s.dir, errServed)
-	}
 	// Active reads outlive ctx, by drainTimeout at most.
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -221,8 +213,8 @@ func (s *Server) lookup(req request) ([]byte, error) {
 	if err != nil || req.NodeId != gofuse.FUSE_ROOT_ID {
 		return nil, errNoDevice
 	}
-	f := s.file(nodeID(id))
-	if f == nil || f.id != id {
+	f := s.device(id)
+	if f == nil {
 		return nil, errNoDevice
 	}
 	return wire(&gofuse.EntryOut{NodeId: f.node, EntryValid: forever, AttrValid: forever, Attr: f.attr()}), nil

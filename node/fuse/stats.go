@@ -9,24 +9,26 @@ import (
 	"lighter/format/chunk"
 )
 
-// Reasons why a read failed with an input/output error.
+// reason is why a read failed with an input/output error: an index in Reasons.
+type reason int
+
 const (
-	reasonLate     = "deadline"  // no answer in time
-	reasonOverload = "overload"  // too many reads were queued
-	reasonInvalid  = "invalid"   // the origins' answers were repeatedly invalid
-	reasonNotFound = "not_found" // the origin does not have the chunk
-	reasonIndex    = "index"     // the tree's extent map cannot be read
-	reasonOrigin   = "origin"    // the origin cannot be reached, or fails; and all other errors
+	reasonLate     reason = iota // no answer in time
+	reasonOverload               // too many reads were queued
+	reasonInvalid                // the origins' answers were repeatedly invalid
+	reasonNotFound               // the origin does not have the chunk
+	reasonIndex                  // the tree's extent map cannot be read
+	reasonOrigin                 // the origin cannot be reached, or fails; and all other errors
 )
 
 // Reasons lists the reasons why reads fail with an input/output error.
-var Reasons = [...]string{reasonLate, reasonOverload, reasonInvalid, reasonNotFound, reasonIndex, reasonOrigin}
+var Reasons = [...]string{"deadline", "overload", "invalid", "not_found", "index", "origin"}
 
 // ErrIndex is wrapped by the error of a Reader that cannot read the index of its tree.
 var ErrIndex = errors.New("the tree's index cannot be read")
 
 // reasonOf maps an error to a reason.
-func reasonOf(err error) string {
+func reasonOf(err error) reason {
 	switch {
 	case errors.Is(err, ErrIndex):
 		return reasonIndex
@@ -106,8 +108,8 @@ type Wait struct {
 
 // DeviceStats returns the figures of one device, or zeros if the server does not have it.
 func (s *Server) DeviceStats(id chunk.ID) DeviceStats {
-	f := s.file(nodeID(id))
-	if f == nil || f.id != id {
+	f := s.device(id)
+	if f == nil {
 		return DeviceStats{}
 	}
 	fetched := f.answers.fetched.get()
@@ -122,7 +124,7 @@ type counters struct {
 	answers                   answers
 	cachedBytes, fetchedBytes atomic.Int64
 	received, resent          atomic.Int64               // READs that were received, and resent ones among them
-	failed                    [len(Reasons)]atomic.Int64 // by the index in Reasons
+	failed                    [len(Reasons)]atomic.Int64 // by reason
 }
 
 // fileCounters are what a server counts of one device without a lock.
@@ -156,11 +158,7 @@ func (c *counters) countAnswer(r *read, missed int64) {
 // countFailure counts a read that failed with an input/output error.
 func (c *counters) countFailure(f *file, err error) {
 	reason := reasonOf(err)
-	for i := range Reasons {
-		if Reasons[i] == reason {
-			c.failed[i].Add(1)
-		}
-	}
+	c.failed[reason].Add(1)
 	f.failed.Add(1)
 	if reason == reasonOverload {
 		f.refused.Add(1)

@@ -97,7 +97,7 @@ func TestReadsAreCounted(t *testing.T) {
 	}
 	eventually(t, "counting two invalid units, one of them resent", func() bool {
 		st = server.Stats()
-		return st.Failed[reasonInvalid] == 2 && st.Resent == 1 && server.DeviceStats(id).Failed == 2
+		return st.Failed[Reasons[reasonInvalid]] == 2 && st.Resent == 1 && server.DeviceStats(id).Failed == 2
 	})
 }
 
@@ -117,14 +117,14 @@ func TestUnansweredReadsAreCounted(t *testing.T) {
 }
 
 func TestReasons(t *testing.T) {
-	for want, err := range map[string]error{
+	for want, err := range map[reason]error{
 		reasonLate: errTooLate, reasonOverload: errOverloaded,
 		reasonNotFound: chunk.ErrNotFound, reasonOrigin: errors.New("connection refused"),
 		reasonInvalid: &chunk.InvalidError{What: "unit", Err: errors.New("wrong")},
 		reasonIndex:   fmt.Errorf("%w: %w", ErrIndex, &chunk.InvalidError{What: "page", Err: errors.New("wrong")}),
 	} {
 		if got := reasonOf(fmt.Errorf("read: %w", err)); got != want {
-			t.Errorf("reason of %v: %s, want %s", err, got, want)
+			t.Errorf("reason of %v: %s, want %s", err, Reasons[got], Reasons[want])
 		}
 	}
 }

@@ -73,9 +73,6 @@ func serveUntilStuck(t *testing.T, s *Server, k *kernel, id chunk.ID, r *stuck) 
 	if err := <-served; err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Serve(ctx); !errors.Is(err, errServed) {
-		t.Errorf("second Serve: %v", err)
-	}
 	return n
 }
 

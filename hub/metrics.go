@@ -17,7 +17,6 @@ import (
 	"lighter/hub/catalog"
 	"lighter/hub/startup"
 	"lighter/logqueue"
-
 	"lighter/wire"
 )
 
@@ -103,69 +102,56 @@ func sendText(w http.ResponseWriter, status int, text string) {
 	_, _ = w.Write([]byte(text + "\n")) // an error means that the client has gone
 }
 
-var (
-	imagesDesc       = desc("images", "Images, by state.", "state")
-	tracesDesc       = desc("traces_total", "Traces that nodes have reported, by result.", "result")
-	layoutsDesc      = desc("layouts_total", "Layouts of trees, made or given up.", "result")
-	traceBytesDesc   = desc("trace_bytes", "Bytes of traces and recordings, compressed.")
-	startupPacksDesc = desc("startup_packs", "Startup packs, including retired ones.")
-	startupBytesDesc = desc("startup_pack_bytes", "Bytes of startup packs, including retired ones.")
-	liveBytesDesc    = desc("startup_pack_live_bytes", "Bytes of startup packs that are not retired.")
-	limitBytesDesc   = desc("startup_pack_limit_bytes", "Limit of the bytes of startup packs that are not retired.")
-	lostDesc         = desc("startup_packs_lost",
-		"Trees whose startup packs were evicted because others were used more recently.")
-	waitingDesc = desc("layouts_waiting", "Trees that wait for a new layout.")
-	droppedDesc = desc("log_lines_dropped_total", "Log lines dropped because the log was not read.")
-)
-
-func desc(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc(metricPrefix+name, help, labels, nil)
-}
-
 // Describe implements prometheus.Collector.
-func (v *view) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{imagesDesc, tracesDesc, layoutsDesc, traceBytesDesc, startupPacksDesc,
-		startupBytesDesc,
-		liveBytesDesc, limitBytesDesc, lostDesc, waitingDesc, droppedDesc} {
-		out <- d
-	}
-}
+func (v *view) Describe(out chan<- *prometheus.Desc) { prometheus.DescribeByCollect(v, out) }
 
 // Collect implements prometheus.Collector.
 func (v *view) Collect(out chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 	defer cancel()
-	out <- prometheus.MustNewConstMetric(droppedDesc, prometheus.CounterValue, float64(logqueue.Dropped(v.log)))
+	if err := v.collect(ctx, out); err != nil {
+		v.log.Warn("collect metrics failed", "err", err)
+	}
+}
+
+func (v *view) collect(ctx context.Context, out chan<- prometheus.Metric) error {
+	send := func(kind prometheus.ValueType, name, help string, n int64, labels prometheus.Labels) {
+		desc := prometheus.NewDesc(metricPrefix+name, help, nil, labels)
+		out <- prometheus.MustNewConstMetric(desc, kind, float64(n))
+	}
+	count := func(name, help, result string, n int64) {
+		send(prometheus.CounterValue, name, help, n, prometheus.Labels{"result": result})
+	}
+	gauge := func(name, help string, n int64) { send(prometheus.GaugeValue, name, help, n, nil) }
+
+	send(prometheus.CounterValue, "log_lines_dropped_total", "Log lines dropped because the log was not read.",
+		int64(logqueue.Dropped(v.log)), nil)
 	states, err := v.catalog.States(ctx)
 	if err != nil {
-		v.log.Warn("collect metrics of images failed", "err", err)
-		return
+		return err
 	}
 	for _, state := range []string{wire.StateQueued, wire.StateActive, wire.StateReady, wire.StateFailed,
 		wire.StateStored} {
-		out <- prometheus.MustNewConstMetric(imagesDesc, prometheus.GaugeValue, float64(states[state]), state)
+		send(prometheus.GaugeValue, "images", "Images, by state.", states[state], prometheus.Labels{"state": state})
 	}
-	v.collectStarts(ctx, out)
-}
-
-func (v *view) collectStarts(ctx context.Context, out chan<- prometheus.Metric) {
 	counts := v.starts.Counts()
-	count := func(d *prometheus.Desc, n int64, result string) {
-		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), result)
-	}
-	count(tracesDesc, counts.Taken, "taken")
-	count(tracesDesc, counts.Refused, "refused")
-	count(layoutsDesc, counts.Laid, "made")
-	count(layoutsDesc, counts.Failed, "failed")
+	const traces, layouts = "Traces that nodes have reported, by result.", "Layouts of trees, made or given up."
+	count("traces_total", traces, "taken", counts.Taken)
+	count("traces_total", traces, "refused", counts.Refused)
+	count("layouts_total", layouts, "made", counts.Laid)
+	count("layouts_total", layouts, "failed", counts.Failed)
 	held, err := v.catalog.StartHoldings(ctx)
 	limit, limitErr := v.starts.Limit(ctx)
 	if err = errors.Join(err, limitErr); err != nil {
-		v.log.Warn("collect metrics of startup packs failed", "err", err)
-		return
+		return err
 	}
-	for d, n := range map[*prometheus.Desc]int64{traceBytesDesc: held.TraceBytes, startupPacksDesc: held.Packs,
-		startupBytesDesc: held.PackBytes,
-		liveBytesDesc:    held.Live, limitBytesDesc: limit, lostDesc: held.Lost, waitingDesc: held.Waiting} {
-		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n))
-	}
+	gauge("trace_bytes", "Bytes of traces and recordings, compressed.", held.TraceBytes)
+	gauge("startup_packs", "Startup packs, including retired ones.", held.Packs)
+	gauge("startup_pack_bytes", "Bytes of startup packs, including retired ones.", held.PackBytes)
+	gauge("startup_pack_live_bytes", "Bytes of startup packs that are not retired.", held.Live)
+	gauge("startup_pack_limit_bytes", "Limit of the bytes of startup packs that are not retired.", limit)
+	gauge("startup_packs_lost", "Trees whose startup packs were evicted because others were used more recently.",
+		held.Lost)
+	gauge("layouts_waiting", "Trees that wait for a new layout.", held.Waiting)
+	return nil
 }

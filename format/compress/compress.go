@@ -4,6 +4,7 @@
 package compress
 
 import (
+	"errors"
 	"io"
 	"math/bits"
 
@@ -54,6 +55,25 @@ func RecordEncoder(w io.Writer) *zstd.Encoder {
 // Reader returns a reader of an object that a hub or a mirror compressed. The caller closes it.
 func Reader(r io.Reader) (*zstd.Decoder, error) {
 	return zstd.NewReader(r, zstd.WithDecoderMaxWindow(MaxWindow), zstd.WithDecoderConcurrency(2))
+}
+
+// ReadCloser is Reader for an open object. Close closes r, too. After an error r is closed.
+func ReadCloser(r io.ReadCloser) (io.ReadCloser, error) {
+	z, err := Reader(r)
+	if err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return &readCloser{z, r}, nil
+}
+
+type readCloser struct {
+	*zstd.Decoder
+	from io.Closer
+}
+
+func (r *readCloser) Close() error {
+	r.Decoder.Close()
+	return r.from.Close()
 }
 
 // LayerReader returns a reader of an image's zstd layer. The caller closes it.

@@ -51,15 +51,15 @@ func New(c Config) *Server { return &Server{c} }
 
 // Register adds the server's routes to a router.
 func (s *Server) Register(mux *answer.Mux) {
-	mux.Handle("GET", "/images", s.getImages)
-	mux.Handle("GET", "/images/inspect", s.getInspections)
+	mux.HandleJSON("GET", "/images", uncached, s.getImages)
+	mux.HandleJSON("GET", "/images/inspect", uncached, s.getInspections)
 	mux.Handle("POST", "/images", s.postImage)
 	mux.Handle("POST", "/images/verify", s.postVerify)
 	mux.Handle("DELETE", "/images", s.deleteImage)
-	mux.Handle("GET", "/traces", s.getTraces)
+	mux.HandleJSON("GET", "/traces", uncached, s.getTraces)
 	mux.Handle("GET", "/traces/export", s.exportTraces)
 	mux.Handle("POST", "/traces/import", s.importTraces)
-	mux.Handle("DELETE", "/traces", s.deleteTraces)
+	mux.HandleJSON("DELETE", "/traces", uncached, s.deleteTraces)
 }
 
 // uncached keeps caches from answering for the hub.

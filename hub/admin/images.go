@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 
 	"lighter/format/chunk"
@@ -21,41 +20,35 @@ const maxRequest = 64 << 10
 
 var errNoName = answer.Invalid(errors.New("name is missing"))
 
-func (s *Server) getImages(w http.ResponseWriter, req *http.Request) error {
+func (s *Server) getImages(_ http.ResponseWriter, req *http.Request) (any, error) {
 	name, err := nameIn(req)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	images, err := s.Catalog.Images(req.Context(), name)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	list := make([]wire.Image, len(images)) // never null
-	for i, image := range images {
-		list[i] = describe(image)
-	}
-	if err := s.addSizes(req.Context(), name, images, func(i int) *wire.Image { return &list[i] }); err != nil {
-		return err
-	}
-	return answer.JSON(w, list, uncached)
+	return s.describeAll(req.Context(), name, images)
 }
 
-func (s *Server) getInspections(w http.ResponseWriter, req *http.Request) error {
+func (s *Server) getInspections(_ http.ResponseWriter, req *http.Request) (any, error) {
 	images, err := s.named(req)
 	if err != nil {
-		return err
+		return nil, err
+	}
+	described, err := s.describeAll(req.Context(), images[0].Name, images)
+	if err != nil {
+		return nil, err
 	}
 	list := make([]wire.Inspection, len(images))
 	for i, image := range images {
-		if list[i], err = s.inspect(req.Context(), image); err != nil {
-			return err
+		list[i].Image = described[i]
+		if err := s.inspect(req.Context(), image, &list[i]); err != nil {
+			return nil, err
 		}
 	}
-	if err := s.addSizes(req.Context(), images[0].Name, images,
-		func(i int) *wire.Image { return &list[i].Image }); err != nil {
-		return err
-	}
-	return answer.JSON(w, list, uncached)
+	return list, nil
 }
 
 // nameIn returns the name that a request gives, in its full form, or "".
@@ -87,23 +80,28 @@ func (s *Server) named(req *http.Request) ([]catalog.Image, error) {
 	return images, err
 }
 
-// addSizes sets the bytes that no other image shares, for the ready ones of the images of a name,
-// or of all images if the name is empty. at returns the i-th image's description.
-func (s *Server) addSizes(ctx context.Context, name string, images []catalog.Image, at func(i int) *wire.Image) error {
-	if !slices.ContainsFunc(images, func(i catalog.Image) bool { return i.State == wire.StateReady }) {
-		return nil // computing sizes may take seconds
+// describeAll describes the images of a name, or all images if the name is empty. The ready ones
+// come with the bytes that no other image shares.
+func (s *Server) describeAll(ctx context.Context, name string, images []catalog.Image) ([]wire.Image, error) {
+	list := make([]wire.Image, len(images)) // never null
+	hasReady := false
+	for i, image := range images {
+		list[i] = describe(image)
+		hasReady = hasReady || image.State == wire.StateReady
+	}
+	if !hasReady {
+		return list, nil // computing sizes may take seconds
 	}
 	sizes, err := s.Catalog.Sizes(ctx, name)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	for i, image := range images {
-		if image.State == wire.StateReady {
-			d := at(i)
-			d.Unique, d.Blobs = sizes[image.Digest].Chunks, sizes[image.Digest].Stored
+	for i := range list {
+		if d := &list[i]; d.State == wire.StateReady {
+			d.Unique, d.Blobs = sizes[d.Digest].Chunks, sizes[d.Digest].Stored
 		}
 	}
-	return nil
+	return list, nil
 }
 
 func describe(image catalog.Image) wire.Image {
@@ -116,19 +114,18 @@ func describe(image catalog.Image) wire.Image {
 	return d
 }
 
-func (s *Server) inspect(ctx context.Context, image catalog.Image) (wire.Inspection, error) {
-	i := wire.Inspection{Image: describe(image), Layers: []wire.LayerInfo{}, Format: index.Format,
-		Key: index.FormatKey(s.Key)}
+func (s *Server) inspect(ctx context.Context, image catalog.Image, i *wire.Inspection) error {
+	i.Layers, i.Format, i.Key = []wire.LayerInfo{}, index.Format, index.FormatKey(s.Key)
 	if image.State != wire.StateReady {
-		return i, nil
+		return nil
 	}
 	layers, err := s.Catalog.ImageLayers(ctx, image.N)
 	if err != nil {
-		return i, err
+		return err
 	}
 	t, err := s.Catalog.Tree(ctx, image.Tree)
 	if err != nil {
-		return i, err
+		return err
 	}
 	i.Layers = append(i.Layers, layers...)
 	i.Files, i.Chunks, i.Packs, i.Units = t.Files, t.Chunks, t.Packs, t.Units
@@ -138,7 +135,7 @@ func (s *Server) inspect(ctx context.Context, image catalog.Image) (wire.Inspect
 		i.StartupPacks++
 		i.StartupBytes += p.Size
 	}
-	return i, err
+	return err
 }
 
 func (s *Server) postImage(w http.ResponseWriter, req *http.Request) error {
@@ -151,9 +148,7 @@ func (s *Server) postImage(w http.ResponseWriter, req *http.Request) error {
 		return answer.Invalid(fmt.Errorf("parse the request: %w", err))
 	}
 	p := newProgress(w)
-	stop := p.keepAlive()
 	images, err := s.Images.Add(req.Context(), add, p.send)
-	stop()
 	last := wire.Progress{Done: true}
 	for _, image := range images {
 		last.Images = append(last.Images, describe(image))
@@ -186,9 +181,7 @@ func (s *Server) postVerify(w http.ResponseWriter, req *http.Request) error {
 		return err
 	}
 	p := newProgress(w)
-	stop := p.keepAlive()
 	problems, err := s.Images.Verify(req.Context(), req.URL.Query().Get("name"), p.send)
-	stop()
 	return p.end(wire.Progress{Done: true, Problems: problems}, err)
 }
 

@@ -14,18 +14,18 @@ import (
 	"lighter/wire"
 )
 
-func (s *Server) getTraces(w http.ResponseWriter, req *http.Request) error {
+func (s *Server) getTraces(w http.ResponseWriter, req *http.Request) (any, error) {
 	images, err := s.readyImages(req)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	list := make([]wire.Starts, len(images)) // never null
 	for i, image := range images {
 		if list[i], err = s.Starts.Describe(req.Context(), image); err != nil {
-			return retryLater(w, err)
+			return nil, retryLater(w, err)
 		}
 	}
-	return answer.JSON(w, list, uncached)
+	return list, nil
 }
 
 func (s *Server) exportTraces(w http.ResponseWriter, req *http.Request) error {
@@ -63,17 +63,17 @@ func (s *Server) importTraces(w http.ResponseWriter, req *http.Request) error {
 	return nil
 }
 
-func (s *Server) deleteTraces(w http.ResponseWriter, req *http.Request) error {
+func (s *Server) deleteTraces(_ http.ResponseWriter, req *http.Request) (any, error) {
 	image, err := s.readyImage(req)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	forgotten, err := s.Starts.Forget(req.Context(), image.Tree, req.URL.Query().Get("workload"))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	s.Log.Info("traces removed", "image", image.Name, "workloads", forgotten.Workloads, "pending", forgotten.Waiting)
-	return answer.JSON(w, forgotten, uncached)
+	return forgotten, nil
 }
 
 // retryLater adds Retry-After if the hub is busy. Only people get it: a node would stop asking the

@@ -49,6 +49,24 @@ func (m *Mux) Handle(method, path string, handle func(http.ResponseWriter, *http
 	})
 }
 
+// HandleJSON is Handle for a handler whose result is sent as JSON, with a Cache-Control header.
+func (m *Mux) HandleJSON(
+	method, path, cache string, handle func(http.ResponseWriter, *http.Request) (any, error),
+) {
+	m.Handle(method, path, func(w http.ResponseWriter, req *http.Request) error {
+		v, err := handle(w, req)
+		if err != nil {
+			return err
+		}
+		b, err := json.Marshal(v)
+		if err != nil {
+			return err
+		}
+		send(w, http.StatusOK, cache, b)
+		return nil
+	})
+}
+
 // ServeHTTP answers a request.
 func (m *Mux) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if _, pattern := m.mux.Handler(req); pattern == "" {
@@ -101,16 +119,6 @@ func statusOf(err error) int {
 
 // Invalid marks an error as the client's mistake.
 func Invalid(err error) error { return fmt.Errorf("%w: %w", report.ErrInvalid, err) }
-
-// JSON sends v as JSON, with a Cache-Control header.
-func JSON(w http.ResponseWriter, v any, cache string) error {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	send(w, http.StatusOK, cache, b)
-	return nil
-}
 
 // send sends a JSON text. It ignores errors: the client has closed the connection.
 func send(w http.ResponseWriter, status int, cache string, text []byte) {

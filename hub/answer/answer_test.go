@@ -108,11 +108,11 @@ func TestBodies(t *testing.T) {
 
 func ExampleMux() {
 	mux := answer.NewMux(slog.New(slog.DiscardHandler))
-	mux.Handle("GET", "/things/{name}", func(w http.ResponseWriter, req *http.Request) error {
+	mux.HandleJSON("GET", "/things/{name}", "no-cache", func(_ http.ResponseWriter, req *http.Request) (any, error) {
 		if name := req.PathValue("name"); name != "known" {
-			return fmt.Errorf("thing %s: %w", name, catalog.ErrNotFound)
+			return nil, fmt.Errorf("thing %s: %w", name, catalog.ErrNotFound)
 		}
-		return answer.JSON(w, map[string]int{"size": 7}, "no-cache")
+		return map[string]int{"size": 7}, nil
 	})
 	for _, name := range []string{"known", "other"} {
 		w := do(mux, "GET", answer.Base+"/things/"+name)

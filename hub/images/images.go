@@ -104,7 +104,11 @@ func (s *Service) RunConfig(ctx context.Context, image catalog.Image) (v1.ImageC
 	if err != nil {
 		return v1.ImageConfig{}, err
 	}
-	return oci.RunConfig(ctx, s.registry.Repository(ref.Repository), image.Digest)
+	read, err := oci.Read(ctx, s.registry.Repository(ref.Repository), image.Digest)
+	if err != nil {
+		return v1.ImageConfig{}, err
+	}
+	return read.Run, nil
 }
 
 // Transfer returns the copy that brings an image.
@@ -178,9 +182,10 @@ func (s *Service) Complete(ctx context.Context, c *pull.Copy) error {
 }
 
 // CopyFailed fails the images that the copy was to bring and that are still queued, unless another
-// copy brings them or the registry has them.
+// copy brings them or the registry has them. Images that are added later do not wait for the copy.
 func (s *Service) CopyFailed(c *pull.Copy, cause error) {
 	defer s.Lock(c.Ref.Repository)()
+	defer s.Copies.Forget(c)
 	var failed []catalog.Image
 	reason := report.Reason(errorOf(c.Ref.Name(), cause))
 	if s.Queue.Persist(s.life, "fail images that were not copied", func(ctx context.Context) error {

@@ -63,11 +63,11 @@ func (t *Trees) makeChain(ctx context.Context, chain string, layers []string) (s
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	records := make([]*Record, len(layers))
+	records := make([]Record, len(layers))
 	for i, diffID := range layers {
-		records[i] = &Record{Open: func() (io.ReadCloser, error) { return t.OpenRecord(ctx, diffID) }}
+		records[i].Open = func() (io.ReadCloser, error) { return t.openRecord(ctx, diffID) }
 	}
-	made, err := t.make(ctx, dir, records, t.knownUnits)
+	made, err := t.make(ctx, dir, records, t.catalog.Units)
 	if err != nil {
 		return nil, err
 	}
@@ -103,19 +103,4 @@ func (t *Trees) deleteSurplus(ctx context.Context, made chunk.ID) {
 	if err != nil && ctx.Err() == nil { // the next requested tree tries again
 		t.log.Error("delete surplus trees", "err", err)
 	}
-}
-
-// knownUnits returns the units of chunks that the catalog has.
-func (t *Trees) knownUnits(ctx context.Context, ids []chunk.ID) ([]chunk.Unit, error) {
-	found, err := t.catalog.Units(ctx, ids)
-	if err != nil {
-		return nil, err
-	}
-	units := make([]chunk.Unit, len(ids))
-	for i, id := range ids {
-		if units[i] = found[id]; units[i].IsZero() {
-			return nil, fmt.Errorf("chunk %s is in no pack", id.Short())
-		}
-	}
-	return units, nil
 }

@@ -18,7 +18,6 @@ import (
 	"io"
 	"log/slog"
 	"runtime"
-	"time"
 
 	"golang.org/x/sync/semaphore"
 
@@ -34,8 +33,8 @@ import (
 // maxLayersAtOnce bounds the layers that are read at once, of about 20 MB memory each.
 const maxLayersAtOnce = 4
 
-// Ingester ingests images, one at a time. So an image's new chunks are not added to the catalog by
-// another image meanwhile.
+// Ingester ingests images. The caller runs one ingestion at a time: two could add the same new chunk
+// to the catalog.
 type Ingester struct {
 	catalog   *catalog.Catalog
 	publisher *publish.Publisher
@@ -98,38 +97,16 @@ func (i *Ingester) Ingest(ctx context.Context, row catalog.Image, from Source, p
 			i.log.Error("remove staged files", "image", row.Name, "err", err)
 		}
 	}()
-	watch := stopwatch{last: time.Now()}
 	if err := t.splitLayers(ctx); err != nil {
 		return err
 	}
-	watch.lap("split")
 	made, err := t.makeTree(ctx)
 	if err != nil {
 		return err
 	}
-	watch.lap("tree")
 	// A ready image must have its name in the registry.
 	if err := from.Wait(ctx); err != nil {
 		return err
 	}
-	watch.lap("copy")
-	if err := t.publish(ctx, made); err != nil {
-		return err
-	}
-	watch.lap("publish")
-	i.log.Debug("image was ingested", append([]any{"image", row.Name, "tree", made.tree.ID, "new_layers", len(t.split),
-		"new_packs", len(t.staging.packs), "chunks", len(t.staging.chunks)}, watch.laps...)...)
-	return nil
-}
-
-// stopwatch notes the seconds of each step for the log.
-type stopwatch struct {
-	last time.Time
-	laps []any
-}
-
-func (w *stopwatch) lap(name string) {
-	now := time.Now()
-	w.laps = append(w.laps, name, now.Sub(w.last).Seconds())
-	w.last = now
+	return t.publish(ctx, made)
 }

@@ -34,7 +34,7 @@ type layerReader struct {
 	keep   func(id chunk.ID, data []byte) error // receives each chunk
 	record *tree.RecordWriter
 
-	blobSum, tarSum   hash.Hash
+	blobSum, tarSum   hash.Hash // SHA-256
 	blobSize, tarSize int64
 	entries           int64
 	splitter          chunk.Splitter
@@ -43,8 +43,11 @@ type layerReader struct {
 // run reads the blob. Two goroutines in group read and decompress it; they end with ctx.
 func (l *layerReader) run(ctx context.Context, group *errgroup.Group, blob io.Reader) error {
 	l.blobSum, l.tarSum = sha256.New(), sha256.New()
-	raw := newReadAhead(ctx, func(b []byte) { l.onRead(len(b)) })
-	group.Go(func() error { return raw.fill(&summedReader{r: blob, sum: l.blobSum, n: &l.blobSize}) })
+	raw := newReadAhead(ctx, func(b []byte) {
+		l.blobSize += int64(len(b))
+		l.onRead(len(b))
+	})
+	group.Go(func() error { return raw.fill(io.TeeReader(blob, l.blobSum)) })
 	tar := newReadAhead(ctx, func(b []byte) {
 		l.tarSum.Write(b)
 		l.tarSize += int64(len(b))
@@ -52,7 +55,7 @@ func (l *layerReader) run(ctx context.Context, group *errgroup.Group, blob io.Re
 	group.Go(func() error {
 		z, err := decompress(raw, oci.KindOf(l.layer.MediaType))
 		if err != nil {
-			return tar.fill(errorReader{err})
+			return err
 		}
 		defer z.Close()
 		return tar.fill(z)
@@ -177,28 +180,9 @@ func VerifyLayer(
 	return file.finish()
 }
 
-// summedReader hashes and counts what is read through it.
-type summedReader struct {
-	r   io.Reader
-	sum hash.Hash
-	n   *int64
-}
-
-func (s *summedReader) Read(b []byte) (int, error) {
-	n, err := s.r.Read(b)
-	s.sum.Write(b[:n])
-	*s.n += int64(n)
-	return n, err
-}
-
-// errorReader is a reader whose Read returns an error.
-type errorReader struct{ err error }
-
-func (r errorReader) Read([]byte) (int, error) { return 0, r.err }
-
 func digestOfReader(r io.Reader) (string, error) {
 	sum := sha256.New()
-	if _, err := io.CopyBuffer(sum, r, make([]byte, readAheadBlock)); err != nil {
+	if _, err := io.Copy(sum, r); err != nil {
 		return "", err
 	}
 	return digestOf(sum), nil

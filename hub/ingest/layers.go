@@ -91,9 +91,9 @@ func (t *ingestion) checkBlob(ctx context.Context, l oci.Layer) error {
 
 // makeTree merges the image's layers and stages the index of their tree.
 func (t *ingestion) makeTree(ctx context.Context) (*madeTree, error) {
-	records := make([]*Record, len(t.image.Layers))
+	records := make([]Record, len(t.image.Layers))
 	for i, l := range t.image.Layers {
-		records[i] = &Record{Open: func() (io.ReadCloser, error) { return t.openRecord(ctx, l.DiffID) }}
+		records[i].Open = func() (io.ReadCloser, error) { return t.openRecord(ctx, l.DiffID) }
 	}
 	made, err := t.trees.make(ctx, t.staging.dir, records, t.staging.units)
 	var refused *tree.EntryError
@@ -105,9 +105,9 @@ func (t *ingestion) makeTree(ctx context.Context) (*madeTree, error) {
 
 func (t *ingestion) openRecord(ctx context.Context, diffID string) (io.ReadCloser, error) {
 	if l := t.split[diffID]; l != nil {
-		return OpenFile(l.record)
+		return OpenRecord(l.record)
 	}
-	return t.trees.OpenRecord(ctx, diffID)
+	return t.trees.openRecord(ctx, diffID)
 }
 
 // publication returns what the catalog gets to know with the image.

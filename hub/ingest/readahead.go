@@ -80,7 +80,7 @@ func (r *readAhead) Read(b []byte) (int, error) {
 			return 0, r.ctx.Err()
 		}
 		r.rest = r.current.buf[:r.current.n]
-		if r.onBlock != nil && r.current.n > 0 {
+		if r.current.n > 0 {
 			r.onBlock(r.rest)
 		}
 	}

@@ -41,7 +41,7 @@ func TestReadAheadGivesAllBytesAndTheError(t *testing.T) {
 
 func TestReadAheadEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	r := newReadAhead(ctx, nil)
+	r := newReadAhead(ctx, func([]byte) {})
 	filled := make(chan error, 1)
 	go func() { filled <- r.fill(strings.NewReader(strings.Repeat("x", 10*readAheadBlocks*readAheadBlock))) }()
 	if _, err := r.Read(make([]byte, 1)); err != nil {
@@ -51,7 +51,7 @@ func TestReadAheadEndsWithItsContext(t *testing.T) {
 	if err := <-filled; !errors.Is(err, context.Canceled) {
 		t.Errorf("fill: %v", err)
 	}
-	if _, err := newReadAhead(ctx, nil).Read(make([]byte, 1)); !errors.Is(err, context.Canceled) {
+	if _, err := newReadAhead(ctx, func([]byte) {}).Read(make([]byte, 1)); !errors.Is(err, context.Canceled) {
 		t.Errorf("read: %v", err)
 	}
 }

@@ -42,12 +42,20 @@ func (r *recordFile) finish() error {
 // Close closes the file, finished or not.
 func (r *recordFile) Close() error { return r.file.Close() }
 
+// OpenRecord opens the plain bytes of a record in a file. The caller closes it.
+func OpenRecord(path string) (io.ReadCloser, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	return compress.ReadCloser(file)
+}
+
 // Record reads a layer record. It is opened by the first Next and closed at its end.
 type Record struct {
-	Open func() (io.ReadCloser, error) // the compressed record
+	Open func() (io.ReadCloser, error) // the plain bytes
 
-	file   io.ReadCloser
-	z      *zstd.Decoder
+	opened io.ReadCloser
 	reader *tree.RecordReader
 }
 
@@ -56,15 +64,11 @@ var _ tree.LayerSource = (*Record)(nil)
 // Next returns the next entry.
 func (r *Record) Next() (*tree.Entry, error) {
 	if r.reader == nil {
-		var err error
-		if r.file, err = r.Open(); err != nil {
-			r.file = nil
+		opened, err := r.Open()
+		if err != nil {
 			return nil, err
 		}
-		if r.z, err = compress.Reader(r.file); err != nil {
-			return nil, err
-		}
-		r.reader = tree.NewRecordReader(r.z)
+		r.opened, r.reader = opened, tree.NewRecordReader(opened)
 	}
 	e, err := r.reader.Next()
 	if err == io.EOF {
@@ -75,15 +79,8 @@ func (r *Record) Next() (*tree.Entry, error) {
 
 // Close closes the record before its end.
 func (r *Record) Close() {
-	if r.z != nil {
-		r.z.Close()
-		r.z = nil
-	}
-	if r.file != nil {
-		_ = r.file.Close() // only read
-		r.file = nil
+	if r.opened != nil {
+		_ = r.opened.Close() // only read
+		r.opened = nil
 	}
 }
-
-// OpenFile opens a file as Record.Open does.
-func OpenFile(path string) (io.ReadCloser, error) { return os.Open(path) }

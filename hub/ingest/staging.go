@@ -178,29 +178,20 @@ func (s *staging) finish() error {
 // others the kernel may not report a write error.
 func (s *staging) flushed() error { return s.syncs.Wait() }
 
-// units returns the units of chunks, in their order: in the new packs, or as the catalog says.
-func (s *staging) units(ctx context.Context, ids []chunk.ID) ([]chunk.Unit, error) {
-	units := make([]chunk.Unit, len(ids))
-	var elsewhere []chunk.ID
-	for i, id := range ids {
+// units returns the units of chunks: in the new packs, or as the catalog says.
+func (s *staging) units(ctx context.Context, ids []chunk.ID) (map[chunk.ID]chunk.Unit, error) {
+	isNew := func(id chunk.ID) bool {
 		position, claimed := s.positions[id]
-		if !claimed || s.chunks[position].known != 0 {
-			elsewhere = append(elsewhere, id)
-			continue
-		}
-		c := s.chunks[position]
-		units[i] = chunk.Unit{Pack: s.packs[c.pack].id, N: c.unit}
+		return claimed && s.chunks[position].known == 0
 	}
-	known, err := s.known.Units(ctx, elsewhere)
+	units, err := s.known.Units(ctx, slices.DeleteFunc(slices.Clone(ids), isNew))
 	if err != nil {
 		return nil, err
 	}
-	for i, id := range ids {
-		if !units[i].IsZero() {
-			continue
-		}
-		if units[i] = known[id]; units[i].IsZero() {
-			return nil, fmt.Errorf("chunk %s is in no pack", id.Short())
+	for _, id := range ids {
+		if isNew(id) {
+			c := s.chunks[s.positions[id]]
+			units[id] = chunk.Unit{Pack: s.packs[c.pack].id, N: c.unit}
 		}
 	}
 	return units, nil

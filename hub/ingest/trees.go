@@ -83,11 +83,11 @@ func (m *madeTree) sign(keys []ed25519.PrivateKey, chain string) {
 	m.statement = index.SignAll(keys, chain, m.tree.ID)
 }
 
-// unitsOf returns the units of chunks, in their order.
-type unitsOf func(ctx context.Context, ids []chunk.ID) ([]chunk.Unit, error)
+// unitsOf returns the units of chunks.
+type unitsOf func(ctx context.Context, ids []chunk.ID) (map[chunk.ID]chunk.Unit, error)
 
 // make merges layers, and stages the index of their tree and its locations in dir.
-func (t *Trees) make(ctx context.Context, dir string, records []*Record, units unitsOf) (*madeTree, error) {
+func (t *Trees) make(ctx context.Context, dir string, records []Record, units unitsOf) (*madeTree, error) {
 	if err := t.merging.Acquire(ctx, 1); err != nil {
 		return nil, err
 	}
@@ -130,7 +130,7 @@ func (t *Trees) make(ctx context.Context, dir string, records []*Record, units u
 }
 
 // ID makes the tree of layers again and returns its ID. Files are written to dir.
-func (t *Trees) ID(ctx context.Context, dir string, records []*Record) (chunk.ID, error) {
+func (t *Trees) ID(ctx context.Context, dir string, records []Record) (chunk.ID, error) {
 	if err := t.merging.Acquire(ctx, 1); err != nil {
 		return chunk.ID{}, err
 	}
@@ -144,11 +144,11 @@ func (t *Trees) ID(ctx context.Context, dir string, records []*Record) (chunk.ID
 
 // makeIndex merges layers and makes the index of their tree. The metadata image is in a file of
 // dir, whose path it returns.
-func (t *Trees) makeIndex(ctx context.Context, dir string, records []*Record) (*index.Made, string, error) {
+func (t *Trees) makeIndex(ctx context.Context, dir string, records []Record) (*index.Made, string, error) {
 	layers := make([]tree.LayerSource, len(records))
-	for i, r := range records {
-		layers[i] = r
-		defer r.Close()
+	for i := range records {
+		layers[i] = &records[i]
+		defer records[i].Close()
 	}
 	merged, err := tree.Apply(ctx, layers, t.limits)
 	if err != nil {
@@ -173,7 +173,11 @@ func (m *madeTree) locate(ctx context.Context, made *index.Made, units unitsOf) 
 		if err != nil {
 			return err
 		}
-		for _, u := range found {
+		for _, id := range ids {
+			u := found[id]
+			if u.IsZero() {
+				return fmt.Errorf("chunk %s is in no pack", id.Short())
+			}
 			locations.Add(u)
 			packs[u.Pack], distinct[u] = struct{}{}, struct{}{}
 		}
@@ -207,7 +211,7 @@ func compressTo(path string, z *zstd.Encoder, fill func(w io.Writer) error) (int
 	return file.Seek(0, io.SeekCurrent)
 }
 
-// OpenRecord opens the compressed record of a known layer. The caller closes it.
-func (t *Trees) OpenRecord(ctx context.Context, diffID string) (io.ReadCloser, error) {
-	return t.objects.Open(ctx, objects.LayerKey(diffID))
+// openRecord opens the record of a known layer. The caller closes it.
+func (t *Trees) openRecord(ctx context.Context, diffID string) (io.ReadCloser, error) {
+	return t.objects.OpenPlain(ctx, objects.LayerKey(diffID))
 }

@@ -26,12 +26,15 @@ import (
 	"path/filepath"
 	"strings"
 
+	lru "github.com/hashicorp/golang-lru/v2"
 	"gocloud.dev/blob"
 	"gocloud.dev/blob/fileblob"
 	"gocloud.dev/gcerrors"
 
 	"lighter/durable"
 	"lighter/format/chunk"
+	"lighter/format/compress"
+	"lighter/format/pack"
 )
 
 // ErrNotFound marks errors about objects that do not exist.
@@ -55,7 +58,7 @@ func LayerKey(diffID string) string {
 type Store struct {
 	bucket *blob.Bucket
 	dir    string // of the bucket; empty if it is not a directory
-	tables tableCache
+	tables *lru.Cache[chunk.ID, *pack.Table]
 }
 
 // Open opens the bucket at a URL: file:///DIR, or a scheme of a driver that is built in.
@@ -65,6 +68,9 @@ func Open(ctx context.Context, bucketURL string) (*Store, error) {
 		return nil, fmt.Errorf("open bucket: %w", err)
 	}
 	s := &Store{}
+	if s.tables, err = lru.New[chunk.ID, *pack.Table](cachedTables); err != nil {
+		return nil, err
+	}
 	if u.Scheme == fileblob.Scheme {
 		s.dir = filepath.Clean(u.Path)
 		s.bucket, err = fileblob.OpenBucket(s.dir, &fileblob.Options{
@@ -162,6 +168,16 @@ type Object struct {
 // Open opens an object. The error wraps ErrNotFound if it does not exist.
 func (s *Store) Open(ctx context.Context, key string) (*Object, error) {
 	return s.openRange(ctx, key, 0, -1)
+}
+
+// OpenPlain opens a compressed object and returns its plain bytes. The caller closes it. The error
+// wraps ErrNotFound if it does not exist.
+func (s *Store) OpenPlain(ctx context.Context, key string) (io.ReadCloser, error) {
+	o, err := s.Open(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	return compress.ReadCloser(o)
 }
 
 func (s *Store) openRange(ctx context.Context, key string, offset, length int64) (*Object, error) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"sync"
 
 	"lighter/format/chunk"
 	"lighter/format/pack"
@@ -24,6 +23,21 @@ func (s *Store) OpenUnit(ctx context.Context, u chunk.Unit) (*Object, error) {
 	return s.openRange(ctx, PackKey(u.Pack), offset, length)
 }
 
+// ReadUnit reads and decodes one unit of a pack. The errors are those of OpenUnit and
+// pack.DecodeUnit.
+func (s *Store) ReadUnit(ctx context.Context, u chunk.Unit) (*pack.Unit, error) {
+	o, err := s.OpenUnit(ctx, u)
+	if err != nil {
+		return nil, err
+	}
+	defer o.Close()
+	encoded, err := io.ReadAll(io.LimitReader(o, pack.MaxStored+1))
+	if err != nil {
+		return nil, err
+	}
+	return pack.DecodeUnit(encoded)
+}
+
 // CountUnits returns the number of units of a pack. The error wraps ErrNotFound if the pack does
 // not exist.
 func (s *Store) CountUnits(ctx context.Context, id chunk.ID) (int, error) {
@@ -34,44 +48,20 @@ func (s *Store) CountUnits(ctx context.Context, id chunk.ID) (int, error) {
 	return table.Units(), nil
 }
 
-// tableCache holds the tables of packs that were read last.
-type tableCache struct {
-	mu    sync.Mutex
-	packs map[chunk.ID]*pack.Table
-	order []chunk.ID // of packs, the oldest first
-}
-
-// cachedTables bounds tableCache. A pack has about a hundred units of 8 bytes in its table, so this
-// is 1 to 2 MB for 32 GB of packs.
+// cachedTables bounds the tables of packs in memory. A pack has about a hundred units of 8 bytes in
+// its table, so this is 1 to 2 MB for 32 GB of packs.
 const cachedTables = 2048
 
 func (s *Store) table(ctx context.Context, id chunk.ID) (*pack.Table, error) {
-	c := &s.tables
-	c.mu.Lock()
-	table := c.packs[id]
-	c.mu.Unlock()
-	if table != nil {
+	if table, cached := s.tables.Get(id); cached {
 		return table, nil
 	}
 	// Concurrent callers may read the same table: that is cheaper than to synchronize them.
 	table, err := s.readTable(ctx, id)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		s.tables.Add(id, table)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.packs == nil {
-		c.packs = map[chunk.ID]*pack.Table{}
-	}
-	if c.packs[id] == nil {
-		if len(c.order) >= cachedTables {
-			delete(c.packs, c.order[0])
-			c.order = c.order[1:]
-		}
-		c.packs[id] = table
-		c.order = append(c.order, id)
-	}
-	return table, nil
+	return table, err
 }
 
 func (s *Store) readTable(ctx context.Context, id chunk.ID) (*pack.Table, error) {

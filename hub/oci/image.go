@@ -33,8 +33,9 @@ func (e *NotImageError) Error() string { return "not an image that a container c
 // Image is what a manifest and its config say of an image.
 type Image struct {
 	Config   v1.Descriptor
-	Layers   []Layer // the lowest first
-	Platform string  // as PlatformName returns it
+	Run      v1.ImageConfig // how a container of it runs
+	Layers   []Layer        // the lowest first
+	Platform string         // as PlatformName returns it
 }
 
 // Layer is one layer of an image.
@@ -60,9 +61,9 @@ func (i *Image) Size() int64 {
 	return size
 }
 
-// ParseManifest reads a manifest and checks all that does not need its config. The error is a
+// parseManifest reads a manifest and checks all that does not need its config. The error is a
 // *NotImageError if the manifest is valid and no image.
-func ParseManifest(m registry.Manifest) (*v1.Manifest, error) {
+func parseManifest(m registry.Manifest) (*v1.Manifest, error) {
 	if m.MediaType != v1.MediaTypeImageManifest && m.MediaType != dockerManifest {
 		return nil, &NotImageError{"its media type is " + m.MediaType}
 	}
@@ -93,14 +94,14 @@ func ParseManifest(m registry.Manifest) (*v1.Manifest, error) {
 	return &manifest, nil
 }
 
-// ParseImage combines a manifest and its config. The error is a *NotImageError if they are valid
+// parseImage combines a manifest and its config. The error is a *NotImageError if they are valid
 // and no image.
-func ParseImage(manifest *v1.Manifest, config []byte) (*Image, error) {
+func parseImage(manifest *v1.Manifest, config []byte) (*Image, error) {
 	var c v1.Image
 	if err := json.Unmarshal(config, &c); err != nil {
 		return nil, fmt.Errorf("parse config %s: %w", manifest.Config.Digest, err)
 	}
-	i := &Image{Config: manifest.Config, Platform: PlatformName(c.Platform)}
+	i := &Image{Config: manifest.Config, Run: c.Config, Platform: PlatformName(c.Platform)}
 	if err := checkLayerTypes(manifest, c.OS); err != nil {
 		return nil, err
 	}
@@ -126,40 +127,22 @@ func ParseImage(manifest *v1.Manifest, config []byte) (*Image, error) {
 // Read reads the manifest and the config of an image. The error is a *NotImageError if they are
 // valid and no image.
 func Read(ctx context.Context, from Reader, digest string) (*Image, error) {
-	manifest, config, err := readConfig(ctx, from, digest)
-	if err != nil {
-		return nil, err
-	}
-	return ParseImage(manifest, config)
-}
-
-// RunConfig reads how a container of an image runs: that part of its config.
-func RunConfig(ctx context.Context, from Reader, digest string) (v1.ImageConfig, error) {
-	var c v1.Image
-	_, config, err := readConfig(ctx, from, digest)
-	if err == nil {
-		err = json.Unmarshal(config, &c)
-	}
-	return c.Config, err
-}
-
-func readConfig(ctx context.Context, from Reader, digest string) (*v1.Manifest, []byte, error) {
 	m, err := from.Manifest(ctx, digest)
 	if errors.Is(err, registry.ErrNotFound) {
 		err = fmt.Errorf("%w (it was deleted, or its copy ended early); add or push it again", err)
 	}
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	manifest, err := ParseManifest(m)
+	manifest, err := parseManifest(m)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	config, err := from.Config(ctx, manifest.Config)
 	if err != nil {
-		return nil, nil, fmt.Errorf("read the config: %w", err)
+		return nil, fmt.Errorf("read the config: %w", err)
 	}
-	return manifest, config, nil
+	return parseImage(manifest, config)
 }
 
 // checkLayerTypes refuses layers of unknown media types. If nothing else says that the manifest is

@@ -60,20 +60,15 @@ const unknownPlatform = "unknown/unknown"
 // Expand reads the manifests below root. Manifests that from does not have are left out. After an
 // error the result has what was read before.
 func Expand(ctx context.Context, from Reader, root registry.Manifest, platforms []string) (*Members, error) {
-	return expand(ctx, from, root, platforms, false)
+	e := newExpander(from, root, platforms)
+	return e.Members, e.add(ctx, root, 0)
 }
 
 // ExpandWanted is Expand without manifests for other platforms than the wanted ones. They are not
 // read at all.
 func ExpandWanted(ctx context.Context, from Reader, root registry.Manifest, platforms []string) (*Members, error) {
-	return expand(ctx, from, root, platforms, true)
-}
-
-func expand(
-	ctx context.Context, from Reader, root registry.Manifest, platforms []string, wantedOnly bool,
-) (*Members, error) {
-	e := &expander{Members: &Members{Root: root, platforms: platforms},
-		from: from, wantedOnly: wantedOnly, seen: map[string]int{}}
+	e := newExpander(from, root, platforms)
+	e.wantedOnly = true
 	return e.Members, e.add(ctx, root, 0)
 }
 
@@ -114,6 +109,10 @@ type expander struct {
 	seen        map[string]int // positions in Manifests by digest; -1 for an index
 	descriptors int            // in indexes
 	bytes       int64          // that were read
+}
+
+func newExpander(from Reader, root registry.Manifest, platforms []string) *expander {
+	return &expander{Members: &Members{Root: root, platforms: platforms}, from: from, seen: map[string]int{}}
 }
 
 // count checks the bound on bytes.
@@ -217,7 +216,7 @@ func (e *expander) addManifest(ctx context.Context, m registry.Manifest, d v1.De
 		one.Platform = PlatformName(*d.Platform)
 	}
 	e.seen[m.Digest] = len(e.Manifests)
-	manifest, err := ParseManifest(m)
+	manifest, err := parseManifest(m)
 	switch {
 	case errors.As(err, new(*NotImageError)) || d.Annotations[attested] != "" || one.Platform == unknownPlatform:
 		one.Platform = strings.TrimPrefix(one.Platform, unknownPlatform)

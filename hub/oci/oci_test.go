@@ -31,11 +31,11 @@ func FuzzParseImage(f *testing.F) {
 		`"layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar","digest":"sha256:`+strings.Repeat("b", 64)+`","size":1}]}`,
 		`{"os":"linux","architecture":"amd64","rootfs":{"type":"layers","diff_ids":["sha256:`+strings.Repeat("c", 64)+`"]}}`)
 	f.Fuzz(func(t *testing.T, manifest, config string) {
-		m, err := ParseManifest(registry.Manifest{MediaType: v1.MediaTypeImageManifest, Bytes: []byte(manifest)})
+		m, err := parseManifest(registry.Manifest{MediaType: v1.MediaTypeImageManifest, Bytes: []byte(manifest)})
 		if err != nil {
 			return
 		}
-		i, err := ParseImage(m, []byte(config))
+		i, err := parseImage(m, []byte(config))
 		if err != nil {
 			return
 		}

@@ -33,7 +33,8 @@ type Images interface {
 	CopyBegun(c *Copy)
 	// Complete gives the name to the image, whose blobs have all been copied.
 	Complete(ctx context.Context, c *Copy) error
-	// CopyFailed is called at the end of a copy that failed. The copy is still known.
+	// CopyFailed is called at the end of a copy that failed. It calls Copies.Forget while no image
+	// can be added to the name. Until then an image whose turn comes sees why the copy failed.
 	CopyFailed(c *Copy, err error)
 	// CopyEnded is called after a copy that did not fail.
 	CopyEnded(c *Copy)
@@ -169,14 +170,14 @@ func (s *Copies) Supersede(name, root string, cause error) {
 		if c.key.root == root {
 			continue
 		}
-		s.remove(c)
+		s.Forget(c)
 		s.images.Superseded(c)
 		c.cancel(cause)
 	}
 }
 
-// remove forgets a copy, unless another one has taken its place.
-func (s *Copies) remove(c *Copy) {
+// Forget removes a copy, unless another one has taken its place.
+func (s *Copies) Forget(c *Copy) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.copies[c.key] == c {
@@ -231,15 +232,13 @@ func (s *Copies) run(c *Copy) {
 	for _, upload := range c.uploads {
 		upload.End(err) // those that did not begin
 	}
-	if err != nil {
-		s.log.Info("image was not copied", "image", c.key.name, "err", report.Reason(err))
-		// The copy stays known meanwhile, so that an image whose turn comes now sees why it failed.
-		if s.life.Err() == nil {
-			s.images.CopyFailed(c, err)
-		}
-	}
-	s.remove(c)
 	if err == nil {
+		s.Forget(c)
 		s.images.CopyEnded(c)
+		return
+	}
+	s.log.Info("image was not copied", "image", c.key.name, "err", report.Reason(err))
+	if s.life.Err() == nil {
+		s.images.CopyFailed(c, err)
 	}
 }

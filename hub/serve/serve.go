@@ -22,7 +22,6 @@ import (
 	"lighter/hub/answer"
 	"lighter/hub/catalog"
 	"lighter/hub/objects"
-
 	"lighter/wire"
 )
 
@@ -61,9 +60,9 @@ func New(c Config) *Server { return &Server{c} }
 // Register adds the server's routes to a router.
 func (s *Server) Register(mux *answer.Mux) {
 	mux.Handle("GET", "/key", s.getKeys)
-	mux.Handle("GET", "/chains/{chain}", s.getChain)
-	mux.Handle("GET", "/manifests/{id}", s.getManifest)
-	mux.Handle("GET", "/trees/{chain}", s.getTree)
+	mux.HandleJSON("GET", "/chains/{chain}", aMoment, s.getChain)
+	mux.HandleJSON("GET", "/manifests/{id}", aMoment, s.getManifest)
+	mux.HandleJSON("GET", "/trees/{chain}", uncached, s.getTree)
 	mux.Handle("GET", "/indexes/{tree}", s.getIndex)
 	mux.Handle("GET", "/locations/{tree}", s.getLocations)
 	mux.Handle("GET", "/packs/{pack}/{n}", s.getUnit)
@@ -92,28 +91,16 @@ func (s *Server) getKeys(w http.ResponseWriter, _ *http.Request) error {
 	return nil
 }
 
-func (s *Server) getChain(w http.ResponseWriter, req *http.Request) error {
-	chain, err := s.Catalog.Chain(req.Context(), req.PathValue("chain"))
-	if err != nil {
-		return err
-	}
-	return answer.JSON(w, chain, aMoment)
+func (s *Server) getChain(_ http.ResponseWriter, req *http.Request) (any, error) {
+	return s.Catalog.Chain(req.Context(), req.PathValue("chain"))
 }
 
-func (s *Server) getManifest(w http.ResponseWriter, req *http.Request) error {
-	manifest, err := s.Images.Manifest(req.Context(), req.PathValue("id"))
-	if err != nil {
-		return err
-	}
-	return answer.JSON(w, manifest, aMoment)
+func (s *Server) getManifest(_ http.ResponseWriter, req *http.Request) (any, error) {
+	return s.Images.Manifest(req.Context(), req.PathValue("id"))
 }
 
-func (s *Server) getTree(w http.ResponseWriter, req *http.Request) error {
-	statement, err := s.Images.Tree(req.Context(), req.PathValue("chain"))
-	if err != nil {
-		return err
-	}
-	return answer.JSON(w, statement, uncached)
+func (s *Server) getTree(_ http.ResponseWriter, req *http.Request) (any, error) {
+	return s.Images.Tree(req.Context(), req.PathValue("chain"))
 }
 
 func (s *Server) getIndex(w http.ResponseWriter, req *http.Request) error {
@@ -125,7 +112,6 @@ func (s *Server) getIndex(w http.ResponseWriter, req *http.Request) error {
 	if err != nil {
 		return err
 	}
-	defer o.Close()
 	s.send(w, req, o, forever, tree.String())
 	return nil
 }
@@ -139,7 +125,6 @@ func (s *Server) getLocations(w http.ResponseWriter, req *http.Request) error {
 	if err != nil {
 		return err
 	}
-	defer o.Close()
 	if req.Header.Get(wire.CopyHeader) == "" {
 		s.Traces.Used(tree)
 	}
@@ -167,7 +152,7 @@ func (s *Server) getUnit(w http.ResponseWriter, req *http.Request) error {
 	}
 	n, err := parseNumber(req.PathValue("n"))
 	if err != nil {
-		return answer.Invalid(err)
+		return err
 	}
 	unit := chunk.Unit{Pack: id, N: n}
 	return s.sendUnit(w, req, unit, forever, unit.String())
@@ -190,7 +175,6 @@ func (s *Server) sendUnit(w http.ResponseWriter, req *http.Request, unit chunk.U
 	if err != nil {
 		return err
 	}
-	defer o.Close()
 	s.send(w, req, o, cache, tag)
 	return nil
 }
@@ -212,9 +196,10 @@ func (s *Server) postTrace(w http.ResponseWriter, req *http.Request) error {
 	return nil
 }
 
-// send sends a whole object. Ranges are not offered: caches keep a 200, but not a 206. tag
+// send sends a whole object and closes it. Ranges are not offered: caches keep a 200, but not a 206. tag
 // identifies the bytes; if it is empty there is no ETag.
 func (s *Server) send(w http.ResponseWriter, req *http.Request, o *objects.Object, cache, tag string) {
+	defer o.Close()
 	h := w.Header()
 	h.Set("Content-Type", "application/octet-stream")
 	h.Set("Cache-Control", cache)
@@ -249,7 +234,7 @@ func parseID(req *http.Request, name string) (chunk.ID, error) {
 func parseNumber(s string) (uint32, error) {
 	n, err := strconv.ParseUint(s, 10, 32)
 	if err != nil || strconv.FormatUint(n, 10) != s {
-		return 0, fmt.Errorf("%q is not the number of a unit", s)
+		return 0, answer.Invalid(fmt.Errorf("%q is not the number of a unit", s))
 	}
 	return uint32(n), nil
 }

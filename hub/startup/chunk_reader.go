@@ -3,7 +3,6 @@ package startup
 import (
 	"context"
 	"fmt"
-	"io"
 
 	"lighter/format/chunk"
 	"lighter/format/pack"
@@ -69,7 +68,7 @@ func (r *chunkReader) read(ctx context.Context, id chunk.ID) ([]byte, error) {
 }
 
 func (r *chunkReader) fetch(ctx context.Context, where chunk.Unit) (*pack.Unit, error) {
-	unit, err := readUnit(ctx, r.objects, where)
+	unit, err := r.objects.ReadUnit(ctx, where)
 	if err != nil {
 		return nil, err
 	}
@@ -80,17 +79,4 @@ func (r *chunkReader) fetch(ctx context.Context, where chunk.Unit) (*pack.Unit, 
 	r.units[where] = unit
 	r.order = append(r.order, where)
 	return unit, nil
-}
-
-func readUnit(ctx context.Context, from *objects.Store, where chunk.Unit) (*pack.Unit, error) {
-	o, err := from.OpenUnit(ctx, where)
-	if err != nil {
-		return nil, err
-	}
-	defer o.Close()
-	encoded, err := io.ReadAll(io.LimitReader(o, pack.MaxStored+1))
-	if err != nil {
-		return nil, err
-	}
-	return pack.DecodeUnit(encoded)
 }

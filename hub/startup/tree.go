@@ -46,17 +46,12 @@ func (s *trees) deviceSize(ctx context.Context, tree chunk.ID) (int64, error) {
 	if known {
 		return size, nil
 	}
-	o, err := s.objects.Open(ctx, objects.IndexKey(tree))
+	plain, err := s.objects.OpenPlain(ctx, objects.IndexKey(tree))
 	if err != nil {
 		return 0, err
 	}
-	defer o.Close()
-	z, err := compress.Reader(o)
-	if err != nil {
-		return 0, err
-	}
-	defer z.Close()
-	header, err := index.ReceiveHeader(z, tree)
+	defer plain.Close()
+	header, err := index.ReceiveHeader(plain, tree)
 	if err != nil {
 		return 0, err
 	}
@@ -75,17 +70,12 @@ func (s *trees) locations(ctx context.Context, tree chunk.ID) (*index.Locations,
 	if err != nil {
 		return nil, err
 	}
-	o, err := s.objects.Open(ctx, objects.LocationsKey(id))
+	plain, err := s.objects.OpenPlain(ctx, objects.LocationsKey(id))
 	if err != nil {
 		return nil, err
 	}
-	defer o.Close()
-	z, err := compress.Reader(o)
-	if err != nil {
-		return nil, err
-	}
-	defer z.Close()
-	b, err := io.ReadAll(z)
+	defer plain.Close()
+	b, err := io.ReadAll(plain)
 	if err != nil {
 		return nil, err
 	}

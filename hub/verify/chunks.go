@@ -5,16 +5,13 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"maps"
 	"runtime"
 	"slices"
-	"sync"
 
 	"golang.org/x/sync/errgroup"
 
 	"lighter/format/chunk"
-	"lighter/format/pack"
 	"lighter/format/tree"
 	"lighter/hub/oci"
 )
@@ -79,27 +76,26 @@ func (v *verification) checkUnits(ctx context.Context, units []unitCheck) error 
 		}
 	}
 	progress := v.progress.Step("check", "chunks", total)
-	var mu sync.Mutex // guards v.bad
+	bad := make([][]chunk.ID, len(units))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(runtime.GOMAXPROCS(0))
-	for _, u := range units {
+	for i, u := range units {
 		group.Go(func() error {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			bad := v.checkUnit(ctx, u)
-			mu.Lock()
-			for _, id := range bad {
-				v.bad[id] = true
-			}
-			mu.Unlock()
+			bad[i] = v.checkUnit(ctx, u)
 			for _, ref := range u.refs {
 				progress.Add(int(ref.Length))
 			}
 			return nil
 		})
 	}
-	return group.Wait()
+	err := group.Wait()
+	for _, id := range slices.Concat(bad...) {
+		v.bad[id] = true
+	}
+	return err
 }
 
 // checkUnit returns the chunks that a unit should hold and does not.
@@ -111,7 +107,7 @@ func (v *verification) checkUnit(ctx context.Context, u unitCheck) (bad []chunk.
 		}
 		return bad
 	}
-	decoded, err := v.readUnit(ctx, u.Unit)
+	decoded, err := v.objects.ReadUnit(ctx, u.Unit)
 	if err != nil {
 		if v.note(ctx, "unit "+u.String(), err) != nil {
 			return nil // the verification was ended
@@ -140,17 +136,4 @@ func (v *verification) checkUnit(ctx context.Context, u unitCheck) (bad []chunk.
 		}
 	}
 	return bad
-}
-
-func (v *verification) readUnit(ctx context.Context, u chunk.Unit) (*pack.Unit, error) {
-	o, err := v.objects.OpenUnit(ctx, u)
-	if err != nil {
-		return nil, err
-	}
-	defer o.Close()
-	b, err := io.ReadAll(io.LimitReader(o, pack.MaxStored+1))
-	if err != nil {
-		return nil, err
-	}
-	return pack.DecodeUnit(b)
 }

@@ -2,6 +2,7 @@ package verify
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"errors"
@@ -11,7 +12,6 @@ import (
 	"path/filepath"
 
 	"lighter/format/chunk"
-	"lighter/format/compress"
 	"lighter/format/index"
 	"lighter/hub/catalog"
 	"lighter/hub/objects"
@@ -43,49 +43,17 @@ func (v *verification) checkTrees(ctx context.Context) error {
 	return nil
 }
 
-// extentFile is an extent map in a scratch file.
-type extentFile struct {
-	*index.Map
-	file *os.File
-}
-
-func (e *extentFile) close() { _ = e.file.Close() } // removed with the scratch directory
-
-// decompress opens a compressed object.
-func (v *verification) decompress(ctx context.Context, key string) (plain io.Reader, closeAll func(), err error) {
-	o, err := v.objects.Open(ctx, key)
-	if err != nil {
-		return nil, nil, err
-	}
-	z, err := compress.Reader(o)
-	if err != nil {
-		_ = o.Close() // only read
-		return nil, nil, err
-	}
-	return z, func() { z.Close(); _ = o.Close() }, nil
-}
-
-// readIndex reads and verifies an index object. It returns the extent map.
-func (v *verification) readIndex(ctx context.Context, id chunk.ID) (*extentFile, error) {
-	z, closeAll, err := v.decompress(ctx, objects.IndexKey(id))
+// readIndex reads and verifies an index object. It writes the extent map to file.
+func (v *verification) readIndex(ctx context.Context, id chunk.ID, file *os.File) (*index.Map, error) {
+	plain, err := v.objects.OpenPlain(ctx, objects.IndexKey(id))
 	if err != nil {
 		return nil, err
 	}
-	defer closeAll()
-	file, err := os.Create(filepath.Join(v.dir, "map"))
-	if err != nil {
+	defer plain.Close()
+	if _, err := index.Receive(plain, id, file, io.Discard); err != nil {
 		return nil, err
 	}
-	_, err = index.Receive(z, id, file, io.Discard)
-	var m *index.Map
-	if err == nil {
-		m, err = index.OpenMap(file, id, index.NewPages(1)) // read from beginning to end
-	}
-	if err != nil {
-		_ = file.Close() // removed with the scratch directory
-		return nil, err
-	}
-	return &extentFile{m, file}, nil
+	return index.OpenMap(file, id, index.NewPages(1)) // read from beginning to end
 }
 
 // layoutTries bounds how often a layout is checked that changes meanwhile.
@@ -93,11 +61,15 @@ const layoutTries = 5
 
 // checkIndex checks a tree's index and its layout: startup packs and locations.
 func (v *verification) checkIndex(ctx context.Context, what string, id chunk.ID) error {
-	extents, err := v.readIndex(ctx, id)
+	file, err := os.Create(filepath.Join(v.dir, "map"))
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	extents, err := v.readIndex(ctx, id, file)
 	if err != nil {
 		return v.note(ctx, what+"index", err)
 	}
-	defer extents.close()
 	for range layoutTries {
 		layout, err := v.catalog.Layout(ctx, id)
 		if err != nil {
@@ -108,32 +80,29 @@ func (v *verification) checkIndex(ctx context.Context, what string, id chunk.ID)
 		if err := try.checkLayout(ctx, what, &layout, extents); err != nil {
 			return err
 		}
-		if len(try.found.list) > 0 {
-			now, err := v.catalog.Layout(ctx, id)
-			if err != nil {
-				return err
-			}
-			if now.Locations != layout.Locations {
-				continue // it was replaced meanwhile
-			}
+		now, err := v.catalog.Layout(ctx, id)
+		if err != nil {
+			return err
 		}
-		for _, problem := range try.found.list {
-			v.found.add("%s", problem)
+		if now.Locations == layout.Locations { // otherwise it was replaced meanwhile
+			for _, problem := range try.found.list {
+				v.found.add("%s", problem)
+			}
+			return nil
 		}
-		return nil
 	}
 	return nil // a layout that is replaced again and again cannot be checked
 }
 
 // checkLayout checks a tree's startup packs, and compares its locations with them and the catalog.
 func (v *verification) checkLayout(
-	ctx context.Context, what string, layout *catalog.Layout, extents *extentFile,
+	ctx context.Context, what string, layout *catalog.Layout, extents *index.Map,
 ) error {
-	startup, err := v.checkStartups(ctx, what, layout)
+	startup, bad, err := v.checkStartups(ctx, what, layout)
 	if err != nil {
 		return err
 	}
-	locations, err := v.readLocations(ctx, layout, extents)
+	locations, err := v.readLocations(ctx, layout, extents.Extents)
 	if err != nil {
 		return v.note(ctx, what+"locations", err)
 	}
@@ -151,9 +120,9 @@ func (v *verification) checkLayout(
 		if err != nil {
 			return err
 		}
-		for i, chunk := range ids {
+		for i, id := range ids {
 			unit, err := locations.Unit(at + int64(i))
-			if want := startup.unit(chunk, known[chunk]); err != nil || unit != want && !startup.bad[unit.Pack] {
+			if want := cmp.Or(startup[id], known[id]); err != nil || unit != want && !bad[unit.Pack] {
 				wrong++
 			}
 		}
@@ -164,33 +133,20 @@ func (v *verification) checkLayout(
 	return nil
 }
 
-// startupUnits are the contents of a tree's startup packs.
-type startupUnits struct {
-	units map[chunk.ID]chunk.Unit
-	bad   map[chunk.ID]bool // packs that cannot be read
-}
-
-// unit returns the unit that locations should name for a chunk: that of a startup pack, or other.
-func (s *startupUnits) unit(id chunk.ID, other chunk.Unit) chunk.Unit {
-	if u, found := s.units[id]; found {
-		return u
-	}
-	return other
-}
-
-// checkStartups reads the startup packs of a tree. A bad one loses no data: other packs have its
-// chunks, too.
-func (v *verification) checkStartups(ctx context.Context, what string, layout *catalog.Layout) (*startupUnits, error) {
-	found := &startupUnits{units: map[chunk.ID]chunk.Unit{}, bad: map[chunk.ID]bool{}}
+// checkStartups reads the startup packs of a tree. It returns the unit of each of their chunks, and
+// the packs that cannot be read. These lose no data: other packs have their chunks, too.
+func (v *verification) checkStartups(ctx context.Context, what string, layout *catalog.Layout) (
+	units map[chunk.ID]chunk.Unit, bad map[chunk.ID]bool, err error) {
+	units, bad = map[chunk.ID]chunk.Unit{}, map[chunk.ID]bool{}
 	for _, p := range layout.Packs {
-		if err := v.checkStartup(ctx, p.ID, found.units); err != nil {
-			found.bad[p.ID] = true
+		if err := v.checkStartup(ctx, p.ID, units); err != nil {
+			bad[p.ID] = true
 			if err := v.note(ctx, fmt.Sprintf("%sstartup pack %s", what, p.ID), err); err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 		}
 	}
-	return found, nil
+	return units, bad, nil
 }
 
 // checkStartup verifies every chunk of a pack and adds its unit to units.
@@ -201,7 +157,7 @@ func (v *verification) checkStartup(ctx context.Context, id chunk.ID, units map[
 	}
 	for i := range n {
 		at := chunk.Unit{Pack: id, N: uint32(i)}
-		decoded, err := v.readUnit(ctx, at)
+		decoded, err := v.objects.ReadUnit(ctx, at)
 		if err != nil {
 			return fmt.Errorf("unit %d: %w", i, err)
 		}
@@ -216,20 +172,20 @@ func (v *verification) checkStartup(ctx context.Context, id chunk.ID, units map[
 }
 
 func (v *verification) readLocations(
-	ctx context.Context, layout *catalog.Layout, extents *extentFile,
+	ctx context.Context, layout *catalog.Layout, extents int64,
 ) (*index.Locations, error) {
 	sum := layout.Locations
-	z, closeAll, err := v.decompress(ctx, objects.LocationsKey(sum))
+	plain, err := v.objects.OpenPlain(ctx, objects.LocationsKey(sum))
 	if err != nil {
 		return nil, err
 	}
-	defer closeAll()
-	b, err := io.ReadAll(z)
+	defer plain.Close()
+	b, err := io.ReadAll(plain)
 	if err != nil {
 		return nil, err
 	}
 	if got := chunk.Sum(b); got != sum {
 		return nil, fmt.Errorf("their digest is %s, the catalog has %s", got.Short(), sum.Short())
 	}
-	return index.OpenLocations(bytes.NewReader(b), int64(len(b)), layout.Tree, extents.Extents)
+	return index.OpenLocations(bytes.NewReader(b), int64(len(b)), layout.Tree, extents)
 }

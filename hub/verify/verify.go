@@ -18,7 +18,6 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"lighter/format/chunk"
-	"lighter/format/compress"
 	"lighter/format/tree"
 	"lighter/hub/catalog"
 	"lighter/hub/ingest"
@@ -120,7 +119,7 @@ type verification struct {
 	progress *report.Progress
 	found    *problems
 	layers   []oci.Layer
-	records  []func() (io.ReadCloser, error) // of layers; made again where that was possible
+	records  []ingest.Record // of layers, not opened; made again where that was possible
 	bad      map[chunk.ID]bool
 }
 
@@ -158,20 +157,8 @@ func (v *verification) note(ctx context.Context, what string, err error) error {
 
 // checkManifest checks that manifest and config are readable.
 func (v *verification) checkManifest(ctx context.Context) error {
-	m, err := v.from.Manifest(ctx, v.image.Digest)
-	if err != nil {
+	if _, err := oci.Read(ctx, v.from, v.image.Digest); err != nil {
 		return v.note(ctx, "manifest", err)
-	}
-	manifest, err := oci.ParseManifest(m)
-	if err != nil {
-		return v.note(ctx, "manifest", err)
-	}
-	config, err := v.from.Config(ctx, manifest.Config)
-	if err == nil {
-		_, err = oci.ParseImage(manifest, config)
-	}
-	if err != nil {
-		return v.note(ctx, "config", err)
 	}
 	return nil
 }
@@ -187,23 +174,26 @@ func (v *verification) checkLayers(ctx context.Context) error {
 	for i, l := range known {
 		l := oci.Layer{Digest: l.Digest, MediaType: l.MediaType, Size: l.Size, DiffID: l.DiffID, Chain: l.Chain,
 			Number: i + 1, Of: len(known)}
-		v.layers = append(v.layers, l)
-		open := func() (io.ReadCloser, error) { return v.trees.OpenRecord(ctx, l.DiffID) }
 		path := filepath.Join(v.dir, fmt.Sprintf("layer-%d", l.Number))
+		record := ingest.Record{Open: func() (io.ReadCloser, error) { return ingest.OpenRecord(path) }}
 		if err := v.checkLayer(ctx, l, path); err != nil {
 			whole = false
+			record.Open = func() (io.ReadCloser, error) { return v.openRecord(ctx, l.DiffID) }
 			if err := v.note(ctx, l.String(), err); err != nil {
 				return err
 			}
-		} else {
-			open = func() (io.ReadCloser, error) { return ingest.OpenFile(path) }
 		}
-		v.records = append(v.records, open)
+		v.layers, v.records = append(v.layers, l), append(v.records, record)
 	}
 	if !whole {
 		return nil // the tree cannot be made
 	}
 	return v.checkTree(ctx)
+}
+
+// openRecord opens the hub's record of a layer.
+func (v *verification) openRecord(ctx context.Context, diffID string) (io.ReadCloser, error) {
+	return v.objects.OpenPlain(ctx, objects.LayerKey(diffID))
 }
 
 // checkLayer reads a layer's blob, writes its record to path, and compares it with the hub's.
@@ -217,39 +207,30 @@ func (v *verification) checkLayer(ctx context.Context, l oci.Layer, path string)
 	if err := ingest.VerifyLayer(ctx, l, blob, v.limits, path, onRead); err != nil {
 		return err
 	}
-	kept, err := recordSum(v.trees.OpenRecord(ctx, l.DiffID))
+	kept, err := sumOf(v.openRecord(ctx, l.DiffID))
 	if err != nil {
 		return v.note(ctx, l.String()+": its record", err)
 	}
-	if fresh, err := recordSum(ingest.OpenFile(path)); err != nil || fresh != kept {
+	if fresh, err := sumOf(ingest.OpenRecord(path)); err != nil || fresh != kept {
 		v.found.add("%s: its record differs from its blob", &l)
 	}
 	return nil
 }
 
-// recordSum returns the digest of a record's plain bytes.
-func recordSum(from io.ReadCloser, err error) (chunk.ID, error) {
+// sumOf returns the digest of an opened record.
+func sumOf(record io.ReadCloser, err error) (chunk.ID, error) {
 	if err != nil {
 		return chunk.ID{}, err
 	}
-	defer from.Close()
-	z, err := compress.Reader(from)
-	if err != nil {
-		return chunk.ID{}, err
-	}
-	defer z.Close()
+	defer record.Close()
 	sum := sha256.New()
-	_, err = io.Copy(sum, z)
+	_, err = io.Copy(sum, record)
 	return chunk.ID(sum.Sum(nil)), err
 }
 
 // checkTree makes the tree again from the new records.
 func (v *verification) checkTree(ctx context.Context) error {
-	records := make([]*ingest.Record, len(v.records))
-	for i, open := range v.records {
-		records[i] = &ingest.Record{Open: open}
-	}
-	id, err := v.trees.ID(ctx, v.dir, records)
+	id, err := v.trees.ID(ctx, v.dir, slices.Clone(v.records))
 	if err != nil {
 		return v.note(ctx, "tree", err)
 	}
@@ -261,28 +242,21 @@ func (v *verification) checkTree(ctx context.Context) error {
 
 // entries calls fn for each entry of the layers whose records can be read.
 func (v *verification) entries(ctx context.Context, fn func(l *oci.Layer, e *tree.Entry)) error {
-	for i, open := range v.records {
-		if err := v.layerEntries(ctx, &v.layers[i], &ingest.Record{Open: open}, fn); err != nil {
+	for i, record := range slices.Clone(v.records) {
+		l := &v.layers[i]
+		e, err := record.Next()
+		for ; err == nil; e, err = record.Next() {
+			fn(l, e)
+		}
+		record.Close()
+		if err == io.EOF {
+			continue
+		}
+		if err := v.note(ctx, l.String()+": its record", err); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func (v *verification) layerEntries(
-	ctx context.Context, l *oci.Layer, record *ingest.Record, fn func(l *oci.Layer, e *tree.Entry),
-) error {
-	defer record.Close()
-	for {
-		e, err := record.Next()
-		if err == io.EOF {
-			return nil
-		}
-		if err != nil {
-			return v.note(ctx, l.String()+": its record", err)
-		}
-		fn(l, e)
-	}
 }
 
 // noteFiles adds the files as problems that have bad chunks.

@@ -47,7 +47,7 @@ hub/catalog: format/chunk format/index wire
 hub/encoder: format/compress format/pack
 hub/images: format/index hub/catalog hub/ingest hub/oci hub/pull hub/queue hub/registry hub/report wire
 hub/ingest: format/chunk format/compress format/index format/pack format/tree hub/catalog hub/encoder hub/objects hub/oci hub/publish hub/registry hub/report wire
-hub/objects: durable format/chunk format/pack
+hub/objects: durable format/chunk format/compress format/pack
 hub/oci: hub/registry
 hub/publish: durable format/chunk hub/catalog hub/objects
 hub/pull: hub/catalog hub/oci hub/registry hub/report wire
@@ -58,7 +58,7 @@ hub/serve: format/chunk format/index format/trace hub/answer hub/catalog hub/obj
 hub/startup: format/chunk format/compress format/erofs format/index format/pack format/trace hub/catalog hub/encoder hub/objects hub/publish hub/report hub/startup/guess hub/startup/plan wire
 hub/startup/guess: format/chunk format/erofs format/index format/trace format/tree
 hub/startup/plan: format/chunk format/erofs format/index format/trace
-hub/verify: format/chunk format/compress format/index format/pack format/tree hub/catalog hub/ingest hub/objects hub/oci hub/publish hub/registry hub/report wire
+hub/verify: format/chunk format/index format/tree hub/catalog hub/ingest hub/objects hub/oci hub/publish hub/registry hub/report wire
 logqueue:
 mirror: format/chunk format/compress format/index format/pack store store/origin wire wire/client
 node: durable format/index format/trace node/binds node/completion node/control node/front/containerd node/health node/imagecache node/keeper node/memory node/monitor node/mount node/ondemand node/prefetch node/record node/report node/resolver node/takeover node/trees socket store store/disk store/origin wire wire/client

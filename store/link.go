@@ -284,7 +284,7 @@ type LinkStats struct {
 	Rate      int64         `json:"bytesPerSecond"` // bandwidth
 	RoundTrip time.Duration `json:"roundTripNs"`
 	Window    int64         `json:"windowBytes"` // background requests start while less is in flight
-	InFlight  int64         `json:"onTheWayBytes"`
+	InFlight  int64         `json:"inFlightBytes"`
 }
 
 func (l *link) stats() LinkStats {

@@ -1,9 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -15,9 +15,6 @@ import (
 )
 
 func addCommand() *cobra.Command {
-	var flags hubFlags
-	var platform string
-	var plainSource, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "add [flags] SOURCE [NAME]",
 		Short: "Add an image to a hub, and wait until it can be run",
@@ -34,35 +31,22 @@ NAME is the image's name on the hub; the default is its name in SOURCE.`,
   lighter add --hub https://hub.example.org oci:build/image:latest physics/root:dev
   lighter add --platform linux/arm64 docker-archive:image.tar tools/shell:1`,
 		Args: command.AtLeast(1, "SOURCE", "NAME"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			hub, err := flags.client()
-			if err != nil {
-				return err
-			}
-			name := ""
-			if len(args) > 1 {
-				name = args[1]
-			}
-			bars := newProgress()
-			last, err := add(cmd.Context(), hub, source{args[0], name, platform, plainSource}, bars.show)
-			bars.end()
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return printJSON(os.Stdout, last.Images)
-			}
-			for _, image := range last.Images {
-				fmt.Printf("%s %s %s %s\n", image.Name, image.Digest, image.Platform, image.State)
-			}
-			return nil
-		},
 	}
-	flags.add(cmd)
-	cmd.Flags().StringVar(&platform, "platform", "", "add only `OS/ARCH[/VARIANT]`; the default is each platform in the hub's configuration")
-	cmd.Flags().BoolVar(&plainSource, "source-plain-http", false, "allow plain HTTP to a source registry that is not on this machine")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print the images as JSON")
-	return cmd
+	platform := cmd.Flags().String("platform", "",
+		"add only `OS/ARCH[/VARIANT]`; the default is each platform in the hub's configuration")
+	plainSource := cmd.Flags().Bool("source-plain-http", false,
+		"allow plain HTTP to a source registry that is not on this machine")
+	return hubQuery(cmd, func(ctx context.Context, hub *client.Client, args []string) ([]wire.Image, error) {
+		last, err := watch(func(show func(wire.Progress)) (wire.Progress, error) {
+			return add(ctx, hub, source{args[0], argument(args, 1), *platform, *plainSource}, show)
+		})
+		return last.Images, err
+	}, func(images []wire.Image) error {
+		for _, image := range images {
+			fmt.Printf("%s %s %s %s\n", image.Name, image.Digest, image.Platform, image.State)
+		}
+		return nil
+	})
 }
 
 // source is the image to add.
@@ -86,10 +70,7 @@ func add(ctx context.Context, hub *client.Client, s source, each func(wire.Progr
 	if err != nil {
 		return wire.Progress{}, command.Usage(err)
 	}
-	name := s.name
-	if name == "" {
-		name = local.Name
-	}
+	name := cmp.Or(s.name, local.Name)
 	if name == "" {
 		return wire.Progress{}, command.Usage(fmt.Errorf("%s contains no name for the image: add a NAME", s.from))
 	}
@@ -102,7 +83,8 @@ func add(ctx context.Context, hub *client.Client, s source, each func(wire.Progr
 		return wire.Progress{}, fmt.Errorf("read %s: %w", s.from, err)
 	}
 	if ref.Digest != "" && ref.Digest != digest {
-		return wire.Progress{}, command.Usage(fmt.Errorf("%s has the digest %s: use that digest in NAME, or a tag", s.from, digest))
+		return wire.Progress{}, command.Usage(fmt.Errorf("%s has the digest %s: use that digest in NAME, or a tag",
+			s.from, digest))
 	}
 	// It is pushed without the tag, for which the hub would add every platform. The name comes with
 	// the request to add it.

@@ -1,34 +1,94 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"os"
 
 	"github.com/spf13/cobra"
 
 	"lighter/cmd/command"
+	"lighter/node"
+	"lighter/node/control"
 	"lighter/wire"
 	"lighter/wire/client"
 )
 
-// hubFlags are the flags of every command that is a hub's client.
-type hubFlags struct{ options client.Options }
-
-func (f *hubFlags) add(cmd *cobra.Command) {
-	url := os.Getenv("LIGHTER_HUB")
-	if url == "" {
-		url = "http://127.0.0.1:7070"
+// query makes cmd ask a question and print the answer: with --json as JSON, otherwise by print.
+// newClient is called after the flags are parsed. If the answer has a method Err, its error is the
+// command's.
+func query[C, T any](cmd *cobra.Command, newClient func() (C, error),
+	ask func(ctx context.Context, c C, args []string) (T, error), print func(T) error) *cobra.Command {
+	asJSON := cmd.Flags().Bool("json", false, "print JSON")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c, err := newClient()
+		if err != nil {
+			return err
+		}
+		answer, err := ask(cmd.Context(), c, args)
+		if err != nil {
+			return err
+		}
+		if *asJSON {
+			err = printJSON(os.Stdout, answer)
+		} else {
+			err = print(answer)
+		}
+		if failed, ok := any(answer).(interface{ Err() error }); ok && err == nil {
+			err = failed.Err()
+		}
+		return err
 	}
-	cmd.Flags().StringVar(&f.options.URL, "hub", url, "the hub's `URL`, or unix:/PATH (environment: LIGHTER_HUB)")
-	cmd.Flags().StringVar(&f.options.Scope, "scope", wire.DefaultScope, "the `SCOPE` on the hub")
-	cmd.Flags().BoolVar(&f.options.PlainHTTP, "plain-http", false, "allow plain HTTP to a hub that is not on this machine")
-	cmd.Flags().StringVar(&f.options.TokenFile, "token-file", os.Getenv("LIGHTER_TOKEN_FILE"), "the `FILE` with the token that the hub requires for changes (environment: LIGHTER_TOKEN_FILE)")
-	cmd.Flags().StringVar(&f.options.CAFile, "ca-file", "", "certificates (PEM `FILE`) to trust for the hub")
+	return cmd
 }
 
-func (f *hubFlags) client() (*client.Client, error) {
-	hub, err := client.New(f.options)
-	if err != nil {
-		return nil, command.Usage(err)
+// hubFlags gives cmd the flags of a hub's client.
+func hubFlags(cmd *cobra.Command) *client.Options {
+	o, f := new(client.Options), cmd.Flags()
+	url := cmp.Or(os.Getenv("LIGHTER_HUB"), "http://127.0.0.1:7070")
+	f.StringVar(&o.URL, "hub", url, "the hub's `URL`, or unix:/PATH (environment: LIGHTER_HUB)")
+	f.StringVar(&o.Scope, "scope", wire.DefaultScope, "the `SCOPE` on the hub")
+	f.BoolVar(&o.PlainHTTP, "plain-http", false, "allow plain HTTP to a hub that is not on this machine")
+	f.StringVar(&o.TokenFile, "token-file", os.Getenv("LIGHTER_TOKEN_FILE"),
+		"the `FILE` with the token that the hub requires for changes (environment: LIGHTER_TOKEN_FILE)")
+	f.StringVar(&o.CAFile, "ca-file", "", "certificates (PEM `FILE`) to trust for the hub")
+	return o
+}
+
+// hubClient gives cmd the flags of a hub's client, and returns a function that makes the client.
+func hubClient(cmd *cobra.Command) func() (*client.Client, error) {
+	options := hubFlags(cmd)
+	return func() (*client.Client, error) {
+		hub, err := client.New(*options)
+		if err != nil {
+			return nil, command.Usage(err)
+		}
+		return hub, nil
 	}
-	return hub, nil
+}
+
+// hubQuery is query of a hub.
+func hubQuery[T any](cmd *cobra.Command, ask func(ctx context.Context, hub *client.Client, args []string) (T, error),
+	print func(T) error) *cobra.Command {
+	return query(cmd, hubClient(cmd), ask, print)
+}
+
+// rootFlag is the flag of every command that is a node's client.
+func rootFlag(cmd *cobra.Command) *string {
+	return cmd.Flags().String("root", node.DefaultConfig().Root, "the node's `DIR`")
+}
+
+// nodeQuery is query of the node on this machine.
+func nodeQuery[T any](cmd *cobra.Command, ask func(ctx context.Context, node *control.Client, args []string) (T, error),
+	print func(T) error) *cobra.Command {
+	root := rootFlag(cmd)
+	return query(cmd, func() (*control.Client, error) { return control.New(*root), nil }, ask, print)
+}
+
+// argument returns the argument with that number, or "" if it was not given.
+func argument(args []string, number int) string {
+	if number < len(args) {
+		return args[number]
+	}
+	return ""
 }

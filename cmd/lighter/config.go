@@ -52,6 +52,17 @@ func effective(cmd *cobra.Command, file string, config any) error {
 	return nil
 }
 
+// loadConfig makes the effective configuration, and checks it.
+func loadConfig(cmd *cobra.Command, file string, config interface{ Check() error }) error {
+	if err := effective(cmd, file, config); err != nil {
+		return err
+	}
+	if err := config.Check(); err != nil {
+		return command.Usage(err)
+	}
+	return nil
+}
+
 // decodeConfig reads TOML. An unknown key is an error, because a misspelt key would have no effect.
 func decodeConfig(b []byte, config any) error {
 	dec := toml.NewDecoder(bytes.NewReader(b))
@@ -90,27 +101,28 @@ func configCommand() *cobra.Command {
 		},
 	}
 	nodeConfig, hubConfig := node.DefaultConfig(), hub.DefaultConfig()
-	cmd.AddCommand(configOf("node", &nodeConfig, func(c *cobra.Command, file *string) { nodeFlags(c, &nodeConfig, file) }),
-		configOf("hub", &hubConfig, func(c *cobra.Command, file *string) { hubServerFlags(c, &hubConfig, file) }))
+	nodeFile, hubFile := "", ""
+	forNode, forHub := configOf("node", &nodeConfig, &nodeFile), configOf("hub", &hubConfig, &hubFile)
+	nodeFlags(forNode, &nodeConfig, &nodeFile)
+	hubServerFlags(forHub, &hubConfig, &hubFile)
+	cmd.AddCommand(forNode, forHub)
 	return cmd
 }
 
-// configOf prints the configuration of the command that has those flags.
-func configOf(name string, config interface{ Check() error }, flags func(*cobra.Command, *string)) *cobra.Command {
-	var file string
-	cmd := &cobra.Command{
+// configOf returns the command that prints a configuration, with the values of a file.
+func configOf(name string, config interface{ Check() error }, file *string) *cobra.Command {
+	return &cobra.Command{
 		Use: name + " [flags]", Short: "Print the effective configuration of a " + name,
-		Long:    "Print the configuration that \"lighter " + name + "\" would have with these flags: every key, with its\nexplanation. Invalid values are refused.",
-		Example: "  lighter config " + name + " > /etc/lighter/" + name + ".toml\n  lighter config " + name + " --config /etc/lighter/" + name + ".toml --log-level debug",
-		Args:    command.Exactly(),
+		Long: strings.ReplaceAll(`Print the configuration that "lighter NAME" would have with these flags: every key, with
+its explanation. Invalid values are refused.`, "NAME", name),
+		Example: strings.ReplaceAll(`  lighter config NAME > /etc/lighter/NAME.toml
+  lighter config NAME --config /etc/lighter/NAME.toml --log-level debug`, "NAME", name),
+		Args: command.Exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := effective(cmd, file, config); err != nil {
+			if err := loadConfig(cmd, *file, config); err != nil {
 				return err
 			}
-			if err := config.Check(); err != nil {
-				return command.Usage(err)
-			}
-			value := func(flag string) string { return cmd.Flags().Lookup(flag).Value.String() } // with the file's value
+			value := func(flag string) string { return cmd.Flags().Lookup(flag).Value.String() } // with the file's
 			if _, err := logFormat(value("log-level"), value("log-format")); err != nil {
 				return err
 			}
@@ -122,8 +134,6 @@ func configOf(name string, config interface{ Check() error }, flags func(*cobra.
 			return err
 		},
 	}
-	flags(cmd, &file)
-	return cmd
 }
 
 // readable wraps the comments of a configuration, and puts a blank line between keys.

@@ -1,9 +1,9 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
@@ -17,7 +17,6 @@ import (
 func doctorCommand() *cobra.Command {
 	config := node.DefaultConfig()
 	var file string
-	var asJSON bool
 	var containerd string
 	cmd := &cobra.Command{
 		Use:   "doctor [flags]",
@@ -31,33 +30,31 @@ Give it the node's flags or configuration file. The settings of a running node t
 precedence.
 
 Exit codes: 0 no problem (there may be warnings), 3 a problem.`,
-		Example: "  sudo lighter doctor\n  lighter doctor --config /etc/lighter/node.toml\n  lighter doctor --json | jq '.[] | select(.level == \"problem\")'",
-		Args:    command.Exactly(),
+		Example: `  sudo lighter doctor
+  lighter doctor --config /etc/lighter/node.toml
+  lighter doctor --json | jq '.[] | select(.level == "problem")'`,
+		Args: command.Exactly(),
 	}
 	nodeFlags(cmd, &config, &file)
 	cmd.Flags().StringVar(&containerd, "containerd", "/run/containerd/containerd.sock", "containerd's `SOCKET`")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := effective(cmd, file, &config); err != nil {
-			return err
-		}
-		if err := config.Check(); err != nil {
-			return command.Usage(err)
-		}
-		findings := doctor.Run(cmd.Context(), config, containerd)
-		if asJSON {
-			if err := printJSON(os.Stdout, findings); err != nil {
-				return err
-			}
-		} else {
-			printFindings(findings)
-		}
-		if slices.ContainsFunc(findings, func(f doctor.Finding) bool { return f.Level == doctor.Problem }) {
-			return errSick
-		}
+	load := func() (*node.Config, error) { return &config, loadConfig(cmd, file, &config) }
+	return query(cmd, load, func(ctx context.Context, config *node.Config, _ []string) (findings, error) {
+		return doctor.Run(ctx, *config, containerd), nil
+	}, func(found findings) error {
+		printFindings(found)
 		return nil
+	})
+}
+
+// findings are the findings of the doctor.
+type findings []doctor.Finding
+
+// Err returns an error if a finding is a problem.
+func (found findings) Err() error {
+	if slices.ContainsFunc(found, func(f doctor.Finding) bool { return f.Level == doctor.Problem }) {
+		return errSick
 	}
-	return cmd
+	return nil
 }
 
 // errSick says that doctor found a problem, which was printed.

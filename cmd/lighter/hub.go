@@ -39,11 +39,8 @@ Flags override the configuration file, and the file overrides the defaults.`,
 	hubServerFlags(cmd, &config, &file)
 	cmd.AddCommand(hubKeyCommand())
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := effective(cmd, file, &config); err != nil {
+		if err := loadConfig(cmd, file, &config); err != nil {
 			return err
-		}
-		if err := config.Check(); err != nil {
-			return command.Usage(err)
 		}
 		log, flush, err := openLog(config.LogLevel, config.LogFormat)
 		if err != nil {
@@ -66,15 +63,21 @@ func hubServerFlags(cmd *cobra.Command, config *hub.Config, file *string) {
 	f.StringVar(file, "config", "", "the configuration `FILE` (see: lighter config hub)")
 	f.StringVar(&config.Root, "root", config.Root, "the hub's directory (`DIR`)")
 	f.StringVar(&config.Listen, "listen", config.Listen, "the `ADDRESS` to listen on")
-	f.StringVar(&config.AdminListen, "admin-listen", config.AdminListen, "the only `ADDRESS` where images and traces are added and removed (HOST:PORT or unix:/PATH; empty: --listen)")
-	f.StringVar(&config.AdminTokenFile, "admin-token-file", config.AdminTokenFile, "the `FILE` with the token that adding and removing images and traces needs")
-	f.BoolVar(&config.Open, "open", config.Open, "let every client that reaches the hub add and remove images and traces")
-	f.StringSliceVar(&config.Sources, "source", config.Sources, "a registry (`HOST[:PORT]`) that images may be added from though its address is not a public one; may be repeated")
-	f.StringSliceVar(&config.RegistryHosts, "registry-host", config.RegistryHosts, "the `HOST[:PORT]` under which nodes pull from the hub's own registry; may be repeated")
+	f.StringVar(&config.AdminListen, "admin-listen", config.AdminListen,
+		"the only `ADDRESS` where images and traces are added and removed (HOST:PORT or unix:/PATH; empty: --listen)")
+	f.StringVar(&config.AdminTokenFile, "admin-token-file", config.AdminTokenFile,
+		"the `FILE` with the token that adding and removing images and traces needs")
+	f.BoolVar(&config.Open, "open", config.Open,
+		"let every client that reaches the hub add and remove images and traces")
+	f.StringSliceVar(&config.Sources, "source", config.Sources,
+		"a registry (`HOST[:PORT]`) that images may be added from though its address is not public; may be repeated")
+	f.StringSliceVar(&config.RegistryHosts, "registry-host", config.RegistryHosts,
+		"the `HOST[:PORT]` under which nodes pull from the hub's own registry; may be repeated")
 	f.StringVar(&config.TLSCert, "tls-cert", config.TLSCert, "the certificate (PEM `FILE`) to serve HTTPS with")
 	f.StringVar(&config.TLSKey, "tls-key", config.TLSKey, "its private key (PEM `FILE`)")
 	f.BoolVar(&config.PlainHTTP, "plain-http", config.PlainHTTP, "serve plain HTTP on an address that is not loopback")
-	f.Int64Var(&config.StartupBytes, "startup-bytes", config.StartupBytes, "the largest size of all startup packs together, in `BYTES` (0: a quarter of the other packs, 8 GiB at least)")
+	f.Int64Var(&config.StartupBytes, "startup-bytes", config.StartupBytes,
+		"the largest size of all startup packs together, in `BYTES` (0: a quarter of the other packs, 8 GiB at least)")
 	f.StringVar(&config.LogLevel, "log-level", config.LogLevel, "`LEVEL`: debug, info, warn or error")
 	f.StringVar(&config.LogFormat, "log-format", config.LogFormat, "`FORMAT`: text or json")
 }

@@ -1,16 +1,17 @@
 package main
 
 import (
+	"context"
 	"os"
 
 	"github.com/spf13/cobra"
 
 	"lighter/cmd/command"
+	"lighter/wire"
+	"lighter/wire/client"
 )
 
 func imagesCommand() *cobra.Command {
-	var flags hubFlags
-	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "images [flags]",
 		Short: "List a hub's images",
@@ -22,32 +23,19 @@ image's original blobs.`,
 		Example: `  lighter images
   lighter images --json | jq '.[] | select(.state == "failed")'`,
 		Args: command.Exactly(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			client, err := flags.client()
-			if err != nil {
-				return err
-			}
-			images, err := client.Images(cmd.Context(), "")
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return printJSON(os.Stdout, images)
-			}
-			var rows [][]any
-			for _, i := range images {
-				rows = append(rows, []any{i.Name, short(i.Digest), i.Platform, size(i.Size), size(i.Unique) + " / " + size(i.Blobs), i.State, i.Error})
-			}
-			return table(os.Stdout, "NAME\tDIGEST\tPLATFORM\tSIZE\tUNIQUE\tSTATE\tERROR", rows)
-		},
 	}
-	flags.add(cmd)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	return cmd
+	return hubQuery(cmd, func(ctx context.Context, hub *client.Client, _ []string) ([]wire.Image, error) {
+		return hub.Images(ctx, "")
+	}, func(images []wire.Image) error {
+		rows := rowsOf(images, func(i wire.Image) []any {
+			unique := size(i.Unique) + " / " + size(i.Blobs)
+			return []any{i.Name, short(i.Digest), i.Platform, size(i.Size), unique, i.State, i.Error}
+		})
+		return table(os.Stdout, "NAME\tDIGEST\tPLATFORM\tSIZE\tUNIQUE\tSTATE\tERROR", rows)
+	})
 }
 
 func rmCommand() *cobra.Command {
-	var flags hubFlags
 	cmd := &cobra.Command{
 		Use:   "rm [flags] NAME",
 		Short: "Remove an image from a hub",
@@ -56,14 +44,14 @@ image needs them. Nodes that have mounted it keep working as long as its chunks 
 the hub's packs.`,
 		Example: "  lighter rm physics/root:6.32",
 		Args:    command.Exactly("NAME"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			client, err := flags.client()
-			if err != nil {
-				return err
-			}
-			return client.Remove(cmd.Context(), args[0])
-		},
 	}
-	flags.add(cmd)
+	newClient := hubClient(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		hub, err := newClient()
+		if err != nil {
+			return err
+		}
+		return hub.Remove(cmd.Context(), args[0])
+	}
 	return cmd
 }

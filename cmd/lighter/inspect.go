@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -9,39 +10,26 @@ import (
 
 	"lighter/cmd/command"
 	"lighter/wire"
+	"lighter/wire/client"
 )
 
 func inspectCommand() *cobra.Command {
-	var flags hubFlags
-	var asJSON bool
 	cmd := &cobra.Command{
 		Use:     "inspect [flags] NAME",
 		Short:   "Show everything that a hub knows about an image",
 		Example: "  lighter inspect physics/root:6.32\n  lighter inspect --json physics/root:6.32 | jq '.[0].layers'",
 		Args:    command.Exactly("NAME"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			client, err := flags.client()
-			if err != nil {
-				return err
-			}
-			found, err := client.Inspect(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return printJSON(os.Stdout, found)
-			}
-			for _, i := range found {
-				if err := printInspection(os.Stdout, i); err != nil {
-					return err
-				}
-			}
-			return nil
-		},
 	}
-	flags.add(cmd)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	return cmd
+	return hubQuery(cmd, func(ctx context.Context, hub *client.Client, args []string) ([]wire.Inspection, error) {
+		return hub.Inspect(ctx, args[0])
+	}, func(found []wire.Inspection) error {
+		for _, i := range found {
+			if err := printInspection(os.Stdout, i); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 func printInspection(w io.Writer, i wire.Inspection) error {
@@ -58,7 +46,8 @@ func printInspection(w io.Writer, i wire.Inspection) error {
 	}
 	var rows [][]any
 	for n, l := range i.Layers {
-		rows = append(rows, []any{n, short(l.Digest), short(l.DiffID), short(l.Chain), size(l.Size), size(l.Bytes), l.Entries})
+		rows = append(rows, []any{n, short(l.Digest), short(l.DiffID), short(l.Chain),
+			size(l.Size), size(l.Bytes), l.Entries})
 	}
 	return table(w, "LAYER\tDIGEST\tDIFFID\tCHAIN\tSIZE\tPLAIN\tENTRIES", rows)
 }

@@ -48,7 +48,8 @@ containerd and fetches the bytes that a container touches.`,
 		Args: command.Group,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.AddCommand(hubCommand(), nodeCommand(), addCommand(), imagesCommand(), inspectCommand(), keeperCommand(), probeCommand(),
-		mountCommand(), unmountCommand(), releaseCommand(), rmCommand(), verifyCommand(), mirrorCommand(), statusCommand(), doctorCommand(), cacheCommand(), configCommand(), traceCommand())
+	root.AddCommand(hubCommand(), addCommand(), imagesCommand(), inspectCommand(), rmCommand(), verifyCommand(),
+		mirrorCommand(), traceCommand(), nodeCommand(), statusCommand(), doctorCommand(), cacheCommand(),
+		mountCommand(), unmountCommand(), releaseCommand(), keeperCommand(), probeCommand(), configCommand())
 	return root
 }

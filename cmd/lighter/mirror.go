@@ -1,9 +1,9 @@
 package main
 
 import (
+	"context"
 	"crypto/ed25519"
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/dustin/go-humanize/english"
@@ -12,12 +12,11 @@ import (
 	"lighter/cmd/command"
 	"lighter/format/index"
 	"lighter/mirror"
+	"lighter/wire"
 )
 
 func mirrorCommand() *cobra.Command {
-	var flags hubFlags
 	var hubKeys []string
-	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "mirror [flags] DIR [NAME...]",
 		Short: "Copy images from a hub into a directory that any web server can serve to nodes",
@@ -37,37 +36,32 @@ A mirror lists no images: "lighter mount" by name needs a hub.`,
 			return command.Exactly("DIR")(cmd, args[:min(len(args), 1)])
 		},
 	}
-	flags.add(cmd)
+	options := hubFlags(cmd)
 	cmd.Flags().StringSliceVar(&hubKeys, "hub-key", nil,
 		"the hub's public `KEY`; may be repeated; default: the one in DIR")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		var keys []ed25519.PublicKey
+	parseKeys := func() (keys []ed25519.PublicKey, err error) {
 		for _, text := range hubKeys {
 			key, err := index.ParseKey(text)
 			if err != nil {
-				return command.Usage(err)
+				return nil, command.Usage(err)
 			}
 			keys = append(keys, key)
 		}
-		bars := newProgress()
-		m, err := mirror.New(flags.options, args[0], keys, bars.show)
-		if err != nil {
-			bars.end()
-			return command.Usage(err)
-		}
-		done, err := m.Copy(cmd.Context(), args[1:])
-		bars.end()
-		if err != nil {
-			return err
-		}
-		if asJSON {
-			return printJSON(os.Stdout, done)
-		}
-		fmt.Printf("%s has %s with %s, signed with %s: %d units fetched, %d kept, %s received\n", args[0],
-			english.Plural(len(done.Images), "image", ""), english.Plural(done.Trees, "tree", ""), strings.Join(done.Keys, " and "),
-			done.Fetched, done.Kept, size(done.Bytes))
-		return nil
+		return keys, nil
 	}
-	return cmd
+	copyImages := func(ctx context.Context, keys []ed25519.PublicKey, args []string) (mirror.Result, error) {
+		return watch(func(show func(wire.Progress)) (mirror.Result, error) {
+			m, err := mirror.New(*options, args[0], keys, show)
+			if err != nil {
+				return mirror.Result{}, command.Usage(err)
+			}
+			return m.Copy(ctx, args[1:])
+		})
+	}
+	return query(cmd, parseKeys, copyImages, func(done mirror.Result) error {
+		fmt.Printf("the mirror has %s with %s, signed with %s: %d units fetched, %d kept, %s received\n",
+			english.Plural(len(done.Images), "image", ""), english.Plural(done.Trees, "tree", ""),
+			strings.Join(done.Keys, " and "), done.Fetched, done.Kept, size(done.Bytes))
+		return nil
+	})
 }

@@ -18,8 +18,6 @@ import (
 const mountRoots = "/var/lib/lighter-mounts"
 
 func mountCommand() *cobra.Command {
-	var flags hubFlags
-	var platform string
 	config := node.DefaultConfig()
 	cmd := &cobra.Command{
 		Use:   "mount [flags] NAME DIR",
@@ -33,10 +31,11 @@ a cache of its own, which ends at "lighter unmount DIR".`,
 		Example: "  lighter mount physics/root:6.32 /mnt\n  ls /mnt\n  lighter unmount /mnt",
 		Args:    command.Exactly("NAME", "DIR"),
 	}
-	flags.add(cmd)
+	options := hubFlags(cmd)
 	root := rootFlag(cmd)
-	cmd.Flags().StringVar(&platform, "platform", "", "the `OS/ARCH[/VARIANT]` to mount, if the image has several")
-	cmd.Flags().StringSliceVar(&config.HubKeys, "hub-key", nil, "the hub's public `KEY`; needed for a hub that is not on this machine")
+	platform := cmd.Flags().String("platform", "", "the `OS/ARCH[/VARIANT]` to mount, if the image has several")
+	cmd.Flags().StringSliceVar(&config.HubKeys, "hub-key", nil,
+		"the hub's public `KEY`; needed for a hub that is not on this machine")
 	cmd.Flags().Var(&config.CacheSize, "cache-size", "the largest size of the mount's own cache (`SIZE`)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		dir, err := existingDir(args[1])
@@ -47,9 +46,9 @@ a cache of its own, which ends at "lighter unmount DIR".`,
 		if err != nil {
 			return err
 		}
-		config.Hubs, config.Scope = []string{flags.options.URL}, flags.options.Scope
-		config.PlainHTTP, config.CAFile = flags.options.PlainHTTP, flags.options.CAFile
-		return mounts.Mount(cmd.Context(), config, args[0], platform, dir)
+		config.Hubs, config.Scope = []string{options.URL}, options.Scope
+		config.PlainHTTP, config.CAFile = options.PlainHTTP, options.CAFile
+		return mounts.Mount(cmd.Context(), config, args[0], *platform, dir)
 	}
 	return cmd
 }

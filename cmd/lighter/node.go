@@ -1,8 +1,6 @@
 package main
 
 import (
-	"errors"
-
 	"github.com/spf13/cobra"
 
 	"lighter/cmd/command"
@@ -45,10 +43,10 @@ Flags override the configuration file, and the file overrides the defaults.`,
 	}
 	nodeFlags(cmd, &config, &file)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := effective(cmd, file, &config); err != nil {
+		if err := loadConfig(cmd, file, &config); err != nil {
 			return err
 		}
-		if err := errors.Join(config.Check(), config.CheckHubs()); err != nil {
+		if err := config.CheckHubs(); err != nil {
 			return command.Usage(err)
 		}
 		log, flush, err := openLog(config.LogLevel, config.LogFormat)
@@ -67,25 +65,37 @@ func nodeFlags(cmd *cobra.Command, config *node.Config, file *string) {
 	f.StringVar(file, "config", "", "the configuration `FILE` (see: lighter config node)")
 	f.StringVar(&config.Root, "root", config.Root, "the node's directory (`DIR`)")
 	f.StringVar(&config.Address, "address", config.Address, "the Unix `SOCKET` for containerd")
-	f.StringSliceVar(&config.Hubs, "hub", config.Hubs, "the `URL` of a hub, or of a mirror; may be repeated: the node asks the first that works")
-	f.StringSliceVar(&config.HubKeys, "hub-key", config.HubKeys, "a hub's public `KEY`; may be repeated; required unless the only hub runs on this machine as root")
-	f.StringVar((*string)(&config.Trust), "trust", string(config.Trust), "which pulls get their images from the hubs (`TRUST`: image, chain or auto)")
+	f.StringSliceVar(&config.Hubs, "hub", config.Hubs,
+		"the `URL` of a hub, or of a mirror; may be repeated: the node asks the first that works")
+	f.StringSliceVar(&config.HubKeys, "hub-key", config.HubKeys,
+		"a hub's public `KEY`; may be repeated; required unless the only hub runs on this machine as root")
+	f.StringVar((*string)(&config.Trust), "trust", string(config.Trust),
+		"which pulls get their images from the hubs (`TRUST`: image, chain or auto)")
 	f.StringVar(&config.Scope, "scope", config.Scope, "the `SCOPE` on every hub")
-	f.BoolVar(&config.PlainHTTP, "plain-http", config.PlainHTTP, "allow plain HTTP to a hub that is not on this machine")
+	f.BoolVar(&config.PlainHTTP, "plain-http", config.PlainHTTP,
+		"allow plain HTTP to a hub that is not on this machine")
 	f.StringVar(&config.CAFile, "ca-file", config.CAFile, "certificates (PEM `FILE`) to trust for the hub")
-	f.StringVar((*string)(&config.MountMode), "mount-mode", string(config.MountMode), "how the kernel mounts images (`MODE`: auto, file, loop or none)")
-	f.BoolVar(&config.RemapIDs, "remap-ids", config.RemapIDs, "map owners into user namespaces; containerd needs the capability remap-ids")
+	f.StringVar((*string)(&config.MountMode), "mount-mode", string(config.MountMode),
+		"how the kernel mounts images (`MODE`: auto, file, loop or none)")
+	f.BoolVar(&config.RemapIDs, "remap-ids", config.RemapIDs,
+		"map owners into user namespaces; containerd needs the capability remap-ids")
 	f.Var(&config.CacheSize, "cache-size", "the largest size of the chunk cache on the disk (`SIZE`: 20GiB)")
 	f.BoolVar(&config.Prefetch, "prefetch", config.Prefetch, "fetch what an image's start needs before it is read")
 	f.Var(&config.PrefetchMax, "prefetch-limit", "the most that is prefetched for one image, uncompressed (`SIZE`)")
 	f.BoolVar(&config.Complete, "complete", config.Complete, "fetch the rest of running images in the background")
-	f.Var(&config.CompleteRate, "complete-rate", "the background rate, in compressed bytes a second (`SIZE`; 0: whatever the link has left)")
-	f.Var(&config.CompleteSchedule, "complete-schedule", "when the background fetch runs, in local time (`WINDOWS`: 22:00-06:00; may be repeated; none: always)")
-	f.BoolVar(&config.LocalDevice, "local-device", config.LocalDevice, "write wholly cached images to files that containers read without the node; needs their size on the disk once more")
-	f.StringVar(&config.HTTPAddress, "http-address", config.HTTPAddress, "the `ADDRESS` of /metrics, /healthz and /readyz (HOST:PORT or unix:/PATH)")
-	f.Var(&config.FreeLow, "disk-free-low", "if less of the disk is free, the cache shrinks (`SPACE`: 17% or 50GiB; 0: never)")
+	f.Var(&config.CompleteRate, "complete-rate",
+		"the background rate, in compressed bytes a second (`SIZE`; 0: whatever the link has left)")
+	f.Var(&config.CompleteSchedule, "complete-schedule",
+		"when the background fetch runs, in local time (`WINDOWS`: 22:00-06:00; may be repeated; none: always)")
+	f.BoolVar(&config.LocalDevice, "local-device", config.LocalDevice,
+		"write wholly cached images to files that containers read without the node; needs their size once more")
+	f.StringVar(&config.HTTPAddress, "http-address", config.HTTPAddress,
+		"the `ADDRESS` of /metrics, /healthz and /readyz (HOST:PORT or unix:/PATH)")
+	f.Var(&config.FreeLow, "disk-free-low",
+		"if less of the disk is free, the cache shrinks (`SPACE`: 17% or 50GiB; 0: never)")
 	f.Var(&config.FreeHigh, "disk-free-high", "it shrinks until this much is free (`SPACE`)")
-	f.Var(&config.ScrubRate, "scrub-rate", "the rate at which the cache is verified in the background, in bytes a second (`SIZE`; 0: not at all)")
+	f.Var(&config.ScrubRate, "scrub-rate",
+		"the rate at which the cache is verified in the background, in bytes a second (`SIZE`; 0: not at all)")
 	f.BoolVar(&config.Record, "record", config.Record, "record what starts read, and report it to a hub")
 	f.Var(&config.RecordDelay, "record-delay", "the longest random delay of a report (`DELAY`: 90s)")
 	f.StringVar(&config.LogLevel, "log-level", config.LogLevel, "`LEVEL`: debug, info, warn or error")

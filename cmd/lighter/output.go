@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/dustin/go-humanize"
@@ -26,13 +27,27 @@ func size(n int64) string { return humanize.IBytes(uint64(max(n, 0))) }
 
 // short returns the first digits of a digest or an ID.
 func short(digest string) string {
-	if len(digest) > 19 && digest[:7] == "sha256:" {
-		return digest[:19]
+	length := 12
+	if strings.HasPrefix(digest, "sha256:") {
+		length += len("sha256:")
 	}
-	if len(digest) > 12 {
-		return digest[:12]
+	return digest[:min(len(digest), length)]
+}
+
+// rowsOf returns a row for each item.
+func rowsOf[T any](items []T, row func(T) []any) (rows [][]any) {
+	for _, item := range items {
+		rows = append(rows, row(item))
 	}
-	return digest
+	return rows
+}
+
+// section prints a blank line and a table with a row for each item, unless there are none.
+func section[T any](header string, items []T, row func(T) []any) error {
+	if len(items) == 0 {
+		return nil
+	}
+	return table(os.Stdout, "\n"+header, rowsOf(items, row))
 }
 
 // table prints rows under a header, aligned.
@@ -40,15 +55,16 @@ func table(w io.Writer, header string, rows [][]any) error {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(t, header)
 	for _, row := range rows {
-		for i, cell := range row {
-			if i > 0 {
-				fmt.Fprint(t, "\t")
-			}
-			fmt.Fprint(t, cell)
-		}
-		fmt.Fprintln(t)
+		fmt.Fprintf(t, strings.Repeat("%v\t", len(row)-1)+"%v\n", row...)
 	}
 	return t.Flush()
+}
+
+// watch runs an operation and prints the progress that it shows.
+func watch[T any](run func(show func(wire.Progress)) (T, error)) (T, error) {
+	p := newProgress()
+	defer p.end()
+	return run(p.show)
 }
 
 // progress prints the progress of long operations: bars on a terminal, a line per finished item

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -14,19 +15,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"lighter/cmd/command"
-	"lighter/node"
+	"lighter/durable"
+	"lighter/node/binds"
 	"lighter/node/control"
 	"lighter/node/report"
 	"lighter/node/resolver"
 )
 
-// rootFlag is the flag of every command that is a node's client.
-func rootFlag(cmd *cobra.Command) *string {
-	return cmd.Flags().String("root", node.DefaultConfig().Root, "the node's `DIR`")
-}
-
 func statusCommand() *cobra.Command {
-	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "status [flags] [IMAGE]",
 		Short: "Show what the node on this machine has mounted and fetched, and which images are lazy",
@@ -43,25 +39,22 @@ bytes, and MISSED those bytes that were not cached. WAITED is the total waiting 
 readers, and 99 of 100 answers took at most P99. Received bytes are compressed, and some
 of them were prefetched. Bytes that several images share count for the image that needed
 them first. An image that is not lazy was unpacked as usual; WHY gives the reason.`,
-		Example: "  lighter status\n  lighter status physics/root:6.32\n  lighter status --json | jq '.images[] | select(.lazy | not)'",
-		Args:    command.AtLeast(0, "IMAGE"),
+		Example: `  lighter status
+  lighter status physics/root:6.32
+  lighter status --json | jq '.images[] | select(.lazy | not)'`,
+		Args: command.AtLeast(0, "IMAGE"),
 	}
-	root := rootFlag(cmd)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+	return nodeQuery(cmd, func(ctx context.Context, node *control.Client, args []string) (any, error) {
 		if len(args) > 0 {
-			return showImages(cmd.Context(), *root, args[0], asJSON)
+			return node.Images(ctx, args[0])
 		}
-		s, err := control.New(*root).Status(cmd.Context())
-		if err != nil {
-			return err
+		return node.Status(ctx)
+	}, func(answer any) error {
+		if images, ok := answer.([]report.ImageDetail); ok {
+			return printImages(images)
 		}
-		if asJSON {
-			return printJSON(os.Stdout, s)
-		}
-		return printStatus(s)
-	}
-	return cmd
+		return printStatus(answer.(report.Status))
+	})
 }
 
 func printStatus(s report.Status) error {
@@ -73,13 +66,15 @@ func printStatus(s report.Status) error {
 	if s.Keeper.Error != "" {
 		fmt.Printf("no keeper holds the devices: if the node ends, containers get errors: %s\n", s.Keeper.Error)
 	} else {
-		fmt.Printf("devices kept by %s\n", s.Keeper.Who)
+		fmt.Printf("devices kept by %s\n", s.Keeper.Name)
 	}
 	printHubs(s)
 	printSigners(s.Signers)
-	fmt.Printf("fetched %s in %d requests (%d again, %d invalid)\n", size(s.Fetched.Bytes), s.Fetched.Requests, s.Fetched.Retries, s.Fetched.Invalid)
+	fmt.Printf("fetched %s in %d requests (%d again, %d invalid)\n",
+		size(s.Fetched.Bytes), s.Fetched.Requests, s.Fetched.Retries, s.Fetched.Invalid)
 	if y := s.Ahead.Startup; y.Brought > 0 {
-		fmt.Printf("startup packs: %s fetched, %s of chunks, of which %s were read\n", size(y.Fetched), size(y.Brought), size(y.Used))
+		fmt.Printf("startup packs: %s fetched, %s of chunks, of which %s were read\n",
+			size(y.Fetched), size(y.Brought), size(y.Used))
 	}
 	printCache(s.Cache)
 	printRecording(s.Recording)
@@ -89,74 +84,57 @@ func printStatus(s report.Status) error {
 	if s.NotLazy != "" {
 		fmt.Printf("no image is lazy: %s\n", s.NotLazy)
 	}
-	var rows [][]any
-	for _, m := range s.Mounts {
-		rows = append(rows, []any{m.Tree.Short(), modeOf(m), m.Files, size(m.Bytes), m.Device.Faults, size(m.Device.Bytes), size(m.Device.Missed),
-			seconds(m.Device.Waited.Total), seconds(m.Device.Waited.P99), shortAll(m.Chains)})
-	}
-	if err := tableOf(rows, "\nMOUNTED\tMODE\tFILES\tSIZE\tFAULTS\tREAD\tMISSED\tWAITED\tP99\tCHAINS"); err != nil {
-		return err
-	}
-	rows = nil
-	for _, image := range s.Images {
-		rows = append(rows, []any{cmp.Or(image.Image, "-"), short(image.Chain), laziness(image), image.Why})
-	}
-	if err := tableOf(rows, "\nIMAGE\tCHAIN\tSTATE\tWHY"); err != nil {
-		return err
-	}
-	rows = nil
-	for _, b := range s.Binds {
-		state := "mounted"
-		if b.Lost != "" {
-			state = "not brought back: " + b.Lost
-		}
-		rows = append(rows, []any{b.Dir, b.Name, short(b.Chain), state})
-	}
-	if err := tableOf(rows, "\nMOUNTED AT\tIMAGE\tCHAIN\tSTATE"); err != nil {
-		return err
-	}
-	rows = nil
-	for _, l := range s.Lost {
-		rows = append(rows, []any{l.Tree.Short(), cmp.Or(strings.Join(l.Images, " "), "-"), shortAll(l.Chains), l.Cause})
-	}
-	if err := tableOf(rows, "\nBROKEN TREE\tIMAGES\tCHAINS\tCAUSE"); err != nil {
-		return err
-	}
-	if err := printRefused(s.Refused); err != nil {
-		return err
-	}
-	rows = nil
-	for _, l := range s.Leftovers {
-		rows = append(rows, []any{l.Path, l.Cause})
-	}
-	return tableOf(rows, "\nNOT CLEANED UP\tCAUSE")
+	return printTables(s)
+}
+
+// printTables prints what a node has several of.
+func printTables(s report.Status) error {
+	return errors.Join(
+		section("MOUNTED\tMODE\tFILES\tSIZE\tFAULTS\tREAD\tMISSED\tWAITED\tP99\tCHAINS", s.Mounts, mountRow),
+		section("IMAGE\tCHAIN\tSTATE\tWHY", s.Images, func(i report.ImageStatus) []any {
+			return []any{cmp.Or(i.Image, "-"), short(i.Chain), laziness(i), i.Why}
+		}),
+		section("MOUNTED AT\tIMAGE\tCHAIN\tSTATE", s.Binds, func(b binds.Bind) []any {
+			state := "mounted"
+			if b.Lost != "" {
+				state = "not brought back: " + b.Lost
+			}
+			return []any{b.Dir, b.Name, short(b.Chain), state}
+		}),
+		section("BROKEN TREE\tIMAGES\tCHAINS\tCAUSE", s.Lost, func(l report.Lost) []any {
+			return []any{l.Tree.Short(), cmp.Or(strings.Join(l.Images, " "), "-"), shortAll(l.Chains), l.Cause}
+		}),
+		printRefused(s.Refused),
+		section("NOT CLEANED UP\tCAUSE", s.Leftovers, func(l durable.Leftover) []any { return []any{l.Path, l.Cause} }),
+	)
+}
+
+func mountRow(m report.MountStatus) []any {
+	d := m.Device
+	return []any{m.Tree.Short(), modeOf(m), m.Files, size(m.Bytes), d.Faults, size(d.Bytes), size(d.Missed),
+		seconds(d.Waited.Total), seconds(d.Waited.P99), shortAll(m.Chains)}
 }
 
 // printRefused prints the refused statements, and below the table how to repair them.
 func printRefused(refused []report.Refused) error {
-	var rows [][]any
 	var repairs []string
-	for _, r := range refused {
+	err := section("REFUSED STATEMENT\tIMAGES\tTREES\tCAUSE", refused, func(r report.Refused) []any {
+		if !slices.Contains(repairs, r.Repair) {
+			repairs = append(repairs, r.Repair)
+		}
 		var trees []string
 		for _, tree := range r.Trees {
 			trees = append(trees, tree.Short())
 		}
-		cause := r.Cause
 		if r.Hub != "" {
-			cause += "; the hub gives no other one: " + r.Hub
+			r.Cause += "; the hub gives no other one: " + r.Hub
 		}
-		rows = append(rows, []any{short(r.Chain), cmp.Or(strings.Join(r.Images, " "), "-"), cmp.Or(strings.Join(trees, " "), "-"), cause})
-		if !slices.Contains(repairs, r.Repair) {
-			repairs = append(repairs, r.Repair)
-		}
+		return []any{short(r.Chain), cmp.Or(strings.Join(r.Images, " "), "-"), strings.Join(trees, " "), r.Cause}
+	})
+	for _, repair := range repairs {
+		fmt.Printf("what to do: %s\n", repair)
 	}
-	if err := tableOf(rows, "\nREFUSED STATEMENT\tIMAGES\tTREES\tCAUSE"); err != nil {
-		return err
-	}
-	for _, what := range repairs {
-		fmt.Printf("what to do: %s\n", what)
-	}
-	return nil
+	return err
 }
 
 // printSigners prints the number of statements that each key has signed. With one key it prints
@@ -166,7 +144,8 @@ func printSigners(signers []resolver.Signer) {
 		return
 	}
 	for _, s := range signers {
-		fmt.Printf("key %s: %s signed, %d not %s\n", s.Key, english.Plural(s.Signed, "statement", ""), len(s.Missing), shortAll(s.Missing))
+		fmt.Printf("key %s: %s signed, %d not %s\n", s.Key, english.Plural(s.Signed, "statement", ""),
+			len(s.Missing), shortAll(s.Missing))
 	}
 }
 
@@ -175,15 +154,8 @@ func printRecording(r report.Recording) {
 		fmt.Println("starts are not recorded")
 		return
 	}
-	fmt.Printf("%d starts recorded, %d reported, %d dropped; %d are being recorded\n", r.Recorded, r.Reported, r.Dropped, r.InWork)
-}
-
-// tableOf prints a table, unless it has no rows.
-func tableOf(rows [][]any, header string) error {
-	if len(rows) == 0 {
-		return nil
-	}
-	return table(os.Stdout, header, rows)
+	fmt.Printf("%d starts recorded, %d reported, %d dropped; %d are being recorded\n",
+		r.Recorded, r.Reported, r.Dropped, r.InWork)
 }
 
 // modeOf returns how the kernel reads a tree: file, loop or local.
@@ -213,14 +185,7 @@ func seconds(s float64) string {
 	return d.Round(10 * time.Microsecond).String()
 }
 
-func showImages(ctx context.Context, root, word string, asJSON bool) error {
-	images, err := control.New(root).Images(ctx, word)
-	if err != nil {
-		return err
-	}
-	if asJSON {
-		return printJSON(os.Stdout, images)
-	}
+func printImages(images []report.ImageDetail) error {
 	for i, image := range images {
 		if i > 0 {
 			fmt.Println()
@@ -232,67 +197,82 @@ func showImages(ctx context.Context, root, word string, asJSON bool) error {
 	return nil
 }
 
-func printImage(d report.ImageDetail) error {
-	rows := [][]any{{laziness(d.ImageStatus), d.Why}, {"chain", d.Chain}}
-	add := func(key string, values ...string) {
-		for _, value := range values {
-			rows = append(rows, []any{key, value})
-			key = ""
-		}
+// details are the rows about one image. A key stands only in the first row of its values.
+type details [][]any
+
+func (rows *details) add(key string, values ...string) {
+	for _, value := range values {
+		*rows = append(*rows, []any{key, value})
+		key = ""
 	}
+}
+
+// addIf adds a row if its value is not empty.
+func (rows *details) addIf(key, value string) {
+	if value != "" {
+		rows.add(key, value)
+	}
+}
+
+func printImage(d report.ImageDetail) error {
+	rows := &details{}
+	rows.add(laziness(d.ImageStatus), d.Why)
+	rows.add("chain", d.Chain)
 	if !d.Tree.IsZero() {
-		add("tree", d.Tree.String())
+		rows.add("tree", d.Tree.String())
 		c := d.Content
-		add("cached", fmt.Sprintf("%s of %s (%d of %d chunks)", size(c.BytesHere), size(c.Bytes), c.ChunksHere, c.Chunks))
+		rows.add("cached", fmt.Sprintf("%s of %s (%d of %d chunks)",
+			size(c.CachedBytes), size(c.Bytes), c.CachedChunks, c.Chunks))
 	}
 	if d.Local > 0 {
-		goes := "it is evicted when the cache needs room"
+		kept := "it is evicted when the cache needs room"
 		if d.Mount != nil && d.Mount.Local {
-			goes = "it is mounted, and stays as long as the image"
+			kept = "it is mounted, and stays as long as the image"
 		}
-		add("local", size(d.Local)+" in a file that new mounts read without the node; "+goes)
+		rows.add("local", size(d.Local)+" in a file that new mounts read without the node; "+kept)
 	}
-	if d.Completes != "" {
-		add("completion", d.Completes)
-	}
+	rows.addIf("completion", d.Completes)
 	if d.Pin != nil {
-		add("pinned", fmt.Sprintf("%s, of which %s are cached", size(d.Pin.Bytes), size(d.Pin.Here)))
+		rows.add("pinned", fmt.Sprintf("%s, of which %s are cached", size(d.Pin.Bytes), size(d.Pin.Cached)))
 	}
-	if d.NoCache != "" {
-		add("cache off", d.NoCache)
-	}
-	if d.Lost != "" {
-		add("broken", d.Lost)
-	}
+	rows.addIf("cache off", d.NoCache)
+	rows.addIf("broken", d.Lost)
 	if d.Refused != "" {
-		add("refused", "its statement: "+d.Refused)
+		rows.add("refused", "its statement: "+d.Refused)
 	}
-	if m := d.Mount; m != nil {
-		v := m.Device
-		add("mounted", fmt.Sprintf("%s (%d files, %s, mode %s)", m.Dir, m.Files, size(m.Bytes), modeOf(*m)))
-		faults := fmt.Sprintf("%d, of which %d waited for a hub and %d failed", v.Faults, v.Waited.Fetched, v.Failed)
-		if v.Refused > 0 {
-			faults += fmt.Sprintf(", %d of them because too many were waiting", v.Refused)
-		}
-		add("faults", faults)
-		add("read", fmt.Sprintf("%s: %s from the cache, %s fetched", size(v.Bytes), size(v.Bytes-v.Missed), size(v.Missed)))
-		var received []string
-		for _, origin := range slices.Sorted(maps.Keys(v.Received)) {
-			received = append(received, fmt.Sprintf("%s from %s", size(v.Received[origin]), origin))
-		}
-		add("received", received...)
-		add("waited", fmt.Sprintf("%s in all, half of the answers within %s, 99 of 100 within %s, the longest %s",
-			seconds(v.Waited.Total), seconds(v.Waited.P50), seconds(v.Waited.P99), seconds(v.Waited.Max)))
+	if d.Mount != nil {
+		rows.addMount(*d.Mount)
 	}
-	add("snapshots", d.Snapshots...)
-	for i, b := range d.Binds {
-		at := b.Dir
+	rows.add("snapshots", d.Snapshots...)
+	var dirs []string
+	for _, b := range d.Binds {
 		if b.Lost != "" {
-			at += " (not brought back: " + b.Lost + ")"
+			b.Dir += " (not brought back: " + b.Lost + ")"
 		}
-		add([]string{"mounted at", ""}[min(i, 1)], at)
+		dirs = append(dirs, b.Dir)
 	}
-	return table(os.Stdout, cmp.Or(d.Image, d.Chain), rows)
+	rows.add("mounted at", dirs...)
+	return table(os.Stdout, cmp.Or(d.Image, d.Chain), *rows)
+}
+
+// addMount adds what containers have read of a mounted image.
+func (rows *details) addMount(m report.MountStatus) {
+	d := m.Device
+	rows.add("mounted", fmt.Sprintf("%s (%d files, %s, mode %s)", m.Dir, m.Files, size(m.Bytes), modeOf(m)))
+	faults := fmt.Sprintf("%d, of which %d waited for a hub and %d failed", d.Faults, d.Waited.Fetched, d.Failed)
+	if d.Refused > 0 {
+		faults += fmt.Sprintf(", %d of them because too many were waiting", d.Refused)
+	}
+	rows.add("faults", faults)
+	rows.add("read", fmt.Sprintf("%s: %s from the cache, %s fetched",
+		size(d.Bytes), size(d.Bytes-d.Missed), size(d.Missed)))
+	var received []string
+	for _, origin := range slices.Sorted(maps.Keys(d.Received)) {
+		received = append(received, fmt.Sprintf("%s from %s", size(d.Received[origin]), origin))
+	}
+	rows.add("received", received...)
+	rows.add("waited", fmt.Sprintf("%s in all, half of the answers within %s, 99 of 100 within %s, the longest %s",
+		seconds(d.Waited.Total), seconds(d.Waited.P50), seconds(d.Waited.P99), seconds(d.Waited.Max)))
 }
 
 func printHubs(s report.Status) {
@@ -301,7 +281,8 @@ func printHubs(s report.Status) {
 		if !h.Up {
 			state = fmt.Sprintf("down since %s: %s", h.Since.Local().Format(time.DateTime), h.Error)
 		}
-		fmt.Printf("hub %s %s, %d requests, %d failed, %s received\n", h.URL, state, h.Requests, h.Failures, size(h.Bytes))
+		fmt.Printf("hub %s %s, %d requests, %d failed, %s received\n",
+			h.URL, state, h.Requests, h.Failures, size(h.Bytes))
 	}
 	fmt.Printf("trust %s (%s)\n", s.Trust.Trust, s.Trust.Why)
 }

@@ -62,8 +62,8 @@ func TestStatusForPeople(t *testing.T) {
 func TestImageForPeople(t *testing.T) {
 	s := someStatus()
 	out, _ := printed.By(t, func() {
-		if err := printImage(report.ImageDetail{ImageStatus: s.Images[0], Mount: &s.Mounts[0], Lost: "its map is cut off", Refused: "it is not signed by a pinned key: put the former key back", NoCache: "its disk is gone", Local: 151 << 20, Completes: "waits: it rains", Pin: &disk.Pin{Bytes: 150 << 20, Here: 3 << 20}, Snapshots: []string{"default/7/c1", "default/9/c2"},
-			Binds: s.Binds, Content: trees.Content{Chunks: 100, Bytes: 150 << 20, ChunksHere: 4, BytesHere: 3 << 20}}); err != nil {
+		if err := printImage(report.ImageDetail{ImageStatus: s.Images[0], Mount: &s.Mounts[0], Lost: "its map is cut off", Refused: "it is not signed by a pinned key: put the former key back", NoCache: "its disk is gone", Local: 151 << 20, Completes: "waits: it rains", Pin: &disk.Pin{Bytes: 150 << 20, Cached: 3 << 20}, Snapshots: []string{"default/7/c1", "default/9/c2"},
+			Binds: s.Binds, Content: trees.Content{Chunks: 100, Bytes: 150 << 20, CachedChunks: 4, CachedBytes: 3 << 20}}); err != nil {
 			t.Error(err)
 		}
 	})

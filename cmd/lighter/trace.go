@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"lighter/cmd/command"
 	"lighter/format/trace"
 	"lighter/wire"
+	"lighter/wire/client"
 )
 
 func traceCommand() *cobra.Command {
@@ -29,78 +31,57 @@ what ran, or where.`,
 		Args:    command.Group,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(traceShowCommand(), traceRecordCommand(), traceExportCommand(), traceImportCommand(), traceRmCommand())
+	cmd.AddCommand(traceShowCommand(), traceRecordCommand(),
+		traceExportCommand(), traceImportCommand(), traceRmCommand())
 	return cmd
 }
 
-// traceFlags are those of all commands about traces.
-type traceFlags struct {
-	hubFlags
-	platform string
-}
-
-func (f *traceFlags) add(cmd *cobra.Command) {
-	f.hubFlags.add(cmd)
-	cmd.Flags().StringVar(&f.platform, "platform", "", "use the image for this `OS/ARCH`, if the name has several")
+// platformFlag is the flag of the commands about traces that chooses one of several images.
+func platformFlag(cmd *cobra.Command) *string {
+	return cmd.Flags().String("platform", "", "use the image for this `OS/ARCH`, if the name has several")
 }
 
 func traceShowCommand() *cobra.Command {
-	var flags traceFlags
-	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "show [flags] NAME",
 		Short: "Show the workloads of an image, and its startup packs",
 		Long: `Show the workloads of an image: the number of starts of each, how much they read, their
 first file, and the startup packs that contain it. A pack is fetched at each start, or
 when one of its triggers is read.`,
-		Example: "  lighter trace show physics/root:6.32\n  lighter trace show --json physics/root:6.32 | jq '.[0].workloads'",
-		Args:    command.Exactly("NAME"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			client, err := flags.client()
-			if err != nil {
-				return err
-			}
-			found, err := client.Starts(cmd.Context(), args[0], flags.platform)
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return printJSON(os.Stdout, found)
-			}
-			for _, s := range found {
-				if len(found) > 1 && len(s.Workloads) > 0 { // otherwise printStarts prints it
-					fmt.Printf("%s %s\n", s.Name, s.Platform)
-				}
-				if err := printStarts(os.Stdout, s); err != nil {
-					return err
-				}
-			}
-			return nil
-		},
+		Example: `  lighter trace show physics/root:6.32
+  lighter trace show --json physics/root:6.32 | jq '.[0].workloads'`,
+		Args: command.Exactly("NAME"),
 	}
-	flags.add(cmd)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	return cmd
+	platform := platformFlag(cmd)
+	return hubQuery(cmd, func(ctx context.Context, hub *client.Client, args []string) ([]wire.Starts, error) {
+		return hub.Starts(ctx, args[0], *platform)
+	}, func(found []wire.Starts) error {
+		for _, s := range found {
+			if len(found) > 1 && len(s.Workloads) > 0 { // otherwise printStarts prints it
+				fmt.Printf("%s %s\n", s.Name, s.Platform)
+			}
+			if err := printStarts(os.Stdout, s); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 func printStarts(w io.Writer, s wire.Starts) error {
 	if len(s.Workloads) == 0 {
 		fmt.Fprintf(w, "%s %s: no start has been reported yet\n", s.Name, s.Platform)
 	} else {
-		var rows [][]any
-		for _, l := range s.Workloads {
-			first := ""
-			if len(l.First) > 0 {
-				first = l.First[0]
-			}
-			rows = append(rows, []any{l.ID, l.Starts, size(l.Bytes), l.Files, l.Ranges, packList(l.Packs), first})
-		}
+		rows := rowsOf(s.Workloads, func(l wire.Workload) []any {
+			return []any{l.ID, l.Starts, size(l.Bytes), l.Files, l.Ranges, packList(l.Packs), argument(l.First, 0)}
+		})
 		if err := table(w, "WORKLOAD\tSTARTS\tREADS\tFILES\tRANGES\tPACKS\tBEGINS WITH", rows); err != nil {
 			return err
 		}
 	}
 	if !s.Lost.IsZero() {
-		fmt.Fprintf(w, "its startup packs were evicted at %s for lack of room (startup_bytes); they are made again when it is pulled or started\n",
+		fmt.Fprintf(w, "its startup packs were evicted at %s for lack of room (startup_bytes); "+
+			"they are made again when it is pulled or started\n",
 			s.Lost.Local().Format(time.DateTime))
 	}
 	var rows [][]any
@@ -122,8 +103,6 @@ func packList(packs []int) string {
 }
 
 func traceExportCommand() *cobra.Command {
-	var flags traceFlags
-	var output string
 	cmd := &cobra.Command{
 		Use:   "export [flags] NAME",
 		Short: "Print what a hub knows about the starts of an image",
@@ -132,29 +111,28 @@ text. It also applies to other images with the same files.`,
 		Example: `  lighter trace export physics/root:6.32 >root.trace
   lighter trace export physics/root:6.32 | lighter trace import --hub https://hub2.example.org physics/root:6.34 -`,
 		Args: command.Exactly("NAME"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			client, err := flags.client()
-			if err != nil {
-				return err
-			}
-			text, err := client.ExportTraces(cmd.Context(), args[0], flags.platform)
-			if err != nil {
-				return err
-			}
-			if output != "" {
-				return os.WriteFile(output, text, 0o644)
-			}
-			_, err = os.Stdout.Write(text)
-			return err
-		},
 	}
-	flags.add(cmd)
-	cmd.Flags().StringVarP(&output, "output", "o", "", "write to this `FILE` instead of standard output")
+	newClient, platform := hubClient(cmd), platformFlag(cmd)
+	output := cmd.Flags().StringP("output", "o", "", "write to this `FILE` instead of standard output")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		hub, err := newClient()
+		if err != nil {
+			return err
+		}
+		text, err := hub.ExportTraces(cmd.Context(), args[0], *platform)
+		if err != nil {
+			return err
+		}
+		if *output != "" {
+			return os.WriteFile(*output, text, 0o644)
+		}
+		_, err = os.Stdout.Write(text)
+		return err
+	}
 	return cmd
 }
 
 func traceImportCommand() *cobra.Command {
-	var flags traceFlags
 	cmd := &cobra.Command{
 		Use:   "import [flags] NAME FILE",
 		Short: "Add exported recordings to those of an image",
@@ -163,33 +141,32 @@ knows about the starts of an image. FILE may be - for standard input. It takes e
 some seconds later. Recordings that name no file of the image are dropped.`,
 		Example: "  lighter trace import physics/root:6.34 root.trace",
 		Args:    command.Exactly("NAME", "FILE"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			client, err := flags.client()
-			if err != nil {
-				return err
-			}
-			text, err := readText(args[1])
-			if err != nil {
-				return err
-			}
-			recordings, err := trace.ParseText(text)
-			if err != nil {
-				return fmt.Errorf("read %s: %w", args[1], err)
-			}
-			if err := client.ImportTraces(cmd.Context(), args[0], flags.platform, text); err != nil {
-				return err
-			}
-			fmt.Printf("%s sent: the hub keeps those that apply to %s\n", english.Plural(len(recordings), "recording", ""), args[0])
-			return nil
-		},
 	}
-	flags.add(cmd)
+	newClient, platform := hubClient(cmd), platformFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		hub, err := newClient()
+		if err != nil {
+			return err
+		}
+		text, err := readText(args[1])
+		if err != nil {
+			return err
+		}
+		recordings, err := trace.ParseText(text)
+		if err != nil {
+			return fmt.Errorf("read %s: %w", args[1], err)
+		}
+		if err := hub.ImportTraces(cmd.Context(), args[0], *platform, text); err != nil {
+			return err
+		}
+		fmt.Printf("%s sent: the hub keeps those that apply to %s\n",
+			english.Plural(len(recordings), "recording", ""), args[0])
+		return nil
+	}
 	return cmd
 }
 
 func traceRmCommand() *cobra.Command {
-	var flags traceFlags
-	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "rm [flags] NAME [WORKLOAD]",
 		Short: "Remove what a hub knows about the starts of an image, or one workload",
@@ -202,35 +179,23 @@ workloads: remove them there, too. To restore workloads later, export them befor
 		Example: `  lighter trace rm physics/root:6.32 3f1c
   lighter trace rm --json physics/root:6.32 | jq .workloads`,
 		Args: command.AtLeast(1, "NAME", "WORKLOAD"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			client, err := flags.client()
-			if err != nil {
-				return err
-			}
-			workload := ""
-			if len(args) > 1 {
-				if workload = args[1]; workload == "" {
-					return command.Usage(errors.New("WORKLOAD is empty: leave it out to remove all"))
-				}
-			}
-			forgotten, err := client.ForgetTraces(cmd.Context(), args[0], flags.platform, workload)
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return printJSON(os.Stdout, forgotten)
-			}
-			fmt.Printf("removed %s of %s", english.Plural(len(forgotten.Workloads), "workload", ""), english.Plural(int(forgotten.Starts), "start", ""))
-			if forgotten.Waiting > 0 {
-				fmt.Printf(", and %s that were not yet merged", english.Plural(int(forgotten.Waiting), "trace", ""))
-			}
-			fmt.Println()
-			return nil
-		},
 	}
-	flags.add(cmd)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	return cmd
+	platform := platformFlag(cmd)
+	return hubQuery(cmd, func(ctx context.Context, hub *client.Client, args []string) (wire.Forgotten, error) {
+		workload := argument(args, 1)
+		if workload == "" && len(args) > 1 {
+			return wire.Forgotten{}, command.Usage(errors.New("WORKLOAD is empty: leave it out to remove all"))
+		}
+		return hub.ForgetTraces(ctx, args[0], *platform, workload)
+	}, func(f wire.Forgotten) error {
+		fmt.Printf("removed %s of %s", english.Plural(len(f.Workloads), "workload", ""),
+			english.Plural(int(f.Starts), "start", ""))
+		if f.Waiting > 0 {
+			fmt.Printf(", and %s that were not yet merged", english.Plural(int(f.Waiting), "trace", ""))
+		}
+		fmt.Println()
+		return nil
+	})
 }
 
 // readText reads a file of recordings, or - for standard input.

@@ -16,8 +16,6 @@ import (
 )
 
 func traceRecordCommand() *cobra.Command {
-	var output string
-	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "record [flags] IMAGE",
 		Short: "Record the next start of an image on this machine",
@@ -37,31 +35,24 @@ or the first digits of these.`,
   lighter trace record --output shell.trace tools/shell:1`,
 		Args: command.Exactly("IMAGE"),
 	}
-	root := rootFlag(cmd)
-	cmd.Flags().StringVarP(&output, "output", "o", "", "write the trace to `FILE` instead of sending it")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		recorded, err := recordStart(cmd.Context(), control.New(*root), args[0], output)
-		if err != nil {
-			return err
-		}
+	output := cmd.Flags().StringP("output", "o", "", "write the trace to `FILE` instead of sending it")
+	return nodeQuery(cmd, func(ctx context.Context, node *control.Client, args []string) (ondemand.Progress, error) {
+		recorded, err := recordStart(ctx, node, args[0], *output)
 		recorded.Text = ""
-		if asJSON {
-			return printJSON(os.Stdout, recorded)
+		return recorded, err
+	}, func(recorded ondemand.Progress) error {
+		to := "sent to the hub"
+		if *output != "" {
+			to = "written to " + *output
 		}
-		fmt.Printf("%s in %d parts of %s, ", size(recorded.Bytes), recorded.Reads, args[0])
-		if output != "" {
-			fmt.Printf("written to %s\n", output)
-		} else {
-			fmt.Println("sent to the hub")
-		}
+		fmt.Printf("%s in %d parts, %s\n", size(recorded.Bytes), recorded.Reads, to)
 		return nil
-	}
-	return cmd
+	})
 }
 
 // recordStart records a start, and writes it to the file output, if that is not empty.
-func recordStart(ctx context.Context, control *control.Client, name, output string) (last ondemand.Progress, err error) {
+func recordStart(ctx context.Context, node *control.Client, name, output string,
+) (last ondemand.Progress, err error) {
 	var file *os.File
 	if output != "" { // before the wait
 		if file, err = os.OpenFile(output, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644); err != nil {
@@ -74,7 +65,7 @@ func recordStart(ctx context.Context, control *control.Client, name, output stri
 		}()
 	}
 	waiting := waitingLine{out: os.Stderr, terminal: term.IsTerminal(int(os.Stderr.Fd())), name: name}
-	err = control.Record(ctx, name, file != nil, func(at ondemand.Progress) {
+	err = node.Record(ctx, name, file != nil, func(at ondemand.Progress) {
 		last = at
 		waiting.show(at)
 	})

@@ -23,8 +23,8 @@ const (
 
 // Progress is how much of a tree's chunks is cached, in bytes.
 type Progress struct {
-	Here int64 `json:"hereBytes"`
-	All  int64 `json:"bytes"`
+	Cached int64 `json:"cachedBytes"`
+	All    int64 `json:"bytes"`
 }
 
 // errNotKept reports that fetched chunks are not in the cache. The cache's status has the reason.
@@ -39,7 +39,7 @@ func (c *Completer) Fetch(ctx context.Context, tree chunk.ID, report func(Progre
 	var failed error
 	for range fetchRounds {
 		complete, err := c.fetchMissing(ctx, tree, c.parts.Share(), fetchParallel, func(left, all int64) error {
-			now = Progress{Here: all - left, All: all}
+			now = Progress{Cached: all - left, All: all}
 			if time.Since(reported) >= progressInterval {
 				reported = time.Now()
 				report(now)

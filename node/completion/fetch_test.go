@@ -87,7 +87,7 @@ func TestFetch(t *testing.T) {
 	f.cached[f.refs[0].ID] = true
 	var last Progress
 	err := f.completer(Options{Local: true}).Fetch(t.Context(), chunk.ID{}, func(p Progress) { last = p })
-	if err != nil || last != (Progress{Here: 30, All: 30}) || f.locals != 1 {
+	if err != nil || last != (Progress{Cached: 30, All: 30}) || f.locals != 1 {
 		t.Errorf("got %+v, %d local devices, %v; want 30 of 30 bytes, 1", last, f.locals, err)
 	}
 }
@@ -98,7 +98,7 @@ func TestFetchWithoutAHub(t *testing.T) {
 	f.broken = true
 	var last Progress
 	err := f.completer(Options{}).Fetch(t.Context(), chunk.ID{}, func(p Progress) { last = p })
-	if err == nil || !strings.Contains(err.Error(), "no hub answers") || last != (Progress{Here: 0, All: 30}) {
+	if err == nil || !strings.Contains(err.Error(), "no hub answers") || last != (Progress{Cached: 0, All: 30}) {
 		t.Errorf("got %+v, %v; want 0 of 30 bytes and the hub's error", last, err)
 	}
 }

@@ -47,7 +47,7 @@ var metrics = []metric{
 	{"devices_kept", gauge, "0 if no keeper holds the devices: if the daemon ends now, containers get errors.",
 		func(f *figures) float64 { return truth(f.status.Keeper.Error == "") }},
 	{"keepers_replaced_total", counter, "Keepers that ended while the daemon ran, and were replaced.",
-		func(f *figures) float64 { return float64(f.status.Keeper.Again) }},
+		func(f *figures) float64 { return float64(f.status.Keeper.Replaced) }},
 	{"resent_reads_total", counter, "Reads that a previous daemon had not answered, and the kernel sent again.",
 		func(f *figures) float64 { return float64(f.devices.Resent) }},
 	{"reads_in_flight", gauge, "Reads that are being answered.",

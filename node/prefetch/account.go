@@ -10,7 +10,7 @@ import (
 // Yield says how much was fetched speculatively, and how much of it was read.
 type Yield struct {
 	Fetched int64 `json:"fetchedBytes,omitempty"` // received for this alone, compressed; only of startup packs
-	Brought int64 `json:"broughtBytes"`           // of chunks that were not cached, uncompressed
+	Brought int64 `json:"prefetchedBytes"`        // of chunks that were not cached, uncompressed
 	Used    int64 `json:"usedBytes"`              // of these, bytes of chunks that were read later
 }
 

@@ -104,8 +104,8 @@ func (p *Prefetcher) Run(ctx context.Context) { p.queue.run(ctx) }
 
 // Stats are a prefetcher's figures since it was made.
 type Stats struct {
-	Startup    Yield `json:"startup"` // of startup packs
-	Neighbours Yield `json:"around"`  // of what lay around a miss
+	Startup    Yield `json:"startup"`    // of startup packs
+	Neighbours Yield `json:"neighbours"` // of what lay around a miss
 	// Loaded is how many bytes of startup packs, uncompressed, were read from the disk into memory.
 	Loaded int64 `json:"loadedBytes"`
 }

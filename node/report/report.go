@@ -50,7 +50,7 @@ type Status struct {
 	Cache     disk.Stats            `json:"cache"`
 	Fetched   store.UnitsStats      `json:"fetched"`
 	Recording Recording             `json:"recording"`
-	Ahead     prefetch.Stats        `json:"ahead"` // what was fetched before it was read
+	Ahead     prefetch.Stats        `json:"prefetch"` // what was fetched before it was read
 	Mounts    []MountStatus         `json:"mounts"`
 	Images    []ImageStatus         `json:"images"`
 	Binds     []binds.Bind          `json:"binds"`

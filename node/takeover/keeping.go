@@ -26,16 +26,16 @@ type keeping struct {
 
 // KeeperStatus says which keeper holds the devices for the next daemon.
 type KeeperStatus struct {
-	Who   string `json:"who"`
-	Error string `json:"error,omitempty"` // why none does: if the daemon ends now, containers get errors
-	Again int64  `json:"again"`           // how many keepers ended and were replaced
+	Name     string `json:"name"`
+	Error    string `json:"error,omitempty"` // why none does: if the daemon ends now, containers get errors
+	Replaced int64  `json:"replaced"`        // how many keepers ended and were replaced
 }
 
 // Keeper returns the status of the keeper.
 func (d *Devices) Keeper() KeeperStatus {
 	d.keeping.mu.Lock()
 	defer d.keeping.mu.Unlock()
-	return KeeperStatus{Who: d.keepers[0].String(), Error: d.keeping.failure, Again: d.keeping.replaced}
+	return KeeperStatus{Name: d.keepers[0].String(), Error: d.keeping.failure, Replaced: d.keeping.replaced}
 }
 
 // WatchKeeper makes sure that a keeper holds the devices, until ctx is done. A keeper that was

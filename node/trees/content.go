@@ -69,10 +69,10 @@ func (s *Store) openMap(tree chunk.ID) (*index.Map, io.Closer, error) {
 // Content is how much of a tree's data is cached: distinct chunks and their plain bytes. Small
 // files are in the tree's index, and not counted.
 type Content struct {
-	Chunks     int64 `json:"chunks"`
-	Bytes      int64 `json:"bytes"`
-	ChunksHere int64 `json:"chunksHere"`
-	BytesHere  int64 `json:"bytesHere"`
+	Chunks       int64 `json:"chunks"`
+	Bytes        int64 `json:"bytes"`
+	CachedChunks int64 `json:"cachedChunks"`
+	CachedBytes  int64 `json:"cachedBytes"`
 }
 
 // Content counts the chunks of a tree, and those that isCached reports. It reads the whole extent
@@ -88,8 +88,8 @@ func (s *Store) Content(ctx context.Context, tree chunk.ID, isCached func(chunk.
 		c.Chunks++
 		c.Bytes += int64(ref.Length)
 		if isCached(ref.ID) {
-			c.ChunksHere++
-			c.BytesHere += int64(ref.Length)
+			c.CachedChunks++
+			c.CachedBytes += int64(ref.Length)
 		}
 	})
 	return c, err

@@ -73,7 +73,7 @@ func ExampleStore() {
 	}
 	isCached := func(chunk.ID) bool { return false }
 	content, err := store.Content(context.Background(), source.tree, isCached)
-	fmt.Println(store.Has(source.tree), content.Chunks, content.Bytes, content.ChunksHere, err)
+	fmt.Println(store.Has(source.tree), content.Chunks, content.Bytes, content.CachedChunks, err)
 	// Output:
 	// begun
 	// true 1 7 0 <nil>

@@ -72,10 +72,10 @@ func (ps pins) fileBytes() (total int64) {
 
 // Pin describes one pin of a cache.
 type Pin struct {
-	ID    chunk.ID `json:"id"`
-	Label string   `json:"label"`
-	Bytes int64    `json:"bytes"`     // of its chunks
-	Here  int64    `json:"hereBytes"` // of those of them that are cached
+	ID     chunk.ID `json:"id"`
+	Label  string   `json:"label"`
+	Bytes  int64    `json:"bytes"`       // of its chunks
+	Cached int64    `json:"cachedBytes"` // of these, the cached ones
 }
 
 // Pin keeps a set of chunks from being evicted, under an ID and across restarts: cached chunks and
@@ -164,7 +164,7 @@ func (c *Cache) Pins() []Pin {
 			for _, m := range batch {
 				one.Bytes += int64(m.length)
 				if c.index.has(m.key) {
-					one.Here += int64(m.length)
+					one.Cached += int64(m.length)
 				}
 			}
 			c.mu.RUnlock()

@@ -29,7 +29,7 @@ bench/many: bench format/chunk format/trace node/fuse node/mount node/prefetch n
 bench/plot:
 bench/starts: bench bench/plot node/report test/testkit/site
 cmd/command:
-cmd/lighter: cmd/command format/index format/trace hub logqueue mirror node node/completion node/control node/doctor node/health node/imagecache node/keeper node/ondemand node/report node/resolver node/standalone store/disk store/registry wire wire/client | node/binds node/device node/fuse node/mount node/takeover node/trees store/origin
+cmd/lighter: cmd/command durable format/index format/trace hub logqueue mirror node node/binds node/completion node/control node/doctor node/health node/imagecache node/keeper node/ondemand node/report node/resolver node/standalone store/disk store/registry wire wire/client | node/device node/fuse node/mount node/takeover node/trees store/origin
 cmd/lighter-bench: bench bench/figures bench/many bench/starts cmd/command
 durable:
 format/chunk:

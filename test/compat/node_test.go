@@ -142,12 +142,12 @@ func TestNodeRoot(t *testing.T) {
 	content, err := n.trees.Content(t.Context(), n.mounted, n.cache.Has)
 	noError(t, err)
 	equal(t, "chunks", content.Chunks, int64(2))
-	equal(t, "cached chunks", content.ChunksHere, int64(2))
+	equal(t, "cached chunks", content.CachedChunks, int64(2))
 	damaged, err := n.trees.Scrub(t.Context(), 1<<30)
 	noError(t, err)
 	equal(t, "damaged trees", damaged, 0)
 	pins := n.cache.Pins()
-	if len(pins) != 1 || pins[0].ID != n.mounted || pins[0].Label != imageName || pins[0].Here != 6000 {
+	if len(pins) != 1 || pins[0].ID != n.mounted || pins[0].Label != imageName || pins[0].Cached != 6000 {
 		t.Errorf("got pins %+v, want one of %s", pins, imageName)
 	}
 	scrubbed, err := n.cache.Scrub(t.Context(), 1<<30)

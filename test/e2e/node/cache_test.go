@@ -49,11 +49,11 @@ func TestCacheCommands(t *testing.T) {
 	run(t, "cache", "unpin", "--root", d.root, "tools:1").bad(1, "not pinned", "none")
 
 	pinned := cache[imagecache.Status](t, d, "pin", "tools:1")
-	if len(pinned.Pins) != 1 || pinned.Pins[0].Label != "tools:1" || pinned.Pins[0].Bytes < int64(len(large)) || pinned.Pins[0].Here > 0 {
+	if len(pinned.Pins) != 1 || pinned.Pins[0].Label != "tools:1" || pinned.Pins[0].Bytes < int64(len(large)) || pinned.Pins[0].Cached > 0 {
 		t.Errorf("pins: %+v", pinned.Pins)
 	}
 	pinned = cache[imagecache.Status](t, d, "pin", "--fetch", tools.Chain)
-	if len(pinned.Pins) != 1 || pinned.Pins[0].Here != pinned.Pins[0].Bytes {
+	if len(pinned.Pins) != 1 || pinned.Pins[0].Cached != pinned.Pins[0].Bytes {
 		t.Errorf("fetched: %+v", pinned.Pins)
 	}
 	id := pinned.Pins[0].ID
@@ -61,7 +61,7 @@ func TestCacheCommands(t *testing.T) {
 		t.Errorf("fetched %+v", fetched)
 	}
 	pruned := cache[imagecache.Freed](t, d, "prune")
-	if pruned.Pins[0].Here != pruned.Pins[0].Bytes {
+	if pruned.Pins[0].Cached != pruned.Pins[0].Bytes {
 		t.Errorf("pruned %+v", pruned)
 	}
 	d.end(syscall.SIGKILL)

@@ -84,7 +84,7 @@ func TestImageIsCompleted(t *testing.T) {
 			t.Fatal(err)
 		}
 		here := images[0].Content
-		return s.Fetched > 0 && here.BytesHere == here.Bytes && here.Bytes >= int64(len(large))
+		return s.Fetched > 0 && here.CachedBytes == here.Bytes && here.Bytes >= int64(len(large))
 	}
 	eventually(t, "the whole image", whole)
 	if took := time.Since(begun); took < 1500*time.Millisecond { // 5 MiB at 2 MiB/s, but for what may come at once

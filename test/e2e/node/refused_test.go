@@ -62,7 +62,7 @@ func isHere(t *testing.T, d *daemon) bool {
 	if err != nil || len(images) != 1 {
 		t.Fatalf("images: %+v, %v", images, err)
 	}
-	return images[0].Content.ChunksHere == images[0].Content.Chunks
+	return images[0].Content.CachedChunks == images[0].Content.Chunks
 }
 
 // refused checks that the one statement on this machine is refused and named.

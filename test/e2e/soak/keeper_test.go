@@ -28,7 +28,7 @@ func TestKeeperAloneIsKilled(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if status.Keeper.Again == 1 && status.Keeper.Error == "" {
+			if status.Keeper.Replaced == 1 && status.Keeper.Error == "" {
 				break
 			}
 			if time.Now().After(end) {

@@ -35,7 +35,7 @@ func TestStatusOfAnImage(t *testing.T) {
 	s := start(t, site.Options{NodeArgs: []string{"--prefetch=false"}}, "+python") // what comes is what is read
 	pull(t, s, site.Lighter, "python")
 	d := details(t, s, "python:latest")
-	if !d.Lazy || d.Why == "" || d.Content.Chunks == 0 || d.Content.ChunksHere != 0 || d.Mount != nil || len(d.Snapshots) != 0 {
+	if !d.Lazy || d.Why == "" || d.Content.Chunks == 0 || d.Content.CachedChunks != 0 || d.Mount != nil || len(d.Snapshots) != 0 {
 		t.Errorf("after the pull: %+v", d)
 	}
 	c, err := s.Machine.StartContainer(t.Context(), site.Lighter, site.Reference("python"), "sleep", "infinity")
@@ -57,7 +57,7 @@ func TestStatusOfAnImage(t *testing.T) {
 	if got := v.Received[site.HubURL]; len(v.Received) != 1 || got == 0 || got > st.Fetched.Bytes {
 		t.Errorf("it received %v, the node %+v", v.Received, st.Fetched)
 	}
-	if d.Content.BytesHere < v.Missed || d.Content.BytesHere >= d.Content.Bytes {
+	if d.Content.CachedBytes < v.Missed || d.Content.CachedBytes >= d.Content.Bytes {
 		t.Errorf("%d bytes were missed, and of it %+v is here", v.Missed, d.Content)
 	}
 	said := lighter(t, s, "status", "python:latest")

@@ -20,6 +20,7 @@ const (
 	maxXattrValue = 1 << 16   // bytes of a value, in the kernel
 	maxKeptValue  = 1<<16 - 1 // bytes of a value, in EROFS
 
+	xattrMemory   = 64               // bytes of an attribute in memory, without its name and value
 	maxXattrs     = 1024             // of an inode
 	maxXattrsSize = 12 + 4*(1<<16-2) // bytes of an inode's attributes, in EROFS
 )
@@ -142,25 +143,22 @@ func (n *Node) storeXattr(name string, value []byte) {
 	n.Xattrs[i].Value = value
 }
 
-// keepXattrs counts the growth of an inode's attributes from before, in bytes, and checks their
-// limits. It is called after attributes were stored: an entry has at most 1 MB of them, but a file
-// has as many entries as it has links.
-func (b *budget) keepXattrs(n *Node, before int64) error {
+// keepXattrs counts an inode's attributes, in bytes, and checks their limits. It is called after
+// attributes were stored: an entry has at most 1 MB of them, but a file has as many entries as it
+// has links.
+func (b *budget) keepXattrs(n *Node) error {
 	if len(n.Xattrs) > maxXattrs {
 		return fmt.Errorf("%d extended attributes, the limit is %d", len(n.Xattrs), maxXattrs)
 	}
 	if size := n.xattrsSize(); size > maxXattrsSize {
 		return fmt.Errorf("extended attributes of %d bytes, the limit of EROFS is %d", size, maxXattrsSize)
 	}
-	return b.keep(max(0, n.xattrsMemory()-before))
-}
-
-// xattrsMemory returns the approximate size of an inode's attributes in memory, in bytes.
-func (n *Node) xattrsMemory() (bytes int64) {
 	for _, x := range n.Xattrs {
-		bytes += int64(64 + len(x.Name) + len(x.Value))
+		if err := b.keep(int64(xattrMemory + len(x.Name) + len(x.Value))); err != nil {
+			return err
+		}
 	}
-	return bytes
+	return nil
 }
 
 // xattrsSize returns the size of an inode's attributes in EROFS, in bytes.

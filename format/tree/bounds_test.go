@@ -73,7 +73,7 @@ func TestMemoryOfAChainIsBounded(t *testing.T) {
 		"a link":                 {[]*Entry{{Type: '2', Name: "l", Linkname: "01234567"}}, 1 + 8},
 		"an attribute":           {[]*Entry{{Type: '0', Name: "f", Xattrs: []Xattr{{Name: "user.a", Value: []byte("12")}}}}, 1 + 64 + 8},
 		"one of a link":          {[]*Entry{{Type: '0', Name: "f"}, {Type: '1', Name: "g", Linkname: "f", Xattrs: []Xattr{{Name: "user.a"}}}}, 1 + 64 + 6},
-		"one again":              {[]*Entry{{Type: '5', Name: "d", Xattrs: []Xattr{{Name: "user.a"}}}, {Type: '5', Name: "d", Xattrs: []Xattr{{Name: "user.a"}}}}, 1},
+		"one again":              {[]*Entry{{Type: '5', Name: "d", Xattrs: []Xattr{{Name: "user.a"}}}, {Type: '5', Name: "d", Xattrs: []Xattr{{Name: "user.a"}}}}, 1 + 64 + 6},
 		"an inherited list":      {[]*Entry{withACL, {Type: '6', Name: "d/f"}}, 1 + attribute},
 		"a directory's two":      {[]*Entry{withACL, {Type: '5', Name: "d/e"}}, 3 + 1 + 2*attribute + 1}, // "default" has a byte more than "access"
 		"two on the way":         {[]*Entry{withACL, {Type: '0', Name: "d/e/"}, {Type: '0', Name: "d/g/f"}}, 1 + 1 + 2*attribute + 1 + attribute},

@@ -5,37 +5,20 @@ import (
 	"strings"
 )
 
-// marks are what containerd remembers of the lowest layer's paths, not of its files, as a tree of
-// names. They exist for paths that the layer has unpacked and removed again, and for opaque
-// directories. Usually that is few; maxKept bounds them.
+// marks are what containerd remembers of a path of the lowest layer, and not of its file. They exist
+// for paths that the layer has unpacked and removed again, and for opaque directories. Usually that
+// is few; maxKept bounds them.
 type marks struct {
-	below    map[string]*marks
 	unpacked bool // an entry was unpacked at this path
 	opaque   bool // the directory at this path was cleared
 }
 
-// marksMemory is the size of one path's marks in bytes, with their map.
-const marksMemory = 320
+// marksMemory is the size of one path's marks in bytes, without the path.
+const marksMemory = 100
 
-// find returns the marks of a path, or nil.
-func (m *marks) find(p string) *marks {
-	for rest := p; rest != "" && m != nil; {
-		var name string
-		name, rest, _ = strings.Cut(rest, "/")
-		m = m.below[name]
-	}
-	return m
-}
-
-// mark notes that an entry was unpacked at a path that does not exist.
-func (u *unpacker) mark(dir, name string) error {
-	if !u.lowest() {
-		return nil
-	}
-	m, err := u.marksAt(dir)
-	if err == nil {
-		m, err = u.marksBelow(m, name)
-	}
+// markUnpacked notes that an entry was unpacked at a path that does not exist.
+func (u *unpacker) markUnpacked(p string) error {
+	m, err := u.marksAt(p)
 	if err == nil {
 		m.unpacked = true
 	}
@@ -43,41 +26,24 @@ func (u *unpacker) mark(dir, name string) error {
 }
 
 // marksAt returns the marks of a path, and creates them if necessary.
-func (u *unpacker) marksAt(p string) (m *marks, err error) {
-	if u.marks == nil {
-		u.marks = &marks{}
-	}
-	m = u.marks
-	for rest := p; rest != "" && err == nil; {
-		var name string
-		name, rest, _ = strings.Cut(rest, "/")
-		m, err = u.marksBelow(m, name)
-	}
-	return m, err
-}
-
-// marksBelow returns the marks of a name in the directory of m, and creates them if necessary.
-func (u *unpacker) marksBelow(m *marks, name string) (*marks, error) {
+func (u *unpacker) marksAt(p string) (*marks, error) {
 	if err := u.budget.step(); err != nil {
 		return nil, err
 	}
-	if next := m.below[name]; next != nil {
-		return next, nil
+	if m := u.marks[p]; m != nil {
+		return m, nil
 	}
-	if err := u.budget.keep(marksMemory + int64(len(name))); err != nil {
+	if err := u.budget.keep(marksMemory + int64(len(p))); err != nil {
 		return nil, err
 	}
-	if m.below == nil {
-		m.below = map[string]*marks{}
-	}
-	next := &marks{}
-	m.below[strings.Clone(name)] = next
-	return next, nil
+	m := &marks{}
+	u.marks[strings.Clone(p)] = m
+	return m, nil
 }
 
 // wasUnpacked reports whether an entry was unpacked at a path that does not exist.
 func (u *unpacker) wasUnpacked(p string) bool {
-	m := u.marks.find(p)
+	m := u.marks[p]
 	return m != nil && m.unpacked
 }
 
@@ -121,14 +87,7 @@ func (u *unpacker) clear(at place) error {
 // have created.
 func (u *unpacker) removeMarked(at place, name string) error {
 	if u.lowest() {
-		m, err := u.marksAt(at.path)
-		if err == nil {
-			m, err = u.marksBelow(m, name)
-		}
-		if err == nil {
-			err = u.markBelow(m, u.lookup(at.node, name))
-		}
-		if err != nil {
+		if err := u.markBelow(path.Join(at.path, name), u.lookup(at.node, name)); err != nil {
 			return err
 		}
 	}
@@ -136,15 +95,16 @@ func (u *unpacker) removeMarked(at place, name string) error {
 	return nil
 }
 
-func (u *unpacker) markBelow(m *marks, n *Node) error {
+// markBelow marks the path of a node, and those below it.
+func (u *unpacker) markBelow(p string, n *Node) error {
+	m, err := u.marksAt(p)
+	if err != nil {
+		return err
+	}
 	_, implicit := u.implicit[n]
 	m.unpacked = !implicit
 	for _, child := range n.children {
-		below, err := u.marksBelow(m, child.Name)
-		if err == nil {
-			err = u.markBelow(below, child.Node)
-		}
-		if err != nil {
+		if err := u.markBelow(path.Join(p, child.Name), child.Node); err != nil {
 			return err
 		}
 	}

@@ -2,6 +2,7 @@ package tree
 
 import (
 	"archive/tar"
+	"bufio"
 	"bytes"
 	"encoding/binary"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"hash/crc32"
 	"io"
 	"math"
+	"slices"
 
 	"lighter/format/chunk"
 )
@@ -16,6 +18,7 @@ import (
 // RecordReader reads a layer record. It is a LayerSource.
 type RecordReader struct {
 	in    recordInput
+	begun bool   // the magic was read
 	name  []byte // of the previous entry
 	count uint64
 	err   error // of all further calls; io.EOF after a valid trailer
@@ -25,7 +28,7 @@ var _ LayerSource = (*RecordReader)(nil)
 
 // NewRecordReader returns a reader of the record in r.
 func NewRecordReader(r io.Reader) *RecordReader {
-	return &RecordReader{in: recordInput{r: r}}
+	return &RecordReader{in: recordInput{r: bufio.NewReaderSize(r, 64<<10)}}
 }
 
 // Next returns the next entry, which the caller may keep. After the last one it checks the number
@@ -49,8 +52,8 @@ func (r *RecordReader) Next() (*Entry, error) {
 }
 
 func (r *RecordReader) next() (*Entry, error) {
-	if r.in.buf == nil {
-		r.in.buf = make([]byte, 64<<10)
+	if !r.begun {
+		r.begun = true
 		if magic := r.in.bytes(len(recordMagic)); r.in.err == nil && string(magic) != recordMagic {
 			return nil, errors.New("wrong magic")
 		}
@@ -146,7 +149,7 @@ func (r *RecordReader) trailer() error {
 	if r.in.err != nil {
 		return r.in.err
 	}
-	sum := r.in.checksum()
+	sum := r.in.crc
 	stored := r.in.bytes(4)
 	switch {
 	case r.in.err != nil:
@@ -169,13 +172,10 @@ func (r *RecordReader) trailer() error {
 // recordInput reads the fields of a record. After an error it returns zeros and keeps the error, so
 // that callers can check it once an entry.
 type recordInput struct {
-	r          io.Reader
-	buf        []byte
-	start, end int    // buf[start:end] is buffered
-	summed     int    // buf[summed:start] was returned and is not in crc yet
-	crc        uint32 // of all bytes before buf[summed]
-	long       []byte // for fields that do not fit into buf
-	err        error
+	r   *bufio.Reader
+	crc uint32 // of all bytes that were returned
+	buf []byte
+	err error
 }
 
 func (in *recordInput) fail(err error) {
@@ -184,57 +184,22 @@ func (in *recordInput) fail(err error) {
 	}
 }
 
-// checksum returns the CRC of all bytes that were returned.
-func (in *recordInput) checksum() uint32 {
-	in.crc = crc32.Update(in.crc, castagnoli, in.buf[in.summed:in.start])
-	in.summed = in.start
-	return in.crc
-}
-
-// fill buffers at least n bytes, which fit into buf.
-func (in *recordInput) fill(n int) bool {
-	if in.err != nil {
-		return false
-	}
-	if in.end-in.start >= n {
-		return true
-	}
-	in.checksum()
-	in.end = copy(in.buf, in.buf[in.start:in.end])
-	in.start, in.summed = 0, 0
-	got, err := io.ReadAtLeast(in.r, in.buf[in.end:], n-in.end)
-	in.end += got
-	if err == io.EOF {
-		err = io.ErrUnexpectedEOF
-	}
-	in.err = err
-	return err == nil
-}
-
-func (in *recordInput) byte() byte {
-	if !in.fill(1) {
-		return 0
-	}
-	in.start++
-	return in.buf[in.start-1]
-}
+func (in *recordInput) byte() byte { return in.bytes(1)[0] }
 
 // bytes returns the next n bytes, valid until the next call.
 func (in *recordInput) bytes(n int) []byte {
-	if n <= len(in.buf) {
-		if !in.fill(n) {
-			return make([]byte, n)
-		}
-		in.start += n
-		return in.buf[in.start-n : in.start]
+	in.buf = slices.Grow(in.buf[:0], n)[:n]
+	if in.err == nil {
+		_, in.err = io.ReadFull(in.r, in.buf)
+		in.crc = crc32.Update(in.crc, castagnoli, in.buf)
 	}
-	in.long = in.long[:0]
-	for n > 0 && in.err == nil {
-		piece := in.bytes(min(n, len(in.buf)))
-		in.long = append(in.long, piece...)
-		n -= len(piece)
+	if in.err != nil {
+		clear(in.buf)
 	}
-	return in.long
+	if in.err == io.EOF {
+		in.err = io.ErrUnexpectedEOF
+	}
+	return in.buf
 }
 
 func (in *recordInput) string() []byte { return in.bytes(int(in.uvarint(maxString))) }

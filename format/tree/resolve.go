@@ -93,83 +93,34 @@ func (v *volume) step(dir *Node, name string) (*Node, error) {
 // target are replaced in the next pass, or never if ".." follows them. The kernel would resolve
 // such a path differently, but containerd does this.
 func (v *volume) followLinks(p string, links *int) (string, error) {
-	w := linkWalk{volume: v}
+	reached := ""
 	if strings.HasPrefix(p, "/") {
-		w.reached, w.clean, w.node = []byte("/"), true, v.root
+		reached = "/"
 	}
-	for rest := p; rest != ""; {
-		var name string
-		name, rest, _ = strings.Cut(rest, "/")
+	for name := range strings.SplitSeq(p, "/") {
 		if name == "" {
 			continue
 		}
 		if *links > maxLinks {
 			return "", errLinkLoop
 		}
-		link, err := w.next(name)
-		if err != nil {
+		next := path.Join("/", reached, name)
+		n, err := v.lstat(next)
+		if err != nil && err != errNotExist {
 			return "", err
 		}
-		if link {
-			*links++
+		switch {
+		case n == nil || n.Mode&ModeType != ModeSymlink:
+			reached = next
+			continue
+		case reached == "" || n.Link[0] == '/':
+			reached = n.Link
+		default:
+			reached = path.Join(reached, n.Link)
 		}
+		*links++
 	}
-	return string(w.reached), nil
-}
-
-// linkWalk is the state of one pass.
-type linkWalk struct {
-	volume  *volume
-	reached []byte // the path so far
-	clean   bool   // reached is clean and absolute; otherwise it is the target of a symlink
-	node    *Node  // lstat of reached if that is clean, or nil
-}
-
-// next appends a name and reports whether it was a symlink. A lookup from the root for each name
-// would be slow for the long paths that symlinks can make.
-func (w *linkWalk) next(name string) (link bool, err error) {
-	before := len(w.reached)
-	var n *Node
-	if w.clean && name != "." && name != ".." {
-		if before > 1 {
-			w.reached = append(w.reached, '/')
-		}
-		w.reached = append(w.reached, name...)
-		n, err = w.child(name)
-	} else {
-		clean := path.Join("/", string(w.reached), name)
-		n, err = w.volume.lstat(clean)
-		if n == nil || n.Mode&ModeType != ModeSymlink {
-			w.reached, w.clean = []byte(clean), true
-		}
-	}
-	if err != nil && err != errNotExist {
-		return false, err
-	}
-	if n == nil || n.Mode&ModeType != ModeSymlink {
-		w.node = n
-		return false, nil
-	}
-	target := n.Link
-	if before > 0 && target[0] != '/' {
-		target = path.Join(string(w.reached[:before]), target)
-	}
-	w.reached, w.clean, w.node = []byte(target), false, nil
-	return true, nil
-}
-
-// child returns lstat of reached, which is now a name in node.
-func (w *linkWalk) child(name string) (*Node, error) {
-	if len(w.reached) > maxPath {
-		return nil, errNameTooLong
-	}
-	if err := w.volume.budget.step(); err != nil {
-		return nil, err
-	}
-	if w.node == nil {
-		return nil, errNotExist
-	}
-	return w.volume.step(w.node, name)
+	return reached, nil
 }
 
 // lstat looks up a clean absolute path as the kernel does: it follows symlinks, except the last

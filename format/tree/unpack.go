@@ -20,7 +20,7 @@ type unpacker struct {
 
 	// Used only in the lowest layer, where whiteouts remove files.
 	implicit map[*Node]struct{} // directories that have no entry so far
-	marks    *marks             // of removed paths
+	marks    map[string]*marks  // by path: of removed files, and of opaque directories
 }
 
 // namedDir is an entry for a directory. Its time is set at the end, as changes in the directory
@@ -31,7 +31,7 @@ type namedDir struct {
 }
 
 func newUnpacker(b *budget, lower []*volume) *unpacker {
-	return &unpacker{volume: newVolume(b), lower: lower, implicit: map[*Node]struct{}{}}
+	return &unpacker{volume: newVolume(b), lower: lower, implicit: map[*Node]struct{}{}, marks: map[string]*marks{}}
 }
 
 func (u *unpacker) lowest() bool { return len(u.lower) == 0 }
@@ -114,7 +114,10 @@ func (u *unpacker) create(at place, base string, e *Entry) error {
 		old = nil
 	}
 	if e.Type == tar.TypeXGlobalHeader {
-		return u.mark(at.path, base)
+		if !u.lowest() {
+			return nil
+		}
+		return u.markUnpacked(path.Join(at.path, base))
 	}
 	n, err := u.node(at.node, old, e)
 	if err != nil {
@@ -125,11 +128,10 @@ func (u *unpacker) create(at place, base string, e *Entry) error {
 			return err
 		}
 	}
-	before := n.xattrsMemory()
 	if err := n.setAttributes(e); err != nil {
 		return err
 	}
-	if err := u.budget.keepXattrs(n, before); err != nil {
+	if err := u.budget.keepXattrs(n); err != nil {
 		return err
 	}
 	if n.IsDir() {
@@ -184,7 +186,7 @@ func (u *unpacker) node(dir, old *Node, e *Entry) (*Node, error) {
 		return nil, err
 	}
 	n.inherit(dir)
-	return n, u.budget.keepXattrs(n, 0)
+	return n, nil
 }
 
 // setDevice makes n a device node or a FIFO. As in mknod, a device number has 12 bits of the major

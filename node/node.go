@@ -69,7 +69,7 @@ type Node struct {
 	hubs       *origin.Failover
 	keys       *resolver.Keys
 	cache      *disk.Cache
-	units      *store.Units
+	units      *store.Fetcher
 	shortage   *memory.Shortage
 	prefetcher *prefetch.Prefetcher
 	recorder   *record.Recorder
@@ -152,7 +152,7 @@ func (n *Node) openChunks() (err error) {
 		return err
 	}
 	n.cache = openCache(n.config, n.log)
-	n.units = store.NewUnits(n.hubs, n.cache)
+	n.units = store.NewFetcher(n.hubs, n.cache)
 	n.shortage = memory.NewShortage(n.cache.Short)
 	n.prefetcher = prefetch.New(func() prefetch.Source { return n.units.Share() },
 		prefetch.Options{Limit: n.config.prefetchLimit(), Short: n.shortage.Check}, n.log)

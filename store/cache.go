@@ -8,7 +8,7 @@ import (
 
 // Cache is a cache of plain chunks on this machine; store/disk has one. Its methods return no
 // errors: a chunk that cannot be read is missing. It is safe for concurrent use.
-// test/testkit/cachetest checks these promises. A cache may also be a LoadingCache.
+// test/testkit/cachetest checks these promises.
 type Cache interface {
 	// Read fills dst with the chunk's bytes from offset on, and reports whether it could.
 	Read(ref chunk.Ref, offset int, dst []byte) bool
@@ -19,12 +19,8 @@ type Cache interface {
 	Load(refs []chunk.Ref)
 	// Put stores a chunk that the caller has verified, if it can. It keeps nothing of plain.
 	Put(ref chunk.Ref, plain []byte)
-}
-
-// LoadingCache is a Cache that can be used before all that it holds is known.
-type LoadingCache interface {
-	Cache
-	// IsLoading reports whether chunks that are missing may turn up without a Put.
+	// IsLoading reports whether chunks that are missing may turn up without a Put: a cache can be
+	// used before all its chunks are known.
 	IsLoading() bool
 }
 
@@ -60,10 +56,4 @@ func (s *storage) put(batch Batch) {
 		}
 		s.cache.Put(ref, plain)
 	}
-}
-
-// isLoading reports whether a chunk that no origin has may still turn up in the cache.
-func (s *storage) isLoading() bool {
-	c, ok := s.cache.(LoadingCache)
-	return ok && c.IsLoading()
 }

@@ -2,7 +2,7 @@
 // every chunk that it returns. A source that lies costs retries and a cache that fails costs a
 // fetch; neither costs a wrong byte. The package knows nothing of what chunks are for.
 //
-// A read that misses the cache passes the following steps. NewUnits puts those from decoding to
+// A read that misses the cache passes the following steps. NewFetcher puts those from decoding to
 // the source together in one line; each wraps the next one.
 //
 //	Share.Cached   cache.go     the cache on this machine

@@ -39,6 +39,8 @@ func (m *memory) Has(id chunk.ID) bool {
 
 func (*memory) Load([]chunk.Ref) {}
 
+func (*memory) IsLoading() bool { return false }
+
 func (m *memory) Put(ref chunk.Ref, plain []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -88,10 +90,11 @@ func (noCache) Read(chunk.Ref, int, []byte) bool { return false }
 func (noCache) Load([]chunk.Ref)                 {}
 func (noCache) Has(chunk.ID) bool                { return false }
 func (noCache) Put(chunk.Ref, []byte)            {}
+func (noCache) IsLoading() bool                  { return false }
 
-// newUnits returns Units with short pauses between tries.
-func newUnits(source Source, cache Cache) *Units {
-	u := NewUnits(source, cache)
+// newFetcher returns a Fetcher with short pauses between tries.
+func newFetcher(source Source, cache Cache) *Fetcher {
+	u := NewFetcher(source, cache)
 	u.retry.pause = time.Millisecond
 	return u
 }
@@ -112,7 +115,7 @@ func encode(t testing.TB, chunks ...string) (unit []byte, refs []chunk.Ref) {
 	return b.Encode(nil, encoder), refs
 }
 
-func fetch(t testing.TB, u *Units, ref chunk.Ref) (string, error) {
+func fetch(t testing.TB, u *Fetcher, ref chunk.Ref) (string, error) {
 	t.Helper()
 	dst := make([]byte, ref.Length)
 	err := u.Share().Read(t.Context(), ref, 0, dst, nil)

@@ -88,7 +88,9 @@ func (g *gate) want(s *Share, t *ticket, urgent bool) {
 			t.fault = s
 			s.faults++
 		}
-		g.makeUrgent(t)
+		g.count(t, -1)
+		t.urgent = true
+		g.count(t, 1)
 	}
 	if t.running {
 		g.wake() // there may be room for its bytes now
@@ -101,16 +103,6 @@ func (g *gate) queue(s *Share, t *ticket) {
 		g.queues = append(g.queues, s)
 	}
 	s.waiting = append(s.waiting, t)
-}
-
-func (g *gate) makeUrgent(t *ticket) {
-	if t.running {
-		g.count(t, -1)
-	}
-	t.urgent = true
-	if t.running {
-		g.count(t, 1)
-	}
 }
 
 // GateStats are the requests in flight and those that wait for their turn. A reader waits for an
@@ -186,7 +178,11 @@ func (g *gate) leave(t *ticket) {
 	g.end(t)
 }
 
+// count adds n flights like this one to those that run, if it runs.
 func (g *gate) count(t *ticket, n int) {
+	if !t.running {
+		return
+	}
 	for _, c := range []*counts{&g.running, &t.share.running} {
 		if t.urgent {
 			c.urgent += n

@@ -50,7 +50,7 @@ func TestStuckSharesDoNotDelayOthers(t *testing.T) {
 			unit, refs := encode(t, "one")
 			synctest.Test(t, func(t *testing.T) {
 				src := &hold{answer: unit, stuck: uint32(shares * each)}
-				u := NewUnits(src, noCache{})
+				u := NewFetcher(src, noCache{})
 				ctx, cancel := context.WithCancel(t.Context())
 				for i := range shares {
 					s := u.Share()
@@ -193,7 +193,7 @@ func TestWantedByTwoShares(t *testing.T) {
 	unit, refs := encode(t, "one")
 	for _, ahead := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			u := NewUnits(&hold{answer: unit, stuck: stuck}, noCache{})
+			u := NewFetcher(&hold{answer: unit, stuck: stuck}, noCache{})
 			ctx, cancel := context.WithCancel(t.Context())
 			defer u.Wait()
 			defer cancel()

@@ -3,6 +3,7 @@ package store
 import (
 	"cmp"
 	"context"
+	"math"
 	"sync"
 	"time"
 
@@ -27,7 +28,7 @@ type link struct {
 	inFlight int64      // bytes that were asked for and have not arrived
 	paced    int64      // those of them that are a stream's
 	rate     recent     // bytes a second
-	rtt      recent     // negated RTTs in ns: their maximum is the shortest RTT
+	trips    recent     // round trips a second: their maximum is of the shortest RTT
 	rtts     int        // RTTs measured
 	prior    prior
 	sample   sample
@@ -135,7 +136,7 @@ func (l *link) firstByte(t *transfer, length int64, rtt time.Duration, reused bo
 }
 
 func (l *link) addRTT(rtt time.Duration, reused bool) {
-	l.rtt.add(-float64(rtt), rttAge)
+	l.trips.add(1/rtt.Seconds(), rttAge)
 	if l.rtts++; l.rtts == 1 && rtt >= max(2*l.prior.rtt, longRTT) {
 		// The estimate was of another path, or of one that many nodes share.
 		l.prior.bandwidth = min(l.prior.bandwidth, defaultBandwidth)
@@ -215,7 +216,7 @@ func (l *link) roundTrip() time.Duration {
 	if l.rtts == 0 {
 		return l.prior.rtt
 	}
-	return time.Duration(-l.rtt.max())
+	return time.Duration(math.Round(float64(time.Second) / l.trips.max()))
 }
 
 // rttOrDefault returns the RTT, or defaultRTT if it is not known.
@@ -293,26 +294,19 @@ func (l *link) stats() LinkStats {
 	return LinkStats{Rate: int64(l.rate.max()), RoundTrip: l.roundTrip(), Window: l.window(), InFlight: l.inFlight}
 }
 
-// recent is the highest of the recent samples. If no new ones arrive it keeps the last ones.
+// recent is the highest of the recent samples, which are positive; 0: there was none. If no new ones
+// arrive it keeps the last ones.
 type recent struct {
-	now, before       float64
-	hasNow, hasBefore bool
-	since             time.Time
+	now, before float64
+	since       time.Time
 }
 
 // add adds a sample, which counts for keep at least and for twice as long at most.
 func (r *recent) add(x float64, keep time.Duration) {
 	if t := time.Now(); t.Sub(r.since) > keep {
-		r.before, r.hasBefore, r.hasNow, r.since = r.now, r.hasNow, false, t
+		r.now, r.before, r.since = 0, r.now, t
 	}
-	if !r.hasNow || x > r.now {
-		r.now, r.hasNow = x, true
-	}
+	r.now = max(r.now, x)
 }
 
-func (r *recent) max() float64 {
-	if r.hasBefore && (!r.hasNow || r.before > r.now) {
-		return r.before
-	}
-	return r.now
-}
+func (r *recent) max() float64 { return max(r.now, r.before) }

@@ -24,7 +24,7 @@ func TestManyStreamsTakeTurns(t *testing.T) {
 			}
 			return unit
 		}
-		u := NewUnits(w, noCache{})
+		u := NewFetcher(w, noCache{})
 		begun := time.Now()
 		var streams, reads sync.WaitGroup
 		for i := range shares {
@@ -91,7 +91,7 @@ func TestStreamBesideOneThatHangs(t *testing.T) {
 			}
 			return unit, nil
 		}}
-		u := NewUnits(src, noCache{})
+		u := NewFetcher(src, noCache{})
 		stuck, end := context.WithCancel(t.Context())
 		var work sync.WaitGroup
 		s := u.Share()

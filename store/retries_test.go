@@ -30,7 +30,7 @@ func TestWrongHintFallsBackToTheID(t *testing.T) {
 				unit:  func(context.Context, chunk.Unit) ([]byte, error) { return answer() },
 				chunk: func(context.Context, chunk.ID) ([]byte, error) { return right, nil },
 			}
-			u := newUnits(src, newMemory())
+			u := newFetcher(src, newMemory())
 			missed, got := 0, make([]byte, refs[0].Length)
 			if err := u.Share().Read(t.Context(), refs[0], 0, got, func() { missed++ }); string(got) != "wanted" || err != nil {
 				t.Errorf("got %q, %v", got, err)
@@ -53,7 +53,7 @@ func TestNobodyHasIt(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			start, missed := time.Now(), 0
 			src := &source{unit: gone}
-			err := NewUnits(src, newMemory()).Share().Read(t.Context(), refs[0], 0, make([]byte, 3), func() { missed++ })
+			err := NewFetcher(src, newMemory()).Share().Read(t.Context(), refs[0], 0, make([]byte, 3), func() { missed++ })
 			if took := time.Since(start); !errors.Is(err, chunk.ErrNotFound) || took < missingTime ||
 				took > missingTime+maxPause {
 				t.Errorf("%s: after %s got %v", name, took, err)
@@ -74,14 +74,14 @@ func TestNobodyHasIt(t *testing.T) {
 			}
 			return gone(ctx, u)
 		}
-		_, err := fetch(t, NewUnits(src, noCache{}), refs[0])
+		_, err := fetch(t, NewFetcher(src, noCache{}), refs[0])
 		if took := time.Since(start); !errors.Is(err, chunk.ErrNotFound) || !failed || took < missingTime+missingTime/2 {
 			t.Errorf("failed %v, after %s got %v", failed, took, err)
 		}
 	})
 }
 
-// loading is a LoadingCache.
+// loading is a cache that loads until it has ended.
 type loading struct {
 	*memory
 	ended atomic.Bool
@@ -101,7 +101,7 @@ func TestNobodyHasItAndTheCacheLoads(t *testing.T) {
 		}
 		return nil, chunk.ErrNotFound
 	}
-	if got, err := fetch(t, newUnits(src, cache), refs[0]); got != "one" || err != nil {
+	if got, err := fetch(t, newFetcher(src, cache), refs[0]); got != "one" || err != nil {
 		t.Errorf("got %q, %v", got, err)
 	}
 }
@@ -128,7 +128,7 @@ func TestLiesCostRetries(t *testing.T) {
 			unit:  func(context.Context, chunk.Unit) ([]byte, error) { return answer() },
 			chunk: func(context.Context, chunk.ID) ([]byte, error) { return answer() },
 		}
-		u := newUnits(src, newMemory())
+		u := newFetcher(src, newMemory())
 		if got, err := fetch(t, u, refs[0]); got != "one" || err != nil {
 			t.Fatalf("%s: got %q, %v", name, got, err)
 		}
@@ -141,7 +141,7 @@ func TestLiesCostRetries(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Second)
 			defer cancel()
-			start, u := time.Now(), NewUnits(src, newMemory())
+			start, u := time.Now(), NewFetcher(src, newMemory())
 			err := u.Share().Read(ctx, refs[0], 0, make([]byte, 3), nil)
 			if !errors.As(err, new(*chunk.InvalidError)) || time.Since(start) != 100*time.Second {
 				t.Errorf("%s for ever: after %s got %v", name, time.Since(start), err)
@@ -177,7 +177,7 @@ func TestReadersWaitForTheSource(t *testing.T) {
 				}
 				return unit, nil
 			}}
-			u := NewUnits(src, newMemory())
+			u := NewFetcher(src, newMemory())
 			if got, err := fetch(t, u, refs[0]); got != "one" || err != nil {
 				t.Errorf("got %q, %v", got, err)
 			}
@@ -210,7 +210,7 @@ func TestReadersWaitUntilTheirDeadline(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Second)
 			defer cancel()
 			start := time.Now()
-			u := NewUnits(&source{unit: unit}, newMemory())
+			u := NewFetcher(&source{unit: unit}, newMemory())
 			err := u.Share().Read(ctx, refs[0], 0, make([]byte, 3), nil)
 			if !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != 100*time.Second || name != "silent" &&
 				!errors.Is(err, refused) {
@@ -228,7 +228,7 @@ func TestUnitThatOneOriginLacks(t *testing.T) {
 		unit:  func(context.Context, chunk.Unit) ([]byte, error) { return nil, missed{} },
 		chunk: func(context.Context, chunk.ID) ([]byte, error) { return unit, nil },
 	}
-	share, got := newUnits(src, newMemory()).Share(), make([]byte, refs[0].Length)
+	share, got := newFetcher(src, newMemory()).Share(), make([]byte, refs[0].Length)
 	called := func() { t.Error("missed was called, although the origin that may have the unit is down") }
 	if err := share.Read(t.Context(), refs[0], 0, got, called); string(got) != "one" || err != nil ||
 		src.asked.Load() != 2 {
@@ -249,7 +249,7 @@ func TestDamagedUnitFallsBackToTheID(t *testing.T) {
 		unit:  func(context.Context, chunk.Unit) ([]byte, error) { return []byte("rotten"), nil },
 		chunk: func(context.Context, chunk.ID) ([]byte, error) { return unit, nil },
 	}
-	if got, err := fetch(t, newUnits(src, newMemory()), refs[0]); got != "one" || err != nil {
+	if got, err := fetch(t, newFetcher(src, newMemory()), refs[0]); got != "one" || err != nil {
 		t.Errorf("got %q, %v", got, err)
 	}
 }

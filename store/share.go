@@ -11,9 +11,9 @@ import (
 	"lighter/format/chunk"
 )
 
-// Share is one device's share of what Units may have in flight. It is safe for concurrent use.
+// Share is one device's share of what a Fetcher may have in flight. It is safe for concurrent use.
 type Share struct {
-	units   *Units
+	fetcher *Fetcher
 	streams atomic.Int64 // requests in flight that Stream has started or joined
 
 	mu       sync.Mutex // guards received
@@ -41,14 +41,14 @@ func (s *Share) count(origin string, bytes int64) {
 
 // Cached fills dst with the chunk's bytes from offset on, and reports whether they were cached.
 func (s *Share) Cached(ref chunk.Ref, offset int, dst []byte) bool {
-	return s.units.cache.Read(ref, offset, dst)
+	return s.fetcher.cache.Read(ref, offset, dst)
 }
 
 // Has reports whether the chunk is believed to be cached.
-func (s *Share) Has(id chunk.ID) bool { return s.units.cache.Has(id) }
+func (s *Share) Has(id chunk.ID) bool { return s.fetcher.cache.Has(id) }
 
 // Load reads cached chunks from disk into memory, as Cache.Load does.
-func (s *Share) Load(refs []chunk.Ref) { s.units.cache.Load(refs) }
+func (s *Share) Load(refs []chunk.Ref) { s.fetcher.cache.Load(refs) }
 
 // Read fills dst with the chunk's bytes from offset on, from the source. It is for chunks that
 // Cached did not have. It retries until ctx ends, or until all origins have answered for some
@@ -62,12 +62,12 @@ func (s *Share) Read(ctx context.Context, ref chunk.Ref, offset int, dst []byte,
 	if missed == nil {
 		missed = func() {}
 	}
-	return s.units.retry.do(ctx, func() error { return s.try(ctx, ref, offset, dst, missed) })
+	return s.fetcher.retry.do(ctx, func() error { return s.try(ctx, ref, offset, dst, missed) })
 }
 
 // try asks for the unit that ref names, then for any unit that holds the chunk.
 func (s *Share) try(ctx context.Context, ref chunk.Ref, offset int, dst []byte, missed func()) error {
-	if key := s.units.keyOf(ref); !key.unit.IsZero() {
+	if key := s.fetcher.keyOf(ref); !key.unit.IsZero() {
 		err := s.fetch(ctx, key, ref, offset, dst)
 		var some Unavailable
 		if err == nil || ctx.Err() != nil || !isAnswer(err) && !(errors.As(err, &some) && some.Missed()) {
@@ -86,18 +86,18 @@ func (s *Share) try(ctx context.Context, ref chunk.Ref, offset int, dst []byte, 
 
 // fetch joins or starts one request, and reads the chunk from its answer.
 func (s *Share) fetch(ctx context.Context, key flightKey, ref chunk.Ref, offset int, dst []byte) error {
-	u := s.units
+	fetcher := s.fetcher
 	w := wanted{key: key, ref: ref, share: s, size: typicalUnit}
-	f, _ := u.flights.join(w)
+	f, _ := fetcher.flights.join(w)
 	if f == nil {
-		if u.cache.Read(ref, offset, dst) {
+		if fetcher.cache.Read(ref, offset, dst) {
 			return nil
 		}
 		w.uncached = true
-		f, _ = u.flights.join(w)
+		f, _ = fetcher.flights.join(w)
 	}
-	defer u.flights.leave(f)
-	u.gate.want(s, &f.ticket, true)
+	defer fetcher.flights.leave(f)
+	fetcher.gate.want(s, &f.ticket, true)
 	select {
 	case <-f.done:
 	case <-ctx.Done():
@@ -121,16 +121,16 @@ func (s *Share) fetch(ctx context.Context, key flightKey, ref chunk.Ref, offset 
 // Warm fetches the chunk's unit into the cache, in the background: no reader waits for it. It
 // asks once, and returns when the unit is stored. While the source fails it returns an error.
 func (s *Share) Warm(ctx context.Context, ref chunk.Ref) error {
-	u := s.units
-	if u.backoff.left() > 0 {
+	fetcher := s.fetcher
+	if fetcher.backoff.left() > 0 {
 		return errFailing
 	}
-	f, _ := u.flights.join(wanted{key: u.keyOf(ref), ref: ref, share: s, size: typicalUnit})
+	f, _ := fetcher.flights.join(wanted{key: fetcher.keyOf(ref), ref: ref, share: s, size: typicalUnit})
 	if f == nil {
 		return nil
 	}
-	defer u.flights.leave(f)
-	u.gate.want(s, &f.ticket, false)
+	defer fetcher.flights.leave(f)
+	fetcher.gate.want(s, &f.ticket, false)
 	select {
 	case <-f.stored:
 		return f.err
@@ -141,4 +141,4 @@ func (s *Share) Warm(ctx context.Context, ref chunk.Ref) error {
 
 // Reach returns the bandwidth-delay product in bytes if the RTT is long: so much arrives while a
 // reader waits for a first byte. It is 0 if the RTT is short or not known.
-func (s *Share) Reach() int64 { return s.units.link.reach() }
+func (s *Share) Reach() int64 { return s.fetcher.link.reach() }

@@ -25,7 +25,7 @@ type Source interface {
 }
 
 // UnitSource is a Source that can give all chunks of a unit in one answer. Where the unit of a
-// chunk is known, Units asks for that unit, and all its chunks share the request.
+// chunk is known, a Fetcher asks for that unit, and all its chunks share the request.
 type UnitSource interface {
 	Source
 	// FetchUnit passes an answer that holds the chunks of the unit to take, as Fetch does.
@@ -38,7 +38,7 @@ type Connector interface {
 	Connect(n int)
 }
 
-// Estimator is a Source that has measured its path before Units has, with other requests.
+// Estimator is a Source that has measured its path before the Fetcher has, with other requests.
 type Estimator interface {
 	// Estimate returns the round-trip time and the bandwidth in bytes a second; 0: not known.
 	Estimate() (roundTrip time.Duration, bandwidth float64)
@@ -63,7 +63,7 @@ type Answer struct {
 	// the body is the plain bytes of the chunk.
 	Decode func(body []byte) (Batch, error)
 
-	RoundTrip time.Duration // to the first byte; 0: Units measures it; negative: not known
+	RoundTrip time.Duration // to the first byte; 0: the Fetcher measures it; negative: not known
 	Reused    bool          // the connection had been used before, so RoundTrip includes no handshake
 }
 

@@ -64,7 +64,7 @@ func TestDirectorySourceIsVerified(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	units := store.NewUnits(d, cachetest.NewMemory())
+	units := store.NewFetcher(d, cachetest.NewMemory())
 	got := make([]byte, 5)
 	err = units.Share().Read(ctx, ref, 0, got, cancel) // the first try ends the read
 	if !errors.As(err, new(*chunk.InvalidError)) || string(got) == "wrong" {
@@ -85,7 +85,7 @@ func Example() {
 		panic(err)
 	}
 
-	units := store.NewUnits(source, cachetest.NewMemory())
+	units := store.NewFetcher(source, cachetest.NewMemory())
 	share := units.Share() // one for each device
 	dst := make([]byte, 5)
 	for range 2 {

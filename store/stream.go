@@ -18,31 +18,31 @@ import (
 // one request whatever its readers wait for, and after maxIdleWait however full the link is.
 func (s *Share) Stream(ctx context.Context, ref chunk.Ref, size int64) (
 	wait func(context.Context) (int64, error), err error) {
-	u := s.units
-	w := wanted{key: u.keyOf(ref), ref: ref, share: s, size: size}
-	if !u.flights.has(w.key) {
-		if e, ok := u.source.(Estimator); ok {
-			u.link.assume(e.Estimate())
+	fetcher := s.fetcher
+	w := wanted{key: fetcher.keyOf(ref), ref: ref, share: s, size: size}
+	if !fetcher.flights.has(w.key) {
+		if e, ok := fetcher.source.(Estimator); ok {
+			fetcher.link.assume(e.Estimate())
 		}
 		waiter := &waiter{}
-		defer u.link.leave(waiter)
+		defer fetcher.link.leave(waiter)
 		if err := s.awaitRoom(ctx, waiter); err != nil {
 			return nil, err
 		}
 	}
-	f, started := u.flights.join(w)
+	f, started := fetcher.flights.join(w)
 	if f == nil {
 		return nil, nil
 	}
 	if started {
-		u.link.pace(&f.transfer)
+		fetcher.link.pace(&f.transfer)
 	}
 	s.streams.Add(1)
-	u.gate.want(s, &f.ticket, false)
+	fetcher.gate.want(s, &f.ticket, false)
 	return func(ctx context.Context) (int64, error) {
-		defer u.link.wake()
+		defer fetcher.link.wake()
 		defer s.streams.Add(-1)
-		defer u.flights.leave(f)
+		defer fetcher.flights.leave(f)
 		select {
 		case <-f.stored:
 		case <-ctx.Done():
@@ -57,10 +57,10 @@ func (s *Share) Stream(ctx context.Context, ref chunk.Ref, size int64) (
 
 // awaitRoom returns when the share may start a background request.
 func (s *Share) awaitRoom(ctx context.Context, w *waiter) error {
-	u := s.units
+	fetcher := s.fetcher
 	for {
-		changed := u.link.changed()
-		wait := u.backoff.left()
+		changed := fetcher.link.changed()
+		wait := fetcher.backoff.left()
 		if wait <= 0 {
 			var now bool
 			if now, wait = s.hasRoom(w); now {
@@ -83,12 +83,12 @@ func (s *Share) awaitRoom(ctx context.Context, w *waiter) error {
 // hasRoom reports whether the share may start a background request now, and if not, when to ask
 // again at the latest; 0: after the next change.
 func (s *Share) hasRoom(w *waiter) (now bool, wait time.Duration) {
-	u := s.units
-	if u.storage.unstored.Load() > maxStreamUnstored {
+	fetcher := s.fetcher
+	if fetcher.storage.unstored.Load() > maxStreamUnstored {
 		return false, 0
 	}
 	if s.streams.Load() == 0 {
-		return u.link.hasRoomForIdle(w)
+		return fetcher.link.hasRoomForIdle(w)
 	}
-	return u.link.hasRoom(u.gate.hasFault(s))
+	return fetcher.link.hasRoom(fetcher.gate.hasFault(s))
 }

@@ -130,7 +130,7 @@ func TestStreamFillsTheLink(t *testing.T) {
 					}
 					return unit
 				}
-				u := NewUnits(w, noCache{})
+				u := NewFetcher(w, noCache{})
 				stream, other := u.Share(), u.Share()
 				var waits sync.WaitGroup
 				begun := time.Now()
@@ -200,7 +200,7 @@ func TestStreamWithPriorEstimate(t *testing.T) {
 		most int64) {
 		synctest.Test(t, func(t *testing.T) {
 			w := &path{rate: mbit * 1e6 / 8, rtt: rtt, asked: map[uint32]int{}, answer: func(chunk.Unit) []byte { return unit }}
-			u := NewUnits(known{w, seenRTT, seenMbit * 1e6 / 8}, noCache{})
+			u := NewFetcher(known{w, seenRTT, seenMbit * 1e6 / 8}, noCache{})
 			stream := u.Share()
 			var waits sync.WaitGroup
 			begun := time.Now()
@@ -261,7 +261,7 @@ func TestStreamConnects(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := &readied{path: &path{rate: 1e8, rtt: rtt, asked: map[uint32]int{},
 				answer: func(chunk.Unit) []byte { return unit }}}
-			u := NewUnits(w, noCache{})
+			u := NewFetcher(w, noCache{})
 			stream := u.Share()
 			for n := range units {
 				wait, err := stream.Stream(t.Context(), at(refs[0], n), int64(len(unit)))
@@ -291,7 +291,7 @@ func TestStreamAndReadersShareRequests(t *testing.T) {
 	unit, refs := encode(t, "one", "two")
 	synctest.Test(t, func(t *testing.T) {
 		w := &path{rate: 1e6, rtt: time.Second, asked: map[uint32]int{}, answer: func(chunk.Unit) []byte { return unit }}
-		u := NewUnits(w, newMemory())
+		u := NewFetcher(w, newMemory())
 		s := u.Share()
 		read := func(ref chunk.Ref) {
 			if err := s.Read(t.Context(), ref, 0, make([]byte, 3), nil); err != nil {
@@ -336,7 +336,7 @@ func TestReadersMeetNoQueue(t *testing.T) {
 			}
 			return unit
 		}
-		u := NewUnits(w, noCache{})
+		u := NewFetcher(w, noCache{})
 		s := u.Share()
 		var waits sync.WaitGroup
 		defer waits.Wait()
@@ -391,7 +391,7 @@ func TestStreamPausesWhileTheSourceFails(t *testing.T) {
 			}
 			return unit, nil
 		}}
-		u := NewUnits(src, noCache{})
+		u := NewFetcher(src, noCache{})
 		s := u.Share()
 		try := func() error {
 			wait, err := s.Stream(t.Context(), refs[0], 100)
@@ -420,7 +420,7 @@ func TestLinkIsMeasuredWhenItIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &path{rate: 100e6, rtt: 10 * time.Millisecond, asked: map[uint32]int{},
 			answer: func(chunk.Unit) []byte { return unit }}
-		u := NewUnits(w, noCache{})
+		u := NewFetcher(w, noCache{})
 		s, n := u.Share(), 0
 		stream := func(units int) {
 			var waits sync.WaitGroup
@@ -470,7 +470,7 @@ func TestWindowDoesNotGrow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &path{rate: 100e6 / 8, rtt: 10 * time.Millisecond, asked: map[uint32]int{},
 			answer: func(chunk.Unit) []byte { return unit }}
-		u := NewUnits(w, noCache{})
+		u := NewFetcher(w, noCache{})
 		s := u.Share()
 		var waits sync.WaitGroup
 		for n := range 4000 { // 64 s

@@ -29,7 +29,7 @@ type node struct {
 	plan       Plan
 	hubs       *origin.Failover
 	cache      *disk.Cache
-	units      *store.Units
+	units      *store.Fetcher
 	prefetcher *prefetch.Prefetcher
 	trees      *trees.Store
 	chains     *resolver.Resolver
@@ -61,7 +61,7 @@ func newNode(p Plan, name string, log *slog.Logger) (_ *node, err error) {
 	if n.cache, err = disk.Open(filepath.Join(root, "cache"), disk.Limits{Size: p.Cache}, log); err != nil {
 		return nil, err
 	}
-	n.units = store.NewUnits(n.hubs, n.cache)
+	n.units = store.NewFetcher(n.hubs, n.cache)
 	n.prefetcher = prefetch.New(func() prefetch.Source { return n.units.Share() }, prefetch.Options{Limit: p.Stream}, log)
 	recorder := record.New(false, func(trace.Trace) {})
 	n.trees = trees.Open(root, n.hubs, noKernel{}, n.prefetcher, log)

@@ -26,6 +26,7 @@ func (uncached) Read(chunk.Ref, int, []byte) bool { return false }
 func (uncached) Load([]chunk.Ref)                 {}
 func (uncached) Has(chunk.ID) bool                { return false }
 func (uncached) Put(chunk.Ref, []byte)            {}
+func (uncached) IsLoading() bool                  { return false }
 
 // encodeUnit returns a unit as hubs send it, and the reference of its only chunk, "right".
 func encodeUnit(t *testing.T) (unit []byte, ref chunk.Ref) {
@@ -41,13 +42,13 @@ func encodeUnit(t *testing.T) (unit []byte, ref chunk.Ref) {
 }
 
 // unitsOf returns the units of the hub at a URL.
-func unitsOf(t *testing.T, url string) *store.Units {
+func unitsOf(t *testing.T, url string) *store.Fetcher {
 	t.Helper()
 	hub, err := origin.New(slog.New(slog.DiscardHandler), client.Options{URL: url})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return store.NewUnits(hub, uncached{})
+	return store.NewFetcher(hub, uncached{})
 }
 
 func answer(code int, body string) http.HandlerFunc {

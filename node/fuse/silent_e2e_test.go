@@ -30,6 +30,7 @@ func (nothing) Read(chunk.Ref, int, []byte) bool { return false }
 func (nothing) Has(chunk.ID) bool                { return false }
 func (nothing) Load([]chunk.Ref)                 {}
 func (nothing) Put(chunk.Ref, []byte)            {}
+func (nothing) IsLoading() bool                  { return false }
 
 // silentHub returns origins that accept connections and never answer.
 func silentHub(t *testing.T) *origin.Failover {
@@ -81,7 +82,7 @@ func TestSilentHub(t *testing.T) {
 		t.Fatal(err)
 	}
 	server.SetDeadline(deadline)
-	units := store.NewUnits(silentHub(t), nothing{})
+	units := store.NewFetcher(silentHub(t), nothing{})
 	extents := filetree.New(t, 40, 60000).Extents
 	d := device.New(extents, nil, units.Share(), log)
 	path, err := server.Add(chunk.Sum([]byte("silent")), extents.DeviceSize, d)

@@ -195,6 +195,8 @@ func (k *memoryCache) Has(id chunk.ID) bool {
 	return ok
 }
 
+func (*memoryCache) IsLoading() bool { return false }
+
 func (k *memoryCache) Put(ref chunk.Ref, plain []byte) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -208,14 +210,14 @@ type startDevice struct {
 	*Device
 	hub        *startHub
 	cache      *memoryCache
-	units      *store.Units
+	units      *store.Fetcher
 	prefetcher *Prefetcher
 }
 
 func openStart(t testing.TB, h *startHub, options Options) *startDevice {
 	t.Helper()
 	b := &startDevice{hub: h, cache: &memoryCache{chunks: map[chunk.ID][]byte{}, loaded: map[chunk.ID]int{}}}
-	b.units = store.NewUnits(h, b.cache)
+	b.units = store.NewFetcher(h, b.cache)
 	b.prefetcher = New(func() Source { return b.units.Share() }, options, quiet)
 	b.Device = b.prefetcher.Open(h.extents, h.open(t), quiet)
 	return b

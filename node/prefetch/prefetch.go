@@ -20,7 +20,7 @@ import (
 	"lighter/node/device"
 )
 
-// Source is where the chunks of one device come from: a share of store.Units.
+// Source is where the chunks of one device come from: a share of store.Fetcher.
 type Source interface {
 	device.Chunks
 	Cache

@@ -48,7 +48,7 @@ type Status struct {
 	TakenOver bool                  `json:"takenOver"` // the devices are a previous daemon's
 	Keeper    takeover.KeeperStatus `json:"keeper"`
 	Cache     disk.Stats            `json:"cache"`
-	Fetched   store.UnitsStats      `json:"fetched"`
+	Fetched   store.FetcherStats    `json:"fetched"`
 	Recording Recording             `json:"recording"`
 	Ahead     prefetch.Stats        `json:"prefetch"` // what was fetched before it was read
 	Mounts    []MountStatus         `json:"mounts"`
@@ -111,7 +111,7 @@ type Reporter struct {
 	Mounts     *mount.Mounts
 	Snapshots  *containerd.Snapshotter // nil without an address for containerd
 	Cache      *disk.Cache
-	Units      *store.Units
+	Units      *store.Fetcher
 	Ahead      *prefetch.Prefetcher
 	Recorder   *record.Recorder
 	Traces     *record.Reporter

@@ -19,7 +19,7 @@ import (
 	"lighter/store"
 )
 
-var _ store.LoadingCache = (*Cache)(nil)
+var _ store.Cache = (*Cache)(nil)
 
 // key is the part of an ID that the index in memory holds. A record's checksums are salted with
 // the whole ID, so a record of another chunk with the same key is found to be wrong.

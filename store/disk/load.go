@@ -107,7 +107,7 @@ func (c *Cache) isLoaded() bool {
 	}
 }
 
-// IsLoading reports whether there may be cached chunks that are not known yet.
+// IsLoading implements store.Cache.
 func (c *Cache) IsLoading() bool { return c.isAbsent() == nil && !c.isLoaded() }
 
 // loader loads what a previous process left, while the cache is in use.

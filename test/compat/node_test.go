@@ -53,7 +53,7 @@ type node struct {
 	t       *testing.T
 	cache   *disk.Cache
 	trees   *trees.Store
-	units   *store.Units
+	units   *store.Fetcher
 	chains  *resolver.Resolver
 	binds   *binds.Binds
 	mounted chunk.ID // the tree that the resolver has mounted
@@ -65,7 +65,7 @@ func openNode(t *testing.T, root string, hub *origin.Failover) *node {
 	var err error
 	n.cache, err = disk.Open(filepath.Join(root, "cache"), disk.Limits{Size: disk.MinLimit}, quiet)
 	noError(t, err)
-	n.units = store.NewUnits(hub, n.cache)
+	n.units = store.NewFetcher(hub, n.cache)
 	noError(t, trees.Prepare(root))
 	ahead := prefetch.New(func() prefetch.Source { return n.units.Share() }, prefetch.Options{}, quiet)
 	n.trees = trees.Open(root, hub, noKernel{}, ahead, quiet)

@@ -40,3 +40,6 @@ func (m *Memory) Put(ref chunk.Ref, plain []byte) {
 
 // Load implements store.Cache.
 func (*Memory) Load([]chunk.Ref) {}
+
+// IsLoading implements store.Cache.
+func (*Memory) IsLoading() bool { return false }

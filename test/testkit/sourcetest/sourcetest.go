@@ -130,10 +130,10 @@ func (f fixture) concurrent(t *testing.T) {
 	work.Wait()
 }
 
-// units checks that store.Units reads all chunks from the source, and asks once for each.
+// units checks that store.Fetcher reads all chunks from the source, and asks once for each.
 func (f fixture) units(t *testing.T) {
 	cache := cachetest.NewMemory()
-	units := store.NewUnits(f.source, cache)
+	units := store.NewFetcher(f.source, cache)
 	for i, ref := range f.refs {
 		got := make([]byte, ref.Length)
 		if err := units.Share().Read(t.Context(), ref, 0, got, nil); err != nil || !bytes.Equal(got, f.chunks[i]) {

@@ -23,7 +23,7 @@ func TestReadStoresTheUnit(t *testing.T) {
 		}
 		return unit, nil
 	}}
-	u := newUnits(src, cache)
+	u := newFetcher(src, cache)
 	if got, err := fetch(t, u, refs[1]); got != "two" || err != nil {
 		t.Fatalf("got %q, %v", got, err)
 	}
@@ -42,7 +42,7 @@ func TestReadersShareARequest(t *testing.T) {
 	unit, refs := encode(t, "one", "two")
 	release := make(chan struct{})
 	src := &source{unit: func(context.Context, chunk.Unit) ([]byte, error) { <-release; return unit, nil }}
-	u := newUnits(src, newMemory())
+	u := newFetcher(src, newMemory())
 	var wg sync.WaitGroup
 	for i := range 20 {
 		wg.Go(func() {
@@ -75,7 +75,7 @@ func TestLastWaiterCancels(t *testing.T) {
 		close(cancelled)
 		return nil, ctx.Err()
 	}}
-	u := newUnits(src, newMemory())
+	u := newFetcher(src, newMemory())
 	ctx, cancel := context.WithCancel(t.Context())
 	_, refs := encode(t, "one")
 	done := make(chan error)
@@ -100,7 +100,7 @@ func TestLastWaiterCancels(t *testing.T) {
 func TestReadsPartsOfChunks(t *testing.T) {
 	unit, refs := encode(t, "a chunk of some length", "its neighbour")
 	src := &source{unit: func(context.Context, chunk.Unit) ([]byte, error) { return unit, nil }}
-	u := newUnits(src, newMemory())
+	u := newFetcher(src, newMemory())
 	got := make([]byte, 5)
 	if u.Share().Cached(refs[0], 2, got) {
 		t.Error("Cached before Read: got true, want false")
@@ -118,7 +118,7 @@ func TestReadsPartsOfChunks(t *testing.T) {
 		}
 	}
 	refs[0].Length = 40
-	if newUnits(src, noCache{}).Share().Read(t.Context(), refs[0], 30, got, nil) == nil {
+	if newFetcher(src, noCache{}).Share().Read(t.Context(), refs[0], 30, got, nil) == nil {
 		t.Error("Read with a wrong length: got no error")
 	}
 }
@@ -128,7 +128,7 @@ func TestReadsPartsOfChunks(t *testing.T) {
 func TestStoredChunksAreNotFetched(t *testing.T) {
 	unit, refs := encode(t, "one", "two")
 	src := &source{unit: func(context.Context, chunk.Unit) ([]byte, error) { return unit, nil }}
-	u := newUnits(src, newMemory())
+	u := newFetcher(src, newMemory())
 	for range 2 {
 		if err := u.Share().Warm(t.Context(), refs[0]); err != nil {
 			t.Fatal(err)
@@ -164,7 +164,7 @@ func TestReadersDoNotWaitForASlowCache(t *testing.T) {
 		r[0].Unit.N = uint32(i)
 		units[r[0].Unit], refs = unit, append(refs, r[0])
 	}
-	u := newUnits(&source{unit: func(_ context.Context, w chunk.Unit) ([]byte, error) { return units[w], nil }}, cache)
+	u := newFetcher(&source{unit: func(_ context.Context, w chunk.Unit) ([]byte, error) { return units[w], nil }}, cache)
 	for _, ref := range refs {
 		if _, err := fetch(t, u, ref); err != nil {
 			t.Fatal(err)
@@ -186,7 +186,7 @@ func TestReadersDoNotWaitForASlowCache(t *testing.T) {
 func TestWarmStores(t *testing.T) {
 	unit, refs := encode(t, "one", "two")
 	cache := newMemory()
-	u := newUnits(&source{unit: func(context.Context, chunk.Unit) ([]byte, error) { return unit, nil }}, cache)
+	u := newFetcher(&source{unit: func(context.Context, chunk.Unit) ([]byte, error) { return unit, nil }}, cache)
 	if err := u.Share().Warm(t.Context(), refs[0]); err != nil {
 		t.Fatal(err)
 	}
@@ -206,7 +206,7 @@ func TestWarmPausesWhileTheSourceFails(t *testing.T) {
 		return unit, nil
 	}}
 	cache := newMemory()
-	s := newUnits(src, cache).Share()
+	s := newFetcher(src, cache).Share()
 	for range 5 {
 		if s.Warm(t.Context(), refs[0]) == nil {
 			t.Error("Warm from a failing source: got no error")
@@ -219,7 +219,7 @@ func TestWarmPausesWhileTheSourceFails(t *testing.T) {
 	if err := s.Read(t.Context(), refs[0], 0, make([]byte, 3), nil); err != nil {
 		t.Fatal(err)
 	}
-	s.units.Wait()
+	s.fetcher.Wait()
 	clear(cache.chunks)
 	if err := s.Warm(t.Context(), refs[0]); err != nil || !cache.Has(refs[0].ID) {
 		t.Errorf("Warm once the source works: got %v, or not stored", err)
@@ -235,7 +235,7 @@ func TestReceived(t *testing.T) {
 			time.Sleep(time.Second)
 			return unit, nil
 		}
-		u := newUnits(src, noCache{})
+		u := newFetcher(src, noCache{})
 		first, second := u.Share(), u.Share()
 		read := func(s *Share) {
 			if err := s.Read(t.Context(), refs[0], 0, make([]byte, 5), nil); err != nil {

@@ -1,0 +1,92 @@
+package store
+
+import (
+	"context"
+	"runtime"
+
+	"lighter/format/chunk"
+)
+
+// Fetcher reads chunks for its shares, from the cache or from the source. Readers of one unit share
+// one request. A reader has its bytes before anything is stored; then all chunks of the answer
+// are verified and stored. It is safe for concurrent use.
+type Fetcher struct {
+	source Source
+	cache  Cache
+
+	storage storage
+	retry   retry
+	flights flights
+	decoder decoder
+	gate    gate
+	link    link
+	backoff backoff
+}
+
+// step is one step of the line between flights and the source. It fetches what the flight asks
+// for and passes the answer to take, under the rules of Source.Fetch.
+type step func(ctx context.Context, f *flight, take func(Answer) error) error
+
+// NewFetcher returns a Fetcher that reads from cache first, then from source.
+func NewFetcher(source Source, cache Cache) *Fetcher {
+	f := &Fetcher{source: source, cache: cache}
+	f.decoder.slots = make(chan struct{}, runtime.GOMAXPROCS(0))
+	f.storage = storage{cache: cache, slots: make(chan struct{}, storers), invalid: &f.decoder.invalid}
+	f.retry = retry{pause: firstPause, isLoading: cache.IsLoading}
+	f.gate.faultEnded = f.link.wake
+	f.flights = flights{cache: cache, storage: &f.storage, link: &f.link, byKey: map[flightKey]*flight{},
+		fetch: f.decoder.wrap(f.gate.wrap(f.link.wrap(f.backoff.wrap(f.ask), source)))}
+	return f
+}
+
+// ask is the last step: it asks the source for the unit, or for the chunk.
+func (f *Fetcher) ask(ctx context.Context, of *flight, take func(Answer) error) error {
+	f.decoder.requests.Add(1)
+	if !of.key.unit.IsZero() {
+		return f.source.(UnitSource).FetchUnit(ctx, of.key.unit, take) // keyOf has looked
+	}
+	return f.source.Fetch(ctx, of.ref, take)
+}
+
+// keyOf names the unit that holds the chunk if it is known and the source gives units, else the
+// chunk.
+func (f *Fetcher) keyOf(ref chunk.Ref) flightKey {
+	if _, ok := f.source.(UnitSource); ok && !ref.Unit.IsZero() {
+		return flightKey{unit: ref.Unit}
+	}
+	return flightKey{id: ref.ID}
+}
+
+// FetcherStats are counters since the start, and current figures.
+type FetcherStats struct {
+	Requests int64 `json:"requests"`
+	Bytes    int64 `json:"bytes"`    // encoded, as received
+	Retries  int64 `json:"retries"`  // tries of readers after the first
+	Invalid  int64 `json:"invalid"`  // answers that were not what was asked for
+	Unstored int64 `json:"unstored"` // answers for which the cache was too slow
+
+	InFlight GateStats `json:"inFlight"`
+	Link     LinkStats `json:"link"`
+	Storing  int64     `json:"storingBytes"` // plain bytes that have arrived and are not stored yet
+}
+
+// Stats returns the figures.
+func (f *Fetcher) Stats() FetcherStats {
+	return FetcherStats{
+		Requests: f.decoder.requests.Load(),
+		Bytes:    f.decoder.received.Load(),
+		Retries:  f.retry.retries.Load(),
+		Invalid:  f.decoder.invalid.Load(),
+		Unstored: f.storage.dropped.Load(),
+		InFlight: f.gate.stats(),
+		Link:     f.link.stats(),
+		Storing:  f.storage.unstored.Load(),
+	}
+}
+
+// Share returns a new share of what the Fetcher may have in flight. Requests that hang in other shares
+// do not block it.
+func (f *Fetcher) Share() *Share { return &Share{fetcher: f, received: map[string]int64{}} }
+
+// Wait returns when nothing is in flight any more. It is for shutting down.
+func (f *Fetcher) Wait() { f.flights.running.Wait() }

@@ -64,7 +64,7 @@ type Node struct {
 	manager   *keeper.Manager // the service manager, or nil
 	lock      *os.File        // of the root
 	leftovers *durable.Leftovers
-	monitor   *monitor.Server // nil without an HTTP address
+	monitor   *monitor.Server
 
 	hubs       *origin.Failover
 	keys       *resolver.Keys
@@ -331,6 +331,8 @@ func (n *Node) close() error {
 	if n.cache != nil {
 		errs = append(errs, n.cache.Close())
 	}
-	n.monitor.Close()
+	if n.monitor != nil {
+		n.monitor.Close()
+	}
 	return errors.Join(errs...)
 }

@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"lighter/cmd/command"
 	"lighter/node/control"
@@ -64,12 +62,13 @@ func recordStart(ctx context.Context, node *control.Client, name, output string,
 			}
 		}()
 	}
-	waiting := waitingLine{out: os.Stderr, terminal: term.IsTerminal(int(os.Stderr.Fd())), name: name}
+	fmt.Fprintf(os.Stderr, "waiting for a start of %s\n", name)
 	err = node.Record(ctx, name, file != nil, func(at ondemand.Progress) {
+		if last.Reads == 0 && at.Reads > 0 {
+			fmt.Fprintf(os.Stderr, "%s starts\n", name)
+		}
 		last = at
-		waiting.show(at)
 	})
-	waiting.end()
 	if ctx.Err() != nil {
 		return last, errors.New("interrupted: nothing was recorded")
 	}
@@ -77,36 +76,4 @@ func recordStart(ctx context.Context, node *control.Client, name, output string,
 		_, err = file.WriteString(last.Text)
 	}
 	return last, err
-}
-
-// waitingLine prints the progress of a recording: on a terminal always on the same line.
-type waitingLine struct {
-	out      io.Writer
-	terminal bool
-	name     string
-	said     string
-}
-
-func (w *waitingLine) show(at ondemand.Progress) {
-	line := fmt.Sprintf("waiting for a start of %s", w.name)
-	if at.Reads > 0 && w.terminal {
-		line = fmt.Sprintf("%s starts: %d reads", w.name, at.Reads)
-	} else if at.Reads > 0 {
-		line = fmt.Sprintf("%s starts", w.name)
-	}
-	if line == w.said || at.Over {
-		return
-	}
-	w.said = line
-	if w.terminal {
-		fmt.Fprintf(w.out, "\r\x1b[K%s", line)
-	} else {
-		fmt.Fprintln(w.out, line)
-	}
-}
-
-func (w *waitingLine) end() {
-	if w.terminal && w.said != "" {
-		fmt.Fprint(w.out, "\r\x1b[K")
-	}
 }

@@ -77,25 +77,26 @@ type Process struct {
 
 // Keep implements Keeper. It starts a keeper process if none runs.
 func (p Process) Keep(ctx context.Context, files []*os.File, note []byte) error {
-	if len(note) > maxNote || len(files) == 0 || len(files) > maxFiles {
-		return fmt.Errorf("keep %d descriptors and a note of %d bytes: the most are %d and %d", len(files), len(note),
-			maxFiles, maxNote)
+	if err := checkSize(files, note); err != nil {
+		return err
 	}
 	err := give(ctx, p.Root, files, note)
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, io.EOF): // of an older version, which holds only one descriptor
-		if err := p.Drop(ctx); err != nil {
-			return err
-		}
-	case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ECONNREFUSED):
+	if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ECONNREFUSED) {
 		return err
 	}
 	if err := start(p.Root, p.Command); err != nil {
 		return fmt.Errorf("start a keeper: %w", err)
 	}
 	return give(ctx, p.Root, files, note)
+}
+
+// checkSize fails if a keeper cannot hold that much.
+func checkSize(files []*os.File, note []byte) error {
+	if len(note) > maxNote || len(files) == 0 || len(files) > maxFiles {
+		return fmt.Errorf("keep %d descriptors and a note of %d bytes: the most are %d and %d", len(files), len(note),
+			maxFiles, maxNote)
+	}
+	return nil
 }
 
 func give(ctx context.Context, root string, files []*os.File, note []byte) error {

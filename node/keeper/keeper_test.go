@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	"io/fs"
-	"net"
 	"os"
 	"testing"
 	"time"
@@ -203,54 +202,6 @@ func TestKeepSeveral(t *testing.T) {
 		if err := p.Keep(t.Context(), files, nil); err == nil {
 			t.Errorf("%d descriptors: got no error", len(files))
 		}
-	}
-	if err := p.Drop(t.Context()); err != nil {
-		t.Error(err)
-	}
-}
-
-// A keeper of an older version does not answer to several descriptors, and is replaced.
-func TestOlderKeeperIsReplaced(t *testing.T) {
-	root := shortDir(t)
-	old, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: Socket(root), Net: "unixpacket"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	old.SetUnlinkOnClose(false)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		defer old.Close()
-		for {
-			conn, err := old.AcceptUnix()
-			if err != nil {
-				return
-			}
-			op, _, fds, err := receiveAny(conn)
-			closeAll(fds)
-			conn.Close()
-			if err != nil || op == opDrop {
-				return
-			}
-		}
-	}()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := Process{root, []string{self, "keep"}}
-	_, w1 := pipe(t)
-	_, w2 := pipe(t)
-	if err := p.Keep(t.Context(), []*os.File{w1, w2}, []byte("new")); err != nil {
-		t.Fatal(err)
-	}
-	<-ended
-	files, note, err := p.Take(t.Context())
-	if err != nil || len(files) != 2 || string(note) != "new" {
-		t.Errorf("%d, %q, %v", len(files), note, err)
-	}
-	for _, file := range files {
-		file.Close()
 	}
 	if err := p.Drop(t.Context()); err != nil {
 		t.Error(err)

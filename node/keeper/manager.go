@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -71,7 +72,7 @@ func Environment() *Manager {
 		names := strings.Split(os.Getenv("LISTEN_FDNAMES"), ":")
 		for i := range n {
 			unix.CloseOnExec(firstPassed + i)
-			if i < len(names) {
+			if i < len(names) && strings.HasPrefix(names[i], managedFile) {
 				m.kept[names[i]] = firstPassed + i
 			}
 		}
@@ -133,9 +134,8 @@ func (m *Manager) send(lines string, fds ...int) error {
 // Keep implements Keeper, for the next process. After Take, files has to begin with what Take
 // returned.
 func (m *Manager) Keep(ctx context.Context, files []*os.File, note []byte) error {
-	if len(note) > maxNote || len(files) == 0 || len(files) > maxFiles {
-		return fmt.Errorf("keep %d descriptors and a note of %d bytes: the most are %d and %d", len(files), len(note),
-			maxFiles, maxNote)
+	if err := checkSize(files, note); err != nil {
+		return err
 	}
 	if err := m.write(note); err != nil {
 		return fmt.Errorf("write the note for the next daemon: %w", err)
@@ -244,29 +244,23 @@ func (m *Manager) Take(ctx context.Context) ([]*os.File, []byte, error) {
 // dropRest drops files without a note, of a daemon that was killed before it had sent everything.
 // They would keep the connection open.
 func (m *Manager) dropRest(ctx context.Context) error {
-	rest := 0
-	for name, fd := range m.kept {
-		if strings.HasPrefix(name, managedFile) {
-			rest++
-			_ = unix.Close(fd)
-		}
-	}
-	m.kept = nil
-	if rest == 0 {
+	if len(m.kept) == 0 {
 		return nil
 	}
+	closeAll(slices.Collect(maps.Values(m.kept)))
 	return m.Drop(ctx)
 }
 
 // Drop implements Keeper.
 func (m *Manager) Drop(ctx context.Context) error {
+	names := []string{managedNote}
 	for i := range maxFiles {
-		if err := m.send("FDSTOREREMOVE=1\nFDNAME=" + managedFile + strconv.Itoa(i)); err != nil {
+		names = append(names, managedFile+strconv.Itoa(i))
+	}
+	for _, name := range names {
+		if err := m.send("FDSTOREREMOVE=1\nFDNAME=" + name); err != nil {
 			return err
 		}
-	}
-	if err := m.send("FDSTOREREMOVE=1\nFDNAME=" + managedNote); err != nil {
-		return err
 	}
 	m.kept, m.holds = nil, nil
 	if m.note != nil {

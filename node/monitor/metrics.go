@@ -26,12 +26,12 @@ type figures struct {
 	dropped int64 // log lines
 }
 
-// metric is a metric without labels.
+// metric is the value of a metric without labels.
 type metric struct {
-	name string
-	kind prometheus.ValueType
-	help string
-	of   func(f *figures) float64
+	name  string
+	kind  prometheus.ValueType
+	value float64
+	help  string
 }
 
 const (
@@ -39,123 +39,110 @@ const (
 	gauge   = prometheus.GaugeValue
 )
 
-var metrics = []metric{
-	{"ready", gauge, "1 if the node is ready, as /readyz says.",
-		func(f *figures) float64 { return truth(f.ready) }},
-	{"taken_over", gauge, "1 if this daemon took over a previous daemon's devices.",
-		func(f *figures) float64 { return truth(f.status.TakenOver) }},
-	{"devices_kept", gauge, "0 if no keeper holds the devices: if the daemon ends now, containers get errors.",
-		func(f *figures) float64 { return truth(f.status.Keeper.Error == "") }},
-	{"keepers_replaced_total", counter, "Keepers that ended while the daemon ran, and were replaced.",
-		func(f *figures) float64 { return float64(f.status.Keeper.Replaced) }},
-	{"resent_reads_total", counter, "Reads that a previous daemon had not answered, and the kernel sent again.",
-		func(f *figures) float64 { return float64(f.devices.Resent) }},
-	{"reads_in_flight", gauge, "Reads that are being answered.",
-		func(f *figures) float64 { return float64(f.devices.Active) }},
-	{"reads_in_flight_bytes", gauge, "Bytes that reads in flight ask for.",
-		func(f *figures) float64 { return float64(f.devices.ActiveBytes) }},
-	{"reads_waiting", gauge, "Reads that wait for admission.",
-		func(f *figures) float64 { return float64(f.devices.Queued) }},
-	{"kernel_requests", gauge, "Requests that the kernel counts as unanswered, including blocked ones; -1 if unknown.",
-		func(f *figures) float64 { return float64(f.devices.InKernel) }},
-	{"oldest_read_seconds", gauge, "Age of the oldest unanswered read.",
-		func(f *figures) float64 { return f.devices.Oldest.Seconds() }},
+// metrics returns the metrics without labels.
+func (f *figures) metrics() []metric {
+	s, reads := &f.status, &f.devices
+	fetched, cache, ahead, recording, completion := &s.Fetched, &s.Cache, &s.Ahead, &s.Recording, &s.Completion
+	return []metric{
+		{"ready", gauge, truth(f.ready), "1 if the node is ready, as /readyz says."},
+		{"taken_over", gauge, truth(s.TakenOver), "1 if this daemon took over a previous daemon's devices."},
+		{"devices_kept", gauge, truth(s.Keeper.Error == ""),
+			"0 if no keeper holds the devices: if the daemon ends now, containers get errors."},
+		{"keepers_replaced_total", counter, float64(s.Keeper.Replaced),
+			"Keepers that ended while the daemon ran, and were replaced."},
+		{"resent_reads_total", counter, float64(reads.Resent),
+			"Reads that a previous daemon had not answered, and the kernel sent again."},
+		{"reads_in_flight", gauge, float64(reads.Active), "Reads that are being answered."},
+		{"reads_in_flight_bytes", gauge, float64(reads.ActiveBytes), "Bytes that reads in flight ask for."},
+		{"reads_waiting", gauge, float64(reads.Queued), "Reads that wait for admission."},
+		{"kernel_requests", gauge, float64(reads.InKernel),
+			"Requests that the kernel counts as unanswered, including blocked ones; -1 if unknown."},
+		{"oldest_read_seconds", gauge, reads.Oldest.Seconds(), "Age of the oldest unanswered read."},
 
-	{"pulls_without_hub_total", counter, "Lookups and indexes that no hub delivered in time: images were unpacked as usual.",
-		func(f *figures) float64 { return float64(f.status.NoHub) }},
-	{"unit_requests_total", counter, "Requests for units and chunks.",
-		func(f *figures) float64 { return float64(f.status.Fetched.Requests) }},
-	{"unit_received_bytes_total", counter, "Bytes of units received, compressed.",
-		func(f *figures) float64 { return float64(f.status.Fetched.Bytes) }},
-	{"unit_retries_total", counter, "Requests for units that were repeated.",
-		func(f *figures) float64 { return float64(f.status.Fetched.Retries) }},
-	{"verification_failures_total", counter, "Answers with wrong bytes. None of them reached a reader.",
-		func(f *figures) float64 { return float64(f.status.Fetched.Invalid) }},
-	{"unit_bytes_in_flight", gauge, "Bytes of units in flight, compressed.",
-		func(f *figures) float64 { return float64(f.status.Fetched.InFlight.Bytes) }},
-	{"unit_bytes_unstored", gauge, "Bytes of units that have arrived and are not stored yet, uncompressed.",
-		func(f *figures) float64 { return float64(f.status.Fetched.Storing) }},
-	{"unstored_units_total", counter, "Units that the cache was too slow to store; they are fetched again when needed.",
-		func(f *figures) float64 { return float64(f.status.Fetched.Unstored) }},
+		{"pulls_without_hub_total", counter, float64(s.NoHub),
+			"Lookups and indexes that no hub delivered in time: images were unpacked as usual."},
+		{"unit_requests_total", counter, float64(fetched.Requests), "Requests for units and chunks."},
+		{"unit_received_bytes_total", counter, float64(fetched.Bytes), "Bytes of units received, compressed."},
+		{"unit_retries_total", counter, float64(fetched.Retries), "Requests for units that were repeated."},
+		{"verification_failures_total", counter, float64(fetched.Invalid),
+			"Answers with wrong bytes. None of them reached a reader."},
+		{"unit_bytes_in_flight", gauge, float64(fetched.InFlight.Bytes), "Bytes of units in flight, compressed."},
+		{"unit_bytes_unstored", gauge, float64(fetched.Storing),
+			"Bytes of units that have arrived and are not stored yet, uncompressed."},
+		{"unstored_units_total", counter, float64(fetched.Unstored),
+			"Units that the cache was too slow to store; they are fetched again when needed."},
 
-	{"starts_recorded_total", counter, "Starts of containers whose reads were recorded.",
-		func(f *figures) float64 { return float64(f.status.Recording.Recorded) }},
-	{"starts_in_recording", gauge, "Starts that are being recorded.",
-		func(f *figures) float64 { return float64(f.status.Recording.InWork) }},
-	{"traces_reported_total", counter, "Traces of starts that a hub accepted.",
-		func(f *figures) float64 { return float64(f.status.Recording.Reported) }},
-	{"traces_dropped_total", counter, "Traces of starts that no hub accepted, or that exceeded the queue.",
-		func(f *figures) float64 { return float64(f.status.Recording.Dropped) }},
-	{"startup_received_bytes_total", counter, "Bytes of startup packs received, compressed.",
-		func(f *figures) float64 { return float64(f.status.Ahead.Startup.Fetched) }},
-	{"startup_brought_bytes_total", counter, "Bytes of chunks for which startup packs were fetched, uncompressed.",
-		func(f *figures) float64 { return float64(f.status.Ahead.Startup.Brought) }},
-	{"startup_used_bytes_total", counter, "Bytes of those chunks that were read later.",
-		func(f *figures) float64 { return float64(f.status.Ahead.Startup.Used) }},
-	{"startup_loaded_bytes_total", counter, "Bytes of startup packs' cached chunks that were read ahead into memory.",
-		func(f *figures) float64 { return float64(f.status.Ahead.Loaded) }},
-	{"around_brought_bytes_total", counter, "Bytes of neighbouring chunks that were fetched with a miss, uncompressed.",
-		func(f *figures) float64 { return float64(f.status.Ahead.Neighbours.Brought) }},
-	{"around_used_bytes_total", counter, "Bytes of those chunks that were read later.",
-		func(f *figures) float64 { return float64(f.status.Ahead.Neighbours.Used) }},
-	{"link_bytes_per_second", gauge, "Estimated bandwidth of the hubs: the highest recent rate.",
-		func(f *figures) float64 { return float64(f.status.Fetched.Link.Rate) }},
-	{"link_round_trip_seconds", gauge, "Estimated round-trip time: the lowest recent time to the first byte.",
-		func(f *figures) float64 { return f.status.Fetched.Link.RoundTrip.Seconds() }},
+		{"starts_recorded_total", counter, float64(recording.Recorded),
+			"Starts of containers whose reads were recorded."},
+		{"starts_in_recording", gauge, float64(recording.InWork), "Starts that are being recorded."},
+		{"traces_reported_total", counter, float64(recording.Reported), "Traces of starts that a hub accepted."},
+		{"traces_dropped_total", counter, float64(recording.Dropped),
+			"Traces of starts that no hub accepted, or that exceeded the queue."},
+		{"startup_received_bytes_total", counter, float64(ahead.Startup.Fetched),
+			"Bytes of startup packs received, compressed."},
+		{"startup_brought_bytes_total", counter, float64(ahead.Startup.Brought),
+			"Bytes of chunks for which startup packs were fetched, uncompressed."},
+		{"startup_used_bytes_total", counter, float64(ahead.Startup.Used),
+			"Bytes of those chunks that were read later."},
+		{"startup_loaded_bytes_total", counter, float64(ahead.Loaded),
+			"Bytes of startup packs' cached chunks that were read ahead into memory."},
+		{"around_brought_bytes_total", counter, float64(ahead.Neighbours.Brought),
+			"Bytes of neighbouring chunks that were fetched with a miss, uncompressed."},
+		{"around_used_bytes_total", counter, float64(ahead.Neighbours.Used),
+			"Bytes of those chunks that were read later."},
+		{"link_bytes_per_second", gauge, float64(fetched.Link.Rate),
+			"Estimated bandwidth of the hubs: the highest recent rate."},
+		{"link_round_trip_seconds", gauge, fetched.Link.RoundTrip.Seconds(),
+			"Estimated round-trip time: the lowest recent time to the first byte."},
 
-	{"cache_bytes", gauge, "Bytes that the cache takes on the disk.",
-		func(f *figures) float64 { return float64(f.status.Cache.Used) }},
-	{"cache_limit_bytes", gauge, "Maximum of cache_bytes.",
-		func(f *figures) float64 { return float64(f.status.Cache.Limit) }},
-	{"cache_room_bytes", gauge, "Bytes that the cache may take now: its limit, or less while its disk is short.",
-		func(f *figures) float64 { return float64(f.status.Cache.Room) }},
-	{"cache_disk_free_bytes", gauge, "Free bytes of the cache's disk.",
-		func(f *figures) float64 { return float64(f.status.Cache.Free) }},
-	{"cache_loading_bytes", gauge, "Bytes of the cache that are not loaded yet after a start; reads of them are fetched.",
-		func(f *figures) float64 { return float64(f.status.Cache.Loading) }},
-	{"cache_pinned_bytes", gauge, "Bytes of the cache that are pinned, once all pinned images are complete.",
-		func(f *figures) float64 { return float64(f.status.Cache.Pinned) }},
-	{"cache_off", gauge, "1 if there is no cache, or its disk refuses writes, fails reads or does not answer.",
-		func(f *figures) float64 { return truth(f.status.Cache.Off() != "") }},
-	{"cache_evicted_bytes_total", counter, "Bytes of the disk that evictions freed.",
-		func(f *figures) float64 { return float64(f.status.Cache.Evicted) }},
-	{"cache_failed_reads_total", counter, "Chunks that the disk failed to read; they are fetched again.",
-		func(f *figures) float64 { return float64(f.status.Cache.Unread) }},
-	{"cache_unanswered_total", counter, "Reads and writes that the disk did not answer in time; reads are fetched.",
-		func(f *figures) float64 { return float64(f.status.Cache.Hung) }},
-	{"cache_chunks", gauge, "Chunks in the cache.",
-		func(f *figures) float64 { return float64(f.status.Cache.Chunks) }},
-	{"cache_hits_total", counter, "Lookups of chunks in the cache that found them.",
-		func(f *figures) float64 { return float64(f.status.Cache.Hits) }},
-	{"cache_misses_total", counter, "Lookups of chunks in the cache that did not find them.",
-		func(f *figures) float64 { return float64(f.status.Cache.Misses) }},
-	{"cache_damaged_chunks_total", counter, "Chunks that the disk returned damaged; they are fetched again.",
-		func(f *figures) float64 { return float64(f.status.Cache.Damaged) }},
-	{"cache_scrubbed_bytes_total", counter, "Bytes that scrubs verified.",
-		func(f *figures) float64 { return float64(f.status.Cache.Scrubbed) }},
-	{"cache_failed_writes_total", counter, "Chunks that the disk failed to write.",
-		func(f *figures) float64 { return float64(f.status.Cache.Failed) }},
-	{"completion_received_bytes_total", counter, "Bytes of units received to complete images, compressed.",
-		func(f *figures) float64 { return float64(f.status.Completion.Fetched) }},
-	{"completion_left_bytes", gauge, "Bytes of missing chunks of the image that is being completed.",
-		func(f *figures) float64 { return float64(f.status.Completion.Left) }},
-	{"completion_waits", gauge, "1 while completion waits: for its schedule, or because disk, cache or memory are short.",
-		func(f *figures) float64 { return truth(f.status.Completion.Waits != "") }},
-	{"local_device_bytes", gauge, "Bytes of the disk that local devices take, as part of the cache's.",
-		func(f *figures) float64 { return float64(f.status.Cache.External) }},
-	{"local_mounts", gauge, "Mounted trees whose newest mount reads a local device.",
-		func(f *figures) float64 { return float64(localMounts(&f.status)) }},
-	{"leftovers", gauge, "Files and directories of the node that could not be cleaned up or written.",
-		func(f *figures) float64 { return float64(len(f.status.Leftovers)) }},
-	{"unsigned_statements", gauge, "Statements that a pinned key has not signed, for the key that lacks most.",
-		func(f *figures) float64 { return float64(unsigned(&f.status)) }},
-	{"log_lines_dropped_total", counter, "Log lines that were dropped because nothing read the log.",
-		func(f *figures) float64 { return float64(f.dropped) }},
-	{"broken_trees", gauge, "Trees that could not be recovered, or whose metadata image is damaged under its mount.",
-		func(f *figures) float64 { return float64(len(f.status.Lost)) }},
-	{"refused_statements", gauge, "Chains in use whose statement on the disk cannot be verified; no new pull uses them.",
-		func(f *figures) float64 { return float64(len(f.status.Refused)) }},
+		{"cache_bytes", gauge, float64(cache.Used), "Bytes that the cache takes on the disk."},
+		{"cache_limit_bytes", gauge, float64(cache.Limit), "Maximum of cache_bytes."},
+		{"cache_room_bytes", gauge, float64(cache.Room),
+			"Bytes that the cache may take now: its limit, or less while its disk is short."},
+		{"cache_disk_free_bytes", gauge, float64(cache.Free), "Free bytes of the cache's disk."},
+		{"cache_loading_bytes", gauge, float64(cache.Loading),
+			"Bytes of the cache that are not loaded yet after a start; reads of them are fetched."},
+		{"cache_pinned_bytes", gauge, float64(cache.Pinned),
+			"Bytes of the cache that are pinned, once all pinned images are complete."},
+		{"cache_off", gauge, truth(cache.Off() != ""),
+			"1 if there is no cache, or its disk refuses writes, fails reads or does not answer."},
+		{"cache_evicted_bytes_total", counter, float64(cache.Evicted), "Bytes of the disk that evictions freed."},
+		{"cache_failed_reads_total", counter, float64(cache.Unread),
+			"Chunks that the disk failed to read; they are fetched again."},
+		{"cache_unanswered_total", counter, float64(cache.Hung),
+			"Reads and writes that the disk did not answer in time; reads are fetched."},
+		{"cache_chunks", gauge, float64(cache.Chunks), "Chunks in the cache."},
+		{"cache_hits_total", counter, float64(cache.Hits), "Lookups of chunks in the cache that found them."},
+		{"cache_misses_total", counter, float64(cache.Misses),
+			"Lookups of chunks in the cache that did not find them."},
+		{"cache_damaged_chunks_total", counter, float64(cache.Damaged),
+			"Chunks that the disk returned damaged; they are fetched again."},
+		{"cache_scrubbed_bytes_total", counter, float64(cache.Scrubbed), "Bytes that scrubs verified."},
+		{"cache_failed_writes_total", counter, float64(cache.Failed), "Chunks that the disk failed to write."},
+		{"completion_received_bytes_total", counter, float64(completion.Fetched),
+			"Bytes of units received to complete images, compressed."},
+		{"completion_left_bytes", gauge, float64(completion.Left),
+			"Bytes of missing chunks of the image that is being completed."},
+		{"completion_waits", gauge, truth(completion.Waits != ""),
+			"1 while completion waits: for its schedule, or because disk, cache or memory are short."},
+		{"local_device_bytes", gauge, float64(cache.External),
+			"Bytes of the disk that local devices take, as part of the cache's."},
+		{"local_mounts", gauge, float64(localMounts(s)), "Mounted trees whose newest mount reads a local device."},
+		{"leftovers", gauge, float64(len(s.Leftovers)),
+			"Files and directories of the node that could not be cleaned up or written."},
+		{"unsigned_statements", gauge, float64(unsigned(s)),
+			"Statements that a pinned key has not signed, for the key that lacks most."},
+		{"log_lines_dropped_total", counter, float64(f.dropped),
+			"Log lines that were dropped because nothing read the log."},
+		{"broken_trees", gauge, float64(len(s.Lost)),
+			"Trees that could not be recovered, or whose metadata image is damaged under its mount."},
+		{"refused_statements", gauge, float64(len(s.Refused)),
+			"Chains in use whose statement on the disk cannot be verified; no new pull uses them."},
+	}
 }
+
+// count is a number as a value of Prometheus.
+func count[T int | int64](n T) float64 { return float64(n) }
 
 func truth(yes bool) float64 {
 	if yes {
@@ -208,8 +195,8 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	if !ok {
 		return
 	}
-	for _, m := range metrics {
-		out <- prometheus.MustNewConstMetric(describe(m.name, m.help), m.kind, m.of(&f))
+	for _, m := range f.metrics() {
+		out <- prometheus.MustNewConstMetric(describe(m.name, m.help), m.kind, m.value)
 	}
 	put := func(d *prometheus.Desc, kind prometheus.ValueType, value float64, label string) {
 		out <- prometheus.MustNewConstMetric(d, kind, value, label)
@@ -224,16 +211,12 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	for mode, n := range mountModes(&f.status) {
 		put(mounts, gauge, float64(n), mode)
 	}
-	var lazy, plain int
+	lazy := map[bool]int{}
 	for _, image := range f.status.Images {
-		if image.Lazy {
-			lazy++
-		} else {
-			plain++
-		}
+		lazy[image.Lazy]++
 	}
-	put(images, gauge, float64(lazy), "true")
-	put(images, gauge, float64(plain), "false")
+	put(images, gauge, float64(lazy[true]), "true")
+	put(images, gauge, float64(lazy[false]), "false")
 	now := f.status.Fetched.InFlight
 	put(inFlight, gauge, float64(now.Urgent), urgent)
 	put(inFlight, gauge, float64(now.Background), ahead)
@@ -291,10 +274,7 @@ func (s *Server) figures() (figures, bool) {
 
 // mountModes counts the mounted trees by mount mode.
 func mountModes(s *report.Status) map[string]int {
-	modes := map[string]int{}
-	for _, mode := range []mount.Mode{mount.File, mount.Loop} {
-		modes[string(mode)] = 0
-	}
+	modes := map[string]int{string(mount.File): 0, string(mount.Loop): 0}
 	for _, m := range s.Mounts {
 		modes[string(m.Mode)]++
 	}

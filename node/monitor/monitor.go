@@ -39,8 +39,7 @@ type Node struct {
 	Devices func() fuse.ServerStats
 }
 
-// Server answers monitoring systems. It is safe for concurrent use. Methods of a nil Server do
-// nothing.
+// Server answers monitoring systems. It is safe for concurrent use.
 type Server struct {
 	http   http.Server
 	log    *slog.Logger
@@ -49,18 +48,20 @@ type Server struct {
 	node   atomic.Pointer[Node]   // nil before Show
 }
 
-// Open listens at address, which is HOST:PORT or unix:/PATH. An empty address is nowhere: then the
-// server is nil.
+// Open listens at address, which is HOST:PORT or unix:/PATH. The server can be used even if that
+// fails, or if the address is empty: then nothing can ask it.
 func Open(ctx context.Context, address string, log *slog.Logger) (*Server, error) {
+	s := &Server{log: log, ended: make(chan struct{})}
+	s.NotReady("it starts")
 	if address == "" {
-		return nil, nil
+		close(s.ended)
+		return s, nil
 	}
 	listener, err := socket.ListenAddress(ctx, address)
 	if err != nil {
-		return nil, err
+		close(s.ended)
+		return s, err
 	}
-	s := &Server{log: log, ended: make(chan struct{})}
-	s.NotReady("it starts")
 	s.http = http.Server{
 		Handler: s.handler(), ReadHeaderTimeout: readTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout,
 		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
@@ -77,34 +78,19 @@ func Open(ctx context.Context, address string, log *slog.Logger) (*Server, error
 
 // Close ends the listener, without waiting for answers.
 func (s *Server) Close() {
-	if s == nil {
-		return
-	}
 	s.http.Close()
 	<-s.ended
 }
 
 // NotReady sets why the node is not ready.
-func (s *Server) NotReady(reason string) {
-	if s != nil {
-		s.reason.Store(&reason)
-	}
-}
+func (s *Server) NotReady(reason string) { s.reason.Store(&reason) }
 
 // Ready marks the node as ready.
-func (s *Server) Ready() {
-	if s != nil {
-		s.reason.Store(nil)
-	}
-}
+func (s *Server) Ready() { s.reason.Store(nil) }
 
 // Show makes the node's metrics and health visible, once all its parts exist. Until then a node
 // counts as healthy.
-func (s *Server) Show(n Node) {
-	if s != nil {
-		s.node.Store(&n)
-	}
-}
+func (s *Server) Show(n Node) { s.node.Store(&n) }
 
 func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()

@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -217,16 +216,10 @@ func remove(root, dir string) error {
 
 // lastLine returns the last line of a log.
 func lastLine(path string) string {
-	const maxLog = 64 << 10 // bytes
-	file, err := os.Open(path)
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return err.Error()
 	}
-	defer file.Close()
-	b, err := io.ReadAll(io.LimitReader(file, maxLog))
-	if err != nil {
-		return err.Error()
-	}
-	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 	return cmp.Or(strings.TrimPrefix(lines[len(lines)-1], "lighter: "), "it ended without output")
 }

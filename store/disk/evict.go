@@ -215,7 +215,9 @@ func (c *Cache) Evict(chunks *Set) (freed Freed) {
 // evictChunks forgets the chunks that match and are not pinned. It frees the space of a segment of
 // which one part in parts is unused.
 func (c *Cache) evictChunks(match func(key) bool, parts int64) (freed Freed) {
+	c.slow.Lock()
 	c.sealAll()
+	c.slow.Unlock()
 	for _, s := range c.byAge() {
 		freed.add(c.evictIn(s, match, parts))
 	}

@@ -48,7 +48,9 @@ func (c *Cache) reserveKept(size int64) (*segment, uint32, error) {
 	if err := c.begin(&c.kept); err != nil {
 		return nil, 0, err
 	}
-	s, offset, _ = c.allot(&c.kept, size)
+	if s, offset, ok = c.allot(&c.kept, size); !ok {
+		return nil, 0, fmt.Errorf("a record of %d bytes exceeds a segment", size)
+	}
 	return s, offset, nil
 }
 
@@ -123,7 +125,8 @@ func (c *Cache) seal(where **segment) {
 	}
 }
 
-// sealAll seals the segments that are being written, so that they can be evicted.
+// sealAll seals the segments that are being written, so that they can be evicted. The caller holds
+// slow, so that no new segment is sealed before its first record.
 func (c *Cache) sealAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -35,6 +35,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -99,6 +100,8 @@ type Server struct {
 	stall    stall
 	served   bool // Serve was called
 	stopping bool // no more requests are received
+
+	unmounting atomic.Bool // Unmount runs, or has succeeded
 }
 
 // file is one device in the directory.

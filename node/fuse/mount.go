@@ -146,7 +146,9 @@ func negotiate(req request, kernelPage int) (gofuse.InitOut, State, error) {
 // the kernel releases a device a moment after its tree was unmounted, and each pending request
 // holds the mount. So it is best called while Serve runs. If Unmount fails, with EBUSY for example,
 // the server continues. If nothing is mounted, Unmount does nothing.
-func (s *Server) Unmount(timeout time.Duration) error {
+func (s *Server) Unmount(timeout time.Duration) (err error) {
+	s.unmounting.Store(true)
+	defer func() { s.unmounting.Store(err == nil) }()
 	for end := time.Now().Add(timeout); ; time.Sleep(unmountPause) {
 		err := unix.Unmount(s.dir, unix.UMOUNT_NOFOLLOW)
 		switch {

@@ -97,6 +97,8 @@ func (s *Server) loop(work context.Context) error {
 			continue // the request was cancelled while it was being received
 		case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, os.ErrClosed), errors.Is(err, unix.ENODEV):
 			return nil // stopped, closed or unmounted
+		case errors.Is(err, unix.ECONNABORTED) && s.unmounting.Load():
+			return nil // seen in place of ENODEV, rarely, on a busy machine
 		default:
 			return fmt.Errorf("receive a request of %s: %w", s.dir, err)
 		}

@@ -62,7 +62,7 @@ nydus:
 
 bench: peers
 	test/setup squid
-	test/setup all base python gcc sci sci2 ml postgres redis nginx tomcat node r
+	test/setup all base python gcc sci sci2 ml torch postgres redis nginx tomcat node r
 	$(MAKE) build
 	bin/lighter-bench
 	bin/lighter-bench many

@@ -9,17 +9,19 @@ import (
 	"lighter/wire"
 )
 
-// How long a hub may take to make its startup packs of what it was told, and to press
-// them; how long these stay as they are then; and how often one looks.
 const (
-	layoutLimit = 5 * time.Minute
+	// layoutLimit is how long a hub may take to lay out and recompress its startup packs. Those of
+	// PyTorch with CUDA took six minutes on two cores.
+	layoutLimit = 20 * time.Minute
+	// layoutStays is how long they must stay unchanged after that, and layoutAgain the interval of
+	// the checks.
 	layoutStays = 6 * time.Second
 	layoutAgain = 200 * time.Millisecond
 )
 
-// AwaitLayout waits until a hub has made an image's startup packs of so many
-// starts, or of its own guess, and has pressed them, and says what they are. There may be
-// no guess.
+// AwaitLayout waits until a hub has made an image's startup packs from so many recorded starts, or
+// from its own guess, and has recompressed them. It returns their description. There may be no
+// guess.
 func AwaitLayout(ctx context.Context, h *site.Hub, image string, starts int64) (packs string, err error) {
 	var last string
 	var since time.Time
@@ -39,7 +41,8 @@ func AwaitLayout(ctx context.Context, h *site.Hub, image string, starts int64) (
 		case seen >= starts && !known.Pending && time.Since(since) >= layoutStays:
 			return last, nil
 		case time.Now().After(end):
-			return "", fmt.Errorf("after %s the hub has made use of %d of %d recorded starts of %s (its packs are still to change: %v)", layoutLimit, seen, starts, image, known.Pending)
+			return "", fmt.Errorf("startup packs of %s: not made within %s: %d of %d recorded starts are used, pending: %v",
+				image, layoutLimit, seen, starts, known.Pending)
 		}
 		select {
 		case <-ctx.Done():
@@ -49,7 +52,7 @@ func AwaitLayout(ctx context.Context, h *site.Hub, image string, starts int64) (
 	}
 }
 
-// describe says what a hub knows of an image's starts.
+// describe describes the workloads and startup packs of an image.
 func describe(s wire.Starts) string {
 	var bytes, first int64
 	for _, p := range s.Packs {

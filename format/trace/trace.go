@@ -95,7 +95,8 @@ func Decode(b []byte, tree chunk.ID, device int64) (Trace, error) {
 	last := int64(0)
 	for i, r := range body.Reads {
 		if len(r) != 3 || r[0] < last || r[0] > MaxTime.Milliseconds() || !within(r[1], r[2], device) {
-			return Trace{}, fmt.Errorf("decode trace: read %d is %v on a device of %d bytes: want [ms,offset,length], ordered by time, whole pages", i, r, device)
+			return Trace{}, fmt.Errorf("decode trace: read %d is %v on a device of %d bytes: "+
+				"want [ms,offset,length], ordered by time, whole pages", i, r, device)
 		}
 		last = r[0]
 		t.Reads = append(t.Reads, Read{At: time.Duration(r[0]) * time.Millisecond, Offset: r[1], Length: r[2]})

@@ -54,10 +54,13 @@ func TestTrace(t *testing.T) {
 
 func TestInvalidTraces(t *testing.T) {
 	for _, body := range []string{
-		``, `null x`, `[]`, `{"reads":[]} {}`, `{"reads":[],"host":"a"}`, `{"reads":[[0,0,4096,1]]}`, `{"reads":[[0,0]]}`, `{"reads":[null]}`,
+		``, `null x`, `[]`, `{"reads":[]} {}`, `{"reads":[],"host":"a"}`, `{"reads":[[0,0,4096,1]]}`,
+		`{"reads":[[0,0]]}`, `{"reads":[null]}`,
 		`{"reads":[[-1,0,4096]]}`, `{"reads":[[3600001,0,4096]]}`, `{"reads":[[2,0,4096],[1,0,4096]]}`,
-		`{"reads":[[0,0,0]]}`, `{"reads":[[0,0,-4096]]}`, `{"reads":[[0,1,4096]]}`, `{"reads":[[0,0,4095]]}`, `{"reads":[[0,-4096,4096]]}`,
-		`{"reads":[[0,1073741824,4096]]}`, `{"reads":[[0,4096,1073741824]]}`, `{"reads":[[0,9223372036854771712,9223372036854771712]]}`,
+		`{"reads":[[0,0,0]]}`, `{"reads":[[0,0,-4096]]}`, `{"reads":[[0,1,4096]]}`, `{"reads":[[0,0,4095]]}`,
+		`{"reads":[[0,-4096,4096]]}`,
+		`{"reads":[[0,1073741824,4096]]}`, `{"reads":[[0,4096,1073741824]]}`,
+		`{"reads":[[0,9223372036854771712,9223372036854771712]]}`,
 		`{"reads":[[0,0,1e300]]}`, `{"reads":[` + strings.Repeat(`[0,0,4096],`,
 			MaxReads) + `[0,0,4096]]}`, `{"reads":[]}` + strings.Repeat(" ", MaxBytes),
 	} {
@@ -104,17 +107,20 @@ func TestRecordings(t *testing.T) {
 func TestInvalidTexts(t *testing.T) {
 	id := chunk.Sum(nil).String()
 	for _, lines := range []string{
-		"", "lighter trace 2\n", "lighter trace 1", "lighter trace 1\n\n", "lighter trace 1\r\n", "lighter trace 1\n0 0 1 /a\n",
+		"", "lighter trace 2\n", "lighter trace 1", "lighter trace 1\n\n", "lighter trace 1\r\n",
+		"lighter trace 1\n0 0 1 /a\n",
 	} {
 		if _, err := ParseText([]byte(lines)); err == nil {
 			t.Errorf("%q was accepted", lines)
 		}
 	}
 	for _, line := range []string{
-		"starts 0", "starts -1", "starts 01", "starts 2147483649", "starts", "starts ", "", "0 0 1", "0 0 1 ", "0 0 1 a", "0 0 1 /a/", "0 0 1 //a", "0 0 1 /a/../b",
+		"starts 0", "starts -1", "starts 01", "starts 2147483649", "starts", "starts ", "", "0 0 1", "0 0 1 ",
+		"0 0 1 a", "0 0 1 /a/", "0 0 1 //a", "0 0 1 /a/../b",
 		"0 0 1 /a ", "0 0 1 /a x", "0 0 1 /a " + id[1:], "0 0 1 /a " + strings.Repeat("0",
 			64), "0  0 1 /a", "-1 0 1 /a", "3600001 0 1 /a", "0 -1 1 /a", "0 0 0 /a",
-		"0 8796093022208 1 /a", "0 0 8796093022209 /a", "0 9223372036854775807 9223372036854775807 /a", "0 0 1 /%", "0 0 1 /%4", "0 0 1 /%61", "0 0 1 /%0a", "0 0 1 /%00", "0 0 1 /a\t",
+		"0 8796093022208 1 /a", "0 0 8796093022209 /a", "0 9223372036854775807 9223372036854775807 /a", "0 0 1 /%",
+		"0 0 1 /%4", "0 0 1 /%61", "0 0 1 /%0a", "0 0 1 /%00", "0 0 1 /a\t",
 		"0 0 1 /" + strings.Repeat("a", 4095), "1 0 1 /a\n0 0 1 /a",
 	} {
 		if got, err := ParseText([]byte("lighter trace 1\nstarts 1\n" + line + "\n")); err == nil {

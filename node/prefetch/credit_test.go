@@ -38,7 +38,8 @@ func TestStreamWaitsForReaders(t *testing.T) {
 			b.evict(0)
 			b.Begin()
 			time.Sleep(time.Minute)
-			if n := fetched(); n < b.startup.credit.perPack || n > b.startup.credit.perPack+largest || b.startup.isRunning() {
+			if n := fetched(); n < b.startup.credit.perPack || n > b.startup.credit.perPack+largest ||
+				b.startup.isRunning() {
 				t.Errorf("start %d, nothing is read: %d of %d bytes were fetched, want about %d",
 					start, n, all, b.startup.credit.perPack)
 			}

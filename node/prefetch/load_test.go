@@ -31,7 +31,8 @@ func TestLoad(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 			if loads := b.loads(); loads != [3]int{atMount, (start + 1) * triggered} {
-				t.Errorf("after the trigger of start %d: %v chunks were loaded, of %d and %d", start, loads, atMount, triggered)
+				t.Errorf("after the trigger of start %d: %v chunks were loaded, of %d and %d", start, loads, atMount,
+					triggered)
 			}
 		}
 		if b.prefetcher.Stats().Loaded == 0 {

@@ -107,7 +107,8 @@ func TestWhatIsRecordedIsWellFormed(t *testing.T) {
 		readers.Go(func() {
 			random := rand.New(rand.NewPCG(1, uint64(i)))
 			for range 2 * trace.MaxReads / 8 { // more than a recording can hold
-				r.Observe(device.Read{Offset: random.Int64N(1<<20) * 4 * kib, Length: (1 + random.Int64N(32)) * 4 * kib})
+				r.Observe(device.Read{Offset: random.Int64N(1<<20) * 4 * kib,
+					Length: (1 + random.Int64N(32)) * 4 * kib})
 			}
 		})
 	}
@@ -152,7 +153,8 @@ func TestTheEndOfAStart(t *testing.T) {
 		t.Fatal("it is over although something was read")
 	}
 	r.check(began.Add(2 * idleTime))
-	if d.recording != nil || len(*got) != 1 || (*got)[0].Tree != one || !reflect.DeepEqual(ranges((*got)[0]), [][2]int64{{0, 2 * minBytes / kib}}) {
+	if d.recording != nil || len(*got) != 1 || (*got)[0].Tree != one ||
+		!reflect.DeepEqual(ranges((*got)[0]), [][2]int64{{0, 2 * minBytes / kib}}) {
 		t.Errorf("recorded: %v", *got)
 	}
 	r.Starts(two, d)
@@ -322,7 +324,8 @@ func TestReportingTriesAFewTimes(t *testing.T) {
 		h := &hub{fail: test.fail}
 		r := reporter(h, never)
 		r.report(t.Context(), trace.Trace{Tree: one})
-		if s := r.Stats(); h.tried != test.tried || len(h.took) != test.took || s.Reported != int64(test.took) || s.Dropped != 1-int64(test.took) {
+		if s := r.Stats(); h.tried != test.tried || len(h.took) != test.took || s.Reported != int64(test.took) ||
+			s.Dropped != 1-int64(test.took) {
 			t.Errorf("errors %v: tried %d times, the hub got %d, %+v", test.fail, h.tried, len(h.took), s)
 		}
 	}

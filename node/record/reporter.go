@@ -39,7 +39,8 @@ type waiting struct {
 // the same image at the same second, and longer while busy reports that readers use the link.
 func NewReporter(send func(ctx context.Context, t trace.Trace) error, busy func() bool,
 	spread time.Duration, log *slog.Logger) *Reporter {
-	return &Reporter{send: send, busy: busy, after: spread, log: log, queue: make(chan waiting, maxQueued), pause: pauses}
+	return &Reporter{send: send, busy: busy, after: spread, log: log, queue: make(chan waiting, maxQueued),
+		pause: pauses}
 }
 
 // random returns a random duration up to d.

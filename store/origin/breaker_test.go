@@ -89,7 +89,8 @@ func TestOutcome(t *testing.T) {
 		err := f.call(t, thorough)
 		var down *Unavailable
 		succeeds := c.answers[len(c.answers)-1] == nil
-		if errors.As(err, &down) != c.unavailable || errors.Is(err, chunk.ErrNotFound) != c.notFound || (err == nil) != succeeds {
+		if errors.As(err, &down) != c.unavailable || errors.Is(err, chunk.ErrNotFound) != c.notFound ||
+			(err == nil) != succeeds {
 			t.Errorf("%v: %v", c.answers, err)
 		}
 		said := errors.Join(c.answers...)

@@ -135,7 +135,8 @@ func TestWindowIsBounded(t *testing.T) {
 			"index":     s.Index(t.Context(), chunk.ID{}, take),
 			"locations": s.Locations(t.Context(), chunk.ID{}, chunk.ID{}, take),
 		} {
-			if invalid := errors.As(err, new(*chunk.InvalidError)); invalid != (window > 8<<20) || !invalid && err != nil {
+			if invalid := errors.As(err, new(*chunk.InvalidError)); invalid != (window > 8<<20) ||
+				!invalid && err != nil {
 				t.Errorf("%s with a window of %d bytes: %v", what, window, err)
 			}
 		}

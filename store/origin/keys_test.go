@@ -37,7 +37,8 @@ func checkKeys(t *testing.T, text string, urls ...string) {
 func TestKeyOfOurOwnHub(t *testing.T) {
 	sockets := map[string]net.Listener{}
 	for name, at := range map[string][2]string{
-		"IPv4": {"tcp4", "127.0.0.1:0"}, "both": {"tcp", ":0"}, "Unix": {"unix", filepath.Join(t.TempDir(), "hub.sock")},
+		"IPv4": {"tcp4", "127.0.0.1:0"}, "both": {"tcp", ":0"},
+		"Unix": {"unix", filepath.Join(t.TempDir(), "hub.sock")},
 	} {
 		listener, err := net.Listen(at[0], at[1])
 		if err != nil {

@@ -67,7 +67,8 @@ func (o *origin) get(ctx context.Context, r request, take func(store.Answer) err
 		return nil
 	case answer.IsRefusal() && !answer.Missing:
 		o.wrong.add(r.path)
-		err := fmt.Errorf("status %d without the header %s, so not from the hub: %w", answer.Status, wire.MissingHeader, answer)
+		err := fmt.Errorf("status %d without the header %s, so not from the hub: %w", answer.Status,
+			wire.MissingHeader, answer)
 		return &chunk.InvalidError{What: "answer", Err: err}
 	default:
 		return err

@@ -25,12 +25,14 @@ func TestWatch(t *testing.T) {
 		end   time.Duration
 		why   string
 	}{
-		"nothing ever arrived":    {nil, silent, "no answer within 1s"},
-		"nothing for long":        {[]time.Duration{-time.Minute}, silent, "no answer within 1s"},
-		"others were answered":    {[]time.Duration{-2 * time.Second}, grace - 2*time.Second, "no more bytes within 10s"},
+		"nothing ever arrived": {nil, silent, "no answer within 1s"},
+		"nothing for long":     {[]time.Duration{-time.Minute}, silent, "no answer within 1s"},
+		"others were answered": {[]time.Duration{-2 * time.Second}, grace - 2*time.Second,
+			"no more bytes within 10s"},
 		"it takes the connection": {[]time.Duration{silent / 2}, silent/2 + grace, "no more bytes within 10s"},
 		"too late":                {[]time.Duration{silent + 1}, silent, "no answer within 1s"},
-		"it trickles, and stops":  {[]time.Duration{silent / 2, 5 * time.Second, 9 * time.Second}, 9*time.Second + grace, "no more bytes within 10s"},
+		"it trickles, and stops": {[]time.Duration{silent / 2, 5 * time.Second, 9 * time.Second},
+			9*time.Second + grace, "no more bytes within 10s"},
 		"it trickles": {[]time.Duration{silent / 2, 5 * time.Second, 14 * time.Second, 21 * time.Second},
 			longest, "not complete within 20s"},
 	} {

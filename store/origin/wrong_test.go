@@ -39,11 +39,13 @@ func TestWhoSaysThatThereIsNone(t *testing.T) {
 		{"a proxy", []http.HandlerFunc{proxy}, false},
 		{"a proxy and a hub", []http.HandlerFunc{proxy, missing}, false},
 		{"a 410", []http.HandlerFunc{status(http.StatusGone)}, false},
-		{"a 403 in the name of the hub", []http.HandlerFunc{status(http.StatusForbidden, wire.MissingHeader, "1")}, false},
+		{"a 403 in the name of the hub", []http.HandlerFunc{status(http.StatusForbidden, wire.MissingHeader,
+			"1")}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := origins(t, c.handlers...)
-			s.timeout = timeouts{time.Minute, time.Minute, time.Minute, time.Minute, time.Minute} // machines may be slow
+			s.timeout = timeouts{time.Minute, time.Minute, time.Minute, time.Minute,
+				time.Minute} // machines may be slow
 			ask := map[string]func() error{
 				"unit":  func() error { _, err := fetchUnit(t, s, takeRight); return err },
 				"index": func() error { return s.Index(t.Context(), chunk.ID{}, nil) },

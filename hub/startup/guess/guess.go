@@ -97,7 +97,8 @@ func (i *Image) Recordings(ctx context.Context) ([]trace.Recording, error) {
 // by a path of which a part may be *.
 var runtimes = []string{
 	"bash", "sh", "python3", "python", "node", "java", "/usr/lib/gcc/*/*/cc1", "/usr/lib/gcc/*/*/cc1plus", "gcc",
-	"/usr/lib/R/bin/exec/R", "perl", "ruby", "php", "julia", "/usr/lib/postgresql/*/bin/postgres", "postgres", "nginx", "redis-server", "mysqld", "httpd",
+	"/usr/lib/R/bin/exec/R", "perl", "ruby", "php", "julia", "/usr/lib/postgresql/*/bin/postgres", "postgres", "nginx",
+	"redis-server", "mysqld", "httpd",
 }
 
 // guesser collects what one program reads.

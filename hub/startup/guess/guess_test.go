@@ -198,7 +198,8 @@ func TestGuess(t *testing.T) {
 			"/etc/ld.so.cache", lib + "libc.so.6"}},
 		"libraries": {Config{Cmd: []string{"server", "--config", "server.conf"}, Env: path,
 			WorkingDir: "/opt/server"}, []string{"/opt/server/bin/server",
-			lib + "ld-linux-x86-64.so.2", "/etc/ld.so.cache", "/opt/server/lib/libprivate.so", "/opt/own/lib/libown.so", lib + "libc.so.6", lib + "libm-2.so", lib + "libxy.so.1",
+			lib + "ld-linux-x86-64.so.2", "/etc/ld.so.cache", "/opt/server/lib/libprivate.so",
+			"/opt/own/lib/libown.so", lib + "libc.so.6", lib + "libm-2.so", lib + "libxy.so.1",
 			"/opt/server/server.conf"}},
 		"LD_LIBRARY_PATH": {Config{Cmd: []string{"/opt/own/lib/libown.so"},
 			Env: []string{"LD_LIBRARY_PATH=:relative:/opt/server/lib"}}, []string{"/opt/own/lib/libown.so",
@@ -212,7 +213,8 @@ func TestGuess(t *testing.T) {
 			"/usr/bin/sh", "/app/main.py", "/usr/bin/python3.11"}},
 		"Python": {Config{Cmd: []string{"/app/main.py"}, Env: path}, []string{"/app/main.py", "/usr/bin/python3.11",
 			lib + "ld-linux-x86-64.so.2", "/etc/ld.so.cache", lib + "libm-2.so",
-			lib + "libc.so.6", "/usr/lib/python3.11/encodings/aliases.py", "/usr/lib/python3.11/encodings/__pycache__/utf_8.cpython-311.pyc"}},
+			lib + "libc.so.6", "/usr/lib/python3.11/encodings/aliases.py",
+			"/usr/lib/python3.11/encodings/__pycache__/utf_8.cpython-311.pyc"}},
 	} {
 		_, got := linux().guess(t, c.config)
 		for i, p := range c.want { // in this order

@@ -66,7 +66,8 @@ func (g *guesser) python(program regular, argv []string) *python {
 // frozen are modules that are part of the interpreter since Python 3.11.
 var frozen = []string{"abc", "codecs", "io", "_collections_abc", "_sitebuiltins", "genericpath", "ntpath",
 	"posixpath", "os", "site", "stat",
-	"importlib._bootstrap", "importlib._bootstrap_external", "importlib.util", "importlib.machinery", "runpy", "zipimport"}
+	"importlib._bootstrap", "importlib._bootstrap_external", "importlib.util", "importlib.machinery", "runpy",
+	"zipimport"}
 
 // begin adds what every start imports, and what .pth files name.
 func (p *python) begin() {

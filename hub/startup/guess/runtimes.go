@@ -9,7 +9,8 @@ import (
 // wellKnown are files that many programs read when they start.
 var wellKnown = []string{
 	"/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/localtime",
-	"/usr/lib/locale/C.utf8/LC_CTYPE", "/usr/lib/x86_64-linux-gnu/gconv/gconv-modules.cache", "/usr/lib/aarch64-linux-gnu/gconv/gconv-modules.cache",
+	"/usr/lib/locale/C.utf8/LC_CTYPE", "/usr/lib/x86_64-linux-gnu/gconv/gconv-modules.cache",
+	"/usr/lib/aarch64-linux-gnu/gconv/gconv-modules.cache",
 }
 
 // arguments adds what a program reads besides its libraries: what its language runtime reads first,
@@ -34,8 +35,6 @@ func (g *guesser) arguments(program regular, argv []string) {
 		g.gcc()
 	case base == "R" || base == "Rscript":
 		g.r()
-	case base == "ruby" || strings.HasPrefix(base, "ruby"):
-		g.ruby()
 	}
 	for _, arg := range argv[min(1, len(argv)):] {
 		if r, ok := g.open(g.absolute(arg)); ok && arg != "" {
@@ -122,9 +121,11 @@ func skipped(word string) bool {
 // of its modules.
 func (g *guesser) java(program regular) {
 	home := path.Dir(path.Dir(program.path))
-	for _, name := range []string{"lib/jvm.cfg", "lib/server/libjvm.so", "lib/libjimage.so", "lib/libjava.so",
-		"lib/libnio.so", "lib/libnet.so",
-		"lib/libzip.so", "lib/libverify.so", "lib/server/classes.jsa", "lib/modules", "conf/security/java.security", "lib/tzdb.dat"} {
+	for _, name := range []string{
+		"lib/jvm.cfg", "lib/server/libjvm.so", "lib/libjimage.so", "lib/libjava.so", "lib/libnio.so", "lib/libnet.so",
+		"lib/libzip.so", "lib/libverify.so", "lib/server/classes.jsa", "lib/modules", "conf/security/java.security",
+		"lib/tzdb.dat",
+	} {
 		r, ok := g.open(path.Join(home, name))
 		switch {
 		case !ok:
@@ -163,18 +164,6 @@ func (g *guesser) r() {
 				if r, ok := g.open(path.Join(home, "library", pkg, "libs", pkg+".so")); ok {
 					g.binary(r, maxCode)
 				}
-			}
-		}
-	}
-}
-
-// ruby adds what Ruby reads first.
-func (g *guesser) ruby() {
-	for _, lib := range []string{"/usr/lib/ruby", "/usr/local/lib/ruby"} {
-		for _, version := range g.names(lib, 16) {
-			g.takeFile(path.Join(lib, version, "rubygems.rb"))
-			for _, name := range g.names(path.Join(lib, version, "rubygems"), 100) {
-				g.takeFile(path.Join(lib, version, "rubygems", name))
 			}
 		}
 	}

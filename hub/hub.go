@@ -11,6 +11,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -18,6 +19,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -55,7 +57,7 @@ type Hub struct {
 	config   Config
 	tls      *tls.Config // nil: plain HTTP
 	log      *slog.Logger
-	lock     *os.File
+	closers  []io.Closer // in the order of opening
 	objects  *objects.Store
 	catalog  *catalog.Catalog
 	registry *registry.Registry
@@ -114,9 +116,11 @@ func Open(ctx context.Context, c Config, log *slog.Logger) (*Hub, error) {
 
 func (h *Hub) open(ctx context.Context) (err error) {
 	c := &h.config
-	if h.lock, err = prepareRoot(c.Root); err != nil {
+	lock, err := prepareRoot(c.Root)
+	if err != nil {
 		return err
 	}
+	h.closers = append(h.closers, lock)
 	if h.proxies, err = c.proxies(); err != nil {
 		return err
 	}
@@ -127,6 +131,7 @@ func (h *Hub) open(ctx context.Context) (err error) {
 	if h.objects, err = objects.Open(ctx, bucket); err != nil {
 		return err
 	}
+	h.closers = append(h.closers, h.objects)
 	scratch, err := c.prepareScratch()
 	if err != nil {
 		return err
@@ -134,6 +139,7 @@ func (h *Hub) open(ctx context.Context) (err error) {
 	if h.catalog, err = catalog.Open(ctx, catalogFile(c.Root)); err != nil {
 		return err
 	}
+	h.closers = append(h.closers, h.catalog)
 	h.view = newView(h.catalog, h.log)
 	signed, err := h.catalog.HasStatements(ctx)
 	if err != nil {
@@ -172,14 +178,8 @@ func (h *Hub) imageIsReady(ctx context.Context, image catalog.Image) error {
 // Close closes the hub's files.
 func (h *Hub) Close() error {
 	var errs []error
-	if h.catalog != nil {
-		errs = append(errs, h.catalog.Close())
-	}
-	if h.objects != nil {
-		errs = append(errs, h.objects.Close())
-	}
-	if h.lock != nil {
-		errs = append(errs, h.lock.Close())
+	for _, c := range slices.Backward(h.closers) {
+		errs = append(errs, c.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -200,12 +200,12 @@ type userImages struct {
 func (h *Hub) handler() http.Handler {
 	bodies := answer.NewBodies()
 	api := answer.NewMux(h.log)
-	serve.New(serve.Config{Catalog: h.catalog, Objects: h.objects, Images: nodeImages{h.images, h.trees},
-		Traces: h.starts, Bodies: bodies,
-		Keys: h.keys.public(), Proxies: h.proxies, Log: h.log}).Register(api)
-	admin.New(admin.Config{Catalog: h.catalog, Images: userImages{h.images, h.verifier}, Starts: h.starts,
-		Bodies: bodies,
-		Key:    h.keys.public()[0], Log: h.log}).Register(api)
+	nodes := serve.Server{Catalog: h.catalog, Objects: h.objects, Images: nodeImages{h.images, h.trees},
+		Traces: h.starts, Bodies: bodies, Keys: h.keys.public(), Proxies: h.proxies, Log: h.log}
+	nodes.Register(api)
+	users := admin.Server{Catalog: h.catalog, Images: userImages{h.images, h.verifier}, Starts: h.starts,
+		Bodies: bodies, Key: h.keys.public()[0], Log: h.log}
+	users.Register(api)
 	mux := http.NewServeMux()
 	h.view.register(mux)
 	mux.Handle("/v2/", h.registry.Handler(h.images))

@@ -81,9 +81,9 @@ func TestKilledHubComparesNames(t *testing.T) {
 	h.ready("a:1")
 	h.stop()
 	dying := openHub(t, h.config)
-	moved, err := dying.Registry().Manifest(t.Context(), "a", "2")
+	moved, err := dying.Registry().Repository("a").Manifest(t.Context(), "2")
 	if err == nil {
-		err = dying.Registry().PutManifest(t.Context(), "a", "1", moved)
+		err = dying.Registry().Repository("a").PutManifest(t.Context(), "1", moved)
 	}
 	if err := errors.Join(err, dying.Close()); err != nil {
 		t.Fatal(err)

@@ -33,8 +33,9 @@ type Starts interface {
 	Forget(ctx context.Context, tree chunk.ID, workload string) (wire.Forgotten, error)
 }
 
-// Config has the parts of a hub that a Server uses.
-type Config struct {
+// Server answers people. Its fields are the parts of a hub that it uses. It is safe for concurrent
+// use.
+type Server struct {
 	Catalog *catalog.Catalog
 	Images  Images
 	Starts  Starts
@@ -42,12 +43,6 @@ type Config struct {
 	Key     ed25519.PublicKey // the oldest signing key
 	Log     *slog.Logger
 }
-
-// Server answers people. It is safe for concurrent use.
-type Server struct{ Config }
-
-// New returns a server.
-func New(c Config) *Server { return &Server{c} }
 
 // Register adds the server's routes to a router.
 func (s *Server) Register(mux *answer.Mux) {

@@ -12,6 +12,7 @@ import (
 	"lighter/format/index"
 	"lighter/hub/answer"
 	"lighter/hub/catalog"
+	"lighter/hub/report"
 	"lighter/wire"
 )
 
@@ -57,11 +58,8 @@ func nameIn(req *http.Request) (string, error) {
 	if name == "" {
 		return "", nil
 	}
-	ref, err := wire.ParseName(name)
-	if err != nil {
-		return "", answer.Invalid(err)
-	}
-	return ref.Name(), nil
+	ref, err := report.ParseName(name)
+	return ref.Name(), err
 }
 
 // named returns the images with the name that a request gives, at least one.

@@ -20,14 +20,14 @@ type Publication struct {
 	Size      int64 // bytes of config and layers in the registry
 	Blobs     []Blob
 	Layers    []Layer // new ones
-	Chains    []Chain // of the image, the lowest first; also known ones
 	Packs     []Pack  // new ones
 	Chunks    []Chunk // new ones
 	Tree      Tree
 	Statement index.Statement
 }
 
-// Blob is one blob of an image: its config, or a layer with its chain.
+// Blob is one blob of an image: its config, or a layer with its chain. Layers are in the image's
+// order, the lowest first.
 type Blob struct {
 	Digest    string
 	MediaType string
@@ -44,9 +44,6 @@ type Layer struct {
 	Known   []int64  // numbers of its known chunks, in any order
 	New     []uint32 // its new chunks, as indexes in Publication.Chunks, in any order
 }
-
-// Chain is a layer on a parent.
-type Chain struct{ Chain, Parent, DiffID string }
 
 // Pack is a new pack.
 type Pack struct {
@@ -188,16 +185,16 @@ func insertPacks(ctx context.Context, tx *sql.Tx, packs []Pack) ([]int64, error)
 }
 
 func publishChains(ctx context.Context, tx *sql.Tx, p *Publication) error {
-	for _, c := range p.Chains {
-		if err := exec(ctx, tx, `INSERT INTO chains (chain, parent, diff_id) VALUES (?, ?, ?)
-			ON CONFLICT (chain) DO NOTHING`, c.Chain, c.Parent, c.DiffID); err != nil {
-			return err
-		}
-	}
+	parent := ""
 	for _, b := range p.Blobs {
-		if b.DiffID == "" {
+		if b.Chain == "" {
 			continue
 		}
+		if err := exec(ctx, tx, `INSERT INTO chains (chain, parent, diff_id) VALUES (?, ?, ?)
+			ON CONFLICT (chain) DO NOTHING`, b.Chain, parent, b.DiffID); err != nil {
+			return err
+		}
+		parent = b.Chain
 		if err := exec(ctx, tx, `INSERT INTO blobs (digest, diff_id) VALUES (?, ?)
 			ON CONFLICT (digest) DO NOTHING`, b.Digest, b.DiffID); err != nil {
 			return err

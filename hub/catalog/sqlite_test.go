@@ -166,7 +166,6 @@ func Example() {
 	p := &catalog.Publication{Image: image.N,
 		Blobs:  []catalog.Blob{{Digest: "sha256:2"}, {Digest: "sha256:3", DiffID: "sha256:4", Chain: "sha256:4"}},
 		Layers: []catalog.Layer{{DiffID: "sha256:4"}},
-		Chains: []catalog.Chain{{Chain: "sha256:4", DiffID: "sha256:4"}},
 	}
 	p.Statement = index.Statement{Chain: "sha256:4", Format: index.Format, Signature: make([]byte, 64)}
 	if err := c.Publish(ctx, p); err != nil {

@@ -83,7 +83,7 @@ func (s *Service) begin(ctx context.Context, add wire.Add) (*request, error) {
 	if add.Name != "" {
 		imageName = add.Name
 	}
-	ref, err := parseName(imageName)
+	ref, err := report.ParseName(imageName)
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +104,7 @@ func (s *Service) begin(ctx context.Context, add wire.Add) (*request, error) {
 // beginOwn queues an image that the hub's registry has, and gives it the name first if add has a
 // digest.
 func (s *Service) beginOwn(ctx context.Context, add wire.Add, platforms []string) (*request, error) {
-	ref, err := parseName(add.Name)
+	ref, err := report.ParseName(add.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -116,11 +116,12 @@ func (s *Service) beginOwn(ctx context.Context, add wire.Add, platforms []string
 		which = add.Digest
 	}
 	defer s.Lock(ref.Repository)()
-	root, err := s.registry.Manifest(ctx, ref.Repository, which)
+	repository := s.registry.Repository(ref.Repository)
+	root, err := repository.Manifest(ctx, which)
 	if err != nil {
 		return nil, err
 	}
-	members, err := oci.Expand(ctx, s.registry.Repository(ref.Repository), root, platforms)
+	members, err := oci.Expand(ctx, repository, root, platforms)
 	if err != nil {
 		return nil, err
 	}
@@ -129,7 +130,7 @@ func (s *Service) beginOwn(ctx context.Context, add wire.Add, platforms []string
 	}
 	ctx = context.WithoutCancel(ctx) // the following is done as a whole
 	if add.Digest != "" && ref.Tag != "" {
-		if err := s.registry.PutManifest(ctx, ref.Repository, ref.Tag, root); err != nil {
+		if err := repository.PutManifest(ctx, ref.Tag, root); err != nil {
 			return nil, err
 		}
 	}
@@ -167,7 +168,7 @@ func (s *Service) beginCopy(
 	if r.copy, err = s.Copies.Join(c); err != nil {
 		return nil, err
 	}
-	wanted := filter(imagesOf(members), func(i catalog.Image) bool { return i.State == wire.StateQueued })
+	wanted := slices.DeleteFunc(imagesOf(members), func(i catalog.Image) bool { return i.State != wire.StateQueued })
 	r.images, err = s.catalog.Expect(context.WithoutCancel(ctx), r.name, wanted)
 	if err == nil {
 		err = s.catalog.AddSource(context.WithoutCancel(ctx), r.images, from.Repository())
@@ -229,15 +230,6 @@ func ready(members *oci.Members, have []catalog.Image) []catalog.Image {
 		ready = append(ready, have[i])
 	}
 	return ready
-}
-
-// parseName is wire.ParseName with errors that wrap report.ErrInvalid.
-func parseName(name string) (wire.Ref, error) {
-	ref, err := wire.ParseName(name)
-	if err != nil {
-		err = fmt.Errorf("%w: %w", report.ErrInvalid, err)
-	}
-	return ref, err
 }
 
 var (

@@ -11,6 +11,7 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -100,15 +101,21 @@ func (s *Service) Run(ctx context.Context) error {
 
 // RunConfig returns how a container of an image runs.
 func (s *Service) RunConfig(ctx context.Context, image catalog.Image) (v1.ImageConfig, error) {
-	ref, err := wire.ParseName(image.Name)
+	repository, err := s.repository(image)
 	if err != nil {
 		return v1.ImageConfig{}, err
 	}
-	read, err := oci.Read(ctx, s.registry.Repository(ref.Repository), image.Digest)
+	read, err := oci.Read(ctx, repository, image.Digest)
 	if err != nil {
 		return v1.ImageConfig{}, err
 	}
 	return read.Run, nil
+}
+
+// repository returns the repository of an image's name.
+func (s *Service) repository(image catalog.Image) (registry.Repository, error) {
+	ref, err := wire.ParseName(image.Name)
+	return s.registry.Repository(ref.Repository), err
 }
 
 // Transfer returns the copy that brings an image.
@@ -121,11 +128,11 @@ func (s *Service) Ingest(
 	if c := from.(*pull.Copy); c != nil {
 		return s.ingester.Ingest(ctx, image, c, progress)
 	}
-	ref, err := wire.ParseName(image.Name)
+	repository, err := s.repository(image)
 	if err != nil {
 		return err
 	}
-	return s.ingester.Ingest(ctx, image, s.registry.Repository(ref.Repository), progress)
+	return s.ingester.Ingest(ctx, image, repository, progress)
 }
 
 // readyTimeout bounds Config.Ready.
@@ -156,7 +163,7 @@ func (s *Service) BeforeNext(ctx context.Context) { s.readStale(ctx) }
 // Waiting lists the images of a name that are queued or active.
 func (s *Service) Waiting(ctx context.Context, name string) ([]catalog.Image, error) {
 	images, err := s.catalog.Images(ctx, name)
-	return filter(images, queue.IsPending), err
+	return slices.DeleteFunc(images, func(i catalog.Image) bool { return !queue.IsPending(i) }), err
 }
 
 // CopyBegun makes the queue look at the images of the copy.
@@ -193,14 +200,10 @@ func (s *Service) CopyFailed(c *pull.Copy, cause error) {
 		if err != nil {
 			return err
 		}
-		failed = filter(waiting, func(i catalog.Image) bool {
-			if !c.Brings(i.Digest) || i.State != wire.StateQueued {
-				return false
-			}
-			if other := s.Copies.Of(i); other != nil && other != c {
-				return false
-			}
-			return !errors.Is(cause, errSuperseded) || !s.has(ctx, c.Ref, i)
+		failed = slices.DeleteFunc(waiting, func(i catalog.Image) bool {
+			other := s.Copies.Of(i)
+			return !c.Brings(i.Digest) || i.State != wire.StateQueued || other != nil && other != c ||
+				errors.Is(cause, errSuperseded) && s.has(ctx, c.Ref, i)
 		})
 		return s.catalog.FailQueued(ctx, failed, reason)
 	}) != nil {
@@ -219,15 +222,6 @@ func (s *Service) Superseded(c *pull.Copy) { s.Queue.Requeue(c) }
 
 // has reports whether the registry has an image.
 func (s *Service) has(ctx context.Context, ref wire.Ref, image catalog.Image) bool {
-	_, err := s.registry.Manifest(ctx, ref.Repository, image.Digest)
+	_, err := s.registry.Repository(ref.Repository).Manifest(ctx, image.Digest)
 	return err == nil
-}
-
-func filter(images []catalog.Image, keep func(catalog.Image) bool) (kept []catalog.Image) {
-	for _, i := range images {
-		if keep(i) {
-			kept = append(kept, i)
-		}
-	}
-	return kept
 }

@@ -39,11 +39,12 @@ func (s *Service) Pushed(ctx context.Context, repository, tag string) error {
 // readName copies what a name stands for from the registry to the catalog. The repository is
 // locked.
 func (s *Service) readName(ctx context.Context, ref wire.Ref) error {
-	root, err := s.registry.Manifest(ctx, ref.Repository, ref.Reference())
+	repository := s.registry.Repository(ref.Repository)
+	root, err := repository.Manifest(ctx, ref.Reference())
 	if err != nil {
 		return err
 	}
-	members, err := oci.Expand(ctx, s.registry.Repository(ref.Repository), root, s.config.Platforms)
+	members, err := oci.Expand(ctx, repository, root, s.config.Platforms)
 	images := imagesOf(members)
 	if err != nil { // the registry serves the manifest; the catalog has the reason why it fails here
 		images = []catalog.Image{{Root: root.Digest, Digest: root.Digest, State: wire.StateFailed,
@@ -108,7 +109,8 @@ func (s *Service) compareNames(ctx context.Context) error {
 		if err != nil || ref.Tag == "" {
 			continue
 		}
-		if root, err := s.registry.Manifest(ctx, ref.Repository, ref.Tag); err == nil && root.Digest != image.Root {
+		root, err := s.registry.Repository(ref.Repository).Manifest(ctx, ref.Tag)
+		if err == nil && root.Digest != image.Root {
 			s.markStale(ref)
 		}
 	}
@@ -149,7 +151,7 @@ func (s *Service) forget(ctx context.Context, name, digest string) error {
 
 // Remove removes a name, and its manifests that no other name needs. Chunks and blobs stay.
 func (s *Service) Remove(ctx context.Context, name string) error {
-	ref, err := parseName(name)
+	ref, err := report.ParseName(name)
 	if err != nil {
 		return err
 	}
@@ -163,7 +165,7 @@ func (s *Service) Remove(ctx context.Context, name string) error {
 		digests = append(digests, image.Root, image.Digest)
 	}
 	var indexes map[string]bool
-	root, err := s.registry.Manifest(ctx, ref.Repository, ref.Reference())
+	root, err := s.registry.Repository(ref.Repository).Manifest(ctx, ref.Reference())
 	switch {
 	case err == nil:
 		digests = append(digests, root.Digest)
@@ -178,7 +180,7 @@ func (s *Service) Remove(ctx context.Context, name string) error {
 	// The registry comes first: if this is interrupted, the image is still listed and can be
 	// removed again.
 	if ref.Tag != "" {
-		if err := s.registry.Delete(ctx, ref.Repository, ref.Tag); err != nil {
+		if err := s.registry.Repository(ref.Repository).Delete(ctx, ref.Tag); err != nil {
 			return err
 		}
 	}
@@ -206,7 +208,7 @@ func (s *Service) deleteManifest(ctx context.Context, ref wire.Ref, digest strin
 			return nil
 		}
 	}
-	return s.registry.Delete(ctx, ref.Repository, digest)
+	return s.registry.Repository(ref.Repository).Delete(ctx, digest)
 }
 
 // unsharedIndexes returns the indexes below root, and whether no other name in the repository needs
@@ -232,7 +234,7 @@ func (s *Service) unsharedIndexes(ctx context.Context, ref wire.Ref, root regist
 			continue
 		}
 		seen[image.Root] = true
-		m, err := s.registry.Manifest(ctx, ref.Repository, image.Root)
+		m, err := from.Manifest(ctx, image.Root)
 		if errors.Is(err, registry.ErrNotFound) {
 			continue // it is still being copied
 		}

@@ -114,17 +114,14 @@ func (t *ingestion) openRecord(ctx context.Context, diffID string) (io.ReadClose
 func (t *ingestion) publication(made *madeTree) *catalog.Publication {
 	config := t.image.Config
 	p := &catalog.Publication{Repository: t.repository, Platform: t.image.Platform,
-		Image: t.row.N, Size: t.image.Size(), Tree: made.tree, Statement: made.statement,
+		Image: t.row.N, Size: t.image.Size(), Tree: made.tree, Statement: made.statement, Packs: t.staging.packs,
 		Blobs: []catalog.Blob{{Digest: config.Digest.String(), MediaType: config.MediaType, Size: config.Size}}}
-	var position []uint32
-	p.Packs, p.Chunks, position = t.staging.fresh()
-	parent := ""
 	for _, l := range t.image.Layers {
 		p.Blobs = append(p.Blobs, catalog.Blob{
 			Digest: l.Digest, MediaType: l.MediaType, Size: l.Size, DiffID: l.DiffID, Chain: l.Chain})
-		p.Chains = append(p.Chains, catalog.Chain{Chain: l.Chain, Parent: parent, DiffID: l.DiffID})
-		parent = l.Chain
 	}
+	var position []uint32
+	p.Chunks, position = t.staging.fresh()
 	for diffID, l := range t.split {
 		known, fresh := t.staging.layerChunks(l.chunks, position)
 		p.Layers = append(p.Layers, catalog.Layer{

@@ -40,24 +40,15 @@ type staging struct {
 	chunks    []stagedChunk
 
 	packMu sync.Mutex // guards the following; held while a unit is written
-	packs  []stagedPack
+	packs  []catalog.Pack
 	open   *pack.Writer // the last of packs, while it is written
 	file   *os.File
 }
 
 // stagedChunk is a chunk of the image.
 type stagedChunk struct {
-	id         chunk.ID
-	length     uint32
-	known      int64  // its number in the catalog; 0 if it is new
-	pack, unit uint32 // of a new chunk
-}
-
-type stagedPack struct {
-	id    chunk.ID
-	size  int64
-	path  string
-	units []catalog.Unit
+	catalog.Chunk       // pack and unit are those of a new chunk
+	known         int64 // its number in the catalog; 0 if it is new
 }
 
 // syncsAtOnce bounds the packs that are synced to the disk at once.
@@ -75,6 +66,9 @@ func newStaging(p *publish.Publisher, known knownChunks) (*staging, error) {
 
 // path returns the path of a staged file.
 func (s *staging) path(name string) string { return filepath.Join(s.dir, name) }
+
+// packPath returns the path of pack n.
+func (s *staging) packPath(n int) string { return s.path(fmt.Sprintf("pack-%d", n)) }
 
 // close removes the directory.
 func (s *staging) close() error {
@@ -95,7 +89,7 @@ func (s *staging) claim(id chunk.ID, length uint32) (position uint32, isNew bool
 	}
 	position = uint32(len(s.chunks))
 	s.positions[id] = position
-	s.chunks = append(s.chunks, stagedChunk{id: id, length: length})
+	s.chunks = append(s.chunks, stagedChunk{Chunk: catalog.Chunk{ID: id, Length: length}})
 	return position, true
 }
 
@@ -105,7 +99,7 @@ func (s *staging) setKnown(positions []uint32, known map[chunk.ID]int64) {
 	defer s.mu.Unlock()
 	for _, position := range positions {
 		c := &s.chunks[position]
-		c.known = known[c.id]
+		c.known = known[c.ID]
 	}
 }
 
@@ -124,10 +118,10 @@ func (s *staging) addUnit(encoded []byte, plain int64, positions []uint32) error
 		return err
 	}
 	n := len(s.packs) - 1
-	s.packs[n].units = append(s.packs[n].units, catalog.Unit{Plain: plain, Stored: int64(len(encoded))})
+	s.packs[n].Units = append(s.packs[n].Units, catalog.Unit{Plain: plain, Stored: int64(len(encoded))})
 	s.mu.Lock()
 	for _, position := range positions {
-		s.chunks[position].pack, s.chunks[position].unit = uint32(n), unit
+		s.chunks[position].Pack, s.chunks[position].Unit = uint32(n), unit
 	}
 	s.mu.Unlock()
 	if s.open.Full() {
@@ -137,13 +131,12 @@ func (s *staging) addUnit(encoded []byte, plain int64, positions []uint32) error
 }
 
 func (s *staging) newPack() error {
-	path := s.path(fmt.Sprintf("pack-%d", len(s.packs)))
-	file, err := os.Create(path)
+	file, err := os.Create(s.packPath(len(s.packs)))
 	if err != nil {
 		return fmt.Errorf("stage a pack: %w", err)
 	}
 	s.file, s.open = file, pack.NewWriter(file)
-	s.packs = append(s.packs, stagedPack{path: path})
+	s.packs = append(s.packs, catalog.Pack{})
 	return nil
 }
 
@@ -151,7 +144,7 @@ func (s *staging) closePack() error {
 	p := &s.packs[len(s.packs)-1]
 	file := s.file
 	var err error
-	p.id, p.size, err = s.open.Close()
+	p.ID, p.Size, err = s.open.Close()
 	s.open, s.file = nil, nil
 	// Publishing waits for the sync, so it begins early.
 	s.syncs.Go(func() error {
@@ -191,34 +184,29 @@ func (s *staging) units(ctx context.Context, ids []chunk.ID) (map[chunk.ID]chunk
 	for _, id := range ids {
 		if isNew(id) {
 			c := s.chunks[s.positions[id]]
-			units[id] = chunk.Unit{Pack: s.packs[c.pack].id, N: c.unit}
+			units[id] = chunk.Unit{Pack: s.packs[c.Pack].ID, N: c.Unit}
 		}
 	}
 	return units, nil
 }
 
-// fresh returns the packs and chunks that the catalog does not have. freshPosition maps the
-// position of a new claimed chunk to that in chunks. The chunks are sorted by ID: the database
-// inserts a million of them in a third of the time then.
-func (s *staging) fresh() (packs []catalog.Pack, chunks []catalog.Chunk, freshPosition []uint32) {
-	for _, p := range s.packs {
-		packs = append(packs, catalog.Pack{ID: p.id, Size: p.size, Units: p.units})
-	}
+// fresh returns the chunks that the catalog does not have. freshPosition maps the position of a new
+// claimed chunk to that in chunks. The chunks are sorted by ID: the database inserts a million of
+// them in a third of the time then.
+func (s *staging) fresh() (chunks []catalog.Chunk, freshPosition []uint32) {
 	var fresh []uint32
 	for position, c := range s.chunks {
 		if c.known == 0 {
 			fresh = append(fresh, uint32(position))
 		}
 	}
-	slices.SortFunc(fresh, func(a, b uint32) int { return bytes.Compare(s.chunks[a].id[:], s.chunks[b].id[:]) })
+	slices.SortFunc(fresh, func(a, b uint32) int { return bytes.Compare(s.chunks[a].ID[:], s.chunks[b].ID[:]) })
 	freshPosition = make([]uint32, len(s.chunks))
-	chunks = make([]catalog.Chunk, len(fresh))
 	for i, position := range fresh {
-		c := s.chunks[position]
 		freshPosition[position] = uint32(i)
-		chunks[i] = catalog.Chunk{ID: c.id, Length: c.length, Pack: c.pack, Unit: c.unit}
+		chunks = append(chunks, s.chunks[position].Chunk)
 	}
-	return packs, chunks, freshPosition
+	return chunks, freshPosition
 }
 
 // layerChunks returns the chunks of a layer as the catalog has them: the numbers of known chunks,
@@ -238,8 +226,8 @@ func (s *staging) layerChunks(positions, freshPosition []uint32) (known []int64,
 // packFiles returns the new packs as objects to publish.
 func (s *staging) packFiles() []objects.Staged {
 	var files []objects.Staged
-	for _, p := range s.packs {
-		files = append(files, objects.Staged{Key: objects.PackKey(p.id), Path: p.path})
+	for n, p := range s.packs {
+		files = append(files, objects.Staged{Key: objects.PackKey(p.ID), Path: s.packPath(n)})
 	}
 	return files
 }

@@ -89,7 +89,7 @@ func TestKilledBetweenObjectsAndCatalog(t *testing.T) {
 				_ = s.Publish(context.Background(), Objects{Packs: packs, Others: others}, func() error {
 					if known {
 						if err := s.catalog.Publish(context.Background(), &catalog.Publication{Packs: []catalog.Pack{{ID: id}}, Tree: catalog.Tree{ID: id},
-							Layers: []catalog.Layer{{DiffID: "l"}}, Chains: []catalog.Chain{{Chain: "c", DiffID: "l"}},
+							Layers: []catalog.Layer{{DiffID: "l"}}, Blobs: []catalog.Blob{{Digest: "b", DiffID: "l", Chain: "c"}},
 							Statement: index.Statement{Chain: "c", Tree: id, Format: index.Format, Signature: []byte("s")}}); err != nil {
 							t.Error(err)
 						}
@@ -203,7 +203,7 @@ func layTree(t *testing.T, s hub) chunk.ID {
 	t.Helper()
 	tree := chunk.Sum([]byte("tree"))
 	if err := s.catalog.Publish(t.Context(), &catalog.Publication{Tree: catalog.Tree{ID: tree, Locations: chunk.Sum(nil)},
-		Layers: []catalog.Layer{{DiffID: "l"}}, Chains: []catalog.Chain{{Chain: "c", DiffID: "l"}},
+		Layers: []catalog.Layer{{DiffID: "l"}}, Blobs: []catalog.Blob{{Digest: "b", DiffID: "l", Chain: "c"}},
 		Statement: index.Statement{Chain: "c", Tree: tree, Format: index.Format, Signature: []byte("s")}}); err != nil {
 		t.Fatal(err)
 	}

@@ -88,8 +88,8 @@ func (s *Copies) Run(ctx context.Context) error {
 // wraps report.ErrInvalid.
 func (s *Copies) Prepare(ref wire.Ref, from *Source, members *oci.Members) (*Copy, error) {
 	c := &Copy{Ref: ref, Source: from, Members: members,
-		key:      copyKey{ref.Name(), members.Root.Digest, members.Platforms()},
-		registry: s.registry, uploads: map[string]*registry.Upload{},
+		key: copyKey{ref.Name(), members.Root.Digest, members.Platforms()},
+		to:  s.registry.Repository(ref.Repository), uploads: map[string]*registry.Upload{},
 		begun: make(chan struct{}), done: make(chan struct{})}
 	if err := c.addBlobs(s.maxBlob); err != nil {
 		return nil, fmt.Errorf("%w: %w", report.ErrInvalid, err)

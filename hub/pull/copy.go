@@ -34,10 +34,10 @@ type Copy struct {
 	Members *oci.Members
 	Source  *Source
 
-	key      copyKey
-	registry *registry.Registry
-	blobs    []v1.Descriptor             // of all members, each once
-	uploads  map[string]*registry.Upload // of the blobs, by digest
+	key     copyKey
+	to      registry.Repository         // of Ref
+	blobs   []v1.Descriptor             // of all members, each once
+	uploads map[string]*registry.Upload // of the blobs, by digest
 
 	ctx    context.Context // of the copying
 	cancel context.CancelCauseFunc
@@ -68,7 +68,7 @@ func (c *Copy) addBlobs(limit int64) error {
 					m.Digest, d.Digest, d.Size, limit)
 			}
 			c.blobs = append(c.blobs, d)
-			c.uploads[d.Digest.String()] = c.registry.NewUpload(c.Ref.Repository, d.Digest.String(), d.Size)
+			c.uploads[d.Digest.String()] = c.to.NewUpload(d.Digest.String(), d.Size)
 		}
 	}
 	return nil
@@ -116,7 +116,7 @@ func (c *Copy) Manifest(ctx context.Context, digest string) (registry.Manifest, 
 	if m, ok := c.Members.Find(digest); ok {
 		return m, nil
 	}
-	return c.registry.Manifest(ctx, c.Ref.Repository, digest)
+	return c.to.Manifest(ctx, digest)
 }
 
 // Config returns the bytes of a config, when it has arrived.
@@ -126,7 +126,7 @@ func (c *Copy) Config(ctx context.Context, d v1.Descriptor) ([]byte, error) {
 			return nil, err
 		}
 	}
-	return c.registry.Repository(c.Ref.Repository).Config(ctx, d)
+	return c.to.Config(ctx, d)
 }
 
 // Open opens a blob, which may still be arriving. The caller closes it.
@@ -134,7 +134,7 @@ func (c *Copy) Open(ctx context.Context, digest string) (io.ReadCloser, error) {
 	if upload := c.uploads[digest]; upload != nil {
 		return upload.Open(ctx), nil
 	}
-	return c.registry.OpenBlob(ctx, c.Ref.Repository, digest)
+	return c.to.Open(ctx, digest)
 }
 
 // Drop deletes a corrupt blob that the registry had before the copy. Blobs of the copy itself are
@@ -143,7 +143,7 @@ func (c *Copy) Drop(ctx context.Context, digest string) error {
 	if c.uploads[digest] != nil {
 		return nil
 	}
-	return c.registry.DropBlob(ctx, digest)
+	return c.to.Drop(ctx, digest)
 }
 
 // copyBlobs copies all blobs.
@@ -167,7 +167,7 @@ func (c *Copy) copyBlobs(ctx context.Context) error {
 // copyBlob copies a blob, unless the registry has it.
 func (c *Copy) copyBlob(ctx context.Context, d v1.Descriptor, upload *registry.Upload) error {
 	digest := d.Digest.String()
-	if linked, err := c.registry.LinkBlob(ctx, c.Ref.Repository, digest); linked || err != nil {
+	if linked, err := c.to.Link(ctx, digest); linked || err != nil {
 		return err
 	}
 	from := &blobReader{source: c.Source, ctx: ctx, digest: digest,
@@ -187,9 +187,9 @@ func (c *Copy) PutManifests(ctx context.Context) error {
 		manifests = append(manifests, m)
 	}
 	for _, m := range manifests {
-		if err := c.registry.PutManifest(ctx, c.Ref.Repository, "", m); err != nil {
+		if err := c.to.PutManifest(ctx, "", m); err != nil {
 			return err
 		}
 	}
-	return c.registry.PutManifest(ctx, c.Ref.Repository, c.Ref.Tag, c.Members.Root)
+	return c.to.PutManifest(ctx, c.Ref.Tag, c.Members.Root)
 }

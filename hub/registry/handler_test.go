@@ -22,7 +22,7 @@ func TestListsArePaginated(t *testing.T) {
 	for _, repository := range []string{"a/one", "b", "c"} {
 		m := manifestOf(t, put(t, r, repository, []byte("{}")), put(t, r, repository, []byte("layer")))
 		for _, tag := range []string{"1", "2", "3"} {
-			if err := r.PutManifest(t.Context(), repository, tag, m); err != nil {
+			if err := r.Repository(repository).PutManifest(t.Context(), tag, m); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -110,7 +110,7 @@ func TestPushesAndCopiesAreCheckedAlike(t *testing.T) {
 		good  bool
 	}{"stored": {layer, true}, "foreign": {elsewhere, true}, "missing": {absent, false}} {
 		m := manifestOf(t, put(t, r, "a", []byte("{}")), c.layer)
-		copied := r.PutManifest(t.Context(), "a", "1", m)
+		copied := r.Repository("a").PutManifest(t.Context(), "1", m)
 		req, err := http.NewRequest(http.MethodPut, server.URL+"/v2/a/manifests/1", bytes.NewReader(m.Bytes))
 		if err != nil {
 			t.Fatal(err)

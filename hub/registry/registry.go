@@ -79,6 +79,26 @@ func Open(ctx context.Context, dir string, log *slog.Logger) (*Registry, error) 
 		manifests: semaphore.NewWeighted(maxManifests)}, nil
 }
 
+// Repository is one repository of the registry.
+type Repository struct {
+	registry *Registry
+	name     string
+}
+
+// Repository returns a repository, whether it has anything yet or not.
+func (r *Registry) Repository(name string) Repository { return Repository{r, name} }
+
+func (r Repository) open(ctx context.Context) (distribution.Repository, error) {
+	named, err := reference.WithName(r.name)
+	if err != nil {
+		return nil, fmt.Errorf("repository %q: %w", r.name, err)
+	}
+	return r.registry.namespace.Repository(ctx, named)
+}
+
+// Wait returns at once: blobs of a repository have arrived.
+func (r Repository) Wait(context.Context) error { return nil }
+
 // Manifest is a manifest or an index as it was pushed.
 type Manifest struct {
 	MediaType string
@@ -88,16 +108,16 @@ type Manifest struct {
 
 // Manifest returns a manifest or index by tag or digest. The error wraps ErrNotFound if it does not
 // exist.
-func (r *Registry) Manifest(ctx context.Context, repository, ref string) (Manifest, error) {
-	m, err := r.manifest(ctx, repository, ref)
+func (r Repository) Manifest(ctx context.Context, ref string) (Manifest, error) {
+	m, err := r.manifest(ctx, ref)
 	if err != nil {
-		return Manifest{}, fmt.Errorf("manifest %s of %s: %w", ref, repository, known(err))
+		return Manifest{}, fmt.Errorf("manifest %s of %s: %w", ref, r.name, known(err))
 	}
 	return m, nil
 }
 
-func (r *Registry) manifest(ctx context.Context, repository, ref string) (Manifest, error) {
-	repo, err := r.repository(ctx, repository)
+func (r Repository) manifest(ctx context.Context, ref string) (Manifest, error) {
+	repo, err := r.open(ctx)
 	if err != nil {
 		return Manifest{}, err
 	}
@@ -122,14 +142,14 @@ func (r *Registry) manifest(ctx context.Context, repository, ref string) (Manife
 }
 
 // PutManifest stores a manifest, whose blobs exist, and points the tag to it unless tag is empty.
-func (r *Registry) PutManifest(ctx context.Context, repository, tag string, m Manifest) error {
-	if err := r.putManifest(ctx, repository, tag, m); err != nil {
-		return fmt.Errorf("store manifest %s in %s: %w", m.Digest, repository, err)
+func (r Repository) PutManifest(ctx context.Context, tag string, m Manifest) error {
+	if err := r.putManifest(ctx, tag, m); err != nil {
+		return fmt.Errorf("store manifest %s in %s: %w", m.Digest, r.name, err)
 	}
 	return nil
 }
 
-func (r *Registry) putManifest(ctx context.Context, repository, tag string, m Manifest) error {
+func (r Repository) putManifest(ctx context.Context, tag string, m Manifest) error {
 	parsed, desc, err := distribution.UnmarshalManifest(m.MediaType, m.Bytes)
 	if err != nil {
 		return err
@@ -137,7 +157,7 @@ func (r *Registry) putManifest(ctx context.Context, repository, tag string, m Ma
 	if desc.Digest.String() != m.Digest {
 		return fmt.Errorf("the digest of its bytes is %s", desc.Digest)
 	}
-	repo, err := r.repository(ctx, repository)
+	repo, err := r.open(ctx)
 	if err != nil {
 		return err
 	}
@@ -154,29 +174,29 @@ func (r *Registry) putManifest(ctx context.Context, repository, tag string, m Ma
 	return repo.Tags(ctx).Tag(ctx, tag, desc)
 }
 
-// OpenBlob opens a blob of a repository. The caller closes it.
-func (r *Registry) OpenBlob(ctx context.Context, repository, blob string) (io.ReadCloser, error) {
-	repo, err := r.repository(ctx, repository)
+// Open opens a blob. The caller closes it.
+func (r Repository) Open(ctx context.Context, blob string) (io.ReadCloser, error) {
+	repo, err := r.open(ctx)
 	if err != nil {
 		return nil, err
 	}
 	opened, err := repo.Blobs(ctx).Open(ctx, digest.Digest(blob))
 	if err != nil {
-		return nil, fmt.Errorf("blob %s of %s: %w", blob, repository, known(err))
+		return nil, fmt.Errorf("blob %s of %s: %w", blob, r.name, known(err))
 	}
 	return opened, nil
 }
 
-// LinkBlob adds a blob that any repository has to this one. It reports whether such a blob exists.
-func (r *Registry) LinkBlob(ctx context.Context, repository, blob string) (bool, error) {
-	desc, err := r.namespace.BlobStatter().Stat(ctx, digest.Digest(blob))
+// Link adds a blob that any repository has to this one. It reports whether such a blob exists.
+func (r Repository) Link(ctx context.Context, blob string) (bool, error) {
+	desc, err := r.registry.namespace.BlobStatter().Stat(ctx, digest.Digest(blob))
 	if errors.Is(known(err), ErrNotFound) {
 		return false, nil
 	}
 	if err != nil {
 		return false, fmt.Errorf("blob %s: %w", blob, err)
 	}
-	repo, err := r.repository(ctx, repository)
+	repo, err := r.open(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -189,23 +209,23 @@ func (r *Registry) LinkBlob(ctx context.Context, repository, blob string) (bool,
 	}
 	w, err := repo.Blobs(ctx).Create(ctx, mount{from: from, stat: desc})
 	if err == nil { // the library has begun an upload instead
-		return false, errors.Join(fmt.Errorf("blob %s could not be linked to %s", blob, repository), w.Cancel(ctx))
+		return false, errors.Join(fmt.Errorf("blob %s could not be linked to %s", blob, r.name), w.Cancel(ctx))
 	}
 	if mounted := (distribution.ErrBlobMounted{}); !errors.As(err, &mounted) {
-		return false, fmt.Errorf("link blob %s to %s: %w", blob, repository, err)
+		return false, fmt.Errorf("link blob %s to %s: %w", blob, r.name, err)
 	}
 	return true, nil
 }
 
-// DropBlob deletes the corrupt bytes of a blob for all repositories. The next push or copy uploads
+// Drop deletes the corrupt bytes of a blob for all repositories. The next push or copy uploads
 // them again; otherwise it would find that the blob exists.
-func (r *Registry) DropBlob(ctx context.Context, blob string) error {
+func (r Repository) Drop(ctx context.Context, blob string) error {
 	id, err := digest.Parse(blob)
 	if err != nil {
 		return fmt.Errorf("drop blob %q: %w", blob, err)
 	}
 	dir := "/docker/registry/v2/blobs/" + id.Algorithm().String() + "/" + id.Encoded()[:2] + "/" + id.Encoded()
-	err = r.driver.Delete(ctx, dir)
+	err = r.registry.driver.Delete(ctx, dir)
 	if err != nil && !errors.Is(known(err), ErrNotFound) {
 		return fmt.Errorf("drop blob %s: %w", blob, err)
 	}
@@ -229,15 +249,15 @@ func (m mount) Apply(options any) error {
 
 // Delete deletes a tag, or a manifest with all tags that point to it. It is no error if it does not
 // exist.
-func (r *Registry) Delete(ctx context.Context, repository, ref string) error {
-	if err := r.delete(ctx, repository, ref); err != nil && !errors.Is(known(err), ErrNotFound) {
-		return fmt.Errorf("delete %s of %s: %w", ref, repository, err)
+func (r Repository) Delete(ctx context.Context, ref string) error {
+	if err := r.delete(ctx, ref); err != nil && !errors.Is(known(err), ErrNotFound) {
+		return fmt.Errorf("delete %s of %s: %w", ref, r.name, err)
 	}
 	return nil
 }
 
-func (r *Registry) delete(ctx context.Context, repository, ref string) error {
-	repo, err := r.repository(ctx, repository)
+func (r Repository) delete(ctx context.Context, ref string) error {
+	repo, err := r.open(ctx)
 	if err != nil {
 		return err
 	}
@@ -262,21 +282,18 @@ func (r *Registry) delete(ctx context.Context, repository, ref string) error {
 	return manifests.Delete(ctx, id)
 }
 
-func (r *Registry) repository(ctx context.Context, name string) (distribution.Repository, error) {
-	named, err := reference.WithName(name)
-	if err != nil {
-		return nil, fmt.Errorf("repository %q: %w", name, err)
-	}
-	return r.namespace.Repository(ctx, named)
+// Config returns the bytes of an image's config, whose digest it checks.
+func (r Repository) Config(ctx context.Context, d v1.Descriptor) ([]byte, error) {
+	return r.read(ctx, d.Digest, MaxConfig)
 }
 
-// ReadBlob returns the bytes of a blob of at most limit bytes, whose digest it checks.
-func (r *Registry) ReadBlob(ctx context.Context, repository, blob string, limit int64) ([]byte, error) {
-	repo, err := r.repository(ctx, repository)
+// read returns the bytes of a blob of at most limit bytes, whose digest it checks.
+func (r Repository) read(ctx context.Context, id digest.Digest, limit int64) ([]byte, error) {
+	repo, err := r.open(ctx)
 	if err != nil {
 		return nil, err
 	}
-	blobs, id := repo.Blobs(ctx), digest.Digest(blob)
+	blobs := repo.Blobs(ctx)
 	desc, err := blobs.Stat(ctx, id)
 	if err == nil && desc.Size > limit {
 		err = fmt.Errorf("its %d bytes exceed the limit of %d", desc.Size, limit)
@@ -286,42 +303,10 @@ func (r *Registry) ReadBlob(ctx context.Context, repository, blob string, limit 
 		b, err = blobs.Get(ctx, id)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("blob %s of %s: %w", blob, repository, known(err))
+		return nil, fmt.Errorf("blob %s of %s: %w", id, r.name, known(err))
 	}
 	if digest.FromBytes(b) != id {
-		return nil, fmt.Errorf("blob %s is corrupt: the digest of its bytes is %s", blob, digest.FromBytes(b))
+		return nil, fmt.Errorf("blob %s is corrupt: the digest of its bytes is %s", id, digest.FromBytes(b))
 	}
 	return b, nil
 }
-
-// Repository is one repository of the registry.
-type Repository struct {
-	registry *Registry
-	name     string
-}
-
-// Repository returns a repository, whether it has anything yet or not.
-func (r *Registry) Repository(name string) Repository { return Repository{r, name} }
-
-// Manifest returns a manifest or index by tag or digest, or an error that wraps ErrNotFound.
-func (r Repository) Manifest(ctx context.Context, ref string) (Manifest, error) {
-	return r.registry.Manifest(ctx, r.name, ref)
-}
-
-// Config returns the bytes of an image's config.
-func (r Repository) Config(ctx context.Context, d v1.Descriptor) ([]byte, error) {
-	return r.registry.ReadBlob(ctx, r.name, d.Digest.String(), MaxConfig)
-}
-
-// Open opens a blob. The caller closes it.
-func (r Repository) Open(ctx context.Context, digest string) (io.ReadCloser, error) {
-	return r.registry.OpenBlob(ctx, r.name, digest)
-}
-
-// Drop deletes a blob whose bytes are corrupt, in all repositories.
-func (r Repository) Drop(ctx context.Context, digest string) error {
-	return r.registry.DropBlob(ctx, digest)
-}
-
-// Wait returns at once: blobs of a repository have arrived.
-func (r Repository) Wait(context.Context) error { return nil }

@@ -29,7 +29,7 @@ func openTest(t *testing.T) *Registry {
 func put(t *testing.T, r *Registry, repository string, b []byte) v1.Descriptor {
 	t.Helper()
 	d := v1.Descriptor{MediaType: v1.MediaTypeImageLayer, Digest: digest.FromBytes(b), Size: int64(len(b))}
-	if err := r.NewUpload(repository, d.Digest.String(), d.Size).Put(t.Context(), bytes.NewReader(b)); err != nil {
+	if err := r.Repository(repository).NewUpload(d.Digest.String(), d.Size).Put(t.Context(), bytes.NewReader(b)); err != nil {
 		t.Fatal(err)
 	}
 	return d
@@ -61,7 +61,7 @@ func (s stepReader) Read(b []byte) (int, error) {
 func TestUploadIsReadWhileItIsWritten(t *testing.T) {
 	r := openTest(t)
 	whole := bytes.Repeat([]byte("0123456789abcdef"), 3*copyBuffer/16+1)
-	u := r.NewUpload("a/b", digest.FromBytes(whole).String(), int64(len(whole)))
+	u := r.Repository("a/b").NewUpload(digest.FromBytes(whole).String(), int64(len(whole)))
 	steps := make(stepReader)
 	ended := make(chan error, 1)
 	go func() {
@@ -106,9 +106,9 @@ func TestFailedUploadFailsItsReaders(t *testing.T) {
 	r := openTest(t)
 	b := bytes.Repeat([]byte("x"), 2*copyBuffer)
 	for want, u := range map[string]*Upload{
-		"is corrupt":     r.NewUpload("a", digest.FromString("else").String(), int64(len(b))),
-		"is truncated":   r.NewUpload("a", digest.FromBytes(b).String(), int64(len(b))+1),
-		"is longer than": r.NewUpload("a", digest.FromBytes(b).String(), int64(len(b))-1),
+		"is corrupt":     r.Repository("a").NewUpload(digest.FromString("else").String(), int64(len(b))),
+		"is truncated":   r.Repository("a").NewUpload(digest.FromBytes(b).String(), int64(len(b))+1),
+		"is longer than": r.Repository("a").NewUpload(digest.FromBytes(b).String(), int64(len(b))-1),
 	} {
 		read := make(chan error, 1)
 		go func() {
@@ -122,13 +122,13 @@ func TestFailedUploadFailsItsReaders(t *testing.T) {
 				t.Errorf("got error %v, want %q", err, want)
 			}
 		}
-		if there, err := r.LinkBlob(t.Context(), "a", digest.FromBytes(b).String()); there || err != nil {
+		if there, err := r.Repository("a").Link(t.Context(), digest.FromBytes(b).String()); there || err != nil {
 			t.Errorf("%s: LinkBlob = %t, %v, want no blob", want, there, err)
 		}
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := io.ReadAll(r.NewUpload("a", "sha256:1", 1).Open(gone)); !errors.Is(err, context.Canceled) {
+	if _, err := io.ReadAll(r.Repository("a").NewUpload("sha256:1", 1).Open(gone)); !errors.Is(err, context.Canceled) {
 		t.Errorf("read with a canceled context: %v, want Canceled", err)
 	}
 }
@@ -136,18 +136,18 @@ func TestFailedUploadFailsItsReaders(t *testing.T) {
 func TestBlobIsStoredOnceForAllRepositories(t *testing.T) {
 	r := openTest(t)
 	d := put(t, r, "one", []byte("blob"))
-	if _, err := r.OpenBlob(t.Context(), "two", d.Digest.String()); !errors.Is(err, ErrNotFound) {
+	if _, err := r.Repository("two").Open(t.Context(), d.Digest.String()); !errors.Is(err, ErrNotFound) {
 		t.Errorf("open another repository's blob: %v, want ErrNotFound", err)
 	}
 	for range 2 {
-		if there, err := r.LinkBlob(t.Context(), "two", d.Digest.String()); !there || err != nil {
+		if there, err := r.Repository("two").Link(t.Context(), d.Digest.String()); !there || err != nil {
 			t.Fatalf("LinkBlob = %t, %v, want true", there, err)
 		}
 	}
-	if b, err := r.ReadBlob(t.Context(), "two", d.Digest.String(), 4); err != nil || string(b) != "blob" {
+	if b, err := r.Repository("two").read(t.Context(), d.Digest, 4); err != nil || string(b) != "blob" {
 		t.Errorf("ReadBlob = %q, %v, want %q", b, err, "blob")
 	}
-	if _, err := r.ReadBlob(t.Context(), "two", d.Digest.String(), 3); err == nil {
+	if _, err := r.Repository("two").read(t.Context(), d.Digest, 3); err == nil {
 		t.Error("ReadBlob beyond the limit: got no error")
 	}
 }
@@ -156,35 +156,35 @@ func TestManifestsArePutAndDeleted(t *testing.T) {
 	r := openTest(t)
 	ctx := t.Context()
 	m := manifestOf(t, put(t, r, "a", []byte("{}")), put(t, r, "a", []byte("layer")))
-	if err := r.PutManifest(ctx, "a", "1", m); err != nil {
+	if err := r.Repository("a").PutManifest(ctx, "1", m); err != nil {
 		t.Fatal(err)
 	}
 	for _, ref := range []string{"1", m.Digest} {
-		got, err := r.Manifest(ctx, "a", ref)
+		got, err := r.Repository("a").Manifest(ctx, ref)
 		if err != nil || got.Digest != m.Digest || got.MediaType != m.MediaType || !bytes.Equal(got.Bytes, m.Bytes) {
 			t.Errorf("manifest %s: got %+v, %v, want %+v", ref, got, err, m)
 		}
 	}
-	if err := r.PutManifest(ctx, "b", "1", m); err == nil {
+	if err := r.Repository("b").PutManifest(ctx, "1", m); err == nil {
 		t.Error("put a manifest without its blobs: got no error")
 	}
 	wrong := m
 	wrong.Digest = digest.FromString("else").String()
-	if err := r.PutManifest(ctx, "a", "1", wrong); err == nil {
+	if err := r.Repository("a").PutManifest(ctx, "1", wrong); err == nil {
 		t.Error("put a manifest with a wrong digest: got no error")
 	}
-	if err := r.Delete(ctx, "a", m.Digest); err != nil {
+	if err := r.Repository("a").Delete(ctx, m.Digest); err != nil {
 		t.Fatal(err)
 	}
 	for _, ref := range []string{"1", m.Digest, "never"} {
-		if _, err := r.Manifest(ctx, "a", ref); !errors.Is(err, ErrNotFound) {
+		if _, err := r.Repository("a").Manifest(ctx, ref); !errors.Is(err, ErrNotFound) {
 			t.Errorf("deleted manifest %s: %v, want ErrNotFound", ref, err)
 		}
-		if err := r.Delete(ctx, "a", ref); err != nil {
+		if err := r.Repository("a").Delete(ctx, ref); err != nil {
 			t.Errorf("delete %s again: %v", ref, err)
 		}
 	}
-	if _, err := r.Manifest(ctx, "No Name", "1"); err == nil {
+	if _, err := r.Repository("No Name").Manifest(ctx, "1"); err == nil {
 		t.Error("manifest of an invalid repository name: got no error")
 	}
 }

@@ -16,10 +16,9 @@ import (
 // Upload is a blob that is being written to the registry. Any number of readers can read it
 // meanwhile, so that an image is ingested while it is copied.
 type Upload struct {
-	registry   *Registry
-	repository string
-	blob       string
-	size       int64 // expected, bytes
+	to   Repository
+	blob string
+	size int64 // expected, bytes
 
 	mu      sync.Mutex // guards the following
 	written int64
@@ -30,8 +29,8 @@ type Upload struct {
 }
 
 // NewUpload prepares the upload of a blob of size bytes. Put does it.
-func (r *Registry) NewUpload(repository, blob string, size int64) *Upload {
-	return &Upload{registry: r, repository: repository, blob: blob, size: size, changed: make(chan struct{})}
+func (r Repository) NewUpload(blob string, size int64) *Upload {
+	return &Upload{to: r, blob: blob, size: size, changed: make(chan struct{})}
 }
 
 func (u *Upload) change(fn func()) {
@@ -45,7 +44,7 @@ func (u *Upload) change(fn func()) {
 // Put stores the bytes of from as the blob, if they have its digest and size. It is called at most
 // once. The caller then calls End.
 func (u *Upload) Put(ctx context.Context, from io.Reader) error {
-	repo, err := u.registry.repository(ctx, u.repository)
+	repo, err := u.to.open(ctx)
 	if err != nil {
 		return err
 	}
@@ -58,9 +57,9 @@ func (u *Upload) Put(ctx context.Context, from io.Reader) error {
 		// has refused them.
 		ctx := context.WithoutCancel(ctx)
 		_ = w.Cancel(ctx)
-		deleteErr := u.registry.driver.Delete(ctx, path.Dir(uploadPath(u.repository, w.ID())))
+		deleteErr := u.to.registry.driver.Delete(ctx, path.Dir(uploadPath(u.to.name, w.ID())))
 		if deleteErr != nil && !errors.Is(known(deleteErr), ErrNotFound) {
-			u.registry.log.Error("delete a failed upload", "blob", u.blob, "err", deleteErr)
+			u.to.registry.log.Error("delete a failed upload", "blob", u.blob, "err", deleteErr)
 		}
 		return err
 	}
@@ -206,7 +205,7 @@ func (r *uploadReader) read(b []byte, written int64, id string, ended bool) (n i
 func (r *uploadReader) open(id string, ended bool) (io.ReadCloser, error) {
 	u := r.upload
 	if !ended {
-		file, err := u.registry.driver.Reader(r.ctx, uploadPath(u.repository, id), 0)
+		file, err := u.to.registry.driver.Reader(r.ctx, uploadPath(u.to.name, id), 0)
 		if err == nil || !errors.Is(known(err), ErrNotFound) {
 			return file, err
 		}
@@ -215,7 +214,7 @@ func (r *uploadReader) open(id string, ended bool) (io.ReadCloser, error) {
 			return nil, err
 		}
 	}
-	return u.registry.OpenBlob(r.ctx, u.repository, u.blob)
+	return u.to.Open(r.ctx, u.blob)
 }
 
 // Close closes the file.

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"lighter/wire"
 )
 
 var (
@@ -17,6 +19,15 @@ var (
 	// ErrInvalid marks requests that no hub can fulfil.
 	ErrInvalid = errors.New("invalid request")
 )
+
+// ParseName is wire.ParseName with errors that wrap ErrInvalid.
+func ParseName(name string) (wire.Ref, error) {
+	ref, err := wire.ParseName(name)
+	if err != nil {
+		err = fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	return ref, err
+}
 
 // TooLongError ends work on an image that takes longer than an image may.
 type TooLongError struct{ Limit time.Duration }

@@ -39,8 +39,9 @@ type Traces interface {
 	Used(tree chunk.ID)
 }
 
-// Config has the parts of a hub that a Server uses.
-type Config struct {
+// Server answers nodes. Its fields are the parts of a hub that it uses. It is safe for concurrent
+// use.
+type Server struct {
 	Catalog *catalog.Catalog
 	Objects *objects.Store
 	Images  Images
@@ -50,12 +51,6 @@ type Config struct {
 	Proxies []netip.Prefix // their X-Forwarded-For is believed
 	Log     *slog.Logger
 }
-
-// Server answers nodes. It is safe for concurrent use.
-type Server struct{ Config }
-
-// New returns a server.
-func New(c Config) *Server { return &Server{c} }
 
 // Register adds the server's routes to a router.
 func (s *Server) Register(mux *answer.Mux) {

@@ -70,14 +70,14 @@ func server(t *testing.T, proxies ...string) (http.Handler, *traces) {
 	if err := o.Publish(t.Context(), []objects.Staged{{Key: objects.LocationsKey(id), Path: file}}); err != nil {
 		t.Fatal(err)
 	}
-	config := serve.Config{Catalog: c, Objects: o, Images: images{}, Traces: new(traces), Bodies: answer.NewBodies(),
+	server := serve.Server{Catalog: c, Objects: o, Images: images{}, Traces: new(traces), Bodies: answer.NewBodies(),
 		Log: slog.New(slog.DiscardHandler)}
 	for _, p := range proxies {
-		config.Proxies = append(config.Proxies, netip.MustParsePrefix(p))
+		server.Proxies = append(server.Proxies, netip.MustParsePrefix(p))
 	}
-	mux := answer.NewMux(config.Log)
-	serve.New(config).Register(mux)
-	return mux, config.Traces.(*traces)
+	mux := answer.NewMux(server.Log)
+	server.Register(mux)
+	return mux, server.Traces.(*traces)
 }
 
 func do(h http.Handler, method, path string, body []byte, change func(*http.Request)) *httptest.ResponseRecorder {

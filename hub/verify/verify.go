@@ -65,9 +65,9 @@ func (v *Verifier) Run(ctx context.Context) error {
 // Verify verifies the ready images of a name, and returns the problems that it found. It reports
 // progress to send. An error says that the verification did not come to its end.
 func (v *Verifier) Verify(ctx context.Context, name string, send func(wire.Progress) error) ([]string, error) {
-	ref, err := wire.ParseName(name)
+	ref, err := report.ParseName(name)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", report.ErrInvalid, err)
+		return nil, err
 	}
 	images, err := v.catalog.Images(ctx, ref.Name())
 	if err != nil {

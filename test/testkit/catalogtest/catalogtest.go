@@ -92,7 +92,6 @@ func publication(t *testing.T, c *catalog.Catalog, image catalog.Image, layers .
 		if parent != "" {
 			chain = parent + "/" + layer
 		}
-		p.Chains = append(p.Chains, catalog.Chain{Chain: chain, Parent: parent, DiffID: layer})
 		p.Blobs = append(p.Blobs, catalog.Blob{Digest: "blob of " + layer, Size: 100, DiffID: layer, Chain: chain})
 		if known, _, err := c.HasLayer(t.Context(), layer, ""); err != nil {
 			t.Fatal(err)

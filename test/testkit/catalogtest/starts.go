@@ -200,7 +200,7 @@ func testDerived(t *testing.T, c *catalog.Catalog) {
 	Publish(t, c, "one", "a", "b", "c")
 	for _, chain := range []string{"a", "a/b"} {
 		p := publication(t, c, catalog.Image{Name: "derived"}, chain)
-		p.Blobs, p.Chains, p.Layers, p.Chunks, p.Packs = nil, nil, nil, nil, nil
+		p.Blobs, p.Layers, p.Chunks, p.Packs = nil, nil, nil, nil
 		p.Tree.IndexWire = 1000
 		must(t, c.Publish(ctx, p))
 		time.Sleep(3 * time.Millisecond)

@@ -49,7 +49,8 @@ func New(root string) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", Socket(root))
 	}
-	return &Client{root: root, http: &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}}
+	transport := &http.Transport{DialContext: dial, DisableKeepAlives: true}
+	return &Client{root: root, http: &http.Client{Transport: transport}}
 }
 
 // Running reports whether a daemon uses the root.
@@ -62,8 +63,8 @@ func Running(root string) bool {
 	return true
 }
 
-// send returns the answer's body, or the error that the daemon answers with.
-func (c *Client) send(ctx context.Context, method, path string, r request) (io.ReadCloser, error) {
+// send returns the answer, or the error that the daemon answers with.
+func (c *Client) send(ctx context.Context, method, path string, r request) (*http.Response, error) {
 	if err := CheckRoot(c.root); err != nil {
 		return nil, err
 	}
@@ -85,12 +86,12 @@ func (c *Client) send(ctx context.Context, method, path string, r request) (io.R
 		return nil, fmt.Errorf("ask the node: %w", err)
 	}
 	if res.StatusCode == http.StatusOK {
-		return res.Body, nil
+		return res, nil
 	}
 	defer res.Body.Close()
 	var failed struct{ Error string }
 	if err := json.NewDecoder(res.Body).Decode(&failed); err != nil || failed.Error == "" {
-		failed.Error = res.Status
+		return nil, explain(fmt.Errorf("ask the node: %s %s: %s", method, path, res.Status), res)
 	}
 	if res.StatusCode == http.StatusNotFound {
 		return nil, &notFound{failed.Error}
@@ -98,31 +99,44 @@ func (c *Client) send(ctx context.Context, method, path string, r request) (io.R
 	return nil, errors.New(failed.Error)
 }
 
+// explain adds to the error of an answer that the node is of another version, if it is: both ends
+// of the socket have to be of one version.
+func explain(err error, res *http.Response) error {
+	theirs, ours := res.Header.Get(versionHeader), report.Version()
+	if theirs == ours {
+		return err
+	}
+	return fmt.Errorf("%w (the node is version %s, and this program is %s: restart the node)", err, theirs, ours)
+}
+
 // ask returns the one answer to a request.
 func ask[T any](ctx context.Context, c *Client, method, path string, r request) (value T, err error) {
-	body, err := c.send(ctx, method, path, r)
+	res, err := c.send(ctx, method, path, r)
 	if err != nil {
 		return value, err
 	}
-	defer body.Close()
-	return value, json.NewDecoder(body).Decode(&value)
+	defer res.Body.Close()
+	if err := json.NewDecoder(res.Body).Decode(&value); err != nil {
+		return value, explain(fmt.Errorf("ask the node: %s %s: %w", method, path, err), res)
+	}
+	return value, nil
 }
 
 // follow calls progress for each report of a stream.
 func follow[T any](ctx context.Context, c *Client, path string, r request, progress func(T)) error {
-	body, err := c.send(ctx, http.MethodPost, path, r)
+	res, err := c.send(ctx, http.MethodPost, path, r)
 	if err != nil {
 		return err
 	}
-	defer body.Close()
-	lines := json.NewDecoder(body)
+	defer res.Body.Close()
+	lines := json.NewDecoder(res.Body)
 	for {
 		var u update[T]
 		switch err := lines.Decode(&u); {
 		case errors.Is(err, io.EOF):
 			return errEnded
 		case err != nil:
-			return fmt.Errorf("ask the node: %w", err)
+			return explain(fmt.Errorf("ask the node: %w", err), res)
 		case u.Error != "":
 			return errors.New(u.Error)
 		case u.Done:

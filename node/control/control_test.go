@@ -12,7 +12,9 @@ import (
 	"testing"
 
 	"lighter/node/binds"
+	"lighter/node/completion"
 	"lighter/node/ondemand"
+	"lighter/node/report"
 )
 
 // shortDir is t.TempDir for sockets: its path does not grow with the test's name.
@@ -115,5 +117,34 @@ func TestStreamThatEndsEarly(t *testing.T) {
 	defer server.Close()
 	if err := New(root).Record(t.Context(), "name", false, func(ondemand.Progress) {}); !errors.Is(err, errEnded) {
 		t.Errorf("got %v, want %v", err, errEnded)
+	}
+}
+
+// A request that a daemon of another version does not know, or an answer that cannot be read, is an
+// error that names both versions.
+func TestOtherVersion(t *testing.T) {
+	root := shortDir(t)
+	listener, err := net.Listen("unix", Socket(root))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set(versionHeader, "v9")
+		if r.URL.Path == "/status" {
+			fmt.Fprint(w, `{"version": 9}`)
+			return
+		}
+		http.NotFound(w, r)
+	})}
+	go server.Serve(listener)
+	defer server.Close()
+	c := New(root)
+	_, statusErr := c.Status(t.Context())
+	_, cacheErr := c.Cache(t.Context())
+	streamErr := c.Fetch(t.Context(), "name", func(completion.Progress) {})
+	for what, err := range map[string]error{"status": statusErr, "cache": cacheErr, "stream": streamErr} {
+		if err == nil || !strings.Contains(err.Error(), "the node is version v9, and this program is "+report.Version()) {
+			t.Errorf("%s: got %v, want an error with both versions", what, err)
+		}
 	}
 }

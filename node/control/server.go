@@ -54,20 +54,30 @@ type Server struct {
 // Serve answers on listener until ctx is done.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	server := &http.Server{
-		Handler: s.handler(), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
+		Handler: withVersion(s.handler()), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
 		BaseContext: func(net.Listener) context.Context { return ctx },
 	}
 	stopped := make(chan error, 1)
-	go func() {
-		<-ctx.Done()
+	context.AfterFunc(ctx, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 		defer cancel()
 		stopped <- server.Shutdown(ctx)
-	}()
+	})
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve the control socket: %w", err)
 	}
 	return <-stopped
+}
+
+// versionHeader has the version of the program that answers.
+const versionHeader = "Lighter-Version"
+
+// withVersion adds the version to each answer of a handler.
+func withVersion(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set(versionHeader, report.Version())
+		next.ServeHTTP(w, r)
+	})
 }
 
 // request is the body of any request.

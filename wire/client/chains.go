@@ -27,25 +27,24 @@ func (c *Client) Manifest(ctx context.Context, digest string) (*wire.Manifest, e
 }
 
 func lookUp[T any](ctx context.Context, c *Client, path string) (*T, error) {
-	answer := new(T)
-	err := c.requestJSON(ctx, request{method: http.MethodGet, path: path}, maxAnswer, answer)
-	if refused := new(Error); errors.As(err, &refused) {
+	answer, err := ask[T](ctx, c, request{method: http.MethodGet, path: path}, maxAnswer)
+	if refused, ok := errors.AsType[*Error](err); ok {
 		refused.Missing = refused.Status == http.StatusNotFound || refused.Status == http.StatusGone
 	}
 	if err != nil {
 		return nil, err
 	}
-	return answer, nil
+	return &answer, nil
 }
 
 // Tree returns the statement of a chain's tree. The hub makes the tree first if needed.
 func (c *Client) Tree(ctx context.Context, chain string) (*index.Statement, error) {
-	answer := new(index.Statement)
 	r := request{method: http.MethodGet, path: wire.TreePath(c.Scope(), chain)}
-	if err := c.requestJSON(ctx, r, maxAnswer, answer); err != nil {
+	answer, err := ask[index.Statement](ctx, c, r, maxAnswer)
+	if err != nil {
 		return nil, err
 	}
-	return answer, nil
+	return &answer, nil
 }
 
 // Keys returns the hub's public keys, at least one. A caller that compares them with
@@ -69,11 +68,11 @@ func (c *Client) KeysFrom(ctx context.Context, verify func(net.Conn) error) ([]e
 	if err := verify(conn); err != nil {
 		return nil, err
 	}
+	var keys []ed25519.PublicKey
 	text, err := io.ReadAll(io.LimitReader(res.Body, maxKeys))
-	if err != nil {
-		return nil, fmt.Errorf("hub %s: read the key: %w", c.url, err)
+	if err == nil {
+		keys, err = wire.ParseKeys(text)
 	}
-	keys, err := wire.ParseKeys(text)
 	if err != nil {
 		return nil, fmt.Errorf("hub %s: read the key: %w", c.url, err)
 	}

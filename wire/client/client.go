@@ -243,20 +243,20 @@ func (c *Client) send(ctx context.Context, r request) error {
 	return res.Body.Close()
 }
 
-// requestJSON decodes an answer of at most limit bytes; 0: of any length, for the commands,
-// whose lists may be long.
-func (c *Client) requestJSON(ctx context.Context, r request, limit int64, into any) error {
+// ask returns an answer in JSON of at most limit bytes; 0: of any length, for the commands, whose
+// lists may be long.
+func ask[T any](ctx context.Context, c *Client, r request, limit int64) (answer T, err error) {
 	res, err := c.do(ctx, r)
 	if err != nil {
-		return err
+		return answer, err
 	}
 	defer res.Body.Close()
 	var body io.Reader = res.Body
 	if limit > 0 {
 		body = io.LimitReader(body, limit)
 	}
-	if err := json.NewDecoder(body).Decode(into); err != nil {
-		return fmt.Errorf("hub %s: decode the answer to %s %s: %w", c.url, r.method, r.path, err)
+	if err := json.NewDecoder(body).Decode(&answer); err != nil {
+		return answer, fmt.Errorf("hub %s: decode the answer to %s %s: %w", c.url, r.method, r.path, err)
 	}
-	return nil
+	return answer, nil
 }

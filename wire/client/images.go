@@ -20,21 +20,19 @@ func byName(name string) url.Values {
 }
 
 // Images lists the hub's images, or those of one name.
-func (c *Client) Images(ctx context.Context, name string) (images []wire.Image, err error) {
+func (c *Client) Images(ctx context.Context, name string) ([]wire.Image, error) {
 	var limit int64
 	if name != "" { // nodes ask only by name
 		limit = maxAnswer
 	}
 	r := request{method: http.MethodGet, path: wire.ImagesPath(c.Scope()), query: byName(name)}
-	err = c.requestJSON(ctx, r, limit, &images)
-	return images, err
+	return ask[[]wire.Image](ctx, c, r, limit)
 }
 
 // Inspect returns all that the hub knows of the images of one name.
-func (c *Client) Inspect(ctx context.Context, name string) (found []wire.Inspection, err error) {
+func (c *Client) Inspect(ctx context.Context, name string) ([]wire.Inspection, error) {
 	r := request{method: http.MethodGet, path: wire.ImagesPath(c.Scope()) + "/inspect", query: byName(name)}
-	err = c.requestJSON(ctx, r, 0, &found)
-	return found, err
+	return ask[[]wire.Inspection](ctx, c, r, 0)
 }
 
 // Remove removes the images of one name.

@@ -21,8 +21,3 @@ func (a *authorizing) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	return a.next.RoundTrip(req)
 }
-
-// CloseIdleConnections is called by http.Client.
-func (a *authorizing) CloseIdleConnections() {
-	(&http.Client{Transport: a.next}).CloseIdleConnections()
-}

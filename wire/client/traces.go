@@ -22,10 +22,9 @@ func byPlatform(name, platform string) url.Values {
 
 // Starts returns what the hub knows of how the images of one name start; only of those that
 // are ready, and of one platform if it is not empty.
-func (c *Client) Starts(ctx context.Context, name, platform string) (found []wire.Starts, err error) {
+func (c *Client) Starts(ctx context.Context, name, platform string) ([]wire.Starts, error) {
 	r := request{method: http.MethodGet, path: wire.TracesPath(c.Scope()), query: byPlatform(name, platform)}
-	err = c.requestJSON(ctx, r, 0, &found)
-	return found, err
+	return ask[[]wire.Starts](ctx, c, r, 0)
 }
 
 // SendTrace reports what a start has read of a tree.
@@ -57,12 +56,11 @@ func (c *Client) ImportTraces(ctx context.Context, name, platform string, text [
 
 // ForgetTraces removes a workload from the hub's recordings of the starts of an image. The
 // workload is named by its ID or a prefix of it; empty: all workloads.
-func (c *Client) ForgetTraces(ctx context.Context, name, platform, workload string) (f wire.Forgotten, err error) {
+func (c *Client) ForgetTraces(ctx context.Context, name, platform, workload string) (wire.Forgotten, error) {
 	query := byPlatform(name, platform)
 	if workload != "" {
 		query.Set("workload", workload)
 	}
 	r := request{method: http.MethodDelete, path: wire.TracesPath(c.Scope()), query: query}
-	err = c.requestJSON(ctx, r, maxAnswer, &f)
-	return f, err
+	return ask[wire.Forgotten](ctx, c, r, maxAnswer)
 }

@@ -11,7 +11,7 @@ func (s *Store) prefetchStart(tree chunk.ID) {
 	if err != nil {
 		return // Serve reports and repairs it
 	}
-	if closing := s.addEarly(tree, o); closing != nil {
+	if closing := s.addEarly(o); closing != nil {
 		closing.close()
 	}
 	if !s.Has(tree) { // removed meanwhile
@@ -28,8 +28,8 @@ func (s *Store) closeEarly(tree chunk.ID) {
 
 // EndStreams ends the prefetching of starts for good.
 func (s *Store) EndStreams() {
-	for _, e := range s.endEarly() {
-		e.open.close()
+	for _, o := range s.endEarly() {
+		o.close()
 	}
 	for _, o := range s.allServed() {
 		o.Device.EndStartup()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 
 	"lighter/durable"
 	"lighter/format/chunk"
@@ -13,24 +14,27 @@ import (
 
 // Ensure fetches a tree's index unless it is on this machine, verified and synced to the disk, and
 // prefetches the chunks of the tree's start. It fails if nothing arrives for a while. It calls
-// begun when the first bytes are verified to be of the tree's index.
+// begun when the first bytes are verified to be of the tree's index. The caller makes sure that a
+// tree is fetched once at a time.
 func (s *Store) Ensure(ctx context.Context, tree chunk.ID, begun func()) error {
 	if s.Has(tree) {
 		s.prefetchStart(tree)
 		s.Refresh(tree)
 		return nil
 	}
-	err := s.fetch(ctx, tree, false, begun)
+	err := s.download(ctx, tree, false, sync.OnceFunc(begun))
 	if err == nil {
 		s.prefetchStart(tree)
 	}
 	return err
 }
 
-// refetch replaces the index of a tree on this machine. If the tree is removed meanwhile, it
-// stays removed.
+// refetch replaces the index of a tree on this machine, in one download for all callers. If the
+// tree is removed meanwhile, it stays removed.
 func (s *Store) refetch(ctx context.Context, tree chunk.ID) error {
-	return s.fetch(ctx, tree, true, func() {})
+	return s.refetches.Join(tree, func(ctx context.Context, _ *flight.Call) error {
+		return s.download(ctx, tree, true, func() {})
+	}).Wait(ctx)
 }
 
 // damagedError says that a tree's index is damaged on the disk.
@@ -61,26 +65,20 @@ func (s *Store) WithRepair(ctx context.Context, tree chunk.ID, use func() error)
 	return use()
 }
 
-// fetchKey names one kind of fetch: an index that is missing, or one that replaces a damaged one.
-type fetchKey struct {
-	tree    chunk.ID
-	replace bool
-}
-
-// fetch waits for a download of a tree's index, which it shares with other callers. It calls begun
-// when the index begins to arrive.
-func (s *Store) fetch(ctx context.Context, tree chunk.ID, replace bool, begun func()) error {
-	key := fetchKey{tree, replace}
-	call := s.fetches.Join(key, func(ctx context.Context, c *flight.Call) error {
-		if !replace && s.Has(tree) { // fetched since the caller looked
-			return nil
-		}
-		return s.download(ctx, key, c.Begin)
-	})
-	err := call.WaitBegun(ctx)
+// download fetches an index to a directory of its own, then publishes it: as a new tree, or, if
+// replace is true, over a damaged one.
+func (s *Store) download(ctx context.Context, tree chunk.ID, replace bool, begun func()) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
+	// A unique name: leftovers of another download cannot be in the way.
+	fresh, err := os.MkdirTemp(Dir(s.root), newPrefix+tree.String()+"-")
 	if err == nil {
-		begun()
-		err = call.Wait(ctx)
+		if err = s.fetchParts(ctx, tree, fresh, begun); err == nil {
+			err = s.publish(ctx, tree, replace, fresh)
+		}
+		if err != nil {
+			s.leftovers.Remove(fresh)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("fetch index %s: %w", tree.Short(), err)
@@ -88,40 +86,19 @@ func (s *Store) fetch(ctx context.Context, tree chunk.ID, replace bool, begun fu
 	return nil
 }
 
-// download fetches an index to a directory of its own, then publishes it.
-func (s *Store) download(ctx context.Context, key fetchKey, begun func()) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
-	defer cancel()
-	// A unique name: leftovers of another download cannot be in the way.
-	fresh, err := os.MkdirTemp(Dir(s.root), newPrefix+key.tree.String()+"-")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			s.leftovers.Remove(fresh)
-		}
-	}()
-	if err := s.fetchParts(ctx, key.tree, fresh, begun); err != nil {
-		return err
-	}
-	return s.publish(ctx, key, fresh)
-}
-
 var errRemoved = errors.New("the tree was removed meanwhile")
 
-// publish moves a fetched index to its place, over a damaged one.
-func (s *Store) publish(ctx context.Context, key fetchKey, fresh string) error {
-	tree := key.tree
+// publish moves a fetched index to its place.
+func (s *Store) publish(ctx context.Context, tree chunk.ID, replace bool, fresh string) error {
 	unlock, err := s.LockContext(ctx, tree)
 	if err != nil {
 		return err
 	}
 	defer unlock()
 	switch has := s.Has(tree); {
-	case key.replace && !has:
+	case replace && !has:
 		return errRemoved
-	case !key.replace && has: // it was fetched meanwhile
+	case !replace && has: // it was fetched meanwhile
 		s.leftovers.Remove(fresh)
 		return nil
 	}

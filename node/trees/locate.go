@@ -172,7 +172,7 @@ func (s *Store) tryRefresh(ctx context.Context, tree chunk.ID) (next time.Time, 
 // relocate gives the locations on the disk to the tree's open devices.
 func (s *Store) relocate(tree chunk.ID) (err error) {
 	for _, o := range s.opened(tree) {
-		err = errors.Join(err, o.locate(tree, s.locations(tree)))
+		err = errors.Join(err, o.locate(s.locations(tree)))
 	}
 	return err
 }
@@ -237,8 +237,8 @@ type hint struct {
 }
 
 // locate gives the device the locations at path, unless it has them.
-func (o *OpenTree) locate(tree chunk.ID, path string) error {
-	file, locations, err := openLocations(path, tree, o.Header.Extents)
+func (o *OpenTree) locate(path string) error {
+	file, locations, err := openLocations(path, o.Tree, o.Header.Extents)
 	if err != nil {
 		return err
 	}

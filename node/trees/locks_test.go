@@ -33,50 +33,27 @@ func (h gatedHub) Index(ctx context.Context, tree chunk.ID, take func(io.Reader)
 	}
 }
 
-// Callers share the download of an index. A cancelled caller does not affect the others, even if it
-// was the first. When the last one is cancelled, the download ends.
-func TestFetchOutlivesItsFirstCaller(t *testing.T) {
+// A fetch that is cancelled leaves no file, and does not affect a later one.
+func TestCancelledFetch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := gated(newHub(t))
 		trees := openTrees(t, h.fakeHub)
 		trees.source = h
-		ensure := func(ctx context.Context) (err <-chan error, begun <-chan struct{}) {
-			done, began := make(chan error, 1), make(chan struct{}, 1)
-			go func() { done <- trees.Ensure(ctx, h.tree, func() { began <- struct{}{} }) }()
-			synctest.Wait()
-			return done, began
-		}
-		first, cancelFirst := context.WithCancel(t.Context())
-		defer cancelFirst()
-		gone, _ := ensure(first)
-		waits, begun := ensure(t.Context())
-		cancelFirst()
-		if err := <-gone; !errors.Is(err, context.Canceled) {
-			t.Errorf("the cancelled first caller got %v", err)
-		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- trees.Ensure(ctx, h.tree, func() {}) }()
 		synctest.Wait()
-		close(h.open)
-		if err := <-waits; err != nil || !trees.Has(h.tree) || len(begun) != 1 {
-			t.Errorf("the second caller got %v; begun was called %d times, want 1", err, len(begun))
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("a cancelled caller got %v", err)
 		}
-
-		h.open = make(chan struct{})
-		trees.source = h
-		if err := remove(trees, h.tree); err != nil {
-			t.Fatal(err)
-		}
-		last, cancelLast := context.WithCancel(t.Context())
-		defer cancelLast()
-		gone, _ = ensure(last)
-		cancelLast()
-		<-gone
-		synctest.Wait()
 		if left := files(t, trees); len(left) > 0 {
-			t.Errorf("files are left without a waiting caller: %q", left)
+			t.Errorf("files are left of a cancelled fetch: %q", left)
 		}
 		close(h.open)
-		if err := trees.Ensure(t.Context(), h.tree, func() {}); err != nil {
-			t.Errorf("a new caller after the last one was cancelled got %v", err)
+		begun := 0
+		if err := trees.Ensure(t.Context(), h.tree, func() { begun++ }); err != nil || begun != 1 || !trees.Has(h.tree) {
+			t.Errorf("the next caller got %v; begun was called %d times, want 1", err, begun)
 		}
 	})
 }

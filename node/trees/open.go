@@ -19,6 +19,7 @@ import (
 
 // OpenTree is an open tree: its device, and the files that the device reads.
 type OpenTree struct {
+	Tree   chunk.ID
 	Header index.Header
 	Device *prefetch.Device
 	Path   string // of the device, if it is served
@@ -46,7 +47,7 @@ func (s *Store) Serve(ctx context.Context, tree chunk.ID) (o *OpenTree, fresh bo
 	if served := s.Served(tree); served != nil {
 		o.close() // it was opened to be verified
 		o = served
-	} else if err := s.serve(tree, o); err != nil {
+	} else if err := s.serve(o); err != nil {
 		return nil, false, err
 	} else {
 		fresh = true
@@ -56,15 +57,15 @@ func (s *Store) Serve(ctx context.Context, tree chunk.ID) (o *OpenTree, fresh bo
 }
 
 // serve adds the device of an open tree to the server. It closes the tree if that fails.
-func (s *Store) serve(tree chunk.ID, o *OpenTree) error {
+func (s *Store) serve(o *OpenTree) error {
 	var err error
-	if o.Path, err = s.server.Add(tree, o.Header.DeviceSize, o.Device); err != nil {
+	if o.Path, err = s.server.Add(o.Tree, o.Header.DeviceSize, o.Device); err != nil {
 		o.close()
 		return err
 	}
-	s.addServed(tree, o)
-	if o.locate(tree, s.locations(tree)) != nil { // there are none, or they were replaced since it was opened
-		s.refresh(tree)
+	s.addServed(o)
+	if o.locate(s.locations(o.Tree)) != nil { // there are none, or they were replaced since it was opened
+		s.refresh(o.Tree)
 	}
 	return nil
 }
@@ -100,7 +101,7 @@ func (s *Store) Recover(serve bool) error {
 		group.Go(func() error {
 			o, err := s.open(tree)
 			if err == nil {
-				err = s.serve(tree, o)
+				err = s.serve(o)
 			}
 			if err != nil {
 				s.setLost(tree, err)
@@ -121,21 +122,22 @@ func (s *Store) openVerified(ctx context.Context, tree chunk.ID) (*OpenTree, err
 			return nil, damaged(err)
 		}
 	}
-	if err := s.verify(ctx, tree, o); err != nil {
+	if err := s.verify(ctx, o); err != nil {
 		o.close()
 		return nil, damaged(err)
 	}
 	return o, nil
 }
 
-func (s *Store) verify(ctx context.Context, tree chunk.ID, o *OpenTree) error {
+func (s *Store) verify(ctx context.Context, o *OpenTree) error {
 	if err := o.extents.Verify(); err != nil {
 		return err
 	}
-	if err := verifyMetadata(ctx, s.Metadata(tree), o.Header, rate.Inf); err != nil {
+	metadata := s.Metadata(o.Tree)
+	if err := verifyMetadata(ctx, metadata, o.Header, rate.Inf); err != nil {
 		return err
 	}
-	err := checkMetadata(ctx, s.Metadata(tree), o.Header)
+	err := checkMetadata(ctx, metadata, o.Header)
 	if invalid := new(chunk.InvalidError); errors.As(err, &invalid) {
 		// Not a damaged file: another download would be the same.
 		return fmt.Errorf("the hub has signed an invalid index: %v", err)
@@ -163,7 +165,7 @@ func (s *Store) open(tree chunk.ID) (*OpenTree, error) {
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
-	o := &OpenTree{Header: extents.Header, extents: extents, hint: &hint{}}
+	o := &OpenTree{Tree: tree, Header: extents.Header, extents: extents, hint: &hint{}}
 	var locations *index.Locations
 	o.hint.file, locations, err = openLocations(s.locations(tree), tree, o.Header.Extents)
 	if err != nil {

@@ -273,7 +273,7 @@ func TestLocationsComeBetween(t *testing.T) {
 	if changed, err := trees.updateLocations(t.Context(), h.tree, 100); err != nil || !changed {
 		t.Fatal(changed, err)
 	}
-	if err := trees.serve(h.tree, m); err != nil {
+	if err := trees.serve(m); err != nil {
 		t.Fatal(err)
 	}
 	if err := reads(t, m); err != nil || chunks.located != 1 {

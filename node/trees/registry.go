@@ -13,16 +13,9 @@ import (
 type registry struct {
 	mu     sync.Mutex // guards what follows
 	served map[chunk.ID]*OpenTree
-	early  []early            // oldest first
+	early  []*OpenTree        // open before they are mounted, to prefetch their starts; oldest first
 	ended  bool               // no start is prefetched any more
 	lost   map[chunk.ID]error // trees that could not be served again or are damaged, and why
-}
-
-// early is a tree that is open before it is mounted, so that the chunks of its start are
-// prefetched.
-type early struct {
-	tree chunk.ID
-	open *OpenTree
 }
 
 func newRegistry() registry {
@@ -44,11 +37,11 @@ func (r *registry) allServed() map[chunk.ID]*OpenTree {
 }
 
 // addServed adds a served tree, which is not lost any more.
-func (r *registry) addServed(tree chunk.ID, o *OpenTree) {
+func (r *registry) addServed(o *OpenTree) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.served[tree] = o
-	delete(r.lost, tree)
+	r.served[o.Tree] = o
+	delete(r.lost, o.Tree)
 }
 
 // takeServed removes a served tree and returns it, or nil. The caller owns it.
@@ -62,23 +55,23 @@ func (r *registry) takeServed(tree chunk.ID) *OpenTree {
 
 // addEarly keeps a tree open for takeEarly, and returns the one to close: this one, the oldest, or
 // none.
-func (r *registry) addEarly(tree chunk.ID, o *OpenTree) (closing *OpenTree) {
+func (r *registry) addEarly(o *OpenTree) (closing *OpenTree) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.ended || r.served[tree] != nil || r.findEarly(tree) >= 0 || !o.Device.Begin() {
+	if r.ended || r.served[o.Tree] != nil || r.findEarly(o.Tree) >= 0 || !o.Device.Begin() {
 		return o
 	}
-	r.early = append(r.early, early{tree, o})
-	if len(r.early) > maxEarly {
-		closing = r.early[0].open
+	if len(r.early) == maxEarly {
+		closing = r.early[0]
 		r.early = slices.Delete(r.early, 0, 1)
 	}
+	r.early = append(r.early, o)
 	return closing
 }
 
 // findEarly returns the position of a tree in r.early, or -1; r.mu is held.
 func (r *registry) findEarly(tree chunk.ID) int {
-	return slices.IndexFunc(r.early, func(e early) bool { return e.tree == tree })
+	return slices.IndexFunc(r.early, func(o *OpenTree) bool { return o.Tree == tree })
 }
 
 // takeEarly removes a tree that is open before it is mounted, and returns it, or nil. The caller
@@ -90,14 +83,14 @@ func (r *registry) takeEarly(tree chunk.ID) *OpenTree {
 	if i < 0 {
 		return nil
 	}
-	o := r.early[i].open
+	o := r.early[i]
 	r.early = slices.Delete(r.early, i, i+1)
 	return o
 }
 
 // endEarly removes all trees that are open before they are mounted, for good, and returns them. The
 // caller owns them.
-func (r *registry) endEarly() []early {
+func (r *registry) endEarly() []*OpenTree {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	list := r.early
@@ -113,7 +106,7 @@ func (r *registry) opened(tree chunk.ID) (list []*OpenTree) {
 		list = append(list, o)
 	}
 	if i := r.findEarly(tree); i >= 0 {
-		list = append(list, r.early[i].open)
+		list = append(list, r.early[i])
 	}
 	return list
 }

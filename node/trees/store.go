@@ -33,7 +33,7 @@ type Store struct {
 	prefetcher *prefetch.Prefetcher
 	log        *slog.Logger
 	pages      *index.Pages // of all extent maps
-	fetches    flight.Group[fetchKey]
+	refetches  flight.Group[chunk.ID]
 	locator    *locator
 	leftovers  durable.Leftovers
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -110,10 +111,7 @@ func (l *list) all() []Bind {
 
 // sorted returns the binds by directory. l.mu is held.
 func (l *list) sorted() []Bind {
-	all := make([]Bind, 0, len(l.dirs))
-	for _, b := range l.dirs {
-		all = append(all, b)
-	}
+	all := slices.AppendSeq([]Bind{}, maps.Values(l.dirs))
 	slices.SortFunc(all, func(a, b Bind) int { return cmp.Compare(a.Dir, b.Dir) })
 	return all
 }

@@ -24,7 +24,7 @@ type Call struct {
 	mu     *sync.Mutex // the group's
 	forget func()      // makes the next Join start a new call; mu is held
 	cancel context.CancelCauseFunc
-	begin  func() // closes begun
+	once   sync.Once // closes begun
 	begun  chan struct{}
 	done   chan struct{} // closed when err is set
 	err    error
@@ -51,7 +51,6 @@ func (g *Group[K]) Join(key K, run func(ctx context.Context, c *Call) error) *Ca
 func (g *Group[K]) start(key K, run func(ctx context.Context, c *Call) error) *Call {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	c := &Call{mu: &g.mu, cancel: cancel, begun: make(chan struct{}), done: make(chan struct{})}
-	c.begin = sync.OnceFunc(func() { close(c.begun) })
 	c.forget = func() {
 		if g.calls[key] == c {
 			delete(g.calls, key)
@@ -73,7 +72,7 @@ func (g *Group[K]) start(key K, run func(ctx context.Context, c *Call) error) *C
 }
 
 // Begin says that the result begins to arrive. run calls it, once or several times.
-func (c *Call) Begin() { c.begin() }
+func (c *Call) Begin() { c.once.Do(func() { close(c.begun) }) }
 
 // Keep keeps the call from being cancelled when its last waiter leaves. It reports false if that
 // has happened already. run calls it.

@@ -13,6 +13,7 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/node/completion"
+	"lighter/node/trees"
 	"lighter/sleep"
 	"lighter/store/disk"
 )
@@ -47,32 +48,20 @@ type Finder interface {
 	FindPin(ctx context.Context, word string, pins []disk.Pin) (chunk.ID, error)
 }
 
-// Trees are the trees on this machine.
-type Trees interface {
-	List() ([]chunk.ID, error)
-	Has(tree chunk.ID) bool
-	Chunks(ctx context.Context, tree chunk.ID, fn func(chunk.Ref)) error
-	DropLocal(tree chunk.ID) (freed int64)
-	Scrub(ctx context.Context, bytesPerSecond int64) (damaged int, err error)
-}
-
-// Fetcher fetches all chunks of a tree into the cache.
-type Fetcher interface {
-	Fetch(ctx context.Context, tree chunk.ID, report func(completion.Progress)) error
-}
-
 // Cache is the chunk cache, by image. It is safe for concurrent use.
 type Cache struct {
 	chunks  *disk.Cache
-	trees   Trees
+	trees   *trees.Store
 	images  Finder
-	fetcher Fetcher
+	fetcher *completion.Completer
 	log     *slog.Logger
 }
 
 // New returns the cache by image.
-func New(chunks *disk.Cache, trees Trees, images Finder, fetcher Fetcher, log *slog.Logger) *Cache {
-	return &Cache{chunks: chunks, trees: trees, images: images, fetcher: fetcher, log: log}
+func New(
+	chunks *disk.Cache, store *trees.Store, images Finder, fetcher *completion.Completer, log *slog.Logger,
+) *Cache {
+	return &Cache{chunks: chunks, trees: store, images: images, fetcher: fetcher, log: log}
 }
 
 // Status returns the state of the cache.

@@ -19,7 +19,8 @@ const loopPrefix = "/dev/loop"
 // Direct I/O keeps the file's pages from being cached twice, and allows parallel reads. If the file
 // does not support it, the kernel goes without.
 func attach(path string) (device string, fd int, err error) {
-	// Not os.Open: this process may serve the file, and would wait for itself (package device).
+	// Not os.Open, which polls the file: this process may serve it (package fuse), and would wait
+	// for itself.
 	file, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return "", -1, fmt.Errorf("open %s for a loop device: %w", path, err)

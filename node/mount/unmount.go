@@ -1,6 +1,7 @@
 package mount
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -10,6 +11,7 @@ import (
 
 	"lighter/format/chunk"
 	"lighter/node/trees"
+	"lighter/sleep"
 )
 
 // Unmount undoes Mount and ends the tree's device. Containers that still use the tree keep its
@@ -32,11 +34,11 @@ func (m *Mounts) unmount(tree chunk.ID) error {
 	if m.trees.Served(tree) == nil {
 		return nil
 	}
-	hidden := make(chan struct{})
+	ctx, hidden := context.WithCancel(context.Background())
 	var interrupting sync.WaitGroup
-	interrupting.Go(func() { m.interrupt(tree, hidden) })
+	interrupting.Go(func() { m.interrupt(ctx, tree) })
 	err := m.hide(tree)
-	close(hidden)
+	hidden()
 	interrupting.Wait()
 	if err != nil {
 		return err
@@ -44,16 +46,10 @@ func (m *Mounts) unmount(tree chunk.ID) error {
 	return m.unserve(tree)
 }
 
-// interrupt interrupts the reads of a tree until it is hidden, if the kernel has detached the mount
-// but does not return from unmount(2). It waits for reads then, but only if no mount is left, so
-// the processes that asked for them were killed.
-func (m *Mounts) interrupt(tree chunk.ID, hidden <-chan struct{}) {
-	for wait := hideTimeout; ; wait = hideAgain {
-		select {
-		case <-hidden:
-			return
-		case <-time.After(wait):
-		}
+// interrupt interrupts the reads of a tree until ctx is done, if unmount(2) has detached the
+// last mount and does not return. The kernel waits for reads then, whose processes were killed.
+func (m *Mounts) interrupt(ctx context.Context, tree chunk.ID) {
+	for wait := hideTimeout; sleep.For(ctx, wait); wait = hideAgain {
 		mounts, err := mountPoints(m.root)
 		if _, mounted := mounts[m.point(tree)]; err == nil && !mounted {
 			m.server.Cancel(tree)

@@ -116,40 +116,30 @@ func (c *Chains) state(chain string) *chainState {
 	return s
 }
 
-// isHeld reports whether a chain has a holder.
-func (c *Chains) isHeld(chain string) bool {
+// stateOf returns a copy of the state of a chain, which may be empty.
+func (c *Chains) stateOf(chain string) chainState {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := c.states[chain]
-	return s != nil && s.holders > 0
-}
-
-// statement returns the verified statement of a chain on disk, or nil.
-func (c *Chains) statement(chain string) *index.Statement {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if s := c.states[chain]; s != nil && s.refused == nil {
-		return s.statement
+	if s := c.states[chain]; s != nil {
+		return *s
 	}
-	return nil
+	return chainState{}
 }
 
 // tree returns the tree that a chain has on this machine, or zero if it has none or it is unknown.
 // A refused statement counts: it was verified when it was kept, so holders of the chain go on with
 // its tree.
 func (c *Chains) tree(chain string) chunk.ID {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if s := c.states[chain]; s != nil && s.statement != nil {
-		return s.statement.Tree
+	if s := c.stateOf(chain).statement; s != nil {
+		return s.Tree
 	}
 	return chunk.ID{}
 }
 
 // isCached reports whether a chain has a verified statement, and its tree is on this machine.
 func (c *Chains) isCached(chain string) bool {
-	s := c.statement(chain)
-	return s != nil && c.trees.Has(s.Tree)
+	s := c.stateOf(chain)
+	return s.statement != nil && s.refused == nil && c.trees.Has(s.statement.Tree)
 }
 
 // release forgets a chain without holders, and removes its tree. mu is held, except while the tree

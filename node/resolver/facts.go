@@ -18,7 +18,7 @@ import (
 type facts struct {
 	at  time.Time
 	err error // why the chain is not claimed; nil: it may be
-	// complete: all chains above this one that any answerer knows have facts too.
+	// complete says that there are facts of each chain above this one that an answerer knows.
 	complete bool
 	image    *index.ImageStatement // if the question was about a manifest: where the image may be pulled from
 	own      *index.Statement      // nil: no image ends here

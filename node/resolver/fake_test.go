@@ -250,3 +250,11 @@ func pull(t *testing.T, r *Resolver, top int) (lazy []bool) {
 	}
 	return lazy
 }
+
+// statement returns the verified statement of a chain on disk, or nil.
+func (c *Chains) statement(chain string) *index.Statement {
+	if s := c.stateOf(chain); s.refused == nil {
+		return s.statement
+	}
+	return nil
+}

@@ -13,10 +13,10 @@ import (
 	"lighter/store/origin"
 )
 
-// fetch starts or joins the fetch of a chain's tree. The caller waits for it. Who starts it sets
-// its patience. The fetch runs in the background: once it has a slot it ends only when the index is
-// cached or has failed. It holds the chain while it runs and for answerTTL after that: its pull
-// claims this chain last.
+// fetch starts or joins the fetch of a chain's tree. The caller waits for the call. p applies only
+// if this starts the fetch. The fetch runs in the background: once it has a slot, it ends only when
+// the index is cached or has failed. It holds the chain while it runs, and for answerTTL after
+// that, because the pull claims this chain last.
 func (r *Resolver) fetch(s *index.Statement, p patience) *flight.Call {
 	return r.fetches.Join(s.Tree, func(ctx context.Context, c *flight.Call) error {
 		r.Hold(s.Chain)

@@ -71,10 +71,8 @@ func (s *chainState) remedy() string {
 
 // refusedFor returns why the statement of a chain on disk is refused, or nil.
 func (c *Chains) refusedFor(chain string) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if s := c.states[chain]; s != nil && s.refused != nil {
-		return s.refused.cause
+	if refused := c.stateOf(chain).refused; refused != nil {
+		return refused.cause
 	}
 	return nil
 }

@@ -144,7 +144,7 @@ func (r *Resolver) claim(ctx context.Context, q Request) (why string, err error)
 // patience returns the patience of a pull. It is full once the chain below was claimed: to unpack a
 // layer on that chain, the node needs its tree.
 func (r *Resolver) patience(q Request) patience {
-	if q.Parent != "" && r.isHeld(q.Parent) {
+	if q.Parent != "" && r.stateOf(q.Parent).holders > 0 {
 		return full
 	}
 	return brief

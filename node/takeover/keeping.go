@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"lighter/node/mount"
+	"lighter/sleep"
 )
 
 // keeperInterval is the time between two checks that the devices are kept. If keeper and daemon
@@ -41,15 +42,8 @@ func (d *Devices) Keeper() KeeperStatus {
 // WatchKeeper makes sure that a keeper holds the devices, until ctx is done. A keeper that was
 // killed would otherwise be noticed only when it is too late.
 func (d *Devices) WatchKeeper(ctx context.Context) {
-	tick := time.NewTicker(keeperInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			d.keepAgain(ctx)
-		case <-ctx.Done():
-			return
-		}
+	for sleep.For(ctx, keeperInterval) {
+		d.keepAgain(ctx)
 	}
 }
 

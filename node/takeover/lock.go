@@ -42,10 +42,16 @@ func Lock(root string, leftovers *durable.Leftovers) (lock *os.File, inherited b
 		return nil, false, fmt.Errorf("lock the node's root: %w", err)
 	}
 	path := LockFile(root)
-	lock, err = tryLock(path, leftovers)
-	for end := time.Now().Add(killTimeout); errors.Is(err, unix.EWOULDBLOCK) && isDead(path); lock, err = tryLock(path,
-		leftovers) {
-		if time.Now().Before(end) {
+	for end := time.Now().Add(killTimeout); ; {
+		lock, err = tryLock(path, leftovers)
+		switch {
+		case err == nil:
+			return lock, inherited, nil
+		case !errors.Is(err, unix.EWOULDBLOCK):
+			return nil, false, fmt.Errorf("open the node's root: %w", err)
+		case !isDead(path):
+			return nil, false, fmt.Errorf("%s is %w: stop it, or give this one another --root", root, ErrInUse)
+		case time.Now().Before(end):
 			time.Sleep(10 * time.Millisecond) // it may be just ending
 			continue
 		}
@@ -54,13 +60,6 @@ func Lock(root string, leftovers *durable.Leftovers) (lock *os.File, inherited b
 		}
 		inherited = true
 	}
-	if errors.Is(err, unix.EWOULDBLOCK) {
-		return nil, false, fmt.Errorf("%s is %w: stop it, or give this one another --root", root, ErrInUse)
-	}
-	if err != nil {
-		return nil, false, fmt.Errorf("open the node's root: %w", err)
-	}
-	return lock, inherited, nil
 }
 
 // replaceLocks puts new files in place of those that a dead daemon holds locked: the cache's

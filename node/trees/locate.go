@@ -242,7 +242,7 @@ func (o *OpenTree) locate(path string) error {
 	if err != nil {
 		return err
 	}
-	h := o.hint
+	h := &o.hint
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed || isSame(h.file, file) {

@@ -25,15 +25,18 @@ type OpenTree struct {
 	Path   string // of the device, if it is served
 
 	extents *index.Map
+	file    *replaceable // of extents
 	repair  *repair
-	hint    *hint
-	files   []io.Closer
+	stop    context.CancelFunc // ends the repair in flight
+	hint    hint
 }
 
+// close closes the device and its files, which were only read: no error matters.
 func (o *OpenTree) close() {
-	for _, file := range o.files {
-		file.Close() // they were only read: no error matters
-	}
+	o.stop()
+	_ = o.Device.Close()
+	_ = o.hint.Close()
+	_ = o.file.Close()
 }
 
 // Serve opens and verifies a tree and serves its device, unless it is served: then it only
@@ -165,7 +168,7 @@ func (s *Store) open(tree chunk.ID) (*OpenTree, error) {
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
-	o := &OpenTree{Tree: tree, Header: extents.Header, extents: extents, hint: &hint{}}
+	o := &OpenTree{Tree: tree, Header: extents.Header, extents: extents, file: read}
 	var locations *index.Locations
 	o.hint.file, locations, err = openLocations(s.locations(tree), tree, o.Header.Extents)
 	if err != nil {
@@ -174,8 +177,8 @@ func (s *Store) open(tree chunk.ID) (*OpenTree, error) {
 	}
 	o.Device = s.prefetcher.Open(extents, locations, s.log)
 	o.Device.LocateWith(func() <-chan struct{} { return s.refresh(tree) })
-	o.repair = newRepair(s, tree, extents, read)
-	o.files = []io.Closer{read, o.hint, o.repair, o.Device}
+	o.repair = &repair{store: s, tree: tree, extents: extents, file: read}
+	o.repair.ctx, o.stop = context.WithCancel(context.Background())
 	o.Device.RepairWith(o.repair.run)
 	return o, nil
 }

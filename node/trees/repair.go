@@ -22,20 +22,7 @@ type repair struct {
 	file    *replaceable
 	once    singleflight.Group
 	ctx     context.Context // ends with the device
-	stop    context.CancelFunc
-	next    time.Time // before it no other attempt starts; used inside once only
-}
-
-func newRepair(s *Store, tree chunk.ID, extents *index.Map, file *replaceable) *repair {
-	r := &repair{store: s, tree: tree, extents: extents, file: file}
-	r.ctx, r.stop = context.WithCancel(context.Background())
-	return r
-}
-
-// Close ends the attempt in flight.
-func (r *repair) Close() error {
-	r.stop()
-	return nil
+	next    time.Time       // before it no other attempt starts; used inside once only
 }
 
 // run reports whether the map can be read now. Concurrent callers share one attempt.

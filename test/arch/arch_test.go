@@ -71,18 +71,18 @@ node/flight:
 node/front/containerd: durable node/resolver | socket
 node/fuse: format/chunk | node/device store store/origin wire/client
 node/health: node/fuse node/mount
-node/imagecache: format/chunk node/completion sleep store/disk
+node/imagecache: format/chunk node/completion node/trees sleep store/disk
 node/keeper:
 node/memory:
 node/monitor: logqueue node/fuse node/mount node/report socket | store store/origin
-node/mount: format/chunk format/index format/tree node/device node/fuse node/record node/trees | node/prefetch
+node/mount: format/chunk format/index format/tree node/device node/fuse node/record node/trees sleep | node/prefetch
 node/ondemand: format/chunk format/trace node/record
 node/prefetch: format/chunk format/index node/device sleep | store
 node/record: format/chunk format/trace node/device sleep
 node/report: durable format/chunk node/binds node/completion node/front/containerd node/mount node/prefetch node/record node/resolver node/takeover node/trees store store/disk store/origin | node/device
 node/resolver: durable format/chunk format/index node/flight sleep store/origin wire | wire/client
 node/standalone: durable format/chunk node node/binds node/control node/keeper node/mount
-node/takeover: durable node/fuse node/keeper node/mount proc
+node/takeover: durable node/fuse node/keeper node/mount proc sleep
 node/trees: durable format/chunk format/erofs format/index format/trace node/flight node/fuse node/prefetch | store/disk
 proc:
 renewed:

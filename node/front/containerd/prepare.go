@@ -232,9 +232,13 @@ func (s *Snapshotter) newDir(kind snapshots.Kind) (string, error) {
 func (s *Snapshotter) place(dir, id string) (free bool, err error) {
 	err = os.Rename(dir, filepath.Join(s.dir, id))
 	if errors.Is(err, fs.ErrExist) {
-		stay, err := s.moveAside([]string{id})
-		if err != nil || len(stay) > 0 {
+		aside, stay, err := s.moveAside([]string{id})
+		if err != nil {
 			return false, err
+		}
+		if len(stay) > 0 {
+			s.leftovers.Remove(aside) // it is empty
+			return false, nil
 		}
 		return true, os.Rename(dir, filepath.Join(s.dir, id))
 	}

@@ -31,12 +31,7 @@ func (s *Snapshotter) Commit(ctx context.Context, name, key string, opts ...snap
 	if err := checkName(name); err != nil {
 		return err
 	}
-	var id string
-	var active snapshots.Info
-	err := s.store.WithTransaction(ctx, false, func(ctx context.Context) (err error) {
-		id, active, _, err = storage.GetInfo(ctx, key)
-		return err
-	})
+	id, active, _, err := s.info(ctx, key)
 	if err != nil {
 		return fmt.Errorf("commit snapshot %s: %w", key, err)
 	}
@@ -79,13 +74,32 @@ func (s *Snapshotter) Remove(ctx context.Context, key string) error {
 func (s *Snapshotter) Cleanup(ctx context.Context) error {
 	var aside []string
 	err := s.store.WithTransaction(ctx, true, func(ctx context.Context) error {
-		orphans, err := s.orphans(ctx)
-		if err == nil && len(orphans) > 0 {
-			_, err = s.moveAside(orphans)
+		names, err := idMap(ctx)
+		if err != nil {
+			return err
 		}
-		var failed error
-		aside, failed = s.asides()
-		return errors.Join(err, failed)
+		entries, err := os.ReadDir(s.dir)
+		if err != nil {
+			return err
+		}
+		var orphans []string
+		for _, e := range entries {
+			_, known := names[e.Name()]
+			switch {
+			case strings.HasPrefix(e.Name(), oldPrefix):
+				aside = append(aside, filepath.Join(s.dir, e.Name()))
+			case !known && isOurs(e.Name()):
+				orphans = append(orphans, e.Name())
+			}
+		}
+		if len(orphans) == 0 {
+			return nil
+		}
+		dir, _, err := s.moveAside(orphans)
+		if err == nil {
+			aside = append(aside, dir)
+		}
+		return err
 	})
 	for _, dir := range aside {
 		s.leftovers.Remove(dir)
@@ -97,41 +111,10 @@ func (s *Snapshotter) Cleanup(ctx context.Context) error {
 	return err
 }
 
-// asides lists the directories that may be deleted at any time.
-func (s *Snapshotter) asides() (all []string, err error) {
-	entries, err := os.ReadDir(s.dir)
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), oldPrefix) {
-			all = append(all, filepath.Join(s.dir, e.Name()))
-		}
-	}
-	return all, err
-}
-
 // Leftovers lists what could not be cleaned up.
 func (s *Snapshotter) Leftovers() []durable.Leftover { return s.leftovers.List() }
 
-// orphans lists the entries of the directory that belong to this package but are unknown to the
-// store, and are not moved aside yet. The context carries a writable transaction, so no snapshot is
-// being made.
-func (s *Snapshotter) orphans(ctx context.Context) ([]string, error) {
-	names, err := idMap(ctx)
-	if err != nil {
-		return nil, err
-	}
-	entries, err := os.ReadDir(s.dir)
-	if err != nil {
-		return nil, err
-	}
-	var orphans []string
-	for _, e := range entries {
-		if _, known := names[e.Name()]; !known && isOurs(e.Name()) {
-			orphans = append(orphans, e.Name())
-		}
-	}
-	return orphans, nil
-}
-
+// isOurs reports whether an entry of the directory is a snapshot's, or was to become one.
 func isOurs(name string) bool {
 	if strings.HasPrefix(name, newPrefix) {
 		return true
@@ -139,13 +122,12 @@ func isOurs(name string) bool {
 	return name != "" && strings.Trim(name, "0123456789") == ""
 }
 
-// moveAside moves entries of the directory into a new one, which may be deleted at any time. It
-// ignores missing entries, because a concurrent call may have moved them, and returns entries that
-// it could not move.
-func (s *Snapshotter) moveAside(entries []string) (stay []string, err error) {
-	aside, err := os.MkdirTemp(s.dir, oldPrefix)
-	if err != nil {
-		return nil, err
+// moveAside moves entries of the directory into a new one, aside, which may be deleted at any time.
+// It ignores missing entries, because a concurrent call may have moved them, and returns entries
+// that it could not move.
+func (s *Snapshotter) moveAside(entries []string) (aside string, stay []string, err error) {
+	if aside, err = os.MkdirTemp(s.dir, oldPrefix); err != nil {
+		return "", nil, err
 	}
 	for _, e := range entries {
 		err := os.Rename(filepath.Join(s.dir, e), filepath.Join(aside, e))
@@ -157,8 +139,5 @@ func (s *Snapshotter) moveAside(entries []string) (stay []string, err error) {
 		}
 		s.leftovers.Note(filepath.Join(s.dir, e), err)
 	}
-	if len(stay) == len(entries) {
-		s.leftovers.Remove(aside) // it is empty
-	}
-	return stay, nil
+	return aside, stay, nil
 }

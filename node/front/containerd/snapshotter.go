@@ -160,12 +160,20 @@ func (s *Snapshotter) Close() error {
 	return s.store.Close()
 }
 
-// Stat returns the snapshot with the name key.
-func (s *Snapshotter) Stat(ctx context.Context, key string) (info snapshots.Info, err error) {
+// info returns a snapshot's ID and what the store has of it.
+func (s *Snapshotter) info(
+	ctx context.Context, key string,
+) (id string, info snapshots.Info, usage snapshots.Usage, err error) {
 	err = s.store.WithTransaction(ctx, false, func(ctx context.Context) error {
-		_, info, _, err = storage.GetInfo(ctx, key)
+		id, info, usage, err = storage.GetInfo(ctx, key)
 		return err
 	})
+	return id, info, usage, err
+}
+
+// Stat returns the snapshot with the name key.
+func (s *Snapshotter) Stat(ctx context.Context, key string) (snapshots.Info, error) {
+	_, info, _, err := s.info(ctx, key)
 	return info, err
 }
 
@@ -185,13 +193,8 @@ func (s *Snapshotter) Update(
 
 // Usage returns what the removal of a snapshot would free. For an active snapshot it reads the
 // upper directory.
-func (s *Snapshotter) Usage(ctx context.Context, key string) (usage snapshots.Usage, err error) {
-	var id string
-	var info snapshots.Info
-	err = s.store.WithTransaction(ctx, false, func(ctx context.Context) error {
-		id, info, usage, err = storage.GetInfo(ctx, key)
-		return err
-	})
+func (s *Snapshotter) Usage(ctx context.Context, key string) (snapshots.Usage, error) {
+	id, info, usage, err := s.info(ctx, key)
 	if err != nil {
 		return snapshots.Usage{}, err
 	}

@@ -27,6 +27,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -88,6 +89,8 @@ type Node struct {
 	report    *report.Reporter
 	images    *imagecache.Cache
 	controls  net.Listener
+
+	closers []func() error // close the parts, lowest first
 }
 
 // Run runs a node until ctx is done. It is the only task of its process. ready is called once the
@@ -118,6 +121,7 @@ func (n *Node) start(ctx context.Context) error {
 	if n.monitor, noMonitor = monitor.Open(ctx, n.config.HTTPAddress, n.log); noMonitor != nil {
 		n.log.Error("metrics, health and readiness are not available", "address", n.config.HTTPAddress, "err", noMonitor)
 	}
+	n.closers = append(n.closers, func() error { n.monitor.Close(); return nil })
 	if err := mount.Prepare(n.config.Root); err != nil {
 		return err
 	}
@@ -139,7 +143,7 @@ func (n *Node) start(ctx context.Context) error {
 	n.openReport(noMonitor)
 	n.report.LogProblems(ctx, n.log)
 	n.monitor.Show(monitor.Node{Healthy: n.health.Healthy, Status: n.report.Status, Devices: n.devices.Stats})
-	n.controls, err = socket.Listen(ctx, control.Socket(n.config.Root))
+	n.controls, err = n.listen(ctx, control.Socket(n.config.Root))
 	return err
 }
 
@@ -153,6 +157,7 @@ func (n *Node) openChunks() (err error) {
 	}
 	n.cache = openCache(n.config, n.log)
 	n.units = store.NewFetcher(n.hubs, n.cache)
+	n.closers = append(n.closers, func() error { n.units.Wait(); return n.cache.Close() })
 	n.shortage = memory.NewShortage(n.cache.Short)
 	n.prefetcher = prefetch.New(func() prefetch.Source { return n.units.Share() },
 		prefetch.Options{Limit: n.config.prefetchLimit(), Short: n.shortage.Check}, n.log)
@@ -192,6 +197,11 @@ func (n *Node) openTrees(ctx context.Context, inherited bool) (err error) {
 	}
 	n.health = health.New(root, n.devices)
 	n.trees = trees.Open(root, n.hubs, n.devices.Server(), n.prefetcher, n.log)
+	n.closers = append(n.closers, func() error {
+		n.health.Stop()
+		defer n.trees.Close() // when no device is served any more
+		return n.devices.Close()
+	})
 	n.mounts = mount.New(root, n.config.MountMode, n.trees, n.devices.Server(), n.recorder, n.log)
 	if err := n.trees.UseRoom(n.cache); err != nil {
 		return err
@@ -233,11 +243,20 @@ func (n *Node) openSnapshots(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	n.closers = append(n.closers, n.snapshots.Close)
 	if err := os.MkdirAll(filepath.Dir(n.config.Address), 0o700); err != nil {
 		return fmt.Errorf("make the directory of containerd's socket: %w", err)
 	}
-	n.requests, err = socket.Listen(ctx, n.config.Address)
+	n.requests, err = n.listen(ctx, n.config.Address)
 	return err
+}
+
+func (n *Node) listen(ctx context.Context, path string) (net.Listener, error) {
+	listener, err := socket.Listen(ctx, path)
+	if err == nil {
+		n.closers = append(n.closers, func() error { _ = listener.Close(); return nil }) // its server may have closed it
+	}
+	return listener, err
 }
 
 // openReport opens what administrators see and use.
@@ -310,29 +329,8 @@ func (n *Node) notify(lines string) {
 // process that waits for the lock finds nothing running.
 func (n *Node) close() error {
 	var errs []error
-	for _, listener := range []net.Listener{n.controls, n.requests} {
-		if listener != nil {
-			_ = listener.Close() // its server may have closed it
-		}
-	}
-	if n.snapshots != nil {
-		errs = append(errs, n.snapshots.Close())
-	}
-	if n.devices != nil {
-		n.health.Stop()
-		errs = append(errs, n.devices.Close())
-	}
-	if n.trees != nil {
-		n.trees.Close()
-	}
-	if n.units != nil {
-		n.units.Wait()
-	}
-	if n.cache != nil {
-		errs = append(errs, n.cache.Close())
-	}
-	if n.monitor != nil {
-		n.monitor.Close()
+	for _, one := range slices.Backward(n.closers) {
+		errs = append(errs, one())
 	}
 	return errors.Join(errs...)
 }

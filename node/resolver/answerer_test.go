@@ -195,7 +195,7 @@ func TestMountAsksEachAnswerer(t *testing.T) {
 			return nil, chunk.ErrNotFound
 		}}
 	r, trees := newResolver(t, h)
-	r.answerers = append(r.answerers, files)
+	r.config.Answerers = append(r.config.Answerers, files)
 	r.Hold(chainID(1))
 	if dir, err := r.Mount(t.Context(), chainID(1)); err != nil || !trees.Has(treeID(1)) {
 		t.Errorf("mounted at %q, error %v", dir, err)

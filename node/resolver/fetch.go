@@ -100,15 +100,15 @@ func (r *Resolver) attempt(
 	ctx context.Context, tree chunk.ID, p patience, end time.Time, begun func(),
 ) error {
 	if p == full {
-		return r.trees.Ensure(ctx, tree, begun)
+		return r.config.Trees.Ensure(ctx, tree, begun)
 	}
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
-	stop := origin.Watch(r.lastReceived, silenceTimeout, time.Until(end), func(why error) {
+	stop := origin.Watch(r.config.LastReceived, silenceTimeout, time.Until(end), func(why error) {
 		giveUp(fmt.Errorf("the index did not arrive: %w", why))
 	})
 	defer stop()
-	return r.trees.Ensure(ctx, tree, func() { stop(); begun() })
+	return r.config.Trees.Ensure(ctx, tree, func() { stop(); begun() })
 }
 
 // waitBegun waits until a tree's index is arriving, or the tree is cached.

@@ -60,14 +60,11 @@ type Config struct {
 // while they use it (Chains).
 type Resolver struct {
 	*Chains
-	trust        Trust
-	answerers    []Answerer
-	trees        Trees
-	lastReceived func() time.Time
-	memory       *memory
-	slots        slots
-	fetches      flight.Group[chunk.ID] // by tree
-	unanswered   atomic.Int64
+	config     Config
+	memory     *memory
+	slots      slots
+	fetches    flight.Group[chunk.ID] // by tree
+	unanswered atomic.Int64
 }
 
 // New returns a resolver with the statements that earlier daemons kept below the node's root.
@@ -76,8 +73,7 @@ func New(c Config) (*Resolver, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Resolver{Chains: chains, trust: c.Trust, answerers: c.Answerers, trees: c.Trees,
-		lastReceived: c.LastReceived, slots: newSlots()}
+	r := &Resolver{Chains: chains, config: c, slots: newSlots()}
 	r.memory = newMemory(r.ask)
 	return r, nil
 }
@@ -103,7 +99,7 @@ func (r *Resolver) Claim(ctx context.Context, q Request) (why string, err error)
 }
 
 func (r *Resolver) claim(ctx context.Context, q Request) (why string, err error) {
-	if err := r.trees.Mountable(); err != nil {
+	if err := r.config.Trees.Mountable(); err != nil {
 		return "", err
 	}
 	if err := r.Allow(ctx, q); err != nil {
@@ -111,7 +107,7 @@ func (r *Resolver) claim(ctx context.Context, q Request) (why string, err error)
 	}
 	if r.isCached(q.Chain) {
 		if !q.MoreAbove { // a start is near
-			err = r.trees.Ensure(ctx, r.tree(q.Chain), func() {})
+			err = r.config.Trees.Ensure(ctx, r.tree(q.Chain), func() {})
 		}
 		return "its tree is on this machine", err
 	}
@@ -129,7 +125,7 @@ func (r *Resolver) claim(ctx context.Context, q Request) (why string, err error)
 	switch {
 	case f.own != nil && !(q.MoreAbove && f.images > 0):
 		why, err = "its tree was fetched", r.ensure(ctx, f.own, p)
-	case f.images == 1 && !r.trees.Has(f.above.Tree) && !r.isCached(f.above.Chain):
+	case f.images == 1 && !r.config.Trees.Has(f.above.Tree) && !r.isCached(f.above.Chain):
 		err = waitBegun(ctx, r.fetch(f.above, p))
 		fallthrough
 	default:
@@ -155,7 +151,7 @@ var ErrUnnamed = errors.New("its client does not name the manifest of the image,
 
 // Allow says why a pull may not have a chain even if the chain is on this machine, or nil.
 func (r *Resolver) Allow(ctx context.Context, q Request) error {
-	if r.trust == TrustChain {
+	if r.config.Trust == TrustChain {
 		return nil
 	}
 	repository := q.repository()
@@ -195,7 +191,7 @@ func (r *Resolver) lookup(ctx context.Context, q Request) (facts, error) {
 // question returns a request without the manifest if chains alone are trusted. Answers do not
 // depend on it then.
 func (r *Resolver) question(q Request) Request {
-	if r.trust == TrustChain {
+	if r.config.Trust == TrustChain {
 		q.Manifest = ""
 	}
 	return q
@@ -207,7 +203,7 @@ func (r *Resolver) ask(q Request) (answer map[string]*facts, err error) {
 	defer cancel()
 	end := time.Now().Add(lookupTimeout)
 	err = retry(ctx, func() (err error) {
-		answer, err = askFirst(r.answerers, func(a Answerer) (map[string]*facts, error) { return r.askOne(ctx, a, q) })
+		answer, err = askFirst(r.config.Answerers, func(a Answerer) (map[string]*facts, error) { return r.askOne(ctx, a, q) })
 		return err
 	}, func(err error) (time.Duration, bool) {
 		wait, ok := retryAfter(err)
@@ -245,7 +241,7 @@ func (r *Resolver) askOne(ctx context.Context, a Answerer, q Request) (map[strin
 	}
 	all, err := answer.verify(q, keys)
 	for _, f := range all {
-		f.complete = f.complete && len(r.answerers) == 1 // another may know more
+		f.complete = f.complete && len(r.config.Answerers) == 1 // another may know more
 	}
 	return all, err
 }
@@ -266,7 +262,7 @@ func (r *Resolver) Unanswered() int64 { return r.unanswered.Load() }
 // whose statement is refused is mounted as long as its tree is known.
 func (r *Resolver) Mount(ctx context.Context, chain string) (string, error) {
 	tree := r.tree(chain)
-	if tree.IsZero() || !r.trees.Has(tree) {
+	if tree.IsZero() || !r.config.Trees.Has(tree) {
 		s, err := r.askTree(ctx, chain)
 		if err == nil {
 			tree, err = s.Tree, r.ensure(ctx, s, full)
@@ -280,13 +276,13 @@ func (r *Resolver) Mount(ctx context.Context, chain string) (string, error) {
 			return "", err
 		}
 	}
-	return r.trees.Mount(ctx, tree)
+	return r.config.Trees.Mount(ctx, tree)
 }
 
 // Starts says that a container is about to start on a mounted chain.
 func (r *Resolver) Starts(chain string) {
 	if tree := r.tree(chain); !tree.IsZero() {
-		r.trees.Starts(tree)
+		r.config.Trees.Starts(tree)
 	}
 }
 
@@ -294,7 +290,7 @@ func (r *Resolver) Starts(chain string) {
 func (r *Resolver) askTree(ctx context.Context, chain string) (*index.Statement, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, treeTimeout, errors.New("it does not answer"))
 	defer cancel()
-	s, err := askFirst(r.answerers, func(a Answerer) (*index.Statement, error) {
+	s, err := askFirst(r.config.Answerers, func(a Answerer) (*index.Statement, error) {
 		s, err := a.Tree(ctx, chain)
 		if err != nil {
 			return nil, err

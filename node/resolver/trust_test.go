@@ -87,7 +87,7 @@ func newTrusting(
 		return &wire.Chain{Link: wire.Link{Chain: chain, Statement: &s}, Complete: true}, nil
 	}
 	r, trees := newResolver(t, h)
-	r.trust = TrustImage
+	r.config.Trust = TrustImage
 	return r, h, trees
 }
 
@@ -194,11 +194,11 @@ func TestAllow(t *testing.T) {
 		"another repository": image.from("evil.test/app"),
 		"another manifest":   newImage("x").from("registry.test/app"),
 	} {
-		r.trust = TrustImage
+		r.config.Trust = TrustImage
 		if allow(image) == nil {
 			t.Errorf("%s: allowed", name)
 		}
-		r.trust = TrustChain
+		r.config.Trust = TrustChain
 		if err := allow(image); err != nil {
 			t.Errorf("%s: refused although chains are trusted: %v", name, err)
 		}

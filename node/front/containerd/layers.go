@@ -23,22 +23,21 @@ type Layer struct {
 // Layers lists the chains with snapshots, sorted. The last layer of a pull in progress counts, even
 // if it is still being downloaded.
 func (s *Snapshotter) Layers(ctx context.Context) ([]Layer, error) {
-	chains := map[string]string{} // by the name of the snapshot
-	var infos []snapshots.Info
-	err := s.Walk(ctx, func(_ context.Context, info snapshots.Info) error {
-		if chain := layerOf(info); chain != "" {
-			chains[info.Name] = chain
-			infos = append(infos, info)
-		}
-		return nil
-	})
+	infos, err := s.list(ctx)
 	if err != nil {
 		return nil, err
+	}
+	chains := map[string]string{} // by the name of the snapshot
+	for _, info := range infos {
+		chains[info.Name] = layerOf(info)
 	}
 	layers := map[string]*Layer{}
 	below := map[string]bool{}
 	for _, info := range infos {
 		chain := chains[info.Name]
+		if chain == "" {
+			continue
+		}
 		below[cmp.Or(chains[info.Parent], info.Labels[labelParentChain])] = true
 		l := layers[chain]
 		if l == nil {
@@ -115,23 +114,22 @@ func layerOf(info snapshots.Info) string {
 
 // Users lists the active snapshots and views on each chain. Most are those of containers.
 func (s *Snapshotter) Users(ctx context.Context) (map[string][]string, error) {
-	parents := map[string]string{}
-	var users []string
-	err := s.Walk(ctx, func(_ context.Context, info snapshots.Info) error {
-		parents[info.Name] = info.Parent
-		if info.Kind != snapshots.KindCommitted {
-			users = append(users, info.Name)
-		}
-		return nil
-	})
+	infos, err := s.list(ctx)
 	if err != nil {
 		return nil, err
 	}
+	parents := map[string]string{}
+	for _, info := range infos {
+		parents[info.Name] = info.Parent
+	}
 	on := map[string][]string{}
-	for _, user := range users {
-		for parent := parents[user]; parent != ""; parent = parents[parent] {
+	for _, info := range infos {
+		if info.Kind == snapshots.KindCommitted {
+			continue
+		}
+		for parent := info.Parent; parent != ""; parent = parents[parent] {
 			if chain, lazy := chainOf(parent); lazy { // the tree contains everything below
-				on[chain] = append(on[chain], user)
+				on[chain] = append(on[chain], info.Name)
 				break
 			}
 		}

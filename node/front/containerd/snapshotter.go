@@ -215,13 +215,7 @@ func (s *Snapshotter) Usage(ctx context.Context, key string) (snapshots.Usage, e
 // Walk calls fn for each snapshot that matches the filters. It reads all of them first: fn may wait
 // for a slow client, and an open read transaction delays writers.
 func (s *Snapshotter) Walk(ctx context.Context, fn snapshots.WalkFunc, filters ...string) error {
-	var infos []snapshots.Info
-	err := s.store.WithTransaction(ctx, false, func(ctx context.Context) error {
-		return walkInfo(ctx, func(info snapshots.Info) error {
-			infos = append(infos, info)
-			return nil
-		}, filters...)
-	})
+	infos, err := s.list(ctx, filters...)
 	if err != nil {
 		return err
 	}
@@ -233,16 +227,21 @@ func (s *Snapshotter) Walk(ctx context.Context, fn snapshots.WalkFunc, filters .
 	return nil
 }
 
-// walkInfo is storage.WalkInfo, but a store without any snapshot yet is empty, not missing.
-func walkInfo(ctx context.Context, fn func(snapshots.Info) error, filters ...string) error {
-	err := storage.WalkInfo(ctx, func(_ context.Context, info snapshots.Info) error { return fn(info) }, filters...)
-	if errdefs.IsNotFound(err) {
-		return nil
+// list returns the snapshots that match the filters.
+func (s *Snapshotter) list(ctx context.Context, filters ...string) (infos []snapshots.Info, err error) {
+	err = s.store.WithTransaction(ctx, false, func(ctx context.Context) error {
+		return storage.WalkInfo(ctx, func(_ context.Context, info snapshots.Info) error {
+			infos = append(infos, info)
+			return nil
+		}, filters...)
+	})
+	if errdefs.IsNotFound(err) { // the store has no snapshot yet
+		return nil, nil
 	}
-	return err
+	return infos, err
 }
 
-// idMap is storage.IDMap (ID to name), with the same exception.
+// idMap is storage.IDMap (ID to name), but a store without any snapshot yet is empty, not missing.
 func idMap(ctx context.Context) (map[string]string, error) {
 	names, err := storage.IDMap(ctx)
 	if errdefs.IsNotFound(err) {

@@ -24,7 +24,7 @@ func (m *Mounts) mountAgain(ctx context.Context, tree chunk.ID) error {
 		return err
 	}
 	defer unlock()
-	m.trees.DisableLocal(tree)
+	m.watch(tree, true)
 	mount, ok := m.get(tree)
 	if !ok {
 		return nil
@@ -45,7 +45,17 @@ func (m *Mounts) mountAgain(ctx context.Context, tree chunk.ID) error {
 // Unwatch undoes MountAgain's effect on later mounts: they may use the local device again.
 func (m *Mounts) Unwatch(tree chunk.ID) {
 	defer m.trees.Lock(tree)()
-	m.trees.EnableLocal(tree)
+	m.watch(tree, false)
+}
+
+func (m *Mounts) watch(tree chunk.ID, watched bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if watched {
+		m.watched[tree] = true
+	} else {
+		delete(m.watched, tree)
+	}
 }
 
 // Starts says that a container is about to start on a mounted tree. The start is recorded if

@@ -32,8 +32,9 @@ type Mounts struct {
 
 	mu      sync.Mutex // guards what follows
 	mounted map[chunk.ID]Mount
-	unable  error     // why no tree can be mounted; nil: trees can be mounted
-	probed  time.Time // when unable was set
+	watched map[chunk.ID]bool // trees whose new mounts do not use the local device
+	unable  error             // why no tree can be mounted; nil: trees can be mounted
+	probed  time.Time         // when unable was set
 }
 
 // Mount is the newest mount of a tree. A tree may have others below it, with users of their own,
@@ -77,8 +78,13 @@ func pointsDir(root string) string { return filepath.Join(root, "mounts") }
 func New(
 	root string, mode Mode, store *trees.Store, server *fuse.Server, recorder *record.Recorder, log *slog.Logger,
 ) *Mounts {
-	return &Mounts{root: root, trees: store, server: server, recorder: recorder, log: log,
-		kernel: kernel{mode, unix.Mount}, mounted: map[chunk.ID]Mount{}}
+	m := &Mounts{root: root, trees: store, server: server, recorder: recorder, log: log,
+		kernel: kernel{mode, unix.Mount}, mounted: map[chunk.ID]Mount{}, watched: map[chunk.ID]bool{}}
+	store.AskMounted(func(tree chunk.ID) bool {
+		mount, _ := m.get(tree)
+		return mount.Kind == LocalDevice
+	})
+	return m
 }
 
 func (m *Mounts) point(tree chunk.ID) string { return filepath.Join(pointsDir(m.root), tree.String()) }
@@ -93,14 +99,12 @@ func (m *Mounts) get(tree chunk.ID) (mount Mount, ok bool) {
 
 // set changes what get returns.
 func (m *Mounts) set(tree chunk.ID, mount Mount) {
-	m.trees.SetLocalMounted(tree, mount.Kind == LocalDevice)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.mounted[tree] = mount
 }
 
 func (m *Mounts) forget(tree chunk.ID) {
-	m.trees.SetLocalMounted(tree, false)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.mounted, tree)
@@ -126,7 +130,7 @@ func (m *Mounts) ensure(ctx context.Context, tree chunk.ID) error {
 	defer unlock()
 	mount, ok := m.get(tree)
 	isLocal := mount.Kind == LocalDevice
-	if !ok || isLocal != m.trees.UsesLocal(tree) {
+	if !ok || isLocal != m.usesLocal(tree) {
 		return m.mount(ctx, tree)
 	}
 	if !isLocal {
@@ -167,10 +171,18 @@ func (m *Mounts) mount(ctx context.Context, tree chunk.ID) error {
 	return err
 }
 
+// usesLocal reports whether a new mount of a tree is to read its local device.
+func (m *Mounts) usesLocal(tree chunk.ID) bool {
+	_, has := m.trees.HasLocal(tree)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return has && !m.watched[tree]
+}
+
 // mountLocal mounts a tree with its local device, if mounts are to use that. A local device that
 // cannot be mounted is removed.
 func (m *Mounts) mountLocal(tree chunk.ID, open *trees.OpenTree) (mount Mount, ok bool) {
-	if !m.trees.UsesLocal(tree) {
+	if !m.usesLocal(tree) {
 		return Mount{}, false
 	}
 	device := m.trees.LocalDevice(tree)

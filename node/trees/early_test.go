@@ -95,7 +95,8 @@ func TestStartsBeginEarly(t *testing.T) {
 			t.Errorf("removed: asked %d times, %d requests in flight; want 2, 0", asked, waits)
 		}
 		ensure(h)
-		if trees.locals.bytes[h.tree] = 1; !trees.UsesLocal(h.tree) {
+		trees.locals.bytes[h.tree] = 1
+		if _, has := trees.HasLocal(h.tree); !has {
 			t.Error("no local device")
 		}
 		trees.closeEarly(h.tree)

@@ -125,7 +125,7 @@ func (s *Store) DiscardLocal(tree chunk.ID) (freed int64, err error) {
 // discardUnused removes the local device of a tree, if there is one that is not mounted. The
 // caller holds the tree's lock.
 func (s *Store) discardUnused(tree chunk.ID) (freed int64) {
-	if _, has := s.HasLocal(tree); !has || s.isLocalMounted(tree) {
+	if _, has := s.HasLocal(tree); !has || s.isMounted(tree) {
 		return 0
 	}
 	freed, err := s.DiscardLocal(tree)

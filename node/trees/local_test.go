@@ -102,11 +102,12 @@ func TestLocalDevice(t *testing.T) {
 	if size, ok := next.HasLocal(tree); !ok || size < 100*4096 || found.taken != size || len(left(t, next)) != 2 {
 		t.Errorf("the next daemon: size %d, %t; %d bytes are reserved; files %v", size, ok, found.taken, left(t, next))
 	}
-	next.SetLocalMounted(tree, true)
+	mounted := true
+	next.AskMounted(func(chunk.ID) bool { return mounted })
 	if freed := found.yield() + next.DropLocal(tree); freed != 0 || len(left(t, next)) != 2 {
 		t.Errorf("a mounted local device was removed, for %d bytes", freed)
 	}
-	next.SetLocalMounted(tree, false)
+	mounted = false
 	if freed := found.yield(); freed < 100*4096 || found.taken != 0 || len(left(t, next)) > 0 {
 		t.Errorf("freed %d bytes, %d are reserved, files %v", freed, found.taken, left(t, next))
 	}
@@ -156,23 +157,6 @@ func TestLocalDeviceThatCannotBeMade(t *testing.T) {
 	}
 }
 
-// A local device that is disabled is not used by mounts, until it is enabled.
-func TestDisableLocal(t *testing.T) {
-	trees, tree, _ := openLocal(t)
-	if err := trees.MakeLocal(t.Context(), tree); err != nil {
-		t.Fatal(err)
-	}
-	if !trees.UsesLocal(tree) {
-		t.Error("a new local device is not used")
-	}
-	if trees.DisableLocal(tree); trees.UsesLocal(tree) {
-		t.Error("a disabled local device is used")
-	}
-	if trees.EnableLocal(tree); !trees.UsesLocal(tree) {
-		t.Error("an enabled local device is not used")
-	}
-}
-
 // Scrub finds a flipped bit in a local device and removes the file. If it was mounted, Lost lists
 // its tree.
 func TestScrubOfALocalDevice(t *testing.T) {
@@ -186,7 +170,7 @@ func TestScrubOfALocalDevice(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer m.close()
-		trees.SetLocalMounted(tree, mounted)
+		trees.AskMounted(func(chunk.ID) bool { return mounted })
 		trees.served[tree] = m
 		if n, err := trees.Scrub(t.Context(), 0); n != 0 || err != nil || len(left(t, trees)) != 2 {
 			t.Errorf("an intact local device: %d damaged, %v", n, err)

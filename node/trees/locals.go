@@ -22,21 +22,24 @@ type Room interface {
 	OnShort(yield func() int64)
 }
 
-// locals counts the local devices on this machine, and says which of them mounts are to use.
+// locals counts the local devices on this machine.
 type locals struct {
-	room   Room          // nil: there are none
-	making chan struct{} // has one slot: they are made one at a time
+	room      Room                     // nil: there are none
+	making    chan struct{}            // has one slot: they are made one at a time
+	isMounted func(tree chunk.ID) bool // whether the newest mount of a tree reads its local device
 
-	mu       sync.Mutex         // guards what follows
-	bytes    map[chunk.ID]int64 // what each takes of the disk
-	mounted  map[chunk.ID]bool  // read by a tree's newest mount
-	disabled map[chunk.ID]bool  // not to be used by mounts
+	mu    sync.Mutex         // guards bytes
+	bytes map[chunk.ID]int64 // what each takes of the disk
 }
 
 func newLocals() locals {
-	return locals{making: make(chan struct{}, 1),
-		bytes: map[chunk.ID]int64{}, mounted: map[chunk.ID]bool{}, disabled: map[chunk.ID]bool{}}
+	return locals{making: make(chan struct{}, 1), isMounted: func(chunk.ID) bool { return false },
+		bytes: map[chunk.ID]int64{}}
 }
+
+// AskMounted sets what reports whether the newest mount of a tree reads its local device. A mounted
+// local device is not removed, unless it is damaged. It is called once, before the first Serve.
+func (l *locals) AskMounted(isMounted func(tree chunk.ID) bool) { l.isMounted = isMounted }
 
 // countLocal adds a local device with its size on the disk.
 func (l *locals) countLocal(tree chunk.ID, size int64) {
@@ -69,39 +72,4 @@ func (l *locals) allLocals() []chunk.ID {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Collect(maps.Keys(l.bytes))
-}
-
-// UsesLocal reports whether a new mount of a tree is to read its local device: the tree has one,
-// and it is not disabled.
-func (l *locals) UsesLocal(tree chunk.ID) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	_, has := l.bytes[tree]
-	return has && !l.disabled[tree]
-}
-
-// DisableLocal has new mounts of a tree not use a local device until EnableLocal.
-func (l *locals) DisableLocal(tree chunk.ID) { l.mark(l.disabled, tree, true) }
-
-// EnableLocal undoes DisableLocal.
-func (l *locals) EnableLocal(tree chunk.ID) { l.mark(l.disabled, tree, false) }
-
-// SetLocalMounted says whether the newest mount of a tree reads its local device. A mounted local
-// device is not removed, unless it is damaged.
-func (l *locals) SetLocalMounted(tree chunk.ID, mounted bool) { l.mark(l.mounted, tree, mounted) }
-
-func (l *locals) mark(set map[chunk.ID]bool, tree chunk.ID, marked bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if marked {
-		set[tree] = true
-	} else {
-		delete(set, tree)
-	}
-}
-
-func (l *locals) isLocalMounted(tree chunk.ID) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.mounted[tree]
 }

@@ -73,7 +73,7 @@ func (s *Store) scrubLocal(ctx context.Context, tree chunk.ID, limit rate.Limit)
 		return false, nil // removed meanwhile
 	}
 	s.log.Error("removing a local device that is damaged on the disk", "tree", tree, "err", cause)
-	if s.isLocalMounted(tree) {
+	if s.isMounted(tree) {
 		s.setLost(tree, fmt.Errorf("its containers may read wrong bytes, "+
 			"remove those that were started before others are: %w", cause))
 	}

@@ -159,14 +159,17 @@ func (s *Service) beginCopy(
 	if err != nil {
 		return nil, err
 	}
-	// The last request decides what the name stands for.
-	s.Copies.Supersede(r.name, members.Root.Digest, errSuperseded)
-	if r.images = ready(members, have); len(r.images) > 0 {
-		return r, s.catalog.AddSource(context.WithoutCancel(ctx), r.images, from.Repository())
+	r.images = ready(members, have)
+	if len(r.images) == 0 {
+		// The copy is known before its images, as their turn may come at once.
+		if r.copy, err = s.Copies.Join(c); err != nil {
+			return nil, err
+		}
 	}
-	// The copy is known before its images, as their turn may come at once.
-	if r.copy, err = s.Copies.Join(c); err != nil {
-		return nil, err
+	// The last request decides what the name stands for, unless it was refused.
+	s.Copies.Supersede(r.name, members.Root.Digest, errSuperseded)
+	if len(r.images) > 0 {
+		return r, s.catalog.AddSource(context.WithoutCancel(ctx), r.images, from.Repository())
 	}
 	wanted := slices.DeleteFunc(imagesOf(members), func(i catalog.Image) bool { return i.State != wire.StateQueued })
 	r.images, err = s.catalog.Expect(context.WithoutCancel(ctx), r.name, wanted)

@@ -182,16 +182,21 @@ func (s *Store) OpenPlain(ctx context.Context, key string) (io.ReadCloser, error
 
 func (s *Store) openRange(ctx context.Context, key string, offset, length int64) (*Object, error) {
 	r, err := s.bucket.NewRangeReader(ctx, key, offset, length, nil)
-	if gcerrors.Code(err) == gcerrors.NotFound {
-		return nil, fmt.Errorf("object %s: %w", key, ErrNotFound)
-	}
 	if err != nil {
-		return nil, fmt.Errorf("open object %s: %w", key, err)
+		return nil, errorOf(key, err)
 	}
 	if length < 0 {
 		length = r.Size() - offset
 	}
 	return &Object{Size: length, r: r}, nil
+}
+
+// errorOf names the object that the bucket's error is about.
+func errorOf(key string, err error) error {
+	if gcerrors.Code(err) == gcerrors.NotFound {
+		err = ErrNotFound
+	}
+	return fmt.Errorf("object %s: %w", key, err)
 }
 
 // Read reads the next bytes.

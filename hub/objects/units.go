@@ -66,15 +66,11 @@ func (s *Store) table(ctx context.Context, id chunk.ID) (*pack.Table, error) {
 
 func (s *Store) readTable(ctx context.Context, id chunk.ID) (*pack.Table, error) {
 	key := PackKey(id)
-	o, err := s.Open(ctx, key)
+	attributes, err := s.bucket.Attributes(ctx, key) // on S3 this moves no data
 	if err != nil {
-		return nil, err
+		return nil, errorOf(key, err)
 	}
-	size := o.Size
-	if err := o.Close(); err != nil {
-		return nil, fmt.Errorf("close object %s: %w", key, err)
-	}
-	table, err := pack.ReadTable(rangeReader{ctx, s, key}, size)
+	table, err := pack.ReadTable(rangeReader{ctx, s, key}, attributes.Size)
 	if err != nil {
 		return nil, fmt.Errorf("pack %s: %w", id.Short(), err)
 	}

@@ -84,7 +84,7 @@ type counter struct {
 func count(t *testing.T) *counter {
 	t.Helper()
 	c := &counter{asked: map[string]int64{}}
-	address, end, err := site.Between(func(_ http.ResponseWriter, r *http.Request) bool {
+	address, end, err := site.Intercept(func(_ http.ResponseWriter, r *http.Request) bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.asked[r.URL.Path]++

@@ -260,7 +260,7 @@ type middle struct {
 
 func (m *middle) serve(t *testing.T) string {
 	t.Helper()
-	address, end, err := site.Between(func(_ http.ResponseWriter, req *http.Request) bool {
+	address, end, err := site.Intercept(func(_ http.ResponseWriter, req *http.Request) bool {
 		m.wait(req)
 		return false
 	})
@@ -340,7 +340,7 @@ func TestStuckReadersDelayNoOther(t *testing.T) {
 // that is there goes on with a mirror, which cannot find a chunk by its ID.
 func TestLocationsComeLater(t *testing.T) {
 	var refused atomic.Int32
-	address, end, err := site.Between(func(w http.ResponseWriter, req *http.Request) bool {
+	address, end, err := site.Intercept(func(w http.ResponseWriter, req *http.Request) bool {
 		if !strings.Contains(req.URL.Path, "/locations/") {
 			return false
 		}

@@ -55,7 +55,7 @@ func (s *told) of(tree chunk.ID) []string {
 func heardSite(t *testing.T) (*site.Site, *told) {
 	t.Helper()
 	heard := &told{bodies: map[string][]string{}}
-	address, end, err := site.Between(heard.listen)
+	address, end, err := site.Intercept(heard.listen)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -220,7 +220,7 @@ func ofHub(t *testing.T, path string) []byte {
 // fetched twice. Whatever happens meanwhile, containers run.
 func TestStartThatIsKnown(t *testing.T) {
 	var known starts
-	between, end, err := site.Between(known.handle)
+	between, end, err := site.Intercept(known.handle)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -64,7 +64,7 @@ type hostile struct {
 func startHostile(t *testing.T) *hostile {
 	t.Helper()
 	h := &hostile{foreign: &foreign{}}
-	address, end, err := site.Between(h.foreign.handle)
+	address, end, err := site.Intercept(h.foreign.handle)
 	if err != nil {
 		t.Fatal(err)
 	}

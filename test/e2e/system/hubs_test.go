@@ -24,7 +24,7 @@ type middle struct {
 // serve answers in place of the site's hub, and returns what its node asks instead.
 func (m *middle) serve(t *testing.T) []string {
 	t.Helper()
-	address, end, err := site.Between(func(w http.ResponseWriter, r *http.Request) bool {
+	address, end, err := site.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
 		if strings.Contains(r.URL.Path, "/chains/") || strings.Contains(r.URL.Path, "/manifests/") || strings.Contains(r.URL.Path, "/trees/") {
 			m.lookups.Add(1)
 		}

@@ -1,5 +1,4 @@
-// Package cachetest checks that a store.Cache keeps the promises of its interface. Every cache of
-// chunks runs through it.
+// Package cachetest is the conformance suite for store.Cache. Every cache of chunks must pass it.
 package cachetest
 
 import (
@@ -12,8 +11,7 @@ import (
 	"lighter/store"
 )
 
-// lengths are those of the test's chunks, in bytes: around the block sizes of disks, and the
-// extremes.
+// lengths of the tests' chunks, in bytes: the extremes, and values around the block size of disks.
 var lengths = []int{1, 4095, 4096, 4097, 100_000, chunk.MaxLength}
 
 // Run runs the suite. open returns an empty cache with room for 8 MiB of chunks.
@@ -74,7 +72,7 @@ func putAndRead(t *testing.T, c store.Cache) {
 	}
 	other, _ := random(100, 99)
 	if c.Has(other.ID) || c.Read(other, 0, make([]byte, 100)) {
-		t.Error("a chunk that was not put is cached")
+		t.Error("Has or Read of a chunk that was not put: got true, want false")
 	}
 }
 
@@ -115,7 +113,7 @@ func concurrent(t *testing.T, c store.Cache) {
 			work.Go(func() {
 				got := make([]byte, len(plain))
 				if c.Read(ref, 0, got) && !bytes.Equal(got, plain) {
-					t.Error("Read beside Put: got other bytes than were put")
+					t.Error("Read during Put: got other bytes than were put")
 				}
 			})
 		}

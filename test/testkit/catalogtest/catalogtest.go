@@ -1,5 +1,5 @@
-// Package catalogtest is the conformance suite for a hub's catalog: whatever database it runs on
-// must pass it.
+// Package catalogtest is the conformance suite for a hub's catalog. The catalog must pass it on
+// every database.
 package catalogtest
 
 import (
@@ -46,8 +46,8 @@ func Test(t *testing.T, open func(t *testing.T) *catalog.Catalog) {
 	}
 }
 
-// Publish makes an image of layers with one chunk each ready. Layer "b" on "a" has the chain "a/b",
-// and a tree of that name (TreeOf).
+// Publish publishes an image with these layers, of one chunk each. The layer "b" on "a" has the
+// chain "a/b" and the tree TreeOf("a/b").
 func Publish(t *testing.T, c *catalog.Catalog, name string, layers ...string) catalog.Image {
 	t.Helper()
 	image := queue(t, c, name)
@@ -78,7 +78,7 @@ func queued(digest string) catalog.Image {
 	return catalog.Image{Root: digest, Digest: digest, State: wire.StateQueued}
 }
 
-// any suits Catalog.Next.
+// any accepts every image, for Catalog.Next.
 func any(catalog.Image) bool { return true }
 
 func publication(t *testing.T, c *catalog.Catalog, image catalog.Image, layers ...string) *catalog.Publication {

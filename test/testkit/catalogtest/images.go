@@ -98,7 +98,7 @@ func testContention(t *testing.T, c *catalog.Catalog) {
 	}
 }
 
-// An image during whose ingestion the process ends again and again fails in the end.
+// If the process crashes during each ingestion of an image, the image fails after some tries.
 func testRequeue(t *testing.T, c *catalog.Catalog) {
 	image := queue(t, c, "one")
 	tries := 1
@@ -161,7 +161,7 @@ func testNames(t *testing.T, c *catalog.Catalog) {
 	}
 }
 
-// The end of the work on a removed image changes nothing, even if the name has come back.
+// Publish and Release of a removed image change nothing, even if the name was added again.
 func testRemovedImage(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	image := queue(t, c, "a")
@@ -255,7 +255,7 @@ func testChainsAbove(t *testing.T, c *catalog.Catalog) {
 
 func testChunks(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
-	layers := make([]string, 600) // more than one query looks up
+	layers := make([]string, 600) // more than fit one query
 	ids := make([]chunk.ID, len(layers))
 	for i := range layers {
 		layers[i] = fmt.Sprint("layer ", i)
@@ -274,7 +274,7 @@ func testChunks(t *testing.T, c *catalog.Catalog) {
 	seen := map[int64]bool{}
 	for i, id := range ids {
 		if want := (chunk.Unit{Pack: packOf("one"), N: uint32(i)}); units[id] != want {
-			t.Fatalf("chunk %d is in %v, want %v", i, units[id], want)
+			t.Fatalf("unit of chunk %d: %v, want %v", i, units[id], want)
 		}
 		if seen[numbers[id]] {
 			t.Fatalf("two chunks have number %d", numbers[id])

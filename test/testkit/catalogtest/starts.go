@@ -11,7 +11,7 @@ import (
 	"lighter/hub/catalog"
 )
 
-// layOut gives a tree these startup packs, of 100 bytes each.
+// layOut sets the startup packs of a tree, of 100 bytes each.
 func layOut(t *testing.T, c *catalog.Catalog, tree chunk.ID, packs ...chunk.ID) {
 	t.Helper()
 	l := &catalog.Layout{Tree: tree, Locations: chunk.Sum(fmt.Append(nil, packs))}
@@ -52,14 +52,15 @@ func testLocations(t *testing.T, c *catalog.Catalog) {
 	}
 }
 
-// Retired packs go by age or, if they exceed the bytes, the longest retired first.
+// Retired packs are dropped by age and, beyond a number of bytes, in the order in which they were
+// retired.
 func testRetiredPacks(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	Publish(t, c, "one", "a")
 	Publish(t, c, "two", "b")
 	tree := TreeOf("a")
 	var ids []chunk.ID
-	var after []time.Time // after[i]: when packs before i were retired
+	var after []time.Time // after[i] is a time after packs before i were retired, and before pack i was
 	for i := range byte(4) {
 		ids = append(ids, chunk.Sum([]byte{i}))
 		layOut(t, c, tree, ids[i])
@@ -91,14 +92,15 @@ func testRetiredPacks(t *testing.T, c *catalog.Catalog) {
 		t.Errorf("after one came back: %v, %v, want %v", got, err, ids[:2])
 	}
 	layOut(t, c, TreeOf("b"), ids[2])
-	layOut(t, c, tree) // another tree has the pack still
+	layOut(t, c, tree) // another tree still has the pack
 	must(t, c.DropRetired(ctx, ids))
 	if held, err := c.StartHoldings(ctx); err != nil || held.Packs != 1 || held.PackBytes != 100 || held.Live != 100 {
 		t.Errorf("kept: %+v, %v, want one pack", held, err)
 	}
 }
 
-// Without room the least recently used trees lose their startup packs, until they are used again.
+// If space is short, the least recently used trees lose their startup packs until they are used
+// again.
 func testEvictedPacks(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	shared := chunk.Sum([]byte("shared"))
@@ -163,7 +165,7 @@ func testDue(t *testing.T, c *catalog.Catalog) {
 	}
 }
 
-// A tree without an image loses what is known of its starts.
+// A tree without an image loses its traces and recordings.
 func testUnserved(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	Publish(t, c, "one", "a")
@@ -184,7 +186,7 @@ func testUnserved(t *testing.T, c *catalog.Catalog) {
 	due, err = c.DueOf(ctx, tree)
 	traces, tracesErr := c.Traces(ctx, tree)
 	if err != nil || tracesErr != nil || due.At.IsZero() || len(traces) != 0 {
-		t.Errorf("removed for long: %+v, %v, %d traces, %v, want it due, without traces", due, err, len(traces),
+		t.Errorf("removed for a long time: %+v, %v, %d traces, %v, want it due, without traces", due, err, len(traces),
 			tracesErr)
 	}
 	Publish(t, c, "one", "a")
@@ -231,7 +233,7 @@ func testDerived(t *testing.T, c *catalog.Catalog) {
 	}
 }
 
-// The traces that wait are bounded for each tree.
+// The number of pending traces is bounded for each tree.
 func testTraces(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	Publish(t, c, "one", "a")
@@ -240,7 +242,7 @@ func testTraces(t *testing.T, c *catalog.Catalog) {
 	add := func() error { return c.AddTrace(ctx, tree, "sender", []byte("trace"), someTime) }
 	most := fill(t, add)
 	must(t, c.AddTrace(ctx, TreeOf("b"), "", []byte("trace"), someTime))
-	// A trace that does not fit makes the tree due again, if it was given up.
+	// A trace that does not fit makes the tree due again.
 	due, err := c.DueOf(ctx, tree)
 	must(t, err)
 	must(t, c.Settle(ctx, tree, due.Changes, someTime))
@@ -261,7 +263,7 @@ func testTraces(t *testing.T, c *catalog.Catalog) {
 	traces, err := c.Traces(ctx, tree)
 	if err != nil || len(traces) != most || !traces[0].Raw || traces[0].Sender != "sender" ||
 		string(traces[0].Body) != "trace" {
-		t.Fatalf("%d traces wait, %v, want %d", len(traces), err, most)
+		t.Fatalf("%d traces are pending, %v, want %d", len(traces), err, most)
 	}
 	must(t, c.KeepRecordings(ctx, tree, nil, []byte("kept"), traces[9].N))
 	traces, err = c.Traces(ctx, tree)
@@ -271,8 +273,8 @@ func testTraces(t *testing.T, c *catalog.Catalog) {
 	}
 }
 
-// The traces that wait are bounded in bytes, too: for each tree, where the first may be longer, and
-// for all trees.
+// Pending traces are also bounded in bytes: for each tree, except that its first trace may be
+// longer, and for all trees together.
 func testLongTraces(t *testing.T, c *catalog.Catalog) {
 	long := make([]byte, 32<<20)
 	trees := 0
@@ -290,11 +292,11 @@ func testLongTraces(t *testing.T, c *catalog.Catalog) {
 		return nil
 	})
 	if trees < 3 || trees > 64 {
-		t.Errorf("%d trees may have a long trace", trees-1)
+		t.Errorf("%d trees have a long trace, want 2 to 63", trees-1)
 	}
 }
 
-// Recordings are replaced only if nobody else has changed them, or their traces, meanwhile.
+// Recordings are replaced only if neither they nor their traces have changed since they were read.
 func testRecordings(t *testing.T, c *catalog.Catalog) {
 	ctx := t.Context()
 	Publish(t, c, "one", "a")
@@ -311,14 +313,14 @@ func testRecordings(t *testing.T, c *catalog.Catalog) {
 		t.Fatal(n, err)
 	}
 	if err := c.KeepRecordings(ctx, tree, nil, []byte("forgotten"), before[0].N); !errors.Is(err, catalog.ErrChanged) {
-		t.Errorf("recordings that were removed are kept: %v, want ErrChanged", err)
+		t.Errorf("keep recordings that were removed: %v, want ErrChanged", err)
 	}
 	traces := add()
 	must(t, c.KeepRecordings(ctx, tree, []byte("none"), []byte("some"), traces[0].N))
 	for _, all := range []bool{false, true} {
 		if _, err := c.CutRecordings(ctx, tree, []byte("none"), []byte("less"), all); !errors.Is(err,
 			catalog.ErrChanged) {
-			t.Errorf("new recordings are removed: %v, want ErrChanged", err)
+			t.Errorf("remove outdated recordings: %v, want ErrChanged", err)
 		}
 	}
 	must(t, c.Settle(ctx, tree, -1, time.UnixMilli(1)))

@@ -1,5 +1,5 @@
-// Package certificate makes certificates for tests, as a hub on 127.0.0.1 has them. Each is
-// its own authority, valid for a day. It is of no use for anything else.
+// Package certificate makes self-signed certificates for test servers on 127.0.0.1. They are valid
+// for a day.
 package certificate
 
 import (
@@ -20,7 +20,7 @@ import (
 // Certificate is a certificate and its key, both in PEM form.
 type Certificate struct{ Cert, Key []byte }
 
-// New makes a certificate with a common name, for 127.0.0.1.
+// New makes a certificate for 127.0.0.1 with the common name.
 func New(tb testing.TB, name string) Certificate {
 	tb.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -28,7 +28,8 @@ func New(tb testing.TB, name string) Certificate {
 		tb.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		SerialNumber: big.NewInt(time.Now().UnixNano()),
+		Subject:      pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 	}
@@ -46,7 +47,7 @@ func New(tb testing.TB, name string) Certificate {
 	}
 }
 
-// Write writes both files, one after the other.
+// Write writes the certificate and the key to files.
 func (c Certificate) Write(tb testing.TB, cert, key string) {
 	tb.Helper()
 	for file, content := range map[string][]byte{cert: c.Cert, key: c.Key} {
@@ -56,7 +57,7 @@ func (c Certificate) Write(tb testing.TB, cert, key string) {
 	}
 }
 
-// Pair returns it as servers use it.
+// Pair returns the certificate in the form that TLS servers use.
 func (c Certificate) Pair(tb testing.TB) tls.Certificate {
 	tb.Helper()
 	pair, err := tls.X509KeyPair(c.Cert, c.Key)

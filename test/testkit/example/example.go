@@ -1,6 +1,6 @@
-// Package example keeps stored examples of formats: what earlier versions have written, and every
-// later version must read. An example's name ends in its format's version. A change of a format
-// adds an example; no example is ever written again.
+// Package example reads stored examples of formats. Earlier versions have written them, and every
+// later version must read them. The name of an example ends in the version of its format. A new
+// version of a format adds an example; existing examples never change.
 package example
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// maxSize bounds an example in bytes: they stay in the repository for ever.
+// maxSize bounds an example, in bytes, because it stays in the repository for ever.
 const maxSize = 64 << 10
 
 var update = flag.Bool("update", false, "write the examples that do not exist yet")

@@ -1,10 +1,8 @@
-// Package faultfs promises a directory whose disk fails, or hangs, when a test says so, and
-// as it says: a FUSE file system that hands everything on to another directory, but
-// for the operations that are to fail, or to hang. It is for faults that no real file system here
-// can be made to have at a chosen moment.
+// Package faultfs simulates a disk that fails or hangs. It is a FUSE file system that forwards
+// operations to another directory. A test chooses the operations that fail or hang, and when.
 //
-// It needs root. The kernel caches no data of it, so each read and write of a
-// process is one here.
+// It needs root. The kernel does not cache its data, so each read and write of a process reaches
+// it.
 package faultfs
 
 import (
@@ -21,14 +19,14 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// hangLimit is the longest that operations hang: nobody can kill a process that waits for
-// an answer of its own file system, so a test that is stuck has to be freed.
+// hangLimit bounds the time that operations hang. A process that waits for its own file system
+// cannot be killed, so a stuck test must be released.
 const hangLimit = 2 * time.Minute
 
 // Op is a kind of operation that can fail, or hang.
 type Op string
 
-// What can fail, or hang.
+// Operations that can fail or hang.
 const (
 	Read   Op = "read"
 	Write  Op = "write"
@@ -36,25 +34,25 @@ const (
 	Unlink Op = "unlink"
 )
 
-// FS is a mounted one.
+// FS is a mounted file system whose operations can fail or hang.
 type FS struct {
 	server *fuse.Server
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	errnos map[Op]syscall.Errno
 	failed map[Op]int
 	hang   *hang // or nil
 }
 
-// hang is what waits until released is closed.
+// hang describes operations that wait until released is closed.
 type hang struct {
-	suffix   string // of the files' names
+	suffix   string // of the names of the files concerned
 	ops      []Op
 	waiting  map[Op]int
 	released chan struct{}
 }
 
-// Mount mounts one on dir whose files are in backing.
+// Mount mounts an FS on dir. Its files are in the directory backing.
 func Mount(backing, dir string) (*FS, error) {
 	f := &FS{errnos: map[Op]syscall.Errno{}, failed: map[Op]int{}}
 	root, err := fs.NewLoopbackRoot(backing)
@@ -69,7 +67,7 @@ func Mount(backing, dir string) (*FS, error) {
 	return f, nil
 }
 
-// Fail has operations fail from now on; 0: no longer.
+// Fail makes operations fail with errno from now on. With errno 0 they succeed again.
 func (f *FS) Fail(errno syscall.Errno, ops ...Op) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -78,15 +76,15 @@ func (f *FS) Fail(errno syscall.Errno, ops ...Op) {
 	}
 }
 
-// Failed tells how many operations have failed.
+// Failed returns the number of operations that Fail has made fail.
 func (f *FS) Failed(op Op) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.failed[op]
 }
 
-// Hang has operations on files whose names end with suffix wait from now on, until Release
-// or Close, or for two minutes. It replaces what hung before, which goes on.
+// Hang makes operations on files whose names end with suffix wait until Release or Close, two
+// minutes at most. It first releases the operations of an earlier Hang.
 func (f *FS) Hang(suffix string, ops ...Op) {
 	f.Release()
 	h := &hang{suffix: suffix, ops: ops, waiting: map[Op]int{}, released: make(chan struct{})}
@@ -96,7 +94,7 @@ func (f *FS) Hang(suffix string, ops ...Op) {
 	time.AfterFunc(hangLimit, func() { f.release(h) })
 }
 
-// Release has everything go on.
+// Release continues all hanging operations.
 func (f *FS) Release() {
 	f.mu.Lock()
 	h := f.hang
@@ -113,7 +111,7 @@ func (f *FS) release(h *hang) {
 	}
 }
 
-// Hanging tells how many operations wait.
+// Hanging returns the number of operations that wait.
 func (f *FS) Hanging(op Op) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -123,7 +121,7 @@ func (f *FS) Hanging(op Op) int {
 	return f.hang.waiting[op]
 }
 
-// await returns when an operation on a file of that name may go on.
+// await blocks while an operation on the named file has to hang.
 func (f *FS) await(op Op, name string) {
 	f.mu.Lock()
 	h := f.hang
@@ -137,9 +135,8 @@ func (f *FS) await(op Op, name string) {
 	}
 }
 
-// Close unmounts it, also from under those who use it. Nothing hangs any more: whatever
-// they ask of it fails at once, or a process that ends while it waits for an answer of its own
-// would never end.
+// Close unmounts the file system, also while it is in use. It releases all operations, and later
+// ones fail at once. Otherwise a process that waits for its own file system would never end.
 func (f *FS) Close(dir string) error {
 	f.Release()
 	err := syscall.Unmount(dir, syscall.MNT_FORCE|syscall.MNT_DETACH)
@@ -149,7 +146,7 @@ func (f *FS) Close(dir string) error {
 	return err
 }
 
-// before is what happens to an operation on a file before it is handed on.
+// before lets an operation hang or fail before it is forwarded.
 func (f *FS) before(op Op, name string) syscall.Errno {
 	f.await(op, name)
 	f.mu.Lock()
@@ -201,7 +198,8 @@ func (n *node) Open(ctx context.Context, flags uint32) (fs.FileHandle, uint32, s
 	return h, fuse.FOPEN_DIRECT_IO, errno
 }
 
-func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out *fuse.EntryOut) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
+func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out *fuse.EntryOut) (*fs.Inode,
+	fs.FileHandle, uint32, syscall.Errno) {
 	if errno := n.fs.before(Open, name); errno != 0 {
 		return nil, nil, 0, errno
 	}

@@ -16,13 +16,13 @@ import (
 // Tree is a tree of files.
 type Tree struct {
 	Extents *index.Map
-	Image   []byte              // the bytes of its device
+	Image   []byte              // the content of its device
 	Chunks  map[chunk.ID][]byte // the contents of its chunks
 	Half    map[chunk.ID]bool   // for each chunk, whether it is in a random half of them
 }
 
-// New makes a tree of so many files, each of 1 to 5 parts: chunks of at most largest bytes, and
-// holes. It makes the same tree each time.
+// New makes a tree with a number of files. Each file has 1 to 5 extents: chunks of at most largest
+// bytes, and holes. Equal arguments give equal trees.
 func New(t testing.TB, files, largest int) *Tree {
 	t.Helper()
 	r := rand.New(rand.NewPCG(1, 1))
@@ -60,7 +60,8 @@ func New(t testing.TB, files, largest int) *Tree {
 	return made
 }
 
-// extentsOf returns the extent map of a tree, as a node opens it.
+// extentsOf returns the extent map of a tree, built and opened in the same way as by a hub and a
+// node.
 func extentsOf(t testing.TB, root *tree.Node) *index.Map {
 	t.Helper()
 	var metadata, whole, extents bytes.Buffer

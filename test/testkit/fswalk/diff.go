@@ -6,17 +6,16 @@ import (
 	"slices"
 )
 
-// Options say what may differ.
+// Options select differences to ignore.
 type Options struct {
-	// TimeOf tells, if it is not nil, for which paths of b the modification
-	// time counts.
+	// TimeOf reports whether to compare the modification times at a path. If it is nil, all are
+	// compared.
 	TimeOf func(path string, a, b Entry) bool
-	// Nlink says that link counts of files may differ.
+	// Nlink ignores the link counts of files.
 	Nlink bool
 }
 
-// Diff says where b differs from a, one line for each difference, in the order
-// of the paths. An empty result means that they are the same.
+// Diff returns one line for each difference between a and b, in the order of the paths.
 func Diff(a, b Listing, o Options) []string {
 	var lines []string
 	for _, path := range slices.Sorted(maps.Keys(a)) {
@@ -37,7 +36,7 @@ func Diff(a, b Listing, o Options) []string {
 	return lines
 }
 
-// String names the entry's type and owner.
+// String returns the entry's mode and owner.
 func (e Entry) String() string { return fmt.Sprintf("mode %#o, owner %d:%d", e.Mode, e.UID, e.GID) }
 
 func diffEntry(path string, a, b Entry, o Options) []string {

@@ -1,11 +1,9 @@
-// Package fswalk promises to see everything that a mounted directory tree shows
-// of itself: Walk reads all attributes of all its entries, and Diff says where
-// two such readings differ, in words that name the path and the attribute.
+// Package fswalk compares mounted directory trees. Walk reads all attributes and contents of a
+// tree, and Diff describes the differences between two trees.
 //
-// It judges nothing by itself. What two file systems cannot have in common
-// (inode numbers, sizes and link counts of directories, change and access
-// times) is not read. It needs the rights to read every file, and holds the
-// whole reading in memory.
+// Walk skips what differs between file systems: inode numbers, sizes and link counts of
+// directories, change and access times. It needs the permission to read every file, and keeps all
+// attributes in memory.
 package fswalk
 
 import (
@@ -22,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Entry is all that one name shows.
+// Entry holds the attributes of one path.
 type Entry struct {
 	Mode   uint32 // as in st_mode
 	UID    uint32
@@ -34,19 +32,18 @@ type Entry struct {
 	Nsec   int64
 	Link   string            // target of a symlink
 	SHA256 string            // of a file's content, hexadecimal
-	Xattrs map[string]string // of a value that cannot be read: "!" and the error
-	Group  string            // first path, in the order of the walk, that is the same inode; of files with several names
+	Xattrs map[string]string // if a value cannot be read: "!" and the error
+	Group  string            // the first path with the same inode; empty for files with one link
 }
 
-// IsDir tells whether the entry is a directory.
+// IsDir reports whether the entry is a directory.
 func (e Entry) IsDir() bool { return e.Mode&unix.S_IFMT == unix.S_IFDIR }
 
-// Listing is what Walk found, by path from the root, which is ".".
+// Listing maps paths to entries. Paths are relative to the root, which is ".".
 type Listing map[string]Entry
 
-// Walk reads the tree below dir, dir included, names in bytewise order. A name
-// that a directory lists but that cannot be looked up is left out: overlayfs
-// lists whiteouts of which nothing is below.
+// Walk reads dir and the tree below it, in bytewise order of the names. It skips names that a
+// directory lists but that cannot be looked up: overlayfs lists some whiteouts.
 func Walk(dir string) (Listing, error) {
 	w := walker{root: dir, found: Listing{}, inodes: map[inode]string{}}
 	if err := w.walk("."); err != nil {
@@ -60,7 +57,7 @@ type inode struct{ dev, ino uint64 }
 type walker struct {
 	root   string
 	found  Listing
-	inodes map[inode]string // of files with several names: the first
+	inodes map[inode]string // the first path of each file with several links
 }
 
 func (w *walker) walk(p string) error {
@@ -92,7 +89,7 @@ func (w *walker) walk(p string) error {
 	return nil
 }
 
-// fill reads what Lstat does not say, or says only for some types.
+// fill sets the attributes that Lstat does not return, or returns only for some types.
 func (w *walker) fill(e *Entry, p string, st *unix.Stat_t) (err error) {
 	full := w.root + "/" + p
 	if !e.IsDir() {

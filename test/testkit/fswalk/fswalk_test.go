@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sample makes a directory with one of each kind that needs no rights.
+// sample makes a directory with one entry of each type that needs no privileges.
 func sample(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -57,19 +57,25 @@ func TestWalk(t *testing.T) {
 	}
 }
 
-// TestDiffSeesEverything changes one attribute at a time.
-func TestDiffSeesEverything(t *testing.T) {
+// TestDiffReportsEveryAttribute changes one attribute at a time.
+func TestDiffReportsEveryAttribute(t *testing.T) {
 	a, err := Walk(sample(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if lines := Diff(a, maps.Clone(a), Options{}); len(lines) != 0 {
-		t.Fatalf("nothing differs: %q", lines)
+		t.Fatalf("equal listings: %q, want no difference", lines)
 	}
 	for word, change := range map[string]func(e *Entry){
-		"mode": func(e *Entry) { e.Mode ^= 1 }, "owner": func(e *Entry) { e.GID++ }, "device": func(e *Entry) { e.Rdev++ },
-		"size": func(e *Entry) { e.Size++ }, "link to": func(e *Entry) { e.Link = "x" }, "SHA-256": func(e *Entry) { e.SHA256 = "" },
-		"same inode": func(e *Entry) { e.Group = "x" }, "link count": func(e *Entry) { e.Nlink++ }, "time": func(e *Entry) { e.Nsec++ },
+		"mode":                             func(e *Entry) { e.Mode ^= 1 },
+		"owner":                            func(e *Entry) { e.GID++ },
+		"device":                           func(e *Entry) { e.Rdev++ },
+		"size":                             func(e *Entry) { e.Size++ },
+		"link to":                          func(e *Entry) { e.Link = "x" },
+		"SHA-256":                          func(e *Entry) { e.SHA256 = "" },
+		"same inode":                       func(e *Entry) { e.Group = "x" },
+		"link count":                       func(e *Entry) { e.Nlink++ },
+		"time":                             func(e *Entry) { e.Nsec++ },
 		"attribute \"user.y\" absent and ": func(e *Entry) { e.Xattrs = map[string]string{"user.y": ""} },
 	} {
 		b := maps.Clone(a)
@@ -83,12 +89,13 @@ func TestDiffSeesEverything(t *testing.T) {
 	b := maps.Clone(a)
 	delete(b, "p")
 	b["q"] = Entry{}
-	if lines := Diff(a, b, Options{}); len(lines) != 2 || !strings.Contains(lines[0], `"p": only in the first`) || !strings.Contains(lines[1], `"q": only in the second`) {
+	if lines := Diff(a, b, Options{}); len(lines) != 2 || !strings.Contains(lines[0], `"p": only in the first`) ||
+		!strings.Contains(lines[1], `"q": only in the second`) {
 		t.Errorf("got %q", lines)
 	}
 }
 
-func TestDiffLeavesOut(t *testing.T) {
+func TestDiffOptions(t *testing.T) {
 	a := Listing{"f": {Sec: 1, Nlink: 2}}
 	b := Listing{"f": {Sec: 2, Nlink: 1}}
 	o := Options{Nlink: true, TimeOf: func(string, Entry, Entry) bool { return false }}

@@ -1,4 +1,4 @@
-// Package history builds the lighter of earlier commits, for tests of two versions side by side.
+// Package history builds lighter binaries of earlier commits, for tests of two versions together.
 package history
 
 import (
@@ -6,14 +6,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"lighter/test/testkit/site"
 )
 
-// Build builds the lighter of a commit. It returns "" if the repository has no such commit, as a
-// shallow clone.
+// Build builds the lighter binary of a commit. It returns "" if the repository does not have the
+// commit, for example because it is a shallow clone.
 func Build(t *testing.T, commit string) (lighter string) {
 	t.Helper()
 	if Git(t, "rev-parse", "--verify", commit+"^{commit}").Run() != nil {
@@ -32,17 +33,18 @@ func Build(t *testing.T, commit string) (lighter string) {
 	return Compile(t, source)
 }
 
-// Git returns a git command in this repository, whoever owns it.
+// Git returns a git command that runs in this repository, also if another user owns it.
 func Git(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	return exec.Command("git", append([]string{"-c", "safe.directory=*", "-C", Module(t)}, args...)...)
 }
 
-// Compile builds lighter from a directory with its source.
+// Compile builds a lighter binary from a source directory.
 func Compile(t *testing.T, source string, flags ...string) (lighter string) {
 	t.Helper()
 	lighter = filepath.Join(t.TempDir(), "lighter")
-	cmd := exec.Command("go", append(append([]string{"build", "-trimpath", "-o", lighter}, flags...), "./cmd/lighter")...)
+	cmd := exec.Command("go", slices.Concat([]string{"build", "-trimpath", "-o", lighter}, flags,
+		[]string{"./cmd/lighter"})...)
 	cmd.Dir = source
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -1,5 +1,5 @@
-// Package immutable makes directories that cannot be deleted, as a damaged file system
-// or `chattr +i` has them.
+// Package immutable makes directories that cannot be deleted, as with `chattr +i` or on a damaged
+// file system.
 package immutable
 
 import (
@@ -13,8 +13,8 @@ import (
 // immutableFlag is FS_IMMUTABLE_FL.
 const immutableFlag = 0x10
 
-// Dir makes a directory with a file in it, neither of which can be deleted or moved until
-// the test ends, also not by root.
+// Dir makes a directory that contains a file. Until the test ends, neither can be deleted or moved,
+// not even by root.
 func Dir(t *testing.T, path string) {
 	t.Helper()
 	if err := os.MkdirAll(path, 0o755); err != nil {
@@ -25,14 +25,14 @@ func Dir(t *testing.T, path string) {
 	}
 	Set(t, path, true)
 	t.Cleanup(func() {
-		if _, err := os.Lstat(path); err == nil { // else the test has removed it
+		if _, err := os.Lstat(path); err == nil { // otherwise the test has removed the directory
 			Set(t, path, false)
 		}
 	})
 }
 
-// Set makes a directory immutable, or not any more. Of others than root it takes the
-// right to write there, which comes to the same.
+// Set sets or clears the immutable flag of a directory. Without root, it removes or restores write
+// permission, which has the same effect.
 func Set(t *testing.T, path string, immutable bool) {
 	t.Helper()
 	if os.Geteuid() != 0 {

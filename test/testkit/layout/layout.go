@@ -1,9 +1,8 @@
-// Package layout promises OCI layouts made of other ones: an image and one layer
-// more, in milliseconds, because the layers of the other are linked and not
-// copied. What it makes is the same each time.
+// Package layout makes an OCI layout from another one by adding a layer. It takes milliseconds,
+// because existing layers are hard links. The result is reproducible.
 //
-// It knows layouts as test/setup makes them, with one image and its layers
-// compressed with gzip, and no others.
+// It reads only layouts as test/setup makes them: with one image, whose layers are compressed with
+// gzip.
 package layout
 
 import (
@@ -23,10 +22,10 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Layer writes a layer's tar.
+// Layer writes the tar archive of a layer.
 type Layer struct{ tar *tar.Writer }
 
-// madeAt is the time of all that is made here: layers must be the same each time.
+// madeAt is the modification time of all entries: it is constant so that layers are reproducible.
 var madeAt = time.Unix(1_700_000_000, 0)
 
 // Dir adds a directory.
@@ -44,7 +43,7 @@ func (l *Layer) File(name string, content []byte) error {
 	return err
 }
 
-// Extend makes the OCI layout to out of from and one layer more.
+// Extend makes the OCI layout to: the image of from with one more layer, which write writes.
 func Extend(from, to string, write func(*Layer) error) error {
 	if err := os.MkdirAll(filepath.Join(to, "blobs/sha256"), 0o755); err != nil {
 		return err
@@ -71,7 +70,7 @@ func Extend(from, to string, write func(*Layer) error) error {
 	return Write(to, manifest, config)
 }
 
-// WriteLayer writes a gzip-compressed layer into the layout, and returns its diffID too.
+// WriteLayer writes a gzip-compressed layer into the layout, and returns its descriptor and diffID.
 func WriteLayer(layout string, write func(*Layer) error) (ocispec.Descriptor, digest.Digest, error) {
 	d := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayerGzip}
 	temporary := filepath.Join(layout, "layer")
@@ -109,7 +108,8 @@ func Write(layout string, manifest ocispec.Manifest, config ocispec.Image) error
 	top.Annotations = map[string]string{ocispec.AnnotationRefName: "latest"}
 	index := ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, Manifests: []ocispec.Descriptor{top}}
 	return errors.Join(writeJSON(filepath.Join(layout, "index.json"), index),
-		writeJSON(filepath.Join(layout, ocispec.ImageLayoutFile), ocispec.ImageLayout{Version: ocispec.ImageLayoutVersion}))
+		writeJSON(filepath.Join(layout, ocispec.ImageLayoutFile),
+			ocispec.ImageLayout{Version: ocispec.ImageLayoutVersion}))
 }
 
 func writeBlob(layout, mediaType string, value any) (ocispec.Descriptor, error) {
@@ -129,7 +129,7 @@ func Manifest(layout string) (ocispec.Manifest, error) {
 		return manifest, err
 	}
 	if len(index.Manifests) != 1 {
-		return manifest, fmt.Errorf("%s has %d images, not one", layout, len(index.Manifests))
+		return manifest, fmt.Errorf("read the manifest of %s: got %d images, want one", layout, len(index.Manifests))
 	}
 	return manifest, readJSON(Blob(layout, index.Manifests[0]), &manifest)
 }

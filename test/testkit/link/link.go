@@ -1,11 +1,10 @@
-// Package link promises the latency of a long way on one machine: a proxy for TCP
-// that hands every byte on half a round trip after it came, in both directions,
-// and takes one round trip more for the first bytes of a connection, as TCP does.
+// Package link simulates the latency of a long network path on one machine. A TCP proxy forwards
+// each byte half a round trip after it arrived, in both directions. The first bytes of a connection
+// take one more round trip, like a TCP handshake.
 //
-// It limits no bandwidth: what bounds it (see the constants) is beyond what 1 Gbit/s
-// has on its way in 25 ms. It does not model loss, nor how TCP finds the speed of
-// a new connection: a real link is slower in its first round trips. Its clock
-// wakes within some 0.1 ms; what it costs, BenchmarkProxy says.
+// It does not limit the bandwidth: its buffers (see the constants) hold more than 1 Gbit/s carries
+// in 25 ms. It models neither packet loss nor TCP slow start, so a real link is slower in its first
+// round trips. Timers fire within about 0.1 ms. BenchmarkProxy measures the CPU time.
 package link
 
 import (
@@ -19,20 +18,20 @@ import (
 )
 
 const (
-	maxConnections = 4096      // more wait to be accepted
-	leastRoom      = 64 << 10  // bytes on their way in one direction of a connection: so many always,
-	mostRoom       = 8 << 20   // so many at the most,
-	sharedRoom     = 256 << 20 // and so many of all that have more than the least
+	maxConnections = 4096      // at once; further clients wait to be accepted
+	minBuffer      = 64 << 10  // guaranteed buffer of one direction of a connection, in bytes
+	maxBuffer      = 8 << 20   // largest buffer of one direction of a connection
+	sharedBuffer   = 256 << 20 // for all buffers together, in addition to the guaranteed ones
 )
 
-// dialTimeout is how long a server may take to accept.
+// dialTimeout bounds the connection to a server.
 const dialTimeout = 10 * time.Second
 
-// Proxy delays what it forwards.
+// Proxy forwards TCP connections with a delay.
 type Proxy struct {
 	rtt    atomic.Int64
-	shared atomic.Int64 // what is left of sharedRoom
-	turns  chan struct{}
+	shared atomic.Int64 // bytes of sharedBuffer that are free
+	slots  chan struct{}
 	ctx    context.Context
 	cancel context.CancelFunc
 	work   sync.WaitGroup
@@ -40,15 +39,15 @@ type Proxy struct {
 
 // New returns a proxy that forwards nothing yet. The caller closes it.
 func New(rtt time.Duration) *Proxy {
-	p := &Proxy{turns: make(chan struct{}, maxConnections)}
+	p := &Proxy{slots: make(chan struct{}, maxConnections)}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
-	p.shared.Store(sharedRoom)
+	p.shared.Store(sharedBuffer)
 	p.SetRTT(rtt)
 	return p
 }
 
-// SetRTT changes the round-trip time, also for what is connected; what is on its
-// way keeps the former one.
+// SetRTT changes the round-trip time, also of open connections. Bytes in flight keep the previous
+// round-trip time.
 func (p *Proxy) SetRTT(rtt time.Duration) { p.rtt.Store(int64(rtt)) }
 
 func (p *Proxy) roundTrip() time.Duration { return time.Duration(p.rtt.Load()) }
@@ -58,12 +57,12 @@ func (p *Proxy) roundTrip() time.Duration { return time.Duration(p.rtt.Load()) }
 func (p *Proxy) Forward(listener net.Listener, to string) {
 	p.work.Go(func() {
 		<-p.ctx.Done()
-		listener.Close() // nothing of it is wanted any more
+		listener.Close() // it ends Accept
 	})
 	p.work.Go(func() {
 		for {
 			select {
-			case p.turns <- struct{}{}:
+			case p.slots <- struct{}{}:
 			case <-p.ctx.Done():
 				return
 			}
@@ -72,23 +71,24 @@ func (p *Proxy) Forward(listener net.Listener, to string) {
 				return // it is closed
 			}
 			p.work.Go(func() {
-				defer func() { <-p.turns }()
-				p.carry(client, to)
+				defer func() { <-p.slots }()
+				p.serve(client, to)
 			})
 		}
 	})
 }
 
-// Close ends all connections and waits for that.
+// Close ends all connections and waits for their goroutines.
 func (p *Proxy) Close() {
 	p.cancel()
 	p.work.Wait()
 }
 
-// carry serves one connection until both sides have ended it, or one fails.
-func (p *Proxy) carry(client net.Conn, to string) {
+// serve forwards one connection until both sides have closed it, or one side fails.
+func (p *Proxy) serve(client net.Conn, to string) {
 	defer client.Close()
-	// The client takes itself for connected; in truth the answer to its SYN is on its way.
+	// The kernel has already accepted the connection. On a real path the SYN-ACK would still be in
+	// flight.
 	connected := time.Now().Add(p.roundTrip())
 	dialer := net.Dialer{Timeout: dialTimeout}
 	server, err := dialer.DialContext(p.ctx, "tcp", to)
@@ -99,13 +99,13 @@ func (p *Proxy) carry(client net.Conn, to string) {
 	end := context.AfterFunc(p.ctx, func() { client.Close(); server.Close() })
 	defer end()
 	var both sync.WaitGroup
-	for _, way := range []struct {
+	for _, c := range []struct {
 		from, to net.Conn
 		earliest time.Time
 	}{{client, server, connected}, {server, client, time.Time{}}} {
 		both.Go(func() {
-			if err := p.delay(way.from, way.to, way.earliest); err != nil {
-				client.Close() // both ways end
+			if err := p.forward(c.from, c.to, c.earliest); err != nil {
+				client.Close() // it ends both directions
 				server.Close()
 			}
 		})
@@ -113,51 +113,52 @@ func (p *Proxy) carry(client net.Conn, to string) {
 	both.Wait()
 }
 
-// delay moves one direction's bytes. Nothing is taken to have come before earliest.
-func (p *Proxy) delay(from, to net.Conn, earliest time.Time) error {
-	w := newWay(p)
-	defer w.giveBack()
+// forward moves the bytes of one direction. Bytes that arrive before earliest count as if they
+// arrived at earliest.
+func (p *Proxy) forward(from, to net.Conn, earliest time.Time) error {
+	d := newDirection(p)
+	defer d.release()
 	var filling sync.WaitGroup
-	filling.Go(func() { w.fill(from, earliest) })
-	err := w.empty(to)
+	filling.Go(func() { d.receive(from, earliest) })
+	err := d.send(to)
 	if err != nil {
-		from.Close() // or fill would wait for more
+		from.Close() // it ends receive
 	}
-	w.stop()
+	d.stop()
 	filling.Wait()
 	return err
 }
 
-// fill takes what comes, as far as there is room.
-func (w *way) fill(from net.Conn, earliest time.Time) {
+// receive reads bytes into the buffer while it has free space.
+func (d *direction) receive(from net.Conn, earliest time.Time) {
 	for {
-		room := w.room()
-		if room == nil {
+		space := d.free()
+		if space == nil {
 			return
 		}
-		n, err := from.Read(room)
-		came := time.Now()
-		if came.Before(earliest) {
-			came = earliest
+		n, err := from.Read(space)
+		received := time.Now()
+		if received.Before(earliest) {
+			received = earliest
 		}
-		w.add(n, came.Add(w.proxy.roundTrip()/2), err)
+		d.add(n, received.Add(d.proxy.roundTrip()/2), err)
 		if err != nil {
 			return
 		}
 	}
 }
 
-// empty hands on what is due, until the sender has ended.
-func (w *way) empty(to net.Conn) error {
+// send writes bytes when they are due, until the sender has closed its side.
+func (d *direction) send(to net.Conn) error {
 	clock, err := newClock()
 	if err != nil {
 		return err
 	}
 	defer clock.close()
-	end := context.AfterFunc(w.proxy.ctx, clock.close) // what is on its way need not arrive any more
+	end := context.AfterFunc(d.proxy.ctx, clock.close) // Close drops bytes in flight
 	defer end()
 	for {
-		due, wait, err := w.next()
+		due, wait, err := d.next()
 		switch {
 		case errors.Is(err, io.EOF):
 			return to.(*net.TCPConn).CloseWrite()
@@ -170,7 +171,7 @@ func (w *way) empty(to net.Conn) error {
 			continue
 		}
 		n, err := to.Write(due)
-		w.sent(n)
+		d.advance(n)
 		if err != nil {
 			return err
 		}

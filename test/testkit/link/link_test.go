@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// proxied starts a server, and a proxy before it, and returns the proxy's address.
+// proxied starts a server and a proxy in front of it, and returns the proxy's address.
 func proxied(t testing.TB, rtt time.Duration, serve func(net.Conn)) (*Proxy, string) {
 	t.Helper()
 	server, err := net.Listen("tcp", "127.0.0.1:0")
@@ -55,7 +55,7 @@ func echo(conn net.Conn) { _, _ = io.Copy(conn, conn) }
 func TestNothingArrivesEarly(t *testing.T) {
 	const rtt = 30 * time.Millisecond
 	_, address := proxied(t, rtt, echo)
-	start := time.Now() // before the proxy can know of the connection
+	start := time.Now() // before the proxy accepts the connection
 	conn := dial(t, address)
 	for i := range 3 {
 		if _, err := conn.Write([]byte{byte(i)}); err != nil {
@@ -64,9 +64,9 @@ func TestNothingArrivesEarly(t *testing.T) {
 		if _, err := io.ReadFull(conn, make([]byte, 1)); err != nil {
 			t.Fatal(err)
 		}
-		// The first also waits for the connection.
+		// The first round trip follows the handshake, which takes one, too.
 		if took, least := time.Since(start), time.Duration(i+2)*rtt; took < least {
-			t.Errorf("%d round trips in %s, not %s", i+2, took, least)
+			t.Errorf("%d round trips took %s, want at least %s", i+2, took, least)
 		}
 	}
 }
@@ -89,21 +89,22 @@ func TestManyConnectionsKeepTheirBytes(t *testing.T) {
 					}
 					rest = rest[n:]
 				}
-				if err := conn.CloseWrite(); err != nil { // the answer comes all the same
+				if err := conn.CloseWrite(); err != nil { // the answer still arrives
 					t.Error(err)
 				}
 			})
 			got, err := io.ReadAll(conn)
 			if err != nil || !bytes.Equal(got, sent) {
-				t.Errorf("sent %d bytes %x, got %d bytes %x: %v", len(sent), sha256.Sum256(sent), len(got), sha256.Sum256(got), err)
+				t.Errorf("got %d bytes with SHA-256 %x (%v), want %d bytes with SHA-256 %x",
+					len(got), sha256.Sum256(got), err, len(sent), sha256.Sum256(sent))
 			}
 		})
 	}
 	work.Wait()
 }
 
-func TestWhoDoesNotReadIsNotReadFor(t *testing.T) {
-	const most = 16 * mostRoom // what the kernel holds is in it
+func TestBufferForSlowReaderIsBounded(t *testing.T) {
+	const most = 16 * maxBuffer // with the kernel's socket buffers
 	taken := make(chan int, 1)
 	p, address := proxied(t, time.Millisecond, func(conn net.Conn) {
 		sum := 0
@@ -120,57 +121,57 @@ func TestWhoDoesNotReadIsNotReadFor(t *testing.T) {
 	})
 	conn := dial(t, address)
 	sum := <-taken
-	if sum < mostRoom || sum >= most {
-		t.Errorf("it took %d bytes for somebody who reads none; its room is %d", sum, mostRoom)
+	if sum < maxBuffer || sum >= most {
+		t.Errorf("the proxy accepted %d bytes for a client that reads none, want about %d", sum, maxBuffer)
 	}
-	if left := p.shared.Load(); left != sharedRoom-mostRoom+leastRoom {
-		t.Errorf("of the shared room %d bytes are left", left)
+	if left := p.shared.Load(); left != sharedBuffer-maxBuffer+minBuffer {
+		t.Errorf("%d bytes of the shared buffer are free, want %d", left, sharedBuffer-maxBuffer+minBuffer)
 	}
 	if n, err := io.Copy(io.Discard, conn); err != nil || n != int64(sum) {
-		t.Errorf("%d of %d bytes came: %v", n, sum, err)
+		t.Errorf("received %d bytes (%v), want %d", n, err, sum)
 	}
 	p.Close()
-	if left := p.shared.Load(); left != sharedRoom {
-		t.Errorf("after all has ended %d bytes of shared room are left", left)
+	if left := p.shared.Load(); left != sharedBuffer {
+		t.Errorf("after Close %d bytes of the shared buffer are free, want %d", left, sharedBuffer)
 	}
 }
 
-// Whatever was sent before it is full, a ring that grows keeps its bytes in order.
-func TestARingGrowsAtAnyPlace(t *testing.T) {
+// A ring that grows keeps its bytes in order, wherever its first byte is.
+func TestRingGrowsAtAnyOffset(t *testing.T) {
 	p := New(0)
 	defer p.Close()
 	for range 100 {
-		w := newWay(p)
+		d := newDirection(p)
 		var in, out int
-		for len(w.ring) < 8*leastRoom {
-			room := w.room()
-			room = room[:1+rand.IntN(len(room))]
-			for i := range room {
-				room[i], in = byte(1+in%251), in+1 // never 0, as in a new ring
+		for len(d.ring) < 8*minBuffer {
+			space := d.free()
+			space = space[:1+rand.IntN(len(space))]
+			for i := range space {
+				space[i], in = byte(1+in%251), in+1 // never 0, as in a new ring
 			}
-			w.add(len(room), time.Time{}, nil)
-			if w.came-w.sentTo < int64(len(w.ring)) && rand.IntN(3) == 0 { // what is full is not emptied
-				due, _, err := w.next()
+			d.add(len(space), time.Time{}, nil)
+			if d.received-d.sentBytes < int64(len(d.ring)) && rand.IntN(3) == 0 { // a full ring must grow
+				due, _, err := d.next()
 				if err != nil {
 					t.Fatal(err)
 				}
 				for _, b := range due[:1+rand.IntN(len(due))] {
 					if want := byte(1 + out%251); b != want {
-						t.Fatalf("byte %d is %d, not %d", out, b, want)
+						t.Fatalf("byte %d: got %d, want %d", out, b, want)
 					}
 					out++
 				}
-				w.sent(out - int(w.sentTo))
+				d.advance(out - int(d.sentBytes))
 			}
 		}
-		w.giveBack()
+		d.release()
 	}
-	if left := p.shared.Load(); left != sharedRoom {
-		t.Errorf("%d bytes of shared room are left", left)
+	if left := p.shared.Load(); left != sharedBuffer {
+		t.Errorf("%d bytes of the shared buffer are free, want %d", left, sharedBuffer)
 	}
 }
 
-func TestNobodyListens(t *testing.T) {
+func TestServerIsNotListening(t *testing.T) {
 	gone, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -184,25 +185,24 @@ func TestNobodyListens(t *testing.T) {
 	p.Forward(front, gone.Addr().String())
 	defer p.Close()
 	if n, err := dial(t, front.Addr().String()).Read(make([]byte, 1)); err == nil {
-		t.Errorf("%d bytes of nobody", n)
+		t.Errorf("read %d bytes without a server, want an error", n)
 	}
 }
 
-func TestCloseEndsWhatHangs(t *testing.T) {
+func TestCloseEndsHangingConnections(t *testing.T) {
 	p, address := proxied(t, time.Hour, echo)
 	conn := dial(t, address)
 	if _, err := conn.Write([]byte("never")); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(100 * time.Millisecond) // it is on its way then, as a rule
+	time.Sleep(100 * time.Millisecond) // the bytes should be in flight then
 	p.Close()
 	if _, err := conn.Read(make([]byte, 1)); err == nil {
-		t.Error("it gave an answer")
+		t.Error("read after Close succeeded, want an error")
 	}
 }
 
-// BenchmarkProxy says what the proxy can do and what that costs the processor, and
-// by how much its round trip is longer than it should be.
+// BenchmarkProxy measures the throughput of the proxy, its CPU time, and its round-trip time.
 func BenchmarkProxy(b *testing.B) {
 	for _, rtt := range []time.Duration{500 * time.Microsecond, 50 * time.Millisecond} {
 		for _, connections := range []int{1, 16} {
@@ -223,7 +223,7 @@ func BenchmarkProxy(b *testing.B) {
 	}
 }
 
-// BenchmarkDirect is what of that the server and the client cost.
+// BenchmarkDirect measures the share of the server and the client without a proxy.
 func BenchmarkDirect(b *testing.B) {
 	server, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -247,7 +247,7 @@ func bulk(b *testing.B, rtt time.Duration, connections int) {
 	receive(b, address, connections)
 }
 
-// size is what is sent over a connection.
+// size is the number of bytes sent over a connection.
 const size = 64 << 20
 
 func send(conn net.Conn) {
@@ -269,7 +269,7 @@ func receive(b *testing.B, address string, connections int) {
 				conn := dial(b, address)
 				defer conn.Close()
 				if n, err := io.Copy(io.Discard, conn); err != nil || n != size {
-					b.Errorf("%d bytes: %v", n, err)
+					b.Errorf("received %d bytes (%v), want %d", n, err, size)
 				}
 			})
 		}

@@ -1,5 +1,5 @@
-// Package objectstest checks that an object store keeps the promises of package objects. Every kind
-// of bucket runs through it.
+// Package objectstest is the conformance suite for object stores. Every kind of bucket must pass
+// it.
 package objectstest
 
 import (
@@ -67,7 +67,7 @@ func (s *suite) publish(key string, b []byte) {
 	}
 }
 
-// want checks the bytes of an object that was opened.
+// want checks the content of an opened object.
 func (s *suite) want(o *objects.Object, err error, want string) {
 	s.Helper()
 	if err != nil {
@@ -141,7 +141,8 @@ func publishFails(s *suite) {
 	}
 	ended, cancel := context.WithCancel(s.Context())
 	cancel()
-	if err := s.Publish(ended, []objects.Staged{s.stage("packs/late", []byte("late"))}); !errors.Is(err, context.Canceled) {
+	if err := s.Publish(ended, []objects.Staged{s.stage("packs/late", []byte("late"))}); !errors.Is(err,
+		context.Canceled) {
 		s.Errorf("publish after the context has ended: %v, want Canceled", err)
 	}
 }

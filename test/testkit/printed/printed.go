@@ -1,6 +1,5 @@
-// Package printed promises what a function of a program has written to its standard output and its
-// standard error. It replaces both for the whole process meanwhile, so no test that uses it is
-// parallel.
+// Package printed captures what a function writes to standard output and standard error. It
+// replaces both for the whole process, so tests that use it must not be parallel.
 package printed
 
 import (

@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// Whose containerd a machine has: that of test/tools, or Debian's. They are the
-// directories below Work.
+// Directories of containerd below Work: the one built by test/setup, or Debian's.
 const (
 	Ours   = "tools"
 	Debian = "debian/usr/bin"
@@ -17,9 +16,8 @@ const (
 // tool returns the path of one of containerd's programs.
 func (m *Machine) tool(name string) string { return filepath.Join(m.site.path[0], name) }
 
-// completeConfig makes of an administrator's configuration one for this machine:
-// all that containerd has lies below the machine's directory, and the registry is
-// asked without TLS.
+// completeConfig adapts an administrator's configuration of containerd to this machine: all of
+// containerd's state lies below the machine's directory, and the registry is accessed without TLS.
 func (m *Machine) completeConfig(text string) (string, error) {
 	hosts := m.path("hosts")
 	host := filepath.Join(hosts, registryURL)
@@ -27,25 +25,40 @@ func (m *Machine) completeConfig(text string) (string, error) {
 		return "", err
 	}
 	server := "http://" + registryURL
-	if err := os.WriteFile(filepath.Join(host, "hosts.toml"), fmt.Appendf(nil, "server = %q\n[host.%q]\n", server, server), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(host, "hosts.toml"),
+		fmt.Appendf(nil, "server = %q\n[host.%q]\n", server, server), 0o644); err != nil {
 		return "", err
 	}
-	text = strings.NewReplacer("/run/lighter/lighter.sock", m.nodeSocket(), "/var/lib/lighter", m.NodeRoot()).Replace(text)
+	text = strings.NewReplacer("/run/lighter/lighter.sock", m.nodeSocket(), "/var/lib/lighter",
+		m.NodeRoot()).Replace(text)
 	before, after, ok := strings.Cut(text, "\n[")
 	if !ok {
-		return "", fmt.Errorf("a configuration without a table: %q", text)
+		return "", fmt.Errorf("complete containerd's configuration: it has no table: %q", text)
 	}
-	disabled := `["io.containerd.internal.v1.opt", "io.containerd.snapshotter.v1.blockfile", "io.containerd.snapshotter.v1.btrfs", ` +
-		`"io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs"]`
-	text = fmt.Sprintf("%s\nroot = %q\nstate = %q\nimports = []\ndisabled_plugins = %s\n[%s\n[grpc]\n  address = %q\n[ttrpc]\n  address = %q\n",
-		before, m.path("containerd"), m.path("state"), disabled, after, m.ContainerdSocket(), m.ContainerdSocket()+".ttrpc")
+	text = fmt.Sprintf(`%s
+root = %q
+state = %q
+imports = []
+disabled_plugins = [
+  "io.containerd.internal.v1.opt", "io.containerd.snapshotter.v1.blockfile",
+  "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper",
+  "io.containerd.snapshotter.v1.zfs",
+]
+[%s
+[grpc]
+  address = %q
+[ttrpc]
+  address = %q
+`, before, m.path("containerd"), m.path("state"), after, m.ContainerdSocket(), m.ContainerdSocket()+".ttrpc")
 	if strings.Contains(text, "\nversion = 2\n") {
-		return text + fmt.Sprintf("[plugins.%q.registry]\n  config_path = %q\n", "io.containerd.grpc.v1.cri", hosts), nil
+		return text + fmt.Sprintf("[plugins.%q.registry]\n  config_path = %q\n", "io.containerd.grpc.v1.cri", hosts),
+			nil
 	}
 	return text + fmt.Sprintf("[plugins.%q.registry]\n  config_path = %q\n", "io.containerd.cri.v1.images", hosts), nil
 }
 
-// CRI speaks to the machine's containerd as the kubelet does: "pull", "rm" or "fs".
+// CRI returns the command line of a CRI client for the machine's containerd, with the command
+// "pull", "rm" or "fs".
 func (m *Machine) CRI(args ...string) []string {
 	return append([]string{filepath.Join(m.site.tools, "cri"), m.ContainerdSocket()}, args...)
 }

@@ -16,7 +16,7 @@ func (m *Machine) Ctr(ctx context.Context, args ...string) (string, error) {
 	return m.site.command(ctx, m.ctr(m.namespace, args)...)
 }
 
-// CtrIn is Ctr in another one of containerd's namespaces.
+// CtrIn is Ctr in a given namespace of containerd.
 func (m *Machine) CtrIn(ctx context.Context, namespace string, args ...string) (string, error) {
 	return m.site.command(ctx, m.ctr(namespace, args)...)
 }
@@ -36,7 +36,7 @@ func (m *Machine) Pull(ctx context.Context, snapshotter, ref string) (time.Durat
 type Container struct {
 	ID      string
 	PID     int    // of its first process
-	Root    string // its root directory, as the host sees it
+	Root    string // its root directory on the host
 	machine *Machine
 }
 
@@ -44,7 +44,8 @@ type Container struct {
 func (m *Machine) StartContainer(ctx context.Context, snapshotter, ref string, argv ...string) (*Container, error) {
 	c := &Container{ID: m.nextContainer(), machine: m}
 	c.Root = filepath.Join(m.bundle(c.ID), "rootfs")
-	if _, err := m.Ctr(ctx, append([]string{"run", "--detach", "--snapshotter", snapshotter, ref, c.ID}, argv...)...); err != nil {
+	if _, err := m.Ctr(ctx, append([]string{"run", "--detach", "--snapshotter", snapshotter, ref, c.ID},
+		argv...)...); err != nil {
 		return nil, err
 	}
 	if err := c.findProcess(); err != nil {
@@ -64,8 +65,7 @@ func (c *Container) findProcess() error {
 	return nil
 }
 
-// StartAgain starts a container whose process has ended, on what it has left of
-// its files.
+// StartAgain starts a container whose process has ended, with its writable layer.
 func (c *Container) StartAgain(ctx context.Context) error {
 	if _, err := c.machine.Ctr(ctx, "tasks", "start", "--detach", c.ID); err != nil {
 		return err
@@ -88,10 +88,10 @@ func (m *Machine) removeContainer(ctx context.Context, id string) error {
 	if err != nil {
 		return errors.Join(task, err)
 	}
-	return nil // a container need not have a task
+	return nil // the error of the task is ignored: a container may have none
 }
 
-// removeContainers removes all that a test left.
+// removeContainers removes all containers of the machine's namespace.
 func (m *Machine) removeContainers(ctx context.Context) error {
 	out, err := m.Ctr(ctx, "containers", "ls", "--quiet")
 	if err != nil {
@@ -104,7 +104,7 @@ func (m *Machine) removeContainers(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// RemoveImage removes an image, and waits for containerd to have freed what it held.
+// RemoveImage removes an image, and waits until containerd has freed its content and snapshots.
 func (m *Machine) RemoveImage(ctx context.Context, ref string) error {
 	_, err := m.Ctr(ctx, "images", "rm", "--sync", ref)
 	return err

@@ -1,12 +1,11 @@
-// Package site promises a whole Lighter site on one machine, made of the real
-// programs: a hub, a registry, and a machine behind a link of its own on which
-// containerd and the node run. It is for end-to-end tests and for benchmarks.
+// Package site runs a whole Lighter site on one host, with the real programs: a hub, a registry,
+// and a machine with containerd and the node behind a network link. End-to-end tests and benchmarks
+// use it.
 //
-// What uses it runs in an enclosure (Enclosed): its own process, mount and
-// network namespaces, and one directory. Whatever way the program ends, by a
-// failed test, an interrupt or kill -9, the kernel ends all processes, mounts
-// and links with it, and the host never sees them. So a site needs no free
-// port or address, and many can run beside each other.
+// The test program runs in an enclosure (Enclosed): process, mount and network namespaces, and one
+// directory. When the program ends, also by an interrupt or kill -9, the kernel removes all its
+// processes, mounts and links. The host never sees them. A site needs no free port or address of
+// the host, and several sites can run at the same time.
 //
 //	enclosure                                    10.64.0.0/30
 //	┌────────────────────────────────┐  1 Gbit/s  ┌──────────────────────────────┐
@@ -16,13 +15,13 @@
 //
 // On the disk:
 //
-//	WORK/site-PID/            the enclosure; TMPDIR of all that runs in it, where WORK is /run/work
+//	WORK/site-PID/            the enclosure's directory; inside, WORK is mounted on /run/work
 //	  N/                      site N
-//	    logs/NAME.log         what each process said
-//	    registry/             a tmpfs: the baseline must not wait for a disk
+//	    logs/NAME.log         the output of each process
+//	    registry/             a tmpfs, so that the baseline does not wait for a disk
 //	    hub/                  the hub's root
-//	    machine/              containerd's root and state, the node's root: Wipe empties it
+//	    machine/              containerd's root and state, the node's root; Wipe empties it
 //
-// It needs root, and the tools that `test/setup tools` builds. It does not
-// restart what crashes: a process that ends early fails the next call.
+// It needs root, and the tools that `test/setup tools` builds. It does not restart crashed
+// processes: the next call that needs such a process fails.
 package site

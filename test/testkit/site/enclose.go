@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The program starts itself twice: as process 1 of the enclosure, which only
-// collects the dead, and as what does the work. These variables tell which is
-// which, and where the enclosure's directory is.
+// The program starts itself twice: as process 1 of the enclosure, which only reaps processes, and
+// as the process that runs the tests. These variables name the stage, and the enclosure's
+// directory.
 const (
 	stageVariable = "LIGHTER_SITE_STAGE"
 	dirVariable   = "LIGHTER_SITE_DIR"
@@ -25,18 +25,18 @@ const (
 	stageInside   = "inside"
 )
 
-// workInside is where an enclosure has WORK: a path that is short, however long
-// WORK's is, because sockets lie below it, and the kernel allows those 107 bytes.
+// workInside is the mount point of WORK in an enclosure. It is short because sockets lie below it,
+// and the kernel limits their paths to 107 bytes.
 const workInside = "/run/work"
 
-// endTimeout is how long the program in an enclosure may take to end when it is told to.
+// endTimeout bounds the end of the program in an enclosure after a signal.
 const endTimeout = 2 * stopTimeout
 
-// enclosure is the enclosure's directory, once inside.
+// enclosure is the enclosure's directory; empty outside.
 var enclosure string
 
-// EnclosedWith is Enclosed for tests that share what prepare makes in the
-// enclosure, and stop ends.
+// EnclosedWith is Enclosed for tests that share a fixture: prepare makes it in the enclosure, and
+// stop ends it.
 func EnclosedWith(prepare func() (stop func() error, err error), run func() int) int {
 	return Enclosed(func() int {
 		stop, err := prepare()
@@ -46,32 +46,33 @@ func EnclosedWith(prepare func() (stop func() error, err error), run func() int)
 		}
 		code := run()
 		if err := stop(); err != nil {
-			fmt.Fprintln(os.Stderr, "end what was prepared:", err)
+			fmt.Fprintln(os.Stderr, "end the shared fixture:", err)
 			return 1
 		}
 		return code
 	})
 }
 
-// Enclosed runs the program again in an enclosure, there calls run, and returns
-// its result as the exit code. A test's TestMain is
+// Enclosed starts the program again in an enclosure, calls run there, and returns its result, the
+// exit code. A test's TestMain is
 //
 //	func TestMain(m *testing.M) { os.Exit(site.Enclosed(m.Run)) }
 //
-// Call it before anything else: what was done before is done again inside.
+// Call it first: everything before the call runs again in the enclosure.
 func Enclosed(run func() int) int {
 	var code int
 	var err error
 	switch os.Getenv(stageVariable) {
 	case stageInit:
 		if os.Getpid() != 1 {
-			err = errors.New("the environment says that this is process 1, which it is not")
+			err = errors.New("LIGHTER_SITE_STAGE is init, but this is not process 1")
 			break
 		}
 		code, err = beInit()
 	case stageInside:
 		enclosure = os.Getenv(dirVariable)
-		if err = errors.Join(os.Unsetenv(stageVariable), os.Setenv("TMPDIR", filepath.Join(enclosure, "tmp"))); err == nil {
+		if err = errors.Join(os.Unsetenv(stageVariable),
+			os.Setenv("TMPDIR", filepath.Join(enclosure, "tmp"))); err == nil {
 			code = run()
 		}
 	default:
@@ -84,11 +85,11 @@ func Enclosed(run func() int) int {
 	return code
 }
 
-// enclose starts process 1 of an enclosure, waits for its end and removes what
-// namespaces do not take with them: the directory and the cgroups.
+// enclose starts process 1 of an enclosure, waits for its end, and removes the enclosure's
+// directory and cgroups. The kernel removes the rest with the namespaces.
 func enclose() (code int, err error) {
 	if os.Geteuid() != 0 {
-		return 0, errors.New("a site needs root: it mounts, and makes namespaces")
+		return 0, errors.New("make an enclosure: it needs root, for mounts and namespaces")
 	}
 	work, err := Work()
 	if err != nil {
@@ -100,7 +101,7 @@ func enclose() (code int, err error) {
 	}
 	defer func() { err = errors.Join(err, removeDirectory(dir.Name()), dir.Close()) }()
 
-	// The kernel tells process 1 when this thread ends, not when this process does.
+	// The kernel sends Pdeathsig when this thread ends, not when this process ends.
 	runtime.LockOSThread()
 	self, err := os.Executable()
 	if err != nil {
@@ -112,7 +113,7 @@ func enclose() (code int, err error) {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET,
-		Pdeathsig:  syscall.SIGTERM, // not SIGKILL: it has to end what nothing else can
+		Pdeathsig:  syscall.SIGTERM, // not SIGKILL: process 1 has to abort FUSE connections
 	}
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
@@ -121,27 +122,26 @@ func enclose() (code int, err error) {
 	}
 	go func() {
 		for s := range signals {
-			_ = cmd.Process.Signal(s) // it may just have ended
+			_ = cmd.Process.Signal(s) // process 1 may just have ended
 		}
 	}()
 	defer func() { signal.Stop(signals); close(signals) }()
 	return exitCode(cmd.Wait())
 }
 
-// makeDirectory makes WORK/site-PID and locks it for as long as the returned
-// file is open. Directories that nobody has locked are of enclosures that were
-// killed, and are removed.
+// makeDirectory makes WORK/site-PID and locks it while the returned file is open. It removes
+// directories that are not locked: their enclosures were killed.
 func makeDirectory(work string) (*os.File, error) {
 	if err := os.MkdirAll(work, 0o755); err != nil {
 		return nil, err
 	}
-	// One at a time: a directory that is not locked yet must not be taken for a dead one.
-	turn, err := os.OpenFile(filepath.Join(work, ".sites"), os.O_CREATE|os.O_RDWR, 0o644)
+	// Another process must not remove a directory before it is locked.
+	lock, err := os.OpenFile(filepath.Join(work, ".sites"), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, err
 	}
-	defer turn.Close()
-	if err := unix.Flock(int(turn.Fd()), unix.LOCK_EX); err != nil {
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return nil, err
 	}
 	old, err := filepath.Glob(filepath.Join(work, "site-*"))
@@ -151,7 +151,7 @@ func makeDirectory(work string) (*os.File, error) {
 	for _, path := range old {
 		dir, err := lockDirectory(path)
 		if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, os.ErrNotExist) {
-			continue // it lives, or has just ended
+			continue // its enclosure runs, or has just ended
 		}
 		if err != nil {
 			return nil, err
@@ -194,11 +194,11 @@ func exitCode(err error) (int, error) {
 	return 0, err
 }
 
-// beInit prepares the namespaces, starts the program in them, and waits for it
-// while it collects orphans: containerd's shims are some. When it ends, the kernel
-// kills all that is left, but not who waits for a FUSE server that is dead too.
+// beInit prepares the namespaces, starts the program in them, and waits for it. Meanwhile it reaps
+// orphans, containerd's shims for example. When process 1 ends, the kernel kills all other
+// processes, except those that wait for a dead FUSE server; therefore it aborts FUSE connections.
 func beInit() (int, error) {
-	signals := make(chan os.Signal, 8) // from the first moment: process 1 is not ended by a signal that it does not know
+	signals := make(chan os.Signal, 8) // first of all: the kernel ignores signals to process 1 without a handler
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	if err := prepareNamespaces(); err != nil {
 		return 0, err
@@ -236,20 +236,19 @@ func beInit() (int, error) {
 	}
 }
 
-// passSignals tells the program what process 1 is told, and ends it if it does not
-// end by itself then.
+// passSignals forwards process 1's signals to the program, and kills the program if it does not end
+// in time.
 func passSignals(child int, signals <-chan os.Signal) {
 	for s := range signals {
-		_ = syscall.Kill(child, s.(syscall.Signal)) // it may just have ended
+		_ = syscall.Kill(child, s.(syscall.Signal)) // the program may just have ended
 		time.AfterFunc(endTimeout, func() { _ = syscall.Kill(child, syscall.SIGKILL) })
 	}
 }
 
-// prepareNamespaces makes what is mounted from here on invisible outside, and
-// gives /proc and /run a content of the enclosure's own: containerd and runc
-// keep sockets and states below /run whatever they are told.
+// prepareNamespaces makes mounts private and mounts a new /proc and /run. containerd and runc keep
+// some sockets and states below /run whatever their configuration is.
 func prepareNamespaces() error {
-	// Before /run is hidden: it may be in an enclosure's.
+	// Open it before /run is hidden: an outer enclosure's directory is below /run.
 	work, err := unix.Open(filepath.Dir(os.Getenv(dirVariable)), unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("open the enclosure's directory: %w", err)
@@ -264,7 +263,8 @@ func prepareNamespaces() error {
 	if err := unix.Mount("tmpfs", "/run", "tmpfs", 0, "mode=755"); err != nil {
 		return fmt.Errorf("mount /run: %w", err)
 	}
-	if err := errors.Join(os.Mkdir(workInside, 0o755), unix.Mount("/proc/self/fd/"+strconv.Itoa(work), workInside, "", unix.MS_BIND|unix.MS_REC, "")); err != nil {
+	if err := errors.Join(os.Mkdir(workInside, 0o755),
+		unix.Mount("/proc/self/fd/"+strconv.Itoa(work), workInside, "", unix.MS_BIND|unix.MS_REC, "")); err != nil {
 		return fmt.Errorf("mount %s: %w", workInside, err)
 	}
 	if out, err := exec.Command("ip", "link", "set", "lo", "up").CombinedOutput(); err != nil {
@@ -273,8 +273,8 @@ func prepareNamespaces() error {
 	return nil
 }
 
-// removeCgroups removes the cgroups that runc left: those of containers that
-// were killed with the enclosure, and the parent of all of them.
+// removeCgroups removes the cgroups of containers that were killed with the enclosure, and their
+// parent.
 func removeCgroups(parent string) error {
 	var errs []error
 	for _, pattern := range []string{"/sys/fs/cgroup/*/" + parent, "/sys/fs/cgroup/" + parent} {
@@ -296,8 +296,8 @@ func removeCgroups(parent string) error {
 	return errors.Join(errs...)
 }
 
-// Work returns the directory of what tests need: tools/, images/. It is
-// $LIGHTER_WORK, or work/ in the module that the program is started in.
+// Work returns the directory with tools/ and images/, which the tests need. It is $LIGHTER_WORK, or
+// work/ in the module of the current directory.
 func Work() (string, error) {
 	if dir := os.Getenv("LIGHTER_WORK"); dir != "" {
 		return filepath.Abs(dir)
@@ -309,7 +309,7 @@ func Work() (string, error) {
 	return filepath.Join(module, "work"), nil
 }
 
-// Module returns the directory of the module that the program is started in.
+// Module returns the root directory of the module of the current directory.
 func Module() (string, error) {
 	dir, err := os.Getwd()
 	for err == nil {
@@ -317,14 +317,14 @@ func Module() (string, error) {
 			return dir, nil
 		}
 		if dir == filepath.Dir(dir) {
-			err = errors.New("start this in the repository, or set LIGHTER_WORK")
+			err = errors.New("find the module's go.mod: start the program in the repository, or set LIGHTER_WORK")
 		}
 		dir = filepath.Dir(dir)
 	}
 	return "", err
 }
 
-// Binary returns the path of the lighter that `make build` made.
+// Binary returns the path of the lighter binary that `make build` makes.
 func Binary() (string, error) {
 	module, err := Module()
 	return filepath.Join(module, "bin/lighter"), err

@@ -18,12 +18,12 @@ import (
 type Hub struct {
 	URL  string
 	Root string // its directory
-	Key  string // its public key; only of the site's own hub
+	Key  string // its public key; empty for Machine.StartHub
 
 	site    *Site
-	address string // where it listens
+	address string // the address that it listens on
 	process *process
-	prefix  []string // what a command line begins with that runs where the hub is
+	prefix  []string // of command lines that run in the hub's network namespace
 }
 
 // launchHub starts a hub on the registry's side of the link.
@@ -45,8 +45,7 @@ func (s *Site) launchHub(ctx context.Context, name, address string) (*Hub, error
 	})
 }
 
-// StartSecondHub starts one more hub, empty, beside the site's own. The caller
-// closes it before the site.
+// StartSecondHub starts a second, empty hub on SpareAddress. The caller closes it before the site.
 func (s *Site) StartSecondHub(ctx context.Context) (*Hub, error) {
 	h, err := s.launchHub(ctx, "hub2", HubIP+":"+secondHubPort)
 	if err != nil {
@@ -55,14 +54,14 @@ func (s *Site) StartSecondHub(ctx context.Context) (*Hub, error) {
 	return h, nil
 }
 
-// UseHub has nodes that are started from now on ask this hub alone.
+// UseHub makes h the only hub of nodes that are started from now on.
 func (s *Site) UseHub(h *Hub) { s.options.Hubs, s.options.HubKey = []string{h.URL}, h.Key }
 
-// StartHub starts one more hub, empty, on the machine: it gets its images from
-// the registry over the link, as the machine does.
+// StartHub starts an empty hub on the machine. It ingests images from the registry over the link.
 func (m *Machine) StartHub(ctx context.Context, name string) (*Hub, error) {
 	const address = "127.0.0.1:7071"
-	h := &Hub{URL: "http://" + address, Root: filepath.Join(m.site.Dir, name), site: m.site, address: address, prefix: strings.Fields(m.inside(""))}
+	h := &Hub{URL: "http://" + address, Root: filepath.Join(m.site.Dir, name), site: m.site, address: address,
+		prefix: strings.Fields(m.inside(""))}
 	var err error
 	if h.process, err = m.site.startProcess(name, slices.Concat(h.prefix, h.argv(address))); err != nil {
 		return nil, err
@@ -78,11 +77,12 @@ func (m *Machine) StartHub(ctx context.Context, name string) (*Hub, error) {
 }
 
 func (h *Hub) argv(address string) []string {
-	return []string{cmp.Or(h.site.options.Hub, h.site.options.Lighter), "hub", "--root", h.Root, "--listen", address, "--plain-http", "--open",
+	return []string{cmp.Or(h.site.options.Hub, h.site.options.Lighter), "hub", "--root", h.Root, "--listen", address,
+		"--plain-http", "--open",
 		"--source", HubIP}
 }
 
-// Close stops the hub and removes all that it had.
+// Close stops the hub and removes its data.
 func (h *Hub) Close() error {
 	if h == nil {
 		return nil
@@ -90,32 +90,33 @@ func (h *Hub) Close() error {
 	return errors.Join(h.process.stop(), os.RemoveAll(h.Root))
 }
 
-// Kill ends the hub as a crash would.
+// Kill kills the hub with SIGKILL, like a crash.
 func (h *Hub) Kill() { h.process.kill() }
 
-// Freeze has the hub say nothing any more, as a network that loses everything
-// would, until Thaw.
+// Freeze stops the hub's process until Thaw. To nodes it looks like a network that drops all
+// packets.
 func (h *Hub) Freeze() error { return h.process.cmd.Process.Signal(syscall.SIGSTOP) }
 
 // Thaw undoes Freeze.
 func (h *Hub) Thaw() error { return h.process.cmd.Process.Signal(syscall.SIGCONT) }
 
-// Restart starts a hub of the registry's side again, after Kill.
+// Restart starts a hub on the registry's side of the link again, after Kill.
 func (h *Hub) Restart(ctx context.Context) (err error) {
-	if h.process, err = h.site.startProcess(filepath.Base(h.Root), append(h.argv(h.address), h.site.options.HubArgs...)); err != nil {
+	if h.process, err = h.site.startProcess(filepath.Base(h.Root),
+		append(h.argv(h.address), h.site.options.HubArgs...)); err != nil {
 		return err
 	}
 	return h.process.await(ctx, dial("tcp", h.address))
 }
 
-// Lighter runs a lighter command that speaks to the hub, and returns its
-// standard output: Lighter(ctx, "images", "--json"), Lighter(ctx, "trace show", NAME).
+// Lighter runs a lighter command against the hub, and returns its standard output. Examples:
+// Lighter(ctx, "images", "--json"), Lighter(ctx, "trace show", NAME).
 func (h *Hub) Lighter(ctx context.Context, command string, args ...string) (string, error) {
-	return h.site.command(ctx, slices.Concat(h.prefix, []string{h.site.options.Lighter}, strings.Fields(command), []string{"--hub", h.URL, "--plain-http"}, args)...)
+	return h.site.command(ctx, slices.Concat(h.prefix, []string{h.site.options.Lighter}, strings.Fields(command),
+		[]string{"--hub", h.URL, "--plain-http"}, args)...)
 }
 
-// Add makes the hub take NAME:latest in from the registry; it returns when the
-// image can be run.
+// Add makes the hub ingest NAME:latest from the registry. It returns when the image is ready.
 func (h *Hub) Add(ctx context.Context, name string) error {
 	_, err := h.Lighter(ctx, "add", "--source-plain-http", "docker://"+Reference(name), name+":latest")
 	return err
@@ -127,8 +128,8 @@ func (h *Hub) AddLayout(ctx context.Context, layout, name string) error {
 	return err
 }
 
-// Memory returns what the hub uses and the most that it used.
+// Memory returns the memory of the hub.
 func (h *Hub) Memory() (Memory, error) { return memoryOf(h.process) }
 
-// Stored returns what a directory below the hub's root takes on the disk, in bytes.
+// Stored returns the disk space that a directory below the hub's root uses, in bytes.
 func (h *Hub) Stored(below string) (int64, error) { return diskUsage(filepath.Join(h.Root, below)) }

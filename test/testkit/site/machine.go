@@ -23,16 +23,15 @@ const (
 	Lighter   = "lighter"
 )
 
-// Machine is where containers run: a network namespace at the end of the link,
-// with a containerd and a node.
+// Machine runs containers: a network namespace at the end of the link, with containerd and a node.
 type Machine struct {
 	site       *Site
 	dir        string
-	holder     *process // keeps the network namespace
+	holder     *process // holds the network namespace
 	node       *process
-	peer       *process // Site.SetPeer's
+	peer       *process // the snapshotter of Site.SetPeer
 	containerd *process
-	namespace  string // containerd's; also the name of the containers' cgroup
+	namespace  string // in containerd; also the name of the containers' cgroup
 	containers atomic.Int64
 }
 
@@ -52,11 +51,11 @@ func (s *Site) newMachine(ctx context.Context) (*Machine, error) {
 	return m, nil
 }
 
-// inside is the command line that runs line in the machine's network, and on
-// the enclosure's mounts: `ip netns exec` would hide what is mounted.
+// inside returns the command line that runs line in the machine's network namespace. `ip netns
+// exec` does not fit: it would hide the enclosure's mounts.
 func (m *Machine) inside(line string) string { return insideOf(m.holder, line) }
 
-// start starts the node, then containerd, which fails without its snapshotter.
+// start starts the node, then containerd, which would fail without its snapshotter.
 func (m *Machine) start(ctx context.Context) error {
 	if err := os.MkdirAll(m.path("tmp"), 0o755); err != nil {
 		return err
@@ -94,29 +93,28 @@ func (m *Machine) startContainerd(ctx context.Context) error {
 	})
 }
 
-// RestartContainerd kills containerd and starts it again. Containers run on: their
-// shims are processes of their own.
+// RestartContainerd kills containerd and starts it again. Containers keep running: their shims are
+// separate processes.
 func (m *Machine) RestartContainerd(ctx context.Context) error {
 	m.containerd.kill()
 	return m.startContainerd(ctx)
 }
 
-// StartNode starts the node, after StopNode or KillNode, with more flags than its
-// options have.
+// StartNode starts the node again after StopNode or KillNode, with additional flags.
 func (m *Machine) StartNode(ctx context.Context, more ...string) error {
 	return m.LaunchNode(ctx, Launch{Args: more})
 }
 
-// Launch says how a node is started, where it is not as all others are.
+// Launch holds the options of one start of the node. The zero value is the usual start.
 type Launch struct {
-	Lighter string     // another binary: an older or a newer one
-	Wrap    []string   // a command line that goes before the node's, and becomes it
-	Env     []string   // more variables
-	Files   []*os.File // what it inherits, from descriptor 3 on
-	Args    []string   // more flags
+	Lighter string     // another binary, for example of an older version
+	Wrap    []string   // a command that executes the node, with its arguments
+	Env     []string   // additional variables
+	Files   []*os.File // inherited files, from descriptor 3 on
+	Args    []string   // additional flags
 }
 
-// LaunchNode is StartNode in a special way.
+// LaunchNode is StartNode with other options.
 func (m *Machine) LaunchNode(ctx context.Context, l Launch) error {
 	s := m.site
 	argv := append(strings.Fields(m.inside("")), l.Wrap...)
@@ -125,9 +123,11 @@ func (m *Machine) LaunchNode(ctx context.Context, l Launch) error {
 	if len(hubs) == 0 {
 		hubs = []string{s.Hub.URL}
 	}
-	// How full the disk of the machine under test is decides nothing.
-	argv = append(argv, cmp.Or(l.Lighter, s.options.Node, s.options.Lighter), "node", "--root", m.NodeRoot(), "--address", m.nodeSocket(),
-		"--hub", strings.Join(hubs, ","), "--hub-key", key, "--plain-http", "--disk-free-low", "0", "--record-delay", "0")
+	// The node must not evict chunks because the host's disk is full: --disk-free-low 0.
+	argv = append(argv, cmp.Or(l.Lighter, s.options.Node, s.options.Lighter), "node", "--root", m.NodeRoot(),
+		"--address", m.nodeSocket(),
+		"--hub", strings.Join(hubs, ","), "--hub-key", key, "--plain-http",
+		"--disk-free-low", "0", "--record-delay", "0")
 	if s.options.RemapIDs {
 		argv = append(argv, "--remap-ids")
 	}
@@ -135,37 +135,38 @@ func (m *Machine) LaunchNode(ctx context.Context, l Launch) error {
 		argv = append(argv, "--trust", "chain")
 	}
 	var err error
-	if m.node, err = s.startProcessWith("node", slices.Concat(argv, s.options.NodeArgs, l.Args), l.Env, l.Files); err != nil {
+	if m.node, err = s.startProcessWith("node", slices.Concat(argv, s.options.NodeArgs, l.Args), l.Env,
+		l.Files); err != nil {
 		return err
 	}
 	if err := m.node.await(ctx, dial("unix", m.nodeSocket())); err != nil {
 		return err
 	}
-	return m.node.await(ctx, dial("unix", filepath.Join(m.NodeRoot(), "control.sock"))) // for what speaks to it next
+	return m.node.await(ctx, dial("unix", filepath.Join(m.NodeRoot(), "control.sock"))) // for commands that follow
 }
 
-// StopNode stops the node as an administrator would.
+// StopNode stops the node with SIGTERM.
 func (m *Machine) StopNode() error { return m.node.stop() }
 
-// KillNode ends the node as a crash would.
+// KillNode kills the node with SIGKILL, like a crash.
 func (m *Machine) KillNode() { m.node.kill() }
 
-// NodeRuns tells whether the node's process has not ended.
+// NodeRuns reports whether the node's process runs.
 func (m *Machine) NodeRuns() bool { return !m.node.hasEnded() }
 
-// NodePID is the process of the node that was started last.
+// NodePID returns the process ID of the node that was started last.
 func (m *Machine) NodePID() int { return m.node.pid() }
 
-// NodeRoot is the node's root.
+// NodeRoot returns the node's root directory.
 func (m *Machine) NodeRoot() string { return cmp.Or(m.site.options.NodeRoot, m.path("node")) }
 
-// NodeLog is the file of what the node said.
+// NodeLog returns the path of the node's log.
 func (m *Machine) NodeLog() string { return m.node.log }
 
-// Namespace is the one of containerd's that Ctr works in.
+// Namespace returns containerd's namespace that Ctr uses.
 func (m *Machine) Namespace() string { return m.namespace }
 
-// ContainerdSocket is where containerd listens.
+// ContainerdSocket returns the path of containerd's socket.
 func (m *Machine) ContainerdSocket() string { return m.path("containerd.sock") }
 
 func (m *Machine) nodeSocket() string      { return m.path("lighter.sock") }
@@ -177,8 +178,8 @@ func (m *Machine) nextContainer() (id string) {
 	return "c" + strconv.FormatInt(m.containers.Add(1), 10)
 }
 
-// containerdConfig is a containerd with nothing but what images and containers
-// need, all of it below the machine's directory.
+// containerdConfig returns a configuration of containerd with only the plugins that images and
+// containers need, and all state below the machine's directory.
 func (m *Machine) containerdConfig() string {
 	config := fmt.Sprintf(`version = 4
 root = %q
@@ -188,7 +189,8 @@ disabled_plugins = [
   "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri",
   "io.containerd.internal.v1.opt", "io.containerd.image-verifier.v1.bindir", "io.containerd.internal.v1.tracing",
   "io.containerd.nri.v1.nri", "io.containerd.podsandbox.controller.v1.cri",
-  "io.containerd.snapshotter.v1.blockfile", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper",
+  "io.containerd.snapshotter.v1.blockfile", "io.containerd.snapshotter.v1.btrfs",
+  "io.containerd.snapshotter.v1.devmapper",
   "io.containerd.snapshotter.v1.erofs", "io.containerd.snapshotter.v1.zfs", "io.containerd.tracing.processor.v1.otlp",
 ]
 [plugins."io.containerd.server.v1.grpc"]
@@ -200,7 +202,8 @@ disabled_plugins = [
 [[plugins."io.containerd.transfer.v1.local".unpack_config]]
   platform = "linux"
   snapshotter = "overlayfs"
-%s%s`, m.path("containerd"), m.path("state"), m.ContainerdSocket(), m.ContainerdSocket()+".ttrpc", max(m.site.options.Unpacks, 1), m.isolation(), m.peerConfig())
+%s%s`, m.path("containerd"), m.path("state"), m.ContainerdSocket(), m.ContainerdSocket()+".ttrpc",
+		max(m.site.options.Unpacks, 1), m.isolation(), m.peerConfig())
 	if m.site.options.Lighter == "" {
 		return config
 	}
@@ -221,8 +224,8 @@ disabled_plugins = [
 `, m.nodeSocket(), capabilities, m.NodeRoot(), !m.site.options.Unlabelled)
 }
 
-// Wipe makes the machine as new: all containers, images, snapshots and caches
-// are gone, and containerd and the node run again.
+// Wipe removes all containers, images, snapshots and caches, and starts containerd and the node
+// again.
 func (m *Machine) Wipe(ctx context.Context) error {
 	if err := m.stop(ctx); err != nil {
 		return err
@@ -236,21 +239,23 @@ func (m *Machine) Wipe(ctx context.Context) error {
 	return m.start(ctx)
 }
 
-// Keep makes the machine as new and keeps its disk under a name, for Restore: its
-// images, snapshots and caches, but no container. What had the name is gone.
+// Keep saves the machine's disk (images, snapshots and caches, but no containers) under a name for
+// Restore, and starts the machine with an empty disk. It replaces a disk that was saved under that
+// name.
 func (m *Machine) Keep(ctx context.Context, name string) error {
 	if err := m.stop(ctx); err != nil {
 		return err
 	}
 	kept := m.kept(name)
-	if err := errors.Join(os.RemoveAll(kept), os.MkdirAll(filepath.Dir(kept), 0o700), os.Rename(m.dir, kept), os.MkdirAll(m.dir, 0o711)); err != nil {
+	if err := errors.Join(os.RemoveAll(kept), os.MkdirAll(filepath.Dir(kept), 0o700), os.Rename(m.dir, kept),
+		os.MkdirAll(m.dir, 0o711)); err != nil {
 		return fmt.Errorf("keep the machine's disk: %w", err)
 	}
 	return m.start(ctx)
 }
 
-// Restore gives the machine the disk that was kept under a name instead of its own,
-// which is gone, and starts it.
+// Restore replaces the machine's disk by the one that Keep saved under a name, and starts the
+// machine.
 func (m *Machine) Restore(ctx context.Context, name string) error {
 	if _, err := os.Stat(m.kept(name)); err != nil {
 		return fmt.Errorf("restore the machine's disk: %w", err)
@@ -266,8 +271,8 @@ func (m *Machine) Restore(ctx context.Context, name string) error {
 
 func (m *Machine) kept(name string) string { return filepath.Join(m.site.Dir, "kept", name) }
 
-// Reboot does what a loss of power and a new start of the machine do: all its
-// processes and mounts are gone, and what lies in memory alone.
+// Reboot simulates a power failure: it ends all processes and mounts of the machine, removes its
+// runtime state, and starts it again.
 func (m *Machine) Reboot(ctx context.Context) error {
 	pids, err := filepath.Glob(m.bundle("*") + "/init.pid")
 	if err != nil {
@@ -293,12 +298,12 @@ func (m *Machine) Reboot(ctx context.Context) error {
 	m.containerd.kill()
 	m.node.kill()
 	for _, pid := range victims {
-		_ = syscall.Kill(pid, syscall.SIGKILL) // it may end by itself
+		_ = syscall.Kill(pid, syscall.SIGKILL) // the process may end by itself
 	}
 	for _, pid := range victims {
 		for end := time.Now().Add(stopTimeout); syscall.Kill(pid, 0) == nil; time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
-				return fmt.Errorf("process %d does not end", pid)
+				return fmt.Errorf("process %d still exists %v after SIGKILL", pid, stopTimeout)
 			}
 		}
 	}
@@ -317,27 +322,28 @@ func (m *Machine) Reboot(ctx context.Context) error {
 func (m *Machine) stop(ctx context.Context) error {
 	var errs []error
 	if m.node != nil && m.node.hasEnded() {
-		// Nobody will come who answers what its keeper has readers wait for.
+		// No node will take over from its keeper, so waiting readers would hang.
 		errs = append(errs, keeper.Process{Root: m.NodeRoot()}.Drop(ctx))
 	}
 	if m.containerd != nil {
 		errs = append(errs, m.removeContainers(ctx), m.containerd.stop())
 	}
 	errs = append(errs, m.killShims(), unmountBelow(m.path("state")), unmountBelow(m.path("containerd")))
-	errs = append(errs, m.node.stop(), m.peer.stop(), unmountBelow(m.path("peer")), m.leftMounts(), unmountBelow(m.dir))
+	errs = append(errs, m.node.stop(), m.peer.stop(), unmountBelow(m.path("peer")), m.leftoverMounts(),
+		unmountBelow(m.dir))
 	m.containerd, m.node, m.peer = nil, nil, nil
 	return errors.Join(errs...)
 }
 
-// close ends the machine for good.
+// close stops the machine.
 func (m *Machine) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	return errors.Join(m.stop(ctx), m.holder.stop())
 }
 
-// leftMounts says what the node left mounted below its root.
-func (m *Machine) leftMounts() error {
+// leftoverMounts returns an error for each mount that is left below the machine's directory.
+func (m *Machine) leftoverMounts() error {
 	var errs []error
 	mounts, err := mountsBelow(m.dir)
 	for _, mount := range mounts {
@@ -346,11 +352,11 @@ func (m *Machine) leftMounts() error {
 	return errors.Join(append(errs, err)...)
 }
 
-// killShims ends the shims of containers that could not be removed.
+// killShims kills the shims of containers that could not be removed.
 func (m *Machine) killShims() error {
 	pids, err := processes(m.tool("containerd-shim-runc-v2"), m.ContainerdSocket())
 	for _, pid := range pids {
-		_ = syscall.Kill(pid, syscall.SIGKILL) // it may just have ended
+		_ = syscall.Kill(pid, syscall.SIGKILL) // the shim may just have ended
 	}
 	return err
 }
@@ -360,7 +366,7 @@ func (m *Machine) Command(ctx context.Context, argv ...string) (string, error) {
 	return m.site.command(ctx, append(strings.Fields(m.inside("")), argv...)...)
 }
 
-// Lighter runs a lighter command that speaks to the machine's node.
+// Lighter runs a lighter command against the machine's node.
 func (m *Machine) Lighter(ctx context.Context, command string, args ...string) (string, error) {
 	return m.Command(ctx, append([]string{m.site.options.Lighter, command, "--root", m.NodeRoot()}, args...)...)
 }

@@ -19,9 +19,8 @@ import (
 	"lighter/node/control"
 )
 
-// Bytes returns what the machine has received over the link since it was made,
-// in bytes, with the headers of packets as the kernel counts them: large
-// packets that were not cut count theirs once.
+// Bytes returns the number of bytes that the machine has received over the link. It includes packet
+// headers as the kernel counts them: once for a large packet that was not segmented.
 func (m *Machine) Bytes() (int64, error) {
 	path := fmt.Sprintf("/proc/%d/net/dev", m.holder.pid())
 	text, err := os.ReadFile(path)
@@ -36,8 +35,8 @@ func (m *Machine) Bytes() (int64, error) {
 	return 0, fmt.Errorf("%s does not name eth0", path)
 }
 
-// DropCaches writes back what is dirty and empties the kernel's caches of
-// pages, names and inodes. They are the whole host's.
+// DropCaches writes back dirty pages and drops the page cache, dentries and inodes of the whole
+// host.
 func DropCaches() error {
 	syscall.Sync()
 	return os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0o200)
@@ -45,14 +44,14 @@ func DropCaches() error {
 
 // Memory is the memory of a process, in bytes.
 type Memory struct {
-	Now  int64 // resident
-	Most int64 // the most that was resident
+	Now  int64 // resident set size
+	Most int64 // peak of the resident set size
 }
 
 // NodeMemory returns the memory of the node.
 func (m *Machine) NodeMemory() (Memory, error) { return memoryOf(m.node) }
 
-// ResetPeaks makes the hub's and the node's Memory.Most begin anew.
+// ResetPeaks resets Memory.Most of the hub and the node.
 func (s *Site) ResetPeaks() error {
 	var errs []error
 	for _, p := range []*process{s.Hub.process, s.Machine.node} {
@@ -66,14 +65,13 @@ func memoryOf(p *process) (Memory, error) {
 	return Memory{Now: fields["VmRSS"], Most: fields["VmHWM"]}, err
 }
 
-// PageCache returns the page cache of the whole host, in bytes, without what
-// is in tmpfs.
+// PageCache returns the size of the whole host's page cache, in bytes, without tmpfs.
 func PageCache() (int64, error) {
 	fields, err := kilobytes("/proc/meminfo")
 	return fields["Cached"] + fields["Buffers"] - fields["Shmem"], err
 }
 
-// kilobytes reads a file of lines like "Name:  12 kB"; the values are in bytes.
+// kilobytes reads a file with lines like "Name: 12 kB"; it returns the values in bytes.
 func kilobytes(path string) (map[string]int64, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -96,8 +94,7 @@ func kilobytes(path string) (map[string]int64, error) {
 	return values, lines.Err()
 }
 
-// NodeStatus decodes what the node says of itself, as `lighter status --json`
-// prints it.
+// NodeStatus decodes the output of `lighter status --json`.
 func (m *Machine) NodeStatus(ctx context.Context, into any) error {
 	out, err := m.Lighter(ctx, "status", "--json")
 	if err == nil {
@@ -128,13 +125,14 @@ func (m *Machine) NodeProfile(ctx context.Context, name string) ([]byte, error) 
 	return io.ReadAll(res.Body)
 }
 
-// diskUsage returns what a directory takes on the disk, hard links once, in bytes.
+// diskUsage returns the disk space that a directory uses, in bytes. A file with several hard links
+// counts once.
 func diskUsage(dir string) (int64, error) {
 	var sum int64
 	seen := map[uint64]bool{}
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // a running process removes files
+			return nil // a running process has removed it
 		}
 		if err != nil {
 			return err

@@ -17,7 +17,7 @@ import (
 	"lighter/test/testkit/link"
 )
 
-// newNetwork starts a process that keeps a network namespace of its own.
+// newNetwork starts a process that holds a new network namespace.
 func (s *Site) newNetwork(ctx context.Context, name string) (*process, error) {
 	holder, err := s.startProcess(name, []string{"unshare", "--net", "sleep", "infinity"})
 	if err != nil {
@@ -28,32 +28,32 @@ func (s *Site) newNetwork(ctx context.Context, name string) (*process, error) {
 		if err != nil {
 			return err
 		}
-		its, err := os.Readlink(networkOf(holder.pid()))
-		if err == nil && its == ours {
-			err = errors.New("it has no network namespace yet")
+		theirs, err := os.Readlink(networkOf(holder.pid()))
+		if err == nil && theirs == ours {
+			err = errors.New("the process has no network namespace of its own yet")
 		}
 		return err
 	})
 	return holder, err
 }
 
-// networkOf is the file of a process's network namespace.
+// networkOf returns the path of a process's network namespace.
 func networkOf(pid int) string { return fmt.Sprintf("/proc/%d/ns/net", pid) }
 
 func insideOf(holder *process, line string) string {
 	return "nsenter --net=" + networkOf(holder.pid()) + " " + line
 }
 
-// makeLink makes the link to the machine, and what delays it.
+// makeLink makes the link to the machine, and the proxy that delays it.
 //
-// Delayed, the link ends in a namespace where nothing listens but the proxy, at the
-// hub's address, which the enclosure has too: so what is in the enclosure reaches
-// the hub and the registry at once, and what the machine sends has no other way.
+// If Options.Delayed is set, the link ends in the router's namespace, where only the proxy listens,
+// on the hub's address. The enclosure has the same address: its programs reach the hub and the
+// registry without delay, and the machine only through the proxy.
 func (s *Site) makeLink(ctx context.Context, m *Machine) error {
 	here := s.linkName()
 	lines := []string{
 		fmt.Sprintf("ip link add %s type veth peer name eth0 netns %d", here, m.holder.pid()),
-		m.inside("ip link set eth0 addrgenmode none"), // no IPv6: its neighbour discovery would be counted among the bytes
+		m.inside("ip link set eth0 addrgenmode none"), // no IPv6: neighbour discovery would be counted in Bytes
 		m.inside("ip addr add " + machineIP + "/30 dev eth0"),
 		m.inside("ip link set eth0 up"),
 		m.inside("ip link set lo up"),
@@ -63,10 +63,13 @@ func (s *Site) makeLink(ctx context.Context, m *Machine) error {
 		if s.router, err = s.newNetwork(ctx, "router"); err != nil {
 			return err
 		}
-		lines = append(lines, fmt.Sprintf("ip link set %s netns %d", here, s.router.pid()), "ip addr add "+HubIP+"/32 dev lo")
+		lines = append(lines, fmt.Sprintf("ip link set %s netns %d", here, s.router.pid()),
+			"ip addr add "+HubIP+"/32 dev lo")
 	}
-	lines = append(lines, s.farEnd("ip link set "+here+" addrgenmode none"), s.farEnd("ip addr add "+HubIP+"/30 dev "+here), s.farEnd("ip link set "+here+" up"))
-	if err := errors.Join(s.commands(ctx, lines...), s.shape(ctx, m, s.options.Link)); err != nil || !s.options.Delayed {
+	lines = append(lines, s.farEnd("ip link set "+here+" addrgenmode none"),
+		s.farEnd("ip addr add "+HubIP+"/30 dev "+here), s.farEnd("ip link set "+here+" up"))
+	if err := errors.Join(s.commands(ctx, lines...), s.shape(ctx, m, s.options.Link)); err != nil ||
+		!s.options.Delayed {
 		return err
 	}
 	s.delay = link.New(0)
@@ -80,10 +83,10 @@ func (s *Site) makeLink(ctx context.Context, m *Machine) error {
 	return nil
 }
 
-// linkName is the name of the link's end that is not the machine's.
+// linkName returns the interface's name at the far end of the link.
 func (s *Site) linkName() string { return "lighter" + filepath.Base(s.Dir) }
 
-// farEnd is the command line that runs line where that end is.
+// farEnd returns the command line that runs line in the namespace of the link's far end.
 func (s *Site) farEnd(line string) string {
 	if s.router == nil {
 		return line
@@ -91,20 +94,21 @@ func (s *Site) farEnd(line string) string {
 	return insideOf(s.router, line)
 }
 
-// shape gives the link its rate, both ways.
+// shape sets the link's rate in both directions.
 func (s *Site) shape(ctx context.Context, m *Machine, rate string) error {
 	bits, err := ParseRate(rate)
 	if err != nil {
 		return err
 	}
-	// The burst is what passes unhindered after a pause. It must hold the 64 KB that the kernel
-	// hands over at once; a bigger one would make short transfers faster than the link. The limit
-	// is a queue of some 25 ms: TCP keeps the link full and loses nothing.
+	// The burst must hold the 64 KB that the kernel sends at once. A larger burst would make short
+	// transfers faster than the link. The limit is a queue of about 25 ms: enough for TCP to keep
+	// the link busy without loss.
 	shape := fmt.Sprintf(" root tbf rate %s burst 128k limit %d", rate, max(int64(256<<10), bits/8/40))
-	return s.commands(ctx, s.farEnd("tc qdisc replace dev "+s.linkName()+shape), m.inside("tc qdisc replace dev eth0"+shape))
+	return s.commands(ctx, s.farEnd("tc qdisc replace dev "+s.linkName()+shape),
+		m.inside("tc qdisc replace dev eth0"+shape))
 }
 
-// ParseRate reads a rate as tc writes it, in bits a second: 100mbit, 1gbit.
+// ParseRate parses a rate in tc's notation (100mbit, 1gbit) and returns bits a second.
 func ParseRate(rate string) (int64, error) {
 	for unit, times := range map[string]float64{"kbit": 1e3, "mbit": 1e6, "gbit": 1e9} {
 		if number, ok := strings.CutSuffix(rate, unit); ok {
@@ -113,14 +117,14 @@ func ParseRate(rate string) (int64, error) {
 			}
 		}
 	}
-	return 0, fmt.Errorf("%q is not the rate of a link: write 100mbit or 1gbit", rate)
+	return 0, fmt.Errorf("parse the link's rate %q: want a number with kbit, mbit or gbit", rate)
 }
 
-// SetLink changes the link's rate, as tc writes it, and its round-trip time, which
-// needs Options.Delayed. What is on its way keeps the former one.
+// SetLink changes the link's rate, in tc's notation, and its round-trip time. It needs
+// Options.Delayed. Bytes in flight keep the previous round-trip time.
 func (s *Site) SetLink(ctx context.Context, rate string, rtt time.Duration) error {
 	if s.delay == nil {
-		return errors.New("change the link: the site has none with a delay")
+		return errors.New("change the link: Options.Delayed is not set")
 	}
 	if err := s.shape(ctx, s.Machine, rate); err != nil {
 		return fmt.Errorf("change the link: %w", err)
@@ -136,14 +140,14 @@ func (s *Site) closeLink() error {
 	return s.router.stop()
 }
 
-// inNetwork calls fn, which must not start goroutines that make sockets, in the
-// network namespace of a process: a socket stays where it was made.
+// inNetwork calls fn in the network namespace of a process. Sockets that fn makes stay in that
+// namespace. fn must not start goroutines that make sockets.
 func inNetwork(pid int, fn func() error) error {
-	its, err := os.Open(networkOf(pid))
+	theirs, err := os.Open(networkOf(pid))
 	if err != nil {
 		return err
 	}
-	defer its.Close()
+	defer theirs.Close()
 	ours, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
 		return err
@@ -152,7 +156,7 @@ func inNetwork(pid int, fn func() error) error {
 	failed := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
-		if err := unix.Setns(int(its.Fd()), unix.CLONE_NEWNET); err != nil {
+		if err := unix.Setns(int(theirs.Fd()), unix.CLONE_NEWNET); err != nil {
 			failed <- fmt.Errorf("enter the network of process %d: %w", pid, err)
 			return // the thread ends with the goroutine
 		}
@@ -165,13 +169,13 @@ func inNetwork(pid int, fn func() error) error {
 	return <-failed
 }
 
-// listenIn listens in the network namespace of a process.
+// listenIn opens a TCP listener in the network namespace of a process.
 func listenIn(pid int, address string) (listener net.Listener, err error) {
 	err = inNetwork(pid, func() (err error) { listener, err = net.Listen("tcp", address); return err })
 	return listener, err
 }
 
-// dialIn connects in the network namespace of a process.
+// dialIn opens a TCP connection in the network namespace of a process.
 func dialIn(ctx context.Context, pid int, address string) (conn net.Conn, err error) {
 	err = inNetwork(pid, func() (err error) {
 		conn, err = (&net.Dialer{FallbackDelay: -1}).DialContext(ctx, "tcp", address)

@@ -9,19 +9,18 @@ import (
 	"strings"
 )
 
-// Peer is another snapshotter that the machine's containerd gets, besides its own
-// and Lighter's.
+// Peer is another snapshotter of the machine's containerd, for comparison with Lighter.
 type Peer struct {
-	Snapshotter string // what containerd calls it
-	// Command starts it; {socket} is where it has to listen, {root} an empty directory for all that
-	// it keeps, {registry} the registry's host and port, {containerd} containerd's socket. Empty:
-	// containerd has it built in.
+	Snapshotter string // its name in containerd
+	// Command starts the snapshotter. These words are replaced: {socket} by the socket to listen
+	// on, {root} by an empty directory for its state, {registry} by the registry's host and port,
+	// and {containerd} by containerd's socket. Empty: the snapshotter is built into containerd.
 	Command      []string
 	Capabilities []string          // of the proxy plugin
-	Exports      map[string]string // of the proxy plugin, besides root
+	Exports      map[string]string // of the proxy plugin, in addition to root
 }
 
-// SetPeer has the machine, from its next Wipe on, run this snapshotter too; nil: none.
+// SetPeer makes the machine run this snapshotter, too, from its next Wipe on; nil: none.
 func (s *Site) SetPeer(p *Peer) { s.peer = p }
 
 func (m *Machine) peerSocket() string { return m.path("peer.sock") }
@@ -36,7 +35,8 @@ func (m *Machine) startPeer(ctx context.Context) error {
 		return err
 	}
 	argv := strings.Fields(m.inside(""))
-	names := strings.NewReplacer("{socket}", m.peerSocket(), "{root}", m.path("peer"), "{registry}", registryURL, "{containerd}", m.ContainerdSocket())
+	names := strings.NewReplacer("{socket}", m.peerSocket(), "{root}", m.path("peer"), "{registry}", registryURL,
+		"{containerd}", m.ContainerdSocket())
 	for _, word := range p.Command {
 		argv = append(argv, names.Replace(word))
 	}
@@ -47,13 +47,14 @@ func (m *Machine) startPeer(ctx context.Context) error {
 	return m.peer.await(ctx, dial("unix", m.peerSocket()))
 }
 
-// peerConfig is what containerd is told of the peer.
+// peerConfig returns the peer's part of containerd's configuration.
 func (m *Machine) peerConfig() string {
 	p := m.site.peer
 	if p == nil {
 		return ""
 	}
-	text := fmt.Sprintf("[[plugins.%q.unpack_config]]\n  platform = \"linux\"\n  snapshotter = %q\n", "io.containerd.transfer.v1.local", p.Snapshotter)
+	text := fmt.Sprintf("[[plugins.%q.unpack_config]]\n  platform = \"linux\"\n  snapshotter = %q\n",
+		"io.containerd.transfer.v1.local", p.Snapshotter)
 	if len(p.Command) == 0 {
 		return text
 	}
@@ -68,7 +69,7 @@ func (m *Machine) peerConfig() string {
 	return text
 }
 
-// isolation is what containerd is told of its namespaces.
+// isolation returns the part of containerd's configuration for Options.Isolated.
 func (m *Machine) isolation() string {
 	if !m.site.options.Isolated {
 		return ""

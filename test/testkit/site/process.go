@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// How long processes may take to be ready, and to end.
+// Time limits for the start and the end of a process.
 const (
 	readyTimeout = 30 * time.Second
 	stopTimeout  = 30 * time.Second
@@ -25,8 +25,8 @@ type process struct {
 	name  string
 	cmd   *exec.Cmd
 	log   string
-	ended chan struct{} // closed when it has ended
-	err   error         // how; set before ended is closed
+	ended chan struct{} // closed when the process has ended
+	err   error         // from Wait; set before ended is closed
 }
 
 // startProcess starts argv[0] with its output in DIR/logs/NAME.log.
@@ -35,7 +35,8 @@ func (s *Site) startProcess(name string, argv []string, env ...string) (*process
 }
 
 func (s *Site) startProcessWith(name string, argv, env []string, files []*os.File) (*process, error) {
-	p := &process{name: name, cmd: exec.Command(argv[0], argv[1:]...), log: filepath.Join(s.Dir, "logs", name+".log"), ended: make(chan struct{})}
+	p := &process{name: name, cmd: exec.Command(argv[0], argv[1:]...), log: filepath.Join(s.Dir, "logs", name+".log"),
+		ended: make(chan struct{})}
 	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
@@ -44,7 +45,7 @@ func (s *Site) startProcessWith(name string, argv, env []string, files []*os.Fil
 	p.cmd.Stdout, p.cmd.Stderr, p.cmd.ExtraFiles = log, log, files
 	p.cmd.Env = append(os.Environ(), "PATH="+strings.Join(s.path, ":")+":"+os.Getenv("PATH"))
 	p.cmd.Env = append(p.cmd.Env, env...)
-	// An interrupt from the terminal is for the test alone: it stops the others in their order.
+	// Ctrl-C in the terminal signals only the test, which then stops the processes in order.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := p.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
@@ -67,7 +68,7 @@ func (p *process) hasEnded() bool {
 	}
 }
 
-// await calls ready until it succeeds.
+// await calls ready until it succeeds, the process ends, or readyTimeout is over.
 func (p *process) await(ctx context.Context, ready func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
@@ -86,12 +87,13 @@ func (p *process) await(ctx context.Context, ready func() error) error {
 	}
 }
 
-// stop ends the process, gently at first. A nil process is stopped.
+// stop ends the process with SIGTERM, or with SIGKILL after stopTimeout. A nil process counts as
+// stopped.
 func (p *process) stop() error {
 	if p == nil {
 		return nil
 	}
-	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended by itself
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // the process may have ended by itself
 	select {
 	case <-p.ended:
 	case <-time.After(stopTimeout):
@@ -104,11 +106,11 @@ func (p *process) stop() error {
 
 // kill ends the process as a crash would.
 func (p *process) kill() {
-	_ = p.cmd.Process.Kill() // it may have ended by itself
+	_ = p.cmd.Process.Kill() // the process may have ended by itself
 	<-p.ended
 }
 
-// tail is the end of the process's log, for error messages.
+// tail returns the end of the process's log, for error messages.
 func (p *process) tail() string {
 	const enough = 2000
 	file, err := os.Open(p.log)
@@ -117,7 +119,7 @@ func (p *process) tail() string {
 	}
 	defer file.Close()
 	if info, err := file.Stat(); err == nil && info.Size() > enough {
-		_, _ = file.Seek(-enough, io.SeekEnd) // else all of it is shown
+		_, _ = file.Seek(-enough, io.SeekEnd) // if it fails, the whole log is returned
 	}
 	b, err := io.ReadAll(file)
 	if err != nil {
@@ -126,7 +128,7 @@ func (p *process) tail() string {
 	return "its log ends with:\n" + strings.TrimSpace(string(b))
 }
 
-// dial tells whether somebody listens.
+// dial returns a function that succeeds once a server listens on the address.
 func dial(network, address string) func() error {
 	return func() error {
 		conn, err := net.DialTimeout(network, address, time.Second)
@@ -144,12 +146,13 @@ func (s *Site) command(ctx context.Context, argv ...string) (string, error) {
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return string(out), fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, strings.TrimSpace(stderr.String()+string(out)))
+		return string(out), fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err,
+			strings.TrimSpace(stderr.String()+string(out)))
 	}
 	return string(out), nil
 }
 
-// program is a command that runs until its end, or ctx's.
+// program returns a command that is killed, with its children, when ctx ends.
 func (s *Site) program(ctx context.Context, argv []string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Env = append(os.Environ(), "PATH="+strings.Join(s.path, ":")+":"+os.Getenv("PATH"))
@@ -158,7 +161,7 @@ func (s *Site) program(ctx context.Context, argv []string) *exec.Cmd {
 	return cmd
 }
 
-// commands runs one command line after the other; their words have no spaces.
+// commands runs command lines one after the other. It splits them at spaces.
 func (s *Site) commands(ctx context.Context, lines ...string) error {
 	var errs []error
 	for _, line := range lines {

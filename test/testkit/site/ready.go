@@ -17,23 +17,23 @@ import (
 	"time"
 )
 
-// Ready is what makes a container ready. The zero value: that its process has ended.
+// Ready is the condition for a container to be ready. Zero value: its process has ended.
 type Ready struct {
-	Line *regexp.Regexp // a line that it writes to its standard output or its standard error
-	Port int            // or GET http://127.0.0.1:Port/Path in its own network is answered with 200
+	Line *regexp.Regexp // matches a line of its standard output or standard error
+	Port int            // or: GET http://127.0.0.1:Port/Path in its network returns 200
 	Path string
 }
 
-// Ran says how long the parts of a container's life took, and what it wrote.
+// Ran holds the durations of a container's phases, and its output.
 type Ran struct {
 	Create     time.Duration // ctr containers create
-	Ready      time.Duration // ctr tasks start, up to the moment when it is ready
-	Start      time.Duration // the same, up to the end of the process
-	ReadyBytes int64         // Machine.Bytes at the moment when it was ready
-	Output     string        // what it wrote: to its standard output, if it ended by itself
+	Ready      time.Duration // from ctr tasks start until the container is ready
+	Start      time.Duration // from ctr tasks start until the end of the process
+	ReadyBytes int64         // Machine.Bytes when the container was ready
+	Output     string        // standard output; with a Ready condition, standard error as well
 }
 
-// Total is the time of the user's wait.
+// Total is the time that a user waits for the container.
 func (r Ran) Total() time.Duration { return r.Create + r.Start }
 
 // Run creates a container of a pulled image, runs argv in it to its end, and
@@ -42,7 +42,8 @@ func (m *Machine) Run(ctx context.Context, snapshotter, ref string, argv ...stri
 	return m.RunUntil(ctx, Ready{}, snapshotter, ref, argv...)
 }
 
-// RunUntil is Run for what does not end by itself: once it is ready it is killed.
+// RunUntil is Run for a process that does not end by itself. It kills the container once it is
+// ready.
 func (m *Machine) RunUntil(ctx context.Context, ready Ready, snapshotter, ref string, argv ...string) (Ran, error) {
 	id := m.nextContainer()
 	var r Ran
@@ -69,10 +70,10 @@ func (m *Machine) RunUntil(ctx context.Context, ready Ready, snapshotter, ref st
 	return r, err
 }
 
-// readyLimit is how long a container may take to be ready.
+// readyLimit bounds the time until a container is ready.
 const readyLimit = 5 * time.Minute
 
-// untilReady starts a container's task, and kills it when it is ready.
+// untilReady starts a container's task, waits until it is ready, and kills it.
 func (m *Machine) untilReady(ctx context.Context, id string, ready Ready, r *Ran) error {
 	ctx, cancel := context.WithTimeout(ctx, readyLimit)
 	defer cancel()
@@ -82,7 +83,7 @@ func (m *Machine) untilReady(ctx context.Context, id string, ready Ready, r *Ran
 		return err
 	}
 	cmd.Stdout, cmd.Stderr = write, write
-	w := &watch{is: make(chan struct{})}
+	w := &watch{readied: make(chan struct{})}
 	start := time.Now()
 	if err := errors.Join(cmd.Start(), write.Close()); err != nil {
 		return errors.Join(fmt.Errorf("start container %s: %w", id, err), read.Close())
@@ -96,33 +97,33 @@ func (m *Machine) untilReady(ctx context.Context, id string, ready Ready, r *Ran
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	select {
-	case <-w.is:
+	case <-w.readied:
 		r.Ready = time.Since(start)
 		if r.ReadyBytes, err = m.Bytes(); err == nil {
 			_, err = m.Ctr(ctx, "tasks", "kill", "--signal", "SIGKILL", id)
 		}
-		<-ended // it was killed
+		<-ended // by SIGKILL
 		r.Start = time.Since(start)
 	case err = <-ended:
-		err = fmt.Errorf("container %s ended (%w) and was not ready", id, err)
+		err = fmt.Errorf("container %s ended before it was ready: %w", id, err)
 	}
 	stop()
 	watching.Wait()
 	r.Output = w.text.String()
 	if err != nil {
-		err = fmt.Errorf("%w; it wrote: %s", err, strings.TrimSpace(r.Output))
+		err = fmt.Errorf("%w; its output: %s", err, strings.TrimSpace(r.Output))
 	}
 	return errors.Join(err, read.Close())
 }
 
-// watch waits for a container to be ready. text is what it wrote, not too much of it.
+// watch detects that a container is ready. text is the beginning of its output.
 type watch struct {
-	is   chan struct{} // closed when it is
-	once sync.Once
-	text strings.Builder
+	readied chan struct{} // closed when the container is ready
+	once    sync.Once
+	text    strings.Builder
 }
 
-func (w *watch) ready() { w.once.Do(func() { close(w.is) }) }
+func (w *watch) ready() { w.once.Do(func() { close(w.readied) }) }
 
 func (w *watch) lines(from io.Reader, wanted *regexp.Regexp) {
 	const enough = 64 << 10
@@ -136,27 +137,28 @@ func (w *watch) lines(from io.Reader, wanted *regexp.Regexp) {
 			w.ready()
 		}
 		if err != nil {
-			return // it has ended
+			return // the container has closed its output
 		}
 	}
 }
 
-// probePause is the time between two questions whether a container answers.
+// probePause is the time between two probes of a container.
 const probePause = 5 * time.Millisecond
 
-// probe asks the container until it answers with 200, or ctx is done.
+// probe sends GET requests until the container answers with 200, or ctx ends.
 func (m *Machine) probe(ctx context.Context, id string, ready Ready, w *watch) {
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
-		text, err := os.ReadFile(filepath.Join(m.bundle(id), "init.pid"))
-		if err != nil {
-			return nil, err // it has no process yet
-		}
-		pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
-		if err != nil {
-			return nil, err
-		}
-		return dialIn(ctx, pid, address)
-	}}}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
+			text, err := os.ReadFile(filepath.Join(m.bundle(id), "init.pid"))
+			if err != nil {
+				return nil, err // the container has no process yet
+			}
+			pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+			if err != nil {
+				return nil, err
+			}
+			return dialIn(ctx, pid, address)
+		}}}
 	url := fmt.Sprintf("http://127.0.0.1:%d/%s", ready.Port, strings.TrimPrefix(ready.Path, "/"))
 	for ctx.Err() == nil {
 		if answers(ctx, &client, url) {
@@ -177,7 +179,7 @@ func answers(ctx context.Context, client *http.Client, url string) bool {
 	}
 	res, err := client.Do(req)
 	if err != nil {
-		return false // not yet
+		return false // the server does not listen yet
 	}
 	_, err = io.Copy(io.Discard, res.Body)
 	res.Body.Close()

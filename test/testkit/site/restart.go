@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// RestartNode kills the node, starts it again, and waits for containerd to have
-// noticed.
+// RestartNode kills the node, starts it again, and waits until containerd has reconnected.
 func (m *Machine) RestartNode(ctx context.Context) error {
 	m.KillNode()
 	if err := m.StartNode(ctx); err != nil {
@@ -16,8 +15,7 @@ func (m *Machine) RestartNode(ctx context.Context) error {
 	return m.Reconnect(ctx)
 }
 
-// Reconnect waits until containerd has found a node that was started again: it
-// dials again after a pause.
+// Reconnect waits until containerd has reconnected to a restarted node.
 func (m *Machine) Reconnect(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -27,7 +25,7 @@ func (m *Machine) Reconnect(ctx context.Context) error {
 			return nil
 		}
 		if ctx.Err() != nil {
-			return fmt.Errorf("containerd does not find the node again: %w", err)
+			return fmt.Errorf("wait for containerd to reconnect to the node: %w", err)
 		}
 	}
 }

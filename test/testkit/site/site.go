@@ -18,8 +18,8 @@ import (
 // addresses of a site are the same in every enclosure.
 const HubIP = "10.64.0.1"
 
-// SpareAddress is a second address beside the hub that the machine reaches over the
-// link. Nobody listens there but StartSecondHub.
+// SpareAddress is a second address on the hub's side of the link. Only the hub of StartSecondHub
+// listens there.
 const SpareAddress = HubIP + ":" + secondHubPort
 
 const (
@@ -31,30 +31,30 @@ const (
 	hubAddress    = HubIP + ":" + hubPort
 )
 
-// Options say what a site consists of.
+// Options configure a site.
 type Options struct {
 	Lighter  string   // the lighter binary; empty: neither hub nor node
-	Link     string   // rate of the link, both ways, as tc writes it; default: 1gbit
-	Delayed  bool     // a proxy on the link gives it latency, as SetLink says; at first next to none
+	Link     string   // rate of the link in both directions, in tc's notation; default: 1gbit
+	Delayed  bool     // a proxy on the link adds latency, at first almost none; see SetLink
 	HubArgs  []string // more flags for the hub
 	NodeArgs []string // more flags for the node
 	Hub      string   // another binary for the hub; empty: Lighter
 	Node     string   // another binary for the node; empty: Lighter
-	Hubs     []string // URLs of what the node asks; empty: the hub
+	Hubs     []string // URLs of the node's hubs; empty: the site's hub
 	HubKey   string   // the key that the node pins; empty: the hub's
-	// containerd says of no layer of which image it is, as it does unless it is told to, and
-	// the node trusts chains.
+	// Unlabelled switches containerd's remote snapshot annotations off, which is containerd's
+	// default. The node then trusts chains.
 	Unlabelled bool
-	// Containerd is whose containerd the machine has: Ours (the default), or Debian.
+	// Containerd selects the machine's containerd: Ours (the default) or Debian.
 	Containerd string
-	// Config is containerd's configuration as an administrator has it, which this
-	// package completes; empty: this package's own.
+	// Config is an administrator's configuration of containerd, which this package completes. If it
+	// is empty, this package generates one.
 	Config   string
-	RemapIDs bool   // the node maps owners into user namespaces, and containerd is told so
+	RemapIDs bool   // the node maps owners into user namespaces, and containerd is configured for it
 	NodeRoot string // the node's root; default: below the machine's directory
 	Unpacks  int    // layers that containerd unpacks at once; default: 1
-	// Isolated has containerd's namespaces share no content, so that what one has
-	// pulled, another pulls over the link again.
+	// Isolated makes containerd's namespaces share no content. Each namespace pulls its images over
+	// the link.
 	Isolated bool
 }
 
@@ -66,19 +66,21 @@ type Site struct {
 
 	options  Options
 	tools    string
-	path     []string // where programs are looked for first
+	path     []string // directories that are searched for programs before $PATH
 	registry *process
-	router   *process    // keeps the network namespace of the link's other end; nil: it ends in the enclosure's
-	delay    *link.Proxy // what stands there
-	peer     *Peer       // what SetPeer said
+	// holds the network namespace of the link's far end; nil: the link ends in the enclosure's
+	// namespace
+	router *process
+	delay  *link.Proxy // the proxy in the router's namespace
+	peer   *Peer       // see SetPeer
 }
 
 var sites atomic.Int64
 
-// Start starts a site. The caller closes it, also on an error of something else.
+// Start starts a site. The caller closes it.
 func Start(ctx context.Context, options Options) (_ *Site, err error) {
 	if enclosure == "" {
-		return nil, errors.New("a site runs in an enclosure: call site.Enclosed first")
+		return nil, errors.New("start a site: not in an enclosure; call site.Enclosed first")
 	}
 	work, err := Work()
 	if err != nil {
@@ -87,7 +89,8 @@ func Start(ctx context.Context, options Options) (_ *Site, err error) {
 	if options.Link == "" {
 		options.Link = "1gbit"
 	}
-	s := &Site{Dir: filepath.Join(enclosure, fmt.Sprint(sites.Add(1))), options: options, tools: filepath.Join(work, Ours)}
+	s := &Site{Dir: filepath.Join(enclosure, fmt.Sprint(sites.Add(1))), options: options,
+		tools: filepath.Join(work, Ours)}
 	s.path = []string{filepath.Join(work, cmp.Or(options.Containerd, Ours)), s.tools}
 	defer func() {
 		if err != nil {
@@ -96,7 +99,8 @@ func Start(ctx context.Context, options Options) (_ *Site, err error) {
 	}()
 	for _, tool := range []string{"containerd", "ctr", "registry"} {
 		if _, err := os.Stat(filepath.Join(s.tools, tool)); err != nil {
-			return nil, fmt.Errorf("%s has no %s: run test/setup tools, or say another place in LIGHTER_WORK: %w", s.tools, tool, err)
+			return nil, fmt.Errorf("find %s (test/setup tools builds it; LIGHTER_WORK selects another directory): %w",
+				filepath.Join(s.tools, tool), err)
 		}
 	}
 	for _, dir := range []string{"logs", "registry"} {
@@ -118,28 +122,27 @@ func Start(ctx context.Context, options Options) (_ *Site, err error) {
 	return s, s.Machine.start(ctx)
 }
 
-// SetNodeArgs has nodes that are started from now on get these flags instead of
-// Options.NodeArgs.
+// SetNodeArgs replaces Options.NodeArgs for nodes that are started from now on.
 func (s *Site) SetNodeArgs(args ...string) { s.options.NodeArgs = args }
 
-// SetNode makes nodes that are started from now on run this binary; empty: Options.Lighter.
+// SetNode sets the binary of nodes that are started from now on; empty: Options.Lighter.
 func (s *Site) SetNode(lighter string) { s.options.Node = lighter }
 
-// SetHub makes hubs that are started from now on run this binary; empty: Options.Lighter.
+// SetHub sets the binary of hubs that are started from now on; empty: Options.Lighter.
 func (s *Site) SetHub(lighter string) { s.options.Hub = lighter }
 
-// Close stops everything, the machine first, and removes the site's directory.
-// What is then still running or mounted is an error.
+// Close stops all processes, the machine's first, and removes the site's directory. It returns an
+// error for each process, mount and loop device that is left.
 func (s *Site) Close() error {
 	var errs []error
 	if s.Machine != nil {
 		errs = append(errs, s.Machine.close())
 	}
 	errs = append(errs, s.Hub.Close(), s.registry.stop(), s.closeLink(), unmountBelow(filepath.Join(s.Dir, "registry")))
-	left, err := s.left()
+	left, err := s.leftovers()
 	errs = append(errs, err)
 	for _, what := range left {
-		errs = append(errs, fmt.Errorf("the site left behind: %s", what))
+		errs = append(errs, fmt.Errorf("the site left behind %s", what))
 	}
 	return errors.Join(append(errs, unmountBelow(s.Dir), os.RemoveAll(s.Dir))...)
 }
@@ -150,25 +153,31 @@ func (s *Site) startRegistry(ctx context.Context) error {
 		return fmt.Errorf("mount a tmpfs for the registry: %w", err)
 	}
 	config := filepath.Join(s.Dir, "registry.yml")
-	text := fmt.Sprintf("version: 0.1\nlog: {level: warn}\nstorage: {filesystem: {rootdirectory: %s}}\nhttp: {addr: %q}\n", dir, registryURL)
+	text := fmt.Sprintf(`version: 0.1
+log: {level: warn}
+storage: {filesystem: {rootdirectory: %s}}
+http: {addr: %q}
+`, dir, registryURL)
 	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
 		return err
 	}
 	var err error
-	// It would look for a collector of traces otherwise.
-	s.registry, err = s.startProcess("registry", []string{filepath.Join(s.tools, "registry"), "serve", config}, "OTEL_TRACES_EXPORTER=none")
+	// Otherwise the registry tries to connect to a trace collector.
+	s.registry, err = s.startProcess("registry", []string{filepath.Join(s.tools, "registry"), "serve", config},
+		"OTEL_TRACES_EXPORTER=none")
 	if err != nil {
 		return err
 	}
 	return s.registry.await(ctx, dial("tcp", registryURL))
 }
 
-// Reference is the reference of an image that was pushed to the registry as NAME:latest.
+// Reference returns the reference of an image that was pushed to the registry as NAME:latest.
 func Reference(name string) string { return registryURL + "/" + name + ":latest" }
 
 // Push copies an OCI layout (its tag latest) to the registry as NAME:latest.
 func (s *Site) Push(ctx context.Context, layout, name string) error {
-	_, err := s.command(ctx, "skopeo", "copy", "--quiet", "--insecure-policy", "--preserve-digests", "--dest-tls-verify=false",
+	_, err := s.command(ctx, "skopeo", "copy", "--quiet", "--insecure-policy", "--preserve-digests",
+		"--dest-tls-verify=false",
 		"oci:"+layout+":latest", "docker://"+Reference(name))
 	return err
 }

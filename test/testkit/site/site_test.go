@@ -58,11 +58,11 @@ func pull(t *testing.T, m *Machine) int64 {
 	return after - before
 }
 
-func TestContainersRunAndAWipeForgetsThem(t *testing.T) {
+func TestRunWipeKeepAndRestore(t *testing.T) {
 	s := startOverlay(t)
 	whole := pull(t, s.Machine)
 	if whole < 10<<20 {
-		t.Errorf("the pull moved %d bytes over the link, which is no image", whole)
+		t.Errorf("the first pull received %d bytes over the link, want more than 10 MiB", whole)
 	}
 	ran, err := s.Machine.Run(t.Context(), Overlayfs, Reference("base"), "echo", "hello")
 	if err != nil || ran.Output != "hello\n" {
@@ -79,35 +79,36 @@ func TestContainersRunAndAWipeForgetsThem(t *testing.T) {
 		t.Error(err)
 	}
 	if again := pull(t, s.Machine); again > whole/10 {
-		t.Errorf("pulling what is there moved %d bytes", again)
+		t.Errorf("the pull of a present image received %d bytes, want at most %d", again, whole/10)
 	}
-	if err := s.Machine.Wipe(t.Context()); err != nil { // with a container running
+	if err := s.Machine.Wipe(t.Context()); err != nil { // while a container runs
 		t.Fatal(err)
 	}
 	if again := pull(t, s.Machine); again < whole*9/10 {
-		t.Errorf("after a wipe the pull moved %d bytes, at first %d", again, whole)
+		t.Errorf("the pull after Wipe received %d bytes, want about %d", again, whole)
 	}
 	if err := s.Machine.Keep(t.Context(), "pulled"); err != nil {
 		t.Fatal(err)
 	}
 	if again := pull(t, s.Machine); again < whole*9/10 {
-		t.Errorf("with its disk put aside the pull moved %d bytes, at first %d", again, whole)
+		t.Errorf("the pull after Keep received %d bytes, want about %d", again, whole)
 	}
 	if err := s.Machine.Restore(t.Context(), "pulled"); err != nil {
 		t.Fatal(err)
 	}
 	if again := pull(t, s.Machine); again > whole/10 {
-		t.Errorf("with its former disk the pull moved %d bytes", again)
+		t.Errorf("the pull after Restore received %d bytes, want at most %d", again, whole/10)
 	}
-	if ran, err := s.Machine.Run(t.Context(), Overlayfs, Reference("base"), "echo", "hello"); err != nil || ran.Output != "hello\n" {
-		t.Errorf("with its former disk echo printed %q: %v", ran.Output, err)
+	if ran, err := s.Machine.Run(t.Context(), Overlayfs, Reference("base"), "echo", "hello"); err != nil ||
+		ran.Output != "hello\n" {
+		t.Errorf("echo after Restore printed %q: %v", ran.Output, err)
 	}
 }
 
-// startedVariable makes the test below, started by itself, the one that is killed.
+// startedVariable is set in the child process that a test below starts.
 const startedVariable = "LIGHTER_SITE_TEST_KILLED"
 
-func TestAKilledEnclosureLeavesNothing(t *testing.T) {
+func TestKilledEnclosureLeavesNothing(t *testing.T) {
 	if os.Getenv(startedVariable) != "" {
 		s := startOverlay(t)
 		pull(t, s.Machine)
@@ -132,18 +133,18 @@ func TestAKilledEnclosureLeavesNothing(t *testing.T) {
 	line, err := bufio.NewReader(out).ReadString('\n')
 	var dir, id string
 	if _, scan := fmt.Sscanf(line, "running in %s %s", &dir, &id); err != nil || scan != nil {
-		t.Fatalf("it said %q: %v", line, err)
+		t.Fatalf("first line of the child: %q: %v", line, err)
 	}
 	if pids, err := processes("", dir); err != nil || len(pids) == 0 {
-		t.Fatalf("its processes cannot be seen: %v %v", pids, err)
+		t.Fatalf("processes of the child: %v, %v, want some", pids, err)
 	}
 	if err := cmd.Process.Signal(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	_ = cmd.Wait() // it was killed
+	_ = cmd.Wait() // always an error after SIGKILL
 	awaitNothing(t, dir)
 
-	// Its directory is what the next enclosure removes.
+	// The next enclosure removes its directory.
 	made, err := makeDirectory(filepath.Dir(dir))
 	if err != nil {
 		t.Fatal(err)
@@ -152,28 +153,29 @@ func TestAKilledEnclosureLeavesNothing(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("%s is still there: %v", dir, err)
+		t.Errorf("%s still exists: %v", dir, err)
 	}
 }
 
-// A program that is dead, and waits for a FUSE file system that nobody but itself
-// could serve, does not keep the enclosure from ending.
-func TestAProgramThatCannotEnd(t *testing.T) {
+// A dead program whose thread waits for its own FUSE server does not prevent the end of the
+// enclosure.
+func TestProgramWaitingForItself(t *testing.T) {
 	const status = 7
 	if os.Getenv(startedVariable) != "" {
 		hangOnItself(t)
 		os.Exit(status)
 	}
-	// Killed, whoever waits stays; its own process 1 has to do it.
+	// SIGKILL does not end the waiting thread; process 1 has to abort the FUSE connection.
 	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
 	cmd.Env = append(os.Environ(), startedVariable+"=1")
 	out, err := cmd.CombinedOutput()
 	if cmd.ProcessState.ExitCode() != status {
-		t.Errorf("%v: %s", err, out)
+		t.Errorf("got %v, want exit code %d: %s", err, status, out)
 	}
 }
 
-// hangOnItself leaves a thread that waits for the answer to a request that was read.
+// hangOnItself leaves a thread that waits for the answer to a FUSE request, which this process has
+// read but does not answer.
 func hangOnItself(t *testing.T) {
 	t.Helper()
 	dir := t.TempDir()
@@ -181,7 +183,8 @@ func hangOnItself(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Mount("hang", dir, "fuse.hang", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fd)); err != nil {
+	if err := unix.Mount("hang", dir, "fuse.hang", 0,
+		fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fd)); err != nil {
 		t.Fatal(err)
 	}
 	b := make([]byte, 1<<17)
@@ -206,13 +209,13 @@ func hangOnItself(t *testing.T) {
 	}
 }
 
-// awaitNothing waits for the kernel to have ended the namespaces of dir.
+// awaitNothing waits until the kernel has removed the processes and mounts of the enclosure in dir.
 func awaitNothing(t *testing.T, dir string) {
 	t.Helper()
 	var left []string
 	for range 1000 {
 		var err error
-		if left, err = (&Site{Dir: dir}).left(); err != nil {
+		if left, err = (&Site{Dir: dir}).leftovers(); err != nil {
 			t.Fatal(err)
 		}
 		if len(left) == 0 {
@@ -223,16 +226,17 @@ func awaitNothing(t *testing.T, dir string) {
 	t.Errorf("left behind: %s", strings.Join(left, "; "))
 }
 
-func TestProcessesAndMountsAreSeen(t *testing.T) {
+func TestLeftovers(t *testing.T) {
 	s := startOverlay(t)
-	left, err := s.left()
+	left, err := s.leftovers()
 	if err != nil {
 		t.Fatal(err)
 	}
 	all := strings.Join(left, "\n")
-	for _, what := range []string{"containerd --config", "registry serve", "mount " + filepath.Join(s.Dir, "registry")} {
+	for _, what := range []string{"containerd --config", "registry serve", "mount " +
+		filepath.Join(s.Dir, "registry")} {
 		if !strings.Contains(all, what) {
-			t.Errorf("%q is not seen in\n%s", what, all)
+			t.Errorf("leftovers do not contain %q:\n%s", what, all)
 		}
 	}
 }

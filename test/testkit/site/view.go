@@ -10,9 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// View mounts what is below the container's root once more, without what the
-// runtime writes into it. dir must be empty. The function that it returns takes
-// the mount away.
+// View mounts the lower layers of the container's root again, without its writable layer. dir must
+// be empty. The caller calls unmount.
 func (c *Container) View(dir string) (root string, unmount func() error, err error) {
 	lower, err := lowerOf(c.Root)
 	if err != nil {
@@ -23,10 +22,10 @@ func (c *Container) View(dir string) (root string, unmount func() error, err err
 		return "", nil, err
 	}
 	if !strings.Contains(lower, ":") {
-		lower += ":" + empty // overlayfs wants two without an upper one
+		lower += ":" + empty // without an upper layer, overlayfs needs two lower ones
 	}
 	if err := unix.Mount("view", root, "overlay", unix.MS_RDONLY, "index=off,lowerdir="+lower); err != nil {
-		return "", nil, fmt.Errorf("mount %s once more: %w", lower, err)
+		return "", nil, fmt.Errorf("mount the layers %s again: %w", lower, err)
 	}
 	return root, func() error { return unix.Unmount(root, 0) }, nil
 }
@@ -48,5 +47,5 @@ func lowerOf(root string) (string, error) {
 			}
 		}
 	}
-	return "", fmt.Errorf("%s is no overlay", root)
+	return "", fmt.Errorf("find the layers of %s: it is not an overlay mount", root)
 }

@@ -8,25 +8,25 @@ import (
 	"path/filepath"
 )
 
-// webAddress is where a web server listens, on the hub's side of the link.
+// webAddress is the address of the web server, on the hub's side of the link.
 const webAddress = HubIP + ":8080"
 
-// URLs of the site's own hub, and of a web server that StartWeb has started.
+// URLs of the site's hub, and of the web server of StartWeb.
 const (
 	HubURL = "http://" + hubAddress
 	WebURL = "http://" + webAddress
 )
 
-// Web is a running web server: nginx, which knows nothing of Lighter.
+// Web is a running web server: nginx, serving plain files.
 type Web struct {
-	Dir string // what it serves; empty at first
-	Log string // a line for each request
+	Dir string // the directory that it serves; empty at first
+	Log string // path of the access log
 
 	process *process
 }
 
-// StartWeb starts a web server. The caller closes it. It takes what it serves
-// for pages, and compresses where it is asked to.
+// StartWeb starts a web server. It serves all files as text/html, and compresses them if the client
+// accepts that. The caller closes it.
 func (s *Site) StartWeb(ctx context.Context) (*Web, error) {
 	dir := filepath.Join(s.Dir, "web")
 	w := &Web{Dir: filepath.Join(dir, "files"), Log: filepath.Join(dir, "access.log")}
@@ -40,7 +40,8 @@ pid %[1]s/pid;
 error_log %[1]s/error.log;
 events {}
 http {
-  client_body_temp_path %[1]s/1; proxy_temp_path %[1]s/2; fastcgi_temp_path %[1]s/3; uwsgi_temp_path %[1]s/4; scgi_temp_path %[1]s/5;
+  client_body_temp_path %[1]s/1; proxy_temp_path %[1]s/2; fastcgi_temp_path %[1]s/3;
+  uwsgi_temp_path %[1]s/4; scgi_temp_path %[1]s/5;
   access_log %[2]s;
   default_type text/html;
   gzip on; gzip_types *;
@@ -51,7 +52,8 @@ http {
 		return nil, err
 	}
 	var err error
-	if w.process, err = s.startProcess("nginx", []string{"nginx", "-c", config, "-e", filepath.Join(dir, "error.log")}); err != nil {
+	if w.process, err = s.startProcess("nginx", []string{"nginx", "-c", config, "-e",
+		filepath.Join(dir, "error.log")}); err != nil {
 		return nil, err
 	}
 	if err := w.process.await(ctx, dial("tcp", webAddress)); err != nil {

@@ -1,5 +1,5 @@
-// Package sourcetest checks that a store.Source keeps the promises of its interface. Every source
-// of chunks runs through it.
+// Package sourcetest is the conformance suite for store.Source. Every source of chunks must pass
+// it.
 package sourcetest
 
 import (
@@ -16,8 +16,8 @@ import (
 	"lighter/test/testkit/cachetest"
 )
 
-// Run runs the suite. open returns a source that has the chunks and no others, and a reference to
-// each of them. If the source is a store.UnitSource, the references name units.
+// Run runs the suite. open returns a source with exactly these chunks, and a reference to each of
+// them. If the source is a store.UnitSource, the references name units.
 func Run(t *testing.T, open func(t *testing.T, chunks [][]byte) (store.Source, []chunk.Ref)) {
 	chunks := [][]byte{[]byte("one"), bytes.Repeat([]byte("two"), 1000), {0}, bytes.Repeat([]byte{7}, chunk.MaxLength)}
 	for name, test := range map[string]func(fixture, *testing.T){
@@ -78,7 +78,8 @@ func (f fixture) fetchUnit(t *testing.T) {
 		return // the interface is optional
 	}
 	for i, ref := range f.refs {
-		err := source.FetchUnit(t.Context(), ref.Unit, func(a store.Answer) error { return lookup(a, ref, f.chunks[i]) })
+		err := source.FetchUnit(t.Context(), ref.Unit,
+			func(a store.Answer) error { return lookup(a, ref, f.chunks[i]) })
 		if err != nil {
 			t.Errorf("FetchUnit of the unit of chunk %d: %v", i, err)
 		}
@@ -97,7 +98,7 @@ func (f fixture) missing(t *testing.T) {
 	}
 }
 
-// refused checks that the source says so if every answer was wrong.
+// refused checks that Fetch returns an InvalidError if take refuses every answer.
 func (f fixture) refused(t *testing.T) {
 	wrong := &chunk.InvalidError{What: "the answer", Err: errors.New("wrong")}
 	err := f.source.Fetch(t.Context(), f.refs[0], func(store.Answer) error { return wrong })
@@ -106,7 +107,7 @@ func (f fixture) refused(t *testing.T) {
 	}
 }
 
-// ended checks that any other error of take ends Fetch.
+// ended checks that Fetch returns any other error of take at once.
 func (f fixture) ended(t *testing.T) {
 	full, calls := errors.New("no memory"), 0
 	err := f.source.Fetch(t.Context(), f.refs[0], func(store.Answer) error { calls++; return full })
@@ -120,7 +121,8 @@ func (f fixture) concurrent(t *testing.T) {
 	for i, ref := range f.refs {
 		for range 8 {
 			work.Go(func() {
-				err := f.source.Fetch(t.Context(), ref, func(a store.Answer) error { return lookup(a, ref, f.chunks[i]) })
+				err := f.source.Fetch(t.Context(), ref,
+					func(a store.Answer) error { return lookup(a, ref, f.chunks[i]) })
 				if err != nil {
 					t.Errorf("Fetch of chunk %d: %v", i, err)
 				}
@@ -130,7 +132,7 @@ func (f fixture) concurrent(t *testing.T) {
 	work.Wait()
 }
 
-// units checks that store.Fetcher reads all chunks from the source, and asks once for each.
+// units checks that store.Fetcher reads all chunks from the source with at most one request each.
 func (f fixture) units(t *testing.T) {
 	cache := cachetest.NewMemory()
 	units := store.NewFetcher(f.source, cache)
@@ -141,7 +143,7 @@ func (f fixture) units(t *testing.T) {
 		}
 		units.Wait()
 		if !cache.Has(ref.ID) {
-			t.Errorf("chunk %d was read, and is not cached", i)
+			t.Errorf("chunk %d is not cached after Read", i)
 		}
 	}
 	if n := units.Stats().Requests; n > int64(len(f.refs)) {

@@ -1,9 +1,8 @@
-// Package tarball promises any tar stream that a test can think of, written the
-// way the stream reads: Of(Dir("a"), File("a/b", "hello"), Whiteout("a/c")).
+// Package tarball writes arbitrary tar streams for tests, also invalid ones: Of(Dir("a"),
+// File("a/b", "hello"), Whiteout("a/c")).
 //
-// It does not use archive/tar, which refuses to write what a hostile layer
-// holds: numbers beyond their field, sizes that lie, names that point
-// elsewhere. It checks nothing; what it is told it writes.
+// It does not use archive/tar, which refuses to write the entries of hostile layers: numbers that
+// overflow their field, wrong sizes, names outside the root. It validates nothing.
 package tarball
 
 import (
@@ -28,17 +27,16 @@ const (
 	TypeGlobal  = 'g'
 )
 
-// DefaultTime is the modification time of entries that are given none, in
-// seconds since 1970.
+// DefaultTime is the default modification time of entries, in seconds since 1970.
 const DefaultTime = 1_600_000_000
 
 // An Item is a part of a tar stream: an Entry, or Raw bytes.
 type Item interface{ appendTo(b []byte) []byte }
 
-// Of returns the tar stream of the items, with the end of the archive.
+// Of returns the tar stream of the items, with the end-of-archive marker.
 func Of(items ...Item) []byte { return append(Open(items...), make([]byte, 2*blockSize)...) }
 
-// Open returns the items without the end of the archive.
+// Open returns the tar stream of the items without the end-of-archive marker.
 func Open(items ...Item) []byte {
 	var b []byte
 	for _, item := range items {
@@ -47,13 +45,13 @@ func Open(items ...Item) []byte {
 	return b
 }
 
-// Raw is bytes that are written as they are.
+// Raw is a sequence of bytes that is written unchanged.
 type Raw []byte
 
 func (r Raw) appendTo(b []byte) []byte { return append(b, r...) }
 
-// An Entry is one header with its content. Numbers that do not fit their octal
-// field are written in base 256, names that are too long as PAX records.
+// An Entry is a header with its content. Numbers that overflow their octal field are written in
+// base 256, and long names as PAX records.
 type Entry struct {
 	Type     byte
 	Name     string
@@ -61,14 +59,14 @@ type Entry struct {
 	Mode     int64
 	UID, GID int64
 	Sec      int64 // modification time
-	Nsec     int64 // not 0: as a PAX record
+	Nsec     int64 // written as a PAX record if not 0
 	Major    int64
 	Minor    int64
-	Size     int64       // that the header claims
+	Size     int64       // in the header; Content may have another length
 	Records  [][2]string // PAX records: key, value
 	Content  string
-	Long     bool // names that are too long as GNU's L and K entries, not as PAX records
-	Sparse   bool // has GNU.sparse records: the header's size is that of Content
+	Long     bool // write long names as GNU's L and K entries, not as PAX records
+	Sparse   bool // has GNU.sparse records: the header has the size of Content
 }
 
 // An Option changes an entry.
@@ -99,13 +97,13 @@ func PAX(key, value string) Option {
 // Xattr adds an extended attribute.
 func Xattr(name, value string) Option { return PAX("SCHILY.xattr."+name, value) }
 
-// Claim makes the header claim a size that is not the content's.
+// Claim sets the size in the header, which may differ from the size of the content.
 func Claim(size int64) Option { return func(e *Entry) { e.Size = size } }
 
 // Device sets the device number of an entry of any type.
 func Device(major, minor int64) Option { return func(e *Entry) { e.Major, e.Minor = major, minor } }
 
-// Long writes long names as GNU tar does.
+// Long makes an entry's long names GNU's L and K entries instead of PAX records.
 func Long(e *Entry) { e.Long = true }
 
 // File is a regular file.
@@ -126,7 +124,7 @@ func Symlink(name, target string, options ...Option) Entry {
 	return e
 }
 
-// Link is a hard link to an entry before it.
+// Link is a hard link to an earlier entry.
 func Link(name, target string, options ...Option) Entry {
 	e := newEntry(TypeLink, name, 0o644, options)
 	e.Linkname = target
@@ -152,12 +150,12 @@ func Whiteout(name string, options ...Option) Entry {
 	return newEntry(TypeFile, dir+".wh."+base, 0o644, options)
 }
 
-// Opaque hides what the layers below have in the directory.
+// Opaque hides the directory's entries in the layers below.
 func Opaque(dir string, options ...Option) Entry {
 	return newEntry(TypeFile, path.Join(dir, ".wh..wh..opq"), 0o644, options)
 }
 
-// Global is a global PAX header of that name.
+// Global is a global PAX header with a name.
 func Global(name string, options ...Option) Entry { return newEntry(TypeGlobal, name, 0o644, options) }
 
 // Other is an entry of any type.
@@ -210,8 +208,8 @@ func pad(b []byte) []byte {
 	return append(b, make([]byte, (blockSize-len(b)%blockSize)%blockSize)...)
 }
 
-// encodeRecords writes PAX records: their own length, a blank, key=value and a
-// line feed each.
+// encodeRecords returns PAX records. Each consists of its length, a blank, key=value and a line
+// feed.
 func encodeRecords(records [][2]string) string {
 	var b strings.Builder
 	for _, r := range records {
@@ -250,7 +248,7 @@ func (h header) appendTo(b []byte) []byte {
 	return append(b, block...)
 }
 
-// Sum sets the checksum of a header block that a test has changed.
+// Sum sets the checksum of a header block, after a test has changed the block.
 func Sum(block []byte) {
 	copy(block[148:156], "        ")
 	sum := 0
@@ -260,7 +258,7 @@ func Sum(block []byte) {
 	copy(block[148:156], fmt.Sprintf("%06o\x00 ", sum))
 }
 
-// number fills a field in octal, or in base 256 where that is too short.
+// number writes v to a field, in octal if it fits, otherwise in base 256.
 func number(field []byte, v int64) {
 	digits := len(field) - 1
 	if v >= 0 && v < 1<<min(3*digits, 62) {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestArchiveTarReadsIt reads with archive/tar what only needs to be written
-// here because archive/tar does not write it.
+// TestArchiveTarReadsIt checks with archive/tar the entries that archive/tar can read but not
+// write.
 func TestArchiveTarReadsIt(t *testing.T) {
 	long := strings.Repeat("long/", 40) + "name"
 	r := tar.NewReader(bytes.NewReader(Of(
@@ -28,7 +28,8 @@ func TestArchiveTarReadsIt(t *testing.T) {
 		return h
 	}
 	h := next()
-	if h.Name != "a" || h.Mode != 0o4755 || h.Uid != 1<<40 || h.Gid != -5 || h.ModTime.Unix() != -3 || h.PAXRecords["SCHILY.xattr.user.x"] != "=\n" {
+	if h.Name != "a" || h.Mode != 0o4755 || h.Uid != 1<<40 || h.Gid != -5 || h.ModTime.Unix() != -3 ||
+		h.PAXRecords["SCHILY.xattr.user.x"] != "=\n" {
 		t.Errorf("got %+v", h)
 	}
 	if content, err := io.ReadAll(r); err != nil || string(content) != "hello" {
@@ -53,11 +54,11 @@ func TestArchiveTarReadsIt(t *testing.T) {
 	}
 }
 
-func TestOddChainsHaveNamesOfTheirOwn(t *testing.T) {
+func TestOddChainsHaveUniqueNames(t *testing.T) {
 	seen := map[string]bool{}
 	for _, c := range Odd() {
 		if seen[c.Name] || len(c.Layers) == 0 {
-			t.Errorf("%q is there twice, or has no layers", c.Name)
+			t.Errorf("chain %q has no layers, or its name is not unique", c.Name)
 		}
 		seen[c.Name] = true
 	}

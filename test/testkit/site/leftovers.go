@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// left lists what a closed site left behind: processes, mounts, loop devices.
-func (s *Site) left() ([]string, error) {
+// leftovers lists the processes, mounts and loop devices of a closed site.
+func (s *Site) leftovers() ([]string, error) {
 	var left []string
 	pids, err := processes("", s.Dir)
 	for _, pid := range pids {
@@ -28,8 +28,8 @@ func (s *Site) left() ([]string, error) {
 	return append(left, loops...), errors.Join(err, err2, err3)
 }
 
-// processes lists the processes whose program is exe (any, if empty) and whose
-// command line names word.
+// processes lists the processes whose executable is exe (any, if empty) and whose command line
+// contains word.
 func processes(exe, word string) ([]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -43,7 +43,7 @@ func processes(exe, word string) ([]int, error) {
 		}
 		path, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
 		if err != nil || exe != "" && path != exe {
-			continue // it has just ended, or is another program
+			continue // the process has just ended, or runs another program
 		}
 		if strings.Contains(commandLine(pid), word) {
 			pids = append(pids, pid)
@@ -55,7 +55,7 @@ func processes(exe, word string) ([]int, error) {
 func commandLine(pid int) string {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if err != nil {
-		return "" // it has just ended
+		return "" // the process has just ended
 	}
 	return string(bytes.ReplaceAll(bytes.Trim(b, "\x00"), []byte{0}, []byte{' '}))
 }
@@ -76,12 +76,12 @@ func mountsBelow(dir string) ([]string, error) {
 	return mounts, nil
 }
 
-// mountPoint returns where a line of mountinfo says that something is mounted.
+// mountPoint returns the mount point in a line of mountinfo.
 func mountPoint(fields []string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(fields[4])
 }
 
-// unmountBelow unmounts all at and below dir, the last first.
+// unmountBelow unmounts all mounts at and below dir, the last one first.
 func unmountBelow(dir string) error {
 	mounts, err := mountsBelow(dir)
 	if err != nil {
@@ -105,7 +105,7 @@ func loopsBelow(dir string) ([]string, error) {
 	var loops []string
 	for _, file := range files {
 		b, err := os.ReadFile(file)
-		if err == nil && strings.HasPrefix(string(b), dir+"/") { // else it has just been freed
+		if err == nil && strings.HasPrefix(string(b), dir+"/") { // else the device has just been freed
 			loops = append(loops, "loop device of "+strings.TrimSpace(string(b)))
 		}
 	}

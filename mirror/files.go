@@ -37,23 +37,24 @@ func fileOf(url string) string { return filepath.FromSlash(strings.TrimPrefix(ur
 // openFiles opens a directory, which is made if it does not exist. It locks the directory against
 // other writers until close is called, and removes unfinished files of an earlier run.
 func openFiles(dir string) (f files, close func(), err error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return f, nil, fmt.Errorf("write to the mirror: %w", err)
-	}
 	f.dir = dir
-	if f.root, err = os.OpenRoot(dir); err != nil {
+	if err = os.MkdirAll(dir, 0o755); err == nil {
+		f.root, err = os.OpenRoot(dir)
+	}
+	if err != nil {
 		return f, nil, fmt.Errorf("write to the mirror: %w", err)
 	}
 	locked, err := f.root.Open(".")
 	if err != nil {
 		return f, nil, errors.Join(fmt.Errorf("write to the mirror: %w", err), f.root.Close())
 	}
+	if unix.Flock(int(locked.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
+		return f, nil, errors.Join(fmt.Errorf("%s is in use by another lighter mirror", dir),
+			locked.Close(), f.root.Close())
+	}
 	close = func() {
 		_ = f.root.RemoveAll(aside) // the next run removes what is left
 		_ = errors.Join(locked.Close(), f.root.Close())
-	}
-	if err := unix.Flock(int(locked.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return f, nil, errors.Join(fmt.Errorf("%s is in use by another lighter mirror", dir), locked.Close(), f.root.Close())
 	}
 	if err := f.root.RemoveAll(aside); err != nil {
 		close()
@@ -77,27 +78,16 @@ type pending struct {
 
 // create opens a new file for reading and writing. publish or discard closes it.
 func (f files) create() (*pending, error) {
-	if err := f.root.MkdirAll(aside, 0o755); err != nil {
-		return nil, fmt.Errorf("write to the mirror: %w", err)
-	}
 	name := filepath.Join(aside, rand.Text())
-	file, err := f.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	err := f.root.MkdirAll(aside, 0o755)
+	var file *os.File
+	if err == nil {
+		file, err = f.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("write to the mirror: %w", err)
 	}
 	return &pending{File: file, name: name, files: f}, nil
-}
-
-// createTwo is create of two files.
-func (f files) createTwo() (first, second *pending, err error) {
-	if first, err = f.create(); err != nil {
-		return nil, nil, err
-	}
-	if second, err = f.create(); err != nil {
-		first.discard()
-		return nil, nil, err
-	}
-	return first, second, nil
 }
 
 // publish syncs the file, makes it readable for all users and gives it its name.

@@ -235,15 +235,17 @@ func (m *Mirror) copyTree(ctx context.Context, chain string) (s *index.Statement
 	if err := m.files.writeKeys(m.client.Scope(), m.keys); err != nil {
 		return nil, err
 	}
-	stored, plain, err := m.files.createTwo()
+	stored, plain, err := m.receive(ctx, func(read func(io.Reader) error) error {
+		return m.hub.Index(ctx, s.Tree, read)
+	}, func(r io.Reader, extents *os.File) error {
+		_, err := index.Receive(r, s.Tree, extents, io.Discard)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
 	defer stored.discard()
 	defer plain.discard()
-	if err := m.copyIndex(ctx, s.Tree, stored, plain.File); err != nil {
-		return nil, err
-	}
 	extents, err := index.OpenMap(plain, s.Tree, index.NewPages(1))
 	if err != nil {
 		return nil, err
@@ -257,44 +259,20 @@ func (m *Mirror) copyTree(ctx context.Context, chain string) (s *index.Statement
 	return s, m.files.writeJSON(wire.TreePath(m.client.Scope(), chain), s)
 }
 
-// copyIndex writes an index, compressed as it is served, and its plain extent map.
-func (m *Mirror) copyIndex(ctx context.Context, tree chunk.ID, stored *pending, extents *os.File) error {
-	return origin.Retry(ctx, tries, func() error {
-		return m.hub.Index(ctx, tree, func(plain io.Reader) error {
-			if err := errors.Join(truncate(stored.File), truncate(extents)); err != nil {
-				return err
-			}
-			return compressTo(stored, plain, func(plain io.Reader) error {
-				_, err := index.Receive(plain, tree, extents, io.Discard)
-				return err
-			})
-		})
-	})
-}
-
 // copyLocations copies the units that hold a tree's chunks, then its locations.
 func (m *Mirror) copyLocations(ctx context.Context, extents *index.Map) error {
 	tree := extents.ID()
-	stored, plain, err := m.files.createTwo()
+	stored, plain, err := m.receive(ctx, func(read func(io.Reader) error) error {
+		return m.hub.Locations(ctx, tree, chunk.ID{}, read)
+	}, func(r io.Reader, plain *os.File) error {
+		_, err := io.Copy(plain, io.LimitReader(r, index.MaxLocations(extents.Extents)))
+		return err
+	})
 	if err != nil {
 		return err
 	}
 	defer stored.discard()
 	defer plain.discard()
-	err = origin.Retry(ctx, tries, func() error {
-		return m.hub.Locations(ctx, tree, chunk.ID{}, func(r io.Reader) error {
-			if err := errors.Join(truncate(stored.File), truncate(plain.File)); err != nil {
-				return err
-			}
-			return compressTo(stored, r, func(r io.Reader) error {
-				_, err := io.Copy(plain, io.LimitReader(r, index.MaxLocations(extents.Extents)))
-				return err
-			})
-		})
-	})
-	if err != nil {
-		return err
-	}
 	size, err := plain.Seek(0, io.SeekEnd)
 	if err != nil {
 		return err
@@ -309,14 +287,36 @@ func (m *Mirror) copyLocations(ctx context.Context, extents *index.Map) error {
 	return stored.publish(wire.LocationsPath(m.client.Scope(), tree))
 }
 
+// receive fetches an object. stored gets it as it is served: as one zstd stream. plain gets what
+// read writes of it. Each try begins with empty files.
+func (m *Mirror) receive(ctx context.Context, fetch func(read func(io.Reader) error) error,
+	read func(r io.Reader, plain *os.File) error) (stored, plain *pending, err error) {
+	if stored, err = m.files.create(); err != nil {
+		return nil, nil, err
+	}
+	if plain, err = m.files.create(); err != nil {
+		stored.discard()
+		return nil, nil, err
+	}
+	err = origin.Retry(ctx, tries, func() error {
+		return fetch(func(r io.Reader) error {
+			if err := errors.Join(truncate(stored.File), truncate(plain.File)); err != nil {
+				return err
+			}
+			z := compress.IndexEncoder(stored, compress.MaxWindow)
+			return errors.Join(read(io.TeeReader(r, z), plain.File), z.Close())
+		})
+	})
+	if err != nil {
+		stored.discard()
+		plain.discard()
+		return nil, nil, err
+	}
+	return stored, plain, nil
+}
+
 // truncate empties a file.
 func truncate(file *os.File) error {
 	_, err := file.Seek(0, io.SeekStart)
 	return errors.Join(err, file.Truncate(0))
-}
-
-// compressTo writes what read reads of plain to w, as one zstd stream.
-func compressTo(w io.Writer, plain io.Reader, read func(plain io.Reader) error) error {
-	z := compress.IndexEncoder(w, compress.MaxWindow)
-	return errors.Join(read(io.TeeReader(plain, z)), z.Close())
 }

@@ -3,6 +3,7 @@ package mirror
 import (
 	"context"
 	"io"
+	"sync"
 
 	"golang.org/x/sync/errgroup"
 
@@ -57,21 +58,16 @@ func (m *Mirror) copyUnits(ctx context.Context, extents *index.Map, locations *i
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(workers)
-	done := make(chan int64)
-	go func() {
-		defer close(done)
-		for _, w := range all {
-			group.Go(func() error {
-				err := m.copyUnit(ctx, w)
-				done <- w.bytes
-				return err
-			})
-		}
-		_ = group.Wait() // its error is returned below
-	}()
-	for n := range done {
-		progress.Bytes += n
-		m.report(progress)
+	var mu sync.Mutex // guards progress, and reporting
+	for _, w := range all {
+		group.Go(func() error {
+			err := m.copyUnit(ctx, w)
+			mu.Lock()
+			defer mu.Unlock()
+			progress.Bytes += w.bytes
+			m.report(progress)
+			return err
+		})
 	}
 	return group.Wait()
 }

@@ -14,18 +14,26 @@ import (
 	"lighter/wire/client"
 )
 
-// query makes cmd ask a question and print the answer: with --json as JSON, otherwise by print.
-// newClient is called after the flags are parsed. If the answer has a method Err, its error is the
-// command's.
-func query[C, T any](cmd *cobra.Command, newClient func() (C, error),
-	ask func(ctx context.Context, c C, args []string) (T, error), print func(T) error) *cobra.Command {
-	asJSON := cmd.Flags().Bool("json", false, "print JSON")
+// run makes cmd do something with a client. newClient is called after the flags are parsed.
+func run[C any](cmd *cobra.Command, newClient func() (C, error),
+	do func(ctx context.Context, c C, args []string) error) *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		c, err := newClient()
 		if err != nil {
 			return err
 		}
-		answer, err := ask(cmd.Context(), c, args)
+		return do(cmd.Context(), c, args)
+	}
+	return cmd
+}
+
+// query is run of a question. It prints the answer: with --json as JSON, otherwise by print. If the
+// answer has a method Err, its error is the command's.
+func query[C, T any](cmd *cobra.Command, newClient func() (C, error),
+	ask func(ctx context.Context, c C, args []string) (T, error), print func(T) error) *cobra.Command {
+	asJSON := cmd.Flags().Bool("json", false, "print JSON")
+	return run(cmd, newClient, func(ctx context.Context, c C, args []string) error {
+		answer, err := ask(ctx, c, args)
 		if err != nil {
 			return err
 		}
@@ -38,8 +46,7 @@ func query[C, T any](cmd *cobra.Command, newClient func() (C, error),
 			err = failed.Err()
 		}
 		return err
-	}
-	return cmd
+	})
 }
 
 // hubFlags gives cmd the flags of a hub's client.

@@ -113,8 +113,8 @@ func configCommand() *cobra.Command {
 func configOf(name string, config interface{ Check() error }, file *string) *cobra.Command {
 	return &cobra.Command{
 		Use: name + " [flags]", Short: "Print the effective configuration of a " + name,
-		Long: strings.ReplaceAll(`Print the configuration that "lighter NAME" would have with these flags: every key, with
-its explanation. Invalid values are refused.`, "NAME", name),
+		Long: strings.ReplaceAll(`Print the configuration that "lighter NAME" would have with these flags: every key,
+with its explanation. Invalid values are refused.`, "NAME", name),
 		Example: strings.ReplaceAll(`  lighter config NAME > /etc/lighter/NAME.toml
   lighter config NAME --config /etc/lighter/NAME.toml --log-level debug`, "NAME", name),
 		Args: command.Exactly(),

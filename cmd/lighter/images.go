@@ -45,13 +45,7 @@ the hub's packs.`,
 		Example: "  lighter rm physics/root:6.32",
 		Args:    command.Exactly("NAME"),
 	}
-	newClient := hubClient(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		hub, err := newClient()
-		if err != nil {
-			return err
-		}
-		return hub.Remove(cmd.Context(), args[0])
-	}
-	return cmd
+	return run(cmd, hubClient(cmd), func(ctx context.Context, hub *client.Client, args []string) error {
+		return hub.Remove(ctx, args[0])
+	})
 }

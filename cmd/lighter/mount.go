@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -37,20 +38,15 @@ a cache of its own, which ends at "lighter unmount DIR".`,
 	cmd.Flags().StringSliceVar(&config.HubKeys, "hub-key", nil,
 		"the hub's public `KEY`; needed for a hub that is not on this machine")
 	cmd.Flags().Var(&config.CacheSize, "cache-size", "the largest size of the mount's own cache (`SIZE`)")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+	return run(cmd, mountsOf(root), func(ctx context.Context, mounts standalone.Mounts, args []string) error {
 		dir, err := existingDir(args[1])
 		if err != nil {
 			return command.Usage(err)
 		}
-		mounts, err := mountsOf(*root)
-		if err != nil {
-			return err
-		}
 		config.Hubs, config.Scope = []string{options.URL}, options.Scope
 		config.PlainHTTP, config.CAFile = options.PlainHTTP, options.CAFile
-		return mounts.Mount(cmd.Context(), config, args[0], *platform, dir)
-	}
-	return cmd
+		return mounts.Mount(ctx, config, args[0], *platform, dir)
+	})
 }
 
 func unmountCommand() *cobra.Command {
@@ -60,27 +56,24 @@ func unmountCommand() *cobra.Command {
 		Example: "  lighter unmount /mnt",
 		Args:    command.Exactly("DIR"),
 	}
-	root := rootFlag(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+	return run(cmd, mountsOf(rootFlag(cmd)), func(ctx context.Context, mounts standalone.Mounts, args []string) error {
 		dir, err := filepath.Abs(args[0])
 		if err != nil {
 			return command.Usage(err)
 		}
-		mounts, err := mountsOf(*root)
-		if err != nil {
-			return err
-		}
-		return mounts.Unmount(cmd.Context(), dir)
-	}
-	return cmd
+		return mounts.Unmount(ctx, dir)
+	})
 }
 
-func mountsOf(root string) (standalone.Mounts, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return standalone.Mounts{}, fmt.Errorf("find this program: %w", err)
+// mountsOf returns a function that makes mounts with the node that has a root.
+func mountsOf(root *string) func() (standalone.Mounts, error) {
+	return func() (standalone.Mounts, error) {
+		self, err := os.Executable()
+		if err != nil {
+			return standalone.Mounts{}, fmt.Errorf("find this program: %w", err)
+		}
+		return standalone.Mounts{Root: *root, Own: mountRoots, Program: self}, nil
 	}
-	return standalone.Mounts{Root: root, Own: mountRoots, Program: self}, nil
 }
 
 func existingDir(dir string) (string, error) {

@@ -112,14 +112,10 @@ text. It also applies to other images with the same files.`,
   lighter trace export physics/root:6.32 | lighter trace import --hub https://hub2.example.org physics/root:6.34 -`,
 		Args: command.Exactly("NAME"),
 	}
-	newClient, platform := hubClient(cmd), platformFlag(cmd)
+	platform := platformFlag(cmd)
 	output := cmd.Flags().StringP("output", "o", "", "write to this `FILE` instead of standard output")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		hub, err := newClient()
-		if err != nil {
-			return err
-		}
-		text, err := hub.ExportTraces(cmd.Context(), args[0], *platform)
+	return run(cmd, hubClient(cmd), func(ctx context.Context, hub *client.Client, args []string) error {
+		text, err := hub.ExportTraces(ctx, args[0], *platform)
 		if err != nil {
 			return err
 		}
@@ -128,8 +124,7 @@ text. It also applies to other images with the same files.`,
 		}
 		_, err = os.Stdout.Write(text)
 		return err
-	}
-	return cmd
+	})
 }
 
 func traceImportCommand() *cobra.Command {
@@ -142,12 +137,8 @@ some seconds later. Recordings that name no file of the image are dropped.`,
 		Example: "  lighter trace import physics/root:6.34 root.trace",
 		Args:    command.Exactly("NAME", "FILE"),
 	}
-	newClient, platform := hubClient(cmd), platformFlag(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		hub, err := newClient()
-		if err != nil {
-			return err
-		}
+	platform := platformFlag(cmd)
+	return run(cmd, hubClient(cmd), func(ctx context.Context, hub *client.Client, args []string) error {
 		text, err := readText(args[1])
 		if err != nil {
 			return err
@@ -156,14 +147,13 @@ some seconds later. Recordings that name no file of the image are dropped.`,
 		if err != nil {
 			return fmt.Errorf("read %s: %w", args[1], err)
 		}
-		if err := hub.ImportTraces(cmd.Context(), args[0], *platform, text); err != nil {
+		if err := hub.ImportTraces(ctx, args[0], *platform, text); err != nil {
 			return err
 		}
 		fmt.Printf("%s sent: the hub keeps those that apply to %s\n",
 			english.Plural(len(recordings), "recording", ""), args[0])
 		return nil
-	}
-	return cmd
+	})
 }
 
 func traceRmCommand() *cobra.Command {

@@ -22,8 +22,8 @@ import (
 	"lighter/test/testkit/journal"
 )
 
-// BenchmarkDeviceRead measures the kernel's way to a device and back, 4 KiB at a
-// time, with the kernel's help after a crash (resend) and with a journal.
+// BenchmarkDeviceRead measures reads of 4 KiB from a device, with and without the kernel's
+// FUSE_RESEND.
 func BenchmarkDeviceRead(b *testing.B) {
 	type mounter func(dir string, log *slog.Logger) (*fuse.Server, error)
 	for name, mount := range map[string]mounter{"resend": fuse.Mount, "journal": journal.Mount} {
@@ -41,7 +41,8 @@ func BenchmarkDeviceRead(b *testing.B) {
 			b.ReportAllocs()
 			b.ResetTimer()
 			b.RunParallel(func(pb *testing.PB) {
-				fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0) // not os.Open: this process serves it
+				// not os.Open: this process serves the file (see openDevice)
+				fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 				if err != nil {
 					b.Error(err)
 					return
@@ -50,7 +51,7 @@ func BenchmarkDeviceRead(b *testing.B) {
 				buffer := make([]byte, 4096)
 				for pb.Next() {
 					if n, err := unix.Pread(fd, buffer, rand.Int64N(size/4096)*4096); n != 4096 || err != nil {
-						b.Errorf("%d bytes, %v", n, err)
+						b.Errorf("read %d bytes (%v)", n, err)
 						return
 					}
 				}
@@ -59,23 +60,24 @@ func BenchmarkDeviceRead(b *testing.B) {
 	}
 }
 
-// BenchmarkReadBesideAFlood measures how long a process waits for a page that the daemon has at
-// hand, while processes have the pages of another image read ahead: none do, one has done so
-// once, one or four do so without end. The other image is stuck, or the daemon has its bytes.
-func BenchmarkReadBesideAFlood(b *testing.B) {
+// BenchmarkReadDuringFlood measures the latency of a page that the daemon has in memory while other
+// processes flood another image with read-ahead: no process, one process once, or one or four
+// processes without end. The other image hangs, or the daemon has its bytes.
+func BenchmarkReadDuringFlood(b *testing.B) {
 	for _, c := range []struct {
 		name           string
 		floods         int
 		endless, stuck bool
 	}{
-		{"none", 0, false, false}, {"stuck/once", 1, false, true}, {"stuck/endless", 1, true, true}, {"stuck/4 endless", 4, true, true},
+		{"none", 0, false, false}, {"stuck/once", 1, false, true}, {"stuck/endless", 1, true, true},
+		{"stuck/4 endless", 4, true, true},
 		{"cached/endless", 1, true, false}, {"cached/4 endless", 4, true, false},
 	} {
-		b.Run(c.name, func(b *testing.B) { benchmarkBesideAFlood(b, c.floods, c.endless, c.stuck) })
+		b.Run(c.name, func(b *testing.B) { benchmarkDuringFlood(b, c.floods, c.endless, c.stuck) })
 	}
 }
 
-func benchmarkBesideAFlood(b *testing.B, floods int, endless, stuck bool) {
+func benchmarkDuringFlood(b *testing.B, floods int, endless, stuck bool) {
 	s, err := fuse.Mount(b.TempDir(), slog.New(slog.DiscardHandler))
 	if err != nil {
 		b.Fatal(err)
@@ -100,7 +102,7 @@ func benchmarkBesideAFlood(b *testing.B, floods int, endless, stuck bool) {
 		b.Cleanup(func() {
 			cmd.Process.Kill()
 			release()
-			wait() // says that it was killed
+			wait() // always an error after SIGKILL
 		})
 	}
 	for b.Loop() {
@@ -125,7 +127,7 @@ func benchmarkBesideAFlood(b *testing.B, floods int, endless, stuck bool) {
 	b.ReportMetric(float64(st.Failed["overload"]), "refused")
 }
 
-// helpPages reads single pages of a file that are not in memory, and prints how long each took.
+// helpPages reads single uncached pages of a file, and prints the duration of each read.
 func helpPages(path, pages string) error {
 	n, err := strconv.Atoi(pages)
 	if err != nil {
@@ -136,7 +138,7 @@ func helpPages(path, pages string) error {
 		return err
 	}
 	defer unix.Close(fd)
-	if err := unix.Fadvise(fd, 0, 0, unix.FADV_RANDOM); err != nil { // nothing is read ahead
+	if err := unix.Fadvise(fd, 0, 0, unix.FADV_RANDOM); err != nil { // disables read-ahead
 		return err
 	}
 	var stat unix.Stat_t

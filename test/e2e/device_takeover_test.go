@@ -23,8 +23,7 @@ import (
 	"lighter/test/testkit/journal"
 )
 
-// A server stops in the middle of a read; another one, in the same process,
-// takes the connection over.
+// A server stops during a read. Another server in the same process takes over its connection.
 func TestDetachAndAdopt(t *testing.T) {
 	dir := t.TempDir()
 	log := slog.New(slog.DiscardHandler)
@@ -53,12 +52,12 @@ func TestDetachAndAdopt(t *testing.T) {
 	}
 	stop := adopt(t, kept, dir, first.State(), "a", inMemory(data))
 	if out, err := wait(); err != nil || out != string(data) {
-		t.Errorf("the reader got %d bytes, %v", len(out), err)
+		t.Errorf("the read returned %d bytes (%v)", len(out), err)
 	}
 	stop()
 }
 
-// adopt takes a connection over and serves one device until stop is called.
+// adopt takes over a connection and serves one device until stop is called.
 func adopt(t *testing.T, kept []*os.File, dir string, state fuse.State, name string, data inMemory) (stop func()) {
 	t.Helper()
 	s, err := fuse.Adopt(kept, dir, state, slog.New(slog.DiscardHandler))
@@ -72,9 +71,9 @@ func adopt(t *testing.T, kept []*os.File, dir string, state fuse.State, name str
 	return startServing(t, s)
 }
 
-// deviceHelper, in the environment, makes the test's program a helper of one
-// test: "serve" (helpDevices), "compare" (helpCompare), "flood"
-// (helpFlood) or "pages" (helpPages), with its arguments.
+// deviceHelper is an environment variable. It makes the test program run a helper of a test
+// instead: "serve" (helpDevices), "compare" (helpCompare), "flood" (helpFlood) or "pages"
+// (helpPages), with its arguments.
 const deviceHelper = "LIGHTER_E2E_DEVICE_HELPER"
 
 func init() {
@@ -98,14 +97,14 @@ func init() {
 	os.Exit(0)
 }
 
-// helperNews is what the helper tells the test.
-type helperNews struct {
+// helperMessage is a message from the helper to the test.
+type helperMessage struct {
 	State fuse.State
 	Reads int32
 }
 
-// helpDevices serves a directory with one device, whose reads it never answers.
-// Its first extra descriptor is a socket to the test.
+// helpDevices serves a directory with one device. It never answers reads of the device. Its first
+// inherited descriptor is a socket to the test.
 func helpDevices(dir, deviceSize, resend string) error {
 	size, err := strconv.ParseInt(deviceSize, 10, 64)
 	if err != nil {
@@ -139,7 +138,7 @@ func helpDevices(dir, deviceSize, resend string) error {
 	}
 	rights := unix.UnixRights(fds...)
 	for {
-		news, err := json.Marshal(helperNews{s.State(), h.reads.Load()})
+		news, err := json.Marshal(helperMessage{s.State(), h.reads.Load()})
 		if err != nil {
 			return err
 		}
@@ -155,9 +154,10 @@ func helpDevices(dir, deviceSize, resend string) error {
 	}
 }
 
-// startHelper starts the helper and returns what is to be kept of it, which the
-// test then does, and how to hear from it.
-func startHelper(t *testing.T, dir string, size int, resend bool) (cmd *exec.Cmd, kept []*os.File, hear func() helperNews) {
+// startHelper starts the helper. It returns the descriptors that the test keeps for it, and a
+// function that receives its next message.
+func startHelper(t *testing.T, dir string, size int, resend bool) (cmd *exec.Cmd, kept []*os.File,
+	receive func() helperMessage) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -177,7 +177,7 @@ func startHelper(t *testing.T, dir string, size int, resend bool) (cmd *exec.Cmd
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { socket.Close() })
-	hear = func() (news helperNews) {
+	receive = func() (news helperMessage) {
 		b, oob := make([]byte, 4096), make([]byte, unix.CmsgSpace(2*4))
 		n, nOOB, _, _, err := socket.(*net.UnixConn).ReadMsgUnix(b, oob)
 		if err != nil {
@@ -197,12 +197,12 @@ func startHelper(t *testing.T, dir string, size int, resend bool) (cmd *exec.Cmd
 		}
 		return news
 	}
-	hear()
-	return cmd, kept, hear
+	receive()
+	return cmd, kept, receive
 }
 
-// The process that serves is killed while it holds reads of many processes;
-// another one takes the connection over, and nobody notices.
+// The serving process is killed while reads of many processes are in flight. Another process takes
+// over the connection, and all reads succeed.
 func TestServerIsKilled(t *testing.T) {
 	for name, resend := range map[string]bool{"resend": true, "journal": false} {
 		t.Run(name, func(t *testing.T) { testServerIsKilled(t, resend) })
@@ -216,7 +216,7 @@ func testServerIsKilled(t *testing.T, resend bool) {
 	}
 	image := makeTestImage(t, files)
 	dir := t.TempDir()
-	helper, kept, hear := startHelper(t, dir, len(image.data), resend)
+	helper, kept, receive := startHelper(t, dir, len(image.data), resend)
 	stop := func() {}
 	t.Cleanup(func() { stop() }) // after the tree is unmounted
 	tree := mountImage(t, image, filepath.Join(dir, chunk.Sum([]byte("a")).String()))
@@ -225,15 +225,15 @@ func testServerIsKilled(t *testing.T, resend bool) {
 		_, wait := run(t, "cmp", filepath.Join(image.source, name), filepath.Join(tree, name))
 		waits = append(waits, wait)
 	}
-	news := hear()
+	news := receive()
 	for news.Reads < 10 {
-		news = hear()
+		news = receive()
 	}
 	if err := helper.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	if err := helper.Wait(); err == nil {
-		t.Error("the helper ended by itself")
+		t.Error("the helper ended without a signal")
 	}
 	stop = adopt(t, kept, dir, news.State, "a", image.data)
 	for _, wait := range waits {
@@ -243,22 +243,22 @@ func testServerIsKilled(t *testing.T, resend bool) {
 	}
 }
 
-// A server that nobody kept the connection of leaves a dead mount. The next one
-// takes it away, although a tree is still mounted over one of its devices.
+// A server whose connection was not kept leaves a dead mount. The next server replaces it, although
+// a tree is still mounted from one of its devices.
 func TestDeadMountIsReplaced(t *testing.T) {
 	image := makeTestImage(t, map[string][]byte{"file": noise(8, 1<<20)})
 	dir := t.TempDir()
 	helper, kept, _ := startHelper(t, dir, len(image.data), true)
 	tree := mountImage(t, image, filepath.Join(dir, chunk.Sum([]byte("a")).String()))
 	if _, err := fuse.Mount(dir, slog.Default()); err == nil {
-		t.Error("mounted over a server that lives")
+		t.Error("mount over a running server succeeded, want an error")
 	}
 	if err := errors.Join(helper.Process.Kill(), kept[0].Close()); err != nil {
 		t.Fatal(err)
 	}
-	helper.Wait() // says that it was killed
+	helper.Wait() // always an error after SIGKILL
 	if _, err := os.ReadFile(filepath.Join(tree, "file")); !errors.Is(err, unix.EIO) {
-		t.Errorf("read over a dead server: %v", err)
+		t.Errorf("read through a dead server: %v", err)
 	}
 	s, err := fuse.Mount(dir, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -271,6 +271,6 @@ func TestDeadMountIsReplaced(t *testing.T) {
 	}
 	stop()
 	if err := unix.Unmount(dir, 0); !errors.Is(err, unix.EINVAL) {
-		t.Errorf("something is still mounted: %v", err)
+		t.Errorf("a mount is left: %v", err)
 	}
 }

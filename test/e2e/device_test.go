@@ -24,17 +24,17 @@ import (
 	"lighter/node/fuse"
 )
 
-// inMemory is a device whose bytes are at hand.
+// inMemory is a device whose content is in memory.
 type inMemory []byte
 
 func (m inMemory) ReadAt(_ context.Context, dst []byte, off int64) (missed int64, err error) {
 	if n := copy(dst, m[off:]); n < len(dst) {
-		return 0, fmt.Errorf("asked for %d bytes at %d of %d", len(dst), off, len(m))
+		return 0, fmt.Errorf("read %d bytes at %d of a device of %d bytes: out of range", len(dst), off, len(m))
 	}
 	return 0, nil
 }
 
-// hanging is a device whose reads hang until it is released.
+// hanging is a device whose reads wait until it is released.
 type hanging struct {
 	inMemory
 	reads    atomic.Int32
@@ -57,8 +57,8 @@ func (h *hanging) ReadAt(ctx context.Context, dst []byte, off int64) (missed int
 	}
 }
 
-// serveDevices mounts a directory of devices and serves it until the test ends.
-// By then nothing may use it.
+// serveDevices mounts a directory of devices and serves it until the test ends. The test must have
+// unmounted its devices by then.
 func serveDevices(t *testing.T) (*fuse.Server, string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -70,7 +70,7 @@ func serveDevices(t *testing.T) (*fuse.Server, string) {
 	return s, dir
 }
 
-// startServing serves and returns what ends it.
+// startServing runs a server. The returned function stops it.
 func startServing(t testing.TB, s *fuse.Server) (stop func()) {
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(context.Background()) }()
@@ -82,7 +82,7 @@ func startServing(t testing.TB, s *fuse.Server) (stop func()) {
 		if err := <-served; err != nil {
 			t.Error("serve:", err)
 		}
-		for range 2 { // more often than once is the same
+		for range 2 { // a second call has no effect
 			if err := errors.Join(s.Unmount(0), s.Detach()); err != nil {
 				t.Error(err)
 			}
@@ -128,7 +128,7 @@ func start(t testing.TB, cmd *exec.Cmd) (wait func() (string, error)) {
 		case err := <-done:
 			return out.String(), err
 		case <-time.After(60 * time.Second):
-			return out.String(), errors.Join(errors.New("still running after a minute"), cmd.Process.Kill())
+			return out.String(), errors.Join(errors.New("the process still runs after a minute"), cmd.Process.Kill())
 		}
 	}
 }
@@ -137,14 +137,13 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal(what, "did not happen")
+			t.Fatal("timeout: ", what)
 		}
 	}
 }
 
-// openDevice opens a device file as a program other than this one would: Go's
-// own os.Open has the runtime poll the file, in a way that this process, which
-// serves it, may not survive.
+// openDevice opens a device file without Go's runtime poller, as other programs do. os.Open would
+// poll the file, which can deadlock because this process also serves it.
 func openDevice(path string, flags int) (int, error) {
 	fd, err := unix.Open(path, flags|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -175,7 +174,8 @@ func TestDeviceIsAFile(t *testing.T) {
 	data := noise(1, 3<<20+4096)
 	id, path := addDevice(t, s, "a", len(data), inMemory(data))
 	info, err := os.Stat(path)
-	if err != nil || info.Size() != int64(len(data)) || info.Mode() != 0o400 || path != filepath.Join(dir, id.String()) {
+	if err != nil || info.Size() != int64(len(data)) || info.Mode() != 0o400 ||
+		path != filepath.Join(dir, id.String()) {
 		t.Fatalf("%v, %v", info, err)
 	}
 	if got, err := readDevice(path); err != nil || !bytes.Equal(got, data) {
@@ -186,24 +186,25 @@ func TestDeviceIsAFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(fd)
-	for _, at := range []struct{ offset, size, want int }{{5000, 100, 100}, {len(data) - 10, 100, 10}, {len(data), 100, 0}, {4095, 2 << 20, 2 << 20}} {
+	for _, at := range []struct{ offset, size, want int }{{5000, 100, 100}, {len(data) - 10, 100, 10},
+		{len(data), 100, 0}, {4095, 2 << 20, 2 << 20}} {
 		b := make([]byte, at.size)
 		n, err := unix.Pread(fd, b, int64(at.offset))
 		if err != nil || n != at.want || !bytes.Equal(b[:n], data[at.offset:at.offset+n]) {
-			t.Errorf("%d bytes at %d: got %d, %v", at.size, at.offset, n, err)
+			t.Errorf("read %d bytes at %d: got %d (%v)", at.size, at.offset, n, err)
 		}
 	}
 	if _, err := openDevice(path, unix.O_RDWR); !errors.Is(err, unix.EROFS) {
 		t.Errorf("open to write: %v", err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "unknown")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("stat of what is not there: %v", err)
+		t.Errorf("stat of a missing device: %v", err)
 	}
 	if out, err := exec.Command("setpriv", "--reuid=1000", "--clear-groups", "cat", path).CombinedOutput(); err == nil {
-		t.Errorf("somebody else may read: %.100q", out)
+		t.Errorf("read as another user: got %.100q, want an error", out)
 	}
 	if err := s.Unmount(0); !errors.Is(err, unix.EBUSY) {
-		t.Errorf("unmounted although a device is open: %v", err)
+		t.Errorf("unmount while a device is open: %v", err)
 	}
 }
 
@@ -220,7 +221,7 @@ func TestDeviceRemovedWhileOpen(t *testing.T) {
 		b := make([]byte, 8192)
 		_, err := unix.Pread(fd, b, 4096)
 		if err == nil && !bytes.Equal(b, data[4096:4096+8192]) {
-			t.Error("wrong bytes")
+			t.Error("read of a removed device through an open descriptor: wrong bytes")
 		}
 		return err
 	}
@@ -241,7 +242,7 @@ func TestDeviceRemovedWhileOpen(t *testing.T) {
 	}
 	addDevice(t, s, "a", len(data), inMemory(data))
 	if err := read(); err != nil {
-		t.Errorf("read of a device that is there again: %v", err)
+		t.Errorf("read of a removed and added device: %v", err)
 	}
 	if got, err := readDevice(path); err != nil || !bytes.Equal(got, data) {
 		t.Errorf("%d bytes, %v", len(got), err)
@@ -257,7 +258,7 @@ func TestManyDevices(t *testing.T) {
 		id, path := addDevice(t, s, strconv.Itoa(i), len(data), inMemory(data))
 		ids = append(ids, id)
 		if got, err := readDevice(path); err != nil || !bytes.Equal(got, data) {
-			t.Fatalf("device %d: %d bytes, %v", i, len(got), err)
+			t.Fatalf("device %d: read %d bytes (%v)", i, len(got), err)
 		}
 	}
 	if names, err := os.ReadDir(dir); err != nil || len(names) != n {
@@ -293,7 +294,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 			}
 		})
 	}
-	run() // what stays for good is there now
+	run() // allocates what stays for the process's lifetime
 	goroutines, fds := count()
 	for range 5 {
 		run()

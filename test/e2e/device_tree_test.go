@@ -18,8 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// testImage is a tree of files, and the metadata image and the device's bytes
-// that mkfs.erofs makes of it.
+// testImage is a tree of files, with the metadata image and the device's content made by
+// mkfs.erofs.
 type testImage struct {
 	source, metadata string
 	data             []byte
@@ -36,7 +36,8 @@ func makeTestImage(t testing.TB, files map[string][]byte) testImage {
 		}
 	}
 	blob := filepath.Join(dir, "blob")
-	out, err := exec.Command("mkfs.erofs", "--quiet", "--blobdev="+blob, "--chunksize=16777216", image.metadata, image.source).CombinedOutput()
+	out, err := exec.Command("mkfs.erofs", "--quiet", "--blobdev="+blob, "--chunksize=16777216", image.metadata,
+		image.source).CombinedOutput()
 	if err != nil {
 		t.Fatalf("mkfs.erofs: %v\n%s", err, out)
 	}
@@ -61,8 +62,8 @@ func mountImage(t testing.TB, image testImage, devicePath string) string {
 	return dir
 }
 
-// A process that is killed does not wait for its read. If it read the device
-// itself, the read is called off; through a tree, the kernel does not tell.
+// A killed process does not wait for its read. If it reads the device directly, the read is
+// cancelled. If it reads a tree, the kernel sends no cancellation.
 func TestDeviceReaderIsKilled(t *testing.T) {
 	s, _ := serveDevices(t)
 	image := makeTestImage(t, map[string][]byte{"file": noise(3, 1<<20)})
@@ -87,8 +88,8 @@ func TestDeviceReaderIsKilled(t *testing.T) {
 	}
 }
 
-// Processes read trees as containers do: at the same time, the same files and
-// others, as root and not.
+// Processes read trees like containers: concurrently, the same and different files, as root and as
+// other users.
 func TestTreeOverDevice(t *testing.T) {
 	s, _ := serveDevices(t)
 	files := map[string][]byte{"large": noise(4, 40<<20), "empty": nil}
@@ -117,8 +118,8 @@ func TestTreeOverDevice(t *testing.T) {
 	}
 }
 
-// 29 readers stuck on one device do not delay a read of another, nor of the
-// same device where it does not hang; when the bytes come, all get theirs.
+// 29 readers hang on one device. They delay neither reads of another device nor reads of the same
+// device elsewhere. Once the bytes arrive, all readers get them.
 func TestStuckDevice(t *testing.T) {
 	s, _ := serveDevices(t)
 	stuckFiles := map[string][]byte{}
@@ -132,15 +133,16 @@ func TestStuckDevice(t *testing.T) {
 	stuckTree, otherTree := mountImage(t, stuck, stuckPath), mountImage(t, other, otherPath)
 	var waits []func() (string, error)
 	for i := range 29 {
-		_, wait := run(t, "cmp", filepath.Join(stuck.source, strconv.Itoa(i)), filepath.Join(stuckTree, strconv.Itoa(i)))
+		_, wait := run(t, "cmp", filepath.Join(stuck.source, strconv.Itoa(i)),
+			filepath.Join(stuckTree, strconv.Itoa(i)))
 		waits = append(waits, wait)
 	}
 	eventually(t, "29 reads that hang", func() bool { return h.reads.Load() >= 29 })
 	if got, err := os.ReadFile(filepath.Join(otherTree, "file")); err != nil || !bytes.Equal(got, noise(99, 20<<20)) {
-		t.Errorf("the other device: %d bytes, %v", len(got), err)
+		t.Errorf("read of the other device: %d bytes (%v)", len(got), err)
 	}
 	if h.stopped.Load() != 0 {
-		t.Error("a read was called off")
+		t.Error("a read was cancelled")
 	}
 	close(h.released)
 	for i, wait := range waits {
@@ -150,7 +152,7 @@ func TestStuckDevice(t *testing.T) {
 	}
 }
 
-// failing is a device with a range that cannot be read.
+// failing is a device whose reads fail in a range.
 type failing struct {
 	inMemory
 	from, to int64
@@ -163,15 +165,15 @@ func (f failing) ReadAt(ctx context.Context, dst []byte, off int64) (missed int6
 	return f.inMemory.ReadAt(ctx, dst, off)
 }
 
-// The kernel takes what is missing in a short read for zeros. So whatever it
-// asks for, and however much at once, a page is right or an error.
+// The kernel fills the rest of a short read with zeros. So for reads of any size, each page must be
+// either correct or an error.
 func TestErrorIsNeverZeros(t *testing.T) {
 	s, _ := serveDevices(t)
 	content := noise(5, 16<<20)
 	image := makeTestImage(t, map[string][]byte{"file": content})
 	_, path := addDevice(t, s, "a", len(image.data), failing{image.data, 5 << 20, 5<<20 + 1})
 	file := filepath.Join(mountImage(t, image, path), "file")
-	// In another process: this one must not fault in what it serves.
+	// Map it in another process: this process must not fault in pages that it serves.
 	cmd := exec.Command("/proc/self/exe", file, filepath.Join(image.source, "file"))
 	cmd.Env = append(os.Environ(), deviceHelper+"=compare")
 	if out, err := cmd.CombinedOutput(); err != nil || string(out) != "some pages could not be read\n" {
@@ -212,7 +214,7 @@ func helpCompare(mapped, original string) error {
 		return err
 	}
 	defer unix.Munmap(view)
-	if err := unix.Madvise(view, unix.MADV_HUGEPAGE); err != nil { // reads of 2 MiB, in two requests
+	if err := unix.Madvise(view, unix.MADV_HUGEPAGE); err != nil { // the kernel reads 2 MiB in two requests
 		return err
 	}
 	failed := false
@@ -229,7 +231,7 @@ func helpCompare(mapped, original string) error {
 	return nil
 }
 
-// samePage compares a mapped page, or tells that it cannot be read.
+// samePage compares a mapped page. fault reports that the page cannot be read.
 func samePage(mapped, want []byte) (same, fault bool) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {

@@ -21,8 +21,7 @@ import (
 	"lighter/format/erofs"
 )
 
-// Whatever a hub signs: an image that Walk accepts is one that the kernel mounts
-// and reads to its end without a complaint.
+// If Walk accepts an image, then the kernel mounts it and reads all of it without an error.
 func TestErofsBrokenImages(t *testing.T) {
 	accepted, rounds := 0, 400
 	if os.Getenv("LIGHTER_SOAK") != "" {
@@ -50,29 +49,30 @@ func TestErofsBrokenImages(t *testing.T) {
 			}
 			accepted++
 			if err := readMounted(t, b, data); err != nil {
-				t.Errorf("%s, seed %d: the kernel finds %v", name, seed, err)
+				t.Errorf("%s, seed %d: read through the kernel: %v", name, seed, err)
 			}
 		}
 	}
 	if accepted < rounds/4 || accepted > 7*rounds/4 {
-		t.Errorf("%d of %d were accepted: this tests little", accepted, 2*rounds)
+		t.Errorf("Walk accepted %d of %d images, want more", accepted, 2*rounds)
 	}
 	for _, line := range log.lines(t) {
-		// Other tests may mount what has no superblock meanwhile; all of these images have a good
-		// one.
-		if strings.Contains(line, "erofs") && !strings.Contains(line, "mounted with root inode") && !strings.Contains(line, "superblock") {
-			t.Errorf("the kernel said: %s", line)
+		// Other tests may meanwhile mount files without a superblock. All images of this test have
+		// a valid one.
+		if strings.Contains(line, "erofs") && !strings.Contains(line, "mounted with root inode") &&
+			!strings.Contains(line, "superblock") {
+			t.Errorf("kernel log: %s", line)
 		}
 	}
 }
 
-// breakImage changes fields where it matters: in inodes, names and attributes, by
-// what lies elsewhere and by numbers at bounds.
+// breakImage corrupts inodes, names and attributes. It writes bytes from elsewhere in the image,
+// and numbers at bounds.
 func breakImage(r *rand.Rand, b []byte) {
 	bounds := []uint64{0, 1, 1 << 12, 1 << 16, 1<<31 - 1, 1 << 31, 1<<32 - 1, 1<<63 - 1, 1<<64 - 1}
 	for range 1 + r.IntN(3) {
 		at := erofs.BlockSize + 2*r.IntN((len(b)-erofs.BlockSize-8)/2)
-		if r.IntN(3) > 0 { // an inode, or what could be one
+		if r.IntN(3) > 0 { // a field of a possible inode
 			at = erofs.BlockSize + 32*r.IntN((len(b)-erofs.BlockSize)/32-3) + 2*r.IntN(24)
 		}
 		n := 1 << r.IntN(4)
@@ -89,8 +89,8 @@ func breakImage(r *rand.Rand, b []byte) {
 	}
 }
 
-// readMounted mounts an image and reads all there is: names, attributes, extended
-// attributes, links, and the beginnings and ends of files.
+// readMounted mounts an image and reads all names, attributes, extended attributes and links, and
+// the start and the end of each file.
 func readMounted(t *testing.T, image []byte, data string) error {
 	t.Helper()
 	meta := filepath.Join(t.TempDir(), "meta")
@@ -147,7 +147,7 @@ func readEntry(path string) error {
 	return err
 }
 
-// kernelLog is what the kernel says from some moment on.
+// kernelLog reads the kernel's log messages from some moment on.
 type kernelLog struct{ fd int }
 
 func openKernelLog(t *testing.T) kernelLog {
@@ -169,7 +169,7 @@ func (l kernelLog) lines(t *testing.T) (lines []string) {
 	for {
 		n, err := unix.Read(l.fd, b)
 		switch {
-		case errors.Is(err, unix.EPIPE): // overwritten meanwhile
+		case errors.Is(err, unix.EPIPE): // messages were overwritten meanwhile
 		case errors.Is(err, unix.EAGAIN):
 			return lines
 		case err != nil:

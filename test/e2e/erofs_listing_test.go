@@ -17,7 +17,7 @@ import (
 	"lighter/test/testkit/fswalk"
 )
 
-// listGoErofs is fswalk.Walk of an image as another implementation reads it.
+// listGoErofs lists an image like fswalk.Walk, but with go-erofs instead of the kernel.
 func listGoErofs(meta, device string) (fswalk.Listing, error) {
 	m, err := os.Open(meta)
 	if err != nil {
@@ -40,7 +40,7 @@ func listGoErofs(meta, device string) (fswalk.Listing, error) {
 type goErofsLister struct {
 	fs.FS
 	found fswalk.Listing
-	first map[int64]string // name of each inode that has several
+	first map[int64]string // the first name of each inode with several names
 }
 
 func (l *goErofsLister) list(p string) error {
@@ -52,7 +52,7 @@ func (l *goErofsLister) list(p string) error {
 	e := fswalk.Entry{Mode: unixMode(st.Mode), UID: st.UID, GID: st.GID, Sec: int64(st.Mtime), Nsec: int64(st.MtimeNs),
 		Xattrs: goErofsXattrs(st)}
 	if value, ok := e.Xattrs["security.capability"]; ok && value == "" {
-		e.Xattrs["security.capability"] = "!EINVAL" // the kernel does not give it out
+		e.Xattrs["security.capability"] = "!EINVAL" // the kernel does not return it
 	}
 	if e.IsDir() {
 		l.found[p] = e
@@ -98,7 +98,7 @@ func (l *goErofsLister) sum(p string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), err
 }
 
-// unixMode is st_mode of what Go makes of it.
+// unixMode converts Go's file mode to st_mode.
 func unixMode(m fs.FileMode) uint32 {
 	mode := uint32(m.Perm())
 	for _, bit := range []struct {

@@ -24,9 +24,10 @@ import (
 	"lighter/format/tree"
 )
 
-// Every reader there is accepts each image and sees the tree.
+// The kernel, fsck.erofs and go-erofs accept each image and show the same tree.
 func TestErofsImages(t *testing.T) {
-	for name, c := range map[string]*erofsCase{"odd": erofsOdd(), "giant": erofsGiant(), "wide": erofsWide(), "deep": erofsDeep(), "empty": {root: erofsDir()}} {
+	for name, c := range map[string]*erofsCase{"odd": erofsOdd(), "giant": erofsGiant(), "wide": erofsWide(),
+		"deep": erofsDeep(), "empty": {root: erofsDir()}} {
 		t.Run(name, func(t *testing.T) {
 			meta, data := c.write(t)
 			t.Run("check", func(t *testing.T) { erofsCheck(t, meta) })
@@ -37,7 +38,7 @@ func TestErofsImages(t *testing.T) {
 	}
 }
 
-// write makes the metadata image and the file that is the device.
+// write makes the metadata image and the device file.
 func (c *erofsCase) write(t *testing.T) (meta, data string) {
 	t.Helper()
 	var size uint64
@@ -68,7 +69,8 @@ func (c *erofsCase) write(t *testing.T) (meta, data string) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if _, err := erofs.Write(f, &tree.Tree{Root: c.root}, size, func(n *tree.Node) uint64 { return places[n] }); err != nil {
+	if _, err := erofs.Write(f, &tree.Tree{Root: c.root}, size,
+		func(n *tree.Node) uint64 { return places[n] }); err != nil {
 		t.Fatal(err)
 	}
 	return meta, data
@@ -119,7 +121,7 @@ func erofsMount(t testing.TB, meta, data string) string {
 	return dir
 }
 
-// compareMounted reads everything through the kernel.
+// compareMounted compares the tree with the mounted image.
 func (c *erofsCase) compareMounted(t *testing.T, dir string) {
 	inos := map[*tree.Node]uint64{}
 	nodes := map[uint64]*tree.Node{}
@@ -135,12 +137,13 @@ func (c *erofsCase) compareMounted(t *testing.T, dir string) {
 			return
 		}
 		if other := nodes[st.Ino]; other != nil && other != n || inos[n] != 0 && inos[n] != st.Ino {
-			t.Errorf("%q: inode %d and its node are not one to one", path, st.Ino)
+			t.Errorf("%q: inode %d does not correspond to one node", path, st.Ino)
 		}
 		nodes[st.Ino], inos[n] = n, st.Ino
 		got := tree.Node{Mode: st.Mode, UID: st.Uid, GID: st.Gid, Nlink: uint32(st.Nlink), Rdev: st.Rdev, Size: st.Size,
 			Mtime: tree.Time{Sec: st.Mtim.Sec, Nsec: uint32(st.Mtim.Nsec)}}
-		want := tree.Node{Mode: n.Mode, UID: n.UID, GID: n.GID, Nlink: n.Nlink, Rdev: n.Rdev, Size: n.Size, Mtime: n.Mtime}
+		want := tree.Node{Mode: n.Mode, UID: n.UID, GID: n.GID, Nlink: n.Nlink, Rdev: n.Rdev, Size: n.Size,
+			Mtime: n.Mtime}
 		if n.IsDir() {
 			want.Size = st.Size
 		}
@@ -153,7 +156,7 @@ func (c *erofsCase) compareMounted(t *testing.T, dir string) {
 
 func (c *erofsCase) compareContent(t *testing.T, root int, path string, n *tree.Node) {
 	at := fmt.Sprintf("/proc/self/fd/%d/%s", root, path)
-	if len(path) > 3900 { // there is no path to it from here
+	if len(path) > 3900 { // the path is too long for the kernel
 		return
 	}
 	if got, want := erofsReadXattrs(t, at), xattrMap(n); !maps.Equal(got, want) {
@@ -166,12 +169,13 @@ func (c *erofsCase) compareContent(t *testing.T, root int, path string, n *tree.
 		}
 	case tree.ModeDir:
 		got, err := os.ReadDir(at)
-		if err != nil || !slices.EqualFunc(got, n.Children(), func(a fs.DirEntry, b tree.Dirent) bool { return a.Name() == b.Name }) {
+		if err != nil || !slices.EqualFunc(got, n.Children(),
+			func(a fs.DirEntry, b tree.Dirent) bool { return a.Name() == b.Name }) {
 			t.Errorf("%q: %d names, want %d: %v", path, len(got), len(n.Children()), err)
 		}
 		for _, missing := range []string{"\x01\x01", "nothing", "\xff\xff"} {
 			if _, err := os.Lstat(at + "/" + missing); !errors.Is(err, fs.ErrNotExist) {
-				t.Errorf("%q has %q: %v", path, missing, err)
+				t.Errorf("%q: lookup of the missing name %q: %v", path, missing, err)
 			}
 		}
 	case tree.ModeRegular:
@@ -185,8 +189,8 @@ func (c *erofsCase) compareContent(t *testing.T, root int, path string, n *tree.
 	}
 }
 
-// compareBytes reads a file: all of it, or of a large one what is not zeros,
-// and the two ends.
+// compareBytes compares a file's content. Of a large file it compares only the data, the start and
+// the end.
 func (c *erofsCase) compareBytes(t *testing.T, path string, n *tree.Node, r io.ReaderAt) {
 	data := c.data[n]
 	if len(n.Content.Extents) == 0 {
@@ -204,7 +208,8 @@ func (c *erofsCase) compareBytes(t *testing.T, path string, n *tree.Node, r io.R
 	}
 	for offset, want := range data {
 		got := make([]byte, len(want))
-		if _, err := io.ReadFull(io.NewSectionReader(r, offset, int64(len(want))), got); err != nil || string(got) != want {
+		if _, err := io.ReadFull(io.NewSectionReader(r, offset, int64(len(want))), got); err != nil ||
+			string(got) != want {
 			t.Errorf("%q: %d bytes at %d differ: %v", path, len(want), offset, err)
 		}
 	}
@@ -243,7 +248,7 @@ func erofsReadXattrs(t *testing.T, path string) map[string]string {
 	return m
 }
 
-// compareGoErofs reads everything through another implementation.
+// compareGoErofs compares the tree with the image as go-erofs reads it.
 func (c *erofsCase) compareGoErofs(t *testing.T, meta, data string) {
 	files := make([]*os.File, 2)
 	for i, name := range []string{meta, data} {
@@ -265,13 +270,14 @@ func (c *erofsCase) compareGoErofs(t *testing.T, meta, data string) {
 			return
 		}
 		st := info.Sys().(*goerofs.Stat)
-		got := tree.Node{UID: st.UID, GID: st.GID, Nlink: uint32(st.Nlink), Rdev: uint64(st.Rdev), Size: st.Size, Mtime: tree.Time{Sec: int64(st.Mtime), Nsec: st.MtimeNs}}
+		got := tree.Node{UID: st.UID, GID: st.GID, Nlink: uint32(st.Nlink), Rdev: uint64(st.Rdev), Size: st.Size,
+			Mtime: tree.Time{Sec: int64(st.Mtime), Nsec: st.MtimeNs}}
 		want := tree.Node{UID: n.UID, GID: n.GID, Nlink: n.Nlink, Rdev: n.Rdev, Size: n.Size, Mtime: n.Mtime}
 		if n.IsDir() {
 			want.Size = st.Size
 		}
 		if g, w := fmt.Sprintf("%+v", got), fmt.Sprintf("%+v", want); g != w {
-			t.Errorf("%q: go-erofs says %s, want %s", path, g, w)
+			t.Errorf("%q: go-erofs shows %s, want %s", path, g, w)
 		}
 		if got, want := goErofsXattrs(st), xattrMap(n); !maps.Equal(got, want) {
 			t.Errorf("%q: xattrs are %.200q, want %.200q", path, got, want)
@@ -280,8 +286,7 @@ func (c *erofsCase) compareGoErofs(t *testing.T, meta, data string) {
 	})
 }
 
-// goErofsXattrs corrects the names of the two ACLs, to which go-erofs 0.3.1
-// adds a dot.
+// goErofsXattrs removes the dot that go-erofs 0.3.1 appends to the names of the two ACLs.
 func goErofsXattrs(st *goerofs.Stat) map[string]string {
 	m := map[string]string{}
 	for name, value := range st.Xattrs {
@@ -301,12 +306,13 @@ func (c *erofsCase) compareGoErofsContent(t *testing.T, img fs.FS, path string, 
 		}
 	case tree.ModeDir:
 		got, err := img.(fs.ReadDirFS).ReadDir(path)
-		if err != nil || !slices.EqualFunc(got, n.Children(), func(a fs.DirEntry, b tree.Dirent) bool { return a.Name() == b.Name }) {
+		if err != nil || !slices.EqualFunc(got, n.Children(),
+			func(a fs.DirEntry, b tree.Dirent) bool { return a.Name() == b.Name }) {
 			t.Errorf("%q: %d names, want %d: %v", path, len(got), len(n.Children()), err)
 		}
 	case tree.ModeRegular:
 		if n.Size > 8<<20 {
-			return // it reads from the start only
+			return // go-erofs can only read a file from its start
 		}
 		b, err := fs.ReadFile(img, path)
 		if err != nil {
@@ -317,8 +323,8 @@ func (c *erofsCase) compareGoErofsContent(t *testing.T, img fs.FS, path string, 
 	}
 }
 
-// A device node has the number that mknod(2) gives it on another file system,
-// which takes 12 bits of the major and 20 of the minor.
+// A device node has the same number as after mknod(2) on another file system, which takes 12 bits
+// of the major and 20 bits of the minor number.
 func TestErofsDeviceNumbers(t *testing.T) {
 	c := &erofsCase{}
 	var children []any
@@ -336,11 +342,13 @@ func TestErofsDeviceNumbers(t *testing.T) {
 	mounted := erofsMount(t, meta, data)
 	for i := range len(children) / 2 {
 		var want, got unix.Stat_t
-		if err := errors.Join(unix.Stat(filepath.Join(dir, fmt.Sprint(i)), &want), unix.Stat(filepath.Join(mounted, fmt.Sprint(i)), &got)); err != nil {
+		if err := errors.Join(unix.Stat(filepath.Join(dir, fmt.Sprint(i)), &want),
+			unix.Stat(filepath.Join(mounted, fmt.Sprint(i)), &got)); err != nil {
 			t.Fatal(err)
 		}
 		if got.Rdev != want.Rdev {
-			t.Errorf("device %#x: EROFS shows %#x, mknod gives %#x", children[2*i+1].(*tree.Node).Rdev, got.Rdev, want.Rdev)
+			t.Errorf("device %#x: EROFS shows %#x, mknod gives %#x", children[2*i+1].(*tree.Node).Rdev, got.Rdev,
+				want.Rdev)
 		}
 	}
 }

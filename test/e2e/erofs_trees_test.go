@@ -14,15 +14,15 @@ import (
 	"lighter/format/tree"
 )
 
-// erofsCase is a tree with what its files on the device hold: bytes by offset,
-// zeros elsewhere.
+// erofsCase is a tree, and the content of the device: bytes by offset, zeros elsewhere.
 type erofsCase struct {
 	root *tree.Node
 	data map[*tree.Node]map[int64]string
 }
 
 func (c *erofsCase) file(content string) *tree.Node {
-	n := &tree.Node{Mode: tree.ModeRegular | 0o644, Nlink: 1, Size: int64(len(content)), Mtime: tree.Time{Sec: 1700000000, Nsec: 987654321}}
+	n := &tree.Node{Mode: tree.ModeRegular | 0o644, Nlink: 1, Size: int64(len(content)),
+		Mtime: tree.Time{Sec: 1700000000, Nsec: 987654321}}
 	if len(content) <= tree.InlineLimit {
 		n.Content.Inline = []byte(content)
 		return n
@@ -60,7 +60,7 @@ func erofsDir(children ...any) *tree.Node {
 	return tree.NewDir(tree.Node{Mode: 0o755, Mtime: tree.Time{Sec: 1600000000, Nsec: 1}}, dirents)
 }
 
-// A valid ACL, for the kernel reads it: user::rwx, user:1000:r-x, group::r-x,
+// An ACL that is valid because the kernel parses it: user::rwx, user:1000:r-x, group::r-x,
 // mask::r-x, other::r--.
 const erofsACL = "\x02\x00\x00\x00" +
 	"\x01\x00\x07\x00\xff\xff\xff\xff" + "\x02\x00\x05\x00\xe8\x03\x00\x00" + "\x04\x00\x05\x00\xff\xff\xff\xff" +
@@ -81,28 +81,37 @@ func erofsOdd() *erofsCase {
 		strings.Repeat("\xff", 255), c.file("long and not UTF-8"), strings.Repeat("\xfe", 255), erofsDir("f", shared),
 		"empty", c.file(""), "one", c.file("1"), "limit", c.file(strings.Repeat("l", tree.InlineLimit)),
 		"beyond", c.file(strings.Repeat("b", tree.InlineLimit+1)), "again", onDevice,
-		"page", c.file(strings.Repeat("p", 4096)), "page+1", c.file(strings.Repeat("q", 4097)), "big", c.file(strings.Repeat("0123456", 1<<20)),
+		"page", c.file(strings.Repeat("p", 4096)), "page+1", c.file(strings.Repeat("q", 4097)), "big",
+		c.file(strings.Repeat("0123456", 1<<20)),
 		"hole", c.sparse(100<<20, nil), "owned", owned,
-		"link", erofsNode(tree.ModeSymlink|0o777, 0, "dir/\xff"), "long link", erofsNode(tree.ModeSymlink|0o777, 0, strings.Repeat("t", 4095)),
-		"link 4032", erofsNode(tree.ModeSymlink|0o777, 0, strings.Repeat("u", 4032)), "link 4033", erofsNode(tree.ModeSymlink|0o777, 0, strings.Repeat("w", 4033)),
+		"link", erofsNode(tree.ModeSymlink|0o777, 0, "dir/\xff"), "long link",
+		erofsNode(tree.ModeSymlink|0o777, 0, strings.Repeat("t", 4095)),
+		"link 4032", erofsNode(tree.ModeSymlink|0o777, 0, strings.Repeat("u", 4032)), "link 4033",
+		erofsNode(tree.ModeSymlink|0o777, 0, strings.Repeat("w", 4033)),
 		"fifo", erofsNode(tree.ModeFIFO|0o600, 0, ""), "socket", erofsNode(tree.ModeSocket|0o600, 0, ""),
-		"null", erofsNode(tree.ModeChar|0o666, unix.Mkdev(1, 3), ""), "nvme", erofsNode(tree.ModeBlock|0o660, unix.Mkdev(259, 70000), ""),
+		"null", erofsNode(tree.ModeChar|0o666, unix.Mkdev(1, 3), ""), "nvme",
+		erofsNode(tree.ModeBlock|0o660, unix.Mkdev(259, 70000), ""),
 		"largest", erofsNode(tree.ModeChar|0o666, unix.Mkdev(4095, 1<<20-1), ""),
 		"xattrs", erofsDir(
-			"capability", erofsXattrs(c.file("ping"), "security.capability", "\x01\x00\x00\x02\x00\x20\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"),
+			"capability", erofsXattrs(c.file("ping"), "security.capability",
+				"\x01\x00\x00\x02\x00\x20\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"),
 			"acl", erofsXattrs(c.file(strings.Repeat("a", 5000)), "system.posix_acl_access", erofsACL),
-			"default", erofsXattrs(erofsDir("f", c.file("f")), "system.posix_acl_access", erofsACL, "system.posix_acl_default", erofsACL),
-			"large", erofsXattrs(c.file("x"), "user.a", value, "user.b", value, "user.c", value, "user.empty", "", "user."+strings.Repeat("n", 250), "long"),
-			"large dir", erofsXattrs(erofsDir("f", onDevice, "g", shared), "trusted.dir", value, "user.bytes", "\x00\xff"),
+			"default", erofsXattrs(erofsDir("f", c.file("f")), "system.posix_acl_access", erofsACL,
+				"system.posix_acl_default", erofsACL),
+			"large", erofsXattrs(c.file("x"), "user.a", value, "user.b", value, "user.c", value, "user.empty", "",
+				"user."+strings.Repeat("n", 250), "long"),
+			"large dir", erofsXattrs(erofsDir("f", onDevice, "g", shared), "trusted.dir", value, "user.bytes",
+				"\x00\xff"),
 			"large file", erofsXattrs(c.file(strings.Repeat("y", 9000)), "user.v", value),
-			"link", erofsXattrs(erofsNode(tree.ModeSymlink|0o777, 0, "target"), "trusted.link", "yes", "security.x", strings.Repeat("z", 5000)),
+			"link", erofsXattrs(erofsNode(tree.ModeSymlink|0o777, 0, "target"), "trusted.link", "yes", "security.x",
+				strings.Repeat("z", 5000)),
 			"device", erofsXattrs(erofsNode(tree.ModeChar, unix.Mkdev(0, 0), ""), "trusted.device", "yes"),
 		),
 	)
 	return c
 }
 
-// erofsGiant has files beyond 32 bits, of bytes and of pages.
+// erofsGiant has files with more than 32 bits of bytes and of pages.
 func erofsGiant() *erofsCase {
 	c := &erofsCase{}
 	c.root = erofsDir(
@@ -113,7 +122,7 @@ func erofsGiant() *erofsCase {
 	return c
 }
 
-// erofsWide has directories of many sizes, one of 50,000 names among them.
+// erofsWide has directories of many sizes, up to 50,000 names.
 func erofsWide() *erofsCase {
 	c := &erofsCase{}
 	var dirs []any
@@ -137,7 +146,7 @@ func erofsDeep() *erofsCase {
 	return c
 }
 
-// each calls visit with each name of the tree, the root as ".".
+// each calls visit with each path of the tree. The root is ".".
 func (c *erofsCase) each(visit func(path string, n *tree.Node)) {
 	var walk func(path string, n *tree.Node)
 	walk = func(path string, n *tree.Node) {

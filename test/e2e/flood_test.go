@@ -17,12 +17,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// floodPages is four times the requests that the kernel sends before it makes the
-// processes of all images wait (16,384), and more than it can be told to send (65,535).
+// floodPages is four times the number of background requests (16,384) after which the kernel blocks
+// the processes of all images. It is also more than the largest number that the kernel can be
+// configured for (65,535).
 const floodPages = 68_000
 
-// makeFloodImage makes an image of one file that has floodPages. Its device is small: mkfs.erofs
-// keeps each chunk once.
+// makeFloodImage makes an image with one file of floodPages pages. Its device is small because
+// mkfs.erofs stores equal chunks once.
 func makeFloodImage(t testing.TB) testImage {
 	t.Helper()
 	const chunkSize = 16 << 20
@@ -30,8 +31,8 @@ func makeFloodImage(t testing.TB) testImage {
 	return makeTestImage(t, map[string][]byte{"file": content})
 }
 
-// helpFlood has a file read ahead page by page, as user 1000, once or again and again. The kernel
-// sends a request for each page, and the process waits for none.
+// helpFlood requests read-ahead of a file page by page, as user 1000, once or in an endless loop.
+// The kernel sends a request for each page, and the process waits for none of them.
 func helpFlood(path string, again bool) error {
 	fd, err := openDevice(path, unix.O_RDONLY)
 	if err != nil {
@@ -56,7 +57,7 @@ func helpFlood(path string, again bool) error {
 	}
 }
 
-// startFlood starts helpFlood in another process.
+// startFlood runs helpFlood in another process.
 func startFlood(t testing.TB, path string, again bool) (cmd *exec.Cmd, wait func() (string, error)) {
 	t.Helper()
 	cmd = exec.Command("/proc/self/exe", path, strconv.FormatBool(again))
@@ -64,10 +65,10 @@ func startFlood(t testing.TB, path string, again bool) (cmd *exec.Cmd, wait func
 	return cmd, start(t, cmd)
 }
 
-// An unprivileged process asks for more pages of a stuck image than the kernel sends
-// requests. Readers of another image notice nothing, and the stuck image's file has the right
-// bytes once its device answers.
-func TestFloodLeavesRoom(t *testing.T) {
+// An unprivileged process requests more pages of a hanging image than the kernel sends requests.
+// Readers of another image are not delayed. Once the device answers, the file of the hanging image
+// is correct.
+func TestFloodDoesNotBlockOtherImages(t *testing.T) {
 	s, _ := serveDevices(t)
 	flooded := makeFloodImage(t)
 	other := makeTestImage(t, map[string][]byte{"file": noise(2, 4<<20)})
@@ -84,7 +85,7 @@ func TestFloodLeavesRoom(t *testing.T) {
 		return int64(st.Active+st.Queued)+st.Failed["overload"] >= 65_000
 	})
 	if st := s.Stats(); st.InKernel < int64(st.Queued) || st.Failed["overload"] == 0 {
-		t.Errorf("the kernel counts %d requests, %d reads wait, %v failed", st.InKernel, st.Queued, st.Failed)
+		t.Errorf("%d requests in the kernel, %d queued reads, %v failed", st.InKernel, st.Queued, st.Failed)
 	}
 	_, read := run(t, "cmp", filepath.Join(other.source, "file"), filepath.Join(otherTree, "file"))
 	if out, err := read(); err != nil {
@@ -94,10 +95,11 @@ func TestFloodLeavesRoom(t *testing.T) {
 		t.Errorf("the flood: %v %s", err, out)
 	}
 	release()
-	// The oldest requests were refused: those of the first pages. They are read one by one now.
+	// The daemon refused the oldest requests, for the first pages. The kernel now reads these pages
+	// one by one.
 	_, read = run(t, "cmp", "--bytes=64M", filepath.Join(flooded.source, "file"), filepath.Join(floodedTree, "file"))
 	if out, err := read(); err != nil {
-		t.Errorf("a reader of the flooded image, once it answers: %v %s", err, out)
+		t.Errorf("a reader of the flooded image after the release: %v %s", err, out)
 	}
 	eventually(t, "the end of all reads", func() bool {
 		st := s.Stats()
@@ -105,8 +107,8 @@ func TestFloodLeavesRoom(t *testing.T) {
 	})
 }
 
-// Processes that flood a device without end are blocked by the kernel before many of their
-// requests are ahead of another image's.
+// The kernel blocks processes that flood a device without end before many of their requests precede
+// those of another image.
 func TestEndlessFloodsAreBlocked(t *testing.T) {
 	for name, stuck := range map[string]bool{"stuck": true, "cached": false} {
 		t.Run(name, func(t *testing.T) {
@@ -132,7 +134,7 @@ func TestEndlessFloodsAreBlocked(t *testing.T) {
 			defer func() { // before the trees are unmounted
 				release()
 				for _, end := range wait {
-					end() // says that it was killed
+					end() // always an error after SIGKILL
 				}
 			}()
 			eventually(t, "the floods", func() bool {
@@ -146,7 +148,7 @@ func TestEndlessFloodsAreBlocked(t *testing.T) {
 				time.Sleep(time.Millisecond)
 			}
 			if most > 2000 {
-				t.Errorf("%d requests were sent and not read, or blocked; want few", most)
+				t.Errorf("%d requests are unread or blocked, want few", most)
 			}
 			_, read := run(t, "cmp", filepath.Join(other.source, "file"), filepath.Join(otherTree, "file"))
 			if out, err := read(); err != nil {

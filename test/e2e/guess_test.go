@@ -27,10 +27,9 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// What is guessed of a start is compared with what it reads: the pages that are in
-// the page cache afterwards. The least that recall and precision must be leaves
-// room for other versions of what is in the image. And the program runs where all
-// other files are zeros.
+// TestGuessOfAnImage compares the guess of a start with the pages that the start reads, which are
+// in the page cache afterwards. The required recall and precision leave room for other versions of
+// the image's packages. The program must also run if all files that were not guessed contain zeros.
 func TestGuessOfAnImage(t *testing.T) {
 	work, err := site.Work()
 	if err != nil {
@@ -61,31 +60,31 @@ func TestGuessOfAnImage(t *testing.T) {
 		for try := 1; ; try++ {
 			evict(t, root)
 			if got := runIn(t, root, c.argv); got != "hello\n" {
-				t.Errorf("%q says %q", c.argv, got)
+				t.Errorf("%q prints %q", c.argv, got)
 			}
 			recall, precision := compareReads(t, root, guessed)
-			t.Logf("%q: of what it reads %.3f is guessed, of what is guessed it reads %.3f", c.argv, recall, precision)
+			t.Logf("%q: recall %.3f, precision %.3f", c.argv, recall, precision)
 			if recall >= c.recall && precision >= c.precision {
 				break
 			}
-			if try == 3 { // other tests may drop the page cache, once or twice
-				t.Errorf("want %.2f and %.2f at least", c.recall, c.precision)
+			if try == 3 { // other tests may drop the page cache during earlier tries
+				t.Errorf("want a recall of %.2f and a precision of %.2f at least", c.recall, c.precision)
 				break
 			}
 		}
 		few := filepath.Join(dir, c.argv[0])
 		linkGuessed(t, root, few, guessed)
 		if got := runIn(t, few, c.argv); got != "hello\n" {
-			t.Errorf("where only the files are that were guessed, %q says %q", c.argv, got)
+			t.Errorf("with guessed files only, %q prints %q", c.argv, got)
 		}
 	}
 }
 
-// guessedImage is an image of which starts can be guessed.
+// guessedImage is an image prepared for guesses.
 type guessedImage struct {
 	metadata *erofs.Image
 	extents  *index.Map
-	store    *os.File // all chunks, one behind the other
+	store    *os.File // all chunks, one after the other
 	offsets  map[chunk.ID]int64
 }
 
@@ -152,12 +151,12 @@ func (g *guessedImage) guess(t *testing.T, config guess.Config) trace.Recording 
 	}
 	all, err := image.Recordings(t.Context())
 	if err != nil || len(all) == 0 {
-		t.Fatalf("%d guesses, error %v", len(all), err)
+		t.Fatalf("got %d guesses (%v)", len(all), err)
 	}
 	return all[0]
 }
 
-// runIn runs a program in a root directory and returns what it says.
+// runIn runs a program in a root directory and returns its output.
 func runIn(t *testing.T, root string, argv []string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "/usr/bin/"+argv[0], argv[1:]...)
@@ -172,7 +171,7 @@ func runIn(t *testing.T, root string, argv []string) string {
 	return string(out)
 }
 
-// eachFile calls fn for each regular file below root that no metadata image holds.
+// eachFile calls fn for each regular file below root whose content is on the device.
 func eachFile(t *testing.T, root string, fn func(file *os.File, size int64)) {
 	t.Helper()
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
@@ -196,7 +195,7 @@ func eachFile(t *testing.T, root string, fn func(file *os.File, size int64)) {
 	}
 }
 
-// evict drops what is below root from the page cache.
+// evict drops the files below root from the page cache.
 func evict(t *testing.T, root string) {
 	t.Helper()
 	unix.Sync()
@@ -207,8 +206,8 @@ func evict(t *testing.T, root string) {
 	})
 }
 
-// compareReads says how many of the pages that are in the page cache were guessed,
-// and how many of those that were guessed are there.
+// compareReads returns the share of cached pages that were guessed (recall), and the share of
+// guessed pages that are cached (precision).
 func compareReads(t *testing.T, root string, guessed trace.Recording) (recall, precision float64) {
 	t.Helper()
 	pages := map[string]map[int64]bool{}
@@ -237,13 +236,13 @@ func compareReads(t *testing.T, root string, guessed trace.Recording) (recall, p
 		}
 	})
 	if read == 0 || wanted == 0 {
-		t.Logf("%d pages are read, %d guessed", read, wanted)
+		t.Logf("%d pages read, %d guessed", read, wanted)
 		return 0, 0
 	}
 	return float64(hit) / float64(read), float64(hit) / float64(wanted)
 }
 
-// resident tells of each page of a file whether it is in the page cache.
+// resident reports for each page of a file whether it is in the page cache.
 func resident(t *testing.T, file *os.File, size int64) []bool {
 	t.Helper()
 	m, err := unix.Mmap(int(file.Fd()), 0, int(size), unix.PROT_READ, unix.MAP_SHARED)
@@ -252,7 +251,8 @@ func resident(t *testing.T, file *os.File, size int64) []bool {
 	}
 	defer unix.Munmap(m)
 	states := make([]byte, (size+4095)/4096)
-	if _, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&m[0])), uintptr(size), uintptr(unsafe.Pointer(&states[0]))); errno != 0 {
+	if _, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&m[0])), uintptr(size),
+		uintptr(unsafe.Pointer(&states[0]))); errno != 0 {
 		t.Fatal(errno)
 	}
 	out := make([]bool, len(states))
@@ -262,8 +262,8 @@ func resident(t *testing.T, file *os.File, size int64) []bool {
 	return out
 }
 
-// linkGuessed makes a root directory that has all names, and the contents of small
-// files and of those that were guessed: all others are zeros.
+// linkGuessed makes a root directory with all names. Small files and guessed files have their
+// content, and all others contain zeros.
 func linkGuessed(t *testing.T, root, to string, guessed trace.Recording) {
 	t.Helper()
 	wanted := map[string]bool{}

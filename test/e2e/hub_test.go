@@ -29,7 +29,7 @@ import (
 	"lighter/wire/client"
 )
 
-// runningHub is a hub in this process.
+// runningHub is a hub that runs in this process.
 type runningHub struct {
 	t       *testing.T
 	address string
@@ -64,7 +64,7 @@ func startHub(t *testing.T) *runningHub {
 	return r
 }
 
-// skopeo runs skopeo and returns what it prints.
+// skopeo runs skopeo and returns its output.
 func skopeo(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "skopeo", args...).CombinedOutput()
@@ -92,70 +92,76 @@ func (r *runningHub) ready(name string) wire.Image {
 	return wire.Image{}
 }
 
-// blobsOf lists the blobs of an OCI layout, each of which is what its name says.
+// blobsOf lists the blobs of an OCI layout, and verifies their digests.
 func blobsOf(t *testing.T, layout string) map[string]bool {
 	t.Helper()
 	blobs := map[string]bool{}
-	err := filepath.WalkDir(filepath.Join(layout, "blobs", "sha256"), func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		file, err := os.Open(path)
-		if err != nil {
-			return err
-		}
-		defer file.Close()
-		sum := sha256.New()
-		if _, err := io.Copy(sum, file); err != nil {
-			return err
-		}
-		if got := hex.EncodeToString(sum.Sum(nil)); got != d.Name() {
-			t.Errorf("blob %s has the digest %s", d.Name(), got)
-		}
-		blobs[d.Name()] = true
-		return nil
-	})
+	err := filepath.WalkDir(filepath.Join(layout, "blobs", "sha256"),
+		func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return err
+			}
+			file, err := os.Open(path)
+			if err != nil {
+				return err
+			}
+			defer file.Close()
+			sum := sha256.New()
+			if _, err := io.Copy(sum, file); err != nil {
+				return err
+			}
+			if got := hex.EncodeToString(sum.Sum(nil)); got != d.Name() {
+				t.Errorf("blob %s has the digest %s", d.Name(), got)
+			}
+			blobs[d.Name()] = true
+			return nil
+		})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return blobs
 }
 
-// A real image goes in by an ordinary push and comes back by an ordinary pull,
-// the same to the last byte; what the hub made of it holds.
-func TestHubGivesBackWhatWasPushed(t *testing.T) {
+// An image that was pushed with an ordinary client can be pulled unchanged, and its data in the hub
+// verifies.
+func TestHubReturnsPushedImage(t *testing.T) {
 	r := startHub(t)
 	work, err := site.Work()
 	if err != nil {
 		t.Fatal(err)
 	}
 	layout := filepath.Join(work, "images", "python")
-	skopeo(t, "copy", "--dest-tls-verify=false", "--preserve-digests", "oci:"+layout+":latest", "docker://"+r.address+"/lang/python:3")
+	skopeo(t, "copy", "--dest-tls-verify=false", "--preserve-digests", "oci:"+layout+":latest",
+		"docker://"+r.address+"/lang/python:3")
 	image := r.ready("lang/python:3")
-	if want := strings.TrimSpace(skopeo(t, "inspect", "--format", "{{.Digest}}", "oci:"+layout+":latest")); image.Digest != want {
-		t.Errorf("the hub has digest %s, the layout %s", image.Digest, want)
+	if want := strings.TrimSpace(skopeo(t, "inspect", "--format", "{{.Digest}}",
+		"oci:"+layout+":latest")); image.Digest != want {
+		t.Errorf("digest in the hub: got %s, want %s", image.Digest, want)
 	}
 	back := filepath.Join(t.TempDir(), "back")
-	skopeo(t, "copy", "--src-tls-verify=false", "--preserve-digests", "docker://"+r.address+"/lang/python:3", "oci:"+back+":latest")
+	skopeo(t, "copy", "--src-tls-verify=false", "--preserve-digests", "docker://"+r.address+"/lang/python:3",
+		"oci:"+back+":latest")
 	given, got := blobsOf(t, layout), blobsOf(t, back)
 	for name := range given {
 		if !got[name] {
-			t.Errorf("blob %s did not come back", name)
+			t.Errorf("blob %s is missing after the pull", name)
 		}
 	}
 	verified, err := r.client.Verify(t.Context(), "lang/python:3", func(wire.Progress) {})
 	if err != nil || len(verified.Problems) > 0 {
 		t.Errorf("verify: %v, %q", err, verified.Problems)
 	}
-	// Another hub copies it from this one, and makes the same of it.
+	// Another hub that copies the image from this one makes the same tree.
 	other := startHub(t)
-	last, err := other.client.Add(t.Context(), wire.Add{Source: "docker://" + r.address + "/lang/python:3"}, func(wire.Progress) {})
-	if err != nil || len(last.Images) != 1 || last.Images[0].Tree != image.Tree || last.Images[0].Digest != image.Digest {
+	last, err := other.client.Add(t.Context(), wire.Add{Source: "docker://" + r.address + "/lang/python:3"},
+		func(wire.Progress) {})
+	if err != nil || len(last.Images) != 1 || last.Images[0].Tree != image.Tree ||
+		last.Images[0].Digest != image.Digest {
 		t.Errorf("the other hub: %v, %+v, want tree %s", err, last.Images, image.Tree)
 	}
 }
 
-// layoutWriter writes an OCI layout by hand.
+// layoutWriter writes an OCI layout blob by blob.
 type layoutWriter struct {
 	t   *testing.T
 	dir string
@@ -192,7 +198,8 @@ func (l layoutWriter) json(mediaType string, v any) v1.Descriptor {
 func (l layoutWriter) image(p v1.Platform, layerType string, layer []byte) v1.Descriptor {
 	l.t.Helper()
 	blob := l.blob(layerType, layer)
-	config := l.json(v1.MediaTypeImageConfig, v1.Image{Platform: p, RootFS: v1.RootFS{Type: "layers", DiffIDs: []digest.Digest{blob.Digest}}})
+	config := l.json(v1.MediaTypeImageConfig, v1.Image{Platform: p,
+		RootFS: v1.RootFS{Type: "layers", DiffIDs: []digest.Digest{blob.Digest}}})
 	manifest := v1.Manifest{MediaType: v1.MediaTypeImageManifest, Config: config, Layers: []v1.Descriptor{blob}}
 	manifest.SchemaVersion = 2
 	d := l.json(v1.MediaTypeImageManifest, manifest)
@@ -200,8 +207,8 @@ func (l layoutWriter) image(p v1.Platform, layerType string, layer []byte) v1.De
 	return d
 }
 
-// writeBuildKitLayout writes what BuildKit leaves: images of two platforms, each
-// with its attestation. It returns the descriptor of their index.
+// writeBuildKitLayout writes a layout as BuildKit makes it: images of two platforms, each with its
+// attestation. It returns the descriptor of their index.
 func writeBuildKitLayout(t *testing.T, dir string) v1.Descriptor {
 	t.Helper()
 	l := layoutWriter{t, dir}
@@ -210,8 +217,10 @@ func writeBuildKitLayout(t *testing.T, dir string) v1.Descriptor {
 	for _, arch := range []string{"amd64", "arm64"} {
 		image := l.image(v1.Platform{OS: "linux", Architecture: arch}, v1.MediaTypeImageLayer,
 			tarball.Of(tarball.Dir("etc"), tarball.File("etc/arch", strings.Repeat(arch, 1000))))
-		attestation := l.image(v1.Platform{OS: "unknown", Architecture: "unknown"}, "application/vnd.in-toto+json", []byte(`{"about":"`+arch+`"}`))
-		attestation.Annotations = map[string]string{"vnd.docker.reference.type": "attestation-manifest", "vnd.docker.reference.digest": image.Digest.String()}
+		attestation := l.image(v1.Platform{OS: "unknown", Architecture: "unknown"}, "application/vnd.in-toto+json",
+			[]byte(`{"about":"`+arch+`"}`))
+		attestation.Annotations = map[string]string{"vnd.docker.reference.type": "attestation-manifest",
+			"vnd.docker.reference.digest": image.Digest.String()}
 		index.Manifests = append(index.Manifests, image, attestation)
 	}
 	top := l.json(v1.MediaTypeImageIndex, index)
@@ -227,43 +236,47 @@ func writeBuildKitLayout(t *testing.T, dir string) v1.Descriptor {
 	return top
 }
 
-// Attestations and other platforms go with the image, in and out, and do not
-// keep it from being run.
+// The hub keeps attestations and other platforms of an image, returns them, and can run the image.
 func TestHubKeepsAttestations(t *testing.T) {
 	r := startHub(t)
 	layout := filepath.Join(t.TempDir(), "layout")
 	top := writeBuildKitLayout(t, layout)
-	skopeo(t, "copy", "--all", "--preserve-digests", "--dest-tls-verify=false", "oci:"+layout+":latest", "docker://"+r.address+"/built:1")
+	skopeo(t, "copy", "--all", "--preserve-digests", "--dest-tls-verify=false", "oci:"+layout+":latest",
+		"docker://"+r.address+"/built:1")
 	image := r.ready("built:1")
 	if image.Platform != "linux/amd64" {
-		t.Errorf("ready is %+v", image)
+		t.Errorf("the ready image: %+v", image)
 	}
 	images, err := r.client.Images(t.Context(), "built:1")
 	if err != nil || len(images) != 4 {
 		t.Errorf("%v, %+v", err, images)
 	}
 	for _, i := range images {
-		if ready := i.State == wire.StateReady; ready != (i.Platform == "linux/amd64") || !ready && i.State != wire.StateStored {
-			t.Errorf("%s is %s", i.Platform, i.State)
+		if ready := i.State == wire.StateReady; ready != (i.Platform == "linux/amd64") || !ready &&
+			i.State != wire.StateStored {
+			t.Errorf("state of %s: %s", i.Platform, i.State)
 		}
 	}
 	back := filepath.Join(t.TempDir(), "back")
-	skopeo(t, "copy", "--all", "--preserve-digests", "--src-tls-verify=false", "docker://"+r.address+"/built:1", "oci:"+back+":latest")
+	skopeo(t, "copy", "--all", "--preserve-digests", "--src-tls-verify=false", "docker://"+r.address+"/built:1",
+		"oci:"+back+":latest")
 	given, got := blobsOf(t, layout), blobsOf(t, back)
 	if len(given) != len(got) || !got[top.Digest.Encoded()] {
-		t.Errorf("%d blobs came back of %d; the index: %v", len(got), len(given), got[top.Digest.Encoded()])
+		t.Errorf("pulled %d of %d blobs, with the index: %v", len(got), len(given), got[top.Digest.Encoded()])
 	}
-	// Another hub takes only what can be run there, with its attestation, and
-	// keeps the index as it is.
+	// Another hub copies only the image for its platform, with its attestation, and keeps the index
+	// unchanged.
 	other := startHub(t)
-	last, err := other.client.Add(t.Context(), wire.Add{Source: "docker://" + r.address + "/built:1", Name: "built:1"}, func(wire.Progress) {})
+	last, err := other.client.Add(t.Context(), wire.Add{Source: "docker://" + r.address + "/built:1", Name: "built:1"},
+		func(wire.Progress) {})
 	if err != nil || len(last.Images) != 1 || last.Images[0].Tree != image.Tree {
 		t.Errorf("the other hub: %v, %+v", err, last.Images)
 	}
 	if images, err := other.client.Images(t.Context(), "built:1"); err != nil || len(images) != 2 {
-		t.Errorf("the other hub has %+v, %v", images, err)
+		t.Errorf("images of the other hub: %+v, %v", images, err)
 	}
-	if raw := skopeo(t, "inspect", "--raw", "--tls-verify=false", "docker://"+other.address+"/built:1"); digest.FromString(raw) != top.Digest {
-		t.Errorf("the other hub's index is %s, not %s", digest.FromString(raw), top.Digest)
+	if raw := skopeo(t, "inspect", "--raw", "--tls-verify=false",
+		"docker://"+other.address+"/built:1"); digest.FromString(raw) != top.Digest {
+		t.Errorf("index of the other hub: got %s, want %s", digest.FromString(raw), top.Digest)
 	}
 }

@@ -26,8 +26,8 @@ import (
 	"lighter/test/testkit/fswalk"
 )
 
-// snapshotDaemon is a containerd with the snapshotter as a proxy plugin, and a
-// registry that counts who asks for layers. All of it is below dir.
+// snapshotDaemon is a containerd with the snapshotter as a proxy plugin, and a registry that counts
+// requests for layers. All their files are below dir.
 type snapshotDaemon struct {
 	*snapshotWorld
 	dir    string // short, for sockets
@@ -72,8 +72,8 @@ func snapshotTool(t *testing.T, name string) string {
 	return tool
 }
 
-// newSnapshotDaemon starts everything, with a hub that knows the image's first
-// layers.
+// newSnapshotDaemon starts containerd, the snapshotter and the registry. The hub knows the first
+// layers of the image.
 func newSnapshotDaemon(t *testing.T, known, unpacks int) *snapshotDaemon {
 	t.Helper()
 	d := &snapshotDaemon{snapshotWorld: newSnapshotWorld(t, known)}
@@ -82,7 +82,7 @@ func newSnapshotDaemon(t *testing.T, known, unpacks int) *snapshotDaemon {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		// Of a test that failed halfway, mounts are left.
+		// A test that failed leaves mounts.
 		if err := errors.Join(mount.UnmountRecursive(d.dir, 0), os.RemoveAll(d.dir)); err != nil {
 			t.Error(err)
 		}
@@ -101,8 +101,7 @@ func newSnapshotDaemon(t *testing.T, known, unpacks int) *snapshotDaemon {
 	return d
 }
 
-// startContainerd returns when containerd says, as it would to systemd, that it
-// is ready.
+// startContainerd returns when containerd reports, with systemd's protocol, that it is ready.
 func (d *snapshotDaemon) startContainerd(t *testing.T, config string) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(d.dir, "config.toml"), []byte(config), 0o600); err != nil {
@@ -124,9 +123,9 @@ func (d *snapshotDaemon) startContainerd(t *testing.T, config string) {
 		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 			t.Error(err)
 		}
-		cmd.Wait() // told to end, and that is no news
+		cmd.Wait() // the error is that of the signal
 		if t.Failed() {
-			t.Logf("containerd said:\n%s", &log)
+			t.Logf("containerd's log:\n%s", &log)
 		}
 	})
 	if err := notify.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
@@ -141,7 +140,7 @@ func (d *snapshotDaemon) startContainerd(t *testing.T, config string) {
 // start starts the snapshotter, or starts it again.
 func (d *snapshotDaemon) start(t *testing.T) {
 	t.Helper()
-	d.hub.holds = nil // of the one before
+	d.hub.holds = nil // of the previous snapshotter
 	sn, err := containerd.New(containerd.Config{Dir: d.snapshotWorld.dir, Log: discard}, d.hub)
 	if err != nil {
 		t.Fatal(err)
@@ -178,18 +177,19 @@ func (d *snapshotDaemon) serveRegistry(w http.ResponseWriter, r *http.Request) {
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(b))
 }
 
-// ctr runs containerd's client and returns what it says.
+// ctr runs containerd's client and returns its output.
 func (d *snapshotDaemon) ctr(t *testing.T, args ...string) string {
 	t.Helper()
-	out, err := exec.Command(snapshotTool(t, "ctr"), append([]string{"--address", filepath.Join(d.dir, "c.sock")}, args...)...).CombinedOutput()
+	out, err := exec.Command(snapshotTool(t, "ctr"),
+		append([]string{"--address", filepath.Join(d.dir, "c.sock")}, args...)...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("ctr %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
 	return string(out)
 }
 
-// check collects garbage, mounts the image in a namespace and compares. (ctr
-// looks for each layer's snapshot before it mounts.)
+// check runs garbage collection, mounts the image in a namespace, and compares its files. (ctr
+// looks up each layer's snapshot before it mounts.)
 func (d *snapshotDaemon) check(t *testing.T, namespace string) {
 	t.Helper()
 	d.ctr(t, "-n", namespace, "content", "prune", "references")
@@ -215,8 +215,8 @@ func (d *snapshotDaemon) pullWithCtr(t *testing.T, namespace string, layers int3
 	}
 }
 
-// The whole life of an image in a real containerd, with no label and no change
-// to the client: pulled, mounted, the node started again, removed.
+// An image is pulled with a real containerd, mounted, used after a restart of the node, and
+// removed. The client sets no labels.
 func TestSnapshotDaemon(t *testing.T) {
 	for _, unpacks := range []int{1, 3} {
 		for _, known := range []int{0, 2, 4} {
@@ -229,7 +229,7 @@ func TestSnapshotDaemon(t *testing.T) {
 				}
 				d.start(t)
 				d.check(t, "one")
-				d.setGone(known == len(d.chains)) // another namespace finds all layers here
+				d.setGone(known == len(d.chains)) // another namespace finds all layers in containerd
 				d.pullWithCtr(t, "two", int32(len(d.chains)-known))
 				d.setGone(false)
 				d.check(t, "two")

@@ -31,10 +31,11 @@ import (
 
 var discard = slog.New(slog.DiscardHandler)
 
-// containerd's own suite for snapshotters passes, over the socket that containerd uses.
+// The snapshotter passes containerd's conformance suite over its socket.
 func TestSnapshotSuite(t *testing.T) {
-	// The suite asks overlayfs under that name alone not to rename directories.
-	testsuite.SnapshotterSuite(t, "overlayfs", func(_ context.Context, root string) (snapshots.Snapshotter, func() error, error) {
+	// The suite skips renames of directories only for a snapshotter of this name.
+	testsuite.SnapshotterSuite(t, "overlayfs", func(_ context.Context, root string) (snapshots.Snapshotter,
+		func() error, error) {
 		sn, err := containerd.New(containerd.Config{Dir: root, Log: discard}, &snapshotHub{})
 		if err != nil {
 			return nil, nil, err
@@ -44,8 +45,9 @@ func TestSnapshotSuite(t *testing.T) {
 	})
 }
 
-// serveSnapshots puts sn behind a socket and returns what is at its other end.
-func serveSnapshots(path string, sn snapshots.Snapshotter) (client snapshots.Snapshotter, stop func() error, err error) {
+// serveSnapshots serves sn on a socket, and returns a client of the socket.
+func serveSnapshots(path string, sn snapshots.Snapshotter) (client snapshots.Snapshotter, stop func() error,
+	err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	listener, err := socket.Listen(ctx, path)
 	if err != nil {
@@ -61,15 +63,15 @@ func serveSnapshots(path string, sn snapshots.Snapshotter) (client snapshots.Sna
 	return proxy.NewSnapshotter(snapshotsapi.NewSnapshotsClient(conn), "lighter"), stop, err
 }
 
-// snapshotHub is a hub and a node's mounts in one: trees that containerd's own
-// overlay snapshotter made. What it is not told of, it does not know.
+// snapshotHub stands in for the hub and the node's mounts. Its trees were made by containerd's
+// overlay snapshotter. It knows only the chains in trees.
 type snapshotHub struct {
 	t     *testing.T
-	trees map[string]string // by chain: where it is mounted
+	trees map[string]string // mount points by chain
 
-	mu       sync.Mutex // guards the following
+	mu       sync.Mutex // guards the fields below
 	known    map[string]bool
-	gone     bool // whoever asks gets an error, and so does the test
+	gone     bool // Claim returns an error and fails the test
 	mounted  map[string]bool
 	released map[string]bool
 	holds    map[string]int
@@ -82,9 +84,9 @@ func (h *snapshotHub) Claim(_ context.Context, layer resolver.Request) (why stri
 		h.t.Errorf("chain %s is claimed, want no claim", layer.Chain)
 	}
 	if !h.known[layer.Chain] {
-		return "", errors.New("it is not ours")
+		return "", errors.New("the chain is not known")
 	}
-	return "it is ours", nil
+	return "the chain is known", nil
 }
 
 func (*snapshotHub) Allow(context.Context, resolver.Request) error { return nil }
@@ -93,7 +95,7 @@ func (h *snapshotHub) Mount(_ context.Context, chain string) (string, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.gone || h.trees[chain] == "" {
-		return "", errors.New("no hub, no tree")
+		return "", errors.New("the hub is unreachable")
 	}
 	h.mounted[chain] = true
 	delete(h.released, chain)
@@ -125,28 +127,33 @@ func (h *snapshotHub) Starts(string) {}
 
 func (h *snapshotHub) Usage(string) (size, inodes int64) { return 1 << 20, 1 }
 
-// snapshotLayers is an image whose layers delete, hide, replace and link.
+// snapshotLayers returns layers with whiteouts, opaque directories, replaced files and hard links.
 var snapshotLayers = [][]byte{
 	tarball.Of(
 		tarball.Dir("etc", tarball.Mode(0o755)), tarball.File("etc/a", "a one"), tarball.File("etc/b", "b one"),
-		tarball.Dir("dir", tarball.Mode(0o750), tarball.Owner(7, 8)), tarball.File("dir/x", "x"), tarball.Dir("dir/sub"), tarball.File("dir/sub/y", "y"),
-		tarball.Dir("usr"), tarball.Dir("usr/bin"), tarball.File("usr/bin/tool", "#!", tarball.Mode(0o4755)), tarball.Link("usr/bin/other", "usr/bin/tool"),
+		tarball.Dir("dir", tarball.Mode(0o750), tarball.Owner(7, 8)), tarball.File("dir/x", "x"),
+		tarball.Dir("dir/sub"), tarball.File("dir/sub/y", "y"),
+		tarball.Dir("usr"), tarball.Dir("usr/bin"), tarball.File("usr/bin/tool", "#!", tarball.Mode(0o4755)),
+		tarball.Link("usr/bin/other", "usr/bin/tool"),
 		tarball.Symlink("bin", "usr/bin"), tarball.Dir("gone"), tarball.File("gone/file", "soon"),
 	),
 	tarball.Of(
 		tarball.Dir("etc", tarball.Mode(0o755)), tarball.Whiteout("etc/b"), tarball.File("etc/c", "c two"),
-		tarball.Dir("dir", tarball.Mode(0o700)), tarball.Opaque("dir"), tarball.File("dir/z", "z two"), tarball.Whiteout("gone"),
+		tarball.Dir("dir", tarball.Mode(0o700)), tarball.Opaque("dir"), tarball.File("dir/z", "z two"),
+		tarball.Whiteout("gone"),
 	),
 	tarball.Of(
-		tarball.File("etc/a", "a three", tarball.Owner(1000, 1000)), tarball.Whiteout("dir/z"), tarball.File("dir/x", "x three", tarball.Xattr("user.k", "v")),
+		tarball.File("etc/a", "a three", tarball.Owner(1000, 1000)), tarball.Whiteout("dir/z"),
+		tarball.File("dir/x", "x three", tarball.Xattr("user.k", "v")),
 		tarball.File("gone", "now a file"),
 	),
 	tarball.Of(
-		tarball.Whiteout("etc/c"), tarball.Dir("dir"), tarball.Opaque("dir"), tarball.File("dir/last", "four"), tarball.File("etc/b", "b four"),
+		tarball.Whiteout("etc/c"), tarball.Dir("dir"), tarball.Opaque("dir"), tarball.File("dir/last", "four"),
+		tarball.File("etc/b", "b four"),
 	),
 }
 
-// listMounted returns what the mounts show.
+// listMounted lists the files in the mounted snapshot.
 func listMounted(t *testing.T, mounts []mount.Mount) fswalk.Listing {
 	t.Helper()
 	var found fswalk.Listing
@@ -160,11 +167,14 @@ func listMounted(t *testing.T, mounts []mount.Mount) fswalk.Listing {
 	return found
 }
 
-// compareSnapshot compares everything but the times of directories, which are
-// those of the unpacking.
+// compareSnapshot compares all attributes except the times of directories, which depend on when
+// they were unpacked.
 func compareSnapshot(t *testing.T, want, got fswalk.Listing) {
 	t.Helper()
-	for _, line := range fswalk.Diff(want, got, fswalk.Options{TimeOf: func(_ string, a, _ fswalk.Entry) bool { return !a.IsDir() }}) {
+	for _, line := range fswalk.Diff(want, got, fswalk.Options{TimeOf: func(_ string, a,
+		_ fswalk.Entry) bool {
+		return !a.IsDir()
+	}}) {
 		t.Error(line)
 	}
 }
@@ -177,9 +187,9 @@ func inMounted(t *testing.T, mounts []mount.Mount, f func(root string) error) {
 	}
 }
 
-// A container on a lazy image writes, is committed, and others begin with that;
-// the tree below stays as it is.
-func TestSnapshotWritingOnATree(t *testing.T) {
+// A container writes to a lazy image and is committed. New containers start from the result, and
+// the tree below does not change.
+func TestSnapshotCommitOnTree(t *testing.T) {
 	w := newSnapshotWorld(t, 4)
 	w.pull(t, "default", "lighter", false)
 	sn, ctx := w.db.Snapshotter("lighter"), w.in(t, "default")
@@ -206,7 +216,7 @@ func TestSnapshotWritingOnATree(t *testing.T) {
 	}
 	inMounted(t, mounts, func(root string) error {
 		if b, err := os.ReadFile(filepath.Join(root, "etc/b")); string(b) != "changed by first" || err != nil {
-			t.Errorf("the new container has %q (%v)", b, err)
+			t.Errorf("the new container reads %q (%v)", b, err)
 		}
 		if _, err := os.Lstat(filepath.Join(root, "etc/a")); !os.IsNotExist(err) {
 			t.Errorf("the deleted file: %v", err)
@@ -220,32 +230,38 @@ func TestSnapshotWritingOnATree(t *testing.T) {
 	compareSnapshot(t, w.whole, listMounted(t, view))
 	inMounted(t, view, func(root string) error {
 		if err := os.WriteFile(filepath.Join(root, "new"), nil, 0o600); err == nil {
-			t.Error("a view can be written to")
+			t.Error("write to a view succeeded, want an error")
 		}
 		return nil
 	})
 }
 
-// A container in a user namespace sees the tree as its own, and nothing is
-// copied or changed for that.
+// A container in a user namespace sees mapped owners, without a copy or a chown.
 func TestSnapshotInUserNamespace(t *testing.T) {
 	chain := "sha256:" + strings.Repeat("1", 64)
 	tree := t.TempDir()
-	if err := errors.Join(os.Chmod(tree, 0o755), os.WriteFile(filepath.Join(tree, "file"), []byte("x"), 0o644)); err != nil {
+	if err := errors.Join(os.Chmod(tree, 0o755), os.WriteFile(filepath.Join(tree, "file"), []byte("x"),
+		0o644)); err != nil {
 		t.Fatal(err)
 	}
-	hub := &snapshotHub{t: t, known: map[string]bool{chain: true}, trees: map[string]string{chain: tree}, mounted: map[string]bool{}}
+	hub := &snapshotHub{t: t, known: map[string]bool{chain: true}, trees: map[string]string{chain: tree},
+		mounted: map[string]bool{}}
 	sn, err := containerd.New(containerd.Config{Dir: t.TempDir(), RemapIDs: true, Log: discard}, hub)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer sn.Close()
-	_, err = sn.Prepare(t.Context(), "extract", "", snapshots.WithLabels(map[string]string{snapshots.LabelSnapshotRef: chain}))
+	_, err = sn.Prepare(t.Context(), "extract", "",
+		snapshots.WithLabels(map[string]string{snapshots.LabelSnapshotRef: chain}))
 	if !errdefs.IsAlreadyExists(err) {
 		t.Fatal(err)
 	}
 	var top string
-	if err := sn.Walk(t.Context(), func(_ context.Context, info snapshots.Info) error { top = info.Name; return nil }); err != nil {
+	if err := sn.Walk(t.Context(), func(_ context.Context,
+		info snapshots.Info) error {
+		top = info.Name
+		return nil
+	}); err != nil {
 		t.Fatal(err)
 	}
 	mounts, err := sn.Prepare(t.Context(), "container", top, snapshots.WithLabels(map[string]string{
@@ -256,7 +272,7 @@ func TestSnapshotInUserNamespace(t *testing.T) {
 	found := listMounted(t, mounts)
 	for _, path := range []string{".", "file"} {
 		if e := found[path]; e.UID != 100000 || e.GID != 200000 {
-			t.Errorf("%s belongs to %d:%d", path, e.UID, e.GID)
+			t.Errorf("owner of %s: %d:%d", path, e.UID, e.GID)
 		}
 	}
 }

@@ -34,8 +34,8 @@ import (
 	"lighter/test/testkit/fswalk"
 )
 
-// snapshotWorld is containerd's metadata and unpacker, in this process, on top of
-// the snapshotter behind its socket; and an image.
+// snapshotWorld runs containerd's metadata store and unpacker in this process, on top of the
+// snapshotter behind its socket. It also has an image.
 type snapshotWorld struct {
 	db     *metadata.DB
 	hub    *snapshotHub
@@ -43,14 +43,15 @@ type snapshotWorld struct {
 	blobs  map[digest.Digest][]byte
 	image  ocispec.Descriptor
 	chains []string       // of the image's layers, bottom first
-	whole  fswalk.Listing // the image as containerd shows it
+	whole  fswalk.Listing // the image's files as containerd shows them
 }
 
-// newSnapshotWorld returns a world whose hub knows the image's first layers.
+// newSnapshotWorld returns a world whose hub knows the first layers of the image.
 func newSnapshotWorld(t *testing.T, known int) *snapshotWorld {
 	t.Helper()
 	w := &snapshotWorld{blobs: map[digest.Digest][]byte{}, dir: filepath.Join(t.TempDir(), "snapshots")}
-	w.hub = &snapshotHub{t: t, trees: map[string]string{}, known: map[string]bool{}, mounted: map[string]bool{}, released: map[string]bool{}}
+	w.hub = &snapshotHub{t: t, trees: map[string]string{}, known: map[string]bool{}, mounted: map[string]bool{},
+		released: map[string]bool{}}
 	w.makeImage(t)
 	for i, chain := range w.chains {
 		tree, err := unpackWithSnapshotter(t, snapshotLayers[:i+1])
@@ -68,7 +69,7 @@ func newSnapshotWorld(t *testing.T, known int) *snapshotWorld {
 	return w
 }
 
-// shortDir is t.TempDir for sockets: its path does not grow with the test's name.
+// shortDir is t.TempDir for sockets: its path does not contain the test's name.
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "s")
@@ -79,7 +80,7 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
-// open starts the snapshotter, a plain overlay snapshotter and the metadata.
+// open starts the snapshotter, containerd's overlay snapshotter and the metadata store.
 func (w *snapshotWorld) open(t *testing.T) {
 	t.Helper()
 	sn, err := containerd.New(containerd.Config{Dir: w.dir, Log: discard}, w.hub)
@@ -121,7 +122,8 @@ func (w *snapshotWorld) makeImage(t *testing.T) {
 		layers = append(layers, w.blob(ocispec.MediaTypeImageLayer, layer))
 		diffIDs = append(diffIDs, digest.FromBytes(layer))
 	}
-	config := ocispec.Image{Platform: ocispec.Platform{OS: "linux", Architecture: "amd64"}, RootFS: ocispec.RootFS{Type: "layers", DiffIDs: diffIDs}}
+	config := ocispec.Image{Platform: ocispec.Platform{OS: "linux", Architecture: "amd64"},
+		RootFS: ocispec.RootFS{Type: "layers", DiffIDs: diffIDs}}
 	w.image = w.blob(ocispec.MediaTypeImageManifest, asJSON(t, ocispec.Manifest{
 		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest,
 		Config: w.blob(ocispec.MediaTypeImageConfig, asJSON(t, config)), Layers: layers,
@@ -145,8 +147,7 @@ func asJSON(t *testing.T, v any) []byte {
 	return b
 }
 
-// in returns a context in the namespace, with the lease that holds all that is
-// done there.
+// in returns a context with the namespace, and with a lease for its resources.
 func (w *snapshotWorld) in(t *testing.T, namespace string) context.Context {
 	t.Helper()
 	ctx := namespaces.WithNamespace(t.Context(), namespace)
@@ -165,7 +166,7 @@ func (w *snapshotWorld) in(t *testing.T, namespace string) context.Context {
 	return leases.WithLease(ctx, found[0].ID)
 }
 
-// leave ends the lease of a namespace and collects garbage, with no hub there.
+// leave ends the lease of a namespace and collects garbage while the hub is unreachable.
 func (w *snapshotWorld) leave(t *testing.T, namespace string) {
 	t.Helper()
 	ctx := namespaces.WithNamespace(t.Context(), namespace)
@@ -185,8 +186,8 @@ func (w *snapshotWorld) setGone(gone bool) {
 	w.hub.gone = gone
 }
 
-// pull fetches and unpacks the image with containerd's unpacker, and returns how
-// many layers were fetched.
+// pull fetches and unpacks the image with containerd's unpacker, and returns the number of fetched
+// layers.
 func (w *snapshotWorld) pull(t *testing.T, namespace, snapshotter string, parallel bool) (layers int) {
 	t.Helper()
 	ctx, store := w.in(t, namespace), w.db.ContentStore()
@@ -198,8 +199,9 @@ func (w *snapshotWorld) pull(t *testing.T, namespace, snapshotter string, parall
 		return nil, content.WriteBlob(ctx, store, desc.Digest.String(), bytes.NewReader(w.blobs[desc.Digest]), desc)
 	})
 	options := []unpack.UnpackerOpt{unpack.WithUnpackPlatform(unpack.Platform{
-		SnapshotterKey: snapshotter, Snapshotter: w.db.Snapshotter(snapshotter), SnapshotterCapabilities: []string{snapshots.RebaseCap},
-		Applier: apply.NewFileSystemApplier(store),
+		SnapshotterKey: snapshotter, Snapshotter: w.db.Snapshotter(snapshotter),
+		SnapshotterCapabilities: []string{snapshots.RebaseCap},
+		Applier:                 apply.NewFileSystemApplier(store),
 	})}
 	if parallel {
 		options = append(options, unpack.WithUnpackLimiter(semaphore.NewWeighted(2)))
@@ -208,7 +210,8 @@ func (w *snapshotWorld) pull(t *testing.T, namespace, snapshotter string, parall
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := images.Dispatch(ctx, unpacker.Unpack(images.Handlers(fetch, images.ChildrenHandler(store))), nil, w.image); err != nil {
+	if err := images.Dispatch(ctx, unpacker.Unpack(images.Handlers(fetch, images.ChildrenHandler(store))), nil,
+		w.image); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := unpacker.Wait(); err != nil {
@@ -217,8 +220,8 @@ func (w *snapshotWorld) pull(t *testing.T, namespace, snapshotter string, parall
 	return int(fetched.Load())
 }
 
-// run prepares a container on the image and compares what it sees with what it
-// would see on containerd's overlay snapshotter.
+// run prepares a container's snapshot of the image, and compares its files with those of
+// containerd's overlay snapshotter.
 func (w *snapshotWorld) run(t *testing.T, namespace, snapshotter string) {
 	t.Helper()
 	ctx, sn := w.in(t, namespace), w.db.Snapshotter(snapshotter)
@@ -232,7 +235,7 @@ func (w *snapshotWorld) run(t *testing.T, namespace, snapshotter string) {
 	}
 }
 
-// empty fails the test if anything is left of any snapshot.
+// empty fails the test if files or mounts of a snapshot are left.
 func (w *snapshotWorld) empty(t *testing.T) {
 	t.Helper()
 	left, err := os.ReadDir(w.dir)
@@ -241,7 +244,7 @@ func (w *snapshotWorld) empty(t *testing.T) {
 	}
 	for _, e := range left {
 		if name := e.Name(); name != "metadata.db" && name != "empty" {
-			t.Errorf("%s is left", name)
+			t.Errorf("%s is left in the snapshotter's directory", name)
 		}
 	}
 	for chain := range w.hub.mounted {
@@ -249,8 +252,8 @@ func (w *snapshotWorld) empty(t *testing.T) {
 	}
 }
 
-// Whatever a hub knows, and whichever way containerd unpacks, a container sees
-// the image, and only what must be is fetched.
+// With any number of layers known to the hub, unpacked one by one or in parallel, a container sees
+// the whole image, and containerd fetches only the necessary layers.
 func TestSnapshotUnpack(t *testing.T) {
 	for _, parallel := range []bool{false, true} {
 		for _, known := range []string{"----", "12--", "1234", "--34", "-2--", "1-34"} {
@@ -260,7 +263,7 @@ func TestSnapshotUnpack(t *testing.T) {
 				for i, c := range known {
 					w.hub.known[w.chains[i]] = c != '-'
 					if c == '-' && fetched == 0 {
-						fetched = len(known) - i // from the first unknown one, containerd fetches all
+						fetched = len(known) - i // containerd fetches all layers from the first unknown one on
 					}
 				}
 				if got := w.pull(t, "default", "lighter", parallel); got != fetched {
@@ -279,17 +282,17 @@ func TestSnapshotTwoNamespaces(t *testing.T) {
 		t.Run(fmt.Sprint("parallel ", parallel), func(t *testing.T) {
 			w := newSnapshotWorld(t, 0)
 			if n := w.pull(t, "plain", "lighter", parallel); n != len(w.chains) {
-				t.Errorf("%d layers fetched that no hub knows", n)
+				t.Errorf("fetched %d layers, want all: the hub knows none", n)
 			}
 			for _, chain := range w.chains {
 				w.hub.known[chain] = true
 			}
 			if n := w.pull(t, "lazy", "lighter", parallel); n != 0 {
-				t.Errorf("%d layers fetched that the hub knows", n)
+				t.Errorf("fetched %d layers that the hub knows, want none", n)
 			}
 			w.setGone(true)
 			if n := w.pull(t, "second", "lighter", parallel); n != 0 {
-				t.Errorf("%d layers fetched that another namespace has", n)
+				t.Errorf("fetched %d layers that another namespace has, want none", n)
 			}
 			w.setGone(false)
 			for _, ns := range []string{"plain", "lazy", "second"} {
@@ -298,7 +301,7 @@ func TestSnapshotTwoNamespaces(t *testing.T) {
 			top := w.chains[len(w.chains)-1]
 			w.leave(t, "lazy")
 			if w.hub.released[top] {
-				t.Error("the chain of another namespace was released")
+				t.Error("the chain was released while another namespace uses it")
 			}
 			w.run(t, "second", "lighter")
 			w.leave(t, "second")
@@ -312,8 +315,8 @@ func TestSnapshotTwoNamespaces(t *testing.T) {
 	}
 }
 
-// The oracle itself: containerd's overlay snapshotter in the same world.
-func TestSnapshotOverlaySeesTheSame(t *testing.T) {
+// This checks the oracle itself: containerd's overlay snapshotter passes the same comparison.
+func TestSnapshotOracle(t *testing.T) {
 	w := newSnapshotWorld(t, 0)
 	w.pull(t, "default", "overlayfs", false)
 	w.run(t, "default", "overlayfs")

@@ -15,9 +15,8 @@ import (
 	"lighter/format/tree"
 )
 
-// TestMillionEntriesFit makes an index of a million files, and looks at what is
-// in memory when most is: when the tree, the map and the plan are there and the
-// first byte of the metadata image is written.
+// TestMillionEntriesFit makes an index of a million files, and measures the heap at its peak: when
+// the first byte of the metadata image is written, and the tree, the map and the plan exist.
 func TestMillionEntriesFit(t *testing.T) {
 	const most = 1 << 30
 	runtime.GC()
@@ -35,14 +34,14 @@ func TestMillionEntriesFit(t *testing.T) {
 	live := int64(w.live) - int64(before.HeapAlloc)
 	t.Logf("%d files, %d entries a MiB", m.Files, m.Files<<20/live)
 	if m.Files != 1_000_000 || w.live == 0 {
-		t.Fatalf("%d files", m.Files)
+		t.Fatalf("the index has %d files", m.Files)
 	}
 	if live > most {
-		t.Errorf("%d bytes are in memory, at most %d should be", live, int64(most))
+		t.Errorf("the heap has %d bytes, want %d at most", live, int64(most))
 	}
 }
 
-// heapProbe measures the heap when it gets its first byte.
+// heapProbe measures the heap at its first Write.
 type heapProbe struct{ live uint64 }
 
 func (w *heapProbe) Write(b []byte) (int, error) {
@@ -55,7 +54,7 @@ func (w *heapProbe) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// manyFiles is a layer of files of one chunk each, in directories of twenty.
+// manyFiles is a layer of files of one chunk each, twenty in a directory.
 type manyFiles struct{ left, done int }
 
 func (m *manyFiles) Next() (*tree.Entry, error) {
@@ -65,7 +64,8 @@ func (m *manyFiles) Next() (*tree.Entry, error) {
 	i := m.done
 	m.done++
 	e := &tree.Entry{Type: '0', Mode: 0o644, Size: int64(1000 + i),
-		Name: fmt.Sprintf("usr/lib/python3/dist-packages/package%d/module%d/file-%d-%.*s.py", i/2000, i/20, i, i%24, "of-some-longer-name-or-so")}
+		Name: fmt.Sprintf("usr/lib/python3/dist-packages/package%d/module%d/file-%d-%.*s.py", i/2000, i/20, i, i%24,
+			"of-some-longer-name-or-so")}
 	e.Content.Extents = []tree.Extent{{ID: chunk.Sum(binary.LittleEndian.AppendUint64(nil, uint64(i))), Length: e.Size}}
 	return e, nil
 }

@@ -21,9 +21,9 @@ import (
 	"lighter/test/testkit/tarball"
 )
 
-// listThroughKernel is fswalk.Walk of what a container would see of layers: their
-// files are split, their tree is made into an index, and its metadata image is
-// mounted with a file as the device. All readers of EROFS must see the same.
+// listThroughKernel lists layers as a container sees them. It splits their files into chunks, makes
+// an index of their tree, and mounts its metadata image with a file as the device. All readers of
+// EROFS must show the same files.
 func listThroughKernel(t testing.TB, layers []layer) (fswalk.Listing, error) {
 	t.Helper()
 	dir := scratch(t)
@@ -55,7 +55,7 @@ func listThroughKernel(t testing.TB, layers []layer) (fswalk.Listing, error) {
 	return listing, nil
 }
 
-// A chunkFile keeps chunks as a hub does, without packs.
+// A chunkFile stores chunks in a file, like a hub without packs.
 type chunkFile struct {
 	file     *os.File
 	places   map[chunk.ID]int64
@@ -68,7 +68,7 @@ func newChunkFile(path string) (*chunkFile, error) {
 	return &chunkFile{file: file, places: map[chunk.ID]int64{}}, err
 }
 
-// content splits a file and keeps its chunks.
+// content splits a file into chunks and stores them.
 func (c *chunkFile) content(e *tree.Entry, r io.Reader) error {
 	if e.Size <= tree.InlineLimit {
 		e.Content.Inline = make([]byte, e.Size)
@@ -91,8 +91,8 @@ func (c *chunkFile) content(e *tree.Entry, r io.Reader) error {
 	})
 }
 
-// layOut makes the index of a tree and writes the metadata image to one file and
-// the device that its extent map tells of to another.
+// layOut makes the index of a tree. It writes the metadata image to one file, and the device that
+// its extent map describes to another.
 func (c *chunkFile) layOut(t *tree.Tree, meta, device string) error {
 	var image, whole, extents bytes.Buffer
 	made, err := index.Make(t, &image)
@@ -120,7 +120,7 @@ func (c *chunkFile) layOut(t *tree.Tree, meta, device string) error {
 	return errors.Join(c.fill(file, m), file.Close())
 }
 
-// fill writes each extent's chunk where the map says.
+// fill writes each extent's chunk at its offset on the device.
 func (c *chunkFile) fill(device *os.File, m *index.Map) error {
 	for i := range m.Extents {
 		e, err := m.Extent(i)
@@ -129,7 +129,7 @@ func (c *chunkFile) fill(device *os.File, m *index.Map) error {
 		}
 		place, known := c.places[e.ID]
 		if !known {
-			return fmt.Errorf("extent %d is of chunk %s, which no file has", i, e.ID.Short())
+			return fmt.Errorf("extent %d refers to the unknown chunk %s", i, e.ID.Short())
 		}
 		data := make([]byte, e.Length)
 		if _, err := c.file.ReadAt(data, place); err != nil {
@@ -142,9 +142,9 @@ func (c *chunkFile) fill(device *os.File, m *index.Map) error {
 	return device.Truncate(m.DeviceSize)
 }
 
-// TestContents does the same with files that differ in how they are stored: at
-// the bounds of each way, with holes, alike, linked, replaced, and such that
-// hold what the index says of others.
+// TestContents compares files that the index stores in different ways: at the size limits of each
+// way, with holes, equal, hard-linked and replaced. Some contain the index's own list of another
+// file's chunks.
 func TestContents(t *testing.T) {
 	text := func(n int) string { return strings.Repeat("0123456789abcde\n", n/16+1)[:n] }
 	noise := func(seed byte, n int) string {
@@ -162,16 +162,21 @@ func TestContents(t *testing.T) {
 		"sizes": memoryLayers([][]byte{tarball.Of(sizes...)}),
 		"holes": memoryLayers([][]byte{tarball.Of(
 			tarball.File("start", zeros(100_000)+"x"), tarball.File("end", noise(2, 5000)+zeros(100_001)),
-			tarball.File("middle", noise(3, 70_000)+zeros(200_000)+noise(4, 70_000)), tarball.File("only", zeros(1<<20+1)),
-			tarball.File("short", zeros(65_535)), tarball.File("many", strings.Repeat(zeros(80_000)+"x", 20)), tarball.File("z", "z"))}),
+			tarball.File("middle", noise(3, 70_000)+zeros(200_000)+noise(4, 70_000)),
+			tarball.File("only", zeros(1<<20+1)),
+			tarball.File("short", zeros(65_535)), tarball.File("many", strings.Repeat(zeros(80_000)+"x", 20)),
+			tarball.File("z", "z"))}),
 		"alike": memoryLayers([][]byte{tarball.Of(
 			tarball.File("a", large), tarball.File("b/a", large, tarball.Mode(0o755)), tarball.Link("b/b", "a"),
 			tarball.File("c", large[:1<<19]), tarball.File("d", large[1<<19:]), tarball.File("e", large+"x"))}),
 		"replaced": memoryLayers([][]byte{
-			tarball.Of(tarball.File("a", large), tarball.Link("b", "a"), tarball.File("c", text(9000)), tarball.File("d/e", text(8000))),
-			tarball.Of(tarball.File("a", text(9000)), tarball.Whiteout("c"), tarball.Opaque("d"), tarball.File("d/f", large))}),
+			tarball.Of(tarball.File("a", large), tarball.Link("b", "a"), tarball.File("c", text(9000)),
+				tarball.File("d/e", text(8000))),
+			tarball.Of(tarball.File("a", text(9000)), tarball.Whiteout("c"), tarball.Opaque("d"),
+				tarball.File("d/f", large))}),
 	}
-	for name, order := range map[string][2]string{"a list in a file": {"a", "b"}, "a list in a file before it": {"b", "a"}} {
+	for name, order := range map[string][2]string{"a list in a file": {"a", "b"},
+		"a list in a file before it": {"b", "a"}} {
 		list := spellOut(t, large)
 		chains[name] = memoryLayers([][]byte{tarball.Of(tarball.File(order[0], large), tarball.File(order[1], list))})
 	}
@@ -179,14 +184,14 @@ func TestContents(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			if compareTrees(t, layers, unpackImage, listThroughKernel) {
-				t.Error("it is refused")
+				t.Error("the layers are refused")
 			}
 		})
 	}
 }
 
-// spellOut is the list of a file's chunks, as bytes: 32 of the ID and 8 of the
-// length each, by which an index knows the file.
+// spellOut returns the list of a file's chunks, as an index encodes it: 32 bytes of ID and 8 bytes
+// of length each.
 func spellOut(t *testing.T, content string) string {
 	var list []byte
 	var s chunk.Splitter

@@ -25,18 +25,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A layer is a blob that a test has somewhere.
+// A layer is the blob of a layer.
 type layer struct {
 	ocispec.Descriptor
 	open func() (content.ReaderAt, error)
 }
 
-// ReaderAt makes a layer a content store of itself.
+// ReaderAt implements content.Provider.
 func (l layer) ReaderAt(context.Context, ocispec.Descriptor) (content.ReaderAt, error) {
 	return l.open()
 }
 
-// read calls with with the layer's tar stream.
+// read calls with, passing the layer's tar stream.
 func (l layer) read(with func(io.Reader) error) error {
 	blob, err := l.open()
 	if err != nil {
@@ -55,7 +55,8 @@ func memoryLayers(streams [][]byte) []layer {
 	layers := make([]layer, len(streams))
 	for i, stream := range streams {
 		layers[i] = layer{
-			ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer, Size: int64(len(stream)), Digest: digest.FromBytes(stream)},
+			ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayer, Size: int64(len(stream)),
+				Digest: digest.FromBytes(stream)},
 			func() (content.ReaderAt, error) { return blobReader{bytes.NewReader(stream)}, nil },
 		}
 	}
@@ -73,7 +74,7 @@ func layersOf(dir string) ([]layer, error) {
 		return nil, err
 	}
 	if len(index.Manifests) != 1 {
-		return nil, fmt.Errorf("%s: %d manifests", dir, len(index.Manifests))
+		return nil, fmt.Errorf("read the index of %s: got %d manifests, want one", dir, len(index.Manifests))
 	}
 	blob := func(d ocispec.Descriptor) string {
 		return filepath.Join(dir, "blobs", d.Digest.Algorithm().String(), d.Digest.Encoded())
@@ -97,8 +98,8 @@ func readJSON(file string, into any) error {
 	return json.Unmarshal(b, into)
 }
 
-// unpackImage unpacks layers as containerd's own components do and
-// returns where a view of them is mounted.
+// unpackImage unpacks layers with containerd's components, and returns the mount point of a view of
+// them.
 func unpackImage(t testing.TB, layers []layer) (string, error) {
 	t.Helper()
 	ctx := context.Background()
@@ -142,14 +143,14 @@ func unpackImage(t testing.TB, layers []layer) (string, error) {
 	return target, nil
 }
 
-// unpackWithSnapshotter is unpackImage of layers in memory.
+// unpackWithSnapshotter is unpackImage for layers in memory.
 func unpackWithSnapshotter(t testing.TB, streams [][]byte) (string, error) {
 	t.Helper()
 	return unpackImage(t, memoryLayers(streams))
 }
 
-// scratch is t.TempDir, whose paths can be given to mount: those have the name
-// of the test in them, and that may have a comma.
+// scratch returns a temporary directory whose path is valid in mount options. The path of t.TempDir
+// contains the test's name, which may contain a comma.
 func scratch(t testing.TB) string {
 	dir, err := os.MkdirTemp("", "tree")
 	if err != nil {
@@ -163,7 +164,7 @@ func scratch(t testing.TB) string {
 	return dir
 }
 
-// unpackQuickly does what unpackImage does, without the database.
+// unpackQuickly is unpackImage without containerd's metadata database.
 func unpackQuickly(t testing.TB, layers []layer) (string, error) {
 	t.Helper()
 	root := scratch(t)
@@ -175,7 +176,8 @@ func unpackQuickly(t testing.TB, layers []layer) (string, error) {
 		}
 		var options []archive.ApplyOpt
 		if i > 0 {
-			options = append(options, archive.WithConvertWhiteout(archive.OverlayConvertWhiteout), archive.WithParents(lower))
+			options = append(options, archive.WithConvertWhiteout(archive.OverlayConvertWhiteout),
+				archive.WithParents(lower))
 		}
 		err := layer.read(func(r io.Reader) error {
 			_, err := archive.Apply(context.Background(), dir, r, options...)

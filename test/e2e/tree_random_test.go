@@ -13,13 +13,12 @@ import (
 )
 
 var (
-	randomTrees    = flag.Int("trees", 600, "how many random chains TestRandomTrees compares, and as many again of -trees-seed")
+	randomTrees    = flag.Int("trees", 600, "number of random chains in each half of TestRandomTrees")
 	randomTreeSeed = flag.Uint64("trees-seed", rand.Uint64(), "seed of the second half of TestRandomTrees")
 )
 
-// TestRandomTrees compares chains of random layers. The first half is the same
-// every time; the second is new every time, and a failure prints the seed with
-// which it comes again: go test -trees 1 -trees-seed SEED.
+// TestRandomTrees compares chains of random layers. The first half has fixed seeds, the second half
+// has new ones. A failure prints its seed. To repeat it: go test -trees 1 -trees-seed SEED.
 func TestRandomTrees(t *testing.T) {
 	taken := 0
 	for _, first := range []uint64{1, *randomTreeSeed} {
@@ -33,18 +32,18 @@ func TestRandomTrees(t *testing.T) {
 			})
 		}
 	}
-	t.Logf("%d of %d chains could be unpacked", taken, 2**randomTrees)
+	t.Logf("%d of %d chains were unpacked", taken, 2**randomTrees)
 	if *randomTrees >= 100 && taken < *randomTrees {
-		t.Error("most of the chains are refused: the others show too little")
+		t.Error("most chains are refused, want fewer")
 	}
 }
 
-// A layerMaker makes layers out of few names, so that they meet.
+// A layerMaker makes layers from few names, so that names collide.
 type layerMaker struct {
 	*rand.Rand
-	mild bool     // nothing that is refused
-	deep int      // of 5 names, how many go on
-	used []string // names of the layer that is being made
+	mild bool     // without entries that may be refused
+	deep int      // how many of 5 names have a further component
+	used []string // names used in the current layer
 }
 
 func pick[T any](m *layerMaker, from ...T) T { return from[m.IntN(len(from))] }
@@ -58,7 +57,7 @@ func (m *layerMaker) chain() [][]byte {
 		for range 1 + m.IntN(pick(m, 4, 7, 14)) {
 			more := append(items[:len(items):len(items)], m.item())
 			layers[len(layers)-1] = tarball.Of(more...)
-			// A chain of which any entry is refused shows nothing of the others.
+			// If one entry is refused, the whole chain is refused and tests nothing else.
 			if _, err := applyLayers(memoryLayers(layers), digestContent); err == nil || !m.mild {
 				items = more
 			}
@@ -112,11 +111,12 @@ func (m *layerMaker) name() string {
 }
 
 func (m *layerMaker) target() string {
-	return pick(m, m.name(), m.name(), m.name(), "/", ".", "..", "a", "b", "l", "m", "../a", "/b/l", "a/../b", "//a", "b/",
+	return pick(m, m.name(), m.name(), m.name(), "/", ".", "..", "a", "b", "l", "m", "../a", "/b/l", "a/../b", "//a",
+		"b/",
 		"./c/l", "/a/../l", "../../x", "nowhere", m.walk(), m.walk(), m.walk())
 }
 
-// walk is a path that goes up and down.
+// walk returns a path that goes up and down.
 func (m *layerMaker) walk() string {
 	p := pick(m, "", "", "/")
 	for range 1 + m.IntN(4) {
@@ -128,7 +128,8 @@ func (m *layerMaker) walk() string {
 func (m *layerMaker) options() []tarball.Option {
 	var o []tarball.Option
 	if m.IntN(3) == 0 {
-		o = append(o, tarball.Mode(pick[int64](m, 0o644, 0o755, 0o4755, 0o2755, 0o2777, 0o1777, 0, 0o7777, 0o100644, 0o2070)))
+		o = append(o, tarball.Mode(pick[int64](m, 0o644, 0o755, 0o4755, 0o2755, 0o2777, 0o1777, 0, 0o7777, 0o100644,
+			0o2070)))
 	}
 	if m.IntN(3) == 0 {
 		id := func() int64 {

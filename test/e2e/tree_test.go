@@ -20,19 +20,19 @@ import (
 	"lighter/test/testkit/tarball"
 )
 
-// The oracle of package tree is containerd itself: its overlayfs snapshotter
-// and its applier unpack a chain of layers on this machine's disk, the kernel
-// mounts it, and every entry of that must be in our tree as it is there, and
-// the other way round. What containerd refuses we must refuse. Our side of it is
-// mounted as a container's root is (listThroughKernel), or, where there are very many,
-// listed in memory (listTree).
+// The oracle of package tree is containerd: its overlayfs snapshotter and its applier unpack a
+// chain of layers on disk, and the kernel mounts it. Lighter's tree must have exactly the same
+// entries. Lighter must refuse the layers that containerd refuses. Lighter's tree is mounted like a
+// container's root (listThroughKernel). If there are very many trees, it is listed in memory
+// (listTree).
 
-func TestTreeIsWhatContainerdShows(t *testing.T) {
+func TestTreeMatchesContainerd(t *testing.T) {
 	for _, c := range tarball.Odd() {
 		t.Run(c.Name, func(t *testing.T) {
 			t.Parallel()
-			if refused := compareTrees(t, memoryLayers(c.Layers), unpackImage, listThroughKernel); refused != c.Refused {
-				t.Errorf("it is refused: %v", refused)
+			if refused := compareTrees(t, memoryLayers(c.Layers), unpackImage,
+				listThroughKernel); refused != c.Refused {
+				t.Errorf("Lighter refuses it: %v", refused)
 			}
 		})
 	}
@@ -52,14 +52,14 @@ func TestTreeOfImages(t *testing.T) {
 				t.Fatal(err)
 			}
 			if compareTrees(t, layers, unpackImage, listThroughKernel) {
-				t.Error("it is refused")
+				t.Error("the layers are refused")
 			}
 		})
 	}
 }
 
-// compareTrees unpacks layers with containerd, lists what Lighter makes of them,
-// and reports every difference, and whether both refuse them.
+// compareTrees unpacks layers with containerd, and reports all differences from Lighter's tree. It
+// reports whether both refuse the layers.
 func compareTrees(t *testing.T, layers []layer, unpack func(testing.TB, []layer) (string, error),
 	list func(testing.TB, []layer) (fswalk.Listing, error)) (bothRefuse bool) {
 	t.Helper()
@@ -71,29 +71,29 @@ func compareTrees(t *testing.T, layers []layer, unpack func(testing.TB, []layer)
 		t.Logf("both refuse it: %v; containerd: %v", refused, failed)
 		return true
 	case refused != nil:
-		t.Fatalf("containerd unpacks it, we do not: %v", refused)
+		t.Fatalf("Lighter refuses layers that containerd unpacks: %v", refused)
 	case failed != nil:
-		t.Fatalf("we take it, containerd does not: %v", failed)
+		t.Fatalf("Lighter accepts layers that containerd refuses: %v", failed)
 	}
 	theirs, err := fswalk.Walk(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, d := range fswalk.Diff(theirs, ours, fswalk.Options{TimeOf: setTimes(start)}) {
-		t.Errorf("containerd and we: %s", d)
+		t.Errorf("containerd and Lighter differ: %s", d)
 	}
 	return false
 }
 
-// setTimes leaves the times of directories out that containerd has not set,
-// which are those of the unpacking.
+// setTimes excludes times of directories that containerd has not set. They depend on when the
+// layers were unpacked.
 func setTimes(start int64) func(string, fswalk.Entry, fswalk.Entry) bool {
 	return func(p string, theirs, _ fswalk.Entry) bool {
 		return p != "." && !(theirs.IsDir() && theirs.Sec >= start-1)
 	}
 }
 
-// listTree is fswalk.Walk of the tree that Lighter makes of layers, in memory.
+// listTree lists Lighter's tree of the layers in memory, like fswalk.Walk.
 func listTree(_ testing.TB, layers []layer) (fswalk.Listing, error) {
 	made, err := applyLayers(layers, digestContent)
 	if err != nil {
@@ -121,7 +121,7 @@ func applyLayers(layers []layer, content func(*tree.Entry, io.Reader) error) (*t
 	return tree.Apply(context.Background(), sources, tree.Limits{})
 }
 
-// digestContent takes a file as a single chunk, whatever its size.
+// digestContent stores a file as a single chunk, whatever its size.
 func digestContent(e *tree.Entry, r io.Reader) error {
 	if e.Size <= tree.InlineLimit {
 		e.Content.Inline = make([]byte, e.Size)
@@ -169,7 +169,7 @@ func (l *lister) list(p string, n *tree.Node) {
 		}
 		e.Xattrs[x.Name] = string(x.Value)
 		if x.Name == "security.capability" && len(x.Value) == 0 {
-			e.Xattrs[x.Name] = "!EINVAL" // the kernel does not give it out
+			e.Xattrs[x.Name] = "!EINVAL" // the kernel does not return it
 		}
 	}
 	l.found[p] = e

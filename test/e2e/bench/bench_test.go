@@ -112,13 +112,15 @@ func TestARunInSmall(t *testing.T) {
 		seen[s.Workload+" "+s.Way] = s
 	}
 	compressed := r.Images[0].Compressed
-	for _, what := range []string{"ends overlayfs", "ends lighter-first", "ends lighter", "ends lighter-local", "ends other", "writes overlayfs", "serves overlayfs"} {
+	for _, what := range []string{"ends overlayfs", "ends lighter-first", "ends lighter", "ends lighter-local",
+		"ends other", "writes overlayfs", "serves overlayfs"} {
 		s, ok := seen[what]
 		if !ok {
 			t.Errorf("%s was not measured", what)
 			continue
 		}
-		if s.Pull < 4*farRTT || s.Create <= 0 || s.Ready <= 0 || s.Run < s.Ready || s.SecondCreate <= 0 || s.SecondReady <= 0 || s.Second <= s.SecondReady {
+		if s.Pull < 4*farRTT || s.Create <= 0 || s.Ready <= 0 || s.Run < s.Ready || s.SecondCreate <= 0 ||
+			s.SecondReady <= 0 || s.Second <= s.SecondReady {
 			t.Errorf("%s: times %+v", what, s)
 		}
 		if (s.Workload == "ends") != (s.Run == s.Ready) {
@@ -170,7 +172,8 @@ func TestAnInterruptLeavesNothing(t *testing.T) {
 			}
 		}
 	}
-	if err := cmd.Wait(); err == nil || cmd.ProcessState.ExitCode() != 1 || !strings.HasSuffix(said.String(), "lighter-bench: interrupted\n") {
+	if err := cmd.Wait(); err == nil || cmd.ProcessState.ExitCode() != 1 ||
+		!strings.HasSuffix(said.String(), "lighter-bench: interrupted\n") {
 		t.Errorf("it ended with %v: %s", err, said.String())
 	}
 	if dir := filepath.Join(work, fmt.Sprintf("site-%d", cmd.Process.Pid)); exists(dir) {

@@ -76,7 +76,8 @@ func look(t *testing.T, s *site.Site) (found seen) {
 		t.Fatal(err)
 	}
 	for _, file := range backing {
-		if b, err := os.ReadFile(file); err == nil && strings.HasPrefix(string(b), s.Dir) { // else it has just been freed
+		// else it has just been freed
+		if b, err := os.ReadFile(file); err == nil && strings.HasPrefix(string(b), s.Dir) {
 			found.loops = append(found.loops, string(b))
 		}
 	}
@@ -155,7 +156,8 @@ func goroutines(t *testing.T, s *site.Site) (n int) {
 	}
 	for stack := range strings.SplitSeq(string(text), "\n\n") {
 		found := alike.FindStringSubmatch(stack)
-		if found == nil || strings.Contains(stack, "net/http.(*") || strings.Contains(stack, "grpc/internal/transport") {
+		if found == nil || strings.Contains(stack, "net/http.(*") ||
+			strings.Contains(stack, "grpc/internal/transport") {
 			continue
 		}
 		one, err := strconv.Atoi(found[1])
@@ -198,7 +200,8 @@ func (found seen) wantFiles(t *testing.T, before seen) {
 func (found seen) wantUse(t *testing.T, before seen) {
 	t.Helper()
 	a, b := before.use, found.use
-	if b.Descriptors > a.Descriptors+moreDescriptors || b.Sockets > maxSockets || b.Goroutines > a.Goroutines+moreGoroutines || b.Heap > a.Heap+moreHeap {
+	if b.Descriptors > a.Descriptors+moreDescriptors || b.Sockets > maxSockets ||
+		b.Goroutines > a.Goroutines+moreGoroutines || b.Heap > a.Heap+moreHeap {
 		t.Errorf("the node has grown from %+v to %+v", a, b)
 	}
 }

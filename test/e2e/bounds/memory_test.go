@@ -35,7 +35,8 @@ func TestMemoryWithManyTrees(t *testing.T) {
 		readSome(t, dir, each)
 	}
 	m := memory(t, s)
-	t.Logf("%d trees: %d MB at most while they came, %d MB with reading, %d MB in the end", n, arrived.Most/1e6, m.Most/1e6, m.Now/1e6)
+	t.Logf("%d trees: %d MB at most while they came, %d MB with reading, %d MB in the end", n, arrived.Most/1e6,
+		m.Most/1e6, m.Now/1e6)
 	if m.Most > maxMemory {
 		t.Errorf("the node had %d bytes resident, the most is %d", m.Most, int64(maxMemory))
 	}

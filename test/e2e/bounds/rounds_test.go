@@ -76,7 +76,8 @@ func comers(t *testing.T, s *site.Site) map[string]string {
 
 // runs runs a container that checks what it reads.
 func runs(ctx context.Context, s *site.Site, name, want string) error {
-	const command = `found=$(` + programs + `)$(` + number + `) && [ "$found" = "$0" ] || { echo "read $found, want $0" >&2; exit 1; }`
+	const command = `found=$(` + programs + `)$(` + number +
+		`) && [ "$found" = "$0" ] || { echo "read $found, want $0" >&2; exit 1; }`
 	_, err := s.Machine.Run(ctx, site.Lighter, site.Reference(name), "sh", "-c", command, want)
 	return err
 }

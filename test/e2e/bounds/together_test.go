@@ -41,7 +41,8 @@ func TestContainersStartedAtOnce(t *testing.T) {
 	n := size(16, 64)
 	for range n {
 		group.Go(func() error {
-			_, err := m.Run(t.Context(), site.Lighter, site.Reference("base"), "sh", "-c", compare, strings.TrimSpace(unpacked.Output))
+			_, err := m.Run(t.Context(), site.Lighter, site.Reference("base"), "sh", "-c", compare,
+				strings.TrimSpace(unpacked.Output))
 			return err
 		})
 	}
@@ -120,6 +121,7 @@ func (c *counter) check(t *testing.T, requests int64) {
 	}
 	t.Logf("%d units, %d indexes and locations", units, indexes)
 	if units < 100 || units != requests || indexes != 2 {
-		t.Errorf("%d units were asked for, the node says %d; %d indexes and locations: %v", units, requests, indexes, c.asked)
+		t.Errorf("%d units were asked for, the node says %d; %d indexes and locations: %v", units, requests, indexes,
+			c.asked)
 	}
 }

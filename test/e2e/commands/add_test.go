@@ -18,11 +18,13 @@ func TestAddOfALayout(t *testing.T) {
 	one, two := makeImage(t, "linux/amd64", "one"), makeImage(t, "linux/amd64", "two")
 	alone := writeLayout(t, map[string]v1.Image{"latest": one})
 	both := writeLayout(t, map[string]v1.Image{"1": one, "2": two})
-	if out := good(t, lighter, "add", "oci:"+alone, "layout/alone:1"); out != "layout/alone:1 "+digestOf(t, one)+" linux/amd64 ready\n" {
+	if out := good(t, lighter, "add", "oci:"+alone, "layout/alone:1"); out != "layout/alone:1 "+digestOf(t,
+		one)+" linux/amd64 ready\n" {
 		t.Errorf("it prints %q", out)
 	}
 	good(t, lighter, "add", "oci:"+both+":2", "layout/two")
-	if got := images(t, "layout/two:latest"); len(got) != 1 || got[0].Digest != digestOf(t, two) || got[0].State != wire.StateReady {
+	if got := images(t, "layout/two:latest"); len(got) != 1 || got[0].Digest != digestOf(t, two) ||
+		got[0].State != wire.StateReady {
 		t.Errorf("%+v", got)
 	}
 	run(t, nil, lighter, "add", "oci:"+both, "layout/both:1").bad(t, 2, "several images", "oci:"+both+":TAG")
@@ -44,7 +46,8 @@ func TestAddOfAnArchive(t *testing.T) {
 	if err := json.Unmarshal([]byte(r.stdout), &printed); err != nil || r.code != 0 {
 		t.Fatalf("exit %d, %v: %s%s", r.code, err, r.stdout, r.stderr)
 	}
-	if len(printed) != 1 || printed[0].Name != "tools/archive:7" || printed[0].State != wire.StateReady || printed[0].Tree == "" {
+	if len(printed) != 1 || printed[0].Name != "tools/archive:7" || printed[0].State != wire.StateReady ||
+		printed[0].Tree == "" {
 		t.Errorf("%+v", printed)
 	}
 	// Its layers are the same to a container, which sees them plain.
@@ -84,12 +87,14 @@ func TestAddOfOnePlatform(t *testing.T) {
 			t.Errorf("nobody asked for %+v", i)
 		}
 	}
-	if raw := good(t, "skopeo", "inspect", "--raw", "--tls-verify=false", "docker://"+hubAddress+"/multi:1"); digestOfBytes(raw) != digestOf(t, index) {
+	if raw := good(t, "skopeo", "inspect", "--raw", "--tls-verify=false",
+		"docker://"+hubAddress+"/multi:1"); digestOfBytes(raw) != digestOf(t, index) {
 		t.Errorf("the hub has another index: %s", raw)
 	}
 	// The same of a layout of several platforms, which is pushed whole.
 	layout := filepath.Join(t.TempDir(), "layout")
-	good(t, "skopeo", "copy", "--quiet", "--all", "--src-tls-verify=false", "docker://"+r.host+"/multi:1", "oci:"+layout+":1")
+	good(t, "skopeo", "copy", "--quiet", "--all", "--src-tls-verify=false", "docker://"+r.host+"/multi:1",
+		"oci:"+layout+":1")
 	good(t, lighter, "add", "--platform", "linux/arm64", "oci:"+layout, "multi/layout:1")
 	for _, i := range images(t, "multi/layout:1") {
 		if (i.State == wire.StateReady) != (i.Platform == "linux/arm64") {
@@ -97,7 +102,8 @@ func TestAddOfOnePlatform(t *testing.T) {
 		}
 	}
 	// The default is what runs here.
-	if out := good(t, lighter, "add", source, "here:1"); !strings.Contains(out, " linux/amd64 ready\n") || strings.Contains(out, "arm") {
+	if out := good(t, lighter, "add", source, "here:1"); !strings.Contains(out, " linux/amd64 ready\n") ||
+		strings.Contains(out, "arm") {
 		t.Errorf("it prints %q", out)
 	}
 	run(t, nil, lighter, "add", "--platform", "linux/s390x", source, "none:1").bad(t, 1, "linux/s390x", "linux/arm64")
@@ -117,13 +123,17 @@ func TestProgressIsShown(t *testing.T) {
 		}
 	}
 	layout = writeLayout(t, map[string]v1.Image{"1": makeImage(t, "linux/amd64", "progress on a terminal")})
-	r = run(t, nil, "script", "--quiet", "--return", "--command", "stty cols 100 rows 20; "+lighter+" add oci:"+layout+" progress:2", "/dev/null")
-	if r.code != 0 || !strings.Contains(r.stdout, "push progress:2") || !strings.Contains(r.stdout, "[==") || !strings.Contains(r.stdout, " ready\r\n") {
+	r = run(t, nil, "script", "--quiet", "--return", "--command",
+		"stty cols 100 rows 20; "+lighter+" add oci:"+layout+" progress:2", "/dev/null")
+	if r.code != 0 || !strings.Contains(r.stdout, "push progress:2") || !strings.Contains(r.stdout, "[==") ||
+		!strings.Contains(r.stdout, " ready\r\n") {
 		t.Errorf("on a terminal, exit %d: %q", r.code, r.stdout)
 	}
 	// What fails leaves the terminal in order, too: the last line is the error.
-	r = run(t, nil, "script", "--quiet", "--return", "--command", "stty cols 100 rows 20; "+lighter+" add docker://127.0.0.1:1/a:1", "/dev/null")
-	if lines := strings.Split(strings.TrimSpace(r.stdout), "\r\n"); r.code != 1 || !strings.HasPrefix(lines[len(lines)-1], "lighter: ") {
+	r = run(t, nil, "script", "--quiet", "--return", "--command",
+		"stty cols 100 rows 20; "+lighter+" add docker://127.0.0.1:1/a:1", "/dev/null")
+	if lines := strings.Split(strings.TrimSpace(r.stdout), "\r\n"); r.code != 1 ||
+		!strings.HasPrefix(lines[len(lines)-1], "lighter: ") {
 		t.Errorf("on a terminal, exit %d: %q", r.code, r.stdout)
 	}
 }
@@ -132,9 +142,11 @@ func TestProgressIsShown(t *testing.T) {
 func TestNoRights(t *testing.T) {
 	nobody := []string{"setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", lighter}
 	as := func(args ...string) result { return run(t, nil, append(nobody, args...)...) }
-	as("hub", "--root", filepath.Join(filepath.Dir(hubRoot), "theirs"), "--listen", "127.0.0.1:7199").bad(t, 1, "permission denied", "--root")
+	as("hub", "--root", filepath.Join(filepath.Dir(hubRoot), "theirs"), "--listen", "127.0.0.1:7199").bad(t, 1,
+		"permission denied", "--root")
 	as("hub", "--root", hubRoot, "--listen", "127.0.0.1:7199").bad(t, 1, "permission denied", "--root")
-	run(t, nil, lighter, "hub", "--root", hubRoot, "--listen", "127.0.0.1:7199").bad(t, 1, "another hub runs in "+hubRoot)
+	run(t, nil, lighter, "hub", "--root", hubRoot, "--listen", "127.0.0.1:7199").bad(t, 1,
+		"another hub runs in "+hubRoot)
 	secret := writeLayout(t, map[string]v1.Image{"1": makeImage(t, "linux/amd64", "secret")})
 	if err := os.Chmod(secret, 0o700); err != nil {
 		t.Fatal(err)

@@ -81,7 +81,8 @@ func TestPodmanAndSkopeoGetBackWhatPodmanPushed(t *testing.T) {
 			t.Errorf("%s is image %s, was %s", ref, got, id)
 		}
 	}
-	if out := podman(t, other, "image", "inspect", "--format", "{{.Digest}}", there); strings.TrimSpace(out) != string(digest) {
+	if out := podman(t, other, "image", "inspect", "--format", "{{.Digest}}",
+		there); strings.TrimSpace(out) != string(digest) {
 		t.Errorf("podman pulled %s", out)
 	}
 	back := t.TempDir()
@@ -98,7 +99,8 @@ func pushed(t *testing.T, name, text string) (layer, manifest string) {
 	t.Helper()
 	image := makeImage(t, "linux/amd64", text)
 	layout := writeLayout(t, map[string]v1.Image{"1": image})
-	good(t, "skopeo", "copy", "--quiet", "--dest-tls-verify=false", "--preserve-digests", "oci:"+layout+":1", "docker://"+hubAddress+"/"+name+":1")
+	good(t, "skopeo", "copy", "--quiet", "--dest-tls-verify=false", "--preserve-digests", "oci:"+layout+":1",
+		"docker://"+hubAddress+"/"+name+":1")
 	layers, err := image.Layers()
 	if err != nil {
 		t.Fatal(err)
@@ -117,16 +119,21 @@ func TestBlobsAndManifestsAreServedAsClientsAsk(t *testing.T) {
 	for _, path := range []string{blob, "/v2/parts/of/manifests/1", "/v2/parts/of/manifests/" + manifest} {
 		_, body := ask(t, "GET", path, nil, "Accept", "application/vnd.oci.image.manifest.v1+json")
 		res, none := ask(t, "HEAD", path, nil, "Accept", "application/vnd.oci.image.manifest.v1+json")
-		if res.StatusCode != 200 || res.ContentLength != int64(len(body)) || len(none) != 0 || res.Header.Get("Docker-Content-Digest") != digestOfBytes(string(body)) {
+		if res.StatusCode != 200 || res.ContentLength != int64(len(body)) || len(none) != 0 ||
+			res.Header.Get("Docker-Content-Digest") != digestOfBytes(string(body)) {
 			t.Errorf("HEAD %s: %s, %d bytes of %d, %s", path, res.Status, res.ContentLength, len(body), res.Header)
 		}
 	}
-	for asked, want := range map[string][]byte{"bytes=5-9": whole[5:10], "bytes=100-": whole[100:], "bytes=-7": whole[len(whole)-7:]} {
-		if res, got := ask(t, "GET", blob, nil, "Range", asked); res.StatusCode != http.StatusPartialContent || !bytes.Equal(got, want) {
+	for asked, want := range map[string][]byte{"bytes=5-9": whole[5:10], "bytes=100-": whole[100:],
+		"bytes=-7": whole[len(whole)-7:]} {
+		if res, got := ask(t, "GET", blob, nil, "Range", asked); res.StatusCode != http.StatusPartialContent ||
+			!bytes.Equal(got, want) {
 			t.Errorf("%s: %s, %d bytes of %d", asked, res.Status, len(got), len(want))
 		}
 	}
-	if res, _ := ask(t, "GET", blob, nil, "Range", "bytes=99999999-"); res.StatusCode != http.StatusRequestedRangeNotSatisfiable {
+	if res,
+		_ := ask(t, "GET", blob, nil, "Range",
+		"bytes=99999999-"); res.StatusCode != http.StatusRequestedRangeNotSatisfiable {
 		t.Errorf("a range behind the end: %s", res.Status)
 	}
 	// A blob is linked from another repository, or an upload begins.
@@ -134,13 +141,15 @@ func TestBlobsAndManifestsAreServedAsClientsAsk(t *testing.T) {
 	if res, _ := ask(t, "POST", mount+layer, nil); res.StatusCode != http.StatusCreated {
 		t.Errorf("mount: %s", res.Status)
 	}
-	if res, got := ask(t, "GET", "/v2/other/place/blobs/"+layer, nil); res.StatusCode != 200 || !bytes.Equal(got, whole) {
+	if res, got := ask(t, "GET", "/v2/other/place/blobs/"+layer, nil); res.StatusCode != 200 ||
+		!bytes.Equal(got, whole) {
 		t.Errorf("the mounted blob: %s, %d bytes", res.Status, len(got))
 	}
 	if res, _ := ask(t, "POST", mount+digestOfBytes("not there"), nil); res.StatusCode != http.StatusAccepted {
 		t.Errorf("mount of what is not there: %s", res.Status)
 	}
-	if res, _ := ask(t, "GET", "/v2/parts/of/blobs/"+digestOfBytes("not there"), nil); res.StatusCode != http.StatusNotFound {
+	if res, _ := ask(t, "GET", "/v2/parts/of/blobs/"+digestOfBytes("not there"),
+		nil); res.StatusCode != http.StatusNotFound {
 		t.Errorf("a blob that is not there: %s", res.Status)
 	}
 }
@@ -151,12 +160,14 @@ func TestBlobIsUploadedInPieces(t *testing.T) {
 	res, _ := ask(t, "POST", "/v2/in/pieces/blobs/uploads/", nil)
 	for from := 0; from < len(blob); from += 200_000 {
 		piece := blob[from:min(from+200_000, len(blob))]
-		res, _ = ask(t, "PATCH", res.Header.Get("Location"), piece, "Content-Range", fmt.Sprintf("%d-%d", from, from+len(piece)-1))
+		res, _ = ask(t, "PATCH", res.Header.Get("Location"), piece, "Content-Range",
+			fmt.Sprintf("%d-%d", from, from+len(piece)-1))
 		if res.StatusCode != http.StatusAccepted {
 			t.Fatalf("a piece from %d on: %s", from, res.Status)
 		}
 		res, _ = ask(t, "GET", res.Header.Get("Location"), nil)
-		if got, want := res.Header.Get("Range"), fmt.Sprintf("0-%d", from+len(piece)-1); res.StatusCode != http.StatusNoContent || got != want {
+		if got, want := res.Header.Get("Range"), fmt.Sprintf("0-%d",
+			from+len(piece)-1); res.StatusCode != http.StatusNoContent || got != want {
 			t.Errorf("the hub has %s of it, not %s (%s)", got, want, res.Status)
 		}
 	}
@@ -172,7 +183,8 @@ func TestBlobIsUploadedInPieces(t *testing.T) {
 func TestListsOfTagsAndRepositories(t *testing.T) {
 	_, manifest := pushed(t, "lists/one", "lists")
 	for _, to := range []string{"lists/one:2", "lists/one:3", "lists/two:1"} {
-		good(t, "skopeo", "copy", "--quiet", "--src-tls-verify=false", "--dest-tls-verify=false", "docker://"+hubAddress+"/lists/one:1", "docker://"+hubAddress+"/"+to)
+		good(t, "skopeo", "copy", "--quiet", "--src-tls-verify=false", "--dest-tls-verify=false",
+			"docker://"+hubAddress+"/lists/one:1", "docker://"+hubAddress+"/"+to)
 	}
 	page := func(path string) (repositories, tags []string, next string) {
 		res, b := ask(t, "GET", path, nil)

@@ -56,7 +56,8 @@ func prepare() (stop func() error, err error) {
 		return nil, fmt.Errorf("%w: %s", err, out)
 	}
 	hosts := filepath.Join(dir, "hosts")
-	if err := os.WriteFile(hosts, []byte("127.0.0.1 localhost "+nearName+"\n"+foreignIP+" "+foreignName+"\n"), 0o644); err != nil {
+	if err := os.WriteFile(hosts, []byte("127.0.0.1 localhost "+nearName+"\n"+foreignIP+" "+foreignName+"\n"),
+		0o644); err != nil {
 		return nil, err
 	}
 	if err := syscall.Mount(hosts, "/etc/hosts", "", syscall.MS_BIND, ""); err != nil {
@@ -67,7 +68,8 @@ func prepare() (stop func() error, err error) {
 	}
 	hubRoot, hubLog = filepath.Join(dir, "root"), filepath.Join(dir, "hub.log")
 	return startHub(hubLog, "--root", hubRoot, "--log-level", "debug",
-		"--source", strings.Join([]string{"127.0.0.1", "127.0.0.2", nearName, foreignIP, foreignName}, ",")) // what is kept secret is so at any level
+		// what is kept secret is so at any level
+		"--source", strings.Join([]string{"127.0.0.1", "127.0.0.2", nearName, foreignIP, foreignName}, ","))
 }
 
 // startHub runs a hub until the function that it returns is called.

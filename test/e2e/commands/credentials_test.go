@@ -128,7 +128,8 @@ func TestCredentialsStayWithTheirRegistry(t *testing.T) {
 		secure bool
 		want   string // of the error
 	}{
-		"blobs elsewhere":    {func(h http.Handler) http.Handler { return wantBasic(redirectBlobs(to(elsewhere))(h)) }, plainHTTP, ""},
+		"blobs elsewhere": {func(h http.Handler) http.Handler { return wantBasic(redirectBlobs(to(elsewhere))(h)) },
+			plainHTTP, ""},
 		"tokens elsewhere":   {wantBearer(tokenServer), withTLS, ""},
 		"blobs unencrypted":  {func(h http.Handler) http.Handler { return wantBasic(redirectBlobs(to(unencrypted))(h)) }, withTLS, "plain HTTP"},
 		"tokens unencrypted": {wantBearer(unencryptedTokens), plainHTTP, "plain HTTP"},

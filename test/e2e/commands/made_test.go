@@ -37,13 +37,17 @@ func makeImage(t *testing.T, platform, text string) v1.Image {
 	t.Helper()
 	var blob bytes.Buffer
 	zip := gzip.NewWriter(&blob)
-	if _, err := zip.Write(tars.Of(tars.Dir("etc"), tars.File("text", text), tars.File("etc/large", strings.Repeat(text, 5000)))); err != nil {
+	if _, err := zip.Write(tars.Of(tars.Dir("etc"), tars.File("text", text),
+		tars.File("etc/large", strings.Repeat(text, 5000)))); err != nil {
 		t.Fatal(err)
 	}
 	if err := zip.Close(); err != nil {
 		t.Fatal(err)
 	}
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(blob.Bytes())), nil },
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser,
+		error) {
+		return io.NopCloser(bytes.NewReader(blob.Bytes())), nil
+	},
 		tarball.WithMediaType(types.OCILayer))
 	if err != nil {
 		t.Fatal(err)
@@ -77,7 +81,8 @@ func makeIndex(t *testing.T, text string, platforms ...string) v1.ImageIndex {
 		if err != nil {
 			t.Fatal(err)
 		}
-		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: makeImage(t, platform, text+platform), Descriptor: v1.Descriptor{Platform: p}})
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: makeImage(t, platform, text+platform),
+			Descriptor: v1.Descriptor{Platform: p}})
 	}
 	return index
 }
@@ -91,7 +96,8 @@ func writeLayout(t *testing.T, tagged map[string]v1.Image) (dir string) {
 		t.Fatal(err)
 	}
 	for tag, image := range tagged {
-		if err := path.AppendImage(image, layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": tag})); err != nil {
+		if err := path.AppendImage(image,
+			layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": tag})); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -133,10 +139,11 @@ func newAuthority(dir string) (*authority, error) {
 		return nil, err
 	}
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
-		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-		DNSNames:    []string{nearName, foreignName},
-		IPAddresses: []net.IP{net.ParseIP("127.0.0.1"), net.ParseIP("127.0.0.2"), net.ParseIP(foreignIP)}}
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true,
+		BasicConstraintsValid: true,
+		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		DNSNames:              []string{nearName, foreignName},
+		IPAddresses:           []net.IP{net.ParseIP("127.0.0.1"), net.ParseIP("127.0.0.2"), net.ParseIP(foreignIP)}}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		return nil, err

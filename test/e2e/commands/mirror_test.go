@@ -21,14 +21,16 @@ func TestMirror(t *testing.T) {
 	run(t, nil, lighter, "mirror", "--hub", "http://127.0.0.1:1", dir, "mirrored/image:1").bad(t, 1, "127.0.0.1:1")
 	var first, second mirror.Result
 	for _, into := range []*mirror.Result{&first, &second} {
-		if err := json.Unmarshal([]byte(good(t, lighter, "mirror", "--json", dir, "mirrored/image:1")), into); err != nil {
+		if err := json.Unmarshal([]byte(good(t, lighter, "mirror", "--json", dir, "mirrored/image:1")),
+			into); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if len(first.Images) != 1 || first.Trees == 0 || first.Fetched == 0 || second.Fetched != 0 || second.Kept == 0 {
 		t.Errorf("%+v, then %+v", first, second)
 	}
-	for _, name := range []string{"key", "chains/" + image.Chain, "trees/" + image.Chain, "indexes/" + image.Tree, "locations/" + image.Tree} {
+	for _, name := range []string{"key", "chains/" + image.Chain, "trees/" + image.Chain, "indexes/" + image.Tree,
+		"locations/" + image.Tree} {
 		info, err := os.Stat(filepath.Join(dir, wire.Prefix, wire.DefaultScope, name))
 		if err != nil || info.Mode().Perm() != 0o644 || info.Size() == 0 {
 			t.Errorf("%s: %v, %v", name, info, err)

@@ -29,7 +29,8 @@ func serve(t *testing.T, ip string, secure bool, handler http.Handler) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: handler, ErrorLog: log.New(io.Discard, "", 0)}}
+	server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: handler,
+		ErrorLog: log.New(io.Discard, "", 0)}}
 	if secure {
 		server.TLS = hubTrust.tls.Clone()
 		server.StartTLS()

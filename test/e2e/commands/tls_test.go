@@ -22,9 +22,11 @@ func TestTLS(t *testing.T) {
 	hub := []string{"--root", filepath.Join(dir, "root"), "--listen", address}
 	run(t, nil, append([]string{lighter, "hub"}, hub...)...).bad(t, 2, "tls_cert", "plain_http")
 	run(t, nil, append([]string{lighter, "hub", "--tls-cert", hubTrust.file}, hub...)...).bad(t, 2, "tls_key")
-	run(t, nil, append([]string{lighter, "hub", "--tls-cert", hubTrust.file, "--tls-key", hubTrust.file, "--open"}, hub...)...).bad(t, 1, hubTrust.file)
+	run(t, nil, append([]string{lighter, "hub", "--tls-cert", hubTrust.file, "--tls-key", hubTrust.file, "--open"},
+		hub...)...).bad(t, 1, hubTrust.file)
 	secure := append(hub, "--tls-cert", hubTrust.file, "--tls-key", hubTrust.key)
-	run(t, nil, append([]string{lighter, "hub"}, secure...)...).bad(t, 2, "everybody who reaches "+address, "admin_token_file", "admin_listen", "open")
+	run(t, nil, append([]string{lighter, "hub"}, secure...)...).bad(t, 2, "everybody who reaches "+address,
+		"admin_token_file", "admin_listen", "open")
 	token := filepath.Join(dir, "token")
 	if err := os.WriteFile(token, []byte(administrators+"\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -41,9 +43,11 @@ func TestTLS(t *testing.T) {
 	}()
 	trusting := []string{"--hub", url, "--ca-file", hubTrust.file}
 	layout := writeLayout(t, map[string]v1.Image{"1": makeImage(t, "linux/amd64", "over TLS")})
-	run(t, nil, append([]string{lighter, "add", "oci:" + layout, "over/tls:1"}, trusting...)...).bad(t, 1, "--token-file")
+	run(t, nil, append([]string{lighter, "add", "oci:" + layout, "over/tls:1"}, trusting...)...).bad(t, 1,
+		"--token-file")
 	good(t, append([]string{lighter, "add", "--token-file", token, "oci:" + layout, "over/tls:1"}, trusting...)...)
-	if r := run(t, []string{"LIGHTER_TOKEN_FILE=" + token}, append([]string{lighter, "verify", "over/tls:1"}, trusting...)...); r.code != 0 {
+	if r := run(t, []string{"LIGHTER_TOKEN_FILE=" + token},
+		append([]string{lighter, "verify", "over/tls:1"}, trusting...)...); r.code != 0 {
 		t.Errorf("verify: exit %d: %s", r.code, r.stderr)
 	}
 	run(t, nil, lighter, "images", "--hub", url).bad(t, 1, "certificate")
@@ -58,7 +62,8 @@ func TestTLS(t *testing.T) {
 	if err := os.Symlink(hubTrust.file, filepath.Join(certs, "ca.crt")); err != nil {
 		t.Fatal(err)
 	}
-	push := []string{"skopeo", "copy", "--quiet", "--dest-cert-dir", certs, "oci:" + layout + ":1", "docker://" + address + "/by/skopeo:1"}
+	push := []string{"skopeo", "copy", "--quiet", "--dest-cert-dir", certs, "oci:" + layout + ":1", "docker://" +
+		address + "/by/skopeo:1"}
 	if r := run(t, nil, push...); r.code == 0 {
 		t.Error("skopeo pushes without the token")
 	}

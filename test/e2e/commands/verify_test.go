@@ -71,7 +71,8 @@ func TestVerify(t *testing.T) {
 	}
 	flip(t, fresh[0])
 	r := run(t, nil, lighter, "verify", "to/verify:1")
-	if r.code != 3 || !strings.Contains(r.stdout, `file "/etc/large"`) || !strings.Contains(r.stderr, "the image is damaged: ") {
+	if r.code != 3 || !strings.Contains(r.stdout, `file "/etc/large"`) ||
+		!strings.Contains(r.stderr, "the image is damaged: ") {
 		t.Errorf("of a flipped byte, exit %d: %s%s", r.code, r.stdout, r.stderr)
 	}
 	r = run(t, nil, lighter, "verify", "--json", "to/verify:1")
@@ -79,7 +80,8 @@ func TestVerify(t *testing.T) {
 		Name     string
 		Problems []string
 	}
-	if err := json.Unmarshal([]byte(r.stdout), &said); err != nil || r.code != 3 || said.Name != "to/verify:1" || len(said.Problems) == 0 {
+	if err := json.Unmarshal([]byte(r.stdout), &said); err != nil || r.code != 3 || said.Name != "to/verify:1" ||
+		len(said.Problems) == 0 {
 		t.Errorf("exit %d, %v: %s", r.code, err, r.stdout)
 	}
 	flip(t, fresh[0])

@@ -64,7 +64,8 @@ func start(t *testing.T, options site.Options) *site.Site {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"base", "python"} {
-		if err := errors.Join(s.Push(t.Context(), filepath.Join(work, "images", name), name), s.Hub.Add(t.Context(), name)); err != nil {
+		if err := errors.Join(s.Push(t.Context(), filepath.Join(work, "images", name), name),
+			s.Hub.Add(t.Context(), name)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -172,7 +173,8 @@ func TestHubGoes(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if out, err := s.Hub.Lighter(t.Context(), "mirror", web.Dir, "python:latest"); err != nil || !strings.Contains(out, "1 image ") {
+	if out, err := s.Hub.Lighter(t.Context(), "mirror", web.Dir, "python:latest"); err != nil ||
+		!strings.Contains(out, "1 image ") {
 		t.Fatalf("mirror: %q, %v", out, err)
 	}
 	t.Run("mirror", func(t *testing.T) { takesOver(t, s, want, freeze) })
@@ -203,7 +205,8 @@ func goes(t *testing.T, s *site.Site, want string, gone func(), back func() erro
 }
 
 func takesOver(t *testing.T, s *site.Site, want string, freeze func()) {
-	if err := errors.Join(s.Machine.RemoveImage(t.Context(), site.Reference("base")), s.Machine.RemoveImage(t.Context(), site.Reference("python"))); err != nil {
+	if err := errors.Join(s.Machine.RemoveImage(t.Context(), site.Reference("base")),
+		s.Machine.RemoveImage(t.Context(), site.Reference("python"))); err != nil {
 		t.Fatal(err)
 	}
 	s.Hub.Kill()
@@ -303,7 +306,8 @@ func TestStuckReadersDelayNoOther(t *testing.T) {
 	pull(t, s, site.Lighter, "python")
 	forget(t, s) // what they share comes in other units now: those of what python starts
 	find := "find /usr/lib/python3* /usr/local -type f -size +16k"
-	if got := run(t, s, site.Lighter, "python", "sh", "-c", find+" | head -1; cat /dev/null; echo hello"); !strings.HasSuffix(got, "hello\n") {
+	if got := run(t, s, site.Lighter, "python", "sh", "-c",
+		find+" | head -1; cat /dev/null; echo hello"); !strings.HasSuffix(got, "hello\n") {
 		t.Fatalf("python says %q", got)
 	}
 	forget(t, s)

@@ -49,7 +49,8 @@ func TestCacheCommands(t *testing.T) {
 	run(t, "cache", "unpin", "--root", d.root, "tools:1").bad(1, "not pinned", "none")
 
 	pinned := cache[imagecache.Status](t, d, "pin", "tools:1")
-	if len(pinned.Pins) != 1 || pinned.Pins[0].Label != "tools:1" || pinned.Pins[0].Bytes < int64(len(large)) || pinned.Pins[0].Cached > 0 {
+	if len(pinned.Pins) != 1 || pinned.Pins[0].Label != "tools:1" || pinned.Pins[0].Bytes < int64(len(large)) ||
+		pinned.Pins[0].Cached > 0 {
 		t.Errorf("pins: %+v", pinned.Pins)
 	}
 	pinned = cache[imagecache.Status](t, d, "pin", "--fetch", tools.Chain)
@@ -81,7 +82,8 @@ func TestCacheCommands(t *testing.T) {
 		t.Errorf("unpinned: %+v", left.Pins)
 	}
 	// The other image has the large file too, so next to nothing is this one's alone.
-	if freed := cache[imagecache.Freed](t, d, "evict", id.String()); freed.Freed.Chunks > 3 || freed.Used < int64(len(large)) {
+	if freed := cache[imagecache.Freed](t, d, "evict", id.String()); freed.Freed.Chunks > 3 ||
+		freed.Used < int64(len(large)) {
 		t.Errorf("freed %+v", freed)
 	}
 	run(t, "unmount", "--root", d.root, both).good()
@@ -100,11 +102,13 @@ func TestCacheCommands(t *testing.T) {
 	for _, segment := range segments {
 		flipEvery(t, segment, 64<<10)
 	}
-	if scrubbed := cache[imagecache.Scrubbed](t, d, "scrub"); scrubbed.Found.Damaged == 0 || scrubbed.Damaged != scrubbed.Found.Damaged {
+	if scrubbed := cache[imagecache.Scrubbed](t, d, "scrub"); scrubbed.Found.Damaged == 0 ||
+		scrubbed.Damaged != scrubbed.Found.Damaged {
 		t.Errorf("scrubbed %+v", scrubbed)
 	}
 	shows(t, dir)
-	for _, out := range []string{run(t, "cache", "prune", "--root", d.root).good(), run(t, "cache", "scrub", "--root", d.root).good()} {
+	for _, out := range []string{run(t, "cache", "prune", "--root", d.root).good(),
+		run(t, "cache", "scrub", "--root", d.root).good()} {
 		if !strings.Contains(out, "freed") && !strings.Contains(out, "verified") {
 			t.Errorf("said %q", out)
 		}
@@ -200,7 +204,8 @@ func TestDiskFailsUnderAMount(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile("/sys/fs/ext4/"+filepath.Base(strings.TrimSpace(string(device)))+"/trigger_fs_error", []byte("a test"), 0o200); err != nil {
+	if err := os.WriteFile("/sys/fs/ext4/"+filepath.Base(strings.TrimSpace(string(device)))+"/trigger_fs_error",
+		[]byte("a test"), 0o200); err != nil {
 		t.Fatal(err)
 	}
 	s = reread()
@@ -210,8 +215,9 @@ func TestDiskFailsUnderAMount(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	how := uint32(2) // EXT4_GOING_FLAGS_NOLOGFLUSH
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), 0x8004587d /* EXT4_IOC_SHUTDOWN */, uintptr(unsafe.Pointer(&how)))
+	how := uint32(2)                                                // EXT4_GOING_FLAGS_NOLOGFLUSH
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), 0x8004587d, /* EXT4_IOC_SHUTDOWN */
+		uintptr(unsafe.Pointer(&how)))
 	f.Close()
 	if errno != 0 {
 		t.Fatal(errno)
@@ -263,7 +269,8 @@ func TestBadSectors(t *testing.T) {
 	if s := cache[imagecache.Status](t, d); !strings.Contains(s.Absent, "read-only") {
 		t.Errorf("it does not show that there is no cache: %+v", s)
 	}
-	if out := run(t, "cache", "--root", d.root).good(); !strings.Contains(out, "cache off: there is no cache") || !strings.Contains(d.said(), "without a cache") {
+	if out := run(t, "cache", "--root", d.root).good(); !strings.Contains(out, "cache off: there is no cache") ||
+		!strings.Contains(d.said(), "without a cache") {
 		t.Errorf("said %q", out)
 	}
 	run(t, "cache", "pin", "--root", d.root, "tools:1").bad(1, "no cache")

@@ -52,10 +52,14 @@ func awaitLocal(t *testing.T, d *daemon) (device string) {
 // An image that is mounted is fetched as a whole: when the schedule says so, no faster
 // than the rate, going on after a kill where it was.
 func TestImageIsCompleted(t *testing.T) {
-	d := startNode(t, newRoot(t), "--address", "", "--complete", "--complete-rate", "2MiB", "--complete-schedule", window(3))
+	d := startNode(t, newRoot(t), "--address", "", "--complete", "--complete-rate", "2MiB", "--complete-schedule",
+		window(3))
 	dir := t.TempDir()
 	run(t, "mount", "--root", d.root, "tools:1", dir).good()
-	eventually(t, "a reason to wait", func() bool { return strings.Contains(status(t, d.root).Completion.Waits, "schedule") })
+	eventually(t, "a reason to wait", func() bool {
+		return strings.Contains(status(t, d.root).Completion.Waits,
+			"schedule")
+	})
 	if text := run(t, "status", "--root", d.root, "tools:1").good(); !strings.Contains(text, "waits: the schedule is") {
 		t.Errorf("the status says\n%s", text)
 	}
@@ -131,7 +135,8 @@ func TestLocalDevice(t *testing.T) {
 			if m := status(t, d.root).Mounts[0]; m.Device.Faults != faults.Device.Faults {
 				t.Errorf("reading the local device costs %d faults", m.Device.Faults-faults.Device.Faults)
 			}
-			if text := run(t, "status", "--root", d.root, "tools:1").good(); !strings.Contains(text, "mode local") || !strings.Contains(text, "without the node") {
+			if text := run(t, "status", "--root", d.root, "tools:1").good(); !strings.Contains(text, "mode local") ||
+				!strings.Contains(text, "without the node") {
 				t.Errorf("the status says\n%s", text)
 			}
 			shows(t, served)
@@ -141,7 +146,8 @@ func TestLocalDevice(t *testing.T) {
 			if err := record.Start(); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "a mount whose reads can be recorded", func() bool { return !status(t, d.root).Mounts[0].Local })
+			eventually(t, "a mount whose reads can be recorded",
+				func() bool { return !status(t, d.root).Mounts[0].Local })
 			run(t, "mount", "--root", d.root, "tools:1", again).good()
 			if m := status(t, d.root).Mounts[0]; m.Local {
 				t.Errorf("while reads are recorded: %+v", m)
@@ -173,7 +179,8 @@ func TestLocalDevice(t *testing.T) {
 			flipEvery(t, device, 3<<20)
 			found := cache[imagecache.Scrubbed](t, d, "scrub")
 			s := status(t, d.root)
-			if found.Files != 1 || len(localFiles(t, d.root)) > 1 || len(s.Lost) != 1 || !strings.Contains(s.Lost[0].Cause, "wrong bytes") {
+			if found.Files != 1 || len(localFiles(t, d.root)) > 1 || len(s.Lost) != 1 ||
+				!strings.Contains(s.Lost[0].Cause, "wrong bytes") {
 				t.Errorf("the damage was found as %+v, %+v; left: %v", found, s.Lost, localFiles(t, d.root))
 			}
 			run(t, "mount", "--root", d.root, "tools:1", again).good()
@@ -249,7 +256,10 @@ func TestLocalDeviceIsNotFinished(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.start()
-	eventually(t, "the disk's refusal", func() bool { return strings.Contains(status(t, root).Completion.Failed, "no space") })
+	eventually(t, "the disk's refusal", func() bool {
+		return strings.Contains(status(t, root).Completion.Failed,
+			"no space")
+	})
 	if left := localFiles(t, root); len(left) > 0 || is(fresh) {
 		t.Errorf("left: %v", left)
 	}

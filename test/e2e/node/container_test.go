@@ -125,7 +125,8 @@ func TestStatusOfImages(t *testing.T) {
 		if len(images) != 2 || !base.Lazy || base.Tree.IsZero() || base.Why == "" {
 			t.Errorf("images: %+v", images)
 		}
-		if python.Lazy || !python.Tree.IsZero() || !strings.Contains(python.Why, "the hub knows no image with manifest") || python.Chain == "" {
+		if python.Lazy || !python.Tree.IsZero() || !strings.Contains(python.Why,
+			"the hub knows no image with manifest") || python.Chain == "" {
 			t.Errorf("python: %+v", python)
 		}
 		return images

@@ -109,20 +109,24 @@ func TestStatusAndCache(t *testing.T) {
 	if err := json.Unmarshal([]byte(run(t, "status", "--root", d.root, "--json").good()), &s); err != nil {
 		t.Fatal(err)
 	}
-	if len(s.Mounts) != 1 || len(s.Binds) != 1 || s.Binds[0].Dir != dir || s.Binds[0].Name != "tools:1" || s.Binds[0].Chain != s.Mounts[0].Chains[0] {
+	if len(s.Mounts) != 1 || len(s.Binds) != 1 || s.Binds[0].Dir != dir || s.Binds[0].Name != "tools:1" ||
+		s.Binds[0].Chain != s.Mounts[0].Chains[0] {
 		t.Errorf("mounted: %+v, %+v", s.Mounts, s.Binds)
 	}
 	device := s.Mounts[0].Device
-	if device.Faults == 0 || device.Missed == 0 || device.Missed > device.Bytes || s.Fetched.Bytes == 0 || s.Cache.Used < int64(len(large)) {
+	if device.Faults == 0 || device.Missed == 0 || device.Missed > device.Bytes || s.Fetched.Bytes == 0 ||
+		s.Cache.Used < int64(len(large)) {
 		t.Errorf("figures: %+v, %+v, %+v", device, s.Fetched, s.Cache)
 	}
 	text := run(t, "status", "--root", d.root).good()
-	for _, word := range []string{"node " + d.root, "fetched", "cache", "MOUNTED", "MISSED", s.Mounts[0].Tree.Short(), dir, "tools:1"} {
+	for _, word := range []string{"node " + d.root, "fetched", "cache", "MOUNTED", "MISSED", s.Mounts[0].Tree.Short(),
+		dir, "tools:1"} {
 		if !strings.Contains(text, word) {
 			t.Errorf("status does not say %q:\n%s", word, text)
 		}
 	}
-	if out := run(t, "cache", "--root", d.root).good(); !strings.HasPrefix(out, "cache ") || !strings.Contains(out, "20 GiB") || strings.Contains(out, " 0 chunks") {
+	if out := run(t, "cache", "--root", d.root).good(); !strings.HasPrefix(out, "cache ") ||
+		!strings.Contains(out, "20 GiB") || strings.Contains(out, " 0 chunks") {
 		t.Errorf("cache: %s", out)
 	}
 	if out := run(t, "cache", "prune", "--root", d.root).good(); !strings.Contains(out, " 0 chunks") {
@@ -133,7 +137,8 @@ func TestStatusAndCache(t *testing.T) {
 	}
 	shows(t, dir)
 	var cache disk.Stats
-	if err := json.Unmarshal([]byte(run(t, "cache", "--json", "--root", d.root).good()), &cache); err != nil || cache.Used < int64(len(large)) {
+	if err := json.Unmarshal([]byte(run(t, "cache", "--json", "--root", d.root).good()), &cache); err != nil ||
+		cache.Used < int64(len(large)) {
 		t.Errorf("cache --json: %+v, %v", cache, err)
 	}
 	run(t, "unmount", "--root", d.root, dir).good()
@@ -215,7 +220,8 @@ func nodeAndKeeperAreKilled(t *testing.T, mode mount.Mode) {
 	dir, merged := used(t, d)
 	// What is no mount of the node, in its directory.
 	foreign := filepath.Join(d.root, "mounts", "foreign")
-	if err := errors.Join(os.Mkdir(foreign, 0o700), os.WriteFile(filepath.Join(foreign, "file"), nil, 0o600)); err != nil {
+	if err := errors.Join(os.Mkdir(foreign, 0o700),
+		os.WriteFile(filepath.Join(foreign, "file"), nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
@@ -332,7 +338,8 @@ func TestDamagedIndexWithoutAHub(t *testing.T) {
 	with := d.args
 	d.args = append(d.args, "--hub", "http://127.0.0.1:1")
 	d.start()
-	if s := status(t, d.root); len(s.Binds) != 1 || s.Binds[0].Lost == "" || mountsOn(t, dir) != 0 || !strings.Contains(d.said(), "is not mounted any more") {
+	if s := status(t, d.root); len(s.Binds) != 1 || s.Binds[0].Lost == "" || mountsOn(t, dir) != 0 ||
+		!strings.Contains(d.said(), "is not mounted any more") {
 		t.Errorf("%+v, %d mounts; it said\n%s", s.Binds, mountsOn(t, dir), d.said())
 	}
 	d.end(syscall.SIGTERM)
@@ -359,7 +366,8 @@ func TestTreeThatIsLost(t *testing.T) {
 	}
 	d.start()
 	s := status(t, d.root)
-	if len(s.Lost) != 1 || s.Lost[0].Tree.String() != tree || len(s.Lost[0].Chains) != 1 || len(s.Lost[0].Images) != 1 || s.Lost[0].Images[0] != "tools:1" || s.Lost[0].Cause == "" {
+	if len(s.Lost) != 1 || s.Lost[0].Tree.String() != tree || len(s.Lost[0].Chains) != 1 ||
+		len(s.Lost[0].Images) != 1 || s.Lost[0].Images[0] != "tools:1" || s.Lost[0].Cause == "" {
 		t.Errorf("lost: %+v", s.Lost)
 	}
 	if !strings.Contains(d.said(), "tools:1") || !strings.Contains(d.said(), "could not be recovered") {

@@ -50,7 +50,8 @@ func TestNodeStartsWithLeftovers(t *testing.T) {
 	tree := filepath.Join(d.root, "trees", status(t, d.root).Mounts[0].Tree.String())
 	other := filepath.Base(tree)
 	var stubborn []string
-	for _, path := range []string{"snapshots/rm-1", "trees/new-" + other, "trees/rm-" + other, tree[len(d.root)+1:] + "/local.new", tree[len(d.root)+1:] + "/local.rm"} {
+	for _, path := range []string{"snapshots/rm-1", "trees/new-" + other, "trees/rm-" + other, tree[len(d.root)+1:] +
+		"/local.new", tree[len(d.root)+1:] + "/local.rm"} {
 		path = filepath.Join(d.root, path)
 		stubborn = append(stubborn, path)
 		immutable.Dir(t, filepath.Join(path, "below"))
@@ -104,7 +105,8 @@ func TestNodeStartsOnAFullDisk(t *testing.T) {
 func nodeStartsOnAFullDisk(t *testing.T, script string) {
 	base := shortDir(t)
 	disk := filepath.Join(base, "disk")
-	if out, err := exec.Command("sh", "-ec", "mkdir $2 && "+script, "sh", filepath.Join(base, "image"), disk).CombinedOutput(); err != nil {
+	if out, err := exec.Command("sh", "-ec", "mkdir $2 && "+script, "sh", filepath.Join(base, "image"),
+		disk).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	t.Cleanup(func() { _ = syscall.Unmount(disk, syscall.MNT_DETACH) })
@@ -114,7 +116,8 @@ func nodeStartsOnAFullDisk(t *testing.T, script string) {
 	chain := status(t, root).Binds[0].Chain
 	d.end(syscall.SIGKILL)
 	// What is mounted for people is written down anew, in several blocks.
-	lost := binds.Bind{Dir: t.TempDir(), Name: strings.Repeat("x", 1<<18), Chain: "sha256:" + strings.Repeat("a", 64), Lost: "a test"}
+	lost := binds.Bind{Dir: t.TempDir(), Name: strings.Repeat("x", 1<<18), Chain: "sha256:" + strings.Repeat("a", 64),
+		Lost: "a test"}
 	text, err := json.Marshal([]binds.Bind{{Dir: dir, Name: "tools:1", Chain: chain}, lost})
 	if err != nil {
 		t.Fatal(err)

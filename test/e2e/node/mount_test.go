@@ -210,7 +210,8 @@ func TestMountInterrupted(t *testing.T) {
 			return err == nil && len(found) > 0
 		}
 	}
-	for name, when := range map[string]func() bool{"at the start": ownHas("node.log"), "when the node answers": ownHas("control.sock"), "in the middle": nil} {
+	for name, when := range map[string]func() bool{"at the start": ownHas("node.log"),
+		"when the node answers": ownHas("control.sock"), "in the middle": nil} {
 		url, asked := silentHub(t) // for each: that it was asked is when to interrupt
 		if when == nil {
 			when = asked

@@ -62,7 +62,8 @@ func TestNodeLearnsOfNewerLocations(t *testing.T) {
 	pull(t, s, "python")
 	python := func() {
 		t.Helper()
-		ran, err := s.Machine.Run(t.Context(), site.Lighter, site.Reference("python"), "python3", "-c", "print('hello')")
+		ran, err := s.Machine.Run(t.Context(), site.Lighter, site.Reference("python"), "python3", "-c",
+			"print('hello')")
 		if err != nil || ran.Output != "hello\n" {
 			t.Errorf("%q, %v", ran.Output, err)
 		}
@@ -86,7 +87,8 @@ func TestNodeLearnsOfNewerLocations(t *testing.T) {
 		if err := os.Chtimes(path, ago, ago); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Machine.Command(t.Context(), lighter, "cache", "prune", "--root", s.Machine.NodeRoot()); err != nil {
+		if _, err := s.Machine.Command(t.Context(), lighter, "cache", "prune", "--root",
+			s.Machine.NodeRoot()); err != nil {
 			t.Fatal(err)
 		}
 		python()
@@ -102,7 +104,10 @@ func TestNodeLearnsOfNewerLocations(t *testing.T) {
 			startup += pack.Bytes()
 		}
 	}
-	eventually(t, "the startup packs", func() bool { return startup > 0 && nodeStatus(t, s).Ahead.Startup.Fetched >= startup*9/10 })
+	eventually(t, "the startup packs", func() bool {
+		return startup > 0 &&
+			nodeStatus(t, s).Ahead.Startup.Fetched >= startup*9/10
+	})
 
 	if err := s.Machine.StopNode(); err != nil {
 		t.Fatal(err)

@@ -56,14 +56,16 @@ func prepare() (stop func() error, err error) {
 	}
 	// Mounts without a node have their roots here, out of the host's sight.
 	own := filepath.Join(dir, "own")
-	if err := errors.Join(os.MkdirAll(ownRoots, 0o700), os.Mkdir(own, 0o700), syscall.Mount(own, ownRoots, "", syscall.MS_BIND, "")); err != nil {
+	if err := errors.Join(os.MkdirAll(ownRoots, 0o700), os.Mkdir(own, 0o700),
+		syscall.Mount(own, ownRoots, "", syscall.MS_BIND, "")); err != nil {
 		return nil, err
 	}
 	config := filepath.Join(dir, "hub.toml")
 	if err := os.WriteFile(config, []byte("platforms = ['linux/amd64', 'linux/arm64']\n"), 0o600); err != nil {
 		return nil, err
 	}
-	cmd, err := background(filepath.Join(dir, "hub.log"), "hub", "--config", config, "--root", filepath.Join(dir, "root"))
+	cmd, err := background(filepath.Join(dir, "hub.log"), "hub", "--config", config, "--root",
+		filepath.Join(dir, "root"))
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +96,8 @@ func add(dir, name string, platforms []string) error {
 	if err != nil {
 		return err
 	}
-	if err := path.AppendIndex(index, layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": "1"})); err != nil {
+	if err := path.AppendIndex(index,
+		layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": "1"})); err != nil {
 		return err
 	}
 	for range 500 { // the hub may not listen yet
@@ -118,12 +121,16 @@ func makeImage(p *v1.Platform) (v1.Image, error) {
 	}
 	blob := tars.Of(tars.File("text", p.String()), tars.File("large", string(large)),
 		tars.File("id", string(id), tars.Mode(0o4755)), tars.Char("null", 1, 3, tars.Mode(0o666)))
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(blob)), nil },
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(blob)),
+			nil
+	},
 		tarball.WithMediaType(types.OCILayer))
 	if err != nil {
 		return nil, err
 	}
-	image, err := mutate.AppendLayers(mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON), layer)
+	image, err := mutate.AppendLayers(mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1),
+		types.OCIConfigJSON), layer)
 	if err != nil {
 		return nil, err
 	}

@@ -149,10 +149,12 @@ func byMounting(t *testing.T, root string, m report.MountStatus) {
 		"nothing of the node's": "mount -t tmpfs tmpfs " + at,
 		"the tree":              "mount --bind " + m.Dir + " " + at,
 		"an overlay":            "mount -t overlay overlay -o lowerdir=" + m.Dir + ":" + at + " " + at,
-		"the image":             "mount -t erofs -o device=" + filepath.Join(root, "devices", m.Tree.String()) + " " + metadata + " " + at,
-		"the device":            "mount --bind " + filepath.Join(root, "devices") + " " + at,
+		"the image": "mount -t erofs -o device=" + filepath.Join(root, "devices", m.Tree.String()) + " " +
+			metadata + " " + at,
+		"the device": "mount --bind " + filepath.Join(root, "devices") + " " + at,
 	} {
-		cmd := exec.Command("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount)
+		cmd := exec.Command("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "unshare", "--user",
+			"--map-root-user", "--mount", "sh", "-c", mount)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 		out, err := cmd.CombinedOutput()
 		if (err == nil) != (name == "nothing of the node's") {

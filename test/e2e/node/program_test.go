@@ -45,9 +45,11 @@ func TestProgramOnALazyImage(t *testing.T) {
 	for _, at := range []string{dir, merged} {
 		root := newRoot(t)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		out, err := exec.CommandContext(ctx, filepath.Join(at, "lighter"), "node", "--root", root, "--address", "").CombinedOutput()
+		out, err := exec.CommandContext(ctx, filepath.Join(at, "lighter"), "node", "--root", root, "--address",
+			"").CombinedOutput()
 		cancel()
-		if err == nil || !bytes.Contains(out, []byte("lies on an image that a lighter node serves")) || bytes.Count(out, []byte("\n")) != 1 {
+		if err == nil || !bytes.Contains(out, []byte("lies on an image that a lighter node serves")) ||
+			bytes.Count(out, []byte("\n")) != 1 {
 			t.Errorf("at %s: %v, %s", at, err, out)
 		}
 		if _, err := os.Stat(root); err == nil {
@@ -68,7 +70,8 @@ func TestProgramOnALazyImage(t *testing.T) {
 	lighter = filepath.Join(plain, "lighter")
 	startNode(t, newRoot(t), "--address", "")
 	erofs := t.TempDir()
-	if out, err := exec.Command("sh", "-ec", "mkfs.erofs --quiet $1 $2 && mount -t erofs -o loop $1 $3", "sh", image, plain, erofs).CombinedOutput(); err != nil {
+	if out, err := exec.Command("sh", "-ec", "mkfs.erofs --quiet $1 $2 && mount -t erofs -o loop $1 $3", "sh", image,
+		plain, erofs).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(erofs, unix.MNT_DETACH) })
@@ -80,12 +83,16 @@ func TestProgramOnALazyImage(t *testing.T) {
 func addProgram(t *testing.T, program []byte) {
 	t.Helper()
 	blob := tars.Of(tars.File("lighter", string(program), tars.Mode(0o755)))
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(blob)), nil },
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(blob)),
+			nil
+	},
 		tarball.WithMediaType(types.OCILayer))
 	if err != nil {
 		t.Fatal(err)
 	}
-	image, err := mutate.AppendLayers(mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON), layer)
+	image, err := mutate.AppendLayers(mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1),
+		types.OCIConfigJSON), layer)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +108,9 @@ func addProgram(t *testing.T, program []byte) {
 	dir := t.TempDir()
 	path, err := layout.Write(dir, empty.Index)
 	if err == nil {
-		err = path.AppendImage(image, layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": "1"}), layout.WithPlatform(v1.Platform{OS: "linux", Architecture: "amd64"}))
+		err = path.AppendImage(image,
+			layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": "1"}),
+			layout.WithPlatform(v1.Platform{OS: "linux", Architecture: "amd64"}))
 	}
 	if err != nil {
 		t.Fatal(err)

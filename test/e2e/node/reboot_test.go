@@ -25,7 +25,8 @@ func TestReboot(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := c.Exec(t.Context(), "sh", "-c", "until test -s /file; do sleep 0.1; done; cat /file; sync"); err != nil {
+		if _, err := c.Exec(t.Context(), "sh", "-c",
+			"until test -s /file; do sleep 0.1; done; cat /file; sync"); err != nil {
 			t.Fatal(err)
 		}
 		old = append(old, c)

@@ -110,7 +110,8 @@ func TestStartsAreRecorded(t *testing.T) {
 	}
 	python := func() {
 		t.Helper()
-		if ran, err := s.Machine.Run(t.Context(), site.Lighter, site.Reference("python"), "python3", "-c", "print(6 * 7)"); err != nil || ran.Output != "42\n" {
+		if ran, err := s.Machine.Run(t.Context(), site.Lighter, site.Reference("python"), "python3", "-c",
+			"print(6 * 7)"); err != nil || ran.Output != "42\n" {
 			t.Fatalf("%q, %v", ran.Output, err)
 		}
 	}
@@ -137,7 +138,8 @@ func TestStartsAreRecorded(t *testing.T) {
 		t.Errorf("the trace is of %d bytes, the start read %d", sum, m.Device.Bytes)
 	}
 	for name := range heard.header {
-		if !slices.Contains([]string{"Accept", "Accept-Encoding", "Content-Length", "Content-Type", "User-Agent"}, name) {
+		if !slices.Contains([]string{"Accept", "Accept-Encoding", "Content-Length", "Content-Type", "User-Agent"},
+			name) {
 			t.Errorf("the hub was told more: %s", name)
 		}
 	}
@@ -200,14 +202,16 @@ func TestTraceRecord(t *testing.T) {
 	record := func(args ...string) chan said {
 		ended := make(chan said, 1)
 		go func() {
-			text, err := s.Machine.Command(t.Context(), append([]string{lighter, "trace", "record", "--root", s.Machine.NodeRoot()}, args...)...)
+			text, err := s.Machine.Command(t.Context(),
+				append([]string{lighter, "trace", "record", "--root", s.Machine.NodeRoot()}, args...)...)
 			ended <- said{text, err}
 		}()
 		return ended
 	}
 	toFile, toHub := record("--output", file, site.Reference("python")), record("--json", "base:latest")
 	eventually(t, "recording", func() bool { return recording(t, s).InWork == 2 })
-	if again := <-record("base:latest"); again.err == nil || !strings.Contains(again.err.Error(), "already being recorded") {
+	if again := <-record("base:latest"); again.err == nil ||
+		!strings.Contains(again.err.Error(), "already being recorded") {
 		t.Errorf("recorded twice at a time: %v", again)
 	}
 	for _, image := range []string{"base", "python"} {
@@ -227,7 +231,8 @@ func TestTraceRecord(t *testing.T) {
 	if err != nil || len(recordings) != 1 || !strings.Contains(string(text), "/libc.so.6 ") {
 		t.Errorf("%v\n%s", err, text)
 	}
-	if _, err := s.Machine.Command(t.Context(), lighter, "trace", "import", "--hub", s.Hub.URL, "--plain-http", "python", file); err != nil {
+	if _, err := s.Machine.Command(t.Context(), lighter, "trace", "import", "--hub", s.Hub.URL, "--plain-http",
+		"python", file); err != nil {
 		t.Errorf("the hub does not take what was recorded: %v", err)
 	}
 	for _, m := range nodeStatus(t, s).Mounts {

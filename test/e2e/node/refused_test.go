@@ -21,7 +21,8 @@ import (
 // a hub or without one: it reads all its bytes, and the status names the statement.
 // When the statement can be verified again nothing is refused any more.
 func TestRefusedStatement(t *testing.T) {
-	for name, refuse := range map[string]func(t *testing.T, d *daemon) (undo func()){"bit": flipStatement, "key": replaceKey} {
+	for name, refuse := range map[string]func(t *testing.T, d *daemon) (undo func()){"bit": flipStatement,
+		"key": replaceKey} {
 		for _, signal := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM} {
 			for hub, args := range map[string][]string{"hub": nil, "no-hub": {"--hub", "http://127.0.0.1:1"}} {
 				t.Run(name+"-"+signal.String()+"-"+hub, func(t *testing.T) {
@@ -47,7 +48,8 @@ func TestRefusedStatement(t *testing.T) {
 					d.start()
 					showsAnew(t, merged)
 					showsAnew(t, dir)
-					eventually(t, "a statement that is not refused", func() bool { return len(status(t, d.root).Refused) == 0 })
+					eventually(t, "a statement that is not refused",
+						func() bool { return len(status(t, d.root).Refused) == 0 })
 					run(t, "unmount", "--root", d.root, dir).good()
 				})
 			}
@@ -69,11 +71,14 @@ func isHere(t *testing.T, d *daemon) bool {
 func refused(t *testing.T, d *daemon) {
 	t.Helper()
 	s := status(t, d.root)
-	if len(s.Refused) != 1 || len(s.Binds) != 1 || s.Refused[0].Chain != s.Binds[0].Chain || len(s.Refused[0].Trees) != 1 ||
-		!slices.Equal(s.Refused[0].Images, []string{"tools:1"}) || s.Refused[0].Cause == "" || s.Refused[0].Repair == "" {
+	if len(s.Refused) != 1 || len(s.Binds) != 1 || s.Refused[0].Chain != s.Binds[0].Chain ||
+		len(s.Refused[0].Trees) != 1 ||
+		!slices.Equal(s.Refused[0].Images, []string{"tools:1"}) || s.Refused[0].Cause == "" ||
+		s.Refused[0].Repair == "" {
 		t.Errorf("refused: %+v, mounted: %+v", s.Refused, s.Binds)
 	}
-	for line, words := range map[string][]string{"status": {"REFUSED STATEMENT", "tools:1", "what to do"}, "doctor": {"the statement of tools:1 is refused"}} {
+	for line, words := range map[string][]string{"status": {"REFUSED STATEMENT", "tools:1", "what to do"},
+		"doctor": {"the statement of tools:1 is refused"}} {
 		out := run(t, line, "--root", d.root).stdout // the doctor ends with an error
 		for _, word := range words {
 			if !strings.Contains(out, word) {

@@ -55,7 +55,8 @@ func TestRootTurnsReadOnly(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if err := os.WriteFile("/sys/fs/ext4/"+filepath.Base(strings.TrimSpace(string(device)))+"/trigger_fs_error", []byte("a test"), 0o200); err != nil {
+	if err := os.WriteFile("/sys/fs/ext4/"+filepath.Base(strings.TrimSpace(string(device)))+"/trigger_fs_error",
+		[]byte("a test"), 0o200); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(disk, "file"), nil, 0o600); !errors.Is(err, syscall.EROFS) {

@@ -27,7 +27,8 @@ func TestKeyRotation(t *testing.T) {
 	}
 	works := func(step string) {
 		t.Helper()
-		if _, err := s.Machine.Command(t.Context(), lighter, "cache", "prune", "--root", s.Machine.NodeRoot()); err != nil {
+		if _, err := s.Machine.Command(t.Context(), lighter, "cache", "prune", "--root",
+			s.Machine.NodeRoot()); err != nil {
 			t.Fatal(err)
 		}
 		if err := site.DropCaches(); err != nil {
@@ -58,7 +59,8 @@ func TestKeyRotation(t *testing.T) {
 	}
 	hubKey := func(args ...string) string {
 		t.Helper()
-		out, err := s.Machine.Command(t.Context(), slices.Concat([]string{lighter, "hub", "key", args[0], "--root", s.Hub.Root}, args[1:])...)
+		out, err := s.Machine.Command(t.Context(), slices.Concat([]string{lighter, "hub", "key", args[0], "--root",
+			s.Hub.Root}, args[1:])...)
 		if err != nil {
 			t.Fatal(err)
 		}

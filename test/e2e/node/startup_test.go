@@ -159,7 +159,8 @@ func (s *starts) layOut(t *testing.T, tree chunk.ID, paths []string) int {
 		t.Fatal(err)
 	}
 	var extents bytes.Buffer
-	if _, err := index.Receive(bytes.NewReader(plain(base+"indexes/"+tree.String())), tree, &extents, io.Discard); err != nil {
+	if _, err := index.Receive(bytes.NewReader(plain(base+"indexes/"+tree.String())), tree, &extents,
+		io.Discard); err != nil {
 		t.Fatal(err)
 	}
 	m, err := index.OpenMap(bytes.NewReader(extents.Bytes()), tree, index.NewPages(64))
@@ -229,7 +230,8 @@ func TestStartThatIsKnown(t *testing.T) {
 	s := startSiteWith(t, site.Options{Hubs: []string{between}, NodeArgs: []string{"--prefetch=false"}}, "python")
 	run := func(t *testing.T) {
 		t.Helper()
-		ran, err := s.Machine.Run(t.Context(), site.Lighter, site.Reference("python"), "python3", "-c", "print('hello')")
+		ran, err := s.Machine.Run(t.Context(), site.Lighter, site.Reference("python"), "python3", "-c",
+			"print('hello')")
 		if err != nil || ran.Output != "hello\n" {
 			t.Errorf("%q, %v", ran.Output, err)
 		}

@@ -78,14 +78,17 @@ func TestMetrics(t *testing.T) {
 	defer run(t, "unmount", "--root", d.root, dir)
 	shows(t, dir)
 	for name, atLeast := range map[string]float64{
-		`read_bytes_total{origin="hub"}`: 1 << 16, `fault_duration_seconds_count{origin="hub"}`: 1, `fault_duration_seconds_sum{origin="hub"}`: 1e-6,
-		`mounts{mode="file"}`: 1, `cache_bytes`: 1 << 20, `unit_requests_total`: 1, `unit_received_bytes_total`: 1 << 20, `ready`: 1,
+		`read_bytes_total{origin="hub"}`: 1 << 16, `fault_duration_seconds_count{origin="hub"}`: 1,
+		`fault_duration_seconds_sum{origin="hub"}`: 1e-6,
+		`mounts{mode="file"}`:                      1, `cache_bytes`: 1 << 20, `unit_requests_total`: 1,
+		`unit_received_bytes_total`: 1 << 20, `ready`: 1,
 	} {
 		if got := metric(t, address, name); got < atLeast {
 			t.Errorf("%s is %v, want %v at least", name, got, atLeast)
 		}
 	}
-	for _, name := range []string{`failed_reads_total{reason="origin"}`, "verification_failures_total", "reads_in_flight", "taken_over"} {
+	for _, name := range []string{`failed_reads_total{reason="origin"}`, "verification_failures_total",
+		"reads_in_flight", "taken_over"} {
 		if got := metric(t, address, name); got != 0 {
 			t.Errorf("%s is %v", name, got)
 		}
@@ -114,7 +117,8 @@ func TestReadiness(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := &daemon{t: t, root: root, log: filepath.Join(t.TempDir(), "node.log")}
-	if d.cmd, err = background(d.log, "node", "--root", root, "--address", filepath.Join(root, "s"), "--http-address", address, "--log-format", "json"); err != nil {
+	if d.cmd, err = background(d.log, "node", "--root", root, "--address", filepath.Join(root, "s"), "--http-address",
+		address, "--log-format", "json"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -144,7 +148,8 @@ func TestReadiness(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer request.Close()
-	if _, err := request.Write([]byte("POST /unmount HTTP/1.1\r\nHost: control\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n")); err != nil {
+	if _,
+		err := request.Write([]byte("POST /unmount HTTP/1.1\r\nHost: control\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := request.Read(make([]byte, 100)); err != nil { // it is told to go on, by whoever waits for the rest
@@ -162,7 +167,8 @@ func TestReadiness(t *testing.T) {
 	d.cmd = nil
 	for line := range strings.Lines(d.said()) {
 		var entry struct{ Time, Level, Msg string }
-		if err := json.Unmarshal([]byte(line), &entry); err != nil || entry.Time == "" || entry.Level == "" || entry.Msg == "" {
+		if err := json.Unmarshal([]byte(line), &entry); err != nil || entry.Time == "" || entry.Level == "" ||
+			entry.Msg == "" {
 			t.Errorf("no line of a JSON log: %q (%v)", line, err)
 		}
 	}
@@ -194,8 +200,10 @@ func TestNoSecretIsSaid(t *testing.T) {
 	images := run(t, "images", "--hub", url)
 	images.bad(1, "hub")
 	_, metrics := get(t, address, "/metrics")
-	said := []string{mounted.stderr, images.stderr, run(t, "status", "--root", d.root).good(), run(t, "status", "--json", "--root", d.root).good(),
-		run(t, "images", "--hub", "ftp://somebody:"+secret+"@hub").stderr, run(t, "node", "--hub", "ftp://somebody:"+secret+"@hub", "--root", newRoot(t)).stderr, metrics}
+	said := []string{mounted.stderr, images.stderr, run(t, "status", "--root", d.root).good(),
+		run(t, "status", "--json", "--root", d.root).good(),
+		run(t, "images", "--hub", "ftp://somebody:"+secret+"@hub").stderr,
+		run(t, "node", "--hub", "ftp://somebody:"+secret+"@hub", "--root", newRoot(t)).stderr, metrics}
 	d.end(syscall.SIGTERM)
 	for _, text := range append(said, d.said()) {
 		for _, s := range []string{secret, base64.StdEncoding.EncodeToString([]byte("somebody:" + secret))} {

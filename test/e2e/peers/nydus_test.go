@@ -11,9 +11,11 @@ import (
 
 func TestNydusIsLazy(t *testing.T) {
 	// It would prefetch all of it.
-	s, whole := start(t, site.Peer{Snapshotter: "nydus", Command: []string{tool(t, "nydus"), "snapshotter", "--root", "{root}",
-		"--address", "{socket}", "--no-prefetch"}})
-	if out, err := exec.CommandContext(t.Context(), tool(t, "nydus"), "convert", "--plain-http", site.Reference("base"), site.Reference("nydus")).CombinedOutput(); err != nil {
+	s, whole := start(t, site.Peer{Snapshotter: "nydus",
+		Command: []string{tool(t, "nydus"), "snapshotter", "--root", "{root}",
+			"--address", "{socket}", "--no-prefetch"}})
+	if out, err := exec.CommandContext(t.Context(), tool(t, "nydus"), "convert", "--plain-http", site.Reference("base"),
+		site.Reference("nydus")).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	if bytes := pullAndRun(t, s, "nydus", "nydus"); bytes > whole/4 {

@@ -12,9 +12,11 @@ import (
 
 func TestSOCIIsLazy(t *testing.T) {
 	settings := write(t, "[background_fetch]\ndisable = true\n")
-	s, whole := start(t, site.Peer{Snapshotter: "soci", Command: []string{tool(t, "soci"), "snapshotter", "--root", "{root}",
-		"--address", "{socket}", "--containerd", "{containerd}", "--config", settings, "--plain-http", "{registry}"}})
-	out, err := exec.CommandContext(t.Context(), tool(t, "soci"), "convert", "--plain-http", site.Reference("base"), site.Reference("soci")).Output()
+	s, whole := start(t, site.Peer{Snapshotter: "soci",
+		Command: []string{tool(t, "soci"), "snapshotter", "--root", "{root}",
+			"--address", "{socket}", "--containerd", "{containerd}", "--config", settings, "--plain-http", "{registry}"}})
+	out, err := exec.CommandContext(t.Context(), tool(t, "soci"), "convert", "--plain-http", site.Reference("base"),
+		site.Reference("soci")).Output()
 	if err != nil || !json.Valid(out) {
 		t.Fatalf("%v: %s", err, out)
 	}

@@ -34,16 +34,19 @@ func convert(t *testing.T, to string, args ...string) (image made) {
 
 func TestStargzIsLazy(t *testing.T) {
 	settings := write(t, "no_background_fetch = true\n") // it would fetch all of it, sooner or later
-	s, whole := start(t, site.Peer{Snapshotter: "stargz", Command: []string{tool(t, "stargz"), "snapshotter", "--root", "{root}",
-		"--address", "{socket}", "--config", settings, "--plain-http", "{registry}"}})
+	s, whole := start(t, site.Peer{Snapshotter: "stargz",
+		Command: []string{tool(t, "stargz"), "snapshotter", "--root", "{root}",
+			"--address", "{socket}", "--config", settings, "--plain-http", "{registry}"}})
 	store := t.TempDir()
 	// Debian's /bin is a link to /usr/bin; this machine's package lists are of no use to anybody.
-	trace := write(t, "lighter trace 1\nstarts 1\n0 0 4096 /usr/bin/true\n2 0 4096 /no/such/file\n2 0 4096 /usr/bin/perl\n3 4096 4096 /usr/bin/true\n")
+	trace := write(t,
+		"lighter trace 1\nstarts 1\n0 0 4096 /usr/bin/true\n2 0 4096 /no/such/file\n2 0 4096 /usr/bin/perl\n3 4096 4096 /usr/bin/true\n")
 	for _, kind := range []string{"estargz", "zstdchunked"} {
 		t.Run(kind, func(t *testing.T) {
 			plain := convert(t, kind, "--kind", kind, "--store", store)
 			traced := convert(t, kind+"-traced", "--kind", kind, "--store", store, "--trace", trace)
-			if plain.First != 0 || traced.First != 2 || plain.Layers != 1 || plain.Bytes < whole/2 || traced.Bytes < whole/2 {
+			if plain.First != 0 || traced.First != 2 || plain.Layers != 1 || plain.Bytes < whole/2 ||
+				traced.Bytes < whole/2 {
 				t.Fatalf("the converter made %+v, and with a trace %+v", plain, traced)
 			}
 			bytes := pullAndRun(t, s, "stargz", kind)

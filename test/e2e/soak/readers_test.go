@@ -144,7 +144,10 @@ func addFile(t *testing.T, s *site.Site, from, name, file, content string) {
 		t.Fatal(err)
 	}
 	blob := tars.Of(tars.File(file, content))
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(blob)), nil },
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(blob)),
+			nil
+	},
 		tarball.WithMediaType(types.OCILayer))
 	if err != nil {
 		t.Fatal(err)
@@ -159,12 +162,14 @@ func addFile(t *testing.T, s *site.Site, from, name, file, content string) {
 	}
 	path, err := layout.Write(filepath.Join(dir, "image"), empty.Index)
 	if err == nil {
-		err = path.AppendImage(image, layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": "latest"}))
+		err = path.AppendImage(image,
+			layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": "latest"}))
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(s.Push(t.Context(), filepath.Join(dir, "image"), name), s.Hub.Add(t.Context(), name)); err != nil {
+	if err := errors.Join(s.Push(t.Context(), filepath.Join(dir, "image"), name),
+		s.Hub.Add(t.Context(), name)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -183,7 +188,8 @@ func imageOf(dir string) (v1.Image, error) {
 
 // startFio starts fio on blocks that it verifies, and stops it when ctx is done.
 func startFio(ctx context.Context, jobs int, args ...string) (wait func() error) {
-	cmd := exec.Command("fio", append([]string{"--name=soak", "--bs=16k", "--thread", "--ioengine=psync", "--verify=crc32c", "--verify_fatal=1", "--verify_state_save=0",
+	cmd := exec.Command("fio", append([]string{"--name=soak", "--bs=16k", "--thread", "--ioengine=psync",
+		"--verify=crc32c", "--verify_fatal=1", "--verify_state_save=0",
 		fmt.Sprintf("--size=%d", dataSize), fmt.Sprintf("--numjobs=%d", jobs)}, args...)...)
 	var out strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &out
@@ -206,7 +212,8 @@ func startFio(ctx context.Context, jobs int, args ...string) (wait func() error)
 			}
 		}
 		// Its exit code is not 0 either when it was told to stop.
-		if good, all := strings.Count(out.String(), "err= 0"), strings.Count(out.String(), "err="); good != jobs || all != jobs {
+		if good, all := strings.Count(out.String(), "err= 0"), strings.Count(out.String(), "err="); good != jobs ||
+			all != jobs {
 			return fmt.Errorf("fio: %v\n%s", err, out.String())
 		}
 		return nil
@@ -231,7 +238,8 @@ func readRandomly(t *testing.T, s *site.Site, name string) *randomReader {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	r := &randomReader{cancel, make(chan error, 1)}
-	wait := startFio(ctx, randomReaders, "--rw=randread", "--readonly", "--time_based", "--runtime=1h", "--filename="+filepath.Join(c.Root, "data"))
+	wait := startFio(ctx, randomReaders, "--rw=randread", "--readonly", "--time_based", "--runtime=1h",
+		"--filename="+filepath.Join(c.Root, "data"))
 	go func() { r.ended <- wait() }()
 	return r
 }

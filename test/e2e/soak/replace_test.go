@@ -64,7 +64,8 @@ func TestTooNewADaemon(t *testing.T) {
 	if err := c.Remove(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if ran, err := s.Machine.Run(t.Context(), site.Lighter, site.Reference("data"), "wc", "-c", "/data"); err != nil || !strings.HasPrefix(ran.Output, "50331648 ") {
+	if ran, err := s.Machine.Run(t.Context(), site.Lighter, site.Reference("data"), "wc", "-c", "/data"); err != nil ||
+		!strings.HasPrefix(ran.Output, "50331648 ") {
 		t.Errorf("a new container: %q, %v", ran.Output, err)
 	}
 }

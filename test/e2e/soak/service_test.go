@@ -84,7 +84,8 @@ func (m *manager) hear(lines []string, fds []int) {
 	defer m.mu.Unlock()
 	m.said = append(m.said, lines...)
 	for _, fd := range fds {
-		if !slices.Contains(lines, "FDSTORE=1") || slices.ContainsFunc(m.files, func(f *os.File) bool { return same(int(f.Fd()), fd) }) {
+		if !slices.Contains(lines, "FDSTORE=1") || slices.ContainsFunc(m.files,
+			func(f *os.File) bool { return same(int(f.Fd()), fd) }) {
 			unix.Close(fd)
 			continue
 		}
@@ -235,7 +236,8 @@ func TestServiceManager(t *testing.T) {
 				t.Errorf("with a journal (%t): %v", journalled, err)
 			}
 		}
-		if _, _, err := (keeper.Process{Root: s.Machine.NodeRoot()}).Take(t.Context()); !errors.Is(err, fs.ErrNotExist) {
+		if _, _, err := (keeper.Process{Root: s.Machine.NodeRoot()}).Take(t.Context()); !errors.Is(err,
+			fs.ErrNotExist) {
 			t.Errorf("there is a keeper of our own as well: %v", err)
 		}
 		if err := c.Remove(t.Context()); err != nil {

@@ -220,12 +220,14 @@ func (d *disturbed) end() {
 			d.t.Fatalf("%d requests hang", d.waiting())
 		}
 	}
-	if _, err := d.Machine.Run(d.t.Context(), site.Lighter, site.Reference("python"), "python3", "-c", "import json"); err != nil {
+	if _, err := d.Machine.Run(d.t.Context(), site.Lighter, site.Reference("python"), "python3", "-c",
+		"import json"); err != nil {
 		d.t.Errorf("a new container: %v", err)
 	}
 	d.t.Logf("%d kills, %d of them of a daemon that held unanswered reads", d.kills, d.held)
 	if d.held*2 < d.kills {
-		d.t.Errorf("only %d of %d kills were of a daemon that held unanswered reads: this proves little", d.held, d.kills)
+		d.t.Errorf("only %d of %d kills were of a daemon that held unanswered reads: this proves little", d.held,
+			d.kills)
 	}
 }
 

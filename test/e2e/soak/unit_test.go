@@ -31,7 +31,8 @@ func TestUnitsAreUnderstood(t *testing.T) {
 	}
 	for _, name := range []string{"lighter-node.service", "lighter-hub.service"} {
 		path := filepath.Join(t.TempDir(), name)
-		if err := os.WriteFile(path, []byte(strings.ReplaceAll(unit(t, name), "/usr/local/bin/lighter", lighter)), 0o644); err != nil {
+		if err := os.WriteFile(path, []byte(strings.ReplaceAll(unit(t, name), "/usr/local/bin/lighter", lighter)),
+			0o644); err != nil {
 			t.Fatal(err)
 		}
 		out, err := exec.Command("systemd-analyze", "verify", path).CombinedOutput()
@@ -64,7 +65,8 @@ func TestCapabilities(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Push(t.Context(), filepath.Join(work, "images/base"), "base"); err != nil { // which the hub does not know
+	// which the hub does not know
+	if err := s.Push(t.Context(), filepath.Join(work, "images/base"), "base"); err != nil {
 		t.Fatal(err)
 	}
 	s.Machine.KillNode()
@@ -101,11 +103,13 @@ func TestCapabilities(t *testing.T) {
 		t.Error(err)
 	}
 	for _, pattern := range []string{"[0-9]*", "rm-*", "new-*"} {
-		if left, err := filepath.Glob(filepath.Join(s.Machine.NodeRoot(), "snapshots", pattern)); err != nil || len(left) > 0 {
+		if left, err := filepath.Glob(filepath.Join(s.Machine.NodeRoot(), "snapshots", pattern)); err != nil ||
+			len(left) > 0 {
 			t.Errorf("snapshots are left: %v, %v", left, err)
 		}
 	}
-	if said, err := os.ReadFile(s.Machine.NodeLog()); err != nil || strings.Contains(string(said), "level=ERROR") || t.Failed() {
+	if said, err := os.ReadFile(s.Machine.NodeLog()); err != nil || strings.Contains(string(said), "level=ERROR") ||
+		t.Failed() {
 		t.Errorf("the nodes said (%v):\n%s", err, said)
 	}
 }

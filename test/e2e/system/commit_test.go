@@ -33,11 +33,13 @@ func TestContainersWriteAndAreCommitted(t *testing.T) {
 			t.Errorf("%s printed %q, want %q (%v)", script, out, want, err)
 		}
 	}
-	must(one, "echo new > /etc/new; echo changed >> /etc/hostname; rm /etc/issue; chmod 700 /etc/fstab; cat /etc/new", "new\n")
+	must(one, "echo new > /etc/new; echo changed >> /etc/hostname; rm /etc/issue; chmod 700 /etc/fstab; cat /etc/new",
+		"new\n")
 	must(two, "cat /etc/new 2>/dev/null; ls /etc/issue; stat -c %a /etc/fstab", "/etc/issue\n644\n")
 
 	layer := filepath.Join(t.TempDir(), "layer")
-	if err := os.WriteFile(layer, []byte(ctr(t, s, "snapshots", "--snapshotter", site.Lighter, "diff", one.ID)), 0o600); err != nil {
+	if err := os.WriteFile(layer, []byte(ctr(t, s, "snapshots", "--snapshotter", site.Lighter, "diff", one.ID)),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	names, err := exec.Command("tar", "-tzf", layer).Output()
@@ -58,7 +60,8 @@ func TestContainersWriteAndAreCommitted(t *testing.T) {
 		t.Errorf("the committed snapshot stands on %q, not %q", got, parent)
 	}
 	dir := t.TempDir()
-	said, _, _ := strings.Cut(ctr(t, s, "snapshots", "--snapshotter", site.Lighter, "prepare", "--mounts", "--target", dir, "on-top", "committed"), "[")
+	said, _, _ := strings.Cut(ctr(t, s, "snapshots", "--snapshotter", site.Lighter, "prepare", "--mounts", "--target",
+		dir, "on-top", "committed"), "[")
 	mount := strings.Fields(said)
 	if out, err := exec.Command(mount[0], mount[1:]...).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %v: %s", mount, err, out)

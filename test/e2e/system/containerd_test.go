@@ -33,14 +33,17 @@ func TestShippedConfigurations(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, whose := range map[string]string{"config-1.6.toml": site.Debian, "config-1.7.toml": site.Debian, "config-2.0.toml": site.Ours, "config-2.1.toml": site.Ours} {
+	for name, whose := range map[string]string{"config-1.6.toml": site.Debian, "config-1.7.toml": site.Debian,
+		"config-2.0.toml": site.Ours, "config-2.1.toml": site.Ours} {
 		path := filepath.Join(t.TempDir(), name)
 		if err := os.WriteFile(path, []byte(shipped(t, name)), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		out, err := exec.Command(filepath.Join(work, whose, "containerd"), "--config", path, "config", "dump").CombinedOutput()
+		out, err := exec.Command(filepath.Join(work, whose, "containerd"), "--config", path, "config",
+			"dump").CombinedOutput()
 		text := strings.ReplaceAll(string(out), "'", `"`)
-		for _, want := range []string{"[proxy_plugins.lighter]", `address = "/run/lighter/lighter.sock"`, `snapshotter = "lighter"`} {
+		for _, want := range []string{"[proxy_plugins.lighter]", `address = "/run/lighter/lighter.sock"`,
+			`snapshotter = "lighter"`} {
 			if err != nil || !strings.Contains(text, want) {
 				t.Errorf("%s: %v: %q is not in\n%s", name, err, want, out)
 			}
@@ -58,13 +61,15 @@ func TestCRI(t *testing.T) {
 	for name, o := range map[string]site.Options{
 		"Debian's":         {Containerd: site.Debian, Config: shipped(t, "config-1.6.toml")},
 		"transfer service": {Config: modern},
-		"local pull":       {Config: strings.Replace(modern, "use_local_image_pull = false", "use_local_image_pull = true\n    disable_snapshot_annotations = false", 1)},
+		"local pull": {Config: strings.Replace(modern, "use_local_image_pull = false",
+			"use_local_image_pull = true\n    disable_snapshot_annotations = false", 1)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := start(t, o, "+python")
 			ref := site.Reference("python")
 			moved := received(t, s, func() {
-				if out, err := s.Machine.Command(t.Context(), s.Machine.CRI("pull", ref)...); err != nil || !strings.HasPrefix(out, "sha256:") {
+				if out, err := s.Machine.Command(t.Context(), s.Machine.CRI("pull", ref)...); err != nil ||
+					!strings.HasPrefix(out, "sha256:") {
 					t.Fatalf("%q, %v", out, err)
 				}
 			})
@@ -77,7 +82,8 @@ func TestCRI(t *testing.T) {
 			}
 			root := s.Machine.NodeRoot()
 			if o.Containerd == site.Debian {
-				root = filepath.Join(filepath.Dir(root), "containerd/io.containerd.snapshotter.v1.lighter") // as config-1.6.toml says
+				// as config-1.6.toml says
+				root = filepath.Join(filepath.Dir(root), "containerd/io.containerd.snapshotter.v1.lighter")
 			}
 			if out, err := s.Machine.Command(t.Context(), s.Machine.CRI("fs")...); err != nil || out != root+"\n" {
 				t.Errorf("the kubelet watches %q, not %s: %v", out, root, err)
@@ -136,7 +142,8 @@ func clientPulls(t *testing.T, s *site.Site, ref string) {
 	defer client.Close()
 	ctx := namespaces.WithNamespace(t.Context(), "here")
 	resolver := docker.NewResolver(docker.ResolverOptions{Hosts: docker.ConfigureDefaultRegistries(docker.WithPlainHTTP(docker.MatchAllHosts))})
-	pulled, err := client.Pull(ctx, ref, containerd.WithResolver(resolver), containerd.WithPullUnpack, containerd.WithPullSnapshotter(site.Lighter))
+	pulled, err := client.Pull(ctx, ref, containerd.WithResolver(resolver), containerd.WithPullUnpack,
+		containerd.WithPullSnapshotter(site.Lighter))
 	if err != nil {
 		t.Fatal(err)
 	}

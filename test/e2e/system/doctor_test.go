@@ -28,7 +28,8 @@ func examine(t *testing.T, s *site.Site, args ...string) ([]doctor.Finding, int)
 		args = append(args, "--hub-key", s.Hub.Key)
 	}
 	out, err := s.Machine.Lighter(t.Context(), "doctor", append([]string{"--json", "--plain-http", "--hub", s.Hub.URL,
-		"--address", filepath.Join(dir, "lighter.sock"), "--containerd", filepath.Join(dir, "containerd.sock")}, args...)...)
+		"--address", filepath.Join(dir, "lighter.sock"), "--containerd", filepath.Join(dir, "containerd.sock")},
+		args...)...)
 	code := 0
 	if err != nil && strings.Contains(err.Error(), "there are problems") {
 		code = 3
@@ -69,7 +70,8 @@ func TestDoctor(t *testing.T) {
 	root := s.Machine.NodeRoot()
 	findings, code := examine(t, s)
 	for _, f := range findings {
-		if f.Area != "disk" && f.Level != doctor.OK || f.Level == doctor.Problem { // how full this machine's disk is nobody knows
+		// how full this machine's disk is nobody knows
+		if f.Area != "disk" && f.Level != doctor.OK || f.Level == doctor.Problem {
 			t.Errorf("all is well, and it finds %+v", f)
 		}
 	}
@@ -94,7 +96,8 @@ func TestDoctor(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer os.WriteFile(file, text, 0o644)
-		broken := strings.ReplaceAll(strings.ReplaceAll(string(text), "[proxy_plugins.lighter", "[proxy_plugins.lazy"), `snapshotter = "lighter"`, `snapshotter = "lazy"`)
+		broken := strings.ReplaceAll(strings.ReplaceAll(string(text), "[proxy_plugins.lighter", "[proxy_plugins.lazy"),
+			`snapshotter = "lighter"`, `snapshotter = "lazy"`)
 		if err := os.WriteFile(file, []byte(broken), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -128,7 +131,8 @@ func TestDoctor(t *testing.T) {
 		finds(t, findings, "node", doctor.Problem, "no node runs")
 	})
 	t.Run("not root", func(t *testing.T) {
-		out, err := exec.CommandContext(t.Context(), "setpriv", "--reuid=65534", "--clear-groups", binary(t), "doctor", "--root", root).CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), "setpriv", "--reuid=65534", "--clear-groups", binary(t), "doctor",
+			"--root", root).CombinedOutput()
 		if !strings.Contains(string(out), "unchecked") || !strings.Contains(string(out), "sudo lighter doctor") {
 			t.Errorf("%v: %s", err, out)
 		}

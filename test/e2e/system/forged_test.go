@@ -38,7 +38,10 @@ func forge(t *testing.T, image string, claim map[string]string) string {
 	forged := victim
 	forged.Layers = nil
 	for n := range victim.Layers {
-		layer, _, err := layout.WriteLayer(to, func(l *layout.Layer) error { return l.File("invented", fmt.Appendln(nil, n)) })
+		layer, _, err := layout.WriteLayer(to, func(l *layout.Layer) error {
+			return l.File("invented",
+				fmt.Appendln(nil, n))
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -90,7 +93,8 @@ func TestForgedImage(t *testing.T) {
 		if err := s.Push(t.Context(), forged, tag); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Machine.Pull(t.Context(), site.Lighter, site.Reference(tag)); err == nil || !strings.Contains(err.Error(), "wrong diff id") {
+		if _, err := s.Machine.Pull(t.Context(), site.Lighter, site.Reference(tag)); err == nil ||
+			!strings.Contains(err.Error(), "wrong diff id") {
 			t.Errorf("%s: a forged image is pulled: %v", tag, err)
 		}
 		if st := status(t, s); len(st.Mounts) != 0 {
@@ -107,7 +111,8 @@ func TestForgedImage(t *testing.T) {
 		t.Errorf("the pull moved %d bytes, which is no image", moved)
 	}
 	why := details(t, s, "copy:latest").Why
-	if !strings.Contains(why, "not from this repository") || !strings.Contains(why, "/python") || !strings.Contains(why, "/copy") {
+	if !strings.Contains(why, "not from this repository") || !strings.Contains(why, "/python") ||
+		!strings.Contains(why, "/copy") {
 		t.Errorf("the status says %q", why)
 	}
 	removeImage(t, s, "copy")

@@ -25,7 +25,8 @@ type middle struct {
 func (m *middle) serve(t *testing.T) []string {
 	t.Helper()
 	address, end, err := site.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
-		if strings.Contains(r.URL.Path, "/chains/") || strings.Contains(r.URL.Path, "/manifests/") || strings.Contains(r.URL.Path, "/trees/") {
+		if strings.Contains(r.URL.Path, "/chains/") || strings.Contains(r.URL.Path, "/manifests/") ||
+			strings.Contains(r.URL.Path, "/trees/") {
 			m.lookups.Add(1)
 		}
 		spoil := m.spoil.Load()
@@ -48,7 +49,8 @@ func (m *middle) with(spoil func(w http.ResponseWriter, r *http.Request) bool) {
 }
 
 // of spoils the paths that hold a word.
-func of(word string, spoil func(w http.ResponseWriter, r *http.Request)) func(w http.ResponseWriter, r *http.Request) bool {
+func of(word string, spoil func(w http.ResponseWriter, r *http.Request)) func(w http.ResponseWriter,
+	r *http.Request) bool {
 	return func(w http.ResponseWriter, r *http.Request) bool {
 		if !strings.Contains(r.URL.Path, word) {
 			return false
@@ -112,7 +114,8 @@ func TestBadHub(t *testing.T) {
 	}
 	m.with(nil)
 	pull(t, s, site.Lighter, "python")
-	if out := run(t, s, site.Lighter, "python", "python3", "-c", `print("hello")`); out != "hello\n" || len(status(t, s).Mounts) != 1 {
+	if out := run(t, s, site.Lighter, "python", "python3", "-c", `print("hello")`); out != "hello\n" ||
+		len(status(t, s).Mounts) != 1 {
 		t.Errorf("python printed %q, or is not lazy although all is well", out)
 	}
 }
@@ -139,7 +142,8 @@ func TestHubWithoutLocations(t *testing.T) {
 	s := start(t, site.Options{Hubs: m.serve(t)}, "+python")
 	m.with(of("/locations/", stall))
 	pull(t, s, site.Lighter, "python")
-	if out := run(t, s, site.Lighter, "python", "python3", "-c", `print("hello")`); out != "hello\n" || len(status(t, s).Mounts) != 1 {
+	if out := run(t, s, site.Lighter, "python", "python3", "-c", `print("hello")`); out != "hello\n" ||
+		len(status(t, s).Mounts) != 1 {
 		t.Errorf("python printed %q, or is not lazy", out)
 	}
 }
@@ -179,7 +183,8 @@ func TestLifeOfALazyImage(t *testing.T) {
 			if err := s.Machine.RemoveImage(t.Context(), ref); err != nil {
 				t.Fatal(err)
 			}
-			if trees, err := filepath.Glob(filepath.Join(s.Machine.NodeRoot(), "trees/*")); err != nil || len(trees) != 1 {
+			if trees, err := filepath.Glob(filepath.Join(s.Machine.NodeRoot(), "trees/*")); err != nil ||
+				len(trees) != 1 {
 				t.Errorf("another namespace has the image, and the trees are %v (%v)", trees, err)
 			}
 			ctr(t, s, "--namespace", "two", "images", "rm", "--sync", ref)

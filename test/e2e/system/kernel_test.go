@@ -92,7 +92,8 @@ func TestMountModes(t *testing.T) {
 	}
 	restartNode(t, s)
 	_, err := s.Machine.Run(t.Context(), site.Lighter, site.Reference("base"), "echo", "hello")
-	if err == nil || !strings.Contains(err.Error(), "mount chain sha256:") || !strings.Contains(err.Error(), "mount_mode is none") {
+	if err == nil || !strings.Contains(err.Error(), "mount chain sha256:") ||
+		!strings.Contains(err.Error(), "mount_mode is none") {
 		t.Errorf("a lazy image: %v", err)
 	}
 	s.SetNodeArgs()

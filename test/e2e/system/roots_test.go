@@ -34,7 +34,8 @@ func onDisk(fstype string) func(*testing.T) string {
 		dir := filepath.Join(t.TempDir(), fstype)
 		disk := dir + ".disk"
 		for _, argv := range [][]string{
-			{"truncate", "--size=1G", disk}, {"mkfs." + fstype, "-q", disk}, {"mkdir", dir}, {"mount", "-o", "loop", disk, dir},
+			{"truncate", "--size=1G", disk}, {"mkfs." + fstype, "-q", disk}, {"mkdir", dir},
+			{"mount", "-o", "loop", disk, dir},
 		} {
 			if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
 				t.Fatalf("%v: %v: %s", argv, err, out)
@@ -69,7 +70,8 @@ func TestRoots(t *testing.T) {
 			if moved > 3<<20 {
 				t.Errorf("the pull moved %d bytes", moved)
 			}
-			write := []string{"sh", "-c", "mv /etc/debian_version /etc/moved && cat /etc/moved && echo more >>/etc/moved"}
+			write := []string{"sh", "-c",
+				"mv /etc/debian_version /etc/moved && cat /etc/moved && echo more >>/etc/moved"}
 			for range 2 {
 				if out := run(t, s, site.Lighter, "base", write...); len(out) < 3 || out[:3] != "12." {
 					t.Errorf("read %q", out)

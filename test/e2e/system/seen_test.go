@@ -35,7 +35,8 @@ func TestStatusOfAnImage(t *testing.T) {
 	s := start(t, site.Options{NodeArgs: []string{"--prefetch=false"}}, "+python") // what comes is what is read
 	pull(t, s, site.Lighter, "python")
 	d := details(t, s, "python:latest")
-	if !d.Lazy || d.Why == "" || d.Content.Chunks == 0 || d.Content.CachedChunks != 0 || d.Mount != nil || len(d.Snapshots) != 0 {
+	if !d.Lazy || d.Why == "" || d.Content.Chunks == 0 || d.Content.CachedChunks != 0 || d.Mount != nil ||
+		len(d.Snapshots) != 0 {
 		t.Errorf("after the pull: %+v", d)
 	}
 	c, err := s.Machine.StartContainer(t.Context(), site.Lighter, site.Reference("python"), "sleep", "infinity")
@@ -50,7 +51,8 @@ func TestStatusOfAnImage(t *testing.T) {
 		t.Fatalf("with a container: %+v", d)
 	}
 	v := d.Mount.Device
-	if v.Faults == 0 || v.Missed == 0 || v.Failed != 0 || v.Waited.Fetched == 0 || v.Waited.Total <= 0 || v.Waited.Max > v.Waited.Total {
+	if v.Faults == 0 || v.Missed == 0 || v.Failed != 0 || v.Waited.Fetched == 0 || v.Waited.Total <= 0 ||
+		v.Waited.Max > v.Waited.Total {
 		t.Errorf("its device: %+v", v)
 	}
 	st := status(t, s) // something may have been read ahead since
@@ -61,7 +63,8 @@ func TestStatusOfAnImage(t *testing.T) {
 		t.Errorf("%d bytes were missed, and of it %+v is here", v.Missed, d.Content)
 	}
 	said := lighter(t, s, "status", "python:latest")
-	for _, word := range []string{site.Reference("python"), d.Chain, d.Tree.String(), "waited", "from " + site.HubURL, c.ID} {
+	for _, word := range []string{site.Reference("python"), d.Chain, d.Tree.String(), "waited", "from " + site.HubURL,
+		c.ID} {
 		if !strings.Contains(said, word) {
 			t.Errorf("there is no %q in:\n%s", word, said)
 		}
@@ -69,7 +72,8 @@ func TestStatusOfAnImage(t *testing.T) {
 	if err := c.Remove(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if said, err := s.Machine.Lighter(t.Context(), "status", "nothing:1"); err == nil || !strings.Contains(err.Error(), "no such image") {
+	if said, err := s.Machine.Lighter(t.Context(), "status", "nothing:1"); err == nil ||
+		!strings.Contains(err.Error(), "no such image") {
 		t.Errorf("of what is not here: %q, %v", said, err)
 	}
 }

@@ -224,7 +224,8 @@ func TestUnknownImage(t *testing.T) {
 	if len(st.Mounts) != 0 || len(st.Images) == 0 || st.Images[0].Lazy || st.Images[0].Why == "" {
 		t.Errorf("the status says %+v", st)
 	}
-	if d := details(t, s, "base:latest"); d.Lazy || !strings.Contains(d.Why, "the hub knows no image with manifest") || !d.Tree.IsZero() {
+	if d := details(t, s, "base:latest"); d.Lazy || !strings.Contains(d.Why, "the hub knows no image with manifest") ||
+		!d.Tree.IsZero() {
 		t.Errorf("of an image that no hub knows, the status says %+v", d)
 	}
 }
@@ -298,7 +299,8 @@ func TestMountCommand(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "x"), nil, 0o600); err == nil {
 			t.Error("the mount can be written")
 		}
-		if out, err := s.Machine.Command(t.Context(), binary(t), "unmount", "--root", s.Machine.NodeRoot(), dir); err != nil {
+		if out, err := s.Machine.Command(t.Context(), binary(t), "unmount", "--root", s.Machine.NodeRoot(),
+			dir); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
 		if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {

@@ -18,7 +18,8 @@ import (
 // from uid and gid on are those from 0 on.
 func userns(t *testing.T, s *site.Site, name, id string, uid, gid, length int, argv ...string) string {
 	t.Helper()
-	args := []string{"run", "--uidmap", fmt.Sprintf("0:%d:%d", uid, length), "--gidmap", fmt.Sprintf("0:%d:%d", gid, length), "--remap-labels",
+	args := []string{"run", "--uidmap", fmt.Sprintf("0:%d:%d", uid, length), "--gidmap",
+		fmt.Sprintf("0:%d:%d", gid, length), "--remap-labels",
 		"--snapshotter", site.Lighter}
 	switch argv[0] {
 	case "sleep":
@@ -106,7 +107,8 @@ func TestUserNamespaces(t *testing.T) {
 		t.Fatal(err)
 	}
 	mine := filepath.Join(s.Dir, "mine")
-	if err := layout.Extend(filepath.Join(work, "images/base"), mine, func(l *layout.Layer) error { return l.File("etc/mine", []byte("mine")) }); err != nil {
+	if err := layout.Extend(filepath.Join(work, "images/base"), mine,
+		func(l *layout.Layer) error { return l.File("etc/mine", []byte("mine")) }); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Push(t.Context(), mine, "mine"); err != nil {
@@ -140,7 +142,8 @@ func seesOwners(t *testing.T, s *site.Site, name string) {
 	upper(t, s, "100000:200000")
 	ctr(t, s, "containers", "rm", id)
 	// A view, as --read-only makes it.
-	if got := userns(t, s, name, id, 100000, 200000, 65536, "--read-only", "stat", "-c", "%u:%g", "/etc/shadow", "/etc/group"); got != "0:42\n0:0\n" {
+	if got := userns(t, s, name, id, 100000, 200000, 65536, "--read-only", "stat", "-c", "%u:%g", "/etc/shadow",
+		"/etc/group"); got != "0:42\n0:0\n" {
 		t.Errorf("%s: a view shows %q", name, got)
 	}
 	ctr(t, s, "containers", "rm", id)

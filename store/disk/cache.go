@@ -42,16 +42,8 @@ type Cache struct {
 
 	reads, writes *breaker
 
-	clock    atomic.Int64 // counts uses: the age of a segment
-	hits     atomic.Int64
-	misses   atomic.Int64
-	evicted  atomic.Int64
-	scrubbed atomic.Int64
-	damaged  tally
-	unread   tally
-	failed   tally
-	hung     tally
-	stuck    tally // segments that could not be freed
+	clock atomic.Int64 // counts uses: the age of a segment
+	counters
 
 	slow sync.Mutex // held while records are freed or moved, or pins or segments change; before mu
 	next uint64     // number of the next segment; guarded by slow
@@ -60,13 +52,10 @@ type Cache struct {
 	space               // but limits and segmentSize
 	index  index
 	left   []leftover // not loaded yet, the last one first
-	sealed []*segment
-	active *segment // Put writes to it; nil before the first
-	kept   *segment // records that stay move to it; nil before the first
-	absent error    // why there is no cache
-	pins   pins     // replaced as a whole
-	pinned int64    // bytes of the records that they keep
-	files  int64    // bytes of the pins' own files
+	absent error      // why there is no cache
+	pins   pins       // replaced as a whole
+	pinned int64      // bytes of the records that they keep
+	files  int64      // bytes of the pins' own files
 }
 
 // Open opens the cache in dir, which it makes if need be. What is there is loaded while the cache

@@ -26,8 +26,8 @@ type Space struct {
 // Of returns the part of a file system of total bytes.
 func (s Space) Of(total int64) int64 { return s.Bytes + int64(s.Percent/100*float64(total)) }
 
-// space accounts for the bytes that the cache takes. The cache's mu guards all but limits and
-// segmentSize, which do not change.
+// space accounts for the segments, and for the bytes that the cache takes. The cache's mu guards all
+// but limits and segmentSize, which do not change.
 type space struct {
 	limits      Limits
 	segmentSize int64
@@ -35,6 +35,10 @@ type space struct {
 	used int64 // all segments with their tables, pins, and external files
 	room int64 // what used may be now: the limit, or less if the disk is short
 	free int64 // of the file system, as it was measured last
+
+	sealed []*segment
+	active *segment // Put writes to it; nil before the first
+	kept   *segment // records that stay move to it; nil before the first
 }
 
 func newSpace(limits Limits) space {
@@ -47,11 +51,51 @@ func newSpace(limits Limits) space {
 // eighth of the room if it has few segments.
 func (s *space) margin(n int64) int64 { return n * min(3*s.segmentSize, s.room/8) }
 
-// isShort reports whether fewer than n margins of the room are free.
-func (s *space) isShort(n int64) bool { return s.used > s.room-s.margin(n) }
-
 // hasRoom reports whether bytes more fit without an eviction, now or soon.
 func (s *space) hasRoom(bytes int64) bool { return s.used+bytes <= s.room-s.margin(2) }
+
+// isTight reports whether fewer than n margins of the room are free, or there are too many
+// segments.
+func (s *space) isTight(n int64) bool { return s.used > s.room-s.margin(n) || s.tooMany() }
+
+// tooMany reports whether there are more than twice the segments of a full cache. Some are small,
+// because Evict, Prune and restarts seal them early. Each is an open file.
+func (s *space) tooMany() bool { return int64(len(s.sealed)) > 2*s.limits.Size/s.segmentSize }
+
+// fits reports whether size bytes more stay within the limit even when the active segment is full.
+func (s *space) fits(size int64) bool {
+	if s.active != nil {
+		size += max(0, s.segmentSize-s.active.cost())
+	}
+	return s.used+size+directoryCost <= s.limits.Size
+}
+
+// allot reserves size bytes of the segment at where. If there is none with that much room, it
+// reports false.
+func (s *space) allot(where **segment, size int64) (to *segment, offset uint32, ok bool) {
+	to = *where
+	if to != nil && costOf(to.size+size, to.reserved+1) > s.segmentSize {
+		s.seal(where)
+	}
+	if *where == nil {
+		return nil, 0, false
+	}
+	offset = uint32(to.size)
+	s.used -= to.cost()
+	to.size += size
+	to.reserved++
+	to.pending++
+	s.used += to.cost()
+	return to, offset, true
+}
+
+// seal seals the segment at where, if there is one.
+func (s *space) seal(where **segment) {
+	if *where != nil {
+		s.sealed = append(s.sealed, *where)
+		*where = nil
+	}
+}
 
 // measure sets the room by the free bytes of the file system.
 func (s *space) measure(total, free int64) {

@@ -48,19 +48,17 @@ func (c *Cache) count(lock *os.File) error {
 	var left []leftover
 	next, pins := uint64(0), int64(0)
 	for _, e := range entries {
-		c.removeStray(e.Name())
-		if strings.HasSuffix(e.Name(), pinSuffix) {
+		n, kind, numbered := parseName(e.Name())
+		switch {
+		case numbered && kind == "segment":
+			next = max(next, n+1)
+			left = append(left, leftoverAt(segmentPath(c.dir, n), n))
+		case numbered:
+			c.removeStray(segmentPath(c.dir, n), kind)
+		case strings.HasSuffix(e.Name(), pinSuffix):
 			_, size, _ := lookAt(filepath.Join(c.dir, e.Name()))
 			pins += onDisk(size)
 		}
-		name, ours := strings.CutSuffix(e.Name(), ".segment")
-		n, err := strconv.ParseUint(name, 10, 63)
-		path := segmentPath(c.dir, n)
-		if err != nil || !ours || filepath.Base(path) != name {
-			continue
-		}
-		next = max(next, n+1)
-		left = append(left, leftoverAt(path, n))
 	}
 	slices.SortStableFunc(left, func(a, b leftover) int { return a.written.Compare(b.written) })
 	for i := range left {
@@ -78,6 +76,13 @@ func (c *Cache) count(lock *os.File) error {
 	c.used = c.External.bytes + pins + bytesOf(left)
 	c.absent = nil
 	return nil
+}
+
+// parseName returns the number and the kind of a segment's file, such as 0000000000.table.
+func parseName(name string) (n uint64, kind string, ok bool) {
+	number, kind, _ := strings.Cut(name, ".")
+	n, err := strconv.ParseUint(number, 10, 63)
+	return n, kind, err == nil && segmentPath("", n) == number
 }
 
 func leftoverAt(path string, number uint64) leftover {
@@ -162,6 +167,7 @@ func (c *loader) loadNext(ctx context.Context) bool {
 		c.log.Warn("cache segment unusable", "segment", l.path, "err", err)
 	}
 	c.mu.Lock()
+	c.left = c.left[:last]
 	c.used -= l.disk
 	if s != nil {
 		c.used += s.cost()
@@ -169,15 +175,13 @@ func (c *loader) loadNext(ctx context.Context) bool {
 		c.index.include(s)
 	}
 	c.mu.Unlock()
-	if s != nil {
-		c.addAll(s)
-		if l.newest {
-			c.reopen(s)
-		}
+	if s == nil {
+		return true
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.left = c.left[:last]
+	c.addAll(s)
+	if l.newest {
+		c.reopen(s)
+	}
 	return true
 }
 
@@ -195,17 +199,11 @@ func (c *loader) addAll(s *segment) {
 }
 
 // removeStray removes a table that a crash left without its segment, or unfinished.
-func (c *Cache) removeStray(name string) {
-	number, kind, _ := strings.Cut(name, ".")
-	n, err := strconv.ParseUint(number, 10, 63)
-	path := segmentPath(c.dir, n)
-	if err != nil || filepath.Base(path) != number {
-		return
-	}
+func (c *Cache) removeStray(path, kind string) {
 	_, gone := os.Lstat(path + ".segment")
 	if kind == "table"+newSuffix || kind == "table" && errors.Is(gone, os.ErrNotExist) {
-		if err := os.Remove(filepath.Join(c.dir, name)); err != nil {
-			c.log.Warn("stray cache table cannot be removed", "table", name, "err", err)
+		if err := os.Remove(path + "." + kind); err != nil {
+			c.log.Warn("stray cache table cannot be removed", "segment", path, "err", err)
 		}
 	}
 }

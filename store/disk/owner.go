@@ -52,14 +52,6 @@ func (c *Cache) relieve(margins int64) bool {
 	return tight && c.evictOldest()
 }
 
-// isTight reports whether fewer than n margins of the room are free, or there are too many
-// segments. The caller holds mu.
-func (c *Cache) isTight(n int64) bool { return c.isShort(n) || c.tooMany() }
-
-// tooMany reports whether there are more than twice the segments of a full cache. Some are small,
-// because Evict, Prune and restarts seal them early. Each is an open file. The caller holds mu.
-func (c *Cache) tooMany() bool { return int64(len(c.sealed)) > 2*c.limits.Size/c.segmentSize }
-
 // removeEmpty removes the sealed segments to which the index does not point.
 func (c *Cache) removeEmpty() {
 	for _, s := range c.byAge() {

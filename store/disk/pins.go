@@ -107,7 +107,7 @@ func (c *Cache) Pin(id chunk.ID, label string, set *Set) error {
 	if !c.reservePin(p.fileSize()) {
 		return fmt.Errorf("write pin %s: %w", id.Short(), errNoRoom)
 	}
-	if err := c.writePin(p); err != nil {
+	if err := p.write(c.dir); err != nil {
 		c.setPins(c.pins, c.pinned) // frees the room for its file
 		return fmt.Errorf("write pin %s: %w", id.Short(), err)
 	}
@@ -144,7 +144,7 @@ func (c *Cache) Unpin(id chunk.ID) (bool, error) {
 	if len(others) == len(c.pins) {
 		return false, nil
 	}
-	if err := os.Remove(c.pinPath(id)); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := os.Remove(pinPath(c.dir, id)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return true, fmt.Errorf("remove pin %s: %w", id.Short(), err)
 	}
 	c.setPins(others, others.bytes())
@@ -208,12 +208,11 @@ func (c *Cache) pinnedIn(s *segment) (bytes int64) {
 	return bytes
 }
 
-func (c *Cache) pinPath(id chunk.ID) string { return filepath.Join(c.dir, id.String()+pinSuffix) }
+func pinPath(dir string, id chunk.ID) string { return filepath.Join(dir, id.String()+pinSuffix) }
 
-// writePin writes a pin's file. Unlike the rest of the cache it is synced: nobody can fetch it
-// again.
-func (c *Cache) writePin(p *pin) error {
-	path := c.pinPath(p.id)
+// write writes a pin's file. Unlike the rest of the cache it is synced: nobody can fetch it again.
+func (p *pin) write(dir string) error {
+	path := pinPath(dir, p.id)
 	err := durable.Replace(path, p.encode())
 	if err != nil {
 		_ = os.Remove(path + newSuffix) // it is not counted

@@ -137,7 +137,7 @@ func TestDamagedPin(t *testing.T) {
 		}
 	}
 	c.Close()
-	path := c.pinPath(chunk.ID{})
+	path := pinPath(dir, chunk.ID{})
 	good, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)

@@ -54,26 +54,15 @@ func (c *Cache) reserveKept(size int64) (*segment, uint32, error) {
 	return s, offset, nil
 }
 
-// allot reserves size bytes of the segment at where. If there is none with that much room, it
-// reports false.
+// allot is space.allot. It wakes the owner, which makes room and writes tables, when a segment is
+// sealed.
 func (c *Cache) allot(where **segment, size int64) (s *segment, offset uint32, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s = *where
-	if s != nil && costOf(s.size+size, s.reserved+1) > c.segmentSize {
-		c.seal(where)
-		c.wakeOwner() // for its table
+	if s, offset, ok = c.space.allot(where, size); !ok {
+		c.wakeOwner()
 	}
-	if *where == nil {
-		return nil, 0, false
-	}
-	offset = uint32(s.size)
-	c.used -= s.cost()
-	s.size += size
-	s.reserved++
-	s.pending++
-	c.used += s.cost()
-	return s, offset, true
+	return s, offset, ok
 }
 
 // fitsSegment reports whether there is room for another active segment.
@@ -85,15 +74,6 @@ func (c *Cache) fitsSegment() bool {
 		least *= 2 // so that pinned records can always move
 	}
 	return c.used+least <= c.room && c.fits(least)
-}
-
-// fits reports whether size bytes more stay within the limit even when the active segment is full.
-// The caller holds mu.
-func (c *Cache) fits(size int64) bool {
-	if c.active != nil {
-		size += max(0, c.segmentSize-c.active.cost())
-	}
-	return c.used+size+directoryCost <= c.limits.Size
 }
 
 // begin makes a segment and puts it at where. The caller holds slow, but not mu: readers must not
@@ -113,16 +93,7 @@ func (c *Cache) begin(where **segment) error {
 	defer c.mu.Unlock()
 	c.index.include(s)
 	*where = s
-	c.wakeOwner() // for room
 	return nil
-}
-
-// seal seals the segment at where, if there is one. The caller holds mu.
-func (c *Cache) seal(where **segment) {
-	if *where != nil {
-		c.sealed = append(c.sealed, *where)
-		*where = nil
-	}
 }
 
 // sealAll seals the segments that are being written, so that they can be evicted. The caller holds

@@ -1,6 +1,9 @@
 package disk
 
-import "time"
+import (
+	"sync/atomic"
+	"time"
+)
 
 // Stats are a cache's current figures, and counters since it was opened.
 type Stats struct {
@@ -25,6 +28,14 @@ type Stats struct {
 	ReadsHang  time.Time `json:"readsHangSince,omitzero"`  // several reads hang; no read until they end
 	WritesHang time.Time `json:"writesHangSince,omitzero"` // a write hangs; no write until it ends
 	Absent     string    `json:"absent,omitempty"`         // why there is no cache
+}
+
+// counters are a cache's part of the Stats, and what only the log reports.
+type counters struct {
+	hits, misses, evicted, scrubbed atomic.Int64
+
+	damaged, unread, failed, hung tally
+	stuck                         tally // segments that could not be freed
 }
 
 // Off returns why the cache does not use its disk, for reads or for writes, or "" if it does.

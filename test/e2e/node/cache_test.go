@@ -20,7 +20,7 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// cache asks a cache command for what it says in JSON.
+// cache runs a cache command and decodes its JSON output.
 func cache[T any](t *testing.T, d *daemon, args ...string) (answer T) {
 	t.Helper()
 	out := run(t, append(append([]string{"cache"}, args...), "--root", d.root, "--json")...)
@@ -33,8 +33,7 @@ func cache[T any](t *testing.T, d *daemon, args ...string) (answer T) {
 	return answer
 }
 
-// What people do to the cache: pin, unpin, evict, prune, scrub, by each name that
-// an image has.
+// The cache commands (pin, unpin, evict, prune, scrub) accept each name of an image.
 func TestCacheCommands(t *testing.T) {
 	d := startNode(t, newRoot(t), "--address", "")
 	dir, both := t.TempDir(), t.TempDir()
@@ -73,15 +72,15 @@ func TestCacheCommands(t *testing.T) {
 	text := run(t, "cache", "--root", d.root).good()
 	for _, word := range []string{"pinned", "tools:1", id.Short()} {
 		if !strings.Contains(text, word) {
-			t.Errorf("cache does not say %q: %s", word, text)
+			t.Errorf("the output of cache does not contain %q: %s", word, text)
 		}
 	}
-	// Its last 12 digits are no name, its first are.
+	// The first 12 digits of the ID name an image, the last 12 do not.
 	run(t, "cache", "unpin", "--root", d.root, id.String()[52:]).bad(1, "tools:1")
 	if left := cache[imagecache.Status](t, d, "unpin", id.Short()); len(left.Pins) > 0 {
 		t.Errorf("unpinned: %+v", left.Pins)
 	}
-	// The other image has the large file too, so next to nothing is this one's alone.
+	// The other image also has the large file, so evicting this one frees almost nothing.
 	if freed := cache[imagecache.Freed](t, d, "evict", id.String()); freed.Freed.Chunks > 3 ||
 		freed.Used < int64(len(large)) {
 		t.Errorf("freed %+v", freed)
@@ -110,13 +109,13 @@ func TestCacheCommands(t *testing.T) {
 	for _, out := range []string{run(t, "cache", "prune", "--root", d.root).good(),
 		run(t, "cache", "scrub", "--root", d.root).good()} {
 		if !strings.Contains(out, "freed") && !strings.Contains(out, "verified") {
-			t.Errorf("said %q", out)
+			t.Errorf("printed %q", out)
 		}
 	}
 	run(t, "unmount", "--root", d.root, dir).good()
 }
 
-// flipEvery flips a bit of a file every so many bytes.
+// flipEvery flips a bit of a file every few bytes.
 func flipEvery(t *testing.T, path string, every int64) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
@@ -140,8 +139,8 @@ func flipEvery(t *testing.T, path string, every int64) {
 	}
 }
 
-// The disk that the cache is on fails under a mounted tree, one way after the
-// other; who reads the tree notices none of them, and the status shows each.
+// The disk of the cache fails in several ways while a tree is mounted. Readers of the tree see no
+// error, and the status shows each failure.
 func TestDiskFailsUnderAMount(t *testing.T) {
 	d := &daemon{t: t, root: newRoot(t)}
 	disk := filepath.Join(d.root, "cache")
@@ -160,7 +159,7 @@ func TestDiskFailsUnderAMount(t *testing.T) {
 	check := func(what string, shown bool) {
 		t.Helper()
 		if !shown {
-			t.Errorf("%s does not show: %+v", what, status(t, d.root).Cache)
+			t.Errorf("the status does not show %s: %+v", what, status(t, d.root).Cache)
 		}
 	}
 	reread := func() imagecache.Status {
@@ -224,7 +223,7 @@ func TestDiskFailsUnderAMount(t *testing.T) {
 	}
 	reread()
 
-	// The whole disk goes, and a node starts without.
+	// The disk disappears, and a node starts without it.
 	if err := unix.Unmount(disk, unix.MNT_DETACH); err != nil {
 		t.Fatal(err)
 	}
@@ -232,8 +231,8 @@ func TestDiskFailsUnderAMount(t *testing.T) {
 	run(t, "unmount", "--root", d.root, dir).good()
 }
 
-// A cache whose disk fails reads only, as one with bad sectors does, and one that
-// cannot be opened at all.
+// The disk of the cache fails reads, like a disk with bad sectors. Later the cache cannot be
+// opened.
 func TestBadSectors(t *testing.T) {
 	root := newRoot(t)
 	dir, disk := t.TempDir(), filepath.Join(root, "cache")
@@ -257,7 +256,7 @@ func TestBadSectors(t *testing.T) {
 		faulty.Fail(0, faultfs.Read)
 	}
 	if s := cache[imagecache.Status](t, d); s.Unread == 0 || s.Damaged > 0 {
-		t.Errorf("it does not show: %+v", s)
+		t.Errorf("the status does not show the failure: %+v", s)
 	}
 	faulty.Fail(unix.EROFS, faultfs.Open)
 	d.end(syscall.SIGTERM)
@@ -267,19 +266,19 @@ func TestBadSectors(t *testing.T) {
 	}
 	shows(t, dir)
 	if s := cache[imagecache.Status](t, d); !strings.Contains(s.Absent, "read-only") {
-		t.Errorf("it does not show that there is no cache: %+v", s)
+		t.Errorf("the status does not show that there is no cache: %+v", s)
 	}
 	if out := run(t, "cache", "--root", d.root).good(); !strings.Contains(out, "cache off: there is no cache") ||
 		!strings.Contains(d.said(), "without a cache") {
-		t.Errorf("said %q", out)
+		t.Errorf("printed %q", out)
 	}
 	run(t, "cache", "pin", "--root", d.root, "tools:1").bad(1, "no cache")
 	faulty.Fail(0, faultfs.Open)
 	run(t, "unmount", "--root", d.root, dir).good()
 }
 
-// A cache whose disk stops answering, for reads and then for writes: containers get their
-// bytes from the hub, and the node ends.
+// The disk of the cache hangs, for reads and then for writes. Containers read from the hub, and the
+// node still ends on SIGTERM.
 func TestDiskHangsUnderAMount(t *testing.T) {
 	root := newRoot(t)
 	dir, disk := t.TempDir(), filepath.Join(root, "cache")
@@ -292,7 +291,7 @@ func TestDiskHangsUnderAMount(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = hanging.Close(disk) })
 	d := startNode(t, root, "--address", "", "--cache-size", "64MiB")
-	t.Cleanup(hanging.Release) // before the node is ended
+	t.Cleanup(hanging.Release) // before the node is stopped
 	run(t, "mount", "--root", d.root, "tools:1", dir).good()
 	shows(t, dir)
 	hanging.Hang("", faultfs.Read, faultfs.Write, faultfs.Open, faultfs.Unlink)
@@ -301,13 +300,13 @@ func TestDiskHangsUnderAMount(t *testing.T) {
 	}
 	shows(t, dir)
 	if hanging.Hanging(faultfs.Read) == 0 {
-		t.Error("the bytes came when the disk had answered")
+		t.Error("the read waited for the disk")
 	}
 	if s := status(t, d.root).Cache; s.Hung == 0 || s.Damaged+s.Unread > 0 {
-		t.Errorf("it does not show: %+v", s)
+		t.Errorf("the status does not show the failure: %+v", s)
 	}
 	hanging.Release()
-	eventually(t, "the disk is asked again", func() bool {
+	eventually(t, "a new attempt to read the disk", func() bool {
 		s := status(t, d.root).Cache
 		return s.Off() == ""
 	})
@@ -317,7 +316,7 @@ func TestDiskHangsUnderAMount(t *testing.T) {
 	}
 	shows(t, dir)
 	if s := status(t, d.root).Cache; s.Hits == hits {
-		t.Errorf("nothing is read from it: %+v", s)
+		t.Errorf("the cache is not read again: %+v", s)
 	}
 	run(t, "unmount", "--root", d.root, dir).good()
 }

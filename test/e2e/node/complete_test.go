@@ -21,13 +21,13 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// window is a part of the day that begins in so many hours and lasts for two.
+// window returns a schedule that begins in a number of hours and lasts two hours.
 func window(hours int) string {
 	from := time.Now().Add(time.Duration(hours) * time.Hour)
 	return from.Format("15:04") + "-" + from.Add(2*time.Hour).Format("15:04")
 }
 
-// localFiles lists what there is of local devices below a root, finished or not.
+// localFiles lists the files of finished and unfinished local devices below a root.
 func localFiles(t *testing.T, root string) []string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(root, "trees/*/local*/*"))
@@ -49,30 +49,30 @@ func awaitLocal(t *testing.T, d *daemon) (device string) {
 	return device
 }
 
-// An image that is mounted is fetched as a whole: when the schedule says so, no faster
-// than the rate, going on after a kill where it was.
+// A mounted image is fetched completely: within the schedule, no faster than the rate. After a kill
+// the fetch continues where it was.
 func TestImageIsCompleted(t *testing.T) {
 	d := startNode(t, newRoot(t), "--address", "", "--complete", "--complete-rate", "2MiB", "--complete-schedule",
 		window(3))
 	dir := t.TempDir()
 	run(t, "mount", "--root", d.root, "tools:1", dir).good()
-	eventually(t, "a reason to wait", func() bool {
+	eventually(t, "the reason for waiting", func() bool {
 		return strings.Contains(status(t, d.root).Completion.Waits,
 			"schedule")
 	})
 	if text := run(t, "status", "--root", d.root, "tools:1").good(); !strings.Contains(text, "waits: the schedule is") {
-		t.Errorf("the status says\n%s", text)
+		t.Errorf("the status:\n%s", text)
 	}
 	if s := status(t, d.root); s.Fetched.Requests > 0 || s.Cache.Chunks > 0 {
-		t.Errorf("outside of the schedule there came %+v", s.Fetched)
+		t.Errorf("fetched outside of the schedule: %+v", s.Fetched)
 	}
 	d.end(syscall.SIGKILL)
 
 	d.args[len(d.args)-1] = window(-1)
 	open := d.args
-	d.args = append(slices.Clone(open), "--hub", "http://127.0.0.1:9") // where nobody is
+	d.args = append(slices.Clone(open), "--hub", "http://127.0.0.1:9") // no hub listens there
 	d.start()
-	eventually(t, "its failure", func() bool { return status(t, d.root).Completion.Failed != "" })
+	eventually(t, "a failure of the completion", func() bool { return status(t, d.root).Completion.Failed != "" })
 	d.end(syscall.SIGKILL)
 
 	d.args = open
@@ -91,28 +91,28 @@ func TestImageIsCompleted(t *testing.T) {
 		return s.Fetched > 0 && here.CachedBytes == here.Bytes && here.Bytes >= int64(len(large))
 	}
 	eventually(t, "the whole image", whole)
-	if took := time.Since(begun); took < 1500*time.Millisecond { // 5 MiB at 2 MiB/s, but for what may come at once
-		t.Errorf("it came in %s, which is faster than the rate", took)
+	if took := time.Since(begun); took < 1500*time.Millisecond { // 5 MiB at 2 MiB/s, minus the burst
+		t.Errorf("the image was complete after %s, faster than the rate", took)
 	}
 	if again := status(t, d.root).Completion.Fetched; again > int64(len(large))-1<<19 {
-		t.Errorf("after it was killed, %d bytes came", again)
+		t.Errorf("fetched %d bytes after the kill, want only missing ones", again)
 	}
 	if left := localFiles(t, d.root); len(left) > 0 {
-		t.Errorf("nobody has asked for a local device: %v", left)
+		t.Errorf("local devices without --local-device: %v", left)
 	}
 	d.end(syscall.SIGKILL)
-	d.args = append(d.args, "--local-device") // by which it is seen that it has looked
+	d.args = append(d.args, "--local-device") // the local device shows that the node has checked the image
 	d.start()
 	awaitLocal(t, d)
 	if s := status(t, d.root); s.Fetched.Requests > 0 {
-		t.Errorf("when all was here, there came %+v", s.Fetched)
+		t.Errorf("fetched although all chunks are cached: %+v", s.Fetched)
 	}
 	run(t, "unmount", "--root", d.root, dir).good()
 }
 
-// When all of an image is here its next mount reads a local device, and goes on when
-// nobody serves any more. A node that starts then uses the device too. A bit that flips
-// in it is found, and mounts read the node's device again.
+// Once an image is completely cached, its next mount reads a local device and works without a node.
+// The next node uses the local device, too. The scrub detects a flipped bit in it, and mounts then
+// read the node's device again.
 func TestLocalDevice(t *testing.T) {
 	for _, mode := range []string{"file", "loop"} {
 		t.Run(mode, func(t *testing.T) {
@@ -121,23 +121,23 @@ func TestLocalDevice(t *testing.T) {
 			run(t, "mount", "--root", d.root, "tools:1", served).good()
 			device := awaitLocal(t, d)
 			if m := status(t, d.root).Mounts[0]; m.Local {
-				t.Errorf("before anything was mounted anew: %+v", m)
+				t.Errorf("before a new mount: %+v", m)
 			}
 			run(t, "mount", "--root", d.root, "tools:1", local).good()
 			faults := status(t, d.root).Mounts[0]
 			if !faults.Local || string(faults.Mode) != mode {
-				t.Errorf("mounted anew: %+v", faults)
+				t.Errorf("after a new mount: %+v", faults)
 			}
 			if err := site.DropCaches(); err != nil {
 				t.Fatal(err)
 			}
 			shows(t, local)
 			if m := status(t, d.root).Mounts[0]; m.Device.Faults != faults.Device.Faults {
-				t.Errorf("reading the local device costs %d faults", m.Device.Faults-faults.Device.Faults)
+				t.Errorf("reads of the local device caused %d faults, want none", m.Device.Faults-faults.Device.Faults)
 			}
 			if text := run(t, "status", "--root", d.root, "tools:1").good(); !strings.Contains(text, "mode local") ||
 				!strings.Contains(text, "without the node") {
-				t.Errorf("the status says\n%s", text)
+				t.Errorf("the status:\n%s", text)
 			}
 			shows(t, served)
 
@@ -150,11 +150,11 @@ func TestLocalDevice(t *testing.T) {
 				func() bool { return !status(t, d.root).Mounts[0].Local })
 			run(t, "mount", "--root", d.root, "tools:1", again).good()
 			if m := status(t, d.root).Mounts[0]; m.Local {
-				t.Errorf("while reads are recorded: %+v", m)
+				t.Errorf("a mount during a recording: %+v", m)
 			}
 			run(t, "unmount", "--root", d.root, again).good()
 			stop()
-			_ = record.Wait() // it was killed
+			_ = record.Wait() // always an error after SIGKILL
 			eventually(t, "a mount of the local device", func() bool {
 				run(t, "mount", "--root", d.root, "tools:1", again).good()
 				run(t, "unmount", "--root", d.root, again).good()
@@ -164,7 +164,7 @@ func TestLocalDevice(t *testing.T) {
 			d.end(syscall.SIGKILL)
 			d.start()
 			if m := status(t, d.root).Mounts[0]; !m.Local {
-				t.Errorf("a daemon that took it over says %+v", m)
+				t.Errorf("after a takeover: %+v", m)
 			}
 			d.lose()
 			if err := site.DropCaches(); err != nil {
@@ -173,7 +173,7 @@ func TestLocalDevice(t *testing.T) {
 			shows(t, local)
 			d.start()
 			if m := status(t, d.root).Mounts[0]; !m.Local {
-				t.Errorf("mounted from the disk: %+v", m)
+				t.Errorf("after a restart: %+v", m)
 			}
 
 			flipEvery(t, device, 3<<20)
@@ -181,7 +181,7 @@ func TestLocalDevice(t *testing.T) {
 			s := status(t, d.root)
 			if found.Files != 1 || len(localFiles(t, d.root)) > 1 || len(s.Lost) != 1 ||
 				!strings.Contains(s.Lost[0].Cause, "wrong bytes") {
-				t.Errorf("the damage was found as %+v, %+v; left: %v", found, s.Lost, localFiles(t, d.root))
+				t.Errorf("found damage %+v, lost %+v, local files %v", found, s.Lost, localFiles(t, d.root))
 			}
 			run(t, "mount", "--root", d.root, "tools:1", again).good()
 			if err := site.DropCaches(); err != nil {
@@ -198,8 +198,8 @@ func TestLocalDevice(t *testing.T) {
 	}
 }
 
-// A node that is killed while it makes a local device, or has no room on the disk for
-// it, leaves nothing of it behind, and makes it another time.
+// A node that is killed while it writes a local device, or that runs out of disk space, removes the
+// unfinished file, and writes the device later.
 func TestLocalDeviceIsNotFinished(t *testing.T) {
 	root := newRoot(t)
 	if err := os.MkdirAll(root, 0o700); err != nil {
@@ -227,9 +227,9 @@ func TestLocalDeviceIsNotFinished(t *testing.T) {
 	killed := false
 	for range 20 {
 		d.start()
-		for end := time.Now().Add(time.Minute); !is(fresh) && !is(whole); { // as fast as it can be seen
+		for end := time.Now().Add(time.Minute); !is(fresh) && !is(whole); { // without a pause, to catch the short moment
 			if time.Now().After(end) {
-				t.Fatalf("no local device is begun: %s", d.said())
+				t.Fatalf("no local device was started: %s", d.said())
 			}
 		}
 		d.end(syscall.SIGKILL)
@@ -241,9 +241,9 @@ func TestLocalDeviceIsNotFinished(t *testing.T) {
 		}
 	}
 	if !killed {
-		t.Fatal("it was never caught in the middle")
+		t.Fatal("the node was never killed during the write")
 	}
-	// What is left of it stays to be removed, and takes no room.
+	// The unfinished file is still there, and takes no space.
 	if err := os.Truncate(filepath.Join(fresh, "device"), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
 		t.Fatal(err)
 	}
@@ -252,11 +252,11 @@ func TestLocalDeviceIsNotFinished(t *testing.T) {
 	if !strings.Contains(string(out), "No space left") {
 		t.Fatalf("the disk is not full: %s", out)
 	}
-	if err := os.Truncate(full, fileSize(t, full)-2<<20); err != nil { // for what the node itself writes
+	if err := os.Truncate(full, fileSize(t, full)-2<<20); err != nil { // space for the node's own files
 		t.Fatal(err)
 	}
 	d.start()
-	eventually(t, "the disk's refusal", func() bool {
+	eventually(t, "a failed write", func() bool {
 		return strings.Contains(status(t, root).Completion.Failed,
 			"no space")
 	})
@@ -264,7 +264,7 @@ func TestLocalDeviceIsNotFinished(t *testing.T) {
 		t.Errorf("left: %v", left)
 	}
 	if got := status(t, root).Cache.External; got != 0 {
-		t.Errorf("%d bytes are counted of what is not there", got)
+		t.Errorf("%d bytes are counted for a missing local device", got)
 	}
 	shows(t, dir)
 	d.end(syscall.SIGKILL)
@@ -274,7 +274,7 @@ func TestLocalDeviceIsNotFinished(t *testing.T) {
 	d.start()
 	awaitLocal(t, d)
 	if got := status(t, root).Cache.External; got < int64(len(large)) {
-		t.Errorf("%d bytes are counted of the local device", got)
+		t.Errorf("%d bytes are counted for the local device", got)
 	}
 	run(t, "unmount", "--root", d.root, dir).good()
 	d.end(syscall.SIGTERM)

@@ -12,8 +12,8 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// startSite starts a site whose registry has the images base and python, and
-// whose hub has those that are named.
+// startSite starts a site. Its registry has the images base and python, and its hub has the images
+// in known.
 func startSite(t *testing.T, known ...string) *site.Site {
 	t.Helper()
 	return startSiteWith(t, site.Options{}, known...)
@@ -55,8 +55,7 @@ func pull(t *testing.T, s *site.Site, name string) {
 	}
 }
 
-// restart kills the node and starts it again, and waits for containerd to have
-// noticed.
+// restart kills the node, starts it again, and waits until containerd has reconnected.
 func restart(t *testing.T, s *site.Site) {
 	t.Helper()
 	if err := s.Machine.RestartNode(t.Context()); err != nil {
@@ -72,8 +71,8 @@ func greet(t *testing.T, s *site.Site, name string) {
 	}
 }
 
-// A node that is killed under a running container starts again, at once, and new
-// containers of the same image and of others run.
+// A node is killed while a container runs. The next node starts at once, and new containers of the
+// same image and of others run.
 func TestNodeRestartsUnderARunningContainer(t *testing.T) {
 	s := startSite(t, "base", "python")
 	pull(t, s, "base")
@@ -108,12 +107,12 @@ func nodeStatus(t *testing.T, s *site.Site) (st report.Status) {
 	return st
 }
 
-// The status has one entry for each image, with its name, whether it is lazy, and
-// why. A restart forgets nothing of it.
+// The status has one entry for each image, with its name, whether it is lazy, and why. It is the
+// same after a restart.
 func TestStatusOfImages(t *testing.T) {
 	s := startSite(t, "base")
 	pull(t, s, "base")
-	pull(t, s, "python") // which stands on it, and no hub knows
+	pull(t, s, "python") // which extends base, and is unknown to the hub
 	check := func() []report.ImageStatus {
 		t.Helper()
 		got := map[string]report.ImageStatus{}
@@ -134,7 +133,7 @@ func TestStatusOfImages(t *testing.T) {
 	before := check()
 	restart(t, s)
 	if after := check(); !slices.Equal(after, before) {
-		t.Errorf("images: %+v, and before the restart %+v", after, before)
+		t.Errorf("images after the restart: %+v, before: %+v", after, before)
 	}
 	out, err := s.Machine.Lighter(t.Context(), "status")
 	if err != nil || !strings.Contains(out, site.Reference("python")) || !strings.Contains(out, "not lazy") {

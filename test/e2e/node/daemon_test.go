@@ -23,16 +23,15 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// What the README says: without an address of its own, a node that says that it
-// is ready listens where containerd is told to look, and nobody but root can go
-// there.
+// As the README says, a ready node listens on the default socket if no address is given, and only
+// root has access to the socket.
 func TestSockets(t *testing.T) {
 	const address = "/run/lighter/lighter.sock"
 	d := startNode(t, newRoot(t))
 	for _, path := range []string{address, filepath.Join(d.root, "control.sock")} {
 		conn, err := net.Dial("unix", path)
 		if err != nil {
-			t.Errorf("the node is ready and %v", err)
+			t.Errorf("stat the socket of a ready node: %v", err)
 			continue
 		}
 		conn.Close()
@@ -61,13 +60,13 @@ func TestSecondNodeIsRefused(t *testing.T) {
 		run(t, "node", "--root", root, "--address", "").bad(1, d.root, "in use", "--root")
 	}
 	run(t, "status", "--root", d.root).good()
-	// On the same socket.
+	// Another root, but the same socket.
 	address := filepath.Join(shortDir(t), "s.sock")
 	startNode(t, newRoot(t), "--address", address)
 	run(t, "node", "--root", newRoot(t), "--address", address).bad(1, address, "another process listens")
 }
 
-// A root in which others could change what is believed.
+// A node refuses a root directory that other users can write to.
 func TestRootOfOthers(t *testing.T) {
 	root := newRoot(t)
 	if err := errors.Join(os.Mkdir(root, 0o755), os.Chmod(root, 0o770)); err != nil {
@@ -79,11 +78,11 @@ func TestRootOfOthers(t *testing.T) {
 	}
 	run(t, "node", "--root", root, "--address", "").bad(1, root, "chown root")
 	if entries, err := os.ReadDir(root); err != nil || len(entries) > 0 {
-		t.Errorf("it wrote there: %v, %v", entries, err)
+		t.Errorf("files in the refused root: %v, %v", entries, err)
 	}
 }
 
-// Without rights or a node each command says in one line what to do.
+// Without root, or without a node, each command prints one line that says what to do.
 func TestCommandsWithoutRightsOrNode(t *testing.T) {
 	d := startNode(t, newRoot(t), "--address", "")
 	letIn(t, d.root)
@@ -122,7 +121,7 @@ func TestStatusAndCache(t *testing.T) {
 	for _, word := range []string{"node " + d.root, "fetched", "cache", "MOUNTED", "MISSED", s.Mounts[0].Tree.Short(),
 		dir, "tools:1"} {
 		if !strings.Contains(text, word) {
-			t.Errorf("status does not say %q:\n%s", word, text)
+			t.Errorf("the status does not contain %q:\n%s", word, text)
 		}
 	}
 	if out := run(t, "cache", "--root", d.root).good(); !strings.HasPrefix(out, "cache ") ||
@@ -144,9 +143,9 @@ func TestStatusAndCache(t *testing.T) {
 	run(t, "unmount", "--root", d.root, dir).good()
 }
 
-// used has the tree of tools:1 mounted at dir, and in use as a container has it: as the
-// lower directory of an overlay at merged, in which a process works. The overlay has a
-// clone of the tree's mount, so that the mount itself is not busy.
+// used mounts the tree of tools:1 at dir, and uses it like a container: as the lower directory of
+// an overlay at merged, which is the working directory of a process. The overlay uses a clone of
+// the tree's mount, so that the mount itself is not busy.
 func used(t *testing.T, d *daemon) (dir, merged string) {
 	t.Helper()
 	dir, merged = t.TempDir(), t.TempDir()
@@ -165,13 +164,13 @@ func used(t *testing.T, d *daemon) (dir, merged string) {
 	return dir, merged
 }
 
-// A node that ends, by a signal that it cannot catch or by one that it can, while
-// somebody uses its trees: who reads waits for the next one, and has its bytes.
+// A node ends by SIGKILL or SIGTERM while its trees are in use. Reads wait for the next node, which
+// answers them.
 func TestReadersWaitForTheNextNode(t *testing.T) {
 	d := startNode(t, newRoot(t), "--address", "")
 	dir, merged := used(t, d)
 	for i, signal := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM, syscall.SIGKILL, syscall.SIGKILL} {
-		if i == 2 { // nothing is on the disk either
+		if i == 2 { // the second node has no cache either
 			run(t, "cache", "prune", "--root", d.root).good()
 		}
 		d.end(signal)
@@ -182,13 +181,13 @@ func TestReadersWaitForTheNextNode(t *testing.T) {
 		go func() {
 			got, err := os.ReadFile(filepath.Join(merged, "large"))
 			if err == nil && !bytes.Equal(got, large) {
-				err = errors.New("other bytes")
+				err = errors.New("the read returned wrong bytes")
 			}
 			read <- err
 		}()
 		select {
 		case err := <-read:
-			t.Fatalf("somebody answers for a node that was ended: %v", err)
+			t.Fatalf("a read was answered without a node: %v", err)
 		case <-time.After(100 * time.Millisecond):
 		}
 		d.start()
@@ -201,14 +200,14 @@ func TestReadersWaitForTheNextNode(t *testing.T) {
 		shows(t, other)
 		run(t, "unmount", "--root", d.root, other).good()
 		if n := mountsOn(t, dir); n != 1 {
-			t.Errorf("%d mounts where one was", n)
+			t.Errorf("got %d mounts, want 1", n)
 		}
 	}
 	run(t, "unmount", "--root", d.root, dir).good()
 }
 
-// A node that is killed with its keeper while somebody uses its trees: the next
-// one starts, and serves the same trees and others anew.
+// A node and its keeper are killed while the node's trees are in use. The next node mounts the same
+// trees again, and serves others.
 func TestNodeAndKeeperAreKilled(t *testing.T) {
 	for _, mode := range []mount.Mode{mount.File, mount.Loop} {
 		t.Run(string(mode), func(t *testing.T) { nodeAndKeeperAreKilled(t, mode) })
@@ -218,7 +217,7 @@ func TestNodeAndKeeperAreKilled(t *testing.T) {
 func nodeAndKeeperAreKilled(t *testing.T, mode mount.Mode) {
 	d := startNode(t, newRoot(t), "--address", "", "--mount-mode", string(mode))
 	dir, merged := used(t, d)
-	// What is no mount of the node, in its directory.
+	// A mount in the node's directory that is not the node's.
 	foreign := filepath.Join(d.root, "mounts", "foreign")
 	if err := errors.Join(os.Mkdir(foreign, 0o700),
 		os.WriteFile(filepath.Join(foreign, "file"), nil, 0o600)); err != nil {
@@ -230,7 +229,7 @@ func nodeAndKeeperAreKilled(t *testing.T, mode mount.Mode) {
 			t.Fatal(err)
 		}
 		if _, err := os.ReadFile(filepath.Join(merged, "large")); err == nil {
-			t.Error("somebody still answers for a node that was killed")
+			t.Error("a read was answered without node and keeper")
 		}
 		d.start()
 		shows(t, dir) // mounted again
@@ -243,7 +242,7 @@ func nodeAndKeeperAreKilled(t *testing.T, mode mount.Mode) {
 		run(t, "unmount", "--root", d.root, other).good()
 	}
 	if n := mountsOn(t, dir); n != 1 {
-		t.Errorf("%d mounts where one was", n)
+		t.Errorf("got %d mounts, want 1", n)
 	}
 	run(t, "unmount", "--root", d.root, dir).good()
 	if _, err := os.Stat(filepath.Join(foreign, "file")); err != nil {
@@ -251,7 +250,7 @@ func nodeAndKeeperAreKilled(t *testing.T, mode mount.Mode) {
 	}
 }
 
-// `lighter unmount` when the node was killed and none has come after it.
+// `lighter unmount` works after the node was killed.
 func TestUnmountAfterTheNodeWasKilled(t *testing.T) {
 	d := startNode(t, newRoot(t), "--address", "")
 	dir := t.TempDir()
@@ -266,34 +265,34 @@ func TestUnmountAfterTheNodeWasKilled(t *testing.T) {
 		t.Errorf("mounted again: %+v", s.Binds)
 	}
 	if trees, err := filepath.Glob(filepath.Join(d.root, "trees/*")); err != nil || len(trees) > 0 {
-		t.Errorf("trees that nobody needs: %s, %v", trees, err)
+		t.Errorf("unused trees: %s, %v", trees, err)
 	}
 }
 
-// What the disk has damaged is not mounted but fetched anew.
+// A damaged tree is not mounted, but fetched again.
 func TestDamagedIndex(t *testing.T) {
 	d := startNode(t, newRoot(t), "--address", "")
 	dir := t.TempDir()
 	for name, damage := range map[string]func(path string) error{
-		"metadata flips":  flip("metadata"),
-		"metadata is cut": func(path string) error { return os.Truncate(filepath.Join(path, "metadata"), 4096) },
-		"map flips":       flip("map"),
-		"map is gone":     func(path string) error { return os.Remove(filepath.Join(path, "map")) },
-		"metadata is gone, a new one half there": func(path string) error {
+		"a flipped byte in metadata": flip("metadata"),
+		"truncated metadata":         func(path string) error { return os.Truncate(filepath.Join(path, "metadata"), 4096) },
+		"a flipped byte in map":      flip("map"),
+		"a missing map":              func(path string) error { return os.Remove(filepath.Join(path, "map")) },
+		"missing metadata and an unfinished new one": func(path string) error {
 			left := filepath.Join(filepath.Dir(path), "new-"+filepath.Base(path))
 			return errors.Join(os.Remove(filepath.Join(path, "metadata")), os.Mkdir(left, 0o700))
 		},
 	} {
 		run(t, "mount", "--root", d.root, "tools:1", dir).good()
 		tree := status(t, d.root).Mounts[0].Tree.String()
-		d.lose() // what it left is mounted again by the next one
+		d.lose() // the next node mounts the same trees again
 		if err := damage(filepath.Join(d.root, "trees", tree)); err != nil {
 			t.Fatal(name, err)
 		}
 		d.start()
 		shows(t, dir)
 		if !strings.Contains(d.said(), "is damaged on the disk") {
-			t.Errorf("%s: it said\n%s", name, d.said())
+			t.Errorf("%s: the node's log:\n%s", name, d.said())
 		}
 		run(t, "unmount", "--root", d.root, dir).good()
 	}
@@ -312,20 +311,20 @@ func flip(name string) func(path string) error {
 	}
 }
 
-// Devices that somebody unmounts end the node: it could mount nothing any more.
+// A node ends if its device directory is unmounted, because it could not mount trees any more.
 func TestDevicesAreUnmounted(t *testing.T) {
 	d := startNode(t, newRoot(t), "--address", "")
 	if err := unix.Unmount(filepath.Join(d.root, "devices"), unix.MNT_DETACH); err != nil {
 		t.Fatal(err)
 	}
 	if err := d.cmd.Wait(); err == nil || !strings.Contains(d.said(), "devices unmounted?") {
-		t.Errorf("it ended with %v: %s", err, d.said())
+		t.Errorf("the node ended with %v: %s", err, d.said())
 	}
 	d.start()
 }
 
-// What cannot be mounted again does not keep the node from starting, and is not
-// forgotten: the next one tries again.
+// A node starts although a mount cannot be restored. The mount is not forgotten: the next node
+// tries again.
 func TestDamagedIndexWithoutAHub(t *testing.T) {
 	d := startNode(t, newRoot(t), "--address", "")
 	dir := t.TempDir()
@@ -340,7 +339,7 @@ func TestDamagedIndexWithoutAHub(t *testing.T) {
 	d.start()
 	if s := status(t, d.root); len(s.Binds) != 1 || s.Binds[0].Lost == "" || mountsOn(t, dir) != 0 ||
 		!strings.Contains(d.said(), "is not mounted any more") {
-		t.Errorf("%+v, %d mounts; it said\n%s", s.Binds, mountsOn(t, dir), d.said())
+		t.Errorf("%+v, %d mounts; the node's log:\n%s", s.Binds, mountsOn(t, dir), d.said())
 	}
 	d.end(syscall.SIGTERM)
 	d.args = with
@@ -352,9 +351,9 @@ func TestDamagedIndexWithoutAHub(t *testing.T) {
 	}
 }
 
-// A tree that a new node cannot serve is named; all others are served, and it is
-// put right when somebody mounts it once more.
-func TestTreeThatIsLost(t *testing.T) {
+// A new node reports a tree that it cannot serve, and serves all others. Another mount of the image
+// repairs the tree.
+func TestLostTree(t *testing.T) {
 	d := startNode(t, newRoot(t), "--address", "")
 	dir, other := t.TempDir(), t.TempDir()
 	run(t, "mount", "--root", d.root, "tools:1", dir).good()
@@ -371,19 +370,19 @@ func TestTreeThatIsLost(t *testing.T) {
 		t.Errorf("lost: %+v", s.Lost)
 	}
 	if !strings.Contains(d.said(), "tools:1") || !strings.Contains(d.said(), "could not be recovered") {
-		t.Errorf("it said\n%s", d.said())
+		t.Errorf("the node's log:\n%s", d.said())
 	}
 	if out := run(t, "status", "--root", d.root).good(); !strings.Contains(out, "BROKEN TREE") {
 		t.Errorf("status:\n%s", out)
 	}
 	if got, err := os.ReadFile(filepath.Join(other, "large")); err != nil || !bytes.Equal(got, large) {
-		t.Errorf("another image: %d bytes, %v", len(got), err)
+		t.Errorf("read of another image: %d bytes, %v", len(got), err)
 	}
 	again := t.TempDir()
 	run(t, "mount", "--root", d.root, "tools:1", again).good()
 	shows(t, again)
 	if s := status(t, d.root); len(s.Lost) != 0 {
-		t.Errorf("lost still: %+v", s.Lost)
+		t.Errorf("still lost: %+v", s.Lost)
 	}
 	for _, dir := range []string{dir, other, again} {
 		run(t, "unmount", "--root", d.root, dir).good()

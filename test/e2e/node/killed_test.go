@@ -22,10 +22,10 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// stalling is a way to the hub on which nothing moves for a while.
+// stalling is a TCP proxy to the hub that can be stalled.
 type stalling struct {
 	url  string
-	gate sync.RWMutex // held for writing while nothing moves
+	gate sync.RWMutex // held for writing while the proxy stalls
 }
 
 func startStalling(t *testing.T) *stalling {
@@ -55,7 +55,7 @@ func (p *stalling) serve(conn net.Conn) {
 		return
 	}
 	defer hub.Close()
-	go func() { _, _ = io.Copy(hub, conn); hub.Close() }() // whoever asked sees how it ends
+	go func() { _, _ = io.Copy(hub, conn); hub.Close() }() // the client sees the end of the connection
 	for b := make([]byte, 4096); ; {
 		n, err := hub.Read(b)
 		p.gate.RLock()
@@ -67,8 +67,8 @@ func (p *stalling) serve(conn net.Conn) {
 	}
 }
 
-// A daemon that is killed while it unmounts a tree of which a read is not answered
-// cannot even end. The next one takes its place, and answers the read.
+// A daemon is killed while it unmounts a tree with a read in flight. It cannot end until the read
+// is answered. The next daemon takes over and answers the read.
 func TestKilledWhileUnmounting(t *testing.T) {
 	t.Run("the daemon", func(t *testing.T) { testKilledWhileUnmounting(t, false) })
 	t.Run("its keeper too", func(t *testing.T) { testKilledWhileUnmounting(t, true) })
@@ -77,7 +77,7 @@ func TestKilledWhileUnmounting(t *testing.T) {
 func testKilledWhileUnmounting(t *testing.T, keeperToo bool) {
 	hub := startStalling(t)
 	root := newRoot(t)
-	// Should the read be lost, who waits for it could not even be killed.
+	// If the read were lost, its reader could not be killed.
 	guard := time.AfterFunc(30*time.Second, func() { _ = mount.Release(root) })
 	t.Cleanup(func() {
 		if guard.Stop() && t.Failed() {
@@ -85,35 +85,35 @@ func testKilledWhileUnmounting(t *testing.T, keeperToo bool) {
 		}
 	})
 	d := startNode(t, root, "--address", "", "--hub", hub.url)
-	dir, open := readNobodyWaitsFor(t, d, hub)
+	dir, open := abandonRead(t, d, hub)
 	unmount := exec.Command(lighter, "unmount", "--root", d.root, dir)
 	if err := unmount.Start(); err != nil {
 		t.Fatal(err)
 	}
 	killed := d.cmd
 	stuck := func() bool { return unmounting(t, killed.Process.Pid) }
-	eventually(t, "an unmounting that hangs", stuck)
+	eventually(t, "a hanging unmount", stuck)
 	if err := killed.Process.Signal(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	if err := unmount.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_ = unmount.Wait() // it was killed
+	_ = unmount.Wait() // always an error after SIGKILL
 	if !stuck() {
-		t.Fatal("the killed daemon has ended: this tests nothing")
+		t.Fatal("the killed daemon has ended, want it to wait for the read")
 	}
 	if keeperToo {
 		if err := (keeper.Process{Root: root}).Drop(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		d.start()
-		_ = killed.Wait() // it ends, as its read has failed
+		_ = killed.Wait() // the daemon ends because its read has failed
 		open()
 	} else {
 		d.start()
 		open()
-		_ = killed.Wait() // it ends, as its read was answered
+		_ = killed.Wait() // the daemon ends because its read was answered
 	}
 	again := t.TempDir()
 	run(t, "mount", "--root", d.root, "tools:1", again).good()
@@ -122,9 +122,9 @@ func testKilledWhileUnmounting(t *testing.T, keeperToo bool) {
 	run(t, "node", "--root", d.root, "--address", "").bad(1, "in use")
 }
 
-// readNobodyWaitsFor leaves a read of a tree that is mounted at dir, and not
-// answered until open is called.
-func readNobodyWaitsFor(t *testing.T, d *daemon, hub *stalling) (dir string, open func()) {
+// abandonRead mounts a tree at dir, and leaves a read in flight whose reader was killed. The hub
+// does not answer until open is called.
+func abandonRead(t *testing.T, d *daemon, hub *stalling) (dir string, open func()) {
 	t.Helper()
 	dir = t.TempDir()
 	run(t, "mount", "--root", d.root, "tools:1", dir).good()
@@ -139,21 +139,20 @@ func readNobodyWaitsFor(t *testing.T, d *daemon, hub *stalling) (dir string, ope
 		t.Fatal(err)
 	}
 	eventually(t, "a read", func() bool { return status(t, d.root).Mounts[0].Device.Missed > 0 })
-	if err := reader.Process.Kill(); err != nil { // the kernel's reading ahead for it goes on
+	if err := reader.Process.Kill(); err != nil { // the kernel's read-ahead stays in flight
 		t.Fatal(err)
 	}
-	_ = reader.Wait() // it was killed
+	_ = reader.Wait() // always an error after SIGKILL
 	return dir, open
 }
 
-// A read that nobody waits for, and the hub does not answer, does not keep a tree
-// from being removed.
+// A tree can be removed while a read of it is in flight, if its reader is gone.
 func TestRemovedWithAReadInFlight(t *testing.T) {
 	hub := startStalling(t)
 	d := startNode(t, newRoot(t), "--address", "", "--hub", hub.url)
-	dir, open := readNobodyWaitsFor(t, d, hub)
+	dir, open := abandonRead(t, d, hub)
 	defer open()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // reads are given up after 100 s
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // shorter than the 100 s after which reads fail
 	defer cancel()
 	if out, err := exec.CommandContext(ctx, lighter, "unmount", "--root", d.root, dir).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -163,14 +162,13 @@ func TestRemovedWithAReadInFlight(t *testing.T) {
 	}
 }
 
-// A node that is told to stop does not wait for a hub that says nothing: the reads
-// that are not answered wait for the next node.
+// A node that is stopped does not wait for a hanging hub. Reads in flight wait for the next node.
 func TestStoppedWithAReadInFlight(t *testing.T) {
 	hub := startStalling(t)
 	root := newRoot(t)
 	d := startNode(t, root, "--address", "", "--hub", hub.url)
-	dir, open := readNobodyWaitsFor(t, d, hub)
-	if err := syscall.Unmount(dir, 0); err != nil { // the node's own mount of the tree is the last
+	dir, open := abandonRead(t, d, hub)
+	if err := syscall.Unmount(dir, 0); err != nil { // only the node's own mount is left
 		t.Fatal(err)
 	}
 	stopped := d.cmd
@@ -181,17 +179,17 @@ func TestStoppedWithAReadInFlight(t *testing.T) {
 		t.Fatal(err)
 	}
 	select {
-	case err := <-ended: // before the hub has said a word
+	case err := <-ended: // before the hub has answered
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(time.Minute): // reads are given up after 100 s
+	case <-time.After(time.Minute): // shorter than the 100 s after which reads fail
 		open()
 		<-ended
-		t.Fatal("it waits for the hub")
+		t.Fatal("the node waits for the hub")
 	}
 	if !strings.Contains(d.said(), "stays mounted") {
-		t.Errorf("no read was in flight: this tests nothing: it said\n%s", d.said())
+		t.Errorf("no read was in flight; the node's log:\n%s", d.said())
 	}
 	d.start()
 	open()
@@ -201,8 +199,7 @@ func TestStoppedWithAReadInFlight(t *testing.T) {
 	run(t, "unmount", "--root", root, again).good()
 }
 
-// unmounting tells whether a thread of a process waits for a read that was begun
-// of a tree that it unmounts.
+// unmounting reports whether a thread of a process unmounts a tree and waits for a read in flight.
 func unmounting(t *testing.T, pid int) bool {
 	t.Helper()
 	stacks, err := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/stack")
@@ -218,8 +215,8 @@ func unmounting(t *testing.T, pid int) bool {
 	return false
 }
 
-// What a node that will not come back has mounted for people is taken away too, and
-// the next node knows nothing of it.
+// `lighter release` unmounts user-facing mounts of a node that is gone. The next node does not know
+// them.
 func TestRelease(t *testing.T) {
 	d := startNode(t, newRoot(t), "--address", "")
 	dir := t.TempDir()
@@ -231,10 +228,10 @@ func TestRelease(t *testing.T) {
 	run(t, "release", "--root", d.root).good()
 	table, err := os.ReadFile("/proc/self/mounts")
 	if err != nil || strings.Contains(string(table), d.root) || strings.Contains(string(table), dir) {
-		t.Errorf("%v: something is mounted still:\n%s", err, table)
+		t.Errorf("%v: mounts are left:\n%s", err, table)
 	}
 	d.start()
 	if text := run(t, "status", "--root", d.root).good(); strings.Contains(text, dir) {
-		t.Errorf("the next node says:\n%s", text)
+		t.Errorf("the next node's status:\n%s", text)
 	}
 }

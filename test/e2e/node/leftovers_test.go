@@ -20,7 +20,7 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// reads wants the right bytes of what a container has open, from the hub.
+// reads checks that a container reads the right bytes, fetched from the hub.
 func reads(t *testing.T, d *daemon, merged string) {
 	t.Helper()
 	run(t, "cache", "prune", "--root", d.root).good()
@@ -28,7 +28,7 @@ func reads(t *testing.T, d *daemon, merged string) {
 		t.Fatal(err)
 	}
 	if got, err := os.ReadFile(filepath.Join(merged, "large")); err != nil || !bytes.Equal(got, large) {
-		t.Errorf("a container reads %d bytes, %v", len(got), err)
+		t.Errorf("the container read %d bytes (%v)", len(got), err)
 	}
 }
 
@@ -40,9 +40,9 @@ func leftPaths(s report.Status) (paths []string) {
 	return paths
 }
 
-// What cannot be deleted, and a small file that cannot be read, keep no node from
-// starting. Containers and what is mounted for people go on, the leftovers are named,
-// and go when they can.
+// A node starts although some files cannot be deleted and a small file cannot be read. Containers
+// and user-facing mounts keep working. The status names the leftovers, and the node removes them
+// once that is possible.
 func TestNodeStartsWithLeftovers(t *testing.T) {
 	address := filepath.Join(shortDir(t), "s.sock")
 	d := startNode(t, newRoot(t), "--address", address)
@@ -75,7 +75,7 @@ func TestNodeStartsWithLeftovers(t *testing.T) {
 	text, doctor := run(t, "status", "--root", d.root).good(), run(t, "doctor", "--root", d.root).stdout
 	for _, path := range want {
 		if !strings.Contains(text, path) || !strings.Contains(doctor, path) {
-			t.Errorf("status or doctor do not say %q:\n%s\n%s", path, text, doctor)
+			t.Errorf("status or doctor do not contain %q:\n%s\n%s", path, text, doctor)
 		}
 	}
 	for _, path := range stubborn {
@@ -91,8 +91,7 @@ func TestNodeStartsWithLeftovers(t *testing.T) {
 	}
 }
 
-// On a disk that is full to the last byte a node starts, and serves the containers of the
-// one before.
+// On a full disk a node starts, and serves the containers of the previous node.
 func TestNodeStartsOnAFullDisk(t *testing.T) {
 	for name, script := range map[string]string{
 		"tmpfs": "mount -t tmpfs -o size=64M none $2",
@@ -115,7 +114,7 @@ func nodeStartsOnAFullDisk(t *testing.T, script string) {
 	dir, merged := used(t, d)
 	chain := status(t, root).Binds[0].Chain
 	d.end(syscall.SIGKILL)
-	// What is mounted for people is written down anew, in several blocks.
+	// The node rewrites its list of user-facing mounts, which takes several blocks.
 	lost := binds.Bind{Dir: t.TempDir(), Name: strings.Repeat("x", 1<<18), Chain: "sha256:" + strings.Repeat("a", 64),
 		Lost: "a test"}
 	text, err := json.Marshal([]binds.Bind{{Dir: dir, Name: "tools:1", Chain: chain}, lost})
@@ -144,11 +143,11 @@ func nodeStartsOnAFullDisk(t *testing.T, script string) {
 		run(t, "unmount", "--root", root, at).good()
 	}
 	if left := status(t, root).Leftovers; len(left) > 0 {
-		t.Errorf("left when there is room: %+v", left)
+		t.Errorf("left after space was freed: %+v", left)
 	}
 }
 
-// fill leaves no byte of a disk free.
+// fill fills a disk completely.
 func fill(t *testing.T, disk string) {
 	t.Helper()
 	file, err := os.OpenFile(filepath.Join(disk, "fill"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)

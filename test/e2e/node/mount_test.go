@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ownRoots is where mounts without a node have nodes of their own.
+// ownRoots is the directory with the roots of nodes that serve a single mount.
 const ownRoots = "/var/lib/lighter-mounts"
 
 // ownNodes lists them.
@@ -29,8 +29,7 @@ func ownNodes(t *testing.T) []string {
 	return roots
 }
 
-// both runs a test through a running node and with nodes of their own. mount is
-// the beginning of the command lines.
+// both runs a test with a running node, and with a separate node for each mount.
 func both(t *testing.T, test func(t *testing.T, root string)) {
 	t.Run("node", func(t *testing.T) {
 		d := startNode(t, newRoot(t), "--address", "")
@@ -53,9 +52,9 @@ func TestMount(t *testing.T) {
 		run(t, "mount", "--root", root, "tools:1", dir).good()
 		shows(t, dir)
 		if err := os.WriteFile(filepath.Join(dir, "x"), nil, 0o600); !errors.Is(err, unix.EROFS) {
-			t.Errorf("writing: %v", err)
+			t.Errorf("write to the mount: %v, want a read-only error", err)
 		}
-		// A second time, under whatever name: said, and the first one lives on.
+		// A second mount on the same directory fails, under any name, and the first one stays.
 		link := filepath.Join(t.TempDir(), "link")
 		if err := os.Symlink(dir, link); err != nil {
 			t.Fatal(err)
@@ -87,7 +86,7 @@ func TestMountOnASymbolicLink(t *testing.T) {
 	})
 }
 
-// What others have mounted is neither covered nor taken away.
+// Other mounts are neither covered nor unmounted.
 func TestMountPointsOfOthers(t *testing.T) {
 	both(t, func(t *testing.T, root string) {
 		dir := t.TempDir()
@@ -100,16 +99,16 @@ func TestMountPointsOfOthers(t *testing.T) {
 		run(t, "mount", "--root", root, "tools:1", dir).bad(1, dir, "something is mounted")
 		run(t, "unmount", "--root", root, dir).bad(1, "not mounted by lighter")
 		if n := mountsOn(t, dir); n != 1 {
-			t.Fatalf("%d mounts of one", n)
+			t.Fatalf("got %d mounts, want 1", n)
 		}
 		if err := unix.Unmount(dir, 0); err != nil {
 			t.Fatal(err)
 		}
 		run(t, "mount", "--root", root, "tools:1", dir).good()
-		mine() // over it
+		mine() // on top of the image's mount
 		run(t, "unmount", "--root", root, dir).good()
 		if n := mountsOn(t, dir); n != 2 {
-			t.Errorf("%d mounts: what lies over the image's was taken away", n)
+			t.Errorf("got %d mounts: the mount on top of the image's was removed", n)
 		}
 		for range mountsOn(t, dir) {
 			if err := unix.Unmount(dir, 0); err != nil {
@@ -119,7 +118,7 @@ func TestMountPointsOfOthers(t *testing.T) {
 	})
 }
 
-func TestMountWhereItCannotBe(t *testing.T) {
+func TestMountErrors(t *testing.T) {
 	both(t, func(t *testing.T, root string) {
 		dir := t.TempDir()
 		file := filepath.Join(dir, "file")
@@ -139,7 +138,7 @@ func TestMountWhereItCannotBe(t *testing.T) {
 	})
 }
 
-// Anybody may look at what is mounted; so nothing in it gives anybody rights.
+// All users can read a mounted image, so set-user-ID programs and devices in it have no effect.
 func TestMountGivesNobodyRights(t *testing.T) {
 	both(t, func(t *testing.T, root string) {
 		dir := t.TempDir()
@@ -163,7 +162,7 @@ func TestMountGivesNobodyRights(t *testing.T) {
 	})
 }
 
-// A mount in which somebody works stays whole.
+// A busy mount is not unmounted.
 func TestUnmountInUse(t *testing.T) {
 	both(t, func(t *testing.T, root string) {
 		dir := t.TempDir()
@@ -181,8 +180,7 @@ func TestUnmountInUse(t *testing.T) {
 	})
 }
 
-// silentHub takes connections and never answers. asked tells whether somebody
-// has come.
+// silentHub accepts connections and never answers. asked reports whether a client has connected.
 func silentHub(t *testing.T) (url string, asked func() bool) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -202,7 +200,7 @@ func silentHub(t *testing.T) (url string, asked func() bool) {
 	return "http://" + listener.Addr().String(), func() bool { return n.Load() > 0 }
 }
 
-// An interrupt leaves nothing, wherever it comes.
+// An interrupt at any moment leaves nothing behind.
 func TestMountInterrupted(t *testing.T) {
 	ownHas := func(name string) func() bool {
 		return func() bool {
@@ -212,7 +210,7 @@ func TestMountInterrupted(t *testing.T) {
 	}
 	for name, when := range map[string]func() bool{"at the start": ownHas("node.log"),
 		"when the node answers": ownHas("control.sock"), "in the middle": nil} {
-		url, asked := silentHub(t) // for each: that it was asked is when to interrupt
+		url, asked := silentHub(t) // one hub each: a connection is the moment for the interrupt
 		if when == nil {
 			when = asked
 		}
@@ -232,18 +230,18 @@ func TestMountInterrupted(t *testing.T) {
 	dir := t.TempDir()
 	interrupt(t, asked, "--root", d.root, "tools:1", dir)
 	if s := status(t, d.root); len(s.Binds) != 0 || mountsOn(t, dir) != 0 {
-		t.Errorf("left with a node: %+v", s.Binds)
+		t.Errorf("mounts of the running node: %+v", s.Binds)
 	}
 }
 
-// interrupt runs `lighter mount` and interrupts it when the time has come.
+// interrupt runs `lighter mount` and interrupts it once when returns true.
 func interrupt(t *testing.T, when func() bool, args ...string) {
 	t.Helper()
 	cmd := exec.Command(lighter, append([]string{"mount"}, args...)...)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the time to interrupt", when)
+	eventually(t, "the moment for the interrupt", when)
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
@@ -266,7 +264,7 @@ func commandLines(t *testing.T) (lines []string) {
 	return lines
 }
 
-// A mount with a node of its own, whose node is killed.
+// The separate node of a mount is killed.
 func TestMountWhoseOwnNodeIsKilled(t *testing.T) {
 	for _, next := range []string{"unmount", "mount"} {
 		dir, none := t.TempDir(), filepath.Join(t.TempDir(), "no node")
@@ -313,6 +311,6 @@ func holder(t *testing.T, path string) int {
 			return pid
 		}
 	}
-	t.Fatalf("nobody has %s open", path)
+	t.Fatalf("no process has %s open", path)
 	return 0
 }

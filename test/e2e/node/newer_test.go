@@ -16,7 +16,7 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// locationsOfHub returns what the hub says now of where a tree's chunks lie.
+// locationsOfHub returns a tree's current locations from the hub.
 func locationsOfHub(t *testing.T, tree chunk.ID) []byte {
 	t.Helper()
 	decoder, err := zstd.NewReader(nil)
@@ -31,7 +31,7 @@ func locationsOfHub(t *testing.T, tree chunk.ID) []byte {
 	return b
 }
 
-// startupsOf returns the startup packs that a tree's locations on the disk name.
+// startupsOf returns the startup packs in a tree's locations on the node's disk.
 func startupsOf(t *testing.T, dir string, tree chunk.ID) []index.Startup {
 	t.Helper()
 	extents, err := os.Open(filepath.Join(dir, "map"))
@@ -54,9 +54,9 @@ func startupsOf(t *testing.T, dir string, tree chunk.ID) []index.Startup {
 	return locations.Startups()
 }
 
-// A start is recorded, and the hub has other locations after it. The next one on the
-// same node, whose cache is empty, takes these and is prefetched as they say; also one
-// of a node that was started again with the old ones.
+// After a start was recorded, the hub has new locations with startup packs. The next start on the
+// same node, with an empty cache, fetches the new locations and prefetches the startup packs. So
+// does a start after a restart of the node with the old locations.
 func TestNodeLearnsOfNewerLocations(t *testing.T) {
 	s := startSite(t, "python")
 	pull(t, s, "python")
@@ -75,10 +75,10 @@ func TestNodeLearnsOfNewerLocations(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the layout of what was read", func() bool { return !bytes.Equal(old, locationsOfHub(t, tree)) })
+	eventually(t, "new locations on the hub", func() bool { return !bytes.Equal(old, locationsOfHub(t, tree)) })
 	python()
 	if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, old) {
-		t.Errorf("locations that are young were replaced, or %v", err)
+		t.Errorf("recent locations were replaced, or %v", err)
 	}
 
 	later := func() {
@@ -92,7 +92,7 @@ func TestNodeLearnsOfNewerLocations(t *testing.T) {
 			t.Fatal(err)
 		}
 		python()
-		eventually(t, "the newer locations", func() bool {
+		eventually(t, "the new locations on the node", func() bool {
 			now, err := os.ReadFile(path)
 			return err == nil && bytes.Equal(now, locationsOfHub(t, tree))
 		})

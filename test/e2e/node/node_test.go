@@ -31,11 +31,11 @@ import (
 	tars "lighter/test/testkit/tarball"
 )
 
-// What all tests share, in an enclosure of their own: a hub where the commands
-// look for one, with the image tools:1 for one platform and both:1 for two.
-var lighter string // the binary that `make build` made
+// All tests share a hub at the default address, in an enclosure. It has the image tools:1 for one
+// platform, and both:1 for two.
+var lighter string // path of the binary of `make build`
 
-// large is a file of the images that no metadata image holds.
+// large is the content of a file that is stored in chunks, not in the metadata image.
 var large = noise(5 << 20)
 
 func noise(n int) []byte {
@@ -54,7 +54,7 @@ func prepare() (stop func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	// Mounts without a node have their roots here, out of the host's sight.
+	// Separate nodes of single mounts have their roots here, invisible to the host.
 	own := filepath.Join(dir, "own")
 	if err := errors.Join(os.MkdirAll(ownRoots, 0o700), os.Mkdir(own, 0o700),
 		syscall.Mount(own, ownRoots, "", syscall.MS_BIND, "")); err != nil {
@@ -78,7 +78,7 @@ func prepare() (stop func() error, err error) {
 	return stop, nil
 }
 
-// add makes an image for each platform and gives them to the hub under one name.
+// add makes an image for each platform, and adds all of them to the hub under one name.
 func add(dir, name string, platforms []string) error {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, platform := range platforms {
@@ -164,8 +164,7 @@ type daemon struct {
 	cmd  *exec.Cmd
 }
 
-// shortDir is t.TempDir for what has sockets in it: its path does not grow with the
-// test's name.
+// shortDir is t.TempDir for sockets: its path does not contain the test's name.
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "n")
@@ -180,7 +179,7 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
-// newRoot makes a root, and undoes what is mounted below it when the test ends.
+// newRoot makes a node's root. When the test ends, it unmounts everything below the root.
 func newRoot(t *testing.T) string {
 	t.Helper()
 	root := filepath.Join(shortDir(t), "node")
@@ -193,8 +192,7 @@ func newRoot(t *testing.T) string {
 	return root
 }
 
-// startNode runs a node until the test ends, and returns when it says that it is
-// ready.
+// startNode runs a node until the test ends. It returns when the node is ready.
 func startNode(t *testing.T, root string, args ...string) *daemon {
 	t.Helper()
 	d := &daemon{t: t, root: root, log: filepath.Join(t.TempDir(), "node.log"), args: args}
@@ -204,7 +202,7 @@ func startNode(t *testing.T, root string, args ...string) *daemon {
 			d.end(syscall.SIGTERM)
 		}
 		if t.Failed() {
-			t.Logf("the node said:\n%s", d.said())
+			t.Logf("the node's log:\n%s", d.said())
 		}
 	})
 	return d
@@ -238,7 +236,7 @@ func (d *daemon) end(signal syscall.Signal) int {
 	if err := d.cmd.Process.Signal(signal); err != nil {
 		d.t.Fatal(err)
 	}
-	_ = d.cmd.Wait() // the code is what counts
+	_ = d.cmd.Wait() // end returns the exit code
 	code := d.cmd.ProcessState.ExitCode()
 	d.cmd = nil
 	if signal == syscall.SIGTERM && code != 0 {
@@ -247,7 +245,7 @@ func (d *daemon) end(signal syscall.Signal) int {
 	return code
 }
 
-// lose kills the node, and has its keeper let go: nobody holds the devices.
+// lose kills the node, and makes its keeper close the devices.
 func (d *daemon) lose() {
 	d.t.Helper()
 	d.end(syscall.SIGKILL)
@@ -264,10 +262,10 @@ func eventually(t *testing.T, what string, ok func() bool) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	t.Fatalf("%s does not come", what)
+	t.Fatalf("timeout: waiting for %s", what)
 }
 
-// result is what a command left.
+// result is the result of a command.
 type result struct {
 	t              *testing.T
 	line           string
@@ -278,7 +276,7 @@ type result struct {
 // run runs a lighter command to its end.
 func run(t *testing.T, args ...string) result { t.Helper(); return runAs(t, nil, args...) }
 
-// runAs runs it behind a command line that changes who runs it.
+// runAs runs a lighter command with a prefix that changes the user, for example setpriv.
 func runAs(t *testing.T, who []string, args ...string) result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -295,7 +293,7 @@ func runAs(t *testing.T, who []string, args ...string) result {
 	return result{t, strings.Join(args, " "), cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }
 
-// good wants success, and returns the standard output.
+// good checks that the command succeeded, and returns its standard output.
 func (r result) good() string {
 	r.t.Helper()
 	if r.code != 0 || r.stderr != "" {
@@ -304,7 +302,7 @@ func (r result) good() string {
 	return r.stdout
 }
 
-// bad wants a failure that says why in one line.
+// bad checks that the command failed with an exit code, and printed one line that contains words.
 func (r result) bad(code int, words ...string) {
 	r.t.Helper()
 	if r.code != code || strings.Count(r.stderr, "\n") != 1 || !strings.HasPrefix(r.stderr, "lighter: ") {
@@ -312,7 +310,7 @@ func (r result) bad(code int, words ...string) {
 	}
 	for _, word := range words {
 		if !strings.Contains(r.stderr, word) {
-			r.t.Errorf("%s: %q does not say %q", r.line, r.stderr, word)
+			r.t.Errorf("%s: %q does not contain %q", r.line, r.stderr, word)
 		}
 	}
 }
@@ -345,7 +343,7 @@ func shows(t *testing.T, dir string) {
 	}
 }
 
-// mountsOn tells how many mounts there are on dir.
+// mountsOn returns the number of mounts on dir.
 func mountsOn(t *testing.T, dir string) (n int) {
 	t.Helper()
 	for _, point := range mountsBelow(t, filepath.Dir(dir)) {

@@ -17,8 +17,7 @@ import (
 	"lighter/node/report"
 )
 
-// readable returns those of the paths that nobody, the user, can read, list or
-// connect to.
+// readable returns the paths that the user nobody can read, list or connect to.
 func readable(t *testing.T, paths []string) []string {
 	t.Helper()
 	const try = `while IFS= read -r path; do
@@ -33,7 +32,8 @@ func readable(t *testing.T, paths []string) []string {
 	return strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
 }
 
-// letIn lets everybody go as far as path, so that nothing else stops them.
+// letIn makes all parents of path searchable for all users, so that only the permissions below path
+// count.
 func letIn(t *testing.T, path string) {
 	t.Helper()
 	for dir := filepath.Dir(path); dir != "/"; dir = filepath.Dir(dir) {
@@ -45,7 +45,7 @@ func letIn(t *testing.T, path string) {
 	}
 }
 
-// openDir makes a directory for everybody.
+// openDir makes a directory that all users can access.
 func openDir(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "open")
@@ -59,7 +59,7 @@ func openDir(t *testing.T) string {
 	return dir
 }
 
-// pathsOf lists all that a node has, and what of each is the image's.
+// pathsOf lists all files of a node, except the content of mounted images.
 func pathsOf(t *testing.T, root string) (paths []string) {
 	t.Helper()
 	trees := filepath.Join(root, "mounts") + "/"
@@ -80,9 +80,8 @@ func pathsOf(t *testing.T, root string) (paths []string) {
 	return paths
 }
 
-// An image's files are read through its mounts. What the node makes them of, the
-// device, the cache, the metadata image, and its sockets, is root's alone, whichever
-// way one goes there.
+// Users read an image's files only through its mounts. Only root can access the node's files
+// (device, cache, metadata image) and sockets, on any path.
 func TestOthersReadNothingOfTheNode(t *testing.T) {
 	address := filepath.Join(shortDir(t), "run", "lighter.sock")
 	d := startNode(t, newRoot(t), "--address", address)
@@ -92,7 +91,7 @@ func TestOthersReadNothingOfTheNode(t *testing.T) {
 	shows(t, dir)
 	paths := append(pathsOf(t, d.root), address)
 	if len(paths) < 20 {
-		t.Fatalf("only %q are there", paths)
+		t.Fatalf("the node has only the files %q", paths)
 	}
 	process := fmt.Sprintf("/proc/%d", d.cmd.Process.Pid)
 	for _, path := range paths[:len(paths):len(paths)] {
@@ -100,20 +99,20 @@ func TestOthersReadNothingOfTheNode(t *testing.T) {
 	}
 	open, err := filepath.Glob(process + "/fd/*")
 	if err != nil || len(open) < 10 {
-		t.Fatalf("the node has open: %q, %v", open, err)
+		t.Fatalf("open files of the node: %q, %v", open, err)
 	}
 	paths = append(append(paths, open...), process+"/mem", process+"/environ", process+"/cwd")
-	open2 := []string{filepath.Join(dir, "text"), "/etc/passwd"} // what they may read, to see that they can
-	if got := readable(t, append(open2, paths...)); strings.Join(got, " ") != strings.Join(open2, " ") {
-		t.Errorf("others can read %q", got)
+	permitted := []string{filepath.Join(dir, "text"), "/etc/passwd"} // control: files that all users may read
+	if got := readable(t, append(permitted, paths...)); strings.Join(got, " ") != strings.Join(permitted, " ") {
+		t.Errorf("other users can read %q", got)
 	}
 	t.Run("past the root", func(t *testing.T) { pastTheRoot(t, d) })
 	t.Run("by mounting", func(t *testing.T) { byMounting(t, d.root, status(t, d.root).Mounts[0]) })
 	run(t, "unmount", "--root", d.root, dir).good()
 }
 
-// Even where the root's permissions have been lost, or a part of it is mounted
-// elsewhere, the parts are root's.
+// The files stay private if the permissions of the root directory are lost, or if a part of it is
+// mounted elsewhere.
 func pastTheRoot(t *testing.T, d *daemon) {
 	if err := os.Chmod(d.root, 0o711); err != nil {
 		t.Fatal(err)
@@ -136,19 +135,18 @@ func pastTheRoot(t *testing.T, d *daemon) {
 	}
 	paths = append(paths, devices, filepath.Join(devices, tree))
 	if got := readable(t, append(paths, "/etc/passwd")); strings.Join(got, " ") != "/etc/passwd" {
-		t.Errorf("others can read %q", got)
+		t.Errorf("other users can read %q", got)
 	}
 }
 
-// Whoever makes a user namespace is root in it, and may mount; nothing of the
-// node's.
+// A user who is root in a new user namespace can mount file systems, but nothing of the node's.
 func byMounting(t *testing.T, root string, m report.MountStatus) {
 	at := openDir(t)
 	metadata := filepath.Join(root, "trees", m.Tree.String(), "metadata")
 	for name, mount := range map[string]string{
-		"nothing of the node's": "mount -t tmpfs tmpfs " + at,
-		"the tree":              "mount --bind " + m.Dir + " " + at,
-		"an overlay":            "mount -t overlay overlay -o lowerdir=" + m.Dir + ":" + at + " " + at,
+		"an empty tmpfs": "mount -t tmpfs tmpfs " + at,
+		"the tree":       "mount --bind " + m.Dir + " " + at,
+		"an overlay":     "mount -t overlay overlay -o lowerdir=" + m.Dir + ":" + at + " " + at,
 		"the image": "mount -t erofs -o device=" + filepath.Join(root, "devices", m.Tree.String()) + " " +
 			metadata + " " + at,
 		"the device": "mount --bind " + filepath.Join(root, "devices") + " " + at,
@@ -157,7 +155,7 @@ func byMounting(t *testing.T, root string, m report.MountStatus) {
 			"--map-root-user", "--mount", "sh", "-c", mount)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 		out, err := cmd.CombinedOutput()
-		if (err == nil) != (name == "nothing of the node's") {
+		if (err == nil) != (name == "an empty tmpfs") {
 			t.Errorf("%s: %v: %s", name, err, out)
 		}
 	}

@@ -24,9 +24,9 @@ import (
 	tars "lighter/test/testkit/tarball"
 )
 
-// A node whose own program lies on a lazy image would wait for itself: it refuses to
-// start, on the tree itself and on the root of a container. On a disk, and on an EROFS
-// image that no node serves, the same program starts.
+// A node whose program lies on a lazy image would wait for itself. It refuses to start from a
+// mounted tree and from a container's root. The same program starts from a disk, and from an EROFS
+// image that no node serves.
 func TestProgramOnALazyImage(t *testing.T) {
 	program, err := os.ReadFile(lighter)
 	if err != nil {
@@ -53,7 +53,7 @@ func TestProgramOnALazyImage(t *testing.T) {
 			t.Errorf("at %s: %v, %s", at, err, out)
 		}
 		if _, err := os.Stat(root); err == nil {
-			t.Errorf("at %s: it made its root", at)
+			t.Errorf("at %s: the node created its root", at)
 		}
 	}
 	if err := unix.Unmount(merged, 0); err != nil {
@@ -79,7 +79,7 @@ func TestProgramOnALazyImage(t *testing.T) {
 	startNode(t, newRoot(t), "--address", "")
 }
 
-// addProgram gives the hub the image program:1, which holds a lighter.
+// addProgram adds the image program:1 to the hub. It contains the lighter binary.
 func addProgram(t *testing.T, program []byte) {
 	t.Helper()
 	blob := tars.Of(tars.File("lighter", string(program), tars.Mode(0o755)))

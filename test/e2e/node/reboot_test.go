@@ -8,14 +8,14 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// After a reboot there is no mount, no keeper and, here, no hub: what containerd
-// remembers works again, containers that were there start with what they had
-// written, and new ones run.
+// After a reboot there are no mounts, no keeper and, in this test, no hub. Images and snapshots of
+// containerd work again. Existing containers start with the files that they had written, and new
+// ones run.
 func TestReboot(t *testing.T) {
 	s := startSite(t, "base")
 	ref := site.Reference("base")
 	pull(t, s, "base")
-	pull(t, s, "python") // which no hub knows, and which stands on the other
+	pull(t, s, "python") // which is unknown to the hub, and extends base
 	greet(t, s, "base")
 	greet(t, s, "python")
 	const line = "test -e /file || echo kept >/file; sleep infinity"

@@ -20,15 +20,15 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// told is what nodes told the hub of starts.
-type told struct {
+// reports collects the traces of starts that nodes report to the hub.
+type reports struct {
 	mu     sync.Mutex
 	bodies map[string][]string // by tree
-	header http.Header         // of the last
+	header http.Header         // of the last request
 }
 
-// listen notes a request and leaves it to the hub.
-func (s *told) listen(_ http.ResponseWriter, req *http.Request) (answered bool) {
+// listen records a request and lets the proxy forward it to the hub.
+func (s *reports) listen(_ http.ResponseWriter, req *http.Request) (answered bool) {
 	if req.Method != http.MethodPost || path.Base(path.Dir(req.URL.Path)) != "traces" {
 		return false
 	}
@@ -45,16 +45,16 @@ func (s *told) listen(_ http.ResponseWriter, req *http.Request) (answered bool) 
 	return false
 }
 
-func (s *told) of(tree chunk.ID) []string {
+func (s *reports) of(tree chunk.ID) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.bodies[tree.String()]
 }
 
-// heardSite is startSite with somebody who listens to what the hub is told.
-func heardSite(t *testing.T) (*site.Site, *told) {
+// heardSite is startSite with a proxy that records the reports to the hub.
+func heardSite(t *testing.T) (*site.Site, *reports) {
 	t.Helper()
-	heard := &told{bodies: map[string][]string{}}
+	heard := &reports{bodies: map[string][]string{}}
 	address, end, err := site.Intercept(heard.listen)
 	if err != nil {
 		t.Fatal(err)
@@ -63,8 +63,8 @@ func heardSite(t *testing.T) (*site.Site, *told) {
 	return startSiteWith(t, site.Options{Hubs: []string{address}}, "base", "python"), heard
 }
 
-// look makes a view of a chain, as whoever scans images does, and takes it away. What
-// ctr views nobody keeps: containerd may have collected it by then.
+// look makes a view of a chain and removes it, like an image scanner. The view has no lease, so
+// containerd may already have collected it.
 func look(t *testing.T, s *site.Site, chain string) {
 	t.Helper()
 	snapshots := func(args ...string) error {
@@ -84,11 +84,11 @@ func recording(t *testing.T, s *site.Site) report.Recording {
 	return nodeStatus(t, s).Recording
 }
 
-// What the first start of an image reads, and nothing else, is told to the hub when
-// it is over; what is in memory already tells nothing.
+// The first start of an image is reported to the hub with exactly the ranges that it reads. A start
+// with a warm page cache is not reported.
 func TestStartsAreRecorded(t *testing.T) {
 	s, heard := heardSite(t)
-	// Who looks at an image starts nothing. One that goes at once has had its start.
+	// A view is not a start. A container that ends at once is one.
 	pull(t, s, "base")
 	for _, image := range nodeStatus(t, s).Images {
 		if image.Image == site.Reference("base") {
@@ -122,9 +122,9 @@ func TestStartsAreRecorded(t *testing.T) {
 	eventually(t, "the report", func() bool { return recording(t, s).Reported == 2 })
 	m := nodeStatus(t, s).Mounts[0]
 	if heard := heard.of(m.Tree); len(heard) != 1 {
-		t.Fatalf("the hub was told %d times", len(heard))
+		t.Fatalf("the hub got %d reports", len(heard))
 	}
-	got, err := trace.Decode([]byte(heard.of(m.Tree)[0]), m.Tree, 1<<40) // which takes nothing but ranges and times
+	got, err := trace.Decode([]byte(heard.of(m.Tree)[0]), m.Tree, 1<<40) // Decode accepts only ranges and times
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,15 +132,15 @@ func TestStartsAreRecorded(t *testing.T) {
 	for _, r := range got.Reads {
 		sum += r.Length
 	}
-	// What was read twice is there once: tests beside this one drop the page cache, which is the
-	// whole machine's.
+	// A range that was read twice is in the trace once. Concurrent tests drop the page cache of the
+	// whole host.
 	if sum == 0 || sum > m.Device.Bytes || sum < m.Device.Bytes/2 {
-		t.Errorf("the trace is of %d bytes, the start read %d", sum, m.Device.Bytes)
+		t.Errorf("the trace has %d bytes, the start read %d", sum, m.Device.Bytes)
 	}
 	for name := range heard.header {
 		if !slices.Contains([]string{"Accept", "Accept-Encoding", "Content-Length", "Content-Type", "User-Agent"},
 			name) {
-			t.Errorf("the hub was told more: %s", name)
+			t.Errorf("the hub got another report: %s", name)
 		}
 	}
 	python()
@@ -148,7 +148,7 @@ func TestStartsAreRecorded(t *testing.T) {
 		t.Errorf("a warm start was recorded: %+v", r)
 	}
 
-	// A daemon that dies loses what it records, and its successor reports no half of it.
+	// A daemon that is killed loses its recording, and the next one does not report a part of it.
 	pull(t, s, "base")
 	c, err := s.Machine.StartContainer(t.Context(), site.Lighter, site.Reference("base"), "sleep", "infinity")
 	if err != nil {
@@ -160,17 +160,17 @@ func TestStartsAreRecorded(t *testing.T) {
 		t.Error(err)
 	}
 	if r := recording(t, s); r.InWork != 0 || r.Recorded != 0 {
-		t.Errorf("what a former daemon began is recorded: %+v", r)
+		t.Errorf("a recording of the previous daemon continues: %+v", r)
 	}
 
-	// Without a hub nothing is told, and nothing else is different.
+	// Without a hub nothing is reported, and everything else works.
 	forget := func(image string) {
 		t.Helper()
 		if err := s.Machine.RemoveImage(t.Context(), site.Reference(image)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	forget("python") // which stands on it
+	forget("python") // which extends base
 	forget("base")
 	pull(t, s, "base")
 	s.Hub.Kill()
@@ -181,8 +181,7 @@ func TestStartsAreRecorded(t *testing.T) {
 	}
 }
 
-// `lighter trace record` records a start of an image that runs already, also where
-// recording is off.
+// `lighter trace record` records reads of a running image, also if automatic recording is off.
 func TestTraceRecord(t *testing.T) {
 	s, heard := heardSite(t)
 	s.SetNodeArgs("--record=false")
@@ -192,7 +191,7 @@ func TestTraceRecord(t *testing.T) {
 		greet(t, s, image)
 	}
 	if r := recording(t, s); r.On || r.InWork != 0 {
-		t.Errorf("it is off: %+v", r)
+		t.Errorf("recording is off: %+v", r)
 	}
 	file := filepath.Join(t.TempDir(), "python.trace")
 	type said struct {
@@ -212,7 +211,7 @@ func TestTraceRecord(t *testing.T) {
 	eventually(t, "recording", func() bool { return recording(t, s).InWork == 2 })
 	if again := <-record("base:latest"); again.err == nil ||
 		!strings.Contains(again.err.Error(), "already being recorded") {
-		t.Errorf("recorded twice at a time: %v", again)
+		t.Errorf("a second recording at the same time: %v, want an error", again)
 	}
 	for _, image := range []string{"base", "python"} {
 		greet(t, s, image)
@@ -233,15 +232,15 @@ func TestTraceRecord(t *testing.T) {
 	}
 	if _, err := s.Machine.Command(t.Context(), lighter, "trace", "import", "--hub", s.Hub.URL, "--plain-http",
 		"python", file); err != nil {
-		t.Errorf("the hub does not take what was recorded: %v", err)
+		t.Errorf("the hub refuses the recorded trace: %v", err)
 	}
 	for _, m := range nodeStatus(t, s).Mounts {
 		if n := len(heard.of(m.Tree)); n > 0 {
 			if n != 1 {
-				t.Errorf("the hub was told %d times", n)
+				t.Errorf("the hub got %d reports", n)
 			}
 			return
 		}
 	}
-	t.Error("the hub was told nothing")
+	t.Error("the hub got no report")
 }

@@ -17,9 +17,9 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// A container runs on a tree whose statement cannot be verified by the next node, with
-// a hub or without one: it reads all its bytes, and the status names the statement.
-// When the statement can be verified again nothing is refused any more.
+// The next node cannot verify the statement about a tree that a container uses, with and without a
+// hub. The container still reads all bytes, and the status names the statement. Once the statement
+// can be verified again, none is refused.
 func TestRefusedStatement(t *testing.T) {
 	for name, refuse := range map[string]func(t *testing.T, d *daemon) (undo func()){"bit": flipStatement,
 		"key": replaceKey} {
@@ -29,7 +29,7 @@ func TestRefusedStatement(t *testing.T) {
 					d := startNode(t, newRoot(t), "--address", "")
 					dir, merged := used(t, d)
 					shows(t, merged)
-					eventually(t, "all of the image", func() bool { return isHere(t, d) })
+					eventually(t, "the complete image", func() bool { return isCached(t, d) })
 					with := d.args
 					d.end(signal)
 					undo := refuse(t, d)
@@ -39,7 +39,7 @@ func TestRefusedStatement(t *testing.T) {
 					if !strings.Contains(d.said(), "a statement is refused") || !strings.Contains(d.said(), "tools:1") {
 						t.Errorf("it said\n%s", d.said())
 					}
-					if name == "key" || hub == "no-hub" { // else the hub's counts soon
+					if name == "key" || hub == "no-hub" { // otherwise the hub's statement replaces it
 						refused(t, d)
 					}
 					d.end(syscall.SIGTERM)
@@ -48,7 +48,7 @@ func TestRefusedStatement(t *testing.T) {
 					d.start()
 					showsAnew(t, merged)
 					showsAnew(t, dir)
-					eventually(t, "a statement that is not refused",
+					eventually(t, "an accepted statement",
 						func() bool { return len(status(t, d.root).Refused) == 0 })
 					run(t, "unmount", "--root", d.root, dir).good()
 				})
@@ -57,8 +57,8 @@ func TestRefusedStatement(t *testing.T) {
 	}
 }
 
-// isHere tells whether all chunks of tools:1 are in the cache of the node.
-func isHere(t *testing.T, d *daemon) bool {
+// isCached reports whether all chunks of tools:1 are in the node's cache.
+func isCached(t *testing.T, d *daemon) bool {
 	t.Helper()
 	images, err := control.New(d.root).Images(t.Context(), "tools:1")
 	if err != nil || len(images) != 1 {
@@ -79,22 +79,22 @@ func refused(t *testing.T, d *daemon) {
 	}
 	for line, words := range map[string][]string{"status": {"REFUSED STATEMENT", "tools:1", "what to do"},
 		"doctor": {"the statement of tools:1 is refused"}} {
-		out := run(t, line, "--root", d.root).stdout // the doctor ends with an error
+		out := run(t, line, "--root", d.root).stdout // doctor exits with an error
 		for _, word := range words {
 			if !strings.Contains(out, word) {
-				t.Errorf("%s does not say %q:\n%s", line, word, out)
+				t.Errorf("the output of %s does not contain %q:\n%s", line, word, out)
 			}
 		}
 	}
 }
 
-// As after a reboot, with no hub: what a refused statement was about is mounted again.
+// After a reboot without a hub, a tree with a refused statement is mounted again.
 func TestRefusedStatementIsMounted(t *testing.T) {
 	d := startNode(t, newRoot(t), "--address", "")
 	dir := t.TempDir()
 	run(t, "mount", "--root", d.root, "tools:1", dir).good()
 	shows(t, dir)
-	eventually(t, "all of the image", func() bool { return isHere(t, d) })
+	eventually(t, "the complete image", func() bool { return isCached(t, d) })
 	d.lose()
 	replaceKey(t, d)
 	d.args = append(d.args, "--hub", "http://127.0.0.1:1")
@@ -109,7 +109,7 @@ func TestRefusedStatementIsMounted(t *testing.T) {
 	}
 }
 
-// showsAnew does what shows does, and has the kernel ask for all of it again.
+// showsAnew is shows with an empty page cache.
 func showsAnew(t *testing.T, dir string) {
 	t.Helper()
 	if err := site.DropCaches(); err != nil {

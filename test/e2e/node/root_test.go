@@ -15,15 +15,15 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// A root below which the kernel takes no socket is refused before anything is made
-// in it, under whatever name.
+// A root whose socket paths are too long for the kernel is refused, also through a symlink, before
+// any file is created in it.
 func TestRootTooLong(t *testing.T) {
 	dir := shortDir(t)
 	root := filepath.Join(dir, strings.Repeat("x", 100))
 	run(t, "node", "--root", root, "--address", "").bad(2, root, "control.sock", "107", "--root")
 	run(t, "status", "--root", root).bad(1, root, "107", "--root")
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
-		t.Errorf("it made something: %v, %v", entries, err)
+		t.Errorf("files in the refused root: %v, %v", entries, err)
 	}
 	link := filepath.Join(dir, "link")
 	if err := errors.Join(os.Mkdir(root, 0o700), os.Symlink(root, link)); err != nil {
@@ -31,12 +31,12 @@ func TestRootTooLong(t *testing.T) {
 	}
 	run(t, "node", "--root", link, "--address", "").bad(1, root, "107", "--root")
 	if entries, err := os.ReadDir(root); err != nil || len(entries) > 0 {
-		t.Errorf("it made something: %v, %v", entries, err)
+		t.Errorf("files in the refused root: %v, %v", entries, err)
 	}
 }
 
-// The root's disk turns read-only: a node that runs goes on, and one that is started
-// says what is wrong.
+// The disk of the root becomes read-only. A running node continues, and a new one fails with an
+// error that names the cause.
 func TestRootTurnsReadOnly(t *testing.T) {
 	dir := shortDir(t)
 	image, disk := filepath.Join(dir, "ext4"), filepath.Join(dir, "disk")
@@ -73,9 +73,8 @@ func TestRootTurnsReadOnly(t *testing.T) {
 	}
 }
 
-// On another overlayfs, as in a container without a volume, no snapshot can be
-// made, and the node says so before anything is pulled. What is mounted without
-// containerd is behind loop devices there.
+// On overlayfs, as in a container without a volume, no snapshots can be made. The node says so when
+// it starts. `lighter mount` works there, with loop devices.
 func TestRootOnOverlayfs(t *testing.T) {
 	dir := shortDir(t)
 	merged := filepath.Join(dir, "merged")
@@ -90,7 +89,7 @@ func TestRootOnOverlayfs(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		if err := syscall.Unmount(merged, 0); err != nil {
-			t.Errorf("the node left something: %v", err)
+			t.Errorf("the node left files: %v", err)
 		}
 	})
 	root := filepath.Join(merged, "node")

@@ -11,8 +11,8 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// The hub's key is replaced as docs/operating.md says, while a container runs. At each
-// step it reads what is not on the machine, and images are pulled and run lazily.
+// The hub's key is replaced as docs/operating.md describes, while a container runs. At each step
+// the container reads uncached chunks, and images are pulled and run lazily.
 func TestKeyRotation(t *testing.T) {
 	s := startSite(t, "base", "python")
 	pull(t, s, "python")
@@ -43,7 +43,7 @@ func TestKeyRotation(t *testing.T) {
 		greet(t, s, "python")
 		now := nodeStatus(t, s)
 		if now.Fetched.Bytes == before.Fetched.Bytes {
-			t.Errorf("%s: nothing was fetched, so nothing is shown", step)
+			t.Errorf("%s: nothing was fetched, want some chunks", step)
 		}
 		for _, image := range now.Images {
 			if !image.Lazy || image.Tree.IsZero() {

@@ -19,14 +19,14 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// starts stands before a hub: it notes the units that a start asks for, and can then
-// make a startup pack of them, which it serves.
+// starts is a proxy in front of a hub. It records the units that a start requests, and can then
+// make and serve a startup pack of them.
 type starts struct {
-	mu        sync.Mutex // guards what follows
-	asked     []string   // paths of units, in order
+	mu        sync.Mutex // guards the fields below
+	asked     []string   // paths of requested units, in order
 	locations map[string][]byte
 	units     map[string][]byte
-	hold      chan struct{} // units of the startup pack wait until it is closed; nil: they do not
+	hold      chan struct{} // requests for the startup pack wait until it is closed; nil: no wait
 }
 
 func (s *starts) handle(w http.ResponseWriter, r *http.Request) bool {
@@ -48,12 +48,12 @@ func (s *starts) handle(w http.ResponseWriter, r *http.Request) bool {
 		case <-r.Context().Done():
 		}
 	}
-	_, _ = w.Write(b) // whoever asked may have gone
+	_, _ = w.Write(b) // the client may be gone
 	return true
 }
 
-// count returns how many units of the startup pack were asked for, and how often the
-// one that was most often.
+// count returns the number of requested units of the startup pack, and the largest number of
+// requests for one of them.
 func (s *starts) count() (units, most int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,7 +67,7 @@ func (s *starts) count() (units, most int) {
 	return len(times), most
 }
 
-// setHold has the units of the startup pack wait, or not any more.
+// setHold makes requests for the startup pack wait, or releases them.
 func (s *starts) setHold(on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,7 +80,7 @@ func (s *starts) setHold(on bool) {
 	}
 }
 
-// forget forgets what was asked for, and returns it: each once.
+// forget clears the recorded requests, and returns their paths without duplicates.
 func (s *starts) forget() (asked []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,8 +95,8 @@ func (s *starts) forget() (asked []string) {
 	return asked
 }
 
-// layOut serves the chunks of the units as one startup pack of a tree, in units of
-// some 512 KiB, the first few smaller. It returns how many there are.
+// layOut serves the chunks of the units as one startup pack of a tree, in units of about 512 KiB,
+// the first few smaller. It returns the number of units.
 func (s *starts) layOut(t *testing.T, tree chunk.ID, paths []string) int {
 	t.Helper()
 	const base = "/lighter/1/default/"
@@ -201,7 +201,7 @@ func (s *starts) layOut(t *testing.T, tree chunk.ID, paths []string) int {
 	return len(units)
 }
 
-// ofHub asks the hub itself.
+// ofHub gets a path directly from the hub.
 func ofHub(t *testing.T, path string) []byte {
 	t.Helper()
 	res, err := http.Get(site.HubURL + path)
@@ -216,9 +216,9 @@ func ofHub(t *testing.T, path string) []byte {
 	return b
 }
 
-// A start of which the hub knows what it reads: all of that comes when the image has
-// been pulled, before there is a container; then hardly any read waits, and nothing is
-// fetched twice. Whatever happens meanwhile, containers run.
+// The hub knows the chunks that a start reads. The node fetches all of them after the pull, before
+// a container starts. Then hardly any read waits, and nothing is fetched twice. Containers also run
+// if the node is killed or the image is removed meanwhile.
 func TestStartThatIsKnown(t *testing.T) {
 	var known starts
 	between, end, err := site.Intercept(known.handle)
@@ -254,7 +254,7 @@ func TestStartThatIsKnown(t *testing.T) {
 	pull(t, s, "python")
 	run(t)
 	first := mounted(t)
-	if first.Device.Waited.Fetched < 10 { // more, but for units that a reader of other chunks has asked for
+	if first.Device.Waited.Fetched < 10 { // some reads find units that another read has requested
 		t.Fatalf("without a startup pack %d reads waited", first.Device.Waited.Fetched)
 	}
 	units := known.layOut(t, first.Tree, known.forget())
@@ -273,7 +273,7 @@ func TestStartThatIsKnown(t *testing.T) {
 			t.Errorf("%d of %d reads waited for the hub", m.Waited.Fetched, m.Faults)
 		}
 		if _, most := known.count(); most != 1 {
-			t.Errorf("a unit was asked for %d times", most)
+			t.Errorf("a unit was requested %d times, want once", most)
 		}
 		if y := nodeStatus(t, s).Ahead.Startup; y.Fetched == 0 || y.Used < y.Brought/2 {
 			t.Errorf("yield %+v", y)
@@ -288,14 +288,14 @@ func TestStartThatIsKnown(t *testing.T) {
 		eventually(t, "the startup pack from the disk", func() bool { return nodeStatus(t, s).Ahead.Loaded >= want })
 		run(t)
 		if n, most := known.count(); n != units || most != 1 {
-			t.Errorf("%d units of %d were asked for, one of them %d times", n, units, most)
+			t.Errorf("%d of %d units were requested, one of them %d times", n, units, most)
 		}
 	})
 	t.Run("killed", func(t *testing.T) {
 		wipe(t)
 		known.setHold(true)
 		pull(t, s, "python")
-		eventually(t, "a request for it", func() bool { n, _ := known.count(); return n > 0 })
+		eventually(t, "a request for the startup pack", func() bool { n, _ := known.count(); return n > 0 })
 		s.Machine.KillNode()
 		known.setHold(false)
 		restart(t, s)
@@ -306,11 +306,11 @@ func TestStartThatIsKnown(t *testing.T) {
 		wipe(t)
 		known.setHold(true)
 		pull(t, s, "python")
-		eventually(t, "a request for it", func() bool { n, _ := known.count(); return n > 0 })
+		eventually(t, "a request for the startup pack", func() bool { n, _ := known.count(); return n > 0 })
 		if err := s.Machine.RemoveImage(t.Context(), site.Reference("python")); err != nil {
 			t.Error(err)
 		}
-		eventually(t, "its end", func() bool {
+		eventually(t, "the end of the prefetch", func() bool {
 			st := nodeStatus(t, s).Fetched
 			return st.InFlight.Background == 0 && st.Link.InFlight == 0
 		})

@@ -15,8 +15,8 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// What keeps a node for now from taking over what a former one served costs its
-// containers nothing: the node ends, and the next one takes it over.
+// A temporary error during a takeover does not affect containers: the node ends, and the next one
+// takes over.
 func TestTakeOverFailsForNow(t *testing.T) {
 	d := startNode(t, newRoot(t), "--address", "")
 	dir, merged := used(t, d)
@@ -28,7 +28,7 @@ func TestTakeOverFailsForNow(t *testing.T) {
 	go func() {
 		got, err := os.ReadFile(filepath.Join(merged, "large"))
 		if err == nil && !bytes.Equal(got, large) {
-			err = errors.New("other bytes")
+			err = errors.New("the read returned wrong bytes")
 		}
 		read <- err
 	}()
@@ -37,7 +37,7 @@ func TestTakeOverFailsForNow(t *testing.T) {
 		r := runAs(t, who, "node", "--root", d.root, "--address", "")
 		for _, word := range []string{cause, "stay kept", "lighter release"} {
 			if r.code != 1 || !strings.Contains(r.stderr, word) {
-				t.Errorf("exit %d, and it does not say %q: %s", r.code, word, r.stderr)
+				t.Errorf("exit %d, and the output does not contain %q: %s", r.code, word, r.stderr)
 			}
 		}
 	}
@@ -49,12 +49,12 @@ func TestTakeOverFailsForNow(t *testing.T) {
 	if err := syscall.Kill(keeper, syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	// A file that cannot be read, where the mounts are listed.
+	// The list of mounts cannot be read.
 	fails("mountinfo", "unshare", "--mount", "--propagation", "private",
 		"sh", "-c", `mount --bind /proc/$$/mem /proc/$$/mountinfo && exec "$@"`, "sh")
 	select {
 	case err := <-read:
-		t.Fatalf("the read has ended before there was a node: %v", err)
+		t.Fatalf("the read ended before there was a node: %v", err)
 	default:
 	}
 	d.start()
@@ -62,7 +62,7 @@ func TestTakeOverFailsForNow(t *testing.T) {
 		t.Error(err)
 	}
 	if !strings.Contains(d.said(), "are taken over") {
-		t.Errorf("it said\n%s", d.said())
+		t.Errorf("the node's log:\n%s", d.said())
 	}
 	shows(t, dir)
 	run(t, "unmount", "--root", d.root, dir).good()
@@ -76,7 +76,7 @@ func keeperOf(t *testing.T, root string) (pid int) {
 		t.Fatal(err)
 	}
 	for _, file := range files {
-		line, _ := os.ReadFile(file) // it may just have ended
+		line, _ := os.ReadFile(file) // the process may just have ended
 		if bytes.HasSuffix(line, []byte("\x00keeper\x00"+root+"\x00")) {
 			pid, _ = strconv.Atoi(filepath.Base(filepath.Dir(file)))
 		}

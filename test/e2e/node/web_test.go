@@ -22,7 +22,7 @@ import (
 	"lighter/node/keeper"
 )
 
-// get asks the node at an address.
+// get sends a GET request to the node at an address.
 func get(t *testing.T, address, path string) (status int, body string) {
 	t.Helper()
 	res, err := http.Get("http://" + address + path)
@@ -37,7 +37,7 @@ func get(t *testing.T, address, path string) (status int, body string) {
 	return res.StatusCode, string(b)
 }
 
-// metric returns the value of a metric, with its labels as they are written.
+// metric returns the value of a metric. name includes the labels as they are printed.
 func metric(t *testing.T, address, name string) float64 {
 	t.Helper()
 	_, body := get(t, address, "/metrics")
@@ -64,7 +64,7 @@ func freeAddress(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// What a node did is in its metrics, and what the next one took over.
+// The metrics count a node's work, and the trees that the next node took over.
 func TestMetrics(t *testing.T) {
 	address := freeAddress(t)
 	d := startNode(t, newRoot(t), "--address", "", "--http-address", address)
@@ -100,9 +100,9 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// Readiness comes after everything is recovered and before anything is stopped,
-// and the address answers all the while. What the recovery waits for here is a
-// lock that this test holds, and what the end waits for is a request of its own.
+// A node is ready from the end of recovery until it begins to stop, and its HTTP address answers
+// all the time. In this test the recovery waits for a lock that the test holds, and the stop waits
+// for a request of the test.
 func TestReadiness(t *testing.T) {
 	root, address := newRoot(t), freeAddress(t)
 	db := filepath.Join(root, "snapshots/metadata.db")
@@ -135,10 +135,10 @@ func TestReadiness(t *testing.T) {
 	})
 	ready := func() bool { status, _ := get(t, address, "/readyz"); return status == 200 }
 	if ready() || strings.Contains(d.said(), "node is ready") {
-		t.Error("ready before what was there is recovered")
+		t.Error("the node is ready before it has recovered its trees")
 	}
 	if status, body := get(t, address, "/healthz"); status != 200 {
-		t.Errorf("while it recovers, /healthz says %d %q", status, body)
+		t.Errorf("/healthz during recovery: %d %q", status, body)
 	}
 	lock.Close()
 	eventually(t, "readiness", ready)
@@ -152,7 +152,7 @@ func TestReadiness(t *testing.T) {
 		err := request.Write([]byte("POST /unmount HTTP/1.1\r\nHost: control\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := request.Read(make([]byte, 100)); err != nil { // it is told to go on, by whoever waits for the rest
+	if _, err := request.Read(make([]byte, 100)); err != nil { // "100 Continue": the server waits for the body
 		t.Fatal(err)
 	}
 	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -163,7 +163,7 @@ func TestReadiness(t *testing.T) {
 		return status == 503 && strings.Contains(body, "stops")
 	})
 	request.Close()
-	_ = d.cmd.Wait() // how it ends, other tests see
+	_ = d.cmd.Wait() // other tests check the exit code
 	d.cmd = nil
 	for line := range strings.Lines(d.said()) {
 		var entry struct{ Time, Level, Msg string }
@@ -174,8 +174,8 @@ func TestReadiness(t *testing.T) {
 	}
 }
 
-// Neither log nor status nor an error shows the password in a hub's URL, whatever
-// the hub does.
+// Neither the log nor the status nor an error shows the password in a hub's URL, also if the hub
+// redirects or fails.
 func TestNoSecretIsSaid(t *testing.T) {
 	const secret = "the-secret-password"
 	hub := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -214,8 +214,8 @@ func TestNoSecretIsSaid(t *testing.T) {
 	}
 }
 
-// A daemon that lives and answers its port, but not the kernel, is not healthy: here
-// somebody else takes what the kernel asks for. No read is old then.
+// A daemon that answers HTTP but not the kernel is not healthy. In this test another reader takes
+// the kernel's requests, so the daemon sees no old read.
 func TestHealthIsTheKernels(t *testing.T) {
 	address := freeAddress(t)
 	d := startNode(t, newRoot(t), "--address", "", "--http-address", address)
@@ -224,7 +224,7 @@ func TestHealthIsTheKernels(t *testing.T) {
 		t.Fatal(err)
 	}
 	connection := int(files[0].Fd())
-	for range 64 { // they end with the connection
+	for range 64 { // the readers end with the connection
 		go func() {
 			for request := make([]byte, 2<<20); ; {
 				_, err := unix.Read(connection, request)
@@ -234,11 +234,11 @@ func TestHealthIsTheKernels(t *testing.T) {
 			}
 		}()
 	}
-	eventually(t, "that the node says it is not healthy", func() bool {
+	eventually(t, "an unhealthy status", func() bool {
 		status, body := get(t, address, "/healthz")
 		return status == http.StatusServiceUnavailable && strings.Contains(body, "do not answer")
 	})
 	runtime.KeepAlive(files)
-	d.end(syscall.SIGKILL) // which it can be, although the kernel waits for an answer
+	d.end(syscall.SIGKILL) // possible although the kernel waits for an answer
 	run(t, "release", "--root", d.root).good()
 }

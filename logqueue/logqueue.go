@@ -7,7 +7,6 @@ package logqueue
 
 import (
 	"bytes"
-	"context"
 	"io"
 	"log/slog"
 	"sync"
@@ -105,8 +104,7 @@ func (q *queue) run() {
 			continue
 		}
 		if dropped := q.dropped.Load(); dropped > reported {
-			q.direct.LogAttrs(context.Background(), slog.LevelWarn, "log lines were dropped because nothing read the log",
-				slog.Int64("lines", dropped-reported))
+			q.direct.Warn("log lines were dropped because nothing read the log", "lines", dropped-reported)
 			reported = dropped
 		}
 	}

@@ -36,11 +36,11 @@ func exitCode(err error) int {
 func rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "lighter",
-		Short: "Start containers from images of which only the touched bytes are fetched",
+		Short: "Start containers from images of which only the needed bytes are fetched",
 		Long: `Lighter starts a container in about a second however big its image is.
 
-A hub takes images in, as they are built today; a node mounts them for
-containerd and fetches the bytes that a container touches.`,
+A hub ingests images as they are built today. A node mounts them for containerd, and fetches
+only the bytes that a container reads.`,
 		Example: `  lighter hub &
   lighter node &
   lighter add docker://registry.example.org/tools/shell:1

@@ -3,7 +3,6 @@
 package memory
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -84,26 +83,20 @@ func (s *Shortage) Check() error {
 
 // checkMemory fails if little memory is available. A file that cannot be read is no failure.
 func checkMemory(meminfo string) error {
-	file, err := os.Open(meminfo)
+	text, err := os.ReadFile(meminfo)
 	if err != nil {
 		return nil
 	}
-	defer file.Close()
-	total, available := uint64(0), ^uint64(0)
-	for lines := bufio.NewScanner(file); lines.Scan(); {
+	values := map[string]uint64{}
+	for line := range strings.Lines(string(text)) {
+		var name string
 		var kB uint64
-		name, value, _ := strings.Cut(lines.Text(), ":")
-		if _, err := fmt.Sscan(value, &kB); err != nil {
-			continue
-		}
-		switch name {
-		case "MemTotal":
-			total = kB << 10
-		case "MemAvailable":
-			available = kB << 10
+		if _, err := fmt.Sscan(line, &name, &kB); err == nil {
+			values[name] = kB << 10
 		}
 	}
-	if available < max(minAvailable, total/minPart) {
+	available, known := values["MemAvailable:"]
+	if known && available < max(minAvailable, values["MemTotal:"]/minPart) {
 		return fmt.Errorf("of the machine's memory only %s are available", humanize.IBytes(available))
 	}
 	return nil

@@ -24,7 +24,7 @@ type ImageDetail struct {
 	Local     int64         `json:"localDeviceBytes"`     // of its local device on the disk, if it has one
 	Completes string        `json:"completion,omitempty"` // progress of completion, or why there is none
 	Lost      string        `json:"lost,omitempty"`       // why it could not be recovered, or how it is damaged
-	Refused   string        `json:"refused,omitempty"`    // why its statement on the disk cannot be verified, and what to do
+	Refused   string        `json:"refused,omitempty"`    // why its statement cannot be verified, and what to do
 	Pin       *disk.Pin     `json:"pin,omitempty"`        // if it is pinned
 	NoCache   string        `json:"noCache,omitempty"`    // why the cache is not used now
 }
@@ -95,7 +95,7 @@ func (r *Reporter) FindTree(ctx context.Context, word string) (tree chunk.ID, la
 	case !tree.IsZero():
 		return tree, cmp.Or(label, word), nil
 	case known:
-		return tree, "", fmt.Errorf("the tree of %q is not on this machine, so none of it is in the cache; there are: %s",
+		return tree, "", fmt.Errorf("the tree of %q is not on this machine, so none of it is cached; there are: %s",
 			word, list(names))
 	}
 	return tree, "", noImage(word, names)

@@ -52,7 +52,8 @@ func (r *Reporter) LogProblems(ctx context.Context, log *slog.Logger) {
 	}
 	for _, refused := range r.refused(ctx) {
 		log.Error("a statement is refused: its tree stays mounted and served, and no new pull uses it",
-			"chain", refused.Chain, "trees", refused.Trees, "images", refused.Images, "err", refused.Cause, "repair", refused.Repair)
+			"chain", refused.Chain, "trees", refused.Trees, "images", refused.Images,
+			"err", refused.Cause, "repair", refused.Repair)
 	}
 }
 

@@ -41,7 +41,7 @@ type Status struct {
 	HubKeys   []string              `json:"hubKeys"`
 	Signers   []resolver.Signer     `json:"signers"` // the same keys, with what they have signed
 	Hubs      []origin.Health       `json:"hubs"`
-	NoHub     int64                 `json:"pullsWithoutHub"`     // lookups and indexes that did not arrive in time, or not at all
+	NoHub     int64                 `json:"pullsWithoutHub"`     // lookups and indexes that no hub delivered in time
 	NotLazy   string                `json:"notLazy,omitempty"`   // why no image can be lazy on this machine
 	NoMetrics string                `json:"noMetrics,omitempty"` // why nothing listens at the configured address
 	Started   time.Time             `json:"started"`
@@ -128,7 +128,8 @@ func (r *Reporter) Status(ctx context.Context) (Status, error) {
 	s.TakenOver, s.Keeper = r.Devices.TakenOver(), r.Devices.Keeper()
 	s.Cache, s.Fetched, s.Ahead, s.Completion = r.Cache.Stats(), r.Units.Stats(), r.Ahead.Stats(), r.Completion.Status()
 	s.Recording = Recording{r.Recorder.Stats(), r.Traces.Stats()}
-	s.Binds, s.Mounts, s.Images, s.Lost, s.Refused = r.Binds.List(), []MountStatus{}, []ImageStatus{}, []Lost{}, r.refused(ctx)
+	s.Binds, s.Refused = r.Binds.List(), r.refused(ctx)
+	s.Mounts, s.Images, s.Lost = []MountStatus{}, []ImageStatus{}, []Lost{} // [] in JSON, not null
 	s.Leftovers = append(r.Leftovers.List(), r.Trees.Leftovers()...)
 	if err := r.Mounts.Mountable(); err != nil {
 		s.NotLazy = err.Error()

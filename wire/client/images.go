@@ -83,6 +83,6 @@ func (c *Client) watch(ctx context.Context, r request, report func(wire.Progress
 	if err := lines.Err(); err != nil {
 		return wire.Progress{}, fmt.Errorf("hub %s: read the progress: %w", c.url, err)
 	}
-	return wire.Progress{}, fmt.Errorf("hub %s: the answer ended before the operation; `lighter images` shows its state",
-		c.url)
+	return wire.Progress{}, fmt.Errorf("hub %s: the answer ended before the operation; "+
+		"`lighter images` shows its state", c.url)
 }

@@ -20,7 +20,9 @@ type trustingTransport struct {
 }
 
 // trusting returns a trustingTransport. newTransport makes its transports.
-func trusting(log *slog.Logger, file string, newTransport func(*tls.Config) *http.Transport) (*trustingTransport, error) {
+func trusting(
+	log *slog.Logger, file string, newTransport func(*tls.Config) *http.Transport,
+) (*trustingTransport, error) {
 	read := func() (*http.Transport, error) {
 		config, err := rootsOf(file)
 		if err != nil {

@@ -1,7 +1,6 @@
 //go:build e2e
 
-// Package bench promises that the benchmark measures what it says: a run of it in
-// small, over a link with a delay, and one that is interrupted.
+// Package bench tests the benchmark: a small run over a link with a delay, and an interrupted run.
 package bench
 
 import (
@@ -19,8 +18,7 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// config has what a workload can be ready by, over a link of which a round trip
-// takes longer than all else.
+// config has a workload for each kind of readiness, over a link whose round-trip time dominates.
 const config = `
 recorded = 1
 
@@ -67,7 +65,7 @@ convert = ["skopeo", "copy", "--quiet", "--insecure-policy", "--src-tls-verify=f
 
 const farRTT = 0.08
 
-// benchmark is the program, ready to be started.
+// benchmark returns the command of the benchmark program.
 func benchmark(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	lighter, err := site.Binary()
@@ -86,7 +84,7 @@ func benchmark(t *testing.T, args ...string) *exec.Cmd {
 	return exec.CommandContext(t.Context(), lighter+"-bench", append([]string{"--config", file}, args...)...)
 }
 
-// measure runs the benchmark and returns the file of its results.
+// measure runs the benchmark and returns the path of its results.
 func measure(t *testing.T, args ...string) string {
 	t.Helper()
 	out := t.TempDir()
@@ -96,7 +94,7 @@ func measure(t *testing.T, args ...string) string {
 	return filepath.Join(out, "starts.json")
 }
 
-func TestARunInSmall(t *testing.T) {
+func TestSmallRun(t *testing.T) {
 	merged := t.TempDir()
 	cmd := benchmark(t, "--merge", "--out", merged, measure(t, "--only", "base/ends"),
 		measure(t, "--only", "served", "--snapshotters", "overlayfs"))
@@ -124,33 +122,34 @@ func TestARunInSmall(t *testing.T) {
 			t.Errorf("%s: times %+v", what, s)
 		}
 		if (s.Workload == "ends") != (s.Run == s.Ready) {
-			t.Errorf("%s: it was ready after %v s and ended after %v s", what, s.Ready, s.Run)
+			t.Errorf("%s: ready after %v s, ended after %v s", what, s.Ready, s.Run)
 		}
 		if s.PullBytes <= 0 || s.ReadyBytes < s.PullBytes || s.Bytes < s.ReadyBytes {
 			t.Errorf("%s: bytes %+v", what, s)
 		}
 		lazy := s.Way != starts.Overlayfs && s.Way != "other"
 		if lazy && s.Bytes > compressed/5 || !lazy && s.PullBytes < compressed {
-			t.Errorf("%s brought %d bytes of %d over the link, %d by the pull", what, s.Bytes, compressed, s.PullBytes)
+			t.Errorf("%s received %d of %d bytes over the link, %d during the pull", what, s.Bytes, compressed,
+				s.PullBytes)
 		}
 		if lazy != (s.Read > 0) || (lazy && s.Way != starts.LighterLocal) != (s.Fetched > 0) {
 			t.Errorf("%s: %d bytes read, %d fetched", what, s.Read, s.Fetched)
 		}
 	}
 	if len(seen) != 7 {
-		t.Errorf("%d cells, not 7", len(seen))
+		t.Errorf("got %d cells, want 7", len(seen))
 	}
 	if local := seen["ends lighter-local"].Bytes; local > 64<<10 {
-		t.Errorf("%d bytes came over the link with all of it local", local)
+		t.Errorf("received %d bytes over the link with a complete local image", local)
 	}
 	for _, name := range []string{"starts.md", "starts-far.svg", "bytes-far.svg", "read.svg"} {
 		if !exists(filepath.Join(merged, name)) {
-			t.Errorf("there is no %s", name)
+			t.Errorf("the run did not write %s", name)
 		}
 	}
 }
 
-func TestAnInterruptLeavesNothing(t *testing.T) {
+func TestInterruptLeavesNothing(t *testing.T) {
 	work, err := site.Work()
 	if err != nil {
 		t.Fatal(err)
@@ -174,7 +173,7 @@ func TestAnInterruptLeavesNothing(t *testing.T) {
 	}
 	if err := cmd.Wait(); err == nil || cmd.ProcessState.ExitCode() != 1 ||
 		!strings.HasSuffix(said.String(), "lighter-bench: interrupted\n") {
-		t.Errorf("it ended with %v: %s", err, said.String())
+		t.Errorf("the benchmark ended with %v: %s", err, said.String())
 	}
 	if dir := filepath.Join(work, fmt.Sprintf("site-%d", cmd.Process.Pid)); exists(dir) {
 		t.Errorf("%s is left", dir)

@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(site.Enclosed(m.Run)) }
 
-// size returns how much of something a test does: less where it is one of many.
+// size returns the size of a test: short, or soak in `make soak`.
 func size(short, soak int) int {
 	if os.Getenv("LIGHTER_SOAK") != "" {
 		return soak
@@ -44,7 +44,7 @@ func start(t *testing.T, options site.Options) *site.Site {
 	return s
 }
 
-// image is where test/setup put an image.
+// image returns the path of an image that test/setup made.
 func image(t *testing.T, name string) string {
 	t.Helper()
 	work, err := site.Work()
@@ -54,8 +54,8 @@ func image(t *testing.T, name string) string {
 	return filepath.Join(work, "images", name)
 }
 
-// derive makes n images of another one and a layer of one file, each with a
-// chain and a tree of its own, and returns their layouts.
+// derive makes n images by adding a layer with one file to another image. Each has its own chain
+// and tree. It returns their layouts.
 func derive(t *testing.T, s *site.Site, from string, n int) []string {
 	t.Helper()
 	dirs := make([]string, n)
@@ -71,9 +71,9 @@ func derive(t *testing.T, s *site.Site, from string, n int) []string {
 	return dirs
 }
 
-// take has the hub take layouts in, each under the name of its directory, and
-// returns what it calls the images.
-func take(t *testing.T, s *site.Site, layouts ...string) (images []string) {
+// ingest adds layouts to the hub, each under the name of its directory, and returns the names of
+// the images.
+func ingest(t *testing.T, s *site.Site, layouts ...string) (images []string) {
 	t.Helper()
 	var group errgroup.Group
 	group.SetLimit(4)

@@ -1,5 +1,4 @@
-// Package bounds promises that nothing grows: not the daemon's memory with what
-// is mounted, not the requests with those who read the same, and not what is left
-// behind with what came and went. With LIGHTER_SOAK set each test is as long as
-// the promise; without, it is a sample of it.
+// Package bounds tests that resources are bounded: the daemon's memory with many mounts, requests
+// with many readers of the same image, and leftovers after many pulls and removals. With
+// LIGHTER_SOAK set, the tests run in their long form.
 package bounds

@@ -16,31 +16,31 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// seen is what there is of a node and of its containerd, while nobody uses them.
+// seen is the state of an idle node and its containerd.
 type seen struct {
 	containerd []string // its images, containers, snapshots, blobs and leases
-	files      []string // below the node's root, but for the cache
+	files      []string // below the node's root, without the cache
 	mounts     []string // on the machine
 	loops      []string
 	use        use
 }
 
-// use is what the node's process has.
+// use holds the resources of the node's process.
 type use struct {
-	Descriptors int // but for sockets
+	Descriptors int // without sockets
 	Sockets     int
-	Goroutines  int // but for those of sockets
+	Goroutines  int // without those of connections
 	Heap        int // bytes in use
 	Keepers     int
 }
 
-// The most by which use may differ between two looks, however many rounds lie
-// between them.
+// Limits of the difference of use between two looks, independent of the number of rounds between
+// them.
 const (
 	moreDescriptors = 4
-	maxSockets      = 64 + 16 // connections to the hub that wait for the next request, and a few others
+	maxSockets      = 64 + 16 // idle connections to the hub, and a few others
 	moreGoroutines  = 4
-	moreHeap        = 14 << 20 // pages of extent maps are kept up to 10 MB
+	moreHeap        = 14 << 20 // up to 10 MB of pages of extent maps are cached
 )
 
 func look(t *testing.T, s *site.Site) (found seen) {
@@ -76,7 +76,7 @@ func look(t *testing.T, s *site.Site) (found seen) {
 		t.Fatal(err)
 	}
 	for _, file := range backing {
-		// else it has just been freed
+		// otherwise the device has just been freed
 		if b, err := os.ReadFile(file); err == nil && strings.HasPrefix(string(b), s.Dir) {
 			found.loops = append(found.loops, string(b))
 		}
@@ -85,7 +85,7 @@ func look(t *testing.T, s *site.Site) (found seen) {
 	return found
 }
 
-// lines returns the mount points that a mountinfo file has below dir.
+// lines returns the mount points below dir in a mountinfo file.
 func lines(t *testing.T, file, dir string) (points []string) {
 	t.Helper()
 	b, err := os.ReadFile(file)
@@ -111,7 +111,7 @@ func lookInside(t *testing.T, s *site.Site) (u use) {
 	for _, fd := range fds {
 		to, err := os.Readlink(fd)
 		switch {
-		case err != nil: // it has just been closed
+		case err != nil: // the descriptor has just been closed
 		case strings.HasPrefix(to, "socket:"):
 			u.Sockets++
 		default:
@@ -125,7 +125,7 @@ func lookInside(t *testing.T, s *site.Site) (u use) {
 	}
 	found := heapInUse.FindSubmatch(text)
 	if found == nil {
-		t.Fatal("the heap's profile does not say what is in use")
+		t.Fatal("the heap profile has no figure of the heap in use")
 	}
 	if u.Heap, err = strconv.Atoi(string(found[1])); err != nil {
 		t.Fatal(err)
@@ -135,7 +135,7 @@ func lookInside(t *testing.T, s *site.Site) (u use) {
 		t.Fatal(err)
 	}
 	for _, file := range commands {
-		b, _ := os.ReadFile(file) // it may just have ended
+		b, _ := os.ReadFile(file) // the process may just have ended
 		if strings.HasSuffix(string(b), "\x00keeper\x00"+s.Machine.NodeRoot()+"\x00") {
 			u.Keepers++
 		}
@@ -143,11 +143,10 @@ func lookInside(t *testing.T, s *site.Site) (u use) {
 	return u
 }
 
-// alike is how a profile begins to speak of goroutines with one stack.
+// alike matches the first line of a profile's entry for goroutines with the same stack.
 var alike = regexp.MustCompile(`(?m)^(\d+) @ `)
 
-// goroutines counts the node's goroutines but for those that belong to a
-// connection, of which there may be a few more or less.
+// goroutines counts the node's goroutines without those of connections, whose number varies.
 func goroutines(t *testing.T, s *site.Site) (n int) {
 	t.Helper()
 	text, err := s.Machine.NodeProfile(t.Context(), "goroutine?debug=1")
@@ -172,21 +171,21 @@ func goroutines(t *testing.T, s *site.Site) (n int) {
 	return n
 }
 
-// wantEmpty wants nothing of images and containers.
+// wantEmpty checks that nothing of images and containers is left.
 func (found seen) wantEmpty(t *testing.T) {
 	t.Helper()
 	if len(found.containerd) > 0 {
 		t.Errorf("containerd has\n%s", strings.Join(found.containerd, "\n"))
 	}
 	if len(found.loops) > 0 {
-		t.Errorf("loop devices of %q", found.loops)
+		t.Errorf("loop devices of %q are left", found.loops)
 	}
 	if len(found.mounts) != 1 || found.use.Keepers != 1 {
-		t.Errorf("%d keepers; mounted: %q; want the devices alone", found.use.Keepers, found.mounts)
+		t.Errorf("%d keepers, mounts %q, want one keeper and the mount of the devices", found.use.Keepers, found.mounts)
 	}
 }
 
-// wantFiles wants no other files than there were before.
+// wantFiles checks that there are no files that were not there before.
 func (found seen) wantFiles(t *testing.T, before seen) {
 	t.Helper()
 	for _, path := range found.files {
@@ -196,7 +195,7 @@ func (found seen) wantFiles(t *testing.T, before seen) {
 	}
 }
 
-// wantUse wants the node's process to be as it was.
+// wantUse checks that the resources of the node's process have not grown beyond the limits.
 func (found seen) wantUse(t *testing.T, before seen) {
 	t.Helper()
 	a, b := before.use, found.use

@@ -16,33 +16,33 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// maxMemory is the most that a daemon may have resident, in bytes.
+// maxMemory bounds the resident memory of a daemon, in bytes.
 const maxMemory = 200e6
 
-// However many trees are mounted, and though all of them come at once and are
-// walked through and read in many places, the daemon stays small.
+// The daemon's memory stays small with many trees, also if all of them are mounted at once, walked
+// and read in many places.
 func TestMemoryWithManyTrees(t *testing.T) {
 	s := start(t, site.Options{})
 	n := size(24, 200)
-	images := take(t, s, append(derive(t, s, "base", n/2), derive(t, s, "python", n-n/2)...)...)
+	images := ingest(t, s, append(derive(t, s, "base", n/2), derive(t, s, "python", n-n/2)...)...)
 	dirs := mountAll(t, s, images)
 	arrived := memory(t, s)
 	if got := len(status(t, s).Mounts); got != n {
 		t.Fatalf("%d trees are mounted, want %d", got, n)
 	}
-	const each = 97 // files: a few in each directory
+	const each = 97 // read every 97th file: a few in each directory
 	for _, dir := range dirs {
 		readSome(t, dir, each)
 	}
 	m := memory(t, s)
-	t.Logf("%d trees: %d MB at most while they came, %d MB with reading, %d MB in the end", n, arrived.Most/1e6,
+	t.Logf("%d trees: %d MB at most during the mounts, %d MB with reads, %d MB at the end", n, arrived.Most/1e6,
 		m.Most/1e6, m.Now/1e6)
 	if m.Most > maxMemory {
 		t.Errorf("the node had %d bytes resident, the most is %d", m.Most, int64(maxMemory))
 	}
 }
 
-// mountAll mounts images all at once, until the test ends, and returns where.
+// mountAll mounts images concurrently until the test ends, and returns their mount points.
 func mountAll(t *testing.T, s *site.Site, images []string) []string {
 	t.Helper()
 	control := control.New(s.Machine.NodeRoot())
@@ -68,7 +68,7 @@ func mountAll(t *testing.T, s *site.Site, images []string) []string {
 	return dirs
 }
 
-// readSome reads one of so many files of a tree.
+// readSome reads every each-th file of a tree.
 func readSome(t *testing.T, dir string, each int) {
 	t.Helper()
 	seen := 0
@@ -91,7 +91,7 @@ func readSome(t *testing.T, dir string, each int) {
 		t.Fatal(err)
 	}
 	if seen < each {
-		t.Fatalf("only %d files in %s", seen, dir)
+		t.Fatalf("found only %d files in %s", seen, dir)
 	}
 }
 

@@ -18,14 +18,14 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// programs writes the digest of a part of an image's files, as everything does of
-// all; number is what a derived image has besides.
+// programs prints the digest of a part of an image's files; everything, of all files. number prints
+// the additional file of a derived image.
 const (
 	programs = "find /usr/bin /usr/sbin -xdev -type f -print0 | LC_ALL=C sort -z | xargs -0 cat | sha256sum"
 	number   = "cat /number 2>/dev/null || :"
 )
 
-// Images that have layers in common come and go.
+// Images with shared layers are pulled and removed repeatedly.
 func TestImagesComeAndGo(t *testing.T) {
 	s := start(t, site.Options{})
 	want := comers(t, s)
@@ -45,8 +45,8 @@ func TestImagesComeAndGo(t *testing.T) {
 	})
 }
 
-// comers are the images, and what they hold as overlayfs shows it: base; python,
-// which stands on it; and two that stand on python.
+// comers returns the images and the output of programs for each of them, determined with overlayfs:
+// base; python, which extends base; and two that extend python.
 func comers(t *testing.T, s *site.Site) map[string]string {
 	t.Helper()
 	push(t, s, "base", "python")
@@ -74,7 +74,7 @@ func comers(t *testing.T, s *site.Site) map[string]string {
 	return want
 }
 
-// runs runs a container that checks what it reads.
+// runs runs a container that verifies the files that it reads.
 func runs(ctx context.Context, s *site.Site, name, want string) error {
 	const command = `found=$(` + programs + `)$(` + number +
 		`) && [ "$found" = "$0" ] || { echo "read $found, want $0" >&2; exit 1; }`
@@ -82,8 +82,8 @@ func runs(ctx context.Context, s *site.Site, name, want string) error {
 	return err
 }
 
-// collect has containerd's garbage collection free what a removed image had alone,
-// and nothing of what another one has.
+// collect checks that containerd's garbage collection frees the resources of a removed image, but
+// none that another image uses.
 func collect(t *testing.T, s *site.Site, want map[string]string) {
 	for name, digest := range want {
 		if _, err := s.Machine.Pull(t.Context(), site.Lighter, site.Reference(name)); err != nil {
@@ -116,9 +116,9 @@ func collect(t *testing.T, s *site.Site, want map[string]string) {
 	}
 }
 
-// rounds pulls, runs and removes images over and over, first with a node that is
-// killed every now and then, then with one that lives on, and returns what there
-// was early and late in that one's life.
+// rounds pulls, runs and removes images repeatedly, first with a node that is killed from time to
+// time, then with one that keeps running. It returns the state early and late in the life of the
+// latter.
 func rounds(t *testing.T, s *site.Site, want map[string]string) (early, late seen) {
 	all := size(16, 500)
 	seed := uint64(time.Now().UnixNano())
@@ -143,7 +143,7 @@ func rounds(t *testing.T, s *site.Site, want map[string]string) (early, late see
 	return early, late
 }
 
-// round pulls, runs and removes all images, side by side.
+// round pulls, runs and removes all images concurrently.
 func round(t *testing.T, s *site.Site, want map[string]string) {
 	t.Helper()
 	var group errgroup.Group
@@ -164,8 +164,7 @@ func round(t *testing.T, s *site.Site, want map[string]string) {
 	}
 }
 
-// restart kills the node and starts it again, and waits for containerd to have
-// noticed.
+// restart kills the node, starts it again, and waits until containerd has reconnected.
 func restart(t *testing.T, s *site.Site) {
 	t.Helper()
 	if err := s.Machine.RestartNode(t.Context()); err != nil {

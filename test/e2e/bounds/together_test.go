@@ -13,15 +13,15 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// everything writes the digest of all files of an image, in one order.
+// everything prints the digest of all files of an image, in sorted order.
 const everything = "find /usr /etc/debian_version -xdev -type f -print0 | LC_ALL=C sort -z | xargs -0 cat | sha256sum"
 
-// compare fails unless everything writes what its argument says. The exit code
-// tells: ctr may lose what a container writes last when many end at once.
+// compare fails unless the output of everything equals its argument. It reports by its exit code,
+// because ctr may lose a container's last output if many end at once.
 const compare = `found=$(` + everything + `) && [ "$found" = "$0" ] || { echo "read $found, want $0" >&2; exit 1; }`
 
-// Containers of one image that start at once, on a machine that has nothing of it
-// yet, and all read all of it, fetch each unit once, and the index once.
+// Containers of one image start at once on a machine without cached chunks, and all of them read
+// the whole image. The node fetches each unit and the index once.
 func TestContainersStartedAtOnce(t *testing.T) {
 	counter := count(t)
 	s := start(t, site.Options{Hubs: []string{counter.url}})
@@ -60,7 +60,7 @@ func TestContainersStartedAtOnce(t *testing.T) {
 	counter.check(t, status(t, s).Fetched.Requests)
 }
 
-// push pushes images to the registry, and has the hub take them in.
+// push pushes images to the registry, and adds them to the hub.
 func push(t *testing.T, s *site.Site, names ...string) {
 	t.Helper()
 	for _, name := range names {
@@ -73,7 +73,7 @@ func push(t *testing.T, s *site.Site, names ...string) {
 	}
 }
 
-// counter counts what a node asks its hub for.
+// counter counts a node's requests to its hub.
 type counter struct {
 	url string
 
@@ -81,7 +81,7 @@ type counter struct {
 	asked map[string]int64
 }
 
-// count stands before the site's hub until the test ends.
+// count runs a proxy in front of the site's hub until the test ends.
 func count(t *testing.T) *counter {
 	t.Helper()
 	c := &counter{asked: map[string]int64{}}
@@ -99,8 +99,8 @@ func count(t *testing.T) *counter {
 	return c
 }
 
-// check wants each unit and each index to have been asked for once, and as many
-// units as the node says.
+// check checks that each unit and each index was requested once, and that the node's status has the
+// same number of units.
 func (c *counter) check(t *testing.T, requests int64) {
 	t.Helper()
 	c.mu.Lock()
@@ -110,7 +110,7 @@ func (c *counter) check(t *testing.T, requests int64) {
 		unit := strings.Contains(path, "/packs/") || strings.Contains(path, "/chunks/")
 		index := strings.Contains(path, "/indexes/") || strings.Contains(path, "/locations/")
 		if (unit || index) && n > 1 {
-			t.Errorf("%s was asked for %d times", path, n)
+			t.Errorf("%s was requested %d times, want once", path, n)
 		}
 		if unit {
 			units += n
@@ -121,7 +121,7 @@ func (c *counter) check(t *testing.T, requests int64) {
 	}
 	t.Logf("%d units, %d indexes and locations", units, indexes)
 	if units < 100 || units != requests || indexes != 2 {
-		t.Errorf("%d units were asked for, the node says %d; %d indexes and locations: %v", units, requests, indexes,
+		t.Errorf("%d units were requested, the status has %d; %d indexes and locations: %v", units, requests, indexes,
 			c.asked)
 	}
 }

@@ -20,7 +20,7 @@ func TestAddOfALayout(t *testing.T) {
 	both := writeLayout(t, map[string]v1.Image{"1": one, "2": two})
 	if out := good(t, lighter, "add", "oci:"+alone, "layout/alone:1"); out != "layout/alone:1 "+digestOf(t,
 		one)+" linux/amd64 ready\n" {
-		t.Errorf("it prints %q", out)
+		t.Errorf("it printed %q", out)
 	}
 	good(t, lighter, "add", "oci:"+both+":2", "layout/two")
 	if got := images(t, "layout/two:latest"); len(got) != 1 || got[0].Digest != digestOf(t, two) ||
@@ -80,7 +80,7 @@ func TestAddOfOnePlatform(t *testing.T) {
 	source := "docker://" + r.host + "/multi:1"
 	out := good(t, lighter, "add", "--platform", "linux/arm64", source, "multi:1")
 	if !strings.Contains(out, " linux/arm64 ready\n") || strings.Contains(out, "amd64") {
-		t.Errorf("it prints %q", out)
+		t.Errorf("it printed %q", out)
 	}
 	for _, i := range images(t, "multi:1") {
 		if i.Platform == "linux/amd64" {
@@ -104,7 +104,7 @@ func TestAddOfOnePlatform(t *testing.T) {
 	// The default is what runs here.
 	if out := good(t, lighter, "add", source, "here:1"); !strings.Contains(out, " linux/amd64 ready\n") ||
 		strings.Contains(out, "arm") {
-		t.Errorf("it prints %q", out)
+		t.Errorf("it printed %q", out)
 	}
 	run(t, nil, lighter, "add", "--platform", "linux/s390x", source, "none:1").bad(t, 1, "linux/s390x", "linux/arm64")
 	run(t, nil, lighter, "add", "--platform", "arm64", source, "none:1").bad(t, 1, "OS/ARCH")

@@ -153,7 +153,7 @@ func (r result) bad(t *testing.T, code int, words ...string) {
 	}
 	for _, word := range words {
 		if !strings.Contains(r.stderr, word) {
-			t.Errorf("%q does not say %q", r.stderr, word)
+			t.Errorf("%q does not contain %q", r.stderr, word)
 		}
 	}
 }

@@ -1,3 +1,3 @@
-// Package commands promises that the hub and its commands do what their help
-// says, with the programs that people use: skopeo, podman, a shell, a terminal.
+// Package commands tests the hub and its commands against their help texts, with skopeo, podman, a
+// shell and a terminal.
 package commands

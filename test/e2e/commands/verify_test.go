@@ -21,7 +21,7 @@ func TestRm(t *testing.T) {
 		t.Fatalf("before: %s", res.Status)
 	}
 	if out := good(t, lighter, "rm", "taken/away:1"); out != "" {
-		t.Errorf("it prints %q", out)
+		t.Errorf("it printed %q", out)
 	}
 	for _, path := range []string{chain, "/v2/taken/away/manifests/1", "/v2/taken/away/manifests/" + image.Digest} {
 		if res, _ := ask(t, "GET", path, nil); res.StatusCode != http.StatusNotFound {
@@ -58,7 +58,7 @@ func TestVerify(t *testing.T) {
 	pushed(t, "to/verify", "verify this, which no other image has")
 	ready(t, "to/verify:1")
 	if out := good(t, lighter, "verify", "to/verify:1"); out != "to/verify:1 is intact\n" {
-		t.Errorf("it prints %q", out)
+		t.Errorf("it printed %q", out)
 	}
 	var fresh []string
 	for path := range packs(t) {
@@ -113,7 +113,7 @@ func TestImagesAndInspect(t *testing.T) {
 	}
 	for _, word := range []string{digest[:19], "linux/amd64", "ready"} {
 		if !strings.Contains(line, word) {
-			t.Errorf("%q does not say %q", line, word)
+			t.Errorf("%q does not contain %q", line, word)
 		}
 	}
 	if now := images(t, "listed/here:1"); len(now) != 1 || now[0].Unique == 0 || now[0].Blobs <= now[0].Size {
@@ -122,7 +122,7 @@ func TestImagesAndInspect(t *testing.T) {
 	out := good(t, lighter, "inspect", "listed/here:1")
 	for _, word := range []string{digest, image.Chain, image.Tree, "ed25519:", "LAYER"} {
 		if !strings.Contains(out, word) {
-			t.Errorf("inspect does not say %q:\n%s", word, out)
+			t.Errorf("inspect does not contain %q:\n%s", word, out)
 		}
 	}
 	// Another image with the same file: then neither has it alone.

@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(site.Enclosed(m.Run)) }
 
-// outage is how long a hub is gone.
+// outage returns the duration of a hub's outage.
 func outage() time.Duration {
 	if os.Getenv("LIGHTER_SOAK") != "" {
 		return time.Minute
@@ -29,17 +29,16 @@ func outage() time.Duration {
 	return 3 * time.Second
 }
 
-// reading is a command that reads all files below directories, and says what it
-// read.
+// reading returns a command that reads all files below directories, and prints their digest.
 func reading(dirs string) []string {
 	return []string{"sh", "-c", "find " + dirs + " -xdev -type f -print0 | sort -z | xargs -0 cat | sha256sum"}
 }
 
-// much is what a container reads while its hub goes.
+// much lists directories that a container reads during an outage.
 var much = reading("/usr/lib /etc")
 
-// start starts a site whose hub has the images base and python. Its link is slow
-// enough for things to happen meanwhile.
+// start starts a site whose hub has the images base and python. Its link is slow, so that reads
+// take a while.
 func start(t *testing.T, options site.Options) *site.Site {
 	t.Helper()
 	var err error
@@ -52,8 +51,8 @@ func start(t *testing.T, options site.Options) *site.Site {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			log, _ := os.ReadFile(s.Machine.NodeLog()) // what there is
-			t.Logf("the node said:\n%s", log)
+			log, _ := os.ReadFile(s.Machine.NodeLog()) // for information only
+			t.Logf("the node's log:\n%s", log)
 		}
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -79,7 +78,7 @@ func pull(t *testing.T, s *site.Site, snapshotter, name string) {
 	}
 }
 
-// run runs a container to its end, which has to come.
+// run runs a container, which must succeed, and returns its output.
 func run(t *testing.T, s *site.Site, snapshotter, name string, argv ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -99,7 +98,7 @@ func status(t *testing.T, s *site.Site) (st report.Status) {
 	return st
 }
 
-// until waits for the status to be so.
+// until waits until ok accepts the status.
 func until(t *testing.T, s *site.Site, what string, ok func(report.Status) bool) {
 	t.Helper()
 	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); {
@@ -108,11 +107,11 @@ func until(t *testing.T, s *site.Site, what string, ok func(report.Status) bool)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	t.Fatalf("%s does not come: %+v", what, status(t, s))
+	t.Fatalf("timeout: waiting for %s: %+v", what, status(t, s))
 }
 
-// during runs a container that reads much of python, and calls fn in the middle of
-// it. It returns what the container said.
+// during runs a container that reads much of python, and calls fn meanwhile. It returns the
+// container's output.
 func during(t *testing.T, s *site.Site, fn func()) string {
 	t.Helper()
 	before := status(t, s).Fetched.Bytes
@@ -123,7 +122,7 @@ func during(t *testing.T, s *site.Site, fn func()) string {
 	return <-said
 }
 
-// forget has the node and the kernel forget all chunks.
+// forget empties the node's cache and the page cache.
 func forget(t *testing.T, s *site.Site) {
 	t.Helper()
 	if _, err := s.Machine.Lighter(t.Context(), "cache", "prune"); err != nil {
@@ -139,11 +138,10 @@ func dropCaches(t *testing.T) {
 	}
 }
 
-// A hub that is gone for a while in the middle of a container's start, crashed or
-// silent, costs that while and no error; what is cached does not need it. A mirror
-// behind an ordinary web server makes pulls lazy without the hub, and takes over
-// when it dies; the hub is used again when it is back.
-func TestHubGoes(t *testing.T) {
+// During a container's start the hub crashes or hangs for a while. The start takes longer, but does
+// not fail, and cached images need no hub. A mirror on an ordinary web server makes pulls lazy
+// without the hub, and takes over when the hub dies. The node uses the hub again when it is back.
+func TestHubOutage(t *testing.T) {
 	s := start(t, site.Options{Link: "300mbit", Hubs: []string{site.HubURL, site.WebURL}})
 	pull(t, s, site.Overlayfs, "python")
 	want := run(t, s, site.Overlayfs, "python", much...)
@@ -161,7 +159,7 @@ func TestHubGoes(t *testing.T) {
 		"crashed": {s.Hub.Kill, func() error { return s.Hub.Restart(t.Context()) }},
 		"silent":  {freeze, s.Hub.Thaw},
 	} {
-		t.Run(name, func(t *testing.T) { goes(t, s, want, way.gone, way.back) })
+		t.Run(name, func(t *testing.T) { survivesOutage(t, s, want, way.gone, way.back) })
 	}
 
 	web, err := s.StartWeb(t.Context())
@@ -180,12 +178,12 @@ func TestHubGoes(t *testing.T) {
 	t.Run("mirror", func(t *testing.T) { takesOver(t, s, want, freeze) })
 }
 
-func goes(t *testing.T, s *site.Site, want string, gone func(), back func() error) {
+func survivesOutage(t *testing.T, s *site.Site, want string, gone func(), back func() error) {
 	forget(t, s)
 	hello := func() {
 		t.Helper()
 		if got := run(t, s, site.Lighter, "base", "echo", "hello"); got != "hello\n" {
-			t.Errorf("base says %q", got)
+			t.Errorf("base prints %q", got)
 		}
 	}
 	hello()
@@ -193,7 +191,7 @@ func goes(t *testing.T, s *site.Site, want string, gone func(), back func() erro
 		gone()
 		wait := time.After(outage())
 		dropCaches(t)
-		hello() // from the node's cache
+		hello() // needs only cached chunks
 		<-wait
 		if err := back(); err != nil {
 			t.Error(err)
@@ -215,7 +213,7 @@ func takesOver(t *testing.T, s *site.Site, want string, freeze func()) {
 		t.Helper()
 		forget(t, s)
 		if got := run(t, s, site.Lighter, "python", "python3", "-c", "print('hello')"); got != "hello\n" {
-			t.Errorf("python says %q", got)
+			t.Errorf("python prints %q", got)
 		}
 	}
 	hello()
@@ -223,42 +221,42 @@ func takesOver(t *testing.T, s *site.Site, want string, freeze func()) {
 	if len(st.Images) != 1 || !st.Images[0].Lazy || st.Hubs[0].Up || !st.Hubs[1].Up {
 		t.Errorf("without the hub: %+v, %+v", st.Images, st.Hubs)
 	}
-	pull(t, s, site.Lighter, "base") // which the mirror has as a part of python alone
+	pull(t, s, site.Lighter, "base") // the mirror has base only as a part of python
 	if got := run(t, s, site.Lighter, "base", "echo", "hello"); got != "hello\n" {
-		t.Errorf("base says %q", got)
+		t.Errorf("base prints %q", got)
 	}
 	if err := s.Hub.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	before := status(t, s).Hubs[0].Bytes
 	until(t, s, "the hub's recovery", func(st report.Status) bool {
-		hello() // one of its reads finds out
+		hello() // one of its reads probes the hub
 		return st.Hubs[0].Up
 	})
 	hello()
 	if status(t, s).Hubs[0].Bytes == before {
-		t.Error("the hub is back, and not used")
+		t.Error("the hub is back, but the node does not use it")
 	}
 
 	forget(t, s)
 	before = status(t, s).Hubs[1].Bytes
 	got := during(t, s, freeze)
 	if got != want || status(t, s).Hubs[1].Bytes == before {
-		t.Errorf("when the hub is silent python reads %q, on overlayfs %q; %+v", got, want, status(t, s).Hubs)
+		t.Errorf("with a hanging hub python reads %q, on overlayfs %q; %+v", got, want, status(t, s).Hubs)
 	}
 	if err := s.Hub.Thaw(); err != nil {
 		t.Error(err)
 	}
 }
 
-// middle stands between the node and its hub, and may hold units back.
+// middle is a proxy between the node and its hub that can stall requests for units.
 type middle struct {
 	mu    sync.Mutex
-	seen  map[string]bool // units that were asked for
-	hold  bool            // those that were not asked for before
+	seen  map[string]bool // requested units
+	hold  bool            // stall units that were not requested before
 	freed chan struct{}
 	stuck atomic.Int32
-	gone  atomic.Int32 // were stuck, and given up
+	gone  atomic.Int32 // stalled requests that were cancelled
 }
 
 func (m *middle) serve(t *testing.T) string {
@@ -295,20 +293,20 @@ func (m *middle) wait(req *http.Request) {
 	}
 }
 
-// Readers that are stuck on one image do not delay those of another.
-func TestStuckReadersDelayNoOther(t *testing.T) {
+// Hanging readers of one image do not delay readers of another.
+func TestStuckReadersDelayOnlyTheirImage(t *testing.T) {
 	const readers = 29
 	m := &middle{seen: map[string]bool{}, freed: make(chan struct{})}
 	s := start(t, site.Options{Hubs: []string{m.serve(t)}})
 	pull(t, s, site.Lighter, "base")
-	run(t, s, site.Lighter, "base", reading("/usr")...) // all that both images share
+	run(t, s, site.Lighter, "base", reading("/usr")...) // all files that both images share
 	want := run(t, s, site.Lighter, "base", reading("/usr/sbin")...)
 	pull(t, s, site.Lighter, "python")
-	forget(t, s) // what they share comes in other units now: those of what python starts
+	forget(t, s) // shared files are now fetched in units of python's startup packs
 	find := "find /usr/lib/python3* /usr/local -type f -size +16k"
 	if got := run(t, s, site.Lighter, "python", "sh", "-c",
 		find+" | head -1; cat /dev/null; echo hello"); !strings.HasSuffix(got, "hello\n") {
-		t.Fatalf("python says %q", got)
+		t.Fatalf("python prints %q", got)
 	}
 	forget(t, s)
 	m.mu.Lock()
@@ -320,7 +318,7 @@ func TestStuckReadersDelayNoOther(t *testing.T) {
 			"for f in $(%s | head -%d); do cat $f >/dev/null & done; wait; echo done", find, readers))
 	}()
 	for range 3000 {
-		if m.stuck.Load() >= readers/2 { // small files share units
+		if m.stuck.Load() >= readers/2 { // several small files share a unit
 			break
 		}
 		time.Sleep(10 * time.Millisecond)
@@ -332,16 +330,16 @@ func TestStuckReadersDelayNoOther(t *testing.T) {
 		t.Errorf("base reads %q, before %q", got, want)
 	}
 	if n := m.gone.Load(); n > 0 {
-		t.Errorf("base waited until %d of the stuck requests were given up", n)
+		t.Errorf("base waited until %d of the stalled requests were cancelled", n)
 	}
 	close(m.freed)
 	if got := <-stuck; got != "done\n" {
-		t.Errorf("the stuck readers say %q", got)
+		t.Errorf("the stuck readers print %q", got)
 	}
 }
 
-// Locations that a hub refuses when an image is pulled are fetched later: a container
-// that is there goes on with a mirror, which cannot find a chunk by its ID.
+// A hub refuses an image's locations during the pull, and the node fetches them later. A running
+// container then continues with a mirror, which cannot serve chunks by their ID.
 func TestLocationsComeLater(t *testing.T) {
 	var refused atomic.Int32
 	address, end, err := site.Intercept(func(w http.ResponseWriter, req *http.Request) bool {
@@ -369,7 +367,7 @@ func TestLocationsComeLater(t *testing.T) {
 	}
 	located := filepath.Join(s.Machine.NodeRoot(), "trees", "*", "locations")
 	if found, err := filepath.Glob(located); err != nil || len(found) > 0 || refused.Load() == 0 {
-		t.Fatalf("the hub refused locations %d times, and there are %q (%v)", refused.Load(), found, err)
+		t.Fatalf("the hub refused locations %d times, and the node has %q (%v)", refused.Load(), found, err)
 	}
 	web, err := s.StartWeb(t.Context())
 	if err != nil {

@@ -227,7 +227,8 @@ func TestLocalDeviceIsNotFinished(t *testing.T) {
 	killed := false
 	for range 20 {
 		d.start()
-		for end := time.Now().Add(time.Minute); !is(fresh) && !is(whole); { // without a pause, to catch the short moment
+		// without a pause, to catch the short moment
+		for end := time.Now().Add(time.Minute); !is(fresh) && !is(whole); {
 			if time.Now().After(end) {
 				t.Fatalf("no local device was started: %s", d.said())
 			}

@@ -275,9 +275,12 @@ func TestDamagedIndex(t *testing.T) {
 	dir := t.TempDir()
 	for name, damage := range map[string]func(path string) error{
 		"a flipped byte in metadata": flip("metadata"),
-		"truncated metadata":         func(path string) error { return os.Truncate(filepath.Join(path, "metadata"), 4096) },
-		"a flipped byte in map":      flip("map"),
-		"a missing map":              func(path string) error { return os.Remove(filepath.Join(path, "map")) },
+		"truncated metadata": func(path string) error {
+			return os.Truncate(filepath.Join(path, "metadata"),
+				4096)
+		},
+		"a flipped byte in map": flip("map"),
+		"a missing map":         func(path string) error { return os.Remove(filepath.Join(path, "map")) },
 		"missing metadata and an unfinished new one": func(path string) error {
 			left := filepath.Join(filepath.Dir(path), "new-"+filepath.Base(path))
 			return errors.Join(os.Remove(filepath.Join(path, "metadata")), os.Mkdir(left, 0o700))

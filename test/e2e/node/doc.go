@@ -1,4 +1,3 @@
-// Package node promises that the node and its commands do what their help says,
-// and that a node which is killed leaves nothing that the next one, or a
-// command, cannot put in order.
+// Package node tests the node and its commands against their help texts. After a kill, the next
+// node or a command must be able to clean up.
 package node

@@ -10,7 +10,7 @@ import (
 )
 
 func TestNydusIsLazy(t *testing.T) {
-	// It would prefetch all of it.
+	// By default it prefetches the whole image.
 	s, whole := start(t, site.Peer{Snapshotter: "nydus",
 		Command: []string{tool(t, "nydus"), "snapshotter", "--root", "{root}",
 			"--address", "{socket}", "--no-prefetch"}})
@@ -19,6 +19,6 @@ func TestNydusIsLazy(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	if bytes := pullAndRun(t, s, "nydus", "nydus"); bytes > whole/4 {
-		t.Errorf("pull and true moved %d bytes of %d", bytes, whole)
+		t.Errorf("pull and true received %d of %d bytes", bytes, whole)
 	}
 }

@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(site.Enclosed(m.Run)) }
 
-// tool is a program that test/setup built, and image an image that it made.
+// tool and image return paths of a program and an image that test/setup made.
 func tool(t *testing.T, name string) string  { return work(t, "tools", name) }
 func image(t *testing.T, name string) string { return work(t, "images", name) }
 
@@ -27,7 +27,7 @@ func work(t *testing.T, names ...string) string {
 	return filepath.Join(append([]string{dir}, names...)...)
 }
 
-// write writes a file of a test.
+// write writes a text to a temporary file.
 func write(t *testing.T, text string) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "file")
@@ -37,8 +37,8 @@ func write(t *testing.T, text string) (path string) {
 	return path
 }
 
-// start starts a site with a peer, whose registry has the image base, and returns
-// the size of that, in bytes.
+// start starts a site with a peer and the image base in its registry. It returns the size of the
+// image in bytes.
 func start(t *testing.T, peer site.Peer) (*site.Site, int64) {
 	t.Helper()
 	s, err := site.Start(t.Context(), site.Options{})
@@ -46,7 +46,7 @@ func start(t *testing.T, peer site.Peer) (*site.Site, int64) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := s.Close(); err != nil { // also if something is left mounted
+		if err := s.Close(); err != nil { // fails also for leftover mounts
 			t.Error(err)
 		}
 	})
@@ -62,7 +62,7 @@ func start(t *testing.T, peer site.Peer) (*site.Site, int64) {
 	return s, manifest.Layers[0].Size
 }
 
-// mounted counts the layers that are mounted from a peer.
+// mounted counts the layers mounted by a peer.
 func mounted(t *testing.T, s *site.Site) (n int) {
 	t.Helper()
 	mounts, err := os.ReadFile("/proc/self/mounts")
@@ -78,8 +78,8 @@ func mounted(t *testing.T, s *site.Site) (n int) {
 	return n
 }
 
-// pullAndRun wipes the machine, pulls the image, runs true in it, and returns
-// what went over the link.
+// pullAndRun wipes the machine, pulls the image, runs true in it, and returns the bytes received
+// over the link.
 func pullAndRun(t *testing.T, s *site.Site, snapshotter, name string) int64 {
 	t.Helper()
 	m := s.Machine
@@ -102,7 +102,7 @@ func pullAndRun(t *testing.T, s *site.Site, snapshotter, name string) int64 {
 		t.Fatal(err)
 	}
 	if n := mounted(t, s); n != 1 {
-		t.Errorf("%d layers are mounted, of one", n)
+		t.Errorf("%d layers are mounted, want one", n)
 	}
 	t.Logf("%s: create %v, run %v, %d bytes", name, ran.Create, ran.Start, after-before)
 	return after - before

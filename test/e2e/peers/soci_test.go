@@ -14,13 +14,14 @@ func TestSOCIIsLazy(t *testing.T) {
 	settings := write(t, "[background_fetch]\ndisable = true\n")
 	s, whole := start(t, site.Peer{Snapshotter: "soci",
 		Command: []string{tool(t, "soci"), "snapshotter", "--root", "{root}",
-			"--address", "{socket}", "--containerd", "{containerd}", "--config", settings, "--plain-http", "{registry}"}})
+			"--address", "{socket}", "--containerd", "{containerd}", "--config", settings, "--plain-http",
+			"{registry}"}})
 	out, err := exec.CommandContext(t.Context(), tool(t, "soci"), "convert", "--plain-http", site.Reference("base"),
 		site.Reference("soci")).Output()
 	if err != nil || !json.Valid(out) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	if bytes := pullAndRun(t, s, "soci", "soci"); bytes > whole/3 {
-		t.Errorf("pull and true moved %d bytes of %d", bytes, whole)
+		t.Errorf("pull and true received %d of %d bytes", bytes, whole)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// made is what the converter says of an image.
+// made is the converter's report of an image.
 type made struct {
 	Layers, First int
 	Bytes         int64
@@ -33,12 +33,12 @@ func convert(t *testing.T, to string, args ...string) (image made) {
 }
 
 func TestStargzIsLazy(t *testing.T) {
-	settings := write(t, "no_background_fetch = true\n") // it would fetch all of it, sooner or later
+	settings := write(t, "no_background_fetch = true\n") // by default it fetches the whole image in the background
 	s, whole := start(t, site.Peer{Snapshotter: "stargz",
 		Command: []string{tool(t, "stargz"), "snapshotter", "--root", "{root}",
 			"--address", "{socket}", "--config", settings, "--plain-http", "{registry}"}})
 	store := t.TempDir()
-	// Debian's /bin is a link to /usr/bin; this machine's package lists are of no use to anybody.
+	// Debian's /bin is a symlink to /usr/bin.
 	trace := write(t,
 		"lighter trace 1\nstarts 1\n0 0 4096 /usr/bin/true\n2 0 4096 /no/such/file\n2 0 4096 /usr/bin/perl\n3 4096 4096 /usr/bin/true\n")
 	for _, kind := range []string{"estargz", "zstdchunked"} {
@@ -47,15 +47,15 @@ func TestStargzIsLazy(t *testing.T) {
 			traced := convert(t, kind+"-traced", "--kind", kind, "--store", store, "--trace", trace)
 			if plain.First != 0 || traced.First != 2 || plain.Layers != 1 || plain.Bytes < whole/2 ||
 				traced.Bytes < whole/2 {
-				t.Fatalf("the converter made %+v, and with a trace %+v", plain, traced)
+				t.Fatalf("converted without a trace: %+v, with a trace: %+v", plain, traced)
 			}
 			bytes := pullAndRun(t, s, "stargz", kind)
 			if bytes > whole/8 {
-				t.Errorf("pull and true moved %d bytes of %d", bytes, whole)
+				t.Errorf("pull and true received %d of %d bytes", bytes, whole)
 			}
-			// perl is prefetched, though true does not need it.
+			// perl is in the trace, so it is prefetched although true does not need it.
 			if more := pullAndRun(t, s, "stargz", kind+"-traced"); more < bytes+1<<20 || more > whole/4 {
-				t.Errorf("with a trace %d bytes were moved, without %d", more, bytes)
+				t.Errorf("received %d bytes with a trace, %d without, want more with a trace", more, bytes)
 			}
 		})
 	}

@@ -9,9 +9,9 @@ import (
 	"lighter/test/testkit/history"
 )
 
-// buildOlder builds the lighter of the commit before what is checked out: HEAD~1,
-// or HEAD if the working tree differs from it. Without history, as in a shallow
-// clone, it returns "": that is an error only in `make soak`.
+// buildOlder builds the lighter binary of the previous commit: HEAD~1, or HEAD if the working tree
+// differs from HEAD. Without history, for example in a shallow clone, it returns "". In `make soak`
+// that is an error.
 func buildOlder(t *testing.T) (lighter string) {
 	t.Helper()
 	commit := "HEAD~1"
@@ -26,13 +26,14 @@ func buildOlder(t *testing.T) (lighter string) {
 		if long {
 			t.Fatalf("there is no %s to build the older lighter of (a clone without history?): %v", commit, err)
 		}
-		t.Logf("NOT TESTED: replacement by an older lighter: there is no %s to build it of (a clone without history?): %v", commit, err)
+		t.Logf("NOT TESTED: replacement by an older lighter: commit %s is missing (a clone without history?): %v",
+			commit, err)
 	}
 	return lighter
 }
 
-// buildNewer builds a lighter whose note for its successor has that version, and
-// can be read by daemons from oldest on.
+// buildNewer builds a lighter binary whose takeover state has a version, and can be read by daemons
+// from version oldest on.
 func buildNewer(t *testing.T, version, oldest string) (lighter string) {
 	t.Helper()
 	return history.Compile(t, history.Module(t), "-ldflags",

@@ -1,4 +1,3 @@
-// Package soak holds the tests of what must not break while a node runs for long:
-// its daemon dies, is replaced, and everything around it is restarted, under
-// containers that check each byte that they read.
+// Package soak contains long-running tests. The node's daemon is killed and replaced, and the
+// programs around it are restarted, while containers verify each byte that they read.
 package soak

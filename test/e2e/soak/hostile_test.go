@@ -22,7 +22,7 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// foreign answers in the hub's place, as proxies, captive portals and broken load balancers do.
+// foreign answers requests in place of the hub, like captive portals and broken load balancers.
 type foreign struct {
 	on    atomic.Bool
 	given atomic.Int64
@@ -51,12 +51,13 @@ func (f *foreign) handle(w http.ResponseWriter, _ *http.Request) (answered bool)
 	return true
 }
 
-// hostile is a disturbed site whose hub, disk, memory and neighbours are against it.
+// hostile is a disturbed site with failures of its hub, disk and memory, and with floods by other
+// containers.
 type hostile struct {
 	*disturbed
 	foreign *foreign
 	disk    *faultfs.FS
-	group   string // a cgroup that may have no memory
+	group   string // a cgroup with a memory limit of 0
 
 	floods, hangs, slowLoads, outOfMemory, refused int
 }
@@ -91,8 +92,8 @@ func startHostile(t *testing.T) *hostile {
 		t.Fatal(err)
 	}
 	h.disturbed = disturb(t, site.Options{NodeRoot: root, Hubs: []string{address}}, unprepared)
-	t.Cleanup(h.disk.Release) // before the site ends
-	// More pages than the reads that a node lets wait.
+	t.Cleanup(h.disk.Release) // before the site is closed
+	// More pages than a node's limit of queued reads.
 	addFile(t, h.Site, "python", "flood", "big", strings.Repeat(noise(1<<20), 300))
 	if _, err := h.Machine.Pull(t.Context(), site.Lighter, site.Reference("flood")); err != nil {
 		t.Fatal(err)
@@ -107,7 +108,8 @@ func noise(n int) string {
 	return string(b)
 }
 
-// flood starts a container that has its image read ahead without end, as an ordinary user.
+// flood starts a container in which an ordinary user requests read-ahead of its image in an endless
+// loop.
 func (h *hostile) flood() (stop func()) {
 	h.t.Helper()
 	const loop = `import os
@@ -130,10 +132,10 @@ while True:
 	}
 }
 
-// exhaust ends the daemon by taking its memory away: the kernel's OOM killer ends it.
+// exhaust makes the kernel's OOM killer end the daemon.
 func (h *hostile) exhaust() {
 	h.t.Helper()
-	// Memory that it gets from here on counts, and the group may have none.
+	// The group's limit counts memory that the daemon allocates from now on.
 	pid := []byte(strconv.Itoa(h.Machine.NodePID()))
 	if err := os.WriteFile(filepath.Join(h.group, "cgroup.procs"), pid, 0); err != nil {
 		h.t.Fatal(err)
@@ -175,7 +177,7 @@ func (h *hostile) status() report.Status {
 	return s
 }
 
-// round does one of each kind of disturbance with a chance of one half, all at the same time, and
+// round starts each kind of disturbance with a probability of one half, all at the same time, and
 // ends the daemon meanwhile. No outage is longer than half a minute.
 func (h *hostile) round() {
 	h.t.Helper()
@@ -188,7 +190,7 @@ func (h *hostile) round() {
 	if chance() {
 		h.disk.Hang("", faultfs.Read, faultfs.Write, faultfs.Open, faultfs.Unlink)
 		h.hangs++
-		// A process that waits for a disk ends only when the disk has answered.
+		// A process that waits for a disk cannot end before the disk answers.
 		time.AfterFunc(4*time.Second, h.disk.Release)
 	}
 	time.Sleep(time.Duration(rand.IntN(3000)) * time.Millisecond)
@@ -218,7 +220,7 @@ func (h *hostile) round() {
 	h.random.check(h.t)
 }
 
-// progress waits until reads are answered, whatever else is still wrong.
+// progress waits until reads are answered. Other problems may remain.
 func (h *hostile) progress() {
 	h.t.Helper()
 	faults := func() (n int64) {
@@ -227,7 +229,7 @@ func (h *hostile) progress() {
 		}
 		return n
 	}
-	if err := site.DropCaches(); err != nil { // readers have pages in memory
+	if err := site.DropCaches(); err != nil { // otherwise readers use cached pages
 		h.t.Fatal(err)
 	}
 	for before, end := faults(), time.Now().Add(patience); faults() < before+100; time.Sleep(20 * time.Millisecond) {
@@ -237,8 +239,8 @@ func (h *hostile) progress() {
 	}
 }
 
-// Statements that cannot be verified, floods, foreign answers, a disk that hangs, a cache that is
-// not loaded, and the OOM killer, all at the same time: no error, no wrong byte, nothing hangs.
+// Invalid statements, floods, foreign answers, a hanging disk, a cache that cannot be loaded, and
+// the OOM killer occur at the same time. No read fails, hangs or returns wrong bytes.
 func TestSoakHostile(t *testing.T) {
 	h := startHostile(t)
 	for range times(3, 30) {
@@ -249,10 +251,10 @@ func TestSoakHostile(t *testing.T) {
 			t.Fatalf("statements are still refused: %+v", h.status().Refused)
 		}
 	}
-	t.Logf("%d foreign answers, %d floods, %d times a hanging disk, %d times a cache that was not loaded, %d ends by the OOM killer, %d times refused statements",
+	t.Logf("%d foreign answers, %d floods, %d hanging disks, %d caches not loaded, %d OOM kills, %d refused statements",
 		h.foreign.given.Load(), h.floods, h.hangs, h.slowLoads, h.outOfMemory, h.refused)
 	if long && (h.foreign.given.Load() == 0 || min(h.floods, h.hangs, h.slowLoads, h.outOfMemory, h.refused) == 0) {
-		t.Error("one of them never happened: this proves little")
+		t.Error("a kind of disturbance did not occur")
 	}
 	h.end()
 }

@@ -14,8 +14,8 @@ import (
 	"lighter/node/control"
 )
 
-// A keeper that is killed while its daemon lives has a successor before the daemon
-// dies too.
+// A keeper is killed while its daemon runs. The daemon starts another one before the daemon is
+// killed, too.
 func TestKeeperAloneIsKilled(t *testing.T) {
 	s, c := contained(t)
 	root := s.Machine.NodeRoot()
@@ -32,7 +32,7 @@ func TestKeeperAloneIsKilled(t *testing.T) {
 				break
 			}
 			if time.Now().After(end) {
-				t.Fatalf("round %d: nobody notices that the keeper is gone: %+v", round, status.Keeper)
+				t.Fatalf("round %d: the keeper was not replaced: %+v", round, status.Keeper)
 			}
 		}
 		s.Machine.KillNode()
@@ -49,8 +49,8 @@ func TestKeeperAloneIsKilled(t *testing.T) {
 	}
 }
 
-// keeperOf returns the keeper of a root's devices. (The socket's peer would be
-// whoever has started it.)
+// keeperOf returns the keeper of a root's devices. (The peer credentials of its socket name the
+// process that started it.)
 func keeperOf(t *testing.T, root string) (pid int) {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -58,7 +58,7 @@ func keeperOf(t *testing.T, root string) (pid int) {
 		t.Fatal(err)
 	}
 	for _, file := range files {
-		line, _ := os.ReadFile(file) // it may just have ended
+		line, _ := os.ReadFile(file) // the process may just have ended
 		if bytes.HasSuffix(line, []byte("\x00keeper\x00"+root+"\x00")) {
 			pid, _ = strconv.Atoi(filepath.Base(filepath.Dir(file)))
 		}

@@ -30,18 +30,18 @@ import (
 	tars "lighter/test/testkit/tarball"
 )
 
-// patience is how long a reader may take for what no disturbance delays any more.
+// patience bounds the progress of a reader once all disturbances have ended.
 const patience = 3 * time.Minute
 
-// wholeReader is a container that reads its whole image again and again, and
-// compares the hash of every file.
+// wholeReader is a container that reads its whole image in an endless loop, and compares the hash
+// of each file.
 type wholeReader struct {
 	container *site.Container
-	rounds    string // a file that grows by a byte a round
-	wrong     string // a file of what was wrong
+	rounds    string // path of a file that grows by a byte in each round
+	wrong     string // path of a file that lists wrong files
 }
 
-// readWhole starts one, of an image whose layout is in dir.
+// readWhole starts a wholeReader of an image whose layout is in dir.
 func readWhole(t *testing.T, s *site.Site, name, dir string) *wholeReader {
 	t.Helper()
 	sums := hashes(t, dir)
@@ -59,7 +59,7 @@ echo ended >>/wrong; sleep infinity`
 	return &wholeReader{c, filepath.Join(c.Root, "rounds"), filepath.Join(c.Root, "wrong")}
 }
 
-// hashes hashes the files of an image as its layers have them.
+// hashes returns the hashes of an image's files, computed from its layers.
 func hashes(t *testing.T, dir string) []byte {
 	t.Helper()
 	image, err := imageOf(dir)
@@ -85,19 +85,19 @@ func hashes(t *testing.T, dir string) []byte {
 		}
 	}
 	if files < 1000 {
-		t.Fatalf("%s has %d files: too few to be read for long", dir, files)
+		t.Fatalf("%s has only %d files, want more for a long round", dir, files)
 	}
 	return sums.Bytes()
 }
 
-// changed are files that the runtime puts over the image's.
+// changed lists files that the runtime mounts over the image's.
 var changed = map[string]bool{"etc/hostname": true, "etc/hosts": true, "etc/resolv.conf": true}
 
-// check fails if a byte was wrong or a read failed.
+// check fails the test if the container read a wrong byte or an error.
 func (r *wholeReader) check(t *testing.T) (rounds int64) {
 	t.Helper()
 	if wrong, err := os.ReadFile(r.wrong); err != nil && !errors.Is(err, fs.ErrNotExist) || len(wrong) > 0 {
-		t.Fatalf("the container that reads its whole image found (%v):\n%s", err, wrong)
+		t.Fatalf("the container found wrong files (%v):\n%s", err, wrong)
 	}
 	info, err := os.Stat(r.rounds)
 	if err != nil {
@@ -106,12 +106,12 @@ func (r *wholeReader) check(t *testing.T) (rounds int64) {
 	return info.Size()
 }
 
-// anotherRound waits until it has read everything once more, from its beginning.
+// anotherRound waits until the container has read the whole image once more.
 func (r *wholeReader) anotherRound(t *testing.T) {
 	t.Helper()
 	for before, end := r.check(t), time.Now().Add(patience); r.check(t) < before+2; time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("the container does not get on with reading its image")
+			t.Fatalf("the container makes no progress with reading its image")
 		}
 	}
 }
@@ -119,8 +119,8 @@ func (r *wholeReader) anotherRound(t *testing.T) {
 // dataSize is the size of the file that fio reads, in bytes.
 const dataSize = 48 << 20
 
-// addData makes an image of the base image and a file of blocks that say what they
-// hold, as fio writes them, and gives it to the hub.
+// addData makes an image of the base image and a file of self-describing blocks, as fio writes
+// them, and adds it to the hub.
 func addData(t *testing.T, s *site.Site) (name string) {
 	t.Helper()
 	data := filepath.Join(t.TempDir(), "data")
@@ -135,7 +135,7 @@ func addData(t *testing.T, s *site.Site) (name string) {
 	return "data"
 }
 
-// addFile makes an image of another one and a file, and gives it to the hub.
+// addFile makes an image by adding a file to another one, and adds it to the hub.
 func addFile(t *testing.T, s *site.Site, from, name, file, content string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -186,7 +186,7 @@ func imageOf(dir string) (v1.Image, error) {
 	return index.Image(manifest.Manifests[0].Digest)
 }
 
-// startFio starts fio on blocks that it verifies, and stops it when ctx is done.
+// startFio starts fio, which verifies blocks, and stops it when ctx ends.
 func startFio(ctx context.Context, jobs int, args ...string) (wait func() error) {
 	cmd := exec.Command("fio", append([]string{"--name=soak", "--bs=16k", "--thread", "--ioengine=psync",
 		"--verify=crc32c", "--verify_fatal=1", "--verify_state_save=0",
@@ -203,7 +203,7 @@ func startFio(ctx context.Context, jobs int, args ...string) (wait func() error)
 		select {
 		case err = <-ended:
 		case <-ctx.Done():
-			_ = cmd.Process.Signal(syscall.SIGTERM) // it may just have ended
+			_ = cmd.Process.Signal(syscall.SIGTERM) // the process may just have ended
 			select {
 			case err = <-ended:
 			case <-time.After(patience):
@@ -211,7 +211,7 @@ func startFio(ctx context.Context, jobs int, args ...string) (wait func() error)
 				return errors.New("fio hangs in a read")
 			}
 		}
-		// Its exit code is not 0 either when it was told to stop.
+		// The exit code is also not 0 if fio was stopped by a signal.
 		if good, all := strings.Count(out.String(), "err= 0"), strings.Count(out.String(), "err="); good != jobs ||
 			all != jobs {
 			return fmt.Errorf("fio: %v\n%s", err, out.String())
@@ -220,14 +220,14 @@ func startFio(ctx context.Context, jobs int, args ...string) (wait func() error)
 	}
 }
 
-// randomReader is fio, on this machine, reading at random in a container's root. It
-// verifies each block that it reads.
+// randomReader is fio on the host, reading at random offsets in a container's root. It verifies
+// each block.
 type randomReader struct {
 	cancel context.CancelFunc
 	ended  chan error
 }
 
-// randomReaders is how many reads it has in flight.
+// randomReaders is the number of reads that it has in flight.
 const randomReaders = 4
 
 func readRandomly(t *testing.T, s *site.Site, name string) *randomReader {
@@ -244,7 +244,7 @@ func readRandomly(t *testing.T, s *site.Site, name string) *randomReader {
 	return r
 }
 
-// stop ends it, and fails if it read a wrong byte, got an error or hangs.
+// stop ends fio, and fails the test if it read a wrong byte, got an error or hangs.
 func (r *randomReader) stop(t *testing.T) {
 	t.Helper()
 	r.cancel()

@@ -15,8 +15,8 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// A daemon whose state this one cannot read is not succeeded: it says what to do,
-// and whoever reads waits for one that can. Who gives up gets errors.
+// A daemon cannot take over a state of a newer version. It prints what to do, and reads wait for a
+// daemon that can read the state. After `lighter release`, reads fail.
 func TestTooNewADaemon(t *testing.T) {
 	newer := buildNewer(t, "99", "99")
 	s, c := contained(t)
@@ -34,12 +34,12 @@ func TestTooNewADaemon(t *testing.T) {
 		err := s.Machine.StartNode(t.Context())
 		for _, word := range []string{"99", "newer lighter", "lighter release --root"} {
 			if err == nil || !strings.Contains(err.Error(), word) {
-				t.Fatalf("an older daemon does not say %q: %v", word, err)
+				t.Fatalf("the error of an older daemon does not contain %q: %v", word, err)
 			}
 		}
 		select {
 		case err := <-read:
-			t.Fatalf("the read did not wait: %v", err)
+			t.Fatalf("the read ended before the release: %v", err)
 		case <-time.After(100 * time.Millisecond):
 		}
 		if !giveUp {
@@ -55,7 +55,7 @@ func TestTooNewADaemon(t *testing.T) {
 			t.Error(err)
 		}
 		if err := <-read; !errors.Is(err, unix.EIO) {
-			t.Errorf("a read that nobody will answer: %v", err)
+			t.Errorf("a read after the release: %v, want an error", err)
 		}
 	}
 	if err := s.Machine.StartNode(t.Context()); err != nil {
@@ -103,7 +103,7 @@ func contained(t *testing.T) (*site.Site, *site.Container) {
 	return s, c
 }
 
-// readAll reads a file from wherever it really is.
+// readAll reads a file in the background, and returns the result.
 func readAll(path string) <-chan error {
 	read := make(chan error, 1)
 	go func() {

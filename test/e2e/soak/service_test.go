@@ -25,14 +25,14 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// manager is what systemd does for a service, as far as the node speaks to it:
-// sd_notify(3), the descriptor store, and handing over what is in it.
+// manager stands in for systemd: it implements sd_notify(3), the file descriptor store, and passing
+// stored descriptors to the service.
 type manager struct {
 	t    *testing.T
 	path string
 
 	mu    sync.Mutex
-	names []string // of files
+	names []string // of the stored files
 	files []*os.File
 	said  []string
 }
@@ -94,7 +94,7 @@ func (m *manager) hear(lines []string, fds []int) {
 	}
 }
 
-// same tells whether two descriptors are of one open file, as systemd does.
+// same reports whether two descriptors refer to the same open file, as systemd determines it.
 func same(a, b int) bool {
 	const kcmpFile = 0
 	pid := uintptr(os.Getpid())
@@ -113,14 +113,14 @@ func (m *manager) drop(which func(name string) bool) {
 	}
 }
 
-// holds tells what is in the store.
+// holds returns the names in the store.
 func (m *manager) holds() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Sorted(slices.Values(m.names))
 }
 
-// heard waits until the service has said a line once more than before.
+// heard waits until the service has sent a line once more than before.
 func (m *manager) heard(line string) {
 	m.t.Helper()
 	count := func() (n int) {
@@ -135,7 +135,7 @@ func (m *manager) heard(line string) {
 	}
 	for before, end := count(), time.Now().Add(patience); count() == before; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
-			m.t.Fatalf("the node does not say %s: %s", line, m.said)
+			m.t.Fatalf("the node did not send %s: %s", line, m.said)
 		}
 	}
 }
@@ -147,7 +147,7 @@ func (m *manager) useJournal() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	held := m.files[slices.Index(m.names, "lighter-note")]
-	page := make([]byte, 4096) // filled up with zeros
+	page := make([]byte, 4096) // padded with zeros
 	_, err := held.ReadAt(page, 0)
 	if err != nil {
 		m.t.Fatal(err)
@@ -168,7 +168,7 @@ func (m *manager) useJournal() {
 	m.names, m.files = append(m.names, "lighter-1"), append(m.files, empty)
 }
 
-// launch is how the manager starts the service.
+// launch returns the options with which the manager starts the service.
 func (m *manager) launch() site.Launch {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -180,8 +180,8 @@ func (m *manager) launch() site.Launch {
 	}
 }
 
-// Under a service manager that keeps descriptors there is no keeper of our own, and
-// readers of a node that is killed wait for the next one. It is told how the node is.
+// Under a service manager with a descriptor store there is no keeper. Reads of a killed node wait
+// for the next node. The node reports its state to the manager.
 func TestServiceManager(t *testing.T) {
 	s, c := contained(t)
 	if err := c.Remove(t.Context()); err != nil {
@@ -190,7 +190,7 @@ func TestServiceManager(t *testing.T) {
 	t.Cleanup(func() {
 		if t.Failed() {
 			said, _ := os.ReadFile(s.Machine.NodeLog())
-			t.Logf("the nodes said:\n%s", said)
+			t.Logf("the nodes' log:\n%s", said)
 		}
 	})
 	for _, journalled := range []bool{false, true} {
@@ -226,7 +226,7 @@ func TestServiceManager(t *testing.T) {
 			read := readAll(filepath.Join(c.Root, "data"))
 			select {
 			case err := <-read:
-				t.Fatalf("somebody answers for a node that was killed: %v", err)
+				t.Fatalf("a read was answered without a node: %v", err)
 			case <-time.After(200 * time.Millisecond):
 			}
 			if err := s.Machine.LaunchNode(t.Context(), m.launch()); err != nil {
@@ -238,7 +238,7 @@ func TestServiceManager(t *testing.T) {
 		}
 		if _, _, err := (keeper.Process{Root: s.Machine.NodeRoot()}).Take(t.Context()); !errors.Is(err,
 			fs.ErrNotExist) {
-			t.Errorf("there is a keeper of our own as well: %v", err)
+			t.Errorf("there is a keeper although the manager stores descriptors: %v", err)
 		}
 		if err := c.Remove(t.Context()); err != nil {
 			t.Error(err)
@@ -248,11 +248,11 @@ func TestServiceManager(t *testing.T) {
 		}
 		for _, line := range []string{"READY=1", "STOPPING=1"} {
 			if !slices.Contains(m.said, line) {
-				t.Errorf("the manager was told %s, and not %s", m.said, line)
+				t.Errorf("the manager got %s, want %s", m.said, line)
 			}
 		}
 		if got := m.holds(); len(got) > 0 {
-			t.Errorf("after all was unmounted the manager holds %v", got)
+			t.Errorf("after all unmounts the manager holds %v", got)
 		}
 	}
 	if err := s.Machine.StartNode(t.Context()); err != nil {
@@ -260,8 +260,8 @@ func TestServiceManager(t *testing.T) {
 	}
 }
 
-// A node that stops while somebody asks the kernel for its devices, as its watchdog does
-// and everybody's df, leaves nobody waiting for the answer: who does keeps them mounted.
+// A node stops while other processes query its device file system, as its watchdog and df do. None
+// of them may hang: a waiting process keeps the file system mounted.
 func TestStopWhileAsked(t *testing.T) {
 	s := startSite(t)
 	m := startManager(t)
@@ -285,10 +285,10 @@ func TestStopWhileAsked(t *testing.T) {
 		err := s.Machine.StopNode()
 		stopped.Store(true)
 		if got := m.holds(); err != nil || len(got) > 0 {
-			t.Fatalf("%v: nobody uses the devices, and the manager holds %v", err, got)
+			t.Fatalf("%v: the devices are unused, but the manager holds %v", err, got)
 		}
 		if n := <-asked; n == 0 {
-			t.Error("nobody has asked")
+			t.Error("no process has queried the file system")
 		}
 	}
 	if err := s.Machine.StartNode(t.Context()); err != nil {

@@ -22,10 +22,10 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(site.Enclosed(m.Run)) }
 
-// long tells whether this is `make soak`.
+// long reports whether the test runs in `make soak`.
 var long = os.Getenv("LIGHTER_SOAK") != ""
 
-// times is how often something is done: in the short form, and in `make soak`.
+// times returns a number of repetitions: short, or soak in `make soak`.
 func times(short, soak int) int {
 	if long {
 		return soak
@@ -33,14 +33,13 @@ func times(short, soak int) int {
 	return short
 }
 
-// disturbed is a site with two containers whose reads must not notice what is
-// done to the node.
+// disturbed is a site with two containers. Their reads must succeed whatever happens to the node.
 type disturbed struct {
 	*site.Site
 	t      *testing.T
 	whole  *wholeReader
 	random *randomReader
-	held   int // kills of a daemon that held unanswered reads
+	held   int // kills of a daemon with reads in flight
 	kills  int
 }
 
@@ -51,7 +50,7 @@ func disturb(t *testing.T, options site.Options, prepare func(*site.Site)) *dist
 	if err != nil {
 		t.Fatal(err)
 	}
-	// On so slow a link there are always reads in flight.
+	// On this slow link there are always reads in flight.
 	options.Lighter, options.Link = lighter, "200mbit"
 	s, err := site.Start(t.Context(), options)
 	if err != nil {
@@ -61,7 +60,7 @@ func disturb(t *testing.T, options site.Options, prepare func(*site.Site)) *dist
 	t.Cleanup(func() {
 		if t.Failed() {
 			said, _ := os.ReadFile(s.Machine.NodeLog())
-			t.Logf("the nodes said:\n%s", said)
+			t.Logf("the nodes' log:\n%s", said)
 			d.abort()
 		}
 		if err := s.Close(); err != nil {
@@ -122,7 +121,7 @@ func useJournal(t *testing.T, s *site.Site) {
 	}
 }
 
-// emptyCaches has readers need the hub again.
+// emptyCaches empties all caches, so that readers need the hub again.
 func (d *disturbed) emptyCaches() {
 	d.t.Helper()
 	if _, err := control.New(d.Machine.NodeRoot()).Prune(d.t.Context()); err != nil {
@@ -133,8 +132,7 @@ func (d *disturbed) emptyCaches() {
 	}
 }
 
-// kill ends the daemon as a crash would, at a random moment soon after all caches
-// were emptied.
+// kill kills the daemon with SIGKILL, at a random moment soon after all caches were emptied.
 func (d *disturbed) kill() {
 	d.t.Helper()
 	d.emptyCaches()
@@ -142,9 +140,9 @@ func (d *disturbed) kill() {
 	d.endDaemon(d.Machine.KillNode)
 }
 
-// endDaemon ends the daemon, and counts whether it had reads that it had not answered.
+// endDaemon ends the daemon, and counts the kill if it had reads in flight.
 func (d *disturbed) endDaemon(kill func()) {
-	// Reads that are sent after its end were not held by it: so the count before counts, too.
+	// Reads that arrive after its end do not count, so the number before its end counts, too.
 	before := d.waiting()
 	kill()
 	held := min(before, d.waiting())
@@ -154,7 +152,7 @@ func (d *disturbed) endDaemon(kill func()) {
 	}
 }
 
-// start starts a daemon, of this build or another, and sees that readers get on.
+// start starts a daemon of this or another build, and checks that readers make progress.
 func (d *disturbed) start(lighter string) {
 	d.t.Helper()
 	if err := d.Machine.LaunchNode(d.t.Context(), site.Launch{Lighter: lighter}); err != nil {
@@ -164,16 +162,17 @@ func (d *disturbed) start(lighter string) {
 	d.random.check(d.t)
 }
 
-// abort fails all requests that wait. If one is lost, whoever waits for it cannot
-// even be killed, nor can this machine write back what is dirty (sync).
+// abort fails all requests in flight. A process that waits for a lost request could not be killed,
+// and sync on this host would hang.
 func (d *disturbed) abort() {
 	if number, err := mount.Connection(d.Machine.NodeRoot()); err == nil && number != "" {
 		_, minor, _ := strings.Cut(number, ":")
-		_ = os.WriteFile(filepath.Join(connections(d.t), minor, "abort"), []byte("1"), 0) // the test has failed already
+		// an error does not matter: the test has already failed
+		_ = os.WriteFile(filepath.Join(connections(d.t), minor, "abort"), []byte("1"), 0)
 	}
 }
 
-// waiting is how many requests of the devices the kernel has no answer for.
+// waiting returns the number of unanswered requests in the kernel.
 func (d *disturbed) waiting() int {
 	d.t.Helper()
 	number, err := mount.Connection(d.Machine.NodeRoot())
@@ -192,7 +191,7 @@ func (d *disturbed) waiting() int {
 	return n
 }
 
-// connections is where the kernel shows the FUSE connections.
+// connections returns the mount point of fusectl, which shows the FUSE connections.
 func connections(t *testing.T) string {
 	t.Helper()
 	const dir = "/sys/fs/fuse/connections"
@@ -206,7 +205,7 @@ func connections(t *testing.T) string {
 	return dir
 }
 
-// end sees that all that was disturbed is as if nothing had been.
+// end checks that the site works normally after the disturbances.
 func (d *disturbed) end() {
 	d.t.Helper()
 	d.whole.anotherRound(d.t)
@@ -224,15 +223,15 @@ func (d *disturbed) end() {
 		"import json"); err != nil {
 		d.t.Errorf("a new container: %v", err)
 	}
-	d.t.Logf("%d kills, %d of them of a daemon that held unanswered reads", d.kills, d.held)
+	d.t.Logf("%d kills, %d of them with reads in flight", d.kills, d.held)
 	if d.held*2 < d.kills {
-		d.t.Errorf("only %d of %d kills were of a daemon that held unanswered reads: this proves little", d.held,
+		d.t.Errorf("only %d of %d kills were with reads in flight, want more", d.held,
 			d.kills)
 	}
 }
 
-// The daemon is killed, replaced by an older and by a newer one, and containerd is
-// restarted, while two containers read: no error, no wrong byte, nothing hangs.
+// The daemon is killed, replaced by an older and by a newer one, and containerd is restarted, while
+// two containers read. No read fails, hangs or returns wrong bytes.
 func TestSoakDaemon(t *testing.T) {
 	older, newer := buildOlder(t), buildNewer(t, "99", "1")
 	d := disturb(t, site.Options{}, unprepared)

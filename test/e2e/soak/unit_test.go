@@ -14,7 +14,7 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// unit is a service's file as it is shipped.
+// unit returns the text of a systemd unit that we ship.
 func unit(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(history.Module(t), "deploy/systemd", name))
@@ -24,7 +24,7 @@ func unit(t *testing.T, name string) string {
 	return string(text)
 }
 
-func TestUnitsAreUnderstood(t *testing.T) {
+func TestSystemdAcceptsUnits(t *testing.T) {
 	lighter, err := site.Binary()
 	if err != nil {
 		t.Fatal(err)
@@ -37,7 +37,7 @@ func TestUnitsAreUnderstood(t *testing.T) {
 		}
 		out, err := exec.Command("systemd-analyze", "verify", path).CombinedOutput()
 		for line := range strings.Lines(string(out)) {
-			// Newer than Debian 12's systemd, which ignores it.
+			// Debian 12's systemd does not know this setting and ignores it.
 			if strings.Contains(line, name) && !strings.Contains(line, "'FileDescriptorStorePreserve'") {
 				t.Error(line)
 			}
@@ -48,7 +48,7 @@ func TestUnitsAreUnderstood(t *testing.T) {
 	}
 }
 
-// The node does all that it does with the capabilities that its unit leaves it.
+// The node works with the capabilities that its unit allows.
 func TestCapabilities(t *testing.T) {
 	var set []string
 	for line := range strings.Lines(unit(t, "lighter-node.service")) {
@@ -57,10 +57,10 @@ func TestCapabilities(t *testing.T) {
 		}
 	}
 	if len(set) == 0 {
-		t.Fatal("the unit leaves the node all capabilities")
+		t.Fatal("the unit does not restrict the node's capabilities")
 	}
 	few := site.Launch{Wrap: []string{"setpriv", "--no-new-privs", "--bounding-set", "-all," + strings.Join(set, ",")}}
-	s, c := contained(t) // with a node that has them all, and now is replaced
+	s, c := contained(t) // its node has all capabilities, and is replaced now
 	work, err := site.Work()
 	if err != nil {
 		t.Fatal(err)
@@ -84,7 +84,7 @@ func TestCapabilities(t *testing.T) {
 	}
 	for _, mode := range []string{"loop", "file"} {
 		few.Args = []string{"--mount-mode", mode}
-		if err := s.Machine.StopNode(); err != nil { // so that it mounts the devices itself
+		if err := s.Machine.StopNode(); err != nil { // so that the restricted node mounts the devices
 			t.Error(err)
 		}
 		if err := s.Machine.LaunchNode(t.Context(), few); err != nil {
@@ -110,14 +110,14 @@ func TestCapabilities(t *testing.T) {
 	}
 	if said, err := os.ReadFile(s.Machine.NodeLog()); err != nil || strings.Contains(string(said), "level=ERROR") ||
 		t.Failed() {
-		t.Errorf("the nodes said (%v):\n%s", err, said)
+		t.Errorf("the nodes' log (%v):\n%s", err, said)
 	}
 }
 
-// useImages pulls, runs and removes an image that is lazy and one that is not.
+// useImages pulls, runs and removes a lazy image and an ordinary one.
 func useImages(t *testing.T, s *site.Site) {
 	t.Helper()
-	// What containers leave belongs to whomever, and nobody may read it.
+	// Containers leave files of other users, without read permission.
 	const odd = "mkdir /odd && touch /odd/file && mkdir -m 1777 /odd/sticky && touch /odd/sticky/file && chown -R 1000:1000 /odd && chmod 0 /odd/file /odd"
 	for _, name := range []string{"data", "base"} {
 		ref := site.Reference(name)

@@ -74,7 +74,7 @@ func TestCRI(t *testing.T) {
 				}
 			})
 			if moved > 3<<20 {
-				t.Errorf("the pull moved %d bytes", moved)
+				t.Errorf("the pull received %d bytes", moved)
 			}
 			runLazily(t, s, "k8s.io", ref)
 			if o.Containerd != site.Debian { // whose client it would be that adds the label
@@ -117,11 +117,11 @@ func runLazily(t *testing.T, s *site.Site, namespace, ref string) {
 		}
 	})
 	if moved > 10<<20 {
-		t.Errorf("running python moved %d bytes", moved)
+		t.Errorf("running python received %d bytes", moved)
 	}
 	st := status(t, s)
 	if len(st.Mounts) != 1 || st.Mounts[0].Device.Faults == 0 || len(st.Images) != 1 || !st.Images[0].Lazy {
-		t.Errorf("the status says %+v, %+v", st.Mounts, st.Images)
+		t.Errorf("the status: %+v, %+v", st.Mounts, st.Images)
 	}
 }
 

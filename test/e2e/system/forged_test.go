@@ -108,12 +108,12 @@ func TestForgedImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	if moved := received(t, s, func() { pull(t, s, site.Lighter, "copy") }); moved < 30<<20 {
-		t.Errorf("the pull moved %d bytes, which is no image", moved)
+		t.Errorf("the pull received %d bytes, want a whole image", moved)
 	}
 	why := details(t, s, "copy:latest").Why
 	if !strings.Contains(why, "not from this repository") || !strings.Contains(why, "/python") ||
 		!strings.Contains(why, "/copy") {
-		t.Errorf("the status says %q", why)
+		t.Errorf("the reason in the status: %q", why)
 	}
 	removeImage(t, s, "copy")
 
@@ -135,7 +135,7 @@ func TestForgedImage(t *testing.T) {
 	reconnect(t, s)
 	pull(t, s, site.Lighter, "evil")
 	if st := status(t, s); st.Trust.Trust != "chain" || len(st.Images) != 1 || !st.Images[0].Lazy {
-		t.Errorf("with trust in chains the status says %+v, %+v", st.Trust, st.Images)
+		t.Errorf("with trust in chains the status: %+v, %+v", st.Trust, st.Images)
 	}
 }
 
@@ -144,11 +144,11 @@ func TestForgedImage(t *testing.T) {
 func TestDoctorFindsThatImagesAreNotNamed(t *testing.T) {
 	s := start(t, site.Options{Unlabelled: true, NodeArgs: []string{"--trust", "image"}}, "+base")
 	if moved := received(t, s, func() { pull(t, s, site.Lighter, "base") }); moved < 20<<20 {
-		t.Errorf("the pull moved %d bytes, which is no image", moved)
+		t.Errorf("the pull received %d bytes, want a whole image", moved)
 	}
 	for _, image := range status(t, s).Images {
 		if image.Lazy || !strings.Contains(image.Why, "enable_remote_snapshot_annotations") {
-			t.Errorf("the status says %+v", image)
+			t.Errorf("the status: %+v", image)
 		}
 	}
 	findings, code := examine(t, s)

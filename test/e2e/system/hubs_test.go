@@ -76,14 +76,14 @@ func runsPlain(t *testing.T, s *site.Site) {
 	t.Helper()
 	moved := received(t, s, func() { pull(t, s, site.Lighter, "python") })
 	if moved < 30<<20 {
-		t.Errorf("the pull moved %d bytes, which is no image", moved)
+		t.Errorf("the pull received %d bytes, want a whole image", moved)
 	}
 	if out := run(t, s, site.Lighter, "python", "python3", "-c", `print("hello")`); out != "hello\n" {
 		t.Errorf("python printed %q", out)
 	}
 	for _, e := range status(t, s).Images {
 		if e.Lazy || e.Why == "" {
-			t.Errorf("the status says %+v", e)
+			t.Errorf("the status: %+v", e)
 		}
 	}
 }
@@ -127,7 +127,7 @@ func TestForgedHub(t *testing.T) {
 	runsPlain(t, s)
 	for _, e := range status(t, s).Images {
 		if !strings.Contains(e.Why, "refused") {
-			t.Errorf("the status says %q", e.Why)
+			t.Errorf("the reason in the status: %q", e.Why)
 		}
 	}
 	log, err := os.ReadFile(s.Machine.NodeLog())
@@ -158,7 +158,7 @@ func TestLifeOfALazyImage(t *testing.T) {
 			o.Hubs = m.serve(t)
 			s := start(t, o, "+python")
 			if moved := received(t, s, func() { pull(t, s, site.Lighter, "python") }); moved > 3<<20 {
-				t.Errorf("the pull moved %d bytes", moved)
+				t.Errorf("the pull received %d bytes", moved)
 			}
 			m.with(func(w http.ResponseWriter, r *http.Request) bool {
 				if strings.Contains(r.URL.Path, "/packs/") {

@@ -73,7 +73,7 @@ func TestMountModes(t *testing.T) {
 	s := start(t, site.Options{NodeArgs: []string{"--mount-mode", "none"}}, "+base")
 	moved := received(t, s, func() { pull(t, s, site.Lighter, "base") })
 	if moved < 20<<20 {
-		t.Errorf("the pull moved %d bytes, which is no image", moved)
+		t.Errorf("the pull received %d bytes, want a whole image", moved)
 	}
 	want := run(t, s, site.Lighter, "base", "sh", "-c", readAll)
 	saysNone(t, s)
@@ -82,7 +82,7 @@ func TestMountModes(t *testing.T) {
 	s.SetNodeArgs("--mount-mode", "loop")
 	restartNode(t, s)
 	if moved = received(t, s, func() { pull(t, s, site.Lighter, "base") }); moved > 3<<20 {
-		t.Errorf("the pull moved %d bytes", moved)
+		t.Errorf("the pull received %d bytes", moved)
 	}
 	behindLoops(t, s, want)
 
@@ -113,7 +113,7 @@ func saysNone(t *testing.T, s *site.Site) {
 	t.Helper()
 	st := status(t, s)
 	if len(st.Mounts) != 0 || len(st.Images) == 0 || !strings.Contains(st.NotLazy, "mount_mode is none") {
-		t.Errorf("the status says %+v", st)
+		t.Errorf("the status: %+v", st)
 	}
 	for _, image := range st.Images {
 		if image.Lazy || !strings.Contains(image.Why, "mount_mode is none") {

@@ -100,5 +100,5 @@ func await(t *testing.T, what string, ok func() bool) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	t.Fatalf("%s does not come", what)
+	t.Fatalf("timeout: waiting for %s", what)
 }

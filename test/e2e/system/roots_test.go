@@ -68,7 +68,7 @@ func TestRoots(t *testing.T) {
 			s := start(t, site.Options{NodeRoot: root.on(t)}, "+base")
 			moved := received(t, s, func() { pull(t, s, site.Lighter, "base") })
 			if moved > 3<<20 {
-				t.Errorf("the pull moved %d bytes", moved)
+				t.Errorf("the pull received %d bytes", moved)
 			}
 			write := []string{"sh", "-c",
 				"mv /etc/debian_version /etc/moved && cat /etc/moved && echo more >>/etc/moved"}

@@ -114,7 +114,7 @@ func TestPullIsLazy(t *testing.T) {
 	s := start(t, site.Options{}, "+python")
 	pulled := received(t, s, func() { pull(t, s, site.Lighter, "python") })
 	if pulled > 3<<20 {
-		t.Errorf("the pull moved %d bytes", pulled)
+		t.Errorf("the pull received %d bytes", pulled)
 	}
 	for _, line := range strings.Split(ctr(t, s, "content", "ls"), "\n") {
 		if strings.Contains(line, "MB") || strings.Contains(line, "MiB") {
@@ -127,7 +127,7 @@ func TestPullIsLazy(t *testing.T) {
 		}
 	})
 	if moved > 10<<20 {
-		t.Errorf("running python moved %d bytes", moved)
+		t.Errorf("running python received %d bytes", moved)
 	}
 	again := received(t, s, func() { run(t, s, site.Lighter, "python", "python3", "-c", `print("hello")`) })
 	if again > moved/20 {
@@ -135,7 +135,7 @@ func TestPullIsLazy(t *testing.T) {
 	}
 	st := status(t, s)
 	if len(st.Mounts) != 1 || len(st.Images) == 0 || st.Cache.Chunks == 0 {
-		t.Errorf("the status says %+v", st)
+		t.Errorf("the status: %+v", st)
 	}
 	for _, e := range st.Images {
 		if !e.Lazy {
@@ -215,18 +215,18 @@ func TestUnknownImage(t *testing.T) {
 	s := start(t, site.Options{}, "base")
 	moved := received(t, s, func() { pull(t, s, site.Lighter, "base") })
 	if moved < 30<<20 {
-		t.Errorf("the pull moved %d bytes, which is no image", moved)
+		t.Errorf("the pull received %d bytes, want a whole image", moved)
 	}
 	if out := run(t, s, site.Lighter, "base", "echo", "hello"); out != "hello\n" {
 		t.Errorf("echo printed %q", out)
 	}
 	st := status(t, s)
 	if len(st.Mounts) != 0 || len(st.Images) == 0 || st.Images[0].Lazy || st.Images[0].Why == "" {
-		t.Errorf("the status says %+v", st)
+		t.Errorf("the status: %+v", st)
 	}
 	if d := details(t, s, "base:latest"); d.Lazy || !strings.Contains(d.Why, "the hub knows no image with manifest") ||
 		!d.Tree.IsZero() {
-		t.Errorf("of an image that no hub knows, the status says %+v", d)
+		t.Errorf("of an image that no hub knows, the status: %+v", d)
 	}
 }
 

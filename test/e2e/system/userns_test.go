@@ -87,7 +87,7 @@ func noClones(t *testing.T, s *site.Site, n int) {
 func TestUserNamespaces(t *testing.T) {
 	s := start(t, site.Options{RemapIDs: true}, "base")
 	if moved := received(t, s, func() { pull(t, s, site.Lighter, "base") }); moved < 20<<20 {
-		t.Errorf("the pull moved %d bytes, which is no image", moved)
+		t.Errorf("the pull received %d bytes, want a whole image", moved)
 	}
 	seesOwners(t, s, "base")
 	removeImage(t, s, "base")
@@ -97,7 +97,7 @@ func TestUserNamespaces(t *testing.T) {
 	}
 	restartNode(t, s) // which has heard that the hub does not know it
 	if moved := received(t, s, func() { pull(t, s, site.Lighter, "base") }); moved > 3<<20 {
-		t.Errorf("the pull moved %d bytes", moved)
+		t.Errorf("the pull received %d bytes", moved)
 	}
 	seesOwners(t, s, "base")
 	differentMaps(t, s)

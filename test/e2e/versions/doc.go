@@ -1,4 +1,4 @@
-// Package versions promises that versions work together: hubs and nodes of this version with those
-// of an earlier one, either way round. Each takes over what the other has left on disk, and a node
-// also the mounts of running containers.
+// Package versions tests hubs and nodes of this version together with those of an earlier version,
+// in both directions. Each version takes over the other's state on disk, and a node also takes over
+// the mounts of running containers.
 package versions

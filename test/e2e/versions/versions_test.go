@@ -92,7 +92,7 @@ func start(t *testing.T, hub, node string) *site.Site {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			log, _ := os.ReadFile(s.Machine.NodeLog()) // what there is
+			log, _ := os.ReadFile(s.Machine.NodeLog()) // for information only
 			t.Logf("the node's log:\n%s", log)
 		}
 		if err := s.Close(); err != nil {

@@ -162,8 +162,8 @@ func (u *Unit) start(i int) uint32 {
 	return u.ends[i-1]
 }
 
-// Lookup is Chunk for the chunk with that ID. The error wraps chunk.ErrNotFound if the unit does
-// not have it.
+// Lookup returns the chunk with that ID, as Chunk does. The error wraps chunk.ErrNotFound if the
+// unit does not have it.
 func (u *Unit) Lookup(id chunk.ID) ([]byte, error) {
 	for i := range u.ends {
 		if chunk.ID(u.table[i*unitEntry:i*unitEntry+chunk.Size]) == id {

@@ -105,21 +105,21 @@ func (e *Entry) check() error {
 // line.
 func ParseText(text []byte) ([]Recording, error) {
 	if len(text) > MaxText {
-		return nil, fmt.Errorf("traces of %d bytes, want at most %d", len(text), MaxText)
+		return nil, fmt.Errorf("recordings of %d bytes, want at most %d", len(text), MaxText)
 	}
 	rest, ok := bytes.CutPrefix(text, []byte(firstLine+"\n"))
 	if !ok {
-		return nil, fmt.Errorf("not traces: the first line is not %q", firstLine)
+		return nil, fmt.Errorf("not recordings: the first line is not %q", firstLine)
 	}
 	var out []Recording
 	for n := 2; len(rest) > 0; n++ {
 		line, tail, whole := bytes.Cut(rest, []byte("\n"))
 		if !whole {
-			return nil, fmt.Errorf("line %d of the traces has no end", n)
+			return nil, fmt.Errorf("line %d of the recordings has no end", n)
 		}
 		var err error
 		if out, err = addLine(out, string(line)); err != nil {
-			return nil, fmt.Errorf("line %d of the traces: %w", n, err)
+			return nil, fmt.Errorf("line %d of the recordings: %w", n, err)
 		}
 		rest = tail
 	}

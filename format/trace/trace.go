@@ -71,8 +71,8 @@ func (t Trace) Encode() []byte {
 }
 
 // Decode parses the JSON of a trace. device is the size of the tree's device in bytes. Reads must
-// be in the order of time, and ranges of whole pages of the device. Apart from white space, Decode
-// accepts only what Encode writes.
+// be in the order of time, and ranges of whole pages of the device. Decode refuses unknown fields,
+// and data after the end.
 func Decode(b []byte, tree chunk.ID, device int64) (Trace, error) {
 	if len(b) > MaxBytes {
 		return Trace{}, fmt.Errorf("decode trace: %d bytes, want at most %d", len(b), MaxBytes)

@@ -81,8 +81,7 @@ func describe(w plan.Workload, packed map[chunk.ID]int) wire.Workload {
 	return d
 }
 
-// packed returns the position of the startup pack that has each chunk of a tree, for those in
-// packs.
+// packed maps each chunk that is in a startup pack to the pack's position in the locations.
 func (s *Service) packed(ctx context.Context, tree chunk.ID, locations *index.Locations) (chunks map[chunk.ID]int,
 	err error) {
 	t, err := s.trees.open(ctx, tree)

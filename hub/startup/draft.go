@@ -49,7 +49,7 @@ func stage(ctx context.Context, c *catalog.Catalog, t *openTree, packs []plan.Pa
 	return d, nil
 }
 
-// publish replaces the tree's layout, which is before.
+// publish replaces before, the tree's current layout.
 func (d *draft) publish(ctx context.Context, p *publish.Publisher, before catalog.Layout) error {
 	all := publish.Objects{Packs: d.packs, Others: []objects.Staged{d.locations},
 		Replaced: []string{objects.LocationsKey(before.Locations)}}

@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	// The hub tries to make a layout maxTries times; an end of the hub counts as a failure. Then
-	// the tree keeps its layout until there are new traces. firstPause is the pause before the
-	// second attempt; it doubles.
+	// The hub tries to make a layout maxTries times; a crash of the hub during an attempt counts as
+	// a failure. Then the tree keeps its layout until there are new traces. firstPause is the pause
+	// before the second attempt; it doubles.
 	maxTries   = 3
 	firstPause = time.Minute
 	// layoutTimeout bounds the time for one layout, since further ones wait for it.
@@ -72,7 +72,7 @@ func (m *maker) next(ctx context.Context) time.Duration {
 		return idlePause
 	case err != nil:
 		if ctx.Err() == nil {
-			m.Log.Error("look for due layouts failed", "err", err)
+			m.Log.Error("cannot look for due layouts", "err", err)
 		}
 		return firstPause
 	}
@@ -80,7 +80,7 @@ func (m *maker) next(ctx context.Context) time.Duration {
 		return wait
 	}
 	if err := m.attempt(ctx, due); err != nil && ctx.Err() == nil {
-		m.Log.Error("store the result of a layout failed", "tree", due.Tree.Short(), "err", err)
+		m.Log.Error("cannot store the result of a layout", "tree", due.Tree.Short(), "err", err)
 		return firstPause
 	}
 	return 0
@@ -103,11 +103,11 @@ func (m *maker) attempt(ctx context.Context, due catalog.Due) error {
 	cancel()
 	took := time.Since(begin)
 	m.schedule.rest(due.Tree, took)
-	if ctx.Err() != nil { // the hub ends: the attempt does not count
+	if ctx.Err() != nil { // the hub is stopping: forget the attempts so far
 		return m.Catalog.Settle(context.WithoutCancel(ctx), due.Tree, -1, time.Now())
 	}
 	if err != nil {
-		m.Log.Warn("make layout failed", "tree", due.Tree.Short(), "err", err)
+		m.Log.Warn("cannot make layout", "tree", due.Tree.Short(), "err", err)
 		return nil // it is tried again
 	}
 	if changed {
@@ -195,8 +195,8 @@ func (m *maker) guess(ctx context.Context, t *openTree) ([]trace.Recording, erro
 		return nil, err
 	}
 	c, err := m.Images.RunConfig(ctx, images[0])
-	if err != nil { // the guess has the runtimes of the image still
-		m.Log.Warn("guess starts without the image's config", "image", images[0].Name, "err", err)
+	if err != nil { // the guess still has the runtimes of the image
+		m.Log.Warn("image config unreadable: startup packs are guessed without it", "image", images[0].Name, "err", err)
 	}
 	limited, cancel := context.WithTimeout(ctx, guessTimeout)
 	defer cancel()

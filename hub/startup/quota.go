@@ -74,7 +74,7 @@ func (q *quota) enforce(ctx context.Context) error {
 	}
 	lost, err := q.catalog.Lose(ctx, limit)
 	for _, tree := range lost {
-		q.log.Info("startup packs evicted: they exceed startup_bytes", "tree", tree.Short(), "bytes", limit)
+		q.log.Info("startup packs evicted: they exceed startup_bytes", "tree", tree.Short(), "limit", limit)
 	}
 	return err
 }

@@ -23,11 +23,12 @@ import (
 // node that starts the image fetches them, so once their layout has not changed for a while they
 // are recompressed at the highest level. docs/decisions/bytes.md has the cost and the gain.
 const (
-	// recompressTimeout bounds the work on one tree: 2 GiB at 4 MB/s, on busy processors.
+	// recompressTimeout bounds the work on one tree: 2 GiB take 9 minutes alone, and ten times that
+	// beside ingestion.
 	recompressTimeout = 2 * time.Hour
-	// While images are ingested, a pause follows each unit, restFactor times as long as the unit
-	// took.
-	restFactor = 9
+	// While images are ingested, a pause follows each unit, ingestRestFactor times as long as the
+	// unit took.
+	ingestRestFactor = 9
 	// maxPending bounds the layouts in memory until they are recompressed, of 40 bytes a chunk.
 	// Other packs stay as they are until the next trace, as do all when the hub ends.
 	maxPending = 64
@@ -125,7 +126,7 @@ func (r *recompressor) next(ctx context.Context) time.Duration {
 		r.log.Info("startup packs recompressed", "tree", tree.Short(), "duration", time.Since(begin))
 	case errors.Is(err, errSuperseded): // the other layout is pending itself
 	case ctx.Err() == nil:
-		r.log.Warn("recompress startup packs failed", "tree", tree.Short(), "err", err)
+		r.log.Warn("cannot recompress startup packs", "tree", tree.Short(), "err", err)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -175,7 +176,7 @@ func (r *recompressor) recompress(ctx context.Context, tree chunk.ID, l *pending
 			if err := errors.Join(err, failed); err != nil {
 				return nil, err
 			}
-			return dst, sleep(ctx, restFactor*delayed)
+			return dst, sleep(ctx, ingestRestFactor*delayed)
 		})
 	if err != nil {
 		return err

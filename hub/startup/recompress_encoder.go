@@ -24,8 +24,8 @@ const (
 	zstdProgram  = "zstd"
 	programLevel = "-18"
 	libraryLevel = zstd.SpeedBestCompression
-	// The program has the lowest priority. Compressing a unit takes a fifth of a second on an idle
-	// processor.
+	// The program has the lowest priority. Compressing a unit takes about a tenth of a second on an
+	// idle processor.
 	programNice    = 19
 	programTimeout = 20 * time.Second
 	programEnd     = 5 * time.Second

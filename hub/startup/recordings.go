@@ -151,7 +151,8 @@ func (r *recordings) forgetOnce(ctx context.Context, tree chunk.ID, workload str
 	case len(removed) == 0:
 		return f, fmt.Errorf("workload %s: %w", workload, catalog.ErrNotFound)
 	case len(removed) > 1:
-		return f, fmt.Errorf("%w: %s begins the IDs of %d workloads", report.ErrInvalid, workload, len(removed))
+		return f, fmt.Errorf("%w: workload %s is ambiguous: %d IDs begin with it", report.ErrInvalid, workload,
+			len(removed))
 	}
 	f.Waiting, err = r.catalog.CutRecordings(ctx, tree, before, compressText(trace.EncodeText(left)), workload == "")
 	return f, err

@@ -8,9 +8,9 @@ import (
 	"lighter/format/chunk"
 )
 
-// restShare times as long as a layout took, the same tree gets no other one. So layouts take a
-// bounded part of the hub's time, whatever nodes send.
-const restShare = 4
+// restFactor is how many times as long as a layout took, new traces of its tree do not make another
+// one due. So nodes can make the hub spend at most a fifth of its time on one tree.
+const restFactor = 4
 
 // schedule says when layouts are made, and which one is being made. It is safe for concurrent use.
 type schedule struct {
@@ -55,7 +55,7 @@ func (s *schedule) rest(tree chunk.ID, took time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	maps.DeleteFunc(s.rests, func(_ chunk.ID, until time.Time) bool { return until.Before(time.Now()) })
-	s.rests[tree] = time.Now().Add(restShare * took)
+	s.rests[tree] = time.Now().Add(restFactor * took)
 }
 
 // begin begins an attempt to make a tree's layout. The caller calls end, which wakes waiting

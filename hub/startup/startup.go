@@ -3,7 +3,7 @@
 //
 //	recordings    merges traces into the recordings kept of each tree; senders bounds what one sender adds
 //	maker         plans a tree's startup packs (package plan) and publishes them
-//	recompressor  compresses packs again, harder, once their layout has not changed for a while
+//	recompressor  recompresses packs at a higher level once their layout has not changed for a while
 //	quota         evicts the startup packs of the least recently used trees
 //	schedule      says when a tree's layout is made again
 //
@@ -37,9 +37,9 @@ import (
 )
 
 const (
-	// maxTaking bounds the traces decoded at a time, of up to some ten megabytes each, and
-	// maxReading the images described or exported at a time, each of which needs an index in the
-	// scratch space. Further requests wait for enterTimeout.
+	// maxTaking bounds the traces decoded at a time, each of up to some ten megabytes. maxReading
+	// bounds the images described or exported at a time; each may need an index in the scratch
+	// space. Further requests wait for up to enterTimeout.
 	maxTaking    = 4
 	maxReading   = 2
 	enterTimeout = 5 * time.Second
@@ -142,12 +142,12 @@ func (s *Service) maintain(ctx context.Context) error {
 			return s.quota.store(last)
 		case <-note.C:
 			if err := s.quota.store(ctx); err != nil && ctx.Err() == nil {
-				s.config.Log.Error("store uses of trees failed", "err", err)
+				s.config.Log.Error("cannot store uses of trees", "err", err)
 			}
 			s.schedule.wakeUp()
 		case <-sweep.C:
 			if err := s.Sweep(ctx, time.Now().Add(-s.Timing.Keep)); err != nil && ctx.Err() == nil {
-				s.config.Log.Error("sweep startup packs failed", "err", err)
+				s.config.Log.Error("cannot sweep startup packs", "err", err)
 			}
 			sweep.Reset(sweepEvery)
 		}

@@ -33,8 +33,8 @@ func newAccount(extents *index.Map, total *yield) account {
 	return account{extents: extents, total: total}
 }
 
-// request notes that the chunk of an extent, of length bytes, was requested, and reports whether it
-// had not been noted since it was last read.
+// request marks an extent, of length bytes, as requested and reports whether it was unmarked. A read
+// removes the mark.
 func (a *account) request(extent int64, length uint32) bool {
 	isNew := a.marks.set(extent, a.extents.Extents)
 	if isNew {
@@ -43,7 +43,7 @@ func (a *account) request(extent int64, length uint32) bool {
 	return isNew
 }
 
-// use notes a read, and reports whether any chunk in it had been requested.
+// use counts the marked extents in a read as used, and reports whether there were any.
 func (a *account) use(r device.Read) (any bool) {
 	if a.marks.isEmpty() {
 		return false
@@ -61,11 +61,11 @@ func (a *account) use(r device.Read) (any bool) {
 	return any
 }
 
-// debt returns by how many bytes what was brought exceeds part times what was used of it.
+// debt returns brought − part × used, in bytes.
 func (a *account) debt(part int64) int64 { return a.brought.Load() - part*a.used.Load() }
 
-// forget restarts the account for a new start. Chunks requested before that are read now count as
-// used.
+// forget restarts the account for a new start. Chunks requested before this call and read after it
+// count as used.
 func (a *account) forget() {
 	a.brought.Store(0)
 	a.used.Store(0)

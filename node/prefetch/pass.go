@@ -20,7 +20,8 @@ type task struct {
 	invalid   atomic.Int32     // units in a row that were missing or invalid
 }
 
-// pass is what was fetched since the stream started, or since its last failure.
+// pass is one attempt to fetch the queued packs. It ends at the first failure, or when the queue is
+// empty.
 type pass struct {
 	tasks   []*task
 	flights sync.WaitGroup

@@ -1,7 +1,7 @@
 // Package prefetch fetches what the readers of devices are expected to read next. A Device is a
 // device.Device with three observers of its reads:
 //
-//   - sequential gives a sequential reader as much data ahead of it as it has read of the file.
+//   - sequential reads ahead of a sequential reader, as far as that has read of the file.
 //   - neighbours fetches the rest of the file around a miss, if the RTT is long.
 //   - startup fetches startup packs, which hold chunks that starts use together.
 //

@@ -18,7 +18,7 @@ type queue struct {
 	changed *sync.Cond  // a request was added, or a fetch has ended
 }
 
-// requests are those of one device.
+// requests are one device's speculative requests.
 type requests struct {
 	queue    *queue
 	fetcher  Fetcher

@@ -15,8 +15,8 @@ import (
 )
 
 // startup fetches a device's startup packs once they are wanted: at mount, or when a read triggers
-// them. The pack that was wanted last goes first, as its chunks are being read now. It has a
-// goroutine while there is something to fetch.
+// them. The pack that was wanted last goes first, as its chunks are being read now. startup
+// has a goroutine while there is something to fetch.
 type startup struct {
 	device   *device.Device
 	cache    Cache
@@ -45,7 +45,7 @@ type startup struct {
 	early     []span          // reads before the triggers were known
 	begun     bool            // the packs for the mount are wanted
 	reads     int64           // of the device, at the last begin
-	cold      bool            // there were none then
+	cold      bool            // no read had reached the device at the last begin
 	running   bool
 	ended     bool
 	left      int64 // uncompressed bytes that may still be fetched
@@ -360,7 +360,7 @@ func (s *startup) contains(extent int64) bool {
 	return ok
 }
 
-// wants reports whether a pack is a startup pack that is wanted, or was.
+// wants reports whether a pack is a startup pack that is or was wanted, or is fetched at mount.
 func (s *startup) wants(pack chunk.ID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -383,8 +383,8 @@ func (s *startup) pause(d time.Duration) bool {
 	return sleep.For(s.ctx, d)
 }
 
-// spend reports whether so many bytes more may be fetched. It gives back a negative number of
-// bytes.
+// spend takes bytes from the budget and reports whether it sufficed. A negative number gives bytes
+// back.
 func (s *startup) spend(bytes int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -5,8 +5,8 @@
 // It records the first container on a fresh mount only. The page cache then has nothing of the
 // tree, so everything that the container uses is read. A later container reads only what is not in
 // memory yet, and such a trace would be wrong. The same holds for a device that served earlier
-// mounts, and for administrative mounts. Next records a start all the same: it has the tree mounted
-// once more.
+// mounts, and for administrative mounts. Next records a later start all the same, if the caller
+// has the tree mounted once more.
 //
 // A trace has ranges and times since the mount. It does not say what ran, where or when.
 package record
@@ -54,7 +54,7 @@ type active struct {
 	next      *Next  // receives the trace; nil: done does
 
 	reads    int       // at the last check
-	lastRead time.Time // the last check that found more of them
+	lastRead time.Time // time of the last check that found new reads
 	began    time.Time // when the reads of the start began; zero: they have not
 }
 

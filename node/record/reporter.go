@@ -93,7 +93,7 @@ func (r *Reporter) report(ctx context.Context, t trace.Trace) {
 	}
 }
 
-// wait waits until no reader of this node waits for the link, for maxYield at most.
+// wait blocks while a reader of this node needs the link, but at most for maxYield.
 func (r *Reporter) wait(ctx context.Context) {
 	for end := time.Now().Add(maxYield); r.busy() && ctx.Err() == nil && time.Now().Before(end); {
 		sleep.For(ctx, yieldInterval)

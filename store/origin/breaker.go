@@ -50,7 +50,7 @@ type breaker struct {
 	failures int       // in a row
 	again    time.Time // while down: when one request may probe the origin
 	probing  bool      // a probe is in flight
-	busy     time.Time // the origin asked not to be asked before
+	busy     time.Time // end of the origin's Retry-After
 	answered time.Time // when it last answered
 	err      error     // why it is down
 }
@@ -61,8 +61,8 @@ type attempt struct {
 	isProbe bool
 }
 
-// begin starts a request and reports whether it may be made. If the origin is down, it may if
-// anyway is set, or as the one probe after a pause.
+// begin starts a request and reports whether it may be made: never before the end of the origin's
+// Retry-After. If the origin is down, it may if anyway is set, or as the one probe after a pause.
 func (b *breaker) begin(anyway bool) (attempt, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -159,7 +159,7 @@ func (b *breaker) fail(err error) {
 	b.failures++
 }
 
-// busyFor returns for how long the origin asked not to be asked.
+// busyFor returns how long until the end of the origin's Retry-After; 0: it has passed.
 func (b *breaker) busyFor() time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -116,7 +116,8 @@ func isIdle(conn *net.TCPConn) bool {
 	return err == nil && errors.Is(peeked, unix.EAGAIN)
 }
 
-// connectIfWanted opens spares until there are n, if a connection was needed since its last call.
+// connectIfWanted opens spares until there are n, if dial was called for plain TCP since its last
+// call.
 // It does not wait.
 func (d *dialer) connectIfWanted(n int) {
 	d.mu.Lock()

@@ -4,8 +4,8 @@
 // fails or hangs is passed over for a while, and preferred again once it answers.
 //
 // The package does not judge what it fetches: callers verify each answer as they read it,
-// and an answer that they reject counts as a failure of its origin. Statements are for
-// callers that know the pinned keys.
+// and an answer that they reject counts as a failure of its origin. It does not verify
+// statements: callers do, with the pinned keys.
 package origin
 
 import (
@@ -86,7 +86,7 @@ func newOrigin(log *slog.Logger, options client.Options) (*origin, error) {
 // Unavailable means that no origin gave the object, and that at least one failed that may have it.
 type Unavailable struct {
 	Err    error
-	After  time.Duration // all origins asked not to be asked again before
+	After  time.Duration // how long until the first origin accepts requests again; 0: now
 	missed bool
 }
 
@@ -105,7 +105,7 @@ func (e *Unavailable) Missed() bool { return e.missed }
 type effort bool
 
 const (
-	quick    effort = false // only if one that is up has just failed: a pull waits
+	quick    effort = false // as a probe, or if one that is up has just failed: a pull waits
 	thorough effort = true  // after those that are up
 )
 

@@ -36,7 +36,7 @@ func (f *Failover) Keys(ctx context.Context) (keys []ed25519.PublicKey, err erro
 // learned from one origin on this machine: of several, the first to answer would decide for all.
 func (f *Failover) Learnable() error {
 	if len(f.all) > 1 {
-		return fmt.Errorf("hubs %s: no key is learned from one of several", f.URL())
+		return fmt.Errorf("cannot learn the key: several hubs are configured (%s)", f.URL())
 	}
 	if !f.HasLoopback() {
 		return fmt.Errorf("hub %s is not on this machine", f.URL())

@@ -15,7 +15,7 @@ type path struct {
 	bandwidthAt time.Time     // when it was measured
 }
 
-// addRoundTrip adds the time to a first byte; 0: not known.
+// addRoundTrip adds the time to a first byte; not positive: not known.
 func (p *path) addRoundTrip(rtt time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -87,8 +87,9 @@ func (f *Failover) indexPatience(others int) patience {
 	return patience{f.timeout.last, f.timeout.last}
 }
 
-// Chain returns what is known of a chain. A pull waits for the answer: origins that are down
-// are not asked, and the others share a second and a half. The last one to ask has twenty
+// Chain returns what is known of a chain. A pull waits for the answer: an origin that is down is
+// asked only as a probe, or if one that is up has just failed. Silent origins share a second and a
+// half. The last one to ask has twenty
 // seconds if it is not silent (see Watch).
 func (f *Failover) Chain(ctx context.Context, chain string) (answer *wire.Chain, err error) {
 	err = f.lookUp(ctx, func(ctx context.Context, c *client.Client) (err error) {

@@ -27,7 +27,7 @@ type Pack struct {
 // Layout returns the startup packs of the tree. kept has the recordings kept of an image, in the
 // order of Kept.Recordings, and guesses those of package guess, the likeliest first. Layout returns
 // at most index.MaxStartups packs of at most limit plain bytes, in the order in which to fetch
-// them. Each chunk is in at most one of them. Without recordings there are no packs.
+// them. Each chunk is in at most one of them. Without kept and guesses there are no packs.
 //
 // If there are recordings of real starts, guesses only add packs for starts that were never
 // reported. They change neither what is fetched at mount nor the packs of what real starts use. The
@@ -59,8 +59,8 @@ func (t *Tree) Layout(ctx context.Context, kept, guesses []trace.Recording, limi
 // Each further guess stands for one.
 const firstGuess = 64
 
-// withGuesses adds guesses to workloads. It leaves out a guess of which a real workload that is no
-// outlier has read half.
+// withGuesses adds guesses to workloads. It leaves out a guess if a real workload that is no outlier
+// has read at least half of its bytes.
 func withGuesses(all []starts, guesses [][]use) []starts {
 	var real []map[chunk.ID]bool
 	for _, s := range all {
@@ -211,12 +211,13 @@ func guessed(all []starts) (guesses users) {
 	return guesses
 }
 
-// counted returns the set of all real workloads that are no outliers.
-func counted(all []starts) (real users) {
+// counted returns the workloads with a count: real ones that are no outliers or, if no start was
+// reported, the guesses.
+func counted(all []starts) (set users) {
 	for w, s := range all {
 		if s.count > 0 {
-			real |= 1 << w
+			set |= 1 << w
 		}
 	}
-	return real
+	return set
 }

@@ -20,8 +20,9 @@ const (
 //
 //   - workloads with less than a hundredth of all starts;
 //   - workloads with one start, beside minEvidence starts of workloads with several;
-//   - if no workload has several: the only workload with one start that uses less than half of what
-//     all others share, unless the others use nearly all that it does. That one may have ended early.
+//   - otherwise, if there are more than minEvidence starts: the only workload with one start that
+//     reads less than half of what all others read (isOutlier). A workload of whose bytes the others
+//     read nearly all is none: it may have ended early.
 //
 // Chunks that only outliers use, and no guess has, get packs of their own. An outlier that repeats
 // counts like the others.
@@ -48,8 +49,8 @@ func discountOutliers(all []starts) {
 	})
 }
 
-// findOutlier returns the one workload that shares next to nothing with the others, or -1 if there
-// is none, or more than one.
+// findOutlier returns the only workload with one start for which isOutlier holds, or -1 if there is
+// none, or more than one.
 func findOutlier(all []starts) int {
 	users := map[chunk.ID]int{}
 	for _, s := range all {
@@ -70,8 +71,9 @@ func findOutlier(all []starts) int {
 	return found
 }
 
-// isOutlier reports whether workload i shares next to nothing with the others. users has the number
-// of users of each chunk.
+// isOutlier reports whether workload i reads less than half of the bytes that all others read, and
+// whether less than minSimilarity of its own bytes are read by any other. users has the number of
+// users of each chunk.
 func isOutlier(all []starts, i int, users map[chunk.ID]int) bool {
 	size, shared := int64(0), int64(0)
 	ofCommon := int64(0) // used by this workload and all others

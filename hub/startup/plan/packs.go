@@ -15,8 +15,8 @@ const (
 	// maxUnitChunks bounds the chunks of a unit, far below the format's limit.
 	maxUnitChunks = 8192
 
-	// triggersEach is the number of triggers that each workload gives a pack: chunks of the pack
-	// itself, and as many of packs that the workload reads before it.
+	// Each workload gives a pack up to triggersEach triggers of its own: the first chunks that it
+	// reads there. As many more come from packs that it reads earlier.
 	triggersEach = 4
 )
 
@@ -57,9 +57,9 @@ func (p *plan) packs() []Pack {
 	return out
 }
 
-// triggers returns the extents whose read starts the fetch of a group. own has each workload's
-// first chunks in the group. before has its first chunks in groups that only users of this group
-// use, and that it reads before this one: the earlier trigger saves a round trip.
+// triggers returns the extents whose read starts the fetch of a group. own has the
+// first chunks that each workload reads in the group. before has the first chunks that it reads
+// earlier, in groups that only workloads of this group use: these triggers save a round trip.
 func (p *plan) triggers(g *group, in map[chunk.ID]*group) (own, before []int64) {
 	for w, s := range p.all {
 		if !g.users.has(w) {

@@ -6,9 +6,9 @@ import (
 	"lighter/node/device"
 )
 
-// sequential fetches data ahead of sequential readers. For a reader inside startup packs, it requests
-// only units of wanted packs, and nothing while startup packs are being streamed: the stream brings
-// what the reader needs.
+// sequential fetches data ahead of sequential readers. For a reader inside startup packs, it
+// requests only units of wanted packs, and nothing while startup packs are being streamed: the
+// stream brings what the reader needs.
 type sequential struct {
 	device   *device.Device
 	cache    Cache

@@ -54,8 +54,8 @@ func TestKeyOfOurOwnHub(t *testing.T) {
 	checkKeys(t, "", "http://127.0.0.1:"+port("both"))
 	checkKeys(t, "", "http://localhost:"+port("both"))
 	checkKeys(t, "", "unix:"+sockets["Unix"].Addr().String())
-	checkKeys(t, "one of several", "http://127.0.0.1:"+port("IPv4"), "unix:"+sockets["Unix"].Addr().String())
-	checkKeys(t, "one of several", "http://10.255.255.1:1", "unix:"+sockets["Unix"].Addr().String())
+	checkKeys(t, "several hubs", "http://127.0.0.1:"+port("IPv4"), "unix:"+sockets["Unix"].Addr().String())
+	checkKeys(t, "several hubs", "http://10.255.255.1:1", "unix:"+sockets["Unix"].Addr().String())
 	checkKeys(t, "not on this machine", "http://10.255.255.1:1")
 }
 

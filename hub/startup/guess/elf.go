@@ -33,12 +33,11 @@ type binaryFile struct {
 	relocations span // the relocation table, which the loader reads as a whole
 }
 
-// load is a part of the file that is mapped into memory.
+// load is a part of the file that is mapped into memory, at an address.
 type load struct {
 	span
-	address uint64
-	text    bool // executable
-	written bool // writable
+	address              uint64
+	executable, writable bool
 }
 
 // parseELF reads a little-endian 64-bit ELF file. It returns nil for any other file, and what can

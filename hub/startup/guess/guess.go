@@ -13,21 +13,18 @@ import (
 )
 
 const (
-	// These bound the bytes that a guess takes: maxCode of the code of one program or library,
-	// maxExtra of one that a script imports, maxData of data that the loader relocates, maxTables
-	// of read-only data, maxScript of a script or a file that is named, and maxRoot of all that
-	// one program reads.
-	maxCode   = 24 << 20
-	maxExtra  = 6 << 20
-	maxData   = 64 << 20
-	maxTables = 8 << 20
-	maxScript = 1 << 20
-	maxRoot   = 256 << 20
+	// Bounds in bytes. Those of code and data hold for one segment of a program or library.
+	maxCode          = 24 << 20  // code
+	maxExtensionCode = 6 << 20   // code of a library that a script imports
+	maxData          = 64 << 20  // data that the loader relocates
+	maxReadOnly      = 8 << 20   // read-only data
+	maxScript        = 1 << 20   // a script, or a file that is named
+	maxProgramBytes  = 256 << 20 // all that one program reads
 
 	maxRecordings = 16
 
 	maxCommands = 16 // programs that are looked for in one script
-	maxShebangs = 4  // scripts that run a script
+	maxShebangs = 4  // interpreters that are scripts themselves
 )
 
 // Config is the part of an image's config that says how it starts.
@@ -58,7 +55,7 @@ func (i *Image) Recordings(ctx context.Context) ([]trace.Recording, error) {
 	var out []trace.Recording
 	seen := map[string]bool{}
 	add := func(run func()) {
-		g.entries, g.left, g.depth = nil, maxRoot, 0
+		g.entries, g.left, g.depth = nil, maxProgramBytes, 0
 		if run(); len(g.entries) > 0 && len(out) < maxRecordings {
 			out = append(out, trace.Recording{Entries: g.entries})
 		}
@@ -119,7 +116,7 @@ func newGuesser(f *files) *guesser {
 		}
 	}
 	path := strings.Split(env["PATH"], ":")
-	return &guesser{loader: f.loader(env), path: path[:min(len(path), maxConfigs)], dir: "/" + f.Config.WorkingDir}
+	return &guesser{loader: f.loader(env), path: path[:min(len(path), maxSearchDirs)], dir: "/" + f.Config.WorkingDir}
 }
 
 // command finds the program that a command line runs.
@@ -230,10 +227,10 @@ func (g *guesser) binary(program regular, code int64) {
 		}
 		for _, l := range o.elf.loads {
 			switch {
-			case l.written:
+			case l.writable:
 				g.take(&o.regular, span{l.from, min(l.to, l.from+maxData)})
-			case !l.text:
-				g.take(&o.regular, span{l.from, min(l.to, l.from+maxTables)})
+			case !l.executable:
+				g.take(&o.regular, span{l.from, min(l.to, l.from+maxReadOnly)})
 			}
 		}
 		g.take(&o.regular, span{o.elf.relocations.from, min(o.elf.relocations.to, o.elf.relocations.from+maxData)})
@@ -247,7 +244,7 @@ func (g *guesser) binary(program regular, code int64) {
 			continue
 		}
 		for _, l := range o.elf.loads {
-			if l.text && !l.written {
+			if l.executable && !l.writable {
 				g.take(&o.regular, span{l.from, min(l.to, l.from+code)})
 			}
 		}

@@ -8,6 +8,8 @@ import (
 const (
 	maxObjects = 512 // programs and libraries loaded by one program
 	maxConfigs = 64  // configuration files of the loader
+	// maxSearchDirs bounds the directories of PATH, of /etc/ld.so.conf, and of an object's rpath.
+	maxSearchDirs = 64
 )
 
 // systemDirs are the directories in which loaders look for libraries by default.
@@ -58,7 +60,7 @@ func (l *loader) config(name string, configs *int) {
 					l.config(path.Join(path.Dir(pattern), found), configs)
 				}
 			}
-		case len(fields) == 1 && path.IsAbs(fields[0]) && len(l.libs) < maxConfigs:
+		case len(fields) == 1 && path.IsAbs(fields[0]) && len(l.libs) < maxSearchDirs:
 			l.libs = append(l.libs, fields[0])
 		}
 	}
@@ -132,7 +134,7 @@ func (l *loader) library(name string, of, program *object) (regular, bool) {
 // origin resolves $ORIGIN in an object's library directories.
 func origin(dirs []string, of string) []string {
 	out := make([]string, 0, len(dirs))
-	for _, dir := range dirs[:min(len(dirs), maxConfigs)] {
+	for _, dir := range dirs[:min(len(dirs), maxSearchDirs)] {
 		dir = strings.ReplaceAll(dir, "${ORIGIN}", "$ORIGIN")
 		out = append(out, strings.ReplaceAll(dir, "$ORIGIN", path.Dir(of)))
 	}

@@ -169,7 +169,7 @@ func (p *python) extension(dir, name string) bool {
 	for _, suffix := range []string{"." + p.tag + "-x86_64-linux-gnu.so", "." + p.tag + "-aarch64-linux-gnu.so",
 		".abi3.so", ".so"} {
 		if r, ok := p.open(path.Join(dir, name+suffix)); ok {
-			p.binary(r, maxExtra)
+			p.binary(r, maxExtensionCode)
 			return true
 		}
 	}
@@ -228,14 +228,14 @@ func (p *python) imports(kind, rest, pkg string, depth int) {
 	p.module(from, depth)
 	for _, name := range strings.Split(strings.Trim(strings.TrimSpace(names), "()\\ "), ",") {
 		name, _, _ = strings.Cut(strings.TrimSpace(name), " ")
-		if isName(name) && from != "" && p.below(from, name) {
+		if isName(name) && from != "" && p.hasSubmodule(from, name) {
 			p.module(from+"."+name, depth)
 		}
 	}
 }
 
-// below reports whether a package has a module.
-func (p *python) below(pkg, name string) bool {
+// hasSubmodule reports whether a package has a module.
+func (p *python) hasSubmodule(pkg, name string) bool {
 	for _, dir := range p.dirs {
 		at := path.Join(dir, strings.ReplaceAll(pkg, ".", "/"))
 		if _, ok := p.find(at); !ok {

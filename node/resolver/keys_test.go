@@ -72,7 +72,7 @@ func TestKeyIsNotLearnedFromOneOfSeveral(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := NewKeys(root, nil, several); err == nil || !strings.Contains(err.Error(), "one of several") ||
+	if _, err := NewKeys(root, nil, several); err == nil || !strings.Contains(err.Error(), "several hubs") ||
 		!strings.Contains(err.Error(), "--hub-key") {
 		t.Errorf("keys of several hubs: error %v", err)
 	}

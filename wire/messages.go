@@ -97,7 +97,7 @@ type Progress struct {
 }
 
 // Inspection is all that the hub knows of one image. Except for Format and Key, which are the
-// hub's, the fields beside Image are zero until the image is ready.
+// hub's, the fields other than Image are zero until the image is ready.
 type Inspection struct {
 	Image
 	Layers    []LayerInfo `json:"layers"`

@@ -52,13 +52,13 @@ type findings []doctor.Finding
 // Err returns an error if a finding is a problem.
 func (found findings) Err() error {
 	if slices.ContainsFunc(found, func(f doctor.Finding) bool { return f.Level == doctor.Problem }) {
-		return errSick
+		return errUnhealthy
 	}
 	return nil
 }
 
-// errSick says that doctor found a problem, which was printed.
-var errSick = errors.New("there are problems")
+// errUnhealthy says that doctor found a problem, which was printed.
+var errUnhealthy = errors.New("there are problems")
 
 func printFindings(findings []doctor.Finding) {
 	area := ""

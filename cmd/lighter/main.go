@@ -11,7 +11,7 @@ import (
 	"lighter/node/control"
 )
 
-// Exit codes besides those of package command. Scripts may rely on them.
+// Exit codes in addition to those of package command. Scripts may rely on them.
 const (
 	exitProblems = 3 // `verify` or `doctor` found something
 	exitNoDaemon = 4 // no node runs there
@@ -19,13 +19,13 @@ const (
 
 func main() { command.Main(rootCommand(), exitCode) }
 
-// errProblems says that a verification found something, which was printed.
-var errProblems = errors.New("the image is damaged")
+// errDamaged says that a verification found something, which was printed.
+var errDamaged = errors.New("the image is damaged")
 
 // exitCode is the one place where errors become exit codes.
 func exitCode(err error) int {
 	switch {
-	case errors.Is(err, errProblems), errors.Is(err, errSick):
+	case errors.Is(err, errDamaged), errors.Is(err, errUnhealthy):
 		return exitProblems
 	case errors.Is(err, control.ErrNoDaemon):
 		return exitNoDaemon

@@ -97,7 +97,7 @@ func printTables(s report.Status) error {
 		section("MOUNTED AT\tIMAGE\tCHAIN\tSTATE", s.Binds, func(b binds.Bind) []any {
 			state := "mounted"
 			if b.Lost != "" {
-				state = "not brought back: " + b.Lost
+				state = "not mounted again: " + b.Lost
 			}
 			return []any{b.Dir, b.Name, short(b.Chain), state}
 		}),
@@ -247,7 +247,7 @@ func printImage(d report.ImageDetail) error {
 	var dirs []string
 	for _, b := range d.Binds {
 		if b.Lost != "" {
-			b.Dir += " (not brought back: " + b.Lost + ")"
+			b.Dir += " (not mounted again: " + b.Lost + ")"
 		}
 		dirs = append(dirs, b.Dir)
 	}

@@ -51,7 +51,7 @@ func TestStatusForPeople(t *testing.T) {
 		}
 	})
 	for _, want := range []string{"version v1.2.3", "devices taken over", "no keeper holds the devices", "keeper was killed", "https://one.test up", "https://two.test down since", "connection refused", "1.5s", "42ms",
-		"1.0 GiB pinned, 2.0 GiB evicted", "4.0 GiB of it are not loaded yet", "left 6 reads", "returned 3 damaged chunks, failed to read 2 and to write 1", "cache off: its disk refuses writes", "/gone", "not brought back: no tree", "not lazy   the hub does not know it", "/mnt", "BROKEN TREE", "its map is cut off",
+		"1.0 GiB pinned, 2.0 GiB evicted", "4.0 GiB of it are not loaded yet", "left 6 reads", "returned 3 damaged chunks, failed to read 2 and to write 1", "cache off: its disk refuses writes", "/gone", "not mounted again: no tree", "not lazy   the hub does not know it", "/mnt", "BROKEN TREE", "its map is cut off",
 		"REFUSED STATEMENT", tree.Short() + "   it is not signed by a pinned key; the hub gives no other one: connection refused\n", "\nwhat to do: put the former key back\n"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("there is no %q in:\n%s", want, out)
@@ -87,7 +87,7 @@ waited       1.5s in all, half of the answers within 40µs, 99 of 100 within 42m
 snapshots    default/7/c1
              default/9/c2
 mounted at   /mnt
-             /gone (not brought back: no tree)
+             /gone (not mounted again: no tree)
 `
 	if out != want {
 		t.Errorf("got\n%s\nwant\n%s", out, want)

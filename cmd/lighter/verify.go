@@ -48,5 +48,5 @@ func (v verification) Err() error {
 	if len(v.Problems) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%w: %d problems", errProblems, len(v.Problems))
+	return fmt.Errorf("%w: %d problems", errDamaged, len(v.Problems))
 }

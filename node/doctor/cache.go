@@ -25,9 +25,9 @@ func judgeCache(c disk.Stats, started time.Time) []Finding {
 	if c.Absent != "" {
 		return []Finding{off.finding()}
 	}
-	well := fmt.Sprintf("it takes %s of %s; %s are pinned, %s were evicted",
+	usage := fmt.Sprintf("it takes %s of %s; %s are pinned, %s were evicted",
 		size(c.Used), size(c.Limit), size(c.Pinned), size(c.Evicted))
-	return all(well, []rule{
+	return all(usage, []rule{
 		off,
 		{c.Room < c.Limit/2, Warning,
 			fmt.Sprintf("of its disk %s are free, which leaves it %s of %s", size(c.Free), size(c.Room), size(c.Limit)),

@@ -38,7 +38,7 @@ type Finding struct {
 }
 
 // checks are all checks, in the order of the report. Each gathers facts about one thing, and
-// selects the findings about it from a table of rules.
+// selects findings from a table of rules.
 var checks = []struct {
 	area  string
 	check func(*machine, context.Context) []Finding
@@ -75,16 +75,16 @@ func first(rules []rule) []Finding {
 	return nil
 }
 
-// all returns the findings of all rules that hold. If none holds, it returns well, unless that is
-// empty.
-func all(well string, rules []rule) (found []Finding) {
+// all returns the findings of all rules that hold. If none holds, it returns otherwise as an OK
+// finding, unless that is empty.
+func all(otherwise string, rules []rule) (found []Finding) {
 	for _, r := range rules {
 		if r.holds {
 			found = append(found, r.finding())
 		}
 	}
-	if found == nil && well != "" {
-		return []Finding{{Level: OK, What: well}}
+	if found == nil && otherwise != "" {
+		return []Finding{{Level: OK, What: otherwise}}
 	}
 	return found
 }

@@ -141,9 +141,6 @@ func (f *figures) metrics() []metric {
 	}
 }
 
-// count is a number as a value of Prometheus.
-func count[T int | int64](n T) float64 { return float64(n) }
-
 func truth(yes bool) float64 {
 	if yes {
 		return 1

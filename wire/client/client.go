@@ -62,7 +62,7 @@ type Options struct {
 	URL       string      // http://HOST:PORT, https://HOST[:PORT] or unix:/PATH, a Unix socket
 	Scope     string      // default: wire.DefaultScope
 	PlainHTTP bool        // allow http to another machine
-	CAFile    string      // certificates (PEM) to trust beside the system's
+	CAFile    string      // certificates (PEM) to trust in addition to the system's
 	TokenFile string      // has the token that is sent with requests that change something; see wire.ReadToken
 	Header    http.Header // is added to every request
 	// Dial opens the connections; default: Dial.

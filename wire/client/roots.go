@@ -12,7 +12,7 @@ import (
 	"lighter/renewed"
 )
 
-// trustingTransport trusts the certificates that a file has now, beside the system's. An
+// trustingTransport trusts the certificates that a file has now, and the system's. An
 // http.Transport cannot change its roots, so each change of the file makes a new one. The
 // connections of the previous transport are not used again and end after their idle time.
 type trustingTransport struct {

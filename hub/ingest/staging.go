@@ -18,22 +18,12 @@ import (
 	"lighter/hub/publish"
 )
 
-// knownChunks says which chunks the hub has. The catalog implements it.
-type knownChunks interface {
-	// Numbers returns the catalog's numbers of those chunks that are known.
-	Numbers(ctx context.Context, ids []chunk.ID) (map[chunk.ID]int64, error)
-	// Units returns the units of those chunks that are known.
-	Units(ctx context.Context, ids []chunk.ID) (map[chunk.ID]chunk.Unit, error)
-}
-
-var _ knownChunks = (*catalog.Catalog)(nil)
-
 // staging holds an image's new chunks as packs in a directory, until everything is verified. It
 // lists each chunk of the image once, whichever layer has it first.
 type staging struct {
-	dir   string
-	known knownChunks
-	syncs errgroup.Group // syncs finished packs to the disk
+	dir     string
+	catalog *catalog.Catalog
+	syncs   errgroup.Group // syncs finished packs to the disk
 
 	mu        sync.Mutex          // guards the following
 	positions map[chunk.ID]uint32 // in chunks
@@ -54,12 +44,12 @@ type stagedChunk struct {
 // syncsAtOnce bounds the packs that are synced to the disk at once.
 const syncsAtOnce = 2
 
-func newStaging(p *publish.Publisher, known knownChunks) (*staging, error) {
+func newStaging(p *publish.Publisher, c *catalog.Catalog) (*staging, error) {
 	dir, err := p.TempDir("image")
 	if err != nil {
 		return nil, err
 	}
-	s := &staging{dir: dir, known: known, positions: map[chunk.ID]uint32{}}
+	s := &staging{dir: dir, catalog: c, positions: map[chunk.ID]uint32{}}
 	s.syncs.SetLimit(syncsAtOnce)
 	return s, nil
 }
@@ -177,7 +167,7 @@ func (s *staging) units(ctx context.Context, ids []chunk.ID) (map[chunk.ID]chunk
 		position, claimed := s.positions[id]
 		return claimed && s.chunks[position].known == 0
 	}
-	units, err := s.known.Units(ctx, slices.DeleteFunc(slices.Clone(ids), isNew))
+	units, err := s.catalog.Units(ctx, slices.DeleteFunc(slices.Clone(ids), isNew))
 	if err != nil {
 		return nil, err
 	}

@@ -1,9 +1,10 @@
 // Package publish makes objects and the catalog's rows about them appear together, or not at all.
 //
-// Publishing has two phases: the objects are stored, then the catalog commits. A journal in the
-// scratch directory lists the objects before they are stored. If the commit fails, or the process
-// ends before it, the objects that the catalog does not know are deleted: at once, or by Recover
-// at the next start. Delete works alike: the catalog forgets the objects, then they are deleted.
+// Publishing has two phases: the objects are stored, then the catalog commits. Before that, a
+// journal in the scratch directory lists the objects. Afterwards the publisher deletes the listed
+// objects that the catalog does not know: all of them if the commit has failed. If the process ends
+// too early, Recover does that at the next start. Delete works the same way, with a commit that
+// makes the catalog forget objects.
 package publish
 
 import (

@@ -12,15 +12,10 @@ import (
 
 // known returns ErrNotFound for the errors by which the library says that something does not exist.
 func known(err error) error {
-	var (
-		tag        distribution.ErrTagUnknown
-		repository distribution.ErrRepositoryUnknown
-		revision   distribution.ErrManifestUnknownRevision
-		manifest   distribution.ErrManifestUnknown
-		path       driver.PathNotFoundError
-	)
-	if errors.Is(err, distribution.ErrBlobUnknown) || errors.As(err, &tag) || errors.As(err, &repository) ||
-		errors.As(err, &revision) || errors.As(err, &manifest) || errors.As(err, &path) {
+	switch {
+	case errors.Is(err, distribution.ErrBlobUnknown), errors.As(err, new(distribution.ErrTagUnknown)),
+		errors.As(err, new(distribution.ErrRepositoryUnknown)), errors.As(err, new(distribution.ErrManifestUnknown)),
+		errors.As(err, new(distribution.ErrManifestUnknownRevision)), errors.As(err, new(driver.PathNotFoundError)):
 		return ErrNotFound
 	}
 	return err

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,7 +21,12 @@ type Upload struct {
 	blob string
 	size int64 // expected, bytes
 
-	mu      sync.Mutex // guards the following
+	mu    sync.Mutex // guards the following
+	state uploadState
+}
+
+// uploadState is the progress of an upload.
+type uploadState struct {
 	written int64
 	id      string // of the registry's upload, once it has begun
 	ended   bool   // with or without err
@@ -30,15 +36,32 @@ type Upload struct {
 
 // NewUpload prepares the upload of a blob of size bytes. Put does it.
 func (r Repository) NewUpload(blob string, size int64) *Upload {
-	return &Upload{to: r, blob: blob, size: size, changed: make(chan struct{})}
+	return &Upload{to: r, blob: blob, size: size, state: uploadState{changed: make(chan struct{})}}
 }
 
-func (u *Upload) change(fn func()) {
+func (u *Upload) change(fn func(*uploadState)) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	fn()
-	close(u.changed)
-	u.changed = make(chan struct{})
+	fn(&u.state)
+	close(u.state.changed)
+	u.state.changed = make(chan struct{})
+}
+
+// await waits until the upload is in a suitable state, and returns that.
+func (u *Upload) await(ctx context.Context, suits func(uploadState) bool) (uploadState, error) {
+	for {
+		u.mu.Lock()
+		now := u.state
+		u.mu.Unlock()
+		if suits(now) {
+			return now, nil
+		}
+		select {
+		case <-now.changed:
+		case <-ctx.Done():
+			return now, ctx.Err()
+		}
+	}
 }
 
 // Put stores the bytes of from as the blob, if they have its digest and size. It is called at most
@@ -69,9 +92,9 @@ func (u *Upload) Put(ctx context.Context, from io.Reader) error {
 // End tells the readers that the upload has ended, with or without an error. Only the first call
 // has an effect.
 func (u *Upload) End(err error) {
-	u.change(func() {
-		if !u.ended {
-			u.ended, u.err = true, err
+	u.change(func(s *uploadState) {
+		if !s.ended {
+			s.ended, s.err = true, err
 		}
 	})
 }
@@ -92,7 +115,7 @@ func (u *Upload) fill(ctx context.Context, w distribution.BlobWriter, from io.Re
 			}
 			n += int64(k)
 			if k == len(buf) { // a shorter write may stay in the library's buffer
-				u.change(func() { u.written, u.id = n, w.ID() })
+				u.change(func(s *uploadState) { s.written, s.id = n, w.ID() })
 			}
 		}
 		if err == io.EOF {
@@ -131,19 +154,8 @@ func ReadFull(from io.Reader, buf []byte) (n int, err error) {
 
 // Wait waits for the end of the upload and returns its error.
 func (u *Upload) Wait(ctx context.Context) error {
-	for {
-		u.mu.Lock()
-		ended, err, changed := u.ended, u.err, u.changed
-		u.mu.Unlock()
-		if ended {
-			return err
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
+	s, err := u.await(ctx, func(s uploadState) bool { return s.ended })
+	return cmp.Or(err, s.err)
 }
 
 // Open returns a reader of the blob that follows the upload. The bytes are verified only when the
@@ -165,47 +177,31 @@ func uploadPath(repository, id string) string {
 
 // Read waits for the next bytes.
 func (r *uploadReader) Read(b []byte) (int, error) {
-	for {
-		u := r.upload
-		u.mu.Lock()
-		written, id, ended, err, changed := u.written, u.id, u.ended, u.err, u.changed
-		u.mu.Unlock()
-		switch {
-		case ended && err != nil:
-			return 0, err
-		case ended || written > r.offset:
-			return r.read(b, written, id, ended)
-		}
-		select {
-		case <-changed:
-		case <-r.ctx.Done():
-			return 0, r.ctx.Err()
-		}
+	s, err := r.upload.await(r.ctx, func(s uploadState) bool { return s.ended || s.written > r.offset })
+	if err = cmp.Or(err, s.err); err != nil {
+		return 0, err
 	}
-}
-
-func (r *uploadReader) read(b []byte, written int64, id string, ended bool) (n int, err error) {
 	if r.file == nil {
-		if r.file, err = r.open(id, ended); err != nil {
+		if r.file, err = r.open(s); err != nil {
 			return 0, err
 		}
 	}
-	if !ended {
-		b = b[:min(int64(len(b)), written-r.offset)]
+	if !s.ended {
+		b = b[:min(int64(len(b)), s.written-r.offset)]
 	}
-	n, err = r.file.Read(b)
+	n, err := r.file.Read(b)
 	r.offset += int64(n)
-	if err == io.EOF && !ended {
+	if err == io.EOF && !s.ended {
 		err = io.ErrUnexpectedEOF // the file is shorter than what was written
 	}
 	return n, err
 }
 
 // open opens the upload's file. It stays open when the library renames it.
-func (r *uploadReader) open(id string, ended bool) (io.ReadCloser, error) {
+func (r *uploadReader) open(s uploadState) (io.ReadCloser, error) {
 	u := r.upload
-	if !ended {
-		file, err := u.to.registry.driver.Reader(r.ctx, uploadPath(u.to.name, id), 0)
+	if !s.ended {
+		file, err := u.to.registry.driver.Reader(r.ctx, uploadPath(u.to.name, s.id), 0)
 		if err == nil || !errors.Is(known(err), ErrNotFound) {
 			return file, err
 		}

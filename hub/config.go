@@ -78,7 +78,7 @@ func DefaultConfig() Config {
 
 // Check returns an error of one line if the configuration is invalid.
 func (c *Config) Check() error {
-	host, _, err := net.SplitHostPort(c.Listen)
+	_, _, err := net.SplitHostPort(c.Listen)
 	switch {
 	case c.Root == "":
 		return errors.New("root is empty: name the directory for the hub's files")
@@ -86,13 +86,12 @@ func (c *Config) Check() error {
 		return fmt.Errorf("listen %q: want HOST:PORT", c.Listen)
 	case (c.TLSCert == "") != (c.TLSKey == ""):
 		return errors.New("tls_cert and tls_key: set both or none")
-	case c.TLSCert == "" && !c.PlainHTTP && !wire.IsLoopback(host):
-		return fmt.Errorf("listen %s is not a loopback address: set tls_cert and tls_key, or plain_http if you trust the network", c.Listen)
 	case c.Limits.LayerBytes <= 0 || c.Limits.Entries <= 0 || c.Limits.ImageMinutes <= 0:
 		return errors.New("limits must be above zero")
 	case c.StartupBytes < 0:
 		return errors.New("startup_bytes is below zero")
-	case len(c.Platforms) == 0 || slices.ContainsFunc(c.Platforms, func(p string) bool { return !strings.Contains(p, "/") }):
+	case len(c.Platforms) == 0 ||
+		slices.ContainsFunc(c.Platforms, func(p string) bool { return !strings.Contains(p, "/") }):
 		return fmt.Errorf("platforms %q: want OS/ARCH, at least one", c.Platforms)
 	}
 	if u, err := url.Parse(c.Bucket); err != nil || c.Bucket != "" && u.Scheme == "" {
@@ -102,51 +101,47 @@ func (c *Config) Check() error {
 		return err
 	}
 	for _, host := range c.RegistryHosts {
-		if ref, err := wire.ParseName(host + "/image"); err != nil || ref.NamedRepository() != host+"/image" || strings.Contains(host, "/") {
+		ref, err := wire.ParseName(host + "/image")
+		if err != nil || ref.NamedRepository() != host+"/image" || strings.Contains(host, "/") {
 			return fmt.Errorf("registry_hosts: %q is not HOST or HOST:PORT in lower case", host)
 		}
 	}
 	if i := slices.IndexFunc(c.Sources, func(s string) bool { return s == "" || strings.Contains(s, "/") }); i >= 0 {
 		return fmt.Errorf("sources: %q is no registry: want HOST or HOST:PORT", c.Sources[i])
 	}
-	if err := c.checkAdmin(); err != nil {
-		return err
-	}
-	return c.checkWriters()
-}
-
-// checkWriters returns an error if everybody who reaches the hub's address could make changes,
-// unless that is configured.
-func (c *Config) checkWriters() error {
-	at := c.Listen
-	if c.AdminListen != "" {
-		at = c.AdminListen
-	}
-	if strings.HasPrefix(at, unixPrefix) || c.AdminTokenFile != "" || c.Open {
-		return nil
-	}
-	if host, _, err := net.SplitHostPort(at); err == nil && wire.IsLoopback(host) {
-		return nil
-	}
-	return fmt.Errorf("everybody who reaches %s could make changes: set admin_token_file, or admin_listen to unix:/PATH or a loopback address, or open to allow it", at)
+	return c.checkAddresses()
 }
 
 // unixPrefix marks an admin_listen that is a Unix socket.
 const unixPrefix = "unix:"
 
-// checkAdmin returns an error if admin_listen is invalid.
-func (c *Config) checkAdmin() error {
-	if c.AdminListen == "" {
-		return nil
+// checkAddresses returns an error if other machines can reach an address that serves plain HTTP, or
+// where everybody could make changes, unless that is configured.
+func (c *Config) checkAddresses() error {
+	settings, changes := [][2]string{{"listen", c.Listen}}, c.Listen
+	if c.AdminListen != "" {
+		if err := socket.CheckAddress("admin_listen", c.AdminListen); err != nil {
+			return err
+		}
+		settings, changes = append(settings, [2]string{"admin_listen", c.AdminListen}), c.AdminListen
 	}
-	if err := socket.CheckAddress("admin_listen", c.AdminListen); err != nil {
-		return err
+	for _, s := range settings {
+		if c.TLSCert == "" && !c.PlainHTTP && !isLocal(s[1]) {
+			return fmt.Errorf("%s %s is not a loopback address: "+
+				"set tls_cert and tls_key, or plain_http if you trust the network", s[0], s[1])
+		}
 	}
-	host, _, _ := net.SplitHostPort(c.AdminListen)
-	if !strings.HasPrefix(c.AdminListen, unixPrefix) && c.TLSCert == "" && !c.PlainHTTP && !wire.IsLoopback(host) {
-		return fmt.Errorf("admin_listen %s is not a loopback address: set tls_cert and tls_key, or plain_http if you trust the network", c.AdminListen)
+	if c.AdminTokenFile == "" && !c.Open && !isLocal(changes) {
+		return fmt.Errorf("everybody who reaches %s could make changes: set admin_token_file, "+
+			"or admin_listen to unix:/PATH or a loopback address, or open to allow it", changes)
 	}
 	return nil
+}
+
+// isLocal reports whether only this machine can reach an address.
+func isLocal(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	return strings.HasPrefix(address, unixPrefix) || err == nil && wire.IsLoopback(host)
 }
 
 // proxies parses the addresses of proxies.

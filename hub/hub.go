@@ -69,6 +69,7 @@ type Hub struct {
 	proxies  []netip.Prefix
 	access   *access.Policy
 	view     *view
+	end      context.CancelFunc // ends the background work
 
 	maxConnections int // the constant; fewer in tests
 }
@@ -108,6 +109,7 @@ func Open(ctx context.Context, c Config, log *slog.Logger) (*Hub, error) {
 		return nil, err
 	}
 	h := &Hub{config: c, log: log, tls: tlsConfig, access: policy, maxConnections: maxConnections}
+	ctx, h.end = context.WithCancel(ctx)
 	if err := h.open(ctx); err != nil {
 		return nil, errors.Join(err, h.Close())
 	}
@@ -156,9 +158,9 @@ func (h *Hub) open(ctx context.Context) (err error) {
 	}
 	limits := tree.Limits{Entries: c.Limits.Entries, Bytes: c.Limits.LayerBytes}
 	publisher, encoders := publish.New(h.catalog, h.objects, scratch, h.log), encoder.NewPool(runtime.GOMAXPROCS(0))
-	h.trees = ingest.NewTrees(h.catalog, h.objects, publisher, limits, h.keys, h.log)
+	h.trees = ingest.NewTrees(ctx, h.catalog, h.objects, publisher, limits, h.keys, h.log)
 	h.verifier = verify.New(h.catalog, h.objects, h.registry, publisher, h.trees, limits, h.keys)
-	h.images = images.New(images.Config{Platforms: c.Platforms, Sources: c.Sources, MaxBlob: limits.Bytes,
+	h.images = images.New(ctx, images.Config{Platforms: c.Platforms, Sources: c.Sources, MaxBlob: limits.Bytes,
 		ImageTime: time.Duration(c.Limits.ImageMinutes) * time.Minute, Keys: h.keys, RegistryHosts: c.RegistryHosts,
 		Ready: h.imageIsReady, Log: h.log},
 		h.catalog, h.registry, ingest.New(h.catalog, publisher, encoders, h.trees, h.log))
@@ -177,6 +179,7 @@ func (h *Hub) imageIsReady(ctx context.Context, image catalog.Image) error {
 
 // Close closes the hub's files.
 func (h *Hub) Close() error {
+	h.end()
 	var errs []error
 	for _, c := range slices.Backward(h.closers) {
 		errs = append(errs, c.Close())
@@ -238,7 +241,8 @@ func (h *Hub) watched(next http.Handler) http.Handler {
 // server returns an HTTP server for a handler.
 func (h *Hub) server(handler http.Handler) *http.Server {
 	return &http.Server{
-		Handler: handler, TLSConfig: h.tls, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+		Handler: handler, TLSConfig: h.tls,
+		ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 		ErrorLog: slog.NewLogLogger(h.log.Handler(), slog.LevelDebug), // about broken connections
 	}
 }
@@ -257,8 +261,9 @@ func (h *Hub) Serve(ctx context.Context, listener net.Listener) error {
 		h.log.Warn("everybody who reaches the hub may make changes (open)", "address", listener.Addr())
 	}
 	group, ctx := errgroup.WithContext(ctx)
+	defer context.AfterFunc(ctx, h.end)()
 	group.Go(func() error { return h.images.Run(ctx) })
-	group.Go(func() error { return h.trees.Run(ctx) })
+	group.Go(h.trees.Run)
 	group.Go(func() error { return h.verifier.Run(ctx) })
 	group.Go(func() error { return h.catalog.KeepSizes(ctx) })
 	group.Go(func() error { return h.starts.Run(ctx) })

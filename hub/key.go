@@ -3,6 +3,7 @@ package hub
 import (
 	"bytes"
 	"crypto/ed25519"
+	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -45,11 +46,8 @@ func loadKeys(path string, signed bool) (signingKeys, error) {
 	keys, err := readKeys(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && !signed:
-		key, err := makeKey()
-		if err != nil {
-			return nil, err
-		}
-		return signingKeys{key}, writeKeys(path, signingKeys{key})
+		keys = signingKeys{makeKey()}
+		return keys, writeKeys(path, keys)
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("the signing key %s, with which this hub has signed its images, is missing: restore it, "+
 			"or make another one with lighter hub key add and pin that on all nodes", path)
@@ -84,12 +82,10 @@ func readKeys(path string) (keys signingKeys, err error) {
 	return keys, nil
 }
 
-func makeKey() (ed25519.PrivateKey, error) {
-	_, key, err := ed25519.GenerateKey(nil)
-	if err != nil {
-		return nil, fmt.Errorf("make a signing key: %w", err)
-	}
-	return key, nil
+func makeKey() ed25519.PrivateKey {
+	seed := make([]byte, ed25519.SeedSize)
+	rand.Read(seed) // never fails
+	return ed25519.NewKeyFromSeed(seed)
 }
 
 // writeKeys replaces the key file durably: nodes will pin the keys.
@@ -147,11 +143,7 @@ func AddKey(root string) (string, error) {
 	if len(keys) == index.MaxKeys {
 		return "", fmt.Errorf("the hub has %d keys, which is the maximum: remove one first", len(keys))
 	}
-	key, err := makeKey()
-	if err != nil {
-		return "", err
-	}
-	keys = append(keys, key)
+	keys = append(keys, makeKey())
 	return keys.text()[len(keys)-1], writeKeys(keyFile(root), keys)
 }
 

@@ -40,7 +40,8 @@ func newView(c *catalog.Catalog, log *slog.Logger) *view {
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: metricPrefix + "requests_total",
 			Help: "Requests answered, by endpoint and status."}, []string{"endpoint", "code"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: metricPrefix + "request_duration_seconds",
-			Help: "Time from a request's header to the end of its answer, by endpoint.", Buckets: requestBuckets}, []string{"endpoint"})}
+			Help: "Time from a request's header to the end of its answer, by endpoint.", Buckets: requestBuckets},
+			[]string{"endpoint"})}
 }
 
 // endpoints are the values of the label "endpoint": the first path elements below a scope, the

@@ -35,7 +35,8 @@ func migrate(ctx context.Context, db *sql.DB) error {
 		newest = max(newest, source.Version)
 	}
 	if has > newest {
-		return fmt.Errorf("its schema is %d, but this version knows only schemas up to %d: it was opened by a newer hub", has, newest)
+		return fmt.Errorf("its schema is %d, but this version knows only schemas up to %d: "+
+			"it was opened by a newer hub", has, newest)
 	}
 	_, err = provider.Up(ctx)
 	return err

@@ -54,8 +54,7 @@ type Service struct {
 	registry *registry.Registry
 	ingester *ingest.Ingester
 
-	life context.Context // ends with Run
-	end  context.CancelFunc
+	life context.Context // ends with the hub
 
 	repositories [64]sync.Mutex // see Lock
 
@@ -71,12 +70,11 @@ var (
 	_ registry.Events = (*Service)(nil)
 )
 
-// New returns a service over the stores. Nothing happens before Run.
-func New(config Config, c *catalog.Catalog, r *registry.Registry, i *ingest.Ingester) *Service {
-	s := &Service{config: config, catalog: c, registry: r, ingester: i, stale: map[string]bool{}}
+// New returns a service over the stores. Nothing happens before Run. life ends with the hub.
+func New(life context.Context, config Config, c *catalog.Catalog, r *registry.Registry, i *ingest.Ingester) *Service {
+	s := &Service{config: config, catalog: c, registry: r, ingester: i, life: life, stale: map[string]bool{}}
 	s.Queue = queue.New(c, s, config.ImageTime, config.Log)
-	s.Copies = pull.NewCopies(r, s, config.MaxBlob, config.ImageTime, config.Log)
-	s.life, s.end = context.WithCancel(context.Background())
+	s.Copies = pull.NewCopies(life, r, s, config.MaxBlob, config.ImageTime, config.Log)
 	return s
 }
 
@@ -89,13 +87,11 @@ func (s *Service) Recover(ctx context.Context) error {
 	return s.compareNames(ctx)
 }
 
-// Run copies and ingests images until ctx ends.
+// Run copies and ingests images until ctx and the life of the service end.
 func (s *Service) Run(ctx context.Context) error {
-	defer s.end()
-	defer context.AfterFunc(ctx, s.end)()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.Queue.Run(ctx) })
-	group.Go(func() error { return s.Copies.Run(ctx) })
+	group.Go(s.Copies.Run)
 	return group.Wait()
 }
 

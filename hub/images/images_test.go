@@ -25,7 +25,7 @@ func TestFailedCopyIsForgotten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := New(Config{ImageTime: time.Minute, Log: log}, c, r, nil)
+	s := New(ctx, Config{ImageTime: time.Minute, Log: log}, c, r, nil)
 	ref := wire.Ref{Repository: "a", Tag: "1"}
 	manifest := registry.Manifest{MediaType: "m", Digest: "sha256:1", Bytes: []byte("{}")}
 	prepared, err := s.Copies.Prepare(ref, nil, &oci.Members{Root: manifest,

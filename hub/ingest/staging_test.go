@@ -36,7 +36,8 @@ func TestUnsyncedPackIsNotPublished(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	p := publish.New(c, o, scratch, log)
 	keys := []ed25519.PrivateKey{make(ed25519.PrivateKey, ed25519.PrivateKeySize)}
-	i := New(c, p, encoder.NewPool(1), NewTrees(c, o, p, tree.Limits{Entries: 1000, Bytes: 1 << 20}, keys, log), log)
+	trees := NewTrees(t.Context(), c, o, p, tree.Limits{Entries: 1000, Bytes: 1 << 20}, keys, log)
+	i := New(c, p, encoder.NewPool(1), trees, log)
 	staging, err := newStaging(p, c)
 	if err != nil {
 		t.Fatal(err)

@@ -43,8 +43,7 @@ type Trees struct {
 	keys      []ed25519.PrivateKey // each signs
 	log       *slog.Logger
 
-	life context.Context // of requested trees; ends with Run
-	end  context.CancelFunc
+	life context.Context // of requested trees; ends with the hub
 
 	merging   *semaphore.Weighted // all trees
 	requested *semaphore.Weighted // requested trees that run, one at a time
@@ -52,24 +51,21 @@ type Trees struct {
 	flights   singleflight.Group  // requested trees, by chain
 }
 
-// NewTrees returns a maker of trees within the limits, signed with the keys.
+// NewTrees returns a maker of trees within the limits, signed with the keys. life ends with the hub.
 func NewTrees(
-	c *catalog.Catalog, o *objects.Store, p *publish.Publisher, limits tree.Limits,
+	life context.Context, c *catalog.Catalog, o *objects.Store, p *publish.Publisher, limits tree.Limits,
 	keys []ed25519.PrivateKey, log *slog.Logger,
 ) *Trees {
-	t := &Trees{MaxDerived: maxDerived, catalog: c, objects: o, publisher: p, limits: limits, keys: keys, log: log,
+	return &Trees{MaxDerived: maxDerived, life: life, catalog: c, objects: o, publisher: p, limits: limits, keys: keys, log: log,
 		merging:   semaphore.NewWeighted(mergesAtOnce),
 		requested: semaphore.NewWeighted(1),
 		waiting:   semaphore.NewWeighted(maxRequested)}
-	t.life, t.end = context.WithCancel(context.Background())
-	return t
 }
 
-// Run lets requested trees be made until ctx ends, and waits for the one that is being made.
-func (t *Trees) Run(ctx context.Context) error {
-	<-ctx.Done()
-	t.end()
-	return t.requested.Acquire(context.WithoutCancel(ctx), 1)
+// Run waits until the life of requested trees ends, and then for the one that is being made.
+func (t *Trees) Run() error {
+	<-t.life.Done()
+	return t.requested.Acquire(context.WithoutCancel(t.life), 1)
 }
 
 // madeTree is a tree whose index and locations are staged.

@@ -52,8 +52,7 @@ type Copies struct {
 	log      *slog.Logger
 	maxBlob  int64 // bytes
 
-	life    context.Context // of all copies; ends with Run
-	end     context.CancelFunc
+	life    context.Context     // of all copies
 	slots   *semaphore.Weighted // for copies that run
 	pending chan *Copy
 
@@ -61,18 +60,16 @@ type Copies struct {
 	copies map[copyKey]*Copy
 }
 
-// NewCopies returns copies to r of blobs of at most maxBlob bytes.
-func NewCopies(r *registry.Registry, images Images, maxBlob int64, imageTime time.Duration, log *slog.Logger) *Copies {
-	c := &Copies{ImageTime: imageTime, registry: r, images: images, log: log, maxBlob: maxBlob,
+// NewCopies returns copies to r of blobs of at most maxBlob bytes. They end with life.
+func NewCopies(
+	life context.Context, r *registry.Registry, images Images, maxBlob int64, imageTime time.Duration, log *slog.Logger,
+) *Copies {
+	return &Copies{ImageTime: imageTime, registry: r, images: images, log: log, maxBlob: maxBlob, life: life,
 		slots: semaphore.NewWeighted(copiesAtOnce), pending: make(chan *Copy, maxCopies), copies: map[copyKey]*Copy{}}
-	c.life, c.end = context.WithCancel(context.Background())
-	return c
 }
 
-// Run runs the copies until ctx ends.
-func (s *Copies) Run(ctx context.Context) error {
-	defer s.end()
-	defer context.AfterFunc(ctx, s.end)()
+// Run runs the copies until their life ends.
+func (s *Copies) Run() error {
 	var group errgroup.Group
 	for {
 		select {

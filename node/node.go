@@ -1,10 +1,9 @@
-// Package node promises a node: it puts the parts together, runs them until its context ends, and
-// leaves nothing mounted but what containers still use. What a daemon that was killed left behind,
-// the next one puts in order.
+// Package node promises a node: it puts the parts together and runs them until its context ends.
+// Then it unmounts all trees that no container uses. If a daemon was killed, the next one cleans up.
 //
 // node.go shows the parts and how they are wired; the parts are packages below this one. The other
 // files are the configuration (config.go, values.go, trust.go), the root directory (root.go), and
-// what is recorded of starts (recording.go).
+// the recorder of starts (recording.go).
 //
 // Only root may write to the root directory. It holds
 //
@@ -119,7 +118,8 @@ func (n *Node) start(ctx context.Context) error {
 	}
 	var noMonitor error // containers come first: the node runs without it
 	if n.monitor, noMonitor = monitor.Open(ctx, n.config.HTTPAddress, n.log); noMonitor != nil {
-		n.log.Error("metrics, health and readiness are not available", "address", n.config.HTTPAddress, "err", noMonitor)
+		n.log.Error("metrics, health and readiness are not available", "address", n.config.HTTPAddress,
+			"err", noMonitor)
 	}
 	n.closers = append(n.closers, func() error { n.monitor.Close(); return nil })
 	if err := mount.Prepare(n.config.Root); err != nil {
@@ -147,7 +147,7 @@ func (n *Node) start(ctx context.Context) error {
 	return err
 }
 
-// openChunks opens what chunks come from: the cache, and the hubs.
+// openChunks opens the sources of chunks: the cache, and the hubs.
 func (n *Node) openChunks() (err error) {
 	if n.hubs, err = n.config.origins(n.log); err != nil {
 		return err
@@ -254,12 +254,15 @@ func (n *Node) openSnapshots(ctx context.Context) (err error) {
 func (n *Node) listen(ctx context.Context, path string) (net.Listener, error) {
 	listener, err := socket.Listen(ctx, path)
 	if err == nil {
-		n.closers = append(n.closers, func() error { _ = listener.Close(); return nil }) // its server may have closed it
+		n.closers = append(n.closers, func() error {
+			_ = listener.Close() // its server may have closed it
+			return nil
+		})
 	}
 	return listener, err
 }
 
-// openReport opens what administrators see and use.
+// openReport opens the parts for administrators.
 func (n *Node) openReport(noMonitor error) {
 	c := &n.config
 	fixed := report.Status{
@@ -270,8 +273,8 @@ func (n *Node) openReport(noMonitor error) {
 		fixed.NoMetrics = noMonitor.Error()
 	}
 	n.report = &report.Reporter{
-		Fixed: fixed, Hubs: n.hubs, Keys: n.keys, Chains: n.chains, Trees: n.trees, Mounts: n.mounts, Snapshots: n.snapshots,
-		Cache: n.cache, Units: n.units, Ahead: n.prefetcher, Recorder: n.recorder, Traces: n.traces,
+		Fixed: fixed, Hubs: n.hubs, Keys: n.keys, Chains: n.chains, Trees: n.trees, Mounts: n.mounts,
+		Snapshots: n.snapshots, Cache: n.cache, Units: n.units, Ahead: n.prefetcher, Recorder: n.recorder, Traces: n.traces,
 		Devices: n.devices, Binds: n.binds, Completion: n.completion, Leftovers: n.leftovers,
 	}
 	n.images = imagecache.New(n.cache, n.trees, n.report, n.completion, n.log)
@@ -282,7 +285,8 @@ func (n *Node) serve(ctx context.Context, ready func()) error {
 	n.binds.Recover(ctx, n.devices.TakenOver())
 	group, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context){
-		n.prefetcher.Run, n.recorder.Run, n.traces.Run, n.chains.RenewStatements, n.completion.Run, n.devices.WatchKeeper,
+		n.prefetcher.Run, n.recorder.Run, n.traces.Run,
+		n.chains.RenewStatements, n.completion.Run, n.devices.WatchKeeper,
 		func(ctx context.Context) { n.images.Run(ctx, int64(n.config.ScrubRate)) },
 		func(ctx context.Context) { n.health.FeedWatchdog(ctx, n.manager, n.log) },
 		func(ctx context.Context) { n.health.Flush(ctx, n.log) },
@@ -303,8 +307,8 @@ func (n *Node) serve(ctx context.Context, ready func()) error {
 	return group.Wait()
 }
 
-// announce reports that the node is ready: its sockets exist, and it serves what a previous daemon
-// served. Readiness is reported here and in withdraw only.
+// announce reports that the node is ready: its sockets exist, and it serves the trees of a previous
+// daemon. Readiness is reported here and in withdraw only.
 func (n *Node) announce(ready func()) {
 	n.log.Info("node is ready", "root", n.config.Root, "address", n.config.Address, "hubs", n.hubs.URL())
 	n.monitor.Ready()

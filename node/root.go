@@ -32,8 +32,9 @@ func (n *Node) openRoot() (inherited bool, err error) {
 		n.lock, inherited, err = takeover.Lock(n.config.Root, n.leftovers)
 	}
 	if errors.Is(err, unix.EROFS) {
-		err = fmt.Errorf("the node's root %s is on a file system that is read-only, and a node keeps its lock, its sockets and "+
-			"its state there: make it writable (the kernel's log says why it is not), or choose another --root: %w", n.config.Root, err)
+		err = fmt.Errorf("the node's root %s is on a file system that is read-only, and a node keeps its lock, "+
+			"its sockets and its state there: make it writable (the kernel's log says why it is not), "+
+			"or choose another --root: %w", n.config.Root, err)
 	}
 	return inherited, err
 }
@@ -48,8 +49,8 @@ func (n *Node) checkProgram() error {
 		return nil
 	}
 	if tree != "" {
-		return fmt.Errorf("this program lies on an image that a lighter node serves (%s), and would wait for itself to read it: "+
-			"install it on the machine's own disk, or pull its image with another snapshotter", tree)
+		return fmt.Errorf("this program lies on an image that a lighter node serves (%s), and would wait for "+
+			"itself to read it: install it on the machine's own disk, or pull its image with another snapshotter", tree)
 	}
 	return nil
 }
@@ -72,7 +73,8 @@ func (n *Node) makeRoot() error {
 		return fmt.Errorf("look at the node's root %s: %w", root, err)
 	}
 	if stat.Uid != 0 || stat.Mode&0o022 != 0 {
-		return fmt.Errorf("others than root can write to %s: `chown root %s; chmod 700 %s`, or give the node another --root", root, root, root)
+		return fmt.Errorf("others than root can write to %s: `chown root %[1]s; chmod 700 %[1]s`, "+
+			"or give the node another --root", root)
 	}
 	n.config.Root = real
 	return nil

@@ -57,7 +57,7 @@ type Binds struct {
 	log    *slog.Logger
 }
 
-// Open reads what previous daemons have mounted, and holds the chains of it. A list that cannot
+// Open reads the binds of previous daemons, and holds their chains. A list that cannot
 // be read is a leftover: the node goes on without it, and Incomplete is true.
 func Open(root string, hub Hub, chains Chains, leftovers *durable.Leftovers, log *slog.Logger) *Binds {
 	b := &Binds{root: root, list: openList(root, leftovers), hub: hub, chains: chains, log: log}
@@ -224,7 +224,8 @@ func Release(root string, leftovers *durable.Leftovers) (err error) {
 		err = errors.Join(err, failed)
 	}
 	if l.incomplete {
-		err = errors.Join(err, fmt.Errorf("the list of images mounted by lighter mount in %s cannot be read: unmount them by hand", root))
+		err = errors.Join(err, fmt.Errorf("the list of images mounted by lighter mount in %s cannot be read: "+
+			"unmount them by hand", root))
 	}
 	return err
 }

@@ -43,8 +43,9 @@ func openList(root string, leftovers *durable.Leftovers) *list {
 	}
 	if _, err := os.Lstat(l.path + brokenSuffix); err == nil {
 		l.incomplete = true
-		leftovers.Note(l.path+brokenSuffix, errors.New("the list of images mounted by lighter mount cannot be read: while this "+
-			"file exists, no tree is removed that was there when the node started; unmount these images, and remove the file"))
+		leftovers.Note(l.path+brokenSuffix, errors.New("the list of images mounted by lighter mount cannot be "+
+			"read: while this file exists, no tree is removed that was there when the node started; "+
+			"unmount these images, and remove the file"))
 	}
 	for _, b := range binds {
 		l.dirs[b.Dir] = b

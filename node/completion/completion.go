@@ -2,8 +2,9 @@
 // images that are mounted (Run), or at once, for one image (Fetch). It also makes the local
 // devices of complete images.
 //
-// Background work waits for its schedule, stays within its rate, and never evicts anything:
-// what it would fetch, nobody has read. It works on one tree at a time, one unit at a time, and
+// Background work waits for its schedule and stays within its rate. It never evicts anything:
+// cached chunks may be read again, and no reader has asked for the missing ones. It works on one
+// tree at a time, one unit at a time, and
 // fetches only missing units, so it goes on where it ended.
 package completion
 
@@ -31,11 +32,11 @@ const (
 	lookInterval = 2 * time.Second  // between two looks at the mounted trees
 	retryDelay   = time.Minute      // before the next look after a failure
 	burst        = 256 << 10        // bytes that may arrive at once, whatever the rate
-	steadyTime   = 10 * time.Minute // without evictions, before anything is fetched: evicted chunks were read by someone
+	steadyTime   = 10 * time.Minute // without evictions, before anything is fetched
 	unitRoom     = 4 << 20          // bytes that have to be free in the cache for another unit
 )
 
-// Options say what is completed.
+// Options of completion.
 type Options struct {
 	Complete bool  // fetch missing chunks of mounted trees
 	Local    bool  // make local devices of complete trees
@@ -73,7 +74,7 @@ type Cache interface {
 	Stats() disk.Stats
 }
 
-// Share is a share of what the node fetches.
+// Share is one share of the node's requests.
 type Share interface {
 	// Warm fetches a chunk's unit into the cache, in the background.
 	Warm(ctx context.Context, ref chunk.Ref) error
@@ -172,7 +173,7 @@ func (c *Completer) Run(ctx context.Context) {
 		if failed != "" && ctx.Err() == nil {
 			wait = retryDelay
 			if failed != before {
-				c.log.Warn("cannot complete all mounted images", "retry", wait, "err", failed)
+				c.log.Warn("cannot complete all mounted images", "duration", wait, "err", failed)
 			}
 		}
 		sleep.For(ctx, wait)

@@ -157,7 +157,8 @@ func inPackOrder(units []unit) []unit {
 		}
 	}
 	slices.SortStableFunc(units, func(a, b unit) int {
-		return cmp.Or(cmp.Compare(packs[a.ref.Unit.Pack], packs[b.ref.Unit.Pack]), cmp.Compare(a.ref.Unit.N, b.ref.Unit.N))
+		x, y := a.ref.Unit, b.ref.Unit
+		return cmp.Or(cmp.Compare(packs[x.Pack], packs[y.Pack]), cmp.Compare(x.N, y.N))
 	})
 	merged := units[:0]
 	for _, u := range units {

@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// ErrNoWaiter is the cause with which a call is cancelled that nobody waits for.
+// ErrNoWaiter is the cause with which a call without waiters is cancelled.
 var ErrNoWaiter = errors.New("nobody waits for it any more")
 
 // Group runs at most one call for each key. The zero Group is ready for use, and safe for

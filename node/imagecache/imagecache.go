@@ -1,5 +1,5 @@
 // Package imagecache promises the chunk cache by image: an administrator pins, evicts and
-// verifies what an image has in it. Images are named by a word, as `lighter status` shows them.
+// verifies the chunks of an image. Images are named by a word, as `lighter status` shows them.
 package imagecache
 
 import (
@@ -27,7 +27,7 @@ type Status struct {
 	Pins []disk.Pin `json:"pins"`
 }
 
-// Freed is what was evicted, and the state of the cache after it.
+// Freed is the result of an eviction, and the state of the cache after it.
 type Freed struct {
 	disk.Freed
 	Status

@@ -9,8 +9,8 @@
 // root directory, whether a node runs there or not: Bind and Unbind show a tree elsewhere, Release
 // and Abandon clean up.
 //
-// The package never removes a tree because it cannot be mounted, and never unmounts what it has not
-// mounted. Which trees are needed is the caller's decision.
+// The package never removes a tree because it cannot be mounted, and never unmounts the mounts of
+// other programs. The caller decides which trees are needed.
 //
 // On disk, below the node's root:
 //

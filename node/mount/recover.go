@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"lighter/format/chunk"
 	"lighter/node/trees"
 )
 
@@ -39,13 +40,21 @@ func (m *Mounts) Recover(takenOver bool) error {
 		if !mounted || m.trees.Served(tree) == nil {
 			continue
 		}
-		mount := Mount{Kind: KnownDevice, Mode: entry.mode}
-		if trees.IsLocalMetadata(entry.source) {
-			mount.Kind = LocalDevice
-		}
-		m.set(tree, mount)
+		m.adopt(tree, entry)
 	}
 	return nil
+}
+
+// adopt sets the newest mount of a tree to what the kernel's mount table says of it.
+func (m *Mounts) adopt(tree chunk.ID, entry tableEntry) {
+	mount, _ := m.get(tree)
+	mount.Mode = entry.mode
+	if trees.IsLocalMetadata(entry.source) {
+		mount.Kind = LocalDevice
+	} else if mount.Kind != NewDevice {
+		mount.Kind = KnownDevice
+	}
+	m.set(tree, mount)
 }
 
 // Connection returns the number MAJOR:MINOR of the file system on root's devices directory, which
@@ -100,7 +109,7 @@ func Release(root string) error {
 	return detach(Devices(root))
 }
 
-// Abandon unmounts what a node has mounted below root, and removes root. The caller knows that no
+// Abandon removes the mounts of a node below root, and root itself. The caller knows that no
 // daemon uses it or ever will.
 func Abandon(root string) error {
 	if _, err := os.Lstat(root); errors.Is(err, os.ErrNotExist) {

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"lighter/format/chunk"
-	"lighter/node/trees"
 	"lighter/sleep"
 )
 
@@ -74,18 +73,9 @@ func (m *Mounts) hide(tree chunk.ID) error {
 // update finds out how a tree is mounted of which some mounts were unmounted and others were not.
 func (m *Mounts) update(tree chunk.ID) {
 	mounts, err := mountPoints(m.root)
-	entry, mounted := mounts[m.point(tree)]
-	if err != nil || !mounted {
-		return
+	if entry, mounted := mounts[m.point(tree)]; err == nil && mounted {
+		m.adopt(tree, entry)
 	}
-	mount, _ := m.get(tree)
-	mount.Mode = entry.mode
-	if trees.IsLocalMetadata(entry.source) {
-		mount.Kind = LocalDevice
-	} else if mount.Kind != NewDevice {
-		mount.Kind = KnownDevice
-	}
-	m.set(tree, mount)
 }
 
 // UnmountIdle unmounts each tree that no process works in. The devices stay as long as their

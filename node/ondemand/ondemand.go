@@ -34,7 +34,7 @@ type Finder interface {
 	FindTree(ctx context.Context, word string) (tree chunk.ID, label string, err error)
 }
 
-// Mounts mounts a tree once more, so that its next start reads what is in memory, too.
+// Mounts mounts a tree once more, so that none of its data is in memory for the next start.
 type Mounts interface {
 	MountAgain(ctx context.Context, tree chunk.ID) error
 	Unwatch(tree chunk.ID)
@@ -77,7 +77,8 @@ func (r *Recorder) Record(ctx context.Context, image string, text bool, report f
 		end.Text = string(trace.EncodeText([]trace.Recording{files}))
 	} else {
 		if err := r.Send(ctx, t); err != nil {
-			return fmt.Errorf("send the trace of %s to a hub: %w (with --output it is written to a file, for `lighter trace import`)", image, err)
+			return fmt.Errorf("send the trace of %s to a hub: %w "+
+				"(with --output it is written to a file, for `lighter trace import`)", image, err)
 		}
 		end.Sent = true
 	}

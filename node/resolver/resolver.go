@@ -34,9 +34,9 @@ type Trees interface {
 	TreeStore
 	// Mountable says why no tree can be mounted on this machine, or nil.
 	Mountable() error
-	// Ensure fetches a tree's index unless it is cached, and starts to fetch what a start needs. It
-	// fails when nothing arrives for a while. It calls begun as soon as the header of the index was
-	// verified. For a cached tree it does not wait.
+	// Ensure fetches a tree's index unless it is cached, and starts to prefetch. It fails when
+	// nothing arrives for a while. It calls begun as soon as the header of the index was verified.
+	// For a cached tree it does not wait. It is called once at a time for a tree that is not cached.
 	Ensure(ctx context.Context, tree chunk.ID, begun func()) error
 	Mount(ctx context.Context, tree chunk.ID) (dir string, err error)
 	// Starts says that a container is about to start on a mounted tree.
@@ -202,8 +202,9 @@ func (r *Resolver) ask(q Request) (answer map[string]*facts, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
 	defer cancel()
 	end := time.Now().Add(lookupTimeout)
+	askOne := func(a Answerer) (map[string]*facts, error) { return r.askOne(ctx, a, q) }
 	err = retry(ctx, func() (err error) {
-		answer, err = askFirst(r.config.Answerers, func(a Answerer) (map[string]*facts, error) { return r.askOne(ctx, a, q) })
+		answer, err = askFirst(r.config.Answerers, askOne)
 		return err
 	}, func(err error) (time.Duration, bool) {
 		wait, ok := retryAfter(err)

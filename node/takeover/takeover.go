@@ -1,7 +1,7 @@
 // Package takeover promises that the connection to the kernel, through which containers read
-// their images, passes from one daemon to the next. A daemon takes over what a keeper holds
-// (package keeper), or makes a new connection; while it runs, it makes sure that a keeper holds
-// a copy; when it ends, it unmounts the devices if nothing uses them.
+// their images, passes from one daemon to the next. A daemon takes over the connection
+// that a keeper holds (package keeper), or makes a new one. While it runs, it makes sure that a
+// keeper holds a copy. When it ends, it unmounts the devices if nothing uses them.
 //
 // It takes nothing away from containers unless no daemon could ever serve it. If the take-over
 // fails for now (no descriptors, no memory, no answer from the keeper), Open fails and leaves
@@ -116,11 +116,12 @@ func Open(ctx context.Context, o Options) (*Devices, error) {
 	case errors.Is(err, errTooNew):
 		return nil, err
 	case !errors.Is(err, errUnusable):
-		return nil, fmt.Errorf("take over a previous daemon's devices: %w: they stay kept, and containers that read from "+
-			"them wait: start the node again, or, to give up these reads, run `lighter release --root %s` first", err, o.Root)
+		return nil, fmt.Errorf("take over a previous daemon's devices: %w: they stay kept, and containers that "+
+			"read from them wait: start the node again, or, to give up these reads, "+
+			"run `lighter release --root %s` first", err, o.Root)
 	default:
-		d.log.Error("cannot take over a previous daemon's devices: containers get errors for what is not in memory", "err",
-			err)
+		d.log.Error("cannot take over a previous daemon's devices: containers get errors for data not in memory",
+			"err", err)
 		// While a keeper holds the connection it does not end, and readers wait.
 		if err := d.drop(ctx); err != nil {
 			return nil, err
@@ -157,7 +158,7 @@ func (d *Devices) drop(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// takeKept returns what the first keeper holds that holds anything.
+// takeKept asks each keeper for the connection, until one holds it.
 func (d *Devices) takeKept(ctx context.Context) (files []*os.File, note []byte, err error) {
 	for _, k := range d.keepers {
 		files, note, err = k.Take(ctx)
@@ -179,9 +180,9 @@ func (d *Devices) takeOver(ctx context.Context) (*fuse.Server, error) {
 	var kept note
 	err = json.Unmarshal(text, &kept) // of a newer daemon's note perhaps only the versions are readable
 	if known := number(keptVersion); kept.Oldest > known {
-		return nil, fmt.Errorf("%w: their state has version %d, for daemons from version %d on, and this one has %d: start "+
-			"a newer lighter node, or, to give up what containers read of them, run `lighter release --root %s` first",
-			errTooNew, kept.Version, kept.Oldest, known, d.root)
+		return nil, fmt.Errorf("%w: their state has version %d, for daemons from version %d on, and this one has %d: "+
+			"start a newer lighter node, or, to give up what containers read of them, "+
+			"run `lighter release --root %s` first", errTooNew, kept.Version, kept.Oldest, known, d.root)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: read its note: %w", errUnusable, err)
@@ -241,7 +242,8 @@ func (d *Devices) serve(ctx context.Context) error {
 	err := d.server.Serve(ctx)
 	if ctx.Err() == nil && !d.closing.Load() {
 		d.unserved.Store(true)
-		err = errors.Join(err, fmt.Errorf("the kernel sends no more requests: was %s unmounted?", mount.Devices(d.root)))
+		err = errors.Join(err,
+			fmt.Errorf("the kernel sends no more requests: was %s unmounted?", mount.Devices(d.root)))
 	}
 	return err
 }

@@ -37,7 +37,7 @@ func newLocals() locals {
 		bytes: map[chunk.ID]int64{}}
 }
 
-// AskMounted sets what reports whether the newest mount of a tree reads its local device. A mounted
+// AskMounted sets the function that reports whether the newest mount of a tree reads its local device. A mounted
 // local device is not removed, unless it is damaged. It is called once, before the first Serve.
 func (l *locals) AskMounted(isMounted func(tree chunk.ID) bool) { l.isMounted = isMounted }
 

@@ -14,7 +14,7 @@ import (
 // Layer is a chain with a snapshot.
 type Layer struct {
 	Chain string
-	Image string // the reference of the image whose top it is, if containerd named it
+	Image string // if the layer is the top of an image: its reference, as far as containerd has named it
 	Lazy  bool
 	Why   string // why it is lazy, or not; empty if unknown
 	Top   bool   // no layer stands on it, or containerd said that an image ends here

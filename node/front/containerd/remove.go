@@ -111,7 +111,7 @@ func (s *Snapshotter) Cleanup(ctx context.Context) error {
 	return err
 }
 
-// Leftovers lists what could not be cleaned up.
+// Leftovers lists the paths that could not be cleaned up.
 func (s *Snapshotter) Leftovers() []durable.Leftover { return s.leftovers.List() }
 
 // isOurs reports whether an entry of the directory is a snapshot's, or was to become one.

@@ -43,10 +43,10 @@ type Config struct {
 	LogLevel    string     `toml:"log_level" comment:"What is logged: debug, info, warn or error."`
 	LogFormat   string     `toml:"log_format" comment:"Format of the log: text or json."`
 
-	Complete         bool                `toml:"complete" comment:"Fetch the rest of running images in the background. It stops while the cache has no room without evictions."`
-	CompleteRate     Size                `toml:"complete_rate" comment:"Limit of this background fetch, in compressed bytes a second: 10MiB. 0: no limit, but readers go first."`
-	CompleteSchedule completion.Schedule `toml:"complete_schedule" comment:"When the background fetch runs, in local time: [\"22:00-06:00\"]. Empty: always."`
-	LocalDevice      bool                `toml:"local_device" comment:"When all chunks of an image are cached, write them to a file. Later mounts read this file, and need no daemon. It takes the image's size on the disk once more, at most half of cache_size in all, and counts as part of it. Set scrub_rate, too: nothing else verifies the file when it is read."`
+	Complete         bool     `toml:"complete" comment:"Fetch the rest of running images in the background. It stops while the cache has no room without evictions."`
+	CompleteRate     Size     `toml:"complete_rate" comment:"Limit of this background fetch, in compressed bytes a second: 10MiB. 0: no limit, but readers go first."`
+	CompleteSchedule []string `toml:"complete_schedule" comment:"When the background fetch runs, in local time: [\"22:00-06:00\"]. Empty: always."`
+	LocalDevice      bool     `toml:"local_device" comment:"When all chunks of an image are cached, write them to a file. Later mounts read this file, and need no daemon. It takes the image's size on the disk once more, at most half of cache_size in all, and counts as part of it. Set scrub_rate, too: nothing else verifies the file when it is read."`
 }
 
 // DefaultConfig returns the default configuration.
@@ -69,7 +69,7 @@ func DefaultConfig() Config {
 		LogLevel:    "info",
 		LogFormat:   "text",
 
-		CompleteSchedule: completion.Schedule{},
+		CompleteSchedule: []string{},
 	}
 }
 
@@ -110,6 +110,9 @@ func (c *Config) Check() error {
 		if _, err := index.ParseKey(key); err != nil {
 			return fmt.Errorf("hub_keys: %w", err)
 		}
+	}
+	if _, err := completion.ParseSchedule(c.CompleteSchedule); err != nil {
+		return fmt.Errorf("complete_schedule: %w", err)
 	}
 	if c.HTTPAddress != "" {
 		return socket.CheckAddress("http_address", c.HTTPAddress)

@@ -222,9 +222,13 @@ func (n *Node) openTrees(ctx context.Context, inherited bool) (err error) {
 		return err
 	}
 	n.binds = binds.Open(root, n.hubs, n.chains, n.leftovers, n.log)
+	schedule, err := completion.ParseSchedule(n.config.CompleteSchedule)
+	if err != nil {
+		return err
+	}
 	n.completion = completion.New(completion.Options{
 		Complete: n.config.Complete, Local: n.config.LocalDevice, Rate: int64(n.config.CompleteRate),
-		Schedule: n.config.CompleteSchedule, Short: n.shortage.Check,
+		Schedule: schedule, Short: n.shortage.Check,
 	}, completion.Parts{
 		Trees: n.trees, Mounts: n.mounts, Cache: n.cache, Share: func() completion.Share { return n.units.Share() },
 	}, n.log)

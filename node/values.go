@@ -30,12 +30,6 @@ func (d *Delay) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// Set implements the flag packages' Value.
-func (d *Delay) Set(text string) error { return d.UnmarshalText([]byte(text)) }
-
-// Type implements pflag's Value.
-func (d *Delay) Type() string { return "delay" }
-
 // Size is a number of bytes, written as 20GiB or 500MB.
 type Size int64
 
@@ -54,12 +48,6 @@ func (s *Size) UnmarshalText(b []byte) error {
 	*s = Size(n)
 	return nil
 }
-
-// Set implements the flag packages' Value.
-func (s *Size) Set(text string) error { return s.UnmarshalText([]byte(text)) }
-
-// Type implements pflag's Value.
-func (s *Size) Type() string { return "size" }
 
 // Space is a part of a disk, written as 17% or as a Size.
 type Space disk.Space
@@ -106,9 +94,3 @@ func (s Space) below(other Space) bool {
 	}
 	return s.Percent < other.Percent && s.Bytes <= other.Bytes || s.Bytes < other.Bytes && s.Percent <= other.Percent
 }
-
-// Set implements the flag packages' Value.
-func (s *Space) Set(text string) error { return s.UnmarshalText([]byte(text)) }
-
-// Type implements pflag's Value.
-func (s *Space) Type() string { return "space" }

@@ -37,7 +37,8 @@ a cache of its own, which ends at "lighter unmount DIR".`,
 	platform := cmd.Flags().String("platform", "", "the `OS/ARCH[/VARIANT]` to mount, if the image has several")
 	cmd.Flags().StringSliceVar(&config.HubKeys, "hub-key", nil,
 		"the hub's public `KEY`; needed for a hub that is not on this machine")
-	cmd.Flags().Var(&config.CacheSize, "cache-size", "the largest size of the mount's own cache (`SIZE`)")
+	cmd.Flags().TextVar(&config.CacheSize, "cache-size", config.CacheSize,
+		"the largest size of the mount's own cache (`SIZE`)")
 	return run(cmd, mountsOf(root), func(ctx context.Context, mounts standalone.Mounts, args []string) error {
 		dir, err := existingDir(args[1])
 		if err != nil {

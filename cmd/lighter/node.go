@@ -79,25 +79,28 @@ func nodeFlags(cmd *cobra.Command, config *node.Config, file *string) {
 		"how the kernel mounts images (`MODE`: auto, file, loop or none)")
 	f.BoolVar(&config.RemapIDs, "remap-ids", config.RemapIDs,
 		"map owners into user namespaces; containerd needs the capability remap-ids")
-	f.Var(&config.CacheSize, "cache-size", "the largest size of the chunk cache on the disk (`SIZE`: 20GiB)")
+	f.TextVar(&config.CacheSize, "cache-size", config.CacheSize,
+		"the largest size of the chunk cache on the disk (`SIZE`: 20GiB)")
 	f.BoolVar(&config.Prefetch, "prefetch", config.Prefetch, "fetch what an image's start needs before it is read")
-	f.Var(&config.PrefetchMax, "prefetch-limit", "the most that is prefetched for one image, uncompressed (`SIZE`)")
+	f.TextVar(&config.PrefetchMax, "prefetch-limit", config.PrefetchMax,
+		"the most that is prefetched for one image, uncompressed (`SIZE`)")
 	f.BoolVar(&config.Complete, "complete", config.Complete, "fetch the rest of running images in the background")
-	f.Var(&config.CompleteRate, "complete-rate",
+	f.TextVar(&config.CompleteRate, "complete-rate", config.CompleteRate,
 		"the background rate, in compressed bytes a second (`SIZE`; 0: whatever the link has left)")
-	f.Var(&config.CompleteSchedule, "complete-schedule",
+	f.StringSliceVar(&config.CompleteSchedule, "complete-schedule", config.CompleteSchedule,
 		"when the background fetch runs, in local time (`WINDOWS`: 22:00-06:00; may be repeated; none: always)")
 	f.BoolVar(&config.LocalDevice, "local-device", config.LocalDevice,
 		"write wholly cached images to files that containers read without the node; needs their size once more")
 	f.StringVar(&config.HTTPAddress, "http-address", config.HTTPAddress,
 		"the `ADDRESS` of /metrics, /healthz and /readyz (HOST:PORT or unix:/PATH)")
-	f.Var(&config.FreeLow, "disk-free-low",
+	f.TextVar(&config.FreeLow, "disk-free-low", config.FreeLow,
 		"if less of the disk is free, the cache shrinks (`SPACE`: 17% or 50GiB; 0: never)")
-	f.Var(&config.FreeHigh, "disk-free-high", "it shrinks until this much is free (`SPACE`)")
-	f.Var(&config.ScrubRate, "scrub-rate",
+	f.TextVar(&config.FreeHigh, "disk-free-high", config.FreeHigh, "it shrinks until this much is free (`SPACE`)")
+	f.TextVar(&config.ScrubRate, "scrub-rate", config.ScrubRate,
 		"the rate at which the cache is verified in the background, in bytes a second (`SIZE`; 0: not at all)")
 	f.BoolVar(&config.Record, "record", config.Record, "record what starts read, and report it to a hub")
-	f.Var(&config.RecordDelay, "record-delay", "the longest random delay of a report (`DELAY`: 90s)")
+	f.TextVar(&config.RecordDelay, "record-delay", config.RecordDelay,
+		"the longest random delay of a report (`DELAY`: 90s)")
 	f.StringVar(&config.LogLevel, "log-level", config.LogLevel, "`LEVEL`: debug, info, warn or error")
 	f.StringVar(&config.LogFormat, "log-format", config.LogFormat, "`FORMAT`: text or json")
 }

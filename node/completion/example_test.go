@@ -9,8 +9,8 @@ import (
 
 // A schedule has windows in local time, which may cross midnight.
 func ExampleSchedule() {
-	var s completion.Schedule
-	if err := s.Set("22:00-06:00,12:00-13:00"); err != nil {
+	s, err := completion.ParseSchedule([]string{"22:00-06:00", "12:00-13:00"})
+	if err != nil {
 		panic(err)
 	}
 	for _, hour := range []int{3, 9, 12, 23} {

@@ -8,40 +8,35 @@ import (
 )
 
 // Schedule is when completion may fetch: in any of its windows, or always if it has none.
-type Schedule []Window
+type Schedule []window
 
-// Window is a part of each day, in local time, written as 22:00-06:00.
-type Window struct{ from, to int } // minutes of the day, without to
+// window is a part of each day, in local time.
+type window struct {
+	text     string // 22:00-06:00
+	from, to int    // minutes of the day, without to
+}
 
-// UnmarshalText parses what String returns.
-func (w *Window) UnmarshalText(b []byte) error {
-	from, to, ok := strings.Cut(string(b), "-")
-	begins, err := time.Parse("15:04", strings.TrimSpace(from))
-	if ok && err == nil {
-		var ends time.Time
-		ends, err = time.Parse("15:04", strings.TrimSpace(to))
-		*w = Window{minute(begins), minute(ends)}
+// ParseSchedule parses windows that are written as 22:00-06:00.
+func ParseSchedule(texts []string) (Schedule, error) {
+	var windows Schedule
+	for _, text := range texts {
+		from, to, ok := strings.Cut(text, "-")
+		begins, err := time.Parse("15:04", strings.TrimSpace(from))
+		ends, failed := time.Parse("15:04", strings.TrimSpace(to))
+		if !ok || err != nil || failed != nil || begins.Equal(ends) {
+			return nil, fmt.Errorf("%q is not a part of the day: write 22:00-06:00, or nothing for the whole day", text)
+		}
+		windows = append(windows, window{text, minute(begins), minute(ends)})
 	}
-	if !ok || err != nil || w.from == w.to {
-		return fmt.Errorf("%q is not a part of the day: write 22:00-06:00, or nothing for the whole day", b)
-	}
-	return nil
+	return windows, nil
 }
 
 func minute(t time.Time) int { return 60*t.Hour() + t.Minute() }
 
-// String returns the window as 22:00-06:00.
-func (w Window) String() string {
-	return fmt.Sprintf("%02d:%02d-%02d:%02d", w.from/60, w.from%60, w.to/60, w.to%60)
-}
-
-// MarshalText implements encoding.TextMarshaler.
-func (w Window) MarshalText() ([]byte, error) { return []byte(w.String()), nil }
-
 // Open reports whether the time is in a window, by the time's own clock.
 func (s Schedule) Open(at time.Time) bool {
 	now := minute(at)
-	return len(s) == 0 || slices.ContainsFunc(s, func(w Window) bool {
+	return len(s) == 0 || slices.ContainsFunc(s, func(w window) bool {
 		if w.from < w.to {
 			return w.from <= now && now < w.to
 		}
@@ -50,34 +45,10 @@ func (s Schedule) Open(at time.Time) bool {
 }
 
 // String returns the windows, separated by commas.
-func (s *Schedule) String() string { return strings.Join(s.GetSlice(), ",") }
-
-// Set implements the flag packages' Value.
-func (s *Schedule) Set(text string) error { return s.Replace(strings.Split(text, ",")) }
-
-// Type implements pflag's Value.
-func (s *Schedule) Type() string { return "windows" }
-
-// Append implements pflag's SliceValue.
-func (s *Schedule) Append(text string) error { return s.Replace(append(s.GetSlice(), text)) }
-
-// Replace implements pflag's SliceValue.
-func (s *Schedule) Replace(texts []string) error {
-	windows := make(Schedule, len(texts))
-	for i, text := range texts {
-		if err := windows[i].UnmarshalText([]byte(text)); err != nil {
-			return err
-		}
+func (s Schedule) String() string {
+	var texts []string
+	for _, w := range s {
+		texts = append(texts, w.text)
 	}
-	*s = windows
-	return nil
-}
-
-// GetSlice implements pflag's SliceValue.
-func (s *Schedule) GetSlice() []string {
-	texts := make([]string, len(*s))
-	for i, w := range *s {
-		texts[i] = w.String()
-	}
-	return texts
+	return strings.Join(texts, ",")
 }

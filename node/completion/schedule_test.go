@@ -1,6 +1,7 @@
 package completion
 
 import (
+	"strings"
 	"testing"
 	"time"
 )
@@ -17,8 +18,8 @@ func TestSchedule(t *testing.T) {
 		{"12:00-13:30,22:00-00:00", "12:30", true}, {"12:00-13:30,22:00-00:00", "23:59", true}, {"12:00-13:30,22:00-00:00",
 			"00:00", false},
 	} {
-		var s Schedule
-		if err := s.Set(test.windows); err != nil || s.String() != test.windows {
+		s, err := ParseSchedule(strings.Split(test.windows, ","))
+		if err != nil || s.String() != test.windows {
 			t.Fatalf("parse %s: got %s, %v", test.windows, s.String(), err)
 		}
 		at, err := time.Parse("15:04", test.at)
@@ -33,7 +34,7 @@ func TestSchedule(t *testing.T) {
 		t.Error("no windows: got closed, want always open")
 	}
 	for _, wrong := range []string{"", "22:00", "22:00-", "25:00-06:00", "22-6", "06:00-06:00", "22:00-06:00-07:00"} {
-		if err := new(Schedule).Set(wrong); err == nil {
+		if _, err := ParseSchedule([]string{wrong}); err == nil {
 			t.Errorf("%q: got no error", wrong)
 		}
 	}

@@ -26,14 +26,14 @@ type locator struct {
 	trees map[chunk.ID]*locating
 }
 
-// locating is what a locator knows of an open tree, or of one with an attempt in flight.
+// locating is the state of a tree with an attempt in flight, or of an open one without locations.
 type locating struct {
 	ctx    context.Context // of its attempts
 	stop   context.CancelFunc
 	busy   bool          // an attempt is in flight
 	tried  chan struct{} // closed when the last attempt has ended
 	next   time.Time     // before it no other attempt starts
-	failed int           // attempts in a row that have left the tree without locations
+	failed int           // attempts that have left the tree without locations
 	retry  *time.Timer   // nil: none is pending
 }
 
@@ -96,31 +96,28 @@ func (s *Store) refresh(tree chunk.ID) <-chan struct{} {
 	}
 	one.busy, one.tried = true, make(chan struct{})
 	l.work.Go(func() {
-		next, err := s.tryRefresh(one.ctx, tree)
+		has, err := s.tryRefresh(one.ctx, tree)
 		if err != nil {
 			s.log.Debug("cannot fetch locations", "tree", tree.Short(), "err", err)
 		}
-		s.finish(tree, one, next)
+		s.finish(tree, one, has)
 	})
 	return one.tried
 }
 
-// finish ends an attempt. If the tree has no locations (next is zero) and is open, it schedules
-// another one.
-func (s *Store) finish(tree chunk.ID, one *locating, next time.Time) {
+// finish ends an attempt. If the tree has no locations and is open, it schedules another one.
+func (s *Store) finish(tree chunk.ID, one *locating, has bool) {
 	l := s.locator
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	one.busy, one.next = false, next
+	one.busy = false
 	close(one.tried)
 	one.stopRetry()
 	switch {
 	case one.ctx.Err() != nil:
-	case len(s.opened(tree)) == 0:
+	case has, len(s.opened(tree)) == 0:
 		one.stop()
 		delete(l.trees, tree)
-	case !next.IsZero():
-		one.failed = 0
 	default:
 		pause := min(locateFirst<<min(one.failed, 10), locateRarest)
 		pause = pause/2 + rand.N(pause/2) // jitter: many nodes may have failed at the same time
@@ -130,43 +127,43 @@ func (s *Store) finish(tree chunk.ID, one *locating, next time.Time) {
 	}
 }
 
-// tryRefresh fetches locations if those on the disk are missing, damaged or old. next is when they
-// will be old; zero: there are none.
-func (s *Store) tryRefresh(ctx context.Context, tree chunk.ID) (next time.Time, err error) {
+// tryRefresh fetches locations if those on the disk are missing, damaged or old. has reports whether
+// there are valid ones after it.
+func (s *Store) tryRefresh(ctx context.Context, tree chunk.ID) (has bool, err error) {
 	extents, file, err := s.openMap(tree)
 	if err != nil {
-		return next, err
+		return false, err
 	}
 	if err := file.Close(); err != nil {
-		return next, err
+		return false, err
 	}
 	path := s.locations(tree)
 	if hint, _, err := openLocations(path, tree, extents.Extents); err == nil {
+		has = true
 		info, err := hint.Stat()
 		if err := errors.Join(err, hint.Close()); err != nil {
-			return next, err
+			return has, err
 		}
 		if age := time.Since(info.ModTime()); 0 <= age && age < refreshAge { // below 0: the clock was set back
-			return info.ModTime().Add(refreshAge), nil
+			return has, nil
 		}
 		// Before the attempt and on the disk, so that a node that restarts does not ask again.
 		if err := os.Chtimes(path, time.Time{}, time.Now()); err != nil {
-			return next, err
+			return has, err
 		}
-		next = time.Now().Add(refreshAge)
 	}
 	changed, err := s.updateLocations(ctx, tree, extents.Extents)
 	if err == nil {
 		err = s.relocate(tree)
 	}
 	if err != nil {
-		return next, err
+		return has, err
 	}
 	if changed {
 		s.log.Info("fetched locations", "tree", tree.Short())
 		s.prefetchStart(tree) // they may be the first that name startup packs
 	}
-	return time.Now().Add(refreshAge), nil
+	return true, nil
 }
 
 // relocate gives the locations on the disk to the tree's open devices.

@@ -109,7 +109,7 @@ func (b *Bench) NeedLayout(ctx context.Context, h *site.Hub, dir, image string) 
 	if err := h.Add(ctx, image); err != nil {
 		return err
 	}
-	Say("%-10s taken in by the hub in %s", image, Seconds(time.Since(start).Seconds()))
+	Say("%-10s ingested by the hub in %s", image, Seconds(time.Since(start).Seconds()))
 	b.has[h.URL+" "+image] = true
 	return nil
 }

@@ -165,7 +165,7 @@ func TestInterruptLeavesNothing(t *testing.T) {
 	var said bytes.Buffer
 	for lines := bufio.NewScanner(stderr); lines.Scan(); {
 		said.WriteString(lines.Text() + "\n")
-		if strings.Contains(lines.Text(), "taken in by the hub") { // then it measures
+		if strings.Contains(lines.Text(), "ingested by the hub") { // now the measurements start
 			if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 				t.Fatal(err)
 			}

@@ -50,7 +50,7 @@ func TestAddOfAnArchive(t *testing.T) {
 		printed[0].Tree == "" {
 		t.Errorf("%+v", printed)
 	}
-	// Its layers are the same to a container, which sees them plain.
+	// Its uncompressed layers are the same.
 	config, err := image.ConfigFile()
 	if err != nil {
 		t.Fatal(err)
@@ -84,14 +84,14 @@ func TestAddOfOnePlatform(t *testing.T) {
 	}
 	for _, i := range images(t, "multi:1") {
 		if i.Platform == "linux/amd64" {
-			t.Errorf("nobody asked for %+v", i)
+			t.Errorf("an image of another platform was added: %+v", i)
 		}
 	}
 	if raw := good(t, "skopeo", "inspect", "--raw", "--tls-verify=false",
 		"docker://"+hubAddress+"/multi:1"); digestOfBytes(raw) != digestOf(t, index) {
-		t.Errorf("the hub has another index: %s", raw)
+		t.Errorf("the index of the hub differs: %s", raw)
 	}
-	// The same of a layout of several platforms, which is pushed whole.
+	// A layout of several platforms is pushed as a whole.
 	layout := filepath.Join(t.TempDir(), "layout")
 	good(t, "skopeo", "copy", "--quiet", "--all", "--src-tls-verify=false", "docker://"+r.host+"/multi:1",
 		"oci:"+layout+":1")
@@ -101,7 +101,7 @@ func TestAddOfOnePlatform(t *testing.T) {
 			t.Errorf("%s is %s", i.Platform, i.State)
 		}
 	}
-	// The default is what runs here.
+	// The default is the platform of this machine.
 	if out := good(t, lighter, "add", source, "here:1"); !strings.Contains(out, " linux/amd64 ready\n") ||
 		strings.Contains(out, "arm") {
 		t.Errorf("it printed %q", out)
@@ -110,7 +110,7 @@ func TestAddOfOnePlatform(t *testing.T) {
 	run(t, nil, lighter, "add", "--platform", "arm64", source, "none:1").bad(t, 1, "OS/ARCH")
 }
 
-// Lines for a log, bars for a person.
+// Progress is printed as lines to a log, and as bars to a terminal.
 func TestProgressIsShown(t *testing.T) {
 	layout := writeLayout(t, map[string]v1.Image{"1": makeImage(t, "linux/amd64", "progress")})
 	r := run(t, nil, lighter, "add", "oci:"+layout, "progress:1")
@@ -129,7 +129,7 @@ func TestProgressIsShown(t *testing.T) {
 		!strings.Contains(r.stdout, " ready\r\n") {
 		t.Errorf("on a terminal, exit %d: %q", r.code, r.stdout)
 	}
-	// What fails leaves the terminal in order, too: the last line is the error.
+	// After a failure the terminal is in order, and the last line is the error.
 	r = run(t, nil, "script", "--quiet", "--return", "--command",
 		"stty cols 100 rows 20; "+lighter+" add docker://127.0.0.1:1/a:1", "/dev/null")
 	if lines := strings.Split(strings.TrimSpace(r.stdout), "\r\n"); r.code != 1 ||
@@ -138,7 +138,7 @@ func TestProgressIsShown(t *testing.T) {
 	}
 }
 
-// Who lacks a right is told what to do.
+// Without permission, commands print what to do.
 func TestNoRights(t *testing.T) {
 	nobody := []string{"setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", lighter}
 	as := func(args ...string) result { return run(t, nil, append(nobody, args...)...) }
@@ -152,7 +152,7 @@ func TestNoRights(t *testing.T) {
 		t.Fatal(err)
 	}
 	as("add", "oci:"+secret, "secret:1").bad(t, 2, "permission denied", secret)
-	// Reading a hub needs none.
+	// Reading from a hub needs no permission.
 	if r := as("images"); r.code != 0 {
 		t.Errorf("images: exit %d: %s", r.code, r.stderr)
 	}

@@ -44,7 +44,7 @@ func ask(t *testing.T, method, path string, body []byte, header ...string) (*htt
 	return res, b
 }
 
-// newStorage makes a storage for podman, which wants short paths.
+// newStorage makes a storage directory for podman, which needs short paths.
 func newStorage(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/run", "podman-")
@@ -54,14 +54,14 @@ func newStorage(t *testing.T) string {
 	return dir
 }
 
-// podman runs podman on a storage of its own.
+// podman runs podman with a storage directory.
 func podman(t *testing.T, storage string, command string, args ...string) string {
 	t.Helper()
 	return good(t, append([]string{"podman", "--runtime", "runc", "--root", storage, "--runroot", storage + "r",
 		"--storage-driver", "vfs", "--events-backend", "none", "--cgroup-manager", "cgroupfs", command}, args...)...)
 }
 
-func TestPodmanAndSkopeoGetBackWhatPodmanPushed(t *testing.T) {
+func TestPodmanAndSkopeoPullWhatPodmanPushed(t *testing.T) {
 	archive := writeArchive(t, "by/podman:1", makeImage(t, "linux/amd64", "podman"))
 	storage, file := newStorage(t), filepath.Join(t.TempDir(), "digest")
 	id := strings.TrimSpace(podman(t, storage, "pull", "--quiet", "docker-archive:"+archive))
@@ -72,13 +72,13 @@ func TestPodmanAndSkopeoGetBackWhatPodmanPushed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if image := ready(t, "by/podman:1"); image.Digest != string(digest) {
-		t.Errorf("podman pushed %s, the hub has %s", digest, image.Digest)
+		t.Errorf("digest: podman pushed %s, the hub has %s", digest, image.Digest)
 	}
-	// Somebody else pulls it, by name and by digest.
+	// Another storage pulls it, by name and by digest.
 	other := newStorage(t)
 	for _, ref := range []string{there, hubAddress + "/by/podman@" + string(digest)} {
 		if got := strings.TrimSpace(podman(t, other, "pull", "--quiet", "--tls-verify=false", ref)); got != id {
-			t.Errorf("%s is image %s, was %s", ref, got, id)
+			t.Errorf("pulled image of %s: got ID %s, want %s", ref, got, id)
 		}
 	}
 	if out := podman(t, other, "image", "inspect", "--format", "{{.Digest}}",
@@ -93,8 +93,8 @@ func TestPodmanAndSkopeoGetBackWhatPodmanPushed(t *testing.T) {
 	}
 }
 
-// pushed pushes an image of one layer as NAME:1 and returns its layer's and its
-// own digest.
+// pushed pushes an image of one layer as NAME:1. It returns the digests of the layer and of the
+// manifest.
 func pushed(t *testing.T, name, text string) (layer, manifest string) {
 	t.Helper()
 	image := makeImage(t, "linux/amd64", text)
@@ -108,7 +108,7 @@ func pushed(t *testing.T, name, text string) (layer, manifest string) {
 	return digestOf(t, layers[0]), digestOf(t, image)
 }
 
-// The parts of the distribution API that clients use behind people's backs.
+// These parts of the distribution API are used by clients internally.
 func TestBlobsAndManifestsAreServedAsClientsAsk(t *testing.T) {
 	layer, manifest := pushed(t, "parts/of", "ranges and mounts")
 	blob := "/v2/parts/of/blobs/" + layer
@@ -136,7 +136,7 @@ func TestBlobsAndManifestsAreServedAsClientsAsk(t *testing.T) {
 		"bytes=99999999-"); res.StatusCode != http.StatusRequestedRangeNotSatisfiable {
 		t.Errorf("a range behind the end: %s", res.Status)
 	}
-	// A blob is linked from another repository, or an upload begins.
+	// A blob is mounted from another repository; if it is missing, an upload begins.
 	mount := "/v2/other/place/blobs/uploads/?from=parts/of&mount="
 	if res, _ := ask(t, "POST", mount+layer, nil); res.StatusCode != http.StatusCreated {
 		t.Errorf("mount: %s", res.Status)
@@ -146,15 +146,15 @@ func TestBlobsAndManifestsAreServedAsClientsAsk(t *testing.T) {
 		t.Errorf("the mounted blob: %s, %d bytes", res.Status, len(got))
 	}
 	if res, _ := ask(t, "POST", mount+digestOfBytes("not there"), nil); res.StatusCode != http.StatusAccepted {
-		t.Errorf("mount of what is not there: %s", res.Status)
+		t.Errorf("mount of a missing blob: %s", res.Status)
 	}
 	if res, _ := ask(t, "GET", "/v2/parts/of/blobs/"+digestOfBytes("not there"),
 		nil); res.StatusCode != http.StatusNotFound {
-		t.Errorf("a blob that is not there: %s", res.Status)
+		t.Errorf("a missing blob: %s", res.Status)
 	}
 }
 
-// A blob comes in pieces, and goes on where it broke off.
+// A blob is uploaded in pieces, and the upload continues after an interruption.
 func TestBlobIsUploadedInPieces(t *testing.T) {
 	blob := bytes.Repeat([]byte("piece"), 100_000)
 	res, _ := ask(t, "POST", "/v2/in/pieces/blobs/uploads/", nil)
@@ -163,20 +163,20 @@ func TestBlobIsUploadedInPieces(t *testing.T) {
 		res, _ = ask(t, "PATCH", res.Header.Get("Location"), piece, "Content-Range",
 			fmt.Sprintf("%d-%d", from, from+len(piece)-1))
 		if res.StatusCode != http.StatusAccepted {
-			t.Fatalf("a piece from %d on: %s", from, res.Status)
+			t.Fatalf("upload of the piece at %d: %s", from, res.Status)
 		}
 		res, _ = ask(t, "GET", res.Header.Get("Location"), nil)
 		if got, want := res.Header.Get("Range"), fmt.Sprintf("0-%d",
 			from+len(piece)-1); res.StatusCode != http.StatusNoContent || got != want {
-			t.Errorf("the hub has %s of it, not %s (%s)", got, want, res.Status)
+			t.Errorf("range of the upload: got %s, want %s (%s)", got, want, res.Status)
 		}
 	}
 	res, _ = ask(t, "PUT", res.Header.Get("Location")+"&digest="+digestOfBytes(string(blob)), nil)
 	if res.StatusCode != http.StatusCreated {
-		t.Errorf("the end: %s", res.Status)
+		t.Errorf("end of the upload: %s", res.Status)
 	}
 	if _, got := ask(t, "GET", "/v2/in/pieces/blobs/"+digestOfBytes(string(blob)), nil); !bytes.Equal(got, blob) {
-		t.Errorf("%d bytes of %d came back", len(got), len(blob))
+		t.Errorf("got %d bytes of the blob, want %d", len(got), len(blob))
 	}
 }
 
@@ -197,23 +197,23 @@ func TestListsOfTagsAndRepositories(t *testing.T) {
 	}
 	_, tags, next := page("/v2/lists/one/tags/list?n=2")
 	if !slices.Equal(tags, []string{"1", "2"}) || next == "" {
-		t.Errorf("the first tags are %q, then comes %q", tags, next)
+		t.Errorf("first page of tags: %q, next page %q", tags, next)
 	}
 	if _, tags, next = page(next); !slices.Equal(tags, []string{"3"}) || next != "" {
-		t.Errorf("the last tags are %q, then comes %q", tags, next)
+		t.Errorf("last page of tags: %q, next page %q", tags, next)
 	}
 	var all []string
 	for next = "/v2/_catalog?n=2"; next != ""; {
 		var some []string
 		if some, _, next = page(next); len(some) > 2 {
-			t.Errorf("%q are more than 2", some)
+			t.Errorf("page of repositories: %q, want 2 at most", some)
 		}
 		all = append(all, some...)
 	}
 	if !slices.IsSorted(all) || !slices.Contains(all, "lists/one") || !slices.Contains(all, "lists/two") {
 		t.Errorf("the repositories are %q", all)
 	}
-	// A tag goes alone; the others and their manifest stay.
+	// Deleting a tag keeps the other tags and their manifest.
 	if res, _ := ask(t, "DELETE", "/v2/lists/one/manifests/2", nil); res.StatusCode != http.StatusAccepted {
 		t.Errorf("delete a tag: %s", res.Status)
 	}

@@ -31,8 +31,8 @@ var (
 )
 
 const (
-	hubAddress = "127.0.0.1:7070" // where commands look for a hub
-	foreignIP  = "10.64.9.9"      // not a loopback address, though nobody else is there
+	hubAddress = "127.0.0.1:7070" // the default address of commands
+	foreignIP  = "10.64.9.9"      // on the loopback device, but not a loopback address
 
 	// Names of 127.0.0.1 and of foreignIP.
 	nearName, foreignName = "near.test", "foreign.test"
@@ -68,7 +68,7 @@ func prepare() (stop func() error, err error) {
 	}
 	hubRoot, hubLog = filepath.Join(dir, "root"), filepath.Join(dir, "hub.log")
 	return startHub(hubLog, "--root", hubRoot, "--log-level", "debug",
-		// what is kept secret is so at any level
+		// secrets must not be logged at any level
 		"--source", strings.Join([]string{"127.0.0.1", "127.0.0.2", nearName, foreignIP, foreignName}, ","))
 }
 
@@ -97,7 +97,7 @@ func startHub(log string, args ...string) (stop func() error, err error) {
 		if conn, err := net.Dial("tcp", address); err == nil {
 			conn.Close()
 			return func() error {
-				_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended by itself
+				_ = cmd.Process.Signal(syscall.SIGTERM) // the hub may have ended by itself
 				return <-ended
 			}, nil
 		}
@@ -109,10 +109,10 @@ func startHub(log string, args ...string) (stop func() error, err error) {
 		}
 	}
 	_ = cmd.Process.Kill()
-	return nil, errors.New("the hub does not listen")
+	return nil, errors.New("wait for the hub: timeout")
 }
 
-// result is what a command left.
+// result is the result of a command.
 type result struct {
 	code           int
 	stdout, stderr string
@@ -135,7 +135,7 @@ func run(t *testing.T, env []string, argv ...string) result {
 	return result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }
 
-// good runs a command line that has to succeed, and returns its standard output.
+// good runs a command that must succeed, and returns its standard output.
 func good(t *testing.T, argv ...string) string {
 	t.Helper()
 	r := run(t, nil, argv...)
@@ -145,7 +145,7 @@ func good(t *testing.T, argv ...string) string {
 	return r.stdout
 }
 
-// bad checks that a command failed as it should, and said why in one line.
+// bad checks that a command failed with an exit code, and printed one line that contains words.
 func (r result) bad(t *testing.T, code int, words ...string) {
 	t.Helper()
 	if r.code != code || strings.Count(r.stderr, "\n") != 1 || !strings.HasPrefix(r.stderr, "lighter: ") {
@@ -170,7 +170,7 @@ func hubClient(t *testing.T, o client.Options) *client.Client {
 	return c
 }
 
-// images lists what the hub has under a name.
+// images lists the hub's images with a name.
 func images(t *testing.T, name string) []wire.Image {
 	t.Helper()
 	list, err := hubClient(t, client.Options{}).Images(t.Context(), name)

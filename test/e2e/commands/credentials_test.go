@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// What nobody but a registry may ever see.
+// secrets returns the strings that only a registry may see.
 const (
 	theUser          = "somebody"
 	thePassword      = "the-secret-password"
@@ -28,7 +28,7 @@ func secrets() []string {
 		base64.StdEncoding.EncodeToString([]byte(theUser + ":" + thePassword))}
 }
 
-// dockerConfig writes docker's configuration, and returns how commands find it.
+// dockerConfig writes docker's configuration, and returns the environment for commands.
 func dockerConfig(t *testing.T, host string, login map[string]string) []string {
 	t.Helper()
 	dir := t.TempDir()
@@ -46,7 +46,7 @@ func password() map[string]string {
 	return map[string]string{"auth": base64.StdEncoding.EncodeToString([]byte(theUser + ":" + thePassword))}
 }
 
-// kept looks for secrets in all that the hub keeps and says.
+// kept looks for secrets in the hub's files and log, and in the output of commands.
 func kept(t *testing.T, said ...string) {
 	t.Helper()
 	said = append(said, good(t, lighter, "images", "--json"))
@@ -57,7 +57,7 @@ func kept(t *testing.T, said ...string) {
 			}
 		}
 	}
-	look("what was said", []byte(strings.Join(said, "\n")))
+	look("the output of commands", []byte(strings.Join(said, "\n")))
 	files := 0
 	err := filepath.WalkDir(filepath.Dir(hubRoot), func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
@@ -69,7 +69,7 @@ func kept(t *testing.T, said ...string) {
 		return err
 	})
 	if err != nil || files < 10 {
-		t.Errorf("%d files of the hub were looked at, %v", files, err)
+		t.Errorf("searched %d files of the hub, %v", files, err)
 	}
 }
 
@@ -81,7 +81,7 @@ func TestCredentialsOfDocker(t *testing.T) {
 		guard  func(http.Handler) http.Handler
 		login  map[string]string
 		secure bool
-		method string // with which tokens are asked for
+		method string // of the token request; empty: no token is needed
 	}{
 		"basic":          {wantBasic, password(), plainHTTP, ""},
 		"basic-tls":      {wantBasic, password(), withTLS, ""},
@@ -96,7 +96,7 @@ func TestCredentialsOfDocker(t *testing.T) {
 			add := []string{lighter, "add", "docker://" + r.host + "/private:1", "private/" + what + ":1"}
 			refused := run(t, []string{"DOCKER_CONFIG=" + t.TempDir()}, add...)
 			refused.bad(t, 1, r.host)
-			// Credentials for another registry are none for this one.
+			// Credentials for another registry are not used.
 			run(t, dockerConfig(t, "127.0.0.1:1", c.login), add...).bad(t, 1, r.host)
 			before := len(server.saw())
 			taken := run(t, dockerConfig(t, r.host, c.login), add...)
@@ -105,15 +105,15 @@ func TestCredentialsOfDocker(t *testing.T) {
 			}
 			asked := server.saw()[before:]
 			if (len(asked) > 0) != (c.method != "") || len(asked) > 0 && !strings.HasPrefix(asked[0], c.method+" ") {
-				t.Errorf("tokens were asked for: %q", asked)
+				t.Errorf("token requests: %q", asked)
 			}
 			kept(t, refused.stderr, taken.stdout, taken.stderr)
 		})
 	}
 }
 
-// A registry may send the hub elsewhere for blobs and tokens. The password does
-// not go with it, and nothing leaves the machine unencrypted.
+// A registry may redirect the hub to other hosts for blobs and tokens. The password is not sent
+// there, and nothing is sent unencrypted to another machine.
 func TestCredentialsStayWithTheirRegistry(t *testing.T) {
 	store, leak := &witness{}, &witness{next: http.HandlerFunc(tokens)}
 	elsewhere := "http://" + serve(t, "127.0.0.2", plainHTTP, store)
@@ -153,14 +153,14 @@ func TestCredentialsStayWithTheirRegistry(t *testing.T) {
 	}
 	seen := store.saw()
 	if len(seen) == 0 {
-		t.Error("nobody asked for blobs elsewhere")
+		t.Error("the other host got no request for blobs")
 	}
 	for _, request := range seen {
 		if !strings.HasSuffix(request, " ") {
-			t.Errorf("elsewhere came %s", request)
+			t.Errorf("the other host got %s", request)
 		}
 	}
 	if seen := leak.saw(); len(seen) > 0 {
-		t.Errorf("unencrypted went %q", seen)
+		t.Errorf("sent unencrypted: %q", seen)
 	}
 }

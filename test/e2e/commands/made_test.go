@@ -32,7 +32,7 @@ import (
 	tars "lighter/test/testkit/tarball"
 )
 
-// makeImage makes an image of one layer whose file /text holds the text.
+// makeImage makes an image of one layer with a file /text.
 func makeImage(t *testing.T, platform, text string) v1.Image {
 	t.Helper()
 	var blob bytes.Buffer
@@ -104,7 +104,7 @@ func writeLayout(t *testing.T, tagged map[string]v1.Image) (dir string) {
 	return dir
 }
 
-// writeArchive writes what "docker save" would.
+// writeArchive writes an archive like "docker save".
 func writeArchive(t *testing.T, tag string, image v1.Image) (file string) {
 	t.Helper()
 	ref, err := name.NewTag(tag)
@@ -127,7 +127,7 @@ func digestOf(t *testing.T, of interface{ Digest() (v1.Hash, error) }) string {
 	return d.String()
 }
 
-// authority is a certificate for the addresses here, which signs itself.
+// authority is a self-signed certificate for the addresses of the tests.
 type authority struct {
 	file, key string // PEM
 	tls       *tls.Config

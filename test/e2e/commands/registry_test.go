@@ -21,8 +21,8 @@ import (
 
 func digestOfBytes(s string) string { return digest.FromString(s).String() }
 
-// serve answers on an address of this machine, with TLS or without, until the
-// test ends. It returns HOST:PORT.
+// serve runs an HTTP server on an address of this machine, with or without TLS, until the test
+// ends. It returns HOST:PORT.
 func serve(t *testing.T, ip string, secure bool, handler http.Handler) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", ip+":0")
@@ -41,11 +41,11 @@ func serve(t *testing.T, ip string, secure bool, handler http.Handler) string {
 	return listener.Addr().String()
 }
 
-// fakeRegistry is another registry, in front of which stands what the test wants.
+// fakeRegistry is a registry behind a handler of the test.
 type fakeRegistry struct {
 	host string // HOST:PORT
 	back http.Handler
-	open string // where it takes everything from everybody
+	open string // address without the handler
 }
 
 func startRegistry(t *testing.T, secure bool, guard func(next http.Handler) http.Handler) *fakeRegistry {
@@ -64,7 +64,7 @@ const (
 	withTLS   = true
 )
 
-// push brings an image, or an index, into the registry as NAME:1.
+// push pushes an image or an index to the registry as NAME:1.
 func (r *fakeRegistry) push(t *testing.T, repository string, what any) {
 	t.Helper()
 	tag, err := name.NewTag(r.open + "/" + repository + ":1")
@@ -81,7 +81,7 @@ func (r *fakeRegistry) push(t *testing.T, repository string, what any) {
 	}
 }
 
-// witness notes what it is asked, and with which credentials.
+// witness records requests and their credentials.
 type witness struct {
 	next http.Handler
 
@@ -106,7 +106,7 @@ func (w *witness) saw() []string {
 	return w.seen
 }
 
-// wantBasic lets those through who have the password.
+// wantBasic accepts only requests with the password.
 func wantBasic(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if user, password, _ := req.BasicAuth(); user != theUser || password != thePassword {
@@ -118,7 +118,7 @@ func wantBasic(next http.Handler) http.Handler {
 	})
 }
 
-// wantBearer lets those through who have a token, which realm gives out.
+// wantBearer accepts only requests with a token, which clients get from realm.
 func wantBearer(realm string) func(next http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -132,7 +132,7 @@ func wantBearer(realm string) func(next http.Handler) http.Handler {
 	}
 }
 
-// tokens gives tokens to those who have the password or the identity token.
+// tokens returns a token for the password or the identity token.
 func tokens(w http.ResponseWriter, req *http.Request) {
 	user, password, _ := req.BasicAuth()
 	if !(user == theUser && password == thePassword) && req.FormValue("refresh_token") != theIdentityToken {
@@ -142,7 +142,7 @@ func tokens(w http.ResponseWriter, req *http.Request) {
 	_, _ = io.WriteString(w, `{"token":"`+theRegistryToken+`","access_token":"`+theRegistryToken+`"}`)
 }
 
-// redirectBlobs sends those who want a blob elsewhere, with a signature.
+// redirectBlobs redirects requests for blobs to another host, with a signature.
 func redirectBlobs(to func() string) func(next http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {

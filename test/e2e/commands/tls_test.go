@@ -11,11 +11,11 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// administrators is the token of those who may change what the hub has.
+// administrators is the token that allows changes of the hub's images.
 const administrators = "the-token-of-the-administrators"
 
-// A hub with a certificate speaks HTTPS alone, and clients and nodes that do not
-// know the certificate do not speak to it.
+// A hub with a certificate accepts only HTTPS, and clients and nodes reject a certificate that they
+// do not know.
 func TestTLS(t *testing.T) {
 	const address, url = foreignIP + ":7443", "https://" + foreignIP + ":7443"
 	dir := t.TempDir()
@@ -54,7 +54,7 @@ func TestTLS(t *testing.T) {
 	run(t, nil, lighter, "images", "--hub", "http://"+address, "--plain-http").bad(t, 1, "400")
 	run(t, nil, lighter, "images", "--hub", url, "--ca-file", hubTrust.key).bad(t, 2, "no certificate")
 
-	// Other clients, with the certificate where they look for it.
+	// Other clients, with the certificate in their configuration.
 	certs := filepath.Join(dir, "certs")
 	if err := os.MkdirAll(certs, 0o755); err != nil {
 		t.Fatal(err)
@@ -65,13 +65,13 @@ func TestTLS(t *testing.T) {
 	push := []string{"skopeo", "copy", "--quiet", "--dest-cert-dir", certs, "oci:" + layout + ":1", "docker://" +
 		address + "/by/skopeo:1"}
 	if r := run(t, nil, push...); r.code == 0 {
-		t.Error("skopeo pushes without the token")
+		t.Error("skopeo pushed without the token, want an error")
 	}
 	good(t, append(push, "--dest-creds", "anybody:"+administrators)...)
 	back := filepath.Join(dir, "back")
 	good(t, "skopeo", "copy", "--quiet", "--src-cert-dir", certs, "docker://"+address+"/over/tls:1", "oci:"+back+":1")
 	if r := run(t, nil, "skopeo", "inspect", "docker://"+address+"/over/tls:1"); r.code == 0 {
-		t.Error("skopeo does not ask for the certificate")
+		t.Error("skopeo accepted an unknown certificate, want an error")
 	}
 
 	// A node, and the file system of the image.

@@ -25,21 +25,21 @@ func TestRm(t *testing.T) {
 	}
 	for _, path := range []string{chain, "/v2/taken/away/manifests/1", "/v2/taken/away/manifests/" + image.Digest} {
 		if res, _ := ask(t, "GET", path, nil); res.StatusCode != http.StatusNotFound {
-			t.Errorf("%s is still there: %s", path, res.Status)
+			t.Errorf("%s still exists: %s", path, res.Status)
 		}
 	}
 	if out := good(t, lighter, "images"); strings.Contains(out, "taken/away") {
-		t.Errorf("it is still listed: %s", out)
+		t.Errorf("the removed image is listed: %s", out)
 	}
 	run(t, nil, lighter, "rm", "taken/away:1").bad(t, 1, "taken/away:1", "not found")
-	// It comes back as it was.
+	// Another push restores it.
 	pushed(t, "taken/away", "rm")
 	if again := ready(t, "taken/away:1"); again.Tree != image.Tree {
 		t.Errorf("%+v, was %+v", again, image)
 	}
 }
 
-// packs are the hub's packs and when they were made.
+// packs lists the files of the hub's packs.
 func packs(t *testing.T) map[string]bool {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(hubRoot, "objects/packs/*"))
@@ -55,7 +55,7 @@ func packs(t *testing.T) map[string]bool {
 
 func TestVerify(t *testing.T) {
 	before := packs(t)
-	pushed(t, "to/verify", "verify this, which no other image has")
+	pushed(t, "to/verify", "verify this unique text")
 	ready(t, "to/verify:1")
 	if out := good(t, lighter, "verify", "to/verify:1"); out != "to/verify:1 is intact\n" {
 		t.Errorf("it printed %q", out)
@@ -73,7 +73,7 @@ func TestVerify(t *testing.T) {
 	r := run(t, nil, lighter, "verify", "to/verify:1")
 	if r.code != 3 || !strings.Contains(r.stdout, `file "/etc/large"`) ||
 		!strings.Contains(r.stderr, "the image is damaged: ") {
-		t.Errorf("of a flipped byte, exit %d: %s%s", r.code, r.stdout, r.stderr)
+		t.Errorf("verify with a flipped byte: exit %d: %s%s", r.code, r.stdout, r.stderr)
 	}
 	r = run(t, nil, lighter, "verify", "--json", "to/verify:1")
 	var said struct {
@@ -101,7 +101,7 @@ func flip(t *testing.T, path string) {
 	}
 }
 
-// The columns for people, and what only one image has.
+// The table of images, and the size that only one image uses.
 func TestImagesAndInspect(t *testing.T) {
 	_, digest := pushed(t, "listed/here", "listed")
 	image := ready(t, "listed/here:1")
@@ -125,7 +125,7 @@ func TestImagesAndInspect(t *testing.T) {
 			t.Errorf("inspect does not contain %q:\n%s", word, out)
 		}
 	}
-	// Another image with the same file: then neither has it alone.
+	// With another image of the same file, the file counts for neither.
 	pushed(t, "listed/too", "listed")
 	ready(t, "listed/too:1")
 	if now := images(t, "listed/here:1"); now[0].Unique != images(t, "listed/too:1")[0].Unique {

@@ -14,7 +14,7 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// Writing, a second container, diff, commit, and an image built on a lazy one.
+// Containers of a lazy image write files; one is compared, committed, and extended.
 func TestContainersWriteAndAreCommitted(t *testing.T) {
 	s := start(t, site.Options{}, "+base")
 	pull(t, s, site.Lighter, "base")
@@ -51,13 +51,13 @@ func TestContainersWriteAndAreCommitted(t *testing.T) {
 	if err := waitStopped(t, s, one.ID); err != nil {
 		t.Fatal(err)
 	}
-	// Else containerd's garbage collector may take it as soon as the container is gone.
+	// Otherwise containerd's garbage collector may remove it once the container is gone.
 	ctr(t, s, "snapshots", "--snapshotter", site.Lighter, "label", one.ID, "containerd.io/gc.root=test")
 	ctr(t, s, "containers", "rm", "--keep-snapshot", one.ID)
 	ctr(t, s, "snapshots", "--snapshotter", site.Lighter, "commit", "committed", one.ID)
 	ctr(t, s, "snapshots", "--snapshotter", site.Lighter, "label", "committed", "containerd.io/gc.root=test")
 	if got := snapshotParent(t, s, "committed"); got != parent {
-		t.Errorf("the committed snapshot stands on %q, not %q", got, parent)
+		t.Errorf("parent of the committed snapshot: got %q, want %q", got, parent)
 	}
 	dir := t.TempDir()
 	said, _, _ := strings.Cut(ctr(t, s, "snapshots", "--snapshotter", site.Lighter, "prepare", "--mounts", "--target",
@@ -73,7 +73,7 @@ func TestContainersWriteAndAreCommitted(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(filepath.Join(dir, "etc/issue")); !os.IsNotExist(err) {
-		t.Errorf("a removed file is back: %v", err)
+		t.Errorf("a removed file exists in the committed snapshot: %v", err)
 	}
 	if err := two.Remove(t.Context()); err != nil {
 		t.Error(err)

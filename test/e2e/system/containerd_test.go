@@ -17,7 +17,7 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// shipped is a configuration that we ship.
+// shipped returns the text of a configuration that we ship.
 func shipped(t *testing.T, name string) string {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join("../../../deploy/containerd", name))
@@ -27,7 +27,7 @@ func shipped(t *testing.T, name string) string {
 	return string(b)
 }
 
-// containerd reads each configuration that it is for, and takes all that it says.
+// containerd accepts each shipped configuration for its version, and knows all of its keys.
 func TestShippedConfigurations(t *testing.T) {
 	work, err := site.Work()
 	if err != nil {
@@ -54,8 +54,8 @@ func TestShippedConfigurations(t *testing.T) {
 	}
 }
 
-// What the kubelet pulls is lazy, with each containerd and each of its ways to
-// pull: no layer is downloaded, and a container of the image runs on a tree.
+// The kubelet's pulls are lazy with each version of containerd and each of its pull modes: no layer
+// is downloaded, and a container of the image uses a tree.
 func TestCRI(t *testing.T) {
 	modern := shipped(t, "config-2.1.toml")
 	for name, o := range map[string]site.Options{
@@ -77,21 +77,21 @@ func TestCRI(t *testing.T) {
 				t.Errorf("the pull received %d bytes", moved)
 			}
 			runLazily(t, s, "k8s.io", ref)
-			if o.Containerd != site.Debian { // whose client it would be that adds the label
+			if o.Containerd != site.Debian { // with Debian's version, the client would add the label
 				labelled(t, s, "k8s.io", ref)
 			}
 			root := s.Machine.NodeRoot()
 			if o.Containerd == site.Debian {
-				// as config-1.6.toml says
+				// see config-1.6.toml
 				root = filepath.Join(filepath.Dir(root), "containerd/io.containerd.snapshotter.v1.lighter")
 			}
 			if out, err := s.Machine.Command(t.Context(), s.Machine.CRI("fs")...); err != nil || out != root+"\n" {
-				t.Errorf("the kubelet watches %q, not %s: %v", out, root, err)
+				t.Errorf("file system that the kubelet watches: got %q, want %s: %v", out, root, err)
 			}
 			if out, err := s.Machine.Command(t.Context(), s.Machine.CRI("rm", ref)...); err != nil {
 				t.Errorf("%q, %v", out, err)
 			}
-			if o.Containerd == site.Debian { // which says nothing of what such a client pulls
+			if o.Containerd == site.Debian { // which does not label snapshots of such a client
 				if err := s.Machine.StopNode(); err != nil {
 					t.Fatal(err)
 				}
@@ -105,8 +105,8 @@ func TestCRI(t *testing.T) {
 	}
 }
 
-// runLazily runs a container of a pulled image in one of containerd's namespaces,
-// and wants it to stand on a tree and to fetch what it touches.
+// runLazily runs a container of a pulled image in a namespace of containerd. It checks that the
+// container uses a tree, and fetches only some of its chunks.
 func runLazily(t *testing.T, s *site.Site, namespace, ref string) {
 	t.Helper()
 	moved := received(t, s, func() {
@@ -125,14 +125,14 @@ func runLazily(t *testing.T, s *site.Site, namespace, ref string) {
 	}
 }
 
-// cgroup is where a container that is in no namespace of the machine's own has to
-// be, so that it goes with the enclosure.
+// cgroup returns the cgroup for a container outside of the machine's containerd namespace. The
+// enclosure removes it.
 func cgroup(t *testing.T, s *site.Site) string {
 	return "/" + filepath.Base(filepath.Dir(s.Dir)) + "/" + t.Name()
 }
 
-// clientPulls has a Go program pull with unpack, which is lazy with Debian's containerd
-// too, whose ctr fetches every layer first.
+// clientPulls pulls with containerd's Go client, which unpacks during the pull. Such a pull is also
+// lazy with Debian's containerd, whose ctr fetches all layers first.
 func clientPulls(t *testing.T, s *site.Site, ref string) {
 	t.Helper()
 	client, err := containerd.New(s.Machine.ContainerdSocket())

@@ -10,7 +10,7 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// A cache that rots under a running container: the reader notices nothing.
+// The cache is damaged while a container runs. The container reads the right bytes.
 func TestDamagedCache(t *testing.T) {
 	s := start(t, site.Options{}, "+python")
 	pull(t, s, site.Lighter, "python")
@@ -35,10 +35,10 @@ func TestDamagedCache(t *testing.T) {
 	}
 	got, err := c.Exec(t.Context(), "sh", "-c", sum)
 	if err != nil || got != want {
-		t.Errorf("with a damaged cache the files' sum is %q, want %q (%v)", got, want, err)
+		t.Errorf("digest of the files with a damaged cache: got %q, want %q (%v)", got, want, err)
 	}
 	if status(t, s).Cache.Damaged == 0 {
-		t.Error("the damage does not show in the status")
+		t.Error("the status does not show the damage")
 	}
 }
 

@@ -19,8 +19,7 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// examine runs the doctor on the machine, and returns what it finds and its exit
-// code.
+// examine runs the doctor on the machine, and returns its findings and its exit code.
 func examine(t *testing.T, s *site.Site, args ...string) ([]doctor.Finding, int) {
 	t.Helper()
 	dir := filepath.Dir(s.Machine.NodeRoot())
@@ -43,7 +42,8 @@ func examine(t *testing.T, s *site.Site, args ...string) ([]doctor.Finding, int)
 	return findings, code
 }
 
-// finds wants a finding of an area and level that has the words, and how to repair it.
+// finds checks that there is a finding with an area, a level and words, and that it says how to
+// repair the problem.
 func finds(t *testing.T, findings []doctor.Finding, area string, level doctor.Level, words string) {
 	t.Helper()
 	for _, f := range findings {
@@ -51,7 +51,7 @@ func finds(t *testing.T, findings []doctor.Finding, area string, level doctor.Le
 			return
 		}
 	}
-	t.Errorf("there is no %s of %s with %q in:\n%s", level, area, words, listed(findings))
+	t.Errorf("no %s of %s with %q in:\n%s", level, area, words, listed(findings))
 }
 
 func listed(findings []doctor.Finding) string {
@@ -62,17 +62,17 @@ func listed(findings []doctor.Finding) string {
 	return b.String()
 }
 
-// With all well the doctor finds nothing, and each thing that is broken then it
-// finds, and says how to repair it. What it tries leaves nothing.
+// On a healthy machine the doctor finds no problem. It finds each problem that the test makes, and
+// says how to repair it. Its probes leave nothing behind.
 func TestDoctor(t *testing.T) {
 	s := start(t, site.Options{}, "+base")
 	pull(t, s, site.Lighter, "base")
 	root := s.Machine.NodeRoot()
 	findings, code := examine(t, s)
 	for _, f := range findings {
-		// how full this machine's disk is nobody knows
+		// this host's disk may be full
 		if f.Area != "disk" && f.Level != doctor.OK || f.Level == doctor.Problem {
-			t.Errorf("all is well, and it finds %+v", f)
+			t.Errorf("finding on a healthy machine: %+v", f)
 		}
 	}
 	for _, area := range []string{"kernel", "root", "disk", "hub", "node", "cache", "containerd"} {

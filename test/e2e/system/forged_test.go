@@ -14,8 +14,8 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// forge makes an OCI layout whose config has the diffIDs of an image, and whose layers are
-// others: it has none of the image's files. claim is what its manifest says of its layers.
+// forge makes an OCI layout whose config has the diffIDs of an image, but whose layers have other
+// content. claim holds the annotations of the layers in its manifest.
 func forge(t *testing.T, image string, claim map[string]string) string {
 	t.Helper()
 	work, err := site.Work()
@@ -54,7 +54,7 @@ func forge(t *testing.T, image string, claim map[string]string) string {
 	return to
 }
 
-// manifestOf is the digest of an image's manifest as the hub knows it.
+// manifestOf returns the digest of an image's manifest in the hub.
 func manifestOf(t *testing.T, s *site.Site, name string) string {
 	t.Helper()
 	out, err := s.Hub.Lighter(t.Context(), "images", "--json")
@@ -74,10 +74,10 @@ func manifestOf(t *testing.T, s *site.Site, name string) string {
 	return ""
 }
 
-// An image is given only to a pull of its manifest from its repository. A config with the
-// diffIDs of an image makes the same chains; pushed to another repository or to the image's
-// own, with a manifest that says of itself whatever it likes, it is unpacked as an ordinary
-// image, which fails.
+// A node uses an image of the hub only for a pull of the image's manifest from its repository. A
+// forged config with the same diffIDs results in the same chains. Such an image, in another or the
+// same repository, with any annotations in its manifest, is unpacked as an ordinary image, which
+// fails.
 func TestForgedImage(t *testing.T) {
 	s := start(t, site.Options{}, "+python")
 	claim := map[string]string{
@@ -89,21 +89,21 @@ func TestForgedImage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, tag := range []string{"evil", "python"} { // the second takes the place of the image's tag
+	for _, tag := range []string{"evil", "python"} { // the second replaces the image's tag
 		if err := s.Push(t.Context(), forged, tag); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := s.Machine.Pull(t.Context(), site.Lighter, site.Reference(tag)); err == nil ||
 			!strings.Contains(err.Error(), "wrong diff id") {
-			t.Errorf("%s: a forged image is pulled: %v", tag, err)
+			t.Errorf("%s: pull of a forged image: %v, want an error", tag, err)
 		}
 		if st := status(t, s); len(st.Mounts) != 0 {
 			t.Errorf("%s: mounted: %+v", tag, st.Mounts)
 		}
 	}
 
-	// The same manifest from a repository of which the hub knows nothing is an ordinary
-	// image: somebody may have it there with layers or without.
+	// The same manifest from a repository that the hub does not know is an ordinary image: the hub
+	// cannot know whether the repository has the layers.
 	if err := s.Push(t.Context(), filepath.Join(copied, "images", "python"), "copy"); err != nil {
 		t.Fatal(err)
 	}
@@ -121,11 +121,12 @@ func TestForgedImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	if moved := received(t, s, func() { pull(t, s, site.Lighter, "python") }); moved > 3<<20 {
-		t.Errorf("the pull of the image itself moved %d bytes", moved)
+		t.Errorf("the pull of the genuine image received %d bytes", moved)
 	}
 	removeImage(t, s, "python")
 
-	// Whoever trusts chains gives the files to all that name them; the operator says so.
+	// With trust in chains, all images with the same chain get the files. The operator must enable
+	// it.
 	if err := s.Machine.StopNode(); err != nil {
 		t.Fatal(err)
 	}
@@ -135,13 +136,13 @@ func TestForgedImage(t *testing.T) {
 	reconnect(t, s)
 	pull(t, s, site.Lighter, "evil")
 	if st := status(t, s); st.Trust.Trust != "chain" || len(st.Images) != 1 || !st.Images[0].Lazy {
-		t.Errorf("with trust in chains the status: %+v, %+v", st.Trust, st.Images)
+		t.Errorf("status with trust in chains: %+v, %+v", st.Trust, st.Images)
 	}
 }
 
-// What containerd does not say a manifest can: without enable_remote_snapshot_annotations
-// the node has no labels but those of the image. The doctor says so.
-func TestDoctorFindsThatImagesAreNotNamed(t *testing.T) {
+// Without enable_remote_snapshot_annotations, containerd does not name the image of a snapshot. The
+// annotations of a manifest do not replace this, and the doctor reports the setting.
+func TestDoctorFindsMissingAnnotations(t *testing.T) {
 	s := start(t, site.Options{Unlabelled: true, NodeArgs: []string{"--trust", "image"}}, "+base")
 	if moved := received(t, s, func() { pull(t, s, site.Lighter, "base") }); moved < 20<<20 {
 		t.Errorf("the pull received %d bytes, want a whole image", moved)

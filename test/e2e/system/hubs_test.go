@@ -14,14 +14,14 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// middle stands between a node and its hub. What spoil does not answer, the hub
-// does.
+// middle is a proxy between a node and its hub. It forwards a request to the hub unless spoil
+// answers it.
 type middle struct {
 	spoil   atomic.Pointer[func(w http.ResponseWriter, r *http.Request) bool]
 	lookups atomic.Int32
 }
 
-// serve answers in place of the site's hub, and returns what its node asks instead.
+// serve starts the proxy, and returns the hub URLs for the node.
 func (m *middle) serve(t *testing.T) []string {
 	t.Helper()
 	address, end, err := site.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
@@ -39,7 +39,7 @@ func (m *middle) serve(t *testing.T) []string {
 	return []string{address}
 }
 
-// with spoils what the function says, until it is called again; nil: nothing.
+// with sets spoil until it is called again; nil: forward all requests.
 func (m *middle) with(spoil func(w http.ResponseWriter, r *http.Request) bool) {
 	m.lookups.Store(0)
 	m.spoil.Store(nil)
@@ -48,7 +48,7 @@ func (m *middle) with(spoil func(w http.ResponseWriter, r *http.Request) bool) {
 	}
 }
 
-// of spoils the paths that hold a word.
+// of limits spoil to paths that contain a word.
 func of(word string, spoil func(w http.ResponseWriter, r *http.Request)) func(w http.ResponseWriter,
 	r *http.Request) bool {
 	return func(w http.ResponseWriter, r *http.Request) bool {
@@ -63,7 +63,7 @@ func of(word string, spoil func(w http.ResponseWriter, r *http.Request)) func(w 
 // stall begins an answer and never ends it.
 func stall(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusOK)
-	_ = http.NewResponseController(w).Flush() // what cannot be sent is not missed
+	_ = http.NewResponseController(w).Flush() // an error does not matter
 	<-r.Context().Done()
 }
 
@@ -71,7 +71,7 @@ func garbage(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write([]byte(strings.Repeat("<html>please log in</html>\n", 1000)))
 }
 
-// runsPlain pulls python, which has several layers, as usual, and runs it.
+// runsPlain pulls python, which has several layers, as an ordinary image, and runs it.
 func runsPlain(t *testing.T, s *site.Site) {
 	t.Helper()
 	moved := received(t, s, func() { pull(t, s, site.Lighter, "python") })
@@ -88,8 +88,8 @@ func runsPlain(t *testing.T, s *site.Site) {
 	}
 }
 
-// What a hub that fails, or lies, knows of an image of several layers is worth
-// nothing: the image is pulled as usual and runs. The hub is asked once.
+// If a hub fails or returns wrong answers, an image of several layers is pulled as an ordinary
+// image and runs. The node queries the hub once.
 func TestBadHub(t *testing.T) {
 	var m middle
 	s := start(t, site.Options{Hubs: m.serve(t), Unlabelled: true}, "+python")
@@ -97,7 +97,7 @@ func TestBadHub(t *testing.T) {
 		name  string
 		spoil func(w http.ResponseWriter, r *http.Request) bool
 	}{
-		{"look-ups never end", of("/chains/", stall)},
+		{"lookups never end", of("/chains/", stall)},
 		{"indexes never end", of("/indexes/", stall)},
 		{"indexes are garbage", of("/indexes/", garbage)},
 	} {
@@ -105,7 +105,7 @@ func TestBadHub(t *testing.T) {
 			m.with(c.spoil)
 			runsPlain(t, s)
 			if n := m.lookups.Load(); n != 1 {
-				t.Errorf("the hub was asked %d times", n)
+				t.Errorf("the hub got %d requests", n)
 			}
 			if err := s.Machine.Wipe(t.Context()); err != nil {
 				t.Fatal(err)
@@ -116,12 +116,12 @@ func TestBadHub(t *testing.T) {
 	pull(t, s, site.Lighter, "python")
 	if out := run(t, s, site.Lighter, "python", "python3", "-c", `print("hello")`); out != "hello\n" ||
 		len(status(t, s).Mounts) != 1 {
-		t.Errorf("python printed %q, or is not lazy although all is well", out)
+		t.Errorf("python printed %q, or is not lazy with a working hub", out)
 	}
 }
 
-// A statement that no pinned key has signed is refused, said, and the image is
-// pulled as usual.
+// A statement that no pinned key has signed is refused. The log says so, and the image is pulled as
+// an ordinary image.
 func TestForgedHub(t *testing.T) {
 	s := start(t, site.Options{HubKey: "ed25519:" + strings.Repeat("A", 43) + "="}, "+python")
 	runsPlain(t, s)
@@ -136,7 +136,7 @@ func TestForgedHub(t *testing.T) {
 	}
 }
 
-// Locations are a hint: without them the image is as lazy as with them.
+// Locations are optional: without them the image is lazy, too.
 func TestHubWithoutLocations(t *testing.T) {
 	var m middle
 	s := start(t, site.Options{Hubs: m.serve(t)}, "+python")
@@ -148,9 +148,8 @@ func TestHubWithoutLocations(t *testing.T) {
 	}
 }
 
-// However containerd unpacks, no layer is downloaded; what is claimed survives
-// the node and needs no hub; another namespace finds it; and it goes with the
-// last.
+// In each unpack mode of containerd, no layer is downloaded. A claimed image survives the node and
+// needs no hub. Another namespace can use it, and it is removed with its last namespace.
 func TestLifeOfALazyImage(t *testing.T) {
 	for _, o := range []site.Options{{}, {Unlabelled: true}, {Unpacks: 3}, {Unlabelled: true, Unpacks: 3}} {
 		t.Run(fmt.Sprintf("unlabelled %v unpacks %d", o.Unlabelled, o.Unpacks), func(t *testing.T) {
@@ -178,14 +177,14 @@ func TestLifeOfALazyImage(t *testing.T) {
 			ref := site.Reference("python")
 			ctr(t, s, "--namespace", "two", "images", "pull", "--plain-http", "--snapshotter", site.Lighter, ref)
 			if n := m.lookups.Load(); n != 0 {
-				t.Errorf("the hub was asked %d times about what is here", n)
+				t.Errorf("the hub got %d requests about local trees", n)
 			}
 			if err := s.Machine.RemoveImage(t.Context(), ref); err != nil {
 				t.Fatal(err)
 			}
 			if trees, err := filepath.Glob(filepath.Join(s.Machine.NodeRoot(), "trees/*")); err != nil ||
 				len(trees) != 1 {
-				t.Errorf("another namespace has the image, and the trees are %v (%v)", trees, err)
+				t.Errorf("trees while another namespace has the image: %v (%v)", trees, err)
 			}
 			ctr(t, s, "--namespace", "two", "images", "rm", "--sync", ref)
 			if found := left(t, s); len(found) > 0 {
@@ -195,14 +194,14 @@ func TestLifeOfALazyImage(t *testing.T) {
 	}
 }
 
-// A container on a base that was only claimed waits for the hub, and with it
-// containerd's garbage collector, which all others wait for then. A hub that never
-// ends its answer does not keep them for long.
+// A container on a claimed, but not fetched base waits for the hub. containerd's garbage collector
+// waits for the container, and all others wait for the collector. A hub that never ends its answer
+// delays them only for a short time.
 func TestSilentHubDuringGarbageCollection(t *testing.T) {
 	var m middle
 	s := start(t, site.Options{Hubs: m.serve(t), NodeArgs: []string{"--trust", "chain"}}, "+python", "base")
 	pull(t, s, site.Lighter, "python")
-	pull(t, s, site.Lighter, "base") // found among python's layers
+	pull(t, s, site.Lighter, "base") // the node finds base among python's layers
 	waiting := make(chan struct{}, 1)
 	m.with(of("/trees/", func(w http.ResponseWriter, r *http.Request) {
 		waiting <- struct{}{}
@@ -216,13 +215,13 @@ func TestSilentHubDuringGarbageCollection(t *testing.T) {
 	select {
 	case <-waiting:
 	case err := <-created:
-		t.Fatalf("the hub was not asked for the tree: %v", err)
+		t.Fatalf("the hub got no request for the tree: %v", err)
 	}
 	if err := s.Machine.RemoveImage(t.Context(), site.Reference("python")); err != nil {
 		t.Error(err)
 	}
 	if err := <-created; err == nil || !strings.Contains(err.Error(), "try again when") {
-		t.Errorf("a container whose tree cannot be had: %v", err)
+		t.Errorf("a container whose tree cannot be fetched: %v", err)
 	}
 	m.with(nil)
 	if out := run(t, s, site.Lighter, "base", "echo", "hello"); out != "hello\n" {

@@ -13,10 +13,10 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// readAll prints one digest of all files of the image, their names included.
+// readAll prints a digest of the names and contents of all files of the image.
 const readAll = "find /etc /opt /usr /var -xdev -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum"
 
-// reconnect waits until containerd has found the node again.
+// reconnect waits until containerd has reconnected to the node.
 func reconnect(t testing.TB, s *site.Site) {
 	t.Helper()
 	if err := s.Machine.Reconnect(t.Context()); err != nil {
@@ -40,7 +40,7 @@ func removeImage(t testing.TB, s *site.Site, name string) {
 	}
 }
 
-// loops lists what the loop devices on files of the site are of.
+// loops lists the backing files of the site's loop devices.
 func loops(t testing.TB, s *site.Site) (files []string) {
 	t.Helper()
 	found, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
@@ -55,7 +55,7 @@ func loops(t testing.TB, s *site.Site) (files []string) {
 	return files
 }
 
-// mode wants one mounted tree and returns how it is.
+// mode checks that one tree is mounted, and returns its mount mode.
 func mode(t testing.TB, s *site.Site) mount.Mode {
 	t.Helper()
 	st := status(t, s)
@@ -100,7 +100,7 @@ func TestMountModes(t *testing.T) {
 	restartNode(t, s)
 	run(t, s, site.Lighter, "base", "echo", "hello")
 	if mode(t, s) != mount.File {
-		t.Errorf("mode %q where the kernel takes files", mode(t, s))
+		t.Errorf("mode %q with a kernel that mounts files", mode(t, s))
 	}
 	removeImage(t, s, "base")
 	if files := append(loops(t, s), left(t, s)...); len(files) != 0 {
@@ -108,7 +108,7 @@ func TestMountModes(t *testing.T) {
 	}
 }
 
-// saysNone wants the status and the log to say that no image is lazy, and why.
+// saysNone checks that status and log say that no image is lazy, and why.
 func saysNone(t *testing.T, s *site.Site) {
 	t.Helper()
 	st := status(t, s)
@@ -126,13 +126,12 @@ func saysNone(t *testing.T, s *site.Site) {
 	}
 	log, err := os.ReadFile(s.Machine.NodeLog())
 	if err != nil || !strings.Contains(string(log), "no image will be lazy") {
-		t.Errorf("the log does not say it: %v", err)
+		t.Errorf("the log does not say that no image is lazy: %v", err)
 	}
 }
 
-// behindLoops reads the whole image in a container while the node dies under it as
-// often as it likes; the one that follows knows the mount again; and the loop devices
-// go with their last user.
+// behindLoops reads the whole image in a container while the node is killed several times. The next
+// node recognizes the mount, and the loop devices are freed with their last user.
 func behindLoops(t *testing.T, s *site.Site, want string) {
 	t.Helper()
 	first, err := s.Machine.StartContainer(t.Context(), site.Lighter, site.Reference("base"), "sleep", "infinity")
@@ -154,10 +153,10 @@ func behindLoops(t *testing.T, s *site.Site, want string) {
 		read <- result{out, err}
 	}()
 	for range 3 {
-		time.Sleep(300 * time.Millisecond) // in the middle of its reading
+		time.Sleep(300 * time.Millisecond) // while the container reads
 		restartNode(t, s)
 		if mode(t, s) != mount.Loop {
-			t.Error("the next node takes the mount for another")
+			t.Error("the next node does not recognize the mount")
 		}
 		if err := site.DropCaches(); err != nil {
 			t.Fatal(err)
@@ -177,8 +176,8 @@ func behindLoops(t *testing.T, s *site.Site, want string) {
 	}
 }
 
-// noWayAround has a container's root try to read what its own root is made of: the
-// lower directories by their paths, and the loop devices.
+// noWayAround checks that root in a container cannot read the lower directories of its root by
+// their paths, nor the loop devices.
 func noWayAround(t *testing.T, c *site.Container) {
 	t.Helper()
 	const try = `for dir in $(sed -n 's/.*lowerdir=\([^,]*\).*/\1/p' /proc/self/mountinfo | tr : ' '); do echo looked; ls "$dir" && echo "reads $dir"; done

@@ -13,9 +13,9 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// When all of an image is here, a new container reads a local device: it goes on when
-// node and keeper are killed, as one that was started before does not. The image's local
-// device goes with it, or before, when room is needed and no tree is mounted.
+// Once an image is completely cached, a new container reads a local device. It continues when node
+// and keeper are killed; an older container does not. The local device is removed with its image,
+// or earlier if space is needed and its tree is not mounted.
 func TestContainerWithALocalDevice(t *testing.T) {
 	s := start(t, site.Options{NodeArgs: []string{"--complete", "--local-device"}}, "+python")
 	const sum = "find /usr/lib/python3 /usr/bin -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum"
@@ -43,10 +43,10 @@ func TestContainerWithALocalDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, err := after.Exec(t.Context(), "sh", "-c", sum); err != nil || got != want {
-		t.Errorf("without a node the files' sum is %q, want %q (%v)", got, want, err)
+		t.Errorf("digest of the files without a node: got %q, want %q (%v)", got, want, err)
 	}
 	if got, err := before.Exec(t.Context(), "sh", "-c", sum); err == nil && got == want {
-		t.Error("the container that was there before reads on without a node too: this test shows nothing")
+		t.Error("the older container also reads without a node")
 	}
 	if err := s.Machine.StartNode(t.Context()); err != nil {
 		t.Fatal(err)
@@ -55,7 +55,7 @@ func TestContainerWithALocalDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := run(t, s, site.Lighter, "python", "sh", "-c", sum); got != want {
-		t.Errorf("with the next node the files' sum is %q, want %q", got, want)
+		t.Errorf("digest of the files with the next node: got %q, want %q", got, want)
 	}
 	if m := status(t, s).Mounts; len(m) != 1 || !m[0].Local {
 		t.Errorf("mounted by the next node: %+v", m)
@@ -73,10 +73,10 @@ func TestContainerWithALocalDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out, err := s.Machine.Lighter(t.Context(), "cache", "prune"); err != nil || !strings.Contains(out, "freed") {
-		t.Errorf("prune said %q, %v", out, err)
+		t.Errorf("prune printed %q, %v", out, err)
 	}
 	if _, err := os.Stat(device); err == nil || status(t, s).Cache.External != 0 {
-		t.Errorf("a local device that nobody uses stays: %v", err)
+		t.Errorf("an unused local device was not removed: %v", err)
 	}
 }
 

@@ -27,7 +27,7 @@ func onTmpfs(t *testing.T) string {
 	return unmountAtEnd(t, dir)
 }
 
-// onDisk makes a root on a file system of that type, in a file.
+// onDisk makes a root on a file system of a type, in a loop device.
 func onDisk(fstype string) func(*testing.T) string {
 	return func(t *testing.T) string {
 		t.Helper()
@@ -45,8 +45,8 @@ func onDisk(fstype string) func(*testing.T) string {
 	}
 }
 
-// unmountAtEnd returns a root below what is mounted at dir. That the node leaves
-// nothing mounted there shows when dir is unmounted.
+// unmountAtEnd returns a root below the mount at dir. When the test ends it unmounts dir, which
+// fails if the node left mounts there.
 func unmountAtEnd(t *testing.T, dir string) string {
 	t.Cleanup(func() {
 		if err := unix.Unmount(dir, 0); err != nil {
@@ -57,8 +57,8 @@ func unmountAtEnd(t *testing.T, dir string) string {
 	return filepath.Join(dir, "node")
 }
 
-// The node's root may be on other file systems than ext4. The kernel takes no
-// files on tmpfs, so that trees are behind loop devices there.
+// The node's root may be on other file systems than ext4. The kernel cannot mount files on tmpfs,
+// so the node uses loop devices there.
 func TestRoots(t *testing.T) {
 	for name, root := range map[string]struct {
 		on   func(*testing.T) string

@@ -11,7 +11,7 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// lighter runs a command that speaks to the machine's node.
+// lighter runs a command against the machine's node.
 func lighter(t testing.TB, s *site.Site, command string, args ...string) string {
 	t.Helper()
 	out, err := s.Machine.Lighter(t.Context(), command, args...)
@@ -25,14 +25,14 @@ func details(t testing.TB, s *site.Site, word string) report.ImageDetail {
 	t.Helper()
 	var found []report.ImageDetail
 	if err := json.Unmarshal([]byte(lighter(t, s, "status", "--json", word)), &found); err != nil || len(found) != 1 {
-		t.Fatalf("%q stands for %+v, %v", word, found, err)
+		t.Fatalf("details of %q: %+v, %v", word, found, err)
 	}
 	return found[0]
 }
 
-// What the status says of one image is what it did.
+// The status of an image matches the reads and fetches of its container.
 func TestStatusOfAnImage(t *testing.T) {
-	s := start(t, site.Options{NodeArgs: []string{"--prefetch=false"}}, "+python") // what comes is what is read
+	s := start(t, site.Options{NodeArgs: []string{"--prefetch=false"}}, "+python") // only reads fetch chunks
 	pull(t, s, site.Lighter, "python")
 	d := details(t, s, "python:latest")
 	if !d.Lazy || d.Why == "" || d.Content.Chunks == 0 || d.Content.CachedChunks != 0 || d.Mount != nil ||
@@ -55,18 +55,18 @@ func TestStatusOfAnImage(t *testing.T) {
 		v.Waited.Max > v.Waited.Total {
 		t.Errorf("its device: %+v", v)
 	}
-	st := status(t, s) // something may have been read ahead since
+	st := status(t, s) // the kernel may have read ahead since
 	if got := v.Received[site.HubURL]; len(v.Received) != 1 || got == 0 || got > st.Fetched.Bytes {
-		t.Errorf("it received %v, the node %+v", v.Received, st.Fetched)
+		t.Errorf("bytes received: %v by the image, %+v by the node", v.Received, st.Fetched)
 	}
 	if d.Content.CachedBytes < v.Missed || d.Content.CachedBytes >= d.Content.Bytes {
-		t.Errorf("%d bytes were missed, and of it %+v is here", v.Missed, d.Content)
+		t.Errorf("%d bytes missed, content %+v", v.Missed, d.Content)
 	}
 	said := lighter(t, s, "status", "python:latest")
 	for _, word := range []string{site.Reference("python"), d.Chain, d.Tree.String(), "waited", "from " + site.HubURL,
 		c.ID} {
 		if !strings.Contains(said, word) {
-			t.Errorf("there is no %q in:\n%s", word, said)
+			t.Errorf("the output does not contain %q:\n%s", word, said)
 		}
 	}
 	if err := c.Remove(t.Context()); err != nil {
@@ -74,6 +74,6 @@ func TestStatusOfAnImage(t *testing.T) {
 	}
 	if said, err := s.Machine.Lighter(t.Context(), "status", "nothing:1"); err == nil ||
 		!strings.Contains(err.Error(), "no such image") {
-		t.Errorf("of what is not here: %q, %v", said, err)
+		t.Errorf("status of an unknown image: %q, %v", said, err)
 	}
 }

@@ -19,10 +19,10 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// labelled creates containers with an SELinux label as the kubelet does, one on an
-// active snapshot and one on a view of a lazy image, and wants containerd to mount an
-// overlay with that label: it is an option of overlayfs, and of no bind mount. A
-// kernel that does not run SELinux refuses it, in words that say what was asked of it.
+// labelled creates containers with an SELinux label like the kubelet, one on an active snapshot and
+// one on a view of a lazy image. It checks that containerd mounts an overlay with that label,
+// because bind mounts have no such option. A kernel without SELinux refuses the mount, and its
+// error shows the options.
 func labelled(t *testing.T, s *site.Site, namespace, ref string) {
 	t.Helper()
 	const label = "system_u:object_r:container_file_t:s0:c1,c2"

@@ -9,9 +9,8 @@ import (
 	"lighter/test/testkit/site"
 )
 
-// An image that has three times the cache's size is read again and again: every byte
-// is right, and the cache stays below its limit. Completing it ends before anything has
-// to go for it.
+// An image of three times the cache's size is read repeatedly. Every byte is right, and the cache
+// stays below its limit. The completion of the image stops before it would evict chunks.
 func TestWorkingSetLargerThanTheCache(t *testing.T) {
 	s := start(t, site.Options{NodeArgs: []string{"--cache-size", "64MiB", "--complete"}}, "+python")
 	const sum = "find / -xdev -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum"
@@ -21,7 +20,7 @@ func TestWorkingSetLargerThanTheCache(t *testing.T) {
 	run(t, s, site.Lighter, "python", "true")
 	await(t, "a full cache", func() bool { return strings.Contains(status(t, s).Completion.Waits, "full") })
 	if st := status(t, s); st.Cache.Evicted > 0 || st.Cache.Used < st.Cache.Limit/2 {
-		t.Errorf("completing the image made of the cache %+v", st.Cache)
+		t.Errorf("the cache after the completion: %+v", st.Cache)
 	}
 	for range 2 {
 		if err := site.DropCaches(); err != nil {

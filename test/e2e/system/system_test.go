@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(site.Enclosed(m.Run)) }
 
-// binary is the lighter that is tested.
+// binary returns the path of the lighter binary under test.
 func binary(t testing.TB) string {
 	t.Helper()
 	path, err := site.Binary()
@@ -27,8 +27,8 @@ func binary(t testing.TB) string {
 	return path
 }
 
-// start starts a site and pushes images to its registry. The hub takes in those
-// that are named behind a "+".
+// start starts a site and pushes images to its registry. Images with the prefix "+" are also added
+// to the hub.
 func start(t testing.TB, options site.Options, images ...string) *site.Site {
 	t.Helper()
 	options.Lighter = binary(t)
@@ -77,7 +77,7 @@ func status(t testing.TB, s *site.Site) report.Status {
 	return st
 }
 
-// received runs fn and returns what came over the link meanwhile, in bytes.
+// received runs fn and returns the bytes that the machine received over the link meanwhile.
 func received(t testing.TB, s *site.Site, fn func()) int64 {
 	t.Helper()
 	before, err := s.Machine.Bytes()
@@ -108,8 +108,7 @@ func run(t testing.TB, s *site.Site, snapshotter, name string, argv ...string) s
 	return ran.Output
 }
 
-// The promise itself: no layer is downloaded, the container runs, and only what
-// it touches comes over the link.
+// A lazy pull downloads no layer, the container runs, and it fetches only the chunks that it reads.
 func TestPullIsLazy(t *testing.T) {
 	s := start(t, site.Options{}, "+python")
 	pulled := received(t, s, func() { pull(t, s, site.Lighter, "python") })
@@ -131,7 +130,7 @@ func TestPullIsLazy(t *testing.T) {
 	}
 	again := received(t, s, func() { run(t, s, site.Lighter, "python", "python3", "-c", `print("hello")`) })
 	if again > moved/20 {
-		t.Errorf("running it again moved %d bytes, at first %d", again, moved)
+		t.Errorf("the second run received %d bytes, the first %d", again, moved)
 	}
 	st := status(t, s)
 	if len(st.Mounts) != 1 || len(st.Images) == 0 || st.Cache.Chunks == 0 {
@@ -144,8 +143,7 @@ func TestPullIsLazy(t *testing.T) {
 	}
 }
 
-// What the container sees is what overlayfs shows of the unpacked image, entry by
-// entry and byte by byte.
+// A container on Lighter has the same entries and bytes as a container on overlayfs.
 func TestContainerSeesTheSameFiles(t *testing.T) {
 	s := start(t, site.Options{}, "+base", "+python")
 	for _, name := range []string{"base", "python"} {
@@ -166,10 +164,10 @@ func TestContainerSeesTheSameFiles(t *testing.T) {
 			}
 		}
 		if len(listings[0]) < 5000 {
-			t.Fatalf("%s: only %d entries were seen", name, len(listings[0]))
+			t.Fatalf("%s: found only %d entries", name, len(listings[0]))
 		}
-		// containerd gives the root, and directories that a layer changes
-		// without naming them, the time of unpacking.
+		// The root, and directories without an entry in the layer that changes them, get the time
+		// of unpacking from containerd.
 		unpacked := func(path string, a, _ fswalk.Entry) bool { return !a.IsDir() || a.Sec < began }
 		for i, d := range fswalk.Diff(listings[0], listings[1], fswalk.Options{TimeOf: unpacked}) {
 			if t.Errorf("%s: %s", name, d); i > 20 {
@@ -181,7 +179,7 @@ func TestContainerSeesTheSameFiles(t *testing.T) {
 	}
 }
 
-// view mounts a container's root once more, without what the runtime writes into it.
+// view mounts a container's root again, without its writable layer.
 func view(t testing.TB, c *site.Container) string {
 	t.Helper()
 	root, unmount, err := c.View(t.TempDir())
@@ -196,7 +194,7 @@ func view(t testing.TB, c *site.Container) string {
 	return root
 }
 
-// fsck has the tools of EROFS check every metadata image on the machine.
+// fsck checks each metadata image on the machine with fsck.erofs.
 func fsck(t testing.TB, s *site.Site) {
 	t.Helper()
 	images, err := filepath.Glob(filepath.Join(s.Machine.NodeRoot(), "trees/*/metadata"))
@@ -210,7 +208,7 @@ func fsck(t testing.TB, s *site.Site) {
 	}
 }
 
-// What no hub knows is pulled and run as ever.
+// An image that the hub does not know is pulled and run as an ordinary image.
 func TestUnknownImage(t *testing.T) {
 	s := start(t, site.Options{}, "base")
 	moved := received(t, s, func() { pull(t, s, site.Lighter, "base") })
@@ -226,11 +224,11 @@ func TestUnknownImage(t *testing.T) {
 	}
 	if d := details(t, s, "base:latest"); d.Lazy || !strings.Contains(d.Why, "the hub knows no image with manifest") ||
 		!d.Tree.IsZero() {
-		t.Errorf("of an image that no hub knows, the status: %+v", d)
+		t.Errorf("status of an image that the hub does not know: %+v", d)
 	}
 }
 
-// left lists what a node has besides its cache and its keys.
+// left lists a node's files and mounts, except its cache and its keys.
 func left(t testing.TB, s *site.Site) []string {
 	t.Helper()
 	var found []string
@@ -260,7 +258,7 @@ func TestRemovingLeavesNothing(t *testing.T) {
 		run(t, s, site.Lighter, name, "ls", "/")
 	}
 	if len(left(t, s)) == 0 {
-		t.Fatal("nothing is there before it is removed: this test looks in the wrong place")
+		t.Fatal("no files and mounts before the removal, want some")
 	}
 	for _, name := range []string{"python", "base"} {
 		if err := s.Machine.RemoveImage(t.Context(), site.Reference(name)); err != nil {
@@ -272,7 +270,7 @@ func TestRemovingLeavesNothing(t *testing.T) {
 	}
 }
 
-// lighter mount through the running node, and with a node of its own.
+// lighter mount works with the running node, and with a separate node.
 func TestMountCommand(t *testing.T) {
 	s := start(t, site.Options{}, "+base")
 	images, err := s.Hub.Lighter(t.Context(), "images", "--json")

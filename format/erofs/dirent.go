@@ -3,7 +3,6 @@ package erofs
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"iter"
 	"sort"
@@ -102,37 +101,50 @@ func (p *dirPacker) finish() []byte {
 	return p.buf
 }
 
-// parseDirBlock calls visit for each entry of a directory's block. b is the part of the block that
-// is within the directory's size. name is part of b. The caller checks the order of the names.
-func parseDirBlock(b []byte, visit func(name []byte, nid uint64, kind uint8) error) error {
+// dirEntry is an entry of a directory's block as it was read. The name is part of the block.
+type dirEntry struct {
+	name []byte
+	nid  uint64
+	kind uint8
+}
+
+// dirEntries returns the entries of a directory's block, and ends with an error if the block is
+// invalid. b is the part of the block that is within the directory's size. The caller checks the
+// order of the names.
+func dirEntries(b []byte) iter.Seq2[dirEntry, error] {
 	le := binary.LittleEndian
-	if len(b) < direntSize {
-		return fmt.Errorf("block of %d bytes has no entry", len(b))
+	return func(yield func(dirEntry, error) bool) {
+		if len(b) < direntSize {
+			yield(dirEntry{}, bad("block of %d bytes has no entry", len(b)))
+			return
+		}
+		first := int(le.Uint16(b[8:]))
+		if first < direntSize || first%direntSize != 0 || first >= len(b) {
+			yield(dirEntry{}, bad("names of a block of %d bytes start at %d", len(b), first))
+			return
+		}
+		at := first
+		for i := 0; i < first; i += direntSize {
+			end := len(b)
+			if i+direntSize < first {
+				end = int(le.Uint16(b[i+direntSize+8:]))
+			} else if n := bytes.IndexByte(b[at:], 0); n >= 0 {
+				end = at + n // a block that is not the last is padded
+			}
+			if end <= at || end > len(b) || end-at > maxName {
+				yield(dirEntry{}, bad("entry %d has a name from byte %d to %d", i/direntSize, at, end))
+				return
+			}
+			if b[i+11] != 0 {
+				yield(dirEntry{}, bad("reserved byte of a directory entry is not zero"))
+				return
+			}
+			if !yield(dirEntry{b[at:end], le.Uint64(b[i:]), b[i+10]}, nil) {
+				return
+			}
+			at = end
+		}
 	}
-	first := int(le.Uint16(b[8:]))
-	if first < direntSize || first%direntSize != 0 || first >= len(b) {
-		return fmt.Errorf("names of a block of %d bytes start at %d", len(b), first)
-	}
-	at := first
-	for i := 0; i < first; i += direntSize {
-		end := len(b)
-		if i+direntSize < first {
-			end = int(le.Uint16(b[i+direntSize+8:]))
-		} else if n := bytes.IndexByte(b[at:], 0); n >= 0 {
-			end = at + n // a block that is not the last is padded
-		}
-		if end <= at || end > len(b) || end-at > maxName {
-			return fmt.Errorf("entry %d has a name from byte %d to %d", i/direntSize, at, end)
-		}
-		if b[i+11] != 0 {
-			return errors.New("reserved byte of a directory entry is not zero")
-		}
-		if err := visit(b[at:end], le.Uint64(b[i:]), b[i+10]); err != nil {
-			return err
-		}
-		at = end
-	}
-	return nil
 }
 
 // checkName returns an error for what cannot be the name of a child.

@@ -1,9 +1,12 @@
 package erofs
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
+	"slices"
 	"sort"
 	"strings"
 
@@ -11,20 +14,10 @@ import (
 )
 
 // Finder looks up paths in an image. It has a cache of 1 MiB. It is not safe for concurrent use.
-type Finder struct {
-	c     *checker
-	found Inode
-}
+type Finder struct{ c *checker }
 
 // Finder returns a new finder.
-func (m *Image) Finder() *Finder {
-	f := &Finder{c: &checker{pager: newPager(m), super: &m.super}}
-	f.c.visit = func(_ string, in Inode) error {
-		f.found = in
-		return nil
-	}
-	return f
-}
+func (m *Image) Finder() *Finder { return &Finder{&checker{pager: newPager(m), super: &m.super}} }
 
 // Find returns the inode of an absolute path without "." and "..". It follows no symlinks: a path
 // through one is not found. It checks only what it reads; the image may be invalid elsewhere.
@@ -42,13 +35,15 @@ func (f *Finder) Find(path string) (Inode, error) {
 		nid = child
 	}
 	h, e, err := f.c.header(nid)
-	if err == nil {
-		err = f.c.show(path, nid, &h, e)
-	}
 	if err != nil {
 		return Inode{}, f.failed(path, nid, err)
 	}
-	return f.found, nil
+	in, err := f.c.read(nid, &h, e)
+	if err != nil {
+		return Inode{}, f.failed(path, nid, err)
+	}
+	in.Inline = slices.Clone(in.Inline)
+	return in, nil
 }
 
 // Names returns the first names in a directory, sorted, at most limit. It returns none if path is
@@ -63,14 +58,13 @@ func (f *Finder) Names(path string, limit int) (names []string, err error) {
 		return nil, err
 	}
 	for i := int64(0); i*BlockSize < int64(h.size) && len(names) < limit; i++ {
-		err := f.block(&h, e, i, func(name []byte, _ uint64) bool {
-			if s := string(name); s != "." && s != ".." {
-				names = append(names, s)
+		for d, err := range f.entries(&h, e, i) {
+			if err != nil {
+				return names, f.failed(path, in.Nid, err)
 			}
-			return len(names) < limit
-		})
-		if err != nil {
-			return names, f.failed(path, in.Nid, err)
+			if name := string(d.name); name != "." && name != ".." && len(names) < limit {
+				names = append(names, name)
+			}
 		}
 	}
 	return names, nil
@@ -83,9 +77,6 @@ func (f *Finder) failed(path string, nid uint64, err error) error {
 	return f.c.at(path, nid, err)
 }
 
-// errStop ends the parsing of a block.
-var errStop = errors.New("stop")
-
 // child returns the nid of a name in a directory. It searches for the last block whose first name
 // is not after the name.
 func (f *Finder) child(dir uint64, name string) (uint64, error) {
@@ -97,51 +88,31 @@ func (f *Finder) child(dir uint64, name string) (uint64, error) {
 		return 0, fs.ErrNotExist
 	}
 	var failed error
-	blocks := int((int64(h.size) + BlockSize - 1) / BlockSize)
-	after := sort.Search(blocks, func(i int) bool {
-		first := ""
-		err := f.block(&h, e, int64(i), func(got []byte, _ uint64) bool {
-			first = string(got)
-			return false
-		})
-		if err != nil && failed == nil {
-			failed = err
-		}
-		return first > name
-	})
-	nid, found := uint64(0), false
-	if failed == nil && after > 0 {
-		failed = f.block(&h, e, int64(after-1), func(got []byte, child uint64) bool {
-			if string(got) == name {
-				nid, found = child, true
+	after := sort.Search(int(blocksOf(int64(h.size))), func(i int) bool {
+		for first, err := range f.entries(&h, e, int64(i)) {
+			if err != nil && failed == nil {
+				failed = err
 			}
-			return string(got) < name
-		})
+			return string(first.name) > name
+		}
+		return false
+	})
+	if failed != nil || after == 0 {
+		return 0, cmp.Or(failed, fs.ErrNotExist)
 	}
-	if failed == nil && !found {
-		failed = fs.ErrNotExist
+	for d, err := range f.entries(&h, e, int64(after-1)) {
+		if err != nil || string(d.name) == name {
+			return d.nid, err
+		}
 	}
-	return nid, failed
+	return 0, fs.ErrNotExist
 }
 
-// block calls visit with the names in block i of a directory until it returns false.
-func (f *Finder) block(h *header, e extent, i int64, visit func(name []byte, nid uint64) bool) error {
-	from := e.block + i*BlockSize
-	if i >= e.blocks {
-		from = e.rest
-	}
-	b, err := f.c.bytes(from, min(int64(h.size)-i*BlockSize, BlockSize))
+// entries returns the entries of block i of a directory.
+func (f *Finder) entries(h *header, e extent, i int64) iter.Seq2[dirEntry, error] {
+	b, err := f.c.dirBlock(h, e, i)
 	if err != nil {
-		return err
+		return func(yield func(dirEntry, error) bool) { yield(dirEntry{}, err) }
 	}
-	err = parseDirBlock(b, func(name []byte, nid uint64, _ uint8) error {
-		if visit(name, nid) {
-			return nil
-		}
-		return errStop
-	})
-	if err != nil && err != errStop {
-		return bad("%w", err)
-	}
-	return nil
+	return dirEntries(b)
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"slices"
 
 	"lighter/format/tree"
 )
@@ -75,41 +74,51 @@ func (c *checker) header(nid uint64) (h header, e extent, err error) {
 	return h, e, nil
 }
 
-// attributes checks everything of an inode but the places of its parts.
-func (c *checker) attributes(h *header, e extent) error {
-	minLinks := uint32(1)
-	if uint32(h.mode)&tree.ModeType == tree.ModeDir {
-		minLinks = 2
-	}
-	if h.nlink < minLinks {
-		return bad("link count is %d", h.nlink)
-	}
-	if h.uid == noID || h.gid == noID {
-		return bad("owner %d:%d", h.uid, h.gid)
-	}
-	if h.sec > math.MaxInt64 || h.nsec > maxNsec {
-		return bad("time of %d s and %d ns", h.sec, h.nsec)
-	}
-	if e.xattrs > 0 {
-		area, err := c.bytes(e.start+inodeSize, e.xattrs)
-		if err != nil {
-			return err
-		}
-		if err := parseXattrs(area, func(string, []byte) {}); err != nil {
-			return bad("%w", err)
-		}
-	}
-	switch kind := uint32(h.mode) & tree.ModeType; {
-	case h.format == indexed:
-		_, err := c.address(h, e)
-		return err
-	case kind == tree.ModeSymlink:
-		_, err := c.target(h, e)
-		return err
+// read returns an inode, and checks all of it but the places of its parts. Inline is valid until
+// the next read.
+func (c *checker) read(nid uint64, h *header, e extent) (Inode, error) {
+	in := Inode{Nid: nid, Mode: uint32(h.mode), UID: h.uid, GID: h.gid, Nlink: h.nlink,
+		Mtime: tree.Time{Sec: int64(h.sec), Nsec: h.nsec}, Size: int64(h.size)}
+	kind := in.Mode & tree.ModeType
+	switch {
+	case h.nlink < minLinks(in.Mode):
+		return in, bad("link count is %d", h.nlink)
+	case h.uid == noID || h.gid == noID:
+		return in, bad("owner %d:%d", h.uid, h.gid)
+	case h.sec > math.MaxInt64 || h.nsec > maxNsec:
+		return in, bad("time of %d s and %d ns", h.sec, h.nsec)
 	case (kind == tree.ModeFIFO || kind == tree.ModeSocket) && h.union != 0:
-		return bad("FIFO or socket with device number %#x", h.union)
+		return in, bad("FIFO or socket with device number %#x", h.union)
 	}
-	return nil
+	area, err := c.bytes(e.start+inodeSize, e.xattrs)
+	if err != nil {
+		return in, err
+	}
+	if in.Xattrs, err = parseXattrs(area); err != nil {
+		return in, bad("%w", err)
+	}
+	switch kind {
+	case tree.ModeRegular:
+		if h.format == indexed {
+			in.Device = true
+			in.Address, err = c.address(h, e)
+			return in, err
+		}
+		in.Inline, err = c.bytes(e.rest, e.tail)
+	case tree.ModeSymlink:
+		in.Link, err = c.target(h, e)
+	case tree.ModeChar, tree.ModeBlock:
+		in.Rdev = uint64(h.union)
+	}
+	return in, err
+}
+
+// minLinks returns the smallest link count of a file of that mode.
+func minLinks(mode uint32) uint32 {
+	if mode&tree.ModeType == tree.ModeDir {
+		return 2
+	}
+	return 1
 }
 
 // address returns the offset of a file on the device.
@@ -147,56 +156,4 @@ func (c *checker) target(h *header, e extent) (string, error) {
 		return "", bad("%w", err)
 	}
 	return target, nil
-}
-
-func (c *checker) count(h *header) {
-	c.stats.Inodes++
-	switch uint32(h.mode) & tree.ModeType {
-	case tree.ModeDir:
-		c.stats.Dirs++
-	case tree.ModeSymlink:
-		c.stats.Symlinks++
-	case tree.ModeRegular:
-		c.stats.Files++
-		if h.format == indexed {
-			c.stats.DeviceFiles++
-			c.stats.DeviceBytes += int64(h.size)
-		} else {
-			c.stats.InlineBytes += int64(h.size)
-		}
-	default:
-		c.stats.Specials++
-	}
-}
-
-// show calls visit with an inode.
-func (c *checker) show(path string, nid uint64, h *header, e extent) error {
-	in := Inode{Nid: nid, Mode: uint32(h.mode), UID: h.uid, GID: h.gid, Nlink: h.nlink,
-		Mtime: tree.Time{Sec: int64(h.sec), Nsec: h.nsec}, Size: int64(h.size)}
-	area, err := c.bytes(e.start+inodeSize, e.xattrs)
-	if err != nil {
-		return err
-	}
-	if err := parseXattrs(area, func(name string, value []byte) {
-		in.Xattrs = append(in.Xattrs, tree.Xattr{Name: name, Value: slices.Clone(value)})
-	}); err != nil {
-		return bad("%w", err)
-	}
-	switch kind := in.Mode & tree.ModeType; {
-	case h.format == indexed:
-		in.Device = true
-		in.Address, err = c.address(h, e)
-	case kind == tree.ModeRegular:
-		var b []byte
-		b, err = c.bytes(e.rest, e.tail)
-		in.Inline = slices.Clone(b)
-	case kind == tree.ModeSymlink:
-		in.Link, err = c.target(h, e)
-	case kind == tree.ModeChar || kind == tree.ModeBlock:
-		in.Rdev = uint64(h.union)
-	}
-	if err != nil {
-		return err
-	}
-	return c.visit(path, in)
 }

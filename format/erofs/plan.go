@@ -50,7 +50,7 @@ type spill struct {
 type dir struct {
 	node           *tree.Node
 	number, parent uint32
-	path           int // length of its path
+	path           string // with a slash at its end
 }
 
 // shape is how an inode is stored. It depends on the node alone.
@@ -100,14 +100,10 @@ func (s *shape) split(blocks, last int64) {
 
 // check returns an error for nodes that EROFS cannot represent, and for invalid ones.
 func (s *shape) check(n *tree.Node) error {
-	minLinks := uint32(1)
-	if n.IsDir() {
-		minLinks = 2
-	}
 	switch {
 	case kindOf(n.Mode) == 0 || n.Mode > math.MaxUint16:
 		return fmt.Errorf("mode %#o is of no file type", n.Mode)
-	case n.Nlink < minLinks:
+	case n.Nlink < minLinks(n.Mode):
 		return fmt.Errorf("link count is %d", n.Nlink)
 	case n.UID == noID || n.GID == noID:
 		return fmt.Errorf("owner %d:%d: %w", n.UID, n.GID, ErrTooLarge)
@@ -139,7 +135,7 @@ func checkLink(target string) error {
 // visit returns the inode's number, and whether the name is its first.
 func walk(root *tree.Node, enter func(dir) error,
 	visit func(parent dir, d tree.Dirent) (number uint32, first bool, err error)) error {
-	stack := []dir{{node: root}}
+	stack := []dir{{node: root, path: "/"}}
 	for len(stack) > 0 {
 		d := stack[len(stack)-1]
 		stack = stack[:len(stack)-1]
@@ -153,7 +149,7 @@ func walk(root *tree.Node, enter func(dir) error,
 				return err
 			}
 			if first && c.Node.IsDir() {
-				stack = append(stack, dir{c.Node, number, d.number, d.path + 1 + len(c.Name)})
+				stack = append(stack, dir{c.Node, number, d.number, d.path + c.Name + "/"})
 			}
 		}
 		slices.Reverse(stack[base:])
@@ -175,7 +171,7 @@ func makePlan(t *tree.Tree, deviceSize uint64, place func(*tree.Node) uint64) (*
 		return nil, errors.New("the tree's root is not a directory")
 	}
 	if _, err := p.add(t.Root, ""); err != nil {
-		return nil, atPath(t, t.Root, "", err)
+		return nil, fmt.Errorf("%q: %w", "/", err)
 	}
 	var last string
 	err := walk(t.Root, func(d dir) error {
@@ -184,7 +180,7 @@ func makePlan(t *tree.Tree, deviceSize uint64, place func(*tree.Node) uint64) (*
 	}, func(parent dir, d tree.Dirent) (uint32, bool, error) {
 		number, first, err := p.visit(parent, d, last)
 		if err != nil {
-			err = atPath(t, parent.node, d.Name, err)
+			err = fmt.Errorf("%q: %w", parent.path+d.Name, err)
 		}
 		last = d.Name
 		return number, first, err
@@ -218,7 +214,7 @@ func (p *plan) visit(parent dir, d tree.Dirent, last string) (number uint32, fir
 	if d.Name <= last {
 		return 0, false, fmt.Errorf("comes after %q", last)
 	}
-	if parent.path+1+len(d.Name) > maxPath {
+	if len(parent.path)+len(d.Name) > maxPath {
 		return 0, false, fmt.Errorf("path of more than %d bytes: %w", maxPath, ErrTooLarge)
 	}
 	linked := d.Node.Nlink > 1 && !d.Node.IsDir()
@@ -321,26 +317,4 @@ func (p *plan) uuid() (u [16]byte) {
 	u[6] = u[6]&0x0f | 0x80 // RFC 9562: version 8, vendor-specific
 	u[8] = u[8]&0x3f | 0x80
 	return u
-}
-
-// atPath adds the path of a directory's entry to an error. It searches for the directory, because a
-// plan does not store paths.
-func atPath(t *tree.Tree, parent *tree.Node, name string, err error) error {
-	type named struct {
-		node *tree.Node
-		path string
-	}
-	for todo := []named{{t.Root, "/"}}; len(todo) > 0; {
-		at := todo[len(todo)-1]
-		todo = todo[:len(todo)-1]
-		if at.node == parent {
-			return fmt.Errorf("%q: %w", at.path+name, err)
-		}
-		for _, c := range at.node.Children() {
-			if c.Node.IsDir() {
-				todo = append(todo, named{c.Node, at.path + c.Name + "/"})
-			}
-		}
-	}
-	return err
 }

@@ -59,9 +59,6 @@ func (s *superblock) check(block []byte, size int64) error {
 	return nil
 }
 
-// DeviceSize returns the size in bytes of the data device that the image needs.
-func (m *Image) DeviceSize() uint64 { return uint64(m.super.deviceBlocks) * BlockSize }
-
 // Inode is an inode of an image.
 type Inode struct {
 	Nid     uint64 // the same for all hard links; the inode number of stat(2)

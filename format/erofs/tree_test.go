@@ -106,8 +106,8 @@ func image(t testing.TB, root *tree.Node) (*Image, []byte, *device) {
 func roundTrip(t testing.TB, root *tree.Node) ([]byte, Stats) {
 	t.Helper()
 	m, b, d := image(t, root)
-	if m.DeviceSize() != d.size {
-		t.Errorf("device size is %d, want %d", m.DeviceSize(), d.size)
+	if got := uint64(m.super.deviceBlocks) * BlockSize; got != d.size {
+		t.Errorf("device size is %d, want %d", got, d.size)
 	}
 	want := map[string]*tree.Node{}
 	flatten(want, "/", root)

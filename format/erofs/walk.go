@@ -5,19 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+
+	"lighter/format/tree"
 )
 
 // Stats counts what an image has.
 type Stats struct {
-	Inodes      int64
-	Names       int64 // entries of directories, without "." and ".."
-	Dirs        int64
-	Files       int64 // regular files
-	Symlinks    int64
-	Specials    int64 // devices, FIFOs and sockets
-	DeviceFiles int64 // regular files on the device
-	DeviceBytes int64 // the sum of their sizes; shared data counts for each file
-	InlineBytes int64 // the sum of the sizes of all other regular files
+	Inodes int64
+	Files  int64 // regular files
+	Bytes  int64 // the sum of their sizes; shared data counts for each file
 }
 
 // Walk checks the whole image for what could confuse the kernel or a program: names that are
@@ -134,28 +130,37 @@ func (c *checker) dir(ctx context.Context, d pendingDir) error {
 		return c.at("", d.nid, err)
 	}
 	r := dirReader{checker: c, dir: d}
-	for left, i := int64(h.size), int64(0); left > 0; i++ {
+	for i := range blocksOf(int64(h.size)) {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		from, n := e.block+i*BlockSize, min(left, BlockSize)
-		if i >= e.blocks {
-			from = e.rest
-		}
-		b, err := c.bytes(from, n)
+		b, err := c.dirBlock(&h, e, i)
 		if err != nil {
 			return err
 		}
 		c.names = append(c.names[:0], b...) // b is overwritten when inodes are read
-		if err := r.block(c.names); err != nil {
-			return err
+		for entry, err := range dirEntries(c.names) {
+			if err != nil {
+				return c.at("", d.nid, err)
+			}
+			if err := r.entry(entry); err != nil {
+				return err
+			}
 		}
-		left -= n
 	}
 	if !r.dot || !r.dotdot {
 		return c.at("", d.nid, bad("directory lacks \".\" or \"..\""))
 	}
 	return nil
+}
+
+// dirBlock returns block i of a directory, as far as it is within the directory's size.
+func (c *checker) dirBlock(h *header, e extent, i int64) ([]byte, error) {
+	from := e.block + i*BlockSize
+	if i >= e.blocks {
+		from = e.rest
+	}
+	return c.bytes(from, min(int64(h.size)-i*BlockSize, BlockSize))
 }
 
 // dirReader is one directory being read.
@@ -166,83 +171,84 @@ type dirReader struct {
 	dot, dotdot bool
 }
 
-func (r *dirReader) block(b []byte) error {
-	var failed error // an error that has its path already
-	err := parseDirBlock(b, func(name []byte, nid uint64, kind uint8) error {
-		if string(name) <= string(r.last) && r.last != nil {
-			return fmt.Errorf("name %q comes after %q", name, r.last)
-		}
-		r.last = append(r.last[:0], name...)
-		switch string(name) {
-		case ".":
-			r.dot = true
-			return r.self(name, nid, r.dir.nid, kind)
-		case "..":
-			r.dotdot = true
-			return r.self(name, nid, r.dir.parent, kind)
-		}
-		failed = r.entry(name, nid, kind)
-		return failed
-	})
-	if failed != nil || err == nil {
-		return failed
+// entry checks an entry of the directory.
+func (r *dirReader) entry(d dirEntry) error {
+	if string(d.name) <= string(r.last) && r.last != nil {
+		return r.at("", r.dir.nid, bad("name %q comes after %q", d.name, r.last))
 	}
-	return r.at("", r.dir.nid, bad("%w", err))
-}
-
-func (r *dirReader) self(name []byte, nid, want uint64, kind uint8) error {
-	if nid != want || kind != kindDir {
-		return fmt.Errorf("%q is nid %d of type %d, not directory %d", name, nid, kind, want)
+	r.last = append(r.last[:0], d.name...)
+	switch string(d.name) {
+	case ".":
+		r.dot = true
+		return r.self(d, r.dir.nid)
+	case "..":
+		r.dotdot = true
+		return r.self(d, r.dir.parent)
 	}
-	return nil
-}
-
-// entry checks a name and its inode.
-func (r *dirReader) entry(name []byte, nid uint64, kind uint8) error {
-	if err := checkName(name); err != nil {
+	if err := checkName(d.name); err != nil {
 		return r.at("", r.dir.nid, bad("%w", err))
 	}
-	if len(r.path)+len(name) > maxPath {
-		return r.at(string(name), nid, bad("path is longer than %d bytes", maxPath))
-	}
-	r.stats.Names++
-	path := ""
-	if r.visit != nil {
-		path = string(r.path) + string(name)
-	}
-	if l, ok := r.links[nid]; ok {
-		return r.at(string(name), nid, r.otherName(nid, kind, l, path))
-	}
-	if err := r.inode(nid, kind, path); err != nil {
-		return r.at(string(name), nid, err)
-	}
-	if kind == kindDir {
-		if err := r.reserve(dirMemory + int64(len(name))); err != nil {
-			return r.at(string(name), nid, err)
-		}
-		r.stack = append(r.stack, pendingDir{nid, r.dir.nid, string(name), len(r.path)})
+	if err := r.child(d); err != nil {
+		return r.at(string(d.name), d.nid, err)
 	}
 	return nil
+}
+
+// self checks an entry for the directory itself or its parent.
+func (r *dirReader) self(d dirEntry, want uint64) error {
+	if d.nid != want || d.kind != kindDir {
+		return r.at("", r.dir.nid, bad("%q is nid %d of type %d, not directory %d", d.name, d.nid, d.kind, want))
+	}
+	return nil
+}
+
+// child checks a name and its inode.
+func (r *dirReader) child(d dirEntry) error {
+	if len(r.path)+len(d.name) > maxPath {
+		return bad("path is longer than %d bytes", maxPath)
+	}
+	path := ""
+	if r.visit != nil {
+		path = string(r.path) + string(d.name)
+	}
+	if l, ok := r.links[d.nid]; ok {
+		return r.otherName(d, l, path)
+	}
+	if err := r.inode(d.nid, d.kind, path); err != nil || d.kind != kindDir {
+		return err
+	}
+	r.stack = append(r.stack, pendingDir{d.nid, r.dir.nid, string(d.name), len(r.path)})
+	return r.reserve(dirMemory + int64(len(d.name)))
 }
 
 // otherName checks a further name of an inode.
-func (c *checker) otherName(nid uint64, kind uint8, l hardLink, path string) error {
-	if l.kind != kind {
-		return bad("has type %d in its directory, elsewhere %d", kind, l.kind)
+func (c *checker) otherName(d dirEntry, l hardLink, path string) error {
+	if l.kind != d.kind {
+		return bad("has type %d in its directory, elsewhere %d", d.kind, l.kind)
 	}
 	if l.left == 0 {
 		return bad("has more names than its link count says")
 	}
 	l.left--
-	c.links[nid] = l
-	if c.visit == nil {
-		return nil
-	}
-	h, e, err := c.header(nid)
+	c.links[d.nid] = l
+	h, e, err := c.header(d.nid)
 	if err != nil {
 		return err
 	}
-	return c.show(path, nid, &h, e)
+	in, err := c.read(d.nid, &h, e)
+	if err != nil {
+		return err
+	}
+	return c.show(path, in)
+}
+
+// show calls visit with an inode.
+func (c *checker) show(path string, in Inode) error {
+	if c.visit == nil {
+		return nil
+	}
+	in.Inline = slices.Clone(in.Inline)
+	return c.visit(path, in)
 }
 
 // inode checks an inode at its first name.
@@ -260,20 +266,22 @@ func (c *checker) inode(nid uint64, kind uint8, path string) error {
 	if err := c.claim(e.block, e.blocks*BlockSize); err != nil {
 		return err
 	}
-	if err := c.attributes(&h, e); err != nil {
+	in, err := c.read(nid, &h, e)
+	if err != nil {
 		return err
 	}
-	c.count(&h)
+	c.stats.Inodes++
 	if h.nlink > 1 && kind != kindDir {
 		if err := c.reserve(linkMemory); err != nil {
 			return err
 		}
 		c.links[nid] = hardLink{h.nlink - 1, kind}
 	}
-	if c.visit == nil {
-		return nil
+	if in.Mode&tree.ModeType == tree.ModeRegular {
+		c.stats.Files++
+		c.stats.Bytes += in.Size
 	}
-	return c.show(path, nid, &h, e)
+	return c.show(path, in)
 }
 
 // reserve accounts for memory, and fails if there is none left.

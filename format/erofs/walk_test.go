@@ -262,7 +262,7 @@ func TestWalkReturnsTheReadersError(t *testing.T) {
 
 // rebuild returns the tree of an image.
 func rebuild(m *Image) (*tree.Node, *device, error) {
-	d := &device{places: map[*tree.Node]uint64{}, size: m.DeviceSize()}
+	d := &device{places: map[*tree.Node]uint64{}, size: uint64(m.super.deviceBlocks) * BlockSize}
 	children := map[string][]tree.Dirent{}
 	nodes := map[uint64]*tree.Node{}
 	dirs := map[string]*tree.Node{}

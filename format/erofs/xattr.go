@@ -93,19 +93,17 @@ func appendXattrs(b []byte, xattrs []tree.Xattr) []byte {
 	return b
 }
 
-// parseXattrs calls visit with each extended attribute of an inode's area, which may be empty. It
-// accepts only what appendXattrs writes. value is part of area.
-func parseXattrs(area []byte, visit func(name string, value []byte)) error {
+// parseXattrs returns the extended attributes of an inode's area, which may be empty. It accepts
+// only what appendXattrs writes.
+func parseXattrs(area []byte) (xattrs []tree.Xattr, err error) {
 	if len(area) == 0 {
-		return nil
+		return nil, nil
 	}
 	if len(area) == xattrHeadSize {
-		return errors.New("an area for xattrs has none")
+		return nil, errors.New("an area for xattrs has none")
 	}
-	for _, b := range area[:xattrHeadSize] {
-		if b != 0 {
-			return errors.New("the xattrs' header is not zero")
-		}
+	if !bytes.Equal(area[:xattrHeadSize], zeros[:xattrHeadSize]) {
+		return nil, errors.New("the xattrs' header is not zero")
 	}
 	last := ""
 	for area = area[xattrHeadSize:]; len(area) > 0; {
@@ -114,18 +112,18 @@ func parseXattrs(area []byte, visit func(name string, value []byte)) error {
 		end := xattrEntrySize + nameLen + valueLen
 		padded := int(roundUp(int64(end), 4))
 		if padded > len(area) {
-			return fmt.Errorf("an xattr of %d bytes ends beyond its inode's xattrs", end)
+			return nil, fmt.Errorf("an xattr of %d bytes ends beyond its inode's xattrs", end)
 		}
 		rest := area[xattrEntrySize : xattrEntrySize+nameLen]
 		name := joinXattr(index, rest)
 		if name == "" {
-			return fmt.Errorf("no xattr has the name index %d and the name %q", index, rest)
+			return nil, fmt.Errorf("no xattr has the name index %d and the name %q", index, rest)
 		}
 		if name <= last {
-			return fmt.Errorf("xattr %q comes after %q", name, last)
+			return nil, fmt.Errorf("xattr %q comes after %q", name, last)
 		}
-		visit(name, area[xattrEntrySize+nameLen:end])
+		xattrs = append(xattrs, tree.Xattr{Name: name, Value: bytes.Clone(area[xattrEntrySize+nameLen : end])})
 		last, area = name, area[padded:]
 	}
-	return nil
+	return xattrs, nil
 }

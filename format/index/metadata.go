@@ -18,21 +18,17 @@ import (
 // erofs), and no image takes more than 145 MiB. The error is a *chunk.InvalidError, or one of r or
 // ctx.
 func (h *Header) CheckMetadata(ctx context.Context, r io.ReaderAt) error {
-	stats, err := h.walk(ctx, r)
-	if err == nil && (stats.Files != h.Files || stats.InlineBytes+stats.DeviceBytes != h.Bytes) {
+	image, err := erofs.Open(r, h.MetadataSize)
+	var stats erofs.Stats
+	if err == nil {
+		stats, err = image.Walk(ctx, nil)
+	}
+	if err == nil && (stats.Files != h.Files || stats.Bytes != h.Bytes) {
 		err = fmt.Errorf("%w: it has %d files of %d bytes, the index says %d of %d",
-			erofs.ErrInvalid, stats.Files, stats.InlineBytes+stats.DeviceBytes, h.Files, h.Bytes)
+			erofs.ErrInvalid, stats.Files, stats.Bytes, h.Files, h.Bytes)
 	}
 	if errors.Is(err, erofs.ErrInvalid) {
 		return &chunk.InvalidError{What: "metadata image", Err: err}
 	}
 	return err
-}
-
-func (h *Header) walk(ctx context.Context, r io.ReaderAt) (erofs.Stats, error) {
-	image, err := erofs.Open(r, h.MetadataSize)
-	if err != nil {
-		return erofs.Stats{}, err
-	}
-	return image.Walk(ctx, nil)
 }

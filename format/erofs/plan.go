@@ -25,7 +25,7 @@ type plan struct {
 	inodes []spot               // by number, in the order of their places
 	links  map[*tree.Node]*link // inodes with several names
 	end    int64                // first free byte
-	spills []spill              // separate blocks, to be placed at the next block boundary
+	spills []dir                // with separate blocks, to be placed at the next block boundary
 	digest hash.Hash
 	buf    []byte
 }
@@ -40,17 +40,13 @@ type spot struct {
 // link is an inode with several names, of which left were not met yet.
 type link struct{ number, left uint32 }
 
-// spill is data in separate blocks: a directory's entries or a long symlink's target.
-type spill struct {
-	dir    // for a symlink only node and number are set
-	blocks int64
-}
-
-// dir is a directory in a walk.
+// dir is a directory in a walk. A long symlink is one, too, of which only node, number and blocks are
+// set.
 type dir struct {
 	node           *tree.Node
 	number, parent uint32
 	path           string // with a slash at its end
+	blocks         int64  // separate blocks in the image: entries, or the symlink's target
 }
 
 // shape is how an inode is stored. It depends on the node alone.
@@ -132,24 +128,21 @@ func checkLink(target string) error {
 }
 
 // walk calls enter with each directory and then visit with each of its names, in the image's order.
-// visit returns the inode's number, and whether the name is its first.
-func walk(root *tree.Node, enter func(dir) error,
-	visit func(parent dir, d tree.Dirent) (number uint32, first bool, err error)) error {
-	stack := []dir{{node: root, path: "/"}}
+// visit returns the inode of a name as a directory, and whether the name is its first.
+func walk(root dir, enter func(dir), visit func(parent dir, d tree.Dirent) (child dir, first bool, err error)) error {
+	stack := []dir{root}
 	for len(stack) > 0 {
 		d := stack[len(stack)-1]
 		stack = stack[:len(stack)-1]
-		if err := enter(d); err != nil {
-			return err
-		}
+		enter(d)
 		base := len(stack)
 		for _, c := range d.node.Children() {
-			number, first, err := visit(d, c)
+			child, first, err := visit(d, c)
 			if err != nil {
 				return err
 			}
 			if first && c.Node.IsDir() {
-				stack = append(stack, dir{c.Node, number, d.number, d.path + c.Name + "/"})
+				stack = append(stack, child)
 			}
 		}
 		slices.Reverse(stack[base:])
@@ -170,20 +163,25 @@ func makePlan(t *tree.Tree, deviceSize uint64, place func(*tree.Node) uint64) (*
 	if !t.Root.IsDir() {
 		return nil, errors.New("the tree's root is not a directory")
 	}
-	if _, err := p.add(t.Root, ""); err != nil {
+	root, err := p.add(t.Root, "")
+	if err != nil {
 		return nil, fmt.Errorf("%q: %w", "/", err)
 	}
+	root.path = "/"
 	var last string
-	err := walk(t.Root, func(d dir) error {
+	err = walk(root, func(d dir) {
 		last = ""
-		return p.enter(d)
-	}, func(parent dir, d tree.Dirent) (uint32, bool, error) {
-		number, first, err := p.visit(parent, d, last)
+		p.inodes[d.number].first = uint32(len(p.inodes))
+		if d.blocks > 0 {
+			p.spills = append(p.spills, d)
+		}
+	}, func(parent dir, d tree.Dirent) (dir, bool, error) {
+		child, first, err := p.visit(parent, d, last)
 		if err != nil {
 			err = fmt.Errorf("%q: %w", parent.path+d.Name, err)
 		}
 		last = d.Name
-		return number, first, err
+		return child, first, err
 	})
 	if err != nil {
 		return nil, err
@@ -193,70 +191,57 @@ func makePlan(t *tree.Tree, deviceSize uint64, place func(*tree.Node) uint64) (*
 	return p, p.checkSize()
 }
 
-// enter records the first child of a directory, and queues the directory's blocks.
-func (p *plan) enter(d dir) error {
-	s, err := shapeOf(d.node)
-	if err != nil {
-		return err
-	}
-	p.inodes[d.number].first = uint32(len(p.inodes))
-	if s.blocks > 0 {
-		p.spills = append(p.spills, spill{d, s.blocks})
-	}
-	return nil
-}
-
 // visit places the inode of a name, unless it is placed already. last is the previous name.
-func (p *plan) visit(parent dir, d tree.Dirent, last string) (number uint32, first bool, err error) {
+func (p *plan) visit(parent dir, d tree.Dirent, last string) (child dir, first bool, err error) {
 	if err := checkName([]byte(d.Name)); err != nil {
-		return 0, false, err
+		return dir{}, false, err
 	}
 	if d.Name <= last {
-		return 0, false, fmt.Errorf("comes after %q", last)
+		return dir{}, false, fmt.Errorf("comes after %q", last)
 	}
 	if len(parent.path)+len(d.Name) > maxPath {
-		return 0, false, fmt.Errorf("path of more than %d bytes: %w", maxPath, ErrTooLarge)
+		return dir{}, false, fmt.Errorf("path of more than %d bytes: %w", maxPath, ErrTooLarge)
 	}
 	linked := d.Node.Nlink > 1 && !d.Node.IsDir()
 	if l := p.links[d.Node]; linked && l != nil {
 		if l.left == 0 {
-			return 0, false, fmt.Errorf("more names than its link count, %d", d.Node.Nlink)
+			return dir{}, false, fmt.Errorf("more names than its link count, %d", d.Node.Nlink)
 		}
 		l.left--
-		return l.number, false, nil
+		return dir{}, false, nil
 	}
-	number, err = p.add(d.Node, d.Name)
+	child, err = p.add(d.Node, d.Name)
 	if err == nil && linked {
-		p.links[d.Node] = &link{number, d.Node.Nlink - 1}
+		p.links[d.Node] = &link{child.number, d.Node.Nlink - 1}
 	}
-	return number, true, err
+	if d.Node.IsDir() {
+		child.parent, child.path = parent.number, parent.path+d.Name+"/"
+	}
+	return child, true, err
 }
 
 // add places an inode.
-func (p *plan) add(n *tree.Node, name string) (number uint32, err error) {
+func (p *plan) add(n *tree.Node, name string) (dir, error) {
 	s, err := shapeOf(n)
 	if err != nil {
-		return 0, err
+		return dir{}, err
 	}
-	number = uint32(len(p.inodes))
+	placed := dir{node: n, number: uint32(len(p.inodes)), blocks: s.blocks}
 	in := spot{}
 	if s.format == indexed {
 		if in.block, err = p.deviceBlock(n, s.size); err != nil {
-			return 0, err
+			return dir{}, err
 		}
 	}
 	in.nid = uint32(p.allot(s) / nidUnit)
 	p.inodes = append(p.inodes, in)
 	if s.blocks > 0 && !n.IsDir() {
-		p.spills = append(p.spills, spill{dir{node: n, number: number}, s.blocks})
+		p.spills = append(p.spills, placed)
 	}
-	p.buf = appendInode(p.buf[:0], n, number, &s, in.block)
+	p.buf = appendInode(p.buf[:0], n, placed.number, &s, in.block)
 	p.buf = append(append(p.buf, name...), 0)
 	p.digest.Write(p.buf)
-	if p.end > MaxSize {
-		return 0, p.checkSize()
-	}
-	return number, nil
+	return placed, p.checkSize()
 }
 
 func (p *plan) checkSize() error {

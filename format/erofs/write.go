@@ -50,7 +50,7 @@ type emitter struct {
 	at  int64 // bytes written
 	buf []byte
 	dir dirPacker
-	due []spill // separate blocks that are not written yet
+	due []dir // with separate blocks that are not written yet
 }
 
 func (e *emitter) emit(root *tree.Node) error {
@@ -59,17 +59,23 @@ func (e *emitter) emit(root *tree.Node) error {
 	if err := e.write(super.encode()); err != nil {
 		return err
 	}
-	if err := e.inode(dir{}, root, 0); err != nil {
+	first, err := e.inode(dir{}, root, 0)
+	if err != nil {
 		return err
 	}
 	next := uint32(1)
-	err := walk(root, e.enter, func(parent dir, d tree.Dirent) (uint32, bool, error) {
-		number, first := e.number(d.Node, next)
-		if !first {
-			return number, false, nil
+	err = walk(first, func(d dir) {
+		if d.blocks > 0 {
+			e.due = append(e.due, d)
+		}
+	}, func(parent dir, d tree.Dirent) (dir, bool, error) {
+		number, isFirst := e.number(d.Node, next)
+		if !isFirst {
+			return dir{}, false, nil
 		}
 		next++
-		return number, true, e.inode(parent, d.Node, number)
+		child, err := e.inode(parent, d.Node, number)
+		return child, true, err
 	})
 	if err != nil {
 		return err
@@ -93,40 +99,33 @@ func (e *emitter) number(n *tree.Node, next uint32) (uint32, bool) {
 	return next, true
 }
 
-// enter queues a directory's separate blocks.
-func (e *emitter) enter(d dir) error {
-	s, err := shapeOf(d.node)
-	if err == nil && s.blocks > 0 {
-		e.due = append(e.due, spill{d, s.blocks})
-	}
-	return err
-}
-
 // inode writes one inode, and first the separate blocks before it.
-func (e *emitter) inode(parent dir, n *tree.Node, number uint32) error {
+func (e *emitter) inode(parent dir, n *tree.Node, number uint32) (dir, error) {
 	s, err := shapeOf(n)
 	if err != nil {
-		return err
+		return dir{}, err
 	}
 	in := e.inodes[number]
-	if err := e.spillUpTo(int64(in.nid) * nidUnit); err != nil {
-		return err
+	at := int64(in.nid) * nidUnit
+	if err := e.spillUpTo(at); err != nil {
+		return dir{}, err
 	}
-	if err := e.padTo(int64(in.nid) * nidUnit); err != nil {
-		return err
+	if err := e.padTo(at); err != nil {
+		return dir{}, err
 	}
+	placed := dir{node: n, number: number, parent: parent.number, blocks: s.blocks}
 	e.buf = appendInode(e.buf[:0], n, number, &s, in.block)
 	if n.IsDir() && s.tail > 0 {
-		last, err := e.dirBlocks(dir{node: n, number: number, parent: parent.number}, func([]byte) error { return nil })
+		last, err := e.dirBlocks(placed, func([]byte) error { return nil })
 		if err != nil {
-			return err
+			return dir{}, err
 		}
 		e.buf = append(e.buf, last...)
 	}
 	if s.blocks > 0 && !n.IsDir() {
-		e.due = append(e.due, spill{dir{node: n, number: number}, s.blocks})
+		e.due = append(e.due, placed)
 	}
-	return e.write(e.buf)
+	return placed, e.write(e.buf)
 }
 
 // spillUpTo writes the queued blocks before offset.
@@ -152,12 +151,12 @@ func (e *emitter) spillUpTo(offset int64) error {
 }
 
 // spill writes separate blocks.
-func (e *emitter) spill(s spill) error {
+func (e *emitter) spill(s dir) error {
 	if !s.node.IsDir() {
 		return e.write([]byte(s.node.Link))
 	}
 	end := e.at + s.blocks*BlockSize
-	last, err := e.dirBlocks(s.dir, e.write)
+	last, err := e.dirBlocks(s, e.write)
 	if err != nil || e.at == end { // the last block is inline
 		return err
 	}

@@ -1,6 +1,7 @@
 package index
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -65,7 +66,7 @@ func decodePage(b []byte, n int, first, end int64) ([]Extent, error) {
 		at = e.End()
 		extents[i] = e
 	}
-	if !allZero(b[n*extentSize:]) {
+	if rest := b[n*extentSize:]; !bytes.Equal(rest, zeros[:len(rest)]) {
 		return nil, errors.New("the bytes after its extents are not zero")
 	}
 	return extents, nil

@@ -67,18 +67,11 @@ func (s *ImageStatement) Verify(manifest string, keys []ed25519.PublicKey) error
 	if len(s.Signatures) > MaxKeys {
 		return fmt.Errorf("the image statement has %d signatures, the limit is %d", len(s.Signatures), MaxKeys)
 	}
-	if !slices.ContainsFunc(keys, s.signedBy) {
+	signed := func(key ed25519.PublicKey) bool { return isSigned(s.message(), s.Signatures, key) }
+	if !slices.ContainsFunc(keys, signed) {
 		return errors.New("the image statement is not signed by a pinned key of the hub")
 	}
 	return nil
-}
-
-// signedBy reports whether one of the signatures was made with key.
-func (s *ImageStatement) signedBy(key ed25519.PublicKey) bool {
-	message := s.message()
-	return len(key) == ed25519.PublicKeySize && slices.ContainsFunc(s.Signatures, func(signature []byte) bool {
-		return ed25519.Verify(key, message, signature)
-	})
 }
 
 // Allows reports whether repository, HOST[:PORT]/PATH, is one of the statement's.

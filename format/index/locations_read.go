@@ -105,9 +105,7 @@ func (l *Locations) readStartups(table, triggers, units []byte) error {
 				len(units)/unitSize)
 		}
 		s.Units = make([]uint32, count)
-		for i := range s.Units {
-			s.Units[i] = binary.LittleEndian.Uint32(units[i*unitSize:])
-		}
+		_, _ = binary.Decode(units, binary.LittleEndian, s.Units) // there are enough, as checked above
 		units = units[count*unitSize:]
 		if !areValid(s.Units) {
 			return fmt.Errorf("startup pack %s has no units, or one whose size is out of bounds", s.Pack.Short())

@@ -49,7 +49,7 @@ func Make(t *tree.Tree, metadata io.Writer) (*Made, error) {
 
 // Write writes the whole index to w. metadata reads what Make wrote.
 func (m *Made) Write(w io.Writer, metadata io.Reader) error {
-	padding := make([]byte, m.pagesOffset()-headerSize-int64(len(m.table)))
+	padding := zeros[:m.pagesOffset()-headerSize-int64(len(m.table))]
 	parts := io.MultiReader(bytes.NewReader(m.encode()), bytes.NewReader(m.table),
 		bytes.NewReader(padding), bytes.NewReader(m.pages), metadata)
 	n, err := io.Copy(w, parts)

@@ -24,16 +24,9 @@ type Map struct {
 // OpenMap opens the map that Receive wrote, and verifies that it is that of tree id. It caches its
 // pages in pages.
 func OpenMap(r io.ReaderAt, id chunk.ID, pages *Pages) (*Map, error) {
-	b := make([]byte, headerSize)
-	if _, err := r.ReadAt(b, 0); err != nil {
-		return nil, fmt.Errorf("read the index header: %w", noEOF(err))
-	}
-	h, err := decodeHeader(b)
-	if err == nil && h.ID() != id {
-		err = fmt.Errorf("its tree ID is %s", h.ID().Short())
-	}
+	h, err := ReceiveHeader(io.NewSectionReader(r, 0, headerSize), id)
 	if err != nil {
-		return nil, &chunk.InvalidError{What: "index " + id.Short(), Err: err}
+		return nil, err
 	}
 	table, err := readPart(io.NewSectionReader(r, headerSize, h.Pages*pageEntrySize), h.Pages*pageEntrySize,
 		h.PageTable, "page table")

@@ -54,7 +54,7 @@ func Receive(r io.Reader, id chunk.ID, extentMap, metadata io.Writer) (Header, e
 func ReceiveHeader(r io.Reader, id chunk.ID) (Header, error) {
 	b := make([]byte, headerSize)
 	if _, err := io.ReadFull(r, b); err != nil {
-		return Header{}, fmt.Errorf("read the index header: %w", err)
+		return Header{}, fmt.Errorf("read the index header: %w", noEOF(err))
 	}
 	if got := chunk.ID(sha256.Sum256(b)); got != id {
 		return Header{}, &chunk.InvalidError{What: "index " + id.Short(),
@@ -128,12 +128,13 @@ func (h *Header) decodePage(page, table []byte, i int64) ([]Extent, error) {
 	return extents, nil
 }
 
+// copyZeros copies n zeros, less than a page.
 func copyZeros(w io.Writer, r io.Reader, n int64) error {
 	b := make([]byte, n)
 	if _, err := io.ReadFull(r, b); err != nil {
 		return fmt.Errorf("read the index: %w", noEOF(err))
 	}
-	if !allZero(b) {
+	if !bytes.Equal(b, zeros[:n]) {
 		return &chunk.InvalidError{What: "index", Err: errors.New("its padding is not zero")}
 	}
 	if _, err := w.Write(b); err != nil {
@@ -142,14 +143,7 @@ func copyZeros(w io.Writer, r io.Reader, n int64) error {
 	return nil
 }
 
-func allZero(b []byte) bool {
-	for _, c := range b {
-		if c != 0 {
-			return false
-		}
-	}
-	return true
-}
+var zeros [pageSize]byte
 
 func noEOF(err error) error {
 	if err == io.EOF {

@@ -80,12 +80,14 @@ func (s *Statement) Verify(chain string, keys []ed25519.PublicKey) error {
 
 // SignedBy reports whether one of the signatures was made with key.
 func (s *Statement) SignedBy(key ed25519.PublicKey) bool {
-	if len(key) != ed25519.PublicKeySize {
-		return false
-	}
-	message := s.message()
-	signed := func(signature []byte) bool { return ed25519.Verify(key, message, signature) }
-	return signed(s.Signature) || slices.ContainsFunc(s.Further, signed)
+	return isSigned(s.message(), append([][]byte{s.Signature}, s.Further...), key)
+}
+
+// isSigned reports whether one of the signatures of a message was made with key.
+func isSigned(message []byte, signatures [][]byte, key ed25519.PublicKey) bool {
+	return len(key) == ed25519.PublicKeySize && slices.ContainsFunc(signatures, func(signature []byte) bool {
+		return ed25519.Verify(key, message, signature)
+	})
 }
 
 const keyPrefix = "ed25519:"

@@ -84,30 +84,19 @@ func (a acl) encode() []byte {
 	return b
 }
 
-// check checks the order that the kernel requires: the owner, any users, the group, any groups, a
-// mask (required if there are users or groups), others.
+// check checks what the kernel requires: tags in ascending order, the owner, the group and others
+// once, and at most one mask, which users and groups require.
 func (a acl) check() error {
-	next, needsMask := uint16(aclUserObj), false
-	for _, e := range a {
-		if e.perm > 7 {
+	var count [aclOther + 1]int
+	for i, e := range a {
+		if e.perm > 7 || i > 0 && e.tag < a[i-1].tag {
 			return errInvalid
 		}
-		switch {
-		case e.tag == aclUser && next == aclUser, e.tag == aclGroup && next == aclGroup:
-			needsMask = true
-		case e.tag == aclUserObj && next == aclUserObj:
-			next = aclUser
-		case e.tag == aclGroupObj && next == aclUser:
-			next = aclGroup
-		case e.tag == aclMask && next == aclGroup:
-			next = aclOther
-		case e.tag == aclOther && (next == aclOther || next == aclGroup && !needsMask):
-			next = 0
-		default:
-			return errInvalid
-		}
+		count[e.tag]++
 	}
-	if next != 0 {
+	named := count[aclUser]+count[aclGroup] > 0
+	if count[aclUserObj] != 1 || count[aclGroupObj] != 1 || count[aclOther] != 1 || count[aclMask] > 1 ||
+		named && count[aclMask] == 0 {
 		return errInvalid
 	}
 	return nil

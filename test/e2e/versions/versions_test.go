@@ -16,7 +16,7 @@ const firstKept = "52c0c92"
 
 func TestMain(m *testing.M) { os.Exit(site.Enclosed(m.Run)) }
 
-// Hub and node have different versions. While a container runs, they change their versions.
+// Hub and node have different versions. While a container runs, both are replaced by today's.
 func TestVersionsWorkTogether(t *testing.T) {
 	earlier := history.Build(t, firstKept)
 	if earlier == "" {
@@ -26,13 +26,13 @@ func TestVersionsWorkTogether(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Run("hub of an earlier version", func(t *testing.T) { change(t, earlier, today) })
-	t.Run("node of an earlier version", func(t *testing.T) { change(t, today, earlier) })
+	t.Run("hub of an earlier version", func(t *testing.T) { update(t, today, earlier, today) })
+	t.Run("node of an earlier version", func(t *testing.T) { update(t, today, today, earlier) })
 }
 
-// change starts a hub and a node of two versions, which then swap their versions.
-func change(t *testing.T, hub, node string) {
-	s := start(t, hub, node)
+// update starts a hub and a node of two versions, and replaces both by today's.
+func update(t *testing.T, today, hub, node string) {
+	s := start(t, today, hub, node)
 	if want == "" {
 		want = read(t, s, site.Overlayfs)
 	}
@@ -44,7 +44,7 @@ func change(t *testing.T, hub, node string) {
 		t.Fatal(err)
 	}
 	s.Machine.KillNode()
-	s.SetNode(hub)
+	s.SetNode(today)
 	if err := site.DropCaches(); err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func change(t *testing.T, hub, node string) {
 	}
 
 	s.Hub.Kill()
-	s.SetHub(node)
+	s.SetHub(today)
 	if err := s.Hub.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func change(t *testing.T, hub, node string) {
 	if err := s.Machine.RemoveImage(t.Context(), image); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Machine.Command(t.Context(), hub, "cache", "prune", "--root", s.Machine.NodeRoot()); err != nil {
+	if _, err := s.Machine.Command(t.Context(), today, "cache", "prune", "--root", s.Machine.NodeRoot()); err != nil {
 		t.Fatal(err)
 	}
 	if got := read(t, s, site.Lighter); got != want {
@@ -80,12 +80,8 @@ var (
 	reading = []string{"sh", "-c", "find /usr/bin /etc -xdev -type f -print0 | sort -z | xargs -0 cat | sha256sum"}
 )
 
-func start(t *testing.T, hub, node string) *site.Site {
+func start(t *testing.T, today, hub, node string) *site.Site {
 	t.Helper()
-	today, err := site.Binary()
-	if err != nil {
-		t.Fatal(err)
-	}
 	s, err := site.Start(t.Context(), site.Options{Lighter: today, Hub: hub, Node: node})
 	if err != nil {
 		t.Fatal(err)
